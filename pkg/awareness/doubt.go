@@ -266,7 +266,7 @@ func (m *Machine) condemn(set []*node, now time.Time) {
 	}
 	var accused []vote
 	for _, n := range set {
-		if n.dead.on || n.inferred {
+		if n.dead.on || n.inferred || m.restartHolds(n, 0, now) {
 			continue
 		}
 		v := m.count(n, n.rounds[0].start, m.forgiven(n, now, halves[:]...), now)

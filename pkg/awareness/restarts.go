@@ -28,6 +28,7 @@ const (
 type restarts struct {
 	until  [2]time.Time // end of the notice, of the host half and of the DNP half
 	newest [2]stamp     // of the newest notice by each half
+	last   time.Time    // arrival of the newest notice
 	budget time.Duration
 	asOf   time.Time // time for which budget is valid
 }
@@ -51,15 +52,12 @@ func (m *Machine) notice(n *node, d fault.Delivery, now time.Time) {
 	}
 	p := m.restarts[n]
 	if p == nil {
-		if r.Within <= 0 {
-			return
-		}
 		p = &restarts{budget: restartBudget, asOf: now}
 	}
 	if !at.newer(p.newest[by-1]) {
 		return
 	}
-	p.newest[by-1] = at
+	p.newest[by-1], p.last = at, now
 	if r.Within > 0 {
 		p.announce(r.Half, made(d, now).Add(min(r.Within, fault.MaxRestart)), now)
 	} else {
@@ -154,16 +152,18 @@ func (m *Machine) restoreRestart(n *node, r Restart) {
 		end = r.Until
 	}
 	p.announce(r.Half, end, m.started)
+	p.budget = 0 // the earlier leader's rest is unknown
 	if m.restarts == nil {
 		m.restarts = make(map[*node]*restarts)
 	}
 	m.restarts[n] = p
 }
 
-// forgetRestart drops a node's notices once they delay nothing and the budget is full again.
+// forgetRestart drops a node's notices once they delay nothing, the budget is full again, and no older notice can still
+// be on its way.
 func (m *Machine) forgetRestart(n *node, now time.Time) {
 	p := m.restarts[n]
-	if p == nil || now.Before(later(p.until[0], p.until[1])) {
+	if p == nil || now.Before(later(p.until[0], p.until[1])) || now.Before(p.last.Add(fault.MaxRestart)) {
 		return
 	}
 	if p.budget+now.Sub(p.asOf)/restartShare >= restartBudget {

@@ -138,6 +138,7 @@ func (m *Machine) judgeNode(n *node, now time.Time) {
 	m.stayMute(n, before)
 	r := &n.rounds[0]
 	if m.restartHolds(n, 0, now) {
+		m.turnMute(n, v.mute, now) // no verdict on this node, but the verdicts on its neighbours do not wait for it
 		return
 	}
 	if !ok || n.answered(0) || now.Before(m.caughtUp(r.due)) {

@@ -91,7 +91,7 @@ func (k *kubeBench) alone(ctx context.Context, o options, plan kubePlan) (err er
 	return nil
 }
 
-// apart returns the pause between an effect and the next act: evenly spread, so that it does not synchronize with any
+// apart returns the pause between an effect and the next act: evenly spread, so that it does not synchronise with any
 // ticker.
 func apart(rnd *rand.Rand) time.Duration {
 	return 5*time.Millisecond + time.Duration(rnd.Int64N(int64(10*time.Millisecond)))

@@ -233,11 +233,12 @@ type sealedParts struct {
 func (p *sealedParts) seal(part *lofamov1.DenyPart, signer servicenet.Signer) ([]byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if cert := signer.Cert(); p.of == nil || len(p.of) >= servicenet.MaxDenyParts || !bytes.Equal(cert, p.cert) {
-		p.cert, p.of = cert, make(map[*lofamov1.DenyPart][]byte)
-	}
-	if b := p.of[part]; b != nil {
+	cert := signer.Cert()
+	if b := p.of[part]; b != nil && bytes.Equal(cert, p.cert) {
 		return b, nil
+	}
+	if p.of == nil || len(p.of) >= servicenet.MaxDenyParts || !bytes.Equal(cert, p.cert) {
+		p.cert, p.of = cert, make(map[*lofamov1.DenyPart][]byte)
 	}
 	b, err := servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_DenyPart{DenyPart: part}}, signer)
 	if err == nil {

@@ -173,6 +173,9 @@ func (u *runner) silent(ctx context.Context, j executor.Job) error {
 		ev, known := u.r.cfg.Awareness.Evidence(one, []response.Target{j.Target})[j.Target]
 		cancel()
 		if known {
+			if time.Now().Before(ev.Restarting) {
+				return fmt.Errorf("%s restarts a half, as it announced, until %s", j.Target, ev.Restarting.Format(time.RFC3339))
+			}
 			if _, alive := ev.Alive(time.Now(), u.r.cfg.Limits.Silence); alive {
 				return fmt.Errorf("%s still signs fresh reports: the last %s ago", j.Target, time.Since(ev.Life).Round(time.Millisecond))
 			}

@@ -47,20 +47,27 @@ func (s *Etcd) Follow(ctx context.Context, after uint64, wanted func(key string)
 		bookmark := time.NewTimer(pause)
 		defer bookmark.Stop()
 		for {
+			var resp clientv3.WatchResponse
+			open := true
 			select {
-			case resp, ok := <-in:
-				switch {
-				case ok && f.handle(ctx, resp):
-					continue
-				case !ok && ctx.Err() == nil:
-					f.fail(ctx, fmt.Errorf("follow the map after revision %d: the store closed the watch", f.last))
-				}
-				return
+			case resp, open = <-in:
 			case <-bookmark.C:
-				_ = s.c.RequestProgress(ctx) // after a failure the next request follows
 				pause = min(2*pause, s.opts.Bookmarks)
 				bookmark.Reset(pause)
+				select {
+				case resp, open = <-in: // a closed watch must not be asked: the request would open another stream
+				default:
+					_ = s.c.RequestProgress(ctx) // after a failure the next request follows
+					continue
+				}
 			}
+			switch {
+			case open && f.handle(ctx, resp):
+				continue
+			case !open && ctx.Err() == nil:
+				f.fail(ctx, fmt.Errorf("follow the map after revision %d: the store closed the watch", f.last))
+			}
+			return
 		}
 	}()
 	return out

@@ -398,6 +398,26 @@ func TestStreamsOfOneSubnetCountTogether(t *testing.T) {
 	}
 }
 
+// TestStrangerInASubnetReplacesItsOwnStreams puts the members and a stranger into one /64.
+func TestStrangerInASubnetReplacesItsOwnStreams(t *testing.T) {
+	tr := &transport{}
+	var members []*remote
+	for addr := netip.MustParseAddr("2001:db8::100"); len(members) < 8; addr = addr.Next() {
+		m := &remote{from: addr}
+		tr.place(m)
+		members = append(members, m)
+	}
+	stranger := netip.MustParseAddr("2001:db8::1")
+	for range 3 * maxStreams {
+		tr.place(&remote{from: stranger})
+	}
+	for _, m := range members {
+		if m.closed {
+			t.Errorf("the stream of member %s was closed", m.from)
+		}
+	}
+}
+
 // TestRefusedMemberIsShutOut refuses c at a and b: a broadcast of c reaches neither, c leaves the pool and its
 // announcements do not bring it back, while a and b go on. When c is no longer refused, it comes back.
 func TestRefusedMemberIsShutOut(t *testing.T) {

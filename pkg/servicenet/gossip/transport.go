@@ -26,7 +26,7 @@ var (
 
 // maxStreams bounds the streams that others hold open to us at one time. For each, memberlist gathers up to 20 MB
 // before it can know whether the other end has the key, and it does not bound their number. Beyond it a new stream
-// replaces the oldest one of the address with the most: a stranger replaces its own. Members try again, in step with
+// replaces the oldest one of the subnet and the address with the most: a stranger replaces its own. Members try again, in step with
 // rejoinInterval or the next push and pull.
 const maxStreams = 32
 
@@ -201,21 +201,25 @@ func (t *transport) acceptStreams() {
 	}
 }
 
-// place gives a stream a place. If none is free, it closes the oldest stream of the source with the most streams.
+// place gives a stream a place. If none is free, it closes the oldest stream of the address with the most streams, in the
+// subnet (see udpguard.SourceOf) with the most streams.
 func (t *transport) place(c net.Conn) *stream {
 	s := &stream{Conn: c, t: t}
 	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
-		s.from = udpguard.SourceOf(a.AddrPort().Addr())
+		s.addr = a.AddrPort().Addr().Unmap()
+		s.from = udpguard.SourceOf(s.addr)
 	}
 	t.openMu.Lock()
 	var victim *stream
 	if len(t.open) >= maxStreams {
-		count := make(map[netip.Prefix]int)
+		subnets, addrs := make(map[netip.Prefix]int), make(map[netip.Addr]int)
 		for _, o := range t.open {
-			count[o.from]++
+			subnets[o.from]++
+			addrs[o.addr]++
 		}
 		for _, o := range t.open {
-			if victim == nil || count[o.from] > count[victim.from] {
+			if victim == nil || subnets[o.from] > subnets[victim.from] ||
+				subnets[o.from] == subnets[victim.from] && addrs[o.addr] > addrs[victim.addr] {
 				victim = o
 			}
 		}
@@ -233,6 +237,7 @@ func (t *transport) place(c net.Conn) *stream {
 type stream struct {
 	net.Conn
 	t    *transport
+	addr netip.Addr
 	from netip.Prefix // see udpguard.SourceOf
 }
 

@@ -1,10 +1,10 @@
-// Package bulk is the shell around a supervisor's bulk.Receivers: it fetches large objects from halves,
-// straight or through the torus, whichever works, and hands them on as they come. Every replica does so
-// for itself: it talks to the node, and needs no leader.
+// Package bulk is the shell around a supervisor's bulk.Receivers: it fetches large objects from halves, directly
+// or through the torus, whichever works, and streams them to the consumer. Every replica does so for itself: it
+// talks to the node, and needs no leader.
 //
-// Transfers are few (Config.Most), and a consumer that is slow slows the node down: what is in memory
-// of one is at most what the receiver's buffer holds, and a queue of packets. Packets beyond that are
-// dropped, and pulled again. It decides nothing about transfers: that is pkg/servicenet/bulk.
+// Transfers are few (Config.Most), and a slow consumer slows the node down. A transfer's memory is bounded by the
+// receiver's buffer and a queue of packets. Further packets are dropped, and pulled again. The transfer logic is
+// in pkg/servicenet/bulk.
 package bulk
 
 import (
@@ -39,7 +39,7 @@ type Place struct {
 	ReplyTo string // the report address that Socket has
 }
 
-// Names knows the torus.
+// Names answers questions about the torus.
 type Names interface {
 	Dims() grid.Dims
 	All() []fault.NodeID
@@ -57,12 +57,12 @@ type Config struct {
 	DirectAddr func(fault.NodeID) (Place, bool)
 	Names      Names
 	Signer     servicenet.Signer
-	// Normal returns the nodes that the fault map calls NORMAL, as far as this replica knows.
+	// Normal returns the nodes that this replica's fault map calls NORMAL.
 	Normal   func(context.Context) map[fault.NodeID]bool
 	Receiver bulk.ReceiverConfig
 	Most     int // transfers at once; 0: 4
-	// Patience is how long a consumer may take over one piece; 0: 2 minutes. One that takes nothing any
-	// more would keep the others from fetching.
+	// Patience is the time a consumer may take for one piece; 0: 2 minutes. A stalled consumer would keep the others
+	// from fetching.
 	Patience time.Duration
 	Metrics  *metrics.Metrics
 	Logger   *slog.Logger
@@ -71,10 +71,10 @@ type Config struct {
 // ErrBusy says that as many transfers run as are allowed.
 var ErrBusy = errors.New("as many transfers run as are allowed")
 
-// ErrSlow says that the consumer took nothing for too long.
+// ErrSlow says that the consumer stalled for too long.
 var ErrSlow = errors.New("the consumer takes nothing any more")
 
-// OutcomeError says how a transfer ended that is not complete.
+// OutcomeError is the result of an incomplete transfer.
 type OutcomeError struct {
 	Result bulk.Result
 	Why    string
@@ -102,7 +102,7 @@ func New(cfg Config) *Manager {
 	return &Manager{cfg: cfg, transfers: map[bulk.Transfer]*transfer{}}
 }
 
-// Chunk takes a chunk packet that came from an address; b stays the caller's.
+// Chunk processes a chunk packet from an address. The caller keeps b.
 func (m *Manager) Chunk(from netip.AddrPort, b []byte) {
 	h, err := bulk.ParseHeader(b)
 	if err != nil {
@@ -118,7 +118,7 @@ func (m *Manager) Chunk(from netip.AddrPort, b []byte) {
 	t.post(packet{data: slices.Clone(b), way: way, known: known})
 }
 
-// Announced takes a verified announcement that came from an address.
+// Announced processes a verified announcement from an address.
 func (m *Manager) Announced(a *servicenet.Arrival, from netip.AddrPort) {
 	ann := a.Msg.GetBulkAnnounce()
 	id, err := bulk.ParseTransfer(ann.GetTransfer())
@@ -131,7 +131,7 @@ func (m *Manager) Announced(a *servicenet.Arrival, from netip.AddrPort) {
 		return
 	}
 	way, known := m.wayOf(t.origin.Node, from)
-	if n := len(a.Hops); n > 0 { // who relayed it has signed that
+	if n := len(a.Hops); n > 0 { // the relay has signed that
 		way, known = wayVia(t.origin.Node, a.Hops[n-1].Node), true
 	}
 	t.post(packet{announce: ann, way: way, known: known})
@@ -145,7 +145,8 @@ func (m *Manager) find(id bulk.Transfer) *transfer {
 	return m.transfers[id]
 }
 
-// wayOf tells by which way something of a node came from an address. False: nobody known has it.
+// wayOf returns the way by which a node's packet came from an address. ok is false if the address belongs to no
+// known node.
 func (m *Manager) wayOf(node fault.NodeID, from netip.AddrPort) (bulk.Way, bool) {
 	by, ok := m.cfg.Names.Owner(from)
 	return wayVia(node, by), ok
@@ -159,9 +160,9 @@ func wayVia(origin, by fault.NodeID) bulk.Way {
 	return bulk.Way{Via: string(by)}
 }
 
-// Fetch fetches a half's object and hands it on, piece by piece, until it is complete, the context ends,
-// or emit fails. emit may block, up to Config.Patience (ErrSlow); a call may still be under way when Fetch
-// returns because of that or because the context ended, and is the last.
+// Fetch fetches a half's object and passes it to emit, piece by piece, until the object is complete, the context
+// ends, or emit fails. emit may block, up to Config.Patience (ErrSlow). If Fetch returns because of that or
+// because the context ended, a last call of emit may still be in progress.
 func (m *Manager) Fetch(ctx context.Context, origin fault.Origin, object string, maxSize uint64, emit func(*lofamov1.GetBundleResponse) error) error {
 	t, err := m.begin(ctx, origin, object, maxSize)
 	if err != nil {
@@ -226,9 +227,9 @@ func (m *Manager) end(t *transfer) {
 	}
 }
 
-// send signs and sends a message by a way. Directly, the answer goes to where the message came from, so
-// that a transfer follows the node from one service interface to another. A pull whose many ranges do
-// not fit the wrapper goes in two.
+// send signs and sends a message by a way. A direct message answers the source of the node's last one, so that a
+// transfer follows the node from one service interface to another. A pull with too many ranges for the wrapper is
+// split in two.
 func (m *Manager) send(origin fault.Origin, s bulk.Send) {
 	node := origin.Node
 	if s.Way.Via != "" {
@@ -254,7 +255,7 @@ func (m *Manager) send(origin fault.Origin, s bulk.Send) {
 	if err == nil {
 		err = at.Socket.Send(at.Addr, b)
 	}
-	if err != nil { // it is asked again, or by another way
+	if err != nil { // a retry follows, or another way is tried
 		m.cfg.Metrics.SendFails.Inc()
 		m.cfg.Logger.Debug("send", "what", "bulk", "node", node, "err", err)
 	}

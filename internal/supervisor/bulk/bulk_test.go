@@ -29,7 +29,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// bound is how long a test waits for what must come.
+// bound is the time limit of a test's waits.
 const bound = 20 * time.Second
 
 const cluster = "test"
@@ -110,7 +110,7 @@ func newWorld(t *testing.T, object []byte, edit func(*Config)) *world {
 	return w
 }
 
-// straight is where the nodes are, unless the test has taken a node's address away.
+// straight returns a node's address, unless the test has removed it.
 func (w *world) straight(id fault.NodeID) (Place, bool) {
 	addrs := w.m.cfg.Names.Services(id)
 	if len(addrs) == 0 {
@@ -119,7 +119,7 @@ func (w *world) straight(id fault.NodeID) (Place, bool) {
 	return Place{Addr: addrs[0], Socket: w.sup, ReplyTo: w.sup.LocalAddr().String()}, true
 }
 
-// placed are names with addresses that a test can take away.
+// placed are names with addresses that a test can remove.
 type placed struct {
 	*view.Names
 	addrs map[fault.NodeID][]netip.AddrPort
@@ -154,7 +154,7 @@ func (w *world) listen(handle direct.Handler) *direct.Socket {
 	return s
 }
 
-// atSupervisor is what the intake does.
+// atSupervisor simulates the intake.
 func (w *world) atSupervisor(from netip.AddrPort, b []byte) {
 	if w.m == nil {
 		return
@@ -186,7 +186,7 @@ func (w *world) atGateway(_ netip.AddrPort, b []byte) {
 	w.half.take(inner)
 }
 
-// restart is what a killed half is after its start: it knows nothing of before.
+// restart simulates a killed half after its start: it has lost all state.
 func (h *half) restart() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -262,7 +262,7 @@ func (h *half) send(to bulk.Route, b []byte) {
 	_ = socket.Send(netip.MustParseAddrPort(to.ReplyTo), b) // closed at the end of the test
 }
 
-// got is what a consumer was given.
+// got collects a consumer's input.
 type got struct {
 	data     []byte
 	progress []*lofamov1.BundleProgress
@@ -341,7 +341,7 @@ func TestThroughTheTorus(t *testing.T) {
 	}
 }
 
-// TestCutInTheMiddle has it fall silent after a hundred chunks.
+// TestCutInTheMiddle makes the half fall silent after a hundred chunks.
 func TestCutInTheMiddle(t *testing.T) {
 	w := newWorld(t, object(600_000), nil)
 	w.half.onSend = func(n int64, _ bool) {
@@ -355,7 +355,7 @@ func TestCutInTheMiddle(t *testing.T) {
 	}
 }
 
-// TestHalfRestarts: the transfer begins anew, and the consumer is told that what came is void.
+// TestHalfRestarts: the transfer restarts, and the consumer learns that the earlier data is void.
 func TestHalfRestarts(t *testing.T) {
 	w := newWorld(t, object(600_000), nil)
 	var once sync.Once
@@ -371,8 +371,7 @@ func TestHalfRestarts(t *testing.T) {
 	}
 }
 
-// TestSlowConsumer: while the consumer does not take anything, the node sends no more than the buffers
-// hold.
+// TestSlowConsumer: while the consumer stalls, the node sends no more than the buffers hold.
 func TestSlowConsumer(t *testing.T) {
 	w := newWorld(t, object(2_000_000), nil)
 	blocked, release := make(chan struct{}), make(chan struct{})
@@ -388,7 +387,7 @@ func TestSlowConsumer(t *testing.T) {
 		})
 	}()
 	<-blocked
-	// The receiver fills its buffer and falls quiet; then the number of chunks stands still.
+	// The receiver fills its buffer and falls quiet; then the number of chunks stays constant.
 	most := int64(w.m.cfg.Receiver.Buffer + 2*w.m.cfg.Receiver.MaxDirect)
 	for last := int64(-1); last != w.half.chunks.Load(); time.Sleep(200 * time.Millisecond) {
 		last = w.half.chunks.Load()
@@ -525,7 +524,7 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestWays: straight, then the neighbours, those that are NORMAL first, then who is farther.
+// TestWays: direct first, then the neighbours, NORMAL ones first, then nodes farther away.
 func TestWays(t *testing.T) {
 	dims := grid.Dims{X: 4, Y: 2, Z: 1}
 	ids, nodes := map[grid.Coord]fault.NodeID{}, map[fault.NodeID][]netip.AddrPort{}
@@ -558,7 +557,7 @@ func TestWays(t *testing.T) {
 	}
 }
 
-// TestManyRanges: a pull that does not fit the wrapper goes in two, with all its ranges.
+// TestManyRanges: a pull that is too large for the wrapper is split in two, with all its ranges.
 func TestManyRanges(t *testing.T) {
 	var ranges []*lofamov1.ChunkRange
 	for i := range uint32(32) {

@@ -14,26 +14,26 @@ import (
 // Bounds of one transfer.
 const (
 	packets  = 1024 // that wait for the receiver
-	pieceMax = 32   // chunks handed on at once
-	fewWait  = 16   // with less than that in the queue, progress is told whenever it changes
+	pieceMax = 32   // chunks passed on at once
+	fewWait  = 16   // with less than that in the queue, every change of progress is reported
 )
 
-// packet is what came for a transfer.
+// packet is an incoming message of a transfer.
 type packet struct {
 	data     []byte                 // of a chunk, or
 	announce *lofamov1.BulkAnnounce // verified
 	way      bulk.Way
-	known    bool // by which way it came
+	known    bool // its way is known
 }
 
-// item is what the receiver has for the consumer, in order.
+// item is the receiver's output for the consumer, in order.
 type item struct {
-	generation int // how often the transfer began anew
+	generation int // number of restarts of the transfer
 	data       []byte
 	progress   *lofamov1.BundleProgress
 }
 
-// taken says how many chunks of a generation the consumer has taken.
+// taken is the number of chunks of a generation that the consumer has accepted.
 type taken struct{ generation, chunks int }
 
 // transfer is one receiver, which run's goroutine owns, and its consumer, which has another.
@@ -58,7 +58,7 @@ type transfer struct {
 func newTransfer(m *Manager, job bulk.Job) (*transfer, error) {
 	t := &transfer{
 		m: m, origin: job.Origin, job: job, exchanges: job.Exchanges, in: make(chan packet, packets),
-		// The chunks of two generations, which the receiver bounds, and what is said of them (tell).
+		// Room for the chunks of two generations, which the receiver bounds, and for their progress (tell).
 		queue: make(chan item, 2*m.cfg.Receiver.Buffer+2*fewWait), taken: make(chan taken), over: make(chan struct{}),
 	}
 	var err error
@@ -66,7 +66,7 @@ func newTransfer(m *Manager, job bulk.Job) (*transfer, error) {
 	return t, err
 }
 
-// post brings a packet to the receiver. What does not fit is pulled again.
+// post passes a packet to the receiver. If there is no room, the packet is pulled again.
 func (t *transfer) post(p packet) {
 	select {
 	case t.in <- p:
@@ -141,7 +141,7 @@ func (t *transfer) arrived(p packet) {
 
 func (t *transfer) step(ev bulk.ReceiverEvent) { t.do(t.receiver.Step(now(), ev)) }
 
-// do does what an output says.
+// do performs an output.
 func (t *transfer) do(out bulk.ReceiverOutput) {
 	if out.Restart {
 		t.generation++
@@ -149,7 +149,7 @@ func (t *transfer) do(out bulk.ReceiverOutput) {
 	}
 	t.tell(false)
 	for _, data := range out.Deliver {
-		t.queue <- item{generation: t.generation, data: data} // there is room: the receiver's buffer
+		t.queue <- item{generation: t.generation, data: data} // the receiver's buffer guarantees room
 	}
 	for _, s := range out.Send {
 		t.m.send(t.origin, s)
@@ -160,8 +160,8 @@ func (t *transfer) do(out bulk.ReceiverOutput) {
 	}
 }
 
-// tell queues how far the transfer is, when something but the number of bytes has changed. In the middle
-// of a generation it is left out while much waits already.
+// tell queues the transfer's progress if more than the number of bytes has changed. In the middle of a generation
+// it does nothing while the queue is nearly full.
 func (t *transfer) tell(complete bool) {
 	p := t.receiver.Progress()
 	msg := &lofamov1.BundleProgress{Name: p.Name, Size: p.Size, Via: p.Way.Via, Complete: complete}
@@ -176,7 +176,7 @@ func (t *transfer) tell(complete bool) {
 	t.queue <- item{generation: t.generation, progress: msg} // there is room
 }
 
-// consume hands on what the receiver has, until there is no more.
+// consume passes on the receiver's output until it ends.
 func (t *transfer) consume(ctx context.Context, emit func(*lofamov1.GetBundleResponse) error) error {
 	var received uint64
 	var left *item // taken from the queue already
@@ -223,7 +223,7 @@ func (t *transfer) next(ctx context.Context, left *item) (item, bool) {
 	}
 }
 
-// piece joins a chunk with those that wait behind it, and returns what is something else.
+// piece joins a chunk with the chunks that wait behind it, and returns the first item of another kind.
 func (t *transfer) piece(first item) (data []byte, chunks int, left *item) {
 	for data, chunks = first.data, 1; chunks < pieceMax; chunks++ {
 		select {

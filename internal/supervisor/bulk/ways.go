@@ -13,9 +13,9 @@ import (
 // mostWays bounds the ways that are tried in turn: with all silent, each costs half a second.
 const mostWays = 12
 
-// ways are those to a node, the best first: straight, then through its neighbours, then through nodes
-// farther off, which help where the neighbours have no service network either. Of nodes equally near,
-// those go first that the map calls NORMAL.
+// ways returns the ways to a node, the best first: direct, then through its neighbours, then through nodes farther
+// away, in case the neighbours have no service network either. At equal distance, nodes that the map calls NORMAL
+// go first.
 func (m *Manager) ways(ctx context.Context, node fault.NodeID) []bulk.Way {
 	var out []bulk.Way
 	if len(m.cfg.Names.Services(node)) > 0 {
@@ -52,7 +52,7 @@ func (m *Manager) ways(ctx context.Context, node fault.NodeID) []bulk.Way {
 	return out
 }
 
-// distance is how many links apart two nodes are.
+// distance returns the number of links between two nodes.
 func distance(d grid.Dims, a, b grid.Coord) int {
 	ring := func(a, b, n int) int {
 		x := (b - a + n) % n

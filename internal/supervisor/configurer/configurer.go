@@ -1,15 +1,15 @@
-// Package configurer decides when the leader tells the torus its start-up configuration (seed 003 §4.4.1), and which node is given it to
-// broadcast to all others.
+// Package configurer decides when the leader sends the torus its start-up configuration (seed 003 §4.4.1), and which node
+// gets it and broadcasts it to all others.
 //
 //	settled ──what is to be told changes──► waiting ──it has rested──► given ──the node says that it has it──► settled
 //	   ▲                                       ▲                        │  ▲
 //	   └─────another node is given it──────────┼──once in Every──       └──┘ no answer: another node
 //	                                           └──changes again: ever more slowly
 //
-// That it is given again once in Every, each time to another node, is for those that the first one does not reach: parts that the
-// torus has fallen into, and nodes that were all switched off together.
+// The configuration is sent again once in Every, each time to another node. This reaches nodes that the first broadcast
+// did not: those in other parts of a split torus, and nodes that were all switched off together.
 //
-// It is pure. It seals and sends nothing, and knows no map.
+// The package is pure. It seals and sends nothing, and knows no map.
 package configurer
 
 import (
@@ -29,24 +29,24 @@ import (
 
 // Config of a Machine.
 type Config struct {
-	Rest    time.Duration // for so long nothing must have changed
-	Slowest time.Duration // bounds the time between two configurations when they follow each other
-	Again   time.Duration // after it another node is asked
+	Rest    time.Duration // minimum time without changes
+	Slowest time.Duration // maximum time between two configurations under continuous changes
+	Again   time.Duration // delay before another node is asked
 	Every   time.Duration
 }
 
-// Mask is the supervisors' word on the channel mask of the node at a rank.
+// Mask is the supervisors' channel mask of the node at a rank.
 type Mask struct {
 	Rank uint32
 	Mask chanmask.Mask
 }
 
-// Content is what all nodes are to know.
+// Content is the configuration that all nodes need.
 type Content struct {
 	Dims   string
 	Absent []uint32 // ranks, ascending
 	Delay  time.Duration
-	Masks  []Mask // of those that are not all usable, by rank
+	Masks  []Mask // masks with unusable channels, by rank
 }
 
 func (c Content) equal(o Content) bool {
@@ -58,17 +58,17 @@ type Order struct {
 	Node   fault.NodeID
 	Number uint64
 	Parts  []*lofamov1.TorusConfiguration
-	Try    int // from 1, since anybody has said that he has it
+	Try    int // counts from 1 since the last node's confirmation
 }
 
-// Machine is for one goroutine, and for one term of leadership.
+// Machine serves one term of leadership. It is not safe for concurrent use.
 type Machine struct {
 	cfg      Config
 	revision uint64
 	content  Content
 	nodes    []fault.NodeID
 
-	changed bool      // content is not what the number stands for
+	changed bool      // content differs from the numbered one
 	since   time.Time // of the first change, if changed
 	makeAt  time.Time // when it gets a number, if changed
 	pause   time.Duration
@@ -82,24 +82,24 @@ type Machine struct {
 	claims map[fault.NodeID]uint64
 }
 
-// quickTries is how many nodes are asked Again after each other, before the others are ever more slowly: where many do not answer
-// they may all be of an earlier version.
+// quickTries is the number of nodes that are asked at intervals of Again, before the intervals grow. If many nodes
+// do not answer, all may be of an earlier version.
 const quickTries = 3
 
-// maxNumber bounds what is believed of nodes' numbers. Revisions do not get that far.
+// maxNumber bounds the credible numbers of nodes. Revisions never get that high.
 const maxNumber = math.MaxUint64 >> 8
 
-// vouchers is how many nodes must say that they have a number before this leader goes above it, unless there are fewer. What is
-// broadcast all have; one alone may have made it up, and numbers that all nodes have taken are used up for good: for the words on
-// masks too, which are by the same numbers.
+// vouchers is the number of nodes that must report a number before this leader exceeds it, unless there are fewer
+// nodes. All nodes have a number that was broadcast, but a single node may have invented one. Numbers that all
+// nodes have accepted are used up for good, also for the mask orders, which share them.
 const vouchers = 2
 
-// New returns a machine that tells nothing. Numbers are at least term, the revision at which its leader was elected.
+// New returns a machine without content. Numbers are at least term, the revision of its leader's election.
 func New(cfg Config, term uint64) *Machine {
 	return &Machine{cfg: cfg, revision: term, pause: cfg.Rest, claims: make(map[fault.NodeID]uint64)}
 }
 
-// Wanted takes what is to be told, as of a revision of the store, and the nodes that can be given it, in order.
+// Wanted sets the content to send, as of a revision of the store, and the candidate nodes, in order.
 func (m *Machine) Wanted(now time.Time, c Content, revision uint64, nodes []fault.NodeID) {
 	m.revision, m.nodes = max(m.revision, revision), nodes
 	if m.content.Dims != "" && c.equal(m.content) {
@@ -117,14 +117,14 @@ func (m *Machine) Wanted(now time.Time, c Content, revision uint64, nodes []faul
 	}
 }
 
-// Heard takes what a node says that it has.
+// Heard processes a node's status.
 func (m *Machine) Heard(now time.Time, st *lofamov1.ConfigurationStatus) {
 	n := st.GetNumber()
 	switch {
 	case m.number == 0 || n < m.number:
 	case n == m.number:
 		m.timer.Restart(now.Add(m.cfg.Every))
-	case n < maxNumber: // of an earlier store, or a leader that was deposed: this one's word counts
+	case n < maxNumber: // of an earlier store, or a deposed leader: this leader's content takes precedence
 		m.claims[fault.NodeID(st.GetNode())] = n
 		if n = m.believed(); n <= max(m.has, m.number) {
 			return
@@ -136,7 +136,7 @@ func (m *Machine) Heard(now time.Time, st *lofamov1.ConfigurationStatus) {
 	}
 }
 
-// believed is the highest number that enough nodes say that they have.
+// believed returns the highest number that enough nodes report.
 func (m *Machine) believed() uint64 {
 	maps.DeleteFunc(m.claims, func(id fault.NodeID, n uint64) bool { return n <= m.number || !slices.Contains(m.nodes, id) })
 	need := max(1, min(vouchers, len(m.nodes)))
@@ -147,7 +147,7 @@ func (m *Machine) believed() uint64 {
 	return all[len(all)-need]
 }
 
-// Tick returns what is due, and when to look again; zero: when something else is wanted.
+// Tick returns the due orders and the time of the next tick. A zero time means after the next change.
 func (m *Machine) Tick(now time.Time) (orders []Order, wake time.Time) {
 	if m.changed && !now.Before(m.makeAt) {
 		m.give(now)
@@ -165,7 +165,7 @@ func (m *Machine) Tick(now time.Time) (orders []Order, wake time.Time) {
 	return orders, wake
 }
 
-// give makes a configuration of what is wanted.
+// give makes a configuration of the wanted content.
 func (m *Machine) give(now time.Time) {
 	if !m.made.IsZero() && now.Sub(m.made) < 2*m.pause {
 		m.pause = min(2*m.pause, m.cfg.Slowest)
@@ -178,10 +178,11 @@ func (m *Machine) give(now time.Time) {
 	m.timer.Restart(now)
 }
 
-// partSize is how long a part may be, in bytes, before it is signed: with certificate and signature it fits a relayed message.
+// partSize is the maximum size of an unsigned part, in bytes: with certificate and signature it fits a relayed
+// message.
 const partSize = 400
 
-// parts puts a content into as many messages as it takes.
+// parts splits a content into messages.
 func (c Content) parts(number uint64) []*lofamov1.TorusConfiguration {
 	fresh := func() *lofamov1.TorusConfiguration {
 		return &lofamov1.TorusConfiguration{Number: number, Dims: c.Dims, DelayUs: uint32(c.Delay.Microseconds()), Part: math.MaxUint16,

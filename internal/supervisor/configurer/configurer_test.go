@@ -30,7 +30,7 @@ func says(id fault.NodeID, n uint64) *lofamov1.ConfigurationStatus {
 	return &lofamov1.ConfigurationStatus{Node: string(id), Number: n}
 }
 
-// tick expects an order to that node with that number, or with node empty none.
+// tick expects an order to that node with that number, or none if node is empty.
 func tick(t *testing.T, m *Machine, at time.Duration, node fault.NodeID, number uint64, try int) {
 	t.Helper()
 	out, wake := m.Tick(begin.Add(at))
@@ -44,7 +44,8 @@ func tick(t *testing.T, m *Machine, at time.Duration, node fault.NodeID, number 
 	}
 }
 
-// What is wanted rests, is given to one node after the other until one has it, and then once in a while to the next.
+// The wanted configuration settles, goes to one node after the other until one has it, and then from time to time
+// to the next.
 func TestGivenUntilHeard(t *testing.T) {
 	m := New(cfg, 5)
 	tick(t, m, 0, "", 0, 0)
@@ -61,7 +62,7 @@ func TestGivenUntilHeard(t *testing.T) {
 	tick(t, m, 36*time.Second, "b", 9, 1)
 }
 
-// Changes that follow each other are told ever more rarely, and the last of them is.
+// Frequent changes are sent ever more rarely, but the last one always is.
 func TestChangesAreDebounced(t *testing.T) {
 	m := New(cfg, 1)
 	given, last := 0, uint64(0)
@@ -87,7 +88,7 @@ func TestChangesAreDebounced(t *testing.T) {
 	}
 }
 
-// What never rests is told all the same.
+// A content that never settles is sent all the same.
 func TestNeverRests(t *testing.T) {
 	m := New(cfg, 1)
 	for i := range 90 {
@@ -103,28 +104,28 @@ func TestNeverRests(t *testing.T) {
 	t.Error("never told")
 }
 
-// Nodes that have a later number are of an earlier store: this one's word gets a number above that.
+// Nodes with a later number are of an earlier store: this one's configuration gets a higher number.
 func TestAboveWhatNodesHave(t *testing.T) {
 	m := New(cfg, 5)
 	m.Wanted(begin, one, 9, nodes)
 	tick(t, m, time.Second, "b", 9, 1)
 	m.Heard(begin.Add(time.Second), has(700))
 	m.Heard(begin.Add(time.Second), has(700))
-	tick(t, m, time.Second, "", 0, 0) // one alone may have made it up: another one is asked
+	tick(t, m, time.Second, "", 0, 0) // a single node may have invented the number: ask another
 	tick(t, m, 3*time.Second, "c", 9, 2)
 	m.Heard(begin.Add(3*time.Second), says("c", 700))
 	tick(t, m, 3*time.Second, "a", 701, 1)
 	m.Heard(begin.Add(3*time.Second), says("a", 701))
 	tick(t, m, 4*time.Second, "", 0, 0)
 
-	alone := New(cfg, 5) // whoever is the only one can hurt nobody else
+	alone := New(cfg, 5) // a node that is alone can harm no other
 	alone.Wanted(begin, one, 9, nodes[:1])
 	tick(t, alone, time.Second, "a", 9, 1)
 	alone.Heard(begin.Add(time.Second), says("a", 700))
 	tick(t, alone, time.Second, "a", 701, 1)
 }
 
-// One that makes up numbers, or says what is of no node, raises nobody's.
+// A node that invents numbers, or reports a foreign status, raises no number.
 func TestNumbersMadeUp(t *testing.T) {
 	m := New(cfg, 5)
 	m.Wanted(begin, one, 9, nodes)
@@ -139,7 +140,7 @@ func TestNumbersMadeUp(t *testing.T) {
 	tick(t, m, 5*time.Second, "a", 12, 1)
 }
 
-// The largest content fits the messages that carry it, and all of it is in them, in order.
+// The largest content fits its messages, which contain all of it in order.
 func TestParts(t *testing.T) {
 	c := Content{Dims: "128x128x64", Delay: 9 * time.Second}
 	for i := range uint32(servicenet.MaxConfigurationAbsent + 5) {

@@ -11,12 +11,13 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// PolicySubject is who asks for what the supervisors diagnose by themselves.
+// PolicySubject is the requester of the supervisors' own diagnoses.
 const PolicySubject = "policy"
 
-// Policy says what the supervisors diagnose by themselves. Its zero: nothing.
+// Policy defines the supervisors' own diagnoses. The zero Policy requests none.
 type Policy struct {
-	// Links: those that are SICK. After is for how long one must be so, MinInterval how often the same is diagnosed.
+	// Links requests diagnoses of SICK links. After is the minimum time in that state, MinInterval the minimum time
+	// between two diagnoses of the same link.
 	Links              bool
 	After, MinInterval time.Duration
 	// Drain has the whole torus drained and all its links tested instead, not oftener than MinInterval.
@@ -33,7 +34,7 @@ type Suspect struct {
 	Since time.Time
 }
 
-// Auto applies a policy. It is pure, and for one goroutine.
+// Auto applies a policy. It is pure, and not safe for concurrent use.
 type Auto struct {
 	policy Policy
 	done   map[end]time.Time
@@ -45,11 +46,11 @@ type end struct {
 	dir  grid.Direction
 }
 
-// NewAuto returns one that has diagnosed nothing yet.
+// NewAuto returns an Auto without past diagnoses.
 func NewAuto(p Policy) *Auto { return &Auto{policy: p, done: map[end]time.Time{}} }
 
-// Next returns what to diagnose now, of links that are suspect: the one that has been so for longest. peer is the other end of a
-// link, by which it may be a suspect too. False: nothing.
+// Next returns the next diagnosis, for the link that has been suspect for longest. peer returns the other end of a
+// link, where the link may be suspect too. ok is false if none is due.
 func (a *Auto) Next(now time.Time, suspects []Suspect, peer func(fault.NodeID, grid.Direction) (fault.NodeID, bool)) (Request, bool) {
 	for e, at := range a.done {
 		if now.Sub(at) >= a.policy.MinInterval {
@@ -83,7 +84,8 @@ func (a *Auto) Next(now time.Time, suspects []Suspect, peer func(fault.NodeID, g
 	return Request{Node: found.Node, Link: found.Dir, Rounds: autoRounds, Subject: PolicySubject}, true
 }
 
-// Not says that what Next returned was not done, since something else was: it is due again after a pause, for what else there is may be long.
+// Not says that Next's diagnosis was not done because another one was running. It is due again after a pause,
+// because the other one may take long.
 func (a *Auto) Not(now time.Time, req Request, peer func(fault.NodeID, grid.Direction) (fault.NodeID, bool)) {
 	delete(a.done, end{req.Node, req.Link})
 	if id, ok := peer(req.Node, req.Link); ok {
@@ -98,10 +100,11 @@ func (a *Auto) Not(now time.Time, req Request, peer func(fault.NodeID, grid.Dire
 // autoRounds are enough to see a loss of some per cent.
 const autoRounds = 3
 
-// lookEvery is how often the map is looked at for suspects.
+// lookEvery is the interval between checks of the map for suspects.
 const lookEvery = 2 * time.Second
 
-// Watch diagnoses by a policy until the context ends. suspects are of the fault map, as it is.
+// Watch requests diagnoses by a policy until the context ends. suspects returns the present suspects of the fault
+// map.
 func (m *Manager) Watch(ctx context.Context, p Policy, suspects func(context.Context) ([]Suspect, error)) {
 	if !p.Links {
 		return
@@ -134,7 +137,7 @@ func (m *Manager) Watch(ctx context.Context, p Policy, suspects func(context.Con
 	}
 }
 
-// byPolicy makes what a policy wants made of a link.
+// byPolicy runs the diagnosis or procedure that a policy requests for a link.
 func (m *Manager) byPolicy(ctx context.Context, req Request, p Policy) error {
 	if p.Drain {
 		_, err := m.Procedure(ctx, Procedure{
@@ -146,7 +149,7 @@ func (m *Manager) byPolicy(ctx context.Context, req Request, p Policy) error {
 	return err
 }
 
-// peer is the node at the other end of a link.
+// peer returns the node at the other end of a link.
 func (m *Manager) peer(id fault.NodeID, d grid.Direction) (fault.NodeID, bool) {
 	c, ok := m.cfg.Names.Coord(id)
 	if !ok {

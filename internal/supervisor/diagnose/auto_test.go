@@ -21,7 +21,7 @@ func TestAuto(t *testing.T) {
 	for _, step := range []struct {
 		now      int
 		suspects []Suspect
-		want     fault.NodeID // empty: nothing
+		want     fault.NodeID // empty: none
 	}{
 		{20, []Suspect{a, b, c}, ""},                       // none for long enough
 		{26, []Suspect{a, b, c}, "b"},                      // the longest
@@ -29,7 +29,7 @@ func TestAuto(t *testing.T) {
 		{36, []Suspect{a, b, c}, "c"},                      // a's is the same link as b's
 		{60, []Suspect{a, b, c}, ""},                       // lately
 		{330, []Suspect{a, b, c}, "b"},                     // again
-		{345, []Suspect{a, b}, ""},                         // and not by its other end
+		{345, []Suspect{a, b}, ""},                         // nor by its other end
 		{346, nil, ""},                                     // all is well
 		{700, []Suspect{a}, "a"},                           // by that end
 		{720, []Suspect{a, b}, ""},                         // lately
@@ -68,7 +68,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// With drain the torus is drained, for all suspects at once; one that was busy is tried again soon.
+// With drain, one procedure covers all suspects; one that was busy is retried soon.
 func TestAutoDrain(t *testing.T) {
 	at := func(s int) time.Time { return time.Unix(1000+int64(s), 0) }
 	peer := func(fault.NodeID, grid.Direction) (fault.NodeID, bool) { return "", false }
@@ -83,7 +83,7 @@ func TestAutoDrain(t *testing.T) {
 		return req
 	}
 	req := next(10, "a")
-	auto.Not(at(12), req, peer) // something else was under way
+	auto.Not(at(12), req, peer) // another diagnosis was running
 	next(21, "")
 	next(22, "a")
 	next(200, "") // b is tested with it

@@ -1,19 +1,19 @@
-// Package diagnose has nodes test their links, and says what follows from what they found (seed 003 §5.2.2, §5.2.3.2). The leader alone
-// does it: its orders carry its term, so that a half refuses those of a supervisor that led once. It decides nothing about
-// findings: that is pkg/torus/diagnosis.
+// Package diagnose makes nodes test their links, and concludes from their findings (seed 003 §5.2.2, §5.2.3.2). Only the
+// leader does this: its orders carry its term, so that a half refuses those of a former leader. The rules for
+// findings are in pkg/torus/diagnosis.
 //
 //	order ──► host half: "I live" ──► DNP half tests ──► findings, link by link ──► collate ──► report
 //	  ▲                                                          │
 //	  └────────── again, and by neighbours, to who has not said everything
 //
-// One diagnosis runs at a time. It ends when all have said everything, or when nothing new has come for a while; whoever
-// did not answer is named.
+// One diagnosis runs at a time. It ends when all answers are complete, or when no news has come for a while. The report
+// names the nodes that did not answer.
 //
-// The fault management procedure (seed 003 §4.5), which drains the torus first, is ordered from here as well: it takes turns with diagnoses,
-// its orders are of the same numbers and go the same ways, and what nodes find in it is drawn together by the same code. When it asks whom,
-// and what became of it, internal/supervisor/procedure says.
+// This package also orders the fault management procedure (seed 003 §4.5), which drains the torus first. Procedures and
+// diagnoses take turns. Their orders share one sequence of numbers and the same routes, and the same code collates the
+// findings. Package internal/supervisor/procedure decides which node to ask when, and determines the outcome.
 //
-// Reports are committed before anybody gets them, so that they outlive the leader; in history stands an event of each.
+// Reports are committed before they are returned, so that they outlive the leader. The history has an event for each.
 package diagnose
 
 import (
@@ -49,46 +49,48 @@ type Config struct {
 	Logger     *slog.Logger
 	Timing     Timing // its zero: DefaultTiming
 
-	// Places are those of the torus, by rank, as the fault map has them now. It fails with ErrNotLeading where this replica does not lead, and
-	// with what stands against any procedure.
+	// Places returns the present places of the torus in the fault map, by rank. It fails with ErrNotLeading if this
+	// replica does not lead, or with the reason that rules out any procedure.
 	Places func(context.Context) ([]procedure.Place, error)
-	// Hop is a hop of an express broadcast that nothing is lost of, Late its bound with repeats; Pause is from one procedure to the next at least.
+	// Hop is the duration of an express broadcast's hop without loss, Late its bound with repeats. Pause is the
+	// minimum time between procedures.
 	Hop, Late, Pause time.Duration
 	Procedures       procedure.Timing // its zero: procedure.DefaultTiming
 }
 
 // Timing bounds a diagnosis.
 type Timing struct {
-	// Again is how long a node has to say everything until it is asked again.
+	// Again is the time a node has to complete its answer before it is asked again.
 	Again time.Duration
-	// Quiet is for how long nothing new must have come until those who have not answered are given up, and Least how long they
-	// have at least, beside a second for each round after the first.
+	// Quiet is the time without news after which silent nodes are given up. Least is the minimum time they have, plus
+	// a second for each round after the first.
 	Quiet, Least time.Duration
 	// Most bounds the whole, beside a second for each round and 1,000 nodes.
 	Most time.Duration
 }
 
-// DefaultTiming gives a run, which takes 1.2 s where probes are lost, time to begin late and to be said by way of neighbours.
+// DefaultTiming allows for a run of 1.2 s with lost probes, a late start, and answers that travel by way of
+// neighbours.
 func DefaultTiming() Timing {
 	return Timing{Again: 400 * time.Millisecond, Quiet: 1500 * time.Millisecond, Least: 3 * time.Second, Most: 8 * time.Second}
 }
 
-// tellEvery is the least time between two words of progress. So all of them fit what the transport holds for a caller that has stopped reading
-// (64 KiB): it holds up no diagnosis, and with it no other caller's.
+// tellEvery is the minimum interval between progress messages. They all fit the transport's buffer (64 KiB) even
+// if the caller has stopped reading, so such a caller delays neither the diagnosis nor other callers.
 const tellEvery = 100 * time.Millisecond
 
-// What a diagnosis fails with before it begins.
+// Errors of a diagnosis that has not begun.
 var (
 	ErrNotLeading = errors.New("this supervisor does not lead")
 	ErrBusy       = errors.New("another diagnosis or procedure runs: try again in some seconds")
 )
 
-// Request says what to test.
+// Request describes a diagnosis.
 type Request struct {
 	Node    fault.NodeID   // empty: all nodes
 	Link    grid.Direction // of Node; invalid: all its links
 	Rounds  int            // 1 to diagnosis.MaxRounds
-	Subject string         // who asks
+	Subject string         // requester
 }
 
 func (r Request) String() string {
@@ -101,7 +103,7 @@ func (r Request) String() string {
 	return fmt.Sprintf("node %s", r.Node)
 }
 
-// Manager makes diagnoses and has procedures gone through. Its methods may be called from any goroutine.
+// Manager runs diagnoses and procedures. Its methods may be called from any goroutine.
 type Manager struct {
 	cfg    Config
 	term   atomic.Uint64
@@ -112,10 +114,11 @@ type Manager struct {
 	running *run          // nil: none
 	over    chan struct{} // closed when the term ends; nil: it does not lead
 	led     time.Time     // since when it leads
-	ended   time.Time     // the last procedure; zero: none since this replica leads
+	ended   time.Time     // end of the last procedure; zero: none since this replica leads
 }
 
-// strayQueue bounds the words of procedures of nobody's order that wait; beyond it they are dropped: what is said of the rest makes the report.
+// strayQueue bounds the waiting statuses of procedures without an order. Further ones are dropped: the report is
+// made from the others.
 const strayQueue = 1024
 
 // New returns a manager that does not lead.
@@ -129,7 +132,7 @@ func New(cfg Config) *Manager {
 	return &Manager{cfg: cfg, strays: make(chan *lofamov1.ProcedureStatus, strayQueue)}
 }
 
-// Lead says that this replica leads, in a term that no later leader has a lower one than; 0: it leads no more.
+// Lead says that this replica leads; no later leader has a lower term. 0: it leads no more.
 func (m *Manager) Lead(term uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -144,20 +147,20 @@ func (m *Manager) Lead(term uint64) {
 	}
 }
 
-// Leading says whether it does.
+// Leading reports whether this replica leads.
 func (m *Manager) Leading() bool { return m.term.Load() != 0 }
 
-// Findings takes what a half said to an order. It does not block.
+// Findings processes a half's answer to an order. It does not block.
 func (m *Manager) Findings(f *lofamov1.DiagnosisFindings) {
 	if r := m.runOf(f.GetNumber()); r != nil {
 		select {
 		case r.in <- f:
-		default: // it is asked for again
+		default: // requested again later
 		}
 	}
 }
 
-// runOf is what runs, if it is of this order; nil otherwise.
+// runOf returns the current run if it has this order's number, else nil.
 func (m *Manager) runOf(n *lofamov1.OrderNumber) *run {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -167,10 +170,10 @@ func (m *Manager) runOf(n *lofamov1.OrderNumber) *run {
 	return nil
 }
 
-// Run makes a diagnosis, and tells of its progress when there is some. It ends when it has a report, or when the context
-// does; progress must not block for long.
+// Run runs a diagnosis and reports its progress. It ends with a report, or with the context; progress must not
+// block for long.
 func (m *Manager) Run(ctx context.Context, req Request, progress func(*lofamov1.DiagnosisProgress) error) (*lofamov1.DiagnosisReport, error) {
-	if !m.Leading() { // who leads may know another topology
+	if !m.Leading() { // the leader may know another topology
 		return nil, ErrNotLeading
 	}
 	r := m.newRun(req)
@@ -192,7 +195,7 @@ func (m *Manager) Run(ctx context.Context, req Request, progress func(*lofamov1.
 	return report, nil
 }
 
-// diagnosed tells of a diagnosis that was made.
+// diagnosed records a finished diagnosis in metrics and events.
 func (m *Manager) diagnosed(r *lofamov1.DiagnosisReport) {
 	result := metrics.DiagnosisClean
 	switch {
@@ -206,7 +209,7 @@ func (m *Manager) diagnosed(r *lofamov1.DiagnosisReport) {
 		"faults", len(r.GetFaults()), "took_ms", r.GetTookMs())
 }
 
-// begin gives a run its number, unless it has one, and the turn to it.
+// begin assigns a number to a run that has none, and makes it the current run.
 func (m *Manager) begin(r *run) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

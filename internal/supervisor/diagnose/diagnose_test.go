@@ -62,35 +62,35 @@ type signer struct{}
 func (signer) Cert() []byte       { return []byte("s1") }
 func (signer) Sign([]byte) []byte { return make([]byte, 64) }
 
-// believer takes every signature for the supervisor's.
+// believer accepts every signature as the supervisor's.
 type believer struct{}
 
 func (believer) VerifyName([]byte, []byte, []byte) (role, name string, err error) {
 	return servicenet.RoleSupervisor, "s1", nil
 }
 
-// nodes answer orders as the test says, at once.
+// nodes answer orders immediately, as the test specifies.
 type nodes struct {
 	t     *testing.T
 	names torusNames
 	m     *Manager
 
 	mu     sync.Mutex
-	orders []*lofamov1.DiagnosisOrder // that came, straight or not
-	via    []fault.NodeID             // by which those came that were not straight
+	orders []*lofamov1.DiagnosisOrder // received orders, direct or not
+	via    []fault.NodeID             // relays of the indirect ones
 	// dead DNP halves and host halves; with both the node is cut off too.
 	dnp, host map[fault.NodeID]bool
 	lose      int // findings that are lost yet
 
 	store      *memstore.Store
 	registry   *prometheus.Registry
-	procedures []*lofamov1.ProcedureOrder // that came, straight or not
-	// begin is what a starter does; nil: all goes well.
+	procedures []*lofamov1.ProcedureOrder // received orders, direct or not
+	// begin is a starter's behaviour; nil: success.
 	begin  func(*lofamov1.ProcedureOrder)
 	places []procedure.Place
 }
 
-// kept is what outlives the leader.
+// kept is the store that outlives the leader.
 type kept struct {
 	*memstore.Store
 
@@ -125,7 +125,7 @@ func newNodes(t *testing.T, dims grid.Dims) *nodes {
 	return n
 }
 
-// Send implements bulk.Socket: it is the network.
+// Send implements bulk.Socket; it stands for the network.
 func (n *nodes) Send(to netip.AddrPort, b []byte) error {
 	at, _ := n.names.Owner(to)
 	o, err := servicenet.Open(b, believer{})
@@ -232,7 +232,7 @@ func (n *nodes) counted(name, result string) float64 {
 	return 0
 }
 
-// events are those that were committed.
+// events returns the committed events.
 func (n *nodes) events() []*lofamov1.Event {
 	n.t.Helper()
 	list, _, err := n.store.Events(n.t.Context(), 0, 0, nil)
@@ -320,7 +320,7 @@ func TestWhoIsAsked(t *testing.T) {
 func TestWhatIsFound(t *testing.T) {
 	n := newNodes(t, grid.Dims{X: 3, Y: 3, Z: 1})
 	n.m.Lead(7)
-	n.lose = 9 // asked for again
+	n.lose = 9 // requested again
 	n.dnp["n0-0-0"], n.host["n0-0-0"] = true, true
 	n.host["n2-1-0"] = true // reached by its neighbours
 	n.dnp["n1-2-0"] = true
@@ -373,7 +373,8 @@ func TestWhoMayDiagnose(t *testing.T) {
 	}
 }
 
-// Neither a term that ends nor a caller who goes away keeps it from ending, and findings to another order count for nothing.
+// Neither the end of a term nor a caller that goes away keeps it from ending, and findings on another order are
+// ignored.
 func TestItEnds(t *testing.T) {
 	n := newNodes(t, grid.Dims{X: 2, Y: 2, Z: 1})
 	for _, id := range n.names.All() {

@@ -11,7 +11,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// run is one diagnosis, or what nodes find in a procedure. Its goroutine owns everything but the channels.
+// run is one diagnosis, or the findings of one procedure. Its goroutine owns everything but the channels.
 type run struct {
 	m       *Manager
 	req     Request
@@ -23,7 +23,7 @@ type run struct {
 	nodes   map[fault.NodeID]*node
 	order   []fault.NodeID // of the nodes, by rank
 	at      map[grid.Coord]fault.NodeID
-	news    time.Time // when something new was last said
+	news    time.Time // time of the latest news
 }
 
 // newRun returns one without nodes to test.
@@ -37,12 +37,12 @@ func (m *Manager) newRun(req Request) *run {
 	return r
 }
 
-// node is one that was asked.
+// node is a node under diagnosis.
 type node struct {
 	id       fault.NodeID
 	coord    grid.Coord
-	links    uint32 // asked for
-	tested   uint32 // as its DNP half said; 0: not yet
+	links    uint32 // ordered
+	tested   uint32 // per its DNP half; 0: unknown
 	known    uint32 // of these
 	host     diagnosis.Word
 	own      diagnosis.Test
@@ -52,15 +52,15 @@ type node struct {
 	gateways []fault.NodeID
 }
 
-// dnp says whether the DNP half has said everything.
+// dnp reports whether the DNP half's answer is complete.
 func (n *node) dnp() bool { return n.refused != "" || n.tested != 0 && n.known == n.tested }
 
-// done says whether nothing more is waited for: that its host half lives, its DNP half may say as well.
+// done reports whether the answer is complete. The DNP half may confirm as well that its host half lives.
 func (n *node) done() bool { return n.dnp() && (n.host != diagnosis.NoWord || n.own.Answered > 0) }
 
 func (n *node) heard() bool { return n.known != 0 || n.refused != "" || n.host != diagnosis.NoWord }
 
-// plan says who tests what: a link is tested from both its ends.
+// plan assigns the tests: each link is tested from both its ends.
 func (r *run) plan() error {
 	names, dims := r.m.cfg.Names, r.m.cfg.Names.Dims()
 	add := func(c grid.Coord, d grid.Direction) {
@@ -111,7 +111,8 @@ func (r *run) plan() error {
 	return nil
 }
 
-// collect takes what is said to what was asked, and asks again, until everything is said or the time is over.
+// collect processes answers to the order and repeats the order, until all answers are complete or the time is
+// over.
 func (r *run) collect(ctx context.Context, progress func(*lofamov1.DiagnosisProgress) error) error {
 	t := r.m.cfg.Timing
 	rounds := time.Duration(r.req.Rounds-1) * diagnosis.RoundEvery
@@ -143,7 +144,7 @@ func (r *run) collect(ctx context.Context, progress func(*lofamov1.DiagnosisProg
 			return ErrNotLeading
 		case f := <-r.in:
 			r.take(f)
-			for range len(r.in) { // what has come already is taken before anything is told
+			for range len(r.in) { // process all waiting findings before reporting progress
 				r.take(<-r.in)
 			}
 		case now := <-again.C:
@@ -168,7 +169,7 @@ func (r *run) progress() *lofamov1.DiagnosisProgress {
 	return p
 }
 
-// ask sends the order to all that have not said everything.
+// ask sends the order to all nodes with incomplete answers.
 func (r *run) ask(ctx context.Context) {
 	for i, id := range r.order {
 		n := r.nodes[id]
@@ -178,7 +179,7 @@ func (r *run) ask(ctx context.Context) {
 		n.asked++
 		around := n.gateways
 		if n.dnp() {
-			around = nil // it is its host half that is asked
+			around = nil // the order goes to its host half
 		}
 		r.m.give(id, n.asked, around, func(replyTo string) *lofamov1.Message {
 			return &lofamov1.Message{Body: &lofamov1.Message_DiagnosisOrder{DiagnosisOrder: &lofamov1.DiagnosisOrder{
@@ -191,7 +192,7 @@ func (r *run) ask(ctx context.Context) {
 	}
 }
 
-// take takes what a half said. Who it is was checked with the signature.
+// take processes a half's findings. The signature has already proven the half's identity.
 func (r *run) take(f *lofamov1.DiagnosisFindings) {
 	n := r.nodes[fault.NodeID(f.GetNode())]
 	if n == nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// gateways are the nodes by which that of a place is reached when it is not straight: its neighbours, and those behind them.
+// gateways returns the relays for a place that is not reached directly: its neighbours, and their neighbours.
 func (r *run) gateways(at grid.Coord) []fault.NodeID {
 	dims := r.m.cfg.Names.Dims()
 	var out []fault.NodeID
@@ -30,8 +30,9 @@ func (r *run) gateways(at grid.Coord) []fault.NodeID {
 	return out
 }
 
-// give sends a node an order: straight, and from the third try on, or when it is not reached straight, also by two of the gateways through the torus,
-// other ones each time. what is the order with the address to answer to.
+// give sends an order to a node. It sends it directly if it can. From the third try on, or if there is no direct
+// address, it also sends it through the torus by two of the gateways, different ones each time. what returns the
+// order with the given reply address.
 func (m *Manager) give(id fault.NodeID, try int, gateways []fault.NodeID, what func(replyTo string) *lofamov1.Message) {
 	_, straight := m.cfg.DirectAddr(id)
 	if straight {
@@ -64,7 +65,7 @@ func (m *Manager) send(id, via fault.NodeID, what func(replyTo string) *lofamov1
 	if err == nil {
 		err = at.Socket.Send(at.Addr, b)
 	}
-	if err != nil { // it is asked again
+	if err != nil { // the order is repeated later
 		m.cfg.Logger.Debug("send", "what", "order", "node", to, "err", err)
 	}
 }

@@ -14,31 +14,32 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 )
 
-// Kept is what outlives the leader. Its methods block until the store answers or the context ends.
+// Kept is the storage that outlives the leader. Its methods block until the store answers or the context ends.
 type Kept interface {
 	// Write commits, where this replica leads.
 	Write(ctx context.Context, w store.Write) (uint64, error)
-	// LastDiagnosis and LastProcedure return what was committed last; nil: there is none.
+	// LastDiagnosis and LastProcedure return the latest committed report, or nil for none.
 	LastDiagnosis(ctx context.Context) (*lofamov1.DiagnosisReport, error)
 	LastProcedure(ctx context.Context) (*lofamov1.ProcedureReport, error)
-	// LastOrdered is the procedure that was ordered and has no report; nil: there is none.
+	// LastOrdered returns the ordered procedure that has no report, or nil for none.
 	LastOrdered(ctx context.Context) (*store.Ordered, error)
 }
 
-// keepTime bounds the commit of a report. One that the store does not take is given to whoever waits for it all the same.
+// keepTime bounds the commit of a report. The caller receives the report even if the commit fails.
 const keepTime = 5 * time.Second
 
-// LastDiagnosis returns the report that was committed last; nil: there is none. Any replica has it.
+// LastDiagnosis returns the latest committed report, or nil for none. It works on any replica.
 func (m *Manager) LastDiagnosis(ctx context.Context) (*lofamov1.DiagnosisReport, error) {
 	return m.cfg.Kept.LastDiagnosis(ctx)
 }
 
-// LastProcedure returns the report that was committed last; nil: there is none. Any replica has it.
+// LastProcedure returns the latest committed report, or nil for none. It works on any replica.
 func (m *Manager) LastProcedure(ctx context.Context) (*lofamov1.ProcedureReport, error) {
 	return m.cfg.Kept.LastProcedure(ctx)
 }
 
-// keep commits reports, where there are any, beside what else is written. Nobody who has gone meanwhile keeps it from that.
+// keep commits the given reports together with the other writes. It does so even if the caller's context has
+// ended.
 func (m *Manager) keep(ctx context.Context, w store.Write, d *lofamov1.DiagnosisReport, p *lofamov1.ProcedureReport) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTime)
 	defer cancel()
@@ -60,12 +61,13 @@ func (m *Manager) keep(ctx context.Context, w store.Write, d *lofamov1.Diagnosis
 	}
 }
 
-// Status takes what a half said of a procedure. It does not block. What is of another order than the one under way is late, and says nothing any more.
+// Status processes a half's status of a procedure. It does not block. A status of an order other than the present
+// one is late and ignored.
 func (m *Manager) Status(st *lofamov1.ProcedureStatus) {
 	if r := m.runOf(st.GetNumber()); r != nil {
 		select {
 		case r.said <- st: // never of a diagnosis, whose channel is nil
-		default: // it is asked for again
+		default: // requested again later
 		}
 		return
 	}
@@ -78,8 +80,8 @@ func (m *Manager) Status(st *lofamov1.ProcedureStatus) {
 	}
 }
 
-// A node has begun too many procedures by itself when they are more than tooMany within tooManyIn. It is named; its own budget, and the rest of all
-// others, bound what it does (pkg/torus/procedure).
+// A node that begins more than tooMany procedures by itself within tooManyIn is named. Its own budget and the
+// pause of the other nodes limit the effect (pkg/torus/procedure).
 const (
 	tooMany   = 3
 	tooManyIn = time.Hour
@@ -113,8 +115,9 @@ func (m *Manager) Strays(ctx context.Context) {
 	}
 }
 
-// stray keeps the report of a procedure that nobody has ordered, and names who begins too many. Of what one half may have made up nothing is kept, nor of
-// what a node has begun since it was named: no single node fills the history, or keeps people from procedures of their own.
+// stray stores the report of a procedure without an order, and names nodes that begin too many. It stores no
+// report that a single half may have invented, and none of a node after it was named. So no single node can fill
+// the history, or keep operators from procedures of their own.
 func (m *Manager) stray(ctx context.Context, now time.Time, s procedure.Stray, starters *procedure.Starters) {
 	r := s.Report
 	r.Started, r.TookMs, r.Supervisor = timestamppb.New(s.Began), uint32(now.Sub(s.Began).Milliseconds()), m.cfg.Self

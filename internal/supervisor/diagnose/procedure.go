@@ -16,13 +16,13 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Procedure says what a fault management procedure is for.
+// Procedure is a request for a fault management procedure.
 type Procedure struct {
-	Node         fault.NodeID // who is to begin it; empty: whoever is well
+	Node         fault.NodeID // node that begins; empty: any healthy one
 	Diagnose     bool         // links are tested when the torus is empty
 	DrainTimeout time.Duration
 	Reason       string
-	Subject      string // who asks
+	Subject      string // requester
 }
 
 // PauseError refuses a procedure that comes too soon after the last.
@@ -32,18 +32,19 @@ func (e *PauseError) Error() string {
 	return fmt.Sprintf("the last procedure ended too short a time ago: try again in %s", max(time.Second, e.Left.Round(time.Second)))
 }
 
-// ErrLost is a procedure that had begun when this replica ceased to lead. The nodes go on, and the next leader makes a report of what they say of their end.
+// ErrLost says that this replica ceased to lead after the procedure had begun. The nodes continue, and the next
+// leader makes a report from their final statuses.
 var ErrLost = errors.New("this supervisor leads no more; the procedure goes on without it: lofamoctl get procedure tells what became of it")
 
-// RefusedError is a procedure that nobody can, or wants to, begin.
+// RefusedError says that no node can, or will, begin the procedure.
 type RefusedError struct{ error }
 
 // Unwrap returns why.
 func (e *RefusedError) Unwrap() error { return e.error }
 
-// Procedure has the torus gone through a procedure, and tells of its progress when there is some. Once it has begun it goes on to its report,
-// which is committed, also when nobody is there to be told; it ends without one when this replica leads no more (ErrLost). progress must not block for
-// long; what it fails with ends the telling.
+// Procedure runs a procedure in the torus and reports its progress. Once the procedure has begun, it continues to
+// its committed report even if the caller is gone. It ends without a report if this replica ceases to lead
+// (ErrLost). progress must not block for long; its first error ends the progress reports.
 func (m *Manager) Procedure(ctx context.Context, req Procedure, progress func(*lofamov1.ProcedureProgress) error) (*lofamov1.ProcedureReport, error) {
 	if !m.Leading() {
 		return nil, ErrNotLeading
@@ -84,11 +85,12 @@ func (m *Manager) Procedure(ctx context.Context, req Procedure, progress func(*l
 	return p.end(ctx)
 }
 
-// resumeFirst is for how long from the beginning of a term the procedure of an earlier leader goes before new ones.
+// resumeFirst is the time after a term's beginning during which an earlier leader's procedure takes precedence
+// over new ones.
 const resumeFirst = 5 * time.Second
 
-// takenUp refuses a procedure while that of an earlier leader has still to be taken up: what is ordered now would be noted in its place, and nobody
-// would hear what became of it.
+// takenUp refuses a procedure until an earlier leader's procedure has been taken up. A new order would replace the
+// earlier one in the store, and its outcome would be lost.
 func (m *Manager) takenUp(ctx context.Context) error {
 	m.mu.Lock()
 	led := m.led
@@ -100,10 +102,10 @@ func (m *Manager) takenUp(ctx context.Context) error {
 	if err == nil && o != nil && o.Term != m.term.Load() {
 		return ErrBusy
 	}
-	return nil // the store may not tell: then it takes no new order either
+	return nil // if the store does not answer, it accepts no new order either
 }
 
-// intend commits what is about to be ordered: the next leader goes on from there when this one is lost.
+// intend commits the order before it is sent, so that the next leader can continue it if this one fails.
 func (p *procedureRun) intend(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, keepTime)
 	defer cancel()
@@ -120,7 +122,7 @@ func (p *procedureRun) intend(ctx context.Context) error {
 	return nil
 }
 
-// end has it gone through, and keeps what became of it.
+// end runs the procedure to its end and stores the outcome.
 func (p *procedureRun) end(ctx context.Context) (*lofamov1.ProcedureReport, error) {
 	m := p.m
 	report, err := p.through()
@@ -135,18 +137,18 @@ func (p *procedureRun) end(ctx context.Context) (*lofamov1.ProcedureReport, erro
 	case errors.Is(err, ErrNotLeading):
 		err = ErrLost
 	default:
-		m.keep(ctx, over, nil, nil) // nobody has begun it
+		m.keep(ctx, over, nil, nil) // no node has begun it
 	}
 	m.cfg.Metrics.Procedure(metrics.ProcedureFailed, time.Since(p.started))
 	m.cfg.Logger.Warn("procedure failed", "by", p.asked.Subject, "err", err)
 	return nil, err
 }
 
-// resumeEvery is how often it is looked whether this replica, which was elected, has the map.
+// resumeEvery is the interval between checks whether this newly elected replica has the map.
 const resumeEvery = 200 * time.Millisecond
 
-// Resume takes up a procedure that an earlier leader has ordered and of which there is no report: who has had the order is asked what became of it. It
-// returns when there is a report, or nothing to tell.
+// Resume takes up an earlier leader's procedure that has no report: it asks the nodes that had the order for the
+// outcome. It returns when there is a report, or nothing to report.
 func (m *Manager) Resume(ctx context.Context) {
 	tick := time.NewTicker(resumeEvery)
 	defer tick.Stop()
@@ -171,7 +173,7 @@ func (m *Manager) Resume(ctx context.Context) {
 
 func (m *Manager) resume(ctx context.Context, places []procedure.Place) error {
 	o, err := m.cfg.Kept.LastOrdered(ctx)
-	if err != nil || o == nil || o.Term == m.term.Load() { // this leader's own: it is under way
+	if err != nil || o == nil || o.Term == m.term.Load() { // this leader's own procedure is running
 		return err
 	}
 	r := m.newRun(Request{Rounds: 1, Subject: o.Subject})
@@ -196,10 +198,10 @@ func (m *Manager) resume(ctx context.Context, places []procedure.Place) error {
 	return nil
 }
 
-// errUnheard is a procedure of an earlier leader that nobody has had, or nobody who lives.
+// errUnheard is an earlier leader's procedure whose order reached no node, or no living node.
 var errUnheard = errors.New("no node tells of it")
 
-// ErrUncommitted is a procedure that was not ordered, since the store has not taken that it was to be.
+// ErrUncommitted says that the store did not accept the order, so no order was sent.
 var ErrUncommitted = errors.New("nothing was ordered: the store does not take the order")
 
 func refusal(err error) error {
@@ -209,7 +211,7 @@ func refusal(err error) error {
 	return &RefusedError{err}
 }
 
-// concluded tells of a procedure that is over, and keeps its report beside what else is written.
+// concluded records a finished procedure, and stores its report together with the other writes.
 func (m *Manager) concluded(ctx context.Context, r *lofamov1.ProcedureReport, w store.Write) {
 	result := metrics.ProcedureClear
 	if !r.GetClear() {
@@ -229,7 +231,7 @@ func (m *Manager) concluded(ctx context.Context, r *lofamov1.ProcedureReport, w 
 	m.keep(ctx, w, d, r)
 }
 
-// rested refuses a procedure that comes too soon after the last, also where another replica has led that one.
+// rested refuses a procedure that comes too soon after the last one, even if another replica ordered that.
 func (m *Manager) rested(ctx context.Context) error {
 	m.mu.Lock()
 	led, ended := m.led, m.ended
@@ -249,7 +251,7 @@ func (m *Manager) rested(ctx context.Context) error {
 	return tooSoon(min(time.Until(until), m.cfg.Pause-time.Since(led)))
 }
 
-// tooSoon refuses what comes so much too soon.
+// tooSoon returns an error if some of the pause is left.
 func tooSoon(left time.Duration) error {
 	if left > 0 {
 		return &PauseError{left}
@@ -257,7 +259,7 @@ func tooSoon(left time.Duration) error {
 	return nil
 }
 
-// procedureRun is one procedure, and what nodes find in it.
+// procedureRun is one procedure, with the nodes' findings.
 type procedureRun struct {
 	*run
 
@@ -266,12 +268,12 @@ type procedureRun struct {
 	asked    Procedure
 	plan     procedure.Plan
 	machine  *procedure.Machine
-	progress func(*lofamov1.ProcedureProgress) error // nil: nobody is there to be told
+	progress func(*lofamov1.ProcedureProgress) error // nil: no caller is waiting
 	told     *lofamov1.ProcedureProgress
 	toldAt   time.Time
 }
 
-// through has it gone through, and returns the report.
+// through runs the procedure to its end and returns the report.
 func (p *procedureRun) through() (*lofamov1.ProcedureReport, error) {
 	if err := p.follow(); err != nil {
 		return nil, err
@@ -281,7 +283,8 @@ func (p *procedureRun) through() (*lofamov1.ProcedureReport, error) {
 	}
 	report := p.machine.Report()
 	if p.asked.Diagnose && (p.machine.Diagnosed() || p.heard()) {
-		// What has not come by now is asked for: the same order again is no new test. Who has never heard of the order tests its links now.
+		// Ask for the missing findings: a repeated order is no new test. A node that never received the order tests
+		// its links now.
 		if err := p.collect(context.Background(), func(*lofamov1.DiagnosisProgress) error { return nil }); err != nil {
 			return nil, err
 		}
@@ -292,7 +295,7 @@ func (p *procedureRun) through() (*lofamov1.ProcedureReport, error) {
 	return report, nil
 }
 
-// heard says whether some node has told what it found.
+// heard reports whether any node has sent findings.
 func (p *procedureRun) heard() bool {
 	for _, n := range p.nodes {
 		if n.heard() {
@@ -302,7 +305,7 @@ func (p *procedureRun) heard() bool {
 	return false
 }
 
-// follow gives orders and takes what is said, until the machine says that it is over.
+// follow sends orders and processes statuses until the machine says that the procedure is over.
 func (p *procedureRun) follow() error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -344,13 +347,14 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// behind says whether there is news that was not told.
+// behind reports whether there is unreported progress.
 func (p *procedureRun) behind() bool {
 	at := p.machine.Progress()
 	return p.progress != nil && (at.GetState() != p.told.GetState() || at.GetRound() != p.told.GetRound() || at.GetEnded() != p.told.GetEnded())
 }
 
-// tell tells of progress: of another state but the two that take turns in the drain at once, of the rest not oftener than each tellEvery.
+// tell reports progress: a new state at once, except for the two alternating states of the drain, and other
+// progress at intervals of at least tellEvery.
 func (p *procedureRun) tell(last bool) {
 	at := p.machine.Progress()
 	turns := at.GetState() == lofamov1.ProcedureState_PROCEDURE_NETWORK_CLEAR || at.GetState() == lofamov1.ProcedureState_PROCEDURE_SYSTEM_DRAIN && at.GetRound() > 1

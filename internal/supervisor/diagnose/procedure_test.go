@@ -35,7 +35,7 @@ func (n *nodes) ordered(at fault.NodeID, o *lofamov1.ProcedureOrder) {
 	}
 }
 
-// says has a node say where it is.
+// says sends a node's status.
 func (n *nodes) says(at fault.NodeID, o *lofamov1.ProcedureOrder, state lofamov1.ProcedureState, edit func(*lofamov1.ProcedureStatus)) {
 	starter, _ := n.names.Coord(fault.NodeID(o.GetNode()))
 	st := &lofamov1.ProcedureStatus{
@@ -84,7 +84,7 @@ func (n *nodes) procedure(req Procedure) (*lofamov1.ProcedureReport, []string, e
 	return r, said, err
 }
 
-// A procedure with a diagnosis: one order, what the nodes found, the report as it is kept, an event of each.
+// A procedure with a diagnosis: one order, the nodes' findings, the stored report, and one event for each.
 func TestProcedure(t *testing.T) {
 	n := newNodes(t, grid.Dims{X: 2, Y: 2, Z: 2})
 	n.m.Lead(7)
@@ -125,7 +125,8 @@ func TestProcedure(t *testing.T) {
 	}
 }
 
-// Findings that were lost are asked for, and dead halves named, as in a diagnosis; a dead DNP half is no member where the map says so.
+// As in a diagnosis, lost findings are requested again and dead halves named. A DNP half that the map calls dead
+// is no member.
 func TestProcedureFinds(t *testing.T) {
 	n := newNodes(t, grid.Dims{X: 3, Y: 3, Z: 1})
 	n.m.Lead(7)
@@ -177,7 +178,7 @@ func TestOneAtATime(t *testing.T) {
 			t.Errorf("too soon: %v", err)
 		}
 	}
-	// A report from the future, by a wall clock that was set, holds nobody up for longer than a pause.
+	// A report from the future, left by a changed wall clock, delays a procedure by no more than a pause.
 	n.m.mu.Lock()
 	n.m.led = time.Now().Add(-time.Minute)
 	n.m.mu.Unlock()
@@ -189,7 +190,7 @@ func TestOneAtATime(t *testing.T) {
 	}
 }
 
-// What nobody begins is told; and what cannot be asked for at all.
+// A procedure that no node begins is reported; an invalid request is refused.
 func TestProcedureRefused(t *testing.T) {
 	n := newNodes(t, grid.Dims{X: 2, Y: 2, Z: 1})
 	n.m.Lead(7)
@@ -215,7 +216,7 @@ func TestProcedureRefused(t *testing.T) {
 	}
 }
 
-// A caller who goes away misses the report, and nobody else; a term that ends ends it.
+// A caller that goes away only misses the report itself; the end of a term ends the procedure.
 func TestProcedureGoesOn(t *testing.T) {
 	n := newNodes(t, grid.Dims{X: 2, Y: 2, Z: 1})
 	n.m.Lead(7)
@@ -240,7 +241,8 @@ func TestProcedureGoesOn(t *testing.T) {
 	}
 }
 
-// The leader is lost in the middle: the next one asks what became of it, and tells who had asked. Of an order that has reached nobody it tells nothing.
+// The leader fails in the middle: the next one asks for the outcome and reports it to the requester. An order that
+// reached no node is not reported.
 func TestResume(t *testing.T) {
 	n := newNodes(t, grid.Dims{X: 2, Y: 2, Z: 1})
 	n.m.Lead(7)
@@ -269,7 +271,7 @@ func TestResume(t *testing.T) {
 			t.Errorf("%v", o)
 		}
 	}
-	for _, again := range []func(){func() {}, func() { n.m.Lead(9) }} { // it is told once
+	for _, again := range []func(){func() {}, func() { n.m.Lead(9) }} { // reported once
 		again()
 		n.m.Resume(t.Context())
 	}
@@ -298,7 +300,7 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// A procedure that a node has begun by itself is kept and told; one that has begun too many is named.
+// A procedure that a node has begun by itself is stored and reported; a node that has begun too many is named.
 func TestStrays(t *testing.T) {
 	n := newNodes(t, grid.Dims{X: 2, Y: 1, Z: 1})
 	n.m.Lead(7)
@@ -315,7 +317,7 @@ func TestStrays(t *testing.T) {
 			})
 		}
 	}
-	// Of an order, of whatever leader: nothing.
+	// Statuses with an order's number, from whichever leader, are ignored.
 	n.says("n0-0-0", &lofamov1.ProcedureOrder{Node: "n0-0-0", Number: &lofamov1.OrderNumber{Term: 7, Count: 9}}, lofamov1.ProcedureState_PROCEDURE_NORMAL, nil)
 	n.says("n0-0-0", &lofamov1.ProcedureOrder{Node: "n0-0-0", Number: &lofamov1.OrderNumber{Term: 6, Count: 9}}, lofamov1.ProcedureState_PROCEDURE_NORMAL, nil)
 	for len(n.events()) < tooMany+2 {
@@ -340,7 +342,8 @@ func TestStrays(t *testing.T) {
 	}
 }
 
-// One node can make up procedures, in its own name and in others': neither does history fill with them, nor is another one named, nor are people kept from theirs.
+// A node can invent procedures, in its own name and in others'. This does not fill the history, does not name
+// another node, and does not keep operators from their procedures.
 func TestMadeUpStrays(t *testing.T) {
 	n := newNodes(t, grid.Dims{X: 2, Y: 2, Z: 1})
 	n.m.Lead(7)
@@ -362,7 +365,8 @@ func TestMadeUpStrays(t *testing.T) {
 	for i := range 4 * tooMany {
 		say(i, true)
 	}
-	if got := len(n.events()) - before; got != tooMany+2 { // the reports of so many and one more, and that it is one too many
+	// one report each, one more, and the event that it is one too many
+	if got := len(n.events()) - before; got != tooMany+2 {
 		t.Errorf("%d events", got)
 	}
 	if r, err := n.m.LastProcedure(t.Context()); err != nil || r.GetWave() != tooMany {

@@ -46,7 +46,7 @@ func (r *run) report() *lofamov1.DiagnosisReport {
 	return out
 }
 
-// name is what a node is called; its coordinates where there is none.
+// name returns the id of the node at a place, or its coordinates if there is none.
 func (r *run) name(at grid.Coord) string {
 	if id, ok := r.at[at]; ok {
 		return string(id)
@@ -72,7 +72,8 @@ func (r *run) fault(f *diagnosis.Found) *lofamov1.DiagnosisFault {
 	return out
 }
 
-// verdictOf is what a link is shown as. A link that works and has a silent host half at an end says so.
+// verdictOf returns the verdict to show for a link. For a working link with a silent host half at one end, the
+// verdict says so.
 func verdictOf(l *diagnosis.LinkResult) lofamov1.LinkVerdict {
 	switch l.Verdict {
 	case diagnosis.Good:

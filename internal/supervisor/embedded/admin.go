@@ -27,7 +27,7 @@ type AdminConfig struct {
 	Self string
 	// Dial connects to one member by its client addresses.
 	Dial func(endpoints []string) (*clientv3.Client, error)
-	// Supervisors are the replicas as this one knows them.
+	// Supervisors returns the replicas known to this one.
 	Supervisors func() []*lofamov1.Supervisor
 	// Removed notes that a replica is one no longer.
 	Removed func(ctx context.Context, supervisor string) error
@@ -52,9 +52,9 @@ type Admin struct {
 // NewAdmin returns the service.
 func NewAdmin(cfg AdminConfig) *Admin { return &Admin{cfg: cfg} }
 
-// The bounds of what is asked of members.
+// Time limits of requests to members.
 const (
-	statusTime = 2 * time.Second  // a member's word of itself
+	statusTime = 2 * time.Second  // a member's own status
 	changeTime = 10 * time.Second // one step of a change
 )
 
@@ -126,7 +126,7 @@ func memberOf(m *etcdserverpb.Member) *lofamov1.Member {
 	}
 }
 
-// inquire has a member tell of itself.
+// inquire queries a member's own status.
 func (s *Admin) inquire(ctx context.Context, m *lofamov1.Member, urls []string) {
 	if len(urls) == 0 {
 		m.Problem = "not started yet"
@@ -196,7 +196,7 @@ func find(members []*lofamov1.Member, name string) (*lofamov1.Member, error) {
 	return nil, status.Errorf(codes.NotFound, "member %q: not among %s", name, strings.Join(append(known, unnamed...), ", "))
 }
 
-// initialCluster is what a new member's configuration has to say.
+// initialCluster returns the initial-cluster setting for a new member.
 func initialCluster(members []*lofamov1.Member) string {
 	var out []string
 	for _, m := range members {

@@ -17,8 +17,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// membersOf makes members from words: "s1 s2- s3~" are a healthy voter, one that does not answer, and a
-// learner.
+// membersOf makes members from words: "s1 s2- s3~" are a healthy voter, a silent voter, and a learner.
 func membersOf(words string) []*lofamov1.Member {
 	var out []*lofamov1.Member
 	for i, w := range strings.Fields(words) {
@@ -86,7 +85,8 @@ func TestFind(t *testing.T) {
 
 func TestCheckDisarm(t *testing.T) {
 	members := membersOf("s1 s2 s3 s4")
-	// The last two as an alarm for a write of 1 MiB into 16 MiB leaves them: the least that it can be, and after a compaction.
+	// The last two are the sizes after an alarm for a write of 1 MiB into 16 MiB: the smallest possible, and that
+	// after a compaction.
 	for i, size := range []uint64{16 << 20, 10 << 20, 15 << 20, 15<<20 - 4096} {
 		members[i].DbBytes, members[i].QuotaBytes = size, 16<<20
 	}
@@ -136,7 +136,7 @@ func TestRefusesRequests(t *testing.T) {
 	}
 }
 
-// TestOutsideEtcd: whose etcd it is not, every call refuses, and says whose tools do it.
+// TestOutsideEtcd: with an external etcd every call refuses, and refers to that etcd's own tools.
 func TestOutsideEtcd(t *testing.T) {
 	s, ctx := NewAdmin(AdminConfig{Cluster: "c"}), t.Context()
 	_, list := s.ListMembers(ctx, nil)

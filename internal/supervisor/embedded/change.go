@@ -52,8 +52,8 @@ func checkAdd(req *lofamov1.AddMemberRequest) error {
 	return nil
 }
 
-// checkRemoval says why a member must not be taken out; nil: it may. What counts is who is left: without
-// a majority of them that answers, nothing could be committed any more, the return of the member included.
+// checkRemoval returns the reason not to remove a member, or nil. Without a responding majority among the others,
+// no further commit would be possible, not even to bring the member back.
 func checkRemoval(members []*lofamov1.Member, target *lofamov1.Member) error {
 	if target.GetLearner() {
 		return nil // it has no vote
@@ -90,7 +90,7 @@ func (s *Admin) quorate(ctx context.Context) ([]*lofamov1.Member, error) {
 	return members, err
 }
 
-// removable finds a member that may be taken out by us.
+// removable finds a member that this replica may remove.
 func (s *Admin) removable(ctx context.Context, name string) ([]*lofamov1.Member, *lofamov1.Member, error) {
 	members, err := s.quorate(ctx)
 	if err != nil {
@@ -104,20 +104,20 @@ func (s *Admin) removable(ctx context.Context, name string) ([]*lofamov1.Member,
 		return nil, nil, err
 	}
 	if target.GetId() == s.cfg.Self {
-		// Its own answer would be lost with it.
+		// The removal would also lose the replica's own answer.
 		return nil, nil, status.Errorf(codes.Unavailable, "%s itself was asked to take %s out: ask another replica", target.GetName(), target.GetName())
 	}
 	return members, target, nil
 }
 
-// remove takes a member out.
+// remove removes a member.
 func (s *Admin) remove(ctx context.Context, members []*lofamov1.Member, m *lofamov1.Member) error {
 	id, err := strconv.ParseUint(m.GetId(), 16, 64)
 	if err != nil {
 		return err
 	}
 	if m.GetRaftLeader() {
-		s.takeLead(ctx, m) // else nothing is committed until those that are left have missed it
+		s.takeLead(ctx, m) // else commits stop until the others notice the loss
 	}
 	err = settled(ctx, func(ctx context.Context) error {
 		_, err := s.cfg.Client.MemberRemove(ctx, id)
@@ -143,8 +143,8 @@ func (s *Admin) takeLead(ctx context.Context, from *lofamov1.Member) {
 	})
 }
 
-// settleTime bounds how long a change of members is asked for. etcd refuses it for 5 s after the last of
-// them has come, and while it finds a new leader in raft.
+// settleTime is the maximum time to retry a change of members. etcd refuses changes for 5 s after the last member
+// has joined, and while it elects a new leader in raft.
 const settleTime = 20 * time.Second
 
 // passing are the reasons of etcd that pass by themselves.
@@ -153,8 +153,8 @@ var passing = []error{
 	rpctypes.ErrTimeoutDueToConnectionLost, context.DeadlineExceeded,
 }
 
-// settled makes a change of members as soon as etcd takes it. A change whose answer was lost is made again:
-// it must be one that can be.
+// settled retries a change of members until etcd accepts it. A change whose answer was lost is repeated, so it
+// must be idempotent.
 func settled(ctx context.Context, change func(context.Context) error) error {
 	for end := time.Now().Add(settleTime); ; {
 		cctx, cancel := context.WithTimeout(ctx, changeTime)
@@ -209,7 +209,7 @@ func (s *Admin) isSupervisor(id string) bool {
 	return slices.ContainsFunc(s.cfg.Supervisors(), func(sup *lofamov1.Supervisor) bool { return sup.GetId() == id })
 }
 
-// forget is for a replica that is no member any more, for instance since a smaller cluster was restored.
+// forget removes a replica that is no longer a member, for instance since a smaller cluster was restored.
 func (s *Admin) forget(ctx context.Context, id string) (*lofamov1.RemoveMemberResponse, error) {
 	if err := s.cfg.Removed(ctx, id); err != nil {
 		return nil, status.Errorf(codes.Unavailable, "forget %s: %v", id, err)
@@ -218,8 +218,8 @@ func (s *Admin) forget(ctx context.Context, id string) (*lofamov1.RemoveMemberRe
 	return &lofamov1.RemoveMemberResponse{Members: members}, err
 }
 
-// supervisorOf is the id of the replica whose member it is: they have one name, but for those whose
-// configuration sets etcd.name.
+// supervisorOf returns the id of the member's replica. Both have the same name, unless the configuration sets
+// etcd.name.
 func (s *Admin) supervisorOf(m *lofamov1.Member) string {
 	for _, sup := range s.cfg.Supervisors() {
 		if sup.GetEtcdMember() == m.GetId() {
@@ -298,7 +298,7 @@ func (s *Admin) AddMember(req *lofamov1.AddMemberRequest, stream grpc.ServerStre
 	return s.take(stream, members, req.GetName(), req.GetPeerUrl(), wait)
 }
 
-// take takes a member in and sees it through.
+// take adds a member and follows it until it is a voter.
 func (s *Admin) take(stream grpc.ServerStreamingServer[lofamov1.MemberProgress], members []*lofamov1.Member, name, peerURL string, wait time.Duration) error {
 	var m *lofamov1.Member
 	err := settled(stream.Context(), func(ctx context.Context) error {
@@ -380,7 +380,7 @@ func memberNamed(m *lofamov1.Member, name string) *lofamov1.Member {
 	return &lofamov1.Member{Id: m.GetId(), Name: name, PeerUrl: m.GetPeerUrl()}
 }
 
-// progress says how far a learner has come.
+// progress describes a learner's progress.
 func (s *Admin) progress(ctx context.Context, id uint64) string {
 	resp, err := s.cfg.Client.MemberList(ctx, clientv3.WithSerializable())
 	if err != nil {

@@ -30,7 +30,7 @@ import (
 // etcdDir is the part of the data directory that is etcd's.
 const etcdDir = "etcd"
 
-// MaxTxnOps is what the member allows in one transaction: a whole block of nodes may fail at once.
+// MaxTxnOps is the member's limit of operations in one transaction: a whole block of nodes may fail at once.
 const MaxTxnOps = 16384
 
 // maxStreams limits the calls and watches of one client connection.
@@ -38,22 +38,23 @@ const maxStreams = 1024
 
 // Config of a member.
 type Config struct {
-	DataDir        string // made if absent; LOCK in it keeps a second process out
+	DataDir        string // created if absent; LOCK in it keeps a second process out
 	Name           string
 	PeerURL        string // https only
 	ClientURL      string // https only; empty: no clients but this process
 	InitialCluster string // NAME=PEERURL,...
 	ClusterState   string // new or existing
-	Token          string // tells clusters apart that might meet by mistake
-	// PeerName is a DNS name in the certificates of all members, those to come included; empty: none.
-	// Without it only members at the hosts of InitialCluster are let in.
+	Token          string // distinguishes clusters that might connect by mistake
+	// PeerName is a DNS name in the certificates of all members, including future ones; empty: none. Without it only
+	// members at the hosts of InitialCluster may connect.
 	PeerName string
 
 	CertFile, KeyFile, CAFile string
 	// AllowClient and AllowStream decide which of the authenticated peers may use ClientURL.
 	AllowClient grpc.UnaryServerInterceptor
 	AllowStream grpc.StreamServerInterceptor
-	// Verify also decides, during the handshake, who may connect to either address; nil: everybody with such a certificate.
+	// Verify also decides, during the handshake, which peers may connect to either address; nil: all with such a
+	// certificate.
 	Verify func(tls.ConnectionState) error
 	// Closed receives a listener and a reason when a connection is closed because of a limit. It must not block. May be nil.
 	Closed func(listener, reason string)
@@ -77,7 +78,7 @@ type Member struct {
 	watching sync.WaitGroup
 }
 
-// ErrEnded says that the member ended though nobody here stopped it.
+// ErrEnded says that the member ended without a call to Stop.
 var ErrEnded = errors.New("the member ended: it was removed from the cluster (its data directory is of no use then), or see etcd's log lines before")
 
 // ErrInUse says that another process has the data directory.
@@ -133,7 +134,7 @@ func (m *Member) watch() {
 	m.failed <- err
 }
 
-// lockDir makes the directory and locks it for as long as the file stays open.
+// lockDir creates the directory and locks it for as long as the file stays open.
 func lockDir(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make supervisor data directory: %w", err)
@@ -174,8 +175,8 @@ func etcdConfig(cfg Config) (*embed.Config, error) {
 	}
 	info := transport.TLSInfo{CertFile: cfg.CertFile, KeyFile: cfg.KeyFile, TrustedCAFile: cfg.CAFile, ClientCertAuth: true}
 	ec.ClientTLSInfo, ec.PeerTLSInfo = info, info
-	// Raft is spoken only with certificates made for members' addresses, or for their common name: the
-	// nodes' and the users' have neither.
+	// Raft accepts only certificates for members' addresses, or for their common name: nodes' and users' certificates
+	// have neither.
 	if ec.PeerTLSInfo.AllowedHostnames, err = memberHosts(cfg.InitialCluster); err != nil {
 		return nil, err
 	}
@@ -210,7 +211,7 @@ func orDefault(d, def time.Duration) time.Duration {
 	return d
 }
 
-// parseURL takes https URLs only: the store never listens without mutual TLS.
+// parseURL accepts https URLs only: the store never listens without mutual TLS.
 func parseURL(field, s string) ([]url.URL, error) {
 	u, err := url.Parse(s)
 	if err != nil || u.Scheme != "https" || u.Host == "" {
@@ -239,13 +240,13 @@ func memberHosts(initialCluster string) ([]string, error) {
 // reads and writes fail with ErrStopped.
 func (m *Member) Client() *clientv3.Client { return m.client }
 
-// Err reports what the member dies of, once.
+// Err reports the member's fatal error, once.
 func (m *Member) Err() <-chan error { return m.failed }
 
 // ID is the member's id as etcd's tools print it.
 func (m *Member) ID() string { return m.etcd.Server.MemberID().String() }
 
-// Alarms are etcd's alarms of this member, as its own copy has them: no quorum is needed to know them.
+// Alarms returns etcd's alarms of this member from its own copy, without a quorum.
 func (m *Member) Alarms() []etcdserverpb.AlarmType {
 	var out []etcdserverpb.AlarmType
 	for _, a := range m.etcd.Server.Alarms() {
@@ -256,11 +257,11 @@ func (m *Member) Alarms() []etcdserverpb.AlarmType {
 	return out
 }
 
-// QuotaBytes is the store's size beyond which it takes nothing any more.
+// QuotaBytes returns the size beyond which the store accepts no more data.
 func (m *Member) QuotaBytes() int64 { return m.etcd.Config().QuotaBackendBytes }
 
-// TakeRaftLead makes this member raft's leader, which saves a leading supervisor a hop with every
-// commit. It blocks until that is so or the context ends.
+// TakeRaftLead makes this member raft's leader, which saves a leading supervisor a hop with every commit. It
+// blocks until this succeeds or the context ends.
 func (m *Member) TakeRaftLead(ctx context.Context) error {
 	s := m.etcd.Server
 	lead, self := s.Lead(), uint64(s.MemberID())
@@ -273,8 +274,8 @@ func (m *Member) TakeRaftLead(ctx context.Context) error {
 	return nil
 }
 
-// handover is how long a member that leads raft may look for a successor before it just stops. When
-// all members stop at once nobody takes over, and etcd would wait for 6 s.
+// handover is the time a member that leads raft may take to find a successor before it simply stops. When all
+// members stop at once there is no successor, and etcd would wait for 6 s.
 const handover = time.Second
 
 // Stop stops the member and frees the data directory.
@@ -282,11 +283,11 @@ func (m *Member) Stop(ctx context.Context) error {
 	close(m.stopping)
 	err := m.client.Close()
 	if errors.Is(err, context.Canceled) {
-		err = nil // what closing an in-process client returns
+		err = nil // result of closing an in-process client
 	}
 	ctx, cancel := context.WithTimeout(ctx, handover)
 	defer cancel()
-	// Ends the handover that Close is in. What is committed is on disk either way.
+	// Ends the handover inside Close. Committed data is on disk either way.
 	stop := context.AfterFunc(ctx, m.etcd.Server.HardStop)
 	defer stop()
 	m.front.stopClients()

@@ -88,7 +88,7 @@ func TestStoreContract(t *testing.T) {
 	m := start(t, config(t, keys(t)))
 	c := m.Client()
 	storetest.Run(t, func(t *testing.T) storetest.Harness {
-		// A fresh store: everything under the prefix goes.
+		// A fresh store: delete all keys under the prefix.
 		if _, err := c.Delete(t.Context(), store.Prefix, clientv3.WithPrefix()); err != nil {
 			t.Fatal(err)
 		}
@@ -168,7 +168,7 @@ func TestHistoryIsBounded(t *testing.T) {
 				}
 				commit(w, at)
 			}
-			commit(lead(), time.Now()) // a new leader knows it as well
+			commit(lead(), time.Now()) // a new leader has it as well
 			events, _, err := st.Events(t.Context(), 0, 0, nil)
 			if err != nil || !tc.kept(len(events)) {
 				t.Errorf("%d events are kept, %v", len(events), err)
@@ -297,7 +297,7 @@ func TestOnlySupervisorsPassHandshake(t *testing.T) {
 	}
 }
 
-// answered says whether a member answers at an address.
+// answered returns an error if no member answers at an address.
 func answered(url string, conf *tls.Config) error {
 	conn, err := tls.Dial("tcp", strings.TrimPrefix(url, "https://"), conf)
 	if err != nil {
@@ -326,7 +326,7 @@ func clientTLS(t *testing.T, dir, name string) *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}, RootCAs: roots, NextProtos: []string{"h2"}}
 }
 
-// TestLogs: etcd's warnings come out through slog, its chatter does not.
+// TestLogs: slog receives etcd's warnings, but not its routine messages.
 func TestLogs(t *testing.T) {
 	var buf lockedBuffer
 	cfg := config(t, keys(t))

@@ -1,4 +1,4 @@
 package embedded
 
-// EndByItself has the member's server end as it does when it is removed from the cluster.
+// EndByItself ends the member's server as a removal from the cluster does.
 func (m *Member) EndByItself() { m.etcd.Server.HardStop() }

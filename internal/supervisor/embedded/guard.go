@@ -17,13 +17,13 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// ErrStopped says that the member has stopped, or is about to: by Stop, or by itself, as it does when it
-// is removed from the cluster. A write that fails with it may have been done.
+// ErrStopped says that the member has stopped or is stopping: by Stop, or by itself, for instance after its
+// removal from the cluster. A failed write may still have taken effect.
 var ErrStopped = errors.New("the store's member in this process has stopped")
 
-// guard keeps calls out of a member that has stopped. etcd closes its database with no regard to reads
-// that go on, or come after: they run into a closed one and take the process with them. A program of
-// etcd's own ends with its server, so it never meets that; a supervisor lives longer.
+// guard keeps calls out of a stopped member. etcd closes its database without regard to running or later reads,
+// which then crash the process. The etcd program ends with its server, so it never has this problem; a supervisor
+// lives longer.
 //
 //	open ──the server begins to stop──► ended: no call enters, those inside are cancelled,
 //	                                    and etcd waits for them before it closes the database
@@ -42,7 +42,7 @@ func newGuard() *guard {
 	return g
 }
 
-// attach makes the server wait for the calls inside when it stops.
+// attach makes a stopping server wait for the calls inside.
 func (g *guard) attach(s *etcdserver.EtcdServer) {
 	s.GoAttach(func() {
 		<-s.StoppingNotify()
@@ -55,7 +55,7 @@ func (g *guard) attach(s *etcdserver.EtcdServer) {
 	}
 }
 
-// end lets no call in any more and waits for those inside.
+// end admits no further calls and waits for those inside.
 func (g *guard) end() {
 	g.mu.Lock()
 	g.ended = true
@@ -64,7 +64,7 @@ func (g *guard) end() {
 	g.calls.Wait()
 }
 
-// enter returns the context for a call, which also ends with the member, and what ends the call.
+// enter returns the context for a call, which also ends with the member, and the function that ends the call.
 func (g *guard) enter(ctx context.Context) (context.Context, func(), error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -81,7 +81,7 @@ func (g *guard) enter(ctx context.Context) (context.Context, func(), error) {
 	}, nil
 }
 
-// guarded makes a call inside the guard. What fails because of the member's end fails with ErrStopped.
+// guarded makes a call inside the guard. A call that fails because of the member's end fails with ErrStopped.
 func guarded[Req, Resp any](ctx context.Context, g *guard, req Req, call func(context.Context, Req) (Resp, error)) (Resp, error) {
 	ctx, leave, err := g.enter(ctx)
 	if err != nil {
@@ -96,8 +96,8 @@ func guarded[Req, Resp any](ctx context.Context, g *guard, req Req, call func(co
 	return resp, err
 }
 
-// client is one within the process whose reads, writes and snapshots are guarded. Of what else it has, leases
-// and alarms are in memory and in raft, which end in order by themselves.
+// client returns an in-process client with guarded reads, writes and snapshots. Its other parts, leases and
+// alarms, live in memory and in raft, which end in order by themselves.
 func (g *guard) client(s *etcdserver.EtcdServer) *clientv3.Client {
 	c := v3client.New(s)
 	kv := v3rpc.NewQuotaKVServer(s)
@@ -125,7 +125,7 @@ func (m *guardedMaintenance) Snapshot(r *etcdserverpb.SnapshotRequest, stream et
 
 // guardedKV is etcd's key-value service with the guard before every call.
 type guardedKV struct {
-	etcdserverpb.KVClient // for what there is in no process: RangeStream
+	etcdserverpb.KVClient // for RangeStream, which has no in-process implementation
 
 	g  *guard
 	kv etcdserverpb.KVServer
@@ -151,7 +151,7 @@ func (k *guardedKV) Compact(ctx context.Context, r *etcdserverpb.CompactionReque
 	return guarded(ctx, k.g, r, k.kv.Compact)
 }
 
-// unary guards the calls that come by the member's address.
+// unary guards the calls that arrive at the member's address.
 func (g *guard) unary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	resp, err := guarded(ctx, g, req, handler)
 	if errors.Is(err, ErrStopped) {
@@ -160,8 +160,8 @@ func (g *guard) unary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, han
 	return resp, err
 }
 
-// stream guards those that read the database as they go. A watch and a lease's renewals last for as long
-// as their client wants and read nothing of it.
+// stream guards the streams that read the database. A watch and a lease's renewals last for as long as their
+// client wants, and read none of the database.
 func (g *guard) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	if !strings.HasSuffix(info.FullMethod, "/Snapshot") && !strings.HasSuffix(info.FullMethod, "/RangeStream") {
 		return handler(srv, ss)

@@ -18,8 +18,8 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
 )
 
-// TestUseOfAMemberThatEnds: reads and writes that go on while the member ends by itself, and those that
-// come after, are refused. They do not meet a closed database, and do not keep the member from ending.
+// TestUseOfAMemberThatEnds: reads and writes during and after a member's end are refused. They do not reach a
+// closed database, and do not keep the member from ending.
 func TestUseOfAMemberThatEnds(t *testing.T) {
 	dir := keys(t)
 	cfg := config(t, dir)
@@ -82,7 +82,7 @@ func TestUseOfAMemberThatEnds(t *testing.T) {
 		t.Errorf("a snapshot within the process of a member that has ended: %v", err)
 	}
 
-	// Those who come by its address are refused as well, and the process lives.
+	// Calls at its address are refused as well, and the process survives.
 	conn, err := grpc.NewClient(strings.TrimPrefix(cfg.ClientURL, "https://"), grpc.WithTransportCredentials(credentials.NewTLS(clientTLS(t, dir, "supervisor"))))
 	if err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/store/storetest"
 )
 
-// term makes the caller the leader and commits so many events.
+// term makes the caller the leader and commits the given number of events.
 func term(t *testing.T, c *clientv3.Client, events int) (store.Fence, *store.Etcd) {
 	t.Helper()
 	if _, err := c.Delete(t.Context(), store.ElectionPrefix+"/x"); err != nil {
@@ -73,7 +73,7 @@ func TestIdentity(t *testing.T) {
 
 	for _, tc := range []struct {
 		name   string
-		events int // before it is asked
+		events int // before the first request
 	}{{"asked at once", 0}, {"asked later", 2}} {
 		t.Run(tc.name, func(t *testing.T) {
 			cfg := config(t, keys)
@@ -110,7 +110,7 @@ func lastFence(t *testing.T, c *clientv3.Client) store.Fence {
 	return store.Fence{Key: store.ElectionPrefix + "/x", Rev: resp.Kvs[0].CreateRevision}
 }
 
-// TestIdentityIsTheLeaders: who leads no longer gives a store no identity.
+// TestIdentityIsTheLeaders: a former leader cannot give a store an identity.
 func TestIdentityIsTheLeaders(t *testing.T) {
 	c := start(t, config(t, keys(t))).Client()
 	old, s := term(t, c, 0)

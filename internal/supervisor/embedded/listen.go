@@ -23,8 +23,9 @@ import (
 	"github.com/lofamo/lofamo/internal/bounded"
 )
 
-// etcd's own listeners do not limit connections, and embed.Config accepts no other listener. So embed.Config names no address to listen on, and
-// this package serves etcd's handlers on bounded listeners, with etcd's TLS configuration.
+// etcd's own listeners do not limit connections, and embed.Config accepts no other listener. So embed.Config has
+// no address to listen on, and this package serves etcd's handlers on bounded listeners, with etcd's TLS
+// configuration.
 
 // Limits of each of the two listeners. Connections of members and clients, which are all supervisors, count only towards the total.
 const (
@@ -32,7 +33,8 @@ const (
 	maxPerSource = 64 // connections of one source that have not proved to be a supervisor's
 )
 
-// Times of the listeners. etcd closes a connection to a member that takes nothing for writeTime; a snapshot may take readTime.
+// Time-outs of the listeners. etcd closes a connection to a member that accepts no data for writeTime; a snapshot
+// may take readTime.
 const (
 	handshakeTime = 5 * time.Second // and for an HTTP header
 	readTime      = 5 * time.Minute

@@ -11,18 +11,18 @@ import (
 	"go.etcd.io/etcd/etcdutl/v3/snapshot"
 )
 
-// The revisions of a restored store begin at a place that is that restore's alone: so many a second since the
-// epoch, far more than any store commits. Every restore, of whichever file and however often, so goes on
-// above all that was ever told of the cluster, and nothing of what went before need be kept to know it: whoever
-// watched the lost cluster is told to list again, where he would else wait for ever or miss changes.
+// The revisions of a restored store begin at a point that is unique to the restore: a fixed number for every
+// second since the epoch, far more than any store commits. So every restore, of any file and however often,
+// continues above all revisions ever published for the cluster, and needs no records of the past for that. A
+// watcher of the lost cluster then has to list again. Otherwise it would wait for ever or miss changes.
 const perSecond = 10_000_000
 
 var epoch = time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// ErrClock says that a restore would not go on above all that was told before it.
+// ErrClock says that a restore would not continue above all published revisions.
 var ErrClock = errors.New("the clock of the machine where the restore was begun is behind: set it right, and begin anew there")
 
-// bump is what is added to a snapshot's revision by a restore as of a time.
+// bump returns the increment that a restore at the given time adds to a snapshot's revision.
 func bump(revision int64, at time.Time) (uint64, error) {
 	begin := int64(at.Sub(epoch)/time.Second) * perSecond
 	if begin <= revision {
@@ -54,15 +54,15 @@ type RestoreConfig struct {
 	Name           string
 	PeerURL        string
 	InitialCluster string // all members of the new cluster
-	// Token of the new cluster. It must be none of which members still live, so that those of the lost
-	// cluster and of this one do not take each other for their own.
+	// Token of the new cluster. It must differ from that of any live member, so that members of the lost cluster and
+	// of this one do not accept each other.
 	Token string
-	// At is when the snapshot is restored, the same for all members: it decides where their revisions go on.
+	// At is the time of the restore, the same for all members: it determines their first revision.
 	At     time.Time
 	Logger *slog.Logger
 }
 
-// SnapshotInfo is what a snapshot's file says of itself.
+// SnapshotInfo describes the content of a snapshot file.
 type SnapshotInfo struct {
 	Revision int64
 	Keys     int
@@ -70,7 +70,7 @@ type SnapshotInfo struct {
 	Version  string // of etcd's storage
 }
 
-// ErrNotEmpty says that there are data already where a snapshot is to be restored.
+// ErrNotEmpty says that the target of a restore already contains data.
 var ErrNotEmpty = errors.New("there are data of a member")
 
 // CheckSnapshot reads a snapshot's file to its end. It finds files that are cut off or damaged.
@@ -85,8 +85,8 @@ func CheckSnapshot(path string, logger *slog.Logger) (SnapshotInfo, error) {
 	return SnapshotInfo{Revision: st.Revision, Keys: st.TotalKey, Bytes: st.TotalSize, Version: st.Version}, nil
 }
 
-// Restore makes a member's data directory from a snapshot: that of a member of a new cluster with the
-// snapshot's content. Nothing is left behind when it fails.
+// Restore makes a member's data directory from a snapshot: that of a member of a new cluster with the snapshot's
+// content. It cleans up on failure.
 func Restore(cfg RestoreConfig) (info SnapshotInfo, err error) {
 	lock, err := lockDir(cfg.DataDir)
 	if err != nil {
@@ -104,7 +104,7 @@ func Restore(cfg RestoreConfig) (info SnapshotInfo, err error) {
 	if err != nil {
 		return info, fmt.Errorf("restore %s: %w", cfg.Snapshot, err)
 	}
-	// Made beside it and moved, so that a half restored one is never taken for a whole one.
+	// Made beside it and renamed, so that a partial restore is never mistaken for a complete one.
 	tmp := dir + ".restoring"
 	if err := os.RemoveAll(tmp); err != nil {
 		return info, fmt.Errorf("restore into %s: %w", dir, err)

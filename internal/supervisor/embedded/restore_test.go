@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestBump: a restore goes on above every life of the store that there may have been before it, whichever
-// snapshot it is of, and is never taken for ordinary growth.
+// TestBump: a restore of any snapshot continues above every possible earlier life of the store, and never looks
+// like ordinary growth.
 func TestBump(t *testing.T) {
 	now := time.Date(2026, 5, 6, 7, 8, 9, 0, time.UTC)
 	bump := func(revision int64, at time.Time) int64 {
@@ -45,7 +45,7 @@ func TestBump(t *testing.T) {
 	}
 }
 
-// TestRestoreClock: a clock that is behind would have revisions given out a second time: it is refused.
+// TestRestoreClock: a restore with a slow clock is refused, because it would reuse revisions.
 func TestRestoreClock(t *testing.T) {
 	now := time.Date(2026, 5, 6, 7, 8, 9, 0, time.UTC)
 	n, err := bump(1000, now)

@@ -18,7 +18,7 @@ var (
 	ErrBadHash = errors.New("its checksum does not agree: it is damaged")
 )
 
-// SnapshotSum returns the checksum at the end of a snapshot's file, after checking that it agrees.
+// SnapshotSum returns the checksum at the end of a snapshot file, after verifying it.
 func SnapshotSum(path string) (sum []byte, err error) {
 	f, err := os.Open(path)
 	if err != nil {

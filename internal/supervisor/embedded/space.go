@@ -23,7 +23,7 @@ import (
 // chunkBytes is the size of a piece of a snapshot.
 const chunkBytes = 256 << 10
 
-// anyKey need not exist: reading it tells the store's revision.
+// anyKey need not exist: reading it returns the store's revision.
 const anyKey = "revision"
 
 // Snapshot implements the service.
@@ -66,7 +66,7 @@ func (s *Admin) Snapshot(_ *lofamov1.SnapshotRequest, stream grpc.ServerStreamin
 	return stream.Send(&lofamov1.SnapshotChunk{Trailer: &lofamov1.SnapshotTrailer{Bytes: total, Sha256: whole.Sum(nil)}})
 }
 
-// snapshotHeader says what the snapshot that is then taken will hold at least.
+// snapshotHeader returns the minimum content of the snapshot that follows it.
 func (s *Admin) snapshotHeader(ctx context.Context) (*lofamov1.SnapshotHeader, error) {
 	h := &lofamov1.SnapshotHeader{Cluster: s.cfg.Cluster, Member: s.cfg.Self}
 	if resp, err := s.cfg.Client.MemberList(ctx, clientv3.WithSerializable()); err == nil {
@@ -126,18 +126,19 @@ func (s *Admin) DisarmAlarms(ctx context.Context, req *lofamov1.DisarmAlarmsRequ
 	return resp, nil
 }
 
-// roomFraction is the part of its quota that a store must have left for NOSPACE to be taken back. etcd raises it for a write that
-// would take the store beyond the quota: the store itself is then still within it, by up to the size of that write.
+// roomFraction is the part of its quota that a store must have free before NOSPACE is cleared. etcd raises the
+// alarm for a write that would take the store beyond the quota. The store itself is then still within it, by up to
+// the size of that write.
 const roomFraction = 16
 
-// roomy is what a store must be below.
+// roomy returns the size that a store must stay below.
 func roomy(quota uint64) uint64 { return quota - quota/roomFraction }
 
-// checkDisarm says why an alarm is still right; else whose it is.
+// checkDisarm returns the reason to keep an alarm, or else the name of the alarm's member.
 func checkDisarm(members []*lofamov1.Member, id string, alarm etcdserverpb.AlarmType) (name string, err error) {
 	i := slices.IndexFunc(members, func(m *lofamov1.Member) bool { return m.GetId() == id })
 	if i < 0 {
-		return id, nil // of one that is no longer a member
+		return id, nil // of a removed member
 	}
 	m := members[i]
 	switch {

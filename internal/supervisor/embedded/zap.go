@@ -9,8 +9,8 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// The first lines of one message pass in every window: a member that is not understood says so fifty
-// times a second.
+// The first lines of a message pass in every window: a member with an unintelligible message logs it fifty times a
+// second.
 const (
 	sampleWindow = 10 * time.Second
 	sampleFirst  = 5
@@ -21,7 +21,7 @@ func NewZap(l *slog.Logger) *zap.Logger {
 	return zap.New(zapcore.NewSamplerWithOptions(&slogCore{l: l.With("part", "etcd")}, sampleWindow, sampleFirst, 0))
 }
 
-// slogCore is a zap core on slog. Below warning etcd tells more than an operator wants to know.
+// slogCore is a zap core on slog. It omits etcd's messages below warning, which are too many for operators.
 type slogCore struct{ l *slog.Logger }
 
 func level(l zapcore.Level) slog.Level {

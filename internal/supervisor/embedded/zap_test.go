@@ -8,7 +8,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// TestEtcdDoesNotFloodTheLog: what it says again and again is passed on a few times.
+// TestEtcdDoesNotFloodTheLog: a repeated message is logged only a few times.
 func TestEtcdDoesNotFloodTheLog(t *testing.T) {
 	var out strings.Builder
 	l := NewZap(slog.New(slog.NewTextHandler(&out, nil)))

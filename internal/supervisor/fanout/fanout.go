@@ -1,14 +1,14 @@
-// Package fanout spreads the committed changes of the fault map to many watchers: one watch of the store
-// a replica, however many there are.
+// Package fanout distributes the committed changes of the fault map to many watchers. Each replica needs only one watch
+// of the store.
 //
 //	store ──watch──► Hub: ring of the newest ──────────────► Sub ──► a client
 //	store ──history by number, until the ring is reached───►
 //
 // A Sub that resumes within the ring needs no read of the store. One that resumes before it reads events
-// from history, page by page, until it has come to the ring. Nothing is queued for a Sub: it has a place in
-// the ring, and when the ring has passed it there it is cut off (ErrSlow).
+// from history, page by page, until it reaches the ring. A Sub has no queue, only a place in the ring. It is cut off
+// when the ring overtakes that place (ErrSlow).
 //
-// It chooses no events and knows no clients.
+// The package selects no events and knows no clients.
 package fanout
 
 import (
@@ -24,15 +24,15 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 )
 
-// ErrSlow says that a Sub's reader fell behind what is kept for it.
+// ErrSlow says that a Sub's reader fell behind the retained frames.
 var ErrSlow = errors.New("the reader is too slow")
 
-// ExpiredError says that not all that followed a revision is kept any more.
+// ExpiredError says that some changes after a revision are no longer available.
 type ExpiredError struct {
 	After  uint64 // the revision
 	Oldest uint64 // number of the oldest event that is kept
-	// Gap is where the store was put back to a snapshot, if the revision was lost with that; nil: history is
-	// kept for so long only.
+	// Gap describes the store's restore from a snapshot, if that lost the revision; nil: history retains only newer
+	// revisions.
 	Gap *store.Gap
 }
 
@@ -46,7 +46,7 @@ func (e *ExpiredError) Error() string {
 
 // Source is the replica's own copy of the store; its methods need no quorum.
 type Source interface {
-	// Watch sends what is committed after a revision, as store.Etcd's.
+	// Watch sends the commits after a revision, like store.Etcd's.
 	Watch(ctx context.Context, after uint64) <-chan store.Update
 	Bounds(ctx context.Context) (store.Bounds, error)
 	EventsFrom(ctx context.Context, number uint64, limit int) (first uint64, events []*lofamov1.Event, err error)
@@ -59,7 +59,7 @@ type Config struct {
 	Logger  *slog.Logger
 }
 
-// Hub is made by New and works while Run runs.
+// Hub distributes changes to Subs. It works while Run runs.
 type Hub struct {
 	cfg Config
 	src Source
@@ -84,8 +84,8 @@ func New(cfg Config, src Source) *Hub {
 	return &Hub{cfg: cfg, src: src, ring: newRing(cfg.Updates, cfg.Bytes), changed: make(chan struct{}), subs: make(map[*Sub]struct{})}
 }
 
-// retry is the pause before the store is watched anew, and between two reads of a history that has not
-// yet come as far as the ring.
+// retry is the pause before a new watch of the store, and between two reads of a history that lags behind the
+// ring.
 const retry = 100 * time.Millisecond
 
 // Run follows the store until the context ends.
@@ -108,7 +108,7 @@ func (h *Hub) follow(ctx context.Context) error {
 	for u := range h.src.Watch(ctx, h.Head()) {
 		switch {
 		case errors.Is(u.Err, store.ErrCompacted):
-			// The ring cannot go on without a gap: it begins anew, and who was in it reads history.
+			// The ring cannot continue without a gap: it restarts, and its readers switch to history.
 			h.begin(0)
 			return u.Err
 		case u.Err != nil:
@@ -121,14 +121,14 @@ func (h *Hub) follow(ctx context.Context) error {
 	return errors.New("no more updates")
 }
 
-// Head is the revision up to which the hub knows the changes; 0 before it knows any.
+// Head returns the hub's newest complete revision, or 0 if it has none yet.
 func (h *Hub) Head() uint64 {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	return h.ring.Head()
 }
 
-// begin empties the ring; 0: it is not known yet from where on it goes.
+// begin empties the ring and sets its start; 0: the start is not known yet.
 func (h *Hub) begin(revision uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -175,7 +175,7 @@ func (h *Hub) take(u store.Update) error {
 	return nil
 }
 
-// cutSlow cuts off whom the ring has passed.
+// cutSlow cuts off readers that the ring has overtaken.
 func (h *Hub) cutSlow() {
 	for s := range h.subs {
 		if s.joined.Load() && s.place.Load() < h.ring.Floor() {
@@ -185,7 +185,7 @@ func (h *Hub) cutSlow() {
 	}
 }
 
-// Sub is one reader's place in the stream of changes. But for Close its methods are for one goroutine.
+// Sub is one reader's place in the stream of changes. Only Close is safe for concurrent use.
 type Sub struct {
 	h      *Hub
 	place  atomic.Uint64 // revision up to which everything was handed over
@@ -196,7 +196,7 @@ type Sub struct {
 	buf    []*Frame
 }
 
-// Subscribe returns a reader of what follows a revision, which may be one to come. It must be closed.
+// Subscribe returns a reader of the changes after a revision, which may lie in the future. It must be closed.
 func (h *Hub) Subscribe(after uint64) *Sub {
 	s := &Sub{h: h, cut: make(chan struct{}), marked: after}
 	s.place.Store(after)
@@ -216,13 +216,13 @@ func (s *Sub) Close() {
 // Slow is closed when the reader was cut off.
 func (s *Sub) Slow() <-chan struct{} { return s.cut }
 
-// framesAtOnce bounds what Next hands over: a reader's place moves on only between two calls.
+// framesAtOnce bounds the result of Next: a reader's place advances only between two calls.
 const framesAtOnce = 16
 
-// Next waits for what comes next and returns it, oldest first: frames with all changes of one revision each,
-// or a single bookmark, which may say what the frame before it said. They are shared, and the slice is good until the next call.
-// It fails with ErrSlow, with an ExpiredError, with an error of the store (the reader may be subscribed anew from its place), or
-// with the context.
+// Next waits for the next changes and returns them, oldest first. They are frames with all changes of one revision
+// each, or a single bookmark, which may repeat the revision of the frame before. They are shared, and the slice is
+// valid until the next call. Next fails with ErrSlow, with an ExpiredError, with an error of the store (the caller
+// may subscribe again from the reader's place), or with the context's error.
 func (s *Sub) Next(ctx context.Context) ([]*Frame, error) {
 	for {
 		frames, changed, here := s.fromRing()
@@ -259,8 +259,8 @@ func (h *Hub) floor() uint64 {
 	return h.ring.Floor()
 }
 
-// fromRing returns what is in the ring after the reader's place, and what tells that there is more. here is
-// false when the ring does not hold all of it.
+// fromRing returns the ring's frames after the reader's place, and a channel that signals more. here is false if
+// the ring lacks some of the changes.
 func (s *Sub) fromRing() (frames []*Frame, changed <-chan struct{}, here bool) {
 	h := s.h
 	h.mu.RLock()

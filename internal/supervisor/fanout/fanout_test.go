@@ -36,7 +36,7 @@ func newWorld(t *testing.T, keep int, cfg Config) *world {
 	return w
 }
 
-// run runs the hub until the test ends, and waits until it knows what there is.
+// run runs the hub until the test ends, and waits until the hub knows the store's state.
 func (w *world) run() {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(w.t.Context())
@@ -86,8 +86,8 @@ func (w *world) commit(n int) uint64 {
 	return rev
 }
 
-// follow reads from a revision on until it has seen the last event, and checks that each came once, in
-// order, and every revision whole.
+// follow reads from a revision to the last event. It checks that each event comes once, in order, and that every
+// revision is whole.
 func (w *world) follow(after uint64) error {
 	s := w.hub.Subscribe(after)
 	defer s.Close()
@@ -147,7 +147,7 @@ func TestResumeAtEveryRevision(t *testing.T) {
 	}
 }
 
-// TestWhileWriting: readers that resume anywhere while the writer goes on lose nothing.
+// TestWhileWriting: readers that resume anywhere during writes lose no events.
 func TestWhileWriting(t *testing.T) {
 	w := newWorld(t, 10_000, Config{Updates: 200})
 	for range 60 {
@@ -212,7 +212,7 @@ func TestSlowReaderIsCutOff(t *testing.T) {
 	if _, err := s.Next(t.Context()); !errors.Is(err, ErrSlow) {
 		t.Errorf("%v", err)
 	}
-	if err := w.follow(first); err != nil { // anew, from history
+	if err := w.follow(first); err != nil { // resubscribe, from history
 		t.Error(err)
 	}
 }
@@ -237,8 +237,7 @@ func TestForgotten(t *testing.T) {
 	}
 }
 
-// TestCompacted: a store that has forgotten how its keys came about still has its events: whoever resumes anywhere
-// misses none.
+// TestCompacted: a compacted store still has its events: a reader that resumes anywhere misses none.
 func TestCompacted(t *testing.T) {
 	w := newWorld(t, 10, Config{Updates: 4})
 	for range 10 {
@@ -293,7 +292,7 @@ func (e *emptied) EventsFrom(ctx context.Context, number uint64, limit int) (uin
 	return e.Store.EventsFrom(ctx, number, limit)
 }
 
-// TestAllForgottenWhileReading: that there is nothing any more is not taken for that there was nothing.
+// TestAllForgottenWhileReading: a reader does not mistake forgotten events for an empty history.
 func TestAllForgottenWhileReading(t *testing.T) {
 	for _, forgotten := range []bool{false, true} {
 		w := newWorld(t, 4*page, Config{Updates: 4})
@@ -338,7 +337,7 @@ func TestNothingWasForgotten(t *testing.T) {
 	}
 }
 
-// broken is a source whose watch fails when told, as etcd's does when what it has not sent yet was compacted.
+// broken is a source whose watch fails on demand, like etcd's when unsent changes were compacted.
 type broken struct {
 	*memstore.Store
 	fail chan error
@@ -373,7 +372,7 @@ func (b *broken) Watch(ctx context.Context, after uint64) <-chan store.Update {
 	return out
 }
 
-// TestStoreWatchBreaks: readers in the ring go on without loss, whether the ring can or must begin anew.
+// TestStoreWatchBreaks: readers in the ring continue without loss, whether the ring can continue or must restart.
 func TestStoreWatchBreaks(t *testing.T) {
 	for name, cause := range map[string]error{"broken": errors.New("connection lost"), "compacted": store.ErrCompacted} {
 		t.Run(name, func(t *testing.T) {
@@ -431,8 +430,8 @@ func (p putBack) Bounds(ctx context.Context) (store.Bounds, error) {
 	return b, err
 }
 
-// TestPutBack: who has seen what was lost is told to begin again, although everything that is kept is there, and
-// between which revisions it was lost.
+// TestPutBack: a reader that saw lost revisions must start over, although all retained changes are available. It
+// learns which revisions were lost.
 func TestPutBack(t *testing.T) {
 	w := newWorld(t, 10, Config{})
 	for range 5 {

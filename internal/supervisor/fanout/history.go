@@ -9,19 +9,19 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 )
 
-// page is how many events are read from history at once.
+// page is the number of events per read of history.
 const page = 512
 
-// History is what Locate and others need of a store.
+// History is the part of a store that Locate needs.
 type History interface {
 	Bounds(ctx context.Context) (store.Bounds, error)
 	EventsFrom(ctx context.Context, number uint64, limit int) (first uint64, events []*lofamov1.Event, err error)
 }
 
-// Locate finds the number of the first event after a revision, which may be that of one to come. It fails with
-// an ExpiredError when earlier ones that followed the revision may have been forgotten, or were lost when the
-// store was put back: then the number is that of the first one after that. Numbers and revisions rise together, so
-// that halving finds it.
+// Locate finds the number of the first event after a revision, which may lie in the future. It fails with an
+// ExpiredError if earlier events after the revision may have been forgotten, or were lost when the store was
+// restored. Then the number is that of the first event after the gap. Numbers and revisions rise together, so
+// binary search finds it.
 func Locate(ctx context.Context, src History, after uint64) (number uint64, b store.Bounds, err error) {
 	if b, err = src.Bounds(ctx); err != nil {
 		return 0, b, err
@@ -48,16 +48,16 @@ func Locate(ctx context.Context, src History, after uint64) (number uint64, b st
 	switch {
 	case lost >= 0:
 		return lo, b, &ExpiredError{After: after, Oldest: b.Oldest, Gap: &b.Gaps[lost]}
-	case lo > b.Oldest, b.Oldest == 1: // the one before it is known to be no later than after, or there is none
-	case b.Oldest == b.Next && b.Written <= after: // nothing is kept, and nothing followed
+	case lo > b.Oldest, b.Oldest == 1: // the event before is known to precede the revision, or there is none
+	case b.Oldest == b.Next && b.Written <= after: // history is empty, and no later event exists
 	default:
 		return 0, b, &ExpiredError{After: after, Oldest: b.Oldest}
 	}
 	return lo, b, nil
 }
 
-// fromHistory returns the next page of what follows the reader's place. When there is nothing the place moves on to
-// where the store was before it looked.
+// fromHistory returns the next page after the reader's place. If there is none, the place moves to the store's
+// revision from before the read.
 func (s *Sub) fromHistory(ctx context.Context) ([]*Frame, error) {
 	place := s.place.Load()
 	var b store.Bounds
@@ -78,7 +78,7 @@ func (s *Sub) fromHistory(ctx context.Context) ([]*Frame, error) {
 		return nil, err
 	}
 	if len(events) == 0 && s.number < b.Next {
-		return nil, nil // trimmed meanwhile, or read from a member of the store that is behind: the next call tells
+		return nil, nil // trimmed meanwhile, or read from a member that lags: the next call decides
 	}
 	s.number += uint64(len(events))
 	s.buf = s.buf[:0]

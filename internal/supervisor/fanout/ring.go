@@ -1,11 +1,11 @@
-// The ring keeps the newest changes of the fault map for watchers: each revision decoded and
-// encoded once, for however many watchers, in a bounded ring.
+// The ring keeps the newest changes of the fault map for watchers. It is bounded, and decodes and encodes each
+// revision once for all watchers.
 //
 //	   forgotten      │ frames kept                │ to come
 //	──────────────────┴────────────────────────────┴────────►  revision
 //	               Floor                         Head
 //
-// Who resumes after a revision from Floor on needs nothing else. Who resumes before reads history first.
+// The ring suffices for a watcher that resumes at Floor or later. An earlier one reads history first.
 //
 // It is pure: fanout.go feeds it from the store and wakes the watchers.
 
@@ -27,7 +27,7 @@ const (
 	revisionField protowire.Number = 2
 )
 
-// Frame is all changes of one revision; without any it is a bookmark. It does not change.
+// Frame has all changes of one revision; an empty one is a bookmark. It is immutable.
 type Frame struct {
 	Revision uint64
 	Events   []*lofamov1.Event
@@ -58,9 +58,8 @@ func newFrame(revision uint64, events []*lofamov1.Event) (*Frame, error) {
 	return f, nil
 }
 
-// Wire is the frame as an encoded WatchResponse, in one or more pieces that are not to be changed: the
-// whole of it, or (keep is not nil) what keep chooses among the events. It is empty when that is nothing,
-// though there were events.
+// Wire returns the frame as an encoded WatchResponse, in one or more read-only pieces. If keep is not nil, only
+// the events that it selects are included. The result is empty if the frame has events but keep selects none.
 func (f *Frame) Wire(keep func(*lofamov1.Event) bool) [][]byte {
 	if keep == nil || len(f.Events) == 0 {
 		return [][]byte{f.wire}
@@ -87,7 +86,7 @@ func (f *Frame) Wire(keep func(*lofamov1.Event) bool) [][]byte {
 	return append(out, f.wire[from:])
 }
 
-// ring is a bounded run of frames. Its zero value is not usable; see newRing. It is for one goroutine at a time.
+// ring is a bounded run of frames. Its zero value is not usable; see newRing. It is not safe for concurrent use.
 type ring struct {
 	maxFrames, maxBytes int
 
@@ -109,19 +108,19 @@ func (r *ring) Begin(revision uint64) {
 	r.floor, r.head, r.bookmark, r.begun = revision, revision, revision, true
 }
 
-// Begun says whether Begin was called.
+// Begun reports whether Begin was called.
 func (r *ring) Begun() bool { return r.begun }
 
-// Floor is the oldest revision after which the ring knows everything.
+// Floor returns the oldest revision after which the ring is complete.
 func (r *ring) Floor() uint64 { return r.floor }
 
-// Head is the revision up to which the ring knows everything.
+// Head returns the revision up to which the ring is complete.
 func (r *ring) Head() uint64 { return r.head }
 
-// Bookmark is the newest revision that was told by Pass.
+// Bookmark returns the newest revision passed to Pass.
 func (r *ring) Bookmark() uint64 { return r.bookmark }
 
-// Add takes the changes of the next revision. A revision up to Head is known and left out.
+// Add adds the changes of the next revision. It ignores revisions up to Head.
 func (r *ring) Add(f *Frame) {
 	if f.Revision <= r.head {
 		return
@@ -140,14 +139,14 @@ func (r *ring) Add(f *Frame) {
 	}
 }
 
-// Pass says that there is nothing up to a revision but what was added.
+// Pass says that up to a revision there are no changes but the added ones.
 func (r *ring) Pass(revision uint64) {
 	r.head = max(r.head, revision)
 	r.bookmark = max(r.bookmark, revision)
 }
 
-// After appends to out the oldest frames after a revision, at most so many. It says false, and appends nothing,
-// when not all that followed the revision is here.
+// After appends the oldest frames after a revision to out, at most limit. If the ring lacks some of the changes it
+// returns false and appends nothing.
 func (r *ring) After(revision uint64, limit int, out []*Frame) ([]*Frame, bool) {
 	if !r.begun || revision < r.floor {
 		return out, false

@@ -35,7 +35,7 @@ func revisions(frames []*Frame) (out []uint64) {
 	return out
 }
 
-// TestWire: the pieces of a frame are what protobuf makes of the response, whatever is chosen.
+// TestWire: the pieces of a frame equal protobuf's encoding of the response, for every selection.
 func TestWire(t *testing.T) {
 	nodes := []string{"a", "b", "c", "d"}
 	f := frame(t, 300, nodes...)
@@ -97,8 +97,8 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestRevisionComesOnce: a store's watch that is begun anew may bring again what is here, and two writers of
-// one revision come as one frame or not at all.
+// TestRevisionComesOnce: a restarted watch of the store may repeat frames, and two writers of one revision appear
+// as one frame or not at all.
 func TestRevisionComesOnce(t *testing.T) {
 	r := newRing(10, 1<<20)
 	r.Begin(5)
@@ -124,8 +124,8 @@ func TestRevisionComesOnce(t *testing.T) {
 	}
 }
 
-// TestResumeAnywhere: a watcher that resumes at any revision, in steps of any size, sees what a list of
-// everything has after it, or is told that not all is here.
+// TestResumeAnywhere: a watcher that resumes at any revision, in steps of any size, sees the same as a complete
+// list after that revision, or learns that some changes are gone.
 func TestResumeAnywhere(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		capacity := rapid.IntRange(1, 6).Draw(t, "capacity")

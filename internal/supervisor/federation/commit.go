@@ -15,7 +15,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 )
 
-// committer writes what a term wants committed. Its fields belong to the goroutine of run.
+// committer writes the changes of a term. Its fields belong to the goroutine of run.
 type committer struct {
 	cfg   ParentConfig
 	store ParentStore
@@ -28,10 +28,10 @@ type committer struct {
 	out   result
 }
 
-// result is what became of some jobs.
+// result is the outcome of some jobs.
 type result struct {
 	revision  uint64
-	heads     map[string]head // those that changed
+	heads     map[string]head // changed ones
 	documents []document
 	back      map[string][]*lofamov1.Node // of regions that are present again: all their nodes
 	err       error
@@ -77,7 +77,7 @@ func (c *committer) commit(ctx context.Context, jobs []job) error {
 	return c.flush(ctx)
 }
 
-// together says whether two jobs are changes of one region, which are packed in one go.
+// together reports whether two jobs are changes of one region, which are packed together.
 func together(a, b job) bool {
 	return a.region == b.region && a.unit != nil && b.unit != nil && !a.unit.Snapshot && !b.unit.Snapshot
 }
@@ -90,10 +90,10 @@ func (c *committer) units(ctx context.Context, jobs []job) error {
 	return c.pack(ctx, jobs[0].region.name, units)
 }
 
-// snapshot commits what is not as it was, and first what is known of a loss.
+// snapshot commits the difference from the stored state, and first records any loss.
 func (c *committer) snapshot(ctx context.Context, j job) error {
 	name := j.region.name
-	if err := c.flush(ctx); err != nil { // the comparison is with what is there
+	if err := c.flush(ctx); err != nil { // compare with the stored state
 		return err
 	}
 	entries, _, err := c.store.Tree(ctx, prefix+name+"/", false)
@@ -124,7 +124,7 @@ func (c *committer) snapshot(ctx context.Context, j job) error {
 	return c.pack(ctx, name, []export.Unit{u}, notices...)
 }
 
-// regionEvent tells something of a region, whose state stays as it is.
+// regionEvent returns an event about a region whose state does not change.
 func (c *committer) regionEvent(name string, at time.Time, reason string) *lofamov1.Event {
 	state := c.heads[name].state()
 	return &lofamov1.Event{Kind: lofamov1.EventKind_REGION_CHANGED, Region: name, From: state, To: state, Reason: reason,
@@ -189,7 +189,7 @@ func (c *committer) head(name string, h head) error {
 	return nil
 }
 
-// adopt makes an event of a region's one of the parent's.
+// adopt turns a region's event into one of the parent's.
 func adopt(name string, ev *lofamov1.Event) {
 	ev.Region, ev.Revision, ev.AsSeen = name, 0, false
 	if g := ev.GetGroup(); g != nil {
@@ -197,7 +197,7 @@ func adopt(name string, ev *lofamov1.Event) {
 	}
 }
 
-// flush commits what was gathered.
+// flush commits the gathered changes.
 func (c *committer) flush(ctx context.Context) error {
 	if c.cur.Ops() == 0 {
 		return nil

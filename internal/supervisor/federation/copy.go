@@ -18,7 +18,7 @@ import (
 // Copy reads the regions from a replica's own copy of the parent's store.
 type Copy struct{ *store.Etcd }
 
-// Regions tells how the regions stood when the copy was written, without ages.
+// Regions returns the state of the regions when the copy was written, without ages.
 func (c Copy) Regions(ctx context.Context, names []string) ([]*lofamov1.Region, error) {
 	entries, rev, err := c.Tree(ctx, prefix, true)
 	if err != nil {
@@ -43,8 +43,8 @@ func (c Copy) Regions(ctx context.Context, names []string) ([]*lofamov1.Region, 
 	return out, nil
 }
 
-// Nodes returns the nodes of all regions as they are shown: those of a region that was cut off when the copy was
-// written are UNKNOWN.
+// Nodes returns the nodes of all regions for display: those of regions that were cut off when the copy was written
+// are UNKNOWN.
 func (c Copy) Nodes(ctx context.Context) ([]*lofamov1.Node, uint64, error) {
 	entries, rev, err := c.Tree(ctx, prefix, true)
 	if err != nil {
@@ -57,7 +57,8 @@ func (c Copy) Nodes(ctx context.Context) ([]*lofamov1.Node, uint64, error) {
 	return have.nodes, rev, have.hide()
 }
 
-// Kept is a node as its region had it last, also while that is cut off; nil: nothing of it is kept.
+// Kept returns the last reported state of a node, even while its region is cut off. It returns nil if none is
+// stored.
 func (c Copy) Kept(ctx context.Context, name string, id fault.NodeID) (*lofamov1.Node, error) {
 	below := name + "/" + export.KindNodes + string(id)
 	entries, rev, err := c.Tree(ctx, prefix+below, true)
@@ -78,8 +79,8 @@ func (c Copy) Kept(ctx context.Context, name string, id fault.NodeID) (*lofamov1
 	return nil, nil
 }
 
-// FollowSet calls each with what is set in the regions by their operators, in the order of the names, at first and after
-// every change, until the context ends or a watch breaks.
+// FollowSet calls each with the operators' settings in the regions, in the order of the names. It does so first at
+// once and then after every change, until the context ends or a watch breaks.
 func (c Copy) FollowSet(ctx context.Context, names []string, each func([]store.Below)) error {
 	prefixes := make([]string, len(names))
 	for i, name := range names {
@@ -106,7 +107,7 @@ func (have *stored) hide() error {
 	return nil
 }
 
-// MapNow is the copy as a snapshot: the nodes of all regions, with the group faults and warnings that stand over them.
+// MapNow returns the copy as a snapshot: the nodes of all regions, with their group faults and warnings.
 func (c Copy) MapNow(ctx context.Context) (store.Snapshot, error) {
 	entries, rev, err := c.Tree(ctx, prefix, true)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Explain implements the API's engine: what its region has committed. What that rests on the region's own supervisors
-// know.
+// Explain implements the API's engine: it returns the state that the region has committed. Only the region's own
+// supervisors know its evidence.
 func (e *Parent) Explain(_ context.Context, id fault.NodeID, c fault.Component) (awareness.Explanation, error) {
 	t := e.term.Load()
 	if t == nil {
@@ -41,7 +41,8 @@ func (e *Parent) ExplainGroup(_ context.Context, id string) (awareness.GroupExpl
 	return x, nil
 }
 
-// secondHand says that what is known is what a region said, and what would change it if the region is not heard.
+// secondHand explains that the state is a region's report, and which events would change it if the region is cut
+// off.
 func (p *published) secondHand(region string) (summary string, until []string) {
 	if p.regions[region].cut {
 		return fmt.Sprintf("region %s is not heard: what it had last is kept, and shown again when it is back", region),

@@ -16,7 +16,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// TestGroupOfARegionThatIsCutOff: nobody knows whether it still stands, until the region is back.
+// TestGroupOfARegionThatIsCutOff: the group fault's state is UNKNOWN until the region is back.
 func TestGroupOfARegionThatIsCutOff(t *testing.T) {
 	p := newParent(t)
 	west := newChild(t, "west", 0)

@@ -22,10 +22,10 @@ const (
 	keyHead = "head"
 )
 
-// head is what is kept of a region beside its documents.
+// head is the stored state of a region beside its documents.
 type head struct {
 	export.Position
-	// Cut says that the region is cut off, Since from when on it is so or is not (supervisor's wall clock).
+	// Cut says that the region is cut off. Since is the time of the last change of Cut (supervisor's wall clock).
 	Cut   bool      `json:"cut"`
 	Since time.Time `json:"since,omitzero"`
 }
@@ -55,7 +55,7 @@ type stored struct {
 	above    []document       // group faults and warnings
 }
 
-// read decodes what is below prefix.
+// read decodes the entries below prefix.
 func read(entries []store.Entry, revision uint64) (stored, error) {
 	out := stored{revision: revision, heads: make(map[string]head)}
 	for _, e := range entries {
@@ -90,7 +90,7 @@ func decodeNode(name string, b []byte) (*lofamov1.Node, error) {
 	return n, nil
 }
 
-// cutOff is a node as it is shown while its region is cut off: nothing of it is known. What it was is kept.
+// cutOff returns a node's entry for display while its region is cut off: UNKNOWN. The stored entry stays.
 func cutOff(e view.Entry, since time.Time) view.Entry {
 	st := e.Status
 	st.State, st.Cause, st.Since, st.SingleWitness = fault.Unknown, fault.CauseNone, since, false

@@ -1,7 +1,7 @@
 // Package federation connects the supervisors of regions. A region is one part of a large torus with its own supervisors and store; a
 // parent of regions serves one map of all of them (Yost, Chaos router §5.2.3.2, divides a map in the same way).
 //
-//   - export: pure machines on both ends of the stream from a region to the parent. They decide what is sent and what is accepted.
+//   - export: pure machines on both ends of the stream from a region to the parent. They decide which messages to send and accept.
 //   - Uplink (uplink.go): a region's leader streams its committed map to the parent.
 //   - Parent and Server (parent.go, term.go, commit.go, server.go): the parent commits the streams of all regions and publishes one map.
 //   - Copy (copy.go): any replica of the parent reads that map from the store.
@@ -47,33 +47,33 @@ type ParentStore interface {
 
 // ParentConfig configures a Parent.
 type ParentConfig struct {
-	// Regions are the names of the regions, Region tells which one a node belongs to.
+	// Regions are the names of the regions. Region returns the region of a node.
 	Regions []string
 	Region  func(id fault.NodeID) string
 	Names   *view.Names // of all regions
 	Meta    store.Meta
-	// Beat is how often a region is to be heard; after Misses of them without a word it is cut off.
+	// Beat is the interval between messages of a region. After Misses intervals without one it is cut off.
 	Beat   time.Duration
 	Misses int
 	// Ops and Bytes bound a transaction. 0 stands for 100 operations and for 896 KiB.
 	Ops, Bytes int
-	// Backlog bounds the bytes of units that wait for the store; 0 stands for 64 MiB. Beyond it nothing is taken
-	// in, which is how a slow store is felt by the regions.
+	// Backlog bounds the bytes of units that wait for the store; 0 stands for 64 MiB. Beyond it the parent accepts no
+	// input, so a slow store slows the regions down.
 	Backlog int
 	Metrics *metrics.Metrics
 	Logger  *slog.Logger
 }
 
-// mayTell says whether a region may speak of a node. One that nobody here knows may be a spare that the region has put
-// in a dead node's place: it is kept, and shown once the parent's configuration has it. Refused, the region would be
-// cut off for as long.
+// mayTell reports whether a region may report on a node. A node unknown to the parent may be a spare that the
+// region put in a dead node's place. Its state is stored, and shown once the parent's configuration has the node.
+// A refusal would cut the region off until then.
 func (c ParentConfig) mayTell(name string, id fault.NodeID) bool {
 	of := c.Region(id)
 	return of == name || of == ""
 }
 
-// Parent merges the maps of all regions. It outlives terms of leadership; Lead runs one term. Its other methods may be called from any
-// goroutine.
+// Parent merges the maps of all regions. It outlives terms of leadership; Lead runs one term. Its other methods
+// may be called from any goroutine.
 type Parent struct {
 	cfg     ParentConfig
 	store   ParentStore
@@ -81,7 +81,7 @@ type Parent struct {
 	in      chan input
 	streams atomic.Uint64
 	term    atomic.Pointer[term]
-	began   atomic.Pointer[time.Time] // of the commit under way, by the monotonic clock; nil: none is
+	began   atomic.Pointer[time.Time] // of the commit in progress, by the monotonic clock; nil: none
 }
 
 // NewParent returns a parent that keeps its regions in st.
@@ -105,18 +105,18 @@ type input struct {
 	out    *outbox // of a stream that begins
 }
 
-// Relabel has the map follow the names, when their labels or spares have changed. It blocks until the term that runs,
-// if one does, has taken that in.
+// Relabel updates the map after a change of labels or spares. It blocks until the running term, if any, has
+// applied the change.
 func (e *Parent) Relabel(ctx context.Context) {
 	if t := e.term.Load(); t != nil {
 		t.submit(ctx, input{})
 	}
 }
 
-// Leading says whether a term is running.
+// Leading reports whether a term is running.
 func (e *Parent) Leading() bool { return e.term.Load() != nil }
 
-// Committing is how long the commit under way takes by now; 0: none is.
+// Committing returns the age of the commit in progress, or 0 for none.
 func (e *Parent) Committing() time.Duration {
 	if at := e.began.Load(); at != nil {
 		return max(1, time.Since(*at))
@@ -124,8 +124,8 @@ func (e *Parent) Committing() time.Duration {
 	return 0
 }
 
-// Lead runs one term: it loads what the store has and works on until the context ends or the store refuses a
-// commit. It returns the reason.
+// Lead runs one term. It loads the stored state and works until the context ends or the store refuses a commit. It
+// returns the reason.
 func (e *Parent) Lead(ctx context.Context, fence store.Fence) error {
 	t, err := e.newTerm(ctx, fence)
 	if err != nil {
@@ -143,8 +143,8 @@ func (e *Parent) Lead(ctx context.Context, fence store.Fence) error {
 	return t.run(ctx)
 }
 
-// submit hands an event to the term that was running when the stream began, and waits until it is taken. False
-// means that the term or the stream has ended.
+// submit passes an event to the term that was running when the stream began, and waits until the term accepts it.
+// False means that the term or the stream has ended.
 func (t *term) submit(ctx context.Context, in input) bool {
 	select {
 	case t.e.in <- in:
@@ -156,8 +156,8 @@ func (t *term) submit(ctx context.Context, in input) bool {
 	}
 }
 
-// Map returns the map of all regions as it is at some moment of the call. It asks a quorum whether this replica
-// still leads. It fails with engine.ErrNotLeading.
+// Map returns the map of all regions at some moment during the call. It asks a quorum whether this replica still
+// leads. It fails with engine.ErrNotLeading.
 func (e *Parent) Map(ctx context.Context) (view.Map, error) {
 	t := e.term.Load()
 	if t == nil {
@@ -187,18 +187,18 @@ func (e *Parent) Map(ctx context.Context) (view.Map, error) {
 	}
 }
 
-// Committed returns the newest map of the term that is running as far as this replica knows, without asking a quorum; false: none is. It
-// never blocks: metrics read it.
+// Committed returns the running term's newest map known to this replica, without asking a quorum. ok is false if
+// no term is running. It never blocks, because metrics use it.
 func (e *Parent) Committed() (view.Map, bool) {
 	t := e.term.Load()
 	if t == nil {
 		return view.Map{}, false
 	}
 	m := t.published.Load().m
-	return m, m.Len() > 0 // a term that has just begun has none yet
+	return m, m.Len() > 0 // a new term has none yet
 }
 
-// Detail returns nodes with what only this leader knows: of a region that is cut off since when it was not heard.
+// Detail adds data that only this leader has: for a region that is cut off, the time of its last message.
 func (e *Parent) Detail(_ context.Context, ids []fault.NodeID) ([]view.Entry, error) {
 	t := e.term.Load()
 	if t == nil {
@@ -219,7 +219,7 @@ func (e *Parent) Detail(_ context.Context, ids []fault.NodeID) ([]view.Entry, er
 	return out, nil
 }
 
-// Reports implements the API's engine: the parent takes no reports.
+// Reports implements the API's engine: a parent receives no reports.
 func (e *Parent) Reports(context.Context, engine.ReportQuery) (engine.ReportView, error) {
 	if !e.Leading() {
 		return engine.ReportView{}, engine.ErrNotLeading
@@ -227,7 +227,7 @@ func (e *Parent) Reports(context.Context, engine.ReportQuery) (engine.ReportView
 	return engine.ReportView{}, nil
 }
 
-// Seen implements the API's engine: nothing is seen here before it is committed.
+// Seen implements the API's engine: a parent sees no uncommitted events.
 func (e *Parent) Seen(int) (<-chan *lofamov1.Event, func(), error) {
 	if !e.Leading() {
 		return nil, nil, engine.ErrNotLeading
@@ -235,7 +235,7 @@ func (e *Parent) Seen(int) (<-chan *lofamov1.Event, func(), error) {
 	return nil, func() {}, nil
 }
 
-// Regions tells of the regions, in the order of the configuration; nil on a replica that does not lead.
+// Regions describes the regions, in the order of the configuration; nil on a replica that does not lead.
 func (e *Parent) Regions() []*lofamov1.Region {
 	t := e.term.Load()
 	if t == nil {
@@ -254,8 +254,8 @@ func (e *Parent) Regions() []*lofamov1.Region {
 	return out
 }
 
-// Change implements the API's operators: the parent holds nothing of its own. The API says whom to ask before it comes
-// to this.
+// Change implements the API's operators: a parent has no topology of its own. Before this, the API names the right
+// supervisor to ask.
 func (e *Parent) Change(context.Context, func(store.Topology) ([]store.Write, error)) (uint64, error) {
 	return 0, status.Error(codes.FailedPrecondition, "a parent of regions changes nothing: ask a supervisor of the node's region")
 }

@@ -103,7 +103,7 @@ func etcd(t *testing.T) *clientv3.Client {
 	return m.Client()
 }
 
-// campaign makes the caller the leader in a store, in place of whoever led.
+// campaign makes the caller the leader in a store, in place of the former leader.
 func campaign(t *testing.T, c *clientv3.Client) store.Fence {
 	t.Helper()
 	if _, err := c.Delete(t.Context(), store.ElectionPrefix, clientv3.WithPrefix()); err != nil {
@@ -302,7 +302,7 @@ func (p *parent) states() map[string]lofamov1.State {
 	return out
 }
 
-// shows waits until the map is what the regions say.
+// shows waits until the map matches the regions' state.
 func (p *parent) shows(regions ...*child) {
 	p.t.Helper()
 	var got map[string]lofamov1.State
@@ -366,7 +366,7 @@ func (p *parent) present(name string) {
 	eventually(p.t, name+" to be present", func() bool { return p.region(name).GetState() == lofamov1.State_NORMAL })
 }
 
-// events returns the parent's events of a region, and checks that those of components go from one state to the next.
+// events returns the parent's events of a region, and checks that those of components form a chain of states.
 func (p *parent) events(name string) (reasons []string) {
 	p.t.Helper()
 	list, _, err := p.store.Events(p.t.Context(), 0, 0, nil)
@@ -412,7 +412,7 @@ func userAgent(ctx context.Context) string {
 	return name
 }
 
-// TestRegions: two regions reach the parent; one is cut off, goes on by itself, and is back.
+// TestRegions: two regions connect to the parent; one is cut off, continues by itself, and returns.
 func TestRegions(t *testing.T) {
 	p, west, east := newParent(t), newChild(t, "west", 0), newChild(t, "east", 0)
 	west.change("n0-0-0", lofamov1.State_NORMAL)
@@ -463,7 +463,7 @@ func TestRegions(t *testing.T) {
 	if n, ok := find(docs, "n1-0-0"); !ok || n.GetReason() != "cut-off" {
 		t.Errorf("the copy: %v", n)
 	}
-	// Another leader of the parent knows that it is cut off.
+	// Another leader of the parent still has the region cut off.
 	p.lead()
 	if got := p.states(); got["n1-0-0"] != lofamov1.State_UNKNOWN || p.region("west").GetState() != lofamov1.State_UNKNOWN {
 		t.Errorf("with another leader: %v", got)
@@ -490,8 +490,8 @@ func find(docs []*lofamov1.Node, id string) (*lofamov1.Node, bool) {
 	return docs[i], true
 }
 
-// TestRegionThatIsNoMore: what was kept of a region that is no longer in the configuration is forgotten, and another region
-// may have its nodes.
+// TestRegionThatIsNoMore: the parent forgets a region that left the configuration, and another region may then
+// have its nodes.
 func TestRegionThatIsNoMore(t *testing.T) {
 	p, west, east := newParent(t), newChild(t, "west", 0), newChild(t, "east", 0)
 	west.change("n0-0-0", lofamov1.State_SICK)
@@ -537,8 +537,8 @@ func (b *brokenAfter) Commit(_ context.Context, batch store.Batch) (uint64, erro
 	return 1, nil
 }
 
-// TestForgottenHalf: a term ends amid the forgetting of a region, and the next one has the region again. The head is gone
-// with the first that is gone, so that the region passes everything on anew.
+// TestForgottenHalf: a term ends while it removes a region, and the next term has the region again. The head is
+// deleted first, so the region sends its whole map again.
 func TestForgottenHalf(t *testing.T) {
 	var entries []store.Entry
 	for _, below := range []string{"groups/a", "groups/b", "groups/c", keyHead, "nodes/n0-0-0", "nodes/n1-0-0"} {
@@ -554,8 +554,8 @@ func TestForgottenHalf(t *testing.T) {
 	}
 }
 
-// TestDividedAnew: a node is another region's from now on. Both regions begin with new stores; the one that lost the node
-// comes last, and does not take it from the map again.
+// TestDividedAnew: a node moves to another region. Both regions begin with new stores. The one that lost the node
+// comes last, and does not remove it from the map.
 func TestDividedAnew(t *testing.T) {
 	p, west, east := newParent(t), newChild(t, "west", 0), newChild(t, "east", 0)
 	west.change("n0-0-0", lofamov1.State_NORMAL)
@@ -592,8 +592,7 @@ func TestDividedAnew(t *testing.T) {
 	}
 }
 
-// TestSilentSinceBeforeTheTerm: a region that fell silent under another leader of the parent, and was not cut off by that
-// one, is so by the next.
+// TestSilentSinceBeforeTheTerm: the parent's next leader cuts off a region that fell silent under the former one.
 func TestSilentSinceBeforeTheTerm(t *testing.T) {
 	p, west := newParent(t), newChild(t, "west", 0)
 	west.change("n0-0-0", lofamov1.State_NORMAL)
@@ -605,7 +604,8 @@ func TestSilentSinceBeforeTheTerm(t *testing.T) {
 	p.cutOff("west")
 }
 
-// TestCompacted: the region's store has compacted what came while it was cut off, and once trimmed its history.
+// TestCompacted: the region's store has compacted the changes from the time it was cut off, and in one case
+// trimmed its history.
 func TestCompacted(t *testing.T) {
 	p, west := newParent(t), newChild(t, "west", 10)
 	west.change("n0-0-0", lofamov1.State_NORMAL)
@@ -659,8 +659,8 @@ func TestCompacted(t *testing.T) {
 	}
 }
 
-// TestAnotherStore: a region whose store was made anew is not taken for the one that it was, though its revisions and
-// events are further on: the map is that of the new one, and no component jumps.
+// TestAnotherStore: a region with a recreated store is not mistaken for the old one, though its revisions and
+// events are further on. The map is that of the new store, and no component jumps.
 func TestAnotherStore(t *testing.T) {
 	p, was := newParent(t), newChild(t, "west", 0)
 	was.change("n0-0-0", lofamov1.State_SICK)
@@ -717,7 +717,7 @@ func TestNothingTwice(t *testing.T) {
 			west.connect(p)
 		}
 	}
-	// The map alone does not say that all has arrived: it was the same before.
+	// The map alone does not prove that all events have arrived: it was the same before.
 	eventually(t, "the region's last event", func() bool { return slices.Contains(p.events("west"), "300") })
 	p.shows(west)
 	p.present("west")
@@ -732,7 +732,7 @@ func TestNothingTwice(t *testing.T) {
 	}
 }
 
-// TestRefusals: who may not speak, or says what does not follow, is told so.
+// TestRefusals: a forbidden or inconsistent message is refused with a reason.
 func TestRefusals(t *testing.T) {
 	p := newParent(t)
 	hello := func(region, dims string, term uint64) *lofamov1.UpstreamReportRequest {

@@ -32,7 +32,7 @@ type PeerConfig struct {
 	Beside map[fault.NodeID][]string
 	// TLS gives the configuration that admits only the supervisor of that id.
 	TLS func(id string) (*tls.Config, error)
-	// Answerer says to our nodes what supervisors of other regions have to say to theirs through them.
+	// Answerer sends our nodes the acks that supervisors of other regions return for their nodes behind ours.
 	Answerer engine.Answerer
 	Metrics  *metrics.Metrics
 	Logger   *slog.Logger
@@ -49,7 +49,7 @@ type Peers struct {
 	peers []*replica.Peers
 }
 
-// NewPeers dials the neighbouring regions. Run forwards what the other methods queue.
+// NewPeers dials the neighbouring regions. Run forwards the messages that the other methods queue.
 func NewPeers(cfg PeerConfig) (*Peers, error) {
 	b := &Peers{cfg: cfg, ways: make(map[string]*replica.Forwarder)}
 	for name, addresses := range cfg.Regions {
@@ -87,10 +87,10 @@ func (b *Peers) Close() error {
 	return errors.Join(errs...)
 }
 
-// Known says whether a node is one of another region that borders on ours.
+// Known reports whether a node belongs to another region and borders on ours.
 func (b *Peers) Known(id fault.NodeID) bool { return b.cfg.Foreign[id] != "" }
 
-// Witness passes on what a node of ours says, if it has neighbours in other regions.
+// Witness forwards a message of one of our nodes to the regions that the node borders on.
 func (b *Peers) Witness(id fault.NodeID, req *lofamov1.ForwardRequest, reports *engine.Reports, arrived time.Time) {
 	for _, name := range b.cfg.Beside[id] {
 		if w := b.ways[name]; w != nil {
@@ -101,14 +101,14 @@ func (b *Peers) Witness(id fault.NodeID, req *lofamov1.ForwardRequest, reports *
 	}
 }
 
-// Theirs passes on what belongs to a node of another region. False: there is no room, or it is none that borders on
+// Theirs forwards messages of a node of another region. False: the queue is full, or the node does not border on
 // ours.
 func (b *Peers) Theirs(id fault.NodeID, req *lofamov1.ForwardRequest, reports *engine.Reports, arrived time.Time) bool {
 	w := b.ways[b.cfg.Foreign[id]]
 	return w != nil && w.Forward(req, reports, arrived)
 }
 
-// Verdicts tells a neighbouring region what was found of our nodes: halves that are FAILED.
+// Verdicts sends the neighbouring regions the failed halves of our nodes.
 func (b *Peers) Verdicts(failed map[fault.NodeID]awareness.ForeignVerdict) {
 	for name, w := range b.ways {
 		out := &lofamov1.BorderVerdicts{}
@@ -121,7 +121,7 @@ func (b *Peers) Verdicts(failed map[fault.NodeID]awareness.ForeignVerdict) {
 	}
 }
 
-// Of turns what a supervisor of a region says of its nodes into what that says of each of them that borders on ours.
+// Of converts a region's verdicts into one verdict for each of its nodes that borders on ours.
 func (b *Peers) Of(region string, v *lofamov1.BorderVerdicts) []awareness.ForeignVerdict {
 	said := make(map[fault.NodeID]*lofamov1.BorderVerdict)
 	for _, f := range v.GetFailed() {
@@ -136,13 +136,13 @@ func (b *Peers) Of(region string, v *lofamov1.BorderVerdicts) []awareness.Foreig
 	return out
 }
 
-// Watched is what of the own map the neighbours are told of.
+// Watched is the source of changes to the own map.
 type Watched interface {
 	Watch(ctx context.Context, after uint64) <-chan store.Update
 }
 
-// Tell tells the neighbouring regions what was found of our nodes at the border, whenever that changes and every period,
-// until the context, which is that of the leadership, ends. now is what the map says of some nodes.
+// Tell sends the neighbouring regions the verdicts on our border nodes, after every change and once every period,
+// until the leadership's context ends. now returns the map entries of the given nodes.
 func (b *Peers) Tell(ctx context.Context, period time.Duration, w Watched,
 	now func(context.Context, []fault.NodeID) ([]view.Entry, error)) {
 	ids := slices.Sorted(maps.Keys(b.cfg.Beside))
@@ -161,7 +161,7 @@ func (b *Peers) Tell(ctx context.Context, period time.Duration, w Watched,
 	}
 }
 
-// tell follows one watch; the channel's first update says that it stands.
+// tell follows one watch; the channel's first update says that the watch is established.
 func (b *Peers) tell(ctx context.Context, tick <-chan time.Time, updates <-chan store.Update, ids []fault.NodeID,
 	now func(context.Context, []fault.NodeID) ([]view.Entry, error)) error {
 	<-updates
@@ -194,7 +194,7 @@ func (b *Peers) tell(ctx context.Context, tick <-chan time.Time, updates <-chan 
 	}
 }
 
-// note keeps what was found of a half.
+// note records a half's verdict.
 func note(failed map[fault.NodeID]awareness.ForeignVerdict, id fault.NodeID, component string, is bool) {
 	v := failed[id]
 	v.Node = id
@@ -211,8 +211,8 @@ func note(failed map[fault.NodeID]awareness.ForeignVerdict, id fault.NodeID, com
 	}
 }
 
-// foreignOnly lets acknowledgements through that are for nodes of other regions, which we reach through ours. What our
-// own nodes say is acknowledged by our own leader: that another region has it too frees no sender's log.
+// foreignOnly passes only acks for nodes of other regions, which we reach through ours. Our own leader
+// acknowledges our own nodes' reports: a copy in another region must not free their logs.
 type foreignOnly struct{ cfg PeerConfig }
 
 // Answer implements engine.Answerer.
@@ -222,7 +222,7 @@ func (f foreignOnly) Answer(to engine.To, ack *lofamov1.Ack) {
 	}
 }
 
-// rotation tries one after the other for the leader: another region's election is not ours to watch.
+// rotation tries the replicas in turn to find the leader: another region's election is not ours to watch.
 type rotation struct {
 	ids   []string
 	never chan struct{}
@@ -240,7 +240,7 @@ func newRotation(addresses map[string]string) *rotation {
 	return r
 }
 
-// Leader implements replica.LeaderSource: each time it is asked it names another.
+// Leader implements replica.LeaderSource: each call names the next replica.
 func (r *rotation) Leader() (string, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// acks keeps for whom there were acknowledgements.
+// acks records the nodes that were acknowledged.
 type acks []string
 
 func (a *acks) Answer(_ engine.To, ack *lofamov1.Ack) { *a = append(*a, ack.GetNode()) }
@@ -48,7 +48,7 @@ func TestTheirs(t *testing.T) {
 		t.Error("who is of another region")
 	}
 	b.Witness("n1", &lofamov1.ForwardRequest{}, nil, time.Now())
-	b.Witness("inside", &lofamov1.ForwardRequest{}, nil, time.Now()) // has no neighbour elsewhere
+	b.Witness("inside", &lofamov1.ForwardRequest{}, nil, time.Now()) // has no neighbour in another region
 }
 
 // TestAcks: another region frees the logs of its own nodes, not of ours.
@@ -62,7 +62,7 @@ func TestAcks(t *testing.T) {
 	}
 }
 
-// TestOf: a region's word is of its own nodes, and of all of them.
+// TestOf: a region's verdicts cover all of its own nodes, and only those.
 func TestOf(t *testing.T) {
 	b := newPeers(t, &acks{})
 	v := &lofamov1.BorderVerdicts{Failed: []*lofamov1.BorderVerdict{{Node: "n3", Host: true}, {Node: "n1", Host: true, Dnp: true},

@@ -71,7 +71,8 @@ func (s *Server) Report(stream grpc.BidiStreamingServer[lofamov1.UpstreamReportR
 
 var errEnded = status.Error(codes.Unavailable, "this replica leads no longer: try another of the parent's")
 
-// read takes in what a stream brings. Where the term does not take it, neither is it read from the connection.
+// read passes a stream's messages to the term. While the term accepts none, it does not read from the connection
+// either.
 func (t *term) read(ctx context.Context, stream grpc.BidiStreamingServer[lofamov1.UpstreamReportRequest, lofamov1.UpstreamReportResponse],
 	name string, id export.Stream) error {
 	for {
@@ -94,7 +95,7 @@ func (t *term) read(ctx context.Context, stream grpc.BidiStreamingServer[lofamov
 	}
 }
 
-// answer passes on what the ledger says, until it refuses or the stream ends.
+// answer sends the ledger's answers until it refuses or the stream ends.
 func (s *Server) answer(ctx context.Context, stream grpc.BidiStreamingServer[lofamov1.UpstreamReportRequest,
 	lofamov1.UpstreamReportResponse],
 	out *outbox, t *term, failed <-chan error) error {
@@ -137,8 +138,8 @@ func codeOf(r export.Refusal) codes.Code {
 	}
 }
 
-// outbox is what a stream is to hear: the resume, then the newest acknowledgement, then perhaps a refusal. It
-// never blocks whoever fills it.
+// outbox holds the messages for a stream: the resume, then the newest acknowledgement, then perhaps a refusal.
+// Filling it never blocks.
 type outbox struct {
 	wake chan struct{} // room for one
 

@@ -6,8 +6,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// TestSpareOfARegion: a region that has put a node in place of another, of which its parent does not know yet, goes
-// on being heard.
+// TestSpareOfARegion: a region that has replaced a node, unknown to the parent, stays connected.
 func TestSpareOfARegion(t *testing.T) {
 	p := newParent(t)
 	west := newChild(t, "west", 0)

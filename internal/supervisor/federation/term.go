@@ -21,7 +21,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// term is one term of leadership. Its goroutine is Lead's; only fence, published and done are for others.
+// term is one term of leadership. Lead's goroutine owns it; other goroutines may use only fence, published and
+// done.
 type term struct {
 	e         *Parent
 	fence     store.Fence
@@ -37,7 +38,7 @@ type term struct {
 	queue    []job // to be committed, in order
 	bytes    int   // of the units in queue
 	inflight []job // with the committer
-	deaf     bool  // nothing is taken in: too much waits
+	deaf     bool  // no input is accepted: the backlog is full
 }
 
 // regionState is one region in a term.
@@ -50,7 +51,7 @@ type regionState struct {
 	groups map[string]awareness.GroupStatus // committed, by the parent's id
 }
 
-// job is one thing to be committed: a unit of a region, or that it is cut off or back.
+// job is one item to commit: a unit of a region, or the region's loss or return.
 type job struct {
 	region *regionState
 	unit   *export.Unit // nil: the region's presence
@@ -59,14 +60,14 @@ type job struct {
 	bytes  int
 }
 
-// published is what readers see.
+// published is the state for readers.
 type published struct {
 	m       view.Map
 	regions map[string]presence
-	newer   chan struct{} // closed when there is a newer one
+	newer   chan struct{} // closed when a newer one exists
 }
 
-// presence is what readers see of a region.
+// presence is a region's state for readers.
 type presence struct {
 	cut      bool
 	heard    time.Time // zero: not by this leader
@@ -134,10 +135,10 @@ func (e *Parent) newTerm(ctx context.Context, fence store.Fence) (*term, error) 
 	return t, nil
 }
 
-// forget takes what is kept of regions that are no longer in the configuration out of the store, and of the others the
-// nodes that another region has now. It returns the rest, and the revision of the last commit that took (0: none). A
-// region's head goes too, so that it passes everything on anew, and goes first: with it what is left would count as all
-// that there is, should a term end amid this and the next one have the region as it was.
+// forget deletes the stored state of regions that left the configuration, and nodes that now belong to another
+// region. It returns the remaining entries, and the revision of the last commit that it needed (0: none). The
+// region's head goes too, so that the region sends its whole map again. The head goes first: with it, the
+// remaining documents would count as complete if a term ended here and the next one had the region again.
 func (e *Parent) forget(ctx context.Context, w store.Committer, entries []store.Entry) (kept []store.Entry, revision uint64, err error) {
 	reasons := make(map[string]string)
 	drop := func(name, below string) bool {
@@ -180,7 +181,7 @@ func (e *Parent) forget(ctx context.Context, w store.Committer, entries []store.
 	return kept, revision, nil
 }
 
-// set puts a node into the map as it is to be shown.
+// set puts a node into the displayed map.
 func (t *term) set(n *lofamov1.Node) error {
 	entry, err := view.Restore(n)
 	if err != nil {
@@ -199,7 +200,7 @@ func (t *term) set(n *lofamov1.Node) error {
 	return nil
 }
 
-// publish shows readers what there is.
+// publish shows the current state to readers.
 func (t *term) publish() {
 	old := t.published.Load()
 	p := &published{m: t.builder.Map(t.reached), newer: make(chan struct{})}
@@ -220,7 +221,7 @@ func (p *published) with(t *term) *published {
 	return p
 }
 
-// told shows readers when the regions were heard, with the map as it is.
+// told shows readers the new time of the regions' messages, with an unchanged map.
 func (t *term) told() {
 	old := t.published.Load()
 	p := &published{m: old.m, newer: old.newer}
@@ -246,8 +247,8 @@ func (t *term) run(ctx context.Context) error {
 	}()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	t.relabel()          // since the term was made
-	t.all(export.Tick{}) // who is silent from the beginning is noticed too
+	t.relabel()          // changes since the term was made
+	t.all(export.Tick{}) // also notices regions that are silent from the beginning
 	for {
 		if t.inflight == nil && len(t.queue) > 0 {
 			t.inflight, t.queue, t.bytes = t.queue, nil, 0
@@ -279,7 +280,7 @@ func (t *term) run(ctx context.Context) error {
 	}
 }
 
-// setTimer is for the ledger that wants to be woken first; while nothing is taken in, for none.
+// setTimer arms the timer for the earliest wake-up of a ledger. It disarms it while no input is accepted.
 func (t *term) setTimer(timer *time.Timer) {
 	var first time.Time
 	for _, r := range t.regions {
@@ -322,7 +323,7 @@ func (t *term) take(in input) {
 	t.step(r, in.event)
 }
 
-// step gives an event to a ledger and does what it wants.
+// step passes an event to a ledger and performs its output.
 func (t *term) step(r *regionState, ev export.Event) {
 	now := t.e.now()
 	out := r.ledger.Step(now, ev)
@@ -353,7 +354,7 @@ func (t *term) step(r *regionState, ev export.Event) {
 	t.told()
 }
 
-// finish does what follows a commit: the map, and what the ledgers and the regions hear of it.
+// finish performs the work after a commit: it updates the map and informs the ledgers and the regions.
 func (t *term) finish(r result) error {
 	jobs := t.inflight
 	t.inflight = nil
@@ -430,7 +431,7 @@ func (t *term) show(d document) error {
 	return t.set(n)
 }
 
-// groupID is what the parent calls a region's group fault: two regions may have one of the same plane.
+// groupID is the parent's name for a region's group fault: two regions may have one for the same plane.
 func groupID(name, id string) string { return name + "/" + id }
 
 func (t *term) showGroup(d document, id string) error {
@@ -457,7 +458,7 @@ func (t *term) showGroup(d document, id string) error {
 	return nil
 }
 
-// shown is a group fault as it is to be shown: of a region that is cut off it is not known whether it still stands.
+// shown returns a group fault for display. If its region is cut off, its state is UNKNOWN.
 func (r *regionState) shown(g awareness.GroupStatus) awareness.GroupStatus {
 	if r.head.Cut {
 		g.State, g.Since, g.Rule = fault.Unknown, r.head.Since, awareness.RuleCutOff
@@ -465,14 +466,15 @@ func (r *regionState) shown(g awareness.GroupStatus) awareness.GroupStatus {
 	return g
 }
 
-// showGroups shows all group faults of the region anew.
+// showGroups updates all group faults of the region.
 func (r *regionState) showGroups(b *view.Builder) {
 	for _, g := range r.groups {
 		b.SetGroup(r.shown(g))
 	}
 }
 
-// showWarning shows a warning; what is NODE/COMPONENT/QUANTITY, and a component may have a slash in its name.
+// showWarning shows a warning. what has the form NODE/COMPONENT/QUANTITY, and a component name may contain a
+// slash.
 func (t *term) showWarning(d document, what string) error {
 	node, rest, _ := strings.Cut(what, "/")
 	at := strings.LastIndex(rest, "/")

@@ -14,7 +14,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 )
 
-// UplinkStore is what is read of the region's store. Identity and Whole block until it answers.
+// UplinkStore is the uplink's read access to the region's store. Identity and Whole block until the store answers.
 type UplinkStore interface {
 	// Identity fails with store.ErrNotLeader when the fence is gone.
 	Identity(ctx context.Context, fence store.Fence) (store.Identity, error)
@@ -27,23 +27,23 @@ type UplinkConfig struct {
 	Region string
 	Dims   string // of the whole torus
 	Store  UplinkStore
-	// Parents are the ids of the parent's replicas, Conn gives the connection to one of them.
+	// Parents are the ids of the parent's replicas; Conn returns the connection to one of them.
 	Parents []string
 	Conn    func(id string) *grpc.ClientConn
-	// Beat is how often the parent hears that all is passed on.
+	// Beat is the interval between messages to the parent that confirm that all changes were sent.
 	Beat   time.Duration
 	Logger *slog.Logger
 }
 
-// Uplink passes a region's committed map on to the parent of regions, while this replica leads the region. Its Feed (package export)
-// decides what is sent and when. The uplink runs the goroutines: a stream to whichever replica of the parent leads, and the reader of
-// the region's own store.
+// Uplink passes a region's committed map on to the parent of regions, while this replica leads the region. Its
+// Feed (package export) decides when to send which changes. The uplink runs the goroutines: a stream to the
+// parent's leader, and the reader of the region's own store.
 type Uplink struct {
 	cfg UplinkConfig
-	at  int // of Parents: the one that is tried next
+	at  int // index of the next of Parents to try
 }
 
-// NewUplink returns an uplink. It is for one goroutine.
+// NewUplink returns an uplink. It is not safe for concurrent use.
 func NewUplink(cfg UplinkConfig) *Uplink { return &Uplink{cfg: cfg} }
 
 // The pauses between two attempts.
@@ -111,7 +111,7 @@ func (c *Uplink) stream(ctx context.Context, conn *grpc.ClientConn, fence store.
 	return err
 }
 
-// session is one stream. Its feed, and what it reads, belong to the goroutine of run.
+// session is one stream. Its feed and its reads belong to the goroutine of run.
 type session struct {
 	cfg    UplinkConfig
 	ctx    context.Context // ends with the session
@@ -123,12 +123,12 @@ type session struct {
 	heard   chan *lofamov1.UpstreamReportResponse
 	ended   chan error
 
-	stopReading context.CancelFunc // nil: nothing is read
+	stopReading context.CancelFunc // nil: no read in progress
 	changes     <-chan store.Change
 	whole       <-chan copied
 }
 
-// copied is what came of reading all.
+// copied is the result of reading the whole store.
 type copied struct {
 	change *lofamov1.UpstreamChange
 	err    error
@@ -158,13 +158,13 @@ func (s *session) run(begin export.Begin) error {
 				return err
 			}
 		case all := <-s.whole:
-			s.whole = nil // nobody is left to wait for
+			s.whole = nil // no reader is left to wait for
 			if all.err != nil {
 				return all.err
 			}
 			s.step(export.Copied{UpstreamChange: all.change})
 		case <-beat.C:
-			if len(s.waiting) == 0 { // what waits says that we live
+			if len(s.waiting) == 0 { // a waiting message shows that we are alive
 				s.step(export.Beat{})
 			}
 		}
@@ -205,7 +205,7 @@ func (s *session) changed(ch store.Change, ok bool) error {
 // kinds are the documents that are passed on.
 var kinds = []string{export.KindNodes, export.KindGroups, export.KindWarnings, export.KindMaintenance, export.KindTopology}
 
-// read changes what is read of the store.
+// read starts, stops or replaces the reader of the store.
 func (s *session) read(o export.Orders) {
 	if o.Read == export.ReadOn {
 		return
@@ -232,10 +232,10 @@ func (s *session) read(o export.Orders) {
 	}()
 }
 
-// awaitReader waits until what was reading, which is stopped, has ended.
+// awaitReader waits until the stopped reader has ended.
 func (s *session) awaitReader() {
 	if s.changes != nil {
-		for range s.changes { // what it still had comes to nothing
+		for range s.changes { // discard its remaining changes
 		}
 	}
 	if s.whole != nil {
@@ -243,7 +243,7 @@ func (s *session) awaitReader() {
 	}
 }
 
-// send sends what it is given, in order, until the session ends.
+// send sends queued messages in order until the session ends.
 func (s *session) send() {
 	for {
 		select {
@@ -252,7 +252,7 @@ func (s *session) send() {
 		case list := <-s.toSend:
 			for _, m := range list {
 				if err := s.stream.Send(m); err != nil {
-					return // receive knows why
+					return // receive has the cause
 				}
 			}
 		}

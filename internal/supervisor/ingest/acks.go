@@ -14,23 +14,23 @@ import (
 )
 
 const (
-	// holdTime is how long an ack waits for something on which it can be carried. What it delays is
-	// only the room in the sender's log.
+	// holdTime is the time an ack waits for a message that can carry it. The wait costs only space in the sender's
+	// log.
 	holdTime = 5 * time.Millisecond
-	// failedTime is how long what could not be sent waits for the half to be heard of again.
+	// failedTime is the time an unsendable ack waits for the next message from its half.
 	failedTime = time.Second
-	// maxHeld bounds the halves for which acks wait, and maxHeldAcks the acks of each. Beyond them acks
-	// are dropped and counted: a half sends again what is not acknowledged.
+	// maxHeld bounds the halves with waiting acks, and maxHeldAcks the acks of each. Further acks are dropped and
+	// counted: a half resends every unacknowledged report.
 	maxHeld     = 4096
 	maxHeldAcks = 4 * servicenet.MaxAcks
 )
 
-// dest is to whom acks go: a half, at any address that is known to be its own, or one place that may be
-// anybody's: a relay, or an address from which a datagram of the half came that may be a copy of an old
-// one. What is for the half is never carried to such a place.
+// dest is the destination of acks: either a half, at any address known to be its own, or one single place that may
+// belong to anybody. Such a place is a relay, or the source address of a datagram that may be a replay. Messages
+// for the half never go to such a place.
 type dest struct {
 	origin fault.Origin
-	only   engine.To // zero: the half, wherever it was heard last
+	only   engine.To // zero: the half, at its latest address
 }
 
 // held are the acks that wait for one destination.
@@ -42,17 +42,17 @@ type held struct {
 	failed bool // could not be sent: waits for the next sign of the half, not to be sent at due
 }
 
-// ackTable holds acks back for a short time, so that they are carried on what is sent anyway (seed 002
-// §3). It reads no clock and has no lock: its owner brings both.
+// ackTable delays acks for a short time so that other messages can carry them (seed 002 §3). It reads no clock and
+// has no lock: its owner provides both.
 type ackTable struct {
 	halves map[dest]*held
-	// In the order in which they are due; each hold is as long as the others.
+	// Ordered by due time; all delays are equal.
 	waiting, failed []*held
 }
 
 func newAckTable() *ackTable { return &ackTable{halves: make(map[dest]*held)} }
 
-// hold takes an ack. It says whether there was room.
+// hold stores an ack. It reports whether there was room.
 func (t *ackTable) hold(now time.Time, d dest, to engine.To, ack *lofamov1.Ack) bool {
 	h := t.halves[d]
 	if h == nil {
@@ -75,14 +75,14 @@ func (t *ackTable) hold(now time.Time, d dest, to engine.To, ack *lofamov1.Ack) 
 	return true
 }
 
-// joins says whether one ack may stand for both. What a later version adds to one may not be so of the other.
+// joins reports whether one ack may replace both. Acks with unknown fields of a later version are never merged.
 func joins(a, b *lofamov1.Ack) bool {
 	return len(a.ProtoReflect().GetUnknown()) == 0 && len(b.ProtoReflect().GetUnknown()) == 0 &&
 		a.GetStatus() == b.GetStatus() && a.GetEpoch() == b.GetEpoch() && a.GetHighestEpoch() == b.GetHighestEpoch() &&
 		len(a.GetSeqs())+len(b.GetSeqs()) <= servicenet.MaxAckSeqs
 }
 
-// keep takes back what could not be sent, where the half may be heard of elsewhere.
+// keep takes back acks that could not be sent, if the half may reappear at another address.
 func (t *ackTable) keep(now time.Time, d dest, to engine.To, acks []*lofamov1.Ack) bool {
 	h := t.halves[d]
 	if h == nil {
@@ -100,7 +100,7 @@ func (t *ackTable) keep(now time.Time, d dest, to engine.To, acks []*lofamov1.Ac
 	return true
 }
 
-// take removes what waits for a destination.
+// take removes and returns the acks that wait for a destination.
 func (t *ackTable) take(d dest) []*lofamov1.Ack {
 	h := t.halves[d]
 	if h == nil {
@@ -121,8 +121,7 @@ func (t *ackTable) remove(h *held) {
 	}
 }
 
-// due removes and returns what has waited long enough, one destination at a time; lost counts the acks
-// that were given up.
+// due removes and returns the acks whose delay is over, one destination at a time. lost counts the dropped acks.
 func (t *ackTable) due(now time.Time) (h *held, lost int) {
 	if len(t.waiting) > 0 && !now.Before(t.waiting[0].due) {
 		h = t.waiting[0]
@@ -135,7 +134,7 @@ func (t *ackTable) due(now time.Time) (h *held, lost int) {
 	return h, lost
 }
 
-// wake is when something will be due; zero: nothing waits.
+// wake returns the next due time; zero: no ack waits.
 func (t *ackTable) wake() time.Time {
 	var wake time.Time
 	for _, list := range [][]*held{t.waiting, t.failed} {
@@ -146,8 +145,8 @@ func (t *ackTable) wake() time.Time {
 	return wake
 }
 
-// pack takes from the front of a list as many acks as one message may have and fit into room bytes; an
-// ack that does not fit whole is divided. Of a list that is not empty it takes at least one number.
+// pack takes acks from the front of a list, as many as one message may have and as fit into room bytes. It splits
+// an ack that does not fit whole. From a non-empty list it takes at least one sequence number.
 func pack(acks []*lofamov1.Ack, room int) (now, rest []*lofamov1.Ack) {
 	for len(acks) > 0 && len(now) < servicenet.MaxAcks {
 		a := acks[0]
@@ -175,7 +174,7 @@ func pack(acks []*lofamov1.Ack, room int) (now, rest []*lofamov1.Ack) {
 	return now, acks
 }
 
-// ackSize is what an ack adds to a message.
+// ackSize returns the bytes that an ack adds to a message.
 func ackSize(a *lofamov1.Ack) int { return 1 + protowire.SizeBytes(proto.Size(a)) }
 
 // part is an ack of some of the numbers.

@@ -37,7 +37,7 @@ func TestCommittedIsCarried(t *testing.T) {
 	if len(acks) != 2 || acks[0].GetStatus() != lofamov1.Ack_RECEIVED || !slices.Equal(acks[1].GetSeqs(), []uint64{1, 2, 3}) || acks[1].GetLeader() != "s9" {
 		t.Errorf("acks %v", acks)
 	}
-	// What nothing carries goes by itself.
+	// Acks without a carrier get a message of their own.
 	r.run(t, false)
 	r.wire.await(t, 2)
 	for range 100 {
@@ -49,7 +49,8 @@ func TestCommittedIsCarried(t *testing.T) {
 	}
 }
 
-// TestNoQuorumIsSaid beside the acks, and with what is told of the map: else what may be old looks like news.
+// TestNoQuorumIsSaid checks that the acks and the map's updates both report a missing quorum: otherwise stale data
+// looks fresh.
 func TestNoQuorumIsSaid(t *testing.T) {
 	a := newAuthority(t)
 	r, h := a.replica(t, "s1", nil), a.half(t, host0)
@@ -71,8 +72,8 @@ func TestNoQuorumIsSaid(t *testing.T) {
 	}
 }
 
-// TestAcksFitTheirMessages: whatever has to be said, every message is within its bounds, and every number
-// is said once.
+// TestAcksFitTheirMessages: for any set of acks, every message stays within its bounds and every sequence number
+// is acknowledged once.
 func TestAcksFitTheirMessages(t *testing.T) {
 	a := newAuthority(t)
 	h, relay := a.half(t, host0), a.half(t, host1)
@@ -157,7 +158,7 @@ func TestAckTableIsBounded(t *testing.T) {
 	if n != maxHeld-1 || len(tab.halves) != 0 || !tab.wake().IsZero() {
 		t.Errorf("%d due, %d left", n, len(tab.halves))
 	}
-	// What could not be sent waits longer, is not sent by itself, and is given up in the end.
+	// Unsent acks wait longer, get no message of their own, and are finally dropped.
 	relay := engine.To{Relayed: true}
 	if !tab.keep(now, dest{origin: origin(1)}, engine.To{}, []*lofamov1.Ack{committed(1)}) || tab.keep(now, dest{origin(2), relay}, relay, nil) {
 		t.Error("kept what is behind a relay, or not what is not")
@@ -170,8 +171,8 @@ func TestAckTableIsBounded(t *testing.T) {
 	}
 }
 
-// TestReplaysGetNothingOfTheHalf: who replays a recorded report, or a whole exchange, gets at its own
-// address the answer that is due to it, and never what waits for the half.
+// TestReplaysGetNothingOfTheHalf: an attacker that replays a recorded report, or a whole exchange, receives only
+// the answer to that message at its own address, and never the messages that wait for the half.
 func TestReplaysGetNothingOfTheHalf(t *testing.T) {
 	a := newAuthority(t)
 	r, h := a.replica(t, "s1", nil), a.half(t, host0)
@@ -207,8 +208,8 @@ func TestReplaysGetNothingOfTheHalf(t *testing.T) {
 	}
 }
 
-// TestFailedAcksDelayNobody: while the acks of one half wait for a second because they could not be sent,
-// those of others wait no longer than ever.
+// TestFailedAcksDelayNobody: while unsendable acks of one half wait for a second, the delay of the others' acks is
+// unchanged.
 func TestFailedAcksDelayNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAuthority(t)

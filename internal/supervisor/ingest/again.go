@@ -14,14 +14,14 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// How often damage is answered, per second: by this supervisor, and to one source. An answer is larger
-// than the smallest packet that asks for it, and sources can be forged, so it must not be much.
+// Answers to damaged packets per second: in total, and to one source. An answer is larger than the smallest packet
+// that triggers it, and sources can be forged, so the rates must stay low.
 const (
 	againRate        = 200
 	againBurst       = 50
 	againSourceRate  = 10
 	againSourceBurst = 5
-	// againSources bounds the sources that are remembered; the one that was silent longest is forgotten.
+	// againSources bounds the remembered sources; the least recently active one is forgotten.
 	againSources = 1024
 )
 
@@ -43,7 +43,7 @@ func newAgainLimit() *againLimit {
 	return &againLimit{all: rate.NewLimiter(againRate, againBurst), sources: make(map[netip.AddrPort]*list.Element), recent: list.New()}
 }
 
-// allow says whether a damaged packet of a source is answered now.
+// allow reports whether a damaged packet of a source gets an answer now.
 func (l *againLimit) allow(now time.Time, from netip.AddrPort) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,8 +61,8 @@ func (l *againLimit) allow(now time.Time, from netip.AddrPort) bool {
 	return e.Value.(*source).limit.AllowN(now, 1) && l.all.AllowN(now, 1)
 }
 
-// Again asks a source for what came damaged from it, within limits. It is signed, once and for all: who
-// is there is not known, and there is nothing in it that changes.
+// Again asks a source to resend a damaged message, within the rate limits. The request is signed only once: the
+// sender is unknown, and the content never changes.
 func (s *Sender) Again(from paths.Place) {
 	if !s.limit.allow(time.Now(), from.Addr) {
 		s.cfg.Metrics.Again.WithLabelValues(metrics.AgainLimited).Inc()
@@ -78,7 +78,7 @@ func (s *Sender) Again(from paths.Place) {
 	}
 }
 
-// sealAgain makes what again returns.
+// sealAgain returns the function that seals the answer once.
 func sealAgain(signer servicenet.Signer) func() ([]byte, error) {
 	return sync.OnceValues(func() ([]byte, error) {
 		return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_Again{Again: &lofamov1.Again{}}}, signer)

@@ -13,7 +13,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// sink counts what it is given.
+// sink counts the digests it receives.
 type sink struct{ restated, whole atomic.Int64 }
 
 func (s *sink) Term() uint64 { return 7 }
@@ -31,8 +31,8 @@ type drain struct{}
 
 func (drain) Send(netip.AddrPort, []byte) error { return nil }
 
-// BenchmarkDigest is what a digest that says nothing new costs at the supervisor that receives it, from the
-// datagram to its RECEIVED: its MAC, its decoding, the recognition, the answer.
+// BenchmarkDigest measures an unchanged digest at the receiving supervisor, from the datagram to its RECEIVED:
+// MAC, decoding, recognition and answer.
 func BenchmarkDigest(b *testing.B) {
 	a := newAuthority(b)
 	end := new(sink)

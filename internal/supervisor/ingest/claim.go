@@ -7,7 +7,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// The fields by which an envelope leads to its message's body.
+// Field numbers on the path from an envelope to its message's body.
 var (
 	payloadField = fieldOf((*lofamov1.Envelope)(nil).ProtoReflect(), "payload")
 	nonceField   = fieldOf((*lofamov1.Answer)(nil).ProtoReflect(), "nonce")
@@ -20,8 +20,9 @@ func fieldOf(m protoreflect.Message, name protoreflect.Name) protowire.Number {
 	return m.Descriptor().Fields().ByName(name).Number()
 }
 
-// claimedNonce returns the nonce of the answer that an unverified envelope claims to hold, direct or relayed; nil if there is none. The claim
-// decides only the place in the queue, and only while that challenge is awaited.
+// claimedNonce returns the nonce of the answer that an unverified envelope claims to contain, direct or relayed,
+// or nil if there is none. The claim only decides the place in the queue, and only while the answer to that
+// challenge is pending.
 func claimedNonce(envelope []byte) []byte {
 	msg := field(envelope, payloadField)
 	if answer := field(msg, answerField); answer != nil {
@@ -31,8 +32,8 @@ func claimedNonce(envelope []byte) []byte {
 	return field(field(field(inner, payloadField), answerField), nonceField)
 }
 
-// field returns the first field of that number, which holds bytes; nil when there is none before the
-// first thing that does not parse.
+// field returns the first length-delimited field of that number. It returns nil if there is none before the first
+// parse error.
 func field(b []byte, want protowire.Number) []byte {
 	for len(b) > 0 {
 		num, typ, n := protowire.ConsumeTag(b)

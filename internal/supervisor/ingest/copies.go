@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	// crowded is how long a datagram waits for a worker in a crowd: half of the time after which its sender tries again.
+	// crowded is the queueing delay of a datagram that indicates load: half of the sender's retry interval.
 	crowded = 15 * time.Millisecond
-	// copyTime is for how long, twice that at most, copies are known: then a sender that has heard nothing is
-	// answered again.
+	// copyTime is the time a copy is remembered, at most twice that. After that, a sender that received no answer
+	// gets one again.
 	copyTime = 250 * time.Millisecond
 	// copiesMost bounds the datagrams that are remembered of one copyTime; copies of more are verified.
 	copiesMost = 1 << 14
 )
 
-// copies remembers which reports were taken lately. When more come than can be verified in the time after which
-// their senders try again, the copies would make it later still for all. Only what was verified is remembered, by what
-// was verified; a copy is known by what it claims, and believed for nothing but that it may be dropped.
+// copies remembers recently accepted reports. When reports arrive faster than they can be verified, senders retry,
+// and the retries would delay all verification further. Only verified reports are remembered. A copy is recognised
+// by its unverified claims, which can only cause it to be dropped.
 type copies struct {
 	mu            sync.Mutex
 	begun         time.Time // of latest
@@ -31,7 +31,7 @@ type copies struct {
 	crowd         time.Time // when something had last waited for long
 }
 
-// take notes that reports were taken.
+// take remembers accepted reports.
 func (c *copies) take(key string, now time.Time) {
 	if key == "" {
 		return
@@ -44,8 +44,8 @@ func (c *copies) take(key string, now time.Time) {
 	}
 }
 
-// has says whether the reports that an envelope claims were taken lately, and too much comes to look at copies; waited is
-// for how long it has waited. Only in a crowd is the envelope looked at.
+// has reports whether the reports that an envelope claims were accepted recently. It looks at the envelope only
+// under load; waited is the envelope's time in the queue.
 func (c *copies) has(envelope []byte, now time.Time, waited time.Duration) bool {
 	if !c.crowds(now, waited) {
 		return false
@@ -62,7 +62,7 @@ func (c *copies) has(envelope []byte, now time.Time, waited time.Duration) bool 
 	return latest || older
 }
 
-// crowds notes for how long something has waited, and says whether there is a crowd.
+// crowds records a queueing delay, and reports whether the intake is under load.
 func (c *copies) crowds(now time.Time, waited time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -72,7 +72,7 @@ func (c *copies) crowds(now time.Time, waited time.Duration) bool {
 	return now.Sub(c.crowd) <= copyTime
 }
 
-// turn forgets what is too old.
+// turn forgets expired entries.
 func (c *copies) turn(now time.Time) {
 	since := now.Sub(c.begun)
 	if c.latest != nil && since < copyTime {
@@ -85,7 +85,7 @@ func (c *copies) turn(now time.Time) {
 	c.latest, c.begun = make(map[string]struct{}), now
 }
 
-// takenKey is the key of reports that were verified; empty for what is not remembered, digests.
+// takenKey returns the key of verified reports. It returns "" for digests, which are not remembered.
 func takenKey(list []fault.Report) string {
 	var key []byte
 	for i := range list {
@@ -113,8 +113,8 @@ var (
 	digestField  = fieldOf((*lofamov1.Report)(nil).ProtoReflect(), "digest")
 )
 
-// copyKey is takenKey of what an envelope that nobody has verified yet says it holds. The same reports sent again
-// have the same key unless they are bundled otherwise.
+// copyKey returns the takenKey that an unverified envelope claims. Resent reports have the same key unless they
+// are bundled differently.
 func copyKey(envelope []byte) string {
 	var key []byte
 	var id lofamov1.ReportID
@@ -130,7 +130,7 @@ func copyKey(envelope []byte) string {
 		}
 		if num == listField && typ == protowire.BytesType {
 			report, _ := protowire.ConsumeBytes(b[n:])
-			// What is left out is as in the one before.
+			// Omitted fields equal those of the previous report.
 			if hasNumber(report, digestField) || (proto.UnmarshalOptions{Merge: true}).Unmarshal(field(report, idField), &id) != nil {
 				return ""
 			}
@@ -143,7 +143,7 @@ func copyKey(envelope []byte) string {
 	return string(key)
 }
 
-// hasNumber says whether there is a field of that number, or something that does not parse.
+// hasNumber reports whether b has a field of that number or a parse error.
 func hasNumber(b []byte, want protowire.Number) bool {
 	for len(b) > 0 {
 		num, _, n := protowire.ConsumeField(b)

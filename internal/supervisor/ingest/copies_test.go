@@ -9,8 +9,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// TestCopiesInACrowd: a report that is sent again while its first copy was taken a moment ago is dropped before its
-// signature is verified, but only where datagrams wait.
+// TestCopiesInACrowd: a resent report is dropped before its signature is verified if its first copy was accepted a
+// moment ago, but only while datagrams wait.
 func TestCopiesInACrowd(t *testing.T) {
 	a := newAuthority(t)
 	h, other := a.half(t, host0), a.half(t, host1)
@@ -61,7 +61,7 @@ func TestForwardedCopiesInACrowd(t *testing.T) {
 	}
 }
 
-// TestCopiesAreForgotten: who sends again later is answered again.
+// TestCopiesAreForgotten: a later resend gets an answer again.
 func TestCopiesAreForgotten(t *testing.T) {
 	var c copies
 	report := newAuthority(t).half(t, host0).reports(t, 5, 1, false, servicenet.SealOptions{})
@@ -89,7 +89,7 @@ func TestCopiesAreForgotten(t *testing.T) {
 	}
 }
 
-// TestKeys: what was verified is known again by what its copy claims.
+// TestKeys: the key of verified reports equals the key that a copy claims.
 func TestKeys(t *testing.T) {
 	a := newAuthority(t)
 	h := a.half(t, host0)

@@ -7,8 +7,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// DirectAddr returns where a node's host half is reached straight, by what it last proved or else by the
-// configuration, and from which port. False: only the torus reaches it.
+// DirectAddr returns the direct address of a node's host half, and the port to send from. The latest proven
+// address comes before the configured one. ok is false if only the torus reaches the half.
 func (s *Sender) DirectAddr(id fault.NodeID) (to netip.AddrPort, from Port, ok bool) {
 	at, ok, err := s.place(fault.Origin{Node: id, Half: fault.HalfHost}, engine.To{})
 	if err != nil || !ok {

@@ -27,30 +27,30 @@ type ExchangeConfig struct {
 	Logger  *slog.Logger
 }
 
-// Exchanges establishes paths with halves: the machine of package paths, its keys, and the sessions that
-// come of it. Its methods may be called from any goroutine.
+// Exchanges establishes paths with halves: it owns the machine of package paths, its keys, and the resulting
+// sessions. Its methods may be called from any goroutine.
 type Exchanges struct {
 	cfg   ExchangeConfig
 	table *sessions.Table
 
 	mu      sync.Mutex
 	machine *paths.Machine
-	keys    map[uint64]*servicenet.SessionKey // of the exchanges that the machine knows
+	keys    map[uint64]*servicenet.SessionKey // of the machine's present exchanges
 	ended   []endedSession                    // the oldest first: still in the table
 	wake    time.Time
 }
 
-// endedSession is one that the machine has ended.
+// endedSession is a session that the machine has ended.
 type endedSession struct {
 	id uint64
 	at time.Time
 }
 
-// lateTime is how long what was sent under a session before its end may be on its way. Then it gives up its
-// place in the table: the oldest there are mostly in use.
+// lateTime is the longest time a message may be in flight after its session ended. After that the session leaves
+// the table, because the oldest sessions in the table are mostly in use.
 const lateTime = time.Second
 
-// NewExchanges returns exchanges with nobody.
+// NewExchanges returns Exchanges without any sessions.
 func NewExchanges(cfg ExchangeConfig) *Exchanges {
 	for o := paths.Outcome(1); int(o) < paths.NumOutcomes; o++ {
 		cfg.Metrics.PathRequests.WithLabelValues(o.String()) // begins at 0
@@ -68,8 +68,7 @@ func (x *Exchanges) Verifier(v servicenet.Verifier) servicenet.Verifier {
 // Drop forgets the sessions with a half: their MACs no longer prove anything, and the half signs again.
 func (x *Exchanges) Drop(o fault.Origin) { x.table.Drop(o.String()) }
 
-// grant makes a session: a key of our own for this exchange, the secret that both ends' keys give, and a
-// random name.
+// grant makes a session: a fresh key of our own, the secret derived from both ends' keys, and a random name.
 func (x *Exchanges) grant(r paths.Request) (paths.Grant, error) {
 	private, err := ecdh.X25519().GenerateKey(rand.Reader)
 	if err != nil {
@@ -92,7 +91,7 @@ func (x *Exchanges) grant(r paths.Request) (paths.Grant, error) {
 	}
 }
 
-// sessionID is a random name; it is not 0.
+// sessionID returns a random name other than 0.
 func sessionID() uint64 {
 	for {
 		var b [8]byte
@@ -129,7 +128,7 @@ func (x *Exchanges) step(event func(*paths.Machine) paths.Output) paths.Output {
 	return out
 }
 
-// request takes a REQ.
+// request processes a REQ.
 func (x *Exchanges) request(now time.Time, m *lofamov1.PathRequest, from paths.Place) paths.Output {
 	return x.step(func(machine *paths.Machine) paths.Output {
 		return machine.Request(now, paths.Request{
@@ -139,7 +138,7 @@ func (x *Exchanges) request(now time.Time, m *lofamov1.PathRequest, from paths.P
 	})
 }
 
-// ack takes an ACK.
+// ack processes an ACK.
 func (x *Exchanges) ack(m *lofamov1.PathAck, from paths.Place) paths.Output {
 	return x.step(func(machine *paths.Machine) paths.Output {
 		o := servicenet.OriginOf(m)
@@ -147,9 +146,9 @@ func (x *Exchanges) ack(m *lofamov1.PathAck, from paths.Place) paths.Output {
 	})
 }
 
-// heard notes a verified message of a half: signed in an epoch, or under a session (not 0). To a half that
-// started anew nothing goes under its sessions of before. What still comes under them was sent before, and
-// is judged by its epoch like all that is old.
+// heard records a verified message of a half: signed in an epoch, or under a session (not 0). A restarted half
+// gets no messages under its old sessions. Late messages under those sessions are judged by their epoch, like all
+// old messages.
 func (x *Exchanges) heard(o fault.Origin, epoch fault.Epoch, session uint64, from paths.Place) paths.Output {
 	return x.step(func(machine *paths.Machine) paths.Output {
 		if session != 0 {
@@ -176,7 +175,7 @@ func (x *Exchanges) tick(now time.Time) (out paths.Output, wake time.Time) {
 	return out, wake
 }
 
-// reply says how the answer to a datagram, named by its first report, is sealed.
+// reply returns the seal options for the answer to a datagram, named by its first report.
 func (x *Exchanges) reply(id fault.ReportID) servicenet.SealOptions {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -184,7 +183,7 @@ func (x *Exchanges) reply(id fault.ReportID) servicenet.SealOptions {
 	return x.options(session, sum)
 }
 
-// seal says how something else for a half is sealed.
+// seal returns the seal options for other messages to a half.
 func (x *Exchanges) seal(o fault.Origin) servicenet.SealOptions {
 	x.mu.Lock()
 	defer x.mu.Unlock()

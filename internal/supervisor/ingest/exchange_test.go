@@ -17,8 +17,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// TestSession: REQ, REP, ACK; from then on digests come and acks go under MACs, with the checksum that
-// was chosen.
+// TestSession: REQ, REP, ACK; from then on digests and acks travel under MACs, with the negotiated checksum.
 func TestSession(t *testing.T) {
 	a := newAuthority(t)
 	r, h := a.replica(t, "s1", nil), a.half(t, host0)
@@ -45,7 +44,7 @@ func TestSession(t *testing.T) {
 			t.Errorf("session %#x, checksum %s: want those of the path", o.Session, env.GetChecksumAlgorithm())
 		}
 	}
-	// Only digests may come under a MAC.
+	// Only digests may use a MAC.
 	if _, err := servicenet.SealReports(r.leader.inputs()[1].Reports.List, nil, h.signer, session); err == nil {
 		t.Error("a report was sealed with a MAC")
 	}
@@ -60,8 +59,8 @@ func TestSession(t *testing.T) {
 	}
 }
 
-// TestSupervisorRestart: sessions are gone; what comes under them is refused and counted, and the signed
-// retry works.
+// TestSupervisorRestart: sessions are lost; messages under them are refused and counted, and the signed retry
+// works.
 func TestSupervisorRestart(t *testing.T) {
 	a := newAuthority(t)
 	before, h := a.replica(t, "s1", nil), a.half(t, host0)
@@ -75,7 +74,7 @@ func TestSupervisorRestart(t *testing.T) {
 	if sent := r.wire.sent(); len(sent) != 1 || h.open(t, sent[0]).Session != 0 || len(r.leader.inputs()) != 1 {
 		t.Errorf("the signed retry had %d answers", len(sent))
 	}
-	// The path is asked for anew, under the next id.
+	// The half requests the path again, under the next id.
 	r.establish(t, h, 2, eth0, 0)
 	r.get(eth0, 0, h.reports(t, 5, 1, false, servicenet.SealOptions{}))
 	if sent := r.wire.sent(); h.open(t, sent[len(sent)-1]).Session == 0 {
@@ -83,8 +82,8 @@ func TestSupervisorRestart(t *testing.T) {
 	}
 }
 
-// TestHalfRestart: a half that has lost its session is answered with signatures, whether it says so by
-// its epoch or by asking again.
+// TestHalfRestart: a half that has lost its session gets signed answers, whether its epoch or a new request
+// reveals the loss.
 func TestHalfRestart(t *testing.T) {
 	a := newAuthority(t)
 	r, h := a.replica(t, "s1", nil), a.half(t, host0)
@@ -110,7 +109,7 @@ func TestHalfRestart(t *testing.T) {
 	if last().Session != 0 {
 		t.Error("a half of a higher epoch is answered under the old session")
 	}
-	// What was sent before and comes late does not bring the session back.
+	// A late message from before does not revive the session.
 	r.get(eth0, 0, h.reports(t, 5, 1, true, session))
 	if last().Session != 0 {
 		t.Error("the old session is used again")
@@ -172,7 +171,7 @@ func TestChallengeOnAllPaths(t *testing.T) {
 	}
 }
 
-// TestReissue: what could not be sent goes by the next path that the half establishes.
+// TestReissue: unsent messages leave by the next path that the half establishes.
 func TestReissue(t *testing.T) {
 	a := newAuthority(t)
 	r, h := a.replica(t, "s1", nil), a.half(t, host0)
@@ -189,7 +188,7 @@ func TestReissue(t *testing.T) {
 	r.get(eth1, 1, h.request(t, 5, 1))
 	h.agree(t, h.open(t, r.wire.await(t, 1)[0]).Msg.GetPathReply())
 	r.get(eth1, 1, h.ack(t, 5, 1))
-	// It goes on the reply or, where that overtook it, on its repetition or by the path.
+	// The ack leaves on the reply or, if it missed that, on the reply's repetition or by the path.
 	var acks []*lofamov1.Ack
 	until(t, "the ack that could not be sent", func() bool {
 		for _, d := range r.wire.sent() {
@@ -202,8 +201,8 @@ func TestReissue(t *testing.T) {
 	}
 }
 
-// TestEndedSessionsLeaveTheTable, once nothing sent under them can be on its way: what a cluster's halves
-// have done with over the days must not put those out that are in use.
+// TestEndedSessionsLeaveTheTable: an ended session leaves the table once no message under it can be in flight.
+// Sessions that halves end over days must not displace sessions in use.
 func TestEndedSessionsLeaveTheTable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAuthority(t)
@@ -219,7 +218,7 @@ func TestEndedSessionsLeaveTheTable(t *testing.T) {
 		now := r.establish(t, h, 3, eth1, 1)
 		r.get(eth0, 0, h.reports(t, 5, 1, true, old))
 		r.get(eth1, 1, h.reports(t, 5, 1, true, now))
-		taken := len(r.leader.inputs()) + len(r.intake.restater.pending) // it says nothing new
+		taken := len(r.leader.inputs()) + len(r.intake.restater.pending) // an unchanged digest
 		if n := r.refused("session"); taken != 2 || x.table.Len() != 2 || n != 1 {
 			t.Errorf("%d inputs, %d sessions, %v refused", taken, x.table.Len(), n)
 		}

@@ -14,7 +14,7 @@ type diagnosed struct {
 	said []*lofamov1.ProcedureStatus
 }
 
-// register has it take the answers to diagnoses and procedures.
+// register makes d the receiver of answers to diagnoses and procedures.
 func (d *diagnosed) register(c *IntakeConfig) {
 	c.Orders.Register(servicenet.OrderDiagnosis, Answers{Take: func(m *lofamov1.Message) { d.got = append(d.got, m.GetDiagnosisFindings()) }})
 	c.Orders.Register(servicenet.OrderProcedure, Answers{Take: func(m *lofamov1.Message) { d.said = append(d.said, m.GetProcedureStatus()) }})
@@ -28,7 +28,7 @@ func findings(t testing.TB, h *half) []byte {
 	}}})
 }
 
-// What a half says of a procedure goes the same ways.
+// A half's procedure statuses take the same paths.
 func TestStatusesGoToTheLeader(t *testing.T) {
 	a := newAuthority(t)
 	h, relay := a.half(t, dnp0), a.half(t, host1)
@@ -65,7 +65,8 @@ func TestStatusesGoToTheLeader(t *testing.T) {
 	}
 }
 
-// Findings go to the diagnosis where this replica leads, straight or relayed, and to the leader elsewhere; never to the engine.
+// Findings go to the diagnosis if this replica leads, directly or relayed, and otherwise to the leader; never to
+// the engine.
 func TestFindingsGoToTheLeader(t *testing.T) {
 	a := newAuthority(t)
 	h, relay := a.half(t, dnp0), a.half(t, host1)
@@ -103,14 +104,14 @@ func TestFindingsGoToTheLeader(t *testing.T) {
 	}
 }
 
-// acted remembers what became of acts.
+// acted records the statuses of acts.
 type acted struct{ said []*lofamov1.ActStatus }
 
 func (a *acted) register(c *IntakeConfig) {
 	c.Orders.Register(servicenet.OrderAct, Answers{Take: func(m *lofamov1.Message) { a.said = append(a.said, m.GetActStatus()) }})
 }
 
-// What becomes of an act goes to the leader, straight or through the torus; where nobody orders any it is dropped.
+// Act statuses go to the leader, directly or through the torus. A replica that orders no acts drops them.
 func TestActStatusesGoToTheLeader(t *testing.T) {
 	a := newAuthority(t)
 	h, relay := a.half(t, dnp0), a.half(t, host1)

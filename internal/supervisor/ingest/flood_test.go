@@ -20,7 +20,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// newEngine is a leader on a store in memory; 0 stands for a queue's usual length.
+// newEngine returns a leader on an in-memory store; 0 stands for a queue's default length.
 func newEngine(t *testing.T, st *memstore.Store, sender *Sender, m *metrics.Metrics, queue, backlog int) *engine.Engine {
 	t.Helper()
 	dims := grid.Dims{X: 2, Y: 1, Z: 1}
@@ -36,13 +36,13 @@ func newEngine(t *testing.T, st *memstore.Store, sender *Sender, m *metrics.Metr
 	return e
 }
 
-// heard is what the halves have been told of their reports.
+// heard collects the acks that the halves received.
 type heard struct {
 	mu                  sync.Mutex
 	received, committed map[fault.ReportID]bool
 }
 
-// flooded is a socket that opens at once what is sent to the halves.
+// flooded is a socket that immediately opens messages to the halves.
 type flooded struct {
 	heard
 	verify servicenet.Verifier
@@ -73,16 +73,16 @@ func (f *flooded) counts() (received, committed int) {
 	return len(f.received), len(f.committed)
 }
 
-// wants says whether the half would send a report again.
+// wants reports whether the half would resend a report.
 func (f *flooded) wants(id fault.ReportID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return !f.committed[id]
 }
 
-// TestFlood (row 15 of the fault catalogue): many times more reports than the queues hold, sent once.
-// What did not fit is not acknowledged; what was RECEIVED is COMMITTED without being sent again; what is
-// COMMITTED is in the store. Then the rest, sent again, arrives.
+// TestFlood (row 15 of the fault catalogue): many times more reports than the queues hold, sent once. Reports that
+// did not fit are not acknowledged. RECEIVED reports become COMMITTED without a resend, and COMMITTED reports are
+// in the store. Then the others arrive on a resend.
 func TestFlood(t *testing.T) {
 	a := newAuthority(t)
 	f := &flooded{heard: heard{received: make(map[fault.ReportID]bool), committed: make(map[fault.ReportID]bool)}, verify: a.verify}
@@ -101,7 +101,7 @@ func TestFlood(t *testing.T) {
 	wg.Go(func() { _ = e.Lead(t.Context(), fence) })
 	t.Cleanup(wg.Wait)
 	until(t, "a term", e.Leading)
-	unblock := st.Block() // the worst time for it: nothing can be committed
+	unblock := st.Block() // the worst time: nothing can be committed
 	r.run(t, true)
 
 	// No half is further ahead of its oldest report than the window of the inbox.
@@ -160,7 +160,7 @@ func inStore(t *testing.T, st *memstore.Store, f *flooded) {
 	}
 }
 
-// settled says whether everything that was RECEIVED is COMMITTED.
+// settled reports whether all RECEIVED reports are COMMITTED.
 func (f *flooded) settled() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -182,8 +182,8 @@ func until(t testing.TB, what string, cond func() bool) {
 	}
 }
 
-// TestDropsOfKnownSourcesHoldVerdicts: while somebody spends the budget of a node's address or origin, the node's own reports may be among
-// the drops, so its silence proves nothing.
+// TestDropsOfKnownSourcesHoldVerdicts: while the budget of a node's address or origin is exhausted, the drops may
+// include the node's own reports, so its silence proves nothing.
 func TestDropsOfKnownSourcesHoldVerdicts(t *testing.T) {
 	a := newAuthority(t)
 	const more = 10

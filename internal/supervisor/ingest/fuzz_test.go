@@ -10,11 +10,11 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// heardSink takes everything that a half may say besides evidence.
+// heardSink accepts all messages of a half other than evidence.
 type heardSink struct{ n int }
 
-// FuzzForwarded: whatever another replica passes on, of which only the name that it vouches for is not signed by somebody else, the leader refuses it or takes evidence of a known node in that
-// node's name, by a rail that there is.
+// FuzzForwarded: the fuzzer controls a forwarded message, apart from other parties' signatures. The leader either
+// refuses it, or takes evidence of a known node in that node's name, by an existing rail.
 func FuzzForwarded(f *testing.F) {
 	a := newAuthority(f)
 	follower, h, relay := a.replica(f, "s1", nil), a.half(f, host0), a.half(f, host1)
@@ -68,7 +68,7 @@ func FuzzForwarded(f *testing.F) {
 	})
 }
 
-// check holds one report against what the decoder promises.
+// check compares one report with the guarantees of the decoder.
 func check(t *testing.T, in *engine.Input, r fault.Report, who fault.Origin) {
 	t.Helper()
 	if r.ID.Origin != who || r.ID.Epoch == 0 || r.ID.Seq == 0 {

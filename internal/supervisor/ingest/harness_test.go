@@ -44,7 +44,7 @@ var (
 	host0 = fault.Origin{Node: "n0", Half: fault.HalfHost}
 	dnp0  = fault.Origin{Node: "n0", Half: fault.HalfDNP}
 	host1 = fault.Origin{Node: "n1", Half: fault.HalfHost}
-	// The service interfaces of n0, the second of which is reached by the second socket; and of n1.
+	// The service interfaces of n0, whose second one is reached from the second socket; and of n1.
 	eth0 = netip.MustParseAddrPort("10.0.0.1:7000")
 	eth1 = netip.MustParseAddrPort("10.1.0.1:7000")
 	n1   = netip.MustParseAddrPort("10.0.0.2:7000")
@@ -97,12 +97,12 @@ type sentTo struct {
 	data   []byte
 }
 
-// wire keeps what is sent; it is all sockets of a supervisor.
+// wire records sent messages; it stands for all sockets of a supervisor.
 type wire struct {
 	mu   sync.Mutex
 	list []sentTo
 	more chan struct{}
-	err  error // what every Send fails with
+	err  error // the result of every Send
 }
 
 type wireSocket struct {
@@ -152,7 +152,7 @@ func (w *wire) await(t testing.TB, n int) []sentTo {
 	}
 }
 
-// half is the other end: one half with its keys and sessions.
+// half is the peer: one half with its keys and sessions.
 type half struct {
 	origin  fault.Origin
 	signer  *pki.Signer
@@ -193,7 +193,7 @@ func (h *half) seal(t testing.TB, msg *lofamov1.Message) []byte {
 	return b
 }
 
-// request makes a REQ.
+// request returns a sealed REQ.
 func (h *half) request(t testing.TB, epoch, id uint64, sums ...lofamov1.Checksum) []byte {
 	t.Helper()
 	if h.private == nil {
@@ -207,7 +207,7 @@ func (h *half) request(t testing.TB, epoch, id uint64, sums ...lofamov1.Checksum
 	}}})
 }
 
-// agree makes the session of a REP.
+// agree derives the session from a REP.
 func (h *half) agree(t testing.TB, rep *lofamov1.PathReply) servicenet.SealOptions {
 	t.Helper()
 	secret, err := keys.PathExchange{
@@ -237,7 +237,7 @@ func (h *half) open(t testing.TB, d sentTo) servicenet.Opened {
 	return o
 }
 
-// takes is a leader that takes what there is room for.
+// takes is a leader that accepts inputs while it has room.
 type takes struct {
 	mu      sync.Mutex
 	leading bool
@@ -268,7 +268,7 @@ func (l *takes) inputs() []engine.Input {
 	return slices.Clone(l.got)
 }
 
-// forwards keeps what goes to the leader.
+// forwards records requests to the leader.
 type forwards struct {
 	got      []*lofamov1.ForwardRequest
 	stream   uint64
@@ -301,11 +301,11 @@ type supervisor struct {
 	forward *forwards
 	tells   tells
 	metrics *metrics.Metrics
-	// noQuorum is what its sender is told of that.
+	// noQuorum is the value that acks to its sender carry.
 	noQuorum time.Duration
 }
 
-// tells remembers what halves say of what they were told.
+// tells records the digests and interests of halves.
 type tells struct {
 	mu        sync.Mutex
 	digests   []notify.Digest
@@ -363,7 +363,7 @@ func (r *supervisor) run(t testing.TB, intake bool) {
 	t.Cleanup(wg.Wait)
 }
 
-// get handles a datagram that came at a socket.
+// get handles a datagram that arrived at a socket.
 func (r *supervisor) get(from netip.AddrPort, socket uint8, b []byte) {
 	r.intake.handle(packet{from: from, socket: socket, data: b, arrived: time.Now()})
 }
@@ -386,7 +386,7 @@ func (r *supervisor) establish(t testing.TB, h *half, id uint64, from netip.Addr
 	return o
 }
 
-// value is what a counter or gauge stands at.
+// value returns the value of a counter or gauge.
 func value(c prometheus.Collector) float64 {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(c)
@@ -403,7 +403,7 @@ func value(c prometheus.Collector) float64 {
 	return sum
 }
 
-// addresses are those of the nodes.
+// addresses maps nodes to their addresses.
 type addresses map[fault.NodeID][]netip.AddrPort
 
 func (a addresses) Services(id fault.NodeID) []netip.AddrPort { return a[id] }

@@ -21,32 +21,33 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet/bulk"
 )
 
-// Leader takes verified evidence in while this replica leads.
+// Leader accepts verified evidence while this replica leads.
 type Leader interface {
 	Term() uint64 // 0: it does not lead
 	Submit(in engine.Input) bool
 }
 
-// Forwarder passes evidence on to the replica that leads, once one does: these reports, or an answer to
-// a challenge (nil). It does not block; false means that it was dropped.
+// Forwarder queues evidence for the leading replica, also while there is none: these reports, or an answer to a
+// challenge (nil). It does not block; false means that the message was dropped.
 type Forwarder interface {
 	Forward(req *lofamov1.ForwardRequest, reports *engine.Reports, arrived time.Time) bool
-	// Stream is a number for the stream to the leader, which no other has; 0: there is none.
+	// Stream returns the unique number of the stream to the leader; 0: there is none.
 	Stream() uint64
-	// Restate passes on digests that say nothing new to that stream, if it is still there.
+	// Restate forwards unchanged digests to that stream, if it still exists.
 	Restate(stream uint64, list []engine.Restated)
 }
 
-// Bulk takes what belongs to transfers of large objects. It does not block.
+// Bulk accepts messages of bulk transfers. It does not block.
 type Bulk interface {
 	Chunk(from netip.AddrPort, b []byte)
 	Announced(a *servicenet.Arrival, from netip.AddrPort)
 }
 
-// Answers takes what halves answer to the leader's orders of one kind, where this replica leads. It does not block.
+// Answers handles the halves' answers to the leader's orders of one kind, while this replica leads. It does not
+// block.
 type Answers struct {
 	Take func(*lofamov1.Message)
-	// Unplaced says that nodes without a place in the torus answer too, as spares do.
+	// Unplaced permits answers from nodes without a place in the torus, such as spares.
 	Unplaced bool
 }
 
@@ -61,14 +62,14 @@ type Renewals interface {
 	Asked(a *servicenet.Arrival, from paths.Place)
 }
 
-// Border passes evidence on to the supervisors of other regions. Its methods do not block.
+// Border forwards evidence to the supervisors of other regions. Its methods do not block.
 type Border interface {
-	// Known says whether a node is one of another region that borders on ours.
+	// Known reports whether a node belongs to another region and borders on ours.
 	Known(id fault.NodeID) bool
-	// Witness passes on what a node of ours says, if it has neighbours in other regions.
+	// Witness forwards reports of one of our nodes that has neighbours in other regions.
 	Witness(id fault.NodeID, req *lofamov1.ForwardRequest, reports *engine.Reports, arrived time.Time)
-	// Theirs passes on what belongs to a node of another region: reports, or an answer (nil). False means that it was
-	// dropped.
+	// Theirs forwards messages of a node of another region: reports, or an answer (nil). False means that the message
+	// was dropped.
 	Theirs(id fault.NodeID, req *lofamov1.ForwardRequest, reports *engine.Reports, arrived time.Time) bool
 }
 
@@ -87,16 +88,17 @@ type IntakeConfig struct {
 	Border   Border // nil: there are no other regions
 	// Workers verify signatures; 0 stands for 2.
 	Workers int
-	// Queue bounds the datagrams that wait for a worker; 0 stands for 2,048. When it is full new ones
-	// are dropped and counted: they were not acknowledged, so their senders try again.
+	// Queue bounds the datagrams that wait for a worker; 0 stands for 2,048. When it is full, new ones are dropped
+	// and counted. They were not acknowledged, so their senders retry.
 	Queue   int
 	Metrics *metrics.Metrics
 	Logger  *slog.Logger
 }
 
-// Intake receives datagrams and broadcasts. Messages that claim to answer an awaited challenge of this replica have their own queue: of it
-// answerWeight messages are handled for each other message. So a verdict does not wait behind a flood of reports, and answers do not block
-// reports. The verification work for strangers, known sources and proved origins is limited separately (sources).
+// Intake receives datagrams and broadcasts. Messages that claim to answer a pending challenge of this replica have
+// their own queue: the intake handles answerWeight of them for each other message. So a verdict does not wait
+// behind a flood of reports, and answers do not block reports. The verification work for strangers, known sources
+// and proved origins is limited separately (sources).
 type Intake struct {
 	cfg     IntakeConfig
 	queue   chan packet
@@ -109,10 +111,10 @@ type Intake struct {
 	lost     atomic.Int64 // last drop of a known source's message, in ns since begun, at least 1; 0: never
 }
 
-// packet is an envelope as it came.
+// packet is a received envelope.
 type packet struct {
 	from    netip.AddrPort // not valid: by gossip
-	socket  uint8          // at which it came
+	socket  uint8          // receiving socket
 	data    []byte
 	arrived time.Time
 }
@@ -137,7 +139,7 @@ func NewIntake(cfg IntakeConfig) *Intake {
 // RequestFull implements engine.FullDigestRequester.
 func (in *Intake) RequestFull(origins []fault.Origin) { in.restater.RequestFull(origins) }
 
-// restate passes on digests that say nothing new.
+// restate forwards unchanged digests.
 func (in *Intake) restate(to listener, list []engine.Restated) {
 	if to.stream != 0 {
 		in.cfg.Forwarder.Restate(to.stream, list)
@@ -146,7 +148,7 @@ func (in *Intake) restate(to listener, list []engine.Restated) {
 	in.cfg.Leader.Submit(engine.Input{Restated: list, Wanting: in, Arrived: list[0].Arrived})
 }
 
-// Datagrams returns what takes the datagrams of a report socket in; they stay the caller's.
+// Datagrams returns the handler for a report socket's datagrams. The caller keeps ownership of their bytes.
 func (in *Intake) Datagrams(socket uint8) func(from netip.AddrPort, b []byte) {
 	return func(from netip.AddrPort, b []byte) {
 		if bulk.IsChunk(b) { // sealed: no signature to verify
@@ -157,10 +159,10 @@ func (in *Intake) Datagrams(socket uint8) func(from netip.AddrPort, b []byte) {
 	}
 }
 
-// Broadcast takes a gossip broadcast in; b is the intake's from now on.
+// Broadcast accepts a gossip broadcast. The intake takes ownership of b.
 func (in *Intake) Broadcast(b []byte) { in.enqueue(packet{data: b, arrived: time.Now()}) }
 
-// handle verifies, passes on, and answers RECEIVED for what was taken.
+// handle verifies, forwards, and answers RECEIVED for accepted reports.
 func (in *Intake) handle(p packet) {
 	path, to, claims := fault.PathGossip, engine.To{}, []byte(nil)
 	if p.from.IsValid() {
@@ -229,7 +231,7 @@ func (in *Intake) answer(p packet, path fault.Path, a *servicenet.Arrival, st se
 	}
 }
 
-// takeAnswer hands an answer to whoever has given such orders.
+// takeAnswer passes an answer to the handler of its kind of order.
 func (in *Intake) takeAnswer(m *lofamov1.Message, st servicenet.OrderStatus, from engine.To) {
 	if kind, ok := in.cfg.Orders.Of(st.Kind); ok && in.mayAnswer(st, from) {
 		kind.Take(m)
@@ -242,14 +244,14 @@ func (in *Intake) mayAnswer(st servicenet.OrderStatus, from engine.To) bool {
 	return kind.Unplaced || in.known(st.By.Node, from)
 }
 
-// Taken implements replica.Verifier: copies of it need not be verified.
+// Taken implements replica.Verifier: copies of the input need no further verification.
 func (in *Intake) Taken(input *engine.Input) {
 	if input.Reports != nil {
 		in.copies.take(takenKey(input.Reports.List), time.Now())
 	}
 }
 
-// originOf is the node that says it.
+// originOf returns the node that sent the message.
 func originOf(a *servicenet.Arrival) fault.NodeID {
 	if len(a.Reports) > 0 {
 		return a.Reports[0].ID.Origin.Node
@@ -257,7 +259,7 @@ func originOf(a *servicenet.Arrival) fault.NodeID {
 	return fault.NodeID(a.Msg.GetAnswer().GetNode())
 }
 
-// request is what is passed on to another supervisor.
+// request builds the request that forwards a packet to another supervisor.
 func request(p packet, path fault.Path, a *servicenet.Arrival, input *engine.Input) *lofamov1.ForwardRequest {
 	req := &lofamov1.ForwardRequest{Envelope: p.data, From: input.To.Addr, Socket: uint32(input.To.Socket), Path: uint32(path)}
 	if a.Session != 0 {
@@ -268,8 +270,8 @@ func request(p packet, path fault.Path, a *servicenet.Arrival, input *engine.Inp
 
 func (p packet) place() paths.Place { return paths.Place{Addr: p.from, Socket: p.socket} }
 
-// path takes in what is for this replica alone: what establishes paths, and what a node wants to be told
-// of. It says whether the message was that.
+// path handles messages for this replica alone: path exchanges and a node's interests. It reports whether the
+// message was one of these.
 func (in *Intake) path(a *servicenet.Arrival, from paths.Place) bool {
 	to := toPlace(from)
 	switch body := a.Msg.GetBody().(type) {
@@ -296,7 +298,7 @@ func (in *Intake) path(a *servicenet.Arrival, from paths.Place) bool {
 	return true
 }
 
-// heard tells the sender in which epoch a known half lives, or that it has its session.
+// heard passes on to the sender a known half's epoch, or the use of its session.
 func (in *Intake) heard(a *servicenet.Arrival, from paths.Place) {
 	switch body := a.Msg.GetBody().(type) {
 	case *lofamov1.Message_Reports:
@@ -311,7 +313,7 @@ func (in *Intake) heard(a *servicenet.Arrival, from paths.Place) {
 	}
 }
 
-// pass hands evidence to whoever leads. False means that it was dropped.
+// pass passes evidence to the leader. False means that it was dropped.
 func (in *Intake) pass(p packet, path fault.Path, a *servicenet.Arrival, input *engine.Input) bool {
 	to := listener{term: in.cfg.Leader.Term()}
 	if to.term == 0 {
@@ -327,7 +329,7 @@ func (in *Intake) pass(p packet, path fault.Path, a *servicenet.Arrival, input *
 	return in.cfg.Forwarder.Forward(request(p, path, a, input), input.Reports, p.arrived)
 }
 
-// received tells the sender of reports that the path works, and that they were taken.
+// received tells the sender that its reports were accepted and that the path works.
 func (in *Intake) received(input *engine.Input) {
 	if input.Reports == nil {
 		return
@@ -346,8 +348,8 @@ func (in *Intake) received(input *engine.Input) {
 	in.cfg.Sender.Received(input.To, ids)
 }
 
-// vouched is a verifier that takes another replica's word for who is behind a MAC. What may be said
-// under a MAC, and by whom, is checked as ever; signatures are verified as ever.
+// vouched is a verifier that trusts another replica's statement of the sender behind a MAC. The checks of
+// permitted content and sender still apply, and signatures are verified as usual.
 type vouched struct {
 	servicenet.Verifier
 	name string
@@ -358,7 +360,7 @@ func (v vouched) VerifyMAC(uint64, []byte, []byte) (role, name string, err error
 	return servicenet.RoleNode, v.name, nil
 }
 
-// Forwarded takes in what another replica received, or returns nil. It counts what it refuses.
+// Forwarded returns the input from a message that another replica received, or nil. It counts refused messages.
 func (in *Intake) Forwarded(req *lofamov1.ForwardRequest) *engine.Input {
 	if in.copies.has(req.GetEnvelope(), time.Now(), time.Duration(min(req.GetHeldNs(), math.MaxInt64))) {
 		in.cfg.Metrics.Duplicates.WithLabelValues(fault.Path(req.GetPath()).String()).Inc()
@@ -382,7 +384,7 @@ func (in *Intake) Forwarded(req *lofamov1.ForwardRequest) *engine.Input {
 	})
 }
 
-// evidence is what a verified message holds for the engine; nil: nothing, which was counted.
+// evidence returns the engine's input from a verified message, or nil for none, which it counts.
 func (in *Intake) evidence(a *servicenet.Arrival, to engine.To) *engine.Input {
 	switch body := a.Msg.GetBody().(type) {
 	case *lofamov1.Message_Reports:
@@ -427,7 +429,7 @@ func checkStatements(reports []fault.Report) error {
 	return nil
 }
 
-// takes says whether a node may give evidence: one of ours, or of another region that borders on ours.
+// takes reports whether a node may give evidence: one of ours, or one of another region that borders on ours.
 func (in *Intake) takes(id fault.NodeID, from engine.To) bool {
 	return in.cfg.Border != nil && in.cfg.Border.Known(id) || in.known(id, from)
 }
@@ -440,7 +442,7 @@ func (in *Intake) known(id fault.NodeID, from engine.To) bool {
 	return true
 }
 
-// refused counts what could not be opened. False means that it was damaged, which is nobody's attack.
+// refused counts a message that could not be opened. It returns false for a damaged message, which is no attack.
 func (in *Intake) refused(err error, from string) bool {
 	if servicenet.IsDamaged(err) {
 		in.cfg.Metrics.Damaged.Inc()

@@ -27,8 +27,8 @@ func answer(t testing.TB, h *half) []byte {
 	}}})
 }
 
-// TestOneInputAndOneAnswerForABatch: what came together is taken together, and answered out of the
-// socket at which it came.
+// TestOneInputAndOneAnswerForABatch: a batch of reports becomes one input, and its answer leaves from the
+// receiving socket.
 func TestOneInputAndOneAnswerForABatch(t *testing.T) {
 	a := newAuthority(t)
 	r, h := a.replica(t, "s1", nil), a.half(t, host0)
@@ -58,8 +58,8 @@ func TestReceivedOnlyForWhatWasTaken(t *testing.T) {
 	}
 }
 
-// TestWhatHalvesWereTold: digests that come straight from a host half say up to where it was told; so may it
-// say of what it wants to be told.
+// TestWhatHalvesWereTold: digests that come directly from a host half carry its position in the map's updates. The
+// half may also send its interests.
 func TestWhatHalvesWereTold(t *testing.T) {
 	a := newAuthority(t)
 	r, h := a.replica(t, "s1", nil), a.half(t, host0)
@@ -106,7 +106,7 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: counted as damage", tc.class)
 		}
 	}
-	// By gossip there is no path to establish.
+	// There is no path to establish by gossip.
 	r := a.replica(t, "s1", nil)
 	r.intake.handle(packet{data: h.request(t, 5, 1), arrived: time.Now()})
 	if r.refused("unexpected") != 1 || len(r.wire.sent()) != 0 {
@@ -132,7 +132,7 @@ func TestDamageIsAskedForAgain(t *testing.T) {
 	if n := len(r.wire.sent()); n < 2 || n > 25 { // TestAgainLimit has the exact numbers
 		t.Errorf("%d answers to 51 packets of one source", n)
 	}
-	r.intake.handle(packet{data: flipped, arrived: time.Now()}) // by gossip there is nobody to ask
+	r.intake.handle(packet{data: flipped, arrived: time.Now()}) // by gossip there is no sender to ask
 	if n := value(r.metrics.Damaged); n != 52 {
 		t.Errorf("%v damaged packets were counted, want 52", n)
 	}
@@ -141,7 +141,7 @@ func TestDamageIsAskedForAgain(t *testing.T) {
 			t.Errorf("damage counts as %s", class)
 		}
 	}
-	// What comes again whole is taken.
+	// An intact resend is accepted.
 	r.get(eth1, 1, b)
 	if len(r.leader.inputs()) != 1 {
 		t.Error("not taken")
@@ -162,7 +162,7 @@ func TestAgainLimit(t *testing.T) {
 	if allowed != againBurst || l.recent.Len() != againSources || len(l.sources) != againSources {
 		t.Errorf("%d answers at once to many sources, %d of them remembered", allowed, len(l.sources))
 	}
-	// One source cannot use up what is for all.
+	// One source cannot use up the shared limit.
 	now = now.Add(time.Second)
 	allowed = 0
 	for range 100 {
@@ -195,7 +195,8 @@ func TestAnswersGoFirst(t *testing.T) {
 	}
 }
 
-// TestUnaskedAnswersWaitTheirTurn fills the queue of answers with what nobody asked for: it stays empty, and a report is handled in its turn.
+// TestUnaskedAnswersWaitTheirTurn sends many unrequested answers: the answer queue stays empty, and a report is
+// handled in its turn.
 func TestUnaskedAnswersWaitTheirTurn(t *testing.T) {
 	a := newAuthority(t)
 	r, h := a.replica(t, "s1", nil), a.half(t, host0)
@@ -252,8 +253,8 @@ func TestAnswersDoNotKeepReportsWaiting(t *testing.T) {
 	}
 }
 
-// TestStrangersCannotUseUpTheQueue sends far more from an unknown address than a supervisor verifies of all strangers: the queue keeps room for
-// a node, whose reports are taken, and no verdict waits for what was dropped.
+// TestStrangersCannotUseUpTheQueue sends far more from an unknown address than a supervisor verifies for all
+// strangers. The queue keeps room for a node's reports, and no verdict waits for the dropped messages.
 func TestStrangersCannotUseUpTheQueue(t *testing.T) {
 	a := newAuthority(t)
 	r, h := a.replica(t, "s1", nil), a.half(t, host0)
@@ -275,7 +276,8 @@ func TestStrangersCannotUseUpTheQueue(t *testing.T) {
 	})
 }
 
-// TestVerdictsWaitWhileNodesLoseDatagrams fills the queue from a node's address: the machine is told that the intake is behind.
+// TestVerdictsWaitWhileNodesLoseDatagrams fills the queue from a node's address: the machine learns that the
+// intake is behind.
 func TestVerdictsWaitWhileNodesLoseDatagrams(t *testing.T) {
 	a := newAuthority(t)
 	r := a.replica(t, "s1", func(c *IntakeConfig) { c.Queue = 4 })
@@ -299,7 +301,7 @@ func TestVerdictsWaitWhileNodesLoseDatagrams(t *testing.T) {
 	}
 }
 
-// TestOriginsHaveBudgets: what one origin has verified is bounded, and leaves room for others.
+// TestOriginsHaveBudgets: the verification work for one origin is bounded, and leaves room for others.
 func TestOriginsHaveBudgets(t *testing.T) {
 	s, now := newSources(func(netip.AddrPort) bool { return true }), time.Unix(1000, 0)
 	taken := 0
@@ -316,7 +318,8 @@ func TestOriginsHaveBudgets(t *testing.T) {
 	}
 }
 
-// TestSourcesAreLearned: an address at which a half has proved a session is no stranger's, until nothing came from there for long.
+// TestSourcesAreLearned: an address with a proved session of a half counts as known until it has been silent for
+// long.
 func TestSourcesAreLearned(t *testing.T) {
 	s, now, at := newSources(func(netip.AddrPort) bool { return false }), time.Unix(1000, 0), netip.MustParseAddrPort("192.0.2.1:9")
 	if known, _ := s.admit(now, at); known {
@@ -332,7 +335,8 @@ func TestSourcesAreLearned(t *testing.T) {
 	}
 }
 
-// TestLearnedAddressesAreBounded: neither a node that speaks from many ports nor a replay of its datagrams makes many sources known.
+// TestLearnedAddressesAreBounded: neither a node that uses many ports nor a replay of its datagrams adds many
+// known sources.
 func TestLearnedAddressesAreBounded(t *testing.T) {
 	a := newAuthority(t)
 	r, h := a.replica(t, "s1", nil), a.half(t, host0)
@@ -393,8 +397,8 @@ func FuzzClaims(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, b []byte) { claimedNonce(b) })
 }
 
-// TestFollowerVouches: what only the follower can verify, the leader takes at its word, as far as may be
-// said under a MAC at all.
+// TestFollowerVouches: the leader trusts a follower's verification of MACs, for the kinds of messages that a MAC
+// may protect.
 func TestFollowerVouches(t *testing.T) {
 	a := newAuthority(t)
 	follower, leader, h := a.replica(t, "s1", nil), a.replica(t, "s2", nil), a.half(t, host0)
@@ -454,7 +458,7 @@ func TestRelayedIsAnsweredThroughTheRelay(t *testing.T) {
 	}
 }
 
-// TestAnswerToAChallenge is taken as evidence, and needs no ack.
+// TestAnswerToAChallenge: the answer counts as evidence and needs no ack.
 func TestAnswerToAChallenge(t *testing.T) {
 	a := newAuthority(t)
 	r, h := a.replica(t, "s1", nil), a.half(t, host0)
@@ -465,7 +469,7 @@ func TestAnswerToAChallenge(t *testing.T) {
 	}
 }
 
-// underMAC puts what was signed under a MAC that nobody can check.
+// underMAC replaces a signature by a MAC that cannot be verified.
 func underMAC(t testing.TB, b []byte) []byte {
 	t.Helper()
 	env := &lofamov1.Envelope{}

@@ -18,8 +18,7 @@ func later() []byte {
 	return protowire.AppendBytes(protowire.AppendTag(nil, 1500, protowire.BytesType), []byte("from a later version"))
 }
 
-// laterReports is what a half of a later version says: reports, with a field that nobody here knows in every
-// message.
+// laterReports returns reports from a half of a later version, with an unknown field in every message.
 func laterReports(t *testing.T, h *half) []byte {
 	t.Helper()
 	r := servicenet.EncodeReport(fault.Report{
@@ -34,8 +33,8 @@ func laterReports(t *testing.T, h *half) []byte {
 	return append(h.seal(t, msg), later()...) // in the envelope too: no signature covers that
 }
 
-// TestLaterReportsPassThrough: row 19. What a half of a later version says goes through a replica and a relay of
-// this one as it was signed, so that a leader of the later version has all of it.
+// TestLaterReportsPassThrough: row 19. Reports from a half of a later version pass through a replica and a relay
+// of this version exactly as signed, so that a leader of the later version receives every field.
 func TestLaterReportsPassThrough(t *testing.T) {
 	a := newAuthority(t)
 	follower, leader, h, relay := a.replica(t, "s1", nil), a.replica(t, "s2", nil), a.half(t, host0), a.half(t, host1)
@@ -71,7 +70,7 @@ func TestLaterReportsPassThrough(t *testing.T) {
 	}
 }
 
-// TestLaterAcksPassThrough: the same of what a leader of a later version answers, also where it is divided.
+// TestLaterAcksPassThrough: the same for acks from a leader of a later version, even when an ack is split.
 func TestLaterAcksPassThrough(t *testing.T) {
 	a := newAuthority(t)
 	r, h := a.replica(t, "s1", nil), a.half(t, host0)

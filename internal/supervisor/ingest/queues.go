@@ -53,7 +53,7 @@ func (in *Intake) drop(queue string, known bool) {
 	}
 }
 
-// shownTime is how long after the last drop the map shows that verdicts are held.
+// shownTime is the time after the last drop during which the map shows that verdicts are held.
 const shownTime = 5 * time.Second
 
 // Holding returns why verdicts wait, or did within the last 5 s; "" if they did not.
@@ -69,8 +69,9 @@ func (in *Intake) Holding() string {
 	return fmt.Sprintf("the leader drops messages of nodes or replicas (the last %s ago): each verdict waits, for at most one digest period", ago.Round(100*time.Millisecond))
 }
 
-// lostTime is how long a verdict waits after a known source's message was dropped: until its sender has repeated it, possibly by another rail.
-// Continued drops delay a verdict by one digest period at most (awareness.Machine.Behind).
+// lostTime is the delay of verdicts after a known source's message was dropped. It lets the sender repeat the
+// message, possibly by another rail. Continued drops delay a verdict by one digest period at most
+// (awareness.Machine.Behind).
 const lostTime = 100 * time.Millisecond
 
 // Behind returns the intake's delay: longer than any verdict waits while known sources' messages are being dropped, else 0.

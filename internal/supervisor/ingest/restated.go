@@ -11,19 +11,17 @@ import (
 )
 
 const (
-	// gatherTime is how long restated digests are gathered, at most: what it takes from their ages is
-	// counted.
+	// gatherTime is the maximum time to gather restated digests. Their ages account for the delay.
 	gatherTime = 20 * time.Millisecond
-	// gatherMost is how many go together; more are sent at once.
+	// gatherMost is the size of a batch; a full batch is sent at once.
 	gatherMost = 512
-	// wholeEvery is after how many restatements a digest goes whole in any case, with the counters of its
-	// sender: 10 s with the default preset.
+	// wholeEvery is the number of restatements after which a digest goes whole in any case, with its sender's
+	// counters: 10 s with the default preset.
 	wholeEvery = 20
 )
 
-// restater recognises digests that say what they said before, and gathers them: only changes and a sign of
-// life go on. It remembers one number for each half; only certificates can add to them. Its methods may be
-// called from any goroutine.
+// restater recognises unchanged digests and batches them: only changes and a sign of life travel on. It stores one
+// number for each half, and only certificates can add halves. Its methods may be called from any goroutine.
 type restater struct {
 	submit func(to listener, list []engine.Restated)
 	woken  chan struct{} // room for one
@@ -34,8 +32,8 @@ type restater struct {
 	to      listener // of pending
 }
 
-// listener is a term of this replica's own, or a stream to the leader: what one was told another does not
-// know. The zero listener is nobody.
+// listener identifies a receiver of digests: one of this replica's own terms, or a stream to the leader. Each
+// listener knows only the digests sent to it. The zero listener means none.
 type listener struct {
 	term   uint64 // our own
 	stream uint64
@@ -53,8 +51,8 @@ func newRestater(submit func(listener, []engine.Restated)) *restater {
 	return &restater{submit: submit, woken: make(chan struct{}, 1), halves: make(map[fault.Origin]given)}
 }
 
-// restates says whether a digest says nothing that the listener does not know; then it is taken. Otherwise
-// it is to go whole, which is noted.
+// restates reports whether a digest contains nothing new for the listener, and queues such a digest. It returns
+// false if the digest must go whole, and remembers that.
 func (r *restater) restates(to listener, in *engine.Reports, arrived time.Time) bool {
 	if to == (listener{}) || in == nil || in.Words == 0 || len(in.List) != 1 {
 		return false
@@ -63,7 +61,7 @@ func (r *restater) restates(to listener, in *engine.Reports, arrived time.Time) 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	g := r.halves[id.Origin]
-	// Readings are for the foresight: what brings them goes whole.
+	// Readings feed the forecasts, so a digest with readings goes whole.
 	if len(in.List[0].Readings) > 0 || g.to != to || g.epoch != id.Epoch || g.words != in.Words || g.left == 0 || (r.to != to && len(r.pending) > 0) {
 		r.halves[id.Origin] = given{to, id.Epoch, in.Words, wholeEvery}
 		return false
@@ -98,7 +96,7 @@ func (r *restater) RequestFull(origins []fault.Origin) {
 	}
 }
 
-// take returns what is to go now: all that is pending when the time has come, or so much that it need not.
+// take returns the pending digests if their time has come or the batch is full.
 func (r *restater) take(now bool) (to listener, list []engine.Restated, waits bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -113,7 +111,7 @@ func (r *restater) take(now bool) (to listener, list []engine.Restated, waits bo
 	return to, list, false
 }
 
-// run sends what was gathered until the context ends.
+// run sends the gathered digests until the context ends.
 func (r *restater) run(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	timer.Stop()
@@ -140,7 +138,7 @@ func (r *restater) run(ctx context.Context) {
 	}
 }
 
-// words are of a single whole digest; 0: it is none.
+// words returns engine.Words of a single whole digest, or 0 for any other message.
 func words(a *servicenet.Arrival) uint64 {
 	if len(a.Reports) != 1 {
 		return 0

@@ -10,7 +10,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// digest is what the intake makes of one.
+// digest returns a digest as the intake decodes it.
 func digest(seq fault.Seq, st fault.State, status *lofamov1.DeliveryStatus) *engine.Reports {
 	r := fault.Report{ID: fault.ReportID{Origin: host0, Epoch: 5, Seq: seq}, Digest: true, Uptime: time.Duration(seq), Observations: []fault.Observation{
 		{Node: "n0", Component: fault.ComponentMemory, State: st, Kind: fault.KindSelf, Age: time.Duration(seq)},
@@ -62,7 +62,7 @@ func TestRestater(t *testing.T) {
 	}
 }
 
-// TestDigestsGoWholeAtTimes, with what only grows.
+// TestDigestsGoWholeAtTimes: a digest goes whole from time to time, so that its sender's counters arrive.
 func TestDigestsGoWholeAtTimes(t *testing.T) {
 	r := newRestater(nil)
 	var whole []fault.Seq
@@ -79,7 +79,7 @@ func TestDigestsGoWholeAtTimes(t *testing.T) {
 	}
 }
 
-// TestRestatedAreGathered and passed on together, each RECEIVED at once.
+// TestRestatedAreGathered: unchanged digests are forwarded in batches, but each is RECEIVED at once.
 func TestRestatedAreGathered(t *testing.T) {
 	a := newAuthority(t)
 	r, h := a.replica(t, "s1", nil), a.half(t, host0)

@@ -1,8 +1,8 @@
-// Package ingest is where a supervisor meets the agents: the sender of acks and challenges, and the
-// intake that verifies what comes by the direct rail and by gossip, passes it on to whoever leads, and
-// answers RECEIVED at once for what was taken.
+// Package ingest connects a supervisor with the agents. The sender sends acks and challenges. The intake verifies
+// messages from the direct rail and from gossip, forwards them to the leader, and immediately answers RECEIVED for
+// accepted reports.
 //
-// It judges signatures and who may say what, never health.
+// It checks signatures and permissions, and never judges health.
 package ingest
 
 import (
@@ -38,7 +38,7 @@ type Port struct {
 	ReplyTo string // the address at which agents reach it, for challenges
 }
 
-// Addresses knows where the service interfaces of the nodes are, by their numbers, and whose an address is.
+// Addresses maps nodes to their service interfaces, by number, and addresses to their owners.
 type Addresses interface {
 	Services(id fault.NodeID) []netip.AddrPort
 	Owner(addr netip.AddrPort) (fault.NodeID, bool)
@@ -47,13 +47,13 @@ type Addresses interface {
 // SenderConfig of a sender.
 type SenderConfig struct {
 	Ports []Port // by number, at least one
-	// Nodes knows the service addresses of the nodes; the k-th is reached by the k-th port, or by the last
-	// where there are fewer.
+	// Nodes returns the service addresses of the nodes. The k-th is reached from the k-th port, or from the last one
+	// if there are fewer.
 	Nodes  Addresses
 	Paths  *Exchanges
 	Leader func() string // as far as known
-	// NoQuorum is for how long this replica has been without a quorum: 0: it has one; negative: it has had
-	// none since it started. It does not block.
+	// NoQuorum returns the time this replica has been without a quorum. 0: it has one; negative: it has had none
+	// since it started. It does not block.
 	NoQuorum func() time.Duration
 	Signer   servicenet.Signer
 	Metrics  *metrics.Metrics
@@ -64,13 +64,13 @@ type SenderConfig struct {
 // counted: the machine asks again.
 const challengeQueue = 4096
 
-// Sender signs and sends what supervisors have to say to agents. RECEIVED is sent by whoever says so, at
-// once. COMMITTED and STALE_EPOCH wait a little for something on which they can be carried. Challenges
-// go before them: the time for their answer is already running.
+// Sender signs and sends the supervisors' messages to agents. RECEIVED leaves at once, from the replica that
+// received the reports. COMMITTED and STALE_EPOCH wait briefly for a message that can carry them. Challenges go
+// first, because the time for their answer is already running.
 type Sender struct {
 	cfg        SenderConfig
 	challenges chan question
-	behind     atomic.Int64  // ns that the challenge sent last had waited; 0 when none waits
+	behind     atomic.Int64  // queueing delay of the latest challenge, in ns; 0 when none waits
 	woken      chan struct{} // room for one
 	limit      *againLimit
 	again      func() ([]byte, error)
@@ -98,7 +98,7 @@ func NewSender(cfg SenderConfig) *Sender {
 	return s
 }
 
-// Run sends what was queued until the context ends.
+// Run sends queued messages until the context ends.
 func (s *Sender) Run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -122,8 +122,8 @@ func (s *Sender) Run(ctx context.Context) {
 	}
 }
 
-// flushOne repeats the replies that are due, and sends the acks of one destination that have waited long
-// enough. False means that there are none; then the timer is set to when there may be.
+// flushOne repeats the due replies, and sends the due acks of one destination. It returns false if there are none,
+// after setting the timer to the next due time.
 func (s *Sender) flushOne(timer *time.Timer) bool {
 	now := time.Now()
 	replies, repeat := s.cfg.Paths.tick(now)
@@ -166,7 +166,7 @@ func (s *Sender) dropped(acks int) {
 func (s *Sender) Answer(to engine.To, ack *lofamov1.Ack) {
 	origin := servicenet.OriginOf(ack)
 	s.mu.Lock()
-	idle := len(s.acks.waiting) == 0 // so Run sleeps, or waits for what is due later
+	idle := len(s.acks.waiting) == 0 // so Run sleeps until the next deadline or wake-up
 	ok := s.acks.hold(time.Now(), s.dest(origin, to), to, ack)
 	s.mu.Unlock()
 	if !ok {
@@ -177,32 +177,31 @@ func (s *Sender) Answer(to engine.To, ack *lofamov1.Ack) {
 	}
 }
 
-// Received tells the sender of reports, all of one origin, that they came, at once.
+// Received acknowledges reports, all of one origin, to their sender at once.
 func (s *Sender) Received(to engine.To, ids []fault.ReportID) {
 	s.say("ack", ids[0].Origin, to, s.cfg.Paths.reply(ids[0]), nil, servicenet.NewAcks(lofamov1.Ack_RECEIVED, ids...))
 }
 
-// PathRequest takes the REQ of a known half.
+// PathRequest processes the REQ of a known half.
 func (s *Sender) PathRequest(m *lofamov1.PathRequest, from paths.Place) {
 	s.answerPaths(s.cfg.Paths.request(time.Now(), m, from))
 	s.wake() // for the repetition
 }
 
-// PathAck takes the ACK of a known half. It says whether that establishes a path; a replay does not.
+// PathAck processes the ACK of a known half. It reports whether the ACK establishes a path; a replay does not.
 func (s *Sender) PathAck(m *lofamov1.PathAck, from paths.Place) bool {
 	out := s.cfg.Paths.ack(m, from)
 	s.established(servicenet.OriginOf(m), out)
 	return out.Outcome == paths.Confirmed
 }
 
-// Heard notes a verified message of a known half that came straight from it: signed, of an epoch, or
-// under a session's MAC.
+// Heard records a verified message that came directly from a known half: signed in an epoch, or under a session's
+// MAC.
 func (s *Sender) Heard(o fault.Origin, epoch fault.Epoch, session uint64, from paths.Place) {
 	s.established(o, s.cfg.Paths.heard(o, epoch, session, from))
 }
 
-// Tell tells the host half of a node what concerns it, under its session where it has one. What is lost is
-// told again.
+// Tell sends the host half of a node its updates, under its session if there is one. Lost updates are sent again.
 func (s *Sender) Tell(node fault.NodeID, told *lofamov1.Told) {
 	o := fault.Origin{Node: node, Half: fault.HalfHost}
 	s.say("told", o, engine.To{}, s.cfg.Paths.seal(o), &lofamov1.Message{Body: &lofamov1.Message_Told{Told: told}}, nil)
@@ -247,12 +246,13 @@ func (p *sealedParts) seal(part *lofamov1.DenyPart, signer servicenet.Signer) ([
 	return b, err
 }
 
-// Renewed answers a half that asked for a new certificate, at the address from which the request came. The half repeats a request whose answer is lost.
+// Renewed answers a half's request for a new certificate, at the request's source address. The half repeats a
+// request if the answer is lost.
 func (s *Sender) Renewed(reply *lofamov1.RenewReply, at paths.Place) {
 	s.deliver("renewal", servicenet.OriginOf(reply), engine.To{}, at, servicenet.SealOptions{}, &lofamov1.Message{Body: &lofamov1.Message_RenewReply{RenewReply: reply}})
 }
 
-// answerPaths sends replies, always signed: the half does not know of the session yet.
+// answerPaths sends replies, always signed: the half does not have the session yet.
 func (s *Sender) answerPaths(out paths.Output) {
 	for _, send := range out.Sends {
 		reply := proto.CloneOf(send.Reply)
@@ -264,7 +264,7 @@ func (s *Sender) answerPaths(out paths.Output) {
 
 func toPlace(p paths.Place) engine.To { return engine.To{Addr: p.Addr.String(), Socket: p.Socket} }
 
-// established issues again, by a path that has just been established, what waits for the half.
+// established sends the messages that wait for the half by a newly established path.
 func (s *Sender) established(o fault.Origin, out paths.Output) {
 	if out.Established {
 		s.say("ack", o, toPlace(out.Place), s.cfg.Paths.seal(o), nil, nil)
@@ -298,8 +298,8 @@ func (s *Sender) put(q question) {
 // Behind implements engine.Challenger.
 func (s *Sender) Behind() time.Duration { return time.Duration(s.behind.Load()) }
 
-// challenge sends one challenge, always signed: a half that has just started anew has no session, and
-// must not be found dead for it.
+// challenge sends one challenge. It is always signed: a half that has just restarted has no session, and must not
+// be declared dead because of that.
 func (s *Sender) challenge(c awareness.Challenge) {
 	body := func(socket uint8) *lofamov1.Message {
 		return &lofamov1.Message{Body: &lofamov1.Message_Challenge{Challenge: &lofamov1.Challenge{
@@ -342,7 +342,7 @@ func (s *Sender) challenge(c awareness.Challenge) {
 	}
 }
 
-// waits says whether acks wait, which a challenge can carry.
+// waits reports whether there are waiting acks that a challenge can carry.
 func (s *Sender) waits(d dest) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -372,8 +372,8 @@ func (s *Sender) places(id fault.NodeID) []paths.Place {
 	return out
 }
 
-// place is where something for a half goes: to where it came from or, by gossip, to the half's newest
-// path or its node's first service interface. False means that only the torus reaches it.
+// place returns the destination for a half: the source of its message or, for gossip, the half's newest path or
+// its node's first service interface. False means that only the torus reaches it.
 func (s *Sender) place(origin fault.Origin, to engine.To) (paths.Place, bool, error) {
 	if to.Addr == "" {
 		list := append(s.cfg.Paths.places(origin), s.configured(origin.Node)...)
@@ -389,9 +389,9 @@ func (s *Sender) place(origin fault.Origin, to engine.To) (paths.Place, bool, er
 	return paths.Place{Addr: addr, Socket: to.Socket}, err == nil, err
 }
 
-// dest is under what acks for a half wait that are to go to a place. Only a place that is configured is known
-// to be the half's: a copy of an old datagram may come from anywhere, and so may those of a whole exchange
-// that established a path.
+// dest returns the key of a half's waiting acks for a destination. Only a configured address is known to be the
+// half's: a replayed datagram may come from anywhere, and so may a replay of a whole exchange that established a
+// path.
 func (s *Sender) dest(origin fault.Origin, to engine.To) dest {
 	if !to.Relayed && (to.Addr == "" || s.owns(origin.Node, to.Addr)) {
 		return dest{origin: origin}
@@ -399,7 +399,7 @@ func (s *Sender) dest(origin fault.Origin, to engine.To) dest {
 	return dest{origin, to}
 }
 
-// owns says whether an address is one of a node's service interfaces.
+// owns reports whether an address is one of a node's service interfaces.
 func (s *Sender) owns(node fault.NodeID, text string) bool {
 	addr, err := netip.ParseAddrPort(text)
 	if err != nil {
@@ -409,14 +409,14 @@ func (s *Sender) owns(node fault.NodeID, text string) bool {
 	return ok && owner == node
 }
 
-// Sizes of what is around a message, in bytes: the tags and lengths of an envelope with its signature
-// and checksum, and those of a downcall with the node's name.
+// Sizes of a message's framing in bytes: an envelope's tags and lengths with its signature and checksum, and a
+// downcall's with the node's name.
 const (
 	envelopeSize = 64 + 40
 	downcallSize = servicenet.MaxNodeID + 12
 )
 
-// room is how many bytes of acks fit beside a body.
+// room returns the number of bytes of acks that fit beside a body.
 func (s *Sender) room(to engine.To, body *lofamov1.Message) int {
 	around := len(s.cfg.Signer.Cert()) + envelopeSize
 	if to.Relayed {
@@ -425,8 +425,8 @@ func (s *Sender) room(to engine.To, body *lofamov1.Message) int {
 	return servicenet.MaxDatagram - around - proto.Size(body)
 }
 
-// say sends a body (nil: none) and acks to a half, with the acks that wait for it, in as many messages
-// as they need, sealed as the options say; what goes through the torus is signed.
+// say sends a body (nil: none) and acks to a half, together with its waiting acks. It splits them into as many
+// messages as needed and seals them with the given options. Messages through the torus are signed.
 func (s *Sender) say(what string, origin fault.Origin, to engine.To, o servicenet.SealOptions, body *lofamov1.Message, acks []*lofamov1.Ack) {
 	s.mu.Lock()
 	acks = append(slices.Clip(acks), s.acks.take(s.dest(origin, to))...)
@@ -469,8 +469,8 @@ func inMilliseconds(d time.Duration) int64 {
 	return min((d + time.Millisecond - 1).Milliseconds(), servicenet.MaxAge.Milliseconds())
 }
 
-// keep keeps the acks that could not be sent until the half is heard of again, but for RECEIVED: that
-// is for a path that works.
+// keep stores unsent acks until the half is heard again, except RECEIVED, which only makes sense on a working
+// path.
 func (s *Sender) keep(origin fault.Origin, to engine.To, acks []*lofamov1.Ack) {
 	acks = slices.DeleteFunc(acks, func(a *lofamov1.Ack) bool { return a.GetStatus() == lofamov1.Ack_RECEIVED })
 	if len(acks) == 0 {
@@ -512,7 +512,7 @@ func (s *Sender) send(what string, node fault.NodeID, at paths.Place, b []byte) 
 	return true
 }
 
-// fail counts; it logs only for those who debug, since a dead node's address refuses every datagram.
+// fail counts a failed send. It logs at debug level only, since a dead node's address refuses every datagram.
 func (s *Sender) fail(what string, node fault.NodeID, err error) {
 	s.cfg.Metrics.SendFails.Inc()
 	s.cfg.Logger.Debug("send", "what", what, "node", node, "err", err)

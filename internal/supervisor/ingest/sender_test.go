@@ -24,7 +24,7 @@ type fixedSigner struct{}
 func (fixedSigner) Cert() []byte       { return []byte("certificate") }
 func (fixedSigner) Sign([]byte) []byte { return bytes.Repeat([]byte{1}, 64) }
 
-// sent records what kinds of messages were sent, in order.
+// sent records the sent messages, in order.
 type sent chan *lofamov1.Message
 
 func (s sent) Send(_ netip.AddrPort, b []byte) error {
@@ -116,7 +116,7 @@ func TestDenyPartIsSignedOnceForAllNodes(t *testing.T) {
 	}
 }
 
-// gate is a socket that says when it is about to send, and sends when it may.
+// gate is a socket that announces each send and waits for permission.
 type gate struct{ ready, may chan struct{} }
 
 func (g gate) Send(netip.AddrPort, []byte) error {
@@ -125,7 +125,7 @@ func (g gate) Send(netip.AddrPort, []byte) error {
 	return nil
 }
 
-// TestSenderSaysHowFarItIsBehind: the machine waits longer for answers to what could not be sent at once.
+// TestSenderSaysHowFarItIsBehind: the machine waits longer for answers to delayed challenges.
 func TestSenderSaysHowFarItIsBehind(t *testing.T) {
 	g := gate{make(chan struct{}), make(chan struct{})}
 	m := metrics.New(prometheus.NewRegistry())

@@ -93,7 +93,7 @@ func allow[K comparable](limits map[K]*rate.Limiter, key K, perSecond rate.Limit
 	return l.AllowN(now, 1)
 }
 
-// fresh says whether a digest is newer than all that its origin has sent before, and remembers it. A replay is not fresh.
+// fresh reports whether a digest is newer than all earlier ones of its origin, and remembers it. A replay is not fresh.
 func (s *sources) fresh(name string, reports []fault.Report) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,7 +113,7 @@ func (s *sources) fresh(name string, reports []fault.Report) bool {
 }
 
 // learn notes that an origin has proved a session at an address. Only a fresh proof adds an address, in place of the origin's least recently
-// used one if it has learnedMost; others renew those that were added.
+// used one if it has learnedMost; other proofs renew existing ones.
 func (s *sources) learn(now time.Time, from netip.AddrPort, name string, fresh bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -28,12 +28,12 @@ type outbox struct {
 	in      chan []byte // from the supervisor
 	wake    *time.Timer
 	added   map[fault.ReportID]bool // no digests
-	sent    map[fault.ReportID]bool // of these, those that the outbox has sent
-	got     map[fault.ReportID]bool // of these, those that were RECEIVED
-	trouble []string                // what a slow store must not lead to
+	sent    map[fault.ReportID]bool // of these, the ones the outbox has sent
+	got     map[fault.ReportID]bool // of these, the RECEIVED ones
+	trouble []string                // effects that a slow store must not have
 }
 
-// Send implements Socket: it is the supervisor's.
+// Send implements Socket for the supervisor.
 func (h *outbox) Send(_ netip.AddrPort, b []byte) error {
 	h.in <- slices.Clone(b)
 	return nil
@@ -56,7 +56,7 @@ func newOutbox(t *testing.T, a *authority, r *supervisor) *outbox {
 	return h
 }
 
-// do does what the outbox asks for, and notes what is trouble.
+// do performs the outbox's output and records any trouble.
 func (h *outbox) do(out servicenet.Output) {
 	deliver := h.r.intake.Datagrams(0)
 	for _, s := range out.Send {
@@ -92,7 +92,7 @@ func (h *outbox) do(out servicenet.Output) {
 	}
 }
 
-// take hands an answer of the supervisor to the outbox.
+// take passes an answer of the supervisor to the outbox.
 func (h *outbox) take(b []byte) {
 	o := h.open(h.t, sentTo{data: b})
 	if reply := o.Msg.GetPathReply(); reply != nil {
@@ -109,7 +109,7 @@ func (h *outbox) take(b []byte) {
 	}
 }
 
-// run lets the half live for a time in which it reports n times, and states everything every 50 ms.
+// run runs the half for a time in which it sends n reports, and a digest every 50 ms.
 func (h *outbox) run(d time.Duration, n int) {
 	report, digest, end := time.NewTicker(d/time.Duration(n+1)), time.NewTicker(50*time.Millisecond), time.After(d)
 	defer report.Stop()
@@ -144,8 +144,8 @@ func (h *outbox) calm() {
 	}
 }
 
-// TestStoreStalls for 5 s (row 12 of the fault catalogue): everything is RECEIVED, so the half stays on its
-// path; nothing is COMMITTED before the store has it, and all is soon afterwards.
+// TestStoreStalls for 5 s (row 12 of the fault catalogue): every report is RECEIVED, so the half stays on its
+// path. No report is COMMITTED before the store has it, and all are soon afterwards.
 func TestStoreStalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAuthority(t)
@@ -189,8 +189,8 @@ func TestStoreStalls(t *testing.T) {
 	})
 }
 
-// TestNobodyLeads for two minutes, because the store has no quorum: the same, at a replica that has nobody
-// to pass anything on to.
+// TestNobodyLeads repeats the test for two minutes without a quorum, at a replica that has no leader to forward
+// to.
 func TestNobodyLeads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAuthority(t)
@@ -200,7 +200,7 @@ func TestNobodyLeads(t *testing.T) {
 		r.intake.cfg.Forwarder = replica.NewForwarder(replica.ForwarderConfig{Metrics: m, Logger: slog.New(slog.DiscardHandler)})
 		h := newOutbox(t, a, r)
 		r.run(t, true)
-		// What is further ahead of the oldest that waits than the inbox's window stays in the log.
+		// The log keeps reports that are beyond the inbox's window.
 		h.run(5*time.Second, 100)
 		h.run(2*time.Minute, 100)
 		if s := h.o.Stats(); len(h.sent) < 100 || len(h.got) != len(h.sent) || s.Committed != 0 {

@@ -1,17 +1,17 @@
-// Package mapper is mapping by delegation at the supervisors (seed 003 §5.2.3.2, Figure 18): which nodes the leader has map the regions of
-// which its own evidence says nothing, and what came of it.
+// Package mapper is the supervisors' side of mapping by delegation (seed 003 §5.2.3.2, Figure 18). It decides which nodes
+// the leader asks to map the regions for which it has no evidence of its own, and collects their findings.
 //
 //	idle ──a node has been unknown for Config.After──► mapping ──nobody is left to be asked, or Config.Orders were given──► idle
 //	  ▲                                                                                                                     │
 //	  └───────── Config.Least, ever more up to Config.Most while the same is found; at once when other nodes are unknown ◄──┘
 //
-// Each region goes to a node that is known to live and borders on it. What that one reaches may be the mapper of the next step:
-// an order goes to it straight, and through the one by which it was found. What is found is no evidence: a node stays as the map
-// has it, and the map says beside it what its mapper found. Links that were found dead count as dead where nothing else is known
-// of them, so that masks are made for the torus that there is; of two maps one after the other only what is alive in both lives
-// (§6.1).
+// Each region goes to a living node that borders on it. The nodes that this mapper reaches may be the mappers of the
+// next step: an order goes to such a node directly, and through the mapper that found it. Findings are no evidence: a
+// node keeps its state in the map, and the map shows the mapper's finding beside it. A link that was found dead counts
+// as dead if there is no other evidence, so that masks fit the actual torus. A link counts as alive only if two
+// successive maps agree on that (§6.1).
 //
-// It is pure: it seals and sends nothing, and reads no clock.
+// The package is pure: it seals and sends nothing, and reads no clock.
 package mapper
 
 import (
@@ -28,16 +28,16 @@ import (
 
 // Config of a Machine.
 type Config struct {
-	After  time.Duration // for how long a node must have been unknown until it is mapped
-	Again  time.Duration // between two orders to a mapper that has not said everything
-	GiveUp time.Duration // from its first order until a mapper is given up; a run takes up to 10 s
+	After  time.Duration // time a node must be unknown before it is mapped
+	Again  time.Duration // between two orders to a mapper with incomplete findings
+	GiveUp time.Duration // from a mapper's first order until it is given up; a run takes up to 10 s
 	Least  time.Duration // from the end of one mapping to the next
-	Most   time.Duration // the same, while nothing new is found: it is doubled each time
-	AtOnce int           // mappers that are asked at once
+	Most   time.Duration // the same, without new findings: it doubles each time
+	AtOnce int           // mappers that work at the same time
 	Orders int           // orders of one mapping, their repeats not counted
 }
 
-// DefaultConfig asks after what awareness may have missed for a moment is known or gone.
+// DefaultConfig waits until awareness has resolved short gaps.
 func DefaultConfig() Config {
 	return Config{
 		After: 5 * time.Second, Again: 3 * time.Second, GiveUp: 20 * time.Second, Least: 30 * time.Second, Most: 10 * time.Minute, AtOnce: 4, Orders: 64,
@@ -53,16 +53,16 @@ type Order struct {
 	Try    int          // from 1
 }
 
-// Found is what a mapper says of a node.
+// Found is a mapper's finding on a node.
 type Found struct {
 	By        grid.Coord
-	At        time.Time // when it said so
+	At        time.Time // time of the finding
 	DNP, Host chanmask.Knowledge
-	Good, Bad uint8         // its links, bit 0 X+ to bit 5 Z-; of one that was not reached: as its neighbours say
+	Good, Bad uint8         // its links, bit 0 X+ to bit 5 Z-; of an unreached node: as its neighbours report
 	RoundTrip time.Duration // the fastest; 0: none
 }
 
-// Machine is for one goroutine, and for one term of leadership.
+// Machine serves one term of leadership. It is not safe for concurrent use.
 type Machine struct {
 	cfg   Config
 	term  uint64
@@ -76,8 +76,8 @@ type Machine struct {
 	wait   time.Duration
 	mapped map[int]bool // nodes that the last mapping was of
 	found  map[int]Found
-	last   *chanmask.Map // what the last mapping found
-	alive  *chanmask.Map // and what it and the one before have in common
+	last   *chanmask.Map // result of the last mapping
+	alive  *chanmask.Map // intersection of the last two mappings
 	made   uint64
 }
 
@@ -86,8 +86,8 @@ type run struct {
 	found   *chanmask.Map
 	nodes   map[int]Found
 	of      map[int]bool
-	asked   map[grid.Coord]map[grid.Coord]bool // by mapper: for what
-	root    map[grid.Coord]grid.Coord          // by node that was found: who of the known ones began it
+	asked   map[grid.Coord]map[grid.Coord]bool // by mapper: regions ordered
+	root    map[grid.Coord]grid.Coord          // by found node: the known node where its mapping began
 	pending map[uint64]*pending                // by count
 	orders  int
 }
@@ -100,12 +100,12 @@ type pending struct {
 	timer order.Timer
 }
 
-// New returns a machine of a term that knows nothing.
+// New returns a machine for a term, without any knowledge.
 func New(cfg Config, term uint64) *Machine {
 	return &Machine{cfg: cfg, term: term, since: make(map[int]time.Time), wait: cfg.Least, found: make(map[int]Found)}
 }
 
-// Evidence takes what the supervisors' own evidence says of the torus. It is kept.
+// Evidence sets the supervisors' own evidence on the torus. The machine keeps the map.
 func (m *Machine) Evidence(now time.Time, is *chanmask.Map) {
 	if m.evidence != nil && m.evidence.Dims != is.Dims {
 		*m = *New(m.cfg, m.term)
@@ -116,14 +116,14 @@ func (m *Machine) Evidence(now time.Time, is *chanmask.Map) {
 		case is.Node(is.Dims.At(rank)) != chanmask.Unknown:
 			delete(m.since, rank)
 			delete(m.found, rank)
-			delete(m.mapped, rank) // what was found is gone: once it is unknown again, it is as new
+			delete(m.mapped, rank) // the finding is deleted: if it becomes unknown again, it counts as new
 		case !known:
 			m.since[rank] = now
 		}
 	}
 }
 
-// Nothing says that no node is unknown: what Evidence would do, at no cost.
+// Nothing says that no node is unknown. It has the effect of Evidence, at no cost.
 func (m *Machine) Nothing() {
 	m.evidence, m.run, m.last, m.alive = nil, nil, nil, nil
 	clear(m.since)
@@ -154,7 +154,7 @@ func (m *Machine) Tick(now time.Time) (out []Order) {
 	return out
 }
 
-// begin begins a mapping, if there is something to map and the time has come.
+// begin begins a mapping, if there are nodes to map and the time has come.
 func (m *Machine) begin(now time.Time) bool {
 	due, other := false, false
 	for rank, since := range m.since {
@@ -177,7 +177,7 @@ func (m *Machine) begin(now time.Time) bool {
 
 func (m *Machine) retry() order.Retry { return order.Retry{First: m.cfg.Again} }
 
-// plan orders what nobody was asked for yet, as long as there is room.
+// plan orders regions that have not been ordered yet, while there is room.
 func (m *Machine) plan(now time.Time) (out []Order) {
 	r := m.run
 	known := chanmask.Extend(m.evidence, r.found)
@@ -192,12 +192,12 @@ func (m *Machine) plan(now time.Time) (out []Order) {
 	for _, d := range known.Plan(servicenet.MaxMapRegion, r.wasAsked) {
 		if busy[d.Mapper] || len(r.pending) >= m.cfg.AtOnce || r.orders >= m.cfg.Orders ||
 			slices.ContainsFunc(d.Region, func(c grid.Coord) bool { return under[c] }) {
-			continue // after what is under way
+			continue // wait for the mapping in progress
 		}
 		r.orders++
 		m.count++
 		p := &pending{first: now, order: Order{Number: &lofamov1.OrderNumber{Term: m.term, Count: m.count}, Mapper: d.Mapper, Try: 1}}
-		p.timer.Due(now, m.retry()) // it is sent now
+		p.timer.Due(now, m.retry()) // sent now
 		if r.asked[d.Mapper] == nil {
 			r.asked[d.Mapper] = make(map[grid.Coord]bool)
 		}
@@ -215,12 +215,12 @@ func (m *Machine) plan(now time.Time) (out []Order) {
 	return out
 }
 
-// wasAsked says whether a mapper was asked for all of this already.
+// wasAsked reports whether the mapper already had orders for the whole region.
 func (r *run) wasAsked(d chanmask.Delegation) bool {
 	return !slices.ContainsFunc(d.Region, func(c grid.Coord) bool { return !r.asked[d.Mapper][c] })
 }
 
-// Findings takes what the DNP half of a node says to an order.
+// Findings processes the answer of a node's DNP half to an order.
 func (m *Machine) Findings(now time.Time, from grid.Coord, f *lofamov1.MapFindings) {
 	if m.run == nil || m.evidence == nil || f.GetNumber().GetTerm() != m.term {
 		return
@@ -241,7 +241,7 @@ func (m *Machine) Findings(now time.Time, from grid.Coord, f *lofamov1.MapFindin
 	}
 }
 
-// take takes what a mapper has said, all of it or not, and asks it no more.
+// take processes a mapper's complete or partial findings, and closes its order.
 func (m *Machine) take(now time.Time, p *pending) {
 	r, dims := m.run, m.evidence.Dims
 	delete(r.pending, p.order.Number.GetCount())
@@ -271,7 +271,7 @@ func (m *Machine) take(now time.Time, p *pending) {
 	}
 }
 
-// links takes what was found of a node's links: dead is what anybody calls so.
+// links processes findings on a node's links: a link is dead if any mapper found it dead.
 func (r *run) links(at grid.Coord, f Found) {
 	for _, d := range r.found.Dims.Links() {
 		l, ok := chanmask.LinkAt(r.found.Dims, at, d)
@@ -296,7 +296,7 @@ func knowledgeOf(k lofamov1.MapKnowledge) chanmask.Knowledge {
 	}
 }
 
-// end ends a mapping. The next one of the same comes later the less it has found that is new.
+// end ends a mapping. The fewer news it brought, the later the next mapping of the same nodes.
 func (m *Machine) end(now time.Time) {
 	r := m.run
 	m.run, m.mapped = nil, r.of
@@ -326,10 +326,10 @@ func (m *Machine) end(now time.Time) {
 	m.next = now.Add(m.wait)
 }
 
-// Found returns what was found of the nodes that are unknown, by rank. It is the caller's.
+// Found returns the findings on unknown nodes, by rank. The caller owns the map.
 func (m *Machine) Found() map[int]Found { return maps.Clone(m.found) }
 
-// Dead are links that were found dead, and of which the supervisors' own evidence says nothing.
+// Dead returns the links that were found dead, and for which the supervisors have no evidence of their own.
 func (m *Machine) Dead() (out []chanmask.Link) {
 	if m.alive == nil || m.evidence == nil {
 		return nil
@@ -346,8 +346,8 @@ func (m *Machine) Dead() (out []chanmask.Link) {
 	return out
 }
 
-// Made returns how many mappings have come to an end.
+// Made returns the number of finished mappings.
 func (m *Machine) Made() uint64 { return m.made }
 
-// Mapping says whether one is under way.
+// Mapping reports whether a mapping is in progress.
 func (m *Machine) Mapping() bool { return m.run != nil }

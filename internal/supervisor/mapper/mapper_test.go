@@ -14,14 +14,14 @@ import (
 
 var start = time.Unix(1_700_000_000, 0)
 
-// world is a torus as it is, and a leader that hears some of its nodes.
+// world is a simulated torus, and a leader that hears some of its nodes.
 type world struct {
 	t       *testing.T
 	torus   *chanmask.Torus
 	heard   map[grid.Coord]bool // by the supervisors
 	hosts   map[grid.Coord]bool // dead host halves
-	deaf    map[grid.Coord]bool // nodes that take no order
-	horizon int                 // how many hops a mapper sees
+	deaf    map[grid.Coord]bool // nodes that ignore orders
+	horizon int                 // hops that a mapper sees
 	m       *Machine
 	now     time.Time
 	orders  []Order
@@ -39,7 +39,7 @@ func newWorld(t *testing.T, dims grid.Dims) *world {
 	}
 }
 
-// evidence is what the supervisors know: nodes that they hear, and the links of these.
+// evidence returns the supervisors' knowledge: the nodes that they hear, and the links of these.
 func (w *world) evidence() *chanmask.Map {
 	e := chanmask.NewMap(w.torus.Dims)
 	for c := range w.heard {
@@ -56,7 +56,7 @@ func (w *world) evidence() *chanmask.Map {
 	return e
 }
 
-// run lets time pass, a tick a second, and has mappers answer at once.
+// run lets time pass, a tick a second; mappers answer at once.
 func (w *world) run(d time.Duration) {
 	w.t.Helper()
 	for end := w.now.Add(d); w.now.Before(end); w.now = w.now.Add(time.Second) {
@@ -75,7 +75,7 @@ func (w *world) run(d time.Duration) {
 	}
 }
 
-// survey is what a mapper does (pkg/torus/mapping), said in parts of three.
+// survey simulates a mapper (pkg/torus/mapping) that answers in parts of three.
 func (w *world) survey(o Order) (out []*lofamov1.MapFindings) {
 	dims := w.torus.Dims
 	hops := map[grid.Coord]int{o.Mapper: 0}
@@ -117,7 +117,7 @@ func (w *world) survey(o Order) (out []*lofamov1.MapFindings) {
 	return out
 }
 
-// connected are the nodes that a way leads to from one that is heard.
+// connected returns the nodes with a path from a node that is heard.
 func (w *world) connected() map[grid.Coord]bool {
 	out := map[grid.Coord]bool{}
 	var q []grid.Coord
@@ -136,8 +136,9 @@ func (w *world) connected() map[grid.Coord]bool {
 	return out
 }
 
-// Figure 18. A, the supervisors, hear the left part of a mesh. C, at its edge, maps as far as it sees; B lies behind a wall that C does not
-// see around. D, which C has found, is asked next, through C, and maps the pocket that B lies in; then its boundary is known whole.
+// Figure 18. A, the supervisors, hear the left part of a mesh. C, at its edge, maps as far as it sees; B lies
+// behind a wall that hides it from C. D, which C has found, gets the next order, through C, and maps the pocket
+// around B; then the whole boundary is known.
 func TestFigure18(t *testing.T) {
 	dims := grid.Dims{X: 9, Y: 7, Z: 1}
 	w := newWorld(t, dims)
@@ -151,7 +152,7 @@ func TestFigure18(t *testing.T) {
 		for x := range 3 {
 			w.heard[grid.Coord{X: x, Y: y}] = true
 		}
-		if y != 3 { // from what is known a single link leads on, that of C
+		if y != 3 { // only one link leads on from the known part, that of C
 			w.torus.Cut(chanmask.Link{Node: grid.Coord{X: 2, Y: y}, Dir: grid.XPlus})
 		}
 	}
@@ -185,7 +186,8 @@ func TestFigure18(t *testing.T) {
 	}
 }
 
-// Exactly what is connected with what the supervisors hear is found, however little each mapper sees, and the rest stays unknown.
+// The machine finds exactly the nodes connected with the heard ones, however little each mapper sees, and the
+// others stay unknown.
 func TestAgainstBreadthFirstSearch(t *testing.T) {
 	for _, dims := range []grid.Dims{{X: 6, Y: 6, Z: 1}, {X: 4, Y: 4, Z: 4}, {X: 12, Y: 1, Z: 1}} {
 		for seed := range uint64(15) {
@@ -215,7 +217,7 @@ func TestAgainstBreadthFirstSearch(t *testing.T) {
 	}
 }
 
-// A node that was unknown for a moment has nobody asked, and what is known again is forgotten.
+// A node that was unknown for a moment triggers no order, and findings on known nodes are deleted.
 func TestUnknownForAMoment(t *testing.T) {
 	w := newWorld(t, grid.Dims{X: 4, Y: 1, Z: 1})
 	all := func(but ...int) {
@@ -245,14 +247,14 @@ func TestUnknownForAMoment(t *testing.T) {
 	if f := w.m.Found(); len(f) > 0 {
 		t.Errorf("it is heard, and still said to be %+v", f)
 	}
-	all(2) // unknown again: it is as new, and is not left for as long as one that stayed so
+	all(2) // unknown again: it counts as new, and does not wait as long as one that stayed unknown
 	w.run(7 * time.Second)
 	if f := w.m.Found()[2]; len(w.orders) != 2 || f.DNP != chanmask.Good {
 		t.Errorf("%d orders, found %+v", len(w.orders), f)
 	}
 }
 
-// A mapper that does not answer is asked again, with a bound, and then another one is.
+// A silent mapper gets its order again a limited number of times, and then another mapper gets it.
 func TestDeafMapper(t *testing.T) {
 	w := newWorld(t, grid.Dims{X: 4, Y: 1, Z: 1})
 	w.heard[grid.Coord{X: 1}], w.heard[grid.Coord{X: 3}], w.heard[grid.Coord{}] = true, true, true
@@ -272,7 +274,7 @@ func TestDeafMapper(t *testing.T) {
 	}
 }
 
-// Mapping the same again comes ever more rarely; nodes that were not unknown before are mapped at once.
+// Repeated mappings of the same nodes become ever rarer; newly unknown nodes are mapped at once.
 func TestRepeats(t *testing.T) {
 	w := newWorld(t, grid.Dims{X: 8, Y: 1, Z: 1})
 	for x := range 8 {
@@ -291,8 +293,8 @@ func TestRepeats(t *testing.T) {
 	}
 }
 
-// Of two maps only what is alive in both lives (§6.1): a link that was found dead counts as dead until two mappings have found it alive, or
-// it is known again.
+// A link counts as alive only if it is alive in two successive maps (§6.1): a link that was found dead counts as
+// dead until two mappings have found it alive, or direct evidence is back.
 func TestOnlyWhatIsAliveInBothLives(t *testing.T) {
 	dims := grid.Dims{X: 6, Y: 6, Z: 1}
 	w := newWorld(t, dims)
@@ -325,7 +327,8 @@ func TestOnlyWhatIsAliveInBothLives(t *testing.T) {
 	}
 }
 
-// Nobody gets an order while another of his is under way, and what strangers or mappers of another order say counts for nothing.
+// A mapper gets no order while another of its orders is open, and answers from strangers or to other orders are
+// ignored.
 func TestWhoSaysIt(t *testing.T) {
 	w := newWorld(t, grid.Dims{X: 3, Y: 1, Z: 1})
 	w.heard[grid.Coord{}] = true

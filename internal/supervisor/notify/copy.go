@@ -9,7 +9,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// known is what this replica knows now. It implements Map.
+// known is this replica's present knowledge. It implements Map.
 type known struct {
 	view.Map
 	names *view.Names
@@ -38,8 +38,8 @@ func (k *known) Node(id fault.NodeID) *lofamov1.ToldNode {
 	return out
 }
 
-// tellable returns the ids of group faults that a message may have. The half would refuse the message for a
-// longer one, and be told nothing; labels may be that long.
+// tellable returns the ids of group faults that fit a message. Labels may be longer, but the half would refuse the
+// whole message because of one such id.
 func tellable(ids []string) []string {
 	var out []string
 	for _, id := range ids {
@@ -66,10 +66,10 @@ func (k *known) Neighbours(id fault.NodeID) []fault.NodeID {
 	return out
 }
 
-// moved returns the nodes that are in other group faults than before.
+// moved returns the nodes whose group faults changed.
 func moved(before, now view.Map) []fault.NodeID {
 	if a, b := before.Groups, now.Groups; len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) {
-		return nil // versions of a map share what has not changed
+		return nil // versions of a map share unchanged parts
 	}
 	of := func(m view.Map) map[string][]fault.NodeID {
 		out := make(map[string][]fault.NodeID, len(m.Groups))

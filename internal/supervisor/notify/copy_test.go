@@ -8,7 +8,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// TestTellable: a group's id that no message may have is left out, and so is what there is no room for.
+// TestTellable: group ids that are too long, or too many, are left out.
 func TestTellable(t *testing.T) {
 	long := "label/" + strings.Repeat("k", 63) + "=" + strings.Repeat("v", 63)
 	for _, tc := range []struct{ given, want []string }{

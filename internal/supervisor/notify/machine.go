@@ -11,19 +11,19 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// Map is the fault map as this replica has it, at one revision.
+// Map is this replica's fault map, at one revision.
 type Map interface {
 	Revision() uint64
-	// Node is what is told of a node; nil where there is none of that id.
+	// Node returns the message's part on a node, or nil if there is no such node.
 	Node(id fault.NodeID) *lofamov1.ToldNode
 	Neighbours(id fault.NodeID) []fault.NodeID
 }
 
 // MachineConfig configures a Machine.
 type MachineConfig struct {
-	Window  time.Duration // a half whose digests have not come for so long is somebody else's
+	Window  time.Duration // a half whose digests stop for so long belongs to another replica
 	Again   time.Duration // between two tellings of the whole to one half
-	Backlog time.Duration // how long a half may be ahead of this replica's copy before the store was put back
+	Backlog time.Duration // time a half may be ahead of this replica's copy before the machine assumes a restored store
 }
 
 // Tell is a message to the host half of a node.
@@ -32,12 +32,12 @@ type Tell struct {
 	Told *lofamov1.Told
 }
 
-// half is one that is told by this replica.
+// half is a half that this replica notifies.
 type half struct {
 	heard    time.Time
-	sent     uint64    // the revision that it was told of last; 0: of none
-	whole    time.Time // when it was last told the whole
-	ahead    time.Time // since when it has been ahead of this replica; zero: it is not
+	sent     uint64    // last revision sent; 0: none
+	whole    time.Time // time of the last whole state
+	ahead    time.Time // start of its lead over this replica; zero: none
 	epoch    fault.Epoch
 	interest interest
 	coming   interest // being received
@@ -50,22 +50,22 @@ type interest struct {
 	nodes  []fault.NodeID // sorted
 }
 
-// Machine is for one goroutine.
+// Machine is not safe for concurrent use.
 type Machine struct {
 	cfg     MachineConfig
 	halves  map[fault.NodeID]*half
 	watched map[fault.NodeID]map[fault.NodeID]bool // node → whose jobs are on it
 }
 
-// NewMachine returns a machine that tells nobody yet.
+// NewMachine returns a machine without halves.
 func NewMachine(cfg MachineConfig) *Machine {
 	return &Machine{cfg: cfg, halves: make(map[fault.NodeID]*half), watched: make(map[fault.NodeID]map[fault.NodeID]bool)}
 }
 
-// Len returns how many halves are told.
+// Len returns the number of notified halves.
 func (m *Machine) Len() int { return len(m.halves) }
 
-// Digest is what a host half's digest says of what it was told.
+// Digest is the position that a host half's digest acknowledges.
 type Digest struct {
 	Node  fault.NodeID
 	Epoch fault.Epoch
@@ -75,7 +75,7 @@ type Digest struct {
 	Denied uint64
 }
 
-// Heard takes a digest that came straight here.
+// Heard processes a digest that came directly to this replica.
 func (m *Machine) Heard(now time.Time, d Digest, in Map) []Tell {
 	node, told, list := d.Node, d.Told, d.List
 	h := m.halves[node]
@@ -97,14 +97,14 @@ func (m *Machine) Heard(now time.Time, d Digest, in Map) []Tell {
 	return m.whole(now, node, h, list, reset, in)
 }
 
-// begin forgets what an earlier life of the half was told, and its list.
+// begin resets the state of a restarted half, and its list of interests.
 func (m *Machine) begin(node fault.NodeID, h *half, epoch fault.Epoch) {
 	m.watch(node, h, interest{})
 	*h = half{heard: h.heard, epoch: epoch}
 }
 
-// ahead says whether a half has long been told of a revision that this replica's copy does not reach:
-// no copy is so far behind, so the store was put back to an earlier one.
+// ahead reports whether a half has long known a revision beyond this replica's copy. No copy lags that far, so the
+// store was restored from an earlier state.
 func (m *Machine) ahead(now time.Time, h *half, told uint64, in Map) bool {
 	if told <= in.Revision() {
 		h.ahead = time.Time{}
@@ -116,7 +116,7 @@ func (m *Machine) ahead(now time.Time, h *half, told uint64, in Map) bool {
 	return now.Sub(h.ahead) >= m.cfg.Backlog
 }
 
-// whole tells everything.
+// whole sends the whole state.
 func (m *Machine) whole(now time.Time, node fault.NodeID, h *half, list uint32, reset bool, in Map) []Tell {
 	h.whole, h.sent = now, in.Revision()
 	var nodes []*lofamov1.ToldNode
@@ -134,8 +134,8 @@ func (m *Machine) whole(now time.Time, node fault.NodeID, h *half, list uint32, 
 	return m.tell(node, h, nodes, &lofamov1.Told{PutBack: reset, WantInterest: list != h.interest.serial}, in)
 }
 
-// tell makes messages of what is told. What there is no room for is left out, and they say so: else who is not
-// mentioned would be well.
+// tell splits nodes into messages. If some do not fit, the messages say that they are incomplete: otherwise an
+// absent node would count as healthy.
 func (m *Machine) tell(node fault.NodeID, h *half, nodes []*lofamov1.ToldNode, head *lofamov1.Told, in Map) []Tell {
 	parts := cut(nodes)
 	incomplete := len(parts) > servicenet.MaxToldParts
@@ -151,8 +151,8 @@ func (m *Machine) tell(node fault.NodeID, h *half, nodes []*lofamov1.ToldNode, h
 	return out
 }
 
-// maxBytes is how long the nodes of one message may be, so that it fits a datagram with its envelope. One node
-// with all that may be wrong with it does.
+// maxBytes bounds the nodes of one message, so that it fits a datagram with its envelope. One node with every
+// possible fault fits.
 const maxBytes = 800
 
 // cut returns the nodes of each message, at least one.
@@ -169,14 +169,14 @@ func cut(nodes []*lofamov1.ToldNode) [][]*lofamov1.ToldNode {
 	return append(parts, nodes[from:])
 }
 
-// Changed takes what was committed: the nodes that changed, up to the map's revision.
+// Changed processes a commit: the changed nodes, up to the map's revision.
 func (m *Machine) Changed(nodes []fault.NodeID, in Map) []Tell {
 	order, concerned := m.concerned(nodes, in)
 	var out []Tell
 	for _, whom := range order {
 		h := m.halves[whom]
 		if h.sent >= in.Revision() {
-			continue // it was told of this
+			continue // already sent
 		}
 		var told []*lofamov1.ToldNode
 		for _, id := range concerned[whom] {
@@ -195,8 +195,8 @@ func (m *Machine) Changed(nodes []fault.NodeID, in Map) []Tell {
 	return out
 }
 
-// Renew tells the whole to all whom nodes concern: something of them has changed that is not of the map, and
-// so has no revision of it.
+// Renew sends the whole state to all halves that the nodes concern. It is for changes outside the map, which have
+// no revision there.
 func (m *Machine) Renew(now time.Time, nodes []fault.NodeID, in Map) []Tell {
 	order, _ := m.concerned(nodes, in)
 	var out []Tell
@@ -207,8 +207,8 @@ func (m *Machine) Renew(now time.Time, nodes []fault.NodeID, in Map) []Tell {
 	return out
 }
 
-// concerned returns whom nodes concern, in order, and which of the nodes do. Who is yet to be told the whole
-// is left out.
+// concerned returns the halves that nodes concern, in order, with the nodes for each. It leaves out halves that
+// still wait for the whole state.
 func (m *Machine) concerned(nodes []fault.NodeID, in Map) ([]fault.NodeID, map[fault.NodeID][]fault.NodeID) {
 	concerned := make(map[fault.NodeID][]fault.NodeID)
 	var order []fault.NodeID
@@ -236,7 +236,7 @@ func (m *Machine) concerned(nodes []fault.NodeID, in Map) ([]fault.NodeID, map[f
 	return order, concerned
 }
 
-// Interested takes a part of the list of a node's jobs. A list counts when all its parts have come.
+// Interested processes a part of the list of a node's jobs. A list takes effect when all its parts have arrived.
 func (m *Machine) Interested(now time.Time, msg *lofamov1.Interest, in Map) []Tell {
 	node := fault.NodeID(msg.GetNode())
 	h := m.halves[node]
@@ -284,7 +284,7 @@ func (m *Machine) watch(node fault.NodeID, h *half, list interest) {
 	}
 }
 
-// Expire forgets the halves that are not heard any more. It is to be called about every Window.
+// Expire forgets silent halves. The caller must call it about every Window.
 func (m *Machine) Expire(now time.Time) {
 	for node, h := range m.halves {
 		if now.Sub(h.heard) > m.cfg.Window {

@@ -63,8 +63,8 @@ func config() notify.MachineConfig {
 	return notify.MachineConfig{Window: 2 * time.Second, Again: 400 * time.Millisecond, Backlog: 5 * time.Second}
 }
 
-// TestEverybodyKnows: whatever is lost, doubled, late, or told by another replica, some digests after the last
-// change every half knows what concerns it, and nothing false.
+// TestEverybodyKnows: despite lost, duplicated and late messages, and those of other replicas, every half knows
+// the state that concerns it within some digests after the last change, and nothing false.
 func TestEverybodyKnows(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newRing(rapid.IntRange(3, 40).Draw(t, "nodes"))
@@ -146,8 +146,8 @@ func TestEverybodyKnows(t *testing.T) {
 	})
 }
 
-// TestOnlyWhatConcerns: a change is told to the node, its neighbours and who has a job there, and to
-// nobody else; a half that is not heard any more is told nothing.
+// TestOnlyWhatConcerns: a change goes to the node, its neighbours and the nodes with a job there, and to no
+// others; a silent half gets nothing.
 func TestOnlyWhatConcerns(t *testing.T) {
 	r, m, now := newRing(10), notify.NewMachine(config()), begin
 	for i := range 10 {
@@ -182,8 +182,8 @@ func TestOnlyWhatConcerns(t *testing.T) {
 	}
 }
 
-// TestStorePutBack: halves that know more than the store can are told the whole of the earlier map, not at
-// once, for this replica's copy may only lag.
+// TestStorePutBack: halves that are ahead of a restored store receive the whole earlier map, after a delay,
+// because this replica's copy may only lag.
 func TestStorePutBack(t *testing.T) {
 	r, m, h := newRing(3), notify.NewMachine(config()), hostcore.NewFaultView("n0", []fault.NodeID{"n1", "n2"})
 	h.Take(&lofamov1.Told{Node: "n0", Revision: 1000, Parts: 1, Nodes: []*lofamov1.ToldNode{{Id: "n1", State: lofamov1.State_FAILED}}})
@@ -201,7 +201,7 @@ func TestStorePutBack(t *testing.T) {
 	}
 }
 
-// TestNewLife: a half that starts again has no list and knows nothing.
+// TestNewLife: a restarted half has no list and no knowledge.
 func TestNewLife(t *testing.T) {
 	r, m := newRing(6), notify.NewMachine(config())
 	m.Heard(begin, notify.Digest{Node: "n0", Epoch: 1}, r)
@@ -215,7 +215,7 @@ func TestNewLife(t *testing.T) {
 	}
 }
 
-// TestFits: what is told of nodes with everything wrong fits a datagram, with a signature.
+// TestFits: the messages on nodes with every possible fault fit a datagram, with a signature.
 func TestFits(t *testing.T) {
 	sick := &sickMap{*newRing(100)}
 	m := notify.NewMachine(config())
@@ -241,8 +241,8 @@ func TestFits(t *testing.T) {
 	}
 }
 
-// TestMoreThanFits: when more nodes of a job die than there is room for, nothing is said of the rest; never that
-// they are well.
+// TestMoreThanFits: when more nodes of a job die than fit, the messages leave the others out and never call them
+// healthy.
 func TestMoreThanFits(t *testing.T) {
 	r := newRing(servicenet.MaxInterest + 1)
 	var list []fault.NodeID

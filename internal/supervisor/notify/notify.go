@@ -43,8 +43,8 @@ type Config struct {
 	Metrics      *metrics.Metrics
 }
 
-// queue bounds what waits of the halves; beyond it their words are dropped and counted, for each digest says
-// the same again.
+// queue bounds the waiting messages of the halves. Further ones are dropped and counted, for each digest repeats
+// them.
 const queue = 4096
 
 // Notifier notifies the nodes of one replica. Digest, Interest and Changed may be called from any goroutine; they do not block.
@@ -72,10 +72,10 @@ func New(cfg Config) *Notifier {
 	}
 }
 
-// Digest notes what a host half's digest says of what it was told.
+// Digest records the position that a host half's digest acknowledges.
 func (t *Notifier) Digest(d Digest) { t.submit(d) }
 
-// Interest notes which nodes a node wants to be told of.
+// Interest records the nodes that a node wants news about.
 func (t *Notifier) Interest(m *lofamov1.Interest) { t.submit(m) }
 
 func (t *Notifier) submit(what any) {
@@ -86,7 +86,7 @@ func (t *Notifier) submit(what any) {
 	}
 }
 
-// Changed takes a newer map, with the nodes that are otherwise; nil: all may be.
+// Changed sets a newer map and the changed nodes. nil means that any node may have changed.
 func (t *Notifier) Changed(m view.Map, nodes []fault.NodeID) {
 	t.mu.Lock()
 	t.now, t.all = m, t.all || nodes == nil
@@ -98,7 +98,7 @@ func (t *Notifier) Changed(m view.Map, nodes []fault.NodeID) {
 	}
 }
 
-// take returns the newest map and what has changed since the last time.
+// take returns the newest map and the changes since the last call.
 func (t *Notifier) take() (m view.Map, nodes []fault.NodeID, all bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -140,7 +140,7 @@ func (t *Notifier) Run(ctx context.Context) {
 	}
 }
 
-// follow goes over to the newest map.
+// follow switches to the newest map.
 func (t *Notifier) follow(k *known) {
 	m, nodes, all := t.take()
 	nodes = append(nodes, moved(k.Map, m)...)

@@ -1,14 +1,14 @@
 // Package paths is the supervisor's end of the exchange that establishes a path between one interface
-// of a half and this supervisor (seed 004 §IV-B and Figure 8): it answers requests (REQ) with replies
-// (REP), repeats a reply until its acknowledgement (ACK) comes, ignores what is old, and knows at which
-// addresses a half has established paths and which session it shares with us.
+// of a half and this supervisor (seed 004 §IV-B and Figure 8). It answers requests (REQ) with replies
+// (REP), repeats a reply until its acknowledgement (ACK) arrives, and ignores old messages. It knows the
+// addresses of a half's established paths, and the session that the half shares with us.
 //
 //	                 REQ of a new id                 ACK, or the session's MAC
 //	(nothing) ──────────────────────► REQUESTED ──────────────────────────────► ESTABLISHED
 //	                REP, repeated on a timer; the same id brings the same REP
 //
-// It is pure: keys and names of sessions are made by the shell (Config.Grant), which also seals, sends
-// and keeps the keys. It does not judge health.
+// It is pure: the shell makes keys and names of sessions (Config.Grant), stores the keys, and seals and
+// sends. The package does not judge health.
 package paths
 
 import (
@@ -22,11 +22,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
 )
 
-// MaxPaths is how many exchanges are remembered of one half, and how many places of each: one for each
-// service interface.
+// MaxPaths bounds the remembered exchanges of one half, and the places of each: one for each service interface.
 const MaxPaths = 8
 
-// Repeats is how often a reply is sent again when no acknowledgement comes.
+// Repeats is the number of repetitions of an unacknowledged reply.
 const Repeats = 3
 
 // Place is one end of a path: an address of the half, and the number of our socket that reaches it.
@@ -40,8 +39,8 @@ type State uint8
 
 // The states.
 const (
-	Requested   State = iota + 1 // answered; the half may not know it yet
-	Established                  // the half has shown that it got the reply
+	Requested   State = iota + 1 // answered; the half may not have the answer yet
+	Established                  // the half has proven receipt of the reply
 )
 
 func (s State) String() string {
@@ -54,17 +53,17 @@ func (s State) String() string {
 	return "NONE"
 }
 
-// Outcome is what came of a message of an exchange.
+// Outcome is the result of a message of an exchange.
 type Outcome uint8
 
 // The outcomes.
 const (
 	Answered   Outcome = iota + 1 // a new request
-	Repeated                      // a request that came again: the same reply
+	Repeated                      // a repeated request: the same reply
 	Old                           // of an earlier epoch, or an id that was passed or used: ignored
 	Refused                       // the half's key is not good
 	Confirmed                     // the path is established
-	Known                         // an acknowledgement that changes nothing
+	Known                         // an acknowledgement without effect
 	Unanswered                    // no acknowledgement came after the last repetition
 )
 
@@ -90,7 +89,7 @@ type Request struct {
 	From    Place
 }
 
-// Grant is a session that the shell has made for a request.
+// Grant is the session that the shell has made for a request.
 type Grant struct {
 	Session uint64 // not 0
 	Key     []byte // our public key of this exchange
@@ -100,7 +99,7 @@ type Grant struct {
 type Config struct {
 	Allowed []lofamov1.Checksum // that halves may choose from
 	Wait    time.Duration       // before the first repetition; doubled with each
-	// Grant makes a session for a request. It fails when the half's key is not good.
+	// Grant makes a session for a request. It fails if the half's key is invalid.
 	Grant func(Request) (Grant, error)
 }
 
@@ -116,28 +115,28 @@ type Output struct {
 	Outcome Outcome // of the event; 0 for a Tick
 	// Unanswered exchanges were given up by a Tick.
 	Unanswered int
-	// Established says that the half has a path at Place now which it had not before.
+	// Established says that the half has a new path at Place.
 	Established bool
 	Place       Place
 	Ended       []uint64 // sessions that are not used any more
 	Wake        time.Time
 }
 
-// Machine is the exchanges of all halves. Its memory is bounded by the number of halves that it is told
-// of, and MaxPaths each.
+// Machine holds the exchanges of all halves. Its memory is bounded by the number of halves passed to it, and
+// MaxPaths each.
 type Machine struct {
 	cfg     Config
 	halves  map[fault.Origin]*half
 	waiting queue // for their acknowledgement
 }
 
-// half is what is known of one half in one epoch.
+// half is the known state of one half in one epoch.
 type half struct {
 	epoch   fault.Epoch
 	highest uint64 // id of a request
 	seen    uint64 // bit i: highest-i was seen
 	list    []*exchange
-	// proven is the exchange whose session the half has shown last that it has; nil: none.
+	// proven is the exchange whose session the half proved last; nil: none.
 	proven *exchange
 	asked  [askedKept]ask // answered under the session lately
 	next   int
@@ -172,7 +171,7 @@ type ask struct {
 	seq   fault.Seq
 }
 
-// askedKept is how many are remembered; a retry comes within a few tens of milliseconds.
+// askedKept is the number of remembered answers; a retry comes within a few tens of milliseconds.
 const askedKept = 16
 
 // New returns a machine.
@@ -180,7 +179,7 @@ func New(cfg Config) *Machine {
 	return &Machine{cfg: cfg, halves: make(map[fault.Origin]*half)}
 }
 
-// Request takes a REQ.
+// Request processes a REQ.
 func (m *Machine) Request(now time.Time, r Request) Output {
 	var out Output
 	h := m.heard(r.Origin, r.Epoch, &out)
@@ -198,9 +197,9 @@ func (m *Machine) Request(now time.Time, r Request) Output {
 	return out
 }
 
-// judge looks an id up: the exchange that it belongs to, or whether it is a new one. Requests of two
-// paths may overtake each other, hence the window; on one path an id below the last is old. An id that
-// was seen is never new, so that a recorded request makes no second session.
+// judge looks an id up: it returns the id's exchange, or whether the id is new. Requests of two paths may overtake
+// each other, hence the window; on one path an id below the last is old. A used id is never new, so that a
+// recorded request makes no second session.
 func (h *half) judge(r Request) (e *exchange, fresh bool) {
 	for _, x := range h.list {
 		if x.id == r.ID {
@@ -233,7 +232,7 @@ func shift(bits, n uint64) uint64 {
 	return bits << n
 }
 
-// at returns the exchange's end at a place, nil where it has none.
+// at returns the exchange's end at a place, or nil.
 func (e *exchange) at(p Place) *end {
 	for _, x := range e.ends {
 		if x.place == p {
@@ -270,8 +269,8 @@ func (h *half) oldest() *exchange {
 	return slices.MinFunc(list, func(a, b *exchange) int { return cmp.Compare(a.id, b.id) })
 }
 
-// reply answers at a place, and goes on to until the acknowledgement comes. Where a request came by more
-// places than there are interfaces, the further ones are answered once each time they ask.
+// reply answers at a place, and repeats the answer until the acknowledgement comes. If a request came by more
+// places than there are interfaces, the excess ones get one answer for each request.
 func (m *Machine) reply(now time.Time, e *exchange, at Place, out *Output) {
 	out.Sends = append(out.Sends, Send{e.reply, at})
 	x := e.at(at)
@@ -299,7 +298,7 @@ func (m *Machine) end(h *half, e *exchange, out *Output) {
 	}
 }
 
-// Ack takes an ACK, which came from a place.
+// Ack processes an ACK from a place.
 func (m *Machine) Ack(o fault.Origin, epoch fault.Epoch, id uint64, from Place) Output {
 	var out Output
 	h := m.heard(o, epoch, &out)
@@ -314,8 +313,7 @@ func (m *Machine) Ack(o fault.Origin, epoch fault.Epoch, id uint64, from Place) 
 	return out
 }
 
-// Proved notes that the half has spoken under a session's MAC from a place, which stands for an ACK as
-// well.
+// Proved records a message of the half under a session's MAC from a place. It counts as an ACK as well.
 func (m *Machine) Proved(o fault.Origin, session uint64, from Place) Output {
 	var out Output
 	if h := m.halves[o]; h != nil {
@@ -339,8 +337,8 @@ func (m *Machine) confirm(h *half, e *exchange, from Place, out *Output) {
 	}
 }
 
-// establish is the only writer of Established. A path takes the place of older ones with the same end;
-// an exchange that is left without one is over.
+// establish is the only writer of Established. A path replaces older ones with the same end; an exchange that
+// loses its last path is over.
 func (m *Machine) establish(h *half, x *end, out *Output) {
 	x.state = Established
 	m.waiting.remove(x)
@@ -358,8 +356,8 @@ func (m *Machine) establish(h *half, x *end, out *Output) {
 	}
 }
 
-// Heard notes the boot epoch of a verified message. A half in a higher one has started anew: its paths
-// and sessions are gone.
+// Heard records the boot epoch of a verified message. A half in a higher epoch has restarted: its paths and
+// sessions are gone.
 func (m *Machine) Heard(o fault.Origin, epoch fault.Epoch) Output {
 	var out Output
 	if h := m.halves[o]; h != nil && epoch > h.epoch {
@@ -369,7 +367,7 @@ func (m *Machine) Heard(o fault.Origin, epoch fault.Epoch) Output {
 	return out
 }
 
-// heard returns the half, begun anew where the epoch is higher.
+// heard returns the half. It resets the half if the epoch is higher.
 func (m *Machine) heard(o fault.Origin, epoch fault.Epoch, out *Output) *half {
 	h := m.halves[o]
 	if h != nil && h.epoch >= epoch {
@@ -403,10 +401,9 @@ func (m *Machine) Tick(now time.Time) Output {
 	return out
 }
 
-// Reply says under which session an answer to a datagram of the half goes, and with which checksum;
-// 0: it is to be signed. The datagram is named by its first report. Where it was answered under the
-// session before, the half asks again, so it may have lost the session: from then on it gets signatures,
-// until it shows again that it has one.
+// Reply returns the session for the answer to a datagram of the half, and the checksum; 0: sign the answer. The
+// datagram is named by its first report. If it was answered under the session before, this is a retry, and the
+// half may have lost the session: from then on it gets signatures, until it proves a session again.
 func (m *Machine) Reply(o fault.Origin, epoch fault.Epoch, seq fault.Seq) (session uint64, sum lofamov1.Checksum) {
 	h := m.halves[o]
 	if h == nil || h.proven == nil {
@@ -422,7 +419,7 @@ func (m *Machine) Reply(o fault.Origin, epoch fault.Epoch, seq fault.Seq) (sessi
 	return m.Session(o)
 }
 
-// Session says under which session something else goes to the half; as Reply.
+// Session returns the session for other messages to the half, like Reply.
 func (m *Machine) Session(o fault.Origin) (session uint64, sum lofamov1.Checksum) {
 	h := m.halves[o]
 	if h == nil || h.proven == nil {
@@ -431,8 +428,8 @@ func (m *Machine) Session(o fault.Origin) (session uint64, sum lofamov1.Checksum
 	return h.proven.reply.GetSession(), h.proven.checksum
 }
 
-// Places returns where the half has established paths, the newest first, at most MaxPaths: what is replayed
-// from other addresses makes more of them.
+// Places returns the addresses of the half's established paths, the newest first, at most MaxPaths. Replays from
+// other addresses add to them.
 func (m *Machine) Places(o fault.Origin) []Place {
 	h := m.halves[o]
 	if h == nil {
@@ -451,7 +448,7 @@ func (m *Machine) Places(o fault.Origin) []Place {
 	return out[:min(len(out), MaxPaths)]
 }
 
-// Sessions is the number of sessions that are known.
+// Sessions returns the number of known sessions.
 func (m *Machine) Sessions() int {
 	n := 0
 	for _, h := range m.halves {

@@ -42,7 +42,7 @@ func newMachine(sessions *uint64) *Machine {
 	})
 }
 
-// TestScenarios plays testdata/*.txt. A line that begins with '>' is what the machine answers to the
+// TestScenarios plays testdata/*.txt. A line that begins with '>' is the machine's answer to the
 // command before it; '#' begins a comment. Times are since the start, places are numbers. Commands:
 //
 //	TIME req EPOCH ID PLACE [nokey] [CHECKSUM...]    a request of the half
@@ -53,7 +53,7 @@ func newMachine(sessions *uint64) *Machine {
 //	TIME places
 //	TIME run                                         only lets the time pass
 //
-// Between commands the machine is ticked at each Wake that it asked for.
+// Between commands the machine is ticked at each requested Wake.
 func TestScenarios(t *testing.T) {
 	golden.Files(t, "testdata/*.txt", func(t *testing.T, text string) string {
 		s := &scenario{t: t}
@@ -171,8 +171,8 @@ func (s *scenario) show(what string, out Output) {
 	}
 }
 
-// TestBounds: whatever a half sends, it has at most MaxPaths sessions, and every session that was
-// granted is either known or was said to have ended.
+// TestBounds: for any requests, a half has at most MaxPaths sessions, and every granted session is either known or
+// reported as ended.
 func TestBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var granted uint64
@@ -217,8 +217,7 @@ func TestBounds(t *testing.T) {
 	})
 }
 
-// checkWaiting compares the queue with the plainest way to tell what waits: every end that is not
-// established and was not repeated to the last.
+// checkWaiting compares the queue with a naive list: every end that is neither established nor out of repetitions.
 func checkWaiting(t *rapid.T, m *Machine) {
 	waits := make(map[*end]bool)
 	var first time.Time
@@ -258,8 +257,8 @@ func (h *half) ends() []*end {
 	return out
 }
 
-// TestPlacesAreBounded: a recorded exchange that is replayed from many addresses makes no more places
-// than a half has interfaces, and the half's own stays the first.
+// TestPlacesAreBounded: a recorded exchange that is replayed from many addresses adds no more places than a half
+// has interfaces, and the half's own stays first.
 func TestPlacesAreBounded(t *testing.T) {
 	var granted uint64
 	m := newMachine(&granted)
@@ -275,7 +274,7 @@ func TestPlacesAreBounded(t *testing.T) {
 	}
 }
 
-// BenchmarkProved is what every digest costs while a whole cluster asks for paths.
+// BenchmarkProved measures the cost of every digest while a whole cluster requests paths.
 func BenchmarkProved(b *testing.B) {
 	for _, waiting := range []int{1, 10_000} {
 		b.Run(strconv.Itoa(waiting), func(b *testing.B) {

@@ -5,29 +5,28 @@ import (
 	"time"
 )
 
-// queue holds the ends that wait for their acknowledgement, that which is due first in front: when a
-// whole cluster starts, or somebody replays its requests, there are many, and every message of a half
-// asks for the first.
+// queue holds the ends that wait for their acknowledgement, the first due in front. When a whole cluster starts,
+// or an attacker replays its requests, there are many, and every message of a half needs the first.
 type queue struct {
 	heap  dueHeap
 	count uint64
 }
 
-// put has an end wait until it is due; of those due together the one put first comes first.
+// put makes an end wait until it is due; among equal times the first put comes first.
 func (q *queue) put(e *end) {
 	q.count++
 	e.order, e.waits = q.count, true
 	heap.Push(&q.heap, e)
 }
 
-// remove takes an end out, if it waits.
+// remove removes an end, if it waits.
 func (q *queue) remove(e *end) {
 	if e.waits {
 		heap.Remove(&q.heap, e.index)
 	}
 }
 
-// due removes and returns an end that is due; nil: none is.
+// due removes and returns a due end, or nil.
 func (q *queue) due(now time.Time) *end {
 	if len(q.heap) == 0 || now.Before(q.heap[0].due) {
 		return nil
@@ -35,7 +34,7 @@ func (q *queue) due(now time.Time) *end {
 	return heap.Pop(&q.heap).(*end)
 }
 
-// wake is when the first one is due; zero: nothing waits.
+// wake returns the first due time; zero: no end waits.
 func (q *queue) wake() time.Time {
 	if len(q.heap) == 0 {
 		return time.Time{}

@@ -1,12 +1,13 @@
-// Package peering works out what each node is to be told of the other ends of its links, and a spare of its place, after a node
-// was replaced (seed 003 §5.2.3.2: all its neighbours are told).
+// Package peering computes the peers that each node needs after a node was replaced: the other ends of its links, and for
+// a spare also its place (seed 003 §5.2.3.2: all neighbours of the replaced node are informed).
 //
-// Where the ends are the nodes say themselves: their own, and their peers' as their configurations have them. A node is told what
-// differs from its configuration and nothing else; what is not known it is not told, and what it holds that is right it keeps. A
-// node that stands elsewhere than the topology says (somebody has still to configure it) neither is told anything nor are others
-// told of it.
+// The addresses come from the nodes themselves: each reports its own ends, and its peers' as in its configuration. An
+// order contains only differences from the node's configuration. It omits unknown addresses, and leaves correct ones that
+// the node already holds. A node whose configuration does not match its place in the topology still needs an operator: it
+// gets no order, and no other node is sent its address.
 //
-// It is pure. Records come from PeerStatus messages by Keep; who orders what, and until when, is package orderer's.
+// The package is pure. Keep makes its records from PeerStatus messages. Package supervisor sends and repeats
+// the orders (ordering.go).
 package peering
 
 import (
@@ -22,19 +23,21 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Peer is who is at the other end of a link, and the ip:port of his end.
+// Peer is the node at the other end of a link, and the ip:port of that end.
 type Peer struct {
 	Node    fault.NodeID
 	Address string
 }
 
-// Word is what a node is told; its zero value: that its configuration stands, and of a spare that it has no place.
+// Word is the order for a node. The zero Word confirms the node's configuration, and says that a spare has no
+// place.
 type Word struct {
 	Coord string // of a spare
 	Peers [grid.NumDirections]Peer
 }
 
-// Order renders the word for a node, and for one life of it, 0: for one of which nothing was heard yet.
+// Order renders the word for one incarnation of a node. Incarnation 0 stands for a node that has not been heard
+// yet.
 func (w Word) Order(node fault.NodeID, number, life uint64) *lofamov1.PeerOrder {
 	o := &lofamov1.PeerOrder{Node: string(node), Number: number, Coord: w.Coord, Life: life, LifeUnknown: life == 0}
 	for i, d := range grid.Directions() {
@@ -45,11 +48,11 @@ func (w Word) Order(node fault.NodeID, number, life uint64) *lofamov1.PeerOrder 
 	return o
 }
 
-// Life is what orders name the life of a node by, as it says itself: a spare that does not run yet has no boot epoch. 0: it is of
-// an earlier version.
+// Life returns the incarnation that orders use for a node, as reported by itself: a spare that does not run yet
+// has no boot epoch. 0: it is of an earlier version.
 func Life(st *lofamov1.PeerStatus) uint64 { return cmp.Or(st.GetLife(), st.GetEpoch()) }
 
-// Held is the word that a node says it holds.
+// Held returns the word that a node reports to hold.
 func Held(st *lofamov1.PeerStatus) Word {
 	w := Word{Peers: byDirection(st.GetPeers())}
 	if st.GetSpare() {
@@ -76,8 +79,8 @@ func canonical(address string) string {
 	return a.String()
 }
 
-// Keep is what is recorded of a node after a status, was having been (nil: nothing): nothing of the moment, so that it is the
-// same until something has changed. Of what the status does not say, was stays.
+// Keep returns the record of a node after a status; was is the earlier record or nil. The record omits transient
+// fields, so that it stays the same until something changes. Fields that the status lacks keep their old values.
 func Keep(was, st *lofamov1.PeerStatus) *lofamov1.PeerStatus {
 	out := proto.CloneOf(st)
 	out.Epoch, out.Life, out.Number, out.Lost, out.Configuration = 0, 0, 0, false, false
@@ -89,14 +92,15 @@ func Keep(was, st *lofamov1.PeerStatus) *lofamov1.PeerStatus {
 	return out
 }
 
-// Records are what nodes have said, by Keep.
+// Records are the nodes' reports, as Keep makes them.
 type Records map[fault.NodeID]*lofamov1.PeerStatus
 
-// Plan is what nodes are to hold.
+// Plan is the target state of the nodes.
 type Plan struct {
-	// Words of nodes to which something else than the zero value is to be said.
+	// Words for the nodes that need another word than the zero value.
 	Words map[fault.NodeID]Word
-	// Lacking are the nodes that cannot be told of a link yet, by id, for nobody has said where its other end is.
+	// Lacking are the nodes that cannot get a link's other end yet, by id, because no node has reported the end's
+	// address.
 	Lacking []fault.NodeID
 }
 
@@ -142,13 +146,14 @@ func sorted(records Records) []fault.NodeID {
 	return out
 }
 
-// stands says whether a node is where the topology has it: by its configuration, or as a spare that is told so.
+// stands reports whether a node is at its place in the topology: by its configuration, or as a spare with that
+// place.
 func (p *planner) stands(n topology.Node) bool {
 	r := p.records[n.ID]
 	return !n.Spare && r != nil && (r.GetSpare() || r.GetCoord() == n.Coord.String())
 }
 
-// word is what a node is to hold, and whether that is all that is to be said to it.
+// word returns the word for a node, and whether it is complete.
 func (p *planner) word(n topology.Node, r *lofamov1.PeerStatus) (w Word, whole bool) {
 	switch {
 	case n.Spare:
@@ -177,7 +182,8 @@ func (p *planner) word(n topology.Node, r *lofamov1.PeerStatus) (w Word, whole b
 	return w, whole
 }
 
-// place is what a spare is told: all of its peers, or, as long as one cannot be told, what it holds.
+// place returns the word for a spare: all of its peers, or the ones that it already holds while any peer is
+// unknown.
 func (p *planner) place(n topology.Node, r *lofamov1.PeerStatus) (w Word, whole bool) {
 	held, former := Held(r), p.occupant[n.Coord.String()]
 	w.Coord = n.Coord.String()
@@ -205,7 +211,8 @@ func (p *planner) place(n topology.Node, r *lofamov1.PeerStatus) (w Word, whole 
 	return w, true
 }
 
-// neighbour is who is at the other end of a link by the topology; false: nobody that these supervisors know.
+// neighbour returns the node at the other end of a link by the topology. ok is false if these supervisors know no
+// such node.
 func (p *planner) neighbour(at grid.Coord, d grid.Direction) (topology.Node, bool) {
 	c, ok := p.topo.Dims.Neighbour(at, d)
 	if !ok {
@@ -214,7 +221,8 @@ func (p *planner) neighbour(at grid.Coord, d grid.Direction) (topology.Node, boo
 	return p.topo.Place(c)
 }
 
-// end is where a node says that its end of a link is; empty: it has not said so, or stands elsewhere.
+// end returns a node's address at its end of a link. It is empty if the node has not reported it, or is at another
+// place.
 func (p *planner) end(n topology.Node, d grid.Direction) string {
 	if !p.stands(n) {
 		return ""

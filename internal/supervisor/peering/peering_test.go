@@ -80,7 +80,7 @@ func TestPlan(t *testing.T) {
 	back, _ := world()
 	plan(back, records).check(t, "the broken node is back: the configuration stands again", nil)
 
-	// What a dead neighbour has not said itself the one that was replaced had in its configuration.
+	// For a dead neighbour that has reported no ends, the replaced node's configuration supplies them.
 	delete(records, "n2")
 	plan(nodes, records).check(t, "n2 never spoke", map[fault.NodeID]Word{"n0": all["n0"], "x": all["x"]})
 	delete(records, "n1")
@@ -88,14 +88,15 @@ func TestPlan(t *testing.T) {
 	records["x"].Coord, records["x"].Peers = "1,0,0", all["x"].Order("x", 1, 3).GetPeers()
 	plan(nodes, records).check(t, "and keeps what it holds", map[fault.NodeID]Word{"n0": all["n0"], "x": all["x"]})
 
-	// A store that was lost: what is right is left alone until the spare has spoken.
+	// After the loss of a store, correct peers stay untouched until the spare has reported.
 	delete(records, "x")
 	plan(nodes, records).check(t, "the spare has not spoken", map[fault.NodeID]Word{"n0": all["n0"]})
 	records["n0"].Peers = nil
 	plan(nodes, records).check(t, "nor has anybody been told of it", nil)
 }
 
-// A node that its owner moves by topology and configuration is no spare: nothing is told before its configuration is what the topology is.
+// A node that its owner moves by topology and configuration is no spare: it gets no word until its configuration
+// matches the topology.
 func TestConfiguredByHand(t *testing.T) {
 	nodes, records := world()
 	nodes, _ = replaced(nodes), records
@@ -113,7 +114,7 @@ func TestConfiguredByHand(t *testing.T) {
 	}
 }
 
-// Two ways to write an address are one, what is recorded is nothing of the moment, and a word is what its order says.
+// Two spellings of an address are equal, records omit transient fields, and an order contains its word.
 func TestKeepAndHeld(t *testing.T) {
 	st := &lofamov1.PeerStatus{
 		Node: "x", Spare: true, Coord: "1,0,0", Epoch: 4, Life: 5, Number: 9, Lost: true,
@@ -123,7 +124,8 @@ func TestKeepAndHeld(t *testing.T) {
 		st.GetNumber() != 9 {
 		t.Errorf("%v of %v", k, st)
 	}
-	// A status of the configuration leaves what it holds, one of what it holds the configuration.
+	// A status of the configuration leaves the held peers unchanged, and a status of the held peers leaves the
+	// configuration unchanged.
 	ends := &lofamov1.PeerStatus{Node: "x", Spare: true, Coord: "1,0,0", Configuration: true, Ends: ends(9)}
 	k := Keep(Keep(nil, st), ends)
 	if again := Keep(k, st); len(k.GetPeers()) != 2 || len(k.GetEnds()) != 2 || k.GetConfiguration() || !proto.Equal(again, k) {

@@ -1,5 +1,6 @@
-// Package procedure is the supervisors' side of the fault management procedure (seed 003 §4.5, Figure 7, §5.2.1.3): whom the leader has
-// begin it, when it asks again and whom, and what became of it. What the nodes do meanwhile is pkg/torus/procedure.
+// Package procedure is the supervisors' side of the fault management procedure (seed 003 §4.5, Figure 7, §5.2.1.3). It
+// chooses the starter, decides when to ask which node again, and determines the outcome. The nodes' side is
+// pkg/torus/procedure.
 //
 //	beginning ──somebody has entered a state, or is through──► under way ──the first is through, or the time is over──► ending
 //	 │   ▲                                                                                                              │   ▲
@@ -7,13 +8,15 @@
 //	 ▼                                                                                            so are asked again      │
 //	failed: nobody began it                                                   all have said so, or were asked in vain: over ◄┘
 //
-// It is pure: it seals and sends nothing, and numbers no orders. Who gives it statuses has seen that they are of its order.
+// The package is pure: it seals and sends nothing, and numbers no orders. The caller passes it only statuses of its own
+// order.
 //
-// A procedure ends at each node by that node's own time-outs, whatever becomes of the starter or of the leader. So the machine waits for
-// nobody in particular: what the first who is through says is news enough to ask the others, and who says nothing is named.
+// Each node ends a procedure by its own time-outs, even if the starter or the leader fails. So the machine does not
+// depend on any particular node: after the first node's final status it asks the others, and it names the silent ones.
 //
-// A leader that comes to lead while one is under way, or is over without a report, takes it up by asking (Resume).
+// A new leader may find a procedure in progress, or one that ended without a report. It takes the procedure up by asking
+// the nodes (Resume).
 //
-// Procedures that nodes begin by themselves are nobody's order. Strays puts together what nodes say of these, and Starters counts how
-// many each has begun.
+// Nodes may also begin procedures by themselves, without an order. Strays assembles their reports from the nodes'
+// statuses, and Starters counts how many each node has begun.
 package procedure

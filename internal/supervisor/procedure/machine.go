@@ -11,30 +11,30 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Timing bounds what the supervisors wait for, beside what the plan's own times allow.
+// Timing bounds the supervisors' waits, beside the plan's own times.
 type Timing struct {
-	// Again is how long a node has to answer until it is asked again.
+	// Again is the time a node has to answer before it is asked again.
 	Again time.Duration
-	// Begin is how long a starter has until the next one is asked.
+	// Begin is the time a starter has to begin before the next one is asked.
 	Begin time.Duration
-	// Quiet is how long those who were asked for the last time have.
+	// Quiet is the time left to answer after the last request.
 	Quiet time.Duration
-	// Asks is how often those are asked who have not said that they are through.
+	// Asks is the number of requests to each node that has not said that it is through.
 	Asks int
 }
 
-// DefaultTiming gives answers time to come by way of neighbours.
+// DefaultTiming allows for answers that travel by way of neighbours.
 func DefaultTiming() Timing {
 	return Timing{Again: 400 * time.Millisecond, Begin: 2500 * time.Millisecond, Quiet: 1500 * time.Millisecond, Asks: 4}
 }
 
-// Event is what happens to a procedure.
+// Event is an input of the machine.
 type Event interface{ procedureEvent() }
 
 // Tick says that time has passed.
 type Tick struct{}
 
-// Said is what a half said of it. Who it is was checked with its signature.
+// Said is a half's status. The signature has already proven the half's identity.
 type Said struct{ Status *lofamov1.ProcedureStatus }
 
 func (Tick) procedureEvent() {}
@@ -43,15 +43,15 @@ func (Said) procedureEvent() {}
 // Order is to be sent.
 type Order struct {
 	Node fault.NodeID
-	Ask  bool // it is only to say what became of the procedure, and begins none
+	Ask  bool // request only the outcome, and begin no procedure
 	Try  int  // of this node, from 1
 }
 
 // Output is what follows from a step.
 type Output struct {
-	Orders []Order // by who is to begin, or by rank
+	Orders []Order // by starter, or by rank
 	News   bool    // Progress is another
-	Done   bool    // it is over, or failed
+	Done   bool    // it is over, or has failed
 	Wake   time.Time
 }
 
@@ -65,29 +65,29 @@ const (
 	failed
 )
 
-// node is what is known of one.
+// node is the known state of one node.
 type node struct {
 	rank    int
 	member  bool
-	end     *lofamov1.ProcedureStatus // that it is through; nil: not yet
-	refused string                    // why it takes, or took, no part
+	end     *lofamov1.ProcedureStatus // final status; nil: none yet
+	refused string                    // reason why it takes, or took, no part
 	asked   int
 }
 
 func (n *node) done() bool { return n.end != nil || n.refused != "" }
 
-// Machine follows one procedure. It is for one goroutine.
+// Machine follows one procedure. It is not safe for concurrent use.
 type Machine struct {
 	plan   Plan
 	timing Timing
 	nodes  map[fault.NodeID]*node
 
 	phase  phase
-	at     int       // of plan.Starters: who is asked to begin
+	at     int       // index into plan.Starters: the node asked to begin
 	again  time.Time // the next orders
 	until  time.Time // the phase lasts at most
 	asks   int
-	asking int // how often it asks who has not said so; 0: nobody has its order
+	asking int // number of requests to each silent node; 0: no node has the order
 	state  lofamov1.ProcedureState
 	round  uint32
 	ended  uint32 // members that are done
@@ -96,7 +96,7 @@ type Machine struct {
 	refusals []string // why starters were given up
 }
 
-// New returns a machine whose first starter is to be asked at once.
+// New returns a machine that asks its first starter at once.
 func New(now time.Time, plan Plan, timing Timing) *Machine {
 	m := follow(plan, timing)
 	m.phase, m.asking = beginning, timing.Asks
@@ -104,8 +104,8 @@ func New(now time.Time, plan Plan, timing Timing) *Machine {
 	return m
 }
 
-// Resume returns a machine for a procedure that an earlier leader has ordered: who has had it is asked for what became of it,
-// from now on and for as long as it may go on.
+// Resume returns a machine for a procedure that an earlier leader ordered. From now on, and for as long as the
+// procedure may last, it asks the nodes that had the order for its outcome.
 func Resume(now time.Time, plan Plan, timing Timing) *Machine {
 	m := follow(plan, timing)
 	m.phase = underWay
@@ -114,7 +114,7 @@ func Resume(now time.Time, plan Plan, timing Timing) *Machine {
 	return m
 }
 
-// Heard says whether somebody has been in it: otherwise the order has reached nobody.
+// Heard reports whether any node took part. If none did, the order reached no node.
 func (m *Machine) Heard() bool {
 	for _, n := range m.nodes {
 		if n.end != nil {
@@ -139,7 +139,7 @@ func follow(plan Plan, timing Timing) *Machine {
 	return m
 }
 
-// Step takes one event. Time must not run backwards.
+// Step processes one event. Time must not run backwards.
 func (m *Machine) Step(now time.Time, ev Event) Output {
 	m.out = Output{}
 	if said, ok := ev.(Said); ok {
@@ -167,11 +167,11 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// take takes what a half said.
+// take processes a half's status.
 func (m *Machine) take(now time.Time, st *lofamov1.ProcedureStatus) {
 	id := fault.NodeID(st.GetNode())
 	n := m.nodes[id]
-	if n == nil || st.GetHalf() != lofamov1.Half_HALF_DNP { // a host half says no more than that it lives
+	if n == nil || st.GetHalf() != lofamov1.Half_HALF_DNP { // a host half's status is only a sign of life
 		return
 	}
 	switch {
@@ -188,7 +188,7 @@ func (m *Machine) take(now time.Time, st *lofamov1.ProcedureStatus) {
 	}
 }
 
-// refuse notes why a node begins none, or knows of none.
+// refuse records the reason why a node begins no procedure, or knows of none.
 func (m *Machine) refuse(now time.Time, id fault.NodeID, n *node, why string) {
 	switch {
 	case n.done():
@@ -211,18 +211,18 @@ func (m *Machine) enter(now time.Time, id fault.NodeID, st *lofamov1.ProcedureSt
 	m.state, m.round, m.out.News = st.GetState(), st.GetRound(), true
 }
 
-// later says whether a status is of a later state: they may come in another order than they were said in.
+// later reports whether a status is of a later state: statuses may arrive out of order.
 func later(st *lofamov1.ProcedureStatus, state lofamov1.ProcedureState, round uint32) bool {
 	drains := func(s lofamov1.ProcedureState) bool {
 		return s == lofamov1.ProcedureState_PROCEDURE_SYSTEM_DRAIN || s == lofamov1.ProcedureState_PROCEDURE_NETWORK_CLEAR
 	}
-	if drains(st.GetState()) && drains(state) && st.GetRound() != round { // these two take turns
+	if drains(st.GetState()) && drains(state) && st.GetRound() != round { // these two alternate
 		return st.GetRound() > round
 	}
 	return st.GetState() > state
 }
 
-// count counts who is through.
+// count counts the nodes that are through.
 func (m *Machine) count() {
 	was := m.ended
 	m.ended = 0
@@ -234,7 +234,7 @@ func (m *Machine) count() {
 	m.out.News = m.out.News || m.ended != was
 }
 
-// starter is who is asked to begin, or has begun.
+// starter returns the node that is asked to begin, or has begun.
 func (m *Machine) starter() fault.NodeID {
 	if m.at < len(m.plan.Starters) {
 		return m.plan.Starters[m.at]
@@ -242,7 +242,7 @@ func (m *Machine) starter() fault.NodeID {
 	return ""
 }
 
-// giveUp gives a starter up: it is the next one's turn.
+// giveUp gives up on a starter and turns to the next one.
 func (m *Machine) giveUp(now time.Time, why string) {
 	m.refusals = append(m.refusals, fmt.Sprintf("%s: %s", m.starter(), why))
 	m.at++
@@ -252,7 +252,7 @@ func (m *Machine) giveUp(now time.Time, why string) {
 // turn begins the turn of a starter.
 func (m *Machine) turn(now time.Time) { m.again, m.until = now, now.Add(m.timing.Begin) }
 
-// advance does what is due, and says whether there may be more.
+// advance performs the due work, and reports whether there may be more.
 func (m *Machine) advance(now time.Time) bool {
 	switch m.phase {
 	case beginning:
@@ -289,7 +289,8 @@ func (m *Machine) begin(now time.Time) bool {
 	return false
 }
 
-// endNext asks who has not said that it is through. It is over when all have, or were asked in vain.
+// endNext asks the nodes that have not said that they are through. The procedure is over when all have answered,
+// or have failed to after the last request.
 func (m *Machine) endNext(now time.Time) bool {
 	switch {
 	case int(m.ended) == len(m.plan.Members):
@@ -319,7 +320,7 @@ func (m *Machine) ask(now time.Time) {
 	}
 }
 
-// becomeUnderWay: a node has entered a state. It may be one that was given up, if its word was late.
+// becomeUnderWay: a node has entered a state. It may be a starter that was given up, if its status was late.
 func (m *Machine) becomeUnderWay(now time.Time, by fault.NodeID) {
 	if at := slices.Index(m.plan.Starters, by); at >= 0 {
 		m.at = at
@@ -327,13 +328,13 @@ func (m *Machine) becomeUnderWay(now time.Time, by fault.NodeID) {
 	m.phase, m.until = underWay, now.Add(m.plan.Longest())
 }
 
-// becomeEnding: somebody is through, or all should be.
+// becomeEnding: a node is through, or all should be.
 func (m *Machine) becomeEnding(now time.Time) {
 	m.phase, m.state, m.out.News = ending, lofamov1.ProcedureState_PROCEDURE_NORMAL, true
 	m.again = now.Add(m.plan.settle() + m.timing.Again)
 }
 
-// Err says why there was no procedure; nil: there was one, or may be yet.
+// Err returns the reason why there was no procedure; nil: there was one, or may still be.
 func (m *Machine) Err() error {
 	if m.phase != failed {
 		return nil
@@ -341,7 +342,7 @@ func (m *Machine) Err() error {
 	return fmt.Errorf("no node has begun it: %s", strings.Join(m.refusals, "; "))
 }
 
-// Diagnosed says whether somebody who is through has tested its links.
+// Diagnosed reports whether any node that is through has tested its links.
 func (m *Machine) Diagnosed() bool {
 	for _, n := range m.nodes {
 		if n.end.GetDiagnosed() {
@@ -351,12 +352,12 @@ func (m *Machine) Diagnosed() bool {
 	return false
 }
 
-// Progress is how far it is.
+// Progress returns the present progress.
 func (m *Machine) Progress() *lofamov1.ProcedureProgress {
 	return &lofamov1.ProcedureProgress{State: m.state, Round: m.round, Nodes: uint32(len(m.plan.Members)), Ended: m.ended}
 }
 
-// Report is what became of it, but for who asked, why and when.
+// Report returns the outcome, without the requester, the reason and the time.
 func (m *Machine) Report() *lofamov1.ProcedureReport {
 	r := &lofamov1.ProcedureReport{Starter: string(m.starter())}
 	best := m.best()
@@ -374,7 +375,7 @@ func (m *Machine) Report() *lofamov1.ProcedureReport {
 		} else if n.member && !slices.Contains(r.Silent, string(id)) {
 			r.Silent = append(r.Silent, string(id))
 		}
-		// Of a torus that was empty: what has come since then.
+		// A torus that was empty: messages received since then.
 		if n.end.GetHeld() > 0 && !r.GetClear() && !slices.Contains(r.Holding, string(id)) {
 			r.Holding = append(r.Holding, string(id))
 		}
@@ -386,8 +387,8 @@ func (m *Machine) Report() *lofamov1.ProcedureReport {
 	return r
 }
 
-// best is the end by which the whole is judged: the starter's; without it that of who has missed the fewest others. One that was
-// cut off has missed all of them, and knows nothing of the rest.
+// best returns the final status that decides the outcome: the starter's, or else that of the node that missed the
+// fewest others. A node that was cut off has missed all of them, and knows nothing about the rest.
 func (m *Machine) best() *lofamov1.ProcedureStatus {
 	var best *lofamov1.ProcedureStatus
 	for _, id := range m.byRank() {

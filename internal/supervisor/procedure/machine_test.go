@@ -27,7 +27,7 @@ func timing() Timing {
 	return Timing{Again: 400 * ms, Begin: 2 * time.Second, Quiet: 1500 * ms, Asks: 3}
 }
 
-// places are those of a torus whose nodes are all well.
+// places returns a torus of healthy nodes.
 func places(dims grid.Dims) []Place {
 	out := make([]Place, dims.Nodes())
 	for rank := range out {
@@ -74,7 +74,7 @@ func (w *world) step(ev Event) {
 	}
 }
 
-// pass lets time pass, with a tick whenever one is wanted.
+// pass lets time pass, with every requested tick.
 func (w *world) pass(d time.Duration) {
 	w.t.Helper()
 	until := w.now.Add(d)
@@ -85,7 +85,7 @@ func (w *world) pass(d time.Duration) {
 	w.now = until
 }
 
-// finish lets time pass until it is over, and says for how long.
+// finish lets time pass until the procedure is over, and returns the duration.
 func (w *world) finish() time.Duration {
 	w.t.Helper()
 	start := w.now
@@ -98,7 +98,7 @@ func (w *world) finish() time.Duration {
 	return w.now.Sub(start)
 }
 
-// orders are those that were given since the last call.
+// orders returns the orders since the last call.
 func (w *world) orders() string {
 	out := strings.Join(w.sent, ", ")
 	w.sent = nil
@@ -147,7 +147,7 @@ func square(t *testing.T, edit func([]Place, *Options)) Plan {
 	return p
 }
 
-// All goes well: one order, progress, and the report when the last has said so.
+// Success: one order, progress, and the report after the last node's final status.
 func TestWell(t *testing.T) {
 	w := newWorld(t, square(t, nil))
 	w.want("begin n0-0-0 1")
@@ -162,7 +162,7 @@ func TestWell(t *testing.T) {
 			t.Errorf("%v, want %s of round %d", p, at.state, at.round)
 		}
 	}
-	w.says(0, drain, round(2)) // it came late
+	w.says(0, drain, round(2)) // late
 	if p := w.m.Progress(); p.GetState() != decision {
 		t.Errorf("it goes back to %s", p.GetState())
 	}
@@ -172,7 +172,7 @@ func TestWell(t *testing.T) {
 		}
 		w.says(rank, normal, func(st *lofamov1.ProcedureStatus) {
 			isClear(st)
-			st.Held = 1 // what has come since it was empty
+			st.Held = 1 // message received since the torus was empty
 			st.Steps = []*lofamov1.ProcedureStep{{State: drain, TookUs: 5, Held: uint32(rank)}}
 		})
 	}
@@ -192,13 +192,14 @@ func TestWell(t *testing.T) {
 	}
 }
 
-// A starter that says nothing is asked again, and in the end the next one. One that was given up and has begun after all is believed.
+// A silent starter is asked again, and finally the next one is. A starter that was given up but has begun after
+// all is believed.
 func TestSilentStarter(t *testing.T) {
 	w := newWorld(t, square(t, nil))
 	w.pass(1999 * ms)
 	w.want("begin n0-0-0 1, begin n0-0-0 2, begin n0-0-0 3, begin n0-0-0 4, begin n0-0-0 5")
 	w.step(Said{&lofamov1.ProcedureStatus{Node: "n0-0-0", Half: lofamov1.Half_HALF_HOST,
-		State: normal}}) // its host half lives: that begins nothing
+		State: normal}}) // its host half's sign of life: no beginning
 	w.pass(1 * ms)
 	w.want("begin n1-0-0 1")
 	w.says(0, drain, round(1))
@@ -216,11 +217,12 @@ func TestSilentStarter(t *testing.T) {
 	}
 }
 
-// Who refuses makes room for the next one at once; when all have refused, all reasons are told. A named starter is the only one.
+// After a refusal the next starter is asked at once. When all have refused, the report names all reasons. A named
+// starter is the only one.
 func TestRefused(t *testing.T) {
 	w := newWorld(t, square(t, nil))
 	no := func(st *lofamov1.ProcedureStatus) { st.Error = "the last procedure is too short a time ago" }
-	w.says(1, normal, no) // nobody asked it
+	w.says(1, normal, no) // unrequested
 	w.want("begin n0-0-0 1")
 	w.says(0, normal, no)
 	w.want("begin n1-0-0 1")
@@ -236,7 +238,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// A member that never answers is asked so often, and named; the others' report stands.
+// A member that never answers is asked a limited number of times, and named; the others' reports stand.
 func TestMemberNeverAnswers(t *testing.T) {
 	w := newWorld(t, square(t, nil))
 	w.says(0, drain, round(1))
@@ -254,12 +256,13 @@ func TestMemberNeverAnswers(t *testing.T) {
 	}
 }
 
-// One whose word was lost says it again when it is asked; one that knows of no procedure is not waited for.
+// A member whose status was lost repeats it on request; the machine does not wait for a member that knows of no
+// procedure.
 func TestLateStatuses(t *testing.T) {
 	w := newWorld(t, square(t, nil))
 	w.says(0, drain, round(1))
 	w.says(0, normal, isClear)
-	w.says(0, normal, func(st *lofamov1.ProcedureStatus) { st.Wave = 99 }) // said again: the first counts
+	w.says(0, normal, func(st *lofamov1.ProcedureStatus) { st.Wave = 99 }) // repeated: the first counts
 	w.orders()
 	w.pass(2 * time.Second)
 	if got := w.orders(); !strings.HasPrefix(got, "ask n1-0-0 1, ask n0-1-0 1, ask n1-1-0 1, ask n1-0-0 2") {
@@ -281,7 +284,8 @@ func TestLateStatuses(t *testing.T) {
 	}
 }
 
-// The starter is lost in the middle: the others come back by themselves, and it is judged by who has missed the fewest.
+// The starter fails in the middle: the others recover by themselves, and the node that missed the fewest others
+// decides the outcome.
 func TestStarterLost(t *testing.T) {
 	w := newWorld(t, square(t, nil))
 	w.says(0, drain, round(1))
@@ -309,7 +313,7 @@ func TestStarterLost(t *testing.T) {
 	}
 }
 
-// What is no node of the torus, and what says nothing new, changes nothing.
+// Statuses from outside the torus and repeated statuses change nothing.
 func TestStrangers(t *testing.T) {
 	w := newWorld(t, square(t, nil))
 	w.step(Said{&lofamov1.ProcedureStatus{Node: "stranger", Half: lofamov1.Half_HALF_DNP, State: normal}})
@@ -323,7 +327,8 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// The next leader takes up a procedure that was ordered before it led: it asks until all are through, and gives nobody an order to begin.
+// The next leader takes up a procedure that was ordered before its term: it asks until all are through, and orders
+// no node to begin.
 func TestResume(t *testing.T) {
 	dims := grid.Dims{X: 2, Y: 2, Z: 1}
 	plan := Again(dims, places(dims), []uint32{3}, options(), 100*ms)
@@ -334,7 +339,7 @@ func TestResume(t *testing.T) {
 	w.m = Resume(w.now, plan, timing())
 	w.step(Tick{})
 	w.want("ask n0-0-0 1, ask n1-0-0 1, ask n0-1-0 1")
-	w.says(0, drain, round(3)) // it goes on
+	w.says(0, drain, round(3)) // the procedure continues
 	w.pass(plan.Longest() - time.Second)
 	if w.done || strings.Contains(w.orders(), "begin") {
 		t.Fatal("it may still go on")
@@ -346,7 +351,7 @@ func TestResume(t *testing.T) {
 		t.Errorf("%v", r)
 	}
 
-	// The order has reached nobody; or nobody answers.
+	// The order reached no node, or no node answers.
 	w = &world{t: t, now: time.Unix(1000, 0)}
 	w.m = Resume(w.now, plan, timing())
 	w.step(Tick{})

@@ -17,52 +17,54 @@ const (
 	MinDrain     = 10 * time.Millisecond
 	MaxDrain     = time.Minute
 	DefaultDrain = time.Second
-	// MaxAbsent is how many places an order can name that need not answer.
+	// MaxAbsent bounds the places that an order can name as absent.
 	MaxAbsent = 200
-	// MaxPlaces is the size of the largest torus: what all must say goes into barriers, which have so many members (pkg/torus/express).
+	// MaxPlaces is the size of the largest torus: every node takes part in a barrier, which is limited to that many
+	// members (pkg/torus/express).
 	MaxPlaces        = 8192
 	minHop, maxDelay = 100 * time.Microsecond, 10 * time.Second
 )
 
-// maxStarters is how many nodes are asked to begin, one after the other: what three refuse, others refuse as well.
+// maxStarters is the number of nodes that are asked to begin, one after the other: a reason for three to refuse
+// applies to the others as well.
 const maxStarters = 3
 
-// Place is what the fault map says of a place of the torus.
+// Place is a place of the torus in the fault map.
 type Place struct {
-	Node fault.NodeID // empty: nobody is there
-	// Failed: the map calls the node or its DNP half FAILED, so that it cannot say that it holds nothing.
+	Node fault.NodeID // empty: vacant
+	// Failed: the map calls the node or its DNP half FAILED, so that it cannot confirm that it holds no messages.
 	Failed bool
 	// Well: the node is NORMAL, and not under maintenance.
 	Well bool
 	// Links are the directions whose link is NORMAL at this end and not masked: bit 0 X+, and so on to bit 5 Z-.
 	Links uint8
-	// Dead are those whose link is FAILED at this end. Others, masked ones among them, may carry broadcasts.
+	// Dead are the directions whose link is FAILED at this end. Others, masked ones among them, may carry broadcasts.
 	Dead uint8
 }
 
-// Options are what is asked for.
+// Options are the parameters of a request.
 type Options struct {
-	Starter      fault.NodeID  // who is to begin; empty: whoever is well
+	Starter      fault.NodeID  // node that begins; empty: any healthy one
 	Diagnose     bool          // links are tested when the torus is empty
 	DrainTimeout time.Duration // MinDrain to MaxDrain
-	Hop          time.Duration // of a broadcast that nothing is lost of
+	Hop          time.Duration // duration of a broadcast's hop without loss
 	Late         time.Duration // bound of a hop of a broadcast, its repeats included; at least Hop
 }
 
-// Plan is a procedure as it is ordered.
+// Plan is an ordered procedure.
 type Plan struct {
 	Dims    grid.Dims
-	Nodes   []fault.NodeID // by rank; empty: nobody is there
-	Members []int          // ranks of those that must say that they hold nothing, ascending
+	Nodes   []fault.NodeID // by rank; empty: vacant
+	Members []int          // ranks of the nodes that must confirm that they hold no messages, ascending
 	Absent  []uint32       // the other ranks, ascending
-	// Starters are asked to begin, one after the other, until one does.
+	// Starters are the nodes to ask to begin, one after the other, until one does.
 	Starters []fault.NodeID
-	// Delay is the Network Delay (§4.1) of the torus as it is now.
+	// Delay is the Network Delay (§4.1) of the present torus.
 	Delay, Hop, DrainTimeout time.Duration
 	Diagnose                 bool
 }
 
-// NewPlan makes a plan of what the map says of all places, by rank. It refuses what no node can begin.
+// NewPlan makes a plan from the map's places, by rank. It refuses a procedure that no node can begin.
 func NewPlan(dims grid.Dims, places []Place, o Options) (Plan, error) {
 	if n := dims.Nodes(); n > MaxPlaces {
 		return Plan{}, fmt.Errorf("the torus has %d places: want at most %d, for barriers have no more members", n, MaxPlaces)
@@ -82,7 +84,7 @@ func NewPlan(dims grid.Dims, places []Place, o Options) (Plan, error) {
 	return p, err
 }
 
-// Whole is who is where and who is a member: what is needed to follow a procedure that somebody else has begun.
+// Whole returns the places and members: all that is needed to follow a procedure that a node began by itself.
 func Whole(dims grid.Dims, places []Place) Plan {
 	p := Plan{Dims: dims, Nodes: make([]fault.NodeID, len(places))}
 	for rank, at := range places {
@@ -96,7 +98,7 @@ func Whole(dims grid.Dims, places []Place) Plan {
 	return p
 }
 
-// Again is the plan of a procedure that was ordered before, by an earlier leader, in the torus as it is now.
+// Again returns the plan, in the present torus, of a procedure that an earlier leader ordered.
 func Again(dims grid.Dims, places []Place, absent []uint32, o Options, delay time.Duration) Plan {
 	p := Plan{Dims: dims, Nodes: make([]fault.NodeID, len(places)), Absent: absent, Delay: delay, Hop: o.Hop,
 		DrainTimeout: o.DrainTimeout, Diagnose: o.Diagnose}
@@ -109,7 +111,7 @@ func Again(dims grid.Dims, places []Place, absent []uint32, o Options, delay tim
 	return p
 }
 
-// starters are those that can begin, the best first: who is well and has most of its links.
+// starters returns the candidates, the best first: healthy nodes with most of their links.
 func starters(p Plan, places []Place, named fault.NodeID) ([]fault.NodeID, error) {
 	if named != "" {
 		rank := slices.Index(p.Nodes, named)
@@ -137,15 +139,15 @@ func starters(p Plan, places []Place, named fault.NodeID) ([]fault.NodeID, error
 	return out, nil
 }
 
-// Delay is the Network Delay of the torus as the map has it, for those who are members; late bounds a hop, its repeats included.
+// Delay returns the Network Delay of the map's torus, for the members. late bounds a hop with its repeats.
 func Delay(dims grid.Dims, places []Place, members []int, late time.Duration) time.Duration {
 	return min(max(express.NetworkDelay(diameter(dims, places, members), late), minHop), maxDelay)
 }
 
-// diameter is that of the present map (§4.3.7), over links that are NORMAL at both ends and not masked. Where these do not
-// connect members whom links connect that may carry broadcasts all the same, the map does not say how one goes, and the margin
-// for a torus of which nothing is known is taken. To members whom nothing but FAILED links leads to none goes at all: nobody
-// waits longer for them.
+// diameter returns the diameter of the present map (§4.3.7), over links that are NORMAL at both ends and not
+// masked. If these do not connect all members, but members are still connected by links that may carry broadcasts,
+// the map does not show the broadcast's way. Then diameter returns the margin for an unknown torus. No broadcast
+// reaches a member behind FAILED links only, so no node waits longer for it.
 func diameter(dims grid.Dims, places []Place, members []int) int {
 	link := func(has func(p *Place, d grid.Direction) bool) func(int, grid.Direction) bool {
 		end := func(rank int, d grid.Direction) bool {
@@ -169,7 +171,7 @@ func diameter(dims grid.Dims, places []Place, members []int) int {
 	return n
 }
 
-// parts is for each rank the first of the members in its part of the torus; alive is the same both ways.
+// parts returns, for each rank, the first member in its part of the torus. alive is symmetric.
 func parts(dims grid.Dims, members []int, alive func(int, grid.Direction) bool) []int {
 	const none = -1
 	out := slices.Repeat([]int{none}, dims.Nodes())
@@ -194,19 +196,19 @@ func parts(dims grid.Dims, members []int, alive func(int, grid.Direction) bool) 
 	return out
 }
 
-// others is for how long the states last that have no bound of the order's: what is stuck is dropped, links are tested.
+// others is the duration of the states that the order does not bound: dropping stuck messages and testing links.
 const others = 5 * time.Second
 
-// Longest is for how long a procedure may go on at some node after it has begun at the first: one state after the other lasts as
-// long as it may, by the nodes' own time-outs (pkg/torus/procedure), and the last node hears of it one Network Delay after the
-// first.
+// Longest returns the maximum duration of a procedure at any node, counted from its beginning at the first one.
+// Every state lasts as long as the nodes' own time-outs allow (pkg/torus/procedure), and the last node learns of
+// the procedure one Network Delay after the first.
 func (p Plan) Longest() time.Duration { return 10*p.Delay + 2*p.Hop + p.DrainTimeout + others }
 
-// settle is for how long those who are not through are waited for when the first is: they are apart by a Network Delay, and go on
-// only one or two later where they have missed something.
+// settle returns the time to wait for the other nodes after the first one is through. They are at most a Network
+// Delay apart, plus one or two more for a node that missed a message.
 func (p Plan) settle() time.Duration { return 3 * p.Delay }
 
-// name is who is at a rank; its place where nobody is.
+// name returns the node at a rank, or the place if it is vacant.
 func (p Plan) name(rank uint32) string {
 	switch {
 	case int(rank) >= len(p.Nodes):

@@ -10,7 +10,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Members are all that the map does not call FAILED, and the others are named as absent.
+// All nodes that the map does not call FAILED are members, and the others are named as absent.
 func TestMembers(t *testing.T) {
 	dims := grid.Dims{X: 3, Y: 3, Z: 1}
 	all := places(dims)
@@ -37,8 +37,8 @@ func TestMembers(t *testing.T) {
 	}
 }
 
-// The Network Delay is the diameter of what works, and the margin where that does not connect members whom something that is not
-// dead may connect.
+// The Network Delay is the diameter of the working links. It is the margin if those do not connect members that
+// may be connected by links not known to be dead.
 func TestDelay(t *testing.T) {
 	const hop = 50 * time.Millisecond
 	dims := grid.Dims{X: 4, Y: 4, Z: 1}
@@ -91,7 +91,7 @@ func TestDelay(t *testing.T) {
 	}
 }
 
-// Who begins is well and has most of its links; who is FAILED begins nothing.
+// Starters are healthy and have most of their links; FAILED nodes begin nothing.
 func TestStarters(t *testing.T) {
 	dims := grid.Dims{X: 2, Y: 2, Z: 2}
 	all := places(dims)

@@ -9,11 +9,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Bounds of what is kept of procedures that nobody here has ordered. Where there is no room, who takes most of it makes room: see crowd.
+// Bounds of the stored state of procedures without an order. If there is no room, the node that takes most of it
+// makes room: see crowd.
 const (
 	maxStrays = 8  // followed at once
 	maxPast   = 64 // remembered, so that late words make no second report
-	// straysFor is for how long one is followed at most.
+	// straysFor is the maximum time to follow one procedure.
 	straysFor = 30 * time.Second
 )
 
@@ -23,35 +24,37 @@ type strayKey struct {
 	wave    uint64
 }
 
-// Stray is a procedure that is over and that nobody has ordered.
+// Stray is a finished procedure that no supervisor ordered.
 type Stray struct {
 	Report *lofamov1.ProcedureReport
 	Node   fault.NodeID // has begun it by itself
-	Began  time.Time    // when the first word of it came
-	// Vouched: its starter has said that it is through, or two others have. Otherwise one half may have made it up, and a starter with it.
+	Began  time.Time    // time of its first status
+	// Vouched: its starter has said that it is through, or two others have. Otherwise a single half may have invented
+	// it, and its starter too.
 	Vouched bool
 }
 
 type stray struct {
 	key     strayKey
-	opener  string // who spoke of it first
+	opener  string // node of its first status
 	machine *Machine
 	began   time.Time
 	cause   string
 }
 
-// Strays follows procedures that nodes have begun by themselves, by what they say of their end: there is no order to ask with. It
-// is for one goroutine.
+// Strays follows procedures that nodes began by themselves, from their final statuses: without an order it cannot
+// ask for more. It is not safe for concurrent use.
 type Strays struct {
 	timing Timing
 	now    []*stray
 	past   []strayKey
 }
 
-// NewStrays returns one that has heard of none.
+// NewStrays returns Strays that follow no procedure yet.
 func NewStrays(timing Timing) *Strays { return &Strays{timing: timing} }
 
-// Said takes what a half said of a procedure without an order. whole is the torus as it is now; false: nobody knows.
+// Said processes a half's status of a procedure without an order. whole returns the present torus; false means
+// unknown.
 func (s *Strays) Said(now time.Time, st *lofamov1.ProcedureStatus, whole func() (Plan, bool)) {
 	if st.GetState() != lofamov1.ProcedureState_PROCEDURE_NORMAL || st.GetError() != "" || st.GetHalf() != lofamov1.Half_HALF_DNP ||
 		st.GetNumber() != nil {
@@ -88,14 +91,15 @@ func (s *Strays) Said(now time.Time, st *lofamov1.ProcedureStatus, whole func() 
 	x.machine.again = earlier(now.Add(s.timing.Quiet), x.began.Add(straysFor))
 }
 
-// Tick returns those that are over, and when to look again; zero: when something is said.
+// Tick returns the finished procedures and the time of the next tick. A zero time means after the next status.
 func (s *Strays) Tick(now time.Time) (done []Stray, wake time.Time) {
 	s.now = slices.DeleteFunc(s.now, func(x *stray) bool {
 		if !x.machine.Step(now, Tick{}).Done {
 			return false
 		}
 		d := x.done()
-		if done = append(done, d); d.Vouched { // of others there was no report: who made one up beforehand keeps none from being made
+		// the others have no report: an early invention must not suppress the real report
+		if done = append(done, d); d.Vouched {
 			s.remember(x.key)
 		}
 		return true
@@ -108,7 +112,7 @@ func (s *Strays) Tick(now time.Time) (done []Stray, wake time.Time) {
 	return done, wake
 }
 
-// crowd is which of some occurs most often, and how often; of equals the one that comes first.
+// crowd returns the most frequent element and its count; among equals, the first.
 func crowd[K comparable](all []K) (most K, n int) {
 	count := make(map[K]int, len(all))
 	for _, k := range all {
@@ -122,8 +126,9 @@ func crowd[K comparable](all []K) (most K, n int) {
 	return most, n
 }
 
-// room says whether there is room for one more that a node speaks of, and instead of which; -1: of none. That is one of which
-// only a node has spoken that has had more to tell of: nobody keeps others' from being heard of.
+// room reports whether there is room for one more procedure that opener reports, and which one it replaces (-1:
+// none). It replaces only a procedure known from a single node that reported more than the opener: no node can
+// crowd out the others.
 func (s *Strays) room(opener string) (instead int, ok bool) {
 	if len(s.now) < maxStrays {
 		return -1, true
@@ -147,7 +152,7 @@ func (s *Strays) room(opener string) (instead int, ok bool) {
 	return -1, false
 }
 
-// remember has a report made once.
+// remember prevents a second report.
 func (s *Strays) remember(key strayKey) {
 	if s.past = append(s.past, key); len(s.past) <= maxPast {
 		return
@@ -168,13 +173,13 @@ func (x *stray) done() Stray {
 	return Stray{Report: r, Node: fault.NodeID(id), Began: x.began, Vouched: x.vouched(fault.NodeID(id))}
 }
 
-// vouched says whether who is said to have begun it says so as well, or more than one other.
+// vouched reports whether the reported starter confirms the procedure, or more than one other node does.
 func (x *stray) vouched(starter fault.NodeID) bool {
 	said := x.said()
 	return len(said) > 1 || slices.Contains(said, starter)
 }
 
-// said are the nodes that have said that they are through.
+// said returns the nodes that have said that they are through.
 func (x *stray) said() (out []fault.NodeID) {
 	for id, n := range x.machine.nodes {
 		if n.end != nil {
@@ -184,7 +189,7 @@ func (x *stray) said() (out []fault.NodeID) {
 	return out
 }
 
-// Starters counts the procedures that nodes begin by themselves. It is for one goroutine.
+// Starters counts the procedures that nodes begin by themselves. It is not safe for concurrent use.
 type Starters struct {
 	window time.Duration
 	most   int
@@ -197,12 +202,14 @@ type start struct {
 	at   time.Time
 }
 
-// NewStarters returns one that names a node that has begun more than so many within a window, once a window.
+// NewStarters returns Starters that name a node once a window if it begins more than most procedures within the
+// window.
 func NewStarters(most int, window time.Duration) *Starters {
 	return &Starters{window: window, most: most, named: make(map[fault.NodeID]time.Time)}
 }
 
-// Began counts one. It says how many the node has begun within the window, and whether that is to be told now.
+// Began counts one procedure. It returns the node's number of procedures within the window, and whether to report
+// that now.
 func (s *Starters) Began(now time.Time, id fault.NodeID) (n int, tell bool) {
 	old, _ := slices.BinarySearchFunc(s.begun, now.Add(-s.window), func(b start, t time.Time) int { return cmp.Or(b.at.Compare(t), -1) })
 	s.begun = append(slices.Delete(s.begun, 0, old), start{id, now})

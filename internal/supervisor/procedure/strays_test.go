@@ -17,7 +17,8 @@ func whole(t *testing.T) func() (Plan, bool) {
 	return func() (Plan, bool) { return plan, true }
 }
 
-// A procedure that a node has begun by itself becomes a report when all have said that they are through, and one only.
+// A procedure that a node has begun by itself becomes exactly one report, when all members have said that they are
+// through.
 func TestNodeBegan(t *testing.T) {
 	s, plan, now := NewStrays(timing()), whole(t), time.Unix(1000, 0)
 	cause := func(st *lofamov1.ProcedureStatus) {
@@ -59,7 +60,7 @@ func TestNodeBegan(t *testing.T) {
 	}
 }
 
-// Two at once are two reports; a member that says nothing does not keep them, and neither does one that always says something.
+// Two at once give two reports, even if one member is silent and another never stops sending statuses.
 func TestTwoAtOnce(t *testing.T) {
 	s, plan, now := NewStrays(timing()), whole(t), time.Unix(1000, 0)
 	for wave := range uint64(2) {
@@ -89,7 +90,7 @@ func TestTwoAtOnce(t *testing.T) {
 	}
 }
 
-// What is of an order, of whatever leader, is nobody's stray: it is late, or the next leader asks for it.
+// A status with an order's number, from whichever leader, is no stray: it is late, or the next leader asks for it.
 func TestOrderedIsNoStray(t *testing.T) {
 	s, plan, now := NewStrays(timing()), whole(t), time.Unix(1000, 0)
 	for rank := range 4 {
@@ -100,7 +101,7 @@ func TestOrderedIsNoStray(t *testing.T) {
 	}
 }
 
-// What is made up takes no more room than there is.
+// Invented procedures take no more than the bounded space.
 func TestStraysAreBounded(t *testing.T) {
 	s, plan, now := NewStrays(timing()), whole(t), time.Unix(1000, 0)
 	for wave := range uint64(3 * maxPast) {
@@ -126,8 +127,8 @@ func TestStraysAreBounded(t *testing.T) {
 	}
 }
 
-// One that makes up procedures keeps nobody else's from being followed, however many it tells of; and none of what it tells of
-// beforehand, or in a starter's place, is left unheard when it is so.
+// A node that invents procedures keeps no other node's from being followed, however many it reports. Invented
+// reports, sent early or in a starter's name, do not suppress the real ones.
 func TestNobodyCrowdsOut(t *testing.T) {
 	s, plan, now := NewStrays(timing()), whole(t), time.Unix(1000, 0)
 	say := func(rank int, starter uint32, wave uint64) {
@@ -153,7 +154,7 @@ func TestNobodyCrowdsOut(t *testing.T) {
 	for wave := range uint64(3 * maxStrays) {
 		say(0, uint32(wave%4), wave+1)
 	}
-	for _, by := range []int{1, 2} { // as it was made up before
+	for _, by := range []int{1, 2} { // as in the earlier invention
 		say(by, 1, 6)
 	}
 	for _, wave := range []uint64{100, 101} {
@@ -167,7 +168,7 @@ func TestNobodyCrowdsOut(t *testing.T) {
 	if got := fmt.Sprint(reports()); !strings.Contains(got, "n1-0-0 6]") || !strings.Contains(got, "n0-1-0 100 n0-1-0 101") {
 		t.Errorf("reports %s: want those of 100, 101 and 6", got)
 	}
-	// A starter that makes them up with its own name has its own forgotten first.
+	// A starter that invents procedures in its own name displaces its own entries first.
 	for wave := range uint64(2 * maxPast) {
 		say(0, 0, wave+1000)
 		now = now.Add(time.Minute)
@@ -181,7 +182,8 @@ func TestNobodyCrowdsOut(t *testing.T) {
 	}
 }
 
-// Who is said to have begun one has, when it says so itself or two others do: one alone may have made it up.
+// A reported starter counts as vouched for when it confirms the procedure itself, or when two others report it: a
+// single node may have invented it.
 func TestVouched(t *testing.T) {
 	for _, c := range []struct {
 		who  []int
@@ -198,7 +200,7 @@ func TestVouched(t *testing.T) {
 	}
 }
 
-// A node that begins more than it may within a window is told of, once a window.
+// A node that begins too many procedures within a window is reported once per window.
 func TestTooMany(t *testing.T) {
 	s, now := NewStarters(2, time.Hour), time.Unix(1000, 0)
 	var told []string

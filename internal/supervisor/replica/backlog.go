@@ -23,11 +23,11 @@ type queued struct {
 	reports []fault.ReportID // in it; empty: an answer to a challenge
 }
 
-// backlog is what waits for the leader: for as long as there is none, hours perhaps. Answers to
-// challenges go first, for a verdict waits for them. Reports are held once each, however often their
-// senders try: a copy of what is held takes no room. Digests beyond the bound push the oldest out, since
-// each half soon says all of it again; so neither do they take the reports' room, nor do halves find
-// the service network dead because nobody leads. It has no lock and reads no clock.
+// backlog holds messages for the leader while there is none, which may take hours. Answers to challenges go first,
+// because verdicts wait for them. Each report is held once, however often its sender retries: a copy of a held
+// report takes no space. Digests beyond the bound displace the oldest ones, since each half soon repeats all of
+// it. So digests do not take the reports' space, and halves do not declare the service network dead for lack of a
+// leader. It has no lock and reads no clock.
 type backlog struct {
 	answers, reports, digests []*queued
 	held                      map[fault.ReportID]*queued // of reports
@@ -37,8 +37,8 @@ func newBacklog() *backlog { return &backlog{held: make(map[fault.ReportID]*queu
 
 func (b *backlog) len() int { return len(b.answers) + len(b.reports) + len(b.digests) }
 
-// put takes a datagram, which holds these reports (nil: an answer). It says whether there was room, and
-// how many digests were pushed out.
+// put adds a datagram with these reports (nil: an answer). It reports whether there was room, and how many digests
+// were displaced.
 func (b *backlog) put(req *lofamov1.ForwardRequest, in *engine.Reports, arrived time.Time) (ok bool, pushed int) {
 	q := &queued{req: req, arrived: arrived}
 	if in == nil {
@@ -81,7 +81,7 @@ func (b *backlog) putReports(q *queued) bool {
 	return true
 }
 
-// next removes and returns what goes next; nil: nothing waits.
+// next removes and returns the next message, or nil if none waits.
 func (b *backlog) next() *queued {
 	for _, list := range []*[]*queued{&b.answers, &b.reports, &b.digests} {
 		if len(*list) == 0 {

@@ -14,7 +14,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// datagram holds reports of one half, from a number on.
+// datagram returns n reports of one half, from a number on.
 func datagram(first fault.Seq, n int, digest bool) *engine.Reports {
 	in := &engine.Reports{}
 	for i := range n {
@@ -24,8 +24,8 @@ func datagram(first fault.Seq, n int, digest bool) *engine.Reports {
 	return in
 }
 
-// TestNobodyLeads for a long time: digests are taken as ever, and so are reports, each of which is sent
-// again and again, up to the bound; then only those are refused.
+// TestNobodyLeads for a long time: digests are accepted as usual. So are reports, which are resent again and
+// again, up to the bound; beyond it, only reports are refused.
 func TestNobodyLeads(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m := metrics.New(reg)
@@ -79,8 +79,8 @@ func value(t *testing.T, reg *prometheus.Registry, name, queue string) float64 {
 	return 0
 }
 
-// TestBacklogHoldsWhatItTook: every report that was taken comes out, reports in the order in which they
-// came, before digests; and what has come out is forgotten.
+// TestBacklogHoldsWhatItTook: every accepted report comes out, in order of arrival and before digests, and is then
+// forgotten.
 func TestBacklogHoldsWhatItTook(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := newBacklog()
@@ -116,7 +116,7 @@ func TestBacklogHoldsWhatItTook(t *testing.T) {
 	})
 }
 
-// TestCopyRefreshes what waits: the newer copy's ages and way back count.
+// TestCopyRefreshes: a newer copy's ages and return path replace those of a waiting report.
 func TestCopyRefreshes(t *testing.T) {
 	b := newBacklog()
 	for i, from := range []string{"old", "new"} {

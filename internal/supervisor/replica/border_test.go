@@ -11,7 +11,7 @@ type ours map[fault.NodeID]bool
 
 func (o ours) Known(id fault.NodeID) bool { return o[id] }
 
-// TestTheirs: what a supervisor of another region may say under its own word alone.
+// TestTheirs: the requests that a supervisor of another region may vouch for.
 func TestTheirs(t *testing.T) {
 	s := &Server{Names: ours{"n1": true}}
 	for name, tc := range map[string]struct {

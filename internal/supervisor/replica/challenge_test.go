@@ -19,7 +19,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// challenges is a challenger that shows what it is given.
+// challenges is a challenger that passes on its challenges.
 type challenges chan awareness.Challenge
 
 func (a challenges) Challenge(c awareness.Challenge) bool { a <- c; return true }
@@ -29,8 +29,7 @@ type leads struct{}
 func (leads) Leading() bool            { return true }
 func (leads) Submit(engine.Input) bool { return true }
 
-// TestFollowersAskToo: a challenge of the leader's is put by its followers as well, and by nobody whose stream
-// has ended.
+// TestFollowersAskToo: the leader's followers send its challenge as well, except those whose stream has ended.
 func TestFollowersAskToo(t *testing.T) {
 	ln := bufconn.Listen(1 << 16)
 	m := metrics.New(prometheus.NewRegistry())
@@ -68,7 +67,7 @@ func TestFollowersAskToo(t *testing.T) {
 	close(changed)
 	for over := false; !over; {
 		select {
-		case <-asked: // what it was asked meanwhile
+		case <-asked: // discard the challenges so far
 		case err := <-ended:
 			if over = true; err != nil {
 				t.Error(err)

@@ -14,7 +14,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// MapStore is what a copy is made from.
+// MapStore is the source of a copy.
 type MapStore interface {
 	// MapNow and FollowMap answer from the replica's own etcd: no quorum is needed.
 	MapNow(ctx context.Context) (store.Snapshot, error)
@@ -26,22 +26,22 @@ type CopyConfig struct {
 	Store  MapStore
 	Names  *view.Names
 	Logger *slog.Logger
-	// OnChange hears of every version, with the nodes that it changed, which are none when only group faults
-	// have; nil: all may have changed. It must not dawdle. May be nil itself.
+	// OnChange receives every version, with the nodes that changed. The list is empty if only group faults changed;
+	// nil: any node may have changed. It must return quickly. May be nil itself.
 	OnChange func(m view.Map, changed []fault.NodeID)
 }
 
-// Copy is this replica's own copy of the committed map, as far as its etcd has come: it answers when neither
-// a leader nor a quorum can be had. A change costs what has changed, not what there is.
+// Copy is this replica's own copy of the committed map, at the revision of its etcd. It answers without a leader
+// and without a quorum. A change costs time in proportion to its own size, not to the map's.
 type Copy struct {
 	cfg CopyConfig
 	now atomic.Pointer[view.Map]
 }
 
-// NewCopy returns a copy that knows of nothing yet; Run makes it know.
+// NewCopy returns an empty copy; Run fills it.
 func NewCopy(cfg CopyConfig) *Copy { return &Copy{cfg: cfg} }
 
-// Map returns the copy; false: nothing was read since the start. It says nothing of how old it is.
+// Map returns the copy; false: not read yet. It says nothing about its age.
 func (c *Copy) Map() (view.Map, bool) {
 	m := c.now.Load()
 	if m == nil {
@@ -63,7 +63,7 @@ func (c *Copy) Run(ctx context.Context) {
 	}
 }
 
-// topologyCheck is how often the copy looks whether the torus is another one now.
+// topologyCheck is the interval between checks for a changed topology.
 const topologyCheck = time.Second
 
 // follow reads the copy and keeps it until the feed breaks, or the topology changes (nil).
@@ -102,7 +102,7 @@ func (c *Copy) follow(ctx context.Context) error {
 	}
 }
 
-// update takes one transaction.
+// update applies one transaction.
 func (c *Copy) update(b *view.Builder, topo *topology.Topology, u store.MapUpdate) error {
 	if u.Err != nil {
 		return u.Err
@@ -111,7 +111,7 @@ func (c *Copy) update(b *view.Builder, topo *topology.Topology, u store.MapUpdat
 	if err != nil {
 		return err
 	}
-	if c.cfg.Names.Topology() == topo { // else it is about to be read anew
+	if c.cfg.Names.Topology() == topo { // else the map is about to be read again
 		c.publish(b, u.Revision, changed)
 	}
 	return nil
@@ -125,7 +125,7 @@ func (c *Copy) publish(b *view.Builder, revision uint64, changed []fault.NodeID)
 	}
 }
 
-// fill puts a whole map into a builder. What the torus does not have is passed over.
+// fill puts a whole map into a builder. It ignores nodes outside the torus.
 func fill(b *view.Builder, snap *store.Snapshot) error {
 	if _, err := setNodes(b, snap.Nodes); err != nil {
 		return err
@@ -165,7 +165,7 @@ func setAbove(b *view.Builder, snap *store.Snapshot) error {
 	return nil
 }
 
-// apply puts one transaction into a builder, and returns the nodes that it changed; never nil.
+// apply applies one transaction to a builder, and returns the changed nodes; never nil.
 func apply(b *view.Builder, u store.MapUpdate) ([]fault.NodeID, error) {
 	changed, err := setNodes(b, u.Nodes)
 	if err != nil {

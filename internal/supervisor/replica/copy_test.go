@@ -24,7 +24,7 @@ func names2() *view.Names {
 	return view.NewNames(grid.Dims{X: 2, Y: 1, Z: 1}, map[grid.Coord]fault.NodeID{{}: "a", {X: 1}: "b"})
 }
 
-// changes remembers which nodes a copy said to have changed.
+// changes records the nodes that a copy reported as changed.
 type changes struct {
 	mu     sync.Mutex
 	ids    []fault.NodeID
@@ -49,8 +49,8 @@ func (c *changes) has(id fault.NodeID) bool {
 	return slices.Contains(c.ids, id)
 }
 
-// TestCopyFollowsTheStore on a real etcd: what was there before, and each change after it, with group faults
-// and warnings that come and go.
+// TestCopyFollowsTheStore on a real etcd: the initial state, and each change after it, with group faults and
+// warnings that come and go.
 func TestCopyFollowsTheStore(t *testing.T) {
 	etcd := supervisortest.NewEtcd(t, 1)
 	client := etcd.Members[0].Client()

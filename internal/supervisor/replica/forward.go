@@ -21,15 +21,15 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// ackQueue bounds the acks that wait for a follower. Beyond it new ones are dropped and counted: what is
-// not COMMITTED the agents send again.
+// ackQueue bounds the acks that wait for a follower. Further ones are dropped and counted: agents resend reports
+// that are not COMMITTED.
 const ackQueue = 2048
 
 func responseTo(r *lofamov1.ForwardResponse) engine.To {
 	return engine.To{Addr: r.GetTo(), Socket: uint8(min(r.GetSocket(), math.MaxUint8)), Relayed: r.GetRelayed()}
 }
 
-// LeaderSource says who leads and when that changes.
+// LeaderSource names the leader and signals its change.
 type LeaderSource interface {
 	Leader() (id string, changed <-chan struct{})
 }
@@ -39,7 +39,7 @@ type ForwarderConfig struct {
 	Peers    *Peers
 	Leaders  LeaderSource
 	Answerer engine.Answerer
-	// Confirm says that nothing is sent before the callee has said that it leads: whom to call is only a guess.
+	// Confirm delays all messages until the callee has confirmed that it leads: the address is only a guess.
 	Confirm bool
 	// Wanting hears whose digests the leader wants whole. May be nil.
 	Wanting engine.FullDigestRequester
@@ -58,13 +58,13 @@ type Forwarder struct {
 
 	mu       sync.Mutex
 	backlog  *backlog
-	stream   uint64 // number of the stream that is open; 0: none is
+	stream   uint64 // number of the open stream; 0: none
 	streams  uint64 // opened so far
 	restated [][]engine.Restated
-	verdicts *lofamov1.BorderVerdicts // nil: none wait
+	verdicts *lofamov1.BorderVerdicts // nil: none waiting
 }
 
-// Verdicts queues what was found of nodes at a border, in place of what waits.
+// Verdicts queues verdicts on border nodes, and replaces those in the queue.
 func (f *Forwarder) Verdicts(v *lofamov1.BorderVerdicts) {
 	f.mu.Lock()
 	f.verdicts = v
@@ -84,14 +84,14 @@ func (f *Forwarder) nextVerdicts() *lofamov1.BorderVerdicts {
 // dropped and counted: each half soon restates again.
 const maxRestated = 64
 
-// Stream returns a number for the stream to the leader, which no other has; 0: there is none.
+// Stream returns the unique number of the stream to the leader; 0: there is none.
 func (f *Forwarder) Stream() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.stream
 }
 
-// Restate queues digests that say nothing new, if the stream is still there.
+// Restate queues unchanged digests, if the stream still exists.
 func (f *Forwarder) Restate(stream uint64, list []engine.Restated) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -106,7 +106,8 @@ func (f *Forwarder) Restate(stream uint64, list []engine.Restated) {
 	f.wake()
 }
 
-// opened notes that there is a stream, closed that there is none: with it goes what waits for it.
+// opened records that there is a stream. closed records that there is none, and drops the messages that wait for
+// it.
 func (f *Forwarder) opened() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -120,7 +121,7 @@ func (f *Forwarder) closed() {
 	f.stream, f.restated = 0, nil
 }
 
-// nextRestated returns a batch that waits; nil: none does.
+// nextRestated returns a waiting batch, or nil.
 func (f *Forwarder) nextRestated() []engine.Restated {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -132,13 +133,13 @@ func (f *Forwarder) nextRestated() []engine.Restated {
 	return list
 }
 
-// NewForwarder returns a forwarder; Run makes it work.
+// NewForwarder returns a forwarder; Run does its work.
 func NewForwarder(cfg ForwarderConfig) *Forwarder {
 	return &Forwarder{cfg: cfg, woken: make(chan struct{}, 1), backlog: newBacklog()}
 }
 
-// Forward queues evidence for the leader: these reports, or an answer to a challenge (nil). It does not
-// block; held_ns is filled in on sending. False means that it was dropped.
+// Forward queues evidence for the leader: these reports, or an answer to a challenge (nil). It does not block;
+// held_ns is set on sending. False means that the message was dropped.
 func (f *Forwarder) Forward(req *lofamov1.ForwardRequest, reports *engine.Reports, arrived time.Time) bool {
 	f.mu.Lock()
 	ok, pushed := f.backlog.put(req, reports, arrived)
@@ -171,7 +172,7 @@ func (f *Forwarder) next() *queued {
 	return q
 }
 
-// maxHeld bounds what is believed of the time in a follower's queue; what waited longer is dropped.
+// maxHeld bounds the credible time in a follower's queue. Messages that waited longer are dropped.
 const maxHeld = time.Minute
 
 // retryAfter is the pause after a stream to the leader broke.
@@ -183,7 +184,7 @@ func (f *Forwarder) Run(ctx context.Context) {
 		peers := f.cfg.Peers.Changed()
 		leader, changed := f.cfg.Leaders.Leader()
 		conn := f.cfg.Peers.Conn(leader)
-		if conn == nil { // nobody leads, or we do, or a replica of which we do not know yet
+		if conn == nil { // no leader is known, this replica leads, or the leader is not connected yet
 			select {
 			case <-ctx.Done():
 			case <-changed:
@@ -243,7 +244,7 @@ func (f *Forwarder) follow(ctx context.Context, conn grpc.ClientConnInterface, c
 	}
 }
 
-// hear does what the leader says until the stream breaks.
+// hear performs the leader's responses until the stream breaks.
 func (f *Forwarder) hear(s grpc.BidiStreamingClient[lofamov1.ForwardRequest, lofamov1.ForwardResponse]) error {
 	for {
 		resp, err := s.Recv()
@@ -314,13 +315,13 @@ func (f *Forwarder) send(s grpc.BidiStreamingClient[lofamov1.ForwardRequest, lof
 		return nil
 	}
 	q.req.HeldNs = uint64(held)
-	return s.Send(q.req) // what was in hand is lost with the stream; its sender tries again
+	return s.Send(q.req) // a request lost with the stream is retried by its sender
 }
 
-// Verifier opens and checks what another replica received. It returns nil for what is no evidence.
+// Verifier opens and checks messages that another replica received. It returns nil if a message is no evidence.
 type Verifier interface {
 	Forwarded(req *lofamov1.ForwardRequest) *engine.Input
-	// Taken says that the leader has taken it.
+	// Taken says that the leader has accepted the input.
 	Taken(in *engine.Input)
 }
 
@@ -334,11 +335,11 @@ type Server struct {
 	}
 	Verifier Verifier
 	Names    interface{ Known(fault.NodeID) bool }
-	// Own says whether the caller is one of our own replicas; nil: all are. The word of another region's supervisor is
-	// taken for nothing but what its own nodes said under a MAC.
+	// Own reports whether the caller is one of our own replicas; nil: all are. Another region's supervisor may only
+	// vouch for messages of its own nodes under a MAC.
 	Own func(ctx context.Context) bool
-	// Foreign turns what the caller, another region's supervisor, says of its region's nodes at the border into what that
-	// says of each of them; what it says of others it leaves out. nil: there are no other regions.
+	// Foreign converts verdicts of another region's supervisor on its border nodes into one verdict for each node. It
+	// leaves out verdicts on other nodes. nil: there are no other regions.
 	Foreign func(ctx context.Context, v *lofamov1.BorderVerdicts) []awareness.ForeignVerdict
 	Metrics *metrics.Metrics
 
@@ -346,8 +347,8 @@ type Server struct {
 	followers map[*session]bool // our own replicas that forward to us
 }
 
-// Challenge has all followers ask a node for a sign of life, each from its own addresses: the leader need not
-// be who reaches it. It does not block.
+// Challenge makes all followers challenge a node, each from its own addresses: the leader may not be the one that
+// reaches it. It does not block.
 func (s *Server) Challenge(c awareness.Challenge) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -356,7 +357,7 @@ func (s *Server) Challenge(c awareness.Challenge) {
 	}
 }
 
-// attend notes a stream of a follower; what is returned notes its end.
+// attend records a follower's stream. The returned function records its end.
 func (s *Server) attend(back *session) func() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -434,14 +435,14 @@ func (s *Server) Forward(stream grpc.BidiStreamingServer[lofamov1.ForwardRequest
 	}
 }
 
-// theirs says whether another region's supervisor may say this: anything that is signed, and under its word only what is
-// of no node of ours.
+// theirs reports whether another region's supervisor may send this: any signed message, or a vouched one (see
+// vouched in package ingest) that concerns none of our nodes.
 func (s *Server) theirs(req *lofamov1.ForwardRequest) bool {
 	node, _, _ := strings.Cut(req.GetName(), "/")
 	return len(req.GetRestated()) == 0 && (node == "" || !s.Names.Known(fault.NodeID(node)))
 }
 
-// restated takes digests that say nothing new.
+// restated processes unchanged digests.
 func (s *Server) restated(from *session, list []*lofamov1.RestatedDigest) error {
 	in, err := decodeRestated(list, time.Now(), s.Names.Known)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 )
 
-// leaderEnd shows what a leader gets.
+// leaderEnd passes on the requests that a leader receives.
 type leaderEnd struct {
 	lofamov1.UnimplementedReplicaServer
 
@@ -38,8 +38,8 @@ type nobody struct{}
 
 func (nobody) Answer(engine.To, *lofamov1.Ack) {}
 
-// TestOldEvidenceIsNotForwarded: what lay in the queue for longer than is believed of it, for
-// instance since before a term of this replica's own, does not reach the next leader as fresher.
+// TestOldEvidenceIsNotForwarded: a message that waited in the queue beyond the credible time, for instance since
+// before a term of this replica's own, does not reach the next leader as fresher than it is.
 func TestOldEvidenceIsNotForwarded(t *testing.T) {
 	ln := bufconn.Listen(1 << 16)
 	srv, end := grpc.NewServer(), &leaderEnd{got: make(chan *lofamov1.ForwardRequest, 2)}

@@ -11,7 +11,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// FuzzDecodeRestated: what another replica restates is refused, or every digest is of a known node, in range, and written alike.
+// FuzzDecodeRestated: another replica's restatement is refused, or every digest is of a known node, in range, and
+// re-encodes identically.
 func FuzzDecodeRestated(f *testing.F) {
 	for _, req := range []*lofamov1.ForwardRequest{
 		encodeRestated([]engine.Restated{restated("a", 1), restated("gone", 2)}, time.Unix(101, 0)),

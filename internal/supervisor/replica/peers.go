@@ -1,7 +1,8 @@
-// Package replica is what the supervisors say to one another: standing connections, the forwarding
-// of evidence to the leader, and of the leader's acks back.
+// Package replica connects the supervisors with each other. It keeps connections open, forwards evidence to the
+// leader, and returns the leader's acks.
 //
-// Who leads is told to it (package lead), and who the replicas are; what evidence means is the engine's.
+// Package lead supplies the leader, and the caller supplies the list of replicas. The engine interprets the
+// evidence.
 package replica
 
 import (
@@ -24,8 +25,7 @@ import (
 // MaxMessage bounds a gRPC message between replicas, in bytes: a list of 100,000 nodes fits.
 const MaxMessage = 256 << 20
 
-// Peers are the other replicas, each with a standing connection. Its methods may be called from any
-// goroutine.
+// Peers are the other replicas, each with a permanent connection. Its methods may be called from any goroutine.
 type Peers struct {
 	tlsFor func(id string) (*tls.Config, error)
 
@@ -39,9 +39,8 @@ type peer struct {
 	conn *grpc.ClientConn
 }
 
-// Dial makes the connections, which are opened when Run runs. addresses are of gRPC services by
-// supervisor id, without this one's own; tlsFor gives the configuration that admits only the
-// replica of that id.
+// Dial makes the connections; Run opens them. addresses are those of gRPC services by supervisor id, without this
+// one's own. tlsFor returns the configuration that admits only the replica of that id.
 func Dial(addresses map[string]string, tlsFor func(id string) (*tls.Config, error)) (*Peers, error) {
 	p := &Peers{tlsFor: tlsFor, peers: make(map[string]peer), changed: make(chan struct{})}
 	if err := p.Set(addresses); err != nil {
@@ -50,8 +49,8 @@ func Dial(addresses map[string]string, tlsFor func(id string) (*tls.Config, erro
 	return p, nil
 }
 
-// Set makes these the other replicas: what is new is connected to, what is no longer among them is
-// closed. A replica that cannot be connected to is left out, and named by the error.
+// Set replaces the list of the other replicas: it connects to new ones and closes the connections of removed ones.
+// It leaves out replicas without a connection and names them in the error.
 func (p *Peers) Set(addresses map[string]string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,22 +139,22 @@ func keep(ctx context.Context, conn *grpc.ClientConn) {
 	}
 }
 
-// Conn returns the connection to a replica; nil where there is none.
+// Conn returns the connection to a replica, or nil.
 func (p *Peers) Conn(id string) *grpc.ClientConn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.peers[id].conn
 }
 
-// Changed returns a channel that is closed when other replicas come or go.
+// Changed returns a channel that is closed when the list of replicas changes.
 func (p *Peers) Changed() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.changed
 }
 
-// State says what the connection tells of a replica: NORMAL while it answers, FAILED when it
-// refuses or does not answer, UNKNOWN in between.
+// State returns the state of a replica by its connection: NORMAL while it answers, FAILED when it refuses or does
+// not answer, UNKNOWN in between.
 func (p *Peers) State(id string) lofamov1.State {
 	conn := p.Conn(id)
 	if conn == nil {

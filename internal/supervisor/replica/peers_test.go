@@ -12,7 +12,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// TestPeersComeAndGo: connections follow the list of replicas, and whoever waits hears of it.
+// TestPeersComeAndGo: connections follow the list of replicas, and waiting callers are woken.
 func TestPeersComeAndGo(t *testing.T) {
 	p, err := Dial(map[string]string{"s1": "127.0.0.1:1", "s2": "127.0.0.1:2"}, func(id string) (*tls.Config, error) {
 		if id == "bad" {

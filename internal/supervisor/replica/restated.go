@@ -9,7 +9,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// encodeRestated writes digests that say nothing new for the leader.
+// encodeRestated encodes unchanged digests for the leader.
 func encodeRestated(list []engine.Restated, now time.Time) *lofamov1.ForwardRequest {
 	all := make([]lofamov1.RestatedDigest, len(list))
 	out := &lofamov1.ForwardRequest{Restated: make([]*lofamov1.RestatedDigest, len(list))}
@@ -22,8 +22,8 @@ func encodeRestated(list []engine.Restated, now time.Time) *lofamov1.ForwardRequ
 	return out
 }
 
-// decodeRestated reads them. Nodes that this replica does not know are left out: the topology may have
-// changed. It fails where the other replica breaks the protocol.
+// decodeRestated decodes them. It omits nodes that are unknown to this replica: the topology may have changed. It
+// fails if the other replica violates the protocol.
 func decodeRestated(list []*lofamov1.RestatedDigest, now time.Time, known func(fault.NodeID) bool) ([]engine.Restated, error) {
 	if n := len(list); n > engine.MaxRestated {
 		return nil, fmt.Errorf("restated: given %d: want at most %d", n, engine.MaxRestated)

@@ -82,7 +82,8 @@ func (w wanted) RequestFull(origins []fault.Origin) {
 	}
 }
 
-// TestRestatedReachTheLeader on one stream, which asks back for the whole; the next stream knows nothing.
+// TestRestatedReachTheLeader on one stream, which requests the whole digests; the next stream starts without
+// state.
 func TestRestatedReachTheLeader(t *testing.T) {
 	ln := bufconn.Listen(1 << 16)
 	m := metrics.New(prometheus.NewRegistry())

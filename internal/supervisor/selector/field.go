@@ -10,7 +10,7 @@ import (
 // Field is a field that a selector may name.
 type Field struct {
 	Name string
-	// Check refuses values that the field can never have, saying which it can; nil takes any.
+	// Check refuses values that the field can never have, and names the possible ones; nil accepts any.
 	Check func(value string) error
 	// Open: values may hold commas, followed by anything but the name of a field and an operator.
 	Open bool
@@ -43,10 +43,11 @@ type condition struct {
 // Fields is a field selector. The zero value matches everything.
 type Fields struct{ all []condition }
 
-// Empty says that it matches everything.
+// Empty reports whether the selector matches everything.
 func (f Fields) Empty() bool { return len(f.all) == 0 }
 
-// Matches says whether an object is chosen. has says whether a field of it has a value; a field may have several.
+// Matches reports whether the selector matches an object. has reports whether a field of the object has a value; a
+// field may have several.
 func (f Fields) Matches(has func(field, value string) bool) bool {
 	for _, c := range f.all {
 		if has(c.field, c.value) == c.not {
@@ -72,7 +73,7 @@ func (f Fields) String() string {
 	return strings.Join(parts, ",")
 }
 
-// ParseFields reads a field selector in which only these fields may stand.
+// ParseFields parses a field selector that may contain only these fields.
 func ParseFields(text string, allowed []Field) (Fields, error) {
 	if len(text) > MaxLength {
 		return Fields{}, fmt.Errorf("field selector: given %d bytes: want at most %d", len(text), MaxLength)
@@ -94,7 +95,7 @@ func ParseFields(text string, allowed []Field) (Fields, error) {
 // terms cuts at the commas that a condition follows.
 func terms(text string, allowed []Field) []string {
 	var out []string
-	open := false // the last one may go on
+	open := false // the last value may continue
 	for part := range strings.SplitSeq(text, ",") {
 		f := fieldOf(part, allowed)
 		if len(out) > 0 && open && f == nil {
@@ -107,7 +108,7 @@ func terms(text string, allowed []Field) []string {
 	return out
 }
 
-// fieldOf is the field that a condition names; nil: it is no condition on one of these.
+// fieldOf returns the field of a condition; nil: the condition is on none of these.
 func fieldOf(term string, allowed []Field) *Field {
 	name, _, ok := strings.Cut(term, "=")
 	if !ok {

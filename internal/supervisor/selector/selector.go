@@ -12,9 +12,9 @@
 //
 // Field selectors: FIELD=VALUE, FIELD==VALUE and FIELD!=VALUE, separated by commas. The values of some fields may
 // hold commas themselves, so that coordinates (coord=1,0,1) and names of group faults (group=row/Y=1,Z=2) can be
-// written as they are; such a value ends where the next field is named.
+// written unquoted; such a value ends at the name of the next field.
 //
-// It knows no node and no event: who asks tells which fields there are, and what an object's are.
+// The package knows no nodes and no events: the caller supplies the fields and their values.
 package selector
 
 import (
@@ -48,7 +48,7 @@ func (l Labels) String() string {
 	return l.selector.String()
 }
 
-// ParseLabels parses a label selector. The error names the faulty part and what may stand there.
+// ParseLabels parses a label selector. The error names the faulty part and the permitted syntax.
 func ParseLabels(text string) (Labels, error) {
 	if len(text) > MaxLength {
 		return Labels{}, fmt.Errorf("label selector: given %d bytes: want at most %d", len(text), MaxLength)

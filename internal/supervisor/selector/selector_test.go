@@ -157,8 +157,8 @@ func TestFieldRefusals(t *testing.T) {
 	}
 }
 
-// TestLabelsAgainstNaive: what was drawn is written down as a selector, read back, and must choose what a
-// deliberately naive evaluation of the drawing chooses.
+// TestLabelsAgainstNaive: random requirements are rendered as a selector and parsed again. The selector must match
+// the same objects as a deliberately naive evaluation of the requirements.
 func TestLabelsAgainstNaive(t *testing.T) {
 	keys, values := []string{"a", "b", "site.example/c"}, []string{"", "x", "y", "in"}
 	type drawn struct {
@@ -223,7 +223,7 @@ func TestLabelsAgainstNaive(t *testing.T) {
 	})
 }
 
-// FuzzSelectors: whatever is given, the answer is a selector whose own form reads back as itself, or an error.
+// FuzzSelectors: for any input, the result is an error, or a selector whose string form parses back to itself.
 func FuzzSelectors(f *testing.F) {
 	for _, s := range []string{"", "rack=r7,power!=b,gpu,!spare,switch in (s1,s2),switch notin (s3)", "coord=1,0,1,state!=FAILED",
 		"a in (", "!=,", "x===", "coord===1"} {

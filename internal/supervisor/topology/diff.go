@@ -20,8 +20,8 @@ type Change struct {
 // String returns the change in words.
 func (c Change) String() string { return c.Text }
 
-// Diff says what leads from one topology to another: first what concerns the whole, then node by node
-// in the new order, then the nodes that are gone.
+// Diff returns the changes from one topology to another: first those of the whole, then node by node in the new
+// order, then the removed nodes.
 func Diff(from, to *Topology) []Change {
 	var out []Change
 	add := func(id fault.NodeID, format string, args ...any) {
@@ -110,8 +110,8 @@ func addresses(list []netip.AddrPort) string {
 	return strings.Join(out, ", ")
 }
 
-// Moved are the ids of nodes that have another place in the new topology than in the old one, or are in
-// only one of them; spares have none. What was known of a component at a place is not true elsewhere.
+// Moved returns the ids of nodes whose place differs between the topologies, or that are in only one of them;
+// spares have no place. The known state of a component does not apply at another place.
 func Moved(from, to *Topology) []fault.NodeID {
 	var out []fault.NodeID
 	for _, n := range from.Placed() {

@@ -1,9 +1,9 @@
-// Package topology is the torus as its owner describes it: how large it is, which node has which place,
-// which are spare, their labels and where their service interfaces are.
+// Package topology is the owner's description of the torus: its size, the places of nodes, the spares, their
+// labels and the addresses of their service interfaces.
 //
-// It is pure. A Topology that exists is valid: FromProto and FromConfig are the ways to one, and name
-// every bad field at once. Where it is kept (package store), who may change it (package api) and what
-// follows from a change (package operate) are others' business, and it says nothing of faults.
+// It is pure. Every Topology is valid: only FromProto and FromConfig make one, and their errors name every bad field at
+// once. Other packages store it (package store), check who may change it (package api), and act on changes. It
+// contains no faults.
 package topology
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Topology is the torus. It is not changed any more once it is made.
+// Topology is the torus. It is immutable.
 type Topology struct {
 	Dims grid.Dims
 	// Nodes has first the nodes with a place, by rank, then the spares by id.
@@ -28,8 +28,8 @@ type Topology struct {
 	// Revision in the store of its last change; 0: not stored yet.
 	Revision uint64
 
-	// Region is the name of the region whose topology it is: its nodes have a part of the places. Empty: they
-	// have all of them.
+	// Region is the name of the topology's region, whose nodes have a part of the places. Empty: the nodes have all
+	// places.
 	Region string
 
 	index  map[fault.NodeID]int
@@ -54,12 +54,12 @@ func (n Node) place() string {
 	return n.Coord.String()
 }
 
-// Equal says whether two are the same in everything.
+// Equal reports whether two nodes are equal in every field.
 func (n Node) Equal(o Node) bool {
 	return n.ID == o.ID && n.Coord == o.Coord && n.Spare == o.Spare && maps.Equal(n.Labels, o.Labels) && slices.Equal(n.Service, o.Service)
 }
 
-// New puts nodes that are known to be valid in order and makes a topology of them.
+// New makes a topology of valid nodes, and sorts them.
 func New(dims grid.Dims, nodes []Node, domainLabels []string, revision uint64) *Topology {
 	t := &Topology{
 		Dims: dims, Nodes: nodes, DomainLabels: domainLabels, Revision: revision,
@@ -89,7 +89,7 @@ func New(dims grid.Dims, nodes []Node, domainLabels []string, revision uint64) *
 	return t
 }
 
-// plain is an address as a socket for both families and one for IPv4 alone would tell it alike.
+// plain returns the address in a form that is the same for dual-stack and IPv4 sockets.
 func plain(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
 
 // Owner finds the node that has a service address.
@@ -139,7 +139,7 @@ func (t *Topology) IDs() map[grid.Coord]fault.NodeID {
 	return out
 }
 
-// Labels are those of the nodes with a place that have any.
+// Labels returns the labels of the nodes with a place.
 func (t *Topology) Labels() map[fault.NodeID]map[string]string {
 	out := make(map[fault.NodeID]map[string]string)
 	for _, n := range t.Placed() {
@@ -150,8 +150,8 @@ func (t *Topology) Labels() map[fault.NodeID]map[string]string {
 	return out
 }
 
-// SamePlaces says whether two topologies have the same nodes at the same places: then they differ in
-// labels, addresses and spares at most.
+// SamePlaces reports whether two topologies have the same nodes at the same places. Then they differ only in
+// labels, addresses and spares.
 func (t *Topology) SamePlaces(o *Topology) bool {
 	return t.Dims == o.Dims && slices.EqualFunc(t.Placed(), o.Placed(), func(a, b Node) bool { return a.ID == b.ID && a.Coord == b.Coord })
 }
@@ -192,8 +192,8 @@ func FromConfig(c config.Supervisor) (*Topology, error) {
 	return FromProto(p)
 }
 
-// BorderFromConfig returns the nodes of other regions that border on that of the file, by rank, and the region of each.
-// The file is a valid one.
+// BorderFromConfig returns the nodes of other regions that border on the file's region, by rank, and the region of
+// each. The file must be valid.
 func BorderFromConfig(c config.Supervisor) (border []Node, regions map[fault.NodeID]string) {
 	dims, err := grid.ParseDims(c.Dims)
 	if err != nil || c.Region == "" {

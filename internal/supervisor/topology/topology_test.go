@@ -25,8 +25,8 @@ type scenario struct {
 	have *Topology
 }
 
-// do carries out one line: "dims D", "domains KEY…", "node ID [COORD] [KEY=VALUE…] [IP:PORT…]" writes or
-// replaces a node, "drop ID", and "apply" prints what is wrong or what changes.
+// do carries out one line. "dims D", "domains KEY…" and "node ID [COORD] [KEY=VALUE…] [IP:PORT…]" change the next
+// topology; a node is added or replaced. "drop ID" removes a node, and "apply" prints the errors or the changes.
 func (s *scenario) do(args []string) ([]string, error) {
 	drop := func(id string) {
 		for i, n := range s.next.Nodes {
@@ -117,7 +117,7 @@ func TestFromConfig(t *testing.T) {
 	}
 }
 
-// A wrong line each makes no message without end.
+// An error on every line does not make an endless message.
 func TestManyErrors(t *testing.T) {
 	p := &lofamov1.Topology{Dims: "100x10x10"}
 	for range 5000 {
@@ -129,8 +129,8 @@ func TestManyErrors(t *testing.T) {
 	}
 }
 
-// TestRoundTrip: what is rendered is read back alike, in whatever order it came, and two topologies
-// differ exactly when there is something to say.
+// TestRoundTrip: a rendered topology reads back equal, in any order of its nodes, and two topologies differ
+// exactly when the difference is not empty.
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := draw(t), draw(t)
@@ -159,7 +159,7 @@ func TestRoundTrip(t *testing.T) {
 	})
 }
 
-// draw makes a small topology, its nodes in any order.
+// draw draws a small topology, its nodes in any order.
 func draw(t *rapid.T) *Topology {
 	p := &lofamov1.Topology{DomainLabels: []string{"rack"}}
 	dims := grid.Dims{X: rapid.IntRange(1, 2).Draw(t, "X"), Y: 1, Z: rapid.IntRange(1, 2).Draw(t, "Z")}
@@ -182,7 +182,7 @@ func draw(t *rapid.T) *Topology {
 	return out
 }
 
-// TestPlacesOfARegion: a region puts other nodes at its places, and has no others.
+// TestPlacesOfARegion: a region may put other nodes at its places, but has no other places.
 func TestPlacesOfARegion(t *testing.T) {
 	region := func(dims string, nodes ...string) *Topology {
 		p := &lofamov1.Topology{Dims: dims, Region: "west"}
@@ -199,7 +199,7 @@ func TestPlacesOfARegion(t *testing.T) {
 	have := region("4x1x1", "a@0,0,0", "b@1,0,0", "s")
 	for _, tc := range []struct {
 		to   *Topology
-		want []string // nothing: it is taken
+		want []string // none: accepted
 	}{
 		{region("4x1x1", "a@0,0,0", "s@1,0,0", "b"), nil},
 		{region("4x1x1", "b@0,0,0", "a@1,0,0"), nil},

@@ -18,11 +18,11 @@ const (
 	MaxDomainLabels = 16 // each costs a look at every suspected group
 )
 
-// maxNamed bounds the bad fields that are told one by one: a file with one mistake on every line makes no
-// message of megabytes.
+// maxNamed bounds the bad fields that an error lists: a file with a mistake on every line must not make a message
+// of megabytes.
 const maxNamed = 100
 
-// FieldError is one bad field and what is wrong with it.
+// FieldError is one bad field and its problem.
 type FieldError struct{ Field, Problem string }
 
 // InvalidError names every bad field of a topology.
@@ -40,10 +40,10 @@ func (e *InvalidError) Error() string {
 	return "topology: " + strings.Join(lines, "\n")
 }
 
-// Named returns the fields that are told one by one.
+// Named returns the fields to list.
 func (e *InvalidError) Named() []FieldError { return e.Fields[:min(len(e.Fields), maxNamed)] }
 
-// checker gathers what is wrong.
+// checker gathers the errors.
 type checker struct {
 	fields []FieldError
 	dims   grid.Dims // zero while it is not known
@@ -167,7 +167,7 @@ func (c *checker) service(field, text string) (netip.AddrPort, bool) {
 // maxMissing bounds the places without a node that are named.
 const maxMissing = 8
 
-// complete names the places that nobody has.
+// complete reports the vacant places.
 func (c *checker) complete() {
 	if c.dims == (grid.Dims{}) || c.dims.Nodes() == len(c.coords) {
 		return
@@ -188,9 +188,9 @@ func (c *checker) complete() {
 		len(c.coords), c.dims.Nodes(), c.dims, strings.Join(missing, " "))
 }
 
-// CheckPlaces refuses a topology of a region that has other places than the region's: which places are whose the
-// configurations of all regions and of their parent say, and one region alone cannot change that. Who is at a place
-// is the region's to say. The error is an *InvalidError.
+// CheckPlaces refuses a topology of a region with other places than the region's. The configurations of all
+// regions and of their parent divide the places, and one region alone cannot change that. The region only chooses
+// the node at each of its places. The error is an *InvalidError.
 func CheckPlaces(have, to *Topology) error {
 	if have.Region == "" {
 		return nil

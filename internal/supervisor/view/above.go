@@ -10,14 +10,14 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// above is what stands above the nodes of a map: group faults and warnings.
+// above holds the parts of a map above the nodes: group faults and warnings.
 type above struct {
 	groups   map[string]awareness.GroupStatus
 	warnings map[warned]awareness.WarningStatus
 	changed  bool // since it was put into a map
 }
 
-// warned is what a warning is about.
+// warned is the subject of a warning.
 type warned struct {
 	node      fault.NodeID
 	component fault.Component
@@ -28,7 +28,7 @@ func newAbove() above {
 	return above{groups: make(map[string]awareness.GroupStatus), warnings: make(map[warned]awareness.WarningStatus)}
 }
 
-// SetGroup takes a group fault as it is now; one that is NORMAL has ended.
+// SetGroup sets the present state of a group fault; NORMAL ends it.
 func (b *Builder) SetGroup(g awareness.GroupStatus) {
 	b.above.changed = true
 	if g.State == fault.Normal {
@@ -38,7 +38,7 @@ func (b *Builder) SetGroup(g awareness.GroupStatus) {
 	b.above.groups[g.ID] = g
 }
 
-// SetWarning takes a warning as it is now.
+// SetWarning sets the present state of a warning.
 func (b *Builder) SetWarning(w awareness.WarningStatus) {
 	b.above.changed = true
 	key := warned{w.Node, w.Component, w.Quantity}
@@ -49,7 +49,7 @@ func (b *Builder) SetWarning(w awareness.WarningStatus) {
 	b.above.warnings[key] = w
 }
 
-// DropGroup and DropWarning forget what is no longer in the store.
+// DropGroup and DropWarning remove entries that are no longer in the store.
 func (b *Builder) DropGroup(id string) {
 	b.SetGroup(awareness.GroupStatus{ID: id, State: fault.Normal})
 }
@@ -59,7 +59,7 @@ func (b *Builder) DropWarning(node fault.NodeID, c fault.Component, q fault.Quan
 	b.SetWarning(awareness.WarningStatus{Node: node, Component: c, Quantity: q, Ended: true})
 }
 
-// into puts what has changed into a map. There are few groups and warnings, and they seldom change.
+// into puts changed entries into a map. There are few groups and warnings, and they seldom change.
 func (a *above) into(m *Map) {
 	if !a.changed {
 		return

@@ -12,7 +12,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// maxMembers is how many members of a group the API names.
+// maxMembers bounds the members of a group that the API lists.
 const maxMembers = 4096
 
 // Group renders a group fault.
@@ -51,7 +51,7 @@ func RestoreGroup(g *lofamov1.Group) (awareness.GroupStatus, error) {
 	return out, nil
 }
 
-// GroupEvent renders the change of a group fault; was is its state before, UNKNOWN where there was none.
+// GroupEvent renders the change of a group fault; was is its earlier state, UNKNOWN for a new one.
 func GroupEvent(g awareness.GroupStatus, was fault.State, at time.Time) *lofamov1.Event {
 	return &lofamov1.Event{
 		Kind: lofamov1.EventKind_GROUP_CHANGED, Group: Group(g), From: lofamov1.State(was), To: lofamov1.State(g.State),

@@ -13,15 +13,15 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// Health is what was said of a half of a node, in whole, and when the same was last heard: digests that say nothing new
-// come without it.
+// Health is a half's latest whole health report, and the time of the latest digest that confirmed it: unchanged
+// digests omit the report.
 type Health struct {
-	Said             *lofamov1.HalfHealth // nil: nothing was said; not changed any more
+	Said             *lofamov1.HalfHealth // nil: no report yet; immutable
 	At, Heard, OldAt time.Time
 }
 
-// render counts ages on to now. What happened once grows older since it was said in whole; modules that are tested all the
-// time were tested as lately as then when it was last heard.
+// render advances ages to now. Single events age from the whole report. Modules under constant test age from the
+// latest confirmation.
 func (h Health) render(now time.Time, d *lofamov1.DeliveryStatus) *lofamov1.HalfHealth {
 	if h.Said == nil {
 		return nil
@@ -47,8 +47,8 @@ func (h Health) render(now time.Time, d *lofamov1.DeliveryStatus) *lofamov1.Half
 	return out
 }
 
-// Fares says in words what of the health of a node's halves bears on a component: nothing of a half that was never
-// restarted and whose tests find nothing.
+// Fares describes the health of a node's halves as far as it concerns a component. A half without restarts and
+// without test failures adds nothing.
 func Fares(e Entry, c fault.Component, now time.Time) []string {
 	half, ok := e.Health[1], c == fault.ComponentDNP || c == fault.ComponentDNPCore
 	if c == fault.ComponentHost {
@@ -82,7 +82,7 @@ func Fares(e Entry, c fault.Component, now time.Time) []string {
 	return out
 }
 
-// recoveryWords begin with what the daemon does or did.
+// recoveryWords begin with the daemon's present or past action.
 func recoveryWords(r *lofamov1.RecoveryStatus, half string) string {
 	last := ""
 	if r.GetAgeNs() > 0 {

@@ -11,8 +11,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Ages are those of the moment of asking: of what happened once since it was said, of what is tested all the time since
-// it was last heard.
+// Ages count up to the request: those of single events from the report, those of constant tests from the latest
+// confirmation.
 func TestHealthRendered(t *testing.T) {
 	at := time.Unix(1000, 0)
 	h := Health{

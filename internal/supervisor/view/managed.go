@@ -12,19 +12,19 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// What was found, in words, is at most so long in an event, and names so many.
+// Bounds of the findings in an event: characters, and names.
 const (
 	maxConcerned = 64
 	maxNamed     = 4
 )
 
-// Wrong says whether a diagnosis has found anything that is not well.
+// Wrong reports whether a diagnosis found any problem.
 func Wrong(r *lofamov1.DiagnosisReport) bool {
 	return len(r.GetFaults())+len(r.GetOpen())+len(r.GetSilent()) > 0 ||
 		slices.ContainsFunc(r.GetLinks(), func(l *lofamov1.DiagnosedLink) bool { return l.GetVerdict() != lofamov1.LinkVerdict_LINK_GOOD })
 }
 
-// FaultPart is what a diagnosis has found at fault, in words.
+// FaultPart describes the faulty part that a diagnosis found.
 func FaultPart(x *lofamov1.DiagnosisFault) string {
 	switch x.GetPart() {
 	case lofamov1.DiagnosisPart_PART_HOST_HALF:
@@ -40,7 +40,7 @@ func FaultPart(x *lofamov1.DiagnosisFault) string {
 	}
 }
 
-// DiagnosisEvent tells that a diagnosis was made: who asked, and what was found. node is the one that it was of; empty: all.
+// DiagnosisEvent reports a diagnosis: its requester and its findings. node is the diagnosed node; empty: all.
 func DiagnosisEvent(r *lofamov1.DiagnosisReport, node fault.NodeID, at time.Time) *lofamov1.Event {
 	var found, concerned []string
 	for _, x := range r.GetFaults() {
@@ -81,7 +81,7 @@ func DiagnosisEvent(r *lofamov1.DiagnosisReport, node fault.NodeID, at time.Time
 	}
 }
 
-// ProcedureEvent tells that a fault management procedure is over: who asked, and whether the torus was empty.
+// ProcedureEvent reports the end of a fault management procedure: its requester, and whether the torus was empty.
 func ProcedureEvent(r *lofamov1.ProcedureReport, at time.Time) *lofamov1.Event {
 	text := "clear"
 	if !r.GetClear() {
@@ -103,15 +103,15 @@ func ProcedureEvent(r *lofamov1.ProcedureReport, at time.Time) *lofamov1.Event {
 	}
 }
 
-// StarterEvent tells that a node begins too many procedures by itself.
+// StarterEvent reports a node that begins too many procedures by itself.
 func StarterEvent(node fault.NodeID, text, supervisor string, at time.Time) *lofamov1.Event {
 	return &lofamov1.Event{
 		Kind: lofamov1.EventKind_PROCEDURE_ENDED, Node: string(node), Time: timestamppb.New(at), Observer: "supervisor/" + supervisor, Reason: text, Concerned: []string{string(node)},
 	}
 }
 
-// DiagnosedAs says what a diagnosis has named of a component of a node, in words; nothing where it has named nothing. What is
-// said of the node stands for all of it, what is said of a half for the node as well.
+// DiagnosedAs describes a diagnosis' findings on a component of a node, or returns none. A finding on the node
+// applies to all its components, and one on a half to the node as well.
 func DiagnosedAs(r *lofamov1.DiagnosisReport, id fault.NodeID, c fault.Component) (out []string) {
 	for _, x := range r.GetFaults() {
 		if concernsComponent(x, string(id), c) {

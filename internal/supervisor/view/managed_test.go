@@ -29,7 +29,8 @@ func diagnosed() *lofamov1.DiagnosisReport {
 	}
 }
 
-// What a diagnosis has named is evidence where it belongs: a link at both its ends, a half at the half and its node, a node everywhere.
+// The result of a diagnosis is evidence where it belongs: a link at both its ends, a half at the half and its
+// node, a node everywhere.
 func TestDiagnosedAs(t *testing.T) {
 	r := diagnosed()
 	for _, tc := range []struct {

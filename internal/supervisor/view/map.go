@@ -10,20 +10,19 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Map is the committed fault map at one revision, by rank. It never changes, costs nothing to copy and may
-// be read from any goroutine. What the store does not keep (ages, registers, evidence of what is normal)
-// is not in it.
+// Map is the committed fault map at one revision, by rank. It never changes, costs nothing to copy and may be read
+// from any goroutine. It lacks the data that the store does not keep: ages, registers, and evidence of normal
+// components.
 //
 // It is a vector of chunks that versions share: a change copies its chunk and the list of the chunks.
 type Map struct {
 	Revision uint64
-	// Stale: read from a copy, without the word of a quorum.
+	// Stale: read from a copy, without confirmation by a quorum.
 	Stale bool
-	// StaleAge is how long ago this replica last had that word; -1: never since it started. Only with
-	// Stale.
+	// StaleAge is the time since this replica's last such confirmation; -1: none since it started. Only with Stale.
 	StaleAge time.Duration
-	// Groups are the group faults that stand, by id, and Warnings those that hold, by node and component.
-	// Neither slice is to be changed.
+	// Groups are the current group faults, by id, and Warnings the current warnings, by node and component. Both
+	// slices are read-only.
 	Groups   []awareness.GroupStatus
 	Warnings []awareness.WarningStatus
 
@@ -37,7 +36,7 @@ type Map struct {
 	member map[fault.NodeID][]string // ids of the groups
 }
 
-// Counts is how many nodes and link ends are in which state, indexed by fault.State.
+// Counts are the numbers of nodes and link ends in each state, indexed by fault.State.
 type Counts struct {
 	Nodes, Links [int(fault.Failed) + 1]int
 	// NotNormal are the nodes that are not NORMAL, or have a component that is SICK or FAILED.
@@ -55,13 +54,13 @@ func (c *Counts) add(o *Counts, sign int) {
 // chunkSize is the number of nodes in a chunk. A commit copies this many pointers for a changed node.
 const chunkSize = 256
 
-// chunk is a run of nodes. Once it is in a Map it does not change.
+// chunk is a run of nodes. It is immutable once it is in a Map.
 type chunk struct {
 	nodes  [chunkSize]*packed
 	counts Counts
 }
 
-// places are those of a region's nodes: a part of the torus. A node's rank is then that among the region's.
+// places are the places of a region's nodes: a part of the torus. A node's rank then counts within the region.
 type places struct {
 	at     []grid.Coord
 	rank   map[grid.Coord]int
@@ -90,13 +89,13 @@ func (m Map) IDAt(at grid.Coord) fault.NodeID {
 // Len is the number of nodes.
 func (m Map) Len() int { return len(m.index) }
 
-// Topology is the one that the map is of: labels and spares too. It may be older than the one that counts by now.
+// Topology returns the map's topology, with labels and spares. It may be older than the current one.
 func (m Map) Topology() *topology.Topology { return m.topo }
 
 // Dims are the sizes of the torus.
 func (m Map) Dims() grid.Dims { return m.dims }
 
-// Counts says how many are in which state.
+// Counts returns the numbers of nodes and link ends in each state.
 func (m Map) Counts() Counts { return m.counts }
 
 func (m Map) packed(rank int) *packed { return m.chunks[rank/chunkSize].nodes[rank%chunkSize] }
@@ -108,7 +107,7 @@ func (m Map) At(rank int) Entry {
 	return e
 }
 
-// ID returns the id of the node of a rank; as State and Revision it is far cheaper than At.
+// ID returns the id of the node of a rank. Like State and Revision, it is far cheaper than At.
 func (m Map) ID(rank int) fault.NodeID { return m.packed(rank).id }
 
 // State returns the state of the node of a rank.
@@ -123,8 +122,8 @@ func (m Map) Rank(id fault.NodeID) (int, bool) {
 	return rank, ok
 }
 
-// Explanation says of a component, or of the node, what the committed map says: not what it rests on now, and not
-// what would change it. It is false when there is no such node or component.
+// Explanation returns the committed map's statement on a component, or on the node. It contains neither the
+// present evidence nor the possible changes. ok is false if there is no such node or component.
 func (m Map) Explanation(id fault.NodeID, c fault.Component) (awareness.Explanation, bool) {
 	e, ok := m.Find(id)
 	x := awareness.Explanation{Node: id, Component: c, State: e.Status.State, Cause: e.Status.Cause, Since: e.Status.Since,
@@ -141,7 +140,7 @@ func (m Map) Explanation(id fault.NodeID, c fault.Component) (awareness.Explanat
 	return x, false
 }
 
-// Group returns a group fault that stands.
+// Group returns a current group fault.
 func (m Map) Group(id string) (awareness.GroupStatus, bool) {
 	for _, g := range m.Groups {
 		if g.ID == id {
@@ -171,7 +170,7 @@ func (m Map) All() iter.Seq2[int, Entry] {
 	}
 }
 
-// Faulty gives the components of the node of a rank that are SICK or FAILED, links last. It is far cheaper than At.
+// Faulty returns the SICK and FAILED components of the node of a rank, links last. It is far cheaper than At.
 func (m Map) Faulty(rank int) iter.Seq2[fault.Component, fault.State] {
 	return func(yield func(fault.Component, fault.State) bool) {
 		p := m.packed(rank)
@@ -209,7 +208,7 @@ func (m Map) where(some func(*chunk) bool, is func(*packed) bool) iter.Seq[int] 
 	}
 }
 
-// Builder makes the successive versions of a map. It is for one goroutine.
+// Builder makes the successive versions of a map. It is not safe for concurrent use.
 type Builder struct {
 	now   Map
 	own   []bool // whether a chunk is in no Map that was given out
@@ -218,7 +217,7 @@ type Builder struct {
 	above above
 }
 
-// NewBuilder begins with nodes that are UNKNOWN since a time, all of them.
+// NewBuilder begins with all nodes UNKNOWN since the given time.
 func NewBuilder(names *Names, since time.Time) *Builder {
 	topo := names.Topology()
 	placed := topo.Placed()
@@ -244,7 +243,7 @@ func NewBuilder(names *Names, since time.Time) *Builder {
 	return b
 }
 
-// unheard is a node of which nothing is known.
+// unheard returns a node of unknown state.
 func unheard(id fault.NodeID, at grid.Coord, dims grid.Dims, since time.Time) awareness.NodeStatus {
 	st := awareness.NodeStatus{ID: id, Coord: at, State: fault.Unknown, Cause: fault.CauseNone, Since: since}
 	for c := fault.ComponentHost; c.Valid(); c++ {
@@ -256,7 +255,7 @@ func unheard(id fault.NodeID, at grid.Coord, dims grid.Dims, since time.Time) aw
 	return st
 }
 
-// Set replaces a node. It says whether there is one of that id at that place.
+// Set replaces a node. It reports whether the map has that node at that place.
 func (b *Builder) Set(e Entry) bool {
 	rank, ok := b.now.index[e.Status.ID]
 	if !ok || b.now.Coord(rank) != e.Status.Coord {
@@ -266,8 +265,8 @@ func (b *Builder) Set(e Entry) bool {
 	return true
 }
 
-// Relabel has the maps from now on be of another topology, with the same nodes at the same places. It says whether it
-// is such a one.
+// Relabel sets another topology for later maps, with the same nodes at the same places. It returns false for any
+// other topology.
 func (b *Builder) Relabel(topo *topology.Topology) bool {
 	if !b.now.topo.SamePlaces(topo) {
 		return false
@@ -312,13 +311,13 @@ func (b *Builder) At(id fault.NodeID) (Entry, bool) {
 	return b.now.Find(id)
 }
 
-// Has says whether there is a node of that id.
+// Has reports whether the map has a node of that id.
 func (b *Builder) Has(id fault.NodeID) bool {
 	_, ok := b.now.index[id]
 	return ok
 }
 
-// State returns the state of a node as it was set last, UNKNOWN of one that there is not.
+// State returns the latest state of a node, or UNKNOWN if there is no such node.
 func (b *Builder) State(id fault.NodeID) fault.State {
 	if rank, ok := b.now.index[id]; ok {
 		return b.now.State(rank)
@@ -326,7 +325,7 @@ func (b *Builder) State(id fault.NodeID) fault.State {
 	return fault.Unknown
 }
 
-// Map returns the map as it is now.
+// Map returns the present map.
 func (b *Builder) Map(revision uint64) Map {
 	b.given = true
 	clear(b.own)

@@ -70,7 +70,7 @@ func TestMapKeepsEverythingButSignsOfLife(t *testing.T) {
 	}
 }
 
-// TestVersionsOfTheMap: each version is what a map that is copied whole would be, for ever.
+// TestVersionsOfTheMap: each version stays equal to a full copy of the map, for ever.
 func TestVersionsOfTheMap(t *testing.T) {
 	names := torus(grid.Dims{X: 8, Y: 8, Z: 5})
 	ids := names.All()
@@ -142,7 +142,7 @@ func check(t *rapid.T, m Map, naive []awareness.NodeStatus) {
 	}
 }
 
-// healthy is a map of 100,000 nodes of which every n-th is FAILED.
+// healthy returns a map of 100,000 nodes; every n-th is FAILED.
 func healthy(n int) (*Builder, *Names) {
 	names := torus(grid.Dims{X: 50, Y: 50, Z: 40})
 	b := NewBuilder(names, now)
@@ -160,8 +160,8 @@ func healthy(n int) (*Builder, *Names) {
 	return b, names
 }
 
-// BenchmarkMap is of 100,000 nodes: a version after so many scattered changes, and the question for what
-// is not normal.
+// BenchmarkMap measures a map of 100,000 nodes: a version after scattered changes, and the query for abnormal
+// nodes.
 func BenchmarkMap(b *testing.B) {
 	builder, _ := healthy(1000)
 	for _, changes := range []int{1, 100, 1000} {
@@ -194,7 +194,7 @@ func BenchmarkMap(b *testing.B) {
 	})
 }
 
-// TestWarningOfANodeWithoutAPlace: it is nowhere, not at 0,0,0.
+// TestWarningOfANodeWithoutAPlace: it has no coordinates, rather than 0,0,0.
 func TestWarningOfANodeWithoutAPlace(t *testing.T) {
 	names := NewNames(grid.Dims{X: 1, Y: 1, Z: 1}, map[grid.Coord]fault.NodeID{{}: "a"})
 	for id, want := range map[fault.NodeID]string{"a": "0,0,0", "gone": ""} {

@@ -13,14 +13,14 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// KindMapped is the kind of evidence that a mapper's word is. It changes no state.
+// KindMapped is the kind of evidence for a mapper's finding. It changes no state.
 const KindMapped = "MAPPED"
 
-// Mapped is what a node found of another one, of which the supervisors' own evidence says nothing (mapping by delegation, seed 003
-// §5.2.3.2).
+// Mapped is a node's finding on another node for which the supervisors have no evidence of their own (mapping by
+// delegation, seed 003 §5.2.3.2).
 type Mapped struct {
 	By        fault.NodeID // the mapper
-	At        time.Time    // when it said so
+	At        time.Time    // time of the finding
 	DNP, Host chanmask.Knowledge
 	Good, Bad uint8         // its links, bit 0 X+ to bit 5 Z-
 	RoundTrip time.Duration // 0: none
@@ -55,7 +55,7 @@ func directions(bits uint8) string {
 	return strings.Join(out, " ")
 }
 
-// Evidence is what it says of a component, nil: nothing. Only of its halves does it say anything.
+// Evidence returns the finding on a component, or nil for none. Only the halves have findings.
 func (m Mapped) Evidence(c fault.Component, now time.Time) *lofamov1.Evidence {
 	k := m.DNP
 	switch c {

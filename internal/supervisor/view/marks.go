@@ -12,21 +12,21 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Marks are the maintenance marks as they are now. Its methods may be called from any goroutine; those of a
-// nil *Marks, which has none, too.
+// Marks are the current maintenance marks. Its methods may be called from any goroutine, and also on a nil *Marks,
+// which has none.
 type Marks struct {
 	mu       sync.RWMutex
 	revision uint64                                 // at which they are so
-	of       map[fault.NodeID]*lofamov1.Maintenance // not changed once it is here
-	changed  chan struct{}                          // closed when there are others
+	of       map[fault.NodeID]*lofamov1.Maintenance // entries are immutable
+	changed  chan struct{}                          // closed on the next change
 }
 
-// NewMarks returns the marks of a store in which there are none.
+// NewMarks returns Marks without any mark.
 func NewMarks() *Marks {
 	return &Marks{of: make(map[fault.NodeID]*lofamov1.Maintenance), changed: make(chan struct{})}
 }
 
-// Of returns a node's mark, nil when it has none. It is not to be changed.
+// Of returns a node's mark, or nil. The mark is read-only.
 func (m *Marks) Of(id fault.NodeID) *lofamov1.Maintenance {
 	if m == nil {
 		return nil
@@ -36,7 +36,7 @@ func (m *Marks) Of(id fault.NodeID) *lofamov1.Maintenance {
 	return m.of[id]
 }
 
-// Len is how many nodes are under maintenance.
+// Len returns the number of nodes under maintenance.
 func (m *Marks) Len() int {
 	if m == nil {
 		return 0
@@ -46,7 +46,7 @@ func (m *Marks) Len() int {
 	return len(m.of)
 }
 
-// All returns the marks by node id, and a channel that is closed when they are others.
+// All returns the marks by node id, and a channel that is closed on the next change.
 func (m *Marks) All() ([]*lofamov1.Maintenance, <-chan struct{}) {
 	if m == nil {
 		return nil, nil
@@ -59,7 +59,7 @@ func (m *Marks) All() ([]*lofamov1.Maintenance, <-chan struct{}) {
 	}), m.changed
 }
 
-// Replace follows the store: these are all marks as of a revision. What is not newer is passed over.
+// Replace sets all marks, as of a revision of the store. It ignores a revision that is not newer.
 func (m *Marks) Replace(all []*lofamov1.Maintenance, revision uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -78,7 +78,7 @@ func (m *Marks) Replace(all []*lofamov1.Maintenance, revision uint64) {
 	}
 }
 
-// Change follows a commit: marks that were made or changed, and nodes whose mark was taken away.
+// Change applies a commit: new or changed marks, and the nodes whose marks were removed.
 func (m *Marks) Change(set []*lofamov1.Maintenance, ended []fault.NodeID, revision uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

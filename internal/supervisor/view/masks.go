@@ -16,28 +16,28 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Masks are the links that the supervisors mask, as they are now. Its methods may be called from any goroutine; those of a nil
-// *Masks, which has none, too.
+// Masks are the links that the supervisors currently mask. Its methods may be called from any goroutine, and also
+// on a nil *Masks, which has none.
 type Masks struct {
 	mu       sync.RWMutex
 	revision uint64                               // at which they are so
-	of       map[chanmask.Link]*lofamov1.LinkMask // not changed once it is here
-	changed  chan struct{}                        // closed when there are others
+	of       map[chanmask.Link]*lofamov1.LinkMask // entries are immutable
+	changed  chan struct{}                        // closed on the next change
 }
 
-// NewMasks returns the masks of a store in which there are none.
+// NewMasks returns Masks without any mask.
 func NewMasks() *Masks {
 	return &Masks{of: make(map[chanmask.Link]*lofamov1.LinkMask), changed: make(chan struct{})}
 }
 
-// LinkOf is the link that a mask is on; false for one that names none.
+// LinkOf returns the link of a mask; false if the mask names none.
 func LinkOf(m *lofamov1.LinkMask) (chanmask.Link, bool) {
 	at, err := grid.ParseCoord(m.GetCoord())
 	d, err2 := grid.ParseDirection(m.GetDirection())
 	return chanmask.Link{Node: at, Dir: d}, err == nil && err2 == nil && d.Positive()
 }
 
-// Of returns a link's mask, nil when it has none. It is not to be changed.
+// Of returns a link's mask, or nil. The mask is read-only.
 func (m *Masks) Of(l chanmask.Link) *lofamov1.LinkMask {
 	if m == nil {
 		return nil
@@ -47,7 +47,7 @@ func (m *Masks) Of(l chanmask.Link) *lofamov1.LinkMask {
 	return m.of[l]
 }
 
-// All returns the masks by link, the revision at which they are so, and a channel that is closed when they are others.
+// All returns the masks by link, their revision, and a channel that is closed on the next change.
 func (m *Masks) All() ([]*lofamov1.LinkMask, uint64, <-chan struct{}) {
 	if m == nil {
 		return nil, 0, nil
@@ -60,7 +60,7 @@ func (m *Masks) All() ([]*lofamov1.LinkMask, uint64, <-chan struct{}) {
 	return all, m.revision, m.changed
 }
 
-// Replace follows the store: these are all masks as of a revision. What is not newer is passed over.
+// Replace sets all masks, as of a revision of the store. It ignores a revision that is not newer.
 func (m *Masks) Replace(all []*lofamov1.LinkMask, revision uint64) {
 	if m == nil {
 		return
@@ -84,7 +84,7 @@ func (m *Masks) Replace(all []*lofamov1.LinkMask, revision uint64) {
 	}
 }
 
-// Change follows a commit: masks that were set, and keys of those that were taken away, as key gives them.
+// Change applies a commit: new or changed masks, and the keys of removed ones, as key returns them.
 func (m *Masks) Change(set []*lofamov1.LinkMask, ended []string, key func(*lofamov1.LinkMask) string, revision uint64) {
 	if m == nil {
 		return
@@ -110,7 +110,7 @@ func (m *Masks) tell() {
 	m.changed = make(chan struct{})
 }
 
-// MaskEvent tells that a link was masked or, when ended, restored.
+// MaskEvent reports that a link was masked or, when ended, restored.
 func MaskEvent(m *lofamov1.LinkMask, ended bool, reason, by string, names *Names, at time.Time) *lofamov1.Event {
 	id, coord, direction := fault.NodeID(m.GetNode()), m.GetCoord(), m.GetDirection()
 	if d, err := grid.ParseDirection(direction); err == nil && !names.Known(id) && names.Known(fault.NodeID(m.GetPeer())) {

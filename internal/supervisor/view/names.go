@@ -13,15 +13,14 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Names finds nodes by what people call them: the id, or the coordinates; and tells what the topology
-// says of them. It follows the topology while the replica runs. Its methods may be called from any
-// goroutine.
+// Names finds nodes by name, that is by id or coordinates, and answers questions about the topology. It follows
+// the topology while the replica runs. Its methods may be called from any goroutine.
 //
-// In a region it knows the nodes of other regions that border on this one too, but only Foreign and Services
-// tell of them: they have no place in the map.
+// In a region it also knows the bordering nodes of other regions, but only Foreign and Services return them: they
+// have no place in the map.
 type Names struct {
 	now    atomic.Pointer[topology.Topology]
-	border map[fault.NodeID]topology.Node // of other regions; does not change
+	border map[fault.NodeID]topology.Node // of other regions; immutable
 }
 
 // NewNames returns the names of a torus whose every node has an id.
@@ -40,7 +39,7 @@ func NamesOf(t *topology.Topology) *Names {
 	return n
 }
 
-// WithBorder makes the nodes of other regions known that border on this one. It must be called before the names are used.
+// WithBorder adds the nodes of other regions that border on this one. It must be called before the names are used.
 func (n *Names) WithBorder(border []topology.Node) *Names {
 	n.border = make(map[fault.NodeID]topology.Node, len(border))
 	for _, b := range border {
@@ -55,7 +54,7 @@ func (n *Names) Foreign(id fault.NodeID) (topology.Node, bool) {
 	return b, ok
 }
 
-// Border returns those nodes, in no order.
+// Border returns those nodes, in random order.
 func (n *Names) Border() []topology.Node { return slices.Collect(maps.Values(n.border)) }
 
 func (n *Names) borderIDs() map[grid.Coord]fault.NodeID {
@@ -66,10 +65,10 @@ func (n *Names) borderIDs() map[grid.Coord]fault.NodeID {
 	return out
 }
 
-// Topology returns the topology as it is now.
+// Topology returns the present topology.
 func (n *Names) Topology() *topology.Topology { return n.now.Load() }
 
-// Set follows a change. It says whether there was one: what is not newer than what is known is passed over.
+// Set applies a newer topology. It reports whether the topology changed, and ignores one that is not newer.
 func (n *Names) Set(t *topology.Topology) bool {
 	for {
 		have := n.now.Load()
@@ -82,8 +81,8 @@ func (n *Names) Set(t *topology.Topology) bool {
 	}
 }
 
-// Replace follows a topology that is put together of several, and has no revision of its own that tells newer from older.
-// Nobody else may call Set.
+// Replace sets a topology that is assembled from several, and so has no revision that orders versions. A caller of
+// Replace must not call Set.
 func (n *Names) Replace(t *topology.Topology) { n.now.Store(t) }
 
 // Dims returns the torus' sizes.
@@ -99,7 +98,7 @@ func (n *Names) All() []fault.NodeID {
 	return out
 }
 
-// Known says whether there is a node of that id that has a place.
+// Known reports whether a node of that id has a place.
 func (n *Names) Known(id fault.NodeID) bool {
 	_, ok := n.Coord(id)
 	return ok
@@ -129,13 +128,13 @@ func (n *Names) Services(id fault.NodeID) []netip.AddrPort {
 // Owner returns the node that has a service address.
 func (n *Names) Owner(addr netip.AddrPort) (fault.NodeID, bool) { return n.now.Load().Owner(addr) }
 
-// UnknownNodeError says that the name has the form of an id, and no node has it.
+// UnknownNodeError says that the name is a valid id, but no node has it.
 type UnknownNodeError struct{ Name string }
 
 func (e *UnknownNodeError) Error() string { return fmt.Sprintf("node %q: no node of that id", e.Name) }
 
-// Find returns the node of that name, which may be a spare. An error that is not an UnknownNodeError says
-// what is wrong with the name.
+// Find returns the node of that name, which may be a spare. An error other than UnknownNodeError describes a
+// malformed name.
 func (n *Names) Find(name string) (fault.NodeID, error) {
 	t := n.now.Load()
 	if name == "" {

@@ -11,12 +11,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// maxTopologyEvents bounds the events that tell of one change of the topology node by node: what replaces
-// the whole topology must not push out the history of faults.
+// maxTopologyEvents bounds the events for single nodes in one change of the topology: a whole new topology must
+// not displace the history of faults.
 const maxTopologyEvents = 32
 
-// TopologyEvents tell of a change of the topology: one for each node that it concerns, with what concerns
-// the whole in one without a node. When too many nodes are concerned there is only that one.
+// TopologyEvents report a change of the topology: one event for each changed node, and one without a node for
+// changes to the whole. If too many nodes changed there is only the latter.
 func TopologyEvents(from, to *topology.Topology, by string, at time.Time) []*lofamov1.Event {
 	var order []fault.NodeID
 	texts := make(map[fault.NodeID]string)
@@ -52,7 +52,7 @@ func TopologyEvents(from, to *topology.Topology, by string, at time.Time) []*lof
 	return out
 }
 
-// MaintenanceEvent tells that a mark was set, changed or, when ended, taken away.
+// MaintenanceEvent reports that a mark was set, changed or, when ended, removed.
 func MaintenanceEvent(m *lofamov1.Maintenance, ended bool, reason, by string, names *Names, at time.Time) *lofamov1.Event {
 	id := fault.NodeID(m.GetNode())
 	ev := &lofamov1.Event{

@@ -9,7 +9,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// packed is an Entry in about 300 bytes instead of 1,700: a map may have 100,000 of them.
+// packed is an Entry in about 300 bytes instead of 1,700: a map may have 100,000 entries.
 type packed struct {
 	id         fault.NodeID
 	revision   uint64
@@ -42,7 +42,7 @@ func flag(f flags, on bool) flags {
 }
 
 // rules numbers the short names of rules, of which there are few. Versions of a map share them: names are only
-// added. Number 0 is no name, and stands for all beyond the first 255.
+// added. Number 0 is the empty name, and also replaces all names beyond the first 255.
 type rules struct {
 	names   []string
 	numbers map[string]uint8
@@ -59,7 +59,7 @@ func (r *rules) number(name string) uint8 {
 	return n
 }
 
-// packedComponent is one component; its state is 0 when the node has none such.
+// packedComponent is one component; state 0 means that the node lacks it.
 type packedComponent struct {
 	since int64
 	state fault.State
@@ -68,7 +68,7 @@ type packedComponent struct {
 	rule  uint8
 }
 
-// extra is what few nodes have.
+// extra holds data that few nodes have.
 type extra struct {
 	restart  awareness.Restart
 	evidence []componentEvidence
@@ -79,8 +79,8 @@ type componentEvidence struct {
 	list      []awareness.EvidenceStatus
 }
 
-// pack is the inverse of unpack, but for the sign of life. Evidence is kept of what is SICK or FAILED
-// only: of the rest there is so much of it, and so little in it.
+// pack is the inverse of unpack, without the sign of life. It keeps evidence only of SICK and FAILED components:
+// evidence of the others is plentiful and says little.
 func (b *Builder) pack(e Entry) *packed {
 	st := &e.Status
 	p := &packed{
@@ -143,7 +143,7 @@ func (p *packed) evidence(c fault.Component) []awareness.EvidenceStatus {
 	return nil
 }
 
-// counts is what the node adds to the counts of a map.
+// counts returns the node's share of a map's counts.
 func (p *packed) counts() Counts {
 	var c Counts
 	c.Nodes[p.state]++
@@ -161,7 +161,7 @@ func (p *packed) counts() Counts {
 // firstLink is the number of the first link among the components.
 var firstLink = int(fault.Link(grid.Directions()[0]))
 
-// notNormal says whether the node is not NORMAL, or has a component that is SICK or FAILED.
+// notNormal reports whether the node is not NORMAL, or has a component that is SICK or FAILED.
 func (p *packed) notNormal() bool {
 	if p.state != fault.Normal {
 		return true
@@ -176,7 +176,7 @@ func (p *packed) notNormal() bool {
 
 func faulty(s fault.State) bool { return s == fault.Sick || s == fault.Failed }
 
-// nanos are nanoseconds since 1970; the least number stands for a time that is not known.
+// nanos returns nanoseconds since 1970; the least number stands for an unknown time.
 func nanos(t time.Time) int64 {
 	if t.IsZero() {
 		return math.MinInt64

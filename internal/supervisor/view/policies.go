@@ -8,7 +8,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// PolicyEvent tells that a policy of responses was put in force, replaced or withdrawn; reason says what has changed.
+// PolicyEvent reports that a response policy was enabled, replaced or withdrawn; reason describes the change.
 func PolicyEvent(policy, reason string, withdrawn bool, by string, at time.Time) *lofamov1.Event {
 	return &lofamov1.Event{
 		Kind: lofamov1.EventKind_POLICY_CHANGED, Policy: policy, Ended: withdrawn, Observer: by, Reason: reason, Time: timestamppb.New(at),

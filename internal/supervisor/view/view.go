@@ -1,7 +1,7 @@
-// Package view turns the fault map as pkg/awareness has it into the API's messages, and back where
-// a new leader restores the map that was committed.
+// Package view converts the fault map of pkg/awareness into the API's messages, and back when a new leader
+// restores the committed map.
 //
-// It decides nothing; ages are counted at the moment of the turning.
+// It decides nothing; ages are computed at the time of the conversion.
 package view
 
 import (
@@ -18,16 +18,15 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Entry is one node of the map and the revision at which it last changed.
+// Entry is one node of the map and the revision of its last change.
 type Entry struct {
 	Status   awareness.NodeStatus
 	Revision uint64
-	// Delivery is how the host half says that its reports fare; nil when it has not said so. It is
-	// not changed any more.
+	// Delivery is the host half's status of its report delivery, or nil. It is immutable.
 	Delivery *lofamov1.DeliveryStatus
-	// DeliveryAt is when it said so, DeliveryOldAt from when on that is old.
+	// DeliveryAt is the time of that status, DeliveryOldAt the time from which it counts as old.
 	DeliveryAt, DeliveryOldAt time.Time
-	// Health is what was said of the host half and of the DNP half.
+	// Health is the latest report of the host half and of the DNP half.
 	Health [2]Health
 }
 
@@ -61,7 +60,7 @@ func Node(e Entry, now time.Time) *lofamov1.Node {
 	return n
 }
 
-// restarting renders an announced restart; nil: there is none.
+// restarting renders an announced restart, or nil for none.
 func restarting(r awareness.Restart) *lofamov1.Restarting {
 	if r.Half == 0 {
 		return nil
@@ -69,7 +68,7 @@ func restarting(r awareness.Restart) *lofamov1.Restarting {
 	return &lofamov1.Restarting{Half: r.Half.String(), Until: timestamppb.New(r.Until)}
 }
 
-// restart is the inverse of restarting. A half that only a later version knows is none.
+// restart is the inverse of restarting. It ignores a half known only to a later version.
 func restart(r *lofamov1.Restarting) awareness.Restart {
 	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
 		if r.GetHalf() == h.String() {
@@ -91,7 +90,7 @@ func Evidence(list []awareness.EvidenceStatus, now time.Time) []*lofamov1.Eviden
 	return out
 }
 
-// timestamp leaves out what is not known.
+// timestamp omits a zero time.
 func timestamp(t time.Time) *timestamppb.Timestamp {
 	if t.IsZero() {
 		return nil
@@ -99,7 +98,7 @@ func timestamp(t time.Time) *timestamppb.Timestamp {
 	return timestamppb.New(t)
 }
 
-// Age counts from a time, and is absent where that is not known.
+// Age returns the time since from, or nil if from is unknown.
 func Age(from, now time.Time) *durationpb.Duration {
 	if from.IsZero() {
 		return nil
@@ -107,7 +106,7 @@ func Age(from, now time.Time) *durationpb.Duration {
 	return durationpb.New(max(0, now.Sub(from)))
 }
 
-// Old says whether something is old that is so from a time on; the zero Time: never.
+// Old reports whether an item is old that becomes old at a time; the zero Time means never.
 func Old(from, now time.Time) bool { return !from.IsZero() && !now.Before(from) }
 
 // NodeLinks renders the link ends of one node of a map, by direction.
@@ -146,15 +145,15 @@ func Event(c awareness.Change, coord grid.Coord, at time.Time) *lofamov1.Event {
 	return ev
 }
 
-// causesField is the number of a field that a stored Node had beside those of the API before Component.cause
-// was one of them: one byte a component, its cause.
+// causesField is the number of an extra field in stored nodes from before the API had Component.cause. It has one
+// byte for each component: its cause.
 const causesField protowire.Number = 1000
 
-// storedEvidence is how many observations are kept of a component.
+// storedEvidence is the number of stored observations of a component.
 const storedEvidence = 8
 
-// Stored renders a node for the store: what Restore needs. Evidence is kept of what is SICK or FAILED, for
-// those who ask when there is no newer.
+// Stored renders a node for the store: all that Restore needs. It keeps the evidence of SICK and FAILED
+// components, as a fallback for when there is none newer.
 func Stored(st awareness.NodeStatus) *lofamov1.Node {
 	n := &lofamov1.Node{
 		Id: string(st.ID), Coord: st.Coord.String(), State: lofamov1.State(st.State), Cause: lofamov1.Cause(st.Cause),
@@ -179,8 +178,8 @@ func Stored(st awareness.NodeStatus) *lofamov1.Node {
 	return n
 }
 
-// Restore is the inverse of Stored, but for what is known only while evidence comes in: signs of
-// life, registers, and since when observers have said what they said.
+// Restore is the inverse of Stored, without the live state: signs of life, registers, and the ages of
+// observations.
 func Restore(n *lofamov1.Node) (Entry, error) {
 	st := awareness.NodeStatus{
 		ID: fault.NodeID(n.GetId()), State: fault.State(n.GetState()), Cause: fault.Cause(n.GetCause()),

@@ -56,7 +56,7 @@ func TestEnumsAgree(t *testing.T) {
 	}
 }
 
-// What a node says of its reports has an age, and is old from a time on.
+// A node's delivery status has an age, and counts as old from a certain age on.
 func TestDeliveryHasAnAge(t *testing.T) {
 	e := Entry{Status: sample()}
 	if n := Node(e, now); n.GetDeliveryAge() != nil || n.GetDeliveryOld() {

@@ -22,14 +22,15 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
-// Certificate of a replica that was given none: it lasts as long as browsers take any, and is made anew a month before its end.
+// Lifetime of a replica's own certificate: the longest that all browsers accept, with renewal a month before the
+// end.
 const (
 	ownLife  = 390 * 24 * time.Hour
 	ownRenew = 30 * 24 * time.Hour
 )
 
-// Certificate loads what browsers are to see, and its fingerprint: the files that are given, else the one that the replica makes
-// for itself and keeps in dir, so that a browser that was told to trust it still does after a restart.
+// Certificate returns the certificate for browsers, and its fingerprint. It loads the given files, or else a
+// self-made certificate that is kept in dir, so that a browser's exception for it survives a restart.
 func Certificate(certFile, keyFile, dir, name string, ips []net.IP, now time.Time) (tls.Certificate, string, error) {
 	if certFile == "" {
 		certFile, keyFile = filepath.Join(dir, "web.pem"), filepath.Join(dir, "web.key")
@@ -48,7 +49,7 @@ func Certificate(certFile, keyFile, dir, name string, ips []net.IP, now time.Tim
 	return c, hex.EncodeToString(sum[:]), nil
 }
 
-// ownCertificate makes the files unless they are there, are of this name and addresses, and are good for a while.
+// ownCertificate makes the files unless they exist, match the name and addresses, and are valid for long enough.
 func ownCertificate(certFile, keyFile, name string, ips []net.IP, now time.Time) error {
 	if c, err := tls.LoadX509KeyPair(certFile, keyFile); err == nil && fits(c.Leaf, name, ips, now) {
 		return nil

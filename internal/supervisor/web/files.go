@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// dist has the page in app/ when it was built before this (make web); else only a word of what comes there.
+// dist has the page in app/ if it was built before (make web); else only a placeholder.
 //
 //go:embed all:dist
 var dist embed.FS
 
-// embedded is the page that was built in; nil: none was.
+// embedded returns the embedded page, or nil for none.
 func embedded() fs.FS {
 	app, err := fs.Sub(dist, "dist/app")
 	if err != nil {
@@ -25,17 +25,18 @@ func embedded() fs.FS {
 	return app
 }
 
-// Built says whether the page is in this program.
+// Built reports whether this program contains the page.
 func Built() bool { return embedded() != nil }
 
-// missing stands in the page's place. It has no script and no style: neither is needed to say it.
+// missing replaces a page that is not embedded. It needs no script and no style.
 const missing = `<!doctype html><html lang="en"><meta charset="utf-8"><title>LO|FA|MO</title>
 <h1>The fault map is not in this program</h1>
 <p>It was built without Node.js, or without <code>make web</code>. Everything else works: <code>lofamoctl map</code> shows the same in a terminal.</p>
 <p>To have it here: install Node.js 20 or later with npm, run <code>make build</code>, and start the supervisor anew.</p></html>
 `
 
-// pages serves the page. Its parts have their contents' hashes in their names and never change; the page itself is asked for anew.
+// pages serves the page. The names of its parts contain hashes of their contents, so they never change; browsers
+// revalidate the page itself.
 func pages(files fs.FS) http.Handler {
 	if files == nil {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -46,7 +47,7 @@ func pages(files fs.FS) http.Handler {
 			w.Header().Set("Content-Type", "text/html; charset=utf-8")
 			w.Header().Set("Cache-Control", "no-store")
 			w.WriteHeader(http.StatusServiceUnavailable)
-			_, _ = w.Write([]byte(missing)) // the browser may have gone
+			_, _ = w.Write([]byte(missing)) // the browser may have disconnected
 		})
 	}
 	server := http.FileServerFS(files)
@@ -72,7 +73,7 @@ func pages(files fs.FS) http.Handler {
 	})
 }
 
-// contentType of what is worth making smaller; empty: of all else.
+// contentType returns the type of a compressible file, or "" for any other.
 func contentType(name string) string {
 	switch path.Ext(name) {
 	case ".js":

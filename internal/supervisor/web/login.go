@@ -13,12 +13,12 @@ import (
 	"github.com/lofamo/lofamo/internal/weblogin"
 )
 
-// visitor is who is logged in.
+// visitor is a logged-in user.
 type visitor struct {
 	weblogin.Claims
 }
 
-// as lets those in who are logged in and may look.
+// as admits logged-in users that may view the map.
 func (s *Server) as(do func(http.ResponseWriter, *http.Request, visitor)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		cookie, err := r.Cookie(s.cfg.Cookie)
@@ -43,7 +43,8 @@ func (s *Server) as(do func(http.ResponseWriter, *http.Request, visitor)) http.H
 	}
 }
 
-// login turns a token into a session: that of a person's certificate, or another replica's word for who is logged in there.
+// login exchanges a token for a session. The token is signed with a person's certificate, or by another replica
+// for a user that is logged in there.
 func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 	var in struct {
 		Token string `json:"token"`
@@ -77,7 +78,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// cookie is out of scripts' reach, and comes with no request that another site has a browser make.
+// cookie is hidden from scripts, and browsers do not send it with requests that another site triggers.
 func (s *Server) cookie(value string, age int) *http.Cookie {
 	return &http.Cookie{Name: s.cfg.Cookie, Value: value, Path: "/", MaxAge: age, HttpOnly: true, Secure: s.cfg.Secure,
 		SameSite: http.SameSiteStrictMode}
@@ -88,7 +89,8 @@ func (s *Server) logout(w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// address says by which certificate browsers know this replica, signed, so that lofamoctl can tell people what to compare.
+// address returns the fingerprint of this replica's certificate for browsers, signed, so that lofamoctl can show
+// users the value to compare.
 func (s *Server) address(w http.ResponseWriter, _ *http.Request) {
 	now := s.cfg.Now()
 	token, err := weblogin.Sign(s.cfg.Signer, weblogin.Address, weblogin.Claims{
@@ -102,7 +104,7 @@ func (s *Server) address(w http.ResponseWriter, _ *http.Request) {
 	reply(w, http.StatusOK, map[string]string{"token": token})
 }
 
-// elsewhere is another replica, and what lets the visitor in there.
+// elsewhere is another replica, with the visitor's handover to it.
 type elsewhere struct {
 	Peer
 	Token string `json:"token"`
@@ -131,7 +133,7 @@ func (s *Server) session(w http.ResponseWriter, _ *http.Request, who visitor) {
 	})
 }
 
-// body reads what a page has sent; nothing that a form could send.
+// body decodes a page's JSON request. It refuses content types that a form could send.
 func body(w http.ResponseWriter, r *http.Request, into any) error {
 	if r.Header.Get("Content-Type") != "application/json" {
 		return errors.New("content type: want application/json")

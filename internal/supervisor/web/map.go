@@ -16,15 +16,15 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// wholeMap is the map in few bytes: 10,000 nodes are 30 kB and what is not normal of the links. Strings have one character for
-// each rank (x fastest).
+// wholeMap is the compact map: 10,000 nodes take 30 kB, plus the links that are not NORMAL. Strings have one
+// character for each rank (x fastest).
 type wholeMap struct {
 	Revision uint64 `json:"revision"` // changes after it make it newer
 	Dims     [3]int `json:"dims"`
 	States   string `json:"states"` // U N S F, as states begin; '.': no node is there
 	Causes   string `json:"causes"` // the digit of lofamov1.Cause
 	Flags    string `json:"flags"`  // one hexadecimal digit: 1 maintenance, 2 warning, 4 inferred, 8 unreachable
-	// Names are the ids that are not what the place would give them, by rank.
+	// Names are the ids that differ from the default id of their place, by rank.
 	Names map[string]string `json:"names"`
 	// Directions that the torus has, by their indices: X+ is 0, Z- is 5.
 	Directions []int `json:"directions"`
@@ -51,9 +51,9 @@ type spareNode struct {
 type standing struct {
 	Leader   string `json:"leader"`
 	Stale    bool   `json:"stale"`
-	StaleMs  int64  `json:"staleMs"` // since a quorum was heard; -1: not known, or not stale
+	StaleMs  int64  `json:"staleMs"` // since the last contact with a quorum; -1: unknown, or not stale
 	Revision uint64 `json:"revision"`
-	// CutOff are the regions that are not heard, of a parent of regions.
+	// CutOff are a parent's regions that are cut off.
 	CutOff []string `json:"cutOff"`
 }
 
@@ -65,22 +65,22 @@ const (
 	flagUnreachable
 )
 
-// snapshot keeps the last answer to a question, so that many browsers that come at once (a replica was lost, a plane died) cost
-// as little as one.
+// snapshot caches the latest answer, so that many simultaneous browsers (a replica was lost, a plane died) cost as
+// little as one.
 type snapshot struct {
 	mu       sync.Mutex
 	at       time.Time
-	revision uint64 // that it is of
+	revision uint64 // of the answer
 	b        []byte
 }
 
-// snapshotAge is how old an answer may be that is given to somebody: the changes since follow by the stream anyway.
+// snapshotAge is the maximum age of a cached answer: the stream supplies the later changes anyway.
 const snapshotAge = 500 * time.Millisecond
 
-// bytes is an answer of that revision or a later one, or one that is read now.
+// bytes returns a cached answer of that revision or a later one, or else reads a new one.
 func (c *snapshot) bytes(ctx context.Context, after uint64,
 	read func(context.Context) (revision uint64, b []byte, err error)) ([]byte, error) {
-	c.mu.Lock() // one at a time reads it anew
+	c.mu.Lock() // only one reads it at a time
 	defer c.mu.Unlock()
 	if c.b != nil && c.revision >= after && time.Since(c.at) < snapshotAge {
 		return c.b, nil
@@ -112,7 +112,8 @@ func (s *Server) mapBytes(ctx context.Context) (uint64, []byte, error) {
 	return m.Revision, b, nil
 }
 
-// read makes the map of three lists. They may be of different revisions: the changes since the oldest make all of them right.
+// read makes the map from three lists. They may be of different revisions: the changes since the oldest correct
+// all of them.
 func (s *Server) read(ctx context.Context) (*wholeMap, error) {
 	nodes, err := s.cfg.Faults.ListNodes(ctx, &lofamov1.ListNodesRequest{Brief: true})
 	if err != nil {

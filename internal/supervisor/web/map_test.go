@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestSnapshot: many get one answer, but nobody gets one that is older than what was told already, or none for another's error.
+// TestSnapshot: many callers share one answer, but no caller gets one that is older than its own position, or an
+// error of another caller's read.
 func TestSnapshot(t *testing.T) {
 	var c snapshot
 	reads, fails := 0, error(nil)

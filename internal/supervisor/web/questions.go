@@ -16,14 +16,14 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
-// gzipFrom is from what length on an answer is made smaller, in bytes.
+// gzipFrom is the minimum size of a compressed answer, in bytes.
 const gzipFrom = 4 << 10
 
 // write sends an answer, smaller where that is worth it.
 func write(w http.ResponseWriter, r *http.Request, b []byte) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTime)) // not of a test's recorder
 	if len(b) < gzipFrom || !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
-		_, _ = w.Write(b) // the browser may have gone
+		_, _ = w.Write(b) // the browser may have disconnected
 		return
 	}
 	w.Header().Set("Content-Encoding", "gzip")
@@ -35,7 +35,8 @@ func write(w http.ResponseWriter, r *http.Request, b []byte) {
 	_ = z.Close()
 }
 
-// nodePage is a node as the API tells it, and its registers taken apart: what their bits mean is known here, not in the page.
+// nodePage is the API's node, with decoded registers: the server knows the meaning of their bits, the page does
+// not.
 type nodePage struct {
 	Node  json.RawMessage `json:"node"`
 	Words []watchdog.Word `json:"words,omitempty"` // none: none were received since this leader took over
@@ -65,8 +66,8 @@ func (s *Server) explain(w http.ResponseWriter, r *http.Request, who visitor) {
 	})
 }
 
-// groups answers with those that stand at the revision that is asked for, or later: no event follows that would tell what an
-// older answer lacks.
+// groups returns the group faults at the requested revision or later: no later event would fill the gaps of an
+// older answer.
 func (s *Server) groups(w http.ResponseWriter, r *http.Request, who visitor) {
 	after, err := number(r, "after", 1<<62)
 	if err != nil {
@@ -92,7 +93,7 @@ func (s *Server) responses(w http.ResponseWriter, r *http.Request, who visitor) 
 	})
 }
 
-// reason is a person's word with an approval or a denial.
+// reason is a user's comment on an approval or a denial.
 type reason struct {
 	Reason string `json:"reason"`
 }
@@ -136,9 +137,9 @@ func number(r *http.Request, name string, most uint64) (uint64, error) {
 type pageOf struct {
 	Events   []change `json:"events"`
 	Revision uint64   `json:"revision"`
-	// More is given back for the events that come next; empty: there are none.
+	// More requests the next events; empty: there are none.
 	More string `json:"more,omitempty"`
-	// Oldest is the revision of the oldest event that is kept; 1: none was lost.
+	// Oldest is the revision of the oldest retained event; 1: none was lost.
 	Oldest uint64 `json:"oldest,omitempty"`
 	// TimeIn and From: of a history.
 	TimeIn []timeIn `json:"timeIn,omitempty"`

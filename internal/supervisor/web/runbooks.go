@@ -19,11 +19,11 @@ import (
 	"github.com/lofamo/lofamo/docs/runbooks"
 )
 
-// runbooksPath is where the alerts' pages are, by the alert's name, with or without ".md". Whoever reaches the page may read
-// them: they are the same in every cluster, and who comes from an alert at night has no login yet.
+// runbooksPath is the path of the alerts' pages, by the alert's name, with or without ".md". They need no login:
+// they are the same in every cluster, and an engineer who follows an alert at night has no session yet.
 const runbooksPath = "/runbooks/"
 
-// runbookStyle is for a phone in the dark as well.
+// runbookStyle also works on a phone in the dark.
 const runbookStyle = `:root{color-scheme:light dark}body{font:1rem/1.5 system-ui,sans-serif;max-width:60rem;margin:0 auto;padding:1rem}
 pre,code{font-family:ui-monospace,monospace;font-size:.9em}pre{overflow-x:auto;padding:.6rem;border:1px solid #8888;border-radius:4px}
 table{border-collapse:collapse}td,th{text-align:left;padding:.2rem .8rem .2rem 0}
@@ -56,20 +56,22 @@ func runbook(w http.ResponseWriter, r *http.Request) {
 		` - LO|FA|MO</title><link rel="stylesheet" href="`+runbooksPath+`style.css"><main>`+page.String()+`</main></html>`))
 }
 
-// markdown makes HTML of a runbook. What is HTML already in one is left out: nothing of it becomes markup by itself.
+// markdown renders a runbook as HTML. It omits raw HTML in the runbook, so that no text becomes markup by itself.
 var markdown = goldmark.New(goldmark.WithExtensions(extension.Table),
 	goldmark.WithParserOptions(parser.WithASTTransformers(util.Prioritized(links{}, 0)))) //nolint:misspell // the library spells it so
 
 // runbookFile is a link to another runbook.
 var runbookFile = regexp.MustCompile(`^([A-Za-z]+)\.md$`)
 
-// links has links to other runbooks lead to them; of those to other documents, which are not here, the place in the repository is told.
+// links rewrites links: those to other runbooks lead to their pages; for other documents, which the web server
+// does not have, the text names the path in the repository.
 type links struct{}
 
 // Transform implements parser.ASTTransformer.
 func (links) Transform(doc *ast.Document, _ text.Reader, _ parser.Context) {
 	var all []*ast.Link
-	_ = ast.Walk(doc, func(n ast.Node, entering bool) (ast.WalkStatus, error) { // fails never: nothing in it does
+	// never fails: the callback returns no error
+	_ = ast.Walk(doc, func(n ast.Node, entering bool) (ast.WalkStatus, error) {
 		if l, ok := n.(*ast.Link); ok && entering {
 			all = append(all, l)
 		}

@@ -18,8 +18,8 @@ func served(t *testing.T, s *Server, path string) (int, string) {
 	return w.Code, w.Body.String()
 }
 
-// Every alert's page is served to whoever asks, by the name that the alert's link has and by the alert's own, with nothing left
-// of Markdown and links that lead somewhere.
+// Every alert's page is public, under the name in the alert's link and under the alert's own name, without
+// leftover Markdown and with working links.
 func TestRunbooks(t *testing.T) {
 	s := New(Config{Files: nil})
 	t.Cleanup(s.Close)
@@ -66,7 +66,7 @@ func TestRunbooks(t *testing.T) {
 	}
 }
 
-// Links to runbooks lead to them, others are told; and nothing of a page is markup that is not Markdown's.
+// Links to runbooks lead to their pages, and other links show their path. Only Markdown of a page becomes markup.
 func TestMarkdown(t *testing.T) {
 	for in, want := range map[string]string{
 		"a <b> & `c <d>`":                 "<p>a <!-- raw HTML omitted --> &amp; <code>c &lt;d&gt;</code></p>\n",

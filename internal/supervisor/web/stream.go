@@ -17,19 +17,19 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// streams counts those that are open.
+// streams counts the open streams.
 type streams struct {
 	mu  sync.Mutex
 	all int
 	of  map[string]int // by subject
 
-	last   standing // what was heard last of the whole
+	last   standing // latest standing of the replica
 	err    error
 	at     time.Time
-	asking chan struct{} // closed when who asks has an answer; nil: nobody asks
+	asking chan struct{} // closed when the pending request has its answer; nil: none pending
 }
 
-// enter takes a place for a stream; false: there is none.
+// enter reserves a stream; false: the limit is reached.
 func (s *streams) enter(subject string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,11 +56,11 @@ func (s *streams) leave(subject string) {
 // message is one server-sent event.
 type message struct {
 	name string
-	id   uint64 // revision to go on from; 0: none
-	data any    // json.RawMessage, or what is encoded so
+	id   uint64 // revision to resume from; 0: none
+	data any    // json.RawMessage, or a value to encode as JSON
 }
 
-// change is an event in few bytes; what it has not stays away.
+// change is a compact event; empty fields are omitted.
 type change struct {
 	Revision  uint64  `json:"rev,omitempty"`
 	Kind      string  `json:"kind,omitempty"` // empty: COMPONENT_CHANGED
@@ -120,8 +120,8 @@ func changesOf(events []*lofamov1.Event) []change {
 	return out
 }
 
-// stream sends what changes until the browser goes, is too slow, or its session ends. What comes in waits for the browser in this
-// stream's own buffers; the watch behind it is bounded, and is cut off when they are full (fanout).
+// stream sends changes until the browser leaves, is too slow, or its session ends. Changes wait for the browser in
+// this stream's own buffers. The watch behind it is bounded, and is cut off when they are full (fanout).
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, who visitor) {
 	after, err := startOf(r)
 	if err != nil {
@@ -147,7 +147,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, who visitor) {
 	wg.Go(func() { s.sayAlive(ctx, out) })
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
-	h.Set("X-Accel-Buffering", "no") // a proxy before it passes on what comes
+	h.Set("X-Accel-Buffering", "no") // a proxy should pass on events at once
 	flusher := http.NewResponseController(w)
 	if err := writeMessage(w, flusher, "retry: 1000\n\n"); err != nil {
 		return
@@ -169,7 +169,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, who visitor) {
 	}
 }
 
-// startOf is the revision that a stream goes on from: a browser that comes back by itself says it in the header.
+// startOf returns the revision to resume from: a browser that reconnects by itself sends it in the header.
 func startOf(r *http.Request) (uint64, error) {
 	given := r.Header.Get("Last-Event-ID")
 	if given == "" {
@@ -204,7 +204,7 @@ func writeMessage(w http.ResponseWriter, c *http.ResponseController, text string
 	return c.Flush()
 }
 
-// say waits until a message is taken; false: nobody will.
+// say waits until a message is accepted. It returns false if the stream has ended.
 func say(ctx context.Context, out chan<- message, m message) bool {
 	select {
 	case out <- m:
@@ -214,7 +214,8 @@ func say(ctx context.Context, out chan<- message, m message) bool {
 	}
 }
 
-// follow sends changes. It ends with "reset" when the page must read the map anew, and with "again" when it is to come back.
+// follow sends changes. It ends with "reset" when the page must read the map again, and with "again" when the page
+// should reconnect.
 func (s *Server) follow(ctx context.Context, after uint64, out chan<- message) {
 	end := func(err error) {
 		name := "again"
@@ -241,10 +242,10 @@ func (s *Server) follow(ctx context.Context, after uint64, out chan<- message) {
 	}
 }
 
-// responsesAgain is the pause after the watch of responses has ended, which it does when the lead moves.
+// responsesAgain is the pause after the watch of responses has ended, as it does when the leader changes.
 const responsesAgain = time.Second
 
-// followResponses sends what there is of responses, and what becomes of it.
+// followResponses sends the present responses, and their changes.
 func (s *Server) followResponses(ctx context.Context, out chan<- message) {
 	for ctx.Err() == nil {
 		err := s.watchResponses(ctx, out)
@@ -283,7 +284,7 @@ func (s *Server) watchResponses(ctx context.Context, out chan<- message) error {
 	}
 }
 
-// sayAlive says in every period how the whole stands; with it the page knows that the stream works.
+// sayAlive sends the replica's standing once a period, which also shows the page that the stream works.
 func (s *Server) sayAlive(ctx context.Context, out chan<- message) {
 	t := time.NewTicker(s.cfg.Alive)
 	defer t.Stop()
@@ -304,7 +305,7 @@ func (s *Server) sayAlive(ctx context.Context, out chan<- message) {
 	}
 }
 
-// standing asks how the whole stands, once for all streams that want to know at a time.
+// standing queries the standing, once for all streams that need it at the same time.
 func (s *Server) standing(ctx context.Context) (standing, error) {
 	k := &s.streams
 	for {
@@ -325,7 +326,7 @@ func (s *Server) standing(ctx context.Context) (standing, error) {
 		done := make(chan struct{})
 		k.asking = done
 		k.mu.Unlock()
-		// Not with this stream's context: others wait for the answer.
+		// Not with this stream's context: other streams wait for the answer.
 		actx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*s.cfg.Alive)
 		resp, err := s.cfg.Faults.GetSummary(actx, &lofamov1.GetSummaryRequest{})
 		cancel()

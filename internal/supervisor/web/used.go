@@ -18,7 +18,7 @@ const (
 	maxUsed        = 4096    // beyond this, logins are refused and no token is forgotten
 	maxUsedSubject = 64      // per subject, so that no subject keeps others out
 	maxUsedBytes   = 4 << 20 // of the file
-	// usedTime is how long a token is remembered after its end, in addition to the accepted clock difference.
+	// usedTime is the time a token is remembered after its expiry, in addition to the accepted clock difference.
 	usedTime = 10 * time.Minute
 )
 

@@ -101,7 +101,8 @@ func TestTokenIsRefusedWhenItCannotBeNoted(t *testing.T) {
 	}
 }
 
-// FuzzUsedFile: whatever stands in the file, a token that was issued long after the start works once, and no more after a restart.
+// FuzzUsedFile: for any file content, a token issued long after the start works once, and never again after a
+// restart.
 func FuzzUsedFile(f *testing.F) {
 	f.Add([]byte(`{"x":{"sub":"viewer/ann","until":1}}`))
 	f.Add([]byte(`{"y":{"sub":"viewer/ann","until":9223372036854775807}}`))

@@ -1,18 +1,18 @@
-// Package web is the fault map in the browser, as one replica serves it: a page that is embedded, and what the page asks
-// for, as JSON over HTTP and as server-sent events.
+// Package web serves one replica's fault map to browsers: an embedded page, and its data as JSON over HTTP and as
+// server-sent events.
 //
 //	GET  /                        the page and its parts; they come from nowhere else
 //	POST /api/login               a token of package weblogin becomes a cookie
 //	GET  /api/session             who is logged in, what that one may do, and the other replicas, each with a handover
 //	GET  /api/map                 the whole map, one character a node and link end
-//	GET  /api/stream?after=R      every change after revision R (server-sent events), with what there is of responses
+//	GET  /api/stream?after=R      every change after revision R, and the responses (server-sent events)
 //	GET  /api/node, explain, history, events, groups, responses
 //	POST /api/responses/ID/approve|deny
 //	GET  /runbooks/ALERT          what to do about an alert, for everybody
 //
-// It reads and asks by the gRPC API of its own replica, like any other client, and has neither the map nor any rights of its
-// own: for whom it asks it says as a replica does that passes a call on. So nothing that a browser does, or leaves undone,
-// is ever waited for by what decides about faults: a stream that is not read fills its own buffers and is ended.
+// It uses the gRPC API of its own replica, like any other client. It has neither the map nor any rights of its own: it
+// names the subject of each call, as a replica does that forwards a call. So no browser can delay a decision about
+// faults: a stream that its browser does not read fills its own buffers and is ended.
 package web
 
 import (
@@ -50,34 +50,34 @@ type Config struct {
 	Faults    lofamov1.FaultSupervisorClient
 	Responses lofamov1.ResponseServiceClient
 	Signer    *pki.Signer                // of sessions
-	Verifier  *pki.Verifier              // of logins, and of other replicas' sessions
-	Masks     lofamov1.ReconfigureClient // only to list what is masked
-	// Peers are the other replicas with pages; nil: there are none.
+	Verifier  *pki.Verifier              // of logins, and of sessions from other replicas
+	Masks     lofamov1.ReconfigureClient // only to list the masks
+	// Peers returns the other replicas with pages; nil: there are none.
 	Peers   func() []Peer
 	Session time.Duration // life of a session
 	// Used is the file of used logins; empty: they are remembered until the process ends.
 	Used string
-	// Secure: the page is served by TLS, and its cookie goes over nothing else.
+	// Secure: the page is served by TLS, and browsers send its cookie over TLS only.
 	Secure bool
-	// Cookie is the cookie's name. It tells clusters apart that share a host, for cookies know no ports.
+	// Cookie is the cookie's name. It distinguishes clusters that share a host, because cookies ignore ports.
 	Cookie string
 	// Fingerprint of the certificate that browsers see, SHA-256 in hexadecimal; empty without TLS.
 	Fingerprint string
 	Files       fs.FS // the page; nil: the one that is embedded
 	Logger      *slog.Logger
 	Now         func() time.Time // nil: time.Now
-	// Alive is how often a stream says how the replica stands, when nothing else is said; 0 stands for 2 s. The page takes a stream
-	// for lost that says nothing for three of them.
+	// Alive is the interval of a stream's status messages in the absence of others; 0 stands for 2 s. The page
+	// considers a stream lost after three silent intervals.
 	Alive time.Duration
 }
 
-// Bounds of what browsers can have a replica do.
+// Limits on browsers' use of a replica.
 const (
-	maxStreams        = 128 // open streams, of all who are logged in
-	maxStreamsSubject = 16  // of one of them: tabs
-	maxCalls          = 32  // other questions under way
+	maxStreams        = 128 // open streams, of all users
+	maxStreamsSubject = 16  // streams of one subject: tabs
+	maxCalls          = 32  // other requests in progress
 	maxBody           = 8 << 10
-	writeTime         = 10 * time.Second // that a browser has to take what is written before its stream is ended
+	writeTime         = 10 * time.Second // for a browser to accept a write before its stream ends
 	callTime          = 10 * time.Second // of a question to the API
 )
 
@@ -143,13 +143,15 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("/api/", func(w http.ResponseWriter, _ *http.Request) { refuse(w, http.StatusNotFound, "there is nothing here") })
 	mux.HandleFunc("GET "+runbooksPath+"{name...}", runbook)
 	mux.Handle("/", pages(s.cfg.Files))
-	// Whoever is logged in may be led to another site, and that site's scripts must not speak in their name: the cookie is not
-	// sent from there (SameSite=Strict), and what changes something is refused besides by where the browser says that it comes from.
+	// Logged-in users may visit another site, whose scripts must not act in their name. The browser does not send the
+	// cookie from there (SameSite=Strict). In addition, requests with effects are refused if the browser names a
+	// foreign origin.
 	return s.headers(http.NewCrossOriginProtection().Handler(mux))
 }
 
-// headers are those of everything that is served: nothing comes from elsewhere, nothing is run that is not a file of ours, and nobody
-// frames it. Only whether another replica answers may a page try out, which tells it nothing more (api/address is signed, and for anybody).
+// headers sets the headers of every response: nothing comes from elsewhere, only our own script files run, and no
+// site frames the page. The page may only check whether another replica answers, which reveals nothing else
+// (api/address is signed and public).
 func (s *Server) headers(next http.Handler) http.Handler {
 	csp := "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'" + s.origins() + "; font-src 'self'; manifest-src 'self'; " +
 		"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
@@ -171,10 +173,11 @@ func (s *Server) headers(next http.Handler) http.Handler {
 	})
 }
 
-// addressPath is what a page asks another replica for, to see whether it is there.
+// addressPath is the path at which a page checks whether another replica is reachable.
 const addressPath = "/api/address"
 
-// origins are those of the other replicas' pages, as the Content-Security-Policy has them, each after a space. It has no IPv6 addresses.
+// origins returns the origins of the other replicas' pages for the Content-Security-Policy, each after a space.
+// IPv6 addresses are not permitted there.
 func (s *Server) origins() (out string) {
 	if s.cfg.Peers == nil {
 		return ""
@@ -197,7 +200,7 @@ func refuse(w http.ResponseWriter, code int, why string) {
 func reply(w http.ResponseWriter, code int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(v) // the browser may have gone
+	_ = json.NewEncoder(w).Encode(v) // the browser may have disconnected
 }
 
 // limited bounds a question to the API, in time and in number. release is nil when there are too many.
@@ -211,12 +214,12 @@ func (s *Server) limited(r *http.Request) (ctx context.Context, release func()) 
 	return ctx, func() { cancel(); <-s.calls }
 }
 
-// speak has the API know whom the replica asks for.
+// speak names the subject of the call to the API.
 func speak(ctx context.Context, who visitor) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, api.SubjectKey, who.Subject)
 }
 
-// encoding leaves nothing out that is 0 where that is worth knowing: states never are.
+// encoding omits zero values. That loses nothing: states are never 0.
 var encoding = protojson.MarshalOptions{}
 
 // ask is the common part of handlers: one question to the API, answered with its message.
@@ -230,7 +233,7 @@ func ask[R proto.Message](s *Server, w http.ResponseWriter, r *http.Request, who
 	})
 }
 
-// answer answers with what a question to the API comes to, as JSON.
+// answer sends the API's answer as JSON.
 func (s *Server) answer(w http.ResponseWriter, r *http.Request, who visitor, call func(context.Context) ([]byte, error)) {
 	ctx, release := s.limited(r)
 	if release == nil {
@@ -252,7 +255,7 @@ func busy(w http.ResponseWriter) {
 	refuse(w, http.StatusServiceUnavailable, "too many questions at once: try again in a second")
 }
 
-// failed answers with what the API said.
+// failed sends the API's error.
 func (s *Server) failed(w http.ResponseWriter, err error) {
 	st, _ := status.FromError(err)
 	code, ok := map[codes.Code]int{

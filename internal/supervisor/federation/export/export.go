@@ -1,14 +1,14 @@
-// Package export is how the committed map of a region reaches the parent of regions, as machines: the
-// Feed at the region's leader, which passes changes on, and the Ledger at the parent's leader, which takes
-// them in, each once and in order, whatever becomes of connections and leaders on either side (seed 003
+// Package export carries the committed map of a region to the parent of regions. It consists of two
+// machines: the Feed at the region's leader sends the changes, and the Ledger at the parent's leader accepts
+// each of them once and in order, despite lost connections and new leaders on either side (seed 003
 // §5.2.3.2: a map is divided, and the parts are delegated).
 //
-// What makes it exact: a region's changes are known by the revision of its store, its events by their
-// number there, and the parent commits both with what they stand for, in one transaction. So either side
-// can say after any interruption what the other has. Where the region's store no longer has what is
-// missing, all its documents are sent, and what is missing of the events is made good by what they led to.
+// The delivery is exactly once. A region's changes are identified by the revision of its store, and its events
+// by their number there. The parent commits both together with the changes, in one transaction. So after any
+// interruption either side can say which changes the other has. If the region's store no longer has the missing
+// changes, the region sends all its documents, and the parent derives replacements for the missing events.
 //
-// It reads no clock, no store and no socket; packages upstream and regions do.
+// The package reads no clock, no store and no socket; packages upstream and regions do.
 package export
 
 import (
@@ -20,27 +20,28 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// Position is how far a region's store has been taken in.
+// Position is the point up to which the parent has a region's store.
 type Position struct {
 	Revision  uint64 `json:"revision"`   // all changes up to there are in
 	NextEvent uint64 `json:"next_event"` // number of the first event that is not
 	Term      uint64 `json:"term"`       // of whoever passed that on
-	// Store is which store of the region's it is; the rest is of that one only. Empty: a region of an older version.
+	// Store identifies the region's store; the other fields apply to that store only. Empty: a region of an older
+	// version.
 	Store string `json:"store,omitempty"`
 }
 
-// Unit is what is to be committed of a region: the changes of one transaction of its store, or all it has.
+// Unit is an item to commit: one transaction of a region's store, or a snapshot of the whole store.
 type Unit struct {
 	Snapshot  bool   // the documents are all there are
 	First     uint64 // number of the first event
 	Events    []*lofamov1.Event
 	Documents []*lofamov1.Document
-	Lost      uint64   // events before First that nobody has any more
+	Lost      uint64   // events before First that are lost for good
 	Made      int      // of the events, so many at the beginning have no number: see Complete
-	After     Position // once it is committed
+	After     Position // after the commit
 }
 
-// The kinds of documents that are passed on: what a region's map consists of.
+// The kinds of exported documents, which make up a region's map.
 const (
 	KindNodes       = "nodes/"
 	KindGroups      = "groups/"
@@ -49,7 +50,7 @@ const (
 	KindTopology    = "topology"
 )
 
-// PassedOn says whether a key below the store's prefix belongs to the map.
+// PassedOn reports whether a key below the store's prefix belongs to the map.
 func PassedOn(key string) bool {
 	for _, kind := range []string{KindNodes, KindGroups, KindWarnings, KindMaintenance} {
 		if len(key) > len(kind) && strings.HasPrefix(key, kind) {
@@ -73,10 +74,10 @@ func checkDocument(d *lofamov1.Document, member func(id string) bool) error {
 	return nil
 }
 
-// PartBytes is the size up to which a message of a change is filled, below the MiB that the API's server takes.
+// PartBytes is the target size of a change's messages, below the MiB that the API's server accepts.
 const PartBytes = 512 << 10
 
-// Parts cuts a change into messages: events first, so that a document never comes before its events.
+// Parts splits a change into messages: events first, so that a document never precedes its events.
 func Parts(c *lofamov1.UpstreamChange) []*lofamov1.UpstreamChange {
 	var out []*lofamov1.UpstreamChange
 	number := c.GetFirstEvent()

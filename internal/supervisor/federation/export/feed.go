@@ -12,18 +12,18 @@ import (
 type FeedConfig struct {
 	Region string
 	Dims   string // of the whole torus
-	// Window and WindowBytes bound what is passed on and not committed by the parent yet, in changes and in bytes.
-	// Beyond that the store is not read on, so that a slow parent costs this side no memory. 0 stands for 512
-	// and for 16 MiB. A snapshot may go beyond.
+	// Window and WindowBytes bound the changes in flight to the parent, in number and in bytes. Reading stops at the
+	// bound, so that a slow parent costs this side no memory. 0 stands for 512 and for 16 MiB. A snapshot may exceed
+	// the bound.
 	Window, WindowBytes int
 }
 
 // Feed passes a region's changes on, at the region's leader.
 //
 //	off ──begin──► greeting ──resume──► following ◄──► paused (the window is full)
-//	 ▲                 │                    │ the store has compacted what comes next
-//	 │                 └──resume from 0──► copying ──copied──► following
-//	 └── the stream ended, from any
+//	▲                 │                    │ the store has compacted the next change
+//	│                 └──resume from 0──► copying ──copied──► following
+//	└── the stream ended, from any
 type Feed struct {
 	cfg   FeedConfig
 	state feedState
@@ -31,7 +31,7 @@ type Feed struct {
 	next  uint64 // number of the first event that was not sent
 	open  []sentChange
 	bytes int
-	beat  uint64 // newest revision after which nothing of the map changed
+	beat  uint64 // newest revision without later changes to the map
 	begin uint64 // revision of the store when the stream began
 }
 
@@ -83,25 +83,25 @@ type Input interface{ feedInput() }
 
 // The inputs of a feed.
 type (
-	// Begin says that there is a stream, which the own store is, and how far it is.
+	// Begin starts a stream. It identifies the region's own store and its position.
 	Begin struct {
 		Term, Revision, NextEvent uint64
 		Store                     string
-		FirstEvent                uint64 // that no other store has had
+		FirstEvent                uint64 // first one unique to this store
 		From                      string // the store whose snapshot it was put back to
 	}
 	// Resume is the parent's answer to the hello.
 	Resume struct{ Revision, NextEvent uint64 }
-	// Update is what the store was followed to: a change; one without events and documents says only that
-	// nothing of the map changed up to its revision.
+	// Update is a change from the store. Without events and documents it says only that the map did not change up to
+	// its revision.
 	Update struct{ *lofamov1.UpstreamChange }
-	// Compacted says that the store no longer has what comes next.
+	// Compacted says that the store no longer has the next change.
 	Compacted struct{}
 	// Copied is all that the store has.
 	Copied struct{ *lofamov1.UpstreamChange }
-	// Acked says that the parent has all up to a revision.
+	// Acked says that the parent has all changes up to a revision.
 	Acked struct{ Revision uint64 }
-	// Beat says that it is time to say that one lives.
+	// Beat says that it is time to send a sign of life.
 	Beat struct{}
 	// Ended says that the stream has ended.
 	Ended struct{}
@@ -116,15 +116,15 @@ func (Acked) feedInput()     {}
 func (Beat) feedInput()      {}
 func (Ended) feedInput()     {}
 
-// Read is what is to be done with the store.
+// Read is an order for the reader of the store.
 type Read uint8
 
-// What is to be done with the store. What was being read before comes to nothing.
+// Read orders. Every order except ReadOn cancels the current read.
 const (
 	ReadOn     Read = iota // go on as before
-	ReadNone               // read nothing
+	ReadNone               // stop reading
 	ReadFollow             // the changes after a revision
-	ReadCopy               // all there is, and the events from a number on
+	ReadCopy               // the whole store, and the events from a number on
 )
 
 // String returns the name.
@@ -142,14 +142,14 @@ func (r Read) String() string {
 	return fmt.Sprintf("Read(%d)", uint8(r))
 }
 
-// Orders is what a feed wants done.
+// Orders is the output of a feed.
 type Orders struct {
 	Send []*lofamov1.UpstreamReportRequest // in this order
 	Read Read
 	From uint64 // ReadFollow: the revision after which; ReadCopy: the number of the first event
 }
 
-// Step takes an input in. What does not fit the state is left over from another, and passed over.
+// Step processes an input. It ignores an input that does not fit the state: it is left over from an earlier one.
 func (f *Feed) Step(in Input) Orders {
 	var out Orders
 	switch in := in.(type) {
@@ -227,7 +227,7 @@ func (f *Feed) update(c *lofamov1.UpstreamChange, out *Orders) {
 	}
 }
 
-// send cuts a change into parts and keeps account of it.
+// send splits a change into parts and tracks it.
 func (f *Feed) send(c *lofamov1.UpstreamChange, out *Orders) {
 	c.Previous = f.sent
 	if len(c.GetEvents()) == 0 && !c.GetSnapshot() {
@@ -242,7 +242,7 @@ func (f *Feed) send(c *lofamov1.UpstreamChange, out *Orders) {
 	f.sent, f.next = c.GetRevision(), c.GetFirstEvent()+uint64(len(c.GetEvents()))
 }
 
-// copied passes all that there is on, and follows what comes after.
+// copied sends the whole snapshot, and then follows the later changes.
 func (f *Feed) copied(c *lofamov1.UpstreamChange, out *Orders) {
 	if f.state != feedCopying {
 		return
@@ -252,7 +252,7 @@ func (f *Feed) copied(c *lofamov1.UpstreamChange, out *Orders) {
 	f.becomeFollowing(out)
 }
 
-// acked makes room.
+// acked removes acknowledged changes from the window.
 func (f *Feed) acked(rev uint64, out *Orders) {
 	for len(f.open) > 0 && f.open[0].revision <= rev {
 		f.bytes -= f.open[0].bytes

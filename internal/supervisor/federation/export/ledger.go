@@ -17,50 +17,49 @@ type Stream uint64
 type LedgerConfig struct {
 	Region string
 	Dims   string // of the whole torus
-	// Member says whether a node is the region's; nil: any is.
+	// Member reports whether a node belongs to the region; nil: all do.
 	Member func(id string) bool
-	// Beat is how often the region is to be heard; after Misses of them without a word it is cut off.
+	// Beat is the interval between messages of the region. After Misses intervals without one it is cut off.
 	Beat   time.Duration
 	Misses int
-	// Mark is how often at most the position is committed though nothing has changed, so that it stays within
-	// what the region's store keeps. 0 stands for a minute.
+	// Mark is the minimum interval between commits of an otherwise unchanged position. They keep the position within
+	// the history that the region's store retains. 0 stands for a minute.
 	Mark time.Duration
-	// MaxBytes bounds a change that comes in parts. 0 stands for 256 MiB.
+	// MaxBytes bounds a change that consists of several parts. 0 stands for 256 MiB.
 	MaxBytes int
 }
 
-// Ledger takes one region's changes in at the leader of the parent.
+// Ledger accepts one region's changes at the leader of the parent.
 //
 //	silent ──hello──► greeted ──changes──► … ──beat, all committed──► present
 //	   ▲                 ▲──────────────────────newer stream──┘          │
 //	   └── stream ended ─┴── and Misses beats without a word ► cut off ◄─┘
 //
-// Who is connected and whether the region is cut off are two things: a connection that breaks and is made
-// again in time is nothing to tell of, and a region that is back is present only once all it had to tell
-// is committed.
+// The connection and the cut-off are separate states: a connection that breaks and is restored in time is not
+// worth an event. A returning region is present only after all its pending changes are committed.
 type Ledger struct {
 	cfg LedgerConfig
 
 	stream  Stream
 	pos     Position // handed on to be committed
 	waiting int      // units that are being committed
-	next    *pending // a change of which more parts are to come
+	next    *pending // an incomplete change
 	applied time.Time
 
 	heard time.Time
-	known bool // heard by this ledger, not only by one before
+	known bool // by this ledger, not only by an earlier one
 	cut   bool
 	back  uint64 // with cut: present once this is committed; 0: not caught up yet
 }
 
-// pending is a change of which more parts are to come.
+// pending is a change with missing parts.
 type pending struct {
 	unit  Unit
 	event uint64 // number of the next event
 	bytes int
 }
 
-// NewLedger goes on from what the parent's store has of a region.
+// NewLedger continues from the state of a region in the parent's store.
 func NewLedger(cfg LedgerConfig, now time.Time, pos Position, cut bool) *Ledger {
 	if cfg.Mark == 0 {
 		cfg.Mark = time.Minute
@@ -93,15 +92,15 @@ type (
 	}
 	// Closed says that a stream has ended.
 	Closed struct{ Stream Stream }
-	// Committed says that the store has the oldest so many of the units that were to be committed, all up to a
-	// revision of the region's.
+	// Committed says that the store has the oldest Units of the pending units, all up to Revision of the
+	// region's store.
 	Committed struct {
 		Revision uint64
 		Units    int
 	}
-	// Deaf says that until now nothing was taken in: silence until now is not the region's.
+	// Deaf says that the parent accepted no input until now, so the silence so far is not the region's fault.
 	Deaf struct{}
-	// Tick is the wake-up that was asked for.
+	// Tick is the requested wake-up.
 	Tick struct{}
 )
 
@@ -123,7 +122,7 @@ const (
 	RefusedForeign                    // another torus, another region's node
 	RefusedLong                       // a change beyond all bounds
 	RefusedStore                      // another store speaks for the region
-	Replaced                          // a newer stream has taken over
+	Replaced                          // a newer stream took over
 )
 
 // String returns the refusal's name.
@@ -145,24 +144,24 @@ func (r Refusal) String() string {
 	return fmt.Sprintf("Refusal(%d)", uint8(r))
 }
 
-// Reply goes to a stream: one of the two messages, or a refusal, which ends it.
+// Reply is for a stream: one of the two messages, or a refusal, which ends it.
 type Reply struct {
 	Stream  Stream
 	Message *lofamov1.UpstreamReportResponse
 	Refusal Refusal
-	Text    string // why it is refused
+	Text    string // reason of the refusal
 }
 
 // Output of a step.
 type Output struct {
 	Replies []Reply
 	Apply   *Unit // to be committed after all before it
-	// Lost and Back say that the region is cut off from now on, or present again.
+	// Lost says that the region is now cut off, Back that it is present again.
 	Lost, Back bool
 	Wake       time.Time
 }
 
-// Step takes an event in.
+// Step processes an event.
 func (l *Ledger) Step(now time.Time, ev Event) Output {
 	var out Output
 	switch ev := ev.(type) {
@@ -189,10 +188,10 @@ func (l *Ledger) Step(now time.Time, ev Event) Output {
 // Position returns how far the region was handed on to be committed.
 func (l *Ledger) Position() Position { return l.pos }
 
-// Cut says whether the region is cut off.
+// Cut reports whether the region is cut off.
 func (l *Ledger) Cut() bool { return l.cut }
 
-// Heard returns when the region was last heard; false: not by this ledger.
+// Heard returns the time of the region's last message; false: none at this ledger.
 func (l *Ledger) Heard() (time.Time, bool) { return l.heard, l.known }
 
 func (l *Ledger) limit() time.Duration { return time.Duration(l.cfg.Misses) * l.cfg.Beat }
@@ -220,7 +219,7 @@ func (l *Ledger) becomePresent(out *Output) {
 // becomeSilent forgets a stream and its unfinished change. After it a region that is cut off has to catch up again.
 func (l *Ledger) becomeSilent() { l.stream, l.next, l.back = 0, nil, 0 }
 
-// becomeGreeted takes a stream for the region's.
+// becomeGreeted makes a stream the region's current one.
 func (l *Ledger) becomeGreeted(s Stream) { l.stream, l.next, l.back = s, nil, 0 }
 
 func (l *Ledger) hear(now time.Time) { l.heard, l.known = now, true }
@@ -253,11 +252,12 @@ func (l *Ledger) hello(now time.Time, h Hello, out *Output) {
 	case l.another(h):
 		first := min(h.GetFirstEvent(), h.GetNextEvent())
 		if h.GetRestoredFrom() == l.pos.Store {
-			first = min(first, l.pos.NextEvent) // what the snapshot has is here only as far as the parent had come
+			first = min(first, l.pos.NextEvent) // the parent has the snapshot's events only up to its position
 		}
 		l.pos.Revision, l.pos.NextEvent = 0, max(1, first)
 	case h.GetRevision() < l.pos.Revision || h.GetNextEvent() < l.pos.NextEvent:
-		// The region's store is not the one that it was, though it has its name or none. Its past is not ours.
+		// The region's store lost its former state, though it has the same name or none. Its history is not the one
+		// we have.
 		l.pos.Revision, l.pos.NextEvent = 0, h.GetNextEvent()
 	}
 	l.pos.Term, l.pos.Store = h.GetTerm(), cmp.Or(h.GetStore(), l.pos.Store)
@@ -266,7 +266,7 @@ func (l *Ledger) hello(now time.Time, h Hello, out *Output) {
 	}})
 }
 
-// another says whether the region's store is another one than it was. One without a name is of an older version.
+// another reports whether the region has another store than before. A store without a name is of an older version.
 func (l *Ledger) another(h Hello) bool {
 	return l.pos.Store != "" && h.GetStore() != "" && h.GetStore() != l.pos.Store
 }
@@ -277,9 +277,9 @@ func (l *Ledger) alive(now time.Time, a Alive, out *Output) {
 	}
 	l.hear(now)
 	if l.pos.Revision == 0 || l.next != nil || a.Revision < l.pos.Revision {
-		return // a beat amid the beginning, or one that says less than is known
+		return // a beat during the greeting, or an outdated one
 	}
-	l.pos.Revision = a.Revision // nothing of the map changed up to there
+	l.pos.Revision = a.Revision // the map did not change up to there
 	if l.cut {
 		l.back = a.Revision
 	}
@@ -290,7 +290,7 @@ func (l *Ledger) alive(now time.Time, a Alive, out *Output) {
 	l.tryBack(out)
 }
 
-// tryBack makes a region present again that has nothing left to tell.
+// tryBack marks a region as present again if it has no more pending changes.
 func (l *Ledger) tryBack(out *Output) {
 	if l.cut && l.back != 0 && l.waiting == 0 {
 		l.becomePresent(out)
@@ -313,7 +313,7 @@ func (l *Ledger) committed(c Committed, out *Output) {
 	l.tryBack(out)
 }
 
-// part takes a change or a part of one.
+// part processes a change or a part of one.
 func (l *Ledger) part(now time.Time, p Part, out *Output) {
 	if p.Stream != l.stream || l.stream == 0 {
 		return
@@ -334,7 +334,7 @@ func (l *Ledger) part(now time.Time, p Part, out *Output) {
 	l.apply(now, &u, out)
 }
 
-// add puts a part to those before.
+// add appends a part to the earlier ones.
 func (l *Ledger) add(c *lofamov1.UpstreamChange) (Refusal, string) {
 	if l.next == nil {
 		if r, text := l.begin(c); r != 0 {
@@ -385,7 +385,7 @@ func (l *Ledger) begin(c *lofamov1.UpstreamChange) (Refusal, string) {
 	return 0, ""
 }
 
-// trim leaves out the events before a number, which are here already, or notes how many are missing.
+// trim drops the events before a number, which are stored already, or records how many are missing.
 func (u *Unit) trim(next uint64) {
 	if u.First >= next {
 		u.Lost = u.First - next

@@ -11,10 +11,9 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// Complete turns a snapshot into what changes: of the documents only those that are not as they were
-// (have, by key), deletions included, and before the events those that make good for what is no longer
-// kept. Whoever follows the events then sees every component go from one state to the next without a
-// jump, and ends with the map of the snapshot.
+// Complete turns a snapshot into a change. It keeps only the documents that differ from the stored ones (have, by
+// key), including deletions, and puts events in front that replace those no longer retained. So a follower of the
+// events sees every component move from state to state without a jump, and ends with the snapshot's map.
 func (u *Unit) Complete(have map[string][]byte) error {
 	made, err := missing(have, u)
 	if err != nil {
@@ -31,7 +30,7 @@ func (u *Unit) Complete(have map[string][]byte) error {
 	}
 	for key := range have {
 		if !there[key] {
-			// The value is what the events of its end begin with.
+			// The value supplies the initial state of the final event.
 			docs = append(docs, &lofamov1.Document{Key: key, Value: have[key], Deleted: true})
 		}
 	}
@@ -43,9 +42,9 @@ func (u *Unit) Complete(have map[string][]byte) error {
 // part is a component of a node.
 type part struct{ node, component string }
 
-// missing makes the events that lead from what was to where the events that are kept begin.
+// missing makes the events that lead from the stored state to the start of the retained events.
 func missing(have map[string][]byte, u *Unit) ([]*lofamov1.Event, error) {
-	begins := make(map[part]bool) // a kept event says what comes after
+	begins := make(map[part]bool) // parts with a retained event, which gives the next state
 	groups := make(map[string]bool)
 	from := make(map[part]lofamov1.State)
 	for _, ev := range u.Events {
@@ -101,7 +100,7 @@ func absent(have map[string][]byte, docs []*lofamov1.Document, kind string) []st
 	return out
 }
 
-// goneNodes tells of nodes of which the region's store has nothing any more: they are UNKNOWN.
+// goneNodes returns events for nodes that the region's store no longer has: they are UNKNOWN.
 func goneNodes(have map[string][]byte, docs []*lofamov1.Document, begins map[part]bool,
 	from map[part]lofamov1.State) (out []*lofamov1.Event, err error) {
 	for _, key := range absent(have, docs, KindNodes) {
@@ -122,7 +121,7 @@ func goneNodes(have map[string][]byte, docs []*lofamov1.Document, begins map[par
 	return out, nil
 }
 
-// forgotten makes a node UNKNOWN in all its parts.
+// forgotten sets a node and all its components to UNKNOWN.
 func forgotten(n *lofamov1.Node) *lofamov1.Node {
 	n.State, n.Cause, n.SingleWitness = lofamov1.State_UNKNOWN, lofamov1.Cause_NONE, false
 	for _, c := range n.GetComponents() {
@@ -138,7 +137,7 @@ func decode[M proto.Message](key string, b []byte, m M) (M, error) {
 	return m, nil
 }
 
-// reason of events that are made up.
+// reason of replacement events.
 const reason = "passed on as a whole: what led there is no longer kept"
 
 func nodeChanges(old []byte, d *lofamov1.Document, begins map[part]bool, from map[part]lofamov1.State) ([]*lofamov1.Event, error) {
@@ -200,7 +199,7 @@ func groupEvent(g *lofamov1.Group, from lofamov1.State) *lofamov1.Event {
 	return &lofamov1.Event{Kind: lofamov1.EventKind_GROUP_CHANGED, Group: g, From: from, To: g.GetState(), Cause: g.GetCause(), Reason: reason}
 }
 
-// endedGroups are those that are no longer there, and of whose end no event tells.
+// endedGroups returns events for group faults that no longer exist and whose end is in no event.
 func endedGroups(have map[string][]byte, docs []*lofamov1.Document, told map[string]bool) ([]*lofamov1.Event, error) {
 	var out []*lofamov1.Event
 	for _, key := range absent(have, docs, KindGroups) {

@@ -24,7 +24,7 @@ type child struct {
 	states    map[string]lofamov1.State
 	store     string
 	from      string // the store whose snapshot it was put back to
-	first     uint64 // number of the first event that no other store has had
+	first     uint64 // number of the first event unique to this store
 	told      int    // events of all stores
 }
 
@@ -151,7 +151,7 @@ type world struct {
 
 	feed    *Feed
 	reading Read
-	from    uint64 // of what is read
+	from    uint64 // of the current read
 	ledger  *Ledger
 	stream  Stream
 	begin   uint64                             // the child's next event when the stream began
@@ -173,14 +173,14 @@ func (w *world) newFeed() {
 	w.reading = ReadNone
 }
 
-// newLedger is another leader of the parent, or the same one in a new term: what was not committed is gone.
+// newLedger simulates another leader of the parent, or the same one in a new term: uncommitted units are lost.
 func (w *world) newLedger() {
 	w.ledger = NewLedger(LedgerConfig{Region: "west", Dims: "4x1x1", Beat: time.Second, Misses: 3}, w.now, w.parent.head,
 		w.ledger != nil && w.ledger.Cut())
 	w.units = nil
 }
 
-// obey does what the feed wants.
+// obey executes the feed's orders.
 func (w *world) obey(o Orders) {
 	w.up = append(w.up, o.Send...)
 	if o.Read != ReadOn {
@@ -213,7 +213,8 @@ func (w *world) become(c *child) {
 	w.connect()
 }
 
-// putBack puts the region's store back to the snapshot: its revisions go on elsewhere, its events where they were.
+// putBack restores the region's store from the snapshot: its revisions continue elsewhere, its events at the old
+// number.
 func (w *world) putBack() {
 	c := w.saved.clone()
 	c.revision += 1_000_000_000 * uint64(w.stores+1)
@@ -222,7 +223,7 @@ func (w *world) putBack() {
 	w.become(c)
 }
 
-// take does what the ledger wants.
+// take executes the ledger's output.
 func (w *world) take(o Output) {
 	if o.Apply != nil {
 		w.units = append(w.units, *o.Apply)
@@ -270,7 +271,7 @@ func (w *world) deliverDown() {
 	}
 }
 
-// read gives the feed what comes next in the child's store.
+// read gives the feed the next item from the child's store.
 func (w *world) read() bool {
 	switch w.reading {
 	case ReadCopy:
@@ -294,7 +295,7 @@ func (w *world) read() bool {
 	return false
 }
 
-// bookmark tells a feed that has read everything how far the child's store is.
+// bookmark gives a feed that has read everything the revision of the child's store.
 func (w *world) bookmark() {
 	if list, ok := w.child.after(w.from); w.reading == ReadFollow && ok && len(list) == 0 {
 		w.from = w.child.revision
@@ -302,7 +303,7 @@ func (w *world) bookmark() {
 	}
 }
 
-// commit writes up to n transactions of what waits; the parent's leader may die before the rest.
+// commit writes up to n transactions of the waiting units; the parent's leader may die before the others.
 func (w *world) commit(n int) bool {
 	if len(w.units) == 0 {
 		return false
@@ -310,7 +311,7 @@ func (w *world) commit(n int) bool {
 	units := w.units
 	for i := range units {
 		if units[i].Snapshot && i > 0 {
-			units = units[:i] // its documents are compared with what is there then
+			units = units[:i] // its documents are compared with the stored ones at that time
 			break
 		}
 	}
@@ -331,7 +332,7 @@ func (w *world) commit(n int) bool {
 			return true
 		}
 		if i == 0 && units[0].Lost > 0 {
-			w.parent.lost += units[0].Lost // the first transaction tells of it
+			w.parent.lost += units[0].Lost // the first transaction reports it
 		}
 		w.parent.write(wr)
 	}
@@ -364,8 +365,8 @@ func (w *world) settle() {
 	}
 }
 
-// check compares the two stores: the same documents, every event once and in order but for those that
-// were gone, and no component that jumps.
+// check compares the two stores: equal documents, every event once and in order except lost ones, and no component
+// that jumps.
 func (w *world) check() {
 	if !maps.EqualFunc(w.child.docs, w.parent.docs, func(a, b []byte) bool { return string(a) == string(b) }) {
 		w.t.Fatalf("documents: %v, want %v", w.parent.docs, w.child.docs)
@@ -398,7 +399,7 @@ func (w *world) check() {
 		w.t.Fatalf("%d of %d events are here, and %d are said to be lost", passed, len(w.child.events), w.parent.lost)
 	}
 	for _, id := range []string{"n0-0-0", "n1-0-0"} {
-		want := max(w.child.states[id], lofamov1.State_UNKNOWN) // another store may know nothing of it
+		want := max(w.child.states[id], lofamov1.State_UNKNOWN) // another store may lack it
 		if got := max(at[id], lofamov1.State_UNKNOWN); got != want {
 			w.t.Fatalf("events lead to %s %s, want %s", id, got, want)
 		}

@@ -9,7 +9,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// Write is what goes into one transaction of the parent's store.
+// Write is the content of one transaction of the parent's store.
 type Write struct {
 	Events    []*lofamov1.Event
 	Documents []*lofamov1.Document // each key once
@@ -22,10 +22,10 @@ type Limits struct {
 	Bytes int
 }
 
-// Pack makes transactions of units: of as many as fit, or several of one. Each is complete in itself: the
-// documents are what the events so far have led to, and the position counts those events, and the revision
-// only when all of it is there. So whoever stops between two of them goes on from there, and nobody who
-// follows the events is told anything twice.
+// Pack turns units into transactions: several units in one, or one unit in several. Each transaction is complete
+// in itself. Its documents match the events so far and its position counts those events, but the position's
+// revision advances only with a unit's last transaction. So a reader can resume between any two of them, and a
+// follower of the events sees none twice.
 func Pack(units []Unit, from Position, lim Limits) ([]Write, error) {
 	p := &packer{lim: lim, after: from}
 	p.open()
@@ -51,7 +51,7 @@ func (p *packer) open() {
 	p.cur, p.docs, p.ops, p.bytes = Write{After: p.after}, make(map[string]*lofamov1.Document), 0, 0
 }
 
-// fits says whether there is room for so much.
+// fits reports whether the transaction has room.
 func (p *packer) fits(ops, bytes int) bool {
 	return p.ops == 0 || p.ops+ops <= p.lim.Ops && p.bytes+bytes <= p.lim.Bytes
 }
@@ -72,7 +72,7 @@ func (p *packer) next() {
 	p.open()
 }
 
-// took counts what was added, and notes that the position stands after it.
+// took counts an addition, and records the position after it.
 func (p *packer) took(ops, bytes int) {
 	p.ops, p.bytes = p.ops+ops, p.bytes+bytes
 	p.cur.After = p.after
@@ -82,7 +82,7 @@ func (p *packer) took(ops, bytes int) {
 func (p *packer) unit(u *Unit) error {
 	w := newUnitDocuments(u)
 	if was := p.after.Store; was != "" && was != u.After.Store {
-		// Whoever goes on from between two transactions knows whose events it has, and that it has not all.
+		// A reader that resumes between two transactions knows whose events it has, and that the unit is incomplete.
 		p.after = Position{Store: u.After.Store, Term: u.After.Term}
 	}
 	p.after.NextEvent = max(p.after.NextEvent, u.First)
@@ -124,7 +124,7 @@ type unitDocuments struct {
 	u       *Unit
 	final   map[string]*lofamov1.Document
 	events  map[string][]int // of a document
-	written map[string]bool  // as it is in the end
+	written map[string]bool  // final state
 	done    int              // events before it have their documents
 }
 
@@ -177,13 +177,13 @@ func documentOf(ev *lofamov1.Event) string {
 		return KindGroups + ev.GetGroup().GetId()
 	case lofamov1.EventKind_COMPONENT_CHANGED, lofamov1.EventKind_EVENT_KIND_UNSPECIFIED:
 		return KindNodes + ev.GetNode()
-	default: // needs no care: its document stands for itself
+	default: // needs no care: its document is independent
 		return ""
 	}
 }
 
-// asOf is the document as it was before these events of its own, which are still to come: for each component, its
-// state is the one that the next of them changes.
+// asOf returns the document as of before the given later events of its own: each component has the initial state
+// of its next event.
 func asOf(d *lofamov1.Document, later []*lofamov1.Event) (*lofamov1.Document, error) {
 	if len(later) == 0 || !strings.HasPrefix(d.GetKey(), KindNodes) || len(d.GetValue()) == 0 {
 		return d, nil

@@ -218,7 +218,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestParts: whatever the sizes, parts put together are the change, and none is longer than it may be.
+// TestParts: for all sizes, the joined parts equal the change, and no part exceeds the limit.
 func TestParts(t *testing.T) {
 	for _, tc := range []struct{ events, docs, size, parts int }{{0, 0, 0, 1}, {1, 1, 10, 1}, {3, 0, PartBytes, 3},
 		{5, 40, PartBytes / 8, 7}} {
@@ -247,8 +247,8 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestAnotherStoreInParts: whoever goes on from between two transactions of what another store has knows that the
-// position is of that store, and that its revision is not reached.
+// TestAnotherStoreInParts: a resume between two transactions of another store's snapshot shows from the position
+// that it belongs to that store and that its revision is not reached.
 func TestAnotherStoreInParts(t *testing.T) {
 	u := Unit{Snapshot: true, First: 6, After: Position{Revision: 99, NextEvent: 9, Term: 3, Store: "b"}}
 	for range 3 {

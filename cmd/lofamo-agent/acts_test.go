@@ -12,7 +12,8 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/actions"
 )
 
-// The ledger can be read by people; a node that has done nothing has an empty one, and one that cannot be read is named.
+// People can read the ledger. A node without actions has an empty one, and the error for an unreadable one names the
+// file.
 func TestActsCommand(t *testing.T) {
 	cfg := node(t)
 	file := write(t, cfg, "")

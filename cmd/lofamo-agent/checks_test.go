@@ -65,7 +65,7 @@ func awaitGone(t *testing.T, what string, pid int) {
 	}
 }
 
-// dead says whether a process has ended, be it that nobody has looked yet.
+// dead reports whether a process has ended, including one that no parent has reaped yet.
 func dead(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err != nil || strings.Contains(string(stat), ") Z ")
@@ -131,7 +131,7 @@ func TestCheckStarterDies(t *testing.T) {
 	host, dnp := d.await("both halves run", func(h, n halfState) bool { return h.Running && n.Running })
 	pids := lines(t, filepath.Join(dir, "pids"), 2)
 	child, check := pids[0], pids[1]
-	t.Cleanup(func() { _ = syscall.Kill(child, syscall.SIGKILL) }) // nobody is left to kill it
+	t.Cleanup(func() { _ = syscall.Kill(child, syscall.SIGKILL) }) // the test must kill it: its parent is gone
 	if err := d.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}

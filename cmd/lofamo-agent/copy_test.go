@@ -32,7 +32,7 @@ func identity(t *testing.T, c config.Agent, h fault.Half) backup.Identity {
 	return backup.Identity{Node: c.Node, Half: h, Boot: boot}
 }
 
-// startHalf starts a half's process, as who is not the daemon does.
+// startHalf starts a half's process without a daemon.
 func startHalf(t *testing.T, file, half string) *exec.Cmd {
 	t.Helper()
 	p := program(t, half, "--config", file, "--scheduling", "default")
@@ -47,8 +47,9 @@ func startHalf(t *testing.T, file, half string) *exec.Cmd {
 	return p
 }
 
-// A DNP half is killed at random moments, a dozen times, and goes on each time: its neighbour sees one boot epoch, one session that
-// nobody shook hands for again, and one sequence, in which no number comes twice and hardly one is missing. What it acknowledges it has.
+// A DNP half is killed at random moments, a dozen times, and resumes each time. Its neighbour sees one boot epoch,
+// one session without a second handshake, and one sequence, in which no number appears twice and hardly one is
+// missing. The half still has every message that it acknowledged.
 func TestLinkGoesOnOverKills(t *testing.T) {
 	c := node(t)
 	file := write(t, c, "")
@@ -110,7 +111,7 @@ func TestLinkGoesOnOverKills(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, _ = conn.WriteToUDPAddrPort(b, to) // nobody may be there
+			_, _ = conn.WriteToUDPAddrPort(b, to) // there may be no listener
 		}
 		time.Sleep(time.Duration(rng.IntN(3000)) * time.Microsecond)
 		_ = p.Process.Signal(syscall.SIGKILL)
@@ -122,8 +123,8 @@ func TestLinkGoesOnOverKills(t *testing.T) {
 	}
 }
 
-// A host half is killed at random moments while there is something to report: its reports come under one boot epoch, no number stands
-// for two things, and what was true when it died comes.
+// A host half is killed at random moments while it has reports to send. Its reports come under one boot epoch, no
+// number stands for two reports, and the states at the moment of its death arrive.
 func TestReportsGoOnOverKills(t *testing.T) {
 	t.Parallel()
 	c := node(t)

@@ -30,7 +30,7 @@ func askStatus(t *testing.T, file string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// awaitStatus runs lofamo-agent status until it shows what fits.
+// awaitStatus runs lofamo-agent status until its output fits.
 func awaitStatus(t *testing.T, file, what string, fits func(status.Status) bool) {
 	t.Helper()
 	await(t, what, 50*time.Millisecond, func() (any, bool) {
@@ -40,8 +40,8 @@ func awaitStatus(t *testing.T, file, what string, fits func(status.Status) bool)
 	})
 }
 
-// The command says that no half runs, then how its reports fare; of a node that reaches nobody in plain
-// words.
+// The command reports that no half runs, then the state of the node's reports. For a node that reaches no supervisor
+// it uses plain words.
 func TestStatus(t *testing.T) {
 	c := node(t)
 	file := write(t, c, "")
@@ -67,15 +67,15 @@ func TestStatusRefusals(t *testing.T) {
 	refusal(t, 2, []string{"no such file"}, "status", "--config", file+".absent")
 }
 
-// listener is a supervisor that acknowledges everything and remembers which reports came.
+// listener is a supervisor that acknowledges every report and records it.
 type listener struct {
 	mu   sync.Mutex
 	came map[fault.ReportID]fault.Report
-	each func(fault.Report) // of all that comes; nil: nothing
-	dnp  fault.State        // of the DNP half, by what came last
+	each func(fault.Report) // called for each report; may be nil
+	dnp  fault.State        // of the DNP half, from the last report
 }
 
-// await polls until something has come.
+// await polls until a report has come.
 func (l *listener) await(t *testing.T, what string, there func() bool) {
 	t.Helper()
 	for end := time.Now().Add(bound); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
@@ -180,7 +180,7 @@ func TestReportsOutliveKill(t *testing.T) {
 	}
 }
 
-// A signal to stop has what waits written: nothing is left to the kernel alone.
+// On a signal to stop, a half writes its pending reports to disk: none is left to the kernel alone.
 func TestStopKeepsReports(t *testing.T) {
 	t.Parallel()
 	c := node(t)

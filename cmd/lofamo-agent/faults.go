@@ -66,10 +66,10 @@ While the supervisors that it hears have no quorum, nothing is decided: the answ
 	return c
 }
 
-// tellWithin is how long a node is waited for of which nothing was told yet.
+// tellWithin bounds the wait for the first update about a node.
 const tellWithin = 5 * time.Second
 
-// faultsNow writes what is known, once all of it has been told, or as much as has been in time.
+// faultsNow writes the known faults once all updates have arrived, or those that arrived in time.
 func faultsNow(c *cobra.Command, socket string, nodes []string, write func(io.Writer, *lofamov1.WatchFaultsResponse) error) error {
 	ctx, cancel := context.WithTimeout(c.Context(), tellWithin)
 	defer cancel()
@@ -85,7 +85,7 @@ func faultsNow(c *cobra.Command, socket string, nodes []string, write func(io.Wr
 		return errEnough
 	})
 	if c.Context().Err() == nil && ctx.Err() != nil && last != nil {
-		err = errEnough // nothing more came
+		err = errEnough // no further update came
 	}
 	if !errors.Is(err, errEnough) {
 		return err

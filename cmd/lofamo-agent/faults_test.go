@@ -10,7 +10,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// TestFaultsAreDated: whoever reads what a node was told reads how old it may be.
+// TestFaultsAreDated checks that the output shows the possible age of a node's knowledge.
 func TestFaultsAreDated(t *testing.T) {
 	heard := durationpb.New(104 * time.Millisecond)
 	for _, c := range []struct {

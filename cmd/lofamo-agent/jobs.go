@@ -17,7 +17,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/jobs"
 )
 
-// jobFlags are what all commands for jobs have.
+// jobFlags holds the flags that all commands for jobs share.
 type jobFlags struct {
 	job, socket string
 	timeout     time.Duration
@@ -58,7 +58,7 @@ func (o *options) dial(c *cobra.Command, j jobFlags) (*jobs.Client, context.Cont
 	return client, ctx, func() { cancel(); _ = client.Close() }, nil
 }
 
-// asUsage marks what the half refuses because of its arguments.
+// asUsage marks errors that the half returns because of its arguments.
 func asUsage(err error) error {
 	if status.Code(err) == codes.InvalidArgument {
 		return fmt.Errorf("%w: %w", errUsage, err)
@@ -106,10 +106,10 @@ printed --count of them.`,
 	return c
 }
 
-// heardLine is what --watch prints.
+// heardLine is a line of --watch.
 type heardLine struct {
 	Watching bool   `json:"watching,omitempty"` // the watch has begun
-	Again    bool   `json:"again,omitempty"`    // once more: what was raised meanwhile is lost
+	Again    bool   `json:"again,omitempty"`    // after a gap: eurekas raised meanwhile are lost
 	Missed   uint64 `json:"missed,omitempty"`
 	Topic    string `json:"topic,omitempty"`
 	Body     string `json:"body,omitempty"`
@@ -117,7 +117,7 @@ type heardLine struct {
 	UID      uint32 `json:"uid"`
 	Priority int    `json:"priority,omitempty"`
 
-	Supervisor string `json:"supervisor,omitempty"` // of what the cluster itself says
+	Supervisor string `json:"supervisor,omitempty"` // of an announcement by the cluster itself
 	Target     string `json:"target,omitempty"`
 	Response   string `json:"response,omitempty"`
 }

@@ -7,24 +7,25 @@ import (
 	"time"
 )
 
-// This file keeps a half from waiting for its own log. A pipe without a reader or a disk that hangs would stop the half under its mutex, and its
-// watchdog word with it: the other half would call it dead. The queue is a writer between a logger and a file; it formats nothing.
+// This file keeps a half from waiting for its own log. A pipe without a reader, or a disk that hangs, would stop the
+// half under its mutex, and so its watchdog word: the other half would call it dead. The queue is a writer
+// between a logger and a file; it formats nothing.
 
 const (
 	// lines is how many lines wait at most, some 200 bytes each.
 	readLines = 512
-	// closeWait is how long Close waits for what is left.
+	// closeWait bounds Close's wait for the remaining lines.
 	closeWait = time.Second
 )
 
-// logQueue hands lines on to another writer from a goroutine of its own. Its queue is bounded: when it
-// is full the newest line drops, and how many did is said in their place.
+// logQueue hands lines on to another writer from a goroutine of its own. Its queue is bounded: when it is full the
+// newest line drops, and a line with the number of dropped lines takes their place.
 type logQueue struct {
 	to    io.Writer
 	queue chan []byte
 	done  chan struct{}
 
-	mu      sync.Mutex // guards what follows, and that nothing is queued after Close
+	mu      sync.Mutex // guards the fields below, and prevents queueing after Close
 	closed  bool
 	dropped int
 }
@@ -36,7 +37,7 @@ func newLogQueue(to io.Writer) *logQueue {
 	return w
 }
 
-// Write queues a line, copied, and never waits. It has no error: there is nobody to tell.
+// Write queues a copy of a line, and never waits. It returns no error, because no caller could handle one.
 func (w *logQueue) Write(line []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -59,11 +60,11 @@ func (w *logQueue) Write(line []byte) (int, error) {
 func (w *logQueue) run() {
 	defer close(w.done)
 	for line := range w.queue {
-		_, _ = w.to.Write(line) // a log that cannot be written has nowhere to say so
+		_, _ = w.to.Write(line) // a log cannot report its own write errors
 	}
 }
 
-// Close writes what is queued, and gives up when that takes too long.
+// Close writes the queued lines, and gives up after closeWait.
 func (w *logQueue) Close() error {
 	w.mu.Lock()
 	if !w.closed {

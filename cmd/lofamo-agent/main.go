@@ -45,8 +45,8 @@ func main() {
 // errUsage marks a command line that is refused.
 var errUsage = errors.New("usage")
 
-// execute runs the command line and returns the exit code: 0, 1 for a failure, 2 for a command line
-// or configuration that is refused; 78 instead where the daemon has started this.
+// execute runs the command line and returns the exit code: 0, 1 for a failure, 2 for a refused command line or
+// configuration. If the daemon has started this process, the code for a refusal is 78.
 func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	root := newRoot(environ, stderr)
 	root.SetArgs(args)
@@ -155,7 +155,7 @@ func (o *options) runCommand() *cobra.Command {
 	return c
 }
 
-// parseHalf reads host or dnp; nothing is both, 0.
+// parseHalf parses host or dnp; an empty string means both, 0.
 func parseHalf(s string) (fault.Half, error) {
 	if s == "" {
 		return 0, nil

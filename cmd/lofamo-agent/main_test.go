@@ -169,7 +169,7 @@ func TestRefusedCommandLines(t *testing.T) {
 	}
 }
 
-// A half that its daemon has started tells a refusal from a panic.
+// The exit code of a half under a daemon distinguishes a refusal from a panic.
 func TestRefusalOfADaemonsHalf(t *testing.T) {
 	t.Setenv("LOFAMO_RECOVERY", "{}")
 	refusal(t, 78, []string{"absent", "no such file"}, "dnp", "--config", filepath.Join(t.TempDir(), "absent"))
@@ -283,7 +283,7 @@ func (d *daemonProcess) post(path, body string) {
 	}
 }
 
-// await polls the daemon until what it says of its halves fits.
+// await polls the daemon until the states of its halves fit.
 func (d *daemonProcess) await(what string, fits func(host, dnp halfState) bool) (host, dnp halfState) {
 	d.t.Helper()
 	for end := time.Now().Add(bound); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
@@ -314,7 +314,7 @@ func (d *daemonProcess) awaitLog(file, words string) {
 	d.t.Fatalf("not within %s: %q in %s", bound, words, file)
 }
 
-// gone says whether a process has ended; whether its parent has noticed does not matter.
+// gone reports whether a process has ended, even if its parent has not reaped it.
 func gone(pid int) bool {
 	f, err := regfile.StatFields(pid)
 	return err != nil || len(f) > 0 && f[0] == "Z"
@@ -408,7 +408,7 @@ func halvesSurvive(t *testing.T) {
 	}
 }
 
-// A log that nobody reads does not stop a half: its watchdog word stays valid.
+// A log without a reader does not stop a half: its watchdog word stays valid.
 func TestHalfDoesNotWaitForItsLog(t *testing.T) {
 	c := node(t)
 	r, w, err := os.Pipe()
@@ -456,7 +456,7 @@ func TestHalfDoesNotWaitForItsLog(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// What this makes the half say, it says under its mutex.
+	// The half logs this under its mutex.
 	for range 10 {
 		if err := registers.StoreDNP(watchdog.DNPWord{Valid: true}); err != nil {
 			t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/dnp"
 )
 
-// What makes no sense is refused before anybody is asked; a half that does not run is named.
+// The command refuses invalid arguments before it contacts a half, and names a half that does not run.
 func TestMaskCommand(t *testing.T) {
 	file := write(t, node(t), "")
 	for _, c := range []struct {

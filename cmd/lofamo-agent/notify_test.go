@@ -22,7 +22,7 @@ import (
 	"github.com/lofamo/lofamo/internal/sdnotify/sdnotifytest"
 )
 
-// patienceOfManager is WatchdogSec of the test's service manager: what may pass between two signs of life.
+// patienceOfManager is WatchdogSec of the test's service manager: the longest time between two signs of life.
 const patienceOfManager = 2 * time.Second
 
 // manager is a service manager, as systemd is one, for the processes that the test starts from now on.
@@ -36,13 +36,13 @@ func newManager(t *testing.T) *manager {
 	return &manager{sdnotifytest.New(t, patienceOfManager), t}
 }
 
-// hears returns the next message within a time; empty: there is none.
+// hears returns the next message within a time; empty: none came.
 func (m *manager) hears(within time.Duration) string {
 	m.t.Helper()
 	return m.Hears(m.t, within)
 }
 
-// await takes messages until one begins so, and returns it. None that begins with one of never may come before.
+// await reads messages until one has the prefix, and returns it. No earlier message may have a prefix of never.
 func (m *manager) await(prefix string, never ...string) string {
 	m.t.Helper()
 	var all []string
@@ -60,7 +60,7 @@ func (m *manager) await(prefix string, never ...string) string {
 	return ""
 }
 
-// misses checks that no sign of life comes for as long as the manager waits for one. What was sent before may be under way.
+// misses checks that no sign of life comes for as long as the manager waits for one. Earlier signs may still arrive.
 func (m *manager) misses() {
 	m.t.Helper()
 	for m.hears(50*time.Millisecond) != "" {
@@ -70,8 +70,8 @@ func (m *manager) misses() {
 	}
 }
 
-// The daemon tells its service manager when both halves serve, how they fare, that it lives, that it reloads and that it stops;
-// the halves that it starts tell him nothing.
+// The daemon tells its service manager when both halves serve, their health, that it lives, that it reloads and that
+// it stops. The halves that it starts send the manager no messages.
 func TestServiceManagerIsTold(t *testing.T) {
 	m := newManager(t)
 	c := node(t)
@@ -108,7 +108,7 @@ func TestServiceManagerIsTold(t *testing.T) {
 	}
 	m.await("READY=1")
 
-	// A daemon that dies without a word is followed by one that adopts the halves, and is ready for it.
+	// After a daemon that died without notice, the next one adopts the halves and reports that it is ready.
 	d.kill()
 	d = startDaemon(t, c)
 	m.await("READY=1", "STOPPING=1")
@@ -126,7 +126,7 @@ func TestServiceManagerIsTold(t *testing.T) {
 func TestDaemonIsReadyWithoutAHalf(t *testing.T) {
 	m := newManager(t)
 	c := node(t)
-	mailbox := filepath.Join(c.StateDir, "dnp.mbox") // what is in the place of its socket keeps the half from starting
+	mailbox := filepath.Join(c.StateDir, "dnp.mbox") // a file in place of its socket keeps the half from starting
 	if err := errors.Join(os.Mkdir(c.StateDir, 0o700), os.Mkdir(mailbox, 0o700)); err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func TestHungDaemonIsFound(t *testing.T) {
 	m := newManager(t)
 	c := node(t)
 	file := filepath.Join(filepath.Dir(c.StateDir), "agent.yaml")
-	log, pipe, err := os.Pipe() // its log, which nobody reads
+	log, pipe, err := os.Pipe() // its log, which has no reader
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func TestHungDaemonIsFound(t *testing.T) {
 	m.await("READY=1")
 	live(t, file, 0, nil, "--live", "--ready")
 	live(t, file, 0, nil, "--live", "--half", "dnp")
-	live(t, file, 0, nil, "--ready", "--take-over") // nobody waits
+	live(t, file, 0, nil, "--ready", "--take-over") // returns at once
 	live(t, file, 2, []string{"--take-over: given without --ready"}, "--take-over", "--live")
 
 	signalTo(t, d.cmd.Process.Pid, syscall.SIGSTOP)
@@ -210,7 +210,7 @@ func fill(t *testing.T, pipe *os.File) {
 	}
 }
 
-// A half that is a service of its own tells the manager itself: that it serves, not that its self-test has passed.
+// A half that is a service of its own tells the manager that it serves, but not that its self-test has passed.
 func TestHalfIsAService(t *testing.T) {
 	for _, half := range []string{"host", "dnp"} {
 		t.Run(half, func(t *testing.T) {

@@ -20,9 +20,9 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
-// TestHalvesAreRealtimeThroughout: where SCHED_FIFO is permitted, every thread of both halves is of it
-// (a process of two classes can spin for ever), they began with one thread of Go whatever the environment
-// asks for (of two, one can spin for the other), and none may run for ever without blocking.
+// TestHalvesAreRealtimeThroughout: where SCHED_FIFO is permitted, every thread of both halves has that class (a
+// process with two classes can spin for ever). They began with one Go thread regardless of the environment (of two,
+// one can spin for the other), and none may run for ever without blocking.
 func TestHalvesAreRealtimeThroughout(t *testing.T) {
 	if err := mayBeRealtime(); errors.Is(err, unix.EPERM) {
 		needs.Missing(t, "SCHED_FIFO is not permitted here")
@@ -63,8 +63,8 @@ func TestHalvesAreRealtimeThroughout(t *testing.T) {
 	}
 }
 
-// TestHalvesOutliveAFlood: datagrams at full speed to whatever listens, from one who has no key, neither
-// make a real-time half run into its limit, which is death, nor one take the other for dead.
+// TestHalvesOutliveAFlood: a sender without a key floods every socket at full speed. No real-time half runs into its
+// limit, which would kill it, and no half reports the other dead.
 func TestHalvesOutliveAFlood(t *testing.T) {
 	if err := mayBeRealtime(); err != nil {
 		needs.Missing(t, "SCHED_FIFO is not permitted here: %v", err)
@@ -109,11 +109,11 @@ func flood(t *testing.T, addr string, length time.Duration) {
 	defer func() { _ = conn.Close() }()
 	b := make([]byte, 300)
 	for end := time.Now().Add(length); time.Now().Before(end); {
-		_, _ = conn.Write(b) // what is dropped is no loss
+		_, _ = conn.Write(b) // drops do not matter
 	}
 }
 
-// cpuTime returns what a process has used, in steps of 10 ms; 0 when it has ended.
+// cpuTime returns the processor time of a process, in steps of 10 ms; 0 when it has ended.
 func cpuTime(t *testing.T, pid int) time.Duration {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

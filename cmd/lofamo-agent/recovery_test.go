@@ -92,7 +92,7 @@ func TestHalvesAreRecovered(t *testing.T) {
 	total := uint64(0)
 	for _, tc := range []struct {
 		signal syscall.Signal
-		within time.Duration // until it is detected; 0: as soon as the kernel tells
+		within time.Duration // until detection; 0: as soon as the kernel reports it
 		kind   recovery.CauseKind
 	}{
 		{syscall.SIGKILL, 0, recovery.Killed},
@@ -111,7 +111,7 @@ func TestHalvesAreRecovered(t *testing.T) {
 			if l.Cause.Kind != tc.kind || r.Total != total || r.Restarts != int(total) || l.Attempt != 1 || l.Serving <= l.Started || l.Started < l.Gone || l.Gone <= 0 {
 				t.Errorf("%s half, %v: %+v, %+v", h, tc.signal, r, l)
 			}
-			// A loaded machine may make looks late, which begins the count anew.
+			// A loaded machine may make looks late, which restarts the count.
 			if detected > tc.within+time.Second {
 				t.Errorf("%s half, %v: detected after %s: want %s", h, tc.signal, detected, tc.within)
 			}
@@ -146,7 +146,7 @@ func (d *daemonProcess) kill() {
 	_ = d.cmd.Wait()
 }
 
-// The daemon is killed: the halves go on, the next daemon adopts them, looks after them, and counts on.
+// When the daemon is killed, the halves keep running. The next daemon adopts them and continues the counts.
 func TestDaemonDiesAndComesBack(t *testing.T) {
 	c := node(t)
 	d := startDaemon(t, c)
@@ -197,10 +197,10 @@ func TestStoppedBeforeItsLock(t *testing.T) {
 	for _, half := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
 		t.Run(half.String(), func(t *testing.T) {
 			c := node(t)
-			c.Recovery.StartWithin = config.Duration(time.Minute) // the first daemon leaves it as it is
+			c.Recovery.StartWithin = config.Duration(time.Minute) // the first daemon leaves the half alone
 			d := startDaemon(t, c)
 			first := awaitRecord(t, c, half, "it runs", runs).PID
-			// What is in the place of its configuration, which nobody writes, keeps the next one from getting as far as its lock.
+			// A pipe without a writer in place of its configuration keeps the next one from reaching its lock.
 			file := filepath.Join(filepath.Dir(c.StateDir), "agent.yaml")
 			if err := errors.Join(os.Remove(file), unix.Mkfifo(file, 0o600)); err != nil {
 				t.Fatal(err)
@@ -211,7 +211,7 @@ func TestStoppedBeforeItsLock(t *testing.T) {
 			d.kill()                          // first: the kernel ends (SIGHUP) a group that is stopped when its parent dies
 			signalTo(t, pid, syscall.SIGSTOP)
 			t.Cleanup(func() {
-				if t.Failed() && !gone(pid) { // nobody else ends it
+				if t.Failed() && !gone(pid) { // no other process ends it
 					_ = syscall.Kill(pid, syscall.SIGKILL)
 				}
 			})
@@ -246,13 +246,13 @@ func openedByReader(t *testing.T, fifo string) int {
 	return fd
 }
 
-// A half that ends as soon as it is started is given up with the reason, and started again when a person asks for it.
+// The daemon gives up a half that ends at every start, with the reason, and starts it again when a person orders it.
 func TestCrashLoopIsGivenUp(t *testing.T) {
 	c := node(t)
 	log := filepath.Join(t.TempDir(), "daemon.log")
 	d := startDaemonLogging(t, c, log)
 	r := awaitRecord(t, c, fault.HalfDNP, "it runs", runs)
-	mailbox := filepath.Join(c.StateDir, "dnp.mbox") // what is in the place of its socket keeps the half from starting
+	mailbox := filepath.Join(c.StateDir, "dnp.mbox") // a file in place of its socket keeps the half from starting
 	if err := errors.Join(os.Remove(mailbox), os.Mkdir(mailbox, 0o700)); err != nil {
 		t.Fatal(err)
 	}
@@ -277,7 +277,7 @@ func TestCrashLoopIsGivenUp(t *testing.T) {
 	if r.Restarts != 0 || r.Total != 5 || r.Reason != "" {
 		t.Errorf("%+v", r)
 	}
-	// And so does one that was asked to stop, for what comes after.
+	// A daemon that stops on request also keeps the counts for its successor.
 	if code := d.stop(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
@@ -297,8 +297,8 @@ func startDaemonLogging(t *testing.T, c config.Agent, log string) *daemonProcess
 	return startDaemonTo(t, c, f)
 }
 
-// A daemon each for two halves that share a state directory, as two containers do; none takes the other's half, nor is there
-// a second one for a half.
+// Two halves that share a state directory have a daemon each, like two containers. Neither daemon takes the other's
+// half, and a half gets no second daemon.
 func TestDaemonOfOneHalf(t *testing.T) {
 	c := node(t)
 	startDaemon(t, c, "--half", "host")
@@ -322,7 +322,7 @@ func TestDaemonOfOneHalf(t *testing.T) {
 	}
 }
 
-// A half that gets 5 % of a processor is slow, and is not ended for it; one that hangs then is.
+// A half that gets 5 % of a processor is slow, and the daemon leaves it alone; it ends one that then hangs.
 func TestStarvedHalvesAreLeft(t *testing.T) {
 	pids, err := quotaGroup(t)
 	if err != nil {
@@ -350,7 +350,7 @@ func TestStarvedHalvesAreLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = registers.Close() }()
-	// It is starved for real: there are gaps in what it writes above what is judged to be a hang in one that is not.
+	// The half is really starved: the gaps between its writes exceed the hang limit of a half that is not starved.
 	longest, since, before := time.Duration(0), time.Now(), uint32(0)
 	for end := time.Now().Add(4 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		n, err := registers.Progress(fault.HalfDNP)
@@ -375,8 +375,8 @@ func TestStarvedHalvesAreLeft(t *testing.T) {
 	})
 }
 
-// quotaGroup makes a cgroup that gets 5 % of a processor, of version 2 where that is what the machine has, else of version 1. It returns
-// the file that takes the ids of its processes.
+// quotaGroup makes a cgroup that gets 5 % of a processor, of version 2 if the machine has that, else of version 1. It
+// returns the file that takes the ids of its processes.
 func quotaGroup(t *testing.T) (pids string, err error) {
 	t.Helper()
 	root, limits := "/sys/fs/cgroup", [][2]string{{"cpu.max", "5000 100000"}}
@@ -409,8 +409,8 @@ func quotaGroup(t *testing.T) (pids string, err error) {
 	return pids, nil
 }
 
-// What neighbours send while the DNP half is dead waits in the sockets of the links: they are the same in every process of the
-// half's, also when the daemon was another one meanwhile.
+// Packets from neighbours while the DNP half is dead wait in the sockets of the links. Every process of the half uses
+// the same sockets, even after a change of daemon.
 func TestLinkSocketsAreHeld(t *testing.T) {
 	c := node(t)
 	d := startDaemon(t, c)
@@ -524,7 +524,7 @@ func TestNeighboursKnowOfARestart(t *testing.T) {
 	good := func(d torus.Detail) bool { return d.State() == torus.LinkNormal }
 	await("links are good", 0, good)
 	dnp := awaitRecord(t, nodes[0], fault.HalfDNP, "it runs", runs)
-	mailbox := filepath.Join(nodes[0].StateDir, "dnp.mbox") // what is in the place of its socket keeps the half from starting
+	mailbox := filepath.Join(nodes[0].StateDir, "dnp.mbox") // a file here keeps the half from starting
 	if err := errors.Join(os.Remove(mailbox), os.Mkdir(mailbox, 0o700)); err != nil {
 		t.Fatal(err)
 	}
@@ -539,7 +539,7 @@ func TestNeighboursKnowOfARestart(t *testing.T) {
 	await("links are good again", torus.LinkBroken, good)
 }
 
-// A half that says that it goes wrong quietly is ended and restarted.
+// The daemon ends and restarts a half that reports a failed self-test.
 func TestFailedSelfTestIsRecovered(t *testing.T) {
 	c := node(t)
 	startDaemon(t, c)
@@ -548,7 +548,7 @@ func TestFailedSelfTestIsRecovered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// As the half says it (NoteTests), once it has said what it has to say itself.
+	// As the half writes it (NoteTests), once it has sent its own reports.
 	registers := filepath.Join(c.StateDir, "registers")
 	for end := time.Now().Add(bound); ; time.Sleep(5 * time.Millisecond) {
 		if h, err := regfile.LastHolder(registers, fault.HalfHost); err == nil && h.Tests == regfile.Proven {
@@ -570,8 +570,8 @@ func TestFailedSelfTestIsRecovered(t *testing.T) {
 	}
 }
 
-// A register file that is unlinked, replaced or truncated is no hang: the halves make it anew, each when it looks after it,
-// and the daemon looks at the one that counts.
+// An unlinked, replaced or truncated register file is no hang: each half recreates it when it checks the file, and
+// the daemon looks at the current one.
 func TestSpoiltRegisterFileIsNoHang(t *testing.T) {
 	c := node(t)
 	startDaemon(t, c)
@@ -613,8 +613,8 @@ func TestSpoiltRegisterFileIsNoHang(t *testing.T) {
 	}
 }
 
-// Who has the lock of a half and is no half, this test, is not adopted, nor ended, and nothing is started against him: the half
-// waits for his end.
+// A process that holds the lock of a half and is no half, such as this test, is neither adopted nor ended. The daemon
+// starts no half against it: the half waits until the process ends.
 func TestWhoIsNoHalfIsNotAdopted(t *testing.T) {
 	c := node(t)
 	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
@@ -628,8 +628,8 @@ func TestWhoIsNoHalfIsNotAdopted(t *testing.T) {
 	d := startDaemonLogging(t, c, log)
 	awaitRecord(t, c, fault.HalfDNP, "it is known to be served", func(r recovery.Record) bool { return runs(r) && r.PID == 0 })
 	d.awaitLog(log, "half is served by somebody else")
-	time.Sleep(3 * recovery.ServedWait)                          // it looks again, and nothing happens
-	if err := d.cmd.Process.Signal(syscall.SIGHUP); err != nil { // nor does it for a person
+	time.Sleep(3 * recovery.ServedWait)                          // it checks again, without effect
+	if err := d.cmd.Process.Signal(syscall.SIGHUP); err != nil { // a person's order has no effect either
 		t.Fatal(err)
 	}
 	time.Sleep(3 * recovery.ServedWait)
@@ -644,14 +644,14 @@ func TestWhoIsNoHalfIsNotAdopted(t *testing.T) {
 	}
 }
 
-// A half whose lock does not say who has it (the disk was full) is left alone by the next daemon, and nothing is told of it that is
-// not so.
+// The next daemon leaves a half alone whose lock does not name its holder (the disk was full), and reports nothing
+// false about it.
 func TestLockWithoutAHolder(t *testing.T) {
 	c := node(t)
 	d := startDaemon(t, c)
 	r := awaitRecord(t, c, fault.HalfDNP, "it runs", runs)
 	lock := filepath.Join(c.StateDir, "registers.dnp")
-	for end := time.Now().Add(bound); ; time.Sleep(5 * time.Millisecond) { // it writes there once more
+	for end := time.Now().Add(bound); ; time.Sleep(5 * time.Millisecond) { // it writes there again
 		if h, err := regfile.LastHolder(filepath.Join(c.StateDir, "registers"), fault.HalfDNP); err == nil && h.Tests == regfile.Proven {
 			break
 		}
@@ -672,8 +672,8 @@ func TestLockWithoutAHolder(t *testing.T) {
 	}
 }
 
-// Halves are killed and stopped, and daemons killed, at random moments: in the end everything runs, looked after, in the boot
-// epochs of the beginning, and the links between the nodes are good.
+// Halves are killed and stopped, and daemons killed, at random moments. In the end all halves run under a daemon, in
+// their first boot epochs, and the links between the nodes are good.
 func TestKilledAtRandomMoments(t *testing.T) {
 	t.Parallel()
 	nodes := pair(t)

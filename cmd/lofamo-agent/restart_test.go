@@ -11,7 +11,8 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 )
 
-// Both halves are new processes after a restart that was asked for, each has passed its self-test, and neither was ended for a configuration that is refused.
+// After an ordered restart both halves are new processes and have passed their self-tests. A refused configuration
+// ends neither half.
 func TestRestart(t *testing.T) {
 	c := node(t)
 	file := write(t, c, "")

@@ -75,7 +75,7 @@ or a neighbour is gone behind a link that is not masked.`,
 	return c
 }
 
-// probe fails when what was asked for does not hold.
+// probe fails when a requested condition does not hold.
 func probe(ctx context.Context, cfg config.Agent, of fault.Half, live, ready, takeOver bool) error {
 	if live {
 		if err := half.Live(ctx, cfg, of); err != nil {

@@ -1,5 +1,5 @@
-// Command lofamo-executor is the executor process: it does for the supervisors what ends work, or may, on Slurm, power and its own
-// host, each attempt once and under the newest leader alone.
+// Command lofamo-executor is the executor process. For the supervisors it performs the actions that end work, or may
+// do so, on Slurm, power and its own host. It performs each attempt once, and only under the newest leader.
 package main
 
 import (
@@ -114,7 +114,7 @@ func run(ctx context.Context, cfg process.Config, logger *slog.Logger) error {
 	reaping, stop := context.WithCancel(ctx)
 	defer stop()
 	reaper.Go(func() { orphans.Reap(reaping, orphans.Every) })
-	alive := time.NewTicker(cmp.Or(manager.Every(), time.Hour)) // an hour: nobody wants signs
+	alive := time.NewTicker(cmp.Or(manager.Every(), time.Hour)) // an hour: no manager waits for signs of life
 	defer alive.Stop()
 	for over := false; !over; {
 		select {
@@ -123,7 +123,8 @@ func run(ctx context.Context, cfg process.Config, logger *slog.Logger) error {
 		case err = <-p.Failed():
 			over = true
 		case <-alive.C:
-			// It waits for the lock that every attempt takes: one that is never given back is a process that hangs.
+			// It waits for the lock that every attempt takes: a lock that is never released means a process that
+			// hangs.
 			manager.Status(fmt.Sprintf("attempts under way: %d", p.UnderWay()))
 			manager.Alive()
 		}

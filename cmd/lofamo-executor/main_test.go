@@ -97,7 +97,7 @@ func started(t *testing.T, file string, stderr io.Writer) *exec.Cmd {
 	return cmd
 }
 
-// TestRun runs the process until it is told to end: it ends with 0.
+// TestRun runs the process until a signal stops it, and expects exit code 0.
 func TestRun(t *testing.T) {
 	f := processtest.New(t)
 	f.Config.Commands = []commands.Command{{Name: "true", Path: "/bin/true"}}
@@ -119,7 +119,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// The service manager hears that the process serves, signs of life, and that it ends.
+// The service manager learns that the process serves, that it lives, and that it ends.
 func TestManager(t *testing.T) {
 	manager := sdnotifytest.New(t, 100*time.Millisecond)
 	f := processtest.New(t)
@@ -134,8 +134,8 @@ func TestManager(t *testing.T) {
 	manager.Await(t, "STOPPING=1")
 }
 
-// TestLedgerLost: a process that could not write its ledger ends, so that its manager starts it anew, and says why; the next one
-// reads what is there and goes on.
+// TestLedgerLost checks that a process that could not write its ledger logs the cause and ends, so that its manager
+// restarts it. The next one reads the existing ledger and continues.
 func TestLedgerLost(t *testing.T) {
 	manager := sdnotifytest.New(t, time.Minute)
 	f := processtest.New(t)

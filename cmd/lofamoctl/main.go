@@ -14,7 +14,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// A second Ctrl-C ends the program at once, whatever it is cleaning up.
+	// A second Ctrl-C ends the program at once, even during a clean-up.
 	context.AfterFunc(ctx, stop)
 	os.Exit(ctl.Run(ctx, os.Args[1:], command.System()))
 }

@@ -41,14 +41,14 @@ func (n *testNet) serveDoer(c grid.Coord) {
 	n.t.Cleanup(func() { cancel(); wg.Wait(); d.Wait() })
 }
 
-// act orders a node until it has said that the act has ended, by a path, and returns what it says.
+// act sends a node an order on a path until the node reports that the action has ended, and returns the final status.
 func (n *testNet) act(to grid.Coord, via grid.Coord, path fault.Path, o *lofamov1.ActOrder) *lofamov1.ActStatus {
 	n.t.Helper()
 	o.Node, o.ReplyTo = string(n.cfgs[to].Node), n.super.net.LocalAddr().String()
 	order := func(fits func(*lofamov1.ActStatus) bool) (st *lofamov1.ActStatus) {
 		done := make(chan struct{})
 		var wg sync.WaitGroup
-		wg.Go(func() { // what is lost, or comes while nobody is there, is said again
+		wg.Go(func() { // repeat orders that are lost, or find no half running
 			for t := time.NewTicker(20 * time.Millisecond); ; {
 				n.super.send(netip.MustParseAddrPort(n.cfgs[via].Service.Listen), n.cfgs[to].Node, path, &lofamov1.Message{Body: &lofamov1.Message_ActOrder{ActOrder: o}})
 				select {
@@ -75,8 +75,8 @@ func (n *testNet) act(to grid.Coord, via grid.Coord, path fault.Path, o *lofamov
 	})
 }
 
-// A node acts when a supervisor orders it: straight; through a neighbour and the torus; and, where its host half is dead, by its DNP half. It says what became
-// of it, once for all.
+// A node acts on a supervisor's order: sent directly; through a neighbour and the torus; and by its DNP half if its
+// host half is dead. It acts once, and reports the same result for all orders.
 func TestActs(t *testing.T) {
 	dir := t.TempDir()
 	count := filepath.Join(dir, "count")
@@ -111,7 +111,8 @@ func TestActs(t *testing.T) {
 	}
 }
 
-// What a supervisor has to say to jobs is heard by those of all nodes, of all names, once, though it is raised twice; and nobody who is not one can say it.
+// A supervisor's announcement reaches the jobs of all nodes and names once, though it is raised twice. Only a
+// supervisor can announce.
 func TestSupervisorsEureka(t *testing.T) {
 	n := newTestNet(t, grid.Dims{X: 3, Y: 1, Z: 1}, func(cfg *config.Agent) {
 		unhurried(cfg)
@@ -138,7 +139,7 @@ func TestSupervisorsEureka(t *testing.T) {
 	for _, c := range heard {
 		firsts = append(firsts, <-c)
 	}
-	// A node that was ordered nothing has heard of that leader, and refuses one before him.
+	// A node that received no order has learned that leader's term, and refuses an earlier one.
 	at2 := grid.Coord{X: 2}
 	st := n.act(at2, at2, fault.PathDirect, &lofamov1.ActOrder{
 		Token: 4, Response: "r4-1", Attempt: 1, Kind: actions.KindEureka, Target: "n2-0-0/memory", Parameters: []*lofamov1.ActParameter{{Name: "text", Value: "stale"}},

@@ -18,14 +18,14 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/half"
 )
 
-// bulkArrival is what came to the supervisor for a transfer: an announcement or a chunk.
+// bulkArrival is a message of a transfer to the supervisor: an announcement or a chunk.
 type bulkArrival struct {
 	from     netip.AddrPort
 	announce *servicenet.Arrival
 	chunk    []byte
 }
 
-// fetchBundle runs a transfer to its end, by one way, and returns what came and all arrivals.
+// fetchBundle runs a transfer on one path to its end, and returns the data and all arrivals.
 func (n *testNet) fetchBundle(origin fault.Origin, via string, maxSize uint64) (data []byte, outcome bulk.Outcome, came []bulkArrival) {
 	n.t.Helper()
 	n.super.set(func(f *fakeSupervisor) { f.bulk = make(chan bulkArrival, 1024) })
@@ -97,8 +97,8 @@ func (n *testNet) serviceOf(id fault.NodeID) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// TestBundlesOfBothHalves fetches bundles from real halves over real sockets: straight, where what the DNP
-// half has goes by its own host half, and through the torus and the neighbour's host half.
+// TestBundlesOfBothHalves fetches bundles from real halves over real sockets: directly, where the DNP half's bundle
+// goes by its own host half, and through the torus and the neighbour's host half.
 func TestBundlesOfBothHalves(t *testing.T) {
 	n := newTestNet(t, grid.Dims{X: 2, Y: 1, Z: 1}, nil)
 	n.startAll()

@@ -49,7 +49,7 @@ func at(f *backup.File, h fault.Half) (fault.Epoch, uint64) {
 	return n.Epoch, c.TxSeq
 }
 
-// peerEnd plays the neighbour of a link, with a session that nobody shook hands for.
+// peerEnd plays the neighbour of a link, with a session that had no handshake.
 type peerEnd struct {
 	t    *testing.T
 	conn *net.UDPConn
@@ -57,7 +57,8 @@ type peerEnd struct {
 	keys torus.Keyring
 }
 
-// TestPlatformDPUIsReportedAsSharedKernel: the halves of this version share a register file and so a kernel, whatever the configuration says.
+// TestPlatformDPUIsReportedAsSharedKernel: the halves of this version share a register file and so a kernel, also
+// with another platform in the configuration.
 func TestPlatformDPUIsReportedAsSharedKernel(t *testing.T) {
 	n := newTestNet(t, pair, func(cfg *config.Agent) { cfg.Platform = config.PlatformDPU })
 	var said bytes.Buffer
@@ -70,8 +71,9 @@ func TestPlatformDPUIsReportedAsSharedKernel(t *testing.T) {
 	}
 }
 
-// A half whose copy has sessions sends by them at once: nobody shakes hands, the numbers go on, the boot epoch is the same; and no frame comes
-// whose number was not in the copy before, nor one that acknowledges what the copy does not have.
+// A half whose copy has sessions uses them at once: without a handshake, with continuous numbers and the same boot
+// epoch. Each frame's number was in the copy before the frame left, and it acknowledges only messages that are in the
+// copy.
 func TestLinksGoOnFromTheCopy(t *testing.T) {
 	n := newTestNet(t, pair, nil)
 	cfg := n.cfgs[at0]
@@ -126,7 +128,7 @@ func (p *peerEnd) send(dir grid.Direction, src, dst grid.Coord, seq, ack uint64)
 	}
 }
 
-// Halves that die and come back are in the same epoch, on the same sessions, and their neighbours miss nothing.
+// Halves that die and come back keep their epoch and sessions, and their neighbours miss nothing.
 func TestHalvesGoOn(t *testing.T) {
 	// A link that is silent for as long as a half takes to stop and start here would be given a new session.
 	misses := 64
@@ -212,7 +214,7 @@ func TestColdStarts(t *testing.T) {
 			first := n.awaitStatus(at0, "its epoch", func(s status.Status) bool { return s.Host.Epoch > 0 }).Host.Epoch
 			n.start(at0, fault.HalfDNP)
 			n.awaitStatus(at0, "both halves", func(s status.Status) bool { return s.DNP.State == "ALIVE" })
-			n.halt(at0, fault.HalfDNP) // something to report
+			n.halt(at0, fault.HalfDNP) // causes a report
 			agenttest.Await(n.t, "a report", func() bool { return len(n.look(at0, fault.HalfHost).Reports()) > 0 })
 			n.halt(at0, fault.HalfHost)
 			held := n.look(at0, fault.HalfHost).Reports()
@@ -233,7 +235,7 @@ func TestColdStarts(t *testing.T) {
 	}
 }
 
-// setRecord is what a daemon gives to the halves that the test starts.
+// setRecord sets the daemon's record for the halves that the test starts.
 func setRecord(t *testing.T, r recovery.Record) {
 	t.Helper()
 	b, err := r.Encode()
@@ -335,7 +337,7 @@ func TestDistrustOfWhatCrashesLater(t *testing.T) {
 			if !slices.Equal(got, tt.want) {
 				t.Errorf("%q: want %q", got, tt.want)
 			}
-			m.Step(now, recovery.Closed{}) // it has run well: whoever starts it next finds no fault
+			m.Step(now, recovery.Closed{}) // it has run well: the next daemon finds no fault
 			setRecord(t, m.Record())
 			if why := (&half.Common{Half: fault.HalfDNP}).Distrust(); why != "" {
 				t.Errorf("after it ran well, and was stopped: %q", why)
@@ -374,7 +376,8 @@ func TestCopyTakenAway(t *testing.T) {
 	}
 }
 
-// What the daemon gives to a half that crashes whenever it is started says when the copy is to blame: also to the next daemon's.
+// The daemon's record for a half that crashes at every start shows when the copy is to blame, also after a restart of
+// the daemon.
 func TestCrashLoopLeavesTheCopy(t *testing.T) {
 	cfg := newTestNet(t, pair, nil).cfgs[at0]
 	cfg.Recovery.Restarts = 3

@@ -38,12 +38,12 @@ func (s said) String() string {
 	return fmt.Sprintf("%s says by %s (%d hops): %s %s %s %s %q", s.by, s.path, len(s.hops), s.obs.Node, s.obs.Component, s.obs.State, s.obs.Kind, s.obs.Detail)
 }
 
-// fakeSupervisor acknowledges everything and remembers what it heard.
+// fakeSupervisor acknowledges every report and records all messages.
 type fakeSupervisor struct {
 	t        *testing.T
 	id       string
 	net      *direct.Socket
-	close    func() // its socket; whoever sends there is told so by the kernel
+	close    func() // its socket; the kernel then returns errors to senders
 	signer   *pki.Signer
 	verifier *pki.Verifier
 
@@ -66,7 +66,7 @@ type fakeSupervisor struct {
 	byMAC      int                              // digests that came under a session
 	bySign     int                              // digests that came signed
 	unknown    int                              // messages of sessions that it does not have
-	mute       bool                             // it takes everything and answers nothing
+	mute       bool                             // it receives everything and never answers
 	macs       bool                             // it proves its acks by the session, where there is one
 	bulk       chan bulkArrival                 // nil: none is expected
 	damage     int                              // of the next answers, so many are damaged on the way
@@ -175,7 +175,7 @@ func (f *fakeSupervisor) onDatagram(from netip.AddrPort, b []byte) {
 	}
 }
 
-// note remembers what came.
+// note records an arrival.
 func (f *fakeSupervisor) note(d *servicenet.Arrival) {
 	for _, r := range d.Reports {
 		f.reports[r.ID]++
@@ -223,7 +223,7 @@ func (f *fakeSupervisor) set(change func(*fakeSupervisor)) {
 	change(f)
 }
 
-// send sends a message to a node: straight, or as a downcall by the host that is at from.
+// send sends a message to a node: directly, or as a downcall by the host that is at from.
 func (f *fakeSupervisor) send(to netip.AddrPort, node fault.NodeID, path fault.Path, m *lofamov1.Message) {
 	how := servicenet.SealOptions{}
 	if f.macs && m.GetBody() == nil && path == fault.PathDirect {
@@ -246,14 +246,14 @@ func (f *fakeSupervisor) send(to netip.AddrPort, node fault.NodeID, path fault.P
 	}
 }
 
-// forget makes await look only at what comes from now on.
+// forget makes await ignore all earlier messages.
 func (f *fakeSupervisor) forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.heard = nil
 }
 
-// await waits until something was heard that fits.
+// await waits until a recorded message fits.
 func (f *fakeSupervisor) await(what string, fits func(said) bool) said {
 	f.t.Helper()
 	return f.awaitLocked(what, func() (said, bool) {
@@ -336,7 +336,7 @@ func (f *fakeSupervisor) awaitState(by fault.Origin, node fault.NodeID, c fault.
 	})
 }
 
-// awaitThat waits until something holds of the supervisor.
+// awaitThat waits until a condition on the supervisor holds.
 func (f *fakeSupervisor) awaitThat(what string, holds func() bool) {
 	f.t.Helper()
 	f.awaitLocked(what, func() (said, bool) { return said{}, holds() })

@@ -70,8 +70,8 @@ func (n *testNet) path(elem ...string) string {
 	return filepath.Join(append([]string{n.dir}, elem...)...)
 }
 
-// start runs one half and registers its end. Halting it is what a kill is to the other half: it
-// stops at once and cleans nothing up that the other would see.
+// start runs one half and registers its end. To the other half, halting it equals a kill: it stops at once and leaves
+// behind all that the other would see.
 func (n *testNet) start(c grid.Coord, h fault.Half) {
 	n.t.Helper()
 	cfg := n.cfgs[c]

@@ -16,8 +16,8 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 )
 
-// A message that a neighbour got acknowledged is in the copy, and the window that says so; a half that was killed then goes on
-// with it, and drops it when it comes again.
+// A message that a half acknowledged to its neighbour is in the copy, together with its window. After a kill the half
+// passes it on, and drops duplicates.
 func TestAcknowledgedIsInTheCopy(t *testing.T) {
 	n := newTestNet(t, pair, nil)
 	cfg := n.cfgs[at0]

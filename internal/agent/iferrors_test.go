@@ -14,8 +14,8 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// What the interface of a link counts reaches the link's channel register, and does not make the
-// link sick while it misses nothing.
+// The error counts of a link's interface reach the link's channel register, and do not make the link sick while it
+// misses nothing.
 func TestInterfaceErrors(t *testing.T) {
 	sysfs := t.TempDir()
 	const counter = "class/net/lo/statistics/rx_crc_errors"

@@ -18,7 +18,7 @@ import (
 // as somebody else is busy on the machine.
 func unhurried(cfg *config.Agent) { cfg.Preset = config.PresetRelaxed }
 
-// noService has the nodes report to an address at which nobody listens: what is tested needs the torus alone.
+// noService gives the nodes a supervisor address without a listener: the test needs the torus alone.
 func noService(cfg *config.Agent) {
 	unhurried(cfg)
 	for i := range cfg.Supervisors {
@@ -26,7 +26,8 @@ func noService(cfg *config.Agent) {
 	}
 }
 
-// jobBound is how long a test of jobs waits: many halves share a machine, and each eureka and barrier goes through all of them.
+// jobBound bounds the waits in tests of jobs: many halves share a machine, and each eureka and barrier passes through
+// all.
 const jobBound = 3 * bound
 
 func (n *testNet) job(c grid.Coord, members ...string) *jobs.Member {
@@ -86,7 +87,7 @@ func (n *testNet) togetherAt(ctx context.Context, name string) {
 	}
 }
 
-// A eureka of any node is heard on all of them, once, though there is no service network at all.
+// A eureka of any node reaches all nodes once, even without a service network.
 func TestEurekaReachesAll(t *testing.T) {
 	n := newTestNet(t, grid.Dims{X: 2, Y: 2, Z: 2}, noService)
 	n.startAll()
@@ -120,7 +121,7 @@ func TestEurekaReachesAll(t *testing.T) {
 			t.Errorf("%s hears %q", n.ids()[i], got)
 		}
 	}
-	n.togetherAt(ctx, "end") // whatever would come twice had time to
+	n.togetherAt(ctx, "end") // gives duplicates time to arrive
 	for i, from := range all {
 		if len(from) > 0 {
 			t.Errorf("%s hears more: %+v", n.ids()[i], <-from)
@@ -128,7 +129,8 @@ func TestEurekaReachesAll(t *testing.T) {
 	}
 }
 
-// A barrier is complete when the last member has come and not before, though a DNP half on the way dies in the middle and another one begins anew.
+// A barrier completes when the last member has arrived and not before, though a DNP half on the way dies in the
+// middle and another one starts cold.
 func TestBarrierOverDeadHalves(t *testing.T) {
 	n := newTestNet(t, grid.Dims{X: 2, Y: 2, Z: 2}, noService)
 	n.startAll()
@@ -145,10 +147,10 @@ func TestBarrierOverDeadHalves(t *testing.T) {
 	come(first)
 	come(other)
 	n.halt(grid.Coord{Z: 1}, fault.HalfDNP)  // of no member
-	n.halt(grid.Coord{Y: 1}, fault.HalfHost) // nor that
+	n.halt(grid.Coord{Y: 1}, fault.HalfHost) // nor of a member
 	n.halt(first, fault.HalfDNP)
 	n.start(first, fault.HalfDNP)
-	// While one is missing nobody comes back, and who asks with a bound is told who it is.
+	// While one member is missing no call returns, and a call with a deadline names that member.
 	short, stop := context.WithTimeout(ctx, 5*time.Second)
 	defer stop()
 	m := n.job(first, members...)
@@ -168,7 +170,7 @@ func TestBarrierOverDeadHalves(t *testing.T) {
 	}
 }
 
-// A node whose links are all dead says so, and does not pretend.
+// A node without a live link reports that instead of success.
 func TestNobodyIsTold(t *testing.T) {
 	n := newTestNet(t, grid.Dims{X: 2, Y: 1, Z: 1}, noService)
 	n.start(at0, fault.HalfHost)

@@ -14,7 +14,8 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/half"
 )
 
-// As many eurekas as jobs may raise at once are heard, and make no DNP half call itself sick: many kernels hold ten messages in a mailbox.
+// The largest burst of eurekas that jobs may raise reaches all nodes, and no DNP half calls itself sick: many kernels
+// hold ten messages in a mailbox.
 func TestManyEurekasAreNoSickness(t *testing.T) {
 	n := newTestNet(t, grid.Dims{X: 2, Y: 1, Z: 1}, noService)
 	n.startAll()
@@ -50,7 +51,7 @@ func TestManyEurekasAreNoSickness(t *testing.T) {
 			t.Fatalf("%d are heard", i)
 		}
 	}
-	// The half looks at its mailbox once a second, after it has published what it counts.
+	// The half checks its mailbox once a second, after it has published its counts.
 	for _, f := range files {
 		agenttest.Await(n.t, "counters", func() bool {
 			c := f.Counters()

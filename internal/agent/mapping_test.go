@@ -9,8 +9,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Real halves: a supervisor that hears one node of three alone has it map the others. One of them has no host half: its DNP half says so.
-// Then the node that was found maps on: the order comes to it through the first, and what it found goes back the same way.
+// Real halves: a supervisor that reaches only one of three nodes orders it to map the others. One of them has no host
+// half, and its DNP half reports so. Then the discovered node maps further: its order arrives through the first node,
+// and its findings return the same way.
 func TestMappingByDelegation(t *testing.T) {
 	n := newTestNet(t, grid.Dims{X: 4, Y: 1, Z: 1}, nil)
 	one, two := grid.Coord{X: 1}, grid.Coord{X: 2}
@@ -44,11 +45,12 @@ func TestMappingByDelegation(t *testing.T) {
 	}
 	good, unknown := lofamov1.MapKnowledge_MAP_GOOD, lofamov1.MapKnowledge_MAP_UNKNOWN
 	found := mapped(1, "n0-0-0", fault.PathDirect, 1)
-	// A host half that never ran is not dead to its DNP half, which waits for it.
+	// To its DNP half, a host half that never ran is not dead: the DNP half waits for the first start.
 	if f := found[1]; f.GetDnp() != good || f.GetHost() == good || f.GetLinksGood()&2 == 0 || f.GetRoundTripUs() == 0 {
 		t.Errorf("n1-0-0 was found %v", f)
 	}
-	// On a busy machine a half may be late with all its answers: a supervisor maps again what stays unknown, and so does this.
+	// On a busy machine a half may be late with all its answers. Like a supervisor, the test maps unknown nodes
+	// again.
 	for count := uint64(2); count < 7 && found[2].GetDnp() != good; count++ {
 		found = mapped(count, "n1-0-0", fault.PathTorus, 2, 3)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/maskfile"
 )
 
-// A mask is on disk before the supervisors hear of it, and the DNP half goes on from there.
+// A mask is on disk before the supervisors learn of the change, and the DNP half resumes from that file.
 func TestMaskIsKept(t *testing.T) {
 	n := newTestNet(t, grid.Dims{X: 3, Y: 1, Z: 1}, nil)
 	n.start(at0, fault.HalfHost)

@@ -16,8 +16,8 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/maskfile"
 )
 
-// A person at the node sees the mask and sets the node's own word on it: it is on disk when he is told so, the neighbour sees it, it holds over
-// a restart, and what makes no sense is refused by its field.
+// A person at the node sees the mask and sets the node's own part. It is on disk before the answer, the neighbour
+// sees it, and it survives a restart. An error for an invalid request names the field.
 func TestOwnMask(t *testing.T) {
 	n := newTestNet(t, grid.Dims{X: 3, Y: 1, Z: 1}, nil)
 	at1 := grid.Coord{X: 1}
@@ -74,7 +74,7 @@ func TestOwnMask(t *testing.T) {
 	awaitMask(t, dir, "it holds over a restart", func(st dnp.MaskStatus) bool { return slices.Equal(st.Own, []string{"X+"}) })
 }
 
-// awaitMask asks a half until its answer fits: heartbeats, or a start, have to come first. Nothing tells when they have.
+// awaitMask polls a half until its answer fits. Heartbeats, or a start, must come first, and cause no event here.
 func awaitMask(t *testing.T, dir, what string, fits func(dnp.MaskStatus) bool) {
 	t.Helper()
 	again := time.NewTicker(20 * time.Millisecond)

@@ -19,7 +19,7 @@ import (
 
 var pair = grid.Dims{X: 2, Y: 1, Z: 1}
 
-// awaitStatus asks a host half again and again what lofamo-agent status would show.
+// awaitStatus polls a host half for the status that lofamo-agent status would show.
 func (n *testNet) awaitStatus(c grid.Coord, what string, fits func(status.Status) bool) status.Status {
 	n.t.Helper()
 	var last status.Status
@@ -61,7 +61,7 @@ func TestAlternateIsLoaded(t *testing.T) {
 	other.awaitThat("the acknowledgement of its reply", func() bool { return len(other.pathAcks) > 0 })
 }
 
-// An ICMP error moves the reports to the armed alternate, and is counted as what it was.
+// An ICMP error moves the reports to the armed alternate, and counts as a path error.
 func TestMigrationByICMPError(t *testing.T) {
 	http := freeport.Addr(t).String()
 	n := newTestNet(t, pair, func(c *config.Agent) {
@@ -83,7 +83,7 @@ func TestMigrationByICMPError(t *testing.T) {
 	}
 }
 
-// valueOf returns the value of a series; empty: there is none.
+// valueOf returns the value of a series; empty: there is no such series.
 func valueOf(page []byte, series string) string {
 	for line := range strings.Lines(string(page)) {
 		if v, ok := strings.CutPrefix(line, series+" "); ok {
@@ -106,7 +106,7 @@ func TestSessionsComeAndGo(t *testing.T) {
 	f.awaitThat("digests under a new session", func() bool { return f.byMAC >= 2 })
 }
 
-// What the supervisor says under a session counts as if it were signed.
+// A supervisor's messages under a session count as if they were signed.
 func TestAcksUnderASession(t *testing.T) {
 	n := newTestNet(t, pair, nil)
 	n.super.set(func(f *fakeSupervisor) { f.macs = true })
@@ -136,8 +136,8 @@ func TestDamagedAnswersAskAgain(t *testing.T) {
 	})
 }
 
-// A challenge is answered to where it came from, by the interface that it came by, whatever else the
-// supervisor names.
+// A half answers a challenge to its source address, by the interface that it came by, even if the supervisor names
+// another one.
 func TestChallengeIsAnsweredWhereItCameFrom(t *testing.T) {
 	n := newTestNet(t, pair, twoInterfaces(t))
 	n.start(at0, fault.HalfHost)
@@ -152,7 +152,7 @@ func TestChallengeIsAnsweredWhereItCameFrom(t *testing.T) {
 	}
 }
 
-// A node that can reach nobody says so itself, and that it ended.
+// A node that can reach no supervisor reports its isolation, and its end.
 func TestIsolationIsSaid(t *testing.T) {
 	n := newTestNet(t, pair, nil)
 	n.startAll()
@@ -163,7 +163,7 @@ func TestIsolationIsSaid(t *testing.T) {
 	n.awaitStatus(at0, "its end", func(s status.Status) bool { return s.Delivery.GetIsolatedNs() == 0 && s.Delivery.GetLogged() == 0 })
 }
 
-// Reports that nobody has taken outlive the half that made them, under their own ids and with their age.
+// Unacknowledged reports outlive the half that made them, under their own ids and with their age.
 func TestUndeliveredReportsOutliveTheHalf(t *testing.T) {
 	n := newTestNet(t, pair, nil)
 	n.start(at0, fault.HalfHost)
@@ -195,7 +195,7 @@ func TestUndeliveredReportsOutliveTheHalf(t *testing.T) {
 	})
 }
 
-// Without a spool, or with one that cannot be had, a half works, and says what that means.
+// Without a spool, or with an unusable one, a half works, and logs the consequences.
 func TestWithoutSpool(t *testing.T) {
 	n := newTestNet(t, pair, func(c *config.Agent) { c.Service.SpoolBytes = 0 })
 	n.start(at0, fault.HalfHost)

@@ -22,7 +22,7 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// order sends a node an order for a procedure, straight.
+// order sends a node an order for a procedure directly.
 func (n *testNet) order(c grid.Coord, count uint64, drain time.Duration) {
 	n.t.Helper()
 	node := n.cfgs[c].Node
@@ -32,7 +32,7 @@ func (n *testNet) order(c grid.Coord, count uint64, drain time.Duration) {
 	}}})
 }
 
-// ended waits until the DNP halves of these nodes have said that a procedure is over, and returns what they said.
+// ended waits until the DNP halves of these nodes have reported the end of a procedure, and returns their statuses.
 func (n *testNet) ended(count uint64, nodes ...grid.Coord) map[string]*lofamov1.ProcedureStatus {
 	n.t.Helper()
 	out := map[string]*lofamov1.ProcedureStatus{}
@@ -48,7 +48,7 @@ func (n *testNet) ended(count uint64, nodes ...grid.Coord) map[string]*lofamov1.
 	return out
 }
 
-// entered waits until a node has said that it is in a state.
+// entered waits until a node has reported that it is in a state.
 func (n *testNet) entered(c grid.Coord, count uint64, state lofamov1.ProcedureState) {
 	n.t.Helper()
 	n.super.awaitThat(state.String(), func() bool {
@@ -65,7 +65,7 @@ func (n *testNet) all() (out []grid.Coord) {
 	return out
 }
 
-// mangle has the end of a link at a node lose what comes and goes, or not any more.
+// mangle makes a link's end at a node lose frames in both directions, or stops that.
 func (n *testNet) mangle(c grid.Coord, body string) {
 	n.t.Helper()
 	path := filepath.Join(n.cfgs[c].StateDir, half.DNPInjectSock)
@@ -87,8 +87,9 @@ func (n *testNet) mangle(c grid.Coord, body string) {
 	}
 }
 
-// Two orders at once, at two nodes: all halves of a real torus go through the newer one, and tell how it ended and what their links are like. Meanwhile
-// a challenge that comes by the torus is answered, and what asks for a large object waits, and is answered then.
+// With two simultaneous orders at two nodes, all halves of a real torus run the newer one, and report its outcome and
+// the state of their links. Meanwhile the torus still answers a challenge. A request for a large object waits until
+// the end.
 func TestProcedureOfRealHalves(t *testing.T) {
 	n := newTestNet(t, grid.Dims{X: 2, Y: 2, Z: 2}, unhurried)
 	n.startAll()
@@ -144,8 +145,9 @@ func challengeOf(n *testNet, c grid.Coord, nonce string) *lofamov1.Message {
 	}}}
 }
 
-// One half is dead, so that the drain goes on to its time-out; in the middle of it a link is cut and another half is killed. The others end it, say who was
-// silent, and change nothing; when the dead are back the next one is complete.
+// With one dead half the drain lasts until its time-out. In the middle of the drain a link is cut and another half is
+// killed. The others end the procedure, report the silent halves, and change nothing. When the dead are back the next
+// procedure is complete.
 func TestProcedureWithDeathsOfRealHalves(t *testing.T) {
 	n := newTestNet(t, grid.Dims{X: 2, Y: 2, Z: 2}, func(c *config.Agent) { c.Injection = true; unhurried(c) })
 	n.startAll()

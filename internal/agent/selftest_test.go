@@ -26,7 +26,7 @@ import (
 // spoiler stands between halves and their modules.
 type spoiler struct {
 	mu      sync.Mutex
-	what    map[fault.Origin]selftest.Fault // of all modules of a half; 0: nothing
+	what    map[fault.Origin]selftest.Fault // for all modules of a half; 0: no fault
 	spared  map[selftest.Kind]bool
 	results map[fault.Origin]func() []selftest.Result
 }
@@ -49,9 +49,9 @@ func (s *spoiler) set(of fault.Origin, f selftest.Fault) {
 	s.what[of] = f
 }
 
-// How late probes are: far longer than the floor of the rails and the mailbox, and than that of what is done within the
-// half, so that they are late also by what a busy machine has taught the half, and shorter than their time-outs: those within the half
-// follow one another, four of a test.
+// The delays of late probes. They are far longer than the floor of the rails and the mailbox, and of the modules
+// within the half, so that probes are late even by the baselines learned on a busy machine. They are shorter than the
+// time-outs: probes within the half follow one another, four to a test.
 const (
 	late      = 400 * time.Millisecond
 	lateLocal = 300 * time.Millisecond
@@ -116,7 +116,7 @@ func (s *spoiler) all(o fault.Origin) (out []string) {
 	return out
 }
 
-// keepBusyUntil sends challenges through the torus, which use links, relays and mailboxes, until something holds.
+// keepBusyUntil sends challenges through the torus, which use links, relays and mailboxes, until holds returns true.
 func (n *testNet) keepBusyUntil(holds func() bool, complaint func() string) {
 	n.t.Helper()
 	tick := time.NewTicker(100 * time.Millisecond)
@@ -172,7 +172,8 @@ func TestSelfTestNamesWhatIsWrong(t *testing.T) {
 	hostFaults := map[selftest.Fault][]string{
 		selftest.Altered: hostModules, selftest.Lost: hostModules, selftest.Doubled: {"report path", "mailbox", "register path"}, selftest.Late: {"report path", "mailbox", "direct rail service"},
 	}
-	// A link drops copies of frames itself; what one loses is called lost after more probes than others need.
+	// A link drops copies of frames itself, and a lossy link counts as lossy only after more probes than other
+	// modules need.
 	dnpFaults := map[selftest.Fault][]string{
 		selftest.Altered: {"register path", "mailbox", "link X+", "link X-"}, selftest.Lost: {"register path", "mailbox", "link X+", "link X-"},
 		selftest.Doubled: {"register path", "mailbox"}, selftest.Late: {"mailbox"},
@@ -205,8 +206,8 @@ func TestSelfTestNamesWhatIsWrong(t *testing.T) {
 	}
 }
 
-// TestRestartedHalvesProveThemselves: a half that goes on where an earlier life was is sick, for that reason, until what
-// was in use has passed; its baselines are those of before.
+// TestRestartedHalvesProveThemselves: a half that resumes from an earlier incarnation is sick, for that reason, until
+// the modules in use have passed. It keeps its baselines.
 func TestRestartedHalvesProveThemselves(t *testing.T) {
 	n, s := newTestedNet(t)
 	n.startAll()
@@ -238,7 +239,7 @@ func TestRestartedHalvesProveThemselves(t *testing.T) {
 	}
 }
 
-// What goes wrong in a half alone is told to its daemon, in the file of the lock, and that it is well again.
+// A fault of one half alone reaches its daemon through the lock file, and so does its recovery.
 func TestDaemonIsToldOfTheSelfTest(t *testing.T) {
 	n, s := newTestedNet(t)
 	n.startAll()
@@ -260,7 +261,7 @@ func TestDaemonIsToldOfTheSelfTest(t *testing.T) {
 	says(regfile.Proven)
 }
 
-// A half that starts for the first time has nothing to prove, and says nothing of a restart.
+// A half that starts for the first time has nothing to prove, and reports no restart.
 func TestFirstStartIsNoRestart(t *testing.T) {
 	n, s := newTestedNet(t)
 	n.startAll()

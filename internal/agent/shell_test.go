@@ -35,7 +35,7 @@ func (n *testNet) awaitHealthy() {
 	}
 }
 
-// The DNP half dies: its host says so, and the neighbour hears silence; it comes back, and both say
+// When the DNP half dies, its host reports it, and the neighbour reports silence. When it comes back, both report
 // that as well.
 func TestDNPDies(t *testing.T) {
 	n := newTestNet(t, grid.Dims{X: 2, Y: 1, Z: 1}, nil)
@@ -56,8 +56,8 @@ func TestDNPDies(t *testing.T) {
 	n.super.awaitState(host1, "n1-0-0", fault.Link(grid.XPlus), fault.Normal, fault.KindSelf)
 }
 
-// The host half dies: its DNP half reports it through the neighbour, which also tells of it by its
-// own registers; both take it back when the host is there again.
+// When the host half dies, its DNP half reports it through the neighbour, which also reports it from its own
+// registers. Both withdraw the report when the host is back.
 func TestHostDies(t *testing.T) {
 	n := newTestNet(t, grid.Dims{X: 2, Y: 1, Z: 1}, nil)
 	n.startAll()
@@ -69,7 +69,7 @@ func TestHostDies(t *testing.T) {
 		t.Errorf("%s, hops %v: want TORUS through n1-0-0", s, s.hops)
 	}
 	n.super.awaitState(host1, "n0-0-0", fault.ComponentHost, fault.Failed, fault.KindDescriptor)
-	// While the host is dead the DNP half speaks for the node.
+	// While the host is dead the DNP half reports for the node.
 	n.super.awaitState(dnp0, "n0-0-0", fault.Link(grid.XPlus), fault.Normal, fault.KindSelf)
 	n.super.forget()
 	n.start(at0, fault.HalfHost)
@@ -114,9 +114,9 @@ func TestChallenges(t *testing.T) {
 	}
 }
 
-// Words written into the registers from outside are believed by both halves, as the paper says: the
-// host half reports what the DNP word says, the DNP half tells the neighbours what the host word
-// says, and these put it into their own registers.
+// Both halves believe words written into the registers from outside, as in the paper. The host half reports the
+// content of the DNP word. The DNP half sends the content of the host word to the neighbours, and they put it into
+// their own registers.
 func TestWordsWrittenFromOutside(t *testing.T) {
 	n := newTestNet(t, grid.Dims{X: 2, Y: 1, Z: 1}, nil)
 	n.start(at0, fault.HalfHost)
@@ -146,8 +146,7 @@ func TestWordsWrittenFromOutside(t *testing.T) {
 	}
 }
 
-// The register file is truncated, or unlinked: neither half dies of it, both mend it, and the
-// watchdogs work on.
+// If the register file is truncated or unlinked, neither half dies, both recreate it, and the watchdogs work on.
 func TestRegisterFileIsMended(t *testing.T) {
 	for name, harm := range map[string]func(string) error{
 		"truncated": func(p string) error { return os.Truncate(p, 0) },

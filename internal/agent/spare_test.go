@@ -47,7 +47,7 @@ func (n *testNet) spareOf(id fault.NodeID) config.Agent {
 	return cfg
 }
 
-// tell orders peers, and waits until the node says that it holds the word.
+// tell sends an order about peers, and waits until the node reports that it holds the order.
 func (n *testNet) tell(cfg config.Agent, o *lofamov1.PeerOrder) *lofamov1.PeerStatus {
 	n.t.Helper()
 	o.Node = string(cfg.Node)
@@ -69,14 +69,14 @@ func toward(d grid.Direction, cfg config.Agent) *lofamov1.Peer {
 	return &lofamov1.Peer{Direction: uint32(d), Node: string(cfg.Node), Address: cfg.Links[d.Opposite().String()].Local}
 }
 
-// A spare waits for its place, takes it, and its neighbours go over to it while they run: links NORMAL at all ends, no configuration edited. What
-// they were told they know after a restart.
+// A spare waits for its place and takes it. Its neighbours switch to it while they run: links are NORMAL at all ends,
+// without a changed configuration. They remember the new peer after a restart.
 func TestSpareTakesAPlace(t *testing.T) {
 	n := newTestNet(t, grid.Dims{X: 3, Y: 1, Z: 1}, nil)
 	at2 := grid.Coord{X: 2}
 	n.startAll()
 	n.awaitHealthy()
-	for _, at := range []grid.Coord{at0, at2} { // said without being asked
+	for _, at := range []grid.Coord{at0, at2} { // reported without a request
 		if st := n.awaitPeers(n.cfgs[at], 0); len(st.GetEnds()) != 2 || len(st.GetConfigured()) != 2 || st.GetCoord() != at.String() || st.GetSpare() {
 			t.Errorf("%v", st)
 		}
@@ -106,7 +106,7 @@ func TestSpareTakesAPlace(t *testing.T) {
 	n.tell(n.cfgs[at2], &lofamov1.PeerOrder{Number: 11, Peers: []*lofamov1.Peer{toward(grid.XMinus, cfg)}})
 	place := &lofamov1.PeerOrder{Number: 12, Coord: "1,0,0", Life: life + 1, Peers: []*lofamov1.Peer{toward(grid.XPlus, n.cfgs[at2]), toward(grid.XMinus, n.cfgs[at0])}}
 	n.super.send(netip.MustParseAddrPort(cfg.Service.Listen), cfg.Node, fault.PathDirect, &lofamov1.Message{Body: &lofamov1.Message_PeerOrder{PeerOrder: withNode(place, cfg)}})
-	place.Number, place.Life = 11, life // the one before was to another life, and was taken if this is not
+	place.Number, place.Life = 11, life // if the previous order, for another life, counted, this one would not
 	st := n.tell(cfg, place)
 	if st.GetCoord() != "1,0,0" {
 		t.Errorf("the spare says %v", st)
@@ -115,7 +115,7 @@ func TestSpareTakesAPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	n.cfgs[at1] = cfg // as it is in its file
+	n.cfgs[at1] = cfg // as in its file
 	n.start(at1, fault.HalfHost)
 	n.start(at1, fault.HalfDNP)
 	spare := fault.Origin{Node: cfg.Node, Half: fault.HalfHost}
@@ -125,7 +125,7 @@ func TestSpareTakesAPlace(t *testing.T) {
 			n.super.awaitState(by, by.Node, fault.Link(dir), fault.Normal, fault.KindSelf)
 		}
 	}
-	// The neighbour's host half speaks of who is there now.
+	// The neighbour's host half reports on the replacement.
 	n.super.awaitState(host0, cfg.Node, fault.ComponentHost, fault.Normal, fault.KindDescriptor)
 	n.super.mu.Lock()
 	for _, s := range n.super.heard {

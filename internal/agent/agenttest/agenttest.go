@@ -24,8 +24,8 @@ import (
 // Cluster is the name of the cluster that Configs makes.
 const Cluster = "test"
 
-// Bound is how long a test waits for what must come: far longer than it takes, so that only a
-// failure reaches it.
+// Bound is the longest wait of a test for an expected event: far longer than the event takes, so that only a failure
+// reaches it.
 const Bound = time.Minute
 
 // NewCA makes a certificate authority, kept as ca.pem and ca.key in dir.
@@ -91,7 +91,7 @@ func Config(t testing.TB, dir string, ca *pki.CA, dims grid.Dims, c grid.Coord, 
 	return cfg
 }
 
-// NodeConfig returns the configuration of the first node of a 2x1x1 torus, whose only supervisor nobody serves.
+// NodeConfig returns the configuration of the first node of a 2x1x1 torus. No process serves its only supervisor.
 func NodeConfig(t testing.TB) config.Agent {
 	t.Helper()
 	dir, dims := t.TempDir(), grid.Dims{X: 2, Y: 1, Z: 1}
@@ -100,7 +100,7 @@ func NodeConfig(t testing.TB) config.Agent {
 	return cfg
 }
 
-// CopyIdentity says whose copy a half of a node has.
+// CopyIdentity returns the identity of a half's copy.
 func CopyIdentity(t testing.TB, cfg config.Agent, h fault.Half) backup.Identity {
 	t.Helper()
 	boot, err := storage.BootID()
@@ -110,8 +110,8 @@ func CopyIdentity(t testing.TB, cfg config.Agent, h fault.Half) backup.Identity 
 	return backup.Identity{Node: cfg.Node, Half: h, Boot: boot}
 }
 
-// CopyWithSession makes, at path, the copy of a DNP half that had session 9 by a link, the link being as at says, and boot epoch 77. It returns
-// the half's keys.
+// CopyWithSession makes, at path, the copy of a DNP half that had session 9 on a link in the state at, and boot epoch
+// 77. It returns the half's keys.
 func CopyWithSession(t testing.TB, path string, cfg config.Agent, dir grid.Direction, seq fault.Seq, at torus.LinkSnapshot) (tx, rx [torus.KeySize]byte) {
 	t.Helper()
 	tx, rx = [torus.KeySize]byte{1}, [torus.KeySize]byte{2}
@@ -133,7 +133,7 @@ func CopyWithSession(t testing.TB, path string, cfg config.Agent, dir grid.Direc
 	return tx, rx
 }
 
-// Await looks again and again until something holds: nothing tells of what is written into a mapped page.
+// Await polls until something holds: writes into a mapped page cause no event.
 func Await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)

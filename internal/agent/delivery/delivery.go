@@ -1,9 +1,9 @@
-// Package delivery is what the machines of both halves do alike around their outboxes: it gives the
-// outbox what concerns it of a message that came, gathers what it wants done over one step, and puts
-// into words what people should know of it.
+// Package delivery is the shared part of both halves' machines around their outboxes. It passes the relevant parts of
+// received messages to the outbox, gathers the outbox's effects over one step, and describes them in log lines for
+// people.
 //
-// It is pure, and decides nothing: which rail, which path and when is the outbox's business
-// (pkg/servicenet), what to report the machines' (hostcore, dnpcore).
+// It is pure, and decides nothing. The outbox (pkg/servicenet) decides which rail and path to use, and when. The
+// machines (hostcore, dnpcore) decide the content of reports.
 package delivery
 
 import (
@@ -18,10 +18,9 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// OutboxConfig returns the settings of an outbox that follow from the periods. The direct rail may
-// leave everything unanswered for more than two digest periods before the service network is
-// called failed, so that one lost datagram is not enough. During a silence, rounds are less frequent than digests: each costs
-// neighbours more.
+// OutboxConfig returns the settings of an outbox that follow from the periods. The service network counts as failed
+// only after the direct rail has had no answer for more than two digest periods, so that one lost datagram is not
+// enough. During a silence, rounds are less frequent than digests, because each costs neighbours more.
 func OutboxConfig(p config.Periods, rails ...fault.Path) servicenet.OutboxConfig {
 	c := servicenet.DefaultOutboxConfig(rails...)
 	c.AckTimeout = p.AckTimeout
@@ -33,8 +32,8 @@ func OutboxConfig(p config.Periods, rails ...fault.Path) servicenet.OutboxConfig
 	return c
 }
 
-// Effects are what a step asks of the shell besides sending, whichever half it is. The shell persists
-// NewEpoch and gives Keep and Forget to the spool before it sends anything.
+// Effects are a step's requests to the shell of either half besides sending. The shell persists NewEpoch and gives
+// Keep and Forget to the spool before it sends anything.
 type Effects struct {
 	NewEpoch fault.Epoch      // non-zero: persist it
 	Keep     []fault.Report   // for the spool: reports that entered the log
@@ -43,8 +42,7 @@ type Effects struct {
 	Told     []Note
 }
 
-// Note is something worth a line in the log. Notes about lasting conditions come once, when the
-// condition begins, and once when it ends.
+// Note is a line for the log. A lasting condition causes one note when it begins, and one when it ends.
 type Note struct {
 	Warn bool
 	Text string
@@ -61,10 +59,10 @@ type Output struct {
 type Sender struct {
 	self       fault.Origin
 	outbox     *servicenet.Outbox
-	wake       time.Time // zero: nothing to wait for
+	wake       time.Time // zero: no deadline
 	network    fault.State
 	isolated   bool
-	asking     bool // every path is asked: none works
+	asking     bool // no path works, and all are being tried
 	migrations map[Reason]uint64
 	out        Output
 }
@@ -78,10 +76,10 @@ func New(self fault.Origin, epoch fault.Epoch, cfg servicenet.OutboxConfig) (*Se
 	return &Sender{self: self, outbox: box, network: fault.Unknown, migrations: map[Reason]uint64{}}, nil
 }
 
-// Resume goes on where the outbox of a life before was. It comes before Restore.
+// Resume continues from the outbox of an earlier incarnation. Call it before Restore.
 func (s *Sender) Resume(at servicenet.OutboxSnapshot) { s.outbox.Resume(at) }
 
-// Snapshot returns where the numbers stand: what Resume goes on from, to be stored before anything is sent.
+// Snapshot returns the current numbers for Resume. Store them before sending any message.
 func (s *Sender) Snapshot() servicenet.OutboxSnapshot { return s.outbox.Snapshot() }
 
 // Restore takes over the reports of earlier lives. It comes before the first Add.
@@ -114,9 +112,9 @@ func (s *Sender) Tick(now time.Time) {
 	}
 }
 
-// Heard takes from a verified message of a supervisor what is for the outbox: acknowledgements of this
-// half's reports, the reply to a path request, the wish to have everything again. It says whether the
-// message also acknowledges reports of the node's other half.
+// Heard passes the relevant parts of a supervisor's verified message to the outbox: acknowledgements of this half's
+// reports, the reply to a path request, a request to send everything again. It reports whether the message also
+// acknowledges reports of the node's other half.
 func (s *Sender) Heard(now time.Time, o servicenet.Opened, path fault.Path, iface uint8) (forOther bool) {
 	for _, ack := range o.Msg.GetAcks() {
 		switch who := servicenet.OriginOf(ack); {
@@ -141,14 +139,14 @@ func (s *Sender) repliesToThis(r *lofamov1.PathReply) bool {
 	return fault.NodeID(r.GetNode()) == s.self.Node && fault.Half(r.GetHalf()) == s.self.Half && fault.Epoch(r.GetEpoch()) == s.outbox.Epoch()
 }
 
-// Take returns what was gathered, and forgets it.
+// Take returns the gathered output, and clears it.
 func (s *Sender) Take() Output {
 	out := s.out
 	s.out = Output{}
 	return out
 }
 
-// gather takes over what the outbox wants because of an event; nil: none of its own.
+// gather adds the outbox's output for an event; nil: the outbox acted on its own.
 func (s *Sender) gather(now time.Time, ev servicenet.Event, o servicenet.Output) {
 	s.wake = o.Wake
 	s.out.Send = join(s.out.Send, o.Send)
@@ -182,7 +180,7 @@ func (s *Sender) gather(now time.Time, ev servicenet.Event, o servicenet.Output)
 	}
 }
 
-// join appends b to a. What nothing is before is taken over as it is: an output is nobody else's.
+// join appends b to a. If a is empty it returns b itself, because an output has no other owner.
 func join[T any](a, b []T) []T {
 	if len(a) == 0 {
 		return b
@@ -190,7 +188,7 @@ func join[T any](a, b []T) []T {
 	return append(a, b...)
 }
 
-// noteMigration tells of a change of the primary path; changes of the state alone are the metrics'.
+// noteMigration notes a change of the primary path; metrics alone cover changes of only the state.
 func (s *Sender) noteMigration(m servicenet.Migration) {
 	switch {
 	case m.From == (servicenet.PathID{}) && m.To == (servicenet.PathID{}): // a half without paths of its own
@@ -229,10 +227,10 @@ func (s *Sender) note(warn bool, format string, args ...any) {
 	s.out.Told = append(s.out.Told, Note{warn, fmt.Sprintf(format, args...)})
 }
 
-// Wake returns when Tick must be called; zero: nothing to wait for.
+// Wake returns when Tick must be called; zero: no deadline.
 func (s *Sender) Wake() time.Time { return s.wake }
 
-// Network returns what the acknowledgements say of the service network.
+// Network returns the state of the service network according to the acknowledgements.
 func (s *Sender) Network() fault.State { return s.network }
 
 // Silent reports whether no rail has brought an answer for the time after which the service network counts as failed.
@@ -247,5 +245,5 @@ func (s *Sender) Migrations() map[Reason]uint64 { return maps.Clone(s.migrations
 // Stats returns the counters of the sender's log.
 func (s *Sender) Stats() servicenet.OutboxStats { return s.outbox.Stats() }
 
-// Status returns how the reports fare.
+// Status returns the delivery status of the reports.
 func (s *Sender) Status(now time.Time) *lofamov1.DeliveryStatus { return s.outbox.Status(now) }

@@ -59,7 +59,7 @@ func TestOutboxConfigOfEveryPreset(t *testing.T) {
 	}
 }
 
-// Acks go to the outbox when they are its own, and are said to be the other half's when they are.
+// Acknowledgements of this half's reports go to the outbox; those of the other half are reported as such.
 func TestHeardAcks(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
@@ -87,7 +87,7 @@ func TestHeardAcks(t *testing.T) {
 	}
 }
 
-// What is sent in several steps is gathered until it is taken, and taken once.
+// Take returns the messages of several steps, once.
 func TestTake(t *testing.T) {
 	s := newSender(t)
 	s.Take()
@@ -126,7 +126,7 @@ func TestRepliesToOthers(t *testing.T) {
 	}
 }
 
-// What people are told, and how loudly.
+// The log lines for people, and their levels.
 func TestNotes(t *testing.T) {
 	zero, one := servicenet.PathID{Supervisor: "sup-0"}, servicenet.PathID{Interface: 1, Supervisor: "sup-1"}
 	for _, tc := range []struct {
@@ -163,7 +163,7 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// Restored reports are told of.
+// Restored reports cause a note.
 func TestRestore(t *testing.T) {
 	s := newSender(t)
 	s.Restore(start, nil)
@@ -178,7 +178,7 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// After none worked, the path that works is told even when it is the one before.
+// After no path worked, a note names the working path even if it is the previous one.
 func TestNoteOfTheSamePathAgain(t *testing.T) {
 	zero := servicenet.PathID{Supervisor: "sup-0"}
 	s := newSender(t)
@@ -197,7 +197,7 @@ func TestNoteOfTheSamePathAgain(t *testing.T) {
 	}
 }
 
-// Migrations are counted by what made them.
+// Migrations are counted by their reason.
 func TestReasons(t *testing.T) {
 	for _, tc := range []struct {
 		ev     servicenet.Event
@@ -275,7 +275,7 @@ func TestHeardReply(t *testing.T) {
 	}
 }
 
-// Who is asked for something again sends what is unanswered at once.
+// A request to send everything again causes an immediate retransmission of unanswered reports.
 func TestHeardAgain(t *testing.T) {
 	s := newSender(t)
 	s.Add(start, report())

@@ -12,7 +12,7 @@ type Reason uint8
 
 // The reasons.
 const (
-	Unanswered    Reason = iota + 1 // nobody answered by the old one
+	Unanswered    Reason = iota + 1 // no answer by the old path
 	PathError                       // the kernel refused it, or an ICMP error came back
 	InterfaceDown                   // its service interface went down
 	Leader                          // the leader is elsewhere, and the way there is proven
@@ -21,7 +21,7 @@ const (
 
 var reasonNames = [...]string{"", "unanswered", "path-error", "interface-down", "leader", "re-established"}
 
-// Reasons returns all of them.
+// Reasons returns all reasons.
 func Reasons() []Reason { return []Reason{Unanswered, PathError, InterfaceDown, Leader, Reestablished} }
 
 func (r Reason) String() string {
@@ -31,7 +31,7 @@ func (r Reason) String() string {
 	return reasonNames[r]
 }
 
-// reason classes a migration by what was before it, and the event that made it.
+// reason classifies a migration by the state before it, and by its event.
 func (s *Sender) reason(ev servicenet.Event, m servicenet.Migration) Reason {
 	if s.asking {
 		return Reestablished

@@ -15,23 +15,26 @@ import (
 	"github.com/lofamo/lofamo/internal/durable"
 )
 
-// Actions passes on orders to act, which a half has verified, to whoever makes acts on this node, beside the half and without its mutex: that one writes to
-// the disk before he answers. An order that finds no room is dropped: the supervisor asks again.
+// Actions passes verified orders to act to the action runner of this node, beside the half and without its mutex,
+// because the runner writes to the disk before it answers. An order that finds no room is dropped: the supervisor
+// asks again.
 type Actions struct {
 	waiting chan ActionRequest
-	// term is the highest of any leader that this half has heard of: an order of an earlier one is refused, also where the new one has ordered nothing yet.
+	// term is the highest leader's term that this half has seen. It refuses orders of an earlier term, even before
+	// the new leader has ordered anything.
 	term *atomic.Uint64
 }
 
 // ActionRequest is an order that waits.
 type ActionRequest struct {
 	Order *lofamov1.ActOrder
-	// made makes an act that is the half's own to make, and answer takes what became of the order. Both are called without any lock.
+	// Made performs an action that is the half's own, and Answer receives the outcome of the order. Both are called
+	// without any lock.
 	Made   func(ctx context.Context) actions.Result
 	Answer func(*lofamov1.ActStatus)
 }
 
-// actsWaiting bounds the orders that wait; a leader has few of them for a node, and says them again.
+// actsWaiting bounds the queued orders; a leader has few for a node, and repeats them.
 const actsWaiting = 16
 
 // actsWithin bounds how long is waited for an answer: a disk may hang.
@@ -42,7 +45,8 @@ func NewActions() Actions {
 	return Actions{waiting: make(chan ActionRequest, actsWaiting), term: new(atomic.Uint64)}
 }
 
-// Hear takes a verified message of a supervisor, which may tell of a leader's term. It costs no more than a look at what kind of message it is.
+// Hear reads a leader's term from a supervisor's verified message, if it holds one. It costs no more than a look at
+// the message's kind.
 func (a Actions) Hear(m *lofamov1.Message) {
 	for o, _ := servicenet.OrderOf(m); ; {
 		if now := a.term.Load(); o.Term <= now || a.term.CompareAndSwap(now, o.Term) {
@@ -73,7 +77,7 @@ func (a Actions) Run(ctx context.Context, stateDir string) {
 	}
 }
 
-// pass returns what became of the order; nil: nobody says so, and the supervisor asks again.
+// pass returns the outcome of the order, or nil if there is none: the supervisor then asks again.
 func (a ActionRequest) pass(ctx context.Context, stateDir string, heard uint64) *lofamov1.ActStatus {
 	ctx, cancel := context.WithTimeout(ctx, actsWithin)
 	defer cancel()
@@ -102,7 +106,7 @@ func (a ActionRequest) pass(ctx context.Context, stateDir string, heard uint64) 
 	return st
 }
 
-// ReadActs returns the ledger of a state directory: what responses have had the node do. Without one it is empty.
+// ReadActs returns the ledger of a state directory: the actions that responses ordered. Without a file it is empty.
 func ReadActs(stateDir string) (*actions.Ledger, error) {
 	l, lost := durable.Load(filepath.Join(stateDir, actions.File), "ledger of acts", actions.MaxLedger, &actions.Ledger{}, actions.Decode)
 	return l, lost

@@ -25,7 +25,7 @@ func TestAlarmNeverSpins(t *testing.T) {
 	})
 }
 
-// Packets that come while a tick is due and nobody has come to it yet do not put it off.
+// Packets that arrive after a tick fell due, but before the half handles it, do not delay the tick.
 func TestAlarmIsNotPutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := NewAlarm()
@@ -44,7 +44,7 @@ func TestAlarmIsNotPutOff(t *testing.T) {
 		now := time.Now()
 		a.Wake = now.Add(10 * time.Millisecond)
 		a.Set(now)
-		a.Wake = now.Add(5 * time.Millisecond) // something new to do sooner
+		a.Wake = now.Add(5 * time.Millisecond) // new work that is due sooner
 		a.Set(now)
 		if at := <-a.Timer.C; !at.Equal(now.Add(5 * time.Millisecond)) {
 			t.Errorf("rang after %s, want 5ms", at.Sub(now))

@@ -23,10 +23,10 @@ import (
 // maxAnswer bounds an answer, in bytes.
 const maxAnswer = 16 << 10
 
-// ErrNoActions is in the chain of an error when no process makes acts: nothing was begun.
+// ErrNoActions is in the chain of an error when no action runner exists: nothing was begun.
 var ErrNoActions = errors.New("nobody makes acts here: want lofamo-agent run of this version")
 
-// TellAction passes an order on to whoever makes acts in a state directory.
+// TellAction passes an order to the action runner of a state directory.
 func TellAction(ctx context.Context, stateDir string, o *actions.Order) (actions.Status, error) {
 	var s actions.Status
 	b, err := askAction(ctx, filepath.Join(stateDir, actions.Socket(o.Half())), actions.PathAct, o)
@@ -39,7 +39,7 @@ func TellAction(ctx context.Context, stateDir string, o *actions.Order) (actions
 	return s, nil
 }
 
-// EndedActions says how an act has ended that was the caller's own to do.
+// EndedActions reports the end of an action that the caller itself performed.
 func EndedActions(ctx context.Context, stateDir string, e actions.Ended) error {
 	_, err := askAction(ctx, filepath.Join(stateDir, actions.Socket(fault.HalfHost)), actions.PathEnded, e)
 	return err
@@ -55,7 +55,7 @@ func askAction(ctx context.Context, socket, path string, body any) ([]byte, erro
 		return nil, err
 	}
 	tr := &http.Transport{
-		DisableKeepAlives: true, // who makes acts may be another one by the next
+		DisableKeepAlives: true, // the action runner may be another process by the next call
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			var d net.Dialer
 			return d.DialContext(ctx, "unix", socket)

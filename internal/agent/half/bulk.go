@@ -22,12 +22,12 @@ import (
 // ObjectBundle is the name by which supervisors ask for a diagnostic bundle.
 const ObjectBundle = "bundle"
 
-// mailboxBurst is how many chunks may go into the other half's mailbox at once. The kernel may hold no
-// more than 10 datagrams there (net.unix.max_dgram_qlen), and reports need room too.
+// mailboxBurst is the number of chunks that may go into the other half's mailbox at once. The kernel may hold no more
+// than 10 datagrams there (net.unix.max_dgram_qlen), and reports need room too.
 const mailboxBurst = 4
 
-// dnpDirectRate bounds what the DNP half sends straight, in chunks a second: all of that goes through the
-// mailbox of its host half.
+// dnpDirectRate bounds the chunks a second that the DNP half sends directly: all of them pass through the mailbox of
+// its host half.
 const dnpDirectRate = 1000
 
 // NewBulk makes the server of a half's large objects.
@@ -50,7 +50,7 @@ func (c *Common) NewBulk(ways bundle.Ways, history *bundle.History, parts []bund
 func (c *Common) bundleConfig(history *bundle.History, parts []bundle.Part) bundle.Config {
 	b := bundle.DefaultConfig(c.Origin())
 	b.Version, b.Proc = version.Get(), c.Config.Sensors.Procfs
-	b.Logs = bundle.OwnLogs("/proc") // of this process, whatever tree the sensors read
+	b.Logs = bundle.OwnLogs("/proc") // of this process, even if the sensors read another tree
 	b.Parts = append(bundle.Registers(c.StatePath(RegisterFile), c.Topo.Links),
 		bundle.Part{Name: "register-history.txt", Make: history.Text},
 		// The configuration names key files, and holds no key.
@@ -86,7 +86,7 @@ func (c *Common) Back(via string, packet []byte) (relay.Message, bool) {
 	return relay.Message{Kind: relay.Back, Limit: c.MaxHops(), Dst: dst, Envelope: packet}, true
 }
 
-// TextWriter keeps what a handler answers.
+// TextWriter keeps a handler's response.
 type TextWriter struct {
 	bytes.Buffer
 	header http.Header

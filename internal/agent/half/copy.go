@@ -28,7 +28,7 @@ func CopyPath(stateDir string, half fault.Half) string {
 	return filepath.Join(stateDir, half.String()+copyFileSuffix)
 }
 
-// resumption is a half's copy, and where the half goes on: nowhere, if numbers has no epoch.
+// resumption is a half's copy, and the state from which the half resumes: none if Numbers has no epoch.
 type resumption struct {
 	File    *backup.File
 	Numbers backup.Numbers // as last stored
@@ -39,8 +39,8 @@ type resumption struct {
 	Broken Condition
 }
 
-// OpenCopy opens the half's copy and decides whether it goes on from it. It must be called under the half's lock on the register
-// file.
+// OpenCopy opens the half's copy and decides whether the half resumes from it. The caller must hold the half's lock
+// on the register file.
 func (c *Common) OpenCopy(cs *Closers) {
 	boot, bootErr := storage.BootID()
 	file, err := backup.Open(CopyPath(c.Config.StateDir, c.Half), backup.Identity{Node: c.Config.Node, Half: c.Half, Boot: boot})
@@ -78,15 +78,17 @@ func (c *Common) OpenCopy(cs *Closers) {
 	}
 }
 
-// coldAttempt is the restart in a row from which on a half that crashes begins cold. One that crashes each time after it has run well begins
-// cold with the last restart of the budget. With a budget of fewer restarts it is the start after the half was given up.
+// coldAttempt is the restart in a row from which on a crashing half begins cold. A half that crashes each time after
+// it has run well begins cold with the last restart of the budget. With a budget of fewer restarts it begins cold at
+// the start after the daemon gave it up.
 const coldAttempt = 3
 
-// Distrust says why the half must not go on from its copy though every cell of it is good; empty: it may. What was wrong before it was
-// stored, and makes the half crash, is in there with a good checksum, and would make each life after it crash as well.
+// Distrust returns why the half must not resume from its copy although every cell is good, or "" if it may. State
+// that was wrong before it was stored has a good checksum, and would crash each later incarnation of the half as
+// well.
 func (c *Common) Distrust() string {
 	r, err := recovery.Decode([]byte(os.Getenv(RecoveryEnv)))
-	if err != nil || r.Half != c.Half || r.Last == nil || r.Last.Serving != 0 { // no daemon, or what failed has been mended since
+	if err != nil || r.Half != c.Half || r.Last == nil || r.Last.Serving != 0 { // no daemon, or recovered
 		return ""
 	}
 	restarting := r.State == recovery.Restarting
@@ -98,15 +100,16 @@ func (c *Common) Distrust() string {
 		return fmt.Sprintf("restarts that failed: %d in a row", failed)
 	case r.GaveUp:
 		return "it was given up"
-	case restarting && r.Restarts >= max(r.Budget, coldAttempt): // what crashes only after the self-test is no restart that failed
+	case restarting && r.Restarts >= max(r.Budget, coldAttempt): // crashes after the self-test
 		return fmt.Sprintf("%d restarts within %s: no more are made", r.Restarts, r.Window)
 	}
 	return ""
 }
 
-// mayBlameCopy says whether an end of the half may be the work of what is in its copy. One that could not be started has not read it, and
-// one that ended by itself with code 1 or ExitRefused has said what else it lacks; a panic ends it with code 2. Who sends signal 9, or stops it
-// until it hangs, may do so at any moment, several times in a row: that is held against the copy only once the half was given up for it.
+// mayBlameCopy reports whether the copy may have caused an end of the half. A half that failed to start has not read
+// the copy. One that exited with code 1 or ExitRefused has named another cause; a panic exits with code 2. A SIGKILL,
+// or a stop that makes the half hang, may come from outside at any moment, even several times in a row. The copy gets
+// the blame for these only once the daemon gave up the half.
 func mayBlameCopy(c recovery.Cause, restarting bool) bool {
 	switch c.Kind {
 	case recovery.NotStarted:
@@ -120,7 +123,7 @@ func mayBlameCopy(c recovery.Cause, restarting bool) bool {
 	}
 }
 
-// BeginEpoch says in which boot epoch the half lives: the one of its copy, or the next one.
+// BeginEpoch returns the half's boot epoch: the one of its copy, or the next one.
 func (c *Common) BeginEpoch() (fault.Epoch, error) {
 	if e := c.Copy.Numbers.Epoch; e != 0 {
 		c.Log.Info("going on where an earlier life was", "epoch", e, "seq", c.Copy.Numbers.Seq)
@@ -138,7 +141,7 @@ func (c *Common) BeginEpoch() (fault.Epoch, error) {
 	return e, err
 }
 
-// storeNumbers comes before whatever carries one of them is sent.
+// storeNumbers must run before any message with one of the numbers leaves.
 func (c *Common) storeNumbers(n backup.Numbers) {
 	if n != c.Copy.Numbers {
 		c.Copy.Numbers = n
@@ -153,7 +156,7 @@ func (r *resumption) judge(log *slog.Logger, err error) {
 	r.Broken.Set(log, "copy", err)
 }
 
-// Note remembers a store that failed. That one went well says nothing of the others.
+// Note records a failed store. One success is no evidence about other stores.
 func (r *resumption) Note(log *slog.Logger, err error) {
 	if err != nil {
 		r.judge(log, err)
@@ -173,11 +176,12 @@ func (c *Common) MaintainCopy(now time.Time) {
 	}
 }
 
-// opinionsFor is how long a half may have been gone that still thinks of its links what it thought. Restarts by a daemon take less. After
-// more, its neighbours may have been restarted as well, as when a whole cluster is, and what it saw last was their end.
+// opinionsFor is the longest absence after which a half still trusts its stored link states. Restarts by a daemon
+// take less. After a longer one its neighbours may have been restarted as well, as in a restart of the whole cluster,
+// and the stored states show only their shutdown.
 const opinionsFor = time.Second
 
-// Links is where the links go on, and their sessions.
+// Links returns the state from which the links resume, and their sessions.
 func (r *resumption) Links() (out dnpcore.Resume, sessions [grid.NumDirections]*torus.Session) {
 	out.Outbox = r.Numbers.OutboxSnapshot
 	if r.Numbers.Epoch == 0 {

@@ -7,8 +7,9 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 )
 
-// What the DNP half counts goes into the counters of the register file, and the host half tells people. From place 0 on stand the broadcasts,
-// topic after topic; behind them the fault management procedure (procedureCounts); from otherCounters on what stands in counted, in that order.
+// The DNP half's counts go into the counters of the register file, and the host half publishes them. The broadcasts
+// begin at place 0, topic after topic. The fault management procedure follows (procedureCounts), and from
+// otherCounters on the entries of counted, in that order.
 const (
 	CountsOfTopic = 4 // raised, delivered, repeated, dropped
 	OtherCounters = 32
@@ -19,12 +20,13 @@ var (
 	_ = [1]struct{}{}[max(0, len(Counted)+dnpcore.Rules+OtherCounters-MasterCounter)]
 )
 
-// MasterCounter is the place of the master of this part of the torus: 0 none, else one more than its rank, twice, and 1 if the part is cut off from all supervisors.
-// Behind it stand the watchdog and the links (linkcounters.go).
+// MasterCounter is the place of the master of this part of the torus. The value is 0 for none, else
+// 2*(rank+1), plus 1 if the part is cut off from all supervisors. The watchdog and the links follow
+// (linkcounters.go).
 const MasterCounter = 63
 
-// Counted are the counters that are none of broadcasts, by metric and its label; behind them stand the rules of the channel protocol. Append only: two versions of
-// the halves may share a node during an upgrade.
+// Counted lists the counters other than those of broadcasts, by metric and its label; the rules of the channel
+// protocol follow. Append only: two versions of the halves may share a node during an upgrade.
 var Counted = [...]struct{ Metric, Label string }{
 	{"lofamo_agent_dnp_mailbox_dropped_total", ""},
 	{"lofamo_agent_dnp_mailbox_refused_total", ""},
@@ -47,7 +49,7 @@ var Counted = [...]struct{ Metric, Label string }{
 	{"lofamo_agent_data_pieces_sent_total", ""},
 }
 
-// Count is one of them.
+// Count is one counter's value.
 type Count struct {
 	Metric, Label string
 	Value         uint64
@@ -56,7 +58,7 @@ type Count struct {
 // BrokenRules is the metric that counts violations of a protocol rule.
 const BrokenRules = "lofamo_agent_protocol_broken_total"
 
-// What the DNP half counts of the fault management procedure stands behind that.
+// The DNP half's counts of the fault management procedure follow the broadcasts.
 const (
 	ProcedureCounts = CountsOfTopic * express.NumTopics
 
@@ -64,14 +66,14 @@ const (
 	CountWave                // the low 32 bits
 	CountClear               // procedures that ended with the torus empty
 	CountNotClear            // with messages in it, or members that had not answered
-	CountRefused             // that this half wanted and did not begin
+	CountRefused             // procedures that this half wanted and did not begin
 	CountHeldUp              // messages that waited for the end
 	CountWaiting             // of these, now
 	CountHeld                // messages that may wait, in this half, while a procedure is under way
 	numProcedureCounts
 )
 
-// draining says whether the DNP half holds back what may wait.
+// draining reports whether the DNP half holds back messages that may wait.
 func (p *Page) draining() bool {
 	state := procedure.State(p.File.Counter(ProcedureCounts + CountState))
 	return state.Valid() && state != procedure.Normal

@@ -20,8 +20,8 @@ func Monotonic() int64 {
 // Exit codes for a configuration or command line that is refused.
 const (
 	ExitConfig = 2
-	// ExitRefused is that of a half that its daemon has started, EX_CONFIG of sysexits.h: with 2 ends a program of Go that
-	// panics, too, and the daemon is to start that one again.
+	// ExitRefused is the same for a half that its daemon has started, EX_CONFIG of sysexits.h. A Go panic
+	// exits with 2, and the daemon must restart a half after that.
 	ExitRefused = 78
 )
 
@@ -41,5 +41,5 @@ func InvalidConfig(err error) error { return &ConfigError{fmt.Errorf("configurat
 // Unwrap returns the reason.
 func (e *ConfigError) Unwrap() error { return e.Err }
 
-// RecoveryEnv is the environment variable by which a half gets what the daemon knows of it.
+// RecoveryEnv is the environment variable by which the daemon passes its record of a half to that half.
 const RecoveryEnv = "LOFAMO_RECOVERY"

@@ -10,12 +10,12 @@ import (
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
-// msgKept is the line of a half's log, at debug level, that says which reports entered its log and are safe in
-// its copy: what stands there and is committed never, was lost. The injection campaign reads it.
+// msgKept is a debug line in a half's log. It names the reports that entered the half's log and are safe in its copy.
+// A report that appears there and is never committed was lost. The injection campaign reads the line.
 const msgKept = "reports kept"
 
-// ArmFailpoints arms the points of a half or of the daemon that starts, in a build that has them and where the
-// configuration allows injection.
+// ArmFailpoints arms the failpoints of a starting half or daemon, in a build that has them and if the configuration
+// allows injection.
 func ArmFailpoints(cfg config.Agent, who string, log *slog.Logger) {
 	if !failpoint.Enabled || !cfg.Injection {
 		return
@@ -25,7 +25,7 @@ func ArmFailpoints(cfg config.Agent, who string, log *slog.Logger) {
 	}
 }
 
-// msgReplaced is such a line for ids that are not to be committed any more: another report says the same.
+// msgReplaced is such a line for ids that will not be committed any more, because another report replaces them.
 const msgReplaced = "reports replaced"
 
 // traceReports notes which reports are kept, and which are replaced by others.

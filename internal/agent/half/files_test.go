@@ -44,8 +44,8 @@ func TestStateDirectoryOfOthers(t *testing.T) {
 	}
 }
 
-// The control sockets are the owner's alone, take the place of a dead one's socket, and of nothing
-// else.
+// The control sockets are accessible to the owner alone. They replace the socket of a dead process, and no other
+// file.
 func TestControlSocket(t *testing.T) {
 	dir, err := os.MkdirTemp("", "lofamo-") // short: socket addresses hold 107 bytes
 	if err != nil {

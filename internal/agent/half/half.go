@@ -1,5 +1,6 @@
-// Package half is what both halves of a node share: the configuration as the supervisors changed it, certificates and their renewal, the register
-// page, the copy of a half's state, the files and sockets in the state directory, counters, and the self-test's probes.
+// Package half is the shared part of a node's halves: the configuration with the supervisors' changes, certificates
+// and their renewal, the register page, the copy of a half's state, the files and sockets in the state directory,
+// counters, and the self-test's probes.
 //
 // The halves themselves are packages host and dnp. Start reading at Common.
 package half
@@ -41,9 +42,9 @@ const (
 	spoolFileSuffix = ".spool"
 )
 
-// Common is what the two shells share.
+// Common is the state that the two shells share.
 type Common struct {
-	Config   config.Agent // as the supervisors have told it: the place of a spare, the peers
+	Config   config.Agent // with the supervisors' changes: the place of a spare, the peers
 	Periods  config.Periods
 	Topo     *topo.Map                 // names of neighbours are those of the start
 	Around   *atomic.Pointer[topo.Map] // names of neighbours are those of now
@@ -55,8 +56,8 @@ type Common struct {
 	Trust    *trust
 	Keeper   *storage.ReportLog
 	Copy     *resumption
-	tests    string             // what the daemon was told of the self-test
-	unkept   string             // why reports are not kept, as the machine was told
+	tests    string             // the self-test result last passed to the daemon
+	unkept   string             // why reports are not kept, as last passed to the machine
 	Manager  *sdnotify.Notifier // of a half that is a service of its own
 	debug    bool               // the log takes debug lines
 }
@@ -107,8 +108,8 @@ func Prepare(cfg config.Agent, half fault.Half, log *slog.Logger) (Common, error
 	return c, nil
 }
 
-// MakeStateDir makes the state directory, or refuses one into which others may put what the halves
-// would take for their own: sockets, register file, boot epochs.
+// MakeStateDir creates the state directory. It refuses a directory into which other users may put files that the
+// halves would trust as their own: sockets, register file, boot epochs.
 func MakeStateDir(path string) error {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return fmt.Errorf("state directory: %w", err)
@@ -142,8 +143,8 @@ func LoadSigner(cfg config.Agent, half fault.Half) (*pki.Signer, error) {
 	return s, nil
 }
 
-// Check finds what is wrong with a configuration that can be found without starting: fields,
-// certificates and keys of both halves, the gossip key.
+// Check finds the configuration errors that can be found without starting: fields, certificates and keys of both
+// halves, the gossip key.
 func Check(cfg config.Agent) error {
 	if err := cfg.Validate(); err != nil {
 		return InvalidConfig(err)
@@ -168,7 +169,7 @@ func Check(cfg config.Agent) error {
 // Origin returns the node and the half, as reports name them.
 func (c *Common) Origin() fault.Origin { return fault.Origin{Node: c.Config.Node, Half: c.Half} }
 
-// MaxHops is what a message of this half may make in the torus.
+// MaxHops returns the hop limit for this half's messages in the torus.
 func (c *Common) MaxHops() uint8 { return c.Config.HopLimit() }
 
 // StatePath returns the path of a file in the state directory.
@@ -176,7 +177,7 @@ func (c *Common) StatePath(name string) string { return filepath.Join(c.Config.S
 
 func (c *Common) epochPath() string { return c.StatePath(c.Half.String() + epochFileSuffix) }
 
-// nextEpoch counts this start. It must be called under the half's lock on the register file.
+// nextEpoch counts this start. The caller must hold the half's lock on the register file.
 func (c *Common) nextEpoch() (fault.Epoch, error) {
 	e, garbled, err := storage.NextEpoch(c.epochPath())
 	if garbled != nil {
@@ -185,8 +186,8 @@ func (c *Common) nextEpoch() (fault.Epoch, error) {
 	return e, err
 }
 
-// OpenKeeper opens the half's spool, and returns what it kept of earlier lives. It must be called under
-// the half's lock on the register file.
+// OpenKeeper opens the half's spool, and returns the reports kept from earlier incarnations. The caller must hold the
+// half's lock on the register file.
 func (c *Common) OpenKeeper(cs *Closers) []servicenet.Kept {
 	boot, err := storage.BootID()
 	if err != nil {
@@ -202,7 +203,7 @@ func (c *Common) OpenKeeper(cs *Closers) []servicenet.Kept {
 	return kept
 }
 
-// SpoolState says whether the machine must be told of the spool, and what.
+// SpoolState returns the spool's state, and whether it has changed since the machine last saw it.
 func (c *Common) SpoolState() (servicenet.SpoolState, bool) {
 	why := c.Keeper.Why()
 	if why == c.unkept {
@@ -212,8 +213,8 @@ func (c *Common) SpoolState() (servicenet.SpoolState, bool) {
 	return servicenet.SpoolState{Err: why}, true
 }
 
-// CarryOut does what a step asks for besides sending: before that, for a report that is sent under an
-// epoch which is lost would come to be another's.
+// CarryOut executes a step's effects other than sending. The caller sends afterwards: if a report went out under an
+// epoch that is then lost, another incarnation could reuse that epoch.
 func (c *Common) CarryOut(e delivery.Effects, numbers backup.Numbers, p *Page) {
 	if e.NewEpoch != 0 {
 		if err := storage.SetEpoch(c.epochPath(), e.NewEpoch); err != nil {
@@ -241,23 +242,23 @@ func (c *Common) CarryOut(e delivery.Effects, numbers backup.Numbers, p *Page) {
 // Alarm is the one timer of a half. Its methods are called under the half's mutex.
 type Alarm struct {
 	Timer *time.Timer
-	Wake  time.Time // what the machine wanted at its last step
+	Wake  time.Time // wake-up time from the machine's last step
 	at    time.Time // when the timer rings; zero: it has rung, and that is being dealt with
 }
 
 // NewAlarm returns an alarm that rings in an hour unless it is set.
 func NewAlarm() *Alarm { return &Alarm{Timer: time.NewTimer(time.Hour)} }
 
-// minRest is what a half rests at least from one ring to the next. Machines wake some milliseconds
-// from now; one that wanted to be woken in the past, time and again, must not spin.
+// minRest is the shortest time from one ring to the next. Machines wake some milliseconds from now; a machine that
+// repeatedly asks for a time in the past must not spin.
 const minRest = 500 * time.Microsecond
 
-// Rang notes that the timer has rung; what follows sets it anew.
+// Rang notes that the timer has rung, so that Set arms it again.
 func (a *Alarm) Rang() { a.at = time.Time{} }
 
-// Set makes the timer ring when the machine wants it. One that will ring by then is left alone,
-// also when it has just rung and nobody has come to it yet: packets, which come between two ticks
-// and change nothing, cost no system call and put nothing off.
+// Set arms the timer for the machine's wake-up time. A timer that rings by then stays unchanged, also if it has just
+// rung and the half has not handled that yet. So packets that arrive between two ticks and change nothing cost no
+// system call and delay nothing.
 func (a *Alarm) Set(now time.Time) {
 	t := a.Wake
 	if earliest := now.Add(minRest); t.Before(earliest) {
@@ -270,22 +271,21 @@ func (a *Alarm) Set(now time.Time) {
 	a.Timer.Reset(t.Sub(now))
 }
 
-// maxStep bounds the steps in which DNP halves begin: what all that share a machine do at the same moment holds up everything else there, a
-// eureka above all, and the longer their period, the more of them will share one.
+// maxStep bounds the steps in which DNP halves begin. Simultaneous work of all halves on a machine delays everything
+// else there, above all a eureka, and the longer their period, the more halves share one machine.
 const maxStep = 25 * time.Millisecond
 
-// InStep waits for the next multiple of the period, but at most of maxStep, on the machine's monotonic clock, and returns the
-// time then. DNP halves that begin so send at the same moments: several packets come with one
-// wake-up where neighbours share a machine, and nothing changes where they do not. Host halves have no neighbours: of those of many nodes on
-// one machine each would only wait for all others.
+// InStep waits for the next multiple of the period, or of maxStep if that is shorter, on the machine's monotonic
+// clock, and returns the time then. DNP halves that begin so send at the same moments: where neighbours share a
+// machine, several packets come with one wake-up, and elsewhere nothing changes. Host halves do not use it, because
+// they have no neighbours: on a machine with many nodes each would only wait for all others.
 func InStep(period time.Duration) time.Time {
 	step := min(period, maxStep)
 	time.Sleep(step - time.Duration(Monotonic())%step)
 	return time.Now()
 }
 
-// Condition remembers whether something is wrong, so that it is logged when it begins and when it
-// ends and not at every tick between.
+// Condition tracks a failure, so that it is logged when it begins and when it ends and not at every tick between.
 type Condition struct{ On bool }
 
 // Set logs the begin and the end of a failure: an error begins it, nil ends it.

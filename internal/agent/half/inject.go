@@ -21,8 +21,8 @@ import (
 // maxBody bounds the body of a request to a control socket, in bytes.
 const maxBody = 4096
 
-// ServeUnix serves HTTP on a Unix socket that only the owner may use, until ctx ends. The caller
-// holds the lock that says that no other process serves it: a socket left by a dead one is removed.
+// ServeUnix serves HTTP on a Unix socket that only the owner may use, until ctx ends. The caller holds the lock that
+// excludes other servers: a socket left by a dead process is removed.
 func ServeUnix(ctx context.Context, path string, h http.Handler) error {
 	l, err := ListenUnix(ctx, path)
 	if err != nil {
@@ -31,7 +31,7 @@ func ServeUnix(ctx context.Context, path string, h http.Handler) error {
 	return Serve(ctx, l, h)
 }
 
-// ListenUnix listens on a socket that only the owner may use. One that an earlier life left is replaced.
+// ListenUnix listens on a socket that only the owner may use. It replaces the socket of an earlier incarnation.
 func ListenUnix(ctx context.Context, path string) (net.Listener, error) {
 	info, err := os.Lstat(path)
 	switch {
@@ -46,8 +46,7 @@ func ListenUnix(ctx context.Context, path string) (net.Listener, error) {
 		}
 	}
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		// Before bind the mode of the descriptor is the mode that the file will get: there is no moment
-		// in which others could connect.
+		// Before bind, the mode of the descriptor becomes the mode of the file: others can connect at no moment.
 		var err error
 		if cerr := c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }); cerr != nil {
 			return cerr
@@ -78,7 +77,7 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	return nil
 }
 
-// Post answers POST requests whose body is one strict JSON object, by what do returns.
+// Post answers a POST request with the result of do. The body must be one strict JSON object.
 func Post[T any](do func(T) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodPost {

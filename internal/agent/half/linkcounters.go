@@ -6,8 +6,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 )
 
-// What the DNP half counts of its watchdog and its links stands behind the master in the counters of the register file, in the order of
-// watchdogCounts and linkCounts, link after link in the order of grid.Directions. Append only: two versions of the halves may share a node.
+// The DNP half's counts of its watchdog and its links follow the master in the counters of the register file, in the
+// order of watchdogCounts and linkCounts, link after link in the order of grid.Directions. Append only: two versions
+// of the halves may share a node.
 const (
 	WatchdogCounters = MasterCounter + 1
 	LinkCounters     = WatchdogCounters + NumWatchdogCounts

@@ -13,14 +13,15 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// LinksEnv is the environment variable that names the UDP sockets of links which a DNP half has inherited from its daemon:
-// "X+=3,X-=4". They are the same sockets in every process of the half's, so that what comes while none runs waits in them.
+// LinksEnv is the environment variable that names the UDP sockets of links which a DNP half has inherited from its
+// daemon: "X+=3,X-=4". Every process of the half uses the same sockets, so packets that arrive between two processes
+// wait in them.
 const LinksEnv = "LOFAMO_LINKS"
 
-// firstInherited is the descriptor of the first of them: those before are standard input, output and error.
+// firstInherited is the first inherited descriptor, after standard input, output and error.
 const firstInherited = 3
 
-// FormatLinks makes the variable's value of links that are passed in this order.
+// FormatLinks returns the variable's value for links that are passed in this order.
 func FormatLinks(dirs []grid.Direction) string {
 	var b strings.Builder
 	for i, d := range dirs {
@@ -32,7 +33,7 @@ func FormatLinks(dirs []grid.Direction) string {
 	return b.String()
 }
 
-// ParseLinks reads the variable's value. What it does not understand it leaves out.
+// ParseLinks parses the variable's value. It skips entries that it does not understand.
 func ParseLinks(s string) map[grid.Direction]int {
 	out := map[grid.Direction]int{}
 	for kv := range strings.SplitSeq(s, ",") {
@@ -46,8 +47,8 @@ func ParseLinks(s string) map[grid.Direction]int {
 	return out
 }
 
-// Inherited returns the socket of a link that was inherited; nil: none was that is bound to local. The descriptor itself stays
-// open under its number, so that a daemon that comes later finds it there.
+// Inherited returns a link's inherited socket; nil: none is bound to local. The descriptor itself stays open under
+// its number, so that a later daemon finds it there.
 func Inherited(dir grid.Direction, local netip.AddrPort) *net.UDPConn {
 	fd, ok := ParseLinks(os.Getenv(LinksEnv))[dir]
 	if !ok || !BoundTo(fd, local) {
@@ -71,7 +72,7 @@ func Inherited(dir grid.Direction, local netip.AddrPort) *net.UDPConn {
 	return conn
 }
 
-// BoundTo says whether a descriptor is a UDP socket that is bound to an address.
+// BoundTo reports whether a descriptor is a UDP socket that is bound to an address.
 func BoundTo(fd int, want netip.AddrPort) bool {
 	if t, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL); err != nil || t != unix.IPPROTO_UDP {
 		return false

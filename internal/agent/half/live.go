@@ -15,8 +15,9 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// Live says why what looks after a half does not live, or after both, where half is 0; nil: it does. That is the recovery daemon, whose
-// loops go round; it is its business whether the half does. Where no daemon runs it is the half itself.
+// Live returns why the process that looks after a half does not live, or after both halves if half is 0; nil: it
+// lives. That is the recovery daemon, whose loops must turn: whether the half lives is the daemon's concern. Without a
+// daemon Live checks the half itself.
 func Live(ctx context.Context, cfg config.Agent, half fault.Half) error {
 	return EachHalf(half, func(h fault.Half) error {
 		err := status.AskDaemon(ctx, cfg.StateDir, h)
@@ -27,7 +28,7 @@ func Live(ctx context.Context, cfg config.Agent, half fault.Half) error {
 	})
 }
 
-// Ready says why a half does not serve, or one of both, where half is 0; nil: they do.
+// Ready returns why a half does not serve, or one of both halves if half is 0; nil: they serve.
 func Ready(ctx context.Context, cfg config.Agent, half fault.Half) error {
 	return EachHalf(half, func(h fault.Half) error { return Serves(ctx, cfg, h) })
 }
@@ -40,12 +41,13 @@ func EachHalf(half fault.Half, do func(fault.Half) error) error {
 	return errors.Join(do(fault.HalfHost), do(fault.HalfDNP))
 }
 
-// servesWithin is how long a half may be silent at least until it is said that it does not serve. A kubelet asks every few seconds, and may end
-// the container: what a busy machine keeps from running, or is being restarted, is not to be called dead by that.
+// servesWithin is the shortest silence after which a half counts as not serving. A kubelet probes every few seconds
+// and may kill the container. It must not do so because a busy machine delays the half, or because the half is
+// restarting.
 const servesWithin = 2 * time.Second
 
-// Serves watches a half's watchdog word until it is written, for as long as a half may be silent that does not hang, and servesWithin. It
-// reads what the half's daemon and the other half read, and asks nobody.
+// Serves waits until a half writes its watchdog word. It waits for the longest silence of a half that does not hang,
+// plus servesWithin. It reads the same word as the half's daemon and the other half, and sends no request.
 func Serves(ctx context.Context, cfg config.Agent, h fault.Half) error {
 	p, err := cfg.Timing()
 	if err != nil {

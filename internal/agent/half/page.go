@@ -17,11 +17,11 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 )
 
-// CheckEvery is how often the register file is looked at from outside: truncation and replacement
-// do not show in mapped memory.
+// CheckEvery is the interval between checks of the register file itself: truncation and replacement do not show in
+// mapped memory.
 const CheckEvery = time.Second
 
-// Page is a half's register file, mended when it was truncated, unlinked or replaced.
+// Page is a half's register file, repaired after it was truncated, unlinked or replaced.
 type Page struct {
 	path    string
 	half    fault.Half
@@ -30,12 +30,12 @@ type Page struct {
 	epoch   fault.Epoch
 	checkAt time.Time
 	broken  Condition
-	History *bundle.History // of what was written and read; nil: none
+	History *bundle.History // of writes and reads; nil: none
 	recent  map[pageWord]recentWord
 }
 
-// rememberFor is for how long a word that reads as corrupt counts as it was: its owner looks after its words every
-// checkEvery, and writes again what was damaged.
+// rememberFor is how long the last good value of a corrupt word stands in: the word's owner checks its words every
+// checkEvery, and rewrites damaged ones.
 const rememberFor = 2*CheckEvery + CheckEvery/2
 
 // pageWord is a word beside the other half's watchdog word: a register, or one of the extension page.
@@ -60,8 +60,7 @@ func OpenPage(path string, half fault.Half, log *slog.Logger) (*Page, error) {
 	return &Page{path: path, half: half, log: log, File: f, recent: map[pageWord]recentWord{}}, nil
 }
 
-// Maintain looks after the file once a second. It says whether there is a fresh page that must be
-// filled in.
+// Maintain checks the file once a second. It reports whether there is a fresh page that must be filled in.
 func (p *Page) Maintain(now time.Time) (fresh bool) {
 	if now.Before(p.checkAt) {
 		return false
@@ -84,8 +83,8 @@ func (p *Page) Maintain(now time.Time) (fresh bool) {
 	return true
 }
 
-// scrub mends flipped guards and copies before a second flip makes a word of it that nobody knows. It says whether
-// there are such words, which must be written again.
+// scrub repairs flipped guards and copies before a second flip makes a word unreadable. It reports whether there are
+// unreadable words, which must be written again.
 func (p *Page) scrub() (lost bool) {
 	mended, n, err := p.File.Scrub()
 	p.note(err)
@@ -98,7 +97,7 @@ func (p *Page) scrub() (lost bool) {
 	return n > 0
 }
 
-// note remembers whether the page works. A corrupt word is not the page's fault.
+// note records whether the page works. A corrupt word is not the page's fault.
 func (p *Page) note(err error) {
 	if errors.Is(err, regfile.ErrCorrupt) {
 		return
@@ -117,7 +116,7 @@ func (p *Page) load(now time.Time, a watchdog.Addr) uint32 {
 	return p.recall(now, pageWord{register: a}, v, err)
 }
 
-// LastSensed is what the registers say of the sensors, as an earlier life of the DNP half left it.
+// LastSensed returns the sensor registers as an earlier incarnation of the DNP half left them.
 func (p *Page) LastSensed() (out [3]dnpcore.Sensed) {
 	w, _, err := p.File.LoadDNP()
 	if err != nil {
@@ -140,7 +139,7 @@ func (p *Page) LastSensed() (out [3]dnpcore.Sensed) {
 	return out
 }
 
-// recall returns what was read; for some time what was read before, when it is damaged; else 0.
+// recall returns the value read. If the word is damaged, it returns the previous value for some time, and then 0.
 func (p *Page) recall(now time.Time, w pageWord, v uint32, err error) uint32 {
 	if err == nil {
 		p.recent[w] = recentWord{v, now}
@@ -152,21 +151,21 @@ func (p *Page) recall(now time.Time, w pageWord, v uint32, err error) uint32 {
 	return 0
 }
 
-// saw notes what a register holds.
+// saw records a register's value in the history.
 func (p *Page) saw(now time.Time, a watchdog.Addr, v uint32) {
 	if p.History != nil {
 		p.History.Note(now, a, v)
 	}
 }
 
-// sensed reads the finer value of a sensor, and what it is judged by.
+// sensed reads the finer value of a sensor, and its thresholds.
 func (p *Page) sensed(now time.Time, c fault.Component, thresholds watchdog.Addr) hostcore.Sensed {
 	v, err := p.File.Sensor(c)
 	p.note(err)
 	return hostcore.Sensed{Thousandths: int32(p.recall(now, pageWord{sensor: c}, uint32(v), err)), Thresholds: p.load(now, thresholds)}
 }
 
-// ReadDNP reads what the host half wants to know, taking the DNP word or only looking at it.
+// ReadDNP reads the DNP half's registers for the host half, taking the DNP word or only looking at it.
 func (p *Page) ReadDNP(now time.Time, take bool, links []grid.Direction) hostcore.Registers {
 	r := hostcore.Registers{Taken: take}
 	var err error
@@ -184,7 +183,7 @@ func (p *Page) ReadDNP(now time.Time, take bool, links []grid.Direction) hostcor
 	r.DNP.Valid, r.Draining = true, p.draining()
 	r.DNPRaw = r.DNP.Encode()
 	p.saw(now, watchdog.AddrDNPWatchdog, r.DNPRaw)
-	// A damaged descriptor says nothing against the DNP half, whose word is good.
+	// A damaged descriptor is no evidence against the DNP half, whose word is good.
 	_, raw, err := p.File.LoadDescriptor()
 	r.DescriptorRaw = p.recall(now, pageWord{register: watchdog.AddrRemoteFaultDescriptor}, raw, err)
 	if r.Descriptor, err = watchdog.DecodeDescriptorWord(r.DescriptorRaw); err != nil {
@@ -214,7 +213,7 @@ func (p *Page) ReadDNP(now time.Time, take bool, links []grid.Direction) hostcor
 	return r
 }
 
-// WriteDNP writes what the DNP half's machine wants written.
+// WriteDNP writes the register updates of the DNP half's machine.
 func (p *Page) WriteDNP(now time.Time, out *dnpcore.Output) {
 	for _, s := range out.Stores {
 		p.note(p.File.Store(s.Addr, s.Value))

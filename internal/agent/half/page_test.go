@@ -12,8 +12,8 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/agenttest"
 )
 
-// TestDamagedRegistersAreNotTheDNPs: a flipped bit in any register but the watchdog word says nothing against the
-// DNP half, and until that has written the register again it counts as it was.
+// TestDamagedRegistersAreNotTheDNPs: a flipped bit in any register but the watchdog word is no evidence against the
+// DNP half. The register keeps its earlier value until the DNP half has written it again.
 func TestDamagedRegistersAreNotTheDNPs(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "registers")
 	open := func(h fault.Half) *Registers {

@@ -20,7 +20,7 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// WithPeers returns the configuration as it is with what the supervisors have said: of a spare the place, of all the peers.
+// WithPeers returns the configuration with the supervisors' updates: a spare's place, and all peers.
 func WithPeers(cfg config.Agent, word peers.State) config.Agent {
 	if cfg.Spare {
 		cfg.Coord = word.Place()
@@ -39,13 +39,13 @@ func WithPeers(cfg config.Agent, word peers.State) config.Agent {
 	return cfg
 }
 
-// WithStoredPeers is asTold by what is on disk.
+// WithStoredPeers is WithPeers with the peers file from disk.
 func WithStoredPeers(cfg config.Agent) config.Agent {
-	word, _ := peerfile.Load(filepath.Join(cfg.StateDir, peerfile.Name)) // lost: the configuration stands, and the half says so
+	word, _ := peerfile.Load(filepath.Join(cfg.StateDir, peerfile.Name)) // lost: use the configuration
 	return WithPeers(cfg, word)
 }
 
-// PeersConfig is what the DNP half begins with, of a configuration as it is in its file.
+// PeersConfig returns the DNP half's initial peers, from a configuration as read from its file.
 func PeersConfig(cfg config.Agent, word peers.State, lost error) *dnpcore.PeersConfig {
 	out := &dnpcore.PeersConfig{State: word, Lost: lost != nil, Spare: cfg.Spare}
 	for i, d := range grid.Directions() {
@@ -65,7 +65,7 @@ func PeersConfig(cfg config.Agent, word peers.State, lost error) *dnpcore.PeersC
 	return out
 }
 
-// TopologyOf is what a node knows of the torus around it, by a configuration as it was told.
+// TopologyOf returns a node's map of the torus around it, from a configuration with the supervisors' updates.
 func TopologyOf(cfg config.Agent) (*topo.Map, error) {
 	coord, dims, err := cfg.Topology()
 	if err != nil {
@@ -78,7 +78,7 @@ func TopologyOf(cfg config.Agent) (*topo.Map, error) {
 	return topo.New(cfg.Node, coord, dims, ids), nil
 }
 
-// SealOrderStatus seals an answer to an order, shortened where it would not fit what is relayed.
+// SealOrderStatus seals an answer to an order, shortened if it would not fit a relayed message.
 func SealOrderStatus(m *lofamov1.Message, signer servicenet.Signer) ([]byte, error) {
 	if st := m.GetPeerStatus(); st != nil {
 		return SealPeers(st, signer)
@@ -89,8 +89,8 @@ func SealOrderStatus(m *lofamov1.Message, signer servicenet.Signer) ([]byte, err
 	return servicenet.Seal(m, signer)
 }
 
-// SealPeers seals a status. Where names and addresses are so long that it could not be relayed, the addresses of configured peers are left
-// out: they are needed only where a neighbour has never said where its end is.
+// SealPeers seals a status. If long names and addresses make it too long to relay, it omits the addresses of
+// configured peers: they matter only if a neighbour has never announced the address of its end.
 func SealPeers(st *lofamov1.PeerStatus, signer servicenet.Signer) ([]byte, error) {
 	msg := &lofamov1.Message{Body: &lofamov1.Message_PeerStatus{PeerStatus: st}}
 	b, err := servicenet.Seal(msg, signer)
@@ -103,7 +103,7 @@ func SealPeers(st *lofamov1.PeerStatus, signer servicenet.Signer) ([]byte, error
 	return servicenet.Seal(msg, signer)
 }
 
-// PeersSeen is how the host half knows the file of the DNP half: it reads it when it is another.
+// PeersSeen identifies a version of the DNP half's peers file: the host half reads the file when it has changed.
 type PeersSeen struct {
 	at   time.Time
 	size int64

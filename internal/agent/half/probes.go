@@ -20,11 +20,10 @@ import (
 // This file takes the self-test's probes through the modules inside a half: the report path, bulk transfer, and the register path. It returns the
 // results; pkg/selftest judges them.
 
-// perDetail is how many bytes of a probe the detail of one observation carries.
+// perDetail is the number of a probe's bytes that the detail of one observation carries.
 const perDetail = fault.MaxDetail / 2
 
-// ProbeReport makes reports of a probe, seals them as all reports are, and opens what comes of that as a supervisor
-// does.
+// ProbeReport makes reports from a probe, seals them like all reports, and opens the result as a supervisor does.
 func ProbeReport(self fault.Origin, data []byte, s servicenet.Signer, v servicenet.Verifier) ([]byte, error) {
 	r := fault.Report{ID: fault.ReportID{Origin: self, Epoch: 1, Seq: 1}}
 	all := fault.Components()
@@ -57,8 +56,8 @@ func ProbeReport(self fault.Origin, data []byte, s servicenet.Signer, v servicen
 	return back, nil
 }
 
-// ProbeBulk takes a probe for a large object: it is cut into chunks, which are sealed and opened, put together again
-// and summed.
+// ProbeBulk takes a probe through the steps of a large object: it is cut into chunks, which are sealed, opened,
+// reassembled and summed.
 func ProbeBulk(self fault.Origin, data []byte) ([]byte, error) {
 	const target = "self-test"
 	mine, err := ecdh.X25519().GenerateKey(rand.Reader)
@@ -101,8 +100,8 @@ func ProbeBulk(self fault.Origin, data []byte) ([]byte, error) {
 	return back, nil
 }
 
-// ProbeRegister stores a probe word by word in the half's test word, and reads each back: some microseconds. data is what is
-// stored for the probe.
+// ProbeRegister stores a probe word by word in the half's test word, and reads each word back. It takes some
+// microseconds. data holds the bytes to store.
 func ProbeRegister(f *regfile.File, p selftest.Probe, data []byte) selftest.Event {
 	began := time.Now()
 	back := make([]byte, 0, len(data))
@@ -114,7 +113,7 @@ func ProbeRegister(f *regfile.File, p selftest.Probe, data []byte) selftest.Even
 			return selftest.Refused{Module: p.Module, ID: p.ID, Why: err.Error()}
 		}
 		if err != nil {
-			return selftest.Void{Module: p.Module, ID: p.ID} // there is no page: that is told elsewhere
+			return selftest.Void{Module: p.Module, ID: p.ID} // no register page: reported elsewhere
 		}
 		back = binary.BigEndian.AppendUint32(back, v)
 	}

@@ -17,7 +17,7 @@ const cluster = "test"
 
 var self = fault.Origin{Node: "n0-0-0", Half: fault.HalfHost}
 
-// modules are what a probe goes through, made once.
+// modules returns the path of a probe through each module, made once.
 func modules(tb testing.TB) map[string]func([]byte) ([]byte, error) {
 	tb.Helper()
 	dir := tb.TempDir()
@@ -56,7 +56,7 @@ func modules(tb testing.TB) map[string]func([]byte) ([]byte, error) {
 	}
 }
 
-// What goes in comes out, of every size that the tests use and in every pattern.
+// Probes of every pattern, and of every size that the tests use, come back unchanged.
 func TestProbesComeThrough(t *testing.T) {
 	for name, through := range modules(t) {
 		for _, size := range []int{16, 64, 100, 400} {
@@ -76,7 +76,7 @@ func TestProbesComeThrough(t *testing.T) {
 	}
 }
 
-// Without a page there is nothing to test.
+// Without a page the test of the register is void.
 func TestNoPageIsNoFault(t *testing.T) {
 	page, err := regfile.Open(filepath.Join(t.TempDir(), "registers"), self.Half)
 	if err != nil {
@@ -90,7 +90,7 @@ func TestNoPageIsNoFault(t *testing.T) {
 	}
 }
 
-// What a test costs: all but the register's is done without the half's mutex.
+// The cost of a test. All tests but the register's run without the half's mutex.
 func BenchmarkProbes(b *testing.B) {
 	probe := bytes.Repeat([]byte{0x5a}, 400)
 	for name, through := range modules(b) {

@@ -16,8 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Scheduling says how a half asks the kernel to be run. A half that does not run in time is taken
-// for dead.
+// Scheduling selects a half's scheduling class. Watchdogs report a half dead that does not run in time.
 type Scheduling string
 
 // The choices.
@@ -35,13 +34,13 @@ func ParseScheduling(s string) (Scheduling, error) {
 	return "", fmt.Errorf("scheduling: given %q: want auto, prompt or default", s)
 }
 
-// memoryLimit makes the garbage collector keep a half small. It is a soft limit, in bytes, far above
-// what a half uses.
+// memoryLimit makes the garbage collector keep a half small. It is a soft limit, in bytes, far above a half's usual
+// consumption.
 const memoryLimit = 40 << 20
 
-// TuneProcess fits the process to a half: a small heap, one thread of Go, and a scheduling class. It
-// comes before anything else, for it may replace the process by itself (beRealtime). Memory is not
-// locked: that costs a Go process some 75 MB; the register file locks its own pages.
+// TuneProcess adapts the process to a half: a small heap, one thread of Go, and a scheduling class. It must run
+// first, because it may replace the process by itself (beRealtime). It does not lock memory: that costs a Go process
+// some 75 MB; the register file locks its own pages.
 func TuneProcess(s Scheduling, log *slog.Logger) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(50)
@@ -56,8 +55,8 @@ func TuneProcess(s Scheduling, log *slog.Logger) {
 		}
 		log.Info("no real-time scheduling: a loaded machine may delay this half", "err", err)
 	}
-	// Two or more would wake one another's threads for every packet: measured, a third of the DNP
-	// half's cost. What blocks in the kernel gets a thread of its own regardless.
+	// Two or more would wake one another's threads for every packet: measured, a third of the DNP half's cost. Calls
+	// that block in the kernel get a thread of their own regardless.
 	if os.Getenv(goThreads) == "" {
 		runtime.GOMAXPROCS(1)
 	}
@@ -83,23 +82,26 @@ func OutliveDaemon(environ []string) error {
 // Bounds of a real-time half. Priority 1 is the lowest; the kernel keeps 5 % of the time for others.
 const (
 	realtimePriority = 1
-	// realtimeLimit is how long a thread may run without ever blocking before the kernel kills the
-	// half, in microseconds: a half that spins must not take the machine with it. Its longest work is
-	// some tens of milliseconds.
+	// realtimeLimit is how long a thread may run without ever blocking before the kernel kills the half, in
+	// microseconds: a spinning half must not stop the machine. Its longest work takes some tens of
+	// milliseconds.
 	realtimeLimit = 1_000_000
 )
 
 // goThreads is the environment's variable for the number of threads that run Go at once.
 const goThreads = "GOMAXPROCS"
 
-// beRealtime puts the process under SCHED_FIFO, or returns why not. All threads must be of that class
-// from the first: in a process of two classes a real-time thread of the Go runtime was seen to spin for
-// ever for an ordinary one that it kept from running. So it sets the class of one thread and executes
-// the program anew on it; every thread then inherits the class. Of one class, a second thread of Go must
-// not be there either, not even while packages initialise: the runtime's background sweeper was seen to
-// spin, and never to yield, for a sweeping thread that waited for the same core (runtime.bgsweep). So the
-// new program begins with one, whatever the environment asked for. On success beRealtime returns only in
-// the new program, which finds itself so; what the new program starts inherits no number of threads.
+// beRealtime puts the process under SCHED_FIFO, or returns why not.
+//
+// All threads must be of that class from the start. In a process with two classes, a real-time thread of the Go
+// runtime was seen to spin for ever for an ordinary thread that it kept from running. So beRealtime sets the class of
+// one thread and executes the program again on it; every thread then inherits the class.
+//
+// Even in a single class there must be only one Go thread, also while packages initialise. The runtime's background
+// sweeper was seen to spin, and never to yield, for a sweeping thread that waited for the same core
+// (runtime.bgsweep). So the new program begins with one thread, regardless of the environment. On success beRealtime
+// returns only in the new program, which detects its class. Children of the new program do not inherit the number of
+// threads.
 func beRealtime() error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -107,7 +109,7 @@ func beRealtime() error {
 	if err != nil {
 		return fmt.Errorf("get scheduling class: %w", err)
 	}
-	realtime := attr.Policy == unix.SCHED_FIFO // as who started it may have wished, too
+	realtime := attr.Policy == unix.SCHED_FIFO // perhaps set by its parent
 	if realtime && os.Getenv(goThreads) == "1" {
 		return os.Unsetenv(goThreads)
 	}
@@ -123,7 +125,7 @@ func beRealtime() error {
 	return errors.Join(fmt.Errorf("execute this program anew: %w", err), unix.SchedSetAttr(0, &ordinary, 0))
 }
 
-// MakeRealtime puts one thread, and with it all that it makes later, under SCHED_FIFO. 0 is the calling thread.
+// MakeRealtime puts one thread, and all threads that it creates later, under SCHED_FIFO. 0 is the calling thread.
 func MakeRealtime(tid int) error {
 	limit := unix.Rlimit{Cur: realtimeLimit, Max: realtimeLimit}
 	if err := unix.Prlimit(tid, unix.RLIMIT_RTTIME, &limit, nil); err != nil {
@@ -136,9 +138,9 @@ func MakeRealtime(tid int) error {
 	return nil
 }
 
-// slice is what a half asks for at a time. The kernel's scheduler (EEVDF, with slices by task from
-// Linux 6.12 on) runs who asks for little the sooner; older kernels ignore it. It gives nobody a
-// larger share and needs no privilege.
+// slice is a half's requested time slice. The kernel's scheduler (EEVDF, with slices by task from Linux 6.12 on) runs
+// tasks with short slices sooner; older kernels ignore the request. It gives a task no larger share and needs no
+// privilege.
 const slice = 100 * time.Microsecond
 
 // SetSlice sets the slice of all threads; those made later inherit it.

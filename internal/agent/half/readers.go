@@ -9,12 +9,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// stuckLooks is after how many looks in a row, one a second, a reader is stuck that has been at the same message.
-// Looks are counted and not time: of a machine that stood still nobody is accused.
+// stuckLooks is the number of successive looks, one a second, after which a reader counts as stuck at one message. It
+// counts looks instead of time, so that a paused machine does not make a reader suspect.
 const stuckLooks = 3
 
-// reader takes what comes from outside. The half's watchdog word says nothing of it: one that hangs without the half's mutex would be
-// missed by its senders alone.
+// reader tracks a goroutine that receives messages. The half's watchdog word does not cover it: if the reader hangs
+// without the half's mutex, only its senders notice.
 type reader struct {
 	count atomic.Uint64 // odd while it is at a message
 
@@ -22,11 +22,11 @@ type reader struct {
 	looks int    // at the same message
 }
 
-// Begin and end stand around the handling of a message.
+// Begin and End enclose the handling of a message.
 func (r *reader) Begin() { r.count.Add(1) }
 func (r *reader) End()   { r.count.Add(1) }
 
-// look says whether the reader is stuck.
+// look reports whether the reader is stuck.
 func (r *reader) look() bool {
 	n := r.count.Load()
 	if n%2 == 0 || n != r.last {
@@ -37,13 +37,13 @@ func (r *reader) look() bool {
 	return r.looks >= stuckLooks
 }
 
-// Readers are those of a half: of its mailbox, and of its links (DNP) or service interfaces (host).
+// Readers holds the readers of a half: of its mailbox, and of its links (DNP) or service interfaces (host).
 type Readers struct {
 	Mail reader
 	Ways [max(grid.NumDirections, servicenet.MaxInterfaces)]reader
 }
 
-// Stuck takes a look, under the half's mutex, and names those that are stuck.
+// Stuck checks all readers, under the half's mutex, and returns the names of those that are stuck.
 func (rs *Readers) Stuck() string {
 	var names []string
 	if rs.Mail.look() {

@@ -13,8 +13,8 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 )
 
-// Registers is how a half reads and writes its register page, without the half: the injection campaign runs the
-// machines around it in virtual time. See page.
+// Registers gives access to a half's register page without the half: the injection campaign runs the machines around
+// it in virtual time. See Page.
 type Registers struct{ p *Page }
 
 // OpenRegisters opens the page for a half with an epoch.
@@ -27,7 +27,7 @@ func OpenRegisters(path string, half fault.Half, epoch fault.Epoch, log *slog.Lo
 	return &Registers{p}, nil
 }
 
-// Maintain looks after the file once a second, and says whether everything must be written again.
+// Maintain checks the file once a second, and reports whether everything must be written again.
 func (r *Registers) Maintain(now time.Time) (fresh bool) { return r.p.Maintain(now) }
 
 // ReadDNP is the host half's reading of the page.
@@ -38,16 +38,16 @@ func (r *Registers) ReadDNP(now time.Time, take bool, links []grid.Direction) ho
 // ReadHost is the DNP half's.
 func (r *Registers) ReadHost(now time.Time, take bool) dnpcore.Host { return r.p.ReadHost(now, take) }
 
-// WriteDNP is what the DNP half writes after a step.
+// WriteDNP writes the DNP half's registers after a step.
 func (r *Registers) WriteDNP(now time.Time, out *dnpcore.Output) { r.p.WriteDNP(now, out) }
 
-// WriteHost is what the host half does.
+// WriteHost writes the host half's word.
 func (r *Registers) WriteHost(now time.Time, w watchdog.HostWord) { r.p.WriteHost(now, w) }
 
 // File is the file that is mapped now.
 func (r *Registers) File() *regfile.File { return r.p.File }
 
-// Broken says whether the half calls its page broken.
+// Broken reports whether the half calls its page broken.
 func (r *Registers) Broken() bool { return r.p.broken.On }
 
 // Close gives the page back.

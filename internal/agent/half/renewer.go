@@ -60,7 +60,7 @@ func (r *Renewer) Keep() {
 	}
 }
 
-// errExpired tells the operator what to do.
+// errExpired is the error for the operator once the certificate has expired.
 var errExpired = errors.New("the certificate has ended: supervisors and neighbours refuse this half, and nothing renews it: put a new certificate and key into its files")
 
 // Tick sends requests, announcements and warnings when they are due. The caller calls it once a second.
@@ -182,7 +182,8 @@ type Handover struct {
 // NewHandover returns the handover at path. An envelope that is there already counts as seen.
 func NewHandover(path string, v *pki.Verifier) Handover { return Handover{watch(path), v} }
 
-// Next opens the envelope that has appeared since the call before. Without a new one it returns neither a message nor an error.
+// Next opens the envelope that has appeared since the previous call. Without a new one it returns neither a message
+// nor an error.
 func (h *Handover) Next() (servicenet.Opened, error) {
 	if !h.changed() {
 		return servicenet.Opened{}, nil

@@ -21,19 +21,19 @@ const (
 	mailEcho byte = 2 // a probe of the receiver's, sent back
 )
 
-// Prober carries the probes that take their time, those of the report path (two signatures) and of bulk, beside the
-// half and without its mutex. What becomes of them comes back as an event.
+// Prober carries the slow probes, those of the report path (two signatures) and of bulk, beside the half and without
+// its mutex. Their results come back as events.
 type Prober struct {
 	c       *Common
-	waiting chan selftest.Probe // a test of both modules; what has no room was not tested
+	waiting chan selftest.Probe // room for one test of both modules; a probe that finds no room counts as not tested
 	Seam    *Seam
 }
 
-// Seam lets tests put themselves between a half and its modules. There is none in a running program.
+// Seam lets tests intercept the traffic between a half and its modules. A running program has none.
 type Seam struct {
-	// instead says what a module gets instead of a probe, and after how long.
+	// Instead returns the data that a module gets in place of a probe, and after which delay.
 	Instead func(of fault.Origin, m selftest.Module, data []byte) ([][]byte, time.Duration)
-	// began is told how the results of a half are had that begins.
+	// Began receives the new half's self-test results.
 	Began func(of fault.Origin, results func() []selftest.Result)
 }
 
@@ -52,7 +52,7 @@ func (c *Common) SelfTest() selftestconfig.Config {
 	}
 	of, h := GivenHealth()
 	daemon := of == c.Half
-	if c.Copy.File.Cold() == "" { // it goes on where an earlier life was
+	if c.Copy.File.Cold() == "" { // it resumes from an earlier incarnation
 		cfg.Kept = c.Copy.File.Baselines()
 		// A daemon tells which starts follow a failure. Without a daemon, any start may follow one.
 		cfg.Prove = !daemon
@@ -66,15 +66,16 @@ func (c *Common) SelfTest() selftestconfig.Config {
 	return cfg
 }
 
-// recovers reports whether a start, of which its daemon says r, ends a failure. A recovery that served already belongs to an earlier start.
+// recovers reports whether a start, with the daemon's status r, ends a failure. A recovery that served already
+// belongs to an earlier start.
 func recovers(r *lofamov1.RecoveryStatus) bool { return r.GetAgeNs() > 0 && r.GetServingUs() == 0 }
 
-// SaveTests keeps what the self-test has to have after a restart.
+// SaveTests stores the self-test's baselines for after a restart.
 func (c *Common) SaveTests(baselines []byte) {
 	c.Copy.Note(c.Log, c.Copy.File.StoreBaselines(baselines))
 }
 
-// Take takes a probe, and says whether there is room for it.
+// Take accepts a probe, and reports whether there was room.
 func (p *Prober) Take(probe selftest.Probe) bool {
 	select {
 	case p.waiting <- probe:
@@ -107,7 +108,7 @@ func (p *Prober) Run(ctx context.Context, tell func(selftest.Event)) {
 	}
 }
 
-// Instead is what a module gets for a probe, and when: the probe now, but in tests.
+// Instead returns a module's data for a probe, and its delay: the probe at once, except in tests.
 func (p *Prober) Instead(m selftest.Module, data []byte) ([][]byte, time.Duration) {
 	if p.Seam == nil {
 		return [][]byte{data}, 0
@@ -115,7 +116,7 @@ func (p *Prober) Instead(m selftest.Module, data []byte) ([][]byte, time.Duratio
 	return p.Seam.Instead(p.c.Origin(), m, data)
 }
 
-// Each gives to a module what it gets for a probe, in tests perhaps later.
+// Each gives a module its data for a probe, in tests perhaps later.
 func (p *Prober) Each(m selftest.Module, data []byte, give func([]byte)) {
 	instead, after := p.Instead(m, data)
 	for _, b := range instead {
@@ -127,7 +128,7 @@ func (p *Prober) Each(m selftest.Module, data []byte, give func([]byte)) {
 	}
 }
 
-// carry takes a probe through a module, and returns what comes out of it.
+// carry takes a probe through a module, and returns the module's output.
 func (p *Prober) carry(k selftest.Kind, data []byte) ([]byte, error) {
 	if k == selftest.Bulk {
 		return ProbeBulk(p.c.Origin(), data)
@@ -135,7 +136,7 @@ func (p *Prober) carry(k selftest.Kind, data []byte) ([]byte, error) {
 	return ProbeReport(p.c.Origin(), data, p.c.Signer, p.c.Verifier)
 }
 
-// sendTestMail puts a test message into the mailbox, once there is room for it.
+// sendTestMail puts a test message into the mailbox, once there is room.
 func sendTestMail(box *mailbox.Box, echo bool, data []byte) {
 	what := mailAsks
 	if echo {
@@ -152,7 +153,7 @@ func ProbeMail(m mailbox.Message) (echo bool, data []byte) {
 	return m.Payload[0] == mailEcho, m.Payload[1:]
 }
 
-// ProbeMark begins a probe on the rails of the service network. No envelope begins so, and no chunk.
+// ProbeMark is the prefix of a probe on the rails of the service network. Envelopes and chunks begin otherwise.
 var ProbeMark = [...]byte{0, 'L', 'F', 'T'}
 
 // Mail puts a test message into the mailbox.
@@ -175,10 +176,10 @@ func Loopback(local netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(netip.IPv6Loopback(), local.Port())
 }
 
-// seamOf is what tests put between a half and its modules.
+// seamOf returns the tests' seam between a half and its modules.
 func seamOf(ctx context.Context) *Seam { s, _ := ctx.Value(SeamKey{}).(*Seam); return s }
 
-// Begin tells a test that the half begins.
+// Begin informs a test that the half begins.
 func (p *Prober) Begin(results func() []selftest.Result) {
 	if p.Seam != nil {
 		p.Seam.Began(p.c.Origin(), results)

@@ -21,23 +21,23 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/selftestconfig"
 )
 
-// How a half fares is known in three places: the daemon counts its restarts and tells both halves (mailbox.Recovery, and
-// the environment of a half that starts), the half itself knows how it went on and what its self-tests found, and tells
-// the other one (mailbox.Health). Each half's machine says all of it with its digests.
+// Three processes know a half's health. The daemon counts its restarts and tells both halves (mailbox.Recovery, and
+// the environment of a half that starts). The half itself knows how it resumed and the results of its self-tests, and
+// tells the other half (mailbox.Health). Each half's machine sends all of these with its digests.
 
-// Status is what a half itself says of how it fares. It is under the half's mutex.
+// Status is a half's report of its own health. The half's mutex guards it.
 type Status struct {
 	// results are those of the self-tests; nil: there are none.
 	Results func(now time.Time) []selftest.Result
-	// resumption says how the half went on when it was started, and cold why it could not.
+	// resumption is how the half resumed when it started, and Cold why it could not.
 	resumption lofamov1.Resumption
 	Cold       string
 
-	told   uint64 // words of what was last told
+	told   uint64 // hash of the last report
 	tellAt time.Time
 }
 
-// own is what the half says of itself. Of its restarts it knows nothing.
+// own returns the half's report of itself. It does not cover restarts, which only the daemon knows.
 func (f *Status) own(now time.Time) *lofamov1.HalfHealth {
 	h := &lofamov1.HalfHealth{}
 	if f.resumption != lofamov1.Resumption_RESUMPTION_UNSPECIFIED {
@@ -49,7 +49,7 @@ func (f *Status) own(now time.Time) *lofamov1.HalfHealth {
 	return h
 }
 
-// WentOn takes how the half went on when it was started: from its copy, or not, and why.
+// WentOn records how the half started: resumed from its copy, or cold for the given reason.
 func (f *Status) WentOn(cold string) {
 	f.resumption, f.Cold = lofamov1.Resumption_RESUMED, health.Text(cold)
 	if cold != "" {
@@ -57,8 +57,8 @@ func (f *Status) WentOn(cold string) {
 	}
 }
 
-// Look returns what the half says of itself, and whether the other half is to be told now: when it says something new,
-// and every health.TellEvery.
+// Look returns the half's report of itself, and whether to send it to the other half now: when it has changed, and
+// every health.TellEvery.
 func (f *Status) Look(now time.Time) (h *lofamov1.HalfHealth, tell bool) {
 	h = f.own(now)
 	if h.GetRecovery() == nil && len(h.GetTests()) == 0 {
@@ -71,7 +71,7 @@ func (f *Status) Look(now time.Time) (h *lofamov1.HalfHealth, tell bool) {
 	return h, tell
 }
 
-// TellOther tells the other half, where it is there and has room. What is lost is told again.
+// TellOther sends the report to the other half, if that is there and has room. A later report replaces a lost one.
 func TellOther(box *mailbox.Box, h *lofamov1.HalfHealth) {
 	if b, err := proto.Marshal(h); err == nil && len(b) <= mailbox.MaxPayload {
 		_ = box.SendSpare(mailbox.Message{Type: mailbox.Health, Payload: b})
@@ -81,7 +81,7 @@ func TellOther(box *mailbox.Box, h *lofamov1.HalfHealth) {
 // Validity is when a certificate begins and ends, in seconds since 1970.
 type Validity struct{ Begins, Ends int64 }
 
-// HeardHealth reads what the daemon or the other half says; nil: nothing that could be understood.
+// HeardHealth decodes a health message from the daemon or the other half; nil if it is invalid.
 func HeardHealth(m mailbox.Message, other fault.Half) (fault.Half, *lofamov1.HalfHealth) {
 	if m.Type == mailbox.Recovery {
 		return ofRecord(m.Payload)
@@ -102,12 +102,12 @@ func ofRecord(b []byte) (fault.Half, *lofamov1.HalfHealth) {
 	return r.Half, &lofamov1.HalfHealth{Recovery: health.Recovery(r, Monotonic())}
 }
 
-// GivenHealth is what the daemon that started this half knew of it.
+// GivenHealth returns the daemon's record of this half from the time it started it.
 func GivenHealth() (fault.Half, *lofamov1.HalfHealth) {
 	return ofRecord([]byte(os.Getenv(RecoveryEnv)))
 }
 
-// TellManager tells the service manager of a half that is a service of its own how it fares.
+// TellManager reports the half's health to the service manager, if the half is a service of its own.
 func (c *Common) TellManager(other watchdog.Verdict, m *selftest.Machine) {
 	if c.Manager == nil {
 		return
@@ -129,8 +129,9 @@ func (c *Common) NoteProven(p *Page, proving bool) {
 	}
 }
 
-// NoteWrong tells the daemon when the self-test fails in what is this half's own alone, whatever others do, or a reader of its own is stuck: then a restart is
-// likely to help. What is late only is not ended for it.
+// NoteWrong tells the daemon when a restart is likely to help. That is the case if the self-test fails in a module of
+// this half alone, whatever others do, or if one of its readers is stuck. A module that is only late is no reason to
+// end the half.
 func (c *Common) NoteWrong(p *Page, stuck string, results []selftest.Result) {
 	what := stuck
 	for i := range results {

@@ -15,7 +15,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 )
 
-// A half tells the other one what is new at once, and what is not once in a while.
+// A half reports changes to the other half at once, and repeats unchanged health now and then.
 func TestFaresAreTold(t *testing.T) {
 	now := time.Unix(1000, 0)
 	var f Status
@@ -46,7 +46,7 @@ func TestFaresAreTold(t *testing.T) {
 	}
 }
 
-// What the daemon and the other half say is understood; what is no word of theirs is left.
+// HeardHealth decodes messages of the daemon and the other half, and ignores invalid ones.
 func TestHeard(t *testing.T) {
 	rec, err := recovery.Record{Half: fault.HalfDNP, State: recovery.GivenUp, Total: 3, Reason: "spent"}.Encode()
 	if err != nil {

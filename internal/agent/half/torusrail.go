@@ -24,7 +24,7 @@ func AppendMail(dst []byte, sent int64, m relay.Message) ([]byte, error) {
 	return m.Append(binary.BigEndian.AppendUint64(dst, uint64(sent)))
 }
 
-// ReadMail reads a message, and how long it lay in the mailbox: long, when this half was stopped. Its
+// ReadMail reads a message, and how long it lay in the mailbox. That time is long if this half was stopped. Its
 // Envelope is a part of b.
 func ReadMail(b []byte, now int64) (relay.Message, time.Duration, error) {
 	if len(b) < stampSize {
@@ -35,8 +35,8 @@ func ReadMail(b []byte, now int64) (relay.Message, time.Duration, error) {
 	return m, min(max(held, 0), relay.MaxHeld), err
 }
 
-// TorusRail is the torus rail: a servicenet.Rail. The box stays its owner's, who closes it. What it takes
-// no more, it counts (mailbox.Stats).
+// TorusRail is the torus rail: a servicenet.Rail. The box belongs to its owner, who closes it. The box counts refused
+// messages (mailbox.Stats).
 type TorusRail struct {
 	box   *mailbox.Box
 	limit uint8
@@ -55,7 +55,7 @@ func NewTorusRail(box *mailbox.Box, limit uint8) *TorusRail {
 // wraps mailbox.ErrAbsent.
 func (r *TorusRail) Send(_ string, b []byte) error { return r.Post(b, false) }
 
-// Post is Send for what a drain of the torus may hold, or may not (seed 003 §4.5.3).
+// Post is Send with a flag: whether a drain of the torus may hold the message (seed 003 §4.5.3).
 func (r *TorusRail) Post(b []byte, mayWait bool) error {
 	switch {
 	case len(b) == 0:

@@ -73,7 +73,7 @@ func TestWithoutADNPHalf(t *testing.T) {
 	}
 }
 
-// A message that lay in the mailbox while this half was stopped says so.
+// A message that lay in the mailbox while this half was stopped carries that time.
 func TestMailTellsHowLongItLay(t *testing.T) {
 	m := relay.Message{Kind: relay.Up, Limit: 9, Hops: []relay.Hop{{Half: fault.HalfDNP}}, Envelope: []byte("report")}
 	sent := int64(5 * time.Second)

@@ -35,7 +35,7 @@ type trust struct {
 	Version atomic.Uint64 // of the list in force
 }
 
-// watchedFile is a file that somebody else replaces. One goroutine uses it.
+// watchedFile is a file that another process replaces. One goroutine uses it.
 type watchedFile struct {
 	Path string
 	seen fileState

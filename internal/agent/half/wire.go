@@ -21,8 +21,9 @@ func SealAnswer(nonce []byte, who fault.Origin, e fault.Epoch, s servicenet.Sign
 	}}}, s)
 }
 
-// SendMail passes an envelope to the other half, and says when that is dead or does not empty its mailbox: then the message
-// is lost, and its origin sends it again, unless somebody holds it. Messages back leave room for all others.
+// SendMail passes an envelope to the other half. It returns an error when that is dead or does not empty its mailbox.
+// The message is then lost, and its origin retransmits it, unless the caller keeps it. Messages back leave room for
+// all others.
 func SendMail(box *mailbox.Box, m relay.Message, log *slog.Logger) error {
 	b, err := AppendMail(nil, Monotonic(), m)
 	if err == nil {
@@ -40,9 +41,9 @@ func SendMail(box *mailbox.Box, m relay.Message, log *slog.Logger) error {
 	return err
 }
 
-// What a service interface and the gossip read in a second at most, whoever sends it: many times what
-// supervisors and members do, and of one core a fifth. A half under SCHED_FIFO that is kept reading is
-// late for its watchdogs, and then killed by its limit.
+// The most datagrams a second that a service interface and the gossip read, from any sender: many times the rate of
+// supervisors and members, and a fifth of one core. A half under SCHED_FIFO that is kept reading would be late for
+// its watchdogs, and then be killed by its limit.
 const (
 	MaxDatagrams = 2000
 	MaxGossip    = 500

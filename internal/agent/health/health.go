@@ -1,6 +1,5 @@
-// Package health holds what a half knows of how the halves of its node fare: what their daemon says of its recoveries,
-// and what their self-tests found. It turns that into what goes with the half's digests, with ages as of then. It judges
-// nothing.
+// Package health holds a half's knowledge of the health of its node's halves: the daemon's records of recoveries, and
+// the results of self-tests. It prepares them for the half's digests, with ages as of then. It judges nothing.
 package health
 
 import (
@@ -14,18 +13,18 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// TellEvery is how often what has not changed is said again by mailbox, by the daemon and by the halves.
+// TellEvery is the interval at which the daemon and the halves repeat unchanged health by mailbox.
 const TellEvery = 5 * time.Second
 
-// testsFor is how long what the self-tests found is told on where nothing newer comes: the half is dead, or stopped.
+// testsFor is how long self-test results count without newer ones: the half is then dead, or stopped.
 const testsFor = 3 * TellEvery
 
-// Keeper holds the newest word of each half. The zero value knows nothing.
+// Keeper holds the newest health of each half. The zero value is empty.
 type Keeper struct {
 	halves [2]half
 }
 
-// half is what is known of one.
+// half is the health of one half.
 type half struct {
 	recovery   *lofamov1.RecoveryStatus
 	recoveryAt time.Time
@@ -33,9 +32,9 @@ type half struct {
 	testsAt    time.Time
 }
 
-// Set takes what is said of a half, in part: no recovery and no tests stand for nothing new, and a recovery of no state
-// says only how the half went on when it was started, which the daemon does not know. h is not changed any more; nil:
-// nothing is known any more.
+// Set merges a partial report of a half. An absent recovery or absent tests mean no change. A recovery without a
+// state only tells how the half resumed when it started, which the daemon does not know. The caller must not change h
+// afterwards. nil makes the half unknown.
 func (k *Keeper) Set(now time.Time, of fault.Half, h *lofamov1.HalfHealth) {
 	if !of.Valid() {
 		return
@@ -63,7 +62,7 @@ func (s *half) setRecovery(now time.Time, r *lofamov1.RecoveryStatus) {
 		s.recovery.Resumption, s.recovery.Cold = r.GetResumption(), r.GetCold()
 	default:
 		s.recovery, s.recoveryAt = r, now
-		// Of the process before nothing holds.
+		// The resumption of a previous process does not carry over.
 		if r.GetResumption() == lofamov1.Resumption_RESUMPTION_UNSPECIFIED && r.GetRestarts() == old.GetRestarts() {
 			s.recovery = proto.CloneOf(r)
 			s.recovery.Resumption, s.recovery.Cold = old.GetResumption(), old.GetCold()
@@ -71,7 +70,7 @@ func (s *half) setRecovery(now time.Time, r *lofamov1.RecoveryStatus) {
 	}
 }
 
-// As returns what is known, with ages as of now.
+// As returns the known health, with ages as of now.
 func (k *Keeper) As(now time.Time) servicenet.Health {
 	return servicenet.Health{Host: k.halves[0].as(now), DNP: k.halves[1].as(now)}
 }
@@ -110,7 +109,7 @@ func OlderTest(t *lofamov1.SelfTest, by time.Duration) {
 	t.AgeMs = uint32(min(int64(t.GetAgeMs())+max(0, by).Milliseconds(), math.MaxUint32))
 }
 
-// GivenUp says why a half is left to people, in words; empty: it is not.
+// GivenUp returns in words why the daemon gave up a half; empty: it did not.
 func GivenUp(h *lofamov1.HalfHealth) string {
 	r := h.GetRecovery()
 	switch {

@@ -13,8 +13,7 @@ import (
 
 var start = time.Unix(1000, 0)
 
-// Ages go on while nothing new is said, and tests of which nothing newer comes are not told for ever. What was
-// given is not changed.
+// Ages grow without new reports, and test results expire without newer ones. The given report is not modified.
 func TestAgesAreCountedOn(t *testing.T) {
 	given := &lofamov1.HalfHealth{
 		Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RESTARTING, Restarts: 1, AgeNs: uint64(time.Second), UntilMs: 1500},
@@ -56,8 +55,8 @@ func TestAgesAreCountedOn(t *testing.T) {
 	}
 }
 
-// The daemon knows of restarts, the half of how it went on; neither undoes what the other said, but a new process has
-// not gone on as the one before.
+// The daemon knows of restarts, the half knows how it resumed. Neither report undoes the other, but a new process has
+// not resumed like the one before.
 func TestWordsOfDaemonAndHalf(t *testing.T) {
 	var k Keeper
 	daemon := func(restarts uint32) {

@@ -14,7 +14,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 )
 
-// Recovery turns a daemon's record into what is said of it. mono is CLOCK_MONOTONIC now, in ns.
+// Recovery turns a daemon's record into a recovery status. mono is CLOCK_MONOTONIC now, in ns.
 func Recovery(r recovery.Record, mono int64) *lofamov1.RecoveryStatus {
 	out := &lofamov1.RecoveryStatus{
 		State: lofamov1.RecoveryState(r.State), Restarts: uint32(min(r.Total,
@@ -66,7 +66,7 @@ func Number(m selftest.Module) uint32 {
 	}
 }
 
-// Tests turns the results of the modules that were tested at least once into what is said of them.
+// Tests turns the results of modules that were tested at least once into statuses.
 func Tests(results []selftest.Result) []*lofamov1.SelfTest {
 	out := make([]*lofamov1.SelfTest, 0, len(results))
 	for i := range results {
@@ -93,7 +93,7 @@ func state(r *selftest.Result) lofamov1.TestState {
 	return lofamov1.TestState_PASSED
 }
 
-// Text cuts what people will read to what may be sent: UTF-8 without control characters.
+// Text cuts text for people to the permitted length and characters: UTF-8 without control characters.
 func Text(s string) string {
 	return fault.Cut(strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

@@ -14,14 +14,15 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 )
 
-// toAct passes on what a supervisor has the node do. Of this half's own is alone to tell jobs: it has the signed word that all others verify.
+// toAct passes a supervisor's order to the action runner of this node. The host half alone informs jobs, because it
+// holds the signed order that all other nodes verify.
 func (h *hostHalf) toAct(a hostcore.Act) {
 	h.acting.Take(half.ActionRequest{
 		Order: a.Order,
 		Made: func(ctx context.Context) actions.Result {
 			links, err := h.local.Announce(ctx, a.Order, a.By(), a.Envelope)
 			switch {
-			case status.Code(err) == codes.Unavailable: // perhaps the DNP half has told others
+			case status.Code(err) == codes.Unavailable: // perhaps the DNP half has informed others
 				return actions.Result{State: actions.NotKnown, Detail: status.Convert(err).Message()}
 			case err != nil:
 				return actions.Result{State: actions.Unchanged, Detail: status.Convert(err).Message()}

@@ -18,15 +18,15 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/relay"
 )
 
-// hostBulk is what the host half does about large objects: it serves its own, and is the gateway by which
-// those of others leave the torus. Nothing of it takes the half's mutex but the making of two parts.
+// hostBulk is the host half's part in transfers of large objects. It serves its own objects, and it is the gateway by
+// which other nodes' objects leave the torus. Only the making of two parts takes the half's mutex.
 type hostBulk struct {
 	h       *hostHalf
 	server  *bundle.Server
 	history *bundle.History
 
 	mu    sync.Mutex
-	used  time.Time        // when the machine was last told so
+	used  time.Time        // when the machine last learned of use
 	heard map[string]uint8 // by supervisor: the service interface by which its last message came
 }
 
@@ -44,8 +44,8 @@ func newHostBulk(h *hostHalf, now time.Time) (*hostBulk, error) {
 	return b, err
 }
 
-// take looks at a verified message: where its sender was heard, and whether it is for the server here or
-// that of the DNP half.
+// take handles a verified message. It records the sender's address and passes the message to the server of this half
+// or of the DNP half.
 func (b *hostBulk) take(o servicenet.Opened, path fault.Path, k uint8) {
 	if path == fault.PathDirect && o.Role == servicenet.RoleSupervisor {
 		b.mu.Lock()
@@ -82,7 +82,7 @@ func (b *hostBulk) Chunk(to bulk.Route, supervisor string, packet []byte) {
 	b.send(to, supervisor, packet)
 }
 
-// use tells the self-test, once a second at most, that large objects are sent.
+// use reports traffic of large objects to the self-test, once a second at most.
 func (b *hostBulk) use() {
 	now := time.Now()
 	b.mu.Lock()
@@ -123,8 +123,8 @@ func (b *hostBulk) interfaceFor(supervisor string, addr netip.AddrPort) uint8 {
 	return last
 }
 
-// passOn passes what came back by the torus on to the supervisors: a chunk, as it is, to the one that it
-// names, an announcement, which names none, to all, signed by this half with the hops that it took.
+// passOn forwards a reply from the torus to the supervisors. A chunk goes unchanged to the supervisor that it names.
+// An announcement names none: it goes to all, signed by this half with the number of hops that it took.
 func (b *hostBulk) passOn(m relay.Message, held time.Duration) {
 	if bulk.IsChunk(m.Envelope) {
 		if id, err := bulk.Target(m.Envelope); err == nil {
@@ -154,7 +154,7 @@ func (b *hostBulk) toSupervisor(id string, packet []byte) {
 	}
 }
 
-// metricsText is what the metrics endpoint would answer now, whether there is one or not.
+// metricsText returns the current text of the metrics endpoint, whether or not the endpoint is enabled.
 func (h *hostHalf) metricsText() ([]byte, error) {
 	req, err := http.NewRequest(http.MethodGet, "/metrics", nil)
 	if err != nil {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// What is asked for goes to the address that asked, by the interface that reaches it, whatever else the
-// supervisor has sent by another meanwhile.
+// A reply goes to the address that asked, by the interface that reaches it, even if the supervisor has meanwhile sent
+// from another address.
 func TestBulkInterface(t *testing.T) {
 	zero, one, other := netip.MustParseAddrPort("10.0.0.9:7000"), netip.MustParseAddrPort("10.1.0.9:7000"), netip.MustParseAddrPort("10.9.0.9:7000")
 	h := &hostHalf{targets: []map[string]netip.AddrPort{{"sup-0": zero}, {"sup-0": one}, {"sup-0": one}}}

@@ -26,7 +26,8 @@ func counterFamilies() []metric {
 	}
 }
 
-// master is who speaks for this part of the torus, as the DNP half says; nil: there is none. Its caller holds the mutex.
+// master returns the master of this part of the torus, as known to the DNP half; nil: none. The caller holds the
+// mutex.
 func (h *hostHalf) master() *status.Master {
 	c := h.page.File.Counter(half.MasterCounter)
 	if rank := int(c>>1) - 1; rank >= 0 && rank < h.Topo.Dims.Nodes() {
@@ -35,7 +36,7 @@ func (h *hostHalf) master() *status.Master {
 	return nil
 }
 
-// broadcasts reads those of broadcasts, by topic; those of topics that are not known are "other".
+// broadcasts reads the counters of broadcasts, by topic; unknown topics count as "other".
 func (h *hostHalf) broadcasts() map[string]status.Broadcasts {
 	out := map[string]status.Broadcasts{}
 	counts := h.page.File.Counters()
@@ -82,7 +83,7 @@ func (s sink) counts(all []half.Count) {
 	}
 }
 
-// torusCounters are those for people, by what is left of a metric's name.
+// torusCounters returns the informational counters, keyed by the metric's name without its prefix and suffix.
 func (h *hostHalf) torusCounters() map[string]uint64 {
 	out := map[string]uint64{}
 	for _, c := range h.otherCounts() {

@@ -7,7 +7,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/local/status"
 )
 
-// procedures reads them; nil: the DNP half takes no part, or is of an earlier version.
+// procedures reads the counters of procedures; nil: the DNP half takes no part, or is of an earlier version.
 func (h *hostHalf) procedures() *status.Procedures {
 	all := h.page.File.Counters()
 	c := all[half.ProcedureCounts:]

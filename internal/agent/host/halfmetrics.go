@@ -11,7 +11,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 )
 
-// faresFamilies describe how both halves fare, as far as the host half was told; but the copy is its own.
+// faresFamilies describes the health metrics of both halves as the host half knows them. The copy is the caller's.
 func faresFamilies() []metric {
 	half, module := []string{"half"}, []string{"half", "module"}
 	return []metric{
@@ -41,7 +41,7 @@ func faresFamilies() []metric {
 	}
 }
 
-// heardFares is what the host half has heard, for one scrape.
+// heardFares is the host half's knowledge of both halves, for one scrape.
 type heardFares struct {
 	health  servicenet.Health
 	records [2]recovery.Record
@@ -58,7 +58,7 @@ func (h *hostHalf) heardFares(now time.Time) heardFares {
 	return heardFares{health: h.core.Health(now), records: h.records, copy: h.Copy.File.Stats(), failing: failing}
 }
 
-// onRecord remembers what the daemon says of a half.
+// onRecord stores the daemon's record of a half.
 func (h *hostHalf) onRecord(b []byte) {
 	r, err := recovery.Decode(b)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 )
 
-// faresScrape is a collector of what fares says.
+// faresScrape is a collector of the families in faresFamilies.
 type faresScrape struct {
 	desc map[string]*prometheus.Desc
 	f    heardFares

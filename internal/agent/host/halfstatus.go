@@ -10,7 +10,8 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 )
 
-// onSpan takes that message. A DNP half of an earlier version sends the end alone; other lengths are ignored.
+// onSpan handles the message with the span of the DNP half's certificate. A DNP half of an earlier version sends the
+// end alone; other lengths are ignored.
 func (h *hostHalf) onSpan(b []byte) {
 	switch len(b) {
 	case 8:

@@ -7,7 +7,8 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 )
 
-// The DNP half states the end and begin of its certificate in 16 bytes, and one of an earlier version the end in 8. Other lengths are ignored.
+// The DNP half sends the end and the begin of its certificate in 16 bytes, and an earlier version only the end in 8.
+// Other lengths are ignored.
 func TestSpanOfOtherHalfsCertificateIsRead(t *testing.T) {
 	h := &hostHalf{}
 	end := []byte{0, 0, 0, 0, 0x6c, 0xe3, 0, 1}

@@ -1,7 +1,8 @@
-// Package host is the host half of a node, the paper's Host Fault Manager: the shell that does what the pure machine of hostcore wants.
-// One mutex guards the machine, as in package dnp.
+// Package host is the host half of a node, the paper's Host Fault Manager: the shell that executes the output of the
+// pure machine in hostcore. One mutex guards the machine, as in package dnp.
 //
-// The shell decides nothing: states and reports are the machine's business, delivery is pkg/servicenet's. Start reading at Run.
+// The shell decides nothing: states and reports are the machine's business, delivery is pkg/servicenet's. Start
+// reading at Run.
 package host
 
 import (
@@ -69,7 +70,7 @@ type hostHalf struct {
 	core       *hostcore.Machine
 	fares      half.Status
 	records    [2]recovery.Record // of both halves, as the daemon said last
-	announced  chan struct{}      // closed when the newest restart notice is committed; nil: nobody waits
+	announced  chan struct{}      // closed when the newest restart notice is committed; nil: no waiter
 	tests      *half.Prober
 	readers    half.Readers
 	alarm      *half.Alarm
@@ -77,23 +78,23 @@ type hostHalf struct {
 	takeDNP    bool             // the output in hand wants the words of the DNP half read
 	bulk       *hostBulk
 	local      *local.Server                         // of the jobs on this node
-	poster     poster                                // what it has to say to the DNP half
+	poster     poster                                // messages for the DNP half
 	acting     half.Actions                          // orders to act
 	lookAt     time.Time                             // at the spool
-	configured config.Agent                          // as it is in its file
-	peersLook  chan struct{}                         // takes one when it is time to look at what the DNP half was told
-	peersSeen  half.PeersSeen                        // the file of that, as watchPeers saw it last; it is its own
+	configured config.Agent                          // the configuration as read from its file
+	peersLook  chan struct{}                         // wakes watchPeers to read the DNP half's peers file
+	peersSeen  half.PeersSeen                        // the peers file as last seen; watchPeers alone uses it
 	sends      map[servicenet.PathID]*half.Condition // of the configured supervisors alone
 	relayed    struct {                              // the relayed envelope that was sealed last
 		of     *hostcore.Relayed
 		sealed []byte
 	}
-	// failed are the errors of sends that the machine has not been told yet.
+	// failed holds the send errors that the machine has not processed yet.
 	failed []servicenet.PathFailed
 }
 
-// Run runs the host half until ctx ends. It returns nil then, and an error when something that
-// it needs cannot be had.
+// Run runs the host half until ctx ends, and then returns nil. It returns an error if a resource that it needs is not
+// available.
 func Run(ctx context.Context, cfg config.Agent, log *slog.Logger) (err error) {
 	seen := half.PeersFileSeen(filepath.Join(cfg.StateDir, peerfile.Name)) // before it is read
 	c, err := half.Prepare(cfg, fault.HalfHost, log)
@@ -129,7 +130,7 @@ func Run(ctx context.Context, cfg config.Agent, log *slog.Logger) (err error) {
 	return nil
 }
 
-// setTargets takes over the supervisors' addresses, as each service interface reaches them.
+// setTargets applies the supervisors' addresses, as each service interface reaches them.
 func (h *hostHalf) setTargets() {
 	for k := range h.Config.Service.Interfaces() {
 		addrs := make(map[string]netip.AddrPort, len(h.Config.Supervisors))
@@ -145,7 +146,7 @@ func (h *hostHalf) setTargets() {
 	}
 }
 
-// open takes everything that may be refused, the lock on the register file first.
+// open acquires everything that may be refused, the lock on the register file first.
 func (h *hostHalf) open(cs *half.Closers) error {
 	var err error
 	if h.page, err = half.OpenPage(h.StatePath(half.RegisterFile), h.Half, h.Log); err != nil {
@@ -228,9 +229,9 @@ func (h *hostHalf) openGossip(cs *half.Closers) error {
 	return nil
 }
 
-// gossipTiming is unhurried: membership is a hint here, and its probes are what an idle agent would
-// spend most on. But where no supervisor answers they must come before the service network would be
-// called dead, which is 2.4 digest periods after the last answer.
+// gossipTiming is slow: membership is a hint here, and its probes would be the main cost of an idle agent. But where
+// no supervisor answers, probes must come before the service network would be called dead, which is 2.4 digest
+// periods after the last answer.
 func gossipTiming(p config.Periods) gossip.Timing {
 	return gossip.Timing{
 		ProbeInterval: p.DigestPeriod * 8 / 5, ProbeTimeout: max(p.DigestPeriod/2, 250*time.Millisecond),
@@ -276,7 +277,7 @@ func (h *hostHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	return nil
 }
 
-// gossipMisses is how many probes of the gossip may go unanswered before it is taken for silent.
+// gossipMisses is the number of unanswered probes after which the gossip counts as silent.
 const gossipMisses = 4
 
 // sensed returns the number of the service interface that the sensor looks at.
@@ -344,7 +345,7 @@ func (h *hostHalf) ring(ctx context.Context) {
 	}
 }
 
-// maintain does once a second what no event tells of.
+// maintain does the periodic work, once a second, that no event triggers.
 func (h *hostHalf) maintain(now time.Time) {
 	if h.page.Maintain(now) {
 		h.Log.Info("register file mended")
@@ -365,7 +366,7 @@ func (h *hostHalf) maintain(now time.Time) {
 	}
 }
 
-// step gives the machine an event that comes from elsewhere than the timer.
+// step gives the machine an event that does not come from the timer.
 func (h *hostHalf) step(ev hostcore.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -373,15 +374,15 @@ func (h *hostHalf) step(ev hostcore.Event) {
 	h.apply(now, h.core.Step(now, ev))
 }
 
-// apply carries out an output and those of the events that follow from it, then sets the alarm. It runs under the mutex.
+// apply executes an output and those of the events that follow from it, then sets the alarm. It runs under the mutex.
 func (h *hostHalf) apply(now time.Time, out hostcore.Output) {
 	h.settle(now, out)
 	h.tellFailures(now)
 	h.alarm.Set(now)
 }
 
-// settle is apply without the alarm: it carries out an output, and then steps the machine by each event that followed, in order.
-// No output is carried out inside another one.
+// settle is apply without the alarm: it executes an output, and then steps the machine by each event that followed,
+// in order. It never executes an output inside another one.
 func (h *hostHalf) settle(now time.Time, out hostcore.Output) {
 	h.do(now, out)
 	for i := 0; ; {
@@ -410,7 +411,7 @@ func (h *hostHalf) do(now time.Time, out hostcore.Output) {
 		h.page.WriteHost(now, out.Host)
 	}
 	if out.Ring {
-		_ = h.page.File.CountDoorbell() // for people to look at
+		_ = h.page.File.CountDoorbell() // for people to inspect
 		_ = h.box.Ring()                // the DNP half reads every TRead anyway
 	}
 	h.logNotes(out.Notes)

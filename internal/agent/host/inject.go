@@ -21,10 +21,9 @@ type socketCounters struct {
 	Blocked  uint64 `json:"blocked"` // dropped while it was blocked, both ways
 }
 
-// injectHandler serves the host half's fault injection: POST /inject {"block_service":true}, of all
-// service interfaces or {"interface":0} of one. GET /inject answers with the counters of each, which
-// show that nothing passes where something is blocked. It is served only where the configuration allows
-// injection.
+// injectHandler serves the host half's fault injection: POST /inject {"block_service":true} blocks all service
+// interfaces, with {"interface":0} only one. GET /inject returns the counters of each, which show that no packet
+// passes a blocked one. It is served only where the configuration allows injection.
 func (h *hostHalf) injectHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /inject", func(w http.ResponseWriter, _ *http.Request) {

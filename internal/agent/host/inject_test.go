@@ -16,11 +16,11 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/half"
 )
 
-// TestSocketCounters: what was sent before the cut is counted as sent, what is sent during it as blocked,
-// at the interface that was cut alone.
+// TestSocketCounters checks that packets sent before the cut count as sent, and packets sent during it as blocked,
+// only at the interface that was cut.
 func TestSocketCounters(t *testing.T) {
 	h := &hostHalf{Common: half.Common{Log: slog.New(slog.DiscardHandler)}}
-	to := netip.MustParseAddrPort("127.0.0.1:9") // nobody need listen
+	to := netip.MustParseAddrPort("127.0.0.1:9") // needs no listener
 	for range 2 {
 		s, err := direct.Listen("127.0.0.1:0", direct.Options{})
 		if err != nil {

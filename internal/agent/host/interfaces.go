@@ -13,8 +13,8 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 )
 
-// watchInterfaces passes on what the kernel says of the service interfaces, until ctx ends. Where it
-// cannot be asked, time-outs find out what it would have said.
+// watchInterfaces passes on the kernel's link events for the service interfaces, until ctx ends. Where the kernel
+// offers none, time-outs detect the same changes.
 func (h *hostHalf) watchInterfaces(ctx context.Context) {
 	watched := make([]netwatch.Interface, 0, len(h.nets))
 	for _, a := range h.Config.Service.Interfaces() {
@@ -30,8 +30,8 @@ func (h *hostHalf) watchInterfaces(ctx context.Context) {
 	}
 }
 
-// onInterface takes a change of a service interface. One that comes back may be another device of the
-// same name, or have got its address anew: the socket is bound again before anything is sent by it.
+// onInterface handles a change of a service interface. An interface that comes back may be another device of the same
+// name, or may have a new address. Its socket is therefore bound again before anything is sent on it.
 func (h *hostHalf) onInterface(c netwatch.Change, wasDown bool) {
 	k := uint8(c.Index)
 	rails := []fault.Path{fault.PathDirect}
@@ -46,7 +46,7 @@ func (h *hostHalf) onInterface(c netwatch.Change, wasDown bool) {
 		return
 	}
 	if !wasDown && h.nets[k].Absent() == nil {
-		return // as it was taken to be
+		return // no change
 	}
 	if err := h.bind(k); err != nil {
 		h.Log.Warn("service interface is there, but its socket is not bound: trying on", "interface", h.names[k], "err", err)
@@ -58,7 +58,7 @@ func (h *hostHalf) onInterface(c netwatch.Change, wasDown bool) {
 	}
 }
 
-// bindLater asks for one service interface's socket to be bound when that works.
+// bindLater requests retries until one service interface's socket is bound.
 func (h *hostHalf) bindLater(k uint8) {
 	select {
 	case h.unbound <- k:
@@ -66,7 +66,7 @@ func (h *hostHalf) bindLater(k uint8) {
 	}
 }
 
-// bind binds a service interface's socket, and opens the gossip when that waited for it.
+// bind binds a service interface's socket, and opens the gossip if the gossip waited for this socket.
 func (h *hostHalf) bind(k uint8) error {
 	h.bindMu.Lock()
 	defer h.bindMu.Unlock()
@@ -80,8 +80,8 @@ func (h *hostHalf) bind(k uint8) error {
 	return err
 }
 
-// bindUntilBound tries again once a second what could not be bound, until ctx ends: an address may come
-// after its interface, and where interfaces are not watched nobody says when they come.
+// bindUntilBound retries failed binds once a second until ctx ends. An address may come after its interface, and
+// without interface events nothing else reports that it came.
 func (h *hostHalf) bindUntilBound(ctx context.Context) {
 	waiting := map[uint8]*half.Condition{}
 	for {
@@ -93,7 +93,7 @@ func (h *hostHalf) bindUntilBound(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case k := <-h.unbound:
-			waiting[k] = &half.Condition{On: true} // that is told already
+			waiting[k] = &half.Condition{On: true} // already logged
 		case <-again:
 			for k, c := range waiting {
 				err := h.bind(k)

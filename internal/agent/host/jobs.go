@@ -12,15 +12,15 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 )
 
-// poster are the mails about jobs to the DNP half that its mailbox had no room for. They take a part of it alone (mailbox.Offer), and wait here
-// otherwise.
+// poster holds the mails about jobs for which the DNP half's mailbox had no room. They may fill only a part of the
+// mailbox (mailbox.Offer), and wait here otherwise.
 type poster struct {
 	mu      sync.Mutex
 	queue   jobs.Queue
 	waiting chan struct{} // has room for one: there are some
 }
 
-// errQueued is told to who asks when there is no room for what he asks.
+// errQueued is the error for a request that finds the queue full.
 var errQueued = errors.New("too many messages about jobs wait for the DNP half")
 
 // Post implements local.Half.
@@ -47,7 +47,7 @@ func (h *hostHalf) offer(m jobs.Mail) error {
 	return h.box.Offer(mailbox.Message{Type: mailbox.Jobs, Payload: m.Append(nil)})
 }
 
-// postWaiting sends what waits, until ctx ends. It sleeps while nothing does.
+// postWaiting sends queued messages until ctx ends. It sleeps while the queue is empty.
 func (h *hostHalf) postWaiting(ctx context.Context) {
 	for {
 		select {
@@ -70,7 +70,8 @@ func (h *hostHalf) postWaiting(ctx context.Context) {
 	}
 }
 
-// postSome sends what the mailbox takes, and says whether that is all. With no mailbox there is nobody to tell: who asked asks again, or is told so.
+// postSome sends as much as the mailbox takes, and reports whether the queue is now empty. Without a mailbox it drops
+// the messages: the requester retries or gets an error.
 func (h *hostHalf) postSome() bool {
 	p := &h.poster
 	p.mu.Lock()

@@ -35,7 +35,7 @@ func linkFamilies() []metric {
 	}
 }
 
-// linkCounts is what was read of both watchdogs and the links, for one scrape.
+// linkCounts holds the counts of both watchdogs and the links, for one scrape.
 type linkCounts struct {
 	watchdog [2][half.NumWatchdogCounts]uint64 // host half, DNP half
 	links    [grid.NumDirections][half.NumLinkCounts]uint32

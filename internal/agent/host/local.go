@@ -27,7 +27,7 @@ import (
 // noGroup is of no process: the kernel keeps it for "none".
 const noGroup = ^uint32(0)
 
-// newLocal makes the server of the jobs on this node. A group that the machine does not know is no reason not to run: serveLocal says so.
+// newLocal creates the server for the jobs on this node. An unknown group does not stop the half: serveLocal logs it.
 func (h *hostHalf) newLocal() (*local.Server, error) {
 	group, err := jobsGroup(h.Config.Jobs)
 	if err != nil {
@@ -60,8 +60,8 @@ func jobsGroup(c config.JobsConfig) (uint32, error) {
 	return uint32(n), nil
 }
 
-// serveLocal answers the jobs of this node until ctx ends. The half does not need it: where its socket
-// cannot be made, it says so and goes on.
+// serveLocal answers the jobs of this node until ctx ends. The half can run without it: if the socket cannot be
+// created, it logs a warning and continues.
 func (h *hostHalf) serveLocal(ctx context.Context) {
 	l, err := listenJobs(ctx, h.Config)
 	if err != nil {
@@ -76,7 +76,7 @@ func (h *hostHalf) serveLocal(ctx context.Context) {
 	}
 }
 
-// listenJobs makes the socket. Nobody else can open it before it has the group and mode that it is to have.
+// listenJobs creates the socket. No other process can open it before it has its configured group and mode.
 func listenJobs(ctx context.Context, cfg config.Agent) (net.Listener, error) {
 	path := cfg.JobsSocket()
 	mode, err := cfg.Jobs.FileMode()
@@ -108,7 +108,8 @@ func listenJobs(ctx context.Context, cfg config.Agent) (net.Listener, error) {
 	return l, nil
 }
 
-// makeSocketDir makes the directory of the jobs' socket, or refuses one in which others could put a socket of theirs in its place.
+// makeSocketDir makes the directory of the jobs' socket. It refuses a directory in which others could replace the
+// socket.
 func makeSocketDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("directory of the jobs' socket: %w", err)
@@ -151,7 +152,7 @@ func (h *hostHalf) Sign(m *lofamov1.JobEureka) ([]byte, error) {
 	return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_Eureka{Eureka: m}}, h.Signer)
 }
 
-// onJobs takes what the DNP half says about jobs. Eurekas are verified here, outside the mutex.
+// onJobs handles the DNP half's messages about jobs. It verifies Eurekas here, outside the mutex.
 func (h *hostHalf) onJobs(payload []byte) {
 	m, err := jobs.DecodeMail(payload)
 	if err != nil {

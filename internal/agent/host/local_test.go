@@ -11,7 +11,7 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// The jobs' socket has the group and mode that are configured, in a directory that is made for it.
+// The jobs socket gets its configured group and mode, and its directory is created.
 func TestJobsSocket(t *testing.T) {
 	cfg := config.DefaultAgent()
 	cfg.Jobs.Socket, cfg.Jobs.Mode = filepath.Join(t.TempDir(), "run", "local.sock"), "0660"

@@ -34,7 +34,7 @@ type MetricFamily struct {
 	Labels     []string
 }
 
-// Metrics describes what a host half tells Prometheus, for the documentation.
+// Metrics returns the host half's Prometheus metric families, for the documentation.
 func Metrics() []MetricFamily {
 	var out []MetricFamily
 	for _, m := range allFamilies() {
@@ -43,7 +43,7 @@ func Metrics() []MetricFamily {
 	return out
 }
 
-// allFamilies are those that a host half tells.
+// allFamilies returns all metric families of a host half.
 func allFamilies() []metric {
 	return slices.Concat(families(), renewalFamilies(), faresFamilies(), counterFamilies(), linkFamilies())
 }
@@ -93,8 +93,8 @@ func families() []metric {
 	}
 }
 
-// hostMetrics gathers the host half's metrics when they are asked for: an agent that nobody
-// scrapes pays nothing. What the DNP half knows comes from the registers.
+// hostMetrics gathers the host half's metrics at scrape time, so an agent without scrapes pays nothing. The DNP
+// half's values come from the registers.
 type hostMetrics struct {
 	h    *hostHalf
 	desc map[string]*prometheus.Desc
@@ -195,7 +195,7 @@ func (m *hostMetrics) Collect(ch chan<- prometheus.Metric) {
 	s.states(states)
 }
 
-// delivery tells what the sender says of its log, paths and rails.
+// delivery emits the sender's metrics of its log, paths and rails.
 func (s sink) delivery(d *lofamov1.DeliveryStatus) {
 	s.gauge("lofamo_agent_reports_unanswered", float64(d.GetUnanswered()))
 	s.gauge("lofamo_agent_reports_oldest_age_seconds", seconds(d.GetOldestNs()))

@@ -9,7 +9,8 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/peerfile"
 )
 
-// watchPeers follows what the DNP half was told, until ctx ends. It has no timer: whoever has one says when to look. Nobody waits for the disk here.
+// watchPeers follows the DNP half's peers file until ctx ends. It has no timer: others signal it when to look. No
+// other goroutine waits for the disk here.
 func (h *hostHalf) watchPeers(ctx context.Context) {
 	for {
 		select {
@@ -21,7 +22,7 @@ func (h *hostHalf) watchPeers(ctx context.Context) {
 	}
 }
 
-// lookAtPeers puts the neighbours' names into what this half says, if they are others.
+// lookAtPeers updates the neighbours' names in this half's reports, if they have changed.
 func (h *hostHalf) lookAtPeers() {
 	seen := half.PeersFileSeen(h.StatePath(peerfile.Name))
 	if seen == h.peersSeen {
@@ -31,7 +32,7 @@ func (h *hostHalf) lookAtPeers() {
 	cfg := half.WithStoredPeers(h.configured)
 	around, err := half.TopologyOf(cfg)
 	if err != nil || around.Coord != h.Topo.Coord {
-		return // a spare whose place was taken: its halves go on until somebody ends them
+		return // another node took this spare's place: its halves run until stopped from outside
 	}
 	h.Log.Info("neighbours as told", "peers", fmt.Sprint(around.NeighbourIDs()))
 	h.Around.Store(around)

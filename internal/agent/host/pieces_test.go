@@ -10,7 +10,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/routing"
 )
 
-// What the DNP half passes on in pieces is one envelope again, also after one that never came whole.
+// The host half reassembles the pieces from the DNP half into one envelope, also after an earlier envelope stayed
+// incomplete.
 func TestHostHalfMakesEnvelopesWhole(t *testing.T) {
 	h := &hostHalf{}
 	h.Log = slog.New(slog.DiscardHandler)

@@ -18,7 +18,7 @@ import (
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
-// onMail handles what the DNP half says: a doorbell, or an envelope that came by the torus.
+// onMail handles a message from the DNP half: a doorbell, or an envelope that came by the torus.
 func (h *hostHalf) onMail(m mailbox.Message) {
 	h.readers.Mail.Begin()
 	defer h.readers.Mail.End()
@@ -78,7 +78,8 @@ func (h *hostHalf) onMessage(m mailbox.Message) {
 	}
 }
 
-// whole returns an envelope that the mailbox has brought, of several pieces when the last has come. The mailbox' goroutine alone calls it.
+// whole returns an envelope from the mailbox, assembled when the last of several pieces has arrived. Only the
+// mailbox's goroutine calls it.
 func (h *hostHalf) whole(now time.Time, b []byte) []byte {
 	if !routing.IsPiece(b) {
 		return b
@@ -94,7 +95,7 @@ func (h *hostHalf) whole(now time.Time, b []byte) []byte {
 	return b
 }
 
-// onDatagram handles what came by a service interface.
+// onDatagram handles a datagram from a service interface.
 func (h *hostHalf) onDatagram(k uint8, from netip.AddrPort, b []byte) {
 	h.readers.Ways[k].Begin()
 	defer h.readers.Ways[k].End()
@@ -115,7 +116,7 @@ func (h *hostHalf) receive(b []byte, ev hostcore.Received) {
 	}
 	if r := o.Msg.GetPathReply(); r != nil {
 		if err := h.keys.agree(o.Name, r); err != nil {
-			h.Log.Debug("no session made", "err", err) // signatures go on
+			h.Log.Debug("no session made", "err", err) // signatures still work
 		}
 	}
 	if p := o.Msg.GetDenyPart(); p != nil {
@@ -131,8 +132,8 @@ func (h *hostHalf) receive(b []byte, ev hostcore.Received) {
 	h.step(ev)
 }
 
-// refuse counts what is not accepted. What came damaged is told to the machine: whatever it was, the
-// answer to something of ours may have been in it.
+// refuse counts rejected messages. The machine learns of damaged ones, because a damaged message may have held the
+// answer to one of ours.
 func (h *hostHalf) refuse(err error, ev hostcore.Received) {
 	h.refused[servicenet.RefusalOf(err)].Add(1)
 	h.Log.Debug("message refused", "path", ev.Path.String(), "err", err)
@@ -147,7 +148,7 @@ func (h *hostHalf) refuse(err error, ev hostcore.Received) {
 	h.step(hostcore.Hint{Event: hint})
 }
 
-// supervisorAt returns who has an address, as a service interface reaches it; empty: nobody known.
+// supervisorAt returns the supervisor that has this address on a service interface, or "" if there is none.
 func (h *hostHalf) supervisorAt(k uint8, addr netip.AddrPort) string {
 	for id, at := range h.targets[k] {
 		if at == addr {
@@ -157,7 +158,7 @@ func (h *hostHalf) supervisorAt(k uint8, addr netip.AddrPort) string {
 	return ""
 }
 
-// onPathError is told by the kernel what came back for a datagram that a service interface sent.
+// onPathError handles an error that the kernel returned for a datagram sent by a service interface.
 func (h *hostHalf) onPathError(k uint8, to netip.AddrPort, err error) {
 	if id := h.supervisorAt(k, to); id != "" {
 		h.step(hostcore.Hint{Event: pathFailed(k, id, err)})
@@ -172,7 +173,7 @@ func (h *hostHalf) onReadings(rs []sensor.Reading) {
 	h.step(ev)
 }
 
-// onMember takes hints from the gossip: who leads. Addresses are the configuration's.
+// onMember evaluates the gossip's hints about the leader. Addresses come from the configuration.
 func (h *hostHalf) onMember(ev gossip.Event) {
 	m := ev.Member.Meta
 	if m.Role != gossip.RoleSupervisor || !m.Leader || ev.Kind == gossip.EventLeave || ev.Kind == gossip.EventFail {

@@ -12,7 +12,7 @@ import (
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
-// carry gives a probe to a module of the host half, and returns what is known of it at once.
+// carry gives a probe to a module of the host half, and returns the events that are known at once.
 func (h *hostHalf) carry(p selftest.Probe) (known []selftest.Event) {
 	sent := true
 	switch p.Module.Kind {
@@ -31,10 +31,10 @@ func (h *hostHalf) carry(p selftest.Probe) (known []selftest.Event) {
 	return known
 }
 
-// testDirect sends a probe from the socket of a service interface to itself, as everything else is sent. What lies
-// beyond the node is found by the answers to reports and path requests: thousands of nodes that also sent probes to
-// every supervisor would cost these more than their reports do. A socket that is bound to a network interface
-// hears nothing of itself, so that its rail stays untested.
+// testDirect sends a probe from the socket of a service interface to itself, like all other traffic. Failures beyond
+// the node show in the answers to reports and path requests: probes from thousands of nodes to every supervisor would
+// cost these more than the reports do. A socket that is bound to a network interface does not receive its own probes,
+// so its rail stays untested.
 func (h *hostHalf) testDirect(p selftest.Probe) (sent bool) {
 	s := h.nets[p.Module.Index]
 	if s.Blocked() {
@@ -65,7 +65,7 @@ func (h *hostHalf) onLoop(b []byte) {
 	h.tested(selftest.Returned{Module: selftest.Module{Kind: selftest.Gossip}, Data: b})
 }
 
-// takesProbe says whether a datagram is a probe of this half's own, and takes it.
+// takesProbe reports whether a datagram is a probe of this half's own, and handles it.
 func (h *hostHalf) takesProbe(k uint8, from netip.AddrPort, b []byte) bool {
 	data, marked := bytes.CutPrefix(b, half.ProbeMark[:])
 	if !marked || from != half.Loopback(h.nets[k].LocalAddr()) {

@@ -16,19 +16,19 @@ import (
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
-// rails are the ways of the host half, each behind the one narrow interface.
+// rails holds the rails of the host half, each behind the one narrow interface.
 type rails struct {
 	direct []servicenet.Rail // by the number of the service interface
 	gossip servicenet.Rail   // nil without gossip
 	torus  *half.TorusRail
 }
 
-// maxFailures is how many failed sends are told to the machine in one go. Each may make it send again
-// elsewhere, which may fail as well; what is not told, its time-outs find out.
+// maxFailures bounds the failed sends that one call passes to the machine. Each may make the machine send on another
+// path, which may fail as well. Time-outs detect the rest.
 const maxFailures = 16
 
-// send signs a message and hands it to its rail. What is lost here, its origin sends again. Errors that
-// speak against the path are kept for tellFailures.
+// send signs a message and hands it to its rail. The origin retransmits messages lost here. Errors that speak against
+// the path are kept for tellFailures.
 func (h *hostHalf) send(s *hostcore.Send) {
 	b, err := h.sealOnce(s)
 	if err != nil {
@@ -52,14 +52,14 @@ func (h *hostHalf) send(s *hostcore.Send) {
 		}
 	case fault.PathGossip:
 		if h.rails.gossip != nil {
-			_ = h.rails.gossip.Send("", b) // rate-limited: counted there, and the outbox goes on
+			_ = h.rails.gossip.Send("", b) // rate-limited and counted there; the outbox carries on
 		}
 	case fault.PathTorus:
 		_ = h.rails.torus.Post(b, s.MayWait) // counted there
 	}
 }
 
-// noteSend remembers which paths the kernel refuses, and keeps errors that speak against one.
+// noteSend tracks which paths the kernel refuses, and keeps errors that speak against a path.
 func (h *hostHalf) noteSend(k uint8, supervisor string, err error) {
 	p := servicenet.PathID{Interface: k, Supervisor: supervisor}
 	c := h.sends[p]
@@ -73,8 +73,8 @@ func (h *hostHalf) noteSend(k uint8, supervisor string, err error) {
 	}
 }
 
-// pathFailed is the hint for an error of the kernel's. It names the plain reason: what is around it
-// changes from datagram to datagram.
+// pathFailed returns the hint for an error from the kernel. It names only the plain reason, because the surrounding
+// text changes from datagram to datagram.
 func pathFailed(k uint8, supervisor string, err error) servicenet.PathFailed {
 	why := err.Error()
 	var errno syscall.Errno
@@ -84,7 +84,7 @@ func pathFailed(k uint8, supervisor string, err error) servicenet.PathFailed {
 	return servicenet.PathFailed{Path: servicenet.PathID{Interface: k, Supervisor: supervisor}, Why: why}
 }
 
-// tellFailures gives the machine the errors of what was sent, until nothing new fails.
+// tellFailures passes send errors to the machine up to maxFailures, until no new send fails.
 func (h *hostHalf) tellFailures(now time.Time) {
 	for i := 0; i < len(h.failed) && i < maxFailures; i++ {
 		h.settle(now, h.core.Step(now, hostcore.Hint{Event: h.failed[i]}))

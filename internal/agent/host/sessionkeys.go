@@ -15,12 +15,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet/sessions"
 )
 
-// maxExchanges bounds the path requests whose reply is still waited for. A half has one alternate
-// under way, and one round over all paths when none works; what is older is not answered any more.
+// maxExchanges bounds the pending path requests. A half has one alternate under way, and one round over all paths
+// when none works. Older requests get no answer any more.
 const maxExchanges = 8
 
-// sessionKeys are the sessions with the supervisors, and the private keys of those that are being made.
-// Its methods may be called from any goroutine.
+// sessionKeys holds the sessions with the supervisors, and the private keys of pending ones. Its methods may be
+// called from any goroutine.
 type sessionKeys struct {
 	self  fault.Origin
 	table *sessions.Table
@@ -28,21 +28,22 @@ type sessionKeys struct {
 	mu    sync.Mutex
 	asked []exchange // oldest first
 	kept  []keptSession
-	// store keeps the sessions over a restart; nil: nothing does.
+	// store saves the sessions for a restart; nil: they are not saved.
 	store func([]byte)
 }
 
-// keptSession is one that a later life of the half must still understand: its supervisors go on to use it.
+// keptSession is a session that a later incarnation must still understand, because its supervisors continue to use
+// it.
 type keptSession struct {
 	id         uint64
 	secret     [32]byte
 	supervisor string
 }
 
-// maxKept is how many sessions are kept, the newest: one a path would be 40.
+// maxKept is the number of newest sessions to keep: one for each path would be 40.
 const maxKept = 32
 
-// exchange is one path request: one key, however often and by however many paths it is sent.
+// exchange is one path request: one key for all its copies, on all paths.
 type exchange struct {
 	epoch, id uint64
 	private   *ecdh.PrivateKey
@@ -80,8 +81,8 @@ func (k *sessionKeys) find(epoch, id uint64) *ecdh.PrivateKey {
 	return nil
 }
 
-// agree makes the session of a reply that a supervisor has signed. A reply to what was not asked, or
-// to another half, makes none.
+// agree makes the session from a supervisor's signed reply. It makes none if the reply is for another half or matches
+// no request.
 func (k *sessionKeys) agree(supervisor string, r *lofamov1.PathReply) error {
 	if fault.NodeID(r.GetNode()) != k.self.Node || fault.Half(r.GetHalf()) != k.self.Half {
 		return nil
@@ -105,7 +106,7 @@ func (k *sessionKeys) agree(supervisor string, r *lofamov1.PathReply) error {
 	return nil
 }
 
-// keep stores a new session before anything is said under it.
+// keep stores a new session before any message uses it.
 func (k *sessionKeys) keep(s keptSession) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -124,7 +125,7 @@ func (k *sessionKeys) keep(s keptSession) {
 	k.store(b)
 }
 
-// resume takes over the sessions of an earlier life. What is said here goes under new ones.
+// resume restores the sessions of an earlier incarnation. This half sends under new sessions.
 func (k *sessionKeys) resume(b []byte) {
 	const fixed = 8 + 32 + 1
 	k.mu.Lock()
@@ -138,7 +139,7 @@ func (k *sessionKeys) resume(b []byte) {
 	}
 }
 
-// newest returns the key of the last session with a supervisor; nil: there is none, and a signature must do.
+// newest returns the key of the last session with a supervisor; nil: none, and a signature must do.
 func (k *sessionKeys) newest(supervisor string) *servicenet.SessionKey {
 	return k.table.Newest(supervisor)
 }

@@ -79,7 +79,7 @@ func TestSessionKeysAgree(t *testing.T) {
 	}
 }
 
-// What was not asked for, is for another half, or is no key makes no session.
+// A reply that matches no request, is for another half, or holds no key makes no session.
 func TestSessionKeysRefuse(t *testing.T) {
 	k := newSessionKeys(keysOwner)
 	q := fill(t, k, 1)
@@ -127,8 +127,8 @@ func TestSessionKeysAreBounded(t *testing.T) {
 	}
 }
 
-// The next life of a half understands what supervisors say under the sessions of this one, and says nothing under them until
-// it has asked.
+// The next incarnation of a half understands supervisors' messages under the sessions of this one. It sends none
+// under them until it has made a path request.
 func TestSessionsOfAnEarlierLife(t *testing.T) {
 	k := newSessionKeys(keysOwner)
 	var stored []byte
@@ -157,6 +157,6 @@ func TestSessionsOfAnEarlierLife(t *testing.T) {
 		}
 	}
 	for _, b := range [][]byte{nil, {1}, stored[:len(stored)-1], bytes.Repeat([]byte{0xff}, 100)} {
-		newSessionKeys(keysOwner).resume(b) // of a version that means something else, if it were not for the CRC
+		newSessionKeys(keysOwner).resume(b) // a version with another meaning, apart from the CRC
 	}
 }

@@ -15,15 +15,16 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/local/status"
 )
 
-// serveStatus answers `lofamo-agent status` until ctx ends. The half does not need it: where its socket
-// cannot be made, it says so and goes on.
+// serveStatus answers `lofamo-agent status` until ctx ends. The half can run without it: if the socket cannot be
+// created, it logs a warning and continues.
 func (h *hostHalf) serveStatus(ctx context.Context) {
 	if err := half.ServeUnix(ctx, h.StatePath(status.Socket), status.Handler(h.status, h.announce)); err != nil {
 		h.Log.Warn("lofamo-agent status will not be answered", "err", err)
 	}
 }
 
-// announce tells the supervisors of a restart of a half, or of its end. It waits until they have committed a restart, or ctx ends.
+// announce reports the restart or end of a half to the supervisors. It waits until they have committed a restart, or
+// ctx ends.
 func (h *hostHalf) announce(ctx context.Context, n fault.RestartNotice) error {
 	committed := make(chan struct{})
 	h.mu.Lock()
@@ -42,7 +43,7 @@ func (h *hostHalf) announce(ctx context.Context, n fault.RestartNotice) error {
 	}
 }
 
-// status is what this half says of itself to people on its node.
+// status returns this half's status for people on its node.
 func (h *hostHalf) status() status.Status {
 	s := status.Status{
 		Node: string(h.Config.Node), Coord: h.Config.Coord, Platform: h.Config.Platform,

@@ -1,9 +1,7 @@
-// Package ledger is what a half states: for each component of its own node, and of its
-// neighbours, the state, why it is believed and since when. Changes are collected for the next
-// report; a digest is the whole ledger.
+// Package ledger holds a half's statements: for each component of its own node, and of its neighbours, the state, its
+// evidence and its age. Changes are collected for the next report; a digest is the whole ledger.
 //
-// It is pure. It does not decide states (internal/agent/host/hostcore and dnpcore do), number reports
-// or send them.
+// It is pure. It does not decide states (internal/agent/host/hostcore and dnpcore do), number reports or send them.
 package ledger
 
 import (
@@ -48,15 +46,15 @@ type entry struct {
 	kind    fault.Kind
 	detail  string
 	why     string    // of Because
-	told    string    // the why that was told last
+	told    string    // the last reported why
 	whyAt   time.Time // until then another why is held
 	since   time.Time
 	changed bool
 	held    bool
 }
 
-// WhyEvery is how often at most it is told of a component that why it is as it is has changed and nothing else. A self-test may
-// find another fault each time, and those of many nodes may when all are busy: it is then that reports are dear.
+// WhyEvery is the shortest interval between two reports of a component in which only why changed. A self-test may
+// find another fault each time, and on many nodes at once when all are busy: exactly then reports are expensive.
 const WhyEvery = 2 * time.Second
 
 // Ledger is one half's. Entries keep the order of their first statement, so that a digest reads
@@ -71,7 +69,7 @@ type Ledger struct {
 // New returns an empty ledger.
 func New() *Ledger { return &Ledger{index: map[key]int{}} }
 
-// State returns what is stated of a component, and 0 when nothing was ever stated.
+// State returns the stated state of a component, or 0 if there is none.
 func (l *Ledger) State(node fault.NodeID, c fault.Component) fault.State {
 	if i, ok := l.index[key{node, c}]; ok {
 		return l.entries[i].state
@@ -79,14 +77,13 @@ func (l *Ledger) State(node fault.NodeID, c fault.Component) fault.State {
 	return 0
 }
 
-// Set states o; o.Age is the age of its first sign now. It is a change when state or kind differ
-// from before: the kind decides what an observation is worth. A new detail alone is none, for
-// details hold measured values.
+// Set states o; o.Age is the age of its first sign now. A different state or kind is a change, because the kind
+// decides the weight of an observation. A new detail alone is no change, because details hold measured values.
 func (l *Ledger) Set(now time.Time, o fault.Observation) { l.Because(now, o, "") }
 
-// Because is Set where the detail says what is wrong as well: it is also a change when why differs from before. That is the part of
-// the detail without measured values. Else what is found wrong of a component that was sick already would never be told. Such a change
-// waits until the one before is WhyEvery old, and is none when why has become again what was told.
+// Because is Set for details that also name the fault. why is the part of the detail without measured values, and a
+// different why is also a change. Otherwise new faults of a component that was already sick would never be reported.
+// Such a change waits until the previous one is WhyEvery old. It is dropped if why is again the one reported last.
 func (l *Ledger) Because(now time.Time, o fault.Observation, why string) {
 	o.Detail = fault.Cut(o.Detail, fault.MaxDetail)
 	k := key{o.Node, o.Component}
@@ -116,8 +113,8 @@ func (l *Ledger) Because(now time.Time, o fault.Observation, why string) {
 	}
 }
 
-// Changes returns what changed since the last call, as of now, and nil when
-// nothing did. What went to and fro is stated as it is now.
+// Changes returns the changes since the last call, as of now, or nil if there are none. A component that changed back
+// and forth has its present state.
 func (l *Ledger) Changes(now time.Time) []fault.Observation {
 	l.release(now)
 	if l.changes == 0 {
@@ -134,7 +131,7 @@ func (l *Ledger) Changes(now time.Time) []fault.Observation {
 	return out
 }
 
-// release makes changes of what was held and may be told now.
+// release turns held reasons into changes once they may be reported.
 func (l *Ledger) release(now time.Time) {
 	if l.held == 0 {
 		return
@@ -153,8 +150,8 @@ func (l *Ledger) release(now time.Time) {
 	}
 }
 
-// Digest returns everything that is known as of now. What is unknown is left out, for a digest says
-// nothing of what it does not mention. Changes that were not taken yet stay so.
+// Digest returns all known states as of now. It leaves out unknown ones, because a digest makes no statement about
+// components that it does not mention. Changes stay pending until Changes takes them.
 func (l *Ledger) Digest(now time.Time) []fault.Observation {
 	out := make([]fault.Observation, 0, len(l.entries))
 	for i := range l.entries {

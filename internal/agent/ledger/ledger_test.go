@@ -75,7 +75,7 @@ func TestChangesAndDigest(t *testing.T) {
 	}
 }
 
-// Another reason is a change that does not begin anew; another measured value is none.
+// A different reason is a change that does not restart the age; a different measured value is no change.
 func TestBecause(t *testing.T) {
 	t0 := time.Unix(100, 0)
 	l := New()
@@ -110,7 +110,7 @@ func TestBecause(t *testing.T) {
 	}
 }
 
-// What is wrong may be another thing at each look: it is told every now and then, the last one in the end, and at once where the
+// A fault may differ at each look. The ledger reports it at intervals, including the last one, and at once if the
 // state changes.
 func TestBecauseIsHeld(t *testing.T) {
 	t0 := time.Unix(100, 0)
@@ -136,7 +136,7 @@ func TestBecauseIsHeld(t *testing.T) {
 	at(7000, fault.Sick, "")
 	at(9000, fault.Sick, "late")
 	at(9100, fault.Sick, "lost")
-	at(9200, fault.Sick, "late") // as was told: no news
+	at(9200, fault.Sick, "late") // as already reported: no change
 	at(12000, fault.Sick, "")
 	at(12100, fault.Sick, "lost")
 	at(12200, fault.Sick, "late")

@@ -12,16 +12,18 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// What supervisors have to say to jobs (eurekas of responses). The supervisor's own envelope is what is broadcast, so that every node verifies it, and nobody
-// who is not a supervisor can say it. It is for all jobs, and each hears it once, however often and by whichever node it was raised.
+// Announcements of supervisors to jobs (eurekas of responses). The broadcast carries the supervisor's own envelope,
+// so that every node verifies it and only a supervisor can announce. It is for all jobs. Each job receives it once,
+// however often and by whichever node it was raised.
 
-// announceTopic is the topic of what supervisors say.
+// announceTopic is the topic of supervisors' announcements.
 const announceTopic = "lofamo"
 
-// announced bounds how many responses' words are remembered.
+// maxAnnounced bounds the remembered announcements, one for each step of a response.
 const maxAnnounced = 256
 
-// Announce raises a supervisor's word in the torus, and tells the jobs here. It returns over how many links it goes.
+// Announce raises a supervisor's announcement in the torus, and informs the jobs here. It returns the number of links
+// that it leaves by.
 func (s *Server) Announce(ctx context.Context, o *lofamov1.ActOrder, supervisor string, envelope []byte) (links uint8, err error) {
 	if o.GetKind() != actions.KindEureka {
 		return 0, fmt.Errorf("kind %s: want %s", o.GetKind(), actions.KindEureka)
@@ -41,7 +43,7 @@ func (s *Server) Announce(ctx context.Context, o *lofamov1.ActOrder, supervisor 
 	return links, nil
 }
 
-// Announced takes a supervisor's verified word, which another node has raised. It does not block.
+// Announced handles a supervisor's verified announcement that another node has raised. It does not block.
 func (s *Server) Announced(o *lofamov1.ActOrder, supervisor string) {
 	if o.GetKind() == actions.KindEureka {
 		s.eurekas.announce(o, supervisor)

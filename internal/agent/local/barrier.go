@@ -27,10 +27,10 @@ type barriers struct {
 	core  *jobs.Barriers
 	last  uint64                       // call
 	calls map[uint64]chan jobs.Outcome // that wait
-	watch []fault.NodeID               // as the core said last, in order
-	wake  time.Time                    // of the core; zero: nobody waits
+	watch []fault.NodeID               // from the core's last output, in order
+	wake  time.Time                    // of the core; zero: no caller waits
 	kick  chan struct{}                // has room for one: look at wake and fates again
-	fates bool                         // what is known of the nodes has changed
+	fates bool                         // the states of the nodes have changed
 }
 
 func newBarriers() *barriers {
@@ -144,8 +144,8 @@ func (s *Server) leave(id uint64) {
 	s.apply(b.core.Step(time.Now(), jobs.Left{ID: id}))
 }
 
-// apply does what the core says. It runs under the barriers' mutex, so that the half, which has one of its own, is called
-// only to post, which takes none; what needs more the loop does.
+// apply executes the core's output. It runs under the barriers' mutex, and the half has a mutex of its own. So apply
+// calls the half only to post, which takes none; the loop does the rest.
 func (s *Server) apply(out jobs.Output) {
 	b := s.barriers
 	for _, m := range out.Mail {
@@ -197,7 +197,7 @@ func (b *barriers) watching() []fault.NodeID {
 	return b.watch
 }
 
-// lookAtFates returns the nodes of the barriers, and whether what is known of them is to be looked at.
+// lookAtFates returns the nodes of the barriers, and whether to check their states.
 func (b *barriers) lookAtFates() ([]fault.NodeID, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -206,7 +206,7 @@ func (b *barriers) lookAtFates() ([]fault.NodeID, bool) {
 	return b.watch, changed
 }
 
-// rest is how long nothing is due.
+// rest returns the time until the next work is due.
 func (b *barriers) rest() time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -222,7 +222,7 @@ func (s *Server) stepBarriers(ev jobs.Event) {
 	s.apply(s.barriers.core.Step(time.Now(), ev))
 }
 
-// failed are those of the nodes that the map calls FAILED. What is stale says nothing of now.
+// failed returns the nodes that the map calls FAILED. A stale map shows nothing about the present.
 func (s *Server) failed(ids []fault.NodeID) []fault.NodeID {
 	if len(ids) == 0 {
 		return nil
@@ -240,7 +240,7 @@ func (s *Server) failed(ids []fault.NodeID) []fault.NodeID {
 	return out
 }
 
-// fatesChanged makes the loop look at what is known. It is called under the half's lock.
+// fatesChanged makes the loop check the states of nodes. The caller holds the half's lock.
 func (b *barriers) fatesChanged(ids []fault.NodeID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -284,7 +284,7 @@ func (s *Server) barrierEnd(c jobs.Call, o jobs.Outcome) (*lofamov1.BarrierRespo
 	}
 }
 
-// list names nodes, the first twenty of them.
+// list returns the names of the first twenty nodes.
 func list(ids []fault.NodeID) string {
 	names := make([]string, 0, len(ids))
 	for _, id := range ids[:min(len(ids), 20)] {

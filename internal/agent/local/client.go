@@ -17,8 +17,9 @@ import (
 // ErrNotRunning is in the chain of Watch's error when no host half listens.
 var ErrNotRunning = errors.New("the host half is not running")
 
-// Watch asks the host half that listens at the socket of that path, and calls handle for every response until the
-// context ends or handle returns an error, which Watch returns. Unlike package jobs it waits for nobody.
+// Watch subscribes to the host half that listens at the socket of that path, and calls handle for every response
+// until the context ends or handle returns an error, which Watch returns. Unlike package jobs it does not wait for
+// the half.
 func Watch(ctx context.Context, path string, nodes []string, handle func(*lofamov1.WatchFaultsResponse) error) error {
 	conn, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

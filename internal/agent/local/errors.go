@@ -11,8 +11,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// What stands in the google.rpc.ErrorInfo (domain lofamo) of refusals that a program can do something about. An UNAVAILABLE
-// without one is the connection's: nobody has said it.
+// The values of google.rpc.ErrorInfo (domain lofamo) for errors that a program can handle. An UNAVAILABLE without one
+// comes from the connection, not from the half.
 const (
 	ReasonMissing = "MEMBERS_MISSING" // metadata nodes: the first 64, with commas
 	ReasonGone    = "MEMBERS_GONE"    // the same
@@ -20,7 +20,7 @@ const (
 	ReasonSilent  = "DNP_SILENT"
 )
 
-// maxNamed is how many nodes are in the metadata: an error travels in headers.
+// maxNamed is the number of nodes in the metadata: an error travels in headers.
 const maxNamed = 64
 
 func withInfo(code codes.Code, reason string, nodes []fault.NodeID, format string, args ...any) error {

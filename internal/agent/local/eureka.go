@@ -23,15 +23,15 @@ const (
 	postAgain    = 100 * time.Millisecond
 )
 
-// eurekas is what a server knows of them. Its locks are held for moments only.
+// eurekas is a server's state of eurekas. Its locks are held for moments only.
 type eurekas struct {
 	mu        sync.Mutex
 	limit     jobs.Limit
 	window    jobs.Window
 	number    uint64
 	asked     map[uint64]chan jobs.Mail // by the number of the request
-	listeners map[*listener]uint32      // and the user who listens
-	announced []string                  // steps of responses of which the jobs here have heard, the newest last
+	listeners map[*listener]uint32      // and the user of each
+	announced []string                  // steps of responses that the jobs here have received, the newest last
 }
 
 // listener is one watch.
@@ -136,7 +136,7 @@ func (e *eurekas) deliver(m *lofamov1.JobEureka) {
 	}
 }
 
-// add queues a eureka for a listener; the oldest is dropped when too many wait. It is called under the mutex.
+// add queues a eureka for a listener, and drops the oldest when too many wait. The caller holds the mutex.
 func (l *listener) add(said *lofamov1.Eureka) {
 	if len(l.queue) >= maxWaiting {
 		l.queue = slices.Delete(l.queue, 0, 1)
@@ -199,8 +199,8 @@ func checkRaise(req *lofamov1.RaiseEurekaRequest) error {
 	return nil
 }
 
-// begin gives a eureka its number, which is the request's too. Numbers grow over restarts of the half within its boot epoch, for the time since
-// the machine's boot does.
+// begin gives a eureka its number, which is also the request's. Numbers grow across restarts of the half within its
+// boot epoch, because the time since the machine's boot does.
 func (e *eurekas) begin(now time.Time, uid uint32, sinceBoot time.Duration) (uint64, chan jobs.Mail, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -219,7 +219,7 @@ func (e *eurekas) finish(request uint64) {
 	delete(e.asked, request)
 }
 
-// taken hands the DNP half's answer to who waits for it, if he still does.
+// taken hands the DNP half's answer to the caller, if he still waits.
 func (e *eurekas) taken(m jobs.Mail) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -229,8 +229,8 @@ func (e *eurekas) taken(m jobs.Mail) {
 	}
 }
 
-// post has the DNP half raise a eureka, and returns over how many links it goes. It says it again until that half answers, which raises nothing twice:
-// mailboxes are short, and what finds no room is lost.
+// post has the DNP half raise a eureka, and returns the number of links that it leaves by. It repeats the request
+// until that half answers, because mailboxes are short and drop messages. The DNP half raises nothing twice.
 func (s *Server) post(ctx context.Context, m jobs.Mail, answer <-chan jobs.Mail) (links uint8, err error) {
 	end, again := time.NewTimer(takenWithin), time.NewTicker(postAgain)
 	defer end.Stop()

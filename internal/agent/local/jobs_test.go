@@ -40,7 +40,7 @@ func dial(t *testing.T, path string) *jobs.Client {
 	return c
 }
 
-// api is the bare service, for what the client package would not send.
+// api returns the bare service, for requests that the client package would not send.
 func api(t *testing.T, path string) lofamov1.LocalClient {
 	t.Helper()
 	conn, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -51,7 +51,7 @@ func api(t *testing.T, path string) lofamov1.LocalClient {
 	return lofamov1.NewLocalClient(conn)
 }
 
-// hears watches a job, and returns once the watch has begun.
+// hears watches a job, and returns once the watch is established.
 func hears(t *testing.T, ctx context.Context, c *jobs.Client, job string) <-chan jobs.Heard {
 	t.Helper()
 	out, done := make(chan jobs.Heard, 1024), make(chan struct{})
@@ -173,7 +173,7 @@ func TestNoDNPHalf(t *testing.T) {
 	}
 }
 
-// A watcher that does not read gets the newest, and how many it has missed; nobody waits for it.
+// A watcher that does not read gets the newest eurekas and the number missed, and delays no other caller.
 func TestSlowWatcher(t *testing.T) {
 	w := newCluster(t, config.DefaultAgent().Jobs, "a")
 	ctx := ends(t)

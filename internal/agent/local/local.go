@@ -1,7 +1,7 @@
-// Package local serves the jobs of a node: what the host half was told of the fault map, and every change
-// of it, eurekas and barriers (api/lofamo/v1/local.proto; seed 003 §4.4.3, §6.1). It decides nothing about faults, and who of the
-// jobs may do what it takes from the kernel and the configuration. What is counted and bounded is package jobs; how a
-// eureka and an arrival reach other nodes is the DNP half's.
+// Package local serves the jobs of a node: the host half's view of the fault map, with every change, eurekas and
+// barriers (api/lofamo/v1/local.proto; seed 003 §4.4.3, §6.1). It decides nothing about faults. Permissions come from
+// the kernel's peer credentials and the configuration. Package jobs counts and bounds; the DNP half carries eurekas
+// and arrivals to other nodes.
 package local
 
 import (
@@ -24,12 +24,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// maxWatchers bounds those who watch at one time.
+// maxWatchers bounds the simultaneous watchers.
 const maxWatchers = 64
 
 // Half is the host half. Its methods may be called from any goroutine and do not block.
 type Half interface {
-	// Known returns what is known of nodes; none: of the node and its neighbours.
+	// Known returns the view of the given nodes; without arguments, of the node and its neighbours.
 	Known(ids []fault.NodeID) hostcore.Known
 	// Watch sets the nodes that somebody here watches.
 	Watch(ids []fault.NodeID)
@@ -52,19 +52,18 @@ type Server struct {
 	eurekas  *eurekas
 	barriers *barriers
 
-	// The half calls Changed under its own lock, so that none of ours that Changed needs may be held where
-	// the half is called.
-	order    sync.Mutex // of what the half is told to watch
+	// The half calls Changed under its own lock. So no lock that Changed takes may be held during a call to the half.
+	order    sync.Mutex // of calls to the half's Watch
 	mu       sync.Mutex
 	watchers map[*watcher]bool
 }
 
-// watcher is one stream. What changed waits in a set, so that one that reads slowly gets the newest state
-// of each node, and no queue grows.
+// watcher is one stream. Changed nodes wait in a set, so that a slow reader gets the newest state of each node, and
+// no queue grows.
 type watcher struct {
 	nodes   []fault.NodeID // none: the node and its neighbours
 	changed map[fault.NodeID]bool
-	all     bool          // all is to be said again
+	all     bool          // send everything again
 	wake    chan struct{} // has room for one
 }
 
@@ -73,8 +72,8 @@ func New(half Half, p Policy) *Server {
 	return &Server{half: half, policy: p, eurekas: newEurekas(), barriers: newBarriers(), watchers: make(map[*watcher]bool)}
 }
 
-// maxStreams is how many calls a connection may have at a time: more than are taken of all callers, for one process may be all participants of
-// its node, and would wait for itself.
+// maxStreams bounds the simultaneous calls of a connection. It exceeds the limit for all callers, because one process
+// may be all participants of its node, and would otherwise wait for itself.
 const maxStreams = 2048
 
 // Limits of a connection.
@@ -99,7 +98,8 @@ func Listen(l net.Listener) net.Listener {
 	}})
 }
 
-// GRPC returns a server of these calls, for Unix sockets. To stop it waits for its handlers, which call the half even when they end.
+// GRPC returns a server of these calls, for Unix sockets. Its stop waits for the handlers, which call the half even
+// as they end.
 func (s *Server) GRPC() *grpc.Server {
 	srv := grpc.NewServer(grpc.Creds(Credentials()), grpc.MaxConcurrentStreams(maxStreams), grpc.MaxRecvMsgSize(maxRequest), grpc.MaxHeaderListSize(maxHeaderList),
 		grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(window), grpc.ConnectionTimeout(handshakeTime), grpc.WaitForHandlers(true))
@@ -107,7 +107,7 @@ func (s *Server) GRPC() *grpc.Server {
 	return srv
 }
 
-// Heard takes what the DNP half says about jobs. It does not block.
+// Heard handles a mail from the DNP half about jobs. It does not block.
 func (s *Server) Heard(m jobs.Mail) {
 	switch m.Kind {
 	case jobs.Taken:
@@ -121,7 +121,7 @@ func (s *Server) Heard(m jobs.Mail) {
 // Deliver takes a verified eureka of another node. It does not block.
 func (s *Server) Deliver(m *lofamov1.JobEureka) { s.eurekas.deliver(m) }
 
-// Changed tells the watchers that something else is known of nodes. It does not block.
+// Changed informs the watchers that the view of nodes has changed. It does not block.
 func (s *Server) Changed(ids []fault.NodeID) {
 	s.barriers.fatesChanged(ids)
 	s.mu.Lock()
@@ -138,7 +138,7 @@ func (s *Server) Changed(ids []fault.NodeID) {
 	}
 }
 
-// Aged tells all watchers that what is known has become stale, or is no more. It does not block.
+// Aged tells all watchers that the view has become stale, or is current again. It does not block.
 func (s *Server) Aged() {
 	s.barriers.fatesChanged(nil)
 	s.mu.Lock()
@@ -188,7 +188,7 @@ func (s *Server) WatchFaults(req *lofamov1.WatchFaultsRequest, stream grpc.Serve
 	}
 }
 
-// await returns what is to be said to a watcher: what has changed, at least one node, or all that it watches.
+// await returns the nodes to send to a watcher: at least one changed node, or all that it watches.
 func (s *Server) await(ctx context.Context, w *watcher) ([]fault.NodeID, error) {
 	for {
 		select {
@@ -196,7 +196,7 @@ func (s *Server) await(ctx context.Context, w *watcher) ([]fault.NodeID, error) 
 			return nil, status.FromContextError(ctx.Err()).Err()
 		case <-w.wake:
 		}
-		// What changed since the watcher was woken has been taken with the rest: then it is woken for nothing.
+		// The previous call may have taken the changes of this wake-up already: then there is nothing to send.
 		ids, all := s.take(w)
 		if all {
 			return w.nodes, nil
@@ -227,7 +227,7 @@ func (s *Server) open(names []string) (*watcher, error) {
 	return w, err
 }
 
-// add adds a watcher, unless there are too many, and returns what all of them watch.
+// add adds a watcher, unless there are too many, and returns the nodes that all of them watch.
 func (s *Server) add(w *watcher) ([]fault.NodeID, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -253,7 +253,7 @@ func (s *Server) close(w *watcher) {
 	s.half.Watch(all)
 }
 
-// rewatch tells the half what is to be watched now that the barriers' nodes are others.
+// rewatch updates the half's watched nodes after the barriers' nodes have changed.
 func (s *Server) rewatch() {
 	s.order.Lock()
 	defer s.order.Unlock()
@@ -263,7 +263,7 @@ func (s *Server) rewatch() {
 	s.half.Watch(all)
 }
 
-// watched are the nodes of all watchers and, where there is room for all of them beside these, of the barriers.
+// watched returns the nodes of all watchers and, if all of the barriers' nodes fit beside them, those too.
 func (s *Server) watched() []fault.NodeID {
 	var all []fault.NodeID
 	for w := range s.watchers {
@@ -279,7 +279,7 @@ func (s *Server) watched() []fault.NodeID {
 	return all
 }
 
-// take empties what has changed for a watcher, and returns whether all is to be said again.
+// take empties the pending changes of a watcher, and returns whether to send everything again.
 func (s *Server) take(w *watcher) (ids []fault.NodeID, all bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -23,7 +23,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// half is a host half that knows what a test says.
+// half is a host half whose knowledge a test sets.
 type half struct {
 	mu       sync.Mutex
 	states   map[fault.NodeID]lofamov1.State
@@ -163,7 +163,7 @@ func TestWatchFaults(t *testing.T) {
 	if again := <-got; len(again.GetNodes()) != 2 || !again.GetStale() || again.GetStaleAge().AsDuration() < time.Minute {
 		t.Errorf("stale: %v", again)
 	}
-	s.Changed([]fault.NodeID{"n3"}) // nobody's
+	s.Changed([]fault.NodeID{"n3"}) // a node without watchers
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("ended with %v", err)

@@ -20,8 +20,8 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// caller is who is at the other end of a connection, as the kernel knew when it was opened. Nothing that the process sends
-// changes it.
+// caller is the process at the other end of a connection, as the kernel recorded it when the connection was opened.
+// No message from that process changes it.
 type caller struct {
 	credentials.CommonAuthInfo
 	uid  uint32
@@ -35,8 +35,8 @@ func (c caller) user() string { return "uid " + strconv.FormatUint(uint64(c.uid)
 // AuthType implements credentials.AuthInfo.
 func (caller) AuthType() string { return "unix" }
 
-// Credentials tell the server who is at the other end of its Unix sockets (SO_PEERCRED). They encrypt nothing: the bytes
-// stay in the kernel.
+// Credentials give the server the identity of the peer on its Unix sockets (SO_PEERCRED). They encrypt nothing: the
+// bytes stay in the kernel.
 func Credentials() credentials.TransportCredentials { return peerCredentials{} }
 
 type peerCredentials struct{}
@@ -89,7 +89,7 @@ func (c *caller) read(fd int) error {
 	return nil
 }
 
-// maxGroups is what Linux lets a process have (NGROUPS_MAX).
+// maxGroups is the largest number of groups of a Linux process (NGROUPS_MAX).
 const maxGroups = 65536
 
 // peerGroups returns the supplementary groups (SO_PEERGROUPS, Linux 4.13; none on older kernels). Package unix has no call for an option that is
@@ -125,10 +125,10 @@ func (peerCredentials) Info() credentials.ProtocolInfo {
 // Clone implements credentials.TransportCredentials.
 func (c peerCredentials) Clone() credentials.TransportCredentials { return c }
 
-// OverrideServerName implements credentials.TransportCredentials. Nothing has a name here.
+// OverrideServerName implements credentials.TransportCredentials. There are no server names here.
 func (peerCredentials) OverrideServerName(string) error { return nil }
 
-// Policy says who may do what. The zero value lets nobody do anything.
+// Policy lists the users who may watch, raise and use barriers. The zero value permits nothing.
 type Policy struct {
 	Watch, Raise, Barrier config.Who
 	Owner, Group          uint32 // the half's user, and the socket's group
@@ -150,7 +150,7 @@ func NewPolicy(c config.JobsConfig, owner, group uint32) (Policy, error) {
 	return p, nil
 }
 
-// admit returns who calls, if he may. A connection that told nothing of its other end is nobody's.
+// admit returns the caller if he is permitted. A connection without peer credentials has no caller.
 func (s *Server) admit(ctx context.Context, to config.Who, what string) (caller, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// asAnother does one thing at a socket and returns the code of what became of it.
+// asAnother performs one operation at a socket and returns its status code.
 func asAnother(what, path string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	defer cancel()
@@ -66,7 +66,7 @@ func as(t *testing.T, uid uint32, groups []uint32, what, path string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// Who calls is what the kernel says: user, group and supplementary groups of a real process.
+// The kernel determines the caller: user, group and supplementary groups of a real process.
 func TestWhoMay(t *testing.T) {
 	if os.Geteuid() != 0 {
 		needs.Missing(t, "only root can be somebody else")
@@ -91,7 +91,7 @@ func TestWhoMay(t *testing.T) {
 	}
 }
 
-// Who may not open the socket is told so, and does not wait.
+// A user who may not open the socket gets an error at once.
 func TestWhoMayOpenTheSocket(t *testing.T) {
 	if os.Geteuid() != 0 {
 		needs.Missing(t, "only root can be somebody else")
@@ -108,7 +108,7 @@ func TestWhoMayOpenTheSocket(t *testing.T) {
 	}
 }
 
-// Forty groups are more than the kernel tells with the first question.
+// Forty groups are more than the kernel returns at the first call.
 func TestManyGroups(t *testing.T) {
 	if os.Geteuid() != 0 {
 		needs.Missing(t, "only root can be somebody else")
@@ -126,7 +126,8 @@ func TestManyGroups(t *testing.T) {
 	}
 }
 
-// A job is of its user: another one's job of the same name hears nothing of it, but who asks for that user's does, and root is heard by all.
+// A job belongs to its user. Another user's job of the same name gets none of its eurekas, except by naming that
+// user. Root's eurekas reach all.
 func TestWhoseJob(t *testing.T) {
 	if os.Geteuid() != 0 {
 		needs.Missing(t, "only root can be somebody else")
@@ -161,7 +162,7 @@ func TestWhoseJob(t *testing.T) {
 	}
 }
 
-// A client that tells of no connection is nobody.
+// A client without peer credentials is refused.
 func TestUnknownCaller(t *testing.T) {
 	p, err := local.NewPolicy(config.DefaultAgent().Jobs, 0, 0)
 	if err != nil {
@@ -173,7 +174,7 @@ func TestUnknownCaller(t *testing.T) {
 	}
 }
 
-// The host half is restarted: watches begin again and say so, and who waits at a barrier goes on waiting.
+// After a restart of the host half, watches start again and report it, and a caller at a barrier continues to wait.
 func TestRestart(t *testing.T) {
 	w := newCluster(t, config.DefaultAgent().Jobs, "a", "b")
 	ctx := ends(t)

@@ -17,8 +17,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// torus stands for the DNP halves of all nodes: what is raised reaches all, and arrivals meet at once. The real ones are in the
-// tests of internal/agent.
+// torus stands for the DNP halves of all nodes: a raised eureka reaches all nodes, and arrivals meet at once. The
+// tests of internal/agent use the real DNP halves.
 type torus struct {
 	mu       sync.Mutex
 	servers  map[fault.NodeID]*local.Server
@@ -38,7 +38,7 @@ func newTorus() *torus {
 	return &torus{servers: map[fault.NodeID]*local.Server{}, links: 6, barriers: map[jobs.Key]*meeting{}, posted: make(chan jobs.Mail, 1<<16)}
 }
 
-// post is what the mailbox of a node takes.
+// post handles a mail from a node's host half.
 func (w *torus) post(from fault.NodeID, m jobs.Mail) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -92,7 +92,7 @@ func (w *torus) arrive(from fault.NodeID, m jobs.Mail) {
 	}
 }
 
-// set changes something while nothing goes on.
+// set runs f while no other operation runs.
 func (w *torus) set(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

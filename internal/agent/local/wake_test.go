@@ -8,8 +8,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// TestWokenForNothing: a watcher that is woken once more for what it has already taken waits on. To the half,
-// no nodes at all stands for the node and its neighbours.
+// TestWokenForNothing checks that a watcher keeps waiting after a second wake-up for changes that it has already
+// taken. To the half, an empty list of nodes stands for the node and its neighbours.
 func TestWokenForNothing(t *testing.T) {
 	s := New(nil, Policy{})
 	w := &watcher{nodes: []fault.NodeID{"n7"}, changed: make(map[fault.NodeID]bool), wake: make(chan struct{}, 1)}

@@ -10,21 +10,21 @@ import (
 // MaxPayload bounds the payload of one message, in bytes.
 const MaxPayload = 8192
 
-// overhead is what stands around the payload: one byte of type before, four of CRC-32C after.
+// overhead is the length of the frame around the payload: one byte of type before, four of CRC-32C after.
 const overhead = 1 + 4
 
-// Type says what a message is. The zero value is no type.
+// Type is the type of a message. The zero value is invalid.
 type Type uint8
 
 // The types.
 const (
 	Doorbell    Type = iota + 1 // no payload: look at the registers
 	Envelope                    // host to DNP: send by the torus; DNP to host: arrived by the torus
-	Recovery                    // from the recovery daemon to a half: what it knows of one half
-	Health                      // to the other half: how this one went on when it started, and what its self-tests found
+	Recovery                    // from the recovery daemon to a half: the record of one half
+	Health                      // to the other half: how this one started, and the results of its self-tests
 	Test                        // a probe of the self-test, or one of the other half's on its way back
-	Jobs                        // a eureka or an arrival at a barrier, or what has become of one: package jobs
-	Certificate                 // DNP to host: when its certificate ends and begins
+	Jobs                        // a eureka, an arrival at a barrier, or a result: package jobs
+	Certificate                 // DNP to host: the end and begin of its certificate
 )
 
 // String returns the type's name.
@@ -48,14 +48,14 @@ func (t Type) String() string {
 	return fmt.Sprintf("Type(%d)", uint8(t))
 }
 
-// Valid says whether t is one of the types.
+// Valid reports whether t is one of the types.
 func (t Type) Valid() bool { return t >= Doorbell && t <= Certificate }
 
-// Later says whether t may be a type of a later version: a half of which may share the node with this one during an upgrade. Its messages
-// are for nobody here, and no fault.
+// Later reports whether t may be a type of a later version: during an upgrade a half of that version may share the
+// node with this one. Its messages are ignored here without an error.
 func (t Type) Later() bool { return t > Certificate }
 
-// Message is what goes through the mailbox.
+// Message is a message of the mailbox.
 type Message struct {
 	Type    Type
 	Payload []byte // at most MaxPayload bytes; none with Doorbell
@@ -66,7 +66,7 @@ var (
 	ErrTooLong = errors.New("mailbox message too long")
 	// ErrMalformed is wrapped when a datagram is no message.
 	ErrMalformed = errors.New("mailbox message malformed")
-	// ErrCRC is wrapped when a message's CRC-32C does not agree with it.
+	// ErrCRC is wrapped when a message does not match its CRC-32C.
 	ErrCRC = errors.New("mailbox message has a wrong CRC")
 )
 
@@ -95,8 +95,8 @@ func (m Message) validate() error {
 	return nil
 }
 
-// Decode reads a datagram, also one of a type that a later version may have. The payload is a part of b. An empty datagram is a
-// doorbell too, so that anything that can send to a socket can ring.
+// Decode reads a datagram, including types of a later version. The payload is a part of b. An empty datagram is also
+// a doorbell, so that any process that can send to a socket can ring.
 func Decode(b []byte) (Message, error) {
 	switch {
 	case len(b) == 0:

@@ -36,7 +36,7 @@ func TestCodec(t *testing.T) {
 	}
 }
 
-// sum is the datagram of what Append refuses to encode.
+// sum returns the datagram for a body that Append refuses to encode.
 func sum(body []byte) []byte {
 	return binary.LittleEndian.AppendUint32(body, crc32.Checksum(body, castagnoli))
 }

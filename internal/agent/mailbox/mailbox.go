@@ -1,14 +1,14 @@
-// Package mailbox carries messages between the two halves of a node: one Unix datagram socket a
-// half, host.mbox and dnp.mbox, beside the register file.
+// Package mailbox carries messages between the two halves of a node: one Unix datagram socket a half, host.mbox and
+// dnp.mbox, beside the register file.
 //
-// It is the way for what does not fit a register, and the doorbell that tells the other half to look
-// at the registers now and not at its next period. It is no watchdog: nothing is concluded from
-// silence here, and everything that matters is also in a register or in a log that retries.
+// It carries messages that do not fit a register, and the doorbell that tells the other half to look at the registers
+// now and not at its next period. It is no watchdog: the halves conclude nothing from silence here, and everything
+// that matters is also in a register or in a log that retries.
 //
-// Nothing here blocks on the other half. The queue is the kernel's, bounded by
-// net.unix.max_dgram_qlen messages (often 512, 10 on old kernels) and by the sender's socket buffer.
-// When it is full, the newest message drops, of whatever type, and is counted: a doorbell is not
-// missed, since those before it will be heard, and an envelope is sent again by its origin.
+// Nothing here blocks on the other half. The queue is the kernel's, bounded by net.unix.max_dgram_qlen messages
+// (often 512, 10 on old kernels) and by the sender's socket buffer. When it is full, the newest message drops, of any
+// type, and is counted. A dropped doorbell does no harm, because earlier ones are still queued, and the origin of an
+// envelope retransmits it.
 package mailbox
 
 import (
@@ -32,7 +32,7 @@ import (
 var (
 	// ErrDropped is wrapped when the other half's queue is full.
 	ErrDropped = errors.New("mailbox full, message dropped")
-	// ErrAbsent is wrapped when nobody listens at the other half's socket.
+	// ErrAbsent is wrapped when no process listens at the other half's socket.
 	ErrAbsent = errors.New("other half has no mailbox")
 	// ErrInUse is wrapped by Open when a process listens at this half's socket already.
 	ErrInUse = errors.New("mailbox in use")
@@ -43,14 +43,14 @@ var (
 // maxSocketPath is the longest path that fits a socket address (struct sockaddr_un, with its zero).
 const maxSocketPath = 107
 
-// sendBuffer is asked for in bytes, for some 50 of the largest messages.
+// sendBuffer is the requested buffer size in bytes, for some 50 of the largest messages.
 const sendBuffer = 512 << 10
 
 // Stats counts messages since Open.
 type Stats struct {
 	Sent, Received uint64
 	DroppedFull    uint64 // not sent: queue full
-	DroppedAbsent  uint64 // not sent: nobody listened
+	DroppedAbsent  uint64 // not sent: no listener
 	Bad            uint64 // received and refused: wrong CRC, no type, too long
 }
 
@@ -136,7 +136,7 @@ func (b *Box) open(dir string, half fault.Half) error {
 	return nil
 }
 
-// removeStale removes a socket at which nobody listens.
+// removeStale removes a socket without a listener.
 func removeStale(path string) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -157,9 +157,8 @@ func removeStale(path string) error {
 	return os.Remove(path)
 }
 
-// Send sends a message to the other half and never waits. The error wraps ErrDropped when the queue
-// is full and ErrAbsent when nobody listens; the message is gone then, and counted. The payload
-// stays the caller's.
+// Send sends a message to the other half and never waits. The error wraps ErrDropped when the queue is full and
+// ErrAbsent when no process listens; the message is then lost, and counted. The payload stays the caller's.
 func (b *Box) Send(m Message) error {
 	err := b.send(m)
 	if errors.Is(err, ErrDropped) {
@@ -174,7 +173,7 @@ func (b *Box) send(m Message) error {
 		return fmt.Errorf("send to mailbox %s: %w", b.peer, err)
 	}
 	var sendErr error
-	to := b.to // Sendto writes to it, and there may be several senders
+	to := b.to // a copy: Sendto writes to its argument, and there may be several senders
 	if err := b.raw.Control(func(fd uintptr) {
 		for {
 			sendErr = unix.Sendto(int(fd), buf, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, &to)
@@ -198,23 +197,24 @@ func (b *Box) send(m Message) error {
 	return fmt.Errorf("send to mailbox %s: %s: %w", b.peer, m.Type, sendErr)
 }
 
-// spareRoom is how much of ours may lie in the other half's queue, in bytes as the kernel counts memory
-// (some 2,300 for a datagram of 1,200), for SendSpare to add to it: about four chunks. The kernel may hold
-// no more than 10 datagrams there (net.unix.max_dgram_qlen).
+// spareRoom bounds this half's messages in the other half's queue, in bytes as the kernel counts memory (some 2,300
+// for a datagram of 1,200), for SendSpare to add another: about four chunks. The kernel may hold no more than 10
+// datagrams there (net.unix.max_dgram_qlen).
 const spareRoom = 9000
 
-// SendSpare is Send for what may never take another message's place: it drops while the other half is
+// SendSpare is Send for messages that must never take another message's place. It drops them while the other half is
 // behind, so that doorbells and reports always find room. Such a drop is not counted.
 func (b *Box) SendSpare(m Message) error { return b.sendWithin(m, spareRoom) }
 
 // offerRoom is spareRoom for Offer: four of the smallest messages, each of which counts as some 770 bytes.
 const offerRoom = 3000
 
-// Offer is SendSpare for messages that their sender keeps until they are taken. There may be many small ones at a time: they leave the
-// greater part of the queue free, which full would be taken for a sickness of this half.
+// Offer is SendSpare for messages that their sender keeps until the mailbox takes them. There may be many small ones
+// at a time. They leave the greater part of the queue free, because a full queue would count as a sickness of this
+// half.
 func (b *Box) Offer(m Message) error { return b.sendWithin(m, offerRoom) }
 
-// sendWithin sends what is no loss, as long as less than that lies in the other half's queue.
+// sendWithin sends a message that may be lost, if less than room bytes lie in the other half's queue.
 func (b *Box) sendWithin(m Message, room int) error {
 	waiting, waitErr := 0, error(nil)
 	if err := b.raw.Control(func(fd uintptr) { waiting, waitErr = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) }); err != nil {
@@ -279,7 +279,7 @@ func (b *Box) Run(ctx context.Context, handle func(Message)) error {
 	// A deadline in the past is how a blocked read of Go's poller is called off.
 	stop := context.AfterFunc(ctx, func() { _ = b.conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	buf := make([]byte, overhead+MaxPayload+1) // one more, so that what is too long shows
+	buf := make([]byte, overhead+MaxPayload+1) // one more byte, to detect messages that are too long
 	for {
 		n, err := b.conn.Read(buf)
 		if err != nil {
@@ -296,7 +296,7 @@ func (b *Box) Run(ctx context.Context, handle func(Message)) error {
 	}
 }
 
-// runEnd makes nothing of an error that the end of ctx or Close has caused.
+// runEnd drops an error that the end of ctx or Close has caused.
 func (b *Box) runEnd(ctx context.Context, err error) error {
 	if ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
 		return fmt.Errorf("receive from mailbox %s: %w", b.path, err)

@@ -13,7 +13,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// patience bounds the waits for what must happen.
+// patience bounds the waits for expected events.
 const patience = 10 * time.Second
 
 func mustOpen(t testing.TB, dir string, half fault.Half) *Box {
@@ -93,7 +93,7 @@ func TestThereAndBack(t *testing.T) {
 	}
 }
 
-// A third process tells either half, also where the paths are long.
+// A third process sends to either half, also where the paths are long.
 func TestTell(t *testing.T) {
 	for _, name := range []string{"d", strings.Repeat("d", 120)} {
 		dir := filepath.Join(t.TempDir(), name)
@@ -114,7 +114,7 @@ func TestTell(t *testing.T) {
 		if err := Tell(dir, fault.HalfDNP, Message{Type: Recovery, Payload: make([]byte, MaxPayload+1)}); !errors.Is(err, ErrTooLong) {
 			t.Errorf("too long: %v", err)
 		}
-		_ = mustOpen(t, dir, fault.HalfHost) // reads nothing: its queue fills
+		_ = mustOpen(t, dir, fault.HalfHost) // does not read: its queue fills
 		err := error(nil)
 		for n := 0; err == nil && n < 100_000; n++ {
 			err = Tell(dir, fault.HalfHost, m)
@@ -289,8 +289,8 @@ func BenchmarkSend(b *testing.B) {
 	}
 }
 
-// leaveRoom sends tries messages to a half that is behind, and wants least to most of them taken, room for others behind them, and
-// nothing counted as dropped.
+// leaveRoom makes tries sends to a slow half. It expects the half's queue to take least to most messages, to keep
+// room for others behind them, and no count of drops.
 func leaveRoom(t *testing.T, from *Box, send func(Message) error, m Message, tries, least, most, behind int, other Message) {
 	t.Helper()
 	taken := 0
@@ -315,10 +315,10 @@ func leaveRoom(t *testing.T, from *Box, send func(Message) error, m Message, tri
 	}
 }
 
-// TestSpareLeavesRoom: what is sent with SendSpare to a half that is behind never fills its queue.
+// TestSpareLeavesRoom checks that SendSpare never fills the queue of a slow half.
 func TestSpareLeavesRoom(t *testing.T) {
 	dir := t.TempDir()
-	host, _ := mustOpen(t, dir, fault.HalfHost), mustOpen(t, dir, fault.HalfDNP) // nobody reads there
+	host, _ := mustOpen(t, dir, fault.HalfHost), mustOpen(t, dir, fault.HalfDNP) // without a reader
 	chunk := Message{Type: Envelope, Payload: make([]byte, 1200)}
 	leaveRoom(t, host, host.SendSpare, chunk, 20, 2, 5, 5, chunk)
 	_ = host.Close()

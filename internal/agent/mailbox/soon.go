@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// soon are messages that wait for room in the other half's queue. While there are none it costs nothing.
+// soon holds messages that wait for room in the other half's queue. While it is empty it costs nothing.
 type soon struct {
 	mu      sync.Mutex
 	waiting []soonMessage
@@ -26,7 +26,7 @@ const (
 	// testRoom is spareRoom for tests, of which more than ten would find room in that: seven of the smallest, each of which counts as some
 	// 770 bytes. Six neighbours may have as many probes passed on at once (seed 003 §5.2.2).
 	testRoom = 5000
-	// maxSoon bounds what waits: the probes that six neighbours send in 120 ms (pkg/torus/diagnosis).
+	// maxSoon bounds the waiting messages: the probes that six neighbours send in 120 ms (pkg/torus/diagnosis).
 	maxSoon = 128
 	// soonLife is how long a message waits: a probe that comes back later counts as late (diagnosis.LateAfter).
 	soonLife = 150 * time.Millisecond
@@ -34,8 +34,9 @@ const (
 	leastRest, mostRest = time.Millisecond, 16 * time.Millisecond
 )
 
-// SendSoon is SendSpare for probes of tests, of which several may come at once: one that finds no room waits for it, in order, for
-// soonLife. Then it is lost, as one of more than maxSoon that wait is at once. The payload belongs to the box from then on.
+// SendSoon is SendSpare for test probes, of which several may come at once. A probe that finds no room waits in
+// order, for up to soonLife, and is then lost. If maxSoon probes wait already, it is lost at once. The payload
+// belongs to the box from then on.
 func (b *Box) SendSoon(m Message) {
 	s := &b.soon
 	s.mu.Lock()
@@ -58,7 +59,7 @@ func (b *Box) SendSoon(m Message) {
 // sendTest sends a message unless too much lies in the other half's queue.
 func (b *Box) sendTest(m Message) error { return b.sendWithin(m, testRoom) }
 
-// sendWaiting sends what waits, as far as there is room.
+// sendWaiting sends waiting messages, as far as there is room.
 func (b *Box) sendWaiting() {
 	s := &b.soon
 	s.mu.Lock()
@@ -79,7 +80,7 @@ func (b *Box) sendWaiting() {
 	}
 }
 
-// close drops what waits.
+// close drops all waiting messages.
 func (s *soon) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

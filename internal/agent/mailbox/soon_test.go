@@ -38,7 +38,7 @@ func TestSendSoon(t *testing.T) {
 	}
 }
 
-// Nobody reads: what waits is dropped when its time is over, and bounded.
+// Without a reader, waiting messages are bounded, and dropped when their time is over.
 func TestSendSoonGivesUp(t *testing.T) {
 	dir := t.TempDir()
 	_, dnp := mustOpen(t, dir, fault.HalfHost), mustOpen(t, dir, fault.HalfDNP)

@@ -1,8 +1,9 @@
-// Package maskfile keeps a node's channel mask on disk, the non-volatile state of seed 003 §6.1: it is there before the first
-// frame leaves, so that old faults are isolated at once and not found anew, all together.
+// Package maskfile keeps a node's channel mask on disk, the non-volatile state of seed 003 §6.1. The file is read
+// before the first frame leaves, so that known faults are isolated at once, and not detected again all together.
 //
-// It knows only the disk. What cannot be read is lost, and said so: all channels are usable then, the neighbours' masks still
-// keep messages off the links that they mask (a link is restored by both ends), and the supervisors are asked for their word.
+// It knows only the disk. It reports an unreadable file as lost. All channels are usable then, and the neighbours'
+// masks still keep messages off the links that they mask (a link is restored by both ends). The half asks the
+// supervisors for their mask.
 package maskfile
 
 import (
@@ -16,8 +17,8 @@ import (
 // Name is the file's name in the state directory.
 const Name = "dnp.mask"
 
-// Load reads the file. Without one the state is chanmask.Fresh: a first start. lost tells of one that cannot be read, or is not
-// what Save wrote; the state is Fresh then too, and it is no failure.
+// Load reads the file. Without one the state is chanmask.Fresh: a first start. lost describes a file that cannot be
+// read, or that Save did not write. The state is Fresh then too; this is no failure.
 func Load(path string) (s chanmask.State, lost error) {
 	return durable.Load(path, "channel mask", chanmask.StateSize, chanmask.Fresh(), chanmask.Decode)
 }

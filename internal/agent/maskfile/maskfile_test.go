@@ -32,7 +32,7 @@ func TestSaveAndLoad(t *testing.T) {
 	}
 }
 
-// What is damaged is lost, said so, and nothing of it counts.
+// A damaged file is reported as lost, and none of its content is used.
 func TestDamaged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), Name)
 	good := chanmask.State{Own: 0, Ordered: 1, Number: 3}.Append(nil)
@@ -64,7 +64,7 @@ func TestUnwritableIsAFailure(t *testing.T) {
 	}
 }
 
-// What a link in the file's place points to is neither read nor written.
+// The target of a symbolic link in the file's place is neither read nor written.
 func TestLinkIsNotFollowed(t *testing.T) {
 	dir := t.TempDir()
 	path, other := filepath.Join(dir, Name), filepath.Join(dir, "other")

@@ -1,7 +1,9 @@
-// Package peerfile keeps on disk what the supervisors have said of a node's peers, and of a spare's place: it is there before the
-// first frame leaves, so that a node that is restarted after a neighbour was replaced speaks with the one that is there now.
+// Package peerfile keeps on disk the supervisors' updates of a node's peers, and of a spare's place. The file is read
+// before the first frame leaves, so that a node that restarts after a neighbour was replaced contacts the new
+// neighbour.
 //
-// It knows only the disk. What cannot be read is lost, and said so: the configuration stands then, and the supervisors are asked.
+// It knows only the disk. It reports an unreadable file as lost: the configuration then applies, and the half asks
+// the supervisors.
 package peerfile
 
 import (
@@ -14,8 +16,8 @@ import (
 // Name is the file's name in the state directory.
 const Name = "dnp.peers"
 
-// Load reads the file. Without one the state is the zero one: nothing was said. lost tells of one that cannot be read, or is not
-// what Save wrote; the state is the zero one then too, and it is no failure.
+// Load reads the file. Without a file it returns the zero state: no update yet. lost describes a file that cannot be
+// read, or that Save did not write. The state is zero then too; this is no failure.
 func Load(path string) (s peers.State, lost error) {
 	return durable.Load(path, "peers", peers.MaxSize, peers.State{}, peers.Decode)
 }

@@ -26,7 +26,7 @@ func TestSaveAndLoad(t *testing.T) {
 	}
 }
 
-// What is damaged is lost, said so, and nothing of it counts.
+// A damaged file is reported as lost, and none of its content is used.
 func TestDamaged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), Name)
 	for name, content := range map[string][]byte{"empty": {}, "garbage": []byte("0123456789abcdef0123"), "huge": make([]byte, 1<<20)} {

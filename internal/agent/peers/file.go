@@ -12,8 +12,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// The file: magic (4 bytes), the length of what follows (2), a PeerOrder without node (protobuf), and CRC-32C over all before
-// it (4); numbers are big endian.
+// The file holds a magic (4 bytes), the length of the next field (2), a PeerOrder without node (protobuf), and
+// CRC-32C over all earlier bytes (4). Numbers are big endian.
 const (
 	magic      = "LPE1"
 	headerSize = len(magic) + 2

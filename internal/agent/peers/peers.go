@@ -1,11 +1,11 @@
-// Package peers is the supervisors' word on who is at the other ends of a node's links, and of a spare on where its place is
-// (seed 003 §5.2.3.2: whoever replaces a node, all its neighbours are told).
+// Package peers holds the supervisors' orders about the peers at the other ends of a node's links, and about a
+// spare's place (seed 003 §5.2.3.2: all neighbours of a replaced node learn of its replacement).
 //
 //	as configured ──order──► as ordered ──newer order──► as ordered, or as configured again
 //
-// The word stands above the node's configuration, link by link: what it does not name is as configured. It never changes an end of
-// the node's own. Words have numbers, and one that is not newer than the last is refused: an old order that comes again, late or by
-// another way, undoes nothing.
+// An order overrides the node's configuration, link by link: links that it does not name are as configured. It never
+// changes an end of the node's own. Orders have numbers, and a node refuses one that is not newer than the last. So
+// an old order that arrives again, late or by another path, undoes nothing.
 //
 // It is pure: it keeps no file (internal/agent/peerfile does) and opens no link.
 package peers
@@ -21,13 +21,13 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Peer is who is at the other end of a link. Without a name there is no word on it.
+// Peer is the node at the other end of a link. Without a name there is no order about the link.
 type Peer struct {
 	Node    fault.NodeID
 	Address netip.AddrPort // of its end; not valid: as configured
 }
 
-// State is what a node holds. Its zero value is a node that was told nothing.
+// State is a node's present order. Its zero value is a node without an order.
 type State struct {
 	Number uint64 // of the word, from 1: the store's revision that it is of; 0: they have not spoken
 	Placed bool   // of a spare: it has a place
@@ -63,8 +63,8 @@ func FromOrder(o *lofamov1.PeerOrder) (State, error) {
 	return s, nil
 }
 
-// Order takes the supervisors' word, and says what became of it. Two different words of one number cannot be told apart by age: the
-// first that came stays. A word that says what is held already, under a newer number, changes the number.
+// Order applies the supervisors' order, and returns the verdict. The age of two different orders of one number cannot
+// be compared: the first one stays. An order with the present content, under a newer number, changes the number.
 func (s State) Order(next State) (State, chanmask.Verdict) {
 	switch {
 	case next.Number < s.Number || next.Number == 0:
@@ -77,7 +77,7 @@ func (s State) Order(next State) (State, chanmask.Verdict) {
 	return next, chanmask.Taken
 }
 
-// Says says whether two states differ in their numbers at most.
+// Says reports whether two states are equal except for their numbers.
 func (s State) Says(o State) bool {
 	s.Number = o.Number
 	return s == o
@@ -108,7 +108,7 @@ func Proto(all [grid.NumDirections]Peer) []*lofamov1.Peer {
 	return out
 }
 
-// Over returns who is at the other ends: the word, and where there is none the configuration.
+// Over returns the peers at the other ends: those of the order, and otherwise those of the configuration.
 func (s State) Over(configured [grid.NumDirections]Peer) [grid.NumDirections]Peer {
 	for i, p := range s.Peers {
 		if p.Node == "" {

@@ -22,7 +22,7 @@ func spare(number uint64) State {
 	return s
 }
 
-// What is newer is taken, what is older is not, and two words of one number do not take turns.
+// A newer order applies, an older one does not, and two orders of one number do not take turns.
 func TestOrder(t *testing.T) {
 	other := State{Number: 7, Placed: true, Coord: grid.Coord{X: 1, Z: 1}}
 	for _, tc := range []struct {

@@ -1,5 +1,6 @@
-// Package selftestconfig is how the two halves test their modules alike: the sizes, times and bounds of each, and how a
-// machine of pkg/selftest is made for a half. What a probe does in a module is the half's own business.
+// Package selftestconfig holds the self-test configuration that both halves share: the sizes, times and bounds of
+// each module, and the construction of a half's machine of pkg/selftest. Each half carries probes through its modules
+// itself.
 //
 // It is pure.
 package selftestconfig
@@ -31,7 +32,7 @@ func New(cfg Config, mods []selftest.ModuleConfig, tick time.Duration, now time.
 	return m
 }
 
-// Failing says of each module that fails what is wrong with it, and the same without what was measured.
+// Failing describes the fault of each failing module; why is the same without measured values.
 func Failing(m *selftest.Machine) (words, why []string) {
 	for _, r := range m.Failed() {
 		words = append(words, "self-test: "+r.Name+" "+r.Why)
@@ -40,17 +41,17 @@ func Failing(m *selftest.Machine) (words, why []string) {
 	return words, why
 }
 
-// What is waited for a probe, and below what none is late. The floors are far above what a busy machine makes of
-// a wake-up or two: a module that has gone wrong is slower by whole retransmissions.
+// The time-outs of probes, and the floors below which no probe is late. The floors are far above the delay that a
+// busy machine adds with a wake-up or two: a broken module is slower by whole retransmissions.
 const (
 	timeout       = 500 * time.Millisecond
-	localTimeout  = 2 * time.Second // what is done by this half itself is done when it comes to run
+	localTimeout  = 2 * time.Second // this half does local work itself, as soon as it runs
 	localFloor    = 50 * time.Millisecond
 	linkFloor     = 100 * time.Millisecond
 	networkFloor  = 250 * time.Millisecond
 	linkLoss      = 0.15 // there and back, by a link that either end calls good
 	networkLoss   = 0.15
-	mailboxLoss   = 0.05 // the kernel drops what the other half does not come to read
+	mailboxLoss   = 0.05 // the kernel drops messages while the other half is slow to read
 	smallestProbe = 16
 )
 

@@ -1,10 +1,11 @@
-// Package storage keeps on disk what a half needs after a restart: its boot epoch (this file) and its undelivered reports (reportlog.go). The copy
-// of a half's state in memory is package storage/backup.
+// Package storage keeps on disk the state that a half needs after a restart: its boot epoch (this file) and its
+// undelivered reports (reportlog.go). The copy of a half's state in memory is package storage/backup.
 //
-// A boot epoch grows with every start and never goes back: it separates the reports of this life from those of an earlier one. A half without a
-// file, on its first start or because the file is lost, draws a number at random: with 1 each time, supervisors would take its reports for
-// copies of earlier ones, acknowledge them, and they would be lost. A supervisor that has seen a higher epoch answers STALE_EPOCH with the next
-// one (pkg/servicenet), and SetEpoch stores it.
+// A boot epoch grows with every start and never goes back: it separates the reports of this incarnation from earlier
+// ones. A half without a file, on its first start or because the file is lost, draws a number at random. If it took 1
+// each time, supervisors would mistake its reports for copies of earlier ones and acknowledge them, and they would be
+// lost. A supervisor that has seen a higher epoch answers STALE_EPOCH with the next one (pkg/servicenet), and
+// SetEpoch stores it.
 package storage
 
 import (
@@ -21,12 +22,12 @@ import (
 	"github.com/lofamo/lofamo/internal/durable"
 )
 
-// maxFirst bounds what is drawn. It is small beside servicenet.MaxEpochJump, so that supervisors who have
-// seen a lower number take it, and so large that it meets one of the four epochs that they keep of a half
-// once in 16,000 losses.
+// maxFirst bounds the random first epoch. It is small beside servicenet.MaxEpochJump, so that supervisors that have
+// seen a lower number accept it. It is large enough that it meets one of the four epochs that they keep of a half
+// only once in 16,000 losses.
 const maxFirst = 1 << 16
 
-// ReadEpoch returns the number on disk; 0: there is none, or none that can be understood.
+// ReadEpoch returns the number on disk; 0: none, or an unreadable one.
 func ReadEpoch(path string) fault.Epoch {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -39,9 +40,9 @@ func ReadEpoch(path string) fault.Epoch {
 	return fault.Epoch(e)
 }
 
-// NextEpoch counts one start: it reads the file, adds one and has the result on disk before it returns.
-// Without a file the result is drawn, from 1 to maxFirst. garbled tells of one that could not be understood and
-// was taken for lost; it is no failure.
+// NextEpoch counts one start: it reads the file, adds one, and returns after the result is on disk. Without a file it
+// draws the result, from 1 to maxFirst. garbled describes a file that could not be parsed and counts as lost; it is
+// no failure.
 func NextEpoch(path string) (e fault.Epoch, garbled, err error) {
 	b, err := os.ReadFile(path)
 	switch {
@@ -63,8 +64,8 @@ func NextEpoch(path string) (e fault.Epoch, garbled, err error) {
 	return e, garbled, SetEpoch(path, e)
 }
 
-// SetEpoch puts an epoch on disk: it is there, whole, whatever happens after. A half that may not count its start could not
-// start, so a full disk is no reason not to; a number that a crash garbled there is taken for lost.
+// SetEpoch writes an epoch to disk atomically and durably. A half that cannot count its start could not start, so a
+// full disk is no error; a number that a crash garbled there counts as lost.
 func SetEpoch(path string, e fault.Epoch) error {
 	if err := durable.Replace(path, []byte(strconv.FormatUint(uint64(e), 10)+"\n")); err != nil {
 		return fmt.Errorf("boot epoch %s: %w", path, err)

@@ -43,8 +43,8 @@ func TestGarbledIsLost(t *testing.T) {
 	}
 }
 
-// A half whose file is lost does not begin where it began before: the supervisors would take its new
-// reports for copies of the old ones.
+// A half whose file is lost does not start at its first epoch again: the supervisors would mistake its new reports
+// for copies of the old ones.
 func TestLostEpochIsNotBegunAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "host.epoch")
 	seen := map[fault.Epoch]int{}
@@ -73,7 +73,7 @@ func TestUnwritableIsAFailure(t *testing.T) {
 	}
 }
 
-// What a link in the place of the new file points to stays as it is.
+// The target of a symbolic link in the place of the new file stays unchanged.
 func TestLinkIsNotFollowed(t *testing.T) {
 	dir := t.TempDir()
 	path, victim := filepath.Join(dir, "host.epoch"), filepath.Join(dir, "victim")

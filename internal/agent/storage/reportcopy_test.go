@@ -50,7 +50,8 @@ func held(f *backup.File) (out []fault.Seq) {
 	return out
 }
 
-// What is in the copy, in the spool or in both comes back once, in order and with its age, and is in both from then on.
+// Reports in the copy, in the spool or in both come back once, in order and with their age, and are in both from then
+// on.
 func TestCopyAndSpoolAreMerged(t *testing.T) {
 	w := newWorld(t)
 	f := w.copied(t)
@@ -82,8 +83,8 @@ func TestCopyAndSpoolAreMerged(t *testing.T) {
 	}
 }
 
-// Without a spool the copy does for itself; reports of a copy that was no good otherwise are put into the new one; what cannot be read is
-// left out and told.
+// Without a spool the copy suffices alone. Reports of a copy that is otherwise unusable move to the new copy.
+// Unreadable ones are omitted and logged.
 func TestRescued(t *testing.T) {
 	w := newWorld(t)
 	w.Size = 0

@@ -21,9 +21,9 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 )
 
-// This file has the log of undelivered reports: it writes them to a half's copy and its spool, and reads those of earlier lives from there. It
-// defines how a record holds a report, and how old the report is after a restart. pkg/servicenet/spool owns the file; the outbox decides what is
-// kept and when it is freed.
+// This file holds the log of undelivered reports. It writes them to a half's copy and its spool, and reads those of
+// earlier incarnations from there. It defines the record format of a report, and the age of a report after a restart.
+// pkg/servicenet/spool owns the file; the outbox decides which reports are kept and when they are freed.
 //
 // A half that has no spool, or one whose disk fails, continues without it and reports why.
 
@@ -36,35 +36,35 @@ type ReportLogConfig struct {
 	// Boot and Now are the kernel's boot id, and the time since it booted in ns (CLOCK_BOOTTIME).
 	Boot [16]byte
 	Now  func() int64
-	// Copy keeps the reports over a kill, at once and whatever the disk does; the spool keeps them over a boot. Rescued are those of a
-	// copy that the half could not go on from otherwise.
+	// Copy keeps the reports across a kill, at once and regardless of the disk; the spool keeps them across a boot.
+	// Rescued holds the reports of a copy from which the half could not otherwise resume.
 	Copy    ReportCopy
 	Rescued []backup.Report
 }
 
-// ReportCopy is the half's copy (internal/agent/storage/backup). None of its methods waits for anything. What it cannot take it counts, and says to
-// who maintains it.
+// ReportCopy is the half's copy (internal/agent/storage/backup). None of its methods blocks. It counts reports that
+// it cannot take, and informs its maintainer.
 type ReportCopy interface {
 	Reports() []backup.Report
 	PutReport(backup.Report) error
 	FreeReports([]fault.ReportID) error
 }
 
-// ReportLog is the spool of one half, or what is there in its place. Its methods may be called from any
-// goroutine, and none of them but Sync and Close waits for the disk.
+// ReportLog is the spool of one half, or its substitute. Its methods may be called from any goroutine, and none but
+// Sync and Close waits for the disk.
 type ReportLog struct {
 	cfg   ReportLogConfig
 	spool *spool.Spool // nil: none
-	why   string       // there is none
+	why   string       // why there is no spool
 }
 
-// OpenReportLog returns a keeper, always, and the reports of earlier lives, in the order of their ids.
+// OpenReportLog always returns a log, and the reports of earlier incarnations, in the order of their ids.
 func OpenReportLog(cfg ReportLogConfig) (*ReportLog, []servicenet.Kept) {
 	k := &ReportLog{cfg: cfg}
 	return k, k.merge(k.openSpool())
 }
 
-// openSpool opens the spool where one is configured, and returns what it has kept.
+// openSpool opens the spool if one is configured, and returns its reports.
 func (k *ReportLog) openSpool() []servicenet.Kept {
 	cfg := k.cfg
 	if cfg.Size == 0 {
@@ -83,7 +83,7 @@ func (k *ReportLog) openSpool() []servicenet.Kept {
 	return k.restore(records)
 }
 
-// merge adds what the copy has kept: a report that is in both is one report. From then on each of them has all.
+// merge adds the copy's reports: a report that is in both is one report. From then on both hold all reports.
 func (k *ReportLog) merge(kept []servicenet.Kept) []servicenet.Kept {
 	if k.cfg.Copy == nil {
 		return kept
@@ -141,7 +141,7 @@ func (k *ReportLog) spoolOne(id fault.ReportID, payload []byte, at int64) {
 	}
 }
 
-// restore reads the records. What cannot be read is freed: it never will be.
+// restore reads the records. It frees unreadable ones, which will never be readable.
 func (k *ReportLog) restore(records []spool.Record) []servicenet.Kept {
 	var out []servicenet.Kept
 	for _, r := range records {
@@ -156,8 +156,8 @@ func (k *ReportLog) restore(records []spool.Record) []servicenet.Kept {
 	return out
 }
 
-// age is how long a record has lain there. Nothing tells how long the machine was off: after a boot it
-// is the time since then at least.
+// age returns how long a record has been in the log. The time for which the machine was off is unknown: after a boot
+// the age is at least the time since then.
 func (k *ReportLog) age(r spool.Record) time.Duration {
 	age := k.cfg.Now()
 	if r.Boot == k.cfg.Boot {
@@ -205,7 +205,7 @@ func (k *ReportLog) Forget(ids []fault.ReportID) {
 	}
 }
 
-// Sync waits until all that was kept and forgotten before is on disk. It fails where there is no spool.
+// Sync waits until all earlier Keep and Forget calls are on disk. It fails without a spool.
 func (k *ReportLog) Sync(ctx context.Context) error {
 	if k.spool == nil {
 		return fmt.Errorf("sync kept reports: no spool: %s", k.why)
@@ -213,7 +213,7 @@ func (k *ReportLog) Sync(ctx context.Context) error {
 	return k.spool.Sync(ctx)
 }
 
-// Why says why reports are not kept; empty: they are.
+// Why returns why reports are not kept; empty: they are.
 func (k *ReportLog) Why() string {
 	if k.spool == nil {
 		return k.why
@@ -240,7 +240,7 @@ func (k *ReportLog) Status() spool.Status {
 	return k.spool.Status()
 }
 
-// Close has everything written that is not yet, within a bound, and closes the file.
+// Close flushes unwritten records, within a bound, and closes the file.
 func (k *ReportLog) Close() error {
 	if k.spool == nil {
 		return nil

@@ -57,7 +57,7 @@ func (w *world) close(t *testing.T, k *ReportLog) {
 	}
 }
 
-// What was kept and not forgotten comes back alike, as old as it is.
+// Reports that were kept and not forgotten come back unchanged, with their age.
 func TestReportsComeBack(t *testing.T) {
 	w := newWorld(t)
 	k, kept := w.open(t)
@@ -82,7 +82,7 @@ func TestReportsComeBack(t *testing.T) {
 	}
 	w.close(t, k)
 
-	// After a boot the clock begins anew: since then at least.
+	// After a boot the clock restarts: the age is at least the time since the boot.
 	w.Boot, w.clock = [16]byte{2}, int64(20*time.Second)
 	k, kept = w.open(t)
 	if len(kept) != 2 || kept[0].Age != 20*time.Second || kept[1].Age != 20*time.Second {
@@ -118,7 +118,7 @@ func TestUnreadableRecords(t *testing.T) {
 	}
 }
 
-// A half goes on without a spool, and can say why.
+// A half works without a spool, and can report why it has none.
 func TestWithoutSpool(t *testing.T) {
 	none := newWorld(t)
 	none.Size = 0
@@ -146,7 +146,7 @@ func TestWithoutSpool(t *testing.T) {
 	}
 }
 
-// What was synced is in the file, though nobody has closed it.
+// Synced reports are in the file even without Close.
 func TestSync(t *testing.T) {
 	w := newWorld(t)
 	k, _ := w.open(t)

@@ -1,5 +1,5 @@
-// Package topo is what one node knows of the torus around it: its place, its neighbours and what
-// nodes are called. It knows no addresses and no states.
+// Package topo is one node's view of the torus around it: its place, its neighbours and the names of nodes. It knows
+// no addresses and no states.
 package topo
 
 import (
@@ -24,7 +24,7 @@ type Map struct {
 type Neighbour struct {
 	ID    fault.NodeID
 	Coord grid.Coord
-	Dirs  []grid.Direction // of this node's links to it: two in a dimension of size 2
+	Dirs  []grid.Direction // of the links to the neighbour: two in a dimension of size 2
 }
 
 // New returns the view of the node at coord. peers names the neighbours that do not have the
@@ -58,8 +58,8 @@ func (m *Map) ID(c grid.Coord) fault.NodeID {
 	return fault.DefaultNodeID(c)
 }
 
-// At returns where the node of that name is, and false for a name that is neither known nor of
-// the default form, or lies outside the torus.
+// At returns the place of the node of that name. It returns false for a name that is neither known nor of the default
+// form, or lies outside the torus.
 func (m *Map) At(id fault.NodeID) (grid.Coord, bool) {
 	if c, ok := m.at[id]; ok {
 		return c, true
@@ -78,8 +78,8 @@ func (m *Map) At(id fault.NodeID) (grid.Coord, bool) {
 	return c, true
 }
 
-// Towards returns the directions that bring a message from this node nearer to dst on a shortest
-// way, in the order of the dimensions (dimension-order routing, as the DNP has it).
+// Towards returns the directions that bring a message from this node nearer to dst on a shortest path, in the order
+// of the dimensions (dimension-order routing, as in the DNP).
 func (m *Map) Towards(dst grid.Coord) []grid.Direction {
 	var out []grid.Direction
 	from, to := [3]int{m.Coord.X, m.Coord.Y, m.Coord.Z}, [3]int{dst.X, dst.Y, dst.Z}

@@ -21,7 +21,7 @@ func recorded(nonce, term uint64, issued time.Duration, from string) Received {
 	}}
 }
 
-// answers counts what a machine sends in answer, and how much of that to an address and not to a configured supervisor.
+// answers counts a machine's answers, and those among them that go to an address instead of a configured supervisor.
 func answers(sends []Send) (all, toAddress int) {
 	for _, s := range sends {
 		if s.Answer != nil {
@@ -34,8 +34,8 @@ func answers(sends []Send) (all, toAddress int) {
 	return all, toAddress
 }
 
-// TestRecordedChallengesMakeNoReflector replays challenges in the name of a victim: of old ones nothing goes there, and of a new one so
-// many copies as a supervisor may send.
+// TestRecordedChallengesMakeNoReflector replays challenges in the name of a victim. Old challenges cause no packet to
+// the victim, and a new one at most as many as a supervisor may send.
 func TestRecordedChallengesMakeNoReflector(t *testing.T) {
 	const victim = "192.0.2.66:53"
 	w := newTested(t, testing2s)
@@ -80,7 +80,7 @@ func TestRecordedChallengesMakeNoReflector(t *testing.T) {
 	}
 }
 
-// TestChallengesWithoutTermAreAnswered: a supervisor of an earlier version does not say its term.
+// TestChallengesWithoutTermAreAnswered: a supervisor of an earlier version does not send its term.
 func TestChallengesWithoutTermAreAnswered(t *testing.T) {
 	w := newTested(t, testing2s)
 	for n := range uint64(1000) {

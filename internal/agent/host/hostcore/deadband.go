@@ -8,16 +8,17 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// This file selects the measured values that are worth sending: those that moved out of their deadband. The supervisors' foresight makes trends of
-// them (pkg/awareness). A constant value costs nothing. States are the sensors' task, not this file's.
+// This file selects the measured values to send: those that moved out of their deadband. The supervisors' foresight
+// makes trends from them (pkg/awareness). A constant value costs nothing. States are the sensors' task, not this
+// file's.
 
-// The numbers of the rule: a value moves when it has left its last resting place by a step, and is
-// called moving for a while after.
+// Parameters of the rule: a value moves when it has left its last resting place by a step, and it counts as moving
+// for a while after.
 const (
 	step    = 0.01             // of the threshold
 	holds   = 2 * time.Minute  // after the last step
 	between = 5 * time.Second  // two readings that are sent
-	stale   = 30 * time.Second // what was measured longer ago is not sent
+	stale   = 30 * time.Second // older values are not sent
 )
 
 // Limits are the thresholds of a quantity, at which its component becomes SICK; NaN where there is none.
@@ -64,7 +65,7 @@ func (t *deadbands) find(c fault.Component, q fault.Quantity, value float64) *qu
 	return &t.all[i]
 }
 
-// towards is the threshold in a direction, NaN where there is none: nothing moves towards that.
+// towards returns the threshold in a direction, or NaN without one: a value then moves towards no threshold.
 func (l Limits) towards(rising bool) float64 {
 	if rising {
 		return l.High
@@ -72,7 +73,7 @@ func (l Limits) towards(rising bool) float64 {
 	return l.Low
 }
 
-// Due returns at most so many readings of what moves, those first that have waited longest.
+// Due returns up to limit readings of moving values, those first that have waited longest.
 func (t *deadbands) Due(now time.Time, limit int) []fault.Reading {
 	var due []*quantity
 	for i := range t.all {

@@ -48,7 +48,7 @@ func TestWhatMovesIsSent(t *testing.T) {
 	}
 }
 
-// TestDirections: what falls heads for the low threshold; where there is none it is not sent.
+// TestDirections checks that a falling value heads for the low threshold, and is not sent without one.
 func TestDirections(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
@@ -73,7 +73,7 @@ func TestDirections(t *testing.T) {
 	}
 }
 
-// TestRoom: what has waited longest goes first, and what was measured long ago does not go.
+// TestRoom checks that the value that waited longest goes first, and that stale values do not go.
 func TestRoom(t *testing.T) {
 	var tr deadbands
 	for s := 0.0; s <= 1; s++ {

@@ -17,23 +17,23 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/topo"
 )
 
-// Event is what happens to a host half.
+// Event is an input to a host half's machine.
 type Event interface{ hostEvent() }
 
-// Tick says only that time has passed.
+// Tick means only that time has passed.
 type Tick struct{}
 
-// Neighbours says who is around this node from now on: its place and links are as they were, neighbours have other names.
+// Neighbours replaces this node's neighbours: place and links are unchanged, neighbours have other names.
 type Neighbours struct{ Topo *topo.Map }
 
 func (Neighbours) hostEvent() {}
 
-// Registers is what the register file says. Taken registers were read and invalidated because
+// Registers is the content of the register file. Taken registers were read and invalidated because
 // Output.TakeDNP asked for it; the others were only looked at, because the DNP half rang.
 type Registers struct {
 	Taken  bool
 	Sample watchdog.Sample // of the DNP word, if taken
-	// Unreadable says that the page could not be read at all; nothing below counts then.
+	// Unreadable means that the page could not be read at all; the fields below are then invalid.
 	Unreadable bool
 
 	DNP           watchdog.DNPWord
@@ -48,7 +48,7 @@ type Registers struct {
 
 	Router0, Router1, RDMA, Engine uint32 // exception registers
 
-	// Draining: the DNP half holds back what may wait, for the torus drains (seed 003 §4.5.3).
+	// Draining: the DNP half holds back messages that may wait, because the torus drains (seed 003 §4.5.3).
 	Draining bool
 }
 
@@ -58,12 +58,12 @@ type Sensed struct {
 	Thresholds  uint32 // the register
 }
 
-// Reading is what one sensor says.
+// Reading is one sensor's reading.
 type Reading struct {
 	Component fault.Component
 	State     fault.State
 	Detail    string
-	// What may move towards a threshold before anything is wrong; a Quantity of 0: nothing does.
+	// A value that may move towards a threshold before there is a fault; a Quantity of 0: none.
 	Quantity         fault.Quantity
 	Value, Threshold float64
 }
@@ -71,8 +71,7 @@ type Reading struct {
 // Readings are the sensors' latest words, in any order and number.
 type Readings struct{ Readings []Reading }
 
-// Received is a verified message that came for this half: from the service network, or from the
-// DNP half, which had it by the torus.
+// Received is a verified message for this half: from the service network, or by the torus through the DNP half.
 type Received struct {
 	Opened    servicenet.Opened
 	Path      fault.Path
@@ -87,21 +86,20 @@ type Arrived struct {
 	Held    time.Duration
 }
 
-// Supervisors says whom to report to and, as a hint, who leads.
+// Supervisors names the supervisors to report to and, as a hint, the leader.
 type Supervisors struct {
 	Targets []string
 	Leader  string
 }
 
-// Hint is something about the rails that is the outbox' to judge: RailUp, RailDown, PathFailed,
-// Damaged or SpoolState.
+// Hint is evidence about the rails for the outbox to judge: RailUp, RailDown, PathFailed, Damaged or SpoolState.
 type Hint struct{ Event servicenet.Event }
 
-// Watch says which nodes somebody on this node watches, besides its neighbours: those of its jobs.
+// Watch lists the nodes that clients on this node watch, besides its neighbours: those of its jobs.
 type Watch struct{ Nodes []fault.NodeID }
 
-// Health says how a half of this node fares: this one, or the other as it said by mailbox. Its ages are as of the
-// moment at which the machine is told. It is not changed any more; nil: nothing is known any more.
+// Health is the health of a half of this node: this one, or the other as it reported by mailbox. Its ages refer to
+// the moment of the event. It is immutable; nil: unknown.
 type Health struct {
 	Half   fault.Half
 	Health *lofamov1.HalfHealth
@@ -111,8 +109,8 @@ type Health struct {
 // have committed it.
 type Restart struct{ Notice fault.RestartNotice }
 
-// GossipHeard says that something came from another member of the gossip: the service network
-// lives, whatever the supervisors do.
+// GossipHeard reports a message from another member of the gossip. It shows that the service network works, even if
+// no supervisor answers.
 type GossipHeard struct{}
 
 func (Tick) hostEvent()        {}
@@ -135,7 +133,7 @@ type Send struct {
 	Addr      netip.AddrPort     // if valid, instead of Target: where a supervisor wants the answer
 	Session   bool               // a MAC of the session with Target will do, where there is one
 	Checksum  *lofamov1.Checksum // agreed with Target; nil: the default
-	MayWait   bool               // on the torus rail: a drain may hold it, for it says again what was said
+	MayWait   bool               // on the torus rail: a drain may hold it, because it repeats known states
 
 	// Exactly one of these is set.
 	Reports []fault.Report // of this half, all under one signature
@@ -163,7 +161,7 @@ type Relayed struct {
 	Hops  []fault.Hop
 }
 
-// NoteKind sorts what is worth a line in the log.
+// NoteKind classifies the events that deserve a log line.
 type NoteKind uint8
 
 // The kinds of notes.
@@ -179,20 +177,19 @@ const (
 	NoteSelfTested                      // a module passed it, again or for the first time
 )
 
-// Note is something worth a line in the log. Notes about repeated conditions come once, when the
-// condition begins.
+// Note is a line for the log. A repeated condition causes one note, when it begins.
 type Note struct {
 	Kind NoteKind
 	Text string
 }
 
 // Output is what the shell is to do now, in this order: the effects, write the host word, ring, take,
-// probes and test mail, send, relay; and to call Step again at Wake at the latest.
+// probes and test mail, send, relay. The shell then calls Step again at Wake at the latest.
 type Output struct {
 	delivery.Effects
 	WriteHost bool
 	Host      watchdog.HostWord
-	Ring      bool             // wake the DNP half: the host word says something new
+	Ring      bool             // wake the DNP half: the host word has changed
 	TakeDNP   bool             // read and invalidate the DNP word, and give the result to Step
 	Probes    []selftest.Probe // for the modules but the mailbox: results come by Test
 	TestMail  []TestMail       // for the mailbox
@@ -200,9 +197,9 @@ type Output struct {
 	Send      []Send
 	Relay     []relay.Message // to the DNP half by mailbox
 	Notes     []Note
-	Learned   []fault.NodeID // nodes of which something else is known now
-	Aged      bool           // whether what is known is stale has changed
-	Acts      []Act          // orders for whoever makes acts here: Acted follows, or they are asked again
+	Learned   []fault.NodeID // nodes whose view has changed
+	Aged      bool           // whether the staleness of the fault view has changed
+	Acts      []Act          // orders for the action runner: Acted follows, or the supervisor asks again
 	Announced bool           // the newest restart notice is committed
 	Wake      time.Time
 }

@@ -38,30 +38,31 @@ type interest struct {
 	told   uint32 // the list that the last whole took into account
 }
 
-// NewFaultView returns what a half of that node begins with: nothing.
+// NewFaultView returns an empty fault view for that node.
 func NewFaultView(self fault.NodeID, neighbours []fault.NodeID) *FaultView {
 	return &FaultView{self: self, near: append([]fault.NodeID{self}, neighbours...), nodes: make(map[fault.NodeID]*lofamov1.ToldNode)}
 }
 
-// Neighbours says who the neighbours are now. The half has to be told everything again: of a node that was none of its concern nothing is kept.
+// Neighbours sets the neighbours. The half then needs a full update, because it kept nothing about nodes that did not
+// concern it before.
 func (m *FaultView) Neighbours(ids []fault.NodeID) {
 	m.near = append([]fault.NodeID{m.self}, ids...)
 	m.revision, m.coming = 0, coming{}
 	maps.DeleteFunc(m.nodes, func(id fault.NodeID, _ *lofamov1.ToldNode) bool { return !m.concerns(id) })
 }
 
-// concerns says whether a node is of any concern here. Of another nothing is kept: nobody would tell when
-// it changes.
+// concerns reports whether a node is of interest here. The view keeps no other nodes, because no supervisor would
+// send their changes.
 func (m *FaultView) concerns(id fault.NodeID) bool {
 	_, listed := slices.BinarySearch(m.list.nodes, id)
 	return listed || slices.Contains(m.near, id)
 }
 
-// Revision is of the map up to which the half has been told; 0: of nothing.
+// Revision returns the map revision up to which the view is current; 0: no update yet.
 func (m *FaultView) Revision() uint64 { return m.revision }
 
-// Told is what its digests say of that: 0 while something that is asked for is missing, so that it is told
-// the whole again, by whoever has the list.
+// Told returns the revision for this half's digests. It is 0 while an update is missing, so that a replica that has
+// the list sends everything again.
 func (m *FaultView) Told() uint64 {
 	if m.Pending() {
 		return 0
@@ -69,8 +70,8 @@ func (m *FaultView) Told() uint64 {
 	return m.revision
 }
 
-// Resume goes on after a list of an earlier life with the same boot epoch: supervisors may have that list, and it does not hold any
-// more. 0 is none.
+// Resume continues after the list of an earlier incarnation with the same boot epoch: supervisors may have that list,
+// and it is no longer valid. 0 means no list.
 func (m *FaultView) Resume(serial uint32) {
 	if serial > 0 {
 		m.list.serial = serial + 1
@@ -80,8 +81,8 @@ func (m *FaultView) Resume(serial uint32) {
 // Serial is the number of the half's own list of nodes; 0: it has none.
 func (m *FaultView) Serial() uint32 { return m.list.serial }
 
-// Take takes a verified message in. It returns the nodes that are otherwise than before, in order, and
-// whether the supervisor wants the list of the nodes of the jobs here.
+// Take handles a verified update. It returns the changed nodes, in order, and whether the supervisor wants the list
+// of the nodes of the jobs here.
 func (m *FaultView) Take(t *lofamov1.Told) (changed []fault.NodeID, wanted bool) {
 	wanted = t.GetWantInterest() && m.list.serial > 0
 	if t.GetNode() != string(m.self) {
@@ -91,9 +92,9 @@ func (m *FaultView) Take(t *lofamov1.Told) (changed []fault.NodeID, wanted bool)
 	case whole && t.GetRevision() < m.revision && !t.GetPutBack():
 		return nil, wanted // by a replica that is behind
 	case !whole && (t.GetRevision() <= m.revision || t.GetSince() > m.revision || m.revision == 0):
-		return nil, wanted // known, or something before it was lost: the next digest says so
+		return nil, wanted // known, or an earlier update was lost: the next digest shows it
 	case !whole && t.GetInterest() != m.list.serial:
-		return nil, wanted // a replica that has another list left out what it does not know to concern us
+		return nil, wanted // a replica with another list leaves out nodes that it does not know to concern us
 	}
 	all := m.gather(t)
 	if all == nil {
@@ -125,7 +126,7 @@ func (m *FaultView) gather(t *lofamov1.Told) []*lofamov1.ToldNode {
 	return out
 }
 
-// change takes over what changed.
+// change applies a partial update.
 func (m *FaultView) change(nodes []*lofamov1.ToldNode) (changed []fault.NodeID) {
 	for _, n := range nodes {
 		if id := fault.NodeID(n.GetId()); m.concerns(id) && !same(m.nodes[id], n) {
@@ -137,8 +138,8 @@ func (m *FaultView) change(nodes []*lofamov1.ToldNode) (changed []fault.NodeID) 
 	return slices.Compact(changed)
 }
 
-// replace takes over everything. Nodes of the list that are not mentioned are NORMAL, or, by a replica that has
-// another list, as they were until it has this one. Where not all is told, nothing is known of them.
+// replace takes over a full update. Nodes of the list that it does not mention are NORMAL; if the replica has another
+// list, they keep their state until it has this one. After an incomplete update they are unknown.
 func (m *FaultView) replace(nodes []*lofamov1.ToldNode, incomplete bool) []fault.NodeID {
 	before := m.nodes
 	m.nodes = make(map[fault.NodeID]*lofamov1.ToldNode, len(nodes))
@@ -178,12 +179,12 @@ func same(a, b *lofamov1.ToldNode) bool {
 	})
 }
 
-// Pending says that something that is asked for has not been told yet.
+// Pending reports whether an update is still missing.
 func (m *FaultView) Pending() bool {
 	return m.revision == 0 || len(m.list.nodes) > 0 && m.list.told != m.list.serial
 }
 
-// Node is what is known of a node; state UNKNOWN where nothing is.
+// Node returns the view of a node, with state UNKNOWN if there is none.
 func (m *FaultView) Node(id fault.NodeID) *lofamov1.ToldNode {
 	if n := m.nodes[id]; n != nil {
 		return n
@@ -191,7 +192,7 @@ func (m *FaultView) Node(id fault.NodeID) *lofamov1.ToldNode {
 	return &lofamov1.ToldNode{Id: string(id), State: lofamov1.State_UNKNOWN, Cause: lofamov1.Cause_NONE}
 }
 
-// All returns the ids of all nodes of which something is known, in order.
+// All returns the ids of all known nodes, in order.
 func (m *FaultView) All() []fault.NodeID {
 	out := make([]fault.NodeID, 0, len(m.nodes))
 	for id := range m.nodes {
@@ -201,8 +202,7 @@ func (m *FaultView) All() []fault.NodeID {
 	return out
 }
 
-// Watch sets the nodes of the jobs here, at most servicenet.MaxInterest. It returns whether that is
-// another list than before.
+// Watch sets the nodes of the jobs here, at most servicenet.MaxInterest. It reports whether the list has changed.
 func (m *FaultView) Watch(nodes []fault.NodeID) bool {
 	nodes = slices.Clone(nodes)
 	slices.Sort(nodes)
@@ -220,7 +220,7 @@ func (m *FaultView) Watch(nodes []fault.NodeID) bool {
 	return true
 }
 
-// Interest returns the list in as many messages as it takes; none before the first Watch.
+// Interest returns the list in as many messages as it needs; none before the first Watch.
 func (m *FaultView) Interest(epoch fault.Epoch) (out []*lofamov1.Interest) {
 	if m.list.serial == 0 {
 		return nil

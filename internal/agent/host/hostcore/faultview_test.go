@@ -6,7 +6,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// A half that goes on in its boot epoch has another list than the one that supervisors may remember: none, under a new number.
+// A half that resumes in its boot epoch has a different list from the one that supervisors may hold: an empty one,
+// under a new number.
 func TestListAfterAnEarlierLife(t *testing.T) {
 	m := NewFaultView("n0", nil)
 	m.Resume(0)

@@ -9,7 +9,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// health tells the machine of a half.
+// health passes a half's health to the machine.
 func (w *world) health(args []string) {
 	half, err := fault.ParseHalf(args[0])
 	w.must(err)
@@ -33,7 +33,7 @@ func (w *world) health(args []string) {
 	w.step(Health{Half: half, Health: h})
 }
 
-// sentHealth tells what goes along of the halves.
+// sentHealth prints the health of the halves in a message.
 func (w *world) sentHealth(s *Send) {
 	for _, half := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
 		h := s.Health.Of(half)

@@ -1,11 +1,11 @@
-// Package hostcore is the Host Fault Manager (seed 001 §III-B, §III-E) as a pure machine. It keeps
-// the host's watchdog word alive, watches the DNP's, turns registers and sensor readings into
-// observations, and reports them to the supervisors through an outbox; it answers challenges and
-// is the neighbours' way to the service network when theirs is gone (§III-D).
+// Package hostcore is the Host Fault Manager (seed 001 §III-B, §III-E) as a pure machine. It keeps the host's
+// watchdog word alive, watches the DNP's, turns registers and sensor readings into observations, and reports them to
+// the supervisors through an outbox. It answers challenges and is the neighbours' way to the service network when
+// theirs is gone (§III-D).
 //
-// It is pure: it reads no register, signs nothing and opens no socket. What it wants done stands in
-// its Output, and the shell (internal/agent) or the simulator does it. It decides nothing about
-// other nodes: that is the supervisors' business.
+// It is pure: it reads no register, signs nothing and opens no socket. It requests these effects in its Output, and
+// the shell (internal/agent) or the simulator performs them. It decides nothing about other nodes: that is the
+// supervisors' business.
 package hostcore
 
 import (
@@ -31,7 +31,7 @@ import (
 type Config struct {
 	Topo    *topo.Map
 	Periods config.Periods
-	MaxHops uint8 // allowed to what this half sends by the torus
+	MaxHops uint8 // limit for this half's messages on the torus
 	// MaxFrame bounds a torus frame, in bytes; 0: torus.DefaultMaxFrame.
 	MaxFrame int
 	Rails    []fault.Path // that the half has; PathTorus among them
@@ -40,10 +40,10 @@ type Config struct {
 	Sensed     uint8               // number of the interface that the service network's sensor looks at
 	Checksums  []lofamov1.Checksum // offered to supervisors, the preferred first; none: the outbox' default
 	Kept       []servicenet.Kept   // undelivered reports of earlier lives
-	// Resume is where the half goes on; its zero: it begins cold, or in a new boot epoch.
+	// Resume holds the numbers of the earlier incarnation; the zero value: a cold start, or a new boot epoch.
 	Resume Numbers
-	// GossipSilence is how long gossip that was heard counts once it alone speaks for the service
-	// network; less than NetworkDeadAfter of the outbox counts as that.
+	// GossipSilence is the time for which gossip counts as working after the last message, once gossip alone speaks
+	// for the service network. Values below the outbox's NetworkDeadAfter count as NetworkDeadAfter.
 	GossipSilence time.Duration
 	SelfTest      selftestconfig.Config // the zero value: off
 }
@@ -74,9 +74,9 @@ type Machine struct {
 	sensors    map[fault.Component]Reading // service network interface, memory, peripherals
 	sensorsOld bool
 	moves      deadbands
-	told       *FaultView // what concerns this node
+	told       *FaultView // the nodes that concern this one
 	answered   time.Time  // when a supervisor last answered
-	confirmed  time.Time  // when a supervisor last had a quorum, as far as this half was told; zero: never
+	confirmed  time.Time  // when a supervisor last had a quorum, as far as known; zero: never
 	stale      bool       // the supervisors that answer have none
 	begun      bool       // the first tick is done
 	announced  bool       // the first digest is out
@@ -141,14 +141,14 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 	return m, nil
 }
 
-// readingsAtOnce is for how many readings a digest of a healthy node has room.
+// readingsAtOnce is the number of readings for which a healthy node's digest has room.
 const readingsAtOnce = 2
 
-// AnnounceAfter is when a half that starts sends its first digest at the latest. Until then
-// changes are not reported one by one: everything is new at a start.
+// AnnounceAfter returns the longest time from a half's start to its first digest. Until then it does not report
+// changes one by one, because everything is new at a start.
 func AnnounceAfter(p config.Periods) time.Duration { return 2*p.TRead + p.SensorPeriod/2 }
 
-// stateInitially states every component of the node, so that nothing is missing from a digest.
+// stateInitially states every component of the node, so that digests are complete.
 func (m *Machine) stateInitially(now time.Time) {
 	m.stateSelf(now)
 	m.state(now, fault.ComponentDNP, fault.Unknown, fault.KindWatchdog, "not seen yet", 0)
@@ -200,14 +200,14 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	}
 	m.followNetwork(now)
 	m.report(now)
-	m.followNetwork(now) // told with the next report
+	m.followNetwork(now) // goes with the next report
 	m.deliver(now)
 	m.useOutput(now)
 	m.out.Wake = m.wake()
 	return m.out
 }
 
-// tick does what is due: everything periodic rides on the write period.
+// tick does all work that is due: everything periodic rides on the write period.
 func (m *Machine) tick(now time.Time) {
 	due, wake := m.writer.Step(now)
 	m.writerWake = wake
@@ -223,8 +223,8 @@ func (m *Machine) tick(now time.Time) {
 	m.sender.Tick(now)
 }
 
-// wake returns when Step must be called again. Sensors and digests have no wake of their own: they
-// ride on the write period, a wake-up being what an idle half costs.
+// wake returns when Step must be called again. Sensors and digests have no wake of their own: they ride on the write
+// period, because wake-ups are the cost of an idle half.
 func (m *Machine) wake() time.Time {
 	w := earliest(m.writerWake, m.readerWake)
 	if at := m.sender.Wake(); !at.IsZero() {
@@ -240,7 +240,7 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
-// report sends what changed in this step, or the digest when it is due.
+// report sends the changes of this step, or the digest when it is due.
 func (m *Machine) report(now time.Time) {
 	m.updateHostWord()
 	if !m.announced {
@@ -250,7 +250,7 @@ func (m *Machine) report(now time.Time) {
 			return
 		}
 		m.announced, m.digestAt = true, now
-		m.ledger.Changes(now) // everything is new: the digest says it all
+		m.ledger.Changes(now) // everything is new: the digest covers it
 	}
 	if changes := m.ledger.Changes(now); changes != nil {
 		m.add(now, fault.Report{Observations: changes})
@@ -262,8 +262,9 @@ func (m *Machine) report(now time.Time) {
 	}
 }
 
-// waits says whether a digest that is due is not made yet: it would go by the torus alone, which drains, and what is not said is not waited for. So no
-// rail is called dead over a drain that takes a few periods. In a longer one digests go on, for the service network may be back.
+// waits reports whether a due digest is held back, because only the draining torus could carry it. Without a digest
+// no answer is missing, so no rail is called dead over a drain of a few periods. In a longer drain digests go on,
+// because the service network may be back.
 func (m *Machine) waits(now time.Time) bool {
 	return m.registers.Draining && m.verdict == watchdog.Alive && m.sender.Network() == fault.Failed && now.Sub(m.digestAt) < 4*m.cfg.Periods.DigestPeriod
 }
@@ -279,7 +280,7 @@ func (m *Machine) add(now time.Time, r fault.Report) fault.ReportID {
 	return m.sender.Add(now, r)
 }
 
-// deliver hands over what the outbox wants of this step.
+// deliver copies the outbox's effects and messages of this step to the output.
 func (m *Machine) deliver(now time.Time) {
 	o := m.sender.Take()
 	m.out.Effects = o.Effects
@@ -302,12 +303,12 @@ func (m *Machine) deliver(now time.Time) {
 	}
 }
 
-// digests says whether there is one among reports.
+// digests reports whether the reports include a digest.
 func digests(rs []fault.Report) bool {
 	return slices.ContainsFunc(rs, func(r fault.Report) bool { return r.Digest })
 }
 
-// state states something about this node.
+// state records an observation about this node.
 func (m *Machine) state(now time.Time, c fault.Component, s fault.State, k fault.Kind, detail string, age time.Duration) {
 	m.ledger.Set(now, fault.Observation{Node: m.self, Component: c, State: s, Kind: k, Detail: detail, Age: age})
 }
@@ -321,16 +322,16 @@ func (m *Machine) WatchdogStats() (watchdog.ReaderStats, uint64) {
 	return m.reader.Stats(), m.writer.Missed()
 }
 
-// Verdict returns what the machine holds of the other half.
+// Verdict returns the machine's verdict on the other half.
 func (m *Machine) Verdict() watchdog.Verdict { return m.verdict }
 
-// Numbers is what a half that goes on must not use for a second thing.
+// Numbers holds the numbers that a resumed half must not use twice.
 type Numbers struct {
 	servicenet.OutboxSnapshot
 	List uint32 // of the nodes of the jobs here
 }
 
-// Numbers returns where they stand: to be stored before anything of the step is sent.
+// Numbers returns the current numbers. Store them before sending any message of the step.
 func (m *Machine) Numbers() Numbers { return Numbers{m.sender.Snapshot(), m.told.Serial()} }
 
 // Epoch returns the boot epoch in use.
@@ -339,22 +340,22 @@ func (m *Machine) Epoch() fault.Epoch { return m.sender.Epoch() }
 // OutboxStats returns the counters of the sender's log.
 func (m *Machine) OutboxStats() servicenet.OutboxStats { return m.sender.Stats() }
 
-// Delivery returns how this half's reports fare.
+// Delivery returns the delivery status of this half's reports.
 func (m *Machine) Delivery(now time.Time) *lofamov1.DeliveryStatus { return m.sender.Status(now) }
 
-// Health returns how the halves of this node fare, as far as this half was told.
+// Health returns the health of this node's halves, as far as this half knows it.
 func (m *Machine) Health(now time.Time) servicenet.Health { return m.health.As(now) }
 
 // Migrations returns how often the primary path has changed, by reason.
 func (m *Machine) Migrations() map[delivery.Reason]uint64 { return m.sender.Migrations() }
 
-// ComponentState is what this half states of one component of its node.
+// ComponentState is this half's statement about one component of its node.
 type ComponentState struct {
 	Component fault.Component
 	State     fault.State
 }
 
-// States returns what this half states of its node's components, in their order.
+// States returns this half's statements about its node's components, in their order.
 func (m *Machine) States() []ComponentState {
 	var out []ComponentState
 	for _, c := range fault.Components() {

@@ -9,7 +9,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
-// measured are the DNP half's sensors, in the order of Registers.Sensed, and what a code stands for.
+// measured lists the DNP half's sensors, in the order of Registers.Sensed, and the unit of a code.
 var measured = [3]struct {
 	component fault.Component
 	quantity  fault.Quantity
@@ -20,7 +20,7 @@ var measured = [3]struct {
 	{fault.ComponentVoltage, fault.QuantityVoltage, watchdog.DecodeVolts},
 }
 
-// measure follows the values that the DNP half keeps on the page: its sensors, and what its links lose.
+// measure follows the values that the DNP half keeps on the page: its sensors, and the loss on its links.
 func (m *Machine) measure(now time.Time) {
 	for i, v := range [3]uint32{m.registers.Temperature, m.registers.Power, m.registers.Voltage} {
 		s := m.registers.Sensed[i]

@@ -16,8 +16,8 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/relay"
 )
 
-// relayTargets is to how many supervisors another's envelope goes: its origin alone retries, so
-// that one dead supervisor must not swallow it.
+// relayTargets is the number of supervisors that receive another node's envelope. Only its origin retries, so one
+// dead supervisor must not swallow it.
 const relayTargets = 2
 
 // onReceived handles a verified message.
@@ -44,8 +44,9 @@ func (m *Machine) onReceived(now time.Time, ev Received) {
 	}
 }
 
-// onOrder takes an order of a supervisor to this node. Most are for the DNP half, which has the links and their registers, and are passed on unless they came
-// from there. To a diagnosis and a procedure this half says besides that it lives; actions are for this half.
+// onOrder handles a supervisor's order to this node. Most are for the DNP half, which has the links and their
+// registers: this half passes them on unless they came from there. For a diagnosis or a procedure this half also
+// confirms that it lives. Actions are for this half.
 func (m *Machine) onOrder(ev Received, o servicenet.Order) {
 	if o.Node != "" && o.Node != m.self {
 		m.note(NoteRefused, "a %s order to %q", o.Kind, o.Node)
@@ -65,7 +66,7 @@ func (m *Machine) onOrder(ev Received, o servicenet.Order) {
 	}
 }
 
-// noteAnswers remembers which supervisor answers, and where, and takes hints who leads.
+// noteAnswers records which supervisor answers, and where, and evaluates hints about the leader.
 func (m *Machine) noteAnswers(now time.Time, ev Received) {
 	acks, reply := ev.Opened.Msg.GetAcks(), ev.Opened.Msg.GetPathReply()
 	if len(acks) > 0 || reply != nil || ev.Opened.Msg.GetTold() != nil {
@@ -81,7 +82,7 @@ func (m *Machine) noteAnswers(now time.Time, ev Received) {
 	m.followLeader(now, reply.GetLeader())
 }
 
-// followLeader takes over a hint who leads.
+// followLeader applies a hint about the leader.
 func (m *Machine) followLeader(now time.Time, leader string) {
 	if leader == "" || leader == m.leader || !slices.Contains(m.targets, leader) {
 		return
@@ -119,7 +120,8 @@ func (m *Machine) onChallenge(now time.Time, ev Received, c *lofamov1.Challenge)
 	}
 }
 
-// onDiagnosisOrder says that this half lives, and what its DNP half's word says; the DNP half does the tests.
+// onDiagnosisOrder confirms that this half lives, and reports the state of its DNP half's word; the DNP half does the
+// tests.
 func (m *Machine) onDiagnosisOrder(ev Received, o *lofamov1.DiagnosisOrder) {
 	dnp := lofamov1.State_UNKNOWN
 	switch m.verdict {
@@ -134,15 +136,15 @@ func (m *Machine) onDiagnosisOrder(ev Received, o *lofamov1.DiagnosisOrder) {
 	}}}})
 }
 
-// onProcedureOrder says that this half lives; the DNP half begins the procedure, or says what became of it.
+// onProcedureOrder confirms that this half lives. The DNP half begins the procedure, or reports its progress.
 func (m *Machine) onProcedureOrder(ev Received, o *lofamov1.ProcedureOrder) {
 	m.reply(ev, o.GetReplyTo(), Send{Order: &lofamov1.Message{Body: &lofamov1.Message_ProcedureStatus{ProcedureStatus: &lofamov1.ProcedureStatus{
 		Number: o.GetNumber(), Node: string(m.self), Half: lofamov1.Half_HALF_HOST, Epoch: uint64(m.Epoch()),
 	}}}})
 }
 
-// reply sends something back the way that a supervisor's word came, and to where the supervisor wants it: one of them may be the
-// way that fails.
+// reply sends an answer both on the path of the order and to the supervisor's reply address: one of the two paths may
+// be the one that fails.
 func (m *Machine) reply(ev Received, replyTo string, s Send) {
 	s.Path, s.Interface = fault.PathDirect, m.interfaceTo(ev.Opened.Name)
 	if ev.Path == fault.PathDirect {
@@ -161,8 +163,8 @@ func (m *Machine) reply(ev Received, replyTo string, s Send) {
 	}
 }
 
-// interfaceTo returns the service interface by which a supervisor is reached most likely: where it
-// answered last, unless that is down, or the first that is not.
+// interfaceTo returns the service interface that most likely reaches a supervisor: the one of its last answer, unless
+// that is down, or else the first that is up.
 func (m *Machine) interfaceTo(supervisor string) uint8 {
 	if c, ok := m.heard[supervisor]; ok && !m.down[c.iface] {
 		return c.iface
@@ -185,7 +187,7 @@ func (m *Machine) onDowncall(ev Received) {
 	m.passDown(node, inner)
 }
 
-// room is how long an envelope may be that goes down through the torus in one frame.
+// room returns the longest envelope that goes down through the torus in one frame, in bytes.
 func (c Config) room() int {
 	return relay.RoomDown(torus.MaxPayload(cmp.Or(c.MaxFrame, torus.DefaultMaxFrame)) - torus.HopHeaderSize)
 }
@@ -208,15 +210,15 @@ func (m *Machine) passDown(node fault.NodeID, envelope []byte) {
 			return
 		}
 	}
-	mayWait := servicenet.MayWait(envelope) // pieces of what must not wait must not either
+	mayWait := servicenet.MayWait(envelope) // pieces of an urgent message are urgent too
 	for _, b := range parts {
 		m.out.Relay = append(m.out.Relay, relay.Message{Kind: relay.Down, Limit: m.cfg.MaxHops, Dst: dst, MayWait: mayWait, Envelope: b})
 	}
 }
 
-// onArrived passes another origin's envelope to the supervisors, signed by this half with the
-// hops that it took. Its origin retries; this half does not. A digest is not passed on while no supervisor answers this half itself: it
-// would most likely be lost, and where supervisors are short of time it would keep them so.
+// onArrived passes another origin's envelope to the supervisors, signed by this half with the hops that it took. Its
+// origin retries; this half does not. While no supervisor answers this half itself, it does not pass on digests. They
+// would most likely be lost, and would add to the load of supervisors that are short of time.
 func (m *Machine) onArrived(now time.Time, ev Arrived) {
 	if ev.Message.Kind != relay.Up {
 		m.note(NoteRefused, "a relayed message of kind %s from the DNP half", ev.Message.Kind)
@@ -236,7 +238,7 @@ func (m *Machine) onArrived(now time.Time, ev Arrived) {
 	}
 }
 
-// preferred returns to whom another's envelope goes: the leader if it is known, then who has
+// preferred returns the supervisors for another node's envelope: the leader if it is known, then those that have
 // answered lately, then the others in the configured order.
 func (m *Machine) preferred(now time.Time) []string {
 	rank := func(t string) int {
@@ -261,12 +263,12 @@ func (m *Machine) heardLately(now time.Time, supervisor string) bool {
 	return ok && now.Sub(c.at) < 2*m.cfg.Periods.DigestPeriod
 }
 
-// answeredLately says whether any supervisor has answered on the direct rail lately.
+// answeredLately reports whether any supervisor has answered on the direct rail lately.
 func (m *Machine) answeredLately(now time.Time) bool {
 	return slices.ContainsFunc(m.targets, func(t string) bool { return m.heardLately(now, t) })
 }
 
-// onSupervisors takes over whom to report to.
+// onSupervisors replaces the supervisors to report to.
 func (m *Machine) onSupervisors(now time.Time, ev Supervisors) {
 	m.targets = slices.Clone(ev.Targets)
 	m.leader = ev.Leader
@@ -278,7 +280,7 @@ func (m *Machine) onSupervisors(now time.Time, ev Supervisors) {
 	m.sender.Step(now, servicenet.Supervisors{Targets: m.targets, Leader: m.leader})
 }
 
-// onHint gives the outbox what the kernel, the disk or a damaged packet says of the rails.
+// onHint passes rail hints from the kernel, the disk or damaged packets to the outbox.
 func (m *Machine) onHint(now time.Time, ev servicenet.Event) {
 	switch ev := ev.(type) {
 	case servicenet.RailUp:

@@ -6,21 +6,21 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// gossipSigns is what the gossip says of the service network while no supervisor answers. Gossip that
-// is heard tells supervisors that are gone from a network that is cut: all ways to them lead through
-// the same cards and switches.
+// gossipSigns tracks whether gossip works on the service network while no supervisor answers. Working gossip
+// distinguishes supervisors that are gone from a network that is cut: all ways to them lead through the same cards
+// and switches.
 //
 //	silent ──heard within fresh──► lives ──not heard for silence──► silent
 //
-// A cut ends answers and gossip at one moment, so that fresh must not be longer than what it takes to
-// miss the answers; once it lives it may pause longer than that, for gossip comes at its own pace.
+// A cut ends answers and gossip at the same moment. Thus fresh must not be longer than the time after which answers
+// count as missing. Once alive, gossip may pause for longer, because it comes at its own pace.
 type gossipSigns struct {
 	fresh, silence time.Duration
 	heard          time.Time // last; zero: never
 	lives          bool
 }
 
-// look says whether the gossip lives now. alone: no supervisor answers.
+// look reports whether gossip works now. alone: no supervisor answers.
 func (g *gossipSigns) look(now time.Time, alone bool) bool {
 	within := g.fresh
 	if g.lives {
@@ -55,9 +55,9 @@ func (m *Machine) silentNow(now time.Time) bool {
 	return !m.silentAt.IsZero() && now.Sub(m.silentAt) < silentFor*m.gossip.fresh
 }
 
-// updateServiceNetwork combines what the interface shows with what missing answers say. The age of
-// an unanswered network is, like that of a silent link, counted from the last answer. If the torus brings
-// no answer either and gossip works, the supervisors are gone, which is no evidence against this node's network.
+// updateServiceNetwork combines the interface's state with the evidence from missing answers. The age of an
+// unanswered network is, like that of a silent link, counted from the last answer. If the torus brings no answer
+// either and gossip works, the supervisors are gone, which is no evidence against this node's network.
 func (m *Machine) updateServiceNetwork(now time.Time) {
 	s, detail, age := m.network, "", time.Duration(0)
 	switch s {

@@ -17,7 +17,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/topo"
 )
 
-// onRegisters lets the reader judge a taken word, and draws from the contents what they say.
+// onRegisters passes a taken word to the reader, and turns the register contents into observations.
 func (m *Machine) onRegisters(now time.Time, ev Registers) {
 	if ev.Unreadable && !m.unreadable {
 		m.note(NoteUnreadable, "the register page cannot be read")
@@ -29,7 +29,7 @@ func (m *Machine) onRegisters(now time.Time, ev Registers) {
 	if m.verdict != watchdog.Alive || ev.Unreadable || ev.Sample.Corrupt {
 		return
 	}
-	// The raw words are kept with Valid as the owner wrote it, whoever took it meanwhile.
+	// The raw words are kept with Valid as the owner wrote it, even if a reader took the word meanwhile.
 	m.registers = ev
 	m.observeDNP(now)
 	for _, d := range m.cfg.Topo.Links {
@@ -72,8 +72,8 @@ func (m *Machine) becomeAlive(now time.Time) {
 	m.setRail(now, fault.PathTorus, 0, true, "")
 }
 
-// becomeStale is the paper's DNP core melt-down, seen by the host (Table II). What only the DNP
-// half can know is unknown from now on.
+// becomeStale is the paper's DNP core melt-down, seen by the host (Table II). All states that only the DNP half can
+// know become unknown.
 func (m *Machine) becomeStale(now time.Time, age time.Duration) {
 	m.verdict = watchdog.Stale
 	m.note(NoteDNP, "the DNP half does not validate its word: last valid %s ago", age.Round(time.Millisecond))
@@ -83,7 +83,7 @@ func (m *Machine) becomeStale(now time.Time, age time.Duration) {
 	m.test(now, selftest.Excused{Module: selftest.Module{Kind: selftest.Mailbox}})
 }
 
-// whyStale says why the DNP half has failed: what its daemon says, if that has given it up.
+// whyStale returns why the DNP half has failed: its daemon's reason, if that has given it up.
 func (m *Machine) whyStale(now time.Time) string {
 	if why := health.GivenUp(m.health.As(now).DNP); why != "" {
 		return why
@@ -91,7 +91,7 @@ func (m *Machine) whyStale(now time.Time) string {
 	return fmt.Sprintf("watchdog word not valid for %d reads", m.cfg.Periods.ReadMisses+1)
 }
 
-// onHealth takes what is known of a half.
+// onHealth stores the health of a half.
 func (m *Machine) onHealth(now time.Time, ev Health) {
 	m.health.Set(now, ev.Half, ev.Health)
 	if ev.Half == fault.HalfDNP && m.verdict == watchdog.Stale {
@@ -99,7 +99,7 @@ func (m *Machine) onHealth(now time.Time, ev Health) {
 	}
 }
 
-// forgetDNP states as unknown whatever comes from the DNP half.
+// forgetDNP sets all states that come from the DNP half to unknown.
 func (m *Machine) forgetDNP(now time.Time) {
 	for _, c := range []fault.Component{fault.ComponentDNPCore, fault.ComponentTemperature, fault.ComponentPower, fault.ComponentVoltage} {
 		m.state(now, c, fault.Unknown, fault.KindSelf, "", 0)
@@ -124,8 +124,8 @@ func (m *Machine) observeDNP(now time.Time) {
 	m.observeSensor(now, fault.ComponentVoltage, r.DNP.Voltage, r.Voltage)
 }
 
-// observeSensor reads a sensor field. The field cannot say that there is no sensor; a value
-// register of 0 does, and then normal is not believed.
+// observeSensor reads a sensor field. The field has no value for a missing sensor. A value register of 0 stands for
+// that, and then normal is not believed.
 func (m *Machine) observeSensor(now time.Time, c fault.Component, h watchdog.Health, value uint32) {
 	s := ledger.StateOf(h)
 	if s == fault.Normal && value == 0 {
@@ -150,8 +150,8 @@ func sensorText(c fault.Component, code byte) string {
 	return fmt.Sprintf("%.2f V", watchdog.DecodeVolts(code))
 }
 
-// observeLink reads a link field together with its detail, which says what the field has no bits
-// for: whether the link was ever up, and which side of it is broken.
+// observeLink reads a link field together with its detail. The detail holds the facts for which the field has no
+// bits: whether the link was ever up, and which side of it is broken.
 func (m *Machine) observeLink(now time.Time, d grid.Direction) {
 	h, det := m.registers.DNP.Links[d.Index()], m.registers.Details[d.Index()]
 	state, kind, detail, age := ledger.StateOf(h), fault.KindSelf, "", time.Duration(0)
@@ -161,7 +161,7 @@ func (m *Machine) observeLink(now time.Time, d grid.Direction) {
 			state = fault.Unknown
 		}
 	case fault.Sick:
-		if det.Restarting { // its neighbour said so
+		if det.Restarting { // its neighbour reported it
 			kind, detail = fault.KindDescriptor, "restarting"
 			break
 		}
@@ -178,12 +178,12 @@ func (m *Machine) observeLink(now time.Time, d grid.Direction) {
 		default:
 			detail = sides(det, torus.LinkBroken)
 		}
-	default: // a field does not say unknown
+	default: // a field has no value for unknown
 	}
 	m.state(now, fault.Link(d), state, kind, detail, age)
 }
 
-// sides says which side of a link has a state.
+// sides returns which side of a link has a state.
 func sides(d torus.Detail, s torus.LinkState) string {
 	switch {
 	case d.Rx == s && d.Tx == s:
@@ -196,8 +196,8 @@ func sides(d torus.Detail, s torus.LinkState) string {
 	return ""
 }
 
-// informed says whether anything comes in by the link: over a silent one the DNP half has cleared
-// the neighbour's bits because it knows nothing, not because the neighbour is well.
+// informed reports whether the link receives anything. Over a silent link the DNP half has cleared the neighbour's
+// bits because it knows nothing, not because the neighbour is well.
 func (m *Machine) informed(d grid.Direction) bool {
 	det := m.registers.Details[d.Index()]
 	if det.Silent || det.Rx == torus.LinkUnknown || det.Rx == torus.LinkBroken {
@@ -206,8 +206,8 @@ func (m *Machine) informed(d grid.Direction) bool {
 	return m.registers.DNP.Links[d.Index()] != watchdog.HealthBroken || det.Handshake
 }
 
-// observeNeighbour reads what the DNP half knows of a neighbour's host (Tables III and V): a
-// neighbour bit with an empty nibble is a host breakdown, one with a nibble its cause.
+// observeNeighbour reads the DNP half's knowledge of a neighbour's host (Tables III and V): a neighbour bit with an
+// empty nibble is a host breakdown; a nibble that is not empty names the cause.
 func (m *Machine) observeNeighbour(now time.Time, n topo.Neighbour) {
 	var known, dead bool
 	var broken watchdog.NeighbourFaults
@@ -237,7 +237,7 @@ func (m *Machine) observeNeighbour(now time.Time, n topo.Neighbour) {
 	host := fault.Observation{Node: n.ID, Component: fault.ComponentHost, State: fault.Normal, Kind: fault.KindDescriptor}
 	if dead {
 		host.State, host.Detail = fault.Failed, lastCause(last)
-		// The neighbour's DNP half says so after its own misses: so old is the last sign at least.
+		// The neighbour's DNP half reports this after its own misses, so the last sign is at least this old.
 		host.Age = time.Duration(m.cfg.Periods.ReadMisses+1) * m.cfg.Periods.TRead
 	}
 	m.ledger.Set(now, host)
@@ -247,8 +247,8 @@ func (m *Machine) observeNeighbour(now time.Time, n topo.Neighbour) {
 	m.observeRemote(now, n.ID, fault.ComponentPeripheral1, broken.Peripheral1, dead)
 }
 
-// observeRemote states one field of a neighbour's nibble. What was never broken is not spoken of;
-// what was stays as it was when its host dies, for then nothing new is known.
+// observeRemote states one field of a neighbour's nibble. It reports no field that was never broken. Other fields
+// keep their state when the neighbour's host dies, because nothing new is known then.
 func (m *Machine) observeRemote(now time.Time, id fault.NodeID, c fault.Component, broken, hostDead bool) {
 	switch {
 	case broken:
@@ -293,7 +293,7 @@ func lastCause(raw uint32) string {
 	return "last known cause: " + out
 }
 
-// onReadings takes what the sensors say of this host (Table II, host fault).
+// onReadings handles the readings of this host's sensors (Table II, host fault).
 func (m *Machine) onReadings(now time.Time, rs []Reading) {
 	m.sensedAt, m.sensorsOld = now, false
 	for _, r := range rs {
@@ -307,7 +307,7 @@ func (m *Machine) onReadings(now time.Time, rs []Reading) {
 		case fault.ComponentServiceNetwork:
 			was := m.sensors[r.Component].State
 			m.sensors[r.Component] = r
-			// Carrier lost: the rails change before any time-out tells.
+			// Carrier lost: change the rails before any time-out expires.
 			if (was == fault.Failed) != (r.State == fault.Failed) {
 				m.setRail(now, fault.PathDirect, m.cfg.Sensed, r.State != fault.Failed, r.Detail)
 				if m.cfg.Sensed == 0 { // where the gossip is
@@ -323,7 +323,7 @@ func (m *Machine) onReadings(now time.Time, rs []Reading) {
 	m.updateServiceNetwork(now)
 }
 
-// checkSensors gives up sensors that have stopped answering: what is not measured is unknown.
+// checkSensors sets the states of sensors that stopped answering to unknown.
 func (m *Machine) checkSensors(now time.Time) {
 	if m.sensorsOld || now.Sub(m.sensedAt) < max(sensorMisses*m.cfg.Periods.SensorPeriod, sensorGrace) {
 		return
@@ -338,15 +338,15 @@ func (m *Machine) checkSensors(now time.Time) {
 	m.updateServiceNetwork(now)
 }
 
-// Sensors are old after so many periods without an answer, and not before the grace, for a script
-// may take its whole time-out.
+// Readings are old after this many periods without an answer, and not before the grace, because a script may take its
+// whole time-out.
 const (
 	sensorMisses = 4
 	sensorGrace  = 5 * time.Second
 )
 
-// updateHostWord puts the host's own states into its word, and has it written and the DNP half
-// woken at once when they differ (Table IV).
+// updateHostWord puts the host's own states into its word. If they differ, it has the word written and the DNP half
+// woken at once (Table IV).
 func (m *Machine) updateHostWord() {
 	field := func(c fault.Component) watchdog.Health {
 		return ledger.HealthOf(m.ledger.State(m.self, c))
@@ -365,7 +365,7 @@ func (m *Machine) updateHostWord() {
 	m.out.WriteHost, m.out.Host, m.out.Ring = true, w, true
 }
 
-// setRail tells the outbox of a rail that came or went.
+// setRail reports a rail that came up or went down to the outbox.
 func (m *Machine) setRail(now time.Time, p fault.Path, iface uint8, up bool, why string) {
 	if !slices.Contains(m.cfg.Rails, p) {
 		return

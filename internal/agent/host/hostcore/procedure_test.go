@@ -8,7 +8,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// An order for the fault management procedure: this half says at once that it lives, and passes the order on to its DNP half, unless it came from there.
+// On an order for the fault management procedure, this half confirms at once that it lives. It passes the order on to
+// its DNP half, unless the order came from there.
 func TestProcedureOrder(t *testing.T) {
 	order := func(node string) *lofamov1.Message {
 		return &lofamov1.Message{Body: &lofamov1.Message_ProcedureOrder{ProcedureOrder: &lofamov1.ProcedureOrder{
@@ -44,8 +45,8 @@ func TestProcedureOrder(t *testing.T) {
 	}
 }
 
-// While the torus drains, a half that has no other rail makes no digests for a few periods, so that nothing is unanswered and no rail is called
-// dead; what changes is told as ever.
+// While the torus drains, a half without another rail makes no digests for a few periods, so that no answer is
+// missing and no rail is called dead. It still reports changes.
 func TestNoDigestsIntoADrain(t *testing.T) {
 	w := newWorld(t, "2x2x2", "0,0,0", nil)
 	w.do([]string{"supervisors", "silent"})
@@ -73,7 +74,7 @@ func TestNoDigestsIntoADrain(t *testing.T) {
 	}
 }
 
-// What says again what was said may wait, on whatever rail: the torus rail alone asks. A change may not.
+// A repeated report may wait on any rail; only the torus rail uses that. A change may not wait.
 func TestDigestsMayWait(t *testing.T) {
 	w := newWorld(t, "2x2x2", "0,0,0", nil)
 	seen := map[bool]int{}

@@ -21,8 +21,8 @@ import (
 	"github.com/lofamo/lofamo/internal/golden"
 )
 
-// A scenario is a list of commands, each followed by what the host half did because of it, one
-// line a deed, beginning with "  ".
+// A scenario is a list of commands. Below each stand the host half's actions in response, one a line,
+// beginning with "  ".
 //
 //	torus DIMS COORD [INTERFACES]  a new host half at default periods, with a direct rail for each service
 //	                          interface; the DNP half runs, supervisors answer
@@ -34,21 +34,21 @@ import (
 //	sensor COMPONENT STATE    of the host's own sensors
 //	measured temperature|power|voltage LOW HIGH VALUE   a finer value with its thresholds, in the sensor's unit
 //	measured corrected-errors HIGH VALUE                by the memory's sensor, errors a second
-//	measured loss DIR VALUE                             what a link loses, of all
-//	sensors silent            they do not answer any more
+//	measured loss DIR VALUE                             share of packets that a link loses
+//	sensors silent            they stop answering
 //	supervisors answer|silent
-//	gossip lives|silent       other members are heard, or not: silent at first
+//	gossip lives|silent       other members send gossip, or not: silent at first
 //	interface K up|down       a service interface, by its number
 //	damaged K                 a damaged packet came in there
 //	challenge host|dnp|either NODE direct|torus [K]   on the direct rail by interface K
 //	downcall NODE             a message for another node
 //	told REVISION SINCE PART/PARTS [want] NODE=STATE...   by a supervisor, on the direct rail
-//	quorum lost|back          of the supervisors that answer: without one they commit nothing, and say for how long
+//	quorum lost|back          of the supervisors that answer: without one they commit nothing, and report since when
 //	quorum elsewhere          an answer of one that has a quorum
-//	watch NODE...             somebody on this node watches them
-//	known NODE...             prints what is known of them; of none: of the node and its neighbours
+//	watch NODE...             a client on this node watches them
+//	known NODE...             prints the view of these nodes; without NODE, of the node and its neighbours
 //	arrived COORD [digest]    another node's envelope, come by the torus
-//	health host|dnp RESTARTS TESTS   as the daemon and the self-tests have it; RESTARTS 0 and TESTS 0: nothing is known
+//	health host|dnp RESTARTS TESTS   reported by the daemon and the self-tests; RESTARTS 0 and TESTS 0: unknown
 //	health host|dnp given-up WORDS   by its daemon
 func TestScenarios(t *testing.T) {
 	golden.Files(t, "testdata/*.txt", func(t *testing.T, text string) string {
@@ -356,7 +356,7 @@ func (w *world) do(args []string) {
 	}
 }
 
-// measured is what somebody measures, as the page or the sensors tell it.
+// measured sets a measured value, as the page or the sensors would report it.
 func (w *world) measured(args []string) {
 	value := func(i int) float64 {
 		v, err := strconv.ParseFloat(args[i], 64)
@@ -383,7 +383,7 @@ func (w *world) measured(args []string) {
 	}
 }
 
-// told is REVISION SINCE PART/PARTS [want] NODE=STATE...
+// told handles REVISION SINCE PART/PARTS [want] NODE=STATE...
 func (w *world) told(args []string) {
 	var m lofamov1.Told
 	_, err := fmt.Sscanf(strings.Join(args[:3], " "), "%d %d %d/%d", &m.Revision, &m.Since, &m.Part, &m.Parts)
@@ -436,7 +436,7 @@ func (w *world) link(d grid.Direction, state string) {
 		w.t.Fatalf("unknown state of a link %q", state)
 	}
 	w.regs.DNP.Links[d.Index()], w.regs.Details[d.Index()] = v.h, v.det
-	if v.det.Silent { // the DNP half clears what it cannot know
+	if v.det.Silent { // the DNP half clears the fields that it cannot know
 		w.regs.DNP.NeighbourHostFailed[d.Index()] = false
 		w.regs.Descriptor.Neighbours[d.Index()] = watchdog.NeighbourFaults{}
 	}

@@ -17,29 +17,29 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/selftestconfig"
 )
 
-// Test is an event of the self-test: what became of a probe of Output.Probes or Output.TestMail.
+// Test is an event of the self-test: the result of a probe of Output.Probes or Output.TestMail.
 type Test struct{ Event selftest.Event }
 
-// TestMail is a test message of the DNP half, by mailbox: a probe of its own, to be sent back, or ours that it
-// sends back.
+// TestMail is a test message from the DNP half, by mailbox: its own probe, to be returned, or one of ours that it
+// returns.
 type TestMail struct {
 	Echo bool
 	Data []byte
 }
 
-// Used says that a module is used of which the machine sees nothing.
+// Used reports use of a module that the machine cannot see.
 type Used struct{ Kind selftest.Kind }
 
 func (Used) hostEvent()     {}
 func (Test) hostEvent()     {}
 func (TestMail) hostEvent() {}
 
-// selfTest is what the machine keeps of its self-test.
+// selfTest is the machine's state of its self-test.
 type selfTest struct {
 	machine *selftest.Machine
 	asked   bool   // the DNP half has sent a test message: it knows them
-	unsaid  bool   // no digest has said yet that this half was restarted
-	said    string // what was said of it before the first digest
+	unsaid  bool   // no digest has reported this half's restart yet
+	said    string // the self-test state reported before the first digest
 }
 
 // newSelfTest makes the tests of the modules that the half has.
@@ -67,7 +67,7 @@ func (m *Machine) use(now time.Time, k selftest.Kind, index uint8) {
 	}
 }
 
-// useOutput notes which modules what is sent goes through. The shell gives the probes to them before that.
+// useOutput notes which modules the output's messages pass through. The shell gives the probes to them before that.
 func (m *Machine) useOutput(now time.Time) {
 	for i := range m.out.Send {
 		s := &m.out.Send[i]
@@ -151,9 +151,10 @@ func (m *Machine) stateSelf(now time.Time) {
 	m.because(now, fault.ComponentHost, state, words, why)
 }
 
-// sayRestarted says before the first digest that this half was restarted, and why, for which digests have no room. It is said with the
-// first tick, so that it is on its way before any other sign of life is: the answer to a challenge, and what the DNP half makes of the
-// watchdog word, by which supervisors lift a verdict. Else they would for a moment call NORMAL what has yet to prove itself.
+// sayRestarted reports, before the first digest, that this half was restarted and why; digests have no room for the
+// reason. The report goes out with the first tick, ahead of any other sign of life. Such signs are the answer to a
+// challenge, and the DNP half's reading of the watchdog word. They lift a supervisor's verdict, so without this
+// report supervisors would for a moment see a half as NORMAL that has yet to prove itself.
 func (m *Machine) sayRestarted(now time.Time) {
 	if !m.begun || !m.selfTest.unsaid {
 		return
@@ -171,7 +172,7 @@ func (m *Machine) sayRestarted(now time.Time) {
 	}
 }
 
-// saidRestarted notes that a digest has gone out: a restart is told of, however quickly it was over.
+// saidRestarted notes that a digest has gone out: a restart is always reported, however short it was.
 func (m *Machine) saidRestarted(now time.Time) {
 	if m.selfTest.unsaid {
 		m.selfTest.unsaid = false
@@ -179,14 +180,15 @@ func (m *Machine) saidRestarted(now time.Time) {
 	}
 }
 
-// because states something about this node, and tells of it anew when why is another: words without what was measured.
+// because states an observation about this node, and reports it again when why changes. why holds the words without
+// measured values.
 func (m *Machine) because(now time.Time, c fault.Component, s fault.State, words, why []string) {
 	o := fault.Observation{Node: m.self, Component: c, State: s, Kind: fault.KindSelf, Detail: strings.Join(words, "; ")}
 	m.ledger.Because(now, o, strings.Join(why, "; "))
 }
 
-// dnpWhy is why the DNP core is sick: its exceptions, and what is behind those of its self-test. What it is the DNP half says by
-// mailbox, which may come after the registers were read: then why changes, and is told again.
+// dnpWhy returns why the DNP core is sick: its exceptions, and the causes of its self-test failures. The DNP half
+// sends the causes by mailbox, perhaps after the registers were read. why changes then, and the half reports again.
 func (m *Machine) dnpWhy(now time.Time) (words, why []string) {
 	r := &m.registers
 	if r.Engine&watchdog.EngineRestarted != 0 {
@@ -228,10 +230,10 @@ func becauseOf(h *lofamov1.HalfHealth) string {
 	return "restarted"
 }
 
-// restarted says why this half was, as far as it was told.
+// restarted returns why this half was restarted, as far as known.
 func (m *Machine) restarted(now time.Time) string {
 	return becauseOf(m.health.As(now).Host)
 }
 
-// SelfTest returns the machine of the self-test, to be looked at: only Step gives it events.
+// SelfTest returns the self-test's machine for inspection: only Step gives it events.
 func (m *Machine) SelfTest() *selftest.Machine { return m.selfTest.machine }

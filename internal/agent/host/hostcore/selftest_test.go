@@ -18,7 +18,7 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// tested is a host half that tests itself, with modules that give back what they are given unless they are spoilt.
+// tested is a host half that tests itself. Its modules return their input unless a test spoils them.
 type tested struct {
 	t      *testing.T
 	now    time.Time
@@ -130,7 +130,7 @@ func (w *tested) result(name string) selftest.Result {
 
 var testing2s = selftestconfig.Config{Interval: 2 * time.Second, IdleAfter: 10 * time.Second, First: 42}
 
-// The half says what is wrong with it, and no more once it has passed.
+// The half reports its failed modules, and stops once it has passed.
 func TestFailedModuleMakesTheHostSick(t *testing.T) {
 	w := newTested(t, testing2s)
 	w.run(10 * time.Second)
@@ -139,7 +139,7 @@ func TestFailedModuleMakesTheHostSick(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	}
-	if w.said("SICK") { // while nothing is wrong
+	if w.said("SICK") { // without any fault
 		t.Errorf("it says %q", w.says)
 	}
 	w.spoilt = selftest.Direct
@@ -154,8 +154,8 @@ func TestFailedModuleMakesTheHostSick(t *testing.T) {
 	}
 }
 
-// However quickly a restarted half has passed, its first digest says that it was restarted, and why; the next one that
-// it is normal.
+// However quickly a restarted half has passed, its first digest reports the restart and its reason. The next one
+// reports that the half is normal.
 func TestRestartIsToldOf(t *testing.T) {
 	for _, every := range []time.Duration{0, 2 * time.Second} {
 		cfg := testing2s
@@ -168,7 +168,7 @@ func TestRestartIsToldOf(t *testing.T) {
 	}
 }
 
-// restartedBy is what the daemon gives to a host half that it restarts.
+// restartedBy returns the daemon's health event for a host half that it restarts.
 func restartedBy(cause string) Health {
 	return Health{fault.HalfHost, &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING, Restarts: 1, AgeNs: 1, Cause: cause}}}
 }
@@ -219,7 +219,7 @@ func TestMailboxIsTestedWhenTheOtherHalfKnows(t *testing.T) {
 	}
 }
 
-// The DNP half's registers say that its self-test found something; what it is it has said by mailbox.
+// The DNP half's registers show only that its self-test failed; the half sends the details by mailbox.
 func TestDNPCoreIsSickWithTheModulesName(t *testing.T) {
 	w := newTested(t, testing2s)
 	w.run(time.Second)
@@ -241,8 +241,9 @@ func TestDNPCoreIsSickWithTheModulesName(t *testing.T) {
 	}
 }
 
-// What the DNP half's self-test found is told when it is known, though the core was sick before: because the registers were read
-// before the mail, or for another reason. What was measured is no news.
+// The host half reports the findings of the DNP half's self-test when they arrive, even if the core was sick before:
+// because the registers were read before the mail, or for another reason. A new measured value alone causes no
+// report.
 func TestWhyIsToldWhenItComesLater(t *testing.T) {
 	w := newTested(t, testing2s)
 	w.run(time.Second)

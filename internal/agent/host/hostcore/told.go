@@ -9,8 +9,8 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/topo"
 )
 
-// onTold takes in what a supervisor says of what concerns this node, and answers with the list of the
-// nodes of its jobs where that is wanted.
+// onTold stores a supervisor's update about nodes that concern this one, and answers with the list of the nodes of
+// its jobs if the supervisor wants it.
 func (m *Machine) onTold(ev Received, t *lofamov1.Told) {
 	if ev.Path != fault.PathDirect {
 		return
@@ -25,8 +25,8 @@ func (m *Machine) onTold(ev Received, t *lofamov1.Told) {
 	}
 }
 
-// noteQuorum takes what a supervisor says of its quorum: for how long it has had none, in milliseconds, -1
-// for never. One that has a quorum may be heard beside one that has not: so long as it is, nothing is stale.
+// noteQuorum handles a supervisor's report of its quorum: the milliseconds since it lost it, -1 for never having had
+// one. A supervisor with a quorum may answer beside one without; while it does, nothing is stale.
 func (m *Machine) noteQuorum(now time.Time, without int64) {
 	if at := now.Add(-time.Duration(without) * time.Millisecond); without >= 0 && at.After(m.confirmed) {
 		m.confirmed = at
@@ -37,7 +37,7 @@ func (m *Machine) noteQuorum(now time.Time, without int64) {
 	m.stale = stale
 }
 
-// withTold adds to what is said on the direct rail up to where this half was told.
+// withTold adds to delivery status on the direct rail the revision of this half's fault view.
 func (m *Machine) withTold(p fault.Path, st *lofamov1.DeliveryStatus) *lofamov1.DeliveryStatus {
 	if st != nil && p == fault.PathDirect {
 		st.Told, st.Interest = m.told.Told(), m.told.Serial()
@@ -45,18 +45,18 @@ func (m *Machine) withTold(p fault.Path, st *lofamov1.DeliveryStatus) *lofamov1.
 	return st
 }
 
-// Known is what the half was told.
+// Known is this half's view of nodes.
 type Known struct {
 	Nodes    []*lofamov1.ToldNode
-	Revision uint64    // up to which it was told
-	Heard    time.Time // when a supervisor was last heard; zero: never
-	Pending  bool      // something that is asked for has not been told yet
-	Stale    bool      // the supervisors that are heard have no quorum
-	// Confirmed is when a supervisor last had a quorum, as far as the half was told; zero: never.
+	Revision uint64    // of the view
+	Heard    time.Time // when a supervisor last answered; zero: never
+	Pending  bool      // an update has not arrived yet
+	Stale    bool      // the reachable supervisors have no quorum
+	// Confirmed is when a supervisor last had a quorum, as far as this half knows; zero: never.
 	Confirmed time.Time
 }
 
-// Known returns what is known of nodes; none: of this one and its neighbours.
+// Known returns the view of the given nodes; without arguments, of this node and its neighbours.
 func (m *Machine) Known(ids []fault.NodeID) Known {
 	if len(ids) == 0 {
 		ids = []fault.NodeID{m.self}
@@ -71,8 +71,8 @@ func (m *Machine) Known(ids []fault.NodeID) Known {
 	return k
 }
 
-// onNeighbours follows a node that was put in the place of a neighbour: what was said of the one before is withdrawn, and this half wants to be
-// told of the new one.
+// onNeighbours handles a node that replaces a neighbour: the half withdraws its observations of the old one and
+// requests updates about the new one.
 func (m *Machine) onNeighbours(now time.Time, around *topo.Map) {
 	for _, n := range m.cfg.Topo.Neighbours {
 		if around.ID(n.Coord) != n.ID {

@@ -12,7 +12,8 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// TestNoQuorumSinceTheStart: a half that has heard of no quorum since it started does not make up since when.
+// TestNoQuorumSinceTheStart checks that a half that has seen no quorum since its start does not invent a time of
+// loss.
 func TestNoQuorumSinceTheStart(t *testing.T) {
 	p, err := config.Preset(config.PresetDefault)
 	if err != nil {
@@ -44,7 +45,8 @@ func TestNoQuorumSinceTheStart(t *testing.T) {
 	}
 }
 
-// Who replaces a neighbour has its name from then on: what was said of the one before is withdrawn, and everything has to be told again.
+// A replacement neighbour is known by its own name: observations of the old one are withdrawn, and the half needs a
+// full update.
 func TestNeighbourIsReplaced(t *testing.T) {
 	w := newWorld(t, "3x1x1", "0,0,0", nil)
 	w.regs.DNP.NeighbourHostFailed[grid.XPlus.Index()] = true

@@ -1,12 +1,13 @@
 // Package checks lets the host half have the check programs of its peripherals run by another process of the node.
 //
-// The half itself starts none: it is real-time, and to start a program would keep all of it waiting for a process
-// of the ordinary class, which on a loaded machine takes longer than its DNP half waits for its watchdog word. So
-// `lofamo-agent run`, or `lofamo-agent checks` beside a host half that runs alone, does it (package starter), and the half
-// asks on a Unix socket. Where nobody answers, the peripherals are UNKNOWN.
+// The half itself starts no program. It is real-time, and would have to wait for a process of the ordinary class. On
+// a loaded machine that takes longer than its DNP half waits for its watchdog word. Instead `lofamo-agent run`, or
+// `lofamo-agent checks` beside a host half that runs alone, runs the checks (package starter), and the half asks on a
+// Unix socket. If no process answers, the peripherals are UNKNOWN.
 //
-// A request is `POST /check?component=peripheral/0`, the answer an Answer in JSON when the check has ended. It carries no command: what
-// is run is in the configuration of the one who runs it. A client that goes away has its check killed.
+// A request is `POST /check?component=peripheral/0`, the answer an Answer in JSON when the check has ended. It
+// carries no command: the command is in the configuration of the process that runs it. If a client disconnects, its
+// check is killed.
 package checks
 
 import (
@@ -34,11 +35,11 @@ const (
 	ParamComponent = "component"
 )
 
-// Answer is what a check has said.
+// Answer is the result of a check.
 type Answer struct {
 	State  string `json:"state"`
 	Detail string `json:"detail,omitempty"`
-	Error  string `json:"error,omitempty"` // why it says nothing; the state is UNKNOWN then
+	Error  string `json:"error,omitempty"` // why there is no result; the state is then UNKNOWN
 }
 
 // ErrNobody is in the chain of an error when no process runs checks.
@@ -51,7 +52,7 @@ const maxAnswer = 16 << 10
 func Client(stateDir string) sensor.Check {
 	path := filepath.Join(stateDir, Socket)
 	client := &http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true, // who runs checks may be another one by the next
+		DisableKeepAlives: true, // another process may run checks by the next request
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			var d net.Dialer
 			return d.DialContext(ctx, "unix", path)
@@ -98,12 +99,12 @@ func ask(ctx context.Context, client *http.Client, c fault.Component) (Answer, e
 	return a, nil
 }
 
-// unavailable adds sensor.ErrUnavailable to an error's chain and nothing to its text, which is to fit into a detail.
+// unavailable adds sensor.ErrUnavailable to an error's chain and nothing to its text, which must fit into a detail.
 type unavailable struct{ error }
 
 func (u unavailable) Unwrap() []error { return []error{u.error, sensor.ErrUnavailable} }
 
-// explain says in plain words why there is no answer.
+// explain returns in plain words why there is no answer.
 func explain(err error) error {
 	var dial *net.OpError
 	switch {

@@ -15,11 +15,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/sensor"
 )
 
-// Whatever is wrong with who runs checks, the reading is UNKNOWN and says why: nothing is said of the peripheral.
+// If the process that runs checks fails, the reading is UNKNOWN and names the cause, without a state of the
+// peripheral.
 func TestUnknown(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
-		server http.HandlerFunc // nil: accepts, and says nothing
+		server http.HandlerFunc // nil: accepts, and does not answer
 		want   string
 		gone   bool // the half is to ask again soon
 	}{

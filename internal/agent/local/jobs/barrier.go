@@ -14,26 +14,26 @@ import (
 // Periods and bounds of the waiting.
 const (
 	askAgain = 200 * time.Millisecond // between two Arrive mails for one barrier at which somebody waits
-	// patience is how many Arrive mails may stay without an answer, and how many answers may say that no link lives, before callers
-	// are told so: it takes 2 s, in which links come back while a neighbour is restarted. They are counted, for a half that could
-	// not run has asked nobody.
+	// patience is how many Arrive mails may stay without an answer, and how many answers may report no live link,
+	// before callers get that error. It takes 2 s, in which links come back while a neighbour is restarted. The half
+	// counts mails instead of time, because a half that could not run has sent none.
 	patience = 10
-	// goneAfter is how long a member must have been FAILED in the map before it is called gone. If it arrived before it died,
-	// everybody has heard of that by then (many Network Delays), and completes.
+	// goneAfter is how long a member must have been FAILED in the map before it is called gone. If it arrived before
+	// it died, all members have learned that by then (many Network Delays), and complete.
 	goneAfter = time.Second
 	maxGone   = 16              // members that are named to the DNP half at once
-	keptFor   = time.Minute     // a barrier at which nobody waits any more
+	keptFor   = time.Minute     // a barrier without waiting callers
 	watchFor  = 5 * time.Minute // the members of a job are watched after its last barrier: lists of nodes that change are dear
 )
 
-// Name is which barrier, for people.
+// Name identifies a barrier for people.
 type Name struct {
 	UID        uint32
 	Job, Name  string
 	Generation uint64
 }
 
-// Key is the barrier's name among those members, in order: who gives other members is at another barrier.
+// Key returns the key of the barrier for those members, in order: callers with other members are at another barrier.
 func (n Name) Key(members []fault.NodeID) Key {
 	h := sha256.New()
 	put := func(s string) {
@@ -50,10 +50,10 @@ func (n Name) Key(members []fault.NodeID) Key {
 	return Key{Hash: [32]byte(h.Sum(nil)), Generation: n.Generation}
 }
 
-// Event is what happens to the barriers of a node.
+// Event is an input to the barriers of a node.
 type Event interface{ jobsEvent() }
 
-// Tick says only that time has passed.
+// Tick means only that time has passed.
 type Tick struct{}
 
 // Call is one process that arrives, and waits. It ends by an Outcome or by Left.
@@ -67,13 +67,13 @@ type Call struct {
 	Until        time.Time // zero: for as long as it takes
 }
 
-// Left says that a call has ended by itself.
+// Left reports that a call has ended by itself.
 type Left struct{ ID uint64 }
 
 // Answered is a Status of the DNP half.
 type Answered struct{ Mail Mail }
 
-// Fates says which of the nodes in Output.Watch are FAILED in the map; nil: none.
+// Fates lists the nodes of Output.Watch that are FAILED in the map; nil: none.
 type Fates struct{ Failed []fault.NodeID }
 
 func (Tick) jobsEvent()     {}
@@ -95,7 +95,7 @@ const (
 	Overloaded                // the DNP half has too many barriers
 	Unfit                     // the DNP half refuses it
 	TooMany                   // barriers or calls on this node, or of this user
-	Differs                   // from what other participants of this node say of it: Here is how many they want
+	Differs                   // from the count that other participants of this node gave, which is in Here
 )
 
 // Outcome ends a call.
@@ -112,16 +112,16 @@ type Output struct {
 	Outcomes []Outcome
 	Watch    []fault.NodeID // the nodes whose fates matter, in order
 	Rewatch  bool           // Watch has changed
-	Wake     time.Time      // Step again then at the latest; zero: nobody waits
+	Wake     time.Time      // Step again then at the latest; zero: no caller waits
 }
 
-// Barriers are those of one node.
+// Barriers holds the barriers of one node.
 //
 //	gathering ──all participants here──► arrived ──all members──► complete
 //	    └─────the last caller leaves──► (none)
 //
-// What the DNP half says counts: if it knows that the node has arrived, or that all have, it is so, though this half may
-// have been restarted meanwhile. One goroutine owns it.
+// The DNP half's knowledge counts: if it knows that the node, or all nodes, have arrived, that holds even if this
+// half was restarted meanwhile. One goroutine owns it.
 type Barriers struct {
 	all    map[Key]*barrier
 	waited map[Key]*barrier // those at which somebody waits
@@ -131,7 +131,8 @@ type Barriers struct {
 	failed map[fault.NodeID]time.Time // since when
 	jobs   map[job]watched
 	watch  []fault.NodeID
-	// stale says that jobs has changed since watch was gathered. The first of them runs out at runsOut, or later; zero: there are none.
+	// stale means that jobs has changed since watch was gathered. The first job expires at runsOut or later; zero: no
+	// jobs.
 	stale   bool
 	runsOut time.Time
 
@@ -158,15 +159,15 @@ type barrier struct {
 	waiting      map[uint64]Call
 	arrived      bool // the node has
 	complete     bool
-	has          []bool         // of the members, as the DNP half said last; nil: it has not
-	gone         []fault.NodeID // as the DNP half said: it has failed
+	has          []bool         // members that arrived, by the DNP half's last status; nil: no status yet
+	gone         []fault.NodeID // members that the DNP half reports gone: the barrier has failed
 	askAt        time.Time
 	silent       count // mails without an answer
 	alone        count // answers without a link
 	forgetAt     time.Time
 }
 
-// count counts what happens, once in askAgain at most.
+// count counts events, at most once in askAgain.
 type count struct {
 	n    int
 	last time.Time
@@ -178,7 +179,7 @@ func (c *count) add(now time.Time) {
 	}
 }
 
-// NewBarriers returns what a node begins with: none.
+// NewBarriers returns an empty set of barriers.
 func NewBarriers() *Barriers {
 	return &Barriers{all: make(map[Key]*barrier), waited: make(map[Key]*barrier), calls: make(map[uint64]Key),
 		users: make(map[uint32]int), failed: make(map[fault.NodeID]time.Time), jobs: make(map[job]watched)}
@@ -207,7 +208,7 @@ func (s *Barriers) Step(now time.Time, ev Event) Output {
 	return s.out
 }
 
-// ordered are barriers in the order of their keys, so that what is done is the same each time.
+// ordered returns barriers in the order of their keys, so that output is deterministic.
 func ordered(bs map[Key]*barrier) []*barrier {
 	out := make([]*barrier, 0, len(bs))
 	for _, b := range bs {
@@ -235,7 +236,7 @@ func (s *Barriers) call(now time.Time, c Call) {
 		s.all[key] = b
 	}
 	s.waited[key] = b
-	if len(b.waiting) == 0 { // nothing was asked meanwhile
+	if len(b.waiting) == 0 { // no request was sent meanwhile
 		b.silent, b.alone = count{}, count{}
 	}
 	b.here[c.Participant]++
@@ -249,8 +250,8 @@ func (s *Barriers) call(now time.Time, c Call) {
 	s.jobs[j] = watched{c.Members, now.Add(watchFor)}
 }
 
-// makeRoom says whether a user may have one more barrier. If there is no room it forgets the one at which nobody has waited for
-// the longest time: of the user, whose share is spent, or of all.
+// makeRoom reports whether a user may have another barrier. If there is no room it forgets the barrier that has had
+// no waiting caller for the longest time: one of the user's if his share is spent, else one of all.
 func (s *Barriers) makeRoom(uid uint32) bool {
 	mine := 0
 	for _, b := range s.all {
@@ -274,7 +275,7 @@ func (s *Barriers) makeRoom(uid uint32) bool {
 	return oldest != nil
 }
 
-// leave takes a call out, and with it its arrival, as long as the node has not arrived.
+// leave removes a call, and its arrival unless the node has arrived.
 func (s *Barriers) leave(now time.Time, id uint64) {
 	key, ok := s.calls[id]
 	if !ok {
@@ -324,7 +325,7 @@ func (b *barrier) callers() []Call {
 	return out
 }
 
-// answered takes in what the DNP half knows of a barrier. The answer to what nobody asked any more is passed over.
+// answered handles the DNP half's status of a barrier. It ignores answers that no caller waits for.
 func (s *Barriers) answered(now time.Time, m Mail) {
 	b := s.all[m.Key]
 	if m.Kind != Status || b == nil {
@@ -369,7 +370,7 @@ func (s *Barriers) fates(now time.Time, failed []fault.NodeID) {
 	}
 }
 
-// settle ends the calls whose time has come, and asks the DNP half again when it is time.
+// settle ends the calls whose time has come, and sends Arrive again when that is due.
 func (s *Barriers) settle(now time.Time, b *barrier) {
 	if b.complete {
 		s.endAll(now, b, Outcome{End: Complete})
@@ -401,7 +402,8 @@ func (s *Barriers) settle(now time.Time, b *barrier) {
 	s.wakeAt(b.askAt)
 }
 
-// forget drops barriers at which nobody has waited for keptFor. It looks at all of them only when one may be due, and nobody wakes for it.
+// forget drops barriers without a waiting caller for keptFor. It scans all barriers only when one may be due, and
+// schedules no wake-up.
 func (s *Barriers) forget(now time.Time) {
 	if s.sweep.IsZero() || now.Before(s.sweep) {
 		return
@@ -418,7 +420,7 @@ func (s *Barriers) forget(now time.Time) {
 	}
 }
 
-// missing are the members that have not arrived, as far as the DNP half has said; before that all are.
+// missing returns the members that have not arrived, according to the DNP half; before its first status, all.
 func (b *barrier) missing() []fault.NodeID {
 	var out []fault.NodeID
 	for i, id := range b.members {
@@ -429,8 +431,9 @@ func (b *barrier) missing() []fault.NodeID {
 	return out
 }
 
-// gone are the ranks of the missing members that have been FAILED for long enough, the first of them. Before the DNP half has
-// said who has arrived there are none. It is the DNP half that ends the wait for them, here and at all other members.
+// gone returns the ranks of the missing members that have been FAILED for long enough, up to a maximum. It returns
+// none before the DNP half has listed the arrivals. The DNP half ends the wait for these members, here and at all
+// others.
 func (s *Barriers) gone(now time.Time, b *barrier) (ranks []int) {
 	if b.has == nil {
 		return nil
@@ -450,9 +453,9 @@ func (s *Barriers) wakeAt(t time.Time) {
 	}
 }
 
-// rewatch gathers the members of the jobs that had barriers of late, the latest first, as many as a node may watch. What has run
-// out is noticed with the next step, and costs no wake-up. It is called with every step, hundreds of times a second, and lists
-// are long: it does something only when there is something new.
+// rewatch gathers the members of the jobs that had barriers recently, the latest first, as many as a node may watch.
+// Entries that expire go at the next step, without a wake-up. rewatch runs with every step, hundreds of times a
+// second, and lists are long: it works only when there is a change.
 func (s *Barriers) rewatch(now time.Time) {
 	if !s.stale && (s.runsOut.IsZero() || now.Before(s.runsOut)) {
 		return

@@ -42,7 +42,7 @@ func (d *desk) step(ev Event) {
 	}
 }
 
-// until lets time pass, with a tick whenever it is wanted, and whatever answers.
+// until lets time pass, ticks whenever the core asks to wake, and answers mails with answer.
 func (d *desk) until(at time.Duration, answer func(Mail) *Mail) {
 	for end := after(at); ; {
 		w := d.out.Wake
@@ -150,7 +150,8 @@ func TestBarrierCompletes(t *testing.T) {
 	d.ended(Outcome{ID: 4, End: Complete})
 }
 
-// While somebody waits it is asked again five times a second, so that no loss of a mail matters, nor a restart of the DNP half.
+// While a caller waits, the node sends Arrive five times a second, so that a lost mail or a restart of the DNP half
+// does not matter.
 func TestBarrierAsksAgain(t *testing.T) {
 	d := newDesk(t)
 	d.step(call(1, 1, "x"))
@@ -239,7 +240,8 @@ func TestBarrierEnds(t *testing.T) {
 	}
 }
 
-// A half that could not run for a while has not asked: it accuses nobody of silence. Nor do many who come at once.
+// A half that could not run for a while has sent no requests, so it reports no silence. Nor do many simultaneous
+// callers cause such a report.
 func TestStalledHalfAccusesNobody(t *testing.T) {
 	d := newDesk(t)
 	for id := range uint64(50) {
@@ -250,7 +252,7 @@ func TestStalledHalfAccusesNobody(t *testing.T) {
 	d.ended()
 }
 
-// A member that is FAILED is told to the DNP half a second later, unless it has arrived.
+// The DNP half learns of a FAILED member a second later, unless the member has arrived.
 func TestGoneIsTold(t *testing.T) {
 	d := newDesk(t)
 	d.step(Fates{[]fault.NodeID{"a", "c"}})
@@ -302,7 +304,7 @@ func TestBarrierBounds(t *testing.T) {
 	fill(mine, MaxBarriers/2-1) // with the first one
 	fill(theirs, MaxBarriers*3/8)
 	fill(root, MaxBarriers/8)
-	d.step(Left{11}) // its barrier is kept for who comes back, unless there is need
+	d.step(Left{11}) // its barrier is kept for a returning caller, unless room is needed
 	another(theirs)
 	d.ended()
 	again := func(i int) Outcome {
@@ -354,8 +356,8 @@ func TestWatching(t *testing.T) {
 	}
 }
 
-// The lists of nodes of many large jobs are not gone through with every step: there are hundreds a second, and the host half's
-// mailbox waits for each of them.
+// A step does not go through the node lists of many large jobs: there are hundreds of steps a second, and the host
+// half's mailbox waits for each.
 func TestStepsAreCheap(t *testing.T) {
 	d := newDesk(t)
 	members := []fault.NodeID{"b"}

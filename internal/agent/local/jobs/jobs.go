@@ -1,15 +1,15 @@
-// Package jobs is what the host half does for the jobs on its node beside telling them of faults: eurekas and barriers
-// (seed 003 §4.4.3, §6.1). It bounds what they may do, lets no eureka pass twice, keeps who has arrived at which
-// barrier here, and is the codec of what the two halves say to one another about it. It is pure.
+// Package jobs is the host half's service for the jobs on its node besides fault notification: eurekas and barriers
+// (seed 003 §4.4.3, §6.1). It bounds each user's requests, lets no eureka pass twice, tracks the arrivals at each
+// barrier here, and is the codec of the mails between the two halves about them. It is pure.
 //
-// How a eureka gets to all nodes, and how the arrivals of nodes meet, is not here but in the DNP half: package express. Nor is who is who:
-// the shell (internal/agent/local) asks the kernel.
+// The DNP half spreads eurekas to all nodes and combines the arrivals of nodes: package express. The shell
+// (internal/agent/local) asks the kernel for the identity of callers.
 //
 // # Whose a job is
 //
-// A job is a name and a uid. So nobody can take another's name, nor need own one, and the same name is no quarrel. Between
-// nodes the uid stands in what the host half signed, or is part of the barrier's key. Root's eurekas are heard by the jobs of
-// that name of all users: they say that they are root's.
+// A job is a name and a uid. So no user can take another's name, nor need own one, and two users may use the same
+// name. Between nodes the uid stands in the envelope that the host half signed, or is part of the barrier's key.
+// Root's eurekas reach the jobs of that name of all users, and show that they are root's.
 package jobs
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// Bounds of what jobs may do. They are for each node, all users together; what of it one may have says Room.
+// Bounds on jobs, for each node, all users together. Room computes the share of one user.
 const (
 	MaxMembers      = 1024 // nodes of a barrier: as many as one node may watch
 	MaxParticipants = 256  // processes of one node in a barrier
@@ -29,7 +29,7 @@ const (
 	MaxWaiting      = 1024 // calls that wait at barriers
 )
 
-// CheckName wants a DNS label of at most so many bytes; the error names the field.
+// CheckName requires a DNS label of at most limit bytes; the error names the field.
 func CheckName(field, s string, limit int) error {
 	if !servicenet.ValidLabel(s, limit) {
 		return fmt.Errorf("%s: given %q: want 1 to %d of a-z, 0-9 and '-', the first and last no '-'", field, s, limit)
@@ -37,9 +37,9 @@ func CheckName(field, s string, limit int) error {
 	return nil
 }
 
-// Room says whether a user may have one more of what all users of a node may have limit of, when all have so many and this one
-// has mine. One who is not root has half at most, and the last eighth is root's: nobody can keep all others out, nor who is to
-// find out why.
+// Room reports whether a user may have another of a resource of which all users of a node may have limit. all is the
+// current total, mine this user's share. A user other than root gets half at most, and the last eighth is reserved
+// for root: no user can lock out all others, nor an administrator who investigates.
 func Room(limit, all int, uid uint32, mine int) bool {
 	if uid == 0 {
 		return all < limit
@@ -58,10 +58,11 @@ type bucket struct {
 	at   time.Time
 }
 
-// limitUsers bounds the buckets: when there are more users, the full ones are forgotten, which lose nothing by it.
+// limitUsers bounds the buckets: when there are more users, full buckets are dropped, which loses no information.
 const limitUsers = 1024
 
-// Take says whether a user may do it once more now. With 1,024 users at their limit at a time, others wait for them.
+// Take reports whether a user may make another call now, and counts it. While 1,024 users are at their limit, others
+// wait.
 func (l *Limit) Take(now time.Time, uid uint32) bool {
 	b, ok := l.users[uid]
 	if !ok {
@@ -98,8 +99,8 @@ func (l *Limit) sweep(now time.Time) {
 	}
 }
 
-// Window lets each eureka pass once. Of every host half it keeps the epoch and the newest numbers; what is of an earlier epoch,
-// or older than all that it keeps, does not pass: it may be a replay. The zero value is empty.
+// Window lets each eureka pass once. It keeps the epoch and the newest numbers of every host half. Eurekas of an
+// earlier epoch, or older than all that it keeps, do not pass: they may be replays. The zero value is empty.
 type Window struct{ origins map[fault.NodeID]*recent }
 
 type recent struct {
@@ -107,10 +108,12 @@ type recent struct {
 	numbers []uint64 // ascending, the newest
 }
 
-// windowSize is how many numbers of one host half are kept: broadcasts overtake one another by priority, and by other ways.
+// windowSize bounds the numbers kept for one host half: broadcasts overtake one another by priority, and on
+// other paths.
 const windowSize = 256
 
-// Take says whether a eureka is new, and remembers it. Who raises it has been verified: there are no more of them than nodes.
+// Take reports whether a eureka is new, and records it. Its origin has been verified, so there are no more origins
+// than nodes.
 func (w *Window) Take(node fault.NodeID, e fault.Epoch, number uint64) bool {
 	if w.origins == nil {
 		w.origins = make(map[fault.NodeID]*recent)

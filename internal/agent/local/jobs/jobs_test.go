@@ -95,7 +95,7 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// Whatever the order and however often they come: each of the newest passes exactly once.
+// In any order and with any repetition, each of the newest eurekas passes exactly once.
 func TestWindowTakesEachOnce(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var w Window

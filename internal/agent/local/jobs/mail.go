@@ -8,29 +8,31 @@ import (
 	"fmt"
 )
 
-// Kind says what a mail is. The zero value is none.
+// Kind is the kind of a mail. The zero value is invalid.
 type Kind uint8
 
-// The kinds, and what of Mail each has. All integers are big endian.
+// The kinds, and the fields of Mail that each uses. All integers are big endian.
 const (
 	// Raise, to the DNP half: broadcast the envelope. Request 8, priority 1, envelope.
 	Raise Kind = iota + 1
-	// Arrive, to the DNP half: this node has arrived at the barrier of that key (flag 1), or only asks after it (flag 0); members
-	// that have are to be said, and those that are gone are here. It is said again and again while somebody waits. Hash 32,
-	// generation 8, flag 1, members 2, rank of this node among them 2, count of those gone 2, their ranks 2 each.
+	// Arrive, to the DNP half: this node has arrived at the barrier of that key (flag 1), or only queries it (flag
+	// 0). The mail lists the ranks of the members that are gone; the answer lists those that have arrived. The host
+	// half repeats it while callers wait. Hash 32, generation 8, flag 1, members 2, rank of this node among them 2,
+	// count of those gone 2, their ranks 2 each.
 	Arrive
-	// Leave, to the DNP half: nobody waits here any more. Hash 32, generation 8.
+	// Leave, to the DNP half: no caller waits here any more. Hash 32, generation 8.
 	Leave
-	// Taken, to the host half: what has become of a Raise. Request 8, result 1, links 1.
+	// Taken, to the host half: the result of a Raise. Request 8, result 1, links 1.
 	Taken
 	// Delivered, to the host half: a broadcast that came. Envelope.
 	Delivered
-	// Status, to the host half: the answer to an Arrive, and once more when the barrier is over. Hash 32, generation 8, result 1,
-	// links 1, complete 1, count of those gone 2, their ranks 2 each, members 2, and a bit for each that has arrived, by rank, low bit first.
+	// Status, to the host half: the answer to an Arrive, and a second one when the barrier is over. Hash 32,
+	// generation 8, result 1, links 1, complete 1, count of those gone 2, their ranks 2 each, members 2, and a bit
+	// for each that has arrived, by rank, low bit first.
 	Status
 )
 
-// Result is what the DNP half makes of a Raise or Arrive. The zero value is none.
+// Result is the DNP half's result for a Raise or Arrive. The zero value is invalid.
 type Result uint8
 
 // The results.
@@ -83,13 +85,13 @@ type Mail struct {
 	Envelope []byte
 }
 
-// MaxEnvelope bounds the envelope of a eureka, in bytes: what an express broadcast takes.
+// MaxEnvelope bounds the envelope of a eureka, in bytes: the capacity of an express broadcast.
 const MaxEnvelope = 1200
 
 var (
 	// ErrMail is wrapped when bytes are no mail.
 	ErrMail = errors.New("mail between the halves about jobs is malformed")
-	// ErrLater is returned when a mail is of a kind that a later version may have: it is passed over.
+	// ErrLater is returned for a mail of a kind that a later version may have: it is ignored.
 	ErrLater = errors.New("mail between the halves about jobs is of a later version")
 )
 
@@ -190,7 +192,7 @@ func DecodeMail(b []byte) (Mail, error) {
 	return m, nil
 }
 
-// mailReader takes bytes from the front. After its first error it gives zeroes.
+// mailReader reads bytes from the front. After its first error it returns zeroes.
 type mailReader struct {
 	b   []byte
 	err error

@@ -2,22 +2,22 @@ package jobs
 
 import "slices"
 
-// maxQueue bounds a Queue: as many as wait at barriers, and a burst of eurekas.
+// maxQueue bounds a Queue: room for all barriers with waiting callers, and a burst of eurekas.
 const maxQueue = 512
 
-// Queue are mails to the other half that its mailbox had no room for: many kernels hold ten datagrams there. What is said again anyway
-// stands in it once. The zero value is empty.
+// Queue holds mails to the other half for which its mailbox had no room: many kernels hold ten datagrams there. A
+// mail that its sender repeats anyway stands in the queue once. The zero value is empty.
 type Queue struct {
 	mails   []Mail
 	dropped uint64
 }
 
-// Add puts a mail behind those that wait, unless it says what one of them says, or takes its place; false: there is no room, and
-// it is counted.
+// Add appends a mail to the queue. A mail that repeats or supersedes a queued one takes its place. Add returns false,
+// and counts the mail as dropped, if there is no room.
 func (q *Queue) Add(m Mail) bool {
 	for i := range slices.Backward(q.mails) {
 		if w := &q.mails[i]; w.about(m) {
-			if !w.Flag || m.Flag { // that the node has arrived is said in any case
+			if !w.Flag || m.Flag { // never drop an arrival
 				*w = m
 				return true
 			}
@@ -32,7 +32,7 @@ func (q *Queue) Add(m Mail) bool {
 	return true
 }
 
-// about says whether two mails to the DNP half are of the same eureka or barrier.
+// about reports whether two mails to the DNP half concern the same eureka or barrier.
 func (m *Mail) about(o Mail) bool {
 	ofBarrier := func(k Kind) bool { return k == Arrive || k == Leave }
 	return m.Kind == Raise && o.Kind == Raise && m.Request == o.Request || ofBarrier(m.Kind) && ofBarrier(o.Kind) && m.Key == o.Key

@@ -6,7 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// What says the same stands in the queue once, and an arrival is said whatever comes behind it.
+// The queue holds equal mails once, and keeps an arrival regardless of later mails.
 func TestQueue(t *testing.T) {
 	k, other := Key{Generation: 1}, Key{Generation: 2}
 	ask, arrived, leave := Mail{Kind: Arrive, Key: k}, Mail{Kind: Arrive, Key: k, Flag: true}, Mail{Kind: Leave, Key: k}

@@ -11,7 +11,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// announcePath takes restart notices at the host half's socket. Host halves of earlier versions answer 404.
+// announcePath accepts restart notices at the host half's socket. Host halves of earlier versions answer 404.
 const announcePath = "/announce"
 
 // Announce has the host half of a state directory announce a restart to the supervisors, or end the notice. It returns when the

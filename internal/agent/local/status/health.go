@@ -9,7 +9,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// writeHealth tells of recoveries and self-tests, where anything is known of them.
+// writeHealth writes recoveries and self-tests, if any are known.
 func writeHealth(b *strings.Builder, s Status) {
 	known, tested := false, false
 	recoveries := tabwriter.NewWriter(b, 0, 8, 2, ' ', 0)
@@ -87,7 +87,7 @@ func micros(us uint32) string {
 	return round(uint64(us) * uint64(time.Microsecond)).String()
 }
 
-// faults says what went wrong, and what is wrong still.
+// faults lists past and present faults of a self-test.
 func faults(t *lofamov1.SelfTest) string {
 	var parts []string
 	for _, f := range []struct {
@@ -110,7 +110,7 @@ func faults(t *lofamov1.SelfTest) string {
 	return strings.Join(parts, ", ")
 }
 
-// String says it in words.
+// String describes the copy in words.
 func (c Copy) String() string {
 	s := c.Path
 	if c.Path == "" {

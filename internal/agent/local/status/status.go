@@ -1,9 +1,8 @@
-// Package status is what a running host half says of itself to people on its own node: how its reports
-// fare, by which paths, and that it can reach nobody when that is so. It asks no supervisor, so that it
-// answers where none can be reached.
+// Package status is a running host half's status for people on its own node: the state of its reports, its paths, and
+// whether it can reach any supervisor. It contacts no supervisor, so it answers where none can be reached.
 //
-// The host half serves it on a Unix socket in the state directory, which only its owner may use;
-// `lofamo-agent status` asks there. It is for people and scripts on the node, not a part of the API.
+// The host half serves it on a Unix socket in the state directory, which only its owner may use; `lofamo-agent
+// status` queries it. It is for people and scripts on the node, not a part of the API.
 package status
 
 import (
@@ -27,13 +26,13 @@ import (
 // Socket is the name of the host half's socket in the state directory.
 const Socket = "host.status.sock"
 
-// LiveSocket is the name of the socket at which the recovery daemon of a half says whether its loops go round.
+// LiveSocket returns the name of the socket at which a half's recovery daemon reports whether its loops turn.
 func LiveSocket(h fault.Half) string { return h.String() + ".live.sock" }
 
 // answerWithin bounds a request; a host half answers within milliseconds.
 const answerWithin = 3 * time.Second
 
-// Status is what the host half of a node says.
+// Status is the status of a node's host half.
 type Status struct {
 	Node     string `json:"node"`
 	Coord    string `json:"coord"`
@@ -41,7 +40,7 @@ type Status struct {
 	// Host and DNP are the halves, as the host half sees them.
 	Host Half `json:"host"`
 	DNP  Half `json:"dnp"`
-	// ServiceNetwork is its state as this half states it: NORMAL, SICK, FAILED or UNKNOWN.
+	// ServiceNetwork is the network's state according to this half: NORMAL, SICK, FAILED or UNKNOWN.
 	ServiceNetwork string `json:"service_network"`
 	// Interfaces are the service interfaces by their numbers.
 	Interfaces []Interface `json:"interfaces"`
@@ -50,17 +49,18 @@ type Status struct {
 	// "unanswered" or "interface-down"; reasons that never came are left out.
 	Migrations map[string]uint64 `json:"migrations,omitempty"`
 	Spool      Spool             `json:"spool"`
-	// Health is how the halves fare, by "host" and "dnp": recoveries and self-tests, as far as the host half was told.
+	// Health is the halves' health, by "host" and "dnp": recoveries and self-tests, as far as the host half knows
+	// them.
 	Health map[string]Health `json:"health,omitempty"`
 	Copy   Copy              `json:"copy"`
 	// Broadcasts are the express broadcasts of the DNP half, by topic: "job", "manage", "mask", "flow", "master", "other".
 	Broadcasts map[string]Broadcasts `json:"broadcasts,omitempty"`
 	// Procedures is the fault management procedure at this node; absent: the DNP half takes no part in any.
 	Procedures *Procedures `json:"procedures,omitempty"`
-	// Master is known while a node of the part of the torus that this node is in has no way of its own to the supervisors.
+	// Master is set while a node in this node's part of the torus has no path of its own to the supervisors.
 	Master *Master `json:"master,omitempty"`
-	// Torus counts what else the DNP half did since it started, modulo 2^32, by names as "messages_routed/nearer", which are those
-	// of the metrics lofamo_agent_*_total with their label.
+	// Torus holds other counters of the DNP half since its start, modulo 2^32. Its keys, such as
+	// "messages_routed/nearer", are the names of the metrics lofamo_agent_*_total with their label.
 	Torus   map[string]uint64 `json:"torus,omitempty"`
 	Damaged uint64            `json:"damaged"` // packets that came damaged
 	Refused uint64            `json:"refused"` // messages refused
@@ -68,7 +68,7 @@ type Status struct {
 
 // Half is one half.
 type Half struct {
-	State string `json:"state"` // of the DNP half what its watchdog says: WAITING, ALIVE or STALE
+	State string `json:"state"` // of the DNP half, from its watchdog: WAITING, ALIVE or STALE
 	Epoch uint64 `json:"epoch"` // boot epoch; 0: never written
 	PID   int    `json:"pid,omitempty"`
 }
@@ -79,7 +79,7 @@ type Interface struct {
 	Listen string `json:"listen"`
 }
 
-// Delivery is how the host half's reports fare. In JSON it is the API's own message.
+// Delivery is the delivery status of the host half's reports. In JSON it is the API's own message.
 type Delivery struct{ *lofamov1.DeliveryStatus }
 
 // MarshalJSON implements json.Marshaler.
@@ -87,13 +87,13 @@ func (d Delivery) MarshalJSON() ([]byte, error) {
 	return protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(d.DeliveryStatus)
 }
 
-// UnmarshalJSON implements json.Unmarshaler. What a later version adds is left out.
+// UnmarshalJSON implements json.Unmarshaler. It ignores fields of later versions.
 func (d *Delivery) UnmarshalJSON(b []byte) error {
 	d.DeliveryStatus = &lofamov1.DeliveryStatus{}
 	return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(b, d.DeliveryStatus)
 }
 
-// Health is how a half fares. In JSON it is the API's own message.
+// Health is the health of a half. In JSON it is the API's own message.
 type Health struct{ *lofamov1.HalfHealth }
 
 // MarshalJSON implements json.Marshaler.
@@ -101,13 +101,13 @@ func (h Health) MarshalJSON() ([]byte, error) {
 	return protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(h.HalfHealth)
 }
 
-// UnmarshalJSON implements json.Unmarshaler. What a later version adds is left out.
+// UnmarshalJSON implements json.Unmarshaler. It ignores fields of later versions.
 func (h *Health) UnmarshalJSON(b []byte) error {
 	h.HalfHealth = &lofamov1.HalfHealth{}
 	return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(b, h.HalfHealth)
 }
 
-// Master is who speaks for a part of the torus (seed 003 §4.4.4).
+// Master is the node that represents a part of the torus (seed 003 §4.4.4).
 type Master struct {
 	Node   string `json:"node"`
 	CutOff bool   `json:"cut_off"` // no node of that part reaches the supervisors
@@ -118,7 +118,7 @@ type Broadcasts struct {
 	Raised    uint32 `json:"raised"`    // at this node
 	Delivered uint32 `json:"delivered"` // here, of others
 	Repeated  uint32 `json:"repeated"`  // sent to a neighbour again
-	Dropped   uint32 `json:"dropped"`   // not taken for want of room or budget, or given up
+	Dropped   uint32 `json:"dropped"`   // no room or budget, or given up
 }
 
 // Procedures is the fault management procedure (seed 003 §4.5) at this node. Counts are since the DNP half started, modulo 2^32.
@@ -127,17 +127,17 @@ type Procedures struct {
 	Wave     uint32 `json:"wave"`      // number of the last one in the torus; 0: none
 	Clear    uint32 `json:"clear"`     // that ended with the torus empty
 	NotClear uint32 `json:"not_clear"` // with messages in it, or nodes that had not answered
-	Refused  uint32 `json:"refused"`   // that this node wanted and did not begin
+	Refused  uint32 `json:"refused"`   // procedures that this node wanted and did not begin
 	HeldUp   uint32 `json:"held_up"`   // messages of this node that waited for the end of one
 	Waiting  uint32 `json:"waiting"`   // of these, now
 	Held     uint32 `json:"held"`      // messages that may wait, in this DNP half, while one is under way
 }
 
-// Copy is the file from which the host half would go on if it were restarted.
+// Copy is the file from which a restarted host half would resume.
 type Copy struct {
 	Path    string `json:"path"`
-	Failing bool   `json:"failing"` // it does not work: a restart would begin cold
-	Cold    string `json:"cold"`    // why the half began cold; empty: it went on from the copy
+	Failing bool   `json:"failing"` // not usable: a restart would begin cold
+	Cold    string `json:"cold"`    // why the half began cold; empty: it resumed from the copy
 	Reports int    `json:"reports"` // held
 }
 
@@ -174,7 +174,7 @@ func Ask(ctx context.Context, stateDir string) (Status, error) {
 // ErrNoDaemon is in the chain of AskDaemon's error when no recovery daemon looks after the half.
 var ErrNoDaemon = errors.New("no recovery daemon runs")
 
-// AskDaemon asks the recovery daemon of a half whether its loops go round; nil: they do.
+// AskDaemon asks the recovery daemon of a half whether its loops turn; nil: they do.
 func AskDaemon(ctx context.Context, stateDir string, h fault.Half) error {
 	path := filepath.Join(stateDir, LiveSocket(h))
 	_, err := ask(ctx, path, http.MethodGet, "/live")
@@ -187,7 +187,7 @@ func AskDaemon(ctx context.Context, stateDir string, h fault.Half) error {
 	return nil
 }
 
-// ask gets what a process of this node says at its socket.
+// ask sends a request to a process of this node at its socket, and returns the answer.
 func ask(ctx context.Context, socket, method, what string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
@@ -212,10 +212,10 @@ func ask(ctx context.Context, socket, method, what string) ([]byte, error) {
 	return b, err
 }
 
-// errNobody says that nobody listens at a socket.
+// errNobody means that no process listens at a socket.
 var errNobody = errors.New("nobody listens")
 
-// explain says in plain words why nobody answered.
+// explain returns in plain words why no answer came.
 func explain(err error) error {
 	var dial *net.OpError
 	switch {
@@ -227,9 +227,9 @@ func explain(err error) error {
 	return err
 }
 
-// Handler serves what get returns.
+// Handler serves the result of get.
 //
-// announce tells the supervisors of a restart, for the recovery daemon.
+// announce reports a restart to the supervisors, for the recovery daemon.
 func Handler(get func() Status, announce func(context.Context, fault.RestartNotice) error) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+announcePath, func(w http.ResponseWriter, r *http.Request) {

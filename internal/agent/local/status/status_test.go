@@ -44,7 +44,7 @@ func example() Status {
 	}
 }
 
-// TestTables shows what people see in the cases of testdata. A case is a name; what is printed follows.
+// TestTables shows the table for the cases of testdata. A case is a name, followed by the output.
 func TestTables(t *testing.T) {
 	cases := map[string]func(*Status){
 		"armed": func(*Status) {},
@@ -106,7 +106,7 @@ func TestTables(t *testing.T) {
 	})
 }
 
-// What is written as JSON reads back alike; the delivery is the API's own message.
+// A status survives a round trip through JSON; the delivery is the API's own message.
 func TestJSON(t *testing.T) {
 	want := example()
 	b, err := json.Marshal(want)
@@ -168,7 +168,7 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-// Every way not to get an answer is said in plain words.
+// Every kind of missing answer has an error in plain words.
 func TestAskRefusals(t *testing.T) {
 	answer := func(code int, body string) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -176,7 +176,7 @@ func TestAskRefusals(t *testing.T) {
 			_, _ = w.Write([]byte(body))
 		})
 	}
-	dead := t.TempDir() // a socket that nobody serves any more
+	dead := t.TempDir() // a socket without a server
 	l, err := net.Listen("unix", filepath.Join(dead, Socket))
 	if err != nil {
 		t.Fatal(err)

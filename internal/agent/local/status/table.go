@@ -12,7 +12,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// WriteTable writes a status for people. What is wrong comes in plain words, each on a line of its own.
+// WriteTable writes a status for people. Each problem is in plain words on a line of its own.
 func WriteTable(out io.Writer, s Status) error {
 	var b strings.Builder
 	d := s.Delivery.DeliveryStatus
@@ -76,7 +76,7 @@ func writeRails(b *strings.Builder, rails []*lofamov1.RailStatus) {
 	_ = t.Flush()
 }
 
-// writeBroadcasts writes a line for each topic of which there was anything.
+// writeBroadcasts writes a line for each topic with a count.
 func writeBroadcasts(b *strings.Builder, by map[string]Broadcasts) {
 	for _, topic := range slices.Sorted(maps.Keys(by)) {
 		if c := by[topic]; c != (Broadcasts{}) {
@@ -95,7 +95,7 @@ func writeProcedures(b *strings.Builder, p *Procedures) {
 		p.State, p.Wave, p.Clear, p.NotClear, p.Refused, p.HeldUp, p.Waiting)
 }
 
-// writeTorus writes a line of what is not 0.
+// writeTorus writes a line with the counters that are not 0.
 func writeTorus(b *strings.Builder, counters map[string]uint64) {
 	var some []string
 	for _, name := range slices.Sorted(maps.Keys(counters)) {
@@ -131,7 +131,7 @@ func logged(d *lofamov1.DeliveryStatus) string {
 		round(d.GetOldestNs()))
 }
 
-// reasons lists what made the migrations.
+// reasons lists the reasons of the migrations.
 func reasons(by map[string]uint64) string {
 	var parts []string
 	for _, why := range slices.Sorted(maps.Keys(by)) {

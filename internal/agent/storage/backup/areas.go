@@ -23,7 +23,7 @@ func Areas(half fault.Half) []Area {
 	return out
 }
 
-// Used returns how many bytes of a cell count, its own length field being right.
+// Used returns the number of bytes of a cell that count, if its length field is right.
 func Used(cell []byte) int {
 	if blank(cell) {
 		return 0

@@ -22,7 +22,7 @@ import (
 var (
 	// ErrInUse is wrapped when another process may write the file.
 	ErrInUse = errors.New("another process has it")
-	// ErrCold is wrapped when there is nothing in the file to go on from.
+	// ErrCold is wrapped when the file holds no state to resume from.
 	ErrCold = errors.New("nothing to go on from")
 	// ErrClosed is wrapped after Close.
 	ErrClosed = errors.New("is closed")
@@ -32,26 +32,26 @@ var (
 	ErrGone = errors.New("there is no file")
 )
 
-// Identity says whose copy it is.
+// Identity identifies the owner of a copy.
 type Identity struct {
 	Node fault.NodeID
 	Half fault.Half
 	Boot [16]byte // the kernel's boot id
 }
 
-// File is the copy of one half. Its methods may be called from several goroutines; none of them allocates but those that make
-// or mend the file.
+// File is the copy of one half. Its methods may be called from several goroutines. Only those that make or repair the
+// file allocate.
 type File struct {
 	path string
 	id   Identity
 	lay  layout
 
 	mu    sync.Mutex
-	cells []byte // what the file's copies hold or should hold, laid out as one of them
+	cells []byte // the intended content of the file's copies, laid out like one of them
 	mem   []byte // nil: there is no file, or it is spoilt
 	file  *os.File
 	shut  bool
-	why   string // the half begins cold
+	why   string // why the half begins cold
 	stamp stamp
 	stats Stats
 
@@ -61,18 +61,18 @@ type File struct {
 // Stats count since Open, but for Reports.
 type Stats struct {
 	Lost    int    // cells that both copies had lost at Open
-	Mended  int    // places of cells that were mended by another one
-	Made    uint64 // times that the file was made anew
+	Mended  int    // places of cells that were repaired from the other copy
+	Made    uint64 // times that the file was recreated
 	Failed  uint64 // stores that did not reach the file
-	NoRoom  uint64 // reports and messages that were not stored for want of a slot, or too long for one
+	NoRoom  uint64 // reports and messages not stored: no free slot, or too long for one
 	Reports int    // held now
 }
 
-// busyFor is how long Open waits for a daemon that is about to let the file go.
+// busyFor is how long Open waits for a daemon that is about to release the file.
 const busyFor = 250 * time.Millisecond
 
-// Open maps the copy of a half that starts, and takes its lock. It always returns one: Cold says what was wrong with a file that
-// could not be gone on from, and the error, if any, why there is none now.
+// Open maps the copy of a half that starts, and takes its lock. It always returns a File. Cold names the defect of a
+// file from which the half could not resume; the error, if any, tells why there is no file now.
 func Open(path string, id Identity) (*File, error) {
 	f := newFile(path, id)
 	f.mu.Lock()
@@ -91,8 +91,8 @@ func Open(path string, id Identity) (*File, error) {
 	return f, f.make()
 }
 
-// OpenForDaemon maps the copy of a half that is gone, for its recovery daemon, and takes its lock. The error wraps ErrInUse when
-// the half lives, and ErrCold when there is nothing to go on from.
+// OpenForDaemon maps the copy of a dead half, for its recovery daemon, and takes its lock. The error wraps ErrInUse
+// if the half lives, and ErrCold if the file holds no state to resume from.
 func OpenForDaemon(path string, id Identity) (*File, error) {
 	f := newFile(path, id)
 	f.mu.Lock()
@@ -103,9 +103,9 @@ func OpenForDaemon(path string, id Identity) (*File, error) {
 	return f, nil
 }
 
-// Look reads the copy as it is now, for people and tests, whoever writes it. It takes no lock and changes nothing; what the File holds
-// is nobody's but the caller's, and stores into it go nowhere. A cell may be stored while either of its places is read: what
-// seems lost is looked at again.
+// Look reads the current copy, for people and tests, while any process writes it. It takes no lock and changes
+// nothing. The File belongs to the caller, and stores into it go nowhere. A process may store a cell while Look reads
+// either of its places, so Look retries when a cell seems lost.
 func Look(path string, id Identity) (*File, error) {
 	for range 4 {
 		if f, err := look(path, id); err != nil || f.stats.Lost == 0 {
@@ -142,7 +142,7 @@ func newFile(path string, id Identity) *File {
 	return f
 }
 
-// becomeCold forgets whatever was taken.
+// becomeCold clears all loaded cells.
 func (f *File) becomeCold(why string) {
 	f.why = why
 	clear(f.cells)
@@ -163,7 +163,7 @@ func (f *File) take() error {
 	return nil
 }
 
-// load locks and maps a file, and takes its cells over. Without an error the mapping is returned.
+// load locks and maps a file, and loads its cells. Without an error it returns the mapping.
 func (f *File) load(file *os.File) ([]byte, error) {
 	if err := lock(file); err != nil {
 		return nil, err
@@ -198,7 +198,7 @@ func lock(file *os.File) error {
 	return err
 }
 
-// takeCells reads all cells, and mends what one copy has lost.
+// takeCells reads all cells, and repairs those that one copy has lost.
 func (f *File) takeCells(mem []byte) error {
 	a, b := mem[:f.lay.half], mem[f.lay.half:]
 	for _, c := range f.lay.all {
@@ -226,14 +226,14 @@ func (f *File) takeCells(mem []byte) error {
 	return nil
 }
 
-// make makes the file anew, with all cells in it, in the place of what is there.
+// make recreates the file, with all cells in it, in place of the present one.
 func (f *File) make() (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("make copy %s: %w", f.path, err)
 		}
 	}()
-	f.spoil() // whatever becomes of it, the old one must not be believed
+	f.spoil() // even if make fails, no half may trust the old one
 	tmp := f.path + ".new"
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -284,7 +284,7 @@ func (f *File) fill(file *os.File) ([]byte, error) {
 	return mem, nil
 }
 
-// spoil sees to it that nobody goes on from the file, and lets it go.
+// spoil makes the file unusable for a resume, and unmaps it.
 func (f *File) spoil() {
 	if f.mem != nil {
 		for _, at := range [2]int{0, f.lay.half} {
@@ -344,8 +344,8 @@ func (f *File) storeLocked(c cell, payload []byte) error {
 	return nil
 }
 
-// payload returns what a cell holds: nil for one that was never written, or was lost. It is the File's own, until the next
-// store into that cell.
+// payload returns a cell's content: nil for one that was never written, or was lost. It belongs to the File and is
+// valid until the next store into that cell.
 func (f *File) payload(c cell) []byte {
 	if c.size == 0 {
 		return nil
@@ -357,9 +357,9 @@ func (f *File) payload(c cell) []byte {
 	return u[headerSize:]
 }
 
-// Maintain finds that the file was truncated, unlinked or replaced, and makes it anew with everything in it. Of a file that is
-// well it mends what has flipped, before a second flip takes the other place too. It makes two system calls then, and looks at
-// some hundred kilobytes at most: call it once a second. The error says why there is no file now.
+// Maintain detects that the file was truncated, unlinked or replaced, and recreates it with all its cells. In an
+// intact file it repairs flipped bits, before a second flip hits the other place too. It then makes two system calls,
+// and reads some hundred kilobytes at most: call it once a second. The error tells why there is no file now.
 func (f *File) Maintain() (made bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -377,7 +377,8 @@ func (f *File) Maintain() (made bool, err error) {
 	return true, nil
 }
 
-// mend makes the three places of every cell alike: the two of the file, and the one in our own memory, which may have flipped as well.
+// mend makes the three places of every cell equal: the two in the file, and the one in our own memory, which may have
+// flipped as well.
 func (f *File) mend() error {
 	for _, c := range f.lay.all {
 		own := c.in(f.cells)
@@ -403,10 +404,10 @@ func (f *File) mend() error {
 	return nil
 }
 
-// Cold says why the half begins as if it had never been; empty: it goes on.
+// Cold returns why the half begins without earlier state; empty: it resumes.
 func (f *File) Cold() string { return f.why }
 
-// GoCold forgets all that the copy holds: it is of no use to the half, for the reason given.
+// GoCold clears the copy, which is of no use to the half for the given reason.
 func (f *File) GoCold(why string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -426,7 +427,7 @@ func (f *File) Stats() Stats {
 	return s
 }
 
-// Close unmaps the file and gives its lock back. What it holds stays, for who opens it next. Closing twice does nothing.
+// Close unmaps the file and releases its lock. The content stays for the next Open. Closing twice does nothing.
 func (f *File) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -37,7 +37,7 @@ func numbers(e fault.Epoch, seq fault.Seq) Numbers {
 
 func pathIn(t testing.TB) string { return filepath.Join(t.TempDir(), "dnp.backup") }
 
-// open opens a copy that can be had.
+// open opens a copy, and fails the test on an error.
 func open(t testing.TB, path string, half fault.Half) *File {
 	t.Helper()
 	f, err := Open(path, identity(half))
@@ -46,7 +46,7 @@ func open(t testing.TB, path string, half fault.Half) *File {
 	return f
 }
 
-// everything is what a copy holds, to be compared.
+// everything is a copy's content, for comparison.
 type everything struct {
 	Outbox    Numbers
 	Paths     string
@@ -82,7 +82,7 @@ func read(f *File) everything {
 	return e
 }
 
-// fill stores something everywhere.
+// fill stores a value in every cell.
 func fill(t testing.TB, f *File) everything {
 	t.Helper()
 	must(t, f.StoreNumbers(numbers(7, 1<<40)))
@@ -178,7 +178,7 @@ func TestReportSlots(t *testing.T) {
 	}
 }
 
-// Every bit of the whole file, one after the other: each is masked by the other copy, or is none that counts.
+// Flips every bit of the file in turn: the other copy masks each flip, or the bit carries no data.
 func TestEveryBitFlipped(t *testing.T) {
 	for _, half := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
 		path := pathIn(t)
@@ -189,7 +189,7 @@ func TestEveryBitFlipped(t *testing.T) {
 		if testing.Short() {
 			every = 13 // bits: every place in a byte is among them
 		}
-		for _, c := range f.lay.all { // whatever is not in a cell is not read
+		for _, c := range f.lay.all { // bytes outside cells are not read
 			ca, cb := c.in(a), c.in(b)
 			want, _, _ := c.choose(ca, cb)
 			want = bytes.Clone(want)
@@ -217,8 +217,8 @@ func TestEveryBitFlipped(t *testing.T) {
 	}
 }
 
-// Flips through the file itself, one or two of them anywhere: the next life has what was stored, or begins cold, or lacks cells that it
-// knows to be lost; never anything else.
+// After one or two flips anywhere in the file, the next incarnation has the stored data, begins cold, or lacks cells
+// that it knows to be lost. There is no other outcome.
 func TestFlipsInTheFile(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	path := pathIn(t)
@@ -284,7 +284,7 @@ func TestFlipsInTheFile(t *testing.T) {
 	}
 }
 
-// without says whether got is want but for what one cell held.
+// without reports whether got equals want except for the content of one cell.
 func without(got, want everything) bool {
 	differ := 0
 	note := func(same, gone bool) bool {
@@ -326,8 +326,8 @@ func overwrite(t *testing.T, path string, b []byte) {
 	must(t, errors.Join(err, file.Close()))
 }
 
-// A flip is mended within the second, wherever it is: in either place of the file, or in the memory of the half itself. So flips that
-// come one after the other never add up.
+// A flip is repaired within a second, in either place of the file or in the half's own memory. So successive flips
+// never add up.
 func TestFlipsAreMended(t *testing.T) {
 	path := pathIn(t)
 	f, err := Open(path, identity(fault.HalfDNP))
@@ -454,7 +454,7 @@ func TestOneWriter(t *testing.T) {
 	if c, _, _ := g.Link(grid.XPlus); g.Cold() != "" || c.TxSeq != was.TxSeq+3 {
 		t.Errorf("%q, %d", g.Cold(), c.TxSeq)
 	}
-	// One that does not let go keeps its file, and the half begins cold with another.
+	// A process that does not release the lock keeps its file, and the half begins cold with another.
 	h := open(t, path, fault.HalfDNP)
 	if !strings.Contains(h.Cold(), ErrInUse.Error()) {
 		t.Errorf("cold for %q", h.Cold())
@@ -465,7 +465,8 @@ func TestOneWriter(t *testing.T) {
 	}
 }
 
-// Truncated, unlinked, replaced: an error and no SIGBUS, and the file is made anew with everything that was stored, before and meanwhile.
+// A truncated, unlinked or replaced file causes an error and no SIGBUS. It is recreated with all data stored before
+// and meanwhile.
 func TestFileTakenAway(t *testing.T) {
 	for name, take := range map[string]func(*testing.T, *File){
 		"truncated": func(t *testing.T, f *File) { must(t, os.Truncate(f.path, 0)) },
@@ -526,7 +527,8 @@ func TestOldFileIsSpoilt(t *testing.T) {
 	}
 }
 
-// On a full file system there is no copy, which is an error and nothing worse, and one is made once there is room.
+// On a full file system there is no copy, which causes an error and nothing worse. The copy is made once there is
+// room.
 func TestFileSystemFull(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=4m"); err != nil {
@@ -558,7 +560,7 @@ func TestFileSystemFull(t *testing.T) {
 	if err := os.WriteFile(ballast, make([]byte, 8<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
 		t.Fatalf("filling the disk: %v", err)
 	}
-	want := fill(t, f) // into what was allocated
+	want := fill(t, f) // into the allocated blocks
 	must(t, f.Close())
 	g := open(t, path, fault.HalfDNP)
 	if got := read(g); g.Cold() != "" || !reflect.DeepEqual(got, want) {
@@ -566,7 +568,7 @@ func TestFileSystemFull(t *testing.T) {
 	}
 }
 
-// Whoever can write in the directory must not choose what is written to.
+// A user who can write in the directory must not be able to redirect writes.
 func TestSymbolicLinksAreNotFollowed(t *testing.T) {
 	for _, name := range []string{"dnp.backup", "dnp.backup.new"} {
 		dir := t.TempDir()

@@ -5,12 +5,13 @@ import (
 	"hash/crc32"
 )
 
-// headerSize is what stands before a cell's payload.
+// headerSize is the length of a cell's header, in bytes.
 const headerSize = 16
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// cell is one record: where it is in either copy, header included. Its number is its own: a cell that came into another's place is bad.
+// cell is one record: its place in either copy, header included. Its number is unique: a cell that came into
+// another's place is bad.
 type cell struct {
 	number   uint32
 	at, size int
@@ -22,7 +23,7 @@ func (c cell) room() int { return c.size - headerSize }
 // in returns the cell's bytes in a copy.
 func (c cell) in(copy []byte) []byte { return copy[c.at : c.at+c.size : c.at+c.size] }
 
-// put writes a payload, which must fit, and returns how many bytes of the cell it took.
+// put writes a payload, which must fit, and returns the number of bytes used.
 func (c cell) put(b []byte, seq uint64, payload []byte) int {
 	binary.LittleEndian.PutUint32(b[4:], uint32(len(payload)))
 	binary.LittleEndian.PutUint64(b[8:], seq)
@@ -54,13 +55,13 @@ func (c cell) used(b []byte) ([]byte, bool) {
 
 func sequenceOf(b []byte) uint64 { return binary.LittleEndian.Uint64(b[8:]) }
 
-// blank says that nothing was ever written there.
+// blank reports whether the cell was never written.
 func blank(b []byte) bool {
 	return binary.LittleEndian.Uint64(b) == 0 && sequenceOf(b) == 0
 }
 
-// choose returns the good one of two copies of a cell with the higher sequence number, nil when neither is good, and whether
-// a and b must be mended by it.
+// choose returns the good one of two copies of a cell with the higher sequence number, or nil when neither is good.
+// mendA and mendB report whether a and b must be repaired from it.
 func (c cell) choose(a, b []byte) (best []byte, mendA, mendB bool) {
 	ua, goodA := c.used(a)
 	ub, goodB := c.used(b)

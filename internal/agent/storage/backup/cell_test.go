@@ -28,14 +28,15 @@ func TestCellsHaveTheirPlaces(t *testing.T) {
 	}
 }
 
-// stored is what a store leaves in either copy.
+// stored returns the bytes that a store leaves in either copy.
 func stored(c cell, seq uint64, payload []byte) []byte {
 	b := make([]byte, c.size)
 	c.put(b, seq, payload)
 	return b
 }
 
-// Killed at any byte of a store, in whatever order the bytes of one copy come: what loads is what was before or what was to be.
+// After a kill at any byte of a store, with the bytes of one copy in any order, a load returns the old or the new
+// payload.
 func TestKilledAtAnyByteOfAStore(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	c := cell{7, 0, 96}
@@ -45,7 +46,7 @@ func TestKilledAtAnyByteOfAStore(t *testing.T) {
 		for _, next := range payloads {
 			before, after := stored(c, 41, old), stored(c, 42, next)
 			n := headerSize + len(next)
-			copy(after[n:], before[n:]) // a store leaves what is behind it
+			copy(after[n:], before[n:]) // a store does not touch the bytes behind it
 			check := func(a, b []byte, may ...[]byte) {
 				t.Helper()
 				best, _, _ := c.choose(a, b)
@@ -75,8 +76,8 @@ func TestKilledAtAnyByteOfAStore(t *testing.T) {
 	}
 }
 
-// The CRC finds two flipped bits in a copy, wherever they are, in cells of every size of ours: both copies hit, the cell is
-// lost or what it was.
+// The CRC finds two flipped bits in a copy, at any place, in cells of every size in use. If both copies are hit, the
+// cell is lost or unchanged.
 func TestTwoFlipsInOneCopy(t *testing.T) {
 	for _, size := range []int{64, 128} {
 		c := cell{9, 0, size}

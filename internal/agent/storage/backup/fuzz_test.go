@@ -9,7 +9,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// FuzzRecords: of whatever bytes a cell of the copy holds, a link resumes and goes on in its time, and what is read is written alike.
+// FuzzRecords checks that a link resumes from any bytes in a cell of the copy and works in time, and that decoded
+// records are encoded alike.
 func FuzzRecords(f *testing.F) {
 	var b [countersSize]byte
 	encodeCounters(&b, &torus.LinkSnapshot{TxSession: 1, TxSeq: 9, Acked: 8, Started: true, RxSession: 2, High: 7, Replay: 1,

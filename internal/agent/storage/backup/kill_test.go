@@ -45,7 +45,7 @@ func pattern(n uint64, size int) []byte {
 	return b
 }
 
-// victim goes on from what it finds, in the order that halves keep: number, report, link, relay slot.
+// victim resumes from its copy, and stores in the order that halves keep: number, report, link, relay slot.
 func victim(path string) error {
 	f, err := Open(path, identity(fault.HalfDNP))
 	if err != nil {
@@ -56,7 +56,7 @@ func victim(path string) error {
 		os.Exit(1)
 	}()
 	was, _ := f.Numbers()
-	for _, r := range f.Reports() { // what a life that was killed did not come to
+	for _, r := range f.Reports() { // left over by a killed incarnation
 		if r.Seq+3 <= was.Seq {
 			if err := f.FreeReports([]fault.ReportID{{Epoch: r.Epoch, Seq: r.Seq}}); err != nil {
 				return err
@@ -81,7 +81,7 @@ func victim(path string) error {
 	}
 }
 
-// check says what is wrong with the copy of a victim that does not run, and how far it has come.
+// check reports defects in the copy of a stopped victim, and returns its progress.
 func check(t *testing.T, path string, before uint64) uint64 {
 	t.Helper()
 	f, err := Look(path, identity(fault.HalfDNP))
@@ -114,8 +114,9 @@ func check(t *testing.T, path string, before uint64) uint64 {
 	return n
 }
 
-// A process that stores without pause is frozen and killed at random instructions: all that it stored is there, in the order
-// in which it stored it, and nothing else; and its next life goes on from there. Frozen memory is what a kill leaves.
+// A process that stores without pause is frozen and killed at random instructions. All that it stored is there, in
+// the order in which it stored it, and nothing else, and its next incarnation resumes there. Frozen memory equals the
+// memory that a kill leaves.
 func TestKilledAtRandomInstructions(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "copy")
 	rng := rand.New(rand.NewPCG(1, 2))

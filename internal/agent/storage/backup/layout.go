@@ -5,31 +5,31 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// version is that of the layout, and of what the payloads mean. A copy of another one is cold: an upgrade starts a half as if it
-// had never been.
+// version is the version of the layout and of the payloads. A copy of another version is cold: an upgrade starts a
+// half without earlier state.
 const version = 2
 
 // Bounds.
 const (
-	// NumReports is how many reports the copy holds: as many as an outbox does.
+	// NumReports is the number of reports in the copy: as many as in an outbox.
 	NumReports = 1024
-	// MaxReport is the longest report, marshalled. The outbox splits what is longer than servicenet.MaxReportSize.
+	// MaxReport is the longest report, marshalled. The outbox splits longer ones than servicenet.MaxReportSize.
 	MaxReport = 384 - headerSize - reportHeader
 	// NumRelay is how many messages the copy holds that are to be passed on.
 	NumRelay = 64
-	// MaxRelay is the longest of them, with what stands beside it in the slot.
+	// MaxRelay is the longest relayed message, with its slot's other data.
 	MaxRelay = 1440 - headerSize
-	// NumExpress is how many broadcasts the copy holds that are to be passed on.
+	// NumExpress is the number of broadcasts in the copy that wait to be passed on.
 	NumExpress = 64
-	// MaxExpress is the longest of them, with what stands beside it in the place.
+	// MaxExpress is the longest broadcast, with its place's other data.
 	MaxExpress = 1280 - headerSize
-	// MaxExpressSeen bounds what is kept of the broadcasts that were seen.
+	// MaxExpressSeen bounds the record of seen broadcasts.
 	MaxExpressSeen = 4096 - headerSize
-	// MaxHop bounds what is kept of the hops of a link.
+	// MaxHop bounds the hops of a link.
 	MaxHop = 256 - headerSize
-	// MaxPathSessions bounds what is kept of a host half's sessions with supervisors.
+	// MaxPathSessions bounds a host half's sessions with supervisors.
 	MaxPathSessions = 4096 - headerSize
-	// MaxBaselines bounds what the self-test keeps.
+	// MaxBaselines bounds the self-test's baselines.
 	MaxBaselines = 4096 - headerSize
 )
 
@@ -48,7 +48,7 @@ const (
 	numberReport   = 4096
 )
 
-// layout says where the cells of a half are.
+// layout holds the places of a half's cells.
 type layout struct {
 	head, numbers, baselines cell
 	paths                    cell                     // of size 0 for a DNP half

@@ -18,7 +18,7 @@ import (
 
 var le = binary.LittleEndian
 
-// headPayload says whose copy it is, and of which file: one that was copied to another place is not.
+// headPayload returns the head for the owner and for this very file: the head of a file that was copied differs.
 func (f *File) headPayload(file *os.File) ([]byte, error) {
 	info, err := file.Stat()
 	if err != nil {
@@ -47,7 +47,7 @@ func (f *File) setHead(file *os.File) error {
 	return nil
 }
 
-// checkHead says what is wrong with the head that was loaded, if anything is.
+// checkHead returns the defect of the loaded head, if there is one.
 func (f *File) checkHead(file *os.File) error {
 	const bootAt, fileAt, nodeAt = 2, 18, 34
 	want, err := f.headPayload(file)
@@ -70,7 +70,7 @@ func (f *File) checkHead(file *os.File) error {
 	return nil
 }
 
-// Numbers is what a half must not use for a second thing: its boot epoch, and the numbers in it.
+// Numbers holds the numbers that a half must not use twice: its boot epoch, and the numbers in that epoch.
 type Numbers struct {
 	servicenet.OutboxSnapshot
 	List uint32 // of a host half: the number of its jobs' list of nodes
@@ -78,7 +78,7 @@ type Numbers struct {
 	Express uint64
 }
 
-// Numbers returns what was stored; without it a half cannot go on.
+// Numbers returns the stored numbers; without them a half cannot resume.
 func (f *File) Numbers() (Numbers, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -105,7 +105,7 @@ func (f *File) StoreNumbers(n Numbers) error {
 	return f.store(f.lay.numbers, b[:])
 }
 
-// PathSessions returns what was stored of the sessions with the supervisors, for whoever encodes them: nil: nothing.
+// PathSessions returns the stored sessions with the supervisors, in the caller's encoding; nil: none.
 func (f *File) PathSessions() []byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -115,13 +115,13 @@ func (f *File) PathSessions() []byte {
 // StorePathSessions keeps at most MaxPathSessions bytes.
 func (f *File) StorePathSessions(b []byte) error { return f.store(f.lay.paths, b) }
 
-// Session is what a handshake has given.
+// Session is the result of a handshake.
 type Session struct {
 	ID     uint32
 	Tx, Rx [torus.KeySize]byte
 }
 
-// Session returns the session of a link. It is of use only with the counters that belong to it: see Link.
+// session returns the session of a link. It is of use only with its counters: see Link.
 func (f *File) session(d grid.Direction) (Session, bool) {
 	b := f.payload(f.lay.sessions[d.Index()])
 	if len(b) != sessionSize {
@@ -132,7 +132,8 @@ func (f *File) session(d grid.Direction) (Session, bool) {
 
 const sessionSize = 4 + 2*torus.KeySize + 8
 
-// SessionAge is how long ago a link's session was stored: it must be replaced some time, however often its half is started.
+// SessionAge returns the time since a link's session was stored. A session must be replaced at some time, however
+// often its half is started.
 func (f *File) SessionAge(d grid.Direction) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -153,8 +154,9 @@ func (f *File) StoreSession(d grid.Direction, s Session) error {
 	return f.store(f.lay.sessions[d.Index()], b[:])
 }
 
-// Link returns a link's counters, and its session where the counters are that session's: without them no frame may be sealed in it, since
-// a number must never come twice under one key. ok says that there are counters.
+// Link returns a link's counters, and its session if the counters belong to that session. Without its counters no
+// frame may be sealed in a session, since a number must never appear twice under one key. ok reports whether there
+// are counters.
 func (f *File) Link(d grid.Direction) (c torus.LinkSnapshot, s Session, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -168,7 +170,7 @@ func (f *File) Link(d grid.Direction) (c torus.LinkSnapshot, s Session, ok bool)
 	return c, Session{}, true
 }
 
-// LinkAge is how long ago the half stored a link's counters; 0: it has not.
+// LinkAge returns the time since the half stored a link's counters; 0: never stored.
 func (f *File) LinkAge(d grid.Direction) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -195,7 +197,7 @@ func SinceBoot() int64 {
 	return ts.Nano()
 }
 
-// stampEvery is how old the time may be with which counters are stored: to ask for it costs more than to store them.
+// stampEvery is the greatest age of the time stored with counters: reading the clock costs more than storing them.
 const stampEvery = 50 * time.Millisecond
 
 // stamp is when counters are stored, not exactly.
@@ -211,7 +213,7 @@ func (s *stamp) now() int64 {
 	return s.at
 }
 
-// StoreCounters comes before a frame that takes a number, and before one that acknowledges.
+// StoreCounters must run before a frame that takes a number leaves, and before one that acknowledges.
 func (f *File) StoreCounters(d grid.Direction, c *torus.LinkSnapshot) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -225,7 +227,8 @@ func (f *File) storeCounters(d grid.Direction, c *torus.LinkSnapshot, at int64) 
 	return f.storeLocked(f.lay.counters[d.Index()], b[:])
 }
 
-// TakeSeq gives the daemon the number of a frame that it sends in the half's place, stored before it is returned.
+// TakeSeq gives the daemon the number for a frame that it sends in the half's place. It stores the number before it
+// returns.
 func (f *File) TakeSeq(d grid.Direction) (seq uint64, c torus.LinkSnapshot, err error) {
 	c, _, ok := f.Link(d)
 	if !ok {
@@ -279,7 +282,8 @@ func decodeCounters(b []byte) (torus.LinkSnapshot, bool) {
 	}, true
 }
 
-// Hop returns what was stored of the hops of a link: nil: nothing. It is the File's own until the next StoreHop there.
+// Hop returns the stored hops of a link; nil: none. The slice belongs to the File and is valid until the next
+// StoreHop there.
 func (f *File) Hop(d grid.Direction) []byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -289,7 +293,8 @@ func (f *File) Hop(d grid.Direction) []byte {
 // StoreHop keeps at most MaxHop bytes.
 func (f *File) StoreHop(d grid.Direction, b []byte) error { return f.store(f.lay.hop[d.Index()], b) }
 
-// Baselines returns what was stored of the self-test: nil: nothing. It is the File's own until the next StoreBaselines.
+// Baselines returns the stored baselines of the self-test; nil: none. The slice belongs to the File and is valid
+// until the next StoreBaselines.
 func (f *File) Baselines() []byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -299,32 +304,34 @@ func (f *File) Baselines() []byte {
 // StoreBaselines keeps at most MaxBaselines bytes.
 func (f *File) StoreBaselines(b []byte) error { return f.store(f.lay.baselines, b) }
 
-// Relay returns what a slot holds, 0 to NumRelay-1: empty: it is free. It is the File's own until the next store there.
+// Relay returns the content of slot i, 0 to NumRelay-1; empty: the slot is free. The slice belongs to the File and is
+// valid until the next store there.
 func (f *File) Relay(i int) []byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.payload(f.lay.relay[i])
 }
 
-// StoreRelay puts 1 to MaxRelay bytes into a slot. It comes before the acknowledgement of what is in it.
+// StoreRelay puts 1 to MaxRelay bytes into a slot. Call it before acknowledging the message in them.
 func (f *File) StoreRelay(i int, b []byte) error { return f.store(f.lay.relay[i], b) }
 
 // FreeRelay frees a slot.
 func (f *File) FreeRelay(i int) error { return f.store(f.lay.relay[i], nil) }
 
-// Express returns what a place for a broadcast holds, 0 to NumExpress-1: empty: it is free. It is the File's own until the next
-// store there.
+// Express returns the content of broadcast place i, 0 to NumExpress-1; empty: the place is free. The slice belongs to
+// the File and is valid until the next store there.
 func (f *File) Express(i int) []byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.payload(f.lay.express[i])
 }
 
-// StoreExpress puts 1 to MaxExpress bytes into a place, or frees it with none. It comes before the acknowledgement of what is in it.
+// StoreExpress puts 1 to MaxExpress bytes into a place, or frees it with none. Call it before acknowledging the
+// broadcast.
 func (f *File) StoreExpress(i int, b []byte) error { return f.store(f.lay.express[i], b) }
 
-// ExpressSeen returns what was stored of the broadcasts that were seen: nil: nothing. It is the File's own until the next
-// StoreExpressSeen.
+// ExpressSeen returns the stored record of seen broadcasts; nil: none. The slice belongs to the File and is valid
+// until the next StoreExpressSeen.
 func (f *File) ExpressSeen() []byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()

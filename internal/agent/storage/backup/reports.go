@@ -8,7 +8,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// reportHeader stands before a report in its slot: epoch, sequence number, and when it was logged.
+// reportHeader is the length of a report's header in its slot: epoch, sequence number, and time of logging.
 const reportHeader = 24
 
 func durationOf(b []byte) time.Duration { return time.Duration(le.Uint64(b)) }
@@ -26,10 +26,10 @@ type reportKey struct {
 	seq   fault.Seq
 }
 
-// reportSlots says where each report is.
+// reportSlots holds the slot of each report.
 type reportSlots struct {
 	at   map[reportKey]int
-	free []int // the last one is taken next
+	free []int // a stack: the last one goes next
 	room [headerSize + reportHeader + MaxReport]byte
 }
 
@@ -41,7 +41,7 @@ func newReportSlots() reportSlots {
 	return s
 }
 
-// takeReports finds the slots that are taken.
+// takeReports finds the slots in use.
 func (f *File) takeReports() {
 	s := newReportSlots()
 	s.free = s.free[:0]
@@ -77,8 +77,8 @@ func (f *File) Reports() []Report {
 	return out
 }
 
-// PutReport keeps a report until FreeReport. It comes before the report's first datagram. One for which there is no room is counted,
-// and is not kept: the spool has it.
+// PutReport keeps a report until FreeReports. Call it before the report's first datagram leaves. A report without
+// room is counted, and not kept: the spool has it.
 func (f *File) PutReport(r Report) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -101,7 +101,7 @@ func (f *File) PutReport(r Report) error {
 	return f.storeLocked(f.lay.reports[i], append(b, r.Payload...))
 }
 
-// FreeReports frees the slots of reports. What is not held is left out.
+// FreeReports frees the slots of reports. It ignores reports that are not stored.
 func (f *File) FreeReports(ids []fault.ReportID) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -409,6 +409,23 @@ func TestPingFindsDeafLink(t *testing.T) {
 	}
 }
 
+// TestLinkThatHasNotAnsweredYetIsNotDeafAtOnce opens a link whose other end still starts and answers no ping.
+func TestLinkThatHasNotAnsweredYetIsNotDeafAtOnce(t *testing.T) {
+	const period = 10 * time.Millisecond
+	begun := time.Unix(1, 0)
+	m := New(Config{Self: grid.Coord{X: 1}, Epoch: 1, Links: MaskOf(grid.XMinus), Period: period}, begun)
+	m.Step(begun, Ways{Open: MaskOf(grid.XMinus), Good: MaskOf(grid.XMinus)})
+	for now := begun; now.Before(begun.Add(2 * DeafGrace)); now = now.Add(period) {
+		out := m.Step(now, Tick{})
+		if now.Before(begun.Add(DeafGrace)) && out.Deaf != 0 {
+			t.Fatalf("deaf %s after it opened: want not before %s", now.Sub(begun), DeafGrace)
+		}
+		if now.After(begun.Add(DeafGrace+2*PingEvery)) && out.Deaf != MaskOf(grid.XMinus) {
+			t.Fatalf("not deaf %s after it opened", now.Sub(begun))
+		}
+	}
+}
+
 // Echoes that are longer under way than pings are apart are echoes: a long link, or an end that is short of processor
 // time, is not called deaf.
 func TestLateEchoIsAnEcho(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 
 // Broadcasts are rare, so a link that carries none of them would show only when one is lost (seed 003 §7.2).
 // Therefore each open link gets a ping once in PingEvery. Without an echo, the ping is repeated every two link
-// periods. A link that carries heartbeats both ways and has left DeafAfter pings in a row unanswered is deaf. It is
-// so until an echo comes, or until its heartbeats end: then the link machine reports it anyway.
+// periods. A link that carries heartbeats both ways and has left DeafAfter pings in a row unanswered is deaf; a link
+// that has not answered yet, after DeafGrace. It is so until an echo comes, or until its heartbeats end: then the link machine reports it anyway.
 
 const (
 	// PingEvery is the time between pings of a link that answers; where heartbeats are rarer than usual it is
@@ -20,6 +20,8 @@ const (
 	// DeafAfter is the number of pings in a row that must go unanswered. On a link that loses three frames of ten,
 	// each way, that happens by chance about once in three minutes; on one that loses one of ten, once in a week.
 	DeafAfter = 8
+	// DeafGrace is how long a link may be open without its first echo: the other end may still be starting.
+	DeafGrace = 5 * time.Second
 )
 
 // pings are those of all links; nil as long as no way was open.
@@ -32,8 +34,9 @@ type pings struct {
 }
 
 type pinged struct {
-	first  uint64 // number of the first one since the last echo
-	number uint64 // last sent; 0: there was an echo since
+	opened time.Time // zero: it has answered since it opened
+	first  uint64    // number of the first one since the last echo
+	number uint64    // last sent; 0: there was an echo since
 	missed int
 	sent   time.Time
 	at     time.Time // of the next one
@@ -60,7 +63,7 @@ func (p *pings) begin(now time.Time, w Ways) {
 	if p == nil {
 		return
 	}
-	(w.Open &^ p.open).each(func(i int) { p.links[i] = pinged{at: now} })
+	(w.Open &^ p.open).each(func(i int) { p.links[i] = pinged{opened: now, at: now} })
 	(p.good &^ w.Good).each(func(i int) { p.links[i].missed = 0 })
 	p.open, p.good = w.Open, w.Good
 	p.deaf &= w.Good
@@ -89,7 +92,7 @@ func (m *Machine) ping(now time.Time) {
 			if p.good>>i&1 != 0 {
 				l.missed++
 			}
-			if l.missed >= DeafAfter {
+			if l.missed >= DeafAfter && (l.opened.IsZero() || now.Sub(l.opened) >= DeafGrace) {
 				p.deaf |= 1 << i
 			}
 		}
@@ -120,6 +123,6 @@ func (m *Machine) echoed(d grid.Direction, number uint64) {
 		return
 	}
 	l.at = l.sent.Add(m.pingEvery())
-	l.number, l.missed = 0, 0
+	l.number, l.missed, l.opened = 0, 0, time.Time{}
 	p.deaf &^= 1 << i
 }

@@ -154,7 +154,7 @@ func TestDeafLinkIsSick(t *testing.T) {
 	for _, p := range w.peers {
 		p.status.Express = true
 	}
-	w.run(4 * time.Second) // the peers of this test answer no ping
+	w.run(express.DeafGrace + 2*express.PingEvery) // the peers of this test answer no ping
 	for _, p := range w.peers {
 		l := w.m.link(p.dir)
 		if d := l.detail; !d.ExpressDeaf || d.State() != torus.LinkSick {

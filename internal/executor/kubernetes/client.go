@@ -88,11 +88,26 @@ func newClient(cfg Config, rc *rest.Config) (*client, error) {
 // errNotSent means that a request has not left this process.
 var errNotSent = errors.New("not sent")
 
+// unpaced is an errNotSent: the pace did not allow the request before the time was over.
+type unpaced struct{ err error }
+
+func (u unpaced) Error() string   { return fmt.Sprintf("%v: %v", errNotSent, u.err) }
+func (u unpaced) Unwrap() []error { return []error{errNotSent, u.err} }
+
+// cause returns the error to report of the last try of an attempt. A try that was not sent for want of time says nothing
+// about the server, but the one before does.
+func cause(err, before error) error {
+	if _, ok := errors.AsType[unpaced](err); ok && before != nil {
+		return before
+	}
+	return err
+}
+
 // do sends a changing request once the pace allows it. Right before sending it checks that no higher token has been
 // seen.
 func (c *client) do(ctx context.Context, p *pace, r *rest.Request) error {
 	if err := p.Wait(ctx); err != nil {
-		return fmt.Errorf("%w: %w", errNotSent, err)
+		return unpaced{err}
 	}
 	if err := c.fenced(ctx); err != nil {
 		return err
@@ -104,7 +119,7 @@ func (c *client) do(ctx context.Context, p *pace, r *rest.Request) error {
 // read sends a read request, which waits for all changing ones, and decodes the answer into into.
 func (c *client) read(ctx context.Context, p *pace, r *rest.Request, into runtime.Object) error {
 	if err := p.waitToRead(ctx); err != nil {
-		return fmt.Errorf("%w: %w", errNotSent, err)
+		return unpaced{err}
 	}
 	return c.send(ctx, r, into)
 }

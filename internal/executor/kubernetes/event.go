@@ -23,18 +23,21 @@ import (
 // event creates an event on the node. Its name derives from the response and the step, so retries create no second one.
 func (e *Executor) event(ctx context.Context, j executor.Job) executor.Result {
 	sent := false
+	var before error
 	for try := 0; ; try++ {
 		err := e.eventOnce(ctx, j, &sent)
 		var done ended
 		if errors.As(err, &done) {
 			return done.Result
 		}
+		err = cause(err, before)
 		if !e.pause(ctx, err, try) {
 			if sent {
 				return executor.NotKnown("event on the node of %s: %v", j.Target.Node, err)
 			}
 			return executor.Unchanged("event on the node of %s: %v", j.Target.Node, err)
 		}
+		before = err
 	}
 }
 

@@ -113,18 +113,21 @@ func (e *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
 // alter brings one write to the node. It reads, plans and writes until the write is done, unnecessary or refused.
 func (e *Executor) alter(ctx context.Context, j executor.Job) executor.Result {
 	sent := false // a write has left with an unknown outcome
+	var before error
 	for try := 0; ; try++ {
 		err := e.alterOnce(ctx, j, &sent)
 		var done ended
 		if errors.As(err, &done) {
 			return done.Result
 		}
+		err = cause(err, before)
 		if !e.pause(ctx, err, try) {
 			if sent {
 				return executor.NotKnown("node of %s: %v", j.Target.Node, err)
 			}
 			return executor.Unchanged("node of %s: %v", j.Target.Node, err)
 		}
+		before = err
 	}
 }
 

@@ -89,9 +89,6 @@ func (o *Outbox) endSilence(now time.Time) {
 	was := o.silence.on
 	o.silence = silence{}
 	if was {
-		if x := &o.paths.exchange; x.kind != 0 && x.due.After(now) {
-			x.due = now
-		}
 		o.hasten(now, nil, 0)
 	}
 }

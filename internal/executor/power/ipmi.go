@@ -31,7 +31,7 @@ func refusal(err error) bool {
 	return errors.As(err, &e) && slices.Contains(refusals, e.CompletionCode())
 }
 
-// ipmi requests a reset with a single packet that is never repeated, because a BMC need not recognize a duplicate.
+// ipmi requests a reset with a single packet that is never repeated, because a BMC need not recognise a duplicate.
 func (b BMC) ipmi(ctx context.Context, password string) executor.Result {
 	ap, err := netip.ParseAddrPort(b.Address)
 	if err != nil {

@@ -48,7 +48,7 @@ func (s *Etcd) Follow(ctx context.Context, after uint64, wanted func(key string)
 		defer bookmark.Stop()
 		for {
 			var resp clientv3.WatchResponse
-			open := true
+			var open bool
 			select {
 			case resp, open = <-in:
 			case <-bookmark.C:

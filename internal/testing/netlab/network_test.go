@@ -318,7 +318,12 @@ func TestCarrier(t *testing.T) {
 	}
 	is := func(what, want string) {
 		t.Helper()
-		if got := read("n0-0-0", "svc0/operstate"); got != want {
+		got := read("n0-0-0", "svc0/operstate")
+		for end := time.Now().Add(10 * time.Second); got != want && time.Now().Before(end); { // the kernel updates it later
+			time.Sleep(10 * time.Millisecond)
+			got = read("n0-0-0", "svc0/operstate")
+		}
+		if got != want {
 			t.Errorf("%s: svc0 is %s, want %s", what, got, want)
 		}
 	}

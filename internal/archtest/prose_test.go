@@ -65,12 +65,13 @@ func TestProseStaysPlain(t *testing.T) {
 	next := map[string]int{}
 	for _, dir := range slices.Sorted(maps.Keys(found)) {
 		p := found[dir]
-		allowed := max(bounds[dir], int(plainRate*float64(p.words)/1000))
+		plain := int(plainRate * float64(p.words) / 1000)
+		allowed := max(bounds[dir], plain)
 		if p.odd > allowed {
 			t.Errorf("%s: %d odd constructions in %d words: want at most %d, for example\n\t%s",
 				dir, p.odd, p.words, allowed, strings.Join(p.examples, "\n\t"))
 		}
-		if p.odd > int(plainRate*float64(p.words)/1000) {
+		if p.odd > plain {
 			next[dir] = min(p.odd, allowed)
 		}
 	}

@@ -63,11 +63,15 @@ func (m *Machine) notice(n *node, d fault.Delivery, now time.Time) {
 	} else {
 		p.over(r.Half, now.Add(m.restartSettles()))
 	}
+	m.rememberRestarts(n, p)
+	m.touchAround(n)
+}
+
+func (m *Machine) rememberRestarts(n *node, p *restarts) {
 	if m.restarts == nil {
 		m.restarts = make(map[*node]*restarts)
 	}
 	m.restarts[n] = p
-	m.touchAround(n)
 }
 
 // announce begins a restart of a half that ends at the given time, or when the budget is used up.
@@ -153,10 +157,7 @@ func (m *Machine) restoreRestart(n *node, r Restart) {
 	}
 	p.announce(r.Half, end, m.started)
 	p.budget = 0 // the earlier leader's rest is unknown
-	if m.restarts == nil {
-		m.restarts = make(map[*node]*restarts)
-	}
-	m.restarts[n] = p
+	m.rememberRestarts(n, p)
 }
 
 // forgetRestart drops a node's notices once they delay nothing, the budget is full again, and no older notice can still

@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 )
 
@@ -28,7 +26,7 @@ func TestFollowerGetsBookmarksBesideAWatchOfTheFuture(t *testing.T) {
 	}()
 	var head uint64
 	for _, key := range []string{"lead/a", "lead/b", "lead/a"} {
-		put, err := c.Put(ctx, store.Prefix+key, "x", clientv3.WithPrevKV())
+		put, err := c.Put(ctx, store.Prefix+key, "x")
 		if err != nil {
 			t.Fatal(err)
 		}

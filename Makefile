@@ -12,15 +12,18 @@ BUF_VERSION := 1.75.0
 NFPM_VERSION := v2.43.0
 HELM_VERSION := v4.3.1
 KO_VERSION := v0.19.1
+GRPCURL_VERSION := v1.9.3
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-LDFLAGS := -s -w -X github.com/lofamo/lofamo/internal/version.version=$(VERSION)
+LDFLAGS := -s -w -X github.com/lofamo/lofamo/internal/program.version=$(VERSION)
 # A test that hangs is a failure with stacks, not a wait.
 TEST_TIMEOUT := 20m
 
 .PHONY: build
 build: web ## binaries in bin/, with the page for browsers where there is npm
+	rm -f bin/supervisor
 	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+	ln -s lofamo-supervisor bin/supervisor # its former name
 
 # The page for browsers. Without npm, or with one that is too old, everything else is built, and the page says what is missing.
 PAGE := internal/supervisor/web/dist/app
@@ -55,7 +58,7 @@ release: web $(TOOLS)/bin/nfpm-$(NFPM_VERSION) $(TOOLS)/bin/helm-$(HELM_VERSION)
 images: web $(TOOLS)/bin/ko-$(KO_VERSION) ## images of agent, supervisor, lofamoctl and executor: make images REGISTRY=registry.example.org/lofamo BASE=registry.example.org/static
 	@test -n "$(REGISTRY)" -a -n "$(BASE)" || { echo "REGISTRY or BASE is missing: make images REGISTRY=registry.example.org/lofamo BASE=registry.example.org/static"; exit 1; }
 	KO_DOCKER_REPO=$(REGISTRY) KO_DEFAULTBASEIMAGE=$(BASE) VERSION=$(VERSION) $(TOOLS)/bin/ko-$(KO_VERSION) build --base-import-paths --tags $(VERSION) --platform $${PLATFORM:-linux/amd64,linux/arm64} \
-	  $(if $(TARBALL),--push=false --tarball=$(TARBALL)) ./cmd/lofamo-agent ./cmd/supervisor ./cmd/lofamoctl ./cmd/lofamo-executor
+	  $(if $(TARBALL),--push=false --tarball=$(TARBALL)) ./cmd/lofamo-agent ./cmd/lofamo-supervisor ./cmd/supervisor ./cmd/lofamoctl ./cmd/lofamo-executor
 
 .PHONY: demo
 demo: build ## a 2x2x2 cluster here: kill a host half, see it named, heal it, stop
@@ -67,14 +70,14 @@ newcomer: ## a fresh clone and the README's commands up to the map, timed
 
 # ALONE are packages whose tests time real halves and clusters, that others' tests beside them would hold up: e2e by itself, where as many clusters
 # as E2E_PARALLEL wait side by side, the others two at a time. All other packages three at a time: much of what they do is waiting.
-ALONE := ./cmd/lofamo-agent ./internal/agent ./internal/agent/{actions,bundle,daemon,daemon/runner,dnp,half,host,local,local/checks,local/status,mailbox} ./internal/sdnotify \
+ALONE := ./cmd/lofamo-agent ./internal/agent/{actions,bundle,daemon,dnp,half,host,integration,local,mailbox} ./internal/sdnotify \
   ./internal/campaign/inject ./internal/e2e ./internal/cluster/... ./internal/testing/netlab
 E2E := ./internal/e2e
 E2E_PARALLEL := 3
 
 # PURE are packages of thousands of virtual worlds, some of them played side by side: the race detector has little to find there,
 # and makes them eight times slower. So it sees only -short of them, and without it they are tested whole.
-PURE := ./internal/sim ./internal/sim/hostile ./internal/agent/storage/backup ./pkg/servicenet ./pkg/torus/express
+PURE := ./internal/sim ./internal/sim/hostile ./internal/agent/storage ./pkg/servicenet ./pkg/torus/express
 
 # SINGLE are such packages of one goroutine, tests included (internal/archtest holds it): the race detector can find nothing there.
 SINGLE := ./internal/agent/dnp/dnpcore ./pkg/awareness ./pkg/selftest ./pkg/torus/procedure ./pkg/torus/routing
@@ -83,7 +86,8 @@ SINGLE := ./internal/agent/dnp/dnpcore ./pkg/awareness ./pkg/selftest ./pkg/toru
 UNTAGGED := LeadersAreKilled|PausedServer|WindowOfOldLeaders
 
 # The programs that tests run, besides Debian's. Where one cannot be built, its tests are skipped.
-TEST_TOOLS := $(TOOLS)/bin/nfpm-$(NFPM_VERSION) $(TOOLS)/bin/helm-$(HELM_VERSION) $(TOOLS)/bin/govulncheck-$(GOVULNCHECK_VERSION) kube
+TEST_TOOLS := $(TOOLS)/bin/nfpm-$(NFPM_VERSION) $(TOOLS)/bin/helm-$(HELM_VERSION) $(TOOLS)/bin/govulncheck-$(GOVULNCHECK_VERSION) \
+  $(TOOLS)/bin/grpcurl-$(GRPCURL_VERSION) kube
 # SKIPPED lists the tests that this machine could not run.
 SKIPPED := $(TOOLS)/skipped
 
@@ -98,6 +102,7 @@ test test-%: export GORACE := atexit_sleep_ms=50
 test test-%: export LOFAMO_HELM := $(TOOLS)/bin/helm-$(HELM_VERSION)
 test test-%: export LOFAMO_NFPM := $(TOOLS)/bin/nfpm-$(NFPM_VERSION)
 test test-%: export LOFAMO_GOVULNCHECK := $(TOOLS)/bin/govulncheck-$(GOVULNCHECK_VERSION)
+test test-%: export LOFAMO_GRPCURL := $(TOOLS)/bin/grpcurl-$(GRPCURL_VERSION)
 test test-%: export LOFAMO_KUBE_DIR := $(TOOLS)/kube
 
 # BESIDE are the targets that run on the time that tests with deadlines leave the cores.
@@ -129,15 +134,15 @@ test-tagged: # the page in the browser, failpoints, the module of the benchmarks
 	cd bench && LOFAMO_BIN_DIR=$(CURDIR)/bin go test -count=1 -timeout $(TEST_TIMEOUT) ./...
 
 # LONG are packages that test-short leaves out, besides ALONE: clusters of etcd, API servers, installed packages, thousands of virtual worlds.
-LONG := ./cmd/supervisor ./internal/supervisor ./internal/campaign ./internal/charttest ./internal/inventory ./internal/packagetest ./internal/sim/... ./internal/executor/kubernetes
+LONG := ./cmd/lofamo-supervisor ./internal/supervisor ./internal/campaign ./internal/testing/charttest ./internal/inventory ./internal/testing/packagetest ./internal/sim/... ./internal/executor/kubernetes
 
 .PHONY: test-short
 test-short: ## the tests of a change while it grows: no root, no set-up, 3 minutes at most; unchanged packages have their results from Go's cache
 	env -u CI go test -short -timeout 3m $$(go list ./... | grep -vxFf <(go list $(ALONE) $(LONG)))
 
-# Kubernetes' API server, for the tests and benchmarks that want a real one. Its version is in hack/kube/go.mod.
+# Kubernetes' control plane, for the tests and benchmarks that use a real one. Its version is in hack/kube/go.mod.
 .PHONY: kube
-kube: ## kube-apiserver and etcd in .tools/kube, from source: 5 to 8 minutes, once
+kube: ## kube-apiserver, kube-controller-manager and etcd in .tools/kube, from source: 6 to 9 minutes, once
 	hack/kube/build $(TOOLS)/kube
 
 .PHONY: check
@@ -152,7 +157,7 @@ check-format:
 check-vet:
 	go vet ./...
 	go vet -tags lofamo_failpoint ./internal/failpoint ./internal/agent/... ./internal/executor/...
-	go vet -tags lofamo_ordertest ./pkg/order/... ./cmd/supervisor ./cmd/lofamo-agent
+	go vet -tags lofamo_ordertest ./pkg/order/... ./cmd/lofamo-supervisor ./cmd/lofamo-agent
 	cd bench && go vet ./...
 	cd papers && go vet ./...
 
@@ -199,6 +204,19 @@ screenshots: build ## pictures of the fault map in docs/images, of a live cluste
 bench: build ## the published figures, on this machine: about 75 minutes; BENCH_FLAGS to narrow
 	cd bench && LOFAMO_BIN_DIR=$(CURDIR)/bin go run ./cmd/lofamo-bench $(BENCH_FLAGS)
 
+# The short form compares without consul unless its program exists, and leaves docs/compare.md alone.
+.PHONY: compare
+compare: export LOFAMO_BIN_DIR := $(CURDIR)/bin
+compare: export LOFAMO_KUBE_DIR := $(TOOLS)/kube
+compare: build kube $(if $(findstring -short,$(COMPARE)),,$(TOOLS)/consul) ## members killed in LO|FA|MO, memberlist, serf, consul and Kubernetes, with docs/compare.md made anew: hours, as root; COMPARE=-short: 3 minutes, without the page
+	cd bench && go build -trimpath -o $(TOOLS)/lofamo-compare ./cmd/lofamo-compare
+	LOFAMO_CONSUL=$(wildcard $(TOOLS)/consul) $(TOOLS)/lofamo-compare $(if $(findstring -short,$(COMPARE)),,-consul $(TOOLS)/consul \
+	  -out $(CURDIR)/docs/compare.md -record $(CURDIR)/bench/compare/testdata/compare.json) $(COMPARE)
+
+$(TOOLS)/consul:
+	@mkdir -p $(TOOLS); echo "=== building consul from source, once: 10 minutes ($$(date +%T))"
+	cd hack/consul && go build -trimpath -ldflags='-s -w' -o $@ github.com/hashicorp/consul
+
 .PHONY: figures
 figures: ## plots and tables of docs/papers/chaos.md and chaos-router.md; FIGURES_FLAGS to narrow (-only table3), SEED to change
 	mkdir -p docs/papers/figures
@@ -206,7 +224,7 @@ figures: ## plots and tables of docs/papers/chaos.md and chaos-router.md; FIGURE
 
 # The short form is among the tests. SEED chooses what is sampled.
 .PHONY: campaign
-campaign: ## the fault-injection campaign in full, with docs/campaign.md made anew: about 45 minutes, on a quiet machine
+campaign: ## the fault-injection campaign in full, with docs/campaign.md rewritten: about 45 minutes, on a quiet machine
 	go test -count=1 -timeout 0 -v -run 'Page|Headers|Processes' ./internal/campaign/inject -campaign.full -campaign.seed $${SEED:-1} -campaign.out $(CURDIR)/docs/campaign.md -campaign.record testdata/campaign.json
 
 .PHONY: fuzz
@@ -214,12 +232,19 @@ fuzz: ## every fuzz target with FUZZ inputs each, as in FUZZ=100000x
 	hack/fuzz $${FUZZ:-100000x}
 
 # The short form, 2,000 sequences, is among the tests. A sequence that breaks a promise is printed, cut short, and kept in testdata, where the tests play it.
-HOSTILE_TESTED := pkg/awareness pkg/response pkg/servicenet pkg/fault internal/supervisor/responder
+HOSTILE_TESTED := pkg/awareness pkg/response pkg/servicenet pkg/fault internal/supervisor/respond
 .PHONY: fuzz-semantics
-fuzz-semantics: ## hostile but well-formed input, SEQUENCES (1000000) of it, through awareness, evidence, gates and responses, with docs/hostile-input.md made anew: about 10 minutes on two quiet cores
+fuzz-semantics: ## hostile but well-formed input, SEQUENCES (1000000) of it, through awareness, evidence, gates and responses, with docs/hostile-input.md rewritten: about 10 minutes on two quiet cores
 	cd internal/sim/hostile && go test -count=1 -timeout 0 -v -run '^TestPromisesHold$$' . -hostile.sequences $${SEQUENCES:-1000000} -hostile.seed $${SEED:-1} -hostile.workers $$(nproc) \
 	  -hostile.keep testdata $(HOSTILE_FLAGS) -hostile.out $(CURDIR)/docs/hostile-input.md -hostile.machine "$$(nproc) × $$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1)" \
 	  -hostile.sources "$$(for d in $(HOSTILE_TESTED); do printf '%s %s; ' $$d $$(git rev-parse --short=12 HEAD:$$d); done)"
+
+# The short form, 50 rounds, is among the tests. Processes have theirs in `make trial`.
+.PHONY: incidents
+incidents: ## incidents of ROUNDS (1000) rounds of random faults in the simulator against ground truth, with docs/trials.md rewritten: about 15 minutes
+	go test -count=1 -timeout 0 -v -run '^TestIncidentsEqualInjectedFaults$$' ./internal/sim -incidents $${ROUNDS:-1000} -incidents.seed $${SEED:-1} \
+	  -incidents.record $(CURDIR)/internal/testing/trial/testdata/incidents.json; rc=$$?; \
+	  go test -count=1 -run '^TestDocument' ./internal/testing/trial -trial.render && exit $$rc
 
 # SOAK is for how long each of the two goes on. A story that fails is cut short and printed with its seed:
 # go test ./internal/sim -run TestCampaign -seed SEED plays it again.
@@ -230,6 +255,11 @@ soak: soak-sim build ## thousands of simulated stories of faults; then ten minut
 .PHONY: soak-sim
 soak-sim: ## the simulated stories alone, on all cores, for SOAK (10m)
 	go test -count=1 -timeout 0 -v -run '^TestSoak$$' ./internal/sim -soak $${SOAK:-10m}
+
+# The short form is among the tests. Without SEED one is chosen and printed. DIMS is the torus, LOAD the largest number of busy loops: 0, 4 or 16.
+.PHONY: trial
+trial: build ## random faults and load against ground truth for MINUTES (10): make trial MINUTES=60 DIMS=3x3x3 SEED=1 LOAD=16
+	cd bench && LOFAMO_BIN_DIR=$(CURDIR)/bin go run ./cmd/lofamo-trial -minutes $${MINUTES:-10} -dims $${DIMS:-2x2x2} -load $${LOAD:-0} -seed $${SEED:-0} $(TRIAL_FLAGS)
 
 .PHONY: clean
 clean: ## removes what the targets made here
@@ -252,6 +282,7 @@ $(eval $(call go_tool,protoc-gen-go,$(PROTOC_GEN_GO_VERSION),google.golang.org/p
 $(eval $(call go_tool,protoc-gen-go-grpc,$(PROTOC_GEN_GO_GRPC_VERSION),google.golang.org/grpc/cmd/protoc-gen-go-grpc))
 $(eval $(call go_tool,helm,$(HELM_VERSION),helm.sh/helm/v4/cmd/helm))
 $(eval $(call go_tool,ko,$(KO_VERSION),github.com/google/ko))
+$(eval $(call go_tool,grpcurl,$(GRPCURL_VERSION),github.com/fullstorydev/grpcurl/cmd/grpcurl))
 $(eval $(call go_tool,nfpm,$(NFPM_VERSION),github.com/goreleaser/nfpm/v2/cmd/nfpm))
 
 # buf comes from npm where there is npm, else from source (some minutes).

@@ -37,7 +37,8 @@ const maxMessage = 64 << 20
 
 // Client talks to the supervisors of one cluster. It connects on first use and is safe for concurrent use.
 type Client struct {
-	cfg Config
+	cfg       Config
+	goneAfter time.Duration
 
 	mu    sync.Mutex // guards the fields below
 	conns []*grpc.ClientConn
@@ -67,7 +68,7 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Silence == 0 {
 		cfg.Silence = 5 * time.Second
 	}
-	return &Client{cfg: cfg, conns: make([]*grpc.ClientConn, len(cfg.Targets))}, nil
+	return &Client{cfg: cfg, goneAfter: goneAfter, conns: make([]*grpc.ClientConn, len(cfg.Targets))}, nil
 }
 
 // Close closes the connections. Calls in progress fail.

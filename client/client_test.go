@@ -97,9 +97,9 @@ func TestSaysWhatWasTried(t *testing.T) {
 	}
 }
 
-// TestNobodyLeads: without a leader, a change fails with one sentence that says so, unless a supervisor may already
-// have made the change.
-func TestNobodyLeads(t *testing.T) {
+// TestChangeWithoutLeaderFailsWithOneSentence: without a leader, a change fails with one sentence that says so, unless
+// a supervisor may already have made the change.
+func TestChangeWithoutLeaderFailsWithOneSentence(t *testing.T) {
 	dir := t.TempDir()
 	clienttest.PKI(t, dir)
 	st, err := status.New(codes.Unavailable, "no leader: nothing was changed").WithDetails(&errdetails.ErrorInfo{Reason: "NO_LEADER",

@@ -71,7 +71,8 @@ func (c *Client) Diagnose(ctx context.Context, req *lofamov1.DiagnoseRequest,
 
 // StartProcedure runs the fault management procedure on the torus, calls each for every progress and returns the
 // report.
-func (c *Client) StartProcedure(ctx context.Context, req *lofamov1.StartProcedureRequest, each func(*lofamov1.ProcedureProgress) error) (report *lofamov1.ProcedureReport, err error) {
+func (c *Client) StartProcedure(ctx context.Context, req *lofamov1.StartProcedureRequest,
+	each func(*lofamov1.ProcedureProgress) error) (report *lofamov1.ProcedureReport, err error) {
 	err = c.manage(ctx, func(s lofamov1.ManageClient) error {
 		stream, err := s.StartProcedure(ctx, req)
 		if err != nil {

@@ -33,15 +33,20 @@ func fresh[T aged](ctx context.Context, c *Client, ask func(context.Context, lof
 	return answer, nil
 }
 
-// ListNodes returns one page of nodes.
-func (c *Client) ListNodes(ctx context.Context, req *lofamov1.ListNodesRequest) (*lofamov1.ListNodesResponse, error) {
-	ask := func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.ListNodesResponse, error) {
-		return s.ListNodes(ctx, req)
-	}
-	if req.GetContinue() != "" { // the replica with the first page has the others
+// list asks for one page: the first of any replica, the others of the replica that had the first.
+func list[T aged](ctx context.Context, c *Client, next string,
+	ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (T, error) {
+	if next != "" {
 		return call(ctx, c, ask)
 	}
 	return fresh(ctx, c, ask)
+}
+
+// ListNodes returns one page of nodes.
+func (c *Client) ListNodes(ctx context.Context, req *lofamov1.ListNodesRequest) (*lofamov1.ListNodesResponse, error) {
+	return list(ctx, c, req.GetContinue(), func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.ListNodesResponse, error) {
+		return s.ListNodes(ctx, req)
+	})
 }
 
 // AllNodes fetches all pages of ListNodes, of chunk nodes each (0: one page), and joins them. All are of one revision.
@@ -60,13 +65,9 @@ func (c *Client) AllNodes(ctx context.Context, req *lofamov1.ListNodesRequest, c
 
 // ListLinks returns one page of link ends.
 func (c *Client) ListLinks(ctx context.Context, req *lofamov1.ListLinksRequest) (*lofamov1.ListLinksResponse, error) {
-	ask := func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.ListLinksResponse, error) {
+	return list(ctx, c, req.GetContinue(), func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.ListLinksResponse, error) {
 		return s.ListLinks(ctx, req)
-	}
-	if req.GetContinue() != "" {
-		return call(ctx, c, ask)
-	}
-	return fresh(ctx, c, ask)
+	})
 }
 
 // AllLinks fetches all pages of ListLinks, like AllNodes.

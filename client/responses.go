@@ -75,7 +75,8 @@ func (c *Client) GetResponse(ctx context.Context, id string) (*lofamov1.Response
 // WatchResponses calls each with the responses that pass the filter, then with those that change, until each returns an
 // error. If a supervisor fails, the next one sends all open responses again: first is true for that message, and
 // responses missing from it have ended.
-func (c *Client) WatchResponses(ctx context.Context, filter *lofamov1.ListResponsesRequest, each func(r *lofamov1.WatchResponsesResponse, first bool) error) error {
+func (c *Client) WatchResponses(ctx context.Context, filter *lofamov1.ListResponsesRequest,
+	each func(r *lofamov1.WatchResponsesResponse, first bool) error) error {
 	return c.atOne(ctx, func(conn *grpc.ClientConn) error {
 		stream, err := lofamov1.NewResponseServiceClient(conn).WatchResponses(ctx, &lofamov1.WatchResponsesRequest{Filter: filter})
 		for first := true; err == nil; first = false {

@@ -134,8 +134,7 @@ func (f *Fleet) issue(context.Context) (err error) {
 	if err := f.ca.Save(f.path("ca.pem"), f.path("ca.key")); err != nil {
 		return err
 	}
-	if err := f.ca.IssueTo(f.path("operator.pem"), f.path("operator.key"),
-		pki.Identity{Cluster: clusterName, Role: pki.RoleOperator, Name: "bench"}, nil, nil); err != nil {
+	if err := f.person("bench", pki.RoleOperator); err != nil {
 		return err
 	}
 	for rank := range f.cfg.Dims.Nodes() {
@@ -148,10 +147,18 @@ func (f *Fleet) issue(context.Context) (err error) {
 	return nil
 }
 
+// person issues a certificate for a client of the supervisors.
+func (f *Fleet) person(name string, role pki.Role) error {
+	return f.ca.IssueTo(f.path(name+".pem"), f.path(name+".key"), pki.Identity{Cluster: clusterName, Role: role, Name: name}, nil, nil)
+}
+
 // service is the address of a node: one of 127.0.0.0/8, all of which come to the one socket.
 func (f *Fleet) service(rank int) string {
-	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, byte(1 + rank/62500), byte(rank / 250 % 250), byte(1 + rank%250)}),
-		f.wire.port()).String()
+	return netip.AddrPortFrom(address(rank), f.wire.port()).String()
+}
+
+func address(rank int) netip.Addr {
+	return netip.AddrFrom4([4]byte{127, byte(1 + rank/62500), byte(rank / 250 % 250), byte(1 + rank%250)})
 }
 
 // unit is a set of supervisors with one etcd: the whole, the parent of regions (both without a name), or a
@@ -293,7 +300,7 @@ func (f *Fleet) launch(context.Context) error {
 		if err != nil {
 			return err
 		}
-		cmd := exec.Command(filepath.Join(bin, "supervisor"), "run", "--config", f.path(c.ID+".yaml"))
+		cmd := exec.Command(filepath.Join(bin, "lofamo-supervisor"), "run", "--config", f.path(c.ID+".yaml"))
 		cmd.Stdout, cmd.Stderr = log, log
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		err = cmd.Start()
@@ -307,7 +314,7 @@ func (f *Fleet) launch(context.Context) error {
 	for _, c := range f.configs[:f.cfg.Replicas] {
 		targets = append(targets, c.GRPC)
 	}
-	conf, err := f.tls()
+	conf, err := f.tls("bench")
 	if err != nil {
 		return err
 	}
@@ -315,8 +322,8 @@ func (f *Fleet) launch(context.Context) error {
 	return err
 }
 
-func (f *Fleet) tls() (*tls.Config, error) {
-	return pki.ClientTLS(f.path("operator.pem"), f.path("operator.key"), f.path("ca.pem"), func(got pki.Identity) error {
+func (f *Fleet) tls(name string) (*tls.Config, error) {
+	return pki.ClientTLS(f.path(name+".pem"), f.path(name+".key"), f.path("ca.pem"), func(got pki.Identity) error {
 		if got.Role != pki.RoleSupervisor {
 			return fmt.Errorf("%s answers: want a supervisor", got)
 		}
@@ -324,9 +331,13 @@ func (f *Fleet) tls() (*tls.Config, error) {
 	})
 }
 
-// ClientOf asks one replica only.
-func (f *Fleet) ClientOf(replica int) (*client.Client, error) {
-	conf, err := f.tls()
+// ClientOf returns a client of one replica only, as a viewer of this name: supervisors limit the concurrent calls of a
+// person.
+func (f *Fleet) ClientOf(replica int, name string) (*client.Client, error) {
+	if err := f.person(name, pki.RoleViewer); err != nil {
+		return nil, err
+	}
+	conf, err := f.tls(name)
 	if err != nil {
 		return nil, err
 	}

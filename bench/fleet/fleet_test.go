@@ -10,9 +10,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// TestFleet: emulated nodes are NORMAL to real supervisors, their changes are COMMITTED, and one that
+// TestEmulatedNodesLookRealToSupervisors: emulated nodes are NORMAL to real supervisors, their changes are COMMITTED, and one that
 // falls silent to its neighbours is FAILED while none of the others is.
-func TestFleet(t *testing.T) {
+func TestEmulatedNodesLookRealToSupervisors(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	zero := config.Duration(0)

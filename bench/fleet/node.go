@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -21,6 +23,7 @@ type Node struct {
 	id     fault.NodeID
 	coord  grid.Coord
 	signer *pki.Signer
+	source []byte // the control message that gives its datagrams its address
 	peers  []peer // at the end of each link
 	target int    // replica of its primary path, among
 	first  int    // it reports to count supervisors from this one on
@@ -34,7 +37,7 @@ type Node struct {
 	states  map[subject]fault.Observation // the states in its digests
 	order   []subject
 	started time.Time
-	told    uint64 // revision up to which it knows what concerns it
+	view    uint64 // revision up to which it knows its part of the map
 }
 
 type peer struct {
@@ -52,7 +55,8 @@ type subject struct {
 func newNode(f *Fleet, rank int) (*Node, error) {
 	dims := f.cfg.Dims
 	at := dims.At(rank)
-	n := &Node{id: fault.DefaultNodeID(at), coord: at, states: make(map[subject]fault.Observation), started: time.Now()}
+	n := &Node{id: fault.DefaultNodeID(at), coord: at, states: make(map[subject]fault.Observation), started: time.Now(),
+		source: unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: address(rank).As4()})}
 	var err error
 	if n.signer, err = f.ca.IssueSigner(pki.NodeIdentity(clusterName, n.id, fault.HalfHost)); err != nil {
 		return nil, err
@@ -121,16 +125,16 @@ func (n *Node) digest() ([]byte, error) {
 	for i, s := range n.order {
 		obs[i] = n.states[s]
 	}
-	status := &lofamov1.DeliveryStatus{State: lofamov1.PathState_MIGRATED, Primary: "service>s", Told: n.told}
+	status := &lofamov1.DeliveryStatus{State: lofamov1.PathState_MIGRATED, Primary: "service>s", ViewRevision: n.view}
 	return servicenet.SealReports([]fault.Report{n.report(true, obs)}, status, n.signer, servicenet.SealOptions{Session: n.session})
 }
 
-// hears notes the revision of a Told; its content is of no interest here.
-func (n *Node) hears(t *lofamov1.Told) {
+// hears notes the revision of an update; its content is of no interest here.
+func (n *Node) hears(t *lofamov1.FaultUpdate) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if t.GetPart() == t.GetParts()-1 && (t.GetSince() == 0 || t.GetSince() <= n.told) {
-		n.told = max(n.told, t.GetRevision())
+	if t.GetPart() == t.GetParts()-1 && (t.GetSince() == 0 || t.GetSince() <= n.view) {
+		n.view = max(n.view, t.GetRevision())
 	}
 }
 

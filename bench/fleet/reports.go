@@ -61,7 +61,7 @@ func (w *wire) launch(b *Batch, done func(time.Duration)) error {
 	w.mu.Lock()
 	w.pending[b.node] = fl
 	w.mu.Unlock()
-	return w.send(w.f.targets[fl.target], b.data)
+	return w.send(b.node, w.f.targets[fl.target], b.data)
 }
 
 // acked handles an acknowledgement.
@@ -111,7 +111,7 @@ func (w *wire) repeat(ctx context.Context) error {
 		case now := <-t.C:
 			for _, fl := range w.due(now) {
 				w.retries.Add(1)
-				if err := w.send(w.f.targets[fl.target], fl.data); err != nil {
+				if err := w.send(fl.node, w.f.targets[fl.target], fl.data); err != nil {
 					return unlessOver(ctx, err)
 				}
 			}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
 // Steady sends every living node's digests until it is stopped, spread evenly over the digest period.
@@ -48,11 +50,7 @@ func (s *Steady) run(ctx context.Context, f *Fleet) error {
 			if n.dead.Load() || rank >= joined {
 				continue
 			}
-			b, err := n.digest()
-			if err != nil {
-				return err
-			}
-			if err := f.wire.send(f.targets[n.target], b); err != nil {
+			if err := f.speak(n); err != nil {
 				return err
 			}
 		}
@@ -75,24 +73,47 @@ func (s *Steady) Stop() (late time.Duration, err error) {
 	return s.late, s.err
 }
 
-// SpeakOnce sends one digest of every living node, spread over a time.
-func (f *Fleet) SpeakOnce(ctx context.Context, over time.Duration) error {
-	begun := time.Now()
-	for i, n := range f.nodes {
-		if d := time.Until(begun.Add(over * time.Duration(i) / time.Duration(len(f.nodes)))); d > step {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-time.After(d):
-			}
-		}
-		b, err := n.digest()
+// unheard bounds the nodes whose first digest SpeakOnce has sent and that are not NORMAL yet: half of a leader's queue.
+const unheard = 2048
+
+// resendAfter is the time without progress after which SpeakOnce repeats the digests.
+const resendAfter = 5 * time.Second
+
+// SpeakOnce sends the first digest of every living node, as fast as the map takes them in, and again where one was dropped.
+func (f *Fleet) SpeakOnce(ctx context.Context) error {
+	next, normal, progress := 0, 0, time.Now()
+	for {
+		s, err := f.client.GetSummary(ctx, &lofamov1.GetSummaryRequest{})
 		if err != nil {
 			return err
 		}
-		if err := f.wire.send(f.targets[n.target], b); err != nil {
-			return err
+		if n := int(s.GetNodes().GetNormal()); n != normal {
+			normal, progress = n, time.Now()
+		}
+		switch {
+		case next == len(f.nodes) && normal == len(f.nodes):
+			return nil
+		case time.Since(progress) > resendAfter:
+			next, progress = 0, time.Now()
+		}
+		for ; next < len(f.nodes) && next < normal+unheard; next++ {
+			if err := f.speak(f.nodes[next]); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(20 * time.Millisecond):
 		}
 	}
-	return nil
+}
+
+// speak sends one digest of a node.
+func (f *Fleet) speak(n *Node) error {
+	b, err := n.digest()
+	if err != nil {
+		return err
+	}
+	return f.wire.send(n, f.targets[n.target], b)
 }

@@ -17,7 +17,6 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
-	"github.com/lofamo/lofamo/pkg/servicenet/keys"
 )
 
 // Counters of a fleet's socket.
@@ -25,7 +24,7 @@ type Counters struct {
 	Sent, Received uint64 // datagrams
 	Answered       uint64 // digests that a supervisor said it has RECEIVED
 	Challenges     uint64
-	Told           uint64 // messages of what concerns a node
+	FaultUpdates   uint64
 	Retries        uint64 // reports sent again
 	Unreadable     uint64 // answers that are no messages
 }
@@ -35,7 +34,7 @@ type wire struct {
 	f    *Fleet
 	conn *net.UDPConn
 
-	sent, received, answered, challenges, told, retries, unreadable atomic.Uint64
+	sent, received, answered, challenges, updates, retries, unreadable atomic.Uint64
 
 	mu      sync.Mutex
 	pending map[*Node]*flight // reports on their way
@@ -74,8 +73,8 @@ func (w *wire) port() uint16 { return netip.MustParseAddrPort(w.conn.LocalAddr()
 
 func (w *wire) counters() Counters {
 	return Counters{
-		Sent: w.sent.Load(), Received: w.received.Load(), Answered: w.answered.Load(), Challenges: w.challenges.Load(), Told: w.told.Load(),
-		Retries: w.retries.Load(), Unreadable: w.unreadable.Load(),
+		Sent: w.sent.Load(), Received: w.received.Load(), Answered: w.answered.Load(), Challenges: w.challenges.Load(),
+		FaultUpdates: w.updates.Load(), Retries: w.retries.Load(), Unreadable: w.unreadable.Load(),
 	}
 }
 
@@ -142,12 +141,12 @@ func (w *wire) handle(from netip.AddrPort, m *lofamov1.Message) error {
 		return w.challenged(from, body.Challenge)
 	case *lofamov1.Message_PathReply:
 		return w.granted(from, body.PathReply)
-	case *lofamov1.Message_Told:
-		w.told.Add(1)
-		if n := w.f.find(body.Told.GetNode()); n != nil {
-			n.hears(body.Told)
+	case *lofamov1.Message_FaultUpdate:
+		w.updates.Add(1)
+		if n := w.f.find(body.FaultUpdate.GetNode()); n != nil {
+			n.hears(body.FaultUpdate)
 		}
-	case *lofamov1.Message_Downcall: // through a neighbour: the same question comes straight too
+	case *lofamov1.Message_Downcall: // through a neighbour: the same question comes directly too
 		w.challenges.Add(1)
 	}
 	return nil
@@ -162,12 +161,13 @@ func (w *wire) challenged(from netip.AddrPort, c *lofamov1.Challenge) error {
 	if err != nil {
 		return err
 	}
-	return w.send(from, b)
+	return w.send(n, from, b)
 }
 
-func (w *wire) send(to netip.AddrPort, b []byte) error {
+// send sends a datagram from a node's own address: supervisors have a budget for each source.
+func (w *wire) send(n *Node, to netip.AddrPort, b []byte) error {
 	w.sent.Add(1)
-	_, err := w.conn.WriteToUDPAddrPort(b, to)
+	_, _, err := w.conn.WriteMsgUDPAddrPort(b, n.source, to)
 	return err
 }
 
@@ -180,7 +180,7 @@ func (w *wire) granted(from netip.AddrPort, r *lofamov1.PathReply) error {
 	n.mu.Lock()
 	fresh := n.session == nil
 	if fresh {
-		secret, err := keys.PathExchange{
+		secret, err := servicenet.PathExchange{
 			Half: string(n.id) + "/" + fault.HalfHost.String(), Epoch: uint64(epoch), ID: r.GetId(),
 			Supervisor: w.f.configs[n.target].ID, Session: r.GetSession(),
 		}.Secret(n.key, r.GetKey())
@@ -200,7 +200,7 @@ func (w *wire) granted(from netip.AddrPort, r *lofamov1.PathReply) error {
 	if err != nil {
 		return err
 	}
-	return w.send(from, b)
+	return w.send(n, from, b)
 }
 
 // connect opens a path for every node. Many at a time: each exchange costs a supervisor a tenth of a
@@ -244,7 +244,7 @@ func (f *Fleet) ask(nodes []*Node) error {
 		if err != nil {
 			return err
 		}
-		if err := f.wire.send(f.targets[n.target], b); err != nil {
+		if err := f.wire.send(n, f.targets[n.target], b); err != nil {
 			return err
 		}
 	}

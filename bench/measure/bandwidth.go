@@ -7,7 +7,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
 // Folding is the cost of a checksum during a copy, in bytes a second. All were measured in turns.
@@ -52,7 +52,7 @@ func bandwidths(size int, round time.Duration, rounds int, works ...func()) []fl
 // ChecksumBandwidth returns the bandwidth of an algorithm over blocks of so many bytes (seed 002, Figure 4).
 func ChecksumBandwidth(a lofamov1.Checksum, size int, round time.Duration, rounds int) float64 {
 	b := pattern(size)
-	return Bandwidth(size, round, rounds, func() { keep(checksum.Sum(a, b)) })
+	return Bandwidth(size, round, rounds, func() { keep(servicenet.ChecksumOf(a, b)) })
 }
 
 // ReadBandwidth and CopyBandwidth are the bounds of any checksum, alone and on the way.
@@ -72,8 +72,8 @@ func Fold(a lofamov1.Checksum, size int, round time.Duration, rounds int) Foldin
 	src, dst := pattern(size), slices.Repeat([]byte{1}, size)
 	b := bandwidths(size, round, rounds,
 		func() { copy(dst, src) },
-		func() { copy(dst, src); keep(checksum.Sum(a, dst)) },
-		func() { d := checksum.New(a); d.Copy(dst, src); keep(d.Sum64()) },
+		func() { copy(dst, src); keep(servicenet.ChecksumOf(a, dst)) },
+		func() { d := servicenet.NewChecksummer(a); d.Copy(dst, src); keep(d.Sum64()) },
 	)
 	return Folding{Copy: b[0], TwoPasses: b[1], Folded: b[2]}
 }
@@ -85,8 +85,10 @@ func keep(v uint64) { runtime.KeepAlive(v) }
 func read(b []byte) (x uint64) {
 	for ; len(b) >= 64; b = b[64:] {
 		q := b[:64:64]
-		x |= binary.NativeEndian.Uint64(q) | binary.NativeEndian.Uint64(q[8:]) | binary.NativeEndian.Uint64(q[16:]) | binary.NativeEndian.Uint64(q[24:])
-		x |= binary.NativeEndian.Uint64(q[32:]) | binary.NativeEndian.Uint64(q[40:]) | binary.NativeEndian.Uint64(q[48:]) | binary.NativeEndian.Uint64(q[56:])
+		x |= binary.NativeEndian.Uint64(q) | binary.NativeEndian.Uint64(q[8:]) | binary.NativeEndian.Uint64(q[16:]) |
+			binary.NativeEndian.Uint64(q[24:])
+		x |= binary.NativeEndian.Uint64(q[32:]) | binary.NativeEndian.Uint64(q[40:]) | binary.NativeEndian.Uint64(q[48:]) |
+			binary.NativeEndian.Uint64(q[56:])
 	}
 	return x
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
-	"github.com/lofamo/lofamo/pkg/servicenet/sessions"
 )
 
 // Batches sends datagrams of so many reports each, under one signature, to a Replica; digests go under the MAC of a
@@ -32,9 +31,9 @@ func NewBatches(ids Identities, origin fault.Origin, report fault.Report, size i
 	b := &Batches{ids: ids, opens: ids.Verifier, back: make(chan time.Time, 1<<16)}
 	if report.Digest {
 		b.session = servicenet.NewSession(1, [32]byte{1})
-		table := sessions.NewTable()
+		table := direct.NewSessions()
 		table.Put(ReplicaName, servicenet.RoleSupervisor, b.session)
-		b.opens = sessions.With(ids.Verifier, table)
+		b.opens = direct.WithSessions(ids.Verifier, table)
 	}
 	report.ID = fault.ReportID{Origin: origin, Epoch: 1}
 	for n := 1; n == 1 || n <= size || size == 0; n++ {

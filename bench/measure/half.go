@@ -13,12 +13,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/agent/delivery"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
-	"github.com/lofamo/lofamo/pkg/servicenet/keys"
-	"github.com/lofamo/lofamo/pkg/servicenet/sessions"
 )
 
 // HalfConfig of a Half.
@@ -36,7 +33,7 @@ type HalfConfig struct {
 	Sealed func(at time.Time, s *servicenet.Send)
 	Heard  func(h *Heard)
 	// Keep stores the state, before anything of the same step is sent; nil: no state is stored.
-	Keep func(e delivery.Effects, at servicenet.OutboxSnapshot)
+	Keep func(e servicenet.SenderEffects, at servicenet.OutboxSnapshot)
 	// SelfTest is the interval of the half's self-tests; with 0 there are none, while its timer still rings; nil: it
 	// has no such timer.
 	SelfTest *time.Duration
@@ -55,11 +52,11 @@ type Half struct {
 	cfg   HalfConfig
 	socks []*direct.Socket
 	rails []*direct.Rail
-	table *sessions.Table
+	table *direct.Sessions
 	opens servicenet.Verifier
 
 	mu    sync.Mutex
-	box   *delivery.Sender
+	box   *servicenet.Sender
 	asked map[uint64]*ecdh.PrivateKey // of path requests, by their ids
 	timer *time.Timer
 	tests *selfTest // nil: see HalfConfig
@@ -76,12 +73,12 @@ type Note struct {
 
 // NewHalf opens the sockets.
 func NewHalf(cfg HalfConfig) (*Half, error) {
-	box, err := delivery.New(cfg.Origin, cfg.Epoch, cfg.Outbox)
+	box, err := servicenet.NewSender(cfg.Origin, cfg.Epoch, cfg.Outbox)
 	if err != nil {
 		return nil, err
 	}
-	h := &Half{cfg: cfg, box: box, table: sessions.NewTable(), asked: map[uint64]*ecdh.PrivateKey{}, timer: time.NewTimer(time.Hour)}
-	h.opens = sessions.With(cfg.Verifier, h.table)
+	h := &Half{cfg: cfg, box: box, table: direct.NewSessions(), asked: map[uint64]*ecdh.PrivateKey{}, timer: time.NewTimer(time.Hour)}
+	h.opens = direct.WithSessions(cfg.Verifier, h.table)
 	for k, addr := range cfg.Listen {
 		s, err := direct.Listen(addr, direct.Options{OnError: func(to netip.AddrPort, err error) { h.failed(uint8(k), to, err) }})
 		if err != nil {
@@ -173,11 +170,11 @@ func (h *Half) step(ev servicenet.Event) {
 // apply carries out the outbox' effects. It runs locked.
 func (h *Half) apply(now time.Time) {
 	out := h.box.Take()
-	for _, n := range out.Told {
+	for _, n := range out.SenderNotes {
 		h.notes = append(h.notes, Note{now, n.Text})
 	}
 	if h.cfg.Keep != nil {
-		h.cfg.Keep(out.Effects, h.box.Snapshot())
+		h.cfg.Keep(out.SenderEffects, h.box.Snapshot())
 	}
 	for i := range out.Send {
 		h.send(&out.Send[i])
@@ -283,14 +280,14 @@ func (h *Half) agree(supervisor string, r *lofamov1.PathReply) error {
 	if private == nil {
 		return nil
 	}
-	secret, err := keys.PathExchange{
+	secret, err := servicenet.PathExchange{
 		Half: h.cfg.Origin.String(), Epoch: r.GetEpoch(), ID: r.GetId(), Supervisor: supervisor, Session: r.GetSession(),
 	}.Secret(private, r.GetKey())
 	if err != nil {
 		return err
 	}
 	if !h.table.Put(supervisor, servicenet.RoleSupervisor, servicenet.NewSession(r.GetSession(), secret)) {
-		return fmt.Errorf("session %#x with %s: its name is taken", r.GetSession(), supervisor)
+		return fmt.Errorf("session %#x with %s: its name is in use", r.GetSession(), supervisor)
 	}
 	return nil
 }

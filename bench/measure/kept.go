@@ -9,9 +9,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 
-	"github.com/lofamo/lofamo/internal/agent/delivery"
 	"github.com/lofamo/lofamo/internal/agent/storage"
-	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 )
 
 // Keeping selects the state that a half keeps of its reports outside its process.
@@ -24,7 +22,7 @@ type Keeping struct {
 type Kept struct {
 	dir    string
 	keeper *storage.ReportLog
-	copy   *backup.File // nil: none
+	copy   *storage.CopyFile // nil: none
 	last   servicenet.OutboxSnapshot
 	err    error // the first store that failed, which would spoil the figures
 }
@@ -44,7 +42,8 @@ func NewKept(k Keeping, origin fault.Origin) (_ *Kept, err error) {
 			err = errors.Join(err, out.Close())
 		}
 	}()
-	cfg := storage.ReportLogConfig{Path: filepath.Join(dir, "spool"), Origin: origin, Logger: slog.New(slog.DiscardHandler), Now: backup.SinceBoot}
+	cfg := storage.ReportLogConfig{Path: filepath.Join(dir, "spool"), Origin: origin, Logger: slog.New(slog.DiscardHandler),
+		Now: storage.SinceBoot}
 	if cfg.Boot, err = storage.BootID(); err != nil {
 		return nil, err
 	}
@@ -52,7 +51,8 @@ func NewKept(k Keeping, origin fault.Origin) (_ *Kept, err error) {
 		cfg.Size = 1 << 20
 	}
 	if k.Copy {
-		if out.copy, err = backup.Open(filepath.Join(dir, "copy"), backup.Identity{Node: origin.Node, Half: origin.Half, Boot: cfg.Boot}); err != nil {
+		if out.copy, err = storage.OpenCopy(filepath.Join(dir, "copy"),
+			storage.CopyIdentity{Node: origin.Node, Half: origin.Half, Boot: cfg.Boot}); err != nil {
 			return nil, err
 		}
 		cfg.Copy = out.copy
@@ -65,10 +65,10 @@ func NewKept(k Keeping, origin fault.Origin) (_ *Kept, err error) {
 }
 
 // Keep stores the effects of a step, before anything is sent.
-func (k *Kept) Keep(e delivery.Effects, at servicenet.OutboxSnapshot) {
+func (k *Kept) Keep(e servicenet.SenderEffects, at servicenet.OutboxSnapshot) {
 	if k.copy != nil && at != k.last {
 		k.last = at
-		k.err = errors.Join(k.err, k.copy.StoreNumbers(backup.Numbers{OutboxSnapshot: at}))
+		k.err = errors.Join(k.err, k.copy.StoreNumbers(storage.Numbers{OutboxSnapshot: at}))
 	}
 	k.keeper.Keep(e.Keep)
 	k.keeper.Forget(e.Forget)

@@ -28,7 +28,7 @@ func TestProcessOfOurselves(t *testing.T) {
 func TestProcessorTimeGrows(t *testing.T) {
 	before, thread := ProcessorTime(), threadTime()
 	for begun := time.Now(); ProcessorTime()-before < 2*time.Millisecond; {
-		if time.Since(begun) > 10*time.Second {
+		if time.Since(begun) > time.Minute {
 			t.Fatal("it stands still")
 		}
 	}

@@ -26,8 +26,8 @@ func identities(t *testing.T) Identities {
 	return ids
 }
 
-// TestKeeping: the selected state is stored during the measurement, and no error goes unseen.
-func TestKeeping(t *testing.T) {
+// TestMeasurementStoresTheSelectedState: the selected state is stored during the measurement, and no error goes unseen.
+func TestMeasurementStoresTheSelectedState(t *testing.T) {
 	ids := identities(t)
 	for _, k := range []Keeping{{Spool: true}, {Copy: true}, {Spool: true, Copy: true}} {
 		r, err := NewKeeping(ids, half, sick(false), k)
@@ -48,8 +48,9 @@ func TestKeeping(t *testing.T) {
 	}
 }
 
-// TestReliable: the measured traffic is as described: digests under a MAC, reports signed, each accepted once.
-func TestReliable(t *testing.T) {
+// TestMeasuredTrafficIsSignedAndAcceptedOnce: the measured traffic is as described: digests under a MAC, reports
+// signed, each accepted once.
+func TestMeasuredTrafficIsSignedAndAcceptedOnce(t *testing.T) {
 	ids := identities(t)
 	for name, digest := range map[string]bool{"digest": true, "report": false} {
 		t.Run(name, func(t *testing.T) {

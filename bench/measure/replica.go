@@ -11,10 +11,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
-	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
-	"github.com/lofamo/lofamo/pkg/servicenet/keys"
-	"github.com/lofamo/lofamo/pkg/servicenet/sessions"
 )
 
 // ReplicaConfig of a Replica.
@@ -38,7 +35,7 @@ type Took struct {
 type Replica struct {
 	cfg    ReplicaConfig
 	sock   *direct.Socket
-	table  *sessions.Table
+	table  *direct.Sessions
 	opens  servicenet.Verifier
 	inbox  *servicenet.Inbox
 	proven map[string]bool  // halves that have their session
@@ -53,8 +50,8 @@ func NewReplica(cfg ReplicaConfig) (*Replica, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Replica{cfg: cfg, sock: s, table: sessions.NewTable(), inbox: servicenet.NewInbox(nil), proven: map[string]bool{}}
-	r.opens = sessions.With(cfg.Verifier, r.table)
+	r := &Replica{cfg: cfg, sock: s, table: direct.NewSessions(), inbox: servicenet.NewInbox(nil), proven: map[string]bool{}}
+	r.opens = direct.WithSessions(cfg.Verifier, r.table)
 	return r, nil
 }
 
@@ -98,11 +95,11 @@ func (r *Replica) handle(from netip.AddrPort, b []byte) {
 
 // take judges reports and answers them.
 func (r *Replica) take(from netip.AddrPort, arrived time.Time, a *servicenet.Arrival) error {
-	ids := make([]fault.ReportID, len(a.Reports))
+	ids := make([]fault.ReportID, len(a.List))
 	committed := r.owed
 	r.owed = nil
-	for i := range a.Reports {
-		rep := &a.Reports[i]
+	for i := range a.List {
+		rep := &a.List[i]
 		ids[i] = rep.ID
 		switch verdict := r.inbox.Accept(rep.ID, rep.Digest); {
 		case verdict == servicenet.Fresh && rep.Digest:
@@ -142,7 +139,7 @@ func (r *Replica) grant(from netip.AddrPort, name string, q *lofamov1.PathReques
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // never fails
 	session := binary.BigEndian.Uint64(id[:]) | 1
-	secret, err := keys.PathExchange{
+	secret, err := servicenet.PathExchange{
 		Half: name, Epoch: q.GetEpoch(), ID: q.GetId(), Supervisor: r.cfg.ID, Session: session,
 	}.Secret(private, q.GetKey())
 	if err != nil {
@@ -152,7 +149,7 @@ func (r *Replica) grant(from netip.AddrPort, name string, q *lofamov1.PathReques
 	r.proven[name] = false
 	b, err := servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_PathReply{PathReply: &lofamov1.PathReply{
 		Node: q.GetNode(), Half: q.GetHalf(), Epoch: q.GetEpoch(), Id: q.GetId(), Session: session,
-		Checksum: checksum.Default, Key: private.PublicKey().Bytes(), Leader: r.cfg.ID,
+		Checksum: servicenet.DefaultChecksum, Key: private.PublicKey().Bytes(), Leader: r.cfg.ID,
 	}}}, r.cfg.Signer)
 	if err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
 	agenthalf "github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/selftestconfig"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 )
 
 // testTick is the interval of a half's timer, for its watchdog; the self-test rides on that.
@@ -47,9 +47,10 @@ func newSelfTest(h *Half, every time.Duration) (*selfTest, error) {
 	if s.page, err = regfile.Open(filepath.Join(s.dir, "registers"), h.cfg.Origin.Half); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(s.dir))
 	}
-	s.m = selftestconfig.New(selftestconfig.Config{Interval: every, IdleAfter: time.Hour, First: uint64(time.Now().UnixNano())}, []selftest.ModuleConfig{
-		selftestconfig.Local(selftest.Register), selftestconfig.Local(selftest.Reports), selftestconfig.Direct(0, "service"),
-	}, testTick, time.Now())
+	s.m = halfcore.NewSelfTest(halfcore.SelfTestConfig{Interval: every, IdleAfter: time.Hour, First: uint64(time.Now().UnixNano())},
+		[]selftest.ModuleConfig{
+			halfcore.LocalModule(selftest.Register), halfcore.LocalModule(selftest.Reports), halfcore.DirectModule(0, "service"),
+		}, testTick, time.Now())
 	return s, nil
 }
 

@@ -8,7 +8,7 @@ import (
 )
 
 // The half that is measured does test itself, by everything that a report goes through, and only while it runs.
-func TestTested(t *testing.T) {
+func TestMeasuredHalfTestsItselfWhileItRuns(t *testing.T) {
 	origin := fault.Origin{Node: "n0-0-0", Half: fault.HalfHost}
 	ids, err := NewIdentities(origin, ReplicaName)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lofamo/lofamo/internal/needs"
+	"github.com/lofamo/lofamo/internal/testing/requirements"
 )
 
 func TestTrafficCountsEachPacketOnce(t *testing.T) {
@@ -40,7 +40,7 @@ func TestTrafficCountsEachPacketOnce(t *testing.T) {
 			}
 		})
 		if errors.Is(err, unix.EPERM) {
-			needs.Missing(t, "counting packets needs CAP_NET_RAW")
+			requirements.Missing(t, "counting packets needs CAP_NET_RAW")
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -68,7 +68,7 @@ func countWhile(t *testing.T, port uint16, do func()) (sent, received int64, err
 	stop()
 	select {
 	case <-done:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the counter did not stop")
 	}
 	return sent, received, err

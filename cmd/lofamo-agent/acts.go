@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -19,9 +20,10 @@ func (o *options) actsCommand() *cobra.Command {
 	var output string
 	c := &cobra.Command{
 		Use:   "acts",
-		Short: "Show what responses have had this node do",
-		Long: `Shows the ledger of this node: which attempts responses of the supervisors have had it make, and what became of them, the newest last; and the
-limits of frequencies that are in force by them. It reads the state directory, and asks nobody. What was refused is in the log of lofamo-agent run and in the supervisors' audit.`,
+		Short: "Show the actions that responses made this node take",
+		Long: `Shows the ledger of this node: the attempts that the supervisors' responses ordered and their outcomes, the
+newest last, and the frequency limits in force. It reads only the state directory. The log of lofamo-agent run and the
+supervisors' audit have the refused attempts.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if output != "table" && output != "json" {
@@ -59,12 +61,14 @@ func writeActs(w io.Writer, l *actions.Ledger, output string) error {
 		if e.Undo {
 			kind += " (put back)"
 		}
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\n", time.UnixMilli(e.At).UTC().Format(time.RFC3339), e.Response, e.Step, e.Attempt.Attempt, e.Token, kind, actions.Name(e.State), e.Detail)
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\n", time.UnixMilli(e.At).UTC().Format(time.RFC3339), e.Response, e.Step,
+			e.Attempt.Attempt, e.Token, kind, actions.Name(e.State), e.Detail)
 	}
 	if len(l.Limits) > 0 {
 		_, _ = fmt.Fprintln(t, "\nLIMITED\tTO kHz\tBEFORE kHz\tBY")
 		for _, f := range l.Limits {
-			_, _ = fmt.Fprintf(t, "%s\t%d\t%d\t%v\n", f.Policy, f.Ours, f.Former, slices.Sorted(maps.Keys(f.Owners)))
+			_, _ = fmt.Fprintf(t, "%s\t%d\t%d\t%s\n", f.Policy, f.Ours, f.Former,
+				strings.Join(slices.Sorted(maps.Keys(f.Owners)), ", "))
 		}
 	}
 	if err := t.Flush(); err != nil {

@@ -14,7 +14,7 @@ import (
 
 // People can read the ledger. A node without actions has an empty one, and the error for an unreadable one names the
 // file.
-func TestActsCommand(t *testing.T) {
+func TestActsCommandShowsLedger(t *testing.T) {
 	cfg := node(t)
 	file := write(t, cfg, "")
 	run := func(code int, args ...string) (out, errs string) {
@@ -30,8 +30,10 @@ func TestActsCommand(t *testing.T) {
 	}
 	l := actions.Ledger{
 		Life: 9, Token: 7, Entries: []actions.Entry{
-			{Attempt: actions.Attempt{Response: "r7-1", Step: 2, Attempt: 1}, Token: 7, Kind: actions.KindLimitFrequency, By: fault.HalfHost, State: actions.Done, Detail: "2 of 2 limited", At: 1_800_000_000_000},
-			{Attempt: actions.Attempt{Response: "r7-1", Step: 2, Attempt: 2}, Token: 7, Kind: actions.KindLimitFrequency, Undo: true, By: fault.HalfHost, State: actions.UnderWay, At: 1_800_000_001_000},
+			{Attempt: actions.Attempt{Response: "r7-1", Step: 2, Attempt: 1}, Token: 7, Kind: actions.KindLimitFrequency, By: fault.HalfHost,
+				State: actions.Done, Detail: "2 of 2 limited", At: 1_800_000_000_000},
+			{Attempt: actions.Attempt{Response: "r7-1", Step: 2, Attempt: 2}, Token: 7, Kind: actions.KindLimitFrequency, Undo: true,
+				By: fault.HalfHost, State: actions.UnderWay, At: 1_800_000_001_000},
 		},
 		Limits: []actions.Limit{{Policy: "policy0", Former: 4_000_000, Ours: 2_000_000, Owners: map[string]uint64{"r7-1/2": 2_000_000}}},
 	}
@@ -51,7 +53,7 @@ func TestActsCommand(t *testing.T) {
 2027-01-15T08:00:01Z  r7-1      2     2        7      node.limit-frequency (put back)   under way  
 
 LIMITED  TO kHz   BEFORE kHz  BY
-policy0  2000000  4000000     [r7-1/2]
+policy0  2000000  4000000     r7-1/2
 `
 	if out, _ := run(0); strings.Join(strings.Fields(out), " ") != strings.Join(strings.Fields(want), " ") {
 		t.Errorf("%s\nwant\n%s", out, want)

@@ -143,7 +143,7 @@ func TestCheckStarterDies(t *testing.T) {
 		}
 	})
 	awaitGone(t, "the check", check)
-	cmd := program(t, "checks", "--config", filepath.Join(dir, "agent.yaml"))
+	cmd := agentCommand(t, "checks", "--config", filepath.Join(dir, "agent.yaml"))
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

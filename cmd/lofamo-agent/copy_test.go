@@ -19,23 +19,22 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/storage"
-	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-func identity(t *testing.T, c config.Agent, h fault.Half) backup.Identity {
+func identity(t *testing.T, c config.Agent, h fault.Half) storage.CopyIdentity {
 	t.Helper()
 	boot, err := storage.BootID()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return backup.Identity{Node: c.Node, Half: h, Boot: boot}
+	return storage.CopyIdentity{Node: c.Node, Half: h, Boot: boot}
 }
 
 // startHalf starts a half's process without a daemon.
 func startHalf(t *testing.T, file, half string) *exec.Cmd {
 	t.Helper()
-	p := program(t, half, "--config", file, "--scheduling", "default")
+	p := agentCommand(t, half, "--config", file, "--scheduling", "default")
 	p.Stderr = os.Stderr
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
@@ -50,7 +49,7 @@ func startHalf(t *testing.T, file, half string) *exec.Cmd {
 // A DNP half is killed at random moments, a dozen times, and resumes each time. Its neighbour sees one boot epoch,
 // one session without a second handshake, and one sequence, in which no number appears twice and hardly one is
 // missing. The half still has every message that it acknowledged.
-func TestLinkGoesOnOverKills(t *testing.T) {
+func TestKilledDNPHalfResumesItsSessions(t *testing.T) {
 	c := node(t)
 	file := write(t, c, "")
 	const dir, session, epoch = grid.XPlus, 9, 77
@@ -64,14 +63,15 @@ func TestLinkGoesOnOverKills(t *testing.T) {
 	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	f, err := backup.Open(half.CopyPath(c.StateDir, fault.HalfDNP), identity(t, c, fault.HalfDNP))
+	f, err := storage.OpenCopy(half.CopyPath(c.StateDir, fault.HalfDNP), identity(t, c, fault.HalfDNP))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, err := range []error{
-		f.StoreNumbers(backup.Numbers{OutboxSnapshot: servicenet.OutboxSnapshot{Epoch: epoch}}),
-		f.StoreSession(dir, backup.Session{ID: session, Tx: tx, Rx: rx}),
-		f.StoreCounters(dir, &torus.LinkSnapshot{TxSession: session, TxSeq: 100, Started: true, RxSession: session, High: 100, Replay: 1, Rx: torus.LinkNormal, Tx: torus.LinkNormal}),
+		f.StoreNumbers(storage.Numbers{OutboxSnapshot: servicenet.OutboxSnapshot{Epoch: epoch}}),
+		f.StoreSession(dir, storage.Session{ID: session, Tx: tx, Rx: rx}),
+		f.StoreCounters(dir, &torus.LinkSnapshot{TxSession: session, TxSeq: 100, Started: true, RxSession: session, High: 100, Replay: 1,
+			Rx: torus.LinkNormal, Tx: torus.LinkNormal}),
 		f.Close(),
 	} {
 		if err != nil {
@@ -106,7 +106,8 @@ func TestLinkGoesOnOverKills(t *testing.T) {
 			came[g.Seq] = bytes.Clone(buf[:n])
 			highest = max(highest, g.Seq)
 			own++
-			h := torus.Frame{Type: torus.TypeHeartbeat, Direction: dir.Opposite(), Src: g.Dst, Dst: g.Src, Session: session, Epoch: 3, Seq: own, Ack: highest}
+			h := torus.Frame{Type: torus.TypeHeartbeat, Direction: dir.Opposite(), Src: g.Dst, Dst: g.Src, Session: session, Epoch: 3, Seq: own,
+				Ack: highest}
 			b, err := h.Append(nil, &keys)
 			if err != nil {
 				t.Fatal(err)
@@ -125,7 +126,7 @@ func TestLinkGoesOnOverKills(t *testing.T) {
 
 // A host half is killed at random moments while it has reports to send. Its reports come under one boot epoch, no
 // number stands for two reports, and the states at the moment of its death arrive.
-func TestReportsGoOnOverKills(t *testing.T) {
+func TestKilledHostHalfResumesItsReports(t *testing.T) {
 	t.Parallel()
 	c := node(t)
 	file := write(t, c, "")

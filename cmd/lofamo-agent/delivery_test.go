@@ -18,7 +18,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
 
-	"github.com/lofamo/lofamo/internal/agent/local/status"
+	"github.com/lofamo/lofamo/internal/agent/local"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/pki"
 )
@@ -26,15 +26,15 @@ import (
 // askStatus runs lofamo-agent status.
 func askStatus(t *testing.T, file string, args ...string) (string, error) {
 	t.Helper()
-	out, err := program(t, append([]string{"status", "--config", file}, args...)...).CombinedOutput()
+	out, err := agentCommand(t, append([]string{"status", "--config", file}, args...)...).CombinedOutput()
 	return string(out), err
 }
 
 // awaitStatus runs lofamo-agent status until its output fits.
-func awaitStatus(t *testing.T, file, what string, fits func(status.Status) bool) {
+func awaitStatus(t *testing.T, file, what string, fits func(local.Status) bool) {
 	t.Helper()
 	await(t, what, 50*time.Millisecond, func() (any, bool) {
-		var s status.Status
+		var s local.Status
 		out, err := askStatus(t, file, "-o", "json")
 		return out, err == nil && json.Unmarshal([]byte(out), &s) == nil && fits(s)
 	})
@@ -42,25 +42,25 @@ func awaitStatus(t *testing.T, file, what string, fits func(status.Status) bool)
 
 // The command reports that no half runs, then the state of the node's reports. For a node that reaches no supervisor
 // it uses plain words.
-func TestStatus(t *testing.T) {
+func TestStatusCommandReportsMissingHalfAndReports(t *testing.T) {
 	c := node(t)
 	file := write(t, c, "")
 	refusal(t, 1, []string{"host.status.sock", "the host half is not running"}, "status", "--config", file)
 	startDaemon(t, c)
-	awaitStatus(t, file, "a node that reaches nobody", func(s status.Status) bool {
+	awaitStatus(t, file, "a node without any supervisor", func(s local.Status) bool {
 		return s.Node == "n0-0-0" && s.Host.PID > 0 && s.DNP.State == "ALIVE" && s.Delivery.GetIsolatedNs() > 0
 	})
 	out, err := askStatus(t, file)
 	if err != nil || !strings.Contains(out, "CANNOT REACH ANYBODY") || !strings.Contains(out, "direct/service") {
 		t.Errorf("%v\n%s", err, out)
 	}
-	info, err := os.Stat(filepath.Join(c.StateDir, status.Socket))
+	info, err := os.Stat(filepath.Join(c.StateDir, local.StatusSocket))
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("socket: %v, %v: want mode 0600", info, err)
 	}
 }
 
-func TestStatusRefusals(t *testing.T) {
+func TestStatusCommandRefusesInvalidArguments(t *testing.T) {
 	file := write(t, node(t), "")
 	refusal(t, 2, []string{"--output", "yaml", "table or json"}, "status", "--config", file, "-o", "yaml")
 	refusal(t, 2, []string{"extra"}, "status", "--config", file, "extra")
@@ -126,7 +126,7 @@ func listen(t *testing.T, c config.Agent) *listener {
 			}
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			for _, r := range a.Reports {
+			for _, r := range a.List {
 				l.came[r.ID] = r
 				if l.each != nil {
 					l.each(r)
@@ -158,10 +158,10 @@ func TestReportsOutliveKill(t *testing.T) {
 	d := startDaemon(t, c, "--restart", "never")
 	d.await("both halves run", func(host, dnp halfState) bool { return host.Running && dnp.Running })
 	kill := func(half string) { d.post("/kill", fmt.Sprintf(`{"half":%q,"signal":"KILL"}`, half)) }
-	awaitStatus(t, file, "the DNP half is seen", func(s status.Status) bool { return s.DNP.State == "ALIVE" })
+	awaitStatus(t, file, "the DNP half is seen", func(s local.Status) bool { return s.DNP.State == "ALIVE" })
 	kill("dnp")
 	first := uint64(0)
-	awaitStatus(t, file, "its end is told to nobody", func(s status.Status) bool {
+	awaitStatus(t, file, "no supervisor knows of its end", func(s local.Status) bool {
 		first = s.Host.Epoch
 		return s.DNP.State == "STALE" && s.Delivery.GetLogged() > 0 && s.Spool.Records == int(s.Delivery.GetLogged()) && s.Spool.Error == ""
 	})
@@ -169,11 +169,12 @@ func TestReportsOutliveKill(t *testing.T) {
 	d.await("no half runs", func(host, dnp halfState) bool { return !host.Running && !dnp.Running })
 	l := listen(t, c)
 	d.post("/start", `{"half":"host"}`)
-	awaitStatus(t, file, "all is delivered", func(s status.Status) bool {
+	awaitStatus(t, file, "all is delivered", func(s local.Status) bool {
 		return s.Host.Epoch == first && s.Delivery.GetLogged() == 0 && s.Spool.Records == 0
 	})
 	died := l.reports(func(r fault.Report) bool {
-		return uint64(r.ID.Epoch) == first && len(r.Observations) > 0 && r.Observations[0].Component == fault.ComponentDNP && r.Observations[0].State == fault.Failed
+		return uint64(r.ID.Epoch) == first && len(r.Observations) > 0 && r.Observations[0].Component == fault.ComponentDNP &&
+			r.Observations[0].State == fault.Failed
 	})
 	if len(died) != 1 {
 		t.Errorf("%d reports of the life before say that the DNP half died, want 1", len(died))
@@ -194,12 +195,12 @@ func TestStopKeepsReports(t *testing.T) {
 	}
 	p := startHalf(t, file, "host")
 	logged, first := 0, uint64(0)
-	awaitStatus(t, file, "something waits", func(s status.Status) bool {
+	awaitStatus(t, file, "something waits", func(s local.Status) bool {
 		logged, first = int(s.Delivery.GetLogged()), s.Host.Epoch
 		return logged > 0
 	})
 	stop(p)
 	p = startHalf(t, file, "host")
-	awaitStatus(t, file, "it waits on", func(s status.Status) bool { return s.Host.Epoch == first && int(s.Delivery.GetLogged()) >= logged })
+	awaitStatus(t, file, "it waits on", func(s local.Status) bool { return s.Host.Epoch == first && int(s.Delivery.GetLogged()) >= logged })
 	stop(p)
 }

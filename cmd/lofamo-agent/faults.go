@@ -27,11 +27,11 @@ func (o *options) faultsCommand() *cobra.Command {
 	var follow bool
 	c := &cobra.Command{
 		Use:   "faults [NODE...]",
-		Short: "What this node was told of the fault map: of itself and its neighbours, or of the nodes named",
-		Long: `What this node was told of the fault map, without asking a supervisor: of itself and its neighbours,
-or of the nodes named, which the supervisors are asked to tell it of while this command runs.
+		Short: "Show this node's view of the fault map: itself and its neighbours, or the named nodes",
+		Long: `Shows this node's view of the fault map, without a call to a supervisor: itself and its neighbours, or
+the named nodes. The node asks the supervisors for named nodes while this command runs.
 
-While the supervisors that it hears have no quorum, nothing is decided: the answer then says STALE, and since when.`,
+While the reachable supervisors have no quorum, they decide nothing: the answer is then marked STALE, with its age.`,
 		RunE: func(c *cobra.Command, nodes []string) error {
 			if output != "table" && output != "json" {
 				return fmt.Errorf("%w: --output: given %q: want table or json", errUsage, output)
@@ -110,19 +110,19 @@ func writeFaultsJSON(out io.Writer, r *lofamov1.WatchFaultsResponse) error {
 func writeFaults(out io.Writer, r *lofamov1.WatchFaultsResponse) error {
 	var b strings.Builder
 	if age := r.GetSupervisorsAge(); age == nil {
-		b.WriteString("no supervisor has been heard yet: nothing is known\n")
+		b.WriteString("no message from a supervisor yet: nothing is known\n")
 	} else {
-		fmt.Fprintf(&b, "of revision %d; a supervisor was heard %s ago\n", r.GetRevision(), age.AsDuration().Round(time.Millisecond))
+		fmt.Fprintf(&b, "of revision %d; last message from a supervisor %s ago\n", r.GetRevision(), age.AsDuration().Round(time.Millisecond))
 	}
 	if r.GetStale() {
-		since := "none has had one since this node's host half started: nobody knows how old this is"
+		since := "none has had one since this node's host half started: the age of this view is unknown"
 		if age := r.GetStaleAge(); age != nil {
-			since = fmt.Sprintf("the last one had it %s ago: what is said here may be as old", age.AsDuration().Round(100*time.Millisecond))
+			since = fmt.Sprintf("the last quorum was %s ago: this view may be as old", age.AsDuration().Round(100*time.Millisecond))
 		}
-		fmt.Fprintf(&b, "STALE: the supervisors that are heard have no quorum, %s\n", since)
+		fmt.Fprintf(&b, "STALE: the reachable supervisors have no quorum; %s\n", since)
 	}
 	if r.GetPending() {
-		b.WriteString("not all of it has been told yet\n")
+		b.WriteString("some requested nodes are still missing\n")
 	}
 	t := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
 	_, _ = fmt.Fprintln(t, "NODE\tSTATE\tCAUSE\tFAULTS\tGROUPS") // a Builder never fails
@@ -134,7 +134,8 @@ func writeFaults(out io.Writer, r *lofamov1.WatchFaultsResponse) error {
 		if n.GetMaintenance() {
 			faults = append(faults, "(maintenance)")
 		}
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", n.GetId(), n.GetState(), n.GetCause(), dash(strings.Join(faults, ", ")), dash(strings.Join(n.GetGroups(), ", ")))
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", n.GetId(), n.GetState(), n.GetCause(), dash(strings.Join(faults, ", ")),
+			dash(strings.Join(n.GetGroups(), ", ")))
 	}
 	_ = t.Flush()
 	_, err := io.WriteString(out, b.String())

@@ -17,16 +17,18 @@ func TestFaultsAreDated(t *testing.T) {
 		r    *lofamov1.WatchFaultsResponse
 		want string
 	}{
-		{&lofamov1.WatchFaultsResponse{Pending: true}, `no supervisor has been heard yet: nothing is known
-not all of it has been told yet
+		{&lofamov1.WatchFaultsResponse{Pending: true}, `no message from a supervisor yet: nothing is known
+some requested nodes are still missing
 `},
-		{&lofamov1.WatchFaultsResponse{Revision: 17, SupervisorsAge: heard}, `of revision 17; a supervisor was heard 104ms ago
+		{&lofamov1.WatchFaultsResponse{Revision: 17, SupervisorsAge: heard}, `of revision 17; last message from a supervisor 104ms ago
 `},
-		{&lofamov1.WatchFaultsResponse{Revision: 17, SupervisorsAge: heard, Stale: true, StaleAge: durationpb.New(5123 * time.Millisecond)}, `of revision 17; a supervisor was heard 104ms ago
-STALE: the supervisors that are heard have no quorum, the last one had it 5.1s ago: what is said here may be as old
+		{&lofamov1.WatchFaultsResponse{Revision: 17, SupervisorsAge: heard, Stale: true, StaleAge: durationpb.New(5123 * time.Millisecond)},
+			`of revision 17; last message from a supervisor 104ms ago
+STALE: the reachable supervisors have no quorum; the last quorum was 5.1s ago: this view may be as old
 `},
-		{&lofamov1.WatchFaultsResponse{Revision: 17, SupervisorsAge: heard, Stale: true}, `of revision 17; a supervisor was heard 104ms ago
-STALE: the supervisors that are heard have no quorum, none has had one since this node's host half started: nobody knows how old this is
+		{&lofamov1.WatchFaultsResponse{Revision: 17, SupervisorsAge: heard, Stale: true},
+			`of revision 17; last message from a supervisor 104ms ago
+STALE: the reachable supervisors have no quorum; none has had one since this node's host half started: the age of this view is unknown
 `},
 	} {
 		var b strings.Builder

@@ -25,7 +25,8 @@ type jobFlags struct {
 
 func (j *jobFlags) add(c *cobra.Command, timeout time.Duration, means string) {
 	c.Flags().StringVar(&j.job, "job", "", "name of the job: 1 to 63 of a-z, 0-9 and '-' (required)")
-	c.Flags().StringVar(&j.socket, "socket", "", "the node's socket for jobs (default: that of --config, or $"+jobs.EnvSocket+", or "+jobs.DefaultSocket+")")
+	c.Flags().StringVar(&j.socket, "socket", "", "the node's socket for jobs (default: that of --config, or $"+jobs.EnvSocket+", or "+
+		jobs.DefaultSocket+")")
 	c.Flags().DurationVar(&j.timeout, "timeout", timeout, means)
 }
 
@@ -74,12 +75,12 @@ func (o *options) eurekaCommand() *cobra.Command {
 	var count int
 	c := &cobra.Command{
 		Use:   "eureka --job NAME [--topic TOPIC [--body TEXT] | --watch]",
-		Short: "Tell all nodes something at once, over the torus links alone; or print what is told",
-		Long: `Tell all processes of a job on all nodes something at once (seed 003 §4.4.3). It goes over the torus links, and needs neither
-supervisors nor the service network. The command ends when it is on its way: with 1 when no link of this node lives.
+		Short: "Notify all nodes at once, over the torus links alone; or print such notices",
+		Long: `Notifies all processes of a job on all nodes at once (seed 003 §4.4.3). The notice travels over the torus links, and needs neither
+supervisors nor the service network. The command ends when the node has begun to send it, and with 1 if no link of this node is alive.
 
-With --watch it prints the eurekas of the job as lines of JSON, from its first line {"watching":true} on, until it is interrupted or has
-printed --count of them.`,
+With --watch it prints the eurekas of the job as lines of JSON, after a first line {"watching":true}, until it is interrupted or has
+printed --count eurekas.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if count < 0 {
@@ -98,8 +99,8 @@ printed --count of them.`,
 		},
 	}
 	j.add(c, 0, "for how long to wait for the host half, or to watch (default: for ever)")
-	c.Flags().StringVar(&e.Topic, "topic", "eureka", "what it is about: 1 to 32 of a-z, 0-9 and '-'")
-	c.Flags().StringVar(&body, "body", "", "what to say, at most 512 bytes")
+	c.Flags().StringVar(&e.Topic, "topic", "eureka", "the subject: 1 to 32 of a-z, 0-9 and '-'")
+	c.Flags().StringVar(&body, "body", "", "the text, at most 512 bytes")
 	c.Flags().IntVar(&e.Priority, "priority", 0, "0 lowest to 3")
 	c.Flags().BoolVar(&watch, "watch", false, "print the eurekas of the job")
 	c.Flags().IntVar(&count, "count", 0, "with --watch: end after so many (default: never)")
@@ -129,7 +130,8 @@ func watchEurekas(ctx context.Context, c *cobra.Command, client *jobs.Client, jo
 		if h.Eureka != nil {
 			seen++
 			line.Supervisor, line.Target, line.Response = h.Eureka.Supervisor, h.Eureka.Target, h.Eureka.Response
-			line.Topic, line.Body, line.Node, line.UID, line.Priority = h.Eureka.Topic, string(h.Eureka.Body), h.Eureka.Node, h.Eureka.UID, h.Eureka.Priority
+			line.Topic, line.Body, line.Node, line.UID, line.Priority = h.Eureka.Topic, string(h.Eureka.Body), h.Eureka.Node, h.Eureka.UID,
+				h.Eureka.Priority
 		}
 		if err := json.NewEncoder(c.OutOrStdout()).Encode(line); err != nil {
 			return err
@@ -155,9 +157,9 @@ func (o *options) barrierCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "barrier --job NAME --members NODE,NODE,...",
 		Short: "Wait until all nodes of a job have come to the same point",
-		Long: `Wait until all participants on all members of a job have come to the barrier of that name and generation (seed 003 §4.4.3). It goes over
-the torus links, and needs neither supervisors nor the service network. It ends with 1, and names them, when members are missing at the timeout, or
-when one that has not come is FAILED in the fault map.`,
+		Long: `Wait until all participants on all members of a job have come to the barrier of that name and generation
+(seed 003 §4.4.3). It goes over the torus links, and needs neither supervisors nor the service network. It ends with 1,
+and names them, when members are missing at the timeout, or when one that has not come is FAILED in the fault map.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if len(members) == 0 {
@@ -182,7 +184,7 @@ when one that has not come is FAILED in the fault map.`,
 	j.add(c, 0, "for how long to wait (default: for ever)")
 	c.Flags().StringVar(&name, "name", "barrier", "of the barrier: 1 to 32 of a-z, 0-9 and '-'")
 	c.Flags().StringSliceVar(&members, "members", nil, "ids of all nodes that take part, with commas, this one among them (required)")
-	c.Flags().Uint64Var(&generation, "generation", 1, "which time the job comes to it, from 1")
+	c.Flags().Uint64Var(&generation, "generation", 1, "number of this barrier in the job's run, from 1")
 	c.Flags().IntVar(&participants, "participants", 1, "processes on this node that take part, 1 to 256")
 	c.Flags().StringVar(&participant, "participant", "", "which of them this is (default: its process id, with its PID namespace)")
 	return c

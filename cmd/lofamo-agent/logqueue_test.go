@@ -43,7 +43,7 @@ func TestLinesComeInOrder(t *testing.T) {
 	}
 }
 
-func TestNeverWaits(t *testing.T) {
+func TestLogQueueDropsLinesInsteadOfBlocking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &gate{open: make(chan struct{})}
 		w := newLogQueue(g)
@@ -58,13 +58,14 @@ func TestNeverWaits(t *testing.T) {
 		if err := w.Close(); err != nil {
 			t.Error(err)
 		}
-		if want := fmt.Sprintf("%d\n7 lines of this log were dropped: it was not written in time\nagain\n", readLines-1); !strings.HasSuffix(g.String(), want) {
+		if want := fmt.Sprintf("%d\n7 lines of this log were dropped: it was not written in time\nagain\n", readLines-1); !strings.HasSuffix(
+			g.String(), want) {
 			t.Errorf("ends with %q, want %q", g.String()[max(0, g.Len()-len(want)-10):], want)
 		}
 	})
 }
 
-func TestCloseGivesUp(t *testing.T) {
+func TestLogQueueCloseGivesUpOnHungFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &gate{open: make(chan struct{})}
 		w := newLogQueue(g)

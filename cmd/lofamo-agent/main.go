@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -20,13 +22,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 
 	"github.com/lofamo/lofamo/internal/agent/daemon"
-	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/dnp"
 	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/agent/host"
-	"github.com/lofamo/lofamo/internal/cli"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/version"
+	"github.com/lofamo/lofamo/internal/program"
 )
 
 // errTied is the reason why this half ends with its daemon; nil if it outlives the daemon.
@@ -88,17 +89,20 @@ func newRoot(environ []string, stderr io.Writer) *cobra.Command {
 		SilenceErrors: true,
 		Args:          noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return fmt.Errorf("%w: no command: want run, host, dnp, checks, status, restart, mask, acts, faults, eureka, barrier, config or version (--help tells more)", errUsage)
+			return fmt.Errorf("%w: no command: want run, host, dnp, checks, status, restart, mask, acts, faults, eureka, barrier, config or "+
+				"version (see --help)", errUsage)
 		},
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, program.FlagError(err)) })
 	f := root.PersistentFlags()
 	f.StringVar(&o.config, "config", "", "configuration file (YAML); without it, environment and defaults alone")
 	f.StringVar(&o.procfs, "procfs", "", "where proc is mounted; overrides the configuration")
 	f.StringVar(&o.sysfs, "sysfs", "", "where sysfs is mounted; overrides the configuration")
 	f.StringVar(&o.logLevel, "log-level", "", "debug, info, warn or error; overrides the configuration")
-	f.StringVar(&o.scheduling, "scheduling", string(half.SchedulingAuto), "how the halves ask to be scheduled: auto (SCHED_FIFO priority 1 where permitted, else prompt), prompt (short slices of CPU time, where the kernel has them) or default")
-	root.AddCommand(o.runCommand(), o.hostCommand(), o.dnpCommand(), o.checksCommand(), o.statusCommand(), o.restartCommand(), o.maskCommand(), o.actsCommand(), o.faultsCommand(), o.eurekaCommand(), o.barrierCommand(), o.configCommand(), versionCommand())
+	f.StringVar(&o.scheduling, "scheduling", string(half.SchedulingAuto), "how the halves ask to be scheduled: auto (SCHED_FIFO priority 1 "+
+		"where permitted, else prompt), prompt (short slices of CPU time, where the kernel has them) or default")
+	root.AddCommand(o.runCommand(), o.hostCommand(), o.dnpCommand(), o.checksCommand(), o.statusCommand(), o.restartCommand(), o.maskCommand(),
+		o.actsCommand(), o.faultsCommand(), o.eurekaCommand(), o.barrierCommand(), o.configCommand(), versionCommand())
 	return root
 }
 
@@ -114,10 +118,10 @@ func (o *options) runCommand() *cobra.Command {
 		Use:   "run",
 		Short: "Start both halves as processes of their own, and restart them when they end or hang",
 		Long: "Start both halves as processes of their own, and restart them when they end or hang: the recovery daemon.\n\n" +
-			"A half that exits, is killed, or writes nothing though it could is ended for certain and started again, at once the first time. One that had to be\n" +
-			"restarted recovery.restarts times within recovery.window is given up: the log and the fault map say why, and SIGHUP to this process, or a stop and a\n" +
-			"new start of it, starts the half with a fresh budget. Halves go on when this process is killed; the next one adopts them.\n" +
-			"Where the halves are two containers, each runs this with --half.",
+			"The daemon kills and restarts a half that exits, or that could run but writes nothing, the first time at once.\n" +
+			"After recovery.restarts restarts within recovery.window it gives the half up: the log and the fault map say why.\n" +
+			"SIGHUP to this process, or a stop and a new start, starts the half with a new budget. Halves continue if this\n" +
+			"process is killed; the next one adopts them. If each half has a container, run this in both, with --half.",
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			restart, err := daemon.ParseRestart(o.restart)
@@ -138,20 +142,28 @@ func (o *options) runCommand() *cobra.Command {
 			again := make(chan os.Signal, 1)
 			signal.Notify(again, syscall.SIGHUP)
 			defer signal.Stop(again)
-			program, err := os.Executable()
+			binary, err := os.Executable()
 			if err != nil {
 				return fmt.Errorf("find the own program: %w", err)
 			}
+			half.TuneDaemon()
+			log := program.NewLogger(cfg.Log, o.stderr)
+			if err := cfg.SharedAddresses(); err != nil {
+				log.Warn("configuration: supervisors share an address", "err", err)
+			}
 			return daemon.Run(c.Context(), daemon.RunConfig{
-				Agent: cfg, Program: program, Args: o.halfArgs(), Restart: restart, LogDir: o.logs(cfg),
+				Agent: cfg, Program: binary, Args: o.halfArgs(), Restart: restart, LogDir: o.logs(cfg),
 				Realtime: o.scheduling == string(half.SchedulingAuto), Half: of, Wait: o.wait, Again: again,
-			}, cli.NewLogger(cfg.Log, o.stderr))
+			}, log)
 		},
 	}
-	c.Flags().StringVar(&o.restart, "restart", string(daemon.RestartAlways), "what to do when a half ends or hangs: always (start it again, within its budget) or never")
+	c.Flags().StringVar(&o.restart, "restart", string(daemon.RestartAlways),
+		"what to do when a half ends or hangs: always (start it again, within its budget) or never")
 	c.Flags().StringVar(&o.half, "half", "", "look after this half alone: host or dnp (default both)")
-	c.Flags().BoolVar(&o.wait, "wait", false, "where another daemon looks after this node, wait until it ends and take over at once (default: fail)")
-	c.Flags().StringVar(&o.logDir, "log-dir", "", "directory for host.log and dnp.log (default: the halves log to standard error; in a local cluster, beside the configuration)")
+	c.Flags().BoolVar(&o.wait, "wait", false, "where another daemon looks after this node, wait until it ends and take over at once "+
+		"(default: fail)")
+	c.Flags().StringVar(&o.logDir, "log-dir", "",
+		"directory for host.log and dnp.log (default: the halves log to standard error; in a local cluster, beside the configuration)")
 	return c
 }
 
@@ -189,7 +201,9 @@ func (o *options) dnpCommand() *cobra.Command {
 	return o.halfCommand("dnp", "Run the DNP half alone (the paper's DNP Fault Manager)", dnp.With(orderKinds()...))
 }
 
-func (o *options) halfCommand(name, short string, run func(context.Context, config.Agent, *slog.Logger) error) *cobra.Command {
+func (o *options) halfCommand(
+	name, short string, run func(context.Context, config.Agent, half.Scheduling, *slog.Logger) error,
+) *cobra.Command {
 	return &cobra.Command{
 		Use:   name,
 		Short: short,
@@ -205,9 +219,9 @@ func (o *options) halfCommand(name, short string, run func(context.Context, conf
 			}
 			out := newLogQueue(o.stderr)
 			defer func() { _ = out.Close() }() // a log that hangs does not keep the half from ending
-			log := cli.NewLogger(cfg.Log, out)
+			log := program.NewLogger(cfg.Log, out)
 			half.TuneProcess(s, log)
-			return run(c.Context(), cfg, log)
+			return run(c.Context(), cfg, s, log)
 		},
 	}
 }
@@ -224,7 +238,7 @@ func (o *options) checksCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return daemon.RunChecks(c.Context(), cfg, cli.NewLogger(cfg.Log, o.stderr))
+			return daemon.RunChecks(c.Context(), cfg, program.NewLogger(cfg.Log, o.stderr))
 		},
 	}
 }
@@ -235,15 +249,26 @@ func (o *options) configCommand() *cobra.Command {
 		Short: "Look at the configuration",
 		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return fmt.Errorf("%w: no command: want config check", errUsage)
+			return fmt.Errorf("%w: config: want config check FILE", errUsage)
 		},
 	}
 	c.AddCommand(&cobra.Command{
-		Use:   "check",
+		Use:   "check [FILE]",
 		Short: "Check the configuration, certificates and keys, and print the bounds that follow from the periods",
-		Long:  "Check the configuration, certificates and keys, and print the bounds that follow from the periods.\n\nThe environment overrides the file:\n  " + strings.Join(config.AgentEnv(), "\n  "),
-		Args:  noArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
+		Long: "Check the configuration, certificates and keys, and print the bounds that follow from the periods.\n\n" +
+			"FILE is that of --config. The environment overrides it:\n  " + strings.Join(config.AgentEnv(), "\n  "),
+		Args: cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			switch {
+			case len(args) > 1:
+				return noArgs(c, args[1:])
+			case len(args) == 1 && o.config != "":
+				return fmt.Errorf("%w: config check: FILE %s and --config %s: want only one", errUsage, args[0], o.config)
+			case len(args) == 1:
+				o.config = args[0]
+			case o.config == "" && !slices.ContainsFunc(o.environ, func(v string) bool { return strings.HasPrefix(v, "LOFAMO_AGENT_") }):
+				return fmt.Errorf("%w: config check: FILE is missing", errUsage)
+			}
 			cfg, err := o.load()
 			if err != nil {
 				return err
@@ -251,15 +276,18 @@ func (o *options) configCommand() *cobra.Command {
 			if err := half.Check(cfg); err != nil {
 				return err
 			}
+			if err := cfg.SharedAddresses(); err != nil {
+				return &half.ConfigError{Err: fmt.Errorf("configuration %s: %w", o.config, err)}
+			}
 			p, err := cfg.Timing()
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "configuration ok: node %s at %s of %s, preset %s\n"+
-				"death of one half is in the fault map within %s, of the whole node within %s\n"+
-				"a half that hangs is ended by its daemon within %s\n",
-				cfg.Node, cfg.Coord, cfg.Dims, cfg.Preset, p.HalfBound().Round(time.Millisecond), p.NodeBound().Round(time.Millisecond),
-				recovery.HangBound(p.TRead, p.ReadMisses).Round(time.Millisecond))
+			_, err = fmt.Fprintf(c.OutOrStdout(), "%s: good: node %s at %s of %s, preset %s; death of a half known within %s, of the node "+
+				"within %s; a half that hangs is ended by its daemon within %s\n",
+				cmp.Or(o.config, "environment"), cfg.Node, cfg.Coord, cfg.Dims, cfg.Preset, p.HalfBound().Round(time.Millisecond),
+				p.NodeBound().Round(time.Millisecond),
+				halfcore.HangBound(p.TRead, p.ReadMisses).Round(time.Millisecond))
 			return err
 		},
 	})
@@ -272,7 +300,7 @@ func versionCommand() *cobra.Command {
 		Short: "Print the version",
 		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(c.OutOrStdout(), "lofamo-agent", version.Get())
+			_, err := fmt.Fprintln(c.OutOrStdout(), "lofamo-agent", program.Build())
 			return err
 		},
 	}

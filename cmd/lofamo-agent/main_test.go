@@ -23,8 +23,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/freeport"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/testing/freeport"
 )
 
 // asProgram makes the test binary be lofamo-agent, so that the tests run real processes.
@@ -38,9 +38,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-const bound = 20 * time.Second
+const bound = time.Minute
 
-func program(t *testing.T, args ...string) *exec.Cmd {
+func agentCommand(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -65,7 +65,8 @@ func node(t *testing.T) config.Agent {
 	}
 	c := config.DefaultAgent()
 	c.Cluster, c.Node, c.Coord, c.Dims, c.StateDir = "test", "n0-0-0", "0,0,0", "2x1x1", file("state")
-	c.TLS = config.AgentTLS{CA: file("ca.pem"), HostCert: file("host.pem"), HostKey: file("host.key"), DNPCert: file("dnp.pem"), DNPKey: file("dnp.key")}
+	c.TLS = config.AgentTLS{CA: file("ca.pem"), HostCert: file("host.pem"), HostKey: file("host.key"), DNPCert: file("dnp.pem"),
+		DNPKey: file("dnp.key")}
 	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
 		if err := ca.IssueTo(file(h.String()+".pem"), file(h.String()+".key"), pki.NodeIdentity("test", c.Node, h), nil, nil); err != nil {
 			t.Fatal(err)
@@ -101,7 +102,7 @@ func refusal(t *testing.T, code int, words []string, args ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	defer cancel()
-	cmd := program(t, args...)
+	cmd := agentCommand(t, args...)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
@@ -120,7 +121,7 @@ func refusal(t *testing.T, code int, words []string, args ...string) {
 	}
 }
 
-func TestRefusedConfigurations(t *testing.T) {
+func TestInvalidConfigurationIsRefusedWithReason(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		edit  func(*config.Agent)
@@ -131,7 +132,8 @@ func TestRefusedConfigurations(t *testing.T) {
 		{"bad dims", func(c *config.Agent) { c.Dims = "0x2" }, "", []string{"dims", "0x2", "1 to 65536"}},
 		{"T_write not below T_read", nil, "\nperiods:\n  tWrite: 50ms\n", []string{"tWrite", "50ms", "tRead"}},
 		{"unknown key", nil, "\nfrobnicate: 1\n", []string{"frobnicate"}},
-		{"unreadable certificate", func(c *config.Agent) { c.TLS.HostCert += ".absent"; c.TLS.DNPCert += ".absent" }, "", []string{"certificate", ".absent", "no such file"}},
+		{"unreadable certificate", func(c *config.Agent) { c.TLS.HostCert += ".absent"; c.TLS.DNPCert += ".absent" }, "",
+			[]string{"certificate", ".absent", "no such file"}},
 		{"certificate of another", func(c *config.Agent) {
 			c.TLS.HostCert, c.TLS.DNPCert, c.TLS.HostKey, c.TLS.DNPKey = c.TLS.DNPCert, c.TLS.HostCert, c.TLS.DNPKey, c.TLS.HostKey
 		}, "", []string{"n0-0-0/dnp", "want lofamo://test/node/n0-0-0/host"}},
@@ -158,6 +160,8 @@ func TestRefusedCommandLines(t *testing.T) {
 	}{
 		{nil, []string{"no command", "run, host, dnp"}},
 		{[]string{"fly"}, []string{"fly"}},
+		{[]string{"config"}, []string{"config: want config check FILE"}},
+		{[]string{"config", "check"}, []string{"config check: FILE is missing"}},
 		{[]string{"run", "--config", file, "--restart", "sometimes"}, []string{"--restart", "sometimes", "always or never"}},
 		{[]string{"host", "--config", file, "--scheduling", "fast"}, []string{"--scheduling", "fast", "auto, prompt or default"}},
 		{[]string{"host", "--config", file, "--frequency", "7"}, []string{"--frequency"}},
@@ -170,7 +174,7 @@ func TestRefusedCommandLines(t *testing.T) {
 }
 
 // The exit code of a half under a daemon distinguishes a refusal from a panic.
-func TestRefusalOfADaemonsHalf(t *testing.T) {
+func TestRefusalOfDaemonsHalf(t *testing.T) {
 	t.Setenv("LOFAMO_RECOVERY", "{}")
 	refusal(t, 78, []string{"absent", "no such file"}, "dnp", "--config", filepath.Join(t.TempDir(), "absent"))
 }
@@ -182,7 +186,7 @@ func TestLogFileCannotBeOpened(t *testing.T) {
 	d.await("both halves run", func(host, dnp halfState) bool { return host.Running && dnp.Running })
 }
 
-func TestTakenThings(t *testing.T) {
+func TestOccupiedFileOrPortIsNamed(t *testing.T) {
 	c := node(t)
 	file := write(t, c, "")
 	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
@@ -216,12 +220,18 @@ func TestTakenThings(t *testing.T) {
 
 func TestConfigCheckAndVersion(t *testing.T) {
 	file := write(t, node(t), "")
-	out, err := program(t, "config", "check", "--config", file).CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "configuration ok: node n0-0-0 at 0,0,0 of 2x1x1") ||
+	out, err := agentCommand(t, "config", "check", "--config", file).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), file+": good: node n0-0-0 at 0,0,0 of 2x1x1") ||
 		!strings.Contains(string(out), "a half that hangs is ended by its daemon within 300ms") {
 		t.Errorf("config check: %v\n%s", err, out)
 	}
-	out, err = program(t, "version").CombinedOutput()
+	shared := node(t)
+	twin := shared.Supervisors[0]
+	twin.ID = "twin"
+	shared.Supervisors = append(shared.Supervisors, twin)
+	refusal(t, 2, []string{"supervisors[1].report", "an address other than that of supervisors[0].report"}, "config", "check", "--config",
+		write(t, shared, ""))
+	out, err = agentCommand(t, "version").CombinedOutput()
 	if err != nil || !strings.HasPrefix(string(out), "lofamo-agent ") {
 		t.Errorf("version: %v\n%s", err, out)
 	}
@@ -249,7 +259,7 @@ func startDaemonTo(t *testing.T, c config.Agent, out *os.File, args ...string) *
 	t.Helper()
 	c.Injection = true
 	file := write(t, c, "")
-	d := &daemonProcess{t: t, cmd: program(t, append([]string{"run", "--config", file}, args...)...)}
+	d := &daemonProcess{t: t, cmd: agentCommand(t, append([]string{"run", "--config", file}, args...)...)}
 	d.cmd.Stderr = out
 	if err := d.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -342,6 +352,7 @@ func TestRunNeverRestarts(t *testing.T) {
 	host, _ := d.await("both halves run", func(h, n halfState) bool { return h.Running && n.Running })
 	d.post("/kill", `{"half":"host","signal":"KILL"}`)
 	d.await("the host half has ended", func(h, n halfState) bool { return !h.Running && n.Running })
+	d.awaitLog(filepath.Join(filepath.Dir(c.StateDir), "dnp.log"), "the host half is dead: its process ended by signal 9")
 	d.post("/start", `{"half":"host"}`)
 	d.await("the host half was started", func(h, _ halfState) bool { return h.Running && h.PID != host.PID })
 	d.awaitLog(filepath.Join(filepath.Dir(c.StateDir), "host.log"), "host half runs")
@@ -353,7 +364,7 @@ func TestRunNeverRestarts(t *testing.T) {
 
 // The halves survive the daemon, which is killed; a second daemon is refused while one lives. With GOMAXPROCS=1 a real-time half does
 // not execute its program a second time.
-func TestHalvesSurviveTheDaemon(t *testing.T) {
+func TestHalvesSurviveDaemon(t *testing.T) {
 	for _, threads := range []string{"", "1"} {
 		t.Run("GOMAXPROCS="+threads, func(t *testing.T) {
 			t.Setenv("GOMAXPROCS", threads)
@@ -416,7 +427,7 @@ func TestHalfDoesNotWaitForItsLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = r.Close() }()
-	cmd := program(t, "host", "--config", write(t, c, ""), "--log-level", "debug", "--scheduling", "default")
+	cmd := agentCommand(t, "host", "--config", write(t, c, ""), "--log-level", "debug", "--scheduling", "default")
 	cmd.Stderr = w
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -19,14 +19,15 @@ func (o *options) maskCommand() *cobra.Command {
 	var unmask, force bool
 	c := &cobra.Command{
 		Use:   "mask [DIRECTION...]",
-		Short: "Show the channel mask of this node, or set the node's own word on it",
-		Long: `Shows which links of this node carry no messages, and by whose word; or, with directions, takes links out by the node's own
-word, or with --unmask puts them back. It asks the running DNP half of this node, and no supervisor: for a person who stands before a bad cable.
-It must run on the node, as root or as the user who runs the halves.
+		Short: "Show the channel mask of this node, or change the node's own mask",
+		Long: `Shows which links of this node carry no messages, and who masked them. With directions it masks links in the
+node's own mask, and with --unmask it restores them. It calls the running DNP half of this node, not a supervisor: for
+a person in front of a bad cable. Run it on the node, as root or as the user of the halves.
 
-A masked link goes on carrying heartbeats and tests, so that it is seen whether it works. In force is what the node's own word, its diagnosis, its
-configuration and the supervisors' word all leave usable; and a link is used only while neither of its ends masks it. So --unmask takes back what this command has masked, and
-nothing else: what the supervisors mask they restore (lofamoctl unmask). The word is on disk when the command returns, and holds until it is taken back.`,
+A masked link still carries heartbeats and tests, which show whether it works. A link is in use only if the node's own
+mask, its diagnosis, its configuration and the supervisors' mask all allow it, at both ends. So --unmask restores only
+links that this command has masked; the supervisors restore theirs (lofamoctl unmask). The mask is on disk when the
+command returns, and holds until --unmask.`,
 		Example: `  lofamo-agent mask --config /etc/lofamo/agent.yaml
   lofamo-agent mask --config /etc/lofamo/agent.yaml X+ --reason "cable is to be replaced"
   lofamo-agent mask --config /etc/lofamo/agent.yaml X+ --unmask`,
@@ -70,8 +71,8 @@ nothing else: what the supervisors mask they restore (lofamoctl unmask). The wor
 	f := c.Flags()
 	f.StringVarP(&output, "output", "o", "table", "table or json")
 	f.StringVar(&reason, "reason", "", "why, for the node's log; needed to mask")
-	f.BoolVar(&unmask, "unmask", false, "take the node's own word back")
-	f.BoolVar(&force, "force", false, "also where no link of the node is left that carries messages")
+	f.BoolVar(&unmask, "unmask", false, "restore links in the node's own mask")
+	f.BoolVar(&force, "force", false, "even if no link of the node would carry messages")
 	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	c.ValidArgsFunction = cobra.FixedCompletions([]string{"X+", "X-", "Y+", "Y-", "Z+", "Z-"}, cobra.ShellCompDirectiveNoFileComp)
 	return c
@@ -95,13 +96,14 @@ func writeMask(w io.Writer, st dnp.MaskStatus, output string) error {
 	ordered := list(st.Ordered)
 	switch {
 	case st.Lost:
-		ordered = "lost: what was kept cannot be read, and the supervisors have not spoken since"
+		ordered = "lost: the stored mask cannot be read, and the supervisors have sent none since"
 	case st.Number == 0:
-		ordered = "none: they have not spoken"
+		ordered = "none: they have sent none"
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, row := range [][2]string{
-		{"LINKS", list(st.Links)}, {"CARRY NO MESSAGES", list(st.Unused)}, {"masked by this command", list(st.Own)}, {"by its diagnosis", list(st.Diagnosed)}, {"by its configuration", list(st.Configured)},
+		{"LINKS", list(st.Links)}, {"CARRY NO MESSAGES", list(st.Unused)}, {"masked by this command", list(st.Own)},
+		{"by its diagnosis", list(st.Diagnosed)}, {"by its configuration", list(st.Configured)},
 		{"by the supervisors", ordered}, {"by the neighbours", list(st.Neighbours)}, {"in force at this end", list(st.InForce)},
 	} {
 		_, _ = fmt.Fprintf(t, "%s\t%s\n", row[0], row[1])

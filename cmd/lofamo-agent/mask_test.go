@@ -9,7 +9,7 @@ import (
 )
 
 // The command refuses invalid arguments before it contacts a half, and names a half that does not run.
-func TestMaskCommand(t *testing.T) {
+func TestMaskCommandRefusesInvalidArguments(t *testing.T) {
 	file := write(t, node(t), "")
 	for _, c := range []struct {
 		code int
@@ -32,9 +32,10 @@ func TestMaskCommand(t *testing.T) {
 	}
 }
 
-func TestWriteMask(t *testing.T) {
+func TestMaskCommandPrintsMaskByOrigin(t *testing.T) {
 	var b bytes.Buffer
-	st := dnp.MaskStatus{Links: []string{"X+", "X-"}, Own: []string{"X+"}, Unused: []string{"X+", "X-"}, InForce: []string{"X+"}, Neighbours: []string{"X-"}, Lost: true}
+	st := dnp.MaskStatus{Links: []string{"X+", "X-"}, Own: []string{"X+"}, Unused: []string{"X+", "X-"}, InForce: []string{"X+"},
+		Neighbours: []string{"X-"}, Lost: true}
 	if err := writeMask(&b, st, "table"); err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +44,7 @@ CARRY NO MESSAGES       X+ X-
 masked by this command  X+
 by its diagnosis        none
 by its configuration    none
-by the supervisors      lost: what was kept cannot be read, and the supervisors have not spoken since
+by the supervisors      lost: the stored mask cannot be read, and the supervisors have sent none since
 by the neighbours       X-
 in force at this end    X+
 `

@@ -18,7 +18,7 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
-	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/sdnotify/sdnotifytest"
 )
 
@@ -72,14 +72,14 @@ func (m *manager) misses() {
 
 // The daemon tells its service manager when both halves serve, their health, that it lives, that it reloads and that
 // it stops. The halves that it starts send the manager no messages.
-func TestServiceManagerIsTold(t *testing.T) {
+func TestServiceManagerGetsStatesOfDaemon(t *testing.T) {
 	m := newManager(t)
 	c := node(t)
 	d := startDaemon(t, c)
 	m.await("READY=1")
 	pids := map[fault.Half]int{}
 	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
-		r := awaitRecord(t, c, h, "it has been said that it serves", func(recovery.Record) bool { return true })
+		r := awaitRecord(t, c, h, "it has been said that it serves", func(halfcore.RecoveryRecord) bool { return true })
 		if pids[h] = r.PID; !runs(r) {
 			t.Errorf("the daemon is ready, and the %s half is %s", h, r.State)
 		}
@@ -123,7 +123,7 @@ func TestServiceManagerIsTold(t *testing.T) {
 }
 
 // A half that is given up is no reason for the manager to end the other one, as he does with a service that does not get ready in time.
-func TestDaemonIsReadyWithoutAHalf(t *testing.T) {
+func TestDaemonIsReadyWithoutHalf(t *testing.T) {
 	m := newManager(t)
 	c := node(t)
 	mailbox := filepath.Join(c.StateDir, "dnp.mbox") // a file in place of its socket keeps the half from starting
@@ -184,7 +184,7 @@ func TestHungDaemonIsFound(t *testing.T) {
 	live(t, file, 0, nil, "--ready", "--half", "host")
 	drain()
 	m.await("WATCHDOG=1")
-	awaitRecord(t, c, fault.HalfDNP, "it runs again", func(r recovery.Record) bool { return runs(r) && r.PID != dnp.PID })
+	awaitRecord(t, c, fault.HalfDNP, "it runs again", func(r halfcore.RecoveryRecord) bool { return runs(r) && r.PID != dnp.PID })
 	live(t, file, 0, nil, "--live", "--ready")
 	d.kill()
 	live(t, file, 0, nil, "--live") // no daemon runs, and the halves do
@@ -202,7 +202,8 @@ func fill(t *testing.T, pipe *os.File) {
 	defer func() { _ = f.Close() }()
 	for _, n := range []int{4096, 1} {
 		for err = nil; err == nil; {
-			err = errors.Join(f.SetWriteDeadline(time.Now().Add(100*time.Millisecond)), func() error { _, err := f.Write(make([]byte, n)); return err }())
+			err = errors.Join(f.SetWriteDeadline(time.Now().Add(100*time.Millisecond)),
+				func() error { _, err := f.Write(make([]byte, n)); return err }())
 		}
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Fatal(err)
@@ -211,12 +212,12 @@ func fill(t *testing.T, pipe *os.File) {
 }
 
 // A half that is a service of its own tells the manager that it serves, but not that its self-test has passed.
-func TestHalfIsAService(t *testing.T) {
+func TestHalfRunsAsService(t *testing.T) {
 	for _, half := range []string{"host", "dnp"} {
 		t.Run(half, func(t *testing.T) {
 			m := newManager(t)
 			c := node(t)
-			cmd := program(t, half, "--config", write(t, c, ""))
+			cmd := agentCommand(t, half, "--config", write(t, c, ""))
 			cmd.Stderr = os.Stderr
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)

@@ -15,9 +15,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lofamo/lofamo/internal/freeport"
-	"github.com/lofamo/lofamo/internal/needs"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/testing/freeport"
+	"github.com/lofamo/lofamo/internal/testing/requirements"
 )
 
 // TestHalvesAreRealtimeThroughout: where SCHED_FIFO is permitted, every thread of both halves has that class (a
@@ -25,7 +25,7 @@ import (
 // one can spin for the other), and none may run for ever without blocking.
 func TestHalvesAreRealtimeThroughout(t *testing.T) {
 	if err := mayBeRealtime(); errors.Is(err, unix.EPERM) {
-		needs.Missing(t, "SCHED_FIFO is not permitted here")
+		requirements.Missing(t, "SCHED_FIFO is not permitted here")
 	} else if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,8 @@ func TestHalvesAreRealtimeThroughout(t *testing.T) {
 			}
 		}
 		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid)) // as it began
-		if err != nil || strings.Count("\x00"+string(env), "\x00GOMAXPROCS=") != 1 || !strings.Contains("\x00"+string(env), "\x00GOMAXPROCS=1\x00") {
+		if err != nil || strings.Count("\x00"+string(env), "\x00GOMAXPROCS=") != 1 ||
+			!strings.Contains("\x00"+string(env), "\x00GOMAXPROCS=1\x00") {
 			t.Errorf("the %s half began with the environment %q, %v; want GOMAXPROCS=1", name, env, err)
 		}
 		var limit unix.Rlimit
@@ -63,11 +64,11 @@ func TestHalvesAreRealtimeThroughout(t *testing.T) {
 	}
 }
 
-// TestHalvesOutliveAFlood: a sender without a key floods every socket at full speed. No real-time half runs into its
+// TestHalvesOutliveFlood: a sender without a key floods every socket at full speed. No real-time half runs into its
 // limit, which would kill it, and no half reports the other dead.
-func TestHalvesOutliveAFlood(t *testing.T) {
+func TestHalvesOutliveFlood(t *testing.T) {
 	if err := mayBeRealtime(); err != nil {
-		needs.Missing(t, "SCHED_FIFO is not permitted here: %v", err)
+		requirements.Missing(t, "SCHED_FIFO is not permitted here: %v", err)
 	}
 	c := node(t)
 	c.Service.GossipListen, c.Service.GossipKeyFile = freeport.Addr(t).String(), filepath.Join(filepath.Dir(c.StateDir), "gossip.key")

@@ -24,10 +24,11 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/daemon"
 	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/freeport"
-	"github.com/lofamo/lofamo/internal/needs"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/testing/freeport"
+	"github.com/lofamo/lofamo/internal/testing/requirements"
 )
 
 // await polls until cond holds, or ends the test with what and the last state that cond returned.
@@ -45,7 +46,8 @@ func await(t *testing.T, what string, pause time.Duration, cond func() (state an
 }
 
 // awaitHistory waits until the daemon's record of a half fits.
-func awaitHistory(t *testing.T, c config.Agent, h fault.Half, what string, fits func(recovery.History) bool) (got recovery.History) {
+func awaitHistory(t *testing.T, c config.Agent, h fault.Half, what string,
+	fits func(halfcore.RecoveryHistory) bool) (got halfcore.RecoveryHistory) {
 	t.Helper()
 	await(t, what, 5*time.Millisecond, func() (any, bool) {
 		last, err := daemon.ReadRecovery(c.StateDir, h)
@@ -61,9 +63,9 @@ func awaitHistory(t *testing.T, c config.Agent, h fault.Half, what string, fits 
 	return got
 }
 
-func awaitRecord(t *testing.T, c config.Agent, h fault.Half, what string, fits func(recovery.Record) bool) recovery.Record {
+func awaitRecord(t *testing.T, c config.Agent, h fault.Half, what string, fits func(halfcore.RecoveryRecord) bool) halfcore.RecoveryRecord {
 	t.Helper()
-	return awaitHistory(t, c, h, what, func(x recovery.History) bool { return fits(x.Record) }).Record
+	return awaitHistory(t, c, h, what, func(x halfcore.RecoveryHistory) bool { return fits(x.Record) }).Record
 }
 
 func signalTo(t *testing.T, pid int, s syscall.Signal) {
@@ -73,7 +75,7 @@ func signalTo(t *testing.T, pid int, s syscall.Signal) {
 	}
 }
 
-func runs(r recovery.Record) bool { return r.State == recovery.Running }
+func runs(r halfcore.RecoveryRecord) bool { return r.State == halfcore.Running }
 
 // A half that is killed, or stopped, is found within the bound and serves again, alone.
 func TestHalvesAreRecovered(t *testing.T) {
@@ -83,7 +85,7 @@ func TestHalvesAreRecovered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hang := recovery.HangBound(p.TRead, p.ReadMisses)
+	hang := halfcore.HangBound(p.TRead, p.ReadMisses)
 	halves := []fault.Half{fault.HalfHost, fault.HalfDNP}
 	pids := map[fault.Half]int{}
 	for _, h := range halves {
@@ -93,22 +95,24 @@ func TestHalvesAreRecovered(t *testing.T) {
 	for _, tc := range []struct {
 		signal syscall.Signal
 		within time.Duration // until detection; 0: as soon as the kernel reports it
-		kind   recovery.CauseKind
+		kind   halfcore.CauseKind
 	}{
-		{syscall.SIGKILL, 0, recovery.Killed},
-		{syscall.SIGSTOP, hang, recovery.Hung},
+		{syscall.SIGKILL, 0, halfcore.Killed},
+		{syscall.SIGSTOP, hang, halfcore.Hung},
 	} {
 		total++
 		for _, h := range halves {
 			before := time.Now()
 			mono := monotonic(t)
 			signalTo(t, pids[h], tc.signal)
-			r := awaitRecord(t, c, h, "it runs again", func(r recovery.Record) bool { return runs(r) && r.PID != pids[h] })
+			r := awaitRecord(t, c, h, "it runs again", func(r halfcore.RecoveryRecord) bool { return runs(r) && r.PID != pids[h] })
 			took := time.Since(before)
 			l := r.Last
 			detected := time.Duration(l.At - mono)
-			t.Logf("%s half, %v: detected after %s, gone %s, started %s, serving %s; seen after %s", h, tc.signal, detected, l.Gone, l.Started, l.Serving, took)
-			if l.Cause.Kind != tc.kind || r.Total != total || r.Restarts != int(total) || l.Attempt != 1 || l.Serving <= l.Started || l.Started < l.Gone || l.Gone <= 0 {
+			t.Logf("%s half, %v: detected after %s, gone %s, started %s, serving %s; seen after %s", h, tc.signal, detected, l.Gone, l.Started,
+				l.Serving, took)
+			if l.Cause.Kind != tc.kind || r.Total != total || r.Restarts != int(total) || l.Attempt != 1 || l.Serving <= l.Started ||
+				l.Started < l.Gone || l.Gone <= 0 {
 				t.Errorf("%s half, %v: %+v, %+v", h, tc.signal, r, l)
 			}
 			// A loaded machine may make looks late, which restarts the count.
@@ -122,11 +126,12 @@ func TestHalvesAreRecovered(t *testing.T) {
 			if other := h.Other(); awaitRecord(t, c, other, "it runs", runs).PID != pids[other] {
 				t.Errorf("the %s half was restarted as well", other)
 			}
-			if l := awaitRecord(t, c, h, "it is proven", func(r recovery.Record) bool { return r.Last.Proven > 0 }).Last; l.Proven < l.Serving {
+			if l := awaitRecord(t, c, h, "it is proven",
+				func(r halfcore.RecoveryRecord) bool { return r.Last.Proven > 0 }).Last; l.Proven < l.Serving {
 				t.Errorf("proven before it served: %+v", l)
 			}
 			// It has settled: the next restart is the first of its series.
-			awaitHistory(t, c, h, "it has settled", func(x recovery.History) bool { return x.Failures == 0 })
+			awaitHistory(t, c, h, "it has settled", func(x halfcore.RecoveryHistory) bool { return x.Failures == 0 })
 		}
 	}
 }
@@ -152,7 +157,7 @@ func TestDaemonDiesAndComesBack(t *testing.T) {
 	d := startDaemon(t, c)
 	host, dnp := awaitRecord(t, c, fault.HalfHost, "it runs", runs), awaitRecord(t, c, fault.HalfDNP, "it runs", runs)
 	signalTo(t, host.PID, syscall.SIGKILL)
-	host = awaitRecord(t, c, fault.HalfHost, "it runs again", func(r recovery.Record) bool { return runs(r) && r.PID != host.PID })
+	host = awaitRecord(t, c, fault.HalfHost, "it runs again", func(r halfcore.RecoveryRecord) bool { return runs(r) && r.PID != host.PID })
 	for round := range 2 {
 		d.kill()
 		d = startDaemon(t, c)
@@ -163,16 +168,16 @@ func TestDaemonDiesAndComesBack(t *testing.T) {
 	}
 	// Adopted halves are looked after: one that ends, and one that hangs.
 	signalTo(t, host.PID, syscall.SIGKILL)
-	r := awaitRecord(t, c, fault.HalfHost, "it runs again", func(r recovery.Record) bool { return runs(r) && r.PID != host.PID })
+	r := awaitRecord(t, c, fault.HalfHost, "it runs again", func(r halfcore.RecoveryRecord) bool { return runs(r) && r.PID != host.PID })
 	if r.Total != 2 || r.Restarts != 2 {
 		t.Errorf("the new daemon does not count on: %+v", r)
 	}
-	if k := r.Last.Cause.Kind; k != recovery.Killed && k != recovery.Unseen { // its parent may be faster than we are
+	if k := r.Last.Cause.Kind; k != halfcore.Killed && k != halfcore.Unseen { // its parent may be faster than we are
 		t.Errorf("cause %s", r.Last.Cause)
 	}
 	signalTo(t, dnp.PID, syscall.SIGSTOP)
-	awaitRecord(t, c, fault.HalfDNP, "it runs again", func(x recovery.Record) bool {
-		return runs(x) && x.PID != dnp.PID && x.Last.Cause.Kind == recovery.Hung
+	awaitRecord(t, c, fault.HalfDNP, "it runs again", func(x halfcore.RecoveryRecord) bool {
+		return runs(x) && x.PID != dnp.PID && x.Last.Cause.Kind == halfcore.Hung
 	})
 	// One that dies while there is no daemon is restarted by the next, and counted.
 	d.kill()
@@ -180,8 +185,8 @@ func TestDaemonDiesAndComesBack(t *testing.T) {
 	for end := time.Now().Add(bound); !gone(r.PID) && time.Now().Before(end); time.Sleep(time.Millisecond) {
 	}
 	d = startDaemon(t, c)
-	r = awaitRecord(t, c, fault.HalfHost, "it runs again", func(x recovery.Record) bool { return runs(x) && x.PID != r.PID })
-	if r.Total != 3 || r.Last.Cause.Kind != recovery.Unseen {
+	r = awaitRecord(t, c, fault.HalfHost, "it runs again", func(x halfcore.RecoveryRecord) bool { return runs(x) && x.PID != r.PID })
+	if r.Total != 3 || r.Last.Cause.Kind != halfcore.Unseen {
 		t.Errorf("%+v, %+v", r, r.Last)
 	}
 	h, n := d.await("both halves run", func(h, n halfState) bool { return h.Running && n.Running })
@@ -206,7 +211,7 @@ func TestStoppedBeforeItsLock(t *testing.T) {
 				t.Fatal(err)
 			}
 			signalTo(t, first, syscall.SIGKILL)
-			pid := awaitRecord(t, c, half, "it is started again", func(r recovery.Record) bool { return r.PID != 0 && r.PID != first }).PID
+			pid := awaitRecord(t, c, half, "it is started again", func(r halfcore.RecoveryRecord) bool { return r.PID != 0 && r.PID != first }).PID
 			writer := openedByReader(t, file) // until a half reads its configuration, the death of its daemon ends it
 			d.kill()                          // first: the kernel ends (SIGHUP) a group that is stopped when its parent dies
 			signalTo(t, pid, syscall.SIGSTOP)
@@ -223,8 +228,8 @@ func TestStoppedBeforeItsLock(t *testing.T) {
 			}
 			c.Recovery.StartWithin = config.Duration(time.Second)
 			d = startDaemon(t, c)
-			r := awaitRecord(t, c, half, "it runs again", func(r recovery.Record) bool { return runs(r) && r.PID != pid })
-			if !gone(pid) || r.Last.Cause.Kind != recovery.Hung {
+			r := awaitRecord(t, c, half, "it runs again", func(r halfcore.RecoveryRecord) bool { return runs(r) && r.PID != pid })
+			if !gone(pid) || r.Last.Cause.Kind != halfcore.Hung {
 				t.Errorf("%+v, %+v: want %d ended because it hung", r, r.Last, pid)
 			}
 			d.stop()
@@ -257,9 +262,9 @@ func TestCrashLoopIsGivenUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	signalTo(t, r.PID, syscall.SIGKILL)
-	r = awaitRecord(t, c, fault.HalfDNP, "it is given up", func(r recovery.Record) bool { return r.State == recovery.GivenUp })
+	r = awaitRecord(t, c, fault.HalfDNP, "it is given up", func(r halfcore.RecoveryRecord) bool { return r.State == halfcore.GivenUp })
 	want := "not started again: 5 restarts within 1m0s, the last ended with code 1"
-	if r.Reason != want || r.Restarts != 5 || r.Total != 5 || r.Count(recovery.Exited) != 5 || r.Count(recovery.Killed) != 1 {
+	if r.Reason != want || r.Restarts != 5 || r.Total != 5 || r.Count(halfcore.Exited) != 5 || r.Count(halfcore.Killed) != 1 {
 		t.Errorf("%+v: want %q", r, want)
 	}
 	d.awaitLog(log, want)
@@ -281,7 +286,7 @@ func TestCrashLoopIsGivenUp(t *testing.T) {
 	if code := d.stop(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	r = awaitRecord(t, c, fault.HalfDNP, "it is stopped", func(r recovery.Record) bool { return r.State == recovery.Stopped })
+	r = awaitRecord(t, c, fault.HalfDNP, "it is stopped", func(r halfcore.RecoveryRecord) bool { return r.State == halfcore.Stopped })
 	if r.Restarts != 0 || r.Total != 5 {
 		t.Errorf("%+v", r)
 	}
@@ -313,7 +318,7 @@ func TestDaemonOfOneHalf(t *testing.T) {
 	other := startDaemon(t, c, "--half", "dnp")
 	dnp := awaitRecord(t, c, fault.HalfDNP, "it runs", runs)
 	signalTo(t, dnp.PID, syscall.SIGKILL)
-	awaitRecord(t, c, fault.HalfDNP, "it runs again", func(r recovery.Record) bool { return runs(r) && r.PID != dnp.PID })
+	awaitRecord(t, c, fault.HalfDNP, "it runs again", func(r halfcore.RecoveryRecord) bool { return runs(r) && r.PID != dnp.PID })
 	if code := other.stop(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
@@ -326,7 +331,7 @@ func TestDaemonOfOneHalf(t *testing.T) {
 func TestStarvedHalvesAreLeft(t *testing.T) {
 	pids, err := quotaGroup(t)
 	if err != nil {
-		needs.Missing(t, "no cgroup with a CPU quota here: %v", err)
+		requirements.Missing(t, "no cgroup with a CPU quota here: %v", err)
 	}
 	c := node(t)
 	c.Preset = config.PresetFast // some 2 ms of each 16: more than the quota
@@ -362,16 +367,16 @@ func TestStarvedHalvesAreLeft(t *testing.T) {
 		}
 	}
 	p, _ := c.Timing()
-	t.Logf("longest gap %s; bound %s", longest, recovery.HangBound(p.TRead, p.ReadMisses))
-	if longest < recovery.HangBound(p.TRead, p.ReadMisses) {
-		needs.Missing(t, "the quota does not starve it here")
+	t.Logf("longest gap %s; bound %s", longest, halfcore.HangBound(p.TRead, p.ReadMisses))
+	if longest < halfcore.HangBound(p.TRead, p.ReadMisses) {
+		requirements.Missing(t, "the quota does not starve it here")
 	}
 	if now := awaitRecord(t, c, fault.HalfDNP, "it runs", runs); now.PID != r.PID || now.Total != 0 {
 		t.Errorf("it was restarted: %+v, %+v", now, now.Last)
 	}
 	signalTo(t, r.PID, syscall.SIGSTOP)
-	awaitRecord(t, c, fault.HalfDNP, "it runs again", func(x recovery.Record) bool {
-		return runs(x) && x.PID != r.PID && x.Last.Cause.Kind == recovery.Hung
+	awaitRecord(t, c, fault.HalfDNP, "it runs again", func(x halfcore.RecoveryRecord) bool {
+		return runs(x) && x.PID != r.PID && x.Last.Cause.Kind == halfcore.Hung
 	})
 }
 
@@ -420,7 +425,7 @@ func TestLinkSocketsAreHeld(t *testing.T) {
 		t.Helper()
 		before := r.PID
 		signalTo(t, before, syscall.SIGKILL)
-		r = awaitRecord(t, c, fault.HalfDNP, "it runs again", func(r recovery.Record) bool { return runs(r) && r.PID != before })
+		r = awaitRecord(t, c, fault.HalfDNP, "it runs again", func(r halfcore.RecoveryRecord) bool { return runs(r) && r.PID != before })
 		if got := linkSockets(t, r.PID); got != sockets {
 			t.Errorf("sockets %v: want those of before, %v", got, sockets)
 		}
@@ -467,7 +472,8 @@ func pair(t *testing.T) [2]config.Agent {
 		t.Fatal(err)
 	}
 	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
-		if err := ca.IssueTo(filepath.Join(dir, h.String()+".pem"), filepath.Join(dir, h.String()+".key"), pki.NodeIdentity("test", b.Node, h), nil, nil); err != nil {
+		if err := ca.IssueTo(filepath.Join(dir, h.String()+".pem"), filepath.Join(dir, h.String()+".key"), pki.NodeIdentity("test", b.Node, h),
+			nil, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -484,7 +490,7 @@ func pair(t *testing.T) [2]config.Agent {
 
 // While a DNP half is restarted, and that takes several attempts, its neighbour's links to it are sick (restarting), and never
 // broken; when it is back they are good, in the sessions of before.
-func TestNeighboursKnowOfARestart(t *testing.T) {
+func TestNeighboursKnowOfRestart(t *testing.T) {
 	nodes := pair(t)
 	misses := 64 // on a loaded machine the daemon may need more than the 75 ms after which a link is silent
 	for i := range nodes {
@@ -530,7 +536,7 @@ func TestNeighboursKnowOfARestart(t *testing.T) {
 	}
 	signalTo(t, dnp.PID, syscall.SIGKILL)
 	await("links are restarting", torus.LinkBroken, func(d torus.Detail) bool { return d.Restarting && d.State() == torus.LinkSick })
-	for awaitRecord(t, nodes[0], fault.HalfDNP, "it is tried", func(recovery.Record) bool { return true }).Total < 3 {
+	for awaitRecord(t, nodes[0], fault.HalfDNP, "it is tried", func(halfcore.RecoveryRecord) bool { return true }).Total < 3 {
 		await("links are restarting", torus.LinkBroken, func(d torus.Detail) bool { return d.Restarting })
 	}
 	if err := os.Remove(mailbox); err != nil {
@@ -562,10 +568,11 @@ func TestFailedSelfTestIsRecovered(t *testing.T) {
 	if err := os.WriteFile(lock, fmt.Appendf(nil, "%d %d report path: altered\n", r.PID, start), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	again := awaitRecord(t, c, fault.HalfHost, "it is proven again", func(x recovery.Record) bool {
+	again := awaitRecord(t, c, fault.HalfHost, "it is proven again", func(x halfcore.RecoveryRecord) bool {
 		return runs(x) && x.PID != r.PID && x.Last.Proven > 0
 	})
-	if got, want := again.Last.Cause.String(), "failed its self-test (report path: altered)"; got != want || again.Count(recovery.FailedTest) != 1 {
+	if got, want := again.Last.Cause.String(), "failed its self-test (report path: altered)"; got != want ||
+		again.Count(halfcore.FailedTest) != 1 {
 		t.Errorf("%q, %+v: want %q", got, again, want)
 	}
 }
@@ -606,7 +613,7 @@ func TestSpoiltRegisterFileIsNoHang(t *testing.T) {
 		}
 	}
 	time.Sleep(2 * time.Second) // the daemon has looked at the last one, for long enough to find it still
-	for _, was := range []recovery.Record{host, dnp} {
+	for _, was := range []halfcore.RecoveryRecord{host, dnp} {
 		if r := awaitRecord(t, c, was.Half, "it runs", runs); r.PID != was.PID || r.Total != 0 {
 			t.Errorf("the %s half was restarted: %+v, %+v", was.Half, r, r.Last)
 		}
@@ -615,7 +622,7 @@ func TestSpoiltRegisterFileIsNoHang(t *testing.T) {
 
 // A process that holds the lock of a half and is no half, such as this test, is neither adopted nor ended. The daemon
 // starts no half against it: the half waits until the process ends.
-func TestWhoIsNoHalfIsNotAdopted(t *testing.T) {
+func TestForeignLockHolderIsNotAdopted(t *testing.T) {
 	c := node(t)
 	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
 		t.Fatal(err)
@@ -626,27 +633,29 @@ func TestWhoIsNoHalfIsNotAdopted(t *testing.T) {
 	}
 	log := filepath.Join(t.TempDir(), "daemon.log")
 	d := startDaemonLogging(t, c, log)
-	awaitRecord(t, c, fault.HalfDNP, "it is known to be served", func(r recovery.Record) bool { return runs(r) && r.PID == 0 })
+	awaitRecord(t, c, fault.HalfDNP, "it is known to be served", func(r halfcore.RecoveryRecord) bool { return runs(r) && r.PID == 0 })
 	d.awaitLog(log, "half is served by somebody else")
 	time.Sleep(3 * recovery.ServedWait)                          // it checks again, without effect
 	if err := d.cmd.Process.Signal(syscall.SIGHUP); err != nil { // a person's order has no effect either
 		t.Fatal(err)
 	}
 	time.Sleep(3 * recovery.ServedWait)
-	if b, err := os.ReadFile(log); err != nil || bytes.Contains(b, []byte("half ended")) || bytes.Count(b, []byte("served by somebody else, and")) != 1 {
+	if b, err := os.ReadFile(log); err != nil || bytes.Contains(b, []byte("half ended")) ||
+		bytes.Count(b, []byte("served by somebody else, and")) != 1 {
 		t.Errorf("%v: want one warning and no start:\n%s", err, b)
 	}
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if r := awaitRecord(t, c, fault.HalfDNP, "it runs", func(r recovery.Record) bool { return runs(r) && r.PID != 0 }); r.Total != 0 || r.Last != nil {
+	if r := awaitRecord(t, c, fault.HalfDNP, "it runs", func(r halfcore.RecoveryRecord) bool { return runs(r) && r.PID != 0 }); r.Total != 0 ||
+		r.Last != nil {
 		t.Errorf("%+v, %+v: want no restart", r, r.Last)
 	}
 }
 
 // The next daemon leaves a half alone whose lock does not name its holder (the disk was full), and reports nothing
 // false about it.
-func TestLockWithoutAHolder(t *testing.T) {
+func TestLockWithoutHolder(t *testing.T) {
 	c := node(t)
 	d := startDaemon(t, c)
 	r := awaitRecord(t, c, fault.HalfDNP, "it runs", runs)
@@ -664,9 +673,10 @@ func TestLockWithoutAHolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	startDaemon(t, c)
-	awaitRecord(t, c, fault.HalfDNP, "it is known to be served", func(r recovery.Record) bool { return runs(r) && r.PID == 0 })
+	awaitRecord(t, c, fault.HalfDNP, "it is known to be served", func(r halfcore.RecoveryRecord) bool { return runs(r) && r.PID == 0 })
 	signalTo(t, r.PID, syscall.SIGKILL)
-	again := awaitRecord(t, c, fault.HalfDNP, "it runs", func(x recovery.Record) bool { return runs(x) && x.PID != 0 && x.PID != r.PID })
+	again := awaitRecord(t, c, fault.HalfDNP, "it runs",
+		func(x halfcore.RecoveryRecord) bool { return runs(x) && x.PID != 0 && x.PID != r.PID })
 	if again.Total != 0 || again.Last != nil {
 		t.Errorf("%+v, %+v: want no restart", again, again.Last)
 	}
@@ -720,7 +730,7 @@ func TestKilledAtRandomMoments(t *testing.T) {
 	}
 	for _, n := range nodes {
 		for _, h := range halves {
-			r := awaitRecord(t, n, h, "it runs", func(r recovery.Record) bool { return runs(r) && !gone(r.PID) })
+			r := awaitRecord(t, n, h, "it runs", func(r halfcore.RecoveryRecord) bool { return runs(r) && !gone(r.PID) })
 			t.Logf("%s half of %s: %d restarts", h, n.Node, r.Total)
 		}
 	}

@@ -16,11 +16,14 @@ func (o *options) restartCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "restart",
 		Short: "Have the recovery daemon restart the halves, one after the other: for a new program, configuration or keys",
-		Long: `Has the recovery daemon restart the DNP half and then the host half, as it restarts one that has ended: at once, from its copy, with the neighbours told, so that nobody
-calls the node FAILED. Each has passed its self-test before the next one is ended, and none is while the other does not serve. The halves read the configuration, certificates and keys anew,
-and are of the program that is installed now; the daemon itself stays as it is: 'systemctl kill --kill-whom=main -s KILL lofamo-agent' exchanges it, and leaves the halves.
+		Long: `Makes the recovery daemon restart the DNP half and then the host half, as after a crash: at once, from its
+copy, announced to the neighbours, so that the node does not become FAILED. The second restart follows when the first
+half has passed its self-test, and no half is restarted while the other does not serve. The halves read the
+configuration, certificates and keys again, and run the program that is installed now. The daemon itself keeps running:
+'systemctl kill --kill-whom=main -s KILL lofamo-agent' replaces it without the halves.
 
-The configuration is checked first, and nothing is restarted when it is refused. Restarts count within recovery.restarts. It must run as root or as the user who runs the halves.`,
+The command first checks the configuration, and restarts nothing if it is wrong. Restarts count towards
+recovery.restarts. Run it as root or as the user of the halves.`,
 		Example: `  lofamo-agent restart --config /etc/lofamo/agent.yaml`,
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -8,12 +8,12 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
-	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 )
 
 // After an ordered restart both halves are new processes and have passed their self-tests. A refused configuration
 // ends neither half.
-func TestRestart(t *testing.T) {
+func TestRestartCommandStartsBothHalvesAgain(t *testing.T) {
 	c := node(t)
 	file := write(t, c, "")
 	run := func(args ...string) (int, string) {
@@ -54,7 +54,7 @@ func TestRestart(t *testing.T) {
 	}
 	for h, pid := range before {
 		r := awaitRecord(t, c, h, "it runs", runs)
-		if r.PID == pid || r.Restarts != 1 || r.State != recovery.Running {
+		if r.PID == pid || r.Restarts != 1 || r.State != halfcore.Running {
 			t.Errorf("the %s half: %+v after process %d", h, r, pid)
 		}
 	}

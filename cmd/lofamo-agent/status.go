@@ -12,7 +12,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/daemon"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/local/status"
+	"github.com/lofamo/lofamo/internal/agent/local"
 	"github.com/lofamo/lofamo/internal/config"
 )
 
@@ -29,11 +29,12 @@ where none can be reached. It must run as the user who runs the halves, on their
 
 It fails when the host half does not run or does not answer, not when the half's news are bad.
 
-With --live or --ready it prints nothing but what is wrong, and its exit code tells, for a kubelet's probes: --live is 0 when the loops of the
-recovery daemon go round (of one half alone with --half), or, where none runs, when the halves write their watchdog words; --ready is 0
-when both halves, or the one of --half, write theirs. Both read the state directory alone, and need no half to answer. With --take-over
---ready is not 0, either, where a daemon in the same container waits ('run --wait') and had better not take over yet: it has not waited for 5 s,
-or a neighbour is gone behind a link that is not masked.`,
+With --live or --ready it prints nothing but what is wrong, and its exit code tells, for a kubelet's probes: --live is 0
+when the loops of the recovery daemon go round (of one half alone with --half), or, where none runs, when the halves
+write their watchdog words; --ready is 0 when both halves, or the one of --half, write theirs. Both read the state
+directory alone, and need no half to answer. With --take-over --ready is not 0, either, where a daemon in the same
+container waits ('run --wait') and had better not take over yet: it has not waited for 5 s, or a neighbour is gone
+behind a link that is not masked.`,
 		Example: `  lofamo-agent status --config /etc/lofamo/agent.yaml
   lofamo-agent status --config /etc/lofamo/agent.yaml -o json | jq .delivery
   lofamo-agent status --config /etc/lofamo/agent.yaml --live --half dnp`,
@@ -59,7 +60,7 @@ or a neighbour is gone behind a link that is not masked.`,
 			if live || ready {
 				return probe(c.Context(), cfg, h, live, ready, takeOver)
 			}
-			s, err := status.Ask(c.Context(), cfg.StateDir)
+			s, err := local.AskStatus(c.Context(), cfg.StateDir)
 			if err != nil {
 				return err
 			}
@@ -91,9 +92,9 @@ func probe(ctx context.Context, cfg config.Agent, of fault.Half, live, ready, ta
 	return daemon.MayTakeOver(cfg, of)
 }
 
-func writeStatus(w io.Writer, s status.Status, output string) error {
+func writeStatus(w io.Writer, s local.Status, output string) error {
 	if output == "table" {
-		return status.WriteTable(w, s)
+		return local.WriteTable(w, s)
 	}
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false) // the names of paths have a '>'

@@ -15,32 +15,38 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lofamo/lofamo/internal/cli"
 	"github.com/lofamo/lofamo/internal/executor/process"
-	"github.com/lofamo/lofamo/internal/orphans"
+	"github.com/lofamo/lofamo/internal/program"
 	"github.com/lofamo/lofamo/internal/sdnotify"
+	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 func main() { os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func execute(args []string, stdout, stderr io.Writer) int {
-	return cli.Execute(rootCommand(), args, stdout, stderr)
+	return program.Execute(rootCommand(), args, stdout, stderr)
 }
 
 func rootCommand() *cobra.Command {
-	root := cli.Root("lofamo-executor", "Does for LO|FA|MO's supervisors what ends work: Slurm, power and commands",
-		"init, run, check-config or version")
-	root.AddCommand(initCommand(), runCommand(), checkCommand(), cli.Version("lofamo-executor"))
+	root := program.Root("lofamo-executor", "Does for LO|FA|MO's supervisors what ends work: Slurm, power and commands",
+		"init, run, config check or version")
+	former := &cobra.Command{ // the name in earlier versions, which scripts and units may have
+		Use: "check-config FILE", Hidden: true, Args: program.Args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error { return check(cmd, args[0]) },
+	}
+	root.AddCommand(initCommand(), runCommand(), former, program.ConfigCommand(
+		"Check a configuration file, and the files that it names, without starting anything", "", check),
+		program.VersionCommand("lofamo-executor"))
 	return root
 }
 
 func load(file string) (process.Config, error) {
 	if file == "" {
-		return process.Config{}, cli.Usage(errors.New("--config is missing"))
+		return process.Config{}, program.Usage(errors.New("--config is missing"))
 	}
 	cfg, err := process.Load(file)
 	if err != nil {
-		return cfg, cli.Usage(err)
+		return cfg, program.Usage(err)
 	}
 	return cfg, nil
 }
@@ -53,10 +59,10 @@ func initCommand() *cobra.Command {
 		Short: "Make the ledger of a new executor process",
 		Long: `Make the ledger of a new executor process, in its state directory.
 
-The ledger has the highest fencing token and the attempts that the process has seen. 'run' refuses to begin without it: a process that has
-forgotten them would obey a leader of old. With --forget a ledger that is there, or is damaged, is replaced by one that has seen
-nothing; first make sure that no supervisor of old is left that could still send something.`,
-		Args: cli.Args(cobra.NoArgs),
+The ledger holds the highest fencing token and the attempts that the process has seen. 'run' refuses to begin without it: a process that
+has forgotten them would obey a former leader. --forget replaces an existing or damaged ledger by an empty one; first make sure that no
+former supervisor can still send orders.`,
+		Args: program.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := load(file)
 			if err != nil {
@@ -83,15 +89,15 @@ func runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run --config FILE",
 		Short: "Run until a signal ends it",
-		Long: `Run until SIGINT or SIGTERM ends it. Attempts that are under way then have the configuration's stopTimeout to end; a second signal ends the
-process at once, and what was under way is not known afterwards.`,
-		Args: cli.Args(cobra.NoArgs),
+		Long: `Run until SIGINT or SIGTERM ends it. Running attempts then have the configuration's stopTimeout
+to end; a second signal ends the process at once, and the outcome of running attempts is then unknown.`,
+		Args: program.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := load(file)
 			if err != nil {
 				return err
 			}
-			return run(cmd.Context(), cfg, cli.NewLogger(cfg.Log, cmd.ErrOrStderr()))
+			return run(cmd.Context(), cfg, program.NewLogger(cfg.Log, cmd.ErrOrStderr()))
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "", "configuration file, YAML")
@@ -101,7 +107,7 @@ process at once, and what was under way is not known afterwards.`,
 func run(ctx context.Context, cfg process.Config, logger *slog.Logger) error {
 	p, err := process.New(cfg, logger)
 	if err != nil {
-		return cli.Usage(err)
+		return program.Usage(err)
 	}
 	manager := sdnotify.New(logger)
 	defer func() { _ = manager.Close() }() // a manager that hangs does not keep the process from ending
@@ -113,7 +119,7 @@ func run(ctx context.Context, cfg process.Config, logger *slog.Logger) error {
 	defer reaper.Wait()
 	reaping, stop := context.WithCancel(ctx)
 	defer stop()
-	reaper.Go(func() { orphans.Reap(reaping, orphans.Every) })
+	reaper.Go(func() { program.ReapOrphans(reaping) })
 	alive := time.NewTicker(cmp.Or(manager.Every(), time.Hour)) // an hour: no manager waits for signs of life
 	defer alive.Stop()
 	for over := false; !over; {
@@ -133,23 +139,16 @@ func run(ctx context.Context, cfg process.Config, logger *slog.Logger) error {
 	return errors.Join(err, p.Stop())
 }
 
-func checkCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "check-config FILE",
-		Short: "Check a configuration file, and the files that it names, without starting anything",
-		Args:  cli.Args(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := load(args[0])
-			if err != nil {
-				return err
-			}
-			p, err := process.New(cfg, slog.New(slog.DiscardHandler))
-			if err != nil {
-				return cli.Usage(fmt.Errorf("configuration %s: %w", args[0], err))
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: good: executor process of cluster %s on %s, for %v\n", args[0], cfg.Cluster,
-				cfg.Listen, p.Kinds())
-			return err
-		},
+func check(cmd *cobra.Command, file string) error {
+	cfg, err := load(file)
+	if err != nil {
+		return err
 	}
+	p, err := process.New(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return program.Usage(fmt.Errorf("configuration %s: %w", file, err))
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: good: executor process of cluster %s on %s, for %s\n", file, cfg.Cluster,
+		cfg.Listen, fault.List(p.Kinds()))
+	return err
 }

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/cli"
-	commands "github.com/lofamo/lofamo/internal/executor/command"
+	"github.com/lofamo/lofamo/internal/executor/process"
 	"github.com/lofamo/lofamo/internal/executor/process/processtest"
+	"github.com/lofamo/lofamo/internal/program"
 	"github.com/lofamo/lofamo/internal/sdnotify/sdnotifytest"
 	"github.com/lofamo/lofamo/pkg/response"
 )
@@ -42,9 +42,9 @@ func write(t *testing.T, f *processtest.Fixture) string {
 	return path
 }
 
-func TestExitCodes(t *testing.T) {
+func TestExitCodesOfExecutorCommands(t *testing.T) {
 	f := processtest.New(t)
-	f.Config.Commands = []commands.Command{{Name: "true", Path: "/bin/true"}}
+	f.Config.Commands = []process.Command{{Name: "true", Path: "/bin/true"}}
 	good := write(t, f)
 	bad := filepath.Join(t.TempDir(), "bad.yaml")
 	if err := os.WriteFile(bad, []byte("cluster: c\ncommand: []\n"), 0o600); err != nil {
@@ -55,13 +55,18 @@ func TestExitCodes(t *testing.T) {
 		code int
 		want string
 	}{
-		{nil, cli.ExitUsage, "no command given"},
-		{[]string{"fly"}, cli.ExitUsage, "unknown command"},
-		{[]string{"run"}, cli.ExitUsage, "--config is missing"},
-		{[]string{"run", "--config", bad}, cli.ExitUsage, "command: unknown key"},
-		{[]string{"check-config", bad}, cli.ExitUsage, "want one of atOnce, cluster, commands"},
-		{[]string{"check-config", good}, 0, "for [command]"},
-		{[]string{"init", "--config", good}, cli.ExitFailure, "want --forget"},
+		{nil, program.ExitUsage, "no command given"},
+		{[]string{"fly"}, program.ExitUsage, "unknown command"},
+		{[]string{"run"}, program.ExitUsage, "--config is missing"},
+		{[]string{"run", "--config", bad}, program.ExitUsage, "command: unknown key"},
+		{[]string{"config", "check", bad}, program.ExitUsage, "want one of atOnce, cluster, commands"},
+		{[]string{"config", "check", good}, 0, "for command"},
+		{[]string{"config", "check", "--config", good}, 0, "for command"},
+		{[]string{"config", "check", good, "--config", good}, program.ExitUsage, "want only one"},
+		{[]string{"config", "check"}, program.ExitUsage, "FILE is missing"},
+		{[]string{"config"}, program.ExitUsage, "want config check FILE"},
+		{[]string{"check-config", good}, 0, "for command"},
+		{[]string{"init", "--config", good}, program.ExitFailure, "want --forget"},
 		{[]string{"init", "--config", good, "--forget"}, 0, "forgotten: token 0 and 0 attempts"},
 		{[]string{"version"}, 0, "lofamo-executor"},
 	} {
@@ -72,7 +77,7 @@ func TestExitCodes(t *testing.T) {
 	}
 	f.Config.Commands[0].Path = "/nowhere/true"
 	var out bytes.Buffer
-	if code := execute([]string{"check-config", write(t, f)}, &out, &out); code != cli.ExitUsage ||
+	if code := execute([]string{"check-config", write(t, f)}, &out, &out); code != program.ExitUsage ||
 		!strings.Contains(out.String(), "no such file") {
 		t.Errorf("a program that is not there: code %d, %s", code, &out)
 	}
@@ -97,10 +102,10 @@ func started(t *testing.T, file string, stderr io.Writer) *exec.Cmd {
 	return cmd
 }
 
-// TestRun runs the process until a signal stops it, and expects exit code 0.
-func TestRun(t *testing.T) {
+// TestSignalEndsProcessWithCodeZero runs the process until a signal stops it, and expects exit code 0.
+func TestSignalEndsProcessWithCodeZero(t *testing.T) {
 	f := processtest.New(t)
-	f.Config.Commands = []commands.Command{{Name: "true", Path: "/bin/true"}}
+	f.Config.Commands = []process.Command{{Name: "true", Path: "/bin/true"}}
 	cmd := started(t, write(t, f), t.Output())
 	x := f.Supervisor(t, f.Config.Listen)
 	j := processtest.Job(response.Command, 3, "r3-1", 0, 1, map[string]string{"command": "true"})
@@ -120,10 +125,10 @@ func TestRun(t *testing.T) {
 }
 
 // The service manager learns that the process serves, that it lives, and that it ends.
-func TestManager(t *testing.T) {
+func TestServiceManagerGetsStatesOfExecutor(t *testing.T) {
 	manager := sdnotifytest.New(t, 100*time.Millisecond)
 	f := processtest.New(t)
-	f.Config.Commands = []commands.Command{{Name: "true", Path: "/bin/true"}}
+	f.Config.Commands = []process.Command{{Name: "true", Path: "/bin/true"}}
 	cmd := started(t, write(t, f), os.Stderr)
 	manager.Await(t, "READY=1")
 	manager.Await(t, "STATUS=attempts under way: 0")
@@ -134,12 +139,12 @@ func TestManager(t *testing.T) {
 	manager.Await(t, "STOPPING=1")
 }
 
-// TestLedgerLost checks that a process that could not write its ledger logs the cause and ends, so that its manager
-// restarts it. The next one reads the existing ledger and continues.
-func TestLedgerLost(t *testing.T) {
+// TestProcessEndsWhenItsLedgerCannotBeWritten checks that a process that could not write its ledger logs the cause and
+// ends, so that its manager restarts it. The next one reads the existing ledger and continues.
+func TestProcessEndsWhenItsLedgerCannotBeWritten(t *testing.T) {
 	manager := sdnotifytest.New(t, time.Minute)
 	f := processtest.New(t)
-	f.Config.Commands = []commands.Command{{Name: "true", Path: "/bin/true"}}
+	f.Config.Commands = []process.Command{{Name: "true", Path: "/bin/true"}}
 	file := write(t, f)
 	var said bytes.Buffer
 	first := started(t, file, &said)
@@ -155,7 +160,7 @@ func TestLedgerLost(t *testing.T) {
 		t.Errorf("without a ledger: %+v", r)
 	}
 	manager.Await(t, "STOPPING=1")
-	if err := first.Wait(); first.ProcessState.ExitCode() != cli.ExitFailure ||
+	if err := first.Wait(); first.ProcessState.ExitCode() != program.ExitFailure ||
 		!strings.Contains(said.String(), "the ledger cannot be written") {
 		t.Errorf("ended with %v, and said: %s", err, &said)
 	}

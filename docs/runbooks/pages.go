@@ -1,5 +1,5 @@
-// Package runbooks has the alerts' pages for programs: supervisors serve them beside the fault map, so that an alert's link opens where nothing
-// outside can be reached.
+// Package runbooks has the alerts' pages for programs: supervisors serve them beside the fault map, so that an alert's
+// link opens where nothing outside can be reached.
 package runbooks
 
 import "embed"

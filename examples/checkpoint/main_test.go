@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// TestDivided checks that the parts together are the whole, however the ring is divided.
-func TestDivided(t *testing.T) {
+// TestPartsMakeWholeForAnyDivision checks that the parts together are the whole, however the ring is divided.
+func TestPartsMakeWholeForAnyDivision(t *testing.T) {
 	const cells, steps = 97, 50
 	want := serial(cells, steps)
 	for _, n := range []int{1, 2, 3, 8, 97} {
@@ -37,7 +37,7 @@ func TestDivided(t *testing.T) {
 	}
 }
 
-func TestDisk(t *testing.T) {
+func TestDamagedCheckpointPartIsRefused(t *testing.T) {
 	d := disk{dir: t.TempDir(), node: "a"}
 	path := d.path("b", "copy", "a", "run", 30)
 	want := part{Step: 30, Members: []string{"a", "b"}, From: 4, Cells: []uint64{7, 1 << 63, 0}}
@@ -45,7 +45,8 @@ func TestDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := read(path)
-	if err != nil || got.Step != want.Step || got.From != want.From || !slices.Equal(got.Members, want.Members) || !slices.Equal(got.Cells, want.Cells) {
+	if err != nil || got.Step != want.Step || got.From != want.From || !slices.Equal(got.Members, want.Members) ||
+		!slices.Equal(got.Cells, want.Cells) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	b, err := os.ReadFile(path)
@@ -67,9 +68,10 @@ func TestDisk(t *testing.T) {
 	}
 }
 
-// TestRestore: one of four members of a checkpoint is gone. The other three take their shares, and read its part from
-// its neighbour's copy. When the neighbour is gone too, the checkpoint is lost, and restore reports it.
-func TestRestore(t *testing.T) {
+// TestRestoreReadsCopyOfMissingMember: one of four members of a checkpoint is gone. The other three take their shares,
+// and read its part from its neighbour's copy. When the neighbour is gone too, the checkpoint is lost, and restore
+// reports it.
+func TestRestoreReadsCopyOfMissingMember(t *testing.T) {
 	const cells = 50
 	dir, four := t.TempDir(), []string{"a", "b", "c", "d"}
 	ring := serial(cells, 20)
@@ -109,9 +111,10 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-func TestUsage(t *testing.T) {
+func TestInvalidArgumentsPrintUsage(t *testing.T) {
 	for _, args := range [][]string{
-		{}, {"-cells", "0", "-serial"}, {"-steps", "0", "-serial"}, {"-serial", "more"}, {"-job", "x", "-dir", "y", "-node", "a", "-members", "b,c"}, {"-job", "x", "-node", "a", "-members", "a"}, {"-wrong"},
+		{}, {"-cells", "0", "-serial"}, {"-steps", "0", "-serial"}, {"-serial", "more"},
+		{"-job", "x", "-dir", "y", "-node", "a", "-members", "b,c"}, {"-job", "x", "-node", "a", "-members", "a"}, {"-wrong"},
 	} {
 		var out, errs bytes.Buffer
 		if code := execute(context.Background(), args, &out, &errs); code != 2 || errs.Len() == 0 || out.Len() > 0 {
@@ -119,7 +122,8 @@ func TestUsage(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
-	if code := execute(context.Background(), []string{"-serial", "-cells", "10", "-steps", "3"}, &out, &out); code != 0 || !strings.HasPrefix(out.String(), "result ") {
+	if code := execute(context.Background(), []string{"-serial", "-cells", "10", "-steps", "3"}, &out, &out); code != 0 ||
+		!strings.HasPrefix(out.String(), "result ") {
 		t.Errorf("%d, %q", code, &out)
 	}
 }

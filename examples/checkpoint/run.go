@@ -307,7 +307,7 @@ func (r *run) restore(c mark) error {
 				return fmt.Errorf("step %d: %s and %s, which had the copy, are both gone: %w", c.Step, owner, keeper, errLost)
 			}
 			path = r.disk.path(keeper, "copy", owner, c.Run, c.Step)
-			r.log.Printf("the part of %s is taken from %s", owner, keeper)
+			r.log.Printf("using the part of %s from %s", owner, keeper)
 		}
 		q, err := read(path)
 		if err != nil {

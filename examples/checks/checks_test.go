@@ -9,8 +9,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/sensor/script"
 )
 
-// TestFilesystem checks the program's verdicts as the process that runs checks interprets them.
-func TestFilesystem(t *testing.T) {
+// TestFilesystemCheckGivesVerdicts checks the program's verdicts as the process that runs checks interprets them.
+func TestFilesystemCheckGivesVerdicts(t *testing.T) {
 	program, err := filepath.Abs("check-filesystem")
 	if err != nil {
 		t.Fatal(err)

@@ -8,14 +8,13 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/executor"
-	"github.com/lofamo/lofamo/internal/executor/command"
 	"github.com/lofamo/lofamo/internal/executor/process"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// TestFenceStorage runs the program as the executor process does, with the configuration beside it.
-func TestFenceStorage(t *testing.T) {
+// TestFenceStorageRunsAsExecutorCommand runs the program as the executor process does, with the configuration beside it.
+func TestFenceStorageRunsAsExecutorCommand(t *testing.T) {
 	syscall.Umask(0o022) // a program that others may write is refused
 	cfg, err := process.Load("executor.yaml")
 	if err != nil {
@@ -32,7 +31,7 @@ func TestFenceStorage(t *testing.T) {
 	if err := os.WriteFile(c.Path, text, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	x, err := command.New([]command.Command{c})
+	x, err := process.NewCommands([]process.Command{c})
 	if err != nil {
 		t.Fatal(err)
 	}

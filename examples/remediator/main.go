@@ -34,7 +34,7 @@ func serve(ctx context.Context, args []string) error {
 	listen := flags.String("listen", "127.0.0.1:8443", "address to listen at")
 	cert, key := flags.String("cert", "", "certificate, PEM; without one it speaks plain http"), flags.String("key", "", "its key, PEM")
 	secretFiles := flags.String("secrets", "", "files with secrets, with commas between")
-	state := flags.String("state", "remediator.json", "file that remembers tokens and what was done")
+	state := flags.String("state", "remediator.json", "file that stores tokens and finished actions")
 	program := flags.String("run", "", "program that is run with the arguments do|undo, node and component")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -92,7 +92,8 @@ func run(program string) receiver.Remediate {
 		c := exec.CommandContext(ctx, program, m.Action, m.Target.Node, m.Target.Component)
 		// Only PATH comes from our environment. A cancelled program is killed with its process group, and no
 		// grandchild delays the answer.
-		c.Env = append([]string{"PATH=" + os.Getenv("PATH")}, "LOFAMO_KEY="+m.IdempotencyKey, "LOFAMO_CLUSTER="+m.Cluster, "LOFAMO_STATE="+m.Fault.State, "LOFAMO_CAUSE="+m.Fault.Cause)
+		c.Env = append([]string{"PATH=" + os.Getenv("PATH")}, "LOFAMO_KEY="+m.IdempotencyKey, "LOFAMO_CLUSTER="+m.Cluster,
+			"LOFAMO_STATE="+m.Fault.State, "LOFAMO_CAUSE="+m.Fault.Cause)
 		c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
 		c.WaitDelay = 5 * time.Second

@@ -46,8 +46,8 @@ func post(t *testing.T, url string, secret []byte, message string) string {
 	return r.Outcome
 }
 
-// TestProgram checks that the program runs once for each requested action, and that its exit code is the outcome.
-func TestProgram(t *testing.T) {
+// TestProgramRunsOncePerAction checks that the program runs once for each requested action, and that its exit code is the outcome.
+func TestProgramRunsOncePerAction(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {
 		f := filepath.Join(dir, name)
@@ -90,7 +90,9 @@ func TestProgram(t *testing.T) {
 		if action == "undo" {
 			undoes, key = key, key+"/undo"
 		}
-		return fmt.Sprintf(`{"schema":%q,"action":%q,"idempotencyKey":%q,"undoes":%q,"cluster":"c","attempt":%d,"token":1,"target":{"node":%q,"component":"host"},"fault":{"state":"FAILED"}}`,
+		return fmt.Sprintf(
+			`{"schema":%q,"action":%q,"idempotencyKey":%q,"undoes":%q,"cluster":"c","attempt":%d,"token":1,"target":{"node":%q,`+
+				`"component":"host"},"fault":{"state":"FAILED"}}`,
 			receiver.Schema, action, key, undoes, attempt, node)
 	}
 	for _, c := range []struct{ message, want string }{
@@ -110,7 +112,8 @@ func TestProgram(t *testing.T) {
 			t.Errorf("%s: %s, want %s", c.message, got, c.want)
 		}
 	}
-	if got := post(t, "http://"+addr, []byte("another secret, long enough"), message("do", "c/r/4", "n1", 1)); !strings.HasPrefix(got, "401 ") {
+	if got := post(t, "http://"+addr, []byte("another secret, long enough"), message("do", "c/r/4", "n1", 1)); !strings.HasPrefix(got,
+		"401 ") {
 		t.Errorf("signed by another: %s", got)
 	}
 	cancel()
@@ -123,7 +126,7 @@ func TestProgram(t *testing.T) {
 	}
 }
 
-func TestRefuses(t *testing.T) {
+func TestRemediatorRefusesUnusableSecrets(t *testing.T) {
 	short := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(short, []byte("whsec_AAAA"), 0o600); err != nil {
 		t.Fatal(err)

@@ -1,5 +1,6 @@
-// Command sbom prints a CycloneDX bill of materials, in JSON, of one Go program: the modules that the linker recorded in it, with their versions and
-// checksums. So it lists exactly the contents of the program, and needs neither the sources nor a network.
+// Command sbom prints a CycloneDX bill of materials, in JSON, of one Go program: the modules that the linker recorded
+// in it, with their versions and checksums. So it lists exactly the contents of the program, and needs neither the
+// sources nor a network.
 package main
 
 import (
@@ -31,7 +32,7 @@ func run(program, version string) error {
 		return fmt.Errorf("read build information of %s: %w", program, err)
 	}
 	name := filepath.Base(program)
-	ref := purl(info.Main.Path, version) + "#cmd/" + name
+	ref := purl(info.Main.Path, version) + "#" + strings.TrimPrefix(info.Path, info.Main.Path+"/")
 	main := cdx.Component{BOMRef: ref, Type: cdx.ComponentTypeApplication, Name: name, Version: version, PackageURL: ref,
 		Licenses: &cdx.Licenses{{License: &cdx.License{ID: "Apache-2.0"}}}}
 	std := purl("stdlib", strings.TrimPrefix(info.GoVersion, "go"))
@@ -41,7 +42,8 @@ func run(program, version string) error {
 		if m.Replace != nil {
 			m = m.Replace
 		}
-		c := cdx.Component{BOMRef: purl(m.Path, m.Version), Type: cdx.ComponentTypeLibrary, Name: m.Path, Version: m.Version, PackageURL: purl(m.Path, m.Version)}
+		c := cdx.Component{BOMRef: purl(m.Path, m.Version), Type: cdx.ComponentTypeLibrary, Name: m.Path, Version: m.Version,
+			PackageURL: purl(m.Path, m.Version)}
 		if sum, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(m.Sum, "h1:")); err == nil && len(sum) > 0 {
 			c.Hashes = &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: hex.EncodeToString(sum)}}
 		}

@@ -1,5 +1,5 @@
-// Package account counts what was asked of those who carry out responses, what became of it and why, for tests and simulations: as a table
-// that an operator can read.
+// Package account counts the requests to executors of responses, with outcomes and reasons, for tests and simulations. It prints
+// them as a table that an operator can read.
 package account
 
 import (
@@ -19,16 +19,16 @@ type Entry struct {
 	Why    string // as an operator reads it; empty: as asked
 }
 
-// Account is what was noted. Its zero value has noted nothing; it may be used from several goroutines at once.
+// Account holds the counts. Its zero value is empty; several goroutines may use it at once.
 type Account struct {
 	mu    sync.Mutex
 	times map[Entry]int
 }
 
-// Note counts something once more.
+// Note increases the count of an entry by one.
 func (a *Account) Note(e Entry) { a.Add(e, 1) }
 
-// Add counts something so many times more.
+// Add increases the count of an entry.
 func (a *Account) Add(e Entry, times int) {
 	if times == 0 {
 		return
@@ -41,7 +41,7 @@ func (a *Account) Add(e Entry, times int) {
 	a.times[e] += times
 }
 
-// Times returns how often something was noted for which it is so.
+// Times returns the total count of the entries for which the function returns true.
 func (a *Account) Times(so func(Entry) bool) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -54,7 +54,7 @@ func (a *Account) Times(so func(Entry) bool) int {
 	return n
 }
 
-// String returns the table, in order, with a line of its own for each reason.
+// String returns the sorted table, with one line for each reason.
 func (a *Account) String() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestTable(t *testing.T) {
+func TestTableSumsEqualEntries(t *testing.T) {
 	var a Account
 	a.Note(Entry{"kubernetes.taint", "done", ""})
 	a.Note(Entry{"kubernetes.cordon", "refused", "stale token"})

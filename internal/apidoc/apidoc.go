@@ -1,5 +1,5 @@
 // Package apidoc writes docs/api.md, the reference of the gRPC API, from the compiled .proto files with their comments.
-// What the comments owe internal/archtest checks; that the page is current, make check-generate.
+// internal/archtest checks that every element has a comment, make check-generate that the page is current.
 package apidoc
 
 import (
@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 )
 
-// Package is the protobuf package that the page is of; what it imports is named, and not described.
+// Package is the protobuf package that the page describes. The page names imported types without describing them.
 const Package = "lofamo.v1"
 
 // order is that of the page: what people and their programs call before what halves and replicas say to one another.
@@ -79,16 +79,20 @@ func (p *page) line(format string, args ...any) {
 
 const intro = `# API reference
 
-Made by ` + "`make generate`" + ` from the comments in [api/lofamo/v1](../api/lofamo/v1); do not edit.
+` + "`make generate`" + ` makes this page from the comments in [api/lofamo/v1](../api/lofamo/v1); do not edit it.
+[Clients](clients.md) shows the first calls, in Python, Go and on the command line.
 
-gRPC, package ` + "`" + Package + "`" + `. Supervisors serve at ` + "`grpc`" + ` of their configuration, with mutual TLS ([who may do what](security.md#who-may-do-what)); a host half serves ` + "`Local`" + ` on a Unix socket of its node
-([jobs](jobs.md)). ` + "`lofamoctl … -o json`" + ` prints these messages in protobuf JSON. Errors are gRPC's codes, named where they are given; INVALID_ARGUMENT names the field, what was given and what is allowed. A later version may add fields, values and calls:
-ignore what you do not know. A field that is absent has its type's zero: what that says stands with the field.
+This is the gRPC package ` + "`" + Package + "`" + `. Supervisors serve it at ` + "`grpc`" + ` of their configuration,
+with mutual TLS ([who may do what](security.md#who-may-do-what)). A host half serves ` + "`Local`" + ` on a Unix socket
+of its node ([jobs](jobs.md)). ` + "`lofamoctl … -o json`" + ` prints these messages in protobuf JSON. Errors are gRPC's
+codes, listed at each call; INVALID_ARGUMENT names the field, its value and the allowed values. A later version may add
+fields, values and calls: ignore unknown ones. An absent field has the zero of its type; the field's comment explains
+that zero.
 `
 
 func (p *page) head(files []protoreflect.FileDescriptor) {
 	p.line("%s", intro)
-	p.line("| service | what it is for |")
+	p.line("| service | purpose |")
 	p.line("|---|---|")
 	for _, f := range files {
 		for i := range f.Services().Len() {
@@ -198,7 +202,7 @@ func title(d protoreflect.Descriptor) string {
 	return strings.TrimPrefix(string(d.FullName()), Package+".")
 }
 
-// anchor is what a heading's title becomes: small letters, without dots.
+// anchor returns the anchor of a heading: lower case, without dots.
 func anchor(d protoreflect.Descriptor) string {
 	return strings.ReplaceAll(strings.ToLower(title(d)), ".", "")
 }
@@ -210,13 +214,13 @@ func link(d protoreflect.Descriptor) string {
 	return fmt.Sprintf("[%s](#%s)", title(d), anchor(d))
 }
 
-// comment is what stands before a declaration and behind it.
+// comment returns the comments before and behind a declaration.
 func comment(d protoreflect.Descriptor) string {
 	loc := d.ParentFile().SourceLocations().ByDescriptor(d)
 	return joined(loc.LeadingComments, loc.TrailingComments)
 }
 
-// detached is what a file says of itself, before its first statement.
+// detached returns the comment on a file, before its first statement.
 func detached(f protoreflect.FileDescriptor) string {
 	const syntax = 12 // the field of FileDescriptorProto
 	loc := f.SourceLocations().ByPath(protoreflect.SourcePath{syntax})

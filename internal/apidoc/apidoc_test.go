@@ -104,8 +104,8 @@ func firstDifference(a, b string) string {
 	return "one is longer"
 }
 
-// TestComments: a comment before and one behind, on several lines, with what a table would take for its own.
-func TestComments(t *testing.T) {
+// TestProtoCommentsReachPage: comments before and behind, on several lines, with characters that have a meaning in tables.
+func TestProtoCommentsReachPage(t *testing.T) {
 	say := map[string]*descriptorpb.SourceCodeInfo{}
 	protoregistry.GlobalFiles.RangeFilesByPackage(Package, func(f protoreflect.FileDescriptor) bool {
 		say[f.Path()] = &descriptorpb.SourceCodeInfo{Location: []*descriptorpb.SourceCodeInfo_Location{
@@ -130,7 +130,7 @@ func TestComments(t *testing.T) {
 	}
 }
 
-func TestRefused(t *testing.T) {
+func TestUnreadableImageIsRefused(t *testing.T) {
 	for name, image := range map[string][]byte{
 		"read the image":               []byte("no image"),
 		"no file of package lofamo.v1": nil,

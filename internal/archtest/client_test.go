@@ -36,7 +36,8 @@ func TestClientBringsNoFurtherModules(t *testing.T) {
 	if n < 5 {
 		t.Errorf("%d files of the client found: the search is wrong", n)
 	}
-	for path, want := range map[string]bool{"context": true, "google.golang.org/grpc": true, module + "/api/lofamo/v1": true, module + "/internal/pki": false, "golang.org/x/sys/unix": false} {
+	for path, want := range map[string]bool{"context": true, "google.golang.org/grpc": true, module + "/api/lofamo/v1": true,
+		module + "/internal/pki": false, "golang.org/x/sys/unix": false} {
 		if got := clientMayImport(path); got != want {
 			t.Errorf("%s: %t, want %t", path, got, want)
 		}

@@ -19,7 +19,8 @@ import (
 // standIns are the parts of the standard library that the rule needs. Other imports have no types here.
 var standIns = map[string]string{
 	"testing": `package testing
-type TB interface { Fatal(...any); Fatalf(string, ...any); FailNow(); Skip(...any); Skipf(string, ...any); SkipNow(); Error(...any); Name() string }
+type TB interface { Fatal(...any); Fatalf(string, ...any); FailNow(); Skip(...any); Skipf(string, ...any); SkipNow()
+	Error(...any); Name() string }
 type T struct { TB }
 func (*T) Run(string, func(*T)) bool
 type B struct { TB }
@@ -53,9 +54,11 @@ type world struct {
 
 func newWorld() *world {
 	return &world{
-		files: map[string][]*ast.File{}, packages: map[string]*types.Package{}, bodies: map[types.Object]*ast.BlockStmt{}, decls: map[types.Object]*ast.FuncType{},
+		files: map[string][]*ast.File{}, packages: map[string]*types.Package{}, bodies: map[types.Object]*ast.BlockStmt{},
+		decls: map[types.Object]*ast.FuncType{},
 		named: map[types.Object]string{}, spawns: map[types.Object][]int{},
-		info: &types.Info{Uses: map[*ast.Ident]types.Object{}, Defs: map[*ast.Ident]types.Object{}, Selections: map[*ast.SelectorExpr]*types.Selection{}, Types: map[ast.Expr]types.TypeAndValue{}},
+		info: &types.Info{Uses: map[*ast.Ident]types.Object{}, Defs: map[*ast.Ident]types.Object{},
+			Selections: map[*ast.SelectorExpr]*types.Selection{}, Types: map[ast.Expr]types.TypeAndValue{}},
 	}
 }
 
@@ -345,7 +348,8 @@ func foreignEnds(fset *token.FileSet, all []file) []string {
 
 func TestNoGoroutineEndsAnothersTest(t *testing.T) {
 	for _, at := range foreignEnds(sources(t)[0].fset, sources(t)) {
-		t.Errorf("%s: ends the test from another goroutine, which leaves the test waiting: report by t.Error and return, or hand the error to the test's goroutine", at)
+		t.Errorf("%s: ends the test from another goroutine, which leaves the test waiting: report by t.Error and return, or hand the error to "+
+			"the test's goroutine", at)
 	}
 }
 
@@ -390,7 +394,8 @@ func TestX(t *testing.T) {
 		got = append(got, strings.TrimPrefix(at, "x_test.go:"))
 	}
 	want := []string{
-		"14: Fatal", "15: deep: need: Skip", "16: end: Fatal", "17: here: FailNow", "18: end: Fatal", "19: here: FailNow", "20: need: Skip", "21: need: Skip",
+		"14: Fatal", "15: deep: need: Skip", "16: end: Fatal", "17: here: FailNow", "18: end: Fatal", "19: here: FailNow", "20: need: Skip",
+		"21: need: Skip",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)

@@ -18,9 +18,9 @@ import (
 
 const repository = "../.."
 
-// TestLinksLead: every relative link and image of every *.md leads to an existing file or folder, and its anchor to a
+// TestEveryLinkLeadsToFile: every relative link and image of every *.md leads to an existing file or folder, and its anchor to a
 // heading there. External links are not checked.
-func TestLinksLead(t *testing.T) {
+func TestEveryLinkLeadsToFile(t *testing.T) {
 	pages := readPages(t)
 	n := 0
 	for _, name := range slices.Sorted(maps.Keys(pages)) {
@@ -69,8 +69,8 @@ func TestDocumentationIsReached(t *testing.T) {
 // snippet is a block of a page with a comment before it that names its file.
 var snippet = regexp.MustCompile("(?s)<!-- of (\\S+) -->\n```\\w+\n(.*?)```\n")
 
-// TestSnippets: snippets in pages equal the files of the repository that they quote, which tests compile or run.
-func TestSnippets(t *testing.T) {
+// TestQuotedSnippetsEqualTheirFiles: snippets in pages equal the files of the repository that they quote, which tests compile or run.
+func TestQuotedSnippetsEqualTheirFiles(t *testing.T) {
 	n := 0
 	for name := range readPages(t) {
 		text, err := os.ReadFile(filepath.Join(repository, name))
@@ -96,8 +96,8 @@ func TestSnippets(t *testing.T) {
 	}
 }
 
-// TestAnchors: headings become anchors as GitHub makes them.
-func TestAnchors(t *testing.T) {
+// TestHeadingsBecomeGitHubAnchors: headings become anchors as GitHub makes them.
+func TestHeadingsBecomeGitHubAnchors(t *testing.T) {
 	text := "# A `code` and [a link](x.md), *so*\n## Twice\n## Twice\n```sh\n# no heading\n```\n<a id=\"own\"></a>\n" +
 		"See [one](#a), `[not](this)` and [two](b.md#c \"title\").\n\n    [nor](this)\n\n![image](c.svg)\n\n[ref]: d.md\n"
 	p := parse(text)
@@ -180,7 +180,8 @@ var pagesOf = sync.OnceValues(func() (map[string]*mdPage, error) {
 		if err != nil {
 			return err
 		}
-		if n := e.Name(); e.IsDir() && (n == "node_modules" || n == "testdata" || n == "dist" || n == "bin" || strings.HasPrefix(n, ".") && file != repository) {
+		if n := e.Name(); e.IsDir() && (n == "node_modules" || n == "testdata" || n == "dist" || n == "bin" || strings.HasPrefix(n, ".") &&
+			file != repository) {
 			return filepath.SkipDir
 		}
 		if e.IsDir() || filepath.Ext(file) != ".md" {

@@ -31,9 +31,14 @@ var oddProse = []struct {
 	advice string
 	re     *regexp.Regexp
 }{
-	{"use a noun instead of a clause", regexp.MustCompile(`(?i)\b(?:what|whoever|whatever|whom) (?:is|was|are|were|has|have|had|can|comes|came|goes|it|they|a|the|there|follows|stands|becomes|became)\b`)},
-	{"name who acts, with an active verb", regexp.MustCompile(`(?i)\b(?:is|are|was|were|be|been) (?:said|told|had|heard|asked|wanted|meant|taken|gone on)\b`)},
-	{"use a current word", regexp.MustCompile(`(?i)\b(?:anew|beforehand|thereof|for want of|as it is|nobody|likewise|hence|once more|gone on with)\b`)},
+	{"use a noun instead of a clause",
+		regexp.MustCompile(
+			`(?i)\b(?:what|whoever|whatever|whom) ` +
+				`(?:is|was|are|were|has|have|had|can|comes|came|goes|it|they|a|the|there|follows|stands|becomes|became)\b`)},
+	{"name who acts, with an active verb",
+		regexp.MustCompile(`(?i)\b(?:is|are|was|were|be|been) (?:said|told|had|heard|asked|wanted|meant|taken|gone on)\b`)},
+	{"use a current word",
+		regexp.MustCompile(`(?i)\b(?:anew|beforehand|thereof|for want of|as it is|nobody|likewise|hence|once more|gone on with)\b`)},
 	{"end the sentence with the noun", regexp.MustCompile(`(?i)\b(?:of it|of them|of that|for it|with it|to it)[.,;:]`)},
 }
 

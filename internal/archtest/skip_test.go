@@ -9,17 +9,18 @@ import (
 )
 
 // skipping are the files whose tests may be skipped in CI too, because no available tool or permission would help. All
-// others skip by internal/needs, which fails there.
+// others skip by internal/testing/requirements, which fails there.
 var skipping = map[string]string{
-	"internal/needs/needs.go":                    "it is what the others skip by",
-	"internal/charttest/outside_test.go":         "minutes, by a variable",
-	"internal/sim/bugs_test.go":                  "done without the race detector",
-	"papers/chaos/experiment/experiment_test.go": "done without the race detector",
-	"internal/sim/campaign_test.go":              "hours, by a flag",
-	"pkg/awareness/restore_test.go":              "a draw that asks nothing",
-	"pkg/sensor/blockdev_test.go":                "a machine of containers has no block device",
-	"pkg/sensor/script/script_test.go":           "the machine was too busy to ask it",
-	"pkg/servicenet/direct/errors_test.go":       "a machine may have no IPv6",
+	"internal/testing/requirements/requirements.go": "it is what the others skip by",
+	"internal/testing/charttest/outside_test.go":    "minutes, by a variable",
+	"internal/sim/bugs_test.go":                     "done without the race detector",
+	"papers/chaos/experiment/experiment_test.go":    "done without the race detector",
+	"internal/sim/campaign_test.go":                 "hours, by a flag",
+	"pkg/awareness/restore_test.go":                 "a draw that asks nothing",
+	"pkg/sensor/blockdev_test.go":                   "a machine of containers has no block device",
+	"pkg/sensor/script/script_test.go":              "the machine was too busy to ask it",
+	"pkg/servicenet/direct/errors_test.go":          "a machine may have no IPv6",
+	"pkg/servicenet/direct/refused_test.go":         "a machine may have no IPv6",
 }
 
 // skips returns the lines of a file that skip a test.
@@ -29,7 +30,8 @@ func skips(fset *token.FileSet, f *ast.File) (out []int) {
 		if !ok || !slices.Contains([]string{"Skip", "Skipf", "SkipNow"}, s.Sel.Name) {
 			return true
 		}
-		if of, ok := s.X.(*ast.Ident); ok && slices.Contains([]string{"t", "b", "f", "tb"}, of.Name) { // as tests, benchmarks and fuzz targets are called everywhere
+		// as tests, benchmarks and fuzz targets are called everywhere
+		if of, ok := s.X.(*ast.Ident); ok && slices.Contains([]string{"t", "b", "f", "tb"}, of.Name) {
 			out = append(out, fset.Position(s.Pos()).Line)
 		}
 		return true
@@ -47,7 +49,7 @@ func TestNothingIsSkippedUnseen(t *testing.T) {
 		lines := skips(f.fset, f.ast)
 		seen[f.path] = len(lines) > 0
 		if len(lines) > 0 && skipping[f.path] == "" {
-			t.Errorf("%s: lines %v skip a test: want internal/needs, by which it fails in CI", f.path, lines)
+			t.Errorf("%s: lines %v skip a test: want internal/testing/requirements, by which it fails in CI", f.path, lines)
 		}
 	}
 	for path := range skipping {
@@ -65,7 +67,7 @@ func b(t *testing.T) {
 	f("")
 }
 func c(tb testing.TB) { tb.SkipNow() }
-func d(t *testing.T) { failpoint.Skip(""); needs.Missing(t, "it"); strings.Skipped() }
+func d(t *testing.T) { failpoint.Skip(""); requirements.Missing(t, "it"); strings.Skipped() }
 `
 	fset := token.NewFileSet()
 	f, err := parser.ParseFile(fset, "x_test.go", text, 0)

@@ -16,6 +16,7 @@ package bounded
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"sync"
@@ -45,6 +46,8 @@ type Options struct {
 	Source func(net.Conn) string
 	// Dropped receives the reason when a connection is closed for a limit. It must not block. May be nil.
 	Dropped func(reason string)
+	// Log receives one line a minute while file descriptors have run out. May be nil.
+	Log *slog.Logger
 }
 
 // standing orders connections by their value.
@@ -61,7 +64,10 @@ const (
 type Listener struct {
 	net.Listener
 
-	opts Options
+	opts      Options
+	exhausted exhaustion // of the goroutine that accepts
+	closing   sync.Once
+	closed    chan struct{}
 
 	mu       sync.Mutex
 	order    uint64
@@ -79,7 +85,8 @@ func Listen(l net.Listener, o Options) *Listener {
 	if o.Source == nil {
 		o.Source = func(c net.Conn) string { return SourceOf(c.RemoteAddr()) }
 	}
-	return &Listener{Listener: l, opts: o, conns: map[*Conn]bool{}, sources: map[string]int{}, subjects: map[string]int{}}
+	return &Listener{Listener: l, opts: o, conns: map[*Conn]bool{}, sources: map[string]int{}, subjects: map[string]int{},
+		closed: make(chan struct{})}
 }
 
 // SourceOf returns the source of an address: an IPv4 address, an IPv6 /64, or the address itself.
@@ -98,13 +105,24 @@ func SourceOf(a net.Addr) string {
 	return p.String()
 }
 
-// Accept returns the next connection that finds a place, a *Conn.
+// Close implements net.Listener. Connections stay open.
+func (l *Listener) Close() error {
+	l.closing.Do(func() { close(l.closed) })
+	return l.Listener.Close()
+}
+
+// Accept returns the next connection that finds a place, a *Conn. It waits while file descriptors have run out. Only one
+// goroutine may call it.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		nc, err := l.Listener.Accept()
 		if err != nil {
+			if l.wait(err) {
+				continue
+			}
 			return nil, err
 		}
+		l.exhausted.pause = 0
 		c := &Conn{Conn: nc, l: l, source: l.opts.Source(nc), standing: fresh}
 		victim, ok := l.take(c)
 		if victim != nil {

@@ -21,8 +21,9 @@ const (
 // 1 min between two requests, 16 KiB of header, 64 HTTP/2 streams per connection.
 func HTTPServer(h http.Handler) *http.Server {
 	return &http.Server{
-		Handler: h, ReadHeaderTimeout: headerTime, ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
-		ConnState: HTTPState, ConnContext: withConn, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 64, SendPingTimeout: idleTime,
+		Handler: h, ReadHeaderTimeout: headerTime, ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: idleTime,
+		MaxHeaderBytes: maxHeader,
+		ConnState:      HTTPState, ConnContext: withConn, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 64, SendPingTimeout: idleTime,
 			WriteByteTimeout: writeTime},
 	}
 }

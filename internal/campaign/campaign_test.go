@@ -19,14 +19,14 @@ import (
 	"github.com/lofamo/lofamo/internal/campaign/account"
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
-	"github.com/lofamo/lofamo/internal/testing/udpmangle"
+	"github.com/lofamo/lofamo/internal/testing/netfaults"
+	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
-	"github.com/lofamo/lofamo/pkg/mangle"
+	"github.com/lofamo/lofamo/pkg/torus/udplink"
 )
 
 // bad is the network of the campaign, in each direction.
-var bad = mangle.Faults{Drop: 0.2, Corrupt: 0.01, Duplicate: 0.05, Reorder: 0.1, Jitter: 3 * time.Millisecond}
+var bad = udplink.Faults{Drop: 0.2, Corrupt: 0.01, Duplicate: 0.05, Reorder: 0.1, Jitter: 3 * time.Millisecond}
 
 // patience is the timeout of every wait.
 const patience = 4 * time.Minute
@@ -50,14 +50,14 @@ func run(m *testing.M) int {
 			return 1
 		}
 		defer os.RemoveAll(dir)
-		cmd := exec.Command("go", "build", "-o", dir+"/", "../../cmd/supervisor")
+		cmd := exec.Command("go", "build", "-o", dir+"/", "../../cmd/lofamo-supervisor")
 		cmd.Stderr = os.Stderr
 		if err := cmd.Run(); err != nil {
 			fmt.Fprintln(os.Stderr, "build the supervisor:", err)
 			return 1
 		}
 	}
-	supervisor = filepath.Join(dir, "supervisor")
+	supervisor = filepath.Join(dir, "lofamo-supervisor")
 	return m.Run()
 }
 
@@ -80,7 +80,7 @@ func (p *process) kill(t *testing.T) {
 type campaign struct {
 	*supervisortest.Cluster
 	dir     string // of the logs
-	lines   []*udpmangle.Line
+	lines   []*netfaults.Line
 	sups    []*process
 	senders map[fault.NodeID]*process
 	orders  map[fault.NodeID]order
@@ -104,7 +104,7 @@ func newCampaign(t *testing.T, kept int) *campaign {
 	for i := range c.Configs {
 		cfg := &c.Configs[i]
 		cfg.Log = config.LogConfig{Level: "debug", Format: "json"}
-		line, err := udpmangle.Listen(netip.MustParseAddrPort(cfg.Report), uint64(i)+1)
+		line, err := netfaults.Listen(netip.MustParseAddrPort(cfg.Report), uint64(i)+1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -131,10 +131,10 @@ func newCampaign(t *testing.T, kept int) *campaign {
 }
 
 // set applies faults to the network, or none.
-func (c *campaign) set(t *testing.T, f mangle.Faults) {
+func (c *campaign) set(t *testing.T, f udplink.Faults) {
 	t.Helper()
 	for _, l := range c.lines {
-		for _, d := range []udpmangle.Direction{udpmangle.ToTarget, udpmangle.FromTarget} {
+		for _, d := range []netfaults.Direction{netfaults.ToTarget, netfaults.FromTarget} {
 			if err := l.Set(d, f); err != nil {
 				t.Fatal(err)
 			}
@@ -328,7 +328,7 @@ func TestEveryReportOnce(t *testing.T) {
 		}
 	}
 	c.awaitCommitted(t, total*(rounds+1)/(rounds+2))
-	c.set(t, mangle.Faults{})
+	c.set(t, udplink.Faults{})
 	c.stopSenders(t)
 	took := time.Since(begin)
 	for i := range c.sups {
@@ -385,7 +385,8 @@ func (c *campaign) check(t *testing.T, total int) int {
 		t.Errorf("%d reports were kept, want %d", kept, total)
 	}
 	c.checkNetwork(t, a)
-	t.Logf("made %d, kept %d, accepted %d, in %d terms; %d packets were damaged, refused %v", len(made), kept, len(accepted), a.Terms(), a.Damaged, a.Refusals)
+	t.Logf("made %d, kept %d, accepted %d, in %d terms; %d packets were damaged, refused %v", len(made), kept, len(accepted), a.Terms(),
+		a.Damaged, a.Refusals)
 	return len(accepted)
 }
 
@@ -394,7 +395,7 @@ func (c *campaign) check(t *testing.T, total int) int {
 func (c *campaign) checkNetwork(t *testing.T, a *account.Audit) {
 	t.Helper()
 	for i, l := range c.lines {
-		for _, d := range []udpmangle.Direction{udpmangle.ToTarget, udpmangle.FromTarget} {
+		for _, d := range []netfaults.Direction{netfaults.ToTarget, netfaults.FromTarget} {
 			n := l.Counts(d)
 			t.Logf("%s, %s: %+v", c.Configs[i].ID, d, n)
 			if n.Corrupted == 0 || n.Doubled == 0 || n.Overtaken == 0 || n.Lost == 0 {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestJournal(t *testing.T) {
+func TestJournalRefusesDamagedLines(t *testing.T) {
 	for _, tc := range []struct {
 		text, err string
 		made      int

@@ -21,15 +21,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
-	"github.com/lofamo/lofamo/pkg/servicenet/keys"
-	"github.com/lofamo/lofamo/pkg/servicenet/sessions"
 
-	"github.com/lofamo/lofamo/internal/agent/delivery"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/agent/storage"
-	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/pki"
-	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 )
 
 // asSender turns this test binary into a sender; its value is an order in JSON.
@@ -64,12 +61,12 @@ type sender struct {
 	begun    time.Time
 	signer   *pki.Signer
 	verifier servicenet.Verifier
-	table    *sessions.Table
+	table    *direct.Sessions
 	asked    map[uint64]*ecdh.PrivateKey // by the request's ID
 	socket   *direct.Socket
 	rail     *direct.Rail
 	keeper   *storage.ReportLog
-	box      *delivery.Sender
+	box      *servicenet.Sender
 	log      *slog.Logger
 
 	journal   *journal
@@ -97,7 +94,8 @@ func runSender(text string) int {
 		log.Error("order", "err", err)
 		return 2
 	}
-	s := &sender{order: o, id: fault.Origin{Node: o.Node, Half: fault.HalfHost}, begun: time.Now(), log: log, table: sessions.NewTable(), asked: map[uint64]*ecdh.PrivateKey{}, stop: make(chan struct{})}
+	s := &sender{order: o, id: fault.Origin{Node: o.Node, Half: fault.HalfHost}, begun: time.Now(), log: log, table: direct.NewSessions(),
+		asked: map[uint64]*ecdh.PrivateKey{}, stop: make(chan struct{})}
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		close(s.stop)
@@ -125,7 +123,7 @@ func (s *sender) open() error {
 	if err != nil {
 		return err
 	}
-	s.verifier = sessions.With(v, s.table)
+	s.verifier = direct.WithSessions(v, s.table)
 	targets, ids := make(map[string]netip.AddrPort), []string{}
 	for id, addr := range s.Supervisors {
 		if targets[id], err = netip.ParseAddrPort(addr); err != nil {
@@ -155,7 +153,7 @@ func (s *sender) begin(e fault.Epoch, supervisors []string) error {
 	}
 	var kept []servicenet.Kept
 	s.keeper, kept = storage.OpenReportLog(storage.ReportLogConfig{
-		Path: filepath.Join(s.Dir, "spool"), Size: spoolBytes, Origin: s.id, Logger: s.log, Boot: boot, Now: backup.SinceBoot,
+		Path: filepath.Join(s.Dir, "spool"), Size: spoolBytes, Origin: s.id, Logger: s.log, Boot: boot, Now: storage.SinceBoot,
 	})
 	if why := s.keeper.Why(); why != "" {
 		return fmt.Errorf("spool: %s", why)
@@ -165,8 +163,8 @@ func (s *sender) begin(e fault.Epoch, supervisors []string) error {
 		return err
 	}
 	s.period = p.DigestPeriod
-	cfg := delivery.OutboxConfig(p, fault.PathDirect)
-	if s.box, err = delivery.New(s.id, e, cfg); err != nil {
+	cfg := halfcore.OutboxConfig(p, fault.PathDirect)
+	if s.box, err = servicenet.NewSender(s.id, e, cfg); err != nil {
 		return err
 	}
 	var found []int
@@ -311,7 +309,7 @@ func (s *sender) sync() {
 }
 
 // carryOut carries out the output in the same order as the shell of a half.
-func (s *sender) carryOut(o delivery.Output) error {
+func (s *sender) carryOut(o servicenet.SenderOutput) error {
 	if o.NewEpoch != 0 {
 		return fmt.Errorf("epoch %d was refused: %d is wanted", s.box.Epoch(), o.NewEpoch)
 	}
@@ -430,7 +428,7 @@ func (s *sender) agree(supervisor string, r *lofamov1.PathReply) {
 	if private == nil || fault.Epoch(r.GetEpoch()) != s.box.Epoch() {
 		return
 	}
-	x := keys.PathExchange{Half: s.id.String(), Epoch: r.GetEpoch(), ID: r.GetId(), Supervisor: supervisor, Session: r.GetSession()}
+	x := servicenet.PathExchange{Half: s.id.String(), Epoch: r.GetEpoch(), ID: r.GetId(), Supervisor: supervisor, Session: r.GetSession()}
 	if secret, err := x.Secret(private, r.GetKey()); err == nil {
 		s.table.Put(supervisor, servicenet.RoleSupervisor, servicenet.NewSession(r.GetSession(), secret))
 	}
@@ -452,9 +450,11 @@ func makeReport(node fault.NodeID, n, changes int) fault.Report {
 	if n/len(own)/changes%2 == 1 {
 		state = fault.Sick
 	}
-	return fault.Report{Uptime: time.Duration(n) * time.Millisecond, Registers: fault.Registers{HostWatchdog: uint32(n)}, Observations: []fault.Observation{{
-		Node: node, Component: own[n%len(own)], State: state, Kind: fault.KindSelf, Detail: fmt.Sprintf("%d reported by %s %x", n, node, uint32(n)*2654435761),
-	}}}
+	return fault.Report{Uptime: time.Duration(n) * time.Millisecond, Registers: fault.Registers{HostWatchdog: uint32(n)},
+		Observations: []fault.Observation{{
+			Node: node, Component: own[n%len(own)], State: state, Kind: fault.KindSelf,
+			Detail: fmt.Sprintf("%d reported by %s %x", n, node, uint32(n)*2654435761),
+		}}}
 }
 
 // numberOf returns the number of a report, and the number of earlier ones that it counts as left out.

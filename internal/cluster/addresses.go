@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/layout"
+	"github.com/lofamo/lofamo/internal/inventory"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -36,7 +36,7 @@ type NodeAddresses struct {
 }
 
 // LinkAddress is one end of a torus link. If it names a real interface, the link is bound to that.
-type LinkAddress = layout.LinkAddress
+type LinkAddress = inventory.LinkEnd
 
 // check reports whether the plan covers the cluster. The programs' configurations check the addresses themselves.
 func (a Addresses) check(d grid.Dims, spares, supervisors, interfaces int) error {
@@ -45,11 +45,13 @@ func (a Addresses) check(d grid.Dims, spares, supervisors, interfaces int) error
 		errs = append(errs, fmt.Errorf("addresses: given those of %d supervisors: want %d", n, supervisors))
 	}
 	if n := len(a.Nodes); n != d.Nodes()+spares {
-		errs = append(errs, fmt.Errorf("addresses: given those of %d nodes: want %d for a %s torus and %d spares", n, d.Nodes()+spares, d, spares))
+		errs = append(errs, fmt.Errorf("addresses: given those of %d nodes: want %d for a %s torus and %d spares", n,
+			d.Nodes()+spares, d, spares))
 	}
 	for i, s := range a.Supervisors {
 		if n := len(s.Report); n != interfaces {
-			errs = append(errs, fmt.Errorf("addresses: supervisor %d: given %d report addresses: want %d, one for each service interface", i, n, interfaces))
+			errs = append(errs, fmt.Errorf("addresses: supervisor %d: given %d report addresses: want %d, one for each service interface", i, n,
+				interfaces))
 		}
 	}
 	for r, n := range a.Nodes {
@@ -66,9 +68,10 @@ func (a Addresses) check(d grid.Dims, spares, supervisors, interfaces int) error
 }
 
 // layout is the same with the replica's name and region.
-func (s SupervisorAddresses) layout(id, region string) layout.Supervisor {
-	return layout.Supervisor{
-		ID: id, Region: region, GRPC: s.GRPC, HTTP: s.HTTP, Web: s.Web, WebURL: webURL(s.Web), EtcdPeer: s.EtcdPeer, EtcdClient: s.EtcdClient, Gossip: s.Gossip, Report: s.Report,
+func (s SupervisorAddresses) layout(id, region string) inventory.PlacedSupervisor {
+	return inventory.PlacedSupervisor{
+		ID: id, Region: region, GRPC: s.GRPC, HTTP: s.HTTP, Web: s.Web, WebURL: webURL(s.Web), EtcdPeer: s.EtcdPeer, EtcdClient: s.EtcdClient,
+		Gossip: s.Gossip, Report: s.Report,
 	}
 }
 

@@ -49,13 +49,15 @@ func TestAddressesAsGiven(t *testing.T) {
 	if got := cfg.Links["X+"]; got != want {
 		t.Errorf("link X+ %v, want %v", got, want)
 	}
-	if s := cfg.Service; s.Listen != "10.2.1.1:9000" || s.GossipListen != "10.2.1.1:9001" || s.Interface != "svc0" || !slices.Equal(s.GossipJoin, []string{"10.2.0.1:9001"}) {
+	if s := cfg.Service; s.Listen != "10.2.1.1:9000" || s.GossipListen != "10.2.1.1:9001" || s.Interface != "svc0" ||
+		!slices.Equal(s.GossipJoin, []string{"10.2.0.1:9001"}) {
 		t.Errorf("service %+v", s)
 	}
 	if got, want := cfg.Service.Alternates, plan().Nodes[1].Service[1:]; !slices.Equal(got, want) {
 		t.Errorf("further service interfaces %v, want %v", got, want)
 	}
-	if want := []config.SupervisorAddr{{ID: "sup-0", Report: "10.2.0.1:9000", Alternates: []string{"10.4.0.1:9000"}}}; !reflect.DeepEqual(cfg.Supervisors, want) {
+	if want := []config.SupervisorAddr{{ID: "sup-0", Report: "10.2.0.1:9000", Alternates: []string{"10.4.0.1:9000"}}}; !reflect.DeepEqual(
+		cfg.Supervisors, want) {
 		t.Errorf("supervisors %v, want %v", cfg.Supervisors, want)
 	}
 	if cfg.Sensors.ServiceInterface != "svc0" || n.Interface != "svc0" {
@@ -97,7 +99,7 @@ func TestRealInterfaceIsSeenAndNotPretended(t *testing.T) {
 	}
 }
 
-func TestAddressesRefused(t *testing.T) {
+func TestInvalidAddressesAreRefused(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		change func(*Addresses)
@@ -106,7 +108,8 @@ func TestAddressesRefused(t *testing.T) {
 		{"supervisors", func(a *Addresses) { a.Supervisors = nil }, "given those of 0 supervisors: want 1"},
 		{"nodes", func(a *Addresses) { a.Nodes = a.Nodes[:1] }, "given those of 1 nodes: want 2"},
 		{"links", func(a *Addresses) { delete(a.Nodes[1].Links, grid.XMinus) }, "node of rank 1: no link X-"},
-		{"report addresses", func(a *Addresses) { a.Supervisors[0].Report = a.Supervisors[0].Report[:1] }, "supervisor 0: given 1 report addresses: want 2"},
+		{"report addresses", func(a *Addresses) { a.Supervisors[0].Report = a.Supervisors[0].Report[:1] },
+			"supervisor 0: given 1 report addresses: want 2"},
 		{"service interfaces", func(a *Addresses) { a.Nodes[1].Service = nil }, "node of rank 1: given 0 service interfaces: want 2"},
 		{"supervisor's address", func(a *Addresses) { a.Supervisors[0].Report[1] = "here" }, `"here": want ip:port`},
 		{"node's address", func(a *Addresses) { a.Nodes[0].Service[0].Listen = "there" }, "nodes[0].service: given there"},
@@ -114,7 +117,8 @@ func TestAddressesRefused(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			a := plan()
 			tc.change(a)
-			_, err := Create(Options{Dir: filepath.Join(shortTempDir(t), "c"), Dims: dims(t, "2"), Supervisors: 1, ServiceInterfaces: 2, Addresses: a})
+			_, err := Create(Options{Dir: filepath.Join(shortTempDir(t), "c"), Dims: dims(t, "2"), Supervisors: 1, ServiceInterfaces: 2,
+				Addresses: a})
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error %v, want %q", err, tc.want)
 			}
@@ -122,7 +126,7 @@ func TestAddressesRefused(t *testing.T) {
 	}
 }
 
-func TestCommandWrapsTheProgram(t *testing.T) {
+func TestCommandWrapsProgram(t *testing.T) {
 	dir := shortTempDir(t)
 	for _, name := range []string{agentProgram, supervisorProgram} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"), 0o755); err != nil {

@@ -92,6 +92,7 @@ type SupervisorInfo struct {
 	// Started is the process's start time in clock ticks since boot: it tells the process from another one that got the
 	// same pid later.
 	Started uint64 `json:"started,omitempty"`
+	Group   string `json:"group,omitempty"` // directory of its cgroup; empty: it has none of its own
 }
 
 // NodeInfo is one node.
@@ -121,6 +122,8 @@ type Cluster struct {
 	// exited gets the name of every process that this Cluster started and that ended, for
 	// Exited; nil when loaded from disk.
 	exited chan Exit
+	// unweighted is the error of raising a supervisor's priority (nice), ungrouped that of giving it a weighted cgroup.
+	unweighted, ungrouped error
 }
 
 // ErrNoCluster is the error for a directory without a cluster.
@@ -148,7 +151,8 @@ func Load(dir string) (*Cluster, error) {
 		return nil, fmt.Errorf("read local cluster %s: %w", path, err)
 	}
 	if c.info.Version != infoVersion {
-		return nil, fmt.Errorf("read local cluster %s: version %d: this program knows version %d; make the cluster anew", path, c.info.Version, infoVersion)
+		return nil, fmt.Errorf("read local cluster %s: version %d: this program knows version %d; make a new cluster", path, c.info.Version,
+			infoVersion)
 	}
 	if c.dims, err = grid.ParseDims(c.info.Dims); err != nil {
 		return nil, fmt.Errorf("read local cluster %s: %w", path, err)
@@ -186,7 +190,8 @@ func (c *Cluster) Node(name string) (NodeInfo, error) {
 	}
 	at, err := grid.ParseCoord(name)
 	if err != nil {
-		return NodeInfo{}, fmt.Errorf("node %q: neither the id of a node of this %s cluster (such as %s) nor coordinates x,y,z", name, c.dims, c.info.Nodes[0].ID)
+		return NodeInfo{}, fmt.Errorf("node %q: neither the id of a node of this %s cluster (such as %s) nor coordinates x,y,z", name, c.dims,
+			c.info.Nodes[0].ID)
 	}
 	if err := c.dims.Check(at); err != nil {
 		return NodeInfo{}, fmt.Errorf("node %q: %w", name, err)

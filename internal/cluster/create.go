@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/layout"
+	"github.com/lofamo/lofamo/internal/inventory"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/sensor"
@@ -104,7 +104,8 @@ func (o *Options) complete() error {
 		errs = append(errs, fmt.Errorf("dims %s: %d nodes: want 2 to %d on one machine", o.Dims, n, MaxNodes))
 	}
 	if !slices.Contains([]int{1, 3, 5}, o.Supervisors) {
-		errs = append(errs, fmt.Errorf("supervisors: given %d: want 1, 3 or 5 (a majority must remain when one dies, and an even number adds none)", o.Supervisors))
+		errs = append(errs,
+			fmt.Errorf("supervisors: given %d: want 1, 3 or 5 (a majority must remain when one dies, and an even number adds none)", o.Supervisors))
 	}
 	if _, size := largest(o.Dims); o.Regions == 1 || o.Regions < 0 || o.Regions > size {
 		errs = append(errs, fmt.Errorf("regions: given %d: want 0 (not divided) or 2 to %d, the largest size of the torus", o.Regions, size))
@@ -166,7 +167,8 @@ func makeRoom(dir string, force bool) error {
 	old, err := Load(dir)
 	switch {
 	case err == nil && len(old.Running()) > 0:
-		return fmt.Errorf("make a local cluster in %s: one is running there: `lofamoctl down --dir %s` stops it, or take another directory", dir, dir)
+		return fmt.Errorf("make a local cluster in %s: one is running there: `lofamoctl down --dir %s` stops it, or take another directory", dir,
+			dir)
 	case err == nil && old.info.Complete && !force:
 		return fmt.Errorf("make a local cluster in %s: a stopped %s one is there: start that, or replace it with --force-new", dir, old.dims)
 	case err == nil, force && !errors.Is(err, ErrNoCluster):
@@ -192,7 +194,8 @@ func makeRoom(dir string, force bool) error {
 func removeOwn(dir string) error {
 	var errs []error
 	// Remove cluster.json last: while it exists, the directory is recognised as a cluster's.
-	for _, name := range []string{"nodes", "supervisors", "pki", "gossip.key", layout.TargetsFile + ".new", layout.TargetsFile, "cluster.json.new", "cluster.json"} {
+	for _, name := range []string{"nodes", "supervisors", "pki", "gossip.key", inventory.TargetsFile + ".new", inventory.TargetsFile,
+		"cluster.json.new", "cluster.json"} {
 		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
 			errs = append(errs, fmt.Errorf("remove the cluster's files: %w", err))
 		}
@@ -230,7 +233,8 @@ func (c *Cluster) checkPaths() error {
 		longest = max(longest, len(n.StateDir))
 	}
 	if over := longest - maxStateDir; over > 0 {
-		return fmt.Errorf("%w: make a local cluster in %s: given %d bytes: want at most %d, for the names of Unix sockets in it are bounded", ErrLongPath, c.dir, len(c.dir), len(c.dir)-over)
+		return fmt.Errorf("%w: make a local cluster in %s: given %d bytes: want at most %d, for the names of Unix sockets in it are bounded",
+			ErrLongPath, c.dir, len(c.dir), len(c.dir)-over)
 	}
 	return nil
 }
@@ -321,7 +325,7 @@ func (c *Cluster) writeKeys(a Addresses, o Options) error {
 		if err != nil {
 			return err
 		}
-		if err := c.issue(ca, pki.SupervisorIdentity(clusterName, s.ID), s.ID, ips, []string{"localhost"}); err != nil {
+		if err := c.issueReplica(ca, s.ID, ips); err != nil {
 			return err
 		}
 	}
@@ -337,8 +341,8 @@ func (c *Cluster) writeKeys(a Addresses, o Options) error {
 
 // issue writes a certificate and its key. Unlike pki.WritePair it does not wait for the disk: a
 // cluster that was not made to its end is made again.
-func (c *Cluster) issue(ca *pki.CA, id pki.Identity, file string, ips []net.IP, dns []string) error {
-	cert, key, err := ca.Issue(id, ips, dns)
+func (c *Cluster) issue(ca *pki.CA, id pki.Identity, file string, ips []net.IP, dns []string, options ...pki.IssueOption) error {
+	cert, key, err := ca.Issue(id, ips, dns, options...)
 	if err != nil {
 		return err
 	}
@@ -346,6 +350,17 @@ func (c *Cluster) issue(ca *pki.CA, id pki.Identity, file string, ips []net.IP, 
 		return err
 	}
 	return os.WriteFile(c.PKI(file+".key"), key, 0o600)
+}
+
+// issueReplica writes both pairs of a replica.
+func (c *Cluster) issueReplica(ca *pki.CA, id string, ips []net.IP) error {
+	identity, names := pki.SupervisorIdentity(clusterName, id), []string{"localhost"}
+	return errors.Join(c.issue(ca, identity, id, ips, names), c.issue(ca, identity, id+"-ecdsa", ips, names, pki.WithKey(pki.KeyECDSA)))
+}
+
+// ecdsa returns the second pair of a replica.
+func (c *Cluster) ecdsa(id string) config.KeyPair {
+	return config.KeyPair{Cert: c.PKI(id + "-ecdsa.pem"), Key: c.PKI(id + "-ecdsa.key")}
 }
 
 func certName(id fault.NodeID, h fault.Half) string { return string(id) + "-" + h.String() }
@@ -363,13 +378,14 @@ func (c *Cluster) labels(rank int) map[string]string {
 }
 
 // layout is where the members are, from their addresses.
-func (c *Cluster) layout(a Addresses) layout.Layout {
-	l := layout.Layout{Cluster: clusterName, Dims: c.dims}
+func (c *Cluster) layout(a Addresses) inventory.Layout {
+	l := inventory.Layout{Cluster: clusterName, Dims: c.dims}
 	for i, s := range c.info.Supervisors {
 		l.Supervisors = append(l.Supervisors, a.Supervisors[i].layout(s.ID, s.Region))
 	}
 	for r, n := range c.info.All() {
-		node := layout.Node{ID: n.ID, Service: a.Nodes[r].Service, Gossip: a.Nodes[r].Gossip, HTTP: a.Nodes[r].HTTP, Links: a.Nodes[r].Links}
+		node := inventory.PlacedNode{ID: n.ID, Service: a.Nodes[r].Service, Gossip: a.Nodes[r].Gossip, HTTP: a.Nodes[r].HTTP,
+			Links: a.Nodes[r].Links}
 		if r < len(c.info.Nodes) {
 			node.Region, node.Labels = c.regionOf(r), c.labels(r)
 		}
@@ -378,13 +394,14 @@ func (c *Cluster) layout(a Addresses) layout.Layout {
 	return l
 }
 
-func (c *Cluster) writeSupervisor(i int, l layout.Layout, o Options) error {
+func (c *Cluster) writeSupervisor(i int, l inventory.Layout, o Options) error {
 	s := c.info.Supervisors[i]
 	dir := c.path("supervisors", s.ID)
 	cfg := l.Supervisor(i)
 	cfg.Web, cfg.GossipKeyFile = webConfig(s.Web), c.path("gossip.key")
 	cfg.DataDir = filepath.Join(dir, "data")
 	cfg.TLS = config.SupervisorTLS{CA: c.PKI("ca.pem"), Cert: c.PKI(s.ID + ".pem"), Key: c.PKI(s.ID + ".key")}
+	cfg.ECDSA = c.ecdsa(s.ID)
 	if !o.NoIssuer {
 		cfg.Renewal = config.RenewalConfig{Cert: c.PKI(issuerCert), Key: c.PKI(issuerKey), Lifetime: config.Duration(o.NodeLifetime)}
 	}
@@ -402,7 +419,7 @@ func (c *Cluster) writeSupervisor(i int, l layout.Layout, o Options) error {
 	return writeYAML(filepath.Join(dir, "supervisor.yaml"), cfg)
 }
 
-func (c *Cluster) writeNode(rank int, l layout.Layout, o Options) error {
+func (c *Cluster) writeNode(rank int, l inventory.Layout, o Options) error {
 	n := *c.info.at(rank)
 	dir := c.nodeDir(n.ID)
 	cfg := l.Agent(rank)
@@ -414,6 +431,7 @@ func (c *Cluster) writeNode(rank int, l layout.Layout, o Options) error {
 	}
 	cfg.Service.GossipKeyFile, cfg.Service.SpoolBytes = c.path("gossip.key"), spoolBytes
 	cfg.Sensors = c.sensorConfig(n, checkInterval(o.Preset))
+	cfg.Processor.Budget = halfBudget(o.Preset, len(c.info.All()), runtime.NumCPU())
 	cfg.Injection = true
 	cfg.Log.Level = o.LogLevel
 	if o.Agent != nil {

@@ -127,7 +127,7 @@ func TestCreateWritesValidConfigurations(t *testing.T) {
 }
 
 // Spares have ends of their own, no place and no peers, and every supervisor knows them.
-func TestCreateSpares(t *testing.T) {
+func TestSparesHaveNoPlace(t *testing.T) {
 	c := create(t, Options{Dims: dims(t, "2x2x1"), Supervisors: 1, Spares: 2})
 	locals := map[string]bool{}
 	for i, n := range c.Info().All() {
@@ -163,7 +163,7 @@ func TestCreateSpares(t *testing.T) {
 	}
 }
 
-func TestCreateRefuses(t *testing.T) {
+func TestCreateRefusesInvalidOptions(t *testing.T) {
 	full := shortTempDir(t)
 	if err := os.WriteFile(filepath.Join(full, "thesis.tex"), nil, 0o644); err != nil {
 		t.Fatal(err)
@@ -266,7 +266,7 @@ func TestPurgeLeavesStrangersFiles(t *testing.T) {
 	}
 }
 
-func TestLoadRefuses(t *testing.T) {
+func TestLoadRefusesDamagedCluster(t *testing.T) {
 	dir := shortTempDir(t)
 	if _, err := Load(dir); !errors.Is(err, ErrNoCluster) || !strings.Contains(err.Error(), "cluster.json") {
 		t.Errorf("an empty directory: %v", err)
@@ -332,19 +332,20 @@ func overlap(a, b *portBlock) bool {
 	return false
 }
 
-func TestAClusterBelowIsNoHarm(t *testing.T) {
+func TestNestedClusterIsNoHarm(t *testing.T) {
 	outer := shortTempDir(t)
 	create(t, Options{Dir: filepath.Join(outer, "demo"), Dims: dims(t, "2"), Supervisors: 1})
 	create(t, Options{Dir: outer, Dims: dims(t, "2"), Supervisors: 1})
 }
 
-func TestOneAtATimeInADirectory(t *testing.T) {
+func TestOneAtATimeInDirectory(t *testing.T) {
 	dir := shortTempDir(t)
 	unlock, err := lockDir(dir, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Create(Options{Dir: dir, Dims: dims(t, "2"), Supervisors: 1}); err == nil || !strings.Contains(err.Error(), "another lofamoctl") {
+	if _, err := Create(Options{Dir: dir, Dims: dims(t, "2"), Supervisors: 1}); err == nil ||
+		!strings.Contains(err.Error(), "another lofamoctl") {
 		t.Errorf("Create in a locked directory: %v", err)
 	}
 	// A waiting caller gets it when the other one is done.
@@ -356,15 +357,16 @@ func TestOneAtATimeInADirectory(t *testing.T) {
 	again()
 }
 
-func TestEnvironment(t *testing.T) {
-	got := environment([]string{"PATH=/bin", "LOFAMO_AGENT_NODE=a", "NOTIFY_SOCKET=/run/x", "WATCHDOG_USEC=1", "LOFAMO_SUPERVISOR_NAME=b", "LOFAMO_DIR=c"})
+func TestChildrenGetNoProgramVariables(t *testing.T) {
+	got := environment([]string{"PATH=/bin", "LOFAMO_AGENT_NODE=a", "NOTIFY_SOCKET=/run/x", "WATCHDOG_USEC=1", "LOFAMO_SUPERVISOR_NAME=b",
+		"LOFAMO_DIR=c"})
 	if want := []string{"PATH=/bin", "LOFAMO_DIR=c"}; !slices.Equal(got, want) {
 		t.Errorf("%q: want %q", got, want)
 	}
 }
 
 // A process that was started while the lock was held has its file until it executes. The lock ends all the same.
-func TestLockEndsBesideAChild(t *testing.T) {
+func TestLockEndsBesideChild(t *testing.T) {
 	dir := t.TempDir()
 	unlock, err := lockDir(dir, 0)
 	if err != nil {

@@ -13,8 +13,8 @@ func (c *Cluster) StartRun(name string) error {
 	if err != nil {
 		return err
 	}
-	if alive(n.RunPID, n.Started) {
-		return fmt.Errorf("start the daemon of node %s: it runs, process %d", n.ID, n.RunPID)
+	if pid, _ := c.daemon(n); pid != 0 {
+		return fmt.Errorf("start the daemon of node %s: it runs, process %d", n.ID, pid)
 	}
 	if c.binDir, err = FindBinaries(c.binDir); err != nil {
 		return err
@@ -39,3 +39,17 @@ func (c *Cluster) Log(n NodeInfo, who string) string {
 
 // SupervisorLog returns the path of a supervisor's log.
 func (c *Cluster) SupervisorLog(id string) string { return c.path("supervisors", id, "log") }
+
+// KillRun ends the daemon of a node by signal 9, and returns when it has ended. Its halves live on.
+func (c *Cluster) KillRun(ctx context.Context, name string) error {
+	n, err := c.Node(name)
+	if err != nil {
+		return err
+	}
+	pid, started := c.daemon(n)
+	if err := kill(ctx, pid, started); err != nil {
+		return fmt.Errorf("kill the daemon of node %s: %w", n.ID, err)
+	}
+	c.expectExit(member{"node", string(n.ID)}.String())
+	return nil
+}

@@ -19,6 +19,7 @@ const (
 	KillNode                     // SIGKILL to both halves
 	HangHost                     // SIGSTOP to the host half
 	HangDNP                      // SIGSTOP to the DNP half
+	HangNode                     // SIGSTOP to both halves: others see the same as when the node's kernel dies
 	CutService                   // the host half's sockets on the service network drop everything, both ways
 	CutInterface                 // one service interface's sockets drop everything, both ways; gossip is on number 0
 	CutLink                      // this end of the link drops everything: both ways, or only frames that it sends
@@ -41,10 +42,14 @@ func kinds() []kindInfo {
 		{KillNode, "kill-node", "", "kill -9 both halves"},
 		{HangHost, "hang-host", "", "stop the host half (SIGSTOP)"},
 		{HangDNP, "hang-dnp", "", "stop the DNP half (SIGSTOP)"},
+		{HangNode, "hang-node", "", "stop both halves (SIGSTOP): others see the same as when the node's kernel dies"},
 		{CutService, "cut-service", "", "cut the node off the service network, both ways"},
-		{CutInterface, "cut-interface", "NUMBER", "cut one service interface of the node, both ways: 0 (with gossip) or, where 'up --service-interfaces 2' made it, 1"},
-		{CutLink, "cut-link", "DIR", "cut the link in direction DIR (X+ X- Y+ Y- Z+ Z-) at this end, both ways; with --one-way only what this node sends"},
-		{CorruptLink, "corrupt-link", "DIR RATE", "flip bits in a share RATE (above 0, up to 1) of the frames that this node receives from direction DIR"},
+		{CutInterface, "cut-interface", "NUMBER", "cut one service interface of the node, both ways: 0 (with gossip) or, where 'up " +
+			"--service-interfaces 2' made it, 1"},
+		{CutLink, "cut-link", "DIR", "cut the link in direction DIR (X+ X- Y+ Y- Z+ Z-) at this end, both ways; with --one-way only what this " +
+			"node sends"},
+		{CorruptLink, "corrupt-link", "DIR RATE", "flip bits in a share RATE (above 0, up to 1) of the frames that this node receives from " +
+			"direction DIR"},
 		{SensorValue, "sensor", "NAME VALUE", "make a sensor show another value"},
 	}
 }
@@ -162,7 +167,7 @@ func parseArguments(kind Kind, args []string) (Fault, error) {
 
 func (f Fault) validate() error {
 	switch f.Kind {
-	case KillHost, KillDNP, KillNode, HangHost, HangDNP, CutService:
+	case KillHost, KillDNP, KillNode, HangHost, HangDNP, HangNode, CutService:
 		return nil
 	case CutInterface:
 		if f.Number < 0 || f.Number >= MaxServiceInterfaces {
@@ -207,7 +212,7 @@ func (f Fault) halves() []fault.Half {
 		return []fault.Half{fault.HalfHost}
 	case KillDNP, HangDNP:
 		return []fault.Half{fault.HalfDNP}
-	case KillNode:
+	case KillNode, HangNode:
 		return []fault.Half{fault.HalfHost, fault.HalfDNP}
 	default:
 		return nil

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -49,6 +50,18 @@ func FitPreset(d grid.Dims, spares, cores int) Fit {
 
 // String explains in one line why the preset is not "default".
 func (f Fit) String() string {
-	return fmt.Sprintf("preset %s suits this machine: %s would use about %.0f %% of a core, more than a quarter of all cores (%.0f %%); --preset %s selects it anyway",
+	return fmt.Sprintf("preset %s suits this machine: %s would use about %.0f %% of a core, more than a quarter of all cores (%.0f %%); "+
+		"--preset %s selects it anyway",
 		f.Preset, config.PresetDefault, f.Cost, f.Limit, config.PresetDefault)
+}
+
+// halfShare is the share of the machine that all halves together may use: the rest is for supervisors and others.
+const halfShare = 0.5
+
+// halfBudget returns the processor budget of each half, in percent of one core: an equal part of halfShare of the machine,
+// but at least twice the steady cost of a half, and at most the default of a node that has a machine of its own.
+func halfBudget(preset string, nodes, cores int) float64 {
+	halves := float64(2 * nodes)
+	percent := max(100*halfShare*float64(cores)/halves, 2*steadyCost(preset, nodes)/halves)
+	return min(config.DefaultBudget, math.Round(percent*10)/10)
 }

@@ -89,16 +89,17 @@ func (s NodeStatus) Half(h fault.Half) HalfStatus {
 
 // Status asks a node's `lofamo-agent run` for its halves.
 func (c *Cluster) Status(ctx context.Context, n NodeInfo) (NodeStatus, error) {
-	if !alive(n.RunPID, n.Started) {
-		return NodeStatus{}, fmt.Errorf("node %s: its lofamo-agent run (process %d) is not running: `lofamoctl up` starts a stopped cluster", n.ID, n.RunPID)
+	if pid, _ := c.daemon(n); pid == 0 {
+		return NodeStatus{}, fmt.Errorf("node %s: its lofamo-agent run (process %d) is not running: `lofamoctl up` starts a stopped cluster",
+			n.ID, n.RunPID)
 	}
 	var s NodeStatus
 	err := control(ctx, n, "run.sock", http.MethodGet, "/status", nil, &s)
 	return s, err
 }
 
-// openHalf takes hold of a running half. It insists on a child of this cluster's own
-// `lofamo-agent run`: a signal never goes anywhere else.
+// openHalf takes hold of a running half. It insists on a child of the node's daemon, or on a process with the node's
+// configuration file, which the daemon has adopted: a signal never goes anywhere else.
 func (c *Cluster) openHalf(ctx context.Context, n NodeInfo, h fault.Half) (*process, error) {
 	s, err := c.Status(ctx, n)
 	if err != nil {
@@ -106,18 +107,22 @@ func (c *Cluster) openHalf(ctx context.Context, n NodeInfo, h fault.Half) (*proc
 	}
 	st := s.Half(h)
 	if !st.Running {
-		return nil, fmt.Errorf("node %s: the %s half is not running: `lofamoctl inject %s heal` starts it", n.ID, h, n.ID)
+		return nil, fmt.Errorf("node %s: the %s half %w: `lofamoctl inject %s heal` starts it", n.ID, h, errNotRunning, n.ID)
 	}
 	p, err := openProcess(st.PID, 0)
 	if err != nil {
 		return nil, fmt.Errorf("node %s: the %s half (process %d): %w", n.ID, h, st.PID, err)
 	}
-	ps, err := readStat(st.PID)
-	if err != nil || ps.ppid != n.RunPID {
-		p.close()
-		return nil, fmt.Errorf("node %s: process %d is not a child of lofamo-agent run (process %d): no signal sent", n.ID, st.PID, n.RunPID)
+	config := filepath.Join(c.nodeDir(n.ID), "agent.yaml")
+	if s, ok := c.own(p.pid); ok && s.started == p.started && s.runs(agentProgram, h.String(), config) {
+		return p, nil
 	}
-	return p, nil
+	if s, err := readStat(p.pid); err == nil && s.started == p.started && s.ppid == n.RunPID {
+		return p, nil
+	}
+	p.close()
+	return nil, fmt.Errorf("node %s: process %d is not a child of lofamo-agent run (process %d), and does not run the %s half with %s: "+
+		"no signal sent", n.ID, st.PID, n.RunPID, h, config)
 }
 
 // Inject causes a fault and returns the monotonic time, in nanoseconds (see Monotonic), just before that. Link faults
@@ -135,7 +140,7 @@ func (c *Cluster) Inject(ctx context.Context, node string, f Fault) (int64, erro
 	switch f.Kind {
 	case KillHost, KillDNP, KillNode:
 		return c.signalHalves(ctx, n, f.halves(), unix.SIGKILL)
-	case HangHost, HangDNP:
+	case HangHost, HangDNP, HangNode:
 		return c.signalHalves(ctx, n, f.halves(), unix.SIGSTOP)
 	case SensorValue:
 		t := monotonic()
@@ -169,17 +174,17 @@ func (c *Cluster) signalHalves(ctx context.Context, n NodeInfo, halves []fault.H
 	return t, nil
 }
 
-// mangle is the request to dnp.inject.sock for one link.
-type mangle struct {
+// linkFaults is the request to dnp.inject.sock for one link.
+type linkFaults struct {
 	BlockIn   bool    `json:"block_in"`
 	BlockOut  bool    `json:"block_out"`
 	CorruptIn float64 `json:"corrupt_in"`
 }
 
 type dnpInjection struct {
-	Dir    string  `json:"dir,omitempty"`
-	Mangle *mangle `json:"mangle,omitempty"`
-	Heal   bool    `json:"heal,omitempty"`
+	Dir    string      `json:"dir,omitempty"`
+	Faults *linkFaults `json:"mangle,omitempty"`
+	Heal   bool        `json:"heal,omitempty"`
 }
 
 type hostInjection struct {
@@ -194,11 +199,12 @@ func (c *Cluster) postFault(ctx context.Context, n NodeInfo, f Fault, on bool) e
 	}
 	if f.Kind == CutInterface {
 		if have := c.info.interfaces(); f.Number >= have {
-			return fmt.Errorf("fault %s: node %s has service interfaces 0 to %d: 'lofamoctl up --service-interfaces 2 --force-new' makes more", f, n.ID, have-1)
+			return fmt.Errorf("fault %s: node %s has service interfaces 0 to %d: 'lofamoctl up --service-interfaces 2 --force-new' makes more", f,
+				n.ID, have-1)
 		}
 		return control(ctx, n, "host.inject.sock", http.MethodPost, "/inject", hostInjection{BlockService: on, Interface: &f.Number}, nil)
 	}
-	m := &mangle{}
+	m := &linkFaults{}
 	if on {
 		switch f.Kind {
 		case CutLink:
@@ -209,7 +215,7 @@ func (c *Cluster) postFault(ctx context.Context, n NodeInfo, f Fault, on bool) e
 			return fmt.Errorf("fault %s: not one of a link", f.Kind)
 		}
 	}
-	return control(ctx, n, "dnp.inject.sock", http.MethodPost, "/inject", dnpInjection{Dir: f.Dir.String(), Mangle: m}, nil)
+	return control(ctx, n, "dnp.inject.sock", http.MethodPost, "/inject", dnpInjection{Dir: f.Dir.String(), Faults: m}, nil)
 }
 
 // SocketCounters counts the datagrams that one service interface's socket of a node has passed and, while it was cut,
@@ -256,23 +262,59 @@ func (c *Cluster) Undo(ctx context.Context, node string, f Fault) error {
 	}
 }
 
-// revive makes a half run: it continues a stopped one and starts a dead one.
+var errNotRunning = errors.New("is not running")
+
+// reviveWait is how long revive waits for a daemon to notice that a half has ended, or that the start that it was asked for is
+// done.
+const reviveWait = 10 * time.Second
+
+// revive makes a half run: it continues a stopped one and starts a dead one. Right after a kill, the daemon may still
+// report the half as running.
 func (c *Cluster) revive(ctx context.Context, n NodeInfo, h fault.Half) error {
-	s, err := c.Status(ctx, n)
+	waiting, cancel := context.WithTimeout(ctx, reviveWait)
+	defer cancel()
+	started := false
+	for {
+		s, err := c.Status(ctx, n)
+		if err != nil {
+			return err
+		}
+		running := s.Half(h).Running
+		switch {
+		case running:
+			err = c.carryOn(ctx, n, h) // it may end meanwhile
+			if !errors.Is(err, errNotOurs) && !errors.Is(err, errNotRunning) && !errors.Is(err, unix.ESRCH) {
+				return err
+			}
+		case !started:
+			if err := control(ctx, n, "run.sock", http.MethodPost, "/start", map[string]string{"half": h.String()}, nil); err != nil {
+				return err
+			}
+			started = true
+			continue
+		}
+		select {
+		case <-waiting.Done():
+			if !running {
+				return fmt.Errorf("node %s: the %s half does not run %s after it was started", n.ID, h, reviveWait)
+			}
+			return fmt.Errorf("node %s: the daemon reports the %s half as running, but its process has ended", n.ID, h)
+		case <-time.After(pollEvery):
+		}
+	}
+}
+
+// carryOn continues a half that may be stopped. It returns errNotOurs if the process has ended.
+func (c *Cluster) carryOn(ctx context.Context, n NodeInfo, h fault.Half) error {
+	p, err := c.openHalf(ctx, n, h)
 	if err != nil {
 		return err
 	}
-	if s.Half(h).Running {
-		p, err := c.openHalf(ctx, n, h)
-		if err == nil {
-			defer p.close()
-			err = p.signal(unix.SIGCONT)
-		}
-		if !errors.Is(err, errNotOurs) {
-			return err
-		}
+	defer p.close()
+	if p.ended() {
+		return errNotOurs
 	}
-	return control(ctx, n, "run.sock", http.MethodPost, "/start", map[string]string{"half": h.String()}, nil)
+	return p.signal(unix.SIGCONT)
 }
 
 // Heal ends all injected faults of a node: it starts dead halves, continues stopped ones, repairs links and the service

@@ -15,12 +15,19 @@ const (
 	// startsPerCPU is the number of nodes per processor that may start at once. Their halves run with real-time
 	// priority: more of them would keep the supervisors from answering the nodes that already run.
 	startsPerCPU = 2
-	// startWork is the least mean time between two starts on one processor, and the longest one on any machine.
+	// startWork is the least mean time between two starts on one processor.
 	startWork = 600 * time.Millisecond
-	// startCost is the processor time of one start: its own processes, its neighbours and the supervisors.
-	startCost = 140 * time.Millisecond
+	// longestGap is the longest time between two starts on any machine.
+	longestGap = 850 * time.Millisecond
+	// startCost is the processor time of one start in a cluster of up to startNodes nodes: its own processes, its
+	// neighbours and the supervisors. Each further node of the cluster adds startEach, up to mostStartCost, because the
+	// supervisors' part grows with the map: 190 ms were measured with 64 nodes.
+	startCost     = 145 * time.Millisecond
+	startNodes    = 27
+	startEach     = 2500 * time.Microsecond
+	mostStartCost = 240 * time.Millisecond
 	// startShare is the largest cost of the whole start, as a multiple of the steady cost of all nodes.
-	startShare = 1.8
+	startShare = 1.54
 	// startPatience is how long a pacer waits for a node to reach the supervisors.
 	startPatience = 2 * time.Second
 )
@@ -45,10 +52,16 @@ func newPacer(now time.Time, window int, gap func(i int) time.Duration) *pacer {
 // startGap returns the time between the starts of nodes i-1 and i of a cluster whose steady cost is given, in % of a
 // core. The nodes that already run use more and more of the budget, so the gaps grow.
 func startGap(steady float64, nodes, cores int) func(i int) time.Duration {
+	cost := costOfStart(nodes)
 	return func(i int) time.Duration {
 		room := steady / 100 * (startShare - float64(min(i, nodes))/float64(nodes))
-		return min(max(time.Duration(float64(startCost)/room), startWork/time.Duration(cores)), startWork)
+		return min(max(time.Duration(float64(cost)/room), startWork/time.Duration(cores)), longestGap)
 	}
+}
+
+// costOfStart returns the processor time of one start in a cluster of so many nodes.
+func costOfStart(nodes int) time.Duration {
+	return min(startCost+startEach*time.Duration(max(0, nodes-startNodes)), mostStartCost)
 }
 
 // room returns the number of nodes that may start now, given the numbers of started nodes and of nodes that have
@@ -76,14 +89,14 @@ func (p *pacer) room(now time.Time, started, heard int) int {
 const (
 	minLinkGrace = 5 * time.Second
 	// graceForNode is several times the time that a slow machine needs to start one node.
-	graceForNode = 500 * time.Millisecond
+	graceForNode = 600 * time.Millisecond
 )
 
 // withLinkGrace lets the links of a large cluster wait for neighbours that start last, because a node that has not
-// started has not failed. A value in the given periods stays.
+// started has not failed. It is at most config.MaxLinkGrace. A value in the given periods stays.
 func withLinkGrace(p *config.PeriodsOverride, nodes, cores int) *config.PeriodsOverride {
 	each := max(graceForNode, startWork*3/2/time.Duration(cores)) // longer than the pacer takes
-	grace := config.Duration(time.Duration(nodes) * each)
+	grace := config.Duration(min(time.Duration(nodes)*each, config.MaxLinkGrace))
 	if grace <= config.Duration(minLinkGrace) || p != nil && p.LinkGrace != nil {
 		return p
 	}
@@ -109,9 +122,10 @@ func (c *Cluster) startNodes(ctx context.Context, p *Progress, progress func(Pro
 	all, started := len(c.info.All()), 0
 	cores := runtime.NumCPU()
 	pace := newPacer(time.Now(), startsPerCPU*cores, startGap(steadyCost(c.info.Preset, all), all, cores))
-	heard := 0
-	err = c.poll(ctx, c.pollNodes(), func() (bool, error) {
-		for range min(pace.room(time.Now(), started, heard), all-started) {
+	heard, asked := 0, time.Time{}
+	err = c.poll(ctx, pollEvery, func() (bool, error) {
+		room := min(pace.room(time.Now(), started, heard), all-started)
+		for range room {
 			if err := c.startNode(started); err != nil {
 				return true, err
 			}
@@ -119,9 +133,15 @@ func (c *Cluster) startNodes(ctx context.Context, p *Progress, progress func(Pro
 			p.Started = min(started, p.Nodes)
 			report(progress, *p)
 		}
-		if err := c.save(); err != nil || started == all {
-			return true, err
+		if room > 0 {
+			if err := c.save(); err != nil || started == all {
+				return true, err
+			}
 		}
+		if time.Since(asked) < 2*c.pollNodes() {
+			return false, nil
+		}
+		asked = time.Now()
 		now := 0
 		for _, cl := range clients {
 			resp, err := cl.ListNodes(ctx, &lofamov1.ListNodesRequest{})

@@ -43,7 +43,8 @@ func reservePorts(n int) (*portBlock, error) {
 		}
 		last = err
 	}
-	return nil, fmt.Errorf("reserve %d consecutive ports on 127.0.0.1 between %d and %d: none free in %d tries, the last: %w", n, portsFrom, to, blockTries, last)
+	return nil, fmt.Errorf("reserve %d consecutive ports on 127.0.0.1 between %d and %d: none free in %d tries, the last: %w", n, portsFrom,
+		to, blockTries, last)
 }
 
 // outgoingFrom returns the lowest port that the kernel gives to outgoing connections.
@@ -145,12 +146,12 @@ func localAddr(port int) string { return net.JoinHostPort("127.0.0.1", strconv.I
 func portTaken(addr string) error {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
-		return fmt.Errorf("TCP address %s is taken: %w", addr, err)
+		return fmt.Errorf("TCP address %s is in use: %w", addr, err)
 	}
 	_ = l.Close()
 	u, err := net.ListenPacket("udp", addr)
 	if err != nil {
-		return fmt.Errorf("UDP address %s is taken: %w", addr, err)
+		return fmt.Errorf("UDP address %s is in use: %w", addr, err)
 	}
 	_ = u.Close()
 	return nil

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,7 +20,7 @@ type procStat struct {
 	pid, ppid, session int
 	state              byte // R, S, D, T (stopped), Z (dead, not yet reaped) …
 	started            uint64
-	program            string // base name of its first argument; only strays sets it
+	args               []string // only Cluster.own sets them
 }
 
 // readStat reads one process. The second field, the name, may contain anything; the other fields follow the last
@@ -100,6 +101,12 @@ func (p *process) signal(sig unix.Signal) error {
 
 func (p *process) close() { _ = unix.Close(p.fd) }
 
+// ended reports whether the process has ended, also if its parent does not know yet.
+func (p *process) ended() bool {
+	n, _ := unix.Poll([]unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}, 0) // after an error the caller asks again
+	return n > 0
+}
+
 // wait returns once the process has ended, or with the context's error. A pidfd becomes readable when its process ends,
 // under any parent.
 func (p *process) wait(ctx context.Context) error {
@@ -132,22 +139,66 @@ func (c *Cluster) strays() []procStat {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		args := strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
-		if err != nil || !c.ownArguments(args) {
-			continue
-		}
-		if s, err := readStat(pid); err == nil && s.state != 'Z' {
-			s.program = filepath.Base(args[0])
+		if s, ok := c.own(pid); ok {
 			out = append(out, s)
 		}
 	}
 	return out
 }
 
-func (c *Cluster) ownArguments(args []string) bool {
+// own reads a process and reports whether it is one of the cluster's.
+func (c *Cluster) own(pid int) (procStat, bool) {
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	args := strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
+	if err != nil || !c.ownArguments(args) {
+		return procStat{}, false
+	}
+	s, err := readStat(pid)
+	s.args = args
+	return s, err == nil && s.state != 'Z'
+}
+
+// runs reports whether a process runs a program of ours with a command and a configuration file.
+func (s procStat) runs(program, command, config string) bool {
+	return programOf(s.args) == program && len(s.args) > 1 && s.args[1] == command &&
+		slices.ContainsFunc(s.args[1:], func(a string) bool { return a == config || strings.HasSuffix(a, "="+config) })
+}
+
+// programOf returns the program of a command line, by its present name.
+func programOf(args []string) string {
 	name := filepath.Base(args[0])
-	if name != agentProgram && name != supervisorProgram {
+	if name == formerSupervisor {
+		return supervisorProgram
+	}
+	return name
+}
+
+// current returns the process of a member: the one in cluster.json, or the one that somebody else has started since with
+// the member's configuration; 0: it does not run.
+func (c *Cluster) current(pid int, started uint64, program, config string) (int, uint64) {
+	if alive(pid, started) {
+		return pid, started
+	}
+	for _, s := range c.strays() {
+		if s.runs(program, "run", config) {
+			return s.pid, s.started
+		}
+	}
+	return 0, 0
+}
+
+// daemon returns the process of a node's daemon; 0: it does not run.
+func (c *Cluster) daemon(n NodeInfo) (int, uint64) {
+	return c.current(n.RunPID, n.Started, agentProgram, filepath.Join(c.nodeDir(n.ID), "agent.yaml"))
+}
+
+// running returns the process of a replica; 0: it does not run.
+func (c *Cluster) running(s *SupervisorInfo) (int, uint64) {
+	return c.current(s.PID, s.Started, supervisorProgram, c.supervisorConfig(s.ID))
+}
+
+func (c *Cluster) ownArguments(args []string) bool {
+	if name := programOf(args); name != agentProgram && name != supervisorProgram {
 		return false
 	}
 	for _, a := range args[1:] {

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -30,6 +31,14 @@ func (c *Cluster) RegionNames() []string {
 		out = append(out, RegionName(k))
 	}
 	return out
+}
+
+// noRegion is the error for a region that the cluster does not have.
+func (c *Cluster) noRegion(region string) error {
+	if c.info.Regions == 0 {
+		return fmt.Errorf("region %q: the cluster in %s has no regions: leave --region out", region, c.dir)
+	}
+	return fmt.Errorf("region %q: the cluster in %s has the regions %s", region, c.dir, strings.Join(c.RegionNames(), ", "))
 }
 
 // regionOf is the region of the node of a rank: the torus is cut across its largest dimension.

@@ -42,7 +42,7 @@ func (c *Cluster) SignalSupervisor(id string, sig unix.Signal) error {
 	if err != nil {
 		return err
 	}
-	p, err := openProcess(s.PID, s.Started)
+	p, err := openProcess(c.running(s))
 	if err != nil {
 		return fmt.Errorf("supervisor %s: %w", id, err)
 	}
@@ -60,11 +60,12 @@ func (c *Cluster) KillSupervisor(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
+	pid, started := c.running(s)
+	if err := kill(ctx, pid, started); err != nil {
+		return fmt.Errorf("kill supervisor %s: %w", id, err)
+	}
 	if s.PID == 0 {
 		return nil
-	}
-	if err := kill(ctx, s.PID, s.Started); err != nil {
-		return fmt.Errorf("kill supervisor %s: %w", id, err)
 	}
 	c.expectExit(member{"supervisor", id}.String())
 	s.PID, s.Started = 0, 0
@@ -108,14 +109,60 @@ func (c *Cluster) expectExit(name string) {
 	}
 }
 
+// memberBound bounds the wait for a new etcd member.
+const memberBound = 3 * time.Second
+
+// startSupervisors starts all replicas. The first start of a replica waits until the one before it has made its etcd
+// member. A new member asks all others whether it is new, and waits a second for each one that listens but does not
+// answer yet: replicas that start together would wait for each other.
+func (c *Cluster) startSupervisors(ctx context.Context) error {
+	fresh := ""
+	for i := range c.info.Supervisors {
+		s := &c.info.Supervisors[i]
+		if fresh != "" {
+			if err := c.awaitMember(ctx, fresh); err != nil {
+				return errors.Join(err, c.save())
+			}
+		}
+		fresh = ""
+		log := c.memberLog(s.ID)
+		if _, err := os.Stat(log); err != nil {
+			fresh = log
+		}
+		if err := c.startSupervisor(s); err != nil {
+			return errors.Join(err, c.save())
+		}
+	}
+	return c.save()
+}
+
+// memberLog is the directory of a replica's write-ahead log. Its etcd member makes it when it knows that it is new.
+func (c *Cluster) memberLog(id string) string {
+	return c.path("supervisors", id, "data", "etcd", "member", "wal")
+}
+
+// awaitMember waits until a replica has made its log, or is late with it.
+func (c *Cluster) awaitMember(ctx context.Context, log string) error {
+	bound, cancel := context.WithTimeout(ctx, memberBound)
+	defer cancel()
+	err := c.poll(bound, pollEvery/5, func() (bool, error) {
+		_, err := os.Stat(log)
+		return err == nil, err
+	})
+	if err != nil && bound.Err() != nil && ctx.Err() == nil {
+		return nil // the wait for the leader reports it
+	}
+	return err
+}
+
 // StartSupervisor starts a replica that does not run.
 func (c *Cluster) StartSupervisor(id string) error {
 	s, err := c.supervisor(id)
 	if err != nil {
 		return err
 	}
-	if alive(s.PID, s.Started) {
-		return fmt.Errorf("start supervisor %s: it runs as process %d", id, s.PID)
+	if pid, _ := c.running(s); pid != 0 {
+		return fmt.Errorf("start supervisor %s: it runs as process %d", id, pid)
 	}
 	if c.binDir, err = FindBinaries(c.binDir); err != nil {
 		return err
@@ -125,11 +172,18 @@ func (c *Cluster) StartSupervisor(id string) error {
 
 func (c *Cluster) startSupervisor(s *SupervisorInfo) error {
 	dir := c.path("supervisors", s.ID)
-	pid, started, err := c.spawn(member{"supervisor", s.ID}, filepath.Join(dir, "log"), supervisorProgram, "run", "--config", filepath.Join(dir, "supervisor.yaml"))
+	pid, started, err := c.spawn(member{"supervisor", s.ID}, filepath.Join(dir, "log"), supervisorIn(c.binDir), "run", "--config",
+		filepath.Join(dir, "supervisor.yaml"))
 	if err != nil {
 		return err
 	}
 	s.PID, s.Started = pid, started
+	if err := raise(pid); err != nil {
+		c.unweighted = err
+	}
+	if err := c.weighSupervisor(s); err != nil {
+		c.ungrouped = err
+	}
 	return nil
 }
 
@@ -200,7 +254,7 @@ func (c *Cluster) PlanSupervisor() (id, peerURL string, err error) {
 	cfg.Report, cfg.ReportAlternates, cfg.GRPC, cfg.HTTP = a.Report[0], a.Report[1:], a.GRPC, a.HTTP
 	cfg.Web, cfg.GossipListen = webConfig(a.Web), a.Gossip
 	cfg.Etcd.Name, cfg.Etcd.PeerURL, cfg.Etcd.ClientURL, cfg.Etcd.ClusterState = id, "https://"+a.EtcdPeer, "https://"+a.EtcdClient, "existing"
-	cfg.TLS.Cert, cfg.TLS.Key = c.PKI(id+".pem"), c.PKI(id+".key")
+	cfg.TLS.Cert, cfg.TLS.Key, cfg.ECDSA = c.PKI(id+".pem"), c.PKI(id+".key"), c.ecdsa(id)
 	info := SupervisorInfo{ID: id, GRPC: a.GRPC, HTTP: a.HTTP, Web: a.Web, Report: a.Report[0]}
 	if err := c.beside(&cfg); err != nil {
 		return fail(err)
@@ -221,7 +275,8 @@ func (c *Cluster) beside(cfg *config.Supervisor) error {
 	cfg.Replicas, cfg.GossipJoin = nil, nil
 	var members []string
 	add := func(r config.Supervisor) {
-		cfg.Replicas = append(cfg.Replicas, config.ReplicaEntry{ID: r.ID, GRPC: r.GRPC, Report: r.Report, HTTP: r.HTTP, Web: webURL(r.Web.Listen)})
+		cfg.Replicas = append(cfg.Replicas, config.ReplicaEntry{ID: r.ID, GRPC: r.GRPC, Report: r.Report, HTTP: r.HTTP,
+			Web: webURL(r.Web.Listen)})
 		members = append(members, r.ID+"="+r.Etcd.PeerURL)
 	}
 	for _, s := range c.Serving("") {
@@ -246,7 +301,7 @@ func (c *Cluster) issueSupervisor(id string, a SupervisorAddresses) error {
 	if err != nil {
 		return err
 	}
-	return c.issue(ca, pki.SupervisorIdentity(c.info.Cluster, id), id, ips, []string{"localhost"})
+	return c.issueReplica(ca, id, ips)
 }
 
 // ForgetSupervisor ends a replica that is no longer a member, and removes its files.

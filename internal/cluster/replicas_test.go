@@ -37,7 +37,8 @@ func TestForgottenSupervisorsAreNoPattern(t *testing.T) {
 		if !slices.Equal(replicas, all) || !slices.Equal(members, all) {
 			t.Errorf("replicas %v, members %v: want %v", replicas, members, all)
 		}
-		if s := c.info.Supervisors[len(c.info.Supervisors)-1]; s.ID != id || cfg.Etcd.ClusterState != "existing" || !strings.HasSuffix(cfg.Etcd.InitialCluster, fmt.Sprint(id, "=", peer)) {
+		if s := c.info.Supervisors[len(c.info.Supervisors)-1]; s.ID != id || cfg.Etcd.ClusterState != "existing" ||
+			!strings.HasSuffix(cfg.Etcd.InitialCluster, fmt.Sprint(id, "=", peer)) {
 			t.Errorf("%s is %+v with %+v", id, s, cfg.Etcd)
 		}
 	}

@@ -29,7 +29,8 @@ func sysFiles() map[string]string {
 		hwmon + "in0_label": "12V", hwmon + "in0_input": "12000",
 		hwmon + "in0_lcrit": "10800", hwmon + "in0_min": "11400", hwmon + "in0_max": "12600", hwmon + "in0_crit": "13200",
 		hwmon + "power1_label": "board", hwmon + "power1_input": "180000000",
-		hwmon + "power1_lcrit": "5000000", hwmon + "power1_min": "20000000", hwmon + "power1_max": "250000000", hwmon + "power1_crit": "300000000",
+		hwmon + "power1_lcrit": "5000000", hwmon + "power1_min": "20000000", hwmon + "power1_max": "250000000",
+		hwmon + "power1_crit": "300000000",
 
 		net + "operstate": "up", net + "carrier": "1", net + "flags": "0x1003", net + "mtu": "1500", net + "speed": "10000",
 		net + "address": "02:00:00:00:00:01", net + "type": "1", net + "carrier_changes": "1",
@@ -140,7 +141,7 @@ func (s sensorInput) check(v float64) error {
 	return nil
 }
 
-// initial returns the content of every file that some sensor fault may change, by path inside the
+// initialSensorFiles returns the content of every file that some sensor fault may change, by path inside the
 // node's directory.
 func initialSensorFiles() map[string]string {
 	out := map[string]string{"peripheral0": "0", "peripheral1": "0"}

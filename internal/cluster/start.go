@@ -21,7 +21,9 @@ import (
 
 const (
 	agentProgram      = "lofamo-agent"
-	supervisorProgram = "supervisor"
+	supervisorProgram = "lofamo-supervisor"
+	// formerSupervisor is the name of that program in builds of earlier versions.
+	formerSupervisor = "supervisor"
 )
 
 // FindBinaries returns the directory that holds the agent's and the supervisor's programs: dir if
@@ -41,15 +43,27 @@ func FindBinaries(dir string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("programs in %s: %w", dir, err)
 	}
-	for _, name := range []string{agentProgram, supervisorProgram} {
+	for _, name := range []string{agentProgram, supervisorIn(abs)} {
 		path := filepath.Join(abs, name)
 		if st, err := os.Stat(path); err != nil {
-			return "", fmt.Errorf("program %s: %w (build it with `make build`; --bin-dir or $%s names the directory)", path, errors.Unwrap(err), EnvBinDir)
+			return "", fmt.Errorf("program %s: %w (build it with `make build`; --bin-dir or $%s names the directory)", path,
+				errors.Unwrap(err), EnvBinDir)
 		} else if st.Mode()&0o111 == 0 || st.IsDir() {
 			return "", fmt.Errorf("program %s: not a program that can be run", path)
 		}
 	}
 	return abs, nil
+}
+
+// supervisorIn returns the name of the supervisor's program in a directory: that of an earlier build if only it exists.
+func supervisorIn(dir string) string {
+	if _, err := os.Stat(filepath.Join(dir, supervisorProgram)); err == nil {
+		return supervisorProgram
+	}
+	if _, err := os.Stat(filepath.Join(dir, formerSupervisor)); err == nil {
+		return formerSupervisor
+	}
+	return supervisorProgram
 }
 
 // SetBinDir sets the directory of the programs, for a loaded cluster. See FindBinaries.
@@ -112,7 +126,7 @@ func (c *Cluster) Start(ctx context.Context, progress func(Progress)) error {
 	c.exited = make(chan Exit, len(c.info.All())+len(c.info.Supervisors))
 	p := Progress{Phase: "supervisors", Supervisors: len(c.serving("")), Nodes: len(c.info.Nodes)}
 	report(progress, p)
-	if err := c.startSupervisors(); err != nil {
+	if err := c.startSupervisors(ctx); err != nil {
 		return err
 	}
 	if err := c.waitLeader(ctx, &p, progress); err != nil {
@@ -150,19 +164,10 @@ func (c *Cluster) freePorts() error {
 			continue
 		}
 		if err := portTaken(addr); err != nil {
-			return fmt.Errorf("start the cluster in %s: %w: stop that program, or make the cluster anew with --force-new", c.dir, err)
+			return fmt.Errorf("start the cluster in %s: %w: stop that program, or make a new cluster with --force-new", c.dir, err)
 		}
 	}
 	return nil
-}
-
-func (c *Cluster) startSupervisors() error {
-	for i := range c.info.Supervisors {
-		if err := c.startSupervisor(&c.info.Supervisors[i]); err != nil {
-			return errors.Join(err, c.save())
-		}
-	}
-	return c.save()
 }
 
 func (c *Cluster) startNode(i int) error {
@@ -245,7 +250,7 @@ func (c *Cluster) RegionClient(role pki.Role, region string) (*client.Client, er
 		cfg.Targets = append(cfg.Targets, s.GRPC)
 	}
 	if len(cfg.Targets) == 0 {
-		return nil, fmt.Errorf("region %q: the cluster in %s has the regions %v", region, c.dir, c.RegionNames())
+		return nil, c.noRegion(region)
 	}
 	return client.New(cfg)
 }
@@ -253,7 +258,7 @@ func (c *Cluster) RegionClient(role pki.Role, region string) (*client.Client, er
 // pollNodes is the interval between two queries for all nodes. The answers grow with the cluster, and the supervisors
 // have more important work during a start.
 func (c *Cluster) pollNodes() time.Duration {
-	return max(pollEvery, time.Duration(len(c.info.Nodes))*5*time.Millisecond)
+	return max(pollEvery, min(time.Second, time.Duration(len(c.info.Nodes))*5*time.Millisecond))
 }
 
 // pollEvery is the minimum interval between two queries.
@@ -327,7 +332,8 @@ func (c *Cluster) WaitNormalSince(ctx context.Context, since time.Time, progress
 		if s.normal == len(c.info.Nodes) {
 			return true, nil
 		}
-		return false, fmt.Errorf("%d of %d nodes are NORMAL; not yet: %s", s.normal, len(c.info.Nodes), shorten(append(s.unheard, s.unwell...), 8))
+		return false, fmt.Errorf("%d of %d nodes are NORMAL; not yet: %s", s.normal, len(c.info.Nodes),
+			shorten(append(s.unheard, s.unwell...), 8))
 	})
 	if err != nil {
 		return fmt.Errorf("wait for all nodes to be NORMAL: %w%s", err, c.logsUnless(err, "nodes"))
@@ -348,7 +354,7 @@ func (c *Cluster) WaitHeard(ctx context.Context, progress func(Progress)) (unwel
 	err = c.watchNodes(ctx, time.Time{}, progress, func(s nodesSeen) (bool, error) {
 		if heard := s.normal + len(s.unwell); heard < len(c.info.Nodes) {
 			since = time.Time{}
-			return false, fmt.Errorf("%d of %d nodes have been heard; not yet: %s", heard, len(c.info.Nodes), shorten(s.unheard, 8))
+			return false, fmt.Errorf("%d of %d nodes have reported; not yet: %s", heard, len(c.info.Nodes), shorten(s.unheard, 8))
 		}
 		if since.IsZero() || !slices.Equal(unwell, s.unwell) {
 			since, unwell = time.Now(), s.unwell
@@ -356,10 +362,10 @@ func (c *Cluster) WaitHeard(ctx context.Context, progress func(Progress)) (unwel
 		if len(unwell) == 0 || time.Since(since) >= rest {
 			return true, nil
 		}
-		return false, fmt.Errorf("all nodes were heard, and still change: %s", shorten(unwell, 8))
+		return false, fmt.Errorf("all nodes have reported, and still change: %s", shorten(unwell, 8))
 	})
 	if err != nil {
-		return nil, fmt.Errorf("wait for all nodes to be heard: %w%s", err, c.logsUnless(err, "nodes"))
+		return nil, fmt.Errorf("wait for reports from all nodes: %w%s", err, c.logsUnless(err, "nodes"))
 	}
 	return unwell, nil
 }
@@ -457,7 +463,8 @@ func (c *Cluster) waitParent(ctx context.Context, unwell int) error {
 		if err != nil || len(resp.GetNodes()) <= unwell {
 			return err == nil, err
 		}
-		return false, fmt.Errorf("the parent of the regions shows %d nodes that are not NORMAL, such as %s", len(resp.GetNodes()), describe(resp.GetNodes()[0]))
+		return false, fmt.Errorf("the parent of the regions shows %d nodes that are not NORMAL, such as %s", len(resp.GetNodes()),
+			describe(resp.GetNodes()[0]))
 	})
 }
 
@@ -476,7 +483,7 @@ func describe(n *lofamov1.Node) string {
 	}
 	var parts []string
 	for _, comp := range n.GetComponents() {
-		if comp.GetState() != lofamov1.State_NORMAL {
+		if s := comp.GetState(); s != lofamov1.State_NORMAL && s != lofamov1.State_ABSENT {
 			parts = append(parts, comp.GetName()+" "+comp.GetState().String())
 		}
 	}

@@ -92,6 +92,7 @@ func (c *Cluster) Stop(ctx context.Context) error {
 	}
 	for i := range c.info.Supervisors {
 		c.info.Supervisors[i].PID, c.info.Supervisors[i].Started = 0, 0
+		c.info.Supervisors[i].removeGroup()
 	}
 	for i := range c.info.All() {
 		n := c.info.at(i)

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/lofamo/lofamo/internal/testing/deadline"
 )
 
 // TestMain lets the test program pretend to be a half that ignores SIGTERM.
@@ -32,12 +34,12 @@ func script(t *testing.T, dir, name, body string) {
 	}
 }
 
-func TestStartSaysWhatFailedWithTheLog(t *testing.T) {
+func TestStartSaysWhatFailedWithLog(t *testing.T) {
 	bin := shortTempDir(t)
 	script(t, bin, agentProgram, "exit 0\n")
 	script(t, bin, supervisorProgram, "echo \"$@\"; echo the disk is on fire >&2; exit 3\n")
 	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1, BinDir: bin})
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	err := c.Start(ctx, nil)
 	if err == nil {
@@ -53,7 +55,7 @@ func TestStartSaysWhatFailedWithTheLog(t *testing.T) {
 	}
 }
 
-func TestStartWithoutProgramsSaysHowToGetThem(t *testing.T) {
+func TestMissingProgramsErrorSaysHowToBuild(t *testing.T) {
 	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1, BinDir: shortTempDir(t)})
 	err := c.Start(context.Background(), nil)
 	if err == nil || !strings.Contains(err.Error(), "make build") || !strings.Contains(err.Error(), "lofamo-agent") {
@@ -61,14 +63,14 @@ func TestStartWithoutProgramsSaysHowToGetThem(t *testing.T) {
 	}
 }
 
-func TestStartTimesOutWithTheReason(t *testing.T) {
+func TestStartTimesOutWithReason(t *testing.T) {
 	bin := shortTempDir(t)
 	script(t, bin, agentProgram, "exit 0\n")
 	script(t, bin, supervisorProgram, "echo still thinking; exec sleep 600\n")
 	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1, BinDir: bin})
-	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
-	defer cancel()
-	err := c.Start(ctx, nil)
+	err := c.Start(deadline.When(t, func() bool {
+		return strings.Contains(tail(c.path("supervisors", "sup-0", "log"), 1), "still thinking")
+	}), nil)
 	if err == nil || !strings.Contains(err.Error(), "wait for the supervisors") || !strings.Contains(err.Error(), "still thinking") {
 		t.Fatalf("error %v", err)
 	}
@@ -89,7 +91,7 @@ func TestStartTimesOutWithTheReason(t *testing.T) {
 	}
 }
 
-func TestStopEndsTheDeafTheStoppedAndTheOrphaned(t *testing.T) {
+func TestStopEndsDeafStoppedAndOrphanedProcesses(t *testing.T) {
 	bin := shortTempDir(t)
 	// The test program itself plays the role of a half that ignores SIGTERM: see TestMain.
 	self, err := os.Executable()
@@ -103,10 +105,11 @@ func TestStopEndsTheDeafTheStoppedAndTheOrphaned(t *testing.T) {
 	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1, BinDir: bin})
 	c.ports.release()
 	c.binDir = bin
-	if err := c.startSupervisors(); err != nil {
+	if err := c.startSupervisors(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the supervisor ignores SIGTERM", func() bool { return strings.Contains(tail(c.path("supervisors", "sup-0", "log"), 1), "ready") })
+	until(t, "the supervisor ignores SIGTERM",
+		func() bool { return strings.Contains(tail(c.path("supervisors", "sup-0", "log"), 1), "ready") })
 	orphan := exec.Command(filepath.Join(bin, agentProgram), "host", "--config", filepath.Join(c.nodeDir("n0-0-0"), "agent.yaml"))
 	out, err := orphan.StdoutPipe()
 	if err != nil {
@@ -122,16 +125,12 @@ func TestStopEndsTheDeafTheStoppedAndTheOrphaned(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- orphan.Wait() }()
-	start := time.Now()
 	if err := c.Stop(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(start); took > 15*time.Second {
-		t.Errorf("took %v", took)
-	}
 	select {
 	case <-ended:
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the orphan lives")
 	}
 	if got := c.Running(); len(got) != 0 {
@@ -139,7 +138,7 @@ func TestStopEndsTheDeafTheStoppedAndTheOrphaned(t *testing.T) {
 	}
 }
 
-func TestStopLeavesAReusedPidAlone(t *testing.T) {
+func TestStopLeavesReusedPidAlone(t *testing.T) {
 	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1})
 	c.ports.release()
 	other := exec.Command("sleep", "600")
@@ -166,7 +165,7 @@ func TestStopLeavesAReusedPidAlone(t *testing.T) {
 	}
 }
 
-func TestOwnArguments(t *testing.T) {
+func TestOwnProcessesAreRecognised(t *testing.T) {
 	c := &Cluster{dir: "/tmp/c"}
 	for _, tc := range []struct {
 		args string
@@ -174,7 +173,8 @@ func TestOwnArguments(t *testing.T) {
 	}{
 		{"/bin/lofamo-agent host --config /tmp/c/nodes/n0-0-0/agent.yaml", true},
 		{"/bin/lofamo-agent host --config=/tmp/c/nodes/n0-0-0/agent.yaml", true},
-		{"/bin/supervisor run --config /tmp/c/supervisors/sup-0/supervisor.yaml", true},
+		{"/bin/lofamo-supervisor run --config /tmp/c/supervisors/sup-0/supervisor.yaml", true},
+		{"/bin/supervisor run --config /tmp/c/supervisors/sup-0/supervisor.yaml", true}, // of an earlier version
 		{"/bin/lofamo-agent host --config /tmp/c2/nodes/n0-0-0/agent.yaml", false},
 		{"/bin/lofamo-agent host", false},
 		{"/usr/bin/vi /tmp/c/nodes/n0-0-0/agent.yaml", false},
@@ -182,5 +182,38 @@ func TestOwnArguments(t *testing.T) {
 		if got := c.ownArguments(strings.Fields(tc.args)); got != tc.want {
 			t.Errorf("%s: %v", tc.args, got)
 		}
+	}
+}
+
+// TestKillRunEndsDaemonOfOthers: cluster.json does not know its process.
+func TestKillRunEndsDaemonOfOthers(t *testing.T) {
+	bin := shortTempDir(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(self, filepath.Join(bin, agentProgram)); err != nil {
+		t.Fatal(err)
+	}
+	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1})
+	c.ports.release()
+	n := c.info.Nodes[0]
+	daemon := exec.Command(filepath.Join(bin, agentProgram), "run", "--config", filepath.Join(c.nodeDir(n.ID), "agent.yaml"))
+	out, err := daemon.StdoutPipe() // TestMain speaks when it runs
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = daemon.Process.Kill(), daemon.Wait() })
+	if _, err := out.Read(make([]byte, 4)); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.KillRun(t.Context(), string(n.ID)); err != nil {
+		t.Fatal(err)
+	}
+	if pid, _ := c.daemon(n); pid != 0 {
+		t.Errorf("process %d still runs", pid)
 	}
 }

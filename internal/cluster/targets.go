@@ -2,15 +2,15 @@ package cluster
 
 import (
 	"github.com/lofamo/lofamo/internal/durable"
-	"github.com/lofamo/lofamo/internal/layout"
+	"github.com/lofamo/lofamo/internal/inventory"
 )
 
 // Targets returns the path of the list of scrape targets. deploy/prometheus/prometheus.yml reads it.
-func (c *Cluster) Targets() string { return c.path(layout.TargetsFile) }
+func (c *Cluster) Targets() string { return c.path(inventory.TargetsFile) }
 
 // targets are the members with metrics.
-func (c *Cluster) targets() layout.Targets {
-	var out layout.Targets
+func (c *Cluster) targets() inventory.Targets {
+	var out inventory.Targets
 	cluster := func(region string) string {
 		if region == "" {
 			return c.info.Cluster
@@ -18,14 +18,14 @@ func (c *Cluster) targets() layout.Targets {
 		return c.info.Cluster + "/" + region
 	}
 	for _, s := range c.info.Supervisors {
-		out.Add(layout.JobSupervisor, cluster(s.Region), s.HTTP)
+		out.Add(inventory.JobSupervisor, cluster(s.Region), s.HTTP)
 	}
 	for r, n := range c.info.All() {
 		region := ""
 		if r < len(c.info.Nodes) {
 			region = c.regionOf(r)
 		}
-		out.Add(layout.JobAgent, cluster(region), n.HTTP)
+		out.Add(inventory.JobAgent, cluster(region), n.HTTP)
 	}
 	return out
 }

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/layout"
+	"github.com/lofamo/lofamo/internal/inventory"
 )
 
 // listed returns the targets in a cluster's list, by job and cluster.
@@ -39,7 +39,7 @@ func listed(t *testing.T, c *Cluster) map[[2]string][]string {
 }
 
 // The list has every metrics address, as in each member's own configuration, and each region is a separate cluster.
-func TestTargets(t *testing.T) {
+func TestTargetsListEveryMetricsAddress(t *testing.T) {
 	for _, o := range []Options{{Dims: dims(t, "2x2x1"), Supervisors: 3, Spares: 1}, {Dims: dims(t, "2x2x1"), Supervisors: 1, Regions: 2}} {
 		c := create(t, o)
 		want := map[[2]string][]string{}
@@ -77,9 +77,9 @@ func TestTargets(t *testing.T) {
 
 // The list follows the replicas, and is removed with the cluster. For a cluster made before nodes served metrics, it
 // has only the supervisors.
-func TestTargetsFollow(t *testing.T) {
+func TestTargetsFollowReplicas(t *testing.T) {
 	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1})
-	supervisors, agents := [2]string{layout.JobSupervisor, "local"}, [2]string{layout.JobAgent, "local"}
+	supervisors, agents := [2]string{inventory.JobSupervisor, "local"}, [2]string{inventory.JobAgent, "local"}
 	if _, _, err := c.PlanSupervisor(); err != nil {
 		t.Fatal(err)
 	}

@@ -1,5 +1,7 @@
 package cluster
 
+import "path/filepath"
+
 // Process is a running process of the cluster.
 type Process struct {
 	PID     int
@@ -13,7 +15,7 @@ type Process struct {
 func (c *Cluster) Processes() []Process {
 	var out []Process
 	for _, s := range c.strays() {
-		out = append(out, Process{PID: s.pid, Started: s.started, Agent: s.program == agentProgram})
+		out = append(out, Process{PID: s.pid, Started: s.started, Agent: filepath.Base(s.args[0]) == agentProgram})
 	}
 	return out
 }

@@ -8,7 +8,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/sensor"
-	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/torus/routing"
 )
@@ -38,6 +38,9 @@ type Agent struct {
 	// StateDir is a directory of this node alone: register file, mailbox, boot epochs, sockets.
 	// At most 90 bytes, for Unix sockets' names end at 108. Default /var/lib/lofamo/agent.
 	StateDir string `json:"stateDir"`
+	// DiskWarnBytes is the free space of StateDir's disk, in bytes, below which the host half warns: in its log and by
+	// the metric lofamo_agent_disk_low. 0 for never, or at most 1 TiB. Default 64 MiB.
+	DiskWarnBytes int64 `json:"diskWarnBytes"`
 	// Platform is the platform of the DNP half: shared-kernel or dpu. This version has no DNP half on a card's own
 	// processor, because the halves share a mapped register file: with dpu the agent starts, warns, and reports
 	// shared-kernel. Default shared-kernel.
@@ -74,6 +77,8 @@ type Agent struct {
 	Recovery RecoveryConfig `json:"recovery"`
 	// SelfTest is the schedule of self-tests of the modules in use.
 	SelfTest SelfTestConfig `json:"selfTest"`
+	// Processor is the processor time that the halves may use.
+	Processor ProcessorConfig `json:"processor"`
 	// Procedure configures the node's part in the fault management procedure, besides orders of supervisors.
 	Procedure ProcedureConfig `json:"procedure"`
 	// Jobs is the socket for the jobs on the node, with its access lists.
@@ -173,6 +178,15 @@ type SelfTestConfig struct {
 	IdleAfter Duration `json:"idleAfter"`
 }
 
+// ProcessorConfig bounds the processor time of the halves.
+type ProcessorConfig struct {
+	// Budget is the processor time that each half may use, in percent of one core, over about ten seconds. A half that
+	// uses more gives up periodic work until it uses at most three quarters: digests become rarer, then probes, then
+	// readings of sensors; never the watchdog words, the links' heartbeats or the answers to challenges. 0.1 to 100, or
+	// 0 for no budget. Default 10, which is four times as much as an idle half uses at preset fast.
+	Budget float64 `json:"budget"`
+}
+
 // When a node begins the fault management procedure by itself.
 const (
 	ProcedureNever      = "never"
@@ -199,21 +213,26 @@ type LogConfig struct {
 	Format string `json:"format"`
 }
 
+// DefaultBudget is the default of ProcessorConfig.Budget.
+const DefaultBudget = 10
+
 // DefaultAgent returns the defaults. Fields without a default are empty, and Validate names them.
 func DefaultAgent() Agent {
 	return Agent{
-		StateDir:  "/var/lib/lofamo/agent",
-		Platform:  PlatformSharedKernel,
-		Preset:    PresetDefault,
-		MTU:       1472,
-		Routing:   routing.Chaos.String(),
-		Service:   ServiceConfig{SpoolBytes: 4 << 20, Checksums: []string{checksum.Name(checksum.Default)}},
-		Sensors:   sensor.DefaultConfig(),
-		Recovery:  RecoveryConfig{Restarts: 5, Window: Duration(time.Minute), StartWithin: Duration(5 * time.Second)},
-		SelfTest:  SelfTestConfig{Interval: Duration(2 * time.Second), IdleAfter: Duration(10 * time.Second)},
-		Procedure: ProcedureConfig{Start: ProcedureNever},
-		Jobs:      defaultJobs(),
-		Log:       LogConfig{Level: "info", Format: "text"},
+		StateDir:      "/var/lib/lofamo/agent",
+		DiskWarnBytes: 64 << 20,
+		Platform:      PlatformSharedKernel,
+		Preset:        PresetDefault,
+		MTU:           1472,
+		Routing:       routing.Chaos.String(),
+		Service:       ServiceConfig{SpoolBytes: 4 << 20, Checksums: []string{servicenet.ChecksumName(servicenet.DefaultChecksum)}},
+		Sensors:       sensor.DefaultConfig(),
+		Recovery:      RecoveryConfig{Restarts: 5, Window: Duration(time.Minute), StartWithin: Duration(5 * time.Second)},
+		SelfTest:      SelfTestConfig{Interval: Duration(2 * time.Second), IdleAfter: Duration(10 * time.Second)},
+		Processor:     ProcessorConfig{Budget: DefaultBudget},
+		Procedure:     ProcedureConfig{Start: ProcedureNever},
+		Jobs:          defaultJobs(),
+		Log:           LogConfig{Level: "info", Format: "text"},
 	}
 }
 
@@ -270,7 +289,7 @@ func (s ServiceConfig) Offered() ([]lofamov1.Checksum, error) { return parseChec
 func parseChecksums(names []string) ([]lofamov1.Checksum, error) {
 	out := make([]lofamov1.Checksum, 0, len(names))
 	for _, name := range names {
-		a, err := checksum.Parse(name)
+		a, err := servicenet.ParseChecksum(name)
 		if err != nil {
 			return nil, err
 		}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -31,7 +32,7 @@ func goodSupervisor(t *testing.T) Supervisor {
 	return s
 }
 
-func TestExamples(t *testing.T) {
+func TestExampleConfigurationsAreValid(t *testing.T) {
 	a := goodAgent(t)
 	p, err := a.Timing()
 	if err != nil || p.TWrite != 20*ms || p.TRead != 40*ms || p.LinkSickRatio != 0.02 || p.LinkPeriod != 25*ms {
@@ -45,7 +46,8 @@ func TestExamples(t *testing.T) {
 		t.Errorf("%v, %v, %v", c, d, err)
 	}
 	r := goodSupervisor(t).Responses
-	if l := r.Limits([]string{"rack"}); !r.Enabled || l.MaxNodes != 10 || l.MaxPercent != 5 || l.Grace != time.Minute || l.LookAgain != 10*time.Second || l.Validate() != nil ||
+	if l := r.Limits([]string{"rack"}); !r.Enabled || l.MaxNodes != 10 || l.MaxPercent != 5 || l.Grace != time.Minute ||
+		l.LookAgain != 10*time.Second || l.Validate() != nil ||
 		r.Executors.Process.Address != "10.0.0.9:7010" || r.Executors.Webhooks != nil {
 		t.Errorf("responses %+v: defaults and file are to be one", r)
 	}
@@ -59,8 +61,10 @@ func TestExamples(t *testing.T) {
 	if err != nil || dims.Nodes() != 2 || ids[grid.Coord{}] != "n0-0-0" || ids[grid.Coord{X: 1}] != "worker-b" {
 		t.Errorf("%v, %v, %v", dims, ids, err)
 	}
-	if x := s.Spares[0]; s.Nodes[1].Labels["rack"] != "r1" || x.Labels["rack"] != "r1" || !reflect.DeepEqual(x.Services(), []string{"10.0.0.9:7000"}) ||
-		(SpareEntry{}).Services() != nil || !reflect.DeepEqual(s.DomainLabels, []string{"rack", "power"}) || len(DefaultSupervisor().DomainLabels) != 3 {
+	if x := s.Spares[0]; s.Nodes[1].Labels["rack"] != "r1" || x.Labels["rack"] != "r1" ||
+		!reflect.DeepEqual(x.Services(), []string{"10.0.0.9:7000"}) ||
+		(SpareEntry{}).Services() != nil || !reflect.DeepEqual(s.DomainLabels, []string{"rack", "power"}) ||
+		len(DefaultSupervisor().DomainLabels) != 3 {
 		t.Errorf("%+v, %v", s.Spares, s.DomainLabels)
 	}
 	if got, err := DefaultSupervisor().Allowed(); err != nil || len(got) != 6 {
@@ -74,11 +78,12 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// TestServiceInterfaces: how interfaces are numbered and named, and which address each has of a
+// TestServiceInterfacesAreNumbered: how interfaces are numbered and named, and which address each has of a
 // supervisor.
-func TestServiceInterfaces(t *testing.T) {
+func TestServiceInterfacesAreNumbered(t *testing.T) {
 	a := goodAgent(t)
-	if got := a.Service.Interfaces(); len(got) != 2 || got[0] != (ServiceAddr{"10.0.0.1:7000", "eth0"}) || got[1] != (ServiceAddr{"10.8.0.1:7000", "eth2"}) {
+	if got := a.Service.Interfaces(); len(got) != 2 || got[0] != (ServiceAddr{"10.0.0.1:7000", "eth0"}) ||
+		got[1] != (ServiceAddr{"10.8.0.1:7000", "eth2"}) {
 		t.Errorf("interfaces %v", got)
 	}
 	for _, tc := range []struct{ names, want []string }{
@@ -115,7 +120,7 @@ func TestWriteAndRead(t *testing.T) {
 	dir := t.TempDir()
 	a, s := goodAgent(t), goodSupervisor(t)
 	for name, marshal := range map[string]func() ([]byte, error){
-		"agent.yaml":      func() ([]byte, error) { return MarshalAgent(a) },
+		"agent.yaml":      func() ([]byte, error) { return marshal(a) },
 		"supervisor.yaml": func() ([]byte, error) { return MarshalSupervisor(s) },
 	} {
 		b, err := marshal()
@@ -136,7 +141,7 @@ func TestWriteAndRead(t *testing.T) {
 	}
 }
 
-func TestStrict(t *testing.T) {
+func TestUnknownKeyIsRefusedWithSuggestions(t *testing.T) {
 	for _, tc := range []struct{ yaml, names string }{
 		{"clusterr: x", "clusterr: unknown key: want one of cluster, coord, dims"},
 		{"periods: {tWirte: 5ms}", "periods.tWirte: unknown key: want one of ackTimeout"},
@@ -182,7 +187,7 @@ func TestStrict(t *testing.T) {
 	}
 }
 
-func TestEnvironment(t *testing.T) {
+func TestEnvironmentOverridesFile(t *testing.T) {
 	a, err := ReadAgent("testdata/agent.yaml", []string{
 		"PATH=/bin", "LOFAMO_AGENT_STATEDIR=/tmp/x=y", "LOFAMO_AGENT_SERVICE_LISTEN=10.9.9.9:1", "LOFAMO_AGENT_MTU=1400",
 		"LOFAMO_AGENT_SERVICE_GOSSIPJOIN=10.0.0.1:1, 10.0.0.2:2,", "LOFAMO_AGENT_SERVICE_SPOOLBYTES=0",
@@ -198,12 +203,14 @@ func TestEnvironment(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 	_, err = ReadAgent("testdata/agent.yaml", []string{"LOFAMO_AGENT_MTU=big", "LOFAMO_AGENT_STATE_DIR=/x"})
-	for _, names := range []string{`environment LOFAMO_AGENT_MTU: given "big": want a whole number`, "environment LOFAMO_AGENT_STATE_DIR: unknown: want LOFAMO_AGENT_ and one of"} {
+	for _, names := range []string{`environment LOFAMO_AGENT_MTU: given "big": want a whole number`,
+		"environment LOFAMO_AGENT_STATE_DIR: unknown: want LOFAMO_AGENT_ and one of"} {
 		if err == nil || !strings.Contains(err.Error(), names) {
 			t.Errorf("error %v: want one with %q", err, names)
 		}
 	}
-	s, err := ReadSupervisor("testdata/supervisor.yaml", []string{"LOFAMO_SUPERVISOR_DATADIR=/data", "LOFAMO_SUPERVISOR_ETCD_ENDPOINTS=https://e:2379"})
+	s, err := ReadSupervisor("testdata/supervisor.yaml",
+		[]string{"LOFAMO_SUPERVISOR_DATADIR=/data", "LOFAMO_SUPERVISOR_ETCD_ENDPOINTS=https://e:2379"})
 	if err != nil || s.DataDir != "/data" || s.Embedded() {
 		t.Errorf("%+v, %v", s, err)
 	}
@@ -213,9 +220,9 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// TestEnvironmentTable checks that every variable names a field by its place in the file and sets
+// TestEveryVariableSetsItsField checks that every variable names a field by its place in the file and sets
 // that field.
-func TestEnvironmentTable(t *testing.T) {
+func TestEveryVariableSetsItsField(t *testing.T) {
 	check := func(names []string, prefix string, typ reflect.Type) {
 		places := map[string]bool{}
 		var walk func(t reflect.Type, at string)
@@ -256,7 +263,7 @@ func TestEnvironmentTable(t *testing.T) {
 	}
 }
 
-func TestAgentValidate(t *testing.T) {
+func TestAgentValidationNamesField(t *testing.T) {
 	for _, tc := range []struct {
 		change func(*Agent)
 		names  string
@@ -266,11 +273,12 @@ func TestAgentValidate(t *testing.T) {
 		{func(a *Agent) { a.Node = "a/b" }, "node: given a/b: want 1 to 63 letters"},
 		{func(a *Agent) { a.Coord = "2,0,0" }, "coord: coordinate 2,0,0: outside the 2x2x1 torus: want 0,0,0 to 1,1,0"},
 		{func(a *Agent) { a.Coord = "x" }, `coord: coordinate "x"`},
-		{func(a *Agent) { a.Spare = true }, "coord: given 1,0,0: want nothing: a spare is told its place"},
-		{func(a *Agent) { a.Spare, a.Coord = true, "" }, "links.X+.peer: given 10.0.1.0:7101: want nothing: a spare is told its peers"},
+		{func(a *Agent) { a.Spare = true }, "coord: given 1,0,0: want nothing: a spare learns its place"},
+		{func(a *Agent) { a.Spare, a.Coord = true, "" }, "links.X+.peer: given 10.0.1.0:7101: want nothing: a spare learns its peers"},
 		{func(a *Agent) { a.Spare, a.Coord, a.Node = true, "", "" }, "node: given nothing"},
 		{func(a *Agent) { a.Dims = "0x2" }, "dims: dims 0x2x1: size of X is 0: want 1 to 65536"},
 		{func(a *Agent) { a.Dims = "" }, `dims: dims ""`},
+		{func(a *Agent) { a.DiskWarnBytes = -1 }, "diskWarnBytes: given -1: want 0 to 1099511627776"},
 		{func(a *Agent) { a.StateDir = "" }, `stateDir: given "": want a directory's path of 1 to 90 bytes`},
 		{func(a *Agent) { a.StateDir = "/" + strings.Repeat("x", 90) }, "stateDir: given"},
 		{func(a *Agent) { a.Platform = "laptop" }, "platform: given laptop: want one of shared-kernel, dpu"},
@@ -282,15 +290,18 @@ func TestAgentValidate(t *testing.T) {
 		{func(a *Agent) { a.Links["W+"] = a.Links["X+"] }, `links.W+: direction "W+": want one of X+ X- Y+ Y- Z+ Z-`},
 		{func(a *Agent) { a.link("X+", func(l *LinkAddr) { l.Local = "here:1" }) }, `links.X+.local: given here:1: want "ip:port"`},
 		{func(a *Agent) { a.link("X+", func(l *LinkAddr) { l.Local = "10.0.0.1:0" }) }, "links.X+.local: given 10.0.0.1:0"},
-		{func(a *Agent) { a.link("X+", func(l *LinkAddr) { l.Local = "10.0.1.1:7101" }) }, "links.X-.local: given 10.0.1.1:7101: want an address other than that of links.X+.local"},
-		{func(a *Agent) { a.link("X+", func(l *LinkAddr) { l.Local = a.Service.Listen }) }, "links.X+.local: given 10.0.0.1:7000: want an address other than that of service.listen"},
-		{func(a *Agent) { a.link("X+", func(l *LinkAddr) { l.Peer = "0.0.0.0:1" }) }, "links.X+.peer: given 0.0.0.0:1: want the address of one host"},
+		{func(a *Agent) { a.link("X+", func(l *LinkAddr) { l.Local = "10.0.1.1:7101" }) },
+			"links.X-.local: given 10.0.1.1:7101: want an address other than that of links.X+.local"},
+		{func(a *Agent) { a.link("X+", func(l *LinkAddr) { l.Local = a.Service.Listen }) },
+			"links.X+.local: given 10.0.0.1:7000: want an address other than that of service.listen"},
+		{func(a *Agent) { a.link("X+", func(l *LinkAddr) { l.Peer = "0.0.0.0:1" }) },
+			"links.X+.peer: given 0.0.0.0:1: want the address of one host"},
 		{func(a *Agent) { a.link("X+", func(l *LinkAddr) { l.Peer = "" }) }, "links.X+.peer: given nothing"},
 		{func(a *Agent) { a.link("X+", func(l *LinkAddr) { l.PeerNode = "a b" }) }, "links.X+.peerNode: given a b"},
 		{func(a *Agent) { a.link("X+", func(l *LinkAddr) { l.Interface = "a/b" }) }, "links.X+.interface: given a/b"},
 		{func(a *Agent) { a.MTU = 1000 }, "mtu: given 1000: want 1280 to 8224 bytes"},
 		{func(a *Agent) { a.MTU = 9000 }, "mtu: given 9000"},
-		{func(a *Agent) { a.MaxHops = 256 }, "maxHops: given 256: want 1 to 255, or 0 for what the torus needs"},
+		{func(a *Agent) { a.MaxHops = 256 }, "maxHops: given 256: want 1 to 255, or 0 for the number that the torus needs"},
 		{func(a *Agent) { a.Routing = "magic" }, "routing: given magic: want one of chaos, minimal-adaptive, dimension-order"},
 		{func(a *Agent) { a.Service.Listen = "" }, "service.listen: given nothing"},
 		{func(a *Agent) { a.Service.GossipListen = "x" }, "service.gossipListen: given x"},
@@ -298,7 +309,8 @@ func TestAgentValidate(t *testing.T) {
 		{func(a *Agent) { a.Service.GossipJoin[1] = "host:1" }, "service.gossipJoin[1]: given host:1"},
 		{func(a *Agent) { a.Service.Interface = "averyverylongname" }, "service.interface: given averyverylongname"},
 		{func(a *Agent) { a.Service.Alternates[0].Listen = "" }, "service.alternates[0].listen: given nothing"},
-		{func(a *Agent) { a.Service.Alternates[0].Listen = a.Service.Listen }, "service.alternates[0].listen: given 10.0.0.1:7000: want an address other than that of service.listen"},
+		{func(a *Agent) { a.Service.Alternates[0].Listen = a.Service.Listen },
+			"service.alternates[0].listen: given 10.0.0.1:7000: want an address other than that of service.listen"},
 		{func(a *Agent) { a.Service.Alternates[0].Interface = "a b" }, "service.alternates[0].interface: given a b"},
 		{func(a *Agent) { a.Service.Alternates = make([]ServiceAddr, 8) }, "service.alternates: given 8: want at most 7"},
 		{func(a *Agent) { a.Service.SpoolBytes = -1 }, "service.spoolBytes: given -1: want 0 (no spool), or 131072 to 67108864"},
@@ -307,9 +319,12 @@ func TestAgentValidate(t *testing.T) {
 		{func(a *Agent) { a.Service.Checksums = nil }, "service.checksums: given nothing: want at least one, such as crc32c"},
 		{func(a *Agent) { a.Service.Checksums[1] = "md5" }, `service.checksums[1]: checksum: given "md5": want one of none, crc32c`},
 		{func(a *Agent) { a.Service.Checksums[1] = "xxhash64" }, "service.checksums[1]: given xxhash64: want each checksum once"},
-		{func(a *Agent) { a.Supervisors[0].Alternates[0] = "0.0.0.0:1" }, "supervisors[0].alternates[0]: given 0.0.0.0:1: want the address of one host"},
-		{func(a *Agent) { a.Supervisors[0].Alternates[0] = a.Supervisors[0].Report }, "supervisors[0].alternates[0]: given 10.0.0.100:7001: want an address other than that of supervisors[0].report"},
-		{func(a *Agent) { a.Supervisors[0].Alternates[0] = "[fd00::1]:7001" }, "supervisors[0].alternates[0]: given [fd00::1]:7001: want an address of the family of 10.8.0.1:7000, by which service interface 1 sends to it"},
+		{func(a *Agent) { a.Supervisors[0].Alternates[0] = "0.0.0.0:1" },
+			"supervisors[0].alternates[0]: given 0.0.0.0:1: want the address of one host"},
+		{func(a *Agent) { a.Supervisors[0].Alternates[0] = a.Supervisors[0].Report },
+			"supervisors[0].alternates[0]: given 10.0.0.100:7001: want an address other than that of supervisors[0].report"},
+		{func(a *Agent) { a.Supervisors[0].Alternates[0] = "[fd00::1]:7001" }, "supervisors[0].alternates[0]: given [fd00::1]:7001: want an " +
+			"address of the family of 10.8.0.1:7000, by which service interface 1 sends to it"},
 		{func(a *Agent) { a.Service.Listen = "[fd00::2]:7001" }, "supervisors[1].report: given"},
 		{func(a *Agent) { a.Supervisors[0].Alternates = make([]string, 8) }, "supervisors[0].alternates: given 8: want at most 7"},
 		{func(a *Agent) { a.Supervisors = nil }, "supervisors: given nothing: want at least one"},
@@ -318,11 +333,15 @@ func TestAgentValidate(t *testing.T) {
 		{func(a *Agent) { a.Sensors.Memory.SickCorrected = -1 }, "sensors.memory.sickCorrected: given -1"},
 		{func(a *Agent) { a.Recovery.Restarts = 0 }, "recovery.restarts: given 0: want 1 to 100"},
 		{func(a *Agent) { a.Recovery.Window = 0 }, "recovery.window: given 0s: want 1s to 24h"},
-		{func(a *Agent) { a.SelfTest.Interval = Duration(499 * time.Millisecond) }, "selfTest.interval: given 499ms: want 500ms to 5s, or 0s for no self-tests"},
+		{func(a *Agent) { a.SelfTest.Interval = Duration(499 * time.Millisecond) },
+			"selfTest.interval: given 499ms: want 500ms to 5s, or 0s for no self-tests"},
 		{func(a *Agent) { a.SelfTest.Interval = Duration(6 * time.Second) }, "selfTest.interval: given 6s: want 500ms to 5s"},
+		{func(a *Agent) { a.Processor.Budget = 0.05 }, "processor.budget: given 0.05: want 0.1 to 100 percent of one core, or 0 for no budget"},
+		{func(a *Agent) { a.Processor.Budget = math.NaN() }, "processor.budget: given NaN: want 0.1 to 100"},
 		{func(a *Agent) { a.SelfTest.IdleAfter = Duration(time.Second) }, "selfTest.idleAfter: given 1s: want selfTest.interval (2s) to 10m"},
-		{func(a *Agent) { a.Recovery.StartWithin = Duration(time.Hour) }, "recovery.startWithin: given 1h0m0s: want 1s to 10m"},
-		{func(a *Agent) { a.Jobs.Socket = "local.sock" }, `jobs.socket: given "local.sock": want an absolute path of at most 107 bytes, or nothing`},
+		{func(a *Agent) { a.Recovery.StartWithin = Duration(time.Hour) }, "recovery.startWithin: given 1h: want 1s to 10m"},
+		{func(a *Agent) { a.Jobs.Socket = "local.sock" },
+			`jobs.socket: given "local.sock": want an absolute path of at most 107 bytes, or nothing`},
 		{func(a *Agent) { a.Jobs.Socket = "/" + strings.Repeat("x", 107) }, "jobs.socket: given"},
 		{func(a *Agent) { a.Jobs.Mode = "0400" }, `jobs.mode: given "0400": want octal, 0600 to 0777`},
 		{func(a *Agent) { a.Jobs.Mode = "rw" }, `jobs.mode: given "rw"`},
@@ -333,9 +352,12 @@ func TestAgentValidate(t *testing.T) {
 		{func(a *Agent) { a.Responses.LowestFrequency = 9 }, "responses.lowestFrequency: given 9: want 10 to 100 percent"},
 		{func(a *Agent) { a.Responses.Checks = make([]ResponseCheck, 33) }, "responses.checks: given 33: want at most 32"},
 		{func(a *Agent) { a.Responses.Checks[0].Name = "GPU" }, "responses.checks[0].name: given GPU: want 1 to 63 of a-z"},
-		{func(a *Agent) { a.Responses.Checks = append(a.Responses.Checks, a.Responses.Checks[0]) }, "responses.checks[1].name: given gpu: want each name once"},
-		{func(a *Agent) { a.Responses.Checks[0].Command = []string{"gpu"} }, "responses.checks[0].command: given [gpu]: want a program's absolute path"},
-		{func(a *Agent) { a.Responses.Checks[0].Timeout = Duration(time.Millisecond) }, "responses.checks[0].timeout: given 1ms: want 100ms to 1h"},
+		{func(a *Agent) { a.Responses.Checks = append(a.Responses.Checks, a.Responses.Checks[0]) },
+			"responses.checks[1].name: given gpu: want each name once"},
+		{func(a *Agent) { a.Responses.Checks[0].Command = []string{"gpu"} },
+			"responses.checks[0].command: given [gpu]: want a program's absolute path"},
+		{func(a *Agent) { a.Responses.Checks[0].Timeout = Duration(time.Millisecond) },
+			"responses.checks[0].timeout: given 1ms: want 100ms to 1h"},
 		{func(a *Agent) { a.HTTP = "9100" }, "http: given 9100"},
 		{func(a *Agent) { a.Log.Level = "loud" }, "log.level: given loud: want one of debug, info, warn, error"},
 		{func(a *Agent) { a.Log.Format = "xml" }, "log.format: given xml: want one of text, json"},
@@ -356,7 +378,8 @@ func TestAgentValidate(t *testing.T) {
 	}
 	// The bare defaults: everything required is named at once.
 	err := DefaultAgent().Validate()
-	for _, f := range []string{"cluster", "dims", "coord", "tls.ca", "tls.hostCert", "tls.hostKey", "tls.dnpCert", "tls.dnpKey", "service.listen", "supervisors"} {
+	for _, f := range []string{"cluster", "dims", "coord", "tls.ca", "tls.hostCert", "tls.hostKey", "tls.dnpCert", "tls.dnpKey",
+		"service.listen", "supervisors"} {
 		if err == nil || !strings.Contains(err.Error(), f+": ") {
 			t.Errorf("%s is not named in %v", f, err)
 		}
@@ -381,8 +404,8 @@ func inRegions(s *Supervisor) {
 	s.Nodes[0].Region, s.Nodes[1].Region = "west", "east"
 }
 
-// TestRegions: a region's file and its parent's are good.
-func TestRegions(t *testing.T) {
+// TestRegionAndParentConfigurationsAreValid: a region's file and its parent's are good.
+func TestRegionAndParentConfigurationsAreValid(t *testing.T) {
 	s := goodSupervisor(t)
 	inRegions(&s)
 	if err := s.Validate(); err != nil || s.Parent() || s.EtcdToken() == goodSupervisor(t).EtcdToken() {
@@ -394,7 +417,7 @@ func TestRegions(t *testing.T) {
 	}
 }
 
-func TestSupervisorValidate(t *testing.T) {
+func TestSupervisorValidationNamesField(t *testing.T) {
 	for _, tc := range []struct {
 		change func(*Supervisor)
 		names  string
@@ -409,33 +432,42 @@ func TestSupervisorValidate(t *testing.T) {
 		{func(s *Supervisor) { s.Nodes[1].ID = "n0-0-0" }, "nodes[1].id: given n0-0-0: want a name of its own: nodes[0] has it"},
 		{func(s *Supervisor) { s.Nodes[1].Service = "worker:1" }, "nodes[1].service: given worker:1"},
 		{func(s *Supervisor) { s.Nodes[1].Labels = map[string]string{"-": "x"} }, `nodes[1].labels: label key "-": want 1 to 63 letters`},
-		{func(s *Supervisor) { s.Nodes[1].Labels = map[string]string{"rack": "a b"} }, `nodes[1].labels: label rack: label value "a b": want nothing`},
+		{func(s *Supervisor) { s.Nodes[1].Labels = map[string]string{"rack": "a b"} },
+			`nodes[1].labels: label rack: label value "a b": want nothing`},
 		{func(s *Supervisor) { s.Spares[0].ID = "worker-b" }, "spares[0].id: given worker-b: want a name of its own: nodes[1] has it"},
 		{func(s *Supervisor) { s.Spares[0].ID = "" }, "spares[0].id: given nothing"},
 		{func(s *Supervisor) { s.Spares[0].Service = "x" }, "spares[0].service: given x"},
-		{func(s *Supervisor) { s.Spares[0].Service, s.Spares[0].Alternates = "", []string{"10.0.0.8:1"} }, "spares[0].service: given nothing: want the address of the first interface"},
+		{func(s *Supervisor) { s.Spares[0].Service, s.Spares[0].Alternates = "", []string{"10.0.0.8:1"} },
+			"spares[0].service: given nothing: want the address of the first interface"},
 		{func(s *Supervisor) { s.Spares[0].Labels = map[string]string{"": ""} }, `spares[0].labels: label key "": want`},
 		{func(s *Supervisor) { s.DomainLabels = []string{"rack", "rack"} }, "domainLabels[1]: given rack: want each key once"},
 		{func(s *Supervisor) { s.DomainLabels = []string{"a b"} }, `domainLabels[0]: label key "a b"`},
 		{func(s *Supervisor) { s.Report = "" }, "report: given nothing"},
 		{func(s *Supervisor) { s.Region = "west" }, "region: given west: want one of regions"},
-		{func(s *Supervisor) { s.Nodes[0].Region = "west" }, "nodes[0].region: given west: want one of regions where there are any, else nothing"},
+		{func(s *Supervisor) { s.Nodes[0].Region = "west" },
+			"nodes[0].region: given west: want one of regions where there are any, else nothing"},
 		{func(s *Supervisor) { inRegions(s); s.Nodes[0].Region = "" }, "nodes[0].region: given nothing: want one of regions"},
 		{func(s *Supervisor) { inRegions(s); s.Nodes[1].Region = "west" }, "regions[1]: given east: want a region of at least one node"},
 		{func(s *Supervisor) { inRegions(s); s.Regions[1].Name = "west" }, "regions[1].name: given west: want each region once"},
 		{func(s *Supervisor) { inRegions(s); s.Regions[0].Name = "-" }, "regions[0].name: given -: want 1 to 63 letters"},
-		{func(s *Supervisor) { inRegions(s); s.Regions[1].Supervisors = nil }, "regions[1].supervisors: given nothing: want at least one supervisor"},
-		{func(s *Supervisor) { inRegions(s); s.Regions[1].Supervisors[0].ID = "s0" }, "regions[1].supervisors[0].id: given s0: want each supervisor once: regions[0].supervisors[0] has it"},
+		{func(s *Supervisor) { inRegions(s); s.Regions[1].Supervisors = nil },
+			"regions[1].supervisors: given nothing: want at least one supervisor"},
+		{func(s *Supervisor) { inRegions(s); s.Regions[1].Supervisors[0].ID = "s0" },
+			"regions[1].supervisors[0].id: given s0: want each supervisor once: regions[0].supervisors[0] has it"},
 		{func(s *Supervisor) { inRegions(s); s.Upstream[0].GRPC = "parent:1" }, "upstream[0].grpc: given parent:1"},
 		{func(s *Supervisor) { inRegions(s); s.Region = "" }, "upstream: given 1: want none without region"},
-		{func(s *Supervisor) { inRegions(s); s.Region, s.Upstream = "", nil }, "report: given 10.0.0.100:7001: want none: a parent of regions has no nodes of its own"},
+		{func(s *Supervisor) { inRegions(s); s.Region, s.Upstream = "", nil },
+			"report: given 10.0.0.100:7001: want none: a parent of regions has no nodes of its own"},
 		{func(s *Supervisor) { inRegions(s); s.Region, s.Upstream = "", nil }, "gossipListen: given"},
 		{func(s *Supervisor) { s.Nodes[1].Alternates[0] = "0.0.0.0:1" }, "nodes[1].alternates[0]: given 0.0.0.0:1: want the address of one host"},
-		{func(s *Supervisor) { s.Nodes[1].Alternates[0] = s.Nodes[1].Service }, "nodes[1].alternates[0]: given 10.0.0.2:7000: want an address other than that of nodes[1].service"},
+		{func(s *Supervisor) { s.Nodes[1].Alternates[0] = s.Nodes[1].Service },
+			"nodes[1].alternates[0]: given 10.0.0.2:7000: want an address other than that of nodes[1].service"},
 		{func(s *Supervisor) { s.Nodes[1].Alternates = make([]string, 8) }, "nodes[1].alternates: given 8: want at most 7"},
 		{func(s *Supervisor) { s.ReportAlternates[0] = "0.0.0.0:7001" }, "reportAlternates[0]: given 0.0.0.0:7001: want the address of one host"},
-		{func(s *Supervisor) { s.ReportAlternates[0] = s.Report }, "reportAlternates[0]: given 10.0.0.100:7001: want an address other than that of report"},
-		{func(s *Supervisor) { s.ReportAlternates[0] = s.GossipListen }, "reportAlternates: given 10.0.0.100:7946: want an address other than that of gossipListen"},
+		{func(s *Supervisor) { s.ReportAlternates[0] = s.Report },
+			"reportAlternates[0]: given 10.0.0.100:7001: want an address other than that of report"},
+		{func(s *Supervisor) { s.ReportAlternates[0] = s.GossipListen },
+			"reportAlternates: given 10.0.0.100:7946: want an address other than that of gossipListen"},
 		{func(s *Supervisor) { s.ReportAlternates = make([]string, 8) }, "reportAlternates: given 8: want at most 7"},
 		{func(s *Supervisor) { s.Checksums = nil }, "checksums: given nothing: want at least one, such as crc32c"},
 		{func(s *Supervisor) { s.Checksums[1] = "md5" }, `checksums[1]: checksum: given "md5": want one of none, crc32c`},
@@ -444,18 +476,21 @@ func TestSupervisorValidate(t *testing.T) {
 		{func(s *Supervisor) { s.GossipListen = s.Report }, "gossipListen: given 10.0.0.100:7001: want an address other than that of report"},
 		{func(s *Supervisor) { s.GossipKeyFile = "" }, "gossipKeyFile: given nothing"},
 		{func(s *Supervisor) { s.DataDir = "" }, "dataDir: given nothing"},
+		{func(s *Supervisor) { s.DiskWarnBytes = 1<<40 + 1 }, "diskWarnBytes: given 1099511627777: want 0 to 1099511627776"},
 		{func(s *Supervisor) { s.Diagnosis.Auto = "all" }, "diagnosis.auto: given all: want off or links"},
 		{func(s *Supervisor) { s.Diagnosis.After = Duration(time.Millisecond) }, "diagnosis.after: given 1ms: want 1s to 24h"},
 		{func(s *Supervisor) { s.Diagnosis.MinInterval = Duration(time.Second) }, "diagnosis.minInterval: given 1s: want 1m to 168h"},
-		{func(s *Supervisor) { s.Diagnosis.Pause = Duration(2 * time.Hour) }, "diagnosis.pause: given 2h0m0s: want 1s to 1h"},
+		{func(s *Supervisor) { s.Diagnosis.Pause = Duration(2 * time.Hour) }, "diagnosis.pause: given 2h: want 1s to 1h"},
 		{func(s *Supervisor) { s.Diagnosis.Drain = true }, "diagnosis.drain: given true: want false with diagnosis.auto: off"},
 		{func(s *Supervisor) { s.Responses.MaxNodes = 0 }, "responses.maxNodes: given 0: want 1 to 1048576"},
 		{func(s *Supervisor) { s.Responses.BreakerPercent, s.Responses.MaxActive = 51, 0 }, "responses.breakerPercent: given 51: want 1 to 50"},
 		{func(s *Supervisor) { s.Responses.BreakerPercent, s.Responses.MaxActive = 51, 0 }, "responses.maxActive: given 0"},
-		{func(s *Supervisor) { s.Responses.SupervisorNodes = map[string]string{"s1": ""} }, `responses.supervisorNodes: given "s1": "": want a supervisor's id or "*", and a node's id or "none"`},
+		{func(s *Supervisor) { s.Responses.SupervisorNodes = map[string]string{"s1": ""} },
+			`responses.supervisorNodes: given "s1": "": want a supervisor's id or "*", and a node's id or "none"`},
 		{func(s *Supervisor) { s.Responses.Keep = 1 }, "responses.keep: given 1ns: want 1h0m0s or more"},
 		{func(s *Supervisor) { s.Responses.OptOutLabel = "" }, "responses.optOutLabel: given"},
-		{func(s *Supervisor) { s.Responses.Executors.Node.AskFor = Duration(time.Hour) }, "responses.executors.node.askFor: given 1h0m0s: want 100ms to 1m, or 0 for 10s"},
+		{func(s *Supervisor) { s.Responses.Executors.Node.AskFor = Duration(time.Hour) },
+			"responses.executors.node.askFor: given 1h: want 100ms to 1m, or 0 for 10s"},
 		{func(s *Supervisor) { s.Responses.AuditLines = 1 }, "responses.auditLines: given 1: want 1000 to 10000000"},
 		{func(s *Supervisor) { s.Responses.Executors.Kubernetes = &KubernetesConfig{QPS: -1} }, "responses.executors.kubernetes.qps: given -1"},
 		{func(s *Supervisor) { s.Responses.Executors.Webhooks = &Webhooks{} }, "responses.executors.webhooks.targets"},
@@ -463,7 +498,7 @@ func TestSupervisorValidate(t *testing.T) {
 		{func(s *Supervisor) { s.Responses.Executors.Process = &ExecutorClient{} }, "responses.executors.process.address: given nothing"},
 		{func(s *Supervisor) { s.Responses.AuditBytes = 1 }, "responses.auditBytes: given 1: want 1 MiB to 1 GiB"},
 		{func(s *Supervisor) { s.Foresight = Duration(time.Second) }, "foresight: given 1s: want 0s (none), or 1m to 168h"},
-		{func(s *Supervisor) { s.Foresight = Duration(200 * time.Hour) }, "foresight: given 200h0m0s"},
+		{func(s *Supervisor) { s.Foresight = Duration(200 * time.Hour) }, "foresight: given 200h"},
 		{func(s *Supervisor) { s.Etcd.Endpoints = []string{"http://e:1"} }, `etcd.endpoints[0]: given http://e:1: want "https://host:port"`},
 		{func(s *Supervisor) { s.Etcd.PeerURL = "" }, "etcd.peerURL: given nothing"},
 		{func(s *Supervisor) { s.Etcd.ClientURL = "http://10.0.0.1:2379" }, "etcd.clientURL: given http://10.0.0.1:2379"},
@@ -475,12 +510,14 @@ func TestSupervisorValidate(t *testing.T) {
 		{func(s *Supervisor) { s.Etcd.HistoryBytes = 1 }, "etcd.historyBytes: given 1: want 1048576 to 4294967296"},
 		{func(s *Supervisor) { s.Etcd.QuotaBytes = 1 }, "etcd.quotaBytes: given 1: want 16777216 to 8589934592"},
 		{func(s *Supervisor) { s.TLS.Cert = "" }, "tls.cert: given nothing"},
+		{func(s *Supervisor) { s.ECDSA.Cert = "e.pem" }, "ecdsa.cert, ecdsa.key: given e.pem, : want both or none"},
 		{func(s *Supervisor) { s.Renewal.Cert = "i.pem" }, "renewal.cert, renewal.key: given i.pem, : want both or none"},
-		{func(s *Supervisor) { s.Renewal.Lifetime = Duration(time.Hour) }, "renewal.lifetime: given 1h0m0s: want none without renewal.cert"},
-		{func(s *Supervisor) { s.Renewal = RenewalConfig{Cert: "i", Key: "k", Lifetime: Duration(time.Second)} }, "renewal.lifetime: given 1s: want 20s to 8760h"},
+		{func(s *Supervisor) { s.Renewal.Lifetime = Duration(time.Hour) }, "renewal.lifetime: given 1h: want none without renewal.cert"},
+		{func(s *Supervisor) { s.Renewal = RenewalConfig{Cert: "i", Key: "k", Lifetime: Duration(time.Second)} },
+			"renewal.lifetime: given 1s: want 20s to 8760h"},
 		{func(s *Supervisor) {
 			s.Renewal = RenewalConfig{Cert: "i", Key: "k", Lifetime: Duration(9000 * time.Hour)}
-		}, "renewal.lifetime: given 9000h0m0s"},
+		}, "renewal.lifetime: given 9000h"},
 		{func(s *Supervisor) { s.Replicas = s.Replicas[1:] }, `replicas: given 1: want all replicas, "s0" itself included`},
 		{func(s *Supervisor) { s.Replicas[1].ID = "s0" }, "replicas[1].id: given s0: want each replica once"},
 		{func(s *Supervisor) { s.Replicas[1].GRPC = "" }, "replicas[1].grpc: given nothing"},
@@ -501,7 +538,8 @@ func TestSupervisorValidate(t *testing.T) {
 		t.Errorf("with an outside etcd: %v", err)
 	}
 	err := DefaultSupervisor().Validate()
-	for _, f := range []string{"cluster", "id", "dims", "report", "grpc", "tls.ca", "tls.cert", "tls.key", "replicas", "etcd.peerURL", "etcd.clientURL", "etcd.initialCluster"} {
+	for _, f := range []string{"cluster", "id", "dims", "report", "grpc", "tls.ca", "tls.cert", "tls.key", "replicas", "etcd.peerURL",
+		"etcd.clientURL", "etcd.initialCluster"} {
 		if err == nil || !strings.Contains(err.Error(), f+": ") {
 			t.Errorf("%s is not named in %v", f, err)
 		}
@@ -532,7 +570,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-func TestWho(t *testing.T) {
+func TestCallerRulesMatchUsersAndGroups(t *testing.T) {
 	for _, tc := range []struct {
 		words []string
 		uid   uint32
@@ -543,7 +581,8 @@ func TestWho(t *testing.T) {
 		{[]string{"any"}, 12345, nil, true},
 		{[]string{"root"}, 0, nil, true}, {[]string{"root"}, 1, []uint32{0}, false},
 		{[]string{"owner"}, 500, nil, true}, {[]string{"owner"}, 0, nil, false},
-		{[]string{"group"}, 7, []uint32{9, 600}, true}, {[]string{"group"}, 7, []uint32{9}, false}, {[]string{"root", "owner"}, 7, []uint32{600}, false},
+		{[]string{"group"}, 7, []uint32{9, 600}, true}, {[]string{"group"}, 7, []uint32{9}, false},
+		{[]string{"root", "owner"}, 7, []uint32{600}, false},
 		{[]string{"uid:7"}, 7, nil, true}, {[]string{"uid:7"}, 8, []uint32{7}, false}, {[]string{"uid:4294967295"}, 4294967295, nil, true},
 		{[]string{"root", "gid:9"}, 7, []uint32{9}, true}, {[]string{"gid:9"}, 9, []uint32{1}, false},
 	} {
@@ -559,7 +598,7 @@ func TestWho(t *testing.T) {
 	}
 }
 
-func TestJobsSocket(t *testing.T) {
+func TestJobsSocketHasDefaults(t *testing.T) {
 	a := goodAgent(t)
 	if a.JobsSocket() != "/run/lofamo/local.sock" {
 		t.Error(a.JobsSocket())

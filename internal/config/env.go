@@ -1,10 +1,9 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"regexp"
-	"sort"
 	"strconv"
 	"strings"
 
@@ -81,6 +80,8 @@ func supervisorEnv(s *Supervisor) setters {
 		"TLS_CA":              str(&s.TLS.CA),
 		"TLS_CERT":            str(&s.TLS.Cert),
 		"TLS_KEY":             str(&s.TLS.Key),
+		"ECDSA_CERT":          str(&s.ECDSA.Cert),
+		"ECDSA_KEY":           str(&s.ECDSA.Key),
 		"RENEWAL_CERT":        str(&s.Renewal.Cert),
 		"RENEWAL_KEY":         str(&s.Renewal.Key),
 		"PRESET":              str(&s.Preset),
@@ -118,7 +119,7 @@ func list(p *[]string) func(string) error {
 
 // kubernetesService matches the rest of the names of variables that Kubernetes sets for a service named after the agent
 // or the supervisor.
-var kubernetesService = regexp.MustCompile(`^(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_.*)?)$`)
+var kubernetesService = lazily(`^(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_.*)?)$`)
 
 func applyEnv(prefix string, environ []string, table setters) error {
 	var errs []error
@@ -134,7 +135,7 @@ func applyEnv(prefix string, environ []string, table setters) error {
 			if err := set(value); err != nil {
 				errs = append(errs, fmt.Errorf("environment %s: %w", name, err))
 			}
-		case !kubernetesService.MatchString(rest):
+		case !kubernetesService().MatchString(rest):
 			errs = append(errs, fmt.Errorf("environment %s: unknown: want %s and one of %s", name, prefix, strings.Join(sortedKeys(table), ", ")))
 		}
 	}
@@ -148,11 +149,10 @@ func AgentEnv() []string { return envNames("LOFAMO_AGENT_", agentEnv(&Agent{})) 
 func SupervisorEnv() []string { return envNames("LOFAMO_SUPERVISOR_", supervisorEnv(&Supervisor{})) }
 
 func envNames(prefix string, table setters) []string {
-	out := make([]string, 0, len(table))
-	for name := range table {
-		out = append(out, prefix+name)
+	out := sortedKeys(table)
+	for i, name := range out {
+		out[i] = prefix + name
 	}
-	sort.Strings(out)
 	return out
 }
 
@@ -167,9 +167,7 @@ func (a *Agent) complete() {
 }
 
 func (s *Supervisor) complete() {
-	if s.Etcd.Name == "" {
-		s.Etcd.Name = s.ID
-	}
+	s.Etcd.Name = cmp.Or(s.Etcd.Name, s.ID)
 	for i := range s.Nodes {
 		if s.Nodes[i].ID == "" {
 			s.Nodes[i].ID = s.Nodes[i].NodeID()

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestExecutorClient(t *testing.T) {
+func TestExecutorClientDefaultsAndBounds(t *testing.T) {
 	if err := (ExecutorClient{Address: "10.0.0.9:7010"}).Validate(); err != nil {
 		t.Error(err)
 	}
@@ -22,8 +22,9 @@ func TestExecutorClient(t *testing.T) {
 	}
 }
 
-func TestProcess(t *testing.T) {
-	good := Process{Cluster: "c", Listen: "10.0.0.9:7010", TLS: SupervisorTLS{CA: "a", Cert: "b", Key: "c"}, Log: LogConfig{Level: "info", Format: "text"}}
+func TestExecutorProcessValidationNamesField(t *testing.T) {
+	good := Process{Cluster: "c", Listen: "10.0.0.9:7010", TLS: SupervisorTLS{CA: "a", Cert: "b", Key: "c"},
+		Log: LogConfig{Level: "info", Format: "text"}}
 	if err := good.Validate(); err != nil {
 		t.Error(err)
 	}

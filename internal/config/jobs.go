@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,7 +36,7 @@ type JobsConfig struct {
 // maxSocketPath is the longest path that fits a socket address with its closing zero.
 const maxSocketPath = 107
 
-var groupName = regexp.MustCompile(`^([0-9]{1,10}|[a-z_][a-z0-9_-]{0,31}\$?)$`)
+var groupName = lazily(`^([0-9]{1,10}|[a-z_][a-z0-9_-]{0,31}\$?)$`)
 
 func defaultJobs() JobsConfig {
 	who := []string{"root", "owner", "group"}
@@ -67,7 +66,7 @@ func (j JobsConfig) validate(p *problems) {
 	}
 	_, err := j.FileMode()
 	p.wrap("jobs.mode", err)
-	if j.Group != "" && !groupName.MatchString(j.Group) {
+	if j.Group != "" && !groupName().MatchString(j.Group) {
 		p.bad("jobs.group", j.Group, "the name or number of a group, or nothing")
 	}
 	for _, list := range []struct {

@@ -1,8 +1,8 @@
 package config
 
 import (
+	"cmp"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 
@@ -39,12 +39,8 @@ func (c KubernetesConfig) Filled() KubernetesConfig {
 	if c.NodeName == "" && c.NodeLabel == "" {
 		c.NodeName = nodeHole
 	}
-	if c.QPS == 0 {
-		c.QPS = 200
-	}
-	if c.Burst == 0 {
-		c.Burst = 400
-	}
+	c.QPS = cmp.Or(c.QPS, 200)
+	c.Burst = cmp.Or(c.Burst, 400)
 	if c.RequestTimeout == 0 {
 		c.RequestTimeout = Duration(5 * time.Second)
 	}
@@ -56,7 +52,7 @@ func (c KubernetesConfig) NameOf(n fault.NodeID) string {
 	return strings.Replace(c.Filled().NodeName, nodeHole, string(n), 1)
 }
 
-var kubernetesNodeName = regexp.MustCompile(`^[a-z0-9.-]*\{node\}[a-z0-9.-]*$`)
+var kubernetesNodeName = lazily(`^[a-z0-9.-]*\{node\}[a-z0-9.-]*$`)
 
 // Validate names every bad field at once.
 func (c KubernetesConfig) Validate() error {
@@ -67,7 +63,7 @@ func (c KubernetesConfig) Validate() error {
 	if c.Context != "" && c.Kubeconfig == "" {
 		p.bad("context", c.Context, "nothing without kubeconfig")
 	}
-	if c.NodeName != "" && !kubernetesNodeName.MatchString(c.NodeName) {
+	if c.NodeName != "" && !kubernetesNodeName().MatchString(c.NodeName) {
 		p.bad("nodeName", c.NodeName, "a text of a-z, 0-9, '-' and '.' with %s in it once", nodeHole)
 	}
 	if c.NodeLabel != "" {

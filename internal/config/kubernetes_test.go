@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestKubernetesConfig(t *testing.T) {
+func TestKubernetesValidationNamesField(t *testing.T) {
 	if err := (KubernetesConfig{}).Validate(); err != nil {
 		t.Errorf("defaults: %v", err)
 	}
@@ -19,7 +19,7 @@ func TestKubernetesConfig(t *testing.T) {
 		{NodeLabel: "not a key"}:                     `nodeLabel: label key "not a key"`,
 		{QPS: 2001}:                                  `qps: given 2001: want 1 to 2000`,
 		{Burst: -1}:                                  `burst: given -1: want 1 to 4000`,
-		{RequestTimeout: Duration(2 * time.Minute)}:  `requestTimeout: given 2m0s: want 100ms to 1m`,
+		{RequestTimeout: Duration(2 * time.Minute)}:  `requestTimeout: given 2m: want 100ms to 1m`,
 		{QPS: -1, RequestTimeout: Duration(-1)}:      `requestTimeout: given -1ns`,
 		{Kubeconfig: "/k", Context: "c", QPS: 3000}:  `qps: given 3000`,
 		{NodeName: "UPPER-{node}", NodeLabel: "a/b"}: `nodeName: given UPPER-{node}`,

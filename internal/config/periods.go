@@ -39,9 +39,11 @@ type Periods struct {
 	// DigestMisses is the number of missing digests after which a half's last report counts as old. 2 to 64.
 	DigestMisses int
 
-	// ChallengeNode is the supervisor's wait for an answer of a node that a quorum accuses. 1ms to 1m.
+	// ChallengeNode is the supervisor's wait for an answer of a node that a quorum accuses. If the node's kernel refuses
+	// frames and challenges, because no process listens there, it waits for half of ChallengeHalf. 1ms to 1m.
 	ChallengeNode time.Duration
-	// ChallengeHalf is its wait for an answer of a half that the other half accuses. 1ms to 1m.
+	// ChallengeHalf is its wait for an answer of a half that the other half accuses. If the kernel has confirmed the end of
+	// the accused process, it waits for half of ChallengeHalf. 1ms to 1m.
 	ChallengeHalf time.Duration
 	// ChallengeSingle is its wait if there are fewer witnesses than the quorum. ChallengeNode to 10m.
 	ChallengeSingle time.Duration
@@ -61,9 +63,13 @@ type Periods struct {
 	// LinkHoldOff is the time for which a link must be good before its state improves. 0 to 10m.
 	LinkHoldOff time.Duration
 	// LinkGrace is the time for which a DNP half waits after its start for the first frame on a link. A link without
-	// any frame is then FAILED. It must cover a start of the whole cluster. 0 (5s) to 10m.
+	// any frame is then FAILED. It must cover a start of the whole cluster. A new leader keeps the states of nodes that it
+	// has not heard yet for DigestMisses times DigestPeriod, or for this time if it is set and longer. 0 (5s) to 10m.
 	LinkGrace time.Duration
 }
+
+// MaxLinkGrace is the largest LinkGrace.
+const MaxLinkGrace = 10 * time.Minute
 
 // The presets' names.
 const (
@@ -113,7 +119,7 @@ const TransitAllowance = 40 * time.Millisecond
 
 // HalfBound is the longest time from the death of one half to its commit in the fault map: the
 // watchdog, the challenge to the dead half, and TransitAllowance. A reader that was late itself adds
-// the read that it repeats; that is not in the bound.
+// the reads that it repeats; they are not in the bound.
 func (p Periods) HalfBound() time.Duration {
 	return watchdog.StaleBound(p.TRead, p.ReadMisses) + p.ChallengeHalf + TransitAllowance
 }
@@ -131,15 +137,18 @@ func (p Periods) SingleBound() time.Duration {
 
 // silence is the longest time from a node's death to a neighbour's verdict that a link is silent, its
 // last frame having been sent just before.
-func (p Periods) silence() time.Duration {
-	return torus.LinkConfig{Period: p.LinkPeriod, Misses: p.LinkMisses}.SilentAfter()
+func (p Periods) silence() time.Duration { return p.Link().SilentAfter() }
+
+// Link returns the part of a link's configuration that decides when it is silent.
+func (p Periods) Link() torus.LinkConfig {
+	return torus.LinkConfig{Period: p.LinkPeriod, Misses: p.LinkMisses}
 }
 
 // Validate names every field that is outside its range.
 func (p Periods) Validate() error {
 	var errs []error
 	bad := func(field string, given, want any) {
-		errs = append(errs, fmt.Errorf("periods.%s: given %v: want %v", field, given, want))
+		errs = append(errs, errors.New(ShortTimes(fmt.Sprintf("periods.%s: given %v: want %v", field, given, want))))
 	}
 	dur := func(field string, v, lo, hi time.Duration) {
 		if v < lo || v > hi {
@@ -179,7 +188,7 @@ func (p Periods) Validate() error {
 	num("linkWindow", p.LinkWindow, 10, 100000)
 	num("linkMinErrors", p.LinkMinErrors, 1, max(1, p.LinkWindow))
 	dur("linkHoldOff", p.LinkHoldOff, 0, 10*time.Minute)
-	dur("linkGrace", p.LinkGrace, 0, 10*time.Minute)
+	dur("linkGrace", p.LinkGrace, 0, MaxLinkGrace)
 	return errors.Join(errs...)
 }
 

@@ -9,7 +9,7 @@ import (
 
 const ms = time.Millisecond
 
-func TestPresets(t *testing.T) {
+func TestPresetsHaveDocumentedBounds(t *testing.T) {
 	for _, tc := range []struct {
 		name               string
 		half, node, single time.Duration
@@ -40,7 +40,7 @@ func TestPresets(t *testing.T) {
 	}
 }
 
-func TestPeriodsValidate(t *testing.T) {
+func TestPeriodsValidationNamesField(t *testing.T) {
 	for _, tc := range []struct {
 		change func(*Periods)
 		names  string
@@ -48,20 +48,21 @@ func TestPeriodsValidate(t *testing.T) {
 		{func(p *Periods) { p.TRead = p.TWrite }, "periods.tWrite: given 25ms: want less than periods.tRead (25ms)"},
 		{func(p *Periods) { p.TWrite = 60 * ms }, "periods.tWrite: given 60ms: want less than periods.tRead (50ms)"},
 		{func(p *Periods) { p.TWrite = 0 }, "periods.tWrite: given 0s: want 1ms to 10s"},
-		{func(p *Periods) { p.TRead = time.Hour }, "periods.tRead: given 1h0m0s: want 2ms to 1m0s"},
+		{func(p *Periods) { p.TRead = time.Hour }, "periods.tRead: given 1h: want 2ms to 1m"},
 		{func(p *Periods) { p.ReadMisses = -1 }, "periods.readMisses: given -1: want 0 to 16"},
 		{func(p *Periods) { p.LinkPeriod = 0 }, "periods.linkPeriod: given 0s"},
 		{func(p *Periods) { p.LinkMisses = 0 }, "periods.linkMisses: given 0: want 1 to 64"},
-		{func(p *Periods) { p.SensorPeriod = ms }, "periods.sensorPeriod: given 1ms: want 10ms to 10m0s"},
-		{func(p *Periods) { p.DigestPeriod = ms }, "periods.digestPeriod: given 1ms: want 50ms to 10m0s"},
+		{func(p *Periods) { p.SensorPeriod = ms }, "periods.sensorPeriod: given 1ms: want 10ms to 10m"},
+		{func(p *Periods) { p.DigestPeriod = ms }, "periods.digestPeriod: given 1ms: want 50ms to 10m"},
 		{func(p *Periods) { p.DigestMisses = 65 }, "periods.digestMisses: given 65"},
 		{func(p *Periods) { p.ChallengeNode = -1 }, "periods.challengeNode: given -1ns"},
 		{func(p *Periods) { p.ChallengeHalf = 0 }, "periods.challengeHalf: given 0s"},
 		{func(p *Periods) { p.ChallengeSingle = 50 * ms }, "periods.challengeSingle: given 50ms: want at least periods.challengeNode (60ms)"},
-		{func(p *Periods) { p.AckTimeout = time.Minute }, "periods.ackTimeout: given 1m0s"},
+		{func(p *Periods) { p.AckTimeout = time.Minute }, "periods.ackTimeout: given 1m"},
 		{func(p *Periods) { p.LinkSickRatio = 1 }, "periods.linkSickRatio: given 1: want above 0 and below 1"},
 		{func(p *Periods) { p.LinkSickRatio = math.NaN() }, "periods.linkSickRatio: given NaN"},
-		{func(p *Periods) { p.LinkClearRatio = 0.05 }, "periods.linkClearRatio: given 0.05: want 0 or more and below periods.linkSickRatio (0.05)"},
+		{func(p *Periods) { p.LinkClearRatio = 0.05 },
+			"periods.linkClearRatio: given 0.05: want 0 or more and below periods.linkSickRatio (0.05)"},
 		{func(p *Periods) { p.LinkWindow = 9 }, "periods.linkWindow: given 9: want 10 to 100000"},
 		{func(p *Periods) { p.LinkMinErrors = 101 }, "periods.linkMinErrors: given 101: want 1 to 100"},
 		{func(p *Periods) { p.LinkHoldOff = -1 }, "periods.linkHoldOff: given -1ns"},
@@ -84,6 +85,17 @@ func TestPeriodsValidate(t *testing.T) {
 		"challengeNode", "challengeHalf", "challengeSingle", "ackTimeout", "linkSickRatio", "linkClearRatio", "linkWindow", "linkMinErrors"} {
 		if !strings.Contains(err.Error(), "periods."+f+": ") {
 			t.Errorf("%s is not named in %v", f, err)
+		}
+	}
+}
+
+func TestShortTimes(t *testing.T) {
+	for give, want := range map[string]string{
+		"given 1h0m0s: want 2ms to 1m0s": "given 1h: want 2ms to 1m", "168h0m0s": "168h", "1h30m0s": "1h30m", "10m0s": "10m", "10s": "10s",
+		"1m30s": "1m30s", "0s": "0s", "500ms": "500ms", "alpha0s": "alpha0s", `{"a":"5m0s"}`: `{"a":"5m"}`,
+	} {
+		if got := ShortTimes(give); got != want {
+			t.Errorf("%q: %q, want %q", give, got, want)
 		}
 	}
 }

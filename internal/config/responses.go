@@ -3,9 +3,10 @@ package config
 import (
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // ResponsesConfig lists the actions that supervisors may order this node to take in response to a fault
@@ -68,15 +69,14 @@ func (r ResponsesConfig) Kinds() []string {
 	for _, k := range []struct {
 		name string
 		may  bool
-	}{{"eureka", r.Eureka}, {"node.check", len(r.Checks) > 0}, {"node.limit-frequency", r.LimitFrequency}, {"node.restart-half", r.RestartHalf}} {
+	}{{"eureka", r.Eureka}, {"node.check", len(r.Checks) > 0}, {"node.limit-frequency", r.LimitFrequency},
+		{"node.restart-half", r.RestartHalf}} {
 		if k.may {
 			out = append(out, k.name)
 		}
 	}
 	return out
 }
-
-var responseCheckName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 func (r ResponsesConfig) validate(p *problems) {
 	if f := r.LowestFrequency; f != 0 && (f < 10 || f > 100) {
@@ -88,7 +88,7 @@ func (r ResponsesConfig) validate(p *problems) {
 	var names []string
 	for i, c := range r.Checks {
 		field := fmt.Sprintf("responses.checks[%d]", i)
-		if !responseCheckName.MatchString(c.Name) {
+		if !fault.IsNameWith(c.Name, false, "-") {
 			p.bad(field+".name", c.Name, "1 to 63 of a-z, 0-9 and '-', the first and last no '-'")
 		}
 		if slices.Contains(names, c.Name) {

@@ -5,8 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
-	"sort"
+	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
@@ -65,13 +66,23 @@ func documents(b []byte) int {
 	return n
 }
 
-// checkKeys walks a decoded tree beside its type and names every unknown key, every null and every array that is longer
-// than its type.
+var unmarshaler = reflect.TypeFor[json.Unmarshaler]()
+
+// checkKeys walks a decoded tree beside its type and names every unknown key, every null, every array that is longer than
+// its type, and every value that its type refuses.
 func checkKeys(path string, v any, t reflect.Type) []error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
 	var errs []error
+	if v != nil && reflect.PointerTo(t).Implements(unmarshaler) { // its own error does not name the key
+		if b, err := json.Marshal(v); err == nil {
+			if err := json.Unmarshal(b, reflect.New(t).Interface()); err != nil {
+				return []error{fmt.Errorf("%s: %w", path, err)}
+			}
+		}
+		return nil
+	}
 	switch v := v.(type) {
 	case map[string]any:
 		for _, k := range sortedKeys(v) {
@@ -113,14 +124,7 @@ func join(path, key string) string {
 	return path + "." + key
 }
 
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	sort.Strings(keys)
-	return keys
-}
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 // jsonFields returns the types of a struct's fields by their names in the file.
 func jsonFields(t reflect.Type) map[string]reflect.Type {
@@ -160,9 +164,6 @@ func kindName(t reflect.Type) string {
 		return t.Kind().String()
 	}
 }
-
-// MarshalAgent writes the configuration as YAML that ReadAgent reads back alike.
-func MarshalAgent(a Agent) ([]byte, error) { return marshal(a) }
 
 // MarshalSupervisor writes the configuration as YAML that ReadSupervisor reads back alike.
 func MarshalSupervisor(s Supervisor) ([]byte, error) { return marshal(s) }

@@ -5,7 +5,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
-	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -58,11 +58,17 @@ type Supervisor struct {
 	GossipKeyFile string `json:"gossipKeyFile,omitempty"`
 	// DataDir is a directory of this replica alone. Default /var/lib/lofamo/supervisor.
 	DataDir string `json:"dataDir"`
+	// DiskWarnBytes is the free space of DataDir's disk, in bytes, below which the replica warns: in its log and by the
+	// alarm "disk low". Embedded etcd ends without space. 0 for never, or at most 1 TiB. Default 1 GiB.
+	DiskWarnBytes int64 `json:"diskWarnBytes"`
 	// Etcd is the store: embedded, unless endpoints are given.
 	Etcd EtcdConfig `json:"etcd"`
 	// TLS are the files with this replica's certificate and key; the embedded etcd uses them too.
 	// Required.
 	TLS SupervisorTLS `json:"tls"`
+	// ECDSA is a second pair of this replica, which gRPC shows to clients that refuse Ed25519, as most outside Go do.
+	// Default none: those clients cannot connect.
+	ECDSA KeyPair `json:"ecdsa,omitzero"`
 	// Renewal makes this replica renew the certificates of nodes. Default none: no renewal.
 	Renewal RenewalConfig `json:"renewal,omitzero"`
 	// Replicas lists all the replicas, this one included.
@@ -251,6 +257,14 @@ type SupervisorTLS struct {
 	Key  string `json:"key"`  // its key, readable by its owner only
 }
 
+// KeyPair names PEM files with a certificate and its key.
+type KeyPair struct {
+	// Cert is the certificate: lofamo://CLUSTER/supervisor/ID, as that of tls.cert, with an ECDSA P-256 key. Default none.
+	Cert string `json:"cert,omitempty"`
+	// Key belongs to Cert, and is readable by its owner only. Required with Cert.
+	Key string `json:"key,omitempty"`
+}
+
 // RenewalConfig names the issuer of node certificates, and sets their lifetime.
 type RenewalConfig struct {
 	// Cert is a PEM file with the issuer's certificate, which every member's ca.pem must contain too. Default none.
@@ -299,8 +313,9 @@ type ReplicaEntry struct {
 // DefaultSupervisor returns the defaults. Fields without a default are empty, and Validate names them.
 func DefaultSupervisor() Supervisor {
 	return Supervisor{
-		DataDir:      "/var/lib/lofamo/supervisor",
-		DomainLabels: fault.DomainLabels(),
+		DataDir:       "/var/lib/lofamo/supervisor",
+		DiskWarnBytes: 1 << 30,
+		DomainLabels:  fault.DomainLabels(),
 		Etcd: EtcdConfig{
 			ClusterState:        "new",
 			CompactionRetention: Duration(time.Hour),
@@ -320,9 +335,9 @@ func DefaultSupervisor() Supervisor {
 // allowedChecksums returns all checksums that detect damage.
 func allowedChecksums() []string {
 	var out []string
-	for _, a := range checksum.Algorithms() {
+	for _, a := range servicenet.Checksums() {
 		if a != lofamov1.Checksum_CHECKSUM_NONE {
-			out = append(out, checksum.Name(a))
+			out = append(out, servicenet.ChecksumName(a))
 		}
 	}
 	return out

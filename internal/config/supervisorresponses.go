@@ -126,18 +126,23 @@ func (c SupervisorResponses) NodeOf(id string) string {
 func DefaultResponses() SupervisorResponses {
 	d := response.Default()
 	return SupervisorResponses{
-		Enabled: true, MaxNodes: d.MaxNodes, MaxPercent: d.MaxPercent, MaxPerDomain: d.MaxPerDomain, MaxPerPlane: d.MaxPerPlane, Rate: d.Rate, NotifyRate: d.NotifyRate,
-		RateWindow: Duration(d.RateWindow), BreakerPercent: d.BreakerPercent, BreakerNodes: d.BreakerNodes, BreakerWindow: Duration(d.BreakerWindow),
-		Grace: Duration(d.Grace), StormDelay: Duration(d.StormDelay), Cooldown: Duration(d.Cooldown), MaxEvidenceAge: Duration(d.MaxEvidenceAge),
-		Approvals: d.Approvals, ApprovalTime: Duration(d.ApprovalTime), MaxActive: d.MaxActive, Keep: Duration(d.Keep), OptOutLabel: d.OptOutLabel,
-		AuditLines: 100_000, AuditBytes: 64 << 20,
+		Enabled: true, MaxNodes: d.MaxNodes, MaxPercent: d.MaxPercent, MaxPerDomain: d.MaxPerDomain, MaxPerPlane: d.MaxPerPlane, Rate: d.Rate,
+		NotifyRate: d.NotifyRate,
+		RateWindow: Duration(d.RateWindow), BreakerPercent: d.BreakerPercent, BreakerNodes: d.BreakerNodes,
+		BreakerWindow: Duration(d.BreakerWindow),
+		Grace:         Duration(d.Grace), StormDelay: Duration(d.StormDelay), Cooldown: Duration(d.Cooldown),
+		MaxEvidenceAge: Duration(d.MaxEvidenceAge),
+		Approvals:      d.Approvals, ApprovalTime: Duration(d.ApprovalTime), MaxActive: d.MaxActive, Keep: Duration(d.Keep),
+		OptOutLabel: d.OptOutLabel,
+		AuditLines:  100_000, AuditBytes: 64 << 20,
 	}
 }
 
 // Limits returns the engine's limits, in a cluster with these failure domains.
 func (c SupervisorResponses) Limits(domainLabels []string) response.Config {
 	l := response.Default()
-	l.MaxNodes, l.MaxPercent, l.MaxPerDomain, l.MaxPerPlane, l.DomainLabels = c.MaxNodes, c.MaxPercent, c.MaxPerDomain, c.MaxPerPlane, domainLabels
+	l.MaxNodes, l.MaxPercent, l.MaxPerDomain, l.MaxPerPlane, l.DomainLabels = c.MaxNodes, c.MaxPercent, c.MaxPerDomain, c.MaxPerPlane,
+		domainLabels
 	l.Rate, l.NotifyRate, l.RateWindow = c.Rate, c.NotifyRate, c.RateWindow.D()
 	l.BreakerPercent, l.BreakerNodes, l.BreakerWindow = c.BreakerPercent, c.BreakerNodes, c.BreakerWindow.D()
 	l.Grace, l.StormDelay, l.Cooldown, l.MaxEvidenceAge = c.Grace.D(), c.StormDelay.D(), c.Cooldown.D(), c.MaxEvidenceAge.D()
@@ -160,7 +165,8 @@ func (c SupervisorResponses) validate(p *problems) {
 	}
 	for _, id := range slices.Sorted(maps.Keys(c.SupervisorNodes)) {
 		if id == "" || c.SupervisorNodes[id] == "" {
-			p.bad("responses.supervisorNodes", fmt.Sprintf("%q: %q", id, c.SupervisorNodes[id]), `a supervisor's id or "*", and a node's id or "none"`)
+			p.bad("responses.supervisorNodes", fmt.Sprintf("%q: %q", id, c.SupervisorNodes[id]),
+				`a supervisor's id or "*", and a node's id or "none"`)
 		}
 	}
 	c.Executors.validate(p)

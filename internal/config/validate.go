@@ -8,10 +8,11 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
-	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/spool"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/torus/routing"
@@ -33,11 +34,13 @@ const (
 	maxAlternates = 7 // besides the first: interfaces of a node, addresses of a supervisor
 )
 
-var (
-	clusterName   = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
-	memberName    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
-	interfaceName = regexp.MustCompile(`^[^/\s:]{1,15}$`)
-)
+// interfaceName, like the other regular expressions of this package, compiles on its first use, so that most starts skip
+// it.
+var interfaceName = lazily(`^[^/\s:]{1,15}$`)
+
+func lazily(pattern string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) })
+}
 
 // problems collects errors, each as "field: given X: want Y".
 type problems struct{ errs []error }
@@ -46,7 +49,15 @@ func (p *problems) bad(field string, given any, want string, args ...any) {
 	if s, ok := given.(string); ok && s == "" {
 		given = "nothing"
 	}
-	p.errs = append(p.errs, fmt.Errorf("%s: given %v: want %s", field, given, fmt.Sprintf(want, args...)))
+	p.errs = append(p.errs, errors.New(ShortTimes(fmt.Sprintf("%s: given %v: want %s", field, given, fmt.Sprintf(want, args...)))))
+}
+
+// zeroUnits matches the units that Go appends to a duration of whole hours or minutes.
+var zeroUnits = lazily(`(\d)(h0m0s|m0s)\b`)
+
+// ShortTimes writes the durations in a text as people give them: 1h and 5m, not 1h0m0s and 5m0s.
+func ShortTimes(text string) string {
+	return zeroUnits().ReplaceAllStringFunc(text, func(s string) string { return s[:2] })
 }
 
 // wrap adds an error that already names the given and the expected value.
@@ -76,13 +87,13 @@ func (p *problems) add(err error) {
 func (p *problems) err() error { return errors.Join(p.errs...) }
 
 func (p *problems) cluster(v string) {
-	if !clusterName.MatchString(v) {
+	if !fault.IsNameWith(v, false, "-.") {
 		p.bad("cluster", v, "1 to 63 of a-z, 0-9, '-' and '.', the first and last a letter or digit")
 	}
 }
 
 func (p *problems) name(field, v string) {
-	if !memberName.MatchString(v) {
+	if !fault.IsName(v) {
 		p.bad(field, v, "1 to 63 letters, digits, '-', '_' and '.', the first and last a letter or digit")
 	}
 }
@@ -100,7 +111,7 @@ func (p *problems) oneOf(field, v string, want ...string) {
 }
 
 func (p *problems) iface(field, v string) {
-	if v != "" && !interfaceName.MatchString(v) {
+	if v != "" && !interfaceName().MatchString(v) {
 		p.bad(field, v, "a network interface's name, 1 to 15 characters, or nothing")
 	}
 }
@@ -148,31 +159,16 @@ func (p *problems) webURL(field, v string) {
 
 func (p *problems) checksums(list string, names []string) {
 	if len(names) == 0 {
-		p.bad(list, "", "at least one, such as %s", checksum.Name(checksum.Default))
+		p.bad(list, "", "at least one, such as %s", servicenet.ChecksumName(servicenet.DefaultChecksum))
 	}
 	for i, name := range names {
 		field := fmt.Sprintf("%s[%d]", list, i)
-		if _, err := checksum.Parse(name); err != nil {
+		if _, err := servicenet.ParseChecksum(name); err != nil {
 			p.wrap(field, err)
 		}
 		if slices.Contains(names[:i], name) {
 			p.bad(field, name, "each checksum once")
 		}
-	}
-}
-
-// alternates checks the additional addresses after a first one. Each must name one host: a socket on all addresses
-// would answer from any.
-func (p *problems) alternates(first, firstAddr, list string, addrs []string) {
-	if n := len(addrs); n > maxAlternates {
-		p.bad(list, fmt.Sprintf("%d", n), "at most %d", maxAlternates)
-	}
-	seen := taken{}
-	seen.add(p, first, firstAddr)
-	for i, a := range addrs {
-		field := fmt.Sprintf("%s[%d]", list, i)
-		p.remote(field, a)
-		seen.add(p, field, a)
 	}
 }
 
@@ -185,21 +181,6 @@ func (p *problems) gossip(prefix, listen, keyFile string, joins []string) {
 	for i, j := range joins {
 		p.remote(fmt.Sprintf("%sgossipJoin[%d]", prefix, i), j)
 	}
-}
-
-// taken names the second of two fields that listen on one address with one protocol.
-type taken map[netip.AddrPort]string
-
-func (t taken) add(p *problems, field, v string) {
-	ap, err := netip.ParseAddrPort(v)
-	if err != nil {
-		return // named already
-	}
-	if first, ok := t[ap]; ok {
-		p.bad(field, v, "an address other than that of %s", first)
-		return
-	}
-	t[ap] = field
 }
 
 // Validate names every bad field at once.
@@ -215,7 +196,7 @@ func (a Agent) Validate() error {
 	if !a.Spare {
 		p.wrap("coord", cerr)
 	} else if a.Coord != "" {
-		p.bad("coord", a.Coord, "nothing: a spare is told its place")
+		p.bad("coord", a.Coord, "nothing: a spare learns its place")
 	}
 	if a.Node != "" || cerr == nil || a.Spare {
 		p.name("node", string(a.Node))
@@ -223,6 +204,7 @@ func (a Agent) Validate() error {
 	if a.StateDir == "" || len(a.StateDir) > maxStateDir {
 		p.bad("stateDir", fmt.Sprintf("%q", a.StateDir), "a directory's path of 1 to %d bytes: sockets are made below it", maxStateDir)
 	}
+	p.diskWarn(a.DiskWarnBytes)
 	p.oneOf("platform", a.Platform, PlatformSharedKernel, PlatformDPU)
 	_, err := a.Timing()
 	p.add(err)
@@ -236,7 +218,7 @@ func (a Agent) Validate() error {
 		p.bad("mtu", a.MTU, "%d to %d bytes", minMTU, maxMTU)
 	}
 	if a.MaxHops < 0 || a.MaxHops > 255 {
-		p.bad("maxHops", a.MaxHops, "1 to 255, or 0 for what the torus needs")
+		p.bad("maxHops", a.MaxHops, "1 to 255, or 0 for the number that the torus needs")
 	}
 	p.oneOf("routing", a.Routing, routing.Chaos.String(), routing.MinimalAdaptive.String(), routing.DimensionOrder.String())
 	a.Service.validate(p)
@@ -244,6 +226,10 @@ func (a Agent) Validate() error {
 	p.add(a.Sensors.Validate("sensors."))
 	a.Recovery.validate(p)
 	a.SelfTest.validate(p)
+	// Written so that NaN is refused too.
+	if b := a.Processor.Budget; b != 0 && !(b >= 0.1 && b <= 100) {
+		p.bad("processor.budget", b, "0.1 to 100 percent of one core, or 0 for no budget")
+	}
 	if s := a.Procedure.Start; s != ProcedureNever && s != ProcedureOnEvidence {
 		p.bad("procedure.start", s, "%s or %s", ProcedureNever, ProcedureOnEvidence)
 	}
@@ -251,6 +237,9 @@ func (a Agent) Validate() error {
 	a.Responses.validate(p)
 	if a.HTTP != "" {
 		p.listen("http", a.HTTP)
+		tcp := taken{}
+		tcp.add(p, "service.gossipListen", a.Service.GossipListen)
+		tcp.add(p, "http", a.HTTP)
 	}
 	p.log(a.Log)
 	return p.err()
@@ -394,10 +383,14 @@ func (s Supervisor) Validate() error {
 	if s.DataDir == "" {
 		p.bad("dataDir", "", "a directory's path")
 	}
+	p.diskWarn(s.DiskWarnBytes)
 	s.validateEtcd(p)
 	p.path("tls.ca", s.TLS.CA)
 	p.path("tls.cert", s.TLS.Cert)
 	p.path("tls.key", s.TLS.Key)
+	if c := s.ECDSA; (c.Cert == "") != (c.Key == "") {
+		p.bad("ecdsa.cert, ecdsa.key", c.Cert+", "+c.Key, "both or none")
+	}
 	s.Renewal.validate(p)
 	s.validateReplicas(p)
 	_, err := s.Timing()

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -10,7 +11,7 @@ import (
 // validateLinks checks that each direction of the torus has exactly one link, and that no two sockets of this node
 // share an address.
 func (a Agent) validateLinks(p *problems, dims grid.Dims, haveDims bool) {
-	udp := taken{}
+	udp, peers := taken{}, taken{}
 	udp.add(p, "service.listen", a.Service.Listen)
 	udp.add(p, "service.gossipListen", a.Service.GossipListen)
 	for i, s := range a.Service.Alternates {
@@ -30,8 +31,9 @@ func (a Agent) validateLinks(p *problems, dims grid.Dims, haveDims bool) {
 		}
 		if !a.Spare {
 			p.remote(field+".peer", l.Peer)
+			peers.add(p, field+".peer", l.Peer)
 		} else if l.Peer != "" || l.PeerNode != "" {
-			p.bad(field+".peer", strings.TrimSpace(l.Peer+" "+string(l.PeerNode)), "nothing: a spare is told its peers")
+			p.bad(field+".peer", strings.TrimSpace(l.Peer+" "+string(l.PeerNode)), "nothing: a spare learns its peers")
 		}
 		if l.PeerNode != "" {
 			p.name(field+".peerNode", string(l.PeerNode))
@@ -51,4 +53,34 @@ func (a Agent) validateLinks(p *problems, dims grid.Dims, haveDims bool) {
 			p.bad("links."+dir.String(), "", "a link: every node of the %s torus has one in that direction", dims)
 		}
 	}
+}
+
+// alternates checks the additional addresses after a first one. Each must name one host: a socket on all addresses
+// would answer from any.
+func (p *problems) alternates(first, firstAddr, list string, addrs []string) {
+	if n := len(addrs); n > maxAlternates {
+		p.bad(list, fmt.Sprintf("%d", n), "at most %d", maxAlternates)
+	}
+	seen := taken{}
+	seen.add(p, first, firstAddr)
+	for i, a := range addrs {
+		field := fmt.Sprintf("%s[%d]", list, i)
+		p.remote(field, a)
+		seen.add(p, field, a)
+	}
+}
+
+// taken names the second of two fields with one address and one protocol.
+type taken map[netip.AddrPort]string
+
+func (t taken) add(p *problems, field, v string) {
+	ap, err := netip.ParseAddrPort(v)
+	if err != nil {
+		return // named already
+	}
+	if first, ok := t[ap]; ok {
+		p.bad(field, v, "an address other than that of %s", first)
+		return
+	}
+	t[ap] = field
 }

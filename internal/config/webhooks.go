@@ -1,13 +1,15 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // Webhooks lists the targets of response policies, which may call no others. See docs/webhooks.md.
@@ -104,10 +106,7 @@ const (
 	maxAlertLabels    = 16
 )
 
-var (
-	targetName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
-	labelName  = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]{0,62}$`)
-)
+var labelName = lazily(`^[a-zA-Z_][a-zA-Z0-9_]{0,62}$`)
 
 // Filled returns the configuration with its defaults filled in.
 func (w Webhooks) Filled() Webhooks {
@@ -117,9 +116,7 @@ func (w Webhooks) Filled() Webhooks {
 		if len(t.Kinds) == 0 {
 			t.Kinds = []string{WebhookNotify}
 		}
-		if t.Answers == "" {
-			t.Answers = AnswersContract
-		}
+		t.Answers = cmp.Or(t.Answers, AnswersContract)
 		if t.RequestTimeout == 0 {
 			t.RequestTimeout = Duration(defaultRequestTimeout)
 		}
@@ -136,7 +133,7 @@ func (w Webhooks) Validate() error {
 	seen := map[string]bool{}
 	for i, t := range w.Filled().Targets {
 		at := fmt.Sprintf("targets[%d].", i)
-		if !targetName.MatchString(t.Name) {
+		if !fault.IsNameWith(t.Name, false, "-.") {
 			p.bad(at+"name", t.Name, "1 to 63 of a-z, 0-9, '-' and '.', the first and last a letter or digit")
 		} else if seen[t.Name] {
 			p.bad(at+"name", t.Name, "each name once")
@@ -169,7 +166,8 @@ func (t WebhookTarget) validate(p *problems, at string) {
 	for i, a := range t.Addresses {
 		f, err := netip.ParsePrefix(a)
 		if err != nil || f != f.Masked() || f.Bits() == 0 {
-			p.bad(fmt.Sprintf("%saddresses[%d]", at, i), a, "a prefix, such as 10.1.0.0/16 or fd00:1::/32, without bits beyond its length, which is not 0")
+			p.bad(fmt.Sprintf("%saddresses[%d]", at, i), a,
+				"a prefix, such as 10.1.0.0/16 or fd00:1::/32, without bits beyond its length, which is not 0")
 			continue
 		}
 		prefixes = append(prefixes, f)
@@ -189,7 +187,8 @@ func (t WebhookTarget) validate(p *problems, at string) {
 func (p *problems) called(field, v string, plaintext bool) *url.URL {
 	u, err := url.Parse(v)
 	switch {
-	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Fragment != "" || u.RawQuery != "" || u.Opaque != "":
+	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Fragment != "" || u.RawQuery != "" ||
+		u.Opaque != "":
 		p.bad(field, v, `"https://host:port/path", without query and fragment`)
 		return nil
 	case u.User != nil:
@@ -215,9 +214,7 @@ func (a Alertmanagers) Filled() Alertmanagers {
 	if a.Resend == 0 {
 		a.Resend = Duration(defaultResend)
 	}
-	if a.Hold == 0 {
-		a.Hold = 4 * a.Resend
-	}
+	a.Hold = cmp.Or(a.Hold, 4*a.Resend)
 	if a.RequestTimeout == 0 {
 		a.RequestTimeout = Duration(defaultAlertTimeout)
 	}
@@ -248,7 +245,7 @@ func (a Alertmanagers) Validate() error {
 	for _, k := range sortedKeys(a.Labels) {
 		v := a.Labels[k]
 		switch {
-		case !labelName.MatchString(k) || slices.Contains(AlertLabels(), k) || strings.HasPrefix(k, "__"):
+		case !labelName().MatchString(k) || slices.Contains(AlertLabels(), k) || strings.HasPrefix(k, "__"):
 			p.bad("labels."+k, k, "a name of 1 to 63 letters, digits and '_' that is none of %s", strings.Join(AlertLabels(), ", "))
 		case v == "" || len(v) > 256 || strings.ToValidUTF8(v, "") != v:
 			p.bad("labels."+k, v, "a text of 1 to 256 bytes")
@@ -290,7 +287,7 @@ func CheckAddress(ip netip.Addr, prefixes []netip.Prefix) error {
 	in := func(f netip.Prefix) bool { return f.Contains(ip) }
 	switch {
 	case len(prefixes) > 0 && !slices.ContainsFunc(prefixes, in):
-		return fmt.Errorf("address %s: want one of %v", ip, prefixes)
+		return fmt.Errorf("address %s: want one in %s", ip, fault.List(prefixes))
 	case len(prefixes) > 0:
 		return nil
 	case !ip.IsGlobalUnicast() || ip.IsPrivate() || slices.ContainsFunc(notPublic, in):

@@ -11,7 +11,7 @@ func goodTarget() WebhookTarget {
 	return WebhookTarget{Name: "ticket", URL: "https://hooks.example/x", SecretFiles: []string{"/etc/s"}}
 }
 
-func TestWebhooks(t *testing.T) {
+func TestWebhookValidationNamesField(t *testing.T) {
 	if err := (Webhooks{Targets: []WebhookTarget{goodTarget()}}).Validate(); err != nil {
 		t.Fatal(err)
 	}
@@ -26,7 +26,7 @@ func TestWebhooks(t *testing.T) {
 		"without user":                           func(w *WebhookTarget) { w.URL = "https://u:geheim@a/" },
 		"plaintext: true":                        func(w *WebhookTarget) { w.URL = "http://a/" },
 		"address 169.254.169.254: want a public": func(w *WebhookTarget) { w.URL = "https://169.254.169.254/latest" },
-		"address 8.8.8.8: want one of [10":       func(w *WebhookTarget) { w.URL, w.Addresses = "https://8.8.8.8/", []string{"10.0.0.0/8"} },
+		"address 8.8.8.8: want one in 10":        func(w *WebhookTarget) { w.URL, w.Addresses = "https://8.8.8.8/", []string{"10.0.0.0/8"} },
 		"kinds[1]: given notify":                 func(w *WebhookTarget) { w.Kinds = []string{"notify", "notify"} },
 		"kinds[0]: given reset":                  func(w *WebhookTarget) { w.Kinds = []string{"reset"} },
 		"secretFiles: given 0":                   func(w *WebhookTarget) { w.SecretFiles = nil },
@@ -47,29 +47,30 @@ func TestWebhooks(t *testing.T) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
-	if err := (Webhooks{Targets: []WebhookTarget{goodTarget(), goodTarget()}}).Validate(); err == nil || !strings.Contains(err.Error(), "targets[1].name: given ticket: want each name once") {
+	if err := (Webhooks{Targets: []WebhookTarget{goodTarget(), goodTarget()}}).Validate(); err == nil ||
+		!strings.Contains(err.Error(), "targets[1].name: given ticket: want each name once") {
 		t.Errorf("%v", err)
 	}
 }
 
-func TestAlertmanagers(t *testing.T) {
+func TestAlertmanagerValidationNamesField(t *testing.T) {
 	good := func() Alertmanagers { return Alertmanagers{URLs: []string{"http://a:9093"}} }
 	if err := good().Validate(); err != nil {
 		t.Fatal(err)
 	}
 	for want, change := range map[string]func(*Alertmanagers){
-		"urls: given 0":               func(a *Alertmanagers) { a.URLs = nil },
-		"urls[1]: given http://a":     func(a *Alertmanagers) { a.URLs = []string{"http://a:9093", "http://a:9093"} },
-		"urls[0]: given a:9093":       func(a *Alertmanagers) { a.URLs = []string{"a:9093"} },
-		"tls: given a value":          func(a *Alertmanagers) { a.TLS.CA = "x" },
-		"labels.node: given node":     func(a *Alertmanagers) { a.Labels = map[string]string{"node": "x"} },
-		"labels.a-b: given a-b":       func(a *Alertmanagers) { a.Labels = map[string]string{"a-b": "x"} },
-		"labels.__x: given __x":       func(a *Alertmanagers) { a.Labels = map[string]string{"__x": "x"} },
-		"labels.site: given nothing":  func(a *Alertmanagers) { a.Labels = map[string]string{"site": ""} },
-		"link: given x":               func(a *Alertmanagers) { a.Link = "x" },
-		"resend: given 1s":            func(a *Alertmanagers) { a.Resend = Duration(time.Second) },
-		"hold: given 2m0s":            func(a *Alertmanagers) { a.Hold = Duration(2 * time.Minute) },
-		"requestTimeout: given 2h0m0": func(a *Alertmanagers) { a.RequestTimeout = Duration(2 * time.Hour) },
+		"urls: given 0":              func(a *Alertmanagers) { a.URLs = nil },
+		"urls[1]: given http://a":    func(a *Alertmanagers) { a.URLs = []string{"http://a:9093", "http://a:9093"} },
+		"urls[0]: given a:9093":      func(a *Alertmanagers) { a.URLs = []string{"a:9093"} },
+		"tls: given a value":         func(a *Alertmanagers) { a.TLS.CA = "x" },
+		"labels.node: given node":    func(a *Alertmanagers) { a.Labels = map[string]string{"node": "x"} },
+		"labels.a-b: given a-b":      func(a *Alertmanagers) { a.Labels = map[string]string{"a-b": "x"} },
+		"labels.__x: given __x":      func(a *Alertmanagers) { a.Labels = map[string]string{"__x": "x"} },
+		"labels.site: given nothing": func(a *Alertmanagers) { a.Labels = map[string]string{"site": ""} },
+		"link: given x":              func(a *Alertmanagers) { a.Link = "x" },
+		"resend: given 1s":           func(a *Alertmanagers) { a.Resend = Duration(time.Second) },
+		"hold: given 2m":             func(a *Alertmanagers) { a.Hold = Duration(2 * time.Minute) },
+		"requestTimeout: given 2h":   func(a *Alertmanagers) { a.RequestTimeout = Duration(2 * time.Hour) },
 	} {
 		a := good()
 		change(&a)
@@ -79,7 +80,7 @@ func TestAlertmanagers(t *testing.T) {
 	}
 }
 
-func TestCheckAddress(t *testing.T) {
+func TestPrivateAddressNeedsPrefix(t *testing.T) {
 	only := []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("::1/128")}
 	for _, c := range []struct {
 		ip       string

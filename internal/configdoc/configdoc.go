@@ -18,6 +18,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/lofamo/lofamo/internal/config"
 )
 
 // module is the path of this module.
@@ -264,9 +266,10 @@ func (s *Source) resolve(e ast.Expr, in typeOf) (typeOf, bool, error) {
 	return t, ok, nil
 }
 
-// scalars are types that are written as something else than what they are.
+// scalars are struct types that are written as one YAML value.
 var scalars = map[string]string{
-	"Duration": "duration", "NodeID": "name", "string": "text", "bool": "true or false", "int": "number", "int32": "number", "int64": "number", "uint32": "number",
+	"Duration": "duration", "NodeID": "name", "string": "text", "bool": "true or false", "int": "number", "int32": "number", "int64": "number",
+	"uint32": "number",
 	"uint64": "number", "float64": "number", "Secret": "text",
 }
 
@@ -313,12 +316,12 @@ func (s *Source) field(f Field, e ast.Expr, in typeOf) (Field, error) {
 	return s.field(f, t.spec.Type, t)
 }
 
-// Defaults is a configuration as what a decoder of JSON makes of it.
+// Defaults returns a configuration as a JSON decoder would decode it, with durations as people write them.
 func Defaults(cfg any) (map[string]any, error) {
 	b, err := json.Marshal(cfg)
 	if err != nil {
 		return nil, err
 	}
 	out := map[string]any{}
-	return out, json.Unmarshal(b, &out)
+	return out, json.Unmarshal([]byte(config.ShortTimes(string(b))), &out)
 }

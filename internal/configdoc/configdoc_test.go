@@ -33,7 +33,7 @@ func TestFilesAreCurrent(t *testing.T) {
 }
 
 // The files are YAML that the programs take, and say nothing but the defaults.
-func TestFilesAreTheDefaults(t *testing.T) {
+func TestFilesEqualDefaults(t *testing.T) {
 	agent, supervisor, executor := config.Agent{}, config.Supervisor{}, process.Config{}
 	for name, into := range map[string]any{"agent": &agent, "supervisor": &supervisor, "executor": &executor} {
 		if err := config.ReadStrict(filepath.Join(root, "deploy/config", name+".yaml"), into); err != nil {
@@ -100,13 +100,13 @@ func TestEveryKeyIsExplained(t *testing.T) {
 func explained(t *testing.T, prefix string, fields []Field) {
 	for _, f := range fields {
 		if f.Doc == "" || f.Type == "" {
-			t.Errorf("%s.%s: no comment says what it is", prefix, f.Key)
+			t.Errorf("%s.%s has no comment", prefix, f.Key)
 		}
 		explained(t, prefix+"."+f.Key, f.Fields)
 	}
 }
 
-func TestRender(t *testing.T) {
+func TestPageShowsEveryField(t *testing.T) {
 	fields := []Field{
 		{Key: "on", Doc: "on says whether. Default no.", Type: "text"},
 		{Key: "a", Doc: "a is b | c.", Type: "section", Fields: []Field{{Key: "n", Doc: "n counts.", Type: "number"},
@@ -138,7 +138,8 @@ a:
 		!strings.Contains(got, "| `a.list[].y` |") || !strings.Contains(got, `b \| c`) {
 		t.Errorf("%s", got)
 	}
-	if got := (keys{"Dims": "dims", "Interface": "interface"}).in("Dims of it. Inside Dims, and Interface. Interface."); got != "Dims of it. Inside dims, and interface. Interface." {
+	if got := (keys{"Dims": "dims", "Interface": "interface"}).in(
+		"Dims of it. Inside Dims, and Interface. Interface."); got != "Dims of it. Inside dims, and interface. Interface." {
 		t.Error(got)
 	}
 }

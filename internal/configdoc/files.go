@@ -16,13 +16,17 @@ func Files(root string) (map[string]string, error) {
 	var doc strings.Builder
 	doc.WriteString(`# Configuration reference
 
-Generated from the structs that the programs read, by ` + "`make generate`" + `. Do not edit it: the comments in the code are the source.
+` + "`make generate`" + ` makes this page from the structs that the programs read. Do not edit it: edit the comments in
+the code.
 
-Configurations are YAML. Unknown keys and values outside their range are refused, all at once, with the field, what was given and what is allowed:
-` + "`lofamo-agent config check --config FILE`, `lofamo-supervisor config check FILE`, `lofamo-executor check-config FILE`" + `. Durations are written 25ms, 10s, 1h30m. Where it says *Default* the value stands in the
-third column unless it is made from others. ` + "`NAME[].KEY`" + ` is a key of each entry of a list, ` + "`NAME.*.KEY`" + ` of each value of a map.
+Configurations are YAML. A program reports all unknown keys and all values outside their range at once, each with the
+field, the value and the allowed values. To check a file:
+` + "`lofamo-agent config check FILE`, `lofamo-supervisor config check FILE`, `lofamo-executor config check FILE`" + `.
+Write durations as 25ms, 10s, 1h30m. The third column has the default, unless the default is computed from other values.
+` + "`NAME[].KEY`" + ` is a key of each entry of a list, ` + "`NAME.*.KEY`" + ` of each value of a map.
 
-Files with every default and explanation are in ` + "`deploy/config`" + `, and beside the packages' documentation; ` + "`lofamoctl cluster init`" + ` makes files that are complete.
+` + "`deploy/config`" + ` and the packages' documentation have files with every default and explanation;
+` + "`lofamoctl cluster init`" + ` makes complete files.
 `)
 	for _, d := range []struct {
 		title, pkg, name, file, head string
@@ -30,17 +34,22 @@ Files with every default and explanation are in ` + "`deploy/config`" + `, and b
 	}{
 		{
 			"The agent: agent.yaml", "internal/config", "Agent", "deploy/config/agent.yaml",
-			"/etc/lofamo/agent.yaml: the configuration of a node, read by both halves and their daemon, with every key and its default. What is required has none, and stands behind a '#': 'lofamoctl cluster init' makes a file that is complete. Check it with: lofamo-agent config check --config /etc/lofamo/agent.yaml",
+			"/etc/lofamo/agent.yaml: the configuration of a node, read by both halves and their daemon, with every key and its default. " +
+				"Required keys have no default, and are commented out with '#'. 'lofamoctl cluster init' makes a complete file. " +
+				"Check it with: lofamo-agent config check --config /etc/lofamo/agent.yaml",
 			config.DefaultAgent(),
 		},
 		{
 			"The supervisor: supervisor.yaml", "internal/config", "Supervisor", "deploy/config/supervisor.yaml",
-			"/etc/lofamo/supervisor.yaml: the configuration of one supervisor replica, with every key and its default. What is required has none, and stands behind a '#': 'lofamoctl cluster init' makes a file that is complete. Check it with: lofamo-supervisor config check /etc/lofamo/supervisor.yaml",
+			"/etc/lofamo/supervisor.yaml: the configuration of one supervisor replica, with every key and its default. " +
+				"Required keys have no default, and are commented out with '#'. 'lofamoctl cluster init' makes a complete file. " +
+				"Check it with: lofamo-supervisor config check /etc/lofamo/supervisor.yaml",
 			config.DefaultSupervisor(),
 		},
 		{
 			"The executor process: executor.yaml", "internal/executor/process", "Config", "deploy/config/executor.yaml",
-			"/etc/lofamo/executor.yaml: the configuration of the executor process, with every key and its default. What is required has none, and stands behind a '#'. Check it with: lofamo-executor check-config /etc/lofamo/executor.yaml",
+			"/etc/lofamo/executor.yaml: the configuration of the executor process, with every key and its default. " +
+				"Required keys have no default, and are commented out with '#'. Check it with: lofamo-executor config check /etc/lofamo/executor.yaml",
 			process.Default(),
 		},
 		{"The inventory of lofamoctl cluster", "internal/inventory", "Inventory", "", "", inventory.Inventory{}},

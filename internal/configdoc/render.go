@@ -94,7 +94,7 @@ func yamlField(b *strings.Builder, f Field, value any, ok bool, indent string) {
 	}
 }
 
-// off writes keys that are not set: behind a '#', each with what it means behind it.
+// off writes unset keys: commented out with '#', each with its explanation.
 func off(b *strings.Builder, fields []Field, indent, lead string) {
 	for i, f := range fields {
 		if i > 0 {

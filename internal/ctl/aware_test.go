@@ -20,7 +20,8 @@ func grouped(t *testing.T) *clienttest.Map {
 	m := ctltest.Healthy(t, "2x2x2")
 	group := &lofamov1.Group{
 		Id: "plane/X=1", Kind: lofamov1.GroupKind_PLANE, State: lofamov1.State_FAILED, Cause: lofamov1.Cause_NODE,
-		Members: []string{"n1-0-0", "n1-1-0", "n1-0-1", "n1-1-1"}, Size: 4, Of: 4, Inferred: 2, Since: ctltest.Ago(9 * time.Second), Reason: "plane",
+		Members: []string{"n1-0-0", "n1-1-0", "n1-0-1", "n1-1-1"}, Size: 4, Of: 4, Inferred: 2, Since: ctltest.Ago(9 * time.Second),
+		Reason: "plane",
 	}
 	ended := &lofamov1.Group{Id: "label/rack=r7", Kind: lofamov1.GroupKind_LABEL, State: lofamov1.State_NORMAL, Size: 3, Of: 8}
 	m.Groups.Revision, m.Groups.Cluster = 41, m.Nodes.GetCluster()
@@ -34,7 +35,8 @@ func grouped(t *testing.T) *clienttest.Map {
 		if !strings.HasPrefix(n.GetCoord(), "1") {
 			continue
 		}
-		n.State, n.Cause, n.Groups, n.Reason, n.Since, n.Age = lofamov1.State_FAILED, lofamov1.Cause_NODE, []string{"plane/X=1"}, "quorum", ctltest.Ago(9*time.Second), durationpb.New(10*time.Second)
+		n.State, n.Cause, n.Groups, n.Reason, n.Since, n.Age = lofamov1.State_FAILED, lofamov1.Cause_NODE, []string{"plane/X=1"}, "quorum",
+			ctltest.Ago(9*time.Second), durationpb.New(10*time.Second)
 		if n.GetCoord()[2] == '1' {
 			n.State, n.Cause, n.Inferred, n.Reason, n.Age = lofamov1.State_UNKNOWN, lofamov1.Cause_NONE, true, "inferred", nil
 		}
@@ -46,7 +48,8 @@ func grouped(t *testing.T) *clienttest.Map {
 	marked.Maintenance = &lofamov1.Maintenance{Node: "n0-0-0", Reason: "new fan\x1b[2J", By: "operator ada",
 		Since: ctltest.Ago(time.Hour), Until: ctltest.Ago(-2 * time.Hour)}
 	hot.Warnings = []*lofamov1.Warning{{
-		Component: "temperature", Quantity: "temperature", Value: 71.5, Threshold: 85, Slope: 0.05, TimeToThreshold: durationpb.New(270 * time.Second), Since: ctltest.Ago(time.Minute),
+		Component: "temperature", Quantity: "temperature", Value: 71.5, Threshold: 85, Slope: 0.05,
+		TimeToThreshold: durationpb.New(270 * time.Second), Since: ctltest.Ago(time.Minute),
 		Reason: "temperature is 71.5°C and rises by 3°C a minute: 85°C, where it is SICK, in about 4m30s; 8 readings over 35s",
 	}}
 	link := flaps.Components[5]
@@ -60,7 +63,8 @@ func grouped(t *testing.T) *clienttest.Map {
 		Spare: true, Labels: map[string]string{"rack": "r9"}})
 	m.Supervisors.Supervisors[0].Alarms, m.Supervisors.Supervisors[0].QuorumAge = []string{"no quorum",
 		"store slow: 2.1s"}, durationpb.New(4*time.Second)
-	m.Supervisors.Supervisors[1].EtcdMember, m.Supervisors.Supervisors[2].EtcdMember, m.Supervisors.Supervisors[2].EtcdLearner = "8e9e05c52164694d", "91bc3c398fb3c146", true
+	m.Supervisors.Supervisors[1].EtcdMember, m.Supervisors.Supervisors[2].EtcdMember,
+		m.Supervisors.Supervisors[2].EtcdLearner = "8e9e05c52164694d", "91bc3c398fb3c146", true
 	events := []*lofamov1.Event{
 		{Kind: lofamov1.EventKind_GROUP_CHANGED, From: lofamov1.State_UNKNOWN, To: lofamov1.State_FAILED, Cause: lofamov1.Cause_NODE,
 			Group: group, Time: ctltest.Ago(9 * time.Second), Reason: "plane"},
@@ -100,9 +104,11 @@ func grouped(t *testing.T) *clienttest.Map {
 		},
 	}
 	m.Explanation = &lofamov1.ExplainResponse{
-		Node: "n1-0-0", Coord: "1,0,0", Component: "node", State: lofamov1.State_FAILED, Cause: lofamov1.Cause_NODE, Since: ctltest.Ago(9 * time.Second), Rule: "quorum",
+		Node: "n1-0-0", Coord: "1,0,0", Component: "node", State: lofamov1.State_FAILED, Cause: lofamov1.Cause_NODE,
+		Since: ctltest.Ago(9 * time.Second), Rule: "quorum",
 		Summary: "2 of 3 neighbours hear nothing from it, and no challenge was answered within 25ms",
-		Because: []string{"n0-0-0 hears nothing on X-", "n1-0-1 does not count: it shares power=b"}, Until: []string{"an answer to a challenge", "a report of a newer boot epoch"},
+		Because: []string{"n0-0-0 hears nothing on X-", "n1-0-1 does not count: it shares power=b"},
+		Until:   []string{"an answer to a challenge", "a report of a newer boot epoch"},
 		Evidence: []*lofamov1.Evidence{{Kind: "SILENCE", Observer: "n0-0-0/dnp", Path: lofamov1.Path_DIRECT,
 			Age: durationpb.New(9100 * time.Millisecond), State: lofamov1.State_FAILED}},
 		Groups: []*lofamov1.Group{group}, Maintenance: marked.GetMaintenance(),
@@ -179,8 +185,12 @@ func TestSelectorsAreHandedOn(t *testing.T) {
 		args string
 		want string // in the request, as text
 	}{
-		{"get nodes -l rack=r7 --field-selector x=3 --not-normal --limit 5",
+		{"get nodes -l rack=r7 --field-selector x=3 --not-normal --with-parts --limit 5",
 			`label_selector:"rack=r7" field_selector:"x=3" limit:5 not_normal:true`},
+		{"get no --not-normal", `states:UNKNOWN states:SICK states:FAILED limit:1000 not_normal:true`},
+		{"get nodes --not-normal --state sick,NORMAL --limit 0", `states:SICK not_normal:true`},
+		{"get li --not-normal", `states:UNKNOWN states:SICK states:FAILED limit:1000`},
+		{"get ev --since 1h", ``},
 		{"get nodes --limit 0 --state SICK", "states:SICK"},
 		{"get links 0,0,0 --selector !spare --field-selector direction=X+",
 			`node:"0,0,0" label_selector:"!spare" field_selector:"direction=X+" limit:1000`},
@@ -225,7 +235,7 @@ func TestStaleAnswersSayHowOld(t *testing.T) {
 	m.Nodes.Cluster.Stale, m.Nodes.Cluster.StaleAge = true, durationpb.New(75*time.Second)
 	m.Links.Cluster, m.Summary.Cluster, m.Explanation.Cluster = m.Nodes.GetCluster(), m.Nodes.GetCluster(), m.Nodes.GetCluster()
 	r := ctltest.StartRemote(t, m)
-	for _, args := range []string{"get nodes", "get links", "get groups", "summary", "explain 0,0,0"} {
+	for _, args := range []string{"get nodes", "get links", "get groups", "summary", "status", "explain 0,0,0"} {
 		if got := run(t, nil, r.Flags(strings.Fields(args)...)...); got.code != 0 || !strings.Contains(got.stderr, "STALE") ||
 			!strings.Contains(got.stderr, "since 1m15s") {
 			t.Errorf("%s: %+v", args, got)
@@ -243,7 +253,7 @@ func TestHeldVerdictsAreShown(t *testing.T) {
 		n.VerdictsHeld = why
 	}
 	r := ctltest.StartRemote(t, m)
-	for _, args := range []string{"map", "get nodes", "get node 0,0,0", "get links", "summary", "explain 0,0,0"} {
+	for _, args := range []string{"map", "get nodes", "get node 0,0,0", "get links", "summary", "status", "explain 0,0,0"} {
 		if got := run(t, nil, r.Flags(strings.Fields(args)...)...); got.code != 0 || !strings.Contains(got.stderr, "HELD: "+why) {
 			t.Errorf("%s: %+v", args, got)
 		}

@@ -74,10 +74,12 @@ func TestBundle(t *testing.T) {
 		t.Errorf("asked for %v", b.Asked)
 	}
 	// The file exists now.
-	if got := run(t, nil, r.Flags("bundle", "1,0,1")...); got.code != command.ExitUsage || !strings.Contains(got.stderr, "is there already: --force overwrites it") {
+	if got := run(t, nil, r.Flags("bundle", "1,0,1")...); got.code != command.ExitUsage ||
+		!strings.Contains(got.stderr, "is there already: --force overwrites it") {
 		t.Errorf("exit code %d, stderr %q", got.code, got.stderr)
 	}
-	if got := run(t, nil, r.Flags("bundle", "1,0,1", "--force", "--half", "dnp", "--max-bytes", "70000")...); got.code != 0 || b.Asked.GetHalf() != "dnp" || b.Asked.GetMaxBytes() != 70000 {
+	if got := run(t, nil, r.Flags("bundle", "1,0,1", "--force", "--half", "dnp", "--max-bytes", "70000")...); got.code != 0 ||
+		b.Asked.GetHalf() != "dnp" || b.Asked.GetMaxBytes() != 70000 {
 		t.Errorf("exit code %d, stderr %q, asked for %v", got.code, got.stderr, b.Asked)
 	}
 	if f := files(); f != "n1-0-1-host-20240506T120000Z.tar.gz=abcdefgh" {
@@ -98,7 +100,7 @@ func TestBundleToStdout(t *testing.T) {
 	ctltest.Golden(t, "bundle-stdout.txt", got.stderr)
 	r.Server.ServeBundle(goodBundle())
 	got = run(t, nil, r.Flags("bundle", "1,0,1", "-o", "-")...)
-	if got.code != command.ExitFailure || !strings.Contains(got.stderr, "started again after 4 bytes") {
+	if got.code != command.ExitFailure || !strings.Contains(got.stderr, "restarted after 4 bytes") {
 		t.Errorf("exit code %d, stderr %q", got.code, got.stderr)
 	}
 	if f := files(); f != "" {
@@ -126,10 +128,13 @@ func TestBundleFails(t *testing.T) {
 		code   int
 		want   string
 	}{
-		{"unreachable", []string{"1,0,1"}, &clienttest.Bundle{Responses: goodBundle().Responses[:2], Err: status.Error(codes.Unavailable, "nothing for 30s by any of 7 ways"), Failed: true}, command.ExitFailure, "bundle of node 1,0,1: nothing for 30s"},
+		{"unreachable", []string{"1,0,1"}, &clienttest.Bundle{Responses: goodBundle().Responses[:2], Err: status.Error(codes.Unavailable,
+			"nothing for 30s by any of 7 ways"), Failed: true}, command.ExitFailure, "bundle of node 1,0,1: nothing for 30s"},
 		{"unknown", []string{"9,9,9"}, &clienttest.Bundle{Err: status.Error(codes.NotFound, "no such node")}, command.ExitUsage, "no such node"},
-		{"not allowed", []string{"1,0,1"}, &clienttest.Bundle{Err: status.Error(codes.PermissionDenied, "role viewer may not call it")}, command.ExitFailure, "may not call it"},
-		{"lost", []string{"1,0,1", "--force", "-o", "mine"}, &clienttest.Bundle{Responses: goodBundle().Responses[:2], Err: status.Error(codes.DataLoss, "crc32c differs"), Failed: true}, command.ExitFailure, "crc32c differs"},
+		{"not allowed", []string{"1,0,1"}, &clienttest.Bundle{Err: status.Error(codes.PermissionDenied, "role viewer may not call it")},
+			command.ExitFailure, "may not call it"},
+		{"lost", []string{"1,0,1", "--force", "-o", "mine"}, &clienttest.Bundle{Responses: goodBundle().Responses[:2],
+			Err: status.Error(codes.DataLoss, "crc32c differs"), Failed: true}, command.ExitFailure, "crc32c differs"},
 		{"a name that leads elsewhere", []string{"1,0,1"}, outside, command.ExitFailure, `calls the bundle "..": give a name by -o`},
 		{"short", []string{"1,0,1"}, short, command.ExitFailure, "8 bytes were announced, 3 have come"},
 		{"miscounted", []string{"1,0,1"}, miscounted, command.ExitFailure, "counts 7 bytes, 3 have come"},

@@ -29,13 +29,19 @@ type result struct {
 // run runs one command line without a terminal, at the time now.
 func run(t *testing.T, env map[string]string, args ...string) result {
 	t.Helper()
+	return runAt(t, ctltest.Now, env, args...)
+}
+
+// runAt is run at another time.
+func runAt(t *testing.T, at time.Time, env map[string]string, args ...string) result {
+	t.Helper()
 	var out, errOut bytes.Buffer
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	code := Run(ctx, args, command.Env{
 		Stdout: &out, Stderr: &errOut,
 		Getenv:   func(k string) string { return env[k] },
-		Now:      func() time.Time { return ctltest.Now },
+		Now:      func() time.Time { return at },
 		Location: time.UTC,
 	})
 	return result{code, out.String(), errOut.String()}
@@ -43,6 +49,11 @@ func run(t *testing.T, env map[string]string, args ...string) result {
 
 func TestGolden(t *testing.T) {
 	bad, good := ctltest.StartRemote(t, ctltest.Harmed(t)), ctltest.StartRemote(t, ctltest.Healthy(t, "2x2x2"))
+	lacking := ctltest.Healthy(t, "2")
+	parts := lacking.Nodes.Nodes[0].Components
+	parts[0].State, parts[3].State, parts[4].State, parts[5].State = lofamov1.State_UNKNOWN, lofamov1.State_ABSENT,
+		lofamov1.State_ABSENT, lofamov1.State_FAILED
+	absent := ctltest.StartRemote(t, lacking)
 	for _, tc := range []struct {
 		name string
 		r    ctltest.Remote
@@ -71,6 +82,17 @@ func TestGolden(t *testing.T) {
 		{"get-supervisors.txt", bad, "get supervisors"},
 		{"get-supervisors-wide.txt", bad, "get supervisors -o wide"},
 		{"get-supervisors.json", bad, "get supervisors -o json"},
+		{"get-nodes-not-normal.txt", bad, "get no --not-normal"},
+		{"get-node-absent.txt", absent, "get node 0,0,0"},
+		{"get-node-absent-wide.txt", absent, "get node 0,0,0 -o wide"},
+		{"get-node-absent.json", absent, "get node 0,0,0 -o jsonpath={.components[?(@.state==\"ABSENT\")].name}"},
+		{"names.txt", bad, "get nodes --not-normal -o name"},
+		{"names-links.txt", bad, "get li --state SICK -o name"},
+		{"names-events.txt", bad, "get ev -o name"},
+		{"names-reports.txt", bad, "get reports -o name"},
+		{"names-supervisors.txt", bad, "get sup -o name"},
+		{"jsonpath.txt", bad, "get nodes -o jsonpath={range.nodes[*]}{.id}{\"\\t\"}{.state}{\"\\n\"}{end}"},
+		{"jsonpath-bare.txt", bad, "get nodes -o jsonpath=nodes[0].id"},
 		{"map.txt", bad, "map"},
 		{"map-colour.txt", bad, "map --" + "color" + " always"},
 		{"map-healthy.txt", good, "map"},
@@ -121,7 +143,8 @@ func TestUsageErrors(t *testing.T) {
 		{"frobnicate", `unknown command "frobnicate"`},
 		{"ups", `did you mean "up"?`},
 		{"get", "get what? want nodes"},
-		{"get answers", "get answers: want nodes, node NODE, links, masks, groups, events, reports, supervisors, topology, diagnosis, procedure, responses, response ID or breaker"},
+		{"get answers", "get answers: want nodes, node NODE, incidents, links, masks, groups, events, reports, supervisors, topology, " +
+			"diagnosis, procedure, responses, response ID or breaker"},
 		{"get nodes extra", `argument "extra": want none`},
 		{"get nodes -o xml", "want one of table, wide, json, yaml"},
 		{"get nodes --state WELL", "want NORMAL, SICK, FAILED or UNKNOWN"},
@@ -195,8 +218,29 @@ func TestUsageErrors(t *testing.T) {
 		{"regs decode 0xec0 0x100000000", "want a number from 0 to 0xffffffff"},
 		{"regs decode 0x4 1", "ADDRESS 0x4: no register there"},
 		{"down extra", "want none"},
+		{"get nodes --not-normal --state NORMAL", "no node is both"},
+		{"get nodes --with-parts", "--with-parts goes with --not-normal"},
+		{"get links --not-normal --state normal", "no link end is both"},
+		{"get nodes -o jsonpath={.nodes[", "jsonpath"},
+		{"get nodes -o jsonpath=", "given no template"},
+		{"history a -o name", "want one of table, wide, json, yaml, jsonpath=TEMPLATE"},
+		{"watch -o jsonpath={.node}", "want one of table, wide, json"},
+		{"get events --tail 0", "--tail 0: want 1 to 10000"},
+		{"get events --tail 10001", "want 1 to 10000"},
+		{"get events --since tomorrow", `--since "tomorrow": want`},
+		{"get events --since -5m", "yet to come"},
+		{"get events --since 5m --since-revision 3", "want only one"},
+		{"get events --limit x", `"--limit" flag: want a whole number, 0 or more`},
+		{"watch --for 5", `"--for" flag: want a time with a unit, such as 10s`},
+		{"map --width x", `"--width" flag: want a whole number`},
+		{"up --dims 2 --detach=maybe", `"--detach" flag: want true or false`},
+		{"inject 0,0,0 kill-host --for -5s", "--for -5s: want a positive time"},
+		{"inject 0,0,0 kill-host --for -5", `invalid argument "-5" for "--for" flag: want a time with a unit`},
+		{"config", "want get-contexts"},
+		{"config frobnicate", "config frobnicate: want get-contexts"},
+		{"get nodes --context x --server h:1", `--context "x": not in`},
 		{"get nodes --ca x", "go with --server"},
-		{"get nodes --server h:1", "--server also wants --ca, --cert, --key"},
+		{"get nodes --server h:1", "--server also wants --ca, --cert, --key (or LOFAMO_CA, LOFAMO_CERT, LOFAMO_KEY)"},
 		{"get nodes --server h:1 --dir d", "two clusters"},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
@@ -305,6 +349,16 @@ func TestWatchAsSeenAndItsEnds(t *testing.T) {
 	if got.code != 0 || !strings.Contains(got.stdout, "as seen") || !strings.Contains(got.stdout, "NORMAL → FAILED") {
 		t.Errorf("%+v", got)
 	}
+	r.Server.Stop()
+	if got := run(t, nil, r.Flags("watch", "--timeout", "50ms")...); got.code != command.ExitFailure ||
+		!strings.Contains(got.stderr, "no supervisor answered") {
+		t.Errorf("a watch that ends by --timeout: %+v", got)
+	}
+	got = run(t, nil, r.Flags("watch", "--timeout", "-1s")...)
+	if got.code != command.ExitUsage || !strings.Contains(got.stderr, "--timeout -1s") {
+		t.Errorf("a negative --timeout: %+v", got)
+	}
+	r = ctltest.StartRemote(t, m)
 	if got := run(t, nil, r.Flags("watch", "--for", "50ms")...); got.code != 0 || got.stdout != "" || got.stderr != "" {
 		t.Errorf("a watch that ends by --for: %+v", got)
 	}
@@ -330,7 +384,8 @@ func TestRegionsThatAreCutOff(t *testing.T) {
 		{Name: "north", State: lofamov1.State_UNKNOWN, Nodes: 2},
 	}
 	r := ctltest.StartRemote(t, m)
-	want := "lofamoctl: CUT OFF: region east has been silent for 5s: its 1 node is shown as UNKNOWN, the last states are kept until it is back\n" +
+	want := "lofamoctl: CUT OFF: region east has been silent for 5s: its 1 node is shown as UNKNOWN, the last states are kept " +
+		"until it is back\n" +
 		"lofamoctl: CUT OFF: region north has been silent: its 2 nodes are shown as UNKNOWN, the last states are kept until it is back\n"
 	for _, args := range [][]string{{"get", "nodes"}, {"map"}} {
 		if got := run(t, nil, r.Flags(args...)...); got.code != 0 || got.stderr != want {
@@ -372,7 +427,8 @@ func TestVersionAndCompletion(t *testing.T) {
 }
 
 func TestEveryCommandHelps(t *testing.T) {
-	for _, args := range []string{"", "up", "down", "get", "get nodes", "get node", "get links", "get groups", "get events", "summary", "history", "explain", "get supervisors", "map", "watch", "inject", "regs", "regs decode", "version"} {
+	for _, args := range []string{"", "up", "down", "get", "get nodes", "get node", "get links", "get groups", "get events", "status",
+		"summary", "history", "explain", "get supervisors", "map", "watch", "inject", "regs", "regs decode", "version"} {
 		got := run(t, nil, append(strings.Fields(args), "--help")...)
 		if got.code != 0 || !strings.Contains(got.stdout, "Usage:") {
 			t.Errorf("%s --help: %+v", args, got)
@@ -384,5 +440,9 @@ func TestNegativeValuesAreNoFlags(t *testing.T) {
 	got := protectNegative(strings.Fields("inject 0,0,0 sensor temperature -3 --for 5s"))
 	if strings.Join(got, " ") != "inject 0,0,0 sensor temperature --for 5s -- -3" {
 		t.Errorf("%q", got)
+	}
+	got = protectNegative(strings.Fields("inject 0,0,0 kill-host --for -5s"))
+	if strings.Join(got, " ") != "inject 0,0,0 kill-host --for -5s" {
+		t.Errorf("the value of --for was moved: %q", got)
 	}
 }

@@ -22,7 +22,8 @@ func sampleTest(answered uint32) *lofamov1.DiagnosisTest {
 func sampleReport() *lofamov1.DiagnosisReport {
 	good := func() *lofamov1.LinkFinding { return &lofamov1.LinkFinding{Direction: 1, Dnp: sampleTest(36)} }
 	return &lofamov1.DiagnosisReport{
-		Started: ctltest.Ago(time.Minute), TookMs: 1234, Scope: "all", Subject: "operator/o", Nodes: 3, Silent: []string{"n2-0-0"}, Supervisor: "sup-1",
+		Started: ctltest.Ago(time.Minute), TookMs: 1234, Scope: "all", Subject: "operator/o", Nodes: 3, Silent: []string{"n2-0-0"},
+		Supervisor: "sup-1",
 		Faults: []*lofamov1.DiagnosisFault{
 			{Part: lofamov1.DiagnosisPart_PART_HOST_HALF, Node: "n0-0-0", Explanation: "it does not answer"},
 			{Part: lofamov1.DiagnosisPart_PART_LINK, Node: "n0-0-0", Direction: "Y+", Peer: "n0-1-0", OutDead: true,
@@ -128,7 +129,8 @@ func TestDiagnoseProgress(t *testing.T) {
 		{Report: sampleReport()}}
 	var out, errOut bytes.Buffer
 	code := Run(context.Background(), r.Flags("diagnose", "all"), command.Env{
-		Stdout: &out, Stderr: &errOut, ErrTerminal: true, Now: func() time.Time { return ctltest.Now }, Getenv: func(string) string { return "" }, Location: time.UTC,
+		Stdout: &out, Stderr: &errOut, ErrTerminal: true, Now: func() time.Time { return ctltest.Now }, Getenv: func(string) string { return "" },
+		Location: time.UTC,
 	})
 	if want := "\r3 of 8 nodes have said everything\r                                 \r"; code != command.ExitFound ||
 		errOut.String() != want {

@@ -16,7 +16,8 @@ func sampleProcedure() *lofamov1.ProcedureReport {
 		return &lofamov1.ProcedureStep{State: s, TookUs: us, Held: held}
 	}
 	return &lofamov1.ProcedureReport{
-		Started: ctltest.Ago(time.Minute), TookMs: 3210, Subject: "operator/o", Reason: "a job loses messages", Wave: 7, Starter: "n0-0-0", Silent: []string{"n3-0-0"}, Holding: []string{"n1-0-0"},
+		Started: ctltest.Ago(time.Minute), TookMs: 3210, Subject: "operator/o", Reason: "a job loses messages", Wave: 7, Starter: "n0-0-0",
+		Silent: []string{"n3-0-0"}, Holding: []string{"n1-0-0"},
 		Rounds: 4, Supervisor: "sup-1", Diagnosis: sampleReport(),
 		Nodes: []*lofamov1.ProcedureNode{
 			{Node: "n0-0-0", Steps: []*lofamov1.ProcedureStep{

@@ -19,14 +19,17 @@ import (
 
 func TestResponsesOutput(t *testing.T) {
 	r := ctltest.Responding(t)
-	open := "lofamoctl: BREAKER OPEN since 11:59:00.000: 13 of 64 nodes went bad within 5m0s: nothing but notifications begins until somebody closes it (lofamoctl response breaker close)\n"
+	open := "lofamoctl: BREAKER OPEN since 11:59:00.000: 13 of 64 nodes went bad within 5m0s: nothing but notifications begins until " +
+		"somebody closes it: lofamoctl response breaker close --reason REASON\n"
+	observed := "lofamoctl: an observe-only policy does nothing: the audit records the steps it would take; " +
+		"'mode: enforce' in its spec lets it act\n"
 	for _, tc := range []struct{ name, args, stderr string }{
 		{"policies.txt", "policy get", ""},
 		{"policies-wide.txt", "policy get -o wide", ""},
 		{"policies.json", "policy get -o json", ""},
 		{"policy.txt", "policy get drain", ""},
 		{"policy.yaml", "policy get drain -o yaml", ""},
-		{"policy-apply.txt", "policy apply --defaults", ""},
+		{"policy-apply.txt", "policy apply --defaults", observed},
 		{"policy-delete.txt", "policy delete a --dry-run", ""},
 		{"policy-defaults-one.txt", "policy defaults mask-sick-link drain-failed-memory", ""},
 		{"policy-check.txt", "policy check --defaults", ""},
@@ -72,7 +75,8 @@ func TestResponsesAsked(t *testing.T) {
 		{[]string{"policy", "apply", "--defaults", "--dry-run", "--expect", "a=3", "--expect", "b=0"}, `dry_run:true`},
 		{[]string{"policy", "delete", "a", "b", "--expect", "a=3"}, `names:"a" names:"b" expected:{key:"a" value:3}`},
 		{[]string{"policy", "get", "a", "--version", "2"}, `name:"a" version:2`},
-		{[]string{"get", "responses", "--node", "1,0,1", "--policy", "p", "--state", "waiting,FAILED", "--all", "--acting"}, `node:"1,0,1" policy:"p" states:RESPONSE_WAITING states:RESPONSE_FAILED all:true acting:true`},
+		{[]string{"get", "responses", "--node", "1,0,1", "--policy", "p", "--state", "waiting,FAILED", "--all", "--acting"},
+			`node:"1,0,1" policy:"p" states:RESPONSE_WAITING states:RESPONSE_FAILED all:true acting:true`},
 		{[]string{"response", "approve", "r7-12", "--reason", "seen"}, `approve id:"r7-12" reason:"seen"`},
 		{[]string{"response", "approve", "r7-12"}, `approve id:"r7-12"`},
 		{[]string{"response", "deny", "r7-12", "--reason", "no"}, `deny id:"r7-12" reason:"no"`},
@@ -123,8 +127,10 @@ func TestResponsesRefusals(t *testing.T) {
 		{[]string{"policy", "test", "--defaults", "--config", write("s.yaml", "responses: {maxNodos: 7}")}, 2, "maxNodos"},
 		{[]string{"policy", "test", "--defaults", "--config", write("s2.yaml", "responses: {maxNodes: 0}")}, 2, "MaxNodes: given 0"},
 		{[]string{"policy", "test", "--defaults", "--max-percent", "0"}, 2, "MaxPercent: given 0"},
-		{[]string{"policy", "test", "--defaults", "--events", write("e.json", `{"events": 3}`), "--topology", "x"}, 2, "e.json: not a list of events"},
-		{[]string{"policy", "test", "--defaults", "--events", write("e2.json", `{"events": [{"node":"a","component":"soul","to":"FAILED"}]}`), "--topology", write("t.yaml", "dims: 1x1x1")}, 1, "no event to replay"},
+		{[]string{"policy", "test", "--defaults", "--events", write("e.json", `{"events": 3}`), "--topology", "x"},
+			2, "e.json: not a list of events"},
+		{[]string{"policy", "test", "--defaults", "--events", write("e2.json", `{"events": [{"node":"a","component":"soul","to":"FAILED"}]}`),
+			"--topology", write("t.yaml", "dims: 1x1x1")}, 1, "no event to replay"},
 		{[]string{"get", "responses", "--state", "dead"}, 2, `--state "dead": want approved, done,`},
 		{[]string{"get", "response"}, 2, "ID (such as r7-12) is missing"},
 		{[]string{"response"}, 2, "want approve, deny"},
@@ -132,7 +138,8 @@ func TestResponsesRefusals(t *testing.T) {
 		{[]string{"response", "deny", "r7-12"}, 2, "--reason is missing"},
 		{[]string{"response", "cancel", "r7-12", "--reason", " "}, 2, "--reason is missing"},
 		{[]string{"response", "settle", "r7-12", "--reason", "x"}, 2, "want one of --happened and --not-happened"},
-		{[]string{"response", "settle", "r7-12", "--happened", "--not-happened", "--reason", "x"}, 2, "want one of --happened and --not-happened"},
+		{[]string{"response", "settle", "r7-12", "--happened", "--not-happened", "--reason", "x"}, 2,
+			"want one of --happened and --not-happened"},
 		{[]string{"response", "settle", "r7-12", "--happened"}, 2, "--reason is missing"},
 		{[]string{"response", "breaker"}, 2, "want close"},
 		{[]string{"response", "breaker", "close"}, 2, "--reason is missing"},
@@ -156,9 +163,11 @@ func TestResponsesRefusals(t *testing.T) {
 		code int
 		text string
 	}{
-		{status.Error(codes.InvalidArgument, "policy a: spec.match: bad"), []string{"policy", "apply", "--defaults"}, 2, "policy apply: policy a: spec.match: bad"},
+		{status.Error(codes.InvalidArgument, "policy a: spec.match: bad"), []string{"policy", "apply", "--defaults"}, 2,
+			"policy apply: policy a: spec.match: bad"},
 		{status.Error(codes.Aborted, "approve: too late"), []string{"response", "approve", "r7-12"}, 1, "response approve: approve: too late"},
-		{status.Error(codes.NotFound, `response "r7-12": there is none`), []string{"response", "cancel", "r7-12", "--reason", "x"}, 2, "there is none"},
+		{status.Error(codes.NotFound, `response "r7-12": there is none`), []string{"response", "cancel", "r7-12", "--reason", "x"},
+			2, "there is none"},
 		{status.Error(codes.PermissionDenied, "role viewer"), []string{"response", "retry", "r7-12"}, 1, "role viewer"},
 		{status.Error(codes.Unimplemented, "responses are switched off"), []string{"get", "responses"}, 1, "responses are switched off"},
 	} {
@@ -173,7 +182,8 @@ func TestResponsesRefusals(t *testing.T) {
 func TestWatchResponsesOutput(t *testing.T) {
 	r := ctltest.Responding(t)
 	r.Server.Responses.Err = status.Error(codes.Unavailable, "stopping")
-	for _, tc := range []struct{ name, args string }{{"responses-watch.txt", "get responses -w"}, {"responses-watch.json", "get responses --watch -o json"}} {
+	for _, tc := range []struct{ name, args string }{{"responses-watch.txt", "get responses -w"},
+		{"responses-watch.json", "get responses --watch -o json"}} {
 		got := run(t, nil, r.Flags(strings.Fields(tc.args)...)...)
 		if got.code != 1 || !strings.Contains(got.stderr, "stopping") {
 			t.Errorf("%+v", got)
@@ -216,7 +226,8 @@ func TestAuditFile(t *testing.T) {
 	verify := func(args ...string) result {
 		return run(t, nil, append([]string{"audit", "verify", "-f", file}, args...)...)
 	}
-	if got := verify("--hash", lastHash(all)); got.code != 0 || got.stdout != fmt.Sprintf("12 lines in order, 1 to 12; the last has hash %s\n", lastHash(all)) {
+	if got := verify("--hash", lastHash(all)); got.code != 0 ||
+		got.stdout != fmt.Sprintf("12 lines in order, 1 to 12; the last has hash %s\n", lastHash(all)) {
 		t.Errorf("%+v", got)
 	}
 	if got := verify("--hash", strings.Repeat("0", 64)); got.code != 1 || !strings.Contains(got.stderr, "line 12, the last, has hash") {
@@ -246,7 +257,8 @@ func TestChangedAuditIsSaid(t *testing.T) {
 	l := r.Server.Responses.Lines[2]
 	l.Line = strings.Replace(l.GetLine(), "approver/ann", "approver/bob", 1)
 	for _, args := range [][]string{{"audit"}, {"audit", "-o", "json"}, {"audit", "export"}} {
-		if got := run(t, nil, r.Flags(args...)...); got.code != 1 || !strings.Contains(got.stderr, "audit line 3: its hash is") || got.stdout == "" {
+		if got := run(t, nil, r.Flags(args...)...); got.code != 1 || !strings.Contains(got.stderr, "audit line 3: its hash is") ||
+			got.stdout == "" {
 			t.Errorf("%v: %+v", args, got)
 		}
 	}
@@ -256,18 +268,23 @@ func TestChangedAuditIsSaid(t *testing.T) {
 func recording() []*lofamov1.Event {
 	ev := func(at time.Duration, node, component string, to lofamov1.State, cause lofamov1.Cause) *lofamov1.Event {
 		return &lofamov1.Event{
-			Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: node, Component: component, To: to, Cause: cause, Time: timestamppb.New(ctltest.Now.Add(at - time.Hour)), Observer: node + "/host",
+			Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: node, Component: component, To: to, Cause: cause,
+			Time: timestamppb.New(ctltest.Now.Add(at - time.Hour)), Observer: node + "/host",
 		}
 	}
 	group := &lofamov1.Event{
 		Kind: lofamov1.EventKind_GROUP_CHANGED, To: lofamov1.State_FAILED, Time: timestamppb.New(ctltest.Now.Add(5*time.Minute - time.Hour)),
-		Group: &lofamov1.Group{Id: "label/rack=r0", Kind: lofamov1.GroupKind_LABEL, State: lofamov1.State_FAILED, Cause: lofamov1.Cause_NODE, Members: []string{"n0-0-0"}, Size: 1, Of: 2, Since: ctltest.Ago(55 * time.Minute)},
+		Group: &lofamov1.Group{Id: "label/rack=r0", Kind: lofamov1.GroupKind_LABEL, State: lofamov1.State_FAILED, Cause: lofamov1.Cause_NODE,
+			Members: []string{"n0-0-0"}, Size: 1, Of: 2, Since: ctltest.Ago(55 * time.Minute)},
 	}
 	return []*lofamov1.Event{
-		ev(0, "n0-0-0", "memory", lofamov1.State_FAILED, lofamov1.Cause_MEMORY), ev(time.Minute, "n1-0-0", "memory", lofamov1.State_FAILED, lofamov1.Cause_MEMORY),
-		ev(10*time.Second, "n1-0-0", "soul", lofamov1.State_FAILED, lofamov1.Cause_MEMORY), ev(90*time.Second, "n1-0-0", "memory", lofamov1.State_NORMAL, lofamov1.Cause_NONE),
+		ev(0, "n0-0-0", "memory", lofamov1.State_FAILED, lofamov1.Cause_MEMORY),
+		ev(time.Minute, "n1-0-0", "memory", lofamov1.State_FAILED, lofamov1.Cause_MEMORY),
+		ev(10*time.Second, "n1-0-0", "soul", lofamov1.State_FAILED, lofamov1.Cause_MEMORY),
+		ev(90*time.Second, "n1-0-0", "memory", lofamov1.State_NORMAL, lofamov1.Cause_NONE),
 		{Kind: lofamov1.EventKind_MAINTENANCE_CHANGED, Node: "n1-0-0", Time: timestamppb.New(ctltest.Now.Add(2*time.Minute - time.Hour))},
-		{Kind: lofamov1.EventKind_MAINTENANCE_CHANGED, Node: "n1-0-0", Time: timestamppb.New(ctltest.Now.Add(3*time.Minute - time.Hour)), Ended: true},
+		{Kind: lofamov1.EventKind_MAINTENANCE_CHANGED, Node: "n1-0-0", Time: timestamppb.New(ctltest.Now.Add(3*time.Minute - time.Hour)),
+			Ended: true},
 		{Kind: lofamov1.EventKind_POLICY_CHANGED, Policy: "p"}, group,
 	}
 }
@@ -315,7 +332,8 @@ func TestPolicyTest(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got := run(t, nil, "policy", "test", "--defaults", "--enforce", "--events", filepath.Join(dir, "events"), "--topology", filepath.Join(dir, "topology"))
+	got := run(t, nil, "policy", "test", "--defaults", "--enforce", "--events", filepath.Join(dir, "events"), "--topology",
+		filepath.Join(dir, "topology"))
 	if got.code != 0 {
 		t.Fatalf("%+v", got)
 	}

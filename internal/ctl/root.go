@@ -12,18 +12,16 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/lofamo/lofamo/internal/ctl/cert"
 	"github.com/lofamo/lofamo/internal/ctl/cluster"
 	"github.com/lofamo/lofamo/internal/ctl/command"
 	"github.com/lofamo/lofamo/internal/ctl/get"
-	"github.com/lofamo/lofamo/internal/ctl/node"
 	"github.com/lofamo/lofamo/internal/ctl/policy"
-	"github.com/lofamo/lofamo/internal/ctl/supervisor"
 	"github.com/lofamo/lofamo/internal/ctl/top"
-	"github.com/lofamo/lofamo/internal/ctl/torus"
+	"github.com/lofamo/lofamo/internal/program"
 )
 
 // Run runs one command line (without the program's name) and returns the exit code.
@@ -47,16 +45,16 @@ func Run(ctx context.Context, args []string, env command.Env) int {
 	return command.ExitFailure
 }
 
-var negative = regexp.MustCompile(`^-[0-9.]`)
+var negative = regexp.MustCompile(`^-[0-9.]+$`)
 
 // protectNegative moves a negative sensor value to the end, behind "--", so that it is not parsed as a flag. It is
-// always the last argument that is not a flag.
+// always the last argument that is not a flag. The value of a flag, as in "--for -5", stays where it is.
 func protectNegative(args []string) []string {
 	if !slices.Contains(args, "inject") || slices.Contains(args, "--") {
 		return args
 	}
 	i := slices.IndexFunc(args, negative.MatchString)
-	if i < 0 {
+	if i <= 0 || strings.HasPrefix(args[i-1], "--") && !strings.Contains(args[i-1], "=") && args[i-1] != "--one-way" {
 		return args
 	}
 	out := slices.Concat(args[:i], args[i+1:])
@@ -71,14 +69,16 @@ func newRoot(env command.Env) *cobra.Command {
 		Long: `lofamoctl shows which parts of a cluster are NORMAL, SICK, FAILED or UNKNOWN, and why; and it
 makes whole clusters on this machine to try it on.
 
-It finds a local cluster in --dir, else in $LOFAMO_DIR, else in ./.lofamo. For any other cluster
-give --server with --ca, --cert and --key.
+It takes the cluster from flags (--server with --ca, --cert and --key; --dir for a local cluster; --context), else
+from the environment (LOFAMO_SERVER, LOFAMO_CA, LOFAMO_CERT, LOFAMO_KEY; LOFAMO_DIR), else it is the local cluster in
+./.lofamo, else the current context: see 'lofamoctl config --help'.
 
 Nodes are named by id (n1-0-1) or by coordinates (1,0,1) everywhere.
 
 Exit codes: 0 success, 1 failure, 2 a command line that cannot be understood, 3 a diagnosis that found
 something wrong.`,
 		Example: `  lofamoctl up --detach                  a cluster of 2x2x2 nodes on this machine
+  lofamoctl status                       the open incidents, why, and the next commands
   lofamoctl map                          the torus in the terminal
   lofamoctl top                          the whole cluster, live in the terminal
   lofamoctl web                          a link to it in the browser
@@ -99,13 +99,15 @@ something wrong.`,
 		},
 	}
 	a.AddFlags(root)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return command.Usage(err) })
-	lists := get.Command(a, torus.GetTopologyCommand(a), torus.GetMasksCommand(a), torus.GetDiagnosisCommand(a), torus.GetProcedureCommand(a),
-		policy.GetResponsesCommand(a), policy.GetResponseCommand(a), policy.GetBreakerCommand(a))
-	root.AddCommand(cluster.UpCommand(a), cluster.DownCommand(a), lists, get.SummaryCommand(a), get.HistoryCommand(a), get.ExplainCommand(a), torus.MapCommand(a), top.Command(a), cluster.WebCommand(a), get.WatchCommand(a),
-		cluster.InjectCommand(a), node.RegsCommand(a), node.BundleCommand(a), torus.DiagnoseCommand(a), supervisor.Command(a), versionCommand(a))
-	root.AddCommand(torus.ApplyCommand(a), torus.LabelCommand(a), node.MaintenanceCommand(a), torus.MaskCommand(a), torus.UnmaskCommand(a), node.Command(a))
-	root.AddCommand(policy.Command(a), policy.ResponseCommand(a), policy.AuditCommand(a), cluster.Command(a), cert.Command(a))
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return command.Usage(program.FlagError(err)) })
+	lists := get.Command(a, policy.GetResponsesCommand(a), policy.GetResponseCommand(a), policy.GetBreakerCommand(a))
+	root.AddCommand(lists, get.StatusCommand(a), get.SummaryCommand(a), get.HistoryCommand(a), get.ExplainCommand(a),
+		get.MapCommand(a), get.WatchCommand(a),
+		get.DiagnoseCommand(a), get.ApplyCommand(a), get.LabelCommand(a), get.MaskCommand(a), get.UnmaskCommand(a), get.AcknowledgeCommand(a))
+	root.AddCommand(cluster.UpCommand(a), cluster.DownCommand(a), cluster.WebCommand(a), cluster.InjectCommand(a), cluster.Command(a),
+		cluster.NodeCommand(a), cluster.MaintenanceCommand(a), cluster.RegsCommand(a), cluster.BundleCommand(a), cluster.CertCommand(a))
+	root.AddCommand(policy.Command(a), policy.ResponseCommand(a), policy.AuditCommand(a), top.Command(a), cluster.SupervisorCommand(a),
+		cluster.ConfigCommand(a), versionCommand(a))
 	return root
 }
 

@@ -185,7 +185,7 @@ func TestUpAgainWithFaults(t *testing.T) {
 	if got.code != 0 {
 		t.Fatalf("%+v", got)
 	}
-	for _, want := range []string{"all 2 nodes are heard, and 1 of them NORMAL", "  n0-0-0 is SICK (SENSOR) [temperature SICK]\n",
+	for _, want := range []string{"all 2 nodes report, and 1 of them are NORMAL", "  n0-0-0 is SICK (SENSOR) [temperature SICK]\n",
 		"inject all heal"} {
 		if !strings.Contains(got.stdout, want) {
 			t.Errorf("up says %q, not %q", got.stdout, want)
@@ -241,7 +241,7 @@ func TestForegroundUpEndsWithCtrlC(t *testing.T) {
 			Stdout: &out, Stderr: &errOut, Terminal: true, Getenv: func(string) string { return "" }, Now: time.Now, Location: time.UTC,
 		})
 	}()
-	for end := time.Now().Add(30 * time.Second); !strings.Contains(out.String(), "Ctrl-C stops"); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !strings.Contains(out.String(), "Ctrl-C stops"); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("not up: %s %s", &out, &errOut)
 		}
@@ -271,7 +271,7 @@ func TestForegroundUpNoticesADownElsewhere(t *testing.T) {
 			Stdout: &out, Stderr: &out, Getenv: func(string) string { return "" }, Now: time.Now, Location: time.UTC,
 		})
 	}()
-	for end := time.Now().Add(30 * time.Second); !strings.Contains(out.String(), "Ctrl-C stops"); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !strings.Contains(out.String(), "Ctrl-C stops"); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("not up: %s", &out)
 		}
@@ -284,7 +284,7 @@ func TestForegroundUpNoticesADownElsewhere(t *testing.T) {
 		if code != 0 || !strings.Contains(out.String(), "the cluster was stopped") {
 			t.Errorf("exit code %d: %s", code, &out)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the foreground up did not notice")
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lofamo/lofamo/internal/ctl/command"
-	"github.com/lofamo/lofamo/internal/version"
+	"github.com/lofamo/lofamo/internal/program"
 )
 
 func versionCommand(a *command.App) *cobra.Command {
@@ -18,7 +18,7 @@ func versionCommand(a *command.App) *cobra.Command {
 	}
 	o := command.AddOutputFlag(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
 	cmd.RunE = func(*cobra.Command, []string) error {
-		info := version.Get()
+		info := program.Build()
 		if o.Format == command.FormatTable {
 			a.Printf("lofamoctl %s\n", info)
 			return nil

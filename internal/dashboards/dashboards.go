@@ -154,7 +154,8 @@ func (d Dashboard) variables() []object {
 		out = append(out, planes()...)
 	}
 	return append(out, object{
-		"name": "web", "label": "Web map", "description": "Where a supervisor serves the fault map to browsers: its web.listen, or a proxy before it.",
+		"name": "web", "label": "Web map", "description": "Where a supervisor serves the fault map to browsers: its web.listen, or a proxy " +
+			"before it.",
 		"type": "textbox", "query": webMap, "hide": 0, "current": object{"selected": true, "text": webMap, "value": webMap},
 		"options": []object{{"selected": true, "text": webMap, "value": webMap}},
 	})

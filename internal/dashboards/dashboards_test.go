@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lofamo/lofamo/internal/metricsdoc"
-	"github.com/lofamo/lofamo/internal/needs"
+	"github.com/lofamo/lofamo/internal/testing/requirements"
 )
 
 const top = "../.."
@@ -52,8 +52,8 @@ func TestFilesAreCurrent(t *testing.T) {
 	}
 }
 
-// TestPanels: identifiers are unique, panels do not overlap, and everything has a description.
-func TestPanels(t *testing.T) {
+// TestPanelsAreUniqueAndDescribed: identifiers are unique, panels do not overlap, and everything has a description.
+func TestPanelsAreUniqueAndDescribed(t *testing.T) {
 	uids := map[string]bool{}
 	files, err := Files()
 	if err != nil {
@@ -141,9 +141,9 @@ func TestPanels(t *testing.T) {
 	}
 }
 
-// TestQueriesRestOnWhatThereIs: every metric in a query is in docs/metrics.md with the labels in use, except those of
+// TestQueriesUseExistingMetrics: every metric in a query is in docs/metrics.md with the labels in use, except those of
 // the target. Queries use only raw metrics, so that no rule has to be loaded. ALERTS is Prometheus' own.
-func TestQueriesRestOnWhatThereIs(t *testing.T) {
+func TestQueriesUseExistingMetrics(t *testing.T) {
 	known, err := metricsdoc.Known()
 	if err != nil {
 		t.Fatal(err)
@@ -205,9 +205,9 @@ func unitOf(name string, m metricsdoc.Metric, expr string, p Panel) string {
 	return "none"
 }
 
-// TestQueriesParse: promtool parses every query, as the expression of a rule.
-func TestQueriesParse(t *testing.T) {
-	tool := needs.Program(t, "Debian's package prometheus", "promtool")
+// TestPromtoolParsesEveryQuery: promtool parses every query, as the expression of a rule.
+func TestPromtoolParsesEveryQuery(t *testing.T) {
+	tool := requirements.Program(t, "Debian's package prometheus", "promtool")
 	type rule struct {
 		Record string `json:"record"`
 		Expr   string `json:"expr"`
@@ -230,8 +230,8 @@ func TestQueriesParse(t *testing.T) {
 	}
 }
 
-// TestColours: states have the same colours as on the page for browsers.
-func TestColours(t *testing.T) {
+// TestStatesHaveColoursOfWebPage: states have the same colours as on the page for browsers.
+func TestStatesHaveColoursOfWebPage(t *testing.T) {
 	css, err := os.ReadFile(top + "/web/src/style.css")
 	if err != nil {
 		t.Fatal(err)

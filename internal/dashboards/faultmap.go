@@ -10,11 +10,13 @@ func planes() []object {
 	}
 	return []object{
 		{
-			"name": "axis", "label": "Plane of constant", "description": "The coordinate that is the same in the whole of the plane that is shown.", "type": "custom", "query": "z,y,x", "hide": 0,
+			"name": "axis", "label": "Plane of constant", "description": "The coordinate that is the same in the whole of the plane that is shown.",
+			"type": "custom", "query": "z,y,x", "hide": 0,
 			"current": object{"selected": true, "text": "z", "value": "z"}, "options": axes,
 		},
 		{
-			"name": "plane", "label": "at", "description": "The plane's place along that coordinate.", "type": "query", "datasource": source, "hide": 0, "refresh": 2, "sort": 3, "regex": "", "options": []object{},
+			"name": "plane", "label": "at", "description": "The plane's place along that coordinate.", "type": "query", "datasource": source,
+			"hide": 0, "refresh": 2, "sort": 3, "regex": "", "options": []object{},
 			"query": object{"query": planesQuery, "refId": "variable-plane"}, "definition": planesQuery,
 		},
 	}
@@ -41,20 +43,26 @@ var icons = map[string]string{"NORMAL": "check", "UNKNOWN": "question-circle", "
 func faultMap() Dashboard {
 	return Dashboard{
 		UID: uidFaultMap, Title: "Fault map", Node: SomeNodes, Planes: true,
-		Text: "The state of the machine at a glance: how many nodes and links are not normal, where they are, since when, and what alerts say.",
+		Text: "The state of the machine at a glance: each incident in one row, with its start, cause and runbook; the places " +
+			"of the faults, and the alerts.",
 		Rows: []Row{
 			{"Counts", []Panel{
-				stat("Nodes", "Nodes of the torus by state, as the supervisors have committed it.", "none", 8,
+				stat("Open incidents", "Faults with one root cause each, by severity; their consequences are not counted.", "none", 6,
+					Query{Expr: `sum by (severity) (max by (severity,component) (lofamo_incidents{SUP}))`, Legend: "{{severity}}"}).with(
+					byName("CRITICAL", property{"thresholds", steps(colourCable, step{1, colourFailed})}),
+					byName("WARNING", property{"thresholds", steps(colourCable, step{1, colourSick})})),
+				stat("Nodes", "Nodes of the torus by committed state.", "none", 6,
 					Query{Expr: `max by (state) (lofamo_nodes{SUP})`, Legend: "{{state}}"}).with(counted()...),
-				stat("Link ends", "Ends of links by state, each in its own node's view: a link has two.", "none", 7,
+				stat("Link ends", "Ends of links by state, each in its own node's view: a link has two.", "none", 6,
 					Query{Expr: `max by (state) (lofamo_links{SUP})`, Legend: "{{state}}"}).with(counted()...),
-				stat("Group faults", "Racks, planes and other groups of which so many nodes have failed that the group is named instead.",
-					"none", 3, Query{Expr: `max(lofamo_group_faults{SUP})`, Legend: "groups"}).alarming(1),
-				stat("Maintenance", "Nodes that somebody has marked as under maintenance.", "none", 3,
+				stat("Group faults", "Racks, planes and other groups with so many failed nodes that the map names the group.",
+					"none", 2, Query{Expr: `max(lofamo_group_faults{SUP})`, Legend: "groups"}).alarming(1),
+				stat("Maintenance", "Nodes with a maintenance mark.", "none", 2,
 					Query{Expr: `max(lofamo_maintenance_nodes{SUP})`, Legend: "nodes"}),
 				leftOut(),
 			}},
-			{"What is not normal", []Panel{isometric(), notNormal(), course(), alerts()}},
+			{"Root causes", []Panel{incidents(), isometric(), course(), alerts()}},
+			{"Everything that is not NORMAL, including consequences", []Panel{notNormal()}},
 			{"Graph", []Panel{nodeGraph()}},
 			{"A plane, of large machines too", []Panel{planeChart(), strip()}},
 		},
@@ -93,8 +101,9 @@ func nodeGraph() Panel {
 	edges = fmt.Sprintf(`sort_desc(label_join(%s, "id", " ", "node", "dir"))`, edges)
 	return Panel{
 		Kind: "nodeGraph", Title: "Nodes and links", Unit: "none", Width: 24, Height: 20,
-		Text: "Every node with its state and every link; the worst first, as far as Grafana draws (200 nodes), with their neighbours. From Grafana 11.1 on each node has its fixed place, planes of constant z " +
-			"one above the other; before, Grafana places them itself. A click leads to the node. Up to 1000 nodes; larger machines: a plane, below, or the web map.",
+		Text: "Every node with its state and every link; the worst first, as far as Grafana draws (200 nodes), with their neighbours. From " +
+			"Grafana 11.1 on each node has its fixed place, planes of constant z one above the other; before, Grafana places them itself. A click " +
+			"leads to the node. Up to 1000 nodes; larger machines: a plane, below, or the web map.",
 		Queries:         []Query{{Name: "nodes", Expr: nodes, Table: true}, {Name: "edges", Expr: edges, Table: true}},
 		options:         object{"nodes": object{}, "edges": object{}},
 		transformations: []object{numbers("fixedX", "fixedY", "noderadius", "thickness")},
@@ -156,9 +165,10 @@ func isometric() Panel {
 	corners := corner("map_x", fmt.Sprintf(`- %s * %d`, size("y"), tile/2), "map_y", fmt.Sprintf(`0 * %s - %d`, size("y"), tile/2)) + " or " +
 		corner("map_x", fmt.Sprintf(`%s * %d`, size("x"), tile/2), "map_y", fmt.Sprintf(`(%s + %d) * %s - %d`, high, tile/2, size("z"), tile/2))
 
-	p := points("Places", "Every node at its place: planes of constant z one above the other, each drawn isometrically. Teal is NORMAL, lilac UNKNOWN, amber SICK, vermilion FAILED; the worse, the larger. Up to 1000 nodes.",
+	p := points("Places", "Every node at its place: planes of constant z one above the other, each drawn isometrically. Teal is NORMAL, "+
+		"lilac UNKNOWN, amber SICK, vermilion FAILED; the worse, the larger. Up to 1000 nodes.",
 		"map_x", "down", Query{Expr: `sort(` + everyNode + ` or ` + corners + `)`}, numbers("map_x", "map_y"), times("map_y", -1, "down"))
-	p.Width, p.Height = 9, 16
+	p.Width, p.Height = 10, 16
 	return p.with(byName("map_x", property{"custom.axisPlacement", "hidden"}), byName("down", property{"custom.axisPlacement", "hidden"}))
 }
 
@@ -166,7 +176,8 @@ func planeChart() Panel {
 	named := fmt.Sprintf(`(%s) and on (node) lofamo_node_info{SUP,$axis="$plane"}`, everyNode)
 	across, up := `max(lofamo_torus_size{SUP,dim!="$axis"})`, `max(lofamo_torus_size{SUP,dim!="$axis"})`
 	corners := corner("across", `-0.5 + 0 * `+across, "up", `-0.5 + 0 * `+up) + " or " + corner("across", across+` - 0.5`, "up", up+` - 0.5`)
-	p := points("Plane $axis = $plane", "The nodes of one plane at their coordinates. In a machine of more than 1000 nodes those that are not NORMAL are named, and drawn; where there is no point all is well. Colours and sizes as above.",
+	p := points("Plane $axis = $plane", "The nodes of one plane at their coordinates. In a machine of more than 1000 nodes those that are "+
+		"not NORMAL are named, and drawn; a place without a point is NORMAL. Colours and sizes as above.",
 		"across", "up", Query{Expr: `sort(` + inPlane(named) + ` or ` + corners + `)`}, numbers("across", "up"))
 	p.Width, p.Height = 12, 14
 	return p.with(byName("across", property{"custom.axisLabel", "across"}, property{"decimals", 0}),
@@ -195,25 +206,47 @@ func notNormal() Panel {
 		of(2, "lofamo_node_state", "node", `label_replace(%s, "part", "node", "", "")`),
 		of(1, "lofamo_component_state", "node,component", `label_replace(%s, "part", "$1", "component", "(.*)")`),
 		of(0, "lofamo_link_state", "node,dir,peer", `label_replace(%s, "part", "link/$1", "dir", "(.*)")`))
-	return table("Nodes, parts and links", "Nodes, parts and link ends that are not NORMAL, the worst first. A click on a node leads to its dashboard, and to the web map, where evidence and history are.", 15, []column{
+	return table("Nodes, parts and links", "Nodes, parts and link ends that are not NORMAL, the worst first, consequences of incidents "+
+		"included. A click on a node leads to its dashboard, and to the web map, where evidence and history are.", 24, []column{
 		{"Value", "State", stateCell(ranked())}, {"node", "Node", []property{nodeLinks("Node")}}, {"part", "Part", nil}, {"peer", "To",
 			nil}, {"rack", "Rack", nil},
 		{"x", "x", narrow}, {"y", "y", narrow}, {"z", "z",
 			narrow}, {label: "state"}, {label: "component"}, {label: "dir"}, {label: "map_x"}, {label: "map_y"},
-	}, Query{Expr: expr, Table: true, Rare: "all is well"}).tall(16)
+	}, Query{Expr: expr, Table: true, Rare: "all is well"}).tall(12)
 }
 
 // strip shows the number of nodes by state, in the plane and in the whole torus.
 func strip() Panel {
 	all := label(`max by (state) (lofamo_nodes{SUP})`, "where", "whole torus")
 	here := fmt.Sprintf(`count by (state) (%s and on (node) lofamo_node_info{SUP,$axis="$plane"})`, everyNode)
-	p := bars("Nodes of the plane by state", "Of the plane of constant $axis at $plane, and of the whole torus. In a machine of more than 1000 nodes NORMAL ones are not told of planes.", "none", 12,
+	p := bars("Nodes of the plane by state", "Of the plane of constant $axis at $plane, and of the whole torus. In a machine of more than "+
+		"1000 nodes NORMAL nodes are not counted by plane.", "none", 12,
 		Query{Expr: label(here, "where", "plane"), Legend: "{{where}} {{state}}",
 			Rare: "a large machine, and all of the plane is well"}, Query{Expr: all, Legend: "{{where}} {{state}}"})
 	for _, s := range states {
 		p = p.with(override("byRegexp", "/"+s.name+"$/", property{"thresholds", steps(s.colour)}))
 	}
 	return p.tall(14)
+}
+
+// incidents is the table with one row for each incident.
+func incidents() Panel {
+	runbook := `${__data.fields["Runbook"]}`
+	p := table("Incidents", "Faults with their root causes, CRITICAL ones first: everything else that is broken follows from them. Up to "+
+		"500. A click on a node leads to its dashboard and to the web map, one on a runbook to the steps against the fault.", 24, []column{
+		{"severity", "Severity", []property{{"mappings", []object{{"type": "value", "options": object{
+			"CRITICAL": object{"color": colourFailed, "index": 0}, "WARNING": object{"color": colourSick, "index": 1}}}}},
+			{"custom.cellOptions", object{"type": "color-background", "mode": "basic"}}, {"custom.width", 100}}},
+		{"fault", "State", []property{{"custom.width", 90}}}, {"node", "Node", []property{nodeLinks("Node")}}, {"component", "Part", nil},
+		{"peer", "To", []property{nodeLinks("To")}}, {"group", "Group", nil}, {"cause", "Cause", nil},
+		{"Value", "Since", []property{{"unit", "dateTimeFromNow"}, {"custom.width", 130}}},
+		{"runbook", "Runbook", []property{{"links", []object{{"title": "Runbook " + runbook, "url": "${web}/runbooks/" + runbook,
+			"targetBlank": true}}}}},
+		{"acknowledged_by", "Acknowledged by", nil}, {"state", "Incident is", []property{{"custom.width", 110}}}, {"incident", "Incident", nil},
+	}, Query{Expr: `1000 * max by (incident,state,severity,node,component,peer,group,cause,fault,runbook,acknowledged_by) ` +
+		`(lofamo_incident_since_timestamp_seconds{SUP,node=~"|$node"})`, Table: true, Rare: "all is well"}).tall(9)
+	p.options["sortBy"] = []object{{"displayName": "Severity", "desc": false}}
+	return p
 }
 
 // narrow is the width of a column of small numbers.
@@ -229,27 +262,30 @@ func course() Panel {
 	chosen := fmt.Sprintf(`topk(%d, max by (node) (%s or %s or %s))`, courses, ever(isFailed, "FAILED"), ever(isSick, "SICK"),
 		ever(isUnknown, "UNKNOWN"))
 	expr := fmt.Sprintf(`(max by (node) (%s) or 0 * max by (node) (lofamo_node_info{SUP})) and on (node) %s`, unwell, chosen)
-	return timeline("Course", fmt.Sprintf("The states of the nodes that were not NORMAL within the time range, %d of them at most, those that were worst.", courses), 12, states,
-		Query{Expr: expr, Legend: "{{node}}", Rare: "all was well"}).tall(10)
+	return timeline("Course", fmt.Sprintf("The states of the nodes that were not NORMAL within the time range, the %d worst at "+
+		"most.", courses), 14, states,
+		Query{Expr: expr, Legend: "{{node}}", Rare: "all was well"}).tall(16)
 }
 
 func leftOut() Panel {
-	return stat("Not named", "Series that the supervisors would tell more if it were not for their bounds (1000 nodes, 1000 parts, 2000 link ends; places of 1000 nodes). Above 0 the map here is not whole: look at counts, and at the web map.", "none", 3,
+	return stat("Not named", "Series that the supervisors leave out because of their bounds (1000 nodes, 1000 parts, 2000 link "+
+		"ends, 500 incidents; places of 1000 nodes). Above 0 this map is incomplete: look at counts, and at the web map.", "none", 2,
 		Query{Expr: `sum(max by (metric) (lofamo_map_series_left_out{SUP}))`, Legend: "series"}).alarming(1)
 }
 
 func alerts() Panel {
-	return table("Alerts", "Alerts of deploy/prometheus that fire or are about to, where Prometheus has loaded them. Each leads to its page that says what to do, which supervisors serve beside the web map.", 12, []column{
+	return table("Alerts", "Alerts of deploy/prometheus that fire or are about to, if Prometheus has loaded them. Each links to "+
+		"its runbook, which supervisors serve beside the web map.", 24, []column{
 		{"severity", "Severity", []property{{"custom.width", 90}}}, {"alertname", "Alert",
 			[]property{runbookLinks("Alert")}}, {"alertstate", "State", []property{{"custom.width",
 			80}}}, {"node", "Node", []property{{"custom.width", 90}}},
 		{label: "Value"},
 	}, Query{Expr: `sort(count by (severity,alertname,alertstate,node) (ALERTS{alertname=~"Lofamo.*",cluster="$cluster"}))`,
-		Table: true, Rare: "no alert fires, or the rules are not loaded"}).tall(10)
+		Table: true, Rare: "no alert fires, or the rules are not loaded"}).tall(8)
 }
 
 // runbookLinks links an alert's name to its page.
 func runbookLinks(field string) property {
 	name := fmt.Sprintf(`${__data.fields[%q]}`, field)
-	return property{"links", []object{{"title": "What to do about " + name, "url": "${web}/runbooks/" + name, "targetBlank": true}}}
+	return property{"links", []object{{"title": "Runbook of " + name, "url": "${web}/runbooks/" + name, "targetBlank": true}}}
 }

@@ -23,58 +23,74 @@ var (
 	directions = hued("X+", "X-", "Y+", "Y-", "Z+", "Z-")
 )
 
+// heartbeat describes the time until a heartbeat is acknowledged, which is not the network's round trip.
+const heartbeat = "Smoothed time from a heartbeat to the neighbour's next frame, which acknowledges it. It is no round trip of the " +
+	"network: the neighbour sends at its own heartbeats, so that half a period is usual, 25 ms with a period of 50 ms."
+
 func node() Dashboard {
 	return Dashboard{
 		UID: uidNode, Title: "Node", Node: OneNode,
-		Text: "One node: what the map says of it, and what its own agent says of its halves, parts, links, rails, reports and self-tests. Its agent has to be scraped.",
+		Text: "One node: its state in the map, and its agent's own view of halves, parts, links, rails, reports and self-tests. " +
+			"Prometheus must scrape the agent.",
 		Rows: []Row{
 			{"Now", nodeNow()},
 			{"Halves and parts", []Panel{
-				timeline("Parts", "State of each part of the node as its host half states it.", 12, states,
+				timeline("Parts", "State of each part of the node, as reported by its host half.", 12, states,
 					Query{Expr: encoded("lofamo_agent_component_state", "component", states), Legend: "{{component}}"}).tall(10),
-				timeline("Halves", "What each half does as its recovery daemon has it; nothing where no daemon has said so.", 6, recoveryStates,
+				timeline("Halves", "Activity of each half as its recovery daemon sees it; empty without a daemon.", 6, recoveryStates,
 					Query{Expr: encoded("lofamo_agent_recovery_state", "half", recoveryStates), Legend: "{{half}}",
 						Rare: "no recovery daemon: halves under a service manager alone"}).tall(10),
-				timeline("Path to the supervisors", "ARMED: a path works and another one is ready. MIGRATED: reports go by the other one. REESTABLISHING: none works.", 6, pathStates,
+				timeline("Path to the supervisors", "ARMED: a path works and another is ready. MIGRATED: reports use the other "+
+					"path. REESTABLISHING: no path works.", 6, pathStates,
 					Query{Expr: encoded("lofamo_agent_path_state", "node", pathStates), Legend: "path"}).tall(10),
-				series("Watchdog misses", "Reads of the other half's watchdog word that did not find it valid, by the half that read.", "ops",
-					8, Query{Expr: `sum by (half) (rate(lofamo_agent_watchdog_misses_total{AGENT}[$__rate_interval]))`,
-						Legend: "{{half}}"}).with(halves...),
-				series("Late reads", "Reads that came late by more than half a period: the half doubts itself then, and accuses nobody. Many of them mean too little processor time.", "ops", 8,
+				series("Watchdog misses", "Reads that found the other half's watchdog word invalid, by reading half.", "ops", 8,
+					Query{Expr: `sum by (half) (rate(lofamo_agent_watchdog_misses_total{AGENT}[$__rate_interval]))`, Legend: "{{half}}"}).with(halves...),
+				series("Late reads", "Reads more than half a period late: the half then doubts itself and accuses no one. Many "+
+					"late reads mean too little processor time.", "ops", 8,
 					Query{Expr: `sum by (half) (rate(lofamo_agent_watchdog_late_total{AGENT}[$__rate_interval]))`, Legend: "{{half}}"}).with(halves...),
-				series("Ends and hangs of halves", "That the recovery daemon saw since the machine was booted, by cause.", "none", 8,
-					Query{Expr: `sum by (half,cause) (lofamo_agent_failures_total{AGENT}) > 0 or sum by (half) (lofamo_agent_restarts_total{AGENT})`, Legend: "{{half}} {{cause}}"}),
+				series("Ends and hangs of halves", "Seen by the recovery daemon since the machine booted, by cause.", "none", 8,
+					Query{Expr: `sum by (half,cause) (lofamo_agent_failures_total{AGENT}) > 0 or sum by (half) (lofamo_agent_restarts_total{AGENT})`,
+						Legend: "{{half}} {{cause}}"}),
 			}},
 			{"Links", []Panel{
 				timeline("State of links", "Each link at this end.", 8, linkStates,
 					Query{Expr: encoded("lofamo_agent_link_state", "dir", linkStates), Legend: "{{dir}}"}),
-				series("Round trip", "From a heartbeat to the first frame that acknowledges it; the wait for the neighbour's next frame, up to a period, is in it.", "s", 8, Query{Expr: `max by (dir) (lofamo_agent_link_rtt_seconds{AGENT})`, Legend: "{{dir}}"}).with(directions...),
-				series("Frames lost or damaged", "Frames that never came, and damaged ones that a gap bears out, in a second.", "ops", 8,
-					Query{Expr: `sum by (dir) (rate(lofamo_agent_link_lost_total{AGENT}[$__rate_interval]) + rate(lofamo_agent_link_crc_errors_total{AGENT}[$__rate_interval]))`, Legend: "{{dir}}"}).with(directions...),
+				series("Heartbeat acknowledged after", heartbeat, "s", 8,
+					Query{Expr: `max by (dir) (lofamo_agent_link_rtt_seconds{AGENT})`, Legend: "{{dir}}"}).with(directions...),
+				series("Frames lost or damaged", "Frames per second that never arrived, and damaged frames confirmed by a gap in "+
+					"the sequence.", "ops", 8,
+					Query{Expr: `sum by (dir) (rate(lofamo_agent_link_lost_total{AGENT}[$__rate_interval]) + ` +
+						`rate(lofamo_agent_link_crc_errors_total{AGENT}[$__rate_interval]))`, Legend: "{{dir}}"}).with(directions...),
 			}},
 			{"Reports", []Panel{
-				timeline("Rails", "Whether a rail to the supervisors is known not to work.", 8, upDown,
+				timeline("Rails", "Rails to the supervisors that are known to be down.", 8, upDown,
 					Query{Expr: `max by (rail) (lofamo_agent_rail_up{AGENT})`, Legend: "{{rail}}"}),
 				series("Time to an answer", "Smoothed time from a report to its answer by rail, 0 before the first.", "s", 8,
 					Query{Expr: `max by (rail) (lofamo_agent_rail_rtt_seconds{AGENT})`, Legend: "{{rail}}"}),
-				series("Reports sent", "By the rail on which they went.", "ops", 8,
+				series("Reports sent", "By rail.", "ops", 8,
 					Query{Expr: `sum by (rail) (rate(lofamo_agent_rail_reports_sent_total{AGENT}[$__rate_interval]))`, Legend: "{{rail}}"}),
-				series("Reports in the log", "That the sender keeps until they are committed; unanswered ones no supervisor has received yet; kept ones would outlive a restart.", "none", 8,
+				series("Reports in the log", "Kept by the sender until they are committed. Unanswered: not yet received by a "+
+					"supervisor. On disk: would survive a restart.", "none", 8,
 					Query{Expr: `sum(lofamo_agent_reports_pending{AGENT})`,
-						Legend: "pending"}, Query{Expr: `sum(lofamo_agent_reports_unanswered{AGENT})`, Legend: "unanswered"}, Query{Expr: `sum(lofamo_agent_spool_reports{AGENT})`, Legend: "on disk"}).with(hued("pending", "unanswered", "on disk")...),
+						Legend: "pending"}, Query{Expr: `sum(lofamo_agent_reports_unanswered{AGENT})`, Legend: "unanswered"},
+					Query{Expr: `sum(lofamo_agent_spool_reports{AGENT})`, Legend: "on disk"}).with(hued("pending", "unanswered", "on disk")...),
 				series("Changes of the path", "Of the primary path to the supervisors, by reason.", "none", 8,
 					Query{Expr: `sum by (reason) (increase(lofamo_agent_path_migrations_total{AGENT}[$__rate_interval]))`, Legend: "{{reason}}"}).
 					with(hued("unanswered", "interface-down", "leader", "path-error", "re-established")...),
-				series("Refused messages", "Messages that this node did not believe, by reason: another key, another session, damage, an attack.", "ops", 8, Query{Expr: `sum by (reason) (rate(lofamo_agent_refused_total{AGENT}[$__rate_interval]))`, Legend: "{{reason}}"}),
+				series("Refused messages", "Messages that this node refused, by reason: another key, another session, damage, an attack.",
+					"ops", 8, Query{Expr: `sum by (reason) (rate(lofamo_agent_refused_total{AGENT}[$__rate_interval]))`, Legend: "{{reason}}"}),
 			}},
 			{"Self-tests and recovery", []Panel{
-				timeline("Self-tests", "What the last test of each module found; IDLE: it was in use, and needed no test.", 10, testStates,
+				timeline("Self-tests", "Result of each module's last test; IDLE: the module was in use and needed no test.",
+					10, testStates,
 					Query{Expr: encoded("lofamo_agent_selftest_state", "half,module", testStates), Legend: "{{half}} {{module}}",
 						Rare: "no module has had a test yet"}).tall(10),
-				series("Slowest test message against what is usual",
-					"Ratio of the slowest message of the last test of a module to what it has shown to be usual.", "none", 7,
-					Query{Expr: `max by (half,module) (lofamo_agent_selftest_latency_seconds{AGENT} / (lofamo_agent_selftest_usual_seconds{AGENT} > 0))`, Legend: "{{half}} {{module}}", Rare: "no module has had a test yet"}).tall(10),
-				bars("Course of the last recovery", "From the detection until the old process was gone, the new one started, serving, and proven by its self-test; 0 for a step not made.", "s", 7,
+				series("Slowest test message, relative to usual",
+					"Ratio of the slowest message in a module's last test to the module's usual time.", "none", 7,
+					Query{Expr: `max by (half,module) (lofamo_agent_selftest_latency_seconds{AGENT} / (lofamo_agent_selftest_usual_seconds{AGENT} > 0))`,
+						Legend: "{{half}} {{module}}", Rare: "no module has had a test yet"}).tall(10),
+				bars("Course of the last recovery", "From the detection until the old process was gone, the new one started, "+
+					"serving, and proven by its self-test; 0 for a step not made.", "s", 7,
 					Query{Expr: `max by (half,step) (lofamo_agent_recovery_seconds{AGENT})`, Legend: "{{half}} {{step}}"}).tall(10),
 			}},
 		},
@@ -87,15 +103,16 @@ func nodeNow() []Panel {
 		return stat(title, text, "none", 4, Query{Expr: expr, Legend: title}).telling(all)
 	}
 	return []Panel{
-		one("State in the map", "As the supervisors have committed it.",
+		one("State in the map", "The committed state.",
 			`max(`+worst("lofamo_node_state", "node", `,node=~"$node"`, true)+`) or 0 * max(lofamo_node_info{SUP,node=~"$node"})`, states),
-		one("DNP half", "Whether it validates its watchdog word, as the host half reads it.", `max(lofamo_agent_dnp_alive{AGENT})`, aliveness),
-		one("Agent scraped", "Whether Prometheus gets this node's own metrics: all below rests on it.",
+		one("DNP half", "Whether the host half finds the DNP half's watchdog word "+
+			"valid.", `max(lofamo_agent_dnp_alive{AGENT})`, aliveness),
+		one("Agent scraped", "Whether Prometheus gets this node's own metrics; the panels below need them.",
 			`count(lofamo_agent_epoch{AGENT}) or vector(0)`, []state{{0, "no", colourFailed}, {1, "yes", colourNormal}}),
-		one("Isolated", "No rail at all brings an answer of a supervisor.", `max(lofamo_agent_isolated{AGENT})`, yesNo),
-		stat("Oldest report", "Age of the oldest report that is not committed.", "s", 4,
+		one("Isolated", "No rail brings an answer from a supervisor.", `max(lofamo_agent_isolated{AGENT})`, yesNo),
+		stat("Oldest report", "Age of the oldest uncommitted report.", "s", 4,
 			Query{Expr: `max(lofamo_agent_reports_oldest_age_seconds{AGENT})`, Legend: "age"}).alarming(10),
-		stat("Restarts", "Of halves by their recovery daemons since the machine was booted.", "none", 4,
+		stat("Restarts", "Of halves by their recovery daemons since the machine booted.", "none", 4,
 			Query{Expr: `sum(lofamo_agent_restarts_total{AGENT})`, Legend: "restarts"}),
 	}
 }
@@ -106,7 +123,8 @@ func bars(title, text, unit string, width int, queries ...Query) Panel {
 	p.Kind = "bargauge"
 	p.options = object{
 		"reduceOptions": object{"calcs": []string{"lastNotNull"}, "fields": "",
-			"values": false}, "displayMode": "basic", "orientation": "horizontal", "showUnfilled": true, "valueMode": "text", "minVizWidth": 0, "minVizHeight": 10,
+			"values": false}, "displayMode": "basic", "orientation": "horizontal", "showUnfilled": true, "valueMode": "text", "minVizWidth": 0,
+		"minVizHeight": 10,
 	}
 	p.defaults = object{"min": 0, "color": object{"mode": "thresholds"}, "thresholds": steps(neutral)}
 	return p
@@ -116,7 +134,9 @@ func bars(title, text, unit string, width int, queries ...Query) Panel {
 // there is none.
 func worstEnds(counter, shown string) Query {
 	return Query{
-		Expr: fmt.Sprintf(`max by (node,dir) (%s) and on (node,dir) (topk(10, max by (node,dir) (increase(%s{AGENT}[$__range] @ end()))) > 0) or on () label_replace(0 * max(%s), "node", "all ends", "", "")`,
+		Expr: fmt.Sprintf(
+			`max by (node,dir) (%s) and on (node,dir) (topk(10, max by (node,dir) (increase(%s{AGENT}[$__range] @ end()))) > 0) or on () `+
+				`label_replace(0 * max(%s), "node", "all ends", "", "")`,
 			shown, counter, shown),
 		Legend: "{{node}} {{dir}}",
 	}
@@ -126,52 +146,64 @@ func links() Dashboard {
 	const ten = "Of the scraped agents' link ends the ten with most within the time range."
 	return Dashboard{
 		UID: uidLinks, Title: "Links", Node: SomeNodes,
-		Text: "The links of the torus: which ends are broken, which lose, damage or delay frames before they break, and whether somebody sends what is not a neighbour's.",
+		Text: "The links of the torus: broken ends, ends that lose, damage or delay frames before they break, and frames that do " +
+			"not come from a neighbour.",
 		Rows: []Row{
 			{"In the map", []Panel{
 				series("Link ends that are not NORMAL", "By state, as committed.", "none", 10,
 					Query{Expr: `max by (state) (lofamo_links{SUP,state!="NORMAL"})`, Legend: "{{state}}"}).with(coloured(states)...),
-				table("Broken and sick ends", "In their own nodes' view, the worst first. Both ends of a cut cable are there; all ends at a dead node are.", 14, []column{
+				table("Broken and sick ends", "In their own nodes' view, the worst first. A cut cable appears with both ends, a "+
+					"dead node with all ends that lead to it.", 14, []column{
 					{"Value", "State", stateCell(mapped(states))}, {"node", "Node", []property{nodeLinks("Node")}}, {"dir", "Direction",
 						nil}, {"peer", "To", nil}, {"rack", "Rack", nil}, {"x", "x", narrow}, {"y", "y", narrow}, {"z", "z", narrow},
 					{label: "state"}, {label: "map_x"}, {label: "map_y"},
 				}, Query{Expr: `sort_desc(` + placed(worst("lofamo_link_state", "node,dir,peer", `,node=~"$node"`, false)) + `)`, Table: true,
 					Rare: "all links are well"}).tall(8),
 			}},
-			{"Looked for through the torus", []Panel{
-				series("Silent nodes that were looked for", "Nodes of which the supervisors hear nothing, by what their neighbours found at the leader's word: both halves answer, the DNP half alone does, or nobody reached them.", "none", 9,
+			{"Explored through the torus", []Panel{
+				series("Explored silent nodes", "Nodes from which the supervisors receive nothing, by the findings of mappers: "+
+					"both halves answer, only the DNP half answers, or no mapper reached the node.", "none", 9,
 					Query{Expr: `max by (found) (lofamo_mapped_nodes{SUP})`, Legend: "{{found}}"}).
 					with(byName("both-halves", fixed(colourNormal)), byName("dnp-alone", fixed(colourSick)), byName("not-reached", fixed(colourFailed))),
-				series("Links found dead", "Links of such nodes that were found dead, and of which nothing else is known.", "none", 8,
+				series("Links found dead", "Links of such nodes that were found dead, without other evidence.", "none", 8,
 					Query{Expr: `max(lofamo_mapped_links_dead{SUP})`, Legend: "links"}),
-				series("Mappings", "Mappings by delegation that the leader led within a scrape interval, and the orders to nodes that it sent for them, repeated ones included.", "none", 7,
+				series("Mappings", "Mappings by delegation led by the leader within a scrape interval, and the orders that it sent "+
+					"to nodes, including repeated ones.", "none", 7,
 					Query{Expr: `sum(increase(lofamo_mappings_total{SUP}[$__rate_interval]))`,
-						Legend: "mappings"}, Query{Expr: `sum(increase(lofamo_map_orders_total{SUP}[$__rate_interval]))`, Legend: "orders"}).with(hued("mappings", "orders")...),
+						Legend: "mappings"}, Query{Expr: `sum(increase(lofamo_map_orders_total{SUP}[$__rate_interval]))`, Legend: "orders"}).with(
+					hued("mappings", "orders")...),
 			}},
 			{"As agents measure them", []Panel{
-				series("Round trip", "From a heartbeat to the first frame that acknowledges it, over all scraped ends; the wait for the neighbour's next frame, up to a period, is in it.", "s", 8,
+				series("Heartbeat acknowledged after", "Over all scraped ends. "+heartbeat, "s", 8,
 					Query{Expr: `quantile(0.5, lofamo_agent_link_rtt_seconds{AGENT} > 0)`,
-						Legend: "median"}, Query{Expr: `quantile(0.99, lofamo_agent_link_rtt_seconds{AGENT} > 0)`, Legend: "99th percentile"}, Query{Expr: `max(lofamo_agent_link_rtt_seconds{AGENT})`, Legend: "slowest"}).
+						Legend: "median"}, Query{Expr: `quantile(0.99, lofamo_agent_link_rtt_seconds{AGENT} > 0)`, Legend: "99th percentile"},
+					Query{Expr: `max(lofamo_agent_link_rtt_seconds{AGENT})`, Legend: "slowest"}).
 					with(hued("median", "slowest", "99th percentile")...),
-				series("Slowest ends", ten+" Smoothed round trip.", "s", 8,
-					Query{Expr: `max by (node,dir) (lofamo_agent_link_rtt_seconds{AGENT}) and on (node,dir) topk(10, max by (node,dir) (avg_over_time(lofamo_agent_link_rtt_seconds{AGENT}[$__range] @ end())))`, Legend: "{{node}} {{dir}}"}),
-				series("Loss", ten+" Frames that never came, of those that should have.", "percentunit", 8, worstEnds("lofamo_agent_link_lost_total",
-					`rate(lofamo_agent_link_lost_total{AGENT}[$__rate_interval]) / (rate(lofamo_agent_link_lost_total{AGENT}[$__rate_interval]) + rate(lofamo_agent_link_received_total{AGENT}[$__rate_interval]) > 0)`)),
-				series("Damaged frames", ten+" Damage that a gap in the sequence bears out: errors of the link.", "ops", 8,
+				series("Slowest ends", ten+" "+heartbeat, "s", 8,
+					Query{Expr: `max by (node,dir) (lofamo_agent_link_rtt_seconds{AGENT}) and on (node,dir) topk(10, max by (node,dir) ` +
+						`(avg_over_time(lofamo_agent_link_rtt_seconds{AGENT}[$__range] @ end())))`, Legend: "{{node}} {{dir}}"}),
+				series("Loss", ten+" The share of frames that never arrived or were damaged. "+
+					"Frames that an end missed while it doubted itself are neither lost nor received here: see *Ends that doubt themselves*.",
+					"percentunit", 8, worstEnds("lofamo_agent_link_lost_total",
+						`rate(lofamo_agent_link_lost_total{AGENT}[$__rate_interval]) / (rate(lofamo_agent_link_lost_total{AGENT}[$__rate_interval]) + `+
+							`rate(lofamo_agent_link_received_total{AGENT}[$__rate_interval]) > 0)`)),
+				series("Damaged frames", ten+" Damage confirmed by a gap in the sequence: errors of the link.", "ops", 8,
 					worstEnds("lofamo_agent_link_crc_errors_total", `rate(lofamo_agent_link_crc_errors_total{AGENT}[$__rate_interval])`)),
 				series("Frames", "Accepted and sent by all scraped ends.", "ops", 8,
 					Query{Expr: `sum(rate(lofamo_agent_link_sent_total{AGENT}[$__rate_interval]))`,
 						Legend: "sent"}, Query{Expr: `sum(rate(lofamo_agent_link_received_total{AGENT}[$__rate_interval]))`, Legend: "accepted"}).
 					with(hued("sent", "accepted")...),
-				series("Ends that doubt themselves", "Times that an end of a link doubted itself because it ran late, in a second, by direction: too little processor time.", "ops", 8,
+				series("Ends that doubt themselves", "Times per second that an end of a link doubted itself because it ran late, "+
+					"by direction: too little processor time.", "ops", 8,
 					Query{Expr: `sum by (dir) (rate(lofamo_agent_link_doubts_total{AGENT}[$__rate_interval]))`, Legend: "{{dir}}"}).with(directions...),
-				series("Not a neighbour's", "Frames with a wrong MAC, replayed ones, malformed or of another link, and damaged ones that no gap bears out: an attack, another key, a wrong cable.", "ops", 12,
+				series("Not from a neighbour", "Frames with a wrong MAC; replayed frames; frames that are malformed or of another "+
+					"link; damaged frames that no gap confirms: an attack, another key, a wrong cable.", "ops", 12,
 					Query{Expr: `sum(rate(lofamo_agent_link_forged_total{AGENT}[$__rate_interval]))`,
 						Legend: "forged"}, Query{Expr: `sum(rate(lofamo_agent_link_replays_total{AGENT}[$__rate_interval]))`, Legend: "replayed"},
 					Query{Expr: `sum(rate(lofamo_agent_link_refused_total{AGENT}[$__rate_interval]))`,
 						Legend: "refused"}, Query{Expr: `sum(rate(lofamo_agent_link_strange_total{AGENT}[$__rate_interval]))`, Legend: "strange"}).
 					with(hued("refused", "replayed", "strange", "forged")...),
-				series("Twice or out of order", "Frames that came twice, or after later ones.", "ops", 12,
+				series("Twice or out of order", "Frames that arrived twice, or after later frames.", "ops", 12,
 					Query{Expr: `sum(rate(lofamo_agent_link_duplicates_total{AGENT}[$__rate_interval]))`,
 						Legend: "twice"}, Query{Expr: `sum(rate(lofamo_agent_link_reordered_total{AGENT}[$__rate_interval]))`, Legend: "out of order"}).
 					with(hued("twice", "out of order")...),

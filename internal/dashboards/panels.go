@@ -156,8 +156,9 @@ func series(title, text, unit string, width int, queries ...Query) Panel {
 		options: object{"legend": object{"displayMode": "list", "placement": "bottom", "showLegend": true, "calcs": []string{}},
 			"tooltip": object{"mode": "multi", "sort": "desc"}},
 		custom: object{
-			"drawStyle": "line", "lineInterpolation": "stepAfter", "lineWidth": 1, "fillOpacity": 8, "showPoints": "never", "spanNulls": false, "axisSoftMin": 0,
-			"stacking": object{"mode": "none", "group": "A"}, "scaleDistribution": object{"type": "linear"},
+			"drawStyle": "line", "lineInterpolation": "stepAfter", "lineWidth": 1, "fillOpacity": 8, "showPoints": "never", "spanNulls": false,
+			"axisSoftMin": 0,
+			"stacking":    object{"mode": "none", "group": "A"}, "scaleDistribution": object{"type": "linear"},
 		},
 		defaults: object{"min": 0},
 	}

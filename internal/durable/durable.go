@@ -1,7 +1,7 @@
-// Package durable replaces small files so that what is in them is there, whole, whatever happens after: the boot epochs, the
-// channel mask, the peers and the acts of a node, the ledger of an executor process.
+// Package durable replaces small files atomically and durably: the boot epochs, the channel mask, the peers and the acts of a
+// node, the ledger of an executor process.
 //
-// It knows nothing of what is in them, and finds nothing damaged: who reads checks.
+// It does not know their contents and detects no damage: readers check.
 package durable
 
 import (
@@ -16,8 +16,8 @@ import (
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
-// Replace does as Whole does. On a full disk, where there is no room for a new file, the old one is overwritten in
-// place: what a crash then garbles is for the reader to find.
+// Replace writes a file as Whole does. On a full disk without room for a new file, it overwrites the old one in place; the
+// reader must then detect damage from a crash.
 func Replace(path string, data []byte) error {
 	err := Whole(path, data)
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
@@ -29,8 +29,7 @@ func Replace(path string, data []byte) error {
 	return err
 }
 
-// Read returns what is in a file, of at most most bytes, or the first most+1 of one that is longer. What a link in its place points to it
-// does not read.
+// Read returns the contents of a file of at most most bytes, or the first most+1 bytes of a longer one. It follows no link.
 func Read(path string, most int) (b []byte, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -40,8 +39,8 @@ func Read(path string, most int) (b []byte, err error) {
 	return io.ReadAll(io.LimitReader(f, int64(most)+1))
 }
 
-// Load reads a state that Replace wrote, of at most so many bytes. Without a file it is none: nothing was kept yet. lost tells of a
-// file that cannot be read, or does not decode; the state is none then too, and it is no failure. what names the kind in it.
+// Load reads a state that Replace wrote, of at most most bytes. Without a file the state is zero. If the file cannot be read or
+// decoded, the state is zero too, and lost says why; this is no failure. The argument what names the kind of state in lost.
 func Load[T any](path, what string, most int, none T, decode func([]byte) (T, error)) (s T, lost error) {
 	b, err := Read(path, most)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -59,9 +58,8 @@ func Load[T any](path, what string, most int, none T, decode func([]byte) (T, er
 // Whole writes a file that only its owner may read: see WriteFile.
 func Whole(path string, data []byte) error { return WriteFile(path, data, 0o600) }
 
-// WriteFile puts data into the file of that name: first into another one beside it, which takes its name once it is on disk. A link in
-// the way of that is not followed. The file is the old one or the new one at every moment, whatever fails; which, is not known
-// after an error.
+// WriteFile replaces the named file: it writes a temporary file beside it, syncs it to disk and renames it. It follows no link. At
+// every moment the file is the old or the new one; after an error it may be either.
 func WriteFile(path string, data []byte, mode os.FileMode) error {
 	tmp := path + ".new"
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)

@@ -8,9 +8,9 @@ import (
 
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/lab"
-	"github.com/lofamo/lofamo/internal/testing/udpmangle"
-	"github.com/lofamo/lofamo/pkg/mangle"
+	"github.com/lofamo/lofamo/internal/testing/lab"
+	"github.com/lofamo/lofamo/internal/testing/netfaults"
+	"github.com/lofamo/lofamo/pkg/torus/udplink"
 )
 
 // badLines is the service network of one node: all its traffic with the supervisors passes here.
@@ -19,7 +19,7 @@ type badLines struct {
 	node string
 
 	mu    sync.Mutex
-	lines map[string]*udpmangle.Line // by the address behind
+	lines map[string]*netfaults.Line // by the address behind
 }
 
 // through returns the substitute for an address.
@@ -30,7 +30,7 @@ func (b *badLines) through(addr string) string {
 	if l == nil {
 		to, err := netip.ParseAddrPort(addr)
 		if err == nil {
-			l, err = udpmangle.Listen(to, uint64(len(b.lines))+1)
+			l, err = netfaults.Listen(to, uint64(len(b.lines))+1)
 		}
 		if err != nil {
 			b.t.Error(err)
@@ -42,10 +42,10 @@ func (b *badLines) through(addr string) string {
 	return l.Addr().String()
 }
 
-func (b *badLines) set(t *testing.T, f mangle.Faults) {
+func (b *badLines) set(t *testing.T, f udplink.Faults) {
 	t.Helper()
 	for _, l := range b.lines {
-		for _, d := range []udpmangle.Direction{udpmangle.ToTarget, udpmangle.FromTarget} {
+		for _, d := range []netfaults.Direction{netfaults.ToTarget, netfaults.FromTarget} {
 			if err := l.Set(d, f); err != nil {
 				t.Fatal(err)
 			}
@@ -81,10 +81,10 @@ func (b *badLines) edits() edits {
 func TestBadServiceNetwork(t *testing.T) {
 	t.Parallel()
 	const node = "n1-0-1"
-	b := &badLines{t: t, node: node, lines: map[string]*udpmangle.Line{}}
+	b := &badLines{t: t, node: node, lines: map[string]*netfaults.Line{}}
 	l := clusterOf(t, "2x2x2", cluster.Options{Supervisors: 3, Periods: patient(), Command: b.edits().command(t)})
 	try(t, l, "lossy", func(t trial) {
-		b.set(t.T, mangle.Faults{Drop: 0.3, Corrupt: 0.01, Duplicate: 0.1, Reorder: 0.1, Jitter: 5 * time.Millisecond})
+		b.set(t.T, udplink.Faults{Drop: 0.3, Corrupt: 0.01, Duplicate: 0.1, Reorder: 0.1, Jitter: 5 * time.Millisecond})
 		// A matter of chance: 1 of 1,000 times it takes more than 20 s (TestLossyNetworkIsSick in pkg/servicenet).
 		t.becomesWithin(3*patience, node, "service-network", sick)
 		for _, f := range []struct {
@@ -107,9 +107,9 @@ func TestBadServiceNetwork(t *testing.T) {
 		}
 		round.becomes(node, "dnp", normal)
 		// A node sends little: a higher rate lets both ends see damage.
-		b.set(t.T, mangle.Faults{Drop: 0.1, Corrupt: 0.3})
+		b.set(t.T, udplink.Faults{Drop: 0.1, Corrupt: 0.3})
 		awaitDamage(t, l, b)
-		b.set(t.T, mangle.Faults{})
+		b.set(t.T, udplink.Faults{})
 		t.settled()
 		t.neverFailed()
 		t.othersWereSpared(node)

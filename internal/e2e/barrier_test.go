@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/cluster"
-	"github.com/lofamo/lofamo/internal/lab"
+	"github.com/lofamo/lofamo/internal/testing/lab"
 	"github.com/lofamo/lofamo/pkg/jobs"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -106,7 +106,8 @@ func barriers(t *testing.T, l *lab.Lab) {
 		defer cancel()
 		early, late := r.ids[:4], r.ids[4:]
 		for i, cut := range []cluster.Fault{
-			{Kind: cluster.CutLink, Dir: grid.ZPlus}, {Kind: cluster.CutLink, Dir: grid.YMinus, OneWay: true}, {Kind: cluster.CutLink, Dir: grid.XPlus},
+			{Kind: cluster.CutLink, Dir: grid.ZPlus}, {Kind: cluster.CutLink, Dir: grid.YMinus, OneWay: true},
+			{Kind: cluster.CutLink, Dir: grid.XPlus},
 		} {
 			generation := uint64(i + 1)
 			first := r.comes(ctx, generation, early...)

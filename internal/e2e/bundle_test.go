@@ -105,9 +105,9 @@ func (t trial) longLog(node string, size int) string {
 	return text
 }
 
-// TestBundle fetches diagnostic bundles from nodes whose service network works, does not, or ceases to in
+// TestBundlesOfHealthyAndCutNodes fetches diagnostic bundles from nodes whose service network works, does not, or ceases to in
 // the middle.
-func TestBundle(t *testing.T) {
+func TestBundlesOfHealthyAndCutNodes(t *testing.T) {
 	t.Parallel()
 	l := clusterOf(t, "2x2x2", cluster.Options{Supervisors: 3, Periods: patient()})
 	begun := l.Mark()

@@ -30,7 +30,8 @@ type listeners struct {
 func (t trial) listen(job string) *listeners {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	l := &listeners{t: t, job: job, clients: map[string]*jobs.Client{}, stop: stop, heard: map[string]map[string]int{}, news: make(chan struct{}, 1)}
+	l := &listeners{t: t, job: job, clients: map[string]*jobs.Client{}, stop: stop, heard: map[string]map[string]int{},
+		news: make(chan struct{}, 1)}
 	ready := make(chan string, len(t.Cluster.Info().Nodes))
 	for _, n := range t.Cluster.Info().Nodes {
 		c, err := jobs.Dial(filepath.Join(n.StateDir, "local.sock"))

@@ -20,8 +20,8 @@ const (
 	anyPath = lofamov1.Path_PATH_UNSPECIFIED
 )
 
-// TestFaults runs the faults of seed 001 Table II on one cluster of real processes.
-func TestFaults(t *testing.T) {
+// TestEveryFaultOfTableII runs the faults of seed 001 Table II on one cluster of real processes.
+func TestEveryFaultOfTableII(t *testing.T) {
 	// Only recoveries wait for the hold-off: two seconds after nearly every fault here. Half a second is well above a
 	// heartbeat's delay on a busy machine: with less, a link would flap.
 	soon := config.Duration(500 * time.Millisecond)
@@ -155,8 +155,8 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// TestSensors drives every sensor of one node beyond its thresholds and back.
-func TestSensors(t *testing.T) {
+// TestEverySensorCrossesItsThresholds drives every sensor of one node beyond its thresholds and back.
+func TestEverySensorCrossesItsThresholds(t *testing.T) {
 	t.Parallel()
 	// The test waits for the next reading. Checks of peripherals stay as rare as usual: a check has to end before the
 	// next one.
@@ -281,4 +281,31 @@ func waitRegister(t trial, path string, a watchdog.Addr, ok func(uint32) bool) {
 			t.Fatalf("register %#x of %s is %#x at last, %v", a, path, last, err)
 		}
 	}
+}
+
+// TestFaultsReachAdoptedHalves injects and heals a fault after a new recovery daemon has adopted the halves of a node.
+func TestFaultsReachAdoptedHalves(t *testing.T) {
+	t.Parallel()
+	l := clusterOf(t, "2x1x1", cluster.Options{Supervisors: 1, Periods: patient()})
+	try(t, l, "host half hung", func(t trial) {
+		if err := t.Cluster.KillRun(t.Context(), "1,0,0"); err != nil {
+			t.Fatal(err)
+		}
+		if err := t.Cluster.StartRun("1,0,0"); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t.T, "the new daemon to adopt the halves", func() bool {
+			n, err := t.Cluster.Node("1,0,0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := t.Cluster.Status(t.Context(), n)
+			return err == nil && s.Host.Running && s.DNP.Running
+		})
+		t.inject("1,0,0", simple(cluster.HangHost))
+		t.becomes("n1-0-0", "host", failed)
+		t.heal("1,0,0")
+		t.neverFailed()
+		t.othersWereSpared("n1-0-0")
+	})
 }

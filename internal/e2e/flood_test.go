@@ -45,10 +45,10 @@ func flap(t trial, node string) (stop func()) {
 	}
 }
 
-// TestFlood lets the components of one node flap, so that it sends more than ten times the reports of an idle node (row
+// TestFlappingNodeDelaysNoOther lets the components of one node flap, so that it sends more than ten times the reports of an idle node (row
 // 15 of the fault catalogue): another node's fault is detected meanwhile, the log stays within its bound and drains,
 // and the last reported state counts.
-func TestFlood(t *testing.T) {
+func TestFlappingNodeDelaysNoOther(t *testing.T) {
 	const node = "n0-0-0"
 	periods := patient()
 	period := config.Duration(10 * time.Millisecond)
@@ -70,7 +70,8 @@ func TestFlood(t *testing.T) {
 		mark := t.trialFrom()
 		mark.inject("1,1,0", simple(cluster.KillHost))
 		s := mark.becomes("n1-1-0", "host", failed)
-		t.Logf("%.0f reports a second, at most %.0f in the log; a host killed elsewhere: %s, awareness latency %s", rate, most, s, s.GetAwarenessLatency().AsDuration())
+		t.Logf("%.0f reports a second, at most %.0f in the log; a host killed elsewhere: %s, awareness latency %s", rate, most,
+			s, s.GetAwarenessLatency().AsDuration())
 		stop()
 		for _, c := range []string{"temperature", "voltage", "power"} {
 			t.comesToBe(node, c, failed)

@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/needs"
-	"github.com/lofamo/lofamo/internal/testing/tether"
+	"github.com/lofamo/lofamo/internal/testing/pdeathsig"
+	"github.com/lofamo/lofamo/internal/testing/requirements"
 )
 
 // hall is the example's cluster: the operator's files, and its machines, each a directory that its processes see as
@@ -45,13 +45,13 @@ var (
 	hallSupervisors = []string{"s1", "s2", "s3"}
 )
 
-// TestInventory makes the cluster of the shipped example, on loopback addresses: made, joined, started; another machine
-// with new keys replaces one; and during operation every key is changed, also the authority's, without any node being
-// called FAILED.
-func TestInventory(t *testing.T) {
+// TestInventoryClusterIsMadeAndRekeyed makes the cluster of the shipped example, on loopback addresses: made, joined,
+// started; another machine with new keys replaces one; and during operation every key is changed, also the authority's,
+// without any node being called FAILED.
+func TestInventoryClusterIsMadeAndRekeyed(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
-		needs.Missing(t, "machines of their own want root")
+		requirements.Missing(t, "machines of their own want root")
 	}
 	h := newHall(t)
 	h.ctl("cluster", "init", filepath.Join(h.dir, "inventory.yaml"), "--out", h.operator())
@@ -79,10 +79,12 @@ func TestInventory(t *testing.T) {
 	if err := os.RemoveAll(h.machine(lost)); err != nil {
 		t.Fatal(err)
 	}
-	if out := h.ctl("cluster", "add-node", "--renew", lost, "--out", h.operator()); !strings.Contains(out, "nodes/"+lost) || strings.Count(out, "nodes/") != 1 {
+	if out := h.ctl("cluster", "add-node", "--renew", lost, "--out", h.operator()); !strings.Contains(out, "nodes/"+lost) ||
+		strings.Count(out, "nodes/") != 1 {
 		t.Errorf("add-node: %s", out)
 	}
-	if out := h.ctl("cluster", "add-node", filepath.Join(h.dir, "inventory.yaml"), "--out", h.operator()); strings.Contains(out, "nodes/") || strings.Contains(out, "supervisors/") {
+	if out := h.ctl("cluster", "add-node", filepath.Join(h.dir, "inventory.yaml"), "--out", h.operator()); strings.Contains(out, "nodes/") ||
+		strings.Contains(out, "supervisors/") {
 		t.Errorf("add-node without a change: %s", out)
 	}
 	h.join("nodes", lost)
@@ -220,7 +222,7 @@ func (h *hall) start(id string) {
 	h.Helper()
 	program, config := "lofamo-agent", "/etc/lofamo/agent.yaml"
 	if strings.HasPrefix(id, "s") {
-		program, config = "supervisor", "/etc/lofamo/supervisor.yaml"
+		program, config = "lofamo-supervisor", "/etc/lofamo/supervisor.yaml"
 	}
 	log, err := os.OpenFile(filepath.Join(h.dir, id+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -229,7 +231,7 @@ func (h *hall) start(id string) {
 	defer func() { _ = log.Close() }()
 	cmd := h.on(context.WithoutCancel(h.Context()), id, program, "run", "--config", config) // the test's end stops it
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := tether.Start(cmd, syscall.SIGTERM); err != nil { // upon which a daemon ends its halves, too
+	if err := pdeathsig.Start(cmd, syscall.SIGTERM); err != nil { // upon which a daemon ends its halves, too
 		h.Fatal(err)
 	}
 	h.procs[id] = cmd

@@ -104,8 +104,8 @@ type barrierEnd struct {
 	said string
 }
 
-// TestJobs: eurekas and barriers between real processes, over the links alone.
-func TestJobs(t *testing.T) {
+// TestEurekasAndBarriersOfRealProcesses: eurekas and barriers between real processes, over the links alone.
+func TestEurekasAndBarriersOfRealProcesses(t *testing.T) {
 	t.Parallel()
 	l := clusterOf(t, "2x2x2", cluster.Options{Supervisors: 1, Periods: patient()})
 	try(t, l, "a eureka of any node is heard by all, without a service network", func(t trial) {
@@ -117,7 +117,8 @@ func TestJobs(t *testing.T) {
 			t.inject(id, simple(cluster.CutService))
 		}
 		for _, from := range t.nodeIDs() {
-			if out, err := t.agentOn(from, "eureka", "--job", "e2e", "--topic", "found", "--body", from, "--timeout", patience.String()).CombinedOutput(); err != nil {
+			if out, err := t.agentOn(from, "eureka", "--job", "e2e", "--topic", "found", "--body", from, "--timeout",
+				patience.String()).CombinedOutput(); err != nil {
 				t.Fatalf("%s raises: %v: %s", from, err, out)
 			}
 			for i, to := range t.nodeIDs() {
@@ -140,7 +141,8 @@ func TestJobs(t *testing.T) {
 		for _, d := range []grid.Direction{grid.XPlus, grid.XMinus, grid.YPlus, grid.YMinus} {
 			t.inject("1,1,1", cluster.Fault{Kind: cluster.CutLink, Dir: d})
 		}
-		if e := <-t.barrierOn(ids[1], "cut", ids, "--participant", "asks", "--timeout", "2s"); e.code != 1 || !strings.Contains(e.said, "missing: ") || !strings.Contains(e.said, ids[0]) {
+		if e := <-t.barrierOn(ids[1], "cut", ids, "--participant", "asks", "--timeout", "2s"); e.code != 1 ||
+			!strings.Contains(e.said, "missing: ") || !strings.Contains(e.said, ids[0]) {
 			t.Errorf("while %s is missing: %+v", ids[0], e)
 		}
 		for i, w := range waiting {
@@ -198,9 +200,9 @@ func (t trial) allComplete(waiting []<-chan barrierEnd) {
 	}
 }
 
-// TestCheckpoints runs the example: a job on eight nodes that checkpoints at barriers, loses two of them one after the
+// TestCheckpointedJobSurvivesDeaths runs the example: a job on eight nodes that checkpoints at barriers, loses two of them one after the
 // other, and ends with the same result as a single process.
-func TestCheckpoints(t *testing.T) {
+func TestCheckpointedJobSurvivesDeaths(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "checkpoint")
 	if out, err := exec.Command("go", "build", "-o", program, "../../examples/checkpoint").CombinedOutput(); err != nil {
@@ -217,8 +219,9 @@ func TestCheckpoints(t *testing.T) {
 		procs, logs := map[string]*exec.Cmd{}, map[string]*progress{}
 		var result bytes.Buffer
 		for i, id := range t.nodeIDs() {
-			cmd := exec.CommandContext(t.Context(), program, append(size, "-job", "e2e-ring", "-node", id, "-members", strings.Join(t.nodeIDs(), ","), "-dir", dir,
-				"-pause", "20ms", "-socket", filepath.Join(t.Cluster.Dir(), "nodes", id, "state", "local.sock"))...)
+			cmd := exec.CommandContext(t.Context(), program,
+				append(size, "-job", "e2e-ring", "-node", id, "-members", strings.Join(t.nodeIDs(), ","), "-dir", dir,
+					"-pause", "20ms", "-socket", filepath.Join(t.Cluster.Dir(), "nodes", id, "state", "local.sock"))...)
 			logs[id] = &progress{t: t, steps: make(chan int, 1024)}
 			if cmd.Stderr = logs[id]; i == 0 {
 				cmd.Stdout = &result

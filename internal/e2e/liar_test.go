@@ -18,9 +18,9 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/executor/power/powertest"
-	"github.com/lofamo/lofamo/internal/freeport"
+	"github.com/lofamo/lofamo/internal/executor/process/powertest"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/testing/freeport"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -103,7 +103,8 @@ func (p powered) runExecutor(address string) {
 		p.Fatal(err)
 	}
 	cert, key := filepath.Join(dir, "x.pem"), filepath.Join(dir, "x.key")
-	if err := ca.IssueTo(cert, key, pki.Identity{Cluster: info.Cluster, Role: pki.RoleExecutor, Name: "x0"}, []net.IP{freeport.IP().AsSlice()}, nil); err != nil {
+	if err := ca.IssueTo(cert, key, pki.Identity{Cluster: info.Cluster, Role: pki.RoleExecutor, Name: "x0"}, []net.IP{freeport.IP().AsSlice()},
+		nil); err != nil {
 		p.Fatal(err)
 	}
 	var file strings.Builder
@@ -185,7 +186,8 @@ func (l *liar) say(t *testing.T, h fault.Half, obs ...fault.Observation) {
 	for _, digest := range []bool{false, true} {
 		l.seq++
 		r := fault.Report{
-			ID: fault.ReportID{Origin: fault.Origin{Node: l.id, Half: h}, Epoch: l.epoch[h], Seq: l.seq}, Digest: digest, Partial: digest, Observations: obs, Uptime: time.Hour,
+			ID: fault.ReportID{Origin: fault.Origin{Node: l.id, Half: h}, Epoch: l.epoch[h], Seq: l.seq}, Digest: digest, Partial: digest,
+			Observations: obs, Uptime: time.Hour,
 		}
 		var status *lofamov1.DeliveryStatus
 		if digest {
@@ -236,15 +238,19 @@ func lies() []lie {
 		for _, c := range []fault.Component{fault.ComponentHost, fault.ComponentMemory, fault.ComponentServiceNetwork} {
 			hosts = append(hosts, bad(node, c, fault.KindDescriptor))
 		}
-		others = append(others, bad(node, fault.Link(d), fault.KindSelf), bad(node, fault.Link(d), fault.KindErrorRatio), bad(node, fault.Link(d), fault.KindSilence),
-			bad(node, fault.ComponentHost, fault.KindSelf), bad(node, fault.ComponentHost, fault.KindWatchdog), bad(node, fault.ComponentNode, fault.KindVotes))
+		others = append(others, bad(node, fault.Link(d), fault.KindSelf), bad(node, fault.Link(d), fault.KindErrorRatio),
+			bad(node, fault.Link(d), fault.KindSilence),
+			bad(node, fault.ComponentHost, fault.KindSelf), bad(node, fault.ComponentHost, fault.KindWatchdog),
+			bad(node, fault.ComponentNode, fault.KindVotes))
 	}
 	type by = map[fault.Half][]fault.Observation
 	return []lie{
 		{"my link X+ FAILED by SELF", by{fault.HalfHost: links(fault.KindSelf)[:1]}, nil, self, "link/X+", "SELF", true},
 		{"all my links FAILED by SELF", by{fault.HalfHost: links(fault.KindSelf)}, nil, self, "link/Z+", "SELF", true},
-		{"all my links silent", by{fault.HalfHost: links(fault.KindSilence), fault.HalfDNP: links(fault.KindHandshake)}, nil, self, "link/Y+", "SILENCE", false},
-		{"my neighbours' hosts FAILED by DESCRIPTOR", by{fault.HalfHost: hosts, fault.HalfDNP: hosts}, nil, "n1-0-0", "host", "DESCRIPTOR", false},
+		{"all my links silent", by{fault.HalfHost: links(fault.KindSilence), fault.HalfDNP: links(fault.KindHandshake)}, nil, self, "link/Y+",
+			"SILENCE", false},
+		{"my neighbours' hosts FAILED by DESCRIPTOR", by{fault.HalfHost: hosts, fault.HalfDNP: hosts}, nil, "n1-0-0", "host",
+			"DESCRIPTOR", false},
 		{"statements in my neighbours' place", nil, others, "", "", "", false},
 	}
 }
@@ -320,7 +326,8 @@ func (p powered) shows(l *liar, what lie, before float64) bool {
 		return p.refusedStatements() >= before+float64(len(what.refused))
 	}
 	c := p.component(p.node(what.node), what.component)
-	return restsOn(c, what.kind, string(l.id)+"/host", lofamov1.Path_PATH_UNSPECIFIED) && (!what.disputed || c.GetState() == sick && c.GetReason() == "disputed")
+	return restsOn(c, what.kind, string(l.id)+"/host", lofamov1.Path_PATH_UNSPECIFIED) &&
+		(!what.disputed || c.GetState() == sick && c.GetReason() == "disputed")
 }
 
 // refusedStatements sums the refusals of the class field over all supervisors.

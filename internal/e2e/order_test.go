@@ -19,7 +19,8 @@ import (
 func buildOrderTest(t *testing.T) string {
 	t.Helper()
 	bin := t.TempDir()
-	if out, err := exec.Command("go", "build", "-tags", "lofamo_ordertest", "-o", bin+"/", "../../cmd/lofamo-agent", "../../cmd/supervisor").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-tags", "lofamo_ordertest", "-o", bin+"/", "../../cmd/lofamo-agent",
+		"../../cmd/lofamo-supervisor").CombinedOutput(); err != nil {
 		t.Fatalf("build with the kind for tests: %v\n%s", err, out)
 	}
 	return bin

@@ -14,9 +14,8 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/cluster"
-	"github.com/lofamo/lofamo/internal/needs"
 	"github.com/lofamo/lofamo/internal/pki"
-	"github.com/lofamo/lofamo/internal/weblogin"
+	"github.com/lofamo/lofamo/internal/testing/requirements"
 )
 
 // page is a supervisor's page in Chromium: web/test/cluster.mjs.
@@ -30,11 +29,12 @@ type page struct {
 // browser opens the page of a supervisor, and closes it with the trial. Without a browser, it skips the test asks.
 func (t trial) browser(asks *testing.T, id string) *page {
 	asks.Helper()
-	node, chromium := needs.Program(asks, "Node.js", "node"), needs.Program(asks, "Debian's package chromium", "chromium")
+	node, chromium := requirements.Program(asks, "Node.js", "node"), requirements.Program(asks, "Debian's package chromium", "chromium")
 	web := filepath.Join("..", "..", "web")
-	for _, made := range []string{filepath.Join(web, "node_modules", "playwright-core"), filepath.Join("..", "supervisor", "web", "dist", "app", "index.html")} {
+	for _, made := range []string{filepath.Join(web, "node_modules", "playwright-core"),
+		filepath.Join("..", "supervisor", "web", "dist", "app", "index.html")} {
 		if _, err := os.Stat(made); err != nil {
-			needs.Missing(asks, "the page was not built: make web")
+			requirements.Missing(asks, "the page was not built: make web")
 		}
 	}
 	cmd := exec.CommandContext(t.Context(), node, "test/cluster.mjs")
@@ -89,7 +89,7 @@ func (t trial) login(asks *testing.T, id string) string {
 	if err != nil {
 		asks.Fatal(err)
 	}
-	token, err := weblogin.NewLogin(signer, id, time.Now())
+	token, err := pki.NewWebLogin(signer, id, time.Now())
 	if err != nil {
 		asks.Fatal(err)
 	}

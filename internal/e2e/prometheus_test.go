@@ -15,10 +15,10 @@ import (
 
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/dashboards"
-	"github.com/lofamo/lofamo/internal/freeport"
-	"github.com/lofamo/lofamo/internal/layout"
+	"github.com/lofamo/lofamo/internal/inventory"
 	"github.com/lofamo/lofamo/internal/metricsdoc"
-	"github.com/lofamo/lofamo/internal/needs"
+	"github.com/lofamo/lofamo/internal/testing/freeport"
+	"github.com/lofamo/lofamo/internal/testing/requirements"
 )
 
 // prometheus is a real one with the project's own example of a configuration and its rules.
@@ -31,7 +31,7 @@ type prometheus struct {
 func programs(t *testing.T) (server, tool string) {
 	t.Helper()
 	const from = "Debian's package prometheus"
-	return needs.Program(t, from, "prometheus"), needs.Program(t, from, "promtool")
+	return requirements.Program(t, from, "prometheus"), requirements.Program(t, from, "promtool")
 }
 
 // startPrometheus starts one by the example, but that it reads the list of this cluster, and more often.
@@ -49,7 +49,7 @@ func startPrometheus(t *testing.T, server string, of *cluster.Cluster) prometheu
 	for _, change := range [][2]string{
 		{"scrape_interval: 10s", "scrape_interval: 500ms"}, {"evaluation_interval: 10s", "evaluation_interval: 500ms"},
 		{"- lofamo-recording.yaml", "- " + rules + "/lofamo-recording.yaml"}, {"- lofamo-alerts.yaml", "- " + rules + "/lofamo-alerts.yaml"},
-		{"../../.lofamo/" + layout.TargetsFile, of.Targets()},
+		{"../../.lofamo/" + inventory.TargetsFile, of.Targets()},
 	} {
 		if strings.Count(conf, change[0]) != 1 {
 			t.Fatalf("deploy/prometheus/prometheus.yml: want %q once", change[0])
@@ -64,7 +64,8 @@ func startPrometheus(t *testing.T, server string, of *cluster.Cluster) prometheu
 	p := prometheus{t, freeport.Addr(t).String()}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var log bytes.Buffer
-	c := exec.CommandContext(ctx, server, "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+p.addr, "--log.level=warn")
+	c := exec.CommandContext(ctx, server, "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"),
+		"--web.listen-address="+p.addr, "--log.level=warn")
 	c.Stdout, c.Stderr = &log, &log
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
@@ -126,9 +127,9 @@ func (p prometheus) comes(query string) []map[string]string {
 	return nil
 }
 
-// TestPrometheus has a real Prometheus scrape a real cluster: the metrics are those of docs/metrics.md, promtool finds
+// TestPrometheusAlertNamesKilledHalf has a real Prometheus scrape a real cluster: the metrics are those of docs/metrics.md, promtool finds
 // no error in them, and a killed half raises an alert that names it.
-func TestPrometheus(t *testing.T) {
+func TestPrometheusAlertNamesKilledHalf(t *testing.T) {
 	server, tool := programs(t)
 	const node = "n1-1-0"
 	l := clusterOf(t, "2x2x1", cluster.Options{Supervisors: 1, Periods: patient()})
@@ -206,7 +207,9 @@ func (p prometheus) asDocumented() {
 		if strings.HasPrefix(name, "lofamo_executor_") { // of the executor process, whose own tests look
 			continue
 		}
-		if _, ok := scraped[name]; !ok && name != "lofamo_region_cut_off" && name != "lofamo_agent_selftest_state" && name != "lofamo_link_state" { // of parents; of modules in use; of broken links
+		// of parents; of modules in use; of broken links
+		if _, ok := scraped[name]; !ok && name != "lofamo_region_cut_off" && name != "lofamo_agent_selftest_state" &&
+			name != "lofamo_link_state" {
 			p.t.Errorf("%s: %s is not scraped", file, name)
 		}
 	}

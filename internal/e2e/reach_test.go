@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/agent/local/status"
+	"github.com/lofamo/lofamo/internal/agent/local"
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
@@ -50,7 +50,7 @@ func (t trial) agentStatus(node, output string) string {
 	return string(out)
 }
 
-func (t trial) asks(node string) (s status.Status) {
+func (t trial) asks(node string) (s local.Status) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(t.agentStatus(node, "json")), &s); err != nil {
 		t.Fatal(err)
@@ -109,8 +109,8 @@ func (t trial) cameThrough(says, node string) {
 	}
 }
 
-// TestRealRelay tries faults that leave the torus as the only path.
-func TestRealRelay(t *testing.T) {
+// TestReportsPassTorusAlone tries faults that leave the torus as the only path.
+func TestReportsPassTorusAlone(t *testing.T) {
 	t.Parallel()
 	l := network(t, "2x2x2", 3, 1)
 
@@ -287,7 +287,8 @@ func TestRealSupervisorsGone(t *testing.T) {
 		back := time.Now()
 		t.becomes("n0-1-0", "temperature", failed)
 		t.becomes("n1-1-0", "dnp", failed)
-		for _, says := range []string{"n0-1-0 temperature FAILED", "n1-0-0 temperature FAILED", "n1-0-0 temperature NORMAL", "n1-1-0 dnp FAILED"} {
+		for _, says := range []string{"n0-1-0 temperature FAILED", "n1-0-0 temperature FAILED", "n1-0-0 temperature NORMAL",
+			"n1-1-0 dnp FAILED"} {
 			t.until(says+" is committed, once, with its age", func() bool { return t.toldOnce(says, waited) })
 		}
 		t.Logf("all was told %s after the return", time.Since(back).Round(time.Millisecond))
@@ -341,12 +342,15 @@ func TestRealInterfaceTaken(t *testing.T) {
 		name       string
 		take, give func(n wired, iface string) error
 	}{
-		{"carrier lost", func(t wired, i string) error { return t.net.CarrierDown(node, i) }, func(t wired, i string) error { return t.net.CarrierUp(node, i) }},
-		{"set down", func(t wired, i string) error { return t.net.InterfaceDown(node, i) }, func(t wired, i string) error { return t.net.InterfaceUp(node, i) }},
-		{"address deleted", func(t wired, i string) error { return t.net.TakeAddress(node, i) }, func(t wired, i string) error { return t.net.GiveAddress(node, i) }},
+		{"carrier lost", func(t wired, i string) error { return t.net.CarrierDown(node, i) },
+			func(t wired, i string) error { return t.net.CarrierUp(node, i) }},
+		{"set down", func(t wired, i string) error { return t.net.InterfaceDown(node, i) },
+			func(t wired, i string) error { return t.net.InterfaceUp(node, i) }},
+		{"address deleted", func(t wired, i string) error { return t.net.TakeAddress(node, i) },
+			func(t wired, i string) error { return t.net.GiveAddress(node, i) }},
 	} {
 		tryWired(t, l, tc.name, func(t wired) {
-			var before status.Status
+			var before local.Status
 			t.until("an alternate path is loaded", func() bool {
 				before = t.asks(node)
 				return before.Delivery.GetState() == lofamov1.PathState_ARMED
@@ -357,7 +361,7 @@ func TestRealInterfaceTaken(t *testing.T) {
 				t.Fatalf("primary %s, alternate %s: want different interfaces", before.Delivery.GetPrimary(), before.Delivery.GetAlternate())
 			}
 			t.must(tc.take(t, iface))
-			var after status.Status
+			var after local.Status
 			t.until("reports go by "+other, func() bool {
 				after = t.asks(node)
 				return strings.HasPrefix(after.Delivery.GetPrimary(), other+">")
@@ -375,7 +379,8 @@ func TestRealInterfaceTaken(t *testing.T) {
 				s := t.asks(node)
 				r := rail(s, iface)
 				return s.Delivery.GetState() == lofamov1.PathState_ARMED && !r.GetDown() &&
-					(strings.HasPrefix(s.Delivery.GetAlternate(), iface+">") || strings.HasPrefix(s.Delivery.GetPrimary(), iface+">") && r.GetAnswered() > sent)
+					(strings.HasPrefix(s.Delivery.GetAlternate(), iface+">") || strings.HasPrefix(s.Delivery.GetPrimary(), iface+">") &&
+						r.GetAnswered() > sent)
 			})
 			// It also carries reports again once the other is down.
 			t.must(t.net.CarrierDown(node, other))
@@ -393,7 +398,7 @@ func TestRealInterfaceTaken(t *testing.T) {
 	}
 }
 
-func rail(s status.Status, iface string) *lofamov1.RailStatus {
+func rail(s local.Status, iface string) *lofamov1.RailStatus {
 	for _, r := range s.Delivery.GetRails() {
 		if r.GetName() == "direct/"+iface {
 			return r

@@ -40,11 +40,17 @@ var aids = map[string]aid{
 	// The audit is empty until a leader has received the fault.
 	"lofamoctl audit": {before: "for ((i = 0; i < 100; i++)); do lofamoctl audit | grep -q n1-0-1 && break; sleep 0.1; done"},
 	// There is only one version, and the policies' versions are in another file.
-	"lofamoctl policy get drain-failed-memory --version 2 -o yaml | lofamoctl policy apply -f -": {as: "lofamoctl policy get drain-failed-memory --version 1 -o yaml | lofamoctl policy apply -f -"},
-	"lofamoctl policy test -f policies.yaml --enforce --approve ann,bob --since 72h":             {as: "lofamoctl policy test -f tell.yaml --enforce --approve ann,bob --since 72h"},
-	"lofamoctl audit verify -f audit.jsonl --hash HASH":                                          {as: `lofamoctl audit verify -f audit.jsonl --hash "$(tail -1 audit.jsonl | grep -o '"hash":"[^"]*' | cut -d'"' -f4)"`},
-	`tail -1 audit.jsonl | sed 's/,"hash":"[0-9a-f]*"}$/}/' | tr -d '\n' | sha256sum`:            {as: `tail -1 audit.jsonl | sed 's/,"hash":"[0-9a-f]*"}$/}/' | tr -d '\n' | sha256sum | cut -d' ' -f1 | grep -f - audit.jsonl`},
-	"curl http://SUPERVISOR:PORT/metrics":                                                        {as: `curl -sf "http://$(grep -om1 '127[^"]*' .lofamo/prometheus-targets.json)/metrics" | grep lofamo_supervisor_certificate`},
+	"lofamoctl policy get drain-failed-memory --version 2 -o yaml | lofamoctl policy apply -f -": {as: "lofamoctl policy get " +
+		"drain-failed-memory --version 1 -o yaml | lofamoctl policy apply -f -"},
+	"lofamoctl policy test -f policies.yaml --enforce --approve ann,bob --since 72h": {
+		as: "lofamoctl policy test -f tell.yaml --enforce --approve ann,bob --since 72h"},
+	"lofamoctl audit verify -f audit.jsonl --hash HASH": {
+		as: `lofamoctl audit verify -f audit.jsonl --hash "$(tail -1 audit.jsonl | grep -o '"hash":"[^"]*' | cut -d'"' -f4)"`},
+	`tail -1 audit.jsonl | sed 's/,"hash":"[0-9a-f]*"}$/}/' | tr -d '\n' | sha256sum`: {
+		as: `tail -1 audit.jsonl | sed 's/,"hash":"[0-9a-f]*"}$/}/' | tr -d '\n' | sha256sum | cut -d' ' -f1 | ` +
+			`grep -f - audit.jsonl`},
+	"curl http://SUPERVISOR:PORT/metrics": {
+		as: `curl -sf "http://$(grep -om1 '127[^"]*' .lofamo/prometheus-targets.json)/metrics" | grep lofamo_supervisor_certificate`},
 }
 
 // The commands of the README's "Look around" work, line by line in one shell, and so do those of other pages and
@@ -96,6 +102,31 @@ func TestReadme(t *testing.T) {
 	}
 }
 
+// The README's further experiments work as they stand, one after the other, in the directory of a first cluster.
+func TestReadmeExperiments(t *testing.T) {
+	commands, err := docstest.Read("../..", "README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var script []string
+	for _, c := range commands {
+		switch {
+		case c.Prose || c.Heading != "Look around":
+		case c.Text == "lofamoctl up --detach":
+			script = append(script[:0], c.Text)
+		case len(script) > 1 || c.Text == "lofamoctl down":
+			script = append(script, c.Text)
+		}
+	}
+	if len(script) < 10 || script[len(script)-1] != "lofamoctl down" {
+		t.Fatalf("the README has other experiments than before: %q", script)
+	}
+	out, err := inShell(t, script)
+	if err != nil {
+		t.Fatalf("%v; the commands and their output:\n%s", err, out)
+	}
+}
+
 // inShell runs lines in an empty directory, one after the other in one shell, until one fails.
 func inShell(t *testing.T, lines []string) (string, error) {
 	t.Helper()
@@ -103,7 +134,7 @@ func inShell(t *testing.T, lines []string) (string, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // some hundred programs, one after the other
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute) // some hundred programs, one after the other
 	defer cancel()
 	var script strings.Builder
 	script.WriteString("set -e\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n") // the watch in the background

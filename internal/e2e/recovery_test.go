@@ -19,14 +19,15 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/lab"
+	"github.com/lofamo/lofamo/internal/testing/lab"
 )
 
 // TestRecoveriesAreSeen kills halves that their daemons restart at once, mostly too soon for a verdict FAILED: each
 // recovery is a committed event, and shows in get node and in explain.
 func TestRecoveriesAreSeen(t *testing.T) {
 	t.Parallel()
-	l := clusterOf(t, "2x2x1", cluster.Options{Supervisors: 1, Periods: patient(), Restart: "always", Agent: func(a *config.Agent) { a.Responses.RestartHalf = true }})
+	l := clusterOf(t, "2x2x1", cluster.Options{Supervisors: 1, Periods: patient(), Restart: "always",
+		Agent: func(a *config.Agent) { a.Responses.RestartHalf = true }})
 	t.Run("for a response", func(t *testing.T) { restartedForAResponse(t, l) })
 	for _, tt := range []struct {
 		half string
@@ -45,7 +46,8 @@ func TestRecoveriesAreSeen(t *testing.T) {
 				t.Fatalf("no event of the recovery: %v", err)
 			}
 			const begins = "restarted (ended by signal 9): serving again after "
-			if r := s.GetRecovery(); !strings.HasPrefix(s.GetReason(), begins) || r.GetRestarts() != 1 || r.GetServingUs() == 0 || s.GetAwarenessLatency() == nil {
+			if r := s.GetRecovery(); !strings.HasPrefix(s.GetReason(), begins) || r.GetRestarts() != 1 || r.GetServingUs() == 0 ||
+				s.GetAwarenessLatency() == nil {
 				t.Errorf("%q: want %q…; %v", s.GetReason(), begins, s.Event)
 			}
 			tr.settled()
@@ -59,7 +61,8 @@ func TestRecoveriesAreSeen(t *testing.T) {
 			if tt.half == "host" {
 				h = n.GetHostHealth()
 			}
-			if r := h.GetRecovery(); r.GetState() != lofamov1.RecoveryState_RUNNING || r.GetRestarts() != 1 || r.GetCause() != "ended by signal 9" || h.GetOld() || len(h.GetTests()) == 0 {
+			if r := h.GetRecovery(); r.GetState() != lofamov1.RecoveryState_RUNNING || r.GetRestarts() != 1 || r.GetCause() != "ended by signal 9" ||
+				h.GetOld() || len(h.GetTests()) == 0 {
 				t.Errorf("%v", h)
 			}
 			x, err := l.Client.Explain(t.Context(), &lofamov1.ExplainRequest{Node: "n1-0-0", Component: tt.half})
@@ -89,7 +92,8 @@ func restartedForAResponse(t *testing.T, l *lab.Lab) {
 	}
 	order := func(response, half string) *actions.Order {
 		o := &actions.Order{
-			Attempt: actions.Attempt{Response: response, Attempt: 1}, Token: 5, Kind: actions.KindRestartHalf, Parameters: map[string]string{"half": half}, TimeoutMS: 60_000, Ask: true,
+			Attempt: actions.Attempt{Response: response, Attempt: 1}, Token: 5, Kind: actions.KindRestartHalf,
+			Parameters: map[string]string{"half": half}, TimeoutMS: 60_000, Ask: true,
 		}
 		o.Ledger, o.Ask = tell(o).Ledger, false
 		return o
@@ -147,9 +151,9 @@ func restartedForAResponse(t *testing.T, l *lab.Lab) {
 	tr.settled()
 }
 
-// TestGivenUpIsTheReason lets a half end after every start, until its daemon gives it up: the map shows FAILED with
+// TestGivingUpIsNamedAsReason lets a half end after every start, until its daemon gives it up: the map shows FAILED with
 // that reason, which the living half reports. SIGHUP to the daemon starts it again.
-func TestGivenUpIsTheReason(t *testing.T) {
+func TestGivingUpIsNamedAsReason(t *testing.T) {
 	t.Parallel()
 	l := clusterOf(t, "2x2x1", cluster.Options{Supervisors: 1, Periods: patient(), Restart: "always"})
 	for _, tt := range []struct {
@@ -185,7 +189,10 @@ func TestGivenUpIsTheReason(t *testing.T) {
 				t.Helper()
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				defer cancel()
-				if s, err := l.Wait(ctx, tr.mark, func(s lab.Seen) bool { return s.GetComponent() == tt.half && s.GetRecovery().GetState() == state }); err != nil {
+				if s, err := l.Wait(ctx, tr.mark, func(s lab.Seen) bool {
+					return s.GetComponent() == tt.half &&
+						s.GetRecovery().GetState() == state
+				}); err != nil {
 					t.Errorf("no event of %s: %v", state, err)
 				} else if !strings.HasPrefix(s.GetReason(), words) {
 					t.Errorf("%q: want %q…", s.GetReason(), words)

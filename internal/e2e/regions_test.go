@@ -7,10 +7,10 @@ import (
 	"github.com/lofamo/lofamo/internal/cluster"
 )
 
-// TestRegions: real processes in two regions below a parent, cut across X. A node at the border dies: witnesses on both
+// TestBorderNodeDiesInTwoRegions: real processes in two regions below a parent, cut across X. A node at the border dies: witnesses on both
 // sides accuse it, its own region finds it FAILED, no node beside it is called SICK, and the parent shows it. Then only
 // its host dies: its DNP half's report travels through a neighbour, in either region.
-func TestRegions(t *testing.T) {
+func TestBorderNodeDiesInTwoRegions(t *testing.T) {
 	t.Parallel()
 	l := clusterOf(t, "4x2", cluster.Options{Supervisors: 1, Regions: 2, Periods: patient()})
 	try(t, l, "node at the border", func(t trial) {

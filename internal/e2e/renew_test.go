@@ -128,7 +128,8 @@ func TestClusterWithoutIssuerGetsOne(t *testing.T) {
 			t.Errorf("%s without the issuer's key answers requests", s.ID)
 		}
 		if err := l.Cluster.ReconfigureSupervisor(s.ID, func(c *config.Supervisor) {
-			c.Renewal = config.RenewalConfig{Cert: l.Cluster.PKI("issuer.pem"), Key: l.Cluster.PKI("issuer.key"), Lifetime: config.Duration(20 * time.Second)}
+			c.Renewal = config.RenewalConfig{Cert: l.Cluster.PKI("issuer.pem"), Key: l.Cluster.PKI("issuer.key"),
+				Lifetime: config.Duration(20 * time.Second)}
 		}); err != nil {
 			t.Fatal(err)
 		}

@@ -14,7 +14,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/lab"
+	"github.com/lofamo/lofamo/internal/testing/lab"
 )
 
 // flow has a node report its temperature as FAILED and as NORMAL in turn, each once the previous one is in the map,
@@ -78,10 +78,10 @@ func (t trial) replace(broken, spare, interrupt string) {
 	}
 }
 
-// TestReplace replaces a dead node by a spare while reports flow: the command is interrupted twice and started again,
+// TestSpareReplacesDeadNode replaces a dead node by a spare while reports flow: the command is interrupted twice and started again,
 // no configuration is edited, all links of the coordinates come up with the spare, the replacement's masks are removed,
 // and no report is lost or doubled.
-func TestReplace(t *testing.T) {
+func TestSpareReplacesDeadNode(t *testing.T) {
 	t.Parallel()
 	const broken, spare = "n1-0-1", "spare-0"
 	often, periods := config.Duration(50*time.Millisecond), patient()
@@ -123,7 +123,8 @@ func TestReplace(t *testing.T) {
 	}
 	for _, s := range l.Since(tr.mark) { // nothing else was called wrong
 		known := slices.Contains(nodes, s.GetNode()) && s.GetComponent() == "temperature"
-		if touches := strings.HasPrefix(s.GetComponent(), "link/"); s.GetTo() == failed && s.GetNode() != broken && s.GetNode() != spare && !known && !touches {
+		if touches := strings.HasPrefix(s.GetComponent(), "link/"); s.GetTo() == failed && s.GetNode() != broken && s.GetNode() != spare &&
+			!known && !touches {
 			t.Errorf("found FAILED: %s", s)
 		}
 	}

@@ -16,8 +16,8 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/client"
 	"github.com/lofamo/lofamo/internal/cluster"
-	"github.com/lofamo/lofamo/internal/lab"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/testing/lab"
 )
 
 // at connects to one replica alone.
@@ -29,7 +29,8 @@ func clientAt(t *testing.T, l *lab.Lab, id string, role pki.Role) *client.Client
 	if err != nil {
 		t.Fatal(err)
 	}
-	tls, err := pki.ClientTLS(l.Cluster.PKI(string(role)+".pem"), l.Cluster.PKI(string(role)+".key"), l.Cluster.PKI("ca.pem"), pki.AllowRoles(pki.RoleSupervisor))
+	tls, err := pki.ClientTLS(l.Cluster.PKI(string(role)+".pem"), l.Cluster.PKI(string(role)+".key"), l.Cluster.PKI("ca.pem"),
+		pki.AllowRoles(pki.RoleSupervisor))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +66,7 @@ func eventually(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-// leader waits until somebody leads, and returns all replicas, the leader first.
+// leaderFirst waits until somebody leads, and returns all replicas, the leader first.
 func (t trial) leaderFirst() []string {
 	t.Helper()
 	var ids []string
@@ -128,8 +129,8 @@ func (t trial) once(node, component string, state lofamov1.State) {
 	}
 }
 
-// TestReplicas subjects the supervisors to the faults of their machines, while the nodes live.
-func TestReplicas(t *testing.T) {
+// TestSupervisorMachineFaults subjects the supervisors to the faults of their machines, while the nodes live.
+func TestSupervisorMachineFaults(t *testing.T) {
 	l := startCluster(t, "2x2x1", 3)
 	try(t, l, "the leader stopped past its lease and continued", leaderStopped)
 	try(t, l, "a member that stalls again and again", stalls)
@@ -235,13 +236,15 @@ func quorumLost(t trial) {
 		return err == nil && resp.GetCluster().GetStale() && len(resp.GetNodes()) == 4
 	})
 	_, err := operator(t.T, t.Lab).SetMaintenance(t.Context(), &lofamov1.SetMaintenanceRequest{Nodes: []string{"n0-1-0"}, Reason: "new fan"})
-	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "no leader: nothing was changed: supervisor "+ids[0]+", which led last, is not reached") {
+	if status.Code(err) != codes.Unavailable ||
+		!strings.Contains(err.Error(), "no leader: nothing was changed: supervisor "+ids[0]+", which led last, is not reached") {
 		t.Errorf("a mark without a quorum: %v", err)
 	}
 	t.inject("1,0,0", sensor("temperature", 110))
 	t.inject("0,0,0", simple(cluster.KillHost))
 	pause(t, 2*time.Second)
-	if sups, err := left.ListSupervisors(t.Context()); err != nil || len(sups.GetSupervisors()) != 3 || slices.ContainsFunc(sups.GetSupervisors(), (*lofamov1.Supervisor).GetLeader) {
+	if sups, err := left.ListSupervisors(t.Context()); err != nil || len(sups.GetSupervisors()) != 3 ||
+		slices.ContainsFunc(sups.GetSupervisors(), (*lofamov1.Supervisor).GetLeader) {
 		t.Errorf("without a quorum the supervisors are %v, %v", sups, err)
 	}
 	resp, err := left.ListNodes(t.Context(), &lofamov1.ListNodesRequest{})
@@ -285,16 +288,17 @@ func replaced(t trial) {
 			}
 		}
 	}()
-	err := admin.ReplaceMember(t.Context(), &lofamov1.ReplaceMemberRequest{Name: ids[0], Wait: durationpb.New(time.Minute)}, func(p *lofamov1.MemberProgress) error {
-		t.Log(p.GetStep(), p.GetMessage())
-		if p.GetStep() != lofamov1.MemberStep_ADDED {
-			return nil
-		}
-		if err := t.Cluster.EmptySupervisor(t.Context(), ids[0], p.GetInitialCluster()); err != nil {
-			return err
-		}
-		return t.Cluster.StartSupervisor(ids[0])
-	})
+	err := admin.ReplaceMember(t.Context(), &lofamov1.ReplaceMemberRequest{Name: ids[0], Wait: durationpb.New(time.Minute)},
+		func(p *lofamov1.MemberProgress) error {
+			t.Log(p.GetStep(), p.GetMessage())
+			if p.GetStep() != lofamov1.MemberStep_ADDED {
+				return nil
+			}
+			if err := t.Cluster.EmptySupervisor(t.Context(), ids[0], p.GetInitialCluster()); err != nil {
+				return err
+			}
+			return t.Cluster.StartSupervisor(ids[0])
+		})
 	close(stop)
 	<-ended
 	if err != nil {
@@ -307,7 +311,8 @@ func replaced(t trial) {
 	t.inject("1,0,0", sensor("temperature", 110))
 	t.becomes("n1-0-0", "temperature", failed)
 	resp, err := t.at(ids[0], pki.RoleViewer).ListEvents(t.Context(), &lofamov1.ListEventsRequest{})
-	if err != nil || !slices.ContainsFunc(resp.GetEvents(), func(e *lofamov1.Event) bool { return e.GetNode() == "n1-1-0" && e.GetTo() == failed }) {
+	if err != nil || !slices.ContainsFunc(resp.GetEvents(),
+		func(e *lofamov1.Event) bool { return e.GetNode() == "n1-1-0" && e.GetTo() == failed }) {
 		t.Errorf("the successor does not have the history: %v, %v", resp, err)
 	}
 	t.start(ids[1])
@@ -374,9 +379,9 @@ func (t trial) committed() string {
 	return b.String()
 }
 
-// TestEverythingDead: row 18. All nodes die at once. The map shows it, the supervisors stay up and their leader keeps
+// TestDeathOfAllNodesIsShown: row 18. All nodes die at once. The map shows it, the supervisors stay up and their leader keeps
 // leading. Row 21: everything starts cold, and no node is called FAILED because it is not up yet.
-func TestEverythingDead(t *testing.T) {
+func TestDeathOfAllNodesIsShown(t *testing.T) {
 	l := startCluster(t, "2x2x1", 3)
 	resp, err := l.Client.ListEvents(t.Context(), &lofamov1.ListEventsRequest{})
 	if err != nil {

@@ -29,7 +29,7 @@ func (t trial) lofamoctl(args ...string) string {
 	return string(out)
 }
 
-// refusedEverywhere sums the refusals of the class revoked over all supervisors.
+// refusedBySupervisors sums the refusals of the class revoked over all supervisors.
 func (t trial) refusedBySupervisors() (sum float64) {
 	for _, s := range t.Cluster.Info().Supervisors {
 		sum += scrape(t.T, s.HTTP).refused("revoked")

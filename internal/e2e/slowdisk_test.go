@@ -21,9 +21,9 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/client"
 	"github.com/lofamo/lofamo/internal/cluster"
-	"github.com/lofamo/lofamo/internal/lab"
-	"github.com/lofamo/lofamo/internal/needs"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/testing/lab"
+	"github.com/lofamo/lofamo/internal/testing/requirements"
 )
 
 // slowly has the test's own binary run a program on a slow disk:
@@ -87,8 +87,9 @@ type slowDisk struct {
 func newSlowDisk(t *testing.T) *slowDisk {
 	t.Helper()
 	// A kernel from before 5.19 has no such listeners.
-	if _, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV|unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, 0); errno != unix.EFAULT {
-		needs.Missing(t, "this kernel does not let syncs wait: %v", errno)
+	if _, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV|
+		unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, 0); errno != unix.EFAULT {
+		requirements.Missing(t, "this kernel does not let syncs wait: %v", errno)
 	}
 	dir, err := os.MkdirTemp("", "lofamo-e2e-") // t.TempDir's name is too long for Unix sockets
 	if err != nil {
@@ -117,7 +118,7 @@ func (d *slowDisk) command(t *testing.T) func(member string, argv []string) []st
 		t.Fatal(err)
 	}
 	return func(_ string, argv []string) []string {
-		if filepath.Base(argv[0]) != "supervisor" {
+		if filepath.Base(argv[0]) != "lofamo-supervisor" {
 			return argv
 		}
 		return append([]string{self, slowly, d.socket.Addr().String()}, argv...)
@@ -271,10 +272,10 @@ func (t trial) writes() (stop func()) {
 	}
 }
 
-// TestSlowDisk: row 12. On all supervisors, syncs are slow, and etcd's log and database wait for them: this has its own
+// TestSlowDiskRaisesAlarmOnly: row 12. On all supervisors, syncs are slow, and etcd's log and database wait for them: this has its own
 // alarm, reports stay with their senders until they are committed, no node is called FAILED, and all
 // recovers with the disks.
-func TestSlowDisk(t *testing.T) {
+func TestSlowDiskRaisesAlarmOnly(t *testing.T) {
 	const sender = "n0-0-0"
 	disk := newSlowDisk(t)
 	l := clusterOf(t, "2x2x1", cluster.Options{Supervisors: 3, Periods: patient(), Command: disk.command(t)})

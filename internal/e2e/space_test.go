@@ -18,8 +18,8 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/needs"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/testing/requirements"
 )
 
 // smallQuota is the smallest that a configuration may give the store.
@@ -47,18 +47,20 @@ func (t trial) store(id string) *clientv3.Client {
 // foreignKeys is a prefix of keys that are not ours: somebody else filled the store.
 const foreignKeys = "/somebody/else/"
 
-// TestStoreFull: row 12. The store reaches its quota and rejects writes: this has its own alarm, reports stay with
+// TestFullStoreRaisesAlarmOnly: row 12. The store reaches its quota and rejects writes: this has its own alarm, reports stay with
 // their senders, and no node is called FAILED. Once there is space again, all reports arrive.
-func TestStoreFull(t *testing.T) {
+func TestFullStoreRaisesAlarmOnly(t *testing.T) {
 	t.Parallel()
-	l := clusterOf(t, "2x2x1", cluster.Options{Supervisors: 3, Periods: patient(), Supervisor: func(c *config.Supervisor) { c.Etcd.QuotaBytes = smallQuota }})
+	l := clusterOf(t, "2x2x1", cluster.Options{Supervisors: 3, Periods: patient(),
+		Supervisor: func(c *config.Supervisor) { c.Etcd.QuotaBytes = smallQuota }})
 	try(t, l, "quota reached and space made", func(t trial) {
 		ids := t.leaderFirst()
 		admin := operator(t.T, t.Lab)
 		t.fill(t.store(ids[1]))
 		eventually(t.T, "the alarm of etcd", func() bool {
 			resp, err := admin.ListMembers(t.Context())
-			return err == nil && slices.ContainsFunc(resp.GetMembers(), func(m *lofamov1.Member) bool { return slices.Contains(m.GetAlarms(), "NOSPACE") })
+			return err == nil && slices.ContainsFunc(resp.GetMembers(),
+				func(m *lofamov1.Member) bool { return slices.Contains(m.GetAlarms(), "NOSPACE") })
 		})
 		eventually(t.T, "the alarm of the supervisors", func() bool {
 			// Each replica knows its own; any of them may raise it.
@@ -121,9 +123,9 @@ func (t trial) fill(c *clientv3.Client) {
 	t.Fatal("the store takes more than its quota")
 }
 
-// TestDiskFull: row 12. The file system of one replica's data, the leader's, is full: that replica ends with a reason
+// TestFullDiskMovesLeader: row 12. The file system of one replica's data, the leader's, is full: that replica ends with a reason
 // in its log, another one leads, and nothing is lost; with space again it comes back.
-func TestDiskFull(t *testing.T) {
+func TestFullDiskMovesLeader(t *testing.T) {
 	l := startCluster(t, "2x2x1", 3)
 	try(t, l, "file system full under the leader and space made", func(t trial) {
 		victim := t.leaderFirst()[0]
@@ -194,7 +196,7 @@ func (t trial) onSmallDisk(dir string) {
 		t.Fatal(err)
 	}
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d", diskBytes)); err != nil {
-		needs.Missing(t, "a small file system of its own cannot be mounted: %v", err)
+		requirements.Missing(t, "a small file system of its own cannot be mounted: %v", err)
 	}
 	t.Cleanup(func() {
 		if err := t.Cluster.KillSupervisor(context.Background(), filepath.Base(filepath.Dir(dir))); err != nil {

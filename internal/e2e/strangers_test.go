@@ -45,7 +45,8 @@ func (s thief) Sign(payload []byte) []byte { return ed25519.Sign(s.key, payload)
 func raw(t *testing.T, payload []byte, s servicenet.Signer) []byte {
 	t.Helper()
 	b, err := proto.Marshal(&lofamov1.Envelope{
-		Payload: payload, Certificate: s.Cert(), Signature: s.Sign(payload), ChecksumAlgorithm: lofamov1.Checksum_CHECKSUM_NONE, Checksum: math.MaxUint64,
+		Payload: payload, Certificate: s.Cert(), Signature: s.Sign(payload), ChecksumAlgorithm: lofamov1.Checksum_CHECKSUM_NONE,
+		Checksum: math.MaxUint64,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -26,7 +26,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// floodRates are the datagrams per second of TestFloodOfStrangersHarmsNobody; -flood.rates=10000,50000,200000 makes the
+// floodRates are the datagrams per second of TestFloodOfStrangersHarmsNoNode; -flood.rates=10000,50000,200000 makes the
 // published table.
 var floodRates = flag.String("flood.rates", "20000", "datagrams per second of a flood from strangers, separated by commas")
 
@@ -260,7 +260,8 @@ func (t trial) floodAt(sender string, wrap func([]string) []string, rate int, ta
 		mark, quiet := t.Mark(), t.quietly(flooderVictim)
 		age, real := t.flooded(wrap, rate, targets)
 		harmed := t.harmed(mark)
-		t.Logf("sender %s, wanted %d/s, sent %.0f/s to %d ports: %d changes to SICK or FAILED; 99 %% of the time the newest digest is at most %s old, %s without the flood",
+		t.Logf("sender %s, wanted %d/s, sent %.0f/s to %d ports: %d changes to SICK or FAILED; 99 %% of the time the newest digest is at most "+
+			"%s old, %s without the flood",
 			sender, rate, real, len(targets), len(harmed), age.Round(time.Millisecond), quiet.Round(time.Millisecond))
 		for _, h := range harmed {
 			t.Errorf("at %d datagrams in a second: %s", rate, h)
@@ -323,7 +324,8 @@ func (t trial) accused(wrap func([]string) []string, rate int, targets []string,
 		t.Error(err)
 	}
 	took, answers := slowest(before, t.supervisorsTotal(), "lofamo_challenge_answer_seconds")
-	t.Logf("at %d datagrams in a second, accused by all neighbours: %.0f challenges answered, the slowest within %.3g s of %s", rate, answers, took, periods.ChallengeNode)
+	t.Logf("at %d datagrams in a second, accused by all neighbours: %.0f challenges answered, the slowest within %.3g s of %s", rate, answers,
+		took, periods.ChallengeNode)
 	if answers == 0 || took > periods.ChallengeNode.Seconds() {
 		t.Errorf("%.0f challenges were answered within %.3g s, want at least one and all within %s", answers, took, periods.ChallengeNode)
 	}
@@ -335,9 +337,9 @@ func (t trial) accused(wrap func([]string) []string, rate int, targets []string,
 	t.heal("0,0,0")
 }
 
-// TestFloodOfStrangersHarmsNobody floods every UDP port of a node with small datagrams, without any certificate: from a
+// TestFloodOfStrangersHarmsNoNode floods every UDP port of a node with small datagrams, without any certificate: from a
 // process on the same machine, and from another network namespace. No component is called SICK or FAILED.
-func TestFloodOfStrangersHarmsNobody(t *testing.T) {
+func TestFloodOfStrangersHarmsNoNode(t *testing.T) {
 	t.Run("local", func(t *testing.T) {
 		l := clusterOf(t, "2x2x1", cluster.Options{Supervisors: 3, Periods: floodPeriods()})
 		try(t, l, "flood", func(t trial) { t.floods("on the same machine", nil, t.udpPorts("n0-0-0")) })

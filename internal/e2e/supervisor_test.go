@@ -108,9 +108,9 @@ func TestStrangersChangeNothing(t *testing.T) {
 	})
 }
 
-// TestStartsAgain stops a whole cluster and starts it again: the committed map and its history survive, the halves
+// TestRestartedClusterKeepsMap stops a whole cluster and starts it again: the committed map and its history survive, the halves
 // resume from their copies, in their boot epochs, and the sensors have the same states.
-func TestStartsAgain(t *testing.T) {
+func TestRestartedClusterKeepsMap(t *testing.T) {
 	t.Parallel()
 	l := clusterOf(t, "2x1x1", cluster.Options{Supervisors: 1, Periods: patient()})
 	before, err := l.Client.GetNode(t.Context(), "n0-0-0")

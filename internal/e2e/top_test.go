@@ -120,7 +120,7 @@ var liveFrom = regexp.MustCompile(`live from (127\.0\.0\.1:\d+)`)
 
 // It shows a dying node with the cause; it continues after the death of its supervisor, and leaves the terminal on
 // request.
-func TestTopInATerminal(t *testing.T) {
+func TestTopInTerminal(t *testing.T) {
 	l := startCluster(t, "2x2", 3)
 	cmd := exec.Command(filepath.Join(binaries, "lofamoctl"), "top", "--dir", l.Cluster.Dir())
 	tm := inTerminal(t, 100, 24, cmd)

@@ -8,13 +8,13 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// Active returns what an executor has to uphold, whose effects end by themselves if nobody does: the jobs that are done by what
-// is committed, and not put back, of the kinds that it asks for. leads is false on a replica that does not lead: it upholds
-// nothing. It may block until ctx ends. With an error it is not known, and what was upheld is upheld on.
+// Active returns the jobs whose effects an executor must maintain, because these effects end by themselves: the jobs of the
+// requested kinds that are committed as done, and not undone. leads is false on a replica that does not lead: it maintains
+// nothing. Active may block until ctx ends. After an error the executor continues to maintain the earlier jobs.
 type Active func(ctx context.Context, kinds ...response.Kind) (jobs []Job, leads bool, err error)
 
-// StandingJobs picks from committed responses the steps of a kind that stand: done, not put back, and not being put back. A
-// response that is closed has none any more. members returns those of a group fault; nil where nobody knows them.
+// StandingJobs returns the standing steps of the given kinds from committed responses: steps that are done, and neither undone
+// nor being undone. A closed response has none. members returns the members of a group fault; nil if they are unknown.
 func StandingJobs(cluster string, responses []*response.Response, members func(group string) []fault.NodeID, kinds ...response.Kind) []Job {
 	var out []Job
 	for _, r := range responses {

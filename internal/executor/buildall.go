@@ -31,8 +31,8 @@ func Named[K comparable, C any](list []C, name func(C) K) iter.Seq2[K, C] {
 	}
 }
 
-// Blind refuses what cannot be asked of an act that leaves nothing to look for and nothing to put back. settles says who knows whether
-// it has happened.
+// Blind refuses an undo or a recheck of an action that leaves no trace and cannot be undone. settles says who knows whether the
+// action has happened.
 func Blind(j Job, what, settles string) (refused Result, ok bool) {
 	switch {
 	case j.Undo:

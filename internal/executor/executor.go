@@ -7,13 +7,13 @@
 package executor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
 	"unicode"
-	"unicode/utf8"
 
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
@@ -62,6 +62,15 @@ func Done(format string, args ...any) Result { return result(response.Succeeded,
 // Unchanged returns the result of an attempt that failed and changed nothing.
 func Unchanged(format string, args ...any) Result { return result(response.Unchanged, format, args) }
 
+// NotBegun returns the result of an attempt that was not begun. If an earlier attempt may have taken effect, the
+// outcome stays unknown.
+func NotBegun(j Job, format string, args ...any) Result {
+	if j.Recheck {
+		return NotKnown(format, args...)
+	}
+	return Unchanged(format, args...)
+}
+
 // Partly returns the result of an attempt that failed after changing something.
 func Partly(format string, args ...any) Result { return result(response.Partly, format, args) }
 
@@ -70,6 +79,11 @@ func NotKnown(format string, args ...any) Result { return result(response.NotKno
 
 // Stale returns the result of an attempt that was refused for its token.
 func Stale(format string, args ...any) Result { return result(response.StaleToken, format, args) }
+
+// ResultOf returns a result with an outcome; 0 is unknown.
+func ResultOf(o response.Outcome, detail string) Result {
+	return result(cmp.Or(o, response.NotKnown), "%s", []any{detail})
+}
 
 func result(o response.Outcome, format string, args []any) Result {
 	return Result{Outcome: o, Detail: clip(fmt.Sprintf(format, args...))}
@@ -88,9 +102,5 @@ func clip(s string) string {
 		return s
 	}
 	const more = "…"
-	n := MaxDetail - len(more)
-	for !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n] + more
+	return fault.Cut(s, MaxDetail-len(more)) + more
 }

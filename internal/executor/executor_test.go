@@ -8,7 +8,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-func TestGuard(t *testing.T) {
+func TestGuardRefusesStaleAndRepeatedAttempts(t *testing.T) {
 	var g Guard
 	steps := []struct {
 		token    uint64
@@ -40,7 +40,7 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-func TestDetail(t *testing.T) {
+func TestLongDetailIsCutAndCleaned(t *testing.T) {
 	for _, given := range []string{strings.Repeat("ä", MaxDetail), strings.Repeat("a", MaxDetail+1),
 		"a\xff" + strings.Repeat("語", MaxDetail)} {
 		if d := Done("%s", given).Detail; len(d) > MaxDetail || len(d) < MaxDetail-4 || !utf8.ValidString(d) || !strings.HasSuffix(d, "…") {

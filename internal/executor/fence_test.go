@@ -11,7 +11,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-func TestFenced(t *testing.T) {
+func TestFenceRefusalReachesCaller(t *testing.T) {
 	if err := Fenced(t.Context()); err != nil {
 		t.Errorf("without a fence: %v", err)
 	}
@@ -26,8 +26,8 @@ func TestFenced(t *testing.T) {
 	}
 }
 
-// TestFenceTime: an unresponsive store delays an attempt by FenceTime, or by the caller's timeout if that is shorter.
-func TestFenceTime(t *testing.T) {
+// TestSlowFenceDelaysAtMostFenceTime: an unresponsive store delays an attempt by FenceTime, or by the caller's timeout if that is shorter.
+func TestSlowFenceDelaysAtMostFenceTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := WithFence(t.Context(), func(ctx context.Context) error {
 			<-ctx.Done()
@@ -48,8 +48,8 @@ func TestFenceTime(t *testing.T) {
 	})
 }
 
-// TestFencedSince: the answer's age counts from the last query, however long earlier queries took.
-func TestFencedSince(t *testing.T) {
+// TestFenceAgeCountsFromLastQuery: the answer's age counts from the last query, however long earlier queries took.
+func TestFenceAgeCountsFromLastQuery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := WithFence(t.Context(), func(ctx context.Context) error {
 			Asks(ctx)
@@ -68,10 +68,11 @@ func TestFencedSince(t *testing.T) {
 	})
 }
 
-// TestHeld: a held attempt is stale only if a higher token is known.
-func TestHeld(t *testing.T) {
+// TestHeldAttemptIsStaleOnlyByHigherToken: a held attempt is stale only if a higher token is known.
+func TestHeldAttemptIsStaleOnlyByHigherToken(t *testing.T) {
 	for err, want := range map[error]response.Outcome{
-		fmt.Errorf("%w: token 5", ErrStale): response.StaleToken, errors.New("no quorum"): response.Unchanged, context.DeadlineExceeded: response.Unchanged,
+		fmt.Errorf("%w: token 5", ErrStale): response.StaleToken, errors.New("no quorum"): response.Unchanged,
+		context.DeadlineExceeded: response.Unchanged,
 	} {
 		if got := Held(err); got.Outcome != want {
 			t.Errorf("%v: %+v, want outcome %d", err, got, want)

@@ -9,7 +9,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-func TestOpenOf(t *testing.T) {
+func TestOpenResponsesAreSelected(t *testing.T) {
 	list := []*response.Response{{ID: "open"}, {ID: "closed", Closed: time.Unix(1, 0)}, {ID: "another"}}
 	want := map[string]bool{"open": true, "closed": false, "forgotten": false}
 	if diff := cmp.Diff(want, OpenOf(list, []string{"open", "closed", "forgotten"})); diff != "" {

@@ -4,7 +4,8 @@ import "github.com/lofamo/lofamo/pkg/response"
 
 // outcomeNames are the names of outcomes in metrics, by outcome.
 var outcomeNames = [...]string{
-	response.Succeeded: "succeeded", response.Unchanged: "unchanged", response.Partly: "partly", response.NotKnown: "not_known", response.StaleToken: "stale_token",
+	response.Succeeded: "succeeded", response.Unchanged: "unchanged", response.Partly: "partly", response.NotKnown: "not_known",
+	response.StaleToken: "stale_token",
 }
 
 // OutcomeName returns the value of the metric label "outcome".

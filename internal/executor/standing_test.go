@@ -10,7 +10,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-func TestStandingJobs(t *testing.T) {
+func TestActiveStepsBecomeJobs(t *testing.T) {
 	step := func(k response.Kind, s response.StepState, changed bool) response.StepRecord {
 		return response.StepRecord{Step: response.Step{Name: "s", Kind: k}, State: s, Attempt: 2, Changed: changed}
 	}

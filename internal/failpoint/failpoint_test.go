@@ -20,8 +20,8 @@ func TestParseAction(t *testing.T) {
 	}
 }
 
-// TestInlinedAway: in a released program a point costs nothing.
-func TestInlinedAway(t *testing.T) {
+// TestPointCostsNothingInRelease: in a released program a point costs nothing.
+func TestPointCostsNothingInRelease(t *testing.T) {
 	out, err := exec.Command("go", "build", "-gcflags=-m", ".").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -81,7 +81,8 @@ func (w *walker) walk(path string, v reflect.Value, depth int) {
 			w.isBool[at(v)] = true
 		}
 		w.take(path, v)
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Float32, reflect.Float64:
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32,
+		reflect.Uint64, reflect.Float32, reflect.Float64:
 		w.take(path, v)
 	case reflect.Pointer:
 		if v.IsNil() || w.seen[visit{v.UnsafePointer(), v.Type()}] {

@@ -36,7 +36,7 @@ func TestHitSkipsAndCounts(t *testing.T) {
 	}
 }
 
-func TestPacket(t *testing.T) {
+func TestPacketIsDroppedDoubledOrCorrupted(t *testing.T) {
 	for action, want := range map[string]struct {
 		times int
 		b     string
@@ -52,7 +52,7 @@ func TestPacket(t *testing.T) {
 	}
 }
 
-func TestDelay(t *testing.T) {
+func TestDelayedPointWaits(t *testing.T) {
 	arm(t, Order{Point: MailSend, Action: "delay", DelayMS: 20})
 	begin := time.Now()
 	if Hit(MailSend) != Pass || time.Since(begin) < 20*time.Millisecond {
@@ -60,8 +60,8 @@ func TestDelay(t *testing.T) {
 	}
 }
 
-// TestStop: a process stops at the point, does nothing until it is continued, and continues from there.
-func TestStop(t *testing.T) {
+// TestStoppedProcessContinuesAtPoint: a process stops at the point, does nothing until it is continued, and continues from there.
+func TestStoppedProcessContinuesAtPoint(t *testing.T) {
 	if os.Getenv("LOFAMO_FAILPOINT_CHILD") != "" {
 		arm(t, Order{Point: MailSend, Action: "stop"})
 		_, _ = os.Stdout.WriteString("before ")
@@ -69,7 +69,7 @@ func TestStop(t *testing.T) {
 		_, _ = os.Stdout.WriteString("after ")
 		os.Exit(0)
 	}
-	c := exec.Command(os.Args[0], "-test.run=^TestStop$")
+	c := exec.Command(os.Args[0], "-test.run=^TestStoppedProcessContinuesAtPoint$")
 	c.Env = append(os.Environ(), "LOFAMO_FAILPOINT_CHILD=1")
 	var said bytes.Buffer
 	c.Stdout = &said
@@ -107,7 +107,7 @@ func TestArmAtStart(t *testing.T) {
 	}
 }
 
-func TestArmRefuses(t *testing.T) {
+func TestUnknownPointOrActionIsRefused(t *testing.T) {
 	for _, o := range []Order{{Point: "nowhere", Action: "drop"}, {Point: LinkSend, Action: "explode"}} {
 		if Arm(o) == nil {
 			t.Errorf("%+v is taken", o)
@@ -125,8 +125,8 @@ func TestArmRefuses(t *testing.T) {
 	}
 }
 
-// TestFlip: a flip changes one bit of live data, through any kind of reference.
-func TestFlip(t *testing.T) {
+// TestFlipChangesOneBitOfLiveData: a flip changes one bit of live data, through any kind of reference.
+func TestFlipChangesOneBitOfLiveData(t *testing.T) {
 	type inner struct{ n uint32 }
 	type root struct {
 		a    int64
@@ -165,9 +165,9 @@ type gate struct{ wanted, given, back chan struct{} }
 func (g gate) Lock()   { close(g.wanted); <-g.given }
 func (g gate) Unlock() { close(g.back) }
 
-// TestFlipHoldsTheOwnersLock: a flip reads nothing before it has the owner's lock, and the owner can do its work under
+// TestFlipHoldsOwnersLock: a flip reads nothing before it has the owner's lock, and the owner can do its work under
 // the lock, including passing points.
-func TestFlipHoldsTheOwnersLock(t *testing.T) {
+func TestFlipHoldsOwnersLock(t *testing.T) {
 	owned := map[string]*uint64{}
 	g := gate{make(chan struct{}), make(chan struct{}), make(chan struct{})}
 	Live("owned", owned, g)
@@ -211,8 +211,8 @@ func TestNothingIsArmed(t *testing.T) {
 	}
 }
 
-// TestGate: the test learns of a held point, which continues only after its release.
-func TestGate(t *testing.T) {
+// TestGateHoldsPointUntilRelease: the test learns of a held point, which continues only after its release.
+func TestGateHoldsPointUntilRelease(t *testing.T) {
 	g, err := NewGate()
 	if err != nil {
 		t.Fatal(err)

@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/layout"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
@@ -53,15 +52,31 @@ const (
 	settingsDir   = "settings"
 	executorsDir  = "executors"
 	stepFile      = "rotation.json"
+	ecdsaPair     = "supervisor-ecdsa" // a replica's second pair, for gRPC clients that refuse Ed25519
 )
 
 // Dir is an operator's directory.
 type Dir struct {
 	path string
+	keys pki.KeyType // of new authorities and of people's certificates; "": the default
 }
 
 // Open is an operator's directory, which need not be there yet.
-func Open(path string) *Dir { return &Dir{path} }
+func Open(path string) *Dir { return &Dir{path: path} }
+
+// WithKeys chooses the type of key of an authority that Init or Rotate makes, and of a person's certificate from Issue.
+// "" is the default: ECDSA for an authority, and the authority's type for people.
+func (d *Dir) WithKeys(k pki.KeyType) *Dir {
+	return &Dir{path: d.path, keys: k}
+}
+
+// authorityKeys returns the type of key of a new authority.
+func (d *Dir) authorityKeys() pki.KeyType {
+	if d.keys == "" {
+		return pki.KeyECDSA
+	}
+	return d.keys
+}
 
 func (d *Dir) file(elem ...string) string { return filepath.Join(append([]string{d.path}, elem...)...) }
 
@@ -69,7 +84,8 @@ func (d *Dir) file(elem ...string) string { return filepath.Join(append([]string
 // a directory that is not empty.
 func (d *Dir) Init(inv Inventory) error {
 	if entries, err := os.ReadDir(d.path); err == nil && len(entries) > 0 {
-		return fmt.Errorf("make a cluster's files in %s: the directory has something in it (%s): take a new one; add-node and rotate-keys change one that is there", d.path, entries[0].Name())
+		return fmt.Errorf("make a cluster's files in %s: the directory is not empty (%s): choose a new one; add-node and rotate-keys "+
+			"change an existing one", d.path, entries[0].Name())
 	}
 	if _, err := inv.Layout(); err != nil {
 		return err
@@ -77,7 +93,7 @@ func (d *Dir) Init(inv Inventory) error {
 	if err := os.MkdirAll(d.path, 0o700); err != nil {
 		return fmt.Errorf("make a cluster's files: %w", err)
 	}
-	ca, err := pki.NewCA(inv.Cluster)
+	ca, err := pki.NewCAOf(d.authorityKeys(), inv.Cluster)
 	if err != nil {
 		return err
 	}
@@ -148,20 +164,20 @@ func (d *Dir) write(inv Inventory, ca *pki.CA, fresh whose) error {
 			return err
 		}
 	}
-	var targets layout.Targets
+	var targets Targets
 	for i, s := range l.Supervisors {
 		http, err := d.writeSupervisor(inv, l, i, ca, fresh)
 		if err != nil {
 			return err
 		}
-		targets.Add(layout.JobSupervisor, inv.Cluster, reached(http, s.GRPC))
+		targets.Add(JobSupervisor, inv.Cluster, reached(http, s.GRPC))
 	}
 	for i, n := range l.Nodes {
 		http, err := d.writeNode(inv, l, i, ca, fresh)
 		if err != nil {
 			return err
 		}
-		targets.Add(layout.JobAgent, inv.Cluster, reached(http, n.Service[0].Listen))
+		targets.Add(JobAgent, inv.Cluster, reached(http, n.Service[0].Listen))
 	}
 	if err := d.forgetOthers(l); err != nil {
 		return err
@@ -170,7 +186,7 @@ func (d *Dir) write(inv Inventory, ca *pki.CA, fresh whose) error {
 	if err != nil {
 		return err
 	}
-	if err := replace(d.file(layout.TargetsFile), list, 0o644); err != nil {
+	if err := replace(d.file(TargetsFile), list, 0o644); err != nil {
 		return err
 	}
 	b, err := yaml.Marshal(inv)
@@ -186,14 +202,15 @@ func (d *Dir) limitNodes(inv Inventory, ca *pki.CA) error {
 		return nil
 	}
 	if from, err := d.issuer(); err != nil || from == "" {
-		return errors.Join(err, fmt.Errorf("nodeCertificateDays: given %d: want none, since %s has no issuer that would renew the certificates: 'lofamoctl cluster rotate-keys' makes one",
+		return errors.Join(err, fmt.Errorf("nodeCertificateDays: given %d: want none, since %s has no issuer that would renew the "+
+			"certificates: 'lofamoctl cluster rotate-keys' makes one",
 			inv.NodeCertificateDays, d.path))
 	}
 	ca.SetNodeLifetime(inv.nodeLifetime())
 	return nil
 }
 
-func (d *Dir) forgetOthers(l layout.Layout) error {
+func (d *Dir) forgetOthers(l Layout) error {
 	known := map[string]bool{}
 	for _, s := range l.Supervisors {
 		known[d.file(supervisors, s.ID)] = true
@@ -216,20 +233,24 @@ func (d *Dir) forgetOthers(l layout.Layout) error {
 	return errors.Join(errs...)
 }
 
-// issue creates a certificate and its key, unless a pair exists and fresh is false.
-func issue(ca *pki.CA, base string, id pki.Identity, s *layout.Supervisor, fresh bool) error {
-	if _, err := os.Stat(base + ".pem"); err == nil && !fresh {
+// issue creates a certificate and its key, unless a pair exists and fresh is false. A new pair has the key type of the
+// old one. But if that was the type of the old pair's authority, the new pair has the type of the present authority.
+func issue(ca *pki.CA, base string, id pki.Identity, s *PlacedSupervisor, fresh bool, options ...pki.IssueOption) error {
+	if exists(base+".pem") && !fresh {
 		return nil
 	}
+	if own, signer, err := pki.KeyTypeOf(base + ".pem"); err == nil && own != signer {
+		options = append(options, pki.WithKey(own))
+	}
 	if s == nil {
-		return ca.IssueTo(base+".pem", base+".key", id, nil, nil)
+		return ca.IssueTo(base+".pem", base+".key", id, nil, nil, options...)
 	}
 	ips, err := s.IPs()
 	if err != nil {
 		return err
 	}
 	// For clients on the machine itself, such as those of the embedded etcd.
-	return ca.IssueTo(base+".pem", base+".key", id, ips, []string{"localhost"})
+	return ca.IssueTo(base+".pem", base+".key", id, ips, []string{"localhost"}, options...)
 }
 
 // reached returns the address at which others reach a service, which uses the host of other if serves names none or
@@ -253,17 +274,19 @@ func reached(serves, other string) string {
 }
 
 // writeSupervisor makes a replica's bundle, and returns its metrics address.
-func (d *Dir) writeSupervisor(inv Inventory, l layout.Layout, i int, ca *pki.CA, fresh whose) (http string, err error) {
+func (d *Dir) writeSupervisor(inv Inventory, l Layout, i int, ca *pki.CA, fresh whose) (http string, err error) {
 	id := l.Supervisors[i].ID
 	dir, etc := d.file(supervisors, id), Etc
 	if err := os.MkdirAll(filepath.Join(dir, "pki"), 0o700); err != nil {
 		return "", err
 	}
-	if err := issue(ca, filepath.Join(dir, "pki", "supervisor"), pki.SupervisorIdentity(inv.Cluster, id), &l.Supervisors[i],
-		fresh(id)); err != nil {
+	identity, keys := pki.SupervisorIdentity(inv.Cluster, id), filepath.Join(dir, "pki")
+	if err := errors.Join(issue(ca, filepath.Join(keys, "supervisor"), identity, &l.Supervisors[i], fresh(id)),
+		issue(ca, filepath.Join(keys, ecdsaPair), identity, &l.Supervisors[i], fresh(id), pki.WithKey(pki.KeyECDSA))); err != nil {
 		return "", err
 	}
 	cfg := inv.supervisor(l, i, etc)
+	cfg.ECDSA = inv.ecdsa(etc)
 	if err := d.giveIssuer(inv, dir, etc, &cfg); err != nil {
 		return "", err
 	}
@@ -296,7 +319,7 @@ func (d *Dir) giveIssuer(inv Inventory, dir, etc string, cfg *config.Supervisor)
 }
 
 // writeNode makes a node's bundle, and returns its metrics address; empty: none.
-func (d *Dir) writeNode(inv Inventory, l layout.Layout, i int, ca *pki.CA, fresh whose) (http string, err error) {
+func (d *Dir) writeNode(inv Inventory, l Layout, i int, ca *pki.CA, fresh whose) (http string, err error) {
 	id := l.Nodes[i].ID
 	dir, etc := d.file(nodesDir, string(id)), Etc
 	if err := os.MkdirAll(filepath.Join(dir, "pki"), 0o700); err != nil {

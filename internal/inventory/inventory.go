@@ -6,6 +6,7 @@
 package inventory
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -18,7 +19,6 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/layout"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -213,6 +213,50 @@ func (inv Inventory) Validate() error {
 		once(field+".id", string(n.ID))
 		errs = append(errs, n.check(field, d))
 	}
+	return cmp.Or(errors.Join(errs...), inv.checkAddresses())
+}
+
+// checkAddresses names every address at which two sockets of the cluster would listen. UDP and TCP ports do not conflict.
+func (inv Inventory) checkAddresses() error {
+	l, err := inv.Layout()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	taken := map[string]string{} // what listens there
+	listen := func(what, address string, protocols ...string) {
+		for _, protocol := range protocols {
+			key := protocol + " " + address
+			if other, ok := taken[key]; ok && address != "" {
+				errs = append(errs, fmt.Errorf("%s: given %s: want another address: %s has this one", what, address, other))
+				return
+			}
+			taken[key] = what
+		}
+	}
+	for _, s := range l.Supervisors {
+		of := "supervisor " + s.ID + ": "
+		for _, a := range s.Report {
+			listen(of+"ports.report", a, "udp")
+		}
+		listen(of+"ports.gossip", s.Gossip, "udp", "tcp")
+		listen(of+"ports.grpc", s.GRPC, "tcp")
+		listen(of+"ports.http", s.HTTP, "tcp")
+		listen(of+"ports.web", s.Web, "tcp")
+		listen(of+"ports.etcdPeer", s.EtcdPeer, "tcp")
+		listen(of+"ports.etcdClient", s.EtcdClient, "tcp")
+	}
+	for _, n := range l.Nodes {
+		of := "node " + string(n.ID) + ": "
+		for _, a := range n.Service {
+			listen(of+"service", a.Listen, "udp")
+		}
+		listen(of+"ports.nodeGossip", n.Gossip, "udp", "tcp")
+		listen(of+"ports.agentHTTP", n.HTTP, "tcp")
+		for _, dir := range l.Dims.Links() {
+			listen(of+"links."+dir.String(), n.Links[dir].Listen, "udp")
+		}
+	}
 	return errors.Join(errs...)
 }
 
@@ -292,14 +336,14 @@ func at(address string, port int) (string, error) {
 }
 
 // Layout is where everything of a validated inventory is.
-func (inv Inventory) Layout() (layout.Layout, error) {
+func (inv Inventory) Layout() (Layout, error) {
 	d, err := grid.ParseDims(inv.Dims)
 	if err != nil {
-		return layout.Layout{}, fmt.Errorf("dims: %w", err)
+		return Layout{}, fmt.Errorf("dims: %w", err)
 	}
 	gossip := inv.Gossip == nil || *inv.Gossip
 	ports := inv.Ports.or(defaultPorts)
-	l := layout.Layout{Cluster: inv.Cluster, Dims: d, Nodes: make([]layout.Node, d.Nodes())}
+	l := Layout{Cluster: inv.Cluster, Dims: d, Nodes: make([]PlacedNode, d.Nodes())}
 	for _, s := range inv.Supervisors {
 		p := s.Ports.or(ports)
 		on := func(port int) string {
@@ -308,7 +352,7 @@ func (inv Inventory) Layout() (layout.Layout, error) {
 			}
 			return s.Address + ":" + strconv.Itoa(port)
 		}
-		r := layout.Supervisor{ID: s.ID, GRPC: on(p.GRPC), HTTP: on(p.HTTP), Web: on(p.Web), WebURL: "https://" + on(p.Web),
+		r := PlacedSupervisor{ID: s.ID, GRPC: on(p.GRPC), HTTP: on(p.HTTP), Web: on(p.Web), WebURL: "https://" + on(p.Web),
 			EtcdPeer: on(p.EtcdPeer), EtcdClient: on(p.EtcdClient), Report: []string{on(p.Report)}}
 		if gossip {
 			r.Gossip = on(p.Gossip)
@@ -318,38 +362,38 @@ func (inv Inventory) Layout() (layout.Layout, error) {
 	for _, n := range inv.Nodes {
 		place, err := n.at(d)
 		if err != nil {
-			return layout.Layout{}, err
+			return Layout{}, err
 		}
 		if l.Nodes[d.Rank(place)], err = n.layout(n.name(place), d, ports, gossip); err != nil {
-			return layout.Layout{}, err
+			return Layout{}, err
 		}
 	}
 	for _, n := range inv.Spares {
 		spare, err := n.layout(n.ID, d, ports, gossip)
 		if err != nil {
-			return layout.Layout{}, err
+			return Layout{}, err
 		}
 		l.Nodes = append(l.Nodes, spare)
 	}
 	return l, nil
 }
 
-func (n Node) layout(id fault.NodeID, d grid.Dims, p Ports, gossip bool) (layout.Node, error) {
+func (n Node) layout(id fault.NodeID, d grid.Dims, p Ports, gossip bool) (PlacedNode, error) {
 	service, err := at(n.Service, p.Service)
 	if err != nil {
-		return layout.Node{}, fmt.Errorf("node %s: service: %w", id, err)
+		return PlacedNode{}, fmt.Errorf("node %s: service: %w", id, err)
 	}
-	out := layout.Node{ID: id, Labels: n.Labels, Service: []config.ServiceAddr{{Listen: service, Interface: n.Interface}},
-		Links: map[grid.Direction]layout.LinkAddress{}}
+	out := PlacedNode{ID: id, Labels: n.Labels, Service: []config.ServiceAddr{{Listen: service, Interface: n.Interface}},
+		Links: map[grid.Direction]LinkEnd{}}
 	host := netip.MustParseAddrPort(service).Addr().String()
 	if gossip {
 		if out.Gossip, err = at(host, p.NodeGossip); err != nil {
-			return layout.Node{}, fmt.Errorf("node %s: gossip: %w", id, err)
+			return PlacedNode{}, fmt.Errorf("node %s: gossip: %w", id, err)
 		}
 	}
 	if p.AgentHTTP != 0 {
 		if out.HTTP, err = at(host, p.AgentHTTP); err != nil {
-			return layout.Node{}, fmt.Errorf("node %s: agentHTTP: %w", id, err)
+			return PlacedNode{}, fmt.Errorf("node %s: agentHTTP: %w", id, err)
 		}
 	}
 	for _, dir := range d.Links() {
@@ -359,9 +403,9 @@ func (n Node) layout(id fault.NodeID, d grid.Dims, p Ports, gossip bool) (layout
 		}
 		listen, err := at(l.Address, p.Links+dir.Index())
 		if err != nil {
-			return layout.Node{}, fmt.Errorf("node %s: link %s: %w", id, dir, err)
+			return PlacedNode{}, fmt.Errorf("node %s: link %s: %w", id, dir, err)
 		}
-		out.Links[dir] = layout.LinkAddress{Listen: listen, Interface: l.Interface}
+		out.Links[dir] = LinkEnd{Listen: listen, Interface: l.Interface}
 	}
 	return out, nil
 }
@@ -369,6 +413,6 @@ func (n Node) layout(id fault.NodeID, d grid.Dims, p Ports, gossip bool) (layout
 // Has reports whether a node, spare or supervisor has this name.
 func (inv Inventory) Has(id string) bool {
 	l, err := inv.Layout()
-	return err == nil && (slices.ContainsFunc(l.Nodes, func(n layout.Node) bool { return string(n.ID) == id }) ||
-		slices.ContainsFunc(l.Supervisors, func(s layout.Supervisor) bool { return s.ID == id }))
+	return err == nil && (slices.ContainsFunc(l.Nodes, func(n PlacedNode) bool { return string(n.ID) == id }) ||
+		slices.ContainsFunc(l.Supervisors, func(s PlacedSupervisor) bool { return s.ID == id }))
 }

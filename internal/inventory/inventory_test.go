@@ -46,7 +46,7 @@ func read(t *testing.T, path string) []byte {
 	return b
 }
 
-func TestInventoryRefuses(t *testing.T) {
+func TestInvalidInventoryNamesField(t *testing.T) {
 	for _, tc := range []struct {
 		change func(*Inventory)
 		names  string
@@ -70,6 +70,11 @@ func TestInventoryRefuses(t *testing.T) {
 			"nodes[1].links.W+: want one of the 2x2x2 torus' directions"},
 		{func(i *Inventory) { i.Nodes[1].Links = map[string]Link{"X+": {}} }, "nodes[1].links.X+.address: given"},
 		{func(i *Inventory) { i.Spares = []Node{{Service: "10.0.0.9"}} }, "spares[0].id: given nothing"},
+		{func(i *Inventory) { i.Nodes[1].Service = i.Nodes[0].Service },
+			"node n1-0-0: service: given 10.0.0.1:7100: want another address: node n0-0-0: service has this one"},
+		{func(i *Inventory) { i.Spares = []Node{{ID: "x", Service: i.Nodes[0].Service}} }, "node x: service: given "},
+		{func(i *Inventory) { i.Supervisors[1].Address = i.Supervisors[0].Address }, "supervisor s2: ports.report: given "},
+		{func(i *Inventory) { i.Supervisors[0].Ports.GRPC = i.Ports.or(defaultPorts).HTTP }, "supervisor s1: ports.http: given "},
 		{func(i *Inventory) { i.Spares = []Node{{ID: "x", Coord: "0,0,0", Service: "10.0.0.9"}} }, "spares[0].coord: given 0,0,0: want none"},
 	} {
 		inv := load(t)
@@ -91,7 +96,7 @@ func TestInventoryRefuses(t *testing.T) {
 }
 
 // Every bundle passes the checks of its machine, and the configurations of a link's two ends agree.
-func TestInit(t *testing.T) {
+func TestInitMakesConsistentBundles(t *testing.T) {
 	d, inv := made(t)
 	agents := map[fault.NodeID]config.Agent{}
 	for _, n := range inv.Nodes {
@@ -135,13 +140,13 @@ func TestInit(t *testing.T) {
 	}); err != nil {
 		t.Error(err)
 	}
-	if err := d.Init(inv); err == nil || !strings.Contains(err.Error(), "has something in it") {
+	if err := d.Init(inv); err == nil || !strings.Contains(err.Error(), "is not empty") {
 		t.Errorf("made again over the first: %v", err)
 	}
 }
 
 // One more spare changes every replica and no other machine; a replacement for a lost machine gets new keys.
-func TestUpdate(t *testing.T) {
+func TestUpdateChangesOnlyAffectedMachines(t *testing.T) {
 	d, inv := made(t)
 	inv.Spares = append(inv.Spares, Node{ID: "spare-0", Service: "10.0.0.9"})
 	changed, err := d.Update(inv)
@@ -209,7 +214,7 @@ func (m member) understands(other member) bool {
 
 // At each step of a change of all keys, a machine with the new step and one without it accept each other; after the
 // last step, the first keys are worthless.
-func TestRotate(t *testing.T) {
+func TestRotationStepsAcceptEachOther(t *testing.T) {
 	d, _ := made(t)
 	first := memberOf(t, d, "n0-0-0")
 	if _, err := d.Rotate(StepUse, false); err == nil || !strings.Contains(err.Error(), "want add") {
@@ -255,7 +260,7 @@ func TestRotate(t *testing.T) {
 
 // An interrupted step is repeated as a whole, and no other step may replace it: otherwise members keep certificates of
 // an authority that the last step removes from the others.
-func TestRotateBrokenOff(t *testing.T) {
+func TestInterruptedRotationIsRepeated(t *testing.T) {
 	d, inv := made(t)
 	l, err := inv.Layout()
 	if err != nil {
@@ -294,7 +299,7 @@ func TestRotateBrokenOff(t *testing.T) {
 	}
 }
 
-func TestJoin(t *testing.T) {
+func TestJoinInstallsBundle(t *testing.T) {
 	d, _ := made(t)
 	root := t.TempDir()
 	b, err := OpenBundle(d.file("nodes", "n0-0-0"))

@@ -97,18 +97,25 @@ func (d *Dir) Issue(role pki.Role, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	c := d.certificate(id)
-	if _, err := os.Stat(c.base + ".pem"); err == nil {
-		return "", fmt.Errorf("certificate %s.pem: is there already: want another name, or remove it first to have it made anew", c.base)
+	if role == pki.RoleExecutor && d.keys != "" && d.keys != pki.KeyEd25519 {
+		return "", fmt.Errorf("key type: given %s: want %s, which executor processes have", d.keys, pki.KeyEd25519)
 	}
-	return c.base + ".pem", d.writeIssued(ca, c, false)
+	c := d.certificate(id)
+	if exists(c.base + ".pem") {
+		return "", fmt.Errorf("certificate %s.pem: exists already: want another name, or remove it first", c.base)
+	}
+	var options []pki.IssueOption
+	if d.keys != "" {
+		options = append(options, pki.WithKey(d.keys))
+	}
+	return c.base + ".pem", d.writeIssued(ca, c, false, options...)
 }
 
-func (d *Dir) writeIssued(ca *pki.CA, c issued, fresh bool) error {
+func (d *Dir) writeIssued(ca *pki.CA, c issued, fresh bool, options ...pki.IssueOption) error {
 	if err := os.MkdirAll(filepath.Dir(c.base), 0o700); err != nil {
 		return err
 	}
-	if err := issue(ca, c.base, c.Identity, nil, fresh); err != nil {
+	if err := issue(ca, c.base, c.Identity, nil, fresh, options...); err != nil {
 		return err
 	}
 	return d.copyCA(filepath.Dir(c.base))

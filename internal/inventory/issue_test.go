@@ -12,7 +12,7 @@ import (
 
 // Persons and executor processes get their own certificates, and a change of keys, also of the authority, renews them
 // with all others.
-func TestIssue(t *testing.T) {
+func TestPersonsGetRenewedCertificates(t *testing.T) {
 	d, _ := made(t)
 	want := map[string]pki.Identity{
 		d.file("operators", "approver-anna.pem"):            {Cluster: "hall7", Role: pki.RoleApprover, Name: "anna"},
@@ -37,7 +37,7 @@ func TestIssue(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := v.Verify(s.Cert(), word, s.Sign(word)); err != nil {
+			if _, _, err := v.VerifyStatement("test", s.Cert(), word, s.SignStatement("test", word)); err != nil {
 				t.Errorf("%s: %s: %v", when, file, err)
 			}
 			certs = append(certs, string(read(t, file)))
@@ -61,9 +61,9 @@ func TestIssue(t *testing.T) {
 		role        pki.Role
 		name, names string
 	}{
-		{pki.RoleApprover, "anna", "is there already"},
-		{pki.RoleApprover, "approver", "is there already"},
-		{pki.RoleExecutor, "x1", "is there already"},
+		{pki.RoleApprover, "anna", "exists already"},
+		{pki.RoleApprover, "approver", "exists already"},
+		{pki.RoleExecutor, "x1", "exists already"},
 		{pki.RoleNode, "n0-0-0/host", `role: given "node": want viewer, operator, approver or executor`},
 		{"root", "anna", `role: given "root"`},
 		{pki.RoleViewer, "../anna", "anna"},

@@ -10,6 +10,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
+
+	"sigs.k8s.io/yaml"
 
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/pki"
@@ -25,6 +28,8 @@ type Bundle struct {
 	ID string
 	// Listen are the required IPs of the machine.
 	Listen []netip.Addr
+	// Warning names a fault of the optional second pair of a replica, which works without it; "": none.
+	Warning string
 	// etc is where its configuration expects it.
 	etc string
 }
@@ -33,7 +38,7 @@ type Bundle struct {
 // the certificates are valid and belong to this member, and the keys belong to the certificates.
 func OpenBundle(dir string) (Bundle, error) {
 	for name, open := range map[string]func(string) (Bundle, error){"agent.yaml": openAgent, "supervisor.yaml": openSupervisor} {
-		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+		if exists(filepath.Join(dir, name)) {
 			b, err := open(filepath.Join(dir, name))
 			if err != nil {
 				return Bundle{}, fmt.Errorf("bundle %s: %w", dir, err)
@@ -41,7 +46,8 @@ func OpenBundle(dir string) (Bundle, error) {
 			return b, nil
 		}
 	}
-	return Bundle{}, fmt.Errorf("bundle %s: neither agent.yaml nor supervisor.yaml in it: want nodes/ID or supervisors/ID of the operator's directory", dir)
+	return Bundle{}, fmt.Errorf("bundle %s: neither agent.yaml nor supervisor.yaml in it: want nodes/ID or supervisors/ID of the operator's "+
+		"directory", dir)
 }
 
 func openAgent(file string) (Bundle, error) {
@@ -73,6 +79,15 @@ func openSupervisor(file string) (Bundle, error) {
 	b := Bundle{Dir: filepath.Dir(file), Service: "lofamo-supervisor", ID: cfg.ID, etc: filepath.Dir(filepath.Dir(cfg.TLS.CA))}
 	if err := b.check(cfg.TLS.CA, cfg.TLS.Cert, cfg.TLS.Key, pki.SupervisorIdentity(cfg.Cluster, cfg.ID)); err != nil {
 		return Bundle{}, err
+	}
+	if c := cfg.ECDSA; c.Cert != "" {
+		second, err := pki.LoadECDSA(b.here(c.Cert), b.here(c.Key), b.here(cfg.TLS.CA), pki.SupervisorIdentity(cfg.Cluster, cfg.ID))
+		if err != nil {
+			return Bundle{}, err
+		}
+		if err := ended(b.here(c.Cert), second); err != nil {
+			b.Warning = fmt.Sprintf("%v: clients that refuse Ed25519 cannot connect until it is renewed", err)
+		}
 	}
 	if c := cfg.Renewal; c.Cert != "" {
 		if _, err := pki.LoadIssuer(b.here(c.Cert), b.here(c.Key), cfg.Cluster); err != nil {
@@ -108,6 +123,14 @@ func (b Bundle) here(path string) string {
 
 func (b Bundle) check(ca, cert, key string, want pki.Identity) error {
 	return verify(b.here(ca), b.here(cert), b.here(key), want)
+}
+
+// ended returns an error for a second pair that has expired.
+func ended(file string, s *pki.Signer) error {
+	if !s.Ended() {
+		return nil
+	}
+	return fmt.Errorf("certificate %s: expired %s", file, s.Expires().UTC().Format(time.RFC3339))
 }
 
 // verify rejects a pair that is not want's, does not match, or whose signatures verifiers with ca do not accept now.
@@ -193,27 +216,46 @@ func (b Bundle) Install(root string, uid, gid int, want Config) error {
 
 // sameMember refuses to install over another member, whose state on this machine would pass for the new one's.
 func (b Bundle) sameMember(etc string) error {
-	var id string
-	name := b.configuration()
-	path := filepath.Join(etc, name)
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+	path := filepath.Join(etc, b.configuration())
+	id, err := installedID(path)
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if name == "agent.yaml" {
-		old, err := config.ReadAgent(path, nil)
-		if err != nil {
-			return fmt.Errorf("what is installed: %w", err)
-		}
-		id = string(old.Node)
-	} else {
-		old, err := config.ReadSupervisor(path, nil)
-		if err != nil {
-			return fmt.Errorf("what is installed: %w", err)
-		}
-		id = old.ID
+	if err != nil {
+		return fmt.Errorf("installed bundle: %w", err)
 	}
 	if id != "" && id != b.ID {
-		return fmt.Errorf("bundle %s: is that of %s: %s is that of %s: stop its service, and remove that file and the state directory first", b.Dir, b.ID, path, id)
+		return fmt.Errorf("bundle %s: is that of %s: %s is that of %s: stop its service, and remove that file and the state directory first",
+			b.Dir, b.ID, path, id)
 	}
 	return nil
+}
+
+// installedID returns the ID of an installed configuration's member; "": it has none. Other keys may be of a later
+// version, before a rollback: installedID ignores them.
+func installedID(path string) (string, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("configuration %s: %w", path, err)
+	}
+	var old struct {
+		ID    string `json:"id"`
+		Node  string `json:"node"`
+		Dims  string `json:"dims"`
+		Coord string `json:"coord"`
+	}
+	if err := yaml.Unmarshal(text, &old); err != nil {
+		return "", fmt.Errorf("configuration %s: %w", path, err)
+	}
+	if filepath.Base(path) != "agent.yaml" {
+		return old.ID, nil
+	}
+	if old.Node != "" {
+		return old.Node, nil
+	}
+	c, _, err := config.Agent{Dims: old.Dims, Coord: old.Coord}.Topology()
+	if err != nil {
+		return "", nil //nolint:nilerr // it has neither a name nor a place
+	}
+	return string(fault.DefaultNodeID(c)), nil
 }

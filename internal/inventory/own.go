@@ -72,7 +72,7 @@ func (b Bundle) Keeps(root string, want Config) (bool, error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("what is installed: %w", err)
+		return false, fmt.Errorf("installed configuration: %w", err)
 	}
 	given, err := os.ReadFile(filepath.Join(b.Dir, b.configuration()))
 	if err != nil {
@@ -90,10 +90,11 @@ func (b Bundle) Keeps(root string, want Config) (bool, error) {
 	}
 	keys, err := differ(old, made)
 	if err != nil {
-		return false, fmt.Errorf("what is installed: %s: %w", path, err)
+		return false, fmt.Errorf("installed configuration: %s: %w", path, err)
 	}
-	return false, fmt.Errorf("%s was changed on this machine, and is not what the bundle's was made from; they differ in %s: want --config keep, or --config replace, which loses what was changed "+
-		"(what is to stay belongs into settings/%s of the operator's directory)", path, strings.Join(keys, ", "), b.configuration())
+	return false, fmt.Errorf("%s was changed on this machine, and differs from the bundle's in %s: want --config "+
+		"keep, or --config replace, which loses the changes (put permanent settings into settings/%s of the operator's directory)", path,
+		strings.Join(keys, ", "), b.configuration())
 }
 
 // differ returns the keys in which two configurations differ, without their values, which may be secret.

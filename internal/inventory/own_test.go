@@ -59,7 +59,7 @@ func TestJoinKeepsConfiguration(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := joined(t, d, root, id, ConfigSafe); err == nil ||
-		!strings.Contains(err.Error(), "they differ in http, preset: want --config keep") || !bytes.Equal(read(t, path), own) {
+		!strings.Contains(err.Error(), "differs from the bundle's in http, preset: want --config keep") || !bytes.Equal(read(t, path), own) {
 		t.Errorf("changed on the machine and in the inventory: %v", err)
 	}
 	if err := joined(t, d, root, id, ConfigKeep); err != nil || !bytes.Equal(read(t, path), own) {
@@ -75,13 +75,13 @@ func TestJoinKeepsConfiguration(t *testing.T) {
 	if err := os.WriteFile(path, own[bytes.IndexByte(own, '\n')+1:], 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := joined(t, d, root, id, ConfigSafe); err == nil || !strings.Contains(err.Error(), "they differ in ") {
+	if err := joined(t, d, root, id, ConfigSafe); err == nil || !strings.Contains(err.Error(), "differs from the bundle's in ") {
 		t.Errorf("without the line that says what it was made from: %v", err)
 	}
 }
 
 // Settings in the operator's directory are in the bundles, and stay there when keys are changed.
-func TestSettings(t *testing.T) {
+func TestOperatorSettingsSurviveRotation(t *testing.T) {
 	d, inv := made(t)
 	if err := os.Mkdir(d.file("settings"), 0o700); err != nil {
 		t.Fatal(err)

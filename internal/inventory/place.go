@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/layout"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
@@ -31,6 +30,8 @@ type Placement struct {
 	// Host is the address at which the replica's health is checked: a pod's on the host's network. The zero Addr: no
 	// check uses it.
 	Host netip.Addr
+	// SecondPair makes a replica's second pair required; otherwise the bundle has one if Keys has.
+	SecondPair bool
 }
 
 // Node returns the number of this machine's node: the one with the name, or else with one of the addresses.
@@ -55,7 +56,8 @@ func (inv Inventory) Node(name string, addresses ...netip.Addr) (int, error) {
 			}
 		}
 	}
-	return 0, fmt.Errorf("node %q with the addresses %v: the inventory has no node of that name, and none whose service is at one of them", name, addresses)
+	return 0, fmt.Errorf("node %q with the addresses %v: the inventory has no node of that name, and none whose service is at one of them",
+		name, addresses)
 }
 
 // Replica is the number of the supervisor of that name, or of that number, from 0 on.
@@ -96,8 +98,11 @@ func (inv Inventory) PlaceSupervisor(i int, p Placement) (Bundle, error) {
 	}
 	cfg := inv.supervisor(l, i, p.Etc)
 	pairs := []string{"supervisor"}
-	if _, err := os.Stat(filepath.Join(p.of(l.Supervisors[i].ID), "pki", issuerKey)); err == nil {
+	if exists(filepath.Join(p.of(l.Supervisors[i].ID), "pki", issuerKey)) {
 		cfg.Renewal, pairs = inv.renewal(p.Etc), append(pairs, "issuer")
+	}
+	if p.SecondPair || exists(filepath.Join(p.of(l.Supervisors[i].ID), "pki", ecdsaPair+".key")) {
+		cfg.ECDSA, pairs = inv.ecdsa(p.Etc), append(pairs, ecdsaPair)
 	}
 	if err := p.settle(&cfg); err != nil {
 		return Bundle{}, err
@@ -124,7 +129,8 @@ func (p Placement) heard(cfg config.Supervisor) error {
 	if at.Addr().IsUnspecified() || at.Addr().Unmap() == p.Host.Unmap() {
 		return nil
 	}
-	return fmt.Errorf("configuration of supervisor %s: http: given %s, and this machine is asked for its health at %s: want an inventory with that address, or listen at all: http: %s, and grpc and web.listen likewise",
+	return fmt.Errorf("configuration of supervisor %s: http: given %s, and the kubelet probes this machine at %s: want an inventory "+
+		"with that address, or listen at all addresses: http: %s, and the same for grpc and web.listen",
 		cfg.ID, cfg.HTTP, p.Host, netip.AddrPortFrom(everywhere(p.Host), at.Port()))
 }
 
@@ -135,10 +141,10 @@ func everywhere(of netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// Renew copies a supervisor's certificate and key again from their source, and reports whether they changed: a running
+// Renew copies a supervisor's certificates and keys again from their source, and reports whether they changed: a running
 // replica loads them by itself (pki.Signer). Nothing else of the bundle changes. Renew rejects a pair that does not
 // match, belongs to another member, or is not from the cluster's authority: the previous pair stays in use until it
-// expires. A copy that was interrupted is completed.
+// expires. A rejected pair does not hold back the other one. A copy that was interrupted is completed.
 func (inv Inventory) Renew(i int, p Placement) (renewed bool, err error) {
 	id := inv.Supervisors[i].ID
 	to := filepath.Join(p.Etc, "pki")
@@ -147,25 +153,58 @@ func (inv Inventory) Renew(i int, p Placement) (renewed bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("renewed keys of %s: %w", id, err)
 	}
-	names := []string{"supervisor.pem", "supervisor.key"}
-	if err := verify(filepath.Join(to, caCert), filepath.Join(in, names[0]), filepath.Join(in, names[1]),
-		pki.SupervisorIdentity(inv.Cluster, id)); err != nil {
-		return false, fmt.Errorf("renewed keys of %s: %w", id, err)
+	want := pki.SupervisorIdentity(inv.Cluster, id)
+	type pair struct {
+		name  string
+		check func(cert, key string) error
 	}
-	for _, name := range names {
-		b, err := os.ReadFile(filepath.Join(in, name))
-		if err != nil {
-			return renewed, fmt.Errorf("renew keys of %s: %w", id, err)
-		}
-		if old, err := os.ReadFile(filepath.Join(to, name)); err == nil && bytes.Equal(old, b) {
+	pairs := []pair{{"supervisor", func(cert, key string) error { return verify(filepath.Join(to, caCert), cert, key, want) }}}
+	var errs []error
+	switch given, placed := exists(filepath.Join(in, ecdsaPair+".key")), exists(filepath.Join(to, ecdsaPair+".key")); {
+	case given && !placed:
+		errs = append(errs, fmt.Errorf("second pair of %s: %s has one, but the bundle in %s has none: place it again", id, p.Keys, p.Etc))
+	case !given && placed:
+		errs = append(errs, fmt.Errorf("second pair of %s: the bundle in %s has one, but %s has none: it is not renewed", id, p.Etc, p.Keys))
+	case given:
+		pairs = append(pairs, pair{ecdsaPair, func(cert, key string) error {
+			s, err := pki.LoadECDSA(cert, key, filepath.Join(to, caCert), want)
+			if err != nil {
+				return err
+			}
+			return ended(cert, s)
+		}})
+	}
+	for _, of := range pairs {
+		base := filepath.Join(in, of.name)
+		if err := of.check(base+".pem", base+".key"); err != nil {
+			errs = append(errs, fmt.Errorf("renewed keys of %s: %w", id, err))
 			continue
 		}
-		if err := replace(filepath.Join(to, name), b, 0o600); err != nil {
-			return renewed, fmt.Errorf("renew keys of %s: %w", id, err)
+		changed, err := copyPair(base, filepath.Join(to, of.name))
+		if err != nil {
+			errs = append(errs, fmt.Errorf("renew keys of %s: %w", id, err))
 		}
-		renewed = true
+		renewed = renewed || changed
 	}
-	return renewed, nil
+	return renewed, errors.Join(errs...)
+}
+
+// copyPair copies the changed files of a pair, and reports whether there were any.
+func copyPair(from, to string) (changed bool, err error) {
+	for _, ext := range []string{".pem", ".key"} {
+		b, err := os.ReadFile(from + ext)
+		if err != nil {
+			return changed, err
+		}
+		if old, err := os.ReadFile(to + ext); err == nil && bytes.Equal(old, b) {
+			continue
+		}
+		if err := replace(to+ext, b, 0o600); err != nil {
+			return changed, err
+		}
+		changed = true
+	}
+	return changed, nil
 }
 
 // of is the directory with a member's keys.
@@ -189,6 +228,9 @@ func settle(file string, cfg any) error {
 // write makes the bundle next to its destination, checks it, and installs it.
 func (p Placement) write(id, name string, cfg any, pairs []string, gossip bool) (b Bundle, err error) {
 	keys := p.of(id)
+	if err := os.MkdirAll(p.Etc, 0o700); err != nil {
+		return b, fmt.Errorf("place the bundle of %s: %w", id, err)
+	}
 	tmp, err := os.MkdirTemp(p.Etc, ".place-")
 	if err != nil {
 		return b, fmt.Errorf("place the bundle of %s: %w", id, err)
@@ -214,7 +256,7 @@ func (p Placement) write(id, name string, cfg any, pairs []string, gossip bool) 
 	for _, f := range files {
 		content, err := os.ReadFile(filepath.Join(keys, f))
 		if errors.Is(err, fs.ErrNotExist) {
-			return b, fmt.Errorf("keys of %s: %w: want what 'lofamoctl cluster init' made for it, pki/ and gossip.key, in %s or %s", id, err,
+			return b, fmt.Errorf("keys of %s: %w: want the files of 'lofamoctl cluster init', pki/ and gossip.key, in %s or %s", id, err,
 				p.Keys, filepath.Join(p.Keys, id))
 		}
 		if err != nil {
@@ -230,13 +272,18 @@ func (p Placement) write(id, name string, cfg any, pairs []string, gossip bool) 
 	return b, b.Install("/", -1, -1, ConfigReplace)
 }
 
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
 func isDir(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.IsDir()
 }
 
 // supervisor returns the configuration of replica i, with its bundle in etc.
-func (inv Inventory) supervisor(l layout.Layout, i int, etc string) config.Supervisor {
+func (inv Inventory) supervisor(l Layout, i int, etc string) config.Supervisor {
 	cfg := l.Supervisor(i)
 	cfg.TLS = config.SupervisorTLS{CA: filepath.Join(etc, "pki", caCert), Cert: filepath.Join(etc, "pki", "supervisor.pem"),
 		Key: filepath.Join(etc, "pki", "supervisor.key")}
@@ -249,6 +296,11 @@ func (inv Inventory) supervisor(l layout.Layout, i int, etc string) config.Super
 	return cfg
 }
 
+// ecdsa configures a replica with a second pair in its bundle in etc.
+func (inv Inventory) ecdsa(etc string) config.KeyPair {
+	return config.KeyPair{Cert: filepath.Join(etc, "pki", ecdsaPair+".pem"), Key: filepath.Join(etc, "pki", ecdsaPair+".key")}
+}
+
 // renewal configures a replica with the issuer's key in its bundle in etc.
 func (inv Inventory) renewal(etc string) config.RenewalConfig {
 	return config.RenewalConfig{Cert: filepath.Join(etc, "pki", issuerCert), Key: filepath.Join(etc, "pki", issuerKey),
@@ -256,7 +308,7 @@ func (inv Inventory) renewal(etc string) config.RenewalConfig {
 }
 
 // agent returns the configuration of node i, with its bundle in etc.
-func (inv Inventory) agent(l layout.Layout, i int, etc string) config.Agent {
+func (inv Inventory) agent(l Layout, i int, etc string) config.Agent {
 	cfg := l.Agent(i)
 	in := func(name string) string { return filepath.Join(etc, "pki", name) }
 	host, dnp := fault.HalfHost.String(), fault.HalfDNP.String()

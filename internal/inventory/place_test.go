@@ -1,9 +1,11 @@
 package inventory
 
 import (
+	"bytes"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,7 +16,7 @@ import (
 
 // A machine assembles the same bundle from the inventory and its keys as 'init' made, except for the mark that join
 // needs.
-func TestPlace(t *testing.T) {
+func TestPlaceEqualsBundleOfInit(t *testing.T) {
 	d, inv := made(t)
 	for _, tc := range []struct {
 		kind, id string
@@ -46,7 +48,7 @@ func TestPlace(t *testing.T) {
 			for _, dir := range []string{d.file(tc.kind, tc.id), etc} {
 				var all strings.Builder
 				for _, f := range []string{"agent.yaml", "supervisor.yaml", "gossip.key", "pki/ca.pem", "pki/host.key", "pki/dnp.pem",
-					"pki/supervisor.key", "pki/issuer.pem", "pki/issuer.key"} {
+					"pki/supervisor.key", "pki/supervisor-ecdsa.pem", "pki/supervisor-ecdsa.key", "pki/issuer.pem", "pki/issuer.key"} {
 					if text, err := os.ReadFile(filepath.Join(dir, f)); err == nil {
 						_, text = unmark(text)
 						all.WriteString(f + "\n" + string(text))
@@ -65,7 +67,7 @@ func TestPlace(t *testing.T) {
 }
 
 // Settings override values from the inventory, and leave the others.
-func TestPlaceSettings(t *testing.T) {
+func TestPlaceSettingsOverrideInventory(t *testing.T) {
 	d, inv := made(t)
 	etc, settings := t.TempDir(), filepath.Join(t.TempDir(), "agent.yaml")
 	if err := os.WriteFile(settings, []byte("stateDir: /run/lofamo/agent\nsensors: {memory: {sickCorrected: 3}}\n"), 0o600); err != nil {
@@ -86,7 +88,7 @@ func TestPlaceSettings(t *testing.T) {
 }
 
 // A replica that does not listen on the address of its health checks would be restarted for ever.
-func TestPlaceHeard(t *testing.T) {
+func TestPlaceListensOnHealthAddress(t *testing.T) {
 	d, inv := made(t)
 	all := filepath.Join(t.TempDir(), "supervisor.yaml")
 	if err := os.WriteFile(all, []byte("http: 0.0.0.0:7947\ngrpc: 0.0.0.0:7946\nweb: {listen: 0.0.0.0:7949}\n"), 0o600); err != nil {
@@ -101,7 +103,8 @@ func TestPlaceHeard(t *testing.T) {
 		{netip.Addr{}, "", ""},
 		{own, "", ""},
 		{netip.AddrFrom16(own.As16()), "", ""},
-		{netip.MustParseAddr("192.0.2.1"), "", "is asked for its health at 192.0.2.1: want an inventory with that address, or listen at all: http: 0.0.0.0:7947"},
+		{netip.MustParseAddr("192.0.2.1"), "", "kubelet probes this machine at 192.0.2.1: want an inventory with that address, or listen at " +
+			"all addresses: http: 0.0.0.0:7947"},
 		{netip.MustParseAddr("2001:db8::1"), "", "http: [::]:7947"},
 		{netip.MustParseAddr("192.0.2.1"), all, ""},
 	} {
@@ -116,7 +119,58 @@ func TestPlaceHeard(t *testing.T) {
 	}
 }
 
-func TestPlaceRefuses(t *testing.T) {
+// TestPlaceAfterRollback: a configuration that a later version wrote, with a key that this version does not know, is
+// replaced. One of another member is refused.
+func TestPlaceAfterRollback(t *testing.T) {
+	d, inv := made(t)
+	for _, tc := range []struct {
+		kind, file, id string
+		place          func(Placement) (Bundle, error)
+	}{
+		{"nodes", "agent.yaml", "node: n0-0-0", func(p Placement) (Bundle, error) { return inv.PlaceNode(0, p) }},
+		{"supervisors", "supervisor.yaml", "id: s1", func(p Placement) (Bundle, error) { return inv.PlaceSupervisor(0, p) }},
+	} {
+		p := Placement{Keys: d.file(tc.kind), Etc: t.TempDir()}
+		if _, err := tc.place(p); err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(p.Etc, tc.file)
+		made := read(t, path)
+		write := func(text []byte) {
+			t.Helper()
+			if err := os.WriteFile(path, text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write(append(slices.Clone(made), "keyOfLaterVersion: {a: 1}\n"...))
+		if _, err := tc.place(p); err != nil {
+			t.Errorf("after a later version: %v", err)
+		}
+		if diff := cmp.Diff(string(made), string(read(t, path))); diff != "" {
+			t.Errorf("%s after a later version:\n%s", tc.file, diff)
+		}
+		if !bytes.Contains(made, []byte(tc.id+"\n")) {
+			t.Fatalf("%s has no line %q", tc.file, tc.id)
+		}
+		write(append(bytes.ReplaceAll(made, []byte(tc.id+"\n"), []byte(tc.id+"-other\n")), "keyOfLaterVersion: 1\n"...))
+		if _, err := tc.place(p); err == nil || !strings.Contains(err.Error(), "-other: stop its service") {
+			t.Errorf("over another member: %v", err)
+		}
+		write([]byte("id: [\n"))
+		if _, err := tc.place(p); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("over a damaged file: %v: want an error with its name", err)
+		}
+	}
+	p := Placement{Keys: d.file("nodes"), Etc: t.TempDir()}
+	if err := os.WriteFile(filepath.Join(p.Etc, "agent.yaml"), []byte("dims: 2x2x2\ncoord: \"1,0,0\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := inv.PlaceNode(0, p); err == nil || !strings.Contains(err.Error(), "is that of n1-0-0: stop") {
+		t.Errorf("over a node without a name, at another coordinate: %v", err)
+	}
+}
+
+func TestPlaceRefusesWrongKeys(t *testing.T) {
 	d, inv := made(t)
 	settings := filepath.Join(t.TempDir(), "agent.yaml")
 	if err := os.WriteFile(settings, []byte("mtu: 12\n"), 0o600); err != nil {

@@ -65,16 +65,8 @@ func (d *Dir) Rotate(step Step, authority bool) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	want, ok := map[Step][]Step{StepAdd: {"", StepAdd}, StepUse: {StepAdd, StepUse}, StepRemove: {StepUse, StepRemove}}[step]
-	switch {
-	case !ok:
-		return nil, fmt.Errorf("step: given %q: want add, use or remove", string(step))
-	case !slices.Contains(want, r.Step) && r.Step == "":
-		return nil, fmt.Errorf("step: given %s: want add, for no change of keys is under way", step)
-	case !slices.Contains(want, r.Step):
-		return nil, fmt.Errorf("step: given %s: want %s or what follows it, for that was the last step", step, r.Step)
-	case r.Open && r.Step != step:
-		return nil, fmt.Errorf("step: given %s: want %s, which was broken off: not all bundles have it", step, r.Step)
+	if err := r.mayTake(step); err != nil {
+		return nil, err
 	}
 	before, err := d.sums()
 	if err != nil {
@@ -88,6 +80,9 @@ func (d *Dir) Rotate(step Step, authority bool) ([]string, error) {
 	}
 	if authority && !r.CA {
 		return nil, fmt.Errorf("authority: given with step %s: want it with the step add that begins the change", step)
+	}
+	if err := d.checkKeys(r, step); err != nil {
+		return nil, err
 	}
 	fresh := step == StepUse && (r.Step != step || r.Open)
 	r.Step, r.Open = step, true
@@ -123,6 +118,22 @@ func (d *Dir) Rotate(step Step, authority bool) ([]string, error) {
 	return d.changed(before)
 }
 
+// mayTake reports whether a step may follow the last one.
+func (r rotation) mayTake(step Step) error {
+	want, ok := map[Step][]Step{StepAdd: {"", StepAdd}, StepUse: {StepAdd, StepUse}, StepRemove: {StepUse, StepRemove}}[step]
+	switch {
+	case !ok:
+		return fmt.Errorf("step: given %q: want add, use or remove", string(step))
+	case !slices.Contains(want, r.Step) && r.Step == "":
+		return fmt.Errorf("step: given %s: want add, for no change of keys is under way", step)
+	case !slices.Contains(want, r.Step):
+		return fmt.Errorf("step: given %s: want %s, which was the last step, or the next one", step, r.Step)
+	case r.Open && r.Step != step:
+		return fmt.Errorf("step: given %s: want %s, which was broken off: not all bundles have it", step, r.Step)
+	}
+	return nil
+}
+
 func (d *Dir) note(r rotation) error {
 	b, err := json.Marshal(r)
 	if err != nil {
@@ -146,14 +157,36 @@ func (d *Dir) prepare(cluster string, authority bool) error {
 			return err
 		}
 	}
-	if _, err := os.Stat(d.file(nextDir, caCert)); !authority || err == nil {
+	if !authority || exists(d.file(nextDir, caCert)) {
 		return nil
 	}
-	ca, err := pki.NewCA(cluster)
+	ca, err := d.authority()
 	if err != nil {
 		return err
 	}
+	if ca, err = ca.Next(d.authorityKeys()); err != nil {
+		return err
+	}
 	return ca.Save(d.file(nextDir, caCert), d.file(nextDir, caKey))
+}
+
+// checkKeys rejects a chosen type of key that the step would ignore.
+func (d *Dir) checkKeys(r rotation, step Step) error {
+	switch {
+	case d.keys == "":
+		return nil
+	case step != StepAdd:
+		return fmt.Errorf("key type: given %s with step %s: want it with step add, which makes the authority", d.keys, step)
+	case !r.CA:
+		return fmt.Errorf("key type: given %s without a change of the authority: want both", d.keys)
+	case !exists(d.file(nextDir, caCert)):
+		return nil
+	}
+	next, _, err := pki.KeyTypeOf(d.file(nextDir, caCert))
+	if err == nil && next != d.keys {
+		err = fmt.Errorf("key type: given %s: want %s, the type of the next authority's key in %s", d.keys, next, d.file(nextDir, caCert))
+	}
+	return err
 }
 
 // adopt replaces the old keys by the new ones.

@@ -10,7 +10,7 @@ import (
 )
 
 // The list has the metrics address of each member from its final configuration, and follows the inventory.
-func TestTargets(t *testing.T) {
+func TestTargetsFollowInventory(t *testing.T) {
 	d, inv := made(t)
 	check := func(when string, want map[string][]string) {
 		t.Helper()
@@ -59,7 +59,7 @@ func TestTargets(t *testing.T) {
 	check("with settings and nodes", want)
 }
 
-func TestReached(t *testing.T) {
+func TestReachableAddressOfListener(t *testing.T) {
 	for _, tt := range [][3]string{
 		{"", "10.0.0.1:7100", ""}, {"10.1.0.1:7102", "10.0.0.1:7100", "10.1.0.1:7102"}, {"0.0.0.0:7102", "10.0.0.1:7100", "10.0.0.1:7102"},
 		{":7102", "[fd00::1]:7100", "[fd00::1]:7102"}, {"[::]:7102", "10.0.0.1:7100", "10.0.0.1:7102"},
@@ -73,7 +73,7 @@ func TestReached(t *testing.T) {
 }
 
 // The earliest end of a certificate counts, until all certificates are renewed.
-func TestEnds(t *testing.T) {
+func TestEarliestCertificateEndCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, inv := made(t)
 		ends := func() time.Time {

@@ -18,7 +18,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/host"
 	"github.com/lofamo/lofamo/internal/executor/process"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
-	"github.com/lofamo/lofamo/internal/supervisor/responder"
+	"github.com/lofamo/lofamo/internal/supervisor/respond"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 )
 
@@ -64,10 +64,12 @@ func Agent() []Metric {
 func Supervisor() ([]Metric, error) {
 	var r recorder
 	metrics.New(&r)
-	responder.NewMetrics(&r)
+	respond.NewMetrics(&r)
 	r.MustRegister(metrics.Collectors(metrics.Replica{
-		Map: func() (view.Map, bool) { return view.Map{}, false }, Leader: func() string { return "" }, QuorumAge: func() float64 { return -1 },
-		Begins: func() time.Time { return time.Time{} }, Expires: func() time.Time { return time.Time{} }, Replicas: func() map[string]bool { return nil }, Oversized: func() uint64 { return 0 }, Dropped: func() uint64 { return 0 },
+		Map:    func() (view.Map, bool) { return view.Map{}, false },
+		Leader: func() string { return "" }, QuorumAge: func() float64 { return -1 },
+		Begins: func() time.Time { return time.Time{} }, Expires: func() time.Time { return time.Time{} },
+		Replicas: func() map[string]bool { return nil }, Oversized: func() uint64 { return 0 }, Dropped: func() uint64 { return 0 },
 	})...)
 	return sorted(r.all), r.err
 }
@@ -84,7 +86,7 @@ func sorted(all []Metric) []Metric {
 	return all
 }
 
-// recorder is a registry that writes down what is registered.
+// recorder is a registry that records every registered metric.
 type recorder struct {
 	all []Metric
 	err error
@@ -103,7 +105,9 @@ func (r *recorder) MustRegister(all ...prometheus.Collector) {
 func (r *recorder) Unregister(prometheus.Collector) bool { return false }
 
 // descOf is how client_golang prints a description: it tells it in no other way.
-var descOf = regexp.MustCompile(`^Desc\{fqName: ("(?:[^"\\]|\\.)*"), help: ("(?:[^"\\]|\\.)*"), (?:unit: "[^"]*", )?constLabels: \{([^}]*)\}, variableLabels: \{([^}]*)\}\}$`)
+var descOf = regexp.MustCompile(
+	`^Desc\{fqName: ("(?:[^"\\]|\\.)*"), help: ("(?:[^"\\]|\\.)*"), (?:unit: "[^"]*", )?constLabels: \{([^}]*)\}, variableLabels: ` +
+		`\{([^}]*)\}\}$`)
 
 // Register implements prometheus.Registerer.
 func (r *recorder) Register(c prometheus.Collector) error {
@@ -157,7 +161,7 @@ func Libraries() []Metric {
 		{"etcd_disk_wal_fsync_duration_seconds", Histogram, "Syncs of the write-ahead log of the embedded etcd.", nil},
 		{"etcd_mvcc_db_total_size_in_bytes", Gauge, "Size of the embedded etcd's store.", nil},
 		{"etcd_server_has_leader", Gauge, "1 while the embedded etcd knows its leader.", nil},
-		{"etcd_server_quota_backend_bytes", Gauge, "What the store may grow to.", nil},
+		{"etcd_server_quota_backend_bytes", Gauge, "Quota of the store.", nil},
 		{"process_cpu_seconds_total", Counter, "Processor time of the process.", nil},
 		{"process_resident_memory_bytes", Gauge, "Resident memory of the process.", nil},
 		{"process_start_time_seconds", Gauge, "When the process was started, in seconds since 1970.", nil},
@@ -206,7 +210,7 @@ func Known() (map[string]Metric, error) {
 	return out, errors.Join(err, eerr)
 }
 
-// drawn are the metrics by which dashboards draw the torus, and know what is missing in the drawing.
+// drawn are the metrics from which dashboards draw the torus, and compute the parts missing in the drawing.
 var drawn = []string{"lofamo_link_info", "lofamo_map_series_left_out", "lofamo_node_info", "lofamo_torus_size"}
 
 // Page renders the page. What rules rest on, and drawings, is stable.

@@ -12,7 +12,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/lofamo/lofamo/internal/needs"
+	"github.com/lofamo/lofamo/internal/testing/requirements"
 )
 
 const (
@@ -36,7 +36,7 @@ func TestPageIsCurrent(t *testing.T) {
 }
 
 // Names and labels are as Prometheus wants them, and no family is described twice.
-func TestDescriptions(t *testing.T) {
+func TestMetricsAreNamedAsPrometheusWants(t *testing.T) {
 	sup, err := Supervisor()
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +99,7 @@ func readRules(t *testing.T, name string) (out []rule) {
 }
 
 // All that rules name is there: metrics with their labels, what other rules record, and labels' values where the program gives them.
-func TestRulesRestOnWhatThereIs(t *testing.T) {
+func TestRulesUseExistingMetrics(t *testing.T) {
 	known, err := Known()
 	if err != nil {
 		t.Fatal(err)
@@ -170,8 +170,8 @@ func TestAlertsHaveRunbooks(t *testing.T) {
 			t.Errorf("%s: %v", r.Alert, err)
 			continue
 		}
-		for _, h := range []string{"# " + r.Alert + "\n", "\n## What it means\n", "\n## What to look at\n", "\n## What to do\n",
-			"\n## When it is a false alarm\n"} {
+		for _, h := range []string{"# " + r.Alert + "\n", "\n## Meaning\n", "\n## Diagnosis\n", "\n## Mitigation\n",
+			"\n## False alarms\n"} {
 			if !strings.Contains(string(b), h) {
 				t.Errorf("%s: no heading %q", page, strings.TrimSpace(h))
 			}
@@ -195,8 +195,8 @@ func TestAlertsHaveRunbooks(t *testing.T) {
 }
 
 // Prometheus' own tool reads the example and the rules, and runs their tests.
-func TestPromtool(t *testing.T) {
-	tool := needs.Program(t, "Debian's package prometheus", "promtool")
+func TestPromtoolAcceptsExampleAndRules(t *testing.T) {
+	tool := requirements.Program(t, "Debian's package prometheus", "promtool")
 	for _, args := range [][]string{{"check", "config", "prometheus.yml"},
 		{"check", "rules", "lofamo-recording.yaml", "lofamo-alerts.yaml"}, {"test", "rules", "lofamo-tests.yaml"}} {
 		c := exec.CommandContext(t.Context(), tool, args...)

@@ -1,7 +1,7 @@
 package pki
 
 import (
-	"crypto/ed25519"
+	"crypto"
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/lofamo/lofamo/internal/durable"
@@ -35,7 +36,7 @@ const (
 type CA struct {
 	cluster string
 	cert    *x509.Certificate
-	key     ed25519.PrivateKey
+	key     crypto.Signer
 	now     func() time.Time
 	nodes   time.Duration // lifetime of node certificates
 }
@@ -43,12 +44,35 @@ type CA struct {
 // SetNodeLifetime changes the lifetime of the node certificates that the authority issues from now on.
 func (ca *CA) SetNodeLifetime(d time.Duration) { ca.nodes = d }
 
-// NewCA makes an authority with a new key for a cluster.
-func NewCA(cluster string) (*CA, error) {
-	if !clusterPattern.MatchString(cluster) {
+// NewCA makes an authority with a new ECDSA key for a cluster. BoringSSL refuses certificates that an Ed25519 key
+// signed.
+func NewCA(cluster string) (*CA, error) { return NewCAOf(KeyECDSA, cluster) }
+
+// NewCAOf is NewCA with a chosen type of key.
+func NewCAOf(k KeyType, cluster string) (*CA, error) {
+	return newCA(k, pkix.Name{CommonName: cluster})
+}
+
+// Next makes an authority that replaces this one, with a new key of that type. It has another name: OpenSSL chooses among
+// the authorities of a ca.pem by name alone, since certificates have no key identifiers.
+func (ca *CA) Next(k KeyType) (*CA, error) {
+	n := 1 // the first authority has no number
+	if given := ca.cert.Subject.SerialNumber; given != "" {
+		var err error
+		if n, err = strconv.Atoi(given); err != nil || n < 1 {
+			return nil, fmt.Errorf("next CA for %s: serialNumber in the subject of the present one: given %q: want a number from 1 on",
+				ca.cluster, given)
+		}
+	}
+	return newCA(k, pkix.Name{CommonName: ca.cluster, SerialNumber: strconv.Itoa(n + 1)})
+}
+
+func newCA(k KeyType, name pkix.Name) (*CA, error) {
+	cluster := name.CommonName
+	if !isCluster(cluster) {
 		return nil, fmt.Errorf("new CA: cluster %q: want 1 to 63 of a-z, 0-9, '-' and '.'", cluster)
 	}
-	pub, key, err := ed25519.GenerateKey(rand.Reader)
+	key, err := k.generate()
 	if err != nil {
 		return nil, fmt.Errorf("new CA for %s: %w", cluster, err)
 	}
@@ -59,7 +83,7 @@ func NewCA(cluster string) (*CA, error) {
 	now := time.Now()
 	tmpl := &x509.Certificate{
 		SerialNumber:          serial,
-		Subject:               pkix.Name{CommonName: cluster},
+		Subject:               name,
 		NotBefore:             now.Add(-backdate),
 		NotAfter:              now.Add(caValidity),
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
@@ -67,7 +91,7 @@ func NewCA(cluster string) (*CA, error) {
 		IsCA:                  true,
 		MaxPathLenZero:        true,
 	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, pub, key)
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
 	if err != nil {
 		return nil, fmt.Errorf("new CA for %s: %w", cluster, err)
 	}
@@ -91,7 +115,7 @@ func LoadCA(certFile, keyFile string) (*CA, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !key.Public().(ed25519.PublicKey).Equal(cert.PublicKey) {
+	if !belongs(key, cert) {
 		return nil, fmt.Errorf("key %s: does not belong to certificate %s", keyFile, certFile)
 	}
 	return &CA{cluster: cert.Subject.CommonName, cert: cert, key: key, now: time.Now, nodes: leafValidity}, nil
@@ -114,13 +138,37 @@ func (ca *CA) Save(certFile, keyFile string) error {
 	return WritePair(certFile, keyFile, ca.CertPEM(), keyPEM)
 }
 
+// KeyType returns the type of the authority's key.
+func (ca *CA) KeyType() KeyType { return typeOf(ca.key.Public()) }
+
+// IssueOption changes a certificate that the authority issues.
+type IssueOption func(*issuing)
+
+type issuing struct{ key KeyType }
+
+// WithKey chooses the type of the certificate's key. The default for people is the type of the authority's key, and
+// Ed25519 for all others, since halves and replicas sign messages.
+func WithKey(k KeyType) IssueOption { return func(i *issuing) { i.key = k } }
+
+// keyFor returns the type of key for a role.
+func (ca *CA) keyFor(r Role, options []IssueOption) KeyType {
+	i := issuing{key: KeyEd25519}
+	if slices.Contains(people, r) {
+		i.key = ca.KeyType()
+	}
+	for _, o := range options {
+		o(&i)
+	}
+	return i.key
+}
+
 // Issue makes a key and a certificate for an identity of the authority's cluster. Addresses and
 // names are for those that others dial by TLS: supervisors need their IPs, and 127.0.0.1 and
 // localhost for the embedded etcd; they get SupervisorName besides, and
 // executors ExecutorName. The certificate travels with every
 // report, so it is kept small: no subject, no key identifiers.
-func (ca *CA) Issue(id Identity, ips []net.IP, dns []string) (certPEM, keyPEM []byte, err error) {
-	der, key, err := ca.issue(id, ips, dns)
+func (ca *CA) Issue(id Identity, ips []net.IP, dns []string, options ...IssueOption) (certPEM, keyPEM []byte, err error) {
+	der, key, err := ca.issue(id, ips, dns, options...)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -146,14 +194,14 @@ func (ca *CA) IssueSigner(id Identity) (*Signer, error) {
 	return s, nil
 }
 
-func (ca *CA) issue(id Identity, ips []net.IP, dns []string) (der []byte, key ed25519.PrivateKey, err error) {
+func (ca *CA) issue(id Identity, ips []net.IP, dns []string, options ...IssueOption) (der []byte, key crypto.Signer, err error) {
 	if err := id.Validate(); err != nil {
 		return nil, nil, fmt.Errorf("issue certificate: %w", err)
 	}
 	if id.Cluster != ca.cluster {
 		return nil, nil, fmt.Errorf("issue certificate for %s: cluster %q: want that of the CA, %q", id, id.Cluster, ca.cluster)
 	}
-	pub, key, err := ed25519.GenerateKey(rand.Reader)
+	key, err = ca.keyFor(id.Role, options).generate()
 	if err != nil {
 		return nil, nil, fmt.Errorf("issue certificate for %s: %w", id, err)
 	}
@@ -178,7 +226,7 @@ func (ca *CA) issue(id Identity, ips []net.IP, dns []string) (der []byte, key ed
 	// Peers of the embedded etcd are servers and clients with one certificate.
 	tmpl.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	tmpl.IPAddresses, tmpl.DNSNames = ips, dns
-	der, err = signLeaf(tmpl, ca.cert, pub, ca.key)
+	der, err = signLeaf(tmpl, ca.cert, key.Public(), ca.key)
 	if err != nil {
 		return nil, nil, fmt.Errorf("issue certificate for %s: %w", id, err)
 	}
@@ -193,8 +241,8 @@ func SupervisorName(cluster string) string { return "supervisor." + cluster }
 func ExecutorName(cluster string) string { return "executor." + cluster }
 
 // IssueTo is Issue into two files.
-func (ca *CA) IssueTo(certFile, keyFile string, id Identity, ips []net.IP, dns []string) error {
-	certPEM, keyPEM, err := ca.Issue(id, ips, dns)
+func (ca *CA) IssueTo(certFile, keyFile string, id Identity, ips []net.IP, dns []string, options ...IssueOption) error {
+	certPEM, keyPEM, err := ca.Issue(id, ips, dns, options...)
 	if err != nil {
 		return err
 	}
@@ -210,14 +258,6 @@ func newSerial() (*big.Int, error) {
 			return n, err
 		}
 	}
-}
-
-func encodeKey(key ed25519.PrivateKey) ([]byte, error) {
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return nil, fmt.Errorf("encode key: %w", err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: pemKey, Bytes: der}), nil
 }
 
 // WritePair writes a certificate for all to read (0644) and its key for its owner only (0600). Each
@@ -243,22 +283,6 @@ func readCert(file string) (*x509.Certificate, error) {
 		return nil, fmt.Errorf("certificate %s: %w", file, err)
 	}
 	return cert, nil
-}
-
-func readKey(file string) (ed25519.PrivateKey, error) {
-	der, err := readPEM("key", file, pemKey)
-	if err != nil {
-		return nil, err
-	}
-	k, err := x509.ParsePKCS8PrivateKey(der)
-	if err != nil {
-		return nil, fmt.Errorf("key %s: %w", file, err)
-	}
-	key, ok := k.(ed25519.PrivateKey)
-	if !ok {
-		return nil, fmt.Errorf("key %s: of type %T: want an Ed25519 key", file, k)
-	}
-	return key, nil
 }
 
 // readPEM returns the first block of a file, which must be of the given type.

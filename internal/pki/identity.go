@@ -1,16 +1,16 @@
 // Package pki handles identity: names in certificates, the cluster's certificate authority, signatures over messages,
-// and TLS configurations.
+// TLS configurations, the list of revoked certificates and the tokens of browser sessions.
 //
-// Keys are Ed25519 throughout. An identity is the SAN URI lofamo://CLUSTER/ROLE/NAME, and nothing else in a certificate
-// gives a right. A node has two certificates, named NODE/host and NODE/dnp. Callers decide on the rights of a role;
-// this package does not know messages either: it signs bytes.
+// Halves and replicas sign messages with Ed25519. The authority and people may have ECDSA P-256 instead, and a replica
+// has a second key of that type, for TLS clients that refuse Ed25519. An identity is the SAN URI
+// lofamo://CLUSTER/ROLE/NAME, and nothing else in a certificate gives a right. A node has two certificates, named
+// NODE/host and NODE/dnp. Callers decide on the rights of a role.
 package pki
 
 import (
 	"crypto/x509"
 	"fmt"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -29,6 +29,9 @@ const (
 	RoleSupervisor Role = "supervisor" // a replica
 	RoleExecutor   Role = "executor"   // an executor process: supervisors call it, and it makes no calls
 )
+
+// people lists the roles of people.
+var people = []Role{RoleViewer, RoleOperator, RoleApprover}
 
 // Roles lists the roles.
 func Roles() []Role {
@@ -50,10 +53,7 @@ type Identity struct {
 
 const scheme = "lofamo"
 
-var (
-	clusterPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
-	namePattern    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._@-]{0,61}[A-Za-z0-9])?$`)
-)
+func isCluster(s string) bool { return fault.IsNameWith(s, false, "-.") }
 
 // String returns the identity's URI.
 func (id Identity) String() string {
@@ -62,11 +62,11 @@ func (id Identity) String() string {
 
 // Validate rejects identities that could be confused with another one.
 func (id Identity) Validate() error {
-	if !clusterPattern.MatchString(id.Cluster) {
+	if !isCluster(id.Cluster) {
 		return fmt.Errorf("identity: cluster %q: want 1 to 63 of a-z, 0-9, '-' and '.'", id.Cluster)
 	}
 	if !id.Role.Valid() {
-		return fmt.Errorf("identity: role %q: want one of %v", id.Role, Roles())
+		return fmt.Errorf("identity: role %q: want one of %s", id.Role, fault.List(Roles()))
 	}
 	name := id.Name
 	if id.Role == RoleNode {
@@ -76,7 +76,7 @@ func (id Identity) Validate() error {
 		}
 		name = node
 	}
-	if !namePattern.MatchString(name) {
+	if !fault.IsNameWith(name, true, "._@-") {
 		return fmt.Errorf("identity: name %q: want 1 to 63 letters, digits, '-', '_', '.' and '@'", id.Name)
 	}
 	return nil

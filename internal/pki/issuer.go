@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"crypto"
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/x509"
@@ -35,12 +36,12 @@ var (
 type Issuer struct {
 	cluster string
 	cert    *x509.Certificate
-	key     ed25519.PrivateKey
+	key     crypto.Signer
 }
 
 // NewIssuer makes an issuer with a new key for a cluster.
 func NewIssuer(cluster string) (*Issuer, error) {
-	if !clusterPattern.MatchString(cluster) {
+	if !isCluster(cluster) {
 		return nil, fmt.Errorf("new issuer: cluster %q: want 1 to 63 of a-z, 0-9, '-' and '.'", cluster)
 	}
 	pub, key, err := ed25519.GenerateKey(rand.Reader)
@@ -88,7 +89,7 @@ func LoadIssuer(certFile, keyFile, cluster string) (*Issuer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !key.Public().(ed25519.PublicKey).Equal(cert.PublicKey) {
+	if !belongs(key, cert) {
 		return nil, fmt.Errorf("key %s: does not belong to certificate %s", keyFile, certFile)
 	}
 	return &Issuer{cluster: cluster, cert: cert, key: key}, nil
@@ -131,7 +132,7 @@ func ReadPresented(der []byte) (Presented, error) {
 	}
 	key, ok := cert.PublicKey.(ed25519.PublicKey)
 	if !ok {
-		return Presented{}, fmt.Errorf("%s has a key of type %T: want Ed25519", id, cert.PublicKey)
+		return Presented{}, fmt.Errorf("%s has a key of type %s: want Ed25519", id, nameOf(cert.PublicKey))
 	}
 	return Presented{Identity: id, Key: key, NotBefore: cert.NotBefore, NotAfter: cert.NotAfter, Descends: began(cert)}, nil
 }
@@ -183,7 +184,7 @@ func leafTemplate(id Identity, begin, end time.Time) (*x509.Certificate, error) 
 	}, nil
 }
 
-func signLeaf(tmpl, parent *x509.Certificate, key ed25519.PublicKey, by ed25519.PrivateKey) ([]byte, error) {
+func signLeaf(tmpl, parent *x509.Certificate, key crypto.PublicKey, by crypto.Signer) ([]byte, error) {
 	p := *parent
 	p.SubjectKeyId = nil // leaves out the authority key identifier: 33 bytes
 	return x509.CreateCertificate(rand.Reader, tmpl, &p, key, by)

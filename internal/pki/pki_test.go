@@ -6,6 +6,7 @@ import (
 	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
@@ -156,6 +157,36 @@ func TestFilesAndSizes(t *testing.T) {
 	}
 }
 
+// TestNextAuthoritiesHaveTheirOwnNames: the names differ, each has the cluster's name, and nodes' certificates stay small.
+func TestNextAuthoritiesHaveTheirOwnNames(t *testing.T) {
+	w := newWorld(t, "lofamo-local")
+	ca, names := w.ca, map[string]bool{}
+	for range 12 {
+		names[string(ca.cert.RawSubject)] = true
+		next, err := ca.Next(KeyECDSA)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := next.Save(w.file("next.pem"), w.file("next.key")); err != nil {
+			t.Fatal(err)
+		}
+		if ca, err = LoadCA(w.file("next.pem"), w.file("next.key")); err != nil || ca.Cluster() != "lofamo-local" {
+			t.Fatalf("load the next authority: %v", err)
+		}
+	}
+	if len(names) != 12 {
+		t.Errorf("12 authorities have %d names", len(names))
+	}
+	der, _, err := ca.issue(NodeIdentity("lofamo-local", "n10-10-10", fault.HalfHost), nil, nil)
+	if err != nil || len(der) >= 420 {
+		t.Errorf("a node's certificate of the 13th authority has %d bytes, %v: want less than 420", len(der), err)
+	}
+	ca.cert.Subject.SerialNumber = "x"
+	if _, err := ca.Next(KeyECDSA); err == nil || !strings.Contains(err.Error(), `given "x": want a number from 1 on`) {
+		t.Errorf("an authority with another program's name: %v", err)
+	}
+}
+
 func TestIssueRefuses(t *testing.T) {
 	w := newWorld(t, "c1")
 	for _, id := range []Identity{
@@ -195,10 +226,10 @@ func TestVerify(t *testing.T) {
 		{"other payload", s.Cert(), []byte("a repory"), sig, ErrSignature},
 		{"flipped signature", s.Cert(), payload, flipped, ErrSignature},
 		{"no signature", s.Cert(), payload, nil, ErrSignature},
-		{"signature without the prefix", s.Cert(), payload, ed25519.Sign(s.pair.Load().key, payload), ErrSignature},
+		{"signature without the prefix", s.Cert(), payload, ed25519.Sign(s.Key(), payload), ErrSignature},
 		{"another CA", stranger.Cert(), payload, stranger.Sign(payload), ErrCertificate},
 		{"another cluster", other.Cert(), payload, other.Sign(payload), ErrCertificate},
-		{"the CA itself", w.ca.cert.Raw, payload, ed25519.Sign(w.ca.key, prefixed(payload)), ErrCertificate},
+		{"the CA itself", w.ca.cert.Raw, payload, sign(w.ca.key, prefixed(payload)), ErrCertificate},
 		{"no certificate", nil, payload, sig, ErrCertificate},
 		{"garbage", []byte("garbage"), payload, sig, ErrCertificate},
 		{"too long", make([]byte, maxCertificate+1), payload, sig, ErrCertificate},
@@ -261,6 +292,22 @@ func TestExpiry(t *testing.T) {
 	}
 }
 
+// TestCertificatesOfALargeTorusAreRemembered: a chain is verified once in a torus of 10,000 nodes, however many others sign
+// meanwhile.
+func TestCertificatesOfALargeTorusAreRemembered(t *testing.T) {
+	w := newWorld(t, "c1")
+	v, s := w.verifier(), w.signer(hostHalf)
+	if _, err := v.Verify(s.Cert(), nil, s.Sign(nil)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 * 10_000 {
+		v.remember(sha256.Sum256([]byte{byte(i), byte(i >> 8)}), &verified{})
+	}
+	if v.lookup(sha256.Sum256(s.Cert())) == nil {
+		t.Error("the certificate would be verified again")
+	}
+}
+
 // TestCacheBound fills the cache far beyond its bound and from many goroutines.
 func TestCacheBound(t *testing.T) {
 	w := newWorld(t, "c1")
@@ -320,7 +367,7 @@ func TestLoadRefuses(t *testing.T) {
 		{signer(key, key), []string{"certificate ", "a.key", `"PRIVATE KEY": want "CERTIFICATE"`}},
 		{signer(cert, w.file("none.key")), []string{"key ", "none.key", "no such file"}},
 		{signer(cert, otherKey), []string{"key ", "b.key", "does not belong to certificate", "a.pem"}},
-		{signer(cert, ecKey), []string{"key ", "ec.key", "want an Ed25519 key"}},
+		{signer(cert, ecKey), []string{"key ", "ec.key", "does not belong to certificate"}},
 		{signer(w.file("ca.pem"), w.file("ca.key")), []string{"ca.pem", "want exactly one"}},
 		{second(LoadCA(cert, key)), []string{"a.pem", "not that of a certificate authority"}},
 		{second(LoadCA(w.file("ca.pem"), key)), []string{"a.key", "does not belong"}},

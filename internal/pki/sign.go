@@ -2,6 +2,7 @@ package pki
 
 import (
 	"bytes"
+	"crypto"
 	"crypto/ed25519"
 	"crypto/sha256"
 	"crypto/tls"
@@ -11,6 +12,7 @@ import (
 	"fmt"
 	"math/big"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,10 +22,13 @@ import (
 // envelopePrefix separates signatures over messages from anything else that a key may ever sign.
 const envelopePrefix = "lofamo.v1 envelope\x00"
 
-// Signer signs messages with one half's or one replica's key. It is safe for concurrent use.
+// Signer signs messages with one half's or one replica's key, or statements with a person's. It is safe for concurrent
+// use.
 type Signer struct {
-	id   Identity
-	pair atomic.Pointer[pair]
+	id      Identity
+	tlsOnly bool                                    // for TLS alone: its key may have either type
+	check   func(*x509.Certificate, Identity) error // of every pair that is read; nil: none
+	pair    atomic.Pointer[pair]
 
 	// certFile and keyFile are where the pair was read; empty: it was made.
 	certFile, keyFile string
@@ -36,16 +41,53 @@ type Signer struct {
 // pair is a certificate with its key.
 type pair struct {
 	der []byte
-	key ed25519.PrivateKey
+	key crypto.Signer
 	// from and until are when the certificate begins and ends.
 	from, until time.Time
 }
 
-// LoadSigner reads a certificate and its key.
+// LoadSigner reads a certificate and its key. Only a person's key may be ECDSA: messages are signed with Ed25519.
 func LoadSigner(certFile, keyFile string) (*Signer, error) {
-	s := &Signer{certFile: certFile, keyFile: keyFile}
+	return load(&Signer{certFile: certFile, keyFile: keyFile})
+}
+
+// loadTLS reads a certificate and its key for TLS handshakes alone; the key may have either type.
+func loadTLS(certFile, keyFile string) (*Signer, error) {
+	return load(&Signer{certFile: certFile, keyFile: keyFile, tlsOnly: true})
+}
+
+// LoadECDSA reads the second pair of a replica, for TLS handshakes with clients that refuse Ed25519: see WithTLS. It
+// checks the identity, the key and the chain to the authorities in caFile, and so does every Renew. A pair that has
+// expired is loaded, too, so that Renew can replace it: see Ended.
+func LoadECDSA(certFile, keyFile, caFile string, want Identity) (*Signer, error) {
+	roots, err := Roots(caFile)
+	if err != nil {
+		return nil, err
+	}
+	s := &Signer{certFile: certFile, keyFile: keyFile, tlsOnly: true}
+	s.check = func(cert *x509.Certificate, id Identity) error {
+		if id != want {
+			return fmt.Errorf("is of %s: want %s", id, want)
+		}
+		if typeOf(cert.PublicKey) != KeyECDSA {
+			return fmt.Errorf("has a key of type %s: want %s", nameOf(cert.PublicKey), KeyECDSA.name())
+		}
+		at := time.Now()
+		if s.pair.Load() == nil && at.After(cert.NotAfter) {
+			at = cert.NotAfter
+		}
+		_, err := cert.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: at})
+		return err
+	}
+	return load(s)
+}
+
+// Ended reports whether the certificate has expired.
+func (s *Signer) Ended() bool { return time.Now().After(s.Expires()) }
+
+func load(s *Signer) (*Signer, error) {
 	s.seen, _ = s.look() // a file that cannot be examined cannot be read either
-	p, id, err := readPair(certFile, keyFile)
+	p, id, err := s.readPair()
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +96,8 @@ func LoadSigner(certFile, keyFile string) (*Signer, error) {
 	return s, nil
 }
 
-func readPair(certFile, keyFile string) (*pair, Identity, error) {
+func (s *Signer) readPair() (*pair, Identity, error) {
+	certFile, keyFile := s.certFile, s.keyFile
 	cert, err := readCert(certFile)
 	if err != nil {
 		return nil, Identity{}, err
@@ -67,10 +110,30 @@ func readPair(certFile, keyFile string) (*pair, Identity, error) {
 	if err != nil {
 		return nil, Identity{}, err
 	}
-	if !key.Public().(ed25519.PublicKey).Equal(cert.PublicKey) {
+	if !belongs(key, cert) {
 		return nil, Identity{}, fmt.Errorf("key %s: does not belong to certificate %s", keyFile, certFile)
 	}
+	if err := mayHave(id, cert.PublicKey); err != nil && !s.tlsOnly {
+		return nil, Identity{}, fmt.Errorf("certificate %s: %w", certFile, err)
+	}
+	if s.check != nil {
+		if err := s.check(cert, id); err != nil {
+			return nil, Identity{}, fmt.Errorf("certificate %s: %w", certFile, err)
+		}
+	}
 	return &pair{der: cert.Raw, key: key, from: cert.NotBefore, until: cert.NotAfter}, id, nil
+}
+
+// mayHave rejects a key with which a role may not sign: only people, who sign no messages, may have ECDSA.
+func mayHave(id Identity, key crypto.PublicKey) error {
+	want := []KeyType{KeyEd25519}
+	if slices.Contains(people, id.Role) {
+		want = append(want, KeyECDSA)
+	}
+	if slices.Contains(want, typeOf(key)) {
+		return nil
+	}
+	return fmt.Errorf("%s has a key of type %s: want %s", id, nameOf(key), names(want))
 }
 
 // look returns the present files, through symbolic links: a Secret's files change only through a link of their
@@ -118,7 +181,7 @@ func (s *Signer) readOwn() error {
 	if same(s.seen[0], now[0]) && same(s.seen[1], now[1]) {
 		return nil
 	}
-	p, id, err := readPair(s.certFile, s.keyFile)
+	p, id, err := s.readPair()
 	if err != nil {
 		return err
 	}
@@ -163,16 +226,17 @@ func (s *Signer) Expires() time.Time { return s.pair.Load().until }
 // Begins is when the certificate begins.
 func (s *Signer) Begins() time.Time { return s.pair.Load().from }
 
-// Key returns the private key that signs now.
-func (s *Signer) Key() ed25519.PrivateKey { return s.pair.Load().key }
+// Key returns the private key that signs now; nil for an ECDSA key.
+func (s *Signer) Key() ed25519.PrivateKey {
+	key, _ := s.pair.Load().key.(ed25519.PrivateKey)
+	return key
+}
 
 // Identity returns the signer's identity.
 func (s *Signer) Identity() Identity { return s.id }
 
-// Sign returns the signature over a message: Ed25519, 64 bytes.
-func (s *Signer) Sign(payload []byte) []byte {
-	return ed25519.Sign(s.pair.Load().key, prefixed(payload))
-}
+// Sign returns the signature over a message: Ed25519, 64 bytes. Verify refuses the signature of an ECDSA key.
+func (s *Signer) Sign(payload []byte) []byte { return sign(s.pair.Load().key, prefixed(payload)) }
 
 func prefixed(payload []byte) []byte {
 	return append([]byte(envelopePrefix), payload...)
@@ -189,9 +253,11 @@ var (
 // Limits on the work and memory that a stranger can cost Verify.
 const (
 	maxCertificate = 2048 // bytes of DER
-	// verifierCache bounds how many verified certificates are remembered. Only certificates that the
-	// CA signed are, so strangers cannot push out members. When it is full, the older half goes.
-	verifierCache = 4096
+	// verifierCache bounds how many verified certificates are remembered: those of the halves of 65,536 nodes, at some 400 bytes
+	// each. To verify a chain costs several times as much as a signature, and all neighbours of many dead nodes sign at once.
+	// Only certificates that the CA signed are remembered, so strangers cannot push out members. When it is full, the older
+	// half goes.
+	verifierCache = 1 << 17
 )
 
 // Verifier checks messages' signatures and their certificates' chains. It is safe for concurrent
@@ -215,7 +281,7 @@ type verified struct {
 	serial              *big.Int
 	began               time.Time         // the time that revocations are compared with
 	issuer              *x509.Certificate // that signed it; nil: the authority did
-	key                 ed25519.PublicKey
+	key                 crypto.PublicKey
 	notBefore, notAfter time.Time // of the whole chain
 }
 
@@ -234,7 +300,7 @@ func NewVerifier(caPEM []byte, cluster string, opts ...VerifierOption) (*Verifie
 	if err != nil {
 		return nil, fmt.Errorf("new verifier for cluster %s: %w", cluster, err)
 	}
-	if !clusterPattern.MatchString(cluster) {
+	if !isCluster(cluster) {
 		return nil, fmt.Errorf("new verifier: cluster %q: want 1 to 63 of a-z, 0-9, '-' and '.'", cluster)
 	}
 	v := &Verifier{cluster: cluster, roots: roots, now: time.Now, young: map[[sha256.Size]byte]*verified{}}
@@ -265,7 +331,7 @@ func (v *Verifier) Verify(certDER, payload, sig []byte) (Identity, error) {
 	if err != nil {
 		return Identity{}, err
 	}
-	if len(sig) != ed25519.SignatureSize || !ed25519.Verify(c.key, prefixed(payload), sig) {
+	if typeOf(c.key) != KeyEd25519 || !signed(c.key, prefixed(payload), sig) {
 		return Identity{}, fmt.Errorf("verify message of %s: %w", c.id, ErrSignature)
 	}
 	return c.id, nil
@@ -344,11 +410,14 @@ func verifyChain(cert *x509.Certificate, roots *authorities, cluster string, now
 	if id.Cluster != cluster {
 		return nil, fmt.Errorf("%s is of cluster %q: want %q", id, id.Cluster, cluster)
 	}
-	key, ok := cert.PublicKey.(ed25519.PublicKey)
-	if !ok {
-		return nil, fmt.Errorf("%s has a key of type %T: want Ed25519", id, cert.PublicKey)
+	if err := mayHave(id, cert.PublicKey); err != nil {
+		return nil, err
 	}
-	out := &verified{id: id, serial: cert.SerialNumber, began: began(cert), key: key, notBefore: cert.NotBefore, notAfter: cert.NotAfter}
+	out := &verified{id: id, serial: cert.SerialNumber, began: began(cert), key: cert.PublicKey, notBefore: cert.NotBefore,
+		notAfter: cert.NotAfter}
+	if key, ok := cert.PublicKey.(ed25519.PublicKey); ok {
+		out.key = ed25519.PublicKey(bytes.Clone(key)) // so that the rest of the certificate can be freed
+	}
 	if root := chain[len(chain)-1]; isIssuer(root) {
 		out.issuer = root
 	}
@@ -427,7 +496,7 @@ func statement(kind string, payload []byte) []byte {
 // SignStatement returns the signature over a statement other than a message between halves and replicas. A statement of
 // one kind is never accepted as one of another kind, or as a message. kind has no zero byte.
 func (s *Signer) SignStatement(kind string, payload []byte) []byte {
-	return ed25519.Sign(s.pair.Load().key, statement(kind, payload))
+	return sign(s.pair.Load().key, statement(kind, payload))
 }
 
 // VerifyStatement is Verify for SignStatement. It also returns when the certificate ends.
@@ -436,7 +505,7 @@ func (v *Verifier) VerifyStatement(kind string, certDER, payload, sig []byte) (I
 	if err != nil {
 		return Identity{}, time.Time{}, err
 	}
-	if len(sig) != ed25519.SignatureSize || !ed25519.Verify(c.key, statement(kind, payload), sig) {
+	if !signed(c.key, statement(kind, payload), sig) {
 		return Identity{}, time.Time{}, fmt.Errorf("verify statement of %s: %w", c.id, ErrSignature)
 	}
 	return c.id, c.notAfter, nil

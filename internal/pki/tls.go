@@ -8,6 +8,8 @@ import (
 	"os"
 	"slices"
 	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // Roots reads the certificates of the authorities in a PEM file, without issuers: certificates from issuers are valid
@@ -36,7 +38,7 @@ func loadAuthorities(caFile string) (*authorities, error) {
 func AllowRoles(roles ...Role) func(Identity) error {
 	return func(id Identity) error {
 		if !slices.Contains(roles, id.Role) {
-			return fmt.Errorf("%s: role %s: want one of %v", id, id.Role, roles)
+			return fmt.Errorf("%s: role %s: want one of %s", id, id.Role, fault.List(roles))
 		}
 		return nil
 	}
@@ -54,6 +56,25 @@ func ServerTLS(certFile, keyFile, caFile string, allow func(Identity) error) (*t
 	c.ClientAuth = tls.RequireAndVerifyClientCert
 	c.VerifyConnection = checkPeer(own.id.Cluster, allow)
 	return c, nil
+}
+
+// WithTLS changes a TLS configuration that this package made for a server, and returns it: until this pair expires, the
+// server presents it to clients that do not accept Ed25519. A nil Signer changes nothing.
+func (s *Signer) WithTLS(c *tls.Config) *tls.Config {
+	if s == nil {
+		return c
+	}
+	given := c.GetCertificate
+	c.GetCertificate = func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+		if slices.Contains(hello.SignatureSchemes, tls.Ed25519) {
+			return given(hello)
+		}
+		if own := s.tls(); !s.Ended() {
+			return own, nil
+		}
+		return given(hello)
+	}
+	return c
 }
 
 // ClientTLS makes the TLS configuration of a client: TLS 1.3, its own certificate shown, the server's checked for the
@@ -136,7 +157,7 @@ func VerifyPeerIdentity(want Identity) func(*x509.Certificate) error {
 
 // base loads the common parts of all three, and the own identity.
 func base(certFile, keyFile, caFile string) (*tls.Config, *Signer, error) {
-	s, err := LoadSigner(certFile, keyFile)
+	s, err := loadTLS(certFile, keyFile)
 	if err != nil {
 		return nil, nil, err
 	}

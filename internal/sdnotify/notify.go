@@ -1,5 +1,5 @@
-// Package sdnotify tells the service manager that has started a process of the agent how it fares: systemd, by the protocol of
-// sd_notify(3). It decides nothing: who says that he is ready, and that his loop goes round, is who knows.
+// Package sdnotify reports the status of a process of the agent to the service manager that started it: systemd, by the protocol of
+// sd_notify(3). It decides nothing: its callers say when they are ready and when their loops have completed a round.
 package sdnotify
 
 import (
@@ -15,29 +15,29 @@ import (
 )
 
 const (
-	// messages is how many wait at most.
+	// messages is the maximum number of waiting messages.
 	messages = 32
-	// closeWait is how long Close waits for what is left.
+	// closeWait is the maximum wait of Close for the remaining messages.
 	closeWait = time.Second
 )
 
-// Notifier tells the manager. A nil Notifier is that of a process of which no manager wants to hear: it says nothing.
+// Notifier sends messages to the manager. A nil Notifier sends nothing: no manager expects messages from this process.
 //
-// It never waits for the manager, who may hang: what is said goes out from a goroutine of its own, in order. When messages wait
-// the next one drops; the manager learns the status with the next change, and misses signs of life as it should.
+// It never waits for the manager, which may hang: its own goroutine sends the messages in order. A message that finds the queue full is
+// dropped; the manager learns the status with the next change, and misses signs of life as it should.
 type Notifier struct {
 	log   *slog.Logger
-	every time.Duration // between two signs of life; 0: none are wanted
-	due   time.Time     // of the next one: Round's alone
+	every time.Duration // between two signs of life; 0: none are expected
+	due   time.Time     // of the next one; only Round uses it
 	queue chan string
 	done  chan struct{}
 
-	mu     sync.Mutex // guards what follows, and that nothing is queued after Close
-	status string     // as last said
+	mu     sync.Mutex // guards status and the queue, so that no message follows Close
+	status string     // as last sent
 	closed bool
 }
 
-// New returns the Notifier of this process, as its environment says; nil: no manager wants to hear. Close it.
+// New returns the Notifier of this process, by its environment; nil if no manager expects messages. Close it.
 func New(log *slog.Logger) *Notifier {
 	if os.Getenv("NOTIFY_SOCKET") == "" {
 		return nil
@@ -51,7 +51,7 @@ func New(log *slog.Logger) *Notifier {
 	return n
 }
 
-// Environment returns an environment without what is the manager's word to this process alone, for processes that this one starts.
+// Environment returns the environment for child processes, without the manager's variables for this process.
 func Environment(environ []string) []string {
 	return slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
 		return strings.HasPrefix(kv, "NOTIFY_SOCKET=") || strings.HasPrefix(kv, "WATCHDOG_USEC=") || strings.HasPrefix(kv, "WATCHDOG_PID=")
@@ -64,13 +64,13 @@ func (n *Notifier) run() {
 	for s := range n.queue {
 		_, err := daemon.SdNotify(false, s)
 		if err != nil && !failing {
-			n.log.Warn("the service manager cannot be told", "err", err)
+			n.log.Warn("cannot notify the service manager", "err", err)
 		}
 		failing = err != nil
 	}
 }
 
-// Close says what is left to be said, and gives up when that takes too long.
+// Close sends the remaining messages, and gives up after closeWait.
 func (n *Notifier) Close() error {
 	if n == nil {
 		return nil
@@ -111,10 +111,10 @@ func (n *Notifier) queueLocked(lines ...string) {
 	}
 }
 
-// Ready says that the process serves, or that a reload is done.
+// Ready reports that the process serves, or that a reload is done.
 func (n *Notifier) Ready() { n.say(daemon.SdNotifyReady) }
 
-// Status says in words for people how it fares, unless it has said so already.
+// Status sends a status text for people, unless it is the last one sent.
 func (n *Notifier) Status(words string) {
 	if n == nil {
 		return
@@ -128,20 +128,20 @@ func (n *Notifier) Status(words string) {
 	}
 }
 
-// Patience asks for so much more time before the start, or the reload that is under way, is taken for failed.
+// Patience requests more time before the manager considers the start, or the current reload, failed.
 func (n *Notifier) Patience(d time.Duration) {
 	n.say(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", d.Microseconds()))
 }
 
-// Reloading says that a reload has begun, at a time of CLOCK_MONOTONIC in ns. Ready ends it.
+// Reloading reports that a reload has begun, at a time of CLOCK_MONOTONIC in ns. Ready ends it.
 func (n *Notifier) Reloading(mono int64) {
 	n.say(daemon.SdNotifyReloading, fmt.Sprintf("MONOTONIC_USEC=%d", mono/int64(time.Microsecond)))
 }
 
-// Stopping says that the process is about to end because it was asked to.
+// Stopping reports that the process is about to end on request.
 func (n *Notifier) Stopping() { n.say(daemon.SdNotifyStopping) }
 
-// Every is the time between two signs of life, half of what the manager waits for one; 0: it waits for none.
+// Every returns the time between two signs of life, half of the manager's time limit; 0: the manager expects none.
 func (n *Notifier) Every() time.Duration {
 	if n == nil {
 		return 0
@@ -149,11 +149,11 @@ func (n *Notifier) Every() time.Duration {
 	return n.every
 }
 
-// Alive is a sign of life.
+// Alive sends a sign of life.
 func (n *Notifier) Alive() { n.say(daemon.SdNotifyWatchdog) }
 
-// Round is Alive for a loop that goes round much more often than every Every, from that goroutine alone: it passes on one in
-// Every, and costs a comparison of times else.
+// Round is Alive for a loop with rounds much shorter than Every, for one goroutine: it sends one sign of life in Every, and otherwise
+// costs a comparison of times.
 func (n *Notifier) Round(now time.Time) {
 	if n == nil || n.every == 0 || now.Before(n.due) {
 		return

@@ -42,7 +42,7 @@ func hear(t *testing.T, c *net.UnixConn) string {
 	return string(b[:n])
 }
 
-func TestSaysInOrder(t *testing.T) {
+func TestMessagesArriveInOrder(t *testing.T) {
 	c := manager(t)
 	t.Setenv("WATCHDOG_USEC", "1000000")
 	n := New(slog.New(slog.DiscardHandler))
@@ -77,7 +77,7 @@ func TestSaysInOrder(t *testing.T) {
 }
 
 // A process of which no manager wants to hear, and one whose manager wants no signs of life.
-func TestNobodyWantsToHear(t *testing.T) {
+func TestNotifierWithoutManagerIsSilent(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "")
 	t.Setenv("WATCHDOG_USEC", "1000000")
 	n := New(slog.New(slog.DiscardHandler))
@@ -106,8 +106,8 @@ func TestNobodyWantsToHear(t *testing.T) {
 	}
 }
 
-// A manager that does not read keeps nobody from going on, nor from ending.
-func TestManagerThatHangs(t *testing.T) {
+// A manager that does not read stops no process from continuing or ending.
+func TestHangingManagerDelaysNobody(t *testing.T) {
 	manager(t)
 	full, err := net.Dial("unixgram", os.Getenv("NOTIFY_SOCKET"))
 	if err != nil {
@@ -128,7 +128,7 @@ func TestManagerThatHangs(t *testing.T) {
 }
 
 // The halves, and the programs that check peripherals, are not who the manager has started.
-func TestEnvironment(t *testing.T) {
+func TestChildrenGetNoManagerVariables(t *testing.T) {
 	env := []string{"PATH=/bin", "NOTIFY_SOCKET=/run/x", "WATCHDOG_USEC=1", "WATCHDOG_PID=2", "WATCHDOGS=3"}
 	before := slices.Clone(env)
 	if got, want := Environment(env), []string{"PATH=/bin", "WATCHDOGS=3"}; !slices.Equal(got, want) {

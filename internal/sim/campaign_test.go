@@ -54,8 +54,8 @@ func play(t *testing.T, seed uint64) {
 	}
 }
 
-// TestShrinkKeepsTheFailure: Shrink does not replace a failure by another one.
-func TestShrinkKeepsTheFailure(t *testing.T) {
+// TestShrinkKeepsFailure: Shrink does not replace a failure by another one.
+func TestShrinkKeepsFailure(t *testing.T) {
 	p := Plan{Dims: grid.Dims{X: 2, Y: 1, Z: 1}, Preset: config.PresetDefault, Interfaces: 1, Supervisors: 3,
 		Acts: []string{"run 1ms", "map 0,0,0 node FAILED"}}
 	other := errors.New("1.5s: what lives and can be reached is called FAILED: n0-0-0 node")
@@ -68,8 +68,8 @@ func TestShrinkKeepsTheFailure(t *testing.T) {
 	}
 }
 
-// TestStories plays reduced stories that once failed.
-func TestStories(t *testing.T) {
+// TestReducedStoriesStayFixed plays reduced stories that once failed.
+func TestReducedStoriesStayFixed(t *testing.T) {
 	for name, p := range map[string]Plan{
 		// The DNP of an inner node was FAILED, and was UNKNOWN when the nodes around it died.
 		"a half that was dead before": {Dims: grid.Dims{X: 3, Y: 3, Z: 3}, Interfaces: 2, Seed: 1795180362520630528, Acts: []string{

@@ -186,6 +186,7 @@ func (w *World) committed(b *batch) {
 			w.store.groups[g.ID] = view.StoredGroup(g)
 		}
 	}
+	w.committedIncidents(b)
 	for _, id := range b.reports {
 		if !w.deliveries.accept(id) {
 			w.violate("%s is committed twice", id)
@@ -257,10 +258,11 @@ func (w *World) checkAgreement(t *term, b *batch) {
 // apply updates a supervisor's copy of the map to the state of its store member.
 func (r *replica) apply() {
 	for ; r.applied < r.w.store.rev(); r.applied++ {
-		for _, st := range r.w.store.log[r.applied].statuses {
+		b := r.w.store.log[r.applied]
+		for i, st := range b.statuses {
 			r.copied.put(st)
 			if r.answers != nil {
-				r.answers.follow(st, r.applied+1)
+				r.answers.follow(view.Entry{Status: st, Revision: r.applied + 1, Faults: b.evidence[i]})
 			}
 		}
 	}

@@ -9,11 +9,10 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
-	"github.com/lofamo/lofamo/internal/agent/relay"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
-	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
 )
 
 const (
@@ -49,8 +48,8 @@ func (n *node) lie(rs []fault.Report) []fault.Report {
 }
 
 // keepReplay has a liar store the messages that it relays.
-func (n *node) keepReplay(m relay.Message) {
-	if !n.liar || m.Kind != relay.Up {
+func (n *node) keepReplay(m halfcore.Relay) {
+	if !n.liar || m.Kind != halfcore.RelayUp {
 		return
 	}
 	if len(n.replays) == maxReplays {
@@ -137,6 +136,6 @@ func sealLater(m *lofamov1.Message, key sealer) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	env.Checksum = checksum.Sum(env.GetChecksumAlgorithm(), summed)
+	env.Checksum = servicenet.ChecksumOf(env.GetChecksumAlgorithm(), summed)
 	return proto.MarshalOptions{Deterministic: true}.Marshal(env)
 }

@@ -46,9 +46,9 @@ func TestEverySetOfLiars(t *testing.T) {
 	}
 }
 
-// TestClocks: every process has a clock of its own, hours from the others'. A machine that took one for
-// another would not get far.
-func TestClocks(t *testing.T) {
+// TestClocksOfProcessesDiffer: every process has its own clock, hours apart from the others. A machine that mixed two
+// of them up would fail soon.
+func TestClocksOfProcessesDiffer(t *testing.T) {
 	w, err := New(Config{Dims: grid.Dims{X: 2, Y: 2, Z: 1}, Periods: preset(t, config.PresetDefault), Seed: 1})
 	if err != nil {
 		t.Fatal(err)

@@ -5,10 +5,8 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
-	"github.com/lofamo/lofamo/internal/agent/relay"
-	"github.com/lofamo/lofamo/internal/agent/selftestconfig"
-	"github.com/lofamo/lofamo/internal/agent/topo"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
@@ -22,7 +20,7 @@ const maxHops = 32
 // node is one tile: two processes, the page between them, six cables' ends.
 type node struct {
 	w     *World
-	topo  *topo.Map
+	topo  *halfcore.Topology
 	page  registers
 	links [grid.NumDirections]cable // frames that leave this node in each direction
 
@@ -51,7 +49,7 @@ type node struct {
 
 func newNode(w *World, at grid.Coord) *node {
 	id := fault.DefaultNodeID(at)
-	n := &node{w: w, rank: w.cfg.Dims.Rank(at), topo: topo.New(id, at, w.cfg.Dims, nil), sensors: map[fault.Component]reading{},
+	n := &node{w: w, rank: w.cfg.Dims.Rank(at), topo: halfcore.NewTopology(id, at, w.cfg.Dims, nil), sensors: map[fault.Component]reading{},
 		speakers: map[fault.Half]sealer{}}
 	n.service.cut = make([]bool, w.cfg.Interfaces)
 	n.spools = map[fault.Half]spool{fault.HalfHost: {}, fault.HalfDNP: {}}
@@ -137,7 +135,8 @@ func (n *node) start(h fault.Half) {
 	if h == fault.HalfHost {
 		n.hostCore, err = hostcore.New(hostcore.Config{
 			Topo: n.topo, Periods: n.w.cfg.Periods, MaxHops: maxHops, Rails: []fault.Path{fault.PathDirect, fault.PathTorus},
-			Interfaces: n.interfaces(), Kept: n.kept(h), GossipSilence: 4 * n.gossipPeriod(), Resume: host, SelfTest: selftestconfig.Config{Prove: n.proves},
+			Interfaces: n.interfaces(), Kept: n.kept(h), GossipSilence: 4 * n.gossipPeriod(), Resume: host,
+			SelfTest: halfcore.SelfTestConfig{Prove: n.proves},
 		}, p.clock(), p.epoch)
 		if err == nil {
 			n.stepHost(hostcore.Supervisors{Targets: supervisorIDs(n.w.cfg.Supervisors)})
@@ -161,7 +160,7 @@ func (n *node) start(h fault.Half) {
 // stepHost is the host half's shell.
 func (n *node) stepHost(ev hostcore.Event) {
 	out := n.hostCore.Step(n.host.clock(), ev)
-	n.carryOut(fault.HalfHost, out.Effects)
+	n.carryOut(fault.HalfHost, out.SenderEffects)
 	if out.WriteHost {
 		n.page.host = out.Host
 		n.page.host.Valid = true
@@ -243,14 +242,14 @@ func (n *node) sendHost(s hostcore.Send) {
 	}
 	if s.Path == fault.PathTorus {
 		n.dnp.deliver(n.w.between(wakeDelayMin, wakeDelayMax), func() {
-			n.stepDNP(dnpcore.FromHost{Message: relay.Message{Kind: relay.Up, Limit: maxHops, Envelope: b}})
+			n.stepDNP(dnpcore.FromHost{Message: halfcore.Relay{Kind: halfcore.RelayUp, Limit: maxHops, Envelope: b}})
 		})
 		return
 	}
 	n.toService(n.w.target(s.Target, s.Addr), s.Interface, b)
 }
 
-func (n *node) openHost(by string, b []byte, mangled bool, ev hostcore.Received) {
+func (n *node) openHost(by string, b []byte, damaged bool, ev hostcore.Received) {
 	o, err := servicenet.Open(b, verifier{})
 	switch {
 	case servicenet.IsDamaged(err):
@@ -259,10 +258,10 @@ func (n *node) openHost(by string, b []byte, mangled bool, ev hostcore.Received)
 		ev.Opened = o
 		n.stepHost(ev)
 	}
-	if err != nil && !mangled {
+	if err != nil && !damaged {
 		n.w.violate("%s/host refuses a message of the supervisor: %v", n.id(), err)
 	}
-	if err == nil && mangled {
+	if err == nil && damaged {
 		n.w.violate("%s/host takes a damaged message", n.id())
 	}
 }
@@ -270,7 +269,7 @@ func (n *node) openHost(by string, b []byte, mangled bool, ev hostcore.Received)
 // stepDNP is the DNP half's shell.
 func (n *node) stepDNP(ev dnpcore.Event) {
 	out := n.dnpCore.Step(n.dnp.clock(), ev)
-	n.carryOut(fault.HalfDNP, out.Effects)
+	n.carryOut(fault.HalfDNP, out.SenderEffects)
 	for _, s := range out.Stores {
 		n.page.words[s.Addr] = s.Value
 	}
@@ -346,10 +345,10 @@ func (n *node) seal(s dnpcore.Seal) {
 }
 
 // toHost passes a message through the mailbox.
-func (n *node) toHost(m relay.Message) {
+func (n *node) toHost(m halfcore.Relay) {
 	d := n.w.between(wakeDelayMin, wakeDelayMax)
 	n.host.deliver(d, func() {
-		if m.Kind == relay.Up {
+		if m.Kind == halfcore.RelayUp {
 			n.arrive(m, d)
 		} else {
 			n.openHost("", m.Envelope, false, hostcore.Received{Path: fault.PathTorus})
@@ -358,7 +357,7 @@ func (n *node) toHost(m relay.Message) {
 }
 
 // arrive has the host half relay another's message; a liar delays it, and claims no delay.
-func (n *node) arrive(m relay.Message, held time.Duration) {
+func (n *node) arrive(m halfcore.Relay, held time.Duration) {
 	if !n.liar {
 		n.stepHost(hostcore.Arrived{Message: m, Held: held})
 		return

@@ -235,18 +235,18 @@ func (in *input) digests() bool {
 }
 
 // receive takes a datagram that came from a node's host half by one of its interfaces.
-func (r *replica) receive(from *node, k uint8, b []byte, mangled bool) {
+func (r *replica) receive(from *node, k uint8, b []byte, damaged bool) {
 	a, err := servicenet.Unwrap(b, fault.PathDirect, verifier{})
 	if servicenet.IsDamaged(err) {
 		r.send(from, k, r.seal(&lofamov1.Message{Body: &lofamov1.Message_Again{Again: &lofamov1.Again{}}}))
 	}
-	if err != nil && !mangled {
+	if err != nil && !damaged {
 		r.w.violate("%s refuses a message by %s: %v", r.id, from.id(), err)
 	}
 	if err != nil {
 		return
 	}
-	if mangled {
+	if damaged {
 		r.w.violate("%s takes a damaged message by %s", r.id, from.id())
 	}
 	in := input{path: a.Path, hops: a.Hops, arrived: r.w.now}
@@ -260,7 +260,7 @@ func (r *replica) receive(from *node, k uint8, b []byte, mangled bool) {
 			Epoch: fault.Epoch(body.Answer.GetEpoch()), Path: a.Path,
 		}
 	default:
-		if in.reports = a.Reports; len(in.reports) == 0 {
+		if in.reports = a.List; len(in.reports) == 0 {
 			return
 		}
 		origin := in.reports[0].ID.Origin.Node
@@ -403,7 +403,7 @@ func (r *replica) challengeAll(c awareness.Challenge) {
 	}
 }
 
-// challenge asks a node for a sign of life: straight by all its interfaces, and through its neighbours.
+// challenge asks a node for a sign of life: directly by all its interfaces, and through its neighbours.
 func (r *replica) challenge(c awareness.Challenge) {
 	b := r.seal(&lofamov1.Message{Body: &lofamov1.Message_Challenge{Challenge: &lofamov1.Challenge{
 		Nonce: c.Nonce[:], Node: string(c.Node), Half: lofamov1.Half(c.Half), ReplyTo: r.addr().String(),

@@ -8,17 +8,16 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/account"
-	"github.com/lofamo/lofamo/internal/supervisor/responder"
+	"github.com/lofamo/lofamo/internal/supervisor/respond"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
-	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
 // Responses has the leaders of a world respond to faults: the real engine in every term, its records in the store under
 // the leader's fence, and targets in place of the executors' real ones. The shell around the engine
-// (internal/supervisor/responder) has a second implementation here, without goroutines; the engine's view of the map
-// comes from the same code (responder.Told).
+// (internal/supervisor/respond) has a second implementation here, without goroutines; the engine's view of the map
+// comes from the same code (respond.KnownNodes).
 type Responses struct {
 	Limits   response.Config
 	Policies []*response.Policy
@@ -56,7 +55,7 @@ type answering struct {
 	of     *responses
 	r      *replica
 	engine *response.Engine
-	told   responder.Told
+	told   respond.KnownNodes
 	t      *term             // nil: it does not lead
 	queue  []response.Output // with records that are not committed yet, in order
 	busy   bool              // the first of them is with the store
@@ -68,7 +67,7 @@ func newAnswering(of *responses, r *replica) (*answering, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &answering{of: of, r: r, engine: e, told: responder.Told{}}
+	a := &answering{of: of, r: r, engine: e, told: respond.KnownNodes{}}
 	topo := response.TopologyChanged{Dims: of.w.cfg.Dims}
 	var sups response.SupervisorsChanged
 	for _, n := range of.w.nodes {
@@ -89,7 +88,8 @@ func newAnswering(of *responses, r *replica) (*answering, error) {
 		if err != nil {
 			return nil, err
 		}
-		a.follow(st.Status, of.w.store.rev())
+		st.Revision = of.w.store.rev()
+		a.follow(st)
 	}
 	return a, nil
 }
@@ -101,8 +101,8 @@ func (a *answering) lead(t *term) {
 	for _, key := range slices.Sorted(maps.Keys(a.of.records)) {
 		led.Records = append(led.Records, a.of.records[key])
 	}
-	before, open := a.told, responder.OpenTargets(led.Records)
-	a.told = responder.Told{}
+	before, open := a.told, respond.OpenTargets(led.Records)
+	a.told = respond.KnownNodes{}
 	for _, st := range t.machine.Nodes() {
 		a.told.Lead(&led, st, a.r.applied, before, open)
 	}
@@ -117,9 +117,9 @@ func (a *answering) lose() {
 	}
 }
 
-// follow passes a node's committed changes at a revision to the engine.
-func (a *answering) follow(st awareness.NodeStatus, revision uint64) {
-	for _, ev := range a.told.Changes(st, revision, a.engine) {
+// follow passes a node's committed changes to the engine.
+func (a *answering) follow(in view.Entry) {
+	for _, ev := range a.told.Changes(in, a.engine) {
 		_ = a.step(ev)
 	}
 }
@@ -165,12 +165,15 @@ func (a *answering) look(t *term, target response.Target) {
 		if !ok {
 			return
 		}
-		life := func(id fault.NodeID) time.Time {
-			of, _ := t.machine.Node(id)
-			return of.Life
-		}
-		_ = a.step(response.Seen{Target: target, Evidence: responder.Gather(st, target.Component, life, a.r.clock())})
+		_ = a.step(response.Seen{Target: target, State: view.StateOf(st, target.Component),
+			Evidence: view.Gather(st, target.Component, t.life, a.r.clock())})
 	})
+}
+
+// life returns the time of a node's newest report.
+func (t *term) life(id fault.NodeID) time.Time {
+	st, _ := t.machine.Node(id)
+	return st.Life
 }
 
 // next has the store take the first of the queue, when it is idle. Effects begin when it has.

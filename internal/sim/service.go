@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/agent/delivery"
 	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
@@ -51,8 +50,8 @@ func (n *node) toService(to *replica, k uint8, b []byte) {
 	if n.service.cut[k] || !to.sees(n) || n.w.chance(n.service.lose) {
 		return
 	}
-	b, mangled := n.mangle(b)
-	to.deliver(n.w.between(serviceDelayMin, serviceDelayMax), func() { to.receive(n, k, b, mangled) })
+	b, damaged := n.damage(b)
+	to.deliver(n.w.between(serviceDelayMin, serviceDelayMax), func() { to.receive(n, k, b, damaged) })
 }
 
 // fromService delivers a datagram of a supervisor to the host half.
@@ -60,14 +59,14 @@ func (n *node) fromService(by *replica, k uint8, b []byte) {
 	if n.service.cut[k] || n.w.chance(n.service.lose) {
 		return
 	}
-	b, mangled := n.mangle(b)
+	b, damaged := n.damage(b)
 	n.host.deliver(n.w.between(serviceDelayMin, serviceDelayMax), func() {
-		n.openHost(by.id, b, mangled, hostcore.Received{Path: fault.PathDirect, Interface: k})
+		n.openHost(by.id, b, damaged, hostcore.Received{Path: fault.PathDirect, Interface: k})
 	})
 }
 
-// mangle flips a bit in a share of the datagrams.
-func (n *node) mangle(b []byte) (out []byte, mangled bool) {
+// damage flips a bit in a share of the datagrams.
+func (n *node) damage(b []byte) (out []byte, damaged bool) {
 	if !n.w.chance(n.service.corrupt) {
 		return b, false
 	}
@@ -100,7 +99,7 @@ func (n *node) kept(h fault.Half) []servicenet.Kept {
 }
 
 // carryOut does the shells' work besides sending.
-func (n *node) carryOut(h fault.Half, e delivery.Effects) {
+func (n *node) carryOut(h fault.Half, e servicenet.SenderEffects) {
 	if e.NewEpoch != 0 {
 		n.process(h).epoch = e.NewEpoch
 	}

@@ -53,8 +53,8 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// TestScriptRefuses shows that a scenario cannot pass by being misunderstood.
-func TestScriptRefuses(t *testing.T) {
+// TestScriptRefusesUnknownLines shows that a scenario cannot pass by being misunderstood.
+func TestScriptRefusesUnknownLines(t *testing.T) {
 	for _, tc := range []struct{ script, names string }{
 		{"settle", "0 tori"},
 		{"torus 2", "0 steps"},
@@ -103,8 +103,8 @@ func TestScriptRefuses(t *testing.T) {
 	}
 }
 
-// TestColdStartIsABoot: copies belong to one boot of the machine, so no half continues in its old epoch after another.
-func TestColdStartIsABoot(t *testing.T) {
+// TestColdStartCountsAsBoot: copies belong to one boot of the machine, so no half continues in its old epoch after another.
+func TestColdStartCountsAsBoot(t *testing.T) {
 	p := preset(t, config.PresetDefault)
 	w, err := New(Config{Dims: grid.Dims{X: 2, Y: 2, Z: 2}, Periods: p, Seed: 7})
 	if err != nil {
@@ -128,8 +128,8 @@ func TestColdStartIsABoot(t *testing.T) {
 	}
 }
 
-// TestReplays shows that a seed decides everything.
-func TestReplays(t *testing.T) {
+// TestSameSeedReplaysSameRun shows that a seed decides everything.
+func TestSameSeedReplaysSameRun(t *testing.T) {
 	play := func(seed uint64) string {
 		w, err := New(Config{Dims: grid.Dims{X: 2, Y: 2, Z: 2}, Periods: preset(t, config.PresetDefault), Seed: seed})
 		if err != nil {

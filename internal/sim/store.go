@@ -5,6 +5,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
@@ -39,6 +40,7 @@ type head struct{ term, batch uint64 }
 type entry struct {
 	term     uint64
 	statuses []awareness.NodeStatus
+	evidence [][]view.FaultEvidence // of each status
 }
 
 // store is the supervisors' etcd: one log of transactions with a quorum of members, one revision for each, leases and
@@ -51,16 +53,19 @@ type store struct {
 	log  []entry // of the revisions 1 to len(log); entries of the election are empty
 	docs map[fault.NodeID]*lofamov1.Node
 	// inbox is the position up to which each half's reports were accepted.
-	inbox      map[fault.Origin]servicenet.InboxPosition
-	pictures   copied                     // content of the documents
-	blank      picture                    // of a node without a document
-	normal     int                        // nodes that are NORMAL
-	commits    uint64                     // of leaders
-	groups     map[string]*lofamov1.Group // active ones
-	failed     map[part]time.Time         // when a part that is or was FAILED became so
-	head       head
-	candidates []candidate // oldest first
-	group      []int       // by replica: replicas of one group reach each other
+	inbox     map[fault.Origin]servicenet.InboxPosition
+	pictures  copied                     // content of the documents
+	blank     picture                    // of a node without a document
+	normal    int                        // nodes that are NORMAL
+	commits   uint64                     // of leaders
+	groups    map[string]*lofamov1.Group // active ones
+	incidents map[string]*lofamov1.Incident
+	// mostIncidents is the most that were not CLOSED after any transaction.
+	mostIncidents int
+	failed        map[part]time.Time // when a part that is or was FAILED became so
+	head          head
+	candidates    []candidate // oldest first
+	group         []int       // by replica: replicas of one group reach each other
 
 	raft       *replica // nil: no majority
 	servesFrom time.Time
@@ -75,7 +80,9 @@ type store struct {
 func newStore(w *World) *store {
 	return &store{
 		w: w, docs: make(map[fault.NodeID]*lofamov1.Node), inbox: make(map[fault.Origin]servicenet.InboxPosition),
-		group: make([]int, w.cfg.Supervisors), pictures: make(copied), failed: make(map[part]time.Time), groups: make(map[string]*lofamov1.Group), blank: blankPicture(w.cfg.Dims),
+		group: make([]int, w.cfg.Supervisors), pictures: make(copied), failed: make(map[part]time.Time), groups: make(map[string]*lofamov1.Group),
+		incidents: make(map[string]*lofamov1.Incident),
+		blank:     blankPicture(w.cfg.Dims),
 	}
 }
 
@@ -216,7 +223,7 @@ func (s *store) commit(b *batch) (rev uint64, ok bool) {
 	}
 	s.w.checkCommit(b)
 	s.head = b.head
-	s.append(entry{term: b.head.term, statuses: b.statuses})
+	s.append(entry{term: b.head.term, statuses: b.statuses, evidence: b.evidence})
 	b.rev = s.rev()
 	s.commits++
 	for _, d := range b.docs {

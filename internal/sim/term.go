@@ -18,13 +18,14 @@ import (
 // term is one term of leadership: the work of internal/supervisor/engine, without goroutines, queues and metrics. The
 // inbox, the machine, and the code that stores and restores nodes are the real ones.
 type term struct {
-	r       *replica
-	rev     uint64 // of its election key: the fence
-	started time.Time
-	machine *awareness.Machine
-	inbox   *servicenet.Inbox
-	head    head // of the last commit that it knows of
-	wake    time.Time
+	r         *replica
+	rev       uint64 // of its election key: the fence
+	started   time.Time
+	machine   *awareness.Machine
+	incidents *awareness.Incidents
+	inbox     *servicenet.Inbox
+	head      head // of the last commit that it knows of
+	wake      time.Time
 
 	open     *batch // takes changes
 	inflight *batch // with the store
@@ -47,7 +48,9 @@ type batch struct {
 	origins  map[fault.Origin]bool
 	reports  []fault.ReportID
 	statuses []awareness.NodeStatus // from here on set when sealed
+	evidence [][]view.FaultEvidence // of each status
 	docs     []*lofamov1.Node
+	folded   awareness.IncidentOutput
 	inbox    []servicenet.InboxPosition
 	before   head
 	head     head
@@ -64,7 +67,9 @@ func newBatch() *batch {
 	return &batch{touched: make(map[fault.NodeID]bool), origins: make(map[fault.Origin]bool)}
 }
 
-func (b *batch) empty() bool { return len(b.changes)+len(b.groups)+len(b.touched)+len(b.origins) == 0 }
+func (b *batch) empty() bool {
+	return len(b.changes)+len(b.groups)+len(b.touched)+len(b.origins)+len(b.folded.Changed)+len(b.folded.Gone) == 0
+}
 
 // awarenessConfig returns the same configuration as internal/supervisor.
 func awarenessConfig(w *World, id string) awareness.Config {
@@ -83,6 +88,12 @@ func awarenessConfig(w *World, id string) awareness.Config {
 			return n
 		},
 	}
+	if len(w.cfg.Racks) > 0 {
+		cfg.Labels, cfg.DomainLabels = make(map[fault.NodeID]map[string]string), []string{"rack"}
+		for at, rack := range w.cfg.Racks {
+			cfg.Labels[ids[at]] = map[string]string{"rack": rack}
+		}
+	}
 	if w.cfg.bug == bugGrace {
 		cfg.Grace = 0
 	}
@@ -94,7 +105,8 @@ func newTerm(r *replica, rev uint64) (*term, error) {
 	w, s := r.w, r.w.store
 	t := &term{
 		r: r, rev: rev, started: w.now, inbox: servicenet.NewInbox(slices.Collect(maps.Values(s.inbox))), head: s.head,
-		open: newBatch(), waiting: make(map[fault.ReportID][]ackTo), mine: make(copied), words: make(map[fault.Origin]spoken), witness: newWitness(),
+		open: newBatch(), waiting: make(map[fault.ReportID][]ackTo), mine: make(copied), words: make(map[fault.Origin]spoken),
+		witness: newWitness(),
 	}
 	var saved []awareness.NodeStatus
 	for _, n := range w.nodes {
@@ -131,6 +143,9 @@ func newTerm(r *replica, rev uint64) (*term, error) {
 	}
 	for _, st := range t.machine.Nodes() {
 		t.mine.put(st)
+	}
+	if err := t.restoreIncidents(saved); err != nil {
+		return nil, err
 	}
 	w.checkRestored(t)
 	w.checkRestoredGroups(t)
@@ -227,7 +242,6 @@ func (t *term) awaitCommit(id fault.ReportID, to ackTo) bool {
 func (t *term) step(now time.Time, ev awareness.Event) (changed, unknown bool) {
 	out := t.machine.Step(now, ev)
 	t.wake = out.Wake
-	t.r.sleepUntil(out.Wake)
 	for _, c := range out.Challenges {
 		t.witness.asks(c)
 		t.r.challengeAll(c)
@@ -239,6 +253,8 @@ func (t *term) step(now time.Time, ev awareness.Event) (changed, unknown bool) {
 	}
 	t.open.groups = append(t.open.groups, out.Groups...)
 	t.launch()
+	t.foldDue(now)
+	t.r.sleepUntil(t.wakes())
 	return len(out.Changes)+len(out.Groups) > 0, out.Unknown
 }
 
@@ -262,8 +278,12 @@ func (t *term) launch() {
 		st, _ := t.machine.Node(n.id())
 		t.rosyStatus(&st)
 		b.statuses = append(b.statuses, st)
-		b.docs = append(b.docs, view.Stored(st))
+		b.evidence = append(b.evidence, view.GatherAll(st, t.life, t.r.clock()))
+		doc := view.Stored(st)
+		view.PutEvidence(doc, b.evidence[len(b.evidence)-1])
+		b.docs = append(b.docs, doc)
 	}
+	t.fold(b)
 	for o := range b.origins {
 		b.inbox = append(b.inbox, t.inbox.Position(o))
 	}

@@ -11,11 +11,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
-	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
-	"github.com/lofamo/lofamo/internal/agent/topo"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 )
 
-type neighbourOf = topo.Neighbour
+type neighbourOf = halfcore.Neighbour
 
 const (
 	// watchEvery is the interval between checks whether known faults match real ones.
@@ -208,8 +207,8 @@ func (w *World) watchProtocol() {
 		}
 		for i, rules := range n.dnpCore.ProtocolStats() {
 			for r, count := range rules {
-				if count > 0 && dnpcore.Rule(r) != dnpcore.RuleRate {
-					w.violate("%s says that its neighbour %s breaks rule %s of the channel protocol", n.id(), grid.Directions()[i], dnpcore.Rule(r))
+				if count > 0 && halfcore.Rule(r) != halfcore.RuleRate {
+					w.violate("%s says that its neighbour %s breaks rule %s of the channel protocol", n.id(), grid.Directions()[i], halfcore.Rule(r))
 				}
 			}
 		}

@@ -38,7 +38,8 @@ type part struct {
 func newWitness() witness {
 	return witness{
 		heard: make(map[fault.NodeID]bool), silent: make(map[linkEnd]silence),
-		asked: make(map[fault.NodeID]awareness.Challenge), moved: make(map[part][]time.Time), rosy: make(map[part]bool), causes: make(map[part]fault.Cause),
+		asked: make(map[fault.NodeID]awareness.Challenge), moved: make(map[part][]time.Time), rosy: make(map[part]bool),
+		causes: make(map[part]fault.Cause),
 	}
 }
 

@@ -30,6 +30,8 @@ type Config struct {
 	Interfaces int
 	// Supervisors: 3 when zero.
 	Supervisors int
+	// Racks are the failure domains of the nodes; nil: none.
+	Racks map[grid.Coord]string
 	// Responses: nil for none.
 	Responses *Responses
 

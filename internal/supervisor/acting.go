@@ -6,14 +6,18 @@ import (
 	"fmt"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/executor/node"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/internal/supervisor/orders"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -36,8 +40,11 @@ func (s *Supervisor) nodeExecutors(cfg config.NodeExecutor) (map[response.Kind]e
 type agentOrders struct{ s *Supervisor }
 
 func (a agentOrders) Order(id fault.NodeID, o *lofamov1.ActOrder, try int) {
-	o.ReplyTo = a.s.self.Report
-	a.s.ingest.sender.Order(id, "act", &lofamov1.Message{Body: &lofamov1.Message_ActOrder{ActOrder: o}}, a.s.viaNeighbours(id, try, false))
+	a.s.ingest.sender.Order(id, servicenet.OrderAct, func(replyTo string) *lofamov1.Message {
+		o := proto.CloneOf(o)
+		o.ReplyTo = replyTo
+		return &lofamov1.Message{Body: &lofamov1.Message_ActOrder{ActOrder: o}}
+	}, orders.Relays(a.s.names, id, try))
 }
 
 // responseMasks implements node.Masks.
@@ -52,7 +59,8 @@ func (m responseMasks) leads(token uint64) error {
 	return nil
 }
 
-func (m responseMasks) Mask(ctx context.Context, token uint64, at fault.NodeID, dir grid.Direction, owner, reason string) (mine bool, by string, err error) {
+func (m responseMasks) Mask(ctx context.Context, token uint64, at fault.NodeID, dir grid.Direction, owner, reason string) (mine bool,
+	by string, err error) {
 	if err := m.leads(token); err != nil {
 		return false, "", err
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/lofamo/lofamo/internal/executor/node"
 	"github.com/lofamo/lofamo/internal/supervisor"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
-	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 	"github.com/lofamo/lofamo/pkg/response/policy"
@@ -59,12 +59,12 @@ func (a *acting) did() []*lofamov1.ActOrder {
 	return append([]*lofamov1.ActOrder(nil), a.begun...)
 }
 
-// TestNodesAct: the leader makes a node act and notifies jobs. A node of an earlier version gets no orders. A link is
+// TestNodeActsOnOrderOfLeader: the leader makes a node act and notifies jobs. A node of an earlier version gets no orders. A link is
 // masked and restored only in the response's own name.
-func TestNodesAct(t *testing.T) {
-	c, sups, leader := three(t, supervisortest.Options{Dims: "3x1x1", Configure: func(cfg *config.Supervisor) {
+func TestNodeActsOnOrderOfLeader(t *testing.T) {
+	c, sups, leader := three(t, fresh(supervisortest.Options{Dims: "3x1x1", Configure: func(cfg *config.Supervisor) {
 		cfg.Responses.Grace, cfg.Responses.StormDelay = 0, 0
-	}})
+	}}))
 	lead := sups[leader]
 	executors, err := supervisor.NodeExecutors(lead, config.NodeExecutor{MaskChannels: true, AskFor: config.Duration(time.Second)})
 	if err != nil {
@@ -93,7 +93,8 @@ func TestNodesAct(t *testing.T) {
 	want(do(response.NodeRestartHalf, "n1-0-0", fault.ComponentMemory, "r1-2", nil), response.Unchanged, "does not allow node.restart-half")
 	want(do(response.NodeCheck, "n0-0-0", fault.ComponentMemory, "r1-3", nil), response.Unchanged, "earlier version")
 	want(do(response.NodeCheck, "n1-0-0", fault.ComponentMemory, "r1-4", func(j *executor.Job) { j.Token-- }), response.StaleToken, "")
-	if did := n.did(); len(did) != 1 || did[0].GetKind() != "node.check" || did[0].GetTarget() != "n1-0-0/memory" || did[0].GetToken() != token {
+	if did := n.did(); len(did) != 1 || did[0].GetKind() != "node.check" || did[0].GetTarget() != "n1-0-0/memory" ||
+		did[0].GetToken() != token {
 		t.Errorf("%v", did)
 	}
 
@@ -104,7 +105,8 @@ func TestNodesAct(t *testing.T) {
 	for id, answer := range map[fault.NodeID]func(*lofamov1.ActOrder) *lofamov1.ActStatus{"n0-0-0": nil, "n2-0-0": well.answer} {
 		a := c.Agents[id]
 		a.Acts(answer)
-		report, b := a.Report(t, fault.HalfHost, false, fault.Observation{Component: fault.ComponentHost, State: fault.Normal, Kind: fault.KindSelf},
+		report, b := a.Report(t, fault.HalfHost, false,
+			fault.Observation{Component: fault.ComponentHost, State: fault.Normal, Kind: fault.KindSelf},
 			fault.Observation{Component: fault.ComponentDNP, State: fault.Normal, Kind: fault.KindWatchdog})
 		a.Deliver(t, report, b, c.Configs[leader].Report)
 	}
@@ -120,9 +122,10 @@ func TestNodesAct(t *testing.T) {
 	want(do(response.NodeMaskChannel, "n0-0-0", link, "r1-5", nil), response.Succeeded, "is masked")
 	want(do(response.NodeMaskChannel, "n0-0-0", link, "r1-5", nil), response.Succeeded, "is masked") // it owns the mask
 	supervisortest.Eventually(t, "both ends have it", func() bool { return a.Mask().GetMask() == 0x3e && b.Mask().GetMask() == 0x3d })
-	want(do(response.NodeMaskChannel, "n1-0-0", fault.Link(grid.XMinus), "r1-6", nil), response.Succeeded, "masked already, by response/r1-5/0")
+	want(do(response.NodeMaskChannel, "n1-0-0", fault.Link(grid.XMinus), "r1-6", nil), response.Succeeded,
+		"masked already, by response/r1-5/0")
 	undo := func(j *executor.Job) { j.Undo = true }
-	want(do(response.NodeMaskChannel, "n1-0-0", fault.Link(grid.XMinus), "r1-6", undo), response.Succeeded, "left as it is")
+	want(do(response.NodeMaskChannel, "n1-0-0", fault.Link(grid.XMinus), "r1-6", undo), response.Succeeded, "unchanged")
 	want(do(response.NodeMaskChannel, "n1-0-0", link, "r1-7", nil), response.Unchanged, "no way through the torus")
 	want(do(response.NodeMaskChannel, "n0-0-0", link, "r1-5", func(j *executor.Job) { j.Token-- }), response.StaleToken, "token")
 	want(do(response.NodeMaskChannel, "n0-0-0", link, "r1-5", undo), response.Succeeded, "is restored")
@@ -181,7 +184,8 @@ spec:
 		return r != nil && r.State == response.Done
 	})
 	did := n.did()[before:]
-	if len(did) != 1 || did[0].GetResponse() != r.ID || did[0].GetToken() != token || did[0].GetTarget() != "n1-0-0/memory" || len(did[0].GetParameters()) != 1 ||
+	if len(did) != 1 || did[0].GetResponse() != r.ID || did[0].GetToken() != token || did[0].GetTarget() != "n1-0-0/memory" ||
+		len(did[0].GetParameters()) != 1 ||
 		did[0].GetParameters()[0].GetValue() != "memory" || r.Steps[0].Attempt != 1 || !r.Steps[0].Changed {
 		t.Errorf("%v for %+v", did, r)
 	}

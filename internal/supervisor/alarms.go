@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/durable"
 )
 
 // The alarms of a replica, as text and as labels of the metric lofamo_alarm.
@@ -22,10 +23,12 @@ const (
 	alarmRegion  = "region cut off"
 	alarmRecords = "responses unreadable"
 	alarmBreaker = "response breaker open"
+	alarmDisk    = "disk low"
+	alarmGone    = "data directory gone"
 )
 
 func allAlarms() []string {
-	return []string{alarmFull, alarmCorrupt, alarmSlow, alarmQuorum, alarmRegion, alarmRecords, alarmBreaker}
+	return []string{alarmFull, alarmCorrupt, alarmSlow, alarmQuorum, alarmRegion, alarmRecords, alarmBreaker, alarmDisk, alarmGone}
 }
 
 // slowSync is when a disk counts as slow. A healthy disk syncs in 0.5 to 20 ms; etcd advises 10 ms.
@@ -115,6 +118,45 @@ func responsesTroubled(broken bool, breaker string) []string {
 		words = append(words, alarmBreaker+": "+breaker)
 	}
 	return words
+}
+
+// dataGone returns the alarm about a data directory that was deleted, and logs it once.
+func (s *Supervisor) dataGone(logged *bool) []string {
+	if s.store.member == nil {
+		return nil
+	}
+	err := s.store.member.CheckDir()
+	if err == nil {
+		return nil
+	}
+	if !*logged {
+		*logged = true
+		s.logger.Error("data directory gone: this replica works until it ends, and cannot start again: replace it", "err", err)
+	}
+	return []string{alarmGone + ": " + err.Error()}
+}
+
+// diskLow returns the alarm about the free space of the data directory's disk, and logs its begin and its end.
+func (s *Supervisor) diskLow(low *durable.Low) []string {
+	if !s.cfg.Embedded() || s.cfg.DiskWarnBytes == 0 {
+		return nil
+	}
+	room, err := durable.RoomOf(s.cfg.DataDir)
+	if err != nil {
+		return nil // its file system cannot be read: etcd finds out
+	}
+	if low.Update(room.Free, uint64(s.cfg.DiskWarnBytes)) {
+		if low.On {
+			s.logger.Warn("disk low: this replica stops when the disk is full", "data_dir", s.cfg.DataDir, "disk", room.Disk(),
+				"free_bytes", room.Free, "diskWarnBytes", s.cfg.DiskWarnBytes)
+		} else {
+			s.logger.Info("the disk has room again", "data_dir", s.cfg.DataDir, "disk", room.Disk(), "free_bytes", room.Free)
+		}
+	}
+	if !low.On {
+		return nil
+	}
+	return []string{alarmDisk + ": " + room.String()}
 }
 
 // syncs reads etcd's own histogram of the sync times of its write-ahead log.

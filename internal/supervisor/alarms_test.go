@@ -2,6 +2,8 @@ package supervisor
 
 import (
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,9 +12,11 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/durable"
 )
 
-func TestComplaints(t *testing.T) {
+func TestAlarmsOfStoreAreDescribed(t *testing.T) {
 	full, corrupt := etcdserverpb.AlarmType_NOSPACE, etcdserverpb.AlarmType_CORRUPT
 	for _, tc := range []struct {
 		quorum           bool
@@ -35,8 +39,34 @@ func TestComplaints(t *testing.T) {
 	}
 }
 
-// TestRegionsCut: a parent's leader raises an alarm about regions out of contact.
-func TestRegionsCut(t *testing.T) {
+// TestLowDiskIsLoggedOnce: the alarm names the disk at every look, the log only at its begin and its end.
+func TestLowDiskIsLoggedOnce(t *testing.T) {
+	var out strings.Builder
+	s := &Supervisor{site: site{logger: slog.New(slog.NewTextHandler(&out, nil)), cfg: config.Supervisor{DataDir: t.TempDir()}}}
+	var low durable.Low
+	for _, tc := range []struct {
+		bound   int64
+		alarms  int
+		logged  string // since the look before
+		message string
+	}{
+		{0, 0, "", ""}, {1, 0, "", ""}, {1 << 60, 1, "level=WARN", "disk low"}, {1 << 60, 1, "", ""}, {1, 0, "level=INFO", "has room again"},
+	} {
+		out.Reset()
+		s.cfg.DiskWarnBytes = tc.bound
+		words := s.diskLow(&low)
+		if len(words) != tc.alarms || tc.alarms > 0 && (!strings.HasPrefix(words[0], alarmDisk+": ") ||
+			!strings.Contains(words[0], " free on /")) {
+			t.Errorf("bound %d: alarms %q", tc.bound, words)
+		}
+		if got := out.String(); !strings.Contains(got, tc.logged) || !strings.Contains(got, tc.message) || (got == "") != (tc.logged == "") {
+			t.Errorf("bound %d: the log has %q: want %q", tc.bound, got, tc.message)
+		}
+	}
+}
+
+// TestCutOffRegionRaisesAlarm: a parent's leader raises an alarm about regions out of contact.
+func TestCutOffRegionRaisesAlarm(t *testing.T) {
 	west := &lofamov1.Region{Name: "west", State: lofamov1.State_UNKNOWN, Age: durationpb.New(5400 * time.Millisecond)}
 	for _, tc := range []struct {
 		all  []*lofamov1.Region
@@ -44,7 +74,8 @@ func TestRegionsCut(t *testing.T) {
 	}{
 		{nil, "[]"},
 		{[]*lofamov1.Region{{Name: "east", State: lofamov1.State_NORMAL}}, "[]"},
-		{[]*lofamov1.Region{west, {Name: "east", State: lofamov1.State_UNKNOWN}, {Name: "north", State: lofamov1.State_NORMAL}}, "[region cut off: west (since 5s), east]"},
+		{[]*lofamov1.Region{west, {Name: "east", State: lofamov1.State_UNKNOWN}, {Name: "north", State: lofamov1.State_NORMAL}},
+			"[region cut off: west (since 5s), east]"},
 	} {
 		if got := fmt.Sprint(regionsCut(tc.all)); got != tc.want {
 			t.Errorf("%v: %s, want %s", tc.all, got, tc.want)
@@ -74,7 +105,7 @@ func TestAlarmsAreMetrics(t *testing.T) {
 	}
 }
 
-func TestSyncs(t *testing.T) {
+func TestMeanSyncTimeOfLastInterval(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: syncMetric})
 	reg.MustRegister(h)
@@ -92,8 +123,8 @@ func TestSyncs(t *testing.T) {
 	}
 }
 
-// TestResponsesTroubled: an alarm tells people when responses do not handle faults.
-func TestResponsesTroubled(t *testing.T) {
+// TestBrokenResponsesRaiseAlarm: an alarm tells people when responses do not handle faults.
+func TestBrokenResponsesRaiseAlarm(t *testing.T) {
 	for _, tc := range []struct {
 		broken  bool
 		breaker string

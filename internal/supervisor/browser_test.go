@@ -26,12 +26,11 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/needs"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor"
-	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
 	"github.com/lofamo/lofamo/internal/supervisor/web"
-	"github.com/lofamo/lofamo/internal/weblogin"
+	"github.com/lofamo/lofamo/internal/testing/requirements"
+	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -110,9 +109,9 @@ func TestBrowserModel(t *testing.T) {
 // browser finds the required programs. Where CI runs this test they must exist.
 func browser(t *testing.T) (node, chromium string) {
 	t.Helper()
-	node, chromium = needs.Program(t, "Node.js", "node"), needs.Program(t, "Debian's package chromium", "chromium")
+	node, chromium = requirements.Program(t, "Node.js", "node"), requirements.Program(t, "Debian's package chromium", "chromium")
 	if _, err := os.Stat(filepath.Join("..", "..", "web", "node_modules", "playwright-core")); err != nil || !web.Built() {
-		needs.Missing(t, "the page was not built: make web")
+		requirements.Missing(t, "the page was not built: make web")
 	}
 	return node, chromium
 }
@@ -139,7 +138,7 @@ func (b *browsed) answer(what string) string {
 	verb, arg, _ := strings.Cut(what, " ")
 	switch verb {
 	case "login":
-		token, err := weblogin.NewLogin(signer(t, b.c, arg), cfg.ID, time.Now())
+		token, err := pki.NewWebLogin(signer(t, b.c, arg), cfg.ID, time.Now())
 		if err != nil {
 			t.Error(err)
 		}
@@ -154,8 +153,11 @@ func (b *browsed) answer(what string) string {
 		return strconv.FormatInt(b.leftNormal(arg), 10)
 	case "sick":
 		b.c.Agents[fault.NodeID(arg)].Suffer(fault.Observation{Component: fault.ComponentMemory, State: fault.Failed, Kind: fault.KindSelf})
+	case "lacks":
+		b.lacks(arg)
 	case "mark":
-		_, err := b.c.Operator(t, cfg.GRPC).SetMaintenance(t.Context(), &lofamov1.SetMaintenanceRequest{Nodes: []string{arg}, Reason: "<img src=x onerror=alert(1)>"})
+		_, err := b.c.Operator(t, cfg.GRPC).SetMaintenance(t.Context(),
+			&lofamov1.SetMaintenanceRequest{Nodes: []string{arg}, Reason: "<img src=x onerror=alert(1)>"})
 		if err != nil {
 			t.Error(err)
 		}
@@ -175,6 +177,17 @@ func (b *browsed) answer(what string) string {
 		t.Errorf("the browser asks for %q", what)
 	}
 	return "ok"
+}
+
+// lacks has a node say that it has no peripheral, and waits until the supervisor shows it as ABSENT.
+func (b *browsed) lacks(node string) {
+	b.c.Agents[fault.NodeID(node)].Suffer(fault.Observation{Component: fault.ComponentPeripheral0, State: fault.Unknown,
+		Kind: fault.KindAbsent})
+	client := b.c.Client(b.t, b.c.Configs[0].GRPC)
+	supervisortest.Eventually(b.t, "peripheral/0 of "+node+" to be ABSENT", func() bool {
+		x, err := client.Explain(b.t.Context(), &lofamov1.ExplainRequest{Node: node, Component: "peripheral/0"})
+		return err == nil && x.GetState() == lofamov1.State_ABSENT
+	})
 }
 
 // leftNormal waits until the supervisor has committed that a killed node is no longer NORMAL, and returns the time of
@@ -214,7 +227,8 @@ func (b *browsed) responses() string {
 
 // audit returns who last did an act to a response, and why.
 func (b *browsed) audit(act string) string {
-	resp, err := lofamov1.NewResponseServiceClient(b.c.Conn(b.t, pki.RoleViewer, b.c.Configs[0].GRPC)).ListAudit(b.t.Context(), &lofamov1.ListAuditRequest{})
+	resp, err := lofamov1.NewResponseServiceClient(b.c.Conn(b.t, pki.RoleViewer, b.c.Configs[0].GRPC)).ListAudit(b.t.Context(),
+		&lofamov1.ListAuditRequest{})
 	if err != nil {
 		b.t.Error(err)
 	}
@@ -227,7 +241,7 @@ func (b *browsed) audit(act string) string {
 	return out
 }
 
-// pages starts two more replicas' pages before the same supervisor: p1, and p2, which has no quorum. It returns a
+// pages starts two more replicas' pages before the same supervisor: p1, and p2, which has no quorum and an open breaker. It returns a
 // login at p1, and p2's address.
 func (b *browsed) pages() string {
 	t, id := b.t, b.c.Configs[0].ID
@@ -237,10 +251,14 @@ func (b *browsed) pages() string {
 	}
 	conn := b.c.Conn(t, pki.RoleSupervisor, b.c.Configs[0].GRPC)
 	faults := lofamov1.NewFaultSupervisorClient(conn)
-	serve := func(name string, faults lofamov1.FaultSupervisorClient, peers ...web.Peer) (url string, end func()) {
+	responses := lofamov1.NewResponseServiceClient(conn)
+	serve := func(name string, faults lofamov1.FaultSupervisorClient, responses lofamov1.ResponseServiceClient,
+		peers ...web.Peer) (url string, end func()) {
 		page := web.New(web.Config{
-			Self: name, Cluster: supervisortest.Name, Faults: faults, Responses: lofamov1.NewResponseServiceClient(conn), Masks: lofamov1.NewReconfigureClient(conn),
-			Signer: signer(t, b.c, id), Verifier: verify, Session: time.Hour, Cookie: name, Peers: func() []web.Peer { return peers }, Alive: time.Second,
+			Self: name, Cluster: supervisortest.Name, Faults: faults, Responses: responses,
+			Masks:  lofamov1.NewReconfigureClient(conn),
+			Signer: signer(t, b.c, id), Verifier: verify, Session: time.Hour, Cookie: name, Peers: func() []web.Peer { return peers },
+			Alive: time.Second,
 		})
 		srv := httptest.NewServer(page)
 		end = func() {
@@ -251,10 +269,10 @@ func (b *browsed) pages() string {
 		t.Cleanup(end)
 		return srv.URL, end
 	}
-	second, _ := serve("p2", alone{faults, &b.quorum})
-	first, end := serve("p1", faults, web.Peer{ID: "p2", URL: second})
+	second, _ := serve("p2", alone{faults, &b.quorum}, tripped{responses})
+	first, end := serve("p1", faults, responses, web.Peer{ID: "p2", URL: second})
 	b.lose = end
-	token, err := weblogin.NewLogin(signer(t, b.c, "viewer"), "p1", time.Now())
+	token, err := pki.NewWebLogin(signer(t, b.c, "viewer"), "p1", time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,10 +285,34 @@ type alone struct {
 	quorum *atomic.Bool
 }
 
-func (a alone) GetSummary(ctx context.Context, in *lofamov1.GetSummaryRequest, opts ...grpc.CallOption) (*lofamov1.GetSummaryResponse, error) {
+func (a alone) GetSummary(ctx context.Context, in *lofamov1.GetSummaryRequest,
+	opts ...grpc.CallOption) (*lofamov1.GetSummaryResponse, error) {
 	resp, err := a.FaultSupervisorClient.GetSummary(ctx, in, opts...)
 	if err == nil && !a.quorum.Load() {
 		resp.Cluster.Stale, resp.Cluster.StaleAge = true, durationpb.New(1500*time.Millisecond)
+	}
+	return resp, err
+}
+
+// tripped is a replica whose circuit breaker is open.
+type tripped struct {
+	lofamov1.ResponseServiceClient
+}
+
+func (c tripped) WatchResponses(ctx context.Context, in *lofamov1.WatchResponsesRequest,
+	opts ...grpc.CallOption) (grpc.ServerStreamingClient[lofamov1.WatchResponsesResponse], error) {
+	stream, err := c.ResponseServiceClient.WatchResponses(ctx, in, opts...)
+	return trippedStream{stream}, err
+}
+
+type trippedStream struct {
+	grpc.ServerStreamingClient[lofamov1.WatchResponsesResponse]
+}
+
+func (s trippedStream) Recv() (*lofamov1.WatchResponsesResponse, error) {
+	resp, err := s.ServerStreamingClient.Recv()
+	if err == nil && resp.GetBreaker() != nil {
+		resp.Breaker.Open, resp.Breaker.Detail = true, "14 nodes failed within 10s"
 	}
 	return resp, err
 }

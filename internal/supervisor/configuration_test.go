@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -29,7 +29,8 @@ func TestConfigurationIsGiven(t *testing.T) {
 		c.Agents[id].Kill(fault.HalfDNP)
 	}
 	link := []*lofamov1.LinkName{{Node: "n0-0-0", Direction: "X+"}}
-	if _, err := c.Reconfigure(t, c.Configs[leader].GRPC).SetMask(t.Context(), &lofamov1.SetMaskRequest{Links: link, Masked: true, Reason: "flaky"}); err != nil {
+	if _, err := c.Reconfigure(t, c.Configs[leader].GRPC).SetMask(t.Context(),
+		&lofamov1.SetMaskRequest{Links: link, Masked: true, Reason: "flaky"}); err != nil {
 		t.Fatal(err)
 	}
 	supervisortest.Eventually(t, "the one that answers is given the masks", func() bool {

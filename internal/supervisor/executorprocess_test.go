@@ -11,12 +11,10 @@ import (
 
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
-	"github.com/lofamo/lofamo/internal/executor/command"
 	"github.com/lofamo/lofamo/internal/executor/process"
-	"github.com/lofamo/lofamo/internal/executor/remote"
-	"github.com/lofamo/lofamo/internal/freeport"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
-	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/internal/testing/freeport"
+	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 	"github.com/lofamo/lofamo/pkg/response/policy"
@@ -27,9 +25,11 @@ import (
 func executorProcess(t *testing.T, pki, made string) string {
 	cfg := process.Default()
 	cfg.Cluster, cfg.Listen, cfg.StateDir = supervisortest.Name, freeport.Addr(t).String(), filepath.Join(t.TempDir(), "state")
-	cfg.TLS = config.SupervisorTLS{CA: filepath.Join(pki, "ca.pem"), Cert: filepath.Join(pki, "executor.pem"), Key: filepath.Join(pki, "executor.key")}
-	cfg.Commands = []command.Command{{
-		Name: "repair", Path: "/bin/mkdir", Args: []string{made + "/${node}.${attempt}"}, Parameters: map[string]string{"node": "n[0-9-]+", "attempt": "[0-9]+"},
+	cfg.TLS = config.SupervisorTLS{CA: filepath.Join(pki, "ca.pem"), Cert: filepath.Join(pki, "executor.pem"),
+		Key: filepath.Join(pki, "executor.key")}
+	cfg.Commands = []process.Command{{
+		Name: "repair", Path: "/bin/mkdir", Args: []string{made + "/${node}.${attempt}"},
+		Parameters: map[string]string{"node": "n[0-9-]+", "attempt": "[0-9]+"},
 	}}
 	_, err := process.Init(cfg.StateDir, cfg.Cluster, false)
 	var p *process.Process
@@ -47,21 +47,22 @@ func executorProcess(t *testing.T, pki, made string) string {
 	return cfg.Listen
 }
 
-// TestExecutorProcess: a fault runs a command at the executor process, once. The next leader has a higher token
+// TestExecutorProcessActsOncePerFault: a fault runs a command at the executor process, once. The next leader has a higher token
 // there, and the previous token is refused.
-func TestExecutorProcess(t *testing.T) {
+func TestExecutorProcessActsOncePerFault(t *testing.T) {
 	t.Parallel()
 	made := t.TempDir()
 	var once sync.Once
 	var address string
 	var tls config.SupervisorTLS
-	c, replicas, leader := three(t, supervisortest.Options{Configure: func(cfg *config.Supervisor) {
+	c, replicas, leader := three(t, fresh(supervisortest.Options{Configure: func(cfg *config.Supervisor) {
 		once.Do(func() { address = executorProcess(t, filepath.Dir(cfg.TLS.CA), made) })
 		tls = cfg.TLS
 		r := &cfg.Responses
-		r.Grace, r.StormDelay, r.MaxNodes, r.MaxPercent, r.MaxPerDomain, r.MaxPerPlane, r.BreakerPercent, r.BreakerNodes = 0, 0, 4, 100, 4, 4, 50, 4
+		r.Grace, r.StormDelay, r.MaxNodes, r.MaxPercent, r.MaxPerDomain, r.MaxPerPlane, r.BreakerPercent, r.BreakerNodes = 0, 0, 4,
+			100, 4, 4, 50, 4
 		cfg.Responses.Executors.Process = &config.ExecutorClient{Address: address}
-	}})
+	}}))
 	follower := (leader + 1) % 3
 	etcd := etcdClient(t, c.Configs[follower])
 	s := store.NewEtcd(etcd, store.Options{})
@@ -98,7 +99,8 @@ spec:
 		var r *response.Response
 		for _, id := range ids {
 			a := c.Agents[id]
-			report, b := a.Report(t, fault.HalfHost, false, fault.Observation{Component: fault.ComponentMemory, State: fault.Failed, Kind: fault.KindSelf})
+			report, b := a.Report(t, fault.HalfHost, false,
+				fault.Observation{Component: fault.ComponentMemory, State: fault.Failed, Kind: fault.KindSelf})
 			a.Deliver(t, report, b, c.Configs[by].Report)
 			for deadline := time.Now().Add(supervisortest.Wait / 2); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 				got, err := s.OwnResponses(t.Context())
@@ -129,14 +131,15 @@ spec:
 	if second.Token <= first.Token {
 		t.Errorf("tokens %d, %d", first.Token, second.Token)
 	}
-	x, err := remote.New(config.ExecutorClient{Address: address}, supervisortest.Name, tls, nil)
+	x, err := executor.NewRemote(config.ExecutorClient{Address: address}, supervisortest.Name, tls, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = x.Close() })
 	late := executor.Job{Cluster: supervisortest.Name, Policy: "repair", Fault: executor.Fault{State: fault.Failed, Cause: fault.CauseMemory}}
 	late.Attempt = response.Attempt{Response: first.ID, Attempt: 2}
-	late.Kind, late.Token, late.Timeout, late.IdempotencyKey, late.Target = response.Command, first.Token, supervisortest.Wait, "k", first.Target
+	late.Kind, late.Token, late.Timeout, late.IdempotencyKey, late.Target = response.Command, first.Token, supervisortest.Wait, "k",
+		first.Target
 	late.Parameters = map[string]string{"command": "repair"}
 	if r := x.Do(t.Context(), late); r.Outcome != response.StaleToken {
 		t.Errorf("under the token of the leader before: %+v", r)

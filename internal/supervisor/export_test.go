@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/supervisor/respond"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -14,8 +15,14 @@ var NodeExecutors = (*Supervisor).nodeExecutors
 // Term returns the token of this replica's lead; 0: another one leads.
 func (s *Supervisor) Term() uint64 { return s.engine.Term() }
 
+// Awareness returns what its responder reads the map and the evidence from.
+func (s *Supervisor) Awareness() respond.Awareness { return awarenessOf{s.engine.Engine} }
+
 // RenewEvery sets the interval of checks for a renewed certificate. Call it before Start.
 func (s *Supervisor) RenewEvery(d time.Duration) { s.renewEvery = d }
+
+// PatientLease lets a leader keep its lease through pauses of 10 s, on a busy machine: for tests in which the lead must not move by itself.
+func PatientLease(s *Supervisor) { s.leadership.leaseTTL = 10 }
 
 // Cert returns the certificate that it signs with.
 func (s *Supervisor) Cert() []byte { return s.signer.Cert() }

@@ -8,12 +8,12 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet/gossip"
 )
 
-func TestGossip(t *testing.T) {
+func TestGossipedReportReachesMap(t *testing.T) {
 	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{Gossip: true})
 	cfg := c.Configs[0]
@@ -31,7 +31,7 @@ func TestGossip(t *testing.T) {
 	}
 	a := c.Agents["n0-0-0"]
 	member, err := gossip.New(gossip.Config{
-		Name: "n0-0-0", Bind: "127.0.0.1:0", Join: []string{cfg.GossipListen}, Key: key, Logger: logger(),
+		Name: "n0-0-0", Bind: "127.0.0.1:0", Join: []string{cfg.GossipListen}, Key: key, Logger: supervisortest.Logger(t),
 		Meta: gossip.Meta{Role: gossip.RoleNode, ID: "n0-0-0", Coord: "0,0,0", ReportAddr: a.Addr()},
 	})
 	if err != nil {

@@ -9,26 +9,34 @@ import (
 	"time"
 )
 
-// stopTime bounds each step of stopping.
-const stopTime = 3 * time.Second
+// part is a part of a replica with its own lifecycle. Parts start in order, each on top of those before it, and stop in
+// reverse.
+type part interface {
+	// start opens the resources of the part and starts its goroutines. It waits for no other replica.
+	start(s *Supervisor) error
+	// stop undoes start, also a start that failed midway. It returns when all is undone, or soon after ctx ends.
+	stop(ctx context.Context) error
+}
 
-// lifecycle stops what a supervisor has started. Each part registers a cleanup as soon as it holds a resource.
-// stop runs the cleanups in reverse order:
-//
-//  1. Leadership. Its context ends, and the lease is resigned while all other parts still work.
-//  2. Workers. Their context ends, and stop waits for them.
-//  3. Resources: servers, connections, etcd, listeners.
+// step is a part in the order of starting. bound limits its stop.
+type step struct {
+	name  string
+	bound time.Duration
+	part
+}
+
+// stopTime bounds the stop of most parts. Workers get more time: the responder waits for running attempts.
+const (
+	stopTime    = 3 * time.Second
+	workersTime = 15 * time.Second
+)
+
+// lifecycle starts and stops parts.
 type lifecycle struct {
-	cleanups []cleanup
+	started  []step
 	stopping chan struct{}
 	stopOnce sync.Once
 	failed   chan error
-}
-
-// cleanup undoes one step of Start.
-type cleanup struct {
-	what string
-	do   func(context.Context) error
 }
 
 func newLifecycle() lifecycle {
@@ -46,25 +54,41 @@ func (l *lifecycle) fail(err error) {
 	}
 }
 
-// onStop registers a cleanup. The last registered one runs first.
-func (l *lifecycle) onStop(what string, do func(context.Context) error) {
-	l.cleanups = append(l.cleanups, cleanup{what, do})
+// start starts parts in order, until one fails.
+func (l *lifecycle) start(s *Supervisor, steps []step) error {
+	for _, p := range steps {
+		l.started = append(l.started, p)
+		if err := p.start(s); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// stop runs the cleanups in reverse order, each for at most stopTime. Later calls do nothing.
+// stop stops the started parts in reverse order, each within its bound. Later calls do nothing.
 func (l *lifecycle) stop(ctx context.Context, logger *slog.Logger) error {
 	var errs []error
 	l.stopOnce.Do(func() {
 		close(l.stopping)
-		for i := len(l.cleanups) - 1; i >= 0; i-- {
-			c := l.cleanups[i]
-			cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
-			if err := c.do(cctx); err != nil {
-				errs = append(errs, fmt.Errorf("stop %s: %w", c.what, err))
+		for i := len(l.started) - 1; i >= 0; i-- {
+			p := l.started[i]
+			bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.bound)
+			if err := p.stop(bounded); err != nil {
+				errs = append(errs, fmt.Errorf("stop %s: %w", p.name, err))
 			}
 			cancel()
 		}
 		logger.Info("supervisor stopped")
 	})
 	return errors.Join(errs...)
+}
+
+// ended waits for a channel to close, at most until ctx ends.
+func ended(ctx context.Context, done <-chan struct{}) error {
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }

@@ -9,7 +9,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/pki"
-	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 )
 
 // TestLongRequestsOnlyForCallsThatNeedThem sends requests of several lengths: each call has its own limit, and the
@@ -29,7 +29,8 @@ func TestLongRequestsOnlyForCallsThatNeedThem(t *testing.T) {
 	}
 	wantCode(t, "a watch of 1 MiB", err, codes.ResourceExhausted, "larger than max")
 	check := func(bytes int) error {
-		_, err := lofamov1.NewResponseServiceClient(viewer).CheckPolicies(t.Context(), &lofamov1.CheckPoliciesRequest{Documents: strings.Repeat("#", bytes)})
+		_, err := lofamov1.NewResponseServiceClient(viewer).CheckPolicies(t.Context(),
+			&lofamov1.CheckPoliciesRequest{Documents: strings.Repeat("#", bytes)})
 		return err
 	}
 	wantCode(t, "policies of 1 MiB", check(1<<20), codes.OK, "")
@@ -37,9 +38,11 @@ func TestLongRequestsOnlyForCallsThatNeedThem(t *testing.T) {
 	apply := func(nodes int) error {
 		topo := &lofamov1.Topology{Dims: "2x2x1"}
 		for i := range nodes {
-			topo.Nodes = append(topo.Nodes, &lofamov1.TopologyNode{Id: fmt.Sprintf("node-%d", i), Labels: map[string]string{"rack": strings.Repeat("r", 60)}})
+			topo.Nodes = append(topo.Nodes, &lofamov1.TopologyNode{Id: fmt.Sprintf("node-%d", i),
+				Labels: map[string]string{"rack": strings.Repeat("r", 60)}})
 		}
-		_, err := lofamov1.NewFaultSupervisorClient(operator).ApplyTopology(t.Context(), &lofamov1.ApplyTopologyRequest{Topology: topo, DryRun: true})
+		_, err := lofamov1.NewFaultSupervisorClient(operator).ApplyTopology(t.Context(),
+			&lofamov1.ApplyTopologyRequest{Topology: topo, DryRun: true})
 		return err
 	}
 	wantCode(t, "a topology of 10 MiB", apply(100_000), codes.InvalidArgument, "topology")

@@ -11,8 +11,8 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -29,9 +29,9 @@ func mappedBy(n *lofamov1.Node, component string) (by string, e *lofamov1.Eviden
 	return "", nil
 }
 
-// TestMapping: two nodes of a ring of five report. Each maps its neighbour, and one of the found nodes maps the last.
-// The map shows the findings beside UNKNOWN, and drops them when the node reports.
-func TestMapping(t *testing.T) {
+// TestSilentNodesAreMappedByNeighbours: two nodes of a ring of five report. Each maps its neighbour, and one of the
+// found nodes maps the last. The map shows the findings beside UNKNOWN, and drops them when the node reports.
+func TestSilentNodesAreMappedByNeighbours(t *testing.T) {
 	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{Dims: "5x1x1", Preset: config.PresetFast})
 	start(t, c.Configs[0])
@@ -42,7 +42,7 @@ func TestMapping(t *testing.T) {
 	}
 	good, bad, unknown := lofamov1.MapKnowledge_MAP_GOOD, lofamov1.MapKnowledge_MAP_BAD, lofamov1.MapKnowledge_MAP_UNKNOWN
 	sees := func(mapper string, reached uint32, host lofamov1.MapKnowledge) {
-		c.Agents[fault.NodeID(mapper)].Survey(func(o *lofamov1.MapOrder) (out []*lofamov1.MappedNode) {
+		c.Agents[fault.NodeID(mapper)].AnswerMapping(func(o *lofamov1.MapOrder) (out []*lofamov1.MappedNode) {
 			for _, r := range o.GetRegion() {
 				n := &lofamov1.MappedNode{Rank: r, Dnp: unknown, Host: unknown}
 				if r == reached {
@@ -93,7 +93,8 @@ func TestMapping(t *testing.T) {
 		n := get(x)
 		by, dnp := mappedBy(n, "dnp")
 		_, host := mappedBy(n, "host")
-		if by != want.by || n.GetState() != lofamov1.State_UNKNOWN || dnp.GetState() != lofamov1.State_NORMAL || host.GetState() != want.host || !strings.Contains(dnp.GetDetail(), want.detail) {
+		if by != want.by || n.GetState() != lofamov1.State_UNKNOWN || dnp.GetState() != lofamov1.State_NORMAL || host.GetState() != want.host ||
+			!strings.Contains(dnp.GetDetail(), want.detail) {
 			t.Errorf("node %d is %s: dnp %v, host %v: want %+v", x, n.GetState(), dnp, host, want)
 		}
 		resp, err := client.Explain(t.Context(), &lofamov1.ExplainRequest{Node: n.GetId(), Component: "node"})
@@ -103,7 +104,8 @@ func TestMapping(t *testing.T) {
 	}
 	supervisortest.Eventually(t, "the metrics to say so", func() bool {
 		page := scrape()
-		return strings.Contains(page, `lofamo_mapped_nodes{found="both-halves"} 1`+"\n"+`lofamo_mapped_nodes{found="dnp-alone"} 2`+"\n"+`lofamo_mapped_nodes{found="not-reached"} 0`+"\n") &&
+		return strings.Contains(page, `lofamo_mapped_nodes{found="both-halves"} 1`+"\n"+`lofamo_mapped_nodes{found="dnp-alone"} 2`+"\n"+
+			`lofamo_mapped_nodes{found="not-reached"} 0`+"\n") &&
 			!strings.Contains(page, "lofamo_mappings_total 0\n") && !strings.Contains(page, "lofamo_map_orders_total 0\n")
 	})
 	if by, _ := mappedBy(get(0), "dnp"); by != "" {
@@ -118,9 +120,9 @@ func TestMapping(t *testing.T) {
 	})
 }
 
-// TestBorderMask: the supervisors of either region mask and restore a link between two regions, at their own end
+// TestRegionsMaskOwnEndOfBorderLink: the supervisors of either region mask and restore a link between two regions, at their own end
 // alone.
-func TestBorderMask(t *testing.T) {
+func TestRegionsMaskOwnEndOfBorderLink(t *testing.T) {
 	t.Parallel()
 	r := supervisortest.NewRegions(t, supervisortest.Options{Dims: "4x1x1", Preset: config.PresetFast}, 1, "west", "east")
 	startAll(t, r.Region["west"]...)

@@ -8,13 +8,13 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/pki"
-	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// TestMasks: an operator masks a link at any replica. The leader tells both ends until both confirm, every replica
+// TestOperatorsMaskIsKeptAtBothEnds: an operator masks a link at any replica. The leader tells both ends until both confirm, every replica
 // shows the mask, and nodes that lose it get it again, also from the next leader. Restoring works the same way.
-func TestMasks(t *testing.T) {
+func TestOperatorsMaskIsKeptAtBothEnds(t *testing.T) {
 	c, sups, leader := three(t, supervisortest.Options{Dims: "3x1x1"})
 	follower, other := (leader+1)%3, (leader+2)%3
 	masks := c.Reconfigure(t, c.Configs[follower].GRPC)
@@ -38,14 +38,16 @@ func TestMasks(t *testing.T) {
 		_, err := set(true, false, tc.reason, tc.links...)
 		wantCode(t, tc.what, err, tc.code, tc.text)
 	}
-	_, err := lofamov1.NewReconfigureClient(c.Conn(t, pki.RoleViewer, c.Configs[leader].GRPC)).SetMask(t.Context(), &lofamov1.SetMaskRequest{Links: link, Masked: true, Reason: "x"})
+	_, err := lofamov1.NewReconfigureClient(c.Conn(t, pki.RoleViewer, c.Configs[leader].GRPC)).SetMask(t.Context(),
+		&lofamov1.SetMaskRequest{Links: link, Masked: true, Reason: "x"})
 	wantCode(t, "a viewer", err, codes.PermissionDenied, "viewer")
 	_, err = set(false, false, "", link...)
 	wantCode(t, "what is not masked", err, codes.NotFound, "not masked")
 
 	b.Kill(fault.HalfDNP) // it does not answer
 	resp, err := set(true, false, "flaky", link...)
-	if err != nil || len(resp.GetMasks()) != 1 || resp.GetMasks()[0].GetNode() != "n0-0-0" || resp.GetMasks()[0].GetDirection() != "X+" || resp.GetMasks()[0].GetBy() != "operator/someone" {
+	if err != nil || len(resp.GetMasks()) != 1 || resp.GetMasks()[0].GetNode() != "n0-0-0" || resp.GetMasks()[0].GetDirection() != "X+" ||
+		resp.GetMasks()[0].GetBy() != "operator/someone" {
 		t.Fatalf("%v, %v", resp, err)
 	}
 	waiting := func(at lofamov1.ReconfigureClient) []string { // while one mask exists
@@ -67,7 +69,8 @@ func TestMasks(t *testing.T) {
 			links, err := client.ListLinks(t.Context(), &lofamov1.ListLinksRequest{})
 			n := 0
 			for _, l := range links.GetLinks() {
-				if m := l.GetMask(); m.GetReason() == "flaky" && (l.GetNode() == "n0-0-0" && l.GetDirection() == "X+" || l.GetNode() == "n1-0-0" && l.GetDirection() == "X-") {
+				if m := l.GetMask(); m.GetReason() == "flaky" &&
+					(l.GetNode() == "n0-0-0" && l.GetDirection() == "X+" || l.GetNode() == "n1-0-0" && l.GetDirection() == "X-") {
 					n++
 				} else if m != nil {
 					t.Errorf("%v is shown as masked", l)
@@ -91,7 +94,8 @@ func TestMasks(t *testing.T) {
 	supervisortest.Eventually(t, "the next leader knows that both ends have it", func() bool { return len(waiting(masks)) == 0 })
 	a.LoseMask(t, c.Configs[next].Report)
 	supervisortest.Eventually(t, "who has lost it gets it again", func() bool { return a.Mask().GetMask() == 0x3e })
-	if _, err := masks.SetMask(t.Context(), &lofamov1.SetMaskRequest{Links: []*lofamov1.LinkName{second}, Masked: true, Reason: "by force", Force: true}); err != nil {
+	if _, err := masks.SetMask(t.Context(), &lofamov1.SetMaskRequest{Links: []*lofamov1.LinkName{second}, Masked: true, Reason: "by force",
+		Force: true}); err != nil {
 		t.Error(err)
 	}
 	supervisortest.Eventually(t, "a mask by force is in force", func() bool { return b.Mask().GetMask() == 0x3c })

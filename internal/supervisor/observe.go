@@ -1,20 +1,52 @@
 package supervisor
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/bounded"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
 )
 
+// start serves metrics and health over HTTP, unless the configuration has no HTTP address.
+func (p *metricsPart) start(s *Supervisor) error {
+	if s.listeners.http == nil {
+		return nil
+	}
+	s.observe()
+	p.server, p.served = bounded.HTTPServer(s.handler()), make(chan struct{})
+	go func() {
+		defer close(p.served)
+		if err := p.server.Serve(s.listeners.http); !errors.Is(err, http.ErrServerClosed) {
+			s.fail(fmt.Errorf("HTTP service on %s: %w", s.cfg.HTTP, err))
+		}
+	}()
+	return nil
+}
+
+// stop lets running requests end.
+func (p *metricsPart) stop(ctx context.Context) error {
+	if p.server == nil {
+		return nil
+	}
+	err := p.server.Shutdown(ctx)
+	<-p.served
+	return err
+}
+
 // observe registers the metrics that are computed on each scrape.
 func (s *Supervisor) observe() {
 	s.metrics.registry.MustRegister(metrics.Collectors(metrics.Replica{
-		Map:    func() (view.Map, bool) { return s.term().Committed() },
-		Leader: s.leader,
+		Map:       func() (view.Map, bool) { return s.term().Committed() },
+		Incidents: s.api.Incidents,
+		Leader:    s.leader,
 		QuorumAge: func() float64 {
 			if age := s.engine.ready.quorumAge(); age >= 0 {
 				return age.Seconds()
@@ -22,7 +54,7 @@ func (s *Supervisor) observe() {
 			return -1
 		},
 		Begins:    s.signer.Begins,
-		Expires:   s.signer.Expires,
+		Expires:   s.expires,
 		Replicas:  s.replicasUp,
 		Oversized: func() uint64 { return s.socketSum(func(st direct.Stats) uint64 { return st.Oversized }) },
 		Dropped:   func() uint64 { return s.socketSum(func(st direct.Stats) uint64 { return st.Dropped }) },
@@ -31,7 +63,7 @@ func (s *Supervisor) observe() {
 
 // socketSum adds up a count of datagrams that arrive at the report addresses but never reach the intake.
 func (s *Supervisor) socketSum(of func(direct.Stats) uint64) (n uint64) {
-	for _, socket := range s.ingest.sockets {
+	for _, socket := range s.listeners.sockets {
 		n += of(socket.Stats())
 	}
 	return n

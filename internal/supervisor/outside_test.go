@@ -13,10 +13,11 @@ import (
 	"testing"
 	"time"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/examples/remediator/receiver"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
-	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 	"github.com/lofamo/lofamo/pkg/response/policy"
@@ -25,30 +26,35 @@ import (
 // outside is the systems that responses reach beyond the cluster: a receiver of webhooks that keeps the contract, and
 // a receiver of alerts.
 type outside struct {
-	mu     sync.Mutex
-	deeds  []string
-	alerts []time.Time // the end times sent
+	mu        sync.Mutex
+	deeds     []string
+	alerts    []time.Time // the end times sent
+	incidents []string    // IDs in all requests
 }
 
 func (o *outside) remediate(_ context.Context, m receiver.Message) (string, string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.deeds = append(o.deeds, m.Action+" "+m.Target.Node+"/"+m.Target.Component)
+	o.incidents = append(o.incidents, m.Incident)
 	return receiver.Done, ""
 }
 
 func (o *outside) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var all []struct {
-		EndsAt time.Time         `json:"endsAt"`
-		Labels map[string]string `json:"labels"`
+		EndsAt      time.Time         `json:"endsAt"`
+		Labels      map[string]string `json:"labels"`
+		Annotations map[string]string `json:"annotations"`
 	}
-	if err := json.NewDecoder(r.Body).Decode(&all); err != nil || len(all) != 1 || all[0].Labels["node"] != "n0-0-0" || r.URL.Path != "/api/v2/alerts" {
+	if err := json.NewDecoder(r.Body).Decode(&all); err != nil || len(all) != 1 || all[0].Labels["node"] != "n0-0-0" ||
+		r.URL.Path != "/api/v2/alerts" {
 		w.WriteHeader(http.StatusBadRequest)
 		return
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.alerts = append(o.alerts, all[0].EndsAt)
+	o.incidents = append(o.incidents, all[0].Annotations["incident"])
 }
 
 func (o *outside) said() (deeds []string, alerts []time.Time) {
@@ -57,9 +63,16 @@ func (o *outside) said() (deeds []string, alerts []time.Time) {
 	return slices.Clone(o.deeds), slices.Clone(o.alerts)
 }
 
-// TestOutside: a fault triggers a webhook and an alert, once. The next leader upholds the alert without being asked,
-// and undoes both when the fault is gone.
-func TestOutside(t *testing.T) {
+// named returns the incidents that the webhooks and alerts named.
+func (o *outside) named() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.incidents)
+}
+
+// TestWebhookAndAlertHappenOnce: a fault triggers a webhook and an alert, once. The next leader upholds the alert without being asked,
+// and undoes both when the fault is gone. All of them name the fault's incident.
+func TestWebhookAndAlertHappenOnce(t *testing.T) {
 	t.Parallel()
 	o := &outside{}
 	dir := t.TempDir()
@@ -79,13 +92,14 @@ func TestOutside(t *testing.T) {
 	hook, alertmanager := httptest.NewServer(r), httptest.NewServer(o)
 	t.Cleanup(hook.Close)
 	t.Cleanup(alertmanager.Close)
-	c, replicas, leader := three(t, supervisortest.Options{Configure: func(cfg *config.Supervisor) {
+	c, replicas, leader := three(t, fresh(supervisortest.Options{Configure: func(cfg *config.Supervisor) {
 		cfg.Responses.Grace, cfg.Responses.StormDelay = 0, 0
 		cfg.Responses.Executors.Webhooks = &config.Webhooks{Targets: []config.WebhookTarget{{
-			Name: "repair", URL: hook.URL, Kinds: []string{"remediate"}, SecretFiles: []string{secret}, Addresses: []string{"127.0.0.0/8"}, Plaintext: true,
+			Name: "repair", URL: hook.URL, Kinds: []string{"remediate"}, SecretFiles: []string{secret}, Addresses: []string{"127.0.0.0/8"},
+			Plaintext: true,
 		}}}
 		cfg.Responses.Executors.Alertmanager = &config.Alertmanagers{URLs: []string{alertmanager.URL}}
-	}})
+	}}))
 	follower := (leader + 1) % 3
 	etcd := etcdClient(t, c.Configs[follower])
 	s := store.NewEtcd(etcd, store.Options{})
@@ -95,7 +109,7 @@ kind: ResponsePolicy
 metadata: {name: repair}
 spec:
   mode: enforce
-  match: fault.component == "memory" && fault.state == "FAILED"
+  match: fault.incident != "" && fault.component == "memory" && fault.state == "FAILED"
   steps:
   - {name: repair, executor: webhook.remediate, parameters: {target: repair}, timeout: 20s}
   - {name: alert, executor: alertmanager, parameters: {severity: critical}, timeout: 20s}
@@ -149,6 +163,15 @@ spec:
 	for i, end := range alerts {
 		if last := i == len(alerts)-1; end.After(time.Now()) == last {
 			t.Errorf("alert %d of %d ends at %s", i, len(alerts), end)
+		}
+	}
+	all := listed(t, c.Client(t, c.Configs[follower].GRPC), &lofamov1.ListIncidentsRequest{})
+	if len(all) != 1 {
+		t.Fatalf("incidents %v: want one", all)
+	}
+	for i, id := range o.named() {
+		if id != all[0].GetId() {
+			t.Errorf("request %d names incident %q: want %s", i, id, all[0].GetId())
 		}
 	}
 }

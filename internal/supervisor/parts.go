@@ -1,34 +1,36 @@
 package supervisor
 
 import (
+	"context"
 	"log/slog"
-	"net"
+	"net/http"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/executor/alertmanager"
 	"github.com/lofamo/lofamo/internal/executor/node"
-	"github.com/lofamo/lofamo/internal/executor/remote"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
-	"github.com/lofamo/lofamo/internal/supervisor/bulk"
-	"github.com/lofamo/lofamo/internal/supervisor/diagnose"
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/federation"
 	"github.com/lofamo/lofamo/internal/supervisor/ingest"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
+	"github.com/lofamo/lofamo/internal/supervisor/orders"
 	"github.com/lofamo/lofamo/internal/supervisor/replica"
-	"github.com/lofamo/lofamo/internal/supervisor/responder"
+	"github.com/lofamo/lofamo/internal/supervisor/respond"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/internal/supervisor/web"
 	"github.com/lofamo/lofamo/pkg/fault"
-	"github.com/lofamo/lofamo/pkg/servicenet/direct"
 	"github.com/lofamo/lofamo/pkg/servicenet/gossip"
 )
 
@@ -48,6 +50,7 @@ type site struct {
 // identity holds the keys and certificates of this replica, and verifies those of its peers.
 type identity struct {
 	signer   *pki.Signer
+	ecdsa    *pki.Signer // for gRPC clients that refuse Ed25519; nil: none
 	verify   *pki.Verifier
 	trust    trust
 	renewals *renewals // nil: this replica renews no certificate
@@ -62,6 +65,8 @@ type storePart struct {
 	member   *embedded.Member // nil with an external etcd
 	client   *clientv3.Client
 	observer *store.Observer
+	// incidents is nil in a parent of regions.
+	incidents *store.IncidentFeed
 }
 
 // enginePart computes the fault map while this replica leads, and forwards evidence to the leader while it follows.
@@ -77,19 +82,24 @@ type enginePart struct {
 
 // ingestPart receives and sends agents' messages. It is empty in a parent of regions.
 type ingestPart struct {
-	sockets   []*direct.Socket // by the number of the report address
 	exchanges *ingest.Exchanges
 	sender    *ingest.Sender
 	intake    *ingest.Intake
-	bulk      *bulk.Manager
-	diagnose  *diagnose.Manager
-	gossip    *gossip.Net // nil without gossip
+	bulk      *ingest.BulkManager
+	diagnoses *orders.Diagnoses
+}
+
+// gossipPart is the membership in the gossip pool.
+type gossipPart struct {
+	*gossip.Net // nil without gossip
+	cancel      context.CancelFunc
+	wg          sync.WaitGroup
 }
 
 // respondPart runs responses to faults.
 type respondPart struct {
-	responder *responder.Responder   // nil in a parent of regions, and where the configuration disables responses
-	executor  *remote.Executor       // the executor process; nil if there is none
+	responder *respond.Responder     // nil in a parent of regions, and where the configuration disables responses
+	executor  *executor.Remote       // the executor process; nil if there is none
 	actor     *node.Actor            // sends the actions of responses to nodes
 	alerts    *alertmanager.Executor // nil: no alerts are sent
 }
@@ -108,20 +118,24 @@ type federationPart struct {
 // apiPart serves gRPC.
 type apiPart struct {
 	*api.Server
-	listener net.Listener
-	grpc     *api.GRPC
-	health   *health.Server
+	grpc   *api.GRPC
+	health *health.Server
+	served chan struct{} // closed when the server has ended
 }
 
 // webPart serves the page for browsers.
 type webPart struct {
-	listener net.Listener // nil: no page
+	conn   *grpc.ClientConn // to this replica's API; nil: no page
+	page   *web.Server
+	server *http.Server
+	served chan struct{} // closed when the server has ended
 }
 
 // metricsPart counts, and serves metrics and health over HTTP.
 type metricsPart struct {
 	*metrics.Metrics
 	registry *prometheus.Registry
-	listener net.Listener // nil: no HTTP service
+	server   *http.Server  // nil: no HTTP service
+	served   chan struct{} // closed when the server has ended
 	alarms   alarms
 }

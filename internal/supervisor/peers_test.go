@@ -4,15 +4,15 @@ import (
 	"testing"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// TestPeers: a spare gets the place of a node in the topology. The spare and its neighbours learn of each other,
+// TestSpareAndNeighboursLearnPeers: a spare gets the place of a node in the topology. The spare and its neighbours learn of each other,
 // including the end that its dead neighbour had reported. The leader dies before all nodes have their
 // orders, and the next one continues. After a change back, all nodes get new orders.
-func TestPeers(t *testing.T) {
+func TestSpareAndNeighboursLearnPeers(t *testing.T) {
 	dims := grid.Dims{X: 3, Y: 1, Z: 1}
 	c, sups, leader := three(t, supervisortest.Options{Dims: dims.String(), Spares: 1})
 	follower, other := (leader+1)%3, (leader+2)%3
@@ -71,7 +71,8 @@ func TestPeers(t *testing.T) {
 		return x.Peers().GetCoord() == "1,0,0" && is(x, grid.XMinus, "n0-0-0") && is(x, grid.XPlus, "n2-0-0")
 	})
 	n2.Revive(fault.HalfDNP)
-	supervisortest.Eventually(t, "the neighbour that was dead is told", func() bool { return is(n2, grid.XMinus, "x1") && is(n2, grid.XPlus, "") })
+	supervisortest.Eventually(t, "the neighbour that was dead is told",
+		func() bool { return is(n2, grid.XMinus, "x1") && is(n2, grid.XPlus, "") })
 
 	place(next, map[string]string{"n1-0-0": "1,0,0", "x1": ""})
 	supervisortest.Eventually(t, "all is as configured", func() bool {

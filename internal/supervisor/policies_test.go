@@ -8,7 +8,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/pki"
-	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/response/policy"
 )
 
@@ -31,12 +31,14 @@ func TestPoliciesAtAnyReplica(t *testing.T) {
 	if err != nil || len(applied.GetChanges()) < 8 || applied.GetRevision() == 0 {
 		t.Fatalf("%v, %v", applied, err)
 	}
-	if ev := nextEvents(t, events).GetEvents()[0]; ev.GetPolicy() != applied.GetChanges()[0].GetName() || ev.GetObserver() != "operator/someone" || ev.GetRevision() != applied.GetRevision() {
+	if ev := nextEvents(t, events).GetEvents()[0]; ev.GetPolicy() != applied.GetChanges()[0].GetName() ||
+		ev.GetObserver() != "operator/someone" || ev.GetRevision() != applied.GetRevision() {
 		t.Errorf("%v", ev)
 	}
 	for i := range c.Configs {
 		list, err := at(pki.RoleViewer, i).ListPolicies(t.Context(), &lofamov1.ListPoliciesRequest{})
-		if err != nil || len(list.GetPolicies()) != len(applied.GetChanges()) || list.GetRevision() < applied.GetRevision() || list.GetPolicies()[0].GetBy() != "operator/someone" {
+		if err != nil || len(list.GetPolicies()) != len(applied.GetChanges()) || list.GetRevision() < applied.GetRevision() ||
+			list.GetPolicies()[0].GetBy() != "operator/someone" {
 			t.Errorf("%s: %v, %v", c.Configs[i].ID, list, err)
 		}
 	}
@@ -49,10 +51,12 @@ func TestPoliciesAtAnyReplica(t *testing.T) {
 	enforced := strings.ReplaceAll(string(defaults), "mode: observe-only", "mode: enforce")
 	name := applied.GetChanges()[0].GetName()
 	supervisortest.Eventually(t, "the next leader takes changes", func() bool {
-		changed, err := at(pki.RoleOperator, next).ApplyPolicies(t.Context(), &lofamov1.ApplyPoliciesRequest{Documents: enforced, Expected: map[string]uint64{name: 1}})
+		changed, err := at(pki.RoleOperator, next).ApplyPolicies(t.Context(),
+			&lofamov1.ApplyPoliciesRequest{Documents: enforced, Expected: map[string]uint64{name: 1}})
 		return err == nil && changed.GetChanges()[0].GetVersion() == 2
 	})
-	deleted, err := at(pki.RoleOperator, next).DeletePolicies(t.Context(), &lofamov1.DeletePoliciesRequest{Names: []string{name}, Expected: map[string]uint64{name: 2}})
+	deleted, err := at(pki.RoleOperator, next).DeletePolicies(t.Context(),
+		&lofamov1.DeletePoliciesRequest{Names: []string{name}, Expected: map[string]uint64{name: 2}})
 	if err != nil || deleted.GetChanges()[0].GetKind() != lofamov1.PolicyChangeKind_POLICY_DELETED {
 		t.Errorf("%v, %v", deleted, err)
 	}

@@ -9,14 +9,14 @@ import (
 	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // TestReadsAtAnyReplica: all pages of a list have one revision at whichever replica, a watch that begins with the map
 // loses nothing, and many watchers at all replicas see each change once, in order, across a change of the leader.
 func TestReadsAtAnyReplica(t *testing.T) {
-	c, sups, leader := three(t, supervisortest.Options{})
+	c, sups, leader := three(t, fresh(supervisortest.Options{}))
 	followers := []int{(leader + 1) % 3, (leader + 2) % 3}
 	clients := make([]lofamov1.FaultSupervisorClient, 3)
 	for i, cfg := range c.Configs {
@@ -26,8 +26,7 @@ func TestReadsAtAnyReplica(t *testing.T) {
 		t.Helper()
 		a := c.Agents[node]
 		id, b := a.Report(t, fault.HalfHost, false, temperature(st))
-		a.Send(t, c.Configs[to].Report, b)
-		a.Await(t, id, lofamov1.Ack_COMMITTED)
+		a.Deliver(t, id, b, c.Configs[to].Report)
 	}
 	report("n0-0-0", leader, fault.Sick)
 
@@ -64,7 +63,7 @@ func TestReadsAtAnyReplica(t *testing.T) {
 		}
 	}
 
-	const sick = "component=temperature,to=SICK" // it becomes UNKNOWN without restatements
+	const sick = "component=temperature,to=SICK"
 	first, _ := watch(t, clients[followers[0]], &lofamov1.WatchRequest{Initial: true, FieldSelector: sick})
 	initial := nextEvents(t, first)
 	if len(initial.GetEvents()) != 2 || !initial.GetSynced() {
@@ -89,11 +88,11 @@ func TestReadsAtAnyReplica(t *testing.T) {
 			}
 		})
 	}
-	report("n1-0-0", followers[0], fault.Sick)
 	page, err := clients[followers[0]].ListNodes(t.Context(), &lofamov1.ListNodesRequest{Limit: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
+	report("n1-0-0", followers[0], fault.Sick) // the next leader begins with this map, and never has that of the page
 	stop(t, sups[leader])
 	c.AwaitLeader(t, followers...)
 	report("n0-1-0", followers[1], fault.Sick)

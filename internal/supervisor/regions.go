@@ -3,6 +3,7 @@ package supervisor
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -14,8 +15,8 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/federation"
-	"github.com/lofamo/lofamo/internal/supervisor/ingest"
 	"github.com/lofamo/lofamo/internal/supervisor/replica"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
@@ -66,7 +67,32 @@ func addressesOf(list []config.UpstreamEntry) (ids []string, addresses map[strin
 	return ids, addresses
 }
 
-// connectParent creates the parts of a parent of regions. None of them talks to agents.
+// start connects a parent to its regions, or a region to its parent and to the neighbouring regions.
+func (p *federationPart) start(s *Supervisor) error {
+	if s.cfg.Parent() {
+		return s.connectParent()
+	}
+	if err := s.connectUpstream(); err != nil {
+		return err
+	}
+	return s.connectBorder()
+}
+
+// stop closes the connections.
+func (p *federationPart) stop(context.Context) error {
+	var errs []error
+	if p.border != nil {
+		errs = append(errs, p.border.Close())
+	}
+	for _, peers := range []*replica.Peers{p.parents, p.below} {
+		if peers != nil {
+			errs = append(errs, peers.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// connectParent creates the parent of regions. It does not talk to agents.
 func (s *Supervisor) connectParent() error {
 	configured := s.federation.regionOf
 	s.federation.regionOf = func(id fault.NodeID) string { return cmp.Or(configured(id), s.federation.spares.region(id)) }
@@ -80,7 +106,6 @@ func (s *Supervisor) connectParent() error {
 	if s.federation.below, err = replica.Dial(addresses, s.peerTLS); err != nil {
 		return err
 	}
-	s.onStop("connections to the regions", func(context.Context) error { return s.federation.below.Close() })
 	ops := 0
 	if s.cfg.Embedded() {
 		ops = embedded.MaxTxnOps - 16 // for the operations in every transaction
@@ -94,12 +119,18 @@ func (s *Supervisor) connectParent() error {
 	return nil
 }
 
-// belowOf returns the supervisors of a node's region, if the parent is in contact with it.
+// belowOf returns the supervisors of a node's region, if the parent is in contact with the region.
 func (s *Supervisor) belowOf(id fault.NodeID) []lofamov1.FaultSupervisorClient {
 	name := s.federation.regionOf(id)
-	if !slices.ContainsFunc(s.federation.parent.Regions(), func(r *lofamov1.Region) bool { return r.GetName() == name && r.GetState() == lofamov1.State_NORMAL }) {
+	if !slices.ContainsFunc(s.federation.parent.Regions(),
+		func(r *lofamov1.Region) bool { return r.GetName() == name && r.GetState() == lofamov1.State_NORMAL }) {
 		return nil
 	}
+	return s.regionClients(name)
+}
+
+// regionClients returns connections to the supervisors of a region.
+func (s *Supervisor) regionClients(name string) []lofamov1.FaultSupervisorClient {
 	var out []lofamov1.FaultSupervisorClient
 	for _, r := range s.cfg.Regions {
 		for _, u := range r.Supervisors {
@@ -114,7 +145,7 @@ func (s *Supervisor) belowOf(id fault.NodeID) []lofamov1.FaultSupervisorClient {
 // serveParent admits the regions' supervisors, and makes the API answer from their data.
 func (s *Supervisor) serveParent(cfg *api.Config) {
 	cfg.Engine, cfg.Copy, cfg.Bundles, cfg.Regions = s.federation.parent, federation.Copy{Etcd: s.store.Etcd}, noBundles{}, s.standing
-	cfg.Operators, cfg.Below = s.federation.parent, s.belowOf
+	cfg.Operators, cfg.Below, cfg.RegionClients = s.federation.parent, s.belowOf, s.regionClients
 	cfg.Kept = func(ctx context.Context, id fault.NodeID) (*lofamov1.Node, error) {
 		return federation.Copy{Etcd: s.store.Etcd}.Kept(ctx, s.federation.regionOf(id), id)
 	}
@@ -126,7 +157,8 @@ func (s *Supervisor) serveParent(cfg *api.Config) {
 			cfg.RegionSupervisors[r.Name] = append(cfg.RegionSupervisors[r.Name], u.GRPC)
 		}
 	}
-	lofamov1.RegisterUpstreamServer(s.api.grpc, &federation.Server{Parent: s.federation.parent, Caller: api.Caller, Speakers: speakers, Stopping: s.stopping})
+	lofamov1.RegisterUpstreamServer(s.api.grpc, &federation.Server{Parent: s.federation.parent, Caller: api.Caller, Speakers: speakers,
+		Stopping: s.stopping})
 }
 
 // standing returns the status of the regions: from the leader, or from this replica's copy if it does not lead.
@@ -151,7 +183,6 @@ func (s *Supervisor) connectUpstream() error {
 	if s.federation.parents, err = replica.Dial(addresses, s.peerTLS); err != nil {
 		return err
 	}
-	s.onStop("connections to the parent", func(context.Context) error { return s.federation.parents.Close() })
 	s.federation.uplink = federation.NewUplink(federation.UplinkConfig{
 		Region: s.cfg.Region, Dims: s.names.Dims().String(), Store: s.store.Etcd, Parents: ids, Conn: s.federation.parents.Conn,
 		Beat: s.periods.DigestPeriod, Logger: s.logger,
@@ -160,13 +191,13 @@ func (s *Supervisor) connectUpstream() error {
 }
 
 // connectBorder connects to the neighbouring regions, if there are any.
-func (s *Supervisor) connectBorder() (ingest.Border, error) {
+func (s *Supervisor) connectBorder() error {
 	if s.cfg.Region == "" {
-		return nil, nil
+		return nil
 	}
 	cfg := federation.PeerConfig{
 		Regions: make(map[string]map[string]string), Foreign: make(map[fault.NodeID]string), Beside: make(map[fault.NodeID][]string),
-		TLS: s.peerTLS, Answerer: s.ingest.sender, Metrics: s.metrics.Metrics, Logger: s.logger,
+		TLS: s.peerTLS, Answerer: acks{s}, Metrics: s.metrics.Metrics, Logger: s.logger,
 	}
 	dims := s.names.Dims()
 	for _, n := range s.names.Border() {
@@ -184,12 +215,14 @@ func (s *Supervisor) connectBorder() (ingest.Border, error) {
 		}
 	}
 	var err error
-	if s.federation.border, err = federation.NewPeers(cfg); err != nil {
-		return nil, err
-	}
-	s.onStop("connections to other regions", func(context.Context) error { return s.federation.border.Close() })
-	return s.federation.border, nil
+	s.federation.border, err = federation.NewPeers(cfg)
+	return err
 }
+
+// acks forwards to the sender, which starts after the federation.
+type acks struct{ s *Supervisor }
+
+func (a acks) Answer(to engine.To, ack *lofamov1.Ack) { a.s.ingest.sender.Answer(to, ack) }
 
 // own reports whether the caller is one of this region's own replicas.
 func (s *Supervisor) own(ctx context.Context) bool {
@@ -211,17 +244,15 @@ func (s *Supervisor) foreignVerdicts(ctx context.Context, v *lofamov1.BorderVerd
 	return nil
 }
 
-// leadRegion runs one term of a region's leader.
-func (s *Supervisor) leadRegion(ctx context.Context, fence store.Fence) error {
-	ctx, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
+// leadRegion starts the work of a region's leader with the parent and the other regions, if there are any.
+func (s *Supervisor) leadRegion(ctx context.Context, wg *sync.WaitGroup, fence store.Fence) {
+	if s.federation.border == nil {
+		return
+	}
 	if s.federation.uplink != nil {
 		wg.Go(func() { s.federation.uplink.Run(ctx, fence) })
 	}
 	wg.Go(func() { s.federation.border.Tell(ctx, s.periods.DigestPeriod, s.store.Etcd, s.engine.Detail) })
-	defer wg.Wait()
-	defer cancel()
-	return s.engine.Lead(ctx, fence)
 }
 
 // noBundles refuses diagnostic bundles in a parent of regions.

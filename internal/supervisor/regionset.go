@@ -26,7 +26,7 @@ func (s *spareRegions) region(id fault.NodeID) string {
 // followRegions keeps a parent's replica up to date with the regions' marks, labels and spares.
 func (s *Supervisor) followRegions(ctx context.Context) {
 	read := uint64(0) // number of updates: the data has no single revision
-	s.again(ctx, "following what is set in the regions", func() error {
+	s.again(ctx, "following the settings of the regions", func() error {
 		return federation.Copy{Etcd: s.store.Etcd}.FollowSet(ctx, s.cfg.RegionNames(), func(all []store.Below) {
 			read++
 			topo, spares := mergeTopologies(s.seed, s.cfg.RegionNames(), all)

@@ -26,7 +26,8 @@ func TestWhatRegionsSet(t *testing.T) {
 	own := topology.New(dims, []topology.Node{node("a", 0, "of the file"), node("b", 1, "of the file")}, nil, 0)
 	names := []string{"west", "east"}
 	all := []store.Below{
-		{Marks: []store.Mark{mark("a"), mark("b"), mark("s")}, Topology: topology.New(dims, []topology.Node{node("a", 0, "r1"), spare("s", "r2")}, nil, 7)},
+		{Marks: []store.Mark{mark("a"), mark("b"), mark("s")},
+			Topology: topology.New(dims, []topology.Node{node("a", 0, "r1"), spare("s", "r2")}, nil, 7)},
 		{Topology: topology.New(dims, []topology.Node{node("x", 1, "r3"), spare("b", "r4")}, nil, 5)}, // x has b's place
 	}
 	topo, spares := mergeTopologies(own, names, all)
@@ -34,7 +35,8 @@ func TestWhatRegionsSet(t *testing.T) {
 	for _, n := range topo.Nodes {
 		fmt.Fprintf(&got, "%s at %s of %s; ", n.ID, n.Proto().GetCoord(), n.Labels["rack"])
 	}
-	if want := "a at 0,0,0 of r1; b at 1,0,0 of r4; s at  of r2; "; got.String() != want || topo.Revision != 7 || len(spares) != 1 || spares["s"] != "west" {
+	if want := "a at 0,0,0 of r1; b at 1,0,0 of r4; s at  of r2; "; got.String() != want || topo.Revision != 7 || len(spares) != 1 ||
+		spares["s"] != "west" {
 		t.Errorf("%s, revision %d, spares %v; want %s", got.String(), topo.Revision, spares, want)
 	}
 	of := func(id fault.NodeID) string {
@@ -46,7 +48,8 @@ func TestWhatRegionsSet(t *testing.T) {
 	if marks := marksOf(names, all, of); len(marks) != 2 || marks[0].GetNode() != "a" || marks[1].GetNode() != "s" {
 		t.Errorf("marks %v: want those of a and s, which are the west's", marks)
 	}
-	if topo, spares := mergeTopologies(own, names, make([]store.Below, 2)); len(topo.Nodes) != 2 || topo.Nodes[0].Labels["rack"] != "of the file" || len(spares) != 0 {
+	if topo, spares := mergeTopologies(own, names, make([]store.Below, 2)); len(topo.Nodes) != 2 ||
+		topo.Nodes[0].Labels["rack"] != "of the file" || len(spares) != 0 {
 		t.Errorf("of regions that have told nothing: %v, %v", topo.Nodes, spares)
 	}
 }

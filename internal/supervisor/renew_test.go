@@ -14,16 +14,16 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/supervisor"
-	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 )
 
 // A running replica signs with the certificate that replaced its own, and its metrics show the new certificate's
 // validity.
-func TestRenewed(t *testing.T) {
+func TestRenewedCertificateIsUsedWhileRunning(t *testing.T) {
 	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{})
 	cfg := c.Configs[0]
-	s, err := supervisor.New(cfg, logger())
+	s, err := supervisor.New(cfg, supervisortest.Logger(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,9 +8,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/pki"
-	"github.com/lofamo/lofamo/internal/renewal"
 	"github.com/lofamo/lofamo/internal/supervisor/ingest"
-	"github.com/lofamo/lofamo/internal/supervisor/paths"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
@@ -20,7 +18,7 @@ import (
 type renewals struct {
 	s      *Supervisor
 	issuer *pki.Issuer
-	desk   *renewal.Desk
+	desk   *pki.RenewalDesk
 	asked  chan renewalAsked
 }
 
@@ -28,7 +26,7 @@ type renewals struct {
 type renewalAsked struct {
 	req  *lofamov1.RenewRequest
 	cert []byte
-	from paths.Place
+	from ingest.Place
 }
 
 // renewalQueue limits the requests that wait; halves repeat dropped ones.
@@ -45,9 +43,11 @@ func (s *Supervisor) newRenewals() (*renewals, error) {
 		return nil, fmt.Errorf("renewal: %w", err)
 	}
 	if !s.verify.Trusts(i) {
-		return nil, fmt.Errorf("renewal.cert: %s is not among the certificates in tls.ca, %s: verifiers would refuse every certificate that it issues", c.Cert, s.cfg.TLS.CA)
+		return nil,
+			fmt.Errorf("renewal.cert: %s is not among the certificates in tls.ca, %s: verifiers would refuse every certificate that it issues",
+				c.Cert, s.cfg.TLS.CA)
 	}
-	return &renewals{s: s, issuer: i, desk: renewal.NewDesk(i, c.Lifetime.D()), asked: make(chan renewalAsked, renewalQueue)}, nil
+	return &renewals{s: s, issuer: i, desk: pki.NewRenewalDesk(i, c.Lifetime.D()), asked: make(chan renewalAsked, renewalQueue)}, nil
 }
 
 // tell sets the metrics that show whether this replica renews certificates.
@@ -56,7 +56,7 @@ func (r *renewals) tell() {
 		return
 	}
 	r.s.metrics.IssuerEnds.Set(float64(r.issuer.Ends().Unix()))
-	for _, result := range renewal.Results() {
+	for _, result := range pki.RenewalResults() {
 		r.s.metrics.Renewals.WithLabelValues(string(result))
 	}
 }
@@ -71,7 +71,7 @@ func (r *renewals) intake() ingest.Renewals {
 
 // Asked implements ingest.Renewals. A half that announces its new certificate needs no answer: the verification has
 // recorded the certificate.
-func (r *renewals) Asked(a *servicenet.Arrival, from paths.Place) {
+func (r *renewals) Asked(a *servicenet.Arrival, from ingest.Place) {
 	req := a.Msg.GetRenewRequest()
 	if req.GetTaken() {
 		return
@@ -101,30 +101,30 @@ func (r *renewals) answer(now time.Time, q renewalAsked) {
 	cert, result, err := r.grant(now, q)
 	r.s.metrics.Renewals.WithLabelValues(string(result)).Inc()
 	switch result {
-	case renewal.Replayed:
+	case pki.RenewalReplayed:
 		log.Debug("request for a certificate not answered", "err", err)
 		return
-	case renewal.Refused:
+	case pki.RenewalRefused:
 		log.Info("request for a certificate refused", "err", err)
 		reply.Error = err.Error()
 		if len(reply.Error) > servicenet.MaxRenewProblem {
 			reply.Error = reply.Error[:servicenet.MaxRenewProblem]
 		}
-	case renewal.Issued, renewal.Repeated:
+	case pki.RenewalIssued, pki.RenewalRepeated:
 		log.Info("certificate "+string(result), "address", q.from.Addr.String())
 		reply.Certificate = cert
 	}
 	r.s.ingest.sender.Renewed(reply, q.from)
 }
 
-func (r *renewals) grant(now time.Time, q renewalAsked) ([]byte, renewal.Result, error) {
+func (r *renewals) grant(now time.Time, q renewalAsked) ([]byte, pki.RenewalResult, error) {
 	with, err := pki.ReadPresented(q.cert)
 	if err != nil {
-		return nil, renewal.Refused, err
+		return nil, pki.RenewalRefused, err
 	}
 	o, ok := with.Identity.Origin()
 	if _, placed := r.s.names.Topology().Node(o.Node); !ok || !placed {
-		return nil, renewal.Refused, fmt.Errorf("%s: no node or spare of the topology", o.Node)
+		return nil, pki.RenewalRefused, fmt.Errorf("%s: no node or spare of the topology", o.Node)
 	}
-	return r.desk.Answer(now, with, renewal.Request{Key: q.req.GetKey(), Proof: q.req.GetProof(), Made: time.Unix(0, q.req.GetMadeNs())})
+	return r.desk.Answer(now, with, pki.RenewalRequest{Key: q.req.GetKey(), Proof: q.req.GetProof(), Made: time.Unix(0, q.req.GetMadeNs())})
 }

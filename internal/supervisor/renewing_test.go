@@ -25,10 +25,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/denylist"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor"
-	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
@@ -45,14 +44,16 @@ func due(t *testing.T, c *supervisortest.Cluster, id pki.Identity) *pki.Signer {
 		t.Fatal(err)
 	}
 	at := time.Now().Add(-6 * time.Hour)
-	der, err := i.Renew(at, pki.Presented{Identity: id, NotBefore: at.Add(-24 * time.Hour), Descends: at.Add(-24 * time.Hour)}, pub, 8*time.Hour)
+	der, err := i.Renew(at, pki.Presented{Identity: id, NotBefore: at.Add(-24 * time.Hour), Descends: at.Add(-24 * time.Hour)}, pub,
+		8*time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
 	base := filepath.Join(t.TempDir(), "due")
 	raw, err := x509.MarshalPKCS8PrivateKey(key)
 	if err == nil {
-		err = pki.WritePair(base+".pem", base+".key", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw}))
+		err = pki.WritePair(base+".pem", base+".key", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+			pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw}))
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +73,8 @@ func requestOf(t *testing.T, id pki.Identity, made time.Time) (*lofamov1.RenewRe
 		t.Fatal(err)
 	}
 	o, _ := id.Origin()
-	return &lofamov1.RenewRequest{Node: string(o.Node), Half: lofamov1.Half(o.Half), Key: pub, Proof: pki.ProveKey(key, id), MadeNs: made.UnixNano()}, pub
+	return &lofamov1.RenewRequest{Node: string(o.Node), Half: lofamov1.Half(o.Half), Key: pub, Proof: pki.ProveKey(key, id),
+		MadeNs: made.UnixNano()}, pub
 }
 
 func sealed(t *testing.T, m *lofamov1.RenewRequest, s *pki.Signer) []byte {
@@ -107,9 +109,9 @@ func sample(t *testing.T, addr, name string) float64 {
 	return v
 }
 
-// TestReplicaRenewsOnlyForTheSigner: a replica issues for the identity that signed, and tells halves why it refuses;
+// TestReplicaRenewsOnlyForSigner: a replica issues for the identity that signed, and tells halves why it refuses;
 // another node's identity, a revoked one and a replay get nothing.
-func TestReplicaRenewsOnlyForTheSigner(t *testing.T) {
+func TestReplicaRenewsOnlyForSigner(t *testing.T) {
 	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{Renewed: 8 * time.Hour, Spares: 1})
 	cfg := c.Configs[0]
@@ -224,7 +226,7 @@ func revoke(t *testing.T, c *supervisortest.Cluster, ids ...pki.Identity) {
 			Role: string(id.Role), Name: id.Name, Before: before, Revoked: timestamppb.Now(), By: "operator/someone", Reason: "test",
 		})
 	}
-	signed, err := denylist.Sign(l, op)
+	signed, err := pki.SignDenyList(l, op)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,7 +252,8 @@ func stolen(t *testing.T, c *supervisortest.Cluster, id pki.Identity) tls.Certif
 		t.Fatal(err)
 	}
 	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(7), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageDigitalSignature,
+		SerialNumber: big.NewInt(7), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, URIs: []*url.URL{u},
 		DNSNames: []string{pki.SupervisorName(supervisortest.Name), "localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 	}
@@ -283,7 +286,8 @@ func TestStolenIssuerKeyOpensNoListener(t *testing.T) {
 	// the connection with an alert.
 	accepts := func(addr string, cert tls.Certificate) bool {
 		t.Helper()
-		conn, err := (&tls.Dialer{Config: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}, ServerName: pki.SupervisorName(supervisortest.Name), NextProtos: []string{"h2", "http/1.1"}, MinVersion: tls.VersionTLS12}}).
+		conn, err := (&tls.Dialer{Config: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert},
+			ServerName: pki.SupervisorName(supervisortest.Name), NextProtos: []string{"h2", "http/1.1"}, MinVersion: tls.VersionTLS12}}).
 			DialContext(t.Context(), "tcp", addr)
 		if err != nil {
 			return false
@@ -298,7 +302,8 @@ func TestStolenIssuerKeyOpensNoListener(t *testing.T) {
 		_, err = conn.Read(make([]byte, 1))
 		return err == nil
 	}
-	ports := map[string]string{"API": cfg.GRPC, "etcd's clients": strings.TrimPrefix(cfg.Etcd.ClientURL, "https://"), "etcd's peers": strings.TrimPrefix(cfg.Etcd.PeerURL, "https://")}
+	ports := map[string]string{"API": cfg.GRPC, "etcd's clients": strings.TrimPrefix(cfg.Etcd.ClientURL, "https://"),
+		"etcd's peers": strings.TrimPrefix(cfg.Etcd.PeerURL, "https://")}
 	for what, addr := range ports {
 		if !accepts(addr, own) {
 			t.Errorf("%s: refuses a supervisor of the authority", what)
@@ -314,7 +319,8 @@ func TestStolenIssuerKeyOpensNoListener(t *testing.T) {
 		}
 	}
 	forged := stolen(t, c, pki.Identity{Cluster: supervisortest.Name, Role: pki.RoleOperator, Name: "thief"})
-	conn, err := grpc.NewClient(cfg.GRPC, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: roots, Certificates: []tls.Certificate{forged}, MinVersion: tls.VersionTLS13, ServerName: pki.SupervisorName(supervisortest.Name)})))
+	conn, err := grpc.NewClient(cfg.GRPC, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: roots,
+		Certificates: []tls.Certificate{forged}, MinVersion: tls.VersionTLS13, ServerName: pki.SupervisorName(supervisortest.Name)})))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -340,7 +346,7 @@ func TestIssuerMustBeTrusted(t *testing.T) {
 		if err := i.Save(cfg.Renewal.Cert, cfg.Renewal.Key); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := supervisor.New(cfg, logger()); err == nil || !strings.Contains(err.Error(), what) {
+		if _, err := supervisor.New(cfg, supervisortest.Logger(t)); err == nil || !strings.Contains(err.Error(), what) {
 			t.Errorf("%v: want one that has %q", err, what)
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// TestMergeReplicas: the configuration lists s1, s2 and s3.
-func TestMergeReplicas(t *testing.T) {
+// TestReplicaListMergesConfigurationAndStore: the configuration lists s1, s2 and s3.
+func TestReplicaListMergesConfigurationAndStore(t *testing.T) {
 	configured := []config.ReplicaEntry{{ID: "s2", GRPC: "c2"}, {ID: "s1", GRPC: "c1"}, {ID: "s3", GRPC: "c3"}}
 	said := func(id, addr string) *lofamov1.Supervisor { return &lofamov1.Supervisor{Id: id, Address: addr} }
 	removed := func(id string) *lofamov1.Supervisor { return &lofamov1.Supervisor{Id: id, Removed: true} }

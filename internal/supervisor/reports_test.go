@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -25,8 +25,8 @@ func TestTwoReportAddresses(t *testing.T) {
 	}
 }
 
-// TestListReports: every replica lists the leader's received reports and the senders' delivery status.
-func TestListReports(t *testing.T) {
+// TestReportsAreListedAtAnyReplica: every replica lists the leader's received reports and the senders' delivery status.
+func TestReportsAreListedAtAnyReplica(t *testing.T) {
 	c, _, leader := three(t, supervisortest.Options{})
 	follower := (leader + 1) % 3
 	a, relay := c.Agents["n0-1-0"], c.Agents["n1-1-0"]
@@ -49,7 +49,8 @@ func TestListReports(t *testing.T) {
 		if s := resp.GetSenders()[0]; s.GetNode() != "n0-1-0" || s.GetDelivery().GetPrimary() != "eth0>s1" {
 			t.Errorf("replica %d: sender %v", i, s)
 		}
-		if list := resp.GetReports(); len(list) != 2 || !list[0].GetDigest() || !list[1].GetCommitted() || list[1].GetPath() != lofamov1.Path_TORUS ||
+		if list := resp.GetReports(); len(list) != 2 || !list[0].GetDigest() || !list[1].GetCommitted() ||
+			list[1].GetPath() != lofamov1.Path_TORUS ||
 			len(list[1].GetHops()) != 3 || list[1].GetCommit().AsDuration() <= 0 {
 			t.Errorf("replica %d: reports %v", i, list)
 		}

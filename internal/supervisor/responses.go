@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -13,11 +12,11 @@ import (
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/executor/alertmanager"
 	"github.com/lofamo/lofamo/internal/executor/kubernetes"
-	"github.com/lofamo/lofamo/internal/executor/remote"
+	"github.com/lofamo/lofamo/internal/executor/node"
 	"github.com/lofamo/lofamo/internal/executor/webhook"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
-	"github.com/lofamo/lofamo/internal/supervisor/responder"
+	"github.com/lofamo/lofamo/internal/supervisor/respond"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
@@ -26,23 +25,37 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// newResponder creates the responder; nil if the configuration disables responses.
-func (s *Supervisor) newResponder() (*responder.Responder, error) {
+// start creates the responder and its executors. A parent of regions has none; the configuration may disable it.
+func (p *respondPart) start(s *Supervisor) error {
+	if s.cfg.Parent() {
+		return nil
+	}
+	p.actor = node.NewActor(agentOrders{s})
 	c := s.cfg.Responses
 	if !c.Enabled {
-		return nil, nil
+		return nil
 	}
 	executors, err := s.executors()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	limits := c.Limits(s.cfg.DomainLabels)
 	limits.Silence = time.Duration(s.periods.DigestMisses) * s.periods.DigestPeriod // older reports of a half do not count
-	return responder.New(responder.Config{
+	p.responder, err = respond.New(respond.Config{
 		Cluster: s.cfg.Cluster, Limits: limits, Audit: store.AuditLimits{Lines: uint64(c.AuditLines), Bytes: uint64(c.AuditBytes)},
-		Store: s.store.Etcd, Awareness: awarenessOf{s.engine.Engine}, Supervisors: s.whereReplicas, Executors: executors,
-		Metrics: responder.NewMetrics(s.metrics.registry), Logger: s.logger,
+		Store: s.store.Etcd, Incidents: s.store.incidents, Awareness: awarenessOf{s.engine.Engine}, Supervisors: s.whereReplicas,
+		Executors: executors,
+		Metrics:   respond.NewMetrics(s.metrics.registry), Logger: s.logger,
 	})
+	return err
+}
+
+// stop closes the connection to the executor process.
+func (p *respondPart) stop(context.Context) error {
+	if p.executor == nil {
+		return nil
+	}
+	return p.executor.Close()
 }
 
 // executors returns the configured executors, by kind.
@@ -80,13 +93,12 @@ func (s *Supervisor) executors() (map[response.Kind]executor.Executor, error) {
 		add(x, alertmanager.Kinds()...)
 	}
 	if c.Process != nil {
-		x, err := remote.New(*c.Process, s.cfg.Cluster, s.cfg.TLS, s.trust.registry)
+		x, err := executor.NewRemote(*c.Process, s.cfg.Cluster, s.cfg.TLS, s.trust.registry)
 		if err != nil {
 			return nil, fmt.Errorf("responses.executors.process: %w", err)
 		}
 		s.respond.executor = x
-		s.onStop("executor process", func(context.Context) error { return x.Close() })
-		add(x, remote.Kinds()...)
+		add(x, executor.RemoteKinds()...)
 	}
 	return out, nil
 }
@@ -132,17 +144,10 @@ func (s *Supervisor) mapChanged(m view.Map, changed []fault.NodeID) {
 	}
 }
 
-// leadResponses decides on responses while this replica leads. end stops that, and waits until nothing new begins.
-func (s *Supervisor) leadResponses(ctx context.Context, fence store.Fence) (end func()) {
-	if s.respond.responder == nil {
-		return func() {}
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	wg.Go(func() { s.respond.responder.Lead(ctx, fence) })
-	return func() {
-		cancel()
-		wg.Wait()
+// leadResponses starts to decide on responses, until ctx ends. Once wg is done, nothing new begins.
+func (s *Supervisor) leadResponses(ctx context.Context, wg *sync.WaitGroup, fence store.Fence) {
+	if s.respond.responder != nil {
+		wg.Go(func() { s.respond.responder.Lead(ctx, fence) })
 	}
 }
 
@@ -202,25 +207,14 @@ func nodeAt(top *topology.Topology, addr string) fault.NodeID {
 	return found
 }
 
-// awarenessOf implements responder.Awareness.
+// awarenessOf implements respond.Awareness.
 type awarenessOf struct{ *engine.Engine }
 
-// maxMembers bounds the members of a group fault whose evidence is gathered.
-const maxMembers = 64
-
-// normal reports whether a component is NORMAL.
-func normal(st awareness.NodeStatus, c fault.Component) bool {
-	if c == fault.ComponentNode {
-		return st.State == fault.Normal
-	}
-	return slices.ContainsFunc(st.Components, func(s awareness.ComponentStatus) bool { return s.Component == c && s.State == fault.Normal })
-}
-
-// Evidence implements responder.Awareness. A change may arrive by etcd's watch before the engine has the result of
-// its commit. The engine then still has evidence for the previous state, which is left out: the engine of responses
-// asks again a moment later.
-func (a awarenessOf) Evidence(ctx context.Context, targets []response.Target) map[response.Target]response.Evidence {
-	out := make(map[response.Target]response.Evidence, len(targets))
+// Evidence implements respond.Awareness, for evidence that no committed record has or that has become old. It leaves
+// out targets that are NORMAL. While a change is on its way to either engine, the state that the evidence supports may
+// differ from the state in question.
+func (a awarenessOf) Evidence(ctx context.Context, targets []response.Target) map[response.Target]response.Seen {
+	out := make(map[response.Target]response.Seen, len(targets))
 	var m view.Map
 	for _, t := range targets {
 		if t.Group != "" && m.Len() == 0 {
@@ -242,7 +236,7 @@ func (a awarenessOf) Evidence(ctx context.Context, targets []response.Target) ma
 		of[t] = []fault.NodeID{t.Node}
 		if t.Group != "" {
 			g, _ := m.Group(t.Group)
-			of[t] = g.Members[:min(len(g.Members), maxMembers)]
+			of[t] = g.Members[:min(len(g.Members), respond.MaxMembers)]
 		}
 		for _, id := range of[t] {
 			ask(id)
@@ -255,7 +249,7 @@ func (a awarenessOf) Evidence(ctx context.Context, targets []response.Target) ma
 	ids = nil
 	for _, t := range targets {
 		for _, id := range of[t] {
-			for _, who := range responder.Observers(known[id], component(t)) {
+			for _, who := range view.Observers(known[id], component(t)) {
 				ask(who)
 			}
 		}
@@ -269,12 +263,12 @@ func (a awarenessOf) Evidence(ctx context.Context, targets []response.Target) ma
 		for _, id := range of[t] {
 			st, ok := known[id]
 			switch {
-			case !ok, t.Group == "" && normal(st, component(t)):
+			case !ok, t.Group == "" && view.StateOf(st, t.Component) == fault.Normal:
 			case t.Group == "":
-				out[t] = responder.Gather(st, component(t), life, now)
+				out[t] = response.Seen{Target: t, State: view.StateOf(st, t.Component), Evidence: view.Gather(st, t.Component, life, now)}
 			default:
-				if at := responder.Gather(st, component(t), life, now).At; at.After(out[t].At) {
-					out[t] = response.Evidence{At: at}
+				if at := view.Gather(st, component(t), life, now).At; at.After(out[t].Evidence.At) {
+					out[t] = response.Seen{Target: t, Evidence: response.Evidence{At: at}}
 				}
 			}
 		}

@@ -1,16 +1,23 @@
 package supervisor_test
 
 import (
+	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/supervisor/respond"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
-	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )
@@ -18,8 +25,7 @@ import (
 // applyReseat applies a policy whose response waits for a person when a memory is FAILED.
 func applyReseat(t *testing.T, c *supervisortest.Cluster, addr string) {
 	t.Helper()
-	operator := lofamov1.NewResponseServiceClient(c.Conn(t, pki.RoleOperator, addr))
-	if _, err := operator.ApplyPolicies(t.Context(), &lofamov1.ApplyPoliciesRequest{Documents: `
+	applyPolicy(t, c, addr, `
 apiVersion: lofamo.io/v1
 kind: ResponsePolicy
 metadata: {name: reseat}
@@ -29,18 +35,24 @@ spec:
   guards: {approvals: 1}
   steps:
   - {name: reseat, executor: command, parameters: {command: reseat}}
-`}); err != nil {
+`)
+}
+
+func applyPolicy(t *testing.T, c *supervisortest.Cluster, addr, document string) {
+	t.Helper()
+	operator := lofamov1.NewResponseServiceClient(c.Conn(t, pki.RoleOperator, addr))
+	if _, err := operator.ApplyPolicies(t.Context(), &lofamov1.ApplyPoliciesRequest{Documents: document}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestResponses: an agent reports a fault, and a response is proposed. It begins on the leader's evidence once a
-// person approves, and fails because no executor exists. After the loss of the leader another one continues with it.
-func TestResponses(t *testing.T) {
+// TestApprovedResponseSurvivesLossOfLeader: an agent reports a fault, and a response is proposed. It begins on the leader's evidence once a
+// person approves, and fails because no executor exists. After the loss of the leader another one continues the response.
+func TestApprovedResponseSurvivesLossOfLeader(t *testing.T) {
 	t.Parallel()
-	c, replicas, leader := three(t, supervisortest.Options{Configure: func(cfg *config.Supervisor) {
+	c, replicas, leader := three(t, fresh(supervisortest.Options{Configure: func(cfg *config.Supervisor) {
 		cfg.Responses.Grace, cfg.Responses.StormDelay = 0, 0
-	}})
+	}}))
 	follower := (leader + 1) % 3
 	s := store.NewEtcd(etcdClient(t, c.Configs[follower]), store.Options{})
 	applyReseat(t, c, c.Configs[follower].GRPC)
@@ -73,7 +85,8 @@ func TestResponses(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := await("a response that has failed", func(r *response.Response) bool { return r.State == response.Failed })
-	if r.Target != (response.Target{Node: "n0-0-0", Component: fault.ComponentMemory}) || r.Policy != "reseat" || r.Steps[0].Attempt != 1 || r.Steps[0].Changed ||
+	if r.Target != (response.Target{Node: "n0-0-0", Component: fault.ComponentMemory}) || r.Policy != "reseat" || r.Steps[0].Attempt != 1 ||
+		r.Steps[0].Changed ||
 		r.Steps[0].Detail != "there is no executor for command: responses.executors of the supervisors' configuration names none" {
 		t.Errorf("%+v", *r)
 	}
@@ -91,7 +104,8 @@ func TestResponses(t *testing.T) {
 	for _, l := range lines {
 		acts = append(acts, l.Decision.Act)
 	}
-	if want := []response.Act{response.Proposes, response.Refuses, response.Approves, response.Starts, response.Fails, response.Fails, response.Closes}; !slices.Equal(acts, want) {
+	if want := []response.Act{response.Proposes, response.Refuses, response.Approves, response.Starts, response.Fails, response.Fails,
+		response.Closes}; !slices.Equal(acts, want) {
 		t.Errorf("the audit says %v: want %v", acts, want)
 	}
 }
@@ -143,4 +157,117 @@ spec:
 		}
 		return false
 	})
+}
+
+// asBefore is a supervisor's awareness with an older map, as a responder has it while a change is on its way.
+type asBefore struct {
+	respond.Awareness
+
+	m view.Map
+}
+
+func (a asBefore) Map(context.Context) (view.Map, error) { return a.m, nil }
+
+// does is an executor that reports the nodes on which it acts.
+type does chan fault.NodeID
+
+func (d does) Do(_ context.Context, j executor.Job) executor.Result {
+	d <- j.Target.Node
+	return executor.Done("done")
+}
+
+// TestRecoveredNodeIsSparedAtLastCheck: a node recovers after the gates of a step that may end its work, and the
+// step does not begin. The node whose fault stands gets it.
+func TestRecoveredNodeIsSparedAtLastCheck(t *testing.T) {
+	t.Parallel()
+	c := supervisortest.New(t, fresh(supervisortest.Options{Configure: func(cfg *config.Supervisor) { cfg.Responses.Enabled = false }}))
+	cfg := c.Configs[0]
+	sup := start(t, cfg)
+	c.AwaitLeader(t, 0)
+	const recovered, faulty = fault.NodeID("n0-0-0"), fault.NodeID("n1-0-0")
+	memory := fault.ComponentMemory
+	tell := func(id fault.NodeID, st fault.State) view.Map {
+		t.Helper()
+		a := c.Agents[id]
+		report, b := a.Report(t, fault.HalfHost, false, fault.Observation{Component: memory, State: st, Kind: fault.KindSelf})
+		a.Deliver(t, report, b, cfg.Report)
+		var m view.Map
+		supervisortest.Eventually(t, "the map to show the report", func() bool {
+			var err error
+			m, err = sup.Awareness().Map(t.Context())
+			e, _ := m.Find(id)
+			return err == nil && view.StateOf(e.Status, memory) == st
+		})
+		return m
+	}
+	tell(recovered, fault.Normal)
+	before := tell(faulty, fault.Normal)
+	tell(recovered, fault.Failed)
+	during := tell(faulty, fault.Failed)
+	tell(recovered, fault.Normal)
+	targets := []response.Target{{Node: recovered, Component: memory}, {Node: faulty, Component: memory}}
+	seen := sup.Awareness().Evidence(t.Context(), targets)
+	if ev, ok := seen[targets[0]]; ok {
+		t.Errorf("evidence for a fault that is gone: %+v", ev)
+	}
+	if ev := seen[targets[1]]; ev.State != fault.Failed || !ev.Evidence.Own {
+		t.Errorf("evidence for the fault that stands: %+v", ev)
+	}
+	applyPolicy(t, c, cfg.GRPC, `
+apiVersion: lofamo.io/v1
+kind: ResponsePolicy
+metadata: {name: reseat}
+spec:
+  mode: enforce
+  match: fault.component == "memory" && fault.state == "FAILED"
+  steps:
+  - {name: reseat, executor: command, parameters: {command: reseat}, retries: 0}
+`)
+	etcd, acted := etcdClient(t, cfg), make(does, 10)
+	const key = store.ElectionPrefix + "/responder of the test"
+	put, err := etcd.Put(t.Context(), key, "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	limits := response.Default()
+	limits.Grace, limits.StormDelay, limits.MaxPercent, limits.BreakerNodes = 0, 0, 100, 1000
+	committed := store.NewEtcd(etcd, store.Options{})
+	r, err := respond.New(respond.Config{
+		Cluster: cfg.Cluster, Limits: limits, Store: committed, Incidents: store.NewIncidentFeed(committed, supervisortest.Logger(t)),
+		Awareness:   asBefore{sup.Awareness(), before},
+		Supervisors: func() []response.SupervisorInfo { return []response.SupervisorInfo{{ID: "s1", Alive: true}} },
+		Executors:   map[response.Kind]executor.Executor{response.Command: acted},
+		Metrics:     respond.NewMetrics(prometheus.NewRegistry()), Logger: supervisortest.Logger(t),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { r.Run(ctx) })
+	wg.Go(func() { r.Lead(ctx, store.Fence{Key: key, Rev: put.Header.Revision}) })
+	supervisortest.Eventually(t, "the responder to lead", r.Leading)
+	r.MapChanged(during, nil)
+	ended := map[fault.NodeID]*response.Response{}
+	supervisortest.Eventually(t, "both responses to end", func() bool {
+		list, _, err := r.Responses(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, res := range list {
+			if res.Steps[0].Attempt > 0 && res.State != response.Running {
+				ended[res.Target.Node] = res
+			}
+		}
+		return len(ended) == 2
+	})
+	if n := len(acted); n != 1 || <-acted != faulty {
+		t.Errorf("%d nodes were acted on: want only %s", n, faulty)
+	}
+	spared := ended[recovered].Steps[0]
+	if want := "not begun: the leader's map has no evidence of the fault of n0-0-0/memory any more"; spared.Changed || spared.Detail != want {
+		t.Errorf("%+v: want %q", spared, want)
+	}
 }

@@ -9,7 +9,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
-	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 )
 
 // committed returns the committed part of a list of nodes, without current evidence.
@@ -50,7 +50,7 @@ func TestAllReplicasRestart(t *testing.T) {
 		_ = sups[i].Stop(t.Context()) // the last cannot resign without a quorum
 	}
 	for i := range sups {
-		s, err := launch(c.Configs[i]) // three stops it: the last one cannot resign without a quorum
+		s, err := launch(t, c.Configs[i]) // three stops it: the last one cannot resign without a quorum
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/durable"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
 )
 
@@ -59,7 +60,7 @@ func (r *readiness) noQuorum() time.Duration {
 const (
 	probePeriod = time.Second
 	probeTime   = 800 * time.Millisecond
-	syncProbes  = 5 // probes between two reads of etcd's own metrics
+	syncProbes  = 5 // probes between two reads of etcd's own metrics, or of the disk's free space
 )
 
 // monitor keeps the health services up to date.
@@ -68,6 +69,9 @@ func (s *Supervisor) monitor(ctx context.Context) {
 	defer t.Stop()
 	var syncs syncs
 	var sync time.Duration
+	var low durable.Low
+	var gone bool
+	var disk []string
 	for n := 0; ; n++ {
 		pctx, cancel := context.WithTimeout(ctx, probeTime)
 		_, err := s.store.Revision(pctx)
@@ -79,7 +83,10 @@ func (s *Supervisor) monitor(ctx context.Context) {
 				sync = syncs.mean(prometheus.DefaultGatherer)
 			}
 		}
-		words := complaints(err == nil, own, sync, s.term().Committing())
+		if n%syncProbes == 0 {
+			disk = append(s.diskLow(&low), s.dataGone(&gone)...)
+		}
+		words := append(complaints(err == nil, own, sync, s.term().Committing()), disk...)
 		if s.federation.parent != nil {
 			words = append(words, regionsCut(s.federation.parent.Regions())...)
 		}

@@ -12,7 +12,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/pki"
-	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -31,9 +31,10 @@ func etcdClient(t *testing.T, cfg config.Supervisor) *clientv3.Client {
 	return c
 }
 
-// TestStoreFull (row 12 of the fault catalogue): the replica raises an alarm, reports stay with their senders, halves
-// stay live, and no node is found dead because of it. Once there is space again, the leader commits all reports.
-func TestStoreFull(t *testing.T) {
+// TestFullStoreKeepsReportsWithSenders (row 12 of the fault catalogue): the replica raises an alarm, reports stay with
+// their senders, halves stay live, and no node is found dead meanwhile. Once there is space again, the leader commits
+// all reports.
+func TestFullStoreKeepsReportsWithSenders(t *testing.T) {
 	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{Preset: config.PresetRelaxed})
 	cfg := c.Configs[0]

@@ -10,17 +10,16 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/denylist"
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
-// TestExecutorIsToldAgain: a process that was replaced since it got the list, or that did not answer, gets the list
+// TestExecutorGetsDenyListAgain: a process that was replaced since it got the list, or that did not answer, gets the list
 // within a minute.
-func TestExecutorIsToldAgain(t *testing.T) {
+func TestExecutorGetsDenyListAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Supervisor{site: site{logger: slog.New(slog.DiscardHandler)}}
 		s.trust.registry = pki.NewRegistry()
-		s.trust.list = denylist.List{DenyList: &lofamov1.DenyList{Version: 1}, Raw: []byte("list")}
+		s.trust.list = pki.DenyList{DenyList: &lofamov1.DenyList{Version: 1}, Raw: []byte("list")}
 		var told atomic.Int32
 		var lost atomic.Bool
 		ctx, cancel := context.WithCancel(t.Context())

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/denylist"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
@@ -19,15 +18,41 @@ type trust struct {
 	registry *pki.Registry
 
 	mu     sync.Mutex
-	keeper *denylist.Keeper
-	list   denylist.List
+	keeper *pki.DenyListKeeper
+	list   pki.DenyList
 	stored []byte // list in the store, including a refused one; nil: none
+	at     uint64 // revision of that list
 }
 
-func (t *trust) now() denylist.List {
+func (t *trust) now() pki.DenyList {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.list
+}
+
+// use notes a verified list that the store holds since a revision, and puts it in force if it is newer. It does both at
+// once: a caller that replaces the stored list compares its own with the list in force.
+func (t *trust) use(l pki.DenyList, revision uint64) (taken bool, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.storedSince(l.Raw, revision)
+	taken, err = t.keeper.TakeList(l)
+	t.list = t.keeper.List()
+	return taken, err
+}
+
+// sees notes a refused list that the store holds since a revision.
+func (t *trust) sees(raw []byte, revision uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.storedSince(raw, revision)
+}
+
+// storedSince notes the stored list, unless a later revision replaced it. The caller holds mu.
+func (t *trust) storedSince(raw []byte, revision uint64) {
+	if revision >= t.at {
+		t.stored, t.at = raw, revision
+	}
 }
 
 func (t *trust) inStore() []byte {
@@ -38,7 +63,7 @@ func (t *trust) inStore() []byte {
 
 // newTrust revokes no certificate until the store has a list.
 func (s *Supervisor) newTrust() {
-	k, _ := denylist.NewKeeper("", s.cfg.Cluster, s.verify, s.trust.registry)
+	k, _ := pki.NewDenyListKeeper("", s.cfg.Cluster, s.verify, s.trust.registry)
 	s.trust.keeper, s.trust.list = k, k.List()
 }
 
@@ -48,24 +73,19 @@ func (s *Supervisor) followDenied(ctx context.Context) {
 }
 
 // takeDenied puts the stored list in force, if it is valid and newer.
-func (s *Supervisor) takeDenied(raw []byte) {
-	l, err := denylist.Open(raw, s.verify, s.cfg.Cluster)
+func (s *Supervisor) takeDenied(raw []byte, revision uint64) {
+	l, err := pki.OpenDenyList(raw, s.verify, s.cfg.Cluster)
 	if err == nil {
-		s.useDenied(l)
+		s.useDenied(l, revision)
 		return
 	}
 	s.logger.Error("stored list of revoked certificates refused", "err", err)
-	s.trust.mu.Lock()
-	s.trust.stored = raw
-	s.trust.mu.Unlock()
+	s.trust.sees(raw, revision)
 }
 
-// useDenied puts a verified and stored list in force, if it is newer.
-func (s *Supervisor) useDenied(l denylist.List) {
-	s.trust.mu.Lock()
-	taken, err := s.trust.keeper.TakeList(l)
-	s.trust.list, s.trust.stored = s.trust.keeper.List(), l.Raw
-	s.trust.mu.Unlock()
+// useDenied puts a verified list that the store has since a revision in force, if it is newer.
+func (s *Supervisor) useDenied(l pki.DenyList, revision uint64) {
+	taken, err := s.trust.use(l, revision)
 	if err != nil {
 		s.logger.Error("list of revoked certificates not kept", "err", err)
 	}
@@ -99,7 +119,7 @@ func (s *Supervisor) refuseMembers(ctx context.Context) {
 				names = append(names, "supervisor/"+id.Name)
 			}
 		}
-		s.ingest.gossip.Refuse(names)
+		s.gossip.Refuse(names)
 		select {
 		case <-ctx.Done():
 			return
@@ -176,6 +196,7 @@ func (s *Supervisor) certificates() lofamov1.CertificatesServer {
 		highest = s.notifier.HighestDenied
 	}
 	return api.NewCertificates(api.CertificatesConfig{
-		Cluster: s.cfg.Cluster, Registry: s.trust.registry, Verifier: s.verify, List: s.trust.now, Highest: highest, Stored: s.trust.inStore, Store: s.store.Etcd, Taken: s.useDenied, Logger: s.logger,
+		Cluster: s.cfg.Cluster, Registry: s.trust.registry, Verifier: s.verify, List: s.trust.now, Highest: highest, Stored: s.trust.inStore,
+		Store: s.store.Etcd, Taken: s.useDenied, Logger: s.logger,
 	})
 }

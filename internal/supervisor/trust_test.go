@@ -9,10 +9,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/denylist"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
-	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 )
 
 // TestDenyListAfterNewAuthority: a stored list that an operator of the former authority signed is refused, and an
@@ -32,7 +31,7 @@ func TestDenyListAfterNewAuthority(t *testing.T) {
 		t.Fatal(err)
 	}
 	list := func(version uint64, s *pki.Signer) *lofamov1.SignedDenyList {
-		signed, err := denylist.Sign(&lofamov1.DenyList{Cluster: supervisortest.Name, Version: version, Issued: timestamppb.Now()}, s)
+		signed, err := pki.SignDenyList(&lofamov1.DenyList{Cluster: supervisortest.Name, Version: version, Issued: timestamppb.Now()}, s)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -42,7 +41,7 @@ func TestDenyListAfterNewAuthority(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := store.NewEtcd(etcdClient(t, cfg), store.Options{}).PutDenied(t.Context(), nil, raw); err != nil {
+	if _, err := store.NewEtcd(etcdClient(t, cfg), store.Options{}).PutDenied(t.Context(), nil, raw); err != nil {
 		t.Fatal(err)
 	}
 	now, err := pki.LoadSigner(filepath.Join(c.Dir, "operator.pem"), filepath.Join(c.Dir, "operator.key"))
@@ -51,7 +50,7 @@ func TestDenyListAfterNewAuthority(t *testing.T) {
 	}
 	certificates := lofamov1.NewCertificatesClient(c.Conn(t, pki.RoleOperator, cfg.GRPC))
 	// The replica learns of the stored list within moments.
-	for end := time.Now().Add(5 * time.Second); ; {
+	for end := time.Now().Add(supervisortest.Wait); ; {
 		_, err = certificates.PutDenyList(t.Context(), &lofamov1.PutDenyListRequest{Signed: list(1, now)})
 		if err == nil || time.Now().After(end) {
 			break
@@ -60,7 +59,8 @@ func TestDenyListAfterNewAuthority(t *testing.T) {
 	if err != nil {
 		t.Fatalf("a list of the new authority: %v", err)
 	}
-	if resp, err := certificates.ListCertificates(t.Context(), &lofamov1.ListCertificatesRequest{}); err != nil || resp.GetList().GetVersion() != 1 {
+	if resp, err := certificates.ListCertificates(t.Context(), &lofamov1.ListCertificatesRequest{}); err != nil ||
+		resp.GetList().GetVersion() != 1 {
 		t.Errorf("in force: %v, %v: want version 1", resp.GetList(), err)
 	}
 }

@@ -28,27 +28,32 @@ import (
 // webMessage bounds a message from the API to the page's server: the brief list of 100,000 nodes.
 const webMessage = 64 << 20
 
-// serveWeb starts the page for browsers. It calls this replica's API like any client, over its own connection.
-func (s *Supervisor) serveWeb() error {
+// start serves the page for browsers, unless the configuration has no web address. The page calls this replica's API like
+// any client, over its own connection.
+func (p *webPart) start(s *Supervisor) error {
+	if s.listeners.web == nil {
+		return nil
+	}
 	c := s.cfg.Web.Filled()
 	conf, err := s.peerTLS(s.cfg.ID)
 	if err != nil {
 		return err
 	}
-	conn, err := grpc.NewClient(ownAddress(s.api.listener, s.self.GRPC), grpc.WithTransportCredentials(credentials.NewTLS(conf)),
+	p.conn, err = grpc.NewClient(ownAddress(s.listeners.grpc, s.self.GRPC), grpc.WithTransportCredentials(credentials.NewTLS(conf)),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(webMessage)))
 	if err != nil {
 		return fmt.Errorf("connection of the page to this replica: %w", err)
 	}
-	s.onStop("connection of the page", func(context.Context) error { return conn.Close() })
 	ca, err := os.ReadFile(s.cfg.TLS.CA)
 	if err != nil {
 		return err
 	}
 	sum := sha256.Sum256(ca)
 	cfg := web.Config{
-		Self: s.cfg.ID, Cluster: s.cfg.Cluster, Faults: lofamov1.NewFaultSupervisorClient(conn), Responses: lofamov1.NewResponseServiceClient(conn),
-		Masks: lofamov1.NewReconfigureClient(conn), Signer: s.signer, Verifier: s.verify, Peers: s.webPeers, Session: c.Session.D(), Secure: !c.Plain, Used: filepath.Join(s.cfg.DataDir, "web-used.json"),
+		Self: s.cfg.ID, Cluster: s.cfg.Cluster, Faults: lofamov1.NewFaultSupervisorClient(p.conn),
+		Responses: lofamov1.NewResponseServiceClient(p.conn),
+		Masks:     lofamov1.NewReconfigureClient(p.conn), Signer: s.signer, Verifier: s.verify, Peers: s.webPeers, Session: c.Session.D(),
+		Secure: !c.Plain, Used: filepath.Join(s.cfg.DataDir, "web-used.json"),
 		Cookie: "lofamo-" + hex.EncodeToString(sum[:4]), Logger: s.logger,
 	}
 	var serving *tls.Config
@@ -60,35 +65,44 @@ func (s *Supervisor) serveWeb() error {
 		cfg.Fingerprint = fingerprint
 		serving = &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}}
 	}
-	page := web.New(cfg)
-	srv := bounded.HTTPServer(page)
+	p.page = web.New(cfg)
+	srv := bounded.HTTPServer(p.page)
 	srv.TLSConfig = serving
 	srv.ReadTimeout = 0                                                   // it would end streams; reading a body has its own deadline
 	srv.ErrorLog = slog.NewLogLogger(s.logger.Handler(), slog.LevelDebug) // browsers may not trust the certificate yet
-	served := make(chan struct{})
+	p.server, p.served = srv, make(chan struct{})
 	go func() {
-		defer close(served)
+		defer close(p.served)
 		serve := srv.Serve
 		if serving != nil {
 			serve = func(ln net.Listener) error { return srv.ServeTLS(ln, "", "") }
 		}
-		if err := serve(s.web.listener); !errors.Is(err, http.ErrServerClosed) {
+		if err := serve(s.listeners.web); !errors.Is(err, http.ErrServerClosed) {
 			s.fail(fmt.Errorf("web page on %s: %w", c.Listen, err))
 		}
 	}()
-	s.onStop("web page", func(ctx context.Context) error {
-		page.Close()
-		err := srv.Shutdown(ctx)
-		if err != nil {
-			err = srv.Close() // a browser that keeps its connection busy does not delay the stop
-		}
-		<-served
-		return err
-	})
 	if !web.Built() {
-		s.logger.Warn("the page for browsers was not built into this program: it only says so", "web", c.Listen)
+		s.logger.Debug("the page for browsers was not built into this program: it only says so", "web", c.Listen)
 	}
 	return nil
+}
+
+// stop ends the page's streams and its connection.
+func (p *webPart) stop(ctx context.Context) error {
+	var errs []error
+	if p.server != nil {
+		p.page.Close()
+		err := p.server.Shutdown(ctx)
+		if err != nil {
+			err = p.server.Close() // a browser that keeps its connection busy does not delay the stop
+		}
+		<-p.served
+		errs = append(errs, err)
+	}
+	if p.conn != nil {
+		errs = append(errs, p.conn.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // ownAddress returns the address at which this replica reaches itself: on this machine, if it listens on all

@@ -21,9 +21,8 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/pki"
-	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
 	"github.com/lofamo/lofamo/internal/supervisor/web"
-	"github.com/lofamo/lofamo/internal/weblogin"
+	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
@@ -114,7 +113,7 @@ func (s *site) login(token string) bool {
 // loginAs logs in with the certificate of a role, at s1.
 func (s *site) loginAs(c *supervisortest.Cluster, role pki.Role) {
 	s.t.Helper()
-	token, err := weblogin.NewLogin(signer(s.t, c, string(role)), "s1", time.Now())
+	token, err := pki.NewWebLogin(signer(s.t, c, string(role)), "s1", time.Now())
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -177,11 +176,12 @@ type mapSeen struct {
 	States   string `json:"states"`
 }
 
-// TestWeb: a browser logs in with a token that lofamoctl signs, shows the map and every change, and approves a
+// TestBrowserShowsMapAndApproves: a browser logs in with a token that lofamoctl signs, shows the map and every change, and approves a
 // response if its subject may.
-func TestWeb(t *testing.T) {
+func TestBrowserShowsMapAndApproves(t *testing.T) {
 	t.Parallel()
-	c := supervisortest.New(t, supervisortest.Options{Web: true, Configure: func(cfg *config.Supervisor) { cfg.Responses.Grace, cfg.Responses.StormDelay = 0, 0 }})
+	c := supervisortest.New(t, supervisortest.Options{Web: true,
+		Configure: func(cfg *config.Supervisor) { cfg.Responses.Grace, cfg.Responses.StormDelay = 0, 0 }})
 	cfg := c.Configs[0]
 	start(t, cfg)
 	c.AwaitLeader(t, 0)
@@ -199,6 +199,14 @@ func TestWeb(t *testing.T) {
 	a := c.Agents["n1-0-0"]
 	id, b := a.Report(t, fault.HalfHost, false, fault.Observation{Component: fault.ComponentMemory, State: fault.Failed, Kind: fault.KindSelf})
 	a.Deliver(t, id, b, cfg.Report)
+	periods, err := cfg.Timing()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer supervisortest.Every(periods.DigestPeriod/2, func() { // its fault lasts
+		_, b := a.Report(t, fault.HalfHost, true, fault.Observation{Component: fault.ComponentMemory, State: fault.Failed, Kind: fault.KindSelf})
+		a.Send(t, cfg.Report, b)
+	})()
 	next("changes", func(data string) bool {
 		return strings.Contains(data, `"node":"n1-0-0","at":"1,0,0","part":"memory"`) && strings.Contains(data, `"to":"FAILED"`)
 	})
@@ -225,7 +233,8 @@ func TestWeb(t *testing.T) {
 	if page.Node.ID != "n1-0-0" || len(page.Words) != 3 || page.Words[1].Fields[2].Name != "Memory" {
 		t.Errorf("%+v: want the node, and its three words by field", page)
 	}
-	for _, q := range []string{"/api/explain?node=n1-0-0&component=memory", "/api/history?node=1,0,0", "/api/events", "/api/groups", "/api/responses?all=1"} {
+	for _, q := range []string{"/api/explain?node=n1-0-0&component=memory", "/api/history?node=1,0,0", "/api/events", "/api/groups",
+		"/api/responses?all=1"} {
 		if got := s.do(http.MethodGet, q, nil, nil); got.code != http.StatusOK || !json.Valid(got.body) {
 			t.Errorf("%s: %d: %.200s", q, got.code, got.body)
 		}
@@ -240,7 +249,8 @@ func TestWeb(t *testing.T) {
 	viewer.loginAs(c, pki.RoleViewer)
 	viewer.want(http.StatusForbidden, http.MethodPost, "/api/responses/"+response+"/approve", map[string]string{"reason": ""}, nil)
 	viewer.want(http.StatusForbidden, http.MethodPost, "/api/responses/"+response+"/deny", map[string]string{"reason": "no"}, nil)
-	crossed := s.do(http.MethodPost, "/api/responses/"+response+"/approve", map[string]string{"reason": ""}, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") })
+	crossed := s.do(http.MethodPost, "/api/responses/"+response+"/approve", map[string]string{"reason": ""},
+		func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") })
 	if crossed.code != http.StatusForbidden {
 		t.Errorf("an approval from another site: %d", crossed.code)
 	}
@@ -261,11 +271,12 @@ func strangers(t *testing.T, c *supervisortest.Cluster, url string) {
 	if s.login("a.b.c") {
 		t.Error("a token of nobody is taken")
 	}
-	token, err := weblogin.NewLogin(signer(t, c, "viewer"), "s1", time.Now())
+	token, err := pki.NewWebLogin(signer(t, c, "viewer"), "s1", time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	form := s.do(http.MethodPost, "/api/login", map[string]string{"token": token}, func(r *http.Request) { r.Header.Set("Content-Type", "text/plain") })
+	form := s.do(http.MethodPost, "/api/login", map[string]string{"token": token},
+		func(r *http.Request) { r.Header.Set("Content-Type", "text/plain") })
 	if form.code != http.StatusBadRequest {
 		t.Errorf("what a form could send: %d", form.code)
 	}
@@ -277,7 +288,8 @@ func strangers(t *testing.T, c *supervisortest.Cluster, url string) {
 	}
 	s.cookie = &http.Cookie{Name: s.cookie.Name, Value: token}
 	s.want(http.StatusUnauthorized, http.MethodGet, "/api/session", nil, nil) // a login is no session
-	if csp := s.do(http.MethodGet, "/", nil, nil).header.Get("Content-Security-Policy"); !strings.Contains(csp, "script-src 'self';") || strings.Contains(csp, "unsafe") {
+	if csp := s.do(http.MethodGet, "/", nil, nil).header.Get("Content-Security-Policy"); !strings.Contains(csp, "script-src 'self';") ||
+		strings.Contains(csp, "unsafe") {
 		t.Errorf("Content-Security-Policy: %s", csp)
 	}
 }
@@ -307,8 +319,9 @@ func handover(t *testing.T, c *supervisortest.Cluster) {
 	pages := map[string]*site{}
 	for _, id := range []string{"s1", "s2"} {
 		srv := web.New(web.Config{
-			Self: id, Cluster: supervisortest.Name, Faults: lofamov1.NewFaultSupervisorClient(conn), Responses: lofamov1.NewResponseServiceClient(conn),
-			Masks: lofamov1.NewReconfigureClient(conn), Signer: signer(t, c, "s1"), Verifier: verify, Session: time.Hour, Cookie: "test",
+			Self: id, Cluster: supervisortest.Name, Faults: lofamov1.NewFaultSupervisorClient(conn),
+			Responses: lofamov1.NewResponseServiceClient(conn),
+			Masks:     lofamov1.NewReconfigureClient(conn), Signer: signer(t, c, "s1"), Verifier: verify, Session: time.Hour, Cookie: "test",
 			Peers: func() []web.Peer { return []web.Peer{{ID: "s2", URL: "http://127.0.0.1:1"}} },
 		})
 		h := httptest.NewServer(srv)
@@ -346,7 +359,7 @@ func TestUsedLoginStaysUsedAcrossRestart(t *testing.T) {
 	c := supervisortest.New(t, supervisortest.Options{Web: true})
 	cfg := c.Configs[0]
 	sup := start(t, cfg)
-	token, err := weblogin.NewLogin(signer(t, c, string(pki.RoleViewer)), "s1", time.Now())
+	token, err := pki.NewWebLogin(signer(t, c, string(pki.RoleViewer)), "s1", time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -362,9 +375,9 @@ func TestUsedLoginStaysUsedAcrossRestart(t *testing.T) {
 	s.loginAs(c, pki.RoleViewer)
 }
 
-// TestWebCertificate: a replica without a certificate for browsers makes one, keeps it, and vouches for it with its
+// TestReplicaMakesItsWebCertificate: a replica without a certificate for browsers makes one, keeps it, and vouches for it with its
 // own key.
-func TestWebCertificate(t *testing.T) {
+func TestReplicaMakesItsWebCertificate(t *testing.T) {
 	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{Web: true, Configure: func(cfg *config.Supervisor) { cfg.Web.Plain = false }})
 	cfg := c.Configs[0]
@@ -375,15 +388,16 @@ func TestWebCertificate(t *testing.T) {
 	}
 	s := newSite(t, "https://"+cfg.Web.Listen)
 	var seen *x509.Certificate
-	tr := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, VerifyConnection: func(cs tls.ConnectionState) error { //nolint:gosec // compared below
-		seen = cs.PeerCertificates[0]
-		return nil
-	}}}
+	tr := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true,
+		VerifyConnection: func(cs tls.ConnectionState) error { //nolint:gosec // compared below
+			seen = cs.PeerCertificates[0]
+			return nil
+		}}}
 	t.Cleanup(tr.CloseIdleConnections)
 	s.client = &http.Client{Transport: tr}
 	var said struct{ Token string }
 	s.want(http.StatusOK, http.MethodGet, "/api/address", nil, &said)
-	claims, _, err := weblogin.Open(verify, supervisortest.Name, "", said.Token, time.Now(), weblogin.Address)
+	claims, _, err := pki.OpenWeb(verify, supervisortest.Name, "", said.Token, time.Now(), pki.WebAddress)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -409,7 +423,8 @@ func TestWebCertificate(t *testing.T) {
 	if load(time.Now().Add(380*24*time.Hour)) == claims.Fingerprint {
 		t.Error("a certificate that is near its end is not made anew")
 	}
-	if _, _, err := web.Certificate(cfg.TLS.Cert, cfg.TLS.Key, "", "", nil, time.Now()); err == nil || !strings.Contains(err.Error(), "Ed25519") {
+	if _, _, err := web.Certificate(cfg.TLS.Cert, cfg.TLS.Key, "", "", nil, time.Now()); err == nil ||
+		!strings.Contains(err.Error(), "Ed25519") {
 		t.Errorf("a certificate that browsers do not know: %v", err)
 	}
 }

@@ -20,7 +20,9 @@ func TestWhereSupervisorsAre(t *testing.T) {
 		}
 		return out
 	}
-	top := topology.New(grid.Dims{X: 3, Y: 1, Z: 1}, []topology.Node{{ID: "a", Service: at("10.0.0.1:7000", "10.0.1.1:7000")}, {ID: "b", Service: at("10.0.0.2:7000", "10.0.9.9:7000"), Coord: grid.Coord{X: 1}}, {ID: "c", Coord: grid.Coord{X: 2}, Service: at("10.0.0.3:7000", "10.0.9.9:7001")}}, nil, 1)
+	top := topology.New(grid.Dims{X: 3, Y: 1, Z: 1}, []topology.Node{{ID: "a", Service: at("10.0.0.1:7000", "10.0.1.1:7000")},
+		{ID: "b", Service: at("10.0.0.2:7000", "10.0.9.9:7000"), Coord: grid.Coord{X: 1}},
+		{ID: "c", Coord: grid.Coord{X: 2}, Service: at("10.0.0.3:7000", "10.0.9.9:7001")}}, nil, 1)
 	said := config.SupervisorResponses{SupervisorNodes: map[string]string{"s2": "b", "s3": config.NoNode, "s4": "gone"}}
 	all := config.SupervisorResponses{SupervisorNodes: map[string]string{"*": config.NoNode, "s1": "c"}}
 	for _, tc := range []struct {

@@ -24,7 +24,8 @@
 //
 // # One cycle of a router
 //
-//  1. Packets of the multiqueue, oldest first, go to a free output frame of their list; of several one at random. They are preferred to those in input frames.
+//  1. Packets of the multiqueue, oldest first, go to a free output frame of their list; of several one at random.
+//     They are preferred to those in input frames.
 //  2. Packets in input frames follow the same rule, in turn.
 //  3. A packet that waits in an input frame for Config.InputWait cycles enters the multiqueue, if that has room; and
 //     at once when the packet exchange needs its frame.

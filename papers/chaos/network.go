@@ -40,9 +40,11 @@ type Network struct {
 	order           []uint8  // nodes × slots: the taken ones, oldest first
 	queued          []uint8  // by node: how many of order
 	first           []uint8  // by node: whose turn it is among the input frames
-	busy            []int32  // nodes × chans: cycle from which a transmission may begin; half-duplex channels use the entry of their negative end's positive channel
-	turn            []uint8  // like busy: which end, or lane, sent last
-	wake            []int32  // by node: nothing can happen in its router before
+	// nodes × chans: cycle from which a transmission may begin; half-duplex channels use the entry of their negative end's
+	// positive channel
+	busy []int32
+	turn []uint8 // like busy: which end, or lane, sent last
+	wake []int32 // by node: nothing can happen in its router before
 
 	dst            []int32 // packets: destination
 	list           []uint32

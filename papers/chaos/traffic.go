@@ -12,8 +12,10 @@ const sourceRoom = 32
 
 // Traffic is the load that the processors offer.
 type Traffic struct {
-	Rate     float64 // packets that a node makes in a cycle, on average (geometric gaps), 0 to 1. The injection frame takes at most one in Config.Flits cycles
-	HotSpots []int   // nodes that are a destination HotFactor times as often as another
+	// packets that a node makes in a cycle, on average (geometric gaps), 0 to 1. The injection frame takes at most one in
+	// Config.Flits cycles
+	Rate     float64
+	HotSpots []int // nodes that are a destination HotFactor times as often as another
 	// HotFactor is 1 or more where there are hot spots: ten in the paper's experiments (§5.2.1.3).
 	HotFactor float64
 }

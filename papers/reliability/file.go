@@ -37,7 +37,7 @@ func (c *Coverage) UnmarshalJSON(b []byte) error {
 	}
 	var many []float64
 	if err := json.Unmarshal(b, &many); err != nil || many == nil {
-		return fmt.Errorf("coverage %s: want a number from 0 to 1, or a list of them, one for each estimate", b)
+		return fmt.Errorf("coverage %s: want a number from 0 to 1, or a list of such numbers, one for each estimate", b)
 	}
 	*c = many
 	return nil
@@ -59,7 +59,7 @@ func (m Model) Validate() error {
 	c := checker{estimates: len(d.Estimates)}
 	c.positive("hours", d.Hours)
 	if len(d.Estimates) > maxEstimates {
-		c.wrong("estimates: %d of them: want at most %d", len(d.Estimates), maxEstimates)
+		c.wrong("estimates: given %d: want at most %d", len(d.Estimates), maxEstimates)
 	}
 	c.names("estimates", d.Estimates)
 	if len(m.Faults) == 0 {

@@ -214,7 +214,7 @@ func TestParseRefuses(t *testing.T) {
 		{good, "name: empty", "faults: none: want at least one kind"},
 		{good, "faults: [{name: a}]", "faults[0].sources: none"},
 		{"hours: 720", "estimates: [a, a]", `estimates[1]: name "a" is there twice`},
-		{"hours: 720", "estimates: [a, b, c, d, e, f, g, h, i]", "estimates: 9 of them: want at most 8"},
+		{"hours: 720", "estimates: [a, b, c, d, e, f, g, h, i]", "estimates: given 9: want at most 8"},
 	} {
 		_, err := reliability.Parse([]byte(strings.Replace(good, tc.from, tc.to, 1)))
 		if err == nil || !strings.Contains(err.Error(), tc.want) {
@@ -241,7 +241,8 @@ func TestParseRefusesDepth(t *testing.T) {
 // The rates of each kind are finite, and their sum is not.
 func TestParseRefusesSum(t *testing.T) {
 	kind := func(name string) string {
-		return `{"name":"` + name + `","sources":[{"name":"s","perMillionHours":1e308,"count":1.5e6}],"classes":[{"name":"c","weight":1,"coverage":1}]}`
+		return `{"name":"` + name +
+			`","sources":[{"name":"s","perMillionHours":1e308,"count":1.5e6}],"classes":[{"name":"c","weight":1,"coverage":1}]}`
 	}
 	if _, err := reliability.Parse([]byte(`{"faults":[` + kind("a") + `]}`)); err != nil {
 		t.Fatal(err)
@@ -255,7 +256,10 @@ func TestParseRefusesSum(t *testing.T) {
 // FuzzParse: an accepted model can be evaluated, with coverages from 0 to 1 and rates that coverage does not raise.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(good))
-	f.Add([]byte(`{"estimates":["a","b"],"faults":[{"name":"f","sources":[{"name":"s","perYear":1,"count":1}],"classes":[{"name":"c","weight":1,"coverage":[0,1]}]}]}`))
+	f.Add(
+		[]byte(
+			`{"estimates":["a","b"],"faults":[{"name":"f","sources":[{"name":"s","perYear":1,"count":1}],"classes":[{"name":"c","weight":1,` +
+				`"coverage":[0,1]}]}]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := reliability.Parse(b)
 		if err != nil {

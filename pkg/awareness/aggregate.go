@@ -207,7 +207,7 @@ func (m *Machine) apply(n *node, c fault.Component, f finding, now time.Time) {
 		return
 	case f.blank && p.restored:
 		// A change of leader alone makes nothing healthy and withdraws nothing.
-		if end := m.started.Add(m.window()); now.Before(end) {
+		if end := m.restoredUntil(); now.Before(end) {
 			n.wakeAt(end, now)
 			return
 		}
@@ -228,9 +228,14 @@ func (m *Machine) apply(n *node, c fault.Component, f finding, now time.Time) {
 }
 
 // reflagged reports whether the change sets or clears one of a node's flags: inferred dead, unreachable or revoked.
-func reflagged(c fault.Component, old, now ruleName) bool {
-	flag := func(r ruleName) bool { return r == ruleInferred || r == ruleUnreachable || r == ruleRevoked }
-	return c == fault.ComponentNode && old != now && (flag(old) || flag(now))
+func reflagged(c fault.Component, old, now ruleName) bool { return flagOf(c, old) != flagOf(c, now) }
+
+// flagOf returns the flag that a rule gives a node; empty: none.
+func flagOf(c fault.Component, r ruleName) string {
+	if c == fault.ComponentNode && (r == ruleInferred || r == ruleUnreachable || r == ruleRevoked) {
+		return r.String()
+	}
+	return ""
 }
 
 // hold reports whether HoldOff delays the change. A component may fail and recover at once. From its third change
@@ -272,7 +277,7 @@ func (m *Machine) change(n *node, c fault.Component, f finding, now time.Time) {
 	ch := Change{
 		Node: n.id, Component: c, From: p.state, To: f.state, Cause: f.cause, Path: f.path,
 		Observer: m.observer(f.from), Latency: -1, Kind: f.kind, Reason: f.rule, SingleWitness: f.single, Flapping: p.held || p.flapping,
-		Platform: n.platform(),
+		Platform: n.platform(), Flag: flagOf(c, f.name), Was: Aspect{p.cause, p.single, flagOf(c, p.rule)},
 	}
 	// A first NORMAL, or evidence older than the last change, does not measure the latency of this change.
 	old := p.state == fault.Unknown && f.state == fault.Normal || f.state <= p.state && f.began.Before(m.lastChange(n, c))

@@ -44,7 +44,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Event is an input of the machine: Evidence, Restated, Answered, ForeignVerdict, GossipOpinion or Tick.
+// Event is an input of the machine: Evidence, Restated, Answered, Refused, ForeignVerdict, GossipOpinion or Tick.
 type Event interface{ event() }
 
 // Evidence is a verified report. Duplicates and any order are harmless.
@@ -69,6 +69,13 @@ type Answered struct {
 	Path   fault.Path
 }
 
+// Refused reports that the node's kernel refused a challenge at every address to which the shell sent it straight: no
+// process listens there. The answer quoted the nonce. It may shorten the wait for an answer, and changes nothing else.
+type Refused struct {
+	Node  fault.NodeID
+	Nonce [16]byte
+}
+
 // GossipOpinion is the opinion of memberlist. An opinion of death makes the machine challenge the node; no opinion ever
 // changes a state.
 type GossipOpinion struct {
@@ -89,11 +96,12 @@ type Tick struct{}
 func (Evidence) event()      {}
 func (Restated) event()      {}
 func (Answered) event()      {}
+func (Refused) event()       {}
 func (GossipOpinion) event() {}
 func (Labelled) event()      {}
 func (Tick) event()          {}
 
-// Output is what a step asks of the shell.
+// Output lists the shell's actions after a step.
 type Output struct {
 	// Changes of the map, by rank of the node and component; a component changes at most once.
 	Changes []Change
@@ -133,6 +141,22 @@ type Change struct {
 	// Flapping marks a change of a component that changes too often: HoldOff delays its changes.
 	Flapping bool
 	Platform fault.Platform // platform of the node's halves; 0: not stated
+	// Flag is inferred, unreachable or revoked, of a node that is now so. Else it is empty.
+	Flag string
+	Was  Aspect // before this change, beside From
+}
+
+// Aspect is what a reader sees of a component beside its state.
+type Aspect struct {
+	Cause         fault.Cause
+	SingleWitness bool
+	Flag          string // as in Change
+}
+
+// Void reports whether a reader sees the same before and after the change. The machine makes no such change. Changes
+// that were merged may be one.
+func (c *Change) Void() bool {
+	return c.From == c.To && c.Was == Aspect{c.Cause, c.SingleWitness, c.Flag}
 }
 
 // Challenge requests a sign of life from a node. The shell sends it straight to the node and, through each of Via,
@@ -144,7 +168,7 @@ type Challenge struct {
 	// Via are the node's live neighbours, those that do not accuse it first.
 	Via []fault.NodeID
 	// Again marks a repetition of a challenge that has just gone out on all rails, in case a datagram was lost. It is
-	// only sent straight.
+	// only sent directly.
 	Again bool
 	// Term is the leader's term. Issued is the time of the challenge in ns, by a clock that never goes back within a
 	// term, so that a node can tell an old challenge from a new one. The shell sets both.
@@ -162,6 +186,7 @@ type NodeStatus struct {
 	Inferred      bool              // UNKNOWN, and enclosed by dead nodes: no live witness could see it
 	Unreachable   bool              // UNKNOWN, and no live path leads to it
 	Rule          string            // short name of the rule: docs/awareness.md
+	Reason        string            // the rule in words, for this case; empty if the node is NORMAL, or its rule was not kept
 	Groups        []string          // ids of its group faults
 	Since         time.Time         // when State last changed
 	Life          time.Time         // newest sign of life of either half; zero for none
@@ -184,6 +209,7 @@ type ComponentStatus struct {
 	Cause    fault.Cause
 	Since    time.Time
 	Rule     string           // short name of the rule: docs/awareness.md
+	Reason   string           // as in NodeStatus
 	Flapping bool             // its changes are delayed: see Config.HoldOff
 	Evidence []EvidenceStatus // newest first
 }

@@ -21,6 +21,8 @@ type nonce struct {
 	serial uint64
 	half   fault.Half // the challenged half; 0: either
 	sent   time.Time
+	again  bool // it went straight to the node: no neighbour has read it
+	back   bool // the node's kernel has refused it
 }
 
 // mark is a point in a node's history: its time, and the newest challenge sent by then.
@@ -56,9 +58,12 @@ type round struct {
 	due   time.Time // deadline for an answer; a verdict may fall once all arrivals up to then are processed
 	waits int       // factor for the wait for an answer, in due
 	sent  int       // challenges by all rails
-	whole time.Time // when to challenge by all rails again; until then straight only
+	whole time.Time // when to challenge by all rails again; until then directly only
 	// extended counts how often a fresh report of the accused restarted the wait.
 	extended int
+	// refused counts the straight challenges that the node's kernel refused, the newest at refusedAt: see hints.go.
+	refused   int
+	refusedAt time.Time
 	// checked reports that one more challenge was sent after LinkSettle because a quorum contradicted an answer.
 	checked bool
 	// mute is when a challenged node missed its deadline; zero when it has not. Only set in the round of the whole
@@ -87,8 +92,8 @@ func (n *node) answered(k fault.Half) bool {
 	return n.proven(fault.HalfHost, r.since) || n.proven(fault.HalfDNP, r.since)
 }
 
-// suspicion is the present case against a node or half.
-type suspicion struct {
+// grounds are the reasons to challenge a node or half now.
+type grounds struct {
 	latest time.Time     // when the newest accusation arrived
 	enough bool          // enough accusers for a verdict
 	wait   time.Duration // for an answer, before the verdict
@@ -96,8 +101,8 @@ type suspicion struct {
 }
 
 // ask runs the round k of the node for one step: it opens or restarts the round, and sends and repeats its challenges.
-func (m *Machine) ask(n *node, k fault.Half, s suspicion, now time.Time) {
-	r := &m.try(n).rounds[k]
+func (m *Machine) ask(n *node, k fault.Half, s grounds, now time.Time) {
+	r := &m.suspicionOf(n).rounds[k]
 	heard := n.heard(k)
 	r.due = m.answerBy(r.start, time.Duration(r.waits)*s.wait)
 	switch {
@@ -114,10 +119,10 @@ func (m *Machine) ask(n *node, k fault.Half, s suspicion, now time.Time) {
 		// The earlier challenges that it missed are unrelated to the new accusation.
 		m.begin(n, k, 1, s.doubt, now)
 	case r.sent == 0 && !now.Before(m.caughtUp(r.due)):
-		// There was only time for straight challenges. No node is condemned before a challenge by all rails.
+		// There was only time for direct challenges. No node is condemned before a challenge by all rails.
 		r.start = now
 		m.askWhole(n, k, now)
-	case s.enough && !now.Before(later(m.caughtUp(r.due), m.graceEnds())):
+	case s.enough && !now.Before(fault.Later(m.caughtUp(r.due), m.graceEnds())):
 		// The verdict falls.
 	case !r.next.IsZero() && !now.Before(r.next):
 		m.repeat(n, k, now)
@@ -133,8 +138,8 @@ func (m *Machine) ask(n *node, k fault.Half, s suspicion, now time.Time) {
 
 // askAgain decides whether an answered round restarts: for a new accusation, or because the accusers insist and the
 // accused has been silent for too long.
-func (m *Machine) askAgain(n *node, k fault.Half, s suspicion, now time.Time) {
-	r := &m.try(n).rounds[k]
+func (m *Machine) askAgain(n *node, k fault.Half, s grounds, now time.Time) {
+	r := &m.suspicionOf(n).rounds[k]
 	if s.latest.After(r.start) {
 		m.begin(n, k, 1, s.doubt, now)
 		return
@@ -152,7 +157,7 @@ func (m *Machine) askAgain(n *node, k fault.Half, s suspicion, now time.Time) {
 		}
 		n.wakeAt(at, now)
 	}
-	at := later(r.start, n.heard(k)).Add(m.overdue())
+	at := fault.Later(r.start, n.heard(k)).Add(m.overdue())
 	if !now.Before(at) {
 		m.begin(n, k, patience, s.doubt, now)
 		r.checked = true
@@ -164,29 +169,29 @@ func (m *Machine) askAgain(n *node, k fault.Half, s suspicion, now time.Time) {
 // close ends the round: its accusation has been withdrawn.
 func (m *Machine) close(n *node, k fault.Half) {
 	if n.rounds[k] != (round{}) {
-		m.try(n).rounds[k] = round{}
+		m.suspicionOf(n).rounds[k] = round{}
 	}
 }
 
 // begin opens or restarts the round and sends its challenge. A round uses all rails twice within the wait, and sends
-// straight challenges at short intervals throughout, so that lost datagrams condemn no node. That holds even if the DNP
+// direct challenges at short intervals throughout, so that lost datagrams condemn no node. That holds even if the DNP
 // hangs, so that the torus carries nothing, and the only interface loses a third of its packets. A node that is only in
-// doubt gets a straight challenge first, and so does every node while the shell is behind. When many nodes die at once,
+// doubt gets a direct challenge first, and so does every node while the shell is behind. When many nodes die at once,
 // most of the nodes around them live and answer, and every rail has a cost for them and us.
 func (m *Machine) begin(n *node, k fault.Half, waits int, doubt bool, now time.Time) {
-	r := &m.try(n).rounds[k]
+	r := &m.suspicionOf(n).rounds[k]
 	*r = round{open: true, since: m.mark(now), start: now, waits: waits, whole: m.caughtUp(now.Add(m.wait(k) / 2))}
-	straight := doubt || m.isBehind(now)
-	if !straight {
+	direct := doubt || m.isBehind(now)
+	if !direct {
 		r.sent = 1
 	}
-	m.challenge(n, k, straight, now)
+	m.challenge(n, k, direct, now)
 	m.plan(r, k, now)
 }
 
 // repeat sends the round's challenge again.
 func (m *Machine) repeat(n *node, k fault.Half, now time.Time) {
-	r := &m.try(n).rounds[k]
+	r := &m.suspicionOf(n).rounds[k]
 	switch {
 	case !now.Before(r.whole):
 		m.askWhole(n, k, now)
@@ -202,7 +207,7 @@ func (m *Machine) repeat(n *node, k fault.Half, now time.Time) {
 
 // askWhole sends the challenge by all rails.
 func (m *Machine) askWhole(n *node, k fault.Half, now time.Time) {
-	r := &m.try(n).rounds[k]
+	r := &m.suspicionOf(n).rounds[k]
 	m.challenge(n, k, false, now)
 	r.sent++
 	r.whole = m.caughtUp(now.Add(m.wait(k)))
@@ -216,7 +221,7 @@ func (m *Machine) NotAsked(c Challenge) {
 		return
 	}
 	if n := m.nodes[rank]; n.rounds[c.Half].open {
-		r := &m.try(n).rounds[c.Half]
+		r := &m.suspicionOf(n).rounds[c.Half]
 		r.sent = max(0, r.sent-1)
 	}
 }
@@ -225,7 +230,7 @@ func (m *Machine) NotAsked(c Challenge) {
 // spent is the time until which the budget is used. Each challenge costs a signature, and when hundreds of nodes are
 // accused at once, bad interfaces are not the reason.
 func affords(spent *time.Time, now time.Time) bool {
-	if *spent = later(*spent, now); spent.Sub(now) >= repeatBurst*repeatEvery {
+	if *spent = fault.Later(*spent, now); spent.Sub(now) >= repeatBurst*repeatEvery {
 		return false
 	}
 	*spent = spent.Add(repeatEvery)
@@ -258,15 +263,15 @@ func (m *Machine) probe(n *node, h fault.Half, interval time.Duration, now time.
 	if !n.probed.IsZero() && now.Sub(n.probed) < interval {
 		return
 	}
-	m.try(n).probed = now
+	m.suspicionOf(n).probed = now
 	m.challenge(n, h, false, now)
 }
 
-// challenge sends one challenge; again marks a straight repetition.
+// challenge sends one challenge; again marks a repetition that goes directly only.
 func (m *Machine) challenge(n *node, h fault.Half, again bool, now time.Time) {
 	m.serial++
-	c := nonce{value: m.cfg.Nonce(), serial: m.serial, half: h, sent: now}
-	t := m.try(n)
+	c := nonce{value: m.cfg.Nonce(), serial: m.serial, half: h, sent: now, again: again}
+	t := m.suspicionOf(n)
 	if len(t.nonces) == maxNonces {
 		t.nonces = t.nonces[1:]
 	}
@@ -311,7 +316,7 @@ func (m *Machine) answered(a Answered, now time.Time) {
 				m.took(n, c.sent, now)
 				v.answered, v.asked = c.serial, m.clock.instant(c.sent)
 			}
-			v.heard = later(v.heard, c.sent) // it was alive at least then
+			v.heard = fault.Later(v.heard, c.sent) // it was alive at least then
 			// Only reports may raise the epoch, because the inbox rejects their jumps. One absurd epoch from an answer
 			// would make every later leader ignore the half.
 			if a.Epoch > v.epoch && v.epoch > 0 && v.met < m.clock.instant(now) {

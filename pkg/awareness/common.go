@@ -48,9 +48,14 @@ func (m *Machine) domainsOf(n *node, f func(domain)) {
 			f(domain{kind: GroupLabel, key: k, value: int(v)})
 		}
 	}
+	linesOf(m.cfg.Dims, n.coord, f)
+}
+
+// linesOf calls f with every plane and row through a place.
+func linesOf(dims grid.Dims, place grid.Coord, f func(domain)) {
 	for axis := range 3 {
-		size, at := sizeAlong(m.cfg.Dims, axis), n.coord
-		if across := m.cfg.Dims.Nodes() / size; across >= minPlane && across > widest(m.cfg.Dims, axis) {
+		size, at := sizeAlong(dims, axis), place
+		if across := dims.Nodes() / size; across >= minPlane && across > widest(dims, axis) {
 			f(domain{kind: GroupPlane, key: axis, value: *along(&at, axis)})
 		}
 		if size >= minRow {
@@ -123,8 +128,9 @@ func groupID(k GroupKind, name string, c fault.Cause) string {
 }
 
 // domainCandidates returns the domains whose nodes all have the fault. For faults other than death, dead nodes do not
-// count against the domain as long as most nodes have the fault. A standing group continues while more than half of its
-// domain has the fault, so that it does not split up as its members recover one by one.
+// count against the domain as long as most nodes have the fault. Neither do dead hosts for faults of the service network.
+// A standing group continues while more than half of its domain has the fault, so that it does not split up as its
+// members recover one by one.
 func (m *Machine) domainCandidates(in, dead []*node, cause fault.Cause) []candidate {
 	members, without := map[domain][]*node{}, map[domain]int{}
 	for _, n := range in {
@@ -255,7 +261,11 @@ func (m *Machine) candidates(marked []*node, a likeness) []candidate {
 		if n.marks&a.mark != 0 {
 			in = append(in, n)
 		}
-		if n.marks&markDead != 0 && a.mark != markDead {
+		hides := markDead
+		if a.mark == markServiceNetwork {
+			hides |= markHost
+		}
+		if n.marks&a.mark == 0 && n.marks&hides != 0 {
 			dead = append(dead, n)
 		}
 	}
@@ -302,25 +312,42 @@ func choose(all []candidate) []candidate {
 }
 
 // bundleCandidates returns the planes whose links to the next plane have all FAILED: a bundle of cables, or a conduit
-// that they share. The members are the nodes of the plane with the links on their positive side.
+// that they share. Links that a dead node or DNP hides do not count against the bundle as long as most have FAILED.
+// The members are the nodes of the plane with the links on their positive side.
 func (m *Machine) bundleCandidates(marked []*node) []candidate {
-	members := map[domain][]*node{}
+	members, without := map[domain][]*node{}, map[domain]map[*node]bool{}
 	for _, n := range marked {
 		for axis := range 3 {
-			if n.marks&(markLinkX<<axis) == 0 {
+			plane := func(n *node, f func(domain)) {
+				m.domainsOf(n, func(d domain) {
+					if d.kind == GroupPlane && d.key == axis {
+						f(d)
+					}
+				})
+			}
+			if n.marks&(markLinkX<<axis) != 0 {
+				plane(n, func(d domain) { members[d] = append(members[d], n) })
+			}
+			if n.marks&(markDead|markDNP) == 0 {
 				continue
 			}
-			m.domainsOf(n, func(d domain) {
-				if d.kind == GroupPlane && d.key == axis {
-					members[d] = append(members[d], n)
+			for _, end := range [...]*node{n, n.peers[ups[axis].Opposite().Index()]} { // a dead DNP hides both of its cables
+				if end != nil && !m.cfg.Foreign[end.id] && end.marks&(markLinkX<<axis) == 0 {
+					plane(end, func(d domain) {
+						if without[d] == nil {
+							without[d] = map[*node]bool{}
+						}
+						without[d][end] = true
+					})
 				}
-			})
+			}
 		}
 	}
 	var out []candidate
 	for d, has := range members {
 		id, size := groupID(GroupPlane, m.name(d), fault.CauseLink), m.size(d)
-		if _, stands := m.group(id); len(has) == size && size >= minPlane || stands && 2*len(has) > size {
+		all := len(has)+len(without[d]) == size && size >= minPlane
+		if _, stands := m.group(id); (all || stands) && 2*len(has) > size {
 			out = append(out, candidate{id: id, kind: GroupPlane, cause: fault.CauseLink, rule: ruleBundle, members: has, of: size})
 		}
 	}

@@ -74,7 +74,7 @@ func (m *Machine) findHalf(n *node, h fault.Half, now time.Time) finding {
 		return f
 	}
 	o := h.Other()
-	if r := m.said(n, o, c); r != nil && r.kind == fault.KindWatchdog && m.current(n, o, now) {
+	if r := m.said(n, o, c); r != nil && r.kind == fault.KindWatchdog && m.states(n, o, now) {
 		return m.told(r, c, n.origin(o))
 	}
 	return m.unheard(n)
@@ -92,7 +92,7 @@ func (m *Machine) unheard(n *node) finding {
 	if n.unreachable {
 		return finding{
 			state: fault.Unknown, cause: fault.CauseNone, kind: fault.KindDigest, began: n.heard(0), name: ruleUnreachable,
-			rule: "no living node and no working link leads there, and nothing is heard from it", blank: true,
+			rule: "no living node and no working link leads there, and no message arrives from it", blank: true,
 		}
 	}
 	return finding{
@@ -112,7 +112,7 @@ func (m *Machine) findDNPPart(n *node, c fault.Component, now time.Time) finding
 	if r, by := m.ownWord(n, c, now); r != nil {
 		return m.told(r, c, by)
 	}
-	if r := m.said(n, fault.HalfHost, c); r != nil && now.Before(m.expiry(n, fault.HalfHost)) {
+	if r := m.said(n, fault.HalfHost, c); r != nil && now.Before(m.statementsExpire(n, fault.HalfHost)) {
 		f := m.told(r, c, n.origin(fault.HalfHost)) // its host is dead, but stated so recently
 		f.name, f.rule = ruleLastWord, "last known before its host died"
 		return f
@@ -132,10 +132,10 @@ func (m *Machine) findHostPart(n *node, c fault.Component, now time.Time) findin
 	}
 	if d, count, from := m.describedFailed(n, c, now); count > 0 {
 		v := n.voice(fault.HalfHost)
-		quiet := later(v.heard, m.started).Add(m.overdue()) // a new leader has not listened for long enough
+		quiet := fault.Later(v.heard, m.started).Add(m.overdue()) // a new leader has not listened for long enough
 		if c == fault.ComponentServiceNetwork {
 			// Its host may still report by other rails: the host's own statement has precedence if it arrives soon.
-			if t := later(later(m.clock.time(v.direct), m.started).Add(m.overdue()), d.since.Add(m.cfg.DigestPeriod)); t.Before(quiet) {
+			if t := fault.Later(fault.Later(m.clock.time(v.direct), m.started).Add(m.overdue()), d.since.Add(m.cfg.DigestPeriod)); t.Before(quiet) {
 				quiet = t
 			}
 		}
@@ -172,7 +172,7 @@ func (m *Machine) describedFailed(n *node, c fault.Component, now time.Time) (fi
 	var word time.Time
 	for _, h := range halves {
 		if r := m.said(n, h, c); r != nil && (c != fault.ComponentServiceNetwork || r.path == fault.PathDirect) {
-			word = later(word, r.said)
+			word = fault.Later(word, r.said)
 		}
 	}
 	for i := range n.neighbours {

@@ -31,6 +31,9 @@ type Config struct {
 	DigestMisses int
 	// Grace is how long a new leader gathers evidence before any new FAILED; one DigestPeriod.
 	Grace time.Duration
+	// StartGrace is how long a new leader keeps the states of nodes that it has not heard yet; 0 or less than DigestMisses
+	// times DigestPeriod for that product. Nodes that start together with the supervisors need it.
+	StartGrace time.Duration
 	// HalfBound is the guaranteed detection time for a dead half. LinkSettle is how long a silent link waits for its
 	// peer's death to explain it; 0 for HalfBound.
 	HalfBound, LinkSettle time.Duration
@@ -73,7 +76,7 @@ func (c Config) Validate() error {
 	for _, p := range []struct {
 		name string
 		d    time.Duration
-	}{{"Grace", c.Grace}, {"LinkSettle", c.LinkSettle}, {"HoldOff", c.HoldOff}, {"Horizon", c.Horizon}} {
+	}{{"Grace", c.Grace}, {"StartGrace", c.StartGrace}, {"LinkSettle", c.LinkSettle}, {"HoldOff", c.HoldOff}, {"Horizon", c.Horizon}} {
 		if p.d < 0 {
 			bad(p.name, p.d, "0s or more")
 		}

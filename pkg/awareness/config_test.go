@@ -9,8 +9,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// TestConfigRefused checks that every bad field is named, all at once.
-func TestConfigRefused(t *testing.T) {
+// TestConfigNamesEveryBadField checks that every bad field is named, all at once.
+func TestConfigNamesEveryBadField(t *testing.T) {
 	good := testConfig(grid.Dims{X: 2, Y: 2, Z: 1})
 	if err := good.Validate(); err != nil {
 		t.Fatal(err)
@@ -57,7 +57,7 @@ func TestConfigRefused(t *testing.T) {
 	}
 }
 
-func TestRestoreRefused(t *testing.T) {
+func TestDamagedMapIsNotRestored(t *testing.T) {
 	cfg := testConfig(grid.Dims{X: 2, Y: 1, Z: 1})
 	node := NodeStatus{ID: "n0-0-0", State: fault.Normal, Cause: fault.CauseNone}
 	for names, saved := range map[string][]NodeStatus{

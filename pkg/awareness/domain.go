@@ -3,6 +3,8 @@ package awareness
 import (
 	"slices"
 	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // domains are the failure domains: properties that nodes share, independent of the torus.
@@ -49,12 +51,12 @@ func (m *Machine) labelled(l Labelled, now time.Time) {
 	m.domains = newDomains(m.cfg, m.nodes)
 	m.measure()
 	for _, n := range m.own {
-		if n.trial != &m.calm {
+		if n.suspicion != &m.calm {
 			m.touch(n)
 		}
 	}
 	if c := &m.common; c.look.IsZero() { // else a search is due soon
-		c.first, c.look = now, later(now, m.graceEnds())
+		c.first, c.look = now, fault.Later(now, m.graceEnds())
 	}
 }
 

@@ -61,7 +61,7 @@ func (m *Machine) doubted(n *node, now time.Time) time.Time {
 				continue
 			}
 		}
-		since = later(since, at)
+		since = fault.Later(since, at)
 	}
 	if !since.IsZero() && now.Before(m.graceEnds()) {
 		n.wakeAt(m.graceEnds(), now)
@@ -92,13 +92,13 @@ func (m *Machine) speakAgain(n *node, now time.Time) {
 		return
 	}
 	r.mute, r.shared = time.Time{}, false
-	m.try(n).spoke = now
+	m.suspicionOf(n).spoke = now
 }
 
 // stayMute keeps a mute node mute when another accusation restarts its round: a new accusation is no sign of life and
 // makes the node no witness. The nodes around it are challenged again as well.
 func (m *Machine) stayMute(n *node, before round) {
-	if r := &m.try(n).rounds[0]; !before.mute.IsZero() && r.mute.IsZero() {
+	if r := &m.suspicionOf(n).rounds[0]; !before.mute.IsZero() && r.mute.IsZero() {
 		r.mute, r.owes = r.start, before.owes
 	}
 }
@@ -109,7 +109,7 @@ func (m *Machine) turnMute(n *node, around int, now time.Time) {
 	if !r.open || n.answered(0) || n.heard(0).After(r.start) {
 		return
 	}
-	due := later(m.deadline(r.start, time.Duration(r.waits)*m.cfg.ChallengeNode), m.graceEnds())
+	due := fault.Later(m.deadline(r.start, time.Duration(r.waits)*m.cfg.ChallengeNode), m.graceEnds())
 	if r.mute.IsZero() && !now.Before(due) {
 		r.mute, r.owes = now, r.start
 	}
@@ -149,9 +149,7 @@ func (m *Machine) judgeMutes(now time.Time) {
 		switch {
 		case !ok || m.alone(set, now):
 		case now.Before(ready):
-			if again.IsZero() || ready.Before(again) {
-				again = ready
-			}
+			again = fault.Earliest(again, ready)
 		default:
 			m.condemn(set, now)
 		}
@@ -233,7 +231,7 @@ func (m *Machine) encloses(set []*node, now time.Time) (ready time.Time, ok bool
 		}
 		if v.cast > 0 {
 			accused = true
-			ready = later(ready, m.deadline(r.start, time.Duration(r.waits)*m.cfg.ChallengeSingle))
+			ready = fault.Later(ready, m.deadline(r.start, time.Duration(r.waits)*m.cfg.ChallengeSingle))
 		}
 	}
 	if d := len(dissenters); d > 0 && (len(accusers) < outvotes*d) {
@@ -282,7 +280,7 @@ func (m *Machine) condemn(set []*node, now time.Time) {
 	for _, a := range accused { // after the count: a verdict changes the set of witnesses
 		m.becomeDead(a.n, finding{
 			state: fault.Failed, cause: fault.CauseNode, kind: fault.KindVotes, path: a.decides.path, single: true, name: ruleEnclosed,
-			began: later(a.decides.began, a.n.heard(0)),
+			began: fault.Later(a.decides.began, a.n.heard(0)),
 			rule: fmt.Sprintf("%s, no answer within %s, nor of the %d others of its block", a.silentTo(a.n),
 				roughly(now.Sub(a.n.rounds[0].start)), len(set)-1),
 		}, now)

@@ -15,6 +15,7 @@ type record struct {
 	kind   fault.Kind
 	path   fault.Path
 	detail string
+	ended  bool // a kernel reported the end of the process: see hints.go
 	stamp
 	said  time.Time // when the report was made, by the hops' clocks
 	came  time.Time // when it arrived here
@@ -107,16 +108,10 @@ func wellFormed(about int, o fault.Observation) bool {
 	if _, link := o.Component.LinkDirection(); link && o.Kind == fault.KindDescriptor {
 		return o.State == fault.Sick
 	}
-	return slices.Contains(ownKinds[:], o.Kind)
+	return slices.Contains(ownKinds[:], o.Kind) && (o.Kind != fault.KindAbsent || o.State == fault.Unknown)
 }
 
 // ownKinds are the kinds of statement that a half may make about its own node. Gossip, votes, challenges and missing
 // digests belong to the supervisor.
-var ownKinds = [...]fault.Kind{fault.KindSelf, fault.KindWatchdog, fault.KindSilence, fault.KindHandshake, fault.KindErrorRatio}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
+var ownKinds = [...]fault.Kind{fault.KindSelf, fault.KindWatchdog, fault.KindSilence, fault.KindHandshake, fault.KindErrorRatio,
+	fault.KindAbsent}

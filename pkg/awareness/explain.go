@@ -177,7 +177,7 @@ func badLinks(n *node) int {
 // verdicts lists the standing verdicts.
 func (x *explainer) verdicts() {
 	if d := &x.n.dead; d.on {
-		x.say("the verdict on the whole node fell %s: %s", x.ago(d.at), d.rule)
+		x.say("the verdict on the whole node fell %s: %s", x.ago(x.fell(x.n, fault.ComponentNode, d.at)), d.rule)
 		if d.single {
 			x.say("it is marked single-witness: no destructive response may rest on it")
 		}
@@ -189,10 +189,19 @@ func (x *explainer) verdicts() {
 	}
 	for _, h := range halves {
 		if f := x.n.failure(h); f.on {
-			x.say("the verdict on its %s half fell %s: %s", h, x.ago(f.at), f.rule)
+			x.say("the verdict on its %s half fell %s: %s", h,
+				x.ago(x.fell(x.n, halfComponent(h), f.at)), f.rule)
 		}
 	}
 	x.back()
+}
+
+// fell returns the time of a verdict. For a verdict of an earlier leader, that is when the state of its component changed.
+func (m *Machine) fell(n *node, c fault.Component, at time.Time) time.Time {
+	if since := m.clock.time(n.components[c].since); at.Equal(m.started) && !since.IsZero() && since.Before(at) {
+		return since
+	}
+	return at
 }
 
 // back reports that the DNP is coming back.
@@ -208,14 +217,14 @@ func (x *explainer) life() {
 		v := x.n.voice(h)
 		switch {
 		case v.heard.IsZero() && h == fault.HalfDNP && x.current(x.n, fault.HalfHost, x.now):
-			x.say("its dnp half has not been heard: it speaks for itself when its host does not")
+			x.say("no message has come from its dnp half: it reports itself when its host does not")
 		case v.heard.IsZero():
-			x.say("its %s half has not been heard by this supervisor", h)
+			x.say("this supervisor has no message from its %s half", h)
 		case !x.current(x.n, h, x.now):
 			x.say("its %s half was last heard %s: its word does not count any more (%s without a sign of life, or a verdict)", h,
 				x.ago(v.heard), x.window())
 		default:
-			x.say("its %s half was heard %s", h, x.ago(v.heard))
+			x.say("last message from its %s half: %s", h, x.ago(v.heard))
 		}
 	}
 }
@@ -226,7 +235,7 @@ func (x *explainer) neighbours() {
 	v := x.count(x.n, x.n.rounds[0].start, x.forgiven(x.n, x.now, halves[:]...), x.now)
 	for _, nb := range x.n.neighbours {
 		p := nb.node
-		vote, all := x.vote(nb, x.now)
+		vote, all, _ := x.vote(nb, x.now)
 		switch {
 		case p.dead.on:
 			out = append(out, string(p.id)+" (dead)")
@@ -256,7 +265,7 @@ func (x *explainer) neighbours() {
 			Quorum(len(x.n.neighbours)))
 	}
 	if len(accuse) > 0 && len(hear) > 0 {
-		x.say("it is heard by %s", strings.Join(hear, ", "))
+		x.say("frames from it reach %s", strings.Join(hear, ", "))
 	}
 	if len(out) > 0 {
 		x.say("not counted: %s", strings.Join(out, ", "))
@@ -282,6 +291,9 @@ func (x *explainer) asked(k fault.Half) {
 	default:
 		x.say("asked whether it lives %s, it has not answered", x.ago(r.start))
 	}
+	if r.open && r.refused > 0 {
+		x.say("its kernel refused %d of the challenges: no process listens there", r.refused)
+	}
 }
 
 func (x *explainer) ofHalf(h fault.Half) {
@@ -289,7 +301,7 @@ func (x *explainer) ofHalf(h fault.Half) {
 	x.life()
 	if r := x.said(x.n, h.Other(), x.c); r != nil && r.kind == fault.KindWatchdog {
 		weight := ""
-		if !x.current(x.n, h.Other(), x.now) {
+		if !x.states(x.n, h.Other(), x.now) {
 			weight = ", whose word does not count any more,"
 		}
 		x.say("the watchdog of the %s half%s finds it %s, since %s", h.Other(), weight, r.state, x.ago(r.began))
@@ -318,7 +330,7 @@ func (x *explainer) waits() string {
 		if !link && !ofDNP(x.c) {
 			return ""
 		}
-		then += ", and it is reported on anew"
+		then += ", and a new report on it"
 	default:
 		if x.c != fault.ComponentDNP && (x.c != fault.ComponentNode || !n.dead.on) {
 			return ""
@@ -353,7 +365,7 @@ func (x *explainer) ofLink() {
 	if f := p.failure(fault.HalfDNP); f.on {
 		x.say("the DNP of %s is dead, which explains the silence: the link is not blamed", p.id)
 	} else if r := &p.rounds[0]; r.open && !p.answered(0) && !x.n.cut(x.c) {
-		x.say("%s has been asked whether it lives, and has not answered: until that is decided the link is not blamed", p.id)
+		x.say("%s was challenged, and has not answered: until its verdict the link is not blamed", p.id)
 	}
 }
 
@@ -368,7 +380,7 @@ func worse(n, p *node, first bool) *node {
 func (x *explainer) ends() {
 	switch {
 	case x.n.dead.on:
-		x.say("the whole node is dead: what is known of its parts is of the past")
+		x.say("the whole node is dead: evidence on its parts is old")
 	case x.n.inferred:
 		x.say("the whole node is inferred dead")
 	case x.n.failure(fault.HalfHost).on:
@@ -391,14 +403,14 @@ func (x *explainer) word(who string, n *node, c fault.Component) {
 		switch {
 		case x.rule == ruleLastWord && h == fault.HalfHost:
 			weight = "which is the last that is known"
-		case !x.current(n, h, x.now):
-			weight = "which does not count any more: it was heard " + x.ago(n.voice(h).heard)
+		case !x.states(n, h, x.now):
+			weight = "which does not count any more: its last message came " + x.ago(x.clock.time(n.voice(h).reported))
 		case (link || ofDNP(c)) && n.failure(fault.HalfDNP).on:
 			weight = "which does not count while its DNP is dead"
 		case x.rule == ruleDescribed || x.rule == ruleDescribedOne:
 			weight = "which counts less than the descriptors, since its host is not heard"
 		case best != nil && by.Half != h:
-			weight = "which counts less than what the other half says later"
+			weight = "which counts less than the other half's later statement"
 		}
 		x.say("%s, %s/%s, says %s (%s) since %s, %s", who, n.id, h, r.state, r.kind, x.ago(r.began), weight)
 	}
@@ -465,9 +477,9 @@ func (x *explainer) until() []string {
 	case ruleInferred:
 		return []string{"any sign of life of it", "a living neighbour accuses it: then FAILED"}
 	case ruleUnreachable:
-		return []string{"a report of it, or of a node that it is linked to"}
+		return []string{"its own report, or one of a node linked to it"}
 	case rulePeerDead, ruleNodeDead, ruleHostDead, ruleDNPDead, ruleLastWord:
-		return []string{"the verdict is lifted by a sign of life, and it is reported on anew"}
+		return []string{"a sign of life that lifts the verdict, and a new report"}
 	case ruleRestarting:
 		return []string{"the half is back: then as before", "it is not back when it meant to be: then silence, and FAILED"}
 	case ruleDisputed:
@@ -476,11 +488,12 @@ func (x *explainer) until() []string {
 	case ruleNearEnd, ruleFarEnd:
 		return []string{"that end says that it hears the other again", fmt.Sprintf("that end is not heard for %s: then UNKNOWN", window)}
 	case ruleDescribed, ruleDescribedOne:
-		return []string{"its host is heard again, and says otherwise", "the neighbours' descriptors say otherwise"}
+		return []string{"its host reports again, and says otherwise", "the neighbours' descriptors say otherwise"}
 	case ruleUnheard:
 		return []string{"a report on it by the node's own halves"}
 	case ruleRestored:
-		return []string{"any report on it", fmt.Sprintf("none within %s of the start of this leader: then UNKNOWN, but for FAILED halves and nodes", window)}
+		return []string{"any report on it",
+			fmt.Sprintf("none within %s of the start of this leader: then UNKNOWN, but for FAILED halves and nodes", window)}
 	default:
 	}
 	if x.p.state == fault.Normal {

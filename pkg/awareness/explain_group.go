@@ -65,9 +65,9 @@ func (x *groupExplainer) summary() string {
 	head := fmt.Sprintf("%s is %s: ", x.g.ID, x.g.State)
 	switch {
 	case x.g.Kind == GroupPartition:
-		return head + fmt.Sprintf("no living node and no working link leads to %d nodes, and nothing is heard from them", has)
+		return head + fmt.Sprintf("no living node and no working link leads to %d nodes, and no message arrives from them", has)
 	case x.g.Kind == GroupBlock && x.g.loose:
-		return head + fmt.Sprintf("%d nodes that hang together are %s, some of them where nobody living could see them", has, x.fate())
+		return head + fmt.Sprintf("%d connected nodes are %s, some of them out of sight of all living nodes", has, x.fate())
 	case x.g.Kind == GroupBlock:
 		return head + fmt.Sprintf("%d nodes that hang together and fill a box are %s", has, x.fate())
 	case x.g.Kind == GroupLabel:
@@ -295,9 +295,9 @@ func (x *groupExplainer) rivals() {
 	switch parts {
 	case 0:
 	case 1:
-		x.say("%s explains a part of it: the one with most members goes first", few)
+		x.say("%s explains a part: the group with most members goes first", few)
 	default:
-		x.say("%d other rows, planes, blocks or labels explain parts of it: the one with most members goes first", parts)
+		x.say("%d other rows, planes, blocks or labels explain parts: the group with most members goes first", parts)
 	}
 }
 
@@ -306,7 +306,8 @@ func (x *groupExplainer) until() []string {
 	case x.g.Kind == GroupPartition:
 		return []string{"a report of one of its nodes, or of a node that leads there: then that is no longer a member"}
 	case x.g.Cause == fault.CauseLink:
-		return []string{"links that are heard again leave it", fmt.Sprintf("no more than %d of the %d are left: then it ends", x.g.Of/2, x.g.Of)}
+		return []string{"links that carry frames again leave it", fmt.Sprintf("no more than %d of the %d are left: then it "+
+			"ends", x.g.Of/2, x.g.Of)}
 	}
 	out := []string{"members that come back leave it"}
 	if !x.g.loose {

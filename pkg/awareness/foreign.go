@@ -32,7 +32,7 @@ func (m *Machine) foreignVerdict(v ForeignVerdict, now time.Time) {
 
 // becomeForeign replaces a foreign node's verdicts; it is their only writer.
 func (m *Machine) becomeForeign(n *node, v ForeignVerdict, now time.Time) {
-	t := m.try(n)
+	t := m.suspicionOf(n)
 	for i, on := range [...]bool{v.Host, v.DNP} {
 		was := t.failed[i].on
 		switch {

@@ -227,7 +227,8 @@ func (m *Machine) foresee(n *node, t *trend, now time.Time) *WarningStatus {
 	}
 	unit := t.quantity.Unit()
 	w.Rule = fmt.Sprintf("%s is %s%s and %s by %s%s a minute: %s%s, where it is SICK, in about %s; %d readings over %s",
-		t.quantity, figure(l.value), unit, verb, figure(60*math.Abs(l.slope)), unit, figure(t.threshold), unit, w.Left.Round(time.Second), readings, l.span.Round(time.Second))
+		t.quantity, figure(l.value), unit, verb, figure(60*math.Abs(l.slope)), unit, figure(t.threshold), unit, w.Left.Round(time.Second),
+		readings, l.span.Round(time.Second))
 	return w
 }
 

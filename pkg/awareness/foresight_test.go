@@ -54,8 +54,8 @@ func (s *scenario) measure(f []string) error {
 	return nil
 }
 
-// TestFit checks that the fit is exact on a line, and that its error reflects the scatter.
-func TestFit(t *testing.T) {
+// TestFitIsExactOnALine checks that the fit is exact on a line, and that its error reflects the scatter.
+func TestFitIsExactOnALine(t *testing.T) {
 	var exact, scattered []point
 	for i := range 10 {
 		at := epoch0.Add(time.Duration(i) * 5 * time.Second)
@@ -106,9 +106,9 @@ func TestLineOfTheNewest(t *testing.T) {
 	}
 }
 
-// TestNoise checks that values which scatter without a trend seldom cause a warning, and that a slope above the scatter
+// TestScatterSeldomWarns checks that values which scatter without a trend seldom cause a warning, and that a slope above the scatter
 // always does in time.
-func TestNoise(t *testing.T) {
+func TestScatterSeldomWarns(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	warned := 0
 	const rounds = 300

@@ -144,7 +144,7 @@ func (m *Machine) remark(n *node, now time.Time) {
 	if last := c.first.Add(4 * m.settleGroups()); c.look.After(last) {
 		c.look = last
 	}
-	c.look = later(c.look, m.graceEnds())
+	c.look = fault.Later(c.look, m.graceEnds())
 }
 
 func (m *Machine) marksOf(n *node, now time.Time) marks {
@@ -176,10 +176,7 @@ func (m *Machine) marksOf(n *node, now time.Time) marks {
 
 // nextLook returns when to search for groups or judge the mute nodes next; zero for never.
 func (c *common) nextLook() time.Time {
-	if c.look.IsZero() || !c.judge.IsZero() && c.judge.Before(c.look) {
-		return c.judge
-	}
-	return c.look
+	return fault.Earliest(c.look, c.judge)
 }
 
 // lookAtGroups judges the mute nodes and searches for groups when these are due. Its changes to nodes are published in
@@ -205,7 +202,7 @@ func (m *Machine) regroup(now time.Time) {
 		found = append(found, choose(m.candidates(marked, a))...)
 	}
 	found = append(found, m.bundleCandidates(marked)...)
-	switch listened := m.started.Add(m.window()); {
+	switch listened := m.listened(); {
 	case now.Before(listened):
 		found = append(found, m.standingPartitions()...)
 		if len(m.common.stranded) > 0 { // if all of them report by then, nothing else will end it

@@ -104,7 +104,7 @@ func (v naive) find(cause fault.Cause) []naiveGroup {
 		for _, i := range set {
 			if v.has(v.nodes[i], cause) {
 				with = append(with, i)
-			} else if v.has(v.nodes[i], fault.CauseNode) {
+			} else if v.has(v.nodes[i], fault.CauseNode) || cause == fault.CauseServiceNetwork && v.has(v.nodes[i], fault.CauseHost) {
 				dead++
 			}
 		}
@@ -249,9 +249,11 @@ func (v naive) bundles() []naiveGroup {
 		if kinds[name] != GroupPlane {
 			continue
 		}
-		link := map[byte]fault.Component{'X': fault.Link(grid.XPlus), 'Y': fault.Link(grid.YPlus),
-			'Z': fault.Link(grid.ZPlus)}[name[len("plane/")]]
+		dir := map[byte]grid.Direction{'X': grid.XPlus, 'Y': grid.YPlus, 'Z': grid.ZPlus}[name[len("plane/")]]
+		link := fault.Link(dir)
+		silent := func(i int) bool { return v.has(v.nodes[i], fault.CauseNode) || v.has(v.nodes[i], fault.CauseDNP) }
 		var with []int
+		hidden := 0
 		for _, i := range set {
 			dead := v.has(v.nodes[i], fault.CauseNode)
 			for _, c := range v.nodes[i].Components {
@@ -259,8 +261,13 @@ func (v naive) bundles() []naiveGroup {
 					with = append(with, i)
 				}
 			}
+			far, _ := v.dims.Neighbour(v.nodes[i].Coord, dir)
+			if !slices.Contains(with, i) && (silent(i) || silent(v.dims.Rank(far))) {
+				hidden++
+			}
 		}
-		if len(with) == len(set) && len(set) >= 4 || v.stood(name+"/LINK") != nil && 2*len(with) > len(set) {
+		all := len(with)+hidden == len(set) && len(set) >= 4
+		if (all || v.stood(name+"/LINK") != nil) && 2*len(with) > len(set) {
 			out = append(out, naiveGroup{id: name + "/LINK", kind: GroupPlane, members: with, of: len(set)})
 		}
 	}

@@ -45,8 +45,10 @@ func (m *Machine) settle(n *node, now time.Time) {
 		if n.voice(h).heard.IsZero() {
 			continue
 		}
-		if t := m.expiry(n, h); t.After(now) {
-			n.wake(t)
+		for _, t := range [...]time.Time{m.expiry(n, h), m.statementsExpire(n, h)} {
+			if t.After(now) {
+				n.wake(t)
+			}
 		}
 	}
 	if n.foreign {
@@ -98,9 +100,9 @@ func (m *Machine) accused(n *node, h fault.Half, now time.Time) accusation {
 		a = m.describedDead(n, back, now)
 	}
 	if r := m.said(n, h.Other(), halfComponent(h)); r != nil && r.kind == fault.KindWatchdog && r.state == fault.Failed &&
-		!r.since.Before(back) && m.current(n, h.Other(), now) {
+		!r.since.Before(back) && m.states(n, h.Other(), now) {
 		a.record, a.by, a.enough = r, n.origin(h.Other()), true
-		a.latest = later(a.latest, later(r.since, n.backAt[h.Other()-1]))
+		a.latest = fault.Later(a.latest, fault.Later(r.since, n.backAt[h.Other()-1]))
 	}
 	return a
 }
@@ -126,7 +128,7 @@ func (m *Machine) describedDead(n *node, back, now time.Time) accusation {
 			v.cast++
 			v.by = append(v.by, nb.node)
 		}
-		a.latest = later(a.latest, later(r.since, nb.node.believed()))
+		a.latest = fault.Later(a.latest, fault.Later(r.since, nb.node.believed()))
 		if a.record == nil || r.began.Before(a.record.began) {
 			a.record, a.by = r, by
 		}
@@ -143,7 +145,7 @@ func (m *Machine) describedDead(n *node, back, now time.Time) accusation {
 // halves was FAILED. Its earlier statements then count as new: the nodes that they accuse were not challenged on
 // that account, and more of its reports may follow soon. Zero if there was no such time.
 func (n *node) believed() time.Time {
-	return later(n.spoke, later(n.backAt[0], n.backAt[1]))
+	return fault.Later(n.spoke, fault.Later(n.backAt[0], n.backAt[1]))
 }
 
 // forgiven returns when the last of the given halves came back from a verdict, if that was so recent that accusations
@@ -154,7 +156,7 @@ func (m *Machine) forgiven(n *node, now time.Time, hs ...fault.Half) time.Time {
 		back := n.backAt[h-1]
 		if end := back.Add(2 * m.cfg.DigestPeriod); !back.IsZero() && now.Before(end) {
 			n.wakeAt(end, now)
-			t = later(t, back)
+			t = fault.Later(t, back)
 		}
 	}
 	return t
@@ -170,21 +172,22 @@ func (m *Machine) judgeHalf(n *node, h fault.Half, now time.Time) {
 		m.close(n, h)
 		return
 	}
-	m.ask(n, h, suspicion{latest: a.latest, enough: a.enough, wait: m.cfg.ChallengeHalf}, now)
+	wait := m.waitForHalf(a)
+	m.ask(n, h, grounds{latest: a.latest, enough: a.enough, wait: wait}, now)
 	r := &n.rounds[h]
 	if !a.enough || n.answered(h) {
 		return
 	}
 	start, due := r.start, m.caughtUp(r.due)
 	if a.record.kind == fault.KindWatchdog {
-		due = m.caughtUp(m.promptAnswerBy(start, time.Duration(r.waits)*m.cfg.ChallengeHalf))
+		due = m.caughtUp(m.promptAnswerBy(start, time.Duration(r.waits)*wait))
 	}
 	if n0 := &n.rounds[0]; h == fault.HalfDNP && n0.open && n0.sent > 0 && r.waits == 1 && !n.proven(h, n0.since) {
 		// A quorum of neighbours hears nothing, and the node's round challenged both halves when the first of them
 		// reported it: the wait began then.
 		if v := m.count(n, n0.start, m.forgiven(n, now, h), now); v.cast >= Quorum(len(n.neighbours)) && n0.start.Before(start) {
 			start = n0.start
-			due = m.deadline(start, m.cfg.ChallengeHalf)
+			due = m.deadline(start, wait)
 		}
 	}
 	m.wakeWhenDue(n, due, now)
@@ -230,7 +233,7 @@ func (m *Machine) accusers(a accusation) string {
 
 // becomeFailed records the verdict on one half.
 func (m *Machine) becomeFailed(n *node, h fault.Half, f finding, now time.Time) {
-	t := m.try(n)
+	t := m.suspicionOf(n)
 	t.failed[h-1] = verdict{on: true, at: now, mark: m.mark(now), finding: f}
 	t.rounds[h] = round{}
 }
@@ -248,12 +251,12 @@ func (m *Machine) recover(n *node, h fault.Half, now time.Time) {
 	if !n.failure(h).on {
 		return
 	}
-	t := m.try(n)
+	t := m.suspicionOf(n)
 	f := &t.failed[h-1]
 	if f.proven.IsZero() {
 		word := m.said(n, h.Other(), halfComponent(h))
 		seen := word != nil && word.kind == fault.KindWatchdog && word.state == fault.Normal && word.came.After(f.at) &&
-			m.current(n, h.Other(), now)
+			m.states(n, h.Other(), now)
 		if seen && !now.After(word.came) {
 			n.wakeAt(now.Add(lull), now)
 			seen = false
@@ -266,8 +269,9 @@ func (m *Machine) recover(n *node, h fault.Half, now time.Time) {
 	if h == fault.HalfDNP {
 		v := m.count(n, now, time.Time{}, now)
 		ok, _ := enough(v.cast, v.live, len(n.neighbours))
-		if until := f.proven.Add(m.relinks()); ok && v.cast > 0 && now.Before(until) {
-			n.wakeAt(until, now)
+		t.linked = f.proven.Add(m.relinks())
+		if ok && v.cast > 0 && now.Before(t.linked) {
+			n.wakeAt(t.linked, now)
 			return
 		}
 	}
@@ -293,11 +297,16 @@ func (m *Machine) returning(n *node, h fault.Half, now time.Time) bool {
 
 // ownWord returns the newest valid statement of the node's own halves on one of its components.
 func (m *Machine) ownWord(n *node, c fault.Component, now time.Time) (*record, fault.Origin) {
+	return m.newestWord(n, c, func(h fault.Half) bool { return m.states(n, h, now) })
+}
+
+// newestWord returns the newest statement of the node's own halves that count on one of its components.
+func (m *Machine) newestWord(n *node, c fault.Component, counts func(fault.Half) bool) (*record, fault.Origin) {
 	var best *record
 	var by fault.Origin
 	for _, h := range halves {
 		r := m.said(n, h, c)
-		if r == nil || !m.current(n, h, now) {
+		if r == nil || !counts(h) {
 			continue
 		}
 		if r.outweighs(best) {
@@ -334,7 +343,7 @@ func (m *Machine) descriptor(n *node, i int, c fault.Component, now time.Time) (
 	var by fault.Origin
 	for _, h := range halves {
 		r := m.saidOf(nb, h, k)
-		if r == nil || !m.current(nb.node, h, now) {
+		if r == nil || !m.states(nb.node, h, now) {
 			continue
 		}
 		if r.outweighs(best) {

@@ -45,7 +45,7 @@ func (m *Machine) deadline(start time.Time, wait time.Duration) time.Time {
 func (m *Machine) answerBy(start time.Time, wait time.Duration) time.Time {
 	by := m.promptAnswerBy(start, wait)
 	if !m.returned.IsZero() {
-		by = later(by, m.returned.Add(returnGrace))
+		by = fault.Later(by, m.returned.Add(returnGrace))
 	}
 	return by
 }
@@ -53,7 +53,7 @@ func (m *Machine) answerBy(start time.Time, wait time.Duration) time.Time {
 // promptAnswerBy is answerBy for an accusation that rests on more than silence: it allows no time for the return path
 // to recover.
 func (m *Machine) promptAnswerBy(start time.Time, wait time.Duration) time.Time {
-	return later(later(start, m.doubt).Add(wait), m.listens)
+	return fault.Later(fault.Later(start, m.doubt).Add(wait), m.listens)
 }
 
 // lag is the shell's delay.
@@ -132,18 +132,31 @@ func (m *Machine) wakeWhenDue(n *node, due, now time.Time) {
 
 func (m *Machine) isBehind(now time.Time) bool { return m.caughtUp(now).After(now) }
 
-// respite extends the validity of reports by one period for halves that fell silent while the machine slept.
+// respite extends the validity of reports and signs of life by one period for halves that fell silent while the machine
+// slept.
 func (m *Machine) respite(n *node) {
+	until := m.doubt.Add(m.cfg.DigestPeriod)
 	for _, h := range halves {
-		if t := m.expiry(n, h); t.After(m.awake) {
-			n.voice(h).respite = m.clock.instant(m.doubt.Add(m.cfg.DigestPeriod))
+		v := n.voice(h)
+		if m.statementsExpire(n, h).After(m.awake) {
+			v.reported = max(v.reported, m.clock.instant(until.Add(-m.window())))
+		}
+		if m.expiry(n, h).After(m.awake) {
+			v.respite = m.clock.instant(until)
 		}
 	}
 }
 
-// current reports whether the half's statements count: its newest sign of life is recent and it is not FAILED.
+// current reports whether the half has given a recent sign of life and is not FAILED.
 func (m *Machine) current(n *node, h fault.Half, now time.Time) bool {
 	return !n.failure(h).on && now.Before(m.expiry(n, h))
+}
+
+// states reports whether the half's statements count: its newest report is recent and it is not FAILED. An answer to a
+// challenge proves its life, and renews no statement. A DNP half reports only while its host does not, so it may live
+// on with an old last statement.
+func (m *Machine) states(n *node, h fault.Half, now time.Time) bool {
+	return !n.failure(h).on && now.Before(m.statementsExpire(n, h))
 }
 
 // window is how long a half's statements count.
@@ -151,16 +164,33 @@ func (m *Machine) window() time.Duration {
 	return time.Duration(m.cfg.DigestMisses) * m.cfg.DigestPeriod
 }
 
+// listened returns when this leader has listened for a whole window.
+func (m *Machine) listened() time.Time { return m.started.Add(m.window()) }
+
+// restoredUntil returns how long restored states stand without any evidence.
+func (m *Machine) restoredUntil() time.Time {
+	return fault.Later(m.listened(), m.started.Add(m.cfg.StartGrace))
+}
+
 // overdue is the time after its last sign of life at which a half has certainly missed a digest.
 func (m *Machine) overdue() time.Duration { return m.cfg.DigestPeriod * 3 / 2 }
 
-// expiry returns when the half's statements expire without another sign of life.
+// statementsExpire returns when the half's statements expire without another report.
+func (m *Machine) statementsExpire(n *node, h fault.Half) time.Time {
+	v := n.voice(h)
+	if v.reported == 0 {
+		return time.Time{}
+	}
+	return m.clock.time(v.reported).Add(m.window())
+}
+
+// expiry returns when the half is no longer heard without another sign of life.
 func (m *Machine) expiry(n *node, h fault.Half) time.Time {
 	v := n.voice(h)
 	if v.heard.IsZero() {
 		return time.Time{}
 	}
-	return later(v.heard.Add(m.window()), m.clock.time(v.respite))
+	return fault.Later(v.heard.Add(m.window()), m.clock.time(v.respite))
 }
 
 // graceEnds returns when this leader may issue FAILED verdicts.

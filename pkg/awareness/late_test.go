@@ -9,8 +9,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// TestBehind: a node answers just in time, and the answer waits in the shell's queues past its deadline.
-func TestBehind(t *testing.T) {
+// TestAnswerWaitingInShellCountsInTime: a node answers just in time, and the answer waits in the shell's queues past its deadline.
+func TestAnswerWaitingInShellCountsInTime(t *testing.T) {
 	for _, behind := range []time.Duration{0, 50 * time.Millisecond, 200 * time.Millisecond} {
 		w := accusedWorld(t, behind)
 		host := w.actor("n1-1-1", fault.HalfHost)
@@ -33,9 +33,9 @@ func TestBehind(t *testing.T) {
 	}
 }
 
-// TestBehindEnds checks that a dead node becomes FAILED even if the shell never catches up. The verdict is late by the
+// TestDeadNodeFailsDespiteSlowShell checks that a dead node becomes FAILED even if the shell never catches up. The verdict is late by the
 // shell's delay, plus a step or two.
-func TestBehindEnds(t *testing.T) {
+func TestDeadNodeFailsDespiteSlowShell(t *testing.T) {
 	var prompt time.Duration
 	for _, behind := range []time.Duration{0, 20 * time.Millisecond, 100 * time.Millisecond, 400 * time.Millisecond, time.Hour} {
 		w := accusedWorld(t, behind)
@@ -57,9 +57,9 @@ func TestBehindEnds(t *testing.T) {
 	}
 }
 
-// TestLateAnswers checks that the machine extends its waits when all answers exceed the allowed time, as earlier
+// TestSlowAnswersExtendWaits checks that the machine extends its waits when all answers exceed the allowed time, as earlier
 // answers to a mere probe have shown. When only one half is slow, no other node benefits.
-func TestLateAnswers(t *testing.T) {
+func TestSlowAnswersExtendWaits(t *testing.T) {
 	const late = 150 * time.Millisecond
 	for _, tc := range []struct {
 		name   string
@@ -117,9 +117,9 @@ func accusedWorld(t *testing.T, behind time.Duration) *world {
 	return w
 }
 
-// TestNobodyIsCondemnedUnasked checks that every verdict follows a challenge by all rails and the full time for an
+// TestEveryVerdictFollowsAChallenge checks that every verdict follows a challenge by all rails and the full time for an
 // answer, however far behind the shell is in between, and even if it drops challenges.
-func TestNobodyIsCondemnedUnasked(t *testing.T) {
+func TestEveryVerdictFollowsAChallenge(t *testing.T) {
 	for _, behind := range []time.Duration{0, 15 * time.Millisecond, 40 * time.Millisecond, 400 * time.Millisecond} {
 		for _, until := range []time.Duration{time.Millisecond, 30 * time.Millisecond, 70 * time.Millisecond, time.Second} {
 			for _, dropped := range []bool{false, true} {
@@ -180,10 +180,10 @@ func scatter(w *world, count int, r *rand.Rand) (dead []grid.Coord) {
 	panic("too many")
 }
 
-// TestScatteredDeathsAskNobodyElse: when many nodes die at once, none next to another, all are found dead as fast as
+// TestScatteredDeathsChallengeNoOther: when many nodes die at once, none next to another, all are found dead as fast as
 // one. No live node is challenged, however many of its neighbours are dead: its accusations have already arrived or are
 // on their way.
-func TestScatteredDeathsAskNobodyElse(t *testing.T) {
+func TestScatteredDeathsChallengeNoOther(t *testing.T) {
 	w := blockWorld(t, grid.Dims{X: 10, Y: 10, Z: 10})
 	r := rand.New(rand.NewPCG(1, 4))
 	victims := scatter(w, 150, r)
@@ -271,10 +271,10 @@ func TestDoubtSpreadsSlowlyWhenBehind(t *testing.T) {
 	}
 }
 
-// TestOutdatedChange: a half without a supervisor for a minute replays its log from the beginning. A fault that is long
+// TestReplayedLogCausesNoVerdict: a half without a supervisor for a minute replays its log from the beginning. A fault that is long
 // over never becomes FAILED on the map, and no old statement makes a standing one NORMAL: the next digest describes the
 // present.
-func TestOutdatedChange(t *testing.T) {
+func TestReplayedLogCausesNoVerdict(t *testing.T) {
 	for _, tc := range []struct {
 		name          string
 		before, old   fault.State

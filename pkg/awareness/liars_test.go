@@ -65,8 +65,8 @@ func innocent(t *testing.T, w *world, name string, guilty map[fault.NodeID]bool)
 	}
 }
 
-// TestLiarsAccuse checks that no healthy node becomes dead, not even one that no challenge reaches.
-func TestLiarsAccuse(t *testing.T) {
+// TestLiarsKillNoHealthyNode checks that no healthy node becomes dead, not even one that no challenge reaches.
+func TestLiarsKillNoHealthyNode(t *testing.T) {
 	liarShapes(func(name string, cfg Config) {
 		nodes, degree := cfg.Dims.Nodes(), len(cfg.Dims.Neighbours(grid.Coord{}))
 		subsets(nodes, Quorum(degree)-1, func(liar func(int) bool, _ int) {
@@ -90,9 +90,9 @@ func TestLiarsAccuse(t *testing.T) {
 	})
 }
 
-// TestLiarsHide: dead nodes with enough honest neighbours are found, and no dead node ever becomes healthy. The liars
+// TestLiarsHideNoDeadNode: dead nodes with enough honest neighbours are found, and no dead node ever becomes healthy. The liars
 // claim to hear the dead nodes, and replay their reports.
-func TestLiarsHide(t *testing.T) {
+func TestLiarsHideNoDeadNode(t *testing.T) {
 	liarShapes(func(name string, cfg Config) {
 		degree := len(cfg.Dims.Neighbours(grid.Coord{}))
 		subsets(cfg.Dims.Nodes(), Quorum(degree)-1, func(liar func(int) bool, _ int) {

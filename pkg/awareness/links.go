@@ -59,7 +59,7 @@ func (m *Machine) findLink(n *node, d grid.Direction, now time.Time) finding {
 		return m.told(own, c, by)
 	case far != nil && far.state == fault.Normal:
 		f := far.finding(fault.Normal, c, farBy)
-		f.name, f.rule = ruleFarEnd, "the far end hears it, and is heard"
+		f.name, f.rule = ruleFarEnd, "frames pass in both directions"
 		return f
 	}
 	return m.unheard(n)
@@ -82,10 +82,10 @@ func (m *Machine) oneSided(n, p *node, c fault.Component, own, far *record, by f
 	if !word.works() || m.outvoted(accused, now) {
 		return finding{}, false
 	}
-	due := later(accusation.since, word.since).Add(m.cfg.LinkSettle)
+	due := fault.Later(accusation.since, word.since).Add(m.cfg.LinkSettle)
 	if word.said.Before(due) {
 		if now.Before(due.Add(m.overdue())) {
-			n.wakeAt(later(due, now.Add(m.cfg.DigestPeriod/10)), now)
+			n.wakeAt(fault.Later(due, now.Add(m.cfg.DigestPeriod/10)), now)
 		}
 		end := accusation.since.Add(m.cfg.LinkSettle + m.overdue())
 		n.wakeAt(end, now)
@@ -133,14 +133,15 @@ func (m *Machine) settles(accused *node, r *record, now time.Time) time.Time {
 	var t time.Time
 	for _, k := range [...]fault.Half{0, fault.HalfDNP} {
 		if q := &accused.rounds[k]; q.open && !accused.answered(k) {
-			t = later(t, m.caughtUp(q.due)) // a challenge still waits for its answer
+			t = fault.Later(t, m.caughtUp(q.due)) // a challenge still waits for its answer
 		}
 	}
 	if q := &accused.rounds[0]; q.shared {
-		t = later(t, m.judged(q)) // others around it are silent as well, and the set is judged as a whole
+		t = fault.Later(t, m.judged(q)) // others around it are silent as well, and the set is judged as a whole
 	}
 	if back := accused.backAt[fault.HalfDNP-1]; back.After(r.began) {
-		t = later(t, back.Add(2*m.cfg.DigestPeriod)) // it was dead when the silence began, and is restoring its links
+		// It was dead when the silence began, and is restoring its links. Some neighbours may hear it before others.
+		t = fault.Later(t, fault.Later(back.Add(2*m.cfg.DigestPeriod), accused.linked))
 	}
 	if t.After(now) {
 		return t

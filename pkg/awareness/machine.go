@@ -56,9 +56,9 @@ type Machine struct {
 	restarts map[*node]*restarts
 	// regained holds the times when nodes became trusted again, as long as they matter: see relinking.
 	regained map[*node]time.Time
-	records  []record // records in use for the current node: see said
-	calm     trial    // shared trial of all nodes without a case against them; read-only
-	newest   *finding // newest finding that a story keeps
+	records  []record  // records in use for the current node: see said
+	calm     suspicion // shared suspicion of all nodes without a case against them; read-only
+	newest   *finding  // newest finding that a story keeps
 	out      Output
 }
 
@@ -111,7 +111,7 @@ func (m *Machine) restore(s NodeStatus, again bool) error {
 	n.speaker, n.registersAt = fault.HalfHost, m.clock.instant(s.RegistersAt)
 	n.voices[0].registers, n.voices[0].platform = s.Registers, s.Platform
 	if err := m.restoreComponent(n, &ComponentStatus{Component: fault.ComponentNode, State: s.State, Cause: s.Cause, Since: s.Since,
-		Rule: s.Rule}); err != nil {
+		Rule: s.Rule, Reason: s.Reason}); err != nil {
 		return err
 	}
 	for i := range s.Components {
@@ -122,12 +122,12 @@ func (m *Machine) restore(s NodeStatus, again bool) error {
 	n.components[fault.ComponentNode].single = s.SingleWitness
 	for _, h := range halves {
 		if c := &n.components[halfComponent(h)]; s.State == fault.Failed || c.state == fault.Failed {
-			m.try(n).failed[h-1] = verdict{on: true, at: m.started, mark: m.mark(m.started), finding: asCommitted(c)}
+			m.suspicionOf(n).failed[h-1] = verdict{on: true, at: m.started, mark: m.mark(m.started), finding: m.why(n, halfComponent(h))}
 		}
 	}
 	if s.State == fault.Failed {
-		t := m.try(n)
-		t.dead = verdict{on: true, at: m.started, mark: m.mark(m.started), finding: asCommitted(&n.components[fault.ComponentNode])}
+		t := m.suspicionOf(n)
+		t.dead = verdict{on: true, at: m.started, mark: m.mark(m.started), finding: m.why(n, fault.ComponentNode)}
 		t.dead.single = s.SingleWitness
 	}
 	m.restoreRestart(n, s.Restart)
@@ -150,6 +150,11 @@ func (m *Machine) restoreComponent(n *node, c *ComponentStatus) error {
 		restored: true}
 	if len(c.Evidence) > 0 && c.State != fault.Normal {
 		n.tell(c.Component).evidence = c.Evidence
+	}
+	if c.Reason != "" && c.State != fault.Normal {
+		why := asCommitted(&n.components[c.Component])
+		why.rule = c.Reason
+		n.tell(c.Component).why = &why
 	}
 	return nil
 }
@@ -177,7 +182,7 @@ func (m *Machine) fillCauses(n *node) {
 	}
 	for _, h := range halves {
 		if n.failure(h).on {
-			f := &m.try(n).failed[h-1]
+			f := &m.suspicionOf(n).failed[h-1]
 			f.state, f.cause = fault.Failed, halfComponent(h).Cause()
 		}
 	}
@@ -188,7 +193,7 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	if r, ok := ev.(Restated); ok && m.unknown(r) {
 		return Output{Unknown: true, Wake: m.wake()}
 	}
-	now = later(now, m.now)
+	now = fault.Later(now, m.now)
 	m.doubtIfLate(now)
 	if now.After(m.now) {
 		m.doubtIfAllAreLate(now)
@@ -206,6 +211,8 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	case Answered:
 		m.hears(now)
 		m.answered(ev, now)
+	case Refused:
+		m.refused(ev, now)
 	case ForeignVerdict:
 		m.foreignVerdict(ev, now)
 	case GossipOpinion:
@@ -234,8 +241,8 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 // wake returns when the machine needs its next step; zero for never.
 func (m *Machine) wake() time.Time {
 	at := m.common.nextLook()
-	if len(m.wakes) > 0 && (at.IsZero() || m.wakes[0].next.Before(at)) {
-		at = m.wakes[0].next
+	if len(m.wakes) > 0 {
+		at = fault.Earliest(at, m.wakes[0].next)
 	}
 	return at
 }
@@ -317,11 +324,11 @@ func (m *Machine) disturb(n *node, h fault.Half, fresh bool, now time.Time) {
 	}
 }
 
-// undisturbed reports whether a report of the half without news has no effect: the half is current, and the node's
+// undisturbed reports whether a report of the half without news has no effect: the half's statements count, and the node's
 // state does not depend on the times of statements. The node's next look stays as scheduled; a deadline that this
 // report renewed then turns out not to be due.
 func (m *Machine) undisturbed(n *node, h fault.Half, now time.Time) bool {
-	return !n.restless && !n.settling && m.current(n, h, now)
+	return !n.restless && !n.settling && m.states(n, h, now)
 }
 
 // index returns the neighbour that an observation of the node's halves is about, -1 for the node itself.
@@ -405,22 +412,22 @@ func (m *Machine) run(now time.Time) {
 			m.forgetRestart(n, now)
 		}
 		n.disputed(func(slot) { n.restless = true })
-		n.restless = n.restless || n.inferred || n.trial != &m.calm
+		n.restless = n.restless || n.inferred || n.suspicion != &m.calm
 		m.wakes.set(n)
 	}
 }
 
-// mood is the part of a node's condition that its neighbours' verdicts depend on, besides statements and trial.asked.
+// mood is the part of a node's condition that its neighbours' verdicts depend on, besides statements and suspicion.asked.
 type mood struct {
-	current, failed [2]bool
-	dead, inferred  bool
+	current, states, failed [2]bool
+	dead, inferred          bool
 }
 
 // moves records the node's mood and reports whether it has changed since the neighbours last saw it.
 func (m *Machine) moves(n *node, now time.Time) bool {
 	is, asked := mood{dead: n.dead.on, inferred: n.inferred}, [3]roundMood{}
 	for i, h := range halves {
-		is.current[i], is.failed[i] = m.current(n, h, now), n.failed[i].on
+		is.current[i], is.states[i], is.failed[i] = m.current(n, h, now), m.states(n, h, now), n.failed[i].on
 	}
 	for k := range n.rounds {
 		asked[k] = roundMood{n.rounds[k].open, n.answered(fault.Half(k)), n.rounds[k].shared, n.rounds[k].due, n.rounds[k].mute}
@@ -430,7 +437,7 @@ func (m *Machine) moves(n *node, now time.Time) bool {
 	}
 	n.mood = is
 	if asked != n.asked {
-		m.try(n).asked = asked
+		m.suspicionOf(n).asked = asked
 	}
 	return true
 }

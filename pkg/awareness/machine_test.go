@@ -137,9 +137,9 @@ func playMoments(t rapid.TB, cfg Config, moments [][]fault.Delivery, r *rand.Ran
 	return out.String() + summary(w.m)
 }
 
-// TestInvariants drives the machine with arbitrary events. After every step it checks that no due look was missed, and
-// that the changes account for every difference in the map.
-func TestInvariants(t *testing.T) {
+// TestChangesAccountForEveryDifference drives the machine with arbitrary events. After every step it checks that no due
+// look was missed, and that the changes account for every difference in the map.
+func TestChangesAccountForEveryDifference(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := testConfig(rapid.SampledFrom([]grid.Dims{{X: 2, Y: 1, Z: 1}, {X: 3, Y: 2, Z: 1}, {X: 2, Y: 2, Z: 2},
 			{X: 3, Y: 3, Z: 3}}).Draw(t, "dims"))
@@ -224,11 +224,12 @@ func checkOutput(t *rapid.T, m *Machine, states [][fault.NumComponents]fault.Sta
 		}
 		*s = c.To
 	}
-	if !reflect.DeepEqual(m.calm, trial{}) {
+	if !reflect.DeepEqual(m.calm, suspicion{}) {
 		t.Fatalf("something is held against all nodes: %+v", m.calm)
 	}
 	for _, n := range m.nodes {
-		node, host, dnp := n.components[fault.ComponentNode].state, n.components[fault.ComponentHost].state, n.components[fault.ComponentDNP].state
+		node, host, dnp := n.components[fault.ComponentNode].state, n.components[fault.ComponentHost].state,
+			n.components[fault.ComponentDNP].state
 		if node == fault.Normal && (host != fault.Normal || dnp != fault.Normal) || node == fault.Failed &&
 			(host != fault.Failed || dnp != fault.Failed) {
 			t.Fatalf("%s is %s with host %s and dnp %s", n.id, node, host, dnp)
@@ -376,8 +377,8 @@ func TestAbsurdEpochInAnswer(t *testing.T) {
 	}
 }
 
-// TestNoStanding checks that statements from halves without the right to make them are ignored.
-func TestNoStanding(t *testing.T) {
+// TestStatementWithoutRightIsIgnored checks that statements from halves without the right to make them are ignored.
+func TestStatementWithoutRightIsIgnored(t *testing.T) {
 	w := startedWorld(t, grid.Dims{X: 3, Y: 3, Z: 3})
 	before := summary(w.m)
 	obs := func(origin fault.Origin, o fault.Observation) Evidence {

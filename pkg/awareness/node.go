@@ -39,7 +39,7 @@ func (nb neighbour) links() []grid.Direction { return nb.back.list() }
 
 // node is all knowledge about one node.
 type node struct {
-	*trial // never nil; calm for nearly all
+	*suspicion // never nil; calm for nearly all
 
 	rank       int
 	id         fault.NodeID
@@ -70,30 +70,31 @@ type node struct {
 	restless bool
 }
 
-// trial is the case against a node, with its challenges. A node without a case has Machine.calm; writers use
-// Machine.try.
-type trial struct {
+// suspicion is the case against a node, with its challenges. A node without a case has Machine.calm; writers use
+// Machine.suspect.
+type suspicion struct {
 	rounds [3]round // of challenges: to either half, to the host half, to the DNP half
 	failed [2]verdict
 	dead   verdict      // the whole node is FAILED
 	backAt [2]time.Time // when a half's verdict was last lifted
+	linked time.Time    // until then its neighbours may not hear its DNP yet, which is back
 	nonces []nonce      // newest last
 	probed time.Time    // time of the newest challenge outside of a round
 	asked  [3]roundMood // of rounds, as neighbours last saw them
 	spoke  time.Time    // its first sign of life after it was mute
 }
 
-// try returns the node's trial for writing.
-func (m *Machine) try(n *node) *trial {
-	if n.trial == &m.calm {
-		n.trial = &trial{}
+// suspicionOf returns the node's suspicion for writing.
+func (m *Machine) suspicionOf(n *node) *suspicion {
+	if n.suspicion == &m.calm {
+		n.suspicion = &suspicion{}
 	}
-	return n.trial
+	return n.suspicion
 }
 
-// acquit drops a trial that no longer matters.
+// acquit drops a suspicion that no longer matters.
 func (m *Machine) acquit(n *node, now time.Time) {
-	t := n.trial
+	t := n.suspicion
 	if t == &m.calm || t.dead.on || t.failed[0].on || t.failed[1].on {
 		return
 	}
@@ -102,14 +103,14 @@ func (m *Machine) acquit(n *node, now time.Time) {
 			return
 		}
 	}
-	newest := later(later(t.backAt[0], t.backAt[1]), t.probed)
+	newest := fault.Later(fault.Later(t.backAt[0], t.backAt[1]), t.probed)
 	if len(t.nonces) > 0 {
-		newest = later(newest, t.nonces[len(t.nonces)-1].sent)
+		newest = fault.Later(newest, t.nonces[len(t.nonces)-1].sent)
 	}
 	if now.Before(newest.Add(max(m.window(), 2*m.cfg.LinkSettle))) {
 		return
 	}
-	n.trial = &m.calm
+	n.suspicion = &m.calm
 }
 
 func (n *node) voice(h fault.Half) *voice     { return &n.voices[h-1] }
@@ -134,7 +135,7 @@ func (n *node) origin(h fault.Half) fault.Origin { return fault.Origin{Node: n.i
 // heard returns when the newest sign of life of the half was made; 0 stands for either half.
 func (n *node) heard(h fault.Half) time.Time {
 	if h == 0 {
-		return later(n.voices[0].heard, n.voices[1].heard)
+		return fault.Later(n.voices[0].heard, n.voices[1].heard)
 	}
 	return n.voice(h).heard
 }
@@ -183,11 +184,7 @@ func (n *node) wakeAt(t, now time.Time) {
 }
 
 // wake is wakeAt for a time that any report of a half postpones.
-func (n *node) wake(t time.Time) {
-	if n.next.IsZero() || t.Before(n.next) {
-		n.next = t
-	}
-}
+func (n *node) wake(t time.Time) { n.next = fault.Earliest(n.next, t) }
 
 // build creates the nodes and connects the neighbours.
 func (m *Machine) build() {
@@ -202,7 +199,7 @@ func (m *Machine) build() {
 		}
 		n := &store[0]
 		store = store[1:]
-		n.trial, n.rank, n.id, n.coord, n.foreign, n.place = &m.calm, rank, id, at, m.cfg.Foreign[id], -1
+		n.suspicion, n.rank, n.id, n.coord, n.foreign, n.place = &m.calm, rank, id, at, m.cfg.Foreign[id], -1
 		for i := range n.components {
 			n.components[i] = component{state: fault.Unknown, cause: fault.CauseNone, since: m.clock.instant(m.started), rule: ruleUnheard}
 		}

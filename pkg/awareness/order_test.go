@@ -57,8 +57,8 @@ var orders = []struct {
 	},
 }
 
-// TestOrders plays every possible order of the reports of one moment.
-func TestOrders(t *testing.T) {
+// TestOrderOfSimultaneousReportsDoesNotMatter plays every possible order of the reports of one moment.
+func TestOrderOfSimultaneousReportsDoesNotMatter(t *testing.T) {
 	for _, tc := range orders {
 		t.Run(tc.name, func(t *testing.T) {
 			cfg := racks(tc.dims)

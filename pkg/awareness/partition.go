@@ -9,7 +9,7 @@ import (
 
 // missed reports whether all of a node's statements have expired, and this leader has listened long enough.
 func (m *Machine) missed(n *node, now time.Time) bool {
-	return !m.current(n, fault.HalfHost, now) && !m.current(n, fault.HalfDNP, now) && !now.Before(m.started.Add(m.window()))
+	return !m.current(n, fault.HalfHost, now) && !m.current(n, fault.HalfDNP, now) && !now.Before(m.listened())
 }
 
 // cut reports whether the link is out of use according to the map: the link itself has FAILED at either end.

@@ -37,8 +37,8 @@ func regionWorld(t *testing.T, first int) *world {
 	return w
 }
 
-// TestRegionMap checks that the map has exactly the region's own nodes.
-func TestRegionMap(t *testing.T) {
+// TestRegionMapHasOwnNodesOnly checks that the map has exactly the region's own nodes.
+func TestRegionMapHasOwnNodesOnly(t *testing.T) {
 	w := regionWorld(t, 0)
 	if got := w.m.Len(); got != 16 {
 		t.Fatalf("%d nodes, want 16", got)
@@ -144,8 +144,8 @@ func TestRegionChallengeViaForeign(t *testing.T) {
 	}
 }
 
-// TestUnknownPeer: without a named peer, a link's state depends on its own end's statements.
-func TestUnknownPeer(t *testing.T) {
+// TestLinkWithoutPeerDependsOnOwnEnd: without a named peer, a link's state depends on its own end's statements.
+func TestLinkWithoutPeerDependsOnOwnEnd(t *testing.T) {
 	cfg := testConfig(grid.Dims{X: 3, Y: 3, Z: 1})
 	cfg.Foreign = map[fault.NodeID]bool{}
 	delete(cfg.IDs, grid.Coord{X: 1, Y: 1})
@@ -170,7 +170,7 @@ func TestUnknownPeer(t *testing.T) {
 	}
 }
 
-func TestRegionRefused(t *testing.T) {
+func TestInvalidRegionIsRefused(t *testing.T) {
 	for names, change := range map[string]func(*Config){
 		`Foreign: given "x"`: func(c *Config) { c.Foreign["x"] = true },
 		"want at least one": func(c *Config) {
@@ -233,8 +233,8 @@ func TestRegionForeignVerdict(t *testing.T) {
 	link(fault.Failed, fault.CauseLink, fault.Normal)
 }
 
-// TestRegionSizes checks that only the region's own nodes count in a row or plane.
-func TestRegionSizes(t *testing.T) {
+// TestOwnNodesCountInRowsAndPlanes checks that only the region's own nodes count in a row or plane.
+func TestOwnNodesCountInRowsAndPlanes(t *testing.T) {
 	m := regionWorld(t, 0).m
 	for _, tc := range []struct {
 		of   domain

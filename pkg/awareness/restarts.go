@@ -77,21 +77,21 @@ func (m *Machine) rememberRestarts(n *node, p *restarts) {
 // announce begins a restart of a half that ends at the given time, or when the budget is used up.
 func (p *restarts) announce(h fault.Half, end, now time.Time) {
 	p.budget, p.asOf = min(restartBudget, p.budget+max(0, now.Sub(p.asOf))/restartShare), now
-	from := later(now, later(p.until[0], p.until[1])) // time that is already covered costs nothing more
+	from := fault.Later(now, fault.Later(p.until[0], p.until[1])) // time that is already covered costs nothing more
 	if cost := end.Sub(from); cost > p.budget {
 		end = from.Add(p.budget)
 	}
 	p.budget -= max(0, end.Sub(from))
-	p.until[h-1] = later(p.until[h-1], end)
+	p.until[h-1] = fault.Later(p.until[h-1], end)
 }
 
 // over ends a restart of a half at the given time, unless it ends before. Unused time returns to the budget.
 func (p *restarts) over(h fault.Half, at time.Time) {
-	before := later(p.until[0], p.until[1])
+	before := fault.Later(p.until[0], p.until[1])
 	if at.Before(p.until[h-1]) {
 		p.until[h-1] = at
 	}
-	p.budget = min(restartBudget, p.budget+before.Sub(later(p.until[0], p.until[1])))
+	p.budget = min(restartBudget, p.budget+before.Sub(fault.Later(p.until[0], p.until[1])))
 }
 
 // announced returns the restart that a node has announced and not ended: of two halves, the one that ends last.
@@ -164,7 +164,7 @@ func (m *Machine) restoreRestart(n *node, r Restart) {
 // be on its way.
 func (m *Machine) forgetRestart(n *node, now time.Time) {
 	p := m.restarts[n]
-	if p == nil || now.Before(later(p.until[0], p.until[1])) || now.Before(p.last.Add(fault.MaxRestart)) {
+	if p == nil || now.Before(fault.Later(p.until[0], p.until[1])) || now.Before(p.last.Add(fault.MaxRestart)) {
 		return
 	}
 	if p.budget+now.Sub(p.asOf)/restartShare >= restartBudget {

@@ -85,7 +85,8 @@ func TestRestatedIsTheDigestAgain(t *testing.T) {
 func serialNonces() func() [16]byte { return testConfig(grid.Dims{X: 1, Y: 1, Z: 1}).Nonce }
 
 // drawSpeech draws an event, and its replacement if the event is a repeated digest.
-func drawSpeech(t *rapid.T, m *Machine, seqs map[fault.Origin]*fault.ReportID, said map[fault.Origin]spoken, open []Challenge, now time.Time, name string) (ev, short Event) {
+func drawSpeech(t *rapid.T, m *Machine, seqs map[fault.Origin]*fault.ReportID, said map[fault.Origin]spoken, open []Challenge,
+	now time.Time, name string) (ev, short Event) {
 	o := m.nodes[rapid.IntRange(0, len(m.nodes)-1).Draw(t, name+"who")].origin(rapid.SampledFrom(halves[:]).Draw(t, name+"whose"))
 	s, ok := said[o]
 	if !ok || rapid.IntRange(0, 2).Draw(t, name+"again") == 0 {
@@ -113,9 +114,9 @@ func drawSpeech(t *rapid.T, m *Machine, seqs map[fault.Origin]*fault.ReportID, s
 	return Evidence{s.again(id.Seq, path, held, now)}, Restated{Origin: o, Epoch: id.Epoch, Seq: id.Seq, Path: path, Held: held}
 }
 
-// TestRestatedRefused checks that a Restated that cannot be applied sets Unknown and changes nothing, and that a known
+// TestInapplicableRestatedChangesNothing checks that a Restated that cannot be applied sets Unknown and changes nothing, and that a known
 // or unattributable one is ignored.
-func TestRestatedRefused(t *testing.T) {
+func TestInapplicableRestatedChangesNothing(t *testing.T) {
 	w := startedWorld(t, grid.Dims{X: 2, Y: 1, Z: 1})
 	host := w.actor("n0-0-0", fault.HalfHost)
 	again := Restated{Origin: host.origin, Epoch: host.epoch, Seq: host.seq + 1, Path: fault.PathDirect}

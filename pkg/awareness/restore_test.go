@@ -80,9 +80,9 @@ func takeover(t *rapid.T, w *world) {
 	}
 }
 
-// TestRestoreUnreachable: a node that was unreachable at a takeover, and later reports again, does not become
+// TestRestoredUnreachableIsForgotten: a node that was unreachable at a takeover, and later reports again, does not become
 // unreachable when it is merely silent afterwards.
-func TestRestoreUnreachable(t *testing.T) {
+func TestRestoredUnreachableIsForgotten(t *testing.T) {
 	w, err := newWorld(testConfig(grid.Dims{X: 4, Y: 4, Z: 1}))
 	if err != nil {
 		t.Fatal(err)
@@ -108,5 +108,53 @@ func TestRestoreUnreachable(t *testing.T) {
 	w.run(3 * time.Second)
 	if n, _ := w.m.Node(id); n.State != fault.Unknown || n.Unreachable {
 		t.Errorf("silent beside the living, %s is %s, unreachable %t", id, n.State, n.Unreachable)
+	}
+}
+
+// TestNodesThatStartWithTheirLeaderKeepTheirStates restarts a whole cluster: the nodes report again after the supervisors
+// have a leader.
+func TestNodesThatStartWithTheirLeaderKeepTheirStates(t *testing.T) {
+	for _, grace := range []time.Duration{0, 10 * time.Second} {
+		cfg := testConfig(grid.Dims{X: 3, Y: 3, Z: 1})
+		cfg.StartGrace = grace
+		w, err := newWorld(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.start()
+		if w.m, err = New(w.cfg, w.now, w.m.Nodes()); err != nil {
+			t.Fatal(err)
+		}
+		setLost := func(lost bool) {
+			for rank := range w.cfg.Dims.Nodes() {
+				for _, h := range halves {
+					w.actor(w.id(rank), h).lost = lost
+				}
+			}
+		}
+		setLost(true)
+		w.queue = nil
+		w.wake = w.m.Step(w.now, Tick{}).Wake
+		unknown := func() (n int) {
+			for rank := range w.cfg.Dims.Nodes() {
+				if w.state(w.id(rank), fault.ComponentNode) == fault.Unknown {
+					n++
+				}
+			}
+			return n
+		}
+		w.run(9 * time.Second)
+		if n := unknown(); (n > 0) != (grace == 0) {
+			t.Errorf("grace %s: %d nodes are UNKNOWN 9s after the leader took over", grace, n)
+		}
+		w.run(2 * time.Second)
+		if n := unknown(); n != cfg.Dims.Nodes() {
+			t.Errorf("grace %s: %d nodes are UNKNOWN 11s after the leader took over: want all", grace, n)
+		}
+		setLost(false)
+		w.run(3 * time.Second)
+		if n := unknown(); n > 0 {
+			t.Errorf("grace %s: %d nodes that report again are UNKNOWN", grace, n)
+		}
 	}
 }

@@ -57,9 +57,9 @@ func TestOneReportMayFreeBothHalves(t *testing.T) {
 	}
 }
 
-// TestWhoWasMuteIsHeardOut: a node accuses its only neighbour, and both fall silent. When the node returns, its old
+// TestReturningNodeIsChallengedBeforeVerdict: a node accuses its only neighbour, and both fall silent. When the node returns, its old
 // accusation is no immediate verdict: the neighbour is challenged again, and the node's next statement counts.
-func TestWhoWasMuteIsHeardOut(t *testing.T) {
+func TestReturningNodeIsChallengedBeforeVerdict(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		withdraw bool

@@ -63,7 +63,7 @@ func (m *Machine) silence(n *node) {
 	for i, h := range halves {
 		n.voices[i] = voice{half: h, epoch: n.voices[i].epoch, floor: n.voices[i].floor}
 	}
-	n.trial, n.trends, n.readings = &m.calm, nil, nil
+	n.suspicion, n.trends, n.readings = &m.calm, nil, nil
 	m.touchAround(n)
 }
 
@@ -73,7 +73,7 @@ func (m *Machine) restoreTrust(n *node, now time.Time) {
 		return
 	}
 	n.revoked = false
-	t := m.try(n)
+	t := m.suspicionOf(n)
 	t.backAt = [2]time.Time{now, now}
 	if m.regained == nil {
 		m.regained = make(map[*node]time.Time)
@@ -98,7 +98,7 @@ func (m *Machine) relinking(n, p *node, now time.Time) (until time.Time) {
 			if !t.After(now) {
 				delete(m.regained, end)
 			}
-			until = later(until, t)
+			until = fault.Later(until, t)
 		}
 	}
 	return until
@@ -121,14 +121,15 @@ func (m *Machine) refuses(n *node, now time.Time) bool {
 func (m *Machine) distrusted(n *node) finding {
 	return finding{
 		state: fault.Unknown, cause: fault.CauseNone, kind: fault.KindDigest, name: ruleRevoked,
-		rule: "its certificates are revoked: nobody listens to it, and its silence is no fault", blank: m.revocations[n].old,
+		rule: "its certificates are revoked: all others ignore it, and its silence is no fault", blank: m.revocations[n].old,
 	}
 }
 
 // distrustedPeer returns the finding for a link to such a node.
 func (m *Machine) distrustedPeer(p *node) finding {
 	return finding{
-		state: fault.Unknown, cause: fault.CauseNone, kind: fault.KindDigest, name: ruleRevoked, rule: "the certificates of " + string(p.id) + " are revoked",
+		state: fault.Unknown, cause: fault.CauseNone, kind: fault.KindDigest, name: ruleRevoked,
+		rule:  "the certificates of " + string(p.id) + " are revoked",
 		blank: m.revocations[p].old,
 	}
 }

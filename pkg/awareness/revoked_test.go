@@ -99,13 +99,13 @@ func TestNodeWithNewerCertificateIsTrustedAgain(t *testing.T) {
 	w.start()
 	id := cfg.IDs[grid.Coord{X: 1}]
 	list := Revoked{Nodes: map[fault.NodeID]time.Time{id: w.now}}
-	w.m.Step(w.now, list)
+	w.step(list)
 	w.run(w.m.window() / 2)
 	if got, _ := w.m.Node(id); got.Rule != RuleRevoked {
 		t.Fatalf("rule %q while reports from before may still come: want %q", got.Rule, RuleRevoked)
 	}
 	w.run(w.m.window())
-	w.m.Step(w.now, list) // the same list again
+	w.step(list) // the same list again
 	w.run(w.m.window())
 	if got, _ := w.m.Node(id); got.State != fault.Normal {
 		t.Fatalf("it speaks under a newer certificate and is %s (%s): want NORMAL", got.State, got.Rule)
@@ -117,7 +117,7 @@ func TestNodeWithNewerCertificateIsTrustedAgain(t *testing.T) {
 	if out := next.Step(w.now, list); len(out.Changes) != 0 {
 		t.Errorf("a new leader changes %+v: want nothing before the node had time to speak", out.Changes)
 	}
-	w.m.Step(w.now, Revoked{})
+	w.step(Revoked{})
 	if len(w.m.revocations) != 0 || w.m.nodes[w.m.ranks[id]].revoked {
 		t.Error("an empty list leaves a revocation behind")
 	}

@@ -54,7 +54,8 @@ const RuleRevoked = "revoked"
 const RulePeerRestarting = "peer-restarting"
 
 var ruleNames = [...]string{"", "quorum", "single-witness", "both-halves", "watchdog", "descriptors", "answers", "speaks", "own-word",
-	"last-word", "described", "described-by-one", "near-end", "far-end", "disputed", "peer-dead", RulePeerRestarting, "node-dead", "dnp-dead", "host-dead", "inferred",
+	"last-word", "described", "described-by-one", "near-end", "far-end", "disputed", "peer-dead", RulePeerRestarting, "node-dead", "dnp-dead",
+	"host-dead", "inferred",
 	"unreachable", "unheard", "restored", "row", "plane", "bundle", "block", "enclosed", "label", "partition", RuleRevoked, RuleCutOff}
 
 // String returns the name, or "" for none.

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/golden"
+	"github.com/lofamo/lofamo/internal/testing/golden"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -24,11 +24,14 @@ import (
 //	mute, unmute NODE[/HALF]     challenges do not reach it, or do again
 //	lose, find NODE[/HALF]       its reports do not arrive, or do again
 //	via NODE/HALF PATH HELD      its reports take this rail, and so long
-//	say NODE/HALF SUBJECT COMPONENT STATE KIND [AGE]   it states this from now on, and reports it at once
+//	say NODE/HALF SUBJECT COMPONENT STATE KIND [AGE [ended]]   it states this from now on, and reports it at once;
+//	                             ended: its kernel has confirmed the end of the process
 //	die NODE|A..B                both halves of all nodes of the box die at once, and 80ms later the living
 //	                             neighbours say so
 //	silence NODE AGE             every living neighbour says that all its links to NODE are silent
 //	silence NODE AGE by M        the neighbour M does
+//	ended, hung                  from now on silences are those of processes whose kernel refuses frames; or are not
+//	refuse, accept NODE          the kernel of the node refuses challenges that come straight; or does not
 //	hear NODE [by M]             they hear it again
 //	cut NODE DIRECTION           both ends say that they hear nothing on that link
 //	cut-own NODE                 NODE alone says that it hears nothing on any link
@@ -103,6 +106,13 @@ func (s *scenario) command(f []string) error {
 		for _, d := range w.dims.Links() {
 			w.say(w.actor(id, fault.HalfHost), subject{id, fault.Link(d)}, fault.Failed, fault.KindSilence, time.Second)
 		}
+	case "ended", "hung":
+		w.ended = f[0] == "ended"
+	case "refuse", "accept":
+		if w.refuses == nil {
+			w.refuses = map[fault.NodeID]bool{}
+		}
+		w.refuses[fault.NodeID(arg(1))] = f[0] == "refuse"
 	case "brief", "full":
 		s.brief = f[0] == "brief"
 	case "nodes":
@@ -229,7 +239,9 @@ func (s *scenario) say(f []string) error {
 			return err
 		}
 	}
-	s.w.say(a[0], subject{fault.NodeID(f[1]), comp}, state, kind, age)
+	about := subject{fault.NodeID(f[1]), comp}
+	a[0].says[about] = statement{state: state, kind: kind, began: s.w.now.Add(-age), ended: len(f) > 6 && f[6] == "ended"}
+	s.w.report(a[0], false, about)
 	return nil
 }
 
@@ -371,7 +383,7 @@ func (s *scenario) print(at time.Time, out Output) {
 		for i++; i < len(out.Changes) && c.Component != fault.ComponentNode; i++ {
 			d := out.Changes[i]
 			name := d.Component.String()
-			d.Component, d.From = c.Component, c.From
+			d.Component, d.From, d.Was = c.Component, c.From, c.Was
 			if d != c {
 				break
 			}

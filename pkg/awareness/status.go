@@ -33,6 +33,15 @@ func (m *Machine) Node(id fault.NodeID) (NodeStatus, bool) {
 	return m.status(m.nodes[rank]), true
 }
 
+// Life returns the time of a node's newest report; zero: none, or no such node in the map.
+func (m *Machine) Life(id fault.NodeID) time.Time {
+	rank, ok := m.ranks[id]
+	if !ok || m.nodes[rank].foreign {
+		return time.Time{}
+	}
+	return m.nodes[rank].heard(0)
+}
+
 // Links returns every link end by rank and direction.
 func (m *Machine) Links() []LinkStatus {
 	var out []LinkStatus
@@ -62,7 +71,8 @@ func (m *Machine) status(n *node) NodeStatus {
 	out := NodeStatus{
 		ID: n.id, Coord: n.coord, State: self.state, Cause: self.cause, SingleWitness: self.single,
 		Inferred: n.inferred, Unreachable: n.unreachable && self.state == fault.Unknown, Groups: m.groupsOf(n),
-		Rule: self.rule.String(), Since: m.clock.time(self.since), Life: n.heard(0), HalfLife: [2]time.Time{n.voices[0].heard,
+		Rule: self.rule.String(), Reason: n.reason(fault.ComponentNode),
+		Since: m.clock.time(self.since), Life: n.heard(0), HalfLife: [2]time.Time{n.voices[0].heard,
 			n.voices[1].heard}, RegistersAt: m.clock.time(n.registersAt),
 		HostEpoch: n.voices[0].epoch, DNPEpoch: n.voices[1].epoch,
 		Platform: n.platform(), Restart: m.announced(n, m.now),
@@ -74,11 +84,24 @@ func (m *Machine) status(n *node) NodeStatus {
 		if n.has(c) {
 			p := &n.components[c]
 			out.Components = append(out.Components, ComponentStatus{
-				Component: c, State: p.state, Cause: p.cause, Since: m.clock.time(p.since), Rule: p.rule.String(), Flapping: p.flapping, Evidence: m.evidenceOf(n, c),
+				Component: c, State: p.state, Cause: p.cause, Since: m.clock.time(p.since), Rule: p.rule.String(), Reason: n.reason(c),
+				Flapping: p.flapping, Evidence: m.evidenceOf(n, c),
 			})
 		}
 	}
 	return out
+}
+
+// reason returns the rule behind a state other than NORMAL in words; empty if it was not kept.
+func (n *node) reason(c fault.Component) string {
+	s := n.story(c)
+	if s == nil || s.why == nil || n.components[c].state == fault.Normal {
+		return ""
+	}
+	if s.why.detail != "" {
+		return s.why.rule + " (" + s.why.detail + ")"
+	}
+	return s.why.rule
 }
 
 // evidenceOf gathers every statement that bears on the component, newest first.
@@ -149,7 +172,7 @@ func (m *Machine) ownEvidence(n *node, c fault.Component) []EvidenceStatus {
 			if n.dead.on {
 				kind, f = fault.KindVotes, &n.dead
 			}
-			add(kind, f.at, fault.Failed, f.rule)
+			add(kind, m.fell(n, c, f.at), fault.Failed, f.rule)
 		}
 		for _, k := range [...]fault.Half{0, h} {
 			r := &n.rounds[k]

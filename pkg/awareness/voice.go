@@ -29,8 +29,9 @@ type voice struct {
 	met      instant   // arrival of the first report; 0 if the epoch was restored
 	booted   instant   // first arrival of an epoch higher than the known one
 	heard    time.Time // when the newest sign of life was made, by the hops' clocks; zero for none
-	direct   instant   // the same for the newest report that came straight from the half
-	respite  instant   // its statements count at least until then: see Machine.respite
+	direct   instant   // the same for the newest report that came directly from the half
+	reported instant   // when the newest report was made: its statements count from then on; Machine.respite moves it
+	respite  instant   // it counts as heard at least until then: see Machine.respite
 	answered uint64    // the newest challenge it answered, by serial number
 	asked    instant   // when that challenge was sent
 }
@@ -90,13 +91,13 @@ func (v *voice) take(a arrival, about func(fault.NodeID) (int, bool)) (fresh boo
 	said := a.clock.instant(a.made)
 	if fresh = at.newer(v.newest); fresh {
 		v.reach(at.epoch, a.clock.instant(a.now))
-		v.live(at, a.Path, a.made)
+		v.live(at, a.Path, a.made, a.clock)
 		v.registers = a.Report.Registers
 		if a.Report.Platform != 0 {
 			v.platform = a.Report.Platform
 		}
 	}
-	v.straight(at, a.Path, said)
+	v.heardDirect(at, a.Path, said)
 	if v.ages == nil {
 		v.ages = new([maxSlots]age)
 	}
@@ -154,13 +155,13 @@ func (v *voice) reach(e fault.Epoch, now instant) {
 }
 
 // live records a report newer than all before.
-func (v *voice) live(at stamp, p fault.Path, said time.Time) {
+func (v *voice) live(at stamp, p fault.Path, said time.Time, c clock) {
 	v.newest, v.path = at, p
-	v.heard = later(v.heard, said)
+	v.heard, v.reported = fault.Later(v.heard, said), max(v.reported, c.instant(said))
 }
 
-// straight records a report that came straight from the half.
-func (v *voice) straight(at stamp, p fault.Path, said instant) {
+// heardDirect records a report that came directly from the half.
+func (v *voice) heardDirect(at stamp, p fault.Path, said instant) {
 	if at == v.newest && p == fault.PathDirect {
 		v.direct = max(v.direct, said)
 	}
@@ -184,7 +185,7 @@ func (v *voice) state(s slot, o fault.Observation, a arrival, t *telling) {
 		v.ages[s] = ageOf(a.now.Sub(began).Round(time.Millisecond)) // each digest rounds it: no drift
 	} else {
 		r := record{
-			slot: s, state: o.State, kind: o.Kind, path: pathOf(s, a.Path), detail: o.Detail, stamp: t.stamp,
+			slot: s, state: o.State, kind: o.Kind, path: pathOf(s, a.Path), detail: o.Detail, ended: o.Ended, stamp: t.stamp,
 			said: a.made, came: a.now, began: began, since: a.now,
 		}
 		if old := v.other(s); old != nil && old.state == r.state && old.kind == r.kind {
@@ -258,9 +259,9 @@ func (v *voice) restate(at stamp, p fault.Path, said, came time.Time, c clock) (
 			r.stamp, r.path, r.said, r.came = at, pathOf(r.slot, p), said, came
 		}
 		d.stamp, d.path, d.said, d.came = at, p, c.instant(said), c.instant(came)
-		v.live(at, p, said)
+		v.live(at, p, said, c)
 	}
-	v.straight(at, p, c.instant(said))
+	v.heardDirect(at, p, c.instant(said))
 	return fresh
 }
 

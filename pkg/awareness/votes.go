@@ -13,6 +13,7 @@ type votes struct {
 	live    int       // neighbours that can be witnesses
 	mute    int       // neighbours that did not answer a challenge themselves: no witnesses
 	cast    int       // live neighbours that hear nothing on any of their links to it
+	ended   int       // voters whose frames its kernel refused on every link between them
 	any     bool      // at least one link to it is silent
 	latest  time.Time // arrival of the newest silence
 	decides *record   // the longest silence among the votes that count
@@ -34,8 +35,8 @@ func (m *Machine) count(n *node, after, forgiven, now time.Time) votes {
 	for _, nb := range n.neighbours {
 		if !nb.node.rounds[0].mute.IsZero() {
 			v.mute++
-			if vote, _ := m.vote(nb, now); vote != nil { // the round stays open while the neighbour may report again
-				v.any, v.latest = true, later(v.latest, vote.since)
+			if vote, _, _ := m.vote(nb, now); vote != nil { // the round stays open while the neighbour may report again
+				v.any, v.latest = true, fault.Later(v.latest, vote.since)
 			}
 			continue
 		}
@@ -43,19 +44,22 @@ func (m *Machine) count(n *node, after, forgiven, now time.Time) votes {
 			continue
 		}
 		v.live++
-		vote, all := m.vote(nb, now)
+		vote, all, ended := m.vote(nb, now)
 		if vote != nil && vote.since.Before(forgiven) {
 			continue
 		}
 		if vote != nil {
 			v.any = true
-			v.latest = later(v.latest, vote.since)
+			v.latest = fault.Later(v.latest, vote.since)
 		}
 		if !all {
 			continue
 		}
 		v.cast++
-		v.latest = later(v.latest, nb.node.believed())
+		if ended {
+			v.ended++
+		}
+		v.latest = fault.Later(v.latest, nb.node.believed())
 		v.by = append(v.by, nb.node)
 		if old == nil || vote.began.Before(old.began) {
 			old = vote
@@ -70,29 +74,31 @@ func (m *Machine) count(n *node, after, forgiven, now time.Time) votes {
 	return v
 }
 
-// vote returns the newest silence among the neighbour's links, nil if none is silent, and whether all of its links are
-// silent.
-func (m *Machine) vote(nb neighbour, now time.Time) (last *record, all bool) {
+// vote returns the newest silence among the neighbour's links, nil if none is silent, whether all of its links are
+// silent, and whether the node's kernel refused the neighbour's frames on each of them. A neighbour keeps its vote
+// as long as it answers challenges, even if its reports are lost: a leader that is behind drops reports before answers.
+func (m *Machine) vote(nb neighbour, now time.Time) (last *record, all, ended bool) {
 	if nb.node.allPlain() {
-		return nil, false
+		return nil, false, false
 	}
-	all = true
+	all, ended = true, true
 	for _, d := range nb.links() {
-		r, _ := m.ownWord(nb.node, fault.Link(d), now)
+		r, _ := m.newestWord(nb.node, fault.Link(d), func(h fault.Half) bool { return m.current(nb.node, h, now) })
 		if !r.silent() {
-			all = false
+			all, ended = false, false
 			continue
 		}
+		ended = ended && r.ended
 		if last == nil || r.since.After(last.since) || (r.since.Equal(last.since) && r.began.After(last.began)) {
 			last = r
 		}
 	}
-	return last, all
+	return last, all, ended
 }
 
 // hearsNothing reports whether the neighbour accuses the node, for the choice of rails.
 func (m *Machine) hearsNothing(nb neighbour, now time.Time) bool {
-	_, all := m.vote(nb, now)
+	_, all, _ := m.vote(nb, now)
 	return all
 }
 
@@ -113,7 +119,7 @@ func (m *Machine) judgeNode(n *node, now time.Time) {
 	ok, single, domain := m.verdict(n, v, now)
 	if n.dead.on {
 		if ok && !single && n.dead.single { // others have come back and confirm it
-			d := &m.try(n).dead
+			d := &m.suspicionOf(n).dead
 			d.single, d.name, d.rule = false, ruleQuorum, v.silentTo(n)
 		}
 		return
@@ -127,14 +133,11 @@ func (m *Machine) judgeNode(n *node, now time.Time) {
 		return
 	}
 	if !n.rounds[0].open || n.answered(0) {
-		v.latest = later(v.latest, doubt)
+		v.latest = fault.Later(v.latest, doubt)
 	}
-	wait := m.cfg.ChallengeNode
-	if single {
-		wait = m.cfg.ChallengeSingle
-	}
+	wait := m.waitForNode(n, v, single, now)
 	before := n.rounds[0]
-	m.ask(n, 0, suspicion{latest: v.latest, enough: ok, wait: wait, doubt: !v.any}, now)
+	m.ask(n, 0, grounds{latest: v.latest, enough: ok, wait: wait, doubt: !v.any}, now)
 	m.stayMute(n, before)
 	r := &n.rounds[0]
 	if m.restartHolds(n, 0, now) {
@@ -151,9 +154,12 @@ func (m *Machine) judgeNode(n *node, now time.Time) {
 	}
 	f := finding{
 		state: fault.Failed, cause: fault.CauseNode, kind: fault.KindVotes, path: v.decides.path, single: single,
-		began: later(v.decides.began, n.heard(0)), // a later sign of life puts the death later
+		began: fault.Later(v.decides.began, n.heard(0)), // a later sign of life puts the death later
 		name:  ruleQuorum,
 		rule:  fmt.Sprintf("%s, no answer within %s", v.silentTo(n), roughly(r.due.Sub(r.start))),
+	}
+	if wait < m.cfg.ChallengeNode {
+		f.rule += "; its kernel refused frames and challenges"
 	}
 	if single {
 		f.name = ruleSingle
@@ -171,7 +177,7 @@ func (v votes) silentTo(n *node) string {
 
 // becomeDead records the verdict on a whole node.
 func (m *Machine) becomeDead(n *node, f finding, now time.Time) {
-	t := m.try(n)
+	t := m.suspicionOf(n)
 	t.dead = verdict{on: true, at: now, mark: m.mark(now), finding: f}
 	for _, h := range halves {
 		// Proof of a return from an earlier verdict is older than this verdict and no longer lifts anything.

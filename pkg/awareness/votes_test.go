@@ -98,7 +98,7 @@ func TestVotesAgainstNaiveCount(t *testing.T) {
 				at = now.Add(-m.window())
 			}
 			nb.node.voice(fault.HalfHost).take(arrival{Delivery: d, clock: m.clock, now: at, changed: func(slot) {}}, nb.node.index)
-			m.try(nb.node).dead.on = s.dead
+			m.suspicionOf(nb.node).dead.on = s.dead
 			nb.node.failure(fault.HalfDNP).on = s.dead || s.deaf
 			stands = append(stands, s)
 		}

@@ -59,6 +59,7 @@ type statement struct {
 	kind   fault.Kind
 	began  time.Time
 	detail string
+	ended  bool
 }
 
 // actor is one half in the world.
@@ -113,6 +114,10 @@ type world struct {
 	quiet  bool
 	behind time.Duration // constant delay of the shell
 	slow   time.Duration // additional delay of all answers
+	seen   sightings
+
+	ended   bool                  // silences reported from now on are marked as those of ended processes
+	refuses map[fault.NodeID]bool // nodes whose kernels refuse straight challenges
 
 	platform fault.Platform // stated in all reports; 0: none, like agents of an earlier version
 }
@@ -206,7 +211,8 @@ func (w *world) report(a *actor, digest bool, subjects ...subject) {
 			age = 0 // as on the wire, so that digests with the same content are equal
 		}
 		d.Report.Observations = append(d.Report.Observations, fault.Observation{
-			Node: s.node, Component: s.comp, State: st.state, Kind: st.kind, Age: age, Detail: st.detail})
+			Node: s.node, Component: s.comp, State: st.state, Kind: st.kind, Age: age, Detail: st.detail,
+			Ended: st.ended})
 	}
 	d.Report.Readings, a.readings = a.readings, nil
 	d.Report.Restart, a.restart = a.restart, fault.RestartNotice{}
@@ -253,7 +259,7 @@ func (w *world) silenceBy(a *actor, c grid.Coord, heard bool, age time.Duration)
 	var subjects []subject
 	for _, d := range w.dims.LinksTo(w.coord(a.origin.Node), c) {
 		s := subject{a.origin.Node, fault.Link(d)}
-		st := statement{state: fault.Failed, kind: fault.KindSilence, began: w.now.Add(-age)}
+		st := statement{state: fault.Failed, kind: fault.KindSilence, began: w.now.Add(-age), ended: w.ended}
 		if heard {
 			st = statement{state: fault.Normal, kind: fault.KindSelf, began: w.now.Add(-age)}
 		}
@@ -307,7 +313,11 @@ func (w *world) step(ev Event) {
 		panic(fmt.Sprintf("wake %s is not after %s", out.Wake, w.now))
 	}
 	w.wake = out.Wake
+	w.seen.check(w.m, out.Changes)
 	for _, c := range out.Challenges {
+		if c.Again && w.refuses[c.Node] {
+			w.send(w.now.Add(200*time.Microsecond), Refused{Node: c.Node, Nonce: c.Nonce})
+		}
 		for i, h := range halves {
 			a := w.actor(c.Node, h)
 			if a.alive && !a.mute && (c.Half == 0 || c.Half == h) && (a.drops == nil || !a.loses(2)) {
@@ -318,6 +328,30 @@ func (w *world) step(ev Event) {
 	}
 	if !w.quiet {
 		w.log(w.now, out)
+	}
+}
+
+// sightings checks that every change of a machine tells what preceded it, and changes what a reader sees.
+type sightings struct {
+	of  *Machine
+	now map[place]Aspect
+}
+
+type place struct {
+	node      fault.NodeID
+	component fault.Component
+}
+
+func (s *sightings) check(m *Machine, changes []Change) {
+	if s.of != m {
+		*s = sightings{m, map[place]Aspect{}}
+	}
+	for _, c := range changes {
+		at := place{c.Node, c.Component}
+		if was, known := s.now[at]; known && was != c.Was || c.Void() {
+			panic(fmt.Sprintf("change %+v: %+v preceded it", c, was))
+		}
+		s.now[at] = Aspect{c.Cause, c.SingleWitness, c.Flag}
 	}
 }
 

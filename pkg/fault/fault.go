@@ -1,7 +1,7 @@
 // Package fault is the vocabulary of the project: the reporters (nodes and their halves), the subjects (components),
 // the statements (states, observations, reports) and their support (evidence kinds, paths).
 //
-// It holds types and their names only. It decides nothing, encodes nothing and reads no clock; pkg/servicenet puts
+// It holds types, their names, and comparisons of times. It decides nothing, encodes nothing and reads no clock; pkg/servicenet puts
 // reports on the wire and pkg/awareness draws conclusions from them.
 package fault
 
@@ -165,6 +165,7 @@ const (
 	KindChallenge                  // a challenge, answered or not
 	KindVotes                      // a verdict of the supervisor over several observers
 	KindDigest                     // missing digests: they show age, never health
+	KindAbsent                     // a half on a sensor or peripheral that its node does not have; the state is UNKNOWN
 )
 
 // Path is the rail by which a report arrived.
@@ -216,6 +217,9 @@ type Observation struct {
 	// silence, from the last frame received.
 	Age    time.Duration
 	Detail string // for people: at most MaxDetail bytes, never parsed
+	// Ended states that a kernel reported the end of the process behind a FAILED half (WATCHDOG) or a FAILED link
+	// (SILENCE). It is a hint: it may shorten a wait for an answer, and proves nothing.
+	Ended bool
 }
 
 // MaxDetail bounds Observation.Detail, in bytes.

@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -36,12 +37,12 @@ func TestEnumsRoundTrip(t *testing.T) {
 	roundTrip(t, ParseHalf, HalfDNP)
 	roundTrip(t, ParseState, Failed)
 	roundTrip(t, ParseCause, CauseNode)
-	roundTrip(t, ParseKind, KindDigest)
+	roundTrip(t, ParseKind, KindAbsent)
 	roundTrip(t, ParsePath, PathTorus)
 	roundTrip(t, ParseComponent, Component(NumComponents-1))
 }
 
-func TestLinkComponents(t *testing.T) {
+func TestLinkComponentsHaveDirections(t *testing.T) {
 	for _, d := range grid.Directions() {
 		c := Link(d)
 		if got, ok := c.LinkDirection(); !ok || got != d || c.String() != "link/"+d.String() || c.Cause() != CauseLink {
@@ -78,7 +79,7 @@ func TestReportOrderAndAge(t *testing.T) {
 	}
 }
 
-func TestLabels(t *testing.T) {
+func TestInvalidLabelsAreRefused(t *testing.T) {
 	for _, tc := range []struct{ key, value, wrong string }{
 		{"rack", "r7", ""}, {"gpu", "", ""}, {"example.com/rack", "A_b.c-1", ""}, {strings.Repeat("k", 63), strings.Repeat("v", 63), ""},
 		{"", "x", "label key"}, {"a b", "x", "label key"}, {"-a", "x", "label key"}, {"/a", "x", "label key"}, {"A.com/a", "x", "label key"},
@@ -106,4 +107,33 @@ func TestCutKeepsCharacters(t *testing.T) {
 			t.Fatalf("%q cut to %d is %q", s, n, got)
 		}
 	})
+}
+
+// TestNamesAreThoseOfTheirRegularExpressions compares hand-written checks with the expressions that they replace.
+func TestNamesAreThoseOfTheirRegularExpressions(t *testing.T) {
+	lower := regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
+	any63 := regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._@-]{0,61}[A-Za-z0-9])?$`)
+	prefix := regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/[A-Za-z0-9]$`)
+	check := func(s string) {
+		t.Helper()
+		if got, want := IsNameWith(s, false, "-."), lower.MatchString(s); got != want {
+			t.Errorf("lower-case name %q: given %t: want %t", s, got, want)
+		}
+		if got, want := IsNameWith(s, true, "._@-"), any63.MatchString(s); got != want {
+			t.Errorf("name %q: given %t: want %t", s, got, want)
+		}
+		if got, want := CheckLabelKey(s+"/x") == nil, prefix.MatchString(s+"/x"); got != want {
+			t.Errorf("label key %q: valid %t: want %t", s+"/x", got, want)
+		}
+	}
+	for a := range 256 {
+		check(string([]byte{byte(a)}))
+		for _, more := range []string{"a%c", "%ca", "a%cb", "A%c9", "-%cx", "é%c", "a%c\n"} {
+			check(strings.Replace(more, "%c", string([]byte{byte(a)}), 1))
+		}
+	}
+	for _, n := range []int{0, 62, 63, 64, 252, 253, 254} {
+		check(strings.Repeat("a", n))
+		check(strings.Repeat("a", max(n-1, 0)) + "-")
+	}
 }

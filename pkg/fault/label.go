@@ -2,7 +2,6 @@ package fault
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -13,33 +12,42 @@ const MaxLabels = 64
 // DomainLabels returns the default keys of failure domains: nodes that share a value may die of one cause.
 func DomainLabels() []string { return []string{"rack", "switch", "power"} }
 
-// labelPrefix matches the optional prefix of a label's key, as in Kubernetes.
-var labelPrefix = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/`)
+// maxPrefix is the maximum length of the optional prefix of a label's key, as in Kubernetes.
+const maxPrefix = 253
 
 // IsName reports whether s has 1 to 63 letters, digits, '-', '_' and '.', the first and last a letter or digit: the
-// syntax of node ids and labels. A large topology has a million names, so IsName does not use a regular expression.
-func IsName(s string) bool {
-	if len(s) == 0 || len(s) > 63 {
-		return false
-	}
+// syntax of node ids and labels.
+func IsName(s string) bool { return IsNameWith(s, true, "-_.") }
+
+// IsNameWith reports whether s has 1 to 63 lower-case letters, upper-case ones if permitted, digits and characters of
+// further, the first and last a letter or digit. A large topology has a million names, and a regular expression costs
+// every program time at its start, so it uses none.
+func IsNameWith(s string, upper bool, further string) bool {
+	return len(s) <= 63 && isWord(s, upper, further)
+}
+
+// isWord is IsNameWith for a text of any length.
+func isWord(s string, upper bool, further string) bool {
 	for i := range len(s) {
 		c := s[i]
-		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
-		if !alnum && (i == 0 || i == len(s)-1 || c != '-' && c != '_' && c != '.') {
+		alnum := c >= 'a' && c <= 'z' || upper && c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !alnum && (i == 0 || i == len(s)-1 || strings.IndexByte(further, c) < 0) {
 			return false
 		}
 	}
-	return true
+	return s != ""
 }
 
 // CheckLabelKey returns an error for an invalid label key.
 func CheckLabelKey(key string) error {
 	name := key
-	if strings.Contains(key, "/") {
-		name = key[len(labelPrefix.FindString(key)):]
+	prefix, rest, found := strings.Cut(key, "/")
+	if found && len(prefix) <= maxPrefix && isWord(prefix, false, "-.") {
+		name = rest
 	}
 	if !IsName(name) {
-		return fmt.Errorf("label key %q: want 1 to 63 letters, digits, '-', '_' and '.', the first and last a letter or digit, with an optional DNS name and '/' before", key)
+		return fmt.Errorf("label key %q: want 1 to 63 letters, digits, '-', '_' and '.', the first and last a letter or digit, with an "+
+			"optional DNS name and '/' before", key)
 	}
 	return nil
 }
@@ -47,7 +55,8 @@ func CheckLabelKey(key string) error {
 // CheckLabelValue returns an error for an invalid label value.
 func CheckLabelValue(value string) error {
 	if value != "" && !IsName(value) {
-		return fmt.Errorf("label value %q: want nothing, or 1 to 63 letters, digits, '-', '_' and '.', the first and last a letter or digit", value)
+		return fmt.Errorf("label value %q: want nothing, or 1 to 63 letters, digits, '-', '_' and '.', the first and last a letter or digit",
+			value)
 	}
 	return nil
 }

@@ -30,8 +30,9 @@ var (
 	halfNames  = names{"", "host", "dnp"}
 	stateNames = names{"", "UNKNOWN", "NORMAL", "SICK", "FAILED"}
 	causeNames = names{"", "NONE", "SENSOR", "PERIPHERAL", "MEMORY", "LINK", "SERVICE_NETWORK", "DNP", "HOST", "NODE"}
-	kindNames  = names{"", "SELF", "WATCHDOG", "DESCRIPTOR", "SILENCE", "HANDSHAKE", "ERROR_RATIO", "GOSSIP", "CHALLENGE", "VOTES", "DIGEST"}
-	pathNames  = names{"", "DIRECT", "GOSSIP", "TORUS"}
+	kindNames  = names{"", "SELF", "WATCHDOG", "DESCRIPTOR", "SILENCE", "HANDSHAKE", "ERROR_RATIO", "GOSSIP", "CHALLENGE", "VOTES", "DIGEST",
+		"ABSENT"}
+	pathNames = names{"", "DIRECT", "GOSSIP", "TORUS"}
 
 	platformNames = names{"", "shared-kernel", "dpu"}
 )
@@ -70,7 +71,7 @@ func (h Half) Valid() bool { return h >= HalfHost && h <= HalfDNP }
 func (s State) Valid() bool { return s >= Unknown && s <= Failed }
 
 // Valid reports whether k is one of the kinds.
-func (k Kind) Valid() bool { return k >= KindSelf && k <= KindDigest }
+func (k Kind) Valid() bool { return k >= KindSelf && k <= KindAbsent }
 
 // Valid reports whether p is one of the rails.
 func (p Path) Valid() bool { return p >= PathDirect && p <= PathTorus }

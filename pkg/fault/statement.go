@@ -10,6 +10,7 @@ import "fmt"
 //   - About another node a half may state only its descriptor: the host and its parts, of kind DESCRIPTOR.
 //   - Silence, lost handshakes and error ratios concern the half's own links. About a link, a descriptor may only state
 //     SICK (restarting).
+//   - ABSENT is UNKNOWN, and concerns the own node's memory, peripherals and sensors.
 //   - A watchdog states the other half of its own node, and only a half itself states that it is SICK or FAILED by SELF.
 func (o Observation) CheckStatement(own NodeID, half Half) error {
 	_, link := o.Component.LinkDirection()
@@ -20,8 +21,13 @@ func (o Observation) CheckStatement(own NodeID, half Half) error {
 	switch {
 	case o.Component == ComponentNode:
 		return fmt.Errorf("observation.component: given %s: want a part of a node", o.Component)
+	case o.Kind == KindAbsent:
+		if o.State != Unknown || !o.Component.mayLack() || o.Node != own && o.Node != "" {
+			return refuse("ABSENT on an UNKNOWN sensor or peripheral of the same node")
+		}
+		return nil
 	case o.Kind > KindErrorRatio:
-		return refuse("a kind that a half may state, SELF to ERROR_RATIO")
+		return refuse("a kind that a half may state, SELF to ERROR_RATIO or ABSENT")
 	case o.Node != own && o.Node != "":
 		if o.Kind != KindDescriptor || !o.Component.ofDescriptor() {
 			return refuse("DESCRIPTOR on the host, service network, memory or a peripheral of another node")
@@ -52,6 +58,9 @@ func (h Half) component() Component {
 	}
 	return ComponentDNP
 }
+
+// mayLack reports whether a node may lack the component.
+func (c Component) mayLack() bool { return c >= ComponentMemory && c <= ComponentVoltage }
 
 // ofDescriptor reports whether the remote fault descriptor has a field for the component (Table V).
 func (c Component) ofDescriptor() bool {

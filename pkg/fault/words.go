@@ -20,7 +20,7 @@ func Words(r Report) uint64 {
 	h.number(uint64(len(r.Observations)))
 	for _, o := range r.Observations {
 		h.text(string(o.Node))
-		h.bytes(byte(o.Component), byte(o.State), byte(o.Kind))
+		h.bytes(byte(o.Component), byte(o.State), byte(o.Kind)|flag(o.Ended)<<7) // earlier versions have the same number without Ended
 		h.text(o.Detail)
 	}
 	if len(r.Readings) > 0 || r.Restart.Half != 0 { // readings exist only for moving values: no two are alike

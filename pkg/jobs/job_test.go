@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lofamo/lofamo/internal/needs"
+	"github.com/lofamo/lofamo/internal/testing/requirements"
 )
 
 const participantEnv = "LOFAMO_TEST_PARTICIPANT"
@@ -22,7 +22,7 @@ func TestParticipantsOfContainers(t *testing.T) {
 		return
 	}
 	if out, err := exec.Command("unshare", "--pid", "--fork", "--mount-proc", "true").CombinedOutput(); err != nil {
-		needs.Missing(t, "no PID namespaces: %v: %s", err, out)
+		requirements.Missing(t, "no PID namespaces: %v: %s", err, out)
 	}
 	names := map[string]bool{participant(): true}
 	for range 2 {

@@ -59,9 +59,9 @@ func TestOrderForAnotherLifeIsRefused(t *testing.T) {
 	}
 }
 
-// TestLeaderHearsWhatIsStored: the leader gets a report on a content once that content is on disk, and not when an
+// TestLeaderHearsOnlyStoredContent: the leader gets a report on a content once that content is on disk, and not when an
 // earlier one is.
-func TestLeaderHearsWhatIsStored(t *testing.T) {
+func TestLeaderHearsOnlyStoredContent(t *testing.T) {
 	h := Holder[int]{State: 1}
 	if h.Tells(begin) {
 		t.Error("there is nothing to tell")

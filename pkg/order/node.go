@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"maps"
 	"slices"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -37,15 +38,32 @@ type Node struct {
 	epoch func() fault.Epoch
 	kinds *Registry[PlainNode]
 	held  map[string]*heldOrder
-	lost  bool // the stored orders are unreadable
+	lost  error     // why the stored orders are unreadable
+	again time.Time // next report of lost orders; zero: none is lost
 }
+
+// lostAgain is the time between two reports of a lost order.
+const lostAgain = 30 * time.Second
 
 // heldOrder is the node's order of one kind.
 type heldOrder struct {
 	number  uint64
 	content Content
 	failed  string // why the content is not in force; empty: it is
-	busy    bool   // being stored or applied: the answer follows
+	// The answer follows when the order is stored and applied.
+	storing, applying bool
+	lost              bool // the stored order is unreadable, and no order has come since
+	// onDisk is the order on disk, while this one is not there; unstored: the disk has refused this one.
+	onDisk   *heldOrder
+	unstored bool
+}
+
+// stored returns the order that belongs on disk.
+func (h *heldOrder) stored() *heldOrder {
+	if h.unstored {
+		return h.onDisk
+	}
+	return h
 }
 
 // NodeOutput is the work for the shell, in this order.
@@ -54,6 +72,7 @@ type NodeOutput struct {
 	Apply  []Application
 	Answer []*lofamov1.OrderStatus // to be signed and sent to the leader
 	Notes  []string                // for the log
+	Lost   error                   // why the stored orders are unreadable; the node requests them from the leader
 }
 
 // Application is a content that the handler of its kind must bring into force; Applied follows.
@@ -63,34 +82,47 @@ type Application struct {
 	Content Content
 }
 
-// NewNode returns a machine with the orders that an earlier life has stored (NodeOutput.Keep). It returns an error if
-// they are unreadable; the machine then requests them from the leader.
-func NewNode(self fault.Origin, epoch func() fault.Epoch, kinds *Registry[PlainNode], stored []byte) (*Node, error) {
-	n := &Node{self: self, epoch: epoch, kinds: kinds, held: make(map[string]*heldOrder)}
-	for _, kind := range kinds.Kinds() {
-		n.held[kind] = &heldOrder{}
+// NewNode returns a machine with the orders that an earlier life has stored (NodeOutput.Keep). lost is the error with which
+// the disk refused to read them. If they are unreadable, Start reports that, and the machine requests them from the leader.
+func NewNode(self fault.Origin, epoch func() fault.Epoch, kinds *Registry[PlainNode], stored []byte, lost error) *Node {
+	n := &Node{self: self, epoch: epoch, kinds: kinds, held: make(map[string]*heldOrder), lost: lost}
+	var orders []*lofamov1.Order
+	if lost == nil {
+		orders, n.lost = decodeHeld(stored)
 	}
-	orders, err := decodeHeld(stored)
-	if err != nil {
-		n.lost = true
-		return n, err
+	for _, kind := range kinds.Kinds() {
+		n.held[kind] = &heldOrder{lost: n.lost != nil}
 	}
 	for _, o := range orders {
-		n.held[o.GetKind()] = &heldOrder{number: o.GetNumber(), content: Content(o.GetContent())} // unknown kinds too
+		// unknown kinds too
+		n.held[o.GetKind()] = &heldOrder{number: o.GetNumber(), content: Content(o.GetContent()), lost: o.GetNumber() == 0}
 	}
-	return n, nil
+	return n
 }
 
-// Start applies all held orders and reports them to the leader.
-func (n *Node) Start() (out NodeOutput) {
+// Start applies all held orders. They are reported to the leader when they are in force.
+func (n *Node) Start(now time.Time) (out NodeOutput) {
+	n.again, out.Lost = now, n.lost
 	for _, kind := range n.kinds.Kinds() {
-		h := n.held[kind]
-		switch {
-		case h.number > 0:
-			h.busy = true
+		if h := n.held[kind]; h.number > 0 {
+			h.applying = true
 			out.Apply = append(out.Apply, Application{kind, h.number, h.content})
-		case n.lost:
+		}
+	}
+	out.Answer = n.Tick(now).Answer
+	return out
+}
+
+// Tick reports lost orders, every lostAgain until the next order of their kind has come.
+func (n *Node) Tick(now time.Time) (out NodeOutput) {
+	if n.again.IsZero() || now.Before(n.again) {
+		return out
+	}
+	n.again = time.Time{}
+	for _, kind := range n.kinds.Kinds() {
+		if n.held[kind].lost {
 			out.Answer = append(out.Answer, n.status(kind, ""))
+			n.again = now.Add(lostAgain)
 		}
 	}
 	return out
@@ -124,21 +156,34 @@ func (n *Node) Order(o *lofamov1.Order) (out NodeOutput) {
 	if err := handler.Validate(content); err != nil {
 		return refuse(err.Error())
 	}
-	n.held[kind] = &heldOrder{number: o.GetNumber(), content: content, busy: true}
+	onDisk := n.held[kind]
+	if onDisk.onDisk != nil {
+		onDisk = onDisk.onDisk
+	}
+	n.held[kind] = &heldOrder{number: o.GetNumber(), content: content, storing: true, onDisk: onDisk}
 	return NodeOutput{Keep: n.encode()}
 }
 
-// Kept reports that a NodeOutput.Keep is on disk, or that the disk refused it. It does nothing if a newer Keep is in
-// progress.
-func (n *Node) Kept(stored []byte) (out NodeOutput) {
+// Kept reports that a NodeOutput.Keep is on disk, or the error of the disk. An order that is not on disk is not applied;
+// the node reports the error, and the leader sends the order again. Kept does nothing if a newer Keep is in progress.
+func (n *Node) Kept(stored []byte, err error) (out NodeOutput) {
 	if !bytes.Equal(stored, n.encode()) {
 		return out
 	}
-	n.lost = false
 	for _, kind := range n.kinds.Kinds() {
-		if h := n.held[kind]; h.busy {
-			out.Apply = append(out.Apply, Application{kind, h.number, h.content})
+		h := n.held[kind]
+		if !h.storing {
+			continue
 		}
+		h.storing = false
+		if err != nil {
+			h.failed, h.unstored = "not stored: "+err.Error(), true
+			out.Answer = append(out.Answer, n.answer(kind)...)
+			out.Notes = append(out.Notes, fmt.Sprintf("%s order %d %s", kind, h.number, h.failed))
+			continue
+		}
+		h.applying, h.onDisk = true, nil
+		out.Apply = append(out.Apply, Application{kind, h.number, h.content})
 	}
 	return out
 }
@@ -149,7 +194,7 @@ func (n *Node) Applied(a Application, err error) (out NodeOutput) {
 	if h.number != a.Number { // a newer order is in progress, and answers
 		return out
 	}
-	h.busy, h.failed = false, ""
+	h.applying, h.failed = false, ""
 	if err != nil {
 		h.failed = err.Error()
 		out.Notes = append(out.Notes, fmt.Sprintf("%s order %d is not in force: %s", a.Kind, a.Number, h.failed))
@@ -160,7 +205,7 @@ func (n *Node) Applied(a Application, err error) (out NodeOutput) {
 
 // answer returns the node's answer for a kind; none while the order is being stored or applied.
 func (n *Node) answer(kind string) []*lofamov1.OrderStatus {
-	if h := n.held[kind]; !h.busy {
+	if h := n.held[kind]; !h.storing && !h.applying {
 		return []*lofamov1.OrderStatus{n.status(kind, h.failed)}
 	}
 	return nil
@@ -169,18 +214,20 @@ func (n *Node) answer(kind string) []*lofamov1.OrderStatus {
 // status returns the node's held order of a kind, or why it refused the last one.
 func (n *Node) status(kind, why string) *lofamov1.OrderStatus {
 	st := &lofamov1.OrderStatus{
-		Kind: kind, Node: string(n.self.Node), Half: lofamov1.Half(n.self.Half), Epoch: uint64(n.epoch()), Lost: n.lost, Error: servicenet.CutText(why),
+		Kind: kind, Node: string(n.self.Node), Half: lofamov1.Half(n.self.Half), Epoch: uint64(n.epoch()),
+		Error: servicenet.CutText(why),
 	}
 	var content Content
 	if h := n.held[kind]; h != nil {
-		st.Number, content = h.number, h.content
+		st.Number, st.Lost, content = h.number, h.lost, h.content
 	}
 	st.Sum = Sum(content)
 	return st
 }
 
 // The file: magic (4 bytes), then for each kind, in alphabetical order, the length (2 bytes, big endian) of an Order
-// without node and life, and the Order; at the end CRC-32C over everything before (4 bytes, big endian).
+// without node and life, and the Order, of number 0 if it is lost; at the end CRC-32C over everything before (4 bytes,
+// big endian).
 const heldMagic = "LOR1"
 
 // MaxHeld limits the stored orders of a half, in bytes.
@@ -194,8 +241,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 func (n *Node) encode() []byte {
 	b := []byte(heldMagic)
 	for _, kind := range slices.Sorted(maps.Keys(n.held)) {
-		h := n.held[kind]
-		if h.number == 0 {
+		h := n.held[kind].stored()
+		if h.number == 0 && !h.lost {
 			continue
 		}
 		o, err := proto.MarshalOptions{Deterministic: true}.Marshal(&lofamov1.Order{Kind: kind, Number: h.number, Content: []byte(h.content)})
@@ -225,7 +272,7 @@ func decodeHeld(b []byte) (out []*lofamov1.Order, err error) {
 		}
 		n := int(binary.BigEndian.Uint16(body))
 		o := new(lofamov1.Order)
-		if err := proto.Unmarshal(body[2:2+n], o); err != nil || !servicenet.ValidOrderKind(o.GetKind()) || o.GetNumber() == 0 {
+		if err := proto.Unmarshal(body[2:2+n], o); err != nil || !servicenet.ValidOrderKind(o.GetKind()) {
 			return nil, fmt.Errorf("order %d, of kind %.40q: %w", len(out), o.GetKind(), errHeld)
 		}
 		out, body = append(out, o), body[2+n:]

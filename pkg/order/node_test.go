@@ -3,6 +3,7 @@ package order
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"testing"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -33,6 +34,8 @@ type bench struct {
 	kind  *curve
 	node  *Node
 	disk  []byte
+	full  error // of the disk
+	lost  error // as reported at the start
 	epoch fault.Epoch
 }
 
@@ -46,14 +49,18 @@ func newBench(t *testing.T) *bench {
 func (b *bench) start() []*lofamov1.OrderStatus {
 	var kinds Registry[PlainNode]
 	kinds.Register("fan-curve", b.kind)
-	b.node, _ = NewNode(fault.Origin{Node: a, Half: fault.HalfDNP}, func() fault.Epoch { return b.epoch }, &kinds, b.disk)
-	return b.do(b.node.Start())
+	b.node = NewNode(fault.Origin{Node: a, Half: fault.HalfDNP}, func() fault.Epoch { return b.epoch }, &kinds, b.disk, nil)
+	out := b.node.Start(begin)
+	b.lost = out.Lost
+	return b.do(out)
 }
 
 func (b *bench) do(out NodeOutput) (said []*lofamov1.OrderStatus) {
 	if out.Keep != nil {
-		b.disk = out.Keep
-		said = append(said, b.do(b.node.Kept(out.Keep))...)
+		if b.full == nil {
+			b.disk = out.Keep
+		}
+		said = append(said, b.do(b.node.Kept(out.Keep, b.full))...)
 	}
 	for _, ap := range out.Apply {
 		h, _ := b.node.kinds.Of(ap.Kind)
@@ -136,10 +143,101 @@ func TestNodeAsksAgainForLostOrders(t *testing.T) {
 		if len(said) != 1 || !said[0].GetLost() || said[0].GetNumber() != 0 || len(b.kind.applied) > 0 {
 			t.Fatalf("byte %d flipped: said %v, applied %q", i, said, b.kind.applied)
 		}
+		if !errors.Is(b.lost, errHeld) {
+			t.Fatalf("byte %d flipped: reported %v: want %v", i, b.lost, errHeld)
+		}
 	}
 	b.gets(7, 3, "quiet", 7, "")
-	if said := b.start(); len(said) != 1 || said[0].GetLost() || said[0].GetNumber() != 7 {
-		t.Errorf("after the next order: %v", said)
+	if said := b.start(); len(said) != 1 || said[0].GetLost() || said[0].GetNumber() != 7 || b.lost != nil {
+		t.Errorf("after the next order: %v, lost %v", said, b.lost)
+	}
+	unread := errors.New("input/output error")
+	n := NewNode(fault.Origin{Node: a, Half: fault.HalfDNP}, func() fault.Epoch { return b.epoch }, b.node.kinds, nil, unread)
+	if out := n.Start(begin); !errors.Is(out.Lost, unread) || len(out.Answer) != 1 || !out.Answer[0].GetLost() {
+		t.Errorf("the disk cannot be read: %v, %v", out.Lost, out.Answer)
+	}
+}
+
+// TestLostOrdersAreReportedUntilReplaced: a node repeats the report of each lost order, also after a restart in which only
+// another kind has an order again.
+func TestLostOrdersAreReportedUntilReplaced(t *testing.T) {
+	b := newBench(t)
+	lost := func(want ...string) {
+		t.Helper()
+		b.node.again = begin
+		var got []string
+		for _, st := range b.node.Tick(begin).Answer {
+			if st.GetLost() {
+				got = append(got, st.GetKind())
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("lost: %q, want %q", got, want)
+		}
+	}
+	other := &curve{}
+	start := func() {
+		var kinds Registry[PlainNode]
+		kinds.Register("fan-curve", b.kind)
+		kinds.Register("led", other)
+		b.node = NewNode(fault.Origin{Node: a, Half: fault.HalfDNP}, func() fault.Epoch { return b.epoch }, &kinds, b.disk, nil)
+		b.do(b.node.Start(begin))
+	}
+	b.disk = []byte("garbage")
+	start()
+	if at := b.node.again; !at.Equal(begin.Add(lostAgain)) {
+		t.Errorf("the next report is at %s", at)
+	}
+	lost("fan-curve", "led")
+	b.gets(7, 3, "quiet", 7, "")
+	lost("led")
+	start()
+	lost("led")
+	b.do(b.node.Order(&lofamov1.Order{Kind: "led", Node: string(a), Number: 8, Life: 3}))
+	lost()
+	if at := b.node.again; !at.IsZero() {
+		t.Errorf("nothing is lost, and the next report is at %s", at)
+	}
+	start()
+	lost()
+}
+
+// TestOrderThatIsNotStoredIsNotApplied: the node reports the disk's error, until an order is on disk.
+func TestOrderThatIsNotStoredIsNotApplied(t *testing.T) {
+	b := newBench(t)
+	b.full = errors.New("no space left on device")
+	b.gets(7, 3, "quiet", 7, "not stored: no space left on device")
+	b.gets(7, 3, "quiet", 7, "not stored: no space left on device")
+	b.applied()
+	b.full = nil
+	b.gets(8, 3, "quiet", 8, "")
+	b.applied("quiet")
+}
+
+// TestOrderThatDiskRefusedStaysOffDisk: the next order that is stored, of another kind, does not take a refused one with
+// it. After a start the node has the order that it had before.
+func TestOrderThatDiskRefusedStaysOffDisk(t *testing.T) {
+	b := newBench(t)
+	led := &curve{}
+	start := func() {
+		var kinds Registry[PlainNode]
+		kinds.Register("fan-curve", b.kind)
+		kinds.Register("led", led)
+		b.node = NewNode(fault.Origin{Node: a, Half: fault.HalfDNP}, func() fault.Epoch { return b.epoch }, &kinds, b.disk, nil)
+		b.do(b.node.Start(begin))
+	}
+	start()
+	b.gets(7, 3, "quiet", 7, "")
+	b.full = errors.New("no space left on device")
+	b.gets(8, 3, "cool", 8, "not stored: no space left on device")
+	b.gets(9, 3, "cool", 9, "not stored: no space left on device")
+	b.full = nil
+	b.do(b.node.Order(&lofamov1.Order{Kind: "led", Node: string(a), Number: 3, Life: 3, Content: []byte("quiet")}))
+	b.applied("quiet")
+	start()
+	b.applied("quiet", "quiet")
+	if len(led.applied) != 2 {
+		t.Errorf("the order of the other kind was applied %q: want once, and again after the start", led.applied)
 	}
 }
 
@@ -147,7 +245,9 @@ func TestNodeAsksAgainForLostOrders(t *testing.T) {
 // number until the node can.
 func TestLeaderRepeatsOrderThatFails(t *testing.T) {
 	b := newBench(t)
-	m := NewStanding(PlainConfig(cfg.Retry))
+	plain := PlainConfig(nil)
+	plain.Retry = cfg.Retry
+	m := NewStanding(plain)
 	m.Wanted(begin, map[fault.NodeID]Content{a: "quiet"}, 7)
 	now, sends := begin, 0
 	run := func() {

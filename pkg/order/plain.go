@@ -25,14 +25,16 @@ type Plain interface {
 	// Wanted returns the content for each node and its store revision; nodes that are not in the map hold nothing. The
 	// channel is closed when the contents change. Wanted does not block, and the caller does not change the map.
 	Wanted() (contents map[fault.NodeID]Content, revision uint64, changed <-chan struct{})
-	// Heard processes a node's report of its content, or of its reason for a refusal. It does not block.
+	// Heard processes a node's report of its content, or of its reason for a refusal. Reports arrive in any order; the
+	// leader drops one that is older than the node's last. Heard does not block.
 	Heard(*lofamov1.OrderStatus)
 }
 
-// PlainConfig returns the configuration of a Standing for a plain kind.
-func PlainConfig(r Retry) Config[Content, *lofamov1.OrderStatus] {
+// PlainConfig returns the configuration of a Standing for a plain kind. Taken is Plain.Heard.
+func PlainConfig(taken func(*lofamov1.OrderStatus)) Config[Content, *lofamov1.OrderStatus] {
 	return Config[Content, *lofamov1.OrderStatus]{
-		Retry: r, Anew: (*lofamov1.OrderStatus).GetLost,
+		Anew:  (*lofamov1.OrderStatus).GetLost,
+		Taken: taken,
 		Holds: func(st *lofamov1.OrderStatus, c Content) bool {
 			return st.GetSum() == Sum(c) && !st.GetLost() && st.GetError() == ""
 		},

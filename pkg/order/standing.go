@@ -26,6 +26,8 @@ type Config[W comparable, S Status] struct {
 	Anew func(S) bool
 	// Life returns the unique name of a node's life; nil: its boot epoch.
 	Life func(S) uint64
+	// Taken is called with each answer that Heard does not skip; nil: no other code reads the answers.
+	Taken func(S)
 	// Asks is the number of questions to a silent node (Ask) before the leader gives up.
 	Asks int
 }
@@ -159,6 +161,9 @@ func (m *Standing[W, S]) Heard(now time.Time, st S) {
 	}
 	was := !n.spoke || m.settled(n) || m.life(n.said) != m.life(st)
 	n.said, n.spoke = st, true
+	if m.cfg.Taken != nil {
+		m.cfg.Taken(st)
+	}
 	if was && !m.settled(n) { // a node without a content accepts an order that names its life, which is now known
 		n.timer.Restart(now)
 	}

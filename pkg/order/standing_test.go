@@ -2,6 +2,7 @@ package order
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -78,9 +79,9 @@ func TestOrderedUntilHeard(t *testing.T) {
 	tick(t, m, 2*time.Hour)
 }
 
-// TestSaysOtherwise: a node whose answer differs from the wanted content is corrected: one that has missed the
+// TestDifferingNodeIsCorrected: a node whose answer differs from the wanted content is corrected: one that has missed the
 // restoration of its link, and one that has lost its mask.
-func TestSaysOtherwise(t *testing.T) {
+func TestDifferingNodeIsCorrected(t *testing.T) {
 	m := NewStanding(cfg)
 	m.Wanted(begin, nil, 12)
 	m.Heard(begin, said(a, 7, xPlus))
@@ -93,9 +94,24 @@ func TestSaysOtherwise(t *testing.T) {
 	tick(t, m, time.Minute, ordered{a, 12, chanmask.All, 1, false, 3})
 }
 
-// TestStoreBeganAnew: a node holds a content from a lost store, with a number beyond those of the present store. The
+// TestLateAnswerIsNotTaken: the network may deliver a node's first answer, "I hold nothing", after its answer to the
+// order. The reader of the answers sees each answer once, and not the late one.
+func TestLateAnswerIsNotTaken(t *testing.T) {
+	var taken []uint64
+	late := cfg
+	late.Taken = func(st *lofamov1.MaskStatus) { taken = append(taken, st.GetNumber()) }
+	m := NewStanding(late)
+	m.Wanted(begin, map[fault.NodeID]chanmask.Mask{a: xPlus}, 7)
+	m.Heard(begin, said(a, 7, xPlus))
+	m.Heard(begin, said(a, 0, chanmask.All))
+	if !slices.Equal(taken, []uint64{7}) {
+		t.Errorf("taken: the answers to orders %d: want that to 7 alone", taken)
+	}
+}
+
+// TestContentOfLostStoreIsReplaced: a node holds a content from a lost store, with a number beyond those of the present store. The
 // leader replaces that content.
-func TestStoreBeganAnew(t *testing.T) {
+func TestContentOfLostStoreIsReplaced(t *testing.T) {
 	m := NewStanding(cfg)
 	m.Wanted(begin, map[fault.NodeID]chanmask.Mask{b: xPlus}, 12)
 	m.Heard(begin, said(a, 5000, xPlus))
@@ -110,8 +126,8 @@ func TestStoreBeganAnew(t *testing.T) {
 	tick(t, m, time.Minute, ordered{a, 14, chanmask.All, 1, false, 3})
 }
 
-// TestOvertaken: a status that arrives after a newer one is ignored.
-func TestOvertaken(t *testing.T) {
+// TestOvertakenStatusIsIgnored: a status that arrives after a newer one is ignored.
+func TestOvertakenStatusIsIgnored(t *testing.T) {
 	m := NewStanding(cfg)
 	m.Wanted(begin, map[fault.NodeID]chanmask.Mask{a: xPlus}, 7)
 	tick(t, m, 0, ordered{a, 7, xPlus, 1, false, 0})
@@ -130,9 +146,9 @@ func TestOvertaken(t *testing.T) {
 	}
 }
 
-// TestAsk: a node that has not answered gets a few questions, from the given time on. A node with a correct answer is
-// left alone, and a silent one gets an order when its content changes.
-func TestAsk(t *testing.T) {
+// TestSilentNodeGetsFewQuestions: a node that has not answered gets a few questions, from the given time on. A node
+// with a correct answer is left alone, and a silent one gets an order when its content changes.
+func TestSilentNodeGetsFewQuestions(t *testing.T) {
 	m := NewStanding(cfg)
 	m.Wanted(begin, nil, 5)
 	m.Ask(a, begin.Add(time.Minute))
@@ -150,9 +166,9 @@ func TestAsk(t *testing.T) {
 	tick(t, m, time.Hour, ordered{b, 6, xPlus, 1, false, 0})
 }
 
-// TestOrdersNameTheLife: orders name the life even if that is not the boot epoch, and a new life gets its order at
+// TestOrdersNameLife: orders name the life even if that is not the boot epoch, and a new life gets its order at
 // once.
-func TestOrdersNameTheLife(t *testing.T) {
+func TestOrdersNameLife(t *testing.T) {
 	cfg := cfg
 	cfg.Life = func(st *lofamov1.MaskStatus) uint64 { return uint64(st.GetOwn()) }
 	m := NewStanding(cfg)
@@ -167,9 +183,9 @@ func TestOrdersNameTheLife(t *testing.T) {
 	}
 }
 
-// TestOrdersNameTheEpoch: a node without a content accepts only orders for its own boot epoch. It answers with the
+// TestOrdersNameEpoch: a node without a content accepts only orders for its own boot epoch. It answers with the
 // epoch and gets an order at once; so does a restarted node.
-func TestOrdersNameTheEpoch(t *testing.T) {
+func TestOrdersNameEpoch(t *testing.T) {
 	m := NewStanding(cfg)
 	m.Wanted(begin, map[fault.NodeID]chanmask.Mask{a: xPlus}, 7)
 	tick(t, m, 0, ordered{a, 7, xPlus, 1, false, 0})

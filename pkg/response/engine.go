@@ -37,30 +37,39 @@ type Engine struct {
 	serial  uint64 // of the newest response of this term
 	breaker Breaker
 
-	open     map[string]*Response         // by id
-	of       map[Target][]*Response       // the same, by target
-	order    map[string]uint64            // by id: responses proposed first come first
-	ordinal  uint64                       // of the newest in order
-	active   map[string]bool              // ids of running and waiting responses; the others are at rest
-	waiters  map[string]bool              // ids of the active ones without a running attempt
-	counts   [numPools]int                // by pool: responses that count against Config.MaxActive
-	halted   map[string]int               // by id: the attempt that a closed gate has asked to end
-	held     map[fault.NodeID]bool        // nodes under response
-	byValue  [][]int                      // how many of these have the value, by domain key and value
-	byPlane  [3]map[int]int               // how many of these lie in the plane, by axis and place
-	ended    map[string]time.Time         // until when to keep the records of closed responses, by id
-	rest     map[restKey]time.Time        // when a node's last response was closed; policy "" for any
-	starts   [2]window                    // of steps: more than notifications, and notifications
-	look     map[Target]look              // when evidence was last requested
-	backlogs [numLines]backlog            // faults without a response because of a full pool or the open breaker
-	said     map[saidKey]Reason           // refusals before a response: each reason once
-	turned   turns                        // nodes that went bad recently
-	quorum   []SupervisorInfo             // the supervisors
-	marked   map[fault.NodeID]bool        // in maintenance
-	epochs   map[fault.NodeID]fault.Epoch // of the nodes' hosts
-	timers   timers                       // scheduled looks
-	pending  map[due]time.Time            // the earliest timer of each
-	pruned   time.Time                    // when ended was last pruned
+	open      map[string]*Response         // by id
+	of        map[Target][]*Response       // the same, by target
+	order     map[string]uint64            // by id: responses proposed first come first
+	ordinal   uint64                       // of the newest in order
+	active    map[string]bool              // ids of running and waiting responses; the others are at rest
+	waiters   map[string]bool              // ids of the active ones without a running attempt
+	counts    [numPools]int                // by pool: responses that count against Config.MaxActive
+	halted    map[string]int               // by id: the attempt that a closed gate has asked to end
+	held      map[fault.NodeID]bool        // nodes under response
+	byValue   [][]int                      // how many of these have the value, by domain key and value
+	byPlane   [3]map[int]int               // how many of these lie in the plane, by axis and place
+	ended     map[string]time.Time         // until when to keep the records of closed responses, by id
+	rest      map[restKey]time.Time        // when a node's last response was closed; policy "" for any
+	starts    [2]window                    // of steps: more than notifications, and notifications
+	look      map[Target]look              // when evidence was last requested
+	incidents map[string]*IncidentRecord   // by id of the incident
+	joined    map[string]string            // ids of incidents, by id of an open response
+	backlogs  [numLines]backlog            // faults without a response because of a full pool or the open breaker
+	said      map[saidKey]Reason           // refusals before a response: each reason once
+	turned    turns                        // nodes that went bad recently
+	quorum    []SupervisorInfo             // the supervisors
+	marked    map[fault.NodeID]bool        // in maintenance
+	roots     map[Target]string            // ids of incidents, by root cause
+	cables    map[Target]cable             // root causes that are cables, by each of their ends
+	bearers   map[string]Target            // by id of a cable's incident: the end that counts as its root
+	parts     map[Target]string            // ids of incidents, by listed consequence
+	standing  map[string]uint32            // notices of the incidents that are not closed, by id
+	epochs    map[fault.NodeID]fault.Epoch // of the nodes' hosts
+	timers    timers                       // scheduled looks
+	pending   map[due]time.Time            // the earliest timer of each
+	pruned    time.Time                    // when ended was last pruned
+
+	incidentsKnown bool // standing is known, even if it is empty
 
 	// State of the current step.
 	dirty   map[Target]bool // faults to look at
@@ -111,6 +120,8 @@ func (e *Engine) forget() {
 		e.backlogs[k] = backlog{waits: map[Target]bool{}}
 	}
 	e.active, e.waiters = map[string]bool{}, map[string]bool{}
+	e.bearers = map[string]Target{}
+	e.incidents, e.joined = map[string]*IncidentRecord{}, map[string]string{}
 	e.starts = [2]window{}
 	e.timers, e.pending = nil, map[due]time.Time{}
 	e.recount()
@@ -160,6 +171,8 @@ func (e *Engine) take(ev Event) {
 			e.marked[id] = true
 		}
 		e.stir()
+	case IncidentsChanged:
+		e.incidentsChanged(ev)
 	case Led:
 		e.becomeLeader(ev)
 	case Lost:
@@ -225,6 +238,7 @@ func (e *Engine) save(r *Response) {
 	e.recountNode(r.Target.Node)
 	e.sort(r)
 	e.records[r.Key()] = r.Clone()
+	e.note(r)
 }
 
 // sort assigns a response to the running, waiting or resting ones.
@@ -379,6 +393,7 @@ func (e *Engine) prune() {
 			e.out.Forget = append(e.out.Forget, (&Response{ID: id}).Key())
 		}
 	}
+	e.pruneIncidents()
 	maps.DeleteFunc(e.rest, func(k restKey, at time.Time) bool {
 		longest := e.cfg.Keep // at least as long as every cooldown in our configuration; a policy's may be longer
 		if p := e.byName[k.policy]; p != nil {

@@ -19,9 +19,12 @@ func TestConfigNamesEveryBadField(t *testing.T) {
 		t.Fatal("no error")
 	}
 	for _, want := range []string{
-		"MaxNodes: given 0: want 1 to 1048576", "MaxPercent: given 0: want 1 to 100", "MaxPerDomain", "MaxPerPlane", "Rate: given 0", "NotifyRate", "RateWindow: given 0s: want 1s or more",
-		"BreakerPercent: given 60: want 1 to 50", "BreakerNodes", "BreakerWindow", "MaxEvidenceAge", "LookAgain", "Approvals: given 3: want 0 to 2", "ApprovalTime",
-		"RetryMost: given 0s: want 1m0s or more", "RecurrenceWindow", "MaxActive", `DomainLabels[1]: given "rack"`, `DomainLabels[2]: given "a b"`, `OptOutLabel: given ""`,
+		"MaxNodes: given 0: want 1 to 1048576", "MaxPercent: given 0: want 1 to 100", "MaxPerDomain", "MaxPerPlane", "Rate: given 0",
+		"NotifyRate", "RateWindow: given 0s: want 1s or more",
+		"BreakerPercent: given 60: want 1 to 50", "BreakerNodes", "BreakerWindow", "MaxEvidenceAge", "LookAgain",
+		"Approvals: given 3: want 0 to 2", "ApprovalTime",
+		"RetryMost: given 0s: want 1m0s or more", "RecurrenceWindow", "MaxActive", `DomainLabels[1]: given "rack"`,
+		`DomainLabels[2]: given "a b"`, `OptOutLabel: given ""`,
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in\n%v", want, err)
@@ -32,8 +35,8 @@ func TestConfigNamesEveryBadField(t *testing.T) {
 	}
 }
 
-// TestRefusesRecords: a leader that cannot read the committed records, or is not the newest, does nothing at all.
-func TestRefusesRecords(t *testing.T) {
+// TestUnreadableRecordsStopEngine: a leader that cannot read the committed records, or is not the newest, does nothing at all.
+func TestUnreadableRecordsStopEngine(t *testing.T) {
 	pols := testPolicies(t)
 	for name, rec := range map[string]response.Record{
 		"token": &response.Breaker{Token: 2},
@@ -168,9 +171,9 @@ func TestDefaultPoliciesDoNothing(t *testing.T) {
 	}
 }
 
-// TestBreakerFromTheMap: a leader that starts in a storm recognises it from the map. A leader that starts with a
+// TestBreakerFromMap: a leader that starts in a storm recognises it from the map. A leader that starts with a
 // cluster that no replica has ever seen does not mistake it for a storm.
-func TestBreakerFromTheMap(t *testing.T) {
+func TestBreakerFromMap(t *testing.T) {
 	dims := grid.Dims{X: 4, Y: 4, Z: 2}
 	for name, tc := range map[string]struct {
 		state    fault.State
@@ -184,7 +187,7 @@ func TestBreakerFromTheMap(t *testing.T) {
 		"a cold start":              {state: fault.Unknown, ago: time.Minute},
 		"dead for longer than that": {state: fault.Failed, ago: time.Hour},
 	} {
-		l := newLab(t, quick(), dims)
+		l := newLab(t, quick(), dims, testPolicies(t)["drain"])
 		for _, n := range l.topo.Nodes[:10] {
 			f := l.own(n.ID, fault.ComponentNode, tc.state)
 			f.Since, f.Inferred = start.Add(-tc.ago), tc.inferred
@@ -201,8 +204,8 @@ func TestBreakerFromTheMap(t *testing.T) {
 	}
 }
 
-// TestRecurrence checks that recurrence counts beginnings within the window, each once.
-func TestRecurrence(t *testing.T) {
+// TestRecurrenceCountsWithinWindow checks that recurrence counts beginnings within the window, each once.
+func TestRecurrenceCountsWithinWindow(t *testing.T) {
 	b := []byte(`
 apiVersion: lofamo.io/v1
 kind: ResponsePolicy
@@ -289,7 +292,7 @@ func TestBreakerByOwnClock(t *testing.T) {
 		"as ours, and it stood before":       {stood: true, open: true},
 		"ahead, and it stood before: as now": {off: time.Hour, stood: true, open: true},
 	} {
-		l := newLab(t, quick(), dims)
+		l := newLab(t, quick(), dims, testPolicies(t)["drain"])
 		e, err := response.New(quick())
 		if err != nil {
 			t.Fatal(err)
@@ -306,9 +309,78 @@ func TestBreakerByOwnClock(t *testing.T) {
 			at = start.Add(time.Hour / 2)
 		}
 		e.Step(at, l.topo)
+		e.Step(at, response.PoliciesChanged{Policies: l.pols})
 		e.Step(at, response.Led{Token: 1, Faults: faults})
 		if open := e.Breaker().Open; open != tc.open {
 			t.Errorf("%s: open %t, want %t", name, open, tc.open)
+		}
+	}
+}
+
+// TestFirstStartIsNoStorm: nodes without any earlier report are counted from their first NORMAL on.
+func TestFirstStartIsNoStorm(t *testing.T) {
+	l := newLab(t, quick(), grid.Dims{X: 4, Y: 4, Z: 2}, testPolicies(t)["drain"])
+	e, err := response.New(quick())
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := func(s fault.State) (all []response.Fault) {
+		for _, n := range l.topo.Nodes[:20] {
+			f := l.own(n.ID, fault.ComponentNode, s)
+			f.Since = start
+			all = append(all, f)
+		}
+		return all
+	}
+	become := func(s fault.State, stood bool) {
+		for _, f := range state(s) {
+			e.Step(start, response.FaultChanged{Fault: f, Stood: stood})
+		}
+	}
+	e.Step(start, l.topo)
+	e.Step(start, response.PoliciesChanged{Policies: l.pols})
+	e.Step(start, response.Led{Token: 1, Faults: state(fault.Unknown)[:10]})
+	for _, f := range state(fault.Unknown)[10:] { // of a second half that the store did not have
+		e.Step(start, response.FaultChanged{Fault: f, Stood: true})
+	}
+	for _, s := range []fault.State{fault.Sick, fault.Failed, fault.Sick} {
+		if become(s, false); e.Breaker().Open {
+			t.Fatalf("the breaker opened when nodes that start became %s: %s", s, e.Breaker().Detail)
+		}
+	}
+	become(fault.Normal, false)
+	if become(fault.Sick, false); !e.Breaker().Open {
+		t.Error("the breaker stayed closed when 20 of 32 nodes that had been NORMAL became SICK")
+	}
+}
+
+// TestBreakerStaysClosedWhileNothingEnforces: there is nothing to hold back. It opens with the first enforced policy while
+// the storm lasts.
+func TestBreakerStaysClosedWhileNothingEnforces(t *testing.T) {
+	l := newLab(t, quick(), grid.Dims{X: 4, Y: 4, Z: 2}, testPolicies(t)["drain"])
+	var observed []*response.Policy
+	for _, p := range l.pols {
+		q := *p
+		q.Mode = response.ObserveOnly
+		observed = append(observed, &q)
+	}
+	for name, wait := range map[string]time.Duration{"during the storm": time.Minute, "long after": time.Hour} {
+		e, err := response.New(quick())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, ev := range []response.Event{l.topo, response.PoliciesChanged{Policies: observed}, response.Led{Token: 1}} {
+			e.Step(start, ev)
+		}
+		for _, n := range l.topo.Nodes[:20] {
+			e.Step(start, response.FaultChanged{Fault: l.own(n.ID, fault.ComponentNode, fault.Failed)})
+		}
+		if e.Breaker().Open {
+			t.Errorf("the breaker opened though nothing is enforced: %s", e.Breaker().Detail)
+		}
+		e.Step(start.Add(wait), response.PoliciesChanged{Policies: l.pols})
+		if open := e.Breaker().Open; open != (name == "during the storm") {
+			t.Errorf("a policy is enforced %s: open %t", name, open)
 		}
 	}
 }
@@ -324,9 +396,27 @@ spec:
   - {name: tell, executor: kubernetes.event, parameters: {reason: Memory}}
 `
 
+const toldOfGroup = `
+apiVersion: lofamo.io/v1
+kind: ResponsePolicy
+metadata: {name: tell}
+spec:
+  mode: enforce
+  target: Group
+  match: fault.group == "ROW"
+  steps:
+  - {name: alert, executor: alertmanager, parameters: {severity: critical}}
+`
+
 // withoutEvidence returns an engine with a fault that matches its policy but has no known evidence, and the output of
 // the step that reported the fault.
 func withoutEvidence(t *testing.T) (e *response.Engine, f response.Fault, out response.Output) {
+	t.Helper()
+	return withEvidence(t, response.Evidence{})
+}
+
+// withEvidence is withoutEvidence for a fault that was committed with evidence.
+func withEvidence(t *testing.T, ev response.Evidence) (e *response.Engine, f response.Fault, out response.Output) {
 	t.Helper()
 	l := newLab(t, quick(), grid.Dims{X: 2, Y: 2, Z: 2}, parsed(t, []byte(told))...)
 	e, err := response.New(l.cfg)
@@ -334,7 +424,7 @@ func withoutEvidence(t *testing.T) (e *response.Engine, f response.Fault, out re
 		t.Fatal(err)
 	}
 	f = l.own("n0-0-0", fault.ComponentMemory, fault.Failed)
-	f.Evidence = response.Evidence{}
+	f.Evidence = ev
 	for _, ev := range []response.Event{l.topo, response.SupervisorsChanged{Supervisors: l.sups},
 		response.PoliciesChanged{Policies: l.pols}, response.Led{Token: 1}, response.FaultChanged{Fault: f}} {
 		out = e.Step(start, ev)
@@ -375,8 +465,56 @@ func TestLooksAgainSoon(t *testing.T) {
 	}
 }
 
-// TestLooksUnanswered: if requests stay unanswered, the engine soon records why it waits.
-func TestLooksUnanswered(t *testing.T) {
+// TestEvidenceForAnotherStateIsIgnored: an answer for the state before or after the known one decides nothing.
+func TestEvidenceForAnotherStateIsIgnored(t *testing.T) {
+	e, f, _ := withoutEvidence(t)
+	seen := response.Seen{Target: f.Target(), State: fault.Sick,
+		Evidence: response.Evidence{At: start, Kind: fault.KindSelf, Own: true, Witnesses: []string{"n0-0-0/host"}}}
+	if out := e.Step(start, seen); len(out.Effects) != 0 {
+		t.Errorf("effects %v of evidence for SICK", out.Effects)
+	}
+	if ev, _ := e.Evidence(f.Target()); !ev.At.IsZero() {
+		t.Errorf("kept %+v", ev)
+	}
+	seen.State = fault.Failed
+	if out := e.Step(start, seen); len(out.Effects) != 1 {
+		t.Errorf("effects %v of evidence for FAILED, want 1", out.Effects)
+	}
+}
+
+// TestEvidenceOfCommittedFault: evidence in the change needs no request, unless another leader's clock was ahead.
+func TestEvidenceOfCommittedFault(t *testing.T) {
+	for ahead, effects := range map[time.Duration]int{0: 1, -time.Second: 1, time.Second: 0, -time.Hour: 0} {
+		_, _, out := withEvidence(t, response.Evidence{At: start.Add(ahead), Kind: fault.KindSelf, Own: true, Witnesses: []string{"n0-0-0/host"}})
+		if len(out.Effects) != effects || len(out.Look) != 1-effects {
+			t.Errorf("%v ahead: effects %v, asked for %v", ahead, out.Effects, out.Look)
+		}
+	}
+}
+
+// TestEvidenceOfCommittedGroup: the same holds for the evidence of a group fault.
+func TestEvidenceOfCommittedGroup(t *testing.T) {
+	for ahead, effects := range map[time.Duration]int{0: 1, -time.Second: 1, time.Second: 0, time.Hour: 0} {
+		l := newLab(t, quick(), grid.Dims{X: 2, Y: 2, Z: 2}, parsed(t, []byte(toldOfGroup))...)
+		e, err := response.New(l.cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := response.Group{ID: "row/Y=1,Z=1", Kind: "ROW", State: fault.Failed, Cause: fault.CauseNode,
+			Members: []fault.NodeID{"n0-1-1", "n1-1-1"}, Of: 2, Since: start, At: start.Add(ahead)}
+		var out response.Output
+		for _, ev := range []response.Event{l.topo, response.SupervisorsChanged{Supervisors: l.sups},
+			response.PoliciesChanged{Policies: l.pols}, response.Led{Token: 1}, response.GroupChanged{Group: g}} {
+			out = e.Step(start, ev)
+		}
+		if len(out.Effects) != effects || len(out.Look) != 1-effects {
+			t.Errorf("%v ahead: effects %v, asked for %v", ahead, out.Effects, out.Look)
+		}
+	}
+}
+
+// TestUnansweredEvidenceRequestIsRecorded: if requests stay unanswered, the engine soon records why it waits.
+func TestUnansweredEvidenceRequestIsRecorded(t *testing.T) {
 	e, _, out := withoutEvidence(t)
 	at := start
 	for len(out.Decisions) == 0 || out.Decisions[0].Reason != response.ReasonEvidenceAge {

@@ -11,7 +11,8 @@ import (
 type Event interface{ event() }
 
 // FaultChanged is a committed change of a component. Every replica gets it: followers use it to count recurrences. It
-// also comes when only the evidence or the cause has changed.
+// also comes when only the evidence or the cause has changed. It carries the committed evidence; Output.Look
+// requests missing evidence, and newer evidence in place of old.
 type FaultChanged struct {
 	Fault
 
@@ -23,9 +24,12 @@ type FaultChanged struct {
 // GroupChanged is a committed change of a group fault.
 type GroupChanged struct{ Group }
 
-// Seen answers Output.Look with the current evidence. It changes no state.
+// Seen answers Output.Look with the current evidence. It changes no state. State is the state that the evidence
+// supports: the engine ignores evidence for another state than it knows, which arrives while a change of the state is
+// on its way. 0: not known.
 type Seen struct {
 	Target   Target
+	State    fault.State
 	Evidence Evidence
 }
 
@@ -74,6 +78,19 @@ type SupervisorInfo struct {
 
 // MaintenanceChanged lists all marked nodes from now on.
 type MaintenanceChanged struct{ Nodes []fault.NodeID }
+
+// IncidentsChanged lists the root causes of all open incidents from now on, with the incidents' ids. Every other fault is a
+// consequence of one of them, or not yet assigned.
+type IncidentsChanged struct {
+	Roots map[Target]string
+	// Ends holds the other end of each root that is a cable. If only that end is faulty, it counts as the root.
+	Ends map[Target]Target
+	// Parts holds the ids of incidents by listed consequence. Responses to these are listed with the incident.
+	Parts map[Target]string
+	// Standing holds the notice of each incident that is not closed, by id. The notice is above 0 while an escalation
+	// has outdated the incident's acknowledgement. It grows with each such escalation, and policies then notify again.
+	Standing map[string]uint32
+}
 
 // Led reports that this replica leads from now on. It starts with the committed records and map.
 type Led struct {
@@ -150,12 +167,13 @@ func (PoliciesChanged) event()    {}
 func (TopologyChanged) event()    {}
 func (SupervisorsChanged) event() {}
 func (MaintenanceChanged) event() {}
+func (IncidentsChanged) event()   {}
 func (Led) event()                {}
 func (Lost) event()               {}
 func (Result) event()             {}
 func (Asked) event()              {}
 
-// Output is what a step asks of the caller: see the package comment for the order.
+// Output lists the caller's actions after a step: see the package comment for the order.
 type Output struct {
 	// Records to commit, in order; each key at most once.
 	Records []Record
@@ -195,6 +213,8 @@ type Effect struct {
 	Parameters map[string]string
 	Target     Target
 	Members    []fault.NodeID // of a group fault
+	Incident   string         // id of the incident that the target belonged to; empty: none was known
+	Notice     uint32         // of that incident when the response was proposed: above 0 it notifies again
 	Token      uint64         // an executor that has seen a higher one refuses it
 	// IdempotencyKey is the same for all attempts at this step, and another for undoing it.
 	IdempotencyKey string

@@ -17,6 +17,23 @@ type block struct {
 	quiet  bool // undecided yet: neither audited nor committed
 }
 
+// text returns the detail for people, with the time at which the wait ends at the latest if that is fixed.
+func (b block) text() string {
+	switch b.reason {
+	case ReasonGrace, ReasonStormDelay, ReasonApproval, ReasonCooldown, ReasonRestarting, ReasonRate, ReasonEscalationWait, ReasonRetryWait:
+	default:
+		return b.detail // another event opens the gate, or the time moves
+	}
+	if b.until.IsZero() {
+		return b.detail
+	}
+	until := "until " + b.until.UTC().Format("2006-01-02 15:04:05 UTC")
+	if b.detail == "" {
+		return until
+	}
+	return b.detail + ", " + until
+}
+
 func (e *Engine) graceEnds() time.Time { return e.led.Add(e.cfg.Grace) }
 
 func (e *Engine) inGrace() bool { return e.now.Before(e.graceEnds()) }
@@ -33,7 +50,8 @@ func (e *Engine) policyOf(r *Response) *Policy {
 // first. The gate for approval by people follows only if these are open. Gates for scarce capacity come last.
 func (e *Engine) gate(r *Response, s *StepRecord) block {
 	for _, g := range [...]func(*Response, *StepRecord) block{
-		e.gateStart, e.gateMatch, e.gateBreaker, e.gateNode, e.gateYoung, e.gateApproval, e.gateCooldown, e.gateAge, e.gateWitnesses, e.gateRestart, e.gateLife, e.gateEpoch, e.gateQuorum, e.gateCaps, e.gateRate,
+		e.gateStart, e.gateMatch, e.gateBreaker, e.gateNode, e.gateYoung, e.gateApproval, e.gateCooldown, e.gateAge, e.gateWitnesses,
+		e.gateRestart, e.gateLife, e.gateEpoch, e.gateQuorum, e.gateCaps, e.gateRate,
 	} {
 		if b := g(r, s); b.reason != 0 {
 			return b
@@ -153,7 +171,7 @@ func (e *Engine) gateCooldown(r *Response, s *StepRecord) block {
 	var until time.Time
 	after := func(policy string, d time.Duration) {
 		if at, ok := e.rest[restKey{r.Target.Node, policy}]; ok {
-			until = later(until, at.Add(d))
+			until = fault.Later(until, at.Add(d))
 		}
 	}
 	if !r.begun() {
@@ -351,7 +369,8 @@ func (e *Engine) gateQuorum(r *Response, s *StepRecord) block {
 		nodes++
 	}
 	if could := min(unknown, nodes); could > 0 && lost+could > may {
-		return block{reason: ReasonQuorum, detail: fmt.Sprintf("%d of %d supervisors could be lost, want at most %d: of %d it is not known on which nodes they run", lost+could, len(e.quorum), may, unknown)}
+		return block{reason: ReasonQuorum, detail: fmt.Sprintf("%d of %d supervisors could be lost, want at most %d: of %d it is not known on "+
+			"which nodes they run", lost+could, len(e.quorum), may, unknown)}
 	}
 	return block{}
 }

@@ -74,7 +74,7 @@ type Traits struct {
 // traits by kind. A webhook's remediator and a command may do anything, so they belong to the gravest class.
 var traits = map[Kind]Traits{
 	KubernetesCondition: {Class: Notify, Undoable: true, Repeatable: true, Always: true},
-	KubernetesEvent:     {Class: Notify, Repeatable: true, Always: true},
+	KubernetesEvent:     {Class: Notify, Repeatable: true, Groups: true, Always: true},
 	KubernetesLabel:     {Class: Notify, Undoable: true, Repeatable: true},
 	KubernetesCordon:    {Class: Reduce, Undoable: true, Repeatable: true},
 	KubernetesTaint:     {Class: Reduce, Undoable: true, Repeatable: true},

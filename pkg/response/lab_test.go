@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/fixedseed"
+	"github.com/lofamo/lofamo/internal/testing/fixedseed"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 	"github.com/lofamo/lofamo/pkg/response/policy"
@@ -83,7 +83,8 @@ func topology(dims grid.Dims) response.TopologyChanged {
 func newLab(t failer, cfg response.Config, dims grid.Dims, pols ...*response.Policy) *lab {
 	t.Helper()
 	l := &lab{
-		t: t, cfg: cfg, now: start, store: map[string]response.Record{}, topo: topology(dims), pols: pols, faults: map[response.Target]response.Fault{},
+		t: t, cfg: cfg, now: start, store: map[string]response.Record{}, topo: topology(dims), pols: pols,
+		faults: map[response.Target]response.Fault{},
 		groups: map[string]response.Group{}, epochs: map[fault.NodeID]fault.Epoch{}, sups: []response.SupervisorInfo{{ID: "s1", Alive: true}},
 	}
 	for _, n := range l.topo.Nodes {
@@ -115,7 +116,8 @@ func (l *lab) lead() {
 		led.Epochs = append(led.Epochs, response.Booted{Node: id, Epoch: l.epochs[id]})
 	}
 	for _, ev := range []response.Event{
-		l.topo, response.SupervisorsChanged{Supervisors: l.sups}, response.MaintenanceChanged{Nodes: l.marks}, response.PoliciesChanged{Policies: l.pols}, led,
+		l.topo, response.SupervisorsChanged{Supervisors: l.sups}, response.MaintenanceChanged{Nodes: l.marks},
+		response.PoliciesChanged{Policies: l.pols}, led,
 	} {
 		_, l.leads = ev.(response.Led)
 		l.step(ev)

@@ -28,6 +28,7 @@ func (e *Engine) becomeLeader(ev Led) {
 	for _, r := range l.responses {
 		e.restore(r)
 	}
+	e.restoreIncidents(l.incidents)
 	for i := range e.starts {
 		slices.SortFunc(e.starts[i], time.Time.Compare)
 	}
@@ -96,12 +97,15 @@ func (e *Engine) restore(r *Response) {
 func (e *Engine) restoreTurns(faults []Fault) {
 	since := e.now.Add(-e.cfg.BreakerWindow)
 	if closed := e.breaker.At; !e.breaker.Open && !closed.After(e.now) {
-		since = later(since, closed)
+		since = fault.Later(since, closed)
 	}
 	e.turned.drop(since)
 	for _, f := range faults {
-		known := f.State == fault.Sick || f.State == fault.Failed || f.Inferred || f.Unreachable
-		if f.Component == fault.ComponentNode && known && !e.turned.heard[f.Node] && f.Since.After(since) {
+		switch {
+		case f.Component != fault.ComponentNode || e.turned.heard[f.Node]:
+		case f.unheard():
+			e.turned.fresh[f.Node] = true
+		case f.Since.After(since):
 			e.turned.add(e.blamed(f), f.Since)
 		}
 	}
@@ -109,14 +113,22 @@ func (e *Engine) restoreTurns(faults []Fault) {
 	e.judge()
 }
 
+// unheard reports whether the fault is the mere lack of reports: UNKNOWN, but neither inferred dead nor unreachable.
+func (f Fault) unheard() bool { return f.State == fault.Unknown && !f.Inferred && !f.Unreachable }
+
 // turn counts a node that goes bad: from NORMAL, from UNKNOWN to worse, or from SICK to FAILED. If the node was bad
-// before this replica followed the map, only a leader counts it, by the time when its state began.
+// before this replica followed the map, only a leader counts it, by the time when its state began. A node without
+// any report by then is starting, and does not count before its first NORMAL.
 func (e *Engine) turn(f Fault, was fault.State, stood bool) {
 	worse := f.State == fault.Failed && was != fault.Failed || f.State == fault.Sick && was != fault.Sick && was != fault.Failed ||
 		f.State == fault.Unknown && was == fault.Normal
 	switch {
 	case f.State == fault.Normal:
 		delete(e.turned.heard, f.Node)
+		delete(e.turned.fresh, f.Node)
+	case stood && f.unheard():
+		e.turned.fresh[f.Node] = true
+	case e.turned.fresh[f.Node]:
 	case worse && (!stood || e.leads):
 		e.turned.heard[f.Node] = true
 		e.turned.add(e.blamed(f), e.now)
@@ -140,10 +152,24 @@ func (e *Engine) blamed(f Fault) fault.NodeID {
 	return f.Node
 }
 
-// judge opens the breaker if too many nodes went bad in too short a time.
+// enforces reports whether the breaker has anything to hold back: an enforced policy, one that this leader cannot read, or
+// an open response that does more than observe.
+func (e *Engine) enforces() bool {
+	if len(e.unread) > 0 || slices.ContainsFunc(e.policies, func(p *Policy) bool { return p.Mode == Enforce }) {
+		return true
+	}
+	for _, r := range e.open {
+		if r.Mode != ObserveOnly {
+			return true
+		}
+	}
+	return false
+}
+
+// judge opens the breaker if too many nodes went bad in too short a time, unless there is nothing to hold back.
 func (e *Engine) judge() {
 	n, of := len(e.turned.last), e.cluster.inUse
-	if e.breaker.Open || n < e.cfg.breakerAt(of) {
+	if e.breaker.Open || n < e.cfg.breakerAt(of) || !e.enforces() {
 		return
 	}
 	e.breaker = Breaker{
@@ -203,7 +229,7 @@ func (e *Engine) ask(r *Response, ev Asked) (Act, error) {
 		return e.approve(r, ev)
 	case Deny:
 		if r.acted() || r.rests() || r.Cancelled {
-			return 0, fmt.Errorf("it is too late to deny it: want one that has not begun; cancel puts back what was done")
+			return 0, fmt.Errorf("too late to deny: want a response that has not begun; cancel undoes its actions")
 		}
 		r.State, r.Reason, r.Detail = Expired, ReasonDenied, "by "+ev.Subject
 		return Denies, nil
@@ -254,7 +280,8 @@ func (e *Engine) approve(r *Response, ev Asked) (Act, error) {
 	case len(r.Approvals) == need && r.State != Running:
 		r.State, r.Reason, r.Detail = Approved, 0, ""
 	case r.Reason == ReasonApproval:
-		r.Detail = approved(len(r.Approvals), need) // it still waits for the same reason
+		b := block{reason: ReasonApproval, detail: approved(len(r.Approvals), need), until: r.Asked.Add(e.cfg.ApprovalTime)}
+		r.Detail = b.text() // it still waits for the same reason
 	}
 	return Approves, nil
 }
@@ -265,7 +292,7 @@ func (e *Engine) retry(r *Response) (Act, error) {
 	case r.State == Expired:
 		r.State, r.Approvals, r.Asked, r.Cancelled = Proposed, nil, time.Time{}, false
 	case r.State == Failed && r.Reason == ReasonPolicyChanged:
-		return 0, fmt.Errorf("its policy was changed: want cancel, which puts back what was done")
+		return 0, fmt.Errorf("its policy was changed: use cancel, which undoes its actions")
 	case r.State == Failed:
 		s := &r.Steps[r.Step]
 		s.Failures = 0

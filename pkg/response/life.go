@@ -3,6 +3,7 @@ package response
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -11,7 +12,8 @@ import (
 // propose begins a response.
 func (e *Engine) propose(p *Policy, t Target, s *Subject) {
 	r := &Response{
-		ID: e.newID(), Policy: p.Name, Digest: p.Digest, Mode: p.Mode, Target: t, State: Proposed, Guards: p.Guards, Undo: p.Undo, Proposed: e.now,
+		ID: e.newID(), Policy: p.Name, Digest: p.Digest, Mode: p.Mode, Target: t, State: Proposed, Guards: p.Guards, Undo: p.Undo,
+		Proposed: e.now,
 	}
 	r.FaultState, r.FaultCause, r.FaultSince = s.Fault.State, s.Fault.Cause, s.Fault.Since
 	if s.Group != nil {
@@ -22,6 +24,7 @@ func (e *Engine) propose(p *Policy, t Target, s *Subject) {
 	}
 	r.Guards.Approvals = e.approvals(r) // the record shows readers how many it needs
 	e.enter(r)
+	e.join(r, e.standing[e.standingOf(t)])
 	e.save(r)
 	e.sayOf(r, Proposes, 0, fmt.Sprintf("%s %s", r.FaultState, r.FaultCause))
 	e.touched[r.ID] = true
@@ -59,6 +62,7 @@ func (e *Engine) once(r *Response) bool {
 	case !r.Gone.IsZero():
 		return e.gone(r)
 	case r.rests():
+		e.renotify(r)
 		return false
 	default:
 		return e.tryStep(r)
@@ -105,7 +109,7 @@ func (e *Engine) halt(r *Response) {
 	}
 	e.halted[r.ID] = s.Attempt
 	e.stop(r)
-	e.sayOf(r, Refuses, b.reason, "what is under way is asked to end")
+	e.sayOf(r, Refuses, b.reason, "running attempts get the request to end")
 }
 
 // observe passes the gates of all steps, and audits the steps that would have run.
@@ -129,7 +133,7 @@ func (e *Engine) observe(r *Response) bool {
 		}
 		steps = append(steps, string(r.Steps[i].Kind))
 	}
-	e.sayOf(r, Observes, ReasonObserveOnly, fmt.Sprint(steps))
+	e.sayOf(r, Observes, ReasonObserveOnly, strings.Join(steps, ", "))
 	r.State, r.Reason, r.Detail = Waiting, ReasonObserveOnly, ""
 	e.save(r)
 	return false
@@ -147,6 +151,10 @@ func (e *Engine) tryStep(r *Response) bool {
 	}
 	if b := e.gate(r, s); b.reason != 0 {
 		return e.blocked(r, b)
+	}
+	if incident, covered := e.covered(r, s); covered {
+		e.becomeCovered(r, s, incident)
+		return true
 	}
 	e.becomeRunning(r)
 	return false
@@ -186,7 +194,7 @@ func (e *Engine) blocked(r *Response, b block) bool {
 			return false
 		}
 		if b.reason == ReasonPolicyChanged {
-			e.becomeFailed(r, b.reason, "what was begun is not gone on with")
+			e.becomeFailed(r, b.reason, "its begun steps do not continue")
 			return false
 		}
 	default:
@@ -203,7 +211,7 @@ func (e *Engine) becomeWaiting(r *Response, b block) {
 	if r.State == Waiting && r.Reason == b.reason {
 		return
 	}
-	r.State, r.Reason, r.Detail = Waiting, b.reason, b.detail
+	r.State, r.Reason, r.Detail = Waiting, b.reason, b.text()
 	if b.reason != ReasonApproval && b.reason != ReasonGrace {
 		r.Asked = time.Time{} // another wait: the time for approvals starts again
 	}
@@ -237,7 +245,8 @@ func (e *Engine) attempt(r *Response, i int, recheck bool) {
 		key += "/undo"
 	}
 	e.out.Effects = append(e.out.Effects, Effect{
-		Attempt: Attempt{r.ID, i, s.Attempt}, Undo: r.Undoing, Kind: s.Kind, Parameters: s.Parameters, Target: r.Target, Members: e.world.groups[r.Target.Group].Members,
+		Attempt: Attempt{r.ID, i, s.Attempt}, Undo: r.Undoing, Kind: s.Kind, Parameters: s.Parameters, Target: r.Target,
+		Members: e.world.groups[r.Target.Group].Members, Incident: e.joined[r.ID], Notice: e.noticeOf(r),
 		Token: e.token, IdempotencyKey: key, Recheck: recheck, Timeout: s.Timeout,
 	})
 	e.wakeFor(r, e.deadline(s))
@@ -364,7 +373,7 @@ func (e *Engine) settleBySight(r *Response) bool {
 		return true
 	}
 	if s.Reported {
-		at := later(s.Ended.Add(s.sightTime()), e.graceEnds())
+		at := fault.Later(s.Ended.Add(s.sightTime()), e.graceEnds())
 		if !at.After(e.now) {
 			e.becomeUnseen(r)
 			return true
@@ -372,7 +381,8 @@ func (e *Engine) settleBySight(r *Response) bool {
 		if !r.Gone.IsZero() {
 			e.wakeFor(r, r.Gone.Add(r.Undo.After))
 		}
-		e.becomeWaiting(r, block{reason: ReasonUnseen, detail: "done, says its executor; that its host half begins anew settles it, or those who see the node go down", until: at})
+		e.becomeWaiting(r, block{reason: ReasonUnseen,
+			detail: "done, says its executor; a restart of its host half settles it, or witnesses who see the node go down", until: at})
 		return false
 	}
 	e.becomeWaiting(r, block{reason: ReasonOutcome, detail: "a person has to say whether it has happened"})
@@ -405,7 +415,7 @@ func (e *Engine) sight(r *Response, s *StepRecord) (how, seen string) {
 		return "", ""
 	}
 	if epoch := e.epochs[r.Target.Node]; s.Epoch > 0 && epoch > s.Epoch {
-		return fmt.Sprintf("boot epoch %d after %d", epoch, s.Epoch), "its host half has begun anew"
+		return fmt.Sprintf("boot epoch %d after %d", epoch, s.Epoch), "its host half has restarted"
 	}
 	f := e.world.faults[Target{Node: r.Target.Node, Component: fault.ComponentNode}]
 	if s.Reported && s.Up && f.State == fault.Failed && !f.Evidence.SingleWitness && f.Since.After(s.Started) {
@@ -439,6 +449,7 @@ func (e *Engine) becomeExpired(r *Response, reason Reason, detail string) {
 // becomeClosed ends a response. If its fault stands, another may begin.
 func (e *Engine) becomeClosed(r *Response) {
 	r.Closed = e.now
+	defer delete(e.joined, r.ID)
 	delete(e.open, r.ID)
 	delete(e.order, r.ID)
 	if r.Mode == ObserveOnly {
@@ -467,7 +478,7 @@ func (e *Engine) bury(r *Response) {
 		keys = append(keys, restKey{r.Target.Node, ""})
 	}
 	for _, k := range keys {
-		e.rest[k] = later(e.rest[k], r.Closed)
+		e.rest[k] = fault.Later(e.rest[k], r.Closed)
 	}
 }
 

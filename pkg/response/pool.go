@@ -14,7 +14,7 @@ const (
 	numPools
 )
 
-var poolNames = [numPools]string{"are under way or wait", "of notifications are under way or wait", "only observe"}
+var poolNames = [numPools]string{"under way or waiting", "with notifications only, under way or waiting", "of observe-only policies"}
 
 func poolOf(m Mode, tells bool) pool {
 	switch {

@@ -44,9 +44,9 @@ func crowded(t testing.TB, dims grid.Dims, active, nodes int) *lab {
 	return l
 }
 
-// TestConditionsAlways: a condition is set at once for every fault, however many responses wait for a cap, and
+// TestConditionsIgnoreCaps: a condition is set at once for every fault, however many responses wait for a cap, and
 // independent of notifyRate. As room becomes free, faults of the backlog follow in order.
-func TestConditionsAlways(t *testing.T) {
+func TestConditionsIgnoreCaps(t *testing.T) {
 	l := crowded(t, grid.Dims{X: 4, Y: 4, Z: 4}, 3, 0)
 	told, cordoned := []fault.NodeID{}, []fault.NodeID{}
 	l.on = func(out response.Output) {
@@ -83,8 +83,8 @@ func TestConditionsAlways(t *testing.T) {
 	}
 }
 
-// TestNotifyRate checks that notifications to people are limited as before.
-func TestNotifyRate(t *testing.T) {
+// TestNotificationsAreLimited checks that notifications to people are limited as before.
+func TestNotificationsAreLimited(t *testing.T) {
 	cfg := quick()
 	cfg.NotifyRate = 2
 	l := newLab(t, cfg, grid.Dims{X: 2, Y: 2, Z: 2}, parsed(t,
@@ -217,9 +217,9 @@ func TestKeepsForCooldown(t *testing.T) {
 	}
 }
 
-// TestRecordsApprovals checks that the record contains the required number of approvals, whether the policy or the
+// TestRecordHasRequiredApprovals checks that the record contains the required number of approvals, whether the policy or the
 // limits require them.
-func TestRecordsApprovals(t *testing.T) {
+func TestRecordHasRequiredApprovals(t *testing.T) {
 	cfg := quick()
 	cfg.Approvals = 2
 	for kind, want := range map[string]int{"kubernetes.drain": 2, "kubernetes.cordon": 0} {

@@ -228,9 +228,9 @@ func comesToRest(t *rapid.T, l *lab, w *target) {
 	}
 }
 
-// TestStorms: when 30, 60 or 100 % of the nodes look bad at once, truly or falsely, the breaker opens, no node
+// TestBreakerOpensInStorms: when 30, 60 or 100 % of the nodes look bad at once, truly or falsely, the breaker opens, no node
 // loses more capacity, and the breaker stays open until a person closes it.
-func TestStorms(t *testing.T) {
+func TestBreakerOpensInStorms(t *testing.T) {
 	pols := testPolicies(t)
 	dims := grid.Dims{X: 8, Y: 8, Z: 8}
 	for _, percent := range []int{30, 60, 100} {

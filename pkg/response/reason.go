@@ -52,9 +52,12 @@ const (
 
 var reasonNames = [...]string{"", "start-up grace", "observe-only", "no longer matches", "policy changed", "breaker open",
 	"maintenance", "opted out", "approval",
-	"storm delay", "evidence too old", "single witness", "single failure domain", "supervisors' quorum", "cool-down", "too many nodes", "too many percent of the nodes",
-	"too many of a failure domain", "too many of a plane", "too many of the policy", "rate limit", "too many open responses", "unknown node", "no boot epoch known", "escalation wait",
-	"retry wait", "outcome unknown", "fault gone", "denied", "not approved in time", "cancelled", "step failed", "undo failed", "recovery wait", "condition fails",
+	"storm delay", "evidence too old", "single witness", "single failure domain", "supervisors' quorum", "cool-down", "too many nodes",
+	"too many percent of the nodes",
+	"too many of a failure domain", "too many of a plane", "too many of the policy", "rate limit", "too many open responses", "unknown node",
+	"no boot epoch known", "escalation wait",
+	"retry wait", "outcome unknown", "fault gone", "denied", "not approved in time", "cancelled", "step failed", "undo failed",
+	"recovery wait", "condition fails",
 	"not seen to go down", "accused is alive", "node is restarting"}
 
 func (r Reason) String() string {

@@ -57,7 +57,7 @@ func (s StepState) String() string {
 	return stepStateNames[s]
 }
 
-// Record is a committed record: a *Response or a *Breaker. The newest with a key counts.
+// Record is a committed record: a *Response, a *Breaker or an *IncidentRecord. The newest with a key counts.
 type Record interface {
 	// Key is unique among records and never changes.
 	Key() string
@@ -274,6 +274,7 @@ type Decision struct {
 type loaded struct {
 	breaker   Breaker
 	responses []*Response // by id
+	incidents []*IncidentRecord
 }
 
 // sortRecords separates records by type, and refuses records that no engine has written.
@@ -291,10 +292,13 @@ func sortRecords(records []Record) (loaded, error) {
 			if was := seen[r.ID]; was == nil || r.Version > was.Version {
 				seen[r.ID] = r
 			}
+		case *IncidentRecord:
+			l.incidents = append(l.incidents, r)
 		default:
-			return loaded{}, fmt.Errorf("record %T: want a response or a breaker", r)
+			return loaded{}, fmt.Errorf("record %T: want a response, a breaker or an incident", r)
 		}
 	}
+	slices.SortFunc(l.incidents, func(a, b *IncidentRecord) int { return strings.Compare(a.Incident, b.Incident) })
 	for _, id := range slices.Sorted(maps.Keys(seen)) {
 		l.responses = append(l.responses, seen[id].Clone())
 	}
@@ -320,10 +324,10 @@ func (r *Response) check() error {
 	}
 	for _, s := range r.Steps {
 		if s.State < Pending || s.State > PutBack {
-			return bad("step "+s.Name+".state", s.State, "one of "+fmt.Sprint(stepStateNames[1:]))
+			return bad("step "+s.Name+".state", s.State, "one of "+strings.Join(stepStateNames[1:], ", "))
 		}
 		if !s.Kind.Valid() {
-			return bad("step "+s.Name+".kind", s.Kind, fmt.Sprintf("one of %v", Kinds()))
+			return bad("step "+s.Name+".kind", s.Kind, "one of "+fault.List(Kinds()))
 		}
 	}
 	return nil

@@ -4,7 +4,7 @@
 //
 // The package is pure: Engine.Step takes an event and returns the records to commit, the effects to start once these
 // are committed, and the decisions. It holds no clock, store, socket or goroutine, and it carries nothing out: that is
-// for executors. Package pkg/response/policy reads policy documents, and pkg/response/replay replays recorded events.
+// for executors. Package pkg/response/policy reads policy documents and replays recorded events.
 //
 // # The life of a response
 //
@@ -13,7 +13,7 @@
 //	                ▼
 //	            PROPOSED ◄───────────────────── a person retries ───────────────────────┐
 //	                │                                                                    │
-//	┌── a gate ──► WAITING (for what) ──► APPROVED, where approvals were asked for       │
+//	┌── a gate ──► WAITING (for what) ──► APPROVED, where approvals are required       │
 //	│               │                         │                                          │
 //	│               ▼                         ▼                                          │
 //	└───────── RUNNING (step, attempt) ◄──────┘          denied, never approved in time, │
@@ -191,10 +191,12 @@ type Policy struct {
 	Digest string
 	Mode   Mode
 	Groups bool // for group faults, not for faults of nodes
-	Match  Matcher
-	Guards Guards
-	Steps  []Step // at least one
-	Undo   Undo
+	// Incidents: the condition depends on fault.incident, so that the policy notifies once for each incident.
+	Incidents bool
+	Match     Matcher
+	Guards    Guards
+	Steps     []Step // at least one
+	Undo      Undo
 }
 
 // Matcher is the compiled condition of a policy. It is deterministic and keeps nothing between calls.
@@ -216,4 +218,5 @@ type Subject struct {
 	Groups     []string          // kinds of the node's group faults, sorted
 	Duration   time.Duration     // age of the state
 	Recurrence int               // number of the component's faults within Config.RecurrenceWindow, including this one
+	Incident   string            // id of the open incident whose root cause this is; empty: another fault explains it, or none yet
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/golden"
+	"github.com/lofamo/lofamo/internal/testing/golden"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -152,7 +152,8 @@ func (p *player) cluster(args []string) error {
 	cfg := response.Default()
 	cfg.Grace = 0
 	numbers := map[string]*int{
-		"MaxNodes": &cfg.MaxNodes, "MaxPercent": &cfg.MaxPercent, "MaxPerDomain": &cfg.MaxPerDomain, "MaxPerPlane": &cfg.MaxPerPlane, "Rate": &cfg.Rate,
+		"MaxNodes": &cfg.MaxNodes, "MaxPercent": &cfg.MaxPercent, "MaxPerDomain": &cfg.MaxPerDomain, "MaxPerPlane": &cfg.MaxPerPlane,
+		"Rate":           &cfg.Rate,
 		"BreakerPercent": &cfg.BreakerPercent, "BreakerNodes": &cfg.BreakerNodes, "MaxActive": &cfg.MaxActive, "Approvals": &cfg.Approvals,
 	}
 	times := map[string]*time.Duration{"Grace": &cfg.Grace, "StormDelay": &cfg.StormDelay, "Cooldown": &cfg.Cooldown,
@@ -219,8 +220,9 @@ func (p *player) fault(args []string) error {
 
 func (p *player) ask(args []string) error {
 	verbs := map[string]response.Verb{
-		"approve": response.Approve, "deny": response.Deny, "cancel": response.Cancel, "retry": response.Retry, "happened": response.SettleHappened,
-		"did-not": response.SettleNot, "close-breaker": response.CloseBreaker,
+		"approve": response.Approve, "deny": response.Deny, "cancel": response.Cancel, "retry": response.Retry,
+		"happened": response.SettleHappened,
+		"did-not":  response.SettleNot, "close-breaker": response.CloseBreaker,
 	}
 	id := ""
 	if len(args) > 2 {

@@ -3,6 +3,8 @@ package response
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -37,6 +39,9 @@ func (e *Engine) faultChanged(ev FaultChanged) {
 	if !f.Component.Valid() || !f.State.Valid() || f.Node == "" {
 		return // the map cannot contain that
 	}
+	if f.Evidence.At.After(e.now) { // of a leader whose clock is ahead
+		f.Evidence = Evidence{SingleWitness: f.Evidence.SingleWitness}
+	}
 	was, stood := e.world.faults[t]
 	if f.State == fault.Normal {
 		delete(e.world.faults, t)
@@ -45,7 +50,7 @@ func (e *Engine) faultChanged(ev FaultChanged) {
 		if was.State != f.State {
 			delete(e.world.gathered, t) // that evidence concerned another state
 		}
-		e.world.gathered[t] = later(e.world.gathered[t], f.Evidence.At)
+		e.world.gathered[t] = fault.Later(e.world.gathered[t], f.Evidence.At)
 		e.world.faults[t] = f
 		if !stood || was.State == fault.Unknown && f.State != fault.Unknown {
 			e.world.remember(t, f.Since, e.cfg.RecurrenceWindow)
@@ -67,6 +72,9 @@ func (e *Engine) faultChanged(ev FaultChanged) {
 		}
 	}
 	e.dirty[t] = true
+	if c, ok := e.cables[t]; ok { // its other end may have become the root, or no longer be it
+		e.dirty[c.ends[0]], e.dirty[c.ends[1]] = true, true
+	}
 }
 
 // remember records the beginning of a fault.
@@ -96,6 +104,9 @@ func (w *world) recurrence(t Target, now time.Time, within time.Duration) int {
 // groupChanged processes a change of a group fault. Conditions may depend on the groups of a node, so its members are
 // looked at again.
 func (e *Engine) groupChanged(g Group) {
+	if g.At.After(e.now) { // of a leader whose clock is ahead
+		g.At = time.Time{}
+	}
 	was, stood := e.world.groups[g.ID]
 	if g.State == fault.Normal {
 		delete(e.world.groups, g.ID)
@@ -130,14 +141,106 @@ func (e *Engine) groupChanged(g Group) {
 	e.dirty[Target{Group: g.ID}] = true
 }
 
+// incidentsChanged looks again at the faults that have become root causes, and at those that no longer are.
+func (e *Engine) incidentsChanged(ev IncidentsChanged) {
+	cables := make(map[Target]cable, 2*len(ev.Ends))
+	ids := make(map[string]bool, len(ev.Ends))
+	for t, end := range ev.Ends {
+		id := ev.Roots[t]
+		if id == "" || ev.Roots[end] != "" {
+			continue // both ends have their own incidents
+		}
+		c := cable{incident: id, ends: [2]Target{t, end}}
+		cables[t], cables[end], ids[id] = c, c, true
+	}
+	for t, id := range ev.Roots {
+		if e.roots[t] != id || cables[t] != e.cables[t] {
+			e.dirty[t], e.dirty[cmp.Or(ev.Ends[t], t)] = true, true
+		}
+	}
+	for t := range e.roots {
+		if ev.Roots[t] == "" {
+			e.dirty[t] = true
+		}
+	}
+	for t := range e.cables {
+		if _, still := cables[t]; !still {
+			e.dirty[t] = true
+		}
+	}
+	for t, id := range ev.Roots {
+		if ev.Standing[id] > e.standing[id] { // its policies may notify again
+			e.dirty[t], e.dirty[cmp.Or(ev.Ends[t], t)] = true, true
+		}
+	}
+	for t, id := range ev.Parts {
+		if len(e.of[t]) > 0 && e.parts[t] != id {
+			e.dirty[t] = true
+		}
+	}
+	e.roots, e.cables, e.parts, e.standing = maps.Clone(ev.Roots), cables, maps.Clone(ev.Parts), maps.Clone(ev.Standing)
+	e.incidentsKnown = true
+	maps.DeleteFunc(e.bearers, func(id string, _ Target) bool { return !ids[id] })
+}
+
+// cable is an incident whose root cause is a cable.
+type cable struct {
+	incident string
+	ends     [2]Target // the incident names the first
+}
+
+// incidentOf returns the ID of the open incident whose root cause is the target. Of a cable's two ends, one is the root.
+func (e *Engine) incidentOf(t Target) string {
+	if c, ok := e.cables[t]; ok {
+		if e.bearer(c) == t {
+			return c.incident
+		}
+		return ""
+	}
+	return e.roots[t]
+}
+
+// bearer returns the end that counts as the root: a faulty one, if there is one. It does not change while that end is faulty,
+// so that policies act once, although the second end of a cable is often found faulty later. A new leader chooses the
+// end with the oldest open response.
+func (e *Engine) bearer(c cable) Target {
+	faulty := func(t Target) bool { s := e.world.faults[t].State; return s == fault.Sick || s == fault.Failed }
+	if b, ok := e.bearers[c.incident]; ok && (b == c.ends[0] || b == c.ends[1]) && faulty(b) {
+		return b
+	}
+	best, oldest := Target{}, uint64(math.MaxUint64)
+	for _, t := range c.ends {
+		if !faulty(t) {
+			continue
+		}
+		if best == (Target{}) {
+			best = t
+		}
+		for _, r := range e.of[t] {
+			if e.order[r.ID] < oldest {
+				best, oldest = t, e.order[r.ID]
+			}
+		}
+	}
+	if best == (Target{}) {
+		delete(e.bearers, c.incident)
+		return c.ends[0]
+	}
+	e.bearers[c.incident] = best
+	return best
+}
+
 // seen processes newer evidence. Evidence for a fault that is gone is ignored.
 func (e *Engine) seen(ev Seen) {
+	if f, ok := e.world.faults[ev.Target]; ok && ev.State != 0 && ev.State != f.State {
+		return
+	}
 	if l, asked := e.look[ev.Target]; asked {
 		l.answered = true
 		e.look[ev.Target] = l
 	}
 	if g, ok := e.world.groups[ev.Target.Group]; ok {
-		g.At = later(g.At, ev.Evidence.At)
+		g.At = fault.Later(g.At, ev.Evidence.At)
 		e.world.groups[ev.Target.Group] = g
 	}
 	f, ok := e.world.faults[ev.Target]
@@ -148,13 +251,6 @@ func (e *Engine) seen(ev Seen) {
 	for _, r := range e.of[ev.Target] {
 		e.touched[r.ID] = true
 	}
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // booted processes a boot epoch. An epoch that is not newer is out of date.
@@ -170,7 +266,7 @@ func (e *Engine) booted(ev Booted) {
 
 // subject returns a fault as conditions see it; false if there is none.
 func (e *Engine) subject(t Target) (Subject, bool) {
-	s := Subject{Recurrence: e.world.recurrence(t, e.now, e.cfg.RecurrenceWindow)}
+	s := Subject{Recurrence: e.world.recurrence(t, e.now, e.cfg.RecurrenceWindow), Incident: e.incidentOf(t)}
 	if t.Group != "" {
 		g, ok := e.world.groups[t.Group]
 		if !ok {
@@ -238,6 +334,10 @@ func (e *Engine) policiesChanged(ev PoliciesChanged) {
 		}
 	}
 	e.lookAtAll()
+	if e.leads && !e.broken { // the first enforced policy after a storm finds the breaker open
+		e.turned.drop(e.now.Add(-e.cfg.BreakerWindow))
+		e.judge()
+	}
 }
 
 // lookAtAll looks at every fault and every response again.
@@ -257,6 +357,7 @@ func (e *Engine) lookAtAll() {
 func (e *Engine) lookAt(t Target) {
 	for _, r := range e.of[t] {
 		e.touched[r.ID] = true
+		e.join(r, 0)
 	}
 	var wants [numLines]bool
 	defer func() {
@@ -333,7 +434,7 @@ func (e *Engine) candidate(p *Policy, t Target, s *Subject) (line pool, ok bool)
 		e.refuse(p, t, ReasonBreaker, e.breaker.Detail)
 		return breakerLine, false
 	case e.counts[k] >= e.cfg.MaxActive:
-		e.refuse(p, t, ReasonTooMany, fmt.Sprintf("%d responses %s", e.counts[k], poolNames[k]))
+		e.refuse(p, t, ReasonTooMany, fmt.Sprintf("%d %s", e.counts[k], poolNames[k]))
 		return k, false
 	}
 	delete(e.said, saidKey{p.Name, t})
@@ -357,6 +458,7 @@ type turns struct {
 	queue []turned
 	last  map[fault.NodeID]time.Time // by node: its newest entry in the queue
 	heard map[fault.NodeID]bool      // nodes that are bad now, and that this replica saw go bad
+	fresh map[fault.NodeID]bool      // nodes without any report when this replica first saw them, and not NORMAL since
 }
 
 type turned struct {
@@ -365,7 +467,7 @@ type turned struct {
 }
 
 func newTurns() turns {
-	return turns{last: map[fault.NodeID]time.Time{}, heard: map[fault.NodeID]bool{}}
+	return turns{last: map[fault.NodeID]time.Time{}, heard: map[fault.NodeID]bool{}, fresh: map[fault.NodeID]bool{}}
 }
 
 func (t *turns) add(node fault.NodeID, at time.Time) {

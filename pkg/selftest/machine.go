@@ -98,6 +98,7 @@ type Machine struct {
 	lastTick time.Time
 	saveAt   time.Time
 	start    time.Time
+	rarer    int // tests of modules that have not failed are so many times rarer; at least 1
 	out      Output
 }
 
@@ -107,7 +108,7 @@ func New(cfg Config, now time.Time) *Machine {
 	if err := cfg.Validate(); err != nil {
 		panic("selftest: New with a configuration that was not validated: " + err.Error())
 	}
-	m := &Machine{cfg: cfg, next: cfg.First, lastTick: now, start: now, saveAt: now.Add(saveEvery)}
+	m := &Machine{cfg: cfg, next: cfg.First, lastTick: now, start: now, saveAt: now.Add(saveEvery), rarer: 1}
 	for _, c := range cfg.Modules {
 		if c.Name == "" {
 			c.Name = c.Module.String()
@@ -117,6 +118,14 @@ func New(cfg Config, now time.Time) *Machine {
 		})
 	}
 	return m
+}
+
+// Rarer makes the tests of modules that have not failed n times rarer than Config.Interval, from their next test on. A
+// failed module, and one that has to pass after a restart, keep their interval. 1 is the initial state; less counts as 1.
+func (m *Machine) Rarer(n int) {
+	if m != nil {
+		m.rarer = max(1, n)
+	}
 }
 
 // Use records the use of a module, before the message goes. It reports whether a test must precede the message: then
@@ -223,8 +232,16 @@ func (m *Machine) begin(now time.Time, most int) {
 			m.out.Probes = append(m.out.Probes, Probe{u.cfg.Module, id, fill(make([]byte, 0, size), id, size)})
 		}
 		u.began, u.tally = now, tally{}
-		u.testAt = now.Add(m.cfg.Interval)
+		u.testAt = now.Add(m.interval(u))
 	}
+}
+
+// interval returns the time between two tests of a module.
+func (m *Machine) interval(u *module) time.Duration {
+	if u.state == Failed || u.proving {
+		return m.cfg.Interval
+	}
+	return time.Duration(m.rarer) * m.cfg.Interval
 }
 
 // after applies an event to a module, ends its test after the last probe, and publishes the changes.

@@ -24,7 +24,7 @@ func TestLossBound(t *testing.T) {
 	}
 }
 
-func TestLossBoundIsThatOfTheBinomial(t *testing.T) {
+func TestLossBoundFollowsBinomial(t *testing.T) {
 	for _, p := range []float64{0.001, 0.02, 0.1, 0.3, 0.6} {
 		for n := 2; n <= window; n++ {
 			k := LossBound(n, p)
@@ -45,7 +45,7 @@ func TestLossBoundIsThatOfTheBinomial(t *testing.T) {
 	}
 }
 
-func TestLimit(t *testing.T) {
+func TestLatencyLimitFollowsDeviation(t *testing.T) {
 	const ms = time.Millisecond
 	for _, tc := range []struct{ mean, dev, floor, want time.Duration }{
 		{1 * ms, 0, 20 * ms, 20 * ms}, {30 * ms, 1 * ms, 20 * ms, 60 * ms}, {30 * ms, 10 * ms, 20 * ms, 110 * ms},
@@ -104,9 +104,9 @@ func TestEveryFlippedBitIsFound(t *testing.T) {
 	}
 }
 
-// TestNoFalseAlarmOverAMillionProbes uses latencies with a heavy tail (Pareto, with stalls of the machine that slow
+// TestNoFalseAlarmOverMillionProbes uses latencies with a heavy tail (Pareto, with stalls of the machine that slow
 // down all probes in flight), losses at the path's known rate, and networks that double.
-func TestNoFalseAlarmOverAMillionProbes(t *testing.T) {
+func TestNoFalseAlarmOverMillionProbes(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	cfg := Config{Interval: 500 * time.Millisecond, IdleAfter: time.Hour, Tick: tick, First: rnd.Uint64()}
 	for _, name := range []string{"reports", "mailbox", "link", "direct"} {
@@ -184,7 +184,41 @@ func TestUseCostsNothing(t *testing.T) {
 	}
 }
 
-func TestEchoesOfAnEarlierLifeAreNothing(t *testing.T) {
+// TestRarerTestsSpareFailedModules: modules that pass are tested four times less often; a failed one as before.
+func TestRarerTestsSpareFailedModules(t *testing.T) {
+	now := time.Unix(0, 0)
+	good, bad := Module{Kind: Register}, Module{Kind: Reports}
+	var mods []ModuleConfig
+	for _, m := range []Module{good, bad} {
+		mods = append(mods, ModuleConfig{Module: m, Sizes: []int{MinProbe}, Timeout: time.Second, Floor: time.Millisecond, Local: true,
+			Always: true})
+	}
+	tests := func(rarer int) map[Module]int {
+		m := New(Config{Modules: mods, Interval: 2 * time.Second, IdleAfter: 10 * time.Second, Tick: 25 * time.Millisecond}, now)
+		m.Rarer(rarer)
+		n := map[Module]int{}
+		for range 4000 { // 100 s
+			now = now.Add(25 * time.Millisecond)
+			for _, p := range m.Step(now, Tick{}).Probes {
+				n[p.Module]++
+				if p.Module == bad {
+					p.Data[len(p.Data)-1] ^= 1
+				}
+				m.Step(now, Returned{Module: p.Module, Data: p.Data, Took: time.Microsecond})
+			}
+		}
+		return n
+	}
+	often, rarely := tests(1), tests(4)
+	if often[good] < 49 || often[good] > 51 || rarely[good] < 12 || rarely[good] > 14 {
+		t.Errorf("%d tests of a good module, and %d when they are rarer: want 50 and 13", often[good], rarely[good])
+	}
+	if rarely[bad] < often[bad]-2 {
+		t.Errorf("%d tests of a failed module, and %d when others are rarer: want as many", often[bad], rarely[bad])
+	}
+}
+
+func TestEchoesOfEarlierLifeAreNothing(t *testing.T) {
 	m := New(Config{Modules: []ModuleConfig{configs["link"]}, Interval: interval, IdleAfter: idle, Tick: tick, First: 1 << 40}, t0)
 	m.Use(t0, Module{Kind: Link})
 	m.Step(t0, Begin{})
@@ -198,7 +232,7 @@ func TestEchoesOfAnEarlierLifeAreNothing(t *testing.T) {
 	}
 }
 
-func TestSnapshot(t *testing.T) {
+func TestSnapshotResumesTests(t *testing.T) {
 	mods := []ModuleConfig{configs["link"], configs["mailbox"], configs["reports"]}
 	cfg := Config{Modules: mods, Interval: interval, IdleAfter: idle, Tick: tick, First: 5}
 	m := New(cfg, t0)
@@ -231,7 +265,7 @@ func TestSnapshot(t *testing.T) {
 	}
 }
 
-func TestValidate(t *testing.T) {
+func TestConfigNamesBadField(t *testing.T) {
 	good := Config{Modules: []ModuleConfig{configs["link"]}, Interval: interval, IdleAfter: idle, Tick: tick}
 	if err := good.Validate(); err != nil {
 		t.Error(err)

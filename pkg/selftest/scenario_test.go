@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/golden"
+	"github.com/lofamo/lofamo/internal/testing/golden"
 )
 
 // TestScenarios plays scenarios: lists of commands, each followed by the resulting findings of the tests, one per line,

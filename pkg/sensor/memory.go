@@ -8,12 +8,11 @@ package sensor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/prometheus/procfs"
 
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/sensor/source"
@@ -101,12 +100,13 @@ func (s *memorySource) edac(j *source.Judge, now time.Time) {
 		Threshold: float64(s.cfg.SickCorrected) / window})
 	switch {
 	case ue > 0:
-		j.Say(fault.Failed, float64(ue), "", "%d uncorrected memory errors since boot or reset_counters", ue)
+		j.Say(fault.Failed, float64(ue), "", "%s since boot or reset_counters",
+			fault.Plural(ue, "uncorrected memory error"))
 	case grown > uint64(s.cfg.SickCorrected):
-		j.Say(fault.Sick, float64(grown), "", "%d corrected memory errors within %v: more than %d", grown, s.cfg.CorrectedWindow,
-			s.cfg.SickCorrected)
+		j.Say(fault.Sick, float64(grown), "", "%s within %v: more than %d", fault.Plural(grown, "corrected memory error"),
+			s.cfg.CorrectedWindow, s.cfg.SickCorrected)
 	default:
-		j.Say(fault.Normal, float64(grown), "", "%d corrected memory errors within %v", grown, s.cfg.CorrectedWindow)
+		j.Say(fault.Normal, float64(grown), "", "%s within %v", fault.Plural(grown, "corrected memory error"), s.cfg.CorrectedWindow)
 	}
 }
 
@@ -128,7 +128,7 @@ func (s *memorySource) oom(j *source.Judge, now time.Time) {
 		return
 	}
 	if n := s.ooms.Add(now, kills); n > 0 {
-		j.Say(fault.Sick, float64(n), "", "%d out-of-memory kills within %v", n, s.cfg.OOMHold)
+		j.Say(fault.Sick, float64(n), "", "%s within %v", fault.Plural(n, "out-of-memory kill"), s.cfg.OOMHold)
 		return
 	}
 	j.Say(fault.Normal, 0, "", "no out-of-memory kill within %v", s.cfg.OOMHold)
@@ -152,28 +152,38 @@ func parseVMStat(text, key string) (uint64, bool, error) {
 
 // pressure reads PSI (Documentation/accounting/psi.rst).
 func (s *memorySource) pressure(j *source.Judge) {
-	fs, err := procfs.NewFS(string(s.proc))
+	text, err := s.proc.Text("pressure/memory")
 	if err != nil {
-		return // no proc file system at all: no memory to judge
-	}
-	psi, err := fs.PSIStatsForResource("memory")
-	switch {
-	case err != nil && source.Missing(err): // PSI is compiled out, or off by psi=0
+		if !source.Missing(err) { // else compiled out, or off by psi=0
+			j.Fail(err)
+		}
 		return
-	case err != nil:
+	}
+	full, err := parsePressure(text)
+	if err != nil {
 		j.Fail(fmt.Errorf("read %s: %w", s.proc.Path("pressure/memory"), err))
 		return
-	case psi.Full == nil:
-		j.Fail(fmt.Errorf("read %s: no line \"full\"", s.proc.Path("pressure/memory")))
+	}
+	if full > s.cfg.SickPressure {
+		j.Say(fault.Sick, full, "%", "all tasks waited for memory %.1f %% of the time: more than %.1f %%", full, s.cfg.SickPressure)
 		return
 	}
-	full := psi.Full.Avg10
-	switch {
-	case !(full >= 0 && full <= 100):
-		j.Fail(fmt.Errorf("read %s: full avg10 is %v: want 0 to 100", s.proc.Path("pressure/memory"), full))
-	case full > s.cfg.SickPressure:
-		j.Say(fault.Sick, full, "%", "all tasks waited for memory %.1f %% of the time: more than %.1f %%", full, s.cfg.SickPressure)
-	default:
-		j.Say(fault.Normal, full, "%", "memory pressure %.1f %%", full)
+	j.Say(fault.Normal, full, "%", "memory pressure %.1f %%", full)
+}
+
+// parsePressure returns the percentage of the last 10 s in which all tasks waited.
+func parsePressure(text string) (float64, error) {
+	for line := range strings.Lines(text) {
+		value, ok := strings.CutPrefix(line, "full avg10=")
+		if !ok {
+			continue
+		}
+		value, _, _ = strings.Cut(value, " ")
+		full, err := strconv.ParseFloat(value, 64)
+		if err != nil || !(full >= 0 && full <= 100) {
+			return 0, fmt.Errorf("full avg10 is %.40q: want 0 to 100", value)
+		}
+		return full, nil
 	}
+	return 0, errors.New(`no line "full"`)
 }

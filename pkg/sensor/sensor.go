@@ -3,7 +3,7 @@
 // Table II).
 //
 // It only turns measurements into states by thresholds: it sends no reports, casts no votes and writes no registers.
-// Each source is a file here or a small package below. This package selects sources by configuration and polls them so
+// Each source is a file here. This package selects sources by configuration and polls them so
 // that one that hangs does not delay the others. It does not start processes either: another process runs check
 // programs (pkg/sensor/script) at the host half's request.
 package sensor
@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
-	"github.com/lofamo/lofamo/pkg/sensor/hwmon"
 	"github.com/lofamo/lofamo/pkg/sensor/source"
 )
 
@@ -68,10 +67,10 @@ func DNPSources(cfg Config) ([]Source, error) {
 	}
 	var out []Source
 	for _, q := range []struct {
-		quantity hwmon.Quantity
+		quantity Quantity
 		cfg      ThresholdConfig
-	}{{hwmon.Temperature, cfg.Temperature}, {hwmon.Power, cfg.Power}, {hwmon.Voltage, cfg.Voltage}} {
-		out = append(out, hwmon.New(hwmon.Config{
+	}{{Temperature, cfg.Temperature}, {Power, cfg.Power}, {Voltage, cfg.Voltage}} {
+		out = append(out, NewHwmon(HwmonConfig{
 			Sysfs: cfg.Sysfs, Quantity: q.quantity, Chip: q.cfg.Chip, Label: q.cfg.Label, Bounds: bounds(q.cfg),
 		}))
 	}
@@ -105,8 +104,8 @@ func (p PeripheralConfig) ScriptTimes() (interval, timeout time.Duration) {
 	return interval, timeout
 }
 
-func bounds(t ThresholdConfig) hwmon.Bounds {
-	b := hwmon.NoBounds()
+func bounds(t ThresholdConfig) Bounds {
+	b := NoBounds()
 	for _, s := range []struct {
 		from *float64
 		to   *float64
@@ -170,5 +169,5 @@ func (n none) Name() string               { return "none:" + n.component.String(
 func (n none) Component() fault.Component { return n.component }
 
 func (n none) Read(context.Context) (source.Reading, error) {
-	return source.Reading{Component: n.component, State: fault.Unknown, Detail: n.reason, Source: n.Name()}, nil
+	return source.Reading{Component: n.component, State: fault.Unknown, Absent: true, Detail: n.reason, Source: n.Name()}, nil
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/sensor/source/sourcetest"
 )
 
-// TestNothingThere checks that everything is unknown on a machine without components.
-func TestNothingThere(t *testing.T) {
+// TestMissingComponentsAreUnknown checks that everything is unknown on a machine without components.
+func TestMissingComponentsAreUnknown(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Procfs, cfg.Sysfs = t.TempDir(), t.TempDir()
 	cfg.ServiceInterface = "eth7"
@@ -47,8 +47,8 @@ func TestNothingThere(t *testing.T) {
 	}
 }
 
-// TestNothingConfigured checks that the defaults name no interface and no peripherals.
-func TestNothingConfigured(t *testing.T) {
+// TestUnconfiguredComponentsAreAbsent checks that the defaults name no interface and no peripherals.
+func TestUnconfiguredComponentsAreAbsent(t *testing.T) {
 	host, err := HostSources(DefaultConfig(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -61,8 +61,8 @@ func TestNothingConfigured(t *testing.T) {
 	}
 }
 
-// TestScripts checks that a check is requested from another process, at its own interval, and not for ever.
-func TestScripts(t *testing.T) {
+// TestCheckRunsAtItsOwnInterval checks that a check is requested from another process, at its own interval, and not for ever.
+func TestCheckRunsAtItsOwnInterval(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Peripherals[1] = PeripheralConfig{Kind: PeripheralScript, Command: []string{"/no/such/program"}}
 	if interval, timeout := cfg.Peripherals[1].ScriptTimes(); interval != 5*time.Second || timeout != 2*time.Second {
@@ -94,8 +94,8 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// TestConfiguredBounds checks that bounds of the configuration reach the chips.
-func TestConfiguredBounds(t *testing.T) {
+// TestConfiguredBoundsReachChips checks that bounds of the configuration reach the chips.
+func TestConfiguredBoundsReachChips(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Sysfs = t.TempDir()
 	low, high := 1.0, 50.0
@@ -113,7 +113,7 @@ func TestConfiguredBounds(t *testing.T) {
 	}
 }
 
-func TestValidate(t *testing.T) {
+func TestSensorValidationNamesField(t *testing.T) {
 	if err := DefaultConfig().Validate(""); err != nil {
 		t.Fatalf("the defaults: %v", err)
 	}

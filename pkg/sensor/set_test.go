@@ -44,13 +44,13 @@ func run(t *testing.T, period, total time.Duration, sources ...Source) (got []em
 	ctx, cancel := context.WithTimeout(t.Context(), total)
 	defer cancel()
 	start := time.Now()
-	err = NewSet(sources).Run(ctx, period, func(r []Reading) {
+	err = NewSet(sources).Run(ctx, time.Tick(period), period, func(r []Reading) {
 		got = append(got, emission{time.Since(start), r})
 	})
 	return got, err
 }
 
-func TestSetPolls(t *testing.T) {
+func TestSetPollsAtIntervals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		quick := &fake{component: fault.ComponentMemory, read: is(fault.Normal)}
 		rare := &fake{component: fault.ComponentPeripheral0, interval: 5 * time.Second, read: is(fault.Sick)}
@@ -106,6 +106,98 @@ func TestSetHungSource(t *testing.T) {
 	})
 }
 
+// TestRarerReadingsStayKnown: a set that reads four times less often for a while calls no source Unknown meanwhile, nor
+// when it returns to its period. A source that hangs meanwhile is Unknown after three of the longer periods.
+func TestRarerReadingsStayKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := &fake{component: fault.ComponentPeripheral0, read: func(context.Context, int) (Reading, error) {
+			time.Sleep(300 * time.Millisecond)
+			return Reading{State: fault.Normal}, nil
+		}}
+		changing := &fake{component: fault.ComponentMemory, read: func(_ context.Context, n int) (Reading, error) {
+			return Reading{State: []fault.State{fault.Normal, fault.Sick}[n%2]}, nil
+		}}
+		set := NewSet([]Source{slow, changing})
+		time.AfterFunc(3500*time.Millisecond, func() { set.Rarer(4) })
+		time.AfterFunc(23500*time.Millisecond, func() { set.Rarer(1) })
+		ctx, cancel := context.WithTimeout(t.Context(), 30500*time.Millisecond)
+		defer cancel()
+		var unknown int
+		if err := set.Run(ctx, time.Tick(time.Second), time.Second, func(r []Reading) {
+			if r[0].State == fault.Unknown && r[0].Detail != "not read yet" || r[1].State == fault.Unknown {
+				unknown++
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+		// At 0 to 4 s, every fourth second up to 24 s, and from then on every second.
+		if unknown > 0 || slow.n != 16 || changing.n != 16 {
+			t.Errorf("%d unknown, %d and %d readings: want 0, 16 and 16", unknown, slow.n, changing.n)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		hung := &fake{component: fault.ComponentMemory, read: func(_ context.Context, n int) (Reading, error) {
+			if n > 1 {
+				<-release
+			}
+			return Reading{State: fault.Normal}, nil
+		}}
+		set := NewSet([]Source{hung})
+		set.Rarer(4)
+		ctx, cancel := context.WithTimeout(t.Context(), 20500*time.Millisecond)
+		defer cancel()
+		var since time.Duration
+		begun := time.Now()
+		_ = set.Run(ctx, time.Tick(time.Second), time.Second, func(r []Reading) {
+			if since == 0 && r[0].State == fault.Unknown {
+				since = time.Since(begun)
+			}
+		})
+		close(release)
+		if since <= 12*time.Second || since > 17*time.Second {
+			t.Errorf("a hung source is Unknown after %v: want more than 12 and at most 17 s", since)
+		}
+	})
+}
+
+// TestSetReadsAtTheCallersTicks: with ticks of the caller the sources are read at the start and once at each tick, however
+// long the next tick takes, and at level Rarer once in so many ticks.
+func TestSetReadsAtTheCallersTicks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := &fake{component: fault.ComponentMemory, read: is(fault.Normal)}
+		set, ticks := NewSet([]Source{src}), make(chan time.Time)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- set.Run(ctx, ticks, time.Second, func([]Reading) {}) }()
+		reads := func(want int, when string) {
+			t.Helper()
+			synctest.Wait()
+			if src.n != want {
+				t.Errorf("%d readings %s: want %d", src.n, when, want)
+			}
+		}
+		reads(1, "at the start")
+		time.Sleep(10 * time.Second)
+		reads(1, "without a tick")
+		tick := func(n int) {
+			for range n {
+				time.Sleep(time.Second)
+				ticks <- time.Now()
+			}
+		}
+		tick(3)
+		reads(4, "after three ticks")
+		set.Rarer(4)
+		tick(9) // the first of them sets the factor
+		reads(7, "after nine more, of which every fourth counts")
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestSetNeverAnswers checks that a source without any answer is unknown.
 func TestSetNeverAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -145,9 +237,9 @@ func TestSetChangeAtOnce(t *testing.T) {
 	})
 }
 
-// TestSetUnavailable: an unavailable source is read again each period, not after its interval. Any other error waits
+// TestUnavailableSourceIsReadEachPeriod: an unavailable source is read again each period, not after its interval. Any other error waits
 // for the interval.
-func TestSetUnavailable(t *testing.T) {
+func TestUnavailableSourceIsReadEachPeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rare := &fake{component: fault.ComponentPeripheral0, interval: 24 * time.Hour, read: func(_ context.Context, n int) (Reading, error) {
 			switch n {
@@ -178,8 +270,8 @@ func TestSetUnavailable(t *testing.T) {
 	})
 }
 
-// TestSetError checks that an error never leaves a reading normal.
-func TestSetError(t *testing.T) {
+// TestFailedReadingIsNeverNormal checks that an error never leaves a reading normal.
+func TestFailedReadingIsNeverNormal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bad := &fake{component: fault.ComponentMemory, read: func(context.Context, int) (Reading, error) {
 			return Reading{State: fault.Normal}, errors.New("half read")
@@ -189,7 +281,4 @@ func TestSetError(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 	})
-	if err := NewSet(nil).Run(t.Context(), 0, func([]Reading) {}); err == nil {
-		t.Error("period 0: no error")
-	}
 }

@@ -6,7 +6,6 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
-	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
 )
 
 // freeSigner costs nothing, so that only codec and checksum are measured. internal/pki measures Ed25519.
@@ -67,16 +66,16 @@ func benchSealOpen(b *testing.B, rs []fault.Report, s Signer, v Verifier, o Seal
 // The envelope alone: marshal and parse, with every checksum.
 func BenchmarkPacket(b *testing.B) {
 	p := packet{payload: make([]byte, 200), certificate: make([]byte, 308), signature: make([]byte, signatureSize)}
-	for _, a := range checksum.Algorithms() {
+	for _, a := range Checksums() {
 		p.algorithm = a
 		e := p.encode()
-		b.Run("encode/"+checksum.Name(a), func(b *testing.B) {
+		b.Run("encode/"+ChecksumName(a), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				p.encode()
 			}
 		})
-		b.Run("parse/"+checksum.Name(a), func(b *testing.B) {
+		b.Run("parse/"+ChecksumName(a), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				q, err := parsePacket(e)

@@ -9,7 +9,6 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
-	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
 )
 
 // Bounds of messages. A receiver refuses a message outside them, before it keeps any part.
@@ -28,7 +27,7 @@ const (
 	MaxBulk         = 64 << 20
 	NonceSize       = 16 // bytes
 	TransferSize    = 16 // bytes of the name of a bulk transfer
-	KeySize         = 32 // bytes of an X25519 public key
+	KeySize         = 32 // bytes of an X25519 public key, and of the secret of two
 	// MaxAge bounds ages and holding times. The sum of one age and MaxHops of them still fits a
 	// time.Duration.
 	MaxAge = 10 * 365 * 24 * time.Hour
@@ -65,7 +64,7 @@ func leaveOutLater(msg *lofamov1.Message) {
 			continue // is refused
 		}
 		r.Observations = slices.DeleteFunc(r.GetObservations(), func(o *lofamov1.Observation) bool {
-			return o.GetComponent() >= uint32(fault.NumComponents) || o.GetKind() > uint32(fault.KindDigest) || o.GetState() > lofamov1.State_FAILED
+			return o.GetComponent() >= uint32(fault.NumComponents) || o.GetKind() > uint32(fault.KindAbsent) || o.GetState() > lofamov1.State_FAILED
 		})
 	}
 	leaveOutLaterHealth(msg.GetReports().GetHost())
@@ -97,8 +96,8 @@ func checkBody(msg *lofamov1.Message) error {
 		return checkBulkAnnounce(b.BulkAnnounce)
 	case *lofamov1.Message_BulkPull:
 		return checkBulkPull(b.BulkPull)
-	case *lofamov1.Message_Told:
-		return checkTold(b.Told)
+	case *lofamov1.Message_FaultUpdate:
+		return checkFaultUpdate(b.FaultUpdate)
 	case *lofamov1.Message_Interest:
 		return checkInterest(b.Interest)
 	case *lofamov1.Message_Eureka:
@@ -353,8 +352,8 @@ func checkAddress(field, addr string) error {
 }
 
 func checkAlgorithm(field string, a lofamov1.Checksum) error {
-	if !checksum.Known(a) {
-		return refuse(RefusedField, "%s: given %d: want one of the %d that are known", field, a, len(checksum.Algorithms()))
+	if !KnownChecksum(a) {
+		return refuse(RefusedField, "%s: given %d: want one of the %d that are known", field, a, len(Checksums()))
 	}
 	return nil
 }

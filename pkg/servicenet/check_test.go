@@ -24,7 +24,7 @@ func saysBounds(text string) bool {
 }
 
 // Every bound of a message has a refusal, and the message without the change passes.
-func TestMessageRefusals(t *testing.T) {
+func TestEveryMessageBoundHasRefusal(t *testing.T) {
 	nonce := make([]byte, NonceSize)
 	report := func(f func(*lofamov1.Report)) *lofamov1.Message {
 		m := EncodeReport(sampleReport())
@@ -101,7 +101,7 @@ func TestMessageRefusals(t *testing.T) {
 		{"observation.state", obs(func(o *lofamov1.Observation) { o.State = 256 + 1 })},
 		{"observation.state", obs(func(o *lofamov1.Observation) { o.State = -1 })},
 		{"observation.kind", obs(func(o *lofamov1.Observation) { o.Kind = 0 })},
-		{"observation.kind", obs(func(o *lofamov1.Observation) { o.Kind = uint32(fault.KindDigest) + 1 })},
+		{"observation.kind", obs(func(o *lofamov1.Observation) { o.Kind = uint32(fault.KindAbsent) + 1 })},
 		{"observation.age_ns", obs(func(o *lofamov1.Observation) { o.AgeNs = 1 << 63 })},
 		{"observation.detail", obs(func(o *lofamov1.Observation) { o.Detail = strings.Repeat("x", fault.MaxDetail+1) })},
 		{"observation.detail", obs(func(o *lofamov1.Observation) { o.Detail = "\x1b[2J" })},
@@ -317,7 +317,7 @@ func TestNamesAreIDs(t *testing.T) {
 		t.Error("the longest name is no id on the wire")
 	}
 	r := fault.Report{ID: fault.ReportID{Origin: fault.Origin{Node: "GPU_7.rack-A", Half: fault.HalfHost}, Epoch: 1, Seq: 1}}
-	got, err := DecodeReport(EncodeReport(r))
+	got, err := parsed(EncodeReport(r))
 	if err != nil || got.ID != r.ID {
 		t.Errorf("%v, %v", got.ID, err)
 	}

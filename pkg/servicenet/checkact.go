@@ -1,11 +1,10 @@
 package servicenet
 
 import (
-	"unicode/utf8"
-
 	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // Bounds of an order to act and of its status. A status is at most MaxReportSize bytes, so that it also fits a
@@ -105,10 +104,6 @@ func checkActStatus(s *lofamov1.ActStatus) error {
 // FitAct cuts the detail of a status so that it fits a relayed message.
 func FitAct(s *lofamov1.ActStatus) {
 	for over := proto.Size(s) - MaxReportSize; over > 0 && s.GetDetail() != ""; over = proto.Size(s) - MaxReportSize {
-		n := max(0, len(s.Detail)-over)
-		for n > 0 && !utf8.RuneStart(s.Detail[n]) {
-			n--
-		}
-		s.Detail = s.Detail[:n]
+		s.Detail = fault.Cut(s.Detail, max(0, len(s.Detail)-over))
 	}
 }

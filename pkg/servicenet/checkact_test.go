@@ -12,19 +12,21 @@ import (
 
 func actOrder() *lofamov1.ActOrder {
 	return &lofamov1.ActOrder{
-		Node: "n0", Token: 7, Response: "r7-1", Step: 2, Attempt: 1, Kind: "node.restart-half", TimeoutMs: 30_000, ReplyTo: "10.0.0.1:7", Ledger: 9, Target: "n0/host",
+		Node: "n0", Token: 7, Response: "r7-1", Step: 2, Attempt: 1, Kind: "node.restart-half", TimeoutMs: 30_000, ReplyTo: "10.0.0.1:7",
+		Ledger: 9, Target: "n0/host",
 		Parameters: []*lofamov1.ActParameter{{Name: "half", Value: "host"}},
 	}
 }
 
 func actStatus() *lofamov1.ActStatus {
 	return &lofamov1.ActStatus{
-		Node: "n0", Half: lofamov1.Half_HALF_HOST, Epoch: 3, Response: "r7-1", Step: 2, Attempt: 1, State: lofamov1.ActState_ACT_DONE, Detail: "restarted", Ledger: 9, Token: 7,
+		Node: "n0", Half: lofamov1.Half_HALF_HOST, Epoch: 3, Response: "r7-1", Step: 2, Attempt: 1, State: lofamov1.ActState_ACT_DONE,
+		Detail: "restarted", Ledger: 9, Token: 7,
 	}
 }
 
 // Orders and statuses of acts stay in their bounds and come from the allowed role, and a status may be relayed.
-func TestActMessages(t *testing.T) {
+func TestActMessagesAreBounded(t *testing.T) {
 	order := func(edit func(*lofamov1.ActOrder)) error {
 		o := actOrder()
 		edit(o)

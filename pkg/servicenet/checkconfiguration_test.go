@@ -14,7 +14,7 @@ func torusConfiguration() *lofamov1.TorusConfiguration {
 	}
 }
 
-func TestConfigurationChecked(t *testing.T) {
+func TestConfigurationMessageIsBounded(t *testing.T) {
 	for _, tc := range []struct {
 		edit func(c *lofamov1.TorusConfiguration)
 		want string

@@ -9,7 +9,7 @@ import (
 )
 
 // Orders and statuses of peers stay in their bounds and come from the allowed role, and a status may be relayed.
-func TestPeerMessages(t *testing.T) {
+func TestPeerMessagesAreBounded(t *testing.T) {
 	peer := func(d uint32, node, address string) *lofamov1.Peer {
 		return &lofamov1.Peer{Direction: d, Node: node, Address: address}
 	}

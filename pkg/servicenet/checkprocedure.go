@@ -59,7 +59,8 @@ func checkProcedureStatus(s *lofamov1.ProcedureStatus) error {
 		}
 	}
 	if s.GetHalf() == lofamov1.Half_HALF_DNP && s.GetError() == "" { // others give no state
-		if err := firstError(checkProcedureState("procedure_status.state", s.GetState()), atLeastOne("procedure_status.wave", s.GetWave())); err != nil {
+		if err := firstError(checkProcedureState("procedure_status.state", s.GetState()),
+			atLeastOne("procedure_status.wave", s.GetWave())); err != nil {
 			return err
 		}
 	}

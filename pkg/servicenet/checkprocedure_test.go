@@ -33,7 +33,7 @@ func ranksTo(n int) (out []uint32) {
 	return out
 }
 
-func TestCheckProcedure(t *testing.T) {
+func TestProcedureMessagesAreBounded(t *testing.T) {
 	order := func(edit func(*lofamov1.ProcedureOrder)) error {
 		o := procedureOrder()
 		edit(o)
@@ -120,7 +120,7 @@ func TestProcedureStatusFitsRelayed(t *testing.T) {
 }
 
 // A drain may hold requests for large objects, and nothing else.
-func TestMayWait(t *testing.T) {
+func TestDrainHoldsBulkRequestsOnly(t *testing.T) {
 	sup := newSigner(RoleSupervisor, "sup-0")
 	for _, tt := range []struct {
 		msg  *lofamov1.Message

@@ -10,7 +10,7 @@ import (
 
 // Every dropped report is mentioned by the next report on its component, even if the report that needed the room was
 // on another component, and even if the report that mentioned it was dropped itself.
-func TestLeftOutIsSaid(t *testing.T) {
+func TestNextReportMentionsDroppedOnes(t *testing.T) {
 	cfg := DefaultOutboxConfig(fault.PathDirect)
 	cfg.MaxReports = 8
 	o, err := NewOutbox(origin("n0-0-0/host"), 1, cfg)

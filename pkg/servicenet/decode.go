@@ -131,12 +131,14 @@ func (o *Opened) readReports(payload []byte) bool {
 		return false
 	}
 	rs := make([]fault.Report, n)
+	var before fault.ReportID
 	for i := range rs {
 		r := &rs[i]
-		e := body.message(1)
-		if e.readID(&r.ID, i, rs, o.Name); !e.readReport(r) || o.Session != 0 && !r.Digest {
+		w := wire{in: body.message(1)}
+		if w.read(i, r, before, o.Name); !w.ok() || o.Session != 0 && !r.Digest {
 			return false
 		}
+		before = r.ID
 	}
 	var status *lofamov1.DeliveryStatus
 	if body.next(2) {
@@ -170,110 +172,6 @@ func isName(name string, o fault.Origin) bool {
 	return ok && rest != "" && rest[0] == '/' && rest[1:] == o.Half.String()
 }
 
-// readID reads the id of the i-th report; its node shares the memory of the signer's name.
-func (c *canonical) readID(id *fault.ReportID, i int, rs []fault.Report, name string) {
-	m := c.message(1)
-	node, half := m.bytes(1), m.uint(2, uint64(fault.HalfDNP))
-	epoch, seq := m.uint(3, math.MaxUint64), m.uint(4, math.MaxUint64)
-	switch {
-	case !m.done() || seq == 0:
-		c.fail()
-	case i == 0:
-		if half == 0 || epoch == 0 || len(node) > len(name) || name[:len(node)] != string(node) || !ValidID(name[:len(node)]) {
-			c.fail()
-			return
-		}
-		*id = fault.ReportID{Origin: fault.Origin{Node: fault.NodeID(name[:len(node)]), Half: fault.Half(half)},
-			Epoch: fault.Epoch(epoch), Seq: fault.Seq(seq)}
-	case len(node) > 0 || half != 0:
-		c.fail()
-	default:
-		*id = rs[i-1].ID
-		id.Seq = fault.Seq(seq)
-		if epoch != 0 {
-			id.Epoch = fault.Epoch(epoch)
-		}
-	}
-}
-
-// readReport reads the fields after the id.
-func (c *canonical) readReport(r *fault.Report) bool {
-	r.Digest = c.flag(2)
-	if c.next(3) {
-		n := c.count(3)
-		if n > MaxObservations {
-			return false
-		}
-		r.Observations = make([]fault.Observation, n)
-	}
-	before := r.ID.Origin.Node
-	for i := range r.Observations {
-		o := &r.Observations[i]
-		m := c.message(3)
-		if !m.readObservation(o, r.ID.Origin.Node, before) {
-			return false
-		}
-		before = o.Node
-	}
-	r.Registers = fault.Registers{DNPWatchdog: c.word(4), HostWatchdog: c.word(5), RemoteFaultDescriptor: c.word(6)}
-	r.Uptime = c.age(7)
-	r.Partial = c.flag(8)
-	if !c.readReadings(r) {
-		return false
-	}
-	r.Platform = platformOf(lofamov1.Platform(c.uint(10, math.MaxInt32)))
-	if c.next(11) {
-		m := c.message(11)
-		r.Restart = restartOf(m.uint(1, math.MaxInt32), m.uint(2, math.MaxUint32))
-		if !m.done() {
-			return false
-		}
-	}
-	return c.done()
-}
-
-func (c *canonical) readReadings(r *fault.Report) bool {
-	if !c.next(9) {
-		return true
-	}
-	n := c.count(9)
-	if n > fault.MaxReadings {
-		return false
-	}
-	r.Readings = make([]fault.Reading, n)
-	for i := range r.Readings {
-		v, m := &r.Readings[i], c.message(9)
-		v.Component, v.Quantity = fault.Component(m.uint(1, math.MaxUint8)), fault.Quantity(m.uint(2, math.MaxUint8))
-		v.Value, v.Threshold = math.Float32frombits(m.word(3)), math.Float32frombits(m.word(4))
-		v.Age = m.age(5)
-		if !m.done() || v.Check() != nil {
-			return false
-		}
-	}
-	return true
-}
-
-// readObservation reads one; before is the node of the one before it, which is mostly the same.
-func (c *canonical) readObservation(o *fault.Observation, own, before fault.NodeID) bool {
-	switch node := c.bytes(1); {
-	case len(node) == 0:
-		o.Node = own
-	case string(node) == string(before):
-		o.Node = before
-	default:
-		o.Node = fault.NodeID(node)
-		if !ValidID(string(o.Node)) {
-			return false
-		}
-	}
-	o.Component = fault.Component(c.uint(2, math.MaxUint8))
-	o.State = fault.State(c.uint(3, math.MaxUint8))
-	o.Kind = fault.Kind(c.uint(4, math.MaxUint8))
-	o.Age = c.age(5)
-	o.Detail = c.string(6)
-	return c.done() && o.Component.Valid() && o.State.Valid() && o.Kind.Valid() && validText(o.Detail)
-}
-
 // readStatus returns nil for a status that is not canonical.
 func (c *canonical) readStatus() *lofamov1.DeliveryStatus {
 	m := c.message(2)
@@ -302,7 +200,7 @@ func (c *canonical) readStatus() *lofamov1.DeliveryStatus {
 		}
 	}
 	s.IsolatedNs, s.Spool = uint64(m.age(11)), m.string(12)
-	s.Told, s.Interest = m.uint(13, math.MaxUint64), uint32(m.uint(14, math.MaxUint32))
+	s.ViewRevision, s.Interest = m.uint(13, math.MaxUint64), uint32(m.uint(14, math.MaxUint32))
 	if !m.done() || checkStatus(s) != nil {
 		return nil
 	}

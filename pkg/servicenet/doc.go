@@ -26,7 +26,7 @@
 //	Relayed { inner, hops }     the host half that is the       no
 //	                            last hop
 //	acks, Again, Challenge,
-//	Told                        a supervisor                    yes
+//	FaultUpdate                 a supervisor                    yes
 //	Downcall { node, inner }    a supervisor                    yes; inner is signed
 //	PathReply, BulkRequest,
 //	BulkPull, orders,
@@ -64,7 +64,7 @@
 //
 // # Sessions
 //
-// PathRequest and PathReply carry an X25519 key each; the two give a SessionKey (package keys), whose MAC costs a
+// PathRequest and PathReply carry an X25519 key each; the two give a SessionKey (PathExchange), whose MAC costs a
 // fiftieth of a signature. It proves only messages that are replaced soon, or that go from one supervisor to one
 // half; a message that a third party must believe is signed. Sessions live in memory. After a restart a MAC is of an
 // unknown session; then the half signs its retry and requests the path again.

@@ -2,10 +2,8 @@ package servicenet
 
 import (
 	"google.golang.org/protobuf/encoding/protowire"
-	"math"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // Reports and acks, the two messages of every exchange, are written by hand into the datagram that carries them,
@@ -60,140 +58,6 @@ func appendText(b []byte, field protowire.Number, s string) []byte {
 	return protowire.AppendString(protowire.AppendTag(b, field, protowire.BytesType), s)
 }
 
-// appendReports writes a Message of reports of one origin, or refuses one that no receiver would accept. The status
-// may be nil, the health empty.
-func appendReports(b []byte, rs []fault.Report, status *lofamov1.DeliveryStatus, health Health) ([]byte, error) {
-	if n := len(rs); n < 1 || n > MaxReports {
-		return nil, refuse(RefusedField, "reports.reports: given %d: want 1 to %d", n, MaxReports)
-	}
-	if err := firstError(checkStatus(status), checkHealth(health)); err != nil {
-		return nil, err
-	}
-	b, body := beginField(b, 1)
-	var before fault.ReportID
-	for i := range rs {
-		r := &rs[i]
-		if err := checkOwn(i, r, before); err != nil {
-			return nil, err
-		}
-		b = appendReport(b, r, before)
-		before = r.ID
-	}
-	if status != nil {
-		var at int
-		b, at = beginField(b, 2)
-		b = endField(appendStatus(b, status), at)
-	}
-	return endField(appendHealth(b, health), body), nil
-}
-
-// checkOwn checks the i-th report before it is written; fields that are too long are cut instead.
-func checkOwn(i int, r *fault.Report, before fault.ReportID) error {
-	switch id := r.ID; {
-	case i > 0 && id.Origin != before.Origin:
-		return refuse(RefusedField, "reports[%d].id: given one of %s: want that of the first report, %s", i, id.Origin, before.Origin)
-	case !ValidID(string(id.Origin.Node)):
-		return checkID("id.node", string(id.Origin.Node))
-	case !id.Origin.Half.Valid():
-		return refuse(RefusedField, "id.half: given %d: want 1 (host) or 2 (dnp)", id.Origin.Half)
-	case id.Epoch == 0:
-		return refuse(RefusedField, "reports[%d].id.epoch: given 0: want at least 1", i)
-	case id.Seq == 0:
-		return refuse(RefusedField, "reports[%d].id.seq: given 0: want at least 1", i)
-	}
-	if n := len(r.Observations); n > MaxObservations {
-		return refuse(RefusedField, "report.observations: given %d: want at most %d", n, MaxObservations)
-	}
-	if n := len(r.Readings); n > fault.MaxReadings {
-		return refuse(RefusedField, "report.readings: given %d: want at most %d", n, fault.MaxReadings)
-	}
-	for _, v := range r.Readings {
-		if err := v.Check(); err != nil {
-			return refuse(RefusedField, "%s", err)
-		}
-	}
-	for j := range r.Observations {
-		switch o := &r.Observations[j]; {
-		case o.Node != r.ID.Origin.Node && o.Node != "" && !ValidID(string(o.Node)):
-			return checkID("observation.node", string(o.Node))
-		case !o.Component.Valid():
-			return refuse(RefusedField, "observation.component: given %d: want 1 to %d", o.Component, fault.NumComponents-1)
-		case !o.State.Valid():
-			return refuse(RefusedField, "observation.state: given %d: want %d to %d", o.State, fault.Unknown, fault.Failed)
-		case !o.Kind.Valid():
-			return refuse(RefusedField, "observation.kind: given %d: want %d to %d", o.Kind, fault.KindSelf, fault.KindDigest)
-		}
-	}
-	return nil
-}
-
-// AppendReport appends the bytes of EncodeReport to b, without the message. The stored copy of every sent report has
-// this form.
-func AppendReport(b []byte, r *fault.Report) []byte { return appendFields(b, r, fault.ReportID{}) }
-
-// appendReport appends a report of a list; before is the id of the report before it, if any.
-func appendReport(b []byte, r *fault.Report, before fault.ReportID) []byte {
-	b, report := beginField(b, 1)
-	return endField(appendFields(b, r, before), report)
-}
-
-func appendFields(b []byte, r *fault.Report, before fault.ReportID) []byte {
-	b, id := beginField(b, 1)
-	if before.Seq == 0 { // the first
-		b = appendText(b, 1, string(r.ID.Origin.Node))
-		b = appendUint(b, 2, uint64(r.ID.Origin.Half))
-	}
-	if before.Epoch != r.ID.Epoch {
-		b = appendUint(b, 3, uint64(r.ID.Epoch))
-	}
-	b = appendUint(b, 4, uint64(r.ID.Seq))
-	b = endField(b, id)
-	b = appendFlag(b, 2, r.Digest)
-	for i := range r.Observations {
-		b = appendObservation(b, &r.Observations[i], r)
-	}
-	b = appendWord(b, 4, r.Registers.DNPWatchdog)
-	b = appendWord(b, 5, r.Registers.HostWatchdog)
-	b = appendWord(b, 6, r.Registers.RemoteFaultDescriptor)
-	b = appendUint(b, 7, encodeDuration(r.Uptime))
-	b = appendFlag(b, 8, r.Partial)
-	for i := range r.Readings {
-		b = appendReading(b, &r.Readings[i])
-	}
-	b = appendUint(b, 10, uint64(r.Platform))
-	if r.Restart.Half == 0 {
-		return b
-	}
-	b, at := beginField(b, 11)
-	b = appendUint(b, 1, uint64(r.Restart.Half))
-	return endField(appendUint(b, 2, uint64(encodeWithin(r.Restart.Within))), at)
-}
-
-func appendReading(b []byte, r *fault.Reading) []byte {
-	b, at := beginField(b, 9)
-	b = appendUint(b, 1, uint64(r.Component))
-	b = appendUint(b, 2, uint64(r.Quantity))
-	b = appendWord(b, 3, math.Float32bits(r.Value))
-	b = appendWord(b, 4, math.Float32bits(r.Threshold))
-	b = appendUint(b, 5, encodeDuration(r.Age))
-	return endField(b, at)
-}
-
-func appendObservation(b []byte, o *fault.Observation, r *fault.Report) []byte {
-	b, at := beginField(b, 3)
-	if o.Node != r.ID.Origin.Node {
-		b = appendText(b, 1, string(o.Node))
-	}
-	b = appendUint(b, 2, uint64(o.Component))
-	b = appendUint(b, 3, uint64(o.State))
-	b = appendUint(b, 4, uint64(o.Kind))
-	if !r.Digest || o.State != fault.Normal {
-		b = appendUint(b, 5, encodeDuration(o.Age))
-	}
-	b = appendText(b, 6, cutDetail(o.Detail, fault.MaxDetail))
-	return endField(b, at)
-}
-
 func appendStatus(b []byte, s *lofamov1.DeliveryStatus) []byte {
 	b = appendUint(b, 1, uint64(s.GetState()))
 	b = appendText(b, 2, s.GetPrimary())
@@ -217,7 +81,7 @@ func appendStatus(b []byte, s *lofamov1.DeliveryStatus) []byte {
 	}
 	b = appendUint(b, 11, s.GetIsolatedNs())
 	b = appendText(b, 12, s.GetSpool())
-	b = appendUint(b, 13, s.GetTold())
+	b = appendUint(b, 13, s.GetViewRevision())
 	b = appendUint(b, 14, uint64(s.GetInterest()))
 	return appendUint(b, 18, s.GetDenied())
 }

@@ -3,12 +3,12 @@ package servicenet
 import (
 	"bytes"
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
-	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
 )
 
 // The roles that may sign envelopes.
@@ -131,7 +131,7 @@ func reportsRoom(rs []fault.Report, o SealOptions) int {
 
 // finish proves the payload that begins at at, and ends the envelope.
 func finish(b []byte, at int, s Signer, o SealOptions) ([]byte, error) {
-	p := packet{algorithm: checksum.Default}
+	p := packet{algorithm: DefaultChecksum}
 	if o.Checksum != nil {
 		p.algorithm = *o.Checksum
 	}
@@ -213,16 +213,30 @@ func Open(b []byte, v Verifier) (Opened, error) {
 // its origin's name, and the hops, the last of which is the host half that relayed it.
 type Arrival struct {
 	Opened
-	Path    fault.Path
-	Hops    []fault.Hop
-	Reports []fault.Report           // of a Reports message
-	Status  *lofamov1.DeliveryStatus // that came with them; nil: none
-	Health  Health                   // that came with them
+	Reports // without reports if the message has none: then only the way it came
+}
+
+// Reports are verified reports of one origin that arrived together, the way they came, and the statuses that came with
+// them.
+type Reports struct {
+	List   []fault.Report
+	Path   fault.Path
+	Hops   []fault.Hop
+	Status *lofamov1.DeliveryStatus // of the origin's outbox; nil: none
+	Health Health                   // of the halves of the origin's node
+	// Words identifies a single full digest, so that a supervisor can recognise its restatements; 0: none. The
+	// supervisor's intake sets it.
+	Words uint64
 }
 
 // Delivery returns one of the reports together with how it came.
-func (a *Arrival) Delivery(i int) fault.Delivery {
-	return fault.Delivery{Report: a.Reports[i], Path: a.Path, Hops: a.Hops}
+func (r *Reports) Delivery(i int) fault.Delivery {
+	return fault.Delivery{Report: r.List[i], Path: r.Path, Hops: r.Hops}
+}
+
+// Digests reports whether all reports are digests.
+func (r *Reports) Digests() bool {
+	return r != nil && !slices.ContainsFunc(r.List, func(r fault.Report) bool { return !r.Digest })
 }
 
 // Unwrap opens a message that reached a supervisor by path. From a Relayed it takes and verifies the inner envelope
@@ -235,7 +249,7 @@ func Unwrap(b []byte, path fault.Path, v Verifier) (Arrival, error) {
 	if err != nil {
 		return Arrival{}, err
 	}
-	a := Arrival{Path: path}
+	a := Arrival{Reports: Reports{Path: path}}
 	if rel := o.Msg.GetRelayed(); rel != nil {
 		a.Path = fault.PathTorus
 		if a.Hops, err = decodeHops(rel.GetHops()); err != nil {
@@ -249,12 +263,13 @@ func Unwrap(b []byte, path fault.Path, v Verifier) (Arrival, error) {
 		case *lofamov1.Message_Reports, *lofamov1.Message_Answer, *lofamov1.Message_BulkAnnounce:
 		default:
 			if _, ok := OrderStatusOf(o.Msg); !ok {
-				return Arrival{}, refuse(RefusedNested, "relayed.inner: given %T: want reports, an answer, findings, a bulk announcement or a status", o.Msg.GetBody())
+				return Arrival{}, refuse(RefusedNested, "relayed.inner: given %T: want reports, an answer, findings, a bulk announcement or a status",
+					o.Msg.GetBody())
 			}
 		}
 		o.Raw = b
 	}
-	a.Opened, a.Reports, a.Status, a.Health = o, o.reports, o.Msg.GetReports().GetStatus(), healthOf(o.Msg.GetReports())
+	a.Opened, a.List, a.Status, a.Health = o, o.reports, o.Msg.GetReports().GetStatus(), healthOf(o.Msg.GetReports())
 	return a, nil
 }
 

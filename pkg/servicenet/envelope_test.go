@@ -45,7 +45,7 @@ func sealedReport(t testing.TB) []byte {
 	return mustSeal(t, b, err)
 }
 
-func TestSealOpen(t *testing.T) {
+func TestSealedMessageOpens(t *testing.T) {
 	b := sealedReport(t)
 	o, err := Open(b, fakeVerifier{})
 	if err != nil || o.Role != RoleNode || o.Name != "n0-0-1/host" || !bytes.Equal(o.Raw, b) {
@@ -74,7 +74,7 @@ func (r *renewing) Sign(payload []byte) []byte {
 }
 
 // A message that is sealed while the certificate is renewed has the certificate that its signature is of.
-func TestSealedInARenewal(t *testing.T) {
+func TestSealedInRenewal(t *testing.T) {
 	now, next := newSignerSize(RoleSupervisor, "s0", 300), newSignerSize(RoleSupervisor, "s0", 200)
 	env := seal(t, ackMessage(), &renewing{now, &next})
 	if _, err := Open(env, fakeVerifier{}); err != nil {
@@ -82,18 +82,18 @@ func TestSealedInARenewal(t *testing.T) {
 	}
 }
 
-func TestUnwrap(t *testing.T) {
+func TestUnwrapReturnsDeliveries(t *testing.T) {
 	for _, p := range []fault.Path{fault.PathDirect, fault.PathGossip} {
 		a, err := Unwrap(sealedReport(t), p, fakeVerifier{})
 		want := fault.Delivery{Report: sampleReport(), Path: p}
-		if err != nil || len(a.Reports) != 1 || !reflect.DeepEqual(a.Delivery(0), want) {
+		if err != nil || len(a.List) != 1 || !reflect.DeepEqual(a.Delivery(0), want) {
 			t.Errorf("%+v, %v", a, err)
 		}
 	}
 	relayed, err := SealRelayed(sealedReport(t), relayHops, relaySigner)
 	a, err2 := Unwrap(mustSeal(t, relayed, err), fault.PathDirect, fakeVerifier{})
 	want := fault.Delivery{Report: sampleReport(), Path: fault.PathTorus, Hops: relayHops}
-	if err2 != nil || len(a.Reports) != 1 || !reflect.DeepEqual(a.Delivery(0), want) {
+	if err2 != nil || len(a.List) != 1 || !reflect.DeepEqual(a.Delivery(0), want) {
 		t.Fatalf("%+v, %v", a, err2)
 	}
 	d := a.Delivery(0)
@@ -110,7 +110,7 @@ func TestUnwrap(t *testing.T) {
 	}
 }
 
-func TestDowncall(t *testing.T) {
+func TestDowncallCarriesSealedMessage(t *testing.T) {
 	inner := seal(t, challengeMessage(), supSigner)
 	b, err := SealDowncall("n0-0-1", inner, supSigner)
 	o, err2 := Open(mustSeal(t, b, err), fakeVerifier{})
@@ -175,7 +175,7 @@ func envelopeOf(t testing.TB, b []byte) *lofamov1.Envelope {
 	return env
 }
 
-func TestRefusals(t *testing.T) {
+func TestEachBadEnvelopeIsRefused(t *testing.T) {
 	report := sealedReport(t)
 	forged := forge(t, report, func(e *lofamov1.Envelope) { e.Payload[3] ^= 1 })
 	badReport := EncodeReport(sampleReport())
@@ -226,7 +226,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-func TestSealRefusals(t *testing.T) {
+func TestSealRefusesTooLongMessages(t *testing.T) {
 	big := sampleReport()
 	big.Observations[0].Detail = strings.Repeat("x", fault.MaxDetail)
 	for len(big.Observations) < MaxObservations {
@@ -289,7 +289,7 @@ func TestOfLaterVersion(t *testing.T) {
 		func(o *lofamov1.Observation) { o.Component = uint32(fault.NumComponents) },
 		func(o *lofamov1.Observation) { o.Component = 256 + 1 },
 		func(o *lofamov1.Observation) { o.State = lofamov1.State(fault.Failed) + 1 },
-		func(o *lofamov1.Observation) { o.Kind = uint32(fault.KindDigest) + 1 },
+		func(o *lofamov1.Observation) { o.Kind = uint32(fault.KindAbsent) + 1 },
 	} {
 		want := sampleReport()
 		m := EncodeReport(want)
@@ -297,8 +297,8 @@ func TestOfLaterVersion(t *testing.T) {
 		change(later)
 		m.Observations = append([]*lofamov1.Observation{later}, m.GetObservations()...)
 		a, err := Unwrap(rawSeal(marshal(t, reportsMessage(m)), nodeSigner), fault.PathDirect, fakeVerifier{})
-		if err != nil || !reflect.DeepEqual(a.Reports, []fault.Report{want}) {
-			t.Errorf("%v: %+v, %v; want %+v", later, a.Reports, err, want)
+		if err != nil || !reflect.DeepEqual(a.List, []fault.Report{want}) {
+			t.Errorf("%v: %+v, %v; want %+v", later, a.List, err, want)
 		}
 	}
 }

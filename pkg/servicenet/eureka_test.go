@@ -7,7 +7,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-func TestEurekaRefused(t *testing.T) {
+func TestEurekaMessageIsBounded(t *testing.T) {
 	for _, tc := range []struct {
 		change func(*lofamov1.JobEureka)
 		names  string
@@ -32,7 +32,7 @@ func TestEurekaRefused(t *testing.T) {
 }
 
 // A host half alone may say it, in its own name: not the DNP half beside it, nor a supervisor.
-func TestEurekaIsOfTheHostHalf(t *testing.T) {
+func TestEurekaComesFromHostHalf(t *testing.T) {
 	for _, s := range []fakeSigner{supSigner, relaySigner} {
 		if o, err := Open(seal(t, eureka(), s), fakeVerifier{}); err == nil {
 			t.Errorf("%s may raise it for n0-0-1", o.Name)
@@ -46,7 +46,7 @@ func TestEurekaIsOfTheHostHalf(t *testing.T) {
 
 // The longest names and body make no envelope longer than the limit of an express broadcast, with a certificate of
 // the usual size.
-func TestEurekaFits(t *testing.T) {
+func TestLargestEurekaFitsBroadcast(t *testing.T) {
 	m := eureka()
 	m.GetEureka().Job, m.GetEureka().Topic = strings.Repeat("j", MaxJob), strings.Repeat("t", MaxTopic)
 	m.GetEureka().Body = make([]byte, MaxEurekaBody)

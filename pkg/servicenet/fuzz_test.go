@@ -7,7 +7,6 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
-	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
 )
 
 // addEverything adds every kind of message, signed and, where that is enough, under a MAC.
@@ -26,8 +25,8 @@ func addEverything(f *testing.F) {
 func FuzzOpen(f *testing.F) {
 	addEverything(f)
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if p, err := parsePacket(b); err == nil && p.summed != nil && checksum.Known(p.algorithm) {
-			if got, want := p.computeSum(), p.computeSumOfParts(checksum.New(p.algorithm)); got != want {
+		if p, err := parsePacket(b); err == nil && p.summed != nil && KnownChecksum(p.algorithm) {
+			if got, want := p.computeSum(), p.computeSumOfParts(NewChecksummer(p.algorithm)); got != want {
 				t.Errorf("a sum of %#x, of the parts %#x", got, want)
 			}
 		}
@@ -57,10 +56,10 @@ func FuzzUnwrap(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if (a.Msg.GetReports() != nil) != (len(a.Reports) > 0) {
-			t.Errorf("%d reports of %v", len(a.Reports), a.Msg)
+		if (a.Msg.GetReports() != nil) != (len(a.List) > 0) {
+			t.Errorf("%d reports of %v", len(a.List), a.Msg)
 		}
-		for i := range a.Reports {
+		for i := range a.List {
 			d := a.Delivery(i)
 			for _, o := range d.Report.Observations {
 				if d.Age(o) < 0 {

@@ -76,7 +76,8 @@ func cutHealth(h *lofamov1.HalfHealth, cut cutting) *lofamov1.HalfHealth {
 	if h == nil || cut == whole {
 		return h
 	}
-	out := &lofamov1.HalfHealth{Recovery: h.GetRecovery(), Cut: h.GetCut() || len(h.GetTests()) > 0, AgeNs: h.GetAgeNs()}
+	out := &lofamov1.HalfHealth{Recovery: h.GetRecovery(), Cut: h.GetCut() || len(h.GetTests()) > 0, AgeNs: h.GetAgeNs(),
+		Processor: h.GetProcessor()}
 	for _, t := range h.GetTests() {
 		well := t.GetState() == lofamov1.TestState_PASSED || t.GetState() == lofamov1.TestState_IDLE
 		if cut == bare || cut == unwell && !well {
@@ -88,12 +89,20 @@ func cutHealth(h *lofamov1.HalfHealth, cut cutting) *lofamov1.HalfHealth {
 	case r == nil:
 	case cut == noTexts:
 		out.Recovery = &lofamov1.RecoveryStatus{
-			State: r.GetState(), Restarts: r.GetRestarts(), InWindow: r.GetInWindow(), Budget: r.GetBudget(), WindowMs: r.GetWindowMs(), AgeNs: r.GetAgeNs(),
-			GoneUs: r.GetGoneUs(), StartedUs: r.GetStartedUs(), ServingUs: r.GetServingUs(), ProvenUs: r.GetProvenUs(), Resumption: r.GetResumption(), UntilMs: r.GetUntilMs(),
+			State: r.GetState(), Restarts: r.GetRestarts(), InWindow: r.GetInWindow(), Budget: r.GetBudget(), WindowMs: r.GetWindowMs(),
+			AgeNs:  r.GetAgeNs(),
+			GoneUs: r.GetGoneUs(), StartedUs: r.GetStartedUs(), ServingUs: r.GetServingUs(), ProvenUs: r.GetProvenUs(),
+			Resumption: r.GetResumption(), UntilMs: r.GetUntilMs(),
 		}
 		out.Cut = true
 	case cut >= onlyCauses:
 		out.Recovery, out.Cut, out.AgeNs = &lofamov1.RecoveryStatus{State: r.GetState(), Restarts: r.GetRestarts()}, true, 0
+		if p := h.GetProcessor(); cut == justCounts {
+			out.Processor = nil
+			if p.GetStarved() || p.GetBudgetLevel() > 0 {
+				out.Processor = &lofamov1.ProcessorTime{Starved: p.GetStarved(), LongestMs: p.GetLongestMs(), BudgetLevel: p.GetBudgetLevel()}
+			}
+		}
 		if cut == onlyCauses && r.GetState() != lofamov1.RecoveryState_RUNNING {
 			out.Recovery.Cause = r.GetCause()
 		}
@@ -136,7 +145,21 @@ func appendHalf(b []byte, h *lofamov1.HalfHealth) []byte {
 	}
 	b = appendFlag(b, 3, h.GetCut())
 	b = appendUint(b, 4, h.GetAgeNs())
-	return appendFlag(b, 5, h.GetOld())
+	b = appendFlag(b, 5, h.GetOld())
+	if h.GetProcessor() != nil {
+		b, at = beginField(b, 6)
+		b = endField(appendProcessor(b, h.GetProcessor()), at)
+	}
+	return b
+}
+
+func appendProcessor(b []byte, p *lofamov1.ProcessorTime) []byte {
+	b = appendFlag(b, 1, p.GetStarved())
+	b = appendUint(b, 2, uint64(p.GetLongestMs()))
+	b = appendUint(b, 3, uint64(p.GetSharePermille()))
+	b = appendUint(b, 4, uint64(p.GetBudgetLevel()))
+	b = appendUint(b, 5, uint64(p.GetUsedPermille()))
+	return appendFlag(b, 6, p.GetNotRealtime())
 }
 
 func appendRecovery(b []byte, r *lofamov1.RecoveryStatus) []byte {
@@ -213,6 +236,17 @@ func (c *canonical) readHalf() *lofamov1.HalfHealth {
 		}
 	}
 	h.Cut, h.AgeNs, h.Old = c.flag(3), uint64(c.age(4)), c.flag(5)
+	if c.next(6) {
+		p := c.message(6)
+		h.Processor = &lofamov1.ProcessorTime{
+			Starved: p.flag(1), LongestMs: uint32(p.uint(2, math.MaxUint32)), SharePermille: uint32(p.uint(3, math.MaxUint32)),
+			BudgetLevel: uint32(p.uint(4, math.MaxUint32)), UsedPermille: uint32(p.uint(5, math.MaxUint32)),
+			NotRealtime: p.flag(6),
+		}
+		if !p.done() {
+			return nil
+		}
+	}
 	if !c.done() {
 		return nil
 	}
@@ -341,6 +375,10 @@ func (h Health) Words() uint64 {
 		text(r.GetCold())
 		text(r.GetReason())
 		mix(bit(half.GetCut()), uint64(len(half.GetTests())))
+		if p := half.GetProcessor(); p != nil {
+			mix(bit(p.GetStarved()), uint64(bits.Len32(p.GetLongestMs())), uint64(bits.Len32(p.GetSharePermille())), uint64(p.GetBudgetLevel()),
+				bit(p.GetNotRealtime()))
+		}
 		for _, t := range half.GetTests() {
 			mix(uint64(t.GetNumber()), uint64(t.GetState()), bit(t.GetProving()))
 			for _, n := range [...]uint64{t.GetLost(), t.GetAltered(), t.GetDoubled(), t.GetLate()} {
@@ -349,6 +387,33 @@ func (h Health) Words() uint64 {
 		}
 	}
 	return max(1, sum)
+}
+
+// BudgetWords describes for people the work that a half gives up to keep to its budget of processor time; empty: none.
+func BudgetWords(p *lofamov1.ProcessorTime) string {
+	work := "digests, probes and sensor readings"
+	switch p.GetBudgetLevel() {
+	case 0:
+		return ""
+	case 1:
+		work = "digests"
+	case 2:
+		work = "digests and probes"
+	}
+	used := ""
+	if u := p.GetUsedPermille(); u > 0 {
+		used = fmt.Sprintf(": it uses %.1f %% of a core", float64(u)/10)
+	}
+	return fmt.Sprintf("is over its processor budget and sends or makes fewer %s (level %d)%s", work, p.GetBudgetLevel(), used)
+}
+
+// RealtimeWords describes for people that a half lacks real-time scheduling, with the remedies; empty: it does not.
+func RealtimeWords(p *lofamov1.ProcessorTime) string {
+	if !p.GetNotRealtime() {
+		return ""
+	}
+	return "runs without real-time scheduling, so a loaded machine may delay it: set LimitRTPRIO=1 in its unit, agents.realtime in values " +
+		"of Helm, or grant CAP_SYS_NICE, or use preset relaxed on all nodes and supervisors"
 }
 
 // modules are the names of self-tested modules by their number, except for links and the direct rail.

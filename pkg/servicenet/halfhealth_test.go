@@ -44,7 +44,7 @@ func usualHealth() Health {
 
 // With any faults of a node, a digest with status and health fits its datagram; the most significant parts are
 // omitted last.
-func TestHealthFits(t *testing.T) {
+func TestHealthFitsDatagram(t *testing.T) {
 	signer := newSignerSize(RoleNode, "n0-0-1/host", MaxCertificate)
 	for _, tt := range []struct {
 		name  string
@@ -104,7 +104,7 @@ func TestHealthFits(t *testing.T) {
 func TestHealthLeavesRoomForDenyListVersion(t *testing.T) {
 	r, limit, cut := splitReport(nil, healthyDigest("n0-0-1"))[0], batchLimit(fault.PathDirect), 0
 	for n := range 900 {
-		status := &lofamov1.DeliveryStatus{Told: math.MaxUint64, Spool: strings.Repeat("s", n)}
+		status := &lofamov1.DeliveryStatus{ViewRevision: math.MaxUint64, Spool: strings.Repeat("s", n)}
 		h := FitHealth(fault.PathDirect, []fault.Report{r}, status, fullHealth())
 		if h.Host.GetCut() {
 			cut++
@@ -120,7 +120,7 @@ func TestHealthLeavesRoomForDenyListVersion(t *testing.T) {
 }
 
 // Each step of cutting leaves less, and the last ones still say that a half was restarted.
-func TestHealthCut(t *testing.T) {
+func TestCutHealthKeepsRestart(t *testing.T) {
 	before := healthSize(fullHealth()) + 1
 	for cut := range nothing {
 		h := Health{cutHealth(fullHealth().Host, cut), cutHealth(fullHealth().DNP, cut)}
@@ -136,6 +136,20 @@ func TestHealthCut(t *testing.T) {
 			t.Errorf("what is not well: %v", h)
 		}
 	}
+	starved := sampleHealth().Host
+	starved.Processor = &lofamov1.ProcessorTime{Starved: true, LongestMs: 119, SharePermille: 250, BudgetLevel: 2}
+	for cut := range nothing {
+		if p := cutHealth(starved, cut).GetProcessor(); !p.GetStarved() || p.GetLongestMs() != 119 || p.GetBudgetLevel() != 2 {
+			t.Errorf("step %d of a starved half leaves %v", cut, p)
+		}
+	}
+	ordinary := sampleHealth().Host
+	ordinary.Processor = &lofamov1.ProcessorTime{NotRealtime: true}
+	for cut := range nothing {
+		if p := cutHealth(ordinary, cut).GetProcessor(); p.GetNotRealtime() != (cut < justCounts) || cut == justCounts && p != nil {
+			t.Errorf("step %d of a half without real-time scheduling leaves %v", cut, p)
+		}
+	}
 	given := Health{Host: &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_GIVEN_UP, Restarts: 5,
 		Cause: "ended by signal 9", Reason: "budget"}}}
 	if h := cutHealth(given.Host, onlyCauses); h.GetRecovery().GetCause() != "ended by signal 9" || h.GetRecovery().GetReason() != "" {
@@ -147,7 +161,7 @@ func TestHealthCut(t *testing.T) {
 }
 
 // Values that change in every digest must not make it a new one; values that people should know at once must.
-func TestHealthWords(t *testing.T) {
+func TestHealthWordsIgnoreCounters(t *testing.T) {
 	want := sampleHealth().Words()
 	if want == 0 || (Health{}).Words() != 0 {
 		t.Fatalf("words %d, of nothing %d", want, Health{}.Words())
@@ -177,6 +191,9 @@ func TestHealthWords(t *testing.T) {
 		"the first loss":   func(h *lofamov1.HalfHealth) { h.Tests[0].Lost = 1 },
 		"a module":         func(h *lofamov1.HalfHealth) { h.Tests = h.Tests[:1] },
 		"what is left out": func(h *lofamov1.HalfHealth) { h.Cut = false },
+		"starvation":       func(h *lofamov1.HalfHealth) { h.Processor = &lofamov1.ProcessorTime{Starved: true} },
+		"no real-time":     func(h *lofamov1.HalfHealth) { h.Processor = &lofamov1.ProcessorTime{NotRealtime: true} },
+		"a budget level":   func(h *lofamov1.HalfHealth) { h.Processor = &lofamov1.ProcessorTime{BudgetLevel: 1} },
 		"no recovery":      func(h *lofamov1.HalfHealth) { h.Recovery = nil },
 	} {
 		h := sampleHealth()

@@ -406,11 +406,11 @@ func (o *Outbox) deadline(now time.Time) time.Time {
 	var at time.Time
 	for i := range h.flights {
 		if f := &h.flights[i]; h.open > 0 && !f.answered && !f.missed {
-			at = earliest(at, f.deadline)
+			at = fault.Earliest(at, f.deadline)
 		}
 	}
 	if dead := h.first.Add(o.cfg.NetworkDeadAfter); !h.dead && h.unanswered > 0 && dead.After(now) {
-		at = earliest(at, dead)
+		at = fault.Earliest(at, dead)
 	}
-	return earliest(at, o.isolationDeadline(now))
+	return fault.Earliest(at, o.isolationDeadline(now))
 }

@@ -101,3 +101,6 @@ func (o *Opened) is(m *lofamov1.Message) bool {
 	want.Host, want.Dnp = o.Msg.GetReports().GetHost(), o.Msg.GetReports().GetDnp()
 	return proto.Equal(want, m.GetReports())
 }
+
+// parsed reads a report that the protobuf runtime has parsed.
+func parsed(m *lofamov1.Report) (fault.Report, error) { return decodeReport(0, m, fault.ReportID{}) }

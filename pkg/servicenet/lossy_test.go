@@ -157,9 +157,9 @@ func TestLossyNetworkIsSick(t *testing.T) {
 	}
 }
 
-// TestLossyNetworkOnTheBorder: one of ten each way is one of five unanswered. It is SICK now and then, for a small
+// TestLossyNetworkOnBorder: one of ten each way is one of five unanswered. It is SICK now and then, for a small
 // part of the time.
-func TestLossyNetworkOnTheBorder(t *testing.T) {
+func TestLossyNetworkOnBorder(t *testing.T) {
 	const seeds, long = 40, 10 * time.Minute
 	for _, l := range []lossyLine{
 		{name: "three supervisors", supervisors: 3, interfaces: 1},

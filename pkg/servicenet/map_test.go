@@ -19,7 +19,8 @@ func mapFindings() *lofamov1.Message {
 	f := &lofamov1.MapFindings{Number: &lofamov1.OrderNumber{Term: 7, Count: 2}, Node: "n0-0-1", Epoch: 3, Part: 1, Parts: 2}
 	for i := range MaxMapNodes {
 		f.Nodes = append(f.Nodes, &lofamov1.MappedNode{
-			Rank: uint32(maxRank - MaxMapNodes + i), Dnp: lofamov1.MapKnowledge_MAP_GOOD, Host: lofamov1.MapKnowledge_MAP_BAD, LinksGood: 0x38, LinksBad: 7, RoundTripUs: maxTripUs,
+			Rank: uint32(maxRank - MaxMapNodes + i), Dnp: lofamov1.MapKnowledge_MAP_GOOD, Host: lofamov1.MapKnowledge_MAP_BAD, LinksGood: 0x38,
+			LinksBad: 7, RoundTripUs: maxTripUs,
 		})
 	}
 	return &lofamov1.Message{Body: &lofamov1.Message_MapFindings{MapFindings: f}}

@@ -38,7 +38,7 @@ func fill(head, part []byte, seal int) []byte {
 }
 
 // A message without proof costs next to nothing in any shape.
-func TestMemoryOfTheUnproved(t *testing.T) {
+func TestMemoryOfUnproved(t *testing.T) {
 	forged := fill(nil, []byte{0x0a, 0x00}, 40) // empty reports, as many as go in
 	p := packet{payload: forged, session: 1, mac: make([]byte, MACSize)}
 	q := packet{payload: fill(nil, []byte{0x0a, 0x00}, 500), certificate: make([]byte, 300), signature: make([]byte, signatureSize),
@@ -65,7 +65,7 @@ func TestMemoryOfTheUnproved(t *testing.T) {
 
 // The memory that a holder of a good key can make a receiver allocate for one datagram is bounded by the datagram: an
 // empty message of two bytes becomes one of at most 150 in memory, until it is refused.
-func TestMemoryOfTheProved(t *testing.T) {
+func TestMemoryOfProved(t *testing.T) {
 	report := marshal(t, EncodeReport(fault.Report{ID: sampleReport().ID, Digest: true}))
 	sessions := newSessions()
 	for name, payload := range map[string][]byte{

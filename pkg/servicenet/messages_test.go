@@ -41,7 +41,8 @@ func sampleHealth() Health {
 	return Health{
 		Host: &lofamov1.HalfHealth{
 			Recovery: &lofamov1.RecoveryStatus{
-				State: lofamov1.RecoveryState_RUNNING, Restarts: 7, InWindow: 1, Budget: 5, WindowMs: 60_000, Cause: "killed by signal 9", AgeNs: uint64(90 * time.Second),
+				State: lofamov1.RecoveryState_RUNNING, Restarts: 7, InWindow: 1, Budget: 5, WindowMs: 60_000, Cause: "killed by signal 9",
+				AgeNs:  uint64(90 * time.Second),
 				GoneUs: 1200, StartedUs: 20_000, ServingUs: 43_000, ProvenUs: 90_000, Resumption: lofamov1.Resumption_RESUMED,
 			},
 			Tests: []*lofamov1.SelfTest{
@@ -136,7 +137,8 @@ func diagnosisFindings() *lofamov1.Message {
 		return &lofamov1.DiagnosisTest{Sent: 360, Answered: 359, Altered: 300, Late: 301, MinUs: 400_000, MedianUs: 2_500_000, MaxUs: 3_000_000}
 	}
 	return &lofamov1.Message{Body: &lofamov1.Message_DiagnosisFindings{DiagnosisFindings: &lofamov1.DiagnosisFindings{
-		Number: &lofamov1.OrderNumber{Term: 7, Count: 2}, Node: "n0-0-1", Half: lofamov1.Half_HALF_HOST, Epoch: 3, Dnp: lofamov1.State_NORMAL, Links: 63,
+		Number: &lofamov1.OrderNumber{Term: 7, Count: 2}, Node: "n0-0-1", Half: lofamov1.Half_HALF_HOST, Epoch: 3,
+		Dnp: lofamov1.State_NORMAL, Links: 63,
 		OwnHost: test(), Link: &lofamov1.LinkFinding{Direction: 6, Dnp: test(), Host: test(), Through: test(), Heard: 100_000,
 			Missed: 100_000, Damaged: 100_000}}}}
 }

@@ -40,7 +40,7 @@ func TestRestartNoticeIsBounded(t *testing.T) {
 	} {
 		m := EncodeReport(sampleReport())
 		m.Restart = tc.sent
-		if r, err := DecodeReport(m); err != nil || r.Restart != tc.want {
+		if r, err := parsed(m); err != nil || r.Restart != tc.want {
 			t.Errorf("%s: %+v, %v: want %+v", name, r.Restart, err, tc.want)
 		}
 	}

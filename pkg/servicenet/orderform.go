@@ -180,6 +180,10 @@ func checkOrderKind(field, kind string) error {
 	if !ValidOrderKind(kind) {
 		return refuse(RefusedField, "%s: given %.40q: want 1 to %d bytes of a-z and '-'", field, kind, MaxOrderKind)
 	}
+	switch kind {
+	case OrderMask, OrderPeers, OrderConfiguration, OrderMapping, OrderDiagnosis, OrderProcedure, OrderAct:
+		return refuse(RefusedField, "%s: given %q: want a kind without messages of its own", field, kind)
+	}
 	return nil
 }
 

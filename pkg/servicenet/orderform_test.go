@@ -24,7 +24,7 @@ func TestOrderNamesTermOfLeader(t *testing.T) {
 		{&lofamov1.Message{Body: &lofamov1.Message_MapOrder{MapOrder: &lofamov1.MapOrder{Number: n}}}, 7},
 		{&lofamov1.Message{Body: &lofamov1.Message_DiagnosisOrder{DiagnosisOrder: &lofamov1.DiagnosisOrder{}}}, 0},
 		{&lofamov1.Message{Body: &lofamov1.Message_MaskOrder{MaskOrder: &lofamov1.MaskOrder{Number: 9}}}, 0},
-		{&lofamov1.Message{Body: &lofamov1.Message_Told{Told: &lofamov1.Told{Revision: 9}}}, 0},
+		{&lofamov1.Message{Body: &lofamov1.Message_FaultUpdate{FaultUpdate: &lofamov1.FaultUpdate{Revision: 9}}}, 0},
 		{&lofamov1.Message{}, 0},
 		{nil, 0},
 	} {
@@ -95,6 +95,17 @@ func TestEachMessageHasOneOrderKind(t *testing.T) {
 	}
 	if len(orders) != len(orderForms) || len(answers) != len(orderForms) {
 		t.Fatalf("%d orders and %d answers for %d forms: add the new form here", len(orders), len(answers), len(orderForms))
+	}
+	for kind, m := range orders { // a kind with messages of its own is no plain one
+		reserved := m.GetOrder() == nil
+		for field, err := range map[string]error{
+			"order.kind":        checkOrder(&lofamov1.Order{Kind: kind, Node: "n", Number: 1}),
+			"order_status.kind": checkOrderStatus(&lofamov1.OrderStatus{Kind: kind, Node: "n", Half: 1, Epoch: 1}),
+		} {
+			if (err != nil) != reserved || reserved && !strings.Contains(err.Error(), field+`: given "`+kind+`"`) {
+				t.Errorf("%s %q: %v", field, kind, err)
+			}
+		}
 	}
 	for kind, m := range orders {
 		if o, ok := OrderOf(m); !ok || o.Kind != kind || o.Node != "n" && kind != OrderConfiguration {

@@ -178,8 +178,7 @@ func (o *Outbox) Restore(now time.Time, kept []Kept) Output {
 // sendable reports whether a report that another version may have kept can be sealed: one that cannot would hold up
 // the reports beside it forever.
 func sendable(r fault.Report) bool {
-	_, err := DecodeReport(EncodeReport(r))
-	return err == nil && reportSize(aged(r, MaxAge)) <= batchLimit(fault.PathDirect)
+	return checkReport(0, &r, fault.ReportID{}) == nil && reportSize(aged(r, MaxAge)) <= batchLimit(fault.PathDirect)
 }
 
 func (o *Outbox) newEntry(now time.Time, r fault.Report) *entry {

@@ -134,7 +134,7 @@ func TestDigestReplacesAllParts(t *testing.T) {
 }
 
 // Without any answers, the number of reports in flight and so the traffic stay bounded.
-func TestSilenceIsNotAnsweredByAFlood(t *testing.T) {
+func TestSilenceIsNotAnsweredByFlood(t *testing.T) {
 	o := newTestOutbox(t)
 	now := epochStart
 	sends := 0
@@ -387,8 +387,8 @@ func TestNumbersFitBesideDigest(t *testing.T) {
 	}
 }
 
-// TestStatusLeavesRoomForWhatTheHalfAdds: on the direct rail a half adds two fields to a status: told and denied.
-func TestStatusLeavesRoomForWhatTheHalfAdds(t *testing.T) {
+// TestStatusLeavesRoomForWhatHalfAdds: on the direct rail a half adds two fields to a status: view_revision and denied.
+func TestStatusLeavesRoomForWhatHalfAdds(t *testing.T) {
 	o, given := newTestOutbox(t), 0
 	o.spool = "no space"
 	o.Add(epochStart, healthyDigest("n0-0-0"))
@@ -399,7 +399,7 @@ func TestStatusLeavesRoomForWhatTheHalfAdds(t *testing.T) {
 			continue
 		}
 		given++
-		st.Told, st.Interest, st.Denied = math.MaxUint64, math.MaxUint32, math.MaxUint64
+		st.ViewRevision, st.Interest, st.Denied = math.MaxUint64, math.MaxUint32, math.MaxUint64
 		if n := size + statusSize(st); n > limit {
 			t.Fatalf("beside %d bytes of reports: %d bytes in all, want at most %d", size, n, limit)
 		}

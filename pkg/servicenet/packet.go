@@ -6,7 +6,6 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
 )
 
 // Field numbers of lofamo.v1.Envelope.
@@ -47,14 +46,14 @@ func (p *packet) appendProof(b []byte) []byte {
 	b = appendAlgorithm(b, p.algorithm)
 	p.sum = noSum
 	if p.algorithm != lofamov1.Checksum_CHECKSUM_NONE {
-		p.sum = checksum.Sum(p.algorithm, b)
+		p.sum = ChecksumOf(p.algorithm, b)
 	}
 	return appendFixed(b, fieldChecksum, p.sum)
 }
 
 // computeSum is the sum that appendProof would fill in.
 func (p *packet) computeSum() uint64 {
-	sum := checksum.New(p.algorithm)
+	sum := NewChecksummer(p.algorithm)
 	if p.summed != nil {
 		_, _ = sum.Write(p.summed) // a digest never fails
 		return finishSum(sum)
@@ -62,7 +61,7 @@ func (p *packet) computeSum() uint64 {
 	return p.computeSumOfParts(sum)
 }
 
-func (p *packet) computeSumOfParts(sum *checksum.Digest) uint64 {
+func (p *packet) computeSumOfParts(sum *Checksummer) uint64 {
 	var buf [20]byte
 	add := func(field protowire.Number, part []byte) {
 		if len(part) > 0 {
@@ -79,7 +78,7 @@ func (p *packet) computeSumOfParts(sum *checksum.Digest) uint64 {
 	return finishSum(sum)
 }
 
-func finishSum(sum *checksum.Digest) uint64 {
+func finishSum(sum *Checksummer) uint64 {
 	if sum.Algorithm() == lofamov1.Checksum_CHECKSUM_NONE {
 		return noSum
 	}
@@ -186,12 +185,12 @@ func packetOf(env *lofamov1.Envelope) packet {
 // checkSum is the first check of all. A message that it refuses was damaged on the way, or is of a version whose
 // algorithm is unknown here, and incriminates no sender.
 func (p *packet) checkSum() error {
-	if !checksum.Known(p.algorithm) {
+	if !KnownChecksum(p.algorithm) {
 		return refuseDamaged(RefusedChecksum, "envelope.checksum_algorithm: given %d: want one of the %d that are known", p.algorithm,
-			len(checksum.Algorithms()))
+			len(Checksums()))
 	}
 	if got := p.computeSum(); got != p.sum {
-		return refuseDamaged(RefusedChecksum, "envelope.checksum: given %s %#x: want %#x", checksum.Name(p.algorithm), p.sum, got)
+		return refuseDamaged(RefusedChecksum, "envelope.checksum: given %s %#x: want %#x", ChecksumName(p.algorithm), p.sum, got)
 	}
 	return nil
 }

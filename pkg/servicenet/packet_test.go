@@ -11,7 +11,6 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
-	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
 )
 
 // forbiddenVerifier fails the test on any call.
@@ -36,7 +35,7 @@ func sealedWith(t testing.TB, a lofamov1.Checksum, session *SessionKey) []byte {
 // With any algorithm a single flipped bit anywhere is damage: the receiver requests the message again, and accuses no
 // sender. Without one it is refused as well, but looks the same as forgery.
 func TestEveryFlippedBit(t *testing.T) {
-	for _, a := range checksum.Algorithms() {
+	for _, a := range Checksums() {
 		for name, session := range map[string]*SessionKey{"signed": nil, "MAC": testKey(1)} {
 			b := sealedWith(t, a, session)
 			var v Verifier = forbiddenVerifier{t}
@@ -54,18 +53,18 @@ func TestEveryFlippedBit(t *testing.T) {
 					continue
 				}
 				if !IsDamaged(err) {
-					t.Errorf("%s, %s, bit %d: %v: want damage", checksum.Name(a), name, bit, err)
+					t.Errorf("%s, %s, bit %d: %v: want damage", ChecksumName(a), name, bit, err)
 				}
 			}
 			if _, err := Open(b, newSessions()); err != nil {
-				t.Errorf("%s, %s: unharmed: %v", checksum.Name(a), name, err)
+				t.Errorf("%s, %s: unharmed: %v", ChecksumName(a), name, err)
 			}
 		}
 	}
 }
 
 // A relay's wrapper is whole, but its content was damaged before: the inner checksum shows that.
-func TestDamageWithinAWrapper(t *testing.T) {
+func TestDamageWithinWrapper(t *testing.T) {
 	inner := sealedReport(t)
 	for bit := 24; bit < 8*len(inner); bit += 7 {
 		broken := bytes.Clone(inner)
@@ -85,7 +84,7 @@ func TestDamageWithinAWrapper(t *testing.T) {
 
 func TestTruncatedIsRefused(t *testing.T) {
 	for _, session := range []*SessionKey{nil, testKey(1)} {
-		b := sealedWith(t, checksum.Default, session)
+		b := sealedWith(t, DefaultChecksum, session)
 		for n := range b {
 			if _, err := Open(b[:n], forbiddenVerifier{t}); !IsDamaged(err) {
 				t.Errorf("the first %d bytes of %d: %v: want damage", n, len(b), err)
@@ -129,14 +128,14 @@ func TestDamaged(t *testing.T) {
 }
 
 func TestSealOptions(t *testing.T) {
-	for _, a := range checksum.Algorithms() {
+	for _, a := range Checksums() {
 		env := envelopeRaw(t, sealedWith(t, a, nil))
 		if env.GetChecksumAlgorithm() != a {
-			t.Errorf("%s: sealed with %s", checksum.Name(a), env.GetChecksumAlgorithm())
+			t.Errorf("%s: sealed with %s", ChecksumName(a), env.GetChecksumAlgorithm())
 		}
 		env = envelopeRaw(t, sealedWith(t, a, testKey(5)))
 		if env.GetChecksumAlgorithm() != a || env.GetSession() != 5 || len(env.GetCertificate())+len(env.GetSignature()) != 0 {
-			t.Errorf("%s, MAC: %v", checksum.Name(a), env)
+			t.Errorf("%s, MAC: %v", ChecksumName(a), env)
 		}
 	}
 	if a := envelopeOf(t, sealedReport(t)).GetChecksumAlgorithm(); a != lofamov1.Checksum_CHECKSUM_CRC32C {
@@ -151,15 +150,15 @@ func TestSealOptions(t *testing.T) {
 
 // The sum as wire.proto defines it: over the bytes before it in the encoding.
 func TestSumIsAsWritten(t *testing.T) {
-	for _, a := range checksum.Algorithms() {
+	for _, a := range Checksums() {
 		for _, session := range []*SessionKey{nil, testKey(5)} {
 			b := sealedWith(t, a, session)
-			want := checksum.Sum(a, b[:len(b)-9])
+			want := ChecksumOf(a, b[:len(b)-9])
 			if a == lofamov1.Checksum_CHECKSUM_NONE {
 				want = 1<<64 - 1
 			}
 			if env := envelopeRaw(t, b); env.GetChecksum() != want {
-				t.Errorf("%s: %#x, want %#x", checksum.Name(a), env.GetChecksum(), want)
+				t.Errorf("%s: %#x, want %#x", ChecksumName(a), env.GetChecksum(), want)
 			}
 		}
 	}
@@ -173,7 +172,7 @@ func TestPacketIsProtobuf(t *testing.T) {
 			payload: part.Draw(t, "payload"), certificate: part.Draw(t, "certificate"), signature: part.Draw(t,
 				"signature"), mac: part.Draw(t, "mac"),
 			session:   rapid.Uint64().Draw(t, "session"),
-			algorithm: rapid.SampledFrom(checksum.Algorithms()).Draw(t, "algorithm"),
+			algorithm: rapid.SampledFrom(Checksums()).Draw(t, "algorithm"),
 		}
 		b := p.encode()
 		want, err := proto.MarshalOptions{Deterministic: true}.Marshal(&lofamov1.Envelope{
@@ -184,8 +183,8 @@ func TestPacketIsProtobuf(t *testing.T) {
 			t.Fatalf("%x\nwant %x, %v", b, want, err)
 		}
 		got, err := parsePacket(b)
-		if got.summed == nil || got.computeSumOfParts(checksum.New(p.algorithm)) != p.sum {
-			t.Errorf("summed: %x, of the parts %#x, want %#x", got.summed, got.computeSumOfParts(checksum.New(p.algorithm)), p.sum)
+		if got.summed == nil || got.computeSumOfParts(NewChecksummer(p.algorithm)) != p.sum {
+			t.Errorf("summed: %x, of the parts %#x, want %#x", got.summed, got.computeSumOfParts(NewChecksummer(p.algorithm)), p.sum)
 		}
 		if err != nil || got.checkSum() != nil {
 			t.Errorf("read back: %v, %v", err, got.checkSum())

@@ -275,7 +275,7 @@ func (o *Outbox) advancePaths(now time.Time, out *Output) {
 	if o.leaderElsewhere() && !now.Before(s.followAt) {
 		if s.state == PathArmed && s.alternate.id.Supervisor == o.leader {
 			s.followAt = now.Add(restFor)
-			o.becomeMigrated(s.alternate, "the leader is there", out)
+			o.becomeMigrated(s.alternate, whyLeader, out)
 		} else if p := o.leaderPath(now); p != nil {
 			o.becomeRearm(now, p, "the way to the leader", out)
 			return
@@ -371,14 +371,14 @@ func (o *Outbox) pathWake(now time.Time) time.Time {
 		wake = t.sessionAt
 	}
 	if o.leaderElsewhere() && now.Before(s.followAt) {
-		wake = earliest(wake, s.followAt)
+		wake = fault.Earliest(wake, s.followAt)
 	}
 	for _, p := range s.all {
 		wanted := p.id.Supervisor == o.leader && o.leaderElsewhere() ||
 			s.state == PathMigrated && p != s.primary ||
 			s.state == PathArmed && disjointness(p.id, s.primary.id) > disjointness(s.alternate.id, s.primary.id)
 		if wanted && now.Before(p.retryAt) {
-			wake = earliest(wake, p.retryAt)
+			wake = fault.Earliest(wake, p.retryAt)
 		}
 	}
 	return wake

@@ -18,8 +18,8 @@ func (o *Outbox) pump(now time.Time, out *Output) {
 	o.endRound(now)
 	o.flush(now, out)
 	o.judgeIsolation(now, out)
-	wake = earliest(wake, o.pathWake(now))
-	o.wake = earliest(wake, o.deadline(now))
+	wake = fault.Earliest(wake, o.pathWake(now))
+	o.wake = fault.Earliest(wake, o.deadline(now))
 	out.Wake = o.wake
 	out.ServiceNetwork = o.direct.state
 }
@@ -48,12 +48,12 @@ func (o *Outbox) attempts(now time.Time) time.Time {
 			inFlight++
 		}
 		if busy && e.attempts == 0 && now.Before(e.hold) {
-			wake = earliest(wake, e.hold)
+			wake = fault.Earliest(wake, e.hold)
 			continue
 		}
 		if o.silence.holds(now, e, again) {
 			if !e.report.Digest && now.Before(o.silence.next) {
-				wake = earliest(wake, o.silence.next)
+				wake = fault.Earliest(wake, o.silence.next)
 			}
 			continue
 		}
@@ -66,7 +66,7 @@ func (o *Outbox) attempts(now time.Time) time.Time {
 			}
 			o.attempt(now, e)
 		}
-		wake = earliest(wake, e.due)
+		wake = fault.Earliest(wake, e.due)
 	}
 	return wake
 }
@@ -294,11 +294,4 @@ func aged(r fault.Report, held time.Duration) fault.Report {
 		r.Restart.Within = max(r.Restart.Within-held, time.Millisecond) // 0 would end the restart
 	}
 	return r
-}
-
-func earliest(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
 }

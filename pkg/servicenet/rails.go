@@ -1,6 +1,7 @@
 package servicenet
 
 import (
+	"cmp"
 	"hash/fnv"
 	"slices"
 	"time"
@@ -296,9 +297,7 @@ func (o *Outbox) interfaceLost(now time.Time, ev RailDown, out *Output) {
 	}
 	i.down, i.recovered = true, 0
 	why := ev.Why
-	if why == "" {
-		why = "its interface is down"
-	}
+	why = cmp.Or(why, "its interface is down")
 	if s.alternate != nil && s.alternate.id.Interface == ev.Interface {
 		o.becomeMigrated(s.primary, why, out)
 	}

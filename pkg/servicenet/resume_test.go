@@ -11,7 +11,7 @@ import (
 
 // A half that resumes takes over the reports of its epoch under their ids, and the next one has the next number. To a
 // half that begins cold the same reports show that its epoch was used before.
-func TestRestoreOfThePresentEpoch(t *testing.T) {
+func TestRestoreOfPresentEpoch(t *testing.T) {
 	kept := func(seq fault.Seq) Kept {
 		r := sick(fault.ComponentMemory)
 		r.ID = fault.ReportID{Origin: origin("n0-0-0/host"), Epoch: 1, Seq: seq}
@@ -57,7 +57,7 @@ func TestRestoreOfThePresentEpoch(t *testing.T) {
 // A bit of the epoch flipped before the half died. The next life finds reports of that epoch, so it would continue
 // above it, where the supervisors refuse to follow. Their answer makes it continue at their epoch, above the reports
 // of earlier lives, and renumber the others.
-func TestEpochOfAFlippedBit(t *testing.T) {
+func TestEpochOfFlippedBit(t *testing.T) {
 	const flipped = 60 | 1<<28
 	kept := func(epoch fault.Epoch, seq fault.Seq) Kept {
 		r := sick(fault.ComponentMemory)
@@ -74,7 +74,8 @@ func TestEpochOfAFlippedBit(t *testing.T) {
 	}
 	id, _ := o.Add(epochStart, sick(fault.ComponentMemory))
 	ack := &lofamov1.Ack{
-		Status: lofamov1.Ack_STALE_EPOCH, Node: "n0-0-0", Half: lofamov1.Half_HALF_HOST, Epoch: uint64(id.Epoch), Seqs: []uint64{uint64(id.Seq)}, HighestEpoch: 59,
+		Status: lofamov1.Ack_STALE_EPOCH, Node: "n0-0-0", Half: lofamov1.Half_HALF_HOST, Epoch: uint64(id.Epoch), Seqs: []uint64{uint64(id.Seq)},
+		HighestEpoch: 59,
 	}
 	out := o.Step(epochStart, Acked{Ack: ack, Supervisor: "s0", Path: fault.PathDirect})
 	var got []string

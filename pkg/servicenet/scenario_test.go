@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/encoding/prototext"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/golden"
+	"github.com/lofamo/lofamo/internal/testing/golden"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 

@@ -63,7 +63,7 @@ func (k *SessionKey) Verify(payload, mac []byte) bool {
 func proveMAC(p *packet, v Verifier) (role, name string, err error) {
 	sv, ok := v.(SessionVerifier)
 	if !ok {
-		return "", "", refuse(RefusedSession, "session %#x: none is taken here", p.session)
+		return "", "", refuse(RefusedSession, "session %#x: sessions are not accepted here", p.session)
 	}
 	role, name, err = sv.VerifyMAC(p.session, p.payload, p.mac)
 	switch {
@@ -80,7 +80,7 @@ func proveMAC(p *packet, v Verifier) (role, name string, err error) {
 // a key is agreed on with, is signed.
 func checkUnderMAC(msg *lofamov1.Message) error {
 	switch b := msg.GetBody().(type) {
-	case nil, *lofamov1.Message_Again, *lofamov1.Message_Challenge, *lofamov1.Message_Downcall, *lofamov1.Message_Told:
+	case nil, *lofamov1.Message_Again, *lofamov1.Message_Challenge, *lofamov1.Message_Downcall, *lofamov1.Message_FaultUpdate:
 		return nil
 	case *lofamov1.Message_Reports:
 		for i, r := range b.Reports.GetReports() {

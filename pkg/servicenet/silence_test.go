@@ -88,7 +88,7 @@ func (w *silentWorld) report(digest bool) {
 
 func (w *silentWorld) run(d time.Duration) {
 	for end := w.now.Add(d); ; {
-		next := earliest(w.digest, w.wake)
+		next := fault.Earliest(w.digest, w.wake)
 		if next.After(end) {
 			w.now = end
 			return
@@ -141,9 +141,9 @@ func TestPathRequestsWaitForRoundsOfSilence(t *testing.T) {
 	}
 }
 
-// TestFirstAnswerEndsTheSilence checks that waiting reports go at once, and that later rounds start from the shortest
+// TestFirstAnswerEndsSilence checks that waiting reports go at once, and that later rounds start from the shortest
 // wait.
-func TestFirstAnswerEndsTheSilence(t *testing.T) {
+func TestFirstAnswerEndsSilence(t *testing.T) {
 	w := newSilentWorld(t, false)
 	for range 5 {
 		w.report(false)
@@ -174,8 +174,8 @@ func TestNewReportInSilenceIsTriedAtOnce(t *testing.T) {
 	}
 }
 
-// TestRailThatComesUpEndsTheWait starts a round at once.
-func TestRailThatComesUpEndsTheWait(t *testing.T) {
+// TestRecoveredRailEndsWait starts a round at once.
+func TestRecoveredRailEndsWait(t *testing.T) {
 	w := newSilentWorld(t, false)
 	w.take(w.o.Step(w.now, RailDown{Path: fault.PathTorus}))
 	w.report(false)

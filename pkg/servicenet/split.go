@@ -1,6 +1,8 @@
 package servicenet
 
 import (
+	"time"
+
 	"google.golang.org/protobuf/encoding/protowire"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -33,9 +35,10 @@ func batchLimit(path fault.Path) int {
 // reportSize returns how many bytes a report adds to an encoded Reports message, at most: with ages
 // that grow in the log, and an id that is written out.
 func reportSize(r fault.Report) int {
-	n := headerSize(&r)
+	s := newSizer()
+	n := s.header(&r) + len(r.Readings)*readingSize
 	for i := range r.Observations {
-		n += observationSize(&r.Observations[i], &r)
+		n += s.observation(&r.Observations[i], &r)
 	}
 	return 1 + protowire.SizeBytes(n)
 }
@@ -71,9 +74,10 @@ func splitReport(out []fault.Report, r fault.Report) []fault.Report {
 	header.Partial = r.Digest // room for the mark
 	// The numbers are not known yet: 5 bytes each.
 	header.ID.Epoch, header.ID.Seq = 1<<34, 1<<34
-	base := headerSize(&header)
+	s := newSizer()
+	base := s.header(&header)
 	if r.Digest {
-		r.Observations = digestObservations(&r, base)
+		r.Observations = digestObservations(&r, base, s)
 	}
 
 	part := header
@@ -81,10 +85,10 @@ func splitReport(out []fault.Report, r fault.Report) []fault.Report {
 	size, before, from := base, len(out), 0
 	for i := range r.Observations {
 		o := &r.Observations[i]
-		n := observationSize(o, &r)
+		n := s.observation(o, &r)
 		if over := base + n - MaxReportSize; over > 0 {
 			o.Detail = cutDetail(o.Detail, max(0, fault.MaxDetail-over))
-			n = observationSize(o, &r)
+			n = s.observation(o, &r)
 		}
 		if i > from && (size+n > MaxReportSize || i-from == MaxObservations) {
 			part.Observations = r.Observations[from:i:i]
@@ -108,7 +112,7 @@ func splitReport(out []fault.Report, r fault.Report) []fault.Report {
 const readingSize = 2 + 2 + 2 + 5 + 5 + 7
 
 // digestObservations returns the part of a digest's observations that is sent. base is the size without any.
-func digestObservations(r *fault.Report, base int) []fault.Observation {
+func digestObservations(r *fault.Report, base int, s sizer) []fault.Observation {
 	out := r.Observations[:0]
 	size := base
 	for i := range r.Observations {
@@ -116,7 +120,7 @@ func digestObservations(r *fault.Report, base int) []fault.Observation {
 		if o.Kind == fault.KindDescriptor && o.State == fault.Normal && o.Node != r.ID.Origin.Node {
 			continue
 		}
-		size += observationSize(o, r)
+		size += s.observation(o, r)
 		out = append(out, *o)
 	}
 	if size > MaxReportSize {
@@ -127,38 +131,28 @@ func digestObservations(r *fault.Report, base int) []fault.Observation {
 	return out
 }
 
-// observationSize is the size that o adds to its report, with room for an age that grows in the log.
-func observationSize(o *fault.Observation, r *fault.Report) int {
-	age := min(max(o.Age, 1<<41), MaxAge) // 6 bytes, 36 minutes
-	n := varintSize(uint64(o.Component)) + varintSize(uint64(o.State)) + varintSize(uint64(o.Kind)) +
-		stringSize(len(cutDetail(o.Detail, fault.MaxDetail)))
-	if o.Node != r.ID.Origin.Node {
-		n += stringSize(len(o.Node))
-	}
-	if !r.Digest || o.State != fault.Normal {
-		n += varintSize(encodeDuration(age))
-	}
-	return 1 + protowire.SizeBytes(n)
+// sizer measures parts of reports: it writes them to memory that it keeps.
+type sizer struct{ room []byte }
+
+func newSizer() sizer { return sizer{make([]byte, 0, 256)} } // enough for the longest
+
+// observation returns the size that o adds to its report, with room for an age that grows in the log.
+func (s sizer) observation(o *fault.Observation, r *fault.Report) int {
+	older := *o
+	older.Age = max(o.Age, waitingAge)
+	w := wire{writes: true, out: s.room}
+	w.observation(&older, r, r.ID.Origin.Node)
+	return 1 + protowire.SizeBytes(len(w.out))
 }
 
-// headerSize is the size of a report without its observations.
-func headerSize(r *fault.Report) int {
-	id := stringSize(len(r.ID.Origin.Node)) + varintSize(uint64(r.ID.Origin.Half)) + varintSize(uint64(r.ID.Epoch)) + varintSize(uint64(r.ID.Seq))
-	n := 1 + protowire.SizeBytes(id) + varintSize(encodeDuration(r.Uptime)) + varintSize(uint64(r.Platform))
-	if r.Restart.Half != 0 {
-		n += 1 + protowire.SizeBytes(varintSize(uint64(r.Restart.Half))+varintSize(uint64(encodeWithin(r.Restart.Within))))
-	}
-	for _, flag := range [...]bool{r.Digest, r.Partial} {
-		if flag {
-			n += 2
-		}
-	}
-	for _, word := range [...]uint32{r.Registers.DNPWatchdog, r.Registers.HostWatchdog, r.Registers.RemoteFaultDescriptor} {
-		if word != 0 {
-			n += 1 + protowire.SizeFixed32()
-		}
-	}
-	return n
+// waitingAge takes as many bytes as any age up to 73 minutes.
+const waitingAge = time.Duration(1 << 41)
+
+// header returns the size of a report without its observations and readings.
+func (s sizer) header(r *fault.Report) int {
+	header := *r
+	header.Observations, header.Readings = nil, nil
+	return len(AppendReport(s.room, &header))
 }
 
 // varintSize and stringSize are the sizes of fields with numbers up to 15, which are left out when empty.

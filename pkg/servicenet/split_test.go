@@ -59,8 +59,8 @@ func TestBatchFits(t *testing.T) {
 				b, err = SealRelayed(b, relayHops, newSignerSize(RoleNode, "n1-0-1/host", MaxCertificate))
 				mustSeal(t, b, err)
 			}
-			if a, err := Unwrap(b, path, fakeVerifier{}); err != nil || len(a.Reports) != len(rs) {
-				t.Errorf("%s %s: %d of %d reports, %v", path, name, len(a.Reports), len(rs), err)
+			if a, err := Unwrap(b, path, fakeVerifier{}); err != nil || len(a.List) != len(rs) {
+				t.Errorf("%s %s: %d of %d reports, %v", path, name, len(a.List), len(rs), err)
 			}
 			if around := len(b) - proto.Size(EncodeReports(rs, status)); path != fault.PathTorus && around > MaxDatagram-limit {
 				t.Errorf("%s %s: %d bytes around the reports, want at most %d", path, name, around, MaxDatagram-limit)
@@ -70,9 +70,8 @@ func TestBatchFits(t *testing.T) {
 	}
 }
 
-// The sizes, computed without encoding anything, equal those of the encoder, except for the ages, which count as 36
-// minutes at least.
-func TestReportSizeIsTheEncoders(t *testing.T) {
+// The sizes equal those of the encoder, except for ages, which count as 36 minutes at least.
+func TestReportSizeEqualsEncoders(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		node := rapid.SampledFrom([]fault.NodeID{"n0", "n10-10-10", fault.NodeID(strings.Repeat("n", MaxNodeID))})
 		word := rapid.SampledFrom([]uint32{0, 1, 1 << 31})
@@ -91,7 +90,7 @@ func TestReportSizeIsTheEncoders(t *testing.T) {
 				Node: node.Draw(t, "node"), Component: fault.Component(rapid.IntRange(1, fault.NumComponents-1).Draw(t, "component")),
 				State: fault.State(rapid.IntRange(1, 4).Draw(t, "state")), Kind: fault.Kind(rapid.IntRange(1, 3).Draw(t, "kind")),
 				Age:    time.Duration(rapid.Int64Range(1<<41, 1<<60).Draw(t, "age")),
-				Detail: rapid.String().Draw(t, "detail"),
+				Detail: rapid.String().Draw(t, "detail"), Ended: rapid.Bool().Draw(t, "ended"),
 			})
 		}
 		if got, want := reportSize(r), statusSize(nil)+proto.Size(EncodeReports([]fault.Report{r}, nil)); got != want {
@@ -162,7 +161,7 @@ func TestReportFitsRelayed(t *testing.T) {
 			if err != nil || len(a.Hops) != 3 {
 				t.Fatalf("%s: %v, %d hops", name, err, len(a.Hops))
 			}
-			obs += len(a.Reports[0].Observations)
+			obs += len(a.List[0].Observations)
 			t.Logf("%s: part %d: %d observations, report %d, envelope %d, relayed %d bytes", name, i, len(p.Observations), size, len(b),
 				len(wrapped))
 		}

@@ -88,7 +88,7 @@ func (o *Outbox) Status(now time.Time) *lofamov1.DeliveryStatus {
 		if e.report.Digest {
 			continue
 		}
-		oldest = earliest(oldest, e.added)
+		oldest = fault.Earliest(oldest, e.added)
 		if e.via == 0 {
 			st.Unanswered++
 		}

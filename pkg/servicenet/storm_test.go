@@ -68,9 +68,9 @@ func (a *answering) take(out Output) {
 func (a *answering) pass(d, every time.Duration, do func()) {
 	end, next := a.now.Add(d), a.now.Add(every)
 	for {
-		at := earliest(next, a.out.Wake)
+		at := fault.Earliest(next, a.out.Wake)
 		if len(a.due) > 0 {
-			at = earliest(at, epochStart.Add(a.due[0].at))
+			at = fault.Earliest(at, epochStart.Add(a.due[0].at))
 		}
 		if at.After(end) {
 			a.now = end
@@ -216,7 +216,7 @@ func TestLeaderHintsFlipNoPathForEver(t *testing.T) {
 }
 
 // The same supervisors again leave the turns of the alternates unchanged.
-func TestSupervisorsAgainKeepTheTurns(t *testing.T) {
+func TestSupervisorsAgainKeepTurns(t *testing.T) {
 	a := newAnswering(t, newTestOutboxOf(t, DefaultOutboxConfig(fault.PathDirect)))
 	ev := Supervisors{Targets: []string{"s0", "s1", "s2", "s3"}}
 	a.step(ev)

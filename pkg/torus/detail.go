@@ -48,6 +48,12 @@ func (d Detail) State() LinkState {
 	return d.Rx
 }
 
+// Refused reports whether the link is silent because the peer's kernel refused its frames (see Refused): nothing else
+// makes a link silent sooner than c.SilentAfter. HeardAge is in whole milliseconds, rounded down.
+func (d Detail) Refused(c LinkConfig) bool {
+	return d.Silent && d.HeardAge+time.Millisecond <= c.SilentAfter()
+}
+
 // Layout of the detail word. Zero is not a detail: nothing has been written yet.
 //
 //	bits 0-2  Rx, as LinkState     bit 8   Silent

@@ -25,6 +25,8 @@ const (
 
 	headerSize = 56
 	crcSize    = 4
+
+	seqAt, ackAt = 32, 40 // offsets, of 8 bytes each
 )
 
 const (
@@ -45,10 +47,11 @@ const (
 	TypeBarrier                         // state of a barrier: see pkg/torus/express
 	TypeRestarting                      // the sender's DNP half is being restarted: see Restarting
 	TypeHop                             // relayed bytes that are acknowledged, or the acknowledgement: see HopHeader
+	TypeAsk                             // no payload: a heartbeat that wants another one at once, see Refused
 )
 
 var frameTypeNames = [...]string{TypeHeartbeat: "heartbeat", TypeMessage: "message", TypeTest: "test", TypeEureka: "eureka",
-	TypeBarrier: "barrier", TypeRestarting: "restarting", TypeHop: "hop"}
+	TypeBarrier: "barrier", TypeRestarting: "restarting", TypeHop: "hop", TypeAsk: "ask"}
 
 // String returns the type's name.
 func (t FrameType) String() string {
@@ -78,6 +81,8 @@ const (
 	FlagMasked
 	// FlagDiagnosis: the sender passes the probes of a diagnosis on (seed 003 §5.2.2).
 	FlagDiagnosis
+	// FlagAnswers: the sender answers a frame of TypeAsk by a heartbeat at once.
+	FlagAnswers
 )
 
 // Frame is one decoded packet of a link. Direction, Src and Dst are the sender's: Direction is
@@ -139,7 +144,18 @@ func (f *Frame) Append(dst []byte, auth Sealer) ([]byte, error) {
 		}
 	}
 	start := len(dst)
-	b := binary.BigEndian.AppendUint16(dst, magic)
+	b := f.appendHeader(dst, size)
+	b = append(b, f.Payload...)
+	b, err := auth.Seal(b, f.Session, f.Seq, b[start:])
+	if err != nil {
+		return dst, fmt.Errorf("encode %s frame %d: %w", f.Type, f.Seq, err)
+	}
+	return binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b[start:])), nil
+}
+
+// appendHeader encodes everything before the payload of a frame of this size.
+func (f *Frame) appendHeader(b []byte, size int) []byte {
+	b = binary.BigEndian.AppendUint16(b, magic)
 	b = append(b, version, byte(f.Type))
 	b = binary.BigEndian.AppendUint16(b, uint16(size))
 	b = append(b, byte(f.Direction), byte(f.Flags))
@@ -149,13 +165,28 @@ func (f *Frame) Append(dst []byte, auth Sealer) ([]byte, error) {
 	b = binary.BigEndian.AppendUint64(b, f.Seq)
 	b = binary.BigEndian.AppendUint64(b, f.Ack)
 	b = binary.BigEndian.AppendUint32(b, f.DNP)
-	b = binary.BigEndian.AppendUint32(b, f.Host)
-	b = append(b, f.Payload...)
-	b, err := auth.Seal(b, f.Session, f.Seq, b[start:])
-	if err != nil {
-		return dst, fmt.Errorf("encode %s frame %d: %w", f.Type, f.Seq, err)
+	return binary.BigEndian.AppendUint32(b, f.Host)
+}
+
+// Word is a word of an encoded frame.
+type Word struct {
+	At    int // offset in bytes
+	Value uint32
+}
+
+// StatusWords returns the words that every heartbeat with f's addresses, session and status has in common: all but
+// sequence number, acknowledgement, MAC and CRC.
+func (f *Frame) StatusWords() []Word {
+	h := *f
+	h.Type, h.Payload = TypeHeartbeat, nil
+	b := h.appendHeader(make([]byte, 0, headerSize), HeartbeatSize)
+	var out []Word
+	for at := 0; at < headerSize; at += 4 {
+		if at < seqAt || at >= ackAt+8 {
+			out = append(out, Word{at, binary.BigEndian.Uint32(b[at:])})
+		}
 	}
-	return binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b[start:])), nil
+	return out
 }
 
 func encodable(c grid.Coord) bool {
@@ -203,8 +234,8 @@ func Decode(b []byte, maxSize int, auth Opener) (Frame, error) {
 		Dst:       coordAt(b[14:]),
 		Session:   binary.BigEndian.Uint32(b[20:]),
 		Epoch:     fault.Epoch(binary.BigEndian.Uint64(b[24:])),
-		Seq:       binary.BigEndian.Uint64(b[32:]),
-		Ack:       binary.BigEndian.Uint64(b[40:]),
+		Seq:       binary.BigEndian.Uint64(b[seqAt:]),
+		Ack:       binary.BigEndian.Uint64(b[ackAt:]),
 		DNP:       binary.BigEndian.Uint32(b[48:]),
 		Host:      binary.BigEndian.Uint32(b[52:]),
 		Payload:   signed[headerSize:],

@@ -45,7 +45,7 @@ func same(a, b Frame) bool {
 		a.Session == b.Session && a.Epoch == b.Epoch && a.Seq == b.Seq && a.Ack == b.Ack && a.DNP == b.DNP && a.Host == b.Host
 }
 
-func TestHeartbeatOnTheWire(t *testing.T) {
+func TestHeartbeatOnWire(t *testing.T) {
 	a, b := pair(0x01020304, 9)
 	f := Frame{
 		Type: TypeHeartbeat, Direction: grid.XPlus, Flags: FlagDeaf, Src: grid.Coord{X: 1, Y: 0, Z: 2}, Dst: grid.Coord{X: 0x1234},
@@ -212,7 +212,8 @@ func TestSequenceNumberIsUsedOnce(t *testing.T) {
 
 func TestEnumNames(t *testing.T) {
 	for want, v := range map[string]interface{ String() string }{
-		"heartbeat": TypeHeartbeat, "barrier": TypeBarrier, "restarting": TypeRestarting, "hop": TypeHop, "late": HopLate, "HopVerdict(9)": HopVerdict(9), "FrameType(0)": FrameType(0), "FrameType(99)": FrameType(99),
+		"heartbeat": TypeHeartbeat, "barrier": TypeBarrier, "restarting": TypeRestarting, "hop": TypeHop, "late": HopLate,
+		"HopVerdict(9)": HopVerdict(9), "FrameType(0)": FrameType(0), "FrameType(99)": FrameType(99),
 		"crc": BadCRC, "interface": BadInterface, "BadKind(0)": BadKind(0),
 		"UNKNOWN": LinkUnknown, "BROKEN": LinkBroken, "LinkState(0)": LinkState(0), "LinkState(5)": LinkState(5),
 	} {
@@ -222,9 +223,9 @@ func TestEnumNames(t *testing.T) {
 	}
 }
 
-// TestRestarting: an announcement survives encoding, the decoder ignores additions of a later version, and an
+// TestRestartAnnouncementSurvivesEncoding: an announcement survives encoding, the decoder ignores additions of a later version, and an
 // announcement that is too short is refused and counted.
-func TestRestarting(t *testing.T) {
+func TestRestartAnnouncementSurvivesEncoding(t *testing.T) {
 	for given, want := range map[Restarting]Restarting{
 		{}: {},
 		{Back: 2500*time.Millisecond + 999, Attempt: 3}: {Back: 2500 * time.Millisecond, Attempt: 3},
@@ -244,7 +245,7 @@ func TestRestarting(t *testing.T) {
 	}
 	now := time.Unix(1000, 0)
 	l := NewLink(testConfig(), now)
-	out := l.Step(now, FrameReceived{Frame{Type: TypeRestarting, Direction: grid.XMinus, Src: testConfig().Dst, Seq: 1, Epoch: 1}})
+	out := l.Step(now, FrameReceived{Frame: Frame{Type: TypeRestarting, Direction: grid.XMinus, Src: testConfig().Dst, Seq: 1, Epoch: 1}})
 	if s := l.Stats(); out.Detail.Restarting || s.Malformed != 1 || s.Restarting != 0 {
 		t.Errorf("an announcement without a time: %s, %+v", out.Detail, s)
 	}

@@ -22,12 +22,12 @@ func FuzzDecodeRestarting(f *testing.F) {
 		now := time.Unix(1000, 0)
 		l := NewLink(testConfig(), now)
 		frame := Frame{Type: TypeHeartbeat, Direction: grid.XMinus, Src: grid.Coord{X: 1}, Seq: 1, Epoch: 1}
-		l.Step(now, FrameReceived{frame})
+		l.Step(now, FrameReceived{Frame: frame})
 		frame.Type, frame.Payload = TypeRestarting, b
 		var wake time.Time // when to look next, as the link itself wants it
 		for i := range uint64(3) {
 			frame.Seq = 2 + i
-			wake = l.Step(now.Add(time.Duration(i)*time.Duration(again)*time.Millisecond), FrameReceived{frame}).Wake
+			wake = l.Step(now.Add(time.Duration(i)*time.Duration(again)*time.Millisecond), FrameReceived{Frame: frame}).Wake
 		}
 		end, state := now.Add(3*MaxRestarting), LinkState(0)
 		for n := 0; wake.Before(end) && state != LinkBroken; n++ {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/bits"
 	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // HopWindow bounds the messages in flight over a link, from the oldest unacknowledged to the newest.
@@ -244,7 +246,7 @@ func (h *Hop) Wake() time.Time {
 	var w time.Time
 	for n := h.base; h.count > 0 && n < h.next; n++ {
 		if f := &h.flight[n%HopWindow]; f.on {
-			w = earliest(w, f.due)
+			w = fault.Earliest(w, f.due)
 		}
 	}
 	return w

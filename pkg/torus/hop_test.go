@@ -13,7 +13,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/lofamo/lofamo/internal/golden"
+	"github.com/lofamo/lofamo/internal/testing/golden"
 )
 
 var hopConfig = HopConfig{Again: 20 * time.Millisecond, Most: 160 * time.Millisecond}

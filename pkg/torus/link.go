@@ -36,6 +36,20 @@ func (s LinkState) Valid() bool { return s >= LinkUnknown && s <= LinkBroken }
 // DefaultGrace is LinkConfig.Grace where that is 0.
 const DefaultGrace = time.Second
 
+// MaxReturns and MaxDoubt bound the doubt of an end that is late again and again and receives no frame of the peer.
+// Without them, an end that is always late would never notice a death.
+//
+// The doubt ends after MaxReturns late steps that the peer could have ended by a frame. It also ends when this end has
+// been in time without a frame for MaxDoubt times as long as makes a link silent. The period after each late step does
+// not count, nor the time from the last step before the next one, at most a period too. So lateness hides a death for at
+// most MaxDoubt times the silence, MaxReturns+2 absences and 2·(MaxReturns+2) periods. Without the absences that is 2 s
+// at preset default, 0.64 s at fast and 21 s at relaxed. With absences as long as silence it is 4.55 s, 1.46 s and 55 s.
+// On a link that loses frames, silence takes up to 17 periods.
+const (
+	MaxReturns = 32
+	MaxDoubt   = 4
+)
+
 // MaxWindow bounds LinkConfig.Window, in frames: the machine keeps a byte for each.
 const MaxWindow = 100_000
 
@@ -121,23 +135,33 @@ type PeerStatus struct {
 	Diagnosis bool
 	Express   bool
 	Masked    bool // it sends no messages by this link, and wants none
+	Answers   bool // it answers frames of TypeAsk
 	Epoch     fault.Epoch
 }
 
-// LinkEvent is something that happens to a link: Tick, FrameReceived, FrameBad, SessionStarted or ExpressDeaf.
+// LinkEvent is something that happens to a link: Tick, FrameReceived, FrameBad, SessionStarted, Refused or ExpressDeaf.
 type LinkEvent interface{ linkEvent() }
 
 // Tick is the passing of time. The owner steps every link with it at LinkOutput.Wake or before;
-// coming later than a Period makes the machine doubt itself.
+// coming later than a Period makes the machine doubt itself: the link is then not silent before the machine has been in
+// time for as long as makes a link silent.
 type Tick struct{}
 
 // FrameReceived is a frame that Decode has accepted.
-type FrameReceived struct{ Frame Frame }
+type FrameReceived struct {
+	Frame  Frame
+	Waited time.Duration // since it arrived
+	// More: the frame waited in a second socket, and another event of the link follows at the same time. Nothing is judged
+	// before it, because a frame that waited longer shows nothing about the ones behind it. The frame may have overtaken
+	// frames of the first socket; those count as missing only if they do not come within a Period.
+	More bool
+}
 
 // FrameBad is a packet that Decode has refused, see KindOf, or Count of them (0 is 1).
 type FrameBad struct {
 	Kind  BadKind
 	Count uint64
+	More  bool // as in FrameReceived
 }
 
 // SessionStarted says that a handshake has produced a session, to be used for sending from now on. Frames of the
@@ -156,8 +180,10 @@ func (SessionStarted) linkEvent() {}
 
 // LinkOutput lists the actions and the news for the owner after a step.
 type LinkOutput struct {
-	// SendHeartbeat, given for a Tick only: send NextFrame now.
+	// SendHeartbeat, given for a Tick and for a frame that asks for it: send NextFrame now.
 	SendHeartbeat bool
+	// SendAsk, given for a Tick or Refused only: send NextAsk now.
+	SendAsk bool
 	// Accepted, for FrameReceived: the frame is new and of this link; its payload may be used.
 	// Duplicates, replays and frames of a session or an epoch gone by are not accepted.
 	Accepted bool
@@ -221,6 +247,7 @@ type Link struct {
 	cfg   LinkConfig
 	start time.Time
 	wake  time.Time // result of the last step
+	ran   time.Time // of the last step
 
 	status   Status
 	nextBeat time.Time
@@ -229,6 +256,9 @@ type Link struct {
 	// that shows after it is forgiven too, for it began while we slept.
 	doubtUntil time.Time
 	forgive    bool
+	returned   time.Time     // end of the last time away in which this end doubted itself; zero: there was none
+	returns    int           // times away since the last sign of life, while the peer owed one
+	waited     time.Duration // in time without one, before the last time away
 
 	// Receiving way.
 	rx           LinkState
@@ -238,9 +268,12 @@ type Link struct {
 	hearingSince time.Time
 	cleanSince   time.Time // of a sick link: since when at or below ClearRatio; zero: not
 	seq          sequence
+	heldBack     heldBack
 	crcPending   uint64 // damaged frames since the last authentic one
 	restart      restart
-	resumed      bool // this machine resumes another one, and has not received a frame yet
+	refusal      refusal
+	answerAt     time.Time // no frame of TypeAsk is answered before
+	resumed      bool      // this machine resumes another one, and has not received a frame yet
 
 	// Sending way.
 	tx           LinkState
@@ -322,6 +355,7 @@ func (l *Link) Fill(f *Frame) {
 	l.stats.Sent++
 	f.Direction, f.Src, f.Dst = l.cfg.Dir, l.cfg.Src, l.cfg.Dst
 	f.Flags &^= FlagHostDead | FlagDeaf | FlagHops | FlagDiagnosis | FlagExpress | FlagMasked
+	f.Flags |= FlagAnswers
 	if l.status.HostDead {
 		f.Flags |= FlagHostDead
 	}
@@ -353,21 +387,27 @@ func (l *Link) deaf() bool { return l.silent && !l.hearing }
 // Step applies one event at one time and returns the consequences. Time must not run backwards.
 func (l *Link) Step(now time.Time, ev LinkEvent) LinkOutput {
 	out := LinkOutput{Late: l.doubt(now)}
-	peer := l.peer
+	peer, more := l.peer, false
 	switch ev := ev.(type) {
 	case Tick:
-		out.SendHeartbeat = l.beat(now)
+		out.SendHeartbeat, out.SendAsk = l.beat(now), l.asks(now)
 	case FrameReceived:
-		out.Accepted = l.receive(now, &ev.Frame)
+		out.Accepted, more = l.receive(now, &ev), ev.More
+		out.SendHeartbeat = out.Accepted && l.answers(now, &ev.Frame)
 	case FrameBad:
 		l.bad(ev)
+		more = ev.More
 	case SessionStarted:
 		l.newSession(ev.ID)
+	case Refused:
+		out.SendAsk = l.refused(now)
 	case ExpressDeaf:
 		l.expressDeaf = ev.Deaf
 	}
-	l.judgeRx(now)
-	l.judgeTx(now)
+	if !more {
+		l.judgeRx(now)
+		l.judgeTx(now)
+	}
 
 	out.Detail = l.Detail()
 	out.State = out.Detail.State()
@@ -382,16 +422,48 @@ func (l *Link) Step(now time.Time, ev LinkEvent) LinkOutput {
 }
 
 // doubt notes whether this step comes so late that unread frames may be waiting: then any apparent loss is our own
-// fault (faults.md 2).
+// fault (faults.md 2). The lateness counts from the last step, if that came after the time to wake: one absence
+// counts once, however many packets wait after it.
 func (l *Link) doubt(now time.Time) bool {
-	if l.wake.IsZero() || now.Sub(l.wake) <= l.cfg.Period {
+	ran, from := l.ran, fault.Later(l.wake, l.ran)
+	l.ran = now
+	if l.wake.IsZero() || now.Sub(from) <= l.cfg.Period {
 		return false
 	}
 	l.stats.OwnLate++
+	owed := l.owedFrom()
+	l.waited += max(0, ran.Sub(fault.Later(l.doubtUntil, owed)))
 	l.doubtUntil = now.Add(l.cfg.Period)
 	l.forgive = true
+	if l.returns <= MaxReturns {
+		l.returned = now
+		if !now.Before(owed) {
+			l.returns++
+		}
+	}
 	return true
 }
+
+// inTimeSince returns when this end has been in time for long enough to blame the peer for silence: for as long as
+// makes a link silent. The time away is no silence of the peer. After more than MaxReturns times away without a sign of
+// life, this end takes one more period to read what waits, and then doubts itself no more. See also MaxDoubt.
+func (l *Link) inTimeSince() time.Time {
+	switch {
+	case l.returned.IsZero():
+		return l.doubtUntil
+	case l.returns > MaxReturns:
+		return l.returned.Add(l.cfg.Period)
+	}
+	silent := l.silentAfter()
+	end := fault.Later(l.doubtUntil, l.owedFrom()).Add(MaxDoubt*silent - l.waited)
+	return fault.Later(l.doubtUntil, fault.Earliest(end, l.returned.Add(silent)))
+}
+
+// endDoubt resets the bounds of the doubt, after a sign of life and at the start of a grace.
+func (l *Link) endDoubt() { l.returns, l.waited = 0, 0 }
+
+// owedFrom returns since when silence of the peer counts.
+func (l *Link) owedFrom() time.Time { return l.owedAt().Add(-l.silentAfter()) }
 
 // beat reports whether a heartbeat is due. It keeps the phase, so that links started together stay on one timer.
 func (l *Link) beat(now time.Time) bool {
@@ -429,24 +501,9 @@ func (l *Link) bad(ev FrameBad) {
 	}
 }
 
-// earliest returns the earlier of two times, of which zero is never.
-func earliest(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
-}
-
-func latest(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
-}
-
 func (l *Link) nextWake() time.Time {
-	w := earliest(l.nextBeat, l.silenceAt())
-	w = earliest(w, l.rxClearAt())
-	w = earliest(w, l.unheardAt())
-	return earliest(w, l.txClearAt())
+	w := fault.Earliest(l.nextBeat, l.silenceAt())
+	w = fault.Earliest(fault.Earliest(w, l.askAt()), l.rxClearAt())
+	w = fault.Earliest(w, l.unheardAt())
+	return fault.Earliest(w, l.txClearAt())
 }

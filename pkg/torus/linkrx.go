@@ -1,14 +1,24 @@
 package torus
 
-import "time"
+import (
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
 
 // receive handles an authentic frame and reports whether it is new and of this link.
-func (l *Link) receive(now time.Time, f *Frame) bool {
+func (l *Link) receive(now time.Time, ev *FrameReceived) bool {
+	f := &ev.Frame
 	if f.Direction != l.cfg.Dir.Opposite() || f.Src != l.cfg.Dst || f.Dst != l.cfg.Src {
 		l.stats.Misrouted++
 		return false
 	}
 	forgive := l.forgive || !l.hearing || f.Type == TypeRestarting
+	if ev.More {
+		if held, fresh := l.holdBack(now, f, forgive); held {
+			return l.overtook(now, ev, fresh)
+		}
+	}
 	gap, verdict := l.seq.accept(f.Session, f.Epoch, f.Seq, forgive)
 	switch verdict {
 	case seqDuplicate:
@@ -31,24 +41,40 @@ func (l *Link) receive(now time.Time, f *Frame) bool {
 		was := l.peer // the announcer does not know the half's capabilities
 		l.peer = peerStatus(f)
 		l.peer.Hops, l.peer.Diagnosis, l.peer.Express, l.peer.Masked = was.Hops, was.Diagnosis, was.Express, was.Masked
+		l.peer.Answers = was.Answers
 		l.announced(now, f.Payload)
 		return true
 	}
 	if verdict == seqNext && !l.restart.first.IsZero() {
 		l.becomeRestarted()
 	}
-	l.heard(now, f, verdict)
+	l.release(now)
+	l.heard(now, f, verdict, now.Add(-ev.Waited))
 	return true
 }
 
-// heard handles a sign of life. A frame that the announcement of a restart overtook is none.
-func (l *Link) heard(now time.Time, f *Frame, verdict seqVerdict) {
+// overtook handles a frame whose number is held back.
+func (l *Link) overtook(now time.Time, ev *FrameReceived, fresh bool) bool {
+	if !fresh {
+		l.stats.Duplicates++
+		return false
+	}
+	l.stats.Received++
+	l.resumed = false
+	l.heard(now, &ev.Frame, seqLate, now.Add(-ev.Waited))
+	return true
+}
+
+// heard handles a sign of life that arrived at the given time. A frame that the announcement of a restart overtook is none.
+func (l *Link) heard(now time.Time, f *Frame, verdict seqVerdict, at time.Time) {
 	if l.restart.on || f.Type == TypeRestarting {
 		return
 	}
-	l.stats.LastHeard = now
+	l.stats.LastHeard = fault.Later(l.stats.LastHeard, at)
+	l.endDoubt()
+	l.endRefusal()
 	if !l.hearing {
-		l.hearing, l.hearingSince = true, now
+		l.hearing, l.hearingSince = true, at
 	}
 	if l.rx == LinkUnknown {
 		l.becomeNormalRx()
@@ -61,8 +87,9 @@ func (l *Link) heard(now time.Time, f *Frame, verdict seqVerdict) {
 
 func peerStatus(f *Frame) PeerStatus {
 	return PeerStatus{
-		DNP: f.DNP, Host: f.Host, HostDead: f.Flags&FlagHostDead != 0, Hops: f.Flags&FlagHops != 0, Diagnosis: f.Flags&FlagDiagnosis != 0, Express: f.Flags&FlagExpress != 0,
-		Masked: f.Flags&FlagMasked != 0, Epoch: f.Epoch,
+		DNP: f.DNP, Host: f.Host, HostDead: f.Flags&FlagHostDead != 0, Hops: f.Flags&FlagHops != 0, Diagnosis: f.Flags&FlagDiagnosis != 0,
+		Express: f.Flags&FlagExpress != 0,
+		Masked:  f.Flags&FlagMasked != 0, Answers: f.Flags&FlagAnswers != 0, Epoch: f.Epoch,
 	}
 }
 
@@ -77,19 +104,32 @@ func (l *Link) countCRC(gap uint64) {
 
 // silenceAt returns when the link becomes silent without further frames; zero if it is silent already.
 func (l *Link) silenceAt() time.Time {
+	owed := l.owedAt()
+	if owed.IsZero() {
+		return owed
+	}
+	at := fault.Later(owed, l.inTimeSince())
+	if l.hearing {
+		at = fault.Earliest(at, l.refusedAt())
+	}
+	return at
+}
+
+// owedAt is silenceAt of an end that is never late.
+func (l *Link) owedAt() time.Time {
 	switch {
 	case l.restart.on:
 		silent := l.stats.LastHeard.Add(l.silentAfter())
 		if l.stats.LastHeard.IsZero() {
 			silent = l.start.Add(l.cfg.grace())
 		}
-		return latest(latest(l.restart.until, silent), l.doubtUntil)
+		return fault.Later(l.restart.until, silent)
 	case l.hearing:
-		return latest(l.stats.LastHeard.Add(l.silentAfter()), l.doubtUntil)
+		return l.stats.LastHeard.Add(l.silentAfter())
 	case l.rx == LinkUnknown:
-		return latest(l.start.Add(l.cfg.grace()), l.doubtUntil)
+		return l.start.Add(l.cfg.grace())
 	case l.resumed && l.rx != LinkBroken:
-		return latest(l.start.Add(l.silentAfter()), l.doubtUntil)
+		return l.start.Add(l.silentAfter())
 	}
 	return time.Time{}
 }
@@ -119,6 +159,7 @@ func (l *Link) judgeRx(now time.Time) {
 	if l.restart.on {
 		return // until a frame comes
 	}
+	l.release(now)
 	frames, errors := l.seq.judged()
 	ratio := errorRatio(errors, frames)
 	sick := errors >= l.cfg.MinErrors && ratio > l.cfg.SickRatio
@@ -157,7 +198,10 @@ func errorRatio(errors, frames int) float64 {
 
 // becomeUnknown gives up an earlier life's view of a link that is silent now. The peer may have stopped with us, as
 // in a restart of the whole cluster, and gets the grace of a start.
-func (l *Link) becomeUnknown() { l.setRx(LinkUnknown, false, 0) }
+func (l *Link) becomeUnknown() {
+	l.endDoubt()
+	l.setRx(LinkUnknown, false, 0)
+}
 
 func (l *Link) becomeNormalRx() { l.setRx(LinkNormal, false, 0) }
 func (l *Link) becomeSick()     { l.setRx(LinkSick, false, 0) }
@@ -166,6 +210,7 @@ func (l *Link) becomeSick()     { l.setRx(LinkSick, false, 0) }
 // From here on it is unknown which of our frames the peer receives.
 func (l *Link) becomeSilent(now time.Time) {
 	l.hearing, l.restart.on = false, false
+	l.endRefusal()
 	l.tx, l.ackingSince = LinkUnknown, time.Time{}
 	if l.rx == LinkBroken {
 		return

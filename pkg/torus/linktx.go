@@ -1,6 +1,11 @@
 package torus
 
-import "time"
+import (
+	"cmp"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
 
 // takeAck handles the newest frame's acknowledgement of our frames. An acknowledgement from a peer that calls itself
 // deaf is an old one.
@@ -34,9 +39,7 @@ func (l *Link) takeAck(now time.Time, f *Frame) {
 // timed measures one round trip. It is for people: no decision depends on it.
 func (l *Link) timed(d time.Duration) {
 	l.timedSeq = 0
-	if l.stats.RoundTrip == 0 {
-		l.stats.RoundTrip = d
-	}
+	l.stats.RoundTrip = cmp.Or(l.stats.RoundTrip, d)
 	l.stats.RoundTrip += (d - l.stats.RoundTrip) / 8
 }
 
@@ -47,12 +50,12 @@ func (l *Link) unheardAt() time.Time {
 	if !l.hearing || l.unackedSince.IsZero() || l.tx == LinkBroken && l.ackingSince.IsZero() {
 		return time.Time{}
 	}
-	since := latest(l.unackedSince, l.hearingSince)
+	since := fault.Later(l.unackedSince, l.hearingSince)
 	wait := l.cfg.UnheardAfter()
 	if !l.peerDeaf {
 		wait += time.Duration(max(0, MaxMisses-l.cfg.Misses)) * l.cfg.Period
 	}
-	return latest(since, l.doubtUntil).Add(wait)
+	return fault.Later(since, l.doubtUntil).Add(wait)
 }
 
 // txClearAt returns when a broken sending way has been acknowledged for the hold-off.

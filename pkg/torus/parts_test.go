@@ -256,8 +256,8 @@ func TestLinkConfigNamesAllBadFields(t *testing.T) {
 	NewLink(bad, time.Unix(0, 0))
 }
 
-// TestMisrouted: an authentic frame of another link is not this link's.
-func TestMisrouted(t *testing.T) {
+// TestFrameOfAnotherLinkIsRefused: an authentic frame of another link is not this link's.
+func TestFrameOfAnotherLinkIsRefused(t *testing.T) {
 	now := time.Unix(1000, 0)
 	l := NewLink(testConfig(), now)
 	good := Frame{Type: TypeHeartbeat, Direction: grid.XMinus, Src: grid.Coord{X: 1}, Seq: 1, Epoch: 1}
@@ -268,11 +268,11 @@ func TestMisrouted(t *testing.T) {
 	} {
 		f := good
 		change(&f)
-		if out := l.Step(now, FrameReceived{f}); out.Accepted || out.State != LinkUnknown {
+		if out := l.Step(now, FrameReceived{Frame: f}); out.Accepted || out.State != LinkUnknown {
 			t.Errorf("%+v: accepted %t, state %s", f, out.Accepted, out.State)
 		}
 	}
-	if out := l.Step(now, FrameReceived{good}); !out.Accepted || out.State != LinkNormal || !out.Changed {
+	if out := l.Step(now, FrameReceived{Frame: good}); !out.Accepted || out.State != LinkNormal || !out.Changed {
 		t.Errorf("its own frame: %+v", out)
 	}
 	if s := l.Stats(); s.Misrouted != 3 || s.Received != 1 || s.LastHeard != now {
@@ -289,9 +289,9 @@ func TestMisrouted(t *testing.T) {
 	}
 }
 
-// TestWakeIsTheDeadline: silence is declared by the tick at Wake and by none before, to the
+// TestWakeEqualsDeadline: silence is declared by the tick at Wake and by none before, to the
 // nanosecond, though heartbeats are due at other times.
-func TestWakeIsTheDeadline(t *testing.T) {
+func TestWakeEqualsDeadline(t *testing.T) {
 	now := time.Unix(1000, 0)
 	l := NewLink(testConfig(), now)
 	heard := now.Add(7*time.Millisecond + 3)
@@ -299,7 +299,7 @@ func TestWakeIsTheDeadline(t *testing.T) {
 	if !out.SendHeartbeat || out.Wake != now.Add(25*time.Millisecond) {
 		t.Fatalf("first tick: %+v", out)
 	}
-	l.Step(heard, FrameReceived{Frame{Type: TypeHeartbeat, Direction: grid.XMinus, Src: grid.Coord{X: 1}, Seq: 1, Epoch: 1}})
+	l.Step(heard, FrameReceived{Frame: Frame{Type: TypeHeartbeat, Direction: grid.XMinus, Src: grid.Coord{X: 1}, Seq: 1, Epoch: 1}})
 	deadline := heard.Add(75 * time.Millisecond)
 	for out = l.Step(heard, Tick{}); out.State == LinkNormal; out = l.Step(out.Wake, Tick{}) {
 		if out.Wake.After(deadline) {
@@ -328,12 +328,12 @@ func TestLinkInvariants(t *testing.T) {
 		session, seq := uint32(0), uint64(0)
 		was := l.Detail()
 		for range rapid.IntRange(1, 150).Draw(t, "steps") {
-			late, announced := false, time.Time{}
+			late, announced, ran := false, time.Time{}, now
 			if rapid.Bool().Draw(t, "at wake") && wake.After(now) {
 				now = wake
 			} else {
 				now = now.Add(time.Duration(rapid.IntRange(0, 40_000).Draw(t, "µs")) * time.Microsecond)
-				late = !wake.IsZero() && now.Sub(wake) > cfg.Period // the first step was promised for no time
+				late = !wake.IsZero() && now.Sub(fault.Later(wake, ran)) > cfg.Period // the first step was promised for no time
 			}
 			var ev LinkEvent = Tick{}
 			switch rapid.IntRange(0, 8).Draw(t, "event") {
@@ -353,7 +353,7 @@ func TestLinkInvariants(t *testing.T) {
 					r := Restarting{Back: time.Duration(rapid.IntRange(0, 300).Draw(t, "back")) * time.Millisecond}
 					f, announced = RestartingFrame(f, r), now.Add(r.Back)
 				}
-				ev = FrameReceived{f}
+				ev = FrameReceived{Frame: f}
 			}
 			out := l.Step(now, ev)
 			switch {
@@ -383,4 +383,27 @@ func TestLinkInvariants(t *testing.T) {
 			was, wake = out.Detail, out.Wake
 		}
 	})
+}
+
+// TestOnlyRefusedLinkIsSilentEarly tells a link that is silent by refusal from one that misses heartbeats.
+func TestOnlyRefusedLinkIsSilentEarly(t *testing.T) {
+	const ms = time.Millisecond
+	for _, tc := range []struct {
+		period time.Duration
+		misses int
+		detail Detail
+		want   bool
+	}{
+		{25 * ms, 2, Detail{Silent: true, HeardAge: 31 * ms}, true},
+		{25 * ms, 2, Detail{Silent: true, HeardAge: 74 * ms}, true},
+		{25 * ms, 2, Detail{Silent: true, HeardAge: 75 * ms}, false},
+		{25 * ms, 2, Detail{Silent: true, HeardAge: 5 * time.Second}, false},
+		{25 * ms, 2, Detail{HeardAge: 31 * ms}, false},
+		{2500 * time.Microsecond, 2, Detail{Silent: true, HeardAge: 7 * ms}, false}, // 7.5 ms, rounded down
+		{2500 * time.Microsecond, 2, Detail{Silent: true, HeardAge: 3 * ms}, true},
+	} {
+		if got := tc.detail.Refused(LinkConfig{Period: tc.period, Misses: tc.misses}); got != tc.want {
+			t.Errorf("period %s: %+v is refused: %t, want %t", tc.period, tc.detail, got, tc.want)
+		}
+	}
 }

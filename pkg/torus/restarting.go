@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // MaxRestarting bounds how long announcements hold back the judgement of silence, from the first one that follows an
@@ -81,7 +83,7 @@ func (l *Link) announced(now time.Time, payload []byte) {
 	if !now.Before(bound) {
 		return
 	}
-	l.restart.until = earliest(now.Add(r.Back), bound)
+	l.restart.until = fault.Earliest(now.Add(r.Back), bound)
 	if !l.restart.on {
 		l.becomeRestarting()
 	}
@@ -95,6 +97,7 @@ func (l *Link) becomeRestarting() {
 		was = LinkSick
 	}
 	l.setRx(LinkSick, false, 0)
+	l.endDoubt()
 	l.hearing = false
 	l.restart.on, l.restart.was = true, was
 }

@@ -37,7 +37,7 @@ func TestResumeFromNothing(t *testing.T) {
 }
 
 // Forget drops the judged state of a link and keeps all the numbers.
-func TestForget(t *testing.T) {
+func TestForgetDropsStateAndKeepsNumbers(t *testing.T) {
 	s := LinkSnapshot{
 		TxSession: 5, TxSeq: 8, Acked: 7, Started: true, RxSession: 5, PeerEpoch: 3, High: 9, Replay: 1,
 		Rx: LinkBroken, Tx: LinkBroken, Silent: true, HeardAge: time.Second, Peer: PeerStatus{Host: 2, HostDead: true},
@@ -50,7 +50,7 @@ func TestForget(t *testing.T) {
 }
 
 // A snapshot of a resumed machine equals the one that it resumed from, with any content.
-func TestSnapshotOfAResumedLink(t *testing.T) {
+func TestSnapshotOfResumedLink(t *testing.T) {
 	for _, s := range []LinkSnapshot{
 		{TxSession: 5, TxSeq: 1 << 40, Acked: 1<<40 - 1, Started: true, RxSession: 5, PeerEpoch: 3, High: 1 << 50, Replay: 0xff01,
 			Rx: LinkNormal, Tx: LinkNormal},

@@ -7,9 +7,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// RoundTrip is from a heartbeat to its acknowledgement, including the wait for the neighbour's own heartbeat. Lost
+// The round-trip time is from a heartbeat to its acknowledgement, including the wait for the neighbour's own heartbeat. Lost
 // frames make it longer, not shorter, and a heartbeat that is never acknowledged does not end it.
-func TestRoundTripOfALink(t *testing.T) {
+func TestRoundTripOfLink(t *testing.T) {
 	const transit, phase = time.Millisecond, 10 * time.Millisecond
 	start := time.Unix(1000, 0)
 	far := testConfig()

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/golden"
+	"github.com/lofamo/lofamo/internal/testing/golden"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -22,6 +22,8 @@ import (
 //	                         revive (a killed one goes on with all that it knew), resume (with what it
 //	                         keeps outside its process), and announce N:
 //	                         whoever looks after a killed one says that it is back in N ms
+//	                         refuse: its kernel answers frames to a killed one, and hint N: it gets so many such
+//	                         answers although the peer lives; reject: its kernel answers all frames to it although it lives
 //	                         to an end: stranger N (noise), forge N (wrong key), replay N (of old frames)
 //	                         handshake: a new session for both
 //	end TIME                 and the counters that are not 0
@@ -62,6 +64,8 @@ type end struct {
 	keys    *Keyring
 	epoch   fault.Epoch
 	dead    bool // its host
+	refuses bool // while it is not alive
+	rejects bool // although it is alive
 	alive   bool
 	stopped bool
 	queue   [][]byte // the socket buffer of a stopped process; the newest drops
@@ -199,6 +203,16 @@ func (w *world) action(f []string) (func(), error) {
 		return func() { w.announce(e, time.Duration(n)*time.Millisecond) }, nil
 	case "host-dead":
 		return func() { e.dead = true; w.send(e, e.link.NextFrame(e.status())) }, nil
+	case "refuse":
+		return func() { e.refuses = true }, nil
+	case "reject":
+		return func() { e.rejects = true }, nil
+	case "hint":
+		return func() {
+			for range n {
+				w.step(e, Refused{})
+			}
+		}, nil
 	case "stranger":
 		return func() { w.noise(e, n) }, nil
 	case "forge":
@@ -306,6 +320,9 @@ func (w *world) step(e *end, ev LinkEvent) {
 	if out.SendHeartbeat {
 		w.send(e, e.link.NextFrame(e.status()))
 	}
+	if out.SendAsk {
+		w.send(e, e.link.NextAsk(e.status()))
+	}
 	if out.Redial {
 		w.redial(e)
 	}
@@ -373,7 +390,10 @@ func (w *world) send(e *end, f Frame) {
 }
 
 func (w *world) arrive(e *end, wire []byte) {
-	if !e.alive {
+	if !e.alive || e.rejects {
+		if peer := w.peer(e); (e.refuses || e.rejects) && peer.alive && !peer.stopped {
+			w.at(w.now.Add(wireDelay), func() { w.step(peer, Refused{}) })
+		}
 		return
 	}
 	if e.stopped {
@@ -389,7 +409,7 @@ func (w *world) arrive(e *end, wire []byte) {
 		return
 	}
 	e.keys.Confirm(f.Session)
-	w.step(e, FrameReceived{f})
+	w.step(e, FrameReceived{Frame: f})
 }
 
 // wakeUp continues a stopped process, which looks at its timer before it looks at its socket.

@@ -83,6 +83,16 @@ func (s *sequence) accept(session uint32, epoch fault.Epoch, n uint64, forgive b
 	return 0, seqLate
 }
 
+// follows reports whether these are the session and epoch whose numbers are followed.
+func (s *sequence) follows(session uint32, epoch fault.Epoch) bool {
+	return s.started && !s.awaiting && session == s.session && epoch == s.epoch
+}
+
+// ahead reports whether a number is so high that accept would count numbers below it as missing.
+func (s *sequence) ahead(session uint32, epoch fault.Epoch, n uint64) bool {
+	return s.follows(session, epoch) && n > s.high+1+reorderSlack
+}
+
 // begin starts afresh at n. The old content of the window belonged to another sequence.
 func (s *sequence) begin(epoch fault.Epoch, n uint64) {
 	s.started, s.epoch = true, epoch

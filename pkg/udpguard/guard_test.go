@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/needs"
+	"github.com/lofamo/lofamo/internal/testing/requirements"
 )
 
 // listen opens a socket on an address, closed with the test.
@@ -20,7 +20,7 @@ func listen(t *testing.T, network, addr string) *net.UDPConn {
 	at := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(addr))
 	c, err := net.ListenUDP(network, at)
 	if err != nil {
-		needs.Missing(t, "a socket of %s on %s: %v", network, addr, err)
+		requirements.Missing(t, "a socket of %s on %s: %v", network, addr, err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
 	return c
@@ -71,7 +71,7 @@ func send(t *testing.T, from *net.UDPConn, to netip.AddrPort, n uint32) {
 	}
 }
 
-func TestSetPeerAdmitsThePeerAlone(t *testing.T) {
+func TestSetPeerAdmitsPeerAlone(t *testing.T) {
 	for _, tc := range []struct{ name, network, to, peer, sameAddress, sender string }{
 		{"IPv4", "udp4", "127.0.0.1:0", "127.0.0.2:0", "127.0.0.2:0", "127.0.0.1:0"},
 		{"IPv6", "udp6", "[::1]:0", "[::1]:0", "[::1]:0", "[::1]:0"},
@@ -240,10 +240,10 @@ func TestGuardOfManySourcesFallsBack(t *testing.T) {
 	}
 }
 
-// TestGuardReplacesAProgramOfManyAddresses attaches twice for each list, as a guard does whenever its share of
+// TestGuardReplacesProgramOfManyAddresses attaches twice for each list, as a guard does whenever its share of
 // strangers changes. A kernel that has no room for a program beside its predecessor, or none at all, must not go on
 // with the predecessor: its known sources are stale.
-func TestGuardReplacesAProgramOfManyAddresses(t *testing.T) {
+func TestGuardReplacesProgramOfManyAddresses(t *testing.T) {
 	to, from, stranger := listen(t, "udp4", "127.0.0.1:0"), listen(t, "udp4", "127.0.0.3:0"), listen(t, "udp4", "127.0.0.4:0")
 	for _, tc := range []struct {
 		name    string
@@ -304,7 +304,7 @@ func optmem(t *testing.T) int {
 	return n
 }
 
-func TestSourceIsAnIPv4AddressOrAnIPv6Subnet(t *testing.T) {
+func TestSourceIsIPv4AddressOrIPv6Subnet(t *testing.T) {
 	for addr, want := range map[string]string{
 		"192.0.2.7": "192.0.2.7/32", "::ffff:192.0.2.7": "192.0.2.7/32", "2001:db8:1:2:3::4": "2001:db8:1:2::/64", "fe80::1%lo": "fe80::/64",
 	} {

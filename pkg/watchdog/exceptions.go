@@ -22,7 +22,8 @@ const (
 	RouterProtocolBack    // sent a flooded message back to its previous node
 	RouterProtocolExpress // sent an invalid broadcast, barrier or data message
 
-	RouterProtocol = RouterProtocolAck | RouterProtocolOrder | RouterProtocolStream | RouterProtocolHops | RouterProtocolOutside | RouterProtocolBack |
+	RouterProtocol = RouterProtocolAck | RouterProtocolOrder | RouterProtocolStream | RouterProtocolHops | RouterProtocolOutside |
+		RouterProtocolBack |
 		RouterProtocolExpress
 	RouterKnown = RouterHopsExceeded | RouterNoRoute | RouterMalformed | RouterCacheFull | RouterSelfTest | RouterProtocol
 )
@@ -69,9 +70,9 @@ const (
 // CoreHealth returns the DNP core's health by the exception registers of the core: "we consider sick a DNP that has
 // raised an exception" (§IV-B). It excludes the channels' registers, because a link has a health of its own. It also
 // excludes RouterNoRoute and RouterProtocol: a dead destination is no fault of the nodes on the way, and a neighbour's
-// behaviour is not this node's.
+// behaviour is not this node's. And it excludes EngineLate: a node without processor time is starved, and not sick.
 func CoreHealth(router0, router1, rdma, engine uint32) Health {
-	if router0&^(RouterNoRoute|RouterProtocol)|router1|rdma|engine != 0 {
+	if router0&^(RouterNoRoute|RouterProtocol)|router1|rdma|engine&^EngineLate != 0 {
 		return HealthSick
 	}
 	return HealthNormal

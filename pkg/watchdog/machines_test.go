@@ -56,10 +56,10 @@ func TestVerdictNames(t *testing.T) {
 	}
 }
 
-// TestStaleBound: at whatever time in the reader's period the owner writes last, the verdict comes within StaleBound of
+// TestVerdictFallsWithinStaleBound: at whatever time in the reader's period the owner writes last, the verdict comes within StaleBound of
 // that write, and not before K whole periods have passed. A death just after a read takes StaleBound, less a
 // nanosecond.
-func TestStaleBound(t *testing.T) {
+func TestVerdictFallsWithinStaleBound(t *testing.T) {
 	const tRead = 50 * time.Millisecond
 	for misses := range 4 {
 		for last := time.Duration(1); last <= tRead; last += tRead / 25 {
@@ -147,5 +147,31 @@ func TestStepBeforeDueDoesNothing(t *testing.T) {
 	}
 	if due, wake := w.Step(now.Add(time.Millisecond)); due || wake.Sub(now) != 10*time.Millisecond {
 		t.Error("due before its time")
+	}
+}
+
+// TestLateReaderCountsMissesAnew: a late read proves nothing, and neither do the misses before it. The verdict takes K+1
+// misses in time.
+func TestLateReaderCountsMissesAnew(t *testing.T) {
+	const tRead = 50 * time.Millisecond
+	var now time.Time
+	empty := func() Sample { return Sample{} }
+	r := NewReader(ReaderConfig{TRead: tRead, Misses: 1}, now)
+	out := r.Step(now, empty)
+	out = r.Step(out.Wake, func() Sample { return Sample{Valid: true} })
+	out = r.Step(out.Wake, empty) // one miss in time
+	for i := range 5 {
+		if out = r.Step(out.Wake.Add(tRead), empty); !out.Late || out.Verdict != Alive {
+			t.Fatalf("late read %d: late %t, %s", i, out.Late, out.Verdict)
+		}
+		if out = r.Step(out.Wake, empty); out.Verdict != Alive {
+			t.Fatalf("after late read %d one miss in time made the verdict %s", i, out.Verdict)
+		}
+	}
+	for range 2 {
+		out = r.Step(out.Wake, empty)
+	}
+	if out.Verdict != Stale {
+		t.Errorf("after further misses in time: %s, want Stale", out.Verdict)
 	}
 }

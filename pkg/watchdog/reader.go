@@ -10,8 +10,8 @@ import (
 // busy machine is slow and must not lead to accusations.
 const DefaultGrace = 5 * time.Second
 
-// MaxDoubts limits a reader's doubt of itself: after that many consecutive late reads without a valid word, the next
-// ones count as misses. Otherwise a reader that is always late would never notice a death.
+// MaxDoubts limits a reader's doubt of itself: after that many late reads since the last valid word, the next ones count
+// as misses. Otherwise a reader that is always late would never notice a death.
 const MaxDoubts = 8
 
 // MaxMisses bounds ReaderConfig.Misses.
@@ -99,13 +99,16 @@ type ReaderStats struct {
 //	   │ within Grace           ▼      │
 //	   └─────────────────────► Stale ──┘
 //
+// Ended leads to Stale at once from any verdict.
+//
 // The first read is discarded: its word may have been validated before the reader started, by an
 // owner that has died since.
 //
 // A reader doubts itself first. If it is late by more than TRead/2, the machine is slow or this
 // process was stopped, and the same may be true of the other half; an empty word then proves nothing.
-// The same holds for a read much sooner than TRead after the previous one. Such a read is
-// no miss; the next one decides (but see MaxDoubts). A valid word is a sign of life at any time.
+// The same holds for a read much sooner than TRead after the previous one. Such a read is no miss. A late one also
+// clears the misses before it: the verdict takes K+1 misses in time (but see MaxDoubts). A valid word is a sign of life
+// at any time.
 type Reader struct {
 	cfg      ReaderConfig
 	verdict  Verdict
@@ -115,7 +118,7 @@ type Reader struct {
 	lastRead time.Time
 	lastSeen time.Time // time of the last valid read; before the first, the start
 	misses   int       // in a row
-	doubts   int       // in a row
+	doubts   int       // since the last valid word
 	stats    ReaderStats
 }
 
@@ -156,16 +159,23 @@ func (r *Reader) Step(now time.Time, read func() Sample) ReaderOutput {
 	case s.Valid && !s.Corrupt:
 		r.becomeAlive(now)
 	case outOfTime && r.doubts < MaxDoubts:
-		r.doubt()
+		r.doubt(late)
 	default:
-		if !outOfTime {
-			r.doubts = 0
-		}
 		r.miss(now)
 	}
 	out := r.output(now, before)
 	out.Read, out.Late, out.Corrupt = true, late, s.Corrupt
 	return out
+}
+
+// Ended turns the verdict to Stale at once: the caller knows from the kernel that the owner's process has ended. The
+// word may still be valid from the owner's last write, so the next read proves nothing; a valid word after that is of
+// a new process.
+func (r *Reader) Ended(now time.Time) ReaderOutput {
+	before := r.verdict
+	r.becomeStale()
+	r.begun, r.doubts = false, 0
+	return r.output(now, before)
 }
 
 // Verdict returns the present verdict.
@@ -200,8 +210,12 @@ func (r *Reader) becomeAlive(now time.Time) {
 	r.misses, r.doubts = 0, 0
 }
 
-// doubt ignores an empty read: the reader itself was late.
-func (r *Reader) doubt() {
+// doubt ignores an empty read that was late or came too soon. After a late one, the misses count anew: the time away is
+// no silence of the owner.
+func (r *Reader) doubt(late bool) {
+	if late {
+		r.misses = 0
+	}
 	r.doubts++
 	r.stats.Doubts++
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/golden"
+	"github.com/lofamo/lofamo/internal/testing/golden"
 )
 
 // TestScenarios runs the scenarios of testdata: a writer and a reader of one word, in virtual time.
@@ -17,6 +17,7 @@ import (
 //	writer start | kill | stop | continue      kill and start: a new machine; stop: SIGSTOP
 //	reader start | kill | stop | continue
 //	word valid | invalid | corrupt | whole     from outside
+//	process ended                              the reader learns that the writer's process has ended
 //	run DURATION                               and print the events
 //
 // If both are due at one time, the writer goes first.
@@ -64,6 +65,13 @@ func (w *world) command(f []string) error {
 		default:
 			return fmt.Errorf("unknown state of the word")
 		}
+		return nil
+	case "process":
+		if f[1] != "ended" || w.reader == nil {
+			return fmt.Errorf("want: process ended, and a reader")
+		}
+		out := w.reader.Ended(at(w.now))
+		w.print(fmt.Sprintf("  process ended  %s, age %v", out.Verdict, out.Age))
 		return nil
 	case "run":
 		d, err := time.ParseDuration(f[1])

@@ -9,6 +9,10 @@ import (
 // voltage, whose tables the paper does not define, never emit it.
 const noReading byte = 0
 
+// AbsentSensor stands beside a sensor register without a reading, in place of the value in thousandths: the node has no
+// such sensor. Halves of earlier versions neither write nor read it.
+const AbsentSensor = math.MinInt32
+
 // The range of Table VII, in degrees Celsius.
 const (
 	MinCelsius = -70

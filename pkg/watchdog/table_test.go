@@ -175,8 +175,8 @@ func FuzzDescribe(f *testing.F) {
 	})
 }
 
-// TestCelsius checks every column of Table VII.
-func TestCelsius(t *testing.T) {
+// TestCelsiusFollowsTableVII checks every column of Table VII.
+func TestCelsiusFollowsTableVII(t *testing.T) {
 	for code, c := range map[byte]int{0xff: 127, 0xe4: 100, 0xd5: 85, 0xd0: 80, 0xb2: 50, 0x9e: 30, 0x8a: 10,
 		0x80: 0, 0x76: -10, 0x6c: -20, 0x62: -30, 0x4e: -50, 0x3a: -70} {
 		if got := EncodeCelsius(float64(c)); got != code {
@@ -235,7 +235,8 @@ func TestCoreHealth(t *testing.T) {
 	if CoreHealth(0, 0, 0, 0) != HealthNormal || CoreHealth(0, 0, 0, 1) != HealthSick ||
 		CoreHealth(RouterHopsExceeded, 0, 0, 0) != HealthSick ||
 		CoreHealth(RouterNoRoute|RouterProtocol, 0, 0, 0) != HealthNormal || CoreHealth(0, 1, 0, 0) != HealthSick ||
-		CoreHealth(0, 0, 1, 0) != HealthSick {
+		CoreHealth(0, 0, 1, 0) != HealthSick || CoreHealth(0, 0, 0, EngineLate) != HealthNormal ||
+		CoreHealth(0, 0, 0, EngineLate|EngineSensor) != HealthSick {
 		t.Error("core health by exceptions")
 	}
 	if RouterKnown != 0xfff || RDMAKnown != 7 || EngineKnown != 0x7f {

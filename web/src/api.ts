@@ -1,9 +1,9 @@
-import type { Change, Group, Standing, WholeMap } from './model'
+import type { Change, Group, Incident, Standing, WholeMap } from './model'
 
 /** Session has times in milliseconds since 1970, but expires in seconds; skew is how far the supervisor's clock is ahead of the browser's. */
 export interface Session {
   subject: string; expires: number; now: number; skew: number; supervisor: string; cluster: string; aliveMs: number
-  others: { id: string; url: string; token: string }[]; may: { approve: boolean; deny: boolean }
+  others: { id: string; url: string; token: string }[]; may: { approve: boolean; deny: boolean; acknowledge: boolean }
 }
 
 export interface Page { events: Change[]; revision: number; more?: string; oldest?: number; timeIn?: { state: string; ms: number; times: number }[]; from?: number }
@@ -44,6 +44,7 @@ export const api = {
   events: (limit: number, after?: number) => call<Page>('/api/events?' + query({ limit, after })),
   /** groups that stand, at a revision or later. */
   groups: async (after: number) => (await call<{ groups?: Group[] }>('/api/groups?' + query({ after }))).groups ?? [],
+  acknowledge: (id: string, note: string) => post<unknown>(`/api/incidents/${encodeURIComponent(id)}/acknowledge`, { note }),
   approve: (id: string, reason: string) => post<any>(`/api/responses/${encodeURIComponent(id)}/approve`, { reason }),
   deny: (id: string, reason: string) => post<any>(`/api/responses/${encodeURIComponent(id)}/deny`, { reason }),
 }
@@ -52,8 +53,10 @@ export interface Heard {
   changes(changes: Change[], revision: number): void
   responses(r: any, all: boolean): void
   noResponses(why: string): void
+  incidents(r: { incidents?: Incident[]; gone?: string[] }, all: boolean): void
+  noIncidents(why: string): void
   alive(s: Standing): void
-  /** reset: what was sent does not go on from the map that the page has. */
+  /** reset: the stream does not continue from the map that the page has. */
   reset(): void
   lost(): void
 }
@@ -88,6 +91,9 @@ export class Stream {
     on('allresponses', (d) => this.heard.responses(d, true))
     on('responses', (d) => this.heard.responses(d, false))
     on('noresponses', (d) => this.heard.noResponses(d))
+    on('allincidents', (d) => this.heard.incidents(d, true))
+    on('incidents', (d) => this.heard.incidents(d, false))
+    on('noincidents', (d) => this.heard.noIncidents(d))
     on('reset', () => { this.close(); this.heard.reset() })
     s.addEventListener('error', () => this.fail())
     on('again', () => this.fail())

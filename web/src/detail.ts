@@ -1,12 +1,12 @@
 import { api, Refused, type Word } from './api'
 import { badge, h, put, seconds, span, time } from './dom'
-import { Model, groupWords, type Group } from './model'
+import { Model, groupWords, type Group, worstPartsFirst } from './model'
 import { eventLine } from './events'
 
 const state = (s: unknown) => badge(typeof s === 'string' ? s : 'UNKNOWN')
 const when = (t: unknown) => (typeof t === 'string' ? time(Date.parse(t)) : '')
 
-/** showNode fills an element with all that is known of a node: as it is, not as it was. */
+/** showNode fills an element with the present knowledge about a node. */
 export async function showNode(into: HTMLElement, model: Model, rank: number, groups: Group[], choose: (rank: number) => void, chooseGroup: (id: string) => void, current: () => boolean): Promise<void> {
   const id = model.id(rank)
   const name = model.coord(rank).join(',')
@@ -14,7 +14,7 @@ export async function showNode(into: HTMLElement, model: Model, rank: number, gr
   if (!current()) return
   const [node, history, why] = results
   if (node.status === 'rejected') {
-    put(into, h('h2', {}, id), h('p', { role: 'alert' }, `The supervisor does not tell: ${said(node.reason)}`))
+    put(into, h('h2', {}, id), h('p', { role: 'alert' }, `The supervisor cannot show this node: ${said(node.reason)}`))
     return
   }
   const n = node.value.node
@@ -23,11 +23,11 @@ export async function showNode(into: HTMLElement, model: Model, rank: number, gr
   else put(explained, h('p', { class: 'soft' }, said(why.reason)))
   put(into,
     h('h2', {}, `${n.id} `, state(n.state), ' ', n.cause && n.cause !== 'NONE' ? h('span', { class: 'badge' }, n.cause) : null),
-    h('p', { class: 'soft' }, `at ${n.coord ?? 'no place'}`, n.region ? `, region ${n.region}` : '', n.since ? ', so since ' : '', when(n.since),
+    h('p', { class: 'soft' }, `at ${n.coord ?? 'no place'}`, n.region ? `, region ${n.region}` : '', n.since ? `, ${n.state} since ` : '', when(n.since),
       n.age ? `; last sign of life ${span(seconds(n.age) * 1000)} ago` : '; no sign of life'),
-    n.inferred && h('p', {}, 'Taken for dead: nobody living sees it.'),
+    n.inferred && h('p', {}, 'Presumed dead: no living node sees it.'),
     n.unreachable && h('p', {}, 'No living path leads to it.'),
-    n.singleWitness && h('p', {}, 'One witness only: nothing that ends work may rest on it.'),
+    n.singleWitness && h('p', {}, 'Only one witness: no response that ends work may rest on it.'),
     n.restarting && h('p', {}, `Restarts its ${n.restarting.half} half, as announced; back at the latest `, when(n.restarting.until)),
     n.maintenance && h('p', {}, `Under maintenance by ${n.maintenance.by}: ${n.maintenance.reason}`),
     ...(n.warnings ?? []).map((w: any) => h('p', {}, `Warning, ${w.component}: ${w.reason}`)),
@@ -58,6 +58,7 @@ function list(words: string[] | undefined, what: string): HTMLElement | null {
   return words?.length ? h('div', {}, h('span', { class: 'soft' }, what), h('ul', { class: 'said' }, ...words.map((w) => h('li', {}, w)))) : null
 }
 
+/** parts lists the parts of a node, the worst first. Those that the node does not have are folded. */
 function parts(n: any, explained: HTMLElement, name: string): HTMLElement {
   const explain = async (component: string) => {
     try {
@@ -67,13 +68,16 @@ function parts(n: any, explained: HTMLElement, name: string): HTMLElement {
     }
     explained.scrollIntoView({ block: 'nearest' })
   }
-  return h('table', {}, h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'part'), h('th', { scope: 'col' }, 'state'), h('th', { scope: 'col' }, 'rule'))),
-    h('tbody', {}, ...(n.components ?? []).map((c: any) => h('tr', {},
+  const table = (list: any[]) => h('table', {}, h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'part'), h('th', { scope: 'col' }, 'state'), h('th', { scope: 'col' }, 'rule'))),
+    h('tbody', {}, ...list.map((c: any) => h('tr', { 'data-part': c.name },
       h('td', {}, h('button', { class: 'link', onclick: () => void explain(c.name), title: 'explain' }, c.name)),
       h('td', {}, state(c.state)), h('td', { class: 'soft' }, c.reason ?? '', c.flapping ? ', flapping' : '')))))
+  const all: any[] = worstPartsFirst(n.components ?? []), absent = all.filter((c) => c.state === 'ABSENT')
+  return h('div', {}, table(all.filter((c) => c.state !== 'ABSENT')),
+    absent.length ? h('details', { class: 'fold', id: 'absent' }, h('summary', {}, `${absent.length} ${absent.length > 1 ? 'parts' : 'part'} that the node does not have`), table(absent)) : null)
 }
 
-/** registers shows what is set in each word; all fields are a click away. */
+/** registers shows the fields that are set in each word; a click shows all. */
 function registers(words: Word[] | undefined, age: unknown): HTMLElement {
   if (!words?.length) return h('p', { class: 'soft' }, 'None were received since this leader took over.')
   return h('div', {}, ...words.map((w) => {
@@ -100,7 +104,7 @@ export async function showGroup(into: HTMLElement, g: Group, choose: (node: stri
     return
   }
   put(into, h('h2', {}, `${groupWords(g)} `, state(g.state), ' ', g.cause && g.cause !== 'NONE' ? h('span', { class: 'badge' }, g.cause) : null),
-    h('p', { class: 'soft' }, groupSize(g), g.since ? ', so since ' : '', when(g.since)),
+    h('p', { class: 'soft' }, groupSize(g), g.since ? `, ${g.state} since ` : '', when(g.since)),
     h('h3', {}, 'Why'), explained,
     h('h3', {}, 'Members'), h('p', { class: 'members' }, ...members.slice(0, most).map((n) => h('button', { class: 'link', onclick: () => choose(n) }, n)), members.length > most ? `and ${members.length - most} more` : null),
     title, ...past(history))
@@ -124,7 +128,7 @@ function neighbours(m: Model, rank: number, choose: (rank: number) => void): HTM
 }
 
 function evidence(components: any[]): HTMLElement {
-  const rows = components.flatMap((c) => (c.evidence ?? []).map((e: any) => h('tr', {}, h('td', {}, c.name), h('td', {}, e.kind ?? ''), h('td', {}, e.observer ?? '', e.path && e.path !== 'PATH_UNSPECIFIED' ? h('span', { class: 'soft' }, ` by ${e.path}`) : null),
+  const rows = components.filter((c) => c.state !== 'ABSENT').flatMap((c) => (c.evidence ?? []).map((e: any) => h('tr', {}, h('td', {}, c.name), h('td', {}, e.kind ?? ''), h('td', {}, e.observer ?? '', e.path && e.path !== 'PATH_UNSPECIFIED' ? h('span', { class: 'soft' }, ` by ${e.path}`) : null),
     h('td', {}, state(e.state), e.detail ? h('div', { class: 'soft' }, e.detail) : null), h('td', { class: 'soft' }, e.age ? span(seconds(e.age) * 1000) : ''))))
   if (!rows.length) return h('p', { class: 'soft' }, 'None.')
   return h('table', {}, h('thead', {}, h('tr', {}, ...['part', 'kind', 'by', 'says', 'age'].map((t) => h('th', { scope: 'col' }, t)))), h('tbody', {}, ...rows))

@@ -15,7 +15,7 @@ export function h<K extends keyof HTMLElementTagNameMap>(tag: K, props: Props = 
   return e
 }
 
-/** put replaces what is in an element. */
+/** put replaces the contents of an element. */
 export function put(e: Element, ...children: Child[]): void {
   e.replaceChildren(...children.filter((c): c is Node | string => c !== null && c !== undefined && c !== false))
 }
@@ -31,7 +31,7 @@ export function mark(state: string): SVGSVGElement {
   const shape = document.createElementNS(svg, state === 'NORMAL' || state === 'UNKNOWN' ? 'circle' : 'path')
   if (state === 'NORMAL') set(shape, { cx: 8, cy: 8, r: 5.5 })
   else if (state === 'UNKNOWN') set(shape, { cx: 8, cy: 8, r: 5 })
-  else set(shape, { d: state === 'SICK' ? 'M8 1.5 15 14H1Z' : 'M2 2h12v12H2Z' })
+  else set(shape, { d: state === 'SICK' ? 'M8 3 14 13.3H2Z' : state === 'ABSENT' ? 'M3 8h10' : 'M2 2h12v12H2Z' })
   e.append(shape)
   return e
 }

@@ -3,10 +3,10 @@ import { Change, causeNames, groupWords } from './model'
 
 const words: Record<string, string> = {
   GROUP_CHANGED: 'group fault', WARNING_CHANGED: 'warning', MAINTENANCE_CHANGED: 'maintenance', TOPOLOGY_CHANGED: 'topology', REGION_CHANGED: 'region',
-  RECOVERY_CHANGED: 'recovery', MASK_CHANGED: 'mask', DIAGNOSIS_ENDED: 'diagnosis', PROCEDURE_ENDED: 'procedure', POLICY_CHANGED: 'policy',
+  RECOVERY_CHANGED: 'recovery', STARVATION_CHANGED: 'starvation', MASK_CHANGED: 'mask', DIAGNOSIS_ENDED: 'diagnosis', PROCEDURE_ENDED: 'procedure', POLICY_CHANGED: 'policy',
 }
 
-/** eventLine is one event for people; choose and chooseGroup open the page of what it is about. */
+/** eventLine is one event for people; choose and chooseGroup open the page of its subject. */
 export function eventLine(c: Change, choose?: (node: string) => void, chooseGroup?: (id: string) => void): HTMLElement {
   const node = c.node ? (choose ? h('button', { class: 'link', onclick: () => choose(c.node!) }, c.node) : c.node) : null
   const group = c.group ? (chooseGroup ? h('button', { class: 'link', onclick: () => chooseGroup(c.group!) }, groupWords({ id: c.group, region: c.region })) : groupWords({ id: c.group, region: c.region })) : null

@@ -1,9 +1,10 @@
 import './style.css'
 import { api, Refused, Stream, type Session } from './api'
-import { badge, frame, h, mark, put, span } from './dom'
+import { badge, frame, h, mark, put, span, time } from './dom'
 import { groupSize, showGroup, showNode } from './detail'
 import { eventLine } from './events'
-import { Change, type Group, INFERRED, MAINTENANCE, Model, NORMAL, type Standing, UNREACHABLE, WARNING, boxes, causeNames, groupWords, pastGroups, stateNames } from './model'
+import { Incidents } from './incidents'
+import { Change, type Group, type Incident, INFERRED, MAINTENANCE, Model, NORMAL, type Standing, UNREACHABLE, WARNING, boxes, causeNames, groupWords, pastGroups, planeOffer, stateNames } from './model'
 import { Responses } from './responses'
 import type { Scene } from './scene'
 import { Timeline } from './timeline'
@@ -11,7 +12,7 @@ import { Timeline } from './timeline'
 const maxEvents = 150 // that the list shows
 const maxRows = 300 // of the table of nodes
 
-/** theme is what the system has, until somebody chooses. */
+/** theme follows the system until a person chooses one. */
 function theme(choice?: string): void {
   if (choice) localStorage.setItem('lofamo-theme', choice)
   const stored = localStorage.getItem('lofamo-theme')
@@ -48,7 +49,10 @@ function loginPage(why: string): void {
     h('p', {}, 'It works once, within a minute. ', h('button', { onclick: () => location.reload() }, 'Try again'))))
 }
 
-type Tab = 'events' | 'nodes' | 'responses' | 'node'
+/** hints are the keys of the map and their effects. The first ones are the legend of directions. */
+const hints = [['→ ←', 'X+ X-'], ['↑ ↓', 'Y+ Y-'], ['PgUp PgDn', 'Z+ Z-'], ['I', 'next incident'], ['N', 'next that is not normal'], ['G', 'next group fault'], ['Enter', 'open'], ['+ -', 'zoom'], ['0', 'all']]
+
+type Tab = 'incidents' | 'events' | 'nodes' | 'responses' | 'node'
 
 class Page {
   private model!: Model
@@ -59,9 +63,10 @@ class Page {
   private lostAt = 0
   private revision = 0
   private scene: Scene | undefined
-  private tab: Tab = 'events'
+  private tab: Tab = 'incidents'
   private selected = -1
   private groups: Group[] = [] // that stand now
+  private incident = '' // id of the one that the keyboard has led to
   private group = '' // id of the one whose page is shown; empty: a node's is
   private filter = ''
   private wantDraw = false
@@ -71,23 +76,28 @@ class Page {
   private mapped: () => void = () => {} // a map was read after none could be
   private readonly main = h('main')
   private readonly responses = new Responses(() => this.session)
+  private readonly incidents: Incidents = new Incidents(() => this.session, () => Date.now() + this.session.skew)
   private readonly timeline = new Timeline(() => Date.now() + this.session.skew)
   private readonly counts = h('ul', { class: 'counts', 'aria-label': 'Nodes by state' })
   private readonly status = h('span', { class: 'pill', id: 'status', role: 'status' })
   private readonly banner = h('div', { id: 'banner', role: 'status' })
-  private readonly canvas = h('canvas', { tabindex: 0, role: 'img', 'aria-describedby': 'keys' })
+  private readonly breaker = h('div', { id: 'breaker', role: 'alert' })
+  private readonly canvas = h('canvas', { id: 'torus', tabindex: 0, role: 'img', 'aria-describedby': 'keys' })
   private readonly chosen = h('div', { id: 'chosen', 'aria-live': 'polite' })
   private readonly panel = h('div', { class: 'tabpanel', id: 'panel', role: 'tabpanel', tabindex: 0 })
   private readonly tabs = new Map<Tab, HTMLButtonElement>()
   private readonly sliceAt = h('input', { type: 'range', min: 0, max: 0, value: 0, 'aria-label': 'Number of the plane' })
-  private readonly sliceAxis = h('select', { 'aria-label': 'What is shown' })
+  private readonly sliceAxis = h('select', { 'aria-label': 'Planes to show' })
   private readonly sliceSays = h('output')
+  private readonly unnamed = h('span', { id: 'unnamed' })
+  private readonly offer = h('button', { id: 'offer', hidden: true, onclick: () => this.takeOffer() })
 
   constructor(private session: Session, private readonly from: string | null, private wanted: string | null) {}
 
   async start(): Promise<void> {
     this.build()
-    this.responses.onChange = () => this.renderTabs()
+    this.responses.onChange = () => { this.renderBreaker(); this.renderTabs() }
+    this.incidents.onChange = () => this.hearIncidents()
     this.timeline.onChange = () => this.renderAll()
     // A link in a tab where the page is already: of a dashboard, or a login: another person's, or this one's when the session has ended.
     addEventListener('hashchange', () => {
@@ -107,17 +117,19 @@ class Page {
       const { Scene } = await import('./scene')
       this.scene = new Scene(this.canvas, this.model.nodes.length)
       this.scene.onPick = (r) => this.select(r, true)
+      this.scene.onUnnamed = (n) => { const text = n ? `${n} names have no room: see Nodes` : ''; if (this.unnamed.textContent !== text) put(this.unnamed, text) }
+      this.canvas.after(this.scene.names.canvas)
       this.scene.show(this.shown)
     } catch (e) {
-      put(this.canvas.parentElement!, h('p', { class: 'center' }, `This browser draws nothing in three dimensions: the table of nodes has it all. (${e instanceof Error ? e.message : e})`))
+      put(this.canvas.parentElement!, h('p', { class: 'center' }, `This browser cannot draw in three dimensions: the table of nodes shows everything. (${e instanceof Error ? e.message : e})`))
       this.show('nodes')
     }
     if (this.wanted) this.choose(this.wanted)
-    if (this.from) this.say(`Supervisor ${this.from} was lost: this is ${this.session.supervisor}.`, false)
+    if (this.from) this.say(`Supervisor ${this.from} was lost: this page now shows ${this.session.supervisor}.`, false)
   }
 
   private build(): void {
-    for (const [t, name] of [['events', 'Events'], ['nodes', 'Nodes'], ['responses', 'Responses'], ['node', 'Node']] as [Tab, string][]) {
+    for (const [t, name] of [['incidents', 'Incidents'], ['nodes', 'Nodes'], ['events', 'Events'], ['responses', 'Responses'], ['node', 'Node']] as [Tab, string][]) {
       this.tabs.set(t, h('button', { role: 'tab', id: 'tab-' + t, 'aria-controls': 'panel', onclick: () => this.show(t), onkeydown: (e: KeyboardEvent) => this.tabKey(e) }, name))
     }
     for (const [v, name] of [['-1', 'whole torus'], ['0', 'plane X ='], ['1', 'plane Y ='], ['2', 'plane Z =']]) this.sliceAxis.append(h('option', { value: v }, name))
@@ -134,16 +146,19 @@ class Page {
     this.panel.addEventListener('keydown', (e) => this.panelKey(e))
     put(document.body,
       h('header', {}, h('h1', {}, 'LO|FA|MO'), h('span', { class: 'soft', id: 'cluster' }, `${this.session.cluster} at ${this.session.supervisor}`), this.status, this.counts, h('span', { class: 'grow' }),
-        h('span', { class: 'soft' }, this.session.subject), h('button', { onclick: other, 'aria-label': 'Light or dark' }, '◐'),
+        h('span', { class: 'soft', id: 'who', title: this.session.subject }, this.session.subject), h('button', { onclick: other, 'aria-label': 'Light or dark' }, '◐'),
         h('button', { onclick: () => void this.logout() }, 'Log out')),
+      this.breaker,
       this.banner,
       this.main)
     this.main.inert = true // until there is a map
     put(this.main,
-        h('section', { id: 'stage', 'aria-label': 'The torus' }, this.canvas,
-          h('p', { id: 'keys', class: 'visually-hidden' }, 'Arrow keys, page up and page down go from node to node along X, Y and Z; N goes to the next node that is not normal, G to the next group fault, Enter shows a node and Escape leads back, + and - zoom, 0 shows all.'),
-          h('div', { id: 'tools' }, h('label', {}, this.sliceAxis, this.sliceAt, this.sliceSays), h('button', { onclick: () => this.scene?.home() }, 'All'), turn),
-          h('div', { id: 'legend', 'aria-hidden': 'true' }, ...['NORMAL', 'SICK', 'FAILED', 'UNKNOWN'].map((s) => h('span', {}, mark(s), s.toLowerCase())), h('span', {}, frame(), 'group fault')), this.chosen),
+        h('section', { id: 'stage', 'aria-label': 'The torus' }, h('div', { id: 'view' }, this.canvas,
+          h('p', { id: 'keys', class: 'visually-hidden' }, 'Arrow keys, page up and page down go from node to node along X, Y and Z; I goes to the next incident, N to the next node that is not normal, G to the next group fault, Enter shows a node and Escape leads back, + and - zoom, 0 shows all.'),
+          h('div', { id: 'tools' }, h('label', {}, this.sliceAxis, this.sliceAt, this.sliceSays), h('button', { onclick: () => this.scene?.home() }, 'All'), turn, this.offer), this.chosen),
+          h('div', { id: 'legend', 'aria-hidden': 'true' },
+            h('div', {}, ...['NORMAL', 'SICK', 'FAILED', 'UNKNOWN'].map((s) => h('span', {}, mark(s), s.toLowerCase())), h('span', {}, frame(), 'group fault'), this.unnamed),
+            h('div', { class: 'hints' }, ...hints.map(([keys, what]) => h('span', {}, ...keys.split(' ').map((k) => h('kbd', {}, k)), what))))),
         this.timeline.element,
         h('aside', { 'aria-label': 'Details' }, h('div', { class: 'tabs', role: 'tablist', 'aria-label': 'Details' }, ...this.tabs.values()), this.panel))
     this.tick()
@@ -163,7 +178,7 @@ class Page {
     void this.catchUp(m.revision)
   }
 
-  /** catchUp reads the events that the stream, which goes on from a map, does not tell. Where they cannot be read in a while, what comes is shown. */
+  /** catchUp reads the events that the stream omits, because it continues from a map. If that takes too long, the page shows only new ones. */
   private async catchUp(revision: number): Promise<void> {
     for (let tries = 0; tries < 5 && !this.ended; tries++) {
       try {
@@ -173,7 +188,7 @@ class Page {
     }
   }
 
-  /** loadGroups reads the group faults: events name them, and not their members. Those of a plane that dies come together. Only the last question's answer counts; one that is refused is asked again. */
+  /** loadGroups reads the group faults: events name them without their members. The faults of a dying plane come together. Only the answer to the last request counts; a refused request is repeated. */
   private loadGroups(after = 100): void {
     clearTimeout(this.groupTimer)
     const asked = this.groupTimer = window.setTimeout(() => {
@@ -194,6 +209,8 @@ class Page {
       changes: (c, rev) => this.hear(c, rev),
       responses: (r, all) => this.responses.hear(r, all),
       noResponses: (why) => this.responses.unavailable(why),
+      incidents: (r, all) => this.incidents.hear(r, all),
+      noIncidents: (why) => this.incidents.unavailable(why),
       alive: (s) => { this.standing = s; this.alive() },
       reset: () => void this.again(),
       lost: () => this.lost(),
@@ -229,7 +246,7 @@ class Page {
     if (drawn || this.tab === 'events') this.renderSoon()
   }
 
-  /** again reads the map anew. */
+  /** again reads the map again. */
   private async again(): Promise<void> {
     try { await this.loadMap() } catch { this.lost() }
   }
@@ -288,10 +305,10 @@ class Page {
   private say(text: string, lost: boolean): void {
     this.banner.className = lost ? 'lost' : ''
     const others = lost ? this.session.others.map((o) => h('a', { href: this.elsewhere(o) }, `go to ${o.id}`)) : []
-    put(this.banner, ...(text || lost ? [text || `Supervisor ${this.session.supervisor} does not answer: ${this.revision ? 'what is shown is as it was when it was lost' : 'there is no map yet'}. Trying again…`, ...others] : []))
+    put(this.banner, ...(text || lost ? [text || `Supervisor ${this.session.supervisor} does not answer: ${this.revision ? 'the page shows the last state received' : 'there is no map yet'}. Trying again…`, ...others] : []))
   }
 
-  /** tick says how much what is shown is worth. */
+  /** tick shows how old the map is. */
   private tick(): void {
     const s = this.standing
     let kind = 'live', text = 'live'
@@ -305,6 +322,7 @@ class Page {
     }
     document.title = `${this.lostAt ? '(lost) ' : ''}LO|FA|MO ${this.session.cluster}`
     if (this.timeline.at === undefined && !document.hidden) this.timeline.refresh()
+    if (!document.hidden) for (const e of this.panel.querySelectorAll<HTMLElement>('[data-since]')) this.incidents.age(e)
   }
 
   private renderSoon(): void {
@@ -319,32 +337,61 @@ class Page {
     const c = this.shown.counts()
     const groups = this.groupsShown()
     put(this.counts, ...[4, 3, 1, 2].map((s) => h('li', { title: stateNames[s].toLowerCase() }, mark(stateNames[s]), h('b', { 'data-count': stateNames[s] }, String(c[s])), h('span', { class: 'soft' }, stateNames[s].toLowerCase()))),
+      this.incidents.all.size ? h('li', {}, h('b', { id: 'incidents' }, String(this.incidents.all.size)), h('span', { class: 'soft' }, this.incidents.all.size > 1 ? 'incidents' : 'incident')) : null,
       groups.length ? h('li', {}, frame(), h('b', { id: 'groups' }, String(groups.length)), h('span', { class: 'soft' }, groups.length > 1 ? 'group faults' : 'group fault')) : null)
     this.canvas.setAttribute('aria-label', `Torus of ${this.shown.dims.join(' by ')}: ${[4, 3, 1, 2].map((s) => `${c[s]} ${stateNames[s].toLowerCase()}`).join(', ')}`)
     this.scene?.show(this.shown)
     this.scene?.frame(groups.flatMap((g) => boxes(this.shown, (g.members ?? []).map((n) => this.shown.find(n)).filter((r) => r >= 0))))
     if (this.timeline.at === undefined) this.timeline.refresh()
+    this.renderOffer()
     this.renderTabs()
     this.renderChosen()
+  }
+
+  /** renderOffer offers the plane with most faults where nodes in front hide others. */
+  private renderOffer(): void {
+    const o = planeOffer(this.shown)
+    this.offer.hidden = !o || (Number(this.sliceAxis.value) === o.axis && Number(this.sliceAt.value) === o.at)
+    if (o) put(this.offer, `Show plane ${'XYZ'[o.axis]} = ${o.at}: ${o.shown} of ${o.all} nodes and cables that are not normal`)
+  }
+
+  private takeOffer(): void {
+    const o = planeOffer(this.shown)
+    if (!o) return
+    this.sliceAxis.value = String(o.axis)
+    this.sliceAt.max = String(this.model.dims[o.axis] - 1)
+    this.sliceAt.value = String(o.at)
+    this.setSlice()
+    this.scene?.home()
+  }
+
+  /** renderBreaker says across the page that no response acts, and how that ends. */
+  private renderBreaker(): void {
+    const b = this.responses.breaker
+    if (!b?.open) return put(this.breaker)
+    if (this.breaker.firstChild) return // an alert is read aloud once
+    put(this.breaker, h('b', {}, 'The circuit breaker is open: only notifications start.'), b.detail ? ` ${b.detail}.` : '', ...(b.at ? [' Since ', time(Date.parse(b.at)), '.'] : []),
+      ' When you know the cause, close it: ', h('code', {}, "lofamoctl response breaker close --reason 'why'"))
   }
 
   /** groupsShown are those of the moment that is shown. */
   private groupsShown(): Group[] { return this.timeline.at === undefined ? this.groups : pastGroups(this.groups, this.timeline.events, this.timeline.at) }
 
   private renderTabs(): void {
-    const names: Record<Tab, string> = { events: 'Events', nodes: `Nodes (${this.shown?.notNormal().length ?? 0})`, responses: `Responses (${this.responses.waiting() || this.responses.all.size})`, node: this.group ? groupWords({ id: this.group }) : this.selected >= 0 ? this.model.id(this.selected) : 'Node' }
+    const names: Record<Tab, string> = { incidents: `Incidents (${this.incidents.all.size})`, events: 'Events', nodes: `Nodes (${this.shown?.notNormal().length ?? 0})`, responses: `Responses (${this.responses.waiting() || this.responses.all.size})`, node: this.group ? groupWords({ id: this.group }) : this.selected >= 0 ? this.model.id(this.selected) : 'Node' }
     for (const [t, b] of this.tabs) {
       b.textContent = names[t]
       b.setAttribute('aria-selected', String(t === this.tab))
       b.tabIndex = t === this.tab ? 0 : -1
     }
     this.panel.setAttribute('aria-labelledby', 'tab-' + this.tab)
-    this.panel.classList.toggle('of-now', this.timeline.at !== undefined && (this.tab === 'node' || this.tab === 'responses'))
+    this.panel.classList.toggle('of-now', this.timeline.at !== undefined && ['node', 'responses', 'incidents'].includes(this.tab))
     const focused = document.activeElement?.closest<HTMLElement>('[data-line]')?.dataset.line
     if (this.tab === 'events') this.renderEvents()
     if (this.tab === 'nodes') this.renderNodes()
-    if (focused) this.panel.querySelector<HTMLElement>(`[data-line="${CSS.escape(focused)}"] button`)?.focus({ preventScroll: true }) // the lists were made anew
+    if (focused) this.panel.querySelector<HTMLElement>(`[data-line="${CSS.escape(focused)}"] button`)?.focus({ preventScroll: true }) // the lists were rebuilt
     if (this.tab === 'responses') this.responses.show(this.panel, (n) => this.choose(n))
+    if (this.tab === 'incidents') this.showIncidents()
   }
 
   private show(t: Tab): void {
@@ -354,7 +401,7 @@ class Page {
     if (t === 'node') this.loadNode()
   }
 
-  /** panelKey: who came from the map goes back to it. */
+  /** panelKey returns to the map if the person came from there. */
   private panelKey(e: KeyboardEvent): void {
     if (e.key === 'Escape' && !e.defaultPrevented) this.canvas.focus()
   }
@@ -388,6 +435,23 @@ class Page {
     put(this.panel.querySelector('#rows')!, f ? `${ranks.length} found` : ranks.length ? `${ranks.length} not normal` : `all ${m.counts()[NORMAL]} nodes are normal; search to list others`, ranks.length > maxRows ? `, the first ${maxRows} are shown` : '')
     put(body, ...ranks.slice(0, maxRows).map((r) => h('tr', { 'data-node': m.id(r), 'data-line': m.id(r), 'data-state': stateNames[m.nodes[r]] }, h('td', {}, h('button', { class: 'link', onclick: () => this.select(r, true) }, m.id(r))), h('td', { class: 'mono' }, m.coord(r).join(',')),
       h('td', {}, badge(stateNames[m.nodes[r]])), h('td', { class: 'soft' }, causeNames[m.causes[r]] ?? '', flags(m.flags[r])))))
+  }
+
+  /** hearIncidents: a supervisor without a list of incidents begins with events. */
+  private hearIncidents(): void {
+    if (this.incidents.none && this.tab === 'incidents') this.tab = 'events'
+    if (this.model) this.renderSoon()
+    else this.renderTabs()
+  }
+
+  private showIncidents(): void {
+    this.incidents.show(this.panel, { node: (n) => this.choose(n), group: (id) => this.chooseGroup(id), mark: (i) => this.mark(i), responses: () => this.show('responses') })
+  }
+
+  /** mark selects the node of an incident on the map, or the first member of a group. */
+  private mark(i: Incident): void {
+    const r = this.model.find(i.node || this.groups.find((g) => g.id === i.group)?.members?.[0] || '')
+    if (r >= 0) this.select(r, false)
   }
 
   private choose(node: string): void {
@@ -427,11 +491,11 @@ class Page {
     void showNode(this.panel, this.model, r, this.groups, (to) => this.select(to, true), (id) => this.chooseGroup(id), () => this.tab === 'node' && this.selected === r && !this.group)
   }
 
-  /** changed says that a page is not of now any more. It stays as it is while somebody reads it. */
+  /** changed marks a page as outdated. The page keeps its contents while a person reads it. */
   private changed(changes: Change[]): void {
     const id = this.selected >= 0 ? this.model.id(this.selected) : ''
     if (!changes.some((c) => (this.group ? c.group === this.group : c.node === id)) || this.panel.querySelector('#changed')) return
-    this.panel.prepend(h('p', { id: 'changed', role: 'status' }, 'It has changed since. ', h('button', { onclick: () => { this.loadNode(); this.panel.focus() } }, 'Read it again')))
+    this.panel.prepend(h('p', { id: 'changed', role: 'status' }, 'This has changed since. ', h('button', { onclick: () => { this.loadNode(); this.panel.focus() } }, 'Read it again')))
   }
 
   private loadGroup(id: string): void {
@@ -446,6 +510,7 @@ class Page {
     if (axis >= 0) this.sliceAt.max = String(this.model.dims[axis] - 1)
     put(this.sliceSays, axis < 0 ? '' : this.sliceAt.value)
     this.scene?.setSlice({ axis, at: Number(this.sliceAt.value) })
+    if (this.shown) this.renderOffer()
   }
 
   private key(e: KeyboardEvent): void {
@@ -457,6 +522,12 @@ class Page {
     } else if (e.key === 'n' || e.key === 'N') {
       const all = this.shown.notNormal()
       if (all.length) this.select(all[(all.indexOf(this.selected) + 1) % all.length], false)
+    } else if ((e.key === 'i' || e.key === 'I') && this.incidents.all.size) {
+      const all = this.incidents.sorted()
+      this.incident = all[(all.findIndex((x) => x.id === this.incident) + 1) % all.length].id
+      this.show('incidents')
+      this.mark(this.incidents.all.get(this.incident)!)
+      this.panel.querySelector(`[data-incident="${CSS.escape(this.incident)}"]`)?.scrollIntoView({ block: 'nearest' })
     } else if (e.key === 'Enter' && this.selected >= 0) {
       this.show('node')
       this.panel.focus() // on a phone it is below the map

@@ -1,4 +1,4 @@
-// What the page knows of the map. Everything here is a function of what the supervisor sent: no clock, no element.
+// The page's copy of the map: a function of the messages that the supervisor sent, without a clock or elements.
 
 export type State = 0 | 1 | 2 | 3 | 4
 export const UNKNOWN = 1, NORMAL = 2, SICK = 3, FAILED = 4
@@ -19,6 +19,78 @@ export interface WholeMap {
 /** Group is a group fault that stands, as the API has it. */
 export interface Group {
   id: string; kind: string; state: string; cause?: string; members?: string[]; size?: number; of?: number; inferred?: number; since?: string; reason?: string; region?: string
+}
+
+/** Incident is one fault with its consequences, as the API has it. Absent fields are empty. */
+export interface Incident {
+  id: string; state: string; severity?: string; node?: string; coord?: string; component: string; cause?: string; peer?: string; group?: string; fault?: string
+  since?: string; until?: string; summary?: string; runbook?: string; reopened?: number
+  verdict?: { time?: string; rule?: string; reason?: string; witnesses?: string[]; singleWitness?: boolean; leader?: string
+    evidence?: { observer?: string; kind?: string; state?: string; detail?: string; age?: string }[] }
+  consequences?: { node: string; component: string; state: string; reason?: string }[]; consequenceCount?: number
+  responses?: { id: string; policy?: string; mode?: string; state?: string; step?: string; result?: string; closed?: string }[]; responseCount?: number
+  acknowledgement?: { by: string; time: string; outdated?: boolean }; notes?: { by: string; time: string; text: string }[]
+}
+
+/** incidentWords names what is at fault: "node n1-0-1", "cable n0-0-0 X+ n1-0-0", "rack r7", "temperature of n1-0-1". */
+export function incidentWords(i: Incident): string {
+  if (i.group) return groupWords({ id: i.group })
+  if (i.component === 'node') return `node ${i.node}`
+  if (i.component.startsWith('link/')) return `cable ${i.node} ${i.component.slice(5)} ${i.peer ?? ''}`.trim()
+  return `${i.component} of ${i.node}`
+}
+
+/** causeWords says which kind of fault an incident is, in the words of lofamoctl status. */
+export function causeWords(i: Incident): string {
+  const failed = i.fault === 'FAILED', [kind, name, cause] = (i.group ?? '').split('/')
+  switch (kind) {
+    case '': break
+    case 'label': return `nodes with ${name} have the same fault: look for a shared cause, such as power or a switch`
+    case 'partition': return 'no living path leads to this part of the torus: its nodes may be well'
+    default: return kind === 'plane' && cause === 'LINK' ? 'all links between two planes have failed: look for a shared cause, such as a cable tray'
+      : 'neighbouring nodes have the same fault: look for a shared cause, such as power or a switch'
+  }
+  const part = i.component.split('/')[0]
+  switch (part) {
+    case 'node': return failed ? 'both halves of the node are dead: it is off, has crashed, or has lost all its cables'
+      : "several links of the node are bad: suspect the node's ports before the cables"
+    case 'host': if (failed) return 'the host is dead or hangs; its network processor (DNP) still works'
+      break
+    case 'dnp': case 'dnp-core': return failed ? 'the network processor (DNP) is dead or hangs; the host still works, and all links of the node are silent'
+      : 'the network processor (DNP) reports errors'
+    case 'link': return failed ? 'the cable or one of its two ends carries nothing; both nodes live' : 'the cable or one of its two ends loses or damages frames'
+    case 'service-network': return 'the node fails on the service network; the torus still reaches it'
+    case 'memory': return 'the memory of the host has too many errors'
+    case 'peripheral': return 'a peripheral of the host does not work'
+    case 'temperature': case 'power': case 'voltage': return `the ${part} is beyond its threshold`
+  }
+  return i.cause && i.cause !== 'NONE' ? i.cause : 'not known'
+}
+
+/** doingWords lists the open responses of an incident. Those of one policy that do the same are one item, with their number. */
+export function doingWords(i: Incident): string[] {
+  const count = new Map<string, number>()
+  for (const r of i.responses ?? []) {
+    if (r.closed) continue
+    const state = (r.state ?? '').replace('RESPONSE_', '').toLowerCase()
+    const words = r.mode === 'OBSERVE_ONLY' ? `policy ${r.policy}: observe-only, nothing is done` : `policy ${r.policy}: ${state}${r.result ? `, ${r.result}` : ''}`
+    count.set(words, (count.get(words) ?? 0) + 1)
+  }
+  return [...count].map(([words, n]) => n > 1 ? `${words} (${n} responses)` : words)
+}
+
+/** worstFirst orders incidents: by severity; those that stand before those that recover; those without a person first; the oldest first. */
+export function worstFirst(a: Incident, b: Incident): number {
+  const weight = (i: Incident) => [Number(i.severity === 'CRITICAL'), Number(i.state === 'OPEN'), Number(!i.acknowledgement || !!i.acknowledgement.outdated), { FAILED: 3, UNKNOWN: 2, SICK: 1 }[i.fault ?? ''] ?? 0]
+  const [x, y] = [weight(a), weight(b)]
+  for (let k = 0; k < x.length; k++) if (x[k] !== y[k]) return y[k] - x[k]
+  return (a.since ?? '').localeCompare(b.since ?? '') || a.id.localeCompare(b.id)
+}
+
+/** worstPartsFirst sorts the parts of a node: FAILED, SICK, UNKNOWN, NORMAL, ABSENT. Parts of one state keep their order. */
+export function worstPartsFirst<P extends { state?: string }>(parts: P[]): P[] {
+  const order = ['FAILED', 'SICK', 'UNKNOWN', 'NORMAL'], weight = (p: P) => (order.indexOf(p.state ?? '') + order.length + 1) % (order.length + 1)
+  return [...parts].sort((a, b) => weight(a) - weight(b))
 }
 
 /** Change is one event. */
@@ -137,7 +209,7 @@ export class Model {
     return true
   }
 
-  /** undo takes a change back. What the cause was before is not in it: 0. */
+  /** undo takes a change back. A change does not hold the earlier cause: 0. */
   undo(c: Change): void {
     const at = this.component(c), from = stateOf(c.from)
     if (!at || !from) return
@@ -170,6 +242,55 @@ export class Model {
     const weight = (r: number) => [0, 2, 0, 3, 4][this.nodes[r]]
     return out.sort((a, b) => weight(b) - weight(a) || a - b)
   }
+}
+
+/** fewNodes is the largest number of nodes for which the drawing names every node. */
+export const fewNodes = 30
+
+/** Cable is a link by one of its ends: a rank and a positive direction. */
+export interface Cable { rank: number; d: number; state: State }
+
+/** silent reports whether a node's link ends tell nothing about their cables, because the node or its DNP half is dead. */
+const silent = (m: Model, r: number) => m.nodes[r] === FAILED || m.nodes[r] === UNKNOWN || causeNames[m.causes[r]] === 'DNP'
+
+/** badCables returns the cables that are broken or sick themselves, in the state of their worse end. It omits the links of dead nodes and halves. */
+export function badCables(m: Model): Cable[] {
+  const out: Cable[] = []
+  for (let i = 0; i < m.links.length; i++) {
+    const rank = Math.floor(i / 6), d = i % 6
+    if (d & 1 || !m.links[i]) continue
+    const to = m.neighbour(rank, d), state = Math.max(m.links[i], m.links[6 * to + d + 1]) as State
+    if (state >= SICK && !silent(m, rank) && !silent(m, to)) out.push({ rank, d, state })
+  }
+  return out
+}
+
+/** cableWords names a cable: "n0-0-0 X+ n1-0-0". */
+export const cableWords = (m: Model, c: Cable) => `${m.id(c.rank)} ${directions[c.d]} ${m.id(m.neighbour(c.rank, c.d))}`
+
+/** namedNodes are the ranks that the drawing names: all of few, otherwise those that are not normal, the gravest first, and the selected one. */
+export function namedNodes(m: Model, selected: number): number[] {
+  const bad = m.notNormal(), rest: number[] = []
+  const all = m.nodes.length <= fewNodes
+  for (let r = 0; r < m.nodes.length; r++) if (m.nodes[r] && (all || r === selected)) rest.push(r)
+  return [...new Set([...bad, ...rest])]
+}
+
+/** Offer is a plane that shows some (shown) of the nodes and cables that are not normal (all). */
+export interface Offer { axis: number; at: number; shown: number; all: number }
+
+/** planeOffer returns the plane that shows most of what is not normal, if the torus is so deep that nodes in front hide those in the middle. */
+export function planeOffer(m: Model): Offer | undefined {
+  if (m.nodes.length <= fewNodes || m.dims.some((n) => n < 3)) return undefined
+  const nodes = m.notNormal().map((r) => m.coord(r)), cables = badCables(m).map((c) => ({ at: m.coord(c.rank), axis: c.d >> 1 }))
+  let best: Offer | undefined
+  for (let axis = 2; axis >= 0; axis--) { // a plane of constant z first: the one that people draw
+    for (let at = 0; at < m.dims[axis]; at++) {
+      const shown = nodes.filter((c) => c[axis] === at).length + cables.filter((c) => c.axis !== axis && c.at[axis] === at).length
+      if (shown > (best?.shown ?? 0)) best = { axis, at, shown, all: nodes.length + cables.length }
+    }
+  }
+  return best
 }
 
 /** past is the map as it was at a time: that of now with every later change taken back. events are oldest first. */

@@ -13,7 +13,7 @@ export class Pace {
   private whole = 0 // milliseconds of a frame with every pixel; 0: fewer were not tried
   private futile = false
 
-  /** took is told how long a frame was waited for. */
+  /** took receives the time that a frame took. */
   took(ms: number): void {
     if (this.futile) return
     this.least = Math.min(this.least, ms)

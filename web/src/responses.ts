@@ -6,7 +6,7 @@ const plain = (s: string) => s.replace(/^RESPONSE_/, '').replace(/^STEP_/, '').t
 /** Responses are those that are open, as the stream tells them. */
 export class Responses {
   readonly all = new Map<string, any>()
-  private breaker: any
+  breaker: any
   private none = ''
   private asking: { id: string; verb: 'approve' | 'deny'; text: string; error?: string; busy?: boolean } | undefined
   onChange: () => void = () => {}
@@ -39,7 +39,6 @@ export class Responses {
     const list = [...this.all.values()].sort((a, b) => Number(b.reason === 'approval') - Number(a.reason === 'approval'))
     const focused = (document.activeElement as HTMLElement | null)?.dataset.keep
     put(into,
-      this.breaker?.open ? h('p', { role: 'alert' }, `The circuit breaker is open: nothing but notifications begins. ${this.breaker.detail ?? ''}`) : null,
       list.length ? null : h('p', { class: 'soft' }, 'No response is open.'),
       ...list.map((r) => this.card(r, into, choose)))
     if (focused) into.querySelector<HTMLElement>(`[data-keep="${CSS.escape(focused)}"]`)?.focus()
@@ -75,7 +74,7 @@ export class Responses {
         await (a.verb === 'approve' ? api.approve(r.id, a.text) : api.deny(r.id, a.text))
         this.asking = undefined
       } catch (e) {
-        a.error = e instanceof Refused ? e.message : 'No answer: whether it was taken is not known. Look before you try again.'
+        a.error = e instanceof Refused ? e.message : 'No answer: the outcome is unknown. Check before you try again.'
       }
       a.busy = false
       again()

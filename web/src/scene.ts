@@ -5,7 +5,9 @@ import { OrbitControls } from 'three/examples/jsm/controls/OrbitControls.js'
 import { LineMaterial } from 'three/examples/jsm/lines/LineMaterial.js'
 import { LineSegments2 } from 'three/examples/jsm/lines/LineSegments2.js'
 import { LineSegmentsGeometry } from 'three/examples/jsm/lines/LineSegmentsGeometry.js'
-import { type Box, FAILED, Model, NORMAL, SICK, UNKNOWN } from './model'
+import type { Label } from './labels'
+import { badCables, type Box, cableWords, directions, FAILED, fewNodes, Model, namedNodes, NORMAL, SICK, type State, UNKNOWN } from './model'
+import { type Axis, Names } from './names'
 import { Pace } from './pace'
 
 /** Slice is a plane of the torus, or all of it (axis -1). */
@@ -16,6 +18,9 @@ const manyNodes = 1500
 
 // How far a group's box stands off its members, in the unit of one cable's length.
 const margin = 0.38
+
+// How far the axes stand off the outermost nodes: beyond the cables that lead to the other side.
+const axesOff = 0.8
 
 const stillAfter = 200 // milliseconds, and what moved is drawn with every pixel again
 
@@ -35,13 +40,13 @@ void main() {
   vec4 at = modelViewMatrix * vec4(position, 1.0);
   gl_Position = projectionMatrix * at;
   vState = state; vExtra = extra;
-  float bad = state > 2.5 ? 1.45 : (state < 1.5 ? 1.2 : 1.0);
+  float bad = state == 2.0 ? 1.0 : 1.2;
   float size = max(scale * bad / -at.z, least * ratio * (state == 2.0 ? 1.0 : 1.7));
   if (many > 0.5 && state == 2.0) size *= 0.55;
   gl_PointSize = shown > 0.5 ? size * (extra > 0.5 ? 1.25 : 1.0) : 0.0;
   if (shown < 0.5) gl_Position = vec4(2.0, 2.0, 2.0, 1.0);
-  // Among many, what is not NORMAL is seen through what is.
-  if (many > 0.5 && shown > 0.5 && state != 2.0) gl_Position.z = gl_Position.z * 0.05 - 0.9 * gl_Position.w;
+  // A NORMAL node hides no other one, and a SICK one hides no FAILED one.
+  if (shown > 0.5 && state != 2.0) gl_Position.z = gl_Position.z * 0.01 - (state > 3.5 ? 0.96 : state > 2.5 ? 0.90 : 0.93) * gl_Position.w;
   vFar = state != 2.0 ? 1.0 : many > 0.5 ? 0.5 : clamp(1.0 - (-at.z - 4.0) * 0.006, 0.8, 1.0);
 }`
 const fragment = `
@@ -63,6 +68,7 @@ void main() {
   else if (vState < 2.5) { d = length(p) - 0.78; }
   else if (vState < 3.5) { d = max(p.y - 0.72, abs(p.x) * 1.65 - p.y - 0.90) * 0.75; c = colours[3]; }
   else { d = max(abs(p.x), abs(p.y)) - 0.70; c = colours[4]; }
+  if (vState > 2.5 && vState < 3.5 && d < -0.24 && vExtra < 0.5) discard; // a triangle is hollow: what is behind it stays visible
   if (vExtra > 0.5 && max(abs(p.x), abs(p.y)) > 1.09) gl_FragColor = vec4(mark, 1.0);
   else if (d > 0.16) discard;
   else if (d > 0.0) { gl_FragColor = vec4(edge, 1.0); }
@@ -77,6 +83,7 @@ void main() {
 export class Scene {
   frames = 0 // drawn since the start
   onPick: (rank: number) => void = () => {}
+  onUnnamed: (count: number) => void = () => {} // names of parts that are not normal without room in the drawing
   private readonly renderer: WebGLRenderer
   private readonly three = new Three()
   private readonly camera = new PerspectiveCamera(42, 1, 0.1, 2000)
@@ -100,6 +107,8 @@ export class Scene {
   private pace = new Pace() // of the movement
   private moving = false
   private still = 0 // the timer that ends it
+  private named: { text: string; state: State; at: [number, number, number]; must: boolean }[] = []
+  readonly names = new Names()
 
   /** nodes is how many there are to draw: smooth edges are dear among many. */
   constructor(private readonly canvas: HTMLCanvasElement, nodes: number) {
@@ -135,6 +144,7 @@ export class Scene {
     }
     if (this.good) this.good.material.color = colour('--cable')
     this.frameMaterial.color = colour('--ink')
+    this.names.readColours()
     if (this.model) this.show(this.model)
   }
 
@@ -152,7 +162,59 @@ export class Scene {
     for (const a of [state, shown, extra]) a.needsUpdate = true
     this.cables(m)
     this.frame(this.framed)
+    this.name(m)
     this.draw()
+  }
+
+  /** name chooses the names of the drawing, the gravest first. */
+  private name(m: Model): void {
+    const few = m.nodes.length <= fewNodes && this.canvas.clientWidth >= 600, nodes = namedNodes(m, this.selected).filter((r) => this.inSlice(r))
+    const of = (r: number) => ({ text: m.id(r), state: m.nodes[r] as State, at: this.place(m.coord(r)), must: few || r === this.selected || m.nodes[r] !== NORMAL || m.flags[r] > 0 })
+    const cables = badCables(m).filter((c) => this.inSlice(c.rank) && this.slice.axis !== c.d >> 1).map((c) => {
+      const at = this.place(m.coord(c.rank))
+      at[c.d >> 1] += 0.5
+      return { text: cableWords(m, c), state: c.state, at, must: true }
+    })
+    const bad = nodes.filter((r) => m.nodes[r] !== NORMAL), rest = nodes.filter((r) => m.nodes[r] === NORMAL)
+    this.named = [...bad.map(of), ...cables, ...rest.map(of)]
+  }
+
+  /** annotate draws axes and names over the picture. */
+  private annotate(): void {
+    const box = this.canvas.parentElement!.getBoundingClientRect(), m = this.model
+    if (!m) return
+    const v = new Vector3(), half = Math.tan((this.camera.fov * Math.PI) / 360)
+    const on = (at: number[]): [number, number, number] => {
+      v.fromArray(at).applyMatrix4(this.camera.matrixWorldInverse)
+      const far = -v.z
+      v.applyMatrix4(this.camera.projectionMatrix)
+      return [((v.x + 1) / 2) * box.width, ((1 - v.y) / 2) * box.height, far]
+    }
+    const labels: Label[] = []
+    for (const n of this.named) {
+      const [x, y, far] = on(n.at)
+      if (far > this.camera.near) labels.push({ ...n, x, y, off: Math.max(8, (0.25 * box.height) / half / far / 2) })
+    }
+    const tall = Math.min(window.devicePixelRatio, 2)
+    this.onUnnamed(this.names.draw(box.width, box.height, tall, this.axes(m).map(({ name, from, to, ticks }): Axis => {
+      const [a, b] = [on(from), on(to)]
+      return { name, from: [a[0], a[1]], to: [b[0], b[1]], ticks: ticks.map((t) => { const p = on(t.at); return { at: [p[0], p[1]], text: t.text } }) }
+    }), labels))
+  }
+
+  /** axes are three edges of the torus, or two of a plane, in its own unit. */
+  private axes(m: Model): { name: string; from: number[]; to: number[]; ticks: { at: number[]; text: string }[] }[] {
+    const flat = this.slice.axis, c = (k: number, high: boolean) => (k === flat ? this.slice.at : high ? m.dims[k] - 1 + axesOff : -axesOff)
+    // The edges that are in front where the camera begins: X below, Y at the left, Z below at the right.
+    const edges = [[0, 0, 1], [0, 0, 1], [1, 0, 0]]
+    return [0, 1, 2].filter((k) => k !== flat && m.dims[k] > 1).map((k) => {
+      const at = (value: number) => this.place(edges[k].map((up, i) => (i === k ? value : c(i, up > 0))))
+      const step = Math.ceil(m.dims[k] / 8)
+      return {
+        name: directions[2 * k], from: at(c(k, false)), to: at(c(k, true)),
+        ticks: Array.from({ length: Math.ceil(m.dims[k] / step) }, (_, i) => ({ at: at(i * step), text: String(i * step) })),
+      }
+    })
   }
 
   /** frame draws the edges of boxes around the members of group faults, as much of them as is in the slice. */
@@ -211,7 +273,7 @@ export class Scene {
   /** home puts the camera where all is seen. */
   home(): void {
     if (!this.model) return
-    const { axis, at } = this.slice, d = this.model.dims.map((n, k) => (k === axis ? 1 : n)), r = Math.hypot(d[0] - 1, d[1] - 1, d[2] - 1) / 2 + 1.1
+    const { axis, at } = this.slice, d = this.model.dims.map((n, k) => (k === axis ? 1 : n)), r = Math.hypot(d[0] - 1, d[1] - 1, d[2] - 1) / 2 + 1.6 // the axes too
     const aspect = this.camera.aspect, half = (this.camera.fov * Math.PI) / 360
     const far = r / Math.sin(Math.min(half, Math.atan(Math.tan(half) * aspect)))
     const from = this.slice.axis < 0 ? [0.55, 0.5, 0.9] : [[1, 0.001, 0.001], [0.001, 1, 0.001], [0.001, 0.001, 1]][this.slice.axis]
@@ -262,7 +324,7 @@ export class Scene {
     this.points = new Points(g, material)
     this.points.frustumCulled = false
     this.three.add(this.points)
-    this.model = undefined // readColours shows what is there
+    this.model = undefined // readColours shows the present state
     this.readColours()
     this.model = m
     this.resize()
@@ -327,6 +389,7 @@ export class Scene {
       u.many.value = this.crowded() ? 1 : 0
       u.least.value = this.points.geometry.getAttribute('position').count > manyNodes ? 3 : 9
     }
+    if (this.model) this.name(this.model) // a narrow window has fewer names
     if (Math.abs(was - this.camera.aspect) > 0.2) this.home()
     this.draw()
   }
@@ -342,7 +405,7 @@ export class Scene {
       p.fromArray(this.position, 3 * r).project(this.camera)
       const d = Math.hypot(((p.x + 1) / 2) * box.width + box.left - x, ((1 - p.y) / 2) * box.height + box.top - y)
       if (p.z > 1 || d > 20) continue
-      const s = d + p.z * 200
+      const s = d + p.z * 200 - (m.nodes[r] === NORMAL ? 0 : 12) // the others are drawn in front
       if (s < score) { score = s; best = r }
     }
     return best
@@ -380,6 +443,7 @@ export class Scene {
       }
       if (this.turning) this.controls.update()
       this.renderer.render(this.three, this.camera)
+      this.annotate()
       this.frames++
       this.canvas.dataset.frames = String(this.frames)
       this.canvas.dataset.distance = this.camera.position.distanceTo(this.controls.target).toFixed(3)

@@ -17,19 +17,19 @@ export class Timeline {
   private from = 0
   private to = 0
 
-  /** clock is the supervisor's, in milliseconds since 1970: events are told by it. */
+  /** clock is the supervisor's clock, in milliseconds since 1970: events carry its time. */
   constructor(private readonly clock: () => number) {
     this.element = h('section', { id: 'past', 'aria-label': 'Timeline' }, h('div', { class: 'chart' }, this.canvas), this.slider, this.when)
     new ResizeObserver(() => this.draw()).observe(this.canvas.parentElement!)
   }
 
-  /** load reads what is kept. The stream may have told newer changes meanwhile. */
+  /** load reads the stored events. The stream may have sent newer changes meanwhile. */
   async load(): Promise<void> {
     this.events = merged(this.events, (await api.events(keep)).events)
     this.refresh()
   }
 
-  /** catchUp reads what came up to a revision and was not told: the stream goes on from a map that was read anew. */
+  /** catchUp reads the missed events up to a revision: the stream continues from a map that was read again. */
   async catchUp(revision: number): Promise<void> {
     const last = this.events.at(-1)?.rev ?? 0
     if (!last) return this.load()
@@ -39,7 +39,7 @@ export class Timeline {
   /** add takes changes that the stream tells. */
   add(changes: Change[]): void {
     const last = this.events.at(-1)?.rev ?? 0
-    this.events.push(...changes.filter((c) => (c.rev ?? 0) > last)) // what the list had already is not told twice
+    this.events.push(...changes.filter((c) => (c.rev ?? 0) > last)) // events that the list already had are not repeated
     if (this.events.length > 1.5 * keep) this.events.splice(0, this.events.length - keep)
   }
 

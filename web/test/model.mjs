@@ -8,7 +8,8 @@ const load = (name) => {
   const source = ts.transpileModule(readFileSync(new URL(`../src/${name}.ts`, import.meta.url), 'utf8'), { compilerOptions: { module: ts.ModuleKind.ESNext, target: ts.ScriptTarget.ES2022 } })
   return import('data:text/javascript,' + encodeURIComponent(source.outputText))
 }
-const { Model, boxes, course, ends, groupWords, merged, past, pastGroups, step } = await load('model')
+const { Model, badCables, boxes, cableWords, causeWords, course, doingWords, ends, groupWords, incidentWords, merged, namedNodes, past, pastGroups, planeOffer, step, worstFirst, worstPartsFirst } = await load('model')
+const { most, placed } = await load('labels')
 const { Pace } = await load('pace')
 
 const changed = (rev, time, at, from, to, part = 'node') => ({ rev, time, at, from, to, part, cause: 9 })
@@ -68,8 +69,112 @@ test('a group is framed by one box where its members fill it', () => {
   assert.equal(m.find('3,2,1'), 23)
 })
 
+/** grid has every node NORMAL and every link of three dimensions. */
+const grid = (...dims) => {
+  const n = dims[0] * dims[1] * dims[2]
+  return Model.of({ dims, states: 'N'.repeat(n), causes: '0'.repeat(n), flags: '0'.repeat(n), names: {}, directions: [0, 1, 2, 3, 4, 5], links: [], masked: [] })
+}
+/** dies makes a node FAILED, and its neighbours' links to it. */
+const dies = (m, r) => {
+  m.nodes[r] = 4
+  m.causes[r] = 9
+  for (let d = 0; d < 6; d++) m.links[6 * m.neighbour(r, d) + (d ^ 1)] = 4
+}
+
+test('a broken cable has one name, and the links of a dead node or half have none', () => {
+  const m = grid(3, 3, 3)
+  dies(m, m.find('1,1,1'))
+  m.nodes[m.find('0,0,2')] = 3 // its DNP half is dead
+  m.causes[m.find('0,0,2')] = 7
+  m.links[6 * m.find('1,0,2') + 1] = 4
+  m.links[6 * m.find('2,0,0')] = 4 // a cut cable that leads to the other side, seen from both ends
+  m.links[6 * m.find('0,0,0') + 1] = 4
+  m.links[6 * m.find('0,1,0') + 3] = 3 // a sick one, seen from its far end alone
+  assert.deepEqual(badCables(m).map((c) => `${cableWords(m, c)} ${c.state}`), ['n0-0-0 Y+ n0-1-0 3', 'n2-0-0 X+ n0-0-0 4'])
+})
+
+test('all of few nodes are named, and of many those that are not normal', () => {
+  const few = grid(3, 3, 3), many = grid(4, 4, 4)
+  assert.equal(namedNodes(few, -1).length, 27)
+  assert.deepEqual(namedNodes(many, -1), [])
+  many.nodes[5] = 3
+  many.nodes[9] = 4
+  many.flags[2] = 1
+  assert.deepEqual(namedNodes(many, 60), [9, 5, 2, 60], 'the gravest first')
+  assert.deepEqual(namedNodes(many, 9), [9, 5, 2])
+})
+
+test('the plane with most faults is offered where nodes in front hide the middle', () => {
+  const m = grid(4, 4, 4)
+  assert.equal(planeOffer(m), undefined, 'nothing is hidden while all is normal')
+  for (const at of ['1,2,2', '2,2,2', '1,1,3']) m.nodes[m.find(at)] = 4
+  assert.deepEqual(planeOffer(m), { axis: 2, at: 2, shown: 2, all: 3 })
+  for (const at of ['1,1,3', '1,2,3']) m.links[6 * m.find(at)] = 3 // sick cables along X do not show in a plane of constant X
+  m.nodes[m.find('1,1,3')] = 2
+  assert.deepEqual(planeOffer(m), { axis: 1, at: 2, shown: 3, all: 4 })
+  m.nodes[m.find('3,2,0')] = 3
+  assert.deepEqual(planeOffer(m), { axis: 1, at: 2, shown: 4, all: 5 })
+  const small = grid(3, 3, 3)
+  dies(small, 13)
+  assert.equal(planeOffer(small), undefined, 'of few nodes all are seen')
+  const flat = grid(20, 20, 2)
+  dies(flat, 0)
+  assert.equal(planeOffer(flat), undefined, 'nothing is in the middle')
+})
+
+test('names do not cover each other, and what must be named is', () => {
+  const measure = (t) => 9 * t.length
+  const label = (i, x, y, must) => ({ text: `node-${i}`, state: must ? 4 : 2, x, y, off: 8, must })
+  const crowd = Array.from({ length: 30 }, (_, i) => label(i, 400 + 20 * (i % 6), 300 + 20 * Math.floor(i / 6), true))
+  const out = placed([...crowd, label(99, 450, 350, false)], 800, 600, measure)
+  assert.deepEqual(out.map((o) => o.text), crowd.map((c) => c.text), 'every fault is named; a normal node among them is not')
+  for (const [i, a] of out.entries()) {
+    assert.ok(a.left >= 0 && a.left + a.width <= 800 && a.middle >= 0 && a.middle <= 600, `${a.text} leaves the window`)
+    for (const b of out.slice(i + 1)) assert.ok(a.left >= b.left + b.width || b.left >= a.left + a.width || Math.abs(a.middle - b.middle) >= 20, `${a.text} covers ${b.text}`)
+  }
+  assert.ok(out.some((o) => o.line) && out.some((o) => !o.line), 'a line leads to a name that is not beside its sign, and to no other')
+  const many = Array.from({ length: 500 }, (_, i) => label(i, 40 * (i % 25), 30 * Math.floor(i / 25), true))
+  assert.equal(placed(many, 4000, 4000, measure).length, most)
+  assert.deepEqual(placed([label(1, -5, 10, true)], 800, 600, measure), [], 'what is not in the window has no name')
+})
+
 test('a group has a name for people', () => {
   for (const [g, want] of [[{ id: 'row/Y=1,Z=2' }, 'row Y=1,Z=2'], [{ id: 'label/rack=r7/LINK' }, 'rack r7, LINK'], [{ id: 'west/plane/X=3', region: 'west' }, 'west: plane X=3']]) assert.equal(groupWords(g), want)
+})
+
+test('responses of one policy that do the same are one item', () => {
+  const waits = { policy: 'tell', mode: 'OBSERVE_ONLY', state: 'RESPONSE_WAITING' }
+  assert.deepEqual(doingWords({ responses: [waits, { ...waits, closed: '2026-01-01T00:00:00Z' }, { policy: 'ring', mode: 'ENFORCE', state: 'RESPONSE_WAITING', result: 'approval' }, waits] }),
+    ['policy tell: observe-only, nothing is done (2 responses)', 'policy ring: waiting, approval'])
+  assert.deepEqual(doingWords({}), [])
+})
+
+test('an incident has its cause in plain words', () => {
+  assert.match(causeWords({ component: 'node', fault: 'FAILED', cause: 'NODE' }), /^both halves of the node are dead/)
+  assert.match(causeWords({ component: 'link/X+', fault: 'SICK', cause: 'LINK' }), /loses or damages frames$/)
+  assert.match(causeWords({ group: 'label/rack=r7/NODE', component: 'group' }), /^nodes with rack=r7 have the same fault/)
+  assert.match(causeWords({ group: 'plane/X=1/LINK', component: 'group' }), /^all links between two planes have failed/)
+  assert.match(causeWords({ group: 'plane/X=1/HOST', component: 'group' }), /^neighbouring nodes have the same fault/)
+  assert.equal(causeWords({ component: 'host', fault: 'SICK', cause: 'HOST' }), 'HOST')
+  assert.equal(causeWords({ component: 'new-part' }), 'not known')
+})
+
+test('the worst incident comes first', () => {
+  const all = [
+    { id: 'a', state: 'OPEN', severity: 'WARNING', component: 'link/X+', node: 'n0-0-0', peer: 'n1-0-0', fault: 'FAILED', since: '2027-01-01T00:00:00Z' },
+    { id: 'b', state: 'RECOVERING', severity: 'CRITICAL', component: 'node', node: 'n1-0-1', fault: 'FAILED', since: '2027-01-01T00:00:01Z' },
+    { id: 'c', state: 'OPEN', severity: 'CRITICAL', component: 'host', node: 'n2-0-1', fault: 'FAILED', since: '2027-01-01T00:00:03Z', acknowledgement: { by: 'operator/alice', time: '' } },
+    { id: 'd', state: 'OPEN', severity: 'CRITICAL', component: 'group', group: 'label/rack=r7', fault: 'FAILED', since: '2027-01-01T00:00:04Z' },
+    { id: 'e', state: 'OPEN', severity: 'WARNING', component: 'temperature', node: 'n0-0-1', fault: 'SICK', since: '2026-01-01T00:00:00Z' },
+    { id: 'f', state: 'OPEN', severity: 'CRITICAL', component: 'node', node: 'n3-0-1', fault: 'FAILED', since: '2027-01-01T00:00:02Z', acknowledgement: { by: 'operator/alice', time: '', outdated: true } },
+  ]
+  assert.deepEqual(all.sort(worstFirst).map((i) => incidentWords(i)), ['node n3-0-1', 'rack r7', 'host of n2-0-1', 'node n1-0-1', 'cable n0-0-0 X+ n1-0-0', 'temperature of n0-0-1'])
+})
+
+test('the worst part comes first, and a part that is not there last', () => {
+  const parts = [['a', 'ABSENT'], ['b', 'NORMAL'], ['c', 'SICK'], ['d', 'NORMAL'], ['e', 'UNKNOWN'], ['f', 'FAILED'], ['g', 'NEW']].map(([name, state]) => ({ name, state }))
+  assert.equal(worstPartsFirst(parts).map((p) => p.name).join(''), 'fcebdag')
+  assert.equal(parts[0].name, 'a') // the given list stays
 })
 
 test('fewer pixels are drawn where that makes a frame shorter, and nowhere else', () => {

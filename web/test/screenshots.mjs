@@ -1,4 +1,5 @@
-// screenshots.mjs OUT [FILE TITLE NAME]…: pictures of the page that LOFAMO_LINK opens, and of what programs wrote to a terminal. Run by hack/screenshots.
+// screenshots.mjs OUT [FILE TITLE NAME]…: pictures of the page that LOFAMO_LINK opens, and of what programs wrote to a terminal. LOFAMO_SCENE=rack: of
+// a dead rack instead of three faults. Run by hack/screenshots.
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { opened } from './chromium.mjs'
@@ -18,30 +19,49 @@ async function save(page, name) {
 
 /** drawn waits until nothing is drawn any more. */
 const drawn = (page) => page.evaluate(() => new Promise((done) => {
-  const frames = () => Number(document.querySelector('#stage canvas').dataset.frames)
+  const frames = () => Number(document.querySelector('#torus').dataset.frames)
   let was = -1
   const look = () => { if (frames() > 0 && frames() === was) done(); else { was = frames(); setTimeout(look, 400) } }
   look()
 }))
+
+/** incidents takes a picture of the page as it opens, when it has so many incidents. */
+async function incidents(page, n, name) {
+  await page.click('#tab-incidents')
+  await page.waitForFunction((want) => document.querySelectorAll('[data-incident]').length === want, n, wait)
+  await drawn(page)
+  await save(page, name)
+}
+
+/** rack takes a picture of a dead rack: one incident, and a frame around its nodes. */
+async function rack() {
+  const page = await context.newPage()
+  await page.goto(process.env.LOFAMO_LINK)
+  await page.waitForSelector('#status.live', wait)
+  await page.waitForSelector('[data-incident][aria-label^="rack "]', wait)
+  await incidents(page, 1, 'web-rack')
+  await page.close()
+}
 
 async function web() {
   const page = await context.newPage()
   await page.goto(process.env.LOFAMO_LINK)
   await page.waitForSelector('#status.live', wait)
   await page.waitForFunction(() => document.querySelector('[data-count="FAILED"]')?.textContent === '1', undefined, wait)
-  await page.waitForFunction(() => Number(document.querySelector('#stage canvas').dataset.frames) > 0, undefined, wait)
+  await page.waitForFunction(() => Number(document.querySelector('#torus').dataset.frames) > 0, undefined, wait)
   await page.click('#tab-nodes')
   await page.click('tr[data-node="n2-2-0"] button')
   await page.waitForFunction(() => /because/.test(document.querySelector('#panel').textContent), undefined, wait)
   await drawn(page)
   await save(page, 'web-light')
+  await incidents(page, 3, 'web-incidents')
   await page.click('header button[aria-label="Light or dark"]')
   await page.click('#tab-events')
   await drawn(page)
   await save(page, 'web-dark')
   await page.click('header button[aria-label="Light or dark"]')
   await page.setViewportSize({ width: 390, height: 844 })
-  await page.click('#tab-nodes')
+  await page.click('#tab-incidents')
   await page.evaluate(() => scrollTo(0, 0))
   await drawn(page)
   await save(page, 'web-phone')
@@ -104,7 +124,7 @@ async function written(file, title, name) {
   const size = await page.evaluate(({ runs, title, ground, ink }) => {
     const make = (tag, css, text = '') => { const e = document.createElement(tag); e.style.cssText = css; e.textContent = text; return e }
     document.body.style.cssText = `margin:0;background:${ground};color:${ink};display:inline-block;padding:12px 18px`
-    const pre = make('pre', 'margin:0;font:14px/1.25 "DejaVu Sans Mono",monospace;white-space:pre')
+    const pre = make('pre', 'margin:0;font:14px/1.25 "DejaVu Sans Mono",monospace;white-space:pre-wrap;max-width:124ch')
     pre.append(make('span', 'color:#7fbf7f', '$ '), make('b', '', title + '\n'))
     for (const r of runs) pre.append(make('span', r.css, r.text))
     document.body.append(pre)
@@ -117,7 +137,7 @@ async function written(file, title, name) {
 
 try {
   for (let i = 0; i < texts.length; i += 3) await written(texts[i], texts[i + 1], texts[i + 2])
-  await web()
+  await (process.env.LOFAMO_SCENE === 'rack' ? rack() : web())
 } finally {
   await close()
 }

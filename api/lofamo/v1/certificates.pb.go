@@ -312,7 +312,7 @@ type SignedDenyList struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	List          []byte                 `protobuf:"bytes,1,opt,name=list,proto3" json:"list,omitempty"`               // a marshalled DenyList: at most 1 MiB
 	Certificate   []byte                 `protobuf:"bytes,2,opt,name=certificate,proto3" json:"certificate,omitempty"` // the operator's, in DER
-	Signature     []byte                 `protobuf:"bytes,3,opt,name=signature,proto3" json:"signature,omitempty"`     // Ed25519, 64 bytes
+	Signature     []byte                 `protobuf:"bytes,3,opt,name=signature,proto3" json:"signature,omitempty"`     // Ed25519: 64 bytes; ECDSA P-256 with SHA-256: ASN.1, at most 72 bytes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

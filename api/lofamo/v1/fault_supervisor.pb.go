@@ -990,8 +990,8 @@ type ExplainResponse struct {
 	Node      string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                         // its id; empty for a group fault
 	Coord     string                 `protobuf:"bytes,2,opt,name=coord,proto3" json:"coord,omitempty"`                       // "x,y,z"; empty for a spare and for a group fault
 	Component string                 `protobuf:"bytes,3,opt,name=component,proto3" json:"component,omitempty"`               // "node", "host", "link/X+", ...; empty for a group fault
-	State     State                  `protobuf:"varint,4,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // the present state
-	Cause     Cause                  `protobuf:"varint,5,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"` // NONE if NORMAL or UNKNOWN
+	State     State                  `protobuf:"varint,4,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // the present state; ABSENT as in Component
+	Cause     Cause                  `protobuf:"varint,5,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"` // NONE if NORMAL, UNKNOWN or ABSENT
 	Since     *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`                       // when the state last changed; absent: unknown
 	// The rule that decided the state, by its name in docs/awareness.md; empty without any information, as for a spare.
 	Rule    string `protobuf:"bytes,7,opt,name=rule,proto3" json:"rule,omitempty"`
@@ -2565,7 +2565,9 @@ type ListEventsRequest struct {
 	FieldSelector string `protobuf:"bytes,5,opt,name=field_selector,json=fieldSelector,proto3" json:"field_selector,omitempty"`
 	// From a previous answer: continues with the next events. With continue or after_revision, the oldest events come
 	// first and limit cuts off the newest; without either, the newest are returned.
-	Continue      string `protobuf:"bytes,6,opt,name=continue,proto3" json:"continue,omitempty"`
+	Continue string `protobuf:"bytes,6,opt,name=continue,proto3" json:"continue,omitempty"`
+	// With after_revision: also the events of that revision with a greater index. 0: none of that revision.
+	AfterIndex    uint32 `protobuf:"varint,7,opt,name=after_index,json=afterIndex,proto3" json:"after_index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2640,6 +2642,13 @@ func (x *ListEventsRequest) GetContinue() string {
 		return x.Continue
 	}
 	return ""
+}
+
+func (x *ListEventsRequest) GetAfterIndex() uint32 {
+	if x != nil {
+		return x.AfterIndex
+	}
+	return 0
 }
 
 // ListEventsResponse is read from the answering replica's store, after a quorum confirmed it.
@@ -2817,7 +2826,10 @@ type WatchRequest struct {
 	FieldSelector string `protobuf:"bytes,5,opt,name=field_selector,json=fieldSelector,proto3" json:"field_selector,omitempty"`
 	// Send the map first: the result of ListNodes with not_normal, as events from UNKNOWN, of one revision, the last of
 	// them marked by WatchResponse.synced. Not with after_revision.
-	Initial       bool `protobuf:"varint,6,opt,name=initial,proto3" json:"initial,omitempty"`
+	Initial bool `protobuf:"varint,6,opt,name=initial,proto3" json:"initial,omitempty"`
+	// With after_revision: also the changes of that revision with a greater index, for a client that stopped in the middle
+	// of a revision. 0: none of that revision.
+	AfterIndex    uint32 `protobuf:"varint,7,opt,name=after_index,json=afterIndex,proto3" json:"after_index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2894,6 +2906,13 @@ func (x *WatchRequest) GetInitial() bool {
 	return false
 }
 
+func (x *WatchRequest) GetAfterIndex() uint32 {
+	if x != nil {
+		return x.AfterIndex
+	}
+	return 0
+}
+
 // WatchResponse has the changes of one revision, a bookmark, or with initial a part of the map.
 type WatchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2961,7 +2980,7 @@ var File_lofamo_v1_fault_supervisor_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_fault_supervisor_proto_rawDesc = "" +
 	"\n" +
-	" lofamo/v1/fault_supervisor.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15lofamo/v1/types.proto\"\xa6\x01\n" +
+	" lofamo/v1/fault_supervisor.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18lofamo/v1/incident.proto\x1a\x15lofamo/v1/types.proto\"\xa6\x01\n" +
 	"\bTopology\x12\x12\n" +
 	"\x04dims\x18\x01 \x01(\tR\x04dims\x12-\n" +
 	"\x05nodes\x18\x02 \x03(\v2\x17.lofamo.v1.TopologyNodeR\x05nodes\x12\x1a\n" +
@@ -3156,14 +3175,16 @@ const file_lofamo_v1_fault_supervisor_proto_rawDesc = "" +
 	"\x05links\x18\x01 \x03(\v2\x0f.lofamo.v1.LinkR\x05links\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x1a\n" +
 	"\bcontinue\x18\x03 \x01(\tR\bcontinue\x120\n" +
-	"\acluster\x18\x04 \x01(\v2\x16.lofamo.v1.ClusterInfoR\acluster\"\xce\x01\n" +
+	"\acluster\x18\x04 \x01(\v2\x16.lofamo.v1.ClusterInfoR\acluster\"\xef\x01\n" +
 	"\x11ListEventsRequest\x12%\n" +
 	"\x0eafter_revision\x18\x01 \x01(\x04R\rafterRevision\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\rR\x05limit\x12\x12\n" +
 	"\x04node\x18\x03 \x01(\tR\x04node\x12%\n" +
 	"\x0elabel_selector\x18\x04 \x01(\tR\rlabelSelector\x12%\n" +
 	"\x0efield_selector\x18\x05 \x01(\tR\rfieldSelector\x12\x1a\n" +
-	"\bcontinue\x18\x06 \x01(\tR\bcontinue\"\xd1\x01\n" +
+	"\bcontinue\x18\x06 \x01(\tR\bcontinue\x12\x1f\n" +
+	"\vafter_index\x18\a \x01(\rR\n" +
+	"afterIndex\"\xd1\x01\n" +
 	"\x12ListEventsResponse\x12(\n" +
 	"\x06events\x18\x01 \x03(\v2\x10.lofamo.v1.EventR\x06events\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x1a\n" +
@@ -3172,24 +3193,30 @@ const file_lofamo_v1_fault_supervisor_proto_rawDesc = "" +
 	"\acluster\x18\x05 \x01(\v2\x16.lofamo.v1.ClusterInfoR\acluster\"\x18\n" +
 	"\x16ListSupervisorsRequest\"R\n" +
 	"\x17ListSupervisorsResponse\x127\n" +
-	"\vsupervisors\x18\x01 \x03(\v2\x15.lofamo.v1.SupervisorR\vsupervisors\"\xca\x01\n" +
+	"\vsupervisors\x18\x01 \x03(\v2\x15.lofamo.v1.SupervisorR\vsupervisors\"\xeb\x01\n" +
 	"\fWatchRequest\x12%\n" +
 	"\x0eafter_revision\x18\x01 \x01(\x04R\rafterRevision\x12\x17\n" +
 	"\aas_seen\x18\x02 \x01(\bR\x06asSeen\x12\x12\n" +
 	"\x04node\x18\x03 \x01(\tR\x04node\x12%\n" +
 	"\x0elabel_selector\x18\x04 \x01(\tR\rlabelSelector\x12%\n" +
 	"\x0efield_selector\x18\x05 \x01(\tR\rfieldSelector\x12\x18\n" +
-	"\ainitial\x18\x06 \x01(\bR\ainitial\"m\n" +
+	"\ainitial\x18\x06 \x01(\bR\ainitial\x12\x1f\n" +
+	"\vafter_index\x18\a \x01(\rR\n" +
+	"afterIndex\"m\n" +
 	"\rWatchResponse\x12(\n" +
 	"\x06events\x18\x01 \x03(\v2\x10.lofamo.v1.EventR\x06events\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x16\n" +
-	"\x06synced\x18\x03 \x01(\bR\x06synced2\xbb\t\n" +
+	"\x06synced\x18\x03 \x01(\bR\x06synced2\x91\f\n" +
 	"\x0fFaultSupervisor\x12F\n" +
 	"\tListNodes\x12\x1b.lofamo.v1.ListNodesRequest\x1a\x1c.lofamo.v1.ListNodesResponse\x125\n" +
 	"\aGetNode\x12\x19.lofamo.v1.GetNodeRequest\x1a\x0f.lofamo.v1.Node\x12F\n" +
 	"\tListLinks\x12\x1b.lofamo.v1.ListLinksRequest\x1a\x1c.lofamo.v1.ListLinksResponse\x12I\n" +
 	"\n" +
-	"ListGroups\x12\x1c.lofamo.v1.ListGroupsRequest\x1a\x1d.lofamo.v1.ListGroupsResponse\x12I\n" +
+	"ListGroups\x12\x1c.lofamo.v1.ListGroupsRequest\x1a\x1d.lofamo.v1.ListGroupsResponse\x12R\n" +
+	"\rListIncidents\x12\x1f.lofamo.v1.ListIncidentsRequest\x1a .lofamo.v1.ListIncidentsResponse\x12A\n" +
+	"\vGetIncident\x12\x1d.lofamo.v1.GetIncidentRequest\x1a\x13.lofamo.v1.Incident\x12W\n" +
+	"\x0eWatchIncidents\x12 .lofamo.v1.WatchIncidentsRequest\x1a!.lofamo.v1.WatchIncidentsResponse0\x01\x12d\n" +
+	"\x13AcknowledgeIncident\x12%.lofamo.v1.AcknowledgeIncidentRequest\x1a&.lofamo.v1.AcknowledgeIncidentResponse\x12I\n" +
 	"\n" +
 	"GetSummary\x12\x1c.lofamo.v1.GetSummaryRequest\x1a\x1d.lofamo.v1.GetSummaryResponse\x12@\n" +
 	"\aExplain\x12\x19.lofamo.v1.ExplainRequest\x1a\x1a.lofamo.v1.ExplainResponse\x12I\n" +
@@ -3220,61 +3247,69 @@ func file_lofamo_v1_fault_supervisor_proto_rawDescGZIP() []byte {
 
 var file_lofamo_v1_fault_supervisor_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
 var file_lofamo_v1_fault_supervisor_proto_goTypes = []any{
-	(*Topology)(nil),                // 0: lofamo.v1.Topology
-	(*TopologyNode)(nil),            // 1: lofamo.v1.TopologyNode
-	(*GetTopologyRequest)(nil),      // 2: lofamo.v1.GetTopologyRequest
-	(*ApplyTopologyRequest)(nil),    // 3: lofamo.v1.ApplyTopologyRequest
-	(*ApplyTopologyResponse)(nil),   // 4: lofamo.v1.ApplyTopologyResponse
-	(*SetMaintenanceRequest)(nil),   // 5: lofamo.v1.SetMaintenanceRequest
-	(*SetMaintenanceResponse)(nil),  // 6: lofamo.v1.SetMaintenanceResponse
-	(*EndMaintenanceRequest)(nil),   // 7: lofamo.v1.EndMaintenanceRequest
-	(*EndMaintenanceResponse)(nil),  // 8: lofamo.v1.EndMaintenanceResponse
-	(*ListGroupsRequest)(nil),       // 9: lofamo.v1.ListGroupsRequest
-	(*ListGroupsResponse)(nil),      // 10: lofamo.v1.ListGroupsResponse
-	(*GetSummaryRequest)(nil),       // 11: lofamo.v1.GetSummaryRequest
-	(*GetSummaryResponse)(nil),      // 12: lofamo.v1.GetSummaryResponse
-	(*Count)(nil),                   // 13: lofamo.v1.Count
-	(*Tally)(nil),                   // 14: lofamo.v1.Tally
-	(*ExplainRequest)(nil),          // 15: lofamo.v1.ExplainRequest
-	(*ExplainResponse)(nil),         // 16: lofamo.v1.ExplainResponse
-	(*GetHistoryRequest)(nil),       // 17: lofamo.v1.GetHistoryRequest
-	(*GetHistoryResponse)(nil),      // 18: lofamo.v1.GetHistoryResponse
-	(*TimeIn)(nil),                  // 19: lofamo.v1.TimeIn
-	(*ListReportsRequest)(nil),      // 20: lofamo.v1.ListReportsRequest
-	(*ListReportsResponse)(nil),     // 21: lofamo.v1.ListReportsResponse
-	(*ReportStatus)(nil),            // 22: lofamo.v1.ReportStatus
-	(*ReportHop)(nil),               // 23: lofamo.v1.ReportHop
-	(*SenderStatus)(nil),            // 24: lofamo.v1.SenderStatus
-	(*GetBundleRequest)(nil),        // 25: lofamo.v1.GetBundleRequest
-	(*GetBundleResponse)(nil),       // 26: lofamo.v1.GetBundleResponse
-	(*BundleProgress)(nil),          // 27: lofamo.v1.BundleProgress
-	(*ListNodesRequest)(nil),        // 28: lofamo.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),       // 29: lofamo.v1.ListNodesResponse
-	(*ClusterInfo)(nil),             // 30: lofamo.v1.ClusterInfo
-	(*Region)(nil),                  // 31: lofamo.v1.Region
-	(*GetNodeRequest)(nil),          // 32: lofamo.v1.GetNodeRequest
-	(*ListLinksRequest)(nil),        // 33: lofamo.v1.ListLinksRequest
-	(*ListLinksResponse)(nil),       // 34: lofamo.v1.ListLinksResponse
-	(*ListEventsRequest)(nil),       // 35: lofamo.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),      // 36: lofamo.v1.ListEventsResponse
-	(*ListSupervisorsRequest)(nil),  // 37: lofamo.v1.ListSupervisorsRequest
-	(*ListSupervisorsResponse)(nil), // 38: lofamo.v1.ListSupervisorsResponse
-	(*WatchRequest)(nil),            // 39: lofamo.v1.WatchRequest
-	(*WatchResponse)(nil),           // 40: lofamo.v1.WatchResponse
-	nil,                             // 41: lofamo.v1.TopologyNode.LabelsEntry
-	(*durationpb.Duration)(nil),     // 42: google.protobuf.Duration
-	(*Maintenance)(nil),             // 43: lofamo.v1.Maintenance
-	(*Group)(nil),                   // 44: lofamo.v1.Group
-	(State)(0),                      // 45: lofamo.v1.State
-	(Cause)(0),                      // 46: lofamo.v1.Cause
-	(*timestamppb.Timestamp)(nil),   // 47: google.protobuf.Timestamp
-	(*Evidence)(nil),                // 48: lofamo.v1.Evidence
-	(*Event)(nil),                   // 49: lofamo.v1.Event
-	(Path)(0),                       // 50: lofamo.v1.Path
-	(*DeliveryStatus)(nil),          // 51: lofamo.v1.DeliveryStatus
-	(*Node)(nil),                    // 52: lofamo.v1.Node
-	(*Link)(nil),                    // 53: lofamo.v1.Link
-	(*Supervisor)(nil),              // 54: lofamo.v1.Supervisor
+	(*Topology)(nil),                    // 0: lofamo.v1.Topology
+	(*TopologyNode)(nil),                // 1: lofamo.v1.TopologyNode
+	(*GetTopologyRequest)(nil),          // 2: lofamo.v1.GetTopologyRequest
+	(*ApplyTopologyRequest)(nil),        // 3: lofamo.v1.ApplyTopologyRequest
+	(*ApplyTopologyResponse)(nil),       // 4: lofamo.v1.ApplyTopologyResponse
+	(*SetMaintenanceRequest)(nil),       // 5: lofamo.v1.SetMaintenanceRequest
+	(*SetMaintenanceResponse)(nil),      // 6: lofamo.v1.SetMaintenanceResponse
+	(*EndMaintenanceRequest)(nil),       // 7: lofamo.v1.EndMaintenanceRequest
+	(*EndMaintenanceResponse)(nil),      // 8: lofamo.v1.EndMaintenanceResponse
+	(*ListGroupsRequest)(nil),           // 9: lofamo.v1.ListGroupsRequest
+	(*ListGroupsResponse)(nil),          // 10: lofamo.v1.ListGroupsResponse
+	(*GetSummaryRequest)(nil),           // 11: lofamo.v1.GetSummaryRequest
+	(*GetSummaryResponse)(nil),          // 12: lofamo.v1.GetSummaryResponse
+	(*Count)(nil),                       // 13: lofamo.v1.Count
+	(*Tally)(nil),                       // 14: lofamo.v1.Tally
+	(*ExplainRequest)(nil),              // 15: lofamo.v1.ExplainRequest
+	(*ExplainResponse)(nil),             // 16: lofamo.v1.ExplainResponse
+	(*GetHistoryRequest)(nil),           // 17: lofamo.v1.GetHistoryRequest
+	(*GetHistoryResponse)(nil),          // 18: lofamo.v1.GetHistoryResponse
+	(*TimeIn)(nil),                      // 19: lofamo.v1.TimeIn
+	(*ListReportsRequest)(nil),          // 20: lofamo.v1.ListReportsRequest
+	(*ListReportsResponse)(nil),         // 21: lofamo.v1.ListReportsResponse
+	(*ReportStatus)(nil),                // 22: lofamo.v1.ReportStatus
+	(*ReportHop)(nil),                   // 23: lofamo.v1.ReportHop
+	(*SenderStatus)(nil),                // 24: lofamo.v1.SenderStatus
+	(*GetBundleRequest)(nil),            // 25: lofamo.v1.GetBundleRequest
+	(*GetBundleResponse)(nil),           // 26: lofamo.v1.GetBundleResponse
+	(*BundleProgress)(nil),              // 27: lofamo.v1.BundleProgress
+	(*ListNodesRequest)(nil),            // 28: lofamo.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),           // 29: lofamo.v1.ListNodesResponse
+	(*ClusterInfo)(nil),                 // 30: lofamo.v1.ClusterInfo
+	(*Region)(nil),                      // 31: lofamo.v1.Region
+	(*GetNodeRequest)(nil),              // 32: lofamo.v1.GetNodeRequest
+	(*ListLinksRequest)(nil),            // 33: lofamo.v1.ListLinksRequest
+	(*ListLinksResponse)(nil),           // 34: lofamo.v1.ListLinksResponse
+	(*ListEventsRequest)(nil),           // 35: lofamo.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),          // 36: lofamo.v1.ListEventsResponse
+	(*ListSupervisorsRequest)(nil),      // 37: lofamo.v1.ListSupervisorsRequest
+	(*ListSupervisorsResponse)(nil),     // 38: lofamo.v1.ListSupervisorsResponse
+	(*WatchRequest)(nil),                // 39: lofamo.v1.WatchRequest
+	(*WatchResponse)(nil),               // 40: lofamo.v1.WatchResponse
+	nil,                                 // 41: lofamo.v1.TopologyNode.LabelsEntry
+	(*durationpb.Duration)(nil),         // 42: google.protobuf.Duration
+	(*Maintenance)(nil),                 // 43: lofamo.v1.Maintenance
+	(*Group)(nil),                       // 44: lofamo.v1.Group
+	(State)(0),                          // 45: lofamo.v1.State
+	(Cause)(0),                          // 46: lofamo.v1.Cause
+	(*timestamppb.Timestamp)(nil),       // 47: google.protobuf.Timestamp
+	(*Evidence)(nil),                    // 48: lofamo.v1.Evidence
+	(*Event)(nil),                       // 49: lofamo.v1.Event
+	(Path)(0),                           // 50: lofamo.v1.Path
+	(*DeliveryStatus)(nil),              // 51: lofamo.v1.DeliveryStatus
+	(*Node)(nil),                        // 52: lofamo.v1.Node
+	(*Link)(nil),                        // 53: lofamo.v1.Link
+	(*Supervisor)(nil),                  // 54: lofamo.v1.Supervisor
+	(*ListIncidentsRequest)(nil),        // 55: lofamo.v1.ListIncidentsRequest
+	(*GetIncidentRequest)(nil),          // 56: lofamo.v1.GetIncidentRequest
+	(*WatchIncidentsRequest)(nil),       // 57: lofamo.v1.WatchIncidentsRequest
+	(*AcknowledgeIncidentRequest)(nil),  // 58: lofamo.v1.AcknowledgeIncidentRequest
+	(*ListIncidentsResponse)(nil),       // 59: lofamo.v1.ListIncidentsResponse
+	(*Incident)(nil),                    // 60: lofamo.v1.Incident
+	(*WatchIncidentsResponse)(nil),      // 61: lofamo.v1.WatchIncidentsResponse
+	(*AcknowledgeIncidentResponse)(nil), // 62: lofamo.v1.AcknowledgeIncidentResponse
 }
 var file_lofamo_v1_fault_supervisor_proto_depIdxs = []int32{
 	1,  // 0: lofamo.v1.Topology.nodes:type_name -> lofamo.v1.TopologyNode
@@ -3335,36 +3370,44 @@ var file_lofamo_v1_fault_supervisor_proto_depIdxs = []int32{
 	32, // 55: lofamo.v1.FaultSupervisor.GetNode:input_type -> lofamo.v1.GetNodeRequest
 	33, // 56: lofamo.v1.FaultSupervisor.ListLinks:input_type -> lofamo.v1.ListLinksRequest
 	9,  // 57: lofamo.v1.FaultSupervisor.ListGroups:input_type -> lofamo.v1.ListGroupsRequest
-	11, // 58: lofamo.v1.FaultSupervisor.GetSummary:input_type -> lofamo.v1.GetSummaryRequest
-	15, // 59: lofamo.v1.FaultSupervisor.Explain:input_type -> lofamo.v1.ExplainRequest
-	35, // 60: lofamo.v1.FaultSupervisor.ListEvents:input_type -> lofamo.v1.ListEventsRequest
-	17, // 61: lofamo.v1.FaultSupervisor.GetHistory:input_type -> lofamo.v1.GetHistoryRequest
-	37, // 62: lofamo.v1.FaultSupervisor.ListSupervisors:input_type -> lofamo.v1.ListSupervisorsRequest
-	39, // 63: lofamo.v1.FaultSupervisor.Watch:input_type -> lofamo.v1.WatchRequest
-	5,  // 64: lofamo.v1.FaultSupervisor.SetMaintenance:input_type -> lofamo.v1.SetMaintenanceRequest
-	7,  // 65: lofamo.v1.FaultSupervisor.EndMaintenance:input_type -> lofamo.v1.EndMaintenanceRequest
-	2,  // 66: lofamo.v1.FaultSupervisor.GetTopology:input_type -> lofamo.v1.GetTopologyRequest
-	3,  // 67: lofamo.v1.FaultSupervisor.ApplyTopology:input_type -> lofamo.v1.ApplyTopologyRequest
-	20, // 68: lofamo.v1.FaultSupervisor.ListReports:input_type -> lofamo.v1.ListReportsRequest
-	25, // 69: lofamo.v1.FaultSupervisor.GetBundle:input_type -> lofamo.v1.GetBundleRequest
-	29, // 70: lofamo.v1.FaultSupervisor.ListNodes:output_type -> lofamo.v1.ListNodesResponse
-	52, // 71: lofamo.v1.FaultSupervisor.GetNode:output_type -> lofamo.v1.Node
-	34, // 72: lofamo.v1.FaultSupervisor.ListLinks:output_type -> lofamo.v1.ListLinksResponse
-	10, // 73: lofamo.v1.FaultSupervisor.ListGroups:output_type -> lofamo.v1.ListGroupsResponse
-	12, // 74: lofamo.v1.FaultSupervisor.GetSummary:output_type -> lofamo.v1.GetSummaryResponse
-	16, // 75: lofamo.v1.FaultSupervisor.Explain:output_type -> lofamo.v1.ExplainResponse
-	36, // 76: lofamo.v1.FaultSupervisor.ListEvents:output_type -> lofamo.v1.ListEventsResponse
-	18, // 77: lofamo.v1.FaultSupervisor.GetHistory:output_type -> lofamo.v1.GetHistoryResponse
-	38, // 78: lofamo.v1.FaultSupervisor.ListSupervisors:output_type -> lofamo.v1.ListSupervisorsResponse
-	40, // 79: lofamo.v1.FaultSupervisor.Watch:output_type -> lofamo.v1.WatchResponse
-	6,  // 80: lofamo.v1.FaultSupervisor.SetMaintenance:output_type -> lofamo.v1.SetMaintenanceResponse
-	8,  // 81: lofamo.v1.FaultSupervisor.EndMaintenance:output_type -> lofamo.v1.EndMaintenanceResponse
-	0,  // 82: lofamo.v1.FaultSupervisor.GetTopology:output_type -> lofamo.v1.Topology
-	4,  // 83: lofamo.v1.FaultSupervisor.ApplyTopology:output_type -> lofamo.v1.ApplyTopologyResponse
-	21, // 84: lofamo.v1.FaultSupervisor.ListReports:output_type -> lofamo.v1.ListReportsResponse
-	26, // 85: lofamo.v1.FaultSupervisor.GetBundle:output_type -> lofamo.v1.GetBundleResponse
-	70, // [70:86] is the sub-list for method output_type
-	54, // [54:70] is the sub-list for method input_type
+	55, // 58: lofamo.v1.FaultSupervisor.ListIncidents:input_type -> lofamo.v1.ListIncidentsRequest
+	56, // 59: lofamo.v1.FaultSupervisor.GetIncident:input_type -> lofamo.v1.GetIncidentRequest
+	57, // 60: lofamo.v1.FaultSupervisor.WatchIncidents:input_type -> lofamo.v1.WatchIncidentsRequest
+	58, // 61: lofamo.v1.FaultSupervisor.AcknowledgeIncident:input_type -> lofamo.v1.AcknowledgeIncidentRequest
+	11, // 62: lofamo.v1.FaultSupervisor.GetSummary:input_type -> lofamo.v1.GetSummaryRequest
+	15, // 63: lofamo.v1.FaultSupervisor.Explain:input_type -> lofamo.v1.ExplainRequest
+	35, // 64: lofamo.v1.FaultSupervisor.ListEvents:input_type -> lofamo.v1.ListEventsRequest
+	17, // 65: lofamo.v1.FaultSupervisor.GetHistory:input_type -> lofamo.v1.GetHistoryRequest
+	37, // 66: lofamo.v1.FaultSupervisor.ListSupervisors:input_type -> lofamo.v1.ListSupervisorsRequest
+	39, // 67: lofamo.v1.FaultSupervisor.Watch:input_type -> lofamo.v1.WatchRequest
+	5,  // 68: lofamo.v1.FaultSupervisor.SetMaintenance:input_type -> lofamo.v1.SetMaintenanceRequest
+	7,  // 69: lofamo.v1.FaultSupervisor.EndMaintenance:input_type -> lofamo.v1.EndMaintenanceRequest
+	2,  // 70: lofamo.v1.FaultSupervisor.GetTopology:input_type -> lofamo.v1.GetTopologyRequest
+	3,  // 71: lofamo.v1.FaultSupervisor.ApplyTopology:input_type -> lofamo.v1.ApplyTopologyRequest
+	20, // 72: lofamo.v1.FaultSupervisor.ListReports:input_type -> lofamo.v1.ListReportsRequest
+	25, // 73: lofamo.v1.FaultSupervisor.GetBundle:input_type -> lofamo.v1.GetBundleRequest
+	29, // 74: lofamo.v1.FaultSupervisor.ListNodes:output_type -> lofamo.v1.ListNodesResponse
+	52, // 75: lofamo.v1.FaultSupervisor.GetNode:output_type -> lofamo.v1.Node
+	34, // 76: lofamo.v1.FaultSupervisor.ListLinks:output_type -> lofamo.v1.ListLinksResponse
+	10, // 77: lofamo.v1.FaultSupervisor.ListGroups:output_type -> lofamo.v1.ListGroupsResponse
+	59, // 78: lofamo.v1.FaultSupervisor.ListIncidents:output_type -> lofamo.v1.ListIncidentsResponse
+	60, // 79: lofamo.v1.FaultSupervisor.GetIncident:output_type -> lofamo.v1.Incident
+	61, // 80: lofamo.v1.FaultSupervisor.WatchIncidents:output_type -> lofamo.v1.WatchIncidentsResponse
+	62, // 81: lofamo.v1.FaultSupervisor.AcknowledgeIncident:output_type -> lofamo.v1.AcknowledgeIncidentResponse
+	12, // 82: lofamo.v1.FaultSupervisor.GetSummary:output_type -> lofamo.v1.GetSummaryResponse
+	16, // 83: lofamo.v1.FaultSupervisor.Explain:output_type -> lofamo.v1.ExplainResponse
+	36, // 84: lofamo.v1.FaultSupervisor.ListEvents:output_type -> lofamo.v1.ListEventsResponse
+	18, // 85: lofamo.v1.FaultSupervisor.GetHistory:output_type -> lofamo.v1.GetHistoryResponse
+	38, // 86: lofamo.v1.FaultSupervisor.ListSupervisors:output_type -> lofamo.v1.ListSupervisorsResponse
+	40, // 87: lofamo.v1.FaultSupervisor.Watch:output_type -> lofamo.v1.WatchResponse
+	6,  // 88: lofamo.v1.FaultSupervisor.SetMaintenance:output_type -> lofamo.v1.SetMaintenanceResponse
+	8,  // 89: lofamo.v1.FaultSupervisor.EndMaintenance:output_type -> lofamo.v1.EndMaintenanceResponse
+	0,  // 90: lofamo.v1.FaultSupervisor.GetTopology:output_type -> lofamo.v1.Topology
+	4,  // 91: lofamo.v1.FaultSupervisor.ApplyTopology:output_type -> lofamo.v1.ApplyTopologyResponse
+	21, // 92: lofamo.v1.FaultSupervisor.ListReports:output_type -> lofamo.v1.ListReportsResponse
+	26, // 93: lofamo.v1.FaultSupervisor.GetBundle:output_type -> lofamo.v1.GetBundleResponse
+	74, // [74:94] is the sub-list for method output_type
+	54, // [54:74] is the sub-list for method input_type
 	54, // [54:54] is the sub-list for extension type_name
 	54, // [54:54] is the sub-list for extension extendee
 	0,  // [0:54] is the sub-list for field type_name
@@ -3375,6 +3418,7 @@ func file_lofamo_v1_fault_supervisor_proto_init() {
 	if File_lofamo_v1_fault_supervisor_proto != nil {
 		return
 	}
+	file_lofamo_v1_incident_proto_init()
 	file_lofamo_v1_types_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{

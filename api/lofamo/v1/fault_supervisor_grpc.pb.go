@@ -19,22 +19,26 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	FaultSupervisor_ListNodes_FullMethodName       = "/lofamo.v1.FaultSupervisor/ListNodes"
-	FaultSupervisor_GetNode_FullMethodName         = "/lofamo.v1.FaultSupervisor/GetNode"
-	FaultSupervisor_ListLinks_FullMethodName       = "/lofamo.v1.FaultSupervisor/ListLinks"
-	FaultSupervisor_ListGroups_FullMethodName      = "/lofamo.v1.FaultSupervisor/ListGroups"
-	FaultSupervisor_GetSummary_FullMethodName      = "/lofamo.v1.FaultSupervisor/GetSummary"
-	FaultSupervisor_Explain_FullMethodName         = "/lofamo.v1.FaultSupervisor/Explain"
-	FaultSupervisor_ListEvents_FullMethodName      = "/lofamo.v1.FaultSupervisor/ListEvents"
-	FaultSupervisor_GetHistory_FullMethodName      = "/lofamo.v1.FaultSupervisor/GetHistory"
-	FaultSupervisor_ListSupervisors_FullMethodName = "/lofamo.v1.FaultSupervisor/ListSupervisors"
-	FaultSupervisor_Watch_FullMethodName           = "/lofamo.v1.FaultSupervisor/Watch"
-	FaultSupervisor_SetMaintenance_FullMethodName  = "/lofamo.v1.FaultSupervisor/SetMaintenance"
-	FaultSupervisor_EndMaintenance_FullMethodName  = "/lofamo.v1.FaultSupervisor/EndMaintenance"
-	FaultSupervisor_GetTopology_FullMethodName     = "/lofamo.v1.FaultSupervisor/GetTopology"
-	FaultSupervisor_ApplyTopology_FullMethodName   = "/lofamo.v1.FaultSupervisor/ApplyTopology"
-	FaultSupervisor_ListReports_FullMethodName     = "/lofamo.v1.FaultSupervisor/ListReports"
-	FaultSupervisor_GetBundle_FullMethodName       = "/lofamo.v1.FaultSupervisor/GetBundle"
+	FaultSupervisor_ListNodes_FullMethodName           = "/lofamo.v1.FaultSupervisor/ListNodes"
+	FaultSupervisor_GetNode_FullMethodName             = "/lofamo.v1.FaultSupervisor/GetNode"
+	FaultSupervisor_ListLinks_FullMethodName           = "/lofamo.v1.FaultSupervisor/ListLinks"
+	FaultSupervisor_ListGroups_FullMethodName          = "/lofamo.v1.FaultSupervisor/ListGroups"
+	FaultSupervisor_ListIncidents_FullMethodName       = "/lofamo.v1.FaultSupervisor/ListIncidents"
+	FaultSupervisor_GetIncident_FullMethodName         = "/lofamo.v1.FaultSupervisor/GetIncident"
+	FaultSupervisor_WatchIncidents_FullMethodName      = "/lofamo.v1.FaultSupervisor/WatchIncidents"
+	FaultSupervisor_AcknowledgeIncident_FullMethodName = "/lofamo.v1.FaultSupervisor/AcknowledgeIncident"
+	FaultSupervisor_GetSummary_FullMethodName          = "/lofamo.v1.FaultSupervisor/GetSummary"
+	FaultSupervisor_Explain_FullMethodName             = "/lofamo.v1.FaultSupervisor/Explain"
+	FaultSupervisor_ListEvents_FullMethodName          = "/lofamo.v1.FaultSupervisor/ListEvents"
+	FaultSupervisor_GetHistory_FullMethodName          = "/lofamo.v1.FaultSupervisor/GetHistory"
+	FaultSupervisor_ListSupervisors_FullMethodName     = "/lofamo.v1.FaultSupervisor/ListSupervisors"
+	FaultSupervisor_Watch_FullMethodName               = "/lofamo.v1.FaultSupervisor/Watch"
+	FaultSupervisor_SetMaintenance_FullMethodName      = "/lofamo.v1.FaultSupervisor/SetMaintenance"
+	FaultSupervisor_EndMaintenance_FullMethodName      = "/lofamo.v1.FaultSupervisor/EndMaintenance"
+	FaultSupervisor_GetTopology_FullMethodName         = "/lofamo.v1.FaultSupervisor/GetTopology"
+	FaultSupervisor_ApplyTopology_FullMethodName       = "/lofamo.v1.FaultSupervisor/ApplyTopology"
+	FaultSupervisor_ListReports_FullMethodName         = "/lofamo.v1.FaultSupervisor/ListReports"
+	FaultSupervisor_GetBundle_FullMethodName           = "/lofamo.v1.FaultSupervisor/GetBundle"
 )
 
 // FaultSupervisorClient is the client API for FaultSupervisor service.
@@ -68,6 +72,25 @@ type FaultSupervisorClient interface {
 	ListLinks(ctx context.Context, in *ListLinksRequest, opts ...grpc.CallOption) (*ListLinksResponse, error)
 	// ListGroups returns the active group faults: the common factors of many faults.
 	ListGroups(ctx context.Context, in *ListGroupsRequest, opts ...grpc.CallOption) (*ListGroupsResponse, error)
+	// ListIncidents returns incidents: faults with their root cause and their consequences folded below it. It is read from
+	// the answering replica's store, after a quorum confirmed it; without a quorum it is marked stale. INVALID_ARGUMENT for
+	// a bad state, node, limit or continue, NOT_FOUND for an unknown node id. A parent of regions asks the supervisors of its
+	// regions for this and the two calls below: UNAVAILABLE if none answers. AcknowledgeIncident fails there with
+	// FAILED_PRECONDITION and the reason ASK_REGION.
+	ListIncidents(ctx context.Context, in *ListIncidentsRequest, opts ...grpc.CallOption) (*ListIncidentsResponse, error)
+	// GetIncident returns one incident. INVALID_ARGUMENT for an ill-formed id; NOT_FOUND for an unknown one or one that is no
+	// longer kept, with the reason OTHER_CLUSTER (google.rpc.ErrorInfo) if the id belongs to another cluster.
+	GetIncident(ctx context.Context, in *GetIncidentRequest, opts ...grpc.CallOption) (*Incident, error)
+	// WatchIncidents sends incidents in their present form, then each of them whenever it changes. It can resume from any
+	// revision, also one that is compacted. A client that reads too slowly gets the newest form of each incident only;
+	// skipped counts the rest. UNAVAILABLE when the supervisor stops: resume at another one.
+	WatchIncidents(ctx context.Context, in *WatchIncidentsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchIncidentsResponse], error)
+	// AcknowledgeIncident notes that the caller deals with an incident, with an optional note. The first caller is the one
+	// who has acknowledged it; later calls only add their notes. Role operator. Errors as of GetIncident, and:
+	// INVALID_ARGUMENT for a note above 4,096 bytes, ABORTED with the reason INCIDENT_CLOSED for a CLOSED
+	// incident (the message names the one that continues a merged one), RESOURCE_EXHAUSTED beyond 32 notes, and those of
+	// SetMaintenance without a leader.
+	AcknowledgeIncident(ctx context.Context, in *AcknowledgeIncidentRequest, opts ...grpc.CallOption) (*AcknowledgeIncidentResponse, error)
 	// GetSummary counts nodes and links by state, rack or another label, row of a dimension, or region. For dashboards.
 	GetSummary(ctx context.Context, in *GetSummaryRequest, opts ...grpc.CallOption) (*GetSummaryResponse, error)
 	// Explain returns the reason for a component's state: the rule, the evidence, and the conditions for a change.
@@ -161,6 +184,55 @@ func (c *faultSupervisorClient) ListGroups(ctx context.Context, in *ListGroupsRe
 	return out, nil
 }
 
+func (c *faultSupervisorClient) ListIncidents(ctx context.Context, in *ListIncidentsRequest, opts ...grpc.CallOption) (*ListIncidentsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListIncidentsResponse)
+	err := c.cc.Invoke(ctx, FaultSupervisor_ListIncidents_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *faultSupervisorClient) GetIncident(ctx context.Context, in *GetIncidentRequest, opts ...grpc.CallOption) (*Incident, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Incident)
+	err := c.cc.Invoke(ctx, FaultSupervisor_GetIncident_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *faultSupervisorClient) WatchIncidents(ctx context.Context, in *WatchIncidentsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchIncidentsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &FaultSupervisor_ServiceDesc.Streams[0], FaultSupervisor_WatchIncidents_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchIncidentsRequest, WatchIncidentsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type FaultSupervisor_WatchIncidentsClient = grpc.ServerStreamingClient[WatchIncidentsResponse]
+
+func (c *faultSupervisorClient) AcknowledgeIncident(ctx context.Context, in *AcknowledgeIncidentRequest, opts ...grpc.CallOption) (*AcknowledgeIncidentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AcknowledgeIncidentResponse)
+	err := c.cc.Invoke(ctx, FaultSupervisor_AcknowledgeIncident_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *faultSupervisorClient) GetSummary(ctx context.Context, in *GetSummaryRequest, opts ...grpc.CallOption) (*GetSummaryResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetSummaryResponse)
@@ -213,7 +285,7 @@ func (c *faultSupervisorClient) ListSupervisors(ctx context.Context, in *ListSup
 
 func (c *faultSupervisorClient) Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &FaultSupervisor_ServiceDesc.Streams[0], FaultSupervisor_Watch_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &FaultSupervisor_ServiceDesc.Streams[1], FaultSupervisor_Watch_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -282,7 +354,7 @@ func (c *faultSupervisorClient) ListReports(ctx context.Context, in *ListReports
 
 func (c *faultSupervisorClient) GetBundle(ctx context.Context, in *GetBundleRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GetBundleResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &FaultSupervisor_ServiceDesc.Streams[1], FaultSupervisor_GetBundle_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &FaultSupervisor_ServiceDesc.Streams[2], FaultSupervisor_GetBundle_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -330,6 +402,25 @@ type FaultSupervisorServer interface {
 	ListLinks(context.Context, *ListLinksRequest) (*ListLinksResponse, error)
 	// ListGroups returns the active group faults: the common factors of many faults.
 	ListGroups(context.Context, *ListGroupsRequest) (*ListGroupsResponse, error)
+	// ListIncidents returns incidents: faults with their root cause and their consequences folded below it. It is read from
+	// the answering replica's store, after a quorum confirmed it; without a quorum it is marked stale. INVALID_ARGUMENT for
+	// a bad state, node, limit or continue, NOT_FOUND for an unknown node id. A parent of regions asks the supervisors of its
+	// regions for this and the two calls below: UNAVAILABLE if none answers. AcknowledgeIncident fails there with
+	// FAILED_PRECONDITION and the reason ASK_REGION.
+	ListIncidents(context.Context, *ListIncidentsRequest) (*ListIncidentsResponse, error)
+	// GetIncident returns one incident. INVALID_ARGUMENT for an ill-formed id; NOT_FOUND for an unknown one or one that is no
+	// longer kept, with the reason OTHER_CLUSTER (google.rpc.ErrorInfo) if the id belongs to another cluster.
+	GetIncident(context.Context, *GetIncidentRequest) (*Incident, error)
+	// WatchIncidents sends incidents in their present form, then each of them whenever it changes. It can resume from any
+	// revision, also one that is compacted. A client that reads too slowly gets the newest form of each incident only;
+	// skipped counts the rest. UNAVAILABLE when the supervisor stops: resume at another one.
+	WatchIncidents(*WatchIncidentsRequest, grpc.ServerStreamingServer[WatchIncidentsResponse]) error
+	// AcknowledgeIncident notes that the caller deals with an incident, with an optional note. The first caller is the one
+	// who has acknowledged it; later calls only add their notes. Role operator. Errors as of GetIncident, and:
+	// INVALID_ARGUMENT for a note above 4,096 bytes, ABORTED with the reason INCIDENT_CLOSED for a CLOSED
+	// incident (the message names the one that continues a merged one), RESOURCE_EXHAUSTED beyond 32 notes, and those of
+	// SetMaintenance without a leader.
+	AcknowledgeIncident(context.Context, *AcknowledgeIncidentRequest) (*AcknowledgeIncidentResponse, error)
 	// GetSummary counts nodes and links by state, rack or another label, row of a dimension, or region. For dashboards.
 	GetSummary(context.Context, *GetSummaryRequest) (*GetSummaryResponse, error)
 	// Explain returns the reason for a component's state: the rule, the evidence, and the conditions for a change.
@@ -394,6 +485,18 @@ func (UnimplementedFaultSupervisorServer) ListLinks(context.Context, *ListLinksR
 }
 func (UnimplementedFaultSupervisorServer) ListGroups(context.Context, *ListGroupsRequest) (*ListGroupsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListGroups not implemented")
+}
+func (UnimplementedFaultSupervisorServer) ListIncidents(context.Context, *ListIncidentsRequest) (*ListIncidentsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListIncidents not implemented")
+}
+func (UnimplementedFaultSupervisorServer) GetIncident(context.Context, *GetIncidentRequest) (*Incident, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetIncident not implemented")
+}
+func (UnimplementedFaultSupervisorServer) WatchIncidents(*WatchIncidentsRequest, grpc.ServerStreamingServer[WatchIncidentsResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchIncidents not implemented")
+}
+func (UnimplementedFaultSupervisorServer) AcknowledgeIncident(context.Context, *AcknowledgeIncidentRequest) (*AcknowledgeIncidentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AcknowledgeIncident not implemented")
 }
 func (UnimplementedFaultSupervisorServer) GetSummary(context.Context, *GetSummaryRequest) (*GetSummaryResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetSummary not implemented")
@@ -520,6 +623,71 @@ func _FaultSupervisor_ListGroups_Handler(srv interface{}, ctx context.Context, d
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(FaultSupervisorServer).ListGroups(ctx, req.(*ListGroupsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _FaultSupervisor_ListIncidents_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListIncidentsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FaultSupervisorServer).ListIncidents(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FaultSupervisor_ListIncidents_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FaultSupervisorServer).ListIncidents(ctx, req.(*ListIncidentsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _FaultSupervisor_GetIncident_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetIncidentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FaultSupervisorServer).GetIncident(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FaultSupervisor_GetIncident_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FaultSupervisorServer).GetIncident(ctx, req.(*GetIncidentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _FaultSupervisor_WatchIncidents_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchIncidentsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(FaultSupervisorServer).WatchIncidents(m, &grpc.GenericServerStream[WatchIncidentsRequest, WatchIncidentsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type FaultSupervisor_WatchIncidentsServer = grpc.ServerStreamingServer[WatchIncidentsResponse]
+
+func _FaultSupervisor_AcknowledgeIncident_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AcknowledgeIncidentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FaultSupervisorServer).AcknowledgeIncident(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FaultSupervisor_AcknowledgeIncident_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FaultSupervisorServer).AcknowledgeIncident(ctx, req.(*AcknowledgeIncidentRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -750,6 +918,18 @@ var FaultSupervisor_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _FaultSupervisor_ListGroups_Handler,
 		},
 		{
+			MethodName: "ListIncidents",
+			Handler:    _FaultSupervisor_ListIncidents_Handler,
+		},
+		{
+			MethodName: "GetIncident",
+			Handler:    _FaultSupervisor_GetIncident_Handler,
+		},
+		{
+			MethodName: "AcknowledgeIncident",
+			Handler:    _FaultSupervisor_AcknowledgeIncident_Handler,
+		},
+		{
 			MethodName: "GetSummary",
 			Handler:    _FaultSupervisor_GetSummary_Handler,
 		},
@@ -791,6 +971,11 @@ var FaultSupervisor_ServiceDesc = grpc.ServiceDesc{
 		},
 	},
 	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "WatchIncidents",
+			Handler:       _FaultSupervisor_WatchIncidents_Handler,
+			ServerStreams: true,
+		},
 		{
 			StreamName:    "Watch",
 			Handler:       _FaultSupervisor_Watch_Handler,

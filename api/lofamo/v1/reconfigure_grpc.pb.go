@@ -30,8 +30,8 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Reconfigure is served by every supervisor of nodes; the leader commits, and the other replicas forward calls to it.
-// Changes need the role operator.
+// Reconfigure is served by every supervisor of nodes; the leader commits, and the other replicas forward calls to the
+// leader. Changes need the role operator.
 type ReconfigureClient interface {
 	// SetMask masks links, or restores them: all of them or none. A mask that would leave nodes of the torus without a
 	// way to one another is refused, unless it is forced.
@@ -85,8 +85,8 @@ func (c *reconfigureClient) CloseRegions(ctx context.Context, in *CloseRegionsRe
 // All implementations must embed UnimplementedReconfigureServer
 // for forward compatibility.
 //
-// Reconfigure is served by every supervisor of nodes; the leader commits, and the other replicas forward calls to it.
-// Changes need the role operator.
+// Reconfigure is served by every supervisor of nodes; the leader commits, and the other replicas forward calls to the
+// leader. Changes need the role operator.
 type ReconfigureServer interface {
 	// SetMask masks links, or restores them: all of them or none. A mask that would leave nodes of the torus without a
 	// way to one another is refused, unless it is forced.

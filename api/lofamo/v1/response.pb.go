@@ -2640,7 +2640,7 @@ type AuditLine struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Seq   uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"` // from 1, without gaps
 	// The exported line: JSON with "hash" as its last key. The hash is the SHA-256 of the same line without that key;
-	// "prev" is the hash of the previous line (package pkg/response/audit). All other fields here are derived from it.
+	// "prev" is the hash of the previous line (package pkg/response). All other fields here are derived from it.
 	Line          string                 `protobuf:"bytes,2,opt,name=line,proto3" json:"line,omitempty"`
 	At            *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`             // when it was decided, by the leader's wall clock
 	Act           string                 `protobuf:"bytes,4,opt,name=act,proto3" json:"act,omitempty"`           // the decision: "proposed", "refused", "approved", "started", "breaker opened"

@@ -34,6 +34,9 @@ const (
 	State_NORMAL            State = 2 // known good
 	State_SICK              State = 3 // errors beyond a threshold, or a part of the node is failed
 	State_FAILED            State = 4 // permanently wrong or no longer taking part
+	// The node does not have this sensor or peripheral. Only Component.state and ExplainResponse.state of an answer have it: in
+	// the map, in events and between replicas such a component is UNKNOWN.
+	State_ABSENT State = 5
 )
 
 // Enum value maps for State.
@@ -44,6 +47,7 @@ var (
 		2: "NORMAL",
 		3: "SICK",
 		4: "FAILED",
+		5: "ABSENT",
 	}
 	State_value = map[string]int32{
 		"STATE_UNSPECIFIED": 0,
@@ -51,6 +55,7 @@ var (
 		"NORMAL":            2,
 		"SICK":              3,
 		"FAILED":            4,
+		"ABSENT":            5,
 	}
 )
 
@@ -86,8 +91,8 @@ type Platform int32
 
 const (
 	Platform_PLATFORM_UNSPECIFIED Platform = 0 // not stated: agents of an earlier version, or no report yet
-	// Both halves run under one kernel and die with it. A FAILED host half beside a living DNP half is then a dead
-	// process, because the shared kernel still lives.
+	// Both halves run under one kernel and die together with this kernel. A FAILED host half beside a living DNP half is
+	// then a dead process, because the shared kernel still lives.
 	Platform_SHARED_KERNEL Platform = 1
 	// The DNP half runs on its own processor and outlives the host. No agent of this version reports it: the halves
 	// share a mapped register file, which needs one kernel.
@@ -568,6 +573,9 @@ const (
 	// A policy of responses was put in force, replaced or withdrawn (ended): policy is its name, observer the author,
 	// reason the change. It has no node.
 	EventKind_POLICY_CHANGED EventKind = 11
+	// A half of the node is starved of processor time, or no longer is (ended). Component is host or dnp, from and to are
+	// its present state, reason the measure.
+	EventKind_STARVATION_CHANGED EventKind = 12
 )
 
 // Enum value maps for EventKind.
@@ -585,6 +593,7 @@ var (
 		9:  "DIAGNOSIS_ENDED",
 		10: "PROCEDURE_ENDED",
 		11: "POLICY_CHANGED",
+		12: "STARVATION_CHANGED",
 	}
 	EventKind_value = map[string]int32{
 		"EVENT_KIND_UNSPECIFIED": 0,
@@ -599,6 +608,7 @@ var (
 		"DIAGNOSIS_ENDED":        9,
 		"PROCEDURE_ENDED":        10,
 		"POLICY_CHANGED":         11,
+		"STARVATION_CHANGED":     12,
 	}
 )
 
@@ -684,7 +694,15 @@ type Node struct {
 	VerdictsHeld string      `protobuf:"bytes,28,opt,name=verdicts_held,json=verdictsHeld,proto3" json:"verdicts_held,omitempty"` // as in ClusterInfo; empty in lists
 	// An announced restart of one of the node's halves that has not ended. Absent: none, or its time is over. Until then,
 	// states that the restart explains stay unchanged.
-	Restarting    *Restarting `protobuf:"bytes,29,opt,name=restarting,proto3" json:"restarting,omitempty"`
+	Restarting *Restarting `protobuf:"bytes,29,opt,name=restarting,proto3" json:"restarting,omitempty"`
+	// In the store only: the evidence for the node's faults, as it stood when they were committed. Responses decide on it.
+	FaultEvidence []*FaultEvidence `protobuf:"bytes,30,rep,name=fault_evidence,json=faultEvidence,proto3" json:"fault_evidence,omitempty"`
+	// A half of the node gets too little processor time, by its own newest report. Absent: no half says so, or its report
+	// is old. It makes the node neither SICK nor FAILED.
+	Starved *Starved `protobuf:"bytes,31,opt,name=starved,proto3" json:"starved,omitempty"`
+	// The rule in words, for this case, as it stood when the state was committed; empty if the node is NORMAL, or if an
+	// earlier version committed it.
+	Why           string `protobuf:"bytes,32,opt,name=why,proto3" json:"why,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -922,6 +940,189 @@ func (x *Node) GetRestarting() *Restarting {
 	return nil
 }
 
+func (x *Node) GetFaultEvidence() []*FaultEvidence {
+	if x != nil {
+		return x.FaultEvidence
+	}
+	return nil
+}
+
+func (x *Node) GetStarved() *Starved {
+	if x != nil {
+		return x.Starved
+	}
+	return nil
+}
+
+func (x *Node) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+// Starved is how late a half runs that gets too little processor time.
+type Starved struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Half          string                 `protobuf:"bytes,1,opt,name=half,proto3" json:"half,omitempty"`                                         // host or dnp: of two starved halves the one with the longer lateness
+	LongestMs     uint32                 `protobuf:"varint,2,opt,name=longest_ms,json=longestMs,proto3" json:"longest_ms,omitempty"`             // as in ProcessorTime
+	SharePermille uint32                 `protobuf:"varint,3,opt,name=share_permille,json=sharePermille,proto3" json:"share_permille,omitempty"` // as in ProcessorTime
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Starved) Reset() {
+	*x = Starved{}
+	mi := &file_lofamo_v1_types_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Starved) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Starved) ProtoMessage() {}
+
+func (x *Starved) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_types_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Starved.ProtoReflect.Descriptor instead.
+func (*Starved) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Starved) GetHalf() string {
+	if x != nil {
+		return x.Half
+	}
+	return ""
+}
+
+func (x *Starved) GetLongestMs() uint32 {
+	if x != nil {
+		return x.LongestMs
+	}
+	return 0
+}
+
+func (x *Starved) GetSharePermille() uint32 {
+	if x != nil {
+		return x.SharePermille
+	}
+	return 0
+}
+
+// FaultEvidence is the evidence for one fault of a node, as the gates of responses need it.
+type FaultEvidence struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Component     string                 `protobuf:"bytes,1,opt,name=component,proto3" json:"component,omitempty"`               // name of the component, or node
+	State         State                  `protobuf:"varint,2,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // that the evidence supports
+	At            *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`                             // arrival of the newest evidence, by the leader's wall clock
+	Kind          string                 `protobuf:"bytes,4,opt,name=kind,proto3" json:"kind,omitempty"`                         // of the deciding evidence, as in Evidence
+	Witnesses     []string               `protobuf:"bytes,5,rep,name=witnesses,proto3" json:"witnesses,omitempty"`               // each once, at most 16: "node/half", or "supervisor/ID"
+	Own           bool                   `protobuf:"varint,6,opt,name=own,proto3" json:"own,omitempty"`                          // a measurement that the accused signed about itself supports the state
+	Port          bool                   `protobuf:"varint,7,opt,name=port,proto3" json:"port,omitempty"`                        // a measurement that the accused signed about one of its ports supports the state
+	Life          *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=life,proto3" json:"life,omitempty"`                         // arrival of the newest report that the accused signed; absent: unknown
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FaultEvidence) Reset() {
+	*x = FaultEvidence{}
+	mi := &file_lofamo_v1_types_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FaultEvidence) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FaultEvidence) ProtoMessage() {}
+
+func (x *FaultEvidence) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_types_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FaultEvidence.ProtoReflect.Descriptor instead.
+func (*FaultEvidence) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *FaultEvidence) GetComponent() string {
+	if x != nil {
+		return x.Component
+	}
+	return ""
+}
+
+func (x *FaultEvidence) GetState() State {
+	if x != nil {
+		return x.State
+	}
+	return State_STATE_UNSPECIFIED
+}
+
+func (x *FaultEvidence) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *FaultEvidence) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *FaultEvidence) GetWitnesses() []string {
+	if x != nil {
+		return x.Witnesses
+	}
+	return nil
+}
+
+func (x *FaultEvidence) GetOwn() bool {
+	if x != nil {
+		return x.Own
+	}
+	return false
+}
+
+func (x *FaultEvidence) GetPort() bool {
+	if x != nil {
+		return x.Port
+	}
+	return false
+}
+
+func (x *FaultEvidence) GetLife() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Life
+	}
+	return nil
+}
+
 // Restarting is an announced restart of a half.
 type Restarting struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -933,7 +1134,7 @@ type Restarting struct {
 
 func (x *Restarting) Reset() {
 	*x = Restarting{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[1]
+	mi := &file_lofamo_v1_types_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -945,7 +1146,7 @@ func (x *Restarting) String() string {
 func (*Restarting) ProtoMessage() {}
 
 func (x *Restarting) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[1]
+	mi := &file_lofamo_v1_types_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -958,7 +1159,7 @@ func (x *Restarting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restarting.ProtoReflect.Descriptor instead.
 func (*Restarting) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{1}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Restarting) GetHalf() string {
@@ -989,7 +1190,7 @@ type Maintenance struct {
 
 func (x *Maintenance) Reset() {
 	*x = Maintenance{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[2]
+	mi := &file_lofamo_v1_types_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1001,7 +1202,7 @@ func (x *Maintenance) String() string {
 func (*Maintenance) ProtoMessage() {}
 
 func (x *Maintenance) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[2]
+	mi := &file_lofamo_v1_types_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1014,7 +1215,7 @@ func (x *Maintenance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Maintenance.ProtoReflect.Descriptor instead.
 func (*Maintenance) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{2}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Maintenance) GetNode() string {
@@ -1071,7 +1272,7 @@ type Warning struct {
 
 func (x *Warning) Reset() {
 	*x = Warning{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[3]
+	mi := &file_lofamo_v1_types_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1083,7 +1284,7 @@ func (x *Warning) String() string {
 func (*Warning) ProtoMessage() {}
 
 func (x *Warning) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[3]
+	mi := &file_lofamo_v1_types_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1096,7 +1297,7 @@ func (x *Warning) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Warning.ProtoReflect.Descriptor instead.
 func (*Warning) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{3}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Warning) GetComponent() string {
@@ -1180,7 +1381,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[4]
+	mi := &file_lofamo_v1_types_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1192,7 +1393,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[4]
+	mi := &file_lofamo_v1_types_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1205,7 +1406,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{4}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Group) GetId() string {
@@ -1302,8 +1503,9 @@ type DeliveryStatus struct {
 	Rails      []*RailStatus `protobuf:"bytes,10,rep,name=rails,proto3" json:"rails,omitempty"`
 	IsolatedNs uint64        `protobuf:"varint,11,opt,name=isolated_ns,json=isolatedNs,proto3" json:"isolated_ns,omitempty"` // time without an answer on any rail; 0: not isolated
 	Spool      string        `protobuf:"bytes,12,opt,name=spool,proto3" json:"spool,omitempty"`                              // why reports are not kept on disk; empty: they are
-	// Revision of the map up to which the half knows its part of the map; 0: nothing yet.
-	Told          uint64 `protobuf:"varint,13,opt,name=told,proto3" json:"told,omitempty"`
+	// Revision of the map up to which the half knows its part of the map; 0: nothing yet. In JSON it keeps its earlier
+	// name, told, for a release; requests may use either.
+	ViewRevision  uint64 `protobuf:"varint,13,opt,name=view_revision,json=told,proto3" json:"view_revision,omitempty"`
 	Interest      uint32 `protobuf:"varint,14,opt,name=interest,proto3" json:"interest,omitempty"` // number of its list of the nodes of its jobs (Interest.serial); 0: none
 	Denied        uint64 `protobuf:"varint,18,opt,name=denied,proto3" json:"denied,omitempty"`     // version of the node's list of revoked certificates; 0: none
 	unknownFields protoimpl.UnknownFields
@@ -1312,7 +1514,7 @@ type DeliveryStatus struct {
 
 func (x *DeliveryStatus) Reset() {
 	*x = DeliveryStatus{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[5]
+	mi := &file_lofamo_v1_types_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1324,7 +1526,7 @@ func (x *DeliveryStatus) String() string {
 func (*DeliveryStatus) ProtoMessage() {}
 
 func (x *DeliveryStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[5]
+	mi := &file_lofamo_v1_types_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1337,7 +1539,7 @@ func (x *DeliveryStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeliveryStatus.ProtoReflect.Descriptor instead.
 func (*DeliveryStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{5}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *DeliveryStatus) GetState() PathState {
@@ -1424,9 +1626,9 @@ func (x *DeliveryStatus) GetSpool() string {
 	return ""
 }
 
-func (x *DeliveryStatus) GetTold() uint64 {
+func (x *DeliveryStatus) GetViewRevision() uint64 {
 	if x != nil {
-		return x.Told
+		return x.ViewRevision
 	}
 	return 0
 }
@@ -1460,7 +1662,7 @@ type RailStatus struct {
 
 func (x *RailStatus) Reset() {
 	*x = RailStatus{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[6]
+	mi := &file_lofamo_v1_types_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1472,7 +1674,7 @@ func (x *RailStatus) String() string {
 func (*RailStatus) ProtoMessage() {}
 
 func (x *RailStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[6]
+	mi := &file_lofamo_v1_types_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1485,7 +1687,7 @@ func (x *RailStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RailStatus.ProtoReflect.Descriptor instead.
 func (*RailStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RailStatus) GetName() string {
@@ -1543,14 +1745,17 @@ type HalfHealth struct {
 	// Age of the half's or the daemon's report, nanoseconds. The ages of the restart and of the tests are extrapolated.
 	AgeNs uint64 `protobuf:"varint,4,opt,name=age_ns,json=ageNs,proto3" json:"age_ns,omitempty"`
 	// In the API: the report is older than three digest periods, and may be outdated.
-	Old           bool `protobuf:"varint,5,opt,name=old,proto3" json:"old,omitempty"`
+	Old bool `protobuf:"varint,5,opt,name=old,proto3" json:"old,omitempty"`
+	// Processor time of the half, while it is starved, over its budget or without real-time scheduling. Absent: none of
+	// these, or the half runs an earlier version.
+	Processor     *ProcessorTime `protobuf:"bytes,6,opt,name=processor,proto3" json:"processor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HalfHealth) Reset() {
 	*x = HalfHealth{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[7]
+	mi := &file_lofamo_v1_types_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1562,7 +1767,7 @@ func (x *HalfHealth) String() string {
 func (*HalfHealth) ProtoMessage() {}
 
 func (x *HalfHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[7]
+	mi := &file_lofamo_v1_types_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1575,7 +1780,7 @@ func (x *HalfHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HalfHealth.ProtoReflect.Descriptor instead.
 func (*HalfHealth) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *HalfHealth) GetRecovery() *RecoveryStatus {
@@ -1613,6 +1818,105 @@ func (x *HalfHealth) GetOld() bool {
 	return false
 }
 
+func (x *HalfHealth) GetProcessor() *ProcessorTime {
+	if x != nil {
+		return x.Processor
+	}
+	return nil
+}
+
+// ProcessorTime is how late a half runs, the work that it gives up to keep to its budget of processor time, and whether
+// it lacks real-time scheduling.
+type ProcessorTime struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// It gets too little: it was late for the time in which others find it silent, or for a tenth of the last ten digest
+	// periods. It gives no verdicts while it is late.
+	Starved       bool   `protobuf:"varint,1,opt,name=starved,proto3" json:"starved,omitempty"`
+	LongestMs     uint32 `protobuf:"varint,2,opt,name=longest_ms,json=longestMs,proto3" json:"longest_ms,omitempty"`             // longest lateness of the last ten to twenty digest periods, milliseconds
+	SharePermille uint32 `protobuf:"varint,3,opt,name=share_permille,json=sharePermille,proto3" json:"share_permille,omitempty"` // part of ten digest periods in which it was late, thousandths
+	// Periodic work that the half gives up because it used more than its budget: 1 digests are rarer, 2 probes too, 3
+	// readings of sensors too. 0: none.
+	BudgetLevel  uint32 `protobuf:"varint,4,opt,name=budget_level,json=budgetLevel,proto3" json:"budget_level,omitempty"`
+	UsedPermille uint32 `protobuf:"varint,5,opt,name=used_permille,json=usedPermille,proto3" json:"used_permille,omitempty"` // processor time of the last seconds at level 1 to 3, thousandths of one core
+	// The half runs without real-time scheduling, so a loaded machine may delay it. Not set with preset relaxed, whose
+	// periods allow for that, nor if its user chose another scheduling class.
+	NotRealtime   bool `protobuf:"varint,6,opt,name=not_realtime,json=notRealtime,proto3" json:"not_realtime,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProcessorTime) Reset() {
+	*x = ProcessorTime{}
+	mi := &file_lofamo_v1_types_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProcessorTime) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProcessorTime) ProtoMessage() {}
+
+func (x *ProcessorTime) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_types_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProcessorTime.ProtoReflect.Descriptor instead.
+func (*ProcessorTime) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ProcessorTime) GetStarved() bool {
+	if x != nil {
+		return x.Starved
+	}
+	return false
+}
+
+func (x *ProcessorTime) GetLongestMs() uint32 {
+	if x != nil {
+		return x.LongestMs
+	}
+	return 0
+}
+
+func (x *ProcessorTime) GetSharePermille() uint32 {
+	if x != nil {
+		return x.SharePermille
+	}
+	return 0
+}
+
+func (x *ProcessorTime) GetBudgetLevel() uint32 {
+	if x != nil {
+		return x.BudgetLevel
+	}
+	return 0
+}
+
+func (x *ProcessorTime) GetUsedPermille() uint32 {
+	if x != nil {
+		return x.UsedPermille
+	}
+	return 0
+}
+
+func (x *ProcessorTime) GetNotRealtime() bool {
+	if x != nil {
+		return x.NotRealtime
+	}
+	return false
+}
+
 // RecoveryStatus is the daemon's work on one half. Times of the last restart count from the moment when the daemon
 // detected the problem; 0 is a step that has not happened.
 type RecoveryStatus struct {
@@ -1639,7 +1943,7 @@ type RecoveryStatus struct {
 
 func (x *RecoveryStatus) Reset() {
 	*x = RecoveryStatus{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[8]
+	mi := &file_lofamo_v1_types_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1651,7 +1955,7 @@ func (x *RecoveryStatus) String() string {
 func (*RecoveryStatus) ProtoMessage() {}
 
 func (x *RecoveryStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[8]
+	mi := &file_lofamo_v1_types_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1664,7 +1968,7 @@ func (x *RecoveryStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoveryStatus.ProtoReflect.Descriptor instead.
 func (*RecoveryStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RecoveryStatus) GetState() RecoveryState {
@@ -1798,7 +2102,7 @@ type SelfTest struct {
 
 func (x *SelfTest) Reset() {
 	*x = SelfTest{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[9]
+	mi := &file_lofamo_v1_types_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1810,7 +2114,7 @@ func (x *SelfTest) String() string {
 func (*SelfTest) ProtoMessage() {}
 
 func (x *SelfTest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[9]
+	mi := &file_lofamo_v1_types_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1823,7 +2127,7 @@ func (x *SelfTest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SelfTest.ProtoReflect.Descriptor instead.
 func (*SelfTest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SelfTest) GetNumber() uint32 {
@@ -1921,7 +2225,7 @@ func (x *SelfTest) GetProving() bool {
 type Component struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Name     string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`                         // host, dnp, link/X+, service-network, memory, peripheral/0, temperature, ...
-	State    State                  `protobuf:"varint,2,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // UNKNOWN also for a sensor that the node does not have
+	State    State                  `protobuf:"varint,2,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // ABSENT for a sensor or peripheral that the node does not have; replicas of earlier versions answer UNKNOWN
 	Since    *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`                       // when the state last changed, by the supervisor's wall clock
 	Evidence []*Evidence            `protobuf:"bytes,4,rep,name=evidence,proto3" json:"evidence,omitempty"`                 // evidence for the state, newest first
 	// Its own kind (of memory MEMORY), or the cause that explains it: of a link also DNP or NODE of the peer; else NONE.
@@ -1929,13 +2233,14 @@ type Component struct {
 	// It changed so often that its changes are held back; at most one in the hold-off time.
 	Flapping      bool   `protobuf:"varint,6,opt,name=flapping,proto3" json:"flapping,omitempty"`
 	Reason        string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"` // name of the rule that led to the state, as in docs/awareness.md
+	Why           string `protobuf:"bytes,8,opt,name=why,proto3" json:"why,omitempty"`       // as in Node; empty unless SICK or FAILED
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Component) Reset() {
 	*x = Component{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[10]
+	mi := &file_lofamo_v1_types_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1947,7 +2252,7 @@ func (x *Component) String() string {
 func (*Component) ProtoMessage() {}
 
 func (x *Component) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[10]
+	mi := &file_lofamo_v1_types_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1960,7 +2265,7 @@ func (x *Component) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Component.ProtoReflect.Descriptor instead.
 func (*Component) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{10}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Component) GetName() string {
@@ -2012,12 +2317,20 @@ func (x *Component) GetReason() string {
 	return ""
 }
 
+func (x *Component) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
 // Evidence is one observation that a verdict rests on.
 type Evidence struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// SELF, WATCHDOG, DESCRIPTOR, SILENCE, HANDSHAKE, ERROR_RATIO, GOSSIP, CHALLENGE, VOTES or DIGEST. Of a link,
 	// DESCRIPTOR says that the neighbour has announced a restart of its DNP half. MAPPED: the finding of a node that was
-	// ordered to map a region, about an unknown node (docs/adr/0025); it changes no state.
+	// ordered to map a region, about an unknown node (docs/adr/0025); it changes no state. ABSENT: the node does not have
+	// the part.
 	Kind     string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	Observer string `protobuf:"bytes,2,opt,name=observer,proto3" json:"observer,omitempty"` // "node/half", or "supervisor/ID"
 	// Path of the observation; unspecified for the supervisors' own findings.
@@ -2031,7 +2344,7 @@ type Evidence struct {
 
 func (x *Evidence) Reset() {
 	*x = Evidence{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[11]
+	mi := &file_lofamo_v1_types_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2043,7 +2356,7 @@ func (x *Evidence) String() string {
 func (*Evidence) ProtoMessage() {}
 
 func (x *Evidence) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[11]
+	mi := &file_lofamo_v1_types_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2056,7 +2369,7 @@ func (x *Evidence) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Evidence.ProtoReflect.Descriptor instead.
 func (*Evidence) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{11}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Evidence) GetKind() string {
@@ -2114,7 +2427,7 @@ type Registers struct {
 
 func (x *Registers) Reset() {
 	*x = Registers{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[12]
+	mi := &file_lofamo_v1_types_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2126,7 +2439,7 @@ func (x *Registers) String() string {
 func (*Registers) ProtoMessage() {}
 
 func (x *Registers) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[12]
+	mi := &file_lofamo_v1_types_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2139,7 +2452,7 @@ func (x *Registers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registers.ProtoReflect.Descriptor instead.
 func (*Registers) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{12}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Registers) GetDnpWatchdog() uint32 {
@@ -2192,7 +2505,7 @@ type Link struct {
 
 func (x *Link) Reset() {
 	*x = Link{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[13]
+	mi := &file_lofamo_v1_types_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2204,7 +2517,7 @@ func (x *Link) String() string {
 func (*Link) ProtoMessage() {}
 
 func (x *Link) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[13]
+	mi := &file_lofamo_v1_types_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2217,7 +2530,7 @@ func (x *Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Link.ProtoReflect.Descriptor instead.
 func (*Link) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{13}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Link) GetNode() string {
@@ -2331,7 +2644,7 @@ type LinkMask struct {
 
 func (x *LinkMask) Reset() {
 	*x = LinkMask{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[14]
+	mi := &file_lofamo_v1_types_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2343,7 +2656,7 @@ func (x *LinkMask) String() string {
 func (*LinkMask) ProtoMessage() {}
 
 func (x *LinkMask) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[14]
+	mi := &file_lofamo_v1_types_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2356,7 +2669,7 @@ func (x *LinkMask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkMask.ProtoReflect.Descriptor instead.
 func (*LinkMask) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{14}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *LinkMask) GetNode() string {
@@ -2461,17 +2774,20 @@ type Event struct {
 	Mask     *LinkMask         `protobuf:"bytes,24,opt,name=mask,proto3" json:"mask,omitempty"`                                                                               // of MASK_CHANGED: its present or last form
 	// Of DIAGNOSIS_ENDED and PROCEDURE_ENDED: ids of the nodes with findings, ascending, at most 64. It is an event of
 	// each such node.
-	Concerned     []string `protobuf:"bytes,25,rep,name=concerned,proto3" json:"concerned,omitempty"`
-	Clear         bool     `protobuf:"varint,26,opt,name=clear,proto3" json:"clear,omitempty"`                               // of PROCEDURE_ENDED: the torus was empty
-	Policy        string   `protobuf:"bytes,27,opt,name=policy,proto3" json:"policy,omitempty"`                              // of POLICY_CHANGED: its name
-	Platform      Platform `protobuf:"varint,28,opt,name=platform,proto3,enum=lofamo.v1.Platform" json:"platform,omitempty"` // of COMPONENT_CHANGED: platform of the node's halves
+	Concerned []string `protobuf:"bytes,25,rep,name=concerned,proto3" json:"concerned,omitempty"`
+	Clear     bool     `protobuf:"varint,26,opt,name=clear,proto3" json:"clear,omitempty"`                               // of PROCEDURE_ENDED: the torus was empty
+	Policy    string   `protobuf:"bytes,27,opt,name=policy,proto3" json:"policy,omitempty"`                              // of POLICY_CHANGED: its name
+	Platform  Platform `protobuf:"varint,28,opt,name=platform,proto3,enum=lofamo.v1.Platform" json:"platform,omitempty"` // of COMPONENT_CHANGED: platform of the node's halves
+	// Position in its revision, from 1: revision and index identify an event. 0 if it is not committed, or part of an
+	// initial map, or if a replica of an earlier version committed it.
+	Index         uint32 `protobuf:"varint,29,opt,name=index,proto3" json:"index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[15]
+	mi := &file_lofamo_v1_types_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2483,7 +2799,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[15]
+	mi := &file_lofamo_v1_types_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2496,7 +2812,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{15}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Event) GetRevision() uint64 {
@@ -2695,6 +3011,13 @@ func (x *Event) GetPlatform() Platform {
 	return Platform_PLATFORM_UNSPECIFIED
 }
 
+func (x *Event) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
 // Supervisor is one replica.
 type Supervisor struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -2723,7 +3046,7 @@ type Supervisor struct {
 
 func (x *Supervisor) Reset() {
 	*x = Supervisor{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[16]
+	mi := &file_lofamo_v1_types_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2735,7 +3058,7 @@ func (x *Supervisor) String() string {
 func (*Supervisor) ProtoMessage() {}
 
 func (x *Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[16]
+	mi := &file_lofamo_v1_types_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2748,7 +3071,7 @@ func (x *Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Supervisor.ProtoReflect.Descriptor instead.
 func (*Supervisor) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{16}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Supervisor) GetId() string {
@@ -2839,7 +3162,8 @@ var File_lofamo_v1_types_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\n" +
-	"\x15lofamo/v1/types.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcd\t\n" +
+	"\x15lofamo/v1/types.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xce\n" +
+	"\n" +
 	"\x04Node\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05coord\x18\x02 \x01(\tR\x05coord\x12&\n" +
@@ -2877,10 +3201,27 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\rverdicts_held\x18\x1c \x01(\tR\fverdictsHeld\x125\n" +
 	"\n" +
 	"restarting\x18\x1d \x01(\v2\x15.lofamo.v1.RestartingR\n" +
-	"restarting\x1a9\n" +
+	"restarting\x12?\n" +
+	"\x0efault_evidence\x18\x1e \x03(\v2\x18.lofamo.v1.FaultEvidenceR\rfaultEvidence\x12,\n" +
+	"\astarved\x18\x1f \x01(\v2\x12.lofamo.v1.StarvedR\astarved\x12\x10\n" +
+	"\x03why\x18  \x01(\tR\x03why\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"R\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"c\n" +
+	"\aStarved\x12\x12\n" +
+	"\x04half\x18\x01 \x01(\tR\x04half\x12\x1d\n" +
+	"\n" +
+	"longest_ms\x18\x02 \x01(\rR\tlongestMs\x12%\n" +
+	"\x0eshare_permille\x18\x03 \x01(\rR\rsharePermille\"\x89\x02\n" +
+	"\rFaultEvidence\x12\x1c\n" +
+	"\tcomponent\x18\x01 \x01(\tR\tcomponent\x12&\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x10.lofamo.v1.StateR\x05state\x12*\n" +
+	"\x02at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x12\n" +
+	"\x04kind\x18\x04 \x01(\tR\x04kind\x12\x1c\n" +
+	"\twitnesses\x18\x05 \x03(\tR\twitnesses\x12\x10\n" +
+	"\x03own\x18\x06 \x01(\bR\x03own\x12\x12\n" +
+	"\x04port\x18\a \x01(\bR\x04port\x12.\n" +
+	"\x04life\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x04life\"R\n" +
 	"\n" +
 	"Restarting\x12\x12\n" +
 	"\x04half\x18\x01 \x01(\tR\x04half\x120\n" +
@@ -2912,7 +3253,7 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x05since\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x16\n" +
 	"\x06reason\x18\n" +
 	" \x01(\tR\x06reason\x12\x16\n" +
-	"\x06region\x18\v \x01(\tR\x06region\"\xcd\x03\n" +
+	"\x06region\x18\v \x01(\tR\x06region\"\xd6\x03\n" +
 	"\x0eDeliveryStatus\x12*\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x14.lofamo.v1.PathStateR\x05state\x12\x18\n" +
 	"\aprimary\x18\x02 \x01(\tR\aprimary\x12\x1c\n" +
@@ -2931,8 +3272,8 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	" \x03(\v2\x15.lofamo.v1.RailStatusR\x05rails\x12\x1f\n" +
 	"\visolated_ns\x18\v \x01(\x04R\n" +
 	"isolatedNs\x12\x14\n" +
-	"\x05spool\x18\f \x01(\tR\x05spool\x12\x12\n" +
-	"\x04told\x18\r \x01(\x04R\x04told\x12\x1a\n" +
+	"\x05spool\x18\f \x01(\tR\x05spool\x12\x1b\n" +
+	"\rview_revision\x18\r \x01(\x04R\x04told\x12\x1a\n" +
 	"\binterest\x18\x0e \x01(\rR\binterest\x12\x16\n" +
 	"\x06denied\x18\x12 \x01(\x04R\x06denied\"\x98\x01\n" +
 	"\n" +
@@ -2942,14 +3283,23 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\tin_flight\x18\x03 \x01(\rR\binFlight\x12\x12\n" +
 	"\x04sent\x18\x04 \x01(\x04R\x04sent\x12\x1a\n" +
 	"\banswered\x18\x05 \x01(\x04R\banswered\x12\x15\n" +
-	"\x06rtt_ns\x18\x06 \x01(\x04R\x05rttNs\"\xa9\x01\n" +
+	"\x06rtt_ns\x18\x06 \x01(\x04R\x05rttNs\"\xe1\x01\n" +
 	"\n" +
 	"HalfHealth\x125\n" +
 	"\brecovery\x18\x01 \x01(\v2\x19.lofamo.v1.RecoveryStatusR\brecovery\x12)\n" +
 	"\x05tests\x18\x02 \x03(\v2\x13.lofamo.v1.SelfTestR\x05tests\x12\x10\n" +
 	"\x03cut\x18\x03 \x01(\bR\x03cut\x12\x15\n" +
 	"\x06age_ns\x18\x04 \x01(\x04R\x05ageNs\x12\x10\n" +
-	"\x03old\x18\x05 \x01(\bR\x03old\"\xcd\x03\n" +
+	"\x03old\x18\x05 \x01(\bR\x03old\x126\n" +
+	"\tprocessor\x18\x06 \x01(\v2\x18.lofamo.v1.ProcessorTimeR\tprocessor\"\xda\x01\n" +
+	"\rProcessorTime\x12\x18\n" +
+	"\astarved\x18\x01 \x01(\bR\astarved\x12\x1d\n" +
+	"\n" +
+	"longest_ms\x18\x02 \x01(\rR\tlongestMs\x12%\n" +
+	"\x0eshare_permille\x18\x03 \x01(\rR\rsharePermille\x12!\n" +
+	"\fbudget_level\x18\x04 \x01(\rR\vbudgetLevel\x12#\n" +
+	"\rused_permille\x18\x05 \x01(\rR\fusedPermille\x12!\n" +
+	"\fnot_realtime\x18\x06 \x01(\bR\vnotRealtime\"\xcd\x03\n" +
 	"\x0eRecoveryStatus\x12.\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x18.lofamo.v1.RecoveryStateR\x05state\x12\x1a\n" +
 	"\brestarts\x18\x02 \x01(\rR\brestarts\x12\x1b\n" +
@@ -2987,7 +3337,7 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	" \x01(\x04R\x04late\x12\x16\n" +
 	"\x06module\x18\v \x01(\tR\x06module\x12\x10\n" +
 	"\x03why\x18\f \x01(\tR\x03why\x12\x18\n" +
-	"\aproving\x18\r \x01(\bR\aproving\"\x86\x02\n" +
+	"\aproving\x18\r \x01(\bR\aproving\"\x98\x02\n" +
 	"\tComponent\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12&\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x10.lofamo.v1.StateR\x05state\x120\n" +
@@ -2995,7 +3345,8 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\bevidence\x18\x04 \x03(\v2\x13.lofamo.v1.EvidenceR\bevidence\x12&\n" +
 	"\x05cause\x18\x05 \x01(\x0e2\x10.lofamo.v1.CauseR\x05cause\x12\x1a\n" +
 	"\bflapping\x18\x06 \x01(\bR\bflapping\x12\x16\n" +
-	"\x06reason\x18\a \x01(\tR\x06reason\"\xcc\x01\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\x12\x10\n" +
+	"\x03why\x18\b \x01(\tR\x03why\"\xcc\x01\n" +
 	"\bEvidence\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1a\n" +
 	"\bobserver\x18\x02 \x01(\tR\bobserver\x12#\n" +
@@ -3034,7 +3385,7 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x0e\n" +
 	"\x02by\x18\a \x01(\tR\x02by\x120\n" +
 	"\x05since\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x18\n" +
-	"\awaiting\x18\t \x03(\tR\awaiting\"\xbe\b\n" +
+	"\awaiting\x18\t \x03(\tR\awaiting\"\xd4\b\n" +
 	"\x05Event\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x14\n" +
@@ -3064,7 +3415,8 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\tconcerned\x18\x19 \x03(\tR\tconcerned\x12\x14\n" +
 	"\x05clear\x18\x1a \x01(\bR\x05clear\x12\x16\n" +
 	"\x06policy\x18\x1b \x01(\tR\x06policy\x12/\n" +
-	"\bplatform\x18\x1c \x01(\x0e2\x13.lofamo.v1.PlatformR\bplatform\x1a9\n" +
+	"\bplatform\x18\x1c \x01(\x0e2\x13.lofamo.v1.PlatformR\bplatform\x12\x14\n" +
+	"\x05index\x18\x1d \x01(\rR\x05index\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x82\x03\n" +
@@ -3084,7 +3436,7 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	" \x01(\tR\n" +
 	"etcdMember\x12!\n" +
 	"\fetcd_learner\x18\v \x01(\bR\vetcdLearner\x12\x18\n" +
-	"\aremoved\x18\f \x01(\bR\aremoved*M\n" +
+	"\aremoved\x18\f \x01(\bR\aremoved*Y\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\v\n" +
 	"\aUNKNOWN\x10\x01\x12\n" +
@@ -3092,7 +3444,9 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x06NORMAL\x10\x02\x12\b\n" +
 	"\x04SICK\x10\x03\x12\n" +
 	"\n" +
-	"\x06FAILED\x10\x04*@\n" +
+	"\x06FAILED\x10\x04\x12\n" +
+	"\n" +
+	"\x06ABSENT\x10\x05*@\n" +
 	"\bPlatform\x12\x18\n" +
 	"\x14PLATFORM_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSHARED_KERNEL\x10\x01\x12\a\n" +
@@ -3150,7 +3504,7 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x06PASSED\x10\x01\x12\v\n" +
 	"\aFAILING\x10\x02\x12\f\n" +
 	"\bUNTESTED\x10\x03\x12\b\n" +
-	"\x04IDLE\x10\x04*\x8f\x02\n" +
+	"\x04IDLE\x10\x04*\xa7\x02\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11COMPONENT_CHANGED\x10\x01\x12\x11\n" +
@@ -3164,7 +3518,8 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x0fDIAGNOSIS_ENDED\x10\t\x12\x13\n" +
 	"\x0fPROCEDURE_ENDED\x10\n" +
 	"\x12\x12\n" +
-	"\x0ePOLICY_CHANGED\x10\vB1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
+	"\x0ePOLICY_CHANGED\x10\v\x12\x16\n" +
+	"\x12STARVATION_CHANGED\x10\fB1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
 
 var (
 	file_lofamo_v1_types_proto_rawDescOnce sync.Once
@@ -3179,7 +3534,7 @@ func file_lofamo_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_lofamo_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
-var file_lofamo_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_lofamo_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_lofamo_v1_types_proto_goTypes = []any{
 	(State)(0),                    // 0: lofamo.v1.State
 	(Platform)(0),                 // 1: lofamo.v1.Platform
@@ -3192,94 +3547,103 @@ var file_lofamo_v1_types_proto_goTypes = []any{
 	(TestState)(0),                // 8: lofamo.v1.TestState
 	(EventKind)(0),                // 9: lofamo.v1.EventKind
 	(*Node)(nil),                  // 10: lofamo.v1.Node
-	(*Restarting)(nil),            // 11: lofamo.v1.Restarting
-	(*Maintenance)(nil),           // 12: lofamo.v1.Maintenance
-	(*Warning)(nil),               // 13: lofamo.v1.Warning
-	(*Group)(nil),                 // 14: lofamo.v1.Group
-	(*DeliveryStatus)(nil),        // 15: lofamo.v1.DeliveryStatus
-	(*RailStatus)(nil),            // 16: lofamo.v1.RailStatus
-	(*HalfHealth)(nil),            // 17: lofamo.v1.HalfHealth
-	(*RecoveryStatus)(nil),        // 18: lofamo.v1.RecoveryStatus
-	(*SelfTest)(nil),              // 19: lofamo.v1.SelfTest
-	(*Component)(nil),             // 20: lofamo.v1.Component
-	(*Evidence)(nil),              // 21: lofamo.v1.Evidence
-	(*Registers)(nil),             // 22: lofamo.v1.Registers
-	(*Link)(nil),                  // 23: lofamo.v1.Link
-	(*LinkMask)(nil),              // 24: lofamo.v1.LinkMask
-	(*Event)(nil),                 // 25: lofamo.v1.Event
-	(*Supervisor)(nil),            // 26: lofamo.v1.Supervisor
-	nil,                           // 27: lofamo.v1.Node.LabelsEntry
-	nil,                           // 28: lofamo.v1.Event.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 30: google.protobuf.Duration
+	(*Starved)(nil),               // 11: lofamo.v1.Starved
+	(*FaultEvidence)(nil),         // 12: lofamo.v1.FaultEvidence
+	(*Restarting)(nil),            // 13: lofamo.v1.Restarting
+	(*Maintenance)(nil),           // 14: lofamo.v1.Maintenance
+	(*Warning)(nil),               // 15: lofamo.v1.Warning
+	(*Group)(nil),                 // 16: lofamo.v1.Group
+	(*DeliveryStatus)(nil),        // 17: lofamo.v1.DeliveryStatus
+	(*RailStatus)(nil),            // 18: lofamo.v1.RailStatus
+	(*HalfHealth)(nil),            // 19: lofamo.v1.HalfHealth
+	(*ProcessorTime)(nil),         // 20: lofamo.v1.ProcessorTime
+	(*RecoveryStatus)(nil),        // 21: lofamo.v1.RecoveryStatus
+	(*SelfTest)(nil),              // 22: lofamo.v1.SelfTest
+	(*Component)(nil),             // 23: lofamo.v1.Component
+	(*Evidence)(nil),              // 24: lofamo.v1.Evidence
+	(*Registers)(nil),             // 25: lofamo.v1.Registers
+	(*Link)(nil),                  // 26: lofamo.v1.Link
+	(*LinkMask)(nil),              // 27: lofamo.v1.LinkMask
+	(*Event)(nil),                 // 28: lofamo.v1.Event
+	(*Supervisor)(nil),            // 29: lofamo.v1.Supervisor
+	nil,                           // 30: lofamo.v1.Node.LabelsEntry
+	nil,                           // 31: lofamo.v1.Event.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 32: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 33: google.protobuf.Duration
 }
 var file_lofamo_v1_types_proto_depIdxs = []int32{
 	0,  // 0: lofamo.v1.Node.state:type_name -> lofamo.v1.State
 	2,  // 1: lofamo.v1.Node.cause:type_name -> lofamo.v1.Cause
-	20, // 2: lofamo.v1.Node.components:type_name -> lofamo.v1.Component
-	22, // 3: lofamo.v1.Node.registers:type_name -> lofamo.v1.Registers
-	29, // 4: lofamo.v1.Node.since:type_name -> google.protobuf.Timestamp
-	30, // 5: lofamo.v1.Node.age:type_name -> google.protobuf.Duration
-	15, // 6: lofamo.v1.Node.delivery:type_name -> lofamo.v1.DeliveryStatus
-	30, // 7: lofamo.v1.Node.delivery_age:type_name -> google.protobuf.Duration
-	27, // 8: lofamo.v1.Node.labels:type_name -> lofamo.v1.Node.LabelsEntry
-	12, // 9: lofamo.v1.Node.maintenance:type_name -> lofamo.v1.Maintenance
-	13, // 10: lofamo.v1.Node.warnings:type_name -> lofamo.v1.Warning
-	17, // 11: lofamo.v1.Node.host_health:type_name -> lofamo.v1.HalfHealth
-	17, // 12: lofamo.v1.Node.dnp_health:type_name -> lofamo.v1.HalfHealth
+	23, // 2: lofamo.v1.Node.components:type_name -> lofamo.v1.Component
+	25, // 3: lofamo.v1.Node.registers:type_name -> lofamo.v1.Registers
+	32, // 4: lofamo.v1.Node.since:type_name -> google.protobuf.Timestamp
+	33, // 5: lofamo.v1.Node.age:type_name -> google.protobuf.Duration
+	17, // 6: lofamo.v1.Node.delivery:type_name -> lofamo.v1.DeliveryStatus
+	33, // 7: lofamo.v1.Node.delivery_age:type_name -> google.protobuf.Duration
+	30, // 8: lofamo.v1.Node.labels:type_name -> lofamo.v1.Node.LabelsEntry
+	14, // 9: lofamo.v1.Node.maintenance:type_name -> lofamo.v1.Maintenance
+	15, // 10: lofamo.v1.Node.warnings:type_name -> lofamo.v1.Warning
+	19, // 11: lofamo.v1.Node.host_health:type_name -> lofamo.v1.HalfHealth
+	19, // 12: lofamo.v1.Node.dnp_health:type_name -> lofamo.v1.HalfHealth
 	1,  // 13: lofamo.v1.Node.platform:type_name -> lofamo.v1.Platform
-	11, // 14: lofamo.v1.Node.restarting:type_name -> lofamo.v1.Restarting
-	29, // 15: lofamo.v1.Restarting.until:type_name -> google.protobuf.Timestamp
-	29, // 16: lofamo.v1.Maintenance.since:type_name -> google.protobuf.Timestamp
-	29, // 17: lofamo.v1.Maintenance.until:type_name -> google.protobuf.Timestamp
-	30, // 18: lofamo.v1.Warning.time_to_threshold:type_name -> google.protobuf.Duration
-	29, // 19: lofamo.v1.Warning.since:type_name -> google.protobuf.Timestamp
-	4,  // 20: lofamo.v1.Group.kind:type_name -> lofamo.v1.GroupKind
-	0,  // 21: lofamo.v1.Group.state:type_name -> lofamo.v1.State
-	2,  // 22: lofamo.v1.Group.cause:type_name -> lofamo.v1.Cause
-	29, // 23: lofamo.v1.Group.since:type_name -> google.protobuf.Timestamp
-	5,  // 24: lofamo.v1.DeliveryStatus.state:type_name -> lofamo.v1.PathState
-	16, // 25: lofamo.v1.DeliveryStatus.rails:type_name -> lofamo.v1.RailStatus
-	18, // 26: lofamo.v1.HalfHealth.recovery:type_name -> lofamo.v1.RecoveryStatus
-	19, // 27: lofamo.v1.HalfHealth.tests:type_name -> lofamo.v1.SelfTest
-	6,  // 28: lofamo.v1.RecoveryStatus.state:type_name -> lofamo.v1.RecoveryState
-	7,  // 29: lofamo.v1.RecoveryStatus.resumption:type_name -> lofamo.v1.Resumption
-	8,  // 30: lofamo.v1.SelfTest.state:type_name -> lofamo.v1.TestState
-	0,  // 31: lofamo.v1.Component.state:type_name -> lofamo.v1.State
-	29, // 32: lofamo.v1.Component.since:type_name -> google.protobuf.Timestamp
-	21, // 33: lofamo.v1.Component.evidence:type_name -> lofamo.v1.Evidence
-	2,  // 34: lofamo.v1.Component.cause:type_name -> lofamo.v1.Cause
-	3,  // 35: lofamo.v1.Evidence.path:type_name -> lofamo.v1.Path
-	30, // 36: lofamo.v1.Evidence.age:type_name -> google.protobuf.Duration
-	0,  // 37: lofamo.v1.Evidence.state:type_name -> lofamo.v1.State
-	30, // 38: lofamo.v1.Registers.age:type_name -> google.protobuf.Duration
-	0,  // 39: lofamo.v1.Link.state:type_name -> lofamo.v1.State
-	2,  // 40: lofamo.v1.Link.cause:type_name -> lofamo.v1.Cause
-	29, // 41: lofamo.v1.Link.since:type_name -> google.protobuf.Timestamp
-	21, // 42: lofamo.v1.Link.evidence:type_name -> lofamo.v1.Evidence
-	24, // 43: lofamo.v1.Link.mask:type_name -> lofamo.v1.LinkMask
-	29, // 44: lofamo.v1.LinkMask.since:type_name -> google.protobuf.Timestamp
-	0,  // 45: lofamo.v1.Event.from:type_name -> lofamo.v1.State
-	0,  // 46: lofamo.v1.Event.to:type_name -> lofamo.v1.State
-	2,  // 47: lofamo.v1.Event.cause:type_name -> lofamo.v1.Cause
-	3,  // 48: lofamo.v1.Event.path:type_name -> lofamo.v1.Path
-	30, // 49: lofamo.v1.Event.awareness_latency:type_name -> google.protobuf.Duration
-	29, // 50: lofamo.v1.Event.time:type_name -> google.protobuf.Timestamp
-	9,  // 51: lofamo.v1.Event.kind:type_name -> lofamo.v1.EventKind
-	14, // 52: lofamo.v1.Event.group:type_name -> lofamo.v1.Group
-	13, // 53: lofamo.v1.Event.warning:type_name -> lofamo.v1.Warning
-	12, // 54: lofamo.v1.Event.maintenance:type_name -> lofamo.v1.Maintenance
-	28, // 55: lofamo.v1.Event.labels:type_name -> lofamo.v1.Event.LabelsEntry
-	18, // 56: lofamo.v1.Event.recovery:type_name -> lofamo.v1.RecoveryStatus
-	24, // 57: lofamo.v1.Event.mask:type_name -> lofamo.v1.LinkMask
-	1,  // 58: lofamo.v1.Event.platform:type_name -> lofamo.v1.Platform
-	0,  // 59: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
-	30, // 60: lofamo.v1.Supervisor.quorum_age:type_name -> google.protobuf.Duration
-	61, // [61:61] is the sub-list for method output_type
-	61, // [61:61] is the sub-list for method input_type
-	61, // [61:61] is the sub-list for extension type_name
-	61, // [61:61] is the sub-list for extension extendee
-	0,  // [0:61] is the sub-list for field type_name
+	13, // 14: lofamo.v1.Node.restarting:type_name -> lofamo.v1.Restarting
+	12, // 15: lofamo.v1.Node.fault_evidence:type_name -> lofamo.v1.FaultEvidence
+	11, // 16: lofamo.v1.Node.starved:type_name -> lofamo.v1.Starved
+	0,  // 17: lofamo.v1.FaultEvidence.state:type_name -> lofamo.v1.State
+	32, // 18: lofamo.v1.FaultEvidence.at:type_name -> google.protobuf.Timestamp
+	32, // 19: lofamo.v1.FaultEvidence.life:type_name -> google.protobuf.Timestamp
+	32, // 20: lofamo.v1.Restarting.until:type_name -> google.protobuf.Timestamp
+	32, // 21: lofamo.v1.Maintenance.since:type_name -> google.protobuf.Timestamp
+	32, // 22: lofamo.v1.Maintenance.until:type_name -> google.protobuf.Timestamp
+	33, // 23: lofamo.v1.Warning.time_to_threshold:type_name -> google.protobuf.Duration
+	32, // 24: lofamo.v1.Warning.since:type_name -> google.protobuf.Timestamp
+	4,  // 25: lofamo.v1.Group.kind:type_name -> lofamo.v1.GroupKind
+	0,  // 26: lofamo.v1.Group.state:type_name -> lofamo.v1.State
+	2,  // 27: lofamo.v1.Group.cause:type_name -> lofamo.v1.Cause
+	32, // 28: lofamo.v1.Group.since:type_name -> google.protobuf.Timestamp
+	5,  // 29: lofamo.v1.DeliveryStatus.state:type_name -> lofamo.v1.PathState
+	18, // 30: lofamo.v1.DeliveryStatus.rails:type_name -> lofamo.v1.RailStatus
+	21, // 31: lofamo.v1.HalfHealth.recovery:type_name -> lofamo.v1.RecoveryStatus
+	22, // 32: lofamo.v1.HalfHealth.tests:type_name -> lofamo.v1.SelfTest
+	20, // 33: lofamo.v1.HalfHealth.processor:type_name -> lofamo.v1.ProcessorTime
+	6,  // 34: lofamo.v1.RecoveryStatus.state:type_name -> lofamo.v1.RecoveryState
+	7,  // 35: lofamo.v1.RecoveryStatus.resumption:type_name -> lofamo.v1.Resumption
+	8,  // 36: lofamo.v1.SelfTest.state:type_name -> lofamo.v1.TestState
+	0,  // 37: lofamo.v1.Component.state:type_name -> lofamo.v1.State
+	32, // 38: lofamo.v1.Component.since:type_name -> google.protobuf.Timestamp
+	24, // 39: lofamo.v1.Component.evidence:type_name -> lofamo.v1.Evidence
+	2,  // 40: lofamo.v1.Component.cause:type_name -> lofamo.v1.Cause
+	3,  // 41: lofamo.v1.Evidence.path:type_name -> lofamo.v1.Path
+	33, // 42: lofamo.v1.Evidence.age:type_name -> google.protobuf.Duration
+	0,  // 43: lofamo.v1.Evidence.state:type_name -> lofamo.v1.State
+	33, // 44: lofamo.v1.Registers.age:type_name -> google.protobuf.Duration
+	0,  // 45: lofamo.v1.Link.state:type_name -> lofamo.v1.State
+	2,  // 46: lofamo.v1.Link.cause:type_name -> lofamo.v1.Cause
+	32, // 47: lofamo.v1.Link.since:type_name -> google.protobuf.Timestamp
+	24, // 48: lofamo.v1.Link.evidence:type_name -> lofamo.v1.Evidence
+	27, // 49: lofamo.v1.Link.mask:type_name -> lofamo.v1.LinkMask
+	32, // 50: lofamo.v1.LinkMask.since:type_name -> google.protobuf.Timestamp
+	0,  // 51: lofamo.v1.Event.from:type_name -> lofamo.v1.State
+	0,  // 52: lofamo.v1.Event.to:type_name -> lofamo.v1.State
+	2,  // 53: lofamo.v1.Event.cause:type_name -> lofamo.v1.Cause
+	3,  // 54: lofamo.v1.Event.path:type_name -> lofamo.v1.Path
+	33, // 55: lofamo.v1.Event.awareness_latency:type_name -> google.protobuf.Duration
+	32, // 56: lofamo.v1.Event.time:type_name -> google.protobuf.Timestamp
+	9,  // 57: lofamo.v1.Event.kind:type_name -> lofamo.v1.EventKind
+	16, // 58: lofamo.v1.Event.group:type_name -> lofamo.v1.Group
+	15, // 59: lofamo.v1.Event.warning:type_name -> lofamo.v1.Warning
+	14, // 60: lofamo.v1.Event.maintenance:type_name -> lofamo.v1.Maintenance
+	31, // 61: lofamo.v1.Event.labels:type_name -> lofamo.v1.Event.LabelsEntry
+	21, // 62: lofamo.v1.Event.recovery:type_name -> lofamo.v1.RecoveryStatus
+	27, // 63: lofamo.v1.Event.mask:type_name -> lofamo.v1.LinkMask
+	1,  // 64: lofamo.v1.Event.platform:type_name -> lofamo.v1.Platform
+	0,  // 65: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
+	33, // 66: lofamo.v1.Supervisor.quorum_age:type_name -> google.protobuf.Duration
+	67, // [67:67] is the sub-list for method output_type
+	67, // [67:67] is the sub-list for method input_type
+	67, // [67:67] is the sub-list for extension type_name
+	67, // [67:67] is the sub-list for extension extendee
+	0,  // [0:67] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_types_proto_init() }
@@ -3293,7 +3657,7 @@ func file_lofamo_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_types_proto_rawDesc), len(file_lofamo_v1_types_proto_rawDesc)),
 			NumEnums:      10,
-			NumMessages:   19,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

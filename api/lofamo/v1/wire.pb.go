@@ -496,7 +496,7 @@ type Message struct {
 	//	*Message_BulkRequest
 	//	*Message_BulkAnnounce
 	//	*Message_BulkPull
-	//	*Message_Told
+	//	*Message_FaultUpdate
 	//	*Message_Interest
 	//	*Message_ProcedureOrder
 	//	*Message_DiagnosisOrder
@@ -674,10 +674,10 @@ func (x *Message) GetBulkPull() *BulkPull {
 	return nil
 }
 
-func (x *Message) GetTold() *Told {
+func (x *Message) GetFaultUpdate() *FaultUpdate {
 	if x != nil {
-		if x, ok := x.Body.(*Message_Told); ok {
-			return x.Told
+		if x, ok := x.Body.(*Message_FaultUpdate); ok {
+			return x.FaultUpdate
 		}
 	}
 	return nil
@@ -938,8 +938,9 @@ type Message_BulkPull struct {
 	BulkPull *BulkPull `protobuf:"bytes,13,opt,name=bulk_pull,json=bulkPull,proto3,oneof"` // of a supervisor, always signed
 }
 
-type Message_Told struct {
-	Told *Told `protobuf:"bytes,14,opt,name=told,proto3,oneof"` // of a supervisor to a host half, on the direct rail only; signed or with a MAC
+type Message_FaultUpdate struct {
+	// Of a supervisor to a host half, on the direct rail only; signed or with a MAC.
+	FaultUpdate *FaultUpdate `protobuf:"bytes,14,opt,name=fault_update,json=faultUpdate,proto3,oneof"`
 }
 
 type Message_Interest struct {
@@ -1053,7 +1054,7 @@ func (*Message_BulkAnnounce) isMessage_Body() {}
 
 func (*Message_BulkPull) isMessage_Body() {}
 
-func (*Message_Told) isMessage_Body() {}
+func (*Message_FaultUpdate) isMessage_Body() {}
 
 func (*Message_Interest) isMessage_Body() {}
 
@@ -1749,12 +1750,15 @@ type Observation struct {
 	Component uint32 `protobuf:"varint,2,opt,name=component,proto3" json:"component,omitempty"`
 	State     State  `protobuf:"varint,3,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // observed state
 	// How it came to be known: 1 SELF, 2 WATCHDOG, 3 DESCRIPTOR, 4 SILENCE, 5 HANDSHAKE, 6 ERROR_RATIO, 7 GOSSIP,
-	// 8 CHALLENGE, 9 VOTES, 10 DIGEST (see Evidence.kind).
+	// 8 CHALLENGE, 9 VOTES, 10 DIGEST, 11 ABSENT (see Evidence.kind). ABSENT goes with UNKNOWN: the node has no such part.
 	Kind uint32 `protobuf:"varint,4,opt,name=kind,proto3" json:"kind,omitempty"`
 	// From the first sign of the state to the sending, nanoseconds by the observer's clock, at most ten years; for
 	// silence, from the last received frame. 0 for NORMAL in a digest.
-	AgeNs         uint64 `protobuf:"varint,5,opt,name=age_ns,json=ageNs,proto3" json:"age_ns,omitempty"`
-	Detail        string `protobuf:"bytes,6,opt,name=detail,proto3" json:"detail,omitempty"` // for people, at most 120 bytes of UTF-8 without control characters
+	AgeNs  uint64 `protobuf:"varint,5,opt,name=age_ns,json=ageNs,proto3" json:"age_ns,omitempty"`
+	Detail string `protobuf:"bytes,6,opt,name=detail,proto3" json:"detail,omitempty"` // for people, at most 120 bytes of UTF-8 without control characters
+	// A kernel reported the end of the process behind a FAILED half (WATCHDOG) or a FAILED link (SILENCE). A hint: it may
+	// shorten a wait for an answer, and proves nothing.
+	Ended         bool `protobuf:"varint,7,opt,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1829,6 +1833,13 @@ func (x *Observation) GetDetail() string {
 		return x.Detail
 	}
 	return ""
+}
+
+func (x *Observation) GetEnded() bool {
+	if x != nil {
+		return x.Ended
+	}
+	return false
 }
 
 // Ack acknowledges reports of one origin and epoch. The signer is the supervisor that answers.
@@ -2933,10 +2944,10 @@ func (x *ChunkRange) GetCount() uint32 {
 	return 0
 }
 
-// Told is a node's part of the fault map: itself, its neighbours, and the nodes of its jobs (seed 003 §6.1). A
+// FaultUpdate is a node's part of the fault map: itself, its neighbours, and the nodes of its jobs (seed 003 §6.1). A
 // supervisor sends it to the host half that sends it digests, whenever that part has changed, and repeats it until the
 // half's digests confirm it.
-type Told struct {
+type FaultUpdate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // addressee
 	// Of the map. Revisions are the cluster's, so those of different replicas compare.
@@ -2948,7 +2959,7 @@ type Told struct {
 	Parts uint32 `protobuf:"varint,5,opt,name=parts,proto3" json:"parts,omitempty"` // 1 to 64
 	// At most 24. With since 0: itself and its neighbours, and of the nodes of its jobs those that are
 	// not NORMAL.
-	Nodes []*ToldNode `protobuf:"bytes,6,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	Nodes []*NodeView `protobuf:"bytes,6,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	// Replaces even a later revision: the store has been restored to an earlier state.
 	PutBack bool `protobuf:"varint,7,opt,name=put_back,json=putBack,proto3" json:"put_back,omitempty"`
 	// Of the nodes of its jobs the supervisor has the list of this number (Interest.serial); 0: none.
@@ -2960,20 +2971,20 @@ type Told struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Told) Reset() {
-	*x = Told{}
+func (x *FaultUpdate) Reset() {
+	*x = FaultUpdate{}
 	mi := &file_lofamo_v1_wire_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Told) String() string {
+func (x *FaultUpdate) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Told) ProtoMessage() {}
+func (*FaultUpdate) ProtoMessage() {}
 
-func (x *Told) ProtoReflect() protoreflect.Message {
+func (x *FaultUpdate) ProtoReflect() protoreflect.Message {
 	mi := &file_lofamo_v1_wire_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2985,108 +2996,108 @@ func (x *Told) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Told.ProtoReflect.Descriptor instead.
-func (*Told) Descriptor() ([]byte, []int) {
+// Deprecated: Use FaultUpdate.ProtoReflect.Descriptor instead.
+func (*FaultUpdate) Descriptor() ([]byte, []int) {
 	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{25}
 }
 
-func (x *Told) GetNode() string {
+func (x *FaultUpdate) GetNode() string {
 	if x != nil {
 		return x.Node
 	}
 	return ""
 }
 
-func (x *Told) GetRevision() uint64 {
+func (x *FaultUpdate) GetRevision() uint64 {
 	if x != nil {
 		return x.Revision
 	}
 	return 0
 }
 
-func (x *Told) GetSince() uint64 {
+func (x *FaultUpdate) GetSince() uint64 {
 	if x != nil {
 		return x.Since
 	}
 	return 0
 }
 
-func (x *Told) GetPart() uint32 {
+func (x *FaultUpdate) GetPart() uint32 {
 	if x != nil {
 		return x.Part
 	}
 	return 0
 }
 
-func (x *Told) GetParts() uint32 {
+func (x *FaultUpdate) GetParts() uint32 {
 	if x != nil {
 		return x.Parts
 	}
 	return 0
 }
 
-func (x *Told) GetNodes() []*ToldNode {
+func (x *FaultUpdate) GetNodes() []*NodeView {
 	if x != nil {
 		return x.Nodes
 	}
 	return nil
 }
 
-func (x *Told) GetPutBack() bool {
+func (x *FaultUpdate) GetPutBack() bool {
 	if x != nil {
 		return x.PutBack
 	}
 	return false
 }
 
-func (x *Told) GetInterest() uint32 {
+func (x *FaultUpdate) GetInterest() uint32 {
 	if x != nil {
 		return x.Interest
 	}
 	return 0
 }
 
-func (x *Told) GetWantInterest() bool {
+func (x *FaultUpdate) GetWantInterest() bool {
 	if x != nil {
 		return x.WantInterest
 	}
 	return false
 }
 
-func (x *Told) GetIncomplete() bool {
+func (x *FaultUpdate) GetIncomplete() bool {
 	if x != nil {
 		return x.Incomplete
 	}
 	return false
 }
 
-// ToldNode is one node.
-type ToldNode struct {
+// NodeView is the state of one node.
+type NodeView struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`                             // of the node
 	State         State                  `protobuf:"varint,2,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // of the node as a whole
 	Cause         Cause                  `protobuf:"varint,3,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"` // NONE if NORMAL or unknown
-	Faults        []*ToldFault           `protobuf:"bytes,4,rep,name=faults,proto3" json:"faults,omitempty"`                     // components that are SICK or FAILED, at most 24
+	Faults        []*ComponentFault      `protobuf:"bytes,4,rep,name=faults,proto3" json:"faults,omitempty"`                     // components that are SICK or FAILED, at most 24
 	Groups        []string               `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"`                     // ids of the group faults that it is a member of, at most 4
 	Maintenance   bool                   `protobuf:"varint,6,opt,name=maintenance,proto3" json:"maintenance,omitempty"`          // it has a maintenance mark
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ToldNode) Reset() {
-	*x = ToldNode{}
+func (x *NodeView) Reset() {
+	*x = NodeView{}
 	mi := &file_lofamo_v1_wire_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ToldNode) String() string {
+func (x *NodeView) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ToldNode) ProtoMessage() {}
+func (*NodeView) ProtoMessage() {}
 
-func (x *ToldNode) ProtoReflect() protoreflect.Message {
+func (x *NodeView) ProtoReflect() protoreflect.Message {
 	mi := &file_lofamo_v1_wire_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -3098,55 +3109,55 @@ func (x *ToldNode) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ToldNode.ProtoReflect.Descriptor instead.
-func (*ToldNode) Descriptor() ([]byte, []int) {
+// Deprecated: Use NodeView.ProtoReflect.Descriptor instead.
+func (*NodeView) Descriptor() ([]byte, []int) {
 	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{26}
 }
 
-func (x *ToldNode) GetId() string {
+func (x *NodeView) GetId() string {
 	if x != nil {
 		return x.Id
 	}
 	return ""
 }
 
-func (x *ToldNode) GetState() State {
+func (x *NodeView) GetState() State {
 	if x != nil {
 		return x.State
 	}
 	return State_STATE_UNSPECIFIED
 }
 
-func (x *ToldNode) GetCause() Cause {
+func (x *NodeView) GetCause() Cause {
 	if x != nil {
 		return x.Cause
 	}
 	return Cause_CAUSE_UNSPECIFIED
 }
 
-func (x *ToldNode) GetFaults() []*ToldFault {
+func (x *NodeView) GetFaults() []*ComponentFault {
 	if x != nil {
 		return x.Faults
 	}
 	return nil
 }
 
-func (x *ToldNode) GetGroups() []string {
+func (x *NodeView) GetGroups() []string {
 	if x != nil {
 		return x.Groups
 	}
 	return nil
 }
 
-func (x *ToldNode) GetMaintenance() bool {
+func (x *NodeView) GetMaintenance() bool {
 	if x != nil {
 		return x.Maintenance
 	}
 	return false
 }
 
-// ToldFault is a component that is not well.
-type ToldFault struct {
+// ComponentFault is a component that is not well.
+type ComponentFault struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Component     uint32                 `protobuf:"varint,1,opt,name=component,proto3" json:"component,omitempty"`              // as in Observation
 	State         State                  `protobuf:"varint,2,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // SICK or FAILED
@@ -3155,20 +3166,20 @@ type ToldFault struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ToldFault) Reset() {
-	*x = ToldFault{}
+func (x *ComponentFault) Reset() {
+	*x = ComponentFault{}
 	mi := &file_lofamo_v1_wire_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ToldFault) String() string {
+func (x *ComponentFault) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ToldFault) ProtoMessage() {}
+func (*ComponentFault) ProtoMessage() {}
 
-func (x *ToldFault) ProtoReflect() protoreflect.Message {
+func (x *ComponentFault) ProtoReflect() protoreflect.Message {
 	mi := &file_lofamo_v1_wire_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -3180,26 +3191,26 @@ func (x *ToldFault) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ToldFault.ProtoReflect.Descriptor instead.
-func (*ToldFault) Descriptor() ([]byte, []int) {
+// Deprecated: Use ComponentFault.ProtoReflect.Descriptor instead.
+func (*ComponentFault) Descriptor() ([]byte, []int) {
 	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{27}
 }
 
-func (x *ToldFault) GetComponent() uint32 {
+func (x *ComponentFault) GetComponent() uint32 {
 	if x != nil {
 		return x.Component
 	}
 	return 0
 }
 
-func (x *ToldFault) GetState() State {
+func (x *ComponentFault) GetState() State {
 	if x != nil {
 		return x.State
 	}
 	return State_STATE_UNSPECIFIED
 }
 
-func (x *ToldFault) GetCause() Cause {
+func (x *ComponentFault) GetCause() Cause {
 	if x != nil {
 		return x.Cause
 	}
@@ -3551,14 +3562,16 @@ func (x *DiagnosisFindings) GetError() string {
 
 // LinkFinding is the finding of one end of a link.
 type LinkFinding struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Direction     uint32                 `protobuf:"varint,1,opt,name=direction,proto3" json:"direction,omitempty"` // of the link at the node: 1 X+, 2 X-, and so on to 6 Z-
-	Dnp           *DiagnosisTest         `protobuf:"bytes,2,opt,name=dnp,proto3" json:"dnp,omitempty"`              // the neighbour's DNP half, one hop (Figure 12(a))
-	Host          *DiagnosisTest         `protobuf:"bytes,3,opt,name=host,proto3" json:"host,omitempty"`            // the neighbour's host half, through its DNP half and its mailbox
-	Through       *DiagnosisTest         `protobuf:"bytes,4,opt,name=through,proto3" json:"through,omitempty"`      // the DNP half behind the neighbour, two hops in one dimension (Figure 12(b))
-	Heard         uint32                 `protobuf:"varint,5,opt,name=heard,proto3" json:"heard,omitempty"`         // authentic frames that came by the link during the test
-	Missed        uint32                 `protobuf:"varint,6,opt,name=missed,proto3" json:"missed,omitempty"`       // frames that never came, by the gaps between those
-	Damaged       uint32                 `protobuf:"varint,7,opt,name=damaged,proto3" json:"damaged,omitempty"`     // frames that came damaged
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Direction uint32                 `protobuf:"varint,1,opt,name=direction,proto3" json:"direction,omitempty"` // of the link at the node: 1 X+, 2 X-, and so on to 6 Z-
+	Dnp       *DiagnosisTest         `protobuf:"bytes,2,opt,name=dnp,proto3" json:"dnp,omitempty"`              // the neighbour's DNP half, one hop (Figure 12(a))
+	Host      *DiagnosisTest         `protobuf:"bytes,3,opt,name=host,proto3" json:"host,omitempty"`            // the neighbour's host half, through its DNP half and its mailbox
+	Through   *DiagnosisTest         `protobuf:"bytes,4,opt,name=through,proto3" json:"through,omitempty"`      // the DNP half behind the neighbour, two hops in one dimension (Figure 12(b))
+	// Authentic frames that came by the link during the test. A test that lasts longer than 200 ms does not count the first
+	// 200 ms: frames that came before the test may be read then.
+	Heard         uint32 `protobuf:"varint,5,opt,name=heard,proto3" json:"heard,omitempty"`
+	Missed        uint32 `protobuf:"varint,6,opt,name=missed,proto3" json:"missed,omitempty"`   // frames that never came, by the gaps between those
+	Damaged       uint32 `protobuf:"varint,7,opt,name=damaged,proto3" json:"damaged,omitempty"` // frames that came damaged
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5691,7 +5704,7 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\asession\x18\x04 \x01(\x06R\asession\x12\x10\n" +
 	"\x03mac\x18\x05 \x01(\fR\x03mac\x12B\n" +
 	"\x12checksum_algorithm\x18\x06 \x01(\x0e2\x13.lofamo.v1.ChecksumR\x11checksumAlgorithm\x12\x1a\n" +
-	"\bchecksum\x18\a \x01(\x06R\bchecksum\"\xf5\x0f\n" +
+	"\bchecksum\x18\a \x01(\x06R\bchecksum\"\x8b\x10\n" +
 	"\aMessage\x12.\n" +
 	"\areports\x18\x01 \x01(\v2\x12.lofamo.v1.ReportsH\x00R\areports\x124\n" +
 	"\tchallenge\x18\x03 \x01(\v2\x14.lofamo.v1.ChallengeH\x00R\tchallenge\x12+\n" +
@@ -5706,8 +5719,8 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	" \x01(\v2\x10.lofamo.v1.AgainH\x00R\x05again\x12;\n" +
 	"\fbulk_request\x18\v \x01(\v2\x16.lofamo.v1.BulkRequestH\x00R\vbulkRequest\x12>\n" +
 	"\rbulk_announce\x18\f \x01(\v2\x17.lofamo.v1.BulkAnnounceH\x00R\fbulkAnnounce\x122\n" +
-	"\tbulk_pull\x18\r \x01(\v2\x13.lofamo.v1.BulkPullH\x00R\bbulkPull\x12%\n" +
-	"\x04told\x18\x0e \x01(\v2\x0f.lofamo.v1.ToldH\x00R\x04told\x121\n" +
+	"\tbulk_pull\x18\r \x01(\v2\x13.lofamo.v1.BulkPullH\x00R\bbulkPull\x12;\n" +
+	"\ffault_update\x18\x0e \x01(\v2\x16.lofamo.v1.FaultUpdateH\x00R\vfaultUpdate\x121\n" +
 	"\binterest\x18\x10 \x01(\v2\x13.lofamo.v1.InterestH\x00R\binterest\x12D\n" +
 	"\x0fprocedure_order\x18\x12 \x01(\v2\x19.lofamo.v1.ProcedureOrderH\x00R\x0eprocedureOrder\x12D\n" +
 	"\x0fdiagnosis_order\x18\x13 \x01(\v2\x19.lofamo.v1.DiagnosisOrderH\x00R\x0ediagnosisOrder\x12M\n" +
@@ -5789,14 +5802,15 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\bquantity\x18\x02 \x01(\rR\bquantity\x12\x14\n" +
 	"\x05value\x18\x03 \x01(\x02R\x05value\x12\x1c\n" +
 	"\tthreshold\x18\x04 \x01(\x02R\tthreshold\x12\x15\n" +
-	"\x06age_ns\x18\x05 \x01(\x04R\x05ageNs\"\xaa\x01\n" +
+	"\x06age_ns\x18\x05 \x01(\x04R\x05ageNs\"\xc0\x01\n" +
 	"\vObservation\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1c\n" +
 	"\tcomponent\x18\x02 \x01(\rR\tcomponent\x12&\n" +
 	"\x05state\x18\x03 \x01(\x0e2\x10.lofamo.v1.StateR\x05state\x12\x12\n" +
 	"\x04kind\x18\x04 \x01(\rR\x04kind\x12\x15\n" +
 	"\x06age_ns\x18\x05 \x01(\x04R\x05ageNs\x12\x16\n" +
-	"\x06detail\x18\x06 \x01(\tR\x06detail\"\xa4\x02\n" +
+	"\x06detail\x18\x06 \x01(\tR\x06detail\x12\x14\n" +
+	"\x05ended\x18\a \x01(\bR\x05ended\"\xa4\x02\n" +
 	"\x03Ack\x12-\n" +
 	"\x06status\x18\x01 \x01(\x0e2\x15.lofamo.v1.Ack.StatusR\x06status\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12#\n" +
@@ -5889,29 +5903,29 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\n" +
 	"ChunkRange\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\rR\x05first\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\rR\x05count\"\x9d\x02\n" +
-	"\x04Told\x12\x12\n" +
+	"\x05count\x18\x02 \x01(\rR\x05count\"\xa4\x02\n" +
+	"\vFaultUpdate\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x14\n" +
 	"\x05since\x18\x03 \x01(\x04R\x05since\x12\x12\n" +
 	"\x04part\x18\x04 \x01(\rR\x04part\x12\x14\n" +
 	"\x05parts\x18\x05 \x01(\rR\x05parts\x12)\n" +
-	"\x05nodes\x18\x06 \x03(\v2\x13.lofamo.v1.ToldNodeR\x05nodes\x12\x19\n" +
+	"\x05nodes\x18\x06 \x03(\v2\x13.lofamo.v1.NodeViewR\x05nodes\x12\x19\n" +
 	"\bput_back\x18\a \x01(\bR\aputBack\x12\x1a\n" +
 	"\binterest\x18\b \x01(\rR\binterest\x12#\n" +
 	"\rwant_interest\x18\t \x01(\bR\fwantInterest\x12\x1e\n" +
 	"\n" +
 	"incomplete\x18\n" +
 	" \x01(\bR\n" +
-	"incomplete\"\xd2\x01\n" +
-	"\bToldNode\x12\x0e\n" +
+	"incomplete\"\xd7\x01\n" +
+	"\bNodeView\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12&\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x10.lofamo.v1.StateR\x05state\x12&\n" +
-	"\x05cause\x18\x03 \x01(\x0e2\x10.lofamo.v1.CauseR\x05cause\x12,\n" +
-	"\x06faults\x18\x04 \x03(\v2\x14.lofamo.v1.ToldFaultR\x06faults\x12\x16\n" +
+	"\x05cause\x18\x03 \x01(\x0e2\x10.lofamo.v1.CauseR\x05cause\x121\n" +
+	"\x06faults\x18\x04 \x03(\v2\x19.lofamo.v1.ComponentFaultR\x06faults\x12\x16\n" +
 	"\x06groups\x18\x05 \x03(\tR\x06groups\x12 \n" +
-	"\vmaintenance\x18\x06 \x01(\bR\vmaintenance\"y\n" +
-	"\tToldFault\x12\x1c\n" +
+	"\vmaintenance\x18\x06 \x01(\bR\vmaintenance\"~\n" +
+	"\x0eComponentFault\x12\x1c\n" +
 	"\tcomponent\x18\x01 \x01(\rR\tcomponent\x12&\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x10.lofamo.v1.StateR\x05state\x12&\n" +
 	"\x05cause\x18\x03 \x01(\x0e2\x10.lofamo.v1.CauseR\x05cause\"\x8c\x01\n" +
@@ -6216,9 +6230,9 @@ var file_lofamo_v1_wire_proto_goTypes = []any{
 	(*BulkAnnounce)(nil),        // 28: lofamo.v1.BulkAnnounce
 	(*BulkPull)(nil),            // 29: lofamo.v1.BulkPull
 	(*ChunkRange)(nil),          // 30: lofamo.v1.ChunkRange
-	(*Told)(nil),                // 31: lofamo.v1.Told
-	(*ToldNode)(nil),            // 32: lofamo.v1.ToldNode
-	(*ToldFault)(nil),           // 33: lofamo.v1.ToldFault
+	(*FaultUpdate)(nil),         // 31: lofamo.v1.FaultUpdate
+	(*NodeView)(nil),            // 32: lofamo.v1.NodeView
+	(*ComponentFault)(nil),      // 33: lofamo.v1.ComponentFault
 	(*Interest)(nil),            // 34: lofamo.v1.Interest
 	(*OrderNumber)(nil),         // 35: lofamo.v1.OrderNumber
 	(*DiagnosisOrder)(nil),      // 36: lofamo.v1.DiagnosisOrder
@@ -6265,7 +6279,7 @@ var file_lofamo_v1_wire_proto_depIdxs = []int32{
 	27,  // 10: lofamo.v1.Message.bulk_request:type_name -> lofamo.v1.BulkRequest
 	28,  // 11: lofamo.v1.Message.bulk_announce:type_name -> lofamo.v1.BulkAnnounce
 	29,  // 12: lofamo.v1.Message.bulk_pull:type_name -> lofamo.v1.BulkPull
-	31,  // 13: lofamo.v1.Message.told:type_name -> lofamo.v1.Told
+	31,  // 13: lofamo.v1.Message.fault_update:type_name -> lofamo.v1.FaultUpdate
 	34,  // 14: lofamo.v1.Message.interest:type_name -> lofamo.v1.Interest
 	43,  // 15: lofamo.v1.Message.procedure_order:type_name -> lofamo.v1.ProcedureOrder
 	36,  // 16: lofamo.v1.Message.diagnosis_order:type_name -> lofamo.v1.DiagnosisOrder
@@ -6320,12 +6334,12 @@ var file_lofamo_v1_wire_proto_depIdxs = []int32{
 	0,   // 65: lofamo.v1.BulkAnnounce.checksum_algorithm:type_name -> lofamo.v1.Checksum
 	1,   // 66: lofamo.v1.BulkPull.half:type_name -> lofamo.v1.Half
 	30,  // 67: lofamo.v1.BulkPull.ranges:type_name -> lofamo.v1.ChunkRange
-	32,  // 68: lofamo.v1.Told.nodes:type_name -> lofamo.v1.ToldNode
-	63,  // 69: lofamo.v1.ToldNode.state:type_name -> lofamo.v1.State
-	64,  // 70: lofamo.v1.ToldNode.cause:type_name -> lofamo.v1.Cause
-	33,  // 71: lofamo.v1.ToldNode.faults:type_name -> lofamo.v1.ToldFault
-	63,  // 72: lofamo.v1.ToldFault.state:type_name -> lofamo.v1.State
-	64,  // 73: lofamo.v1.ToldFault.cause:type_name -> lofamo.v1.Cause
+	32,  // 68: lofamo.v1.FaultUpdate.nodes:type_name -> lofamo.v1.NodeView
+	63,  // 69: lofamo.v1.NodeView.state:type_name -> lofamo.v1.State
+	64,  // 70: lofamo.v1.NodeView.cause:type_name -> lofamo.v1.Cause
+	33,  // 71: lofamo.v1.NodeView.faults:type_name -> lofamo.v1.ComponentFault
+	63,  // 72: lofamo.v1.ComponentFault.state:type_name -> lofamo.v1.State
+	64,  // 73: lofamo.v1.ComponentFault.cause:type_name -> lofamo.v1.Cause
 	35,  // 74: lofamo.v1.DiagnosisOrder.number:type_name -> lofamo.v1.OrderNumber
 	35,  // 75: lofamo.v1.DiagnosisFindings.number:type_name -> lofamo.v1.OrderNumber
 	1,   // 76: lofamo.v1.DiagnosisFindings.half:type_name -> lofamo.v1.Half
@@ -6382,7 +6396,7 @@ func file_lofamo_v1_wire_proto_init() {
 		(*Message_BulkRequest)(nil),
 		(*Message_BulkAnnounce)(nil),
 		(*Message_BulkPull)(nil),
-		(*Message_Told)(nil),
+		(*Message_FaultUpdate)(nil),
 		(*Message_Interest)(nil),
 		(*Message_ProcedureOrder)(nil),
 		(*Message_DiagnosisOrder)(nil),

@@ -21,9 +21,13 @@ func copies(ctx context.Context, o options) error {
 	if o.short {
 		blocks, each, flow = 8, 5, 5*time.Millisecond
 	}
-	o.out.f("\n### What the copy costs\n\nSeed 000, Table 2, on the report path: one half and one replica on 127.0.0.1 in this process, with and without the copy by turns; %d pairs of blocks of %d exchanges, the medians of the blocks, and %d pairs of %s saturated. ", blocks, each, blocks, flow)
-	o.out.f("*Sender*: from before the outbox until the datagram is handed to the socket. *Processor*: of the whole process, both ends and the kernel. Differences: the median of the pairs', in percent, with its 95 %% interval.\n\n")
-	o.out.f("| | round trip, µs | difference, %% | sender, µs | difference, %% | processor, µs | difference, %% | reports/s | difference, %% |\n|---|---|---|---|---|---|---|---|---|\n")
+	o.out.f("\n### Cost of the copy\n\nSeed 000, Table 2, on the report path: one half and one replica on 127.0.0.1 in this "+
+		"process, with and without the copy by turns; %d pairs of blocks of %d exchanges, the medians of the blocks, and %d pairs "+
+		"of %s saturated. ", blocks, each, blocks, flow)
+	o.out.f("*Sender*: from before the outbox until the datagram is handed to the socket. *Processor*: of the whole process, both " +
+		"ends and the kernel. Differences: the median of the pairs', in percent, with its 95 %% interval.\n\n")
+	o.out.f("| | round trip, µs | difference, %% | sender, µs | difference, %% | processor, µs | difference, %% | reports/s | " +
+		"difference, %% |\n|---|---|---|---|---|---|---|---|---|\n")
 	for _, row := range []struct {
 		name          string
 		report        fault.Report
@@ -44,7 +48,7 @@ func copies(ctx context.Context, o options) error {
 		}
 		o.out.f(" |\n")
 	}
-	o.out.f("\nThe figures are those without; the differences are what the copy adds.\n")
+	o.out.f("\nThe figures are without the copy; the differences are its cost.\n")
 	return nil
 }
 

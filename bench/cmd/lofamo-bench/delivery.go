@@ -62,7 +62,10 @@ func deliveries(ctx context.Context, o options) (err error) {
 	if err := paced(ctx, o, variants, n, pace); err != nil {
 		return err
 	}
-	o.out.f("\nPaced: one exchange every %s, the rows by turns; n=%d each, µs. *Sender*: from before the outbox until the datagram is handed to the socket; *receiver*: from the socket until the inbox has judged. *Processor*: what the whole process used from before the outbox until the answer was understood, both ends and the kernel. The answer is RECEIVED, under the MAC of the session.\n\n", pace, n)
+	o.out.f("\nPaced: one exchange every %s, the rows by turns; n=%d each, µs. *Sender*: from before the outbox until the datagram "+
+		"is handed to the socket; *receiver*: from the socket until the inbox's verdict. *Processor*: the time that the whole "+
+		"process used from before the outbox until the answer was decoded, for both ends and the kernel. The answer is "+
+		"RECEIVED, under the MAC of the session.\n\n", pace, n)
 	printSamples(o, variants)
 	for _, v := range variants {
 		v.samples = nil
@@ -70,7 +73,7 @@ func deliveries(ctx context.Context, o options) (err error) {
 	if err := paced(ctx, o, variants, n*4, 0); err != nil {
 		return err
 	}
-	o.out.f("\nThe same without a pause between two exchanges, n=%d each: what is in the caches stays there.\n\n", n*4)
+	o.out.f("\nThe same without a pause between two exchanges, n=%d each, so that the caches stay warm.\n\n", n*4)
 	printSamples(o, variants)
 	if err := saturated(o, ids, variants, rounds, flow); err != nil {
 		return err
@@ -106,7 +109,9 @@ func open(ids measure.Identities) (out []*variant, sizes string, err error) {
 	if err == nil {
 		fullSize, _, _ := full.Size(ids)
 		signedSize, _, _ := signed.Size(ids)
-		sizes = fmt.Sprintf("datagrams of %d bytes, raw and with a digest of 1 state under a MAC, of %d with one of 17, of %d with a signed report; answers of %d bytes under a MAC", size, fullSize, signedSize, answer)
+		sizes = fmt.Sprintf("datagrams of %d bytes, raw and with a digest of 1 state under a MAC, of %d with one of 17, of %d with "+
+			"a signed "+
+			"report; answers of %d bytes under a MAC", size, fullSize, signedSize, answer)
 	}
 	return out, sizes, err
 }
@@ -137,11 +142,13 @@ func paced(ctx context.Context, o options, variants []*variant, n int, pace time
 }
 
 func printSamples(o options, variants []*variant) {
-	o.out.f("| | round trip median | p99 | against raw | sender median | receiver median | both, median | p99 | of a raw round trip | processor, median |\n|---|---|---|---|---|---|---|---|---|---|\n")
+	o.out.f("| | round trip median | p99 | against raw | sender median | receiver median | both, median | p99 | of a raw round trip | " +
+		"processor, median |\n|---|---|---|---|---|---|---|---|---|---|\n")
 	bound := trips(variants[0].samples).Median()
 	for _, v := range variants {
 		rt := trips(v.samples)
-		o.out.f("| %s | %s | %s | %+.0f %% |", v.name, measure.Micros(rt.Median()), measure.Micros(rt.P99()), measure.Over(rt.Median(), bound))
+		o.out.f("| %s | %s | %s | %+.0f %% "+
+			"|", v.name, measure.Micros(rt.Median()), measure.Micros(rt.P99()), measure.Over(rt.Median(), bound))
 		if v.raw {
 			o.out.f(" - | - | - | - | - | %s |\n", measure.Micros(processor(v.samples).Median()))
 			continue
@@ -151,7 +158,8 @@ func printSamples(o options, variants []*variant) {
 			sender, receiver, both = append(sender, s.Sender), append(receiver, s.Receiver), append(both, s.Added())
 		}
 		o.out.f(" %s | %s | %s | %s | %.0f %% | %s |\n", measure.Micros(sender.Median()), measure.Micros(receiver.Median()),
-			measure.Micros(both.Median()), measure.Micros(both.P99()), 100*float64(both.Median())/float64(bound), measure.Micros(processor(v.samples).Median()))
+			measure.Micros(both.Median()), measure.Micros(both.P99()), 100*float64(both.Median())/float64(bound),
+			measure.Micros(processor(v.samples).Median()))
 	}
 }
 
@@ -195,7 +203,11 @@ func committed(ctx context.Context, o options, signed *variant, n int, pace time
 		}
 		received, stored = append(received, st.ToReceived...), append(stored, st.ToCommitted...)
 	}
-	o.out.f("\nWith three real supervisors, processes with embedded etcd, instead of the replica in this process, which stores nothing; one signed report that changes the map every %s, by turns, n=%d each, µs. COMMITTED waits up to 5 ms for something on which it can be carried, and for the virtual disk of this machine three times over.\n\n", pace, n)
+	o.out.f("\nWith three real supervisors, processes with embedded etcd, instead of the replica in this process, which stores "+
+		"nothing; one "+
+		"signed report that changes the map every %s, by turns, n=%d each, µs. COMMITTED waits up to 5 ms for something on which "+
+		"it can be "+
+		"carried, and for the virtual disk of this machine three times over.\n\n", pace, n)
 	o.out.f("| | median | p99 |\n|---|---|---|\n")
 	for _, row := range []struct {
 		name string

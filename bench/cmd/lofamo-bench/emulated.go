@@ -11,11 +11,11 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/bench/measure"
-	"github.com/lofamo/lofamo/internal/agent/delivery"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/lab"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/testing/lab"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -97,7 +97,7 @@ func (s *stage) speaker(ctx context.Context, interfaces int) (*speaker, error) {
 	s.epoch++
 	origin := fault.Origin{Node: s.node, Half: fault.HalfHost}
 	h := measure.HalfConfig{
-		Origin: origin, Epoch: s.epoch, Outbox: delivery.OutboxConfig(periods, fault.PathDirect), Signer: s.ids.Half, Verifier: s.ids.Verifier,
+		Origin: origin, Epoch: s.epoch, Outbox: halfcore.OutboxConfig(periods, fault.PathDirect), Signer: s.ids.Half, Verifier: s.ids.Verifier,
 	}
 	h.Outbox.Interfaces = s.cfg.Service.InterfaceNames()[:interfaces]
 	for k := range interfaces {

@@ -16,7 +16,7 @@ import (
 	"github.com/lofamo/lofamo/bench/measure"
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/lab"
+	"github.com/lofamo/lofamo/internal/testing/lab"
 	"github.com/lofamo/lofamo/pkg/jobs"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -55,11 +55,14 @@ func onEurekas(ctx context.Context, o options, dims grid.Dims, preset string, do
 
 // table measures both with shares of the links dead.
 func (e *eurekaBench) table(ctx context.Context, preset string, samples int) error {
-	e.o.out.f("\n### Eurekas and barriers\n\nOn %s, %d nodes, one supervisor, preset %s, %d eurekas from nodes drawn at random and as many barriers of all that are connected, of each kind, 30 ms apart, for each row, which begins when nothing has changed in the fault map for %s. Times are a job's: from the call of "+
-		"`RaiseEureka` to the last process at another node that has it; from the call of the last to arrive at a barrier, drawn at random, 100 ms after the others, to the last return; and where all arrive at once, "+
-		"from the first call to the last return. Host halves, mailboxes and sockets are included.\n\n",
+	e.o.out.f("\n### Eurekas and barriers\n\nOn %s, %d nodes, one supervisor, preset %s, %d eurekas from nodes drawn at random and as many "+
+		"barriers of all that are connected, of each kind, 30 ms apart, for each row, which begins when nothing has changed in the fault map "+
+		"for %s. Times are a job's: from the call of `RaiseEureka` to the last process at another node that has it; from the call of the last "+
+		"to arrive at a barrier, drawn at random, 100 ms after the others, to the last return; and where all arrive at once, from the first "+
+		"call to the last return. Host halves, mailboxes and sockets are included.\n\n",
 		e.o.dims, len(e.nodes), preset, samples, e.o.calm())
-	e.o.out.f("| links dead | nodes reached | eureka: median | p99 | barrier, last arrival: median | p99 | all at once: median | p99 |\n|---|---|---|---|---|---|---|---|\n")
+	e.o.out.f("| links dead | nodes reached | eureka: median | p99 | barrier, last arrival: median | p99 | all at once: median | p99 |\n" +
+		"|---|---|---|---|---|---|---|---|\n")
 	for _, share := range []float64{0, 0.1, 0.2, 0.3} {
 		if err := e.row(ctx, share, samples); err != nil {
 			return fmt.Errorf("%.0f %% of the links dead: %w", 100*share, err)
@@ -85,7 +88,8 @@ func (e *eurekaBench) hops(ctx context.Context, preset string, samples int) erro
 	}
 	e.o.progress.f("\n")
 	far := len(e.nodes) / 2
-	e.o.out.f("\nA hop costs %d µs: so much later, in the mean of %d eurekas on a ring of %d nodes (preset %s), one comes to a node that is a hop farther away. The neighbours had it after %s ms (median; p99 %s), the nodes %d hops away after %s ms (p99 %s).\n",
+	e.o.out.f("\nA hop costs %d µs: so much later, in the mean of %d eurekas on a ring of %d nodes (preset %s), one comes to a node that is "+
+		"a hop farther away. The neighbours had it after %s ms (median; p99 %s), the nodes %d hops away after %s ms (p99 %s).\n",
 		hopCost(byHops).Microseconds(), samples, len(e.nodes), preset, measure.Millis(byHops[1].Median()), measure.Millis(byHops[1].P99()), far,
 		measure.Millis(byHops[far].Median()), measure.Millis(byHops[far].P99()))
 	return nil
@@ -326,7 +330,7 @@ func (e *eurekaBench) names(ranks map[int]bool) string {
 // barrierApart is the delay of the last arrival after the others, where that is measured.
 const barrierApart = 100 * time.Millisecond
 
-// barrier makes a process at each node arrive: one of them, drawn at random, apart from the others. The time starts
+// barrier makes a process at each node arrive: one process, drawn at random, apart from the others. The time starts
 // at the call of that one.
 func (e *eurekaBench) barrier(ctx context.Context, name string, ranks []int, apart time.Duration, passed *measure.Latencies) error {
 	e.raised++

@@ -20,29 +20,15 @@ import (
 	"github.com/lofamo/lofamo/bench/measure"
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/lab"
+	"github.com/lofamo/lofamo/internal/testing/lab"
+	"github.com/lofamo/lofamo/internal/testing/machine"
 )
 
 // conditions prints the conditions of the measurement.
 func conditions(o options) {
-	var u unix.Utsname
-	kernel := "unknown"
-	if unix.Uname(&u) == nil {
-		kernel = unix.ByteSliceToString(u.Release[:])
-	}
-	o.out.f("Program: commit `%s`.\n\n", sourceCommit())
-	o.out.f("Conditions: %s, %d cores, Linux %s, %s; %s torus, 3 supervisors with embedded etcd, all on loopback of one machine; seed %d.\n",
-		time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), kernel, runtime.Version(), o.dims, o.seed)
-}
-
-// sourceCommit names the source that is measured: docs/figures.md has it beside every section. It is "unknown"
-// outside of a clone.
-func sourceCommit() string {
-	b, err := exec.Command("git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude", "*").Output()
-	if err != nil {
-		return "unknown"
-	}
-	return strings.TrimSpace(string(b))
+	o.out.f("Program: commit `%s`.\n\n", machine.SourceCommit())
+	o.out.f("Conditions: %s, %s; %s torus, 3 supervisors with embedded etcd, all on loopback of one machine; seed %d.\n",
+		time.Now().UTC().Format(time.DateOnly), machine.Describe(), o.dims, o.seed)
 }
 
 // idle measures the cost of every node while nothing happens, and prints median and maximum over the nodes.
@@ -77,7 +63,8 @@ func idle(ctx context.Context, o options, l *lab.Lab) error {
 		cpu = append(cpu, 100*(u.CPU-before[i].CPU).Seconds()/over.Seconds())
 		resident = append(resident, float64(u.Resident)/1e6)
 	}
-	o.out.f("Idle for %s: both halves of a node together use %.2f %% of one core (median of %d nodes, at most %.2f %%) and %.0f MB resident (at most %.0f MB)",
+	o.out.f("Idle for %s: both halves of a node together use %.2f %% of one core (median of %d nodes, at most %.2f %%) and %.0f MB resident "+
+		"(at most %.0f MB)",
 		over.Round(time.Second), measure.Quantile(cpu, 0.5), len(nodes), slices.Max(cpu), measure.Quantile(resident, 0.5), slices.Max(resident))
 	if err == nil {
 		o.out.f("; one node sends %.1f kB/s over all its links, IP headers included", sent/1000)
@@ -137,7 +124,8 @@ func peers(o options) error {
 		o.progress.f("\rmemberlist %d/%d ", i+1, o.peers)
 	}
 	o.progress.f("\n")
-	o.out.f("\n## Beside it\n\nhashicorp/memberlist 0.7.0, LAN defaults, 8 members in one process, one stopped without farewell → dead at all others: median %s ms, at most %s ms (%d samples).\n",
+	o.out.f("\n## Beside it\n\nhashicorp/memberlist 0.7.0, LAN defaults, 8 members in one process, one stopped without farewell → dead at "+
+		"all others: median %s ms, at most %s ms (%d samples).\n",
 		measure.Millis(l.Median()), measure.Millis(l.Max()), len(l))
 	return nil
 }
@@ -195,7 +183,7 @@ func soak(ctx context.Context, o options) (err error) {
 	if len(list) == 0 {
 		list = []string{"none"}
 	}
-	o.out.f("%s at preset %s with %d busy loops: changes away from NORMAL of what is healthy: %s.\n", o.soak, o.presets[0], loops,
+	o.out.f("%s at preset %s with %d busy loops: changes of healthy parts away from NORMAL: %s.\n", o.soak, o.presets[0], loops,
 		strings.Join(list, ", "))
 	if failed > 0 {
 		return fmt.Errorf("something healthy was called FAILED %d times", failed)

@@ -79,7 +79,8 @@ func (k *kubeBench) alone(ctx context.Context, o options, plan kubePlan) (err er
 		}
 		o.progress.f("\r%d of %d   ", i+1-plan.warm, plan.alone)
 	}
-	o.out.f("\nOne at a time, all rows by turns, 5 to 15 ms apart, in ms. A fault is committed when a watcher of the supervisors has it, and its effect is there when a watcher of the API server has it.\n\n")
+	o.out.f("\nOne at a time, all rows by turns, 5 to 15 ms apart, in ms. A fault is committed when a watcher of the supervisors has it, " +
+		"and its effect is there when a watcher of the API server has it.\n\n")
 	o.out.f("| from, to | n | median | p99 | max |\n|---|---|---|---|---|\n")
 	row(o, "fault committed → condition set", committed)
 	row(o, "fault reported by its node → condition set", told)
@@ -243,7 +244,8 @@ func (k *kubeBench) flood(ctx context.Context, o options, what string, nodes []s
 		return out
 	}
 	begun := time.Now()
-	committed, set, events := k.faults.ofAll(each(c.String()+" "+fault.Failed.String())), k.kube.ofAll(each("faulty")), k.kube.ofAll(each("event"))
+	committed, set, events := k.faults.ofAll(each(c.String()+" "+fault.Failed.String())), k.kube.ofAll(each("faulty")),
+		k.kube.ofAll(each("event"))
 	before, _, err := consumed(k.fleet)
 	if err != nil {
 		return err

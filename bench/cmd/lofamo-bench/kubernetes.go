@@ -241,15 +241,18 @@ func (k *kubeBench) watchKube(ctx context.Context, path string, each func(time.T
 
 func (k *kubeBench) measure(ctx context.Context, o options, plan kubePlan) error {
 	limits := kubernetes.Config{}.Filled()
-	o.out.f("\n### Responses in Kubernetes\n\nA kube-apiserver and its etcd on this machine, with %d nodes, written to with the roles that are shipped; three supervisors (processes, embedded etcd) with a torus of %s, "+
-		"whose nodes are emulated here and send their digests every %s; a policy with a condition and an event, as the shipped one, without grace. "+
-		"The executor keeps to its usual limits: %d requests a second, %d after a pause, events apart.\n",
+	o.out.f("\n### Responses in Kubernetes\n\nA kube-apiserver and its etcd on this machine, with %d nodes, written to with the roles that "+
+		"are shipped; three supervisors (processes, embedded etcd) with a torus of %s, whose nodes are emulated here and send their digests "+
+		"every %s; a policy with a condition and an event, as the shipped one, without grace. The executor keeps to its usual limits: %d "+
+		"requests a second, %d after a pause, events apart.\n",
 		len(k.fleet.Nodes())+plan.alone+1, k.fleet.Dims(), loadDigests, limits.QPS, limits.Burst)
 	if err := k.alone(ctx, o, plan); err != nil {
 		return err
 	}
-	o.out.f("\nMany at once, with the breaker lifted. Times in s, from the moment at which a watcher of the supervisors has the first of the faults; *own*: for each fault from its own such moment.\n\n")
-	o.out.f("| faults | committed: median | the last | begun: median | conditions: median | p99 | the last | own, median | own, last | events: the last | processor, supervisors |\n|---|---|---|---|---|---|---|---|---|---|---|\n")
+	o.out.f("\nMany at once, with the breaker lifted. Times in s, from the moment at which a watcher of the supervisors has the first of " +
+		"the faults; *own*: for each fault from its own such moment.\n\n")
+	o.out.f("| faults | committed: median | the last | begun: median | conditions: median | p99 | the last | own, median | own, last | " +
+		"events: the last | processor, supervisors |\n|---|---|---|---|---|---|---|---|---|---|---|\n")
 	return errors.Join(k.storm(ctx, o, plan), k.deaths(ctx, o, plan))
 }
 
@@ -266,8 +269,9 @@ func (k *kubeBench) act(ctx context.Context, j executor.Job) (time.Time, error) 
 func job(id, node string, kind response.Kind, parameters map[string]string) executor.Job {
 	return executor.Job{
 		Effect: response.Effect{
-			Attempt: response.Attempt{Response: id, Attempt: 1}, Kind: kind, Parameters: parameters, Token: 1, IdempotencyKey: id + "/0", Timeout: time.Minute,
-			Target: response.Target{Node: fault.NodeID(node), Component: fault.ComponentNode},
+			Attempt: response.Attempt{Response: id, Attempt: 1}, Kind: kind, Parameters: parameters, Token: 1, IdempotencyKey: id + "/0",
+			Timeout: time.Minute,
+			Target:  response.Target{Node: fault.NodeID(node), Component: fault.ComponentNode},
 		},
 		Cluster: "bench", Policy: "bench", Fault: executor.Fault{State: fault.Failed, Cause: fault.CauseNode, Since: time.Now(),
 			Detail: "4 of 6 neighbours hear nothing"},

@@ -11,7 +11,7 @@ import (
 	"github.com/lofamo/lofamo/bench/measure"
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/lab"
+	"github.com/lofamo/lofamo/internal/testing/lab"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -21,7 +21,7 @@ type experiment struct {
 	component string
 	to        lofamov1.State
 	bound     time.Duration // 0: none is promised
-	kill      bool          // one of the three with many samples
+	kill      bool          // one of the four with many samples
 }
 
 func experiments(p config.Periods) []experiment {
@@ -37,6 +37,7 @@ func experiments(p config.Periods) []experiment {
 		{simple(cluster.KillHost), "host", failed, p.HalfBound(), true},
 		{simple(cluster.KillDNP), "dnp", failed, p.HalfBound(), true},
 		{simple(cluster.KillNode), "node", failed, p.NodeBound(), true},
+		{simple(cluster.HangNode), "node", failed, p.NodeBound(), true},
 		{simple(cluster.HangHost), "host", failed, p.HalfBound(), false},
 		{simple(cluster.HangDNP), "dnp", failed, p.HalfBound(), false},
 		{simple(cluster.CutService), "service-network", failed, 0, false},
@@ -54,7 +55,8 @@ func experiments(p config.Periods) []experiment {
 
 // latencies runs all experiments and prints their table.
 func latencies(ctx context.Context, o options, l *lab.Lab, p config.Periods) error {
-	o.out.f("Awareness latency in ms: injection → watch event (committed), by one monotonic clock; *own*: `awarenessLatency`, summed from ages.\n\n")
+	o.out.f("Awareness latency in ms: injection → watch event (committed), by one monotonic clock; *own*: `awarenessLatency`, summed from " +
+		"ages.\n\n")
 	o.out.f("| fault | n | median | p99 | max | bound | own median | own − clock, median | path |\n")
 	o.out.f("|---|---|---|---|---|---|---|---|---|\n")
 	rnd := rand.New(rand.NewPCG(o.seed, 0))

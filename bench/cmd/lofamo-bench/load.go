@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -17,8 +19,12 @@ import (
 // loads are the sections on the supervisors' load: emulated agents speak the real protocol to real replicas,
 // processes with embedded etcd on this machine's disk.
 func loads() []named {
-	return []named{{"commits", commits}, {"deaths", deaths}, {"digests", steadies}, {"map", largeMap}, {"regions", hierarchies}}
+	return []named{{"commits", commits}, {"deaths", deaths}, {"digests", steadies}, {"map", largeMap}, {"regions", hierarchies},
+		{"model", model}}
 }
+
+// wants reports whether -rows selects a row.
+func (o options) wants(row string) bool { return strings.Contains(row, o.rows) }
 
 // withFleet runs one measurement on a fleet of its own.
 func withFleet(ctx context.Context, c fleet.Config, do func(*fleet.Fleet) error) (err error) {
@@ -41,19 +47,28 @@ func seldom(period time.Duration) *config.PeriodsOverride {
 
 // commits measures how many changes a second are COMMITTED.
 func commits(ctx context.Context, o options) error {
-	o.out.f("\n## Load\n\nEmulated host halves in this process, sessions and signatures as agents have them, to three supervisors (processes, embedded etcd, this machine's virtual disk). Supervisors, etcd and the emulated nodes share this machine's cores.\n\n### Changes committed\n\nEach change turns one component NORMAL or SICK; signed beforehand, one datagram a node on its way at a time, 128 in all, sent again until COMMITTED. No digests meanwhile.\n\n")
-	o.out.f("| nodes | changes under one signature | changes | changes/s | COMMITTED median | p99 | sent again | processor, supervisors | emulated nodes |\n|---|---|---|---|---|---|---|---|---|\n")
+	o.out.f("\n## Load\n\nEmulated host halves in this process, sessions and signatures as agents have them, to three supervisors " +
+		"(processes, embedded etcd, this machine's virtual disk). Supervisors, etcd and the emulated nodes share this machine's " +
+		"cores.\n\n### Changes committed\n\nEach change turns one component NORMAL or SICK; signed in advance, one datagram in " +
+		"transit per node, 128 in all, retried until COMMITTED. No digests meanwhile.\n\n")
+	o.out.f("| nodes | changes under one signature | changes | changes/s | COMMITTED median | p99 | sent again | processor, " +
+		"supervisors | emulated nodes |\n|---|---|---|---|---|---|---|---|---|\n")
 	sides, total := []int{5, 10, 16}, 200_000
 	if o.short {
 		sides, total = []int{3}, 2_000
 	}
 	for _, side := range sides {
+		row := func(under int) string { return printed("%s %d under one", cube(side), under) }
+		under := slices.DeleteFunc([]int{64, 16, 4, 1}, func(n int) bool { return !o.wants(row(n)) })
+		if len(under) == 0 {
+			continue
+		}
 		err := withFleet(ctx, fleet.Config{Dims: cube(side), Replicas: 3, Preset: config.PresetDefault, Periods: seldom(5 * time.Minute)},
 			func(f *fleet.Fleet) error {
 				if err := everybodySpeaks(ctx, f); err != nil {
 					return err
 				}
-				for _, under := range []int{64, 16, 4, 1} {
+				for _, under := range under {
 					count := total
 					if under < 16 {
 						count /= 4
@@ -71,21 +86,12 @@ func commits(ctx context.Context, o options) error {
 	return nil
 }
 
-// everybodySpeaks sends one digest of every node, in a second or more, and waits until all are NORMAL. A leader that
-// has more to do than it can drops digests, and lives by the next ones: so they are sent again.
+// everybodySpeaks sends the first digest of every node and waits until all are NORMAL.
 func everybodySpeaks(ctx context.Context, f *fleet.Fleet) error {
-	const again = 5 * time.Second
-	for {
-		if err := f.SpeakOnce(ctx, max(time.Second, time.Duration(len(f.Nodes()))*100*time.Microsecond)); err != nil {
-			return err
-		}
-		soon, cancel := context.WithTimeout(ctx, again)
-		err := f.Normal(soon)
-		cancel()
-		if err == nil || ctx.Err() != nil {
-			return err
-		}
+	if err := f.SpeakOnce(ctx); err != nil {
+		return err
 	}
+	return f.Normal(ctx)
 }
 
 func commit(ctx context.Context, o options, f *fleet.Fleet, under, count int) error {
@@ -132,19 +138,25 @@ func cores(used, in time.Duration) float64 { return float64(used) / float64(in) 
 
 // deaths measures many deaths at once: scattered, and a block.
 func deaths(ctx context.Context, o options) error {
-	o.out.f("\n### Many nodes dead at once\n\nFrom the death to the receipt of the event by a watcher: the time-out of the links' silence (75 ms), one link period over which the neighbours notice, the reports of all of them, challenges, verdicts, commits. All living nodes send their digests meanwhile.\n\n")
-	o.out.f("| torus | dead | accusations | known median | p99 | all | group fault | its size |\n|---|---|---|---|---|---|---|---|\n")
+	o.out.f("\n### Many nodes dead at once\n\nFrom the death to the receipt of the event by a watcher: the time-out of the links' " +
+		"silence (75 ms), one link period for the neighbours to notice, all their reports, challenges, verdicts, commits. All " +
+		"living nodes send their digests meanwhile.\n\n")
+	o.out.f("| torus | dead | accusations | known median | p99 | all | group fault | its size | challenges received | sent again | " +
+		"processor, supervisors | emulated nodes |\n|---|---|---|---|---|---|---|---|---|---|---|\n")
 	type plan struct {
 		dims  grid.Dims
 		count int // scattered; 0: a block
 		block int
 	}
-	plans := []plan{{cube(20), 10, 0}, {cube(20), 100, 0}, {cube(20), 300, 0}, {cube(20), 1000, 0}, {cube(20), 0, 4}, {cube(20), 0, 7},
-		{cube(20), 0, 10}}
+	large := grid.Dims{X: 25, Y: 20, Z: 20}
+	plans := []plan{{large, 10, 0}, {large, 100, 0}, {large, 300, 0}, {large, 1000, 0}, {large, 0, 4}, {large, 0, 7}, {large, 0, 10}}
 	if o.short {
 		plans = []plan{{cube(4), 4, 0}, {cube(6), 0, 3}}
 	}
 	for _, p := range plans {
+		if !o.wants(printed("%s %s", p.dims, whose(p.count, p.block))) {
+			continue
+		}
 		err := withFleet(ctx, fleet.Config{Dims: p.dims, Replicas: 3, Preset: config.PresetDefault, Periods: seldom(loadDigests),
 			Seed: o.seed}, func(f *fleet.Fleet) error {
 			return death(ctx, o, f, p.count, p.block)
@@ -156,7 +168,15 @@ func deaths(ctx context.Context, o options) error {
 	return nil
 }
 
-// loadDigests is the digests' period where deaths are measured: 8,000 nodes leave two cores time to spare.
+// whose names the nodes that die.
+func whose(count, block int) string {
+	if block > 0 {
+		return printed("block %d×%d×%d", block, block, block)
+	}
+	return printed("%d scattered", count)
+}
+
+// loadDigests is the digests' period where deaths are measured: 10,000 nodes leave two cores time to spare.
 const loadDigests = 2 * time.Second
 
 func death(ctx context.Context, o options, f *fleet.Fleet, count, block int) (err error) {
@@ -169,13 +189,21 @@ func death(ctx context.Context, o options, f *fleet.Fleet, count, block int) (er
 		return err
 	}
 	victims := scattered(f.Dims(), count, o.seed)
-	what := printed("%d scattered", count)
 	if block > 0 {
-		victims, what = blockOf(f.Dims(), block), printed("block %d×%d×%d", block, block, block)
+		victims = blockOf(f.Dims(), block)
 	}
+	before, used, err := consumed(f)
+	if err != nil {
+		return err
+	}
+	begun := f.Wire()
 	bounded, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	d, err := f.Die(bounded, victims, block > 0)
+	if err != nil {
+		return err
+	}
+	after, usedAfter, err := consumed(f)
 	if err != nil {
 		return err
 	}
@@ -186,8 +214,9 @@ func death(ctx context.Context, o options, f *fleet.Fleet, count, block int) (er
 	if d.Group > 0 {
 		group, size = printed("%.0f ms", ms(d.Group)), printed("%d (%s)", d.GroupSize, d.GroupID)
 	}
-	o.out.f("| %s | %s | %d | %.0f ms | %.0f ms | %.0f ms | %s | %s |\n", f.Dims(), what, d.Accusations, ms(d.Known.Median()),
-		ms(d.Known.P99()), ms(d.Known.Max()), group, size)
+	o.out.f("| %s | %s | %d | %.0f ms | %.0f ms | %.0f ms | %s | %s | %d | %d | %.2f s | %.2f s |\n", f.Dims(), whose(count, block),
+		d.Accusations, ms(d.Known.Median()), ms(d.Known.P99()), ms(d.Known.Max()), group, size, f.Wire().Challenges-begun.Challenges,
+		f.Wire().Retries-begun.Retries, (after - before).Seconds(), (usedAfter - used).Seconds())
 	return nil
 }
 

@@ -13,14 +13,20 @@ import (
 
 // hierarchies compares regions under a parent with one level.
 func hierarchies(ctx context.Context, o options) error {
-	o.out.f("\n### Regions under a parent, and one level\n\nThe same nodes, dying scattered: known to a watcher of the whole, who watches the parent where there is one. One supervisor each, so that what is compared is the division, not the replication. Digests every %s.\n\n", loadDigests)
-	o.out.f("| nodes | supervisors | processor while nothing happens | memory of all | of the one that serves the whole | dead | known median | p99 | all |\n|---|---|---|---|---|---|---|---|---|\n")
+	o.out.f("\n### Regions under a parent, and one level\n\nThe same nodes die, scattered: the time until a watcher of the whole "+
+		"map knows, who watches the parent if there is one. There is one supervisor each, so that the division is compared, not "+
+		"the replication. Digests every %s.\n\n", loadDigests)
+	o.out.f("| nodes | supervisors | processor while nothing happens | memory of all | of the one that serves the whole | dead | " +
+		"known median | p99 | all |\n|---|---|---|---|---|---|---|---|---|\n")
 	sizes, regions, wait := []grid.Dims{{X: 8, Y: 8, Z: 8}, {X: 16, Y: 16, Z: 16}}, 8, 15*time.Second
 	if o.short {
 		sizes, regions, wait = []grid.Dims{{X: 4, Y: 4, Z: 4}}, 2, 2*time.Second
 	}
 	for _, d := range sizes {
 		for _, n := range []int{0, regions} {
+			if !o.wants(printed("%s %d regions", d, n)) {
+				continue
+			}
 			err := withFleet(ctx, fleet.Config{Dims: d, Replicas: 1, Regions: n, Preset: config.PresetDefault, Periods: seldom(loadDigests),
 				Seed: o.seed}, func(f *fleet.Fleet) error {
 				return hierarchy(ctx, o, f, n, wait)

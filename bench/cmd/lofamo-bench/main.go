@@ -21,7 +21,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/lab"
+	"github.com/lofamo/lofamo/internal/testing/lab"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -36,6 +36,7 @@ type options struct {
 	peers       int
 	relays      int
 	only        string
+	rows        string // of the sections on load: only rows whose name contains this
 	short       bool
 	seed        uint64
 	starts      int    // number of starts; 0: none
@@ -81,13 +82,16 @@ func parse(args []string) (options, error) {
 	f := flag.NewFlagSet("lofamo-bench", flag.ContinueOnError)
 	dims := f.String("dims", "2x2x2", "sizes of the torus")
 	presets := f.String("presets", "default,fast", "presets to measure, with commas between; empty for none")
-	kills := f.Int("kills", 300, "samples of each of kill-host, kill-dnp, kill-node; 1 to 100000")
+	kills := f.Int("kills", 300, "samples of each of kill-host, kill-dnp, kill-node, hang-node; 1 to 100000")
 	others := f.Int("others", 50, "samples of every other kind, at the first preset; 0 to 100000")
 	idle := f.Duration("idle", 30*time.Second, "for how long to measure an idle node at each preset; 0 for not at all")
-	soak := f.Duration("soak", 0, "instead: run so long with eight busy loops on each core beside the cluster, and fail if anything healthy is called FAILED")
+	soak := f.Duration("soak", 0, "instead: run so long with eight busy loops on each core beside the cluster, and fail if "+
+		"anything healthy "+
+		"is called FAILED")
 	peers := f.Int("peers", 5, "samples of memberlist's death detection with 8 members; 0 for none")
 	relays := f.Int("relays", 100, "reports to send through the torus while the service network is cut; 1 to 10000")
 	only := f.String("only", "", "only faults whose name contains this, or only the section: "+strings.Join(sectionNames(), ", "))
+	rows := f.String("rows", "", "of a section on load, only rows whose name contains this, such as \"25x20x20 1000 scattered\"")
 	short := f.Bool("short", false, "few samples, default preset only: to see that it works")
 	seed := f.Uint64("seed", 1, "of the choice of nodes and phases")
 	var o options
@@ -100,7 +104,8 @@ func parse(args []string) (options, error) {
 		return options{}, err
 	}
 	if *kills < 1 || *kills > 100000 || *others < 0 || *others > 100000 || *peers < 0 || *relays < 1 || *relays > 10000 || f.NArg() > 0 {
-		return options{}, fmt.Errorf("kills %d (1 to 100000), others %d (0 to 100000), peers %d (0 or more), relays %d (1 to 10000), arguments %q (none): outside what is allowed", *kills, *others, *peers, *relays, f.Args())
+		return options{}, fmt.Errorf("kills %d (1 to 100000), others %d (0 to 100000), peers %d (0 or more), relays %d (1 to "+
+			"10000), arguments %q (none): outside these ranges", *kills, *others, *peers, *relays, f.Args())
 	}
 	if !section(*only) && !slices.ContainsFunc(experiments(config.Periods{}),
 		func(e experiment) bool { return strings.Contains(e.fault.String(), *only) }) {
@@ -115,7 +120,7 @@ func parse(args []string) (options, error) {
 		return options{}, err
 	}
 	o.dims, o.presets, o.kills, o.others, o.idle, o.soak, o.peers, o.relays = d, names, *kills, *others, *idle, *soak, *peers, *relays
-	o.only, o.short, o.seed, o.out, o.progress = *only, *short, *seed, printer{os.Stdout}, printer{os.Stderr}
+	o.only, o.rows, o.short, o.seed, o.out, o.progress = *only, *rows, *short, *seed, printer{os.Stdout}, printer{os.Stderr}
 	if *short {
 		o.presets, o.kills, o.others, o.idle, o.peers, o.relays = []string{"default"}, 3, 1, time.Second, 1, 1
 	}

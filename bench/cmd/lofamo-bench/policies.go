@@ -23,7 +23,9 @@ func policies(_ context.Context, o options) error {
 	if o.short {
 		dims, stand, samples = cube(10), 20, 50
 	}
-	o.out.f("\n### Policies on a change\n\n%d policies, %d nodes; from a change of one node's memory to FAILED until all policies have been evaluated for it, and what follows is decided, in ms, garbage collection included. Bound: 1 ms.\n\n", count, dims.Nodes())
+	o.out.f("\n### Policies on a change\n\n%d policies, %d nodes; from a change of one node's memory to FAILED until all policies "+
+		"have been evaluated for the node, and the responses are decided, in ms, garbage collection included. Bound: 1 "+
+		"ms.\n\n", count, dims.Nodes())
 	o.out.f("| | n | median | p99 | max |\n|---|---|---|---|---|\n")
 	for _, c := range []struct {
 		what           string
@@ -94,7 +96,8 @@ func evaluate(dims grid.Dims, count, matching, open, samples int, seed uint64) (
 			Labels: map[string]string{"rack": fmt.Sprintf("r%d", at.X)}})
 	}
 	for _, e := range []response.Event{
-		response.TopologyChanged{Dims: dims, Nodes: ev.nodes}, response.SupervisorsChanged{Supervisors: []response.SupervisorInfo{{ID: "s1", Alive: true}}},
+		response.TopologyChanged{Dims: dims, Nodes: ev.nodes},
+		response.SupervisorsChanged{Supervisors: []response.SupervisorInfo{{ID: "s1", Alive: true}}},
 		response.PoliciesChanged{Policies: pols}, led,
 	} {
 		if _, err := ev.step(e); err != nil {
@@ -120,7 +123,7 @@ func evaluate(dims grid.Dims, count, matching, open, samples int, seed uint64) (
 		}
 	}
 	if want := matching * (open + 2*samples); ev.done != want {
-		return nil, fmt.Errorf("%d effects were asked for: want %d, one for each fault, and one more for each that is gone", ev.done, want)
+		return nil, fmt.Errorf("%d effects were requested: want %d, one for each fault, and one more for each that is gone", ev.done, want)
 	}
 	return took, nil
 }

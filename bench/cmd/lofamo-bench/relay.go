@@ -19,7 +19,7 @@ import (
 	"github.com/lofamo/lofamo/bench/measure"
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/lab"
+	"github.com/lofamo/lofamo/internal/testing/lab"
 )
 
 // hot is the fault that is reported: only the node itself can see it.
@@ -246,7 +246,10 @@ func (r *relay) servicePorts(node string) (map[uint16]bool, error) {
 
 func (r *relay) print() {
 	r.o.out.f("\n### Service network cut: reports through the torus\n\n")
-	r.o.out.f("`sensor temperature 110` on a node of the %s torus, by one monotonic clock from the injection to the receipt of the committed change, ms; sensors are read every 500 ms, which is in the first columns. *Own*: `awarenessLatency` of the change: from the reading that showed it, by the clocks of the half, the hops and the supervisor, to the commit. The rows by turns, on nodes and at phases chosen by chance.\n\n", r.o.dims)
+	r.o.out.f("`sensor temperature 110` on a node of the %s torus, by one monotonic clock from the injection to the receipt of the "+
+		"committed change, ms; sensors are read every 500 ms, which is in the first columns. *Own*: `awarenessLatency` of the change: from the "+
+		"reading that showed it, by the clocks of the half, the hops and the supervisor, to the commit. The rows by turns, on nodes and at "+
+		"phases chosen by chance.\n\n", r.o.dims)
 	r.o.out.f("| service network | n | median | p99 | max | own median | own p99 | own max | path |\n|---|---|---|---|---|---|---|---|---|\n")
 	for _, k := range []struct {
 		name string
@@ -282,5 +285,6 @@ func (r *relay) print() {
 		r.o.out.f(" (no packet socket is allowed here).\n")
 		return
 	}
-	r.o.out.f("; a packet socket saw %d bytes leave their UDP ports, gossip's among them, and %d bytes of others reach them, to be dropped there.\n", r.onWire, r.arrived)
+	r.o.out.f("; a packet socket saw %d bytes leave their UDP ports, gossip's among them, and %d bytes of others reach them, to be dropped "+
+		"there.\n", r.onWire, r.arrived)
 }

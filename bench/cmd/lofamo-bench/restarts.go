@@ -172,8 +172,10 @@ func printPhases(o options, all []startRecord) {
 	if len(names) == 0 {
 		return
 	}
-	o.out.f("\nOn running clusters; the agents' cost is the mean of %s with supervisors, of %s from the loss of all of them on, and of the next %s, which the ratio compares. The worst of n:\n\n", phaseWindow, phaseWindow, phaseWindow)
-	o.out.f("| | n | agents with supervisors, %% of a core | without, at first | then | ratio | until all nodes are NORMAL, s | peak, %% of a core | changes to SICK or FAILED | breaker |\n|---|---|---|---|---|---|---|---|---|---|\n")
+	o.out.f("\nOn running clusters; the agents' cost is the mean of %s with supervisors, of %s from the loss of all of them on, and of the "+
+		"next %s, which the ratio compares. The worst of n:\n\n", phaseWindow, phaseWindow, phaseWindow)
+	o.out.f("| | n | agents with supervisors, %% of a core | without, at first | then | ratio | until all nodes are NORMAL, s | peak, %% of " +
+		"a core | changes to SICK or FAILED | breaker |\n|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, name := range names {
 		var worst phaseRecord
 		ratio, failed := 0.0, false

@@ -60,8 +60,14 @@ func selfTests(ctx context.Context, o options) (err error) {
 		o.progress.f("\rself-test %d/%d ", i+1, rounds)
 	}
 	o.progress.f("\n")
-	o.out.f("\n### Cost of the self-test\n\nSigned reports of one change from a half to a replica, both in one process on 127.0.0.1, with %d on their way (throughput, %s a run) and one by one (latency: the round trip to RECEIVED, %s a run). The half tests report path, direct rail and register path at the interval. %d rounds, the rows of each in an order drawn anew; the difference is that to *off* in the same round: median of the pairs and its 95 %% confidence interval, as Figure 12 of seed 000. The processor time is that of both ends and the kernel, in the throughput runs: other work on the machine moves it the least.\n\n", window, flow, trips, rounds)
-	o.out.f("| interval | reports/s, median | against off | processor time a report, against off | median latency | mean latency against off | median latency against off | tests |\n|---|---|---|---|---|---|---|---|\n")
+	o.out.f("\n### Cost of the self-test\n\nSigned reports of one change from a half to a replica, both in one process on "+
+		"127.0.0.1, with %d on their way (throughput, %s a run) and one by one (latency: the round trip to RECEIVED, %s a run). "+
+		"The half tests report path, direct rail and register path at the interval. %d rounds, each with its rows in a new "+
+		"random order; the difference is to *off* in the same round: median of the pairs and its 95 %% confidence "+
+		"interval, as Figure 12 of seed 000. The processor time is that of both ends and the kernel, in the throughput "+
+		"runs: other work on the machine moves it the least.\n\n", window, flow, trips, rounds)
+	o.out.f("| interval | reports/s, median | against off | processor time a report, against off | median latency | mean latency " +
+		"against off | median latency against off | tests |\n|---|---|---|---|---|---|---|---|\n")
 	return printTested(o, rows)
 }
 

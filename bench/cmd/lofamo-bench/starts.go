@@ -58,7 +58,8 @@ type startRecord struct {
 }
 
 func (o *options) startFlags(f *flag.FlagSet) {
-	f.IntVar(&o.starts, "starts", 0, "instead: start a cluster this many times by `lofamoctl up`, and print its duration, its cost, committed faults and the breaker; 0 to 1000")
+	f.IntVar(&o.starts, "starts", 0, "instead: start a cluster this many times by `lofamoctl up`, and print its duration, its cost, "+
+		"committed faults and the breaker; 0 to 1000")
 	f.IntVar(&o.steady, "steady", 3, "number of starts, from the first, whose steady cost is measured too")
 	f.IntVar(&o.live, "live", 1, "number of starts, from the first, after which all supervisors and all agents are stopped and restarted")
 	f.StringVar(&o.preset, "start-preset", "", "preset of the starts; empty: as `lofamoctl up` chooses")
@@ -399,7 +400,8 @@ func printStarts(o options, all []startRecord) {
 		}
 		row("peak cost, times the median steady cost", ratios, "%.2f")
 	}
-	o.out.f("\nChanges to SICK or FAILED in all starts: %d. The cost is that of supervisors and agents, without `lofamoctl` and check scripts.\n", faults)
+	o.out.f("\nChanges to SICK or FAILED in all starts: %d. The cost is that of supervisors and agents, without `lofamoctl` and check "+
+		"scripts.\n", faults)
 	printPhases(o, all)
 	if len(bad) > 0 {
 		o.out.f("\nFailures:\n\n")

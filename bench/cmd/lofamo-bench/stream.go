@@ -26,11 +26,14 @@ func streams(ctx context.Context, o options) (err error) {
 		reports, rounds = 400, 1
 	}
 	o.out.f("\n### A stream of reports with a path failure (seed 004, Figures 10 and 11)\n\n")
-	o.out.f("One half in this process (outbox, codec, direct rail), service interfaces on 127.0.0.1 and 127.0.0.2, to 3 supervisors with embedded etcd in processes of their own; every report is signed and changes the fault map. *Cut*: the socket of the primary path's interface drops everything both ways, in the middle of the stream; nobody is told.\n\n")
+	o.out.f("One half in this process (outbox, codec, direct rail), service interfaces on 127.0.0.1 and 127.0.0.2, to 3 " +
+		"supervisors with embedded etcd in processes of their own; every report is signed and changes the fault map. *Cut*: the " +
+		"socket of the primary path's interface drops everything both ways, in the middle of the stream, without notice.\n\n")
 	if err := s.overhead(ctx, o, rate, reports, rounds); err != nil {
 		return err
 	}
-	o.out.f("| stream | reports | received/s | intervals at zero | longest without RECEIVED | migrations | retries | missing | accepted twice | copies dropped | slowest RECEIVED | COMMITTED median | p99 |\n")
+	o.out.f("| stream | reports | received/s | intervals at zero | longest without RECEIVED | migrations | retries | missing | accepted " +
+		"twice | copies dropped | slowest RECEIVED | COMMITTED median | p99 |\n")
 	o.out.f("|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 	var plots []string
 	for _, r := range []float64{rate, 0} {
@@ -81,7 +84,9 @@ func (s *stage) overhead(ctx context.Context, o options, rate float64, reports, 
 		}
 	}
 	o.progress.f("\n")
-	o.out.f("Without a fault, by turns, %d times %d reports (paced half as many) each, ms:\n\n| stream | received/s, median | RECEIVED median | p99 | COMMITTED median | p99 | reports in a datagram |\n|---|---|---|---|---|---|---|\n", rounds, reports)
+	o.out.f("Without a fault, by turns, %d times %d reports (paced half as many) each, ms:\n\n"+
+		"| stream | received/s, median | RECEIVED median | p99 | COMMITTED median | p99 | reports in a datagram |\n"+
+		"|---|---|---|---|---|---|---|\n", rounds, reports)
 	for _, k := range kinds {
 		o.out.f("| %s | %.0f | %.2f | %.2f | %.2f | %.2f | %.1f |\n", k.name, measure.Quantile(k.rates, 0.5), ms(k.received.Median()),
 			ms(k.received.P99()),
@@ -139,7 +144,9 @@ func (s *stage) failure(ctx context.Context, o options, rate float64, reports in
 		st.Migrations(), st.Retries(), missing, twice, copies, ms(st.ToReceived.Max()), ms(st.ToCommitted.Median()), ms(st.ToCommitted.P99()))
 	from, to := max(0, at-10), min(len(counts), at+25)
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: reports RECEIVED by intervals of %s, from %s before the cut of %s on; the cut socket passed %d datagrams and dropped %d. The outbox said:\n\n", name, interval, time.Duration(at-from)*interval, st.Cut, st.DatagramsWhileCut, st.BlockedWhileCut)
+	fmt.Fprintf(&b, "%s: reports RECEIVED by intervals of %s, from %s before the cut of %s on; the cut socket passed %d datagrams and "+
+		"dropped %d. The outbox "+
+		"said:\n\n", name, interval, time.Duration(at-from)*interval, st.Cut, st.DatagramsWhileCut, st.BlockedWhileCut)
 	for _, n := range st.Notes {
 		fmt.Fprintf(&b, "- %s\n", n.Text)
 	}

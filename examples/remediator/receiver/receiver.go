@@ -39,6 +39,7 @@ type Message struct {
 		Cause  string `json:"cause"`
 		Detail string `json:"detail"`
 	} `json:"fault"`
+	Incident string `json:"incident"` // for lofamoctl get incidents; empty if none was known
 }
 
 // operation returns the key under which attempts are numbered: that of the do, also for its undo.
@@ -170,7 +171,8 @@ func (r *Receiver) take(m *Message) (int, Reply, <-chan Reply, error) {
 	case m.Attempt < op.Attempt:
 		return http.StatusConflict, Reply{Outcome: stale, Attempt: op.Attempt, Detail: "a later attempt has been seen"}, nil, nil
 	case op.Outcome == accepted && m.Attempt > op.Attempt:
-		return http.StatusServiceUnavailable, Reply{Outcome: later, Attempt: op.Attempt, RetryAfter: 1, Detail: "another attempt is under way"}, nil, nil
+		return http.StatusServiceUnavailable, Reply{Outcome: later, Attempt: op.Attempt, RetryAfter: 1, Detail: "another attempt is under way"},
+			nil, nil
 	case m.Attempt == op.Attempt: // a repetition
 		return http.StatusOK, op.status(m), nil, nil
 	}

@@ -10,16 +10,24 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
-{{/* The labels by which pods of a component are selected: they never change. Given: root, component. */}}
+{{/* The labels that select pods of a component: they never change. Given: root, component. */}}
 {{- define "lofamo.selector" -}}
 app.kubernetes.io/name: lofamo
 app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
+{{/* Every required value that is missing, so that one error names them all. */}}
+{{- define "lofamo.missing" -}}
+{{- $missing := list -}}
+{{- if not .Values.inventory }}{{ $missing = append $missing "inventory: given nothing: want the inventory's file: --set-file inventory=inventory.yaml" }}{{ end -}}
+{{- if not .Values.images.registry }}{{ $missing = append $missing "images.registry: given nothing: want where 'make images' has put the images, such as registry.example.org/lofamo" }}{{ end -}}
+{{- join "; " $missing -}}
+{{- end }}
+
 {{/* Given: root, name. */}}
 {{- define "lofamo.image" -}}
-{{- if not .root.Values.images.registry }}{{ fail "images.registry: given nothing: want where 'make images' has put the images, such as registry.example.org/lofamo" }}{{ end -}}
+{{- with include "lofamo.missing" .root }}{{ fail . }}{{ end -}}
 {{ .root.Values.images.registry }}/{{ .name }}:{{ .root.Values.images.tag | default .root.Chart.AppVersion }}
 {{- end }}
 
@@ -32,15 +40,15 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{/* What the inventory's file says, as YAML; refused where it is none. */}}
+{{/* The inventory file as YAML; refuses a file that is not YAML. */}}
 {{- define "lofamo.given" -}}
-{{- if not .Values.inventory }}{{ fail "inventory: given nothing: want the inventory's file: --set-file inventory=inventory.yaml" }}{{ end -}}
+{{- if not .Values.inventory }}{{ fail (include "lofamo.missing" .) }}{{ else -}}{{/* 'helm lint' goes on after fail */}}
 {{- $inv := fromYaml .Values.inventory -}}
 {{- if hasKey $inv "Error" }}{{ fail (printf "inventory: is no YAML: %s" $inv.Error) }}{{ end -}}
 {{- range $i, $s := $inv.supervisors }}{{ if $s.ports }}{{ fail (printf "inventory: supervisors[%d].ports: given: want none: replicas of one StatefulSet have the same ports" $i) }}{{ end }}{{ end -}}
-{{- if not $inv.supervisors }}{{ fail "inventory: supervisors: given none: want 1, 3 or 5" }}{{ end -}}
-{{- if not (has (len $inv.supervisors) (list 1 3 5)) }}{{ fail (printf "inventory: supervisors: given %d: want 1, 3 or 5" (len $inv.supervisors)) }}{{ end -}}
+{{- with len ($inv.supervisors | default list) }}{{ if not (has . (list 1 3 5)) }}{{ fail (printf "inventory: supervisors: given %d: want 1, 3 or 5" .) }}{{ end }}{{ else }}{{ fail "inventory: supervisors: given none: want 1, 3 or 5" }}{{ end -}}
 {{ .Values.inventory }}
+{{- end -}}
 {{- end }}
 
 {{/* The inventory as the pods get it. */}}
@@ -67,7 +75,7 @@ imagePullSecrets:
   {{- $_ := set $inv "nodes" $nodes -}}
   {{- toYaml $inv -}}
 {{- else -}}
-  {{- if not $inv.nodes }}{{ fail "inventory: nodes: given none: want all places of the torus, or topology.from: labels" }}{{ end -}}
+  {{- if and $given (not $inv.nodes) }}{{ fail "inventory: nodes: given none: want all places of the torus, or topology.from: labels" }}{{ end -}}
   {{- $given -}}
 {{- end -}}
 {{- end }}
@@ -83,7 +91,7 @@ imagePullSecrets:
 {{- if hasKey $inv "gossip" }}{{ if $inv.gossip }}true{{ end }}{{ else }}true{{ end }}
 {{- end }}
 
-{{/* What goes over the configuration that follows from the inventory. */}}
+{{/* The overrides of the configuration made from the inventory. */}}
 {{- define "lofamo.supervisorSettings" -}}
 {{- $s := dict "dataDir" "/var/lib/lofamo/supervisor/store" -}}
 {{- with .Values.supervisors.etcd.endpoints }}{{ $_ := set $s "etcd" (dict "endpoints" .) }}{{ end -}}
@@ -105,4 +113,9 @@ imagePullSecrets:
 {{/* The Secret of a member. Given: prefix, id. */}}
 {{- define "lofamo.secretName" -}}
 {{ .prefix }}{{ .id | lower | replace "_" "-" }}
+{{- end }}
+
+{{/* The Deployment that brings a replica's keys into its volume. Given: name, id. */}}
+{{- define "lofamo.keysName" -}}
+{{ printf "%s-keys-%s" .name (.id | lower | replace "_" "-") }}
 {{- end }}

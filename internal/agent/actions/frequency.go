@@ -161,7 +161,7 @@ func (l *Ledger) Settle(theirs []Write, owner string) (lost int) {
 }
 
 // ErrThrottled says that the earlier request is unknown, so that it could not be put back.
-var ErrThrottled = errors.New("the kernel throttles, and what was set before that was not seen")
+var ErrThrottled = errors.New("the kernel throttles, and the earlier setting is unknown")
 
 // Limits applies a step's limit, in percent of the hardware's highest frequency, to the ledger's limits. It returns the
 // new limits, and the writes to make once they are stored. A policy that another party has limited as low already is

@@ -127,7 +127,7 @@ func (s sysfs) want(t *testing.T, p0, p4 uint64) {
 	}
 }
 
-func TestLimits(t *testing.T) {
+func TestLowestFrequencyLimitApplies(t *testing.T) {
 	s, l := machine(), &Ledger{}
 	run(s, l, "a/0", 50, all)
 	s.want(t, 2_000_000, 1_000_000)
@@ -149,7 +149,7 @@ func TestLimits(t *testing.T) {
 }
 
 // A value that another party has set since belongs to that party.
-func TestLimitsOfOthers(t *testing.T) {
+func TestFrequencySetByOthersIsKept(t *testing.T) {
 	s, l := machine(), &Ledger{}
 	run(s, l, "a/0", 50, all)
 	s["policy0"].request = 1_200_000
@@ -167,7 +167,7 @@ func TestLimitsOfOthers(t *testing.T) {
 
 // The hardware may not have the exact requested frequency. The rounded value is still ours, even if its writer ended
 // before reading it.
-func TestRounded(t *testing.T) {
+func TestRoundedFrequencyIsStillOurs(t *testing.T) {
 	for steps := range 8 {
 		s, l := machine(), &Ledger{}
 		for _, p := range s {
@@ -218,7 +218,7 @@ func TestThrottledBelowOurs(t *testing.T) {
 
 // A value read while the kernel throttles is not a request: the value seen before counts. Without one the limit is
 // refused, and nothing changes.
-func TestThrottledBefore(t *testing.T) {
+func TestThrottledValueIsNoRequest(t *testing.T) {
 	s, l := machine(), &Ledger{}
 	l.Seen(s.list())
 	s["policy0"].cooling = 1_200_000
@@ -247,7 +247,7 @@ func TestThrottledBefore(t *testing.T) {
 
 // Another party sets less than our limit, and the process that detects this is killed at any step: the value stays the
 // other party's.
-func TestSomebodysLower(t *testing.T) {
+func TestLowerLimitOfAnotherPartySurvivesKills(t *testing.T) {
 	for steps := range 20 {
 		for _, cooling := range []uint64{0, 1_500_000} {
 			s, l := machine(), &Ledger{}
@@ -301,7 +301,7 @@ func TestInterruptedUndoOfOne(t *testing.T) {
 // A process that limits may end between any two of its steps, any number of times, while the kernel throttles and cools
 // down. While steps want limits, exactly the lowest is requested. When all limits have been put back, every policy is
 // as before, and the ledger keeps nothing.
-func TestLimitsAreAlwaysPutBack(t *testing.T) {
+func TestKilledRunnerAlwaysRestoresFrequencies(t *testing.T) {
 	refused := 0
 	for seed := range uint64(1000) {
 		r := rand.New(rand.NewPCG(seed, 1))

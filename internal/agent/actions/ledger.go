@@ -9,7 +9,7 @@
 // A ledger has a random, unique incarnation, its life. An order to act names it: so a copy of an old order has no
 // effect on a new ledger that has seen no token yet.
 //
-// The package is pure, and does not act itself: that is the task of package runner, in the recovery daemon. Halves only
+// The package is pure, and does not act itself: that is the task of daemon.ActionRunner, in the recovery daemon. Halves only
 // send it orders.
 package actions
 
@@ -126,8 +126,10 @@ const (
 // FromWire converts an order from the wire.
 func FromWire(o *lofamov1.ActOrder) Order {
 	out := Order{
-		Attempt: Attempt{o.GetResponse(), int(o.GetStep()), int(o.GetAttempt())}, Token: o.GetToken(), Kind: o.GetKind(), Undo: o.GetUndo(), Recheck: o.GetRecheck(),
-		TimeoutMS: o.GetTimeoutMs(), Ledger: o.GetLedger(), Ask: o.GetAsk(), Target: o.GetTarget(), Fresh: o.GetFresh(), Parameters: map[string]string{},
+		Attempt: Attempt{o.GetResponse(), int(o.GetStep()), int(o.GetAttempt())}, Token: o.GetToken(), Kind: o.GetKind(), Undo: o.GetUndo(),
+		Recheck:   o.GetRecheck(),
+		TimeoutMS: o.GetTimeoutMs(), Ledger: o.GetLedger(), Ask: o.GetAsk(), Target: o.GetTarget(), Fresh: o.GetFresh(),
+		Parameters: map[string]string{},
 	}
 	for _, p := range o.GetParameters() {
 		out.Parameters[p.GetName()] = p.GetValue()
@@ -257,7 +259,7 @@ func (l *Ledger) status(now time.Time, a Attempt) Status {
 	if e := l.find(a); e != nil {
 		s.State, s.Detail = e.State, e.Detail
 		if e.State == UnderWay && now.UnixMilli() > e.Until {
-			s.State, s.Detail = NotKnown, "it has not ended in time, or nobody could say that it has"
+			s.State, s.Detail = NotKnown, "it has not ended in time, or its end was not reported"
 		}
 	}
 	return s
@@ -288,7 +290,7 @@ func (l *Ledger) Admit(now time.Time, o *Order) (s Status, begin bool) {
 	}
 	switch {
 	case o.Ledger != l.Life:
-		return refused(Unchanged, "the order is for another ledger of this node: it has begun anew")
+		return refused(Unchanged, "the order is for an earlier ledger of this node: this ledger is new")
 	case l.find(o.Attempt) != nil: // with any token: its outcome is known
 		return l.status(now, o.Attempt), false
 	case o.Token < l.Token:
@@ -317,7 +319,8 @@ func (l *Ledger) Admit(now time.Time, o *Order) (s Status, begin bool) {
 		l.Entries = slices.Delete(l.Entries, i, i+1)
 	}
 	l.Entries = append(l.Entries, Entry{
-		Attempt: o.Attempt, Token: o.Token, Kind: o.Kind, Undo: o.Undo, By: o.Half(), State: UnderWay, At: now.UnixMilli(), Until: now.Add(o.Timeout() + graceAfter).UnixMilli(),
+		Attempt: o.Attempt, Token: o.Token, Kind: o.Kind, Undo: o.Undo, By: o.Half(), State: UnderWay, At: now.UnixMilli(),
+		Until: now.Add(o.Timeout() + graceAfter).UnixMilli(),
 	})
 	return l.status(now, o.Attempt), true
 }

@@ -15,12 +15,13 @@ var begin = time.Unix(1_800_000_000, 0)
 
 func order(token uint64, response string, step, attempt int) *Order {
 	return &Order{
-		Attempt: Attempt{response, step, attempt}, Token: token, Kind: KindCheck, Parameters: map[string]string{"script": "x"}, TimeoutMS: 1000, Ledger: 9,
+		Attempt: Attempt{response, step, attempt}, Token: token, Kind: KindCheck, Parameters: map[string]string{"script": "x"},
+		TimeoutMS: 1000, Ledger: 9,
 	}
 }
 
 // Late orders are refused, and no attempt is made twice.
-func TestAdmit(t *testing.T) {
+func TestLateOrderIsRefusedAndNoAttemptRepeated(t *testing.T) {
 	l := &Ledger{Life: 9}
 	for i, s := range []struct {
 		token         uint64
@@ -64,7 +65,7 @@ func TestAdmit(t *testing.T) {
 }
 
 // A copy of an order to another ledger of this node begins no act, whatever its token.
-func TestAnotherLedger(t *testing.T) {
+func TestOrderToAnotherLedgerBeginsNoAct(t *testing.T) {
 	l := &Ledger{Life: 10}
 	if s, begun := l.Admit(begin, order(5, "r5-1", 0, 1)); begun || s.State != Unchanged || l.Token != 0 || len(l.Entries) != 0 {
 		t.Errorf("%+v, %+v", s, l)
@@ -73,7 +74,7 @@ func TestAnotherLedger(t *testing.T) {
 
 // When a daemon ends, the outcome of its running attempts is not known, and another attempt may follow. The same holds
 // for an act whose end a half should have reported but did not.
-func TestInterrupted(t *testing.T) {
+func TestInterruptedAttemptHasUnknownOutcome(t *testing.T) {
 	l := &Ledger{Life: 9}
 	host, dnp := order(5, "r5-1", 0, 1), order(5, "r5-2", 0, 1)
 	dnp.Kind, dnp.Parameters = KindRestartHalf, map[string]string{"half": "dnp"}
@@ -111,7 +112,7 @@ func TestInterrupted(t *testing.T) {
 }
 
 // The ledger is bounded: entries with older tokens are dropped first, and never an attempt that could be made again.
-func TestFull(t *testing.T) {
+func TestFullLedgerDropsOldTokensFirst(t *testing.T) {
 	l := &Ledger{Life: 9}
 	admit := func(token uint64, i int) (Status, bool) {
 		o := order(token, fmt.Sprintf("r%d-%d", token, i), 0, 1)
@@ -137,7 +138,7 @@ func TestFull(t *testing.T) {
 	}
 }
 
-func TestDecode(t *testing.T) {
+func TestLedgerRoundTripAndRefusals(t *testing.T) {
 	l := &Ledger{Life: 9, Boot: "b", Limits: []Limit{{Policy: "policy0", Former: 3, Ours: 2, Was: 3, Owners: map[string]uint64{"r5-1/0": 2}}}}
 	if _, begun := l.Admit(begin, order(5, "r5-1", 0, 1)); !begun {
 		t.Fatal("not begun")

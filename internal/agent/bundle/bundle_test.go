@@ -101,7 +101,7 @@ func writeFile(t *testing.T, path string, b []byte) string {
 	return path
 }
 
-func TestContent(t *testing.T) {
+func TestBundleContainsAllParts(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.Parts = []Part{{"config.yaml", func() ([]byte, error) { return []byte("node: n1-0-1\n"), nil }}}
 	cfg.Logs = []string{writeFile(t, filepath.Join(t.TempDir(), "host.log"), []byte("a line\n"))}
@@ -127,9 +127,9 @@ func TestContent(t *testing.T) {
 	}
 }
 
-// TestLeftOut makes sources unreadable in several ways: the manifest names each with its reason, the other parts are
+// TestManifestNamesUnreadableSources makes sources unreadable in several ways: the manifest names each with its reason, the other parts are
 // there, and nothing blocks.
-func TestLeftOut(t *testing.T) {
+func TestManifestNamesUnreadableSources(t *testing.T) {
 	cfg := testConfig(t)
 	dir := t.TempDir()
 	fifo := filepath.Join(dir, "fifo.log")
@@ -180,8 +180,8 @@ func TestLeftOut(t *testing.T) {
 	}
 }
 
-// TestBounds bounds bundles of incompressible data: they never exceed the bound, and large parts lose their beginning.
-func TestBounds(t *testing.T) {
+// TestBundleNeverExceedsItsBound bounds bundles of incompressible data: they never exceed the bound, and large parts lose their beginning.
+func TestBundleNeverExceedsItsBound(t *testing.T) {
 	big := noise(3 << 20)
 	for _, maxSize := range []uint64{MinSize, 100_000, 1 << 20, 2_000_003} {
 		t.Run(fmt.Sprint(maxSize), func(t *testing.T) {
@@ -194,7 +194,8 @@ func TestBounds(t *testing.T) {
 			if !bytes.HasSuffix(big, log) || len(log) == 0 && maxSize > 100_000 {
 				t.Errorf("%d bytes of the log, not its end", len(log))
 			}
-			if want := fmt.Sprintf("the end of %d: the first %d were cut", len(big), len(big)-len(log)); len(log) > 0 && !bytes.Contains(files["MANIFEST.txt"], []byte(want)) {
+			if want := fmt.Sprintf("the end of %d: the first %d were cut", len(big), len(big)-len(log)); len(log) > 0 &&
+				!bytes.Contains(files["MANIFEST.txt"], []byte(want)) {
 				t.Errorf("not %q in:\n%s", want, files["MANIFEST.txt"])
 			}
 			if maxSize >= 1<<20 && (uint64(len(log)) < maxSize/3 || len(files["log/dnp.log"]) != 500) {
@@ -202,7 +203,8 @@ func TestBounds(t *testing.T) {
 			}
 		})
 	}
-	if err := Gather(t.Context(), testConfig(t), MinSize-1, io.Discard); err == nil || !strings.Contains(err.Error(), "max_size: given 65535") {
+	if err := Gather(t.Context(), testConfig(t), MinSize-1, io.Discard); err == nil ||
+		!strings.Contains(err.Error(), "max_size: given 65535") {
 		t.Errorf("too small: %v", err)
 	}
 	cfg := testConfig(t)
@@ -239,12 +241,13 @@ func TestTimeIsOver(t *testing.T) {
 		return start
 	}
 	files, _ = unpack(t, cfg, 1<<20)
-	if log := files["log/host.log"]; len(log) != 200_000 || log[199_999] != 0 || !bytes.Contains(files["MANIFEST.txt"], []byte("zeros follow")) {
+	if log := files["log/host.log"]; len(log) != 200_000 || log[199_999] != 0 ||
+		!bytes.Contains(files["MANIFEST.txt"], []byte("zeros follow")) {
 		t.Errorf("%d bytes of the log\n%s", len(log), files["MANIFEST.txt"])
 	}
 }
 
-func TestCancel(t *testing.T) {
+func TestCancelledOrFailedBundleReturnsError(t *testing.T) {
 	cfg := testConfig(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cfg.Parts = []Part{{"first", func() ([]byte, error) { cancel(); return noise(100_000), nil }}}
@@ -261,7 +264,7 @@ type broken struct{}
 
 func (broken) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
 
-func TestRegisters(t *testing.T) {
+func TestRegisterDumpNamesEveryRegister(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "registers")
 	f, err := regfile.Open(path, fault.HalfDNP)
 	if err != nil {
@@ -271,7 +274,8 @@ func TestRegisters(t *testing.T) {
 	xp := grid.Directions()[0]
 	det := torus.Detail{Rx: torus.LinkSick, Tx: torus.LinkNormal}
 	for _, err := range []error{
-		f.SetEpoch(fault.HalfDNP, 7), f.Store(watchdog.AddrMaxHops, 9), f.SetLinkDetail(xp, det.Encode()), f.SetSensor(fault.ComponentTemperature, 45_500),
+		f.SetEpoch(fault.HalfDNP, 7), f.Store(watchdog.AddrMaxHops, 9), f.SetLinkDetail(xp, det.Encode()),
+		f.SetSensor(fault.ComponentTemperature, 45_500),
 		f.StoreDNP(watchdog.DNPWord{Valid: true, Core: watchdog.HealthSick}),
 	} {
 		if err != nil {
@@ -283,7 +287,8 @@ func TestRegisters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"dnp  half: boot epoch 7", "link X+: " + det.String(), "temperature: 45.500", "0x00000009  Max", "DNP local/global watchdog"} {
+	for _, want := range []string{"dnp  half: boot epoch 7", "link X+: " + det.String(), "temperature: 45.500", "0x00000009  Max",
+		"DNP local/global watchdog"} {
 		if !strings.Contains(strings.ToLower(string(text)), strings.ToLower(want)) {
 			t.Errorf("not %q in:\n%s", want, text)
 		}
@@ -298,7 +303,7 @@ func TestRegisters(t *testing.T) {
 	}
 }
 
-func TestHistory(t *testing.T) {
+func TestHistoryOmitsChangesOfValidAlone(t *testing.T) {
 	h := NewHistory(start)
 	h.Note(start.Add(time.Second), watchdog.AddrDNPWatchdog, 0x40)
 	h.Note(start.Add(2*time.Second), watchdog.AddrDNPWatchdog, 0x41) // only Valid
@@ -317,19 +322,21 @@ func TestHistory(t *testing.T) {
 		h.Note(start.Add(time.Minute), watchdog.AddrTemperature, i)
 	}
 	b, _ = h.Text()
-	if text = string(b); strings.Count(text, "→") != historySize || !strings.Contains(text, fmt.Sprintf("the last %d of %d", historySize, 2*historySize+3)) ||
+	if text = string(b); strings.Count(text, "→") != historySize ||
+		!strings.Contains(text, fmt.Sprintf("the last %d of %d", historySize, 2*historySize+3)) ||
 		!strings.HasSuffix(text, fmt.Sprintf("0x%08x → 0x%08x  Temperature\n", 2*historySize-2, 2*historySize-1)) {
 		t.Errorf("…%s", text[max(0, len(text)-200):])
 	}
 }
 
-func TestKernelLogKeepsTheEnd(t *testing.T) {
+func TestKernelLogKeepsEnd(t *testing.T) {
 	var b bytes.Buffer
 	for i := range 5000 {
 		fmt.Fprintf(&b, "6,%d,0,-;line\n", i)
 	}
 	got, err := kernelLog(writeFile(t, filepath.Join(t.TempDir(), "kmsg"), b.Bytes()), 1000)
-	if err != nil || len(got) > 1000 || len(got) < 900 || !bytes.HasPrefix(got, []byte("6,")) || !bytes.HasSuffix(got, []byte("6,4999,0,-;line\n")) {
+	if err != nil || len(got) > 1000 || len(got) < 900 || !bytes.HasPrefix(got, []byte("6,")) ||
+		!bytes.HasSuffix(got, []byte("6,4999,0,-;line\n")) {
 		t.Errorf("%d bytes %.40q…, %v", len(got), got, err)
 	}
 	if got := lastLines([]byte("no end of line"), 4); string(got) != "line" {
@@ -337,7 +344,7 @@ func TestKernelLogKeepsTheEnd(t *testing.T) {
 	}
 }
 
-func TestOwnLogs(t *testing.T) {
+func TestLogsBesideStandardErrorAreFound(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "self/fd"), 0o700); err != nil {
 		t.Fatal(err)

@@ -19,7 +19,6 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/bulk"
-	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
 )
 
 // This file has the shell around a half's bulk.Sender. The server owns the machine on a goroutine of its own. It
@@ -307,7 +306,7 @@ func (f *gathered) fill(ctx context.Context, path string, write func(io.Writer) 
 const sumPiece = 256 << 10
 
 func (f *gathered) sum(ctx context.Context, a lofamov1.Checksum) (uint64, error) {
-	d := checksum.New(a)
+	d := servicenet.NewChecksummer(a)
 	buf := make([]byte, sumPiece)
 	for at := int64(0); ; {
 		if err := ctx.Err(); err != nil {

@@ -22,7 +22,7 @@ import (
 )
 
 // bound is the maximum wait of a test.
-const bound = 20 * time.Second
+const bound = time.Minute
 
 var requester = fault.Origin{Node: "n0-0-0", Half: fault.HalfHost}
 
@@ -93,7 +93,8 @@ func newWorld(t *testing.T, edit func(*ServerConfig)) *world {
 }
 
 func (w *world) job(via string) bulk.Job {
-	j := bulk.Job{Origin: requester, Object: "bundle", MaxSize: 1 << 20, Supervisor: "sup-0", ReplyTo: "192.0.2.1:7", Ways: []bulk.Way{{Via: via}}}
+	j := bulk.Job{Origin: requester, Object: "bundle", MaxSize: 1 << 20, Supervisor: "sup-0", ReplyTo: "192.0.2.1:7",
+		Ways: []bulk.Way{{Via: via}}}
 	for i := range j.Exchanges {
 		_, _ = rand.Read(j.Exchanges[i].Transfer[:])
 		key, err := ecdh.X25519().GenerateKey(rand.Reader)
@@ -192,7 +193,7 @@ func (w *world) files() []string {
 	return list
 }
 
-func TestTransfer(t *testing.T) {
+func TestBundleArrivesByBothPaths(t *testing.T) {
 	for _, via := range []string{"", "n1-0-0"} {
 		w := newWorld(t, func(c *ServerConfig) { c.Sender.TorusRate = 5000 })
 		want := pattern(200_001)
@@ -216,7 +217,7 @@ func TestTransfer(t *testing.T) {
 	}
 }
 
-func TestFailures(t *testing.T) {
+func TestFailedBundleNamesItsCause(t *testing.T) {
 	gone := errors.New("there is nothing")
 	for _, tc := range []struct {
 		name, why string
@@ -224,7 +225,7 @@ func TestFailures(t *testing.T) {
 		object    func(context.Context, uint64, io.Writer) error
 	}{
 		{"gather fails", "there is nothing", nil, func(context.Context, uint64, io.Writer) error { return gone }},
-		{"too large", "at most 1048576 are wanted", nil, writes(pattern(1<<20 + 1))},
+		{"too large", "want at most 1048576", nil, writes(pattern(1<<20 + 1))},
 		{"another object", "there is no such", func(j *bulk.Job) { j.Object = "passwords" }, writes(nil)},
 	} {
 		w := newWorld(t, nil)
@@ -246,8 +247,8 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestEmpty checks that an empty object is complete once its checksum is computed.
-func TestEmpty(t *testing.T) {
+// TestEmptyObjectIsCompleteAfterItsChecksum checks that an empty object is complete once its checksum is computed.
+func TestEmptyObjectIsCompleteAfterItsChecksum(t *testing.T) {
 	w := newWorld(t, nil)
 	w.object = writes(nil)
 	if data, outcome, _ := w.fetch(w.job("")); outcome.Result != bulk.Complete || len(data) != 0 {
@@ -279,9 +280,9 @@ func (w *world) request(j bulk.Job) *lofamov1.Message {
 	return out.Send[0].Message
 }
 
-// TestReplayedRequest checks that an attacker who recorded a request cannot use it to make the half gather again and
+// TestReplayedRequestGathersNothing checks that an attacker who recorded a request cannot use it to make the half gather again and
 // again.
-func TestReplayedRequest(t *testing.T) {
+func TestReplayedRequestGathersNothing(t *testing.T) {
 	w := newWorld(t, func(c *ServerConfig) { c.Again = time.Hour })
 	w.object = writes(pattern(10))
 	j := w.job("")
@@ -308,8 +309,8 @@ func TestReplayedRequest(t *testing.T) {
 	}
 }
 
-// TestLeftFiles checks that an earlier incarnation's files are removed, and no others.
-func TestLeftFiles(t *testing.T) {
+// TestOnlyFilesOfEarlierIncarnationsAreRemoved checks that an earlier incarnation's files are removed, and no others.
+func TestOnlyFilesOfEarlierIncarnationsAreRemoved(t *testing.T) {
 	w := newWorld(t, nil)
 	for _, name := range []string{"host.bulk-abc", "dnp.bulk-abc", "registers"} {
 		if err := os.WriteFile(filepath.Join(w.dir, name), nil, 0o600); err != nil {
@@ -325,7 +326,7 @@ func TestLeftFiles(t *testing.T) {
 	}
 }
 
-func TestRefusals(t *testing.T) {
+func TestServerRefusesInvalidRequests(t *testing.T) {
 	if _, ok := Takes(&lofamov1.Message{Body: &lofamov1.Message_Again{Again: &lofamov1.Again{}}}); ok {
 		t.Error("takes anything")
 	}

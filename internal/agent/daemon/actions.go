@@ -15,10 +15,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
 	"github.com/lofamo/lofamo/internal/agent/actions"
-	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
-	"github.com/lofamo/lofamo/internal/agent/daemon/runner"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/local/status"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
+	"github.com/lofamo/lofamo/internal/agent/local"
 	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/internal/sdnotify"
 )
@@ -29,7 +28,7 @@ import (
 // serveActs handles orders to act, at the sockets of the halves that this daemon looks after, until ctx ends. The
 // halves do not need it.
 func (d *daemon) serveActs(ctx context.Context) {
-	who := runner.New(ctx, runner.Config{
+	who := NewActionRunner(ctx, ActionRunnerConfig{
 		Node: d.cfg.Agent.Node, StateDir: d.cfg.Agent.StateDir, Allowed: d.cfg.Agent.Responses, Sysfs: d.cfg.Agent.Sensors.Sysfs,
 		Env: sdnotify.Environment(os.Environ()), Restart: d.restartHalf, Log: d.log,
 	})
@@ -39,7 +38,7 @@ func (d *daemon) serveActs(ctx context.Context) {
 		go func() {
 			defer func() { done <- struct{}{} }()
 			if err := who.Begin(h); err != nil {
-				d.log.Error("what was under way for responses is not known", "half", h.String(), "err", err)
+				d.log.Error("cannot read which acts were under way", "half", h.String(), "err", err)
 			}
 			if err := half.ServeUnix(ctx, d.statePath(actions.Socket(h)), who.Handler(h)); err != nil {
 				d.log.Warn("no response will have this node do anything", "half", h.String(), "err", err)
@@ -70,17 +69,17 @@ type restarted struct {
 func (d *daemon) restartHalf(ctx context.Context, half fault.Half, earlier string, note func(string) error) actions.Result {
 	c := d.halves[half]
 	if c == nil {
-		return actUnchanged("the %s half is another daemon's", half)
+		return resultUnchanged("the %s half is another daemon's", half)
 	}
 	lock, err := lockAlone(d.statePath(restartLock), "run that restarts a half for a response")
 	if err != nil {
-		return actUnchanged("a half of this node is being restarted already: %v", err)
+		return resultUnchanged("a half of this node is being restarted already: %v", err)
 	}
 	defer func() { _ = lock.Close() }()
 	if earlier != "" {
 		var was restarted
 		if err := json.Unmarshal([]byte(earlier), &was); err != nil {
-			return actUnchanged("what an earlier attempt has kept: %v", err)
+			return resultUnchanged("what an earlier attempt has kept: %v", err)
 		}
 		before := regfile.Holder{PID: was.PID, Start: was.Start, Space: was.Space}
 		if now := c.holder(); now.PID != 0 && !now.Same(before) {
@@ -90,11 +89,11 @@ func (d *daemon) restartHalf(ctx context.Context, half fault.Half, earlier strin
 	}
 	other := half.Other()
 	if err := d.otherServes(ctx, other); err != nil {
-		return actUnchanged("both halves are never down at once: %v", err)
+		return resultUnchanged("both halves are never down at once: %v", err)
 	}
 	pid, why := c.mayRestart(d.cfg.Restart)
 	if why != "" {
-		return actUnchanged("%s", why)
+		return resultUnchanged("%s", why)
 	}
 	before := regfile.Holder{PID: pid}
 	if now := c.holder(); now.PID == pid {
@@ -105,7 +104,7 @@ func (d *daemon) restartHalf(ctx context.Context, half fault.Half, earlier strin
 		err = note(string(b))
 	}
 	if err != nil {
-		return actUnchanged("%v", err)
+		return resultUnchanged("%v", err)
 	}
 	failpoint.Hit(failpoint.ActNoted)
 	defer d.endNotice(ctx, half)
@@ -115,7 +114,7 @@ func (d *daemon) restartHalf(ctx context.Context, half fault.Half, earlier strin
 		d.announce(ctx, half)
 		c.log.Warn("half is ended to be restarted: a response or a person wants it", "pid", pid)
 		if err := c.kill(pid); err != nil {
-			return actUnchanged("%v", err)
+			return resultUnchanged("%v", err)
 		}
 	}
 	return c.awaitProven(ctx, before)
@@ -130,7 +129,7 @@ const announceWithin = 2 * time.Second
 func (d *daemon) announce(ctx context.Context, half fault.Half) {
 	ctx, cancel := context.WithTimeout(ctx, announceWithin)
 	defer cancel()
-	if err := status.Announce(ctx, d.cfg.Agent.StateDir, fault.RestartNotice{Half: half, Within: restartWithin}); err != nil {
+	if err := local.AnnounceRestart(ctx, d.cfg.Agent.StateDir, fault.RestartNotice{Half: half, Within: restartWithin}); err != nil {
 		d.log.Info("restart not announced to the supervisors: they will see a half that died", "half", half.String(), "err", err)
 	}
 }
@@ -139,26 +138,22 @@ func (d *daemon) announce(ctx context.Context, half fault.Half) {
 func (d *daemon) endNotice(ctx context.Context, half fault.Half) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), announceWithin)
 	defer cancel()
-	if err := status.Announce(ctx, d.cfg.Agent.StateDir, fault.RestartNotice{Half: half}); err != nil {
+	if err := local.AnnounceRestart(ctx, d.cfg.Agent.StateDir, fault.RestartNotice{Half: half}); err != nil {
 		d.log.Debug("end of a restart not announced: the notice ends by itself", "half", half.String(), "err", err)
 	}
-}
-
-func actUnchanged(format string, args ...any) actions.Result {
-	return actions.Result{State: actions.Unchanged, Detail: fmt.Sprintf(format, args...)}
 }
 
 // otherServes returns an error if the other half does not serve: by its record, which another daemon may keep, and by
 // its watchdog word, which must move.
 func (d *daemon) otherServes(ctx context.Context, other fault.Half) error {
-	state := recovery.Stopped
+	state := halfcore.Stopped
 	if c := d.halves[other]; c != nil {
 		r, _ := c.known()
 		state = r.State
 	} else if h, err := ReadRecovery(d.cfg.Agent.StateDir, other); err == nil && h != nil {
 		state = h.Record.State
 	}
-	if state != recovery.Running {
+	if state != halfcore.Running {
 		return fmt.Errorf("the %s half is %s", other, state)
 	}
 	return half.Serves(ctx, d.cfg.Agent, other)
@@ -169,13 +164,13 @@ func (c *child) mayRestart(policy Restart) (pid int, why string) {
 	r, known := c.known()
 	switch {
 	case policy == RestartNever:
-		return 0, "the daemon was told never to restart a half"
-	case known && r.State == recovery.GivenUp:
+		return 0, "this daemon restarts no half: it runs with --restart never"
+	case known && r.State == halfcore.GivenUp:
 		return 0, ""
-	case !known || r.State != recovery.Running || r.PID == 0:
+	case !known || r.State != halfcore.Running || r.PID == 0:
 		return 0, fmt.Sprintf("the %s half is %s, or served by somebody else", c.half, r.State)
 	case r.Restarts >= r.Budget:
-		return 0, fmt.Sprintf("%d restarts of the %s half within %s: one more and it would be given up", r.Restarts, c.half, r.Window)
+		return 0, fmt.Sprintf("restarts of the %s half within %s: %d: one more and it would be given up", c.half, r.Window, r.Restarts)
 	}
 	return r.PID, ""
 }
@@ -202,16 +197,18 @@ func (c *child) awaitProven(ctx context.Context, before regfile.Holder) actions.
 		r, _ := c.known()
 		now := c.holder()
 		switch {
-		case r.State == recovery.Running && now.PID != 0 && !now.Same(before) && c.proven(now):
-			return actions.Result{State: actions.Done, Detail: fmt.Sprintf("the %s half serves and has passed its self-test: process %d after %d", c.half, now.PID, before.PID)}
-		case r.State == recovery.GivenUp && !asked:
+		case r.State == halfcore.Running && now.PID != 0 && !now.Same(before) && c.proven(now):
+			return actions.Result{State: actions.Done, Detail: fmt.Sprintf("the %s half serves and has passed its self-test: process %d after %d",
+				c.half, now.PID, before.PID)}
+		case r.State == halfcore.GivenUp && !asked:
 			return actions.Result{State: actions.Partly, Detail: r.Reason}
-		case r.State != recovery.GivenUp:
+		case r.State != halfcore.GivenUp:
 			asked = false
 		}
 		select {
 		case <-ctx.Done():
-			return actions.Result{State: actions.Partly, Detail: fmt.Sprintf("the %s half was ended, is %s, and has not passed its self-test in time", c.half, r.State)}
+			return actions.Result{State: actions.Partly,
+				Detail: fmt.Sprintf("the %s half was ended, is %s, and has not passed its self-test in time", c.half, r.State)}
 		case <-t.C:
 		}
 	}

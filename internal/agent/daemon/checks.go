@@ -13,12 +13,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/sensor"
 	"github.com/lofamo/lofamo/pkg/sensor/script"
 
-	"github.com/lofamo/lofamo/internal/agent/local/checks"
+	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/sdnotify"
 )
 
 // This file runs the check programs of a node's peripherals for its host half, which must not start processes itself
-// (package checks). It belongs in a process of the ordinary scheduling class. pkg/sensor/script interprets the exit
+// (half.CheckClient). It belongs in a process of the ordinary scheduling class. pkg/sensor/script interprets the exit
 // codes.
 
 // checkStarter holds the checks of one configuration.
@@ -86,8 +86,8 @@ func (s *checkStarter) wait() {
 
 func (s *checkStarter) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST "+checks.Path, func(w http.ResponseWriter, r *http.Request) {
-		name := r.URL.Query().Get(checks.ParamComponent)
+	mux.HandleFunc("POST "+half.CheckPath, func(w http.ResponseWriter, r *http.Request) {
+		name := r.URL.Query().Get(half.CheckParamComponent)
 		component, err := fault.ParseComponent(name)
 		c := s.checks[component]
 		if err != nil || c == nil {
@@ -105,15 +105,15 @@ func (s *checkStarter) handler() http.Handler {
 }
 
 // run runs the check, after one that is being killed. ctx ends when the half goes away.
-func (c *startedCheck) run(ctx context.Context) checks.Answer {
+func (c *startedCheck) run(ctx context.Context) half.CheckAnswer {
 	select {
 	case c.turn <- struct{}{}:
 	case <-ctx.Done():
-		return checks.Answer{State: fault.Unknown.String(), Error: "check stopped"}
+		return half.CheckAnswer{State: fault.Unknown.String(), Error: "check stopped"}
 	}
 	defer func() { <-c.turn }()
 	r, err := c.source.Read(ctx)
-	a := checks.Answer{State: r.State.String(), Detail: r.Detail}
+	a := half.CheckAnswer{State: r.State.String(), Detail: r.Detail}
 	if err != nil {
 		a.Error = err.Error()
 	}

@@ -17,10 +17,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/sensor"
 
-	"github.com/lofamo/lofamo/internal/agent/local/checks"
+	"github.com/lofamo/lofamo/internal/agent/half"
 )
 
-const checkBound = 20 * time.Second
+const checkBound = time.Minute
 
 // checkWorld is a state directory with a starter whose peripheral 0 has a check.
 type checkWorld struct {
@@ -43,8 +43,9 @@ func serveCheckWorld(t *testing.T, body string) *checkWorld {
 		t.Fatal(err)
 	}
 	cfg := sensor.DefaultConfig()
-	cfg.Peripherals[0] = sensor.PeripheralConfig{Kind: sensor.PeripheralScript, Command: []string{program, dir}, Timeout: sensor.Duration(checkBound), Interval: sensor.Duration(checkBound)}
-	l, err := net.Listen("unix", filepath.Join(dir, checks.Socket))
+	cfg.Peripherals[0] = sensor.PeripheralConfig{Kind: sensor.PeripheralScript, Command: []string{program, dir},
+		Timeout: sensor.Duration(checkBound), Interval: sensor.Duration(checkBound)}
+	l, err := net.Listen("unix", filepath.Join(dir, half.CheckSocket))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +65,7 @@ func serveCheckWorld(t *testing.T, body string) *checkWorld {
 }
 
 func (w *checkWorld) ask(ctx context.Context) (sensor.Reading, error) {
-	return checks.Client(w.dir)(ctx, fault.ComponentPeripheral0)
+	return half.CheckClient(w.dir)(ctx, fault.ComponentPeripheral0)
 }
 
 // await polls until the check has written its process number to the file, and returns it.
@@ -96,7 +97,7 @@ func TestNoChecks(t *testing.T) {
 }
 
 // The answer of a check reaches the caller.
-func TestAnswers(t *testing.T) {
+func TestCheckAnswerReachesCaller(t *testing.T) {
 	for _, tc := range []struct {
 		body   string
 		want   fault.State
@@ -117,7 +118,7 @@ func TestAnswers(t *testing.T) {
 
 // A check must not reach the service manager: where the manager accepts notifications from all processes, it would
 // mistake the check's for this process's.
-func TestChecksDoNotReachTheManager(t *testing.T) {
+func TestChecksDoNotReachManager(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "/run/x")
 	t.Setenv("LOFAMO_TEST", "kept")
 	r, err := serveCheckWorld(t, `echo "$LOFAMO_TEST $NOTIFY_SOCKET"`).ask(t.Context())
@@ -130,15 +131,16 @@ func TestChecksDoNotReachTheManager(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	w := serveCheckWorld(t, ": > $1/ran")
 	for _, c := range []fault.Component{fault.ComponentPeripheral1, fault.ComponentMemory, 0} {
-		r, err := checks.Client(w.dir)(t.Context(), c)
+		r, err := half.CheckClient(w.dir)(t.Context(), c)
 		if r.State != fault.Unknown || err == nil || !strings.Contains(err.Error(), "has no check in this process's configuration") {
 			t.Errorf("%s: %+v, %v", c, r, err)
 		}
 	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
-		return net.Dial("unix", filepath.Join(w.dir, checks.Socket))
-	}}}
-	resp, err := client.Get("http://checks" + checks.Path + "?component=peripheral/0")
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(context.Context, string, string) (net.Conn, error) {
+			return net.Dial("unix", filepath.Join(w.dir, half.CheckSocket))
+		}}}
+	resp, err := client.Get("http://checks" + half.CheckPath + "?component=peripheral/0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +154,7 @@ func TestRefusals(t *testing.T) {
 }
 
 // A starter whose socket fails also kills its checks, and reports the failure.
-func TestSocketFails(t *testing.T) {
+func TestStarterWithFailedSocketKillsItsChecks(t *testing.T) {
 	w := serveCheckWorld(t, `echo $$ > $1/pid; sleep 1000`)
 	got := make(chan error, 1)
 	go func() {
@@ -210,7 +212,7 @@ func TestEndIsBounded(t *testing.T) {
 }
 
 // A starter that ends kills its checks, and a waiting caller gets no reading.
-func TestStarterEnds(t *testing.T) {
+func TestEndingStarterKillsItsChecks(t *testing.T) {
 	w := serveCheckWorld(t, `echo $$ > $1/pid; sleep 1000`)
 	type answer struct {
 		sensor.Reading
@@ -229,7 +231,7 @@ func TestStarterEnds(t *testing.T) {
 	if a := <-got; a.State != fault.Unknown || !errors.Is(a.error, sensor.ErrUnavailable) {
 		t.Errorf("%+v", a)
 	}
-	if r, err := w.ask(t.Context()); r.State != fault.Unknown || !errors.Is(err, checks.ErrNobody) {
+	if r, err := w.ask(t.Context()); r.State != fault.Unknown || !errors.Is(err, half.ErrNoChecks) {
 		t.Errorf("nobody there: %+v, %v", r, err)
 	}
 }

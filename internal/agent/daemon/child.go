@@ -20,11 +20,12 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/internal/sdnotify"
 )
 
-// child is one half as the daemon sees it. Its goroutine (tend) owns the machine and the process; the mutex guards the
+// child is one half as the daemon sees it. Its goroutine (lookAfter) owns the machine and the process; the mutex guards the
 // fields that other goroutines read.
 type child struct {
 	d     *daemon
@@ -43,13 +44,15 @@ type child struct {
 	first      bool      // no process has worked yet: one that does not even start ends the daemon
 	// earlier is the last process that the previous daemon started: it may not have taken its lock yet.
 	earlier regfile.Holder
-	timer   *time.Timer
-	links   *links // of a DNP half with restarts; nil: none are held
+	alarm   *half.Alarm // nil before lookAfterUntil
+	links   *links      // of a DNP half with restarts; nil: none are held
+	// ended is the last process, if it ended without a request; nil while a process runs.
+	ended *halfcore.EndedProcess
 
 	mu      sync.Mutex
 	process *process // nil while none runs
 	since   int64    // CLOCK_MONOTONIC of the last start or end, in ns
-	record  recovery.Record
+	record  halfcore.RecoveryRecord
 	begun   bool  // record is valid: the daemon knows whether the half runs already
 	silent  int64 // CLOCK_MONOTONIC since which it has not served, in ns; 0: it serves
 }
@@ -57,7 +60,7 @@ type child struct {
 func newChild(d *daemon, h fault.Half) *child {
 	c := &child{
 		d: d, half: h, log: d.log.With("half", h.String()), asked: make(chan struct{}, 1), round: make(chan struct{}), first: true,
-		timer: time.NewTimer(0), since: half.Monotonic(), record: recovery.Record{Half: h, State: recovery.Stopped},
+		since: half.Monotonic(), record: halfcore.RecoveryRecord{Half: h, State: halfcore.Stopped},
 	}
 	if h == fault.HalfDNP && d.cfg.Restart != RestartNever {
 		c.links = newLinks(d.cfg.Agent, c.log)
@@ -65,15 +68,17 @@ func newChild(d *daemon, h fault.Half) *child {
 	return c
 }
 
-// tend looks after one half until ctx ends, and then stops it.
-func (c *child) tend(ctx context.Context) error {
-	err := c.tendUntil(ctx)
+// lookAfter looks after one half until ctx ends, and then stops it.
+func (c *child) lookAfter(ctx context.Context) error {
+	err := c.lookAfterUntil(ctx)
+	if c.alarm == nil {
+		return err // nothing began
+	}
 	c.d.stopping()
 	// Not deferred: a daemon that panics leaves the half, and its history, to the next one.
 	c.stop()
 	c.handOver()
 	_ = c.step(recovery.Closed{}) // starts nothing
-	c.timer.Stop()
 	if c.registers != nil {
 		_ = c.registers.Close()
 	}
@@ -83,7 +88,12 @@ func (c *child) tend(ctx context.Context) error {
 	return err
 }
 
-func (c *child) tendUntil(ctx context.Context) error {
+func (c *child) lookAfterUntil(ctx context.Context) error {
+	rang, stop, err := c.openAlarm()
+	if err != nil {
+		return err
+	}
+	defer stop()
 	if err := c.begin(); err != nil {
 		return err
 	}
@@ -92,7 +102,7 @@ func (c *child) tendUntil(ctx context.Context) error {
 	c.mu.Unlock()
 	c.d.tellManager()
 	for {
-		var ended <-chan recovery.Cause
+		var ended <-chan halfcore.Cause
 		if p := c.running(); p != nil {
 			ended = p.ended
 		}
@@ -100,7 +110,10 @@ func (c *child) tendUntil(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-c.timer.C:
+		case _, ok := <-rang:
+			if !ok {
+				return errAlarm
+			}
 			err = c.step(c.look())
 			if ev := c.tests(); err == nil && ev != nil {
 				err = c.step(ev)
@@ -121,7 +134,7 @@ func (c *child) tendUntil(ctx context.Context) error {
 func (c *child) begin() error {
 	old, err := c.d.loadHistory(c.half)
 	if err != nil {
-		c.log.Warn("what is known of earlier restarts is lost", "err", err)
+		c.log.Warn("the record of earlier restarts is lost", "err", err)
 	}
 	if old != nil {
 		c.earlier = regfile.Holder{PID: old.Record.PID, Start: old.Start, Space: old.Space}
@@ -139,7 +152,7 @@ func (c *child) begin() error {
 	case served:
 		return c.step(recovery.Served{})
 	}
-	if r := c.machine.Record(); r.State == recovery.GivenUp {
+	if r := c.machine.Record(); r.State == halfcore.GivenUp {
 		c.log.Error("half is left as it was given up: SIGHUP to this daemon starts it", "reason", r.Reason)
 	}
 	return c.step(c.look())
@@ -161,7 +174,7 @@ func (c *child) adopt() (*process, bool) {
 	case served:
 		c.log.Warn("half is served by somebody else, and left alone until he ends", "err", err)
 	case err != nil:
-		c.log.Warn("whether the half runs already cannot be told", "err", err)
+		c.log.Warn("cannot determine whether the half runs already", "err", err)
 	}
 	c.served = why
 	if p != nil {
@@ -185,7 +198,7 @@ func (c *child) step(ev recovery.Event) error {
 		}
 		adopted = p
 	}
-	c.timer.Reset(time.Until(out.Wake))
+	c.setAlarm(now, out.Wake)
 	r := c.machine.Record()
 	if out.Kill {
 		c.log.Error("half is ended", "cause", r.Last.Cause.String())
@@ -196,13 +209,14 @@ func (c *child) step(ev recovery.Event) error {
 	}
 	if out.Recovered {
 		l := r.Last
-		c.log.Warn("half serves again", "cause", l.Cause.String(), "attempt", l.Attempt, "detected_ns", l.At, "gone", micros(l.Gone), "started", micros(l.Started),
+		c.log.Warn("half serves again", "cause", l.Cause.String(), "attempt", l.Attempt, "detected_ns", l.At, "gone", micros(l.Gone), "started",
+			micros(l.Started),
 			"serving", micros(l.Serving), "restarts", r.Restarts, "total", r.Total)
 	}
 	if _, ok := ev.(recovery.Proven); ok && out.Tell {
 		c.log.Info("half has passed its self-test", "proven", micros(r.Last.Proven))
 	}
-	if r.State == recovery.Running {
+	if r.State == halfcore.Running {
 		c.first = false
 	}
 	if out.Tell {
@@ -221,7 +235,7 @@ func (c *child) step(ev recovery.Event) error {
 }
 
 // announce tells the neighbours of a DNP half's restart.
-func (c *child) announce(back time.Duration, r recovery.Record) {
+func (c *child) announce(back time.Duration, r halfcore.RecoveryRecord) {
 	if c.links == nil || c.running() != nil || failpoint.Hit(failpoint.DaemonAnnounced) == failpoint.Drop {
 		return
 	}
@@ -241,9 +255,9 @@ func (c *child) dead(now int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case !c.begun || c.record.State == recovery.Running:
+	case !c.begun || c.record.State == halfcore.Running:
 		return false
-	case c.record.State == recovery.GivenUp || c.record.State == recovery.Stopped:
+	case c.record.State == halfcore.GivenUp || c.record.State == halfcore.Stopped:
 		return true
 	}
 	return time.Duration(now-c.silent) > watchdog.StaleBound(c.d.periods.TRead, c.d.periods.ReadMisses)
@@ -252,17 +266,20 @@ func (c *child) dead(now int64) bool {
 func micros(d time.Duration) string { return d.Round(time.Microsecond).String() }
 
 // publish stores the half's record and sends it to the halves.
-func (c *child) publish(r recovery.Record) {
+func (c *child) publish(r halfcore.RecoveryRecord) {
+	if r.State == halfcore.Stopped || r.State == halfcore.GivenUp {
+		r.Ended = c.ended
+	}
 	c.mu.Lock()
 	before := c.record.State
 	c.record = r
-	if r.State == recovery.Running {
+	if r.State == halfcore.Running {
 		c.silent = 0
 	} else if c.silent == 0 {
 		c.silent = half.Monotonic()
 	}
 	c.mu.Unlock()
-	if r.State == recovery.GivenUp && before != recovery.GivenUp {
+	if r.State == halfcore.GivenUp && before != halfcore.GivenUp {
 		c.log.Error("half is given up: SIGHUP to this daemon starts it", "reason", r.Reason)
 		if c.links != nil {
 			c.links.close() // so that a person can start it by hand
@@ -272,8 +289,13 @@ func (c *child) publish(r recovery.Record) {
 	if p := c.running(); p != nil && p.pid == r.PID {
 		h.Start, h.Space = p.start, regfile.PIDNamespace()
 	}
+	if r.Ended != nil {
+		c.d.tell() // before the disk: the other half states the death
+	}
 	c.d.keepHistory(c.half, h)
-	c.d.tell()
+	if r.Ended == nil {
+		c.d.tell()
+	}
 	c.d.tellManager()
 }
 
@@ -288,7 +310,7 @@ func (c *child) start() error {
 			return fmt.Errorf("start the %s half: %w", c.half, err)
 		}
 		c.log.Error("half cannot be started", "err", err)
-		return c.step(recovery.Ended{Cause: recovery.Cause{Kind: recovery.NotStarted, Detail: err.Error()}})
+		return c.step(recovery.Ended{Cause: halfcore.Cause{Kind: halfcore.NotStarted, Detail: err.Error()}})
 	}
 	c.log.Info("half started", "pid", p.pid)
 	failpoint.Hit(failpoint.DaemonStarted)
@@ -297,23 +319,36 @@ func (c *child) start() error {
 
 func (c *child) began(p *process, adopted bool) error {
 	c.set(p)
+	c.ended = nil
 	c.look() // for the present number of its word
 	return c.step(recovery.Began{PID: p.pid, Stores: c.stores, Adopted: adopted})
 }
 
 // gone handles the end of the half's process.
-func (c *child) gone(cause recovery.Cause) error {
+func (c *child) gone(cause halfcore.Cause) error {
 	failpoint.Hit(failpoint.DaemonGone)
 	p := c.running()
 	ran := time.Duration(half.Monotonic() - c.set(nil))
+	c.ended = endedProcess(p, cause)
 	p.close() // no other goroutine uses it any more
 	c.log.Warn("half ended", "after", ran.Round(time.Millisecond).String(), "cause", cause.String())
-	failed := cause.Kind == recovery.Exited && cause.Code != 0
+	failed := cause.Kind == halfcore.Exited && cause.Code != 0
 	if c.first && failed && ran < settled && (c.d.cfg.Restart == RestartNever || cause.Code == half.ExitRefused) {
 		return fmt.Errorf("start the %s half: it %s", c.half, cause)
 	}
 	c.first = false
 	return c.step(recovery.Ended{Cause: cause})
+}
+
+// endedProcess identifies a process for the other half, which states the death at once. nil: the process is not known
+// well enough, or it ended in good order, as on a request to stop: then the watchdog judges.
+func endedProcess(p *process, cause halfcore.Cause) *halfcore.EndedProcess {
+	orderly := cause.Kind == halfcore.Exited && cause.Code == 0
+	space := regfile.PIDNamespace()
+	if orderly || p.start == 0 || space == 0 {
+		return nil
+	}
+	return &halfcore.EndedProcess{PID: p.pid, Start: p.start, Space: space}
 }
 
 // launch starts the half's process.
@@ -410,7 +445,7 @@ func (c *child) tests() recovery.Event {
 	now := time.Now()
 	l := c.record.Last // its goroutine alone writes it
 	proving := l != nil && l.Serving != 0 && l.Proven == 0
-	if c.record.State != recovery.Running || !proving && now.Before(c.testsAt) {
+	if c.record.State != halfcore.Running || !proving && now.Before(c.testsAt) {
 		return nil
 	}
 	c.testsAt = now.Add(half.CheckEvery)

@@ -7,8 +7,8 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
-	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
@@ -18,7 +18,7 @@ type halfStatus struct {
 	Running bool  `json:"running"`
 	SinceNS int64 `json:"since_ns"` // CLOCK_MONOTONIC of its start or end
 
-	Recovery recovery.Record `json:"recovery"`
+	Recovery halfcore.RecoveryRecord `json:"recovery"`
 }
 
 type nodeStatus struct {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
-	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 	"github.com/lofamo/lofamo/internal/agent/storage"
 )
@@ -28,12 +28,12 @@ func RecoveryFile(h fault.Half) string { return h.String() + ".recovery.json" }
 
 // recoveryFile is the content of that file.
 type recoveryFile struct {
-	Boot    string           `json:"boot"` // the machine's boot id: the times are of its monotonic clock
-	History recovery.History `json:"history"`
+	Boot    string                   `json:"boot"` // the machine's boot id: the times are of its monotonic clock
+	History halfcore.RecoveryHistory `json:"history"`
 }
 
 // ReadRecovery returns the history of a half that a daemon has stored since the machine booted; nil: there is none.
-func ReadRecovery(stateDir string, h fault.Half) (*recovery.History, error) {
+func ReadRecovery(stateDir string, h fault.Half) (*halfcore.RecoveryHistory, error) {
 	path := filepath.Join(stateDir, RecoveryFile(h))
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -54,7 +54,7 @@ func ReadRecovery(stateDir string, h fault.Half) (*recovery.History, error) {
 }
 
 // decodeRecovery decodes a half's file. It returns nil if the file is from before the last boot of the machine.
-func decodeRecovery(b []byte, h fault.Half, boot string) (*recovery.History, error) {
+func decodeRecovery(b []byte, h fault.Half, boot string) (*halfcore.RecoveryHistory, error) {
 	var f recoveryFile
 	if err := json.Unmarshal(b, &f); err != nil {
 		return nil, err
@@ -71,13 +71,13 @@ func decodeRecovery(b []byte, h fault.Half, boot string) (*recovery.History, err
 	return &f.History, nil
 }
 
-func (d *daemon) loadHistory(h fault.Half) (*recovery.History, error) {
+func (d *daemon) loadHistory(h fault.Half) (*halfcore.RecoveryHistory, error) {
 	return ReadRecovery(d.cfg.Agent.StateDir, h)
 }
 
 // keepHistory replaces the file atomically, so that readers find either the old one or the new one. The file need not
 // survive the machine.
-func (d *daemon) keepHistory(h fault.Half, history recovery.History) {
+func (d *daemon) keepHistory(h fault.Half, history halfcore.RecoveryHistory) {
 	err := func() error {
 		boot, err := storage.BootID()
 		if err != nil {
@@ -107,7 +107,7 @@ func (d *daemon) keepHistory(h fault.Half, history recovery.History) {
 func (d *daemon) tell() {
 	for _, c := range d.halves {
 		c.mu.Lock()
-		r, known := c.record, c.begun || c.record.State != recovery.Stopped
+		r, known := c.record, c.begun || c.record.State != halfcore.Stopped
 		c.mu.Unlock()
 		if !known {
 			continue

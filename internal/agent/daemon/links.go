@@ -22,7 +22,6 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/storage"
-	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 	"github.com/lofamo/lofamo/internal/config"
 )
 
@@ -158,12 +157,12 @@ func (l *links) close() {
 // announce tells the neighbours that the half, which is certainly dead, will return. It sends on every link with a
 // session, with numbers from the half's copy. It blocks only for a few system calls.
 func (l *links) announce(registers *regfile.File, back time.Duration, attempt int, hostDead bool) error {
-	id := backup.Identity{Node: l.cfg.Node, Half: fault.HalfDNP}
+	id := storage.CopyIdentity{Node: l.cfg.Node, Half: fault.HalfDNP}
 	var err error
 	if id.Boot, err = storage.BootID(); err != nil {
 		return err
 	}
-	copied, err := backup.OpenForDaemon(half.CopyPath(l.cfg.StateDir, fault.HalfDNP), id)
+	copied, err := storage.OpenCopyForDaemon(half.CopyPath(l.cfg.StateDir, fault.HalfDNP), id)
 	if err != nil {
 		return err
 	}
@@ -175,7 +174,7 @@ func (l *links) announce(registers *regfile.File, back time.Duration, attempt in
 	}
 	if registers != nil {
 		of.Epoch = registers.Epoch(fault.HalfDNP)
-		of.DNP, of.Host = goodWords(registers)
+		of.DNP, of.Host = watchdogWords(registers)
 	}
 	if n, ok := copied.Numbers(); ok { // the page may be lost or new, and an earlier epoch looks like a replay
 		of.Epoch = n.Epoch
@@ -190,9 +189,9 @@ func (l *links) announce(registers *regfile.File, back time.Duration, attempt in
 	return errors.Join(append(errs, copied.Close())...)
 }
 
-// goodWords returns the current watchdog words, or 0, which carries no information, for one that no half can have
+// watchdogWords returns the current watchdog words, or 0, which carries no information, for one that no half can have
 // written: announcements are sealed, and neighbours trust them.
-func goodWords(registers *regfile.File) (dnp, host uint32) {
+func watchdogWords(registers *regfile.File) (dnp, host uint32) {
 	_, dnp, dnpErr := registers.LoadDNP()
 	if dnpErr != nil {
 		dnp = 0
@@ -205,7 +204,7 @@ func goodWords(registers *regfile.File) (dnp, host uint32) {
 }
 
 // announceBy sends the announcement on one link.
-func announceBy(fd int, peer netip.AddrPort, copied *backup.File, of torus.Frame, r torus.Restarting) error {
+func announceBy(fd int, peer netip.AddrPort, copied *storage.CopyFile, of torus.Frame, r torus.Restarting) error {
 	to, err := udplink.Sockaddr(peer)
 	if err != nil {
 		return err
@@ -226,7 +225,7 @@ func announceBy(fd int, peer netip.AddrPort, copied *backup.File, of torus.Frame
 		f := torus.RestartingFrame(of, r)
 		b, err := f.Append(nil, torus.ResumeSession(session.ID, session.Tx, session.Rx, seq-1))
 		if err == nil {
-			err = unix.Sendto(fd, b, unix.MSG_DONTWAIT, to)
+			err = udplink.Sendto(fd, b, to)
 		}
 		if err != nil {
 			return fmt.Errorf("announce a restart by link %s: %w", of.Direction, err)

@@ -20,18 +20,17 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
-	"github.com/lofamo/lofamo/internal/agent/agenttest"
 	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/peerfile"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/agent/peers"
 	"github.com/lofamo/lofamo/internal/agent/storage"
-	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/testing/agenttest"
 )
 
 // The daemon takes over an inherited socket only if it belongs to the link.
-func TestInherited(t *testing.T) {
+func TestDaemonTakesOnlySocketsOfItsLink(t *testing.T) {
 	conn, err := udplink.Bind(netip.MustParseAddrPort("127.0.0.1:0"), "")
 	if err != nil {
 		t.Fatal(err)
@@ -87,7 +86,7 @@ func TestFlippedWordsAreNotAnnounced(t *testing.T) {
 	}
 	check := func(wantDNP, wantHost uint32) {
 		t.Helper()
-		if d, h := goodWords(host); d != wantDNP || h != wantHost {
+		if d, h := watchdogWords(host); d != wantDNP || h != wantHost {
 			t.Errorf("DNP word 0x%x, host word 0x%x: want 0x%x and 0x%x", d, h, wantDNP, wantHost)
 		}
 	}
@@ -103,28 +102,31 @@ func TestFlippedWordsAreNotAnnounced(t *testing.T) {
 func TestHostIsCalledDead(t *testing.T) {
 	cfg := config.DefaultAgent()
 	cfg.StateDir = t.TempDir()
-	d := &daemon{cfg: RunConfig{Agent: cfg}, periods: config.Periods{TRead: 50 * time.Millisecond, ReadMisses: 1}, log: slog.New(slog.DiscardHandler)}
+	d := &daemon{cfg: RunConfig{Agent: cfg}, periods: config.Periods{TRead: 50 * time.Millisecond, ReadMisses: 1},
+		log: slog.New(slog.DiscardHandler)}
 	for _, tc := range []struct {
 		name  string
 		begun bool
-		was   []recovery.State
+		was   []halfcore.RecoveryState
 		after time.Duration
 		dead  bool
 	}{
 		{"not looked at yet", false, nil, time.Hour, false},
-		{"begins to be looked at", false, []recovery.State{recovery.Starting}, time.Hour, false},
-		{"adopted", true, []recovery.State{recovery.Running}, time.Hour, false},
-		{"killed just now", true, []recovery.State{recovery.Running, recovery.Restarting}, 100 * time.Millisecond, false},
-		{"killed, and not back", true, []recovery.State{recovery.Running, recovery.Restarting, recovery.Restarting}, 5 * time.Second, true},
-		{"back", true, []recovery.State{recovery.Running, recovery.Restarting, recovery.Running}, time.Hour, false},
-		{"killed a second time", true, []recovery.State{recovery.Restarting, recovery.Running, recovery.Restarting}, 100 * time.Millisecond, false},
-		{"given up", true, []recovery.State{recovery.Running, recovery.Restarting, recovery.GivenUp}, 0, true},
-		{"left", true, []recovery.State{recovery.Running, recovery.Stopped}, 0, true},
+		{"begins to be looked at", false, []halfcore.RecoveryState{halfcore.Starting}, time.Hour, false},
+		{"adopted", true, []halfcore.RecoveryState{halfcore.Running}, time.Hour, false},
+		{"killed just now", true, []halfcore.RecoveryState{halfcore.Running, halfcore.Restarting}, 100 * time.Millisecond, false},
+		{"killed, and not back", true, []halfcore.RecoveryState{halfcore.Running, halfcore.Restarting, halfcore.Restarting},
+			5 * time.Second, true},
+		{"back", true, []halfcore.RecoveryState{halfcore.Running, halfcore.Restarting, halfcore.Running}, time.Hour, false},
+		{"killed a second time", true, []halfcore.RecoveryState{halfcore.Restarting, halfcore.Running, halfcore.Restarting},
+			100 * time.Millisecond, false},
+		{"given up", true, []halfcore.RecoveryState{halfcore.Running, halfcore.Restarting, halfcore.GivenUp}, 0, true},
+		{"left", true, []halfcore.RecoveryState{halfcore.Running, halfcore.Stopped}, 0, true},
 	} {
 		c := newChild(d, fault.HalfHost)
 		c.begun, c.machine = tc.begun, recovery.New(recovery.Config{Half: fault.HalfHost}, time.Now(), half.Monotonic(), nil, false)
 		for _, s := range tc.was {
-			c.publish(recovery.Record{Half: fault.HalfHost, State: s})
+			c.publish(halfcore.RecoveryRecord{Half: fault.HalfHost, State: s})
 		}
 		now := half.Monotonic()
 		if c.silent != 0 {
@@ -137,17 +139,19 @@ func TestHostIsCalledDead(t *testing.T) {
 }
 
 // A daemon that starts with a half that was given up knows so.
-func TestGivenUpIsKnownFromTheBeginning(t *testing.T) {
+func TestGivenUpHalfIsKnownFromStart(t *testing.T) {
 	cfg := config.DefaultAgent()
 	cfg.StateDir = t.TempDir()
-	d := &daemon{cfg: RunConfig{Agent: cfg}, periods: config.Periods{TRead: 50 * time.Millisecond, ReadMisses: 1}, log: slog.New(slog.DiscardHandler)}
-	d.keepHistory(fault.HalfHost, recovery.History{Record: recovery.Record{Half: fault.HalfHost, State: recovery.GivenUp, Total: 5}})
+	d := &daemon{cfg: RunConfig{Agent: cfg}, periods: config.Periods{TRead: 50 * time.Millisecond, ReadMisses: 1},
+		log: slog.New(slog.DiscardHandler)}
+	d.keepHistory(fault.HalfHost, halfcore.RecoveryHistory{Record: halfcore.RecoveryRecord{Half: fault.HalfHost,
+		State: halfcore.GivenUp, Total: 5}})
 	c := newChild(d, fault.HalfHost)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- c.tendUntil(ctx) }()
+	go func() { done <- c.lookAfterUntil(ctx) }()
 	agenttest.Await(t, "the host half is called dead", func() bool { return c.dead(0) })
-	if r := c.status().Recovery; r.State != recovery.GivenUp || r.Total != 5 {
+	if r := c.status().Recovery; r.State != halfcore.GivenUp || r.Total != 5 {
 		t.Errorf("%+v", r)
 	}
 	cancel()
@@ -174,7 +178,7 @@ func TestRestartIsAnnounced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	id := backup.Identity{Node: cfg.Node, Half: fault.HalfDNP, Boot: boot}
+	id := storage.CopyIdentity{Node: cfg.Node, Half: fault.HalfDNP, Boot: boot}
 	path := filepath.Join(dir, "dnp.backup")
 	l := newLinks(cfg, slog.New(slog.DiscardHandler))
 	l.open()
@@ -182,11 +186,11 @@ func TestRestartIsAnnounced(t *testing.T) {
 	if err := l.announce(nil, time.Second, 1, false); err == nil {
 		t.Error("announced without a copy")
 	}
-	half, err := backup.Open(path, id)
+	half, err := storage.OpenCopy(path, id)
 	if err != nil {
 		t.Fatal(err)
 	}
-	session := backup.Session{ID: 7, Tx: [torus.KeySize]byte{1}, Rx: [torus.KeySize]byte{2}}
+	session := storage.Session{ID: 7, Tx: [torus.KeySize]byte{1}, Rx: [torus.KeySize]byte{2}}
 	counters := torus.LinkSnapshot{TxSession: 7, TxSeq: 100, Started: true, RxSession: 7, High: 55, Rx: torus.LinkNormal, Tx: torus.LinkNormal}
 	if err := half.StoreSession(grid.XPlus, session); err != nil {
 		t.Fatal(err)
@@ -194,7 +198,7 @@ func TestRestartIsAnnounced(t *testing.T) {
 	if err := half.StoreCounters(grid.XPlus, &counters); err != nil {
 		t.Fatal(err)
 	}
-	if err := half.StoreNumbers(backup.Numbers{OutboxSnapshot: servicenet.OutboxSnapshot{Epoch: 7}}); err != nil {
+	if err := half.StoreNumbers(storage.Numbers{OutboxSnapshot: servicenet.OutboxSnapshot{Epoch: 7}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.announce(nil, time.Second, 1, false); err == nil {
@@ -212,13 +216,15 @@ func TestRestartIsAnnounced(t *testing.T) {
 	// The neighbour knows the half in that epoch; the register page is gone.
 	at := grid.Coord{X: 1}
 	heard := torus.NewLink(torus.LinkConfig{
-		Dir: grid.XMinus, Src: at, Period: 25 * time.Millisecond, Misses: 2, SickRatio: 0.05, ClearRatio: 0.01, Window: 100, MinErrors: 3, HoldOff: time.Second,
+		Dir: grid.XMinus, Src: at, Period: 25 * time.Millisecond, Misses: 2, SickRatio: 0.05, ClearRatio: 0.01, Window: 100, MinErrors: 3,
+		HoldOff: time.Second,
 	}, time.Now())
 	heard.Step(time.Now(), torus.SessionStarted{ID: 7})
-	heard.Step(time.Now(), torus.FrameReceived{Frame: torus.Frame{Type: torus.TypeHeartbeat, Direction: grid.XPlus, Dst: at, Session: 7, Epoch: 7, Seq: 100}})
+	heard.Step(time.Now(), torus.FrameReceived{Frame: torus.Frame{Type: torus.TypeHeartbeat, Direction: grid.XPlus, Dst: at, Session: 7,
+		Epoch: 7, Seq: 100}})
 	buf := make([]byte, 2000)
 	for i := range announcements {
-		if err := hear.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		if err := hear.SetReadDeadline(time.Now().Add(checkBound)); err != nil {
 			t.Fatal(err)
 		}
 		n, err := hear.Read(buf)
@@ -241,7 +247,7 @@ func TestRestartIsAnnounced(t *testing.T) {
 			t.Errorf("frame %d of epoch %d: accepted %t, link %s", i, f.Epoch, out.Accepted, heard.Detail())
 		}
 	}
-	half, err = backup.Open(path, id)
+	half, err = storage.OpenCopy(path, id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,10 +258,11 @@ func TestRestartIsAnnounced(t *testing.T) {
 }
 
 // The daemon's announcement goes to the half's peers: those of the supervisors' order, or else the configured ones.
-func TestAnnouncedToWhomWasTold(t *testing.T) {
+func TestRestartIsAnnouncedToOrderedPeers(t *testing.T) {
 	cfg := config.DefaultAgent()
 	cfg.Coord, cfg.Dims, cfg.StateDir = "0,0,0", "3x1x1", t.TempDir()
-	cfg.Links = map[string]config.LinkAddr{"X+": {Local: "127.0.0.1:1", Peer: "127.0.0.1:2"}, "X-": {Local: "127.0.0.1:3", Peer: "127.0.0.1:4"}}
+	cfg.Links = map[string]config.LinkAddr{"X+": {Local: "127.0.0.1:1", Peer: "127.0.0.1:2"},
+		"X-": {Local: "127.0.0.1:3", Peer: "127.0.0.1:4"}}
 	l := newLinks(cfg, slog.New(slog.DiscardHandler))
 	to := func() map[grid.Direction]string {
 		out := map[grid.Direction]string{}
@@ -267,7 +274,7 @@ func TestAnnouncedToWhomWasTold(t *testing.T) {
 	}
 	word := peers.State{Number: 3}
 	word.Peers[grid.XPlus.Index()] = peers.Peer{Node: "spare-0", Address: netip.MustParseAddrPort("127.0.0.1:9")}
-	if err := peerfile.Save(filepath.Join(cfg.StateDir, peerfile.Name), word); err != nil {
+	if err := storage.PeerOrders().Save(cfg.StateDir, word); err != nil {
 		t.Fatal(err)
 	}
 	if got := to(); !reflect.DeepEqual(got, map[grid.Direction]string{grid.XPlus: "127.0.0.1:9", grid.XMinus: "127.0.0.1:4"}) {

@@ -11,7 +11,8 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/local/status"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
+	"github.com/lofamo/lofamo/internal/agent/local"
 	"github.com/lofamo/lofamo/internal/sdnotify"
 )
 
@@ -45,7 +46,7 @@ func (d *daemon) tellManager() {
 	for _, h := range d.cfg.halves() {
 		r, known := d.halves[h].known()
 		switch r.State {
-		case recovery.Running, recovery.GivenUp, recovery.Stopped:
+		case halfcore.Running, halfcore.GivenUp, halfcore.Stopped:
 			decided = decided && known
 		default:
 			decided = false
@@ -53,7 +54,7 @@ func (d *daemon) tellManager() {
 		if words != "" {
 			words += "; "
 		}
-		words += h.String() + " half " + faring(r, known)
+		words += h.String() + " half " + halfWords(r, known)
 	}
 	d.manager.to.Status(words)
 	switch {
@@ -66,20 +67,20 @@ func (d *daemon) tellManager() {
 	}
 }
 
-// faring describes the state of a half in words.
-func faring(r recovery.Record, known bool) string {
+// halfWords describes the state of a half in words.
+func halfWords(r halfcore.RecoveryRecord, known bool) string {
 	var last string
 	if r.Last != nil {
 		last = r.Last.Cause.String()
 	}
 	switch {
-	case !known || r.State == recovery.Starting:
+	case !known || r.State == halfcore.Starting:
 		return "is being started"
-	case r.State == recovery.Restarting:
+	case r.State == halfcore.Restarting:
 		return fmt.Sprintf("is being restarted: it %s", last)
-	case r.State == recovery.GivenUp:
+	case r.State == halfcore.GivenUp:
 		return "is given up: " + r.Reason
-	case r.State == recovery.Stopped:
+	case r.State == halfcore.Stopped:
 		return "does not run"
 	case r.Total == 0 || last == "":
 		return "serves"
@@ -98,7 +99,7 @@ func (d *daemon) stopping() {
 }
 
 // known returns the half's record, and whether the daemon already knows if the half runs.
-func (c *child) known() (recovery.Record, bool) {
+func (c *child) known() (halfcore.RecoveryRecord, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.record, c.begun
@@ -175,7 +176,7 @@ const liveWithin = 2 * time.Second
 
 // serveLive answers liveness requests about the daemon of a half, until ctx ends. The daemon does not need it.
 func (d *daemon) serveLive(ctx context.Context, h fault.Half) {
-	err := half.ServeUnix(ctx, d.statePath(status.LiveSocket(h)), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	err := half.ServeUnix(ctx, d.statePath(local.LiveSocket(h)), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == restartPath {
 			d.restartByPerson(w, r, h)
 			return

@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -20,6 +20,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 )
 
 // process is a half's process, held by a process descriptor. Even if its id is reused, a signal reaches this process or
@@ -28,7 +29,7 @@ type process struct {
 	pid   int
 	start uint64 // by regfile.StartTime; 0: not known
 	fd    int
-	ended chan recovery.Cause // gets one value, when the process is certainly gone
+	ended chan halfcore.Cause // gets one value, when the process is certainly gone
 }
 
 // startProcess starts the command of a half. Its life does not depend on the daemon's: the daemon may die, and Ctrl-C,
@@ -44,7 +45,7 @@ func startProcess(cmd *exec.Cmd, realtime bool) (*process, error) {
 		err := errors.New("the kernel has no process descriptors: want Linux 5.4 or later")
 		return nil, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
 	}
-	p := &process{pid: cmd.Process.Pid, fd: fd, ended: make(chan recovery.Cause, 1)}
+	p := &process{pid: cmd.Process.Pid, fd: fd, ended: make(chan halfcore.Cause, 1)}
 	p.start, _ = regfile.StartTime(p.pid) // not waited for yet, so the id is still its own
 	go func() {                           // ends with the process
 		_ = cmd.Wait()
@@ -111,20 +112,20 @@ func startRealtime(cmd *exec.Cmd) error {
 // cldTrapped is CLD_TRAPPED: a traced process has stopped.
 const cldTrapped = 4
 
-func causeOf(s *os.ProcessState) recovery.Cause {
+func causeOf(s *os.ProcessState) halfcore.Cause {
 	if s != nil {
 		if ws, ok := s.Sys().(syscall.WaitStatus); ok {
 			return causeOfStatus(ws)
 		}
 	}
-	return recovery.Cause{Kind: recovery.Unseen}
+	return halfcore.Cause{Kind: halfcore.Unseen}
 }
 
-func causeOfStatus(ws syscall.WaitStatus) recovery.Cause {
+func causeOfStatus(ws syscall.WaitStatus) halfcore.Cause {
 	if ws.Exited() {
-		return recovery.Cause{Kind: recovery.Exited, Code: ws.ExitStatus()}
+		return halfcore.Cause{Kind: halfcore.Exited, Code: ws.ExitStatus()}
 	}
-	return recovery.Cause{Kind: recovery.Killed, Code: int(ws.Signal())}
+	return halfcore.Cause{Kind: halfcore.Killed, Code: int(ws.Signal())}
 }
 
 // errServed is wrapped when the process that serves a half does not count as the half's, or is not known.
@@ -173,7 +174,7 @@ func adoptHolder(h regfile.Holder, half fault.Half, err error) (*process, error)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("adopt the %s half, process %d: %w", half, h.PID, err), unix.Close(fd))
 	}
-	p := &process{pid: h.PID, start: start, fd: fd, ended: make(chan recovery.Cause, 1)}
+	p := &process{pid: h.PID, start: start, fd: fd, ended: make(chan halfcore.Cause, 1)}
 	go func() { // ends with the process
 		p.ended <- p.await()
 	}()
@@ -189,11 +190,11 @@ func isHalf(pid int, half fault.Half) bool {
 }
 
 // await waits for the end of a process that is not our child.
-func (p *process) await() recovery.Cause {
+func (p *process) await() halfcore.Cause {
 	fds := []unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}
 	for {
 		if _, err := unix.Poll(fds, -1); err != nil && !errors.Is(err, unix.EINTR) {
-			return recovery.Cause{Kind: recovery.Unseen, Detail: err.Error()}
+			return halfcore.Cause{Kind: halfcore.Unseen, Detail: err.Error()}
 		}
 		if fds[0].Revents != 0 {
 			break
@@ -204,7 +205,7 @@ func (p *process) await() recovery.Cause {
 
 // howEnded returns how a process that is not a child ended. Until its parent has reaped it /proc says so, and then,
 // from Linux 6.15 on, the descriptor.
-func (p *process) howEnded() recovery.Cause {
+func (p *process) howEnded() halfcore.Cause {
 	const exitCode = 52 - 3 // the field, of those from the third on
 	if f, err := regfile.StatFields(p.pid); err == nil && len(f) > exitCode && f[0] == "Z" {
 		if n, err := strconv.ParseUint(f[exitCode], 10, 32); err == nil {
@@ -213,7 +214,7 @@ func (p *process) howEnded() recovery.Cause {
 	}
 	info := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
 	if err := unix.IoctlPidfdInfo(p.fd, &info); err != nil || info.Mask&unix.PIDFD_INFO_EXIT == 0 {
-		return recovery.Cause{Kind: recovery.Unseen}
+		return halfcore.Cause{Kind: halfcore.Unseen}
 	}
 	return causeOfStatus(syscall.WaitStatus(uint32(info.Exit_code)))
 }
@@ -232,7 +233,9 @@ func (p *process) close() { _ = unix.Close(p.fd) }
 func (p *process) ranFor() time.Duration {
 	var ts unix.Timespec
 	// The clock of another process, as clock_getcpuclockid(3) makes it.
-	if err := unix.ClockGettime(int32(^p.pid<<3|2), &ts); err != nil {
+	clock := uintptr(int32(^p.pid<<3 | 2))
+	// This call never blocks. An ordinary one would wake the runtime's monitor thread each time, 40 times a second.
+	if _, _, errno := unix.RawSyscall(unix.SYS_CLOCK_GETTIME, clock, uintptr(unsafe.Pointer(&ts)), 0); errno != 0 {
 		return 0
 	}
 	return time.Duration(ts.Nano())
@@ -258,13 +261,18 @@ func (p *process) look(threads bool) recovery.Process {
 
 // threads reports whether a thread waits for a processor or a disk, and whether all are stopped.
 func (p *process) threads() (waits, stopped bool) {
-	stats, err := filepath.Glob("/proc/" + strconv.Itoa(p.pid) + "/task/*/stat")
+	tasks, err := os.Open("/proc/" + strconv.Itoa(p.pid) + "/task")
 	if err != nil {
 		return false, false
 	}
-	stopped = len(stats) > 0
-	for _, name := range stats {
-		b, err := os.ReadFile(name)
+	defer func() { _ = tasks.Close() }()
+	ids, err := tasks.Readdirnames(-1)
+	if err != nil {
+		return false, false
+	}
+	stopped = len(ids) > 0
+	for _, id := range ids {
+		b, err := os.ReadFile(tasks.Name() + "/" + id + "/stat")
 		if err != nil {
 			continue // has just ended
 		}

@@ -19,14 +19,14 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
-	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/needs"
+	"github.com/lofamo/lofamo/internal/testing/requirements"
 )
 
 // If the program is missing, that is the reason given, however the half was to be started.
-func TestNoProgram(t *testing.T) {
+func TestMissingProgramIsNamedAsReason(t *testing.T) {
 	for _, realtime := range []bool{false, true} {
 		if p, err := startProcess(exec.Command(filepath.Join(t.TempDir(), "absent"), "dnp"), realtime); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("realtime %t: %v, %v: want %v", realtime, p, err, os.ErrNotExist)
@@ -51,13 +51,13 @@ func TestStartedWhereTracingIsRefused(t *testing.T) {
 	}()
 	r := <-done
 	if r.forbidden != nil {
-		needs.Missing(t, "no seccomp: %v", r.forbidden)
+		requirements.Missing(t, "no seccomp: %v", r.forbidden)
 	}
 	if r.start != nil {
 		t.Fatal(r.start)
 	}
 	defer r.p.close()
-	if cause := <-r.p.ended; cause != (recovery.Cause{Kind: recovery.Exited}) {
+	if cause := <-r.p.ended; cause != (halfcore.Cause{Kind: halfcore.Exited}) {
 		t.Errorf("it %s", cause)
 	}
 }
@@ -87,12 +87,12 @@ func filterTracing(action uint32, flags uintptr) (listener uintptr, err error) {
 	return listener, nil
 }
 
-// starterEnv makes TestHalfEndsWithADaemonKilledDuringItsStart the daemon.
+// starterEnv makes TestHalfEndsWithDaemonKilledDuringItsStart the daemon.
 const starterEnv = "LOFAMO_TEST_STARTER"
 
 // A daemon is killed when the new process exists but has not yet asked to be traced. Traced by init instead, the
 // process would stay stopped before its first instruction for ever and hold the links' sockets: it must end.
-func TestHalfEndsWithADaemonKilledDuringItsStart(t *testing.T) {
+func TestHalfEndsWithDaemonKilledDuringItsStart(t *testing.T) {
 	if os.Getenv(starterEnv) != "" {
 		fmt.Println(killedDuringTheStart())
 		return
@@ -113,7 +113,7 @@ func TestHalfEndsWithADaemonKilledDuringItsStart(t *testing.T) {
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(line))
 	if err != nil {
-		needs.Missing(t, "no seccomp listener: %s", line)
+		requirements.Missing(t, "no seccomp listener: %s", line)
 	}
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
@@ -122,13 +122,13 @@ func TestHalfEndsWithADaemonKilledDuringItsStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{pid: pid, fd: fd, ended: make(chan recovery.Cause, 1)}
+	p := &process{pid: pid, fd: fd, ended: make(chan halfcore.Cause, 1)}
 	defer p.close()
 	go func() { p.ended <- p.await() }()
 	select {
 	case <-p.ended:
-	case <-time.After(10 * time.Second):
-		t.Errorf("the process still exists 10 s after the daemon's end: %v", p.signal(unix.SIGKILL))
+	case <-time.After(checkBound):
+		t.Errorf("the process still exists %s after the daemon's end: %v", checkBound, p.signal(unix.SIGKILL))
 		<-p.ended
 	}
 }

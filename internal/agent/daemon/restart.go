@@ -17,7 +17,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/actions"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/local/status"
+	"github.com/lofamo/lofamo/internal/agent/local"
 )
 
 // restartPath is the path of restart requests, at the daemon's liveness socket. Daemons of earlier versions answer it
@@ -33,7 +33,7 @@ const restartWithin = 20 * time.Second
 func RestartHalf(ctx context.Context, stateDir string, h fault.Half) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, restartWithin+time.Second)
 	defer cancel()
-	path := filepath.Join(stateDir, status.LiveSocket(h))
+	path := filepath.Join(stateDir, local.LiveSocket(h))
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://node"+restartPath, nil)
 	if err != nil {
 		return "", fmt.Errorf("restart the %s half: %w", h, err)
@@ -46,7 +46,7 @@ func RestartHalf(ctx context.Context, stateDir string, h fault.Half) (string, er
 	resp, err := (&http.Client{Transport: tr}).Do(req)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return "", fmt.Errorf("restart the %s half: %w: nobody listens at %s", h, status.ErrNoDaemon, path)
+		return "", fmt.Errorf("restart the %s half: %w: no process listens at %s", h, local.ErrNoDaemon, path)
 	case err != nil:
 		return "", fmt.Errorf("restart the %s half at %s: %w", h, path, err)
 	}
@@ -57,7 +57,8 @@ func RestartHalf(ctx context.Context, stateDir string, h fault.Half) (string, er
 	}
 	var res actions.Result
 	if len(b) == 0 {
-		return "", fmt.Errorf("restart the %s half: the daemon is of an earlier version, and does nothing: end it with SIGKILL, and the next one adopts the halves", h)
+		return "", fmt.Errorf("restart the %s half: the daemon is of an earlier version, and does nothing: end it with SIGKILL, and the next "+
+			"one adopts the halves", h)
 	}
 	if err := json.Unmarshal(b, &res); err != nil {
 		return "", fmt.Errorf("restart the %s half: the daemon's answer: %w", h, err)

@@ -20,11 +20,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
-	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/local/checks"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/orphans"
+	"github.com/lofamo/lofamo/internal/program"
 	"github.com/lofamo/lofamo/internal/sdnotify"
 )
 
@@ -93,18 +92,25 @@ type daemon struct {
 	log     *slog.Logger
 	halves  map[fault.Half]*child
 
+	locked  *os.File      // one of the daemon's locks
 	round   chan struct{} // accepts a value whenever remind goes round
 	manager managed
 
 	mu     sync.Mutex
 	unkept half.Condition // histories cannot be written
+	start  time.Time      // origin of the grid of periods on which the daemon checks both halves
 }
 
 // Run runs the daemon until ctx ends, and then stops the halves. It fails when a half refuses its configuration at the
 // very first start.
 func Run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	for {
-		if err := run(ctx, cfg, log); !errors.Is(err, errMoved) {
+		switch err := run(ctx, cfg, log); {
+		case errors.Is(err, errMoved):
+		case errors.Is(err, errGone) && ctx.Err() == nil:
+			log.Error("state directory deleted or replaced while the halves ran: they start again in a new one", "node", string(cfg.Agent.Node),
+				"state_dir", cfg.Agent.StateDir)
+		default:
 			return err
 		}
 	}
@@ -119,10 +125,14 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	if err != nil {
 		return half.InvalidConfig(err)
 	}
+	if err := checkRoom(cfg.Agent); err != nil {
+		return err
+	}
 	if err := half.MakeStateDir(cfg.Agent.StateDir); err != nil {
 		return err
 	}
-	d := &daemon{cfg: cfg, periods: periods, log: log.With("node", string(cfg.Agent.Node)), halves: map[fault.Half]*child{}, round: make(chan struct{})}
+	d := &daemon{cfg: cfg, periods: periods, log: log.With("node", string(cfg.Agent.Node)), halves: map[fault.Half]*child{},
+		round: make(chan struct{}), start: time.Now()}
 	var locks []string
 	if cfg.Half == 0 {
 		locks = append(locks, "run.lock") // the only lock that versions before --half took
@@ -137,6 +147,7 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 			return err
 		}
 		defer func() { _ = lock.Close() }()
+		d.locked = lock
 	}
 	if d.goesOn() {
 		for _, c := range d.halves {
@@ -154,7 +165,8 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	if err := d.awaitPlace(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}
-	d.log.Info("recovery daemon runs", "halves", len(d.halves), "hangs_found_within", recovery.HangBound(periods.TRead, periods.ReadMisses).String(),
+	d.log.Info("recovery daemon runs", "halves", len(d.halves), "hangs_found_within",
+		halfcore.HangBound(periods.TRead, periods.ReadMisses).String(),
 		"restarts", cfg.Agent.Recovery.Restarts, "window", cfg.Agent.Recovery.Window.D().String())
 	return d.inPlace(ctx, d.serve)
 }
@@ -163,7 +175,7 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 // started. Then a half that refuses its configuration is no reason to stop the other half.
 func (d *daemon) goesOn() bool {
 	for h := range d.halves {
-		if old, err := d.loadHistory(h); err == nil && old != nil && old.Record.State != recovery.Stopped {
+		if old, err := d.loadHistory(h); err == nil && old != nil && old.Record.State != halfcore.Stopped {
 			return true
 		}
 		if _, held, _ := regfile.HolderOf(d.statePath(half.RegisterFile), h); held {
@@ -176,11 +188,12 @@ func (d *daemon) goesOn() bool {
 func (d *daemon) serve(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, c := range d.halves {
-		g.Go(func() error { return c.tend(ctx) })
+		g.Go(func() error { return c.lookAfter(ctx) })
 	}
+	g.Go(func() error { return d.watchStateDir(ctx) })
 	g.Go(func() error { d.remind(ctx); return nil })
 	g.Go(func() error { d.giveSigns(ctx); return nil })
-	g.Go(func() error { orphans.Reap(ctx, orphans.Every); return nil })
+	g.Go(func() error { program.ReapOrphans(ctx); return nil })
 	for _, h := range d.cfg.halves() {
 		g.Go(func() error { d.serveLive(ctx, h); return nil })
 	}
@@ -243,7 +256,8 @@ func (d *daemon) serveChecks(ctx context.Context, serve func(context.Context, co
 		}
 		if err.Error() != warned {
 			warned = err.Error()
-			d.log.Warn("peripherals with a check program are UNKNOWN while nobody else runs their checks", "err", err, "try_again", checksRetry.String())
+			d.log.Warn("peripherals with a check program are UNKNOWN unless another process runs their checks", "err", err, "try_again",
+				checksRetry.String())
 		}
 		select {
 		case <-ctx.Done():
@@ -276,7 +290,7 @@ func serveChecks(ctx context.Context, cfg config.Agent) error {
 		return err
 	}
 	defer func() { _ = lock.Close() }()
-	l, err := half.ListenUnix(ctx, filepath.Join(cfg.StateDir, checks.Socket))
+	l, err := half.ListenUnix(ctx, filepath.Join(cfg.StateDir, half.CheckSocket))
 	if err != nil {
 		return err
 	}

@@ -14,10 +14,10 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
-	"github.com/lofamo/lofamo/internal/agent/agenttest"
-	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/testing/agenttest"
 )
 
 // A daemon that cannot run the checks retries until it can, and warns of a reason once.
@@ -60,16 +60,16 @@ func TestChecksAreTriedAgain(t *testing.T) {
 
 // A half that refuses its configuration at the very first start ends the daemon. A half that panics does not, though
 // its code equals that of a refusal on a terminal, nor does a half that refuses while the other half may be well.
-func TestFirstStart(t *testing.T) {
+func TestBadConfigEndsDaemon(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		code  int
-		old   recovery.State // of the host half; 0: there is no history
+		old   halfcore.RecoveryState // of the host half; 0: there is no history
 		fails bool
 	}{
 		{"refused", half.ExitRefused, 0, true},
-		{"refused after a stop", half.ExitRefused, recovery.Stopped, true},
-		{"refused, and a daemon was killed", half.ExitRefused, recovery.Running, false},
+		{"refused after a stop", half.ExitRefused, halfcore.Stopped, true},
+		{"refused, and a daemon was killed", half.ExitRefused, halfcore.Running, false},
 		{"panics", half.ExitConfig, 0, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -80,7 +80,7 @@ func TestFirstStart(t *testing.T) {
 			}
 			if tc.old != 0 {
 				d := &daemon{cfg: RunConfig{Agent: cfg}, log: slog.New(slog.DiscardHandler)}
-				d.keepHistory(fault.HalfHost, recovery.History{Record: recovery.Record{Half: fault.HalfHost, State: tc.old}})
+				d.keepHistory(fault.HalfHost, halfcore.RecoveryHistory{Record: halfcore.RecoveryRecord{Half: fault.HalfHost, State: tc.old}})
 			}
 			program := filepath.Join(t.TempDir(), "halves")
 			script := fmt.Sprintf("#!/bin/sh\n[ $1 = dnp ] && exit %d\nexec sleep 1000\n", tc.code)
@@ -101,7 +101,7 @@ func TestFirstStart(t *testing.T) {
 			}
 			agenttest.Await(t, "the DNP half is given up", func() bool {
 				h, err := ReadRecovery(cfg.StateDir, fault.HalfDNP)
-				return err == nil && h != nil && h.Record.State == recovery.GivenUp
+				return err == nil && h != nil && h.Record.State == halfcore.GivenUp
 			})
 			cancel()
 			if err := <-done; err != nil {

@@ -19,11 +19,11 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
 	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 
-	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/local/status"
-	"github.com/lofamo/lofamo/internal/agent/peerfile"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
+	"github.com/lofamo/lofamo/internal/agent/local"
 	"github.com/lofamo/lofamo/internal/agent/peers"
+	"github.com/lofamo/lofamo/internal/agent/storage"
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
@@ -58,7 +58,7 @@ func (d *daemon) awaitPlace(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, h := range d.cfg.halves() { // a waiting daemon is healthy
 		g.Go(func() error {
-			_ = half.ServeUnix(ctx, d.statePath(status.LiveSocket(h)), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+			_ = half.ServeUnix(ctx, d.statePath(local.LiveSocket(h)), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 			return nil
 		})
 	}
@@ -118,7 +118,7 @@ func (d *daemon) watchPlace(ctx context.Context, at string, leave context.Cancel
 			return
 		case <-t.C:
 		}
-		if word, lost := peerfile.Load(d.statePath(peerfile.Name)); moved(at, word, lost) {
+		if word, lost := storage.PeerOrders().Load(d.cfg.Agent.StateDir); moved(at, word, lost) {
 			d.log.Warn("spare: its place is another now: the halves are stopped", "was", at, "is", word.Place(), "order", word.Number)
 			d.manager.mu.Lock()
 			d.manager.over = true // the daemon itself continues: do not notify the service manager of a stop
@@ -163,7 +163,7 @@ func (d *daemon) lookForPlace(ctx context.Context) {
 // spare is a node that has no place yet.
 type spare struct {
 	d        *daemon
-	known    *dnpcore.PeersConfig
+	known    *halfcore.PeersConfig
 	net      *direct.Socket
 	signer   *pki.Signer
 	verifier *pki.Verifier
@@ -182,9 +182,9 @@ type spare struct {
 // newSpare acquires every resource that may be refused. It signs as the DNP half, which will have the links.
 func newSpare(d *daemon) (*spare, error) {
 	cfg := d.cfg.Agent
-	word, lost := peerfile.Load(d.statePath(peerfile.Name))
+	word, lost := storage.PeerOrders().Load(d.cfg.Agent.StateDir)
 	if lost != nil {
-		d.log.Error("what was told of the place is lost: the supervisors are asked", "err", lost)
+		d.log.Error("stored place lost: asking the supervisors", "err", lost)
 	}
 	s := &spare{d: d, known: half.PeersConfig(cfg, word, lost), word: word, lost: lost != nil, life: max(1, rand.Uint64())}
 	for _, sup := range cfg.Supervisors {
@@ -207,7 +207,8 @@ func newSpare(d *daemon) (*spare, error) {
 		r.Keep()
 		s.renewals = append(s.renewals, r)
 	}
-	s.net, err = direct.Listen(cfg.Service.Listen, direct.Options{Interface: cfg.Service.Interface, MaxRate: half.MaxDatagrams, Strangers: half.MaxStrangers})
+	s.net, err = direct.Listen(cfg.Service.Listen, direct.Options{Interface: cfg.Service.Interface, MaxRate: half.MaxDatagrams,
+		Strangers: half.MaxStrangers})
 	if err == nil {
 		s.net.Know(s.supervisors)
 	}
@@ -298,7 +299,7 @@ func (s *spare) order(order *lofamov1.PeerOrder) (placed bool) {
 		s.d.log.Warn("place refused", "err", err)
 		return false
 	}
-	if dnpcore.PeersOfAnotherLife(s.word, order, s.life) {
+	if halfcore.PeersOfAnotherLife(s.word, order, s.life) {
 		s.d.log.Info("order of peers not taken: it does not name this life of a spare that holds no word", "order", order.GetNumber())
 		return false
 	}
@@ -306,7 +307,7 @@ func (s *spare) order(order *lofamov1.PeerOrder) (placed bool) {
 	if verdict != chanmask.Taken {
 		return false
 	}
-	if err := peerfile.Save(s.d.statePath(peerfile.Name), next); err != nil {
+	if err := storage.PeerOrders().Save(s.d.cfg.Agent.StateDir, next); err != nil {
 		s.d.log.Error("place not kept: it is not taken", "err", err)
 		return false
 	}
@@ -327,7 +328,7 @@ func (s *spare) fits(next peers.State) error {
 // say reports this node's state to the supervisors: to one that has asked, or to all.
 func (s *spare) say(to netip.AddrPort) {
 	s.mu.Lock()
-	all := dnpcore.PeerStatuses(s.d.cfg.Agent.Node, 0, "", s.word, *s.known, s.lost)
+	all := halfcore.PeerStatuses(s.d.cfg.Agent.Node, 0, "", s.word, *s.known, s.lost)
 	s.mu.Unlock()
 	targets := []netip.AddrPort{to}
 	if !to.IsValid() {

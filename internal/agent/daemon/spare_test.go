@@ -10,8 +10,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/peerfile"
 	"github.com/lofamo/lofamo/internal/agent/peers"
+	"github.com/lofamo/lofamo/internal/agent/storage"
 	"github.com/lofamo/lofamo/internal/config"
 )
 
@@ -30,7 +30,7 @@ func TestSpareOfOneHalf(t *testing.T) {
 		t.Errorf("asked to stop: %v", err)
 	}
 	go func() { ended <- d.awaitPlace(t.Context()) }()
-	if err := peerfile.Save(d.statePath(peerfile.Name), peers.State{Number: 3, Placed: true, Coord: grid.Coord{X: 1}}); err != nil {
+	if err := storage.PeerOrders().Save(d.cfg.Agent.StateDir, peers.State{Number: 3, Placed: true, Coord: grid.Coord{X: 1}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-ended; err != nil {
@@ -49,7 +49,8 @@ func TestSpareLeavesItsPlace(t *testing.T) {
 		lost error
 		want bool
 	}{
-		"the same place": {here, nil, false}, "no place": {peers.State{Number: 4}, nil, true}, "another place": {peers.State{Number: 4, Placed: true}, nil, true},
+		"the same place": {here, nil, false}, "no place": {peers.State{Number: 4}, nil, true},
+		"another place":              {peers.State{Number: 4, Placed: true}, nil, true},
 		"a file that cannot be read": {peers.State{}, peers.ErrState, false}, "no file": {peers.State{}, nil, false},
 	} {
 		if got := moved("1,0,0", tc.word, tc.lost); got != tc.want {
@@ -59,7 +60,7 @@ func TestSpareLeavesItsPlace(t *testing.T) {
 	d := &daemon{cfg: RunConfig{Agent: config.Agent{Spare: true, Dims: "3x1x1", StateDir: t.TempDir()}}, log: slog.New(slog.DiscardHandler)}
 	save := func(s peers.State) {
 		t.Helper()
-		if err := peerfile.Save(d.statePath(peerfile.Name), s); err != nil {
+		if err := storage.PeerOrders().Save(d.cfg.Agent.StateDir, s); err != nil {
 			t.Fatal(err)
 		}
 	}

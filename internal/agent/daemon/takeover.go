@@ -54,7 +54,7 @@ func (d *daemon) lock(ctx context.Context, path string) (*os.File, error) {
 	for _, h := range d.cfg.halves() {
 		next, err := lockAlone(d.statePath(awaitedLock(h)), "run")
 		if err != nil {
-			d.log.Warn("the neighbours will not be told that the half is to be back", "half", h.String(), "err", err)
+			d.log.Warn("cannot announce the restart of the half to the neighbours", "half", h.String(), "err", err)
 			continue
 		}
 		if err := noteWaiter(next); err != nil {
@@ -155,7 +155,8 @@ func MayTakeOver(cfg config.Agent, of fault.Half) error {
 		case !is:
 			return nil
 		case waited < settleTime:
-			return fmt.Errorf("%s half: its daemon has waited for %s: want %s, in which a neighbour that does not come back is found", h, waited.Round(time.Millisecond), settleTime)
+			return fmt.Errorf("%s half: its daemon has waited for %s: want %s, in which a neighbour that does not come back is found",
+				h, waited.Round(time.Millisecond), settleTime)
 		}
 		f, err := regfile.OpenReadOnly(filepath.Join(cfg.StateDir, half.RegisterFile))
 		if err != nil {
@@ -186,9 +187,13 @@ func neighboursServe(f *regfile.File) error {
 		switch {
 		case !chanmask.Mask(mask).Usable(dir):
 		case w.Links[dir.Index()] == watchdog.HealthBroken:
-			errs = append(errs, fmt.Errorf("the link %s is broken: no node is taken over beside one that is gone: mask the link if that is known", dir))
+			errs = append(errs, fmt.Errorf("the link %s is broken: no takeover beside a node that is gone: mask the link if that "+
+				"is known",
+				dir))
 		case w.NeighbourHostFailed[dir.Index()] && !d.Neighbours[dir.Index()].Any(): // listed parts mean that it lives
-			errs = append(errs, fmt.Errorf("the host half at the end of link %s is dead: no node is taken over beside one that is gone: mask the link if that is known", dir))
+			errs = append(errs, fmt.Errorf("the host half at the end of link %s is dead: no takeover beside a node that is gone: "+
+				"mask the "+
+				"link if that is known", dir))
 		}
 	}
 	return errors.Join(errs...)

@@ -13,6 +13,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/bundle"
 	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 )
 
 // dnpBulk is the DNP half's part in transfers of large objects. The half has only the torus: objects that a supervisor
@@ -80,13 +81,15 @@ func (d *dnpHalf) linksText() ([]byte, error) {
 		fmt.Fprintf(&out, "  heard    %s\n", heard)
 		fmt.Fprintf(&out, "  machine  %+v\n", stats[i])
 		fmt.Fprintf(&out, "  socket   %+v\n", d.links[i].Stats())
-		for r := range dnpcore.Rule(dnpcore.Rules) {
+		for r := range halfcore.Rule(halfcore.Rules) {
 			if n := broken[i][r]; n > 0 {
 				fmt.Fprintf(&out, "  broken   rule %s of the channel protocol %d times\n", r, n)
 			}
 		}
 	}
-	fmt.Fprintf(&out, "messages passed on: %+v\nrouting (%s): %+v\nflow control: %+v\nin pieces: %+v\nmessages back dropped: %d\nbroadcasts: %+v\nprocedures: %+v\nmailbox: %+v\n", hops, d.Config.Routing, d.core.RouteStats(), d.core.FlowStats(now), d.core.ReorderStats(), dropped, broadcasts, procedures, d.box.Stats())
+	fmt.Fprintf(&out, "messages passed on: %+v\nrouting (%s): %+v\nflow control: %+v\nin pieces: %+v\nmessages back dropped: %d\n"+
+		"broadcasts: %+v\nprocedures: %+v\nmailbox: %+v\n", hops, d.Config.Routing, d.core.RouteStats(), d.core.FlowStats(now),
+		d.core.ReorderStats(), dropped, broadcasts, procedures, d.box.Stats())
 	d.mu.Unlock()
 	return out.Bytes(), nil
 }

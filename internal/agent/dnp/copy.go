@@ -5,7 +5,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
 	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
-	"github.com/lofamo/lofamo/internal/agent/storage/backup"
+	"github.com/lofamo/lofamo/internal/agent/storage"
 )
 
 // linkCopy is the links' state in the DNP half's copy.
@@ -31,5 +31,5 @@ func (d *dnpHalf) storeLinks() {
 // storeSession comes before the session's first frame.
 func (d *dnpHalf) storeSession(dir grid.Direction, s *torus.Session) {
 	tx, rx := s.Keys()
-	d.Copy.Note(d.Log, d.Copy.File.StoreSession(dir, backup.Session{ID: s.ID(), Tx: tx, Rx: rx}))
+	d.Copy.Note(d.Log, d.Copy.File.StoreSession(dir, storage.Session{ID: s.ID(), Tx: tx, Rx: rx}))
 }

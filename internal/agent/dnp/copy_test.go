@@ -8,9 +8,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
-	"github.com/lofamo/lofamo/internal/agent/agenttest"
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/testing/agenttest"
 )
 
 // halfWithSession opens a DNP half whose copy has a session, and returns it with the keys of its neighbour.
@@ -21,7 +21,7 @@ func halfWithSession(t testing.TB, cfg config.Agent, dir grid.Direction) (*dnpHa
 		t.Fatal(err)
 	}
 	tx, rx := agenttest.CopyWithSession(t, half.CopyPath(cfg.StateDir, fault.HalfDNP), cfg, dir, 0, torus.LinkSnapshot{Replay: 1})
-	d := &dnpHalf{Common: c, alarm: half.NewAlarm(), packet: make([]byte, 0, cfg.MTU)}
+	d := &dnpHalf{Common: c, packet: make([]byte, 0, cfg.MTU)}
 	d.tests = half.NewProber(t.Context(), &d.Common)
 	var open half.Closers
 	t.Cleanup(func() {

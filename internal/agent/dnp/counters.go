@@ -19,10 +19,11 @@ func (d *dnpHalf) publishCounters(now time.Time) {
 			out[half.CountsOfTopic*t+i] = uint32(v)
 		}
 	}
-	box, bars, routed, flow, pieces, data := d.box.Stats(), d.core.BarrierStats(), d.core.RouteStats(), d.core.FlowStats(now), d.core.ReorderStats(), d.core.DataStats()
+	box, bars, routed, flow, pieces, data := d.box.Stats(), d.core.BarrierStats(), d.core.RouteStats(), d.core.FlowStats(now),
+		d.core.ReorderStats(), d.core.DataStats()
 	others := [len(half.Counted)]uint64{
 		box.DroppedFull, box.Bad, d.jobMail.dropped, bars.Completed, bars.Failed,
-		routed.Routed, routed.Derouted, routed.Flooded, routed.Swapped, routed.Ended, flow.Told, flow.Held,
+		routed.Routed, routed.Derouted, routed.Flooded, routed.Swapped, routed.Ended, flow.Announced, flow.Held,
 		pieces.Whole, pieces.Missing, pieces.Altered, data.Delivered, data.Refused, data.Spoiled, data.Sent,
 	}
 	d.countProcedures(out[half.ProcedureCounts:half.OtherCounters])

@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/sensor"
@@ -34,9 +35,8 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
-	"github.com/lofamo/lofamo/internal/agent/maskfile"
 	"github.com/lofamo/lofamo/internal/agent/peers"
-	"github.com/lofamo/lofamo/internal/agent/storage/backup"
+	"github.com/lofamo/lofamo/internal/agent/storage"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/internal/pki"
@@ -48,25 +48,26 @@ type dnpHalf struct {
 	half.Common
 	page    *half.Page
 	box     *mailbox.Box
+	ended   half.EndedChecks                  // of the host half's process; the mailbox' goroutine alone uses it
 	links   [grid.NumDirections]*udplink.Link // nil where the torus has none
 	sources []sensor.Source
 
-	mu       sync.Mutex // the half's one mutex: see the package comment
-	core     *dnpcore.Machine
-	fares    half.Status
-	tests    *half.Prober
-	readers  half.Readers
-	alarm    *half.Alarm
-	next     []dnpcore.Event // events that follow from the current output
-	takeHost bool            // the current output wants the host words read
-	bulk     *dnpBulk
-	keys     [grid.NumDirections]torus.Keyring
-	frame    dnpcore.Frame // of the current packet: passed by pointer, never kept
-	packet   []byte        // being sent
-	mail     mailbox.Stats // at the last look
-	mailFull bool          // messages had been dropped since the look before
-	lookAt   time.Time     // at the mailbox' counters
-	spanAt   time.Time     // when to send the certificate's validity to the host half
+	mu         sync.Mutex // the half's one mutex: see the package comment
+	core       *dnpcore.Machine
+	halfStatus half.Status
+	tests      *half.Prober
+	readers    half.Readers
+	alarm      *half.Alarm
+	next       []dnpcore.Event // events that follow from the current output
+	takeHost   bool            // the current output wants the host words read
+	bulk       *dnpBulk
+	keys       [grid.NumDirections]torus.Keyring
+	frame      dnpcore.Frame // of the current packet: passed by pointer, never kept
+	packet     []byte        // being sent
+	quiet      quietFrames
+	mail       mailbox.Stats // at the last look
+	mailFull   bool          // messages had been dropped since the look before
+	spanAt     time.Time     // when to send the certificate's validity to the host half
 
 	jobMail  jobMail
 	masks    newest[chanmask.State]    // to keep on disk
@@ -82,23 +83,26 @@ type dnpHalf struct {
 
 // Run runs the DNP half until ctx ends, and then returns nil. It returns an error when a resource that it needs is
 // unavailable.
-func Run(ctx context.Context, cfg config.Agent, log *slog.Logger) error {
-	return run(ctx, cfg, log, nil)
+func Run(ctx context.Context, cfg config.Agent, s half.Scheduling, log *slog.Logger) error {
+	return run(ctx, cfg, s, log, nil)
 }
 
 // With returns a Run for a half with these options.
-func With(options ...Option) func(ctx context.Context, cfg config.Agent, log *slog.Logger) error {
-	return func(ctx context.Context, cfg config.Agent, log *slog.Logger) error {
-		return run(ctx, cfg, log, options)
+func With(options ...Option) func(ctx context.Context, cfg config.Agent, s half.Scheduling, log *slog.Logger) error {
+	return func(ctx context.Context, cfg config.Agent, s half.Scheduling, log *slog.Logger) error {
+		return run(ctx, cfg, s, log, options)
 	}
 }
 
-func run(ctx context.Context, cfg config.Agent, log *slog.Logger, options []Option) (err error) {
+func run(ctx context.Context, cfg config.Agent, s half.Scheduling, log *slog.Logger, options []Option) (err error) {
 	c, err := half.Prepare(cfg, fault.HalfDNP, log)
 	if err != nil {
 		return fmt.Errorf("DNP half: %w", err)
 	}
-	d := &dnpHalf{Common: c, alarm: half.NewAlarm(), packet: make([]byte, 0, cfg.MTU), masks: make(newest[chanmask.State], 1), words: make(newest[peers.State], 1), judges: make(newest[dnpcore.JudgeData], 1), acting: half.NewActions(), plain: newPlainOrders(options)}
+	d := &dnpHalf{Common: c, packet: make([]byte, 0, cfg.MTU), masks: make(newest[chanmask.State], 1),
+		words: make(newest[peers.State], 1), judges: make(newest[dnpcore.JudgeData], 1), acting: half.NewActions(),
+		plain: newPlainOrders(options)}
+	d.halfStatus.NotRealtime = half.LacksRealtime(s, d.Config.Preset)
 	d.tests = half.NewProber(ctx, &d.Common)
 	post := newDNPPost(d)
 	d.Trust.Carry, d.Trust.Renewals.Send = post.look, post.send
@@ -120,6 +124,10 @@ func run(ctx context.Context, cfg config.Agent, log *slog.Logger, options []Opti
 // open acquires every resource that may be refused, starting with the lock on the register file.
 func (d *dnpHalf) open(cs *half.Closers) error {
 	var err error
+	if d.alarm, err = half.NewAlarm(); err != nil {
+		return err
+	}
+	cs.Add(d.alarm.Close)
 	if d.page, err = half.OpenPage(d.StatePath(half.RegisterFile), d.Half, d.Log); err != nil {
 		return err
 	}
@@ -189,19 +197,22 @@ func (d *dnpHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	if err != nil {
 		return err
 	}
-	mask, lost := maskfile.Load(d.StatePath(maskfile.Name))
+	mask, lost := storage.MaskOrders().Load(d.Config.StateDir)
 	if lost != nil {
 		d.Log.Error("channel mask lost: all channels are usable at this end until the supervisors have spoken", "err", lost)
 	}
+	orders, ordersLost := storage.PlainOrders().Load(d.Config.StateDir)
 	now := half.InStep(d.Periods.TWrite)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	core, err := dnpcore.New(dnpcore.Config{
 		Topo: d.Topo, Periods: d.Periods, MaxHops: d.MaxHops(), Kept: kept, Resume: d.linkCopy.resume,
-		SelfTest: d.SelfTest(), MaxFrame: d.Config.MTU, Hops: d.resumeHops(), Express: d.resumeExpress(),
+		SelfTest: d.SelfTest(), Budget: d.Config.Processor.Budget, MaxFrame: d.Config.MTU, Hops: d.resumeHops(), Express: d.resumeExpress(),
 		Routing: algorithm, Seed: randomSeed(),
-		Mask: &mask, MaskLost: lost != nil, Masked: d.Config.Masked(), Peers: d.Peers, Orders: d.plain.kinds, StoredOrders: d.storedOrders(),
-		Procedure: dnpcore.ProcedureConfig{OnEvidence: d.Config.Procedure.Start == config.ProcedureOnEvidence, MaskDead: d.Config.Procedure.MaskDead},
+		Mask: &mask, MaskLost: lost != nil, Masked: d.Config.Masked(), Peers: d.Peers, Orders: d.plain.kinds,
+		StoredOrders: orders, OrdersLost: ordersLost,
+		Procedure: dnpcore.ProcedureConfig{OnEvidence: d.Config.Procedure.Start == config.ProcedureOnEvidence,
+			MaskDead: d.Config.Procedure.MaskDead},
 	}, now, e)
 	if err != nil {
 		return err
@@ -212,12 +223,12 @@ func (d *dnpHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 			d.linkCopy.stored[i] = d.linkCopy.resume.Links[i]
 		}
 	}
-	d.core, d.fares.Results = core, core.SelfTest().Results
+	d.core, d.halfStatus.Results, d.halfStatus.Processor = core, core.SelfTest().Results, core.ProcessorTime
 	if lost == nil {
 		d.kept.state = mask
 	}
 	d.tests.Begin(d.testResults)
-	d.fares.WentOn(d.Copy.File.Cold())
+	d.halfStatus.WentOn(d.Copy.File.Cold())
 	if half, known := half.GivenHealth(); known != nil {
 		d.settle(now, core.Step(now, dnpcore.Health{Half: half, Health: known}))
 	}
@@ -227,41 +238,41 @@ func (d *dnpHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	return nil
 }
 
-// serve runs the links, the readers and the timer until ctx ends or one of them fails.
+// serve runs the half until ctx ends or one of them fails.
 func (d *dnpHalf) serve(ctx context.Context) error {
+	loop := half.Loop{
+		Common: &d.Common, Mu: &d.mu, Alarm: d.alarm, Page: d.page, Box: d.box, Core: d.core, Status: &d.halfStatus, Readers: &d.readers,
+		Probes: d.tests, Acting: d.acting, Bulk: d.bulk.server, Sources: d.sources,
+		Inject: d.injectHandler(), InjectSocket: half.DNPInjectSock,
+		Tick:       func(now time.Time) { d.handle(now, dnpcore.Tick{}) },
+		Mended:     func(now time.Time) { d.handle(now, dnpcore.Refresh{}) },
+		Spent:      func(now time.Time, total time.Duration) { d.handle(now, dnpcore.Spent{Total: total}) },
+		EachSecond: d.eachSecond, OnMail: d.onMessage, OnReadings: d.onReadings, TrustChanged: d.trustChanged,
+		OnTest: func(ev selftest.Event) { d.step(dnpcore.Test{Event: ev}) },
+	}
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { d.ring(ctx); return nil })
-	g.Go(func() error { d.Trust.Run(ctx, d.trustChanged); return nil })
+	loop.Start(ctx, g)
 	g.Go(func() error {
-		d.masks.run(ctx, d.keepMask, func(s chanmask.State) { d.step(dnpcore.MaskKept{State: s}) })
-		return nil
+		return storeOrders(ctx, d, storage.MaskOrders(), d.masks, func(s chanmask.State, err error) {
+			d.noteKept(s, err)
+			d.step(dnpcore.MaskKept{State: s})
+		})
 	})
 	g.Go(func() error {
-		d.words.run(ctx, d.keepPeers, func(s peers.State) { d.step(dnpcore.PeersKept{State: s}) })
-		return nil
+		return storeOrders(ctx, d, storage.PeerOrders(), d.words, func(s peers.State, _ error) { d.step(dnpcore.PeersKept{State: s}) })
 	})
 	g.Go(func() error {
-		d.plain.keep.run(ctx, d.keepOrders, func(b []byte) { d.step(dnpcore.OrdersKept{Stored: b}) })
-		return nil
+		return storeOrders(ctx, d, storage.PlainOrders(), d.plain.keep, func(b []byte, err error) {
+			d.step(dnpcore.OrdersKept{Stored: b, Err: err})
+		})
 	})
 	g.Go(func() error { d.runOrders(ctx); return nil })
 	g.Go(func() error { openAll(ctx, d.judges, d.openData, d.step); return nil })
 	g.Go(func() error { d.serveMask(ctx); return nil })
-	g.Go(func() error { d.acting.Run(ctx, d.Config.StateDir); return nil })
-	g.Go(func() error { return d.box.Run(ctx, d.onMail) })
-	g.Go(func() error { return d.bulk.server.Run(ctx) })
-	g.Go(func() error {
-		d.tests.Run(ctx, func(ev selftest.Event) { d.step(dnpcore.Test{Event: ev}) })
-		return nil
-	})
-	g.Go(func() error { return sensor.NewSet(d.sources).Run(ctx, d.Periods.SensorPeriod, d.onReadings) })
 	for _, l := range d.links {
 		if l != nil {
 			g.Go(func() error { return l.Run(ctx, d) })
 		}
-	}
-	if d.Config.Injection {
-		g.Go(func() error { return half.ServeUnix(ctx, d.StatePath(half.DNPInjectSock), d.injectHandler()) })
 	}
 	return g.Wait()
 }
@@ -280,39 +291,13 @@ func (d *dnpHalf) dnpSources() ([]sensor.Source, error) {
 	return out, nil
 }
 
-// ring is the timer's goroutine.
-func (d *dnpHalf) ring(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			d.Manager.Stopping()
-			return
-		case <-d.alarm.Timer.C:
-			d.mu.Lock()
-			now := time.Now()
-			d.alarm.Rang()
-			d.maintain(now)
-			d.apply(now, d.core.Step(now, dnpcore.Tick{}))
-			d.NoteProven(d.page, d.core.SelfTest().Proving())
-			d.mu.Unlock()
-			d.Manager.Round(now)
-		}
+// eachSecond does the DNP half's own work that no event triggers.
+func (d *dnpHalf) eachSecond(now time.Time, own *lofamov1.HalfHealth) {
+	d.readDue(now)
+	d.tellSpan(now)
+	if own != nil {
+		d.settle(now, d.core.Step(now, dnpcore.Health{Half: fault.HalfDNP, Health: own}))
 	}
-}
-
-// maintain does once a second the work that no event triggers.
-func (d *dnpHalf) maintain(now time.Time) {
-	if d.page.Maintain(now) {
-		d.Log.Info("register file mended")
-		d.settle(now, d.core.Step(now, dnpcore.Refresh{}))
-	}
-	d.MaintainCopy(now)
-	if now.Before(d.lookAt) {
-		return
-	}
-	d.lookAt = now.Add(half.CheckEvery)
-	d.lookAtFares(now)
-	d.Trust.Wake()
 	d.publishCounters(now)
 	d.tellDropped(now)
 	if ev, changed := d.SpoolState(); changed {
@@ -341,33 +326,7 @@ func (d *dnpHalf) maintain(now time.Time) {
 func (d *dnpHalf) step(ev dnpcore.Event) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	now := time.Now()
-	d.apply(now, d.core.Step(now, ev))
-}
-
-// OnPacket handles a packet. It is the path of every heartbeat, and allocates nothing.
-func (d *dnpHalf) OnPacket(dir grid.Direction, b []byte) {
-	r := &d.readers.Ways[dir.Index()]
-	r.Begin()
-	defer r.End()
-	for range failpoint.Packet(failpoint.LinkReceive, b) {
-		d.onPacket(dir, b)
-	}
-}
-
-func (d *dnpHalf) onPacket(dir grid.Direction, b []byte) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	now := time.Now()
-	keys := &d.keys[dir.Index()]
-	f, err := torus.Decode(b, d.Config.MTU, keys)
-	if err != nil {
-		d.apply(now, d.core.Step(now, dnpcore.Bad{Dir: dir, Kind: torus.KindOf(err), Count: 1}))
-		return
-	}
-	keys.Confirm(f.Session)
-	d.frame.Dir, d.frame.Frame = dir, f
-	d.apply(now, d.core.Step(now, &d.frame))
+	d.handle(time.Now(), ev)
 }
 
 // OnSession takes the keys from a handshake.
@@ -380,7 +339,7 @@ func (d *dnpHalf) OnSession(dir grid.Direction, s *torus.Session) {
 	now := time.Now()
 	d.keys[dir.Index()].Add(now, s)
 	d.storeSession(dir, s)
-	d.apply(now, d.core.Step(now, dnpcore.Session{Dir: dir, ID: s.ID()}))
+	d.handle(now, dnpcore.Session{Dir: dir, ID: s.ID()})
 }
 
 // apply carries out an output and those of the events that follow from it, then sets the alarm. It runs under the
@@ -420,7 +379,7 @@ func (d *dnpHalf) then(ev dnpcore.Event) { d.next = append(d.next, ev) }
 // do carries out one output.
 func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 	d.alarm.Wake = out.Wake
-	d.CarryOut(out.Effects, backup.Numbers{OutboxSnapshot: d.core.Numbers(), Express: d.core.ExpressNumber()}, d.page)
+	d.CarryOut(out.SenderEffects, storage.Numbers{OutboxSnapshot: d.core.Numbers(), Express: d.core.ExpressNumber()}, d.page)
 	if out.SaveMask {
 		state, _ := d.core.Mask()
 		d.masks.put(state)
@@ -449,7 +408,7 @@ func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 	}
 	d.sendFrames(out.Frames)
 	d.tellJobs(now, &out)
-	d.logNotes(out.Notes)
+	d.logNotes(now, out.Notes)
 	for _, t := range out.TestMail {
 		d.sendTest(t)
 	}
@@ -497,22 +456,14 @@ func (d *dnpHalf) write(now time.Time, out *dnpcore.Output) {
 	}
 }
 
-// onMail handles a mailbox message of the host half: a doorbell, or an envelope for the torus.
-func (d *dnpHalf) onMail(m mailbox.Message) {
-	d.readers.Mail.Begin()
-	defer d.readers.Mail.End()
-	for range failpoint.Packet(failpoint.MailReceive, m.Payload) {
-		d.onMessage(m)
-	}
-}
-
+// onMessage handles a mailbox message of the host half: a doorbell, or an envelope for the torus.
 func (d *dnpHalf) onMessage(m mailbox.Message) {
 	switch m.Type {
 	case mailbox.Doorbell:
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		now := time.Now()
-		d.apply(now, d.core.Step(now, d.page.ReadHost(now, false)))
+		d.handle(now, d.page.ReadHost(now, false))
 	case mailbox.Jobs:
 		d.onJobs(m.Payload)
 	case mailbox.Test:
@@ -526,9 +477,7 @@ func (d *dnpHalf) onMessage(m mailbox.Message) {
 		}
 		d.step(dnpcore.FromHost{Message: msg, Held: held})
 	case mailbox.Recovery, mailbox.Health:
-		if half, h := half.HeardHealth(m, fault.HalfHost); h != nil {
-			d.step(dnpcore.Health{Half: half, Health: h})
-		}
+		d.onHealth(m)
 	default: // of a later version
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/lofamo/lofamo/pkg/sensor"
-	"github.com/lofamo/lofamo/pkg/sensor/hwmon"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
@@ -13,14 +12,15 @@ import (
 func TestThresholdsInOrder(t *testing.T) {
 	nan := math.NaN()
 	for _, tc := range []struct {
-		bounds hwmon.Bounds
+		bounds sensor.Bounds
 		want   watchdog.Thresholds
 	}{
-		{hwmon.NoBounds(), watchdog.Thresholds{}},
-		{hwmon.Bounds{AlarmLow: 0, WarnLow: -10, WarnHigh: 80, AlarmHigh: 70}, watchdog.Thresholds{AlarmLow: 128, WarnLow: 128, WarnHigh: 198, AlarmHigh: 198}},
-		{hwmon.Bounds{AlarmLow: nan, WarnLow: -10, WarnHigh: 80, AlarmHigh: nan}, watchdog.Thresholds{WarnLow: 118, WarnHigh: 208}},
+		{sensor.NoBounds(), watchdog.Thresholds{}},
+		{sensor.Bounds{AlarmLow: 0, WarnLow: -10, WarnHigh: 80, AlarmHigh: 70},
+			watchdog.Thresholds{AlarmLow: 128, WarnLow: 128, WarnHigh: 198, AlarmHigh: 198}},
+		{sensor.Bounds{AlarmLow: nan, WarnLow: -10, WarnHigh: 80, AlarmHigh: nan}, watchdog.Thresholds{WarnLow: 118, WarnHigh: 208}},
 	} {
-		src := hwmon.New(hwmon.Config{Sysfs: t.TempDir(), Quantity: hwmon.Temperature, Bounds: tc.bounds})
+		src := sensor.NewHwmon(sensor.HwmonConfig{Sysfs: t.TempDir(), Quantity: sensor.Temperature, Bounds: tc.bounds})
 		got := thresholds(src)
 		if got == nil || *got != tc.want {
 			t.Errorf("%v: %+v, want %+v", tc.bounds, got, tc.want)

@@ -8,15 +8,15 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/storage/backup"
+	"github.com/lofamo/lofamo/internal/agent/storage"
 )
 
 // The copy has a slot for each broadcast that the machine holds. Each slot begins with the time when it was stored,
 // CLOCK_MONOTONIC in ns, 8 bytes big endian, as with held messages.
 var (
-	_ [backup.NumExpress]struct{}                               = [express.MaxHeld]struct{}{}
-	_ [backup.MaxExpress - takenSize - express.MaxKeep]struct{} // not negative
-	_ [backup.MaxExpressSeen - express.MaxKeepSeen]struct{}
+	_ [storage.NumExpress]struct{}                               = [express.MaxHeld]struct{}{}
+	_ [storage.MaxExpress - takenSize - express.MaxKeep]struct{} // not negative
+	_ [storage.MaxExpressSeen - express.MaxKeepSeen]struct{}
 )
 
 // resumeExpress returns the broadcasts' state in the copy.
@@ -49,6 +49,8 @@ func (d *dnpHalf) keepExpress(out *dnpcore.Output) {
 
 func (d *dnpHalf) countProcedures(out []uint32) {
 	s := d.core.ProcedureStats()
-	out[half.CountState], out[half.CountWave], out[half.CountClear], out[half.CountNotClear] = uint32(s.State), uint32(s.Wave), uint32(s.Clear), uint32(s.NotClear)
-	out[half.CountRefused], out[half.CountHeldUp], out[half.CountWaiting], out[half.CountHeld] = uint32(s.Refused), uint32(s.HeldUp), uint32(s.Waiting), uint32(s.Held)
+	out[half.CountState], out[half.CountWave], out[half.CountClear], out[half.CountNotClear] = uint32(s.State), uint32(s.Wave),
+		uint32(s.Clear), uint32(s.NotClear)
+	out[half.CountRefused], out[half.CountHeldUp], out[half.CountWaiting], out[half.CountHeld] = uint32(s.Refused), uint32(s.HeldUp),
+		uint32(s.Waiting), uint32(s.Held)
 }

@@ -23,16 +23,16 @@ func (d *dnpHalf) tellSpan(now time.Time) {
 	}
 }
 
-func (d *dnpHalf) lookAtFares(now time.Time) {
-	d.NoteWrong(d.page, d.readers.Stuck(), d.core.SelfTest().Results(now))
-	d.TellManager(d.core.Verdict(), d.core.SelfTest())
-	d.tellSpan(now)
-	own, tell := d.fares.Look(now)
-	if own == nil {
+// onHealth passes on the health of a half. If the daemon says that the host half's process has ended, and the kernel
+// confirms it, it passes that on too.
+func (d *dnpHalf) onHealth(m mailbox.Message) {
+	if half, h := half.HeardHealth(m, fault.HalfHost); h != nil {
+		d.step(dnpcore.Health{Half: half, Health: h})
+	}
+	if m.Type != mailbox.Recovery {
 		return
 	}
-	if tell {
-		half.TellOther(d.box, own)
+	if how, age, ok := d.ended.Confirm(m, d.StatePath(half.RegisterFile), fault.HalfHost); ok {
+		d.step(dnpcore.Ended{How: how, Age: age})
 	}
-	d.settle(now, d.core.Step(now, dnpcore.Health{Half: fault.HalfDNP, Health: own}))
 }

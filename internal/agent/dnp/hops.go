@@ -7,19 +7,19 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/storage/backup"
+	"github.com/lofamo/lofamo/internal/agent/storage"
 )
 
 // The machine holds as many messages as the copy has slots. Each slot begins with the time when the half accepted its
 // message, CLOCK_MONOTONIC in ns, 8 bytes big endian; a copy belongs to one boot of the machine.
-var _ [backup.NumRelay]struct{} = [dnpcore.NumHeld]struct{}{}
+var _ [storage.NumRelay]struct{} = [dnpcore.NumHeld]struct{}{}
 
 const takenSize = 8
 
 // heldMessages are the messages in the copy.
 type heldMessages struct {
 	taken [dnpcore.NumHeld]int64 // acceptance times
-	buf   [backup.MaxRelay]byte
+	buf   [storage.MaxRelay]byte
 }
 
 // resumeHops returns the state of forwarded messages in the copy.

@@ -15,8 +15,8 @@ func TestScenarios(t *testing.T) {
 	})
 }
 
-// TestThisMachine reads the real loopback interface.
-func TestThisMachine(t *testing.T) {
+// TestLoopbackInterfaceIsRead reads the real loopback interface.
+func TestLoopbackInterfaceIsRead(t *testing.T) {
 	src := newInterfaceErrors("/sys", "lo", grid.XPlus)
 	r, err := src.Read(t.Context())
 	sourcetest.Check(t, src, r)

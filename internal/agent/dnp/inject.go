@@ -15,11 +15,11 @@ import (
 
 type dnpInjection struct {
 	Dir    string         `json:"dir"`
-	Mangle *mangleRequest `json:"mangle"`
+	Faults *faultsRequest `json:"mangle"`
 	Heal   bool           `json:"heal"` // all links
 }
 
-type mangleRequest struct {
+type faultsRequest struct {
 	BlockIn    bool    `json:"block_in"`
 	BlockOut   bool    `json:"block_out"`
 	DropIn     float64 `json:"drop_in"`
@@ -30,8 +30,8 @@ type mangleRequest struct {
 	DelayOut   string  `json:"delay_out"` // a duration such as "5ms"
 }
 
-func (r mangleRequest) mangle() (udplink.Mangle, error) {
-	m := udplink.Mangle{
+func (r faultsRequest) faults() (udplink.LinkFaults, error) {
+	m := udplink.LinkFaults{
 		BlockIn: r.BlockIn, BlockOut: r.BlockOut, DropIn: r.DropIn, DropOut: r.DropOut,
 		CorruptIn: r.CorruptIn, CorruptOut: r.CorruptOut, DupOut: r.DupOut,
 	}
@@ -53,7 +53,7 @@ func (d *dnpHalf) injectHandler() http.Handler {
 			d.Log.Warn("fault injection", "heal", true)
 			for _, l := range d.links {
 				if l != nil {
-					l.Mangle(udplink.Mangle{})
+					l.SetFaults(udplink.LinkFaults{})
 				}
 			}
 			return nil, nil
@@ -66,15 +66,15 @@ func (d *dnpHalf) injectHandler() http.Handler {
 		if l == nil {
 			return nil, fmt.Errorf("direction %s: the %s torus has no such link", dir, d.Topo.Dims)
 		}
-		if in.Mangle == nil {
+		if in.Faults == nil {
 			return nil, errors.New("mangle: missing")
 		}
-		m, err := in.Mangle.mangle()
+		m, err := in.Faults.faults()
 		if err != nil {
 			return nil, err
 		}
-		d.Log.Warn("fault injection", "link", dir.String(), "mangle", fmt.Sprintf("%+v", m))
-		l.Mangle(m)
+		d.Log.Warn("fault injection", "link", dir.String(), "faults", fmt.Sprintf("%+v", m))
+		l.SetFaults(m)
 		return nil, nil
 	}))
 	failpoint.Mount(mux)

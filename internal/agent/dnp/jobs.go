@@ -42,8 +42,8 @@ const (
 	// mostRest bounds the time between two turns, which begins with postAgain and doubles.
 	mostRest   = 64 * time.Millisecond
 	maxAnswers = 64
-	// jobMailTold is the time between two log lines about dropped mails.
-	jobMailTold = 10 * time.Second
+	// jobMailLogGap is the time between two log lines about dropped mails.
+	jobMailLogGap = 10 * time.Second
 )
 
 // onJobs handles a request of the host half for its jobs: seed 003 §4.4.3.
@@ -69,17 +69,17 @@ func (d *dnpHalf) onJobs(payload []byte) {
 			d.answerRaise(now, jobs.Mail{Kind: jobs.Taken, Request: m.Request, Result: jobs.NoLinks})
 			return
 		}
-		d.apply(now, d.core.Step(now, dnpcore.RaiseEureka{Token: m.Request, Raise: express.Raise{
+		d.handle(now, dnpcore.RaiseEureka{Token: m.Request, Raise: express.Raise{
 			Topic: express.TopicJob, Priority: express.Priority(m.Priority), Body: m.Envelope,
-		}}))
+		}})
 	case jobs.Arrive:
 		a := express.Arrive{Barrier: barrierOf(m.Key), Members: m.Members, Gone: m.Gone}
 		if m.Flag {
 			a.Ranks = []int{m.Rank}
 		}
-		d.apply(now, d.core.Step(now, dnpcore.ArriveAt{Arrive: a}))
+		d.handle(now, dnpcore.ArriveAt{Arrive: a})
 	case jobs.Leave:
-		d.apply(now, d.core.Step(now, dnpcore.LeaveBarrier{Barrier: barrierOf(m.Key)}))
+		d.handle(now, dnpcore.LeaveBarrier{Barrier: barrierOf(m.Key)})
 	default: // to the host half
 	}
 }
@@ -133,8 +133,9 @@ func (d *dnpHalf) tellDropped(now time.Time) {
 	if k.dropped == k.told || now.Before(k.tellAt) {
 		return
 	}
-	d.Log.Warn("the host half does not empty its mailbox: messages for jobs were dropped", "dropped", k.dropped-k.told, "waiting", len(k.waiting))
-	k.told, k.tellAt = k.dropped, now.Add(jobMailTold)
+	d.Log.Warn("the host half does not empty its mailbox: messages for jobs were dropped", "dropped", k.dropped-k.told, "waiting",
+		len(k.waiting))
+	k.told, k.tellAt = k.dropped, now.Add(jobMailLogGap)
 }
 
 // mailWaiting sends the waiting mails, in order, as far as the mailbox accepts them.

@@ -7,9 +7,9 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
-	"github.com/lofamo/lofamo/internal/agent/agenttest"
 	"github.com/lofamo/lofamo/internal/agent/local/jobs"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
+	"github.com/lofamo/lofamo/internal/testing/agenttest"
 )
 
 // A mail without room in the mailbox gets its turn in milliseconds, though nothing else steps the half. The turns

@@ -16,7 +16,8 @@ func (d *dnpHalf) countLinks(out []uint32) {
 	states := d.core.LinkStates()
 	for i, s := range d.core.LinkStats() {
 		for j, v := range [half.NumLinkCounts]uint64{
-			uint64(states[i]), uint64(s.RoundTrip / time.Microsecond), s.Sent, s.Received, s.Lost, s.CRC, s.CRCStrange, s.MAC, s.Late, s.Duplicates, s.Replays,
+			uint64(states[i]), uint64(s.RoundTrip / time.Microsecond), s.Sent, s.Received, s.Lost, s.CRC, s.CRCStrange, s.MAC, s.Late,
+			s.Duplicates, s.Replays,
 			s.Malformed + s.Sessions + s.Misrouted, s.OwnLate,
 		} {
 			out[half.PlacesOfLink*i+j] = uint32(v)

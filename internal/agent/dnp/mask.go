@@ -106,7 +106,7 @@ func (d *dnpHalf) awaitKept(ctx context.Context, want chanmask.State) error {
 // serveMask serves MaskSock. Without it the half still does all its work, but answers no requests about the mask.
 func (d *dnpHalf) serveMask(ctx context.Context) {
 	if err := half.ServeUnix(ctx, d.StatePath(MaskSock), d.maskHandler(ctx)); err != nil {
-		d.Log.Error("nobody can ask for the channel mask", "err", err)
+		d.Log.Error("requests for the channel mask fail", "err", err)
 	}
 }
 
@@ -124,8 +124,7 @@ func (d *dnpHalf) maskHandler(ctx context.Context) http.Handler {
 		v := d.core.Masks()
 		next, err := in.apply(v)
 		if err == nil && next != chanmask.All&^v.State.Held {
-			now := time.Now()
-			d.apply(now, d.core.Step(now, dnpcore.OwnMask{Mask: next}))
+			d.handle(time.Now(), dnpcore.OwnMask{Mask: next})
 			v = d.core.Masks()
 			d.Log.Info("the node's own word on its channel mask", "mask", next, "reason", in.Reason, "forced", in.Force)
 		}
@@ -171,7 +170,8 @@ func (in MaskRequest) apply(v dnpcore.MaskView) (chanmask.Mask, error) {
 	}
 	left := own & v.State.Own & v.State.Ordered & v.Configured & v.Peers & v.Links
 	if before := v.State.InForce() & v.Configured & v.Peers & v.Links; left == 0 && before != 0 && !in.Force {
-		return own, errors.New("mask: no link of this node would carry messages any more, and one does now: nothing was changed (force masks it all the same)")
+		return own, errors.New("mask: no link of this node would carry messages any more, and one does now: nothing was changed (force masks " +
+			"it all the same)")
 	}
 	return own, nil
 }
@@ -187,8 +187,10 @@ func maskStatus(v dnpcore.MaskView) MaskStatus {
 		return out
 	}
 	return MaskStatus{
-		Own: names(chanmask.All &^ v.State.Held), Diagnosed: names(v.State.Own), Configured: names(v.Configured), Ordered: names(v.State.Ordered), Number: v.State.Number, InForce: names(v.InForce),
-		Neighbours: names(v.Peers), Unused: names(v.InForce & v.State.InForce() & v.Configured & v.Peers), Links: linkNames(v.Links), Lost: v.Lost,
+		Own: names(chanmask.All &^ v.State.Held), Diagnosed: names(v.State.Own), Configured: names(v.Configured), Ordered: names(v.State.Ordered),
+		Number: v.State.Number, InForce: names(v.InForce),
+		Neighbours: names(v.Peers), Unused: names(v.InForce & v.State.InForce() & v.Configured & v.Peers), Links: linkNames(v.Links),
+		Lost: v.Lost,
 	}
 }
 
@@ -218,7 +220,7 @@ func AskMask(ctx context.Context, stateDir string, in *MaskRequest) (MaskStatus,
 	resp, err := (&http.Client{Transport: tr}).Do(req)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return MaskStatus{}, fmt.Errorf("the DNP half is not running, or is of an earlier version: nobody listens at %s", path)
+		return MaskStatus{}, fmt.Errorf("the DNP half is not running, or is of an earlier version: no process listens at %s", path)
 	case errors.Is(err, fs.ErrPermission):
 		return MaskStatus{}, fmt.Errorf("ask the DNP half at %s: it is for root and for the user who runs the halves", path)
 	case err != nil:

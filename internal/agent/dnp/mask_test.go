@@ -14,6 +14,7 @@ func TestKeptMaskLacks(t *testing.T) {
 	renumbered.Number, changed.Held = 7, 2
 	failed := keptMask{state: on.state, err: os.ErrPermission}
 	if on.lacks(on.state) || on.lacks(renumbered) || !on.lacks(changed) || !failed.lacks(on.state) {
-		t.Errorf("same %t, renumbered %t, changed %t, not taken by the disk %t", on.lacks(on.state), on.lacks(renumbered), on.lacks(changed), failed.lacks(on.state))
+		t.Errorf("same %t, renumbered %t, changed %t, not taken by the disk %t", on.lacks(on.state), on.lacks(renumbered), on.lacks(changed),
+			failed.lacks(on.state))
 	}
 }

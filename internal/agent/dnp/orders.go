@@ -2,14 +2,11 @@ package dnp
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 
 	"github.com/lofamo/lofamo/pkg/order"
 
 	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
-	"github.com/lofamo/lofamo/internal/durable"
 )
 
 // Option changes the construction of the half.
@@ -19,9 +16,6 @@ type Option func(*order.Registry[order.PlainNode])
 func WithOrder(kind string, n order.PlainNode) Option {
 	return func(r *order.Registry[order.PlainNode]) { r.Register(kind, n) }
 }
-
-// ordersFile is the file of plain orders in the state directory.
-const ordersFile = "dnp.orders"
 
 // ordersWaiting bounds the orders that wait to be applied. Beyond it the node refuses orders, and the supervisors send
 // them again.
@@ -40,24 +34,6 @@ func newPlainOrders(options []Option) plainOrders {
 		o(&p.kinds)
 	}
 	return p
-}
-
-// storedOrders returns the orders stored by an earlier incarnation. The machine asks the supervisors for orders that
-// are unreadable.
-func (d *dnpHalf) storedOrders() []byte {
-	path := d.StatePath(ordersFile)
-	b, err := durable.Read(path, order.MaxHeld)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		d.Log.Error("stored orders lost: the supervisors are asked for them", "path", path, "err", err)
-		return []byte("unreadable") // which the machine reports as lost
-	}
-	return b
-}
-
-func (d *dnpHalf) keepOrders(b []byte) {
-	if err := durable.Replace(d.StatePath(ordersFile), b); err != nil {
-		d.Log.Error("orders not stored: they are lost with the next restart", "path", d.StatePath(ordersFile), "err", err)
-	}
 }
 
 var errOrdersWait = fmt.Errorf("%d orders wait already", ordersWaiting)

@@ -3,16 +3,16 @@ package dnp
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/servicenet"
-	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
 	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/maskfile"
+	"github.com/lofamo/lofamo/internal/agent/storage"
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
@@ -30,36 +30,36 @@ func (n newest[T]) put(v T) {
 	n <- v
 }
 
-// run is the goroutine. A state that the disk refuses is in force all the same; the next start then asks for the
-// supervisors' order, or has an older one.
-func (n newest[T]) run(ctx context.Context, keep, kept func(T)) {
+// storeOrders is the goroutine that stores the newest orders in a file, and passes on the answer of the disk. A
+// mask or peers that the disk refuses are in force all the same; the next start then asks for the supervisors' order, or
+// has an older one.
+func storeOrders[S any](ctx context.Context, d *dnpHalf, file storage.OrderFile[S], states newest[S], kept func(S, error)) error {
+	save := func(s S) error {
+		err := file.Save(d.Config.StateDir, s)
+		if err != nil {
+			d.Log.Error("order not stored: it is lost with the next restart", "err", err)
+		}
+		return err
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			select {
-			case v := <-n:
-				keep(v)
+			case s := <-states:
+				_ = save(s)
 			default:
 			}
-			return
-		case v := <-n:
-			keep(v)
-			kept(v)
+			return nil
+		case s := <-states:
+			kept(s, save(s))
 		}
 	}
 }
 
-func (d *dnpHalf) keepMask(state chanmask.State) {
-	err := maskfile.Save(d.StatePath(maskfile.Name), state)
-	if err != nil {
-		d.Log.Error("channel mask not kept: it is lost with the next restart", "err", err)
-	}
-	d.noteKept(state, err)
-}
-
 // openAll is the goroutine that verifies data: up to 64 signatures in a row, which must not delay heartbeats. If an
 // item is dropped, a newer one has replaced it.
-func openAll(ctx context.Context, judges newest[dnpcore.JudgeData], open func(dnpcore.JudgeData) dnpcore.DataOpened, step func(dnpcore.Event)) {
+func openAll(ctx context.Context, judges newest[dnpcore.JudgeData], open func(dnpcore.JudgeData) dnpcore.DataOpened,
+	step func(dnpcore.Event)) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -95,11 +95,15 @@ func (d *dnpHalf) seal(s dnpcore.Seal) ([]byte, error) {
 	return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_Answer{Answer: s.Answer}}, d.Signer)
 }
 
-func (d *dnpHalf) logNotes(notes []dnpcore.Note) {
+func (d *dnpHalf) logNotes(now time.Time, notes []dnpcore.Note) {
+	d.Doubts.Flush(d.Log, now)
 	for _, n := range notes {
 		level := slog.LevelInfo
 		switch n.Kind {
-		case dnpcore.NoteSelfTest, dnpcore.NoteLate, dnpcore.NoteCorrupt, dnpcore.NoteUnreadable, dnpcore.NoteSensorStale:
+		case dnpcore.NoteLate, dnpcore.NoteCorrupt:
+			d.Doubts.Warn(d.Log, now, n.Text)
+			continue
+		case dnpcore.NoteSelfTest, dnpcore.NoteUnreadable, dnpcore.NoteSensorStale, dnpcore.NoteOverBudget:
 			level = slog.LevelWarn
 		case dnpcore.NoteHost:
 			if d.core.Verdict() == watchdog.Stale {

@@ -2,9 +2,6 @@ package dnp
 
 import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
-
-	"github.com/lofamo/lofamo/internal/agent/peerfile"
-	"github.com/lofamo/lofamo/internal/agent/peers"
 )
 
 // goOver switches a link to the peer that the machine now knows. It removes all state of the former peer, here and in
@@ -13,10 +10,4 @@ func (d *dnpHalf) goOver(dir grid.Direction) {
 	p := d.core.PeerAt(dir)
 	d.Log.Info("link goes over to another peer", "link", dir.String(), "peer", p.Node, "address", p.Address.String())
 	d.newSession(dir)
-}
-
-func (d *dnpHalf) keepPeers(word peers.State) {
-	if err := peerfile.Save(d.StatePath(peerfile.Name), word); err != nil {
-		d.Log.Error("peers not kept: they are lost with the next restart", "err", err)
-	}
 }

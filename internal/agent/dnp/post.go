@@ -1,6 +1,8 @@
 package dnp
 
 import (
+	"github.com/lofamo/lofamo/pkg/servicenet"
+
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/durable"
 )
@@ -12,7 +14,8 @@ type dnpPost struct {
 }
 
 func newDNPPost(d *dnpHalf) *dnpPost {
-	return &dnpPost{d, half.NewHandover(d.StatePath(half.DnpAnswerFile), d.Verifier)} // an answer from before the restart is for a lost key
+	// An answer that is already there certifies a key that the restart lost: NewHandover skips it.
+	return &dnpPost{d, d.NewHandover(d.StatePath(half.DnpAnswerFile), "answer for the DNP half")}
 }
 
 func (p *dnpPost) send(b []byte, _ bool) {
@@ -23,14 +26,8 @@ func (p *dnpPost) send(b []byte, _ bool) {
 
 // look handles a new answer.
 func (p *dnpPost) look() {
-	o, err := p.answer.Next()
-	switch {
-	case err != nil:
-		p.d.Log.Warn("answer for the DNP half not read", "file", p.answer.Path, "err", err)
-	case o.Msg == nil: // nothing new
-	case o.Msg.GetRenewReply() == nil:
-		p.d.Log.Warn("file is not a supervisor's answer: not used", "file", p.answer.Path)
-	default:
+	p.answer.Look(func(o servicenet.Opened) bool {
 		p.d.Trust.Renewals.Answered(o.Msg.GetRenewReply())
-	}
+		return o.Msg.GetRenewReply() != nil
+	})
 }

@@ -23,7 +23,7 @@ func (d *dnpHalf) carry(p selftest.Probe) {
 
 // tellTests sends the self-test's findings to the host half before that half reads in the registers that there are any.
 func (d *dnpHalf) tellTests(now time.Time) {
-	if own, tell := d.fares.Look(now); tell {
+	if own, tell := d.halfStatus.Look(now); tell {
 		half.TellOther(d.box, own)
 	}
 }

@@ -6,7 +6,6 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/sensor"
-	"github.com/lofamo/lofamo/pkg/sensor/hwmon"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
@@ -19,18 +18,23 @@ func (d *dnpHalf) onReadings(rs []sensor.Reading) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := time.Now()
+	d.readDue(now)
 	for i, r := range rs { // in the order of the sources
 		if dir, ok := r.Component.LinkDirection(); ok {
 			d.onInterfaceErrors(now, dir, r)
 			continue
 		}
 		ev.Readings = append(ev.Readings, dnpcore.Reading{
-			Component: r.Component, State: r.State, Value: r.Value, Thresholds: thresholds(d.sources[i]),
+			Component: r.Component, State: r.State, Absent: r.Absent, Value: r.Value, Thresholds: thresholds(d.sources[i]),
 		})
-		if r.State != fault.Unknown {
-			milli := math.Round(min(max(r.Value*1000, math.MinInt32), math.MaxInt32))
-			_ = d.page.File.SetSensor(r.Component, int32(milli)) // finer than the register, for display
+		beside := int32(0) // finer than the register
+		switch {
+		case r.State != fault.Unknown:
+			beside = int32(math.Round(min(max(r.Value*1000, math.MinInt32+1), math.MaxInt32)))
+		case r.Absent:
+			beside = watchdog.AbsentSensor
 		}
+		_ = d.page.File.SetSensor(r.Component, beside)
 	}
 	d.apply(now, d.core.Step(now, ev))
 }
@@ -49,7 +53,7 @@ func (d *dnpHalf) onInterfaceErrors(now time.Time, dir grid.Direction, r sensor.
 
 // thresholds returns a source's bounds as register codes; nil when it has none.
 func thresholds(s sensor.Source) *watchdog.Thresholds {
-	bounded, ok := s.(interface{ Bounds() hwmon.Bounds })
+	bounded, ok := s.(interface{ Bounds() sensor.Bounds })
 	if !ok {
 		return nil
 	}

@@ -5,7 +5,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
-	"github.com/lofamo/lofamo/internal/agent/storage/backup"
+	"github.com/lofamo/lofamo/internal/agent/storage"
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
@@ -26,7 +26,7 @@ func (d *dnpHalf) trustChanged() {
 func (d *dnpHalf) newSession(dir grid.Direction) {
 	p := d.core.PeerAt(dir)
 	d.keys[dir.Index()] = torus.Keyring{}
-	d.Copy.Note(d.Log, d.Copy.File.StoreSession(dir, backup.Session{}))
+	d.Copy.Note(d.Log, d.Copy.File.StoreSession(dir, storage.Session{}))
 	l := d.links[dir.Index()]
 	if err := l.SetPeer(p.Address, pki.VerifyPeerIdentity(pki.NodeIdentity(d.Config.Cluster, p.Node, fault.HalfDNP))); err != nil {
 		d.Log.Error("link cannot communicate with its peer", "link", dir.String(), "peer", p.Node, "err", err)

@@ -17,14 +17,14 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/actions"
 )
 
-// This file asks the daemon, which runs the actions of its node, by a Unix socket in the state directory that only its owner may use. The daemon
-// answers at once how far an action has come; no call waits for its end.
+// This file asks the daemon, which runs the actions of its node, by a Unix socket in the state directory that only its
+// owner may use. The daemon answers at once how far an action has come; no call waits for its end.
 
 // maxAnswer bounds an answer, in bytes.
 const maxAnswer = 16 << 10
 
 // ErrNoActions is in the chain of an error when no action runner exists: nothing was begun.
-var ErrNoActions = errors.New("nobody makes acts here: want lofamo-agent run of this version")
+var ErrNoActions = errors.New("no process runs actions here: want lofamo-agent run of this version")
 
 // TellAction passes an order to the action runner of a state directory.
 func TellAction(ctx context.Context, stateDir string, o *actions.Order) (actions.Status, error) {

@@ -15,8 +15,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 
 	"github.com/lofamo/lofamo/internal/agent/bundle"
-	"github.com/lofamo/lofamo/internal/agent/relay"
-	"github.com/lofamo/lofamo/internal/version"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
+	"github.com/lofamo/lofamo/internal/program"
 )
 
 // ObjectBundle is the name by which supervisors ask for a diagnostic bundle.
@@ -49,7 +49,7 @@ func (c *Common) NewBulk(ways bundle.Ways, history *bundle.History, parts []bund
 
 func (c *Common) bundleConfig(history *bundle.History, parts []bundle.Part) bundle.Config {
 	b := bundle.DefaultConfig(c.Origin())
-	b.Version, b.Proc = version.Get(), c.Config.Sensors.Procfs
+	b.Version, b.Proc = program.Build(), c.Config.Sensors.Procfs
 	b.Logs = bundle.OwnLogs("/proc") // of this process, even if the sensors read another tree
 	b.Parts = append(bundle.Registers(c.StatePath(RegisterFile), c.Topo.Links),
 		bundle.Part{Name: "register-history.txt", Make: history.Text},
@@ -77,13 +77,13 @@ func (c *Common) SealAnnounce(m *lofamov1.BulkAnnounce) []byte {
 }
 
 // Back is a message to the gateway of that name.
-func (c *Common) Back(via string, packet []byte) (relay.Message, bool) {
+func (c *Common) Back(via string, packet []byte) (halfcore.Relay, bool) {
 	dst, ok := c.Around.Load().At(fault.NodeID(via))
-	if !ok || len(packet) > relay.MaxEnvelope {
+	if !ok || len(packet) > halfcore.MaxRelayEnvelope {
 		c.Log.Debug("message back not sent", "via", via, "bytes", len(packet))
-		return relay.Message{}, false
+		return halfcore.Relay{}, false
 	}
-	return relay.Message{Kind: relay.Back, Limit: c.MaxHops(), Dst: dst, Envelope: packet}, true
+	return halfcore.Relay{Kind: halfcore.RelayBack, Limit: c.MaxHops(), Dst: dst, Envelope: packet}, true
 }
 
 // TextWriter keeps a handler's response.

@@ -14,10 +14,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
-	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/agent/storage"
-	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 )
 
 // copyFileSuffix follows the half's name in the name of its copy.
@@ -30,10 +29,10 @@ func CopyPath(stateDir string, half fault.Half) string {
 
 // resumption is a half's copy, and the state from which the half resumes: none if Numbers has no epoch.
 type resumption struct {
-	File    *backup.File
-	Numbers backup.Numbers // as last stored
+	File    *storage.CopyFile
+	Numbers storage.Numbers // as last stored
 	checkAt time.Time
-	rescued []backup.Report // of a copy that is no good otherwise
+	rescued []storage.CopiedReport // of a copy that is no good otherwise
 
 	Mu     sync.Mutex // for broken: supervisors' sessions are stored from elsewhere
 	Broken Condition
@@ -43,7 +42,7 @@ type resumption struct {
 // on the register file.
 func (c *Common) OpenCopy(cs *Closers) {
 	boot, bootErr := storage.BootID()
-	file, err := backup.Open(CopyPath(c.Config.StateDir, c.Half), backup.Identity{Node: c.Config.Node, Half: c.Half, Boot: boot})
+	file, err := storage.OpenCopy(CopyPath(c.Config.StateDir, c.Half), storage.CopyIdentity{Node: c.Config.Node, Half: c.Half, Boot: boot})
 	c.Copy = &resumption{File: file}
 	c.Copy.judge(c.Log, err)
 	cs.Add(file.Close)
@@ -87,11 +86,11 @@ const coldAttempt = 3
 // that was wrong before it was stored has a good checksum, and would crash each later incarnation of the half as
 // well.
 func (c *Common) Distrust() string {
-	r, err := recovery.Decode([]byte(os.Getenv(RecoveryEnv)))
+	r, err := halfcore.DecodeRecovery([]byte(os.Getenv(RecoveryEnv)))
 	if err != nil || r.Half != c.Half || r.Last == nil || r.Last.Serving != 0 { // no daemon, or recovered
 		return ""
 	}
-	restarting := r.State == recovery.Restarting
+	restarting := r.State == halfcore.Restarting
 	if !mayBlameCopy(r.Last.Cause, restarting) {
 		return ""
 	}
@@ -110,13 +109,13 @@ func (c *Common) Distrust() string {
 // the copy. One that exited with code 1 or ExitRefused has named another cause; a panic exits with code 2. A SIGKILL,
 // or a stop that makes the half hang, may come from outside at any moment, even several times in a row. The copy gets
 // the blame for these only once the daemon gave up the half.
-func mayBlameCopy(c recovery.Cause, restarting bool) bool {
+func mayBlameCopy(c halfcore.Cause, restarting bool) bool {
 	switch c.Kind {
-	case recovery.NotStarted:
+	case halfcore.NotStarted:
 		return false
-	case recovery.Exited:
+	case halfcore.Exited:
 		return c.Code > 1 && c.Code != ExitRefused
-	case recovery.Killed:
+	case halfcore.Killed:
 		return !restarting || c.Code != int(syscall.SIGKILL)
 	default:
 		return !restarting
@@ -136,13 +135,13 @@ func (c *Common) BeginEpoch() (fault.Epoch, error) {
 	}
 	e, err := c.nextEpoch()
 	if err == nil {
-		c.storeNumbers(backup.Numbers{OutboxSnapshot: servicenet.OutboxSnapshot{Epoch: e}})
+		c.storeNumbers(storage.Numbers{OutboxSnapshot: servicenet.OutboxSnapshot{Epoch: e}})
 	}
 	return e, err
 }
 
 // storeNumbers must run before any message with one of the numbers leaves.
-func (c *Common) storeNumbers(n backup.Numbers) {
+func (c *Common) storeNumbers(n storage.Numbers) {
 	if n != c.Copy.Numbers {
 		c.Copy.Numbers = n
 		c.Copy.Note(c.Log, c.Copy.File.StoreNumbers(n))
@@ -172,7 +171,7 @@ func (c *Common) MaintainCopy(now time.Time) {
 	made, err := c.Copy.File.Maintain()
 	c.Copy.judge(c.Log, err)
 	if made {
-		c.Log.Info("copy made anew")
+		c.Log.Info("new copy made")
 	}
 }
 

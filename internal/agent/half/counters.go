@@ -4,12 +4,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/express"
 	"github.com/lofamo/lofamo/pkg/torus/procedure"
 
-	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 )
 
 // The DNP half's counts go into the counters of the register file, and the host half publishes them. The broadcasts
-// begin at place 0, topic after topic. The fault management procedure follows (procedureCounts), and from
-// otherCounters on the entries of counted, in that order.
+// begin at place 0, topic after topic. The fault management procedure follows (ProcedureCounts), and from
+// OtherCounters on the entries of Counted, in that order.
 const (
 	CountsOfTopic = 4 // raised, delivered, repeated, dropped
 	OtherCounters = 32
@@ -17,7 +17,7 @@ const (
 
 var (
 	_ [OtherCounters - ProcedureCounts - numProcedureCounts]struct{}
-	_ = [1]struct{}{}[max(0, len(Counted)+dnpcore.Rules+OtherCounters-MasterCounter)]
+	_ = [1]struct{}{}[max(0, len(Counted)+halfcore.Rules+OtherCounters-MasterCounter)]
 )
 
 // MasterCounter is the place of the master of this part of the torus. The value is 0 for none, else

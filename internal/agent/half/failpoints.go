@@ -5,9 +5,9 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
-	"github.com/lofamo/lofamo/internal/agent/delivery"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/failpoint"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
 // msgKept is a debug line in a half's log. It names the reports that entered the half's log and are safe in its copy.
@@ -29,7 +29,7 @@ func ArmFailpoints(cfg config.Agent, who string, log *slog.Logger) {
 const msgReplaced = "reports replaced"
 
 // traceReports notes which reports are kept, and which are replaced by others.
-func (c *Common) traceReports(e delivery.Effects) {
+func (c *Common) traceReports(e servicenet.SenderEffects) {
 	if !c.debug {
 		return
 	}

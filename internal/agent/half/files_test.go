@@ -9,10 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lofamo/lofamo/internal/agent/agenttest"
+	"github.com/lofamo/lofamo/internal/testing/agenttest"
 )
 
-func TestStateDirectoryOfOthers(t *testing.T) {
+func TestWritableStateDirectoryIsRefused(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "state")
 	if err := MakeStateDir(dir); err != nil {
 		t.Fatal(err)
@@ -46,7 +46,7 @@ func TestStateDirectoryOfOthers(t *testing.T) {
 
 // The control sockets are accessible to the owner alone. They replace the socket of a dead process, and no other
 // file.
-func TestControlSocket(t *testing.T) {
+func TestControlSocketBelongsToOwnerAlone(t *testing.T) {
 	dir, err := os.MkdirTemp("", "lofamo-") // short: socket addresses hold 107 bytes
 	if err != nil {
 		t.Fatal(err)

@@ -1,8 +1,8 @@
 // Package half is the shared part of a node's halves: the configuration with the supervisors' changes, certificates
-// and their renewal, the register page, the copy of a half's state, the files and sockets in the state directory,
-// counters, and the self-test's probes.
+// and their renewal, the register page, the copy of a half's state, the loop that ticks a half, the files and sockets
+// in the state directory, counters, and the self-test's probes.
 //
-// The halves themselves are packages host and dnp. Start reading at Common.
+// The halves themselves are packages host and dnp. Start reading at Common and Loop.
 package half
 
 import (
@@ -19,13 +19,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 
-	"github.com/lofamo/lofamo/internal/agent/delivery"
-	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
-	"github.com/lofamo/lofamo/internal/agent/local/status"
-	"github.com/lofamo/lofamo/internal/agent/peerfile"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
+	"github.com/lofamo/lofamo/internal/agent/local"
 	"github.com/lofamo/lofamo/internal/agent/storage"
-	"github.com/lofamo/lofamo/internal/agent/storage/backup"
-	"github.com/lofamo/lofamo/internal/agent/topo"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/internal/pki"
@@ -46,9 +42,9 @@ const (
 type Common struct {
 	Config   config.Agent // with the supervisors' changes: the place of a spare, the peers
 	Periods  config.Periods
-	Topo     *topo.Map                 // names of neighbours are those of the start
-	Around   *atomic.Pointer[topo.Map] // names of neighbours are those of now
-	Peers    *dnpcore.PeersConfig
+	Topo     *halfcore.Topology                 // names of neighbours are those of the start
+	Around   *atomic.Pointer[halfcore.Topology] // names of neighbours are those of now
+	Peers    *halfcore.PeersConfig
 	Half     fault.Half
 	Log      *slog.Logger
 	Signer   *pki.Signer
@@ -60,6 +56,7 @@ type Common struct {
 	unkept   string             // why reports are not kept, as last passed to the machine
 	Manager  *sdnotify.Notifier // of a half that is a service of its own
 	debug    bool               // the log takes debug lines
+	Doubts   Repeats            // of this half in its own reads; guarded by the half's one mutex
 }
 
 // Prepare checks the configuration and loads the half's keys.
@@ -71,17 +68,18 @@ func Prepare(cfg config.Agent, half fault.Half, log *slog.Logger) (Common, error
 	if err != nil {
 		return Common{}, InvalidConfig(err)
 	}
-	word, lost := peerfile.Load(filepath.Join(cfg.StateDir, peerfile.Name))
+	word, lost := storage.PeerOrders().Load(cfg.StateDir)
 	known := PeersConfig(cfg, word, lost)
 	if cfg = WithPeers(cfg, word); cfg.Spare && !word.Placed {
-		return Common{}, &ConfigError{fmt.Errorf("node %s is a spare without a place: lofamo-agent run waits until it is told one", cfg.Node)}
+		return Common{}, &ConfigError{fmt.Errorf("node %s is a spare without a place: lofamo-agent run waits until it gets "+
+			"one", cfg.Node)}
 	}
 	around, err := TopologyOf(cfg)
 	if err != nil {
 		return Common{}, InvalidConfig(err)
 	}
 	c := Common{
-		Config: cfg, Periods: periods, Half: half, Topo: around, Around: new(atomic.Pointer[topo.Map]), Peers: known,
+		Config: cfg, Periods: periods, Half: half, Topo: around, Around: new(atomic.Pointer[halfcore.Topology]), Peers: known,
 		Log: log.With("node", string(cfg.Node), "half", half.String()), debug: log.Enabled(context.Background(), slog.LevelDebug),
 	}
 	c.Around.Store(around)
@@ -90,7 +88,7 @@ func Prepare(cfg config.Agent, half fault.Half, log *slog.Logger) (Common, error
 		c.Config.Platform = config.PlatformSharedKernel
 	}
 	if lost != nil {
-		c.Log.Error("what was told of the peers is lost: the configuration stands until the supervisors have spoken", "err", lost)
+		c.Log.Error("stored peers lost: using the configuration until the supervisors send orders", "err", lost)
 	}
 	if c.Signer, err = LoadSigner(cfg, half); err != nil {
 		return Common{}, &ConfigError{err}
@@ -119,7 +117,7 @@ func MakeStateDir(path string) error {
 		return fmt.Errorf("state directory: %w", err)
 	}
 	if m := info.Mode(); m.Perm()&0o022 != 0 {
-		return fmt.Errorf("state directory %s: has mode %04o: others may write to it: want 0755 or less", path, m.Perm())
+		return fmt.Errorf("state directory %s: has mode %04o: others may write: want 0755 or less", path, m.Perm())
 	}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Uid != 0 && int(st.Uid) != os.Geteuid() {
 		return fmt.Errorf("state directory %s: belongs to user %d: want %d, who runs this, or root", path, st.Uid, os.Geteuid())
@@ -195,7 +193,7 @@ func (c *Common) OpenKeeper(cs *Closers) []servicenet.Kept {
 	}
 	k, kept := storage.OpenReportLog(storage.ReportLogConfig{
 		Path: c.StatePath(c.Half.String() + spoolFileSuffix), Size: c.Config.Service.SpoolBytes, Origin: c.Origin(),
-		Logger: c.Log, Boot: boot, Now: backup.SinceBoot, Copy: c.Copy.File, Rescued: c.Copy.rescued,
+		Logger: c.Log, Boot: boot, Now: storage.SinceBoot, Copy: c.Copy.File, Rescued: c.Copy.rescued,
 	})
 	c.Copy.rescued = nil
 	c.Keeper = k
@@ -215,7 +213,7 @@ func (c *Common) SpoolState() (servicenet.SpoolState, bool) {
 
 // CarryOut executes a step's effects other than sending. The caller sends afterwards: if a report went out under an
 // epoch that is then lost, another incarnation could reuse that epoch.
-func (c *Common) CarryOut(e delivery.Effects, numbers backup.Numbers, p *Page) {
+func (c *Common) CarryOut(e servicenet.SenderEffects, numbers storage.Numbers, p *Page) {
 	if e.NewEpoch != 0 {
 		if err := storage.SetEpoch(c.epochPath(), e.NewEpoch); err != nil {
 			c.Log.Error("boot epoch not kept: the next start will ask the supervisors again", "err", err)
@@ -230,45 +228,13 @@ func (c *Common) CarryOut(e delivery.Effects, numbers backup.Numbers, p *Page) {
 	}
 	c.traceReports(e)
 	c.Keeper.Forget(e.Forget)
-	for _, n := range e.Told {
+	for _, n := range e.SenderNotes {
 		level := slog.LevelInfo
 		if n.Warn {
 			level = slog.LevelWarn
 		}
 		c.Log.Log(context.Background(), level, n.Text)
 	}
-}
-
-// Alarm is the one timer of a half. Its methods are called under the half's mutex.
-type Alarm struct {
-	Timer *time.Timer
-	Wake  time.Time // wake-up time from the machine's last step
-	at    time.Time // when the timer rings; zero: it has rung, and that is being dealt with
-}
-
-// NewAlarm returns an alarm that rings in an hour unless it is set.
-func NewAlarm() *Alarm { return &Alarm{Timer: time.NewTimer(time.Hour)} }
-
-// minRest is the shortest time from one ring to the next. Machines wake some milliseconds from now; a machine that
-// repeatedly asks for a time in the past must not spin.
-const minRest = 500 * time.Microsecond
-
-// Rang notes that the timer has rung, so that Set arms it again.
-func (a *Alarm) Rang() { a.at = time.Time{} }
-
-// Set arms the timer for the machine's wake-up time. A timer that rings by then stays unchanged, also if it has just
-// rung and the half has not handled that yet. So packets that arrive between two ticks and change nothing cost no
-// system call and delay nothing.
-func (a *Alarm) Set(now time.Time) {
-	t := a.Wake
-	if earliest := now.Add(minRest); t.Before(earliest) {
-		t = earliest
-	}
-	if !a.at.IsZero() && !t.Before(a.at) {
-		return
-	}
-	a.at = t
-	a.Timer.Reset(t.Sub(now))
 }
 
 // maxStep bounds the steps in which DNP halves begin. Simultaneous work of all halves on a machine delays everything
@@ -316,9 +282,9 @@ func (c *Closers) Close() error {
 }
 
 // SpoolStatus returns the state of the spool of unacknowledged reports.
-func (c *Common) SpoolStatus() status.Spool {
+func (c *Common) SpoolStatus() local.SpoolStatus {
 	s := c.Keeper.Status()
-	return status.Spool{
+	return local.SpoolStatus{
 		Path: c.Keeper.Path(), Capacity: c.Keeper.Size(), Used: s.Bytes, Records: s.Depth, Lost: s.Lost, Error: s.Err,
 	}
 }

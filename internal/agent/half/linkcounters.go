@@ -7,7 +7,7 @@ import (
 )
 
 // The DNP half's counts of its watchdog and its links follow the master in the counters of the register file, in the
-// order of watchdogCounts and linkCounts, link after link in the order of grid.Directions. Append only: two versions
+// order of the constants below, link after link in the order of grid.Directions. Append only: two versions
 // of the halves may share a node.
 const (
 	WatchdogCounters = MasterCounter + 1
@@ -56,8 +56,11 @@ func WatchdogCounts(r watchdog.ReaderStats, unwritten uint64) [NumWatchdogCounts
 
 // LinkTotals are the metrics of those counts of a link that only grow.
 var LinkTotals = [NumLinkCounts]string{
-	countLinkSent: "lofamo_agent_link_sent_total", countReceived: "lofamo_agent_link_received_total", countLost: "lofamo_agent_link_lost_total",
-	countCRC: "lofamo_agent_link_crc_errors_total", countCRCStrange: "lofamo_agent_link_strange_total", countMAC: "lofamo_agent_link_forged_total",
-	countReordered: "lofamo_agent_link_reordered_total", countDuplicates: "lofamo_agent_link_duplicates_total", countReplays: "lofamo_agent_link_replays_total",
+	countLinkSent: "lofamo_agent_link_sent_total", countReceived: "lofamo_agent_link_received_total",
+	countLost: "lofamo_agent_link_lost_total",
+	countCRC:  "lofamo_agent_link_crc_errors_total", countCRCStrange: "lofamo_agent_link_strange_total",
+	countMAC:       "lofamo_agent_link_forged_total",
+	countReordered: "lofamo_agent_link_reordered_total", countDuplicates: "lofamo_agent_link_duplicates_total",
+	countReplays:       "lofamo_agent_link_replays_total",
 	countRefusedFrames: "lofamo_agent_link_refused_total", countOwnLate: "lofamo_agent_link_doubts_total",
 }

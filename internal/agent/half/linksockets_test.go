@@ -7,7 +7,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-func TestLinksVariable(t *testing.T) {
+func TestLinkSocketsSurviveEnvironment(t *testing.T) {
 	got := ParseLinks(FormatLinks([]grid.Direction{grid.XPlus, grid.ZMinus}))
 	if want := map[grid.Direction]int{grid.XPlus: 3, grid.ZMinus: 4}; !reflect.DeepEqual(got, want) {
 		t.Errorf("%v: want %v", got, want)

@@ -10,8 +10,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
-	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
-	"github.com/lofamo/lofamo/internal/agent/local/status"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
+	"github.com/lofamo/lofamo/internal/agent/local"
 	"github.com/lofamo/lofamo/internal/config"
 )
 
@@ -20,8 +20,8 @@ import (
 // daemon Live checks the half itself.
 func Live(ctx context.Context, cfg config.Agent, half fault.Half) error {
 	return EachHalf(half, func(h fault.Half) error {
-		err := status.AskDaemon(ctx, cfg.StateDir, h)
-		if errors.Is(err, status.ErrNoDaemon) {
+		err := local.AskDaemon(ctx, cfg.StateDir, h)
+		if errors.Is(err, local.ErrNoDaemon) {
 			return Serves(ctx, cfg, h)
 		}
 		return err
@@ -62,7 +62,7 @@ func Serves(ctx context.Context, cfg config.Agent, h fault.Half) error {
 	if err != nil {
 		return fmt.Errorf("%s half: %w", h, err)
 	}
-	within := max(recovery.HangBound(p.TRead, p.ReadMisses), servesWithin)
+	within := max(halfcore.HangBound(p.TRead, p.ReadMisses), servesWithin)
 	t := time.NewTicker(p.TWrite)
 	defer t.Stop()
 	for end := time.Now().Add(within); ; {

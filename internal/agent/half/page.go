@@ -89,7 +89,7 @@ func (p *Page) scrub() (lost bool) {
 	mended, n, err := p.File.Scrub()
 	p.note(err)
 	if mended+n > 0 {
-		p.log.Warn("bits of the register file were flipped", "mended", mended, "written_again", n)
+		p.log.Warn("words of the register file were damaged, and are repaired", "file", p.path, "mended", mended, "written_again", n)
 	}
 	if n > 0 {
 		p.note(p.File.SetEpoch(p.half, p.epoch))
@@ -202,10 +202,12 @@ func (p *Page) ReadDNP(now time.Time, take bool, links []grid.Direction) hostcor
 		}
 	}
 	r.Sensed = [3]hostcore.Sensed{
-		p.sensed(now, fault.ComponentTemperature, watchdog.AddrTemperatureThresholds), p.sensed(now, fault.ComponentPower, watchdog.AddrPowerThresholds),
+		p.sensed(now, fault.ComponentTemperature, watchdog.AddrTemperatureThresholds),
+		p.sensed(now, fault.ComponentPower, watchdog.AddrPowerThresholds),
 		p.sensed(now, fault.ComponentVoltage, watchdog.AddrVoltageThresholds),
 	}
-	r.Temperature, r.Power, r.Voltage = p.load(now, watchdog.AddrTemperature), p.load(now, watchdog.AddrPower), p.load(now, watchdog.AddrVoltage)
+	r.Temperature, r.Power, r.Voltage = p.load(now, watchdog.AddrTemperature), p.load(now, watchdog.AddrPower),
+		p.load(now, watchdog.AddrVoltage)
 	if r.DNP.Core != watchdog.HealthNormal {
 		r.Router0, r.Router1 = p.load(now, watchdog.AddrRouter0), p.load(now, watchdog.AddrRouter1)
 		r.RDMA, r.Engine = p.load(now, watchdog.AddrRDMA), p.load(now, watchdog.AddrEngine)

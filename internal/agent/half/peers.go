@@ -3,20 +3,15 @@ package half
 import (
 	"maps"
 	"net/netip"
-	"os"
-	"path/filepath"
-	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
-	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
-	"github.com/lofamo/lofamo/internal/agent/peerfile"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/agent/peers"
-	"github.com/lofamo/lofamo/internal/agent/relay"
-	"github.com/lofamo/lofamo/internal/agent/topo"
+	"github.com/lofamo/lofamo/internal/agent/storage"
 	"github.com/lofamo/lofamo/internal/config"
 )
 
@@ -41,13 +36,13 @@ func WithPeers(cfg config.Agent, word peers.State) config.Agent {
 
 // WithStoredPeers is WithPeers with the peers file from disk.
 func WithStoredPeers(cfg config.Agent) config.Agent {
-	word, _ := peerfile.Load(filepath.Join(cfg.StateDir, peerfile.Name)) // lost: use the configuration
+	word, _ := storage.PeerOrders().Load(cfg.StateDir) // lost: use the configuration
 	return WithPeers(cfg, word)
 }
 
 // PeersConfig returns the DNP half's initial peers, from a configuration as read from its file.
-func PeersConfig(cfg config.Agent, word peers.State, lost error) *dnpcore.PeersConfig {
-	out := &dnpcore.PeersConfig{State: word, Lost: lost != nil, Spare: cfg.Spare}
+func PeersConfig(cfg config.Agent, word peers.State, lost error) *halfcore.PeersConfig {
+	out := &halfcore.PeersConfig{State: word, Lost: lost != nil, Spare: cfg.Spare}
 	for i, d := range grid.Directions() {
 		l, ok := cfg.Links[d.String()]
 		if !ok {
@@ -66,7 +61,7 @@ func PeersConfig(cfg config.Agent, word peers.State, lost error) *dnpcore.PeersC
 }
 
 // TopologyOf returns a node's map of the torus around it, from a configuration with the supervisors' updates.
-func TopologyOf(cfg config.Agent) (*topo.Map, error) {
+func TopologyOf(cfg config.Agent) (*halfcore.Topology, error) {
 	coord, dims, err := cfg.Topology()
 	if err != nil {
 		return nil, err
@@ -75,7 +70,7 @@ func TopologyOf(cfg config.Agent) (*topo.Map, error) {
 	for _, d := range dims.Links() {
 		ids[d], _ = cfg.PeerNode(d)
 	}
-	return topo.New(cfg.Node, coord, dims, ids), nil
+	return halfcore.NewTopology(cfg.Node, coord, dims, ids), nil
 }
 
 // SealOrderStatus seals an answer to an order, shortened if it would not fit a relayed message.
@@ -94,26 +89,11 @@ func SealOrderStatus(m *lofamov1.Message, signer servicenet.Signer) ([]byte, err
 func SealPeers(st *lofamov1.PeerStatus, signer servicenet.Signer) ([]byte, error) {
 	msg := &lofamov1.Message{Body: &lofamov1.Message_PeerStatus{PeerStatus: st}}
 	b, err := servicenet.Seal(msg, signer)
-	if err == nil && len(b) <= relay.MaxEnvelope {
+	if err == nil && len(b) <= halfcore.MaxRelayEnvelope {
 		return b, nil
 	}
 	for _, p := range st.GetConfigured() {
 		p.Address = ""
 	}
 	return servicenet.Seal(msg, signer)
-}
-
-// PeersSeen identifies a version of the DNP half's peers file: the host half reads the file when it has changed.
-type PeersSeen struct {
-	at   time.Time
-	size int64
-}
-
-// PeersFileSeen looks at the file.
-func PeersFileSeen(path string) PeersSeen {
-	info, err := os.Stat(path)
-	if err != nil {
-		return PeersSeen{}
-	}
-	return PeersSeen{info.ModTime(), info.Size()}
 }

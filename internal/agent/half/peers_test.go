@@ -13,13 +13,15 @@ import (
 )
 
 // The word stands above the configuration; a spare without one has no place.
-func TestAsTold(t *testing.T) {
-	cfg := config.Agent{Dims: "3x1x1", Coord: "0,0,0", Links: map[string]config.LinkAddr{"X+": {Local: "127.0.0.1:1", Peer: "127.0.0.1:2", Interface: "eth1"}}}
+func TestOrderedPeersOverrideConfiguration(t *testing.T) {
+	cfg := config.Agent{Dims: "3x1x1", Coord: "0,0,0",
+		Links: map[string]config.LinkAddr{"X+": {Local: "127.0.0.1:1", Peer: "127.0.0.1:2", Interface: "eth1"}}}
 	var word peers.State
 	word.Peers[grid.XPlus.Index()] = peers.Peer{Node: "spare-0", Address: netip.MustParseAddrPort("127.0.0.9:9")}
 	before := maps.Clone(cfg.Links)
 	got := WithPeers(cfg, word)
-	if l := got.Links["X+"]; l != (config.LinkAddr{Local: "127.0.0.1:1", Peer: "127.0.0.9:9", PeerNode: "spare-0", Interface: "eth1"}) || got.Coord != "0,0,0" {
+	if l := got.Links["X+"]; l != (config.LinkAddr{Local: "127.0.0.1:1", Peer: "127.0.0.9:9", PeerNode: "spare-0", Interface: "eth1"}) ||
+		got.Coord != "0,0,0" {
 		t.Errorf("%+v at %s", l, got.Coord)
 	}
 	if !maps.Equal(cfg.Links, before) {

@@ -13,12 +13,11 @@ import (
 	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/bulk"
-	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 )
 
-// This file takes the self-test's probes through the modules inside a half: the report path, bulk transfer, and the register path. It returns the
-// results; pkg/selftest judges them.
+// This file takes the self-test's probes through the modules inside a half: the report path, bulk transfer, and the
+// register path. It returns the results; pkg/selftest judges them.
 
 // perDetail is the number of a probe's bytes that the detail of one observation carries.
 const perDetail = fault.MaxDetail / 2
@@ -41,11 +40,11 @@ func ProbeReport(self fault.Origin, data []byte, s servicenet.Signer, v servicen
 	if err != nil {
 		return nil, err
 	}
-	if len(a.Reports) != 1 || a.Reports[0].ID != r.ID || len(a.Reports[0].Observations) != len(r.Observations) {
-		return nil, fmt.Errorf("%d reports, not one of %d observations", len(a.Reports), len(r.Observations))
+	if len(a.List) != 1 || a.List[0].ID != r.ID || len(a.List[0].Observations) != len(r.Observations) {
+		return nil, fmt.Errorf("%d reports, not one of %d observations", len(a.List), len(r.Observations))
 	}
 	var back []byte
-	for i, o := range a.Reports[0].Observations {
+	for i, o := range a.List[0].Observations {
 		if o.Component != all[1+i] || o.State != fault.Normal || o.Kind != fault.KindSelf || o.Node != self.Node {
 			return nil, fmt.Errorf("observation %d is %s %s of %s", i, o.Component, o.State, o.Node)
 		}
@@ -77,7 +76,7 @@ func ProbeBulk(self fault.Origin, data []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	sum := checksum.New(checksum.Default)
+	sum := servicenet.NewChecksummer(servicenet.DefaultChecksum)
 	var back, packet []byte
 	for i := 0; i*bulk.ChunkSize < len(data); i++ {
 		part := data[i*bulk.ChunkSize : min(len(data), (i+1)*bulk.ChunkSize)]
@@ -94,7 +93,7 @@ func ProbeBulk(self fault.Origin, data []byte) ([]byte, error) {
 		}
 		back = append(back, chunk...)
 	}
-	if checksum.Sum(checksum.Default, back) != sum.Sum64() {
+	if servicenet.ChecksumOf(servicenet.DefaultChecksum, back) != sum.Sum64() {
 		return nil, errors.New("the checksum of the object put together is another")
 	}
 	return back, nil

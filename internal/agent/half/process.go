@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/internal/config"
 )
 
 // Scheduling selects a half's scheduling class. Watchdogs report a half dead that does not run in time.
@@ -38,12 +40,21 @@ func ParseScheduling(s string) (Scheduling, error) {
 // consumption.
 const memoryLimit = 40 << 20
 
+// Garbage collections of a half: at a start, which lasts startTime, and afterwards. The values are percentages as in GOGC.
+const (
+	startGC   = 200
+	steadyGC  = 50
+	startTime = 10 * time.Second
+)
+
 // TuneProcess adapts the process to a half: a small heap, one thread of Go, and a scheduling class. It must run
 // first, because it may replace the process by itself (beRealtime). It does not lock memory: that costs a Go process
 // some 75 MB; the register file locks its own pages.
 func TuneProcess(s Scheduling, log *slog.Logger) {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(50)
+		// A start allocates some megabytes of which little stays: three to four collections, a tenth of its cost.
+		debug.SetGCPercent(startGC)
+		time.AfterFunc(startTime, func() { debug.SetGCPercent(steadyGC) })
 	}
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(memoryLimit)
@@ -53,7 +64,9 @@ func TuneProcess(s Scheduling, log *slog.Logger) {
 		if err == nil {
 			return
 		}
-		log.Info("no real-time scheduling: a loaded machine may delay this half", "err", err)
+		log.Warn("no real-time scheduling: a loaded machine may delay this half", "err", err,
+			"remedy", "LimitRTPRIO=1 in the unit, agents.realtime in values of Helm, or CAP_SYS_NICE; "+
+				"else preset relaxed on all nodes and supervisors")
 	}
 	// Two or more would wake one another's threads for every packet: measured, a third of the DNP half's cost. Calls
 	// that block in the kernel get a thread of their own regardless.
@@ -64,6 +77,23 @@ func TuneProcess(s Scheduling, log *slog.Logger) {
 		if err := SetSlice(); err != nil {
 			log.Info("no short slice: a loaded machine may delay this half", "err", err)
 		}
+	}
+}
+
+// LacksRealtime reports whether this process runs without real-time scheduling although its preset needs that and its
+// user did not choose another class. The periods of preset relaxed allow for the delays.
+func LacksRealtime(s Scheduling, preset string) bool {
+	if s != SchedulingAuto || preset == config.PresetRelaxed {
+		return false
+	}
+	attr, err := unix.SchedGetAttr(0, 0)
+	return err == nil && attr.Policy != unix.SCHED_FIFO
+}
+
+// TuneDaemon limits a recovery daemon to one thread that runs Go code: two would wake each other at each check of the halves.
+func TuneDaemon() {
+	if os.Getenv(goThreads) == "" {
+		runtime.GOMAXPROCS(1)
 	}
 }
 
@@ -122,7 +152,7 @@ func beRealtime() error {
 	// Of two values of one name the first counts, so there must be one.
 	env := slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, goThreads+"=") })
 	err = syscall.Exec("/proc/self/exe", os.Args, append(env, goThreads+"=1"))
-	return errors.Join(fmt.Errorf("execute this program anew: %w", err), unix.SchedSetAttr(0, &ordinary, 0))
+	return errors.Join(fmt.Errorf("execute this program again: %w", err), unix.SchedSetAttr(0, &ordinary, 0))
 }
 
 // MakeRealtime puts one thread, and all threads that it creates later, under SCHED_FIFO. 0 is the calling thread.
@@ -136,6 +166,15 @@ func MakeRealtime(tid int) error {
 		return fmt.Errorf("set SCHED_FIFO: %w", err)
 	}
 	return nil
+}
+
+// ProcessorTime returns the processor time that this process has used since its start, in all threads and in the kernel.
+func ProcessorTime() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &ts); err != nil {
+		return 0 // cannot fail for this clock
+	}
+	return time.Duration(ts.Nano())
 }
 
 // slice is a half's requested time slice. The kernel's scheduler (EEVDF, with slices by task from Linux 6.12 on) runs

@@ -4,7 +4,7 @@ import "testing"
 
 // A reader is stuck when look after look finds it at the same message: not while it is idle, and not when it is found at another
 // each time.
-func TestReadersStuck(t *testing.T) {
+func TestReaderAtOneMessageIsStuck(t *testing.T) {
 	var rs Readers
 	look := func(times int, want string) {
 		t.Helper()

@@ -4,7 +4,6 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"math/rand/v2"
 	"path/filepath"
@@ -15,13 +14,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 
-	"github.com/lofamo/lofamo/internal/durable"
 	"github.com/lofamo/lofamo/internal/pki"
-	"github.com/lofamo/lofamo/internal/renewal"
 )
 
-// Files of renewals in the state directory. The first holds a half's renewed certificate and key. Through the others the host half carries the DNP half's
-// requests and their answers, because the DNP half has no socket in the service network.
+// Files of renewals in the state directory. The first holds a half's renewed certificate and key. Through the others
+// the host half carries the DNP half's requests and their answers, because the DNP half has no socket in the service
+// network.
 const (
 	renewedSuffix   = ".renewed"
 	DnpRequestFile  = "dnp.renew-request"
@@ -36,7 +34,7 @@ type Renewer struct {
 	Signer   *pki.Signer
 	verifier *pki.Verifier
 	file     string // of the renewed pair
-	asker    *renewal.Asker
+	asker    *pki.RenewalAsker
 	Send     func(signed []byte, toAll bool) // hands a request over; it may be lost
 
 	key      ed25519.PrivateKey // of the request under way; nil: none
@@ -49,7 +47,7 @@ type Renewer struct {
 func NewRenewer(log *slog.Logger, self fault.Origin, stateDir string, signer *pki.Signer, verifier *pki.Verifier) *Renewer {
 	return &Renewer{
 		log: log, self: self, Signer: signer, verifier: verifier, file: filepath.Join(stateDir, self.Half.String()+renewedSuffix),
-		asker: renewal.NewAsker(rand.Float64),
+		asker: pki.NewRenewalAsker(rand.Float64),
 	}
 }
 
@@ -61,20 +59,21 @@ func (r *Renewer) Keep() {
 }
 
 // errExpired is the error for the operator once the certificate has expired.
-var errExpired = errors.New("the certificate has ended: supervisors and neighbours refuse this half, and nothing renews it: put a new certificate and key into its files")
+var errExpired = errors.New("the certificate has ended: supervisors and neighbours refuse this half, and nothing renews it: put a new " +
+	"certificate and key into its files")
 
 // Tick sends requests, announcements and warnings when they are due. The caller calls it once a second.
 func (r *Renewer) Tick(now time.Time) {
 	action := r.asker.Step(now, r.Signer.Begins(), r.Signer.Expires())
 	var ended error
-	if action == renewal.Expired {
+	if action == pki.RenewalExpired {
 		ended = fmt.Errorf("%w (at %s)", errExpired, r.Signer.Expires().UTC().Format(time.RFC3339))
 	}
 	r.expired.Set(r.log, "using the certificate", ended)
 	if !r.verifier.Renews() || r.Send == nil {
 		return // no issuer is trusted, or this half cannot send: only new files count
 	}
-	if action == renewal.Ask {
+	if action == pki.RenewalAsk {
 		if err := r.ask(now); err != nil {
 			r.log.Error("request for a new certificate not made", "err", err)
 		}
@@ -111,12 +110,13 @@ func (r *Renewer) seal(now time.Time, key ed25519.PrivateKey, taken bool) ([]byt
 		return nil, errors.New("not an Ed25519 key")
 	}
 	return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_RenewRequest{RenewRequest: &lofamov1.RenewRequest{
-		Node: string(r.self.Node), Half: lofamov1.Half(r.self.Half), Key: pub, Proof: pki.ProveKey(key, r.Signer.Identity()), MadeNs: now.UnixNano(), Taken: taken,
+		Node: string(r.self.Node), Half: lofamov1.Half(r.self.Half), Key: pub, Proof: pki.ProveKey(key, r.Signer.Identity()),
+		MadeNs: now.UnixNano(), Taken: taken,
 	}}}, r.Signer)
 }
 
-// Answered handles a supervisor's answer. It refuses a certificate for another key or another half, and one that this half's own authorities do not
-// accept.
+// Answered handles a supervisor's answer. It refuses a certificate for another key or another half, and one that this
+// half's own authorities do not accept.
 func (r *Renewer) Answered(reply *lofamov1.RenewReply) {
 	if servicenet.OriginOf(reply) != r.self || r.key == nil {
 		return
@@ -171,28 +171,4 @@ type RenewalCounts struct {
 type RenewalAnswer struct {
 	Reply    *lofamov1.RenewReply
 	Envelope []byte
-}
-
-// Handover is a file in which the other half leaves envelopes. A new envelope replaces the one before, which may be lost.
-type Handover struct {
-	watchedFile
-	verifier *pki.Verifier
-}
-
-// NewHandover returns the handover at path. An envelope that is there already counts as seen.
-func NewHandover(path string, v *pki.Verifier) Handover { return Handover{watch(path), v} }
-
-// Next opens the envelope that has appeared since the previous call. Without a new one it returns neither a message
-// nor an error.
-func (h *Handover) Next() (servicenet.Opened, error) {
-	if !h.changed() {
-		return servicenet.Opened{}, nil
-	}
-	b, err := durable.Read(h.Path, servicenet.MaxDatagram)
-	if errors.Is(err, fs.ErrNotExist) {
-		return servicenet.Opened{}, nil
-	} else if err != nil {
-		return servicenet.Opened{}, err
-	}
-	return servicenet.Open(b, h.verifier)
 }

@@ -79,8 +79,8 @@ func (a *applicant) reply(t *testing.T, i *pki.Issuer, id pki.Identity, key ed25
 	return &lofamov1.RenewReply{Node: "n0", Half: lofamov1.Half_HALF_HOST, Certificate: der}
 }
 
-// TestHalfTakesOnlyItsOwnCertificate: a half asks for one key until it has its certificate, accepts no other answer, keeps key and certificate in its state
-// directory, and then tells all supervisors.
+// TestHalfTakesOnlyItsOwnCertificate: a half asks for one key until it has its certificate, accepts no other answer,
+// keeps key and certificate in its state directory, and then tells all supervisors.
 func TestHalfTakesOnlyItsOwnCertificate(t *testing.T) {
 	a := newApplicant(t, true, time.Minute)
 	inFiles := a.Signer.Cert()
@@ -132,8 +132,9 @@ func TestHalfTakesOnlyItsOwnCertificate(t *testing.T) {
 	}
 }
 
-// TestHalfAsksOnlyWhereThereIsAnIssuer: without an issuer in its ca.pem a half never asks, as before; one whose certificate has ended does not ask either.
-func TestHalfAsksOnlyWhereThereIsAnIssuer(t *testing.T) {
+// TestHalfAsksOnlyIssuer: without an issuer in its ca.pem a half never asks, as before; one whose
+// certificate has ended does not ask either.
+func TestHalfAsksOnlyIssuer(t *testing.T) {
 	a := newApplicant(t, false, time.Minute)
 	a.ticks()
 	if len(a.sent) > 0 {
@@ -148,7 +149,8 @@ func TestHalfAsksOnlyWhereThereIsAnIssuer(t *testing.T) {
 	}
 }
 
-// TestHandoverYieldsEachEnvelopeOnce: an envelope from before the start, one already read, a removed file and a broken one yield no message.
+// TestHandoverYieldsEachEnvelopeOnce: an envelope from before the start, one already read, a removed file and a broken
+// one yield no message.
 func TestHandoverYieldsEachEnvelopeOnce(t *testing.T) {
 	a := newApplicant(t, true, time.Minute)
 	envelope, err := a.seal(time.Now(), a.Signer.Key(), true)
@@ -163,10 +165,10 @@ func TestHandoverYieldsEachEnvelopeOnce(t *testing.T) {
 		}
 	}
 	write([]byte("from before the start"))
-	h := NewHandover(file, a.verifier)
+	h := Handover{WatchedFile: Watch(file), verifier: a.verifier}
 	next := func(what string, message, fails bool) {
 		t.Helper()
-		if o, err := h.Next(); (o.Msg.GetRenewRequest() != nil) != message || (err != nil) != fails {
+		if o, err := h.next(); (o.Msg.GetRenewRequest() != nil) != message || (err != nil) != fails {
 			t.Errorf("%s: %v, %v: want a message: %t, an error: %t", what, o.Msg, err, message, fails)
 		}
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/selftest"
 
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
-	"github.com/lofamo/lofamo/internal/agent/selftestconfig"
 )
 
 // The first byte of a test message in the mailbox.
@@ -46,8 +46,8 @@ func NewProber(ctx context.Context, c *Common) *Prober {
 }
 
 // SelfTest is how the half tests itself.
-func (c *Common) SelfTest() selftestconfig.Config {
-	cfg := selftestconfig.Config{
+func (c *Common) SelfTest() halfcore.SelfTestConfig {
+	cfg := halfcore.SelfTestConfig{
 		Interval: time.Duration(c.Config.SelfTest.Interval), IdleAfter: time.Duration(c.Config.SelfTest.IdleAfter),
 	}
 	of, h := GivenHealth()

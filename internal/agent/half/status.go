@@ -15,10 +15,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
-	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
-	"github.com/lofamo/lofamo/internal/agent/health"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
-	"github.com/lofamo/lofamo/internal/agent/selftestconfig"
 )
 
 // Three processes know a half's health. The daemon counts its restarts and tells both halves (mailbox.Recovery, and
@@ -29,6 +27,10 @@ import (
 type Status struct {
 	// results are those of the self-tests; nil: there are none.
 	Results func(now time.Time) []selftest.Result
+	// Processor returns the half's processor time; nil: nothing to report.
+	Processor func() *lofamov1.ProcessorTime
+	// NotRealtime adds to the report that the process lacks real-time scheduling.
+	NotRealtime bool
 	// resumption is how the half resumed when it started, and Cold why it could not.
 	resumption lofamov1.Resumption
 	Cold       string
@@ -44,29 +46,38 @@ func (f *Status) own(now time.Time) *lofamov1.HalfHealth {
 		h.Recovery = &lofamov1.RecoveryStatus{Resumption: f.resumption, Cold: f.Cold}
 	}
 	if f.Results != nil {
-		h.Tests = health.Tests(f.Results(now))
+		h.Tests = halfcore.SelfTestStatuses(f.Results(now))
+	}
+	if f.Processor != nil {
+		h.Processor = f.Processor()
+	}
+	if f.NotRealtime {
+		if h.Processor == nil {
+			h.Processor = &lofamov1.ProcessorTime{}
+		}
+		h.Processor.NotRealtime = true
 	}
 	return h
 }
 
 // WentOn records how the half started: resumed from its copy, or cold for the given reason.
 func (f *Status) WentOn(cold string) {
-	f.resumption, f.Cold = lofamov1.Resumption_RESUMED, health.Text(cold)
+	f.resumption, f.Cold = lofamov1.Resumption_RESUMED, halfcore.CleanText(cold)
 	if cold != "" {
 		f.resumption = lofamov1.Resumption_COLD
 	}
 }
 
 // Look returns the half's report of itself, and whether to send it to the other half now: when it has changed, and
-// every health.TellEvery.
+// every halfcore.HealthRepeat.
 func (f *Status) Look(now time.Time) (h *lofamov1.HalfHealth, tell bool) {
 	h = f.own(now)
-	if h.GetRecovery() == nil && len(h.GetTests()) == 0 {
+	if h.GetRecovery() == nil && len(h.GetTests()) == 0 && h.GetProcessor() == nil {
 		return nil, false
 	}
 	words := servicenet.Health{Host: h}.Words()
 	if tell = words != f.told || !now.Before(f.tellAt); tell {
-		f.told, f.tellAt = words, now.Add(health.TellEvery)
+		f.told, f.tellAt = words, now.Add(halfcore.HealthRepeat)
 	}
 	return h, tell
 }
@@ -95,11 +106,11 @@ func HeardHealth(m mailbox.Message, other fault.Half) (fault.Half, *lofamov1.Hal
 
 // ofRecord reads a record of the daemon's.
 func ofRecord(b []byte) (fault.Half, *lofamov1.HalfHealth) {
-	r, err := recovery.Decode(b)
+	r, err := halfcore.DecodeRecovery(b)
 	if err != nil {
 		return 0, nil
 	}
-	return r.Half, &lofamov1.HalfHealth{Recovery: health.Recovery(r, Monotonic())}
+	return r.Half, &lofamov1.HalfHealth{Recovery: halfcore.RecoveryStatus(r, Monotonic())}
 }
 
 // GivenHealth returns the daemon's record of this half from the time it started it.
@@ -116,7 +127,7 @@ func (c *Common) TellManager(other watchdog.Verdict, m *selftest.Machine) {
 	if m.Proving() {
 		words += ", and has been restarted"
 	}
-	if failing, _ := selftestconfig.Failing(m); len(failing) > 0 {
+	if failing, _ := halfcore.FailingModules(m); len(failing) > 0 {
 		words += "; " + strings.Join(failing, "; ")
 	}
 	c.Manager.Status(fmt.Sprintf("%s; the %s half is %s", words, c.Half.Other(), strings.ToLower(other.String())))

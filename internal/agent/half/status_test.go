@@ -10,13 +10,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/selftest"
 
-	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
-	"github.com/lofamo/lofamo/internal/agent/health"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 )
 
 // A half reports changes to the other half at once, and repeats unchanged health now and then.
-func TestFaresAreTold(t *testing.T) {
+func TestHalfStatusReachesOtherHalf(t *testing.T) {
 	now := time.Unix(1000, 0)
 	var f Status
 	if h, tell := f.Look(now); h != nil || tell {
@@ -36,7 +35,7 @@ func TestFaresAreTold(t *testing.T) {
 		{time.Second, selftest.Passed, false},
 		{2 * time.Second, selftest.Failed, true},
 		{3 * time.Second, selftest.Failed, false},
-		{2*time.Second + health.TellEvery, selftest.Failed, true},
+		{2*time.Second + halfcore.HealthRepeat, selftest.Failed, true},
 	} {
 		state = tt.state
 		h, tell := f.Look(now.Add(tt.after))
@@ -46,9 +45,9 @@ func TestFaresAreTold(t *testing.T) {
 	}
 }
 
-// HeardHealth decodes messages of the daemon and the other half, and ignores invalid ones.
-func TestHeard(t *testing.T) {
-	rec, err := recovery.Record{Half: fault.HalfDNP, State: recovery.GivenUp, Total: 3, Reason: "spent"}.Encode()
+// TestHeardHealthIgnoresInvalidMessages: HeardHealth decodes messages of the daemon and the other half, and ignores invalid ones.
+func TestHeardHealthIgnoresInvalidMessages(t *testing.T) {
+	rec, err := halfcore.RecoveryRecord{Half: fault.HalfDNP, State: halfcore.GivenUp, Total: 3, Reason: "spent"}.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,31 +8,32 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/servicenet"
 
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
-	"github.com/lofamo/lofamo/internal/agent/relay"
 )
 
-// This file has the torus rail of the host half: envelopes go through the mailbox to the DNP half beside it, which sends them over the neighbours
-// (LO|FA|MO §III-D; dnpcore chooses the way). It also defines how the mailbox holds a relay message: before the message stands its time of sending,
-// CLOCK_MONOTONIC in ns, 8 bytes big endian. Both halves read that clock: a mailbox is a socket of one kernel.
+// This file has the torus rail of the host half: envelopes go through the mailbox to the DNP half beside it, which
+// sends them over the neighbours (LO|FA|MO §III-D; dnpcore chooses the way). It also defines how the mailbox holds a
+// relay message: before the message stands its time of sending, CLOCK_MONOTONIC in ns, 8 bytes big endian. Both halves
+// read that clock: a mailbox is a socket of one kernel.
 
 // stampSize is that of the time of sending before the relay message.
 const stampSize = 8
 
 // AppendMail encodes a message that is put into the mailbox at a time, behind dst.
-func AppendMail(dst []byte, sent int64, m relay.Message) ([]byte, error) {
+func AppendMail(dst []byte, sent int64, m halfcore.Relay) ([]byte, error) {
 	return m.Append(binary.BigEndian.AppendUint64(dst, uint64(sent)))
 }
 
 // ReadMail reads a message, and how long it lay in the mailbox. That time is long if this half was stopped. Its
 // Envelope is a part of b.
-func ReadMail(b []byte, now int64) (relay.Message, time.Duration, error) {
+func ReadMail(b []byte, now int64) (halfcore.Relay, time.Duration, error) {
 	if len(b) < stampSize {
-		return relay.Message{}, 0, relay.ErrShort
+		return halfcore.Relay{}, 0, halfcore.ErrRelayShort
 	}
-	m, err := relay.Decode(b[stampSize:])
+	m, err := halfcore.DecodeRelay(b[stampSize:])
 	held := time.Duration(now - int64(binary.BigEndian.Uint64(b)))
-	return m, min(max(held, 0), relay.MaxHeld), err
+	return m, min(max(held, 0), halfcore.MaxRelayHeld), err
 }
 
 // TorusRail is the torus rail: a servicenet.Rail. The box belongs to its owner, who closes it. The box counts refused
@@ -60,10 +61,10 @@ func (r *TorusRail) Post(b []byte, mayWait bool) error {
 	switch {
 	case len(b) == 0:
 		return fmt.Errorf("send on the torus rail: %w", servicenet.ErrEmpty)
-	case len(b) > relay.MaxEnvelope:
-		return fmt.Errorf("send on the torus rail: given %d bytes: want at most %d: %w", len(b), relay.MaxEnvelope, servicenet.ErrTooLong)
+	case len(b) > halfcore.MaxRelayEnvelope:
+		return fmt.Errorf("send on the torus rail: given %d bytes: want at most %d: %w", len(b), halfcore.MaxRelayEnvelope, servicenet.ErrTooLong)
 	}
-	mail, err := AppendMail(nil, Monotonic(), relay.Message{Kind: relay.Up, Limit: r.limit, MayWait: mayWait, Envelope: b})
+	mail, err := AppendMail(nil, Monotonic(), halfcore.Relay{Kind: halfcore.RelayUp, Limit: r.limit, MayWait: mayWait, Envelope: b})
 	if err == nil {
 		err = r.box.Send(mailbox.Message{Type: mailbox.Envelope, Payload: mail})
 	}

@@ -14,20 +14,20 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/railtest"
 
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
-	"github.com/lofamo/lofamo/internal/agent/relay"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const hops = 9
 
-func TestRail(t *testing.T) {
+func TestTorusRailKeepsRailContract(t *testing.T) {
 	railtest.Run(t, func(t *testing.T) railtest.Harness {
 		dir := t.TempDir()
 		host, dnp := open(t, dir, fault.HalfHost), open(t, dir, fault.HalfDNP)
 		return railtest.Harness{
-			Rail: NewTorusRail(host, hops), Target: "s0", Limit: relay.MaxEnvelope,
+			Rail: NewTorusRail(host, hops), Target: "s0", Limit: halfcore.MaxRelayEnvelope,
 			Read: func(deliver func([]byte)) {
 				ctx, cancel := context.WithCancel(context.Background())
 				done := make(chan error, 1)
@@ -49,7 +49,7 @@ func TestRail(t *testing.T) {
 // envelopeOf reads a message as the DNP half does.
 func envelopeOf(t *testing.T, mail mailbox.Message) []byte {
 	m, held, err := ReadMail(mail.Payload, Monotonic())
-	if err != nil || mail.Type != mailbox.Envelope || m.Kind != relay.Up || m.Limit != hops || m.Made != 0 || held > time.Minute {
+	if err != nil || mail.Type != mailbox.Envelope || m.Kind != halfcore.RelayUp || m.Limit != hops || m.Made != 0 || held > time.Minute {
 		t.Errorf("%s: %s, %d of %d hops, held %s, %v", mail.Type, m.Kind, m.Made, m.Limit, held, err)
 	}
 	return m.Envelope
@@ -65,7 +65,7 @@ func open(t *testing.T, dir string, half fault.Half) *mailbox.Box {
 	return b
 }
 
-func TestWithoutADNPHalf(t *testing.T) {
+func TestMessageWithoutDNPHalfFails(t *testing.T) {
 	host := open(t, t.TempDir(), fault.HalfHost)
 	err := NewTorusRail(host, hops).Send("s0", []byte("report"))
 	if !errors.Is(err, mailbox.ErrAbsent) || errors.Is(err, servicenet.ErrBusy) || host.Stats().DroppedAbsent != 1 {
@@ -74,8 +74,8 @@ func TestWithoutADNPHalf(t *testing.T) {
 }
 
 // A message that lay in the mailbox while this half was stopped carries that time.
-func TestMailTellsHowLongItLay(t *testing.T) {
-	m := relay.Message{Kind: relay.Up, Limit: 9, Hops: []relay.Hop{{Half: fault.HalfDNP}}, Envelope: []byte("report")}
+func TestMailCarriesItsTimeInMailbox(t *testing.T) {
+	m := halfcore.Relay{Kind: halfcore.RelayUp, Limit: 9, Hops: []halfcore.RelayHop{{Half: fault.HalfDNP}}, Envelope: []byte("report")}
 	sent := int64(5 * time.Second)
 	b, err := AppendMail(nil, sent, m)
 	if err != nil {
@@ -88,7 +88,7 @@ func TestMailTellsHowLongItLay(t *testing.T) {
 		{sent, 0},
 		{sent + int64(time.Minute), time.Minute},
 		{sent - 1, 0}, // garbled, or forged
-		{math.MaxInt64, relay.MaxHeld},
+		{math.MaxInt64, halfcore.MaxRelayHeld},
 	} {
 		got, held, err := ReadMail(b, tc.now)
 		if err != nil || held != tc.want {

@@ -3,25 +3,23 @@ package half
 import (
 	"context"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"sync/atomic"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 
-	"github.com/lofamo/lofamo/internal/denylist"
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
-// trust keeps a half's certificate and the list of revoked certificates current while the half runs. Both halves of a node share the list's file: the
-// host half writes it.
+// trust keeps a half's certificate and the list of revoked certificates current while the half runs. Both halves of a
+// node share the list's file: the host half writes it.
 type trust struct {
 	Registry *pki.Registry
 	signer   *pki.Signer
 	log      *slog.Logger
-	keeper   *denylist.Keeper // owned by run
-	file     watchedFile      // the list's
+	keeper   *pki.DenyListKeeper // owned by run
+	file     WatchedFile         // the list's
 	failed   Condition
 	renewal  Condition
 	renewAt  time.Time
@@ -35,29 +33,6 @@ type trust struct {
 	Version atomic.Uint64 // of the list in force
 }
 
-// watchedFile is a file that another process replaces. One goroutine uses it.
-type watchedFile struct {
-	Path string
-	seen fileState
-}
-
-// fileState identifies one state of a file.
-type fileState struct {
-	at   time.Time
-	size int64
-}
-
-// watch returns a file whose present state counts as seen.
-func watch(path string) watchedFile { return watchedFile{path, stateOf(path)} }
-
-// changed reports whether the file has changed since the call before.
-func (f *watchedFile) changed() bool {
-	now := stateOf(f.Path)
-	was := f.seen
-	f.seen = now
-	return now != was
-}
-
 // Limits and periods of trust.
 const (
 	// trustQueue limits the waiting parts of a list; supervisors repeat dropped ones.
@@ -68,24 +43,16 @@ const (
 
 func newTrust(c *Common, r *pki.Registry) *trust {
 	t := &trust{
-		Registry: r, signer: c.Signer, log: c.Log, file: watch(filepath.Join(c.Config.StateDir, denylist.File)),
+		Registry: r, signer: c.Signer, log: c.Log, file: Watch(filepath.Join(c.Config.StateDir, pki.DenyListFile)),
 		parts: make(chan denyPart, trustQueue), look: make(chan struct{}, 1), answers: make(chan RenewalAnswer, 4),
 		Renewals: NewRenewer(c.Log, c.Origin(), c.Config.StateDir, c.Signer, c.Verifier), Carry: func() {},
 	}
 	var lost error
-	if t.keeper, lost = denylist.NewKeeper(c.Config.StateDir, c.Config.Cluster, c.Verifier, r); lost != nil {
+	if t.keeper, lost = pki.NewDenyListKeeper(c.Config.StateDir, c.Config.Cluster, c.Verifier, r); lost != nil {
 		c.Log.Error("list of revoked certificates not read: none is refused until a supervisor sends it again", "err", lost)
 	}
 	t.Version.Store(t.keeper.List().GetVersion())
 	return t
-}
-
-func stateOf(path string) fileState {
-	info, err := os.Stat(path)
-	if err != nil {
-		return fileState{}
-	}
-	return fileState{info.ModTime(), info.Size()}
 }
 
 // Wake makes run check the files. It does not block.
@@ -136,7 +103,7 @@ func (t *trust) Run(ctx context.Context, changed func()) {
 			t.renew(time.Now())
 			t.Carry()
 			t.Renewals.Tick(time.Now())
-			if t.file.changed() {
+			if t.file.Changed() {
 				taken, err = t.keeper.Reload()
 			}
 		}

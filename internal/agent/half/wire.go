@@ -9,8 +9,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
-	"github.com/lofamo/lofamo/internal/agent/relay"
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
@@ -24,11 +24,11 @@ func SealAnswer(nonce []byte, who fault.Origin, e fault.Epoch, s servicenet.Sign
 // SendMail passes an envelope to the other half. It returns an error when that is dead or does not empty its mailbox.
 // The message is then lost, and its origin retransmits it, unless the caller keeps it. Messages back leave room for
 // all others.
-func SendMail(box *mailbox.Box, m relay.Message, log *slog.Logger) error {
+func SendMail(box *mailbox.Box, m halfcore.Relay, log *slog.Logger) error {
 	b, err := AppendMail(nil, Monotonic(), m)
 	if err == nil {
 		send := box.Send
-		if m.Kind == relay.Back {
+		if m.Kind == halfcore.RelayBack {
 			send = box.SendSpare
 		}
 		for range failpoint.Packet(failpoint.MailSend, b) {
@@ -47,8 +47,8 @@ func SendMail(box *mailbox.Box, m relay.Message, log *slog.Logger) error {
 const (
 	MaxDatagrams = 2000
 	MaxGossip    = 500
-	// MaxStrangers is the number of datagrams per second that each of these sockets reads from strangers: a supervisor may answer from an address
-	// that is not configured, and a member may still be unknown.
+	// MaxStrangers is the number of datagrams per second that each of these sockets reads from strangers: a supervisor may
+	// answer from an address that is not configured, and a member may still be unknown.
 	MaxStrangers = 200
 )
 

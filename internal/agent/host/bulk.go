@@ -14,8 +14,8 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/bundle"
 	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
-	"github.com/lofamo/lofamo/internal/agent/relay"
 )
 
 // hostBulk is the host half's part in transfers of large objects. It serves its own objects, and it is the gateway by
@@ -58,7 +58,7 @@ func (b *hostBulk) take(o servicenet.Opened, path fault.Path, k uint8) {
 	case to == b.h.Origin():
 		b.server.Deliver(o)
 	case to.Node == b.h.Config.Node && path != fault.PathTorus: // else it came from that half
-		b.h.toDNP(relay.Message{Kind: relay.Down, Limit: b.h.MaxHops(), Dst: b.h.Topo.Coord, Envelope: o.Raw})
+		b.h.toDNP(halfcore.Relay{Kind: halfcore.RelayDown, Limit: b.h.MaxHops(), Dst: b.h.Topo.Coord, Envelope: o.Raw})
 	}
 }
 
@@ -125,7 +125,7 @@ func (b *hostBulk) interfaceFor(supervisor string, addr netip.AddrPort) uint8 {
 
 // passOn forwards a reply from the torus to the supervisors. A chunk goes unchanged to the supervisor that it names.
 // An announcement names none: it goes to all, signed by this half with the number of hops that it took.
-func (b *hostBulk) passOn(m relay.Message, held time.Duration) {
+func (b *hostBulk) passOn(m halfcore.Relay, held time.Duration) {
 	if bulk.IsChunk(m.Envelope) {
 		if id, err := bulk.Target(m.Envelope); err == nil {
 			b.toSupervisor(id, m.Envelope)

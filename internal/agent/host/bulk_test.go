@@ -7,8 +7,9 @@ import (
 
 // A reply goes to the address that asked, by the interface that reaches it, even if the supervisor has meanwhile sent
 // from another address.
-func TestBulkInterface(t *testing.T) {
-	zero, one, other := netip.MustParseAddrPort("10.0.0.9:7000"), netip.MustParseAddrPort("10.1.0.9:7000"), netip.MustParseAddrPort("10.9.0.9:7000")
+func TestBulkReplyUsesAskingAddress(t *testing.T) {
+	zero, one, other := netip.MustParseAddrPort("10.0.0.9:7000"), netip.MustParseAddrPort("10.1.0.9:7000"),
+		netip.MustParseAddrPort("10.9.0.9:7000")
 	h := &hostHalf{targets: []map[string]netip.AddrPort{{"sup-0": zero}, {"sup-0": one}, {"sup-0": one}}}
 	for _, tc := range []struct {
 		heard uint8

@@ -5,22 +5,23 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/torus/express"
 
-	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/local/status"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
+	"github.com/lofamo/lofamo/internal/agent/local"
 )
 
 func counterFamilies() []metric {
 	return []metric{
 		{"lofamo_agent_dnp_mailbox_dropped_total", "Messages of the DNP half to the host half dropped because its mailbox was full.", nil},
 		{"lofamo_agent_dnp_mailbox_refused_total", "Messages to the DNP half that were no messages.", nil},
-		{"lofamo_agent_jobs_mail_dropped_total", "Messages between the halves about jobs that found no room, by the half that had them to send.", []string{"half"}},
+		{"lofamo_agent_jobs_mail_dropped_total", "Messages between the halves about jobs that found no room, by the half that had them to send.",
+			[]string{"half"}},
 		{"lofamo_agent_barriers_total", "Barriers at which somebody of this node waited, by how they ended.", []string{"result"}},
 		{"lofamo_agent_messages_routed_total", "Messages with a destination that the DNP half sent on, by how.", []string{"how"}},
 		{"lofamo_agent_flow_told_total", "Times that the DNP half has told all others that it is overloaded.", nil},
 		{"lofamo_agent_flow_held_total", "Chunks of this node held back because a node was overloaded.", nil},
 		{"lofamo_agent_messages_in_pieces_total", "Messages of several pieces that came to the DNP half, by how they ended.", []string{"result"}},
-		{"lofamo_agent_data_total", "Data broadcast to all nodes that came here, by what became of it.", []string{"result"}},
+		{"lofamo_agent_data_total", "Data broadcasts received here, by result.", []string{"result"}},
 		{"lofamo_agent_data_pieces_sent_total", "Pieces of such data sent to neighbours.", nil},
 		{half.BrokenRules, "Times that neighbours broke a rule of the channel protocol, by rule.", []string{"rule"}},
 	}
@@ -28,17 +29,17 @@ func counterFamilies() []metric {
 
 // master returns the master of this part of the torus, as known to the DNP half; nil: none. The caller holds the
 // mutex.
-func (h *hostHalf) master() *status.Master {
+func (h *hostHalf) master() *local.MasterStatus {
 	c := h.page.File.Counter(half.MasterCounter)
 	if rank := int(c>>1) - 1; rank >= 0 && rank < h.Topo.Dims.Nodes() {
-		return &status.Master{Node: string(h.Topo.ID(h.Topo.Dims.At(rank))), CutOff: c&1 != 0}
+		return &local.MasterStatus{Node: string(h.Topo.ID(h.Topo.Dims.At(rank))), CutOff: c&1 != 0}
 	}
 	return nil
 }
 
 // broadcasts reads the counters of broadcasts, by topic; unknown topics count as "other".
-func (h *hostHalf) broadcasts() map[string]status.Broadcasts {
-	out := map[string]status.Broadcasts{}
+func (h *hostHalf) broadcasts() map[string]local.BroadcastStatus {
+	out := map[string]local.BroadcastStatus{}
 	counts := h.page.File.Counters()
 	for t := range express.NumTopics {
 		name := "other"
@@ -46,12 +47,12 @@ func (h *hostHalf) broadcasts() map[string]status.Broadcasts {
 			name = express.Topic(t).String()
 		}
 		c := counts[half.CountsOfTopic*t:]
-		out[name] = status.Broadcasts{Raised: c[0], Delivered: c[1], Repeated: c[2], Dropped: c[3]}
+		out[name] = local.BroadcastStatus{Raised: c[0], Delivered: c[1], Repeated: c[2], Dropped: c[3]}
 	}
 	return out
 }
 
-func (s sink) broadcasts(by map[string]status.Broadcasts) {
+func (s sink) broadcasts(by map[string]local.BroadcastStatus) {
 	for topic, b := range by {
 		s.counter("lofamo_agent_broadcasts_raised_total", uint64(b.Raised), topic)
 		s.counter("lofamo_agent_broadcasts_delivered_total", uint64(b.Delivered), topic)
@@ -67,8 +68,8 @@ func (h *hostHalf) otherCounts() (out []half.Count) {
 		out = append(out, half.Count{Metric: c.Metric, Label: c.Label, Value: uint64(counts[at])})
 		at++
 	}
-	for r := range dnpcore.Rules {
-		out = append(out, half.Count{Metric: half.BrokenRules, Label: dnpcore.Rule(r).String(), Value: uint64(counts[at+r])})
+	for r := range halfcore.Rules {
+		out = append(out, half.Count{Metric: half.BrokenRules, Label: halfcore.Rule(r).String(), Value: uint64(counts[at+r])})
 	}
 	return append(out, half.Count{Metric: "lofamo_agent_jobs_mail_dropped_total", Label: "host", Value: h.postDropped()})
 }

@@ -14,7 +14,8 @@ import (
 func renewalFamilies() []metric {
 	return []metric{
 		{"lofamo_agent_certificate_requests_total", "Requests for new certificates sent, by half.", []string{"half"}},
-		{"lofamo_agent_certificate_answers_total", "Answers of supervisors to requests for new certificates, by half: issued, or refused.", []string{"half", "result"}},
+		{"lofamo_agent_certificate_answers_total", "Answers of supervisors to requests for new certificates, by half: issued, or refused.",
+			[]string{"half", "result"}},
 	}
 }
 
@@ -26,7 +27,8 @@ func (s sink) renewals(c *half.RenewalCounts) {
 	}
 }
 
-// courier carries requests of both halves to the supervisors, and answers to the DNP half. Only the host half's trust goroutine uses it, except for take.
+// courier carries requests of both halves to the supervisors, and answers to the DNP half. Only the host half's trust
+// goroutine uses it, except for take.
 type courier struct {
 	h       *hostHalf
 	counts  half.RenewalCounts
@@ -35,7 +37,8 @@ type courier struct {
 }
 
 func newCourier(h *hostHalf) *courier {
-	return &courier{h: h, request: half.NewHandover(h.StatePath(half.DnpRequestFile), h.Verifier)} // a request from before the restart is not sent
+	// a request from before the restart is not sent
+	return &courier{h: h, request: h.NewHandover(h.StatePath(half.DnpRequestFile), "request of the DNP half")}
 }
 
 // send sends a signed request to the next supervisor in turn, or to all.
@@ -59,17 +62,14 @@ func (c *courier) send(half fault.Half, b []byte, toAll bool) {
 
 // look sends a new request of the DNP half.
 func (c *courier) look() {
-	o, err := c.request.Next()
-	m := o.Msg.GetRenewRequest()
-	switch {
-	case err != nil:
-		c.h.Log.Warn("request of the DNP half not read", "file", c.request.Path, "err", err)
-	case o.Msg == nil: // nothing new
-	case m == nil || servicenet.OriginOf(m) != fault.Origin{Node: c.h.Config.Node, Half: fault.HalfDNP}:
-		c.h.Log.Warn("file is not a request of this node's DNP half: not sent", "file", c.request.Path)
-	default:
+	c.request.Look(func(o servicenet.Opened) bool {
+		m := o.Msg.GetRenewRequest()
+		if m == nil || servicenet.OriginOf(m) != (fault.Origin{Node: c.h.Config.Node, Half: fault.HalfDNP}) {
+			return false
+		}
 		c.send(fault.HalfDNP, o.Raw, m.GetTaken())
-	}
+		return true
+	})
 }
 
 // take accepts a supervisor's answer and the envelope that it came in. Any goroutine may call it.

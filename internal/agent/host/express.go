@@ -4,24 +4,24 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/procedure"
 
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/local/status"
+	"github.com/lofamo/lofamo/internal/agent/local"
 )
 
 // procedures reads the counters of procedures; nil: the DNP half takes no part, or is of an earlier version.
-func (h *hostHalf) procedures() *status.Procedures {
+func (h *hostHalf) procedures() *local.ProcedureStatus {
 	all := h.page.File.Counters()
 	c := all[half.ProcedureCounts:]
 	state := procedure.State(c[half.CountState])
 	if !state.Valid() {
 		return nil
 	}
-	return &status.Procedures{
+	return &local.ProcedureStatus{
 		State: state.String(), Wave: c[half.CountWave], Clear: c[half.CountClear], NotClear: c[half.CountNotClear], Refused: c[half.CountRefused],
 		HeldUp: c[half.CountHeldUp], Waiting: c[half.CountWaiting], Held: c[half.CountHeld],
 	}
 }
 
-func (s sink) procedures(p *status.Procedures) {
+func (s sink) procedures(p *local.ProcedureStatus) {
 	if p == nil {
 		return
 	}

@@ -7,60 +7,70 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 
-	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
-	"github.com/lofamo/lofamo/internal/agent/storage/backup"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
+	"github.com/lofamo/lofamo/internal/agent/storage"
 )
 
-// faresFamilies describes the health metrics of both halves as the host half knows them. The copy is the caller's.
-func faresFamilies() []metric {
+// halfStatusFamilies describes the health metrics of both halves as the host half knows them. The copy is the caller's.
+func halfStatusFamilies() []metric {
 	half, module := []string{"half"}, []string{"half", "module"}
 	return []metric{
-		{"lofamo_agent_recovery_state", "What a half does as its recovery daemon has it, one series a state; all 0 where no daemon has said so.", []string{"half", "state"}},
+		{"lofamo_agent_recovery_state", "State of a half as its recovery daemon sees it, one series a state; all 0 without a daemon.",
+			[]string{"half", "state"}},
 		{"lofamo_agent_restarts_total", "Restarts of a half by its recovery daemon since the machine was booted.", half},
 		{"lofamo_agent_restarts_in_window", "Of these, the restarts that count against the budget now.", half},
-		{"lofamo_agent_failures_total", "Ends and hangs of a half that its recovery daemon saw since the machine was booted, by cause.", []string{"half", "cause"}},
+		{"lofamo_agent_failures_total", "Ends and hangs of a half that its recovery daemon saw since the machine was booted, by cause.",
+			[]string{"half", "cause"}},
 		{
 			"lofamo_agent_recovery_seconds",
-			"Course of a half's last recovery: from the detection until the old process was gone, the new one started, serving, and proven by its self-test; 0 for a step not made.",
+			"Course of a half's last recovery: from the detection until the old process was gone, the new one started, serving, and proven by its " +
+				"self-test; 0 for a step not made.",
 			[]string{"half", "step"},
 		},
+		{"lofamo_agent_starved", "1 while a half is starved of processor time: it gives no verdicts while it is late.", half},
+		{"lofamo_agent_lateness_seconds", "Longest lateness of a starved half in the last ten to twenty digest periods, 0 if not starved.", half},
+		{"lofamo_agent_lateness_ratio", "Part of the time in which a starved half was late, 0 to 1; 0 if not starved.", half},
+		{"lofamo_agent_budget_level", "Periodic work that a half gives up to keep to its processor budget: 0 none, 1 digests are rarer, 2 " +
+			"probes too, 3 readings of sensors too.", half},
+		{"lofamo_agent_budget_use_ratio", "Share of a core that a half over its budget used in the last seconds; 0 at level 0.", half},
 		{"lofamo_agent_resumed", "1 when a half went on from its copy when it was started, 0 when it began cold or has not said so.", half},
 		{"lofamo_agent_copy_failing", "1 while the host half's copy does not work: a restart would begin cold.", nil},
 		{"lofamo_agent_copy_mended_total", "Damaged places in the host half's copy that were mended since it started, then included.", nil},
 		{"lofamo_agent_copy_lost", "Cells of the host half's copy that were lost when it started.", nil},
-		{"lofamo_agent_copy_remade_total", "Times that the host half's copy was made anew since it started.", nil},
+		{"lofamo_agent_copy_remade_total", "Times that the host half made a new copy since it started.", nil},
 		{"lofamo_agent_copy_failed_stores_total", "Stores that did not reach the host half's copy.", nil},
 		{"lofamo_agent_copy_no_room_total", "Reports that the host half's copy had no room for.", nil},
 		{"lofamo_agent_copy_reports", "Reports that the host half's copy holds.", nil},
-		{"lofamo_agent_selftest_state", "What the self-test of a module found, one series a state.", []string{"half", "module", "state"}},
+		{"lofamo_agent_selftest_state", "Result of a module's self-test, one series a state.", []string{"half", "module", "state"}},
 		{"lofamo_agent_selftest_proving", "1 while a module that was in use before the last restart has not passed since.", module},
 		{"lofamo_agent_selftest_latency_seconds", "Slowest message of the last test of a module.", module},
-		{"lofamo_agent_selftest_usual_seconds", "What a module has shown to be usual, 0 when nothing yet.", module},
+		{"lofamo_agent_selftest_usual_seconds", "The module's usual time, 0 if not known yet.", module},
 		{"lofamo_agent_selftest_tests_total", "Tests of a module since its half started.", module},
-		{"lofamo_agent_selftest_faults_total", "Test messages that were lost, altered, doubled or late, those within the bounds included.", []string{"half", "module", "fault"}},
+		{"lofamo_agent_selftest_faults_total", "Test messages that were lost, altered, doubled or late, those within the bounds included.",
+			[]string{"half", "module", "fault"}},
 	}
 }
 
-// heardFares is the host half's knowledge of both halves, for one scrape.
-type heardFares struct {
+// heardHalfStatus is the host half's knowledge of both halves, for one scrape.
+type heardHalfStatus struct {
 	health  servicenet.Health
-	records [2]recovery.Record
+	records [2]halfcore.RecoveryRecord
 	rails   *lofamov1.DeliveryStatus
-	copy    backup.Stats
+	copy    storage.CopyStats
 	failing bool
 }
 
-// heardFares runs under the mutex.
-func (h *hostHalf) heardFares(now time.Time) heardFares {
+// heardHalfStatus runs under the mutex.
+func (h *hostHalf) heardHalfStatus(now time.Time) heardHalfStatus {
 	h.Copy.Mu.Lock()
 	failing := h.Copy.Broken.On
 	h.Copy.Mu.Unlock()
-	return heardFares{health: h.core.Health(now), records: h.records, copy: h.Copy.File.Stats(), failing: failing}
+	return heardHalfStatus{health: h.core.Health(now), records: h.records, copy: h.Copy.File.Stats(), failing: failing}
 }
 
 // onRecord stores the daemon's record of a half.
 func (h *hostHalf) onRecord(b []byte) {
-	r, err := recovery.Decode(b)
+	r, err := halfcore.DecodeRecovery(b)
 	if err != nil {
 		return
 	}
@@ -69,7 +79,7 @@ func (h *hostHalf) onRecord(b []byte) {
 	h.records[r.Half-fault.HalfHost] = r
 }
 
-func (s sink) fares(f heardFares) {
+func (s sink) halfStatus(f heardHalfStatus) {
 	for i, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
 		name, is := h.String(), f.health.Of(h)
 		r := is.GetRecovery()
@@ -78,13 +88,20 @@ func (s sink) fares(f heardFares) {
 		}
 		s.counter("lofamo_agent_restarts_total", uint64(r.GetRestarts()), name)
 		s.gauge("lofamo_agent_restarts_in_window", float64(r.GetInWindow()), name)
-		for _, c := range recovery.CauseKinds() {
+		for _, c := range halfcore.CauseKinds() {
 			s.counter("lofamo_agent_failures_total", f.records[i].Count(c), name, c.String())
 		}
-		for step, us := range map[string]uint32{"gone": r.GetGoneUs(), "started": r.GetStartedUs(), "serving": r.GetServingUs(), "proven": r.GetProvenUs()} {
+		for step, us := range map[string]uint32{"gone": r.GetGoneUs(), "started": r.GetStartedUs(), "serving": r.GetServingUs(),
+			"proven": r.GetProvenUs()} {
 			s.gauge("lofamo_agent_recovery_seconds", float64(us)/1e6, name, step)
 		}
 		s.gauge("lofamo_agent_resumed", one(r.GetResumption() == lofamov1.Resumption_RESUMED), name)
+		p := is.GetProcessor()
+		s.gauge("lofamo_agent_starved", one(p.GetStarved()), name)
+		s.gauge("lofamo_agent_lateness_seconds", float64(p.GetLongestMs())/1e3, name)
+		s.gauge("lofamo_agent_lateness_ratio", float64(p.GetSharePermille())/1e3, name)
+		s.gauge("lofamo_agent_budget_level", float64(p.GetBudgetLevel()), name)
+		s.gauge("lofamo_agent_budget_use_ratio", float64(p.GetUsedPermille())/1e3, name)
 		for _, t := range is.GetTests() {
 			s.test(name, servicenet.ModuleName(t.GetNumber(), f.rails), t)
 		}

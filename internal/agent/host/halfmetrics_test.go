@@ -14,34 +14,39 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 
-	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
-	"github.com/lofamo/lofamo/internal/agent/storage/backup"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
+	"github.com/lofamo/lofamo/internal/agent/storage"
 )
 
-// faresScrape is a collector of the families in faresFamilies.
-type faresScrape struct {
+// halfStatusScrape is a collector of the families in halfStatusFamilies.
+type halfStatusScrape struct {
 	desc map[string]*prometheus.Desc
-	f    heardFares
+	f    heardHalfStatus
 }
 
-func (c faresScrape) Describe(ch chan<- *prometheus.Desc) {
+func (c halfStatusScrape) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range c.desc {
 		ch <- d
 	}
 }
 
-func (c faresScrape) Collect(ch chan<- prometheus.Metric) { sink{c.desc, ch}.fares(c.f) }
+func (c halfStatusScrape) Collect(ch chan<- prometheus.Metric) { sink{c.desc, ch}.halfStatus(c.f) }
 
-func TestFaresMetrics(t *testing.T) {
-	c := faresScrape{desc: map[string]*prometheus.Desc{}, f: heardFares{
+func TestHalfStatusMetrics(t *testing.T) {
+	c := halfStatusScrape{desc: map[string]*prometheus.Desc{}, f: heardHalfStatus{
 		health: servicenet.Health{DNP: &lofamov1.HalfHealth{
-			Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING, Restarts: 3, InWindow: 1, GoneUs: 1, StartedUs: 3000, ServingUs: 43_000, Resumption: lofamov1.Resumption_RESUMED},
-			Tests:    []*lofamov1.SelfTest{{Number: 16, State: lofamov1.TestState_FAILING, LatencyUs: 250, LearnedUs: 200, Tests: 9, Late: 4, Proving: true}},
+			Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING, Restarts: 3, InWindow: 1, GoneUs: 1, StartedUs: 3000,
+				ServingUs: 43_000, Resumption: lofamov1.Resumption_RESUMED},
+			Tests: []*lofamov1.SelfTest{{Number: 16, State: lofamov1.TestState_FAILING, LatencyUs: 250, LearnedUs: 200, Tests: 9, Late: 4,
+				Proving: true}},
+			Processor: &lofamov1.ProcessorTime{BudgetLevel: 3, UsedPermille: 143},
 		}},
-		rails: &lofamov1.DeliveryStatus{Rails: []*lofamov1.RailStatus{{Name: "direct/eth0"}}}, copy: backup.Stats{Made: 2, Mended: 1, Reports: 7}, failing: true,
+		rails:   &lofamov1.DeliveryStatus{Rails: []*lofamov1.RailStatus{{Name: "direct/eth0"}}},
+		copy:    storage.CopyStats{Made: 2, Mended: 1, Reports: 7},
+		failing: true,
 	}}
-	c.f.records[1].Causes[recovery.Hung-1] = 2
-	for _, d := range faresFamilies() {
+	c.f.records[1].Causes[halfcore.Hung-1] = 2
+	for _, d := range halfStatusFamilies() {
 		c.desc[d.name] = prometheus.NewDesc(d.name, d.help, d.labels, nil)
 	}
 	reg := prometheus.NewPedanticRegistry()
@@ -50,20 +55,26 @@ func TestFaresMetrics(t *testing.T) {
 	promhttp.HandlerFor(reg, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	page := w.Body.String()
 	for name, want := range map[string][]string{
-		"lofamo_agent_restarts_total":           {`{half="dnp"} 3`, `{half="host"} 0`},
-		"lofamo_agent_restarts_in_window":       {`{half="dnp"} 1`},
-		"lofamo_agent_recovery_state":           {`{half="dnp",state="RUNNING"} 1`, `{half="dnp",state="GIVEN_UP"} 0`, `{half="host",state="RUNNING"} 0`},
-		"lofamo_agent_failures_total":           {`{cause="hung",half="dnp"} 2`, `{cause="killed",half="dnp"} 0`},
-		"lofamo_agent_recovery_seconds":         {`{half="dnp",step="serving"} 0.043`, `{half="dnp",step="proven"} 0`, `{half="host",step="gone"} 0`},
-		"lofamo_agent_resumed":                  {`{half="dnp"} 1`, `{half="host"} 0`},
-		"lofamo_agent_copy_failing":             {` 1`},
-		"lofamo_agent_copy_remade_total":        {` 2`},
-		"lofamo_agent_copy_reports":             {` 7`},
-		"lofamo_agent_copy_mended_total":        {` 1`},
-		"lofamo_agent_selftest_state":           {`{half="dnp",module="direct/eth0",state="FAILING"} 1`, `{half="dnp",module="direct/eth0",state="PASSED"} 0`},
+		"lofamo_agent_restarts_total":     {`{half="dnp"} 3`, `{half="host"} 0`},
+		"lofamo_agent_restarts_in_window": {`{half="dnp"} 1`},
+		"lofamo_agent_recovery_state": {`{half="dnp",state="RUNNING"} 1`, `{half="dnp",state="GIVEN_UP"} 0`,
+			`{half="host",state="RUNNING"} 0`},
+		"lofamo_agent_failures_total": {`{cause="hung",half="dnp"} 2`, `{cause="killed",half="dnp"} 0`},
+		"lofamo_agent_recovery_seconds": {`{half="dnp",step="serving"} 0.043`, `{half="dnp",step="proven"} 0`,
+			`{half="host",step="gone"} 0`},
+		"lofamo_agent_budget_level":      {`{half="dnp"} 3`, `{half="host"} 0`},
+		"lofamo_agent_budget_use_ratio":  {`{half="dnp"} 0.143`, `{half="host"} 0`},
+		"lofamo_agent_resumed":           {`{half="dnp"} 1`, `{half="host"} 0`},
+		"lofamo_agent_copy_failing":      {` 1`},
+		"lofamo_agent_copy_remade_total": {` 2`},
+		"lofamo_agent_copy_reports":      {` 7`},
+		"lofamo_agent_copy_mended_total": {` 1`},
+		"lofamo_agent_selftest_state": {`{half="dnp",module="direct/eth0",state="FAILING"} 1`,
+			`{half="dnp",module="direct/eth0",state="PASSED"} 0`},
 		"lofamo_agent_selftest_proving":         {`{half="dnp",module="direct/eth0"} 1`},
 		"lofamo_agent_selftest_latency_seconds": {`{half="dnp",module="direct/eth0"} 0.00025`},
-		"lofamo_agent_selftest_faults_total":    {`{fault="late",half="dnp",module="direct/eth0"} 4`, `{fault="lost",half="dnp",module="direct/eth0"} 0`},
+		"lofamo_agent_selftest_faults_total": {`{fault="late",half="dnp",module="direct/eth0"} 4`,
+			`{fault="lost",half="dnp",module="direct/eth0"} 0`},
 	} {
 		for _, line := range want {
 			if !strings.Contains(page, name+line+"\n") {

@@ -12,7 +12,6 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -20,23 +19,21 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/sensor"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
 	"github.com/lofamo/lofamo/pkg/servicenet/gossip"
-	"github.com/lofamo/lofamo/pkg/servicenet/sessions"
 	"github.com/lofamo/lofamo/pkg/torus/routing"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/local"
-	"github.com/lofamo/lofamo/internal/agent/local/checks"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
-	"github.com/lofamo/lofamo/internal/agent/peerfile"
-	"github.com/lofamo/lofamo/internal/agent/storage/backup"
+	"github.com/lofamo/lofamo/internal/agent/storage"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/internal/pki"
@@ -61,16 +58,18 @@ type hostHalf struct {
 	damaged atomic.Uint64                 // packets that came damaged
 	dnpCert atomic.Pointer[half.Validity] // of the DNP half's certificate; nil: unknown
 	pieces  routing.Reorder               // of envelopes that the DNP half passes on; the mailbox' goroutine alone uses it
+	ended   half.EndedChecks              // of the DNP half's process; likewise
 
+	disk       diskRoom
 	unbound    chan uint8   // service interfaces whose sockets wait to be bound
 	bindMu     sync.Mutex   // for bind
 	gossipLate func() error // opens the gossip, which waits for service interface 0; nil: does not
 
 	mu         sync.Mutex // the half's one mutex: see the package comment
 	core       *hostcore.Machine
-	fares      half.Status
-	records    [2]recovery.Record // of both halves, as the daemon said last
-	announced  chan struct{}      // closed when the newest restart notice is committed; nil: no waiter
+	halfStatus half.Status
+	records    [2]halfcore.RecoveryRecord // of both halves, as the daemon said last
+	announced  chan struct{}              // closed when the newest restart notice is committed; nil: no waiter
 	tests      *half.Prober
 	readers    half.Readers
 	alarm      *half.Alarm
@@ -78,12 +77,11 @@ type hostHalf struct {
 	takeDNP    bool             // the output in hand wants the words of the DNP half read
 	bulk       *hostBulk
 	local      *local.Server                         // of the jobs on this node
-	poster     poster                                // messages for the DNP half
+	jobMail    jobMail                               // messages for the DNP half
 	acting     half.Actions                          // orders to act
-	lookAt     time.Time                             // at the spool
 	configured config.Agent                          // the configuration as read from its file
 	peersLook  chan struct{}                         // wakes watchPeers to read the DNP half's peers file
-	peersSeen  half.PeersSeen                        // the peers file as last seen; watchPeers alone uses it
+	peersFile  half.WatchedFile                      // of the DNP half; watchPeers alone uses it
 	sends      map[servicenet.PathID]*half.Condition // of the configured supervisors alone
 	relayed    struct {                              // the relayed envelope that was sealed last
 		of     *hostcore.Relayed
@@ -95,21 +93,23 @@ type hostHalf struct {
 
 // Run runs the host half until ctx ends, and then returns nil. It returns an error if a resource that it needs is not
 // available.
-func Run(ctx context.Context, cfg config.Agent, log *slog.Logger) (err error) {
-	seen := half.PeersFileSeen(filepath.Join(cfg.StateDir, peerfile.Name)) // before it is read
+func Run(ctx context.Context, cfg config.Agent, s half.Scheduling, log *slog.Logger) (err error) {
+	peersFile := half.Watch(storage.PeerOrders().Path(cfg.StateDir)) // before it is read
 	c, err := half.Prepare(cfg, fault.HalfHost, log)
 	if err != nil {
 		return fmt.Errorf("host half: %w", err)
 	}
 	h := &hostHalf{
-		Common: c, configured: cfg, peersSeen: seen, peersLook: make(chan struct{}, 1), alarm: half.NewAlarm(), keys: newSessionKeys(c.Origin()), acting: half.NewActions(),
+		Common: c, configured: cfg, peersFile: peersFile, peersLook: make(chan struct{}, 1), keys: newSessionKeys(c.Origin()),
+		acting:  half.NewActions(),
 		unbound: make(chan uint8, 2*servicenet.MaxInterfaces),
 	}
-	h.poster.waiting = make(chan struct{}, 1)
+	h.jobMail.waiting = make(chan struct{}, 1)
 	if h.local, err = h.newLocal(); err != nil {
 		return fmt.Errorf("host half: %w", err)
 	}
-	h.opens = sessions.With(c.Verifier, h.keys.table)
+	h.opens = direct.WithSessions(c.Verifier, h.keys.table)
+	h.halfStatus.NotRealtime = half.LacksRealtime(s, h.Config.Preset)
 	h.tests = half.NewProber(ctx, &h.Common)
 	h.courier = newCourier(h)
 	h.Trust.Carry, h.Trust.Pass = h.courier.look, h.courier.pass
@@ -122,7 +122,8 @@ func Run(ctx context.Context, cfg config.Agent, log *slog.Logger) (err error) {
 	if err := h.open(&open); err != nil {
 		return fmt.Errorf("host half of %s: %w", cfg.Node, err)
 	}
-	h.Log.Info("host half runs", "epoch", h.core.Epoch(), "listen", h.nets[0].LocalAddr().String(), "interfaces", len(h.nets), "platform", h.Config.Platform)
+	h.Log.Info("host half runs", "epoch", h.core.Epoch(), "listen", h.nets[0].LocalAddr().String(), "interfaces", len(h.nets), "platform",
+		h.Config.Platform)
 	h.Manager.Ready()
 	if err := h.serve(ctx); err != nil {
 		return fmt.Errorf("host half of %s: %w", cfg.Node, err)
@@ -149,6 +150,10 @@ func (h *hostHalf) setTargets() {
 // open acquires everything that may be refused, the lock on the register file first.
 func (h *hostHalf) open(cs *half.Closers) error {
 	var err error
+	if h.alarm, err = half.NewAlarm(); err != nil {
+		return err
+	}
+	cs.Add(h.alarm.Close)
 	if h.page, err = half.OpenPage(h.StatePath(half.RegisterFile), h.Half, h.Log); err != nil {
 		return err
 	}
@@ -165,7 +170,8 @@ func (h *hostHalf) open(cs *half.Closers) error {
 	failpoint.Hit(failpoint.StartOpened)
 	for k, a := range h.Config.Service.Interfaces() {
 		s, err := direct.Listen(a.Listen, direct.Options{
-			Interface: a.Interface, Late: true, MaxRate: half.MaxDatagrams, Strangers: half.MaxStrangers, OnError: func(to netip.AddrPort, err error) { h.onPathError(uint8(k), to, err) },
+			Interface: a.Interface, Late: true, MaxRate: half.MaxDatagrams, Strangers: half.MaxStrangers,
+			OnError: func(to netip.AddrPort, err error) { h.onPathError(uint8(k), to, err) },
 			OnUnfiltered: func(err error) {
 				h.Log.Warn("service socket: strangers are not filtered in the kernel", "address", a.Listen, "err", err)
 			},
@@ -223,6 +229,9 @@ func (h *hostHalf) openGossip(cs *half.Closers) error {
 	}
 	h.mu.Lock()
 	h.gossip, h.rails.gossip = g, gossip.NewRail(g)
+	for _, t := range g.Tickers() {
+		h.alarm.AlsoRing(t.Made.Add(t.Period), t.Period)
+	}
 	h.mu.Unlock()
 	h.trustChanged() // the list may have arrived before gossip started
 	cs.Add(g.Close)
@@ -259,14 +268,14 @@ func (h *hostHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 		Interfaces: h.names, Sensed: h.sensed(), Checksums: offered, Kept: kept,
 		Resume:        hostcore.Numbers{OutboxSnapshot: h.Copy.Numbers.OutboxSnapshot, List: h.Copy.Numbers.List},
 		GossipSilence: gossipMisses * gossipTiming(h.Periods).ProbeInterval,
-		SelfTest:      h.SelfTest(),
+		SelfTest:      h.SelfTest(), Budget: h.Config.Processor.Budget,
 	}, now, e)
 	if err != nil {
 		return err
 	}
-	h.core, h.fares.Results = core, core.SelfTest().Results
+	h.core, h.halfStatus.Results, h.halfStatus.Processor = core, core.SelfTest().Results, core.ProcessorTime
 	h.tests.Begin(h.testResults)
-	h.fares.WentOn(h.Copy.File.Cold())
+	h.halfStatus.WentOn(h.Copy.File.Cold())
 	h.settle(now, core.Step(now, hostcore.Supervisors{Targets: h.ids}))
 	if half, known := half.GivenHealth(); known != nil {
 		h.settle(now, core.Step(now, hostcore.Health{Half: half, Health: known}))
@@ -290,73 +299,49 @@ func (h *hostHalf) sensed() uint8 {
 	return 0
 }
 
-// serve runs the readers and the timer until ctx ends or one of them fails.
+// serve runs the half until ctx ends or one of them fails.
 func (h *hostHalf) serve(ctx context.Context) error {
-	sources, err := sensor.HostSources(h.Config.Sensors, checks.Client(h.Config.StateDir))
+	sources, err := sensor.HostSources(h.Config.Sensors, half.CheckClient(h.Config.StateDir))
 	if err != nil {
 		return err
 	}
+	loop := half.Loop{
+		Common: &h.Common, Mu: &h.mu, Alarm: h.alarm, Page: h.page, Box: h.box, Core: h.core, Status: &h.halfStatus, Readers: &h.readers,
+		Probes: h.tests, Acting: h.acting, Bulk: h.bulk.server, Sources: sources,
+		Inject: h.injectHandler(), InjectSocket: half.HostInjectSock,
+		Tick:   func(now time.Time) { h.apply(now, h.core.Step(now, hostcore.Tick{})) },
+		Mended: func(time.Time) {}, // the half writes its one word every TWrite
+		Spent: func(now time.Time, total time.Duration) {
+			h.settle(now, h.core.Step(now, hostcore.Spent{Total: total}))
+		},
+		EachSecond: h.eachSecond, OnMail: h.onMessage, OnReadings: h.onReadings, OnTest: h.tested, TrustChanged: h.trustChanged,
+	}
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { h.ring(ctx); return nil })
-	g.Go(func() error { h.Trust.Run(ctx, h.trustChanged); return nil })
-	g.Go(func() error { return h.box.Run(ctx, h.onMail) })
-	g.Go(func() error { return h.bulk.server.Run(ctx) })
-	g.Go(func() error { h.tests.Run(ctx, h.tested); return nil })
+	loop.Start(ctx, g)
 	for k, s := range h.nets {
 		g.Go(func() error {
 			return s.Run(ctx, func(from netip.AddrPort, b []byte) { h.onDatagram(uint8(k), from, b) })
 		})
 	}
-	g.Go(func() error { return sensor.NewSet(sources).Run(ctx, h.Periods.SensorPeriod, h.onReadings) })
 	g.Go(func() error { h.watchInterfaces(ctx); return nil })
 	g.Go(func() error { h.bindUntilBound(ctx); return nil })
 	g.Go(func() error { h.watchPeers(ctx); return nil })
+	g.Go(func() error { h.watchDisk(ctx); return nil })
 	g.Go(func() error { h.serveStatus(ctx); return nil })
 	g.Go(func() error { h.serveLocal(ctx); return nil })
 	g.Go(func() error { h.local.Run(ctx); return nil })
 	g.Go(func() error { h.postWaiting(ctx); return nil })
-	g.Go(func() error { h.acting.Run(ctx, h.Config.StateDir); return nil })
-	if h.Config.Injection {
-		g.Go(func() error { return half.ServeUnix(ctx, h.StatePath(half.HostInjectSock), h.injectHandler()) })
-	}
 	if h.Config.HTTP != "" {
-		g.Go(func() error { return serveHTTP(ctx, h.Config.HTTP, h.metrics()) })
+		g.Go(func() error { return serveHTTP(ctx, h.Config.HTTP, h.Log, h.metrics()) })
 	}
 	return g.Wait()
 }
 
-// ring is the timer's goroutine.
-func (h *hostHalf) ring(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			h.Manager.Stopping()
-			return
-		case <-h.alarm.Timer.C:
-			h.mu.Lock()
-			now := time.Now()
-			h.alarm.Rang()
-			h.maintain(now)
-			h.apply(now, h.core.Step(now, hostcore.Tick{}))
-			h.NoteProven(h.page, h.core.SelfTest().Proving())
-			h.mu.Unlock()
-			h.Manager.Round(now)
-		}
+// eachSecond does the host half's own work that no event triggers.
+func (h *hostHalf) eachSecond(now time.Time, own *lofamov1.HalfHealth) {
+	if own != nil {
+		h.settle(now, h.core.Step(now, hostcore.Health{Half: fault.HalfHost, Health: own}))
 	}
-}
-
-// maintain does the periodic work, once a second, that no event triggers.
-func (h *hostHalf) maintain(now time.Time) {
-	if h.page.Maintain(now) {
-		h.Log.Info("register file mended")
-	}
-	h.MaintainCopy(now)
-	if now.Before(h.lookAt) {
-		return
-	}
-	h.lookAt = now.Add(half.CheckEvery)
-	h.lookAtFares(now)
-	h.Trust.Wake()
 	select {
 	case h.peersLook <- struct{}{}:
 	default: // the disk hangs
@@ -406,7 +391,7 @@ func (h *hostHalf) settle(now time.Time, out hostcore.Output) {
 func (h *hostHalf) do(now time.Time, out hostcore.Output) {
 	h.alarm.Wake = out.Wake
 	n := h.core.Numbers()
-	h.CarryOut(out.Effects, backup.Numbers{OutboxSnapshot: n.OutboxSnapshot, List: n.List}, h.page)
+	h.CarryOut(out.SenderEffects, storage.Numbers{OutboxSnapshot: n.OutboxSnapshot, List: n.List}, h.page)
 	if out.WriteHost {
 		h.page.WriteHost(now, out.Host)
 	}
@@ -414,7 +399,7 @@ func (h *hostHalf) do(now time.Time, out hostcore.Output) {
 		_ = h.page.File.CountDoorbell() // for people to inspect
 		_ = h.box.Ring()                // the DNP half reads every TRead anyway
 	}
-	h.logNotes(out.Notes)
+	h.logNotes(now, out.Notes)
 	if out.Announced && h.announced != nil {
 		close(h.announced)
 		h.announced = nil
@@ -448,11 +433,15 @@ func (h *hostHalf) do(now time.Time, out hostcore.Output) {
 	h.takeDNP = h.takeDNP || out.TakeDNP
 }
 
-func (h *hostHalf) logNotes(notes []hostcore.Note) {
+func (h *hostHalf) logNotes(now time.Time, notes []hostcore.Note) {
+	h.Doubts.Flush(h.Log, now)
 	for _, n := range notes {
 		level := slog.LevelInfo
 		switch n.Kind {
-		case hostcore.NoteSelfTest, hostcore.NoteLate, hostcore.NoteCorrupt, hostcore.NoteUnreadable, hostcore.NoteSensorStale:
+		case hostcore.NoteLate, hostcore.NoteCorrupt:
+			h.Doubts.Warn(h.Log, now, n.Text)
+			continue
+		case hostcore.NoteSelfTest, hostcore.NoteUnreadable, hostcore.NoteSensorStale, hostcore.NoteOverBudget:
 			level = slog.LevelWarn
 		case hostcore.NoteDNP:
 			if h.core.Verdict() == watchdog.Stale {

@@ -16,9 +16,9 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/half"
 )
 
-// TestSocketCounters checks that packets sent before the cut count as sent, and packets sent during it as blocked,
+// TestCutInterfaceCountsBlockedPackets checks that packets sent before the cut count as sent, and packets sent during it as blocked,
 // only at the interface that was cut.
-func TestSocketCounters(t *testing.T) {
+func TestCutInterfaceCountsBlockedPackets(t *testing.T) {
 	h := &hostHalf{Common: half.Common{Log: slog.New(slog.DiscardHandler)}}
 	to := netip.MustParseAddrPort("127.0.0.1:9") // needs no listener
 	for range 2 {

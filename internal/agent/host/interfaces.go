@@ -7,7 +7,6 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
-	"github.com/lofamo/lofamo/pkg/servicenet/netwatch"
 
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
@@ -16,12 +15,12 @@ import (
 // watchInterfaces passes on the kernel's link events for the service interfaces, until ctx ends. Where the kernel
 // offers none, time-outs detect the same changes.
 func (h *hostHalf) watchInterfaces(ctx context.Context) {
-	watched := make([]netwatch.Interface, 0, len(h.nets))
+	watched := make([]watchedInterface, 0, len(h.nets))
 	for _, a := range h.Config.Service.Interfaces() {
-		watched = append(watched, netwatch.Interface{Name: a.Interface, Addr: netip.MustParseAddrPort(a.Listen).Addr()}) // validated
+		watched = append(watched, watchedInterface{Name: a.Interface, Addr: netip.MustParseAddrPort(a.Listen).Addr()}) // validated
 	}
 	was := make([]bool, len(watched)) // known to be down
-	err := netwatch.Run(ctx, watched, func(c netwatch.Change) {
+	err := watchInterfaces(ctx, watched, func(c interfaceChange) {
 		h.onInterface(c, was[c.Index])
 		was[c.Index] = !c.Up
 	})
@@ -32,7 +31,7 @@ func (h *hostHalf) watchInterfaces(ctx context.Context) {
 
 // onInterface handles a change of a service interface. An interface that comes back may be another device of the same
 // name, or may have a new address. Its socket is therefore bound again before anything is sent on it.
-func (h *hostHalf) onInterface(c netwatch.Change, wasDown bool) {
+func (h *hostHalf) onInterface(c interfaceChange, wasDown bool) {
 	k := uint8(c.Index)
 	rails := []fault.Path{fault.PathDirect}
 	if k == 0 && h.Config.Service.GossipListen != "" {

@@ -12,9 +12,9 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 )
 
-// poster holds the mails about jobs for which the DNP half's mailbox had no room. They may fill only a part of the
+// jobMail holds the mails about jobs for which the DNP half's mailbox had no room. They may fill only a part of the
 // mailbox (mailbox.Offer), and wait here otherwise.
-type poster struct {
+type jobMail struct {
 	mu      sync.Mutex
 	queue   jobs.Queue
 	waiting chan struct{} // has room for one: there are some
@@ -25,7 +25,7 @@ var errQueued = errors.New("too many messages about jobs wait for the DNP half")
 
 // Post implements local.Half.
 func (h *hostHalf) Post(m jobs.Mail) error {
-	p := &h.poster
+	p := &h.jobMail
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.queue.Len() == 0 {
@@ -53,7 +53,7 @@ func (h *hostHalf) postWaiting(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-h.poster.waiting:
+		case <-h.jobMail.waiting:
 		}
 		for again := time.NewTicker(half.PostAgain); ; {
 			if h.postSome() {
@@ -73,7 +73,7 @@ func (h *hostHalf) postWaiting(ctx context.Context) {
 // postSome sends as much as the mailbox takes, and reports whether the queue is now empty. Without a mailbox it drops
 // the messages: the requester retries or gets an error.
 func (h *hostHalf) postSome() bool {
-	p := &h.poster
+	p := &h.jobMail
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.queue.Send(func(m jobs.Mail) bool { return !errors.Is(h.offer(m), mailbox.ErrDropped) })
@@ -82,7 +82,7 @@ func (h *hostHalf) postSome() bool {
 
 // postDropped is how many mails found no room.
 func (h *hostHalf) postDropped() uint64 {
-	h.poster.mu.Lock()
-	defer h.poster.mu.Unlock()
-	return h.poster.queue.Dropped()
+	h.jobMail.mu.Lock()
+	defer h.jobMail.mu.Unlock()
+	return h.jobMail.queue.Dropped()
 }

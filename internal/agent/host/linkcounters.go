@@ -14,12 +14,14 @@ func linkFamilies() []metric {
 		{"lofamo_agent_watchdog_reads_total", "Reads of the other half's watchdog word, by the half that read.", half},
 		{"lofamo_agent_watchdog_misses_total", "Of these, reads that did not find the word valid.", half},
 		{"lofamo_agent_watchdog_corrupt_total", "Of these, reads that found it corrupt.", half},
-		{"lofamo_agent_watchdog_late_total", "Reads that came late by more than half a period: the half doubts itself then, and accuses nobody.", half},
+		{"lofamo_agent_watchdog_late_total", "Reads more than half a period late: the half then doubts itself and accuses no one.",
+			half},
 		{"lofamo_agent_watchdog_writes_missed_total", "Periods in which a half did not write its own watchdog word in time.", half},
 		{"lofamo_agent_link_state", "State of a link at this end, one series a state.", []string{"dir", "state"}},
 		{
 			"lofamo_agent_link_rtt_seconds",
-			"Smoothed time from a heartbeat to the first frame that acknowledges it, 0 before the first; the wait for the neighbour's next frame, up to a period, is in it.", dir,
+			"Smoothed time from a heartbeat to the first frame that acknowledges it, 0 before the first; the wait for the neighbour's next frame, " +
+				"up to a period, is in it.", dir,
 		},
 		{"lofamo_agent_link_sent_total", "Frames sent on a link.", dir},
 		{"lofamo_agent_link_received_total", "Frames of a link that were accepted.", dir},

@@ -20,7 +20,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/local"
 	"github.com/lofamo/lofamo/internal/agent/local/jobs"
-	"github.com/lofamo/lofamo/internal/agent/storage/backup"
+	"github.com/lofamo/lofamo/internal/agent/storage"
 	"github.com/lofamo/lofamo/internal/config"
 )
 
@@ -65,13 +65,13 @@ func jobsGroup(c config.JobsConfig) (uint32, error) {
 func (h *hostHalf) serveLocal(ctx context.Context) {
 	l, err := listenJobs(ctx, h.Config)
 	if err != nil {
-		h.Log.Warn("jobs on this node will not be told of faults", "err", err)
+		h.Log.Warn("jobs on this node get no notices of faults", "err", err)
 		return
 	}
 	srv := h.local.GRPC()
 	stop := context.AfterFunc(ctx, srv.Stop)
 	defer stop()
-	if err := srv.Serve(local.Listen(l)); err != nil && ctx.Err() == nil {
+	if err := srv.Serve(local.Listen(l, h.Log)); err != nil && ctx.Err() == nil {
 		h.Log.Warn("jobs on this node are not told of faults any more", "err", err)
 	}
 }
@@ -119,7 +119,8 @@ func makeSocketDir(dir string) error {
 		return fmt.Errorf("directory of the jobs' socket: %w", err)
 	}
 	if m := info.Mode(); m.Perm()&0o022 != 0 && m&os.ModeSticky == 0 {
-		return fmt.Errorf("directory of the jobs' socket, %s: has mode %04o: others may put theirs in its place: want 0755 or less, or the sticky bit", dir, m.Perm())
+		return fmt.Errorf("directory of the jobs' socket, %s: has mode %04o: others may put theirs in its place: want 0755 or less, or the "+
+			"sticky bit", dir, m.Perm())
 	}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Uid != 0 && int(st.Uid) != os.Geteuid() {
 		return fmt.Errorf("directory of the jobs' socket, %s: belongs to user %d: want %d, who runs this, or root", dir, st.Uid, os.Geteuid())
@@ -145,7 +146,7 @@ func (h *hostHalf) Self() (fault.NodeID, fault.Epoch) {
 }
 
 // SinceBoot implements local.Half.
-func (h *hostHalf) SinceBoot() time.Duration { return time.Duration(backup.SinceBoot()) }
+func (h *hostHalf) SinceBoot() time.Duration { return time.Duration(storage.SinceBoot()) }
 
 // Sign implements local.Half.
 func (h *hostHalf) Sign(m *lofamov1.JobEureka) ([]byte, error) {

@@ -12,7 +12,7 @@ import (
 )
 
 // The jobs socket gets its configured group and mode, and its directory is created.
-func TestJobsSocket(t *testing.T) {
+func TestJobsSocketGetsGroupAndMode(t *testing.T) {
 	cfg := config.DefaultAgent()
 	cfg.Jobs.Socket, cfg.Jobs.Mode = filepath.Join(t.TempDir(), "run", "local.sock"), "0660"
 	if os.Geteuid() == 0 {
@@ -33,7 +33,7 @@ func TestJobsSocket(t *testing.T) {
 }
 
 // A directory in which others may put their socket in its place is refused, and so is a group that does not exist.
-func TestJobsSocketRefused(t *testing.T) {
+func TestJobsSocketInUnsafeDirectoryIsRefused(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "open")
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -47,7 +47,8 @@ func TestJobsSocketRefused(t *testing.T) {
 		t.Errorf("a directory open to all: %v", err)
 	}
 	cfg.Jobs.Group = "no-such-group"
-	if _, err := listenJobs(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), `jobs.group: given "no-such-group": want a group of this machine`) {
+	if _, err := listenJobs(t.Context(), cfg); err == nil ||
+		!strings.Contains(err.Error(), `jobs.group: given "no-such-group": want a group of this machine`) {
 		t.Errorf("no such group: %v", err)
 	}
 	// The half runs without it: groups may come from a server that is away.

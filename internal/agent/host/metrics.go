@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"slices"
@@ -16,7 +17,6 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/delivery"
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 	"github.com/lofamo/lofamo/internal/bounded"
@@ -45,14 +45,15 @@ func Metrics() []MetricFamily {
 
 // allFamilies returns all metric families of a host half.
 func allFamilies() []metric {
-	return slices.Concat(families(), renewalFamilies(), faresFamilies(), counterFamilies(), linkFamilies())
+	return slices.Concat(families(), renewalFamilies(), halfStatusFamilies(), counterFamilies(), linkFamilies())
 }
 
 func families() []metric {
 	return []metric{
 		{"lofamo_agent_epoch", "Boot epoch of the host half.", nil},
 		{"lofamo_agent_certificate_begins_timestamp_seconds", "Begin of the certificate that a half uses now.", []string{"half"}},
-		{"lofamo_agent_certificate_expires_timestamp_seconds", "End of the certificate that a half uses now. Afterwards all others refuse its messages.", []string{"half"}},
+		{"lofamo_agent_certificate_expires_timestamp_seconds",
+			"End of the certificate that a half uses now. Afterwards all others refuse its messages.", []string{"half"}},
 		{"lofamo_agent_dnp_alive", "1 when the DNP half validates its watchdog word, 0 when not or not yet.", nil},
 		{"lofamo_agent_reports_pending", "Reports in the sender's log.", nil},
 		{"lofamo_agent_reports_unanswered", "Reports in the sender's log that no supervisor has received yet.", nil},
@@ -74,8 +75,10 @@ func families() []metric {
 		{"lofamo_agent_spool_bytes", "Bytes that kept reports take on disk.", nil},
 		{"lofamo_agent_spool_reports", "Reports that would outlive a restart.", nil},
 		{"lofamo_agent_spool_lost_total", "Reports that could not be kept on disk.", nil},
+		{"lofamo_agent_disk_free_bytes", "Free space of the state directory's disk.", nil},
+		{"lofamo_agent_disk_low", "1 while the state directory's disk has less than diskWarnBytes free.", nil},
 		{"lofamo_agent_spool_failing", "1 while reports are not kept on disk, for whatever reason.", nil},
-		{"lofamo_agent_damaged_total", "Packets that came damaged; the sender is asked again.", nil},
+		{"lofamo_agent_damaged_total", "Damaged packets received; the half requests them again.", nil},
 		{"lofamo_agent_refused_total", "Messages refused, by reason.", []string{"reason"}},
 		{"lofamo_agent_oversized_total", "Datagrams on the service interfaces that were longer than any message.", nil},
 		{"lofamo_agent_kernel_dropped_total", "Datagrams on the service interfaces that the kernel dropped because the half was too slow.", nil},
@@ -83,9 +86,11 @@ func families() []metric {
 		{"lofamo_agent_broadcasts_raised_total", "Express broadcasts raised at this node, by topic.", []string{"topic"}},
 		{"lofamo_agent_broadcasts_delivered_total", "Express broadcasts of other nodes that came here, by topic.", []string{"topic"}},
 		{"lofamo_agent_broadcasts_repeated_total", "Express broadcasts sent to a neighbour again, by topic.", []string{"topic"}},
-		{"lofamo_agent_broadcasts_dropped_total", "Express broadcasts not taken for want of room or budget, or given up, by topic.", []string{"topic"}},
+		{"lofamo_agent_broadcasts_dropped_total", "Express broadcasts refused because of room or budget, or given up, by topic.",
+			[]string{"topic"}},
 		{"lofamo_agent_procedure_state", "State of the fault management procedure at this node, one series a state.", []string{"state"}},
-		{"lofamo_agent_procedures_total", "Fault management procedures that ended here with the torus empty or not, and those that this node wanted and did not begin.", []string{"result"}},
+		{"lofamo_agent_procedures_total", "Fault management procedures that ended here with the torus empty or not, and those that this node " +
+			"wanted and did not begin.", []string{"result"}},
 		{"lofamo_agent_procedure_held_up_total", "Messages of this node that waited for the end of a procedure.", nil},
 		{"lofamo_agent_procedure_waiting", "Messages of this node that wait now.", nil},
 		{"lofamo_agent_registers_corrupt_total", "Register words found torn or flipped.", nil},
@@ -147,10 +152,11 @@ func (m *hostMetrics) Collect(ch chan<- prometheus.Metric) {
 	box, verdict, e := h.core.OutboxStats(), h.core.Verdict(), h.core.Epoch()
 	states := h.core.States()
 	corrupt := h.page.File.Corrupt()
-	fares, moved := h.core.Delivery(time.Now()), h.core.Migrations()
-	halves, broadcasts, procedures, counts, links := h.heardFares(time.Now()), h.broadcasts(), h.procedures(), h.otherCounts(), h.linkCounts()
+	delivery, moved := h.core.Delivery(time.Now()), h.core.Migrations()
+	halves, broadcasts, procedures := h.heardHalfStatus(time.Now()), h.broadcasts(), h.procedures()
+	counts, links := h.otherCounts(), h.linkCounts()
 	h.mu.Unlock()
-	halves.rails = fares
+	halves.rails = delivery
 
 	s.gauge("lofamo_agent_epoch", float64(e))
 	s.certificate(fault.HalfHost, half.Validity{Begins: h.Signer.Begins().Unix(), Ends: h.Signer.Expires().Unix()})
@@ -167,11 +173,11 @@ func (m *hostMetrics) Collect(ch chan<- prometheus.Metric) {
 	for p := fault.PathDirect; p.Valid(); p++ {
 		s.counter("lofamo_agent_sends_total", box.Sent[p], p.String())
 	}
-	for _, r := range delivery.Reasons() {
+	for _, r := range servicenet.MigrationReasons() {
 		s.counter("lofamo_agent_path_migrations_total", moved[r], r.String())
 	}
-	s.delivery(fares)
-	s.fares(halves)
+	s.delivery(delivery)
+	s.halfStatus(halves)
 	s.spool(h)
 	s.broadcasts(broadcasts)
 	s.procedures(procedures)
@@ -189,6 +195,8 @@ func (m *hostMetrics) Collect(ch chan<- prometheus.Metric) {
 		oversized, dropped = oversized+st.Oversized, dropped+st.Dropped
 	}
 	s.counter("lofamo_agent_oversized_total", oversized)
+	s.gauge("lofamo_agent_disk_free_bytes", float64(h.disk.free.Load()))
+	s.gauge("lofamo_agent_disk_low", one(h.disk.low.Load()))
 	s.counter("lofamo_agent_kernel_dropped_total", dropped)
 	s.counter("lofamo_agent_mailbox_dropped_total", h.box.Stats().DroppedFull)
 	s.counter("lofamo_agent_registers_corrupt_total", corrupt)
@@ -240,12 +248,12 @@ func (h *hostHalf) metrics() http.Handler {
 }
 
 // serveHTTP serves h on a TCP address until ctx ends.
-func serveHTTP(ctx context.Context, addr string, h http.Handler) error {
+func serveHTTP(ctx context.Context, addr string, log *slog.Logger, h http.Handler) error {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return fmt.Errorf("metrics: listen on TCP %s: %w", addr, err)
 	}
-	return half.Serve(ctx, bounded.Listen(l, bounded.Options{Limits: bounded.Limits{All: 64, PerSource: 16}}), h)
+	return half.Serve(ctx, bounded.Listen(l, bounded.Options{Limits: bounded.Limits{All: 64, PerSource: 16}, Log: log}), h)
 }
 
 func one(b bool) float64 {

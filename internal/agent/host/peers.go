@@ -6,7 +6,6 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
-	"github.com/lofamo/lofamo/internal/agent/peerfile"
 )
 
 // watchPeers follows the DNP half's peers file until ctx ends. It has no timer: others signal it when to look. No
@@ -24,11 +23,9 @@ func (h *hostHalf) watchPeers(ctx context.Context) {
 
 // lookAtPeers updates the neighbours' names in this half's reports, if they have changed.
 func (h *hostHalf) lookAtPeers() {
-	seen := half.PeersFileSeen(h.StatePath(peerfile.Name))
-	if seen == h.peersSeen {
+	if !h.peersFile.Changed() {
 		return
 	}
-	h.peersSeen = seen
 	cfg := half.WithStoredPeers(h.configured)
 	around, err := half.TopologyOf(cfg)
 	if err != nil || around.Coord != h.Topo.Coord {

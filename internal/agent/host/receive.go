@@ -12,21 +12,13 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/routing"
 
 	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
-	"github.com/lofamo/lofamo/internal/agent/relay"
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
-// onMail handles a message from the DNP half: a doorbell, or an envelope that came by the torus.
-func (h *hostHalf) onMail(m mailbox.Message) {
-	h.readers.Mail.Begin()
-	defer h.readers.Mail.End()
-	for range failpoint.Packet(failpoint.MailReceive, m.Payload) {
-		h.onMessage(m)
-	}
-}
-
+// onMessage handles a message from the DNP half: a doorbell, or an envelope that came by the torus.
 func (h *hostHalf) onMessage(m mailbox.Message) {
 	if m.Type == mailbox.Doorbell {
 		h.mu.Lock()
@@ -55,6 +47,9 @@ func (h *hostHalf) onMessage(m mailbox.Message) {
 		if half, known := half.HeardHealth(m, fault.HalfDNP); known != nil {
 			h.step(hostcore.Health{Half: half, Health: known})
 		}
+		if m.Type == mailbox.Recovery {
+			h.onEnded(m)
+		}
 		return
 	}
 	if m.Type != mailbox.Envelope {
@@ -65,16 +60,23 @@ func (h *hostHalf) onMessage(m mailbox.Message) {
 		h.Log.Debug("message from the DNP half refused", "err", err)
 		return
 	}
-	if msg.Kind == relay.Back {
+	if msg.Kind == halfcore.RelayBack {
 		h.bulk.passOn(msg, held)
 		return
 	}
-	if msg.Kind == relay.Up {
+	if msg.Kind == halfcore.RelayUp {
 		h.step(hostcore.Arrived{Message: msg, Held: held})
 		return
 	}
 	if b := h.whole(time.Now(), msg.Envelope); b != nil {
 		h.receive(b, hostcore.Received{Path: fault.PathTorus})
+	}
+}
+
+// onEnded passes on that the DNP half's process has ended, if the daemon says so and the kernel confirms it.
+func (h *hostHalf) onEnded(m mailbox.Message) {
+	if how, age, ok := h.ended.Confirm(m, h.StatePath(half.RegisterFile), fault.HalfDNP); ok {
+		h.step(hostcore.Ended{How: how, Age: age})
 	}
 }
 
@@ -168,7 +170,8 @@ func (h *hostHalf) onPathError(k uint8, to netip.AddrPort, err error) {
 func (h *hostHalf) onReadings(rs []sensor.Reading) {
 	ev := hostcore.Readings{Readings: make([]hostcore.Reading, 0, len(rs))}
 	for _, r := range rs {
-		ev.Readings = append(ev.Readings, hostcore.Reading{Component: r.Component, State: r.State, Detail: r.Detail, Quantity: r.Trend.Quantity, Value: r.Trend.Value, Threshold: r.Trend.Threshold})
+		ev.Readings = append(ev.Readings, hostcore.Reading{Component: r.Component, State: r.State, Absent: r.Absent, Detail: r.Detail,
+			Quantity: r.Trend.Quantity, Value: r.Trend.Value, Threshold: r.Trend.Threshold})
 	}
 	h.step(ev)
 }

@@ -3,6 +3,7 @@ package host
 import (
 	"bytes"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/selftest"
@@ -40,14 +41,16 @@ func (h *hostHalf) testDirect(p selftest.Probe) (sent bool) {
 	if s.Blocked() {
 		return false
 	}
-	sent = true
+	var failed atomic.Bool // tests delay probes
 	h.tests.Each(p.Module, p.Data, func(data []byte) {
 		b := append(half.ProbeMark[:], data...)
 		for range failpoint.Packet(failpoint.HostSend, b) {
-			sent = s.Send(half.Loopback(s.LocalAddr()), b) == nil && sent
+			if s.Send(half.Loopback(s.LocalAddr()), b) != nil {
+				failed.Store(true)
+			}
 		}
 	})
-	return sent
+	return !failed.Load()
 }
 
 // testGossip sends a probe as a member of the gossip to itself, by its socket and under the key.
@@ -55,9 +58,13 @@ func (h *hostHalf) testGossip(p selftest.Probe) (sent bool) {
 	if h.gossip == nil || h.gossip.Blocked() {
 		return false
 	}
-	sent = true
-	h.tests.Each(p.Module, p.Data, func(b []byte) { sent = h.gossip.Loop(b) == nil && sent })
-	return sent
+	var failed atomic.Bool // tests delay probes
+	h.tests.Each(p.Module, p.Data, func(b []byte) {
+		if h.gossip.Loop(b) != nil {
+			failed.Store(true)
+		}
+	})
+	return !failed.Load()
 }
 
 // onLoop takes a probe of the gossip rail.

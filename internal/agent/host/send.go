@@ -11,8 +11,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
 
 	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
-	"github.com/lofamo/lofamo/internal/agent/relay"
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
@@ -135,4 +135,4 @@ func (h *hostHalf) seal(s *hostcore.Send) ([]byte, error) {
 	return servicenet.Seal(body, h.Signer)
 }
 
-func (h *hostHalf) toDNP(m relay.Message) { _ = half.SendMail(h.box, m, h.Log) }
+func (h *hostHalf) toDNP(m halfcore.Relay) { _ = half.SendMail(h.box, m, h.Log) }

@@ -11,8 +11,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
-	"github.com/lofamo/lofamo/pkg/servicenet/keys"
-	"github.com/lofamo/lofamo/pkg/servicenet/sessions"
+	"github.com/lofamo/lofamo/pkg/servicenet/direct"
 )
 
 // maxExchanges bounds the pending path requests. A half has one alternate under way, and one round over all paths
@@ -23,7 +22,7 @@ const maxExchanges = 8
 // called from any goroutine.
 type sessionKeys struct {
 	self  fault.Origin
-	table *sessions.Table
+	table *direct.Sessions
 
 	mu    sync.Mutex
 	asked []exchange // oldest first
@@ -50,7 +49,7 @@ type exchange struct {
 }
 
 func newSessionKeys(self fault.Origin) *sessionKeys {
-	return &sessionKeys{self: self, table: sessions.NewTable()}
+	return &sessionKeys{self: self, table: direct.NewSessions()}
 }
 
 // fill puts the public key of its exchange into a request.
@@ -93,14 +92,14 @@ func (k *sessionKeys) agree(supervisor string, r *lofamov1.PathReply) error {
 	if private == nil {
 		return nil
 	}
-	secret, err := keys.PathExchange{
+	secret, err := servicenet.PathExchange{
 		Half: k.self.String(), Epoch: r.GetEpoch(), ID: r.GetId(), Supervisor: supervisor, Session: r.GetSession(),
 	}.Secret(private, r.GetKey())
 	if err != nil {
 		return err
 	}
 	if !k.table.Put(supervisor, servicenet.RoleSupervisor, servicenet.NewSession(r.GetSession(), secret)) {
-		return fmt.Errorf("session %#x with %s: its name is taken", r.GetSession(), supervisor)
+		return fmt.Errorf("session %#x with %s: its name is in use", r.GetSession(), supervisor)
 	}
 	k.keep(keptSession{r.GetSession(), secret, supervisor})
 	return nil

@@ -9,10 +9,9 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
-	"github.com/lofamo/lofamo/pkg/servicenet/keys"
-	"github.com/lofamo/lofamo/pkg/servicenet/sessions"
+	"github.com/lofamo/lofamo/pkg/servicenet/direct"
 
-	"github.com/lofamo/lofamo/internal/agent/storage/backup"
+	"github.com/lofamo/lofamo/internal/agent/storage"
 )
 
 // reply is the supervisor's end of an exchange: its reply, and the key that it has then.
@@ -25,7 +24,7 @@ func reply(t *testing.T, q *lofamov1.PathRequest, supervisor string, session uin
 	if err != nil {
 		t.Fatal(err)
 	}
-	secret, err := keys.PathExchange{
+	secret, err := servicenet.PathExchange{
 		Half: keysOwner.String(), Epoch: q.GetEpoch(), ID: q.GetId(), Supervisor: supervisor, Session: session,
 	}.Secret(private, q.GetKey())
 	if err != nil {
@@ -80,7 +79,7 @@ func TestSessionKeysAgree(t *testing.T) {
 }
 
 // A reply that matches no request, is for another half, or holds no key makes no session.
-func TestSessionKeysRefuse(t *testing.T) {
+func TestSessionKeysRefuseInvalidExchange(t *testing.T) {
 	k := newSessionKeys(keysOwner)
 	q := fill(t, k, 1)
 	for _, tc := range []struct {
@@ -104,7 +103,7 @@ func TestSessionKeysRefuse(t *testing.T) {
 }
 
 // A supervisor cannot take another one's session away by its name.
-func TestSessionNameOfAnother(t *testing.T) {
+func TestSupervisorCannotTakeSessionOfAnother(t *testing.T) {
 	k := newSessionKeys(keysOwner)
 	r, _ := reply(t, fill(t, k, 1), "sup-0", 77)
 	if err := k.agree("sup-0", r); err != nil {
@@ -129,7 +128,7 @@ func TestSessionKeysAreBounded(t *testing.T) {
 
 // The next incarnation of a half understands supervisors' messages under the sessions of this one. It sends none
 // under them until it has made a path request.
-func TestSessionsOfAnEarlierLife(t *testing.T) {
+func TestSessionOfEarlierLifeOnlyReceives(t *testing.T) {
 	k := newSessionKeys(keysOwner)
 	var stored []byte
 	k.store = func(b []byte) { stored = b }
@@ -141,7 +140,7 @@ func TestSessionsOfAnEarlierLife(t *testing.T) {
 		}
 		theirs[100+i] = key
 	}
-	if len(stored) > backup.MaxPathSessions {
+	if len(stored) > storage.MaxPathSessions {
 		t.Errorf("%d bytes do not fit the copy", len(stored))
 	}
 	next := newSessionKeys(keysOwner)
@@ -149,7 +148,7 @@ func TestSessionsOfAnEarlierLife(t *testing.T) {
 	for id, key := range theirs {
 		mac := key.MAC([]byte("ack"))
 		role, name, err := next.table.VerifyMAC(id, []byte("ack"), mac[:])
-		switch newest := id >= 100+maxKept+3-sessions.MaxPerName; {
+		switch newest := id >= 100+maxKept+3-direct.MaxSessionsPerName; {
 		case newest && (err != nil || role != servicenet.RoleSupervisor || name != "sup-0"):
 			t.Errorf("session %d: %s %s, %v", id, role, name, err)
 		case id < 103 && err == nil:

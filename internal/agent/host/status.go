@@ -12,13 +12,13 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
-	"github.com/lofamo/lofamo/internal/agent/local/status"
+	"github.com/lofamo/lofamo/internal/agent/local"
 )
 
 // serveStatus answers `lofamo-agent status` until ctx ends. The half can run without it: if the socket cannot be
 // created, it logs a warning and continues.
 func (h *hostHalf) serveStatus(ctx context.Context) {
-	if err := half.ServeUnix(ctx, h.StatePath(status.Socket), status.Handler(h.status, h.announce)); err != nil {
+	if err := half.ServeUnix(ctx, h.StatePath(local.StatusSocket), local.StatusHandler(h.status, h.announce)); err != nil {
 		h.Log.Warn("lofamo-agent status will not be answered", "err", err)
 	}
 }
@@ -44,8 +44,8 @@ func (h *hostHalf) announce(ctx context.Context, n fault.RestartNotice) error {
 }
 
 // status returns this half's status for people on its node.
-func (h *hostHalf) status() status.Status {
-	s := status.Status{
+func (h *hostHalf) status() local.Status {
+	s := local.Status{
 		Node: string(h.Config.Node), Coord: h.Config.Coord, Platform: h.Config.Platform,
 		Damaged: h.damaged.Load(), Spool: h.SpoolStatus(),
 	}
@@ -53,12 +53,12 @@ func (h *hostHalf) status() status.Status {
 		s.Refused += h.refused[i].Load()
 	}
 	for k, n := range h.nets {
-		s.Interfaces = append(s.Interfaces, status.Interface{Name: h.names[k], Listen: n.LocalAddr().String()})
+		s.Interfaces = append(s.Interfaces, local.InterfaceStatus{Name: h.names[k], Listen: n.LocalAddr().String()})
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s.Host = status.Half{State: "RUNNING", Epoch: uint64(h.core.Epoch()), PID: os.Getpid()}
-	s.DNP = status.Half{State: strings.ToUpper(h.core.Verdict().String()), Epoch: uint64(h.page.File.Epoch(fault.HalfDNP))}
+	s.Host = local.HalfStatus{State: "RUNNING", Epoch: uint64(h.core.Epoch()), PID: os.Getpid()}
+	s.DNP = local.HalfStatus{State: strings.ToUpper(h.core.Verdict().String()), Epoch: uint64(h.page.File.Epoch(fault.HalfDNP))}
 	s.ServiceNetwork = fault.Unknown.String()
 	for _, c := range h.core.States() {
 		if c.Component == fault.ComponentServiceNetwork {
@@ -77,17 +77,17 @@ func (h *hostHalf) status() status.Status {
 }
 
 // statusOfHalves runs under the mutex.
-func (h *hostHalf) statusOfHalves(now time.Time, s *status.Status) {
+func (h *hostHalf) statusOfHalves(now time.Time, s *local.Status) {
 	known := h.core.Health(now)
-	s.Health = map[string]status.Health{}
+	s.Health = map[string]local.HealthStatus{}
 	for _, half := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
 		if is := known.Of(half); is != nil {
 			for _, t := range is.GetTests() {
 				t.Module = servicenet.ModuleName(t.GetNumber(), s.Delivery.DeliveryStatus)
 			}
-			s.Health[half.String()] = status.Health{HalfHealth: is}
+			s.Health[half.String()] = local.HealthStatus{HalfHealth: is}
 		}
 	}
-	heard := h.heardFares(now)
-	s.Copy = status.Copy{Path: h.Copy.File.Path(), Failing: heard.failing, Cold: h.fares.Cold, Reports: heard.copy.Reports}
+	heard := h.heardHalfStatus(now)
+	s.Copy = local.CopyStatus{Path: h.Copy.File.Path(), Failing: heard.failing, Cold: h.halfStatus.Cold, Reports: heard.copy.Reports}
 }

@@ -36,7 +36,8 @@ func (s *Server) Announce(ctx context.Context, o *lofamov1.ActOrder, supervisor 
 		return 0, err
 	}
 	defer s.eurekas.finish(number)
-	if links, err = s.post(ctx, jobs.Mail{Kind: jobs.Raise, Request: number, Priority: servicenet.MaxEurekaUrgency, Envelope: envelope}, answer); err != nil {
+	if links, err = s.post(ctx, jobs.Mail{Kind: jobs.Raise, Request: number, Priority: servicenet.MaxEurekaUrgency, Envelope: envelope},
+		answer); err != nil {
 		return 0, err
 	}
 	s.Announced(o, supervisor)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -35,7 +34,8 @@ type barriers struct {
 
 func newBarriers() *barriers {
 	return &barriers{
-		limit: jobs.Limit{Rate: 500, Burst: 1000}, core: jobs.NewBarriers(), calls: make(map[uint64]chan jobs.Outcome), kick: make(chan struct{}, 1),
+		limit: jobs.Limit{Rate: 500, Burst: 1000}, core: jobs.NewBarriers(), calls: make(map[uint64]chan jobs.Outcome),
+		kick: make(chan struct{}, 1),
 	}
 }
 
@@ -127,7 +127,8 @@ func (s *Server) arrive(c *jobs.Call, done chan jobs.Outcome) error {
 	defer b.mu.Unlock()
 	now := time.Now()
 	if !b.limit.Take(now, c.Name.UID) {
-		return status.Errorf(codes.ResourceExhausted, "barriers: uid %d arrives too often: want at most %.0f times a second, or %.0f at once", c.Name.UID, b.limit.Rate, b.limit.Burst)
+		return status.Errorf(codes.ResourceExhausted, "barriers: uid %d arrives too often: want at most %.0f times a second, or %.0f at once",
+			c.Name.UID, b.limit.Rate, b.limit.Burst)
 	}
 	b.last++
 	c.ID = b.last
@@ -276,9 +277,11 @@ func (s *Server) barrierEnd(c jobs.Call, o jobs.Outcome) (*lofamov1.BarrierRespo
 	case jobs.Overloaded:
 		return nil, status.Errorf(codes.ResourceExhausted, "%s: the DNP half has too many barriers", what)
 	case jobs.Differs:
-		return nil, status.Errorf(codes.InvalidArgument, "participants: given %d: want %d, as others of this node say for the %s", c.Participants, o.Here, what)
+		return nil, status.Errorf(codes.InvalidArgument, "participants: given %d: want %d, as others of this node say for the %s", c.Participants,
+			o.Here, what)
 	case jobs.TooMany:
-		return nil, status.Errorf(codes.ResourceExhausted, "%s: too many barriers, or calls that wait, on this node: want at most %d and %d, and half of that of one user", what, jobs.MaxBarriers, jobs.MaxWaiting)
+		return nil, status.Errorf(codes.ResourceExhausted, "%s: too many barriers, or calls that wait, on this node: want at most %d and %d, "+
+			"and half of that of one user", what, jobs.MaxBarriers, jobs.MaxWaiting)
 	default:
 		return nil, status.Errorf(codes.InvalidArgument, "%s: the DNP half refuses it", what)
 	}
@@ -286,12 +289,8 @@ func (s *Server) barrierEnd(c jobs.Call, o jobs.Outcome) (*lofamov1.BarrierRespo
 
 // list returns the names of the first twenty nodes.
 func list(ids []fault.NodeID) string {
-	names := make([]string, 0, len(ids))
-	for _, id := range ids[:min(len(ids), 20)] {
-		names = append(names, string(id))
-	}
-	s := strings.Join(names, ", ")
-	if more := len(ids) - len(names); more > 0 {
+	s := fault.List(ids[:min(len(ids), 20)])
+	if more := len(ids) - 20; more > 0 {
 		s += fmt.Sprintf(" and %d more", more)
 	}
 	return s

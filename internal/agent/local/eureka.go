@@ -63,7 +63,8 @@ func (s *Server) WatchEureka(req *lofamov1.WatchEurekaRequest, stream grpc.Serve
 		l.uid = req.GetUid()
 	}
 	if !s.eurekas.listen(l, who.uid) {
-		return status.Errorf(codes.ResourceExhausted, "uid %d watches eurekas too often: want at most %d on one node, and half of that of one user", who.uid, maxListeners)
+		return status.Errorf(codes.ResourceExhausted,
+			"uid %d watches eurekas too often: want at most %d on one node, and half of that of one user", who.uid, maxListeners)
 	}
 	defer s.eurekas.unlisten(l)
 	if err := stream.Send(&lofamov1.WatchEurekaResponse{}); err != nil {
@@ -170,10 +171,12 @@ func (s *Server) RaiseEureka(ctx context.Context, req *lofamov1.RaiseEurekaReque
 	defer s.eurekas.finish(m.Number)
 	envelope, err := s.half.Sign(m)
 	if err != nil {
-		return nil, status.Errorf(codes.InvalidArgument, "body: given %d bytes, which with the names make too long a message: %v", len(req.GetBody()), err)
+		return nil, status.Errorf(codes.InvalidArgument, "body: given %d bytes, which with the names make too long a message: %v",
+			len(req.GetBody()), err)
 	}
 	if n := len(envelope); n > jobs.MaxEnvelope {
-		return nil, status.Errorf(codes.InvalidArgument, "body: given %d bytes: want at most %d under these names", len(req.GetBody()), len(req.GetBody())-(n-jobs.MaxEnvelope))
+		return nil, status.Errorf(codes.InvalidArgument, "body: given %d bytes: want at most %d under these names", len(req.GetBody()),
+			len(req.GetBody())-(n-jobs.MaxEnvelope))
 	}
 	links, err := s.post(ctx, jobs.Mail{Kind: jobs.Raise, Request: m.Number, Priority: uint8(m.GetPriority()), Envelope: envelope}, answer)
 	if err != nil {
@@ -205,7 +208,8 @@ func (e *eurekas) begin(now time.Time, uid uint32, sinceBoot time.Duration) (uin
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !e.limit.Take(now, uid) {
-		return 0, nil, status.Errorf(codes.ResourceExhausted, "eurekas: uid %d raises too many: want at most %.0f a second, or %.0f at once", uid, e.limit.Rate, e.limit.Burst)
+		return 0, nil, status.Errorf(codes.ResourceExhausted, "eurekas: uid %d raises too many: want at most %.0f a second, or %.0f at once", uid,
+			e.limit.Rate, e.limit.Burst)
 	}
 	e.number = max(e.number+1, uint64(sinceBoot))
 	answer := make(chan jobs.Mail, 1)
@@ -245,9 +249,10 @@ func (s *Server) post(ctx context.Context, m jobs.Mail, answer <-chan jobs.Mail)
 			refused = s.half.Post(m)
 		case <-end.C:
 			if !posted {
-				return 0, unavailable(ReasonSilent, "nobody was told: %v", refused)
+				return 0, unavailable(ReasonSilent, "no node was notified: %v", refused)
 			}
-			return 0, unavailable(ReasonSilent, "the DNP half does not answer within %s: it is not known whether anybody was told", takenWithin)
+			return 0, unavailable(ReasonSilent, "the DNP half does not answer within %s: it is not known whether any node was "+
+				"notified", takenWithin)
 		case a := <-answer:
 			return takenBy(a)
 		}
@@ -259,10 +264,10 @@ func takenBy(a jobs.Mail) (links uint8, err error) {
 	case jobs.OK:
 		return a.Links, nil
 	case jobs.NoLinks:
-		return 0, unavailable(ReasonNoLinks, "nobody was told: no link of this node lives")
+		return 0, unavailable(ReasonNoLinks, "no node was notified: no link of this node lives")
 	case jobs.Busy:
-		return 0, status.Error(codes.ResourceExhausted, "nobody was told: the DNP half has too many broadcasts to send")
+		return 0, status.Error(codes.ResourceExhausted, "no node was notified: the DNP half has too many broadcasts to send")
 	default:
-		return 0, status.Errorf(codes.Internal, "nobody was told: %s", a.Result)
+		return 0, status.Errorf(codes.Internal, "no node was notified: %s", a.Result)
 	}
 }

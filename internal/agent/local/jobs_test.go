@@ -81,7 +81,7 @@ func next(t *testing.T, from <-chan jobs.Heard) jobs.Heard {
 
 var abc = []fault.NodeID{"a", "b", "c"}
 
-func TestEureka(t *testing.T) {
+func TestEurekaReachesJobOnAllNodes(t *testing.T) {
 	w := newCluster(t, config.DefaultAgent().Jobs, abc...)
 	ctx := ends(t)
 	a := dial(t, w.sockets["a"])
@@ -98,7 +98,8 @@ func TestEureka(t *testing.T) {
 	}
 	for i, from := range all {
 		h := next(t, from)
-		if e := h.Eureka; e == nil || e.Topic != "found" || string(e.Body) != "42" || e.Node != "a" || e.Priority != 3 || h.Missed != 0 || h.Again {
+		if e := h.Eureka; e == nil || e.Topic != "found" || string(e.Body) != "42" || e.Node != "a" || e.Priority != 3 ||
+			h.Missed != 0 || h.Again {
 			t.Errorf("%s hears %+v", abc[i], h)
 		}
 	}
@@ -112,7 +113,7 @@ func TestEureka(t *testing.T) {
 	}
 }
 
-func TestEurekaRefused(t *testing.T) {
+func TestInvalidEurekaIsRefused(t *testing.T) {
 	w := newCluster(t, config.DefaultAgent().Jobs, "a")
 	ctx := ends(t)
 	c := api(t, w.sockets["a"])
@@ -142,7 +143,8 @@ func TestEurekaRefused(t *testing.T) {
 		t.Errorf("watch of a_b: %v", err)
 	}
 	w.set(func() { w.links = 0 })
-	if err := raise("train", "x", 0, 0); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "no link of this node lives") {
+	if err := raise("train", "x", 0, 0); status.Code(err) != codes.Unavailable ||
+		!strings.Contains(err.Error(), "no link of this node lives") {
 		t.Errorf("without a link: %v", err)
 	}
 	w.set(func() { w.silent = true })
@@ -161,20 +163,21 @@ func TestEurekaRefused(t *testing.T) {
 	}
 }
 
-func TestNoDNPHalf(t *testing.T) {
+func TestCallWithoutDNPHalfFails(t *testing.T) {
 	_, _, path := serve(t)
 	err := dial(t, path).RaiseEureka(ends(t), "train", jobs.Eureka{Topic: "x"})
-	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "nobody was told: "+errNoDNP.Error()) {
+	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "no node was notified: "+errNoDNP.Error()) {
 		t.Errorf("eureka: %v", err)
 	}
 	m := dial(t, path).Job(jobs.Job{Name: "train", Members: []string{"n0", "n1"}})
-	if err := m.Barrier(ends(t), "step"); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "the DNP half does not answer") {
+	if err := m.Barrier(ends(t), "step"); status.Code(err) != codes.Unavailable ||
+		!strings.Contains(err.Error(), "the DNP half does not answer") {
 		t.Errorf("barrier: %v", err)
 	}
 }
 
 // A watcher that does not read gets the newest eurekas and the number missed, and delays no other caller.
-func TestSlowWatcher(t *testing.T) {
+func TestSlowWatcherMissesOldEurekas(t *testing.T) {
 	w := newCluster(t, config.DefaultAgent().Jobs, "a")
 	ctx := ends(t)
 	begun, read := make(chan struct{}), make(chan struct{})
@@ -216,7 +219,7 @@ func members(ids ...fault.NodeID) (out []string) {
 	return out
 }
 
-func TestBarrier(t *testing.T) {
+func TestBarrierCompletesWhenAllArrive(t *testing.T) {
 	w := newCluster(t, config.DefaultAgent().Jobs, abc...)
 	ctx := ends(t)
 	done := make(chan error, 6)
@@ -242,7 +245,7 @@ func TestBarrier(t *testing.T) {
 }
 
 // One process may be all participants of its node, on one connection.
-func TestManyParticipants(t *testing.T) {
+func TestOneProcessMayBeAllParticipants(t *testing.T) {
 	w := newCluster(t, config.DefaultAgent().Jobs, "a")
 	ctx := ends(t)
 	c := dial(t, w.sockets["a"])
@@ -271,7 +274,7 @@ func (w *torus) awaitAsked(t *testing.T, n int) {
 	}
 }
 
-func TestGenerations(t *testing.T) {
+func TestBarrierGenerationsAdvanceTogether(t *testing.T) {
 	w := newCluster(t, config.DefaultAgent().Jobs, "a", "b")
 	ctx := ends(t)
 	const rounds = 100
@@ -300,13 +303,14 @@ func TestGenerations(t *testing.T) {
 	}
 }
 
-func TestBarrierEnds(t *testing.T) {
+func TestBarrierEndsByTimeoutOrDeath(t *testing.T) {
 	w := newCluster(t, config.DefaultAgent().Jobs, abc...)
 	m := dial(t, w.sockets["b"]).Job(jobs.Job{Name: "train", Members: members(abc...)})
 	ctx, cancel := context.WithTimeout(ends(t), 2*time.Second)
 	defer cancel()
 	var missing *jobs.MissingError
-	if err := m.Barrier(ctx, "late"); !errors.As(err, &missing) || !slices.Equal(missing.Nodes, []string{"a", "c"}) || !errors.Is(err, context.DeadlineExceeded) {
+	if err := m.Barrier(ctx, "late"); !errors.As(err, &missing) || !slices.Equal(missing.Nodes, []string{"a", "c"}) ||
+		!errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("late: %v", err)
 	}
 	w.halves["b"].set("c", lofamov1.State_FAILED)
@@ -340,7 +344,7 @@ func (w *torus) drain() {
 	}
 }
 
-func TestBarrierRefused(t *testing.T) {
+func TestInvalidBarrierIsRefused(t *testing.T) {
 	w := newCluster(t, config.DefaultAgent().Jobs, "a")
 	ctx := ends(t)
 	c := api(t, w.sockets["a"])

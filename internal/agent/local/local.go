@@ -2,10 +2,18 @@
 // barriers (api/lofamo/v1/local.proto; seed 003 §4.4.3, §6.1). It decides nothing about faults. Permissions come from
 // the kernel's peer credentials and the configuration. Package jobs counts and bounds; the DNP half carries eurekas
 // and arrivals to other nodes.
+//
+// # The status for people
+//
+// The package also has a running host half's status for people on its own node (status.go): the state of its reports,
+// its paths, and whether it can reach any supervisor. It contacts no supervisor, so it answers where none can be
+// reached. The host half serves it on another Unix socket, which only its owner may use; `lofamo-agent status` queries
+// it. It is for people and scripts on the node, not a part of the API.
 package local
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"slices"
 	"sync"
@@ -88,8 +96,8 @@ const (
 var conns = bounded.Limits{All: 2048, PerSource: 1024, PerSubject: 1024}
 
 // Listen limits the connections of a Unix socket, in total and per user.
-func Listen(l net.Listener) net.Listener {
-	return bounded.Listen(l, bounded.Options{Limits: conns, Source: func(c net.Conn) string {
+func Listen(l net.Listener, log *slog.Logger) net.Listener {
+	return bounded.Listen(l, bounded.Options{Limits: conns, Log: log, Source: func(c net.Conn) string {
 		who, err := callerOf(c)
 		if err != nil {
 			return "unknown"
@@ -101,7 +109,8 @@ func Listen(l net.Listener) net.Listener {
 // GRPC returns a server of these calls, for Unix sockets. Its stop waits for the handlers, which call the half even
 // as they end.
 func (s *Server) GRPC() *grpc.Server {
-	srv := grpc.NewServer(grpc.Creds(Credentials()), grpc.MaxConcurrentStreams(maxStreams), grpc.MaxRecvMsgSize(maxRequest), grpc.MaxHeaderListSize(maxHeaderList),
+	srv := grpc.NewServer(grpc.Creds(Credentials()), grpc.MaxConcurrentStreams(maxStreams), grpc.MaxRecvMsgSize(maxRequest),
+		grpc.MaxHeaderListSize(maxHeaderList),
 		grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(window), grpc.ConnectionTimeout(handshakeTime), grpc.WaitForHandlers(true))
 	lofamov1.RegisterLocalServer(srv, s)
 	return srv
@@ -232,13 +241,14 @@ func (s *Server) add(w *watcher) ([]fault.NodeID, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.watchers) >= maxWatchers {
-		return nil, status.Errorf(codes.ResourceExhausted, "%d watchers: no more are taken on one node", maxWatchers)
+		return nil, status.Errorf(codes.ResourceExhausted, "%d watchers: the maximum on one node", maxWatchers)
 	}
 	s.watchers[w] = true
 	all := s.watched()
 	if len(all) > servicenet.MaxInterest {
 		delete(s.watchers, w)
-		return nil, status.Errorf(codes.ResourceExhausted, "nodes: %d would be watched on this node: want at most %d", len(all), servicenet.MaxInterest)
+		return nil, status.Errorf(codes.ResourceExhausted, "nodes: %d would be watched on this node: want at most %d", len(all),
+			servicenet.MaxInterest)
 	}
 	return all, nil
 }
@@ -293,10 +303,11 @@ func (s *Server) take(w *watcher) (ids []fault.NodeID, all bool) {
 	return ids, all
 }
 
-func render(n *lofamov1.ToldNode) *lofamov1.LocalNode {
+func render(n *lofamov1.NodeView) *lofamov1.LocalNode {
 	out := &lofamov1.LocalNode{Id: n.GetId(), State: n.GetState(), Cause: n.GetCause(), Groups: n.GetGroups(), Maintenance: n.GetMaintenance()}
 	for _, f := range n.GetFaults() {
-		out.Faults = append(out.Faults, &lofamov1.LocalFault{Component: fault.Component(f.GetComponent()).String(), State: f.GetState(), Cause: f.GetCause()})
+		out.Faults = append(out.Faults, &lofamov1.LocalFault{Component: fault.Component(f.GetComponent()).String(), State: f.GetState(),
+			Cause: f.GetCause()})
 	}
 	return out
 }

@@ -92,8 +92,8 @@ func (c *caller) read(fd int) error {
 // maxGroups is the largest number of groups of a Linux process (NGROUPS_MAX).
 const maxGroups = 65536
 
-// peerGroups returns the supplementary groups (SO_PEERGROUPS, Linux 4.13; none on older kernels). Package unix has no call for an option that is
-// an array.
+// peerGroups returns the supplementary groups (SO_PEERGROUPS, Linux 4.13; none on older kernels). Package unix has no
+// call for an option that is an array.
 func peerGroups(fd int) ([]uint32, error) {
 	for n := uint32(32); n <= maxGroups; n *= 2 {
 		groups := make([]uint32, n)
@@ -161,7 +161,8 @@ func (s *Server) admit(ctx context.Context, to config.Who, what string) (caller,
 		return caller{}, status.Error(codes.PermissionDenied, "the caller is not known: want a Unix socket of this node")
 	}
 	if !to.Has(who.uid, who.gids, s.policy.Owner, s.policy.Group) {
-		return caller{}, status.Errorf(codes.PermissionDenied, "uid %d may not %s here: want one of jobs.%s in the node's configuration", who.uid, what, what)
+		return caller{}, status.Errorf(codes.PermissionDenied, "uid %d may not %s here: want one of jobs.%s in the node's configuration",
+			who.uid, what, what)
 	}
 	return who, nil
 }

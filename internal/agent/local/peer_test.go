@@ -13,10 +13,11 @@ import (
 	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/jobs"
+
 	"github.com/lofamo/lofamo/internal/agent/local"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/needs"
-	"github.com/lofamo/lofamo/pkg/jobs"
+	"github.com/lofamo/lofamo/internal/testing/requirements"
 )
 
 const another = "run-as-another-user"
@@ -67,9 +68,9 @@ func as(t *testing.T, uid uint32, groups []uint32, what, path string) string {
 }
 
 // The kernel determines the caller: user, group and supplementary groups of a real process.
-func TestWhoMay(t *testing.T) {
+func TestKernelIdentifiesCaller(t *testing.T) {
 	if os.Geteuid() != 0 {
-		needs.Missing(t, "only root can be somebody else")
+		requirements.Missing(t, "only root can be somebody else")
 	}
 	c := config.DefaultAgent().Jobs
 	c.Barrier = []string{"uid:1001", "gid:8002"}
@@ -92,9 +93,9 @@ func TestWhoMay(t *testing.T) {
 }
 
 // A user who may not open the socket gets an error at once.
-func TestWhoMayOpenTheSocket(t *testing.T) {
+func TestUserWithoutAccessIsRefused(t *testing.T) {
 	if os.Geteuid() != 0 {
-		needs.Missing(t, "only root can be somebody else")
+		requirements.Missing(t, "only root can be somebody else")
 	}
 	w := newCluster(t, config.DefaultAgent().Jobs, "a")
 	if err := os.Chmod(w.sockets["a"], 0o600); err != nil {
@@ -109,9 +110,9 @@ func TestWhoMayOpenTheSocket(t *testing.T) {
 }
 
 // Forty groups are more than the kernel returns at the first call.
-func TestManyGroups(t *testing.T) {
+func TestCallerWithManyGroupsIsIdentified(t *testing.T) {
 	if os.Geteuid() != 0 {
-		needs.Missing(t, "only root can be somebody else")
+		requirements.Missing(t, "only root can be somebody else")
 	}
 	w := newCluster(t, config.DefaultAgent().Jobs, "a")
 	var groups []uint32
@@ -128,9 +129,9 @@ func TestManyGroups(t *testing.T) {
 
 // A job belongs to its user. Another user's job of the same name gets none of its eurekas, except by naming that
 // user. Root's eurekas reach all.
-func TestWhoseJob(t *testing.T) {
+func TestJobBelongsToItsUser(t *testing.T) {
 	if os.Geteuid() != 0 {
-		needs.Missing(t, "only root can be somebody else")
+		requirements.Missing(t, "only root can be somebody else")
 	}
 	w := newCluster(t, config.DefaultAgent().Jobs, "a", "b")
 	ctx := ends(t)
@@ -163,19 +164,20 @@ func TestWhoseJob(t *testing.T) {
 }
 
 // A client without peer credentials is refused.
-func TestUnknownCaller(t *testing.T) {
+func TestCallerWithoutCredentialsIsRefused(t *testing.T) {
 	p, err := local.NewPolicy(config.DefaultAgent().Jobs, 0, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := local.New(newHalf("a"), p)
-	if _, err := s.RaiseEureka(context.Background(), &lofamov1.RaiseEurekaRequest{Job: "train", Topic: "x"}); status.Code(err).String() != "PermissionDenied" {
+	if _, err := s.RaiseEureka(context.Background(), &lofamov1.RaiseEurekaRequest{Job: "train", Topic: "x"}); status.Code(
+		err).String() != "PermissionDenied" {
 		t.Error(err)
 	}
 }
 
 // After a restart of the host half, watches start again and report it, and a caller at a barrier continues to wait.
-func TestRestart(t *testing.T) {
+func TestWatchesResumeAfterHostRestart(t *testing.T) {
 	w := newCluster(t, config.DefaultAgent().Jobs, "a", "b")
 	ctx := ends(t)
 	p, _ := local.NewPolicy(config.DefaultAgent().Jobs, uint32(os.Geteuid()), 4242)

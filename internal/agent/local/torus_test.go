@@ -86,7 +86,8 @@ func (w *torus) arrive(from fault.NodeID, m jobs.Mail) {
 	if m.Gone != nil {
 		b.gone = m.Gone
 	}
-	said := jobs.Mail{Kind: jobs.Status, Key: m.Key, Result: jobs.OK, Links: w.links, Arrived: slices.Clone(b.arrived), Gone: b.gone, Flag: !slices.Contains(b.arrived, false)}
+	said := jobs.Mail{Kind: jobs.Status, Key: m.Key, Result: jobs.OK, Links: w.links, Arrived: slices.Clone(b.arrived), Gone: b.gone,
+		Flag: !slices.Contains(b.arrived, false)}
 	for id := range b.waits {
 		go w.servers[id].Heard(said)
 	}

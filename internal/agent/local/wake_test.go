@@ -8,9 +8,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// TestWokenForNothing checks that a watcher keeps waiting after a second wake-up for changes that it has already
+// TestSpuriousWakeupSendsNothing checks that a watcher keeps waiting after a second wake-up for changes that it has already
 // taken. To the half, an empty list of nodes stands for the node and its neighbours.
-func TestWokenForNothing(t *testing.T) {
+func TestSpuriousWakeupSendsNothing(t *testing.T) {
 	s := New(nil, Policy{})
 	w := &watcher{nodes: []fault.NodeID{"n7"}, changed: make(map[fault.NodeID]bool), wake: make(chan struct{}, 1)}
 	s.watchers[w] = true

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestCodec(t *testing.T) {
+func TestMessageRoundTrip(t *testing.T) {
 	for _, m := range []Message{
 		{Type: Doorbell},
 		{Type: Envelope, Payload: []byte("an envelope")},
@@ -41,7 +41,7 @@ func sum(body []byte) []byte {
 	return binary.LittleEndian.AppendUint32(body, crc32.Checksum(body, castagnoli))
 }
 
-func TestCodecRefuses(t *testing.T) {
+func TestCodecRefusesMalformedMessages(t *testing.T) {
 	for _, tc := range []struct {
 		m    Message
 		is   error

@@ -51,7 +51,7 @@ type Stats struct {
 	Sent, Received uint64
 	DroppedFull    uint64 // not sent: queue full
 	DroppedAbsent  uint64 // not sent: no listener
-	Bad            uint64 // received and refused: wrong CRC, no type, too long
+	Bad            uint64 // received and refused: wrong CRC, no type, too long, or of another user
 }
 
 // Box is one half's end of the mailbox. Its methods may be called from several goroutines; Run only
@@ -114,6 +114,7 @@ func (b *Box) open(dir string, half fault.Half) error {
 		var err error
 		if cerr := c.Control(func(fd uintptr) {
 			err = errors.Join(unix.Fchmod(int(fd), 0o600),
+				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1),
 				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, sendBuffer))
 		}); cerr != nil {
 			return cerr
@@ -280,13 +281,14 @@ func (b *Box) Run(ctx context.Context, handle func(Message)) error {
 	stop := context.AfterFunc(ctx, func() { _ = b.conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	buf := make([]byte, overhead+MaxPayload+1) // one more byte, to detect messages that are too long
+	ctl := make([]byte, unix.CmsgSpace(unix.SizeofUcred))
 	for {
-		n, err := b.conn.Read(buf)
+		n, cn, _, _, err := b.conn.ReadMsgUnix(buf, ctl)
 		if err != nil {
 			return b.runEnd(ctx, err)
 		}
 		m, err := Decode(buf[:n])
-		if err != nil {
+		if err != nil || !trusted(ctl[:cn]) {
 			b.bad.Add(1)
 			continue
 		}
@@ -294,6 +296,17 @@ func (b *Box) Run(ctx context.Context, handle func(Message)) error {
 		m.Payload = append([]byte(nil), m.Payload...)
 		handle(m)
 	}
+}
+
+// trusted reports whether the kernel names this process's user, or root, as the sender's in the control data. The
+// socket's mode keeps other users away already.
+func trusted(control []byte) bool {
+	ms, err := unix.ParseSocketControlMessage(control)
+	if err != nil || len(ms) != 1 {
+		return false
+	}
+	sender, err := unix.ParseUnixCredentials(&ms[0])
+	return err == nil && (sender.Uid == uint32(os.Geteuid()) || sender.Uid == 0)
 }
 
 // runEnd drops an error that the end of ctx or Close has caused.

@@ -10,11 +10,13 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // patience bounds the waits for expected events.
-const patience = 10 * time.Second
+const patience = time.Minute
 
 func mustOpen(t testing.TB, dir string, half fault.Half) *Box {
 	t.Helper()
@@ -61,7 +63,7 @@ func next(t testing.TB, c <-chan Message) Message {
 	}
 }
 
-func TestThereAndBack(t *testing.T) {
+func TestMessagesPassInBothDirections(t *testing.T) {
 	dir := t.TempDir()
 	host, dnp := mustOpen(t, dir, fault.HalfHost), mustOpen(t, dir, fault.HalfDNP)
 	atHost, atDNP := run(t, host), run(t, dnp)
@@ -94,7 +96,7 @@ func TestThereAndBack(t *testing.T) {
 }
 
 // A third process sends to either half, also where the paths are long.
-func TestTell(t *testing.T) {
+func TestThirdProcessSendsToEitherHalf(t *testing.T) {
 	for _, name := range []string{"d", strings.Repeat("d", 120)} {
 		dir := filepath.Join(t.TempDir(), name)
 		if err := os.Mkdir(dir, 0o700); err != nil {
@@ -179,7 +181,7 @@ func TestPeerAbsentAndBack(t *testing.T) {
 	next(t, got)
 }
 
-func TestOpenRefuses(t *testing.T) {
+func TestOpenRefusesOccupiedMailbox(t *testing.T) {
 	dir := t.TempDir()
 	mustOpen(t, dir, fault.HalfHost)
 	if _, err := Open(dir, fault.HalfHost); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), "host.mbox") {
@@ -255,7 +257,7 @@ func TestCloseEndsRun(t *testing.T) {
 }
 
 // Socket addresses hold 107 bytes; state directories may be longer.
-func TestLongPaths(t *testing.T) {
+func TestLongStateDirectoryWorks(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), strings.Repeat("d", 120))
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -340,4 +342,22 @@ func TestOfferLeavesRoom(t *testing.T) {
 	dir := t.TempDir()
 	_, dnp := mustOpen(t, dir, fault.HalfHost), mustOpen(t, dir, fault.HalfDNP)
 	leaveRoom(t, dnp, dnp.Offer, Message{Type: Jobs, Payload: make([]byte, 60)}, 100, 2, 4, 6, Message{Type: Doorbell})
+}
+
+// Messages count only from this process's user or root, by the kernel's word.
+func TestSendersAreOfThisUser(t *testing.T) {
+	own := uint32(os.Geteuid())
+	of := func(uid uint32) []byte { return unix.UnixCredentials(&unix.Ucred{Pid: 1, Uid: uid, Gid: 0}) }
+	for name, c := range map[string]struct {
+		control []byte
+		trusted bool
+	}{
+		"own user": {of(own), true}, "root": {of(0), true}, "another user": {of(own + 1), false},
+		"no credentials": {nil, false}, "a descriptor": {unix.UnixRights(0), false}, "cut": {of(own)[:20], false},
+		"twice": {append(of(own), of(own)...), false},
+	} {
+		if got := trusted(c.control); got != c.trusted {
+			t.Errorf("%s: trusted %t, want %t", name, got, c.trusted)
+		}
+	}
 }

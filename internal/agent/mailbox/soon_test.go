@@ -9,7 +9,7 @@ import (
 )
 
 // More probes than have room at once come all, in order, when the other half reads; and none for which there was no room in time.
-func TestSendSoon(t *testing.T) {
+func TestProbesArriveInOrderWithoutRoom(t *testing.T) {
 	dir := t.TempDir()
 	host, dnp := mustOpen(t, dir, fault.HalfHost), mustOpen(t, dir, fault.HalfDNP)
 	dnp.soon.life = time.Hour // however busy this machine is
@@ -17,7 +17,7 @@ func TestSendSoon(t *testing.T) {
 	for i := range probes {
 		dnp.SendSoon(Message{Type: Test, Payload: []byte{byte(i), 70: 0}})
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	next := 0
 	err := host.Run(ctx, func(m Message) {
@@ -39,7 +39,7 @@ func TestSendSoon(t *testing.T) {
 }
 
 // Without a reader, waiting messages are bounded, and dropped when their time is over.
-func TestSendSoonGivesUp(t *testing.T) {
+func TestProbeWithoutRoomIsGivenUp(t *testing.T) {
 	dir := t.TempDir()
 	_, dnp := mustOpen(t, dir, fault.HalfHost), mustOpen(t, dir, fault.HalfDNP)
 	dnp.soon.life = time.Nanosecond

@@ -23,7 +23,7 @@ const (
 )
 
 // ErrState is wrapped by Decode's refusals.
-var ErrState = errors.New("not what was kept of the supervisors' word on the peers")
+var ErrState = errors.New("not a stored order of peers")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 

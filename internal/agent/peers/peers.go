@@ -7,7 +7,7 @@
 // changes an end of the node's own. Orders have numbers, and a node refuses one that is not newer than the last. So
 // an old order that arrives again, late or by another path, undoes nothing.
 //
-// It is pure: it keeps no file (internal/agent/peerfile does) and opens no link.
+// It is pure: it keeps no file (internal/agent/storage does) and opens no link.
 package peers
 
 import (

@@ -23,7 +23,7 @@ func spare(number uint64) State {
 }
 
 // A newer order applies, an older one does not, and two orders of one number do not take turns.
-func TestOrder(t *testing.T) {
+func TestHigherNumberedOrderApplies(t *testing.T) {
 	other := State{Number: 7, Placed: true, Coord: grid.Coord{X: 1, Z: 1}}
 	for _, tc := range []struct {
 		what             string
@@ -48,7 +48,7 @@ func TestOrder(t *testing.T) {
 }
 
 // The word stands above the configuration, link by link; without an address that of the configuration stays.
-func TestOver(t *testing.T) {
+func TestOrderOverridesConfigurationPerLink(t *testing.T) {
 	var configured [grid.NumDirections]Peer
 	configured[grid.XPlus.Index()] = Peer{"n1-0-0", at1}
 	configured[grid.YPlus.Index()] = Peer{"n0-1-0", at1}

@@ -1,11 +1,3 @@
-// Package storage keeps on disk the state that a half needs after a restart: its boot epoch (this file) and its
-// undelivered reports (reportlog.go). The copy of a half's state in memory is package storage/backup.
-//
-// A boot epoch grows with every start and never goes back: it separates the reports of this incarnation from earlier
-// ones. A half without a file, on its first start or because the file is lost, draws a number at random. If it took 1
-// each time, supervisors would mistake its reports for copies of earlier ones and acknowledge them, and they would be
-// lost. A supervisor that has seen a higher epoch answers STALE_EPOCH with the next one (pkg/servicenet), and
-// SetEpoch stores it.
 package storage
 
 import (

@@ -8,11 +8,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lofamo/lofamo/internal/needs"
 	"github.com/lofamo/lofamo/pkg/fault"
+
+	"github.com/lofamo/lofamo/internal/testing/requirements"
 )
 
-func TestEpochGrows(t *testing.T) {
+func TestEpochGrowsWithEachStart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "host.epoch")
 	first, garbled, err := NextEpoch(path)
 	if first < 1 || first > maxFirst || garbled != nil || err != nil {
@@ -31,7 +32,7 @@ func TestEpochGrows(t *testing.T) {
 	}
 }
 
-func TestGarbledIsLost(t *testing.T) {
+func TestGarbledEpochIsReported(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "host.epoch")
 	for _, content := range []string{"", "x", "-3", "7 8", "99999999999999999999999", "\x00\x00"} {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
@@ -63,7 +64,7 @@ func TestLostEpochIsNotBegunAgain(t *testing.T) {
 	}
 }
 
-func TestUnwritableIsAFailure(t *testing.T) {
+func TestUnwritableEpochFails(t *testing.T) {
 	if _, _, err := NextEpoch(filepath.Join(t.TempDir(), "absent", "host.epoch")); err == nil {
 		t.Error("no error in a directory that is not there")
 	}
@@ -92,10 +93,10 @@ func TestLinkIsNotFollowed(t *testing.T) {
 }
 
 // A half starts on a full disk too, if it has started there before.
-func TestFullDisk(t *testing.T) {
+func TestEpochIsStoredOnFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=16k"); err != nil {
-		needs.Missing(t, "a full disk needs the right to mount one: %v", err)
+		requirements.Missing(t, "a full disk needs the right to mount one: %v", err)
 	}
 	t.Cleanup(func() {
 		if err := unix.Unmount(dir, 0); err != nil {

@@ -11,15 +11,13 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
-
-	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 )
 
 // copied opens the world's copy.
-func (w *world) copied(t *testing.T) *backup.File {
+func (w *world) copied(t *testing.T) *CopyFile {
 	t.Helper()
-	f, err := backup.Open(filepath.Join(filepath.Dir(w.Path), "host.backup"),
-		backup.Identity{Node: host0.Node, Half: host0.Half, Boot: w.Boot})
+	f, err := OpenCopy(filepath.Join(filepath.Dir(w.Path), "host.backup"),
+		CopyIdentity{Node: host0.Node, Half: host0.Half, Boot: w.Boot})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +41,7 @@ func seqs(kept []servicenet.Kept) (out []fault.Seq) {
 	return out
 }
 
-func held(f *backup.File) (out []fault.Seq) {
+func held(f *CopyFile) (out []fault.Seq) {
 	for _, r := range f.Reports() {
 		out = append(out, r.Seq)
 	}
@@ -85,17 +83,17 @@ func TestCopyAndSpoolAreMerged(t *testing.T) {
 
 // Without a spool the copy suffices alone. Reports of a copy that is otherwise unusable move to the new copy.
 // Unreadable ones are omitted and logged.
-func TestRescued(t *testing.T) {
+func TestReportsOfUnusableCopyAreRescued(t *testing.T) {
 	w := newWorld(t)
 	w.Size = 0
 	f := w.copied(t)
 	w.Copy = f
-	w.Rescued = []backup.Report{
+	w.Rescued = []CopiedReport{
 		{Epoch: 3, Seq: 5, At: w.clock, Payload: payload(t, report(5))},
 		{Epoch: 3, Seq: 6, At: w.clock, Payload: payload(t, report(7))}, // another's place
 		{Epoch: 3, Seq: 8, At: w.clock, Payload: []byte{0xff}},
 	}
-	if err := f.PutReport(backup.Report{Epoch: 3, Seq: 9, Payload: []byte{0xff}}); err != nil {
+	if err := f.PutReport(CopiedReport{Epoch: 3, Seq: 9, Payload: []byte{0xff}}); err != nil {
 		t.Fatal(err)
 	}
 	_, kept := w.open(t)

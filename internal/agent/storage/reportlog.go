@@ -11,14 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
-	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/spool"
-
-	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 )
 
 // This file holds the log of undelivered reports. It writes them to a half's copy and its spool, and reads those of
@@ -39,14 +34,14 @@ type ReportLogConfig struct {
 	// Copy keeps the reports across a kill, at once and regardless of the disk; the spool keeps them across a boot.
 	// Rescued holds the reports of a copy from which the half could not otherwise resume.
 	Copy    ReportCopy
-	Rescued []backup.Report
+	Rescued []CopiedReport
 }
 
-// ReportCopy is the half's copy (internal/agent/storage/backup). None of its methods blocks. It counts reports that
+// ReportCopy is the half's copy (internal/agent/storage). None of its methods blocks. It counts reports that
 // it cannot take, and informs its maintainer.
 type ReportCopy interface {
-	Reports() []backup.Report
-	PutReport(backup.Report) error
+	Reports() []CopiedReport
+	PutReport(CopiedReport) error
 	FreeReports([]fault.ReportID) error
 }
 
@@ -113,7 +108,8 @@ func (k *ReportLog) merge(kept []servicenet.Kept) []servicenet.Kept {
 	}
 	for _, s := range kept {
 		if id := s.Report.ID; !copied[id] {
-			_ = k.cfg.Copy.PutReport(backup.Report{Epoch: id.Epoch, Seq: id.Seq, At: k.cfg.Now() - int64(s.Age), Payload: servicenet.AppendReport(nil, &s.Report)})
+			_ = k.cfg.Copy.PutReport(CopiedReport{Epoch: id.Epoch, Seq: id.Seq, At: k.cfg.Now() - int64(s.Age),
+				Payload: servicenet.AppendReport(nil, &s.Report)})
 		}
 	}
 	slices.SortFunc(kept, func(a, b servicenet.Kept) int {
@@ -124,13 +120,9 @@ func (k *ReportLog) merge(kept []servicenet.Kept) []servicenet.Kept {
 }
 
 func decodeReport(id fault.ReportID, payload []byte) (fault.Report, error) {
-	m := new(lofamov1.Report)
-	if err := proto.Unmarshal(payload, m); err != nil {
-		return fault.Report{}, err
-	}
-	r, err := servicenet.DecodeReport(m)
+	r, err := servicenet.ParseReport(payload)
 	if err == nil && r.ID != id {
-		err = fmt.Errorf("it says that it is %s", r.ID)
+		err = fmt.Errorf("it has the id %s", r.ID)
 	}
 	return r, err
 }
@@ -184,7 +176,7 @@ func (k *ReportLog) keep(reports []fault.Report, spooled bool) {
 		b := servicenet.AppendReport(make([]byte, 0, usualReport), r)
 		at := k.cfg.Now()
 		if k.cfg.Copy != nil {
-			_ = k.cfg.Copy.PutReport(backup.Report{Epoch: r.ID.Epoch, Seq: r.ID.Seq, At: at, Payload: b})
+			_ = k.cfg.Copy.PutReport(CopiedReport{Epoch: r.ID.Epoch, Seq: r.ID.Seq, At: at, Payload: b})
 		}
 		if spooled {
 			k.spoolOne(r.ID, b, at)

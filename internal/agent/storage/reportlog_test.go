@@ -96,7 +96,7 @@ func TestReportsComeBack(t *testing.T) {
 }
 
 // A record that is no report, or another one, is left out and freed.
-func TestUnreadableRecords(t *testing.T) {
+func TestUnreadableReportIsLeftOutAndFreed(t *testing.T) {
 	w := newWorld(t)
 	s, _, err := spool.Open(spool.Config{Path: w.Path, Size: w.Size, Origin: host0, Boot: w.Boot, Now: w.Now})
 	if err != nil {
@@ -119,7 +119,7 @@ func TestUnreadableRecords(t *testing.T) {
 }
 
 // A half works without a spool, and can report why it has none.
-func TestWithoutSpool(t *testing.T) {
+func TestReportLogWorksWithoutSpool(t *testing.T) {
 	none := newWorld(t)
 	none.Size = 0
 	held := newWorld(t)
@@ -147,7 +147,7 @@ func TestWithoutSpool(t *testing.T) {
 }
 
 // Synced reports are in the file even without Close.
-func TestSync(t *testing.T) {
+func TestSyncedReportsAreInFile(t *testing.T) {
 	w := newWorld(t)
 	k, _ := w.open(t)
 	k.Keep([]fault.Report{report(1)})
@@ -167,7 +167,7 @@ func TestSync(t *testing.T) {
 	}
 }
 
-func TestBootID(t *testing.T) {
+func TestBootIDIsStable(t *testing.T) {
 	id, err := BootID()
 	again, _ := BootID()
 	if err != nil || id == ([16]byte{}) || id != again {

@@ -8,18 +8,20 @@ import (
 	"testing"
 )
 
-// TestAudit: the accounts find lost and doubled reports. Each case has the logs of two supervisors and the expected
-// accepted reports with their contents.
-func TestAudit(t *testing.T) {
+// TestAuditFindsLostAndDoubledReports: the accounts find lost and doubled reports. Each case has the logs of two
+// supervisors and the expected accepted reports with their contents.
+func TestAuditFindsLostAndDoubledReports(t *testing.T) {
 	const (
-		taken1   = `{"msg":"report taken","term":1,"report":"n/host@2#7","content":"aa"}`
-		commit1  = `{"msg":"reports committed","term":1,"reports":["n/host@2#7","n/host@2#8"]}`
-		taken2   = `{"msg":"report taken","term":2,"report":"n/host@2#7","content":"bb"}`
-		commit2  = `{"msg":"reports committed","term":2,"reports":["n/host@2#7"]}`
-		knows    = `{"msg":"inbox position","term":2,"position":{"Origin":{"Node":"n","Half":1},"Epoch":2,"Highest":8,"Window":[2,0,0,0]}}`
-		noTerm   = `{"msg":"leading","term":2}` + "\n" + `{"msg":"term begins","term":3}` + "\n" + `{"msg":"inbox position","term":3,"position":{"Origin":{"Node":"n","Half":1},"Epoch":2,"Highest":8,"Window":[2,0,0,0]}}`
-		knewOnce = `{"msg":"inbox position","term":2,"position":{"Origin":{"Node":"n","Half":1},"Epoch":4,"Highest":3,"Window":[1,0,0,0],"Earlier":[{},{"Highest":7,"Window":[1,0,0,0]}]}}`
-		others   = `{"msg":"inbox position","term":2,"position":{"Origin":{"Node":"n","Half":1},"Epoch":2,"Highest":8,"Window":[1,0,0,0]}}`
+		taken1  = `{"msg":"report taken","term":1,"report":"n/host@2#7","content":"aa"}`
+		commit1 = `{"msg":"reports committed","term":1,"reports":["n/host@2#7","n/host@2#8"]}`
+		taken2  = `{"msg":"report taken","term":2,"report":"n/host@2#7","content":"bb"}`
+		commit2 = `{"msg":"reports committed","term":2,"reports":["n/host@2#7"]}`
+		knows   = `{"msg":"inbox position","term":2,"position":{"Origin":{"Node":"n","Half":1},"Epoch":2,"Highest":8,"Window":[2,0,0,0]}}`
+		noTerm  = `{"msg":"leading","term":2}` + "\n" + `{"msg":"term begins","term":3}` + "\n" +
+			`{"msg":"inbox position","term":3,"position":{"Origin":{"Node":"n","Half":1},"Epoch":2,"Highest":8,"Window":[2,0,0,0]}}`
+		knewOnce = `{"msg":"inbox position","term":2,"position":{"Origin":{"Node":"n","Half":1},"Epoch":4,"Highest":3,"Window":[1,0,0,0],` +
+			`"Earlier":[{},{"Highest":7,"Window":[1,0,0,0]}]}}`
+		others = `{"msg":"inbox position","term":2,"position":{"Origin":{"Node":"n","Half":1},"Epoch":2,"Highest":8,"Window":[1,0,0,0]}}`
 	)
 	for _, tc := range []struct {
 		name string
@@ -63,9 +65,10 @@ func TestAuditRefusesGarbage(t *testing.T) {
 	}
 }
 
-func TestBalance(t *testing.T) {
+func TestBalanceCountsFateOfEachReport(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "host.log")
-	text := `{"msg":"reports kept","reports":["n/host@1#1","n/host@1#2"]}` + "\n" + `{"msg":"host half runs"}` + "\n" + `{"msg":"reports kept","reports":["n/host@1#3","n/host@1#4","n/host@1#5"]}` + "\n" +
+	text := `{"msg":"reports kept","reports":["n/host@1#1","n/host@1#2"]}` + "\n" + `{"msg":"host half runs"}` + "\n" +
+		`{"msg":"reports kept","reports":["n/host@1#3","n/host@1#4","n/host@1#5"]}` + "\n" +
 		`{"msg":"reports replaced","reports":["n/host@1#1","n/host@1#4"]}` + "\n" + `{"msg":"rep`
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)

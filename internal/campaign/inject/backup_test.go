@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lofamo/lofamo/internal/agent/storage/backup"
+	"github.com/lofamo/lofamo/internal/agent/storage"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
@@ -25,32 +25,32 @@ import (
 type copyWorld struct {
 	t     *testing.T
 	path  string
-	id    backup.Identity
+	id    storage.CopyIdentity
 	mem   []byte // the file, mapped here as well: faults are applied to it
 	whole []byte // the correct content
 	truth held
 	gen   int
 	stuck func()
-	areas []backup.Area
+	areas []storage.CopyArea
 	cells int // cells lost in both copies, with the loss detected
 }
 
 // held is the content of a copy.
 type held struct {
-	Numbers   backup.Numbers
+	Numbers   storage.Numbers
 	Paths     string
 	Counters  [grid.NumDirections]torus.LinkSnapshot
-	Sessions  [grid.NumDirections]backup.Session
+	Sessions  [grid.NumDirections]storage.Session
 	Hops      [grid.NumDirections]string
-	Relay     [backup.NumRelay]string
+	Relay     [storage.NumRelay]string
 	Baselines string
-	Reports   []backup.Report
+	Reports   []storage.CopiedReport
 }
 
 func newCopyWorld(t *testing.T, half fault.Half) *copyWorld {
 	t.Helper()
 	w := &copyWorld{t: t, path: filepath.Join(t.TempDir(), half.String()+".backup"),
-		id: backup.Identity{Node: "n0-0-0", Half: half, Boot: [16]byte{1, 2, 3}}, areas: backup.Areas(half)}
+		id: storage.CopyIdentity{Node: "n0-0-0", Half: half, Boot: [16]byte{1, 2, 3}}, areas: storage.CopyAreas(half)}
 	f := w.open()
 	w.store(f)
 	w.close(f)
@@ -71,20 +71,20 @@ func (w *copyWorld) remap() {
 		w.t.Fatal(err)
 	}
 	defer raw.Close()
-	if w.mem, err = unix.Mmap(int(raw.Fd()), 0, backup.Size(w.id.Half), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+	if w.mem, err = unix.Mmap(int(raw.Fd()), 0, storage.CopySize(w.id.Half), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-func (w *copyWorld) open() *backup.File {
-	f, err := backup.Open(w.path, w.id)
+func (w *copyWorld) open() *storage.CopyFile {
+	f, err := storage.OpenCopy(w.path, w.id)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	return f
 }
 
-func (w *copyWorld) close(f *backup.File) {
+func (w *copyWorld) close(f *storage.CopyFile) {
 	if err := f.Close(); err != nil {
 		w.t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func (w *copyWorld) again() {
 }
 
 // store stores new values everywhere, cell by cell, and records them.
-func (w *copyWorld) store(f *backup.File) {
+func (w *copyWorld) store(f *storage.CopyFile) {
 	w.gen++
 	g := w.gen
 	do := func(err error) {
@@ -107,18 +107,19 @@ func (w *copyWorld) store(f *backup.File) {
 		}
 		w.again()
 	}
-	do(f.StoreNumbers(backup.Numbers{OutboxSnapshot: servicenet.OutboxSnapshot{Epoch: 7, Seq: fault.Seq(1000 + g),
+	do(f.StoreNumbers(storage.Numbers{OutboxSnapshot: servicenet.OutboxSnapshot{Epoch: 7, Seq: fault.Seq(1000 + g),
 		Exchange: uint64(g)}, List: 3}))
 	if w.id.Half == fault.HalfHost {
 		do(f.StorePathSessions(bytes.Repeat([]byte{byte(g), 5}, 50)))
 	}
 	do(f.StoreBaselines(bytes.Repeat([]byte{byte(g), 2, 3}, 40)))
 	for i := range 4 {
-		do(f.PutReport(backup.Report{Epoch: 7, Seq: fault.Seq(10 + i), At: int64(g), Payload: bytes.Repeat([]byte{byte(g + i), 7}, 30+20*i)}))
+		do(f.PutReport(storage.CopiedReport{Epoch: 7, Seq: fault.Seq(10 + i), At: int64(g),
+			Payload: bytes.Repeat([]byte{byte(g + i), 7}, 30+20*i)}))
 	}
 	if w.id.Half == fault.HalfDNP {
 		for i, d := range grid.Directions() {
-			do(f.StoreSession(d, backup.Session{ID: uint32(i + 1), Tx: [16]byte{1, byte(i)}, Rx: [16]byte{2, byte(i)}}))
+			do(f.StoreSession(d, storage.Session{ID: uint32(i + 1), Tx: [16]byte{1, byte(i)}, Rx: [16]byte{2, byte(i)}}))
 			c := torus.LinkSnapshot{TxSession: uint32(i + 1), TxSeq: 1<<33 + uint64(g), Acked: 1 << 32, Started: true, RxSession: 9,
 				Next: 10, PeerEpoch: 11, High: 1<<35 + uint64(g), Replay: 0xffff_0000_1111_0001, Rx: torus.LinkNormal, Tx: torus.LinkSick}
 			do(f.StoreCounters(d, &c))
@@ -131,7 +132,7 @@ func (w *copyWorld) store(f *backup.File) {
 	w.truth = w.read(f)
 }
 
-func (w *copyWorld) read(f *backup.File) held {
+func (w *copyWorld) read(f *storage.CopyFile) held {
 	var h held
 	h.Numbers, _ = f.Numbers()
 	h.Baselines, h.Reports = string(f.Baselines()), f.Reports()
@@ -166,7 +167,7 @@ func (w *copyWorld) bits() []cellBit {
 	var out []cellBit
 	for _, a := range w.areas {
 		for i, at := range a.Offsets {
-			for b := range backup.Used(w.whole[at:at+a.Size]) * 8 {
+			for b := range storage.UsedBytes(w.whole[at:at+a.Size]) * 8 {
 				out = append(out, cellBit{a.Name, i, at*8 + b})
 			}
 		}
@@ -307,7 +308,8 @@ func TestBackupPage(t *testing.T) {
 						c.add(w.try([]cellBit{a, b}, -1))
 					}
 				}
-				c.notes = append(c.notes, fmt.Sprintf("%s half: %d cells were lost in both copies; each loss was found, and what depends on it begins cold", half, w.cells))
+				c.notes = append(c.notes, fmt.Sprintf("%s half: %d cells were lost in both copies; each loss was found, and what depends on it "+
+					"begins cold", half, w.cells))
 			}
 		})
 	})

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/lofamo/lofamo/internal/testing/machine"
 )
 
 // done holds the finished classes, in order, for the document.
@@ -32,7 +34,8 @@ func runClass(t *testing.T, name string, run func(*class)) {
 func finish(t *testing.T, c *class) {
 	t.Helper()
 	t.Logf("%s: %d samples in %s: %v by %s; effective %d, covered %d, prober %d; not healed %d; lost %d, doubled %d",
-		c.name, c.n, c.took.Round(time.Millisecond), c.outcomes, byWhom(c.by), c.effective, c.covered, c.proberOf, len(c.unhealed), c.lost, c.doubled)
+		c.name, c.n, c.took.Round(time.Millisecond), c.outcomes, byWhom(c.by), c.effective, c.covered, c.proberOf, len(c.unhealed),
+		c.lost, c.doubled)
 	report(t, c)
 	done.mu.Lock()
 	defer done.mu.Unlock()
@@ -41,7 +44,7 @@ func finish(t *testing.T, c *class) {
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	c := conditions{began: time.Now(), load: loadavg()}
+	c := conditions{began: time.Now(), load: machine.LoadAverages()}
 	code := m.Run()
 	if c.failed = code != 0; *out != "" {
 		if err := c.write(*out, *recordOut); err != nil {

@@ -4,7 +4,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -59,8 +59,8 @@ func (f *field) tryDaemonPoint(n cluster.NodeInfo, p pointFault) (sample, error)
 			return s, err
 		}
 	}
-	if _, err = f.await(n, h, func(r recovery.Record) bool {
-		return r.State == recovery.Running && r.PID != before.PID && r.PID != 0
+	if _, err = f.await(n, h, func(r halfcore.RecoveryRecord) bool {
+		return r.State == halfcore.Running && r.PID != before.PID && r.PID != 0
 	}); err == nil {
 		_, err = f.answered(n, h)
 	}
@@ -74,7 +74,7 @@ func (f *field) tryDaemonPoint(n cluster.NodeInfo, p pointFault) (sample, error)
 
 // awaitDaemonPoint waits until the daemon has passed a point, or has ended, which shows as a refused connection.
 func (f *field) awaitDaemonPoint(n cluster.NodeInfo, p pointFault) (hit, gone bool) {
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		var st struct{ Armed uint64 }
 		err := f.get(n, daemon, &st)
 		switch {

@@ -20,13 +20,13 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
 	agentdaemon "github.com/lofamo/lofamo/internal/agent/daemon"
-	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/campaign/account"
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/failpoint"
-	"github.com/lofamo/lofamo/internal/lab"
+	"github.com/lofamo/lofamo/internal/testing/lab"
 )
 
 // patience is the timeout for a recovery, far above the promised times.
@@ -39,7 +39,7 @@ var binaries = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	cmd := exec.Command("go", "build", "-trimpath", "-tags", "lofamo_failpoint", "-o", dir+"/", "../../../cmd/lofamo-agent",
-		"../../../cmd/supervisor")
+		"../../../cmd/lofamo-supervisor")
 	if b, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the programs with failpoints: %w\n%s", err, b)
 	}
@@ -167,10 +167,10 @@ func (f *field) report(ctx context.Context, n cluster.NodeInfo) {
 }
 
 // record returns the daemon's record of a half.
-func (f *field) record(n cluster.NodeInfo, h fault.Half) recovery.Record {
+func (f *field) record(n cluster.NodeInfo, h fault.Half) halfcore.RecoveryRecord {
 	r, err := agentdaemon.ReadRecovery(n.StateDir, h)
 	if err != nil || r == nil {
-		return recovery.Record{}
+		return halfcore.RecoveryRecord{}
 	}
 	return r.Record
 }
@@ -203,11 +203,11 @@ func (f *field) ask(n cluster.NodeInfo, w who, method, path string, in, out any)
 }
 
 // running waits until a half runs, and returns its record.
-func (f *field) running(n cluster.NodeInfo, h fault.Half) (recovery.Record, error) {
-	return f.await(n, h, func(r recovery.Record) bool { return r.State == recovery.Running && r.PID != 0 })
+func (f *field) running(n cluster.NodeInfo, h fault.Half) (halfcore.RecoveryRecord, error) {
+	return f.await(n, h, func(r halfcore.RecoveryRecord) bool { return r.State == halfcore.Running && r.PID != 0 })
 }
 
-func (f *field) await(n cluster.NodeInfo, h fault.Half, ok func(recovery.Record) bool) (recovery.Record, error) {
+func (f *field) await(n cluster.NodeInfo, h fault.Half, ok func(halfcore.RecoveryRecord) bool) (halfcore.RecoveryRecord, error) {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	deadline := time.After(patience)
@@ -254,20 +254,20 @@ func (f *field) startDaemon(n cluster.NodeInfo) error {
 }
 
 // answered waits until the daemon of a node answers and supervises a running half.
-func (f *field) answered(n cluster.NodeInfo, h fault.Half) (recovery.Record, error) {
+func (f *field) answered(n cluster.NodeInfo, h fault.Half) (halfcore.RecoveryRecord, error) {
 	deadline := time.Now().Add(patience)
 	for {
 		var st map[string]struct {
 			PID      int
 			Running  bool
-			Recovery recovery.Record
+			Recovery halfcore.RecoveryRecord
 		}
 		err := n.Control(f.t.Context(), half.RunSocket, "GET", "/status", nil, &st)
-		if x := st[h.String()]; err == nil && x.Running && x.Recovery.State == recovery.Running {
+		if x := st[h.String()]; err == nil && x.Running && x.Recovery.State == halfcore.Running {
 			return x.Recovery, nil
 		}
 		if time.Now().After(deadline) {
-			return recovery.Record{}, errors.Join(fmt.Errorf("the daemon of %s does not look after its %s half", n.ID, h), err)
+			return halfcore.RecoveryRecord{}, errors.Join(fmt.Errorf("the daemon of %s does not look after its %s half", n.ID, h), err)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -52,7 +52,7 @@ func (f *field) do(n cluster.NodeInfo, h fault.Half, x harm, pid int) (int64, er
 }
 
 // hurt harms a half and watches the recovery.
-func (f *field) hurt(n cluster.NodeInfo, h fault.Half, x harm) (sample, recovery.Recovery, error) {
+func (f *field) hurt(n cluster.NodeInfo, h fault.Half, x harm) (sample, halfcore.Recovery, error) {
 	s := sample{node: n, what: fmt.Sprintf("%s of the %s half of %s", x.name, h, n.ID), applied: true, touched: true, harmed: true,
 		category: catCrash}
 	if x.hang {
@@ -60,21 +60,21 @@ func (f *field) hurt(n cluster.NodeInfo, h fault.Half, x harm) (sample, recovery
 	}
 	before, err := f.running(n, h)
 	if err != nil {
-		return s, recovery.Recovery{}, fmt.Errorf("before %s: %w", s.what, err)
+		return s, halfcore.Recovery{}, fmt.Errorf("before %s: %w", s.what, err)
 	}
 	mark := f.Mark()
 	at, err := f.do(n, h, x, before.PID)
 	if err != nil {
-		return s, recovery.Recovery{}, fmt.Errorf("%s: %w", s.what, err)
+		return s, halfcore.Recovery{}, fmt.Errorf("%s: %w", s.what, err)
 	}
-	after, err := f.await(n, h, func(r recovery.Record) bool {
-		return r.Total > before.Total && r.State == recovery.Running && r.PID != before.PID && r.Last != nil && r.Last.Serving > 0
+	after, err := f.await(n, h, func(r halfcore.RecoveryRecord) bool {
+		return r.Total > before.Total && r.State == halfcore.Running && r.PID != before.PID && r.Last != nil && r.Last.Serving > 0
 	})
 	end := cluster.Monotonic()
 	s.prober = f.noticed(n, mark, at, end).any()
 	if err != nil {
 		s.what += ": " + err.Error()
-		return s, recovery.Recovery{}, nil //nolint:nilerr // the sample says so: it is not healed
+		return s, halfcore.Recovery{}, nil //nolint:nilerr // the sample says so: it is not healed
 	}
 	l := *after.Last
 	s.healed = true
@@ -89,7 +89,7 @@ func (f *field) hurt(n cluster.NodeInfo, h fault.Half, x harm) (sample, recovery
 func (f *field) hurtDaemon(n cluster.NodeInfo, hang bool, gap time.Duration) (sample, error) {
 	s := sample{what: fmt.Sprintf("SIGKILL of the daemon of %s", n.ID), applied: true, touched: true, category: catCrash}
 	halves := []fault.Half{fault.HalfHost, fault.HalfDNP}
-	var before [2]recovery.Record
+	var before [2]halfcore.RecoveryRecord
 	for i, h := range halves {
 		var err error
 		if before[i], err = f.running(n, h); err != nil {

@@ -14,10 +14,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
-	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
-	"github.com/lofamo/lofamo/internal/agent/relay"
 )
 
 // headerBytes is the part of a message's payload that counts as its headers: the relay header and the fields around it.
@@ -26,11 +25,12 @@ const headerBytes = 48
 // mailboxMessages returns the messages to damage.
 func mailboxMessages(t *testing.T) []mailbox.Message {
 	t.Helper()
-	mail, err := half.AppendMail(nil, 1, relay.Message{Kind: relay.Up, Limit: 9, Hops: []relay.Hop{{Coord: grid.Coord{X: 1}, Half: fault.HalfDNP}}, Envelope: bytes.Repeat([]byte{0x5a, 3}, 300)})
+	mail, err := half.AppendMail(nil, 1, halfcore.Relay{Kind: halfcore.RelayUp, Limit: 9,
+		Hops: []halfcore.RelayHop{{Coord: grid.Coord{X: 1}, Half: fault.HalfDNP}}, Envelope: bytes.Repeat([]byte{0x5a, 3}, 300)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	record, err := recovery.Record{Half: fault.HalfDNP, State: recovery.Running, PID: 4711}.Encode()
+	record, err := halfcore.RecoveryRecord{Half: fault.HalfDNP, State: halfcore.Running, PID: 4711}.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func (p *postbox) put(t *testing.T, b []byte) (got mailbox.Message, refused bool
 	if _, err := p.to.Write(b); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(5 * time.Second); ; {
+	for deadline := time.Now().Add(patience); ; {
 		select {
 		case m := <-p.came:
 			return m, false

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/cluster"
 )
 
@@ -25,8 +25,8 @@ const watchFor = 1200 * time.Millisecond
 func (f *field) tryFlip(n cluster.NodeInfo, w who, seed uint64) (sample, error) {
 	s := sample{applied: true, touched: true, category: catNoImpact}
 	h := w.half()
-	before, err := f.await(n, h, func(x recovery.Record) bool { // no recovery of an earlier sample is in progress
-		return x.State == recovery.Running && x.PID != 0 && (x.Last == nil || x.Last.Proven > 0 || x.Last.Serving == 0)
+	before, err := f.await(n, h, func(x halfcore.RecoveryRecord) bool { // no recovery of an earlier sample is in progress
+		return x.State == halfcore.Running && x.PID != 0 && (x.Last == nil || x.Last.Proven > 0 || x.Last.Serving == 0)
 	})
 	if err != nil {
 		return s, err
@@ -60,8 +60,8 @@ func (f *field) tryFlip(n cluster.NodeInfo, w who, seed uint64) (sample, error) 
 	if err := syscall.Kill(r.PID, syscall.SIGKILL); err != nil {
 		return s, err
 	}
-	if _, err := f.await(n, h, func(x recovery.Record) bool {
-		return x.State == recovery.Running && x.PID != r.PID && x.PID != 0 && x.Last != nil && x.Last.Proven > 0
+	if _, err := f.await(n, h, func(x halfcore.RecoveryRecord) bool {
+		return x.State == halfcore.Running && x.PID != r.PID && x.PID != 0 && x.Last != nil && x.Last.Proven > 0
 	}); err != nil {
 		s.what += ": " + err.Error()
 		return s, nil //nolint:nilerr // see above
@@ -166,7 +166,7 @@ func liveData(t *testing.T, fields []*field) {
 		kept, replaced, lost, doubled := f.settle(t)
 		c.lost += len(lost)
 		c.doubled += len(doubled)
-		c.notes = append(c.notes, fmt.Sprintf("%d reports were kept, with what had been before; others stand for %d of them", kept, replaced))
+		c.notes = append(c.notes, fmt.Sprintf("%d reports were kept, earlier ones included; other reports replace %d", kept, replaced))
 	}
 	finish(t, c)
 }

@@ -177,7 +177,7 @@ func interval(k, n int) (lo, hi float64) {
 	return max(0, centre-half), min(1, centre+half)
 }
 
-func TestInterval(t *testing.T) {
+func TestConfidenceIntervalOfShare(t *testing.T) {
 	for _, tc := range []struct {
 		k, n   int
 		lo, hi float64
@@ -209,7 +209,7 @@ func quantile(d []time.Duration, q float64) time.Duration {
 	return d[min(len(d)-1, int(math.Ceil(q*float64(len(d))))-min(1, int(math.Ceil(q*float64(len(d))))))]
 }
 
-func TestQuantile(t *testing.T) {
+func TestQuantilesOfDurations(t *testing.T) {
 	var d []time.Duration
 	if quantile(d, 0.5) != 0 {
 		t.Error("of none")
@@ -224,7 +224,7 @@ func TestQuantile(t *testing.T) {
 	}
 }
 
-func TestOutcome(t *testing.T) {
+func TestOutcomesAreCountedByKind(t *testing.T) {
 	c := newClass("x", 1)
 	for _, s := range []sample{
 		{what: "a", applied: true, healed: true},

@@ -18,8 +18,8 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
-	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
@@ -144,8 +144,8 @@ func (f *field) tryPoint(n cluster.NodeInfo, p pointFault) (sample, error) {
 	if !p.ends() {
 		time.Sleep(200 * time.Millisecond) // a fault in a packet needs time to take effect
 	}
-	after, err := f.await(n, h, func(r recovery.Record) bool {
-		return r.State == recovery.Running && r.PID != 0 && r.Total >= wantTotal &&
+	after, err := f.await(n, h, func(r halfcore.RecoveryRecord) bool {
+		return r.State == halfcore.Running && r.PID != 0 && r.Total >= wantTotal &&
 			(r.Last == nil || r.Last.Serving > 0 || r.Total == before.Total)
 	})
 	s.healed = err == nil
@@ -161,12 +161,12 @@ func (f *field) tryPoint(n cluster.NodeInfo, p pointFault) (sample, error) {
 }
 
 // found records a restart.
-func (s *sample) found(l recovery.Recovery, at int64) {
+func (s *sample) found(l halfcore.Recovery, at int64) {
 	s.ours = byExit
 	switch l.Cause.Kind {
-	case recovery.Hung:
+	case halfcore.Hung:
 		s.ours = byWatchdog
-	case recovery.FailedTest:
+	case halfcore.FailedTest:
 		s.ours = bySelfTest
 	default:
 	}
@@ -174,8 +174,8 @@ func (s *sample) found(l recovery.Recovery, at int64) {
 }
 
 // beforePoint waits until both halves run, and until every trace of an earlier sample has gone.
-func (f *field) beforePoint(n cluster.NodeInfo, p pointFault) (recovery.Record, error) {
-	var of recovery.Record
+func (f *field) beforePoint(n cluster.NodeInfo, p pointFault) (halfcore.RecoveryRecord, error) {
+	var of halfcore.RecoveryRecord
 	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
 		r, err := f.running(n, h)
 		if err != nil {

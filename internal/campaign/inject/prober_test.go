@@ -9,10 +9,10 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
-	"github.com/lofamo/lofamo/internal/agent/local/status"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
+	"github.com/lofamo/lofamo/internal/agent/local"
 	"github.com/lofamo/lofamo/internal/cluster"
-	"github.com/lofamo/lofamo/internal/lab"
+	"github.com/lofamo/lofamo/internal/testing/lab"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -44,7 +44,7 @@ func (f *field) probe(ctx context.Context, n cluster.NodeInfo) {
 		}
 		at := cluster.Monotonic()
 		bound, cancel := context.WithTimeout(ctx, answerWithin)
-		_, err := status.Ask(bound, n.StateDir)
+		_, err := local.AskStatus(bound, n.StateDir)
 		late := errors.Is(bound.Err(), context.DeadlineExceeded)
 		cancel()
 		if err == nil || ctx.Err() != nil {
@@ -125,7 +125,7 @@ func ofHalf(s lab.Seen) bool {
 	return isHalf(s.GetComponent()) && s.GetTo() != lofamov1.State_NORMAL || s.GetComponent() == "node" && s.GetTo() == lofamov1.State_FAILED
 }
 
-func TestNotice(t *testing.T) {
+func TestNoticeOfEachSilence(t *testing.T) {
 	looks := []look{{at: 1, gone: true}, {at: 10}, {at: 20, again: true}, {at: 40}, {at: 50}, {at: 60, again: true}}
 	for _, tc := range []struct {
 		from, to int64
@@ -191,7 +191,7 @@ func (p *pace) longest(from, to int64) time.Duration {
 	return time.Duration(most)
 }
 
-func TestPace(t *testing.T) {
+func TestLongestPauseBetweenBeats(t *testing.T) {
 	var p pace
 	const ms = int64(time.Millisecond)
 	for _, at := range []int64{100, 105, 112, 180, 185, 300, 305} {
@@ -212,8 +212,8 @@ const restartShows = 2 * time.Second
 // and the map shows them as NORMAL.
 func (f *field) rested(n cluster.NodeInfo) error {
 	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
-		if _, err := f.await(n, h, func(r recovery.Record) bool {
-			if r.State != recovery.Running || r.PID == 0 {
+		if _, err := f.await(n, h, func(r halfcore.RecoveryRecord) bool {
+			if r.State != halfcore.Running || r.PID == 0 {
 				return false
 			}
 			l := r.Last

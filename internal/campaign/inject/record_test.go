@@ -8,8 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/testing/machine"
 )
 
 // recordFile holds the counts of the run that docs/campaign.md prints.
@@ -112,9 +113,8 @@ func columnOf(k *class) string {
 // record returns the record of the run.
 func (c conditions) record() record {
 	r := record{
-		Full: *full, Seed: *seed, Commit: command("git", "describe", "--always", "--dirty",
-			"--abbrev=12"), Begun: c.began.UTC(), Took: time.Since(c.began).Round(time.Second),
-		Machine: machine(), Load: c.load, LoadAfter: loadavg(), Failed: c.failed,
+		Full: *full, Seed: *seed, Commit: machine.SourceCommit(), Begun: c.began.UTC(), Took: time.Since(c.began).Round(time.Second),
+		Machine: machine.Describe(), Load: c.load, LoadAfter: machine.LoadAverages(), Failed: c.failed,
 		Reports: reportCounts{done.kept, done.replaced, done.lost, done.doubled}, Categories: map[string]map[category]int{},
 	}
 	var serve []time.Duration
@@ -133,7 +133,7 @@ func (c conditions) record() record {
 		r.Classes = append(r.Classes, k.record())
 	}
 	if periods, err := config.Preset(config.PresetDefault); err == nil {
-		r.HangBound = recovery.HangBound(periods.TRead, periods.ReadMisses)
+		r.HangBound = halfcore.HangBound(periods.TRead, periods.ReadMisses)
 		for _, hang := range []bool{true, false} {
 			r.Timeline = append(r.Timeline, timelineOf(hang, r.HangBound, periods.TRead))
 		}
@@ -143,8 +143,10 @@ func (c conditions) record() record {
 
 func (c *class) record() classRecord {
 	return classRecord{
-		Name: c.name, Faults: c.n, Outcomes: maps.Clone(c.outcomes), By: maps.Clone(c.by), Effective: c.effective, Covered: c.covered, ProberOf: c.proberOf, Strict: c.strict,
-		Detect: spreadOf(c.detects), Recover: spreadOf(c.recovers), Unhealed: c.unhealed, Missed: c.missed, Notes: c.notes, Lost: c.lost, Doubled: c.doubled, Took: c.took, Apart: c.apart,
+		Name: c.name, Faults: c.n, Outcomes: maps.Clone(c.outcomes), By: maps.Clone(c.by), Effective: c.effective, Covered: c.covered,
+		ProberOf: c.proberOf, Strict: c.strict,
+		Detect: spreadOf(c.detects), Recover: spreadOf(c.recovers), Unhealed: c.unhealed, Missed: c.missed, Notes: c.notes, Lost: c.lost,
+		Doubled: c.doubled, Took: c.took, Apart: c.apart,
 	}
 }
 

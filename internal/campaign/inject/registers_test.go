@@ -46,7 +46,8 @@ func registerBits() []bitOf {
 func inUse(area string) bool {
 	area, _, _ = strings.Cut(area, ",")
 	for _, a := range []watchdog.Addr{
-		watchdog.AddrDNPWatchdog, watchdog.AddrHostWatchdog, watchdog.AddrRemoteFaultDescriptor, watchdog.AddrTemperature, watchdog.AddrTemperatureThresholds,
+		watchdog.AddrDNPWatchdog, watchdog.AddrHostWatchdog, watchdog.AddrRemoteFaultDescriptor, watchdog.AddrTemperature,
+		watchdog.AddrTemperatureThresholds,
 		watchdog.AddrPower, watchdog.AddrPowerThresholds, watchdog.AddrVoltage, watchdog.AddrVoltageThresholds,
 	} {
 		if area == "register "+a.String() {
@@ -204,7 +205,7 @@ func (w *world) heals(b baseline, start time.Time, s *sample) bool {
 
 // sound reports whether the whole page is readable and correct.
 func (w *world) sound() bool {
-	f := w.hostPage.File()
+	f := w.hostPage.File
 	if f.Check() != nil {
 		return false
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
@@ -16,7 +16,7 @@ type course struct {
 	x      harm
 	detect time.Duration
 	stood  time.Duration // the longest stall of this process before the detection: the machine was late, or may have been
-	recovery.Recovery
+	halfcore.Recovery
 }
 
 // Promises for one recovery at a time, and for all faults.
@@ -34,7 +34,7 @@ func (c course) inTime(bound, tRead time.Duration) (ok, doubt bool) {
 // broken lists the broken promises.
 func broken(p config.Periods, courses []course, classes []*class) []string {
 	var out []string
-	bound := recovery.HangBound(p.TRead, p.ReadMisses)
+	bound := halfcore.HangBound(p.TRead, p.ReadMisses)
 	var serving []time.Duration
 	for _, c := range courses {
 		serving = append(serving, c.Serving)
@@ -64,13 +64,13 @@ func broken(p config.Periods, courses []course, classes []*class) []string {
 	return out
 }
 
-func TestBroken(t *testing.T) {
+func TestBrokenPromisesAreCounted(t *testing.T) {
 	p, err := config.Preset(config.PresetDefault)
 	if err != nil {
 		t.Fatal(err)
 	}
 	const ms = time.Millisecond
-	bound := recovery.HangBound(p.TRead, p.ReadMisses)
+	bound := halfcore.HangBound(p.TRead, p.ReadMisses)
 	hang, crash := harms[0], harms[3]
 	for _, tc := range []struct {
 		name    string
@@ -78,11 +78,11 @@ func TestBroken(t *testing.T) {
 		class   class
 		want    int
 	}{
-		{"all kept", []course{{x: hang, detect: bound, Recovery: recovery.Recovery{Serving: 500 * ms}}}, class{effective: 1000, covered: 999}, 0},
+		{"all kept", []course{{x: hang, detect: bound, Recovery: halfcore.Recovery{Serving: 500 * ms}}}, class{effective: 1000, covered: 999}, 0},
 		{"a late hang", []course{{x: hang, detect: bound + 1}}, class{}, 1},
 		{"one in doubt", []course{{x: hang, detect: bound + 1, stood: p.TRead + 1}}, class{}, 0},
 		{"a late crash is no hang", []course{{x: crash, detect: bound + 1}}, class{}, 0},
-		{"slow", []course{{x: crash, Recovery: recovery.Recovery{Serving: 501 * ms}}}, class{}, 1},
+		{"slow", []course{{x: crash, Recovery: halfcore.Recovery{Serving: 501 * ms}}}, class{}, 1},
 		{"coverage", nil, class{effective: 1000, covered: 998}, 1},
 		{"coverage of what is apart", nil, class{effective: 1000, apart: true}, 0},
 		{"a lost report of what is apart", nil, class{lost: 1, apart: true}, 1},
@@ -127,7 +127,10 @@ func timeline(t *testing.T, f *field) {
 			t.Errorf("%s: %v", s.what, err)
 			continue
 		}
-		proven, err := f.await(s.node, half, func(r recovery.Record) bool { return r.Last != nil && r.Last.At >= l.At && r.Last.Proven > 0 })
+		proven, err := f.await(s.node, half, func(r halfcore.RecoveryRecord) bool {
+			return r.Last != nil && r.Last.At >= l.At &&
+				r.Last.Proven > 0
+		})
 		if err != nil {
 			t.Errorf("%s: its self-test has not passed: %v", s.what, err)
 			continue

@@ -23,8 +23,8 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
-	"github.com/lofamo/lofamo/internal/agent/topo"
 	"github.com/lofamo/lofamo/internal/config"
 )
 
@@ -35,15 +35,15 @@ type world struct {
 	t       *testing.T
 	periods config.Periods
 	now     time.Time
-	topo    *topo.Map
+	topo    *halfcore.Topology
 	page    []byte // the file, mapped here as well: faults are applied to it
 	raw     *os.File
 
 	host      *hostcore.Machine
-	hostPage  *half.Registers
+	hostPage  *half.Page
 	hostWake  time.Time
 	dnp       *dnpcore.Machine
-	dnpPage   *half.Registers
+	dnpPage   *half.Page
 	dnpWake   time.Time
 	peers     []*peer
 	sensorsAt time.Time
@@ -74,18 +74,20 @@ func newWorld(t *testing.T) *world {
 	}
 	dims := grid.Dims{X: 3, Y: 3, Z: 3}
 	at := grid.Coord{X: 1, Y: 1, Z: 1}
-	w := &world{t: t, periods: p, now: epoch0, topo: topo.New(fault.DefaultNodeID(at), at, dims, nil), told: map[string]string{},
+	w := &world{t: t, periods: p, now: epoch0, topo: halfcore.NewTopology(fault.DefaultNodeID(at), at, dims, nil), told: map[string]string{},
 		memory: fault.Normal}
 	path := filepath.Join(t.TempDir(), "registers")
 	log := slog.New(slog.DiscardHandler)
-	if w.hostPage, err = half.OpenRegisters(path, fault.HalfHost, 7, log); err != nil {
+	if w.hostPage, err = half.OpenPage(path, fault.HalfHost, log); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = w.hostPage.Close() })
-	if w.dnpPage, err = half.OpenRegisters(path, fault.HalfDNP, 9, log); err != nil {
+	w.hostPage.SetEpoch(7)
+	t.Cleanup(func() { _ = w.hostPage.File.Close() })
+	if w.dnpPage, err = half.OpenPage(path, fault.HalfDNP, log); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = w.dnpPage.Close() })
+	w.dnpPage.SetEpoch(9)
+	t.Cleanup(func() { _ = w.dnpPage.File.Close() })
 	if w.raw, err = os.OpenFile(path, os.O_RDWR, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -331,7 +333,7 @@ func (w *world) public() string {
 // detections counts the detections by detector since the start of the world.
 func (w *world) detections() map[detector]uint64 {
 	return map[detector]uint64{
-		byGuard: w.hostPage.File().Corrupt() + w.dnpPage.File().Corrupt() + uint64(w.notes),
+		byGuard: w.hostPage.File.Corrupt() + w.dnpPage.File.Corrupt() + uint64(w.notes),
 		byFile:  uint64(w.mended),
 	}
 }

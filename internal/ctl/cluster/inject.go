@@ -55,7 +55,8 @@ With --for the fault is undone after that time, or with Ctrl-C; lofamoctl waits 
 			return command.Usagef("--for %v: want a positive time such as 5s", duration)
 		}
 		if len(args) < 2 && !slices.Equal(args, []string{"heal"}) {
-			return command.Usagef("%s is missing", []string{"NODE (an id such as n1-0-1, or coordinates such as 1,0,1)", "FAULT (one of " + strings.Join(cluster.KindNames(), ", ") + ", heal)"}[len(args)])
+			return command.Usagef("%s is missing", []string{"NODE (an id such as n1-0-1, or coordinates such as 1,0,1)",
+				"FAULT (one of " + strings.Join(cluster.KindNames(), ", ") + ", heal)"}[len(args)])
 		}
 		if args[0] == "heal" || args[1] == "heal" {
 			if oneWay || cmd.Flags().Changed("for") {

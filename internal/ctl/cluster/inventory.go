@@ -16,6 +16,7 @@ import (
 	"github.com/lofamo/lofamo/internal/ctl/command"
 	"github.com/lofamo/lofamo/internal/inventory"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // Command returns `lofamoctl cluster`, which works on the files of an inventory.
@@ -23,8 +24,9 @@ func Command(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cluster init|add-node|issue|rotate-keys|join|place",
 		Short: "Make the files for the machines of a cluster: configurations, certificates, keys",
-		Long: `Makes the files for the machines of a cluster: configurations, certificates, keys. It talks to no machine: for each there is a directory, its
-bundle, that you carry over by your own means, and that 'lofamoctl cluster join' puts in its place there.
+		Long: `Makes the files for the machines of a cluster: configurations, certificates, keys. It talks to no
+machine: for each there is a directory, its bundle, that you carry over by your own means, and that 'lofamoctl cluster
+join' puts in its place there.
 
 The operator's directory (--out) has the key of the cluster's authority (ca.key). Keep it where only you can read it; no machine gets it.
 A cluster on this machine, to try it, is made by 'lofamoctl up'.`,
@@ -37,12 +39,32 @@ A cluster on this machine, to try it, is made by 'lofamoctl up'.`,
 			return command.Usagef("cluster %s: %s", args[0], want)
 		},
 	}
-	cmd.AddCommand(clusterInitCommand(a), clusterAddNodeCommand(a), clusterIssueCommand(a), clusterRotateCommand(a), clusterJoinCommand(a), clusterPlaceCommand(a))
+	cmd.AddCommand(clusterInitCommand(a), clusterAddNodeCommand(a), clusterIssueCommand(a), clusterRotateCommand(a), clusterJoinCommand(a),
+		clusterPlaceCommand(a))
 	return cmd
 }
 
 func outFlag(cmd *cobra.Command, out *string) {
 	cmd.Flags().StringVar(out, "out", "", "the operator's directory (required)")
+}
+
+// keysFlag adds --key-type, for keys that a command makes.
+func keysFlag(cmd *cobra.Command, keys *string, usage string) {
+	cmd.Flags().StringVar(keys, "key-type", "", usage)
+}
+
+// open returns the operator's directory, whose new keys have the type of --key-type.
+func open(out, keys string) (*inventory.Dir, error) {
+	if err := wantOut(out); err != nil {
+		return nil, err
+	}
+	k := pki.KeyType(keys)
+	if keys != "" {
+		if err := k.Validate(); err != nil {
+			return nil, command.Usagef("--key-type: %v", err)
+		}
+	}
+	return inventory.Open(out).WithKeys(k), nil
 }
 
 func wantOut(out string) error {
@@ -53,35 +75,45 @@ func wantOut(out string) error {
 }
 
 func clusterInitCommand(a *command.App) *cobra.Command {
-	var out string
+	var out, keys string
 	cmd := &cobra.Command{
 		Use:   "init INVENTORY --out DIR",
 		Short: "Make authority, keys, certificates and configurations of a new cluster from its inventory",
+		Long: `Makes authority, keys, certificates and configurations of a new cluster from its inventory. It also adds a context with
+the cluster's name and the operator's certificate to your configuration file, so that lofamoctl on this machine needs no
+further flags; it never changes an existing context (lofamoctl config).
+
+The authority and people get ECDSA keys, which clients in every language accept. --key-type ed25519 gives them keys that browsers
+and most gRPC clients outside Go refuse. Nodes always have Ed25519 keys, and supervisors one of each type.`,
 		Example: `  lofamoctl cluster init deploy/examples/inventory.yaml --out hall7
   scp -r hall7/nodes/n0-0-0 n0-0-0:bundle        and there: lofamoctl cluster join bundle`,
 		Args: command.Exactly("INVENTORY"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if err := wantOut(out); err != nil {
+			d, err := open(out, keys)
+			if err != nil {
 				return err
 			}
 			inv, err := inventory.Load(args[0])
 			if err != nil {
 				return err
 			}
-			if err := inventory.Open(out).Init(inv); err != nil {
+			if err := d.Init(inv); err != nil {
 				return err
 			}
-			a.Printf("%s: cluster %s, %s, %d supervisors, %d spares\n", out, inv.Cluster, inv.Dims, len(inv.Supervisors), len(inv.Spares))
+			a.Printf("%s: cluster %s, %s, %s, %s\n", out, inv.Cluster, inv.Dims, fault.Plural(len(inv.Supervisors), "supervisor"),
+				fault.Plural(len(inv.Spares), "spare"))
 			a.Printf("  supervisors/ID, nodes/ID  what each machine gets: carry it there, then 'lofamoctl cluster join DIR'; supervisors first\n")
 			a.Printf("  operators/                certificates for people: --ca ca.pem --cert operator.pem --key operator.key\n")
 			a.Printf("  ca.key                    signs certificates: keep it secret\n")
 			a.Printf("  issuer.key                renews certificates of nodes only: the supervisors' bundles have it too\n")
 			a.Printf("  prometheus-targets.json   targets for Prometheus: file_sd_configs, as in deploy/prometheus\n")
+			writeContext(a, out, inv)
 			sayUntil(a, out)
 			return nil
 		},
 	}
 	outFlag(cmd, &out)
+	keysFlag(cmd, &keys, "keys of the authority and of people: ecdsa or ed25519 (default ecdsa)")
 	return cmd
 }
 
@@ -95,8 +127,9 @@ func clusterAddNodeCommand(a *command.App) *cobra.Command {
 One node more is a spare (spares:), which 'lofamoctl node replace' puts in the place of another one, or, where the torus itself gets
 larger, all of its new plane. The running supervisors learn of it by 'lofamoctl apply': their own files count only for an empty store.
 
-With --renew ID the node or replica of that name gets new keys and certificates: for a machine that stands in for one that was lost.
-The old certificates stay valid until they end, unless you revoke them: 'lofamoctl cert revoke'. Processes take up new ones without a restart.`,
+With --renew ID the node or replica of that name gets new keys and certificates: for a machine that stands in for one
+that was lost. The old certificates stay valid until they end, unless you revoke them: 'lofamoctl cert revoke'.
+Processes take up new ones without a restart.`,
 		Args: command.Between(0, "INVENTORY"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := wantOut(out); err != nil {
@@ -136,20 +169,22 @@ The old certificates stay valid until they end, unless you revoke them: 'lofamoc
 }
 
 func clusterIssueCommand(a *command.App) *cobra.Command {
-	var out string
+	var out, keys string
 	cmd := &cobra.Command{
 		Use:   "issue viewer|operator|approver|executor NAME --out DIR",
 		Short: "Make a certificate for one more person, or for an executor process",
-		Long: `Makes a certificate and key that no bundle has: a person's own, in operators/ROLE-NAME.pem, or that of an executor process, in executors/NAME/pki.
-Approvals are counted by name: who gives two people one certificate has one approval of them. 'rotate-keys' renews it with all others; to drop it, remove its files.
-It holds for a year, or until the authority is changed ('rotate-keys --authority').`,
+		Long: `Makes a certificate and key that no bundle has: a person's own, in operators/ROLE-NAME.pem, or that of an
+executor process, in executors/NAME/pki. Approvals are counted by name: who gives two people one certificate has one
+approval of them. 'rotate-keys' renews it with all others; to drop it, remove its files. It holds for a year, or until
+the authority is changed ('rotate-keys --authority').`,
 		Example: `  lofamoctl cluster issue approver anna --out hall7`,
 		Args:    command.Exactly("ROLE", "NAME"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if err := wantOut(out); err != nil {
+			d, err := open(out, keys)
+			if err != nil {
 				return err
 			}
-			cert, err := inventory.Open(out).Issue(pki.Role(args[0]), args[1])
+			cert, err := d.Issue(pki.Role(args[0]), args[1])
 			if err != nil {
 				return err
 			}
@@ -162,6 +197,7 @@ It holds for a year, or until the authority is changed ('rotate-keys --authority
 		},
 	}
 	outFlag(cmd, &out)
+	keysFlag(cmd, &keys, "key of a person: ecdsa or ed25519 (default the type of the authority's key)")
 	return cmd
 }
 
@@ -191,29 +227,38 @@ func sayUntil(a *command.App, out string) {
 func day(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }
 
 func clusterRotateCommand(a *command.App) *cobra.Command {
-	var out, step string
+	var out, step, keys string
 	var authority bool
 	cmd := &cobra.Command{
 		Use:   "rotate-keys --step add|use|remove --out DIR",
 		Short: "Change gossip key and certificates, and the authority if wanted, without a moment in which anybody is not understood",
-		Long: `Changes the gossip key and all certificates, in three steps. After each carry the bundles to all machines ('lofamoctl cluster join'), restart
-what runs there one after the other ('lofamo-agent restart', 'systemctl restart lofamo-supervisor'), and look that all is well before the next:
+		Long: `Changes the gossip key and all certificates, in three steps. After each carry the bundles to all machines
+('lofamoctl cluster join'), restart what runs there one after the other ('lofamo-agent restart', 'systemctl restart
+lofamo-supervisor'), and look that all is well before the next:
 
   add     new keys are accepted from others, old keys are still used
   use     new keys are used, old keys are still accepted; certificates are new
   remove  old keys are no longer accepted
 
-An interrupted step is repeated. With --authority, given with 'add', the authority is changed too, with its key: every certificate
-that the old one has signed is worth nothing after 'remove'. Programs of a version that knows one gossip key only refuse a file with two: upgrade first.`,
+An interrupted step is repeated. With --authority, given with 'add', the authority is changed too, with its key: every
+certificate that the old one has signed is worth nothing after 'remove'. Programs of a version that knows one gossip key
+only refuse a file with two: upgrade first.
+
+The new authority has an ECDSA key, as clients outside Go need it, unless --key-type says otherwise. People whose key has
+the type of the old authority's key get one of the new type.`,
 		Args: command.Exactly(),
 		RunE: func(*cobra.Command, []string) error {
-			if err := wantOut(out); err != nil {
+			d, err := open(out, keys)
+			if err != nil {
 				return err
 			}
 			if step == "" {
 				return command.Usagef("--step is missing: add, use or remove")
 			}
-			changed, err := inventory.Open(out).Rotate(inventory.Step(step), authority)
+			if keys != "" && (!authority || step != string(inventory.StepAdd)) {
+				return command.Usagef("--key-type: given %s: want it only with --authority and --step add, which makes the authority", keys)
+			}
+			changed, err := d.Rotate(inventory.Step(step), authority)
 			if err != nil {
 				return err
 			}
@@ -229,6 +274,7 @@ that the old one has signed is worth nothing after 'remove'. Programs of a versi
 	outFlag(cmd, &out)
 	cmd.Flags().StringVar(&step, "step", "", "add, use or remove (required)")
 	cmd.Flags().BoolVar(&authority, "authority", false, "change the authority too; with --step add")
+	keysFlag(cmd, &keys, "key of the new authority: ecdsa or ed25519 (default ecdsa)")
 	return cmd
 }
 
@@ -238,18 +284,20 @@ func clusterJoinCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "join BUNDLE",
 		Short: "On a machine: check its bundle, and put it where the services look for it",
-		Long: `On a machine: checks its bundle and puts it into /etc/lofamo. A bundle of another machine is refused (--anywhere takes it all the same), one
-with certificates that are not valid or not this member's, and one of another member than is installed. Keys are written for their owner alone.
+		Long: `On a machine: checks its bundle and puts it into /etc/lofamo. A bundle of another machine is refused
+(--anywhere takes it all the same), one with certificates that are not valid or not this member's, and one of another
+member than is installed. Keys are written for their owner alone.
 
-A configuration that was changed on the machine stays if the bundle's is the one that it was changed from, as when keys alone are new. If that is another one, too, join
-refuses and names the keys in which they differ: --config keep has the machine's stay, --config replace takes the bundle's. What is to hold on all machines of a kind
-belongs into settings/agent.yaml or settings/supervisor.yaml of the operator's directory, from which 'add-node' and 'rotate-keys' bring it into the bundles.
+A configuration that was changed on the machine stays if the bundle's is the one that it was changed from, as when keys
+alone are new. If that is another one, too, join refuses and names the keys in which they differ: --config keep has the
+machine's stay, --config replace takes the bundle's. Settings for all machines of a kind belong in settings/agent.yaml or
+settings/supervisor.yaml of the operator's directory: 'add-node' and 'rotate-keys' bring them into the bundles.
 
 It starts nothing; with --enable the service is enabled and started.`,
 		Example: `  lofamoctl cluster join bundle --enable`,
 		Args:    command.Exactly("BUNDLE"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			b, err := inventory.OpenBundle(args[0])
+			b, err := warned(a)(inventory.OpenBundle(args[0]))
 			if err != nil {
 				return err
 			}
@@ -258,7 +306,8 @@ It starts nothing; with --enable the service is enabled and started.`,
 				return err
 			}
 			if len(missing) > 0 && !anywhere {
-				return fmt.Errorf("bundle %s: is that of %s, which listens on %s: no interface of this machine has it (--anywhere installs it all the same)", args[0], b.ID, join(missing))
+				return fmt.Errorf("bundle %s: no interface of this machine has %s, where %s listens (--anywhere installs it all the same)",
+					args[0], join(missing), b.ID)
 			}
 			kept, err := b.Keeps(root, inventory.Config(keep))
 			if err != nil {
@@ -293,11 +342,21 @@ It starts nothing; with --enable the service is enabled and started.`,
 	f := cmd.Flags()
 	f.StringVar(&root, "root", "/", "write below this directory, as into an image")
 	f.StringVar(&owner, "owner", "", "user who gets the keys (default lofamo where there is one, as the packages make it, else you)")
-	f.StringVar(&keep, "config", "", "for a configuration that was changed on this machine: keep it, or replace it by the bundle's (default: join refuses)")
+	f.StringVar(&keep, "config", "", "keep a configuration that was changed on this machine, or replace it by the bundle's (default: refuse)")
 	f.BoolVar(&anywhere, "anywhere", false, "take the bundle though this machine has not its addresses")
 	f.BoolVar(&enable, "enable", false, "enable and start the service by systemctl")
 	f.BoolVar(&dry, "check", false, "check the bundle alone, and write nothing")
 	return cmd
+}
+
+// warned passes a bundle on, and prints its warning.
+func warned(a *command.App) func(inventory.Bundle, error) (inventory.Bundle, error) {
+	return func(b inventory.Bundle, err error) (inventory.Bundle, error) {
+		if err == nil && b.Warning != "" {
+			a.Warnf("lofamoctl: %s\n", b.Warning)
+		}
+		return b, err
+	}
 }
 
 func join[T fmt.Stringer](list []T) string {

@@ -2,8 +2,11 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -15,30 +18,33 @@ import (
 
 func clusterPlaceCommand(a *command.App) *cobra.Command {
 	var node, replica, address string
-	var follow time.Duration
+	var follow, wait time.Duration
 	var p inventory.Placement
 	cmd := &cobra.Command{
 		Use:   "place INVENTORY (--node NAME [--address IP] | --supervisor ID [--address IP]) --keys DIR --etc DIR",
 		Short: "In a container's init step: put the bundle of this member together from the inventory and its keys",
-		Long: `Puts the bundle of one member together where it runs: the configuration follows from the inventory, which all machines may have; certificates and keys are the
-member's own. It is what 'init' does for the member, without the authority; the chart (helm/lofamo) runs it before a node's or a replica's containers.
+		Long: `Puts the bundle of one member together where it runs: the configuration follows from the inventory, which
+all machines may have; certificates and keys are the member's own. It is what 'init' does for the member, without the
+authority; the chart (helm/lofamo) runs it before a node's or a replica's containers.
 
---keys has pki/ and gossip.key as 'init' made them, or a directory of the member's name that has these. --settings is a configuration file whose keys go before what
-follows from the inventory. Files that are invalid, or not this member's, are refused, and nothing is written then; with --address a replica, too, that does not serve its health there.
+--keys has pki/ and gossip.key as 'init' made them, or a directory of the member's name that has these. --settings is a
+configuration file whose keys go before what follows from the inventory. Files that are invalid, or not this member's,
+are refused, and nothing is written then; with --address a replica, too, that does not serve its health there.
 
---follow is for a container beside a replica's, where somebody renews certificates, as cert-manager does: the bundle is there already, and every so often the certificate and
-key are brought from --keys if they are others than before. The replica takes them up by itself.`,
+--follow is for a container beside a replica's, where somebody renews certificates, as cert-manager does: the bundle
+exists already, and at this interval the command copies the certificate and key from --keys if they have changed. The
+replica loads them by itself. A lost bundle is written again.
+
+--wait is for keys that another container brings: the command looks every second until no file is missing.
+--second-pair has it wait for a supervisor's second pair, too, and then do without.`,
 		Example: `  lofamoctl cluster place inventory.yaml --node n1-0-1 --keys /keys --etc /etc/lofamo`,
 		Args:    command.Exactly("INVENTORY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if cmd.Flags().Changed("follow") && (replica == "" || follow < time.Second) {
-				return command.Usagef("--follow: given %v: want 1s or more, with --supervisor", follow)
+			if err := checkPlace(cmd, follow, wait, replica, p); err != nil {
+				return err
 			}
 			if node != "" && replica != "" || node == "" && address == "" && replica == "" {
 				return command.Usagef("want a node (--node, --address) or a supervisor (--supervisor)")
-			}
-			if p.Keys == "" || !filepath.IsAbs(p.Etc) {
-				return command.Usagef("--keys is missing, or --etc: given %q: want an absolute path", p.Etc)
 			}
 			var addresses []netip.Addr
 			if address != "" {
@@ -60,23 +66,83 @@ key are brought from --keys if they are others than before. The replica takes th
 				}
 				return followKeys(a, cmd.Context(), inv, i, p, follow)
 			}
-			b, err := placed(inv, node, replica, addresses, p)
-			if err != nil {
-				return err
-			}
-			a.Printf("%s: %s is ready for %s\n", p.Etc, b.ID, b.Service)
-			return nil
+			return placeOnce(a, cmd.Context(), wait, p, func(p inventory.Placement) (inventory.Bundle, error) {
+				return placed(inv, node, replica, addresses, p)
+			})
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&node, "node", "", "the node of this name")
-	f.StringVar(&address, "address", "", "where none has that name: the node whose service is at this IP; of a supervisor: the address of its health check")
+	f.StringVar(&address, "address", "", "if no node has that name: the node whose service is at this IP; for a supervisor: the address of "+
+		"its health check")
 	f.StringVar(&replica, "supervisor", "", "the supervisor of this id, or of this number from 0 on")
 	f.StringVar(&p.Keys, "keys", "", "directory with the member's pki/ and gossip.key (required)")
 	f.StringVar(&p.Settings, "settings", "", "configuration file whose keys take precedence over those from the inventory")
-	f.DurationVar(&follow, "follow", 0, "go on, and this often bring the supervisor's certificate and key if they were renewed; nothing else is written")
+	f.DurationVar(&wait, "wait", 0, "wait at most this long for missing keys, 1s to 1h; default: do not wait")
+	f.BoolVar(&p.SecondPair, "second-pair", false, "with --wait: a missing second pair is a missing key; when the time is over, do without")
+	f.DurationVar(&follow, "follow", 0, "keep running; at this interval, copy the supervisor's certificate and key if they were renewed, and "+
+		"nothing else")
 	f.StringVar(&p.Etc, "etc", "", "where the bundle is written and is to be found by what runs: an absolute path (required)")
 	return cmd
+}
+
+// checkPlace checks the times and the directories.
+func checkPlace(cmd *cobra.Command, follow, wait time.Duration, replica string, p inventory.Placement) error {
+	if cmd.Flags().Changed("follow") && (replica == "" || follow < time.Second) {
+		return command.Usagef("--follow: given %v: want 1s or more, with --supervisor", follow)
+	}
+	if cmd.Flags().Changed("wait") && (follow != 0 || wait < time.Second || wait > time.Hour) {
+		return command.Usagef("--wait: given %v: want 1s to 1h, without --follow", wait)
+	}
+	if p.SecondPair && (replica == "" || wait == 0) {
+		return command.Usagef("--second-pair: given without --supervisor or --wait: want both")
+	}
+	if p.Keys == "" || !filepath.IsAbs(p.Etc) {
+		return command.Usagef("--keys is missing, or --etc: given %q: want an absolute path", p.Etc)
+	}
+	return nil
+}
+
+// placeOnce puts the bundle together when its keys are there. A second pair that is still missing at the end of the wait
+// does not hold back the replica.
+func placeOnce(a *command.App, ctx context.Context, wait time.Duration, p inventory.Placement,
+	place func(inventory.Placement) (inventory.Bundle, error)) error {
+	b, err := awaitKeys(a, ctx, wait, func() (inventory.Bundle, error) { return place(p) })
+	if p.SecondPair && errors.Is(err, fs.ErrNotExist) {
+		missing := err
+		p.SecondPair = false
+		if b, err = place(p); err == nil {
+			a.Warnf("lofamoctl: no second pair after %s: clients that refuse Ed25519 cannot connect: %v\n", command.Duration(wait), missing)
+		}
+	}
+	if b, err = warned(a)(b, err); err != nil {
+		return err
+	}
+	a.Printf("%s: %s is ready for %s\n", p.Etc, b.ID, b.Service)
+	return nil
+}
+
+// awaitKeys calls place every second until no file is missing, or for the given time. It returns the last result.
+func awaitKeys(a *command.App, ctx context.Context, wait time.Duration, place func() (inventory.Bundle, error)) (inventory.Bundle, error) {
+	b, err := place()
+	if wait == 0 || !errors.Is(err, fs.ErrNotExist) {
+		return b, err
+	}
+	a.Printf("%v: waiting for at most %s\n", err, command.Duration(wait))
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	t := time.NewTicker(time.Second)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return place()
+		case <-t.C:
+		}
+		if b, err := place(); !errors.Is(err, fs.ErrNotExist) {
+			return b, err
+		}
+	}
 }
 
 // followKeys copies renewed keys until ctx ends. It reports a rejected pair once, and checks again: the next renewal
@@ -87,11 +153,16 @@ func followKeys(a *command.App, ctx context.Context, inv inventory.Inventory, i 
 	said := ""
 	for {
 		renewed, err := inv.Renew(i, p)
+		if _, lost := os.Stat(filepath.Join(p.Etc, "pki")); errors.Is(err, fs.ErrNotExist) && errors.Is(lost, fs.ErrNotExist) {
+			_, err = inv.PlaceSupervisor(i, p)
+			renewed = err == nil
+		}
+		if renewed { // perhaps one pair, beside an error of the other
+			a.Printf("%s: the certificate of %s was renewed\n", p.Etc, inv.Supervisors[i].ID)
+		}
 		switch {
 		case err == nil:
-			if said = ""; renewed {
-				a.Printf("%s: the certificate of %s was renewed\n", p.Etc, inv.Supervisors[i].ID)
-			}
+			said = ""
 		case err.Error() != said:
 			said = err.Error()
 			a.Printf("%s: %v\n", p.Etc, err)

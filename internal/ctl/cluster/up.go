@@ -1,5 +1,6 @@
-// Package cluster has the commands that make clusters: up, down, inject and web for one on this machine, and
-// cluster for the inventory of a real one.
+// Package cluster has the commands that make and maintain clusters: up, down, inject and web for one on this machine,
+// cluster for the inventory of a real one, supervisor for the replicas and their store, node, maintenance, bundle and regs
+// for single nodes, and cert for certificates.
 package cluster
 
 import (
@@ -17,6 +18,7 @@ import (
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/ctl/command"
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -62,15 +64,21 @@ node and names those that are not NORMAL. Faults injected into processes, links 
 	fl := cmd.Flags()
 	fl.StringVar(&f.dims, "dims", "2x2x2", "sizes of the torus: one to three, as in 4, 4x4 or 2x2x2; a size of 1 has no links")
 	fl.IntVar(&f.supervisors, "supervisors", 3, "replicas of the supervisor: 1, 3 or 5")
-	fl.IntVar(&f.regions, "regions", 0, "divide the torus, across its largest dimension, into so many regions with supervisors of their own, below a parent of all")
-	fl.IntVar(&f.spares, "spares", 0, "nodes without a place, spare-0 and so on, to be put in that of another one ('node replace NODE spare-0')")
+	fl.IntVar(&f.regions, "regions", 0, "divide the torus, across its largest dimension, into so many regions with supervisors of their "+
+		"own, below a parent of all")
+	fl.IntVar(&f.spares, "spares", 0, "nodes without a place, spare-0 and so on, to be put in that of another one ('node replace NODE "+
+		"spare-0')")
 	fl.IntVar(&f.interfaces, "service-interfaces", 1, "of every node: 1, or 2 of which one can be cut alone ('inject NODE cut-interface 1')")
-	fl.StringVar(&f.restart, "restart", "never", "of halves that end or hang: never (a killed half stays dead until 'inject NODE heal'), always (its recovery daemon starts it again)")
-	fl.StringVar(&f.preset, "preset", "", "periods: "+strings.Join(config.PresetNames(), ", ")+" (default: default, or relaxed if default would use more than a quarter of all cores)")
+	fl.StringVar(&f.restart, "restart", "never", "of halves that end or hang: never (a killed half stays dead until 'inject NODE heal'), "+
+		"always (its recovery daemon starts it again)")
+	fl.StringVar(&f.preset, "preset", "", "periods: "+strings.Join(config.PresetNames(), ", ")+
+		" (default: default, or relaxed if default would use more than a quarter of all cores)")
 	fl.BoolVar(&f.detach, "detach", false, "return when the cluster is up, and let it run on")
 	fl.BoolVar(&f.forceNew, "force-new", false, "replace a stopped cluster in the directory by a new one")
-	fl.DurationVar(&f.timeout, "timeout", 0, "how long to wait until all nodes are NORMAL, or of a cluster that is started again heard (default 60s and 1s a node)")
-	fl.StringVar(&f.binDir, "bin-dir", "", "directory of the programs lofamo-agent and supervisor (default $"+cluster.EnvBinDir+", else that of lofamoctl)")
+	fl.DurationVar(&f.timeout, "timeout", 0, "how long to wait until all nodes are NORMAL, or of a cluster that is started again heard "+
+		"(default 60s and 1s a node)")
+	fl.StringVar(&f.binDir, "bin-dir", "", "directory of the programs lofamo-agent and supervisor (default $"+cluster.EnvBinDir+
+		", else that of lofamoctl)")
 	fl.StringVar(&f.logLevel, "log-level", "info", "of agents and supervisors: debug, info, warn, error")
 	_ = cmd.RegisterFlagCompletionFunc("preset", cobra.FixedCompletions(config.PresetNames(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("restart", cobra.FixedCompletions([]string{"never", "always"}, cobra.ShellCompDirectiveNoFileComp))
@@ -92,7 +100,8 @@ func (f *upFlags) options(dir string) (cluster.Options, error) {
 		return cluster.Options{}, command.Usagef("--dims %s: %d nodes: want 2 to %d on one machine", f.dims, n, cluster.MaxNodes)
 	}
 	if !slices.Contains([]int{1, 3, 5}, f.supervisors) {
-		return cluster.Options{}, command.Usagef("--supervisors %d: want 1, 3 or 5 (a majority must remain when one dies, and an even number adds none)", f.supervisors)
+		return cluster.Options{}, command.Usagef("--supervisors %d: want 1, 3 or 5 (a majority must remain when one dies, and an even number "+
+			"adds none)", f.supervisors)
 	}
 	if size := max(dims.X, dims.Y, dims.Z); f.regions < 0 || f.regions == 1 || f.regions > size {
 		return cluster.Options{}, command.Usagef("--regions %d: want 0 (not divided) or 2 to %d, the largest size of the torus", f.regions, size)
@@ -120,7 +129,8 @@ func (f *upFlags) options(dir string) (cluster.Options, error) {
 		return cluster.Options{}, command.Usagef("--timeout %v: want a positive time such as 90s", f.timeout)
 	}
 	return cluster.Options{
-		Dir: dir, Dims: dims, Supervisors: f.supervisors, Regions: f.regions, Spares: f.spares, ServiceInterfaces: f.interfaces, Preset: f.preset, BinDir: f.binDir,
+		Dir: dir, Dims: dims, Supervisors: f.supervisors, Regions: f.regions, Spares: f.spares, ServiceInterfaces: f.interfaces, Preset: f.preset,
+		BinDir:  f.binDir,
 		Restart: f.restart, LogLevel: f.logLevel, Force: f.forceNew,
 	}, nil
 }
@@ -147,6 +157,9 @@ func up(a *command.App, ctx context.Context, f *upFlags) error {
 		return giveUp(ctx, c, made, err)
 	}
 	printUp(a, a.Env.Now().Sub(begin), c.Dims().Nodes(), unwell)
+	if err := c.Unweighted(); err != nil {
+		a.Printf("%v\n", err)
+	}
 	printHints(a, c, f)
 	if f.detach {
 		return nil
@@ -159,7 +172,8 @@ func makeOrReuse(a *command.App, o cluster.Options, f *upFlags) (c *cluster.Clus
 	old, err := cluster.Load(o.Dir)
 	if err == nil && old.Info().Complete && !f.forceNew {
 		if running := old.Running(); len(running) > 0 {
-			return nil, false, fmt.Errorf("the cluster in %s is running already (%s …): `lofamoctl down --dir %s` stops it; --dir takes another directory", old.Dir(), running[0], o.Dir)
+			return nil, false, fmt.Errorf("the cluster in %s is running already (%s …): `lofamoctl down --dir %s` stops it; --dir takes another "+
+				"directory", old.Dir(), running[0], o.Dir)
 		}
 		if err := f.differs(old); err != nil {
 			return nil, false, err
@@ -179,11 +193,12 @@ func makeOrReuse(a *command.App, o cluster.Options, f *upFlags) (c *cluster.Clus
 		return nil, false, err
 	}
 	info := c.Info()
-	nodes := command.Plural(len(info.Nodes), "node")
+	nodes := fault.Plural(len(info.Nodes), "node")
 	if n := len(info.Spares); n > 0 {
-		nodes += ", " + command.Plural(n, "spare")
+		nodes += ", " + fault.Plural(n, "spare")
 	}
-	a.Printf("made a %s cluster in %s: %s, %s, preset %s\n", info.Dims, c.Dir(), nodes, command.Plural(len(info.Supervisors), "supervisor"), info.Preset)
+	a.Printf("made a %s cluster in %s: %s, %s, preset %s\n", info.Dims, c.Dir(), nodes, fault.Plural(len(info.Supervisors), "supervisor"),
+		info.Preset)
 	if f.fit.Preset == config.PresetRelaxed {
 		a.Printf("%s\n", f.fit)
 	}
@@ -207,11 +222,13 @@ func (f *upFlags) differs(old *cluster.Cluster) error {
 		{"preset", f.preset, info.Preset},
 	} {
 		if f.changed(d.flag) && d.given != d.have {
-			return fmt.Errorf("the stopped cluster in %s has %s %s, not %s: leave out --%s to start it, or replace it with --force-new", old.Dir(), d.flag, d.have, d.given, d.flag)
+			return fmt.Errorf("the stopped cluster in %s has %s %s, not %s: leave out --%s to start it, or replace it with --force-new", old.Dir(),
+				d.flag, d.have, d.given, d.flag)
 		}
 	}
 	if f.changed("log-level") {
-		return fmt.Errorf("--log-level is for a new cluster: leave it out to start the stopped one in %s, or replace that with --force-new", old.Dir())
+		return fmt.Errorf("--log-level is for a new cluster: leave it out to start the stopped one in %s, or replace that with --force-new",
+			old.Dir())
 	}
 	return nil
 }
@@ -222,7 +239,8 @@ func printUp(a *command.App, took time.Duration, nodes int, unwell []string) {
 		a.Printf("up after %s: all %d nodes are NORMAL\n", command.Duration(took), nodes)
 		return
 	}
-	a.Printf("up after %s: all %d nodes are heard, and %d of them NORMAL; not so:\n", command.Duration(took), nodes, nodes-len(unwell))
+	a.Printf("up after %s: all %d nodes report, and %d of them are NORMAL; the "+
+		"others:\n", command.Duration(took), nodes, nodes-len(unwell))
 	for _, n := range unwell {
 		a.Printf("  %s\n", n)
 	}
@@ -290,7 +308,8 @@ func stay(a *command.App, ctx context.Context, c *cluster.Cluster) error {
 
 func printHints(a *command.App, c *cluster.Cluster, f *upFlags) {
 	if p, err := c.Periods(); err == nil {
-		a.Printf("\nWith preset %s, a fault is in the map at the latest\n  %4v after the death of one half (watchdog, challenge, transit)\n  %4v after the death of a whole node (silence, challenge, transit)\n",
+		a.Printf("\nWith preset %s, a fault is in the map at the latest\n  %4v after the death of one half (watchdog, challenge, transit)\n"+
+			"  %4v after the death of a whole node (silence, challenge, transit)\n",
 			c.Info().Preset, p.HalfBound(), p.NodeBound())
 	}
 	flag := ""
@@ -307,6 +326,7 @@ func printHints(a *command.App, c *cluster.Cluster, f *upFlags) {
 	a.Printf("\nTry next%s:\n", map[bool]string{true: "", false: ", in another terminal"}[f.detach])
 	var rows [][]string
 	hints := [][2]string{
+		{"status", "open incidents: since when, why, what to do"},
 		{"get nodes", "every node, its state and cause"},
 		{"map", "the torus in the terminal"},
 		{"web", "a link to it in the browser" + webAt(c)},
@@ -319,7 +339,8 @@ func printHints(a *command.App, c *cluster.Cluster, f *upFlags) {
 		{"down", "stop the cluster"},
 	}
 	if spares := c.Info().Spares; len(spares) > 0 {
-		replace := [2]string{"node replace " + string(nodes[len(nodes)*5/8].ID) + " " + string(spares[0].ID), "put a spare in the place of a node"}
+		replace := [2]string{"node replace " + string(nodes[len(nodes)*5/8].ID) + " " + string(spares[0].ID),
+			"put a spare in the place of a node"}
 		hints = slices.Insert(hints, len(hints)-2, replace)
 	}
 	for _, line := range hints {

@@ -19,7 +19,6 @@ import (
 
 	"github.com/lofamo/lofamo/internal/ctl/command"
 	"github.com/lofamo/lofamo/internal/pki"
-	"github.com/lofamo/lofamo/internal/weblogin"
 )
 
 // WebCommand returns `lofamoctl web`.
@@ -58,13 +57,14 @@ the browser warns: compare the printed fingerprint with the one in the browser.`
 		if err != nil {
 			return err
 		}
-		token, err := weblogin.NewLogin(site.signer, site.supervisor, a.Env.Now())
+		token, err := pki.NewWebLogin(site.signer, site.supervisor, a.Env.Now())
 		if err != nil {
 			return command.Usage(err)
 		}
 		link := site.url + "/#login=" + token
 		a.Printf("%s\n", link)
-		a.Warnf("as %s at supervisor %s; the link works once, within %v\n", weblogin.Subject(site.signer.Identity()), site.supervisor, weblogin.LoginLife)
+		a.Warnf("as %s at supervisor %s; the link works once, within %v\n", pki.WebSubject(site.signer.Identity()), site.supervisor,
+			pki.WebLoginLife)
 		if site.fingerprint != "" {
 			a.Warnf("its certificate has the SHA-256 fingerprint %s\n", colons(site.fingerprint))
 		}
@@ -88,10 +88,11 @@ type webSite struct {
 // webHere finds the page of a local cluster.
 func webHere(a *command.App, ctx context.Context, as pki.Role) (webSite, error) {
 	if a.Server != "" || a.CA != "" || a.Cert != "" || a.Key != "" {
-		return webSite{}, command.Usagef("--address is missing: it says where the page of a cluster elsewhere is (--server is not used by this command)")
+		return webSite{}, command.Usagef("--address is missing: it says where the page of a cluster elsewhere is (--server is not used by this " +
+			"command)")
 	}
-	if !slices.Contains(weblogin.Readers(), as) {
-		return webSite{}, command.Usagef("--as %s: want one of %v", as, weblogin.Readers())
+	if !slices.Contains(pki.WebReaders(), as) {
+		return webSite{}, command.Usagef("--as %s: want one of %s", as, strings.Trim(fmt.Sprint(pki.WebReaders()), "[]"))
 	}
 	c, err := a.Local("lofamoctl web without --address")
 	if err != nil {
@@ -104,7 +105,8 @@ func webHere(a *command.App, ctx context.Context, as pki.Role) (webSite, error) 
 		}
 	}
 	if len(urls) == 0 {
-		return webSite{}, fmt.Errorf("the cluster in %s has no page for browsers: it was made by an earlier version, `lofamoctl up --force-new` makes another", c.Dir())
+		return webSite{}, fmt.Errorf("the cluster in %s has no page for browsers: it was made by an earlier version, `lofamoctl up "+
+			"--force-new` makes another", c.Dir())
 	}
 	if len(c.Running()) == 0 {
 		return webSite{}, fmt.Errorf("the cluster in %s is stopped: `lofamoctl up --dir %s` starts it", c.Dir(), c.Dir())
@@ -117,7 +119,11 @@ func webElsewhere(a *command.App, ctx context.Context, addresses []string) (webS
 	if a.Dir != "" || a.Region != "" {
 		return webSite{}, command.Usagef("--dir and --region are of local clusters, --address names another one")
 	}
-	for _, f := range []struct{ name, value string }{{"--ca", a.CA}, {"--cert", a.Cert}, {"--key", a.Key}} {
+	keys, err := a.Access()
+	if err != nil {
+		return webSite{}, err
+	}
+	for _, f := range []struct{ name, value string }{{"--ca", keys.CA}, {"--cert", keys.Cert}, {"--key", keys.Key}} {
 		if f.value == "" {
 			return webSite{}, command.Usagef("--address also wants %s", f.name)
 		}
@@ -129,7 +135,7 @@ func webElsewhere(a *command.App, ctx context.Context, addresses []string) (webS
 		}
 		urls = append(urls, strings.TrimSuffix(addr, "/"))
 	}
-	return findSite(ctx, urls, a.CA, a.Cert, a.Key)
+	return findSite(ctx, urls, keys.CA, keys.Cert, keys.Key)
 }
 
 // siteTime bounds one question to one supervisor.
@@ -162,13 +168,17 @@ func findSite(ctx context.Context, urls []string, ca, cert, key string) (webSite
 func askSite(ctx context.Context, url string, verify *pki.Verifier, cluster string) (webSite, error) {
 	ctx, cancel := context.WithTimeout(ctx, siteTime)
 	defer cancel()
-	tr := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true}} //nolint:gosec // its certificate is compared below
+	tr := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13,
+		InsecureSkipVerify: true}} //nolint:gosec // its certificate is compared below
 	defer tr.CloseIdleConnections()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/api/address", nil)
 	if err != nil {
 		return webSite{}, command.Usage(err)
 	}
-	resp, err := (&http.Client{Transport: tr, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}).Do(req)
+	resp, err := (&http.Client{Transport: tr, CheckRedirect: func(*http.Request,
+		[]*http.Request) error {
+		return http.ErrUseLastResponse
+	}}).Do(req)
 	if err != nil {
 		return webSite{}, err
 	}
@@ -176,10 +186,10 @@ func askSite(ctx context.Context, url string, verify *pki.Verifier, cluster stri
 	var said struct {
 		Token string `json:"token"`
 	}
-	if err := json.NewDecoder(io.LimitReader(resp.Body, 2*weblogin.MaxToken)).Decode(&said); err != nil || resp.StatusCode != http.StatusOK {
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 2*pki.MaxWebToken)).Decode(&said); err != nil || resp.StatusCode != http.StatusOK {
 		return webSite{}, fmt.Errorf("it is no supervisor's page (%s)", resp.Status)
 	}
-	c, _, err := weblogin.Open(verify, cluster, "", said.Token, time.Now(), weblogin.Address)
+	c, _, err := pki.OpenWeb(verify, cluster, "", said.Token, time.Now(), pki.WebAddress)
 	if err != nil {
 		return webSite{}, err
 	}
@@ -189,7 +199,8 @@ func askSite(ctx context.Context, url string, verify *pki.Verifier, cluster stri
 		seen = hex.EncodeToString(sum[:])
 	}
 	if seen != c.Fingerprint {
-		return webSite{}, fmt.Errorf("it shows a certificate with the fingerprint %.16s…, and supervisor %s says that its own is %.16s…: somebody stands between", seen, c.Subject, c.Fingerprint)
+		return webSite{}, fmt.Errorf("it shows a certificate with the fingerprint %.16s…, and supervisor %s says that its own is %.16s…: "+
+			"somebody stands between", seen, c.Subject, c.Fingerprint)
 	}
 	_, name, _ := strings.Cut(c.Subject, "/")
 	return webSite{url: url, supervisor: name, fingerprint: seen}, nil

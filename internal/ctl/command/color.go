@@ -27,7 +27,8 @@ const (
 // AddColorFlag adds --color. App.Painter reads its value.
 func AddColorFlag(cmd *cobra.Command, value *string) {
 	cmd.Flags().StringVar(value, colorFlag, "auto", "auto (on a terminal, unless $"+envNoColor+" is set), always or never")
-	_ = cmd.RegisterFlagCompletionFunc(colorFlag, cobra.FixedCompletions([]string{"auto", "always", "never"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc(colorFlag,
+		cobra.FixedCompletions([]string{"auto", "always", "never"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // Painter reads the flag.

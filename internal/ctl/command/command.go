@@ -1,6 +1,6 @@
 // Package command has the common parts of lofamoctl's commands: the environment of a run, flags, errors and exit codes,
-// the connection to the supervisors, and output formats. It knows no single command; those are in the folders beside
-// it.
+// the connection to the supervisors, output formats, and the tables that print the API's messages. The commands are in
+// the folders beside it.
 package command
 
 import (
@@ -67,7 +67,10 @@ type App struct {
 	Env Env
 	// Flags of all commands.
 	Dir, Server, CA, Cert, Key string
+	Context                    string // of the configuration file; empty: the current one
 	Region                     string // of a local cluster; empty: all
+
+	noted bool // a hidden context was named
 }
 
 // Exactly requires a number of arguments, and names missing ones.

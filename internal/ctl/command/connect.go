@@ -22,11 +22,15 @@ import (
 func (a *App) AddFlags(cmd *cobra.Command) {
 	f := cmd.PersistentFlags()
 	f.StringVar(&a.Dir, "dir", "", "directory of the local cluster (default $LOFAMO_DIR, else ./"+cluster.DefaultDir+")")
-	f.StringVar(&a.Server, "server", "", "gRPC addresses of supervisors, host:port[,host:port…], instead of a local cluster")
-	f.StringVar(&a.Region, "region", "", "of a local cluster with regions: ask the supervisors of this one, such as region-0, instead of their parent")
-	f.StringVar(&a.CA, "ca", "", "with --server: PEM file of the cluster's certificate authority")
-	f.StringVar(&a.Cert, "cert", "", "with --server: PEM file of your certificate")
-	f.StringVar(&a.Key, "key", "", "with --server: PEM file of its key")
+	f.StringVar(&a.Server, "server", "", "gRPC addresses of supervisors, host:port[,host:port…], instead of a local cluster (default $"+
+		envServer+", else the context's)")
+	f.StringVar(&a.Context, "context", "", "take address and keys from this context of the configuration file (lofamoctl config)")
+	_ = cmd.RegisterFlagCompletionFunc("context", a.CompleteContexts)
+	f.StringVar(&a.Region, "region", "", "of a local cluster with regions: ask the supervisors of this one, such as region-0, instead of "+
+		"their parent")
+	f.StringVar(&a.CA, "ca", "", "PEM file of the cluster's certificate authority (default $"+envCA+", else the context's)")
+	f.StringVar(&a.Cert, "cert", "", "PEM file of your certificate (default $"+envCert+", else the context's)")
+	f.StringVar(&a.Key, "key", "", "PEM file of its key (default $"+envKey+", else the context's)")
 }
 
 // ClusterDir returns the directory of the local cluster and the source of that choice.
@@ -37,13 +41,18 @@ func (a *App) ClusterDir() (dir, from string) {
 	if env := a.Env.Getenv(cluster.EnvDir); env != "" {
 		return env, "$" + cluster.EnvDir
 	}
-	return cluster.DefaultDir, "the default"
+	return cluster.DefaultDir, fromDefault
 }
+
+// fromDefault is the source of the default directory.
+const fromDefault = "the default"
 
 // Local finds the local cluster, for commands that work on no other.
 func (a *App) Local(what string) (*cluster.Cluster, error) {
-	if a.Server != "" {
-		return nil, Usagef("%s works only on a local cluster made by `lofamoctl up`: --server names another one", what)
+	for _, f := range []struct{ name, value string }{{"--server", a.Server}, {"--context", a.Context}} {
+		if f.value != "" {
+			return nil, Usagef("%s works only on a local cluster made by `lofamoctl up`: %s names another one", what, f.name)
+		}
 	}
 	dir, from := a.ClusterDir()
 	c, err := cluster.Load(dir)
@@ -51,7 +60,8 @@ func (a *App) Local(what string) (*cluster.Cluster, error) {
 		if abs, absErr := filepath.Abs(dir); absErr == nil {
 			dir = abs
 		}
-		return nil, fmt.Errorf("no local cluster in %s (%s): `lofamoctl up` makes one, --dir names another directory, --server a cluster elsewhere", dir, from)
+		return nil, fmt.Errorf("no local cluster in %s (%s): `lofamoctl up` makes one, --dir names another directory, --server or a context "+
+			"(lofamoctl config) a cluster elsewhere", dir, from)
 	}
 	return c, err
 }
@@ -60,6 +70,7 @@ func (a *App) Local(what string) (*cluster.Cluster, error) {
 type Session struct {
 	*client.Client
 	Cluster *cluster.Cluster // nil for a cluster elsewhere
+	Access  Access           // to a cluster elsewhere
 }
 
 // AddHint adds a hint to an error of a call.
@@ -76,7 +87,11 @@ func (a *App) Connect() (Session, error) { return a.ConnectAs(pki.RoleViewer) }
 
 // ConnectAs is Connect; in a local cluster it takes the certificate of that role.
 func (a *App) ConnectAs(role pki.Role) (Session, error) {
-	if a.Server == "" {
+	to, err := a.Access()
+	if err != nil {
+		return Session{}, err
+	}
+	if to.Server == "" {
 		if a.CA != "" || a.Cert != "" || a.Key != "" {
 			return Session{}, Usagef("--ca, --cert and --key go with --server, which is missing")
 		}
@@ -85,32 +100,31 @@ func (a *App) ConnectAs(role pki.Role) (Session, error) {
 			return Session{}, err
 		}
 		cl, err := c.RegionClient(role, a.Region)
-		return Session{cl, c}, err
-	}
-	if a.Dir != "" {
-		return Session{}, Usagef("--dir and --server name two clusters: want one of them")
+		return Session{Client: cl, Cluster: c}, err
 	}
 	if a.Region != "" {
-		return Session{}, Usagef("--region names a region of a local cluster: --server names its supervisors already")
+		return Session{}, Usagef("--region names a region of a local cluster: the supervisors at %s are another one's", to.Server)
 	}
-	var missing []string
-	for _, f := range []struct{ name, value string }{{"--ca", a.CA}, {"--cert", a.Cert}, {"--key", a.Key}} {
+	var flags, variables []string
+	for _, f := range []struct{ flag, variable, value string }{
+		{"--ca", "LOFAMO_CA", to.CA}, {"--cert", "LOFAMO_CERT", to.Cert}, {"--key", "LOFAMO_KEY", to.Key},
+	} {
 		if f.value == "" {
-			missing = append(missing, f.name)
+			flags, variables = append(flags, f.flag), append(variables, f.variable)
 		}
 	}
-	if len(missing) > 0 {
-		return Session{}, Usagef("--server also wants %s", strings.Join(missing, ", "))
+	if len(flags) > 0 {
+		return Session{}, Usagef("--server also wants %s (or %s)", strings.Join(flags, ", "), strings.Join(variables, ", "))
 	}
-	tls, err := pki.ClientTLS(a.Cert, a.Key, a.CA, pki.AllowRoles(pki.RoleSupervisor))
+	tls, err := pki.ClientTLS(to.Cert, to.Key, to.CA, pki.AllowRoles(pki.RoleSupervisor))
 	if err != nil {
 		return Session{}, Usage(fmt.Errorf("--ca, --cert, --key: %w", err))
 	}
-	cl, err := client.New(client.Config{Targets: SplitList(a.Server), TLS: tls})
+	cl, err := client.New(client.Config{Targets: SplitList(to.Server), TLS: tls})
 	if err != nil {
 		return Session{}, Usage(fmt.Errorf("--server: %w", err))
 	}
-	return Session{cl, nil}, nil
+	return Session{Client: cl, Access: to}, nil
 }
 
 // SplitList splits a list at its commas and drops spaces and empty items.
@@ -137,7 +151,7 @@ func (a *App) WithClient(ctx context.Context, do func(context.Context, Session) 
 // CompleteNodes completes the names of nodes: from the local cluster's file, or by asking.
 func (a *App) CompleteNodes(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	var names []string
-	if a.Server == "" {
+	if to, err := a.Access(); err == nil && to.Server == "" {
 		if c, err := a.Local("completion"); err == nil {
 			for _, n := range c.Info().All() {
 				names = append(names, string(n.ID))
@@ -157,6 +171,19 @@ func (a *App) CompleteNodes(cmd *cobra.Command, _ []string, prefix string) ([]st
 	for _, n := range names {
 		if strings.HasPrefix(n, prefix) {
 			out = append(out, n)
+		}
+	}
+	return out, cobra.ShellCompDirectiveNoFileComp
+}
+
+// CompleteContexts completes the name of a context.
+func (a *App) CompleteContexts(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	var out []string
+	if c, _, err := a.Contexts(); err == nil {
+		for _, x := range c.List {
+			if strings.HasPrefix(x.Name, prefix) {
+				out = append(out, x.Name)
+			}
 		}
 	}
 	return out, cobra.ShellCompDirectiveNoFileComp

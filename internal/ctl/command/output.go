@@ -2,6 +2,7 @@ package command
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -29,9 +30,19 @@ func Some(all []string, most int) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(all[:most], ", "), len(all)-most)
 }
 
-// AllFormats adds -o with all formats.
+// AllFormats adds -o with the formats of most commands.
 func AllFormats(cmd *cobra.Command) *OutputFlag {
 	return AddOutputFlag(cmd, FormatTable, FormatWide, FormatJSON, FormatYAML)
+}
+
+// GetFormats adds -o and -w of the commands below get. Without others, -o has all formats.
+func GetFormats(cmd *cobra.Command, others ...Format) *OutputFlag {
+	if len(others) == 0 {
+		others = []Format{FormatTable, FormatWide, FormatJSON, FormatYAML}
+	}
+	o := AddOutputFlag(cmd, append(others, FormatName)...)
+	cmd.Flags().BoolVarP(&o.Watch, "watch", "w", false, "then print each object again when it changes, until Ctrl-C")
+	return o
 }
 
 // Format is how an answer is printed.
@@ -43,11 +54,52 @@ const (
 	FormatWide  Format = "wide"
 	FormatJSON  Format = "json"
 	FormatYAML  Format = "yaml"
+	FormatName  Format = "name" // KIND/NAME of each object
 )
+
+// pathPrefix begins a format that has a template: jsonpath={.nodes[*].id}.
+const pathPrefix = "jsonpath="
+
+// Structured reports whether the format prints the API's own messages for programs, whole or in part.
+func (f Format) Structured() bool {
+	return f == FormatJSON || f == FormatYAML || f == FormatName || f.template() != ""
+}
+
+// template returns the template of a jsonpath format, or "".
+func (f Format) template() string {
+	t, _ := strings.CutPrefix(string(f), pathPrefix)
+	if t == string(f) {
+		return ""
+	}
+	return t
+}
+
+// Query asks the supervisors once and prints the answer: as JSON or YAML if o selects that, otherwise by text. It warns
+// if the answer is stale, and follows the changes if o has -w. Its error begins with what.
+func Query[M proto.Message](a *App, cmd *cobra.Command, what string, o *OutputFlag, ask func(context.Context, Session) (M, error),
+	text func(M) error) error {
+	return a.WithClient(cmd.Context(), func(ctx context.Context, s Session) error {
+		answer, err := ask(ctx, s)
+		if err != nil {
+			return fmt.Errorf("%s: %w", what, Plain(err))
+		}
+		if m, ok := any(answer).(interface{ GetCluster() *lofamov1.ClusterInfo }); ok {
+			WarnCluster(a, m.GetCluster())
+		}
+		if o.Watch {
+			return follow(a, ctx, s, what, o.Format, answer, ask, text)
+		}
+		if o.Format.Structured() {
+			return a.PrintMessage(o.Format, answer)
+		}
+		return text(answer)
+	})
+}
 
 // OutputFlag is the -o flag of a command, restricted to the formats of the command.
 type OutputFlag struct {
 	Format  Format
+	Watch   bool // -w: print changes as well
 	allowed []Format
 }
 
@@ -66,8 +118,14 @@ func (o *OutputFlag) names() string {
 	for _, f := range o.allowed {
 		s = append(s, string(f))
 	}
+	if o.paths() {
+		s = append(s, pathPrefix+"TEMPLATE")
+	}
 	return strings.Join(s, ", ")
 }
+
+// paths reports whether -o takes a template, as in all commands whose answer is one message.
+func (o *OutputFlag) paths() bool { return slices.Contains(o.allowed, FormatYAML) }
 
 // String, Set and Type implement pflag.Value.
 func (o *OutputFlag) String() string { return string(o.Format) }
@@ -77,10 +135,16 @@ func (o *OutputFlag) Type() string { return "format" }
 
 // Set rejects a format that the command does not have.
 func (o *OutputFlag) Set(s string) error {
-	if !slices.Contains(o.allowed, Format(s)) {
+	f := Format(s)
+	switch {
+	case o.paths() && strings.HasPrefix(s, pathPrefix):
+		if _, err := parsePath(f.template()); err != nil {
+			return err
+		}
+	case !slices.Contains(o.allowed, f):
 		return fmt.Errorf("want one of %s", o.names())
 	}
-	o.Format = Format(s)
+	o.Format = f
 	return nil
 }
 
@@ -101,6 +165,9 @@ func ProtoJSON(m proto.Message) ([]byte, error) {
 
 // PrintMessage prints an API message in one of the machines' formats.
 func (a *App) PrintMessage(f Format, m proto.Message) error {
+	if f == FormatName {
+		return a.printNames(m)
+	}
 	b, err := ProtoJSON(m)
 	if err != nil {
 		return err
@@ -108,9 +175,12 @@ func (a *App) PrintMessage(f Format, m proto.Message) error {
 	return a.PrintJSON(f, b)
 }
 
-// PrintJSON prints JSON, indented or as YAML.
+// PrintJSON prints JSON, indented, as YAML, or the parts that a template selects.
 func (a *App) PrintJSON(f Format, b []byte) error {
 	var out bytes.Buffer
+	if t := f.template(); t != "" {
+		return a.printPath(t, b)
+	}
 	if f == FormatYAML {
 		y, err := yaml.JSONToYAML(b)
 		if err != nil {
@@ -242,12 +312,4 @@ func Printable(s string) string {
 		}
 		return r
 	}, s)
-}
-
-// Plural prints a number and a noun: 1 node, 2 nodes.
-func Plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }

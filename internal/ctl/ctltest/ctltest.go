@@ -8,6 +8,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,14 +18,13 @@ import (
 	"github.com/lofamo/lofamo/internal/testing/clienttest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
-	"github.com/lofamo/lofamo/pkg/response/audit"
 	"github.com/lofamo/lofamo/pkg/response/policy"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 var update = flag.Bool("update", false, "write the golden files again")
 
-// Testdata is found from whatever directory a test has gone to.
+// testdata is absolute: a test may change its working directory.
 var testdata = func() string {
 	dir, err := filepath.Abs("testdata")
 	if err != nil {
@@ -51,6 +51,32 @@ func Golden(t *testing.T, name, got string) {
 	}
 	if got != string(want) {
 		t.Errorf("%s differs; got:\n%s\nwant:\n%s", name, got, want)
+	}
+}
+
+// GoldenBlock compares text with the first console block below a heading of a page, or writes that block with -update.
+func GoldenBlock(t *testing.T, page, heading, got string) {
+	t.Helper()
+	b, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const fence = "```console\n"
+	before, below, ok := strings.Cut(string(b), "\n"+heading+"\n")
+	prose, rest, fenced := strings.Cut(below, fence)
+	want, after, ends := strings.Cut(rest, "```\n")
+	if !ok || !fenced || !ends || strings.Contains(prose, "\n#") {
+		t.Fatalf("%s: want a console block below %q", page, heading)
+	}
+	if *update {
+		text := before + "\n" + heading + "\n" + prose + fence + got + "```\n" + after
+		if err := os.WriteFile(page, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if got != want {
+		t.Errorf("%s, %s differs; got:\n%s\nwant:\n%s", page, heading, got, want)
 	}
 }
 
@@ -100,14 +126,16 @@ func HealthyMap(d grid.Dims) *clienttest.Map {
 		at := d.At(r)
 		n := &lofamov1.Node{
 			Id: string(fault.DefaultNodeID(at)), Coord: at.String(), State: lofamov1.State_NORMAL, Cause: lofamov1.Cause_NONE,
-			Since: Ago(3 * time.Minute), Age: durationpb.New(120 * time.Millisecond), HostEpoch: 1, DnpEpoch: 1, Revision: 12, Platform: lofamov1.Platform_SHARED_KERNEL,
+			Since: Ago(3 * time.Minute), Age: durationpb.New(120 * time.Millisecond), HostEpoch: 1, DnpEpoch: 1, Revision: 12,
+			Platform:  lofamov1.Platform_SHARED_KERNEL,
 			Registers: &lofamov1.Registers{DnpWatchdog: 1, HostWatchdog: 1, Age: durationpb.New(130 * time.Millisecond)},
 		}
 		for _, c := range []string{"host", "dnp", "service-network", "memory", "temperature"} {
 			n.Components = append(n.Components, &lofamov1.Component{Name: c, State: lofamov1.State_NORMAL, Since: Ago(3 * time.Minute)})
 		}
 		for _, dir := range d.Links() {
-			n.Components = append(n.Components, &lofamov1.Component{Name: "link/" + dir.String(), State: lofamov1.State_NORMAL, Since: Ago(3 * time.Minute)})
+			n.Components = append(n.Components, &lofamov1.Component{Name: "link/" + dir.String(), State: lofamov1.State_NORMAL,
+				Since: Ago(3 * time.Minute)})
 			peer, _ := d.Neighbour(at, dir)
 			m.Links.Links = append(m.Links.Links, &lofamov1.Link{
 				Node: n.GetId(), Coord: n.GetCoord(), Direction: dir.String(), Peer: string(fault.DefaultNodeID(peer)), PeerCoord: peer.String(),
@@ -117,7 +145,8 @@ func HealthyMap(d grid.Dims) *clienttest.Map {
 		m.Nodes.Nodes = append(m.Nodes.Nodes, n)
 	}
 	m.Supervisors.Supervisors = []*lofamov1.Supervisor{
-		{Id: "sup-0", Address: "127.0.0.1:11000", State: lofamov1.State_NORMAL, Pid: 4001, ReportAddress: "127.0.0.1:11002", HttpAddress: "127.0.0.1:11001"},
+		{Id: "sup-0", Address: "127.0.0.1:11000", State: lofamov1.State_NORMAL, Pid: 4001, ReportAddress: "127.0.0.1:11002",
+			HttpAddress: "127.0.0.1:11001"},
 		{Id: "sup-1", Address: "127.0.0.1:11006", State: lofamov1.State_NORMAL, Leader: true, Pid: 4002},
 		{Id: "sup-2", Address: "127.0.0.1:11012", State: lofamov1.State_FAILED},
 	}
@@ -132,20 +161,24 @@ func Harmed(t *testing.T) *clienttest.Map {
 	n.State, n.Cause, n.Since, n.Revision = lofamov1.State_SICK, lofamov1.Cause_HOST, Ago(12*time.Second), 40
 	n.Components[0].State, n.Components[0].Since = lofamov1.State_FAILED, Ago(12*time.Second)
 	n.Components[0].Evidence = []*lofamov1.Evidence{
-		{Kind: "CHALLENGE", Observer: "supervisor/sup-1", Age: durationpb.New(11900 * time.Millisecond), State: lofamov1.State_FAILED, Detail: "no answer within 20ms"},
-		{Kind: "WATCHDOG", Observer: "n1-0-1/dnp", Path: lofamov1.Path_TORUS, Age: durationpb.New(12100 * time.Millisecond), State: lofamov1.State_FAILED, Detail: "Valid still 0, twice\x1b[2J"},
+		{Kind: "CHALLENGE", Observer: "supervisor/sup-1", Age: durationpb.New(11900 * time.Millisecond), State: lofamov1.State_FAILED,
+			Detail: "no answer within 20ms"},
+		{Kind: "WATCHDOG", Observer: "n1-0-1/dnp", Path: lofamov1.Path_TORUS, Age: durationpb.New(12100 * time.Millisecond),
+			State: lofamov1.State_FAILED, Detail: "Valid still 0, twice\x1b[2J"},
 	}
 	n.Components[2].State = lofamov1.State_UNKNOWN
 	n.Registers.DnpWatchdog = 1 | 1<<6 | 1<<25
 
 	dead := m.Nodes.Nodes[2]
-	dead.State, dead.Cause, dead.Since, dead.Age, dead.Registers, dead.SingleWitness = lofamov1.State_FAILED, lofamov1.Cause_NODE, Ago(75*time.Minute), nil, nil, true
+	dead.State, dead.Cause, dead.Since, dead.Age, dead.Registers, dead.SingleWitness = lofamov1.State_FAILED, lofamov1.Cause_NODE,
+		Ago(75*time.Minute), nil, nil, true
 	for _, c := range dead.Components {
 		c.State = lofamov1.State_UNKNOWN
 	}
 	link := m.Links.Links[0]
 	link.State, link.Cause, link.Since = lofamov1.State_SICK, lofamov1.Cause_LINK, Ago(4*time.Second)
-	link.Evidence = []*lofamov1.Evidence{{Kind: "ERROR_RATIO", Observer: "n0-0-0/host", Path: lofamov1.Path_DIRECT, Age: durationpb.New(4 * time.Second), State: lofamov1.State_SICK, Detail: "17 of 100 frames"}}
+	link.Evidence = []*lofamov1.Evidence{{Kind: "ERROR_RATIO", Observer: "n0-0-0/host", Path: lofamov1.Path_DIRECT,
+		Age: durationpb.New(4 * time.Second), State: lofamov1.State_SICK, Detail: "17 of 100 frames"}}
 	link = m.Links.Links[7]
 	link.State, link.Cause, link.Since, link.Reason = lofamov1.State_SICK, lofamov1.Cause_DNP, Ago(time.Second), "peer-restarting"
 	for _, l := range m.Links.Links {
@@ -157,7 +190,8 @@ func Harmed(t *testing.T) *clienttest.Map {
 	health(m)
 	m.Commit(40, &lofamov1.Event{
 		Node: "n1-0-1", Coord: "1,0,1", Component: "host", From: lofamov1.State_NORMAL, To: lofamov1.State_FAILED, Cause: lofamov1.Cause_HOST,
-		Path: lofamov1.Path_TORUS, AwarenessLatency: durationpb.New(143 * time.Millisecond), Time: Ago(12 * time.Second), Observer: "n1-0-1/dnp", Reason: "watchdog, and no answer to a challenge",
+		Path: lofamov1.Path_TORUS, AwarenessLatency: durationpb.New(143 * time.Millisecond), Time: Ago(12 * time.Second), Observer: "n1-0-1/dnp",
+		Reason: "watchdog, and no answer to a challenge",
 	}, &lofamov1.Event{
 		Node: "n1-0-1", Coord: "1,0,1", Component: "node", From: lofamov1.State_NORMAL, To: lofamov1.State_SICK, Cause: lofamov1.Cause_HOST,
 		Path: lofamov1.Path_TORUS, AwarenessLatency: durationpb.New(143 * time.Millisecond), Time: Ago(12 * time.Second), Observer: "n1-0-1/dnp",
@@ -184,11 +218,13 @@ func health(m *clienttest.Map) {
 	}
 	at(0).DnpHealth = &lofamov1.HalfHealth{
 		Recovery: &lofamov1.RecoveryStatus{
-			State: lofamov1.RecoveryState_RUNNING, Restarts: 7, InWindow: 1, Budget: 5, WindowMs: 60_000, Cause: "ended by signal 9", AgeNs: uint64(42 * time.Second),
+			State: lofamov1.RecoveryState_RUNNING, Restarts: 7, InWindow: 1, Budget: 5, WindowMs: 60_000, Cause: "ended by signal 9",
+			AgeNs:  uint64(42 * time.Second),
 			GoneUs: 1, StartedUs: 3200, ServingUs: 43_000, ProvenUs: 61_000, Resumption: lofamov1.Resumption_RESUMED,
 		},
 		Tests: []*lofamov1.SelfTest{
-			{Number: 1, Module: "link/X+", State: lofamov1.TestState_FAILING, AgeMs: 300, LatencyUs: 88_000, LearnedUs: 900, Tests: 40, Lost: 2, Altered: 1, Late: 4, Why: "altered: 1 of 3\x1b[2J"},
+			{Number: 1, Module: "link/X+", State: lofamov1.TestState_FAILING, AgeMs: 300, LatencyUs: 88_000, LearnedUs: 900, Tests: 40, Lost: 2,
+				Altered: 1, Late: 4, Why: "altered: 1 of 3\x1b[2J"},
 			{Number: 10, Module: "mailbox", State: lofamov1.TestState_PASSED, AgeMs: 300, LatencyUs: 60, LearnedUs: 70, Tests: 4, Proving: true},
 		},
 		AgeNs: uint64(2 * time.Second),
@@ -199,7 +235,8 @@ func health(m *clienttest.Map) {
 		Cut: true, AgeNs: uint64(100 * time.Millisecond),
 	}
 	at(5).HostHealth = &lofamov1.HalfHealth{
-		Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_GIVEN_UP, Restarts: 6, InWindow: 5, Budget: 5, WindowMs: 60_000, Cause: "ended with code 1",
+		Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_GIVEN_UP, Restarts: 6, InWindow: 5, Budget: 5, WindowMs: 60_000,
+			Cause: "ended with code 1",
 			AgeNs: uint64(12 * time.Second), GoneUs: 1, Resumption: lofamov1.Resumption_COLD, Cold: "of another kernel boot",
 			Reason: "not started again: 5 restarts within 1m0s, the last ended with code 1"},
 		AgeNs: uint64(72 * time.Second), Old: true,
@@ -227,7 +264,8 @@ func deliveries(m *clienttest.Map) {
 	m.Nodes.Nodes[0].DeliveryAge = durationpb.New(800 * time.Millisecond)
 	m.Nodes.Nodes[5].DeliveryAge, m.Nodes.Nodes[5].DeliveryOld = durationpb.New(72*time.Second), true
 	// By the torus, in numbers only.
-	m.Nodes.Nodes[1].Delivery = &lofamov1.DeliveryStatus{State: lofamov1.PathState_REESTABLISHING, Logged: 1, OldestNs: uint64(2 * time.Second), Retries: 44}
+	m.Nodes.Nodes[1].Delivery = &lofamov1.DeliveryStatus{State: lofamov1.PathState_REESTABLISHING, Logged: 1,
+		OldestNs: uint64(2 * time.Second), Retries: 44}
 	m.Nodes.Nodes[1].DeliveryAge = durationpb.New(120 * time.Millisecond)
 	m.Reports.Senders = []*lofamov1.SenderStatus{
 		{Node: "n0-0-0", Coord: "0,0,0", Delivery: two, Age: durationpb.New(800 * time.Millisecond)},
@@ -250,7 +288,8 @@ func deliveries(m *clienttest.Map) {
 			Latency: durationpb.New(12 * time.Millisecond), Age: durationpb.New(4 * time.Second), Commit: durationpb.New(3200 * time.Microsecond),
 			Says: []string{"n0-0-0 link/X+ SICK"},
 		},
-		{Node: "n0-1-0", Half: "host", Epoch: 1, Seq: 2, Path: lofamov1.Path_GOSSIP, Copies: 1, Latency: durationpb.New(0), Age: durationpb.New(26 * time.Hour), Digest: true},
+		{Node: "n0-1-0", Half: "host", Epoch: 1, Seq: 2, Path: lofamov1.Path_GOSSIP, Copies: 1, Latency: durationpb.New(0),
+			Age: durationpb.New(26 * time.Hour), Digest: true},
 	}
 }
 
@@ -258,9 +297,10 @@ func deliveries(m *clienttest.Map) {
 func AuditLines(t *testing.T, n int) []*lofamov1.AuditLine {
 	t.Helper()
 	var out []*lofamov1.AuditLine
-	var last audit.Line
+	var last response.AuditLine
 	for i := range n {
-		d := response.Decision{At: Now.Add(time.Duration(i-n) * time.Minute), Act: response.Refuses, Response: "r7-1", Policy: "drain", Target: response.Target{Node: "n1-0-1", Component: fault.ComponentMemory}, Step: "drain", Kind: response.KubernetesDrain}
+		d := response.Decision{At: Now.Add(time.Duration(i-n) * time.Minute), Act: response.Refuses, Response: "r7-1", Policy: "drain",
+			Target: response.Target{Node: "n1-0-1", Component: fault.ComponentMemory}, Step: "drain", Kind: response.KubernetesDrain}
 		switch i % 4 {
 		case 0:
 			d.Act, d.Step, d.Kind = response.Proposes, "", ""
@@ -271,7 +311,7 @@ func AuditLines(t *testing.T, n int) []*lofamov1.AuditLine {
 		case 3:
 			d.Act, d.Attempt = response.Starts, 2
 		}
-		l, err := audit.Chain(last, d)
+		l, err := response.ChainAudit(last, d)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -281,7 +321,8 @@ func AuditLines(t *testing.T, n int) []*lofamov1.AuditLine {
 		}
 		last = l
 		line := &lofamov1.AuditLine{
-			Seq: l.Seq, Line: string(b), At: timestamppb.New(d.At), Act: d.Act.String(), Response: d.Response, Policy: d.Policy, Target: d.Target.String(), Step: d.Step, Executor: string(d.Kind),
+			Seq: l.Seq, Line: string(b), At: timestamppb.New(d.At), Act: d.Act.String(), Response: d.Response, Policy: d.Policy,
+			Target: d.Target.String(), Step: d.Step, Executor: string(d.Kind),
 			Attempt: uint32(d.Attempt), Subject: d.Subject, Detail: d.Detail,
 		}
 		if d.Reason != 0 {
@@ -302,43 +343,59 @@ func Responding(t *testing.T) Remote {
 		t.Fatal(err)
 	}
 	drain := &lofamov1.ResponsePolicy{
-		Name: "drain", Version: 3, By: "operator/someone", At: Ago(time.Hour), Digest: "0123456789abcdef", Mode: lofamov1.PolicyMode_ENFORCE, Match: `fault.component == "memory"`,
+		Name: "drain", Version: 3, By: "operator/someone", At: Ago(time.Hour), Digest: "0123456789abcdef", Mode: lofamov1.PolicyMode_ENFORCE,
+		Match: `fault.component == "memory"`,
 		Steps: []string{"kubernetes.cordon", "kubernetes.drain"}, Description: "Uncorrected errors.", Document: string(docs[0].JSON),
 	}
-	alert := &lofamov1.ResponsePolicy{Name: "alert-group", Version: 1, By: "operator/someone", At: Ago(48 * time.Hour), Digest: "fedcba9876543210", Mode: lofamov1.PolicyMode_OBSERVE_ONLY, Groups: true, Steps: []string{"alertmanager"}}
+	alert := &lofamov1.ResponsePolicy{Name: "alert-group", Version: 1, By: "operator/someone", At: Ago(48 * time.Hour),
+		Digest: "fedcba9876543210", Mode: lofamov1.PolicyMode_OBSERVE_ONLY, Groups: true, Steps: []string{"alertmanager"}}
 	s.Policies = &lofamov1.ListPoliciesResponse{Policies: []*lofamov1.ResponsePolicy{alert, drain}, Revision: 41}
 	s.Policy = &lofamov1.GetPolicyResponse{Policy: drain, Former: []*lofamov1.ResponsePolicy{
 		{Name: "drain", Version: 2, By: "operator/bob", At: Ago(2 * time.Hour), Deleted: true},
-		{Name: "drain", Version: 1, By: "operator/ann", At: Ago(3 * time.Hour), Mode: lofamov1.PolicyMode_OBSERVE_ONLY, Digest: "aaaaaaaaaaaaaaaa"},
+		{Name: "drain", Version: 1, By: "operator/ann", At: Ago(3 * time.Hour), Mode: lofamov1.PolicyMode_OBSERVE_ONLY,
+			Digest: "aaaaaaaaaaaaaaaa"},
 	}}
 	s.Applied = &lofamov1.ApplyPoliciesResponse{Revision: 42, Changes: []*lofamov1.PolicyChange{
 		{Name: "a", Kind: lofamov1.PolicyChangeKind_POLICY_CREATED, Version: 1, To: lofamov1.PolicyMode_OBSERVE_ONLY},
-		{Name: "b", Kind: lofamov1.PolicyChangeKind_POLICY_REPLACED, Version: 4, From: lofamov1.PolicyMode_OBSERVE_ONLY, To: lofamov1.PolicyMode_ENFORCE, Open: 2},
-		{Name: "c", Kind: lofamov1.PolicyChangeKind_POLICY_UNCHANGED, Version: 2, From: lofamov1.PolicyMode_ENFORCE, To: lofamov1.PolicyMode_ENFORCE},
-		{Name: "d", Kind: lofamov1.PolicyChangeKind_POLICY_RELABELLED, Version: 9, From: lofamov1.PolicyMode_ENFORCE, To: lofamov1.PolicyMode_ENFORCE},
+		{Name: "b", Kind: lofamov1.PolicyChangeKind_POLICY_REPLACED, Version: 4, From: lofamov1.PolicyMode_OBSERVE_ONLY,
+			To: lofamov1.PolicyMode_ENFORCE, Open: 2},
+		{Name: "c", Kind: lofamov1.PolicyChangeKind_POLICY_UNCHANGED, Version: 2, From: lofamov1.PolicyMode_ENFORCE,
+			To: lofamov1.PolicyMode_ENFORCE},
+		{Name: "d", Kind: lofamov1.PolicyChangeKind_POLICY_RELABELLED, Version: 9, From: lofamov1.PolicyMode_ENFORCE,
+			To: lofamov1.PolicyMode_ENFORCE},
 	}}
-	s.Deleted = &lofamov1.DeletePoliciesResponse{Changes: []*lofamov1.PolicyChange{{Name: "a", Kind: lofamov1.PolicyChangeKind_POLICY_DELETED, Version: 2, From: lofamov1.PolicyMode_ENFORCE, Open: 1}}}
+	s.Deleted = &lofamov1.DeletePoliciesResponse{Changes: []*lofamov1.PolicyChange{{Name: "a", Kind: lofamov1.PolicyChangeKind_POLICY_DELETED,
+		Version: 2, From: lofamov1.PolicyMode_ENFORCE, Open: 1}}}
 	s.Is = &lofamov1.Response{
-		Id: "r7-12", Policy: "drain", Digest: "0123456789abcdef", Mode: lofamov1.PolicyMode_ENFORCE, Node: "n1-0-1", Component: "memory", FaultState: lofamov1.State_FAILED, FaultCause: lofamov1.Cause_MEMORY,
-		FaultSince: Ago(10 * time.Minute), State: lofamov1.ResponseState_RESPONSE_WAITING, Reason: "approval", Detail: "1 of 2", Step: 1, ApprovalsWanted: 2, Proposed: Ago(9 * time.Minute), Asked: Ago(8 * time.Minute), Version: 5,
+		Id: "r7-12", Policy: "drain", Digest: "0123456789abcdef", Mode: lofamov1.PolicyMode_ENFORCE, Node: "n1-0-1", Component: "memory",
+		FaultState: lofamov1.State_FAILED, FaultCause: lofamov1.Cause_MEMORY,
+		FaultSince: Ago(10 * time.Minute), State: lofamov1.ResponseState_RESPONSE_WAITING, Reason: "approval", Detail: "1 of 2", Step: 1,
+		ApprovalsWanted: 2, Proposed: Ago(9 * time.Minute), Asked: Ago(8 * time.Minute), Version: 5,
 		Approvals: []*lofamov1.ResponseApproval{{Subject: "approver/ann", At: Ago(5 * time.Minute)}},
 		Steps: []*lofamov1.ResponseStep{
-			{Name: "cordon", Executor: "kubernetes.cordon", State: lofamov1.ResponseStepState_STEP_ACTED, Attempt: 1, Retries: 5, Started: Ago(8 * time.Minute), Ended: Ago(8 * time.Minute), Changed: true, Detail: "unschedulable"},
-			{Name: "drain", Executor: "kubernetes.drain", Parameters: map[string]string{"gracePeriod": "5m", "force": "true"}, State: lofamov1.ResponseStepState_STEP_PENDING, Retries: 1},
+			{Name: "cordon", Executor: "kubernetes.cordon", State: lofamov1.ResponseStepState_STEP_ACTED, Attempt: 1, Retries: 5,
+				Started: Ago(8 * time.Minute), Ended: Ago(8 * time.Minute), Changed: true, Detail: "unschedulable"},
+			{Name: "drain", Executor: "kubernetes.drain", Parameters: map[string]string{"gracePeriod": "5m", "force": "true"},
+				State: lofamov1.ResponseStepState_STEP_PENDING, Retries: 1},
 		},
 	}
 	s.List = &lofamov1.ListResponsesResponse{
 		Breaker: &lofamov1.ResponseBreaker{Open: true, At: Ago(time.Minute), Detail: "13 of 64 nodes went bad within 5m0s"},
 		Responses: []*lofamov1.Response{s.Is, {
-			Id: "r7-13", Policy: "alert-group", Group: "label/rack=r7", State: lofamov1.ResponseState_RESPONSE_RUNNING, Undoing: true, Proposed: Ago(2 * time.Minute), Mode: lofamov1.PolicyMode_OBSERVE_ONLY,
+			Id: "r7-13", Policy: "alert-group", Group: "label/rack=r7", State: lofamov1.ResponseState_RESPONSE_RUNNING, Undoing: true,
+			Proposed: Ago(2 * time.Minute), Mode: lofamov1.PolicyMode_OBSERVE_ONLY,
 			Steps: []*lofamov1.ResponseStep{{Name: "alert", Executor: "alertmanager", Attempt: 3}}, FaultState: lofamov1.State_FAILED,
 		}, {
-			Id: "r7-14", Policy: "drain", Node: "n0-0-0", Component: "memory", State: lofamov1.ResponseState_RESPONSE_DONE, Step: 1, Proposed: Ago(time.Hour), Closed: Ago(time.Minute), Steps: []*lofamov1.ResponseStep{{Name: "cordon"}},
+			Id: "r7-14", Policy: "drain", Node: "n0-0-0", Component: "memory", State: lofamov1.ResponseState_RESPONSE_DONE, Step: 1,
+			Proposed: Ago(time.Hour), Closed: Ago(time.Minute), Steps: []*lofamov1.ResponseStep{{Name: "cordon"}},
 		}},
 	}
-	s.Changes = []*lofamov1.WatchResponsesResponse{{Responses: s.List.GetResponses()[:1], Breaker: &lofamov1.ResponseBreaker{}}, {}, {Responses: s.List.GetResponses()[1:2], Gone: []string{"r6-2"}}}
+	s.Changes = []*lofamov1.WatchResponsesResponse{{Responses: s.List.GetResponses()[:1], Breaker: &lofamov1.ResponseBreaker{}}, {},
+		{Responses: s.List.GetResponses()[1:2], Gone: []string{"r6-2"}}}
 	s.Lines = AuditLines(t, 5)
-	r.Map.Commit(42, &lofamov1.Event{Kind: lofamov1.EventKind_POLICY_CHANGED, Policy: "drain", Observer: "operator/someone", Reason: "policy drain put in force, enforce, version 3", Time: Ago(time.Hour)},
-		&lofamov1.Event{Kind: lofamov1.EventKind_POLICY_CHANGED, Policy: "alert", Ended: true, Observer: "operator/someone", Reason: "policy alert withdrawn", Time: Ago(time.Hour)})
+	r.Map.Commit(42, &lofamov1.Event{Kind: lofamov1.EventKind_POLICY_CHANGED, Policy: "drain", Observer: "operator/someone",
+		Reason: "policy drain put in force, enforce, version 3", Time: Ago(time.Hour)},
+		&lofamov1.Event{Kind: lofamov1.EventKind_POLICY_CHANGED, Policy: "alert", Ended: true, Observer: "operator/someone",
+			Reason: "policy alert withdrawn", Time: Ago(time.Hour)})
 	return r
 }

@@ -3,69 +3,221 @@ package get
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/client"
 	"github.com/lofamo/lofamo/internal/ctl/command"
-	"github.com/lofamo/lofamo/internal/ctl/show"
 )
 
+// eventFlags are the flags of `lofamoctl get events`.
+type eventFlags struct {
+	command.SelectFlags
+	after       uint64
+	limit, tail uint
+	since       string
+	from        time.Time // of --since
+	all         bool
+	output      *command.OutputFlag
+	seen        map[part]bool // parts with a printed change
+}
+
+// part is what an event is about.
+type part struct{ node, component string }
+
 func getEventsCommand(a *command.App) *cobra.Command {
-	var after uint64
-	var limit uint
-	var f command.SelectFlags
+	f := &eventFlags{seen: map[part]bool{}}
 	cmd := &cobra.Command{
-		Use:   "events [NODE]",
-		Short: "Committed changes of the fault map, oldest first",
-		Long: `Prints committed changes, oldest first: the newest, or with --since-revision all that followed it. LATENCY is
+		Use:     "events [NODE]",
+		Aliases: []string{"event", "ev"},
+		Short:   "Committed changes of the fault map, oldest first",
+		Long: `Prints committed changes, oldest first: the newest, or with --since or --since-revision all that followed. LATENCY is
 the time from the fault to its commit in the fault map, by the clocks of those who saw and passed it on; '-' when
 no age is known.
+
+Tables leave out first reports (from UNKNOWN to NORMAL, without an earlier change of that part) and changes of the cause
+alone; --all prints them too. Formats for programs have every change.
 ` + command.EventSelectors,
-		Example:           "  lofamoctl get events\n  lofamoctl get events 1,0,1 --limit 10 -o wide\n  lofamoctl get events --since-revision 120 -l rack=r7 -o json",
+		Example: "  lofamoctl get events\n  lofamoctl get events --since 10m\n  lofamoctl get events 1,0,1 --tail 10 -o wide\n" +
+			"  lofamoctl get events --since-revision 120 -l rack=r7 -o json",
 		Args:              command.Between(0, "NODE"),
 		ValidArgsFunction: a.CompleteFirstNode,
 	}
-	o := command.AllFormats(cmd)
-	command.AddSelectFlags(cmd, &f, "component=node,to=FAILED")
+	f.output = command.GetFormats(cmd)
+	command.AddSelectFlags(cmd, &f.SelectFlags, "component=node,to=FAILED")
 	fl := cmd.Flags()
-	fl.Uint64Var(&after, "since-revision", 0, "all changes after this revision")
-	fl.Uint64Var(&after, "after-revision", 0, "the same")
-	fl.UintVar(&limit, "limit", 0, "at most so many, 1 to 10000 (default the newest 1000): the newest, with --since-revision the oldest (default all)")
+	fl.StringVar(&f.since, "since", "", "all changes since then: "+momentForms)
+	fl.UintVar(&f.tail, "tail", 0, "print only this many of the newest matching changes, 1 to 10000 (default all)")
+	fl.BoolVar(&f.all, "all", false, "also first reports, and changes of the cause alone")
+	fl.Uint64Var(&f.after, "since-revision", 0, "all changes after this revision")
+	fl.Uint64Var(&f.after, "after-revision", 0, "the same")
+	fl.UintVar(&f.limit, "limit", 0, "fetch at most so many, 1 to 10000 (default the newest 1000): the newest, with --since-revision the "+
+		"oldest (default all)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := command.CheckLimit(cmd, limit); err != nil {
+		if err := f.check(a, cmd); err != nil {
 			return err
 		}
-		req := &lofamov1.ListEventsRequest{AfterRevision: after, Limit: uint32(limit), LabelSelector: f.Labels, FieldSelector: f.Fields}
+		req := &lofamov1.ListEventsRequest{AfterRevision: f.after, Limit: uint32(f.limit), LabelSelector: f.Labels, FieldSelector: f.Fields}
 		if len(args) > 0 {
 			req.Node = args[0]
 		}
 		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
-			list := s.AllEvents
-			if limit > 0 {
-				list = s.ListEvents
-			}
-			resp, err := list(ctx, req)
+			resp, err := f.fetch(ctx, s, req)
 			if err != nil {
 				return fmt.Errorf("get events: %w", command.Plain(err))
 			}
-			show.WarnCluster(a, resp.GetCluster())
-			if resp.GetContinue() != "" {
-				a.Warnf("lofamoctl: more changes follow: a larger --limit shows them\n")
+			f.warn(a, resp)
+			if err := f.print(a, resp, true); err != nil || !f.output.Watch {
+				return err
 			}
-			if oldest := resp.GetOldestRevision(); after > 0 && oldest > after+1 {
-				a.Warnf("lofamoctl: changes before revision %d are no longer kept: some after %d may be missing\n", oldest, after)
-			}
-			if o.Format == command.FormatJSON || o.Format == command.FormatYAML {
-				return a.PrintMessage(o.Format, resp)
-			}
-			return command.Table(a.Env.Stdout, show.EventRows(a, resp.GetEvents(), o.Format == command.FormatWide))
+			return f.follow(a, ctx, s, req, resp.GetRevision())
 		})
 	}
 	return cmd
+}
+
+func (f *eventFlags) check(a *command.App, cmd *cobra.Command) (err error) {
+	if err := command.CheckLimit(cmd, f.limit); err != nil {
+		return err
+	}
+	if f.tail > command.MaxEvents || f.tail == 0 && cmd.Flags().Changed("tail") {
+		return command.Usagef("--tail %d: want 1 to %d", f.tail, command.MaxEvents)
+	}
+	if !cmd.Flags().Changed("since") {
+		return nil
+	}
+	if f.after > 0 {
+		return command.Usagef("--since and --since-revision: want only one")
+	}
+	f.from, err = moment(a, "--since", f.since)
+	return err
+}
+
+// newestEvents is the number of events in an answer to a request without limit and revision.
+const newestEvents = 1000
+
+// fetch returns the events that the flags select. It asks for all kept events only if the newest do not suffice.
+func (f *eventFlags) fetch(ctx context.Context, s command.Session, req *lofamov1.ListEventsRequest) (*lofamov1.ListEventsResponse, error) {
+	list := s.AllEvents
+	if f.limit > 0 {
+		list = s.ListEvents
+	}
+	resp, err := list(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	got := resp.GetEvents()
+	short := !f.from.IsZero() && len(got) > 0 && got[0].GetTime().AsTime().After(f.from)
+	if f.after == 0 && f.limit == 0 && len(got) >= newestEvents && (short || uint(len(f.shown(got, map[part]bool{}))) < f.tail) {
+		all := proto.CloneOf(req)
+		all.AfterRevision = 1
+		if resp, err = s.AllEvents(ctx, all); err != nil {
+			return nil, err
+		}
+	}
+	return resp, nil
+}
+
+// shown returns the events that are printed, and adds their parts to seen.
+func (f *eventFlags) shown(events []*lofamov1.Event, seen map[part]bool) []*lofamov1.Event {
+	if !f.from.IsZero() {
+		i := slices.IndexFunc(events, func(e *lofamov1.Event) bool { return !e.GetTime().AsTime().Before(f.from) })
+		if i < 0 {
+			i = len(events)
+		}
+		events = events[i:]
+	}
+	if !f.all && !f.output.Format.Structured() {
+		events = withoutNoise(events, seen)
+	}
+	if f.tail > 0 && uint(len(events)) > f.tail {
+		events = events[uint(len(events))-f.tail:]
+	}
+	return events
+}
+
+// withoutNoise drops first reports of parts, and changes from a state to itself, which have another cause only. A NORMAL
+// after UNKNOWN is a first report unless an earlier change of the same part was seen.
+func withoutNoise(events []*lofamov1.Event, seen map[part]bool) []*lofamov1.Event {
+	var out []*lofamov1.Event
+	for _, e := range events {
+		of := part{e.GetNode(), e.GetComponent()}
+		first := !seen[of]
+		if k := e.GetKind(); k != lofamov1.EventKind_COMPONENT_CHANGED && k != lofamov1.EventKind_EVENT_KIND_UNSPECIFIED {
+			out = append(out, e)
+			continue
+		}
+		switch from, to := e.GetFrom(), e.GetTo(); {
+		case from == to && !e.GetFlapping():
+		case first && from == lofamov1.State_UNKNOWN && to == lofamov1.State_NORMAL:
+		default:
+			seen[of] = true
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// warn names changes that the list lacks.
+func (f *eventFlags) warn(a *command.App, resp *lofamov1.ListEventsResponse) {
+	command.WarnCluster(a, resp.GetCluster())
+	if resp.GetContinue() != "" {
+		a.Warnf("lofamoctl: more changes follow: a larger --limit shows them\n")
+	}
+	if oldest := resp.GetOldestRevision(); f.after > 0 && oldest > f.after+1 {
+		a.Warnf("lofamoctl: changes before revision %d are no longer kept: some after %d may be missing\n", oldest, f.after)
+	}
+	if got := resp.GetEvents(); !f.from.IsZero() && len(got) > 0 && resp.GetOldestRevision() > 1 && got[0].GetTime().AsTime().After(f.from) {
+		a.Warnf("lofamoctl: changes before %s are no longer kept\n", a.Clock(got[0].GetTime()))
+	}
+}
+
+// print prints events, with the heading of the table if they are the first.
+func (f *eventFlags) print(a *command.App, resp *lofamov1.ListEventsResponse, first bool) error {
+	out := proto.CloneOf(resp)
+	out.Events = f.shown(resp.GetEvents(), f.seen)
+	switch form := f.output.Format; {
+	case form == command.FormatJSON && f.output.Watch:
+		b, err := command.ProtoJSON(out)
+		if err != nil {
+			return err
+		}
+		a.Printf("%s\n", b)
+		return nil
+	case form.Structured():
+		return a.PrintMessage(form, out)
+	}
+	rows := command.EventRows(a, out.GetEvents(), f.output.Format == command.FormatWide)
+	if !first {
+		rows = rows[1:]
+	}
+	return command.Table(a.Env.Stdout, rows)
+}
+
+// follow prints the events after a revision, until ctx ends.
+func (f *eventFlags) follow(a *command.App, ctx context.Context, s command.Session, req *lofamov1.ListEventsRequest, after uint64) error {
+	f.tail, f.from = 0, time.Time{}
+	opts := client.WatchOptions{After: after, Node: req.GetNode(), Labels: f.Labels, Fields: f.Fields, Progress: watchProgress(a),
+		Gap: func(after, until uint64) { a.Warnf("lofamoctl: %s\n", gapText(after, until)) }}
+	err := s.Watch(ctx, opts, func(r *lofamov1.WatchResponse) error {
+		if len(r.GetEvents()) == 0 {
+			return nil
+		}
+		return f.print(a, &lofamov1.ListEventsResponse{Revision: r.GetRevision(), Events: r.GetEvents()}, false)
+	})
+	if ctx.Err() != nil {
+		err = nil // the person has seen enough
+	}
+	if err != nil {
+		err = fmt.Errorf("get events: %w", command.Plain(err))
+	}
+	return err
 }
 
 // HistoryCommand returns `lofamoctl history`.
@@ -100,15 +252,9 @@ the time in which it did not.`,
 		if since > 0 {
 			req.Since = timestamppb.New(a.Env.Now().Add(-since))
 		}
-		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
-			resp, err := s.GetHistory(ctx, req)
-			if err != nil {
-				return fmt.Errorf("history: %w", command.Plain(err))
-			}
-			show.WarnCluster(a, resp.GetCluster())
-			if o.Format == command.FormatJSON || o.Format == command.FormatYAML {
-				return a.PrintMessage(o.Format, resp)
-			}
+		return command.Query(a, cmd, "history", o, func(ctx context.Context, s command.Session) (*lofamov1.GetHistoryResponse, error) {
+			return s.GetHistory(ctx, req)
+		}, func(resp *lofamov1.GetHistoryResponse) error {
 			return printHistory(a, resp, o.Format == command.FormatWide)
 		})
 	}
@@ -131,7 +277,8 @@ func printHistory(a *command.App, h *lofamov1.GetHistoryResponse, wide bool) err
 		if total > 0 {
 			share = fmt.Sprintf("%.2f%%", 100*float64(t.GetTime().AsDuration())/float64(total))
 		}
-		rows = append(rows, []string{command.StateName(t.GetState()), command.ProtoDuration(t.GetTime()), share, strconv.FormatUint(uint64(t.GetTimes()), 10)})
+		rows = append(rows, []string{command.StateName(t.GetState()), command.ProtoDuration(t.GetTime()), share,
+			strconv.FormatUint(uint64(t.GetTimes()), 10)})
 	}
 	if err := command.Table(a.Env.Stdout, rows); err != nil {
 		return err
@@ -141,5 +288,5 @@ func printHistory(a *command.App, h *lofamov1.GetHistoryResponse, wide bool) err
 		return nil
 	}
 	a.Printf("\n")
-	return command.Table(a.Env.Stdout, show.EventRows(a, h.GetEvents(), wide))
+	return command.Table(a.Env.Stdout, command.EventRows(a, h.GetEvents(), wide))
 }

@@ -2,51 +2,44 @@ package get
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/ctl/command"
-	"github.com/lofamo/lofamo/internal/ctl/show"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 func getGroupsCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "groups [NODE]",
-		Short: "Group faults: what many faults have in common",
+		Use:     "groups [NODE]",
+		Aliases: []string{"group", "gr"},
+		Short:   "Group faults: what many faults have in common",
 		Long: `Prints one line for each group fault: a whole row, plane or block of the torus, or all nodes that share a rack,
 switch or power feed, or a part to which no living path leads. With NODE, those that it is a member of.`,
 		Example:           "  lofamoctl get groups\n  lofamoctl get groups 1,0,1 -o wide",
 		Args:              command.Between(0, "NODE"),
 		ValidArgsFunction: a.CompleteFirstNode,
 	}
-	o := command.AllFormats(cmd)
+	o := command.GetFormats(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		req := new(lofamov1.ListGroupsRequest)
 		if len(args) > 0 {
 			req.Node = args[0]
 		}
-		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
-			resp, err := s.ListGroups(ctx, req)
-			if err != nil {
-				return fmt.Errorf("get groups: %w", command.Plain(err))
-			}
-			show.WarnCluster(a, resp.GetCluster())
-			if o.Format == command.FormatJSON || o.Format == command.FormatYAML {
-				return a.PrintMessage(o.Format, resp)
-			}
-			return command.Table(a.Env.Stdout, show.GroupRows(a, resp.GetGroups(), o.Format == command.FormatWide))
+		return command.Query(a, cmd, "get groups", o, func(ctx context.Context, s command.Session) (*lofamov1.ListGroupsResponse, error) {
+			return s.ListGroups(ctx, req)
+		}, func(resp *lofamov1.ListGroupsResponse) error {
+			return command.Table(a.Env.Stdout, command.GroupRows(a, resp.GetGroups(), o.Format == command.FormatWide))
 		})
 	}
 	return cmd
 }
 
-// printGroupsOf prints the group faults with any of the nodes as members.
-func printGroupsOf(a *command.App, ctx context.Context, s command.Session, nodes []*lofamov1.Node) error {
+// groupsOf returns the group faults with any of the nodes as members.
+func groupsOf(ctx context.Context, s command.Session, nodes []*lofamov1.Node) ([]*lofamov1.Group, error) {
 	of := make(map[string]bool)
 	for _, n := range nodes {
 		for _, g := range n.GetGroups() {
@@ -54,11 +47,11 @@ func printGroupsOf(a *command.App, ctx context.Context, s command.Session, nodes
 		}
 	}
 	if len(of) == 0 {
-		return nil
+		return nil, nil
 	}
 	resp, err := s.ListGroups(ctx, &lofamov1.ListGroupsRequest{})
 	if err != nil {
-		return fmt.Errorf("get groups: %w", command.Plain(err))
+		return nil, err
 	}
 	var groups []*lofamov1.Group
 	for _, g := range resp.GetGroups() {
@@ -66,11 +59,7 @@ func printGroupsOf(a *command.App, ctx context.Context, s command.Session, nodes
 			groups = append(groups, g)
 		}
 	}
-	if err := command.Table(a.Env.Stdout, show.GroupRows(a, groups, false)); err != nil {
-		return err
-	}
-	a.Printf("\n")
-	return nil
+	return groups, nil
 }
 
 // ExplainCommand returns `lofamoctl explain`.
@@ -94,16 +83,10 @@ group that stands and no other.`,
 		if req.Node, req.Component, req.Group, err = subjectOf(args); err != nil {
 			return err
 		}
-		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
-			resp, err := s.Explain(ctx, req)
-			if err != nil {
-				return fmt.Errorf("explain: %w", command.Plain(err))
-			}
-			show.WarnCluster(a, resp.GetCluster())
-			if o.Format == command.FormatJSON || o.Format == command.FormatYAML {
-				return a.PrintMessage(o.Format, resp)
-			}
-			return show.PrintExplanation(a, resp)
+		return command.Query(a, cmd, "explain", o, func(ctx context.Context, s command.Session) (*lofamov1.ExplainResponse, error) {
+			return s.Explain(ctx, req)
+		}, func(resp *lofamov1.ExplainResponse) error {
+			return command.PrintExplanation(a, resp)
 		})
 	}
 	return cmd

@@ -1,42 +1,52 @@
-// Package get has the commands that read the fault map: get, summary, history, explain and watch. Other packages add
-// their own kinds to `lofamoctl get`.
+// Package get has the commands that read the fault map (get, summary, history, explain, watch and map) and those that
+// change or test the torus as a whole: apply, label, mask, unmask and diagnose. Other packages add their own kinds to
+// `lofamoctl get`.
 package get
 
 import (
 	"context"
-	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/ctl/command"
-	"github.com/lofamo/lofamo/internal/ctl/show"
 )
+
+const kinds = "nodes, node NODE, incidents, links, masks, groups, events, reports, supervisors, topology, diagnosis, " +
+	"procedure, responses, response ID or breaker"
 
 // Command returns `lofamoctl get` with the kinds of this package and others.
 func Command(a *command.App, others ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "get nodes|node NODE|links|masks|groups|events|reports|supervisors|topology|diagnosis|procedure|responses|response ID|breaker",
+		Use: "get nodes|node NODE|incidents|links|masks|groups|events|reports|supervisors|topology|diagnosis|procedure|responses|" +
+			"response ID|breaker",
 		Short: "Lists from the fault map",
-		Long: `Prints nodes, one node with its registers and evidence, links, group faults, committed changes,
-reports on their way, supervisors, the topology, the last diagnosis, the last fault management
+		Long: `Prints nodes, one node with its registers and evidence, incidents, links, group faults, committed
+changes, reports on their way, supervisors, the topology, the last diagnosis, the last fault management
 procedure, or responses to faults and their circuit breaker.
 
--o table and wide are for people; -o json and yaml print the API's own messages in protobuf JSON.
-A list has a revision: 'lofamoctl watch --after-revision' continues from it without a gap.
+-o table and wide are for people; -o json and yaml print the API's own messages in protobuf JSON,
+-o jsonpath='{.nodes[*].id}' parts of them as kubectl does, -o name only KIND/NAME of each object.
+A list has a revision: 'lofamoctl watch --after-revision' continues from it without a gap. -w prints
+the list, then each object again when it changes; changes of measurements alone do not count.
+
+Short names: no (nodes), inc (incidents), li (links), gr (groups), ev (events), sup (supervisors).
 
 States: NORMAL known good, SICK errors beyond a threshold or a part failed, FAILED no longer taking
-part, UNKNOWN no fresh evidence.`,
+part, UNKNOWN no fresh evidence. A sensor or peripheral that a node does not have is ABSENT.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return command.Usagef("get what? want nodes, node NODE, links, masks, groups, events, reports, supervisors, topology, diagnosis, procedure, responses, response ID or breaker")
+				return command.Usagef("get what? want " + kinds)
 			}
-			return command.Usagef("get %s: want nodes, node NODE, links, masks, groups, events, reports, supervisors, topology, diagnosis, procedure, responses, response ID or breaker", args[0])
+			return command.Usagef("get %s: want "+kinds, args[0])
 		},
 	}
-	cmd.AddCommand(getNodesCommand(a), getNodeCommand(a), getLinksCommand(a), getGroupsCommand(a), getEventsCommand(a), getReportsCommand(a), getSupervisorsCommand(a))
+	cmd.AddCommand(getNodesCommand(a), getNodeCommand(a), getIncidentsCommand(a), getLinksCommand(a), getGroupsCommand(a), getEventsCommand(a),
+		getReportsCommand(a),
+		getSupervisorsCommand(a), getTopologyCommand(a), getMasksCommand(a), getDiagnosisCommand(a), getProcedureCommand(a))
 	cmd.AddCommand(others...)
 	return cmd
 }
@@ -57,43 +67,72 @@ func parseStates(names []string) ([]lofamov1.State, error) {
 	return out, nil
 }
 
+// notNormal are the states of --not-normal.
+var notNormal = []lofamov1.State{lofamov1.State_UNKNOWN, lofamov1.State_SICK, lofamov1.State_FAILED}
+
+// withoutNormal returns the states that --not-normal selects of those that --state names, or of all.
+func withoutNormal(states []lofamov1.State, what string) ([]lofamov1.State, error) {
+	if len(states) == 0 {
+		return notNormal, nil
+	}
+	states = slices.DeleteFunc(slices.Clone(states), func(s lofamov1.State) bool { return s == lofamov1.State_NORMAL })
+	if len(states) == 0 {
+		return nil, command.Usagef("--not-normal with --state NORMAL: no %s is both", what)
+	}
+	return states, nil
+}
+
 func getNodesCommand(a *command.App) *cobra.Command {
 	var states []string
-	var notNormal bool
+	var odd, parts bool
 	cmd := &cobra.Command{
-		Use:   "nodes",
-		Short: "Every node with its state and cause",
+		Use:     "nodes",
+		Aliases: []string{"no"},
+		Short:   "Every node with its state and cause",
 		Long: `Prints one line for each node, the group faults that nodes are members of above them.
 
 NOTES add to the state: maintenance, an announced restart of a half, warnings, flapping components, a verdict of a single witness,
 a node that is inferred dead because no living node could see it, an unreachable node, spares.
 ` + command.NodeSelectors,
-		Example: "  lofamoctl get nodes\n  lofamoctl get nodes --not-normal -l rack=r7\n  lofamoctl get nodes --field-selector x=3,state!=NORMAL -o json",
-		Args:    command.Exactly(),
+		Example: "  lofamoctl get nodes\n  lofamoctl get nodes --not-normal -l rack=r7\n  lofamoctl get nodes --field-selector " +
+			"x=3,state!=NORMAL -o json",
+		Args: command.Exactly(),
 	}
-	o := command.AllFormats(cmd)
+	o := command.GetFormats(cmd)
 	addStateFlag(cmd, &states)
 	l := command.AddListFlags(cmd, "nodes", "state=FAILED,x!=0")
-	cmd.Flags().BoolVar(&notNormal, "not-normal", false, "only nodes that are not NORMAL, or have a warning or a component that is SICK or FAILED")
+	cmd.Flags().BoolVar(&odd, "not-normal", false, "only nodes that are not NORMAL; no spares")
+	cmd.Flags().BoolVar(&parts, "with-parts", false, "with --not-normal: also NORMAL nodes with a warning or with a part that is SICK or "+
+		"FAILED")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		want, err := parseStates(states)
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
-		}
-		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
-			req := &lofamov1.ListNodesRequest{States: want, LabelSelector: l.Labels, FieldSelector: l.Fields, NotNormal: notNormal}
-			resp, err := s.AllNodes(ctx, req, l.Chunk)
-			if err != nil {
-				return fmt.Errorf("get nodes: %w", command.Plain(err))
-			}
-			show.WarnCluster(a, resp.GetCluster())
-			if o.Format == command.FormatJSON || o.Format == command.FormatYAML {
-				return a.PrintMessage(o.Format, resp)
-			}
-			if err := printGroupsOf(a, ctx, s, resp.GetNodes()); err != nil {
+		case parts && !odd:
+			return command.Usagef("--with-parts goes with --not-normal, which is missing")
+		case odd && !parts:
+			if want, err = withoutNormal(want, "node"); err != nil {
 				return err
 			}
-			return command.Table(a.Env.Stdout, show.NodeRows(a, resp.GetNodes(), o.Format == command.FormatWide))
+		}
+		req := &lofamov1.ListNodesRequest{States: want, LabelSelector: l.Labels, FieldSelector: l.Fields, NotNormal: odd}
+		var groups []*lofamov1.Group // of the printed nodes
+		return command.Query(a, cmd, "get nodes", o, func(ctx context.Context, s command.Session) (*lofamov1.ListNodesResponse, error) {
+			req.Continue = ""
+			resp, err := s.AllNodes(ctx, req, l.Chunk)
+			if err == nil && !o.Format.Structured() && !o.Watch {
+				groups, err = groupsOf(ctx, s, resp.GetNodes())
+			}
+			return resp, err
+		}, func(resp *lofamov1.ListNodesResponse) error {
+			if len(groups) > 0 {
+				if err := command.Table(a.Env.Stdout, command.GroupRows(a, groups, false)); err != nil {
+					return err
+				}
+				a.Printf("\n")
+			}
+			return command.Table(a.Env.Stdout, command.NodeRows(a, resp.GetNodes(), o.Format == command.FormatWide))
 		})
 	}
 	return cmd
@@ -108,18 +147,14 @@ func getNodeCommand(a *command.App) *cobra.Command {
 		Args:              command.Exactly("NODE (an id such as n1-0-1, or coordinates such as 1,0,1)"),
 		ValidArgsFunction: a.CompleteFirstNode,
 	}
-	o := command.AllFormats(cmd)
+	o := command.GetFormats(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
+		return command.Query(a, cmd, "get node "+args[0], o, func(ctx context.Context, s command.Session) (*lofamov1.Node, error) {
 			n, err := s.GetNode(ctx, args[0])
-			if err != nil {
-				return fmt.Errorf("get node %s: %w", args[0], command.Plain(err))
-			}
-			show.WarnHeld(a, n.GetVerdictsHeld())
-			if o.Format == command.FormatJSON || o.Format == command.FormatYAML {
-				return a.PrintMessage(o.Format, n)
-			}
-			return show.PrintNode(a, n, o.Format == command.FormatWide)
+			command.WarnHeld(a, n.GetVerdictsHeld())
+			return n, err
+		}, func(n *lofamov1.Node) error {
+			return command.PrintNode(a, n, o.Format == command.FormatWide)
 		})
 	}
 	return cmd
@@ -127,21 +162,27 @@ func getNodeCommand(a *command.App) *cobra.Command {
 
 func getLinksCommand(a *command.App) *cobra.Command {
 	var states []string
+	var odd bool
 	cmd := &cobra.Command{
-		Use:   "links [NODE]",
-		Short: "Every end of every link with its state",
+		Use:     "links [NODE]",
+		Aliases: []string{"link", "li"},
+		Short:   "Every end of every link with its state",
 		Long: `Prints one line for each end of each link: the node whose end it is, the direction, and the
 neighbour. The two ends of a cable are judged apart, for a link may be broken in one direction only.
 ` + command.LinkSelectors,
-		Example:           "  lofamoctl get links\n  lofamoctl get links 1,0,1 -o wide\n  lofamoctl get links --state SICK,FAILED -l rack=r7",
+		Example:           "  lofamoctl get links\n  lofamoctl get links 1,0,1 -o wide\n  lofamoctl get links --not-normal -l rack=r7",
 		Args:              command.Between(0, "NODE"),
 		ValidArgsFunction: a.CompleteFirstNode,
 	}
-	o := command.AllFormats(cmd)
+	o := command.GetFormats(cmd)
 	addStateFlag(cmd, &states)
 	l := command.AddListFlags(cmd, "link ends", "direction=X+,state!=NORMAL")
+	cmd.Flags().BoolVar(&odd, "not-normal", false, "only link ends that are not NORMAL")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		want, err := parseStates(states)
+		if err == nil && odd {
+			want, err = withoutNormal(want, "link end")
+		}
 		if err != nil {
 			return err
 		}
@@ -149,16 +190,11 @@ neighbour. The two ends of a cable are judged apart, for a link may be broken in
 		if len(args) > 0 {
 			req.Node = args[0]
 		}
-		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
-			resp, err := s.AllLinks(ctx, req, l.Chunk)
-			if err != nil {
-				return fmt.Errorf("get links: %w", command.Plain(err))
-			}
-			show.WarnCluster(a, resp.GetCluster())
-			if o.Format == command.FormatJSON || o.Format == command.FormatYAML {
-				return a.PrintMessage(o.Format, resp)
-			}
-			return command.Table(a.Env.Stdout, show.LinkRows(a, resp.GetLinks(), o.Format == command.FormatWide))
+		return command.Query(a, cmd, "get links", o, func(ctx context.Context, s command.Session) (*lofamov1.ListLinksResponse, error) {
+			req.Continue = ""
+			return s.AllLinks(ctx, req, l.Chunk)
+		}, func(resp *lofamov1.ListLinksResponse) error {
+			return command.Table(a.Env.Stdout, command.LinkRows(a, resp.GetLinks(), o.Format == command.FormatWide))
 		})
 	}
 	return cmd
@@ -166,22 +202,19 @@ neighbour. The two ends of a cable are judged apart, for a link may be broken in
 
 func getSupervisorsCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "supervisors",
-		Short: "The replicas of the supervisor, and which of them leads",
-		Args:  command.Exactly(),
+		Use:     "supervisors",
+		Aliases: []string{"supervisor", "sup"},
+		Short:   "The replicas of the supervisor, and which of them leads",
+		Args:    command.Exactly(),
 	}
-	o := command.AllFormats(cmd)
+	o := command.GetFormats(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
-			resp, err := s.ListSupervisors(ctx)
-			if err != nil {
-				return fmt.Errorf("get supervisors: %w", command.Plain(err))
-			}
-			if o.Format == command.FormatJSON || o.Format == command.FormatYAML {
-				return a.PrintMessage(o.Format, resp)
-			}
-			return command.Table(a.Env.Stdout, show.SupervisorRows(resp.GetSupervisors(), o.Format == command.FormatWide))
-		})
+		return command.Query(a, cmd, "get supervisors", o,
+			func(ctx context.Context, s command.Session) (*lofamov1.ListSupervisorsResponse, error) {
+				return s.ListSupervisors(ctx)
+			}, func(resp *lofamov1.ListSupervisorsResponse) error {
+				return command.Table(a.Env.Stdout, command.SupervisorRows(resp.GetSupervisors(), o.Format == command.FormatWide))
+			})
 	}
 	return cmd
 }

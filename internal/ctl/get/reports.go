@@ -9,7 +9,6 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/ctl/command"
-	"github.com/lofamo/lofamo/internal/ctl/show"
 )
 
 // maxReports is the most that one answer of the supervisors holds.
@@ -19,8 +18,9 @@ func getReportsCommand(a *command.App) *cobra.Command {
 	var limit uint
 	var digests bool
 	cmd := &cobra.Command{
-		Use:   "reports [NODE]",
-		Short: "How the reports of each node fare, and those that came last",
+		Use:     "reports [NODE]",
+		Aliases: []string{"report"},
+		Short:   "How the reports of each node fare, and those that came last",
 		Long: `Prints two tables: for each node how its reports fare, as it said itself, and the reports that the
 leader has received since it took over, newest first.
 
@@ -39,7 +39,7 @@ it came.`,
 		Args:              command.Between(0, "NODE"),
 		ValidArgsFunction: a.CompleteFirstNode,
 	}
-	o := command.AllFormats(cmd)
+	o := command.GetFormats(cmd)
 	cmd.Flags().UintVar(&limit, "limit", 0, "at most so many reports, the newest: 1 to 4096 (default 100)")
 	cmd.Flags().BoolVar(&digests, "digests", false, "also the digests, which are not committed")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -50,16 +50,12 @@ it came.`,
 		if len(args) > 0 {
 			req.Node = args[0]
 		}
-		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
-			resp, err := s.ListReports(ctx, req)
-			if err != nil {
-				return fmt.Errorf("get reports: %w", command.Plain(err))
-			}
-			if o.Format == command.FormatJSON || o.Format == command.FormatYAML {
-				return a.PrintMessage(o.Format, resp)
-			}
-			return printReports(a, resp, o.Format == command.FormatWide)
-		})
+		return command.Query(a, cmd, "get reports", o,
+			func(ctx context.Context, s command.Session) (*lofamov1.ListReportsResponse, error) {
+				return s.ListReports(ctx, req)
+			}, func(resp *lofamov1.ListReportsResponse) error {
+				return printReports(a, resp, o.Format == command.FormatWide)
+			})
 	}
 	return cmd
 }
@@ -82,16 +78,18 @@ func senderRows(senders []*lofamov1.SenderStatus, wide bool) [][]string {
 	for _, s := range senders {
 		d := s.GetDelivery()
 		r := []string{
-			s.GetNode(), show.Said(s.GetAge(), s.GetOld()), show.PathState(d), show.Path(d.GetPrimary()), show.Path(d.GetAlternate()), command.Count(d.GetLogged()), command.Count(d.GetUnanswered()),
-			show.Oldest(d), command.Count(d.GetMigrations()), command.Count(d.GetRetries()),
+			s.GetNode(), command.LastReported(s.GetAge(), s.GetOld()), command.PathState(d), command.PathText(d.GetPrimary()),
+			command.PathText(d.GetAlternate()),
+			command.Count(d.GetLogged()), command.Count(d.GetUnanswered()),
+			command.Oldest(d), command.Count(d.GetMigrations()), command.Count(d.GetRetries()),
 		}
 		if wide {
 			var rails []string
 			for _, rail := range d.GetRails() {
-				rails = append(rails, show.RailShort(rail))
+				rails = append(rails, command.RailShort(rail))
 			}
 			r = append(r, s.GetCoord(), command.Count(d.GetShortened()), command.Dash(strings.Join(rails, ", ")),
-				command.Dash(strings.Join(show.Troubles(d), "; ")))
+				command.Dash(strings.Join(command.Troubles(d), "; ")))
 		}
 		rows = append(rows, r)
 	}
@@ -113,7 +111,8 @@ func reportRows(reports []*lofamov1.ReportStatus, wide bool) [][]string {
 			committed = "digest"
 		}
 		row := []string{
-			fmt.Sprintf("%s/%s@%d#%d", r.GetNode(), r.GetHalf(), r.GetEpoch(), r.GetSeq()), command.PathName(r.GetPath()), command.Dash(hops(r.GetHops())),
+			fmt.Sprintf("%s/%s@%d#%d", r.GetNode(), r.GetHalf(), r.GetEpoch(), r.GetSeq()), command.PathName(r.GetPath()),
+			command.Dash(hops(r.GetHops())),
 			command.ProtoDuration(r.GetAge()), command.ProtoDuration(r.GetLatency()), committed, command.Count(r.GetCopies()),
 		}
 		if wide {

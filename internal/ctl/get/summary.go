@@ -2,14 +2,13 @@ package get
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 
 	"github.com/spf13/cobra"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/ctl/command"
-	"github.com/lofamo/lofamo/internal/ctl/show"
+	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // SummaryCommand returns `lofamoctl summary`.
@@ -25,18 +24,13 @@ values of a label, dimension/X, Y or Z for the planes of the torus, region for t
 		Args:    command.Exactly(),
 	}
 	o := command.AddOutputFlag(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
-	cmd.Flags().StringSliceVar(&by, "by", nil, "also count by these: label/KEY, dimension/X, dimension/Y, dimension/Z, region (comma-separated)")
+	cmd.Flags().StringSliceVar(&by, "by", nil, "also count by these: label/KEY, dimension/X, dimension/Y, dimension/Z, region "+
+		"(comma-separated)")
 	cmd.Flags().StringVarP(&labels, "selector", "l", "", "only nodes with such labels, as rack=r7,!spare")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
-			resp, err := s.GetSummary(ctx, &lofamov1.GetSummaryRequest{By: by, LabelSelector: labels})
-			if err != nil {
-				return fmt.Errorf("summary: %w", command.Plain(err))
-			}
-			show.WarnCluster(a, resp.GetCluster())
-			if o.Format != command.FormatTable {
-				return a.PrintMessage(o.Format, resp)
-			}
+		return command.Query(a, cmd, "summary", o, func(ctx context.Context, s command.Session) (*lofamov1.GetSummaryResponse, error) {
+			return s.GetSummary(ctx, &lofamov1.GetSummaryRequest{By: by, LabelSelector: labels})
+		}, func(resp *lofamov1.GetSummaryResponse) error {
 			return printSummary(a, resp)
 		})
 	}
@@ -53,8 +47,8 @@ func printSummary(a *command.App, s *lofamov1.GetSummaryResponse) error {
 		return err
 	}
 	a.Printf("\n%s, %s, %s under maintenance; revision %d\n",
-		command.Plural(int(s.GetGroups()), "group fault"), command.Plural(int(s.GetWarnings()),
-			"warning"), command.Plural(int(s.GetMaintenance()), "node"), s.GetRevision())
+		fault.Plural(int(s.GetGroups()), "group fault"), fault.Plural(int(s.GetWarnings()),
+			"warning"), fault.Plural(int(s.GetMaintenance()), "node"), s.GetRevision())
 	return nil
 }
 

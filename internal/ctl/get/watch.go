@@ -12,7 +12,6 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/client"
 	"github.com/lofamo/lofamo/internal/ctl/command"
-	"github.com/lofamo/lofamo/internal/ctl/show"
 )
 
 type watchFlags struct {
@@ -20,7 +19,9 @@ type watchFlags struct {
 	asSeen  bool
 	initial bool
 	after   uint64
+	index   uint32
 	limit   time.Duration
+	outage  time.Duration
 	count   uint
 	colour  string
 	output  *command.OutputFlag
@@ -31,15 +32,18 @@ func WatchCommand(a *command.App) *cobra.Command {
 	f := &watchFlags{}
 	cmd := &cobra.Command{
 		Use:   "watch [NODE]",
-		Short: "Changes of the fault map, as they are committed",
-		Long: `Prints one line for each change of the fault map, as it is committed, until --count changes have
+		Short: "Print changes of the fault map when they are committed",
+		Long: `Prints one line for each change of the fault map when it is committed, until --count changes have
 come, --for has passed, or Ctrl-C; that is a success.
 
 When a supervisor fails, the watch goes on with the next one, after the last revision printed:
-no committed change is lost or printed twice. --as-seen also prints changes before they are
-committed, marked so; each is printed again when it is. --initial first prints all current faults.
+no committed change is lost or printed twice. It waits through an outage of all supervisors, of any
+length, or as long as --timeout says. If changes were dropped meanwhile, a line on standard error
+names their revisions. --as-seen also prints changes before they are committed, marked so; each is
+printed again when it is. --initial first prints all current faults.
 ` + command.EventSelectors,
-		Example:           "  lofamoctl watch\n  lofamoctl watch --initial -l rack=r7\n  lofamoctl watch --after-revision 120 --count 1 --for 10s -o json\n  lofamoctl watch 1,0,1 --as-seen",
+		Example: "  lofamoctl watch\n  lofamoctl watch --initial -l rack=r7\n  lofamoctl watch --after-revision 120 --count 1 --for " +
+			"10s -o json\n  lofamoctl watch 1,0,1 --as-seen",
 		Args:              command.Between(0, "NODE"),
 		ValidArgsFunction: a.CompleteFirstNode,
 	}
@@ -49,12 +53,21 @@ committed, marked so; each is printed again when it is. --initial first prints a
 	command.AddSelectFlags(cmd, &f.SelectFlags, "component=node,to=FAILED")
 	fl.BoolVar(&f.initial, "initial", false, "first all current faults, as changes from UNKNOWN")
 	fl.Uint64Var(&f.after, "after-revision", 0, "all changes after this revision (default: those from now on)")
+	fl.Uint32Var(&f.index, "after-index", 0, "with --after-revision: also the changes of that revision with a greater index (see -o json)")
 	fl.DurationVar(&f.limit, "for", 0, "stop after this time, such as 10s (default: never)")
+	fl.DurationVar(&f.outage, "timeout", 0, "fail when no supervisor has answered for this time, such as 5m (default: never, but one must "+
+		"answer at the start)")
 	fl.UintVar(&f.count, "count", 0, "stop after so many changes (default: never)")
 	command.AddColorFlag(cmd, &f.colour)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if f.limit < 0 {
 			return command.Usagef("--for %v: want a positive time such as 10s", f.limit)
+		}
+		if f.outage < 0 {
+			return command.Usagef("--timeout %v: want a positive time such as 5m", f.outage)
+		}
+		if f.index > 0 && f.after == 0 {
+			return command.Usagef("--after-index %d: want --after-revision too, the revision of the change", f.index)
 		}
 		if f.initial && f.after > 0 {
 			return command.Usagef("--initial and --after-revision: want only one, the list has its own revision")
@@ -80,7 +93,10 @@ func watch(a *command.App, ctx context.Context, s command.Session, node string, 
 		defer cancel()
 	}
 	left := f.count
-	opts := client.WatchOptions{After: f.after, AsSeen: f.asSeen, Node: node, Labels: f.Labels, Fields: f.Fields, Initial: f.initial, Progress: watchProgress(a)}
+	opts := client.WatchOptions{After: f.after, AfterIndex: f.index, AsSeen: f.asSeen, Node: node, Labels: f.Labels, Fields: f.Fields,
+		Initial: f.initial, Outage: f.outage, Progress: watchProgress(a), Gap: func(after, until uint64) {
+			a.Warnf("lofamoctl: %s\n", gapText(after, until))
+		}}
 	err := s.Watch(ctx, opts, func(r *lofamov1.WatchResponse) error {
 		for _, e := range r.GetEvents() {
 			if err := printEvent(a, e, f.output.Format, p); err != nil {
@@ -98,6 +114,16 @@ func watch(a *command.App, ctx context.Context, s command.Session, node string, 
 		return nil
 	}
 	return fmt.Errorf("watch: %w", command.Plain(err))
+}
+
+// gapText says which changes a watch does not have.
+func gapText(after, until uint64) string {
+	if until < after {
+		return fmt.Sprintf("the supervisors' store was replaced: it is at revision %d, and the watch was at revision %d: the changes in between "+
+			"are lost, the watch goes on after revision %d", until, after, until)
+	}
+	return fmt.Sprintf("the changes after revision %d up to revision %d are lost, the supervisors no longer keep them: the watch goes on "+
+		"after revision %d", after, until, until)
 }
 
 // watchProgress warns once when the watched supervisor fails and once when another takes over, not about each attempt
@@ -133,8 +159,8 @@ func printEvent(a *command.App, e *lofamov1.Event, f command.Format, p command.P
 	if e.GetAsSeen() {
 		revision = "as seen"
 	}
-	node, component := show.Subject(e)
-	from, to := show.Change(e)
+	node, component := command.Subject(e)
+	from, to := command.Change(e)
 	fmt.Fprintf(&b, "%s  %-12s  %-8s %-15s  %s → %s", a.Clock(e.GetTime()), revision, node, component, from, p.State(e.GetTo(), to))
 	if c := command.CauseName(e.GetCause()); c != "-" {
 		b.WriteString("  cause " + c)
@@ -145,7 +171,7 @@ func printEvent(a *command.App, e *lofamov1.Event, f command.Format, p command.P
 	if e.GetAwarenessLatency() != nil {
 		b.WriteString("  after " + command.ProtoDuration(e.GetAwarenessLatency()))
 	}
-	if notes := show.EventNotes(a, e); len(notes) > 0 {
+	if notes := command.EventNotes(a, e); len(notes) > 0 {
 		b.WriteString("  (" + strings.Join(notes, ", ") + ")")
 	}
 	if f == command.FormatWide {

@@ -15,7 +15,8 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/ctl/command"
-	"github.com/lofamo/lofamo/pkg/response/audit"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
 )
 
 // AuditCommand returns `lofamoctl audit`.
@@ -30,8 +31,9 @@ once, with its reason.
 
 Every line has a hash that covers the line before it. Printed lines are checked; 'lofamoctl audit export' keeps all lines
 elsewhere, and 'lofamoctl audit verify' checks a kept file.`,
-		Example: "  lofamoctl audit\n  lofamoctl audit --from 120 --limit 20 -o json\n  lofamoctl audit export -f audit.jsonl\n  lofamoctl audit verify -f audit.jsonl",
-		Args:    cobra.ArbitraryArgs,
+		Example: "  lofamoctl audit\n  lofamoctl audit --from 120 --limit 20 -o json\n  lofamoctl audit export -f audit.jsonl\n" +
+			"  lofamoctl audit verify -f audit.jsonl",
+		Args: cobra.ArbitraryArgs,
 	}
 	o := command.AddOutputFlag(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
 	cmd.Flags().Uint64Var(&req.From, "from", 0, "number of the first line (default the newest lines)")
@@ -52,7 +54,7 @@ elsewhere, and 'lofamoctl audit verify' checks a kept file.`,
 			if err != nil {
 				return fmt.Errorf("audit: %w", command.Plain(err))
 			}
-			var c audit.Checker
+			var c response.AuditChecker
 			bad := checkLines(&c, resp.GetLines())
 			if o.Format != command.FormatTable {
 				return errors.Join(a.PrintMessage(o.Format, resp), bad)
@@ -69,7 +71,7 @@ elsewhere, and 'lofamoctl audit verify' checks a kept file.`,
 }
 
 // checkLines checks lines as they came.
-func checkLines(c *audit.Checker, lines []*lofamov1.AuditLine) error {
+func checkLines(c *response.AuditChecker, lines []*lofamov1.AuditLine) error {
 	for _, l := range lines {
 		if err := c.Check([]byte(l.GetLine())); err != nil {
 			return err
@@ -93,7 +95,8 @@ func auditRows(a *command.App, lines []*lofamov1.AuditLine) [][]string {
 			why = strings.TrimPrefix(why+": "+l.GetDetail(), ": ")
 		}
 		rows = append(rows, []string{
-			strconv.FormatUint(l.GetSeq(), 10), a.Clock(l.GetAt()), l.GetAct(), command.Dash(l.GetResponse()), command.Dash(l.GetPolicy()), command.Dash(l.GetTarget()), command.Dash(command.Printable(step)),
+			strconv.FormatUint(l.GetSeq(), 10), a.Clock(l.GetAt()), l.GetAct(), command.Dash(l.GetResponse()), command.Dash(l.GetPolicy()),
+			command.Dash(l.GetTarget()), command.Dash(command.Printable(step)),
 			command.Dash(command.Printable(l.GetSubject())), command.Dash(command.Printable(why)),
 		})
 	}
@@ -106,18 +109,19 @@ func auditExportCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export",
 		Short: "Write the audit to a file, a line of JSON each, checked",
-		Long: `Writes the lines of the audit as they are kept, one line of JSON each, oldest first, and checks them as they come: each line's hash,
-and that it follows the one before. An existing file is appended to, if its last line agrees with the audit; so the same
-command, given every day, keeps the whole audit also when the supervisors forget old lines. Whoever keeps the last hash elsewhere
-can tell later that nothing was changed.`,
-		Example: "  lofamoctl audit export -f audit.jsonl\n  lofamoctl audit export --from 1200 > tail.jsonl\n  lofamoctl audit export -f audit.jsonl --follow",
-		Args:    command.Exactly(),
+		Long: `Writes the lines of the audit as they are kept, one line of JSON each, oldest first, and checks them as
+they come: each line's hash, and that it follows the one before. An existing file is appended to, if its last line
+agrees with the audit; so the same command, given every day, keeps the whole audit also when the supervisors forget old
+lines. Whoever keeps the last hash elsewhere can tell later that nothing was changed.`,
+		Example: "  lofamoctl audit export -f audit.jsonl\n  lofamoctl audit export --from 1200 > tail.jsonl\n" +
+			"  lofamoctl audit export -f audit.jsonl --follow",
+		Args: command.Exactly(),
 	}
 	cmd.Flags().StringVarP(&file, "filename", "f", "", "the file (default the standard output)")
 	cmd.Flags().Uint64Var(&req.From, "from", 0, "number of the first line (default the oldest that is kept, or the one after the file's last)")
 	cmd.Flags().BoolVar(&req.Follow, "follow", false, "go on with those that come")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		var c audit.Checker
+		var c response.AuditChecker
 		out := a.Env.Stdout
 		if file != "" {
 			if req.GetFrom() > 0 {
@@ -150,7 +154,7 @@ can tell later that nothing was changed.`,
 				return fmt.Errorf("audit export: %w", command.Plain(err))
 			}
 			seq, hash := c.Last()
-			a.Warnf("lofamoctl: %s; the last is %d with hash %s\n", command.Plural(int(c.Lines()-before), "line"), seq, command.Dash(hash))
+			a.Warnf("lofamoctl: %s; the last is %d with hash %s\n", fault.Plural(int(c.Lines()-before), "line"), seq, command.Dash(hash))
 			return nil
 		})
 	}
@@ -158,7 +162,7 @@ can tell later that nothing was changed.`,
 }
 
 // openAudit opens a file of lines to append to, and checks its content. It removes an incomplete last line.
-func openAudit(file string, c *audit.Checker) (*os.File, error) {
+func openAudit(file string, c *response.AuditChecker) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Clean(file), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, command.Usage(err)
@@ -177,8 +181,8 @@ func openAudit(file string, c *audit.Checker) (*os.File, error) {
 }
 
 // readAudit checks lines to the end, and returns the size of the complete ones in bytes.
-func readAudit(r io.Reader, c *audit.Checker) (whole int64, err error) {
-	in := bufio.NewReaderSize(r, audit.MaxLine+1)
+func readAudit(r io.Reader, c *response.AuditChecker) (whole int64, err error) {
+	in := bufio.NewReaderSize(r, response.MaxAuditLine+1)
 	for {
 		line, err := in.ReadSlice('\n')
 		switch {
@@ -220,7 +224,7 @@ with the same end.`,
 			defer func() { _ = f.Close() }()
 			in = f
 		}
-		var c audit.Checker
+		var c response.AuditChecker
 		if _, err := readAudit(in, &c); err != nil {
 			return err
 		}
@@ -231,7 +235,7 @@ with the same end.`,
 		if hash != "" && hash != last {
 			return fmt.Errorf("%s: line %d, the last, has hash %s: want %s", file, seq, last, hash)
 		}
-		a.Printf("%s in order, %d to %d; the last has hash %s\n", command.Plural(int(c.Lines()), "line"), seq-c.Lines()+1, seq, last)
+		a.Printf("%s in order, %d to %d; the last has hash %s\n", fault.Plural(int(c.Lines()), "line"), seq-c.Lines()+1, seq, last)
 		return nil
 	}
 	return cmd

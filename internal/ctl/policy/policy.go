@@ -15,7 +15,6 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/ctl/command"
-	"github.com/lofamo/lofamo/internal/ctl/show"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response/policy"
 )
@@ -28,14 +27,15 @@ func Command(a *command.App) *cobra.Command {
 		Use:   "policy apply|get|check|test|delete|defaults",
 		Short: "Policies: the responses to faults",
 		Long: `A policy says for which faults something is to be done, and what. Whether it may be done, and when, is for the
-supervisors. A policy only observes (its actions are recorded and not done) until its spec says
+supervisors. A policy is observe-only (its actions are recorded and not done) until its spec says
 mode: enforce. docs/responses.md has every field.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
 			return command.Usagef("policy %s: want %s", strings.Join(args, " "), policyWords)
 		},
 	}
-	cmd.AddCommand(policyApplyCommand(a), policyGetCommand(a), policyCheckCommand(a), policyTestCommand(a), policyDeleteCommand(a), policyDefaultsCommand(a))
+	cmd.AddCommand(policyApplyCommand(a), policyGetCommand(a), policyCheckCommand(a), policyTestCommand(a), policyDeleteCommand(a),
+		policyDefaultsCommand(a))
 	return cmd
 }
 
@@ -48,7 +48,8 @@ func documents(file string, defaults bool, stdin io.Reader) (text []byte, name s
 		b, err := policy.DefaultYAML()
 		return b, "the defaults", err
 	case file == "":
-		return nil, "", command.Usagef("-f is missing: want a file with policies, or - for the standard input; --defaults takes the ones that are shipped")
+		return nil, "", command.Usagef("-f is missing: want a file with policies, or - for the standard input; --defaults takes the ones that " +
+			"are shipped")
 	}
 	return command.ReadBounded(file, stdin, policy.MaxBytes)
 }
@@ -84,9 +85,10 @@ more, and their effects are undone when the fault is gone.`,
 		Args: onlyFiles,
 	}
 	cmd.Flags().StringVarP(&file, "filename", "f", "", "the file; - for the standard input")
-	cmd.Flags().BoolVar(&defaults, "defaults", false, "those that are shipped; all of them observe only")
+	cmd.Flags().BoolVar(&defaults, "defaults", false, "the shipped policies; all of them are observe-only")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only check them, and print what would change")
-	cmd.Flags().StringArrayVar(&expect, "expect", nil, "NAME=VERSION: refuse when the policy is at another version; may be given more than once")
+	cmd.Flags().StringArrayVar(&expect, "expect", nil,
+		"NAME=VERSION: refuse when the policy is at another version; may be given more than once")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		text, _, err := documents(file, defaults, cmd.InOrStdin())
 		if err != nil {
@@ -113,26 +115,32 @@ func printPolicyChanges(a *command.App, changes []*lofamov1.PolicyChange, dryRun
 		var what string
 		switch c.GetKind() {
 		case lofamov1.PolicyChangeKind_POLICY_UNCHANGED:
-			what = fmt.Sprintf("unchanged, version %d, %s", c.GetVersion(), show.ModeName(c.GetTo()))
+			what = fmt.Sprintf("unchanged, version %d, %s", c.GetVersion(), command.ModeName(c.GetTo()))
 		case lofamov1.PolicyChangeKind_POLICY_CREATED:
-			what = fmt.Sprintf("new, version %d, %s", c.GetVersion(), show.ModeName(c.GetTo()))
+			what = fmt.Sprintf("new, version %d, %s", c.GetVersion(), command.ModeName(c.GetTo()))
 		case lofamov1.PolicyChangeKind_POLICY_DELETED:
 			what = "withdrawn"
 		case lofamov1.PolicyChangeKind_POLICY_RELABELLED:
-			what = fmt.Sprintf("labels or annotations changed, version %d, %s", c.GetVersion(), show.ModeName(c.GetTo()))
+			what = fmt.Sprintf("labels or annotations changed, version %d, %s", c.GetVersion(), command.ModeName(c.GetTo()))
 		default:
-			what = fmt.Sprintf("replaced, version %d, %s", c.GetVersion(), show.ModeName(c.GetTo()))
+			what = fmt.Sprintf("replaced, version %d, %s", c.GetVersion(), command.ModeName(c.GetTo()))
 			if c.GetFrom() != c.GetTo() {
-				what += ", was " + show.ModeName(c.GetFrom())
+				what += ", was " + command.ModeName(c.GetFrom())
 			}
 		}
 		if n := c.GetOpen(); n > 0 {
-			what += fmt.Sprintf(": %s under way to do nothing more", command.Plural(int(n), "response"))
+			what += fmt.Sprintf(": %s under way to do nothing more", fault.Plural(int(n), "response"))
 		}
 		a.Printf("%s: %s\n", c.GetName(), what)
 	}
 	if dryRun {
 		a.Printf("dry run: nothing was changed\n")
+	}
+	if slices.ContainsFunc(changes, func(c *lofamov1.PolicyChange) bool {
+		return c.GetTo() == lofamov1.PolicyMode_OBSERVE_ONLY && c.GetKind() != lofamov1.PolicyChangeKind_POLICY_DELETED
+	}) {
+		a.Warnf("lofamoctl: an observe-only policy does nothing: the audit records the steps it would take; " +
+			"'mode: enforce' in its spec lets it act\n")
 	}
 }
 
@@ -143,8 +151,9 @@ func policyGetCommand(a *command.App) *cobra.Command {
 		Short: "The policies in force, or one of them with its history",
 		Long: `Prints the policies in force, or one. What -o yaml prints of one is its document, and can be edited and given to
 'lofamoctl policy apply'.`,
-		Example: "  lofamoctl policy get\n  lofamoctl policy get drain-failed-memory\n  lofamoctl policy get drain-failed-memory --version 2 -o yaml",
-		Args:    command.Between(0, "NAME"),
+		Example: "  lofamoctl policy get\n  lofamoctl policy get drain-failed-memory\n  lofamoctl policy get drain-failed-memory --version 2 " +
+			"-o yaml",
+		Args: command.Between(0, "NAME"),
 	}
 	o := command.AllFormats(cmd)
 	cmd.Flags().Uint64Var(&version, "version", 0, "with NAME: a former version")
@@ -171,11 +180,11 @@ func listPolicies(a *command.App, ctx context.Context, s command.Session, f comm
 	if err != nil {
 		return fmt.Errorf("policy get: %w", command.Plain(err))
 	}
-	if f == command.FormatJSON || f == command.FormatYAML {
+	if f.Structured() {
 		return a.PrintMessage(f, resp)
 	}
 	if len(resp.GetPolicies()) == 0 {
-		a.Printf("no policy is in force: 'lofamoctl policy apply --defaults' puts those in force that are shipped, which observe only\n")
+		a.Printf("no policy is in force: 'lofamoctl policy apply --defaults' applies the shipped ones, which are observe-only\n")
 		return nil
 	}
 	return command.Table(a.Env.Stdout, policyRows(a, resp.GetPolicies(), f == command.FormatWide))
@@ -193,10 +202,13 @@ func policyRows(a *command.App, policies []*lofamov1.ResponsePolicy, wide bool) 
 			target = "groups"
 		}
 		r := []string{
-			p.GetName(), show.ModeName(p.GetMode()), strconv.FormatUint(p.GetVersion(), 10), target, command.Dash(strings.Join(p.GetSteps(), ", ")), show.Minute(a, p.GetAt().AsTime()), command.Dash(p.GetBy()),
+			p.GetName(), command.ModeName(p.GetMode()), strconv.FormatUint(p.GetVersion(), 10), target,
+			command.Dash(strings.Join(p.GetSteps(), ", ")),
+			command.Minute(a, p.GetAt().AsTime()), command.Dash(p.GetBy()),
 		}
 		if wide {
-			r = append(r, command.Dash(p.GetDigest()), command.Dash(command.Printable(p.GetMatch())), command.Dash(command.Printable(p.GetDescription())))
+			r = append(r, command.Dash(p.GetDigest()), command.Dash(command.Printable(p.GetMatch())),
+				command.Dash(command.Printable(p.GetDescription())))
 		}
 		rows = append(rows, r)
 	}
@@ -206,19 +218,21 @@ func policyRows(a *command.App, policies []*lofamov1.ResponsePolicy, wide bool) 
 // printPolicy prints one policy: its document, or a description.
 func printPolicy(a *command.App, resp *lofamov1.GetPolicyResponse, f command.Format) error {
 	p := resp.GetPolicy()
-	if f == command.FormatJSON || f == command.FormatYAML {
+	if f.Structured() {
 		if p.GetDeleted() {
 			return fmt.Errorf("policy get: policy %s: it was withdrawn by version %d, which has no document", p.GetName(), p.GetVersion())
 		}
 		return a.PrintJSON(f, []byte(p.GetDocument()))
 	}
-	state := show.ModeName(p.GetMode())
+	state := command.ModeName(p.GetMode())
 	if p.GetDeleted() {
 		state = "withdrawn"
 	}
 	head := [][]string{
-		{"Policy", p.GetName()}, {"Mode", state}, {"Version", fmt.Sprintf("%d, of %s by %s", p.GetVersion(), show.Minute(a, p.GetAt().AsTime()), command.Dash(p.GetBy()))},
-		{"Digest", command.Dash(p.GetDigest())}, {"Match", command.Dash(command.Printable(p.GetMatch()))}, {"Steps", command.Dash(strings.Join(p.GetSteps(), ", "))},
+		{"Policy", p.GetName()}, {"Mode", state},
+		{"Version", fmt.Sprintf("%d, of %s by %s", p.GetVersion(), command.Minute(a, p.GetAt().AsTime()), command.Dash(p.GetBy()))},
+		{"Digest", command.Dash(p.GetDigest())}, {"Match", command.Dash(command.Printable(p.GetMatch()))},
+		{"Steps", command.Dash(strings.Join(p.GetSteps(), ", "))},
 		{"Description", command.Dash(command.Printable(p.GetDescription()))},
 	}
 	if err := command.Table(a.Env.Stdout, head); err != nil {
@@ -229,11 +243,12 @@ func printPolicy(a *command.App, resp *lofamov1.GetPolicyResponse, f command.For
 	}
 	rows := [][]string{{"FORMER", "MODE", "CHANGED", "BY", "DIGEST"}}
 	for _, old := range resp.GetFormer() {
-		mode := show.ModeName(old.GetMode())
+		mode := command.ModeName(old.GetMode())
 		if old.GetDeleted() {
 			mode = "withdrawn"
 		}
-		rows = append(rows, []string{strconv.FormatUint(old.GetVersion(), 10), mode, show.Minute(a, old.GetAt().AsTime()), command.Dash(old.GetBy()), command.Dash(old.GetDigest())})
+		rows = append(rows, []string{strconv.FormatUint(old.GetVersion(), 10), mode, command.Minute(a, old.GetAt().AsTime()),
+			command.Dash(old.GetBy()), command.Dash(old.GetDigest())})
 	}
 	a.Printf("\n")
 	return command.Table(a.Env.Stdout, rows)
@@ -318,7 +333,8 @@ func policyDeleteCommand(a *command.App) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only print what would change")
-	cmd.Flags().StringArrayVar(&expect, "expect", nil, "NAME=VERSION: refuse when the policy is at another version; may be given more than once")
+	cmd.Flags().StringArrayVar(&expect, "expect", nil,
+		"NAME=VERSION: refuse when the policy is at another version; may be given more than once")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		versions, err := parseVersions(expect)
 		if err != nil {
@@ -340,10 +356,11 @@ func policyDefaultsCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "defaults [NAME...]",
 		Short: "Print the policies that are shipped",
-		Long: `Prints the shipped policies, or the named ones. All of them observe only: their actions are
+		Long: `Prints the shipped policies, or the named ones. All of them are observe-only: their actions are
 recorded. To have one act, print it, say mode: enforce, and apply it.`,
-		Example: "  lofamoctl policy defaults\n  lofamoctl policy defaults drain-failed-memory | sed 's/observe-only/enforce/' | lofamoctl policy apply -f -",
-		Args:    cobra.ArbitraryArgs,
+		Example: "  lofamoctl policy defaults\n  lofamoctl policy defaults drain-failed-memory | sed 's/observe-only/enforce/' | lofamoctl " +
+			"policy apply -f -",
+		Args: cobra.ArbitraryArgs,
 	}
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		if len(args) == 0 {

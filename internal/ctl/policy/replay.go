@@ -18,11 +18,10 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/ctl/command"
-	"github.com/lofamo/lofamo/internal/ctl/torus"
+	"github.com/lofamo/lofamo/internal/ctl/get"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 	"github.com/lofamo/lofamo/pkg/response/policy"
-	"github.com/lofamo/lofamo/pkg/response/replay"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -43,15 +42,16 @@ func policyTestCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "test -f FILE",
 		Short: "Replay recorded events against policies, and show what would have happened",
-		Long: `Runs recorded changes of the fault map through the engine that decides about responses, with the policies of a file, and prints what was
-asked for, what would have been done, and what would have been refused and why. Nothing is carried out: every step counts as done
-after a second.
+		Long: `Runs recorded changes of the fault map through the engine that decides about responses, with the policies
+of a file, and prints the requests of the policies, the steps that the engine would have taken, and its refusals with
+their reasons. Nothing is carried out: every step counts as done after a second.
 
 The events are those that the supervisors keep, or with --events those of a file, as 'lofamoctl get events -o json' prints them; the
 nodes are those of the topology, or with --topology of a file, as 'lofamoctl get topology -o yaml' prints it. With both it works offline.
 
-The replay assumes the best of unrecorded facts: evidence is fresh while its fault stands, and a verdict without the mark of a single witness had
-two. The limits are the supervisors' defaults, or with --config those of a supervisor's configuration; flags go before both.`,
+The replay assumes the best of unrecorded facts: evidence is fresh while its fault stands, and a verdict without the
+mark of a single witness had two. The limits are the supervisors' defaults, or with --config those of a supervisor's
+configuration; flags go before both.`,
 		Example: `  lofamoctl policy test -f policies.yaml --enforce
   lofamoctl policy test --defaults --enforce --approve ann,bob --since 24h
   lofamoctl policy test -f policies.yaml --events events.json --topology topology.yaml -o json`,
@@ -63,7 +63,7 @@ two. The limits are the supervisors' defaults, or with --config those of a super
 	fl.BoolVar(&f.defaults, "defaults", false, "the policies that are shipped")
 	fl.StringVar(&f.events, "events", "", "a file with recorded events (default those that the supervisors keep)")
 	fl.StringVar(&f.topology, "topology", "", "a file with the topology (default that of the supervisors)")
-	fl.BoolVar(&f.enforce, "enforce", false, "policies that only observe act too")
+	fl.BoolVar(&f.enforce, "enforce", false, "observe-only policies act too")
 	fl.StringSliceVar(&f.approve, "approve", nil, "names of people who approve whatever wants it, at once (comma-separated)")
 	fl.DurationVar(&f.since, "since", 0, "only events of the last so long, such as 24h (default all)")
 	fl.StringVar(&f.config, "config", "", "a supervisor's configuration, for its limits")
@@ -85,7 +85,8 @@ two. The limits are the supervisors' defaults, or with --config those of a super
 		if err != nil {
 			return fmt.Errorf("%s:\n%w", name, err)
 		}
-		run := replay.Options{Config: f.limits, Policies: policy.Policies(docs), Enforce: f.enforce, Supervisors: []response.SupervisorInfo{{ID: "supervisor", Alive: true}}}
+		run := policy.ReplayOptions{Config: f.limits, Policies: policy.Policies(docs), Enforce: f.enforce,
+			Supervisors: []response.SupervisorInfo{{ID: "supervisor", Alive: true}}}
 		for _, who := range f.approve {
 			run.Approve = append(run.Approve, "approver/"+who)
 		}
@@ -126,14 +127,15 @@ func (f *testFlags) takeLimits(cmd *cobra.Command) error {
 }
 
 // recordings returns the events and responses to replay: from files, or from the supervisors.
-func recordings(a *command.App, ctx context.Context, f *testFlags, stdin io.Reader) (events []*lofamov1.Event, top *lofamov1.Topology, err error) {
+func recordings(a *command.App, ctx context.Context, f *testFlags, stdin io.Reader) (events []*lofamov1.Event, top *lofamov1.Topology,
+	err error) {
 	if f.events != "" {
 		if events, err = readEvents(f.events, stdin); err != nil {
 			return nil, nil, err
 		}
 	}
 	if f.topology != "" {
-		if top, err = torus.ReadTopology(f.topology, stdin); err != nil {
+		if top, err = get.ReadTopology(f.topology, stdin); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -170,7 +172,8 @@ func readEvents(file string, stdin io.Reader) ([]*lofamov1.Event, error) {
 	}
 	list := new(lofamov1.ListEventsResponse)
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(js, list); err != nil {
-		return nil, command.Usagef("%s: not a list of events: %s", file, command.Position.ReplaceAllString(strings.ReplaceAll(err.Error(), "\u00a0", " "), ""))
+		return nil, command.Usagef("%s: not a list of events: %s", file,
+			command.Position.ReplaceAllString(strings.ReplaceAll(err.Error(), "\u00a0", " "), ""))
 	}
 	return list.GetEvents(), nil
 }
@@ -199,19 +202,19 @@ func replayTopology(top *lofamov1.Topology) (response.TopologyChanged, error) {
 }
 
 // printReplay runs a replay, and prints its results.
-func printReplay(a *command.App, events []*lofamov1.Event, run replay.Options, f *testFlags, form command.Format) error {
+func printReplay(a *command.App, events []*lofamov1.Event, run policy.ReplayOptions, f *testFlags, form command.Format) error {
 	recorded, skipped := recordedEvents(events)
 	if f.since > 0 {
 		begin := a.Env.Now().Add(-f.since)
-		recorded = slices.DeleteFunc(recorded, func(r replay.Recorded) bool { return r.At.Before(begin) })
+		recorded = slices.DeleteFunc(recorded, func(r policy.Recorded) bool { return r.At.Before(begin) })
 	}
 	if skipped > 0 {
-		a.Warnf("lofamoctl: %s that cannot be read, left out\n", command.Plural(skipped, "event"))
+		a.Warnf("lofamoctl: %s that cannot be read, left out\n", fault.Plural(skipped, "event"))
 	}
 	if len(recorded) == 0 {
 		return errors.New("policy test: no event to replay: want at least one change of a fault")
 	}
-	report, err := replay.Run(recorded, run)
+	report, err := policy.Replay(recorded, run)
 	if err != nil {
 		return fmt.Errorf("policy test: %w", err)
 	}
@@ -222,13 +225,14 @@ func printReplay(a *command.App, events []*lofamov1.Event, run replay.Options, f
 		}
 		return a.PrintJSON(form, b)
 	}
-	a.Printf("%s from %s on\n\n%s", command.Plural(len(recorded), "event"), report.Start.In(a.Env.Location).Format("2006-01-02 15:04:05"), report.Table())
+	a.Printf("%s from %s on\n\n%s", fault.Plural(len(recorded), "event"), report.Start.In(a.Env.Location).Format("2006-01-02 15:04:05"),
+		report.Table())
 	return nil
 }
 
 // recordedEvents converts events to the engine's form, and counts unreadable ones. It skips kinds that the engine does
 // not use.
-func recordedEvents(events []*lofamov1.Event) (out []replay.Recorded, skipped int) {
+func recordedEvents(events []*lofamov1.Event) (out []policy.Recorded, skipped int) {
 	marked := map[fault.NodeID]bool{}
 	for _, ev := range events {
 		var told response.Event
@@ -256,7 +260,7 @@ func recordedEvents(events []*lofamov1.Event) (out []replay.Recorded, skipped in
 			skipped++
 			continue
 		}
-		out = append(out, replay.Recorded{At: ev.GetTime().AsTime(), Event: told})
+		out = append(out, policy.Recorded{At: ev.GetTime().AsTime(), Event: told})
 	}
 	return out, skipped
 }
@@ -269,8 +273,10 @@ func recordedFault(ev *lofamov1.Event) (response.Fault, bool) {
 	}
 	at := ev.GetTime().AsTime()
 	f := response.Fault{
-		Node: fault.NodeID(ev.GetNode()), Component: c, State: state, Cause: fault.Cause(ev.GetCause()), Since: at, Flapping: ev.GetFlapping(), Platform: fault.Platform(ev.GetPlatform()),
-		Evidence: response.Evidence{At: at, Kind: fault.KindWatchdog, Witnesses: []string{ev.GetObserver()}, SingleWitness: ev.GetSingleWitness()},
+		Node: fault.NodeID(ev.GetNode()), Component: c, State: state, Cause: fault.Cause(ev.GetCause()), Since: at, Flapping: ev.GetFlapping(),
+		Platform: fault.Platform(ev.GetPlatform()),
+		Evidence: response.Evidence{At: at, Kind: fault.KindWatchdog, Witnesses: []string{ev.GetObserver()},
+			SingleWitness: ev.GetSingleWitness()},
 	}
 	if !ev.GetSingleWitness() { // the map had enough witnesses; the event names the deciding one
 		f.Evidence.Witnesses = append(f.Evidence.Witnesses, "supervisor/recorded")
@@ -286,7 +292,8 @@ func recordedGroup(ev *lofamov1.Event) response.Group {
 	g := ev.GetGroup()
 	state, _ := recordedState(ev.GetTo())
 	out := response.Group{
-		ID: g.GetId(), Kind: g.GetKind().String(), State: state, Cause: fault.Cause(g.GetCause()), Of: int(g.GetOf()), Since: g.GetSince().AsTime(), At: ev.GetTime().AsTime(),
+		ID: g.GetId(), Kind: g.GetKind().String(), State: state, Cause: fault.Cause(g.GetCause()), Of: int(g.GetOf()),
+		Since: g.GetSince().AsTime(), At: ev.GetTime().AsTime(),
 	}
 	for _, id := range g.GetMembers() {
 		out.Members = append(out.Members, fault.NodeID(id))
@@ -317,10 +324,11 @@ type replayedDecision struct {
 	Detail   string    `json:"detail,omitempty"`
 }
 
-func replayed(r replay.Report) replayedReport {
+func replayed(r policy.ReplayReport) replayedReport {
 	out := replayedReport{Start: r.Start, Open: len(r.Open), Breaker: r.Breaker.Open, Most: r.Most, Decisions: []replayedDecision{}}
 	for _, d := range r.Decisions {
-		line := replayedDecision{At: d.At, Act: d.Act.String(), Response: d.Response, Policy: d.Policy, Step: d.Step, Executor: string(d.Kind), Attempt: d.Attempt, Subject: d.Subject, Detail: d.Detail}
+		line := replayedDecision{At: d.At, Act: d.Act.String(), Response: d.Response, Policy: d.Policy, Step: d.Step, Executor: string(d.Kind),
+			Attempt: d.Attempt, Subject: d.Subject, Detail: d.Detail}
 		if d.Target != (response.Target{}) {
 			line.Target = d.Target.String()
 		}

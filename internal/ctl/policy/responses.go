@@ -11,15 +11,14 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/ctl/command"
-	"github.com/lofamo/lofamo/internal/ctl/show"
 )
 
 func parseResponseStates(names []string) ([]lofamov1.ResponseState, error) {
 	var out []lofamov1.ResponseState
 	for _, n := range names {
 		v, ok := lofamov1.ResponseState_value["RESPONSE_"+strings.ToUpper(n)]
-		if !ok || !slices.Contains(show.ResponseStateNames(), strings.ToLower(n)) {
-			return nil, command.Usagef("--state %q: want %s", n, strings.Join(show.ResponseStateNames(), ", "))
+		if !ok || !slices.Contains(command.ResponseStateNames(), strings.ToLower(n)) {
+			return nil, command.Usagef("--state %q: want %s", n, strings.Join(command.ResponseStateNames(), ", "))
 		}
 		out = append(out, lofamov1.ResponseState(v))
 	}
@@ -30,48 +29,48 @@ func parseResponseStates(names []string) ([]lofamov1.ResponseState, error) {
 func GetResponsesCommand(a *command.App) *cobra.Command {
 	req := &lofamov1.ListResponsesRequest{}
 	var states []string
-	var watch bool
 	cmd := &cobra.Command{
-		Use:   "responses",
-		Short: "Responses to faults: their steps, and the conditions they wait for",
+		Use:     "responses",
+		Aliases: []string{"resp"},
+		Short:   "Responses to faults: their steps, and the conditions they wait for",
 		Long: `Prints the open responses: one for each fault and policy. A response stays open while its fault lasts. WHY says
 the condition it waits for, or why it has failed or expired; STEP is the next or current one.
 
 States: proposed, waiting, approved, running, done, failed (a person must look), undone (its effects were undone),
 expired (denied, not approved in time, or the fault went first).`,
-		Example: "  lofamoctl get responses\n  lofamoctl get responses --acting --state waiting\n  lofamoctl get responses --all --node 1,0,1 -o wide\n  lofamoctl get responses --watch",
-		Args:    command.Exactly(),
+		Example: "  lofamoctl get responses\n  lofamoctl get responses --acting --state waiting\n" +
+			"  lofamoctl get responses --all --node 1,0,1 -o wide\n  lofamoctl get responses --watch",
+		Args: command.Exactly(),
 	}
-	o := command.AllFormats(cmd)
+	o := command.GetFormats(cmd)
 	f := cmd.Flags()
 	f.StringVar(&req.Node, "node", "", "only those for this node: id or coordinates")
 	f.StringVar(&req.Policy, "policy", "", "only those of this policy")
-	f.StringSliceVar(&states, "state", nil, "only those in these states (comma-separated): "+strings.Join(show.ResponseStateNames(), ", "))
+	f.StringSliceVar(&states, "state", nil, "only those in these states (comma-separated): "+strings.Join(command.ResponseStateNames(), ", "))
 	f.BoolVar(&req.All, "all", false, "closed ones too, as long as they are kept")
-	f.BoolVar(&req.Acting, "acting", false, "leave out those of policies that only observe")
-	f.BoolVarP(&watch, "watch", "w", false, "go on with those that change")
+	f.BoolVar(&req.Acting, "acting", false, "leave out those of observe-only policies")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var err error
 		if req.States, err = parseResponseStates(states); err != nil {
 			return err
 		}
 		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
-			if watch {
+			if o.Watch {
 				return watchResponses(a, ctx, s, req, o.Format)
 			}
 			resp, err := s.ListResponses(ctx, req)
 			if err != nil {
 				return fmt.Errorf("get responses: %w", command.Plain(err))
 			}
-			if o.Format == command.FormatJSON || o.Format == command.FormatYAML {
+			if o.Format.Structured() {
 				return a.PrintMessage(o.Format, resp)
 			}
-			show.WarnBreaker(a, resp.GetBreaker())
+			command.WarnBreaker(a, resp.GetBreaker())
 			if len(resp.GetResponses()) == 0 {
 				a.Printf("no response\n")
 				return nil
 			}
-			return command.Table(a.Env.Stdout, show.ResponseRows(a, resp.GetResponses(), o.Format == command.FormatWide))
+			return command.Table(a.Env.Stdout, command.ResponseRows(a, resp.GetResponses(), o.Format == command.FormatWide))
 		})
 	}
 	return cmd
@@ -80,7 +79,10 @@ expired (denied, not approved in time, or the fault went first).`,
 // watchResponses prints a table, then a line for every change; for machines an API message a line.
 func watchResponses(a *command.App, ctx context.Context, s command.Session, req *lofamov1.ListResponsesRequest, f command.Format) error {
 	err := s.WatchResponses(ctx, req, func(r *lofamov1.WatchResponsesResponse, _ bool) error {
-		if f == command.FormatJSON || f == command.FormatYAML {
+		if f.Structured() && f != command.FormatJSON {
+			return a.PrintMessage(f, r)
+		}
+		if f.Structured() {
 			b, err := command.ProtoJSON(r)
 			if err != nil {
 				return err
@@ -88,8 +90,8 @@ func watchResponses(a *command.App, ctx context.Context, s command.Session, req 
 			a.Printf("%s\n", b)
 			return nil
 		}
-		show.WarnBreaker(a, r.GetBreaker())
-		rows := show.ResponseRows(a, r.GetResponses(), f == command.FormatWide)
+		command.WarnBreaker(a, r.GetBreaker())
+		rows := command.ResponseRows(a, r.GetResponses(), f == command.FormatWide)
 		for _, id := range r.GetGone() {
 			rows = append(rows, []string{id, "-", "-", "no longer kept"})
 		}
@@ -115,17 +117,12 @@ func GetResponseCommand(a *command.App) *cobra.Command {
 		Example: "  lofamoctl get response r7-12\n  lofamoctl get response r7-12 -o json",
 		Args:    command.Exactly("ID (such as r7-12)"),
 	}
-	o := command.AddOutputFlag(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
+	o := command.GetFormats(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
-			r, err := s.GetResponse(ctx, args[0])
-			if err != nil {
-				return fmt.Errorf("get response: %w", command.Plain(err))
-			}
-			if o.Format != command.FormatTable {
-				return a.PrintMessage(o.Format, r)
-			}
-			return show.PrintResponse(a, r)
+		return command.Query(a, cmd, "get response", o, func(ctx context.Context, s command.Session) (*lofamov1.Response, error) {
+			return s.GetResponse(ctx, args[0])
+		}, func(r *lofamov1.Response) error {
+			return command.PrintResponse(a, r)
 		})
 	}
 	return cmd
@@ -137,20 +134,15 @@ func GetBreakerCommand(a *command.App) *cobra.Command {
 		Use:   "breaker",
 		Short: "The circuit breaker of responses",
 		Long: `Prints whether the circuit breaker is open. It opens when too much of the cluster looks bad in too short a time; a person
-closes it: 'lofamoctl response breaker close'.`,
+closes it: 'lofamoctl response breaker close --reason REASON'.`,
 		Args: command.Exactly(),
 	}
-	o := command.AddOutputFlag(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
+	o := command.GetFormats(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
-			b, err := s.GetBreaker(ctx)
-			if err != nil {
-				return fmt.Errorf("get breaker: %w", command.Plain(err))
-			}
-			if o.Format != command.FormatTable {
-				return a.PrintMessage(o.Format, b)
-			}
-			show.PrintBreaker(a, b)
+		return command.Query(a, cmd, "get breaker", o, func(ctx context.Context, s command.Session) (*lofamov1.ResponseBreaker, error) {
+			return s.GetBreaker(ctx)
+		}, func(b *lofamov1.ResponseBreaker) error {
+			command.PrintBreaker(a, b)
 			return nil
 		})
 	}
@@ -172,21 +164,25 @@ one subject count once.`,
 	}
 	const idWanted = "ID (such as r7-12)"
 	cmd.AddCommand(
-		wordCommand(a, "approve ID", "Approve a response that waits for it", "", command.Exactly(idWanted), false, a.WithApprover, func(ctx context.Context, s command.Session, id, reason string) (*lofamov1.Response, error) {
-			resp, err := s.ApproveResponse(ctx, &lofamov1.ApproveResponseRequest{Id: id, Reason: reason})
-			return resp.GetResponse(), err
-		}),
-		wordCommand(a, "deny ID --reason REASON", "End a response that has done nothing yet", "It is proposed no more while its fault lasts, unless somebody retries it.", command.Exactly(idWanted), true, a.WithOperator,
+		wordCommand(a, "approve ID", "Approve a response that waits for it", "", command.Exactly(idWanted), false, a.WithApprover,
+			func(ctx context.Context, s command.Session, id, reason string) (*lofamov1.Response, error) {
+				resp, err := s.ApproveResponse(ctx, &lofamov1.ApproveResponseRequest{Id: id, Reason: reason})
+				return resp.GetResponse(), err
+			}),
+		wordCommand(a, "deny ID --reason REASON", "End a response that has done nothing yet",
+			"It is proposed no more while its fault lasts, unless somebody retries it.", command.Exactly(idWanted), true, a.WithOperator,
 			func(ctx context.Context, s command.Session, id, reason string) (*lofamov1.Response, error) {
 				resp, err := s.DenyResponse(ctx, &lofamov1.DenyResponseRequest{Id: id, Reason: reason})
 				return resp.GetResponse(), err
 			}),
-		wordCommand(a, "cancel ID --reason REASON", "End a response and undo its effects", "A running step is ended, as far as its executor can.", command.Exactly(idWanted), true, a.WithOperator,
+		wordCommand(a, "cancel ID --reason REASON", "End a response and undo its effects", "A running step is ended, as far as its executor can.",
+			command.Exactly(idWanted), true, a.WithOperator,
 			func(ctx context.Context, s command.Session, id, reason string) (*lofamov1.Response, error) {
 				resp, err := s.CancelResponse(ctx, &lofamov1.CancelResponseRequest{Id: id, Reason: reason})
 				return resp.GetResponse(), err
 			}),
-		wordCommand(a, "retry ID", "Retry a failed response, or propose a denied or expired one again", "A failed response keeps its approvals; a denied or expired one needs new ones.", command.Exactly(idWanted), false, a.WithOperator,
+		wordCommand(a, "retry ID", "Retry a failed response, or propose a denied or expired one again",
+			"A failed response keeps its approvals; a denied or expired one needs new ones.", command.Exactly(idWanted), false, a.WithOperator,
 			func(ctx context.Context, s command.Session, id, reason string) (*lofamov1.Response, error) {
 				resp, err := s.RetryResponse(ctx, &lofamov1.RetryResponseRequest{Id: id, Reason: reason})
 				return resp.GetResponse(), err
@@ -197,11 +193,13 @@ one subject count once.`,
 }
 
 // wordCommand is a command for a person's decision about a response.
-func wordCommand(a *command.App, use, short, long string, args cobra.PositionalArgs, must bool, with func(context.Context, func(context.Context, command.Session) error) error,
+func wordCommand(a *command.App, use, short, long string, args cobra.PositionalArgs, must bool,
+	with func(context.Context, func(context.Context, command.Session) error) error,
 	say func(ctx context.Context, s command.Session, id, reason string) (*lofamov1.Response, error)) *cobra.Command {
 	verb, _, _ := strings.Cut(use, " ")
 	var reason string
-	cmd := &cobra.Command{Use: use, Short: short, Long: long, Example: "  lofamoctl response " + verb + " r7-12 --reason 'looked at it with Ann'", Args: args}
+	cmd := &cobra.Command{Use: use, Short: short, Long: long,
+		Example: "  lofamoctl response " + verb + " r7-12 --reason 'looked at it with Ann'", Args: args}
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for people and the audit: at most 256 bytes")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if must && strings.TrimSpace(reason) == "" {
@@ -212,7 +210,7 @@ func wordCommand(a *command.App, use, short, long string, args cobra.PositionalA
 			if err != nil {
 				return fmt.Errorf("response %s: %w", verb, command.Plain(err))
 			}
-			show.PrintWord(a, r)
+			command.PrintWord(a, r)
 			return nil
 		})
 	}
@@ -225,7 +223,8 @@ func settleCommand(a *command.App) *cobra.Command {
 		`A step such as a reset, whose outcome got lost and which cannot be looked at, waits for the node's next boot or for
 somebody who knows. Use --happened only if you have seen the effect: the next steps rely on it.
 For a step that could not be undone, --happened means that you undid it by hand: the undo goes on with the step before.`,
-		command.Exactly("ID (such as r7-12)"), true, a.WithOperator, func(ctx context.Context, s command.Session, id, reason string) (*lofamov1.Response, error) {
+		command.Exactly("ID (such as r7-12)"), true, a.WithOperator,
+		func(ctx context.Context, s command.Session, id, reason string) (*lofamov1.Response, error) {
 			resp, err := s.SettleResponse(ctx, &lofamov1.SettleResponseRequest{Id: id, Happened: happened, Reason: reason})
 			return resp.GetResponse(), err
 		})
@@ -268,7 +267,7 @@ func breakerCommand(a *command.App) *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("response breaker close: %w", command.Plain(err))
 			}
-			show.PrintBreaker(a, resp.GetBreaker())
+			command.PrintBreaker(a, resp.GetBreaker())
 			return nil
 		})
 	}

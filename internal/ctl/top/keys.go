@@ -8,7 +8,6 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/ctl/command"
-	"github.com/lofamo/lofamo/internal/ctl/show"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -44,7 +43,7 @@ func (m *topModel) key(k topKey) []any {
 	case m.confirm != nil:
 		w := *m.confirm
 		if m.confirm = nil; k.name != "y" {
-			m.notice = "nothing was said to " + w.id
+			m.notice = "no decision sent for " + w.id
 			return nil
 		}
 		m.notice = "..."
@@ -119,7 +118,7 @@ func (m *topModel) typed(k topKey) []any {
 		if m.typing = nil; t.word == nil {
 			m.filter = t.before
 		} else {
-			m.notice = "nothing was said to " + t.word.id
+			m.notice = "no decision sent for " + t.word.id
 		}
 		return nil
 	case "enter":
@@ -290,8 +289,8 @@ func (m *topModel) word(approve bool) {
 		return
 	}
 	r := m.responses[strings.TrimPrefix(rows[m.row(paneResponses, rows)].open, "response/")]
-	w := &topWord{approve: approve, id: r.GetId(), what: fmt.Sprintf("%s: %s, policy %s, step %s", r.GetId(), show.ResponseTarget(r),
-		r.GetPolicy(), show.ResponseStep(r))}
+	w := &topWord{approve: approve, id: r.GetId(), what: fmt.Sprintf("%s: %s, policy %s, step %s", r.GetId(), command.ResponseTarget(r),
+		r.GetPolicy(), command.ResponseStep(r))}
 	if approve {
 		m.confirm = w
 		return

@@ -6,7 +6,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/ctl/command"
-	"github.com/lofamo/lofamo/internal/ctl/torus"
+	"github.com/lofamo/lofamo/internal/ctl/get"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -79,7 +79,7 @@ func (m *topModel) drawPlanes(w, h int) ([]string, bool) {
 			continue
 		}
 		plane := func(z int) []string {
-			d := &torus.Drawing{Map: t, Style: s, Paint: m.paint, To: t.Dims.X, Chosen: -1}
+			d := &get.Drawing{Map: t, Style: s, Paint: m.paint, To: t.Dims.X, Chosen: -1}
 			if m.focus == paneMap {
 				d.Chosen = t.Dims.Rank(m.at)
 			}
@@ -122,7 +122,7 @@ func denseMark(s lofamov1.State) string {
 	if s == lofamov1.State_NORMAL {
 		return "·"
 	}
-	return torus.NodeMark(s)
+	return get.NodeMark(s)
 }
 
 // dense draws the plane with one character for a node. Between two nodes of a row their cable is shown when it is not
@@ -137,8 +137,8 @@ func (m *topModel) dense(w, h int) []string {
 		var b strings.Builder
 		b.WriteByte(' ')
 		for x := x0; x < x0+cols; x++ {
-			b.WriteString(m.denseNode(torus.At(x, y, m.at.Z)))
-			s := t.Cable(torus.At(x, y, m.at.Z), grid.XPlus)
+			b.WriteString(m.denseNode(get.At(x, y, m.at.Z)))
+			s := t.Cable(get.At(x, y, m.at.Z), grid.XPlus)
 			b.WriteString(m.denseCable(s))
 		}
 		lines = append(lines, b.String())
@@ -154,7 +154,7 @@ func (m *topModel) denseCable(s lofamov1.State) string {
 	if s == lofamov1.State_NORMAL {
 		return " "
 	}
-	return m.paint.State(s, torus.CableMark(s, " "))
+	return m.paint.State(s, get.CableMark(s, " "))
 }
 
 func (m *topModel) denseNode(c grid.Coord) string {
@@ -182,7 +182,7 @@ func (m *topModel) brokenAcross(z int) int {
 	for y := range t.Dims.Y {
 		for x := range t.Dims.X {
 			for _, d := range []grid.Direction{grid.YPlus, grid.ZPlus} {
-				if t.Dims.HasLink(d) && severity(t.Cable(torus.At(x, y, z), d)) > 1 {
+				if t.Dims.HasLink(d) && severity(t.Cable(get.At(x, y, z), d)) > 1 {
 					n++
 				}
 			}

@@ -7,7 +7,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/ctl/command"
-	"github.com/lofamo/lofamo/internal/ctl/torus"
+	"github.com/lofamo/lofamo/internal/ctl/get"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -21,7 +21,7 @@ type topModel struct {
 	size  topSize
 
 	// The map, and its faults.
-	torus      *torus.Map
+	torus      *get.Map
 	nodes      map[string]*lofamov1.Node
 	odd        map[string]*lofamov1.Node // nodes that isOdd selects
 	groups     map[string]*lofamov1.Group
@@ -213,11 +213,11 @@ func (m *topModel) update(msg any) []any {
 // isOdd reports whether a node belongs in the list of abnormal nodes. A NORMAL node beside a dead one has dead links,
 // but the fault is the neighbour's.
 func isOdd(n *lofamov1.Node) bool {
-	return !n.GetSpare() && (n.GetState() != lofamov1.State_NORMAL || len(n.GetWarnings()) > 0)
+	return !n.GetSpare() && (n.GetState() != lofamov1.State_NORMAL || len(n.GetWarnings()) > 0 || n.GetStarved() != nil)
 }
 
 func (m *topModel) load(l topLoaded) {
-	torus, err := torus.NewMap(l.nodes, l.links)
+	torus, err := get.NewMap(l.nodes, l.links)
 	if err != nil { // the supervisors contradict themselves: keep the old map, and show the reason
 		m.notice = "the map cannot be drawn: " + command.Printable(err.Error())
 		return
@@ -351,6 +351,18 @@ func (m *topModel) apply(e *lofamov1.Event) (again bool) {
 		if n != nil {
 			m.dirty[n.GetId()] = true
 		}
+	case lofamov1.EventKind_STARVATION_CHANGED:
+		if n == nil {
+			return false
+		}
+		m.dirty[n.GetId()] = true // for the lateness, and for the other half
+		switch {
+		case !e.GetEnded():
+			n.Starved = &lofamov1.Starved{Half: e.GetComponent()}
+		case n.GetStarved().GetHalf() == e.GetComponent():
+			n.Starved = nil
+		}
+		m.noteNode(n)
 	default: // they do not change the map
 	}
 	return false

@@ -9,8 +9,8 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/ctl/command"
-	"github.com/lofamo/lofamo/internal/ctl/show"
-	"github.com/lofamo/lofamo/internal/ctl/torus"
+	"github.com/lofamo/lofamo/internal/ctl/get"
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -40,7 +40,7 @@ func severity(s lofamov1.State) int {
 }
 
 // topRows returns the rows of abnormal nodes and groups: the gravest first, of equal gravity the newest, a group before
-// its members. NORMAL nodes with warnings come last.
+// its members. NORMAL nodes that have warnings or are starved come last.
 func (m *topModel) topRows() []topRow {
 	if m.rowsHold {
 		return m.rows
@@ -58,11 +58,11 @@ func (m *topModel) topRows() []topRow {
 	}
 	for id, n := range m.odd {
 		if at, err := grid.ParseCoord(n.GetCoord()); err == nil {
-			m.planes[at.Z] = torus.Worse(m.planes[at.Z], n.GetState())
+			m.planes[at.Z] = get.Worse(m.planes[at.Z], n.GetState())
 		}
 		since := n.GetSince()
-		if n.GetState() == lofamov1.State_NORMAL {
-			since = n.GetWarnings()[0].GetSince()
+		if w := n.GetWarnings(); n.GetState() == lofamov1.State_NORMAL && len(w) > 0 {
+			since = w[0].GetSince()
 		}
 		m.rows = append(m.rows, topRow{key: "node/" + id, open: "node/" + id, node: id, state: n.GetState(), since: since.AsTime()})
 	}
@@ -84,11 +84,11 @@ func (m *topModel) worded(r topRow) topRow {
 	if kind == "group" {
 		g := m.groups[id]
 		r.cells, more = []string{id, command.StateName(g.GetState()), command.CauseName(g.GetCause()),
-			g.GetKind().String() + ", " + command.Plural(int(g.GetSize()), "node")}, g.GetMembers()
+			g.GetKind().String() + ", " + fault.Plural(int(g.GetSize()), "node")}, g.GetMembers()
 	} else {
 		n := m.nodes[id]
 		r.cells, more = []string{id, nodeStateName(n), command.CauseName(n.GetCause()), oddWhat(n)}, []string{n.GetCoord(), n.GetRegion(),
-			show.LabelText(n.GetLabels())}
+			command.LabelText(n.GetLabels())}
 	}
 	r.search = strings.ToLower(strings.Join(append(more, r.cells...), " "))
 	return r
@@ -97,27 +97,31 @@ func (m *topModel) worded(r topRow) topRow {
 func kindOf(key string) string { kind, _, _ := strings.Cut(key, "/"); return kind } // "group" comes before "node"
 
 func nodeStateName(n *lofamov1.Node) string {
-	if n.GetState() == lofamov1.State_NORMAL {
+	switch {
+	case n.GetState() != lofamov1.State_NORMAL:
+		return command.StateName(n.GetState())
+	case len(n.GetWarnings()) > 0:
 		return "warning"
 	}
-	return command.StateName(n.GetState())
+	return "starved"
 }
 
 // oddWhat describes a node's problems in one line.
 func oddWhat(n *lofamov1.Node) string {
 	var parts []string
-	if w := torus.Worst(n); w != "-" {
+	if w := get.Worst(n); w != "-" {
 		parts = append(parts, w)
 	}
 	for _, w := range n.GetWarnings() {
-		parts = append(parts, show.Warning(w))
+		parts = append(parts, command.Warning(w))
 	}
 	for _, f := range []struct {
 		is   bool
 		text string
 	}{
 		{n.GetMaintenance() != nil, "under maintenance"}, {n.GetRestarting() != nil,
-			"restarting its " + n.GetRestarting().GetHalf() + " half, as announced"}, {n.GetInferred(), "taken for dead"}, {n.GetUnreachable(), "no living path leads to it"},
+			"restarting its " + n.GetRestarting().GetHalf() + " half, as announced"}, {n.GetInferred(), "taken for dead"},
+		{n.GetUnreachable(), "no living path leads to it"}, {n.GetStarved() != nil, "starved of processor time"},
 		{n.GetSingleWitness(), "single witness"}, {len(n.GetGroups()) > 0, "in " + strings.Join(n.GetGroups(), ", ")},
 	} {
 		if f.is {
@@ -129,8 +133,8 @@ func oddWhat(n *lofamov1.Node) string {
 
 // eventRow is the row of an event, including those without a component.
 func (m *topModel) eventRow(e *lofamov1.Event) topRow {
-	node, component := show.Subject(e)
-	from, to := show.Change(e)
+	node, component := command.Subject(e)
+	from, to := command.Change(e)
 	open := ""
 	switch {
 	case e.GetNode() != "":
@@ -149,7 +153,7 @@ func (m *topModel) eventRow(e *lofamov1.Event) topRow {
 	if e.GetAwarenessLatency() != nil {
 		more = append(more, "after "+command.ProtoDuration(e.GetAwarenessLatency()))
 	}
-	more = append(more, show.EventNotes(&m.app, e)...)
+	more = append(more, command.EventNotes(&m.app, e)...)
 	cells := []string{m.app.Clock(e.GetTime()), command.Printable(what), from + " → " + to, command.Printable(strings.Join(more, ", "))}
 	// Two events of one revision may be of one component: their texts distinguish them.
 	key := strconv.FormatUint(e.GetRevision(), 10) + " " + strings.Join(cells, " ")
@@ -167,8 +171,8 @@ func (m *topModel) responseRow(r *lofamov1.Response) topRow {
 		s = lofamov1.State_NORMAL
 	default:
 	}
-	cells := []string{r.GetId(), show.ResponseTarget(r), show.ResponseStateName(r.GetState()), show.ResponseStep(r),
-		r.GetPolicy() + ": " + show.ResponseWhy(r)}
+	cells := []string{r.GetId(), command.ResponseTarget(r), command.ResponseStateName(r.GetState()), command.ResponseStep(r),
+		r.GetPolicy() + ": " + command.ResponseWhy(r)}
 	key := "response/" + r.GetId()
 	return topRow{key: key, open: key, node: r.GetNode(), state: s, since: r.GetProposed().AsTime(), cells: cells,
 		search: strings.ToLower(strings.Join(cells, " "))}

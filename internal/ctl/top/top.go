@@ -15,8 +15,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/client"
 	"github.com/lofamo/lofamo/internal/ctl/command"
-	"github.com/lofamo/lofamo/internal/ctl/show"
-	"github.com/lofamo/lofamo/internal/ctl/torus"
+	"github.com/lofamo/lofamo/internal/ctl/get"
 )
 
 type topFlags struct {
@@ -35,11 +34,11 @@ func Command(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "A live view of the cluster in the terminal",
-		Long: `Shows how the cluster fares while it changes: counts, what is not normal with the gravest first, the map, changes as they are
-committed, and what is being done about faults. Press ? for the keys, q to leave.
+		Long: `Shows the cluster live: counts, the parts that are not NORMAL with the worst first, the map, changes as they are committed,
+and responses to faults. Press ? for the keys, q to leave.
 
-Enter tells why a node, a group or a response is as it is. Responses that wait for a person are approved with a and denied with d,
-as by 'lofamoctl response': both ask first. Without a terminal, or with --once, it prints one frame.
+Enter explains the state of a node, a group or a response. Press a to approve and d to deny a response that waits for a person,
+as with 'lofamoctl response': both ask for confirmation. Without a terminal, or with --once, it prints one frame.
 
 When its supervisor is lost it says so, and goes on with another one.`,
 		Example: "  lofamoctl top\n  lofamoctl top --filter rack=r7\n  lofamoctl top --once --width 120 --height 50",
@@ -49,7 +48,7 @@ When its supervisor is lost it says so, and goes on with another one.`,
 	fl.BoolVar(&f.once, "once", false, "print one frame and end")
 	fl.StringVar(&f.filter, "filter", "", "only rows with this text, as with /")
 	fl.IntVar(&f.width, "width", 0, fmt.Sprintf("of the one frame in columns, %d to 1000 (default: the terminal's, else %d)",
-		topLeastWidth, torus.DefaultWidth))
+		topLeastWidth, get.DefaultWidth))
 	fl.IntVar(&f.height, "height", 0, fmt.Sprintf("of the one frame in lines, %d to 1000 (default %d)", topLeastHeight, defaultHeight))
 	command.AddColorFlag(cmd, &f.colour)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -60,7 +59,7 @@ When its supervisor is lost it says so, and goes on with another one.`,
 		for _, of := range []struct {
 			flag           string
 			is, least, def int
-		}{{"width", f.width, topLeastWidth, torus.DefaultWidth}, {"height", f.height, topLeastHeight, defaultHeight}} {
+		}{{"width", f.width, topLeastWidth, get.DefaultWidth}, {"height", f.height, topLeastHeight, defaultHeight}} {
 			if cmd.Flags().Changed(of.flag) && (of.is < of.least || of.is > 1000) {
 				return command.Usagef("--%s %d: want %d to 1000", of.flag, of.is, of.least)
 			}
@@ -74,7 +73,7 @@ func top(a *command.App, ctx context.Context, s command.Session, f topFlags, p c
 	size := topSize{f.width, f.height}
 	if size.width == 0 {
 		if size.width = a.Env.Width; size.width < topLeastWidth {
-			size.width = torus.DefaultWidth
+			size.width = get.DefaultWidth
 		}
 	}
 	if size.height == 0 {
@@ -87,7 +86,7 @@ func top(a *command.App, ctx context.Context, s command.Session, f topFlags, p c
 	if err != nil {
 		return fmt.Errorf("top: %w", command.Plain(err))
 	}
-	if _, err := torus.NewMap(loaded.nodes, loaded.links); err != nil {
+	if _, err := get.NewMap(loaded.nodes, loaded.links); err != nil {
 		return fmt.Errorf("top: %w", err)
 	}
 	m.update(loaded)
@@ -313,19 +312,19 @@ func (t *topShell) detail(ctx context.Context, key string) topDetail {
 			if err != nil {
 				return err
 			}
-			return show.PrintResponse(a, r)
+			return command.PrintResponse(a, r)
 		case "group":
 			e, err := t.s.Explain(ctx, &lofamov1.ExplainRequest{Group: id})
 			if err != nil {
 				return err
 			}
-			return show.PrintExplanation(a, e)
+			return command.PrintExplanation(a, e)
 		}
 		e, err := t.s.Explain(ctx, &lofamov1.ExplainRequest{Node: id})
 		if err != nil {
 			return err
 		}
-		if err := show.PrintExplanation(a, e); err != nil {
+		if err := command.PrintExplanation(a, e); err != nil {
 			return err
 		}
 		n, err := t.s.GetNode(ctx, id)
@@ -333,7 +332,7 @@ func (t *topShell) detail(ctx context.Context, key string) topDetail {
 			return err
 		}
 		a.Printf("\n")
-		return show.PrintNode(a, n, false)
+		return command.PrintNode(a, n, false)
 	})
 	if err != nil {
 		err = command.Plain(err)
@@ -361,7 +360,7 @@ func (t *topShell) word(ctx context.Context, w topWord) topActed {
 	if err := with(ctx, say); err != nil {
 		return topActed{err: command.Plain(err)}
 	}
-	text, err := t.printed(func(a *command.App) error { show.PrintWord(a, r); return nil })
+	text, err := t.printed(func(a *command.App) error { command.PrintWord(a, r); return nil })
 	return topActed{text: strings.TrimSpace(text), err: err}
 }
 

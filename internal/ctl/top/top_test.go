@@ -87,8 +87,10 @@ func lacks(t *testing.T, m *topModel, not ...string) {
 
 func TestTopScreens(t *testing.T) {
 	waiting := &lofamov1.Response{
-		Id: "r7-12", Policy: "reset-dead-host", Node: "n1-0-1", Component: "host", State: lofamov1.ResponseState_RESPONSE_WAITING, Reason: "approval", Detail: "0 of 1",
-		Proposed: ctltest.Ago(9 * time.Second), Asked: ctltest.Ago(8 * time.Second), ApprovalsWanted: 1, Steps: []*lofamov1.ResponseStep{{Name: "reset", Executor: "power.reset"}},
+		Id: "r7-12", Policy: "reset-dead-host", Node: "n1-0-1", Component: "host", State: lofamov1.ResponseState_RESPONSE_WAITING,
+		Reason: "approval", Detail: "0 of 1",
+		Proposed: ctltest.Ago(9 * time.Second), Asked: ctltest.Ago(8 * time.Second), ApprovalsWanted: 1,
+		Steps: []*lofamov1.ResponseStep{{Name: "reset", Executor: "power.reset"}},
 	}
 	for _, tc := range []struct {
 		name string
@@ -215,6 +217,28 @@ func TestTopAsksForManyAtOnce(t *testing.T) {
 	wants(t, m, "1 Not normal: 0")
 }
 
+// TestTopListsStarvedNodes: a starved node that is NORMAL is listed, from the first list on and after an event.
+func TestTopListsStarvedNodes(t *testing.T) {
+	all := ctltest.Healthy(t, "4x4x4")
+	first, second := all.Nodes.GetNodes()[0], all.Nodes.GetNodes()[1]
+	first.Starved = &lofamov1.Starved{Half: "host", LongestMs: 120, SharePermille: 300}
+	m := topOf(t, all, 120, 40)
+	wants(t, m, "1 Not normal: 1", first.GetId()+" starved", "starved of processor time")
+	event := func(n *lofamov1.Node, half string, ended bool) *lofamov1.Event {
+		return &lofamov1.Event{Kind: lofamov1.EventKind_STARVATION_CHANGED, Node: n.GetId(), Component: half, From: lofamov1.State_NORMAL,
+			To: lofamov1.State_NORMAL, Ended: ended, Time: ctltest.Ago(0)}
+	}
+	effects := m.update(committed(50, event(first, "dnp", true), event(second, "dnp", false)))
+	if len(effects) != 1 || len(effects[0].(askNodes).ids) != 2 {
+		t.Errorf("effects %+v: want both nodes asked for", effects)
+	}
+	wants(t, m, "1 Not normal: 2", second.GetId()+" starved")
+	m.update(topNodes{asked: []string{first.GetId(), second.GetId()}, odd: true}) // the list of nodes that are not normal has none
+	wants(t, m, "1 Not normal: 2")
+	m.update(committed(51, event(first, "host", true)))
+	wants(t, m, "1 Not normal: 1", second.GetId()+" starved")
+}
+
 func TestTopListsAnew(t *testing.T) {
 	for _, e := range []*lofamov1.Event{{Kind: lofamov1.EventKind_TOPOLOGY_CHANGED, Time: ctltest.Ago(0)},
 		nodeEvent("n9-9-9", lofamov1.State_UNKNOWN, lofamov1.State_NORMAL, lofamov1.Cause_NONE)} {
@@ -241,7 +265,7 @@ func TestTopSaysWhatIsOldOrLost(t *testing.T) {
 		{"the watch fell", []any{topProgress{"sup-1:1", lost}}, "LOST the supervisor, trying the others: connection refused"},
 		{"another one", []any{topProgress{"sup-1:1", lost}, topProgress{"sup-2:1", nil}}, "live from sup-2:1"},
 		{"nobody", []any{topTick{ctltest.Now.Add(12 * time.Second)}, topPolled{err: lost}},
-			"LOST: no supervisor answers, what is shown is 12s old"},
+			"LOST: no supervisor answers, this view is 12s old"},
 		{"somebody again", []any{topPolled{err: lost}, topPolled{target: "sup-1:1", cluster: cluster(func(*lofamov1.ClusterInfo) {})}},
 			"live from sup-1:1"},
 		{"silence", []any{topTick{ctltest.Now.Add(5 * time.Second)}}, "STALE: nothing heard of the supervisor for 5s"},
@@ -249,7 +273,7 @@ func TestTopSaysWhatIsOldOrLost(t *testing.T) {
 		{"stale", []any{topPolled{cluster: cluster(func(c *lofamov1.ClusterInfo) {
 			c.Stale, c.StaleAge = true,
 				durationpb.New(9*time.Second)
-		})}}, "STALE: no leader is reached, what is shown may be 9s old"},
+		})}}, "STALE: no leader is reached, this view may be 9s old"},
 		{"stale from its start", []any{topPolled{cluster: cluster(func(c *lofamov1.ClusterInfo) { c.Stale = true })}},
 			"STALE: no leader was reached"},
 		{"a region", []any{topPolled{cluster: cluster(func(c *lofamov1.ClusterInfo) {
@@ -329,7 +353,7 @@ func TestTopAsksBeforeItActs(t *testing.T) {
 	press(m, "4", "a")
 	wants(t, m, "y, and nothing else, to approve r7-11: n0-1-0/host, policy reset")
 	press(m, "x")
-	wants(t, m, "nothing was said to r7-11")
+	wants(t, m, "no decision sent for r7-11")
 	m.update(topActed{err: status.Error(codes.PermissionDenied, "want the role approver")})
 	wants(t, m, "NOT DONE", "want the role approver")
 }
@@ -498,7 +522,8 @@ func TestTopShell(t *testing.T) {
 		Summary: "n1-0-1 is NORMAL: it speaks"}
 	flag := func(name string) string { return filepath.Join(r.Dir, name) }
 	a := &command.App{Env: command.Env{Now: func() time.Time { return ctltest.Now }, Location: time.UTC,
-		Getenv: func(string) string { return "" }}, Server: r.Server.Address, CA: flag("ca.pem"), Cert: flag("viewer.pem"), Key: flag("viewer.key")}
+		Getenv: func(string) string { return "" }}, Server: r.Server.Address, CA: flag("ca.pem"), Cert: flag("viewer.pem"),
+		Key: flag("viewer.key")}
 	s, err := a.Connect()
 	if err != nil {
 		t.Fatal(err)

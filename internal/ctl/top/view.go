@@ -10,7 +10,8 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/ctl/command"
-	"github.com/lofamo/lofamo/internal/ctl/torus"
+	"github.com/lofamo/lofamo/internal/ctl/get"
+	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // The screen, from the top: two lines with the cluster's name and condition, one with the connection to the
@@ -250,7 +251,7 @@ func (m *topModel) listLine(p topPane, r topRow, widths []int, w int, chosen boo
 	var b strings.Builder
 	b.WriteString(mark)
 	if p != paneResponses {
-		b.WriteString(torus.NodeMark(r.state))
+		b.WriteString(get.NodeMark(r.state))
 	}
 	cells := r.cells
 	if p == paneOdd { // its age moves on by itself
@@ -291,9 +292,9 @@ func (m *topModel) header() []string {
 		breaker = m.paint.State(lofamov1.State_FAILED, "BREAKER OPEN")
 	}
 	first := fmt.Sprintf("%s  %s  %s  revision %d  %s", m.paint.Bold(name), c.GetDims(), leader, m.revision, breaker)
-	second := fmt.Sprintf("nodes %s  links %s", torus.Counts(m.placed, m.nodeCounts, m.paint), torus.Counts(m.links(), m.linkCounts, m.paint))
+	second := fmt.Sprintf("nodes %s  links %s", get.Counts(m.placed, m.nodeCounts, m.paint), get.Counts(m.links(), m.linkCounts, m.paint))
 	if n := len(m.groups); n > 0 {
-		second += "  " + command.Plural(n, "group")
+		second += "  " + fault.Plural(n, "group")
 	}
 	if n := len(m.marked); n > 0 {
 		second += fmt.Sprintf("  %d under maintenance", n)
@@ -328,21 +329,21 @@ func (m *topModel) status() string {
 	}
 	switch {
 	case m.pollErr != nil:
-		return alarm("LOST: no supervisor answers, what is shown is %s old; %s", command.Duration(m.now.Sub(m.heard)),
+		return alarm("LOST: no supervisor answers, this view is %s old; %s", command.Duration(m.now.Sub(m.heard)),
 			command.Printable(command.Plain(m.pollErr).Error()))
 	case m.watchErr != nil:
 		return alarm("LOST the supervisor, trying the others: %s", command.Printable(command.Plain(m.watchErr).Error()))
 	case m.now.Sub(m.heard) > topSilence:
 		return alarm("STALE: nothing heard of the supervisor for %s, trying the others", command.Duration(m.now.Sub(m.heard)))
 	case c.GetStale() && c.GetStaleAge() != nil:
-		return alarm("STALE: no leader is reached, what is shown may be %s old", command.ProtoDuration(c.GetStaleAge()))
+		return alarm("STALE: no leader is reached, this view may be %s old", command.ProtoDuration(c.GetStaleAge()))
 	case c.GetStale():
-		return alarm("STALE: no leader was reached since this supervisor started, what is shown may be older")
+		return alarm("STALE: no leader was reached since this supervisor started, this view may be older")
 	case len(cutOff) > 0:
 		return alarm("CUT OFF: %s not heard, nodes there are shown as UNKNOWN", command.Some(cutOff, 4))
 	case waiting > 0:
 		return m.paint.State(lofamov1.State_SICK, fmt.Sprintf("live from %s  %s for a person (4)", m.watched,
-			command.Plural(waiting, "response")+" waiting"))
+			fault.Plural(waiting, "response")+" waiting"))
 	case m.watched == "":
 		return "not watched yet"
 	}

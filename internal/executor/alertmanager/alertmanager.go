@@ -20,7 +20,6 @@ import (
 
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
-	"github.com/lofamo/lofamo/internal/executor/httpcall"
 	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
@@ -34,7 +33,7 @@ type Executor struct {
 	cfg      Config
 	standing executor.Active
 	log      *slog.Logger
-	calls    []*httpcall.Caller
+	calls    []*executor.HTTPCaller
 	guard    executor.Guard
 	events   chan event
 	settle   time.Duration // interval between a leader's queries for standing alerts
@@ -48,7 +47,7 @@ const (
 	maxNamed = 32
 )
 
-// New returns an executor that asks standing for what it has to uphold; nil: it upholds what it has sent itself.
+// New returns an executor that maintains the alerts of the jobs from standing; nil: those that it has sent itself.
 func New(cfg Config, standing executor.Active, log *slog.Logger) (*Executor, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -62,7 +61,7 @@ func newExecutor(cfg Config, standing executor.Active, log *slog.Logger) (*Execu
 		return nil, err
 	}
 	for _, u := range cfg.URLs {
-		c, err := httpcall.New(strings.TrimSuffix(u, "/")+"/api/v2/alerts", cfg.TLS, cfg.RequestTimeout.D(), nil)
+		c, err := executor.NewHTTPCaller(strings.TrimSuffix(u, "/")+"/api/v2/alerts", cfg.TLS, cfg.RequestTimeout.D(), nil)
 		if err != nil {
 			return nil, err
 		}
@@ -77,7 +76,7 @@ func Kinds() []response.Kind { return []response.Kind{response.Alertmanager} }
 // Do implements executor.Executor. It returns when one Alertmanager has the alert or its end; the others receive it in
 // the background. Sending twice does no harm, so Do need not check the state first.
 func (x *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
-	return httpcall.Attempt(ctx, &x.guard, j, func(ctx context.Context) executor.Result { return x.attempt(ctx, j) })
+	return executor.RunAttempt(ctx, &x.guard, j, func(ctx context.Context) executor.Result { return x.attempt(ctx, j) })
 }
 
 func (x *Executor) attempt(ctx context.Context, j executor.Job) executor.Result {
@@ -116,7 +115,7 @@ func outcome(j executor.Job, s delivery) executor.Result {
 	case s.Done > 0 && why == "":
 		return executor.Done("")
 	case s.Done > 0:
-		return executor.Done("one has it, the others are told again: %s", why)
+		return executor.Done("one Alertmanager has it, the others get it again: %s", why)
 	case s.Left || j.Recheck:
 		return executor.NotKnown("no alertmanager has answered: %s", why)
 	default:
@@ -129,6 +128,12 @@ func (x *Executor) alert(j executor.Job) alert {
 	labels := map[string]string{"alertname": "LofamoNodeFault", "cluster": j.Cluster, "policy": j.Policy, "severity": j.Parameters["severity"]}
 	what := j.Target.String()
 	notes := map[string]string{"response": j.Response, "state": j.Fault.State.String(), "cause": j.Fault.Cause.String()}
+	if j.Incident != "" {
+		notes["incident"] = j.Incident
+	}
+	if j.Notice > 0 { // else Alertmanager would treat it as the earlier alert, and notify no receiver
+		labels["notice"] = strconv.FormatUint(uint64(j.Notice), 10)
+	}
 	if j.Target.Group != "" {
 		labels["alertname"], labels["group"] = "LofamoGroupFault", j.Target.Group
 		if len(j.Members) > 0 {
@@ -184,7 +189,7 @@ func (x *Executor) post(ctx context.Context, p post) sent {
 	a, err := x.calls[p.Target].Post(ctx, header, body, func() { failpoint.Hit(failpoint.CallSent) })
 	switch {
 	case err != nil:
-		return sent{p, false, httpcall.Left(err), err.Error()}
+		return sent{p, false, executor.MayHaveLeft(err), err.Error()}
 	case a.Status != http.StatusOK:
 		return sent{p, false, true, fmt.Sprintf("status %d: %.100q", a.Status, a.Body)}
 	}

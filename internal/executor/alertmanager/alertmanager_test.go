@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -22,19 +23,20 @@ import (
 
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
-	"github.com/lofamo/lofamo/internal/freeport"
-	"github.com/lofamo/lofamo/internal/needs"
+	"github.com/lofamo/lofamo/internal/executor/executortest"
+	"github.com/lofamo/lofamo/internal/testing/freeport"
+	"github.com/lofamo/lofamo/internal/testing/requirements"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
 // bound is the timeout for an event that a test waits for.
-const bound = 20 * time.Second
+const bound = time.Minute
 
 // program finds an Alertmanager. Without one the test is skipped, or fails where nothing may be missing.
 func program(t *testing.T) string {
 	t.Helper()
-	return needs.Program(t, "Debian's package prometheus-alertmanager", "prometheus-alertmanager", "alertmanager")
+	return requirements.Program(t, "Debian's package prometheus-alertmanager", "prometheus-alertmanager", "alertmanager")
 }
 
 // manager is a real Alertmanager.
@@ -181,9 +183,9 @@ func do(t *testing.T, x *Executor, j executor.Job) {
 	}
 }
 
-// TestReal sends alerts to a real Alertmanager. They outlast the end time of one send, end when they are undone, and
-// expire when their supervisor is gone. Another supervisor keeps them firing.
-func TestReal(t *testing.T) {
+// TestRealAlertmanagerFiresAndResolves sends alerts to a real Alertmanager. They outlast the end time of one send, end
+// when they are undone, and expire when their supervisor is gone. Another supervisor keeps them firing.
+func TestRealAlertmanagerFiresAndResolves(t *testing.T) {
 	m := start(t, freeport.Addr(t).String())
 	cfg := Config{URLs: []string{"http://" + m.addr}, Labels: map[string]string{"site": "pisa"}, Link: "https://lofamo.example/responses"}
 	x, stop := run(t, cfg, nil)
@@ -331,9 +333,9 @@ receivers: [{name: people, webhook_configs: [{url: %q, send_resolved: true}]}]
 	}
 }
 
-// TestCluster: one of two Alertmanagers is down. It receives all firing alerts when it starts, even if it has lost its
-// state.
-func TestCluster(t *testing.T) {
+// TestRestartedAlertmanagerGetsFiringAlerts: one of two Alertmanagers is down. It receives all firing alerts when it
+// starts, even if it has lost its state.
+func TestRestartedAlertmanagerGetsFiringAlerts(t *testing.T) {
 	m, addr := start(t, freeport.Addr(t).String()), freeport.Addr(t).String()
 	x, _ := run(t, Config{URLs: []string{"http://" + m.addr, "http://" + addr + "/"}}, nil)
 	if r := x.Do(t.Context(), jobOf("n1", 1)); r.Outcome != response.Succeeded {
@@ -349,9 +351,35 @@ func TestCluster(t *testing.T) {
 	m.waitFor("what fires, at one that has lost all", func() bool { return len(m.firing()) == 2 })
 }
 
-// TestUnreached: an alert that reached no Alertmanager is Unchanged and is not sent later. An alert that may have
+func TestAlertmanagerKeepsExecutorContract(t *testing.T) {
+	executortest.Run(t, executortest.Remembers, func(t *testing.T) executortest.Harness {
+		var mu sync.Mutex
+		fired := map[string]bool{}
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			var all []wire
+			if err := json.NewDecoder(r.Body).Decode(&all); err != nil {
+				w.WriteHeader(http.StatusBadRequest)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for _, a := range all {
+				fired[a.Labels["node"]] = true
+			}
+		}))
+		t.Cleanup(s.Close)
+		x, _ := run(t, Config{URLs: []string{s.URL}}, nil)
+		return executortest.Harness{Executor: x, Job: jobOf("n1", 1), Acts: func() int {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(fired)
+		}}
+	})
+}
+
+// TestUnreachedAlertIsNotSentLater: an alert that reached no Alertmanager is Unchanged and is not sent later. An alert that may have
 // reached one is NotKnown.
-func TestUnreached(t *testing.T) {
+func TestUnreachedAlertIsNotSentLater(t *testing.T) {
 	addr := freeport.Addr(t)
 	// The executor retries every 200 ms; between two tries no request is in flight.
 	x, _ := run(t, Config{URLs: []string{"http://" + addr.String()}}, nil)
@@ -395,8 +423,8 @@ func TestUnreached(t *testing.T) {
 	}
 }
 
-// TestNotRunning: without Run the executor sends nothing, and Do returns at its deadline.
-func TestNotRunning(t *testing.T) {
+// TestStoppedExecutorSendsNothing: without Run the executor sends nothing, and Do returns at its deadline.
+func TestStoppedExecutorSendsNothing(t *testing.T) {
 	x, stop := run(t, Config{URLs: []string{"http://" + freeport.Addr(t).String()}}, nil)
 	stop()
 	if r := x.Do(t.Context(), jobOf("n1", 1, within(50*time.Millisecond))); r.Outcome != response.Unchanged {
@@ -404,8 +432,8 @@ func TestNotRunning(t *testing.T) {
 	}
 }
 
-// TestToken: the executor reads the bearer token for every request and rejects an invalid one.
-func TestToken(t *testing.T) {
+// TestTokenFileIsReadForEveryRequest: the executor reads the bearer token for every request and rejects an invalid one.
+func TestTokenFileIsReadForEveryRequest(t *testing.T) {
 	var mu sync.Mutex
 	var given []string
 	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -442,8 +470,8 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// TestStorm: a thousand simultaneous alerts take few requests.
-func TestStorm(t *testing.T) {
+// TestThousandAlertsTakeFewRequests: a thousand simultaneous alerts take few requests.
+func TestThousandAlertsTakeFewRequests(t *testing.T) {
 	var mu sync.Mutex
 	requests, alerts := 0, map[string]bool{}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -485,4 +513,22 @@ func listenAt(t *testing.T, addr string) net.Listener {
 		t.Fatal(err)
 	}
 	return l
+}
+
+// TestAlertNamesItsIncident: an alert names its incident. Only an alert that repeats after an escalation has another identity, since
+// Alertmanager notifies no receiver of the same one.
+func TestAlertNamesItsIncident(t *testing.T) {
+	x, err := New(Config{URLs: []string{"http://127.0.0.1:1"}}, nil, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := x.alert(jobOf("n1", 1))
+	first := x.alert(jobOf("n1", 1, func(j *executor.Job) { j.Incident = "k3f9-aaaaaaaa" }))
+	again := x.alert(jobOf("n1", 1, func(j *executor.Job) { j.Incident, j.Notice = "k3f9-aaaaaaaa", 2 }))
+	if first.Annotations["incident"] != "k3f9-aaaaaaaa" || plain.Annotations["incident"] != "" {
+		t.Errorf("annotations %v, without an incident %v", first.Annotations, plain.Annotations)
+	}
+	if !maps.Equal(first.Labels, plain.Labels) || maps.Equal(first.Labels, again.Labels) || again.Labels["notice"] != "2" {
+		t.Errorf("labels %v, %v, after an escalation %v", plain.Labels, first.Labels, again.Labels)
+	}
 }

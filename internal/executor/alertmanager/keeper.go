@@ -17,6 +17,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // alertKey identifies an alert by its response and step.
@@ -262,10 +264,8 @@ func (k *keeper) Next(now time.Time) (posts []post, wake time.Time) {
 		if first.IsZero() {
 			continue
 		}
-		if at := laterOf(first, t.pause); at.After(now) {
-			if wake.IsZero() || at.Before(wake) {
-				wake = at
-			}
+		if at := fault.Later(first, t.pause); at.After(now) {
+			wake = fault.Earliest(wake, at)
 			continue
 		}
 		t.busy = true
@@ -323,11 +323,4 @@ func (k *keeper) batch(now time.Time, i int) []sending {
 		out = append(out, s)
 	}
 	return out
-}
-
-func laterOf(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }

@@ -47,8 +47,8 @@ func expectPosts(t *testing.T, k *keeper, now time.Time, want string) []post {
 	return posts
 }
 
-// TestLife: an alert fires, is repeated, and ends.
-func TestLife(t *testing.T) {
+// TestAlertFiresRepeatsAndEnds: an alert fires, is repeated, and ends.
+func TestAlertFiresRepeatsAndEnds(t *testing.T) {
 	k := newKeeper(keeperTestConfig)
 	expectPosts(t, k, keeperStart, "never")
 	k.Fire(keeperStart, alertNamed("a"))
@@ -88,8 +88,8 @@ func TestLife(t *testing.T) {
 	expectPosts(t, k, after(63*time.Second+keeperTestConfig.Hold), "never")
 }
 
-// TestFailing: the keeper retries a failing Alertmanager with growing backoff and keeps serving the others.
-func TestFailing(t *testing.T) {
+// TestFailingAlertmanagerDelaysNoOther: the keeper retries a failing Alertmanager with growing backoff and keeps serving the others.
+func TestFailingAlertmanagerDelaysNoOther(t *testing.T) {
 	k := newKeeper(keeperTestConfig)
 	k.Fire(keeperStart, alertNamed("a"))
 	now := keeperStart
@@ -125,8 +125,8 @@ func TestFailing(t *testing.T) {
 	}
 }
 
-// TestLeft: a refused connection does not reset the doubt left by an earlier broken request.
-func TestLeft(t *testing.T) {
+// TestRefusedConnectionKeepsEarlierDoubt: a refused connection does not reset the doubt left by an earlier broken request.
+func TestRefusedConnectionKeepsEarlierDoubt(t *testing.T) {
 	k := newKeeper(keeperTestConfig)
 	k.Fire(keeperStart, alertNamed("a"))
 	posts, _ := k.Next(keeperStart)
@@ -149,8 +149,8 @@ func TestLeft(t *testing.T) {
 	expectPosts(t, k, after(time.Hour), "never")
 }
 
-// TestBatches: many alerts go in few requests, one in flight at a time.
-func TestBatches(t *testing.T) {
+// TestManyAlertsGoInFewRequests: many alerts go in few requests, one in flight at a time.
+func TestManyAlertsGoInFewRequests(t *testing.T) {
 	k := newKeeper(keeperConfig{Targets: 1, Resend: time.Minute, Hold: 4 * time.Minute, Batch: 3})
 	for _, key := range []string{"e", "d", "c", "b", "a"} {
 		k.Fire(keeperStart, alertNamed(key))
@@ -170,8 +170,8 @@ func TestBatches(t *testing.T) {
 	_ = p
 }
 
-// TestStand: a leader takes over standing alerts and drops others.
-func TestStand(t *testing.T) {
+// TestNewLeaderTakesOverActiveAlerts: a leader takes over standing alerts and drops others.
+func TestNewLeaderTakesOverActiveAlerts(t *testing.T) {
 	k := newKeeper(keeperTestConfig)
 	all := func(now time.Time) string {
 		posts, _ := k.Next(now)
@@ -249,10 +249,10 @@ func (m *fakeManager) firing(now time.Time, key string) bool {
 	return m.alerts[key].to.After(now.Add(m.skew))
 }
 
-// TestKept: Alertmanagers fail, restart without state and have clock offsets. A firing alert fires at each one that has
-// been up for two sends. A resolved alert fires at none that has been up for as long. An alert that is no longer sent
-// expires.
-func TestKept(t *testing.T) {
+// TestAlertsReachEveryLastingAlertmanager: Alertmanagers fail, restart without state and have clock offsets. A firing
+// alert fires at each one that has been up for two sends. A resolved alert fires at none that has been up for as long.
+// An alert that is no longer sent expires.
+func TestAlertsReachEveryLastingAlertmanager(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		k := newKeeper(keeperTestConfig)
@@ -318,9 +318,9 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestSameLabels: Alertmanager takes alerts with the same labels for one, so the end of one must not end another that
-// fires.
-func TestSameLabels(t *testing.T) {
+// TestEndOfAlertSparesOneWithSameLabels: Alertmanager takes alerts with the same labels for one, so the end of one must
+// not end another that fires.
+func TestEndOfAlertSparesOneWithSameLabels(t *testing.T) {
 	one := keeperConfig{Targets: 1, Resend: time.Minute, Hold: 4 * time.Minute, Batch: 3}
 	of := func(key string) alert {
 		return alert{Key: alertKey(key), Labels: map[string]string{"node": "n"}, StartsAt: keeperStart}
@@ -361,9 +361,9 @@ func TestSameLabels(t *testing.T) {
 	}
 }
 
-// TestAnswersOfBefore: an Alertmanager's answer to an abandoned alert does not confirm the alert's end, even though the
+// TestAnswerToDroppedAlertConfirmsNoEnd: an Alertmanager's answer to an abandoned alert does not confirm the alert's end, even though the
 // keeper had dropped the alert.
-func TestAnswersOfBefore(t *testing.T) {
+func TestAnswerToDroppedAlertConfirmsNoEnd(t *testing.T) {
 	k := newKeeper(keeperConfig{Targets: 1, Resend: time.Minute, Hold: 4 * time.Minute, Batch: 3})
 	k.Fire(keeperStart, alertNamed("a"))
 	p := expectPosts(t, k, keeperStart, "0: a until 4m0s; never")

@@ -10,7 +10,7 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/failpoint"
-	"github.com/lofamo/lofamo/internal/freeport"
+	"github.com/lofamo/lofamo/internal/testing/freeport"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 

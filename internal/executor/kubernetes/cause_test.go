@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestRefusalIsReportedAndNotTheWantOfTimeAfterIt: the last try of an attempt may find no time to send its request.
-func TestRefusalIsReportedAndNotTheWantOfTimeAfterIt(t *testing.T) {
+// TestRefusalIsReportedBeforeTimeout: the last try of an attempt may find no time to send its request.
+func TestRefusalIsReportedBeforeTimeout(t *testing.T) {
 	refused, late := errors.New("connection refused"), unpaced{context.DeadlineExceeded}
 	if got := cause(late, refused); !errors.Is(got, refused) {
 		t.Errorf("%v: want %v", got, refused)

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,7 +23,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/lofamo/lofamo/internal/executor"
-	"github.com/lofamo/lofamo/internal/executor/kubernetes/nodeplan"
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
@@ -70,9 +70,7 @@ func newClient(cfg Config, rc *rest.Config) (*client, error) {
 	rc.ContentType, rc.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
 	rc.QPS = -1 // client.all and client.events limit the rate, since they separate events from the other requests
 	rc.WarningHandler = rest.NoWarnings{}
-	if rc.UserAgent == "" {
-		rc.UserAgent = "lofamo-supervisor"
-	}
+	rc.UserAgent = cmp.Or(rc.UserAgent, "lofamo-supervisor")
 	h, err := rest.HTTPClientFor(rc)
 	if err != nil {
 		return nil, fmt.Errorf("client of Kubernetes: %w", err)
@@ -94,8 +92,8 @@ type unpaced struct{ err error }
 func (u unpaced) Error() string   { return fmt.Sprintf("%v: %v", errNotSent, u.err) }
 func (u unpaced) Unwrap() []error { return []error{errNotSent, u.err} }
 
-// cause returns the error to report of the last try of an attempt. A try that was not sent for want of time says nothing
-// about the server, but the one before does.
+// cause returns the error to report for an attempt. If the last try was not sent, because time ran out, the error before it
+// tells more about the server.
 func cause(err, before error) error {
 	if _, ok := errors.AsType[unpaced](err); ok && before != nil {
 		return before
@@ -177,12 +175,12 @@ func (c *client) labelled(ctx context.Context, p *pace, key, value string) ([]co
 	return l.Items, err
 }
 
-func (c *client) write(ctx context.Context, name string, w *nodeplan.Write) error {
+func (c *client) write(ctx context.Context, name string, w *nodeWrite) error {
 	how := types.MergePatchType
 	if w.Apply {
 		how = types.ApplyPatchType
 	}
-	r := c.api.Patch(how).Resource("nodes").Name(name).Param("fieldManager", nodeplan.Manager)
+	r := c.api.Patch(how).Resource("nodes").Name(name).Param("fieldManager", fieldManager)
 	if w.Apply {
 		// The plan leaves out fields that somebody else owns. Force is needed because the attempt and the token are
 		// written through both the node and its status, which are different owners in managed fields.

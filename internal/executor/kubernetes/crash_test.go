@@ -70,9 +70,9 @@ func attempt(t *testing.T, j executor.Job, left int, late bool) (was bool) {
 	return false
 }
 
-// TestCrash: an executor is killed before or after any of its requests. The next leader's attempt completes the action
-// once, and undoing it restores the earlier state.
-func TestCrash(t *testing.T) {
+// TestCrashAtAnyRequestCompletesOnce: an executor is killed before or after any of its requests. The next leader's
+// attempt completes the action once, and undoing it restores the earlier state.
+func TestCrashAtAnyRequestCompletesOnce(t *testing.T) {
 	cluster(t) // without one every part would be skipped, and nothing counted
 	crashes := 0
 	var mu sync.Mutex
@@ -136,8 +136,8 @@ func crashOnce(t *testing.T, a act, left int, late bool) int {
 	return n
 }
 
-// TestStaleToken: after a leader change, the old leader is refused at every kind, do and undo, and changes nothing.
-func TestStaleToken(t *testing.T) {
+// TestOldLeaderIsRefusedAtEveryKind: after a leader change, the old leader is refused at every kind, do and undo, and changes nothing.
+func TestOldLeaderIsRefusedAtEveryKind(t *testing.T) {
 	for _, a := range acts() {
 		name := aNode(t)
 		old, young := newExecutor(t, Config{}, nil), newExecutor(t, Config{}, nil)
@@ -163,9 +163,9 @@ func TestStaleToken(t *testing.T) {
 		response.StaleToken, "8 has been seen")
 }
 
-// TestWriteThatComesLate: a delayed write of an attempt does not take effect after a later attempt has ended, even if
+// TestDelayedWriteTakesNoEffect: a delayed write of an attempt does not take effect after a later attempt has ended, even if
 // the later one had nothing to do.
-func TestWriteThatComesLate(t *testing.T) {
+func TestDelayedWriteTakesNoEffect(t *testing.T) {
 	cluster(t)
 	for _, a := range acts() {
 		t.Run(string(a.kind), func(t *testing.T) {
@@ -231,10 +231,10 @@ func (h *holding) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, r.Context().Err()
 }
 
-// TestDrainOfAStaleLeader: the API server cannot refuse an eviction for its token. A leader stops just before an
+// TestDrainOfStaleLeader: the API server cannot refuse an eviction for its token. A leader stops just before an
 // eviction and continues when there is another leader. It then evicts that pod and no other. It does not report the
 // drain as done even if that pod was the last.
-func TestDrainOfAStaleLeader(t *testing.T) {
+func TestDrainOfStaleLeader(t *testing.T) {
 	for _, pods := range []int{1, 4} {
 		drainOfAStaleLeader(t, pods)
 	}
@@ -293,17 +293,17 @@ func eventually(t testing.TB, so func() bool, what string) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(20 * time.Second); !so(); <-tick.C {
+	for end := time.Now().Add(time.Minute); !so(); <-tick.C {
 		if time.Now().After(end) {
 			t.Fatalf("never: %s", what)
 		}
 	}
 }
 
-// TestFence: the executor checks the fence once right before each changing request, and never before a read. Between
-// that check and the API server's answer, a request of a former leader can still take effect on a node unchanged since
-// it was read. The test measures this window.
-func TestFence(t *testing.T) {
+// TestFenceIsCheckedBeforeEachChange: the executor checks the fence once right before each changing request, and never
+// before a read. Between that check and the API server's answer, a request of a former leader can still take effect on
+// a node unchanged since it was read. The test measures this window.
+func TestFenceIsCheckedBeforeEachChange(t *testing.T) {
 	looks, changes := 0, 0
 	var looked time.Time
 	var window []time.Duration

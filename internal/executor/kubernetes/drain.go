@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lofamo/lofamo/internal/executor"
-	"github.com/lofamo/lofamo/internal/executor/kubernetes/nodeplan"
 	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/pkg/response"
 )
@@ -23,7 +22,7 @@ import (
 // drain empties a node. It cordons the node with the mark and evicts one pod after the other until none is left. A
 // later attempt continues with the pods that are left. Undoing a drain uncordons the node; evicted pods do not return.
 func (e *Executor) drain(ctx context.Context, j executor.Job) executor.Result {
-	how, err := nodeplan.DrainOf(j)
+	how, err := drainSettingsOf(j)
 	if err != nil {
 		return executor.Unchanged("%v", err)
 	}
@@ -51,10 +50,10 @@ func (e *Executor) drain(ctx context.Context, j executor.Job) executor.Result {
 type draining struct {
 	e       *Executor
 	j       executor.Job
-	how     nodeplan.Drain
+	how     drainSettings
 	node    string
 	evicted map[types.UID]bool
-	pods    nodeplan.Pods        // as last read
+	pods    podsToEvict          // as last read
 	waits   map[string]string    // pods whose eviction is refused for now, and the reason
 	refused map[types.UID]string // pods whose eviction is forbidden, and the reason: this attempt does not retry them
 }
@@ -79,7 +78,7 @@ func (d *draining) prepare(ctx context.Context) (executor.Result, error) {
 		}
 		return executor.Result{}, err
 	}
-	_, marked := nodeplan.Stands(n, d.j)
+	_, marked := markStands(n, d.j)
 	if len(d.pods.Blocked) > 0 && !marked {
 		return executor.Unchanged("node %s: %s", d.node, sample(d.pods.Blocked)), nil
 	}
@@ -136,7 +135,15 @@ func (d *draining) round(ctx context.Context) error {
 	if d.pods.Left() == 0 {
 		return d.stands(ctx) // else a node that another attempt has since uncordoned would be reported as drained
 	}
+	before := maps.Clone(d.waits)
 	clear(d.waits)
+	defer func() { // requests that the end of the attempt cut off: the refusals before it tell more
+		for _, p := range d.pods.Evict {
+			if why := before[podName(p)]; why != "" && ctx.Err() != nil && !d.evicted[p.UID] {
+				d.waits[podName(p)] = why
+			}
+		}
+	}()
 	var first error
 	for _, p := range d.pods.Evict {
 		if d.refused[p.UID] != "" {
@@ -147,11 +154,12 @@ func (d *draining) round(ctx context.Context) error {
 		}
 		err := d.evict(ctx, p)
 		var done ended
-		if errors.As(err, &done) || errors.Is(err, errNotSent) { // not sent for a reason that applies to all requests: the fence is checked again after a pause
+		// not sent for a reason that applies to all requests: the fence is checked again after a pause
+		if errors.As(err, &done) || errors.Is(err, errNotSent) {
 			return err
 		}
 		if err != nil { // a webhook that hangs for one pod must not delay the others
-			d.waits[nodeplan.PodName(p)] = err.Error()
+			d.waits[podName(p)] = err.Error()
 			if first == nil {
 				first = err
 			}
@@ -171,7 +179,7 @@ func (d *draining) stands(ctx context.Context) error {
 	case err != nil:
 		return err
 	}
-	if r, ok := nodeplan.Stands(n, d.j); !ok {
+	if r, ok := markStands(n, d.j); !ok {
 		return ended{r}
 	}
 	if !n.Spec.Unschedulable {
@@ -186,7 +194,7 @@ func (d *draining) evict(ctx context.Context, p *corev1.Pod) error {
 	failpoint.Hit(failpoint.KubernetesEvict)
 	err := d.e.c.evict(ctx, p, d.how.Grace)
 	failpoint.Hit(failpoint.KubernetesEvicted)
-	name := nodeplan.PodName(p)
+	name := podName(p)
 	switch {
 	case err == nil:
 		d.evicted[p.UID] = true
@@ -224,14 +232,14 @@ func (d *draining) left() []string {
 	var left []string
 	for _, p := range d.pods.Evict {
 		if why := d.refused[p.UID]; why != "" {
-			left = append(left, nodeplan.PodName(p)+": "+why)
+			left = append(left, podName(p)+": "+why)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.waits)) {
 		left = append(left, name+": "+d.waits[name])
 	}
 	for _, p := range d.pods.Leaving {
-		left = append(left, nodeplan.PodName(p)+" is still ending")
+		left = append(left, podName(p)+" is still ending")
 	}
 	return append(left, d.pods.Blocked...)
 }

@@ -42,7 +42,8 @@ func createReady(t testing.TB, node, app string) string {
 }
 
 func owner(kind string, controller bool) string {
-	return fmt.Sprintf(`"labels":{"app":"a"},"ownerReferences":[{"apiVersion":"apps/v1","kind":%q,"name":"o","uid":"u","controller":%t}]`, kind, controller)
+	return fmt.Sprintf(`"labels":{"app":"a"},"ownerReferences":[{"apiVersion":"apps/v1","kind":%q,"name":"o","uid":"u","controller":%t}]`,
+		kind, controller)
 }
 
 // podsOf returns the names of the pods on a node.
@@ -82,8 +83,8 @@ func kubelet(t testing.TB, ctx context.Context, node string) (done func()) {
 	return wg.Wait
 }
 
-// TestDrain: a drain evicts all pods except those that tolerate everything, mirror pods, and those that have ended.
-func TestDrain(t *testing.T) {
+// TestDrainEvictsPods: a drain evicts all pods except those that tolerate everything, mirror pods, and those that have ended.
+func TestDrainEvictsPods(t *testing.T) {
 	e, name := newExecutor(t, Config{}, nil), aNode(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer kubelet(t, ctx, name)()
@@ -117,9 +118,9 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestDrainOfWhatIsLost: a drain gives up pods without a controller, and data on the node, only if the policy allows
+// TestDrainLosesDataOnlyIfAllowed: a drain gives up pods without a controller, and data on the node, only if the policy allows
 // it. Otherwise it does not even cordon the node.
-func TestDrainOfWhatIsLost(t *testing.T) {
+func TestDrainLosesDataOnlyIfAllowed(t *testing.T) {
 	e, name := newExecutor(t, Config{}, nil), aNode(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer kubelet(t, ctx, name)()
@@ -130,7 +131,8 @@ func TestDrainOfWhatIsLost(t *testing.T) {
 		parameters map[string]string
 		says       string
 	}{
-		{nil, "default/" + alone + " has no controller that would start it elsewhere (force: true ends it); default/" + data + " has data in an emptyDir"},
+		{nil, "default/" + alone + " has no controller that would start it elsewhere (force: true ends it); default/" + data +
+			" has data in an emptyDir"},
 		{map[string]string{"force": "true"}, "default/" + data + " has data in an emptyDir (deleteEmptyDirData: true gives them up)"},
 		{map[string]string{"deleteEmptyDirData": "true"}, "default/" + alone + " has no controller"},
 	} {
@@ -153,18 +155,28 @@ func budget(t testing.TB, app string) (allow func(n int)) {
 		`{"metadata":{"name":"`+name+`"},"spec":{"minAvailable":1,"selector":{"matchLabels":{"app":"`+app+`"}}}}`)
 	allow = func(n int) {
 		admin(t, http.MethodPatch, "/apis/policy/v1/namespaces/default/poddisruptionbudgets/"+name+"/status", kubetest.MergePatch, fmt.Sprintf(
-			`{"status":{"observedGeneration":1,"disruptionsAllowed":%d,"currentHealthy":%d,"desiredHealthy":1,"expectedPods":1,"disruptedPods":null}}`, n, n+1))
+			`{"status":{"observedGeneration":1,"disruptionsAllowed":%d,"currentHealthy":%d,"desiredHealthy":1,"expectedPods":1,`+
+				`"disruptedPods":null}}`, n, n+1))
 	}
 	allow(0)
 	return allow
 }
 
-// TestBlockedBudget: a drain waits for a disruption budget until its time is over, and then lists the remaining pods
+// TestDrainWaitsForDisruptionBudget: a drain waits for a disruption budget until its time is over, and then lists the remaining pods
 // with reasons. The node stays cordoned. The next attempt continues when the budget allows it; a cancelled attempt
 // uncordons the node.
-func TestBlockedBudget(t *testing.T) {
+func TestDrainWaitsForDisruptionBudget(t *testing.T) {
 	for _, cancelled := range []bool{false, true} {
-		e, name := newExecutor(t, Config{}, nil), aNode(t)
+		var refusals atomic.Int32
+		e, name := newExecutor(t, Config{}, func(next http.RoundTripper) http.RoundTripper {
+			return wrapped(next, func(r *http.Request) (*http.Response, error) {
+				res, err := next.RoundTrip(r)
+				if err == nil && res.StatusCode == http.StatusTooManyRequests {
+					refusals.Add(1)
+				}
+				return res, err
+			})
+		}), aNode(t)
 		ctx, cancel := context.WithCancel(context.Background())
 		defer kubelet(t, ctx, name)()
 		defer cancel()
@@ -173,8 +185,15 @@ func TestBlockedBudget(t *testing.T) {
 		createPod(t, name, "", "")
 		allow := budget(t, app)
 		j := acts()[5].job(responseID(), name)
-		j.Timeout = 2 * time.Second
-		r := e.Do(ctx, j)
+		j.Timeout = 2 * time.Minute
+		attempt, over := context.WithCancel(ctx)
+		result := make(chan executor.Result, 1)
+		go func() { result <- e.Do(attempt, j) }()
+		eventually(t, func() bool { return slices.Equal(podsOf(t, name), []string{held}) }, "the other pod to end")
+		seen := refusals.Load()
+		eventually(t, func() bool { return refusals.Load() >= seen+2 }, "a round of evictions after that")
+		over()
+		r := <-result
 		t.Logf("asked: drain; refused: %s", r.Detail)
 		want(t, r, response.Partly, "1 pods evicted, 1 left when its time was over: default/"+held)
 		if !strings.Contains(r.Detail, "disruption budget") || !theNode(t, name).Spec.Unschedulable ||
@@ -189,21 +208,53 @@ func TestBlockedBudget(t *testing.T) {
 			continue
 		}
 		j = again(j)
-		j.Timeout = 20 * time.Second
-		result := make(chan executor.Result)
 		go func() { result <- e.Do(ctx, j) }()
 		allow(1)
 		want(t, <-result, response.Succeeded, "drained of 1 pods")
 	}
 }
 
-// TestDrainThatIsStopped: a drain stops when it is cancelled, when somebody uncordons the node, and when its mark is
+// TestDrainEndsWithEarlierRefusal: the end of the attempt cuts a request off. The result still says why the pods remained.
+func TestDrainEndsWithEarlierRefusal(t *testing.T) {
+	late := &silentAfterFirst{}
+	e, name := newExecutor(t, Config{}, func(next http.RoundTripper) http.RoundTripper { late.next = next; return late }), aNode(t)
+	held := createReady(t, name, "late")
+	budget(t, "late")
+	j := acts()[5].job(responseID(), name)
+	j.Timeout = 2 * time.Minute
+	ctx, over := context.WithCancel(context.Background())
+	result := make(chan executor.Result, 1)
+	go func() { result <- e.Do(ctx, j) }()
+	eventually(t, func() bool { return late.evictions.Load() > 1 }, "a second eviction")
+	over()
+	r := <-result
+	want(t, r, response.Partly, "1 left when its time was over: default/"+held)
+	if n := late.evictions.Load(); n < 2 || !strings.Contains(r.Detail, "disruption budget") {
+		t.Errorf("%d evictions requested; %s: want the refusal of the first", n, r.Detail)
+	}
+}
+
+// silentAfterFirst passes the first eviction on. Later ones get no answer.
+type silentAfterFirst struct {
+	next      http.RoundTripper
+	evictions atomic.Int32
+}
+
+func (s *silentAfterFirst) RoundTrip(r *http.Request) (*http.Response, error) {
+	if strings.HasSuffix(r.URL.Path, "/eviction") && s.evictions.Add(1) > 1 {
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	}
+	return s.next.RoundTrip(r)
+}
+
+// TestDrainStopsOnCancelOrUncordon: a drain stops when it is cancelled, when somebody uncordons the node, and when its mark is
 // gone. It reports its progress.
-func TestDrainThatIsStopped(t *testing.T) {
+func TestDrainStopsOnCancelOrUncordon(t *testing.T) {
 	for says, stop := range map[string]func(cancel func(), name string, j executor.Job){
 		"left when its time was over": func(cancel func(), _ string, _ executor.Job) { cancel() },
 		"somebody has uncordoned it":  func(_ func(), name string, _ executor.Job) { patch(t, name, `{"spec":{"unschedulable":null}}`) },
-		"its mark of this step was taken": func(_ func(), name string, j executor.Job) {
+		"its mark of this step was removed": func(_ func(), name string, j executor.Job) {
 			patch(t, name, `{"metadata":{"annotations":{"lofamo.io/did-`+j.Response+`.0":null}}}`)
 		},
 	} {
@@ -236,8 +287,8 @@ func TestDrainThatIsStopped(t *testing.T) {
 	}
 }
 
-// TestAnotherPodByTheSameName: the drain evicts the pod that it has seen, not a new one with the same name.
-func TestAnotherPodByTheSameName(t *testing.T) {
+// TestNewPodOfSameNameIsNotEvicted: the drain evicts the pod that it has seen, not a new one with the same name.
+func TestNewPodOfSameNameIsNotEvicted(t *testing.T) {
 	name, elsewhere := aNode(t), aNode(t)
 	pod := createPod(t, name, "", "")
 	path := "/api/v1/namespaces/default/pods"
@@ -261,9 +312,9 @@ func TestAnotherPodByTheSameName(t *testing.T) {
 	}
 }
 
-// TestForbiddenEviction: a pod whose eviction is forbidden, for example by an admission webhook, does not block the
+// TestForbiddenEvictionBlocksNoOther: a pod whose eviction is forbidden, for example by an admission webhook, does not block the
 // others. The attempt requests its eviction once and names it at the end; the next attempt requests it again.
-func TestForbiddenEviction(t *testing.T) {
+func TestForbiddenEvictionBlocksNoOther(t *testing.T) {
 	name := aNode(t)
 	var pods []string
 	for range 3 {
@@ -276,8 +327,10 @@ func TestForbiddenEviction(t *testing.T) {
 			if strings.HasSuffix(r.URL.Path, "/eviction") && strings.Contains(r.URL.Path, "/"+pods[0]+"/") {
 				if asked.Add(1); forbidden.Load() > 0 {
 					return &http.Response{
-						StatusCode: http.StatusForbidden, Header: http.Header{"Content-Type": {"application/json"}}, Request: r, Body: io.NopCloser(strings.NewReader(
-							`{"kind":"Status","apiVersion":"v1","status":"Failure","message":"admission webhook denied the request","reason":"Forbidden","code":403}`)),
+						StatusCode: http.StatusForbidden, Header: http.Header{"Content-Type": {"application/json"}}, Request: r,
+						Body: io.NopCloser(strings.NewReader(
+							`{"kind":"Status","apiVersion":"v1","status":"Failure","message":"admission webhook denied the request","reason":"Forbidden",` +
+								`"code":403}`)),
 					}, nil
 				}
 			}
@@ -314,8 +367,8 @@ func TestDrainedAndDeleted(t *testing.T) {
 		"drained of 1 pods, and somebody has deleted it since")
 }
 
-// TestOnePodHoldsUpNoOther: one eviction gets no answer, as from a webhook that hangs. The others still proceed.
-func TestOnePodHoldsUpNoOther(t *testing.T) {
+// TestSlowPodDelaysNoOther: one eviction gets no answer, as from a webhook that hangs. The others still proceed.
+func TestSlowPodDelaysNoOther(t *testing.T) {
 	name := aNode(t)
 	var pods []string
 	for range 3 {

@@ -15,35 +15,26 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lofamo/lofamo/internal/executor"
-	"github.com/lofamo/lofamo/internal/executor/kubernetes/nodeplan"
 	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// event creates an event on the node. Its name derives from the response and the step, so retries create no second one.
+// event creates an event on the node, or for a group fault one event on its first member. Its name derives from the response
+// and the step, so retries create no second one.
 func (e *Executor) event(ctx context.Context, j executor.Job) executor.Result {
-	sent := false
-	var before error
-	for try := 0; ; try++ {
-		err := e.eventOnce(ctx, j, &sent)
-		var done ended
-		if errors.As(err, &done) {
-			return done.Result
-		}
-		err = cause(err, before)
-		if !e.pause(ctx, err, try) {
-			if sent {
-				return executor.NotKnown("event on the node of %s: %v", j.Target.Node, err)
-			}
-			return executor.Unchanged("event on the node of %s: %v", j.Target.Node, err)
-		}
-		before = err
-	}
+	return e.retry(ctx, fmt.Sprintf("event on the node of %s", j.Target), func(sent *bool) error { return e.eventOnce(ctx, j, sent) })
 }
 
 func (e *Executor) eventOnce(ctx context.Context, j executor.Job, sent *bool) error {
 	failpoint.Hit(failpoint.KubernetesRead)
-	n, err := e.find(ctx, e.c.events, j.Target.Node)
+	id := j.Target.Node
+	if j.Target.Group != "" {
+		if len(j.Members) == 0 {
+			return ended{executor.Unchanged("event on a node of %s: no member is known any more", j.Target)}
+		}
+		id = j.Members[0]
+	}
+	n, err := e.find(ctx, e.c.events, id)
 	switch {
 	case err == nil:
 	case (errors.Is(err, errGone) || errors.Is(err, errNoName) || refused(err)) && !*sent:
@@ -51,7 +42,7 @@ func (e *Executor) eventOnce(ctx context.Context, j executor.Job, sent *bool) er
 	default:
 		return err
 	}
-	if r, stale := nodeplan.Fenced(n, j.Token); stale {
+	if r, stale := fencedNode(n, j.Token); stale {
 		return ended{r}
 	}
 	ev := eventOf(n, j, time.Now())
@@ -64,7 +55,7 @@ func (e *Executor) eventOnce(ctx context.Context, j executor.Job, sent *bool) er
 	case apierrors.IsAlreadyExists(err):
 		return ended{executor.Done("event %s/%s was written by an attempt before", ev.Namespace, ev.Name)}
 	case errors.Is(err, executor.ErrStale) && *sent:
-		return ended{executor.NotKnown("event on node %s: one was sent, and what became of it is not known: %v", n.Name, err)}
+		return ended{executor.NotKnown("event on node %s: one was sent, with unknown outcome: %v", n.Name, err)}
 	case errors.Is(err, executor.ErrStale):
 		return ended{executor.Stale("event on node %s: token %d: %v", n.Name, j.Token, err)}
 	case refused(err) && !*sent:
@@ -82,20 +73,31 @@ func eventOf(n *corev1.Node, j executor.Job, now time.Time) *corev1.Event {
 	at := metav1.NewTime(now)
 	sum := sha256.Sum256([]byte(j.Cluster + "\x00" + j.IdempotencyKey))
 	name := n.Name
+	if j.Target.Group != "" {
+		name = "group" // at a retry another member may be the first one
+	}
 	if len(name) > 200 { // names have at most 253 characters
 		name = strings.TrimRight(name[:200], ".-")
 	}
+	by := fmt.Sprintf("policy %s, response %s", j.Policy, j.Response)
+	meta := metav1.ObjectMeta{Name: fmt.Sprintf("%s.%s", name, hex.EncodeToString(sum[:8])), Namespace: metav1.NamespaceDefault}
+	if j.Incident != "" {
+		by += ", incident " + j.Incident
+		meta.Annotations = map[string]string{incidentKey: j.Incident}
+	}
 	return &corev1.Event{
 		TypeMeta:       metav1.TypeMeta{APIVersion: "v1", Kind: "Event"},
-		ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("%s.%s", name, hex.EncodeToString(sum[:8])), Namespace: metav1.NamespaceDefault},
+		ObjectMeta:     meta,
 		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: types.UID(n.Name)},
-		Reason:         nodeplan.Reason(j),
-		Message:        fmt.Sprintf("%s (policy %s, response %s)", nodeplan.Text(j), j.Policy, j.Response),
+		Reason:         conditionReason(j),
+		Message:        fmt.Sprintf("%s (%s)", conditionText(j), by),
 		Source:         corev1.EventSource{Component: component},
 		FirstTimestamp: at, LastTimestamp: at, Count: 1, Type: corev1.EventTypeWarning,
 		ReportingController: component, ReportingInstance: j.Cluster, Action: string(response.KubernetesEvent),
 	}
 }
 
-// component is the source of our events.
-const component = "lofamo"
+const (
+	component   = "lofamo"             // source of our events
+	incidentKey = "lofamo.io/incident" // annotation of an event: the ID of the fault's incident
+)

@@ -46,7 +46,7 @@ func lead(t *testing.T, j executor.Job, o failpoint.Order) *leader {
 	t.Helper()
 	l := &leader{t: t, dir: t.TempDir(), done: make(chan error, 1)}
 	s := cluster(t)
-	if err := s.Kubeconfig(filepath.Join(l.dir, "kubeconfig"), s.Addr, shared.token); err != nil {
+	if err := s.Kubeconfig(filepath.Join(l.dir, "kubeconfig"), s.Addr, serviceToken(t)); err != nil {
 		t.Fatal(err)
 	}
 	l.write(jobFile, j)
@@ -230,7 +230,9 @@ func everyPoint(t *testing.T, each func(t *testing.T, a act, o failpoint.Order) 
 	cluster(t) // without one every part would be skipped, and nothing counted
 	event := act{kind: response.KubernetesEvent, parameters: map[string]string{"reason": "LofamoFault"}}
 	all := append(acts(), event)
-	if *rounds == 0 { // one for each way to write: an apply to the status, a merge patch, an apply to the node with evictions, and a request that does not write to the node
+	// one for each way to write: an apply to the status, a merge patch, an apply to the node with evictions, and a request
+	// that does not write to the node
+	if *rounds == 0 {
 		all = []act{acts()[0], acts()[3], acts()[5], event}
 	}
 	t.Run("all", func(t *testing.T) {

@@ -16,9 +16,9 @@ func allKinds() []act {
 	return append(acts(), act{kind: response.KubernetesEvent, parameters: map[string]string{"reason": "X"}})
 }
 
-// TestFenceThatCannotSay: a store without an answer for a while, for example during its own election, ends no attempt.
+// TestFenceWithoutAnswerEndsNoAttempt: a store without an answer for a while, for example during its own election, ends no attempt.
 // The executor checks again, and a drain continues.
-func TestFenceThatCannotSay(t *testing.T) {
+func TestFenceWithoutAnswerEndsNoAttempt(t *testing.T) {
 	e := newExecutor(t, Config{}, nil)
 	for _, a := range allKinds() {
 		name := aNode(t)
@@ -47,8 +47,8 @@ func TestFenceThatCannotSay(t *testing.T) {
 	}
 }
 
-// TestFenceThatHangs: a check without an answer is given up after the request timeout.
-func TestFenceThatHangs(t *testing.T) {
+// TestHangingFenceIsGivenUp: a check without an answer is given up after the request timeout.
+func TestHangingFenceIsGivenUp(t *testing.T) {
 	e, name := newExecutor(t, Config{}, nil), aNode(t)
 	e.c.timeout = 200 * time.Millisecond
 	asked := 0
@@ -68,8 +68,8 @@ func TestFenceThatHangs(t *testing.T) {
 	}
 }
 
-// TestFenceThatAsksAgain: a fresh answer counts, however long the fence waited before its last query.
-func TestFenceThatAsksAgain(t *testing.T) {
+// TestFenceAgeCountsFromLastQuery: a fresh answer counts, however long the fence waited before its last query.
+func TestFenceAgeCountsFromLastQuery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &client{timeout: 10 * time.Second, sure: sure}
 		for last, good := range map[time.Duration]bool{5 * time.Millisecond: true, sure + time.Millisecond: false} {
@@ -87,9 +87,9 @@ func TestFenceThatAsksAgain(t *testing.T) {
 	})
 }
 
-// TestFenceThatIsLate: with outdated answers the executor does nothing and reports nothing as stale. The pause between
+// TestOutdatedFenceAnswerStopsWrite: with outdated answers the executor does nothing and reports nothing as stale. The pause between
 // two checks grows.
-func TestFenceThatIsLate(t *testing.T) {
+func TestOutdatedFenceAnswerStopsWrite(t *testing.T) {
 	e, name := newExecutor(t, Config{}, nil), aNode(t)
 	e.c.sure = time.Nanosecond
 	e.pacing.failure = usual.failure

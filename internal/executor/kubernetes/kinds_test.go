@@ -15,7 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/lofamo/lofamo/internal/executor"
-	"github.com/lofamo/lofamo/internal/executor/kubernetes/nodeplan"
+	"github.com/lofamo/lofamo/internal/executor/executortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )
@@ -40,6 +40,24 @@ func acts() []act {
 	}
 }
 
+func TestKubernetesKeepsExecutorContract(t *testing.T) {
+	for _, a := range acts() {
+		t.Run(string(a.kind), func(t *testing.T) {
+			executortest.Run(t, executortest.Fenced|executortest.Remembers, func(t *testing.T) executortest.Harness {
+				name := aNode(t)
+				before := state(theNode(t, name))
+				return executortest.Harness{Executor: newExecutor(t, Config{}, nil), Job: a.job(responseID(), name),
+					Acts: func() int {
+						if state(theNode(t, name)) != before {
+							return 1
+						}
+						return 0
+					}}
+			})
+		})
+	}
+}
+
 func (a act) job(id, node string) executor.Job { return aJob(id, node, a.kind, a.parameters) }
 
 // state returns everything on a node that anybody may have changed, except our token and attempt.
@@ -52,7 +70,7 @@ func state(n *corev1.Node) string {
 		out = append(out, "label "+k+"="+v)
 	}
 	for k, v := range n.Annotations {
-		if k != nodeplan.TokenKey && k != nodeplan.AttemptKey {
+		if k != tokenKey && k != attemptKey {
 			out = append(out, "annotation "+k+"="+v)
 		}
 	}
@@ -66,9 +84,9 @@ func state(n *corev1.Node) string {
 	return strings.Join(out, "\n")
 }
 
-// TestKinds: every kind has its effect and sets its mark. A repetition changes nothing. An undo leaves nothing behind,
+// TestEveryKindActsAndUndoes: every kind has its effect and sets its mark. A repetition changes nothing. An undo leaves nothing behind,
 // and a second undo changes nothing.
-func TestKinds(t *testing.T) {
+func TestEveryKindActsAndUndoes(t *testing.T) {
 	e := newExecutor(t, Config{}, nil)
 	for _, a := range acts() {
 		t.Run(string(a.kind), func(t *testing.T) {
@@ -81,12 +99,12 @@ func TestKinds(t *testing.T) {
 			if got := state(n); !strings.Contains(got, a.shows) {
 				t.Fatalf("want %s:\n%s", a.shows, got)
 			}
-			var m nodeplan.Mark
-			if err := json.Unmarshal([]byte(n.Annotations[nodeplan.MarkKey(j.Response, 0)]), &m); err != nil || m.Kind != a.kind ||
+			var m mark
+			if err := json.Unmarshal([]byte(n.Annotations[markKey(j.Response, 0)]), &m); err != nil || m.Kind != a.kind ||
 				m.Policy != "policy" {
 				t.Errorf("mark %+v: %v", m, err)
 			}
-			if n.Annotations[nodeplan.TokenKey] != "7" || n.Annotations[nodeplan.AttemptKey] != j.Response+"/0/1" {
+			if n.Annotations[tokenKey] != "7" || n.Annotations[attemptKey] != j.Response+"/0/1" {
 				t.Errorf("stamp %v", n.Annotations)
 			}
 			want(t, e.Do(context.Background(), j), response.NotKnown, "attempt 1 has been seen")
@@ -106,10 +124,11 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// TestEvent: retries of a step create one event, and kubectl describe would find it.
-func TestEvent(t *testing.T) {
+// TestRetriedStepCreatesOneEvent: retries of a step create one event, and kubectl describe would find it.
+func TestRetriedStepCreatesOneEvent(t *testing.T) {
 	e, name := newExecutor(t, Config{}, nil), aNode(t)
 	j := aJob(responseID(), name, response.KubernetesEvent, map[string]string{"reason": "LofamoFault"})
+	j.Incident = "k3f9-7qm2xw4d"
 	do(t, e, j)
 	do(t, e, again(j))
 	var list corev1.EventList
@@ -126,13 +145,43 @@ func TestEvent(t *testing.T) {
 		ev.Source.Component != "lofamo" {
 		t.Errorf("%+v", ev)
 	}
+	if ev.Annotations["lofamo.io/incident"] != j.Incident || !strings.HasSuffix(ev.Message, ", incident k3f9-7qm2xw4d)") {
+		t.Errorf("an event of incident %s has the annotations %v and the message %q", j.Incident, ev.Annotations, ev.Message)
+	}
 	if a := theNode(t, name).Annotations; len(a) > 0 {
 		t.Errorf("an event writes to the node: %v", a)
 	}
 }
 
-// TestNoNode: a node that Kubernetes does not know is neither changed nor created.
-func TestNoNode(t *testing.T) {
+// TestGroupFaultCreatesOneEvent: a group fault makes one event on its first member, also if another member comes first at a retry.
+func TestGroupFaultCreatesOneEvent(t *testing.T) {
+	e, first, second := newExecutor(t, Config{}, nil), aNode(t), aNode(t)
+	j := aJob(responseID(), first, response.KubernetesEvent, nil)
+	j.Target, j.Members = response.Target{Group: "label/rack=" + first}, []fault.NodeID{fault.NodeID(first), fault.NodeID(second)}
+	do(t, e, j)
+	retry := again(j)
+	retry.Members = []fault.NodeID{fault.NodeID(second), fault.NodeID(first)}
+	do(t, e, retry)
+	var list corev1.EventList
+	if err := json.Unmarshal(admin(t, http.MethodGet, "/api/v1/namespaces/default/events?fieldSelector=reason=GroupSick", "", ""),
+		&list); err != nil {
+		t.Fatal(err)
+	}
+	list.Items = slices.DeleteFunc(list.Items, func(ev corev1.Event) bool { return !strings.Contains(ev.Message, "rack="+first) })
+	if len(list.Items) != 1 || list.Items[0].InvolvedObject.Name != first ||
+		!strings.HasPrefix(list.Items[0].Message, "group label/rack="+first+" of 2 nodes SICK") ||
+		strings.Contains(list.Items[0].Message, "incident") || len(list.Items[0].Annotations) > 0 {
+		t.Errorf("events of a group: %+v: want one, on %s", list.Items, first)
+	}
+	j = aJob(responseID(), first, response.KubernetesEvent, nil)
+	j.Target, j.Members = response.Target{Group: "label/rack=gone"}, nil
+	if r := e.Do(t.Context(), j); r.Outcome != response.Unchanged {
+		t.Errorf("a group without members: %v %s", r.Outcome, r.Detail)
+	}
+}
+
+// TestUnknownNodeIsNotCreated: a node that Kubernetes does not know is neither changed nor created.
+func TestUnknownNodeIsNotCreated(t *testing.T) {
 	e := newExecutor(t, Config{}, nil)
 	for name, says := range map[string]string{"nowhere": "no such node in Kubernetes",
 		"Not_A_Name": "no node of Kubernetes is known to be it"} {
@@ -149,8 +198,8 @@ func TestNoNode(t *testing.T) {
 	}
 }
 
-// TestNames: nodes are found by a name template or by a label, even after a replacement.
-func TestNames(t *testing.T) {
+// TestNodesAreFoundByTemplateOrLabel: nodes are found by a name template or by a label, even after a replacement.
+func TestNodesAreFoundByTemplateOrLabel(t *testing.T) {
 	ctx := context.Background()
 	s := cluster(t)
 	createNode(t, "host-n1-0-0.example.org", "")
@@ -202,9 +251,9 @@ func TestNames(t *testing.T) {
 		"no node of Kubernetes is known to be it")
 }
 
-// TestUndoOfWhatCannotBeNamed: an unknown name does not mean that the node is gone, as the effects may still be there.
+// TestUndoUnderUnknownNameIsNotDone: an unknown name does not mean that the node is gone, as the effects may still be there.
 // Only if the node with the known name is gone, nothing is left to undo.
-func TestUndoOfWhatCannotBeNamed(t *testing.T) {
+func TestUndoUnderUnknownNameIsNotDone(t *testing.T) {
 	ctx, s := context.Background(), cluster(t)
 	b, err := os.ReadFile(strings.Replace(manifest, "rbac", "rbac-node-label", 1))
 	if err == nil {
@@ -243,8 +292,8 @@ func TestUndoOfWhatCannotBeNamed(t *testing.T) {
 	want(t, newExecutor(t, Config{}, nil).Do(ctx, undo(j)), response.Succeeded, "nothing is left to put back")
 }
 
-// TestRefusals: an action that the API server or the parameters do not allow fails with a reason and changes nothing.
-func TestRefusals(t *testing.T) {
+// TestRefusedActionChangesNothing: an action that the API server or the parameters do not allow fails with a reason and changes nothing.
+func TestRefusedActionChangesNothing(t *testing.T) {
 	e, name := newExecutor(t, Config{}, nil), aNode(t)
 	before := theNode(t, name).ResourceVersion
 	for _, c := range []struct {
@@ -269,10 +318,10 @@ func TestRefusals(t *testing.T) {
 	want(t, e.Do(context.Background(), aJob(responseID(), name, response.KubernetesCordon, nil)), response.Unchanged,
 		`annotation lofamo.io/token: given "high"`)
 
-	stranger, err := shared.server.Admin.TokenOf("default", "nobody")
+	stranger, err := cluster(t).Admin.TokenOf("default", "nobody")
 	if err == nil {
 		t.Fatalf("a token for nobody: %q", stranger)
 	}
-	e = newExecutor(t, Config{Kubeconfig: kubeconfig(t, shared.server.Addr, "wrong")}, nil)
+	e = newExecutor(t, Config{Kubeconfig: kubeconfig(t, cluster(t).Addr, "wrong")}, nil)
 	want(t, e.Do(context.Background(), aJob(responseID(), name, response.KubernetesCordon, nil)), response.Unchanged, "nauthor")
 }

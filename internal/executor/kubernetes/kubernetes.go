@@ -26,7 +26,6 @@ import (
 
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
-	"github.com/lofamo/lofamo/internal/executor/kubernetes/nodeplan"
 	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
@@ -95,10 +94,10 @@ func (e *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
 	begin := time.Now()
 	var r executor.Result
 	switch {
-	case j.Target.Node == "":
-		r = executor.Unchanged("%s: want the fault of a node", j.Target)
 	case j.Kind == response.KubernetesEvent:
 		r = e.event(ctx, j)
+	case j.Target.Node == "":
+		r = executor.Unchanged("%s: want the fault of a node", j.Target)
 	case j.Kind == response.KubernetesDrain && !j.Undo:
 		r = e.drain(ctx, j)
 	default:
@@ -112,10 +111,16 @@ func (e *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
 
 // alter brings one write to the node. It reads, plans and writes until the write is done, unnecessary or refused.
 func (e *Executor) alter(ctx context.Context, j executor.Job) executor.Result {
-	sent := false // a write has left with an unknown outcome
+	return e.retry(ctx, fmt.Sprintf("node of %s", j.Target.Node), func(sent *bool) error { return e.alterOnce(ctx, j, sent) })
+}
+
+// retry calls once until that returns ended or the attempt's time is over. what names the object in the result. once
+// sets sent when a write has left with an unknown outcome.
+func (e *Executor) retry(ctx context.Context, what string, once func(sent *bool) error) executor.Result {
+	sent := false
 	var before error
 	for try := 0; ; try++ {
-		err := e.alterOnce(ctx, j, &sent)
+		err := once(&sent)
 		var done ended
 		if errors.As(err, &done) {
 			return done.Result
@@ -123,9 +128,9 @@ func (e *Executor) alter(ctx context.Context, j executor.Job) executor.Result {
 		err = cause(err, before)
 		if !e.pause(ctx, err, try) {
 			if sent {
-				return executor.NotKnown("node of %s: %v", j.Target.Node, err)
+				return executor.NotKnown("%s: %v", what, err)
 			}
-			return executor.Unchanged("node of %s: %v", j.Target.Node, err)
+			return executor.Unchanged("%s: %v", what, err)
 		}
 		before = err
 	}
@@ -149,11 +154,11 @@ func (e *Executor) alterOnce(ctx context.Context, j executor.Job, sent *bool) er
 	default:
 		return err
 	}
-	open, err := e.stillOpen(ctx, nodeplan.Overruled(n, j))
+	open, err := e.stillOpen(ctx, overruled(n, j))
 	if err != nil {
 		return err
 	}
-	p := nodeplan.Next(n, j, open, time.Now())
+	p := nextPlan(n, j, open, time.Now())
 	if p.Write == nil {
 		return ended{p.Result}
 	}
@@ -164,7 +169,7 @@ func (e *Executor) alterOnce(ctx context.Context, j executor.Job, sent *bool) er
 	case err == nil:
 		return ended{p.Result}
 	case errors.Is(err, executor.ErrStale) && *sent:
-		return ended{executor.NotKnown("node %s: a write was sent, and what became of it cannot be looked at: %v", n.Name, err)}
+		return ended{executor.NotKnown("node %s: a write was sent, and its outcome cannot be read: %v", n.Name, err)}
 	case errors.Is(err, executor.ErrStale):
 		return ended{executor.Stale("node %s: token %d: %v", n.Name, j.Token, err)}
 	case refused(err) && !*sent && !apierrors.IsNotFound(err):

@@ -18,20 +18,21 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/lofamo/lofamo/internal/executor"
-	"github.com/lofamo/lofamo/internal/needs"
 	"github.com/lofamo/lofamo/internal/testing/kubetest"
+	"github.com/lofamo/lofamo/internal/testing/requirements"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// shared is the common environment of all tests.
+// shared is the common environment of all tests. The first test that needs the API server starts it.
 var shared struct {
-	missing error // the reason why there is no API server
-	server  *kubetest.Server
-	token   string // token of the supervisor's service account, under deploy/kubernetes/rbac.yaml
-	dir     string
-	nodes   atomic.Int64
-	asked   sync.Map // all requests of executors in all tests: "verb resource"
+	start  sync.Once
+	err    error // the reason why there is no API server
+	server *kubetest.Server
+	token  string
+	dir    string
+	nodes  atomic.Int64
+	asked  sync.Map // all requests of executors in all tests: "verb resource"
 }
 
 func TestMain(m *testing.M) {
@@ -46,17 +47,12 @@ func TestMain(m *testing.M) {
 		}
 		defer func() { _ = os.RemoveAll(dir) }()
 		shared.dir = dir
-		switch err := begin(); {
-		case errors.Is(err, kubetest.ErrMissing): // each test that needs the API server is skipped, or fails in CI
-			shared.missing = err
-		case err != nil:
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		default:
-			defer shared.server.Stop()
-		}
 		code := m.Run()
-		if code == 0 && shared.missing == nil {
+		if shared.server == nil {
+			return code
+		}
+		defer shared.server.Stop()
+		if code == 0 {
 			if err := rbacIsMinimal(); err != nil {
 				fmt.Fprintln(os.Stderr, err)
 				return 1
@@ -72,7 +68,6 @@ func begin() error {
 	if err != nil {
 		return err
 	}
-	shared.server = s
 	b, err := os.ReadFile(manifest)
 	if err == nil {
 		err = s.Admin.Apply(b)
@@ -82,8 +77,17 @@ func begin() error {
 	}
 	if err != nil {
 		s.Stop()
+		return err
 	}
-	return err
+	shared.server = s
+	return nil
+}
+
+// serviceToken returns the token of the supervisor's service account, under deploy/kubernetes/rbac.yaml.
+func serviceToken(t testing.TB) string {
+	t.Helper()
+	cluster(t)
+	return shared.token
 }
 
 const manifest = "../../../deploy/kubernetes/rbac.yaml"
@@ -91,8 +95,12 @@ const manifest = "../../../deploy/kubernetes/rbac.yaml"
 // cluster returns the API server. Without one it skips the test.
 func cluster(t testing.TB) *kubetest.Server {
 	t.Helper()
-	if shared.missing != nil {
-		needs.Missing(t, "%v", shared.missing)
+	shared.start.Do(func() { shared.err = begin() })
+	switch err := shared.err; {
+	case errors.Is(err, kubetest.ErrMissing): // the test is skipped, or fails in CI
+		requirements.Missing(t, "%v", err)
+	case err != nil:
+		t.Fatal(err)
 	}
 	return shared.server
 }
@@ -113,7 +121,7 @@ func newExecutor(t testing.TB, cfg Config, wrap func(http.RoundTripper) http.Rou
 	t.Helper()
 	s := cluster(t)
 	if cfg.Kubeconfig == "" {
-		cfg.Kubeconfig = kubeconfig(t, s.Addr, shared.token)
+		cfg.Kubeconfig = kubeconfig(t, s.Addr, serviceToken(t))
 	}
 	if err := cfg.Validate(); err != nil {
 		t.Fatal(err)

@@ -67,12 +67,13 @@ func TestInParallelReturnsWhenWorkersEnd(t *testing.T) {
 	}
 }
 
-// TestThousands: 500 of 2,000 nodes fail at once, while another client writes to all nodes. At the end every
+// TestManyFailuresKeepConfiguredRate: 500 of 2,000 nodes fail at once, while another client writes to all nodes. At the end every
 // condition and every event is there, no other node is touched, and the configured rate was kept.
-func TestThousands(t *testing.T) {
+func TestManyFailuresKeepConfiguredRate(t *testing.T) {
 	const nodes, faults = 2000, 500
 	names := fleet(t, "many", nodes)
 	var asked, conflicts atomic.Int64
+	server := cluster(t)
 	cfg := Config{QPS: 1000, Burst: 200}
 	e := newExecutor(t, cfg, func(next http.RoundTripper) http.RoundTripper {
 		return wrapped(next, func(r *http.Request) (*http.Response, error) {
@@ -87,7 +88,7 @@ func TestThousands(t *testing.T) {
 	var kubelets sync.WaitGroup
 	kubelets.Go(func() { // they write their status, like real ones
 		for i := 0; ctx.Err() == nil; i++ {
-			if err := patchStatus(shared.server, names[i%faults],
+			if err := patchStatus(server, names[i%faults],
 				fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","status":"True","message":"%d"}]}}`, i)); err != nil {
 				t.Error(err)
 				return
@@ -144,8 +145,8 @@ func listNodes(t testing.TB) []corev1.Node {
 	return list.Items
 }
 
-// TestRate: requests keep to the configured rate. Events have a separate limit and delay no other request.
-func TestRate(t *testing.T) {
+// TestRequestsKeepConfiguredRate: requests keep to the configured rate. Events have a separate limit and delay no other request.
+func TestRequestsKeepConfiguredRate(t *testing.T) {
 	names := fleet(t, "rate", 15)
 	cfg := Config{QPS: 50, Burst: 5}
 	e := newExecutor(t, cfg, nil)
@@ -166,8 +167,8 @@ func TestRate(t *testing.T) {
 	}
 }
 
-// TestManyAtOneNode: responses that act on one node concurrently do not undo each other's work.
-func TestManyAtOneNode(t *testing.T) {
+// TestConcurrentStepsKeepEachOthersWork: responses that act on one node concurrently do not undo each other's work.
+func TestConcurrentStepsKeepEachOthersWork(t *testing.T) {
 	e, name := newExecutor(t, Config{}, nil), aNode(t)
 	var jobs []executor.Job
 	for i := range 24 {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
-	"github.com/lofamo/lofamo/internal/freeport"
+	"github.com/lofamo/lofamo/internal/testing/freeport"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
@@ -94,12 +94,12 @@ func (p *proxy) closeAll() {
 
 func through(t *testing.T, p *proxy) *Executor {
 	t.Helper()
-	cfg := Config{Kubeconfig: kubeconfig(t, p.addr, shared.token), RequestTimeout: config.Duration(300 * time.Millisecond)}
+	cfg := Config{Kubeconfig: kubeconfig(t, p.addr, serviceToken(t)), RequestTimeout: config.Duration(300 * time.Millisecond)}
 	return newExecutor(t, cfg, nil)
 }
 
-// TestSlowServer: actions succeed as long as each request gets its answer in time.
-func TestSlowServer(t *testing.T) {
+// TestSlowAnswersInTimeSucceed: actions succeed as long as each request gets its answer in time.
+func TestSlowAnswersInTimeSucceed(t *testing.T) {
 	p := newProxy(t)
 	e, name := through(t, p), aNode(t)
 	do(t, e, acts()[2].job(responseID(), name)) // connected
@@ -109,9 +109,9 @@ func TestSlowServer(t *testing.T) {
 	do(t, e, undo(j))
 }
 
-// TestAbsentServer: an attempt ends when its time is over and reports that nothing has changed. It succeeds if the API
+// TestAbsentServerLeavesNodeUnchanged: an attempt ends when its time is over and reports that nothing has changed. It succeeds if the API
 // server returns in time.
-func TestAbsentServer(t *testing.T) {
+func TestAbsentServerLeavesNodeUnchanged(t *testing.T) {
 	p := newProxy(t)
 	e, name := through(t, p), aNode(t)
 	p.cut.Store(true)
@@ -121,35 +121,39 @@ func TestAbsentServer(t *testing.T) {
 	r := e.Do(context.Background(), j)
 	t.Logf("asked: cordon; not done: %s", r.Detail)
 	want(t, r, response.Unchanged, "")
-	if took := time.Since(begin); took > 5*time.Second {
+	if took := time.Since(begin); took > 30*time.Second {
 		t.Errorf("it took %s", took)
 	}
 	j = again(j)
-	j.Timeout = 20 * time.Second
+	j.Timeout = time.Minute
 	result := make(chan executor.Result)
 	go func() { result <- e.Do(context.Background(), j) }()
 	p.cut.Store(false)
 	want(t, <-result, response.Succeeded, "cordoned")
 
 	// No server at all: an unused address.
-	e = newExecutor(t, Config{Kubeconfig: kubeconfig(t, freeport.Addr(t).String(), shared.token)}, nil)
+	e = newExecutor(t, Config{Kubeconfig: kubeconfig(t, freeport.Addr(t).String(), serviceToken(t))}, nil)
 	j = acts()[2].job(responseID(), name)
-	j.Timeout = 100 * time.Millisecond
+	j.Timeout = 2 * time.Second
 	want(t, e.Do(context.Background(), j), response.Unchanged, "connection refused")
 }
 
-// TestDeafServer: a write without an answer may have been carried out, and the result says so. When answers return, the
+// TestUnansweredWriteIsNotKnown: a write without an answer may have been carried out, and the result says so. When answers return, the
 // executor finds its own write and does not repeat it.
-func TestDeafServer(t *testing.T) {
+func TestUnansweredWriteIsNotKnown(t *testing.T) {
 	for _, heals := range []bool{false, true} {
 		p := newProxy(t)
 		name := aNode(t)
-		var patches atomic.Int64
-		cfg := Config{Kubeconfig: kubeconfig(t, p.addr, shared.token), RequestTimeout: config.Duration(300 * time.Millisecond)}
+		var patches, unanswered atomic.Int64
+		cfg := Config{Kubeconfig: kubeconfig(t, p.addr, serviceToken(t)), RequestTimeout: config.Duration(300 * time.Millisecond)}
 		e := newExecutor(t, cfg, func(next http.RoundTripper) http.RoundTripper {
 			return wrapped(next, func(r *http.Request) (*http.Response, error) {
 				if r.Method != http.MethodPatch {
-					return next.RoundTrip(r)
+					res, err := next.RoundTrip(r)
+					if err != nil && patches.Load() > 0 {
+						unanswered.Add(1)
+					}
+					return res, err
 				}
 				patches.Add(1)
 				p.deaf.Store(true)
@@ -162,8 +166,16 @@ func TestDeafServer(t *testing.T) {
 			})
 		})
 		j := acts()[3].job(responseID(), name)
-		j.Timeout = 2 * time.Second
-		r := e.Do(context.Background(), j)
+		j.Timeout = time.Minute
+		ctx, over := context.WithCancel(context.Background())
+		result := make(chan executor.Result, 1)
+		go func() { result <- e.Do(ctx, j) }()
+		if !heals {
+			eventually(t, func() bool { return unanswered.Load() > 1 }, "the executor to look in vain")
+			over()
+		}
+		r := <-result
+		over()
 		t.Logf("asked: taint; heard: %s", r.Detail)
 		if heals {
 			want(t, r, response.Succeeded, "it was written")
@@ -210,8 +222,8 @@ func TestPausedServer(t *testing.T) {
 	want(t, <-result, response.Succeeded, "cordoned")
 }
 
-// TestBusyServer: the executor respects Retry-After.
-func TestBusyServer(t *testing.T) {
+// TestRetryAfterIsRespected: the executor respects Retry-After.
+func TestRetryAfterIsRespected(t *testing.T) {
 	var refusals atomic.Int64
 	var last time.Time
 	e := newExecutor(t, Config{}, func(next http.RoundTripper) http.RoundTripper {

@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/lofamo/lofamo/internal/executor"
-	"github.com/lofamo/lofamo/internal/executor/kubernetes/nodeplan"
 	"github.com/lofamo/lofamo/internal/testing/kubetest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
@@ -31,9 +30,9 @@ func patchStatus(s *kubetest.Server, name, body string) error {
 	return err
 }
 
-// TestWhatStoodBefore: an existing state stays unchanged during our action and after it. We do not overwrite a
+// TestEarlierStateOfNodeIsKept: an existing state stays unchanged during our action and after it. We do not overwrite a
 // contradicting one.
-func TestWhatStoodBefore(t *testing.T) {
+func TestEarlierStateOfNodeIsKept(t *testing.T) {
 	e := newExecutor(t, Config{}, nil)
 	for _, c := range []struct {
 		act
@@ -44,7 +43,8 @@ func TestWhatStoodBefore(t *testing.T) {
 		{acts()[1], `{"metadata":{"labels":{"lofamo.io/memory":"sick"}}}`, "was \"sick\" already", false},
 		{acts()[1], `{"metadata":{"labels":{"lofamo.io/memory":"good"}}}`, `label lofamo.io/memory is "good" already`, true},
 		{acts()[2], `{"spec":{"unschedulable":true}}`, "somebody else had cordoned it", false},
-		{acts()[3], `{"spec":{"taints":[{"key":"lofamo.io/memory","value":"sick","effect":"NoSchedule"},{"key":"other","effect":"NoExecute"}]}}`, "it had the taint", false},
+		{acts()[3], `{"spec":{"taints":[{"key":"lofamo.io/memory","value":"sick","effect":"NoSchedule"},{"key":"other","effect":"NoExecute"}]}}`,
+			"it had the taint", false},
 		{acts()[3], `{"spec":{"taints":[{"key":"lofamo.io/memory","value":"good","effect":"NoSchedule"}]}}`, `it has "good" already`, true},
 		{acts()[5], `{"spec":{"unschedulable":true}}`, "drained of 0 pods", false},
 	} {
@@ -75,9 +75,9 @@ func TestWhatStoodBefore(t *testing.T) {
 	}
 }
 
-// TestWhatSomebodyTookOver: we neither undo nor restore a state that others have changed since, whatever else happens
+// TestStateChangedByOthersIsKept: we neither undo nor restore a state that others have changed since, whatever else happens
 // on the node.
-func TestWhatSomebodyTookOver(t *testing.T) {
+func TestStateChangedByOthersIsKept(t *testing.T) {
 	e := newExecutor(t, Config{}, nil)
 	taint := func(rest string) string {
 		return `{"spec":{"taints":[{"key":"lofamo.io/memory","effect":"NoSchedule"` + rest + `}]}}`
@@ -135,9 +135,9 @@ func TestWhatSomebodyTookOver(t *testing.T) {
 	}
 }
 
-// TestTwoResponses: if two responses want the same state of a node, it stays until the last one is undone, in any
+// TestSharedStateStaysUntilLastUndo: if two responses want the same state of a node, it stays until the last one is undone, in any
 // order.
-func TestTwoResponses(t *testing.T) {
+func TestSharedStateStaysUntilLastUndo(t *testing.T) {
 	e := newExecutor(t, Config{}, nil)
 	for _, a := range acts() {
 		for first := range 2 {
@@ -161,9 +161,9 @@ func TestTwoResponses(t *testing.T) {
 	}
 }
 
-// TestConditionSaysOfAll: a shared condition lists the fault of each response, has the reason of the most severe one,
+// TestConditionSumsUpAllResponses: a shared condition lists the fault of each response, has the reason of the most severe one,
 // and keeps its first transition time.
-func TestConditionSaysOfAll(t *testing.T) {
+func TestConditionSumsUpAllResponses(t *testing.T) {
 	e, name := newExecutor(t, Config{}, nil), aNode(t)
 	one := acts()[0].job(responseID(), name)
 	two := acts()[0].job(responseID(), name)
@@ -182,8 +182,8 @@ func TestConditionSaysOfAll(t *testing.T) {
 	}
 }
 
-// TestAnotherLabel: of two responses with contradicting labels, the second is refused.
-func TestAnotherLabel(t *testing.T) {
+// TestContradictingLabelIsRefused: of two responses with contradicting labels, the second is refused.
+func TestContradictingLabelIsRefused(t *testing.T) {
 	e, name := newExecutor(t, Config{}, nil), aNode(t)
 	do(t, e, acts()[1].job(responseID(), name))
 	j := aJob(responseID(), name, response.KubernetesLabel, map[string]string{"key": "lofamo.io/memory", "value": "good"})
@@ -195,7 +195,7 @@ func TestMarksAreTakenAway(t *testing.T) {
 	e, name := newExecutor(t, Config{}, nil), aNode(t)
 	j := acts()[2].job(responseID(), name)
 	do(t, e, j)
-	patch(t, name, `{"metadata":{"annotations":{"`+nodeplan.MarkKey(j.Response, 0)+`":null}}}`)
+	patch(t, name, `{"metadata":{"annotations":{"`+markKey(j.Response, 0)+`":null}}}`)
 	want(t, e.Do(context.Background(), undo(j)), response.Succeeded, "nothing of this step stands")
 	if got := state(theNode(t, name)); got != "unschedulable" {
 		t.Error(got)
@@ -211,8 +211,8 @@ func TestMarksAreTakenAway(t *testing.T) {
 	}
 }
 
-// TestApplyOfOthers: a field with a second owner stays when we remove our ownership.
-func TestApplyOfOthers(t *testing.T) {
+// TestFieldWithSecondOwnerStays: a field with a second owner stays when we remove our ownership.
+func TestFieldWithSecondOwnerStays(t *testing.T) {
 	e, name := newExecutor(t, Config{}, nil), aNode(t)
 	jobs := []executor.Job{acts()[1].job(responseID(), name), acts()[2].job(responseID(), name)}
 	for _, j := range jobs {
@@ -228,10 +228,10 @@ func TestApplyOfOthers(t *testing.T) {
 	}
 }
 
-// TestWhatNobodyOwns: on a node created with only a name, or whose managed fields were removed, the API server records
+// TestUndoSparesFieldsWithoutOwner: on a node created with only a name, or whose managed fields were removed, the API server records
 // no owners before the first apply, and afterwards only those of the apply. Our undo must not remove the fields without
 // an owner.
-func TestWhatNobodyOwns(t *testing.T) {
+func TestUndoSparesFieldsWithoutOwner(t *testing.T) {
 	e := newExecutor(t, Config{}, nil)
 	all := []act{acts()[0], acts()[1], acts()[2]}
 	for first := range all {
@@ -266,7 +266,7 @@ func TestWhatNobodyOwns(t *testing.T) {
 func withoutMarks(n *corev1.Node) string {
 	var out []string
 	for line := range strings.SplitSeq(state(n), "\n") {
-		if line != "" && !strings.HasPrefix(line, "annotation "+nodeplan.MarkPrefix) {
+		if line != "" && !strings.HasPrefix(line, "annotation "+markPrefix) {
 			out = append(out, line)
 		}
 	}

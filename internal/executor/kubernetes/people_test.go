@@ -11,7 +11,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/lofamo/lofamo/internal/executor"
-	"github.com/lofamo/lofamo/internal/executor/kubernetes/nodeplan"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
@@ -69,9 +68,9 @@ func step(n int, j executor.Job) executor.Job {
 	return j
 }
 
-// TestAPersonsWordStands: while a response is open, neither its next step nor another response restores an effect that
+// TestEffectRemovedByPersonStaysRemoved: while a response is open, neither its next step nor another response restores an effect that
 // a person has removed. After it ends, its mark has no effect and is removed.
-func TestAPersonsWordStands(t *testing.T) {
+func TestEffectRemovedByPersonStaysRemoved(t *testing.T) {
 	cluster(t)
 	for _, p := range claimed() {
 		t.Run(string(p.kind), func(t *testing.T) {
@@ -107,7 +106,7 @@ func TestAPersonsWordStands(t *testing.T) {
 			if got := withoutMarks(theNode(t, name)); got != p.shows {
 				t.Fatalf("after it was closed: %q", got)
 			}
-			if _, stands := theNode(t, name).Annotations[nodeplan.MarkKey(one.Response, 0)]; stands {
+			if _, stands := theNode(t, name).Annotations[markKey(one.Response, 0)]; stands {
 				t.Error("the mark of the closed response stands still")
 			}
 			do(t, e, undo(three))
@@ -118,9 +117,9 @@ func TestAPersonsWordStands(t *testing.T) {
 	}
 }
 
-// TestWhatIsLeftToAPerson: the effect of a closed response stays when another response is undone, and the result names
+// TestEffectOfClosedResponseStays: the effect of a closed response stays when another response is undone, and the result names
 // its holder. It ends when a person removes it.
-func TestWhatIsLeftToAPerson(t *testing.T) {
+func TestEffectOfClosedResponseStays(t *testing.T) {
 	cluster(t)
 	for _, p := range claimed() {
 		t.Run(string(p.kind), func(t *testing.T) {
@@ -146,9 +145,9 @@ func TestWhatIsLeftToAPerson(t *testing.T) {
 	}
 }
 
-// TestStoriesWithPeople: responses do, undo and close without an undo, and people remove and add state, in any order. A
+// TestRandomClaimsAgreeWithNaiveModel: responses do, undo and close without an undo, and people remove and add state, in any order. A
 // naive model of the claims predicts the state after each step.
-func TestStoriesWithPeople(t *testing.T) {
+func TestRandomClaimsAgreeWithNaiveModel(t *testing.T) {
 	t.Parallel()
 	reg := &registry{open: map[string]bool{}}
 	e := newExecutorOf(t, reg)
@@ -221,7 +220,7 @@ func (s *story) do(j executor.Job) {
 	for _, key := range dead {
 		delete(s.claims, key)
 	}
-	s.claims[nodeplan.MarkKey(j.Response, j.Step)] = true
+	s.claims[markKey(j.Response, j.Step)] = true
 	s.there, s.ours = true, s.ours || !s.there
 }
 
@@ -233,7 +232,7 @@ func (s *story) undo(id string) {
 		if r := s.e.Do(context.Background(), back); r.Outcome != response.Succeeded {
 			s.t.Fatalf("undo of %s: %+v", id, r)
 		}
-		delete(s.claims, nodeplan.MarkKey(id, n))
+		delete(s.claims, markKey(id, n))
 		if s.there && s.ours && len(s.claims) == 0 {
 			s.there, s.ours = false, false
 		}
@@ -253,7 +252,7 @@ func (s *story) check() {
 	}
 	var got []string
 	for k := range n.Annotations {
-		if strings.HasPrefix(k, nodeplan.MarkPrefix) {
+		if strings.HasPrefix(k, markPrefix) {
 			got = append(got, k)
 		}
 	}
@@ -265,6 +264,6 @@ func (s *story) check() {
 
 // ofMark returns the response ID of a mark in these tests.
 func ofMark(key string) string {
-	id, _, _ := strings.Cut(strings.TrimPrefix(key, nodeplan.MarkPrefix), ".")
+	id, _, _ := strings.Cut(strings.TrimPrefix(key, markPrefix), ".")
 	return id
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// TestUndoLeavesOthersAlone: responses do and undo on a node in any order, while another client changes the same node
+// TestUndoRemovesOwnStateOnly: responses do and undo on a node in any order, while another client changes the same node
 // by server-side apply. When all responses are undone, the node is as if the other client had been alone.
-func TestUndoLeavesOthersAlone(t *testing.T) {
+func TestUndoRemovesOwnStateOnly(t *testing.T) {
 	t.Parallel()
 	e := newExecutor(t, Config{}, nil)
 	rapid.Check(t, func(rt *rapid.T) {

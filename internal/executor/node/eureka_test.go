@@ -25,9 +25,9 @@ func (a *fakeMaker) Make(ctx context.Context, node fault.NodeID, _ executor.Job,
 	return a.by[node]
 }
 
-// TestEureka: Do tries one node after the other until one has raised the message. An unknown outcome is reported as
+// TestEurekaTriesNodesUntilOneRaises: Do tries one node after the other until one has raised the message. An unknown outcome is reported as
 // such, since jobs are notified once even if it is raised again.
-func TestEureka(t *testing.T) {
+func TestEurekaTriesNodesUntilOneRaises(t *testing.T) {
 	j := executor.Job{Effect: response.Effect{Kind: response.Eureka, Token: 5, Timeout: 30 * time.Second,
 		Target: response.Target{Node: "bad"}}}
 	no, unsure, done, stale := executor.Unchanged("no"), executor.NotKnown("?"), executor.Done("6 links"), executor.Stale("6")

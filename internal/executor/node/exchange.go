@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/pkg/order"
+	"github.com/lofamo/lofamo/pkg/response"
 )
 
 // exchange is one attempt by a node's agent, repeated until the agent reports its outcome. It is pure.
@@ -75,8 +77,10 @@ func (x *exchange) tick(now time.Time) (out *say, wake time.Time) {
 // message returns the current message.
 func (x *exchange) message(now time.Time) *lofamov1.ActOrder {
 	o := &lofamov1.ActOrder{
-		Node: x.order.GetNode(), Token: x.order.GetToken(), Response: x.order.GetResponse(), Step: x.order.GetStep(), Attempt: x.order.GetAttempt(), Kind: x.order.GetKind(),
-		Parameters: x.order.GetParameters(), Undo: x.order.GetUndo(), Recheck: x.order.GetRecheck(), ReplyTo: x.order.GetReplyTo(), Target: x.order.GetTarget(),
+		Node: x.order.GetNode(), Token: x.order.GetToken(), Response: x.order.GetResponse(), Step: x.order.GetStep(),
+		Attempt: x.order.GetAttempt(), Kind: x.order.GetKind(),
+		Parameters: x.order.GetParameters(), Undo: x.order.GetUndo(), Recheck: x.order.GetRecheck(), ReplyTo: x.order.GetReplyTo(),
+		Target: x.order.GetTarget(),
 		Ledger: x.ledger, Ask: x.ledger == 0, Fresh: x.fresh,
 	}
 	// The agent must end the act early enough for its status to arrive before the deadline.
@@ -120,7 +124,9 @@ func (x *exchange) mayBegin(o *lofamov1.ActOrder) bool { return !o.GetAsk() && !
 // follows.
 func (x *exchange) heard(now time.Time, st *lofamov1.ActStatus) {
 	if x.ledger != 0 && st.GetLedger() == 0 {
-		return // the sender has not read a ledger: the answer belongs to an earlier question, or the disk fails; it does not tell the state of the order
+		// the sender has not read a ledger: the answer belongs to an earlier question, or the disk fails; it does not tell
+		// the state of the order
+		return
 	}
 	x.fresh = st.GetFresh()
 	switch s := st.GetState(); {
@@ -128,7 +134,7 @@ func (x *exchange) heard(now time.Time, st *lofamov1.ActStatus) {
 	case x.ledger == 0:
 		x.answered(now, st)
 	case st.GetLedger() != x.ledger:
-		x.result = executor.NotKnown("the agent's ledger has begun anew while it was under way")
+		x.result = executor.NotKnown("the agent's ledger was replaced during the attempt")
 	case s == lofamov1.ActState_ACT_NONE: // the answer to an earlier question, or to a delayed order
 	case s == lofamov1.ActState_ACT_UNDER_WAY:
 		x.begun = true
@@ -142,8 +148,9 @@ func (x *exchange) answered(now time.Time, st *lofamov1.ActStatus) {
 	o := x.order
 	switch s := st.GetState(); {
 	case st.GetLedger() == 0:
-		x.result = executor.Unchanged("%s", orElse(st.GetDetail(), "nobody on the node makes acts"))
-	case s == lofamov1.ActState_ACT_UNDER_WAY: // a leader that died and was elected again has lost its record; a later attempt would have another number
+		x.result = executor.Unchanged("%s", cmp.Or(st.GetDetail(), "no process on the node runs actions"))
+	// a leader that died and was elected again has lost its record; a later attempt would have another number
+	case s == lofamov1.ActState_ACT_UNDER_WAY:
 		x.ledger, x.begun, x.timer.At = st.GetLedger(), true, now
 	case s != lofamov1.ActState_ACT_NONE:
 		x.result = resultOf(st)
@@ -157,28 +164,15 @@ func (x *exchange) answered(now time.Time, st *lofamov1.ActStatus) {
 	}
 }
 
-// resultOf returns the result for the agent's status of an ended attempt.
-func resultOf(st *lofamov1.ActStatus) executor.Result {
-	detail := orElse(st.GetDetail(), "the agent says no more")
-	switch st.GetState() {
-	case lofamov1.ActState_ACT_DONE:
-		return executor.Done("%s", detail)
-	case lofamov1.ActState_ACT_UNCHANGED:
-		return executor.Unchanged("%s", detail)
-	case lofamov1.ActState_ACT_PARTLY:
-		return executor.Partly("%s", detail)
-	case lofamov1.ActState_ACT_STALE:
-		return executor.Stale("%s", detail)
-	default:
-	}
-	return executor.NotKnown("%s", detail)
+// outcomes are the outcomes of ended attempts; of others, it is not known.
+var outcomes = map[lofamov1.ActState]response.Outcome{
+	lofamov1.ActState_ACT_DONE: response.Succeeded, lofamov1.ActState_ACT_UNCHANGED: response.Unchanged,
+	lofamov1.ActState_ACT_PARTLY: response.Partly, lofamov1.ActState_ACT_STALE: response.StaleToken,
 }
 
-func orElse(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
+// resultOf returns the result for the agent's status of an ended attempt.
+func resultOf(st *lofamov1.ActStatus) executor.Result {
+	return executor.ResultOf(outcomes[st.GetState()], cmp.Or(st.GetDetail(), "the agent says no more"))
 }
 
 func (x *exchange) String() string {

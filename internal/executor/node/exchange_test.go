@@ -50,8 +50,8 @@ func ends(t *testing.T, x *exchange, want response.Outcome) {
 	}
 }
 
-// TestExchange: the exchange asks, then orders to that ledger, then polls until the act has ended.
-func TestExchange(t *testing.T) {
+// TestExchangeAsksOrdersAndPolls: the exchange asks, then orders to that ledger, then polls until the act has ended.
+func TestExchangeAsksOrdersAndPolls(t *testing.T) {
 	x := newTest()
 	if o := said(t, x, 0, true); o.GetLedger() != 0 || o.GetTimeoutMs() != 17_000 {
 		t.Errorf("%v", o)
@@ -74,9 +74,9 @@ func TestExchange(t *testing.T) {
 	ends(t, x, response.Succeeded)
 }
 
-// TestSilence: an agent that answers no question has received no order, so the outcome is Unchanged. After an order,
+// TestSilenceAfterOrderIsNotKnown: an agent that answers no question has received no order, so the outcome is Unchanged. After an order,
 // silence means that the agent may have acted.
-func TestSilence(t *testing.T) {
+func TestSilenceAfterOrderIsNotKnown(t *testing.T) {
 	x := newTest()
 	for at := time.Duration(0); at < 2*time.Second; at += 10 * time.Millisecond {
 		if out, _ := x.tick(begin.Add(at)); out != nil && !out.order.GetAsk() {
@@ -120,7 +120,7 @@ func TestSilence(t *testing.T) {
 	ends(t, x, response.NotKnown)
 }
 
-func TestAnswers(t *testing.T) {
+func TestOutcomeOfEachAgentAnswer(t *testing.T) {
 	for name, tc := range map[string]struct {
 		asked, ordered *lofamov1.ActStatus
 		want           response.Outcome
@@ -152,7 +152,9 @@ func TestAnswers(t *testing.T) {
 			ends(t, x, tc.want)
 		})
 	}
-	x := newTest() // a late answer to a question, after the daemon has ended, does not tell the state of the order, and no order may name that answer
+	// a late answer to a question, after the daemon has ended, does not tell the state of the order, and no order may name
+	// that answer
+	x := newTest()
 	said(t, x, 0, true)
 	x.heard(begin, status(lofamov1.ActState_ACT_NONE, func(st *lofamov1.ActStatus) { st.Fresh = 1000 }))
 	said(t, x, 0, false)

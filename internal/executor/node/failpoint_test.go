@@ -26,7 +26,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 
 	"github.com/lofamo/lofamo/internal/agent/actions"
-	"github.com/lofamo/lofamo/internal/agent/daemon/runner"
+	"github.com/lofamo/lofamo/internal/agent/daemon"
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
@@ -82,7 +82,7 @@ func TestMain(m *testing.M) {
 
 // daemon serves acts until it is killed.
 func (r role) daemon() error {
-	d := runner.New(context.Background(), runner.Config{
+	d := daemon.NewActionRunner(context.Background(), daemon.ActionRunnerConfig{
 		Node: "n0", StateDir: r.Dir, Sysfs: filepath.Join(r.Dir, "sysfs"), Log: slog.New(slog.DiscardHandler),
 		Allowed: config.ResponsesConfig{RestartHalf: true, LimitFrequency: true}, Restart: r.restart,
 	})
@@ -124,13 +124,13 @@ func (r role) restart(_ context.Context, _ fault.Half, earlier string, note func
 	return actions.Result{State: actions.Done, Detail: "it is"}
 }
 
-// straight carries a leader's orders to the daemon, as a half does, and returns the answers.
-type straight struct {
+// carrier carries a leader's orders to the daemon, as a half does, and returns the answers.
+type carrier struct {
 	dir   string
 	actor *Actor
 }
 
-func (s *straight) Order(_ fault.NodeID, o *lofamov1.ActOrder, _ int) {
+func (s *carrier) Order(_ fault.NodeID, o *lofamov1.ActOrder, _ int) {
 	order := actions.FromWire(o)
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -164,7 +164,7 @@ func (r role) lead() error {
 }
 
 func (r role) attempt() (executor.Result, error) {
-	s := &straight{dir: r.Dir}
+	s := &carrier{dir: r.Dir}
 	s.actor = NewActor(s)
 	e, err := New(config.NodeExecutor{AskFor: config.Duration(20 * time.Second)}, s.actor, nil)
 	if err != nil {
@@ -192,7 +192,7 @@ type node struct {
 func newNode(t *testing.T, kind response.Kind, parameters map[string]string) *node {
 	t.Helper()
 	n := &node{t: t, dir: t.TempDir()}
-	if err := os.CopyFS(filepath.Join(n.dir, "sysfs"), os.DirFS("../../agent/daemon/runner/testdata/sysfs")); err != nil {
+	if err := os.CopyFS(filepath.Join(n.dir, "sysfs"), os.DirFS("../../agent/daemon/testdata/sysfs")); err != nil {
 		t.Fatal(err)
 	}
 	n.job = job(kind, fault.ComponentMemory)

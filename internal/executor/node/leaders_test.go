@@ -73,7 +73,8 @@ type running struct {
 
 func newLeadersWorld(t *testing.T, seed uint64) *world {
 	w := &world{
-		t: t, r: rand.New(rand.NewPCG(seed, 7)), now: begin, daemon: true, pid: 100, begun: map[int]uint64{}, effects: map[int]int{}, outcomes: map[int]response.Outcome{},
+		t: t, r: rand.New(rand.NewPCG(seed, 7)), now: begin, daemon: true, pid: 100, begun: map[int]uint64{}, effects: map[int]int{},
+		outcomes: map[int]response.Outcome{},
 	}
 	l := actions.Ledger{Life: 9}
 	w.save(&l)
@@ -229,8 +230,9 @@ func (w *world) ordered(m *lofamov1.ActOrder) {
 		s = w.admit(l, &o)
 	}
 	w.send(mail{status: &lofamov1.ActStatus{
-		Node: "n0", Response: o.Response, Attempt: uint32(o.Attempt.Attempt), State: s.State, Detail: s.Detail, Ledger: s.Ledger, Token: s.Token, Allowed: s.Allowed,
-		Fresh: fresh,
+		Node: "n0", Response: o.Response, Attempt: uint32(o.Attempt.Attempt), State: s.State, Detail: s.Detail, Ledger: s.Ledger, Token: s.Token,
+		Allowed: s.Allowed,
+		Fresh:   fresh,
 	}})
 }
 
@@ -353,7 +355,8 @@ func TestLeadersAreKilled(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d leaders were killed or followed, %d went on late; begun under the token of a leader before at most %s after the next was elected",
+	t.Logf("%d leaders were killed or followed, %d went on late; begun under the token of a leader before at most %s after the next was "+
+		"elected",
 		killed, late, window)
 	if killed < 1000 || late < 500 || window < time.Second {
 		t.Error("too few for the test to say anything")

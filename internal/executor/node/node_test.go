@@ -31,7 +31,8 @@ func (a *agents) Order(_ fault.NodeID, o *lofamov1.ActOrder, try int) {
 		return
 	}
 	st := &lofamov1.ActStatus{
-		Node: o.GetNode(), Response: o.GetResponse(), Step: o.GetStep(), Attempt: o.GetAttempt(), State: lofamov1.ActState_ACT_NONE, Ledger: 9, Allowed: []string{"node.check"},
+		Node: o.GetNode(), Response: o.GetResponse(), Step: o.GetStep(), Attempt: o.GetAttempt(), State: lofamov1.ActState_ACT_NONE, Ledger: 9,
+		Allowed: []string{"node.check"},
 	}
 	if !o.GetAsk() {
 		a.ordered = append(a.ordered, o)
@@ -50,8 +51,8 @@ func job(kind response.Kind, component fault.Component) executor.Job {
 	}
 }
 
-// TestMake: an order reaches the agent although messages are lost, and carries all fields of the effect.
-func TestMake(t *testing.T) {
+// TestOrderReachesAgentDespiteLoss: an order reaches the agent although messages are lost, and carries all fields of the effect.
+func TestOrderReachesAgentDespiteLoss(t *testing.T) {
 	a := &agents{deaf: 2}
 	a.actor = NewActor(a)
 	e, err := New(config.NodeExecutor{}, a.actor, nil)
@@ -118,8 +119,8 @@ func (m *masks) Unmask(_ context.Context, token uint64, at fault.NodeID, dir gri
 	return true, nil
 }
 
-// TestMask: only the step that has set a mask can remove it, and a person's mask stays.
-func TestMask(t *testing.T) {
+// TestOnlySettingStepRemovesMask: only the step that has set a mask can remove it, and a person's mask stays.
+func TestOnlySettingStepRemovesMask(t *testing.T) {
 	m := &masks{by: map[string]string{}, token: 5}
 	e, err := New(config.NodeExecutor{MaskChannels: true}, nil, m)
 	if err != nil {
@@ -143,15 +144,15 @@ func TestMask(t *testing.T) {
 	}
 	other := undo
 	other.Response = "r5-2"
-	do(other, response.Succeeded, "left as it is")
+	do(other, response.Succeeded, "stays unchanged")
 	if len(m.by) != 1 {
 		t.Error("another response's mask is taken away")
 	}
 	do(undo, response.Succeeded, "restored")
-	do(undo, response.Succeeded, "left as it is")
+	do(undo, response.Succeeded, "stays unchanged")
 	m.by["n0X+"] = "alice"
 	do(j, response.Succeeded, "by alice, whose it stays")
-	do(undo, response.Succeeded, "left as it is")
+	do(undo, response.Succeeded, "stays unchanged")
 	if m.by["n0X+"] != "alice" {
 		t.Errorf("%v", m.by)
 	}
@@ -164,10 +165,10 @@ func TestMask(t *testing.T) {
 	do(job(response.NodeMaskChannel, fault.ComponentMemory), response.Unchanged, "no link")
 	e.cfg.MaskChannels = false
 	do(j, response.Unchanged, "maskChannels")
-	do(undo, response.Succeeded, "left")
+	do(undo, response.Succeeded, "stays")
 }
 
-func TestConfig(t *testing.T) {
+func TestAskTimeIsBounded(t *testing.T) {
 	for _, d := range []time.Duration{time.Millisecond, time.Hour, -1} {
 		if _, err := New(config.NodeExecutor{AskFor: config.Duration(d)}, nil, nil); err == nil ||
 			!strings.Contains(err.Error(), "want 100ms to 1m") {

@@ -31,7 +31,8 @@ func TestWindowOfOldLeaders(t *testing.T) {
 		clock := func(now time.Time) uint64 { return seed<<40 + uint64(now.Sub(begin).Milliseconds()) }
 		elected := begin.Add(upTo(6 * time.Second))  // election of another leader
 		heard := elected.Add(upTo(20 * time.Second)) // the node learns of it then, without an order to it
-		x := newExchange(begin, &lofamov1.ActOrder{Node: "n0", Token: 5, Response: "r5-1", Attempt: 1, Kind: actions.KindCheck}, 20*time.Second, time.Minute)
+		x := newExchange(begin, &lofamov1.ActOrder{Node: "n0", Token: 5, Response: "r5-1", Attempt: 1, Kind: actions.KindCheck}, 20*time.Second,
+			time.Minute)
 		x.tick(begin)
 		asked := begin.Add(upTo(time.Second))
 		x.heard(asked, status(lofamov1.ActState_ACT_NONE, func(st *lofamov1.ActStatus) { st.Fresh = clock(asked) }))
@@ -67,7 +68,8 @@ func TestWindowOfOldLeaders(t *testing.T) {
 			late++
 		}
 	}
-	t.Logf("the order of a leader who is no more: %d begun, at most %s after the next one was elected; %d refused as held up, %d as stale", begun, widest, late, stale)
+	t.Logf("the order of a leader who is no more: %d begun, at most %s after the next one was elected; %d refused as held up, %d as stale",
+		begun, widest, late, stale)
 	if widest > actions.FreshFor {
 		t.Errorf("want at most %s", actions.FreshFor)
 	}
@@ -89,7 +91,8 @@ func (d *deposed) Order(_ fault.NodeID, o *lofamov1.ActOrder, _ int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	st := &lofamov1.ActStatus{
-		Node: o.GetNode(), Response: o.GetResponse(), Step: o.GetStep(), Attempt: o.GetAttempt(), State: lofamov1.ActState_ACT_NONE, Ledger: 9, Allowed: []string{"node.check"}, Fresh: 77,
+		Node: o.GetNode(), Response: o.GetResponse(), Step: o.GetStep(), Attempt: o.GetAttempt(), State: lofamov1.ActState_ACT_NONE, Ledger: 9,
+		Allowed: []string{"node.check"}, Fresh: 77,
 	}
 	if !o.GetAsk() {
 		d.ordered++
@@ -102,9 +105,9 @@ func (d *deposed) Order(_ fault.NodeID, o *lofamov1.ActOrder, _ int) {
 	d.actor.Heard(st)
 }
 
-// TestFenced: the executor checks that its leader leads before it orders, and before it repeats an order that the agent
-// has not reported as in progress.
-func TestFenced(t *testing.T) {
+// TestExecutorChecksFenceBeforeOrder: the executor checks that its leader leads before it orders, and before it repeats
+// an order that the agent has not reported as in progress.
+func TestExecutorChecksFenceBeforeOrder(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		fenced  error
@@ -114,7 +117,8 @@ func TestFenced(t *testing.T) {
 	}{
 		{"leads", nil, false, 1, response.Succeeded},
 		{"is no more", executor.ErrStale, false, 0, response.StaleToken},
-		{"cannot ask", errors.New("no quorum"), false, 0, response.Unchanged}, // no higher token was seen and nothing was ordered, so there is nothing to undo
+		// no higher token was seen and nothing was ordered, so there is nothing to undo
+		{"cannot ask", errors.New("no quorum"), false, 0, response.Unchanged},
 		{"was stopped", context.Canceled, false, 0, response.Unchanged},
 		{"is no more before it orders again", nil, true, 1, response.NotKnown},
 	} {
@@ -135,16 +139,17 @@ func TestFenced(t *testing.T) {
 	}
 }
 
-// TestFresh: an order names the agent's latest answer, so that a slow first answer does not make it refused. An agent
+// TestOrderNamesLatestAnswer: an order names the agent's latest answer, so that a slow first answer does not make it refused. An agent
 // of an earlier version names no clock.
-func TestFresh(t *testing.T) {
+func TestOrderNamesLatestAnswer(t *testing.T) {
 	x := newTest()
 	said(t, x, 0, true)
 	x.heard(begin, status(lofamov1.ActState_ACT_NONE, func(st *lofamov1.ActStatus) { st.Fresh = 1000 }))
 	if o := said(t, x, 0, false); o.GetFresh() != 1000 {
 		t.Errorf("%v", o)
 	}
-	x.heard(begin.Add(6*time.Second), status(lofamov1.ActState_ACT_NONE, func(st *lofamov1.ActStatus) { st.Fresh = 7000 })) // the order came too late
+	// the order came too late
+	x.heard(begin.Add(6*time.Second), status(lofamov1.ActState_ACT_NONE, func(st *lofamov1.ActStatus) { st.Fresh = 7000 }))
 	o := proto.CloneOf(said(t, x, 6*time.Second, false))
 	if o.GetFresh() != 7000 {
 		t.Errorf("%v", o)

@@ -15,9 +15,6 @@ import (
 
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
-	"github.com/lofamo/lofamo/internal/executor/command"
-	"github.com/lofamo/lofamo/internal/executor/power"
-	"github.com/lofamo/lofamo/internal/executor/slurm"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
@@ -42,11 +39,11 @@ type Config struct {
 	// 1h. Default 30s.
 	StopTimeout config.Duration `json:"stopTimeout"`
 	// Commands are the programs that policies may run. Default none.
-	Commands []command.Command `json:"commands,omitempty"`
+	Commands []Command `json:"commands,omitempty"`
 	// Slurm configures node drains. Default off.
-	Slurm *slurm.Config `json:"slurm,omitempty"`
+	Slurm *SlurmConfig `json:"slurm,omitempty"`
 	// Power configures resets of nodes through their BMCs. Default off.
-	Power power.Config `json:"power,omitzero"`
+	Power PowerConfig `json:"power,omitzero"`
 }
 
 // Default returns the defaults. Required fields are empty.
@@ -81,7 +78,7 @@ func (c Config) Validate() error {
 	if d := time.Duration(c.StopTimeout); d < 0 || d > time.Hour {
 		errs = append(errs, fmt.Errorf("stopTimeout: given %s: want 0s to 1h", d))
 	}
-	errs = append(errs, command.Validate(c.Commands))
+	errs = append(errs, validateCommands(c.Commands))
 	if c.Slurm != nil {
 		errs = append(errs, within("slurm", c.Slurm.Validate()))
 	}
@@ -94,17 +91,17 @@ func (c Config) executors() (map[response.Kind]executor.Executor, error) {
 	out := map[response.Kind]executor.Executor{}
 	var errs []error
 	if len(c.Commands) > 0 {
-		x, err := command.New(c.Commands)
+		x, err := NewCommands(c.Commands)
 		errs = append(errs, err)
 		out[response.Command] = x
 	}
 	if c.Slurm != nil {
-		x, err := slurm.New(*c.Slurm)
+		x, err := newSlurm(*c.Slurm)
 		errs = append(errs, err)
 		out[response.SlurmDrain] = x
 	}
 	if c.Power.Enabled {
-		x, err := power.New(c.Power)
+		x, err := newPower(c.Power)
 		errs = append(errs, within("power", err))
 		out[response.PowerReset] = x
 	}

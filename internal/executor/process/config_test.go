@@ -22,8 +22,8 @@ func load(t *testing.T, text string) (Config, error) {
 	return Load(path)
 }
 
-// TestDocumentedConfig loads the examples in docs/executor-process.md.
-func TestDocumentedConfig(t *testing.T) {
+// TestDocumentedConfigurationLoads loads the examples in docs/executor-process.md.
+func TestDocumentedConfigurationLoads(t *testing.T) {
 	doc, err := os.ReadFile("../../../docs/executor-process.md")
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +48,7 @@ func TestDocumentedConfig(t *testing.T) {
 	}
 }
 
-func TestConfigRefuses(t *testing.T) {
+func TestConfigurationRefusesUnknownValues(t *testing.T) {
 	if cfg, err := load(t, base); err != nil || cfg.Slurm != nil || cfg.Power.Enabled {
 		t.Fatalf("%+v, %v", cfg, err)
 	}

@@ -51,7 +51,7 @@ func jobOf(req *lofamov1.ExecutorDoRequest, cluster string) (executor.Job, error
 	case timeout <= 0 || timeout > maxTimeout:
 		return executor.Job{}, fmt.Errorf("timeout_ms: given %d: want 1 to %d", req.GetTimeoutMs(), maxTimeout/time.Millisecond)
 	case !response.Kind(req.GetKind()).Valid():
-		return executor.Job{}, fmt.Errorf("kind: given %q: want one of %v", req.GetKind(), response.Kinds())
+		return executor.Job{}, fmt.Errorf("kind: given %q: want one of %s", req.GetKind(), fault.List(response.Kinds()))
 	case len(req.GetParameters()) > maxParameters:
 		return executor.Job{}, fmt.Errorf("parameters: given %d: want at most %d", len(req.GetParameters()), maxParameters)
 	}
@@ -81,7 +81,8 @@ func jobOf(req *lofamov1.ExecutorDoRequest, cluster string) (executor.Job, error
 func targetOf(p *lofamov1.ExecutorTarget) (response.Target, error) {
 	if p.GetGroup() != "" {
 		if p.GetNode() != "" || p.GetComponent() != "" || len(p.GetGroup()) > maxName {
-			return response.Target{}, fmt.Errorf("target: given a group of %d bytes, node %q and component %q: want a group of at most %d, or the two others",
+			return response.Target{}, fmt.Errorf("target: given a group of %d bytes, node %q and component %q: want a group of at most %d, or the "+
+				"two others",
 				len(p.GetGroup()), p.GetNode(), p.GetComponent(), maxName)
 		}
 		return response.Target{Group: p.GetGroup()}, nil

@@ -16,7 +16,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/denylist"
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
@@ -26,7 +25,7 @@ type denials struct {
 	verifier *pki.Verifier
 
 	mu     sync.Mutex
-	keeper *denylist.Keeper
+	keeper *pki.DenyListKeeper
 }
 
 func newDenials(caFile, cluster string) (*denials, error) {
@@ -40,7 +39,7 @@ func newDenials(caFile, cluster string) (*denials, error) {
 // the list names. A list from before a change of the authority is ignored, because the process refuses all certificates
 // of that authority.
 func (d *denials) open(dir, cluster string, logger *slog.Logger) error {
-	k, lost := denylist.NewKeeper(dir, cluster, d.verifier, d.registry)
+	k, lost := pki.NewDenyListKeeper(dir, cluster, d.verifier, d.registry)
 	if stranger := (x509.UnknownAuthorityError{}); errors.As(lost, &stranger) {
 		logger.Warn("stored list of revoked certificates passed over: none is refused until a supervisor sends one", "err", lost)
 	} else if lost != nil {

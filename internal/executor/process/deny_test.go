@@ -11,7 +11,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/denylist"
 	"github.com/lofamo/lofamo/internal/executor/process"
 	"github.com/lofamo/lofamo/internal/executor/process/processtest"
 	"github.com/lofamo/lofamo/internal/pki"
@@ -27,10 +26,11 @@ func denyList(t *testing.T, ca *pki.CA, version uint64, supervisors ...string) [
 	l := &lofamov1.DenyList{Cluster: processtest.Cluster, Version: version, Issued: timestamppb.Now()}
 	for _, name := range supervisors {
 		l.Denials = append(l.Denials, &lofamov1.Denial{
-			Role: string(pki.RoleSupervisor), Name: name, Before: timestamppb.New(pki.CutOff(time.Now())), Revoked: timestamppb.Now(), By: "operator/o", Reason: "stolen",
+			Role: string(pki.RoleSupervisor), Name: name, Before: timestamppb.New(pki.CutOff(time.Now())), Revoked: timestamppb.Now(),
+			By: "operator/o", Reason: "stolen",
 		})
 	}
-	signed, err := denylist.Sign(l, operator)
+	signed, err := pki.SignDenyList(l, operator)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func TestDenyListOfFormerAuthority(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kept := filepath.Join(b.Config.StateDir, denylist.File)
+	kept := filepath.Join(b.Config.StateDir, pki.DenyListFile)
 	if err := os.WriteFile(kept, denyList(t, former, 3), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestDenyListOfFormerAuthority(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Start(); err == nil || !strings.Contains(err.Error(), denylist.File) {
+	if err := p.Start(); err == nil || !strings.Contains(err.Error(), pki.DenyListFile) {
 		t.Errorf("with a garbled list: %v: want an error that names it", err)
 	}
 }

@@ -55,7 +55,7 @@ func Init(dir, cluster string, forget bool) (was string, err error) {
 	switch l, err := readLedger(path); {
 	case errors.Is(err, fs.ErrNotExist):
 	case !forget:
-		return "", fmt.Errorf("ledger %s: it exists: want --forget, if what it has seen is to be forgotten", path)
+		return "", fmt.Errorf("ledger %s: it exists: want --forget to discard it", path)
 	case err != nil:
 		was = err.Error()
 	default:
@@ -84,9 +84,11 @@ func open(dir, cluster string, now time.Time) (d *durable, interrupted int, err 
 	l, err := readLedger(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, 0, fmt.Errorf("ledger %s: there is none: without it an order of a leader of old would be obeyed; 'lofamo-executor init' makes that of a new process", path)
+		return nil, 0, fmt.Errorf("ledger %s: not found: without it, orders of a former leader would be obeyed; 'lofamo-executor init' "+
+			"makes the ledger of a new process", path)
 	case err != nil:
-		return nil, 0, fmt.Errorf("ledger %s: %w: bring the file back, or see what the supervisors' newest token is and use 'lofamo-executor init --forget'", path, err)
+		return nil, 0, fmt.Errorf("ledger %s: %w: restore the file, or read the supervisors' newest token and use 'lofamo-executor "+
+			"init --forget'", path, err)
 	case l.cluster != cluster:
 		return nil, 0, fmt.Errorf("ledger %s: it is of cluster %q: want %q", path, l.cluster, cluster)
 	}

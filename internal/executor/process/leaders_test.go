@@ -18,11 +18,10 @@ import (
 
 	"github.com/lofamo/lofamo/internal/account"
 	"github.com/lofamo/lofamo/internal/executor"
-	"github.com/lofamo/lofamo/internal/executor/power"
-	"github.com/lofamo/lofamo/internal/executor/power/powertest"
+	"github.com/lofamo/lofamo/internal/executor/process"
+	"github.com/lofamo/lofamo/internal/executor/process/powertest"
 	"github.com/lofamo/lofamo/internal/executor/process/processtest"
-	"github.com/lofamo/lofamo/internal/executor/slurm"
-	"github.com/lofamo/lofamo/internal/executor/slurm/slurmtest"
+	"github.com/lofamo/lofamo/internal/executor/process/slurmtest"
 	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -62,7 +61,7 @@ func slurmBehind(t *testing.T, b bench) behind {
 	t.Cleanup(c.Close)
 	asked, scontrol := filepath.Join(b.Dir, "asked"), filepath.Join(b.Dir, "scontrol")
 	must(t, slurmtest.Script(scontrol, "#!/bin/sh\nif [ \"$1\" = update ]; then echo \"$*\" >> "+asked+"; fi\nexec "+c.Scontrol+" \"$@\"\n"))
-	b.Config.Slurm = &slurm.Config{Scontrol: scontrol, Conf: c.Conf}
+	b.Config.Slurm = &process.SlurmConfig{Scontrol: scontrol, Conf: c.Conf}
 	nodes := map[string]string{} // by response
 	return behind{b, func(token uint64, id string, attempt int) executor.Job {
 		j := processtest.Job(response.SlurmDrain, token, id, 0, attempt, map[string]string{"reason": "disk"})
@@ -83,7 +82,7 @@ func slurmBehind(t *testing.T, b bench) behind {
 
 func powerBehind(t *testing.T, b bench) behind {
 	e := powertest.New(t)
-	b.Config.Power = power.Config{Enabled: true, Nodes: map[fault.NodeID]power.BMC{"n1": {
+	b.Config.Power = process.PowerConfig{Enabled: true, Nodes: map[fault.NodeID]process.BMC{"n1": {
 		Method: "redfish", Address: e.URL, System: powertest.System, Username: "root", PasswordFile: filepath.Join(e.Dir,
 			"password"), CAFile: filepath.Join(e.Dir, "ca.pem"),
 	}}}
@@ -269,7 +268,7 @@ func (b behind) paused(t *testing.T, step int, whole bool, token uint64, id stri
 	}
 	passed := p.passed.Load()
 	next := doAside(t, y, second)
-	for deadline := time.Now().Add(10 * time.Second); p.passed.Load() == passed; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); p.passed.Load() == passed; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s: the next leader's attempt does not come", at)
 		}

@@ -27,9 +27,9 @@ func effect(token uint64, id string, step, attempt int) response.Effect {
 	}
 }
 
-// TestAdmit: lower tokens and old attempt numbers are refused after any sequence, and the same holds for a ledger read
-// back from disk.
-func TestAdmit(t *testing.T) {
+// TestLedgerRefusesOldTokensAndAttempts: lower tokens and old attempt numbers are refused after any sequence, and the
+// same holds for a ledger read back from disk.
+func TestLedgerRefusesOldTokensAndAttempts(t *testing.T) {
 	l := newLedger("c")
 	steps := []struct {
 		token         uint64
@@ -65,7 +65,7 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
-func TestEndAndForget(t *testing.T) {
+func TestEndedAttemptsAreForgotten(t *testing.T) {
 	l := newLedger("c")
 	l.admit(start, effect(1, "a", 0, 1))
 	l.admit(start, effect(1, "b", 0, 1))
@@ -88,8 +88,8 @@ func TestEndAndForget(t *testing.T) {
 	}
 }
 
-// TestCrowded: a full ledger admits no new step, continues with known steps, and refuses stale tokens.
-func TestCrowded(t *testing.T) {
+// TestFullLedgerAdmitsNoNewStep: a full ledger admits no new step, continues with known steps, and refuses stale tokens.
+func TestFullLedgerAdmitsNoNewStep(t *testing.T) {
 	l := newLedger("c")
 	for i := range maxEntries {
 		l.admit(start, effect(1, fmt.Sprint(i), 0, 1))
@@ -108,8 +108,9 @@ func TestCrowded(t *testing.T) {
 	}
 }
 
-// TestForbidden: an attempt whose outcome was queried before it arrived is refused on arrival, and its step continues.
-func TestForbidden(t *testing.T) {
+// TestQueriedAttemptIsRefusedOnArrival: an attempt whose outcome was queried before it arrived is refused on arrival,
+// and its step continues.
+func TestQueriedAttemptIsRefusedOnArrival(t *testing.T) {
 	l := newLedger("c")
 	if e := l.forbid(start, response.Attempt{Response: "a", Attempt: 2}, 3); e.Outcome != response.Unchanged {
 		t.Errorf("%+v", e)
@@ -125,8 +126,8 @@ func TestForbidden(t *testing.T) {
 	}
 }
 
-// TestDamagedLedger: a file with any change is rejected.
-func TestDamagedLedger(t *testing.T) {
+// TestLedgerWithAnyChangeIsRefused: a file with any change is rejected.
+func TestLedgerWithAnyChangeIsRefused(t *testing.T) {
 	l := newLedger("c")
 	l.admit(start, effect(9, "r", 0, 1))
 	good, err := l.encode()
@@ -158,7 +159,10 @@ func FuzzDecodeLedger(f *testing.F) {
 	good, _ := l.encode()
 	_, body, _ := bytes.Cut(good, []byte("\n"))
 	f.Add(body)
-	f.Add([]byte(`{"cluster":"c","token":7,"attempts":[{"response":"r","step":1,"attempt":2,"token":7,"began":"2026-01-02T03:04:05Z","ended":"2026-01-02T03:04:06Z","outcome":4}]}`))
+	f.Add(
+		[]byte(
+			`{"cluster":"c","token":7,"attempts":[{"response":"r","step":1,"attempt":2,"token":7,"began":"2026-01-02T03:04:05Z",` +
+				`"ended":"2026-01-02T03:04:06Z","outcome":4}]}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		sum := sha256.Sum256(body)
 		l, err := decodeLedger(append([]byte(magic+hex.EncodeToString(sum[:])+"\n"), body...))
@@ -176,8 +180,8 @@ func FuzzDecodeLedger(f *testing.F) {
 	})
 }
 
-// TestOpen: a process starts only with its own intact ledger, and with no other process using it.
-func TestOpen(t *testing.T) {
+// TestProcessOpensOwnIntactLedgerOnly: a process starts only with its own intact ledger, and with no other process using it.
+func TestProcessOpensOwnIntactLedgerOnly(t *testing.T) {
 	dir := t.TempDir()
 	refused := func(cluster, want string) {
 		t.Helper()
@@ -185,7 +189,7 @@ func TestOpen(t *testing.T) {
 			t.Errorf("opened %v, %v: want %q", d, err, want)
 		}
 	}
-	refused("c", "there is none")
+	refused("c", "not found")
 	if _, err := Init(dir, "c", false); err != nil {
 		t.Fatal(err)
 	}
@@ -235,8 +239,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestDiskFails: after a failed write the ledger accepts nothing, even if the next write would succeed.
-func TestDiskFails(t *testing.T) {
+// TestFailedWriteClosesLedger: after a failed write the ledger accepts nothing, even if the next write would succeed.
+func TestFailedWriteClosesLedger(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := Init(dir, "c", false); err != nil {
 		t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/bounded"
 	"github.com/lofamo/lofamo/internal/executor"
-	"github.com/lofamo/lofamo/internal/version"
+	"github.com/lofamo/lofamo/internal/program"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
@@ -46,7 +46,8 @@ func NewMetrics(reg prometheus.Registerer, kinds []response.Kind, s Standing) *M
 		Attempts: prometheus.NewCounterVec(prometheus.CounterOpts(opts("attempts_total",
 			"Attempts that were admitted and have ended, by executor and how they ended.")), []string{"kind", "outcome"}),
 		Refused: prometheus.NewCounterVec(prometheus.CounterOpts(opts("refused_total",
-			"Attempts that were not admitted: stale_token (a higher one was seen), late (a newer attempt at the step was seen), full (too many are remembered).")), []string{"reason"}),
+			"Attempts that were not admitted: stale_token (a higher one was seen), late (a newer attempt at the step was seen), full (too many "+
+				"are remembered).")), []string{"reason"}),
 		Failures: prometheus.NewCounter(prometheus.CounterOpts(opts("ledger_failures_total",
 			"Times that the ledger could not be written; the process ends then."))),
 	}
@@ -58,13 +59,14 @@ func NewMetrics(reg prometheus.Registerer, kinds []response.Kind, s Standing) *M
 	for _, v := range []verdict{stale, late, crowded} {
 		m.Refused.WithLabelValues(v.reason())
 	}
-	build := version.Get()
+	build := program.Build()
 	info := opts("build_info", "Always 1, with the build of this executor process.")
 	info.ConstLabels = prometheus.Labels{"version": build.Version, "goversion": runtime.Version()}
 	reg.MustRegister(m.Attempts, m.Refused, m.Failures,
-		gauge("highest_token", "The highest fencing token that was seen: what comes under a lower one is refused.", s.Token),
+		gauge("highest_token", "The highest fencing token that was seen; lower ones are refused.", s.Token),
 		gauge("certificate_begins_timestamp_seconds", "Begin of the certificate that this process uses now.", s.Begins),
-		gauge("certificate_expires_timestamp_seconds", "End of the certificate that this process uses now. Afterwards supervisors give it no work.", s.Expires),
+		gauge("certificate_expires_timestamp_seconds",
+			"End of the certificate that this process uses now. Afterwards supervisors give it no work.", s.Expires),
 		gauge("attempts_running", "Attempts under way, those included that wait for another to end.", s.Running),
 		gauge("attempts_remembered", fmt.Sprintf("Attempts in the ledger, of at most %d; each is forgotten 48 hours after its end.",
 			maxEntries), s.Remembered),
@@ -120,7 +122,7 @@ func (p *Process) handler(reg *prometheus.Registry) http.Handler {
 func (p *Process) serveHTTP(l net.Listener, h http.Handler) {
 	p.http = bounded.HTTPServer(h)
 	p.serving.Go(func() {
-		if err := p.http.Serve(bounded.Listen(l, bounded.Options{Limits: httpConns})); !errors.Is(err, http.ErrServerClosed) {
+		if err := p.http.Serve(bounded.Listen(l, bounded.Options{Limits: httpConns, Log: p.logger})); !errors.Is(err, http.ErrServerClosed) {
 			p.fail(fmt.Errorf("metrics: serve %s: %w", l.Addr(), err))
 		}
 	})

@@ -12,8 +12,8 @@ import (
 	"testing"
 
 	"github.com/lofamo/lofamo/internal/executor/process/processtest"
-	"github.com/lofamo/lofamo/internal/freeport"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/testing/freeport"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
@@ -35,9 +35,9 @@ func get(t *testing.T, url string) (int, string) {
 	return resp.StatusCode, string(b)
 }
 
-// TestMetrics: the metrics show ended, refused and running attempts, starting at 0, and the health pages show whether
+// TestMetricsCountAttempts: the metrics show ended, refused and running attempts, starting at 0, and the health pages show whether
 // the process takes attempts.
-func TestMetrics(t *testing.T) {
+func TestMetricsCountAttempts(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.Config.HTTP = freeport.Addr(t).String()
@@ -66,7 +66,8 @@ func TestMetrics(t *testing.T) {
 	}
 	wantLines("at first", `lofamo_executor_attempts_total{kind="command",outcome="succeeded"} 0`,
 		`lofamo_executor_attempts_total{kind="command",outcome="not_known"} 0`,
-		`lofamo_executor_refused_total{reason="stale_token"} 0`, `lofamo_executor_highest_token 0`, `lofamo_executor_attempts_running 0`, `lofamo_executor_attempts_remembered 0`,
+		`lofamo_executor_refused_total{reason="stale_token"} 0`, `lofamo_executor_highest_token 0`, `lofamo_executor_attempts_running 0`,
+		`lofamo_executor_attempts_remembered 0`,
 		`lofamo_executor_ledger_failures_total 0`, fmt.Sprintf("lofamo_executor_certificate_expires_timestamp_seconds %v",
 			float64(signer.Expires().Unix())),
 		fmt.Sprintf("lofamo_executor_certificate_begins_timestamp_seconds %v", float64(signer.Begins().Unix())))

@@ -89,7 +89,8 @@ func New(cfg Config, logger *slog.Logger) (*Process, error) {
 	p := &Process{cfg: cfg, logger: logger, executors: executors, signer: signer, denials: denials, failed: make(chan error, 1)}
 	p.grpc = grpc.NewServer(
 		grpc.Creds(bounded.Credentials(denials.registry.WithTLS(conf), unlimited)), grpc.UnaryInterceptor(denials.refuse),
-		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxConcurrentStreams(1024), grpc.ConnectionTimeout(handshakeTime), grpc.MaxHeaderListSize(maxHeaderList),
+		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxConcurrentStreams(1024), grpc.ConnectionTimeout(handshakeTime),
+		grpc.MaxHeaderListSize(maxHeaderList),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 	)
@@ -131,9 +132,10 @@ func (p *Process) Start() error {
 	}
 	reg := prometheus.NewRegistry()
 	p.metrics = NewMetrics(reg, p.Kinds(), Standing{
-		Token: func() float64 { return float64(d.token()) }, Running: func() float64 { return float64(p.UnderWay()) }, Remembered: func() float64 { return float64(d.remembered()) },
-		Begins:  func() float64 { return float64(p.renewed().Begins().Unix()) },
-		Expires: func() float64 { return float64(p.renewed().Expires().Unix()) },
+		Token: func() float64 { return float64(d.token()) }, Running: func() float64 { return float64(p.UnderWay()) },
+		Remembered: func() float64 { return float64(d.remembered()) },
+		Begins:     func() float64 { return float64(p.renewed().Begins().Unix()) },
+		Expires:    func() float64 { return float64(p.renewed().Expires().Unix()) },
 	})
 	p.server = newServer(p.cfg.Cluster, p.executors, p.cfg.AtOnce, d, p.metrics, p.logger)
 	p.server.denials = p.denials
@@ -147,7 +149,7 @@ func (p *Process) Start() error {
 	healthpb.RegisterHealthServer(p.grpc, h)
 	p.logger.Info("serving", "listen", p.listener.Addr().String(), "kinds", p.Kinds(), "token", d.token(), "interrupted", interrupted)
 	p.serving.Go(func() {
-		if err := p.grpc.Serve(bounded.Listen(p.listener, bounded.Options{Limits: grpcConns})); err != nil {
+		if err := p.grpc.Serve(bounded.Listen(p.listener, bounded.Options{Limits: grpcConns, Log: p.logger})); err != nil {
 			p.fail(err)
 		}
 	})

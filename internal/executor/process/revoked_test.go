@@ -7,15 +7,15 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/executor/process/processtest"
-	"github.com/lofamo/lofamo/internal/executor/remote"
-	"github.com/lofamo/lofamo/internal/freeport"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/testing/freeport"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
 // supervisorOf returns the executor of a supervisor with that name and a new certificate.
-func (b bench) supervisorOf(t *testing.T, name string) *remote.Executor {
+func (b bench) supervisorOf(t *testing.T, name string) *executor.Remote {
 	t.Helper()
 	c := config.SupervisorTLS{CA: b.Config.TLS.CA, Cert: filepath.Join(b.Dir, name+".pem"), Key: filepath.Join(b.Dir, name+".key")}
 	if err := b.CA.IssueTo(c.Cert, c.Key, pki.Identity{Cluster: processtest.Cluster, Role: pki.RoleSupervisor, Name: name},
@@ -25,9 +25,9 @@ func (b bench) supervisorOf(t *testing.T, name string) *remote.Executor {
 	return b.dial(t, c)
 }
 
-func (b bench) dial(t *testing.T, c config.SupervisorTLS) *remote.Executor {
+func (b bench) dial(t *testing.T, c config.SupervisorTLS) *executor.Remote {
 	t.Helper()
-	x, err := remote.New(config.ExecutorClient{Address: b.Config.Listen, DialTimeout: config.Duration(time.Second),
+	x, err := executor.NewRemote(config.ExecutorClient{Address: b.Config.Listen, DialTimeout: config.Duration(time.Second),
 		SettleTimeout: config.Duration(time.Second)}, processtest.Cluster, c, nil)
 	if err != nil {
 		t.Fatal(err)

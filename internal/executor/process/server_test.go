@@ -34,15 +34,15 @@ func next[T any](t *testing.T, c <-chan T, what string) T {
 	select {
 	case v := <-c:
 		return v
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatalf("%s: nothing came", what)
 		panic("not reached")
 	}
 }
 
-// TestHanging: while one attempt hangs, no other at its step begins, even after those in between have given up waiting.
+// TestHangingAttemptBlocksItsStep: while one attempt hangs, no other at its step begins, even after those in between have given up waiting.
 // Cancelling the newest one, the only one that its leader can name, ends the hanging one.
-func TestHanging(t *testing.T) {
+func TestHangingAttemptBlocksItsStep(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := Init(dir, "c", false); err != nil {
 		t.Fatal(err)

@@ -3,7 +3,7 @@
 //
 //	                 ┌── a tell has left, and there was no answer that says anything ──┐
 //	                 │                ┌── not taken yet ──┐                            ▼
-//	begin ──► tell the receiver ◄─────┴───────────────────┘                  ask it what became of it ◄── an attempt before
+//	begin ──► tell the receiver ◄─────┴───────────────────┘                  ask it for the outcome  ◄── an attempt before
 //	                 ▲                                                          │   ▲      │                may have happened
 //	                 └───────────────── it knows nothing of it ─────────────────┘   └──────┘ under way, or no answer
 //
@@ -13,6 +13,7 @@
 package webhook
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/response"
@@ -195,9 +196,7 @@ func (t *attempt) Impossible(why string) move {
 
 // Expired records that the time is over.
 func (t *attempt) Expired() move {
-	if t.last == "" {
-		t.last = "no answer in time"
-	}
+	t.last = cmp.Or(t.last, "no answer in time")
 	return t.over()
 }
 

@@ -26,7 +26,7 @@ func cut(t *attempt) move     { return t.Failed(true, "cut") }
 func refused(t *attempt) move { return t.Failed(false, "refused") }
 func expires(t *attempt) move { return t.Expired() }
 
-func TestAttempt(t *testing.T) {
+func TestOutcomeOfEachAttempt(t *testing.T) {
 	for name, c := range map[string]struct {
 		rules  rules
 		events []event
@@ -91,8 +91,8 @@ func TestAttempt(t *testing.T) {
 	}
 }
 
-// TestWhy: the timeout does not hide the earlier failure.
-func TestWhy(t *testing.T) {
+// TestTimeoutKeepsEarlierFailure: the timeout does not hide the earlier failure.
+func TestTimeoutKeepsEarlierFailure(t *testing.T) {
 	k, _ := begin(rules{Attempt: 1, Contract: true})
 	k.Failed(false, "no such name")
 	k.Cut(false, "deadline")
@@ -106,7 +106,7 @@ func TestWhy(t *testing.T) {
 	}
 }
 
-func TestPauses(t *testing.T) {
+func TestPausesGrowToTheirBound(t *testing.T) {
 	k, _ := begin(rules{Attempt: 1, Contract: true})
 	last := time.Duration(0)
 	for i := range 40 {
@@ -127,12 +127,12 @@ func TestPauses(t *testing.T) {
 	}
 }
 
-var seeds = flag.Uint64("talk.seeds", 20_000, "histories that TestExact goes through")
+var seeds = flag.Uint64("talk.seeds", 20_000, "histories that TestEachEffectHappensExactlyOnce goes through")
 
-// TestExact checks the joint promise of attempts and of a receiver that follows the contract. The network loses
+// TestEachEffectHappensExactlyOnce checks the joint promise of attempts and of a receiver that follows the contract. The network loses
 // requests and answers and delivers copies late; leaders change, old leaders continue to send, and the receiver dies.
 // No effect happens twice, a done effect is in place, and an unchanged one is not.
-func TestExact(t *testing.T) {
+func TestEachEffectHappensExactlyOnce(t *testing.T) {
 	ends := map[response.Outcome]int{}
 	for seed := range *seeds {
 		w := newWorld(seed)

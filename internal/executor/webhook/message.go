@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/executor"
-	"github.com/lofamo/lofamo/internal/executor/httpcall"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
@@ -45,6 +44,8 @@ type Message struct {
 	Deadline time.Time     `json:"deadline"`
 	Target   MessageTarget `json:"target"`
 	Fault    MessageFault  `json:"fault"`
+	// Incident is the ID of the incident that the fault belongs to; empty if none was known when the attempt began.
+	Incident string `json:"incident,omitempty"`
 }
 
 // MessageTarget is the target of a fault: a component of a node, or a group.
@@ -70,9 +71,11 @@ type MessageFault struct {
 // message returns the message for a job.
 func message(j executor.Job, action string, deadline time.Time) Message {
 	m := Message{
-		Schema: Schema, Action: action, Kind: kindName(j.Kind), IdempotencyKey: j.Cluster + "/" + j.IdempotencyKey, Cluster: j.Cluster, Response: j.Response,
-		Policy: j.Policy, Step: j.Step, Attempt: j.Attempt.Attempt, Token: j.Token, Recheck: j.Recheck, Deadline: deadline.UTC(),
-		Fault: MessageFault{State: j.Fault.State.String(), Cause: j.Fault.Cause.String(), Since: j.Fault.Since.UTC(), Detail: j.Fault.Detail},
+		Schema: Schema, Action: action, Kind: kindName(j.Kind), IdempotencyKey: j.Cluster + "/" + j.IdempotencyKey, Cluster: j.Cluster,
+		Response: j.Response,
+		Policy:   j.Policy, Step: j.Step, Attempt: j.Attempt.Attempt, Token: j.Token, Recheck: j.Recheck, Deadline: deadline.UTC(),
+		Fault:    MessageFault{State: j.Fault.State.String(), Cause: j.Fault.Cause.String(), Since: j.Fault.Since.UTC(), Detail: j.Fault.Detail},
+		Incident: j.Incident,
 	}
 	if j.Undo {
 		m.Undoes = strings.TrimSuffix(m.IdempotencyKey, "/undo")
@@ -102,20 +105,23 @@ type Reply struct {
 }
 
 var verdicts = map[string]verdict{
-	"done": verdictDone, "accepted": verdictAccepted, "unchanged": verdictUnchanged, "later": verdictLater, "partly": verdictPartly, "unknown": verdictUnknown, "stale": verdictStale, "none": verdictNone,
+	"done": verdictDone, "accepted": verdictAccepted, "unchanged": verdictUnchanged, "later": verdictLater, "partly": verdictPartly,
+	"unknown": verdictUnknown, "stale": verdictStale, "none": verdictNone,
 }
 
 // refusals are statuses that mean, without an answer of the contract, that nothing was done: the server has not read
 // the message, or has not accepted it as one.
 var refusals = []int{
-	http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotAcceptable, http.StatusGone,
-	http.StatusLengthRequired, http.StatusRequestEntityTooLarge, http.StatusRequestURITooLong, http.StatusUnsupportedMediaType, http.StatusMisdirectedRequest,
+	http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed,
+	http.StatusNotAcceptable, http.StatusGone,
+	http.StatusLengthRequired, http.StatusRequestEntityTooLarge, http.StatusRequestURITooLong, http.StatusUnsupportedMediaType,
+	http.StatusMisdirectedRequest,
 	http.StatusUnprocessableEntity, http.StatusUpgradeRequired, http.StatusRequestHeaderFieldsTooLarge,
 }
 
 // heard interprets an answer. If a receiver does not follow the contract, only the status counts. A redirect or a
 // server error may come after the effect.
-func heard(a httpcall.Answer, contract bool) reply {
+func heard(a executor.HTTPAnswer, contract bool) reply {
 	h := reply{After: retryAfter(a.Header), Detail: fmt.Sprintf("status %d", a.Status)}
 	if contract {
 		r, err := parse(a.Body)
@@ -150,7 +156,8 @@ func parse(b []byte) (Reply, error) {
 	case r.Schema != Schema:
 		return Reply{}, fmt.Errorf("the answer's schema: given %q: want %s", clean(r.Schema), Schema)
 	case verdicts[r.Outcome] == 0:
-		return Reply{}, fmt.Errorf("the answer's outcome: given %q: want done, accepted, unchanged, later, partly, unknown, stale or none", clean(r.Outcome))
+		return Reply{}, fmt.Errorf("the answer's outcome: given %q: want done, accepted, unchanged, later, partly, unknown, stale or none",
+			clean(r.Outcome))
 	case r.Attempt < 0 || !(r.RetryAfter >= 0):
 		return Reply{}, fmt.Errorf("the answer's attempt and retryAfter: given %d and %v: want no less than 0", r.Attempt, r.RetryAfter)
 	}

@@ -10,21 +10,25 @@ import (
 
 	"github.com/lofamo/lofamo/examples/remediator/receiver"
 	"github.com/lofamo/lofamo/internal/executor"
-	"github.com/lofamo/lofamo/internal/executor/httpcall"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// TestMessage checks the body shown in docs/webhooks.md.
-func TestMessage(t *testing.T) {
+// TestMessageEqualsDocumentedBody checks the body shown in docs/webhooks.md.
+func TestMessageEqualsDocumentedBody(t *testing.T) {
 	at := time.Date(2026, 11, 21, 7, 0, 30, 0, time.FixedZone("x", 3600))
-	j := jobOf(response.WebhookRemediate, 3, undo)
+	j := jobOf(response.WebhookRemediate, 3, undo, func(j *executor.Job) { j.Incident = "k3f9-7qm2xw4d" })
 	got, err := json.Marshal(message(j, ActionUndo, at))
-	want := `{"schema":"lofamo.io/webhook/v1","action":"undo","kind":"remediate","idempotencyKey":"test/r5-1/2/undo","undoes":"test/r5-1/2","cluster":"test",` +
-		`"response":"r5-1","policy":"p","step":2,"attempt":3,"token":5,"recheck":false,"deadline":"2026-11-21T06:00:30Z","target":{"node":"n1-0-0","component":"host"},` +
-		`"fault":{"state":"FAILED","cause":"HOST","since":"1970-01-01T00:16:40Z","detail":"dead"}}`
+	want := `{"schema":"lofamo.io/webhook/v1","action":"undo","kind":"remediate","idempotencyKey":"test/r5-1/2/undo","undoes":"test/r5-1/2",` +
+		`"cluster":"test",` +
+		`"response":"r5-1","policy":"p","step":2,"attempt":3,"token":5,"recheck":false,"deadline":"2026-11-21T06:00:30Z",` +
+		`"target":{"node":"n1-0-0","component":"host"},` +
+		`"fault":{"state":"FAILED","cause":"HOST","since":"1970-01-01T00:16:40Z","detail":"dead"},"incident":"k3f9-7qm2xw4d"}`
 	if err != nil || string(got) != want {
 		t.Errorf("%s, %v\nwant %s", got, err, want)
+	}
+	if b, err := json.Marshal(message(jobOf(response.WebhookNotify, 1), ActionDo, at)); err != nil || strings.Contains(string(b), "incident") {
+		t.Errorf("without an incident: %s, %v", b, err)
 	}
 	group := jobOf(response.WebhookNotify, 1, func(j *executor.Job) {
 		j.Target = response.Target{Group: "ROW/x=1"}
@@ -39,17 +43,17 @@ func TestMessage(t *testing.T) {
 	}
 }
 
-// TestSignature checks the example of Standard Webhooks.
-func TestSignature(t *testing.T) {
+// TestSignatureEqualsStandardExample checks the example of Standard Webhooks.
+func TestSignatureEqualsStandardExample(t *testing.T) {
 	got := sign(secretOf(t, secretText), "msg_p5jXN8AQM9LWM0D4loKWxJek", time.Unix(1614265330, 0), []byte(`{"test": 2432232314}`))
 	if want := "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
 
-// TestRotation: during a rotation, receivers with either secret accept the signature, and the files are read for every
+// TestBothSecretsSignDuringRotation: during a rotation, receivers with either secret accept the signature, and the files are read for every
 // request.
-func TestRotation(t *testing.T) {
+func TestBothSecretsSignDuringRotation(t *testing.T) {
 	s := serve(t, outcome("done", ""))
 	w := targetAt(t, s.URL)
 	old, fresh := w.SecretFiles[0], secretFile(t, otherText)
@@ -93,7 +97,7 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-func TestSecretsGone(t *testing.T) {
+func TestMissingSecretStopsRequest(t *testing.T) {
 	s := serve(t, outcome("done", ""))
 	w := targetAt(t, s.URL)
 	x := newExecutor(t, w)
@@ -110,7 +114,7 @@ func TestSecretsGone(t *testing.T) {
 	}
 }
 
-func TestHeard(t *testing.T) {
+func TestVerdictOfEachReply(t *testing.T) {
 	for _, c := range []struct {
 		status   int
 		body     string
@@ -142,7 +146,7 @@ func TestHeard(t *testing.T) {
 		if c.after == 7*time.Second {
 			h.Set("Retry-After", "7")
 		}
-		if got := heard(httpcall.Answer{Status: c.status, Header: h, Body: []byte(c.body)}, c.contract); got.Verdict != c.want ||
+		if got := heard(executor.HTTPAnswer{Status: c.status, Header: h, Body: []byte(c.body)}, c.contract); got.Verdict != c.want ||
 			got.After != c.after {
 			t.Errorf("%d %q, contract %t: %+v", c.status, c.body, c.contract, got)
 		}
@@ -158,7 +162,7 @@ func FuzzReply(f *testing.F) {
 	f.Fuzz(func(t *testing.T, status int, body, after string) {
 		h := http.Header{"Retry-After": {after}}
 		for _, contract := range []bool{false, true} {
-			got := heard(httpcall.Answer{Status: status, Header: h, Body: []byte(body)}, contract)
+			got := heard(executor.HTTPAnswer{Status: status, Header: h, Body: []byte(body)}, contract)
 			if got.Verdict < verdictDone || got.Verdict > verdictGarbled || got.After < 0 || got.After > maxRetryAfter*time.Second ||
 				got.Attempt < 0 {
 				t.Errorf("%+v", got)

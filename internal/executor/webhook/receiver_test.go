@@ -105,8 +105,8 @@ const (
 	undoKey = "undo test/r5-1/2/undo"
 )
 
-// TestReceiver: the example follows the contract, even across restarts.
-func TestReceiver(t *testing.T) {
+// TestExampleReceiverFollowsContract: the example follows the contract, even across restarts.
+func TestExampleReceiverFollowsContract(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "state.json")
 	d := &deeds{outcome: receiver.Unchanged, did: map[string]int{}}
 	var s *httptest.Server
@@ -148,8 +148,8 @@ func TestReceiver(t *testing.T) {
 	}
 }
 
-// TestUndoOfNothing: an action that never happened is not undone, and a late message does not start it afterwards.
-func TestUndoOfNothing(t *testing.T) {
+// TestUndoWithoutActIsUnchanged: an action that never happened is not undone, and a late message does not start it afterwards.
+func TestUndoWithoutActIsUnchanged(t *testing.T) {
 	d := &deeds{outcome: receiver.Done, did: map[string]int{}}
 	s := receiving(t, filepath.Join(t.TempDir(), "state.json"), d, nil)
 	if got := newExecutor(t, targetAt(t, s.URL)).Do(t.Context(),
@@ -164,9 +164,9 @@ func TestUndoOfNothing(t *testing.T) {
 	}
 }
 
-// TestUnderWay: the executor polls a slow action until it is done. If the receiver dies meanwhile, the outcome is
+// TestSlowActionIsPolledUntilDone: the executor polls a slow action until it is done. If the receiver dies meanwhile, the outcome is
 // NotKnown, and the action is not repeated.
-func TestUnderWay(t *testing.T) {
+func TestSlowActionIsPolledUntilDone(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "state.json")
 	d := &deeds{outcome: receiver.Done, did: map[string]int{}, hold: make(chan struct{})}
 	asked := make(chan struct{}, 1000)
@@ -207,9 +207,9 @@ func TestUnderWay(t *testing.T) {
 	}
 }
 
-// TestLossy: the network cuts every other connection, before the receiver has read the message or before its answer
+// TestLossyNetworkDoublesNoEffect: the network cuts every other connection, before the receiver has read the message or before its answer
 // leaves. Every effect that is reported as done has happened once; none happens twice.
-func TestLossy(t *testing.T) {
+func TestLossyNetworkDoublesNoEffect(t *testing.T) {
 	d := &deeds{outcome: receiver.Done, did: map[string]int{}}
 	var mu sync.Mutex
 	r := mathrand.New(mathrand.NewPCG(1, 2))

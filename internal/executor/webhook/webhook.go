@@ -18,7 +18,6 @@ import (
 
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
-	"github.com/lofamo/lofamo/internal/executor/httpcall"
 	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/pkg/response"
 )
@@ -37,7 +36,7 @@ type Executor struct {
 
 type target struct {
 	config.WebhookTarget
-	call  *httpcall.Caller
+	call  *executor.HTTPCaller
 	slots chan struct{} // held by a request in progress
 }
 
@@ -62,7 +61,8 @@ func newTarget(name string, t config.WebhookTarget) (*target, error) {
 	for _, a := range t.Addresses {
 		allowed = append(allowed, netip.MustParsePrefix(a)) // Validate has parsed it
 	}
-	call, err := httpcall.New(t.URL, t.TLS, t.RequestTimeout.D(), func(ip netip.Addr) error { return config.CheckAddress(ip, allowed) })
+	call, err := executor.NewHTTPCaller(t.URL, t.TLS, t.RequestTimeout.D(),
+		func(ip netip.Addr) error { return config.CheckAddress(ip, allowed) })
 	if err == nil {
 		_, err = readSecrets(t.SecretFiles)
 	}
@@ -81,17 +81,9 @@ func Kinds() []response.Kind {
 func (x *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
 	t, ok := x.targets[j.Parameters["target"]]
 	if !ok || !slices.Contains(t.Kinds, kindName(j.Kind)) {
-		return never(j, "%s: no target %q is configured for it", j.Kind, j.Parameters["target"])
+		return executor.NotBegun(j, "%s: no target %q is configured for it", j.Kind, j.Parameters["target"])
 	}
-	return httpcall.Attempt(ctx, &x.guard, j, func(ctx context.Context) executor.Result { return x.talk(ctx, t, j) })
-}
-
-// never returns the result of an attempt that sent nothing. An earlier attempt may still have taken effect.
-func never(j executor.Job, format string, args ...any) executor.Result {
-	if j.Recheck {
-		return executor.NotKnown(format, args...)
-	}
-	return executor.Unchanged(format, args...)
+	return executor.RunAttempt(ctx, &x.guard, j, func(ctx context.Context) executor.Result { return x.talk(ctx, t, j) })
 }
 
 // talk makes the requests of one attempt.
@@ -104,7 +96,7 @@ func (x *Executor) talk(ctx context.Context, t *target, j executor.Job) executor
 			continue
 		}
 		a, err := x.post(ctx, t, j, m.Act)
-		var failed *httpcall.Error
+		var failed *executor.HTTPError
 		switch {
 		case err == nil:
 			m = k.Heard(heard(a, contract))
@@ -120,22 +112,11 @@ func (x *Executor) talk(ctx context.Context, t *target, j executor.Job) executor
 	if m.Detail != "" {
 		detail += ": " + m.Detail
 	}
-	switch m.Outcome {
-	case response.Succeeded:
-		return executor.Done("%s", detail)
-	case response.Unchanged:
-		return executor.Unchanged("%s", detail)
-	case response.Partly:
-		return executor.Partly("%s", detail)
-	case response.StaleToken:
-		return executor.Stale("%s", detail)
-	default:
-		return executor.NotKnown("%s", detail)
-	}
+	return executor.ResultOf(m.Outcome, detail)
 }
 
 // post sends one message. An error that is not an *httpcall.Error is a local one.
-func (x *Executor) post(ctx context.Context, t *target, j executor.Job, act act) (httpcall.Answer, error) {
+func (x *Executor) post(ctx context.Context, t *target, j executor.Job, act act) (executor.HTTPAnswer, error) {
 	action := ActionDo
 	switch {
 	case act == actAsk:
@@ -147,17 +128,17 @@ func (x *Executor) post(ctx context.Context, t *target, j executor.Job, act act)
 	case t.slots <- struct{}{}:
 		defer func() { <-t.slots }()
 	case <-ctx.Done():
-		return httpcall.Answer{}, &httpcall.Error{Err: fmt.Errorf("%d requests are under way already: %w", atOnce, ctx.Err())}
+		return executor.HTTPAnswer{}, &executor.HTTPError{Err: fmt.Errorf("%d requests are under way already: %w", atOnce, ctx.Err())}
 	}
 	deadline, _ := ctx.Deadline()
 	m := message(j, action, deadline)
 	body, err := json.Marshal(m)
 	if err != nil {
-		return httpcall.Answer{}, fmt.Errorf("message: %w", err)
+		return executor.HTTPAnswer{}, fmt.Errorf("message: %w", err)
 	}
 	secrets, err := readSecrets(t.SecretFiles)
 	if err != nil {
-		return httpcall.Answer{}, err
+		return executor.HTTPAnswer{}, err
 	}
 	id := m.IdempotencyKey
 	if act == actAsk {

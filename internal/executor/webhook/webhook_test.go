@@ -15,6 +15,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/executor/executortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )
@@ -149,7 +150,7 @@ func outcome(o, more string) func(http.ResponseWriter, *http.Request) {
 	return replies(http.StatusOK, `{"schema":"`+Schema+`","outcome":"`+o+`"`+more+`}`)
 }
 
-func TestNames(t *testing.T) {
+func TestUnknownTargetIsRefused(t *testing.T) {
 	x := newExecutor(t, func() config.WebhookTarget {
 		w := targetAt(t, "http://127.0.0.1:1/")
 		w.Kinds = []string{"notify"}
@@ -169,7 +170,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-func TestNewNamesFiles(t *testing.T) {
+func TestNewNamesUnusableFile(t *testing.T) {
 	for want, change := range map[string]func(*config.WebhookTarget){
 		"target hook: secret":                    func(w *config.WebhookTarget) { w.SecretFiles = []string{"/nonexistent"} },
 		"want whsec_ and 24 to 64":               func(w *config.WebhookTarget) { w.SecretFiles = []string{secretFile(t, "whsec_c2hvcnQ=")} },
@@ -187,8 +188,8 @@ func TestNewNamesFiles(t *testing.T) {
 	}
 }
 
-// TestAnswers: each answer of a receiver and the resulting outcome.
-func TestAnswers(t *testing.T) {
+// TestOutcomeOfEachAnswer: each answer of a receiver and the resulting outcome.
+func TestOutcomeOfEachAnswer(t *testing.T) {
 	redirect := func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
 	}
@@ -249,29 +250,16 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestGuard: a stale attempt is not sent.
-func TestGuard(t *testing.T) {
-	s := serve(t, outcome("done", ""))
-	x := newExecutor(t, targetAt(t, s.URL))
-	for _, c := range []struct {
-		job  executor.Job
-		want response.Outcome
-	}{
-		{jobOf(response.WebhookNotify, 1), response.Succeeded},
-		{jobOf(response.WebhookNotify, 1), response.NotKnown},
-		{jobOf(response.WebhookNotify, 2, token(4)), response.StaleToken},
-	} {
-		if got := x.Do(t.Context(), c.job); got.Outcome != c.want {
-			t.Errorf("%+v: want outcome %d", got, c.want)
-		}
-	}
-	if s.actions() != "do" {
-		t.Errorf("%q was sent", s.actions())
-	}
+func TestWebhookKeepsExecutorContract(t *testing.T) {
+	executortest.Run(t, executortest.Remembers, func(t *testing.T) executortest.Harness {
+		s := serve(t, outcome("done", ""))
+		return executortest.Harness{Executor: newExecutor(t, targetAt(t, s.URL)), Job: jobOf(response.WebhookNotify, 1),
+			Acts: func() int { return len(strings.Fields(s.actions())) }}
+	})
 }
 
-// TestStorm: a storm of responses uses few connections, and an attempt that gets no turn in time sends nothing.
-func TestStorm(t *testing.T) {
+// TestStormUsesFewConnections: a storm of responses uses few connections, and an attempt that gets no turn in time sends nothing.
+func TestStormUsesFewConnections(t *testing.T) {
 	var now, most atomic.Int32
 	gate := make(chan struct{})
 	full := sync.OnceFunc(func() { close(gate) }) // until then all wait
@@ -309,8 +297,8 @@ func TestStorm(t *testing.T) {
 	}
 }
 
-// TestByStatus: for a receiver without the contract the status counts, and the request is repeated.
-func TestByStatus(t *testing.T) {
+// TestStatusCountsWithoutContract: for a receiver without the contract the status counts, and the request is repeated.
+func TestStatusCountsWithoutContract(t *testing.T) {
 	s := serve(t, replies(http.StatusInternalServerError, ""), replies(http.StatusNoContent, ""))
 	w := targetAt(t, s.URL)
 	w.Kinds, w.Answers = []string{"notify"}, config.AnswersStatus

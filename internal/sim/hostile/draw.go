@@ -44,7 +44,7 @@ func Draw(seed uint64) Sequence {
 	slices.Sort(s.Liars)
 	if r.IntN(8) == 0 {
 		if d := r.IntN(nodes); !s.liar(d) {
-			s.Dead = d
+			s.Dead, s.Refuses = d, r.IntN(2) == 0
 		}
 	}
 	s.Loss = [...]int{0, 0, 5, 10}[r.IntN(4)]
@@ -52,7 +52,7 @@ func Draw(seed uint64) Sequence {
 		s.Kinds = drawKinds(r)
 		s.Shipped = r.IntN(8) == 0
 	}
-	loses := false
+	loses, plans := false, false
 	for range 1 + r.IntN(14) {
 		a := drawAction(r, &s)
 		if a.Do == Lose {
@@ -60,6 +60,12 @@ func Draw(seed uint64) Sequence {
 				continue
 			}
 			loses = true
+		}
+		if a.Do == Plan {
+			if plans || a.About == s.Dead {
+				continue
+			}
+			plans = true
 		}
 		s.Actions = append(s.Actions, a)
 	}
@@ -84,7 +90,7 @@ func drawKinds(r *rand.Rand) []response.Kind {
 
 // weights of the verbs, in their order.
 var weights = [numVerbs]int{Say: 8, Claim: 16, Withdraw: 2, Replay: 6, Answer: 2, Usurp: 1, Mode: 10, Mute: 3, Speak: 1, Hush: 2,
-	Boot: 2, Gossip: 2, Trend: 1, Lose: 1, Lead: 1}
+	Boot: 2, Gossip: 2, Trend: 1, Lose: 1, Lead: 1, Announce: 6, Plan: 2, Refuse: 6}
 
 func drawVerb(r *rand.Rand) Verb {
 	all := 0
@@ -103,6 +109,9 @@ func drawVerb(r *rand.Rand) Verb {
 // ages that a liar states: none, plausible ones, and absurd ones.
 var ages = []time.Duration{0, time.Millisecond, 50 * time.Millisecond, 400 * time.Millisecond, 1900 * time.Millisecond,
 	3 * time.Second, time.Hour, 9 * 365 * 24 * time.Hour}
+
+// notices are the times that a restart notice states: 0 ends the restart, and the last one is over the limit.
+var notices = []time.Duration{0, 100 * time.Millisecond, time.Second, 3 * time.Second, 20 * time.Second, fault.MaxRestart, time.Hour}
 
 func drawAction(r *rand.Rand, s *Sequence) Action {
 	liar := s.Liars[r.IntN(len(s.Liars))]
@@ -141,6 +150,16 @@ func drawAction(r *rand.Rand, s *Sequence) Action {
 			a.Do = Lead
 		}
 		a.Held = time.Duration(50+r.IntN(2000)) * time.Millisecond
+	case Announce:
+		a.Of, a.Held, a.Digest = fault.Half(1+r.IntN(2)), notices[r.IntN(len(notices))], r.IntN(4) == 0
+	case Plan:
+		if a.About = r.IntN(s.Dims.Nodes()); s.liar(a.About) {
+			a.Do = Announce
+			a.Of = fault.HalfDNP
+		}
+		a.Held = notices[1+r.IntN(len(notices)-1)]
+	case Refuse:
+		drawRefusal(r, s, &a)
 	default:
 	}
 	return a
@@ -154,8 +173,9 @@ func drawObservation(r *rand.Rand, s *Sequence, a *Action) {
 	a.Kind = fault.Kind(1 + r.IntN(int(fault.KindDigest)))
 	a.Age = ages[r.IntN(len(ages))]
 	a.Digest = r.IntN(8) == 0
+	a.Ended = a.State == fault.Failed && r.IntN(3) == 0
 	links := s.Dims.Links()
-	switch r.IntN(8) {
+	switch r.IntN(9) {
 	case 0, 1, 2: // one of its own links
 		a.About, a.Component = a.Node, fault.Link(links[r.IntN(len(links))])
 	case 3, 4: // a descriptor of a neighbour
@@ -166,5 +186,19 @@ func drawObservation(r *rand.Rand, s *Sequence, a *Action) {
 		a.About = a.Node
 	case 6:
 		a.About = r.IntN(s.Dims.Nodes())
+	case 7:
+		a.Kind = fault.KindAbsent
+		if r.IntN(4) > 0 { // otherwise no half may state it
+			a.About, a.State = a.Node, fault.Unknown
+			a.Component = fault.ComponentMemory + fault.Component(r.IntN(int(fault.ComponentVoltage-fault.ComponentMemory)+1))
+		}
+	}
+}
+
+// drawRefusal draws forged answers of kernels: about any node, and about a dead one more often and from its death on.
+func drawRefusal(r *rand.Rand, s *Sequence, a *Action) {
+	a.Index, a.Held = r.IntN(8), time.Duration(r.IntN(2000))*time.Millisecond
+	if a.About = r.IntN(s.Dims.Nodes()); s.Dead >= 0 && r.IntN(2) == 0 {
+		a.About, a.At = s.Dead, 0
 	}
 }

@@ -32,6 +32,7 @@ type half struct {
 	mute    bool
 	late    time.Duration // to answer, when mute; 0: never
 	hushed  time.Time     // no digests until then
+	away    time.Time     // it restarts until then
 	trends  fault.Component
 	reading float32
 }
@@ -43,6 +44,8 @@ type nodeState struct {
 	ailing [grid.NumDirections]time.Time // last time that an honest end found its link broken
 	cut    time.Time                     // all its messages are lost until then
 	dead   bool
+	forged time.Time // until then each challenge comes back, as if its kernel refused it
+	asked  time.Time // the first challenge of the whole node by all rails since its last answer; zero: none
 }
 
 // build makes the nodes.
@@ -119,7 +122,7 @@ func (w *world) beat(rank, i int) {
 		return
 	}
 	w.after(digestPeriod, func() { w.beat(rank, i) })
-	if w.now.Before(h.hushed) {
+	if w.now.Before(h.hushed) || w.now.Before(h.away) {
 		return
 	}
 	w.digest(rank, i)
@@ -168,23 +171,33 @@ func (w *world) report(h *half, digest bool, says ...statement) fault.Delivery {
 
 func trend(c fault.Component, v float32) []fault.Reading {
 	q := map[fault.Component]fault.Quantity{
-		fault.ComponentTemperature: fault.QuantityTemperature, fault.ComponentPower: fault.QuantityPower, fault.ComponentMemory: fault.QuantityCorrectedErrors,
+		fault.ComponentTemperature: fault.QuantityTemperature, fault.ComponentPower: fault.QuantityPower,
+		fault.ComponentMemory: fault.QuantityCorrectedErrors,
 	}[c]
 	return []fault.Reading{{Component: c, Quantity: q, Value: 50 + v, Threshold: 90}}
 }
 
-// state makes an honest half state a new state of a component, and repeats the report until it arrives.
+// state makes an honest half state a new state of a component.
 func (w *world) state(rank int, about fault.NodeID, c fault.Component, s fault.State, k fault.Kind) {
+	w.observe(rank, fault.Observation{Node: about, Component: c, State: s, Kind: k})
+}
+
+// observe makes an honest half state an observation, and repeats the report until it arrives.
+func (w *world) observe(rank int, obs fault.Observation) {
 	h := &w.nodes[rank].halves[0]
 	if !h.alive {
 		return
 	}
-	next := statement{Observation: fault.Observation{Node: about, Component: c, State: s, Kind: k}, began: w.now}
-	i := slices.IndexFunc(h.says, func(o statement) bool { return o.Node == about && o.Component == c && !o.lie })
-	if i >= 0 && h.says[i].State == s && h.says[i].Kind == k {
+	if w.now.Before(h.away) { // the new process notices
+		w.after(h.away.Sub(w.now), func() { w.observe(rank, obs) })
 		return
 	}
-	if d, link := c.LinkDirection(); link && i >= 0 && h.says[i].State != fault.Normal {
+	next := statement{Observation: obs, began: w.now}
+	i := slices.IndexFunc(h.says, func(o statement) bool { return o.Node == obs.Node && o.Component == obs.Component && !o.lie })
+	if i >= 0 && h.says[i].State == obs.State && h.says[i].Kind == obs.Kind {
+		return
+	}
+	if d, link := obs.Component.LinkDirection(); link && i >= 0 && h.says[i].State != fault.Normal {
 		w.nodes[rank].ailing[d.Index()] = w.now
 	}
 	if i >= 0 {
@@ -221,8 +234,12 @@ func (w *world) behave(rank int, d grid.Direction, mode LinkMode) {
 		return
 	}
 	notice := noticeTime
-	if mode == Silent {
+	switch mode {
+	case Silent:
 		notice = silenceTime
+	case Refusing:
+		notice = refusedTime
+	default:
 	}
 	w.after(notice, func() {
 		if w.nodes[rank].links[d.Index()] != mode {
@@ -232,8 +249,9 @@ func (w *world) behave(rank int, d grid.Direction, mode LinkMode) {
 		switch mode {
 		case Works:
 			w.state(far, id, c, fault.Normal, fault.KindSelf)
-		case Silent:
-			w.state(far, id, c, fault.Failed, fault.KindSilence)
+		case Silent, Refusing:
+			w.observe(far, fault.Observation{Node: id, Component: c, State: fault.Failed, Kind: fault.KindSilence,
+				Ended: mode == Refusing || w.plants.Ended})
 		case Deaf:
 			w.state(far, id, c, fault.Failed, fault.KindHandshake)
 		case Noisy:
@@ -257,7 +275,11 @@ func (w *world) die(rank int) {
 	for i := range n.halves {
 		n.halves[i].alive = false
 	}
+	mode := Silent
+	if w.s.Refuses {
+		mode = Refusing
+	}
 	for _, d := range w.s.Dims.Links() {
-		w.behave(rank, d, Silent)
+		w.behave(rank, d, mode)
 	}
 }

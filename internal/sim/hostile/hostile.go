@@ -5,7 +5,7 @@
 // the decoder admits, replays of others' signed reports, links that fall silent, halves that do not answer. Draw makes
 // a sequence from a seed and Play plays it, in virtual time and one goroutine, so that the same sequence gives the same
 // outcome. Honest nodes send digests, answer challenges and describe their links truthfully, even to a liar at the
-// other end. After the lies the world must return to the truth.
+// other end; one of them may restart as planned. After the lies the world must return to the truth.
 //
 //	seed ─► Draw ─► Sequence ─► Play ─► Violations ─► Shrink ─► testdata/*.txt
 //
@@ -43,11 +43,16 @@ const (
 	Trend                    // Node/Half sends readings of Component that approach their threshold
 	Lose                     // all messages of About, an honest node, are lost for Held
 	Lead                     // another supervisor takes over, with the committed map
+	Announce                 // Node/Half announces that Of restarts within Held; 0: the restart is over
+	Plan                     // About, an honest node, restarts its host half, which it has announced within Held
+	// Refuse forges kernels' answers that nothing listens at About: to the challenge sent Index challenges ago, and to
+	// all challenges within Held. The forger has read the challenges, as if it stood on their way.
+	Refuse
 	numVerbs
 )
 
 var verbNames = [...]string{"", "say", "claim", "withdraw", "replay", "answer", "usurp", "link", "mute", "speak", "hush", "boot",
-	"gossip", "trend", "lose", "lead"}
+	"gossip", "trend", "lose", "lead", "announce", "plan", "refuse"}
 
 // String returns the verb's name in text sequences.
 func (v Verb) String() string {
@@ -68,10 +73,11 @@ const (
 	Noisy             // its frames are damaged
 	Restarts          // it announces that its DNP half restarts
 	HostDead          // its frames carry a descriptor that declares its own host dead
+	Refusing          // it sends no frames, and its kernel refuses those of the other end
 	numLinkModes
 )
 
-var linkModeNames = [...]string{"", "works", "silent", "deaf", "noisy", "restarts", "host-dead"}
+var linkModeNames = [...]string{"", "works", "silent", "deaf", "noisy", "restarts", "host-dead", "refusing"}
 
 // String returns the mode's name in text sequences.
 func (l LinkMode) String() string {
@@ -87,12 +93,14 @@ type Action struct {
 	Do        Verb
 	Node      int // rank
 	Half      fault.Half
-	About     int // rank
+	About     int        // rank
+	Of        fault.Half // that restarts
 	Component fault.Component
 	State     fault.State
 	Kind      fault.Kind
 	Age       time.Duration
 	Digest    bool // the report claims to be a partial digest
+	Ended     bool // the observation claims that a kernel reported the end of a process
 	Direction grid.Direction
 	Link      LinkMode
 	Path      fault.Path
@@ -106,6 +114,7 @@ type Sequence struct {
 	Racks   bool // the nodes of one X share a failure domain
 	Liars   []int
 	Dead    int             // rank of an honest node that really dies when the lies begin; -1: none
+	Refuses bool            // the kernel of the dead node lives, and refuses frames and challenges
 	Loss    int             // percent of the datagrams of honest nodes that are lost
 	Seed    uint64          // of the losses and delays
 	Kinds   []response.Kind // policies with one of these steps for every fault

@@ -22,9 +22,10 @@ var (
 	page      = flag.String("hostile.out", "", "write the page of the run to this file")
 	tested    = flag.String("hostile.sources", "unknown", "that the page names: the trees of the packages under test")
 	machine   = flag.String("hostile.machine", "unknown", "that the page names")
-	goOn      = flag.Bool("hostile.continue", false, "go on behind the seeds of the page, if it is of the same sources and broke nothing, and add to its figures")
-	workers   = flag.Int("hostile.workers", 1, "play so many sequences side by side")
-	keep      = flag.String("hostile.keep", "", "write sequences that break a promise, cut short, into this folder")
+	goOn      = flag.Bool("hostile.continue", false,
+		"go on behind the seeds of the page, if it is of the same sources and broke nothing, and add to its figures")
+	workers = flag.Int("hostile.workers", 1, "play so many sequences side by side")
+	keep    = flag.String("hostile.keep", "", "write sequences that break a promise, cut short, into this folder")
 )
 
 const (
@@ -73,7 +74,7 @@ func TestPromisesHold(t *testing.T) {
 	}
 	p := player(t, Plants{})
 	begun := time.Now()
-	sum := Summary{Sources: *tested, Machine: fmt.Sprintf("%s, %d cores of it, %s", *machine, *workers, runtime.Version()),
+	sum := Summary{Sources: *tested, Machine: fmt.Sprintf("%s, %d cores used, %s", *machine, *workers, runtime.Version()),
 		Begun: begun.UTC().Format("2006-01-02 15:04 UTC"), First: *firstSeed}
 	before := time.Duration(0)
 	if *goOn {
@@ -129,8 +130,10 @@ func TestPromisesHold(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if sum.Failed == 0 || sum.Notified == 0 || sum.Reduced == 0 || sum.Destroyed == 0 || sum.Challenges == 0 {
-		t.Errorf("no verdict, no step of some class or no challenge in %d sequences: this proves little", n)
+	if sum.Failed == 0 || sum.Notified == 0 || sum.Reduced == 0 || sum.Destroyed == 0 || sum.Challenges == 0 || sum.Notices == 0 ||
+		sum.Hints == 0 || sum.Waits == 0 || sum.Absent == 0 {
+		t.Errorf("no verdict, no step of some class, no challenge, no restart notice, no false hint, no verdict after the whole wait or no "+
+			"ABSENT in %d sequences: this proves little", n)
 	}
 }
 
@@ -212,8 +215,8 @@ func TestSameSequenceSameOutcome(t *testing.T) {
 	}
 }
 
-// TestParseRefuses expects the error of a bad sequence.
-func TestParseRefuses(t *testing.T) {
+// TestParseRefusesInvalidSequence expects the error of a bad sequence.
+func TestParseRefusesInvalidSequence(t *testing.T) {
 	const world = "torus 2x2x2\nliars 0,0,0\n"
 	for _, tc := range []struct{ text, want string }{
 		{"liars 0,0,0", "line 1"},

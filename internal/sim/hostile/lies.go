@@ -2,6 +2,7 @@ package hostile
 
 import (
 	"slices"
+	"time"
 
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -23,6 +24,7 @@ func (w *world) act(a Action) {
 				d.Hops = []fault.Hop{{Node: w.ids[a.Node], Half: fault.HalfDNP, Held: a.Held}}
 			}
 			w.takes(d)
+			w.judgeNotices()
 		}
 	case Answer:
 		if i := len(w.given) - 1 - a.Index; i >= 0 {
@@ -44,6 +46,10 @@ func (w *world) act(a Action) {
 		h.epoch, h.seq, h.whole = h.epoch+fault.Epoch(a.Index), 0, true
 	case Trend:
 		h.trends = a.Component
+	case Announce:
+		w.out.Notices++
+		w.hears(w.notice(h, fault.RestartNotice{Half: a.Of, Within: a.Held}, a.Digest), true)
+		w.judgeNotices()
 	default:
 		w.happen(a)
 	}
@@ -57,13 +63,24 @@ func (w *world) happen(a Action) {
 	case Lose:
 		w.lostBy = a.About
 		w.nodes[a.About].cut = w.now.Add(a.Held)
+	case Plan:
+		w.plan(a.About, a.Held)
+	case Refuse:
+		w.out.Hints++
+		w.nodes[a.About].forged = w.now.Add(a.Held)
+		if i := len(w.asked) - 1 - a.Index; i >= 0 {
+			w.step(awareness.Refused{Node: w.ids[a.About], Nonce: w.asked[i].Nonce})
+		}
 	case Lead:
 		m, err := awareness.New(w.cfg, w.now, w.m.Nodes())
 		if err != nil {
 			w.violate(Wedged, "the committed map cannot be restored: %v", err)
 			return
 		}
-		w.m, w.wake = m, w.now.Add(1)
+		w.m, w.wake, w.led = m, w.now.Add(1), true
+		for i := range w.nodes {
+			w.nodes[i].asked = time.Time{} // it must ask for itself
+		}
 		if err := w.lead(w.now); err != nil {
 			w.violate(Wedged, "%v", err)
 		}
@@ -74,8 +91,14 @@ func (w *world) happen(a Action) {
 // lie makes a liar's half state something, once or from now on.
 func (w *world) lie(a Action, h *half) {
 	s := statement{lie: true, Observation: fault.Observation{
-		Node: w.ids[a.About], Component: a.Component, State: a.State, Kind: a.Kind, Age: a.Age,
+		Node: w.ids[a.About], Component: a.Component, State: a.State, Kind: a.Kind, Age: a.Age, Ended: a.Ended,
 	}}
+	if a.Ended {
+		w.out.Hints++
+	}
+	if a.Kind == fault.KindAbsent {
+		w.out.Absent++
+	}
 	if a.Do == Claim {
 		same := func(o statement) bool { return o.Node == s.Node && o.Component == s.Component }
 		h.says = append(slices.DeleteFunc(h.says, same), s)

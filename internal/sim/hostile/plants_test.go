@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/supervisor/responder"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
@@ -17,7 +17,7 @@ import (
 func gathered(change func(*response.Evidence, fault.NodeID)) func(awareness.NodeStatus, fault.Component,
 	func(fault.NodeID) time.Time, time.Time) response.Evidence {
 	return func(st awareness.NodeStatus, c fault.Component, life func(fault.NodeID) time.Time, now time.Time) response.Evidence {
-		ev := responder.Gather(st, c, life, now)
+		ev := view.Gather(st, c, life, now)
 		change(&ev, st.ID)
 		return ev
 	}
@@ -55,6 +55,17 @@ func TestPlantedFaultsAreFound(t *testing.T) {
 				}
 			}}, Alive},
 		{"the breaker opens for one node", Plants{Limits: func(c *response.Config) { c.BreakerNodes, c.BreakerPercent = 1, 1 }}, Shut},
+		{"a liar's restart notice counts as one of an honest node", Plants{Hear: func(s *Sequence, d *fault.Delivery) {
+			for rank := range s.Dims.Nodes() {
+				if d.Report.Restart.Half != 0 && !s.liar(rank) && rank != s.Dead {
+					d.Report.ID.Origin.Node = fault.DefaultNodeID(s.Dims.At(rank))
+					d.Report.ID.Epoch += 1000
+					return
+				}
+			}
+		}}, Held},
+		{"every silence counts as that of an ended process", Plants{Ended: true}, Patient},
+		{"the wait for a quorum is half as long", Plants{Waits: func(c *awareness.Config) { c.ChallengeNode /= 2 }}, Patient},
 		{"liars go on", Plants{Restless: true}, Wedged},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

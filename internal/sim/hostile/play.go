@@ -28,10 +28,16 @@ const (
 	// Wedged is the promise that nothing wedges: timers, challenges and open responses stay bounded, and the map shows
 	// the truth at most ReturnBound after the last lie.
 	Wedged
+	// Held: a restart notice concerns only the node that signed it, for at most fault.MaxRestart. An honest node that
+	// is back from a planned restart is not held any longer, whatever liars replay.
+	Held
+	// Patient: fewer liars than the quorum shorten no wait for an answer. Only the node's own kernel does, and only if
+	// honest neighbours' frames come back too.
+	Patient
 	numPromises
 )
 
-var promiseNames = [...]string{"", "spared", "alive", "well", "shut", "wedged"}
+var promiseNames = [...]string{"", "spared", "alive", "well", "shut", "wedged", "held", "patient"}
 
 // String returns a short name.
 func (p Promise) String() string {
@@ -47,6 +53,10 @@ type Outcome struct {
 	Promise Promise
 
 	Events, Wakes, Challenges, Refused int
+	Notices                            int // restart notices of liars
+	Hints                              int // false hints that processes have ended
+	Waits                              int // verdicts on nodes that had the whole time to answer
+	Absent                             int // statements of liars that a part is absent
 	Failed                             int // FAILED verdicts on any node
 	Notified, Reduced, Destroyed       int // steps begun on any node
 	// LinkSteps counts masks of an honest node's link to a liar. The liar's end caused the fault, and the honest end
@@ -119,6 +129,7 @@ func (p *Player) Play(s Sequence) (Outcome, error) {
 	w.run(end)
 	w.repent()
 	w.returns()
+	w.judgeNotices()
 	return w.out, nil
 }
 
@@ -203,6 +214,7 @@ func (w *world) judgeChanges(out awareness.Output) {
 			w.out.Failed++
 		}
 		rank := w.rank(c.Node)
+		w.judgePatience(rank, &c)
 		if !w.healthy(rank) || c.Component > fault.ComponentDNP {
 			continue
 		}
@@ -219,6 +231,28 @@ func (w *world) judgeChanges(out awareness.Output) {
 				w.violate(Alive, "healthy %s is in the group %s at %s", id, g.ID, w.now.Sub(w.begun))
 			}
 		}
+	}
+}
+
+// judgePatience checks that a verdict by votes left the node its whole time to answer, if the node is honest and its
+// kernel refuses nothing: this leader has challenged it by all rails since its last answer, and has then waited as long
+// as the number of its witnesses demands. An earlier challenge that the node has answered does not count.
+func (w *world) judgePatience(rank int, c *awareness.Change) {
+	n := &w.nodes[rank]
+	if c.To != fault.Failed || c.Component != fault.ComponentNode || c.Kind != fault.KindVotes || w.s.liar(rank) || n.dead && w.s.Refuses {
+		return
+	}
+	wait := challengeNode
+	if c.SingleWitness {
+		wait = challengeSingle
+	}
+	w.out.Waits++
+	switch took := w.now.Sub(n.asked); {
+	case n.asked.IsZero():
+		w.violate(Patient, "%s is FAILED at %s, and was not asked since its last answer: %s", c.Node, w.now.Sub(w.begun), c.Reason)
+	case took < wait:
+		w.violate(Patient, "%s is FAILED at %s, %s after its first challenge without an answer, want %s: %s", c.Node, w.now.Sub(w.begun), took,
+			wait, c.Reason)
 	}
 }
 
@@ -300,14 +334,14 @@ func (w *world) untrue() string {
 			}
 			continue
 		}
-		if node.state != fault.Normal && !w.beside(rank) {
+		if node.state != fault.Normal && !w.beside(rank) && !w.holds(rank, fault.ComponentNode) {
 			return fmt.Sprintf("%s is %s, cause %s", id, node.state, node.cause)
 		}
 		for c := fault.ComponentHost; c.Valid(); c++ {
 			if s := is[c].state; s != fault.Sick && s != fault.Failed {
 				continue
 			}
-			if d, link := c.LinkDirection(); !link || !w.nodes[w.peer(rank, d)].dead {
+			if d, link := c.LinkDirection(); (!link || !w.nodes[w.peer(rank, d)].dead) && !w.holds(rank, c) {
 				return fmt.Sprintf("%s of %s is %s, cause %s", c, id, is[c].state, is[c].cause)
 			}
 		}

@@ -17,7 +17,9 @@ func Shrink(s Sequence, plays func(Sequence) bool) Sequence {
 		}
 	}
 	for _, drop := range []func(*Sequence){
-		func(s *Sequence) { s.Loss = 0 }, func(s *Sequence) { s.Dead = -1 }, func(s *Sequence) { s.Racks = false }, func(s *Sequence) { s.Shipped = false },
+		func(s *Sequence) { s.Loss = 0 }, func(s *Sequence) { s.Dead = -1 }, func(s *Sequence) { s.Refuses = false },
+		func(s *Sequence) { s.Racks = false },
+		func(s *Sequence) { s.Shipped = false },
 		func(s *Sequence) { s.Kinds = nil },
 		func(s *Sequence) { s.Kinds = s.Kinds[:min(1, len(s.Kinds))] },
 		func(s *Sequence) { s.Kinds = s.Kinds[min(1, len(s.Kinds)):] },

@@ -22,8 +22,16 @@ type Summary struct {
 	// Totals.
 	Actions, Events, Challenges, Refused, Failed, Notified, Reduced, Destroyed, LinkSteps int
 	Returned                                                                              time.Duration // the longest
+	// Notices counts restart notices of liars. 0: the run drew none, nor any planned restart of an honest node.
+	Notices int `json:",omitempty"`
+	// Hints counts false hints that processes have ended. 0: the run drew none.
+	Hints int `json:",omitempty"`
+	// Waits counts verdicts on nodes that had the whole time to answer, and Absent statements of liars that a part is absent.
+	// 0: the run drew or counted none.
+	Waits  int `json:",omitempty"`
+	Absent int `json:",omitempty"`
 	// Broken counts the violations of each promise, and Seeds lists the first seeds that broke one.
-	Broken [numPromises]int
+	Broken []int
 	Seeds  []uint64
 }
 
@@ -43,6 +51,9 @@ const maxSeeds = 20
 
 // Add adds the outcome of a sequence.
 func (m *Summary) Add(seed uint64, s *Sequence, o *Outcome) {
+	if short := int(numPromises) - len(m.Broken); short > 0 {
+		m.Broken = append(m.Broken, make([]int, short)...)
+	}
 	m.Sequences++
 	m.Actions += len(s.Actions)
 	m.Events += o.Events
@@ -53,6 +64,10 @@ func (m *Summary) Add(seed uint64, s *Sequence, o *Outcome) {
 	m.Reduced += o.Reduced
 	m.Destroyed += o.Destroyed
 	m.LinkSteps += o.LinkSteps
+	m.Notices += o.Notices
+	m.Hints += o.Hints
+	m.Waits += o.Waits
+	m.Absent += o.Absent
 	m.Returned = max(m.Returned, o.Returned)
 	i := slices.IndexFunc(m.Rows, func(r Row) bool { return r.Dims == s.Dims && r.Liars == len(s.Liars) })
 	if i < 0 {
@@ -77,15 +92,37 @@ func (m *Summary) Add(seed uint64, s *Sequence, o *Outcome) {
 // promiseTexts are the texts of the promises, in the order of Promise.
 var promiseTexts = [numPromises]string{
 	Spared: "One liar causes no step that takes capacity away or ends work on a healthy, reachable node.",
-	Alive:  "Fewer liars than the quorum have no healthy node, host or DNP called FAILED, and no healthy node in a group of dead ones.",
-	Well:   "One liar makes no healthy node, host or DNP SICK where nothing that honest nodes send is lost.",
+	Alive:  "Fewer liars than the quorum make no healthy node, host or DNP FAILED, and put no healthy node into a group of dead ones.",
+	Well:   "One liar makes no healthy node, host or DNP SICK if no message of honest nodes is lost.",
 	Shut:   "One liar does not open the circuit breaker.",
-	Wedged: "Nothing wedges: timers and challenges stay bounded, and %s after the last lie at the latest the map shows the truth and no response is open for a healthy node.",
+	Wedged: "Nothing wedges: timers and challenges stay bounded, and %s after the last lie at the latest the map shows the truth and no " +
+		"response is open for a healthy node.",
+	Held:    "A restart notice delays verdicts on its signer and on the signer's links, by 30 s at most. A replayed notice delays none.",
+	Patient: "Fewer liars than the quorum shorten no wait for the answer of a node, whatever refusals they forge.",
 }
 
 // dataMark begins the line of docs/hostile-input.md with the figures, for the check that the page contains nothing
 // else.
 const dataMark = "<!-- figures: "
+
+// notices renders the section about restart notices; empty if the run drew none.
+func (m *Summary) notices() string {
+	if m.Notices == 0 {
+		return ""
+	}
+	return fmt.Sprintf("\n## Restart notices\n\nLiars announced %d restarts of their halves, some of them for too long a time, and replayed "+
+		"the notices of honest\nnodes that restarted as planned. A notice keeps the states of its signer and of the signer's links for up to "+
+		"30 s: the\ntimes above leave these states out.\n", m.Notices)
+}
+
+// hints renders the section about hints; empty if the run drew none.
+func (m *Summary) hints() string {
+	if m.Hints == 0 {
+		return ""
+	}
+	return fmt.Sprintf("\n## Hints\n\nLiars gave %d false hints that processes had ended: they claimed it in reports, and forged kernels' "+
+		"answers to challenges\nthat they had read. Some of the dead nodes have kernels that really refuse frames and challenges.\n", m.Hints)
+}
 
 // Page renders docs/hostile-input.md, the whole page.
 func (m *Summary) Page() (string, error) {
@@ -102,25 +139,33 @@ func (m *Summary) Page() (string, error) {
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	line("# Hostile but well-formed input\n")
 	line("`make fuzz-semantics` writes this page; a test refuses any other text. The harness is `internal/sim/hostile`.\n")
-	line("A sequence is a small torus in virtual time. An enemy has the keys of both halves of some nodes. It sends reports with every component,")
-	line("state, kind and age that the decoder lets through, of its own node and of others; it replays what others signed, answers with old or foreign")
-	line("answers, falls silent, damages frames, boots anew, and does not answer. Reports and answers of honest nodes are lost now and then; some sequences have a node")
-	line("that truly dies, an honest node that is cut off for a while, or a new leader. All of it goes through the decoder, the awareness machine, the evidence that the leader gathers, the gates, and an engine with")
-	line("policies that want one step of every class for every fault, with all limits wide open but the breaker.\n")
+	line("A sequence runs a small torus in virtual time. An attacker has the keys of both halves of some nodes. The attacker " +
+		"reports every component, state,")
+	line("kind and age that the decoder accepts, of its own node and of others. It replays others' signed messages, answers with " +
+		"old or foreign answers,")
+	line("falls silent, damages frames, restarts, and does not answer. Some reports and answers of honest nodes are lost. Some " +
+		"sequences have a node that")
+	line("really dies, an honest node that is cut off for a while, or a new leader. All messages pass the decoder, the awareness " +
+		"machine, the leader's\nevidence, the gates, and a response engine. Its policies want one step of every class for every " +
+		"fault, and all limits except the breaker are")
+	line("wide open.\n")
 	line("| | |\n|---|---|")
 	line("| sequences | %d, seeds %d to %d |", m.Sequences, m.First, m.First+uint64(m.Sequences)-1)
 	line("| sources (`git rev-parse HEAD:FOLDER`) | %s |", m.Sources)
 	line("| begun | %s, took %s |", m.Begun, m.Took.Round(time.Second))
 	line("| machine | %s |", m.Machine)
-	line("| hostile actions; of them refused by the decoder | %d; %d |", m.Actions, m.Refused)
+	line("| hostile actions; refused by the decoder | %d; %d |", m.Actions, m.Refused)
 	line("| events into the machine; challenges out of it | %d; %d |", m.Events, m.Challenges)
-	line("| verdicts of FAILED, on liars and on the dead | %d |", m.Failed)
-	line("| steps that notify, take capacity, may end work: on liars and on the dead, or by several liars | %d, %d, %d |", m.Notified,
+	line("| FAILED verdicts, on liars and on dead nodes | %d |", m.Failed)
+	line("| steps that notify, take capacity, may end work: on liars, on dead nodes, or caused by several liars | %d, %d, %d |", m.Notified,
 		m.Reduced, m.Destroyed)
-	line("| longest time from the last lie to the truth | %s of at most %s |", m.Returned, ReturnBound)
+	line("| longest time from the last lie to a true map | %s of at most %s |", m.Returned, ReturnBound)
 	line("\n## Promises\n")
 	line("| promise | broken |\n|---|---|")
 	for p := Spared; p < numPromises; p++ {
+		if p == Held && m.Notices == 0 || p == Patient && m.Hints == 0 {
+			continue
+		}
 		text := promiseTexts[p]
 		if p == Wedged {
 			text = fmt.Sprintf(text, ReturnBound)
@@ -128,20 +173,25 @@ func (m *Summary) Page() (string, error) {
 		line("| %s | %d |", text, m.Broken[p])
 	}
 	if len(m.Seeds) > 0 {
-		line("\nThe first seeds that broke one: %s.", strings.Trim(fmt.Sprint(m.Seeds), "[]"))
+		line("\nThe first seeds that broke a promise: %s.", strings.Trim(fmt.Sprint(m.Seeds), "[]"))
 	}
 	line("\n## Worlds\n")
-	line("| torus | quorum | liars | sequences | verdicts of FAILED | steps that take capacity | that may end work | broken | longest return |\n|---|---|---|---|---|---|---|---|---|")
+	line("| torus | quorum | liars | sequences | FAILED verdicts | steps that take capacity | that may end work | broken | longest " +
+		"return |\n|---|---|---|---|---|---|---|---|---|")
 	for _, r := range rows {
 		line("| %s | %d | %d | %d | %d | %d | %d | %d | %s |", r.Dims, awareness.Quorum(len(r.Dims.Neighbours(grid.Coord{}))), r.Liars,
 			r.Sequences, r.Failed, r.Reduced, r.Ended, r.Broken, r.LongestReturning)
 	}
-	line("\n## What stays possible\n")
-	line("- A liar breaks its own links. The honest node at the other end finds that its end does not work, and says so. A policy may then mask that link at the")
-	line("  honest node, as for a cable that is really cut: %d masks in this run. No other step acts on a node for one link.", m.LinkSteps)
-	line("- Two liars are two witnesses: what wants two can rest on them.")
-	line("- A component that its own node never senses was UNKNOWN before a lie and is UNKNOWN again after it. A response that several liars caused for it stays open until a person ends it.")
-	line("- A node whose own answers are lost, and the neighbours of a node that truly dies, are not counted as healthy here for the promises of SICK and of the breaker.")
+	b.WriteString(m.notices() + m.hints())
+	line("\n## Remaining attacks\n")
+	line("- A liar breaks its own links. The honest node at the other end reports that its end does not work. A policy may then " +
+		"mask that link at the honest")
+	line("  node, as for a cable that is really cut: %d masks in this run. No other step acts on a node because of one link.", m.LinkSteps)
+	line("- Two liars are two witnesses: they can cause steps that need two witnesses.")
+	line("- A component that its own node never measures was UNKNOWN before a lie and is UNKNOWN again afterwards. A response that " +
+		"several liars caused\n  for such a component stays open until a person ends it.")
+	line("- A node whose own answers are lost, and the neighbours of a node that really dies, do not count as healthy here for the " +
+		"promises on SICK and\n  the breaker.")
 	line("\n%s%s -->", dataMark, data)
 	return b.String(), nil
 }

@@ -40,6 +40,9 @@ func (s *Sequence) String() string {
 	if s.Dead >= 0 {
 		line("dead %s", at(s.Dead))
 	}
+	if s.Refuses {
+		line("refuses")
+	}
 	line("loss %d", s.Loss)
 	line("seed %d", s.Seed)
 	var kinds []string
@@ -53,7 +56,7 @@ func (s *Sequence) String() string {
 	for _, a := range s.Actions {
 		fmt.Fprintf(&b, "%s %s %s/%s", a.At, a.Do, at(a.Node), a.Half)
 		for _, f := range fields {
-			if slices.Contains(needs[a.Do], f.key) {
+			if slices.Contains(needs[a.Do], f.key) || slices.Contains(mays[a.Do], f.key) && a.Ended {
 				fmt.Fprintf(&b, " %s=%s", f.key, f.get(s, &a))
 			}
 		}
@@ -67,7 +70,11 @@ var needs = map[Verb][]string{
 	Say: {"about", "component", "state", "kind", "age", "digest"}, Claim: {"about", "component", "state", "kind", "age", "digest"},
 	Replay: {"index", "path", "held"}, Answer: {"index"}, Usurp: {"index"}, Mode: {"direction", "link"}, Mute: {"held"}, Hush: {"held"},
 	Boot: {"index"}, Gossip: {"about"}, Trend: {"component"}, Lose: {"about", "held"}, Withdraw: nil, Speak: nil, Lead: nil,
+	Announce: {"of", "held", "digest"}, Plan: {"about", "held"}, Refuse: {"about", "index", "held"},
 }
+
+// mays lists the fields of each verb that may be missing.
+var mays = map[Verb][]string{Say: {"ended"}, Claim: {"ended"}}
 
 // field is one field of an action in text.
 type field struct {
@@ -79,6 +86,10 @@ type field struct {
 var fields = []field{
 	{"about", func(s *Sequence, a *Action) string { return s.Dims.At(a.About).String() }, func(s *Sequence, a *Action, v string) (err error) {
 		a.About, err = rankOf(s, v)
+		return err
+	}},
+	{"of", func(_ *Sequence, a *Action) string { return a.Of.String() }, func(_ *Sequence, a *Action, v string) (err error) {
+		a.Of, err = fault.ParseHalf(v)
 		return err
 	}},
 	{"component", func(_ *Sequence, a *Action) string { return a.Component.String() }, func(_ *Sequence, a *Action, v string) (err error) {
@@ -100,6 +111,11 @@ var fields = []field{
 	{"digest", func(_ *Sequence, a *Action) string { return strconv.FormatBool(a.Digest) },
 		func(_ *Sequence, a *Action, v string) (err error) {
 			a.Digest, err = strconv.ParseBool(v)
+			return err
+		}},
+	{"ended", func(_ *Sequence, a *Action) string { return strconv.FormatBool(a.Ended) },
+		func(_ *Sequence, a *Action, v string) (err error) {
+			a.Ended, err = strconv.ParseBool(v)
 			return err
 		}},
 	{"direction", func(_ *Sequence, a *Action) string { return a.Direction.String() }, func(_ *Sequence, a *Action, v string) (err error) {
@@ -170,6 +186,8 @@ func (s *Sequence) line(words []string) (err error) {
 		s.Racks = true
 	case "shipped":
 		s.Shipped = true
+	case "refuses":
+		s.Refuses = true
 	case "liars":
 		for _, w := range words[1:] {
 			rank, err := rankOf(s, w)
@@ -226,7 +244,7 @@ func (s *Sequence) action(words []string) error {
 	for _, w := range words[3:] {
 		key, value, _ := strings.Cut(w, "=")
 		i := slices.IndexFunc(fields, func(f field) bool { return f.key == key })
-		if i < 0 || !slices.Contains(needs[a.Do], key) {
+		if i < 0 || !slices.Contains(needs[a.Do], key) && !slices.Contains(mays[a.Do], key) {
 			return fmt.Errorf("%s: given %q: want %v", a.Do, w, needs[a.Do])
 		}
 		if err := fields[i].set(s, &a, value); err != nil {

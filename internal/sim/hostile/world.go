@@ -7,7 +7,8 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/supervisor/responder"
+	"github.com/lofamo/lofamo/internal/supervisor/respond"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
@@ -16,21 +17,25 @@ import (
 
 // The periods of a world, in the ratios of the default preset.
 const (
-	digestPeriod  = 500 * time.Millisecond
-	digestMisses  = 4
-	holdOff       = time.Second
-	halfBound     = 210 * time.Millisecond
-	silenceTime   = 50 * time.Millisecond // until an end of a link calls it silent
-	noticeTime    = 20 * time.Millisecond // until it notices anything else
-	resendTime    = 30 * time.Millisecond // until an unacknowledged report is sent again
-	effectTime    = 20 * time.Millisecond // duration of an executor's step
-	lookTime      = 500 * time.Microsecond
-	settleTime    = 750 * time.Millisecond // from the start until the lies begin
-	engineGrace   = 4 * time.Second
-	maxHeard      = 64 // signed messages that liars keep to replay
-	maxWakes      = 20_000
-	maxSpins      = 100 // timers at one time
-	maxChallenges = 4_000
+	digestPeriod    = 500 * time.Millisecond
+	challengeNode   = 60 * time.Millisecond
+	challengeSingle = 300 * time.Millisecond
+	digestMisses    = 4
+	holdOff         = time.Second
+	halfBound       = 210 * time.Millisecond
+	silenceTime     = 50 * time.Millisecond  // until an end of a link calls it silent
+	refusedTime     = 25 * time.Millisecond  // the same, if the kernel refuses frames
+	comesBack       = 200 * time.Microsecond // until a refused challenge comes back
+	noticeTime      = 20 * time.Millisecond  // until it notices anything else
+	resendTime      = 30 * time.Millisecond  // until an unacknowledged report is sent again
+	effectTime      = 20 * time.Millisecond  // duration of an executor's step
+	lookTime        = 500 * time.Microsecond
+	settleTime      = 750 * time.Millisecond // from the start until the lies begin
+	engineGrace     = 4 * time.Second
+	maxHeard        = 64 // signed messages that liars keep to replay
+	maxWakes        = 20_000
+	maxSpins        = 100 // timers at one time
+	maxChallenges   = 4_000
 )
 
 // ReturnBound is the longest time from the last lie until the map shows the truth again. A statement that a half no
@@ -42,7 +47,7 @@ var epoch0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // Plants are faults that a test plants from outside, to check that the harness finds them. nil: none.
 type Plants struct {
-	// Gather replaces responder.Gather.
+	// Gather replaces view.Gather.
 	Gather func(awareness.NodeStatus, fault.Component, func(fault.NodeID) time.Time, time.Time) response.Evidence
 	// Hear may change a liar's report before the machine receives it, as if signatures were not checked.
 	Hear func(*Sequence, *fault.Delivery)
@@ -50,6 +55,10 @@ type Plants struct {
 	Limits func(*response.Config)
 	// Answers drops the answers of honest nodes.
 	Unanswered bool
+	// Ended marks every silence of an honest link as that of an ended process.
+	Ended bool
+	// Waits may change the machine's periods; the promises keep the real ones.
+	Waits func(*awareness.Config)
 	// Restless keeps the liars lying while the world should return to the truth.
 	Restless bool
 }
@@ -85,7 +94,7 @@ type world struct {
 	limits response.Config
 	m      *awareness.Machine
 	e      *response.Engine
-	told   responder.Told
+	told   respond.KnownNodes
 	tells  bool // the engine follows the map
 	pols   []*response.Policy
 	store  map[string]response.Record
@@ -110,6 +119,10 @@ type world struct {
 	asked  []awareness.Challenge
 	lostBy int // rank of the honest node that was cut off for a while; -1: none
 	lies   bool
+	led    bool // another supervisor has taken over
+	plans  int  // rank of the honest node that restarts as planned; -1: none
+	over   fault.ReportID
+	overAt time.Time // arrival of the notice, of the number over, that it is back
 
 	out Outcome
 	by  map[response.Attempt]bool
@@ -127,13 +140,14 @@ type states [fault.NumComponents]shown
 func newWorld(s *Sequence, p *Plants, pols []*response.Policy) (*world, error) {
 	w := &world{
 		s: s, plants: p, rnd: rand.New(rand.NewPCG(s.Seed, 0xfa17)), //nolint:gosec // repeatable on purpose
-		now: epoch0, begun: epoch0.Add(settleTime), told: responder.Told{}, store: map[string]response.Record{}, pols: pols, lostBy: -1,
+		now: epoch0, begun: epoch0.Add(settleTime), told: respond.KnownNodes{}, store: map[string]response.Record{}, pols: pols,
+		lostBy: -1, plans: -1,
 		by: map[response.Attempt]bool{},
 	}
 	var nonce uint64
 	w.cfg = awareness.Config{
 		Dims: s.Dims, IDs: nil, Supervisor: "s0",
-		ChallengeNode: 60 * time.Millisecond, ChallengeHalf: 20 * time.Millisecond, ChallengeSingle: 300 * time.Millisecond,
+		ChallengeNode: challengeNode, ChallengeHalf: 20 * time.Millisecond, ChallengeSingle: challengeSingle,
 		DigestPeriod: digestPeriod, DigestMisses: digestMisses, Grace: digestPeriod, HalfBound: halfBound, HoldOff: holdOff, Horizon: time.Hour,
 		Nonce: func() (b [16]byte) {
 			nonce++
@@ -142,6 +156,9 @@ func newWorld(s *Sequence, p *Plants, pols []*response.Policy) (*world, error) {
 		},
 	}
 	w.build()
+	if p.Waits != nil {
+		p.Waits(&w.cfg)
+	}
 	var err error
 	if w.m, err = awareness.New(w.cfg, w.now, nil); err != nil {
 		return nil, fmt.Errorf("sequence of seed %d: %w", s.Seed, err)
@@ -223,9 +240,16 @@ func (w *world) challenged(c awareness.Challenge) {
 	}
 	w.asked = push(w.asked, c)
 	rank := w.rank(c.Node)
+	n := &w.nodes[rank]
+	if c.Half == 0 && !c.Again && n.asked.IsZero() {
+		n.asked = w.now
+	}
+	if n.dead && w.s.Refuses || w.now.Before(n.forged) {
+		w.after(comesBack, func() { w.step(awareness.Refused{Node: c.Node, Nonce: c.Nonce}) })
+	}
 	for i := range w.nodes[rank].halves {
 		h := &w.nodes[rank].halves[i]
-		if !h.alive || c.Half != 0 && c.Half != h.origin.Half {
+		if !h.alive || w.now.Before(h.away) || c.Half != 0 && c.Half != h.origin.Half {
 			continue
 		}
 		delay := time.Duration(1+i)*time.Millisecond + time.Duration(w.rnd.IntN(2000))*time.Microsecond
@@ -241,6 +265,7 @@ func (w *world) challenged(c awareness.Challenge) {
 		a := awareness.Answered{Nonce: c.Nonce, Origin: h.origin, Epoch: h.epoch, Path: fault.PathDirect}
 		w.after(delay, func() {
 			w.given = push(w.given, a)
+			n.asked = time.Time{}
 			w.step(a)
 		})
 	}
@@ -263,7 +288,7 @@ func (w *world) loses(rank int) bool {
 // hears passes a report to the machine as a supervisor does: it drops reports that the decoder refuses.
 func (w *world) hears(d fault.Delivery, hostile bool) {
 	if hostile {
-		r, err := servicenet.DecodeReport(servicenet.EncodeReport(d.Report))
+		r, err := servicenet.ParseReport(servicenet.AppendReport(nil, &d.Report))
 		if err != nil {
 			w.out.Refused++
 			return
@@ -282,6 +307,9 @@ func (w *world) takes(d fault.Delivery) {
 	if rank := w.rank(d.Report.ID.Origin.Node); rank >= 0 && d.Report.Digest && !d.Report.Partial {
 		w.nodes[rank].halves[d.Report.ID.Origin.Half-1].noted = d.Report.ID
 	}
+	if d.Report.ID == w.over && w.overAt.IsZero() {
+		w.overAt = w.now
+	}
 	w.step(awareness.Evidence{Delivery: d})
 }
 
@@ -296,7 +324,13 @@ func (w *world) follow(out awareness.Output) {
 			continue
 		}
 		st, _ := w.m.Node(c.Node)
-		for _, ev := range w.told.Changes(st, w.rev, w.e) {
+		in := view.Entry{Status: st, Revision: w.rev, Faults: view.GatherAll(st, w.life, w.now)}
+		if w.plants.Gather != nil {
+			for i := range in.Faults {
+				in.Faults[i].Evidence = w.plants.Gather(st, in.Faults[i].Component, w.life, w.now)
+			}
+		}
+		for _, ev := range w.told.Changes(in, w.e) {
 			w.decide(ev)
 		}
 	}
@@ -325,8 +359,8 @@ func (w *world) lead(since time.Time) error {
 	for _, key := range sortedKeys(w.store) {
 		led.Records = append(led.Records, w.store[key])
 	}
-	before, open := w.told, responder.OpenTargets(led.Records)
-	w.told = responder.Told{}
+	before, open := w.told, respond.OpenTargets(led.Records)
+	w.told = respond.KnownNodes{}
 	w.rev++
 	for rank := range w.ids {
 		st := w.plain(rank)
@@ -397,13 +431,15 @@ func (w *world) look(t response.Target) {
 	if !ok {
 		return
 	}
-	life := func(id fault.NodeID) time.Time {
-		of, _ := w.m.Node(id)
-		return of.Life
-	}
-	gather := responder.Gather
+	gather := view.Gather
 	if w.plants.Gather != nil {
 		gather = w.plants.Gather
 	}
-	w.decide(response.Seen{Target: t, Evidence: gather(st, t.Component, life, w.now)})
+	w.decide(response.Seen{Target: t, State: view.StateOf(st, t.Component), Evidence: gather(st, t.Component, w.life, w.now)})
+}
+
+// life returns the time of a node's newest report.
+func (w *world) life(id fault.NodeID) time.Time {
+	st, _ := w.m.Node(id)
+	return st.Life
 }

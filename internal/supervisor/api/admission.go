@@ -17,7 +17,6 @@ import (
 	"google.golang.org/grpc/tap"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/denylist"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/response/policy"
 )
@@ -44,7 +43,7 @@ var requestLimits = map[string]int{
 	lofamov1.FaultSupervisor_ApplyTopology_FullMethodName: 32 << 20, // 100,000 nodes with some labels
 	lofamov1.ResponseService_CheckPolicies_FullMethodName: policy.MaxBytes + 64<<10,
 	lofamov1.ResponseService_ApplyPolicies_FullMethodName: policy.MaxBytes + 64<<10,
-	lofamov1.Certificates_PutDenyList_FullMethodName:      denylist.MaxSize + 64<<10,
+	lofamov1.Certificates_PutDenyList_FullMethodName:      pki.MaxDenyListSize + 64<<10,
 	lofamov1.Replica_Forward_FullMethodName:               32 << 20,
 	lofamov1.Upstream_Report_FullMethodName:               32 << 20,
 }

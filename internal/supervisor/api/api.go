@@ -24,7 +24,6 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
-	"github.com/lofamo/lofamo/internal/supervisor/fanout"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
@@ -47,7 +46,7 @@ type Engine interface {
 // Copy is the replica's own copy of the store. Except for Revision its methods need no quorum.
 type Copy interface {
 	MapNow(ctx context.Context) (store.Snapshot, error)
-	fanout.Source
+	hubSource
 	Revision(ctx context.Context) (uint64, error)
 }
 
@@ -69,8 +68,11 @@ type Config struct {
 	Engine    Engine
 	Operators Operators
 	Copy      Copy
-	Marks     *view.Marks // the maintenance marks; nil: none
-	Masks     *view.Masks // the masks of links; nil: none
+	// Incidents and IncidentFeed are nil on a parent of regions. The owner runs the feed.
+	Incidents    Incidents
+	IncidentFeed *store.IncidentFeed
+	Marks        *view.Marks // the maintenance marks; nil: none
+	Masks        *view.Masks // the masks of links; nil: none
 	// MasksSaid returns the nodes' reports of their channel masks while this replica leads; nil: none.
 	MasksSaid func() []*lofamov1.MaskStatus
 	// Diagnosed returns the last diagnosis in this replica's own copy, or nil if there was none. It is nil on a
@@ -90,14 +92,16 @@ type Config struct {
 	RegionOf func(id fault.NodeID) string
 	Regions  func(ctx context.Context) []*lofamov1.Region
 	// Kept returns a node as its region last reported it, from a parent's copy, even while the region is cut off;
-	// nil: the copy has nothing of it. Only parents set it.
+	// nil: the copy does not have the node. Only parents set it.
 	Kept func(ctx context.Context, id fault.NodeID) (*lofamov1.Node, error)
-	// Below returns the supervisors of a node's own region, on a parent that is in contact with it. Only parents
+	// Below returns the supervisors of a node's own region, on a parent that is in contact with the region. Only parents
 	// set it.
 	Below func(id fault.NodeID) []lofamov1.FaultSupervisorClient
 	// RegionSupervisors holds the addresses of each region's supervisors, on a parent of regions, which changes
 	// nothing itself. Only parents set it.
 	RegionSupervisors map[string][]string
+	// RegionClients returns connections to a region's supervisors. Only parents set it.
+	RegionClients func(region string) []lofamov1.FaultSupervisorClient
 	// Stopping ends watches when the replica stops.
 	Stopping <-chan struct{}
 	// QuorumAge returns the time since this replica last reached a quorum; -1: never since it started.
@@ -120,7 +124,7 @@ type Server struct {
 	lofamov1.UnimplementedReconfigureServer
 
 	cfg       Config
-	hub       *fanout.Hub
+	hub       *watchHub
 	pages     snapshots
 	old       staleMap
 	divisions divisions
@@ -135,7 +139,7 @@ func New(cfg Config) *Server {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Server{cfg: cfg, hub: fanout.New(fanout.Config{Updates: cfg.WatchQueue, Logger: cfg.Logger}, cfg.Copy)}
+	return &Server{cfg: cfg, hub: newHub(hubConfig{Updates: cfg.WatchQueue, Logger: cfg.Logger}, cfg.Copy)}
 }
 
 // Run follows the store for watchers until the context ends.
@@ -172,11 +176,6 @@ func answer[R proto.Message](ctx context.Context, s *Server, own func(snapshot) 
 	m, err := s.cfg.Engine.Map(ctx)
 	if err == nil {
 		return own(s.snap(m))
-	}
-	if !passes {
-		if m, ok := s.cfg.Local(); ok {
-			return own(s.snap(m))
-		}
 	}
 	if resp, ok, err := byLeader(ctx, s, err, ask); ok {
 		return resp, err
@@ -346,7 +345,7 @@ func (s *Server) readCopy(ctx context.Context) (view.Map, error) {
 // checkStates refuses invalid states, and returns a filter.
 func checkStates(states []lofamov1.State) (func(lofamov1.State) bool, error) {
 	for _, st := range states {
-		if _, ok := lofamov1.State_name[int32(st)]; !ok || st == lofamov1.State_STATE_UNSPECIFIED {
+		if !known(st) || st == lofamov1.State_STATE_UNSPECIFIED {
 			return nil, status.Errorf(codes.InvalidArgument, "states: given %v: want UNKNOWN, NORMAL, SICK or FAILED", st)
 		}
 	}

@@ -30,7 +30,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-const wait = 10 * time.Second
+const wait = time.Minute
 
 // keepEvents is the number of events that the stores of these tests keep.
 const keepEvents = 100
@@ -102,7 +102,8 @@ func serveNamed(t testing.TB, e Engine, names *view.Names, queue int) *harness {
 		t.Fatal(err)
 	}
 	h.connect(t, Config{
-		Info: &lofamov1.ClusterInfo{}, Names: names, Marks: h.marks, QuorumAge: func() time.Duration { return 3 * time.Second }, Engine: e, Copy: h.store, Directory: alone{}, Held: func() string { return h.held },
+		Info: &lofamov1.ClusterInfo{}, Names: names, Marks: h.marks, QuorumAge: func() time.Duration { return 3 * time.Second }, Engine: e,
+		Copy: h.store, Directory: alone{}, Held: func() string { return h.held },
 		Metrics: metrics.New(prometheus.NewRegistry()), Stopping: h.stopping, WatchQueue: queue, Diagnosed: h.store.LastDiagnosis,
 	})
 	return h
@@ -262,7 +263,7 @@ func TestWatchOneNode(t *testing.T) {
 	}
 }
 
-func TestWatchEndsWhenTheReplicaStops(t *testing.T) {
+func TestWatchEndsWhenReplicaStops(t *testing.T) {
 	h := serve(t, 16)
 	s := h.watch(t, &lofamov1.WatchRequest{})
 	if _, err := s.Recv(); err != nil {
@@ -273,7 +274,7 @@ func TestWatchEndsWhenTheReplicaStops(t *testing.T) {
 	refused(t, "watch", err, codes.Unavailable, "resume after revision")
 }
 
-func TestNoLeader(t *testing.T) {
+func TestReadsWithoutLeaderAreRefused(t *testing.T) {
 	h := serve(t, 16)
 	list, err := h.client.ListNodes(t.Context(), &lofamov1.ListNodesRequest{})
 	if err != nil || !list.GetCluster().GetStale() || len(list.GetNodes()) != 2 || list.GetNodes()[1].GetState() != lofamov1.State_UNKNOWN {
@@ -315,7 +316,7 @@ func TestHistoryWithoutQuorum(t *testing.T) {
 	}
 }
 
-func TestRights(t *testing.T) {
+func TestRolesOfEachMethod(t *testing.T) {
 	for method, want := range map[string]int{
 		lofamov1.FaultSupervisor_Watch_FullMethodName: 4, lofamov1.Replica_Forward_FullMethodName: 1,
 		lofamov1.SupervisorAdmin_ListMembers_FullMethodName: 2, lofamov1.SupervisorAdmin_Snapshot_FullMethodName: 2,

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -10,7 +11,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/responder"
+	"github.com/lofamo/lofamo/internal/supervisor/respond"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
@@ -24,7 +26,7 @@ const (
 )
 
 // audit reads lines.
-func (r *Responses) audit(ctx context.Context, from uint64, limit int) ([]responder.AuditLine, error) {
+func (r *Responses) audit(ctx context.Context, from uint64, limit int) ([]respond.AuditLine, error) {
 	lines, err := r.service.Audit(ctx, from, limit)
 	switch {
 	case err == nil:
@@ -55,10 +57,7 @@ func (r *Responses) ListAudit(ctx context.Context, req *lofamov1.ListAuditReques
 	if req.GetLimit() > maxAudit {
 		return nil, invalid("limit", "given %d: want 1 to %d, or 0 for %d", req.GetLimit(), maxAudit, defaultAudit)
 	}
-	limit := int(req.GetLimit())
-	if limit == 0 {
-		limit = defaultAudit
-	}
+	limit := cmp.Or(int(req.GetLimit()), defaultAudit)
 	from := req.GetFrom()
 	if from == 0 {
 		newest, err := r.newestLine(ctx)
@@ -146,7 +145,7 @@ func (r *Responses) awaitAudit(ctx context.Context, changed <-chan struct{}) err
 }
 
 // appendLines adds lines in the API's form.
-func appendLines(to []*lofamov1.AuditLine, lines []responder.AuditLine) ([]*lofamov1.AuditLine, error) {
+func appendLines(to []*lofamov1.AuditLine, lines []respond.AuditLine) ([]*lofamov1.AuditLine, error) {
 	for _, l := range lines {
 		b, err := l.Marshal()
 		if err != nil {
@@ -154,8 +153,9 @@ func appendLines(to []*lofamov1.AuditLine, lines []responder.AuditLine) ([]*lofa
 		}
 		d := l.Decision
 		out := &lofamov1.AuditLine{
-			Seq: l.Seq, Line: string(b), At: stamp(d.At), Act: d.Act.String(), Response: d.Response, Policy: d.Policy, Step: d.Step, Executor: string(d.Kind),
-			Attempt: uint32(d.Attempt), Reason: reasonText(d.Reason), Subject: d.Subject, Detail: d.Detail,
+			Seq: l.Seq, Line: string(b), At: view.Timestamp(d.At), Act: d.Act.String(), Response: d.Response, Policy: d.Policy, Step: d.Step,
+			Executor: string(d.Kind),
+			Attempt:  uint32(d.Attempt), Reason: reasonText(d.Reason), Subject: d.Subject, Detail: d.Detail,
 		}
 		if d.Target != (response.Target{}) {
 			out.Target = d.Target.String()

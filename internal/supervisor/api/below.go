@@ -37,13 +37,17 @@ func fill(n, more *lofamov1.Node) {
 	n.Age, n.Registers, n.HostEpoch, n.DnpEpoch = more.GetAge(), more.GetRegisters(), more.GetHostEpoch(), more.GetDnpEpoch()
 	n.Delivery, n.DeliveryAge, n.DeliveryOld = more.GetDelivery(), more.GetDeliveryAge(), more.GetDeliveryOld()
 	n.Platform, n.Restarting = more.GetPlatform(), more.GetRestarting()
-	n.HostHealth, n.DnpHealth = more.GetHostHealth(), more.GetDnpHealth()
+	n.HostHealth, n.DnpHealth, n.Starved = more.GetHostHealth(), more.GetDnpHealth(), more.GetStarved()
 	have := make(map[string]*lofamov1.Component, len(more.GetComponents()))
 	for _, c := range more.GetComponents() {
 		have[c.GetName()] = c
 	}
 	for _, c := range n.GetComponents() {
-		if m := have[c.GetName()]; m.GetState() == c.GetState() && m.GetCause() == c.GetCause() {
+		m := have[c.GetName()]
+		if c.GetState() == lofamov1.State_UNKNOWN && m.GetState() == lofamov1.State_ABSENT {
+			c.State = lofamov1.State_ABSENT
+		}
+		if m.GetState() == c.GetState() && m.GetCause() == c.GetCause() {
 			c.Evidence = m.GetEvidence()
 		}
 	}
@@ -51,8 +55,12 @@ func fill(n, more *lofamov1.Node) {
 
 // fillExplanation is fill for an explanation.
 func fillExplanation(x, more *lofamov1.ExplainResponse) {
+	if x.GetState() == lofamov1.State_UNKNOWN && more.GetState() == lofamov1.State_ABSENT {
+		x.State = lofamov1.State_ABSENT
+	}
 	if more == nil || more.GetState() != x.GetState() || more.GetCause() != x.GetCause() {
 		return
 	}
-	x.Rule, x.Summary, x.Because, x.Evidence, x.Until = more.GetRule(), more.GetSummary(), more.GetBecause(), more.GetEvidence(), more.GetUntil()
+	x.Rule, x.Summary, x.Because, x.Evidence, x.Until = more.GetRule(), more.GetSummary(), more.GetBecause(), more.GetEvidence(),
+		more.GetUntil()
 }

@@ -8,8 +8,8 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// TestFill: a region's details are added to the same verdict, and to no other.
-func TestFill(t *testing.T) {
+// TestRegionDetailsAreAddedToSameVerdict: a region's details are added to the same verdict, and to no other.
+func TestRegionDetailsAreAddedToSameVerdict(t *testing.T) {
 	ev := []*lofamov1.Evidence{{Kind: "SILENCE"}}
 	more := func(state lofamov1.State) *lofamov1.Node {
 		return &lofamov1.Node{State: state, Cause: lofamov1.Cause_LINK, Age: durationpb.New(5), Revision: 99, HostEpoch: 3,
@@ -43,5 +43,10 @@ func TestFill(t *testing.T) {
 	if fillExplanation(x, &lofamov1.ExplainResponse{State: lofamov1.State_SICK, Rule: "quorum",
 		Summary: "theirs"}); x.GetSummary() != "theirs" || x.GetRule() != "quorum" {
 		t.Errorf("%v", x)
+	}
+	x = &lofamov1.ExplainResponse{State: lofamov1.State_UNKNOWN, Summary: "own"}
+	fillExplanation(x, &lofamov1.ExplainResponse{State: lofamov1.State_ABSENT, Summary: "theirs"})
+	if x.GetState() != lofamov1.State_ABSENT || x.GetSummary() != "theirs" {
+		t.Errorf("a part that the node does not have: %v", x)
 	}
 }

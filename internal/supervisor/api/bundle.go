@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -11,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/bulk"
+	"github.com/lofamo/lofamo/internal/supervisor/ingest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	transfer "github.com/lofamo/lofamo/pkg/servicenet/bulk"
 )
@@ -38,10 +39,7 @@ func (s *Server) GetBundle(req *lofamov1.GetBundleRequest, stream grpc.ServerStr
 			return status.Errorf(codes.InvalidArgument, "half: given %.20q: want host or dnp", req.GetHalf())
 		}
 	}
-	most := req.GetMaxBytes()
-	if most == 0 {
-		most = transfer.MaxSize
-	}
+	most := cmp.Or(req.GetMaxBytes(), transfer.MaxSize)
 	if most > transfer.MaxSize {
 		return status.Errorf(codes.InvalidArgument, "max_bytes: given %d: want at most %d", most, transfer.MaxSize)
 	}
@@ -56,11 +54,11 @@ func (s *Server) GetBundle(req *lofamov1.GetBundleRequest, stream grpc.ServerStr
 	}()
 	origin := fault.Origin{Node: id, Half: half}
 	err = s.cfg.Bundles.Fetch(ctx, origin, "bundle", most, stream.Send)
-	outcome := (*bulk.OutcomeError)(nil)
+	outcome := (*ingest.OutcomeError)(nil)
 	switch {
 	case errors.As(err, &outcome):
 		stream.SetTrailer(metadata.Pairs(OutcomeKey, outcome.Result.String()))
-	case errors.Is(err, bulk.ErrSlow):
+	case errors.Is(err, ingest.ErrBulkSlow):
 		stream.SetTrailer(metadata.Pairs(OutcomeKey, "slow"))
 	}
 	return bundleStatus(origin, err)
@@ -74,12 +72,12 @@ func bundleStatus(origin fault.Origin, err error) error {
 	if err == nil {
 		return nil
 	}
-	var outcome *bulk.OutcomeError
+	var outcome *ingest.OutcomeError
 	code := codes.Unknown
 	switch {
-	case errors.Is(err, bulk.ErrBusy):
+	case errors.Is(err, ingest.ErrBulkBusy):
 		code = codes.ResourceExhausted
-	case errors.Is(err, bulk.ErrSlow):
+	case errors.Is(err, ingest.ErrBulkSlow):
 		code = codes.DeadlineExceeded
 	case errors.Is(err, errStopping):
 		code = codes.Unavailable
@@ -95,7 +93,7 @@ func bundleStatus(origin fault.Origin, err error) error {
 	return status.Errorf(code, "bundle of %s: %v", origin, err)
 }
 
-func codeOf(e *bulk.OutcomeError) codes.Code {
+func codeOf(e *ingest.OutcomeError) codes.Code {
 	switch e.Result {
 	case transfer.Timeout:
 		return codes.Unavailable

@@ -14,7 +14,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/pki"
-	"github.com/lofamo/lofamo/internal/supervisor/bulk"
+	"github.com/lofamo/lofamo/internal/supervisor/ingest"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -60,7 +60,7 @@ func (h *harness) bundle(t *testing.T, req *lofamov1.GetBundleRequest) (data str
 	}
 }
 
-func TestGetBundle(t *testing.T) {
+func TestBundleIsFetchedForNodeOrPlace(t *testing.T) {
 	f := &fetcher{}
 	h := serveBundles(t, f)
 	for _, tc := range []struct {
@@ -89,10 +89,10 @@ func TestGetBundle(t *testing.T) {
 	}
 }
 
-func TestBundleEnds(t *testing.T) {
+func TestErrorOfEachBundleEnd(t *testing.T) {
 	f := &fetcher{}
 	h := serveBundles(t, f)
-	outcome := func(r transfer.Result, why string) error { return &bulk.OutcomeError{Result: r, Why: why} }
+	outcome := func(r transfer.Result, why string) error { return &ingest.OutcomeError{Result: r, Why: why} }
 	for _, tc := range []struct {
 		err     error
 		code    codes.Code
@@ -104,8 +104,8 @@ func TestBundleEnds(t *testing.T) {
 		{outcome(transfer.Refused, transfer.BusyPrefix+"2"), codes.ResourceExhausted, true},
 		{outcome(transfer.Cancelled, "by itself"), codes.Canceled, true},
 		{outcome(0, "?"), codes.Internal, true},
-		{fmt.Errorf("%w: 4", bulk.ErrBusy), codes.ResourceExhausted, false},
-		{fmt.Errorf("bundle: %w", bulk.ErrSlow), codes.DeadlineExceeded, true},
+		{fmt.Errorf("%w: 4", ingest.ErrBulkBusy), codes.ResourceExhausted, false},
+		{fmt.Errorf("bundle: %w", ingest.ErrBulkSlow), codes.DeadlineExceeded, true},
 		{context.DeadlineExceeded, codes.DeadlineExceeded, false},
 		{status.Error(codes.Aborted, "x"), codes.Aborted, false},
 		{errors.New("no entropy"), codes.Unknown, false},
@@ -129,7 +129,7 @@ func TestBundleEnds(t *testing.T) {
 	refused(t, "stopping", err, codes.Unavailable, "stopping")
 }
 
-func TestOperatorsRights(t *testing.T) {
+func TestOperatorMethodsRefuseOtherRoles(t *testing.T) {
 	for _, method := range []string{
 		lofamov1.FaultSupervisor_GetBundle_FullMethodName, lofamov1.FaultSupervisor_ApplyTopology_FullMethodName,
 		lofamov1.FaultSupervisor_SetMaintenance_FullMethodName, lofamov1.FaultSupervisor_EndMaintenance_FullMethodName,

@@ -15,7 +15,6 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 
-	"github.com/lofamo/lofamo/internal/denylist"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 )
@@ -25,13 +24,13 @@ type CertificatesConfig struct {
 	Cluster  string
 	Registry *pki.Registry
 	Verifier *pki.Verifier
-	List     func() denylist.List // in force
-	Highest  func() uint64        // highest version that any node claims to have: only a hint for the next one
-	Stored   func() []byte        // list in the store, also one that was refused; nil: none
+	List     func() pki.DenyList // in force
+	Highest  func() uint64       // highest version that any node claims to have: only a hint for the next one
+	Stored   func() []byte       // list in the store, also one that was refused; nil: none
 	Store    interface {
-		PutDenied(ctx context.Context, old, signed []byte) error
+		PutDenied(ctx context.Context, old, signed []byte) (revision uint64, err error)
 	}
-	Taken  func(denylist.List) // puts a stored list in force on this replica; other replicas follow the store
+	Taken  func(l pki.DenyList, revision uint64) // puts a stored list in force on this replica; other replicas follow the store
 	Logger *slog.Logger
 }
 
@@ -63,7 +62,8 @@ func (c *Certificates) ListCertificates(context.Context, *lofamov1.ListCertifica
 	}
 	for _, i := range c.cfg.Verifier.Issuers() {
 		resp.Issuers = append(resp.Issuers, &lofamov1.Certificate{
-			Identity: "lofamo://" + c.cfg.Cluster + "/issuer", Serial: i.SerialNumber.Text(16), NotBefore: timestamppb.New(i.NotBefore), NotAfter: timestamppb.New(i.NotAfter),
+			Identity: "lofamo://" + c.cfg.Cluster + "/issuer", Serial: i.SerialNumber.Text(16), NotBefore: timestamppb.New(i.NotBefore),
+			NotAfter: timestamppb.New(i.NotAfter),
 		})
 	}
 	return resp, nil
@@ -82,12 +82,12 @@ func (c *Certificates) PutDenyList(ctx context.Context, req *lofamov1.PutDenyLis
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	l, err := denylist.Open(raw, c.cfg.Verifier, c.cfg.Cluster)
+	l, err := pki.OpenDenyList(raw, c.cfg.Verifier, c.cfg.Cluster)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	stored, now := c.cfg.Stored(), c.cfg.List()
-	if err := denylist.CheckHalves(l.DenyList, now.DenyList); err != nil {
+	if err := pki.CheckHalves(l.DenyList, now.DenyList); err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "%v: nothing was changed", err)
 	}
 	if err := l.Fits(); err != nil {
@@ -113,22 +113,23 @@ func (c *Certificates) PutDenyList(ctx context.Context, req *lofamov1.PutDenyLis
 	}
 	if id, back := operatorTakenBack(now, l); back {
 		return nil, status.Errorf(codes.InvalidArgument,
-			"denials: the revocation of %s cannot be taken back: issue a new certificate: nothing was changed", id)
+			"denials: the revocation of %s cannot be undone: issue a new certificate: nothing was changed", id)
 	}
-	switch err := c.cfg.Store.PutDenied(ctx, stored, raw); {
+	revision, err := c.cfg.Store.PutDenied(ctx, stored, raw)
+	switch {
 	case errors.Is(err, store.ErrConflict):
 		return nil, status.Error(codes.Aborted, "another list was stored meanwhile: nothing was changed: read the list again")
 	case err != nil:
 		return nil, status.Errorf(codes.Unavailable, "%v: whether it was changed is not known: read the list", err)
 	}
-	c.cfg.Taken(l)
+	c.cfg.Taken(l, revision)
 	c.cfg.Logger.Info("list of revoked certificates replaced", "by", l.Signer.Name, "version", l.GetVersion(), "denials", len(l.GetDenials()))
 	return &lofamov1.PutDenyListResponse{Version: l.GetVersion()}, nil
 }
 
 // operatorTakenBack finds an operator whose revocation a newer list leaves out or shortens. Such an operator could
 // sign again, and nodes that missed the newer list would refuse all lists that follow.
-func operatorTakenBack(old, newer denylist.List) (id pki.Identity, back bool) {
+func operatorTakenBack(old, newer pki.DenyList) (id pki.Identity, back bool) {
 	list := newer.Denials()
 	for _, was := range old.Denials() {
 		if was.Identity.Role == pki.RoleOperator && !slices.ContainsFunc(list, func(d pki.Denial) bool {

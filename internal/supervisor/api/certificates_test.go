@@ -17,11 +17,10 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/denylist"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
-	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 )
 
 // office is the service Certificates over a real store, called by operators.
@@ -31,7 +30,7 @@ type office struct {
 
 	ca      *pki.CA
 	issuer  *pki.Issuer
-	keeper  *denylist.Keeper
+	keeper  *pki.DenyListKeeper
 	store   *store.Etcd
 	highest uint64 // rises with each look, as when a node lies in each digest
 }
@@ -51,13 +50,13 @@ func newOffice(t *testing.T) *office {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k, _ := denylist.NewKeeper("", "c", v, r)
+	k, _ := pki.NewDenyListKeeper("", "c", v, r)
 	o.keeper, o.store = k, store.NewEtcd(supervisortest.NewEtcd(t, 1).Members[0].Client(), store.Options{})
 	o.Certificates = api.NewCertificates(api.CertificatesConfig{
 		Cluster: "c", Registry: r, Verifier: v, List: k.List, Stored: func() []byte { return k.List().Raw },
 		Highest: func() uint64 { o.highest += 100; return o.highest },
 		Store:   o.store,
-		Taken: func(l denylist.List) {
+		Taken: func(l pki.DenyList, _ uint64) {
 			if _, err := k.TakeList(l); err != nil {
 				t.Error(err)
 			}
@@ -85,7 +84,7 @@ func (o *office) put(s *pki.Signer, version uint64, denials ...*lofamov1.Denial)
 // putAt is put with another clock.
 func (o *office) putAt(at time.Time, s *pki.Signer, version uint64, denials ...*lofamov1.Denial) error {
 	o.Helper()
-	signed, err := denylist.Sign(&lofamov1.DenyList{Cluster: "c", Version: version, Issued: timestamppb.New(at), Denials: denials}, s)
+	signed, err := pki.SignDenyList(&lofamov1.DenyList{Cluster: "c", Version: version, Issued: timestamppb.New(at), Denials: denials}, s)
 	if err != nil {
 		o.Fatal(err)
 	}
@@ -93,7 +92,8 @@ func (o *office) putAt(at time.Time, s *pki.Signer, version uint64, denials ...*
 	if err != nil {
 		o.Fatal(err)
 	}
-	ctx := peer.NewContext(o.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}}})
+	ctx := peer.NewContext(o.Context(),
+		&peer.Peer{AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}}})
 	_, err = o.PutDenyList(ctx, &lofamov1.PutDenyListRequest{Signed: signed})
 	return err
 }
@@ -172,9 +172,9 @@ func TestOneHalfIsNotRevoked(t *testing.T) {
 	}
 }
 
-// TestHalfRevokedByAnEarlierBuildCanBeTakenBack: a stored list with one half of a node is shown, accepts other nodes,
+// TestHalfRevokedByEarlierBuildCanBeTakenBack: a stored list with one half of a node is shown, accepts other nodes,
 // and allows removal of the half.
-func TestHalfRevokedByAnEarlierBuildCanBeTakenBack(t *testing.T) {
+func TestHalfRevokedByEarlierBuildCanBeTakenBack(t *testing.T) {
 	o := newOffice(t)
 	ann, cut := o.operator("ann"), timestamppb.New(pki.CutOff(time.Now()))
 	half := func(name string) *lofamov1.Denial {
@@ -183,7 +183,7 @@ func TestHalfRevokedByAnEarlierBuildCanBeTakenBack(t *testing.T) {
 	}
 	serial := half("n2/dnp")
 	serial.Before, serial.Serial = nil, "1a"
-	signed, err := denylist.Sign(&lofamov1.DenyList{Cluster: "c", Version: 1, Issued: timestamppb.Now(),
+	signed, err := pki.SignDenyList(&lofamov1.DenyList{Cluster: "c", Version: 1, Issued: timestamppb.Now(),
 		Denials: []*lofamov1.Denial{half("n1/dnp"), serial}}, ann)
 	if err != nil {
 		t.Fatal(err)
@@ -192,7 +192,7 @@ func TestHalfRevokedByAnEarlierBuildCanBeTakenBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := o.store.PutDenied(t.Context(), nil, raw); err != nil {
+	if _, err := o.store.PutDenied(t.Context(), nil, raw); err != nil {
 		t.Fatal(err)
 	}
 	if taken, err := o.keeper.Take(raw); !taken || err != nil {
@@ -226,9 +226,9 @@ func TestIssuersAreListed(t *testing.T) {
 	}
 }
 
-// TestListOfAWrongClockIsRefused: the service refuses a list whose time is more than an hour from its own, and says
+// TestListOfWrongClockIsRefused: the service refuses a list whose time is more than an hour from its own, and says
 // both.
-func TestListOfAWrongClockIsRefused(t *testing.T) {
+func TestListOfWrongClockIsRefused(t *testing.T) {
 	o := newOffice(t)
 	ann := o.operator("ann")
 	for _, off := range []time.Duration{-90 * time.Minute, 90 * time.Minute} {

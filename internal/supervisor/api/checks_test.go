@@ -36,21 +36,25 @@ func checked(ctx context.Context, r *Responses, documents string) (time.Duration
 	return time.Since(began), status.Code(err)
 }
 
-// TestCheckOfPoliciesEndsWithItsCall cancels a check in its middle: it must stop compiling.
+// TestCheckOfPoliciesEndsWithItsCall cancels a check in its middle: it must stop compiling. A single measurement on a busy machine proves
+// nothing, so one of some must show that.
 func TestCheckOfPoliciesEndsWithItsCall(t *testing.T) {
 	r, _ := onEtcd(t, newMemory(t, twoApprovals))
 	dear := dearDocuments()
-	whole, code := checked(callOf(t, pki.RoleViewer, "measured"), r, dear)
-	if code != codes.OK {
-		t.Fatal(code)
+	for range 5 {
+		whole, code := checked(callOf(t, pki.RoleViewer, "measured"), r, dear)
+		if code != codes.OK {
+			t.Fatal(code)
+		}
+		ctx, cancel := context.WithTimeout(callOf(t, pki.RoleViewer, "ann"), whole/10)
+		took, code := checked(ctx, r, dear)
+		cancel()
+		t.Logf("a whole check takes %v, one that is cancelled after a tenth of that %v: %v", whole, took, code)
+		if code == codes.DeadlineExceeded && took <= whole/2 {
+			return
+		}
 	}
-	ctx, cancel := context.WithTimeout(callOf(t, pki.RoleViewer, "ann"), whole/10)
-	defer cancel()
-	took, code := checked(ctx, r, dear)
-	t.Logf("a whole check takes %v, one that is cancelled after a tenth of that %v", whole, took)
-	if code != codes.DeadlineExceeded || took > whole/2 {
-		t.Errorf("%v after %v: want DeadlineExceeded after about %v", code, took, whole/10)
-	}
+	t.Error("no check ended with DeadlineExceeded soon after a tenth of its time")
 }
 
 // TestViewerChecksOnePolicyFileAtATime requests eight checks at once: seven are refused, and another subject's

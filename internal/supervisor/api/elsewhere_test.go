@@ -13,8 +13,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// TestChangesAtAParent: a parent returns its topology, changes none, and names the supervisors to ask.
-func TestChangesAtAParent(t *testing.T) {
+// TestChangesAtParent: a parent returns its topology, changes none, and names the supervisors to ask.
+func TestChangesAtParent(t *testing.T) {
 	names := newLeads(dimsOf(t, "2x2x2")).names
 	s := New(Config{
 		Names: names, Directory: alone{}, RegionSupervisors: map[string][]string{"west": {"10.0.0.1:7", "10.0.0.2:7"}, "east": {"10.0.1.1:7"}},

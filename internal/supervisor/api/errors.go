@@ -8,8 +8,6 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-
-	"github.com/lofamo/lofamo/internal/supervisor/fanout"
 )
 
 // Contents of google.rpc.ErrorInfo in refusals that a program can handle.
@@ -53,9 +51,9 @@ func resumable(code codes.Code, reason string, revision uint64, format string, a
 	return withInfo(code, reason, fmt.Sprintf(format, args...)+": resume after revision "+at, map[string]string{"revision": at})
 }
 
-// asExpired converts a fanout.ExpiredError into the API's error; false: err is none.
+// asExpired converts an expiredError into the API's error; false: err is none.
 func asExpired(err error, do string) (error, bool) {
-	var gone *fanout.ExpiredError
+	var gone *expiredError
 	if !errors.As(err, &gone) {
 		return nil, false
 	}

@@ -12,8 +12,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/fanout"
-	"github.com/lofamo/lofamo/internal/supervisor/selector"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
@@ -28,19 +26,19 @@ const (
 // eventPage is the number of events read from the store at once.
 const eventPage = 512
 
-var eventFields = []selector.Field{
-	{Name: "node"}, {Name: "component"}, {Name: "kind", Check: selector.OneOf(enumNames(lofamov1.EventKind_name)...)},
+var eventFields = []selectorField{
+	{Name: "node"}, {Name: "component"}, {Name: "kind", Check: oneOf(enumNames(lofamov1.EventKind_name)...)},
 	{Name: "from", Check: stateNames}, {Name: "to", Check: stateNames}, {Name: "cause",
-		Check: selector.OneOf(enumNames(lofamov1.Cause_name)...)},
-	{Name: "path", Check: selector.OneOf(enumNames(lofamov1.Path_name)...)}, {Name: "region"}, {Name: "group", Open: true},
+		Check: oneOf(enumNames(lofamov1.Cause_name)...)},
+	{Name: "path", Check: oneOf(enumNames(lofamov1.Path_name)...)}, {Name: "region"}, {Name: "group", Open: true},
 }
 
 // eventFilter selects events. A group fault matches when it or one of its members does, an event of a region when one
 // of its nodes does, and a diagnosis or procedure when one of the nodes that it concerns does.
 type eventFilter struct {
 	node   string // id; empty for all
-	labels selector.Labels
-	fields selector.Fields
+	labels labelSelector
+	fields fieldSelector
 	// labelsOf returns a node's present labels, for events that do not carry their own.
 	labelsOf func(fault.NodeID) map[string]string
 	// membersOf returns the nodes of a region.
@@ -53,10 +51,10 @@ func (s *Server) newEventFilter(node, labels, fields string) (f eventFilter, err
 		return f, err
 	}
 	f.node, f.labelsOf, f.membersOf = string(id), s.cfg.Names.Labels, s.membersOf
-	if f.labels, err = selector.ParseLabels(labels); err != nil {
+	if f.labels, err = parseLabelSelector(labels); err != nil {
 		return f, invalid("label_selector", "%v", err)
 	}
-	if f.fields, err = selector.ParseFields(fields, eventFields); err != nil {
+	if f.fields, err = parseFieldSelector(fields, eventFields); err != nil {
 		return f, invalid("field_selector", "%v", err)
 	}
 	return f, nil
@@ -150,6 +148,9 @@ func (s *Server) ListEvents(ctx context.Context, req *lofamov1.ListEventsRequest
 	if err != nil {
 		return nil, err
 	}
+	if err := (place{req.GetAfterRevision(), req.GetAfterIndex()}).check(); err != nil {
+		return nil, err
+	}
 	bare := proto.CloneOf(req)
 	bare.Continue = ""
 	hash, page, err := paging(bare, req.GetLimit(), req.GetContinue(), maxEvents)
@@ -171,7 +172,8 @@ func (s *Server) ListEvents(ctx context.Context, req *lofamov1.ListEventsRequest
 		resp.Events, err = s.newestEvents(ctx, b, limit, f.keep())
 	default:
 		var next uint64
-		resp.Events, next, err = s.eventsAfter(ctx, b, req.GetAfterRevision(), page, limit, f.keep())
+		after := place{req.GetAfterRevision(), req.GetAfterIndex()}
+		resp.Events, next, err = s.eventsAfter(ctx, b, after.before(), page, limit, after.keep(f.keep()))
 		if next > 0 {
 			resp.Continue = token{request: hash, position: next}.String()
 		}
@@ -239,7 +241,7 @@ func (s *Server) eventsAfter(ctx context.Context, b store.Bounds, after uint64, 
 		number = page.position
 	case after > 0:
 		// Events that are no longer kept are left out: the answer says where the kept ones begin.
-		located, _, err := fanout.Locate(ctx, s.cfg.Copy, after)
+		located, _, err := locate(ctx, s.cfg.Copy, after)
 		if _, gone := asExpired(err, ""); err != nil && !gone {
 			return nil, 0, status.Error(codes.Unavailable, err.Error())
 		}
@@ -476,5 +478,5 @@ func changes(ev *lofamov1.Event, component string) bool {
 	return kindOf(ev) == lofamov1.EventKind_COMPONENT_CHANGED && ev.GetComponent() == component && known(ev.GetFrom()) && known(ev.GetTo())
 }
 
-// known reports whether this version knows a state.
-func known(s lofamov1.State) bool { return lofamov1.State_name[int32(s)] != "" }
+// known reports whether this version knows a state. ABSENT counts as unknown, because the map never has it.
+func known(s lofamov1.State) bool { return s >= 0 && s <= lofamov1.State_FAILED }

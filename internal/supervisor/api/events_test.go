@@ -101,9 +101,9 @@ func TestListEventsSelects(t *testing.T) {
 	}
 }
 
-// TestWatchSelects: a watch selects as a list does, with each revision complete, also across the seam between history
+// TestWatchSelectsAcrossHistoryAndRing: a watch selects as a list does, with each revision complete, also across the seam between history
 // and ring.
-func TestWatchSelects(t *testing.T) {
+func TestWatchSelectsAcrossHistoryAndRing(t *testing.T) {
 	h, _ := harmed(t)
 	before := h.put(t, &lofamov1.Event{Reason: "before", Node: "n2-2-0"})
 	at := h.put(t, several()...)
@@ -122,8 +122,46 @@ func TestWatchSelects(t *testing.T) {
 	}
 }
 
-// TestEventPages: oldest first after a revision. Events that are trimmed between two pages cause an error.
-func TestEventPages(t *testing.T) {
+// TestEventsAfterIndex: a list and a watch begin in the middle of a revision, with a filter too, from the ring and from
+// history.
+func TestEventsAfterIndex(t *testing.T) {
+	h := serve(t, 16)
+	h.commit(t, "a", "0")
+	at := h.put(t, &lofamov1.Event{Node: "a", Reason: "1"}, &lofamov1.Event{Node: "b", Reason: "2"}, &lofamov1.Event{Node: "a", Reason: "3"})
+	end := h.put(t, &lofamov1.Event{Node: "a", Reason: "4"})
+	for _, tc := range []struct {
+		node  string
+		index uint32
+		want  string
+	}{{"", 0, "4"}, {"", 1, "2 3 4"}, {"", 2, "3 4"}, {"", 3, "4"}, {"", 4, "4"}, {"a", 1, "3 4"}, {"b", 1, "2"}} {
+		list, err := h.client.ListEvents(t.Context(), &lofamov1.ListEventsRequest{AfterRevision: at, AfterIndex: tc.index, Node: tc.node})
+		if err != nil || reasons(list.GetEvents()) != tc.want {
+			t.Errorf("%v: the list has %q, %v", tc, reasons(list.GetEvents()), err)
+		}
+		if tc.node == "b" {
+			continue // the watch has no end
+		}
+		s := h.watch(t, &lofamov1.WatchRequest{AfterRevision: at, AfterIndex: tc.index, Node: tc.node})
+		var got []*lofamov1.Event
+		for last := uint64(0); last < end; {
+			resp, err := s.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, last = append(got, resp.GetEvents()...), resp.GetRevision()
+		}
+		if reasons(got) != tc.want {
+			t.Errorf("%v: the watch has %q", tc, reasons(got))
+		}
+	}
+	_, err := h.client.ListEvents(t.Context(), &lofamov1.ListEventsRequest{AfterIndex: 1})
+	refused(t, "a list", err, codes.InvalidArgument, "after_index: given 1 without after_revision")
+	_, err = h.watch(t, &lofamov1.WatchRequest{AfterIndex: 1}).Recv()
+	refused(t, "a watch", err, codes.InvalidArgument, "after_index: given 1 without after_revision")
+}
+
+// TestEventPagesNoticeTrimmedEvents: oldest first after a revision. Events that are trimmed between two pages cause an error.
+func TestEventPagesNoticeTrimmedEvents(t *testing.T) {
 	h := serve(t, 16)
 	first := h.commit(t, "a", "0")
 	for i := range 20 {
@@ -186,9 +224,9 @@ func (p putBack) Bounds(ctx context.Context) (store.Bounds, error) {
 	return b, err
 }
 
-// TestPutBack: a watch from a revision that a restore lost fails with the position of the gap. A list has the events
+// TestWatchFromLostRevisionNamesGap: a watch from a revision that a restore lost fails with the position of the gap. A list has the events
 // after the gap, and none from before.
-func TestPutBack(t *testing.T) {
+func TestWatchFromLostRevisionNamesGap(t *testing.T) {
 	h := serve(t, 16)
 	var at []uint64
 	for i := range 5 {
@@ -202,7 +240,8 @@ func TestPutBack(t *testing.T) {
 		Metrics: metrics.New(prometheus.NewRegistry()), Stopping: h.stopping, WatchQueue: 16,
 	})
 	_, err := h.watch(t, &lofamov1.WatchRequest{AfterRevision: at[2]}).Recv()
-	refused(t, "a watch", err, codes.OutOfRange, fmt.Sprintf("between revision %d and revision %d nothing is kept: list again", at[1], at[3]))
+	refused(t, "a watch", err, codes.OutOfRange, fmt.Sprintf("no commit between revision %d and revision %d is kept: list again",
+		at[1], at[3]))
 	if info := infoOf(t, err); info.GetReason() != "RESOURCE_EXPIRED" {
 		t.Errorf("%v", info)
 	}
@@ -212,7 +251,7 @@ func TestPutBack(t *testing.T) {
 	}
 }
 
-func TestHistory(t *testing.T) {
+func TestHistoryOfNodeIsRebuilt(t *testing.T) {
 	h, l := harmed(t)
 	l.gone = true // history needs no leader
 	now := time.Now().Truncate(time.Second)
@@ -263,9 +302,9 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// TestHistoryOfAGroup: a group fault is NORMAL while it does not stand, whether it began before events were kept or
+// TestHistoryOfGroup: a group fault is NORMAL while it does not stand, whether it began before events were kept or
 // after.
-func TestHistoryOfAGroup(t *testing.T) {
+func TestHistoryOfGroup(t *testing.T) {
 	h, l := harmed(t)
 	l.gone = true
 	now := time.Now().Truncate(time.Second)
@@ -344,8 +383,8 @@ func TestTimeInWithClocksThatStep(t *testing.T) {
 	}
 }
 
-// TestInitial: a watch sends the map first, then that it is complete, then changes, with nothing lost between.
-func TestInitial(t *testing.T) {
+// TestWatchBeginsWithCompleteMap: a watch sends the map first, then that it is complete, then changes, with nothing lost between.
+func TestWatchBeginsWithCompleteMap(t *testing.T) {
 	h, l := harmed(t)
 	l.mu.Lock()
 	rev, err := h.store.Revision(t.Context())

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -91,7 +92,7 @@ func (s *Server) Explain(ctx context.Context, req *lofamov1.ExplainRequest) (*lo
 			if err != nil {
 				return nil, err
 			}
-			resp.Because = append(resp.Because, view.Fares(entries[0], c, time.Now())...)
+			resp.Because = append(resp.Because, view.HealthNotes(entries[0], c, time.Now())...)
 			resp.Because = append(resp.Because, s.diagnosed(ctx, id, c)...)
 			s.explainMapped(snap, resp, id, c, time.Now())
 		}
@@ -136,13 +137,19 @@ func (s snapshot) committed(pos int, c fault.Component) (awareness.Explanation, 
 
 // Texts for answers without a reachable leader, and for changes to those answers.
 const (
-	byCopy       = "as it was committed: this supervisor reaches no leader, and does not know what it rests on now"
+	byCopy       = "as committed: this supervisor reaches no leader, and does not know the present evidence"
 	withEvidence = "a leader that has evidence"
 )
 
 func explanation(x awareness.Explanation, now time.Time) *lofamov1.ExplainResponse {
-	return &lofamov1.ExplainResponse{
-		Node: string(x.Node), Component: x.Component.String(), State: lofamov1.State(x.State), Cause: lofamov1.Cause(x.Cause), Since: stamp(x.Since),
-		Rule: x.Rule, Summary: x.Summary, Because: x.Because, Until: x.Until, Evidence: view.Evidence(x.Evidence, now),
+	out := &lofamov1.ExplainResponse{
+		Node: string(x.Node), Component: x.Component.String(), State: view.ShownState(x.State, x.Evidence), Cause: lofamov1.Cause(x.Cause),
+		Since: view.Timestamp(x.Since),
+		Rule:  x.Rule, Summary: x.Summary, Because: x.Because, Until: x.Until, Evidence: view.Evidence(x.Evidence, now),
 	}
+	if out.GetState() == lofamov1.State_ABSENT {
+		out.Summary = fmt.Sprintf("%s of %s is ABSENT: the node says that it does not have this part", x.Component, x.Node)
+		out.Until = []string{"the node reports a state of this part"}
+	}
+	return out
 }

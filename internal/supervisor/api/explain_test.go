@@ -95,7 +95,8 @@ func TestGroupsAndWarnings(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s:%s%s/%s", strings.TrimSuffix(ev.GetKind().String(), "_CHANGED"), ev.GetNode(),
 			ev.GetGroup().GetId(), ev.GetComponent()))
 	}
-	const want = "GROUP:row/X=0,Y=0/ COMPONENT:n0-0-0/node WARNING:n0-0-0/memory COMPONENT:n1-0-0/node COMPONENT:n2-0-0/node WARNING:n2-0-0/memory MAINTENANCE:n2-0-0/"
+	const want = "GROUP:row/X=0,Y=0/ COMPONENT:n0-0-0/node WARNING:n0-0-0/memory COMPONENT:n1-0-0/node COMPONENT:n2-0-0/node " +
+		"WARNING:n2-0-0/memory MAINTENANCE:n2-0-0/"
 	if strings.Join(got, " ") != want {
 		t.Errorf("%s, %v: want %s", strings.Join(got, " "), err, want)
 	}
@@ -103,7 +104,7 @@ func TestGroupsAndWarnings(t *testing.T) {
 	refused(t, "groups of nobody", err, codes.NotFound, "no node of that id")
 }
 
-func TestExplain(t *testing.T) {
+func TestExplanationNamesEvidenceAndGroups(t *testing.T) {
 	h, l := harmed(t)
 	above(l)
 	x, err := h.client.Explain(t.Context(), &lofamov1.ExplainRequest{Node: "0,0,0"})
@@ -152,6 +153,21 @@ func TestExplain(t *testing.T) {
 	} {
 		_, err := h.client.Explain(t.Context(), &lofamov1.ExplainRequest{Node: tc.node, Component: tc.component})
 		refused(t, tc.node+" "+tc.component, err, tc.code, tc.want)
+	}
+}
+
+// TestExplainSaysAbsent: a part that the node does not have is ABSENT, as in `get node`; an unreported part is UNKNOWN.
+func TestExplainSaysAbsent(t *testing.T) {
+	x := awareness.Explanation{Node: "n0-0-0", Component: fault.ComponentPeripheral0, State: fault.Unknown, Rule: "unheard",
+		Summary: "peripheral/0 of n0-0-0 is UNKNOWN: why", Until: []string{"a report"}}
+	if e := explanation(x, time.Unix(9, 0)); e.GetState() != lofamov1.State_UNKNOWN || e.GetSummary() != x.Summary {
+		t.Errorf("without evidence: %v", e)
+	}
+	x.Evidence = []awareness.EvidenceStatus{{Kind: fault.KindAbsent, Observer: "n0-0-0/host", State: fault.Unknown}}
+	if e := explanation(x, time.Unix(9, 0)); e.GetState() != lofamov1.State_ABSENT ||
+		e.GetSummary() != "peripheral/0 of n0-0-0 is ABSENT: the node says that it does not have this part" ||
+		len(e.GetUntil()) != 1 || e.GetUntil()[0] == "a report" {
+		t.Errorf("with the node's own word: %v", e)
 	}
 }
 
@@ -237,8 +253,8 @@ func TestCopyWithoutLeader(t *testing.T) {
 	}
 }
 
-// TestRegionOfAGroup: at a parent it is the members' region, elsewhere the supervisors' own.
-func TestRegionOfAGroup(t *testing.T) {
+// TestRegionOfGroup: at a parent it is the members' region, elsewhere the supervisors' own.
+func TestRegionOfGroup(t *testing.T) {
 	g := awareness.GroupStatus{Members: []fault.NodeID{"a", "b"}}
 	own := snapshot{topo: &topology.Topology{Region: "west"}}
 	parent := snapshot{topo: new(topology.Topology), of: func(id fault.NodeID) string { return "of " + string(id) }}
@@ -255,5 +271,6 @@ func asOperator(t *testing.T) context.Context {
 		t.Fatal(err)
 	}
 	cert := &x509.Certificate{URIs: []*url.URL{uri}}
-	return peer.NewContext(t.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}}})
+	return peer.NewContext(t.Context(),
+		&peer.Peer{AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}}})
 }

@@ -40,7 +40,8 @@ func (s *Server) explainGroup(ctx context.Context, req *lofamov1.ExplainRequest)
 		doc := view.Group(x.GroupStatus)
 		doc.Region = snap.groupRegion(x.GroupStatus)
 		resp := &lofamov1.ExplainResponse{
-			State: doc.GetState(), Cause: doc.GetCause(), Since: doc.GetSince(), Rule: x.Rule, Summary: x.Summary, Because: x.Because, Until: x.Until,
+			State: doc.GetState(), Cause: doc.GetCause(), Since: doc.GetSince(), Rule: x.Rule, Summary: x.Summary, Because: x.Because,
+			Until:  x.Until,
 			Groups: []*lofamov1.Group{doc}, Revision: snap.Revision, Cluster: s.info(ctx, snap),
 		}
 		if !snap.Stale && len(x.Members) > 0 {

@@ -106,11 +106,12 @@ func (s snapshot) initialEvents(rank int, warnings []*lofamov1.Warning) []*lofam
 	st := &e.Status
 	event := func(kind lofamov1.EventKind, component string, since *timestamppb.Timestamp) *lofamov1.Event {
 		return &lofamov1.Event{
-			Revision: s.Revision, Kind: kind, Node: string(st.ID), Coord: st.Coord.String(), Component: component, Labels: s.labels(rank), Region: s.region(rank), Time: since,
+			Revision: s.Revision, Kind: kind, Node: string(st.ID), Coord: st.Coord.String(), Component: component, Labels: s.labels(rank),
+			Region: s.region(rank), Time: since,
 		}
 	}
 	state := func(component string, to fault.State, cause fault.Cause, since time.Time, rule string) *lofamov1.Event {
-		ev := event(lofamov1.EventKind_COMPONENT_CHANGED, component, stamp(since))
+		ev := event(lofamov1.EventKind_COMPONENT_CHANGED, component, view.Timestamp(since))
 		ev.From, ev.To, ev.Cause, ev.Reason = lofamov1.State_UNKNOWN, lofamov1.State(to), lofamov1.Cause(cause), rule
 		return ev
 	}
@@ -135,12 +136,4 @@ func (s snapshot) initialEvents(rank int, warnings []*lofamov1.Warning) []*lofam
 		out = append(out, ev)
 	}
 	return out
-}
-
-// stamp returns nil for an unknown time.
-func stamp(t time.Time) *timestamppb.Timestamp {
-	if t.IsZero() {
-		return nil
-	}
-	return timestamppb.New(t)
 }

@@ -8,7 +8,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/selector"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -17,9 +16,9 @@ import (
 // maxLinks is the most link ends of one page.
 const maxLinks = 60_000
 
-var linkFields = []selector.Field{
-	{Name: "node"}, {Name: "peer"}, {Name: "direction", Check: selector.OneOf(directionNames()...)},
-	{Name: "state", Check: stateNames}, {Name: "cause", Check: selector.OneOf(enumNames(lofamov1.Cause_name)...)}, {Name: "region"},
+var linkFields = []selectorField{
+	{Name: "node"}, {Name: "peer"}, {Name: "direction", Check: oneOf(directionNames()...)},
+	{Name: "state", Check: stateNames}, {Name: "cause", Check: oneOf(enumNames(lofamov1.Cause_name)...)}, {Name: "region"},
 }
 
 func directionNames() []string {
@@ -35,8 +34,8 @@ type linkFilter struct {
 	node   fault.NodeID // empty for all
 	states func(lofamov1.State) bool
 	faulty bool // none of the states is one that a link of a node without faults can have
-	labels selector.Labels
-	fields selector.Fields
+	labels labelSelector
+	fields fieldSelector
 }
 
 func (s *Server) newLinkFilter(req *lofamov1.ListLinksRequest) (f linkFilter, err error) {
@@ -46,10 +45,10 @@ func (s *Server) newLinkFilter(req *lofamov1.ListLinksRequest) (f linkFilter, er
 	if f.node, err = s.findOptional(req.GetNode()); err != nil {
 		return f, err
 	}
-	if f.labels, err = selector.ParseLabels(req.GetLabelSelector()); err != nil {
+	if f.labels, err = parseLabelSelector(req.GetLabelSelector()); err != nil {
 		return f, invalid("label_selector", "%v", err)
 	}
-	if f.fields, err = selector.ParseFields(req.GetFieldSelector(), linkFields); err != nil {
+	if f.fields, err = parseFieldSelector(req.GetFieldSelector(), linkFields); err != nil {
 		return f, invalid("field_selector", "%v", err)
 	}
 	f.faulty = !f.states(lofamov1.State_NORMAL) && !f.states(lofamov1.State_UNKNOWN)

@@ -160,7 +160,8 @@ func TestListNodesSelects(t *testing.T) {
 		{&lofamov1.ListNodesRequest{FieldSelector: "id=n1-0-0"}, "n1-0-0"},
 		{&lofamov1.ListNodesRequest{FieldSelector: "cause=NODE"}, "n0-0-0"},
 		{&lofamov1.ListNodesRequest{FieldSelector: "spare=true"}, "spare-1"},
-		{&lofamov1.ListNodesRequest{FieldSelector: "cause=NONE,spare=true,coord=,inferred=false,unreachable!=true,x!=0,region=,maintenance=false,state=UNKNOWN"}, "spare-1"},
+		{&lofamov1.ListNodesRequest{FieldSelector: "cause=NONE,spare=true,coord=,inferred=false,unreachable!=true,x!=0,region=," +
+			"maintenance=false,state=UNKNOWN"}, "spare-1"},
 		{&lofamov1.ListNodesRequest{FieldSelector: "group=x"}, ""},
 		{&lofamov1.ListNodesRequest{FieldSelector: "inferred=true"}, ""},
 		{&lofamov1.ListNodesRequest{FieldSelector: "unreachable=true"}, ""},
@@ -186,8 +187,8 @@ func TestListNodesSelects(t *testing.T) {
 	}
 }
 
-// TestMaintenance: marks appear in nodes, select them, are counted, and stay unchanged within a page.
-func TestMaintenance(t *testing.T) {
+// TestMaintenanceMarksSelectNodes: marks appear in nodes, select them, are counted, and stay unchanged within a page.
+func TestMaintenanceMarksSelectNodes(t *testing.T) {
 	h, _ := harmed(t)
 	h.marks.Replace([]*lofamov1.Maintenance{{Node: "n1-0-0", Reason: "fan"}, {Node: "n2-2-1"}, {Node: "spare-1"}}, 5)
 	req := &lofamov1.ListNodesRequest{FieldSelector: "maintenance=true", Limit: 1}
@@ -305,7 +306,7 @@ func TestPagesAreOfOneRevision(t *testing.T) {
 	}
 }
 
-func TestListRefusals(t *testing.T) {
+func TestInvalidListRequestIsRefused(t *testing.T) {
 	h, l := harmed(t)
 	page, err := h.client.ListNodes(t.Context(), &lofamov1.ListNodesRequest{Limit: 1})
 	if err != nil {
@@ -479,7 +480,7 @@ func TestMapOfAnotherTopology(t *testing.T) {
 	summary("0:5 1:5 2:5 3:5")
 }
 
-func TestSummary(t *testing.T) {
+func TestSummaryCountsByLabel(t *testing.T) {
 	h, _ := harmed(t)
 	show := func(req *lofamov1.GetSummaryRequest) string {
 		resp, err := h.client.GetSummary(t.Context(), req)
@@ -501,9 +502,11 @@ func TestSummary(t *testing.T) {
 		want   string
 	}{
 		{nil, "", "1/15/1/1 0/107/1/0"},
-		{[]string{"dimension/X", "label/rack"}, "", "1/15/1/1 0/107/1/0 dimension/X=0:1/4/0/1 dimension/X=1:0/5/1/0 dimension/X=2:0/6/0/0 label/rack=r0:0/7/1/1 label/rack=r1:1/8/0/0"},
+		{[]string{"dimension/X", "label/rack"}, "", "1/15/1/1 0/107/1/0 dimension/X=0:1/4/0/1 dimension/X=1:0/5/1/0 dimension/X=2:0/6/0/0 " +
+			"label/rack=r0:0/7/1/1 label/rack=r1:1/8/0/0"},
 		{[]string{"dimension/Y", "dimension/Z", "region"}, "gpu",
-			"1/4/0/1 0/36/0/0 dimension/Y=0:0/1/0/1 dimension/Y=1:0/2/0/0 dimension/Y=2:1/1/0/0 dimension/Z=0:0/2/0/1 dimension/Z=1:1/2/0/0 region=:1/4/0/1"},
+			"1/4/0/1 0/36/0/0 dimension/Y=0:0/1/0/1 dimension/Y=1:0/2/0/0 dimension/Y=2:1/1/0/0 dimension/Z=0:0/2/0/1 dimension/Z=1:1/2/0/0 " +
+				"region=:1/4/0/1"},
 		{[]string{"label/none"}, "rack=r1", "1/8/0/0 0/53/1/0 label/none=:1/8/0/0"},
 		{[]string{"label/rack"}, "rack=r7", "0/0/0/0 0/0/0/0"},
 	} {

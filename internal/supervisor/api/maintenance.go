@@ -90,7 +90,7 @@ func checkMark(req *lofamov1.SetMaintenanceRequest) error {
 		return nil
 	}
 	if d := req.GetDuration().AsDuration(); req.GetDuration().CheckValid() != nil || d < minMaintenance || d > maxMaintenance {
-		return status.Errorf(codes.InvalidArgument, "duration: given %v: want %v to %v, or none", d, minMaintenance, maxMaintenance)
+		return status.Errorf(codes.InvalidArgument, "duration: given %v: want 1m to %dh, or none", d, maxMaintenance/time.Hour)
 	}
 	return nil
 }
@@ -126,7 +126,7 @@ func (s *Server) fits(w store.Write) ([]store.Write, error) {
 		return nil, status.Errorf(codes.InvalidArgument,
 			"nodes: given %d: want at most %d at once, since the store takes no more in one transaction", ops/2, (s.cfg.MaxOps-otherOps)/2)
 	case bytes > maxMarkBytes:
-		return nil, status.Errorf(codes.InvalidArgument, "nodes: what is to be written of %d nodes has %d bytes: want at most %d at once",
+		return nil, status.Errorf(codes.InvalidArgument, "nodes: the marks of %d nodes have %d bytes: want at most %d at once",
 			ops/2, bytes, maxMarkBytes)
 	}
 	return []store.Write{w}, nil

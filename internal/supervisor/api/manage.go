@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -16,18 +17,18 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/diagnose"
-	"github.com/lofamo/lofamo/internal/supervisor/procedure"
+	"github.com/lofamo/lofamo/internal/supervisor/orders"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/diagnosis"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Diagnoser runs diagnoses and procedures where this replica leads; elsewhere they fail with diagnose.ErrNotLeading.
+// Diagnoser runs diagnoses and procedures where this replica leads; elsewhere they fail with orders.ErrNotLeading.
 // Any replica returns the last reports; nil: none.
 type Diagnoser interface {
-	Run(ctx context.Context, req diagnose.Request, progress func(*lofamov1.DiagnosisProgress) error) (*lofamov1.DiagnosisReport, error)
-	Procedure(ctx context.Context, req diagnose.Procedure, progress func(*lofamov1.ProcedureProgress) error) (*lofamov1.ProcedureReport, error)
+	Run(ctx context.Context, req orders.DiagnosisRequest, progress func(*lofamov1.DiagnosisProgress) error) (*lofamov1.DiagnosisReport, error)
+	Procedure(ctx context.Context, req orders.ProcedureRequest,
+		progress func(*lofamov1.ProcedureProgress) error) (*lofamov1.ProcedureReport, error)
 	LastDiagnosis(ctx context.Context) (*lofamov1.DiagnosisReport, error)
 	LastProcedure(ctx context.Context) (*lofamov1.ProcedureReport, error)
 }
@@ -45,13 +46,14 @@ func NewManage(s *Server, d Diagnoser) *Manage { return &Manage{s: s, diagnoser:
 
 // errParent refuses calls that a parent of regions cannot serve without nodes.
 func errParent() error {
-	return status.Error(codes.FailedPrecondition, "this supervisor is of a parent of regions and talks to no node: ask a supervisor of the node's region (--server, or --region)")
+	return status.Error(codes.FailedPrecondition,
+		"this supervisor is of a parent of regions and talks to no node: ask a supervisor of the node's region (--server, or --region)")
 }
 
 // leaderOf returns a connection to the leader and the context for a forwarded call.
 func (s *Server) leaderOf(ctx context.Context) (*grpc.ClientConn, context.Context, error) {
 	if isProxied(ctx) {
-		return nil, ctx, status.Error(codes.FailedPrecondition, diagnose.ErrNotLeading.Error())
+		return nil, ctx, status.Error(codes.FailedPrecondition, orders.ErrNotLeading.Error())
 	}
 	by, err := subject(ctx)
 	if err != nil {
@@ -67,7 +69,7 @@ func (s *Server) leaderOf(ctx context.Context) (*grpc.ClientConn, context.Contex
 // asked converts the refusal of a former leader into an error to retry.
 func asked(err error) error {
 	// Other failed preconditions concern the request itself.
-	if st := status.Convert(err); st.Code() == codes.FailedPrecondition && st.Message() == diagnose.ErrNotLeading.Error() {
+	if st := status.Convert(err); st.Code() == codes.FailedPrecondition && st.Message() == orders.ErrNotLeading.Error() {
 		return noLeader("whoever led last does not any more")
 	}
 	return err
@@ -90,7 +92,7 @@ func (m *Manage) Diagnose(req *lofamov1.DiagnoseRequest, stream grpc.ServerStrea
 	switch {
 	case err == nil:
 		return stream.Send(&lofamov1.DiagnoseResponse{Report: report})
-	case errors.Is(err, diagnose.ErrNotLeading):
+	case errors.Is(err, orders.ErrNotLeading):
 		return atLeader(ctx, m.s, stream, func(ctx context.Context,
 			c lofamov1.ManageClient) (grpc.ServerStreamingClient[lofamov1.DiagnoseResponse], error) {
 			return c.Diagnose(ctx, req)
@@ -114,14 +116,14 @@ func (m *Manage) unlessStopping(ctx context.Context) (context.Context, func()) {
 
 // managed returns the status of a failed diagnosis or procedure.
 func managed(ctx context.Context, err error) error {
-	var pause *diagnose.PauseError
-	var refused *diagnose.RefusedError
+	var pause *orders.PauseError
+	var refused *orders.RefusedError
 	switch {
-	case errors.Is(err, diagnose.ErrBusy), errors.As(err, &pause):
+	case errors.Is(err, orders.ErrBusy), errors.As(err, &pause):
 		return status.Error(codes.ResourceExhausted, err.Error())
 	case errors.As(err, &refused):
 		return status.Error(codes.FailedPrecondition, err.Error())
-	case errors.Is(err, diagnose.ErrLost), errors.Is(err, diagnose.ErrUncommitted):
+	case errors.Is(err, orders.ErrLost), errors.Is(err, orders.ErrUncommitted):
 		return status.Error(codes.Unavailable, err.Error())
 	case errors.Is(context.Cause(ctx), errStopping):
 		return status.Error(codes.Unavailable, errStopping.Error())
@@ -135,15 +137,13 @@ func managed(ctx context.Context, err error) error {
 }
 
 // request validates a diagnosis request.
-func (m *Manage) request(ctx context.Context, req *lofamov1.DiagnoseRequest) (diagnose.Request, error) {
-	r := diagnose.Request{Rounds: int(req.GetRounds())}
+func (m *Manage) request(ctx context.Context, req *lofamov1.DiagnoseRequest) (orders.DiagnosisRequest, error) {
+	r := orders.DiagnosisRequest{Rounds: int(req.GetRounds())}
 	var err error
 	if r.Subject, err = subject(ctx); err != nil {
 		return r, err
 	}
-	if r.Rounds == 0 {
-		r.Rounds = 1
-	}
+	r.Rounds = cmp.Or(r.Rounds, 1)
 	if r.Rounds > diagnosis.MaxRounds || r.Rounds < 1 {
 		return r, invalid("rounds", "given %d: want 1 to %d", req.GetRounds(), diagnosis.MaxRounds)
 	}
@@ -206,7 +206,7 @@ func (m *Manage) StartProcedure(req *lofamov1.StartProcedureRequest,
 	switch {
 	case err == nil:
 		return stream.Send(&lofamov1.StartProcedureResponse{Report: report})
-	case errors.Is(err, diagnose.ErrNotLeading):
+	case errors.Is(err, orders.ErrNotLeading):
 		return atLeader(ctx, m.s, stream, func(ctx context.Context,
 			c lofamov1.ManageClient) (grpc.ServerStreamingClient[lofamov1.StartProcedureResponse], error) {
 			return c.StartProcedure(ctx, req)
@@ -219,20 +219,18 @@ func (m *Manage) StartProcedure(req *lofamov1.StartProcedureRequest,
 const maxProcedureReason = fault.MaxDetail
 
 // procedure validates a procedure request.
-func (m *Manage) procedure(ctx context.Context, req *lofamov1.StartProcedureRequest) (diagnose.Procedure, error) {
-	r := diagnose.Procedure{Diagnose: req.GetDiagnose(), Reason: req.GetReason(),
+func (m *Manage) procedure(ctx context.Context, req *lofamov1.StartProcedureRequest) (orders.ProcedureRequest, error) {
+	r := orders.ProcedureRequest{Diagnose: req.GetDiagnose(), Reason: req.GetReason(),
 		DrainTimeout: time.Duration(req.GetDrainTimeoutMs()) * time.Millisecond}
 	var err error
 	if r.Subject, err = subject(ctx); err != nil {
 		return r, err
 	}
-	if r.DrainTimeout == 0 {
-		r.DrainTimeout = procedure.DefaultDrain
-	}
-	if r.DrainTimeout < procedure.MinDrain || r.DrainTimeout > procedure.MaxDrain {
+	r.DrainTimeout = cmp.Or(r.DrainTimeout, orders.DefaultDrain)
+	if r.DrainTimeout < orders.MinDrain || r.DrainTimeout > orders.MaxDrain {
 		return r, invalid("drain_timeout_ms", "given %d: want %d to %d, or 0 for %d", req.GetDrainTimeoutMs(),
-			procedure.MinDrain.Milliseconds(), procedure.MaxDrain.Milliseconds(),
-			procedure.DefaultDrain.Milliseconds())
+			orders.MinDrain.Milliseconds(), orders.MaxDrain.Milliseconds(),
+			orders.DefaultDrain.Milliseconds())
 	}
 	if n := len(r.Reason); n > maxProcedureReason || strings.ContainsFunc(r.Reason, unicode.IsControl) || !utf8.ValidString(r.Reason) {
 		return r, invalid("reason", "given %d bytes, %.20q: want at most %d without control characters", n, r.Reason, maxProcedureReason)
@@ -249,7 +247,7 @@ func (m *Manage) GetProcedure(ctx context.Context, _ *lofamov1.GetProcedureReque
 		return nil, errParent()
 	}
 	report, err := m.diagnoser.LastProcedure(ctx)
-	return kept(report, err, "no procedure was gone through: lofamoctl diagnose all --drain has one gone through")
+	return kept(report, err, "no procedure has run yet: lofamoctl diagnose all --drain runs one")
 }
 
 // GetDiagnosis implements the service. Every replica answers with a quorum read.

@@ -14,7 +14,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/pki"
-	"github.com/lofamo/lofamo/internal/supervisor/diagnose"
+	"github.com/lofamo/lofamo/internal/supervisor/orders"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -22,13 +22,13 @@ import (
 
 // diagnoser answers with one progress message and a report, or an error.
 type diagnoser struct {
-	asked   diagnose.Request
-	ordered diagnose.Procedure
+	asked   orders.DiagnosisRequest
+	ordered orders.ProcedureRequest
 	err     error
 	none    bool // no report is kept
 }
 
-func (d *diagnoser) Procedure(_ context.Context, req diagnose.Procedure,
+func (d *diagnoser) Procedure(_ context.Context, req orders.ProcedureRequest,
 	progress func(*lofamov1.ProcedureProgress) error) (*lofamov1.ProcedureReport, error) {
 	d.ordered = req
 	if d.err != nil {
@@ -45,7 +45,7 @@ func (d *diagnoser) LastProcedure(context.Context) (*lofamov1.ProcedureReport, e
 	return &lofamov1.ProcedureReport{Reason: "why"}, nil
 }
 
-func (d *diagnoser) Run(ctx context.Context, req diagnose.Request,
+func (d *diagnoser) Run(ctx context.Context, req orders.DiagnosisRequest,
 	progress func(*lofamov1.DiagnosisProgress) error) (*lofamov1.DiagnosisReport, error) {
 	d.asked = req
 	if d.err != nil {
@@ -80,7 +80,7 @@ func (r *responses[R]) Send(m *R) error {
 	return r.fail
 }
 
-func TestDiagnose(t *testing.T) {
+func TestDiagnoseChecksItsRequest(t *testing.T) {
 	d := &diagnoser{}
 	s := New(Config{
 		Names: view.NewNames(grid.Dims{X: 2, Y: 1, Z: 1},
@@ -100,11 +100,11 @@ func TestDiagnose(t *testing.T) {
 		{&lofamov1.DiagnoseRequest{Link: "X+"}, nil, codes.InvalidArgument, "link: given \"X+\" without a node"},
 		{&lofamov1.DiagnoseRequest{Node: "a", Link: "W+"}, nil, codes.InvalidArgument, `link: given "W+"`},
 		{&lofamov1.DiagnoseRequest{Rounds: 11}, nil, codes.InvalidArgument, "rounds: given 11: want 1 to 10"},
-		{&lofamov1.DiagnoseRequest{}, diagnose.ErrBusy, codes.ResourceExhausted, "another diagnosis or procedure runs"},
+		{&lofamov1.DiagnoseRequest{}, orders.ErrBusy, codes.ResourceExhausted, "another diagnosis or procedure runs"},
 		{&lofamov1.DiagnoseRequest{}, errors.New("link Z+ of node a: a torus of 2x1x1 has none"), codes.InvalidArgument, "has none"},
-		{&lofamov1.DiagnoseRequest{}, diagnose.ErrNotLeading, codes.Unavailable, "no leader"},
+		{&lofamov1.DiagnoseRequest{}, orders.ErrNotLeading, codes.Unavailable, "no leader"},
 	} {
-		d.err, d.asked = tc.err, diagnose.Request{}
+		d.err, d.asked = tc.err, orders.DiagnosisRequest{}
 		stream := &responses[lofamov1.DiagnoseResponse]{ctx: asOperator(t)}
 		err := m.Diagnose(tc.req, stream)
 		if tc.code != codes.OK {
@@ -125,7 +125,7 @@ func TestDiagnose(t *testing.T) {
 	}
 }
 
-func TestGetDiagnosis(t *testing.T) {
+func TestLastDiagnosisAndProcedureAreReturned(t *testing.T) {
 	d := &diagnoser{}
 	m := NewManage(New(Config{Directory: alone{}}), d)
 	if r, err := m.GetDiagnosis(asOperator(t), nil); err != nil || r.GetScope() != "all" {
@@ -155,13 +155,13 @@ func TestGetDiagnosis(t *testing.T) {
 	refused(t, "a parent of regions", err, codes.FailedPrecondition, "ask a supervisor of the node's region")
 }
 
-func TestStartProcedure(t *testing.T) {
+func TestStartProcedureChecksItsRequest(t *testing.T) {
 	d := &diagnoser{}
 	m := NewManage(New(Config{
 		Names: view.NewNames(grid.Dims{X: 2, Y: 1, Z: 1},
 			map[grid.Coord]fault.NodeID{{}: "a", {X: 1}: "b"}), Directory: alone{}, Stopping: make(chan struct{}),
 	}), d)
-	nobody := fmt.Errorf("no node has begun it: %w", &diagnose.RefusedError{})
+	nobody := fmt.Errorf("no node has begun it: %w", &orders.RefusedError{})
 	for _, tc := range []struct {
 		req  *lofamov1.StartProcedureRequest
 		err  error // the diagnoser's
@@ -176,20 +176,20 @@ func TestStartProcedure(t *testing.T) {
 		{&lofamov1.StartProcedureRequest{DrainTimeoutMs: 60_001}, nil, codes.InvalidArgument, "drain_timeout_ms: given 60001"},
 		{&lofamov1.StartProcedureRequest{Reason: strings.Repeat("x", 121)}, nil, codes.InvalidArgument, "reason: given 121 bytes"},
 		{&lofamov1.StartProcedureRequest{Reason: "a\nb"}, nil, codes.InvalidArgument, "without control characters"},
-		{&lofamov1.StartProcedureRequest{}, diagnose.ErrBusy, codes.ResourceExhausted, "another diagnosis or procedure runs"},
-		{&lofamov1.StartProcedureRequest{}, &diagnose.PauseError{Left: 18 * time.Second}, codes.ResourceExhausted, "try again in 18s"},
+		{&lofamov1.StartProcedureRequest{}, orders.ErrBusy, codes.ResourceExhausted, "another diagnosis or procedure runs"},
+		{&lofamov1.StartProcedureRequest{}, &orders.PauseError{Left: 18 * time.Second}, codes.ResourceExhausted, "try again in 18s"},
 		{&lofamov1.StartProcedureRequest{}, nobody, codes.FailedPrecondition, "no node has begun it"},
-		{&lofamov1.StartProcedureRequest{}, diagnose.ErrNotLeading, codes.Unavailable, "no leader"},
-		{&lofamov1.StartProcedureRequest{}, diagnose.ErrLost, codes.Unavailable, "goes on without it"},
+		{&lofamov1.StartProcedureRequest{}, orders.ErrNotLeading, codes.Unavailable, "no leader"},
+		{&lofamov1.StartProcedureRequest{}, orders.ErrLost, codes.Unavailable, "goes on without it"},
 	} {
-		d.err, d.ordered = tc.err, diagnose.Procedure{}
+		d.err, d.ordered = tc.err, orders.ProcedureRequest{}
 		stream := &responses[lofamov1.StartProcedureResponse]{ctx: asOperator(t)}
 		err := m.StartProcedure(tc.req, stream)
 		if tc.code != codes.OK {
 			refused(t, tc.req.String(), err, tc.code, tc.text)
 			continue
 		}
-		want := diagnose.Procedure{Diagnose: tc.req.GetDiagnose(), Reason: tc.req.GetReason(), Subject: d.ordered.Subject,
+		want := orders.ProcedureRequest{Diagnose: tc.req.GetDiagnose(), Reason: tc.req.GetReason(), Subject: d.ordered.Subject,
 			DrainTimeout: time.Second}
 		if tc.req.GetNode() != "" {
 			want.Node, want.DrainTimeout = "b", time.Minute
@@ -202,10 +202,10 @@ func TestStartProcedure(t *testing.T) {
 }
 
 // A refusal by the leader is returned unchanged. Only "does not lead" is an error to retry.
-func TestAskedElsewhere(t *testing.T) {
+func TestRefusalOfLeaderIsPassedOn(t *testing.T) {
 	err := asked(status.Error(codes.FailedPrecondition, "no node has begun it: n0: it has not answered"))
 	refused(t, "a refusal", err, codes.FailedPrecondition, "no node has begun it")
-	refused(t, "no leader", asked(status.Error(codes.FailedPrecondition, diagnose.ErrNotLeading.Error())), codes.Unavailable, "no leader")
+	refused(t, "no leader", asked(status.Error(codes.FailedPrecondition, orders.ErrNotLeading.Error())), codes.Unavailable, "no leader")
 }
 
 // Operators diagnose. Every role that may read may see the last report.

@@ -18,8 +18,8 @@ func (s *Server) mapped(snap snapshot, id fault.NodeID) (view.Mapped, bool) {
 }
 
 // addMapped adds a mapper's findings to the evidence of the halves of an unknown node.
-func (s *Server) addMapped(snap snapshot, n *lofamov1.Node, brief bool, now time.Time) {
-	if brief || n.GetState() != lofamov1.State_UNKNOWN {
+func (s *Server) addMapped(snap snapshot, n *lofamov1.Node, now time.Time) {
+	if n.GetState() != lofamov1.State_UNKNOWN {
 		return
 	}
 	m, ok := s.mapped(snap, fault.NodeID(n.GetId()))

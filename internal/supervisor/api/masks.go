@@ -91,7 +91,8 @@ func (s *Server) setMask(ctx context.Context, by string, req *lofamov1.SetMaskRe
 		if torus != nil {
 			if a, b, cuts := torus.Cuts(links...); cuts {
 				return nil, status.Errorf(codes.InvalidArgument,
-					"links: without them no way through the torus leads from %s to %s, and there is one now: nothing was changed (force masks them all the same)", a, b)
+					"links: without them no way through the torus leads from %s to %s, and there is one now: nothing was changed (force masks them all "+
+						"the same)", a, b)
 			}
 		}
 		w, err := s.maskWrite(topo.Topology, links, req.GetMasked(), req.GetReason(), by)
@@ -151,7 +152,8 @@ func (s *Server) maskLink(topo *topology.Topology, name *lofamov1.LinkName) (cha
 	id, err := s.find(name.GetNode())
 	if err != nil {
 		if region := s.foreignName(name.GetNode()); region != "" {
-			return chanmask.Link{}, invalid("links", "node %s is of region %s: name the link by its end in this region, or ask the supervisors of that one", name.GetNode(), region)
+			return chanmask.Link{}, invalid("links", "node %s is of region %s: name the link by its end in this region, or ask the supervisors of "+
+				"that one", name.GetNode(), region)
 		}
 		return chanmask.Link{}, err
 	}
@@ -399,7 +401,8 @@ func (s *Server) allOurs(topo *topology.Topology, links []chanmask.Link) error {
 		a, b := l.Ends(topo.Dims)
 		_, here, _ := s.end(topo, a)
 		if _, there, _ := s.end(topo, b); !here && !there {
-			return status.Errorf(codes.FailedPrecondition, "closing the concave regions takes link %s, which lies in another region: nothing was changed (--dry-run tells which links; its supervisors mask theirs)", l)
+			return status.Errorf(codes.FailedPrecondition, "closing the concave regions takes link %s, which lies in another region: nothing was "+
+				"changed (--dry-run tells which links; its supervisors mask theirs)", l)
 		}
 	}
 	return nil

@@ -13,7 +13,6 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
-	"github.com/lofamo/lofamo/internal/supervisor/selector"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -24,13 +23,13 @@ import (
 const maxNodes = 10_000
 
 var (
-	stateNames = selector.OneOf("UNKNOWN", "NORMAL", "SICK", "FAILED")
-	boolNames  = selector.OneOf("true", "false")
-	nodeFields = []selector.Field{
-		{Name: "id"}, {Name: "coord", Open: true, Check: checkCoord}, {Name: "x", Check: selector.Number}, {Name: "y",
-			Check: selector.Number}, {Name: "z", Check: selector.Number},
+	stateNames = oneOf("UNKNOWN", "NORMAL", "SICK", "FAILED")
+	boolNames  = oneOf("true", "false")
+	nodeFields = []selectorField{
+		{Name: "id"}, {Name: "coord", Open: true, Check: checkCoord}, {Name: "x", Check: countField}, {Name: "y",
+			Check: countField}, {Name: "z", Check: countField},
 		{Name: "state", Check: stateNames}, {Name: "cause",
-			Check: selector.OneOf(enumNames(lofamov1.Cause_name)...)}, {Name: "region"}, {Name: "group", Open: true},
+			Check: oneOf(enumNames(lofamov1.Cause_name)...)}, {Name: "region"}, {Name: "group", Open: true},
 		{Name: "maintenance", Check: boolNames}, {Name: "spare", Check: boolNames}, {Name: "inferred",
 			Check: boolNames}, {Name: "unreachable", Check: boolNames},
 	}
@@ -56,8 +55,8 @@ func enumNames(names map[int32]string) []string {
 // nodeFilter selects nodes of a snapshot.
 type nodeFilter struct {
 	states    func(lofamov1.State) bool
-	labels    selector.Labels
-	fields    selector.Fields
+	labels    labelSelector
+	fields    fieldSelector
 	notNormal bool
 }
 
@@ -65,10 +64,10 @@ func newNodeFilter(req *lofamov1.ListNodesRequest) (f nodeFilter, err error) {
 	if f.states, err = checkStates(req.GetStates()); err != nil {
 		return f, err
 	}
-	if f.labels, err = selector.ParseLabels(req.GetLabelSelector()); err != nil {
+	if f.labels, err = parseLabelSelector(req.GetLabelSelector()); err != nil {
 		return f, invalid("label_selector", "%v", err)
 	}
-	if f.fields, err = selector.ParseFields(req.GetFieldSelector(), nodeFields); err != nil {
+	if f.fields, err = parseFieldSelector(req.GetFieldSelector(), nodeFields); err != nil {
 		return f, invalid("field_selector", "%v", err)
 	}
 	f.notNormal = req.GetNotNormal()
@@ -244,9 +243,12 @@ func (s *Server) GetNode(ctx context.Context, req *lofamov1.GetNodeRequest) (*lo
 
 // nodes renders the nodes at the given positions.
 func (s *Server) nodes(ctx context.Context, snap snapshot, positions []int, brief bool) ([]*lofamov1.Node, error) {
-	entries, err := s.entries(ctx, snap, positions, !brief)
-	if err != nil {
-		return nil, err
+	var entries []view.Entry // with components
+	if !brief {
+		var err error
+		if entries, err = s.entries(ctx, snap, positions, true); err != nil {
+			return nil, err
+		}
 	}
 	now := time.Now()
 	warnings := snap.warnings()
@@ -254,16 +256,13 @@ func (s *Server) nodes(ctx context.Context, snap snapshot, positions []int, brie
 	for i, pos := range positions {
 		if sp, ok := snap.spare(pos); ok {
 			out[i] = &lofamov1.Node{Id: string(sp.ID), State: lofamov1.State_UNKNOWN, Cause: lofamov1.Cause_NONE, Spare: true}
+		} else if brief {
+			out[i] = view.Node(snap.Brief(pos), now)
 		} else {
-			e := entries[i]
-			if brief {
-				e.Status.Components, e.Status.RegistersAt, e.Delivery, e.DeliveryAt, e.DeliveryOldAt = nil, time.Time{}, nil, time.Time{}, time.Time{}
-				e.Health = [2]view.Health{}
-			}
-			out[i] = view.Node(e, now)
-			s.addMapped(snap, out[i], brief, now)
+			out[i] = view.Node(entries[i], now)
+			s.addMapped(snap, out[i], now)
 		}
-		snap.dress(out[i], pos)
+		snap.decorate(out[i], pos)
 		out[i].Warnings = warnings[pos]
 	}
 	return out, nil

@@ -402,7 +402,8 @@ func (r *Responses) fits(w store.Write, policies int) ([]store.Write, error) {
 	most := r.s.cfg.MaxOps - otherOps
 	if ops := w.Batch().Ops(); r.s.cfg.MaxOps > 0 && ops > most || size > maxMarkBytes {
 		return nil, status.Errorf(codes.InvalidArgument,
-			"policies: given %d that change, which take %d operations and %d bytes of the store: want at most %d and %d in one change: apply them in parts",
+			"policies: given %d that change, which take %d operations and %d bytes of the store: want at most %d and %d in one change: apply them "+
+				"in parts",
 			policies, ops, size, most, maxMarkBytes)
 	}
 	return []store.Write{w}, nil
@@ -511,7 +512,7 @@ func (r *Responses) policy(p store.StoredPolicy) *lofamov1.ResponsePolicy {
 	}
 	d, err := r.parsed.of(p)
 	if err != nil {
-		out.Description = "this supervisor cannot read it, and does nothing for it: " + err.Error()
+		out.Description = "this supervisor cannot read the policy, and ignores it: " + err.Error()
 		return out
 	}
 	out.Digest, out.Mode, out.Groups, out.Match, out.Description = d.Policy.Digest, modeOf(d), d.Policy.Groups, d.Match, d.Description

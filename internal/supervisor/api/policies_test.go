@@ -13,7 +13,7 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
-	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )
@@ -97,7 +97,7 @@ func short(m lofamov1.PolicyMode) string {
 	return m.String()
 }
 
-func TestApplyPolicies(t *testing.T) {
+func TestAppliedPoliciesReportChanges(t *testing.T) {
 	r, s := onEtcd(t, newMemory(t, twoApprovals))
 	ann := callOf(t, pki.RoleOperator, "ann")
 	apply := func(want string, req *lofamov1.ApplyPoliciesRequest) uint64 {
@@ -206,7 +206,7 @@ func TestApplyPoliciesRefuses(t *testing.T) {
 	refused(t, "more than the store takes", err, codes.InvalidArgument, "policies: given 10 that change, which take 27 operations")
 }
 
-func TestCheckPolicies(t *testing.T) {
+func TestCheckedPoliciesStayUnchanged(t *testing.T) {
 	m := newMemory(t, twoApprovals)
 	waiting(t, m)
 	r, _ := onEtcd(t, m)
@@ -238,12 +238,13 @@ func TestCheckPolicies(t *testing.T) {
 	}
 }
 
-func TestDeletePolicies(t *testing.T) {
+func TestDeletedPolicyReportsOpenResponses(t *testing.T) {
 	m := newMemory(t, twoApprovals)
 	waiting(t, m)
 	r, s := onEtcd(t, m)
 	ann := callOf(t, pki.RoleOperator, "ann")
-	if _, err := r.ApplyPolicies(ann, &lofamov1.ApplyPoliciesRequest{Documents: twoApprovals + "---" + document("a") + "---" + document("b")}); err != nil {
+	if _, err := r.ApplyPolicies(ann, &lofamov1.ApplyPoliciesRequest{Documents: twoApprovals + "---" + document("a") + "---" +
+		document("b")}); err != nil {
 		t.Fatal(err)
 	}
 	for _, tc := range []struct {
@@ -288,8 +289,8 @@ func TestDeletePolicies(t *testing.T) {
 	}
 }
 
-// TestUnreadablePolicy: a document stored by another version is shown as unreadable, and can be replaced.
-func TestUnreadablePolicy(t *testing.T) {
+// TestUnreadablePolicyCanBeReplaced: a document stored by another version is shown as unreadable, and can be replaced.
+func TestUnreadablePolicyCanBeReplaced(t *testing.T) {
 	r, s := onEtcd(t, newMemory(t, twoApprovals))
 	ann := callOf(t, pki.RoleOperator, "ann")
 	set, err := s.PolicySet(t.Context())
@@ -306,7 +307,7 @@ func TestUnreadablePolicy(t *testing.T) {
 		t.Fatal(err)
 	}
 	list, err := r.ListPolicies(ann, nil)
-	if err != nil || len(list.GetPolicies()) != 2 || !strings.Contains(list.GetPolicies()[0].GetDescription(), "cannot read it") ||
+	if err != nil || len(list.GetPolicies()) != 2 || !strings.Contains(list.GetPolicies()[0].GetDescription(), "cannot read the policy") ||
 		list.GetPolicies()[0].GetMode() != 0 {
 		t.Errorf("%v, %v", list, err)
 	}
@@ -320,8 +321,8 @@ func TestUnreadablePolicy(t *testing.T) {
 	}
 }
 
-// TestProtoResponse: every state, step state and mode has its name.
-func TestProtoResponse(t *testing.T) {
+// TestEveryResponseStateHasName: every state, step state and mode has its name.
+func TestEveryResponseStateHasName(t *testing.T) {
 	for s := response.Proposed; s <= response.Expired; s++ {
 		if got := protoResponseState(s).String(); got != "RESPONSE_"+strings.ToUpper(s.String()) {
 			t.Errorf("%s is %s", s, got)

@@ -18,7 +18,8 @@ import (
 func parentOfTwo(t *testing.T) *harness {
 	h, l := harmed(t)
 	h.connect(t, Config{
-		Info: &lofamov1.ClusterInfo{}, Names: l.names, Marks: h.marks, QuorumAge: func() time.Duration { return 0 }, Engine: follower{}, Copy: h.store,
+		Info: &lofamov1.ClusterInfo{}, Names: l.names, Marks: h.marks, QuorumAge: func() time.Duration { return 0 }, Engine: follower{},
+		Copy:      h.store,
 		Directory: alone{}, Metrics: metrics.New(prometheus.NewRegistry()), Stopping: h.stopping, WatchQueue: 16,
 		RegionOf: func(id fault.NodeID) string {
 			if at, ok := l.names.Coord(id); ok && at.X > 0 {
@@ -34,8 +35,8 @@ func parentOfTwo(t *testing.T) *harness {
 	return h
 }
 
-// TestRegionEvents: the event that a region was cut off concerns each of its nodes.
-func TestRegionEvents(t *testing.T) {
+// TestRegionEventConcernsItsNodes: the event that a region was cut off concerns each of its nodes.
+func TestRegionEventConcernsItsNodes(t *testing.T) {
 	h := parentOfTwo(t)
 	const u, n = lofamov1.State_UNKNOWN, lofamov1.State_NORMAL
 	h.put(t, &lofamov1.Event{Reason: "west", Kind: lofamov1.EventKind_REGION_CHANGED, Region: "west", From: n, To: u})
@@ -60,9 +61,9 @@ func TestRegionEvents(t *testing.T) {
 	}
 }
 
-// TestHistoryOfACutOffRegion: while a node's region was cut off it was UNKNOWN, whatever arrived later about that
+// TestHistoryOfCutOffRegion: while a node's region was cut off it was UNKNOWN, whatever arrived later about that
 // time.
-func TestHistoryOfACutOffRegion(t *testing.T) {
+func TestHistoryOfCutOffRegion(t *testing.T) {
 	h := parentOfTwo(t)
 	now := time.Now().Truncate(time.Second)
 	ago := func(s int) *timestamppb.Timestamp { return timestamppb.New(now.Add(-time.Duration(s) * time.Second)) }

@@ -41,7 +41,7 @@ func (s *Server) ListReports(ctx context.Context, req *lofamov1.ListReportsReque
 		return c.ListReports(ctx, req)
 	})
 	if !ok {
-		return nil, status.Error(codes.Unavailable, "only the leader knows what was received, and none can be reached")
+		return nil, status.Error(codes.Unavailable, "only the leader knows the received reports, and no leader can be reached")
 	}
 	return resp, err
 }

@@ -39,7 +39,7 @@ func (l leader) Reports(_ context.Context, q engine.ReportQuery) (engine.ReportV
 	}, nil
 }
 
-func TestListReports(t *testing.T) {
+func TestReportsAreListedFromLeader(t *testing.T) {
 	l := leader{asked: make(chan engine.ReportQuery, 4)}
 	h := serveAs(t, l, 16)
 	resp, err := h.client.ListReports(t.Context(), &lofamov1.ListReportsRequest{Node: "1,0,0", Limit: 7, Digests: true})
@@ -50,7 +50,8 @@ func TestListReports(t *testing.T) {
 		t.Errorf("asked for %+v", q)
 	}
 	want := &lofamov1.ReportStatus{
-		Node: "b", Half: "dnp", Epoch: 3, Seq: 9, Path: lofamov1.Path_TORUS, From: "10.0.0.1:7000", Latency: durationpb.New(12 * time.Millisecond),
+		Node: "b", Half: "dnp", Epoch: 3, Seq: 9, Path: lofamov1.Path_TORUS, From: "10.0.0.1:7000",
+		Latency: durationpb.New(12 * time.Millisecond),
 		Hops: []*lofamov1.ReportHop{{Node: "b", Half: "dnp", Held: durationpb.New(time.Millisecond)},
 			{Node: "a", Half: "host", Held: durationpb.New(0)}},
 		Commit: durationpb.New(4 * time.Millisecond), Committed: true, Copies: 2, Says: []string{"b link/X+ FAILED"},

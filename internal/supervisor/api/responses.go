@@ -19,7 +19,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
-	"github.com/lofamo/lofamo/internal/supervisor/responder"
+	"github.com/lofamo/lofamo/internal/supervisor/respond"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
@@ -37,8 +37,8 @@ type Responses struct {
 	lofamov1.UnimplementedResponseServiceServer
 
 	s        *Server
-	policies Policies          // nil: a parent of regions
-	service  responder.Service // nil: responses are switched off
+	policies Policies        // nil: a parent of regions
+	service  respond.Service // nil: responses are switched off
 	parsed   documents
 	checks   *checks
 	watched  watched
@@ -54,7 +54,7 @@ type watched struct {
 
 // NewResponses returns the service for a server. Without policies it serves a parent of regions, and without a
 // responder a replica with responses switched off.
-func NewResponses(s *Server, p Policies, r responder.Service) *Responses {
+func NewResponses(s *Server, p Policies, r respond.Service) *Responses {
 	return &Responses{s: s, policies: p, service: r, checks: newChecks()}
 }
 
@@ -76,7 +76,7 @@ func roleOf(by string, roles []pki.Role) error {
 	for _, r := range roles {
 		want = append(want, string(r))
 	}
-	return status.Errorf(codes.PermissionDenied, "role %s of %s may not ask for it: want %s", role, by, strings.Join(want, " or "))
+	return status.Errorf(codes.PermissionDenied, "role %s of %s may not make this request: want %s", role, by, strings.Join(want, " or "))
 }
 
 // parent refuses calls that a parent of regions cannot serve.
@@ -356,7 +356,7 @@ func (w word) check() error {
 func (r *Responses) refusal(ctx context.Context, w word, err error) error {
 	_, said := status.FromError(err)
 	switch {
-	case errors.Is(err, responder.ErrNotLeader):
+	case errors.Is(err, respond.ErrNotLeader):
 		return engine.ErrNotLeading
 	case said, errors.Is(err, store.ErrConflict), errors.Is(err, engine.ErrUnsettled), errors.Is(err,
 		engine.ErrNotLeading), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):

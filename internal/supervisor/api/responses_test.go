@@ -27,11 +27,10 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/pki"
-	"github.com/lofamo/lofamo/internal/supervisor/responder"
+	"github.com/lofamo/lofamo/internal/supervisor/respond"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
-	"github.com/lofamo/lofamo/pkg/response/audit"
 	"github.com/lofamo/lofamo/pkg/response/policy"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -46,7 +45,8 @@ func callOf(t *testing.T, role pki.Role, name string) context.Context {
 	cert := &x509.Certificate{URIs: []*url.URL{uri}}
 	ctx, cancel := context.WithTimeout(t.Context(), wait)
 	t.Cleanup(cancel)
-	return peer.NewContext(ctx, &peer.Peer{AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}}})
+	return peer.NewContext(ctx,
+		&peer.Peer{AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}}})
 }
 
 // memory is a responder around the real engine that keeps its records in memory, and starts no effects.
@@ -55,7 +55,7 @@ type memory struct {
 	e       *response.Engine
 	now     time.Time
 	records map[string]response.Record
-	lines   []audit.Line
+	lines   []response.AuditLine
 	oldest  int // index of the oldest kept line
 	changed chan struct{}
 	reads   int
@@ -107,11 +107,11 @@ func (m *memory) step(ev response.Event) error {
 		delete(m.records, key)
 	}
 	for _, d := range out.Decisions {
-		var last audit.Line
+		var last response.AuditLine
 		if n := len(m.lines); n > 0 {
 			last = m.lines[n-1]
 		}
-		l, err := audit.Chain(last, d)
+		l, err := response.ChainAudit(last, d)
 		if err != nil {
 			return err
 		}
@@ -137,7 +137,7 @@ func (m *memory) fault(t *testing.T, node fault.NodeID, s fault.State) {
 func (m *memory) Ask(_ context.Context, a response.Asked) error {
 	switch {
 	case m.follows:
-		return responder.ErrNotLeader
+		return respond.ErrNotLeader
 	case m.broken != nil:
 		return m.broken
 	}
@@ -157,7 +157,7 @@ func (m *memory) Responses(context.Context) ([]*response.Response, response.Brea
 	return out, m.e.Breaker(), m.broken
 }
 
-func (m *memory) Audit(_ context.Context, from uint64, limit int) ([]responder.AuditLine, error) {
+func (m *memory) Audit(_ context.Context, from uint64, limit int) ([]respond.AuditLine, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	i := max(int(from)-1, m.oldest)
@@ -212,8 +212,8 @@ func waiting(t *testing.T, m *memory) string {
 	return all[0].ID
 }
 
-// TestApproval: two approvals need two subjects, both with the right role, and no replica counts as one.
-func TestApproval(t *testing.T) {
+// TestTwoApprovalsNeedTwoSubjects: two approvals need two subjects, both with the right role, and no replica counts as one.
+func TestTwoApprovalsNeedTwoSubjects(t *testing.T) {
 	m := newMemory(t, twoApprovals)
 	r := responsesOf(t, m, alone{})
 	id := waiting(t, m)
@@ -225,7 +225,7 @@ func TestApproval(t *testing.T) {
 		text string // of the error; or the state
 	}{
 		{pki.RoleOperator, "ann", &lofamov1.ApproveResponseRequest{Id: id}, codes.PermissionDenied,
-			"role operator of operator/ann may not ask for it: want approver"},
+			"role operator of operator/ann may not make this request: want approver"},
 		{pki.RoleSupervisor, "s2", &lofamov1.ApproveResponseRequest{Id: id}, codes.PermissionDenied, "role supervisor"},
 		{pki.RoleApprover, "ann", &lofamov1.ApproveResponseRequest{}, codes.InvalidArgument, "id: given"},
 		{pki.RoleApprover, "ann", &lofamov1.ApproveResponseRequest{Id: strings.Repeat("r", 65)}, codes.InvalidArgument, "id: given"},
@@ -243,7 +243,7 @@ func TestApproval(t *testing.T) {
 			continue
 		}
 		if err != nil || resp.GetResponse().GetState().String() != tc.text || resp.GetResponse().GetApprovalsWanted() != 2 ||
-			tc.text == "RESPONSE_WAITING" && resp.GetResponse().GetDetail() != "1 of 2" {
+			tc.text == "RESPONSE_WAITING" && !strings.HasPrefix(resp.GetResponse().GetDetail(), "1 of 2, until ") {
 			t.Errorf("%v: %v, %v", tc.req, resp, err)
 		}
 	}
@@ -256,8 +256,8 @@ func TestApproval(t *testing.T) {
 	}
 }
 
-// TestPassedOn: the leader receives a request in its author's name, and a replica's own request has no author.
-func TestPassedOn(t *testing.T) {
+// TestLeaderKnowsAuthorOfRequest: the leader receives a request in its author's name, and a replica's own request has no author.
+func TestLeaderKnowsAuthorOfRequest(t *testing.T) {
 	m := newMemory(t, twoApprovals)
 	id := waiting(t, m)
 	leader := responsesOf(t, m, alone{})
@@ -298,8 +298,8 @@ func TestPassedOn(t *testing.T) {
 	refused(t, "no leader any more", err, codes.Unavailable, "does not lead any more")
 }
 
-// TestWords: deny, retry, cancel, settle and the breaker, and the roles that may use them.
-func TestWords(t *testing.T) {
+// TestVerbsOnResponsesNeedTheirRoles: deny, retry, cancel, settle and the breaker, and the roles that may use them.
+func TestVerbsOnResponsesNeedTheirRoles(t *testing.T) {
 	m := newMemory(t, twoApprovals)
 	r := responsesOf(t, m, alone{})
 	id := waiting(t, m)
@@ -357,7 +357,7 @@ func TestWords(t *testing.T) {
 	refused(t, "a store that does not answer", err, codes.Unavailable, "the store is full")
 }
 
-func TestListResponses(t *testing.T) {
+func TestResponsesAreListedByFilter(t *testing.T) {
 	observing := strings.NewReplacer("name: drain}", "name: watch}", "mode: enforce", "mode: observe-only", "guards: {approvals: 2}",
 		"guards: {approvals: 1}").Replace(twoApprovals)
 	m := newMemory(t, twoApprovals+"---"+strings.Replace(observing, "timeout: 1m", "parameters: {force: true}", 1))
@@ -396,8 +396,8 @@ func TestListResponses(t *testing.T) {
 	refused(t, "no node", err, codes.NotFound, `node "n9"`)
 }
 
-// TestWatchResponses: existing responses first, then changes, and each response that leaves the filter a last time.
-func TestWatchResponses(t *testing.T) {
+// TestResponseWatchSendsStateThenChanges: existing responses first, then changes, and each response that leaves the filter a last time.
+func TestResponseWatchSendsStateThenChanges(t *testing.T) {
 	m := newMemory(t, twoApprovals)
 	r := responsesOf(t, m, alone{})
 	id := waiting(t, m)
@@ -492,8 +492,8 @@ func (s *stream[R]) next(t *testing.T) *R {
 	}
 }
 
-// TestStreamsGoOn: watches and following exports deliver new entries, and end with the replica.
-func TestStreamsGoOn(t *testing.T) {
+// TestResponseStreamsContinueUntilStop: watches and following exports deliver new entries, and end with the replica.
+func TestResponseStreamsContinueUntilStop(t *testing.T) {
 	m := newMemory(t, twoApprovals)
 	r := responsesOf(t, m, alone{})
 	stopping := make(chan struct{})
@@ -524,8 +524,8 @@ func TestStreamsGoOn(t *testing.T) {
 	}
 }
 
-// TestAudit: any part of the audit can be read and verified.
-func TestAudit(t *testing.T) {
+// TestAuditCanBeReadAndVerified: any part of the audit can be read and verified.
+func TestAuditCanBeReadAndVerified(t *testing.T) {
 	m := newMemory(t, twoApprovals)
 	r := responsesOf(t, m, alone{})
 	if resp, err := r.ListAudit(t.Context(), &lofamov1.ListAuditRequest{}); err != nil || len(resp.GetLines()) != 0 || resp.GetNext() != 1 {
@@ -553,7 +553,7 @@ func TestAudit(t *testing.T) {
 		if err := r.ExportAudit(&lofamov1.ExportAuditRequest{}, s); err != nil {
 			t.Fatal(err)
 		}
-		var c audit.Checker
+		var c response.AuditChecker
 		for _, resp := range s.got {
 			for _, l := range resp.GetLines() {
 				if err := c.Check([]byte(l.GetLine())); err != nil {
@@ -590,8 +590,8 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// TestNoResponses: a parent of regions names its regions, and a replica with responses switched off says so.
-func TestNoResponses(t *testing.T) {
+// TestReplicaWithoutResponsesSaysSo: a parent of regions names its regions, and a replica with responses switched off says so.
+func TestReplicaWithoutResponsesSaysSo(t *testing.T) {
 	cfg := Config{RegionSupervisors: map[string][]string{"west": {"10.0.0.1:7001"}}}
 	parent := NewResponses(New(cfg), nil, nil)
 	off := NewResponses(New(Config{}), unasked(), nil)
@@ -618,12 +618,14 @@ func TestNoResponses(t *testing.T) {
 	refused(t, "list at a parent", err, codes.FailedPrecondition, "region west")
 }
 
-// TestResponseRights: readers read, approvers approve, and unlisted calls are refused.
-func TestResponseRights(t *testing.T) {
+// TestResponseMethodsNeedTheirRoles: readers read, approvers approve, and unlisted calls are refused.
+func TestResponseMethodsNeedTheirRoles(t *testing.T) {
 	const service = "/lofamo.v1.ResponseService/"
 	want := map[string]string{
-		"ApproveResponse": "approver supervisor", "DenyResponse": "approver operator supervisor", "ApplyPolicies": "operator supervisor", "DeletePolicies": "operator supervisor",
-		"CancelResponse": "operator supervisor", "RetryResponse": "operator supervisor", "SettleResponse": "operator supervisor", "CloseBreaker": "operator supervisor",
+		"ApproveResponse": "approver supervisor", "DenyResponse": "approver operator supervisor", "ApplyPolicies": "operator supervisor",
+		"DeletePolicies": "operator supervisor",
+		"CancelResponse": "operator supervisor", "RetryResponse": "operator supervisor", "SettleResponse": "operator supervisor",
+		"CloseBreaker": "operator supervisor",
 	}
 	n := 0
 	check := func(method string) {

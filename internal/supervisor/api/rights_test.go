@@ -22,7 +22,8 @@ func TestRightsAreDocumented(t *testing.T) {
 	want.WriteString("| service | calls | roles |\n|---|---|---|\n")
 	for _, s := range []grpc.ServiceDesc{
 		lofamov1.FaultSupervisor_ServiceDesc, lofamov1.Manage_ServiceDesc, lofamov1.ResponseService_ServiceDesc,
-		lofamov1.SupervisorAdmin_ServiceDesc, lofamov1.Reconfigure_ServiceDesc, lofamov1.Certificates_ServiceDesc, lofamov1.Replica_ServiceDesc, lofamov1.Upstream_ServiceDesc,
+		lofamov1.SupervisorAdmin_ServiceDesc, lofamov1.Reconfigure_ServiceDesc, lofamov1.Certificates_ServiceDesc, lofamov1.Replica_ServiceDesc,
+		lofamov1.Upstream_ServiceDesc,
 	} {
 		want.WriteString(rightsOf(t, s))
 	}

@@ -127,6 +127,7 @@ func rights(method string) []pki.Role {
 	switch method {
 	case lofamov1.FaultSupervisor_GetBundle_FullMethodName, // it holds logs and addresses
 		lofamov1.FaultSupervisor_ApplyTopology_FullMethodName,
+		lofamov1.FaultSupervisor_AcknowledgeIncident_FullMethodName,
 		lofamov1.FaultSupervisor_SetMaintenance_FullMethodName, lofamov1.FaultSupervisor_EndMaintenance_FullMethodName,
 		lofamov1.Manage_Diagnose_FullMethodName, lofamov1.Manage_StartProcedure_FullMethodName:
 		return []pki.Role{pki.RoleOperator, pki.RoleSupervisor} // replicas forward operators' requests
@@ -164,12 +165,17 @@ func responseRights(method string) []pki.Role {
 		return may(approvers)
 	case lofamov1.ResponseService_DenyResponse_FullMethodName:
 		return may(deniers)
-	case lofamov1.ResponseService_ApplyPolicies_FullMethodName, lofamov1.ResponseService_DeletePolicies_FullMethodName, lofamov1.ResponseService_CancelResponse_FullMethodName,
-		lofamov1.ResponseService_RetryResponse_FullMethodName, lofamov1.ResponseService_SettleResponse_FullMethodName, lofamov1.ResponseService_CloseBreaker_FullMethodName:
+	case lofamov1.ResponseService_ApplyPolicies_FullMethodName, lofamov1.ResponseService_DeletePolicies_FullMethodName,
+		lofamov1.ResponseService_CancelResponse_FullMethodName,
+		lofamov1.ResponseService_RetryResponse_FullMethodName, lofamov1.ResponseService_SettleResponse_FullMethodName,
+		lofamov1.ResponseService_CloseBreaker_FullMethodName:
 		return may(operators)
-	case lofamov1.ResponseService_CheckPolicies_FullMethodName, lofamov1.ResponseService_GetPolicy_FullMethodName, lofamov1.ResponseService_ListPolicies_FullMethodName,
-		lofamov1.ResponseService_ListResponses_FullMethodName, lofamov1.ResponseService_GetResponse_FullMethodName, lofamov1.ResponseService_WatchResponses_FullMethodName,
-		lofamov1.ResponseService_GetBreaker_FullMethodName, lofamov1.ResponseService_ListAudit_FullMethodName, lofamov1.ResponseService_ExportAudit_FullMethodName:
+	case lofamov1.ResponseService_CheckPolicies_FullMethodName, lofamov1.ResponseService_GetPolicy_FullMethodName,
+		lofamov1.ResponseService_ListPolicies_FullMethodName,
+		lofamov1.ResponseService_ListResponses_FullMethodName, lofamov1.ResponseService_GetResponse_FullMethodName,
+		lofamov1.ResponseService_WatchResponses_FullMethodName,
+		lofamov1.ResponseService_GetBreaker_FullMethodName, lofamov1.ResponseService_ListAudit_FullMethodName,
+		lofamov1.ResponseService_ExportAudit_FullMethodName:
 		return readers
 	}
 	return nil

@@ -94,8 +94,8 @@ func (s snapshot) region(pos int) string {
 	return s.of(s.id(pos))
 }
 
-// dress adds to a node the data from outside the fault map.
-func (s snapshot) dress(n *lofamov1.Node, pos int) {
+// decorate adds to a node the data from outside the fault map.
+func (s snapshot) decorate(n *lofamov1.Node, pos int) {
 	n.Labels, n.Region, n.Maintenance = s.labels(pos), s.region(pos), s.maintenance(pos)
 }
 

@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/selector"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
@@ -21,7 +20,7 @@ const maxTallies = 8
 func checkTally(key string) error {
 	switch kind, name, _ := strings.Cut(key, "/"); kind {
 	case "label":
-		if err := selector.CheckKey(name); err != nil {
+		if err := checkLabelKey(name); err != nil {
 			return invalid("by", "given %q: %v", key, err)
 		}
 		return nil
@@ -112,7 +111,7 @@ func (d *divisions) by(s snapshot, key string) division {
 }
 
 // chosen reports for each rank whether a selector matches; nil: all do.
-func (d *divisions) chosen(s snapshot, labels selector.Labels) []bool {
+func (d *divisions) chosen(s snapshot, labels labelSelector) []bool {
 	if labels.Empty() {
 		return nil
 	}
@@ -140,7 +139,7 @@ func (s *Server) GetSummary(ctx context.Context, req *lofamov1.GetSummaryRequest
 			return nil, err
 		}
 	}
-	labels, err := selector.ParseLabels(req.GetLabelSelector())
+	labels, err := parseLabelSelector(req.GetLabelSelector())
 	if err != nil {
 		return nil, invalid("label_selector", "%v", err)
 	}

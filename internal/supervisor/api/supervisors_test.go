@@ -43,8 +43,8 @@ func (deaf) ListSupervisors(ctx context.Context, _ *lofamov1.ListSupervisorsRequ
 	return nil, ctx.Err()
 }
 
-// TestListSupervisors: any replica returns the alarms of all reachable replicas.
-func TestListSupervisors(t *testing.T) {
+// TestSupervisorsAreListedWithAlarms: any replica returns the alarms of all reachable replicas.
+func TestSupervisorsAreListedWithAlarms(t *testing.T) {
 	list := []*lofamov1.Supervisor{
 		{Id: "s1", State: lofamov1.State_NORMAL, Alarms: []string{"store slow: a sync takes 1s"}},
 		{Id: "s2", State: lofamov1.State_NORMAL, Alarms: []string{"store full", "no quorum"}, QuorumAge: durationpb.New(time.Minute)},

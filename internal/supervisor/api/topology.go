@@ -61,7 +61,8 @@ func (s *Server) applyTopology(ctx context.Context, by string, req *lofamov1.App
 	committed, err := s.cfg.Operators.Change(ctx, func(have store.Topology) ([]store.Write, error) {
 		revision = have.Revision
 		if want := req.GetIfRevision(); want != 0 && want != revision {
-			return nil, status.Errorf(codes.Aborted, "the topology is at revision %d, not at %d: somebody has changed it; begin again from what there is", revision, want)
+			return nil, status.Errorf(codes.Aborted, "the topology is at revision %d, not at %d: somebody has changed it; start "+
+				"again from the present one", revision, want)
 		}
 		if have.Region != to.Region {
 			return nil, status.Errorf(codes.InvalidArgument, "topology: region: given %q: want %q, which these supervisors are of",

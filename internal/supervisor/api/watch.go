@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/fanout"
 )
 
 // Watch implements the service.
@@ -23,11 +22,16 @@ func (s *Server) Watch(req *lofamov1.WatchRequest, stream grpc.ServerStreamingSe
 		return err
 	}
 	if req.GetInitial() && req.GetAfterRevision() > 0 {
-		return invalid("initial", "given with after_revision %d: want one of them, for the map is of its own revision", req.GetAfterRevision())
+		return invalid("initial", "given with after_revision %d: want only one of the two, because the initial map has its own revision",
+			req.GetAfterRevision())
+	}
+	from := place{req.GetAfterRevision(), req.GetAfterIndex()}
+	if err := from.check(); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
-	w := &watcher{s: s, stream: stream, keep: f.keep()}
+	w := &watcher{s: s, stream: stream, keep: f.keep(), from: from}
 	after, err := s.startOf(ctx, req.GetAfterRevision())
 	if err != nil {
 		return err
@@ -46,6 +50,9 @@ func (s *Server) Watch(req *lofamov1.WatchRequest, stream grpc.ServerStreamingSe
 		if after, err = s.sendInitial(ctx, req, w); err != nil {
 			return err
 		}
+	}
+	if from.index > 0 {
+		after = from.before()
 	}
 	w.sent.Store(after)
 	err = w.run(ctx, after, req.GetAfterRevision() == 0 && !req.GetInitial())
@@ -81,7 +88,8 @@ func (s *Server) watchAtLeader(ctx context.Context, req *lofamov1.WatchRequest,
 	stream grpc.ServerStreamingServer[lofamov1.WatchResponse]) error {
 	c := s.leader()
 	if isProxied(stream.Context()) || c == nil {
-		return status.Error(codes.Unavailable, "as_seen: only the leader sees changes before their commit, and there is none that this replica can ask")
+		return status.Error(codes.Unavailable, "as_seen: only the leader sees changes before their commit, and there is none that this replica "+
+			"can ask")
 	}
 	in, err := c.Watch(metadata.AppendToOutgoingContext(ctx, proxiedKey, "1"), req)
 	if err != nil {
@@ -105,6 +113,7 @@ type watcher struct {
 	stream grpc.ServerStreamingServer[lofamov1.WatchResponse]
 	keep   func(*lofamov1.Event) bool // nil: all
 	seen   <-chan *lofamov1.Event     // nil unless requested
+	from   place                      // where the watch began
 
 	mu   sync.Mutex    // held while sending
 	sent atomic.Uint64 // revision sent last
@@ -151,7 +160,7 @@ func (w *watcher) send(m any) error {
 }
 
 // committed sends committed changes.
-func (w *watcher) committed(ctx context.Context, sub *fanout.Sub) error {
+func (w *watcher) committed(ctx context.Context, sub *subscription) error {
 	for {
 		frames, err := sub.Next(ctx)
 		if err != nil {
@@ -161,7 +170,11 @@ func (w *watcher) committed(ctx context.Context, sub *fanout.Sub) error {
 			if len(f.Events) == 0 && f.Revision <= w.sent.Load() {
 				continue // a bookmark without news
 			}
-			pieces := f.Wire(w.keep)
+			keep := w.keep
+			if w.from.index > 0 && f.Revision == w.from.revision {
+				keep = w.from.keep(keep)
+			}
+			pieces := f.Wire(keep)
 			if pieces == nil {
 				continue
 			}
@@ -199,7 +212,7 @@ func (w *watcher) refusal(err error) error {
 		return gone
 	}
 	switch {
-	case errors.Is(err, fanout.ErrSlow):
+	case errors.Is(err, errSlowReader):
 		return w.tooSlow()
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return status.FromContextError(err).Err()

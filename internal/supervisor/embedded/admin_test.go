@@ -34,7 +34,7 @@ func membersOf(words string) []*lofamov1.Member {
 	return out
 }
 
-func TestCheckRemoval(t *testing.T) {
+func TestRemovalThatLosesQuorumIsRefused(t *testing.T) {
 	for _, tc := range []struct{ members, remove, why string }{
 		{"s1 s2 s3", "s2", ""},
 		{"s1 s2- s3", "s2", ""}, // the dead one of three
@@ -61,7 +61,7 @@ func TestCheckRemoval(t *testing.T) {
 	}
 }
 
-func TestFind(t *testing.T) {
+func TestMemberIsFoundByNameOrID(t *testing.T) {
 	members := append(membersOf("s1 s2"), &lofamov1.Member{Id: "beef", PeerUrl: "https://s3:1", Learner: true})
 	for name, want := range map[string]string{
 		"s2": "s2", "a0": "s1", "beef": "",
@@ -83,7 +83,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-func TestCheckDisarm(t *testing.T) {
+func TestDisarmNeedsRoomInEveryMember(t *testing.T) {
 	members := membersOf("s1 s2 s3 s4")
 	// The last two are the sizes after an alarm for a write of 1 MiB into 16 MiB: the smallest possible, and that
 	// after a compaction.
@@ -111,7 +111,7 @@ func TestCheckDisarm(t *testing.T) {
 	}
 }
 
-func TestRefusesRequests(t *testing.T) {
+func TestInvalidMemberRequestIsRefused(t *testing.T) {
 	for want, req := range map[string]*lofamov1.AddMemberRequest{
 		`name: given ""`:             {PeerUrl: "https://1.2.3.4:5"},
 		`name: given "a b"`:          {Name: "a b", PeerUrl: "https://1.2.3.4:5"},
@@ -136,8 +136,8 @@ func TestRefusesRequests(t *testing.T) {
 	}
 }
 
-// TestOutsideEtcd: with an external etcd every call refuses, and refers to that etcd's own tools.
-func TestOutsideEtcd(t *testing.T) {
+// TestOutsideEtcdRefusesAdministration: with an external etcd every call refuses, and refers to that etcd's own tools.
+func TestOutsideEtcdRefusesAdministration(t *testing.T) {
 	s, ctx := NewAdmin(AdminConfig{Cluster: "c"}), t.Context()
 	_, list := s.ListMembers(ctx, nil)
 	_, remove := s.RemoveMember(ctx, nil)
@@ -152,7 +152,7 @@ func TestOutsideEtcd(t *testing.T) {
 	}
 }
 
-func TestRefusals(t *testing.T) {
+func TestRefusalsHavePlainTextAndCode(t *testing.T) {
 	for want, err := range map[string]error{
 		"it took too long": fmt.Errorf("x: %w", context.DeadlineExceeded),
 		"no":               status.Error(codes.Unavailable, "no"),

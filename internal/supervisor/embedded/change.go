@@ -72,7 +72,8 @@ func checkRemoval(members []*lofamov1.Member, target *lofamov1.Member) error {
 		return status.Errorf(codes.FailedPrecondition, "%s is the only member with a vote: without it there is no cluster", target.GetName())
 	}
 	if answer, need := len(left)-len(silent), len(left)/2+1; answer < need {
-		return status.Errorf(codes.FailedPrecondition, "without %s there would be no quorum: of the %d members left %d answer and %d must; not well: %s",
+		return status.Errorf(codes.FailedPrecondition,
+			"without %s there would be no quorum: of the %d members left %d answer and %d must; not well: %s",
 			target.GetName(), len(left), answer, need, strings.Join(silent, ", "))
 	}
 	return nil
@@ -105,7 +106,8 @@ func (s *Admin) removable(ctx context.Context, name string) ([]*lofamov1.Member,
 	}
 	if target.GetId() == s.cfg.Self {
 		// The removal would also lose the replica's own answer.
-		return nil, nil, status.Errorf(codes.Unavailable, "%s itself was asked to take %s out: ask another replica", target.GetName(), target.GetName())
+		return nil, nil, status.Errorf(codes.Unavailable, "%s cannot remove itself (%s): call another replica", target.GetName(),
+			target.GetName())
 	}
 	return members, target, nil
 }
@@ -175,7 +177,8 @@ func settled(ctx context.Context, change func(context.Context) error) error {
 // refused is etcd's refusal in our words.
 func refused(what string, err error) error {
 	code := codes.Unavailable
-	if errors.Is(err, rpctypes.ErrUnhealthy) || errors.Is(err, rpctypes.ErrMemberNotEnoughStarted) || errors.Is(err, rpctypes.ErrTooManyLearners) {
+	if errors.Is(err, rpctypes.ErrUnhealthy) || errors.Is(err, rpctypes.ErrMemberNotEnoughStarted) ||
+		errors.Is(err, rpctypes.ErrTooManyLearners) {
 		code = codes.FailedPrecondition
 	}
 	return status.Errorf(code, "%s: etcd: %s", what, refusal(err))
@@ -194,7 +197,8 @@ func (s *Admin) RemoveMember(ctx context.Context, req *lofamov1.RemoveMemberRequ
 		return nil, err
 	}
 	if err := s.cfg.Removed(ctx, s.supervisorOf(target)); err != nil {
-		return nil, status.Errorf(codes.Unavailable, "%s is out of etcd, but the other replicas could not be told: %v", target.GetName(), err)
+		return nil, status.Errorf(codes.Unavailable, "%s is out of etcd, but the other replicas could not be notified: "+
+			"%v", target.GetName(), err)
 	}
 	resp := &lofamov1.RemoveMemberResponse{}
 	for _, m := range members {
@@ -241,7 +245,8 @@ func (s *Admin) ReplaceMember(req *lofamov1.ReplaceMemberRequest, stream grpc.Se
 		return err
 	}
 	if old.GetName() == "" {
-		return status.Errorf(codes.FailedPrecondition, "%s was never started and has no data to lose: go on with AddMember, or RemoveMember it", old.GetId())
+		return status.Errorf(codes.FailedPrecondition, "%s was never started and has no data to lose: go on with AddMember, or RemoveMember it",
+			old.GetId())
 	}
 	if err := s.remove(ctx, members, old); err != nil {
 		return err
@@ -258,7 +263,8 @@ func (s *Admin) ReplaceMember(req *lofamov1.ReplaceMemberRequest, stream grpc.Se
 	}
 	if err := s.take(stream, left, old.GetName(), old.GetPeerUrl(), wait); err != nil {
 		st, _ := status.FromError(err)
-		return status.Errorf(st.Code(), "%s; %s is out already: go on with AddMember %s %s", st.Message(), old.GetName(), old.GetName(), old.GetPeerUrl())
+		return status.Errorf(st.Code(), "%s; %s is out already: go on with AddMember %s %s", st.Message(), old.GetName(), old.GetName(),
+			old.GetPeerUrl())
 	}
 	return nil
 }
@@ -291,7 +297,8 @@ func (s *Admin) AddMember(req *lofamov1.AddMemberRequest, stream grpc.ServerStre
 			return s.seeThrough(stream, members, m, req.GetName(), wait) // a call before this one has begun it
 		}
 		if m.GetPeerUrl() == req.GetPeerUrl() || m.GetName() == req.GetName() {
-			return status.Errorf(codes.AlreadyExists, "a member %q at %s is there already (learner: %t): want a name and an address of its own, or ReplaceMember",
+			return status.Errorf(codes.AlreadyExists, "a member %q at %s is there already (learner: %t): want a name and an address of its own, "+
+				"or ReplaceMember",
 				m.GetName(), m.GetPeerUrl(), m.GetLearner())
 		}
 	}
@@ -299,7 +306,8 @@ func (s *Admin) AddMember(req *lofamov1.AddMemberRequest, stream grpc.ServerStre
 }
 
 // take adds a member and follows it until it is a voter.
-func (s *Admin) take(stream grpc.ServerStreamingServer[lofamov1.MemberProgress], members []*lofamov1.Member, name, peerURL string, wait time.Duration) error {
+func (s *Admin) take(stream grpc.ServerStreamingServer[lofamov1.MemberProgress], members []*lofamov1.Member, name, peerURL string,
+	wait time.Duration) error {
 	var m *lofamov1.Member
 	err := settled(stream.Context(), func(ctx context.Context) error {
 		resp, err := s.cfg.Client.MemberAddAsLearner(ctx, []string{peerURL})
@@ -333,7 +341,8 @@ func (s *Admin) learnerAt(ctx context.Context, peerURL string) (*lofamov1.Member
 }
 
 // seeThrough waits until a learner has caught up, and gives it its vote.
-func (s *Admin) seeThrough(stream grpc.ServerStreamingServer[lofamov1.MemberProgress], members []*lofamov1.Member, m *lofamov1.Member, name string, wait time.Duration) error {
+func (s *Admin) seeThrough(stream grpc.ServerStreamingServer[lofamov1.MemberProgress], members []*lofamov1.Member, m *lofamov1.Member,
+	name string, wait time.Duration) error {
 	named := memberNamed(m, name)
 	if err := stream.Send(&lofamov1.MemberProgress{
 		Step: lofamov1.MemberStep_ADDED, Id: m.GetId(), InitialCluster: initialCluster(append(without(members, m), named)),
@@ -354,13 +363,14 @@ func (s *Admin) seeThrough(stream grpc.ServerStreamingServer[lofamov1.MemberProg
 		if _, err := s.cfg.Client.MemberPromote(ctx, id); err == nil || errors.Is(err, rpctypes.ErrMemberNotLearner) {
 			return stream.Send(&lofamov1.MemberProgress{Step: lofamov1.MemberStep_PROMOTED, Id: m.GetId(), Message: name + " votes"})
 		} else if errors.Is(err, rpctypes.ErrMemberNotFound) {
-			return status.Errorf(codes.Aborted, "%s was taken out again meanwhile", name)
+			return status.Errorf(codes.Aborted, "%s was removed again meanwhile", name)
 		} else if ctx.Err() == nil {
 			last = err
 		}
 		if word := s.progress(ctx, id); word != "" && word != said && ctx.Err() == nil {
 			said = word
-			if err := stream.Send(&lofamov1.MemberProgress{Step: lofamov1.MemberStep_CATCHING_UP, Id: m.GetId(), Message: name + ": " + word}); err != nil {
+			if err := stream.Send(&lofamov1.MemberProgress{Step: lofamov1.MemberStep_CATCHING_UP, Id: m.GetId(),
+				Message: name + ": " + word}); err != nil {
 				return err
 			}
 		}
@@ -395,7 +405,11 @@ func (s *Admin) progress(ctx context.Context, id uint64) string {
 		if !out.GetHealthy() {
 			return out.GetProblem()
 		}
-		return fmt.Sprintf("its copy is at revision %d of %d", out.GetRevision(), resp.Header.GetRevision())
+		newest, err := s.cfg.Client.Get(ctx, anyKey, clientv3.WithKeysOnly(), clientv3.WithSerializable())
+		if err != nil { // the header of a member list has no revision
+			return fmt.Sprintf("its copy is at revision %d", out.GetRevision())
+		}
+		return fmt.Sprintf("its copy is at revision %d of %d", out.GetRevision(), newest.Header.GetRevision())
 	}
 	return ""
 }

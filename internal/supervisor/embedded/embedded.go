@@ -10,6 +10,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/url"
 	"os"
@@ -25,6 +26,8 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
+
+	"github.com/lofamo/lofamo/internal/durable"
 )
 
 // etcdDir is the part of the data directory that is etcd's.
@@ -79,13 +82,41 @@ type Member struct {
 }
 
 // ErrEnded says that the member ended without a call to Stop.
-var ErrEnded = errors.New("the member ended: it was removed from the cluster (its data directory is of no use then), or see etcd's log lines before")
+var ErrEnded = errors.New("the member ended: it was removed from the cluster (its data directory is of no use then), or see etcd's log " +
+	"lines before")
 
 // ErrInUse says that another process has the data directory.
 var ErrInUse = errors.New("in use by another process")
 
+// The least free space for a start. A new member allocates two segments of 64 MB for its log; one that has its log needs
+// some for its database.
+const (
+	newRoom = 128 << 20
+	oldRoom = 4 << 20
+)
+
+// checkRoom refuses a data directory whose disk has no room: etcd would end at some later write.
+func checkRoom(dir string) error {
+	room, err := durable.RoomOf(dir)
+	if err != nil {
+		return err
+	}
+	need := uint64(newRoom)
+	if _, err := os.Stat(filepath.Join(dir, etcdDir, "member", "wal")); err == nil {
+		need = oldRoom
+	}
+	if room.Free < need {
+		return fmt.Errorf("supervisor data directory %s: %s: want at least %d MiB for a start: free some space there, or move dataDir",
+			dir, room, need>>20)
+	}
+	return nil
+}
+
 // Start starts the member. It does not wait for a quorum.
 func Start(cfg Config) (*Member, error) {
+	if err := checkRoom(cfg.DataDir); err != nil {
+		return nil, err
+	}
 	lock, err := lockDir(cfg.DataDir)
 	if err != nil {
 		return nil, err
@@ -95,7 +126,8 @@ func Start(cfg Config) (*Member, error) {
 		return nil, errors.Join(err, lock.Close())
 	}
 	g := newGuard()
-	ec.GRPCAdditionalServerOptions = append(ec.GRPCAdditionalServerOptions, grpc.ChainUnaryInterceptor(g.unary), grpc.ChainStreamInterceptor(g.stream))
+	ec.GRPCAdditionalServerOptions = append(ec.GRPCAdditionalServerOptions, grpc.ChainUnaryInterceptor(g.unary),
+		grpc.ChainStreamInterceptor(g.stream))
 	f, err := listen(cfg, ec)
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
@@ -108,7 +140,8 @@ func Start(cfg Config) (*Member, error) {
 	}
 	g.attach(e.Server)
 	m := &Member{
-		etcd: e, front: f, broken: make(chan error, 2), client: g.client(e.Server), lock: lock, failed: make(chan error, 1), stopping: make(chan struct{}),
+		etcd: e, front: f, broken: make(chan error, 2), client: g.client(e.Server), lock: lock, failed: make(chan error, 1),
+		stopping: make(chan struct{}),
 	}
 	f.serve(e, ec, func(err error) { m.broken <- err })
 	m.watching.Go(m.watch)
@@ -133,6 +166,23 @@ func (m *Member) watch() {
 	}
 	m.failed <- err
 }
+
+// CheckDir returns an error if the data directory was deleted or replaced: the member then runs on unlinked files, and
+// cannot start again.
+func (m *Member) CheckDir() error {
+	own, err := m.lock.Stat()
+	if err != nil {
+		return fmt.Errorf("lock of the supervisor data directory: %w", err)
+	}
+	now, err := os.Stat(m.lock.Name())
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(own, now) {
+		return fmt.Errorf("supervisor data directory %s: %w", filepath.Dir(m.lock.Name()), ErrGone)
+	}
+	return nil // another error says nothing about the directory
+}
+
+// ErrGone says that the data directory was deleted or replaced while the member ran.
+var ErrGone = errors.New("deleted or replaced while in use")
 
 // lockDir creates the directory and locks it for as long as the file stays open.
 func lockDir(dir string) (*os.File, error) {

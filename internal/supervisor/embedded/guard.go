@@ -139,7 +139,8 @@ func (k *guardedKV) Put(ctx context.Context, r *etcdserverpb.PutRequest, _ ...gr
 	return guarded(ctx, k.g, r, k.kv.Put)
 }
 
-func (k *guardedKV) DeleteRange(ctx context.Context, r *etcdserverpb.DeleteRangeRequest, _ ...grpc.CallOption) (*etcdserverpb.DeleteRangeResponse, error) {
+func (k *guardedKV) DeleteRange(ctx context.Context, r *etcdserverpb.DeleteRangeRequest,
+	_ ...grpc.CallOption) (*etcdserverpb.DeleteRangeResponse, error) {
 	return guarded(ctx, k.g, r, k.kv.DeleteRange)
 }
 
@@ -147,7 +148,8 @@ func (k *guardedKV) Txn(ctx context.Context, r *etcdserverpb.TxnRequest, _ ...gr
 	return guarded(ctx, k.g, r, k.kv.Txn)
 }
 
-func (k *guardedKV) Compact(ctx context.Context, r *etcdserverpb.CompactionRequest, _ ...grpc.CallOption) (*etcdserverpb.CompactionResponse, error) {
+func (k *guardedKV) Compact(ctx context.Context, r *etcdserverpb.CompactionRequest,
+	_ ...grpc.CallOption) (*etcdserverpb.CompactionResponse, error) {
 	return guarded(ctx, k.g, r, k.kv.Compact)
 }
 

@@ -53,9 +53,9 @@ func identity(t *testing.T, s *store.Etcd, fence store.Fence) store.Identity {
 	return id
 }
 
-// TestIdentity: a store is the same from term to term, and another one when it was put back to a snapshot: its own are
+// TestStoreIdentityChangesOnRestore: a store is the same from term to term, and another one when it was put back to a snapshot: its own are
 // then the events since.
-func TestIdentity(t *testing.T) {
+func TestStoreIdentityChangesOnRestore(t *testing.T) {
 	keys := keys(t)
 	m := start(t, config(t, keys))
 	fence, s := term(t, m.Client(), 3)
@@ -110,8 +110,8 @@ func lastFence(t *testing.T, c *clientv3.Client) store.Fence {
 	return store.Fence{Key: store.ElectionPrefix + "/x", Rev: resp.Kvs[0].CreateRevision}
 }
 
-// TestIdentityIsTheLeaders: a former leader cannot give a store an identity.
-func TestIdentityIsTheLeaders(t *testing.T) {
+// TestIdentityComesFromLeader: a former leader cannot give a store an identity.
+func TestIdentityComesFromLeader(t *testing.T) {
 	c := start(t, config(t, keys(t))).Client()
 	old, s := term(t, c, 0)
 	term(t, c, 0)

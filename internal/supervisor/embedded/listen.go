@@ -75,11 +75,11 @@ func listen(cfg Config, ec *embed.Config) (_ *front, err error) {
 	if f.clientTLS, err = serverTLS(ec.ClientTLSInfo, cfg.Verify); err != nil {
 		return nil, fmt.Errorf("etcd.clientURL: %w", err)
 	}
-	if f.peers, err = bind(ec.ListenPeerUrls[0].Host, ListenerPeers, cfg.Closed); err != nil {
+	if f.peers, err = bind(ec.ListenPeerUrls[0].Host, ListenerPeers, cfg); err != nil {
 		return nil, fmt.Errorf("etcd.peerURL: given %q: %w", cfg.PeerURL, err)
 	}
 	if len(ec.ListenClientUrls) > 0 {
-		if f.clients, err = bind(ec.ListenClientUrls[0].Host, ListenerClients, cfg.Closed); err != nil {
+		if f.clients, err = bind(ec.ListenClientUrls[0].Host, ListenerClients, cfg); err != nil {
 			return nil, fmt.Errorf("etcd.clientURL: given %q: %w", cfg.ClientURL, err)
 		}
 	}
@@ -87,14 +87,14 @@ func listen(cfg Config, ec *embed.Config) (_ *front, err error) {
 	return f, nil
 }
 
-func bind(addr, name string, closed func(listener, reason string)) (*bounded.Listener, error) {
+func bind(addr, name string, cfg Config) (*bounded.Listener, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	o := bounded.Options{Limits: bounded.Limits{All: maxConns, PerSource: maxPerSource}}
-	if closed != nil {
-		o.Dropped = func(reason string) { closed(name, reason) }
+	o := bounded.Options{Limits: bounded.Limits{All: maxConns, PerSource: maxPerSource}, Log: cfg.Logger}
+	if cfg.Closed != nil {
+		o.Dropped = func(reason string) { cfg.Closed(name, reason) }
 	}
 	return bounded.Listen(l, o), nil
 }
@@ -168,8 +168,8 @@ func (f *front) close() {
 	f.serving.Wait()
 }
 
-// admitMembers returns a tls.Config's GetConfigForClient: besides passing conf's checks, a member has to connect from an address in its certificate. Its
-// connection is then never closed to make room for another one.
+// admitMembers returns a tls.Config's GetConfigForClient: besides passing conf's checks, a member has to connect from
+// an address in its certificate. Its connection is then never closed to make room for another one.
 func admitMembers(conf *tls.Config) func(*tls.ClientHelloInfo) (*tls.Config, error) {
 	return func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		c := conf.Clone()
@@ -191,7 +191,8 @@ func admitMembers(conf *tls.Config) func(*tls.ClientHelloInfo) (*tls.Config, err
 	}
 }
 
-// checkAddress returns an error if a certificate has addresses or names and the remote address matches none. etcd's own listener for peers checks this too.
+// checkAddress returns an error if a certificate has addresses or names and the remote address matches none. etcd's own
+// listener for peers checks this too.
 func checkAddress(ctx context.Context, cert *x509.Certificate, remote net.Addr) error {
 	host, _, err := net.SplitHostPort(remote.String())
 	if err != nil {

@@ -20,7 +20,7 @@ const perSecond = 10_000_000
 var epoch = time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // ErrClock says that a restore would not continue above all published revisions.
-var ErrClock = errors.New("the clock of the machine where the restore was begun is behind: set it right, and begin anew there")
+var ErrClock = errors.New("the clock of the machine where the restore began is behind: correct it, and start the restore again there")
 
 // bump returns the increment that a restore at the given time adds to a snapshot's revision.
 func bump(revision int64, at time.Time) (uint64, error) {
@@ -42,7 +42,8 @@ func RestoreToken(at time.Time) string { return at.UTC().Format(tokenLayout) }
 func ParseRestoreToken(token string) (time.Time, error) {
 	at, err := time.Parse(tokenLayout, token)
 	if err != nil || at.Before(epoch) {
-		return time.Time{}, fmt.Errorf("given %q: want what the first replica's restore has printed, as in %s", token, RestoreToken(epoch))
+		return time.Time{}, fmt.Errorf("given %q: want the token that the first replica's restore printed, such as %s", token,
+			RestoreToken(epoch))
 	}
 	return at, nil
 }

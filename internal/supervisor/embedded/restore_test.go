@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// TestBump: a restore of any snapshot continues above every possible earlier life of the store, and never looks
-// like ordinary growth.
-func TestBump(t *testing.T) {
+// TestRestoreContinuesAboveEarlierRevisions: a restore of any snapshot continues above every possible earlier life of
+// the store, and never looks like ordinary growth.
+func TestRestoreContinuesAboveEarlierRevisions(t *testing.T) {
 	now := time.Date(2026, 5, 6, 7, 8, 9, 0, time.UTC)
 	bump := func(revision int64, at time.Time) int64 {
 		t.Helper()
@@ -45,8 +45,8 @@ func TestBump(t *testing.T) {
 	}
 }
 
-// TestRestoreClock: a restore with a slow clock is refused, because it would reuse revisions.
-func TestRestoreClock(t *testing.T) {
+// TestRestoreWithSlowClockIsRefused: a restore with a slow clock is refused, because it would reuse revisions.
+func TestRestoreWithSlowClockIsRefused(t *testing.T) {
 	now := time.Date(2026, 5, 6, 7, 8, 9, 0, time.UTC)
 	n, err := bump(1000, now)
 	if err != nil {

@@ -146,7 +146,8 @@ func checkDisarm(members []*lofamov1.Member, id string, alarm etcdserverpb.Alarm
 		return "", status.Errorf(codes.FailedPrecondition, "CORRUPT of %s: its data differ from the others': replace it", m.GetName())
 	case alarm == etcdserverpb.AlarmType_NOSPACE && m.GetQuotaBytes() > 0 && m.GetDbBytes() >= roomy(m.GetQuotaBytes()):
 		return "", status.Errorf(codes.FailedPrecondition,
-			"NOSPACE of %s: its store has %d bytes (%d in use) of the %d that it may have: want less than %d: defragment it after a compaction, or give it a larger etcd.quotaBytes",
+			"NOSPACE of %s: its store has %d bytes (%d in use) of the %d that it may have: want less than %d: defragment it after a compaction, "+
+				"or give it a larger etcd.quotaBytes",
 			m.GetName(), m.GetDbBytes(), m.GetDbInUseBytes(), m.GetQuotaBytes(), roomy(m.GetQuotaBytes()))
 	}
 	return m.GetName(), nil

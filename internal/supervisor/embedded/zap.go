@@ -2,7 +2,9 @@ package embedded
 
 import (
 	"context"
+	"io"
 	"log/slog"
+	"os"
 	"time"
 
 	"go.uber.org/zap"
@@ -18,10 +20,36 @@ const (
 
 // NewZap returns a zap logger that passes warnings and worse to l.
 func NewZap(l *slog.Logger) *zap.Logger {
-	return zap.New(zapcore.NewSamplerWithOptions(&slogCore{l: l.With("part", "etcd")}, sampleWindow, sampleFirst, 0))
+	return zap.New(zapcore.NewSamplerWithOptions(&slogCore{l: l.With("part", "etcd")}, sampleWindow, sampleFirst, 0),
+		zap.WithFatalHook(lastWords{os.Stderr, os.Exit}))
 }
 
-// slogCore is a zap core on slog. It omits etcd's messages below warning, which are too many for operators.
+// lastWords ends the process after a fatal message of etcd. It also writes the message itself, because l may discard it, or
+// may not have written it yet.
+type lastWords struct {
+	out  io.Writer
+	exit func(code int)
+}
+
+// OnWrite implements zapcore.CheckWriteHook.
+func (w lastWords) OnWrite(e *zapcore.CheckedEntry, fields []zapcore.Field) {
+	slog.New(slog.NewTextHandler(w.out, nil)).Error("etcd ends the process: "+e.Message, args(fields)...)
+	w.exit(1)
+}
+
+// atEveryStart are warnings that etcd logs at every start, for settings that this package chose. No operator can act
+// on them.
+var atEveryStart = map[string]bool{
+	// The client listener's own server (listen.go) separates the two.
+	"Running http and grpc server on single port. This is not recommended for production.": true,
+	// A transaction of the fault map needs MaxRequestBytes.
+	"exceeded recommended request limit": true,
+	// etcd's users and their tokens are not in use: certificates name the members.
+	"simple token is not cryptographically signed": true,
+}
+
+// slogCore is a zap core on slog. It omits etcd's messages below warning, which are too many for operators, and those of
+// every start.
 type slogCore struct{ l *slog.Logger }
 
 func level(l zapcore.Level) slog.Level {
@@ -45,7 +73,7 @@ func (c *slogCore) With(fields []zapcore.Field) zapcore.Core {
 }
 
 func (c *slogCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if c.Enabled(e.Level) {
+	if c.Enabled(e.Level) && !atEveryStart[e.Message] {
 		return ce.AddCore(e, c)
 	}
 	return ce

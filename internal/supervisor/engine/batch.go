@@ -22,6 +22,7 @@ type timedChange struct {
 	warning *awareness.WarningStatus
 	// recovered is a recovery of a half.
 	recovered *recovered
+	starved   *starvation
 	at        time.Time
 	merged    int // earlier uncommitted changes of the same subject
 }
@@ -39,6 +40,7 @@ type subject struct {
 	quantity  fault.Quantity // of a warning
 	group     string
 	recovery  fault.Half
+	starved   fault.Half
 }
 
 func (c *timedChange) subject() subject {
@@ -49,6 +51,8 @@ func (c *timedChange) subject() subject {
 		return subject{node: c.warning.Node, component: c.warning.Component, quantity: c.warning.Quantity}
 	case c.recovered != nil:
 		return subject{node: c.recovered.node, recovery: c.recovered.half}
+	case c.starved != nil:
+		return subject{node: c.starved.node, starved: c.starved.half}
 	}
 	return subject{node: c.Node, component: c.Component}
 }
@@ -68,9 +72,13 @@ type batch struct {
 
 	// The fields below are set when the batch is sealed.
 	statuses   []awareness.NodeStatus
-	told       map[fault.NodeID]recoveries // only nodes that had recoveries
+	evidence   map[fault.NodeID][]view.FaultEvidence // only nodes with faults
+	reported   map[fault.NodeID]recoveries           // only nodes that had recoveries
 	inbox      []store.InboxPosition
 	commitTime time.Duration // current mean duration of a commit
+
+	incidents map[string]*awareness.Incident // that changed, by ID; nil: no longer kept
+	unread    map[string]*lofamov1.Incident  // that only another version understands, closed, by ID
 
 	write *write // an operator's change; the batch then holds nothing else
 }
@@ -80,7 +88,7 @@ type batch struct {
 func (b *batch) begins() bool {
 	for i := range b.changes {
 		c := &b.changes[i]
-		if c.group != nil || c.warning != nil || c.recovered != nil || c.From != fault.Unknown || c.To != fault.Normal {
+		if c.group != nil || c.warning != nil || c.recovered != nil || c.starved != nil || c.From != fault.Unknown || c.To != fault.Normal {
 			return false
 		}
 	}
@@ -88,13 +96,17 @@ func (b *batch) begins() bool {
 }
 
 func newBatch() *batch {
-	return &batch{hasNode: make(map[fault.NodeID]bool), hasOrigin: make(map[fault.Origin]bool), told: make(map[fault.NodeID]recoveries)}
+	return &batch{hasNode: make(map[fault.NodeID]bool), hasOrigin: make(map[fault.Origin]bool), reported: make(map[fault.NodeID]recoveries),
+		evidence:  make(map[fault.NodeID][]view.FaultEvidence),
+		incidents: make(map[string]*awareness.Incident), unread: make(map[string]*lofamov1.Incident)}
 }
 
 func (b *batch) empty() bool { return b.ops() == 0 }
 
 // ops returns the number of store operations in the batch.
-func (b *batch) ops() int { return len(b.changes) + len(b.nodes) + len(b.origins) }
+func (b *batch) ops() int {
+	return len(b.changes) + len(b.nodes) + len(b.origins) + len(b.incidents) + len(b.unread)
+}
 
 // touchNode adds a node and reports whether it is new to the batch.
 func (b *batch) touchNode(id fault.NodeID) bool {
@@ -128,21 +140,31 @@ func (b *batch) merge(later *batch) (twice []fault.NodeID) {
 			continue
 		}
 		old := &b.changes[i]
-		c.From, c.merged = old.From, old.merged+1+c.merged
+		c.From, c.Was, c.merged = old.From, old.Was, old.merged+1+c.merged
 		if c.group != nil {
 			c.group.was = old.group.was
 		}
 		if c.recovered != nil {
 			c.recovered.since += old.recovered.since
 		}
+		if c.starved != nil {
+			c.starved.published = old.starved.published
+		}
 		*old = c
 	}
-	maps.Copy(b.told, later.told)
+	maps.Copy(b.reported, later.reported)
+	maps.Copy(b.incidents, later.incidents)
+	maps.Copy(b.unread, later.unread)
 	index := make(map[fault.NodeID]int, len(b.statuses))
 	for i := range b.statuses {
 		index[b.statuses[i].ID] = i
 	}
 	for _, st := range later.statuses {
+		if list, ok := later.evidence[st.ID]; ok {
+			b.evidence[st.ID] = list
+		} else {
+			delete(b.evidence, st.ID)
+		}
 		if i, ok := index[st.ID]; ok {
 			b.statuses[i] = st
 			twice = append(twice, st.ID)
@@ -181,7 +203,9 @@ func (b *batch) render(now time.Time, names *view.Names) (store.Batch, error) {
 		if err != nil {
 			return store.Batch{}, err
 		}
-		out.Events = append(out.Events, ev)
+		if !c.undone() {
+			out.Events = append(out.Events, ev)
+		}
 	}
 	for key, value := range above {
 		if value == nil {
@@ -190,12 +214,28 @@ func (b *batch) render(now time.Time, names *view.Names) (store.Batch, error) {
 			out.Puts = append(out.Puts, store.KV{Key: key, Value: value})
 		}
 	}
+	if err := b.renderIncidents(&out); err != nil {
+		return store.Batch{}, err
+	}
 	for _, st := range b.statuses {
 		doc := view.Stored(st)
-		b.told[st.ID].into(doc)
+		b.reported[st.ID].into(doc)
+		view.PutEvidence(doc, b.evidence[st.ID])
 		out.Nodes = append(out.Nodes, doc)
 	}
 	return out, nil
+}
+
+// undone reports whether the change of a component, or of a half's starvation, was merged with the one that took it back:
+// readers see nothing new.
+func (c *timedChange) undone() bool {
+	switch {
+	case c.merged == 0 || c.group != nil || c.warning != nil || c.recovered != nil:
+		return false
+	case c.starved != nil:
+		return c.starved.published == (c.starved.time != nil)
+	}
+	return c.Void()
 }
 
 // render returns the event of a change. For a group or a warning it also stores the new value in above.
@@ -220,6 +260,8 @@ func (c *timedChange) render(now time.Time, commitTime time.Duration, names *vie
 	case c.recovered != nil:
 		ev = c.recovered.event(now, names)
 		ev.AwarenessLatency = durationpb.New(c.recovered.age + now.Sub(c.at) + commitTime)
+	case c.starved != nil:
+		ev = c.starved.event(now, names)
 	default:
 		coord, _ := names.Coord(c.Node)
 		ev = view.Event(c.Change, coord, now)

@@ -3,13 +3,18 @@ package engine
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/store/memstore"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 // TestWaitingChangesAreBounded: while the store blocks, the engine keeps the newest state of each component and the
@@ -53,17 +58,82 @@ func TestWaitingChangesAreBounded(t *testing.T) {
 	}
 }
 
+// TestChangeThatWasTakenBackIsNoEvent merges changes of a component, and of a half's starvation, with later ones.
+func TestChangeThatWasTakenBackIsNoEvent(t *testing.T) {
+	const normal, sick, failed = fault.Normal, fault.Sick, fault.Failed
+	type seen struct {
+		state fault.State
+		awareness.Aspect
+	}
+	of := func(st fault.State, c fault.Cause) seen { return seen{st, awareness.Aspect{Cause: c}} }
+	for _, tc := range []struct {
+		name  string
+		seen  []seen // the first is committed
+		event bool
+	}{
+		{"to NORMAL", []seen{of(normal, 0), of(sick, fault.CauseHost), of(normal, 0)}, false},
+		{"to SICK", []seen{of(sick, fault.CauseHost), of(failed, fault.CauseNode), of(sick, fault.CauseHost)}, false},
+		{"twice", []seen{of(sick, fault.CauseHost), of(failed, fault.CauseNode), of(sick, fault.CauseDNP), of(sick, fault.CauseHost)}, false},
+		{"to another state", []seen{of(normal, 0), of(failed, fault.CauseHost), of(sick, fault.CauseHost)}, true},
+		{"to another cause", []seen{of(sick, fault.CauseHost), of(normal, 0), of(sick, fault.CauseDNP)}, true},
+		{"to one witness", []seen{of(failed, fault.CauseNode), of(normal, 0), {failed, awareness.Aspect{Cause: fault.CauseNode,
+			SingleWitness: true}}}, true},
+		{"to unreachable", []seen{of(fault.Unknown, 0), of(normal, 0), {fault.Unknown, awareness.Aspect{Flag: "unreachable"}}}, true},
+	} {
+		var changes []timedChange
+		for i, now := range tc.seen[1:] {
+			changes = append(changes, timedChange{Change: awareness.Change{Node: "n0-0-0", Component: fault.ComponentNode, Latency: -1,
+				From: tc.seen[i].state, To: now.state, Cause: now.Cause, SingleWitness: now.SingleWitness, Flag: now.Flag, Was: tc.seen[i].Aspect}})
+		}
+		if got := merged(t, changes); len(got) > 1 || len(got) == 1 != tc.event {
+			t.Errorf("%s: %v: want an event: %t", tc.name, got, tc.event)
+		}
+	}
+	for values, want := range map[string]string{"begin": "begin", "end": "end", "begin end": "", "end begin": "", "begin end begin": "begin",
+		"end begin end": "end", "begin end begin end": ""} {
+		var changes []timedChange
+		for v := range strings.FieldsSeq(values) {
+			s := &starvation{node: "n0-0-0", half: fault.HalfHost, published: v == "end"}
+			if v == "begin" {
+				s.time = &lofamov1.ProcessorTime{Starved: true}
+			}
+			changes = append(changes, timedChange{starved: s})
+		}
+		got := merged(t, changes)
+		if len(got) > 1 || len(got) == 1 != (want != "") || len(got) == 1 && got[0].GetEnded() != (want == "end") {
+			t.Errorf("starvation %s: %v: want %q", values, got, want)
+		}
+	}
+}
+
+// merged merges batches of one change and returns the events.
+func merged(t *testing.T, changes []timedChange) []*lofamov1.Event {
+	t.Helper()
+	b := newBatch()
+	for _, c := range changes {
+		later := newBatch()
+		later.changes = []timedChange{c}
+		b.merge(later)
+	}
+	out, err := b.render(time.Now(), view.NewNames(grid.Dims{X: 1, Y: 1, Z: 1}, map[grid.Coord]fault.NodeID{{}: "n0-0-0"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out.Events
+}
+
 // reportDigest submits a digest. It returns false if there was no room.
 func (h *harness) reportDigest(seq fault.Seq, c fault.Component, st fault.State) bool {
 	id := fault.ReportID{Origin: fault.Origin{Node: "n1-0-0", Half: fault.HalfHost}, Epoch: 2, Seq: seq}
-	return h.Submit(Input{Reports: &Reports{Path: fault.PathDirect, List: []fault.Report{{ID: id, Digest: true, Observations: []fault.Observation{
-		{Node: "n1-0-0", Component: c, State: st, Kind: fault.KindSelf},
-	}}}}})
+	return h.Submit(Input{Reports: &servicenet.Reports{Path: fault.PathDirect,
+		List: []fault.Report{{ID: id, Digest: true, Observations: []fault.Observation{
+			{Node: "n1-0-0", Component: c, State: st, Kind: fault.KindSelf},
+		}}}}})
 }
 
-// TestAboveIsRestored: a new leader restores the committed group faults and warnings, except those of nodes that the
+// TestGroupsAndWarningsAreRestored: a new leader restores the committed group faults and warnings, except those of nodes that the
 // torus no longer has.
-func TestAboveIsRestored(t *testing.T) {
+func TestGroupsAndWarningsAreRestored(t *testing.T) {
 	st := memstore.New(100)
 	put := func(key string, m proto.Message) store.KV {
 		b, err := proto.Marshal(m)

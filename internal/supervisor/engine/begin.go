@@ -38,7 +38,8 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (_ *term, err e
 		committed: view.NewBuilder(e.cfg.Names, now), touched: make(map[fault.NodeID]int),
 		confirmer: &confirmer{ctx: ctx, store: e.store, fence: fence},
 		log:       newReportLog(reportsKept), trace: newTracer(e.cfg.Logger, fence), senders: make(map[fault.NodeID]Sender),
-		health: make(map[fault.NodeID][2]health), told: make(map[fault.NodeID]recoveries), toldLast: make(map[fault.NodeID][2]time.Time), began: now,
+		health: make(map[fault.NodeID][2]health), reported: make(map[fault.NodeID]recoveries),
+		publishedLast: make(map[fault.NodeID][2]time.Time), began: now,
 		words: make(map[fault.Origin]spoken), groups: make(map[string]fault.State),
 		open: newBatch(), waiting: make(map[fault.ReportID][]answerTo), done: make(chan struct{}),
 	}
@@ -58,7 +59,7 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (_ *term, err e
 		}
 		saved = append(saved, entry.Status)
 		if r := recoveriesOf(doc); r != (recoveries{}) {
-			t.told[entry.Status.ID] = r
+			t.reported[entry.Status.ID] = r
 		}
 	}
 	if t.machine, err = awareness.New(e.awareness(snap.Topology.Topology), now, saved); err != nil {
@@ -67,12 +68,17 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (_ *term, err e
 	if err := t.restoreAbove(snap); err != nil {
 		return nil, err
 	}
+	if err := t.restoreIncidents(snap, now, saved); err != nil {
+		return nil, err
+	}
 	t.published = newPublished(t.committed.Map(snap.Revision))
 	e.cfg.Metrics.Revision.Set(float64(snap.Revision))
 	if e.cfg.Revoked != nil {
 		t.step(now, e.cfg.Revoked())
 	}
 	t.step(now, awareness.Tick{}) // sets the first wake-up
+	t.foldIncidents(t.open, now)
+	t.closeUnread(t.open, now)
 	return t, nil
 }
 
@@ -87,7 +93,8 @@ func (t *term) restoreAbove(snap store.Snapshot) error {
 		n := len(g.Members)
 		g.Members = slices.DeleteFunc(g.Members, func(id fault.NodeID) bool { return !t.committed.Has(id) })
 		if len(g.Members) < n {
-			t.e.cfg.Logger.Warn("members of a stored group fault are not in the configured torus: left out", "group", g.ID, "members", n-len(g.Members))
+			t.e.cfg.Logger.Warn("members of a stored group fault are not in the configured torus: left out", "group", g.ID, "members",
+				n-len(g.Members))
 		}
 		if len(g.Members) == 0 {
 			continue

@@ -62,12 +62,15 @@ func (t *term) sealFull() {
 
 // seal closes the open batch with the current state of its nodes and inbox positions.
 func (t *term) seal() {
-	b := t.open
+	b, now := t.open, time.Now()
 	for _, id := range b.nodes {
 		if st, ok := t.machine.Node(id); ok {
 			b.statuses = append(b.statuses, st)
-			if r, ok := t.told[id]; ok {
-				b.told[id] = r
+			if list := view.GatherAll(st, t.machine.Life, now); list != nil {
+				b.evidence[id] = list
+			}
+			if r, ok := t.reported[id]; ok {
+				b.reported[id] = r
 			}
 		}
 	}
@@ -75,6 +78,7 @@ func (t *term) seal() {
 		b.inbox = append(b.inbox, t.inbox.Position(o))
 	}
 	b.commitTime = t.commitTime
+	t.foldIncidents(b, now)
 	t.sealed = append(t.sealed, b)
 	t.open = newBatch()
 	if len(t.sealed) > maxSealed {
@@ -106,7 +110,7 @@ func (t *term) mergeSealed() {
 
 // gatherStarts is how long a batch waits for more starting nodes, unless another change arrives first. Without it, a
 // starting cluster would commit five times per node.
-const gatherStarts = 250 * time.Millisecond
+const gatherStarts = 500 * time.Millisecond
 
 // launch gives the oldest batch to the committer, which must be idle.
 func (t *term) launch(work chan<- *batch) {
@@ -156,12 +160,14 @@ func (t *term) finish(r result) {
 		if t.touched[st.ID]--; t.touched[st.ID] == 0 {
 			delete(t.touched, st.ID)
 		}
-		t.committed.Set(view.Entry{Status: st, Revision: r.revision})
+		t.committed.Set(view.Entry{Status: st, Revision: r.revision, Faults: b.evidence[st.ID]})
 	}
 	now := time.Now()
 	for i := range b.changes {
 		c := &b.changes[i]
 		switch {
+		case c.undone():
+			continue
 		case c.group != nil:
 			t.committed.SetGroup(c.group.GroupStatus)
 			continue
@@ -171,14 +177,32 @@ func (t *term) finish(r result) {
 		case c.recovered != nil:
 			m.Recoveries.WithLabelValues(c.recovered.half.String(), c.recovered.outcome()).Add(float64(max(1, c.recovered.since)))
 			continue
+		case c.starved != nil:
+			if c.starved.time != nil {
+				m.Starvations.WithLabelValues(c.starved.half.String()).Inc()
+			}
+			continue
 		}
 		m.Changes.WithLabelValues(c.To.String()).Inc()
-		if c.Latency >= 0 && c.To != fault.Normal && c.Cause > fault.CauseNone {
-			m.Aware(c.Cause, c.To, c.SingleWitness, c.Latency+now.Sub(c.at))
-		}
+		t.measure(c, now)
 	}
 	t.published.publish(t.committed.Map(r.revision))
 	t.acknowledge(b)
+}
+
+// measure records how long a change to a bad state took until its commit.
+func (t *term) measure(c *timedChange, now time.Time) {
+	m, took := t.e.cfg.Metrics, time.Duration(-1)
+	if c.Latency >= 0 {
+		took = c.Latency + now.Sub(c.at)
+	}
+	if took >= 0 && c.To != fault.Normal && c.Cause > fault.CauseNone {
+		m.Aware(c.Cause, took)
+	}
+	// Halves and nodes come before all other components. A link that fails because its peer is dead is no failure of its own.
+	if c.Component <= fault.ComponentDNP && c.To == fault.Failed && c.From != fault.Failed {
+		m.Failed(c.Cause, c.SingleWitness, took)
+	}
 }
 
 // acknowledge answers the reports of a committed batch, with one ack for many reports of one origin.

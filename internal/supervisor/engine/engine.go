@@ -11,10 +11,11 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,7 +25,6 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
-	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
@@ -60,38 +60,22 @@ type Challenger interface {
 	Behind() time.Duration
 }
 
-// Reports are verified reports of one origin that arrived together, and the origin's delivery status at that time
-// (nil: none).
-type Reports struct {
-	List   []fault.Report
-	Path   fault.Path
-	Hops   []fault.Hop
-	Status *lofamov1.DeliveryStatus
-	// Health is the origin's status of its node's halves.
-	Health servicenet.Health
-	// Words identifies a single full digest so that its restatements can be recognised; 0: none.
-	Words uint64
-}
-
-// digests reports whether all reports are digests.
-func (r *Reports) digests() bool {
-	return r != nil && !slices.ContainsFunc(r.List, func(r fault.Report) bool { return !r.Digest })
-}
-
 // Input is verified evidence: reports with the way to answer them, restated digests with the way to request the full
 // ones, an answer to a challenge, or memberlist's view. The engine accepts or drops it as a whole.
 type Input struct {
-	Reports  *Reports
+	Reports  *servicenet.Reports
 	To       To
 	Answerer Answerer
 	Arrived  time.Time // at this replica; time spent in queues adds to the age
 	Held     time.Duration
 
-	Restated []Restated // at most MaxRestated
-	Wanting  FullDigestRequester
+	Restated  []Restated // at most MaxRestated
+	Requester FullDigestRequester
 
 	Answer *awareness.Answered
-	Gossip *awareness.GossipOpinion
+	// Refused reports a challenge that the node's kernel refused.
+	Refused *awareness.Refused
+	Gossip  *awareness.GossipOpinion
 	// Foreign are the verdicts of other regions on their nodes at the border.
 	Foreign []awareness.ForeignVerdict
 	// Revoked announces that Config.Revoked returns a new list.
@@ -133,7 +117,7 @@ type Engine struct {
 	store   Store
 	in      chan Input
 	digests chan Input // digests only: nodes stay live and get acks while reports wait for the store
-	answers chan Input // to challenges; neither a flood of reports nor a blocked store delays them
+	answers chan Input // to challenges, and refusals; neither a flood of reports nor a blocked store delays them
 	details chan detail
 	asks    chan ask
 	writes  chan write
@@ -143,23 +127,20 @@ type Engine struct {
 	// changing has room for one: operators' changes run one after the other.
 	changing chan struct{}
 	term     atomic.Pointer[term]
+	led      chan struct{} // closed when term changes
+	ledMu    sync.Mutex    // of led, and of changes of term
 	seen     hub
 }
 
 // New returns an engine on a store.
 func New(cfg Config, st Store) *Engine {
-	if cfg.Queue == 0 {
-		cfg.Queue = 4096
-	}
-	if cfg.Backlog == 0 {
-		cfg.Backlog = 8192
-	}
-	if cfg.BatchOps == 0 {
-		cfg.BatchOps = 2000
-	}
+	cfg.Queue = cmp.Or(cfg.Queue, 4096)
+	cfg.Backlog = cmp.Or(cfg.Backlog, 8192)
+	cfg.BatchOps = cmp.Or(cfg.BatchOps, 2000)
 	return &Engine{
 		cfg: cfg, store: st, in: make(chan Input, cfg.Queue), digests: make(chan Input, cfg.Queue),
-		answers: make(chan Input, answerQueue), details: make(chan detail), asks: make(chan ask), writes: make(chan write), whys: make(chan why), changing: make(chan struct{}, 1),
+		answers: make(chan Input, answerQueue), details: make(chan detail), asks: make(chan ask), writes: make(chan write), whys: make(chan why),
+		changing: make(chan struct{}, 1), led: make(chan struct{}),
 	}
 }
 
@@ -177,6 +158,33 @@ func (e *Engine) Term() uint64 {
 	return 0
 }
 
+// Await waits until the term with that number runs. Names, Marks and Masks then are as the store has them. It fails only
+// when the context ends.
+func (e *Engine) Await(ctx context.Context, term uint64) error {
+	for {
+		e.ledMu.Lock()
+		changed := e.led
+		e.ledMu.Unlock()
+		if e.Term() == term {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
+		}
+	}
+}
+
+// publish sets the running term; nil: none.
+func (e *Engine) publish(t *term) {
+	e.ledMu.Lock()
+	defer e.ledMu.Unlock()
+	e.term.Store(t)
+	close(e.led)
+	e.led = make(chan struct{})
+}
+
 // Committing returns how long the commit in flight has taken so far; 0: none.
 func (e *Engine) Committing() time.Duration {
 	if at := e.commitBegan.Load(); at != nil {
@@ -189,9 +197,9 @@ func (e *Engine) Committing() time.Duration {
 func (e *Engine) Submit(in Input) bool {
 	queue := e.in
 	switch {
-	case in.Answer != nil:
+	case in.Answer != nil, in.Refused != nil:
 		queue = e.answers
-	case in.Restated != nil, in.Reports.digests():
+	case in.Restated != nil, in.Reports.Digests():
 		queue = e.digests
 	}
 	select {

@@ -20,6 +20,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -31,7 +32,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-const wait = 10 * time.Second
+const wait = time.Minute
 
 // box collects acks.
 type box struct {
@@ -147,7 +148,7 @@ func startOn(t *testing.T, st *memstore.Store, between Store, spoil func(*Config
 func (h *harness) report(seq fault.Seq, digest bool, comp fault.Component, st fault.State) fault.ReportID {
 	id := fault.ReportID{Origin: fault.Origin{Node: "n1-0-0", Half: fault.HalfHost}, Epoch: 2, Seq: seq}
 	h.Submit(Input{
-		Reports: &Reports{Path: fault.PathDirect, List: []fault.Report{{ID: id, Digest: digest, Observations: []fault.Observation{
+		Reports: &servicenet.Reports{Path: fault.PathDirect, List: []fault.Report{{ID: id, Digest: digest, Observations: []fault.Observation{
 			{Node: "n1-0-0", Component: comp, State: st, Kind: fault.KindSelf},
 		}}}},
 		To: To{Addr: "127.0.0.1:1"}, Answerer: h.box, Arrived: time.Now(),
@@ -198,7 +199,7 @@ func TestCommitThenAck(t *testing.T) {
 	}
 }
 
-func TestBatchesWhileACommitIsInFlight(t *testing.T) {
+func TestBatchesWhileCommitIsInFlight(t *testing.T) {
 	h := start(t, memstore.New(100), nil)
 	unblock := h.store.Block()
 	defer unblock()
@@ -208,7 +209,7 @@ func TestBatchesWhileACommitIsInFlight(t *testing.T) {
 	}
 	h.report(1, false, fault.ComponentMemory, fault.Sick) // a copy of one in flight, by another path
 	h.Submit(Input{
-		Reports: &Reports{Path: fault.PathDirect, List: []fault.Report{{ID: fault.ReportID{
+		Reports: &servicenet.Reports{Path: fault.PathDirect, List: []fault.Report{{ID: fault.ReportID{
 			Origin: fault.Origin{Node: "n1-0-0", Half: fault.HalfHost}, Epoch: 2, Seq: 1,
 		}}}}, To: To{Addr: "127.0.0.1:2"}, Answerer: h.box, Arrived: time.Now(),
 	})
@@ -312,7 +313,7 @@ func TestLeadershipLostMidway(t *testing.T) {
 	}
 }
 
-func TestNewLeaderGoesOn(t *testing.T) {
+func TestNewLeaderContinuesCommittedMap(t *testing.T) {
 	st := memstore.New(100)
 	h := start(t, st, nil)
 	h.report(5, false, fault.ComponentMemory, fault.Sick)
@@ -331,14 +332,15 @@ func TestNewLeaderGoesOn(t *testing.T) {
 	}
 }
 
-func TestBacklogIsFelt(t *testing.T) {
+func TestFullBacklogRefusesReports(t *testing.T) {
 	h := start(t, memstore.New(100), func(c *Config) { c.Backlog, c.Queue = 2, 2 })
 	unblock := h.store.Block()
 	defer unblock()
 	dropped := false
 	for i := range 100 {
 		id := fault.ReportID{Origin: fault.Origin{Node: "n1-0-0", Half: fault.HalfHost}, Epoch: 1, Seq: fault.Seq(i + 1)}
-		if !h.Submit(Input{Reports: &Reports{Path: fault.PathDirect, List: []fault.Report{{ID: id}}}, Answerer: h.box, Arrived: time.Now()}) {
+		if !h.Submit(Input{Reports: &servicenet.Reports{Path: fault.PathDirect, List: []fault.Report{{ID: id}}},
+			Answerer: h.box, Arrived: time.Now()}) {
 			dropped = true
 			break
 		}
@@ -359,7 +361,8 @@ func TestDigestsAreTakenWhileReportsWait(t *testing.T) {
 	h.fill(t)
 	for seq := range fault.Seq(100) {
 		id := fault.ReportID{Origin: fault.Origin{Node: "n0-1-0", Half: fault.HalfHost}, Epoch: 1, Seq: seq + 1}
-		if !h.Submit(Input{Reports: &Reports{Path: fault.PathDirect, List: []fault.Report{{ID: id, Digest: true}}}, Arrived: time.Now()}) {
+		if !h.Submit(Input{Reports: &servicenet.Reports{Path: fault.PathDirect, List: []fault.Report{{ID: id, Digest: true}}},
+			Arrived: time.Now()}) {
 			t.Fatalf("digest %d is dropped", seq+1)
 		}
 		for deadline := time.Now().Add(wait); len(h.digests) > 0; time.Sleep(100 * time.Microsecond) {
@@ -381,14 +384,15 @@ func (h *harness) fill(t *testing.T) {
 			t.Fatal("the reports are not taken")
 		}
 		id := fault.ReportID{Origin: fault.Origin{Node: "n1-0-0", Half: fault.HalfHost}, Epoch: 1, Seq: fault.Seq(n + 1)}
-		if h.Submit(Input{Reports: &Reports{Path: fault.PathDirect, List: []fault.Report{{ID: id}}}, Answerer: h.box, Arrived: time.Now()}) {
+		if h.Submit(Input{Reports: &servicenet.Reports{Path: fault.PathDirect, List: []fault.Report{{ID: id}}},
+			Answerer: h.box, Arrived: time.Now()}) {
 			n++
 		}
 		h.node(t, "n1-0-0") // lets the engine run
 	}
 }
 
-func TestSeen(t *testing.T) {
+func TestSeenChangesPrecedeTheirCommit(t *testing.T) {
 	h := start(t, memstore.New(100), nil)
 	seen, cancel, err := h.Seen(16)
 	if err != nil {
@@ -427,7 +431,7 @@ func TestSeen(t *testing.T) {
 	}
 }
 
-func TestForeignStore(t *testing.T) {
+func TestStoreOfAnotherClusterIsRefused(t *testing.T) {
 	st := memstore.New(100)
 	h := start(t, st, nil)
 	h.report(1, false, fault.ComponentMemory, fault.Sick)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 type mark = *lofamov1.Maintenance
@@ -31,11 +32,10 @@ func (x *expiry) step(now time.Time, marks []mark) (over []mark, wake time.Time)
 			e = end{until, now.Add(until.Sub(now))} // until has no monotonic reading, so Sub compares wall clocks
 		}
 		ends[m.GetNode()] = e
-		switch {
-		case !now.Before(e.at):
+		if now.Before(e.at) {
+			wake = fault.Earliest(wake, e.at)
+		} else {
 			over = append(over, m)
-		case wake.IsZero() || e.at.Before(wake):
-			wake = e.at
 		}
 	}
 	x.ends = ends

@@ -10,7 +10,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// TestStartingNodesShareCommits reports components that are NORMAL from the start, over 200 ms.
+// TestStartingNodesShareCommits reports components that are NORMAL from the start, over four fifths of gatherStarts.
 func TestStartingNodesShareCommits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, memstore.New(100), nil)
@@ -18,7 +18,7 @@ func TestStartingNodesShareCommits(t *testing.T) {
 		before := h.revision(t)
 		for i, c := range []fault.Component{fault.ComponentMemory, fault.ComponentPower, fault.ComponentTemperature} {
 			h.report(fault.Seq(i+1), false, c, fault.Normal)
-			time.Sleep(100 * time.Millisecond)
+			time.Sleep(gatherStarts * 2 / 5)
 			if got := h.revision(t); got != before && i < 2 {
 				t.Errorf("revision %d after %d reports: want %d, nothing committed", got, i+1, before)
 			}

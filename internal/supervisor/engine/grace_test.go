@@ -8,6 +8,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/store/memstore"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
 // TestNewLeaderWaits: a new leader waits one digest period before any new FAILED, however clear the evidence is,
@@ -25,7 +26,7 @@ func TestNewLeaderWaits(t *testing.T) {
 	}
 	began := time.Now()
 	id := fault.ReportID{Origin: fault.Origin{Node: "n1-0-0", Half: fault.HalfDNP}, Epoch: 2, Seq: 1}
-	term.take(began, Input{Arrived: began, Reports: &Reports{Path: fault.PathTorus, List: []fault.Report{{ID: id, Digest: true,
+	term.take(began, Input{Arrived: began, Reports: &servicenet.Reports{Path: fault.PathTorus, List: []fault.Report{{ID: id, Digest: true,
 		Observations: []fault.Observation{{Node: "n1-0-0", Component: fault.ComponentHost, State: fault.Failed, Kind: fault.KindWatchdog}}}}}})
 	if ch.last.Node != "n1-0-0" {
 		t.Fatalf("challenged %q, want n1-0-0", ch.last.Node)

@@ -52,7 +52,7 @@ func (e *Engine) Change(ctx context.Context, change func(store.Topology) ([]stor
 
 // topologyChanged ends a term whose machine has other nodes or places than the current topology. No batch of the term
 // is left to commit.
-type topologyChanged struct{ told func() }
+type topologyChanged struct{ reply func() }
 
 func (topologyChanged) Error() string { return "the topology has changed" }
 
@@ -73,14 +73,14 @@ func (t *term) follow(w *write, r result) error {
 		}
 		t.e.cfg.Masks.Change(set, ended, store.MaskKey, r.revision)
 	}
-	told := func() { w.reply <- written{r.revision, r.err} }
+	reply := func() { w.reply <- written{r.revision, r.err} }
 	if r.err == nil && w.ends {
-		return topologyChanged{told}
+		return topologyChanged{reply}
 	}
 	if w.ends {
 		t.pausing = false // the write was refused
 	}
-	told()
+	reply()
 	return nil
 }
 
@@ -98,13 +98,13 @@ func (e *Engine) Lead(ctx context.Context, fence store.Fence) error {
 	e.cfg.Metrics.Terms.Inc()
 	expiring, expire := context.WithCancel(ctx)
 	expired := make(chan struct{})
-	e.term.Store(t)
+	e.publish(t)
 	go func() {
 		defer close(expired)
 		e.expire(expiring)
 	}()
 	defer func() {
-		e.term.Store(nil)
+		e.publish(nil)
 		e.commitBegan.Store(nil)
 		expire()
 		t.end()
@@ -120,12 +120,12 @@ func (e *Engine) Lead(ctx context.Context, fence store.Fence) error {
 		}
 		next, err := e.newTerm(ctx, fence)
 		if err != nil {
-			changed.told()
+			changed.reply()
 			return fmt.Errorf("follow the topology in term %d: %w", fence.Rev, err)
 		}
 		next.takeOver(t)
-		e.term.Store(next)
-		changed.told()
+		e.publish(next)
+		changed.reply()
 		t.end()
 		t = next
 	}
@@ -174,8 +174,10 @@ func (e *Engine) settle(ctx context.Context, committer store.Committer, snap *st
 				return fmt.Errorf("store the first topology: %w", err)
 			}
 		}
-		snap.Topology = store.Topology{Topology: e.cfg.Seed.At(snap.Revision), Generation: snap.Topology.Newest + 1, Newest: snap.Topology.Newest + 1}
-		e.cfg.Logger.Info("the topology of the configuration is stored; from now on the store's counts", "nodes", len(e.cfg.Seed.Nodes), "revision", snap.Revision)
+		snap.Topology = store.Topology{Topology: e.cfg.Seed.At(snap.Revision), Generation: snap.Topology.Newest + 1,
+			Newest: snap.Topology.Newest + 1}
+		e.cfg.Logger.Info("the topology of the configuration is stored; from now on the store's counts", "nodes", len(e.cfg.Seed.Nodes),
+			"revision", snap.Revision)
 	}
 	e.cfg.Names.Set(snap.Topology.Topology)
 	garbage := snap.Topology.Garbage
@@ -197,9 +199,9 @@ func (e *Engine) settle(ctx context.Context, committer store.Committer, snap *st
 	if garbage = append(garbage, keys...); len(garbage) == 0 {
 		return nil
 	}
-	e.cfg.Logger.Info("what is stored of nodes that are gone, or of places that they have left, is deleted", "keys", len(garbage))
+	e.cfg.Logger.Info("deleting records of removed nodes and of places that nodes have left", "keys", len(garbage))
 	if err := commit(store.Batch{Deletes: garbage, Events: events}); err != nil {
-		return fmt.Errorf("delete what nodes have left: %w", err)
+		return fmt.Errorf("delete records of removed nodes: %w", err)
 	}
 	return nil
 }
@@ -311,7 +313,8 @@ func (e *Engine) endMarks(ctx context.Context, over []mark) error {
 				}
 				e.cfg.Logger.Info("maintenance has ended: its time is over", "node", m.GetNode(), "reason", m.GetReason(), "by", m.GetBy())
 				w.Deletes = append(w.Deletes, store.MaintenanceKey(m.GetNode()))
-				w.Events = append(w.Events, view.MaintenanceEvent(m, true, "the time set for it is over", "supervisor/"+e.cfg.Awareness.Supervisor, e.cfg.Names, time.Now()))
+				w.Events = append(w.Events, view.MaintenanceEvent(m, true, "the time set for it is over", "supervisor/"+e.cfg.Awareness.Supervisor,
+					e.cfg.Names, time.Now()))
 			}
 			if len(w.Deletes) == 0 {
 				return nil, nil

@@ -17,6 +17,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -61,14 +62,14 @@ func TestFirstTopologyStays(t *testing.T) {
 	}
 }
 
-// TestSpareTakesAPlace: a spare takes a place while reports arrive. No acknowledged or accepted report is lost,
+// TestSpareTakesPlace: a spare takes a place while reports arrive. No acknowledged or accepted report is lost,
 // remaining nodes keep their state, new ones are UNKNOWN, and departed ones are forgotten.
-func TestSpareTakesAPlace(t *testing.T) {
+func TestSpareTakesPlace(t *testing.T) {
 	h := start(t, memstore.New(100), seeded)
 	n0 := fault.Origin{Node: "n0-0-0", Half: fault.HalfHost}
 	say := func(seq fault.Seq, st fault.State) {
 		h.Submit(Input{
-			Reports: &Reports{Path: fault.PathDirect, List: []fault.Report{{
+			Reports: &servicenet.Reports{Path: fault.PathDirect, List: []fault.Report{{
 				ID:           fault.ReportID{Origin: n0, Epoch: 1, Seq: seq},
 				Observations: []fault.Observation{{Node: n0.Node, Component: fault.ComponentMemory, State: st, Kind: fault.KindSelf}},
 			}}},
@@ -122,7 +123,8 @@ func TestSpareTakesAPlace(t *testing.T) {
 			told = append(told, ev.GetNode()+" "+ev.GetCoord()+" "+ev.GetReason()+" "+ev.GetLabels()["rack"])
 		}
 	}
-	if len(told) != 2 || told[0] != "x 1,0,0 node x: the spare takes 1,0,0 in place of n1-0-0 r1" || told[1] != "n1-0-0  node n1-0-0: leaves 1,0,0 and is a spare now " {
+	if len(told) != 2 || told[0] != "x 1,0,0 node x: the spare takes 1,0,0 in place of n1-0-0 r1" ||
+		told[1] != "n1-0-0  node n1-0-0: leaves 1,0,0 and is a spare now " {
 		t.Errorf("%q", told)
 	}
 	// Change back: the former state of n1-0-0 is gone.
@@ -167,7 +169,7 @@ func TestChangesOneByOne(t *testing.T) {
 	}
 }
 
-func TestRefusedChanges(t *testing.T) {
+func TestRefusedChangeKeepsTerm(t *testing.T) {
 	h := start(t, memstore.New(100), seeded)
 	wrong := errors.New("wrong")
 	if _, err := h.Change(t.Context(), func(store.Topology) ([]store.Write, error) { return nil, wrong }); !errors.Is(err, wrong) {
@@ -211,13 +213,16 @@ func marked(t *testing.T, node string, until time.Time) store.Write {
 	return store.Write{Puts: []store.KV{kv}}
 }
 
-// TestMaintenanceEnds: a mark ends by itself when it expires, and only then. A new leader knows the marks.
-func TestMaintenanceEnds(t *testing.T) {
+// TestMaintenanceMarkExpires: a mark ends by itself when it expires, and only then. A new leader knows the marks.
+func TestMaintenanceMarkExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memstore.New(100)
 		h := start(t, st, seeded)
 		for node, until := range map[string]time.Time{"n0-0-0": time.Now().Add(time.Hour), "n1-0-0": time.Now().Add(3 * time.Hour), "x": {}} {
-			if _, err := h.Change(t.Context(), func(store.Topology) ([]store.Write, error) { return []store.Write{marked(t, node, until)}, nil }); err != nil {
+			if _, err := h.Change(t.Context(), func(store.Topology) ([]store.Write, error) {
+				return []store.Write{marked(t, node, until)},
+					nil
+			}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -230,7 +235,8 @@ func TestMaintenanceEnds(t *testing.T) {
 			t.Errorf("after two hours: %d marks", h.cfg.Marks.Len())
 		}
 		events, _, err := st.Events(t.Context(), 0, 0, nil)
-		if err != nil || len(events) != 1 || !events[0].GetEnded() || events[0].GetMaintenance().GetReason() != "new fan" || events[0].GetObserver() != "supervisor/s1" {
+		if err != nil || len(events) != 1 || !events[0].GetEnded() || events[0].GetMaintenance().GetReason() != "new fan" ||
+			events[0].GetObserver() != "supervisor/s1" {
 			t.Errorf("%v, %v", events, err)
 		}
 		h.stop()
@@ -247,7 +253,7 @@ func TestMaintenanceEnds(t *testing.T) {
 	})
 }
 
-func TestExpiry(t *testing.T) {
+func TestExpiredMarksEndInOrder(t *testing.T) {
 	now := time.Now() // with a monotonic reading
 	m := func(node string, in time.Duration) mark {
 		return &lofamov1.Maintenance{Node: node, Until: timestamppb.New(now.Add(in))}
@@ -270,9 +276,9 @@ func TestExpiry(t *testing.T) {
 	}
 }
 
-// TestWhatStoodAboveIsForgotten: group faults whose members are all gone, and warnings of a node that has left its
+// TestGroupsAndWarningsOfLeftNodesEnd: group faults whose members are all gone, and warnings of a node that has left its
 // place, end, and watchers receive the events.
-func TestWhatStoodAboveIsForgotten(t *testing.T) {
+func TestGroupsAndWarningsOfLeftNodesEnd(t *testing.T) {
 	h := start(t, memstore.New(100), seeded)
 	var w store.Write
 	put := func(key string, m proto.Message) {
@@ -283,7 +289,8 @@ func TestWhatStoodAboveIsForgotten(t *testing.T) {
 		w.Puts = append(w.Puts, store.KV{Key: key, Value: b})
 	}
 	group := func(id string, members ...fault.NodeID) {
-		put(store.GroupKey(id), view.StoredGroup(awareness.GroupStatus{ID: id, Kind: awareness.GroupLabel, State: fault.Failed, Cause: fault.CauseNode, Members: members, Of: 2}))
+		put(store.GroupKey(id), view.StoredGroup(awareness.GroupStatus{ID: id, Kind: awareness.GroupLabel, State: fault.Failed,
+			Cause: fault.CauseNode, Members: members, Of: 2}))
 	}
 	warning := func(node fault.NodeID) {
 		put(store.WarningKey(node, fault.ComponentTemperature, fault.QuantityTemperature), view.Warning(awareness.WarningStatus{
@@ -301,7 +308,8 @@ func TestWhatStoodAboveIsForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	snap, err := h.store.Load(t.Context())
-	if err != nil || len(snap.Groups) != 1 || snap.Groups[0].GetId() != "label/rack=stays" || len(snap.Warnings) != 1 || snap.Warnings[0].Node != "n0-0-0" {
+	if err != nil || len(snap.Groups) != 1 || snap.Groups[0].GetId() != "label/rack=stays" || len(snap.Warnings) != 1 ||
+		snap.Warnings[0].Node != "n0-0-0" {
 		t.Errorf("groups %v, warnings %v, %v", snap.Groups, snap.Warnings, err)
 	}
 	told := make(map[string]bool)

@@ -46,9 +46,6 @@ func (e *Engine) Committed() (view.Map, bool) {
 
 // newest returns the map of this term.
 func (t *term) newest(ctx context.Context) (view.Map, error) {
-	if !confirms {
-		return t.published.reach(ctx, 0, t.done)
-	}
 	at, err := t.confirmer.confirm(ctx)
 	if err != nil {
 		return view.Map{}, err

@@ -104,8 +104,8 @@ func (m *mute) Confirm(ctx context.Context, f store.Fence) (store.Standing, erro
 	return m.Store.Confirm(ctx, f)
 }
 
-// TestReadersShareAQuestion to the quorum, but never one that was put before they came.
-func TestReadersShareAQuestion(t *testing.T) {
+// TestReadersShareQuestion: readers share one question to the quorum, but never one that was put before they came.
+func TestReadersShareQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := &mute{Store: memstore.New(100), held: make(chan struct{}), deaf: true}
 		h := startOn(t, st.Store, st, nil)
@@ -137,8 +137,8 @@ func TestNoQuorumNoAnswer(t *testing.T) {
 	}
 }
 
-// TestWrite: an operator's change is committed with its events, and a change that comes too late has no effect.
-func TestWrite(t *testing.T) {
+// TestWriteIsCommittedWithItsEvents: an operator's change is committed with its events, and a change that comes too late has no effect.
+func TestWriteIsCommittedWithItsEvents(t *testing.T) {
 	h := start(t, memstore.New(100), nil)
 	key := store.Prefix + "test/x"
 	w := store.Write{

@@ -64,6 +64,7 @@ func (t *term) noteHealth(now, arrived time.Time, d *fault.Delivery, said servic
 		*was = health{said: b, by: id, at: arrived, heard: arrived, oldAt: oldAt}
 		t.health[id.Origin.Node] = n
 		changed = t.noteRecovery(now, arrived, d, half, h.GetRecovery()) || changed
+		changed = t.noteStarvation(now, d, half, h) || changed
 	}
 	return changed
 }
@@ -79,6 +80,9 @@ func addsNothing(was health, h *lofamov1.HalfHealth) bool {
 		return false
 	}
 	a, b := before.GetRecovery(), h.GetRecovery()
+	if p, q := before.GetProcessor(), h.GetProcessor(); p.GetStarved() != q.GetStarved() || p.GetBudgetLevel() != q.GetBudgetLevel() {
+		return false
+	}
 	return a.GetState() == b.GetState() && a.GetRestarts() == b.GetRestarts() && (b.GetCause() == "" || b.GetCause() == a.GetCause())
 }
 
@@ -129,19 +133,20 @@ func (t *term) healthOf(node fault.NodeID) (out [2]view.Health) {
 	return out
 }
 
-// told is the part of one half's recoveries that was published as events.
-type told struct {
+// publishedHalf is the part of one half's health that was published as events.
+type publishedHalf struct {
 	restarts uint32
 	givenUp  bool
+	starved  bool
 }
 
-// recoveries holds the published recoveries of a node's halves.
-type recoveries [2]told
+// recoveries holds the published recoveries and starvations of a node's halves.
+type recoveries [2]publishedHalf
 
 // into stores the published recoveries in a node's document.
 func (r recoveries) into(doc *lofamov1.Node) {
 	for i, at := range [...]**lofamov1.HalfHealth{&doc.HostHealth, &doc.DnpHealth} {
-		if r[i] == (told{}) {
+		if r[i] == (publishedHalf{}) {
 			continue
 		}
 		state := lofamov1.RecoveryState_RECOVERY_STATE_UNSPECIFIED
@@ -149,6 +154,9 @@ func (r recoveries) into(doc *lofamov1.Node) {
 			state = lofamov1.RecoveryState_GIVEN_UP
 		}
 		*at = &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: state, Restarts: r[i].restarts}}
+		if r[i].starved {
+			(*at).Processor = &lofamov1.ProcessorTime{Starved: true}
+		}
 	}
 }
 
@@ -156,7 +164,8 @@ func (r recoveries) into(doc *lofamov1.Node) {
 func recoveriesOf(doc *lofamov1.Node) (r recoveries) {
 	for i, h := range [...]*lofamov1.HalfHealth{doc.GetHostHealth(), doc.GetDnpHealth()} {
 		s := h.GetRecovery()
-		r[i] = told{restarts: s.GetRestarts(), givenUp: s.GetState() == lofamov1.RecoveryState_GIVEN_UP}
+		r[i] = publishedHalf{restarts: s.GetRestarts(), givenUp: s.GetState() == lofamov1.RecoveryState_GIVEN_UP,
+			starved: h.GetProcessor().GetStarved()}
 	}
 	return r
 }
@@ -173,44 +182,38 @@ type recovered struct {
 	age    time.Duration // of the recovery, at the time of the change
 }
 
-// noteRecovery is the only writer of t.told. It reports whether there is an event to commit: for restarts after which
+// noteRecovery is the only writer of t.reported. It reports whether there is an event to commit: for restarts after which
 // the half serves, and for giving the half up. While a half is down, its state changes say enough.
 func (t *term) noteRecovery(now, arrived time.Time, d *fault.Delivery, half fault.Half, s *lofamov1.RecoveryStatus) bool {
 	node := d.Report.ID.Origin.Node
-	all := t.told[node]
+	all := t.reported[node]
 	was := all[halfOf(half)]
 	age := time.Duration(min(s.GetAgeNs(), uint64(servicenet.MaxAge))) + now.Sub(arrived)
 	for _, h := range d.Hops {
 		age += h.Held
 	}
-	is, since, tell := follow(was, s, s.GetAgeNs() > 0 && now.Add(-age).After(t.toldAt(node, half)))
+	is, since, tell := follow(was, s, s.GetAgeNs() > 0 && now.Add(-age).After(t.publishedAt(node, half)))
 	if is == was {
 		return false
 	}
 	all[halfOf(half)] = is
-	t.told[node] = all
+	t.reported[node] = all
 	if !tell {
 		return false // stored with the next event
 	}
-	at := t.toldLast[node]
+	at := t.publishedLast[node]
 	at[halfOf(half)] = now
-	t.toldLast[node] = at
+	t.publishedLast[node] = at
 	t.touch(node)
-	r := &recovered{node: node, half: half, status: s, was: fault.Unknown, since: since, path: d.Path, by: d.Report.ID.Origin, age: age}
-	if st, ok := t.machine.Node(node); ok {
-		for _, c := range st.Components {
-			if c.Component == halfComponent(half) {
-				r.was = c.State
-			}
-		}
-	}
+	r := &recovered{node: node, half: half, status: s, was: t.halfState(node, half), since: since, path: d.Path, by: d.Report.ID.Origin,
+		age: age}
 	t.change(timedChange{recovered: r, at: now})
 	return true
 }
 
-// toldAt returns the time of the last recovery event of a half. Events of earlier terms precede this term.
-func (t *term) toldAt(node fault.NodeID, half fault.Half) time.Time {
-	if at := t.toldLast[node][halfOf(half)]; !at.IsZero() {
+// publishedAt returns the time of the last recovery event of a half. Events of earlier terms precede this term.
+func (t *term) publishedAt(node fault.NodeID, half fault.Half) time.Time {
+	if at := t.publishedLast[node][halfOf(half)]; !at.IsZero() {
 		return at
 	}
 	return t.began
@@ -226,7 +229,7 @@ func halfComponent(h fault.Half) fault.Component {
 // follow returns the published state after s, the number of new restarts, and whether to publish an event. A count
 // may decrease: the machine was rebooted, or its daemon was killed before it could write. The new count is then the
 // base. If young is true, the last restart came after the last event, and follow publishes that restart alone.
-func follow(was told, s *lofamov1.RecoveryStatus, young bool) (is told, since uint32, tell bool) {
+func follow(was publishedHalf, s *lofamov1.RecoveryStatus, young bool) (is publishedHalf, since uint32, tell bool) {
 	is = was
 	if s.GetState() == lofamov1.RecoveryState_RECOVERY_STATE_UNSPECIFIED {
 		return is, 0, false // no status
@@ -255,7 +258,7 @@ func (r *recovered) words() string {
 	s := r.status
 	if s.GetState() == lofamov1.RecoveryState_GIVEN_UP {
 		if s.GetReason() == "" && s.GetCause() != "" { // the reason did not fit
-			return fmt.Sprintf("given up after %d restarts, the last cause: %s", s.GetRestarts(), s.GetCause())
+			return fmt.Sprintf("given up after %s, the last cause: %s", fault.Plural(s.GetRestarts(), "restart"), s.GetCause())
 		}
 		return "given up" + behind(": ", s.GetReason())
 	}
@@ -313,7 +316,8 @@ func (r *recovered) outcome() string {
 // event renders the event, without its awareness latency.
 func (r *recovered) event(at time.Time, names *view.Names) *lofamov1.Event {
 	ev := &lofamov1.Event{
-		Kind: lofamov1.EventKind_RECOVERY_CHANGED, Node: string(r.node), Component: r.half.String(), From: lofamov1.State(r.was), To: lofamov1.State(r.was),
+		Kind: lofamov1.EventKind_RECOVERY_CHANGED, Node: string(r.node), Component: r.half.String(), From: lofamov1.State(r.was),
+		To:    lofamov1.State(r.was),
 		Cause: lofamov1.Cause_NONE, Path: lofamov1.Path(r.path), Observer: r.by.String(), Reason: r.words(), Recovery: r.status,
 		Time: timestamppb.New(at), Labels: names.Labels(r.node),
 	}

@@ -17,7 +17,8 @@ import (
 // served is the status that a daemon reports once a half serves again.
 func served(restarts uint32) *lofamov1.RecoveryStatus {
 	return &lofamov1.RecoveryStatus{
-		State: lofamov1.RecoveryState_RUNNING, Restarts: restarts, Cause: "ended by signal 9", AgeNs: uint64(2 * time.Second), GoneUs: 1, ServingUs: 43_210, ProvenUs: 90_400,
+		State: lofamov1.RecoveryState_RUNNING, Restarts: restarts, Cause: "ended by signal 9", AgeNs: uint64(2 * time.Second), GoneUs: 1,
+		ServingUs: 43_210, ProvenUs: 90_400,
 		Resumption: lofamov1.Resumption_RESUMED,
 	}
 }
@@ -26,14 +27,15 @@ func served(restarts uint32) *lofamov1.RecoveryStatus {
 func (h *harness) healthy(seq fault.Seq, health servicenet.Health) fault.Report {
 	d := memoryDigest("n1-0-0", seq, fault.Normal)
 	h.Submit(Input{
-		Reports:  &Reports{Path: fault.PathTorus, Hops: []fault.Hop{{Held: time.Second}}, List: []fault.Report{d}, Health: health, Words: Words(d, nil, health)},
+		Reports: &servicenet.Reports{Path: fault.PathTorus, Hops: []fault.Hop{{Held: time.Second}}, List: []fault.Report{d}, Health: health,
+			Words: Words(d, nil, health)},
 		Answerer: h.box, Arrived: time.Now(),
 	})
 	return d
 }
 
-// recoveriesTold waits for at least want events of recoveries and returns them, oldest first.
-func recoveriesTold(t *testing.T, h *harness, want int) (out []*lofamov1.Event) {
+// publishedRecoveries waits for at least want events of recoveries and returns them, oldest first.
+func publishedRecoveries(t *testing.T, h *harness, want int) (out []*lofamov1.Event) {
 	t.Helper()
 	for events := 1; len(out) < want; events++ {
 		out = nil
@@ -55,27 +57,29 @@ func TestRecoveriesAreEvents(t *testing.T) {
 	h.healthy(1, dnp(&lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING}))
 	h.healthy(2, dnp(&lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RESTARTING, Restarts: 1}))
 	h.healthy(3, dnp(served(1)))
-	told := recoveriesTold(t, h, 1)
-	if len(told) != 1 {
-		t.Fatalf("%d events of recoveries: %v", len(told), told)
+	events := publishedRecoveries(t, h, 1)
+	if len(events) != 1 {
+		t.Fatalf("%d events of recoveries: %v", len(events), events)
 	}
-	ev := told[0]
-	if want := "restarted (ended by signal 9): serving again after 43ms, self-test passed after 90ms; it went on where it was"; ev.GetReason() != want {
+	ev := events[0]
+	const want = "restarted (ended by signal 9): serving again after 43ms, self-test passed after 90ms; it went on where it was"
+	if ev.GetReason() != want {
 		t.Errorf("said %q, want %q", ev.GetReason(), want)
 	}
 	if age := ev.GetAwarenessLatency().AsDuration(); age < 3*time.Second || age > time.Minute {
 		t.Errorf("aware after %s: want the 2s that it was old and the 1s that it was held", age)
 	}
-	if ev.GetNode() != "n1-0-0" || ev.GetCoord() != "1,0,0" || ev.GetComponent() != "dnp" || ev.GetFrom() != ev.GetTo() || ev.GetObserver() != "n1-0-0/host" ||
+	if ev.GetNode() != "n1-0-0" || ev.GetCoord() != "1,0,0" || ev.GetComponent() != "dnp" || ev.GetFrom() != ev.GetTo() ||
+		ev.GetObserver() != "n1-0-0/host" ||
 		ev.GetPath() != lofamov1.Path_TORUS || !proto.Equal(ev.GetRecovery(), served(1)) {
 		t.Errorf("%v", ev)
 	}
 
 	h.healthy(4, dnp(served(1))) // no change
 	h.healthy(5, servicenet.Health{Host: &lofamov1.HalfHealth{Recovery: served(1)}, DNP: &lofamov1.HalfHealth{Recovery: served(4)}})
-	if told = recoveriesTold(t, h, 3)[1:]; len(told) != 2 || told[0].GetComponent() != "host" ||
-		!strings.HasPrefix(told[1].GetReason(), "restarted 3 times since this was last told, the last time (ended by signal 9): serving") {
-		t.Errorf("%v", told)
+	if events = publishedRecoveries(t, h, 3)[1:]; len(events) != 2 || events[0].GetComponent() != "host" ||
+		!strings.HasPrefix(events[1].GetReason(), "restarted 3 times since this was last told, the last time (ended by signal 9): serving") {
+		t.Errorf("%v", events)
 	}
 
 	next := start(t, h.store, nil)
@@ -83,48 +87,54 @@ func TestRecoveriesAreEvents(t *testing.T) {
 	given := &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_GIVEN_UP, Restarts: 9, Reason: "not started again: 5 restarts within 1m0s"}
 	next.healthy(7, dnp(given))
 	next.healthy(8, dnp(given))
-	if told = recoveriesTold(t, next, 4)[3:]; len(told) != 1 || told[0].GetReason() != "given up: not started again: 5 restarts within 1m0s" {
-		t.Errorf("%v", told)
+	if events = publishedRecoveries(t, next, 4)[3:]; len(events) != 1 ||
+		events[0].GetReason() != "given up: not started again: 5 restarts within 1m0s" {
+		t.Errorf("%v", events)
 	}
 
 	last := start(t, h.store, nil)
 	last.healthy(9, dnp(given))
-	last.healthy(10, dnp(&lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING, Restarts: 9, Resumption: lofamov1.Resumption_COLD, Cold: "no copy"}))
-	if told = recoveriesTold(t, last, 5)[4:]; len(told) != 1 || told[0].GetReason() != "started again after it was given up; it began cold, its copy: no copy" {
-		t.Errorf("%v", told)
+	last.healthy(10, dnp(&lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING, Restarts: 9, Resumption: lofamov1.Resumption_COLD,
+		Cold: "no copy"}))
+	if events = publishedRecoveries(t, last, 5)[4:]; len(events) != 1 ||
+		events[0].GetReason() != "started again after it was given up; it began cold, its copy: no copy" {
+		t.Errorf("%v", events)
 	}
 }
 
-func TestFollow(t *testing.T) {
+func TestRecoveryCountFollowsStatus(t *testing.T) {
 	status := func(s lofamov1.RecoveryState, restarts uint32) *lofamov1.RecoveryStatus {
 		return &lofamov1.RecoveryStatus{State: s, Restarts: restarts}
 	}
 	running, restarting, given := lofamov1.RecoveryState_RUNNING, lofamov1.RecoveryState_RESTARTING, lofamov1.RecoveryState_GIVEN_UP
 	for _, tt := range []struct {
 		name  string
-		was   told
+		was   publishedHalf
 		give  *lofamov1.RecoveryStatus
 		young bool
-		want  told
+		want  publishedHalf
 		since uint32
 		tell  bool
 	}{
-		{"nothing was said", told{restarts: 1}, nil, false, told{restarts: 1}, 0, false},
-		{"never restarted", told{}, status(running, 0), false, told{}, 0, false},
-		{"once", told{}, status(running, 1), true, told{restarts: 1}, 1, true},
-		{"once, of a former term", told{}, status(running, 1), false, told{restarts: 1}, 1, true},
-		{"told already", told{restarts: 1}, status(running, 1), false, told{restarts: 1}, 0, false},
-		{"under way", told{restarts: 1}, status(restarting, 2), true, told{restarts: 1}, 0, false},
-		{"over", told{restarts: 1}, status(running, 3), true, told{restarts: 3}, 2, true},
-		{"booted anew", told{restarts: 5}, status(running, 0), false, told{}, 0, false},
-		{"booted anew, and restarted", told{restarts: 5}, status(running, 2), true, told{restarts: 2}, 1, true},
-		{"the count goes back", told{restarts: 5}, status(running, 4), false, told{restarts: 4}, 0, false},
-		{"the count goes back, late", told{restarts: 5}, status(restarting, 4), false, told{restarts: 4}, 0, false},
-		{"the count has gone back, and it is restarted", told{restarts: 5}, status(restarting, 4), true, told{restarts: 3}, 0, false},
-		{"given up", told{restarts: 1}, status(given, 6), true, told{6, true}, 0, true},
-		{"given up still", told{6, true}, status(given, 6), false, told{6, true}, 0, false},
-		{"being started by hand", told{6, true}, status(lofamov1.RecoveryState_STARTING, 6), false, told{6, true}, 0, false},
-		{"started by hand", told{6, true}, status(running, 6), false, told{restarts: 6}, 0, true},
+		{"no status", publishedHalf{restarts: 1}, nil, false, publishedHalf{restarts: 1}, 0, false},
+		{"never restarted", publishedHalf{}, status(running, 0), false, publishedHalf{}, 0, false},
+		{"once", publishedHalf{}, status(running, 1), true, publishedHalf{restarts: 1}, 1, true},
+		{"once, of a former term", publishedHalf{}, status(running, 1), false, publishedHalf{restarts: 1}, 1, true},
+		{"already published", publishedHalf{restarts: 1}, status(running, 1), false, publishedHalf{restarts: 1}, 0, false},
+		{"under way", publishedHalf{restarts: 1}, status(restarting, 2), true, publishedHalf{restarts: 1}, 0, false},
+		{"over", publishedHalf{restarts: 1}, status(running, 3), true, publishedHalf{restarts: 3}, 2, true},
+		{"rebooted", publishedHalf{restarts: 5}, status(running, 0), false, publishedHalf{}, 0, false},
+		{"rebooted, then restarted", publishedHalf{restarts: 5}, status(running, 2), true, publishedHalf{restarts: 2}, 1, true},
+		{"the count falls", publishedHalf{restarts: 5}, status(running, 4), false, publishedHalf{restarts: 4}, 0, false},
+		{"the count falls, late", publishedHalf{restarts: 5}, status(restarting, 4), false, publishedHalf{restarts: 4}, 0, false},
+		{"the count fell, and the half is restarted", publishedHalf{restarts: 5}, status(restarting, 4), true,
+			publishedHalf{restarts: 3}, 0, false},
+		{"given up", publishedHalf{restarts: 1}, status(given, 6), true, publishedHalf{restarts: 6, givenUp: true}, 0, true},
+		{"given up still", publishedHalf{restarts: 6, givenUp: true}, status(given, 6), false,
+			publishedHalf{restarts: 6, givenUp: true}, 0, false},
+		{"being started by hand", publishedHalf{restarts: 6, givenUp: true}, status(lofamov1.RecoveryState_STARTING, 6), false,
+			publishedHalf{restarts: 6, givenUp: true}, 0, false},
+		{"started by hand", publishedHalf{restarts: 6, givenUp: true}, status(running, 6), false, publishedHalf{restarts: 6}, 0, true},
 	} {
 		is, since, tell := follow(tt.was, tt.give, tt.young)
 		if is != tt.want || since != tt.since || tell != tt.tell {
@@ -135,16 +145,17 @@ func TestFollow(t *testing.T) {
 
 // One half's outdated report about the other makes no recovery event and is not shown. A count that goes back does
 // not mean new restarts, but a restart since the last event gets its event.
-func TestLateWordsOfTheOtherHalf(t *testing.T) {
+func TestOutdatedRecoveryReportIsIgnored(t *testing.T) {
 	h := start(t, memstore.New(100), nil)
 	say := func(seq fault.Seq, by fault.Half, s *lofamov1.RecoveryStatus) {
 		health := servicenet.Health{Host: &lofamov1.HalfHealth{Recovery: s}}
 		d := memoryDigest("n1-0-0", seq, fault.Normal)
 		d.ID.Origin.Half = by
-		h.Submit(Input{Reports: &Reports{Path: fault.PathTorus, List: []fault.Report{d}, Health: health, Words: Words(d, nil, health)}, Answerer: h.box, Arrived: time.Now()})
+		h.Submit(Input{Reports: &servicenet.Reports{Path: fault.PathTorus, List: []fault.Report{d}, Health: health, Words: Words(d, nil, health)},
+			Answerer: h.box, Arrived: time.Now()})
 	}
 	say(1, fault.HalfHost, served(5))
-	recoveriesTold(t, h, 1)
+	publishedRecoveries(t, h, 1)
 	h.taken(t)
 	old := served(4)
 	old.AgeNs = uint64(time.Hour)
@@ -162,14 +173,15 @@ func TestLateWordsOfTheOtherHalf(t *testing.T) {
 	again := served(5)
 	again.AgeNs = 1
 	say(4, fault.HalfHost, again)
-	told := recoveriesTold(t, h, 2)
+	events := publishedRecoveries(t, h, 2)
 	h.taken(t)
-	if len(told) != 2 || !strings.HasPrefix(told[0].GetReason(), "restarted 5 times") || !strings.HasPrefix(told[1].GetReason(), "restarted (ended") {
-		t.Errorf("%v", told)
+	if len(events) != 2 || !strings.HasPrefix(events[0].GetReason(), "restarted 5 times") ||
+		!strings.HasPrefix(events[1].GetReason(), "restarted (ended") {
+		t.Errorf("%v", events)
 	}
 }
 
-func TestWordsWithoutRoom(t *testing.T) {
+func TestShortRecoveryTextIsComplete(t *testing.T) {
 	r := recovered{status: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_GIVEN_UP, Restarts: 5, Cause: "ended by signal 9"}}
 	if want := "given up after 5 restarts, the last cause: ended by signal 9"; r.words() != want {
 		t.Errorf("%q, want %q", r.words(), want)
@@ -186,10 +198,10 @@ func TestRecoveriesAreMerged(t *testing.T) {
 		return timedChange{recovered: &recovered{node: "n1-0-0", half: fault.HalfDNP, status: served(since), since: since}}
 	}
 	a.changes, b.changes = append(a.changes, of(1)), append(b.changes, of(2))
-	a.told["n1-0-0"], b.told["n1-0-0"] = recoveries{1: {restarts: 1}}, recoveries{1: {restarts: 3}}
+	a.reported["n1-0-0"], b.reported["n1-0-0"] = recoveries{1: {restarts: 1}}, recoveries{1: {restarts: 3}}
 	a.merge(b)
-	if len(a.changes) != 1 || a.changes[0].recovered.since != 3 || a.told["n1-0-0"][1].restarts != 3 {
-		t.Errorf("%+v, %+v", a.changes, a.told)
+	if len(a.changes) != 1 || a.changes[0].recovered.since != 3 || a.reported["n1-0-0"][1].restarts != 3 {
+		t.Errorf("%+v, %+v", a.changes, a.reported)
 	}
 }
 
@@ -197,7 +209,8 @@ func TestRecoveriesAreMerged(t *testing.T) {
 func TestHealthIsVolatile(t *testing.T) {
 	h, w := start(t, memstore.New(100), nil), new(wants)
 	said := servicenet.Health{Host: &lofamov1.HalfHealth{
-		Recovery: served(1), Tests: []*lofamov1.SelfTest{{Number: 10, State: lofamov1.TestState_PASSED, AgeMs: 100}, {Number: 12, State: lofamov1.TestState_IDLE, AgeMs: 100}},
+		Recovery: served(1), Tests: []*lofamov1.SelfTest{{Number: 10, State: lofamov1.TestState_PASSED, AgeMs: 100},
+			{Number: 12, State: lofamov1.TestState_IDLE, AgeMs: 100}},
 	}}
 	d := h.healthy(1, said)
 	awaitEvents(t, h, 2)
@@ -209,7 +222,8 @@ func TestHealthIsVolatile(t *testing.T) {
 	d.ID.Seq = 2
 	h.restate(w, d, Words(d, nil, said))
 	h.taken(t)
-	if second := h.node(t, "n1-0-0").Health[0]; !second.At.Equal(first.At) || !second.Heard.After(first.Heard) || !second.OldAt.After(first.OldAt) || len(w.take()) > 0 {
+	if second := h.node(t, "n1-0-0").Health[0]; !second.At.Equal(first.At) || !second.Heard.After(first.Heard) ||
+		!second.OldAt.After(first.OldAt) || len(w.take()) > 0 {
 		t.Errorf("%+v after %+v", second, first)
 	}
 	more := proto.CloneOf(said.Host)
@@ -232,7 +246,7 @@ func TestHealthIsVolatile(t *testing.T) {
 }
 
 // A digest by the torus has room for a few numbers only. The full status holds while they stay the same.
-func TestHealthOutlivesShorterWords(t *testing.T) {
+func TestShortHealthKeepsFullStatus(t *testing.T) {
 	h := start(t, memstore.New(100), nil)
 	whole := servicenet.Health{Host: &lofamov1.HalfHealth{
 		Recovery: served(1), Tests: []*lofamov1.SelfTest{{Number: 10, State: lofamov1.TestState_PASSED, AgeMs: 100}},
@@ -248,7 +262,8 @@ func TestHealthOutlivesShorterWords(t *testing.T) {
 	first := h.node(t, "n1-0-0").Health[0]
 	h.healthy(2, short(1))
 	h.taken(t)
-	if second := h.node(t, "n1-0-0").Health[0]; !proto.Equal(second.Said, whole.Host) || !second.At.Equal(first.At) || !second.OldAt.After(first.OldAt) {
+	if second := h.node(t, "n1-0-0").Health[0]; !proto.Equal(second.Said, whole.Host) || !second.At.Equal(first.At) ||
+		!second.OldAt.After(first.OldAt) {
 		t.Errorf("%+v after %+v", second, first)
 	}
 	h.healthy(3, short(2))

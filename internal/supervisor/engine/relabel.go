@@ -55,6 +55,7 @@ func (t *term) relabel(w *write, revision uint64) {
 	t.e.cfg.Names.Set(now.Topology)
 	t.committed.Relabel(now.Topology)
 	cfg := t.e.awareness(now.Topology)
+	t.incidents.Relabel(cfg.Labels, cfg.DomainLabels)
 	t.step(t.asOf(time.Now()), awareness.Labelled{Labels: cfg.Labels, DomainLabels: cfg.DomainLabels})
 	if len(garbage) > 0 {
 		t.takeWrite(write{Write: store.Write{Deletes: garbage}, reply: make(chan written, 1)})

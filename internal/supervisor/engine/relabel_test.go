@@ -15,6 +15,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -27,17 +28,18 @@ func edited(t *topology.Topology, edit func(*topology.Node)) *topology.Topology 
 	return topology.New(t.Dims, nodes, t.DomainLabels, 0)
 }
 
-// TestLabelsWithinTheTerm: the machine keeps its evidence when labels change, when a spare is added, marked and
+// TestLabelsWithinTerm: the machine keeps its evidence when labels change, when a spare is added, marked and
 // removed again, and when a node is marked.
-func TestLabelsWithinTheTerm(t *testing.T) {
+func TestLabelsWithinTerm(t *testing.T) {
 	h := start(t, memstore.New(100), seeded)
 	h.report(1, false, fault.ComponentMemory, fault.Sick)
 	h.box.await(t, 1)
 	whole := fault.ReportID{Origin: fault.Origin{Node: "n1-0-0", Half: fault.HalfHost}, Epoch: 2, Seq: 2}
 	h.Submit(Input{
-		Reports: &Reports{Path: fault.PathDirect, Words: 7, List: []fault.Report{{ID: whole, Digest: true, Observations: []fault.Observation{
-			{Node: "n1-0-0", Component: fault.ComponentMemory, State: fault.Sick, Kind: fault.KindSelf},
-		}}}},
+		Reports: &servicenet.Reports{Path: fault.PathDirect, Words: 7, List: []fault.Report{{ID: whole, Digest: true,
+			Observations: []fault.Observation{
+				{Node: "n1-0-0", Component: fault.ComponentMemory, State: fault.Sick, Kind: fault.KindSelf},
+			}}}},
 		To: To{Addr: "127.0.0.1:1"}, Answerer: h.box, Arrived: time.Now(),
 	})
 	h.taken(t)
@@ -60,7 +62,8 @@ func TestLabelsWithinTheTerm(t *testing.T) {
 		}
 		m, err := h.Map(t.Context())
 		if err != nil || m.Revision < rev || m.Topology().Revision != rev || len(topology.Diff(m.Topology(), to)) != 0 {
-			t.Errorf("%s: the map of revision %d is of the topology of %d, want %d: %v, %v", what, m.Revision, m.Topology().Revision, rev, topology.Diff(m.Topology(), to), err)
+			t.Errorf("%s: the map of revision %d is of the topology of %d, want %d: %v, %v", what, m.Revision, m.Topology().Revision, rev,
+				topology.Diff(m.Topology(), to), err)
 		}
 		if now := h.cfg.Names.Topology(); now.Revision != rev {
 			t.Errorf("%s: names are of revision %d, want %d", what, now.Revision, rev)
@@ -69,9 +72,13 @@ func TestLabelsWithinTheTerm(t *testing.T) {
 	}
 	labelled := edited(withSpare(false), func(n *topology.Node) { n.Labels = map[string]string{"rack": fmt.Sprint("r", n.Coord.X)} })
 	change("labels", labelled)
-	change("a spare more", topology.New(labelled.Dims, append(slices.Clone(labelled.Nodes), topology.Node{ID: "y", Spare: true}), []string{"rack", "power"}, 0))
+	change("a spare more", topology.New(labelled.Dims, append(slices.Clone(labelled.Nodes), topology.Node{ID: "y", Spare: true}),
+		[]string{"rack", "power"}, 0))
 	for _, node := range []string{"n1-0-0", "y"} {
-		if _, err := h.Change(t.Context(), func(store.Topology) ([]store.Write, error) { return []store.Write{marked(t, node, time.Time{})}, nil }); err != nil {
+		if _, err := h.Change(t.Context(), func(store.Topology) ([]store.Write, error) {
+			return []store.Write{marked(t, node, time.Time{})},
+				nil
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -88,7 +95,7 @@ func TestLabelsWithinTheTerm(t *testing.T) {
 	again := whole
 	again.Seq++
 	asked := make(wanted, 1)
-	h.Submit(Input{Restated: []Restated{{ID: again, Words: 7, Path: fault.PathDirect, Arrived: time.Now()}}, Wanting: asked})
+	h.Submit(Input{Restated: []Restated{{ID: again, Words: 7, Path: fault.PathDirect, Arrived: time.Now()}}, Requester: asked})
 	h.taken(t)
 	if now := h.node(t, "n1-0-0"); len(asked) > 0 || !now.Status.Life.After(before.Status.Life) {
 		t.Errorf("the whole is wanted: %t; last heard %s, before %s", len(asked) > 0, now.Status.Life, before.Status.Life)
@@ -132,7 +139,8 @@ func TestLabelsOfAll(t *testing.T) {
 			t.Fatal(err)
 		}
 		snap, err := h.store.Load(t.Context())
-		if err != nil || len(snap.Topology.Garbage) != 0 || len(topology.Diff(snap.Topology.Topology, to)) != 0 || snap.Topology.Generation != uint64(i+2) {
+		if err != nil || len(snap.Topology.Garbage) != 0 || len(topology.Diff(snap.Topology.Topology, to)) != 0 ||
+			snap.Topology.Generation != uint64(i+2) {
 			t.Errorf("change %d: generation %d, %d keys of others, %v", i, snap.Topology.Generation, len(snap.Topology.Garbage), err)
 		}
 	}
@@ -147,7 +155,8 @@ func TestGroupsFollowLabels(t *testing.T) {
 	var dead []*lofamov1.Node
 	for x := range 2 {
 		at := grid.Coord{X: x}
-		dead = append(dead, view.Stored(awareness.NodeStatus{ID: fault.DefaultNodeID(at), Coord: at, State: fault.Failed, Cause: fault.CauseNode, Since: time.Now()}))
+		dead = append(dead, view.Stored(awareness.NodeStatus{ID: fault.DefaultNodeID(at), Coord: at, State: fault.Failed, Cause: fault.CauseNode,
+			Since: time.Now()}))
 	}
 	w, err := st.Writer(st.Campaign(), testConfig(nil).Meta, store.Snapshot{})
 	if err != nil {
@@ -174,7 +183,8 @@ func TestGroupsFollowLabels(t *testing.T) {
 			t.Fatalf("groups %v, %v", m.Groups, err)
 		}
 	}
-	if x, err := h.ExplainGroup(t.Context(), "label/rack=r0"); err != nil || !strings.Contains(x.Summary, "with rack=r0 are dead") || len(x.Because) == 0 {
+	if x, err := h.ExplainGroup(t.Context(), "label/rack=r0"); err != nil || !strings.Contains(x.Summary, "with rack=r0 are dead") ||
+		len(x.Because) == 0 {
 		t.Errorf("explained: %+v, %v", x, err)
 	}
 	if _, err := h.ExplainGroup(t.Context(), "label/rack=r1"); !errors.Is(err, ErrUnknown) {

@@ -19,8 +19,10 @@ func (h *harness) batch(node fault.NodeID, epoch fault.Epoch, status *lofamov1.D
 		list[i].ID.Origin, list[i].ID.Epoch = fault.Origin{Node: node, Half: fault.HalfHost}, epoch
 	}
 	h.Submit(Input{
-		Reports: &Reports{Path: fault.PathTorus, Hops: []fault.Hop{{Node: "n0-0-0", Half: fault.HalfHost, Held: time.Millisecond}}, List: list, Status: status},
-		To:      To{Addr: "127.0.0.1:1", Socket: 1, Relayed: true}, Answerer: h.box, Arrived: time.Now(),
+		Reports: &servicenet.Reports{Path: fault.PathTorus, Hops: []fault.Hop{{Node: "n0-0-0", Half: fault.HalfHost, Held: time.Millisecond}},
+			List:   list,
+			Status: status},
+		To: To{Addr: "127.0.0.1:1", Socket: 1, Relayed: true}, Answerer: h.box, Arrived: time.Now(),
 	})
 }
 
@@ -48,7 +50,8 @@ func TestBatchesAreAnsweredTogether(t *testing.T) {
 	h := start(t, memstore.New(100), nil)
 	h.batch("n1-0-0", 5, nil, numbered(false, 1, 2, 3)...)
 	acks := h.box.await(t, 1)
-	if acks[0].GetStatus() != lofamov1.Ack_COMMITTED || !slices.Equal(acks[0].GetSeqs(), []uint64{1, 2, 3}) || h.box.to[0] != (To{"127.0.0.1:1", 1, true}) {
+	if acks[0].GetStatus() != lofamov1.Ack_COMMITTED || !slices.Equal(acks[0].GetSeqs(), []uint64{1, 2, 3}) ||
+		h.box.to[0] != (To{"127.0.0.1:1", 1, true}) {
 		t.Errorf("ack %v to %v", acks[0], h.box.to[0])
 	}
 	// One ack answers all copies of committed reports. The new report gets its own after its commit.
@@ -92,7 +95,7 @@ func TestReportsOfEarlierEpochs(t *testing.T) {
 	}
 }
 
-func TestReceivedReports(t *testing.T) {
+func TestReceivedReportsAreListed(t *testing.T) {
 	h := start(t, memstore.New(100), nil)
 	unblock := h.store.Block()
 	defer unblock()
@@ -107,7 +110,8 @@ func TestReceivedReports(t *testing.T) {
 		t.Fatalf("received %+v", v.Reports)
 	}
 	r := v.Reports[1]
-	if r.Copies != 2 || r.Committed || r.Path != fault.PathTorus || len(r.Hops) != 1 || r.From != "127.0.0.1:1" || r.Latency != 10*time.Millisecond ||
+	if r.Copies != 2 || r.Committed || r.Path != fault.PathTorus || len(r.Hops) != 1 || r.From != "127.0.0.1:1" ||
+		r.Latency != 10*time.Millisecond ||
 		len(r.Said) != 2 || r.Arrived.IsZero() {
 		t.Errorf("received %+v", r)
 	}
@@ -153,7 +157,8 @@ func TestReportLogIsBounded(t *testing.T) {
 	at := time.Unix(0, 0)
 	add := func(seq fault.Seq, digest bool) {
 		at = at.Add(time.Second)
-		l.add(Received{ID: fault.ReportID{Origin: fault.Origin{Node: "a", Half: fault.HalfHost}, Epoch: 1, Seq: seq}, Digest: digest, Arrived: at, Copies: 1})
+		l.add(Received{ID: fault.ReportID{Origin: fault.Origin{Node: "a", Half: fault.HalfHost}, Epoch: 1, Seq: seq}, Digest: digest,
+			Arrived: at, Copies: 1})
 	}
 	for seq := range fault.Seq(5) {
 		add(seq+1, false)

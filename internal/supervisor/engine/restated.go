@@ -86,7 +86,7 @@ func (t *term) noteWords(id fault.ReportID, words uint64) {
 
 // takeRestated handles restated digests and requests the full digests that it lacks: this term is new, the full
 // digest was lost, or the half has reported something else since.
-func (t *term) takeRestated(now time.Time, list []Restated, wanting FullDigestRequester) {
+func (t *term) takeRestated(now time.Time, list []Restated, requester FullDigestRequester) {
 	var unknown []fault.Origin
 	for i := range list {
 		if r := &list[i]; !t.restated(now, r) {
@@ -94,8 +94,8 @@ func (t *term) takeRestated(now time.Time, list []Restated, wanting FullDigestRe
 			unknown = append(unknown, r.ID.Origin)
 		}
 	}
-	if len(unknown) > 0 && wanting != nil {
-		wanting.RequestFull(unknown)
+	if len(unknown) > 0 && requester != nil {
+		requester.RequestFull(unknown)
 	}
 }
 

@@ -41,17 +41,20 @@ func memoryDigest(node fault.NodeID, seq fault.Seq, st fault.State) fault.Report
 func (h *harness) whole(r fault.Report, status *lofamov1.DeliveryStatus) uint64 {
 	words := Words(r, status, servicenet.Health{})
 	r.Observations = slices.Clone(r.Observations)
-	h.Submit(Input{Reports: &Reports{Path: fault.PathDirect, List: []fault.Report{r}, Status: status, Words: words}, Answerer: h.box, Arrived: time.Now()})
+	h.Submit(Input{Reports: &servicenet.Reports{Path: fault.PathDirect, List: []fault.Report{r}, Status: status, Words: words},
+		Answerer: h.box,
+		Arrived:  time.Now()})
 	return words
 }
 
 func (h *harness) restate(w *wants, r fault.Report, words uint64) {
-	h.Submit(Input{Restated: []Restated{{ID: r.ID, Words: words, Path: fault.PathDirect, Arrived: time.Now()}}, Wanting: w, Arrived: time.Now()})
+	h.Submit(Input{Restated: []Restated{{ID: r.ID, Words: words, Path: fault.PathDirect, Arrived: time.Now()}}, Requester: w,
+		Arrived: time.Now()})
 }
 
-// TestRestatedDigests: a restated digest is a sign of life while the term knows the digest that it restates. For any
+// TestRestatedDigestNeedsKnownDigest: a restated digest is a sign of life while the term knows the digest that it restates. For any
 // other the term requests the full digest and never assumes a known one.
-func TestRestatedDigests(t *testing.T) {
+func TestRestatedDigestNeedsKnownDigest(t *testing.T) {
 	h, w := start(t, memstore.New(100), nil), new(wants)
 	said := &lofamov1.DeliveryStatus{State: lofamov1.PathState_ARMED}
 	normal, origin := memoryDigest("n1-0-0", 1, fault.Normal), fault.Origin{Node: "n1-0-0", Half: fault.HalfHost}
@@ -67,7 +70,8 @@ func TestRestatedDigests(t *testing.T) {
 		t.Fatalf("wants %v whole, which it has", got)
 	}
 	if !second.Status.Life.After(first.Status.Life) || !second.DeliveryAt.After(first.DeliveryAt) || second.Delivery != said {
-		t.Errorf("no sign of life: %s after %s, its reports %s after %s", second.Status.Life, first.Status.Life, second.DeliveryAt, first.DeliveryAt)
+		t.Errorf("no sign of life: %s after %s, its reports %s after %s", second.Status.Life, first.Status.Life, second.DeliveryAt,
+			first.DeliveryAt)
 	}
 	h.restate(w, normal, words) // a duplicate
 	h.taken(t)

@@ -17,21 +17,24 @@ import (
 
 // term is one term of leadership. It belongs to Lead's goroutine; other goroutines use only done.
 type term struct {
-	e         *Engine
-	committer store.Committer
-	machine   *awareness.Machine
-	inbox     *servicenet.Inbox
-	log       *reportLog
-	trace     *tracer
-	senders   map[fault.NodeID]Sender       // from the newest digest of the host half
-	health    map[fault.NodeID][2]health    // from the newest digests
-	told      map[fault.NodeID]recoveries   // published as events; most nodes have none
-	toldLast  map[fault.NodeID][2]time.Time // time of the last event in this term
-	began     time.Time
-	groups    map[string]fault.State  // by ID: the state of the group faults that stand
-	words     map[fault.Origin]spoken // of the newest digest, if it can be restated
-	wake      time.Time
-	verdicts  [servicenet.EpochJump + 1]prometheus.Counter
+	e             *Engine
+	committer     store.Committer
+	machine       *awareness.Machine
+	inbox         *servicenet.Inbox
+	log           *reportLog
+	trace         *tracer
+	senders       map[fault.NodeID]Sender       // from the newest digest of the host half
+	health        map[fault.NodeID][2]health    // from the newest digests
+	reported      map[fault.NodeID]recoveries   // published as events; most nodes have none
+	publishedLast map[fault.NodeID][2]time.Time // time of the last event in this term
+	began         time.Time
+	groups        map[string]fault.State  // by ID: the state of the group faults that stand
+	incidents     *awareness.Incidents    // as of the last sealed batch
+	unread        []*lofamov1.Incident    // stored ones that are not understood, until the first batch
+	keepFor       time.Duration           // of CLOSED incidents
+	words         map[fault.Origin]spoken // of the newest digest, if it can be restated
+	wake          time.Time
+	verdicts      [servicenet.EpochJump + 1]prometheus.Counter
 
 	// The committed map, and the number of uncommitted batches that touch a node. Readers get the committed state of
 	// such a node.
@@ -109,6 +112,9 @@ func (t *term) run(ctx context.Context) error {
 			now := time.Now()
 			t.machine.Behind(now, t.e.cfg.Challenger.Behind())
 			t.step(now, awareness.Tick{})
+			if due := t.incidents.Wake(); !due.IsZero() && !now.Before(due) {
+				t.foldIncidents(t.open, now)
+			}
 		case d := <-t.e.details:
 			d.reply <- t.detail(d.ids)
 		case w := <-t.e.whys:
@@ -126,11 +132,9 @@ func (t *term) run(ctx context.Context) error {
 }
 
 func (t *term) setTimer(timer *time.Timer) {
-	wake := t.wake
+	wake := fault.Earliest(t.wake, t.incidents.Wake())
 	if t.inflight == nil && t.open.begins() { // otherwise launch would have taken it
-		if due := t.open.changes[0].at.Add(gatherStarts); wake.IsZero() || due.Before(wake) {
-			wake = due
-		}
+		wake = fault.Earliest(wake, t.open.changes[0].at.Add(gatherStarts))
 	}
 	if wake.IsZero() || t.pausing {
 		timer.Stop()
@@ -168,7 +172,7 @@ func (t *term) asOf(now time.Time) time.Time {
 
 // take handles one input.
 func (t *term) take(now time.Time, in Input) {
-	if in.Answer != nil || in.Reports != nil && !in.Reports.digests() {
+	if in.Answer != nil || in.Reports != nil && !in.Reports.Digests() {
 		// A long delay at a follower, perhaps because it was paused, says little about the others.
 		held := min(in.Held, t.e.cfg.Awareness.ChallengeSingle)
 		t.machine.Behind(now, now.Sub(in.Arrived)+held+t.e.cfg.Challenger.Behind())
@@ -179,9 +183,11 @@ func (t *term) take(now time.Time, in Input) {
 	case in.Reports != nil:
 		t.takeReports(now, in)
 	case in.Restated != nil:
-		t.takeRestated(now, in.Restated, in.Wanting)
+		t.takeRestated(now, in.Restated, in.Requester)
 	case in.Answer != nil:
 		t.step(now, *in.Answer)
+	case in.Refused != nil:
+		t.step(now, *in.Refused)
 	case in.Gossip != nil:
 		t.step(now, *in.Gossip)
 	case in.Revoked:
@@ -251,10 +257,7 @@ func (t *term) takeReport(now time.Time, in Input, rep *fault.Report, to answerT
 	if rep.Digest {
 		return
 	}
-	t.touch(rep.ID.Origin.Node)
-	for _, o := range rep.Observations {
-		t.touch(o.Node)
-	}
+	t.touchReported(rep)
 	t.open.reports = append(t.open.reports, rep.ID)
 	t.waiting[rep.ID] = []answerTo{to}
 }
@@ -306,6 +309,29 @@ func (t *term) change(c timedChange) {
 	}
 	seen.AsSeen = true
 	t.e.seen.publish(seen)
+}
+
+// touchReported touches the nodes of a report whose documents may get other contents. A state that changes touches its node
+// itself. Besides states, a document has evidence of faults, the boot epochs and the platform: the document of a NORMAL
+// node without faults stays as it is when neighbours accuse the node.
+func (t *term) touchReported(rep *fault.Report) {
+	by := rep.ID.Origin
+	e, plain := t.committed.Plain(by.Node)
+	epoch := e.Status.HostEpoch
+	if by.Half == fault.HalfDNP {
+		epoch = e.Status.DNPEpoch
+	}
+	if !plain || t.touched[by.Node] > 0 || epoch != rep.ID.Epoch || e.Status.Platform != rep.Platform || rep.Restart.Half != 0 {
+		t.touch(by.Node)
+	}
+	for _, o := range rep.Observations {
+		if o.Node == by.Node {
+			continue
+		}
+		if _, plain := t.committed.Plain(o.Node); !plain || t.touched[o.Node] > 0 {
+			t.touch(o.Node)
+		}
+	}
 }
 
 // touch notes that the open batch must write a node's document.

@@ -11,7 +11,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// tracer logs, at debug level, the fate of every report: in which term it was taken, its content, and its
+// tracer logs, at debug level, the fate of every report: the term that accepted it, its content, and its
 // commit. Together with the positions at which each term began, the log shows how often each report was accepted,
 // even if a replica was killed between a commit and its log line. A nil tracer logs nothing and costs nothing.
 type tracer struct{ log *slog.Logger }

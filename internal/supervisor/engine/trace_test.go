@@ -52,7 +52,7 @@ func (l *logged) lines(t *testing.T) []traced {
 }
 
 // The debug log shows each taken and committed report once, and the positions where the next term continues.
-func TestTrace(t *testing.T) {
+func TestDebugLogShowsEachReportOnce(t *testing.T) {
 	st := memstore.New(100)
 	at := func(l *logged, level slog.Level) func(*Config) {
 		return func(c *Config) { c.Logger = slog.New(slog.NewJSONHandler(l, &slog.HandlerOptions{Level: level})) }
@@ -67,12 +67,14 @@ func TestTrace(t *testing.T) {
 	content := Fingerprint(fault.Report{Observations: []fault.Observation{
 		{Node: "n1-0-0", Component: fault.ComponentMemory, State: fault.Sick, Kind: fault.KindSelf},
 	}})
-	want := []traced{{Msg: TraceTerm}, {Msg: TraceTaken, Report: id.String(), Content: content}, {Msg: TraceCommitted, Reports: []string{id.String()}}}
+	want := []traced{{Msg: TraceTerm}, {Msg: TraceTaken, Report: id.String(), Content: content},
+		{Msg: TraceCommitted, Reports: []string{id.String()}}}
 	if got := first.lines(t); !reflect.DeepEqual(got, want) {
 		t.Errorf("the log says %+v, want %+v", got, want)
 	}
 	start(t, st, at(&next, slog.LevelDebug))
-	if got := next.lines(t); len(got) != 2 || got[1].Msg != TracePosition || got[1].Position.Origin != id.Origin || got[1].Position.Highest != 1 {
+	if got := next.lines(t); len(got) != 2 || got[1].Msg != TracePosition || got[1].Position.Origin != id.Origin ||
+		got[1].Position.Highest != 1 {
 		t.Errorf("the next term begins with %+v", got)
 	}
 	h = start(t, st, at(&quiet, slog.LevelInfo))
@@ -83,7 +85,7 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-func TestFingerprint(t *testing.T) {
+func TestFingerprintIgnoresIDAndAge(t *testing.T) {
 	base := func() fault.Report {
 		return fault.Report{Uptime: time.Second, Observations: []fault.Observation{
 			{Node: "a", Component: fault.ComponentMemory, State: fault.Sick, Kind: fault.KindSelf, Detail: "d"}, {Node: "b"},

@@ -29,9 +29,9 @@ func TestWriteOfAnotherTerm(t *testing.T) {
 	}
 }
 
-// TestUnsettledWrites: if the store held a write when the term ended, its outcome is unknown. A write that had not
+// TestWriteAtEndOfTermIsUnknown: if the store held a write when the term ended, its outcome is unknown. A write that had not
 // begun was not done.
-func TestUnsettledWrites(t *testing.T) {
+func TestWriteAtEndOfTermIsUnknown(t *testing.T) {
 	h := start(t, memstore.New(100), nil)
 	unblock := h.store.Block()
 	defer unblock()

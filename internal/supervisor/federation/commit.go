@@ -11,7 +11,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/federation/export"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 )
 
@@ -83,7 +82,7 @@ func together(a, b job) bool {
 }
 
 func (c *committer) units(ctx context.Context, jobs []job) error {
-	units := make([]export.Unit, len(jobs))
+	units := make([]Unit, len(jobs))
 	for i, j := range jobs {
 		units[i] = *j.unit
 	}
@@ -115,13 +114,13 @@ func (c *committer) snapshot(ctx context.Context, j job) error {
 	another := was.Store != "" && was.Store != u.After.Store
 	if another {
 		notices = append(notices, c.regionEvent(name, j.at,
-			"the region's store is another one: it was restored from a snapshot, or made anew; what it has is here, and nothing else"))
+			"the region has another store, restored from a snapshot or newly made; its whole content is here, and nothing else"))
 	}
 	if first := u.First - u.Lost; u.Lost > 0 && was.NextEvent > 0 {
 		notices = append(notices, c.regionEvent(name, j.at,
-			fmt.Sprintf("%d events of the region are no longer kept there, from %d on: what they led to is here", u.Lost, first)))
+			fmt.Sprintf("the region no longer keeps %d events, from %d on: their effects are here", u.Lost, first)))
 	}
-	return c.pack(ctx, name, []export.Unit{u}, notices...)
+	return c.pack(ctx, name, []Unit{u}, notices...)
 }
 
 // regionEvent returns an event about a region whose state does not change.
@@ -132,9 +131,9 @@ func (c *committer) regionEvent(name string, at time.Time, reason string) *lofam
 }
 
 // pack writes units of one region; the notices go before them.
-func (c *committer) pack(ctx context.Context, name string, units []export.Unit, notices ...*lofamov1.Event) error {
+func (c *committer) pack(ctx context.Context, name string, units []Unit, notices ...*lofamov1.Event) error {
 	h := c.heads[name]
-	writes, err := export.Pack(units, h.Position, export.Limits{Ops: c.cfg.Ops, Bytes: c.cfg.Bytes})
+	writes, err := packUnits(units, h.Position, writeLimits{Ops: c.cfg.Ops, Bytes: c.cfg.Bytes})
 	if err != nil {
 		return fmt.Errorf("region %s: %w", name, err)
 	}
@@ -151,7 +150,7 @@ func (c *committer) pack(ctx context.Context, name string, units []export.Unit, 
 }
 
 // add puts a write to the transaction that is being gathered, or to the next.
-func (c *committer) add(ctx context.Context, name string, h head, w export.Write) error {
+func (c *committer) add(ctx context.Context, name string, h head, w packedWrite) error {
 	size := 0
 	for _, ev := range w.Events {
 		adopt(name, ev)
@@ -225,7 +224,7 @@ func (c *committer) presence(ctx context.Context, j job) error {
 	h.Cut, h.Since = j.cut, j.at
 	reason := "heard again, and all that it had to tell is here"
 	if j.cut {
-		reason = fmt.Sprintf("not heard for %s: what is shown of it is unknown until it is heard again", time.Duration(c.cfg.Misses)*c.cfg.Beat)
+		reason = fmt.Sprintf("no message for %s: its nodes are UNKNOWN until the next message", time.Duration(c.cfg.Misses)*c.cfg.Beat)
 	}
 	c.cur.Events = append(c.cur.Events, &lofamov1.Event{
 		Kind: lofamov1.EventKind_REGION_CHANGED, Region: name, From: from, To: h.state(), Reason: reason, Time: timestamppb.New(j.at),
@@ -237,12 +236,12 @@ func (c *committer) presence(ctx context.Context, j job) error {
 		delete(c.out.back, name)
 		return err
 	}
-	entries, rev, err := c.store.Tree(ctx, prefix+name+"/"+export.KindNodes, false)
+	entries, rev, err := c.store.Tree(ctx, prefix+name+"/"+KindNodes, false)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		e.Key = name + "/" + export.KindNodes + e.Key
+		e.Key = name + "/" + KindNodes + e.Key
 		have, err := read([]store.Entry{e}, rev)
 		if err != nil {
 			return err

@@ -8,7 +8,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/federation/export"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
@@ -60,7 +59,7 @@ func (c Copy) Nodes(ctx context.Context) ([]*lofamov1.Node, uint64, error) {
 // Kept returns the last reported state of a node, even while its region is cut off. It returns nil if none is
 // stored.
 func (c Copy) Kept(ctx context.Context, name string, id fault.NodeID) (*lofamov1.Node, error) {
-	below := name + "/" + export.KindNodes + string(id)
+	below := name + "/" + KindNodes + string(id)
 	entries, rev, err := c.Tree(ctx, prefix+below, true)
 	if err != nil {
 		return nil, err
@@ -125,7 +124,7 @@ func (c Copy) MapNow(ctx context.Context) (store.Snapshot, error) {
 		if err := snap.AddAbove(store.KV{Key: store.Prefix + d.GetKey(), Value: d.GetValue()}); err != nil {
 			return store.Snapshot{}, fmt.Errorf("region %s: %w", d.region, err)
 		}
-		if n := len(snap.Groups); n > 0 && strings.HasPrefix(d.GetKey(), export.KindGroups) {
+		if n := len(snap.Groups); n > 0 && strings.HasPrefix(d.GetKey(), KindGroups) {
 			g := snap.Groups[n-1]
 			g.Id = groupID(d.region, g.GetId())
 			if h := have.heads[d.region]; h.Cut {

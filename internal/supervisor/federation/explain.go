@@ -45,8 +45,8 @@ func (e *Parent) ExplainGroup(_ context.Context, id string) (awareness.GroupExpl
 // off.
 func (p *published) secondHand(region string) (summary string, until []string) {
 	if p.regions[region].cut {
-		return fmt.Sprintf("region %s is not heard: what it had last is kept, and shown again when it is back", region),
-			[]string{fmt.Sprintf("a word of region %s", region)}
+		return fmt.Sprintf("no message arrives from region %s: its last state is kept, and shown again when it is back", region),
+			[]string{fmt.Sprintf("a message from region %s", region)}
 	}
-	return fmt.Sprintf("as region %s has it: its own supervisors explain what it rests on", region), nil
+	return fmt.Sprintf("as reported by region %s: its own supervisors explain the evidence", region), nil
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// TestGroupOfARegionThatIsCutOff: the group fault's state is UNKNOWN until the region is back.
-func TestGroupOfARegionThatIsCutOff(t *testing.T) {
+// TestGroupOfCutOffRegion: the group fault's state is UNKNOWN until the region is back.
+func TestGroupOfCutOffRegion(t *testing.T) {
 	p := newParent(t)
 	west := newChild(t, "west", 0)
 	west.change("n0-0-0", lofamov1.State_NORMAL)
@@ -52,14 +52,14 @@ func TestGroupOfARegionThatIsCutOff(t *testing.T) {
 			t.Errorf("explained: %+v, %v", x, err)
 		}
 	}
-	explained("as region west has it")
+	explained("as reported by region west")
 	if _, err := p.engine.ExplainGroup(t.Context(), "row/X/0,0"); !errors.Is(err, engine.ErrUnknown) {
 		t.Errorf("explained: %v", err)
 	}
 	west.stop()
 	p.cutOff("west")
 	shows(fault.Unknown)
-	explained("west is not heard")
+	explained("no message arrives from region west")
 	p.lead() // another leader reads it from the store
 	shows(fault.Unknown)
 	west.connect(p)

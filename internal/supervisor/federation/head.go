@@ -9,7 +9,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/federation/export"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
@@ -24,7 +23,7 @@ const (
 
 // head is the stored state of a region beside its documents.
 type head struct {
-	export.Position
+	Position
 	// Cut says that the region is cut off. Since is the time of the last change of Cut (supervisor's wall clock).
 	Cut   bool      `json:"cut"`
 	Since time.Time `json:"since,omitzero"`
@@ -67,14 +66,14 @@ func read(entries []store.Entry, revision uint64) (stored, error) {
 				return stored{}, fmt.Errorf("read head of region %s: %w", name, err)
 			}
 			out.heads[name] = h
-		case strings.HasPrefix(below, export.KindNodes):
+		case strings.HasPrefix(below, KindNodes):
 			n, err := decodeNode(name, e.Value)
 			if err != nil {
 				return stored{}, err
 			}
 			n.Revision = e.Revision
 			out.nodes = append(out.nodes, n)
-		case strings.HasPrefix(below, export.KindGroups), strings.HasPrefix(below, export.KindWarnings):
+		case strings.HasPrefix(below, KindGroups), strings.HasPrefix(below, KindWarnings):
 			out.above = append(out.above, document{region: name, revision: e.Revision, Document: &lofamov1.Document{Key: below, Value: e.Value}})
 		}
 	}

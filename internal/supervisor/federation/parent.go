@@ -1,7 +1,8 @@
 // Package federation connects the supervisors of regions. A region is one part of a large torus with its own supervisors and store; a
 // parent of regions serves one map of all of them (Yost, Chaos router §5.2.3.2, divides a map in the same way).
 //
-//   - export: pure machines on both ends of the stream from a region to the parent. They decide which messages to send and accept.
+//   - The feed and the ledger (export*.go): pure machines on both ends of the stream from a region to the parent. They
+//     decide which messages to send and accept.
 //   - Uplink (uplink.go): a region's leader streams its committed map to the parent.
 //   - Parent and Server (parent.go, term.go, commit.go, server.go): the parent commits the streams of all regions and publishes one map.
 //   - Copy (copy.go): any replica of the parent reads that map from the store.
@@ -18,6 +19,7 @@
 package federation
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,7 +32,6 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
-	"github.com/lofamo/lofamo/internal/supervisor/federation/export"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
@@ -86,22 +87,16 @@ type Parent struct {
 
 // NewParent returns a parent that keeps its regions in st.
 func NewParent(cfg ParentConfig, st ParentStore) *Parent {
-	if cfg.Ops == 0 {
-		cfg.Ops = 100
-	}
-	if cfg.Bytes == 0 {
-		cfg.Bytes = 896 << 10
-	}
-	if cfg.Backlog == 0 {
-		cfg.Backlog = 64 << 20
-	}
+	cfg.Ops = cmp.Or(cfg.Ops, 100)
+	cfg.Bytes = cmp.Or(cfg.Bytes, 896<<10)
+	cfg.Backlog = cmp.Or(cfg.Backlog, 64<<20)
 	return &Parent{cfg: cfg, store: st, now: time.Now, in: make(chan input)}
 }
 
 // input is an event for the ledger of a region, or (nil) that the names have changed.
 type input struct {
 	region string
-	event  export.Event
+	event  ledgerInput
 	out    *outbox // of a stream that begins
 }
 

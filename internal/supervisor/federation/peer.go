@@ -20,6 +20,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
 // PeerConfig configures Peers.
@@ -91,7 +92,7 @@ func (b *Peers) Close() error {
 func (b *Peers) Known(id fault.NodeID) bool { return b.cfg.Foreign[id] != "" }
 
 // Witness forwards a message of one of our nodes to the regions that the node borders on.
-func (b *Peers) Witness(id fault.NodeID, req *lofamov1.ForwardRequest, reports *engine.Reports, arrived time.Time) {
+func (b *Peers) Witness(id fault.NodeID, req *lofamov1.ForwardRequest, reports *servicenet.Reports, arrived time.Time) {
 	for _, name := range b.cfg.Beside[id] {
 		if w := b.ways[name]; w != nil {
 			// Each has a request of its own, for the time in its queue is written into it.
@@ -103,7 +104,7 @@ func (b *Peers) Witness(id fault.NodeID, req *lofamov1.ForwardRequest, reports *
 
 // Theirs forwards messages of a node of another region. False: the queue is full, or the node does not border on
 // ours.
-func (b *Peers) Theirs(id fault.NodeID, req *lofamov1.ForwardRequest, reports *engine.Reports, arrived time.Time) bool {
+func (b *Peers) Theirs(id fault.NodeID, req *lofamov1.ForwardRequest, reports *servicenet.Reports, arrived time.Time) bool {
 	w := b.ways[b.cfg.Foreign[id]]
 	return w != nil && w.Forward(req, reports, arrived)
 }

@@ -37,7 +37,7 @@ func newPeers(t *testing.T, a engine.Answerer) *Peers {
 	return b
 }
 
-func TestTheirs(t *testing.T) {
+func TestPeerForwardsReportsOfOtherRegion(t *testing.T) {
 	b := newPeers(t, &acks{})
 	for id, want := range map[fault.NodeID]bool{"n2": true, "n9": false, "n1": false, "nobody": false} {
 		if got := b.Theirs(id, &lofamov1.ForwardRequest{}, nil, time.Now()); got != want {
@@ -51,8 +51,8 @@ func TestTheirs(t *testing.T) {
 	b.Witness("inside", &lofamov1.ForwardRequest{}, nil, time.Now()) // has no neighbour in another region
 }
 
-// TestAcks: another region frees the logs of its own nodes, not of ours.
-func TestAcks(t *testing.T) {
+// TestPeerAcknowledgesOwnNodesOnly: another region frees the logs of its own nodes, not of ours.
+func TestPeerAcknowledgesOwnNodesOnly(t *testing.T) {
 	var got acks
 	f := foreignOnly{newPeers(t, &got).cfg}
 	f.Answer(engine.To{}, &lofamov1.Ack{Node: "n1"})
@@ -62,8 +62,8 @@ func TestAcks(t *testing.T) {
 	}
 }
 
-// TestOf: a region's verdicts cover all of its own nodes, and only those.
-func TestOf(t *testing.T) {
+// TestVerdictsCoverOwnNodesOnly: a region's verdicts cover all of its own nodes, and only those.
+func TestVerdictsCoverOwnNodesOnly(t *testing.T) {
 	b := newPeers(t, &acks{})
 	v := &lofamov1.BorderVerdicts{Failed: []*lofamov1.BorderVerdict{{Node: "n3", Host: true}, {Node: "n1", Host: true, Dnp: true},
 		{Node: "n9", Dnp: true}}}
@@ -76,7 +76,7 @@ func TestOf(t *testing.T) {
 	}
 }
 
-func TestNote(t *testing.T) {
+func TestVerdictsOfHalvesAreCollected(t *testing.T) {
 	failed := make(map[fault.NodeID]awareness.ForeignVerdict)
 	note(failed, "n1", "link/X+", true)
 	note(failed, "n1", "node", true)
@@ -94,7 +94,7 @@ func TestNote(t *testing.T) {
 	}
 }
 
-func TestRotation(t *testing.T) {
+func TestRotationTriesEveryLeader(t *testing.T) {
 	r := newRotation(map[string]string{"b": "", "a": ""})
 	var got []string
 	for range 3 {

@@ -10,7 +10,6 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/pki"
-	"github.com/lofamo/lofamo/internal/supervisor/federation/export"
 )
 
 // Server accepts the streams of the regions.
@@ -53,9 +52,9 @@ func (s *Server) Report(stream grpc.BidiStreamingServer[lofamov1.UpstreamReportR
 	}
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
-	id := export.Stream(s.Parent.streams.Add(1))
+	id := streamID(s.Parent.streams.Add(1))
 	out := newOutbox()
-	if !t.submit(ctx, input{name, export.Hello{Stream: id, UpstreamHello: hello}, out}) {
+	if !t.submit(ctx, input{name, ledgerHello{Stream: id, UpstreamHello: hello}, out}) {
 		return errEnded
 	}
 	// Reading has a goroutine of its own, which ends when the handler has returned.
@@ -63,7 +62,7 @@ func (s *Server) Report(stream grpc.BidiStreamingServer[lofamov1.UpstreamReportR
 	go func() { failed <- t.read(ctx, stream, name, id) }()
 	err = s.answer(ctx, stream, out, t, failed)
 	select {
-	case t.e.in <- input{name, export.Closed{Stream: id}, nil}:
+	case t.e.in <- input{name, ledgerClosed{Stream: id}, nil}:
 	case <-t.done:
 	}
 	return err
@@ -74,18 +73,18 @@ var errEnded = status.Error(codes.Unavailable, "this replica leads no longer: tr
 // read passes a stream's messages to the term. While the term accepts none, it does not read from the connection
 // either.
 func (t *term) read(ctx context.Context, stream grpc.BidiStreamingServer[lofamov1.UpstreamReportRequest, lofamov1.UpstreamReportResponse],
-	name string, id export.Stream) error {
+	name string, id streamID) error {
 	for {
 		m, err := stream.Recv()
 		if err != nil {
 			return err
 		}
-		var ev export.Event
+		var ev ledgerInput
 		switch b := m.GetBody().(type) {
 		case *lofamov1.UpstreamReportRequest_Change:
-			ev = export.Part{Stream: id, UpstreamChange: b.Change}
+			ev = ledgerPart{Stream: id, UpstreamChange: b.Change}
 		case *lofamov1.UpstreamReportRequest_Alive:
-			ev = export.Alive{Stream: id, Revision: b.Alive.GetRevision()}
+			ev = ledgerAlive{Stream: id, Revision: b.Alive.GetRevision()}
 		default:
 			return status.Error(codes.InvalidArgument, "neither a change nor a beat after the hello")
 		}
@@ -123,15 +122,15 @@ func (s *Server) answer(ctx context.Context, stream grpc.BidiStreamingServer[lof
 	}
 }
 
-func codeOf(r export.Refusal) codes.Code {
+func codeOf(r Refusal) codes.Code {
 	switch r {
-	case export.RefusedTerm, export.RefusedStore:
+	case RefusedTerm, RefusedStore:
 		return codes.FailedPrecondition
-	case export.RefusedOrder:
+	case RefusedOrder:
 		return codes.OutOfRange
-	case export.RefusedForeign:
+	case RefusedForeign:
 		return codes.InvalidArgument
-	case export.RefusedLong:
+	case RefusedLong:
 		return codes.ResourceExhausted
 	default:
 		return codes.Aborted
@@ -146,12 +145,12 @@ type outbox struct {
 	mu        sync.Mutex
 	resume    *lofamov1.UpstreamReportResponse
 	committed *lofamov1.UpstreamReportResponse
-	refusal   *export.Reply
+	refusal   *ledgerReply
 }
 
 func newOutbox() *outbox { return &outbox{wake: make(chan struct{}, 1)} }
 
-func (o *outbox) put(r export.Reply) {
+func (o *outbox) put(r ledgerReply) {
 	o.mu.Lock()
 	switch {
 	case r.Refusal != 0:
@@ -168,9 +167,9 @@ func (o *outbox) put(r export.Reply) {
 	}
 }
 
-func (o *outbox) refuse(r export.Reply) { o.put(r) }
+func (o *outbox) refuse(r ledgerReply) { o.put(r) }
 
-func (o *outbox) take() (list []*lofamov1.UpstreamReportResponse, refusal *export.Reply) {
+func (o *outbox) take() (list []*lofamov1.UpstreamReportResponse, refusal *ledgerReply) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, m := range []*lofamov1.UpstreamReportResponse{o.resume, o.committed} {

@@ -6,8 +6,8 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// TestSpareOfARegion: a region that has replaced a node, unknown to the parent, stays connected.
-func TestSpareOfARegion(t *testing.T) {
+// TestSpareOfRegion: a region that has replaced a node, unknown to the parent, stays connected.
+func TestSpareOfRegion(t *testing.T) {
 	p := newParent(t)
 	west := newChild(t, "west", 0)
 	west.change("n0-0-0", lofamov1.State_NORMAL)

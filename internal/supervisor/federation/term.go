@@ -14,7 +14,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/federation/export"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
@@ -31,7 +30,7 @@ type term struct {
 	done      chan struct{}
 
 	regions map[string]*regionState
-	streams map[export.Stream]*outbox
+	streams map[streamID]*outbox
 	builder *view.Builder
 	reached uint64
 
@@ -44,7 +43,7 @@ type term struct {
 // regionState is one region in a term.
 type regionState struct {
 	name   string
-	ledger *export.Ledger
+	ledger *ledger
 	wake   time.Time
 	head   head // committed
 	nodes  int
@@ -54,7 +53,7 @@ type regionState struct {
 // job is one item to commit: a unit of a region, or the region's loss or return.
 type job struct {
 	region *regionState
-	unit   *export.Unit // nil: the region's presence
+	unit   *Unit // nil: the region's presence
 	cut    bool
 	at     time.Time
 	bytes  int
@@ -99,7 +98,7 @@ func (e *Parent) newTerm(ctx context.Context, fence store.Fence) (*term, error) 
 	}
 	now := e.now()
 	t := &term{
-		e: e, fence: fence, done: make(chan struct{}), regions: make(map[string]*regionState), streams: make(map[export.Stream]*outbox),
+		e: e, fence: fence, done: make(chan struct{}), regions: make(map[string]*regionState), streams: make(map[streamID]*outbox),
 		builder: view.NewBuilder(e.cfg.Names, now), reached: max(snap.Revision, rev),
 	}
 	t.committer = newCommitter(e.cfg, e.store, w, &e.began)
@@ -110,7 +109,7 @@ func (e *Parent) newTerm(ctx context.Context, fence store.Fence) (*term, error) 
 		}
 		t.committer.heads[name] = h
 		t.regions[name] = &regionState{name: name, head: h, groups: make(map[string]awareness.GroupStatus),
-			ledger: export.NewLedger(export.LedgerConfig{
+			ledger: newLedger(ledgerConfig{
 				Region: name, Dims: e.cfg.Names.Dims().String(), Beat: e.cfg.Beat, Misses: e.cfg.Misses,
 				Member: func(id string) bool { return e.cfg.mayTell(name, fault.NodeID(id)) },
 			}, now, h.Position, h.Cut)}
@@ -137,19 +136,19 @@ func (e *Parent) newTerm(ctx context.Context, fence store.Fence) (*term, error) 
 
 // forget deletes the stored state of regions that left the configuration, and nodes that now belong to another
 // region. It returns the remaining entries, and the revision of the last commit that it needed (0: none). The
-// region's head goes too, so that the region sends its whole map again. The head goes first: with it, the
+// region's head goes too, so that the region sends its whole map again. The head goes first: if it remained, the
 // remaining documents would count as complete if a term ended here and the next one had the region again.
 func (e *Parent) forget(ctx context.Context, w store.Committer, entries []store.Entry) (kept []store.Entry, revision uint64, err error) {
 	reasons := make(map[string]string)
 	drop := func(name, below string) bool {
-		id, isNode := strings.CutPrefix(below, export.KindNodes)
+		id, isNode := strings.CutPrefix(below, KindNodes)
 		return !slices.Contains(e.cfg.Regions, name) || isNode && !e.cfg.mayTell(name, fault.NodeID(id))
 	}
 	for _, entry := range entries {
 		if name, below, _ := strings.Cut(entry.Key, "/"); drop(name, below) {
-			reasons[name] = "some of its nodes are another region's now: what was kept of these is forgotten"
+			reasons[name] = "some of its nodes now belong to another region: their records are deleted"
 			if !slices.Contains(e.cfg.Regions, name) {
-				reasons[name] = "no longer in the configuration: what was kept of it is forgotten"
+				reasons[name] = "no longer in the configuration: its records are deleted"
 			}
 		}
 	}
@@ -242,13 +241,13 @@ func (t *term) run(ctx context.Context) error {
 		close(work)
 		<-stopped
 		for _, o := range t.streams {
-			o.refuse(export.Reply{Refusal: export.Replaced, Text: "this replica leads no longer"})
+			o.refuse(ledgerReply{Refusal: Replaced, Text: "this replica leads no longer"})
 		}
 	}()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	t.relabel()          // changes since the term was made
-	t.all(export.Tick{}) // also notices regions that are silent from the beginning
+	t.relabel()         // changes since the term was made
+	t.all(ledgerTick{}) // also notices regions that are silent from the beginning
 	for {
 		if t.inflight == nil && len(t.queue) > 0 {
 			t.inflight, t.queue, t.bytes = t.queue, nil, 0
@@ -259,7 +258,7 @@ func (t *term) run(ctx context.Context) error {
 			in, t.deaf = nil, true
 		} else if t.deaf {
 			t.deaf = false
-			t.all(export.Deaf{})
+			t.all(ledgerDeaf{})
 		}
 		t.setTimer(timer)
 		select {
@@ -268,7 +267,7 @@ func (t *term) run(ctx context.Context) error {
 		case i := <-in:
 			t.take(i)
 		case <-timer.C:
-			t.all(export.Tick{})
+			t.all(ledgerTick{})
 		case r := <-results:
 			if r.err != nil {
 				return r.err
@@ -284,9 +283,7 @@ func (t *term) run(ctx context.Context) error {
 func (t *term) setTimer(timer *time.Timer) {
 	var first time.Time
 	for _, r := range t.regions {
-		if !r.wake.IsZero() && (first.IsZero() || r.wake.Before(first)) {
-			first = r.wake
-		}
+		first = fault.Earliest(first, r.wake)
 	}
 	if first.IsZero() || t.deaf {
 		timer.Stop()
@@ -295,7 +292,7 @@ func (t *term) setTimer(timer *time.Timer) {
 	timer.Reset(max(0, first.Sub(t.e.now())))
 }
 
-func (t *term) all(ev export.Event) {
+func (t *term) all(ev ledgerInput) {
 	for _, name := range t.e.cfg.Regions {
 		t.step(t.regions[name], ev)
 	}
@@ -315,16 +312,16 @@ func (t *term) take(in input) {
 	}
 	r := t.regions[in.region]
 	switch ev := in.event.(type) {
-	case export.Hello:
+	case ledgerHello:
 		t.streams[ev.Stream] = in.out
-	case export.Closed:
+	case ledgerClosed:
 		delete(t.streams, ev.Stream)
 	}
 	t.step(r, in.event)
 }
 
 // step passes an event to a ledger and performs its output.
-func (t *term) step(r *regionState, ev export.Event) {
+func (t *term) step(r *regionState, ev ledgerInput) {
 	now := t.e.now()
 	out := r.ledger.Step(now, ev)
 	r.wake = out.Wake
@@ -394,7 +391,7 @@ func (t *term) finish(r result) error {
 	for _, name := range t.e.cfg.Regions {
 		s := t.regions[name]
 		if n := units[s]; n > 0 {
-			t.step(s, export.Committed{Revision: s.head.Revision, Units: n})
+			t.step(s, ledgerCommitted{Revision: s.head.Revision, Units: n})
 		}
 	}
 	return nil
@@ -409,13 +406,13 @@ type document struct {
 
 // show puts a committed document into the map.
 func (t *term) show(d document) error {
-	if id, ok := strings.CutPrefix(d.GetKey(), export.KindGroups); ok {
+	if id, ok := strings.CutPrefix(d.GetKey(), KindGroups); ok {
 		return t.showGroup(d, id)
 	}
-	if what, ok := strings.CutPrefix(d.GetKey(), export.KindWarnings); ok {
+	if what, ok := strings.CutPrefix(d.GetKey(), KindWarnings); ok {
 		return t.showWarning(d, what)
 	}
-	id, ok := strings.CutPrefix(d.GetKey(), export.KindNodes)
+	id, ok := strings.CutPrefix(d.GetKey(), KindNodes)
 	if !ok {
 		return nil
 	}
@@ -473,7 +470,7 @@ func (r *regionState) showGroups(b *view.Builder) {
 	}
 }
 
-// showWarning shows a warning. what has the form NODE/COMPONENT/QUANTITY, and a component name may contain a
+// showWarning shows a warning. The argument what has the form NODE/COMPONENT/QUANTITY; a component name may contain a
 // slash.
 func (t *term) showWarning(d document, what string) error {
 	node, rest, _ := strings.Cut(what, "/")

@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/federation/export"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 )
 
@@ -27,7 +26,7 @@ type UplinkConfig struct {
 	Region string
 	Dims   string // of the whole torus
 	Store  UplinkStore
-	// Parents are the ids of the parent's replicas; Conn returns the connection to one of them.
+	// Parents are the ids of the parent's replicas; Conn returns the connection to a replica.
 	Parents []string
 	Conn    func(id string) *grpc.ClientConn
 	// Beat is the interval between messages to the parent that confirm that all changes were sent.
@@ -36,7 +35,7 @@ type UplinkConfig struct {
 }
 
 // Uplink passes a region's committed map on to the parent of regions, while this replica leads the region. Its
-// Feed (package export) decides when to send which changes. The uplink runs the goroutines: a stream to the
+// The feed (exportfeed.go) decides when to send which changes. The uplink runs the goroutines: a stream to the
 // parent's leader, and the reader of the region's own store.
 type Uplink struct {
 	cfg UplinkConfig
@@ -97,13 +96,13 @@ func (c *Uplink) stream(ctx context.Context, conn *grpc.ClientConn, fence store.
 	}
 	s := &session{
 		cfg: c.cfg, ctx: ctx, stream: grpcStream,
-		feed:   export.NewFeed(export.FeedConfig{Region: c.cfg.Region, Dims: c.cfg.Dims}),
+		feed:   newFeed(feedConfig{Region: c.cfg.Region, Dims: c.cfg.Dims}),
 		toSend: make(chan []*lofamov1.UpstreamReportRequest), heard: make(chan *lofamov1.UpstreamReportResponse), ended: make(chan error, 2),
 	}
 	done := make(chan struct{}, 2)
 	go func() { s.send(); done <- struct{}{} }()
 	go func() { s.receive(); done <- struct{}{} }()
-	err = s.run(export.Begin{Term: uint64(fence.Rev), Revision: own.Revision, NextEvent: own.Next, Store: own.ID,
+	err = s.run(feedBegin{Term: uint64(fence.Rev), Revision: own.Revision, NextEvent: own.Next, Store: own.ID,
 		FirstEvent: own.First, From: own.From})
 	cancel()
 	<-done
@@ -116,7 +115,7 @@ type session struct {
 	cfg    UplinkConfig
 	ctx    context.Context // ends with the session
 	stream grpc.BidiStreamingClient[lofamov1.UpstreamReportRequest, lofamov1.UpstreamReportResponse]
-	feed   *export.Feed
+	feed   *feed
 
 	waiting []*lofamov1.UpstreamReportRequest // to be sent; the feed's window bounds them
 	toSend  chan []*lofamov1.UpstreamReportRequest
@@ -134,10 +133,10 @@ type copied struct {
 	err    error
 }
 
-func (s *session) run(begin export.Begin) error {
+func (s *session) run(begin feedBegin) error {
 	beat := time.NewTicker(s.cfg.Beat)
 	defer beat.Stop()
-	defer s.read(export.Orders{Read: export.ReadNone})
+	defer s.read(feedOrders{Read: ReadNone})
 	s.step(begin)
 	for {
 		toSend := s.toSend
@@ -162,16 +161,16 @@ func (s *session) run(begin export.Begin) error {
 			if all.err != nil {
 				return all.err
 			}
-			s.step(export.Copied{UpstreamChange: all.change})
+			s.step(feedCopied{UpstreamChange: all.change})
 		case <-beat.C:
 			if len(s.waiting) == 0 { // a waiting message shows that we are alive
-				s.step(export.Beat{})
+				s.step(feedBeat{})
 			}
 		}
 	}
 }
 
-func (s *session) step(in export.Input) {
+func (s *session) step(in feedInput) {
 	o := s.feed.Step(in)
 	s.waiting = append(s.waiting, o.Send...)
 	s.read(o)
@@ -181,9 +180,9 @@ func (s *session) answer(m *lofamov1.UpstreamReportResponse) {
 	switch b := m.GetBody().(type) {
 	case *lofamov1.UpstreamReportResponse_Resume:
 		s.cfg.Logger.Info("passing on to the parent", "after", b.Resume.GetRevision(), "event", b.Resume.GetNextEvent())
-		s.step(export.Resume{Revision: b.Resume.GetRevision(), NextEvent: b.Resume.GetNextEvent()})
+		s.step(feedResume{Revision: b.Resume.GetRevision(), NextEvent: b.Resume.GetNextEvent()})
 	case *lofamov1.UpstreamReportResponse_Committed:
-		s.step(export.Acked{Revision: b.Committed.GetRevision()})
+		s.step(feedAcked{Revision: b.Committed.GetRevision()})
 	}
 }
 
@@ -193,21 +192,21 @@ func (s *session) changed(ch store.Change, ok bool) error {
 		return errors.New("the store's watch ended")
 	case errors.Is(ch.Err, store.ErrCompacted):
 		s.cfg.Logger.Warn("the parent was out of reach for longer than changes are kept: passing everything on", "err", ch.Err)
-		s.step(export.Compacted{})
+		s.step(feedCompacted{})
 	case ch.Err != nil:
 		return ch.Err
 	default:
-		s.step(export.Update{UpstreamChange: ch.UpstreamChange})
+		s.step(feedUpdate{UpstreamChange: ch.UpstreamChange})
 	}
 	return nil
 }
 
 // kinds are the documents that are passed on.
-var kinds = []string{export.KindNodes, export.KindGroups, export.KindWarnings, export.KindMaintenance, export.KindTopology}
+var kinds = []string{KindNodes, KindGroups, KindWarnings, KindMaintenance, KindTopology}
 
 // read starts, stops or replaces the reader of the store.
-func (s *session) read(o export.Orders) {
-	if o.Read == export.ReadOn {
+func (s *session) read(o feedOrders) {
+	if o.Read == ReadOn {
 		return
 	}
 	if s.stopReading != nil {
@@ -215,13 +214,13 @@ func (s *session) read(o export.Orders) {
 		s.awaitReader()
 		s.stopReading, s.changes, s.whole = nil, nil, nil
 	}
-	if o.Read == export.ReadNone {
+	if o.Read == ReadNone {
 		return
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
 	s.stopReading = cancel
-	if o.Read == export.ReadFollow {
-		s.changes = s.cfg.Store.Follow(ctx, o.From, export.PassedOn)
+	if o.Read == ReadFollow {
+		s.changes = s.cfg.Store.Follow(ctx, o.From, PassedOn)
 		return
 	}
 	whole := make(chan copied, 1)

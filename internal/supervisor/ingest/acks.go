@@ -138,8 +138,8 @@ func (t *ackTable) due(now time.Time) (h *held, lost int) {
 func (t *ackTable) wake() time.Time {
 	var wake time.Time
 	for _, list := range [][]*held{t.waiting, t.failed} {
-		if len(list) > 0 && (wake.IsZero() || list[0].due.Before(wake)) {
-			wake = list[0].due
+		if len(list) > 0 {
+			wake = fault.Earliest(wake, list[0].due)
 		}
 	}
 	return wake

@@ -34,7 +34,8 @@ func TestCommittedIsCarried(t *testing.T) {
 		t.Fatalf("sent %v", sent)
 	}
 	acks := h.open(t, sent[0]).Msg.GetAcks()
-	if len(acks) != 2 || acks[0].GetStatus() != lofamov1.Ack_RECEIVED || !slices.Equal(acks[1].GetSeqs(), []uint64{1, 2, 3}) || acks[1].GetLeader() != "s9" {
+	if len(acks) != 2 || acks[0].GetStatus() != lofamov1.Ack_RECEIVED || !slices.Equal(acks[1].GetSeqs(), []uint64{1, 2, 3}) ||
+		acks[1].GetLeader() != "s9" {
 		t.Errorf("acks %v", acks)
 	}
 	// Acks without a carrier get a message of their own.
@@ -49,9 +50,9 @@ func TestCommittedIsCarried(t *testing.T) {
 	}
 }
 
-// TestNoQuorumIsSaid checks that the acks and the map's updates both report a missing quorum: otherwise stale data
+// TestAcksReportMissingQuorum checks that the acks and the map's updates both report a missing quorum: otherwise stale data
 // looks fresh.
-func TestNoQuorumIsSaid(t *testing.T) {
+func TestAcksReportMissingQuorum(t *testing.T) {
 	a := newAuthority(t)
 	r, h := a.replica(t, "s1", nil), a.half(t, host0)
 	for i, c := range []struct {
@@ -60,7 +61,7 @@ func TestNoQuorumIsSaid(t *testing.T) {
 	}{{0, 0}, {time.Nanosecond, 1}, {5 * time.Second, 5000}, {-1, -1}} {
 		r.noQuorum = c.without
 		r.get(eth0, 0, h.reports(t, 5, 1+i, false, servicenet.SealOptions{}))
-		r.sender.Tell("n0", &lofamov1.Told{Node: "n0", Revision: 7, Parts: 1})
+		r.sender.Notify("n0", &lofamov1.FaultUpdate{Node: "n0", Revision: 7, Parts: 1})
 		for _, d := range r.wire.sent()[2*i:] {
 			if got := h.open(t, d).Msg.GetNoQuorumMs(); got != c.want {
 				t.Errorf("without a quorum for %s: said %d ms, want %d", c.without, got, c.want)
@@ -160,7 +161,8 @@ func TestAckTableIsBounded(t *testing.T) {
 	}
 	// Unsent acks wait longer, get no message of their own, and are finally dropped.
 	relay := engine.To{Relayed: true}
-	if !tab.keep(now, dest{origin: origin(1)}, engine.To{}, []*lofamov1.Ack{committed(1)}) || tab.keep(now, dest{origin(2), relay}, relay, nil) {
+	if !tab.keep(now, dest{origin: origin(1)}, engine.To{}, []*lofamov1.Ack{committed(1)}) ||
+		tab.keep(now, dest{origin(2), relay}, relay, nil) {
 		t.Error("kept what is behind a relay, or not what is not")
 	}
 	if h, lost := tab.due(now.Add(failedTime - 1)); h != nil || lost != 0 {
@@ -171,9 +173,9 @@ func TestAckTableIsBounded(t *testing.T) {
 	}
 }
 
-// TestReplaysGetNothingOfTheHalf: an attacker that replays a recorded report, or a whole exchange, receives only
+// TestReplaysGetNothingOfHalf: an attacker that replays a recorded report, or a whole exchange, receives only
 // the answer to that message at its own address, and never the messages that wait for the half.
-func TestReplaysGetNothingOfTheHalf(t *testing.T) {
+func TestReplaysGetNothingOfHalf(t *testing.T) {
 	a := newAuthority(t)
 	r, h := a.replica(t, "s1", nil), a.half(t, host0)
 	thief := netip.MustParseAddrPort("10.9.9.9:9")
@@ -204,13 +206,13 @@ func TestReplaysGetNothingOfTheHalf(t *testing.T) {
 		t.Errorf("what waited for the half went to %s", last.addr)
 	}
 	if to, _, ok := r.sender.DirectAddr("n0"); !ok || to != eth0 {
-		t.Errorf("n0 is straight at %s", to)
+		t.Errorf("n0 has the direct address %s", to)
 	}
 }
 
-// TestFailedAcksDelayNobody: while unsendable acks of one half wait for a second, the delay of the others' acks is
+// TestFailedAcksDelayNoOther: while unsendable acks of one half wait for a second, the delay of the others' acks is
 // unchanged.
-func TestFailedAcksDelayNobody(t *testing.T) {
+func TestFailedAcksDelayNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAuthority(t)
 		r := a.replica(t, "s1", nil)

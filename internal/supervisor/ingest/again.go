@@ -10,7 +10,6 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
-	"github.com/lofamo/lofamo/internal/supervisor/paths"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
@@ -63,7 +62,7 @@ func (l *againLimit) allow(now time.Time, from netip.AddrPort) bool {
 
 // Again asks a source to resend a damaged message, within the rate limits. The request is signed only once: the
 // sender is unknown, and the content never changes.
-func (s *Sender) Again(from paths.Place) {
+func (s *Sender) Again(from Place) {
 	if !s.limit.allow(time.Now(), from.Addr) {
 		s.cfg.Metrics.Again.WithLabelValues(metrics.AgainLimited).Inc()
 		return

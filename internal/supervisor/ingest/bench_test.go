@@ -49,11 +49,14 @@ func BenchmarkDigest(b *testing.B) {
 	datagrams := make([][]byte, 1024)
 	for i := range datagrams {
 		obs := []fault.Observation{}
-		for _, c := range []fault.Component{fault.ComponentHost, fault.ComponentServiceNetwork, fault.ComponentMemory, fault.ComponentPeripheral0, fault.ComponentTemperature} {
-			obs = append(obs, fault.Observation{Node: "n0", Component: c, State: fault.Normal, Kind: fault.KindSelf, Age: time.Duration(i) * time.Millisecond})
+		for _, c := range []fault.Component{fault.ComponentHost, fault.ComponentServiceNetwork, fault.ComponentMemory, fault.ComponentPeripheral0,
+			fault.ComponentTemperature} {
+			obs = append(obs, fault.Observation{Node: "n0", Component: c, State: fault.Normal, Kind: fault.KindSelf,
+				Age: time.Duration(i) * time.Millisecond})
 		}
 		h.seq++
-		d, err := servicenet.SealReports([]fault.Report{{ID: fault.ReportID{Origin: host0, Epoch: 5, Seq: h.seq}, Digest: true, Observations: obs}}, nil, h.signer, session)
+		d, err := servicenet.SealReports([]fault.Report{{ID: fault.ReportID{Origin: host0, Epoch: 5, Seq: h.seq}, Digest: true,
+			Observations: obs}}, nil, h.signer, session)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -10,10 +10,14 @@ import (
 // Field numbers on the path from an envelope to its message's body.
 var (
 	payloadField = fieldOf((*lofamov1.Envelope)(nil).ProtoReflect(), "payload")
+	macField     = fieldOf((*lofamov1.Envelope)(nil).ProtoReflect(), "mac")
 	nonceField   = fieldOf((*lofamov1.Answer)(nil).ProtoReflect(), "nonce")
 	answerField  = fieldOf((*lofamov1.Message)(nil).ProtoReflect(), "answer")
 	relayedField = fieldOf((*lofamov1.Message)(nil).ProtoReflect(), "relayed")
 	innerField   = fieldOf((*lofamov1.Relayed)(nil).ProtoReflect(), "inner")
+
+	challengeField = fieldOf((*lofamov1.Message)(nil).ProtoReflect(), "challenge")
+	askedField     = fieldOf((*lofamov1.Challenge)(nil).ProtoReflect(), "nonce")
 )
 
 func fieldOf(m protoreflect.Message, name protoreflect.Name) protowire.Number {
@@ -31,6 +35,10 @@ func claimedNonce(envelope []byte) []byte {
 	inner := field(field(msg, relayedField), innerField)
 	return field(field(field(inner, payloadField), answerField), nonceField)
 }
+
+// claimsMAC reports whether an unverified envelope claims to be under a session's MAC. Such an envelope needs no signature
+// check: with a signature beside the MAC it is refused before any check, and so are relayed messages under a MAC.
+func claimsMAC(envelope []byte) bool { return field(envelope, macField) != nil }
 
 // field returns the first length-delimited field of that number. It returns nil if there is none before the first
 // parse error.

@@ -135,7 +135,8 @@ func copyKey(envelope []byte) string {
 				return ""
 			}
 			key = appendID(key, fault.ReportID{
-				Origin: fault.Origin{Node: fault.NodeID(id.GetNode()), Half: fault.Half(id.GetHalf())}, Epoch: fault.Epoch(id.GetEpoch()), Seq: fault.Seq(id.GetSeq()),
+				Origin: fault.Origin{Node: fault.NodeID(id.GetNode()), Half: fault.Half(id.GetHalf())}, Epoch: fault.Epoch(id.GetEpoch()),
+				Seq: fault.Seq(id.GetSeq()),
 			})
 		}
 		b = b[n+size:]

@@ -9,9 +9,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// TestCopiesInACrowd: a resent report is dropped before its signature is verified if its first copy was accepted a
+// TestCopiesInCrowd: a resent report is dropped before its signature is verified if its first copy was accepted a
 // moment ago, but only while datagrams wait.
-func TestCopiesInACrowd(t *testing.T) {
+func TestCopiesInCrowd(t *testing.T) {
 	a := newAuthority(t)
 	h, other := a.half(t, host0), a.half(t, host1)
 	report, digest := h.reports(t, 5, 2, false, servicenet.SealOptions{}), h.reports(t, 5, 1, true, servicenet.SealOptions{})
@@ -42,8 +42,8 @@ func TestCopiesInACrowd(t *testing.T) {
 	}
 }
 
-// TestForwardedCopiesInACrowd: a sender that is not answered in time asks another replica, which passes the same on.
-func TestForwardedCopiesInACrowd(t *testing.T) {
+// TestForwardedCopiesInCrowd: a sender that is not answered in time asks another replica, which passes the same on.
+func TestForwardedCopiesInCrowd(t *testing.T) {
 	a := newAuthority(t)
 	h := a.half(t, host0)
 	for _, held := range []time.Duration{0, 2 * crowded} {
@@ -89,8 +89,8 @@ func TestCopiesAreForgotten(t *testing.T) {
 	}
 }
 
-// TestKeys: the key of verified reports equals the key that a copy claims.
-func TestKeys(t *testing.T) {
+// TestCopyKeyEqualsReportKey: the key of verified reports equals the key that a copy claims.
+func TestCopyKeyEqualsReportKey(t *testing.T) {
 	a := newAuthority(t)
 	h := a.half(t, host0)
 	for _, n := range []int{1, 2, 20} {
@@ -99,7 +99,7 @@ func TestKeys(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if key := takenKey(got.Reports); key == "" || copyKey(b) != key {
+		if key := takenKey(got.List); key == "" || copyKey(b) != key {
 			t.Errorf("%d reports: taken as %q, claimed as %q", n, key, copyKey(b))
 		}
 	}

@@ -11,11 +11,9 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
-	"github.com/lofamo/lofamo/internal/supervisor/paths"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
-	"github.com/lofamo/lofamo/pkg/servicenet/keys"
-	"github.com/lofamo/lofamo/pkg/servicenet/sessions"
+	"github.com/lofamo/lofamo/pkg/servicenet/direct"
 )
 
 // ExchangeConfig of the exchanges.
@@ -31,10 +29,10 @@ type ExchangeConfig struct {
 // sessions. Its methods may be called from any goroutine.
 type Exchanges struct {
 	cfg   ExchangeConfig
-	table *sessions.Table
+	table *direct.Sessions
 
 	mu      sync.Mutex
-	machine *paths.Machine
+	machine *pathMachine
 	keys    map[uint64]*servicenet.SessionKey // of the machine's present exchanges
 	ended   []endedSession                    // the oldest first: still in the table
 	wake    time.Time
@@ -52,42 +50,42 @@ const lateTime = time.Second
 
 // NewExchanges returns Exchanges without any sessions.
 func NewExchanges(cfg ExchangeConfig) *Exchanges {
-	for o := paths.Outcome(1); int(o) < paths.NumOutcomes; o++ {
+	for o := pathOutcome(1); int(o) < numPathOutcomes; o++ {
 		cfg.Metrics.PathRequests.WithLabelValues(o.String()) // begins at 0
 	}
-	x := &Exchanges{cfg: cfg, table: sessions.NewTable(), keys: make(map[uint64]*servicenet.SessionKey)}
-	x.machine = paths.New(paths.Config{Allowed: cfg.Allowed, Wait: cfg.Wait, Grant: x.grant})
+	x := &Exchanges{cfg: cfg, table: direct.NewSessions(), keys: make(map[uint64]*servicenet.SessionKey)}
+	x.machine = newPathMachine(pathConfig{Allowed: cfg.Allowed, Wait: cfg.Wait, Grant: x.grant})
 	return x
 }
 
 // Verifier returns a verifier of v's signatures and of the sessions' MACs.
 func (x *Exchanges) Verifier(v servicenet.Verifier) servicenet.Verifier {
-	return sessions.With(v, x.table)
+	return direct.WithSessions(v, x.table)
 }
 
 // Drop forgets the sessions with a half: their MACs no longer prove anything, and the half signs again.
 func (x *Exchanges) Drop(o fault.Origin) { x.table.Drop(o.String()) }
 
 // grant makes a session: a fresh key of our own, the secret derived from both ends' keys, and a random name.
-func (x *Exchanges) grant(r paths.Request) (paths.Grant, error) {
+func (x *Exchanges) grant(r pathRequest) (pathGrant, error) {
 	private, err := ecdh.X25519().GenerateKey(rand.Reader)
 	if err != nil {
-		return paths.Grant{}, fmt.Errorf("key for a path of %s: %w", r.Origin, err)
+		return pathGrant{}, fmt.Errorf("key for a path of %s: %w", r.Origin, err)
 	}
 	for {
 		id := sessionID()
-		secret, err := keys.PathExchange{
+		secret, err := servicenet.PathExchange{
 			Half: r.Origin.String(), Epoch: uint64(r.Epoch), ID: r.ID, Supervisor: x.cfg.ID, Session: id,
 		}.Secret(private, r.Key)
 		if err != nil {
-			return paths.Grant{}, err
+			return pathGrant{}, err
 		}
 		key := servicenet.NewSession(id, secret)
 		if !x.table.Put(r.Origin.String(), servicenet.RoleNode, key) {
 			continue // another half has a session of that name
 		}
 		x.keys[id] = key
-		return paths.Grant{Session: id, Key: private.PublicKey().Bytes()}, nil
+		return pathGrant{Session: id, Key: private.PublicKey().Bytes()}, nil
 	}
 }
 
@@ -103,7 +101,7 @@ func sessionID() uint64 {
 }
 
 // step runs one event through the machine and does the bookkeeping.
-func (x *Exchanges) step(event func(*paths.Machine) paths.Output) paths.Output {
+func (x *Exchanges) step(event func(*pathMachine) pathOutput) pathOutput {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	out := event(x.machine)
@@ -122,16 +120,16 @@ func (x *Exchanges) step(event func(*paths.Machine) paths.Output) paths.Output {
 		m.PathRequests.WithLabelValues(out.Outcome.String()).Inc()
 	}
 	if out.Unanswered > 0 {
-		m.PathRequests.WithLabelValues(paths.Unanswered.String()).Add(float64(out.Unanswered))
+		m.PathRequests.WithLabelValues(pathUnanswered.String()).Add(float64(out.Unanswered))
 	}
 	m.Sessions.Set(float64(len(x.keys)))
 	return out
 }
 
 // request processes a REQ.
-func (x *Exchanges) request(now time.Time, m *lofamov1.PathRequest, from paths.Place) paths.Output {
-	return x.step(func(machine *paths.Machine) paths.Output {
-		return machine.Request(now, paths.Request{
+func (x *Exchanges) request(now time.Time, m *lofamov1.PathRequest, from Place) pathOutput {
+	return x.step(func(machine *pathMachine) pathOutput {
+		return machine.Request(now, pathRequest{
 			Origin: servicenet.OriginOf(m), Epoch: fault.Epoch(m.GetEpoch()),
 			ID: m.GetId(), Offered: m.GetChecksums(), Key: m.GetKey(), From: from,
 		})
@@ -139,8 +137,8 @@ func (x *Exchanges) request(now time.Time, m *lofamov1.PathRequest, from paths.P
 }
 
 // ack processes an ACK.
-func (x *Exchanges) ack(m *lofamov1.PathAck, from paths.Place) paths.Output {
-	return x.step(func(machine *paths.Machine) paths.Output {
+func (x *Exchanges) ack(m *lofamov1.PathAck, from Place) pathOutput {
+	return x.step(func(machine *pathMachine) pathOutput {
 		o := servicenet.OriginOf(m)
 		return machine.Ack(o, fault.Epoch(m.GetEpoch()), m.GetId(), from)
 	})
@@ -149,11 +147,11 @@ func (x *Exchanges) ack(m *lofamov1.PathAck, from paths.Place) paths.Output {
 // heard records a verified message of a half: signed in an epoch, or under a session (not 0). A restarted half
 // gets no messages under its old sessions. Late messages under those sessions are judged by their epoch, like all
 // old messages.
-func (x *Exchanges) heard(o fault.Origin, epoch fault.Epoch, session uint64, from paths.Place) paths.Output {
-	return x.step(func(machine *paths.Machine) paths.Output {
+func (x *Exchanges) heard(o fault.Origin, epoch fault.Epoch, session uint64, from Place) pathOutput {
+	return x.step(func(machine *pathMachine) pathOutput {
 		if session != 0 {
 			out := machine.Proved(o, session, from)
-			if out.Outcome == paths.Known {
+			if out.Outcome == pathKnown {
 				out.Outcome = 0 // with every digest
 			}
 			return out
@@ -163,13 +161,13 @@ func (x *Exchanges) heard(o fault.Origin, epoch fault.Epoch, session uint64, fro
 }
 
 // tick repeats the replies that are due.
-func (x *Exchanges) tick(now time.Time) (out paths.Output, wake time.Time) {
+func (x *Exchanges) tick(now time.Time) (out pathOutput, wake time.Time) {
 	x.mu.Lock()
 	due := !x.wake.IsZero() && !now.Before(x.wake)
 	wake = x.wake
 	x.mu.Unlock()
 	if due {
-		out = x.step(func(machine *paths.Machine) paths.Output { return machine.Tick(now) })
+		out = x.step(func(machine *pathMachine) pathOutput { return machine.Tick(now) })
 		wake = out.Wake
 	}
 	return out, wake
@@ -200,7 +198,7 @@ func (x *Exchanges) options(session uint64, sum lofamov1.Checksum) servicenet.Se
 }
 
 // places are where a half has established paths.
-func (x *Exchanges) places(o fault.Origin) []paths.Place {
+func (x *Exchanges) places(o fault.Origin) []Place {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.machine.Places(o)

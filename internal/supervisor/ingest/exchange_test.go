@@ -11,19 +11,19 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
-	"github.com/lofamo/lofamo/internal/supervisor/paths"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// TestSession: REQ, REP, ACK; from then on digests and acks travel under MACs, with the negotiated checksum.
-func TestSession(t *testing.T) {
+// TestEstablishedSessionUsesMACs: REQ, REP, ACK; from then on digests and acks travel under MACs, with the negotiated checksum.
+func TestEstablishedSessionUsesMACs(t *testing.T) {
 	a := newAuthority(t)
 	r, h := a.replica(t, "s1", nil), a.half(t, host0)
 	session := r.establish(t, h, 1, eth1, 1)
 	rep := h.open(t, r.wire.sent()[0])
-	if rep.Session != 0 || rep.Msg.GetPathReply().GetChecksum() != lofamov1.Checksum_CHECKSUM_XXHASH64 || rep.Msg.GetPathReply().GetLeader() != "s9" {
+	if rep.Session != 0 || rep.Msg.GetPathReply().GetChecksum() != lofamov1.Checksum_CHECKSUM_XXHASH64 ||
+		rep.Msg.GetPathReply().GetLeader() != "s9" {
 		t.Errorf("reply %v", rep.Msg)
 	}
 	if n := value(r.metrics.Sessions); n != 1 {
@@ -52,16 +52,16 @@ func TestSession(t *testing.T) {
 	if r.refused("session") != 1 {
 		t.Error("an unknown session was not refused")
 	}
-	for outcome, want := range map[paths.Outcome]float64{paths.Answered: 1, paths.Confirmed: 1, paths.Repeated: 0} {
+	for outcome, want := range map[pathOutcome]float64{pathAnswered: 1, pathConfirmed: 1, pathRepeated: 0} {
 		if n := value(r.metrics.PathRequests.WithLabelValues(outcome.String())); n != want {
 			t.Errorf("%v %s, want %v", n, outcome, want)
 		}
 	}
 }
 
-// TestSupervisorRestart: sessions are lost; messages under them are refused and counted, and the signed retry
+// TestSupervisorRestartLosesSessions: sessions are lost; messages under them are refused and counted, and the signed retry
 // works.
-func TestSupervisorRestart(t *testing.T) {
+func TestSupervisorRestartLosesSessions(t *testing.T) {
 	a := newAuthority(t)
 	before, h := a.replica(t, "s1", nil), a.half(t, host0)
 	session := before.establish(t, h, 1, eth0, 0)
@@ -82,9 +82,9 @@ func TestSupervisorRestart(t *testing.T) {
 	}
 }
 
-// TestHalfRestart: a half that has lost its session gets signed answers, whether its epoch or a new request
+// TestHalfWithoutSessionGetsSignedAnswers: a half that has lost its session gets signed answers, whether its epoch or a new request
 // reveals the loss.
-func TestHalfRestart(t *testing.T) {
+func TestHalfWithoutSessionGetsSignedAnswers(t *testing.T) {
 	a := newAuthority(t)
 	r, h := a.replica(t, "s1", nil), a.half(t, host0)
 	session := r.establish(t, h, 1, eth0, 0)
@@ -122,7 +122,7 @@ func TestReplyIsRepeated(t *testing.T) {
 	r, h := a.replica(t, "s1", nil), a.half(t, host0)
 	r.run(t, false)
 	r.get(eth0, 0, h.request(t, 5, 1))
-	sent := r.wire.await(t, 1+paths.Repeats)
+	sent := r.wire.await(t, 1+pathRepeats)
 	first := h.open(t, sent[0]).Msg.GetPathReply()
 	for _, d := range sent {
 		if rep := h.open(t, d).Msg.GetPathReply(); !proto.Equal(rep, first) || d.addr != eth0 {
@@ -130,7 +130,7 @@ func TestReplyIsRepeated(t *testing.T) {
 		}
 	}
 	r.get(eth0, 0, h.request(t, 4, 9))
-	if n := value(r.metrics.PathRequests.WithLabelValues(paths.Old.String())); n != 1 {
+	if n := value(r.metrics.PathRequests.WithLabelValues(pathOld.String())); n != 1 {
 		t.Errorf("%v old requests", n)
 	}
 }
@@ -171,13 +171,14 @@ func TestChallengeOnAllPaths(t *testing.T) {
 	}
 }
 
-// TestReissue: unsent messages leave by the next path that the half establishes.
-func TestReissue(t *testing.T) {
+// TestUnsentMessagesUseNextPath: unsent messages leave by the next path that the half establishes.
+func TestUnsentMessagesUseNextPath(t *testing.T) {
 	a := newAuthority(t)
 	r, h := a.replica(t, "s1", nil), a.half(t, host0)
 	r.run(t, false)
 	r.wire.fail(errors.New("network is unreachable"))
-	r.sender.Answer(engine.To{Addr: eth0.String()}, &lofamov1.Ack{Status: lofamov1.Ack_COMMITTED, Node: "n0", Half: 1, Epoch: 5, Seqs: []uint64{3}})
+	r.sender.Answer(engine.To{Addr: eth0.String()},
+		&lofamov1.Ack{Status: lofamov1.Ack_COMMITTED, Node: "n0", Half: 1, Epoch: 5, Seqs: []uint64{3}})
 	for deadline := time.Now().Add(wait); value(r.metrics.SendFails) == 0; {
 		if time.Now().After(deadline) {
 			t.Fatal("nothing was sent")
@@ -201,9 +202,9 @@ func TestReissue(t *testing.T) {
 	}
 }
 
-// TestEndedSessionsLeaveTheTable: an ended session leaves the table once no message under it can be in flight.
+// TestEndedSessionsLeaveTable: an ended session leaves the table once no message under it can be in flight.
 // Sessions that halves end over days must not displace sessions in use.
-func TestEndedSessionsLeaveTheTable(t *testing.T) {
+func TestEndedSessionsLeaveTable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAuthority(t)
 		r, h := a.replica(t, "s1", nil), a.half(t, host0)

@@ -29,7 +29,7 @@ func findings(t testing.TB, h *half) []byte {
 }
 
 // A half's procedure statuses take the same paths.
-func TestStatusesGoToTheLeader(t *testing.T) {
+func TestStatusesGoToLeader(t *testing.T) {
 	a := newAuthority(t)
 	h, relay := a.half(t, dnp0), a.half(t, host1)
 	status := func(h *half) []byte {
@@ -38,7 +38,8 @@ func TestStatusesGoToTheLeader(t *testing.T) {
 			State: lofamov1.ProcedureState_PROCEDURE_NORMAL,
 		}}})
 	}
-	relayed, err := servicenet.SealRelayed(status(h), []fault.Hop{{Node: "n0", Half: fault.HalfDNP}, {Node: "n1", Half: fault.HalfHost}}, relay.signer)
+	relayed, err := servicenet.SealRelayed(status(h), []fault.Hop{{Node: "n0", Half: fault.HalfDNP}, {Node: "n1", Half: fault.HalfHost}},
+		relay.signer)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,10 +68,11 @@ func TestStatusesGoToTheLeader(t *testing.T) {
 
 // Findings go to the diagnosis if this replica leads, directly or relayed, and otherwise to the leader; never to
 // the engine.
-func TestFindingsGoToTheLeader(t *testing.T) {
+func TestFindingsGoToLeader(t *testing.T) {
 	a := newAuthority(t)
 	h, relay := a.half(t, dnp0), a.half(t, host1)
-	relayed, err := servicenet.SealRelayed(findings(t, h), []fault.Hop{{Node: "n0", Half: fault.HalfDNP}, {Node: "n1", Half: fault.HalfHost}}, relay.signer)
+	relayed, err := servicenet.SealRelayed(findings(t, h), []fault.Hop{{Node: "n0", Half: fault.HalfDNP}, {Node: "n1", Half: fault.HalfHost}},
+		relay.signer)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,13 +114,14 @@ func (a *acted) register(c *IntakeConfig) {
 }
 
 // Act statuses go to the leader, directly or through the torus. A replica that orders no acts drops them.
-func TestActStatusesGoToTheLeader(t *testing.T) {
+func TestActStatusesGoToLeader(t *testing.T) {
 	a := newAuthority(t)
 	h, relay := a.half(t, dnp0), a.half(t, host1)
 	status := h.seal(t, &lofamov1.Message{Body: &lofamov1.Message_ActStatus{ActStatus: &lofamov1.ActStatus{
 		Node: "n0", Half: lofamov1.Half_HALF_DNP, Epoch: 5, Response: "r7-1", Attempt: 1, State: lofamov1.ActState_ACT_DONE,
 	}}})
-	relayed, err := servicenet.SealRelayed(status, []fault.Hop{{Node: "n0", Half: fault.HalfDNP}, {Node: "n1", Half: fault.HalfHost}}, relay.signer)
+	relayed, err := servicenet.SealRelayed(status, []fault.Hop{{Node: "n0", Half: fault.HalfDNP}, {Node: "n1", Half: fault.HalfHost}},
+		relay.signer)
 	if err != nil {
 		t.Fatal(err)
 	}

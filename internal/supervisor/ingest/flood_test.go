@@ -80,10 +80,10 @@ func (f *flooded) wants(id fault.ReportID) bool {
 	return !f.committed[id]
 }
 
-// TestFlood (row 15 of the fault catalogue): many times more reports than the queues hold, sent once. Reports that
+// TestFloodLosesNoAcknowledgedReport (row 15 of the fault catalogue): many times more reports than the queues hold, sent once. Reports that
 // did not fit are not acknowledged. RECEIVED reports become COMMITTED without a resend, and COMMITTED reports are
 // in the store. Then the others arrive on a resend.
-func TestFlood(t *testing.T) {
+func TestFloodLosesNoAcknowledgedReport(t *testing.T) {
 	a := newAuthority(t)
 	f := &flooded{heard: heard{received: make(map[fault.ReportID]bool), committed: make(map[fault.ReportID]bool)}, verify: a.verify}
 	r := a.replica(t, "s1", nil)

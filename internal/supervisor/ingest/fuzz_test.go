@@ -22,13 +22,15 @@ func FuzzForwarded(f *testing.F) {
 	s := &heardSink{}
 	leader := a.replica(f, "s2", func(c *IntakeConfig) {
 		for _, kind := range []string{
-			servicenet.OrderMask, servicenet.OrderPeers, servicenet.OrderConfiguration, servicenet.OrderMapping, servicenet.OrderDiagnosis, servicenet.OrderProcedure, servicenet.OrderAct,
+			servicenet.OrderMask, servicenet.OrderPeers, servicenet.OrderConfiguration, servicenet.OrderMapping, servicenet.OrderDiagnosis,
+			servicenet.OrderProcedure, servicenet.OrderAct,
 		} {
 			c.Orders.Register(kind, Answers{Take: func(*lofamov1.Message) { s.n++ }})
 		}
 	})
 	signed := h.reports(f, 5, 2, true, servicenet.SealOptions{})
-	relayed, err := servicenet.SealRelayed(signed, []fault.Hop{{Node: "n0", Half: fault.HalfHost}, {Node: "n1", Half: fault.HalfHost}}, relay.signer)
+	relayed, err := servicenet.SealRelayed(signed, []fault.Hop{{Node: "n0", Half: fault.HalfHost}, {Node: "n1", Half: fault.HalfHost}},
+		relay.signer)
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -16,15 +16,14 @@ import (
 	"go.uber.org/goleak"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/fixedseed"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/notify"
+	"github.com/lofamo/lofamo/internal/testing/fixedseed"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
-	"github.com/lofamo/lofamo/pkg/servicenet/keys"
-	"github.com/lofamo/lofamo/pkg/servicenet/sessions"
+	"github.com/lofamo/lofamo/pkg/servicenet/direct"
 )
 
 func TestMain(m *testing.M) {
@@ -38,7 +37,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-const wait = 10 * time.Second
+const wait = time.Minute
 
 var (
 	host0 = fault.Origin{Node: "n0", Half: fault.HalfHost}
@@ -157,15 +156,15 @@ type half struct {
 	origin  fault.Origin
 	signer  *pki.Signer
 	verify  servicenet.Verifier
-	table   *sessions.Table
+	table   *direct.Sessions
 	private *ecdh.PrivateKey
 	seq     fault.Seq
 }
 
 func (a *authority) half(t testing.TB, o fault.Origin) *half {
 	t.Helper()
-	h := &half{origin: o, signer: a.signer(t, pki.NodeIdentity("test", o.Node, o.Half)), table: sessions.NewTable()}
-	h.verify = sessions.With(a.verify, h.table)
+	h := &half{origin: o, signer: a.signer(t, pki.NodeIdentity("test", o.Node, o.Half)), table: direct.NewSessions()}
+	h.verify = direct.WithSessions(a.verify, h.table)
 	return h
 }
 
@@ -203,14 +202,15 @@ func (h *half) request(t testing.TB, epoch, id uint64, sums ...lofamov1.Checksum
 		}
 	}
 	return h.seal(t, &lofamov1.Message{Body: &lofamov1.Message_PathRequest{PathRequest: &lofamov1.PathRequest{
-		Node: string(h.origin.Node), Half: lofamov1.Half(h.origin.Half), Epoch: epoch, Id: id, Checksums: sums, Key: h.private.PublicKey().Bytes(),
+		Node: string(h.origin.Node), Half: lofamov1.Half(h.origin.Half), Epoch: epoch, Id: id, Checksums: sums,
+		Key: h.private.PublicKey().Bytes(),
 	}}})
 }
 
 // agree derives the session from a REP.
 func (h *half) agree(t testing.TB, rep *lofamov1.PathReply) servicenet.SealOptions {
 	t.Helper()
-	secret, err := keys.PathExchange{
+	secret, err := servicenet.PathExchange{
 		Half: h.origin.String(), Epoch: rep.GetEpoch(), ID: rep.GetId(), Supervisor: "s1", Session: rep.GetSession(),
 	}.Secret(h.private, rep.GetKey())
 	if err != nil {
@@ -283,7 +283,7 @@ func (f *forwards) Restate(stream uint64, list []engine.Restated) {
 	}
 }
 
-func (f *forwards) Forward(req *lofamov1.ForwardRequest, _ *engine.Reports, _ time.Time) bool {
+func (f *forwards) Forward(req *lofamov1.ForwardRequest, _ *servicenet.Reports, _ time.Time) bool {
 	f.got = append(f.got, req)
 	return true
 }
@@ -338,7 +338,8 @@ func (a *authority) replica(t testing.TB, id string, spoil func(*IntakeConfig)) 
 	r.sender = NewSender(SenderConfig{
 		Ports: []Port{{wireSocket{r.wire, 0}, "10.0.0.100:7001"}, {wireSocket{r.wire, 1}, "10.1.0.100:7001"}},
 		Nodes: addresses{"n0": {eth0, eth1}, "n1": {n1}},
-		Paths: x, Leader: func() string { return "s9" }, NoQuorum: func() time.Duration { return r.noQuorum }, Signer: a.signer(t, pki.SupervisorIdentity("test", id)),
+		Paths: x, Leader: func() string { return "s9" }, NoQuorum: func() time.Duration { return r.noQuorum },
+		Signer:  a.signer(t, pki.SupervisorIdentity("test", id)),
 		Metrics: r.metrics, Logger: logger,
 	})
 	cfg := IntakeConfig{

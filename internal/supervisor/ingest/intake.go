@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"math"
@@ -13,7 +14,6 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/notify"
-	"github.com/lofamo/lofamo/internal/supervisor/paths"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/order"
@@ -30,7 +30,7 @@ type Leader interface {
 // Forwarder queues evidence for the leading replica, also while there is none: these reports, or an answer to a
 // challenge (nil). It does not block; false means that the message was dropped.
 type Forwarder interface {
-	Forward(req *lofamov1.ForwardRequest, reports *engine.Reports, arrived time.Time) bool
+	Forward(req *lofamov1.ForwardRequest, reports *servicenet.Reports, arrived time.Time) bool
 	// Stream returns the unique number of the stream to the leader; 0: there is none.
 	Stream() uint64
 	// Restate forwards unchanged digests to that stream, if it still exists.
@@ -59,7 +59,7 @@ type Notifier interface {
 
 // Renewals answers halves that ask for new certificates. It does not block.
 type Renewals interface {
-	Asked(a *servicenet.Arrival, from paths.Place)
+	Asked(a *servicenet.Arrival, from Place)
 }
 
 // Border forwards evidence to the supervisors of other regions. Its methods do not block.
@@ -67,10 +67,10 @@ type Border interface {
 	// Known reports whether a node belongs to another region and borders on ours.
 	Known(id fault.NodeID) bool
 	// Witness forwards reports of one of our nodes that has neighbours in other regions.
-	Witness(id fault.NodeID, req *lofamov1.ForwardRequest, reports *engine.Reports, arrived time.Time)
+	Witness(id fault.NodeID, req *lofamov1.ForwardRequest, reports *servicenet.Reports, arrived time.Time)
 	// Theirs forwards messages of a node of another region: reports, or an answer (nil). False means that the message
 	// was dropped.
-	Theirs(id fault.NodeID, req *lofamov1.ForwardRequest, reports *engine.Reports, arrived time.Time) bool
+	Theirs(id fault.NodeID, req *lofamov1.ForwardRequest, reports *servicenet.Reports, arrived time.Time) bool
 }
 
 // IntakeConfig of an intake.
@@ -121,12 +121,8 @@ type packet struct {
 
 // NewIntake returns an intake; Run makes it work.
 func NewIntake(cfg IntakeConfig) *Intake {
-	if cfg.Workers == 0 {
-		cfg.Workers = 2
-	}
-	if cfg.Queue == 0 {
-		cfg.Queue = 2048
-	}
+	cfg.Workers = cmp.Or(cfg.Workers, 2)
+	cfg.Queue = cmp.Or(cfg.Queue, 2048)
 	in := &Intake{begun: time.Now(), cfg: cfg, queue: make(chan packet, cfg.Queue), answers: make(chan packet, answerQueue)}
 	in.restater = newRestater(in.restate)
 	in.sources = newSources(func(a netip.AddrPort) bool {
@@ -145,7 +141,7 @@ func (in *Intake) restate(to listener, list []engine.Restated) {
 		in.cfg.Forwarder.Restate(to.stream, list)
 		return
 	}
-	in.cfg.Leader.Submit(engine.Input{Restated: list, Wanting: in, Arrived: list[0].Arrived})
+	in.cfg.Leader.Submit(engine.Input{Restated: list, Requester: in, Arrived: list[0].Arrived})
 }
 
 // Datagrams returns the handler for a report socket's datagrams. The caller keeps ownership of their bytes.
@@ -184,7 +180,7 @@ func (in *Intake) handle(p packet) {
 		return
 	}
 	if p.from.IsValid() && a.Session != 0 {
-		in.sources.learn(p.arrived, p.from, a.Name, in.sources.fresh(a.Name, a.Reports))
+		in.sources.learn(p.arrived, p.from, a.Name, in.sources.fresh(a.Name, a.List))
 	}
 	if a.Path == fault.PathDirect && in.path(&a, p.place()) {
 		return
@@ -253,8 +249,8 @@ func (in *Intake) Taken(input *engine.Input) {
 
 // originOf returns the node that sent the message.
 func originOf(a *servicenet.Arrival) fault.NodeID {
-	if len(a.Reports) > 0 {
-		return a.Reports[0].ID.Origin.Node
+	if len(a.List) > 0 {
+		return a.List[0].ID.Origin.Node
 	}
 	return fault.NodeID(a.Msg.GetAnswer().GetNode())
 }
@@ -268,11 +264,11 @@ func request(p packet, path fault.Path, a *servicenet.Arrival, input *engine.Inp
 	return req
 }
 
-func (p packet) place() paths.Place { return paths.Place{Addr: p.from, Socket: p.socket} }
+func (p packet) place() Place { return Place{Addr: p.from, Socket: p.socket} }
 
 // path handles messages for this replica alone: path exchanges and a node's interests. It reports whether the
 // message was one of these.
-func (in *Intake) path(a *servicenet.Arrival, from paths.Place) bool {
+func (in *Intake) path(a *servicenet.Arrival, from Place) bool {
 	to := toPlace(from)
 	switch body := a.Msg.GetBody().(type) {
 	case *lofamov1.Message_PathRequest:
@@ -299,13 +295,14 @@ func (in *Intake) path(a *servicenet.Arrival, from paths.Place) bool {
 }
 
 // heard passes on to the sender a known half's epoch, or the use of its session.
-func (in *Intake) heard(a *servicenet.Arrival, from paths.Place) {
+func (in *Intake) heard(a *servicenet.Arrival, from Place) {
 	switch body := a.Msg.GetBody().(type) {
 	case *lofamov1.Message_Reports:
-		id := a.Reports[0].ID
+		id := a.List[0].ID
 		in.cfg.Sender.Heard(id.Origin, id.Epoch, a.Session, from)
 		if st := a.Status; st != nil && id.Origin.Half == fault.HalfHost {
-			in.cfg.Notifier.Digest(notify.Digest{Node: id.Origin.Node, Epoch: id.Epoch, Told: st.GetTold(), List: st.GetInterest(), Denied: st.GetDenied()})
+			in.cfg.Notifier.Digest(notify.Digest{Node: id.Origin.Node, Epoch: id.Epoch, Revision: st.GetViewRevision(), List: st.GetInterest(),
+				Denied: st.GetDenied()})
 		}
 	case *lofamov1.Message_Answer:
 		o := servicenet.OriginOf(body.Answer)
@@ -388,14 +385,16 @@ func (in *Intake) Forwarded(req *lofamov1.ForwardRequest) *engine.Input {
 func (in *Intake) evidence(a *servicenet.Arrival, to engine.To) *engine.Input {
 	switch body := a.Msg.GetBody().(type) {
 	case *lofamov1.Message_Reports:
-		if !in.takes(a.Reports[0].ID.Origin.Node, to) {
+		if !in.takes(a.List[0].ID.Origin.Node, to) {
 			return nil
 		}
-		if err := checkStatements(a.Reports); err != nil {
+		if err := checkStatements(a.List); err != nil {
 			in.refuse(servicenet.RefusedField.String(), to.Addr, err)
 			return nil
 		}
-		return &engine.Input{To: to, Reports: &engine.Reports{List: a.Reports, Path: a.Path, Hops: a.Hops, Status: a.Status, Health: a.Health, Words: words(a)}}
+		reports := a.Reports // a copy: a pointer into the arrival would keep its packet
+		reports.Words = words(a)
+		return &engine.Input{To: to, Reports: &reports}
 	case *lofamov1.Message_Answer:
 		ans := body.Answer
 		if !in.takes(fault.NodeID(ans.GetNode()), to) {

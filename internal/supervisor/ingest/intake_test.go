@@ -27,9 +27,9 @@ func answer(t testing.TB, h *half) []byte {
 	}}})
 }
 
-// TestOneInputAndOneAnswerForABatch: a batch of reports becomes one input, and its answer leaves from the
+// TestOneInputAndOneAnswerForBatch: a batch of reports becomes one input, and its answer leaves from the
 // receiving socket.
-func TestOneInputAndOneAnswerForABatch(t *testing.T) {
+func TestOneInputAndOneAnswerForBatch(t *testing.T) {
 	a := newAuthority(t)
 	r, h := a.replica(t, "s1", nil), a.half(t, host0)
 	r.get(eth1, 1, h.reports(t, 5, 20, false, servicenet.SealOptions{}))
@@ -58,20 +58,21 @@ func TestReceivedOnlyForWhatWasTaken(t *testing.T) {
 	}
 }
 
-// TestWhatHalvesWereTold: digests that come directly from a host half carry its position in the map's updates. The
+// TestDigestsCarryPositionInUpdates: digests that come directly from a host half carry its position in the map's updates. The
 // half may also send its interests.
-func TestWhatHalvesWereTold(t *testing.T) {
+func TestDigestsCarryPositionInUpdates(t *testing.T) {
 	a := newAuthority(t)
 	r, h := a.replica(t, "s1", nil), a.half(t, host0)
 	b, err := servicenet.SealReports([]fault.Report{{ID: fault.ReportID{Origin: host0, Epoch: 5, Seq: 1}, Digest: true, Uptime: time.Second}},
-		&lofamov1.DeliveryStatus{Told: 17, Interest: 2}, a.signer(t, pki.NodeIdentity("test", "n0", fault.HalfHost)), servicenet.SealOptions{})
+		&lofamov1.DeliveryStatus{ViewRevision: 17, Interest: 2}, a.signer(t, pki.NodeIdentity("test", "n0", fault.HalfHost)),
+		servicenet.SealOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.get(eth0, 0, b)
 	list := &lofamov1.Interest{Node: "n0", Epoch: 5, Serial: 2, Parts: 1, Nodes: []string{"n7"}}
 	r.get(eth0, 0, h.seal(t, &lofamov1.Message{Body: &lofamov1.Message_Interest{Interest: list}}))
-	if want := (notify.Digest{Node: "n0", Epoch: 5, Told: 17, List: 2}); len(r.tells.digests) != 1 || r.tells.digests[0] != want {
+	if want := (notify.Digest{Node: "n0", Epoch: 5, Revision: 17, List: 2}); len(r.tells.digests) != 1 || r.tells.digests[0] != want {
 		t.Errorf("%+v", r.tells.digests)
 	}
 	if len(r.tells.interests) != 1 || !proto.Equal(r.tells.interests[0], list) {
@@ -79,7 +80,7 @@ func TestWhatHalvesWereTold(t *testing.T) {
 	}
 }
 
-func TestRefusals(t *testing.T) {
+func TestEachBadDatagramIsCounted(t *testing.T) {
 	a, other := newAuthority(t), newAuthority(t)
 	h := a.half(t, host0)
 	good := h.reports(t, 5, 1, false, servicenet.SealOptions{})
@@ -129,7 +130,7 @@ func TestDamageIsAskedForAgain(t *testing.T) {
 	for range 50 {
 		r.get(eth1, 1, flipped)
 	}
-	if n := len(r.wire.sent()); n < 2 || n > 25 { // TestAgainLimit has the exact numbers
+	if n := len(r.wire.sent()); n < 2 || n > 25 { // TestRequestsToResendAreLimited has the exact numbers
 		t.Errorf("%d answers to 51 packets of one source", n)
 	}
 	r.intake.handle(packet{data: flipped, arrived: time.Now()}) // by gossip there is no sender to ask
@@ -148,7 +149,7 @@ func TestDamageIsAskedForAgain(t *testing.T) {
 	}
 }
 
-func TestAgainLimit(t *testing.T) {
+func TestRequestsToResendAreLimited(t *testing.T) {
 	l, now := newAgainLimit(), time.Unix(0, 0)
 	from := func(i int) netip.AddrPort {
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 1)
@@ -218,8 +219,8 @@ func TestUnaskedAnswersWaitTheirTurn(t *testing.T) {
 	}
 }
 
-// TestRoundTripIsOfFirstAnswer repeats a challenge and answers it twice: the time is that from the first copy to the first answer, also when the
-// challenges of the previous period were discarded in between.
+// TestRoundTripIsOfFirstAnswer repeats a challenge and answers it twice: the time is that from the first copy to the
+// first answer, also when the challenges of the previous period were discarded in between.
 func TestRoundTripIsOfFirstAnswer(t *testing.T) {
 	a, nonce, at := asked{}, [16]byte{1}, time.Unix(1000, 0)
 	a.note(at, nonce)
@@ -253,9 +254,9 @@ func TestAnswersDoNotKeepReportsWaiting(t *testing.T) {
 	}
 }
 
-// TestStrangersCannotUseUpTheQueue sends far more from an unknown address than a supervisor verifies for all
+// TestStrangersCannotUseUpQueue sends far more from an unknown address than a supervisor verifies for all
 // strangers. The queue keeps room for a node's reports, and no verdict waits for the dropped messages.
-func TestStrangersCannotUseUpTheQueue(t *testing.T) {
+func TestStrangersCannotUseUpQueue(t *testing.T) {
 	a := newAuthority(t)
 	r, h := a.replica(t, "s1", nil), a.half(t, host0)
 	in, stranger := r.intake.Datagrams(0), netip.MustParseAddrPort("192.0.2.1:9")
@@ -325,13 +326,42 @@ func TestSourcesAreLearned(t *testing.T) {
 	if known, _ := s.admit(now, at); known {
 		t.Error("a stranger is known")
 	}
+	version := s.listVersion()
+	changes := func() bool {
+		before := version
+		version = s.listVersion()
+		return version != before
+	}
 	s.learn(now, at, "n0/host", true)
-	if known, ok := s.admit(now.Add(learnedTime), at); !known || !ok || len(s.list()) != 1 {
+	if known, ok := s.admit(now.Add(learnedTime), at); !known || !ok || len(s.list()) != 1 || !changes() {
 		t.Error("the address was not learned")
 	}
+	if s.learn(now, at, "n0/host", true); changes() {
+		t.Error("another use of a known address has changed the list")
+	}
 	s.learn(now.Add(3*learnedTime), netip.MustParseAddrPort("192.0.2.2:9"), "n0/host", true)
+	if !changes() {
+		t.Error("the list has changed under its old version")
+	}
 	if known, _ := s.admit(now.Add(3*learnedTime), at); known {
 		t.Error("the address is known for ever")
+	}
+}
+
+// TestDigestUnderMACNeedsNoWorker: the reader of the socket handles it. It queues the digest behind other messages, and
+// always queues a signed one.
+func TestDigestUnderMACNeedsNoWorker(t *testing.T) {
+	a := newAuthority(t)
+	r, h := a.replica(t, "s1", nil), a.half(t, host0)
+	in, session := r.intake.Datagrams(0), r.establish(t, h, 1, eth0, 0)
+	in(eth0, h.reports(t, 5, 1, true, session))
+	if got := len(r.leader.inputs()); got != 1 {
+		t.Fatalf("without a worker the leader has %d digests, want 1", got)
+	}
+	in(eth0, h.reports(t, 5, 1, true, servicenet.SealOptions{}))
+	in(eth0, h.reports(t, 5, 1, true, session))
+	if got, waiting := len(r.leader.inputs()), len(r.intake.queue); got != 1 || waiting != 2 {
+		t.Errorf("the leader has %d digests and %d wait, want 1 and 2", got, waiting)
 	}
 }
 
@@ -369,7 +399,7 @@ func TestLearnedAddressesAreBounded(t *testing.T) {
 	}
 }
 
-func TestClaims(t *testing.T) {
+func TestClaimedOriginIsRead(t *testing.T) {
 	a := newAuthority(t)
 	h, relay := a.half(t, dnp0), a.half(t, host1)
 	wrap := func(b []byte) []byte {
@@ -384,7 +414,8 @@ func TestClaims(t *testing.T) {
 		what string
 		data []byte
 		want bool
-	}{{"report", rep, false}, {"answer", ans, true}, {"relayed report", wrap(rep), false}, {"relayed answer", wrap(ans), true}, {"nothing", nil, false}, {"cut", ans[:5], false}} {
+	}{{"report", rep, false}, {"answer", ans, true}, {"relayed report", wrap(rep), false}, {"relayed answer", wrap(ans), true},
+		{"nothing", nil, false}, {"cut", ans[:5], false}} {
 		if got := len(claimedNonce(tc.data)) == servicenet.NonceSize; got != tc.want {
 			t.Errorf("%s: %t", tc.what, got)
 		}
@@ -397,9 +428,9 @@ func FuzzClaims(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, b []byte) { claimedNonce(b) })
 }
 
-// TestFollowerVouches: the leader trusts a follower's verification of MACs, for the kinds of messages that a MAC
+// TestLeaderTrustsFollowersMACCheck: the leader trusts a follower's verification of MACs, for the kinds of messages that a MAC
 // may protect.
-func TestFollowerVouches(t *testing.T) {
+func TestLeaderTrustsFollowersMACCheck(t *testing.T) {
 	a := newAuthority(t)
 	follower, leader, h := a.replica(t, "s1", nil), a.replica(t, "s2", nil), a.half(t, host0)
 	follower.leader.leading = false
@@ -414,7 +445,8 @@ func TestFollowerVouches(t *testing.T) {
 		t.Errorf("forwarded %v and %v", under, signed)
 	}
 	for _, req := range follower.forward.got {
-		if in := leader.intake.Forwarded(req); in == nil || in.Reports == nil || in.To.Addr != req.GetFrom() || in.To.Socket != uint8(req.GetSocket()) {
+		if in := leader.intake.Forwarded(req); in == nil || in.Reports == nil || in.To.Addr != req.GetFrom() ||
+			in.To.Socket != uint8(req.GetSocket()) {
 			t.Errorf("forwarded %v: %+v", req, in)
 		}
 	}
@@ -426,7 +458,8 @@ func TestFollowerVouches(t *testing.T) {
 		{"session", &lofamov1.ForwardRequest{Envelope: under.GetEnvelope(), Path: 1}},
 		{"origin", &lofamov1.ForwardRequest{Envelope: under.GetEnvelope(), Path: 1, Name: "n1/host"}},
 		{"role", &lofamov1.ForwardRequest{Envelope: underMAC(t, forged), Path: 1, Name: "n0/host"}},
-		{"signature", &lofamov1.ForwardRequest{Envelope: newAuthority(t).half(t, host0).reports(t, 5, 1, false, servicenet.SealOptions{}), Path: 1, Name: "n0/host"}},
+		{"signature", &lofamov1.ForwardRequest{Envelope: newAuthority(t).half(t, host0).reports(t, 5, 1, false, servicenet.SealOptions{}),
+			Path: 1, Name: "n0/host"}},
 		{"unexpected", &lofamov1.ForwardRequest{Envelope: h.request(t, 5, 9), Path: 1}},
 	} {
 		before := leader.refused(tc.class)
@@ -436,7 +469,7 @@ func TestFollowerVouches(t *testing.T) {
 	}
 }
 
-func TestRelayedIsAnsweredThroughTheRelay(t *testing.T) {
+func TestRelayedIsAnsweredThroughRelay(t *testing.T) {
 	a := newAuthority(t)
 	r, h, relay := a.replica(t, "s1", nil), a.half(t, dnp0), a.half(t, host1)
 	b, err := servicenet.SealRelayed(h.reports(t, 5, 1, false, servicenet.SealOptions{}),
@@ -446,7 +479,8 @@ func TestRelayedIsAnsweredThroughTheRelay(t *testing.T) {
 	}
 	r.get(n1, 0, b)
 	got, sent := r.leader.inputs(), r.wire.sent()
-	if len(got) != 1 || !got[0].To.Relayed || got[0].Reports.Path != fault.PathTorus || len(got[0].Reports.Hops) != 2 || len(sent) != 1 || sent[0].addr != n1 {
+	if len(got) != 1 || !got[0].To.Relayed || got[0].Reports.Path != fault.PathTorus || len(got[0].Reports.Hops) != 2 || len(sent) != 1 ||
+		sent[0].addr != n1 {
 		t.Fatalf("inputs %+v, sent %v", got, sent)
 	}
 	node, inner, err := servicenet.InnerOf(relay.open(t, sent[0]))
@@ -458,8 +492,8 @@ func TestRelayedIsAnsweredThroughTheRelay(t *testing.T) {
 	}
 }
 
-// TestAnswerToAChallenge: the answer counts as evidence and needs no ack.
-func TestAnswerToAChallenge(t *testing.T) {
+// TestAnswerToChallenge: the answer counts as evidence and needs no ack.
+func TestAnswerToChallenge(t *testing.T) {
 	a := newAuthority(t)
 	r, h := a.replica(t, "s1", nil), a.half(t, host0)
 	r.get(eth0, 0, answer(t, h))

@@ -25,7 +25,7 @@ func laterReports(t *testing.T, h *half) []byte {
 		ID:           fault.ReportID{Origin: h.origin, Epoch: 5, Seq: 1},
 		Observations: []fault.Observation{{Node: h.origin.Node, Component: fault.ComponentMemory, State: fault.Sick, Kind: fault.KindSelf}},
 	})
-	reports := &lofamov1.Reports{Reports: []*lofamov1.Report{r}, Status: &lofamov1.DeliveryStatus{Told: 17}}
+	reports := &lofamov1.Reports{Reports: []*lofamov1.Report{r}, Status: &lofamov1.DeliveryStatus{ViewRevision: 17}}
 	msg := &lofamov1.Message{Body: &lofamov1.Message_Reports{Reports: reports}}
 	for _, m := range []proto.Message{msg, reports, reports.GetStatus(), r, r.GetId(), r.GetObservations()[0]} {
 		m.ProtoReflect().SetUnknown(later())
@@ -90,7 +90,8 @@ func TestLaterAcksPassThrough(t *testing.T) {
 		}
 	}
 	now, rest := pack([]*lofamov1.Ack{ack}, ackSize(ack)-1)
-	if len(now) != 1 || len(rest) != 1 || !bytes.Equal(now[0].ProtoReflect().GetUnknown(), later()) || !bytes.Equal(rest[0].ProtoReflect().GetUnknown(), later()) {
+	if len(now) != 1 || len(rest) != 1 || !bytes.Equal(now[0].ProtoReflect().GetUnknown(), later()) ||
+		!bytes.Equal(rest[0].ProtoReflect().GetUnknown(), later()) {
 		t.Errorf("divided into %v and %v", now, rest)
 	}
 }

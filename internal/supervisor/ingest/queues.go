@@ -14,6 +14,8 @@ const answerQueue = 1024
 // answerWeight is the number of answers handled in a row while other messages wait.
 const answerWeight = 8
 
+// enqueue gives a message to the workers. The caller handles a datagram under a MAC itself while no other one waits: such a
+// message, which is mostly a digest, costs less than the wake-up of a worker.
 func (in *Intake) enqueue(p packet) {
 	if nonce := claimedNonce(p.data); nonce != nil && in.cfg.Sender.asked.awaited(nonce) {
 		select {
@@ -32,6 +34,10 @@ func (in *Intake) enqueue(p packet) {
 			} else {
 				in.drop("strangers", false)
 			}
+			return
+		}
+		if len(in.queue) == 0 && claimsMAC(p.data) {
+			in.handle(p)
 			return
 		}
 	}
@@ -66,7 +72,8 @@ func (in *Intake) Holding() string {
 	if ago >= shownTime {
 		return ""
 	}
-	return fmt.Sprintf("the leader drops messages of nodes or replicas (the last %s ago): each verdict waits, for at most one digest period", ago.Round(100*time.Millisecond))
+	return fmt.Sprintf("the leader drops messages of nodes or replicas (the last %s ago): each verdict waits, for at most one digest period",
+		ago.Round(100*time.Millisecond))
 }
 
 // lostTime is the delay of verdicts after a known source's message was dropped. It lets the sender repeat the
@@ -84,6 +91,9 @@ func (in *Intake) Behind() time.Duration {
 
 // Sources returns the addresses at which halves have recently proved sessions.
 func (in *Intake) Sources() []netip.AddrPort { return in.sources.list() }
+
+// SourcesVersion returns a number that changes with the result of Sources. It is never 0.
+func (in *Intake) SourcesVersion() uint64 { return in.sources.listVersion() }
 
 // Run processes the queues until the context ends.
 func (in *Intake) Run(ctx context.Context) {

@@ -53,7 +53,7 @@ func newRestater(submit func(listener, []engine.Restated)) *restater {
 
 // restates reports whether a digest contains nothing new for the listener, and queues such a digest. It returns
 // false if the digest must go whole, and remembers that.
-func (r *restater) restates(to listener, in *engine.Reports, arrived time.Time) bool {
+func (r *restater) restates(to listener, in *servicenet.Reports, arrived time.Time) bool {
 	if to == (listener{}) || in == nil || in.Words == 0 || len(in.List) != 1 {
 		return false
 	}
@@ -62,7 +62,8 @@ func (r *restater) restates(to listener, in *engine.Reports, arrived time.Time) 
 	defer r.mu.Unlock()
 	g := r.halves[id.Origin]
 	// Readings feed the forecasts, so a digest with readings goes whole.
-	if len(in.List[0].Readings) > 0 || g.to != to || g.epoch != id.Epoch || g.words != in.Words || g.left == 0 || (r.to != to && len(r.pending) > 0) {
+	if len(in.List[0].Readings) > 0 || g.to != to || g.epoch != id.Epoch || g.words != in.Words || g.left == 0 ||
+		(r.to != to && len(r.pending) > 0) {
 		r.halves[id.Origin] = given{to, id.Epoch, in.Words, wholeEvery}
 		return false
 	}
@@ -140,8 +141,8 @@ func (r *restater) run(ctx context.Context) {
 
 // words returns engine.Words of a single whole digest, or 0 for any other message.
 func words(a *servicenet.Arrival) uint64 {
-	if len(a.Reports) != 1 {
+	if len(a.List) != 1 {
 		return 0
 	}
-	return engine.Words(a.Reports[0], a.Status, a.Health)
+	return engine.Words(a.List[0], a.Status, a.Health)
 }

@@ -11,14 +11,16 @@ import (
 )
 
 // digest returns a digest as the intake decodes it.
-func digest(seq fault.Seq, st fault.State, status *lofamov1.DeliveryStatus) *engine.Reports {
-	r := fault.Report{ID: fault.ReportID{Origin: host0, Epoch: 5, Seq: seq}, Digest: true, Uptime: time.Duration(seq), Observations: []fault.Observation{
-		{Node: "n0", Component: fault.ComponentMemory, State: st, Kind: fault.KindSelf, Age: time.Duration(seq)},
-	}}
-	return &engine.Reports{List: []fault.Report{r}, Path: fault.PathTorus, Hops: []fault.Hop{{Held: time.Second}, {Held: time.Second}}, Words: engine.Words(r, status, servicenet.Health{})}
+func digest(seq fault.Seq, st fault.State, status *lofamov1.DeliveryStatus) *servicenet.Reports {
+	r := fault.Report{ID: fault.ReportID{Origin: host0, Epoch: 5, Seq: seq}, Digest: true, Uptime: time.Duration(seq),
+		Observations: []fault.Observation{
+			{Node: "n0", Component: fault.ComponentMemory, State: st, Kind: fault.KindSelf, Age: time.Duration(seq)},
+		}}
+	return &servicenet.Reports{List: []fault.Report{r}, Path: fault.PathTorus, Hops: []fault.Hop{{Held: time.Second}, {Held: time.Second}},
+		Words: engine.Words(r, status, servicenet.Health{})}
 }
 
-func TestRestater(t *testing.T) {
+func TestRestaterMakesDigestsFromChanges(t *testing.T) {
 	ours, theirs, nobody := listener{term: 1}, listener{stream: 1}, listener{}
 	armed := &lofamov1.DeliveryStatus{State: lofamov1.PathState_ARMED, Rails: []*lofamov1.RailStatus{{Name: "gossip", Sent: 1}}}
 	later := &lofamov1.DeliveryStatus{State: lofamov1.PathState_ARMED, Rails: []*lofamov1.RailStatus{{Name: "gossip", Sent: 2, RttNs: 3}}}
@@ -32,7 +34,7 @@ func TestRestater(t *testing.T) {
 	epoch.List[0].ID.Epoch++
 	for _, tc := range []struct {
 		what          string
-		first, second *engine.Reports
+		first, second *servicenet.Reports
 		to, then      listener
 		forget, want  bool
 	}{

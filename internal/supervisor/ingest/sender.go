@@ -21,7 +21,6 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
-	"github.com/lofamo/lofamo/internal/supervisor/paths"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
@@ -55,9 +54,12 @@ type SenderConfig struct {
 	// NoQuorum returns the time this replica has been without a quorum. 0: it has one; negative: it has had none
 	// since it started. It does not block.
 	NoQuorum func() time.Duration
-	Signer   servicenet.Signer
-	Metrics  *metrics.Metrics
-	Logger   *slog.Logger
+	// Refused gets each challenge that the node's kernel refused at every address to which it went straight. It must
+	// not block. May be nil.
+	Refused func(awareness.Refused)
+	Signer  servicenet.Signer
+	Metrics *metrics.Metrics
+	Logger  *slog.Logger
 }
 
 // challengeQueue bounds the challenges that wait to be signed and sent; beyond it they are dropped and
@@ -183,28 +185,28 @@ func (s *Sender) Received(to engine.To, ids []fault.ReportID) {
 }
 
 // PathRequest processes the REQ of a known half.
-func (s *Sender) PathRequest(m *lofamov1.PathRequest, from paths.Place) {
+func (s *Sender) PathRequest(m *lofamov1.PathRequest, from Place) {
 	s.answerPaths(s.cfg.Paths.request(time.Now(), m, from))
 	s.wake() // for the repetition
 }
 
 // PathAck processes the ACK of a known half. It reports whether the ACK establishes a path; a replay does not.
-func (s *Sender) PathAck(m *lofamov1.PathAck, from paths.Place) bool {
+func (s *Sender) PathAck(m *lofamov1.PathAck, from Place) bool {
 	out := s.cfg.Paths.ack(m, from)
 	s.established(servicenet.OriginOf(m), out)
-	return out.Outcome == paths.Confirmed
+	return out.Outcome == pathConfirmed
 }
 
 // Heard records a verified message that came directly from a known half: signed in an epoch, or under a session's
 // MAC.
-func (s *Sender) Heard(o fault.Origin, epoch fault.Epoch, session uint64, from paths.Place) {
+func (s *Sender) Heard(o fault.Origin, epoch fault.Epoch, session uint64, from Place) {
 	s.established(o, s.cfg.Paths.heard(o, epoch, session, from))
 }
 
-// Tell sends the host half of a node its updates, under its session if there is one. Lost updates are sent again.
-func (s *Sender) Tell(node fault.NodeID, told *lofamov1.Told) {
+// Notify sends the host half of a node its updates, under its session if there is one. Lost updates are sent again.
+func (s *Sender) Notify(node fault.NodeID, update *lofamov1.FaultUpdate) {
 	o := fault.Origin{Node: node, Half: fault.HalfHost}
-	s.say("told", o, engine.To{}, s.cfg.Paths.seal(o), &lofamov1.Message{Body: &lofamov1.Message_Told{Told: told}}, nil)
+	s.say("told", o, engine.To{}, s.cfg.Paths.seal(o), &lofamov1.Message{Body: &lofamov1.Message_FaultUpdate{FaultUpdate: update}}, nil)
 }
 
 // Deny sends a signed part of the list of revoked certificates to a node's host half. The caller repeats lost parts.
@@ -248,24 +250,26 @@ func (p *sealedParts) seal(part *lofamov1.DenyPart, signer servicenet.Signer) ([
 
 // Renewed answers a half's request for a new certificate, at the request's source address. The half repeats a
 // request if the answer is lost.
-func (s *Sender) Renewed(reply *lofamov1.RenewReply, at paths.Place) {
-	s.deliver("renewal", servicenet.OriginOf(reply), engine.To{}, at, servicenet.SealOptions{}, &lofamov1.Message{Body: &lofamov1.Message_RenewReply{RenewReply: reply}})
+func (s *Sender) Renewed(reply *lofamov1.RenewReply, at Place) {
+	s.deliver("renewal", servicenet.OriginOf(reply), engine.To{}, at, servicenet.SealOptions{},
+		&lofamov1.Message{Body: &lofamov1.Message_RenewReply{RenewReply: reply}})
 }
 
 // answerPaths sends replies, always signed: the half does not have the session yet.
-func (s *Sender) answerPaths(out paths.Output) {
+func (s *Sender) answerPaths(out pathOutput) {
 	for _, send := range out.Sends {
 		reply := proto.CloneOf(send.Reply)
 		reply.Leader = s.cfg.Leader()
 		o := servicenet.OriginOf(reply)
-		s.say("path reply", o, toPlace(send.To), servicenet.SealOptions{}, &lofamov1.Message{Body: &lofamov1.Message_PathReply{PathReply: reply}}, nil)
+		s.say("path reply", o, toPlace(send.To), servicenet.SealOptions{},
+			&lofamov1.Message{Body: &lofamov1.Message_PathReply{PathReply: reply}}, nil)
 	}
 }
 
-func toPlace(p paths.Place) engine.To { return engine.To{Addr: p.Addr.String(), Socket: p.Socket} }
+func toPlace(p Place) engine.To { return engine.To{Addr: p.Addr.String(), Socket: p.Socket} }
 
 // established sends the messages that wait for the half by a newly established path.
-func (s *Sender) established(o fault.Origin, out paths.Output) {
+func (s *Sender) established(o fault.Origin, out pathOutput) {
 	if out.Established {
 		s.say("ack", o, toPlace(out.Place), s.cfg.Paths.seal(o), nil, nil)
 	}
@@ -299,7 +303,7 @@ func (s *Sender) put(q question) {
 func (s *Sender) Behind() time.Duration { return time.Duration(s.behind.Load()) }
 
 // challenge sends one challenge. It is always signed: a half that has just restarted has no session, and must not
-// be declared dead because of that.
+// be declared dead for that reason.
 func (s *Sender) challenge(c awareness.Challenge) {
 	body := func(socket uint8) *lofamov1.Message {
 		return &lofamov1.Message{Body: &lofamov1.Message_Challenge{Challenge: &lofamov1.Challenge{
@@ -317,9 +321,12 @@ func (s *Sender) challenge(c awareness.Challenge) {
 		}
 		return sealed[socket]
 	}
-	host := fault.Origin{Node: c.Node, Half: fault.HalfHost}
-	for i, at := range s.places(c.Node) {
-		if i == 0 && c.Half != fault.HalfDNP && s.waits(s.dest(host, toPlace(at))) {
+	host, places := fault.Origin{Node: c.Node, Half: fault.HalfHost}, s.places(c.Node)
+	if c.Again {
+		s.asked.straight(c.Node, c.Nonce, places)
+	}
+	for i, at := range places {
+		if i == 0 && !c.Again && c.Half != fault.HalfDNP && s.waits(s.dest(host, toPlace(at))) {
 			s.say("challenge", host, toPlace(at), servicenet.SealOptions{}, body(at.Socket), nil)
 			continue
 		}
@@ -350,21 +357,21 @@ func (s *Sender) waits(d dest) bool {
 }
 
 // configured are a node's service interfaces as the configuration has them.
-func (s *Sender) configured(id fault.NodeID) []paths.Place {
-	var out []paths.Place
+func (s *Sender) configured(id fault.NodeID) []Place {
+	var out []Place
 	for k, addr := range s.cfg.Nodes.Services(id) {
-		out = append(out, paths.Place{Addr: addr, Socket: uint8(min(k, len(s.cfg.Ports)-1))})
+		out = append(out, Place{Addr: addr, Socket: uint8(min(k, len(s.cfg.Ports)-1))})
 	}
 	return out
 }
 
 // places are all at which a node may be reached: as configured, and where its halves have established
 // paths.
-func (s *Sender) places(id fault.NodeID) []paths.Place {
+func (s *Sender) places(id fault.NodeID) []Place {
 	out := s.configured(id)
 	for _, half := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
 		for _, p := range s.cfg.Paths.places(fault.Origin{Node: id, Half: half}) {
-			if !slices.ContainsFunc(out, func(q paths.Place) bool { return q.Addr == p.Addr }) {
+			if !slices.ContainsFunc(out, func(q Place) bool { return q.Addr == p.Addr }) {
 				out = append(out, p)
 			}
 		}
@@ -374,11 +381,11 @@ func (s *Sender) places(id fault.NodeID) []paths.Place {
 
 // place returns the destination for a half: the source of its message or, for gossip, the half's newest path or
 // its node's first service interface. False means that only the torus reaches it.
-func (s *Sender) place(origin fault.Origin, to engine.To) (paths.Place, bool, error) {
+func (s *Sender) place(origin fault.Origin, to engine.To) (Place, bool, error) {
 	if to.Addr == "" {
 		list := append(s.cfg.Paths.places(origin), s.configured(origin.Node)...)
 		if len(list) == 0 {
-			return paths.Place{}, false, nil
+			return Place{}, false, nil
 		}
 		return list[0], true, nil
 	}
@@ -386,7 +393,7 @@ func (s *Sender) place(origin fault.Origin, to engine.To) (paths.Place, bool, er
 	if err == nil && int(to.Socket) >= len(s.cfg.Ports) {
 		err = fmt.Errorf("report address: given number %d: want 0 to %d", to.Socket, len(s.cfg.Ports)-1)
 	}
-	return paths.Place{Addr: addr, Socket: to.Socket}, err == nil, err
+	return Place{Addr: addr, Socket: to.Socket}, err == nil, err
 }
 
 // dest returns the key of a half's waiting acks for a destination. Only a configured address is known to be the
@@ -427,7 +434,8 @@ func (s *Sender) room(to engine.To, body *lofamov1.Message) int {
 
 // say sends a body (nil: none) and acks to a half, together with its waiting acks. It splits them into as many
 // messages as needed and seals them with the given options. Messages through the torus are signed.
-func (s *Sender) say(what string, origin fault.Origin, to engine.To, o servicenet.SealOptions, body *lofamov1.Message, acks []*lofamov1.Ack) {
+func (s *Sender) say(what string, origin fault.Origin, to engine.To, o servicenet.SealOptions, body *lofamov1.Message,
+	acks []*lofamov1.Ack) {
 	s.mu.Lock()
 	acks = append(slices.Clip(acks), s.acks.take(s.dest(origin, to))...)
 	s.mu.Unlock()
@@ -485,7 +493,8 @@ func (s *Sender) keep(origin fault.Origin, to engine.To, acks []*lofamov1.Ack) {
 }
 
 // deliver seals and sends one message.
-func (s *Sender) deliver(what string, origin fault.Origin, to engine.To, at paths.Place, o servicenet.SealOptions, msg *lofamov1.Message) bool {
+func (s *Sender) deliver(what string, origin fault.Origin, to engine.To, at Place, o servicenet.SealOptions,
+	msg *lofamov1.Message) bool {
 	b, err := servicenet.SealWith(msg, s.cfg.Signer, o)
 	if err == nil && to.Relayed {
 		b, err = servicenet.SealDowncall(origin.Node, b, s.cfg.Signer)
@@ -504,7 +513,7 @@ func (s *Sender) deliver(what string, origin fault.Origin, to engine.To, at path
 	return true
 }
 
-func (s *Sender) send(what string, node fault.NodeID, at paths.Place, b []byte) bool {
+func (s *Sender) send(what string, node fault.NodeID, at Place, b []byte) bool {
 	if err := s.cfg.Ports[at.Socket].Socket.Send(at.Addr, b); err != nil {
 		s.fail(what, node, err)
 		return false
@@ -516,30 +525,4 @@ func (s *Sender) send(what string, node fault.NodeID, at paths.Place, b []byte) 
 func (s *Sender) fail(what string, node fault.NodeID, err error) {
 	s.cfg.Metrics.SendFails.Inc()
 	s.cfg.Logger.Debug("send", "what", what, "node", node, "err", err)
-}
-
-// Order sends a node an order of some kind, always signed: straight, and through these neighbours.
-func (s *Sender) Order(node fault.NodeID, what string, o *lofamov1.Message, via []fault.NodeID) {
-	what += " order"
-	sealed, err := servicenet.Seal(o, s.cfg.Signer)
-	if err != nil {
-		s.fail(what, node, err)
-		return
-	}
-	if list := s.places(node); len(list) > 0 {
-		s.send(what, node, list[0], sealed)
-	}
-	if len(via) == 0 {
-		return
-	}
-	down, err := servicenet.SealDowncall(node, sealed, s.cfg.Signer)
-	if err != nil {
-		s.fail(what, node, err)
-		return
-	}
-	for _, id := range via {
-		if list := s.configured(id); len(list) > 0 {
-			s.send(what, id, list[0], down)
-		}
-	}
 }

@@ -49,7 +49,8 @@ func TestChallengesGoBeforeAcks(t *testing.T) {
 		nodes[fault.NodeID(fmt.Sprint("n", i))] = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:2")}
 	}
 	s := NewSender(SenderConfig{
-		Ports: []Port{{Socket: out, ReplyTo: "127.0.0.1:1"}}, Leader: func() string { return "sup-0" }, NoQuorum: func() time.Duration { return 0 }, Signer: fixedSigner{},
+		Ports: []Port{{Socket: out, ReplyTo: "127.0.0.1:1"}}, Leader: func() string { return "sup-0" },
+		NoQuorum: func() time.Duration { return 0 }, Signer: fixedSigner{},
 		Nodes: nodes, Paths: NewExchanges(ExchangeConfig{ID: "sup-0", Metrics: metrics.New(prometheus.NewRegistry())}),
 		Metrics: metrics.New(prometheus.NewRegistry()), Logger: slog.New(slog.DiscardHandler),
 	})
@@ -69,7 +70,7 @@ func TestChallengesGoBeforeAcks(t *testing.T) {
 			if challenge := m.GetChallenge() != nil; challenge != (i == 0) {
 				t.Fatalf("message %d is a challenge: %t", i, challenge)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(wait):
 			t.Fatalf("only %d messages were sent", i)
 		}
 	}
@@ -85,7 +86,8 @@ type countingSigner struct {
 func (c *countingSigner) Cert() []byte         { return c.cert }
 func (c *countingSigner) Sign(b []byte) []byte { c.signs++; return c.fixedSigner.Sign(b) }
 
-// TestDenyPartIsSignedOnceForAllNodes: a part of the list of revoked certificates goes to all nodes under one signature, until the certificate is renewed.
+// TestDenyPartIsSignedOnceForAllNodes: a part of the list of revoked certificates goes to all nodes under one
+// signature, until the certificate is renewed.
 func TestDenyPartIsSignedOnceForAllNodes(t *testing.T) {
 	const count = 100
 	out := make(sent, 4*count)
@@ -95,8 +97,9 @@ func TestDenyPartIsSignedOnceForAllNodes(t *testing.T) {
 	}
 	signer := &countingSigner{cert: []byte("first")}
 	s := NewSender(SenderConfig{
-		Ports: []Port{{Socket: out, ReplyTo: "127.0.0.1:1"}}, Leader: func() string { return "" }, NoQuorum: func() time.Duration { return 0 }, Signer: signer,
-		Nodes: nodes, Paths: NewExchanges(ExchangeConfig{ID: "sup-0", Metrics: metrics.New(prometheus.NewRegistry())}),
+		Ports: []Port{{Socket: out, ReplyTo: "127.0.0.1:1"}}, Leader: func() string { return "" }, NoQuorum: func() time.Duration { return 0 },
+		Signer: signer,
+		Nodes:  nodes, Paths: NewExchanges(ExchangeConfig{ID: "sup-0", Metrics: metrics.New(prometheus.NewRegistry())}),
 		Metrics: metrics.New(prometheus.NewRegistry()), Logger: slog.New(slog.DiscardHandler),
 	})
 	parts := []*lofamov1.DenyPart{{Version: 1, Parts: 2, Data: []byte("a")}, {Version: 1, Part: 1, Parts: 2, Data: []byte("b")}}
@@ -125,8 +128,8 @@ func (g gate) Send(netip.AddrPort, []byte) error {
 	return nil
 }
 
-// TestSenderSaysHowFarItIsBehind: the machine waits longer for answers to delayed challenges.
-func TestSenderSaysHowFarItIsBehind(t *testing.T) {
+// TestSenderReportsItsDelay: the machine waits longer for answers to delayed challenges.
+func TestSenderReportsItsDelay(t *testing.T) {
 	g := gate{make(chan struct{}), make(chan struct{})}
 	m := metrics.New(prometheus.NewRegistry())
 	s := NewSender(SenderConfig{
@@ -146,7 +149,7 @@ func TestSenderSaysHowFarItIsBehind(t *testing.T) {
 	for i := range 3 {
 		select {
 		case <-g.ready:
-		case <-time.After(10 * time.Second):
+		case <-time.After(wait):
 			t.Fatalf("only %d challenges are sent", i)
 		}
 		switch got := s.Behind(); {

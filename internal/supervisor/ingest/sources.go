@@ -20,8 +20,8 @@ const (
 	sourceRate, sourceBurst     = 2000, 4096
 	originRate, originBurst     = 1000, 4096
 
-	// sourcesMost limits the remembered sources and origins.
-	sourcesMost = 1 << 14
+	// sourcesMost limits the remembered sources and origins: more than a torus of 100,000 nodes has at one of three replicas.
+	sourcesMost = 1 << 17
 	// learnedTime is how long a source stays known after the last use of its session; up to twice that.
 	learnedTime = 10 * time.Minute
 	// learnedMost bounds the learned addresses of one origin.
@@ -40,6 +40,7 @@ type sources struct {
 	turned    time.Time              // when addresses last expired
 	learned   map[string][]use       // by origin, the least recently used address first
 	users     map[netip.AddrPort]int // how many origins have learned addresses there
+	version   uint64                 // see listVersion
 	newest    map[string]stamp       // digest of an origin under a session
 }
 
@@ -58,7 +59,8 @@ type stamp struct {
 func newSources(configured func(netip.AddrPort) bool) *sources {
 	return &sources{
 		configured: configured, strangers: rate.NewLimiter(strangerRate, strangerBurst), known: make(map[netip.AddrPort]*rate.Limiter),
-		origins: make(map[string]*rate.Limiter), learned: make(map[string][]use), users: make(map[netip.AddrPort]int), newest: make(map[string]stamp),
+		origins: make(map[string]*rate.Limiter), learned: make(map[string][]use), users: make(map[netip.AddrPort]int),
+		newest: make(map[string]stamp), version: 1,
 	}
 }
 
@@ -112,8 +114,8 @@ func (s *sources) fresh(name string, reports []fault.Report) bool {
 	return true
 }
 
-// learn notes that an origin has proved a session at an address. Only a fresh proof adds an address, in place of the origin's least recently
-// used one if it has learnedMost; other proofs renew existing ones.
+// learn notes that an origin has proved a session at an address. Only a fresh proof adds an address, in place of the
+// origin's least recently used one if it has learnedMost; other proofs renew existing ones.
 func (s *sources) learn(now time.Time, from netip.AddrPort, name string, fresh bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,7 +137,9 @@ func (s *sources) learn(now time.Time, from netip.AddrPort, name string, fresh b
 	case len(s.users) >= sourcesMost:
 		return
 	}
-	s.users[from]++
+	if s.users[from]++; s.users[from] == 1 {
+		s.version++
+	}
 	s.learned[name] = append(s.learned[name], use{from, now})
 }
 
@@ -147,6 +151,7 @@ func (s *sources) forget(name string, which func(use) bool) {
 			kept = append(kept, u)
 		} else if s.users[u.addr]--; s.users[u.addr] == 0 {
 			delete(s.users, u.addr)
+			s.version++
 		}
 	}
 	if s.learned[name] = kept; len(kept) == 0 {
@@ -159,6 +164,13 @@ func (s *sources) list() []netip.AddrPort {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Collect(maps.Keys(s.users))
+}
+
+// listVersion returns a number that changes with the learned addresses. It is never 0.
+func (s *sources) listVersion() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.version
 }
 
 const (
@@ -182,6 +194,9 @@ type pending struct {
 	sent     time.Time // for the first time
 	copies   int       // answers received since it was sent last
 	answered bool      // a verified answer has come
+
+	node fault.NodeID     // of a challenge that went straight only
+	open []netip.AddrPort // of its addresses: not refused yet
 }
 
 // note records a challenge, or its repetition.

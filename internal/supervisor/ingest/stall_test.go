@@ -41,8 +41,9 @@ func (h *outbox) Send(_ netip.AddrPort, b []byte) error {
 
 func newOutbox(t *testing.T, a *authority, r *supervisor) *outbox {
 	t.Helper()
-	h := &outbox{half: a.half(t, host0), t: t, r: r, in: make(chan []byte, 1<<16), wake: time.NewTimer(time.Hour), added: make(map[fault.ReportID]bool),
-		sent: make(map[fault.ReportID]bool), got: make(map[fault.ReportID]bool),
+	h := &outbox{half: a.half(t, host0), t: t, r: r, in: make(chan []byte, 1<<16), wake: time.NewTimer(time.Hour),
+		added: make(map[fault.ReportID]bool),
+		sent:  make(map[fault.ReportID]bool), got: make(map[fault.ReportID]bool),
 	}
 	for i := range r.sender.cfg.Ports {
 		r.sender.cfg.Ports[i].Socket = h
@@ -83,7 +84,8 @@ func (h *outbox) do(out servicenet.Output) {
 		}
 	}
 	if out.Changed && out.ServiceNetwork != fault.Normal || out.Dropped > 0 || out.IsolatedChanged && out.Isolated {
-		h.trouble = append(h.trouble, fmt.Sprintf("%v: service network %s, %d dropped, isolated %t", time.Now(), out.ServiceNetwork, out.Dropped, out.Isolated))
+		h.trouble = append(h.trouble, fmt.Sprintf("%v: service network %s, %d dropped, isolated %t", time.Now(), out.ServiceNetwork, out.Dropped,
+			out.Isolated))
 	}
 	if out.Wake.IsZero() {
 		h.wake.Stop()
@@ -126,7 +128,8 @@ func (h *outbox) run(d time.Duration, n int) {
 			if n--; n < 0 {
 				continue
 			}
-			id, out := h.o.Add(time.Now(), fault.Report{Observations: []fault.Observation{{Component: fault.ComponentMemory, State: fault.Sick, Kind: fault.KindSelf}}})
+			id, out := h.o.Add(time.Now(),
+				fault.Report{Observations: []fault.Observation{{Component: fault.ComponentMemory, State: fault.Sick, Kind: fault.KindSelf}}})
 			h.added[id] = true
 			h.do(out)
 		case <-digest.C:
@@ -144,9 +147,9 @@ func (h *outbox) calm() {
 	}
 }
 
-// TestStoreStalls for 5 s (row 12 of the fault catalogue): every report is RECEIVED, so the half stays on its
-// path. No report is COMMITTED before the store has it, and all are soon afterwards.
-func TestStoreStalls(t *testing.T) {
+// TestStalledStoreKeepsReportsReceived (row 12 of the fault catalogue) stalls the store for 5 s: every report is
+// RECEIVED, so the half stays on its path. No report is COMMITTED before the store has it, and all are soon afterwards.
+func TestStalledStoreKeepsReportsReceived(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAuthority(t)
 		r := a.replica(t, "s1", nil)
@@ -189,9 +192,9 @@ func TestStoreStalls(t *testing.T) {
 	})
 }
 
-// TestNobodyLeads repeats the test for two minutes without a quorum, at a replica that has no leader to forward
+// TestMissingLeaderKeepsReportsReceived does the same for two minutes without a quorum, at a replica that has no leader to forward
 // to.
-func TestNobodyLeads(t *testing.T) {
+func TestMissingLeaderKeepsReportsReceived(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAuthority(t)
 		r := a.replica(t, "s1", nil)

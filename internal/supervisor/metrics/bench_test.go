@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -36,7 +37,7 @@ func BenchmarkScrape(b *testing.B) {
 			bc.make(builder)
 			m := builder.Map(1)
 			reg := prometheus.NewRegistry()
-			reg.MustRegister(NewCollector(func() (view.Map, bool) { return m, true }))
+			reg.MustRegister(NewCollector(func() (view.Map, bool) { return m, true }, func() []*lofamov1.Incident { return nil }))
 			for b.Loop() {
 				if _, err := reg.Gather(); err != nil {
 					b.Fatal(err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -40,43 +41,53 @@ const rackLabel = "rack"
 
 // Collector exports the map of a leader.
 type Collector struct {
-	get func() (view.Map, bool)
+	get  func() (view.Map, bool)
+	list func() []*lofamov1.Incident
 
 	nodes, links, components                  *prometheus.Desc
 	nodeState, componentState, linkState      *prometheus.Desc
 	nodeInfo, linkInfo, leftOut, size, groups *prometheus.Desc
+	groupNodes, incidents, incidentSince      *prometheus.Desc
 }
 
 // NewCollector returns a collector of the map that get returns; false means none, on a replica that does not lead.
-// Get must not block.
-func NewCollector(get func() (view.Map, bool)) *Collector {
+// incidents returns all incidents that the replica knows. Neither may block.
+func NewCollector(get func() (view.Map, bool), incidents func() []*lofamov1.Incident) *Collector {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("lofamo_"+name, help+" Only the leader tells.", labels, nil)
+		return prometheus.NewDesc("lofamo_"+name, help+" Exported by the leader only.", labels, nil)
 	}
-	return &Collector{
-		get:   get,
+	c := &Collector{
+		get: get, list: incidents,
 		nodes: desc("nodes", "Nodes by state, as committed.", "state"),
 		links: desc("links", "Link ends by state, as committed: a link has two.", "state"),
 		components: desc("components", "Components of nodes that are SICK or FAILED, by kind; links are in lofamo_links.",
 			"component", "state"),
 		nodeState: desc("node_state", "1 for the state of each node that is not NORMAL.", "node", "state"),
-		componentState: desc("component_state", "1 for the state of each component that is SICK or FAILED, links apart.", "node",
+		componentState: desc("component_state", "1 for the state of each component, except links, that is SICK or FAILED.", "node",
 			"component", "state"),
 		linkState: desc("link_state", "1 for the state of each link end that is SICK or FAILED, in its node's view.", "node", "dir",
 			"peer", "state"),
-		nodeInfo: desc("node_info", "A node's place in the torus, its rack, and where a drawing has it: planes of constant z one above the other, y growing downwards; "+
-			"in a cluster of more than 1000 nodes of those alone that lofamo_node_state names.", "node", "x", "y", "z", "rack", "map_x", "map_y"),
-		linkInfo: desc("link_info", "A link, told once, from the node in whose positive direction it is; none in a cluster of more than 1000 nodes.", "node", "dir", "peer"),
-		leftOut:  desc("map_series_left_out", "Series that a metric would have more if it had no bound, by the metric's name.", "metric"),
-		size:     desc("torus_size", "Size of the torus in a dimension, in nodes.", "dim"),
-		groups:   desc("group_faults", "Group faults that stand."),
+		nodeInfo: desc("node_info", "A node's place in the torus, its rack, and its place in a drawing: planes of constant z one above the "+
+			"other, y growing downwards; in a cluster of more than 1000 nodes only for nodes in lofamo_node_state.", "node", "x", "y", "z",
+			"rack", "map_x", "map_y"),
+		linkInfo: desc("link_info",
+			"A link, exported once, by the node in whose positive direction it lies; none in a cluster of more than 1000 "+
+				"nodes.", "node", "dir", "peer"),
+		leftOut: desc("map_series_left_out", "Series omitted because of a metric's bound, by the metric's name.", "metric"),
+		size:    desc("torus_size", "Size of the torus in a dimension, in nodes.", "dim"),
+		groups:  desc("group_faults", "Present group faults."),
+		groupNodes: desc("group_fault_nodes", "Nodes that present group faults explain, by state; each node counts once.",
+			"state"),
 	}
+	c.describeIncidents(desc)
+	return c
 }
 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.nodes, c.links, c.components, c.nodeState, c.componentState, c.linkState, c.nodeInfo, c.linkInfo, c.leftOut, c.size, c.groups,
+		c.groupNodes, c.incidents, c.incidentSince,
 	} {
 		ch <- d
 	}
@@ -94,6 +105,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	s.namedComponents()
 	s.namedLinks()
 	s.describedLinks()
+	s.standing(c.list())
 }
 
 // scrape is one export of one map.
@@ -121,6 +133,10 @@ func (s *scrape) counts() {
 		s.gauge(s.size, float64(n), string("xyz"[i]))
 	}
 	s.gauge(s.groups, float64(len(s.m.Groups)))
+	members := s.members()
+	for _, st := range []fault.State{fault.Unknown, fault.Sick, fault.Failed} {
+		s.gauge(s.groupNodes, float64(members[st]), st.String())
+	}
 	var of [fault.NumComponents][int(fault.Failed) + 1]int
 	for _, b := range s.faulty() {
 		of[b.component][b.state]++
@@ -133,6 +149,20 @@ func (s *scrape) counts() {
 			s.gauge(s.components, float64(of[c][st]), c.String(), st.String())
 		}
 	}
+}
+
+// members counts the nodes of all group faults by state.
+func (s *scrape) members() (counts [fault.Failed + 1]int) {
+	seen := make(map[fault.NodeID]bool)
+	for i := range s.m.Groups {
+		for _, id := range s.m.Groups[i].Members {
+			if rank, ok := s.m.Rank(id); ok && !seen[id] {
+				seen[id] = true
+				counts[s.m.State(rank)]++
+			}
+		}
+	}
+	return counts
 }
 
 // part is a component that is SICK or FAILED.

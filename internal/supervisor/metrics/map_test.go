@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
@@ -61,12 +63,16 @@ func dies(b *view.Builder, dims grid.Dims, rank int) {
 	set(b, dims, rank, fault.Failed, parts)
 }
 
-// gather returns a collector's output for a map, one line per series.
-func gather(t testing.TB, b *view.Builder) (out []string) {
+// gather returns a collector's output for a map with some incidents, one line per series.
+func gather(t testing.TB, b *view.Builder, incidents ...*lofamov1.Incident) (out []string) {
 	t.Helper()
-	m := b.Map(7)
+	return gatherMap(t, b.Map(7), incidents...)
+}
+
+func gatherMap(t testing.TB, m view.Map, incidents ...*lofamov1.Incident) (out []string) {
+	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
-	reg.MustRegister(NewCollector(func() (view.Map, bool) { return m, true }))
+	reg.MustRegister(NewCollector(func() (view.Map, bool) { return m, true }, func() []*lofamov1.Incident { return incidents }))
 	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -94,7 +100,7 @@ func lines(all []string, names ...string) (out []string) {
 	return out
 }
 
-func TestSmall(t *testing.T) {
+func TestSmallMapExportsEveryNode(t *testing.T) {
 	dims := grid.Dims{X: 3, Y: 1, Z: 1}
 	b := torus(t, dims)
 	dies(b, dims, 1)
@@ -103,13 +109,16 @@ func TestSmall(t *testing.T) {
 	want := []string{
 		"lofamo_nodes{state=FAILED} 1", "lofamo_nodes{state=NORMAL} 0", "lofamo_nodes{state=SICK} 2", "lofamo_nodes{state=UNKNOWN} 0",
 		"lofamo_links{state=FAILED} 4", "lofamo_links{state=NORMAL} 2", "lofamo_links{state=SICK} 0", "lofamo_links{state=UNKNOWN} 0",
-		"lofamo_node_state{node=n0-0-0,state=SICK} 1", "lofamo_node_state{node=n1-0-0,state=FAILED} 1", "lofamo_node_state{node=n2-0-0,state=SICK} 1",
+		"lofamo_node_state{node=n0-0-0,state=SICK} 1", "lofamo_node_state{node=n1-0-0,state=FAILED} 1",
+		"lofamo_node_state{node=n2-0-0,state=SICK} 1",
 		"lofamo_component_state{component=dnp,node=n1-0-0,state=FAILED} 1", "lofamo_component_state{component=host,node=n1-0-0,state=FAILED} 1",
 		"lofamo_link_state{dir=X+,node=n0-0-0,peer=n1-0-0,state=FAILED} 1", "lofamo_link_state{dir=X+,node=n1-0-0,peer=n2-0-0,state=FAILED} 1",
 		"lofamo_link_state{dir=X-,node=n1-0-0,peer=n0-0-0,state=FAILED} 1", "lofamo_link_state{dir=X-,node=n2-0-0,peer=n1-0-0,state=FAILED} 1",
-		"lofamo_node_info{map_x=0,map_y=0,node=n0-0-0,rack=r0,x=0,y=0,z=0} 1", "lofamo_node_info{map_x=100,map_y=50,node=n1-0-0,rack=r0,x=1,y=0,z=0} 1",
+		"lofamo_node_info{map_x=0,map_y=0,node=n0-0-0,rack=r0,x=0,y=0,z=0} 1",
+		"lofamo_node_info{map_x=100,map_y=50,node=n1-0-0,rack=r0,x=1,y=0,z=0} 1",
 		"lofamo_node_info{map_x=200,map_y=100,node=n2-0-0,rack=r0,x=2,y=0,z=0} 1",
-		"lofamo_link_info{dir=X+,node=n0-0-0,peer=n1-0-0} 1", "lofamo_link_info{dir=X+,node=n1-0-0,peer=n2-0-0} 1", "lofamo_link_info{dir=X+,node=n2-0-0,peer=n0-0-0} 1",
+		"lofamo_link_info{dir=X+,node=n0-0-0,peer=n1-0-0} 1", "lofamo_link_info{dir=X+,node=n1-0-0,peer=n2-0-0} 1",
+		"lofamo_link_info{dir=X+,node=n2-0-0,peer=n0-0-0} 1",
 		"lofamo_torus_size{dim=x} 3", "lofamo_torus_size{dim=y} 1", "lofamo_torus_size{dim=z} 1",
 	}
 	slices.Sort(want)
@@ -120,7 +129,7 @@ func TestSmall(t *testing.T) {
 
 // A large cluster costs no more than a small one: when it is healthy, with one node in a hundred dead, and before the
 // first evidence. The counts are still right, and the number of omitted series is exported.
-func TestLarge(t *testing.T) {
+func TestLargeMapExportsBoundedSeries(t *testing.T) {
 	dims := grid.Dims{X: 100, Y: 50, Z: 20}
 	b := torus(t, dims)
 	all := gather(t, b)
@@ -139,6 +148,7 @@ func TestLarge(t *testing.T) {
 	want := []string{
 		"lofamo_nodes{state=FAILED} 1000", "lofamo_nodes{state=NORMAL} 93000", "lofamo_nodes{state=SICK} 6000", "lofamo_nodes{state=UNKNOWN} 0",
 		"lofamo_map_series_left_out{metric=lofamo_component_state} 1000", "lofamo_map_series_left_out{metric=lofamo_link_info} 300000",
+		"lofamo_map_series_left_out{metric=lofamo_incident_since_timestamp_seconds} 0",
 		"lofamo_map_series_left_out{metric=lofamo_link_state} 10000", "lofamo_map_series_left_out{metric=lofamo_node_info} 99000",
 		"lofamo_map_series_left_out{metric=lofamo_node_state} 6000",
 	}
@@ -153,16 +163,37 @@ func TestLarge(t *testing.T) {
 	}
 }
 
-func TestNotLeading(t *testing.T) {
+// TestGroupFaultNodesCountOnce: a node in two group faults counts once, and one that the map does not have does not count.
+func TestGroupFaultNodesCountOnce(t *testing.T) {
+	dims := grid.Dims{X: 3, Y: 1, Z: 1}
+	b := torus(t, dims)
+	dies(b, dims, 1)
+	m := b.Map(7)
+	m.Groups = []awareness.GroupStatus{
+		{ID: "label/rack=r0", Members: []fault.NodeID{"n1-0-0", "n2-0-0", "n9-9-9"}}, {ID: "row/Y=0", Members: []fault.NodeID{"n1-0-0"}},
+	}
+	got := lines(gatherMap(t, m), "lofamo_group_fault_nodes")
+	want := []string{
+		"lofamo_group_fault_nodes{state=FAILED} 1", "lofamo_group_fault_nodes{state=SICK} 1", "lofamo_group_fault_nodes{state=UNKNOWN} 0",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q: want %q", got, want)
+	}
+}
+
+func TestFollowerExportsNoMap(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
-	reg.MustRegister(NewCollector(func() (view.Map, bool) { return view.Map{}, false }))
+	reg.MustRegister(NewCollector(func() (view.Map, bool) { return view.Map{}, false },
+		func() []*lofamov1.Incident {
+			return []*lofamov1.Incident{{Id: "abcd-aaaaaaaa", State: lofamov1.IncidentState_OPEN}}
+		}))
 	if got, err := reg.Gather(); err != nil || len(got) != 0 {
 		t.Errorf("a replica that does not lead tells %v, error %v", got, err)
 	}
 }
 
 // No two nodes share a position in the drawing.
-func TestPlace(t *testing.T) {
+func TestNodesDoNotOverlapInDrawing(t *testing.T) {
 	for _, dims := range []grid.Dims{{X: 1, Y: 1, Z: 1}, {X: 3, Y: 3, Z: 3}, {X: 10, Y: 2, Z: 7}, {X: 4, Y: 16, Z: 1}} {
 		seen := make(map[[2]int]grid.Coord)
 		for rank := range dims.Nodes() {
@@ -172,5 +203,55 @@ func TestPlace(t *testing.T) {
 			}
 			seen[[2]int{x, y}] = dims.At(rank)
 		}
+	}
+}
+
+// Every incident that is not CLOSED has one series, the CRITICAL ones first, and the counts have all that are OPEN.
+func TestOpenIncidentsAreExported(t *testing.T) {
+	dims := grid.Dims{X: 3, Y: 1, Z: 1}
+	of := func(id, node, component string, state lofamov1.IncidentState, severity lofamov1.IncidentSeverity) *lofamov1.Incident {
+		return &lofamov1.Incident{Id: id, Node: node, Component: component, State: state, Severity: severity, Cause: lofamov1.Cause_LINK,
+			Fault: lofamov1.State_FAILED, Since: timestamppb.New(time.Unix(1000, 500_000_000))}
+	}
+	open, recovering, closed := lofamov1.IncidentState_OPEN, lofamov1.IncidentState_RECOVERING, lofamov1.IncidentState_CLOSED
+	warning, critical := lofamov1.IncidentSeverity_WARNING, lofamov1.IncidentSeverity_CRITICAL
+	cable := of("i", "n0-0-0", "link/X+", open, warning)
+	cable.Peer, cable.Runbook, cable.Acknowledgement = "n1-0-0", "LofamoLinkBroken", &lofamov1.Acknowledgement{By: "operator/alice"}
+	rack := of("k", "", "group", open, critical)
+	rack.Group = "label/rack=r0"
+	all := gather(t, torus(t, dims), cable, rack, of("l", "n2-0-0", "link/Y-", open, warning), of("m", "n1-0-0", "node", recovering, critical),
+		of("n", "n1-0-0", "node", closed, critical))
+	got := lines(all, "lofamo_incident_since_timestamp_seconds")
+	for _, line := range lines(all, "lofamo_incidents") {
+		if !strings.HasSuffix(line, " 0") {
+			got = append(got, line)
+		}
+	}
+	const rest = ",state=OPEN} 1000.5"
+	want := []string{
+		"lofamo_incident_since_timestamp_seconds{acknowledged_by=,cause=LINK,component=group,fault=FAILED,group=label/rack=r0,incident=k," +
+			"node=,peer=,runbook=,severity=CRITICAL" + rest,
+		"lofamo_incident_since_timestamp_seconds{acknowledged_by=,cause=LINK,component=link/Y-,fault=FAILED,group=,incident=l,node=n2-0-0," +
+			"peer=,runbook=,severity=WARNING" + rest,
+		"lofamo_incident_since_timestamp_seconds{acknowledged_by=,cause=LINK,component=node,fault=FAILED,group=,incident=m,node=n1-0-0,peer=," +
+			"runbook=,severity=CRITICAL,state=RECOVERING} 1000.5",
+		"lofamo_incident_since_timestamp_seconds{acknowledged_by=operator/alice,cause=LINK,component=link/X+,fault=FAILED,group=,incident=i," +
+			"node=n0-0-0,peer=n1-0-0,runbook=LofamoLinkBroken,severity=WARNING" + rest,
+		"lofamo_incidents{component=group,severity=CRITICAL} 1", "lofamo_incidents{component=link,severity=WARNING} 2",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("told\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	var many []*lofamov1.Incident
+	for i := range 2 * MaxIncidents {
+		severity := warning
+		if i%2 == 1 {
+			severity = critical
+		}
+		many = append(many, of(fmt.Sprint(i), "n0-0-0", "node", open, severity))
+	}
+	named := lines(gather(t, torus(t, dims), many...), "lofamo_incident_since_timestamp_seconds")
+	if n := len(named); n != MaxIncidents || slices.ContainsFunc(named, func(s string) bool { return strings.Contains(s, "WARNING") }) {
+		t.Errorf("%d of %d incidents have series: want the %d CRITICAL ones", n, len(many), MaxIncidents)
 	}
 }

@@ -36,24 +36,29 @@ type Metrics struct {
 	PathRequests *prometheus.CounterVec // outcome
 	AcksCarried  prometheus.Histogram
 
-	Diagnoses   *prometheus.CounterVec // result
-	Procedures  *prometheus.CounterVec // result
-	diagnosing  prometheus.Histogram
-	proceeding  prometheus.Histogram
-	Bulk        *prometheus.CounterVec // result
-	BulkPackets *prometheus.CounterVec // their outcome
+	Diagnoses     *prometheus.CounterVec // result
+	Procedures    *prometheus.CounterVec // result
+	diagnosing    prometheus.Histogram
+	procedureTime prometheus.Histogram
+	Bulk          *prometheus.CounterVec // result
+	BulkPackets   *prometheus.CounterVec // their outcome
 
 	Challenges prometheus.Counter
-	Commit     prometheus.Histogram
+	// ChallengesRefused counts those that the node's kernel refused at every address.
+	ChallengesRefused prometheus.Counter
+	Commit            prometheus.Histogram
 	// CommitRetries counts attempts that the store did not accept: no quorum, no space, no answer.
 	CommitRetries prometheus.Counter
 	BatchOps      prometheus.Histogram
 	awareness     *prometheus.HistogramVec // cause
+	failureTime   *prometheus.HistogramVec // cause
+	failures      *prometheus.CounterVec   // cause, outcome
 	late          *prometheus.CounterVec   // cause
 	bound         *prometheus.GaugeVec     // cause
 	promised      map[fault.Cause][2]time.Duration
 	Changes       *prometheus.CounterVec // to
 	Recoveries    *prometheus.CounterVec // half, outcome
+	Starvations   *prometheus.CounterVec // half
 
 	Alarm    *prometheus.GaugeVec // alarm
 	Depth    *prometheus.GaugeVec // queue
@@ -76,9 +81,11 @@ type Metrics struct {
 	// Renewals counts the requests for new certificates by their result.
 	Renewals   *prometheus.CounterVec
 	IssuerEnds prometheus.Gauge
-	Told       prometheus.Gauge
+	Notified   prometheus.Gauge
 	Watchers   prometheus.Gauge
 	SlowCut    prometheus.Counter
+	// IncidentsSkipped counts versions of incidents that slow watchers did not get.
+	IncidentsSkipped prometheus.Counter
 }
 
 // latencies are the buckets of all latencies, from a fast commit to a failed one, in seconds.
@@ -102,56 +109,75 @@ func New(reg prometheus.Registerer) *Metrics {
 		return h
 	}
 	m := &Metrics{
-		Reports:  counter("reports_total", "Verified reports received, by the rail on which they came; duplicates included.", "path"),
+		Reports:  counter("reports_total", "Verified reports received, by rail, duplicates included.", "path"),
 		Digests:  counter("digests_total", "Verified digests received.").WithLabelValues(),
 		Answers:  counter("challenge_answers_total", "Verified answers to challenges received.").WithLabelValues(),
-		Verdicts: counter("inbox_verdicts_total", "What the leader's inbox said of reports.", "verdict"),
-		Refused:  counter("refused_total", "Datagrams and forwarded envelopes that were refused, by class.", "class"),
-		Dropped:  counter("dropped_total", "What a full queue dropped, or a budget of strangers, of one known source or of one origin; senders try again.", "queue"),
-		Acks:     counter("acks_total", "Acknowledgements sent, by status.", "status"),
+		Verdicts: counter("inbox_verdicts_total", "The leader's inbox's verdicts on reports.", "verdict"),
+		Refused:  counter("refused_total", "Refused datagrams and forwarded envelopes, by class.", "class"),
+		Dropped: counter("dropped_total", "Messages dropped by a full queue, or by the budget of strangers, of one known source or "+
+			"of one origin; senders retry.", "queue"),
+		Acks: counter("acks_total", "Acknowledgements sent, by status.", "status"),
 		Calls: counter("calls_refused_total",
-			"gRPC calls that were refused before their requests were decoded: role (it may not call it), open (its subject has too many calls under way), slow (the request did not arrive in time), size (it is too long).", "reason"),
+			"gRPC calls refused before their requests were decoded: role (the role may not call the method), open (the subject has "+
+				"too many calls in progress), slow (the request did not arrive in time), size (the request is too long).", "reason"),
 		Closed: counter("connections_closed_total",
-			"Connections that a listener (grpc, http, web, etcd) closed for their number: evicted (for a newer one), refused (no room), subject (its subject has too many).", "listener", "reason"),
+			"Connections that a listener (grpc, http, web, etcd) closed because there were too many: evicted (for a newer one), "+
+				"refused (no room), subject (the subject has too many).", "listener", "reason"),
 
-		Bulk:        counter("bulk_transfers_total", "Transfers of large objects that ended, by result.", "result"),
-		BulkPackets: counter("bulk_packets_total", "Packets of large objects: chunk (given to a transfer), foreign (of no transfer known here), malformed, dropped (the queue was full).", "what"),
+		Bulk: counter("bulk_transfers_total", "Finished transfers of large objects, by result.", "result"),
+		BulkPackets: counter("bulk_packets_total", "Packets of large objects: chunk (of a transfer), foreign (of no known "+
+			"transfer), malformed, dropped (the queue was full).", "what"),
 
-		SendFails:     counter("send_failures_total", "Datagrams that could not be sent.").WithLabelValues(),
-		Challenges:    counter("challenges_total", "Challenges sent by this replica as leader.").WithLabelValues(),
-		CommitRetries: counter("commit_retries_total", "Attempts to commit that the store did not take: no quorum, no space, no answer.").WithLabelValues(),
-		Commit: histogram("commit_duration_seconds", "Time that one commit to the store took.",
+		SendFails:  counter("send_failures_total", "Datagrams that could not be sent.").WithLabelValues(),
+		Challenges: counter("challenges_total", "Challenges sent by this replica as leader.").WithLabelValues(),
+		ChallengesRefused: counter("challenges_refused_total",
+			"Challenges that the node's kernel refused at every address: no process listens there.").WithLabelValues(),
+		CommitRetries: counter("commit_retries_total",
+			"Commits that the store did not accept: no quorum, no space, no answer.").WithLabelValues(),
+		Commit: histogram("commit_duration_seconds", "Duration of one commit to the store.",
 			latencies).WithLabelValues().(prometheus.Histogram),
 		BatchOps: histogram("commit_operations", "Operations in one commit.",
 			prometheus.ExponentialBuckets(1, 4, 8)).WithLabelValues().(prometheus.Histogram),
 		awareness: histogram("awareness_latency_seconds",
-			"Fault to commit in the fault map, by the ages that observers and hops gave.", latencies, "cause"),
-		late:    counter("awareness_late_total", "Committed failures of halves and nodes that took longer than the bound that the periods promise.", "cause"),
-		bound:   gauge("awareness_bound_seconds", "The bound that the periods promise, with enough living witnesses.", "cause"),
+			"Time from a change to SICK, FAILED or UNKNOWN to its commit in the fault map, from the ages stated by observers and hops; "+
+				"of all components, with and without a bound.", latencies, "cause"),
+		bound:   gauge("awareness_bound_seconds", "The bound computed from the periods, with enough living witnesses.", "cause"),
 		Changes: counter("changes_total", "Committed changes of the fault map, by the new state.", "to"),
 		Recoveries: counter("recoveries_total",
-			"Restarts of halves by their daemons of which events were committed (outcome serving), and halves given up (outcome given-up).", "half", "outcome"),
+			"Restarts of halves by their daemons, as committed in events (outcome serving), and halves given up (outcome given-up).",
+			"half", "outcome"),
+		Starvations: counter("starvations_total", "Times that a half was starved of processor time, as committed in events.", "half"),
 
-		Alarm:     gauge("alarm", "1 while this replica has something to complain of: store full, store corrupt, store slow, no quorum, region cut off.", "alarm"),
-		Depth:     gauge("queue_depth", "Entries in a queue.", "queue"),
-		Terms:     counter("leader_terms_total", "Terms that this replica began to lead.").WithLabelValues(),
-		Leader:    gauge("leader", "1 while this replica leads.").WithLabelValues(),
-		Revision:  gauge("store_revision", "Revision of the last commit of this replica as leader.").WithLabelValues(),
-		RegionCut: gauge("region_cut_off", "1 while nothing is heard of a region, and its nodes are shown as UNKNOWN; only the leader of a parent tells.", "region"),
+		Alarm: gauge("alarm", "1 while this replica raises the alarm: store full, store corrupt, store slow, no quorum, region cut "+
+			"off, disk low, data directory gone.", "alarm"),
+		Depth:    gauge("queue_depth", "Entries in a queue.", "queue"),
+		Terms:    counter("leader_terms_total", "Terms in which this replica became leader.").WithLabelValues(),
+		Leader:   gauge("leader", "1 while this replica leads.").WithLabelValues(),
+		Revision: gauge("store_revision", "Revision of the last commit of this replica as leader.").WithLabelValues(),
+		RegionCut: gauge("region_cut_off", "1 while a parent receives nothing from a region and shows its nodes as UNKNOWN; "+
+			"exported by the parent's leader only.", "region"),
 		RegionHeard: gauge("region_heard_timestamp_seconds",
-			"When a region was heard last, in seconds since 1970; only the leader of a parent tells, of those that it has heard.", "region"),
+			"Time of the last message from a region, in seconds since 1970; exported by the parent's leader only, for regions it "+
+				"has heard from.", "region"),
 		Maintenance: gauge("maintenance_nodes", "Nodes under maintenance.").WithLabelValues(),
-		DenyVersion: gauge("deny_list_version", "Version of the list of revoked certificates that this replica has in force; 0: none.").WithLabelValues(),
-		Denials:     gauge("deny_list_denials", "Entries of the list of revoked certificates that this replica has in force.").WithLabelValues(),
-		Renewals:    counter("renewals_total", "Requests of halves for new certificates: issued, repeated (the answer was lost), refused (the half learns why), replayed (an old request: no answer), dropped (too many at once).", "result"),
+		DenyVersion: gauge("deny_list_version",
+			"Version of the list of revoked certificates in force at this replica; 0: none.").WithLabelValues(),
+		Denials: gauge("deny_list_denials", "Entries of the list of revoked certificates in force at this replica.").WithLabelValues(),
+		Renewals: counter("renewals_total", "Requests of halves for new certificates: issued, repeated (the answer was lost), refused (the "+
+			"half learns why), replayed (an old request: no answer), dropped (too many at once).", "result"),
 		IssuerEnds: gauge("renewal_issuer_expires_timestamp_seconds",
-			"End of the issuer's certificate with which this replica renews certificates of nodes; none that it issued outlives it. 0: the replica renews none.").WithLabelValues(),
-		Topology: gauge("topology_revision", "Revision of the topology that is followed; 0: that of the configuration, since none is stored yet.").WithLabelValues(),
-		Told:     gauge("told_halves", "Host halves that this replica tells what of the fault map concerns them.").WithLabelValues(),
+			"End of the certificate of the issuer with which this replica renews certificates of nodes; no issued certificate "+
+				"outlives it. 0: the replica renews none.").WithLabelValues(),
+		Topology: gauge("topology_revision",
+			"Revision of the topology in force; 0: the topology of the configuration, because none is stored yet.").WithLabelValues(),
+		Notified: gauge("told_halves", "Host halves that this replica notifies of relevant changes of the fault map.").WithLabelValues(),
 		Watchers: gauge("watchers", "Open watches.").WithLabelValues(),
-		SlowCut:  counter("slow_watchers_total", "Watches that were cut off because their client was too slow.").WithLabelValues(),
+		SlowCut:  counter("slow_watchers_total", "Watches closed because their client was too slow.").WithLabelValues(),
+		IncidentsSkipped: counter("incident_versions_skipped_total",
+			"Versions of incidents that watches left out because their clients read too slowly; each client got a later version.").WithLabelValues(),
 	}
 	m.delivery(counter, gauge, histogram)
+	m.bounded(counter, histogram)
 	m.managed(counter, histogram)
 	m.delegated(counter, gauge)
 	m.preset()
@@ -173,19 +199,22 @@ type (
 // delivery creates the metrics of the rails.
 func (m *Metrics) delivery(counter makeCounter, gauge makeGauge, histogram makeHistogram) {
 	m.Duplicates = counter("supervisor_duplicates_total",
-		"Copies of reports that had been taken before and were dropped, by the rail of the copy.", "path")
+		"Dropped copies of reports that had already been accepted, by the rail of the copy.", "path")
 	m.ReportAge = histogram("supervisor_report_age_seconds",
-		"From the first sign of what a report tells to its arrival, by the ages that observers and hops gave, by rail; no digests, no duplicates.", latencies, "path")
-	m.Holds = counter("verdict_holds_total", "Times that verdicts began to wait because this replica drops messages of known sources.").WithLabelValues()
+		"Time from the first sign of a reported change to the arrival of the report, from the ages stated by observers and hops, "+
+			"by rail; without digests and duplicates.", latencies, "path")
+	m.Holds = counter("verdict_holds_total",
+		"Times that verdicts began to wait because this replica drops messages of known sources.").WithLabelValues()
 	m.AnswerTime = histogram("challenge_answer_seconds",
-		"From the first copy of a challenge that this replica sent to the first verified answer.",
+		"Time from this replica's first copy of a challenge to the first verified answer.",
 		latencies).WithLabelValues().(prometheus.Histogram)
 	m.PerDatagram = histogram("supervisor_reports_per_datagram", "Reports and digests under one signature.",
 		prometheus.ExponentialBuckets(1, 2, 7)).WithLabelValues().(prometheus.Histogram)
-	m.Damaged = counter("supervisor_damaged_total", "Packets that were damaged on the way; none of them counts as refused.").WithLabelValues()
-	m.Again = counter("supervisor_again_total", "Damaged packets that were asked for again (sent), or not, because there were too many (limited).", "outcome")
-	m.Sessions = gauge("supervisor_sessions", "Sessions whose MAC may stand for a signature.").WithLabelValues()
-	m.PathRequests = counter("supervisor_path_requests_total", "Messages of the exchanges that establish paths, by what came of them.",
+	m.Damaged = counter("supervisor_damaged_total", "Packets damaged in transit; they do not count as refused.").WithLabelValues()
+	m.Again = counter("supervisor_again_total", "Damaged packets for which this replica requested a repetition (sent), or did not "+
+		"because there were too many (limited).", "outcome")
+	m.Sessions = gauge("supervisor_sessions", "Sessions whose MAC may replace a signature.").WithLabelValues()
+	m.PathRequests = counter("supervisor_path_requests_total", "Messages of the exchanges that establish paths, by outcome.",
 		"outcome")
 	m.AcksCarried = histogram("supervisor_acks_per_message", "Acknowledgements carried by one message to a half.",
 		[]float64{0, 1, 2, 3, 4, 5, 6, 7, 8}).WithLabelValues().(prometheus.Histogram)
@@ -211,11 +240,13 @@ var managing = []float64{.1, .25, .5, 1, 1.5, 2, 3, 5, 8, 15, 30, 60}
 
 // managed creates the metrics of diagnoses and procedures.
 func (m *Metrics) managed(counter makeCounter, histogram makeHistogram) {
-	m.Diagnoses = counter("diagnoses_total", "Diagnoses that this replica led, those of procedures included, by result: clean, faults, open, failed.", "result")
-	m.Procedures = counter("procedures_total", "Fault management procedures of which this replica made the report, those that nodes began by themselves included, by result: clear, not-clear, failed.", "result")
-	m.diagnosing = histogram("diagnosis_duration_seconds", "From the first order of a diagnosis to its end.",
+	m.Diagnoses = counter("diagnoses_total", "Diagnoses led by this replica, including those of procedures, by result: clean, "+
+		"faults, open, failed.", "result")
+	m.Procedures = counter("procedures_total", "Fault management procedures reported by this replica, including those that nodes "+
+		"began by themselves, by result: clear, not-clear, failed.", "result")
+	m.diagnosing = histogram("diagnosis_duration_seconds", "Time from the first order of a diagnosis to its end.",
 		managing).WithLabelValues().(prometheus.Histogram)
-	m.proceeding = histogram("procedure_duration_seconds", "From the order of a procedure, or the first word of it, to its report.",
+	m.procedureTime = histogram("procedure_duration_seconds", "Time from the order of a procedure, or from its first status, to its report.",
 		managing).WithLabelValues().(prometheus.Histogram)
 	for _, r := range []string{DiagnosisClean, DiagnosisFaults, DiagnosisOpen, DiagnosisFailed} {
 		m.Diagnoses.WithLabelValues(r)
@@ -234,10 +265,13 @@ const (
 
 // delegated creates the metrics of mapping by delegation.
 func (m *Metrics) delegated(counter makeCounter, gauge makeGauge) {
-	m.Mappings = counter("mappings_total", "Mappings by delegation that this replica led: nodes that can go through the torus for those of which nothing is heard.").WithLabelValues()
-	m.MapOrders = counter("map_orders_total", "Orders to map that this replica sent, repeated ones included.").WithLabelValues()
-	m.mapped = gauge("mapped_nodes", "Nodes of which nothing is heard and that were looked for through the torus, by what was found: both-halves (they answer), dnp-alone, not-reached. Only the leader tells.", "found")
-	m.mappedDead = gauge("mapped_links_dead", "Links of such nodes that were found dead, and of which nothing else is known. Only the leader tells.").WithLabelValues()
+	m.Mappings = counter("mappings_total", "Mappings by delegation led by this replica: nodes at the border of a silent region "+
+		"explore it through the torus.").WithLabelValues()
+	m.MapOrders = counter("map_orders_total", "Orders to map sent by this replica, including repeated ones.").WithLabelValues()
+	m.mapped = gauge("mapped_nodes", "Silent nodes explored through the torus, by finding: both-halves (they answer), dnp-alone, "+
+		"not-reached. Exported by the leader only.", "found")
+	m.mappedDead = gauge("mapped_links_dead", "Links of such nodes that were found dead, without other evidence. Exported by the "+
+		"leader only.").WithLabelValues()
 	m.Mapped(nil, 0)
 }
 
@@ -258,7 +292,7 @@ func (m *Metrics) Diagnosis(result string, took time.Duration) {
 // Procedure counts a procedure that has ended, and its duration.
 func (m *Metrics) Procedure(result string, took time.Duration) {
 	m.Procedures.WithLabelValues(result).Inc()
-	m.proceeding.Observe(took.Seconds())
+	m.procedureTime.Observe(took.Seconds())
 }
 
 // preset makes every known series begin at 0, so that rates and alerts see the first increase.
@@ -311,6 +345,7 @@ func (m *Metrics) preset() {
 		for _, outcome := range []string{"serving", "given-up"} {
 			m.Recoveries.WithLabelValues(h.String(), outcome)
 		}
+		m.Starvations.WithLabelValues(h.String())
 	}
 }
 
@@ -321,21 +356,52 @@ func (m *Metrics) Promise(bounds map[fault.Cause][2]time.Duration) {
 	for c, b := range bounds {
 		m.bound.WithLabelValues(c.String()).Set(b[0].Seconds())
 		m.late.WithLabelValues(c.String())
+		m.failureTime.WithLabelValues(c.String())
+		for _, outcome := range []string{FailureInTime, FailureLate, FailureUnmeasured} {
+			m.failures.WithLabelValues(c.String(), outcome)
+		}
 	}
 }
 
-// Aware records that a state change was committed some time after its fault. Failures have bounds; changes to SICK or
-// UNKNOWN have none.
-func (m *Metrics) Aware(c fault.Cause, to fault.State, singleWitness bool, took time.Duration) {
+// Aware records that a change to SICK, FAILED or UNKNOWN was committed some time after its fault.
+func (m *Metrics) Aware(c fault.Cause, took time.Duration) {
 	m.awareness.WithLabelValues(c.String()).Observe(took.Seconds())
-	bounds, ok := m.promised[c]
-	within := bounds[0]
-	if singleWitness {
-		within = bounds[1]
+}
+
+// The outcomes of committed failures. Every failure of a half or a node has exactly one.
+const (
+	FailureInTime     = "in-time"
+	FailureLate       = "late"
+	FailureUnmeasured = "unmeasured" // its start is unknown
+)
+
+// bounded creates the metrics of failures whose detection time has a bound.
+func (m *Metrics) bounded(counter makeCounter, histogram makeHistogram) {
+	m.failureTime = histogram("failure_latency_seconds", "Time from the failure of a half or a node to its commit in the fault map; "+
+		"unmeasured failures are in lofamo_failures_total alone.", latencies, "cause")
+	m.failures = counter("failures_total", "Committed failures of halves and nodes, by outcome: in-time, late (later than the bound "+
+		"computed from the periods), unmeasured (its start is unknown).", "cause", "outcome")
+	m.late = counter("awareness_late_total", "Committed failures of halves and nodes that took longer than the bound computed "+
+		"from the periods.", "cause")
+}
+
+// Failed counts a committed failure of a half or a node, with its time from the failure to the commit. A negative time
+// is not known.
+func (m *Metrics) Failed(c fault.Cause, singleWitness bool, took time.Duration) {
+	outcome := FailureUnmeasured
+	if bounds, ok := m.promised[c]; ok && took >= 0 {
+		within := bounds[0]
+		if singleWitness {
+			within = bounds[1]
+		}
+		outcome = FailureInTime
+		if took > within {
+			outcome = FailureLate
+			m.late.WithLabelValues(c.String()).Inc()
+		}
+		m.failureTime.WithLabelValues(c.String()).Observe(took.Seconds())
 	}
-	if ok && to == fault.Failed && took > within {
-		m.late.WithLabelValues(c.String()).Inc()
-	}
+	m.failures.WithLabelValues(c.String(), outcome).Inc()
 }
 
 // Region sets the state of a region, and the time of its last contact; zero: none yet.

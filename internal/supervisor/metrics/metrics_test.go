@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // series returns the series of some metrics in the registry, one per line.
@@ -34,7 +36,7 @@ func series(t *testing.T, reg *prometheus.Registry, names ...string) []string {
 	return out
 }
 
-func TestRegions(t *testing.T) {
+func TestCutOffRegionIsExported(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m := New(reg)
 	m.Region("west", false, time.Unix(1000, 500_000_000))
@@ -50,10 +52,37 @@ func TestRegions(t *testing.T) {
 	}
 }
 
-func TestPreset(t *testing.T) {
+func TestCountersStartAtZero(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	New(reg)
 	if got := series(t, reg, "lofamo_reports_total"); len(got) != 3 {
 		t.Errorf("before the first report: %v", got)
+	}
+}
+
+// Every failure has one outcome: the outcomes together are the denominator of the percentage in time.
+func TestEveryFailureHasOutcome(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	m := New(reg)
+	m.Promise(map[fault.Cause][2]time.Duration{fault.CauseDNP: {time.Second, 2 * time.Second}})
+	m.Failed(fault.CauseDNP, false, 900*time.Millisecond)
+	m.Failed(fault.CauseDNP, false, 1100*time.Millisecond)
+	m.Failed(fault.CauseDNP, true, 1100*time.Millisecond)
+	m.Failed(fault.CauseDNP, false, -1)
+	m.Aware(fault.CauseDNP, 40*time.Second) // a change to SICK
+	want := []string{"lofamo_awareness_late_total DNP 1", "lofamo_failures_total DNP in-time 2", "lofamo_failures_total DNP late 1",
+		"lofamo_failures_total DNP unmeasured 1"}
+	if got := series(t, reg, "lofamo_failures_total", "lofamo_awareness_late_total"); !slices.Equal(got, want) {
+		t.Errorf("%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		h := f.GetMetric()[0].GetHistogram()
+		if n, sum := h.GetSampleCount(), h.GetSampleSum(); f.GetName() == "lofamo_failure_latency_seconds" && (n != 3 || sum > 3.2) {
+			t.Errorf("%d failures took %.1f s: want 3 measured ones, 3.1 s, without the change to SICK", n, sum)
+		}
 	}
 }

@@ -6,14 +6,17 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/program"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
-	"github.com/lofamo/lofamo/internal/version"
 )
 
 // Replica provides the values of a replica's metrics. None of the functions may block.
 type Replica struct {
 	// Map returns the map of a leader; false on other replicas.
 	Map func() (view.Map, bool)
+	// Incidents returns all incidents that this replica knows.
+	Incidents func() []*lofamov1.Incident
 	// Leader returns the leader that this replica knows; empty: none.
 	Leader func() string
 	// QuorumAge returns for how many seconds this replica has had no quorum; -1: never one since it started.
@@ -36,23 +39,25 @@ func Collectors(r Replica) []prometheus.Collector {
 	gauge := func(name, help string, of func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "lofamo", Name: name, Help: help}, of)
 	}
-	build := version.Get()
+	build := program.Build()
 	return []prometheus.Collector{
-		NewCollector(r.Map),
+		NewCollector(r.Map, r.Incidents),
 		replicas{prometheus.NewDesc("lofamo_replica_up", "1 for each configured replica that this one reaches; for itself always.",
 			[]string{"replica"}, nil), r.Replicas},
-		gauge("leader_known", "1 while this replica knows who leads; without a quorum it may know wrongly.", func() float64 {
+		gauge("leader_known", "1 while this replica knows a leader; without a quorum that knowledge may be wrong.", func() float64 {
 			if r.Leader() == "" {
 				return 0
 			}
 			return 1
 		}),
-		gauge("supervisor_quorum_age_seconds", "Since this replica last had the word of a quorum; -1: never since it started.", r.QuorumAge),
+		gauge("supervisor_quorum_age_seconds", "Time since a quorum last confirmed this replica; -1: never since it "+
+			"started.", r.QuorumAge),
 		gauge("supervisor_certificate_begins_timestamp_seconds", "Begin of the certificate that this replica uses now.",
 			func() float64 { return float64(r.Begins().Unix()) }),
 		gauge("supervisor_certificate_expires_timestamp_seconds",
-			"End of the certificate that this replica uses now. Afterwards all others refuse its messages.", func() float64 { return float64(r.Expires().Unix()) }),
-		counter("oversized_total", "Datagrams at the report addresses that were longer than any message.", r.Oversized),
+			"Earlier end of the certificates that this replica uses now. Afterwards all others, or foreign clients, refuse it.",
+			func() float64 { return float64(r.Expires().Unix()) }),
+		counter("oversized_total", "Datagrams at the report addresses that exceed the longest message.", r.Oversized),
 		counter("kernel_dropped_total", "Datagrams at the report addresses that the kernel dropped because this replica was too slow.",
 			r.Dropped),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{

@@ -20,20 +20,19 @@ type known struct {
 func (k *known) Revision() uint64 { return k.Map.Revision }
 
 // Node implements Map.
-func (k *known) Node(id fault.NodeID) *lofamov1.ToldNode {
-	e, ok := k.Find(id)
+func (k *known) Node(id fault.NodeID) *lofamov1.NodeView {
+	rank, ok := k.Rank(id)
 	if !ok {
 		return nil
 	}
-	st := &e.Status
-	out := &lofamov1.ToldNode{
+	st := k.Brief(rank).Status
+	out := &lofamov1.NodeView{
 		Id: string(id), State: lofamov1.State(st.State), Cause: lofamov1.Cause(st.Cause),
 		Groups: tellable(st.Groups), Maintenance: k.marks.Of(id) != nil,
 	}
-	for _, c := range st.Components {
-		if c.State == fault.Sick || c.State == fault.Failed {
-			out.Faults = append(out.Faults, &lofamov1.ToldFault{Component: uint32(c.Component), State: lofamov1.State(c.State), Cause: lofamov1.Cause(c.Cause)})
-		}
+	for c, state := range k.Faulty(rank) {
+		out.Faults = append(out.Faults, &lofamov1.ComponentFault{Component: uint32(c), State: lofamov1.State(state),
+			Cause: lofamov1.Cause(k.Cause(rank, c))})
 	}
 	return out
 }
@@ -43,7 +42,7 @@ func (k *known) Node(id fault.NodeID) *lofamov1.ToldNode {
 func tellable(ids []string) []string {
 	var out []string
 	for _, id := range ids {
-		if len(id) <= fault.MaxDetail && len(out) < servicenet.MaxToldGroups {
+		if len(id) <= fault.MaxDetail && len(out) < servicenet.MaxUpdateGroups {
 			out = append(out, id)
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// TestTellable: group ids that are too long, or too many, are left out.
-func TestTellable(t *testing.T) {
+// TestGroupIDsAreBounded: group ids that are too long, or too many, are left out.
+func TestGroupIDsAreBounded(t *testing.T) {
 	long := "label/" + strings.Repeat("k", 63) + "=" + strings.Repeat("v", 63)
 	for _, tc := range []struct{ given, want []string }{
 		{nil, nil},

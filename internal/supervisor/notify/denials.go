@@ -5,7 +5,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/denylist"
+	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -83,7 +83,7 @@ func (d *denials) replace(now time.Time, version uint64, parts []*lofamov1.DenyP
 }
 
 // Denied sets a newer list of revoked certificates. It does not wait for the goroutine of Run, and compresses the list in its place.
-func (t *Notifier) Denied(l denylist.List) {
+func (t *Notifier) Denied(l pki.DenyList) {
 	l.Parts()
 	for {
 		select {

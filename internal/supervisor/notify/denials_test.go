@@ -9,14 +9,16 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// TestLongListGoesInBursts: a node that lacks a long list gets it in bursts, one with each digest, until it has the list, and again after a pause.
+// TestLongListGoesInBursts: a node that lacks a long list gets it in bursts, one with each digest, until it has the
+// list, and again after a pause.
 func TestLongListGoesInBursts(t *testing.T) {
 	var parts []*lofamov1.DenyPart
 	for i := range 3 * denyBurst {
 		parts = append(parts, &lofamov1.DenyPart{Version: 1, Part: uint32(i), Parts: 3 * denyBurst, Data: []byte("x")})
 	}
 	var sent []uint32
-	d := &denials{nodes: map[fault.NodeID]*denied{}, highest: new(atomic.Uint64), send: func(_ fault.NodeID, p *lofamov1.DenyPart) { sent = append(sent, p.GetPart()) }}
+	d := &denials{nodes: map[fault.NodeID]*denied{}, highest: new(atomic.Uint64),
+		send: func(_ fault.NodeID, p *lofamov1.DenyPart) { sent = append(sent, p.GetPart()) }}
 	now, period := time.Unix(1000, 0), 500*time.Millisecond
 	d.heard(now, "n1", 0, period)
 	if len(sent) > 0 {

@@ -15,7 +15,7 @@ import (
 type Map interface {
 	Revision() uint64
 	// Node returns the message's part on a node, or nil if there is no such node.
-	Node(id fault.NodeID) *lofamov1.ToldNode
+	Node(id fault.NodeID) *lofamov1.NodeView
 	Neighbours(id fault.NodeID) []fault.NodeID
 }
 
@@ -26,10 +26,10 @@ type MachineConfig struct {
 	Backlog time.Duration // time a half may be ahead of this replica's copy before the machine assumes a restored store
 }
 
-// Tell is a message to the host half of a node.
-type Tell struct {
-	Node fault.NodeID
-	Told *lofamov1.Told
+// Notice is a message to the host half of a node.
+type Notice struct {
+	Node   fault.NodeID
+	Update *lofamov1.FaultUpdate
 }
 
 // half is a half that this replica notifies.
@@ -67,17 +67,17 @@ func (m *Machine) Len() int { return len(m.halves) }
 
 // Digest is the position that a host half's digest acknowledges.
 type Digest struct {
-	Node  fault.NodeID
-	Epoch fault.Epoch
-	Told  uint64 // DeliveryStatus.told
-	List  uint32 // DeliveryStatus.interest
+	Node     fault.NodeID
+	Epoch    fault.Epoch
+	Revision uint64 // DeliveryStatus.view_revision
+	List     uint32 // DeliveryStatus.interest
 	// Denied is DeliveryStatus.denied, which this package only passes on.
 	Denied uint64
 }
 
 // Heard processes a digest that came directly to this replica.
-func (m *Machine) Heard(now time.Time, d Digest, in Map) []Tell {
-	node, told, list := d.Node, d.Told, d.List
+func (m *Machine) Heard(now time.Time, d Digest, in Map) []Notice {
+	node, known, list := d.Node, d.Revision, d.List
 	h := m.halves[node]
 	if h == nil {
 		h = &half{epoch: d.Epoch}
@@ -87,9 +87,9 @@ func (m *Machine) Heard(now time.Time, d Digest, in Map) []Tell {
 		m.begin(node, h, d.Epoch)
 	}
 	h.heard = now
-	reset := m.ahead(now, h, told, in)
+	reset := m.ahead(now, h, known, in)
 	switch {
-	case !reset && told >= h.sent && h.sent > 0 && list == h.interest.serial:
+	case !reset && known >= h.sent && h.sent > 0 && list == h.interest.serial:
 		return nil
 	case now.Sub(h.whole) < m.cfg.Again:
 		return nil // it may be on its way
@@ -105,8 +105,8 @@ func (m *Machine) begin(node fault.NodeID, h *half, epoch fault.Epoch) {
 
 // ahead reports whether a half has long known a revision beyond this replica's copy. No copy lags that far, so the
 // store was restored from an earlier state.
-func (m *Machine) ahead(now time.Time, h *half, told uint64, in Map) bool {
-	if told <= in.Revision() {
+func (m *Machine) ahead(now time.Time, h *half, known uint64, in Map) bool {
+	if known <= in.Revision() {
 		h.ahead = time.Time{}
 		return false
 	}
@@ -117,9 +117,9 @@ func (m *Machine) ahead(now time.Time, h *half, told uint64, in Map) bool {
 }
 
 // whole sends the whole state.
-func (m *Machine) whole(now time.Time, node fault.NodeID, h *half, list uint32, reset bool, in Map) []Tell {
+func (m *Machine) whole(now time.Time, node fault.NodeID, h *half, list uint32, reset bool, in Map) []Notice {
 	h.whole, h.sent = now, in.Revision()
-	var nodes []*lofamov1.ToldNode
+	var nodes []*lofamov1.NodeView
 	about := append([]fault.NodeID{node}, in.Neighbours(node)...)
 	for _, id := range about {
 		if t := in.Node(id); t != nil {
@@ -131,18 +131,18 @@ func (m *Machine) whole(now time.Time, node fault.NodeID, h *half, list uint32, 
 			nodes = append(nodes, t)
 		}
 	}
-	return m.tell(node, h, nodes, &lofamov1.Told{PutBack: reset, WantInterest: list != h.interest.serial}, in)
+	return m.notices(node, h, nodes, &lofamov1.FaultUpdate{PutBack: reset, WantInterest: list != h.interest.serial}, in)
 }
 
-// tell splits nodes into messages. If some do not fit, the messages say that they are incomplete: otherwise an
+// notices splits nodes into messages. If some do not fit, the messages say that they are incomplete: otherwise an
 // absent node would count as healthy.
-func (m *Machine) tell(node fault.NodeID, h *half, nodes []*lofamov1.ToldNode, head *lofamov1.Told, in Map) []Tell {
+func (m *Machine) notices(node fault.NodeID, h *half, nodes []*lofamov1.NodeView, head *lofamov1.FaultUpdate, in Map) []Notice {
 	parts := cut(nodes)
-	incomplete := len(parts) > servicenet.MaxToldParts
-	parts = parts[:min(len(parts), servicenet.MaxToldParts)]
-	var out []Tell
+	incomplete := len(parts) > servicenet.MaxUpdateParts
+	parts = parts[:min(len(parts), servicenet.MaxUpdateParts)]
+	var out []Notice
 	for i, part := range parts {
-		out = append(out, Tell{node, &lofamov1.Told{
+		out = append(out, Notice{node, &lofamov1.FaultUpdate{
 			Node: string(node), Revision: in.Revision(), Since: head.GetSince(), PutBack: head.GetPutBack(),
 			Part: uint32(i), Parts: uint32(len(parts)), Nodes: part,
 			Interest: h.interest.serial, WantInterest: head.GetWantInterest(), Incomplete: incomplete,
@@ -156,12 +156,12 @@ func (m *Machine) tell(node fault.NodeID, h *half, nodes []*lofamov1.ToldNode, h
 const maxBytes = 800
 
 // cut returns the nodes of each message, at least one.
-func cut(nodes []*lofamov1.ToldNode) [][]*lofamov1.ToldNode {
-	var parts [][]*lofamov1.ToldNode
+func cut(nodes []*lofamov1.NodeView) [][]*lofamov1.NodeView {
+	var parts [][]*lofamov1.NodeView
 	from, size := 0, 0
 	for i, n := range nodes {
 		one := proto.Size(n) + 3 // with its tag and length
-		if size += one; size > maxBytes && i > from || i-from == servicenet.MaxToldNodes {
+		if size += one; size > maxBytes && i > from || i-from == servicenet.MaxUpdateNodes {
 			parts = append(parts, nodes[from:i])
 			from, size = i, one
 		}
@@ -170,26 +170,26 @@ func cut(nodes []*lofamov1.ToldNode) [][]*lofamov1.ToldNode {
 }
 
 // Changed processes a commit: the changed nodes, up to the map's revision.
-func (m *Machine) Changed(nodes []fault.NodeID, in Map) []Tell {
+func (m *Machine) Changed(nodes []fault.NodeID, in Map) []Notice {
 	order, concerned := m.concerned(nodes, in)
-	var out []Tell
+	var out []Notice
 	for _, whom := range order {
 		h := m.halves[whom]
 		if h.sent >= in.Revision() {
 			continue // already sent
 		}
-		var told []*lofamov1.ToldNode
+		var views []*lofamov1.NodeView
 		for _, id := range concerned[whom] {
 			if t := in.Node(id); t != nil {
-				told = append(told, t)
+				views = append(views, t)
 			}
 		}
-		tells := m.tell(whom, h, told, &lofamov1.Told{Since: h.sent}, in)
-		if tells[0].Told.GetIncomplete() {
+		notices := m.notices(whom, h, views, &lofamov1.FaultUpdate{Since: h.sent}, in)
+		if notices[0].Update.GetIncomplete() {
 			h.sent = 0 // its next digest brings it the whole
 			continue
 		}
-		out = append(out, tells...)
+		out = append(out, notices...)
 		h.sent = in.Revision()
 	}
 	return out
@@ -197,9 +197,9 @@ func (m *Machine) Changed(nodes []fault.NodeID, in Map) []Tell {
 
 // Renew sends the whole state to all halves that the nodes concern. It is for changes outside the map, which have
 // no revision there.
-func (m *Machine) Renew(now time.Time, nodes []fault.NodeID, in Map) []Tell {
+func (m *Machine) Renew(now time.Time, nodes []fault.NodeID, in Map) []Notice {
 	order, _ := m.concerned(nodes, in)
-	var out []Tell
+	var out []Notice
 	for _, whom := range order {
 		h := m.halves[whom]
 		out = append(out, m.whole(now, whom, h, h.interest.serial, false, in)...)
@@ -237,7 +237,7 @@ func (m *Machine) concerned(nodes []fault.NodeID, in Map) ([]fault.NodeID, map[f
 }
 
 // Interested processes a part of the list of a node's jobs. A list takes effect when all its parts have arrived.
-func (m *Machine) Interested(now time.Time, msg *lofamov1.Interest, in Map) []Tell {
+func (m *Machine) Interested(now time.Time, msg *lofamov1.Interest, in Map) []Notice {
 	node := fault.NodeID(msg.GetNode())
 	h := m.halves[node]
 	epoch := fault.Epoch(msg.GetEpoch())

@@ -36,12 +36,12 @@ func (r *ring) index(node fault.NodeID) int {
 
 func (r *ring) Revision() uint64 { return r.revision }
 
-func (r *ring) Node(node fault.NodeID) *lofamov1.ToldNode {
+func (r *ring) Node(node fault.NodeID) *lofamov1.NodeView {
 	i := r.index(node)
 	if i < 0 {
 		return nil
 	}
-	return &lofamov1.ToldNode{Id: string(node), State: r.states[i], Cause: lofamov1.Cause_NONE, Groups: r.groups}
+	return &lofamov1.NodeView{Id: string(node), State: r.states[i], Cause: lofamov1.Cause_NONE, Groups: r.groups}
 }
 
 func (r *ring) Neighbours(node fault.NodeID) []fault.NodeID {
@@ -63,9 +63,9 @@ func config() notify.MachineConfig {
 	return notify.MachineConfig{Window: 2 * time.Second, Again: 400 * time.Millisecond, Backlog: 5 * time.Second}
 }
 
-// TestEverybodyKnows: despite lost, duplicated and late messages, and those of other replicas, every half knows
+// TestEveryHalfLearnsWhatConcernsIt: despite lost, duplicated and late messages, and those of other replicas, every half knows
 // the state that concerns it within some digests after the last change, and nothing false.
-func TestEverybodyKnows(t *testing.T) {
+func TestEveryHalfLearnsWhatConcernsIt(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newRing(rapid.IntRange(3, 40).Draw(t, "nodes"))
 		replicas := []*notify.Machine{notify.NewMachine(config()), notify.NewMachine(config())}
@@ -75,19 +75,19 @@ func TestEverybodyKnows(t *testing.T) {
 		}
 		now, primary := begin, 0
 		lossy := true
-		var late []notify.Tell
+		var late []notify.Notice
 		lost := func() bool { return lossy && rapid.IntRange(0, 3).Draw(t, "lost") == 0 }
-		var deliver func(tells []notify.Tell)
-		deliver = func(tells []notify.Tell) {
-			for _, tell := range tells {
+		var deliver func(notices []notify.Notice)
+		deliver = func(notices []notify.Notice) {
+			for _, notice := range notices {
 				if lost() {
 					if rapid.Bool().Draw(t, "late") {
-						late = append(late, tell)
+						late = append(late, notice)
 					}
 					continue
 				}
-				if _, wanted := halves[r.index(tell.Node)].Take(tell.Told); wanted {
-					for _, msg := range halves[r.index(tell.Node)].Interest(1) {
+				if _, wanted := halves[r.index(notice.Node)].Take(notice.Update); wanted {
+					for _, msg := range halves[r.index(notice.Node)].Interest(1) {
 						if !lost() {
 							deliver(replicas[primary].Interested(now, msg, r))
 						}
@@ -99,7 +99,7 @@ func TestEverybodyKnows(t *testing.T) {
 			now = now.Add(500 * time.Millisecond)
 			for i, h := range halves {
 				if !lost() {
-					deliver(replicas[primary].Heard(now, notify.Digest{Node: id(i), Epoch: 1, Told: h.Told(), List: h.Serial()}, r))
+					deliver(replicas[primary].Heard(now, notify.Digest{Node: id(i), Epoch: 1, Revision: h.DigestRevision(), List: h.Serial()}, r))
 				}
 			}
 			for _, m := range replicas {
@@ -146,22 +146,23 @@ func TestEverybodyKnows(t *testing.T) {
 	})
 }
 
-// TestOnlyWhatConcerns: a change goes to the node, its neighbours and the nodes with a job there, and to no
+// TestUpdateHasConcernedNodesOnly: a change goes to the node, its neighbours and the nodes with a job there, and to no
 // others; a silent half gets nothing.
-func TestOnlyWhatConcerns(t *testing.T) {
+func TestUpdateHasConcernedNodesOnly(t *testing.T) {
 	r, m, now := newRing(10), notify.NewMachine(config()), begin
 	for i := range 10 {
-		if tells := m.Heard(now, notify.Digest{Node: id(i), Epoch: 1}, r); len(tells) != 1 || tells[0].Told.GetSince() != 0 || len(tells[0].Told.GetNodes()) != 3 {
-			t.Fatalf("first: %v", tells)
+		if notices := m.Heard(now, notify.Digest{Node: id(i), Epoch: 1}, r); len(notices) != 1 || notices[0].Update.GetSince() != 0 ||
+			len(notices[0].Update.GetNodes()) != 3 {
+			t.Fatalf("first: %v", notices)
 		}
 	}
 	m.Interested(now, &lofamov1.Interest{Node: "n7", Epoch: 1, Serial: 1, Parts: 1, Nodes: []string{"n2", "n9"}}, r)
 	r.states[2], r.revision = lofamov1.State_FAILED, 11
 	var whom []fault.NodeID
-	for _, tell := range m.Changed([]fault.NodeID{"n2"}, r) {
-		whom = append(whom, tell.Node)
-		if tell.Told.GetSince() != 10 || tell.Told.GetRevision() != 11 || len(tell.Told.GetNodes()) != 1 {
-			t.Errorf("%v", tell.Told)
+	for _, notice := range m.Changed([]fault.NodeID{"n2"}, r) {
+		whom = append(whom, notice.Node)
+		if notice.Update.GetSince() != 10 || notice.Update.GetRevision() != 11 || len(notice.Update.GetNodes()) != 1 {
+			t.Errorf("%v", notice.Update)
 		}
 	}
 	if want := []fault.NodeID{"n1", "n2", "n3", "n7"}; !slices.Equal(whom, want) {
@@ -171,29 +172,29 @@ func TestOnlyWhatConcerns(t *testing.T) {
 		t.Errorf("told twice: %v", again)
 	}
 	renewed := m.Renew(now, []fault.NodeID{"n5"}, r)
-	if len(renewed) != 3 || renewed[0].Node != "n4" || renewed[0].Told.GetSince() != 0 {
+	if len(renewed) != 3 || renewed[0].Node != "n4" || renewed[0].Update.GetSince() != 0 {
 		t.Errorf("renewed: %v", renewed)
 	}
 	now = now.Add(3 * time.Second)
 	m.Expire(now)
 	r.revision = 12
-	if tells := m.Changed([]fault.NodeID{"n2"}, r); tells != nil || m.Len() != 0 {
-		t.Errorf("%d halves, told %v", m.Len(), tells)
+	if notices := m.Changed([]fault.NodeID{"n2"}, r); notices != nil || m.Len() != 0 {
+		t.Errorf("%d halves, notices %v", m.Len(), notices)
 	}
 }
 
-// TestStorePutBack: halves that are ahead of a restored store receive the whole earlier map, after a delay,
+// TestHalvesAheadOfStoreGetWholeMap: halves that are ahead of a restored store receive the whole earlier map, after a delay,
 // because this replica's copy may only lag.
-func TestStorePutBack(t *testing.T) {
+func TestHalvesAheadOfStoreGetWholeMap(t *testing.T) {
 	r, m, h := newRing(3), notify.NewMachine(config()), hostcore.NewFaultView("n0", []fault.NodeID{"n1", "n2"})
-	h.Take(&lofamov1.Told{Node: "n0", Revision: 1000, Parts: 1, Nodes: []*lofamov1.ToldNode{{Id: "n1", State: lofamov1.State_FAILED}}})
+	h.Take(&lofamov1.FaultUpdate{Node: "n0", Revision: 1000, Parts: 1, Nodes: []*lofamov1.NodeView{{Id: "n1", State: lofamov1.State_FAILED}}})
 	put := time.Duration(0)
 	for now := begin; now.Before(begin.Add(10 * time.Second)); now = now.Add(500 * time.Millisecond) {
-		for _, tell := range m.Heard(now, notify.Digest{Node: "n0", Epoch: 1, Told: h.Told()}, r) {
-			if tell.Told.GetPutBack() && put == 0 {
+		for _, notice := range m.Heard(now, notify.Digest{Node: "n0", Epoch: 1, Revision: h.DigestRevision()}, r) {
+			if notice.Update.GetPutBack() && put == 0 {
 				put = now.Sub(begin)
 			}
-			h.Take(tell.Told)
+			h.Take(notice.Update)
 		}
 	}
 	if put < 5*time.Second || h.Revision() != 10 || h.Node("n1").GetState() != lofamov1.State_NORMAL {
@@ -201,22 +202,22 @@ func TestStorePutBack(t *testing.T) {
 	}
 }
 
-// TestNewLife: a restarted half has no list and no knowledge.
-func TestNewLife(t *testing.T) {
+// TestRestartedHalfStartsWithoutList: a restarted half has no list and no knowledge.
+func TestRestartedHalfStartsWithoutList(t *testing.T) {
 	r, m := newRing(6), notify.NewMachine(config())
 	m.Heard(begin, notify.Digest{Node: "n0", Epoch: 1}, r)
 	m.Interested(begin, &lofamov1.Interest{Node: "n0", Epoch: 1, Serial: 1, Parts: 1, Nodes: []string{"n3"}}, r)
-	tells := m.Heard(begin.Add(time.Second), notify.Digest{Node: "n0", Epoch: 2, List: 1}, r)
-	if len(tells) != 1 || !tells[0].Told.GetWantInterest() || tells[0].Told.GetInterest() != 0 {
-		t.Errorf("%v", tells)
+	notices := m.Heard(begin.Add(time.Second), notify.Digest{Node: "n0", Epoch: 2, List: 1}, r)
+	if len(notices) != 1 || !notices[0].Update.GetWantInterest() || notices[0].Update.GetInterest() != 0 {
+		t.Errorf("%v", notices)
 	}
-	if tells := m.Interested(begin, &lofamov1.Interest{Node: "n0", Epoch: 1, Serial: 2, Parts: 1}, r); tells != nil {
-		t.Errorf("a list of an earlier life counts: %v", tells)
+	if notices := m.Interested(begin, &lofamov1.Interest{Node: "n0", Epoch: 1, Serial: 2, Parts: 1}, r); notices != nil {
+		t.Errorf("a list of an earlier life counts: %v", notices)
 	}
 }
 
-// TestFits: the messages on nodes with every possible fault fit a datagram, with a signature.
-func TestFits(t *testing.T) {
+// TestUpdatesFitDatagrams: the messages on nodes with every possible fault fit a datagram, with a signature.
+func TestUpdatesFitDatagrams(t *testing.T) {
 	sick := &sickMap{*newRing(100)}
 	m := notify.NewMachine(config())
 	var all []string
@@ -225,42 +226,43 @@ func TestFits(t *testing.T) {
 	}
 	m.Heard(begin, notify.Digest{Node: "n0", Epoch: 1}, sick)
 	for part := range 4 {
-		m.Interested(begin, &lofamov1.Interest{Node: "n0", Epoch: 1, Serial: 1, Part: uint32(part), Parts: 4, Nodes: all[part*25 : (part+1)*25]}, sick)
+		m.Interested(begin, &lofamov1.Interest{Node: "n0", Epoch: 1, Serial: 1, Part: uint32(part), Parts: 4, Nodes: all[part*25 : (part+1)*25]},
+			sick)
 	}
-	tells := m.Heard(begin.Add(time.Second), notify.Digest{Node: "n0", Epoch: 1, List: 1}, sick)
-	if len(tells) < 20 {
-		t.Fatalf("%d messages", len(tells))
+	notices := m.Heard(begin.Add(time.Second), notify.Digest{Node: "n0", Epoch: 1, List: 1}, sick)
+	if len(notices) < 20 {
+		t.Fatalf("%d messages", len(notices))
 	}
-	for _, tell := range tells {
-		if n := proto.Size(tell.Told); n > 900 || int(tell.Told.GetParts()) != len(tells) {
-			t.Errorf("%d bytes, %d parts", n, tell.Told.GetParts())
+	for _, notice := range notices {
+		if n := proto.Size(notice.Update); n > 900 || int(notice.Update.GetParts()) != len(notices) {
+			t.Errorf("%d bytes, %d parts", n, notice.Update.GetParts())
 		}
 	}
-	if len(tells) > servicenet.MaxToldParts {
-		t.Errorf("%d parts", len(tells))
+	if len(notices) > servicenet.MaxUpdateParts {
+		t.Errorf("%d parts", len(notices))
 	}
 }
 
-// TestMoreThanFits: when more nodes of a job die than fit, the messages leave the others out and never call them
+// TestUpdatesBeyondBoundAreIncomplete: when more nodes of a job die than fit, the messages leave the others out and never call them
 // healthy.
-func TestMoreThanFits(t *testing.T) {
+func TestUpdatesBeyondBoundAreIncomplete(t *testing.T) {
 	r := newRing(servicenet.MaxInterest + 1)
 	var list []fault.NodeID
 	for i := range servicenet.MaxInterest {
 		list = append(list, id(i+1))
 	}
 	h, m, now := hostcore.NewFaultView("n0", r.Neighbours("n0")), notify.NewMachine(config()), begin
-	take := func(tells []notify.Tell) {
-		for _, tell := range tells {
-			if n := proto.Size(tell.Told); n > 900 {
+	take := func(notices []notify.Notice) {
+		for _, notice := range notices {
+			if n := proto.Size(notice.Update); n > 900 {
 				t.Fatalf("%d bytes", n)
 			}
-			h.Take(tell.Told)
+			h.Take(notice.Update)
 		}
 	}
 	digest := func() {
 		now = now.Add(500 * time.Millisecond)
-		take(m.Heard(now, notify.Digest{Node: "n0", Epoch: 1, Told: h.Told(), List: h.Serial()}, r))
+		take(m.Heard(now, notify.Digest{Node: "n0", Epoch: 1, Revision: h.DigestRevision(), List: h.Serial()}, r))
 	}
 	digest()
 	h.Watch(list)
@@ -284,7 +286,8 @@ func TestMoreThanFits(t *testing.T) {
 	if count[lofamov1.State_NORMAL] > 0 || count[lofamov1.State_FAILED] < 256 || h.Revision() != r.revision {
 		t.Errorf("all have failed; at revision %d, told %v", h.Revision(), count)
 	}
-	if again := m.Heard(now.Add(time.Second), notify.Digest{Node: "n0", Epoch: 1, Told: h.Told(), List: h.Serial()}, r); again != nil {
+	confirmed := notify.Digest{Node: "n0", Epoch: 1, Revision: h.DigestRevision(), List: h.Serial()}
+	if again := m.Heard(now.Add(time.Second), confirmed, r); again != nil {
 		t.Errorf("told again, in %d messages", len(again))
 	}
 	r.states[1000], r.revision = lofamov1.State_SICK, r.revision+1
@@ -297,10 +300,11 @@ func TestMoreThanFits(t *testing.T) {
 // sickMap is a map in which everything is wrong.
 type sickMap struct{ ring }
 
-func (s *sickMap) Node(node fault.NodeID) *lofamov1.ToldNode {
-	n := &lofamov1.ToldNode{Id: string(node), State: lofamov1.State_SICK, Cause: lofamov1.Cause_HOST, Groups: []string{"plane/X=1234", "label/rack=r1234", "row/Y/1000,1000", "block/0,0,0..9,9,9"}}
+func (s *sickMap) Node(node fault.NodeID) *lofamov1.NodeView {
+	n := &lofamov1.NodeView{Id: string(node), State: lofamov1.State_SICK, Cause: lofamov1.Cause_HOST,
+		Groups: []string{"plane/X=1234", "label/rack=r1234", "row/Y/1000,1000", "block/0,0,0..9,9,9"}}
 	for c := fault.ComponentHost; c.Valid(); c++ {
-		n.Faults = append(n.Faults, &lofamov1.ToldFault{Component: uint32(c), State: lofamov1.State_FAILED, Cause: lofamov1.Cause_NODE})
+		n.Faults = append(n.Faults, &lofamov1.ComponentFault{Component: uint32(c), State: lofamov1.State_FAILED, Cause: lofamov1.Cause_NODE})
 	}
 	return n
 }

@@ -21,7 +21,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/denylist"
+	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -29,7 +29,7 @@ import (
 
 // Sender sends a message to the host half of a node. It does not block and may lose it.
 type Sender interface {
-	Tell(node fault.NodeID, told *lofamov1.Told)
+	Notify(node fault.NodeID, update *lofamov1.FaultUpdate)
 	Deny(node fault.NodeID, part *lofamov1.DenyPart)
 }
 
@@ -47,16 +47,21 @@ type Config struct {
 // them.
 const queue = 4096
 
+// gatherTime is the least time between two looks at the messages of halves. In a large torus a wake-up for each of them costs
+// more than its handling, and an answer only repeats earlier messages.
+const gatherTime = 10 * time.Millisecond
+
 // Notifier notifies the nodes of one replica. Digest, Interest and Changed may be called from any goroutine; they do not block.
 type Notifier struct {
 	cfg     Config
 	machine *Machine
-	heard   chan any           // Digest or *lofamov1.Interest
-	woken   chan struct{}      // has room for one: announces a newer map
-	lists   chan denylist.List // has room for one: the newest
+	woken   chan struct{}     // has room for one: announces a newer map
+	arrived chan struct{}     // has room for one: announces the first of heard
+	lists   chan pki.DenyList // has room for one: the newest
 	highest atomic.Uint64
 
 	mu      sync.Mutex
+	heard   []any    // Digest or *lofamov1.Interest, at most queue since the last look
 	now     view.Map // the newest
 	changed []fault.NodeID
 	all     bool // everything may have changed
@@ -65,9 +70,10 @@ type Notifier struct {
 // New returns a notifier. Run does its work.
 func New(cfg Config) *Notifier {
 	return &Notifier{
-		cfg: cfg, heard: make(chan any, queue), woken: make(chan struct{}, 1), lists: make(chan denylist.List, 1),
+		cfg: cfg, woken: make(chan struct{}, 1), arrived: make(chan struct{}, 1), lists: make(chan pki.DenyList, 1),
 		machine: NewMachine(MachineConfig{
-			Window: time.Duration(cfg.DigestMisses) * cfg.DigestPeriod, Again: cfg.DigestPeriod * 4 / 5, Backlog: max(10*time.Second, 4*cfg.DigestPeriod),
+			Window: time.Duration(cfg.DigestMisses) * cfg.DigestPeriod, Again: cfg.DigestPeriod * 4 / 5,
+			Backlog: max(10*time.Second, 4*cfg.DigestPeriod),
 		}),
 	}
 }
@@ -79,11 +85,30 @@ func (t *Notifier) Digest(d Digest) { t.submit(d) }
 func (t *Notifier) Interest(m *lofamov1.Interest) { t.submit(m) }
 
 func (t *Notifier) submit(what any) {
-	select {
-	case t.heard <- what:
-	default:
+	t.mu.Lock()
+	n := len(t.heard)
+	if n < queue {
+		t.heard = append(t.heard, what)
+	}
+	t.mu.Unlock()
+	switch n {
+	case 0:
+		select {
+		case t.arrived <- struct{}{}:
+		default:
+		}
+	case queue:
 		t.cfg.Metrics.Dropped.WithLabelValues("told").Inc()
 	}
+}
+
+// gathered returns the messages since the last call.
+func (t *Notifier) gathered() []any {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	list := t.heard
+	t.heard = make([]any, 0, min(queue, len(list)+len(list)/2))
+	return list
 }
 
 // Changed sets a newer map and the changed nodes. nil means that any node may have changed.
@@ -114,28 +139,44 @@ func (t *Notifier) Run(ctx context.Context) {
 	expire := time.NewTicker(max(time.Second, time.Duration(t.cfg.DigestMisses)*t.cfg.DigestPeriod))
 	defer expire.Stop()
 	deny := &denials{nodes: make(map[fault.NodeID]*denied), highest: &t.highest, send: t.cfg.Sender.Deny}
-	heard := (<-chan any)(nil) // until there is a map
+	gather := time.NewTimer(gatherTime)
+	gather.Stop()
+	defer gather.Stop()
+	var looked time.Time
+	look := func() {
+		looked = time.Now()
+		for _, what := range t.gathered() {
+			if d, ok := what.(Digest); ok {
+				deny.heard(looked, d.Node, d.Denied, t.cfg.DigestPeriod)
+			}
+			t.hears(what, k)
+		}
+	}
+	arrived := (<-chan struct{})(nil) // until there is a map
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case what := <-heard:
-			if d, ok := what.(Digest); ok {
-				deny.heard(time.Now(), d.Node, d.Denied, t.cfg.DigestPeriod)
+		case <-arrived:
+			if wait := gatherTime - time.Since(looked); wait > 0 {
+				gather.Reset(wait)
+			} else {
+				look()
 			}
-			t.hears(what, k)
+		case <-gather.C:
+			look()
 		case l := <-t.lists:
 			deny.replace(time.Now(), l.GetVersion(), l.Parts(), t.cfg.DigestPeriod)
 		case <-expire.C:
 			t.machine.Expire(time.Now())
-			t.cfg.Metrics.Told.Set(float64(t.machine.Len()))
+			t.cfg.Metrics.Notified.Set(float64(t.machine.Len()))
 		case <-t.woken:
-			heard = t.heard
+			arrived = t.arrived
 			t.follow(k)
 		case <-others:
 			before := marked
 			marked, others = t.cfg.Marks.All()
-			t.tell(t.machine.Renew(time.Now(), slices.Concat(nodesOf(before), nodesOf(marked)), k))
+			t.send(t.machine.Renew(time.Now(), slices.Concat(nodesOf(before), nodesOf(marked)), k))
 		}
 	}
 }
@@ -151,22 +192,22 @@ func (t *Notifier) follow(k *known) {
 			nodes = append(nodes, m.ID(rank))
 		}
 	}
-	t.tell(t.machine.Changed(nodes, k))
+	t.send(t.machine.Changed(nodes, k))
 }
 
 func (t *Notifier) hears(what any, k *known) {
 	now := time.Now()
 	switch w := what.(type) {
 	case Digest:
-		t.tell(t.machine.Heard(now, w, k))
+		t.send(t.machine.Heard(now, w, k))
 	case *lofamov1.Interest:
-		t.tell(t.machine.Interested(now, w, k))
+		t.send(t.machine.Interested(now, w, k))
 	}
 }
 
-func (t *Notifier) tell(list []Tell) {
+func (t *Notifier) send(list []Notice) {
 	for _, one := range list {
-		t.cfg.Sender.Tell(one.Node, one.Told)
+		t.cfg.Sender.Notify(one.Node, one.Update)
 	}
 }
 

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
 // Bounds of a backlog, in datagrams.
@@ -39,7 +39,7 @@ func (b *backlog) len() int { return len(b.answers) + len(b.reports) + len(b.dig
 
 // put adds a datagram with these reports (nil: an answer). It reports whether there was room, and how many digests
 // were displaced.
-func (b *backlog) put(req *lofamov1.ForwardRequest, in *engine.Reports, arrived time.Time) (ok bool, pushed int) {
+func (b *backlog) put(req *lofamov1.ForwardRequest, in *servicenet.Reports, arrived time.Time) (ok bool, pushed int) {
 	q := &queued{req: req, arrived: arrived}
 	if in == nil {
 		if len(b.answers) == maxAnswers {

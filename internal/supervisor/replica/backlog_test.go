@@ -9,14 +9,14 @@ import (
 	"pgregory.net/rapid"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
 // datagram returns n reports of one half, from a number on.
-func datagram(first fault.Seq, n int, digest bool) *engine.Reports {
-	in := &engine.Reports{}
+func datagram(first fault.Seq, n int, digest bool) *servicenet.Reports {
+	in := &servicenet.Reports{}
 	for i := range n {
 		id := fault.ReportID{Origin: fault.Origin{Node: "n0", Half: fault.HalfHost}, Epoch: 5, Seq: first + fault.Seq(i)}
 		in.List = append(in.List, fault.Report{ID: id, Digest: digest})
@@ -24,14 +24,14 @@ func datagram(first fault.Seq, n int, digest bool) *engine.Reports {
 	return in
 }
 
-// TestNobodyLeads for a long time: digests are accepted as usual. So are reports, which are resent again and
-// again, up to the bound; beyond it, only reports are refused.
-func TestNobodyLeads(t *testing.T) {
+// TestBacklogWithoutLeaderIsBounded: without a leader for a long time, digests are accepted as usual. So are reports,
+// which are resent again and again, up to the bound; beyond it, only reports are refused.
+func TestBacklogWithoutLeaderIsBounded(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m := metrics.New(reg)
 	f := NewForwarder(ForwarderConfig{Answerer: nobody{}, Metrics: m, Logger: slog.New(slog.DiscardHandler)})
 	now := time.Now()
-	forward := func(in *engine.Reports) bool { return f.Forward(&lofamov1.ForwardRequest{}, in, now) }
+	forward := func(in *servicenet.Reports) bool { return f.Forward(&lofamov1.ForwardRequest{}, in, now) }
 	for i := range 10 * maxDigests {
 		if !forward(datagram(fault.Seq(i+1), 1, true)) {
 			t.Fatalf("digest %d is not taken", i)
@@ -116,8 +116,8 @@ func TestBacklogHoldsWhatItTook(t *testing.T) {
 	})
 }
 
-// TestCopyRefreshes: a newer copy's ages and return path replace those of a waiting report.
-func TestCopyRefreshes(t *testing.T) {
+// TestNewerCopyRefreshesWaitingReport: a newer copy's ages and return path replace those of a waiting report.
+func TestNewerCopyRefreshesWaitingReport(t *testing.T) {
 	b := newBacklog()
 	for i, from := range []string{"old", "new"} {
 		b.put(&lofamov1.ForwardRequest{From: from}, datagram(1, 2, false), time.Unix(int64(i), 0))

@@ -11,8 +11,8 @@ type ours map[fault.NodeID]bool
 
 func (o ours) Known(id fault.NodeID) bool { return o[id] }
 
-// TestTheirs: the requests that a supervisor of another region may vouch for.
-func TestTheirs(t *testing.T) {
+// TestOtherRegionVouchesForItsRequests: the requests that a supervisor of another region may vouch for.
+func TestOtherRegionVouchesForItsRequests(t *testing.T) {
 	s := &Server{Names: ours{"n1": true}}
 	for name, tc := range map[string]struct {
 		req  *lofamov1.ForwardRequest

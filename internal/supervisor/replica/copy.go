@@ -54,7 +54,7 @@ func (c *Copy) Map() (view.Map, bool) {
 func (c *Copy) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := c.follow(ctx); err != nil && ctx.Err() == nil {
-			c.cfg.Logger.Info("the copy of the map is read anew", "err", err)
+			c.cfg.Logger.Info("reading the copy of the map again", "err", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -13,8 +13,8 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
-	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -49,9 +49,9 @@ func (c *changes) has(id fault.NodeID) bool {
 	return slices.Contains(c.ids, id)
 }
 
-// TestCopyFollowsTheStore on a real etcd: the initial state, and each change after it, with group faults and
+// TestCopyFollowsStore on a real etcd: the initial state, and each change after it, with group faults and
 // warnings that come and go.
-func TestCopyFollowsTheStore(t *testing.T) {
+func TestCopyFollowsStore(t *testing.T) {
 	etcd := supervisortest.NewEtcd(t, 1)
 	client := etcd.Members[0].Client()
 	st := store.NewEtcd(client, store.Options{MaxOps: embedded.MaxTxnOps})
@@ -98,7 +98,8 @@ func TestCopyFollowsTheStore(t *testing.T) {
 		})
 		return m
 	}
-	group, err := proto.Marshal(&lofamov1.Group{Id: "label/rack=r7", Kind: lofamov1.GroupKind_LABEL, State: lofamov1.State_FAILED, Members: []string{"a", "b"}})
+	group, err := proto.Marshal(&lofamov1.Group{Id: "label/rack=r7", Kind: lofamov1.GroupKind_LABEL, State: lofamov1.State_FAILED,
+		Members: []string{"a", "b"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +116,8 @@ func TestCopyFollowsTheStore(t *testing.T) {
 	}))
 	a, _ := m.Find("a")
 	b, _ := m.Find("b")
-	if a.Status.State != fault.Normal || b.Status.State != fault.Failed || len(m.Groups) != 1 || len(m.Warnings) != 1 || len(b.Status.Groups) != 1 || m.Stale {
+	if a.Status.State != fault.Normal || b.Status.State != fault.Failed || len(m.Groups) != 1 || len(m.Warnings) != 1 ||
+		len(b.Status.Groups) != 1 || m.Stale {
 		t.Errorf("a %s, b %s, groups %v, warnings %v", a.Status.State, b.Status.State, m.Groups, m.Warnings)
 	}
 	if !told.has("b") || told.has("c") {
@@ -152,10 +154,9 @@ func (b *broken) FollowMap(context.Context, uint64) <-chan store.MapUpdate {
 	return ch
 }
 
-// TestCopyIsReadAnew where its feed breaks.
-func TestCopyIsReadAnew(t *testing.T) {
+func TestCopyIsReadAgainAfterBrokenFeed(t *testing.T) {
 	c := NewCopy(CopyConfig{Store: &broken{}, Names: names2(), Logger: slog.New(slog.DiscardHandler)})
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var wg sync.WaitGroup
 	wg.Go(func() { c.Run(ctx) })

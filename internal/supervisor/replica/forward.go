@@ -19,6 +19,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
 // ackQueue bounds the acks that wait for a follower. Further ones are dropped and counted: agents resend reports
@@ -41,8 +42,8 @@ type ForwarderConfig struct {
 	Answerer engine.Answerer
 	// Confirm delays all messages until the callee has confirmed that it leads: the address is only a guess.
 	Confirm bool
-	// Wanting hears whose digests the leader wants whole. May be nil.
-	Wanting engine.FullDigestRequester
+	// Requester asks halves for the full digests that the leader needs. May be nil.
+	Requester engine.FullDigestRequester
 	// Challenger asks nodes for a sign of life where the leader wants that of its followers. May be nil.
 	Challenger interface {
 		Challenge(c awareness.Challenge) bool
@@ -140,7 +141,7 @@ func NewForwarder(cfg ForwarderConfig) *Forwarder {
 
 // Forward queues evidence for the leader: these reports, or an answer to a challenge (nil). It does not block;
 // held_ns is set on sending. False means that the message was dropped.
-func (f *Forwarder) Forward(req *lofamov1.ForwardRequest, reports *engine.Reports, arrived time.Time) bool {
+func (f *Forwarder) Forward(req *lofamov1.ForwardRequest, reports *servicenet.Reports, arrived time.Time) bool {
 	f.mu.Lock()
 	ok, pushed := f.backlog.put(req, reports, arrived)
 	depth := f.backlog.len()
@@ -291,19 +292,20 @@ func (f *Forwarder) challenge(c *lofamov1.Challenge) {
 	if f.cfg.Challenger == nil || len(c.GetNonce()) != len(awareness.Challenge{}.Nonce) {
 		return
 	}
-	f.cfg.Challenger.Challenge(awareness.Challenge{Node: fault.NodeID(c.GetNode()), Half: fault.Half(c.GetHalf()), Nonce: [16]byte(c.GetNonce()), Term: c.GetTerm(), Issued: c.GetIssuedNs()})
+	f.cfg.Challenger.Challenge(awareness.Challenge{Node: fault.NodeID(c.GetNode()), Half: fault.Half(c.GetHalf()),
+		Nonce: [16]byte(c.GetNonce()), Term: c.GetTerm(), Issued: c.GetIssuedNs()})
 }
 
 // whole passes on whose digests the leader wants whole.
 func (f *Forwarder) whole(names []*lofamov1.HalfName) {
-	if f.cfg.Wanting == nil {
+	if f.cfg.Requester == nil {
 		return
 	}
 	origins := make([]fault.Origin, len(names))
 	for i, n := range names {
 		origins[i] = fault.Origin{Node: fault.NodeID(n.GetNode()), Half: fault.Half(n.GetHalf())}
 	}
-	f.cfg.Wanting.RequestFull(origins)
+	f.cfg.Requester.RequestFull(origins)
 }
 
 func (f *Forwarder) send(s grpc.BidiStreamingClient[lofamov1.ForwardRequest, lofamov1.ForwardResponse], q *queued) error {
@@ -353,7 +355,8 @@ func (s *Server) Challenge(c awareness.Challenge) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for back := range s.followers {
-		back.put(&lofamov1.ForwardResponse{Challenge: &lofamov1.Challenge{Nonce: c.Nonce[:], Node: string(c.Node), Half: lofamov1.Half(c.Half), Term: c.Term, IssuedNs: c.Issued}})
+		back.put(&lofamov1.ForwardResponse{Challenge: &lofamov1.Challenge{Nonce: c.Nonce[:], Node: string(c.Node), Half: lofamov1.Half(c.Half),
+			Term: c.Term, IssuedNs: c.Issued}})
 	}
 }
 
@@ -452,7 +455,7 @@ func (s *Server) restated(from *session, list []*lofamov1.RestatedDigest) error 
 		return errNotLeading
 	}
 	if len(in) > 0 {
-		s.Engine.Submit(engine.Input{Restated: in, Wanting: from, Arrived: time.Now()})
+		s.Engine.Submit(engine.Input{Restated: in, Requester: from, Arrived: time.Now()})
 	}
 	return nil
 }

@@ -16,7 +16,8 @@ import (
 func FuzzDecodeRestated(f *testing.F) {
 	for _, req := range []*lofamov1.ForwardRequest{
 		encodeRestated([]engine.Restated{restated("a", 1), restated("gone", 2)}, time.Unix(101, 0)),
-		{Restated: []*lofamov1.RestatedDigest{{Node: "a", Half: -254, Epoch: 1, Seq: 1, Words: 1, Path: 1}}}, // the number of a half in its lowest byte
+		// the number of a half in its lowest byte
+		{Restated: []*lofamov1.RestatedDigest{{Node: "a", Half: -254, Epoch: 1, Seq: 1, Words: 1, Path: 1}}},
 		{Restated: []*lofamov1.RestatedDigest{{Node: "a", Half: 1, Epoch: 1, Seq: 1, Words: 1, Path: 257, HeldNs: 1<<64 - 1}}},
 	} {
 		b, err := proto.Marshal(req)

@@ -68,7 +68,7 @@ type asks struct{ got chan engine.Input }
 func (asks) Leading() bool { return true }
 func (a asks) Submit(in engine.Input) bool {
 	for i := range in.Restated {
-		in.Wanting.RequestFull([]fault.Origin{in.Restated[i].ID.Origin})
+		in.Requester.RequestFull([]fault.Origin{in.Restated[i].ID.Origin})
 	}
 	a.got <- in
 	return true
@@ -82,9 +82,9 @@ func (w wanted) RequestFull(origins []fault.Origin) {
 	}
 }
 
-// TestRestatedReachTheLeader on one stream, which requests the whole digests; the next stream starts without
+// TestRestatedReachLeader on one stream, which requests the whole digests; the next stream starts without
 // state.
-func TestRestatedReachTheLeader(t *testing.T) {
+func TestRestatedReachLeader(t *testing.T) {
 	ln := bufconn.Listen(1 << 16)
 	m := metrics.New(prometheus.NewRegistry())
 	end := asks{make(chan engine.Input, 8)}
@@ -99,7 +99,7 @@ func TestRestatedReachTheLeader(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	whole := make(wanted, 8)
-	f := NewForwarder(ForwarderConfig{Answerer: nobody{}, Wanting: whole, Metrics: m, Logger: slog.New(slog.DiscardHandler)})
+	f := NewForwarder(ForwarderConfig{Answerer: nobody{}, Requester: whole, Metrics: m, Logger: slog.New(slog.DiscardHandler)})
 	if f.Stream() != 0 {
 		t.Fatal("a stream before there is one")
 	}
@@ -107,7 +107,7 @@ func TestRestatedReachTheLeader(t *testing.T) {
 	for range 2 {
 		changed, ended := make(chan struct{}), make(chan error, 1)
 		go func() { ended <- f.follow(t.Context(), conn, changed) }()
-		for deadline := time.Now().Add(10 * time.Second); f.Stream() == 0; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(time.Minute); f.Stream() == 0; time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatal("no stream")
 			}
@@ -123,7 +123,7 @@ func TestRestatedReachTheLeader(t *testing.T) {
 			if len(in.Restated) != 1 || in.Restated[0].ID.Seq != 2 || in.Restated[0].Words != 99 {
 				t.Errorf("the leader got %+v", in.Restated)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("the leader got nothing")
 		}
 		select {
@@ -131,7 +131,7 @@ func TestRestatedReachTheLeader(t *testing.T) {
 			if o != (fault.Origin{Node: "a", Half: fault.HalfHost}) {
 				t.Errorf("wanted whole: %s", o)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("nobody asks for the whole")
 		}
 		close(changed)

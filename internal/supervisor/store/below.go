@@ -27,7 +27,7 @@ func (s *Etcd) FollowBelow(ctx context.Context, prefixes []string, each func([]B
 	all, missing := make([]Below, len(prefixes)), 2*len(prefixes)
 	follow := func(prefix, kind string, decode func([]Kept) error) error {
 		first := true
-		return s.follow(ctx, "what is set in regions", Prefix+prefix+kind[len(Prefix):], []clientv3.OpOption{clientv3.WithPrefix()},
+		return s.follow(ctx, "settings of regions", Prefix+prefix+kind[len(Prefix):], []clientv3.OpOption{clientv3.WithPrefix()},
 			func() (uint64, error) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -39,7 +39,7 @@ func (s *Etcd) FollowBelow(ctx context.Context, prefixes []string, each func([]B
 					err = decode(kept)
 				}
 				if err != nil {
-					return 0, fmt.Errorf("read what is set below %s: %w", prefix, err)
+					return 0, fmt.Errorf("read the settings below %s: %w", prefix, err)
 				}
 				if first {
 					first = false

@@ -14,10 +14,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/denylist"
-	"github.com/lofamo/lofamo/internal/freeport"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/testing/freeport"
 )
 
 // outside starts an etcd with its default limits, as an operator may run it, and returns a client.
@@ -55,14 +54,14 @@ func outside(t *testing.T) *clientv3.Client {
 func fullList(t *testing.T, op *pki.Signer, version uint64) []byte {
 	t.Helper()
 	l := &lofamov1.DenyList{Cluster: "c", Version: version, Issued: timestamppb.Now()}
-	for i := range denylist.MaxDenials {
+	for i := range pki.MaxDenials {
 		l.Denials = append(l.Denials, &lofamov1.Denial{
 			Role: string(pki.RoleNode), Name: fmt.Sprintf("node-%05d.%s/host", i/2,
 				strings.Repeat("x", 40)), Before: l.GetIssued(), Revoked: l.GetIssued(),
-			By: "operator/o", Reason: strings.Repeat("r", denylist.MaxReason-20),
+			By: "operator/o", Reason: strings.Repeat("r", pki.MaxDenialReason-20),
 		})
 	}
-	signed, err := denylist.Sign(l, op)
+	signed, err := pki.SignDenyList(l, op)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,15 +88,15 @@ func TestFullDenyListIsReplacedInOutsideEtcd(t *testing.T) {
 	if both := len(one) + len(two); both <= embed.DefaultMaxRequestBytes {
 		t.Fatalf("both lists have %d bytes: the test wants more than a request may have", both)
 	}
-	if err := s.PutDenied(t.Context(), nil, one); err != nil {
+	if _, err := s.PutDenied(t.Context(), nil, one); err != nil {
 		t.Fatalf("first list: %v", err)
 	}
 	for what, old := range map[string][]byte{"none": nil, "another": two} {
-		if err := s.PutDenied(t.Context(), old, two); !errors.Is(err, store.ErrConflict) {
+		if _, err := s.PutDenied(t.Context(), old, two); !errors.Is(err, store.ErrConflict) {
 			t.Errorf("replace the first list, given %s as the stored one: %v: want ErrConflict", what, err)
 		}
 	}
-	if err := s.PutDenied(t.Context(), one, two); err != nil {
+	if _, err := s.PutDenied(t.Context(), one, two); err != nil {
 		t.Errorf("replace the first list by the second one: %v", err)
 	}
 }

@@ -43,23 +43,23 @@ type Options struct {
 	// started with more than the default. 0 means DefaultMaxOps.
 	MaxOps int
 	// KeepEvents is the number of newest events to keep, unless they are older than HistoryAge or exceed HistoryBytes
-	// in total. Commits enforce the limits approximately: not every commit trims. 0 means 100,000, 168h and 128 MiB.
+	// in total. Commits enforce the limits approximately: the history may exceed them by a quarter while much is committed.
+	// 0 means 100,000, 168h and 128 MiB.
 	KeepEvents   uint64
 	HistoryAge   time.Duration
 	HistoryBytes int64
 	// OnRetry is called for every failed attempt to commit that is retried. May be nil.
 	OnRetry func(attempt int, err error)
-	// Bookmarks is the interval between bookmarks of a watch. 0 means 3 s.
+	// Bookmarks is the longest interval between bookmarks of a watch. 0 means 3 s.
 	Bookmarks time.Duration
 }
 
 // Etcd is the store on an etcd client, in process or over the network. Its methods are safe for concurrent use. Each
 // blocks until etcd answers or the context ends.
 type Etcd struct {
-	c        *clientv3.Client
-	opts     Options
-	watchers atomic.Int64
-	streams  atomic.Uint64 // numbers the streams of ownStream
+	c       *clientv3.Client
+	opts    Options
+	streams atomic.Uint64 // numbers the streams of watches
 }
 
 // NewEtcd returns the store on c, which the caller still owns.
@@ -95,7 +95,7 @@ func (s *Etcd) Load(ctx context.Context) (Snapshot, error) {
 		clientv3.OpGet(keyNodes, clientv3.WithPrefix()), clientv3.OpGet(keyInbox, clientv3.WithPrefix()),
 		clientv3.OpGet(keyTopology, clientv3.WithPrefix()), clientv3.OpGet(keyMaintenance, clientv3.WithPrefix()),
 		clientv3.OpGet(keyGroups, clientv3.WithPrefix()), clientv3.OpGet(keyWarnings, clientv3.WithPrefix()), clientv3.OpGet(keyMasks,
-			clientv3.WithPrefix()),
+			clientv3.WithPrefix()), clientv3.OpGet(keyIncidents, clientv3.WithPrefix()),
 	).Commit()
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("load the fault map from the store: %w", err)
@@ -108,7 +108,7 @@ func (s *Etcd) Load(ctx context.Context) (Snapshot, error) {
 }
 
 // loadedKinds is the number of key kinds that Load reads.
-const loadedKinds = 9
+const loadedKinds = 10
 
 // decodeSnapshot decodes the key kinds of Load, in Load's order.
 func decodeSnapshot(revision uint64, of [loadedKinds][]*mvccpb.KeyValue) (Snapshot, error) {
@@ -146,7 +146,7 @@ func decodeSnapshot(revision uint64, of [loadedKinds][]*mvccpb.KeyValue) (Snapsh
 	if snap.Masks, err = DecodeMasks(keptOf(of[8])); err != nil {
 		return Snapshot{}, err
 	}
-	for _, kv := range slices.Concat(of[6], of[7]) {
+	for _, kv := range slices.Concat(of[6], of[7], of[9]) {
 		if err := snap.AddAbove(KV{Key: string(kv.Key), Value: kv.Value}); err != nil {
 			return Snapshot{}, err
 		}
@@ -184,7 +184,7 @@ func ParseNodeKey(key string) (fault.NodeID, bool) {
 	return fault.NodeID(id), ok
 }
 
-// AddAbove adds the group fault or warning that a key holds. It ignores other keys.
+// AddAbove adds the group fault, warning or incident that a key holds. It ignores other keys.
 func (s *Snapshot) AddAbove(kv KV) error {
 	var m proto.Message
 	if strings.HasPrefix(kv.Key, keyGroups) {
@@ -194,11 +194,17 @@ func (s *Snapshot) AddAbove(kv KV) error {
 		node, _, _ := strings.Cut(rest, "/")
 		w := Warning{Node: fault.NodeID(node), Warning: new(lofamov1.Warning)}
 		m, s.Warnings = w.Warning, append(s.Warnings, w)
+	} else if strings.HasPrefix(kv.Key, keyIncidents) {
+		in := new(lofamov1.Incident)
+		m, s.Incidents = in, append(s.Incidents, in)
 	} else {
 		return nil
 	}
 	if err := proto.Unmarshal(kv.Value, m); err != nil {
 		return fmt.Errorf("read %s: %w", kv.Key, err)
+	}
+	if in, ok := m.(*lofamov1.Incident); ok {
+		in.Id = strings.TrimPrefix(kv.Key, keyIncidents)
 	}
 	return nil
 }

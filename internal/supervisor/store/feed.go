@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc/metadata"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
@@ -34,93 +32,26 @@ func eventNumber(key string) (uint64, error) {
 // (below Prefix), with bookmarks in between. The channel is closed after a change with Err (ErrCompacted if the next
 // commit is no longer kept), and when the context ends.
 func (s *Etcd) Follow(ctx context.Context, after uint64, wanted func(key string) bool) <-chan Change {
-	out := make(chan Change)
-	ctx, cancel := context.WithCancel(s.ownStream(ctx))
-	in := s.c.Watch(ctx, Prefix, clientv3.WithPrefix(), clientv3.WithProgressNotify(), clientv3.WithRev(int64(after)+1))
-	go func() {
-		defer func() {
-			cancel()
-			close(out)
-		}()
-		f := follower{out: out, wanted: wanted, last: after}
-		pause := firstBookmark
-		bookmark := time.NewTimer(pause)
-		defer bookmark.Stop()
-		for {
-			var resp clientv3.WatchResponse
-			var open bool
-			select {
-			case resp, open = <-in:
-			case <-bookmark.C:
-				pause = min(2*pause, s.opts.Bookmarks)
-				bookmark.Reset(pause)
-				select {
-				case resp, open = <-in: // a closed watch must not be asked: the request would open another stream
-				default:
-					_ = s.c.RequestProgress(ctx) // after a failure the next request follows
-					continue
+	return watch(ctx, s, watching[Change]{
+		what: "follow the map", key: Prefix, after: after,
+		bookmark: func(revision uint64) Change {
+			return Change{UpstreamChange: &lofamov1.UpstreamChange{Revision: revision}}
+		},
+		failed: func(err error) Change { return Change{Err: err} },
+		update: func(revision uint64, changes []*clientv3.Event) (Change, bool, error) {
+			c := &lofamov1.UpstreamChange{Revision: revision}
+			for _, e := range changes {
+				if err := addChange(c, e, wanted); err != nil {
+					return Change{}, false, err
 				}
 			}
-			switch {
-			case open && f.handle(ctx, resp):
-				continue
-			case !open && ctx.Err() == nil:
-				f.fail(ctx, fmt.Errorf("follow the map after revision %d: the store closed the watch", f.last))
-			}
-			return
-		}
-	}()
-	return out
+			return Change{UpstreamChange: c}, len(c.GetEvents())+len(c.GetDocuments()) > 0, nil
+		},
+	})
 }
 
-// firstBookmark is the time until a follower first asks etcd for a bookmark. Later pauses grow to Options.Bookmarks.
-const firstBookmark = 50 * time.Millisecond
-
-// ownStream makes a watch use its own gRPC stream, because etcd answers a request for bookmarks only if no watch of the stream
-// waits for a revision that the store does not have yet.
-func (s *Etcd) ownStream(ctx context.Context) context.Context {
-	return metadata.AppendToOutgoingContext(ctx, "lofamo-watch", strconv.FormatUint(s.streams.Add(1), 10))
-}
-
-// follower follows one etcd watch. last is the newest revision that was sent.
-type follower struct {
-	out    chan<- Change
-	wanted func(key string) bool
-	last   uint64
-}
-
-func (f *follower) handle(ctx context.Context, resp clientv3.WatchResponse) bool {
-	if resp.CompactRevision != 0 {
-		return f.fail(ctx, fmt.Errorf("%w: asked for what follows %d, the oldest kept is %d", ErrCompacted, f.last, resp.CompactRevision))
-	}
-	if err := resp.Err(); err != nil {
-		return f.fail(ctx, fmt.Errorf("follow the map after revision %d: %w", f.last, err))
-	}
-	if resp.IsProgressNotify() {
-		rev := uint64(resp.Header.Revision)
-		return rev <= f.last || f.send(ctx, &lofamov1.UpstreamChange{Revision: rev})
-	}
-	var cur *lofamov1.UpstreamChange
-	for _, e := range resp.Events {
-		rev := uint64(e.Kv.ModRevision)
-		if cur != nil && cur.GetRevision() != rev {
-			if !f.sendFull(ctx, cur) {
-				return false
-			}
-			cur = nil
-		}
-		if cur == nil {
-			cur = &lofamov1.UpstreamChange{Revision: rev}
-		}
-		if err := f.add(cur, e); err != nil {
-			return f.fail(ctx, err)
-		}
-	}
-	return cur == nil || f.sendFull(ctx, cur)
-}
-
-// add adds one key of a transaction to a change.
-func (f *follower) add(c *lofamov1.UpstreamChange, e *clientv3.Event) error {
+// addChange adds one key of a transaction to a change.
+func addChange(c *lofamov1.UpstreamChange, e *clientv3.Event, wanted func(key string) bool) error {
 	key := string(e.Kv.Key)
 	deleted := e.Type == mvccpb.Event_DELETE
 	if strings.HasPrefix(key, keyEvents) {
@@ -141,33 +72,10 @@ func (f *follower) add(c *lofamov1.UpstreamChange, e *clientv3.Event) error {
 		c.Events = append(c.Events, ev)
 		return nil
 	}
-	if below := strings.TrimPrefix(key, Prefix); f.wanted(below) {
+	if below := strings.TrimPrefix(key, Prefix); wanted(below) {
 		c.Documents = append(c.Documents, &lofamov1.Document{Key: below, Value: e.Kv.Value, Deleted: deleted})
 	}
 	return nil
-}
-
-// sendFull sends a change unless it is empty.
-func (f *follower) sendFull(ctx context.Context, c *lofamov1.UpstreamChange) bool {
-	return len(c.GetEvents())+len(c.GetDocuments()) == 0 || f.send(ctx, c)
-}
-
-func (f *follower) send(ctx context.Context, c *lofamov1.UpstreamChange) bool {
-	select {
-	case f.out <- Change{UpstreamChange: c}:
-	case <-ctx.Done():
-		return false
-	}
-	f.last = c.GetRevision()
-	return true
-}
-
-func (f *follower) fail(ctx context.Context, err error) bool {
-	select {
-	case f.out <- Change{Err: err}:
-	case <-ctx.Done():
-	}
-	return false
 }
 
 // Whole returns the documents whose keys begin with one of kinds (below Prefix), and the kept events from a number

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// TestReadUntil: a change that etcd has announced is read again until the copy shows it. Without that, a change was
+// TestAnnouncedChangeIsReadUntilItShows: a change that etcd has announced is read again until the copy shows it. Without that, a change was
 // missed for good if no other followed.
-func TestReadUntil(t *testing.T) {
+func TestAnnouncedChangeIsReadUntilItShows(t *testing.T) {
 	revisions := []uint64{4, 4, 5, 6}
 	reads := 0
 	read := func() (uint64, error) {

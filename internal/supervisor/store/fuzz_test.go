@@ -17,11 +17,12 @@ import (
 
 // loadedPrefixes are the keys of decodeSnapshot's kinds, in its order.
 var loadedPrefixes = [loadedKinds]string{keyMeta, keyHead, keyNodes, keyInbox, keyTopology, keyMaintenance, keyGroups, keyWarnings,
-	keyMasks}
+	keyMasks, keyIncidents}
 
 // otherPrefixes are the keys of all other kinds.
 var otherPrefixes = []string{
-	keyEvents, keySupervisors, keyPeers, keyPolicyCurrent, keyPolicyFormer, OrderedKey, keyLastDiagnosis, keyLastProcedure, keyIdentity, keyResponseHead, keyResponseAudit, keyResponseRecords,
+	keyEvents, keySupervisors, keyPeers, keyPolicyCurrent, keyPolicyFormer, OrderedKey, keyLastDiagnosis, keyLastProcedure, keyIdentity,
+	keyResponseHead, keyResponseAudit, keyResponseRecords, keyIncidentNotes, keyIncidentResponses,
 }
 
 func marshalled(f *testing.F, m proto.Message) []byte {
@@ -69,6 +70,12 @@ func FuzzStoreValues(f *testing.F) {
 	add(MaintenanceKey("n0"), marshalled(f, &lofamov1.Maintenance{Node: "n0"}))
 	add(GroupKey("row/Y=1,Z=2"), marshalled(f, &lofamov1.Group{Id: "row/Y=1,Z=2", Members: []string{"n0"}}))
 	add(WarningKey("n0", fault.ComponentPeripheral0, fault.QuantityPower), marshalled(f, &lofamov1.Warning{}))
+	add(keyIncidents+"k3f9-aaaaaaaa", marshalled(f, &lofamov1.Incident{Id: "k3f9-aaaaaaaa", State: 1, Fault: 4, Node: "n0", Coord: "0,0,0",
+		Component: "node", Verdict: &lofamov1.Verdict{Evidence: []*lofamov1.Evidence{{Kind: "SELF"}}}}))
+	add(keyIncidentNotes+"k3f9-aaaaaaaa", marshalled(f, &lofamov1.Incident{Notes: []*lofamov1.IncidentNote{{Text: "x"}}}))
+	add(keyIncidentResponses+"k3f9-aaaaaaaa", marshalled(f, &lofamov1.Incident{ResponseCount: 1, Responses: []*lofamov1.IncidentResponse{
+		{Id: "r7-1", Node: "n0", Component: "node", State: lofamov1.ResponseState_RESPONSE_DONE},
+	}}))
 	add(keyMasks+"x", marshalled(f, &lofamov1.LinkMask{}))
 	add(eventKey(7), marshalled(f, &lofamov1.Event{Reason: "x"}))
 	add(keySupervisors+"s0", marshalled(f, &lofamov1.Supervisor{Id: "s0"}))
@@ -90,10 +97,8 @@ func FuzzStoreValues(f *testing.F) {
 			readSnapshot(t, i, kv)
 		}
 		readOthers(t, kv)
-		events := mapUpdates(clientv3.WatchResponse{Events: []*clientv3.Event{{Type: mvccpb.PUT, Kv: kv}, {Type: mvccpb.DELETE, Kv: kv}}})
-		for _, u := range events {
-			named(t, u.Err, key)
-		}
+		_, err := mapUpdate(5, []*clientv3.Event{{Type: mvccpb.PUT, Kv: kv}, {Type: mvccpb.DELETE, Kv: kv}})
+		named(t, err, key)
 	})
 }
 
@@ -125,6 +130,9 @@ func readSnapshot(t *testing.T, i int, kv *mvccpb.KeyValue) {
 	for _, w := range snap.Warnings {
 		_, _ = view.RestoreWarning(w.Node, w.Warning)
 	}
+	for _, in := range snap.Incidents {
+		_, _ = view.RestoreIncident(in)
+	}
 	snap.head.gaps(5, 9)
 }
 
@@ -137,6 +145,9 @@ func readOthers(t *testing.T, kv *mvccpb.KeyValue) {
 	_, err = decodeSupervisors([]*mvccpb.KeyValue{kv})
 	named(t, err, key)
 	decodePeers([]*mvccpb.KeyValue{kv})
+	var incidents IncidentSet
+	err = incidents.put(kv)
+	named(t, err, key)
 	_, err = decodePolicy("p", kv)
 	named(t, err, key)
 	if got := decodePolicies([]*mvccpb.KeyValue{kv}); len(got) != 1 {

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestGaps: a leap of the revision since the last commit marks a restore from a snapshot. Ordinary growth does not,
+// TestRevisionLeapMarksRestore: a leap of the revision since the last commit marks a restore from a snapshot. Ordinary growth does not,
 // and neither does a store without a commit. The newest gaps are remembered.
-func TestGaps(t *testing.T) {
+func TestRevisionLeapMarksRestore(t *testing.T) {
 	old := Gap{100, 1_000_000_100}
 	for _, tc := range []struct {
 		name         string

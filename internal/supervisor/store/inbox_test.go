@@ -10,7 +10,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-func TestInboxCodec(t *testing.T) {
+func TestInboxPositionRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		word := rapid.Uint64()
 		p := InboxPosition{Origin: fault.Origin{Node: "a", Half: fault.HalfDNP}, Epoch: fault.Epoch(word.Draw(t, "epoch")),
@@ -33,9 +33,10 @@ func TestInboxCodec(t *testing.T) {
 	})
 }
 
-// TestOldInbox: positions stored as JSON are still readable.
-func TestOldInbox(t *testing.T) {
-	got, err := decodeInbox("a", "host", []byte(`{"epoch":3,"highest":70,"window":[5,0,1,0],"digest":72,"earlier":[{"highest":0,"window":[0,0,0,0]},{"highest":9,"window":[1,0,0,0]}]}`))
+// TestInboxStoredAsJSONIsReadable: positions stored as JSON are still readable.
+func TestInboxStoredAsJSONIsReadable(t *testing.T) {
+	got, err := decodeInbox("a", "host", []byte(
+		`{"epoch":3,"highest":70,"window":[5,0,1,0],"digest":72,"earlier":[{"highest":0,"window":[0,0,0,0]},{"highest":9,"window":[1,0,0,0]}]}`))
 	want := InboxPosition{Origin: fault.Origin{Node: "a", Half: fault.HalfHost}, Epoch: 3, Highest: 70, Window: [4]uint64{5, 0, 1, 0},
 		Digest: 72}
 	want.Earlier[1] = servicenet.InboxWindow{Highest: 9, Window: [4]uint64{1, 0, 0, 0}}
@@ -44,7 +45,7 @@ func TestOldInbox(t *testing.T) {
 	}
 }
 
-func TestInboxRefusals(t *testing.T) {
+func TestDamagedInboxIsRefused(t *testing.T) {
 	whole := encodeInbox(InboxPosition{Epoch: 3, Highest: 1, Window: [4]uint64{1}})
 	for name, tc := range map[string]struct {
 		half  string

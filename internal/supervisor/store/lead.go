@@ -24,9 +24,9 @@ const retryAfter = 200 * time.Millisecond
 // Campaigner takes part in the election for one replica.
 type Campaigner struct {
 	Client *clientv3.Client
-	ID     string // the replica's ID: the election's value
-	TTL    int    // seconds; 0 means LeaseTTL
-	Logger *slog.Logger
+	ID     string       // the replica's ID: the election's value
+	TTL    int          // seconds; 0 means LeaseTTL
+	Logger *slog.Logger // names the replica
 }
 
 // Run campaigns until the context ends, and calls work each time it is elected. The context of work ends when the
@@ -35,7 +35,7 @@ type Campaigner struct {
 func (c Campaigner) Run(ctx context.Context, work func(context.Context, Fence) error) {
 	for ctx.Err() == nil {
 		if err := c.term(ctx, work); err != nil && ctx.Err() == nil {
-			c.Logger.Warn("leadership ended", "supervisor", c.ID, "err", err)
+			c.Logger.Warn("leadership ended", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -58,7 +58,7 @@ func (c Campaigner) term(ctx context.Context, work func(context.Context, Fence) 
 	abort := context.AfterFunc(ctx, func() { time.AfterFunc(resignTime, stop) })
 	defer abort()
 
-	session, err := concurrency.NewSession(c.Client, concurrency.WithTTL(ttl), concurrency.WithContext(sctx))
+	session, err := concurrency.NewSession(within(sctx, c.Client), concurrency.WithTTL(ttl), concurrency.WithContext(sctx))
 	if err != nil {
 		return fmt.Errorf("election lease of %s: %w", c.ID, err)
 	}
@@ -93,11 +93,19 @@ func (c Campaigner) term(ctx context.Context, work func(context.Context, Fence) 
 	if err := context.Cause(lctx); err != nil {
 		return err
 	}
-	c.Logger.Info("leading", "supervisor", c.ID, "term", election.Rev())
+	c.Logger.Info("leading", "term", election.Rev())
 	if err := work(lctx, Fence{Key: election.Key(), Rev: election.Rev()}); err != nil {
 		return errors.Join(err, context.Cause(lctx))
 	}
 	return context.Cause(lctx)
+}
+
+// within returns a client with the same connection and another context. A campaign that is cancelled deletes its key with
+// the context of its client. Without a quorum that would take until etcd gives up.
+func within(ctx context.Context, client *clientv3.Client) *clientv3.Client {
+	bounded := clientv3.NewCtxClient(ctx)
+	bounded.KV, bounded.Lease, bounded.Watcher = client.KV, client.Lease, client.Watcher
+	return bounded
 }
 
 var errLost = errors.New("the election lease was lost")

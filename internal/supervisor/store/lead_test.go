@@ -11,7 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lofamo/lofamo/internal/supervisor/store"
-	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 )
 
 // candidate is a campaigner whose terms a test can see.
@@ -69,9 +69,9 @@ func leads(t *testing.T, client *clientv3.Client, f store.Fence) bool {
 	return err == nil
 }
 
-// TestElection: one candidate leads at a time. When it resigns, the other follows at once, with its own fence, and
+// TestOneCandidateLeadsAtATime: one candidate leads at a time. When it resigns, the other follows at once, with its own fence, and
 // every observer sees it.
-func TestElection(t *testing.T) {
+func TestOneCandidateLeadsAtATime(t *testing.T) {
 	client := supervisortest.NewEtcd(t, 1).Members[0].Client()
 	observer, octx := store.NewObserver(), t.Context()
 	var wg sync.WaitGroup
@@ -119,8 +119,36 @@ func TestElection(t *testing.T) {
 	follows("")
 }
 
-// TestLostLease: a term ends with its lease, and its writes are refused. Then the candidate campaigns again.
-func TestLostLease(t *testing.T) {
+// TestCandidateEndsWithoutQuorum: a candidate that waits behind another one ends soon after its context, although etcd has no
+// quorum and cannot delete its key. etcd itself answers a deletion only after some 6 s: the candidate must not wait for that.
+func TestCandidateEndsWithoutQuorum(t *testing.T) {
+	e := supervisortest.NewEtcd(t, 3)
+	client := e.Members[1].Client()
+	a := campaign(t, client, "a")
+	await(t, "a to lead", a.began)
+	b := campaign(t, client, "b")
+	supervisortest.Eventually(t, "b to stand as a candidate", func() bool {
+		resp, err := client.Get(t.Context(), store.ElectionPrefix+"/", clientv3.WithPrefix())
+		return err == nil && len(resp.Kvs) == 2
+	})
+	e.Stop(t, 0)
+	e.Stop(t, 2)
+	begun, ended := time.Now(), make(chan time.Duration, 1)
+	go func() {
+		b.stop()
+		ended <- time.Since(begun)
+	}()
+	if _, err := client.Delete(context.Background(), "key"); err == nil {
+		t.Error("there is a quorum")
+	}
+	answered := time.Since(begun)
+	if took := <-ended; took > answered*2/3 { // relative: this machine may be busy
+		t.Errorf("the candidate ended after %s, and etcd without a quorum answered a deletion after %s: want it not to wait", took, answered)
+	}
+}
+
+// TestTermEndsWithItsLease: a term ends with its lease, and its writes are refused. Then the candidate campaigns again.
+func TestTermEndsWithItsLease(t *testing.T) {
 	client := supervisortest.NewEtcd(t, 1).Members[0].Client()
 	a := campaign(t, client, "a")
 	f := await(t, "a to lead", a.began)
@@ -142,8 +170,8 @@ func TestLostLease(t *testing.T) {
 	}
 }
 
-// TestWorkEndsTheTerm: a leader that cannot work, for instance because the store refuses a commit, makes room.
-func TestWorkEndsTheTerm(t *testing.T) {
+// TestWorkEndsTerm: a leader that cannot work, for instance because the store refuses a commit, makes room.
+func TestWorkEndsTerm(t *testing.T) {
 	client := supervisortest.NewEtcd(t, 1).Members[0].Client()
 	a := campaign(t, client, "a")
 	f := await(t, "a to lead", a.began)
@@ -156,9 +184,9 @@ func TestWorkEndsTheTerm(t *testing.T) {
 	}
 }
 
-// TestQuorumLost: without a quorum the lease is not renewed, and the term ends by itself. With a quorum there is a
+// TestTermEndsWithoutQuorum: without a quorum the lease is not renewed, and the term ends by itself. With a quorum there is a
 // leader again.
-func TestQuorumLost(t *testing.T) {
+func TestTermEndsWithoutQuorum(t *testing.T) {
 	etcd := supervisortest.NewEtcd(t, 3)
 	a := campaign(t, etcd.Members[0].Client(), "a")
 	f := await(t, "a to lead", a.began)

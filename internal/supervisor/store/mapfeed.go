@@ -49,58 +49,27 @@ func (s *Etcd) MapNow(ctx context.Context) (Snapshot, error) {
 	return snap, nil
 }
 
+// The map's keys, and the head that each commit writes, lie between these two. Events, the bulk of a commit, do not.
+var mapFrom, mapEnd = keyGroups, clientv3.GetPrefixRangeEnd(keyWarnings)
+
 // FollowMap sends the map's commits after a revision, one update per transaction, with bookmarks in between. The
 // channel is closed after an update with Err, and when the context ends.
 func (s *Etcd) FollowMap(ctx context.Context, after uint64) <-chan MapUpdate {
-	out := make(chan MapUpdate)
-	ctx, cancel := context.WithCancel(ctx)
-	in := s.c.Watch(ctx, Prefix, clientv3.WithPrefix(), clientv3.WithProgressNotify(), clientv3.WithRev(int64(after)+1))
-	s.watchers.Add(1)
-	go func() {
-		defer func() {
-			cancel()
-			s.watchers.Add(-1)
-			close(out)
-		}()
-		send := func(u MapUpdate) bool {
-			select {
-			case out <- u:
-				return u.Err == nil
-			case <-ctx.Done():
-				return false
-			}
-		}
-		for resp := range in {
-			for _, u := range mapUpdates(resp) {
-				if !send(u) {
-					return
-				}
-			}
-		}
-		if ctx.Err() == nil {
-			send(MapUpdate{Err: fmt.Errorf("follow the map: the store closed the watch")})
-		}
-	}()
-	return out
+	return watch(ctx, s, watching[MapUpdate]{
+		what: "follow the map", key: mapFrom, after: after, options: []clientv3.OpOption{clientv3.WithRange(mapEnd)},
+		bookmark: func(revision uint64) MapUpdate { return MapUpdate{Revision: revision} },
+		failed:   func(err error) MapUpdate { return MapUpdate{Err: err} },
+		update: func(revision uint64, changes []*clientv3.Event) (MapUpdate, bool, error) {
+			u, err := mapUpdate(revision, changes)
+			return u, true, err
+		},
+	})
 }
 
-// mapUpdates returns the updates in one answer of a watch.
-func mapUpdates(resp clientv3.WatchResponse) []MapUpdate {
-	if resp.CompactRevision != 0 {
-		return []MapUpdate{{Err: fmt.Errorf("%w: the oldest kept is %d", ErrCompacted, resp.CompactRevision)}}
-	}
-	if err := resp.Err(); err != nil {
-		return []MapUpdate{{Err: fmt.Errorf("follow the map: %w", err)}}
-	}
-	if resp.IsProgressNotify() {
-		return []MapUpdate{{Revision: uint64(resp.Header.Revision)}}
-	}
-	var out []MapUpdate
-	for _, e := range resp.Events {
-		if rev := uint64(e.Kv.ModRevision); len(out) == 0 || out[len(out)-1].Revision != rev {
-			out = append(out, MapUpdate{Revision: rev})
-		}
-		u := &out[len(out)-1]
+// mapUpdate returns the map's part of one transaction.
+func mapUpdate(revision uint64, changes []*clientv3.Event) (MapUpdate, error) {
+	u := MapUpdate{Revision: revision}
+	for _, e := range changes {
 		key := string(e.Kv.Key)
 		above := strings.HasPrefix(key, keyGroups) || strings.HasPrefix(key, keyWarnings)
 		switch {
@@ -112,11 +81,11 @@ func mapUpdates(resp clientv3.WatchResponse) []MapUpdate {
 		case strings.HasPrefix(key, keyNodes):
 			n := new(lofamov1.Node)
 			if err := proto.Unmarshal(e.Kv.Value, n); err != nil {
-				return append(out, MapUpdate{Err: fmt.Errorf("read %s: %w", key, err)})
+				return MapUpdate{}, fmt.Errorf("read %s: %w", key, err)
 			}
-			n.Revision = u.Revision
+			n.Revision = revision
 			u.Nodes = append(u.Nodes, n)
 		}
 	}
-	return out
+	return u, nil
 }

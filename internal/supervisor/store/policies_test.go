@@ -14,7 +14,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
-	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 )
 
 var at = time.Date(2027, 1, 15, 8, 0, 0, 0, time.UTC)
@@ -120,7 +120,7 @@ func text(policies []store.StoredPolicy) string {
 }
 
 // Policies have versions, a bounded number of former ones is kept, and a withdrawn policy continues its numbers.
-func TestPolicies(t *testing.T) {
+func TestPoliciesHaveBoundedVersions(t *testing.T) {
 	l := lead(t)
 	if got := l.said(t, "a"); got != "; before: " {
 		t.Errorf("an empty store: %s", got)
@@ -131,7 +131,8 @@ func TestPolicies(t *testing.T) {
 		t.Errorf("%s\nwant %s", got, want)
 	}
 	l.change(t, withdrawn("a"), policy("b", "two"))
-	if got, want := l.said(t, "a", "b"), "a-b 1 one, b 2 two; before: a 3 withdrawn by operator/bob, a 2 two, a 1 one; before: b 1 one"; got != want {
+	if got, want := l.said(t, "a", "b"),
+		"a-b 1 one, b 2 two; before: a 3 withdrawn by operator/bob, a 2 two, a 1 one; before: b 1 one"; got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
 	l.change(t, policy("a", "four"))
@@ -183,10 +184,10 @@ func TestPolicyWriteRefuses(t *testing.T) {
 }
 
 // A watcher sees every lasting set, the present one first.
-func TestWatchPolicies(t *testing.T) {
+func TestPolicyWatchSeesEveryLastingSet(t *testing.T) {
 	l := lead(t)
 	l.change(t, policy("a", "one"))
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	seen := make(chan string)
 	ended := make(chan error, 1)
@@ -222,7 +223,7 @@ func TestWatchPolicies(t *testing.T) {
 }
 
 // A policy with a damaged value neither hides the others nor prevents their change or its own replacement.
-func TestDamagedPolicy(t *testing.T) {
+func TestDamagedPolicyHidesNoOther(t *testing.T) {
 	l := lead(t)
 	l.change(t, policy("a", "one"), policy("b", "one"), policy("c", "one"))
 	l.change(t, policy("b", "two"))

@@ -107,7 +107,8 @@ func BoundDiagnosis(r *lofamov1.DiagnosisReport, size int) *lofamov1.DiagnosisRe
 		}
 	}
 	for {
-		out.Omitted = uint32(len(r.GetLinks()) - len(out.GetLinks()) + len(r.GetFaults()) - len(out.GetFaults()) + len(r.GetOpen()) - len(out.GetOpen()) + len(r.GetSilent()) - len(out.GetSilent()))
+		out.Omitted = uint32(len(r.GetLinks()) - len(out.GetLinks()) + len(r.GetFaults()) - len(out.GetFaults()) + len(r.GetOpen()) -
+			len(out.GetOpen()) + len(r.GetSilent()) - len(out.GetSilent()))
 		if proto.Size(out) <= size {
 			return out
 		}
@@ -139,7 +140,8 @@ func BoundProcedure(r *lofamov1.ProcedureReport, size int) *lofamov1.ProcedureRe
 		}
 	}
 	for {
-		out.Omitted = uint32(len(r.GetNodes()) - len(out.GetNodes()) + len(r.GetSilent()) - len(out.GetSilent()) + len(r.GetHolding()) - len(out.GetHolding()))
+		out.Omitted = uint32(len(r.GetNodes()) - len(out.GetNodes()) + len(r.GetSilent()) - len(out.GetSilent()) + len(r.GetHolding()) -
+			len(out.GetHolding()))
 		if proto.Size(out) <= size || len(out.GetNodes())+len(out.GetSilent())+len(out.GetHolding()) == 0 {
 			return out
 		}

@@ -11,7 +11,7 @@ import (
 
 // A report that is too long loses its good parts first, and says how many. Any report can be cut to the required
 // length.
-func TestBound(t *testing.T) {
+func TestLongReportLosesGoodPartsFirst(t *testing.T) {
 	d := &lofamov1.DiagnosisReport{Scope: "all", Faults: []*lofamov1.DiagnosisFault{{Node: "n7"}}}
 	for i := range 1000 {
 		l := &lofamov1.DiagnosedLink{Node: fmt.Sprint("n", i), Direction: "X+", Peer: "peer", Verdict: lofamov1.LinkVerdict_LINK_GOOD,

@@ -95,12 +95,14 @@ type storedBreaker struct {
 func EncodeRecord(r response.Record) ([]byte, error) {
 	var v any
 	switch r := r.(type) {
+	case *response.IncidentRecord:
+		return encodeIncidentRecord(r)
 	case *response.Response:
 		v = storeResponse(r)
 	case *response.Breaker:
 		v = storedBreaker{recordVersion, r.Open, r.At.UTC(), valid(r.Detail), valid(r.ClosedBy), r.Token}
 	default:
-		return nil, fmt.Errorf("encode record %q: given a %T: want a response or the breaker", r.Key(), r)
+		return nil, fmt.Errorf("encode record %q: given a %T: want a response, the breaker or an incident", r.Key(), r)
 	}
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -236,7 +238,8 @@ func (s *storedResponse) response() (*response.Response, error) {
 				OnFailure: readName(&n, at+"onFailure", t.OnFailure, response.Next),
 			},
 			State: readName(&n, at+"state", t.State, response.PutBack), Attempt: t.Attempt, Failures: t.Failures,
-			First: t.First, Started: t.Started, Ended: t.Ended, Changed: t.Changed, Again: t.Again, Reported: t.Reported, Up: t.Up, Epoch: t.Epoch, Detail: t.Detail,
+			First: t.First, Started: t.Started, Ended: t.Ended, Changed: t.Changed, Again: t.Again, Reported: t.Reported, Up: t.Up, Epoch: t.Epoch,
+			Detail: t.Detail,
 		})
 	}
 	for _, a := range s.Approvals {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,7 +15,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lofamo/lofamo/pkg/response"
-	"github.com/lofamo/lofamo/pkg/response/audit"
 )
 
 // The keys of responses. Responses have their own head, so that commits of responses and of faults never wait for
@@ -94,11 +94,13 @@ func (s *Etcd) OwnResponses(ctx context.Context) (Responses, error) {
 
 func (s *Etcd) responses(ctx context.Context, opts ...clientv3.OpOption) (Responses, error) {
 	resp, err := s.c.Txn(ctx).Then(clientv3.OpGet(keyResponseHead, opts...),
-		clientv3.OpGet(keyResponseRecords, append(opts, clientv3.WithPrefix())...)).Commit()
+		clientv3.OpGet(keyResponseRecords, append(opts, clientv3.WithPrefix())...),
+		clientv3.OpGet(keyIncidentResponses, append(opts, clientv3.WithPrefix())...)).Commit()
 	if err != nil {
 		return Responses{}, fmt.Errorf("read the responses from the store: %w", err)
 	}
-	return decodeResponses(uint64(resp.Header.Revision), resp.Responses[0].GetResponseRange().Kvs, resp.Responses[1].GetResponseRange().Kvs)
+	of := func(i int) []*mvccpb.KeyValue { return resp.Responses[i].GetResponseRange().Kvs }
+	return decodeResponses(uint64(resp.Header.Revision), of(0), slices.Concat(of(1), of(2)))
 }
 
 // decodeResponses decodes the head and the records of the responses.
@@ -115,6 +117,10 @@ func decodeResponses(revision uint64, heads, records []*mvccpb.KeyValue) (Respon
 		return Responses{}, fmt.Errorf("%w: %w", ErrUnreadable, err)
 	}
 	for _, kv := range records {
+		if id, ok := strings.CutPrefix(string(kv.Key), keyIncidentResponses); ok {
+			out.Records = append(out.Records, decodeIncidentRecord(id, kv.Value))
+			continue
+		}
 		r, err := DecodeRecord(strings.TrimPrefix(string(kv.Key), keyResponseRecords), kv.Value)
 		if err != nil {
 			out.Unread = append(out.Unread, err)
@@ -154,12 +160,12 @@ const auditChunks = 16
 
 // Audit returns at most limit kept lines starting with a number, in order, and the audit's head, from the replica's
 // own copy. For an unreadable line it returns the lines before it and an error.
-func (s *Etcd) Audit(ctx context.Context, from uint64, limit int) ([]audit.Line, AuditHead, error) {
+func (s *Etcd) Audit(ctx context.Context, from uint64, limit int) ([]response.AuditLine, AuditHead, error) {
 	start, head, err := s.auditAt(ctx, from)
 	if err != nil {
 		return nil, head, err
 	}
-	var out []audit.Line
+	var out []response.AuditLine
 	for key := start; key != "" && len(out) < limit; {
 		resp, err := s.c.Get(ctx, key, clientv3.WithRange(clientv3.GetPrefixRangeEnd(keyResponseAudit)), clientv3.WithLimit(auditChunks),
 			clientv3.WithSerializable())
@@ -213,14 +219,14 @@ func (s *Etcd) auditAt(ctx context.Context, from uint64) (string, AuditHead, err
 }
 
 // decodeAudit decodes a chunk. For an unreadable line it returns the lines before it and an error.
-func decodeAudit(kv *mvccpb.KeyValue) ([]audit.Line, error) {
+func decodeAudit(kv *mvccpb.KeyValue) ([]response.AuditLine, error) {
 	want, err := auditFirst(kv)
 	if err != nil {
 		return nil, err
 	}
-	var out []audit.Line
+	var out []response.AuditLine
 	for text := range strings.Lines(string(kv.Value)) {
-		l, err := audit.Unmarshal([]byte(text))
+		l, err := response.UnmarshalAudit([]byte(text))
 		if err == nil && l.Seq != want {
 			err = fmt.Errorf("given line %d: want line %d", l.Seq, want)
 		}

@@ -12,10 +12,9 @@ import (
 
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/store/storetest"
-	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
-	"github.com/lofamo/lofamo/pkg/response/audit"
 )
 
 // elect replaces the election key, if any: its holder is deposed.
@@ -64,7 +63,7 @@ func verify(t *testing.T, s *store.Etcd) (first, last uint64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var c audit.Checker
+	var c response.AuditChecker
 	for _, l := range lines {
 		text, err := l.Marshal()
 		if err == nil {
@@ -82,7 +81,7 @@ func verify(t *testing.T, s *store.Etcd) (first, last uint64) {
 	return head.First, head.Last
 }
 
-func TestResponses(t *testing.T) {
+func TestResponseRecordsAreStored(t *testing.T) {
 	e := supervisortest.NewEtcd(t, 1)
 	c := e.Members[0].Client()
 	s := store.NewEtcd(c, store.Options{MaxOps: 40})
@@ -109,7 +108,7 @@ func TestResponses(t *testing.T) {
 		}
 	})
 	t.Run("pages of the audit", func(t *testing.T) {
-		var all []audit.Line
+		var all []response.AuditLine
 		for from := uint64(1); ; {
 			lines, _, err := s.Audit(ctx, from, 7)
 			if err != nil {

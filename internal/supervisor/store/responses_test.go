@@ -10,10 +10,9 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/lofamo/lofamo/internal/golden"
+	"github.com/lofamo/lofamo/internal/testing/golden"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
-	"github.com/lofamo/lofamo/pkg/response/audit"
 )
 
 var responseStart = time.Date(2027, 1, 15, 8, 0, 0, 0, time.UTC)
@@ -23,14 +22,17 @@ func fullResponse(id string) *response.Response {
 	at := func(s int) time.Time { return responseStart.Add(time.Duration(s) * time.Second) }
 	return &response.Response{
 		ID: id, Policy: "drain", Digest: "d1", Mode: response.Enforce, Target: response.Target{Node: "n1-0-1", Component: fault.ComponentMemory},
-		FaultState: fault.Failed, FaultCause: fault.CauseNode, FaultSince: at(-9), State: response.Waiting, Reason: response.ReasonApproval, Detail: "1 of 2",
+		FaultState: fault.Failed, FaultCause: fault.CauseNode, FaultSince: at(-9), State: response.Waiting, Reason: response.ReasonApproval,
+		Detail: "1 of 2",
 		Guards: response.Guards{Approvals: 2, MaxNodes: 3, Cooldown: time.Minute,
 			MaxEvidenceAge: time.Second}, Undo: response.Undo{OnRecovery: true, After: time.Minute},
 		Steps: []response.StepRecord{{
 			Step: response.Step{
-				Name: "cordon", Kind: response.KubernetesCordon, Parameters: map[string]string{"a": "b"}, Timeout: time.Second, Retries: 2, Wait: time.Minute, OnFailure: response.Next,
+				Name: "cordon", Kind: response.KubernetesCordon, Parameters: map[string]string{"a": "b"}, Timeout: time.Second, Retries: 2,
+				Wait: time.Minute, OnFailure: response.Next,
 			},
-			State: response.Undoing, Attempt: 3, Failures: 1, First: at(1), Started: at(2), Ended: at(3), Changed: true, Again: true, Reported: true, Up: true, Epoch: 7, Detail: "it is \"so\"",
+			State: response.Undoing, Attempt: 3, Failures: 1, First: at(1), Started: at(2), Ended: at(3), Changed: true, Again: true, Reported: true,
+			Up: true, Epoch: 7, Detail: "it is \"so\"",
 		}},
 		Step: 1, Undoing: true, Cancelled: true, Approvals: []response.Approval{{Subject: "operator/ann", At: at(4)}},
 		Proposed: at(5), Asked: at(6), Gone: at(7), Closed: at(8), Token: 9, Version: 10,
@@ -42,7 +44,7 @@ func fullBreaker() *response.Breaker {
 }
 
 // The form of a record is permanent: other versions read it. The test covers every field.
-func TestRecordForm(t *testing.T) {
+func TestRecordFormIsPermanent(t *testing.T) {
 	var text strings.Builder
 	for _, r := range []response.Record{fullBreaker(), fullResponse("r9-1")} {
 		b, err := EncodeRecord(r)
@@ -82,7 +84,7 @@ func filled(t *testing.T, v reflect.Value, at string) {
 }
 
 // Every name that a record can have is readable: a leader that cannot read one record decides nothing.
-func TestRecordNames(t *testing.T) {
+func TestEveryRecordNameIsReadable(t *testing.T) {
 	for name, set := range map[string]func(r *response.Response, v uint8) fmt.Stringer{
 		"mode": func(r *response.Response, v uint8) fmt.Stringer { r.Mode = response.Mode(v); return r.Mode },
 		"component": func(r *response.Response, v uint8) fmt.Stringer {
@@ -136,7 +138,7 @@ func TestRecordOfGroup(t *testing.T) {
 }
 
 // Records with unknown content are refused.
-func TestRecordRefuses(t *testing.T) {
+func TestUnknownRecordContentIsRefused(t *testing.T) {
 	b, err := EncodeRecord(fullResponse("r9-1"))
 	if err != nil {
 		t.Fatal(err)
@@ -198,7 +200,7 @@ func splitter(maxOps int) *ResponseWriter {
 	return NewEtcd((*clientv3.Client)(nil), Options{MaxOps: maxOps}).ResponseWriter(Fence{}, Responses{}, AuditLimits{})
 }
 
-func TestSplitResponses(t *testing.T) {
+func TestResponseBatchIsSplit(t *testing.T) {
 	for _, tc := range []struct{ responses, detail, maxOps, parts int }{
 		{0, 0, 128, 1}, {1, 10, 128, 1}, {100, 10, 128, 1}, {2000, 10, 128, 16}, {2000, 3000, 16384, 12},
 	} {
@@ -225,7 +227,7 @@ func TestSplitResponses(t *testing.T) {
 // last decision about it.
 func checkParts(t *testing.T, w *ResponseWriter, b ResponseBatch, parts []responsePart) {
 	t.Helper()
-	var lines []audit.Line
+	var lines []response.AuditLine
 	records := map[string]bool{}
 	forgotten := 0
 	for _, p := range parts {
@@ -251,7 +253,7 @@ func checkParts(t *testing.T, w *ResponseWriter, b ResponseBatch, parts []respon
 		}
 		forgotten += len(p.forget)
 	}
-	var chain audit.Checker
+	var chain response.AuditChecker
 	for i, l := range lines {
 		text, err := l.Marshal()
 		if err == nil {
@@ -267,7 +269,7 @@ func checkParts(t *testing.T, w *ResponseWriter, b ResponseBatch, parts []respon
 }
 
 // A text of any length is recorded, cut to the bound.
-func TestLongDecision(t *testing.T) {
+func TestLongDecisionIsCut(t *testing.T) {
 	parts, err := splitter(128).split(ResponseBatch{Decisions: []response.Decision{{At: responseStart, Act: response.Fails,
 		Detail: strings.Repeat("x", 1<<20)}}})
 	if err != nil || len(parts[0].chunk) > maxDecision+1000 {

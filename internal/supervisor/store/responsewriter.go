@@ -13,7 +13,6 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
-	"github.com/lofamo/lofamo/pkg/response/audit"
 )
 
 // ResponseBatch is the output of some steps of the engine of responses, to be committed.
@@ -39,8 +38,8 @@ type ResponseWriter struct {
 	limits  AuditLimits
 	head    responseHead
 	headRev int64
-	last    audit.Line // the newest line: its number and hash
-	cutAt   uint64     // number of lines at which to try the next cut
+	last    response.AuditLine // the newest line: its number and hash
+	cutAt   uint64             // number of lines at which to try the next cut
 }
 
 // ResponseWriter returns a writer for a new leader, based on the state that it loaded after its election.
@@ -52,7 +51,8 @@ func (s *Etcd) ResponseWriter(fence Fence, from Responses, limits AuditLimits) *
 		limits.Bytes = 64 << 20
 	}
 	return &ResponseWriter{
-		s: s, fence: fence, limits: limits, head: from.head, headRev: from.headRev, last: audit.Line{Seq: from.Audit.Last, Hash: from.Audit.Hash},
+		s: s, fence: fence, limits: limits, head: from.head, headRev: from.headRev,
+		last: response.AuditLine{Seq: from.Audit.Last, Hash: from.Audit.Hash},
 	}
 }
 
@@ -67,7 +67,7 @@ type responsePart struct {
 	records []response.Record
 	values  [][]byte // of the records
 	forget  []string
-	lines   []audit.Line
+	lines   []response.AuditLine
 	chunk   []byte // the lines
 }
 
@@ -172,9 +172,9 @@ func recordOf(d response.Decision) string {
 }
 
 // writeDecision returns a decision as the line after last, and the text of that line.
-func writeDecision(last audit.Line, d response.Decision) (audit.Line, []byte, error) {
+func writeDecision(last response.AuditLine, d response.Decision) (response.AuditLine, []byte, error) {
 	d.Detail, d.Subject = fault.Cut(d.Detail, maxDecision), fault.Cut(d.Subject, maxDecision)
-	l, err := audit.Chain(last, d)
+	l, err := response.ChainAudit(last, d)
 	if err != nil {
 		return l, nil, err
 	}
@@ -228,10 +228,10 @@ func (w *ResponseWriter) ops(ctx context.Context, p responsePart) (responseHead,
 		ops = append(ops, op)
 	}
 	for i, r := range p.records {
-		put(keyResponseRecords+r.Key(), p.values[i])
+		put(recordKey(r.Key()), p.values[i])
 	}
 	for _, key := range p.forget {
-		ops = append(ops, clientv3.OpDelete(keyResponseRecords+key))
+		ops = append(ops, clientv3.OpDelete(recordKey(key)))
 	}
 	if n := len(p.lines); n > 0 {
 		put(auditKey(p.lines[0].Seq), bytes.Clone(p.chunk))

@@ -28,7 +28,7 @@ func bigBatch(nodes, bytes int) Batch {
 	return b
 }
 
-func TestSplit(t *testing.T) {
+func TestBatchIsSplitWithinLimits(t *testing.T) {
 	for _, tc := range []struct {
 		nodes, bytes, limit int
 		parts               int // at least
@@ -71,7 +71,7 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-func TestInboxBytes(t *testing.T) {
+func TestLargestInboxFitsItsBound(t *testing.T) {
 	p := InboxPosition{Epoch: math.MaxUint64, Highest: math.MaxUint64, Digest: math.MaxUint64}
 	for i := range servicenet.WindowWords {
 		p.Window[i] = math.MaxUint64

@@ -18,6 +18,9 @@
 //	/lofamo/v1/groups/<id>              a Group with all of its members, protobuf
 //	/lofamo/v1/warnings/<node>/<component>/<quantity>
 //	                                    a Warning, protobuf
+//	/lofamo/v1/incidents/records/<id>   an Incident without acknowledgement and notes, protobuf: only the leader's engine writes it
+//	/lofamo/v1/incidents/notes/<id>     an Incident with nothing but acknowledgement and notes, protobuf: people write it
+//	/lofamo/v1/incidents/responses/<id> an Incident with nothing but responses, protobuf: the leader's responder writes it
 //	/lofamo/v1/topology/head            the topology's sizes, domain labels and generation, JSON of topologyHead
 //	/lofamo/v1/topology/nodes/<20 digits>/<id>  a TopologyNode of a generation, protobuf
 //	/lofamo/v1/maintenance/<id>         a Maintenance, protobuf
@@ -28,11 +31,11 @@
 //	/lofamo/v1/managed/procedure        the report of the last procedure, a ProcedureReport, protobuf
 //	/lofamo/v1/managed/ordered          a procedure that was ordered and has no report yet: JSON of Ordered
 //	/lofamo/v1/peers/<node>             a PeerStatus, protobuf: where the node has said that its ends of links are
-//	/lofamo/v1/supervisors/<id>         a Supervisor, protobuf: what a replica says of itself
+//	/lofamo/v1/supervisors/<id>         a Supervisor, protobuf: a replica's own description
 //	/lofamo/v1/responses/head           the last transaction of responses, and where their audit stands: JSON of responseHead
 //	/lofamo/v1/responses/records/<key>  a record of pkg/response, JSON of storedResponse or storedBreaker
 //	/lofamo/v1/responses/audit/<20 digits>
-//	                                    lines of the audit (pkg/response/audit), those of one transaction: by the number of the first
+//	                                    lines of the audit (pkg/response), those of one transaction: by the number of the first
 //	/lofamo/v1/leader/<lease>           the election (go.etcd.io/etcd/client/v3/concurrency)
 //
 // Every commit of a leader is a transaction guarded by two keys: its election key (it still leads) and the head
@@ -138,6 +141,7 @@ type Snapshot struct {
 	Masks       []*lofamov1.LinkMask
 	Groups      []*lofamov1.Group
 	Warnings    []Warning
+	Incidents   []*lofamov1.Incident // without acknowledgements and notes
 
 	head    head
 	headRev int64
@@ -154,7 +158,9 @@ type Warning struct {
 type Update struct {
 	Revision uint64
 	Events   []*lofamov1.Event
-	Err      error
+	// Values are the events as stored: encoded, without their revision. nil: the source does not have them encoded.
+	Values [][]byte
+	Err    error
 }
 
 // InboxPosition says which reports of an origin were accepted.

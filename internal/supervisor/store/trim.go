@@ -12,29 +12,37 @@ const (
 	// trimSlack is the fraction, 1/trimSlack, by which the history may exceed its bounds before it is trimmed, so
 	// that not every commit carries a deletion.
 	trimSlack = 32
-	// maxTrim is the most events that one commit deletes.
-	maxTrim = 10_000
+	// busySlack replaces trimSlack for commits of more than calmEvents events. A deletion costs the store as much as an
+	// event and delays the commit of changes, so it is put off while many nodes die.
+	busySlack  = 4
+	calmEvents = 64
+	// maxTrim is the most events that a commit of at most calmEvents deletes: some milliseconds.
+	maxTrim = 512
 	// agePeriod is the interval between checks of the history's age.
 	agePeriod = time.Minute
 )
 
 // trim returns the first event to keep, and the bytes of the kept history. next is the head after a commit. before is
 // the number of the commit's first event: etcd refuses to put and delete one key in one transaction. aged is the
-// number of the oldest event that is young enough.
+// number of the oldest event that is young enough. A larger commit than calmEvents deletes at most twice as many events as
+// it adds, so the history returns to its bounds even if no smaller one follows.
 func trim(o Options, next head, before, aged uint64) (oldest, bytes uint64) {
 	oldest, bytes = next.Oldest, next.Bytes
-	n := next.Next - next.Oldest
+	n, most, slack := next.Next-next.Oldest, uint64(maxTrim), uint64(trimSlack)
 	if n == 0 {
 		return oldest, bytes
 	}
-	if n > o.KeepEvents+max(1, o.KeepEvents/trimSlack) {
+	if added := next.Next - before; added > calmEvents {
+		most, slack, aged = 2*added, busySlack, 0
+	}
+	if n > o.KeepEvents+max(1, o.KeepEvents/slack) {
 		oldest = next.Next - o.KeepEvents
 	}
-	if limit := uint64(o.HistoryBytes); bytes > limit+limit/trimSlack {
+	if limit := uint64(o.HistoryBytes); bytes > limit+limit/slack {
 		// The size of each event is no longer known: assume equal sizes.
 		oldest = max(oldest, next.Oldest+uint64(float64(n)*float64(bytes-limit)/float64(bytes)))
 	}
-	oldest = min(max(oldest, aged), before, next.Oldest+maxTrim)
+	oldest = min(max(oldest, aged), before, next.Oldest+most)
 	if oldest <= next.Oldest {
 		return next.Oldest, bytes
 	}

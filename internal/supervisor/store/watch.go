@@ -3,111 +3,151 @@ package store
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/metadata"
 )
 
 // Watch sends the events committed after a revision (0: from now on), grouped by revision, with bookmarks in between.
 // The first update of a watch from now on is a bookmark with its starting revision. The channel is closed after an
 // update with Err, and when the context ends. The reader must be fast: etcd's client queues updates without bound.
 func (s *Etcd) Watch(ctx context.Context, after uint64) <-chan Update {
-	out := make(chan Update)
-	opts := []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithFilterDelete(), clientv3.WithProgressNotify(),
-		clientv3.WithCreatedNotify()}
-	if after > 0 {
-		opts = append(opts, clientv3.WithRev(int64(after)+1))
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	in := s.c.Watch(ctx, keyEvents, opts...)
-	s.watchers.Add(1)
-	go func() {
-		defer func() {
-			cancel()
-			s.watchers.Add(-1)
-			close(out)
-		}()
-		w := watch{out: out, last: after}
-		for resp := range in {
-			if !w.handle(ctx, resp) {
-				return
+	return watch(ctx, s, watching[Update]{
+		what: "watch events", key: keyEvents, after: after, fromNow: after == 0,
+		options:  []clientv3.OpOption{clientv3.WithFilterDelete()},
+		bookmark: func(revision uint64) Update { return Update{Revision: revision} },
+		failed:   func(err error) Update { return Update{Err: err} },
+		update: func(revision uint64, changes []*clientv3.Event) (Update, bool, error) {
+			u := Update{Revision: revision}
+			for _, e := range changes {
+				ev, err := decodeEvent(e.Kv)
+				if err != nil {
+					return u, false, err
+				}
+				u.Events, u.Values = append(u.Events, ev), append(u.Values, e.Kv.Value)
 			}
-		}
-		if ctx.Err() == nil {
-			w.send(ctx, Update{Err: fmt.Errorf("watch events after revision %d: the store closed the watch", w.last)})
-		}
-	}()
-	return out
+			return u, true, nil
+		},
+	})
 }
 
-// watch follows one etcd watch. last is the newest revision sent: updates never go back.
-type watch struct {
-	out  chan<- Update
+// watching describes a watch of the keys with a prefix, and its updates of type T.
+type watching[T any] struct {
+	what, key string // what begins error texts
+	after     uint64
+	fromNow   bool // not after a revision; the first update is a bookmark
+	options   []clientv3.OpOption
+	bookmark  func(revision uint64) T // nothing else changed up to a revision
+	failed    func(error) T           // the last update
+	// update makes the update of one transaction; false: the transaction is of no interest.
+	update func(revision uint64, changes []*clientv3.Event) (T, bool, error)
+}
+
+// watch sends the updates of w in order, with bookmarks in between. The channel is closed after a failure, and when the
+// context ends. Each watch has its own gRPC stream, because etcd answers a request for bookmarks only if no watch of the
+// stream waits for a revision that the store does not have yet.
+func watch[T any](ctx context.Context, s *Etcd, w watching[T]) <-chan T {
+	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(ctx, "lofamo-watch", strconv.FormatUint(s.streams.Add(1), 10)))
+	opts := append([]clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithProgressNotify()}, w.options...)
+	if w.fromNow {
+		opts = append(opts, clientv3.WithCreatedNotify())
+	} else {
+		opts = append(opts, clientv3.WithRev(int64(w.after)+1))
+	}
+	r := reading[T]{watching: w, in: s.c.Watch(ctx, w.key, opts...), out: make(chan T), last: w.after}
+	go func() {
+		defer close(r.out)
+		defer cancel()
+		err := r.run(ctx, func() { _ = s.c.RequestProgress(ctx) }, s.opts.Bookmarks) // after a failure the next request follows
+		if err != nil && ctx.Err() == nil {
+			_ = r.send(ctx, w.failed(err), r.last) // fails only when the context ends
+		}
+	}()
+	return r.out
+}
+
+// reading is a running watch. last is the newest revision that was sent: updates never go back.
+type reading[T any] struct {
+	watching[T]
+	in   clientv3.WatchChan
+	out  chan T
 	last uint64
 }
 
-func (w *watch) handle(ctx context.Context, resp clientv3.WatchResponse) bool {
+// firstBookmark is the time until a watch first asks etcd for a bookmark. Later pauses grow to Options.Bookmarks.
+const firstBookmark = 50 * time.Millisecond
+
+// run handles the answers until the watch fails or the context ends.
+func (r *reading[T]) run(ctx context.Context, ask func(), longest time.Duration) error {
+	pause := firstBookmark
+	due := time.NewTimer(pause)
+	defer due.Stop()
+	for {
+		var resp clientv3.WatchResponse
+		var open bool
+		select {
+		case resp, open = <-r.in:
+		case <-due.C:
+			pause = min(2*pause, longest)
+			due.Reset(pause)
+			select {
+			case resp, open = <-r.in: // a closed watch must not be asked: the request would open another stream
+			default:
+				ask()
+				continue
+			}
+		}
+		if !open {
+			return fmt.Errorf("%s after revision %d: the store closed the watch", r.what, r.last)
+		}
+		if err := r.handle(ctx, resp); err != nil {
+			return err
+		}
+	}
+}
+
+// handle sends the updates in one answer of etcd.
+func (r *reading[T]) handle(ctx context.Context, resp clientv3.WatchResponse) error {
 	if resp.CompactRevision != 0 {
-		return w.send(ctx, Update{Err: fmt.Errorf("%w: asked for what follows %d, the oldest kept is %d", ErrCompacted, w.last,
-			resp.CompactRevision)})
+		return fmt.Errorf("%w: changes after %d were requested, the oldest kept is %d", ErrCompacted, r.last, resp.CompactRevision)
 	}
 	if err := resp.Err(); err != nil {
-		return w.send(ctx, Update{Err: fmt.Errorf("watch events after revision %d: %w", w.last, err)})
+		return fmt.Errorf("%s after revision %d: %w", r.what, r.last, err)
 	}
-	if resp.Created {
-		// With a start revision the header may be ahead of events still to come.
-		return w.last != 0 || w.send(ctx, Update{Revision: uint64(resp.Header.Revision)})
-	}
-	if resp.IsProgressNotify() {
-		rev := uint64(resp.Header.Revision)
-		return rev <= w.last || w.send(ctx, Update{Revision: rev})
-	}
-	var cur Update
-	for _, e := range resp.Events {
-		if e.Type != mvccpb.Event_PUT {
-			continue
+	if resp.Created || resp.IsProgressNotify() {
+		if revision := uint64(resp.Header.Revision); revision > r.last {
+			return r.send(ctx, r.bookmark(revision), revision)
 		}
-		ev, err := decodeEvent(e.Kv)
+		return nil
+	}
+	for events := resp.Events; len(events) > 0; {
+		n, revision := 1, events[0].Kv.ModRevision
+		for n < len(events) && events[n].Kv.ModRevision == revision {
+			n++
+		}
+		u, wanted, err := r.update(uint64(revision), events[:n])
 		if err != nil {
-			return w.send(ctx, Update{Err: err})
+			return err
 		}
-		if cur.Events != nil && cur.Revision != ev.Revision {
-			if !w.send(ctx, cur) {
-				return false
+		if wanted {
+			if err := r.send(ctx, u, uint64(revision)); err != nil {
+				return err
 			}
-			cur = Update{}
 		}
-		cur.Revision = ev.Revision
-		cur.Events = append(cur.Events, ev)
+		events = events[n:]
 	}
-	return cur.Events == nil || w.send(ctx, cur)
+	return nil
 }
 
-// send sends an update, and reports whether to continue.
-func (w *watch) send(ctx context.Context, u Update) bool {
+// send sends the update of a revision. It fails when the context ends.
+func (r *reading[T]) send(ctx context.Context, u T, revision uint64) error {
 	select {
-	case w.out <- u:
+	case r.out <- u:
+		r.last = revision
+		return nil
 	case <-ctx.Done():
-		return false
-	}
-	w.last = max(w.last, u.Revision)
-	return u.Err == nil
-}
-
-// Run requests bookmarks from etcd while there are watchers, until the context ends.
-func (s *Etcd) Run(ctx context.Context) {
-	t := time.NewTicker(s.opts.Bookmarks)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-		}
-		if s.watchers.Load() > 0 {
-			// After a failure only this bookmark is missing.
-			_ = s.c.RequestProgress(ctx)
-		}
+		return ctx.Err()
 	}
 }

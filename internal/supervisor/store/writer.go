@@ -8,6 +8,7 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -206,6 +207,14 @@ func (w *writer) attempt(ctx context.Context, limit time.Duration, next head, op
 	return 0, ErrNotLeader
 }
 
+// indexField is the number of Event.index.
+const indexField protowire.Number = 29
+
+// withIndex adds its index to an encoded event. Watchers of uncommitted changes share the event itself.
+func withIndex(event []byte, index int) []byte {
+	return protowire.AppendVarint(protowire.AppendTag(event, indexField, protowire.VarintType), uint64(index))
+}
+
 // ops returns the operations of a transaction and its head.
 func (w *writer) ops(b Batch) (head, []clientv3.Op, error) {
 	next := w.head
@@ -221,10 +230,12 @@ func (w *writer) ops(b Batch) (head, []clientv3.Op, error) {
 		ops = append(ops, op)
 		return nil
 	}
-	for _, ev := range b.Events {
+	for i, ev := range b.Events {
 		if err := put(eventKey(next.Next), ev); err != nil {
 			return head{}, nil, err
 		}
+		op := &ops[len(ops)-1]
+		op.WithValueBytes(withIndex(op.ValueBytes(), i+1))
 		next.Bytes += uint64(len(ops[len(ops)-1].ValueBytes()))
 		next.Next++
 	}

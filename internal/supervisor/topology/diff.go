@@ -110,7 +110,7 @@ func addresses(list []netip.AddrPort) string {
 	return strings.Join(out, ", ")
 }
 
-// Moved returns the ids of nodes whose place differs between the topologies, or that are in only one of them;
+// Moved returns the ids of nodes whose place differs between the topologies, or that are in only one topology;
 // spares have no place. The known state of a component does not apply at another place.
 func Moved(from, to *Topology) []fault.NodeID {
 	var out []fault.NodeID

@@ -11,8 +11,8 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/fixedseed"
-	"github.com/lofamo/lofamo/internal/golden"
+	"github.com/lofamo/lofamo/internal/testing/fixedseed"
+	"github.com/lofamo/lofamo/internal/testing/golden"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -90,7 +90,7 @@ func TestScenarios(t *testing.T) {
 	})
 }
 
-func TestFromConfig(t *testing.T) {
+func TestTopologyOfConfiguration(t *testing.T) {
 	c, err := config.LoadSupervisor("../../config/testdata/supervisor.yaml", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -118,7 +118,7 @@ func TestFromConfig(t *testing.T) {
 }
 
 // An error on every line does not make an endless message.
-func TestManyErrors(t *testing.T) {
+func TestManyErrorsMakeShortMessage(t *testing.T) {
 	p := &lofamov1.Topology{Dims: "100x10x10"}
 	for range 5000 {
 		p.Nodes = append(p.Nodes, &lofamov1.TopologyNode{Id: "-", Coord: "1,2"})
@@ -129,9 +129,9 @@ func TestManyErrors(t *testing.T) {
 	}
 }
 
-// TestRoundTrip: a rendered topology reads back equal, in any order of its nodes, and two topologies differ
+// TestTopologyRoundTrip: a rendered topology reads back equal, in any order of its nodes, and two topologies differ
 // exactly when the difference is not empty.
-func TestRoundTrip(t *testing.T) {
+func TestTopologyRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := draw(t), draw(t)
 		p := a.Proto()
@@ -182,8 +182,8 @@ func draw(t *rapid.T) *Topology {
 	return out
 }
 
-// TestPlacesOfARegion: a region may put other nodes at its places, but has no other places.
-func TestPlacesOfARegion(t *testing.T) {
+// TestPlacesOfRegion: a region may put other nodes at its places, but has no other places.
+func TestPlacesOfRegion(t *testing.T) {
 	region := func(dims string, nodes ...string) *Topology {
 		p := &lofamov1.Topology{Dims: dims, Region: "west"}
 		for _, n := range nodes {

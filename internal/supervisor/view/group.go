@@ -27,7 +27,7 @@ func StoredGroup(g awareness.GroupStatus) *lofamov1.Group {
 	out := &lofamov1.Group{
 		Id: g.ID, Kind: lofamov1.GroupKind(g.Kind), State: lofamov1.State(g.State), Cause: lofamov1.Cause(g.Cause),
 		Members: make([]string, len(g.Members)), Size: uint32(len(g.Members)), Of: uint32(g.Of), Inferred: uint32(g.Inferred),
-		Since: timestamp(g.Since), Reason: g.Rule,
+		Since: Timestamp(g.Since), Reason: g.Rule,
 	}
 	for i, id := range g.Members {
 		out.Members[i] = string(id)
@@ -63,7 +63,7 @@ func GroupEvent(g awareness.GroupStatus, was fault.State, at time.Time) *lofamov
 func Warning(w awareness.WarningStatus) *lofamov1.Warning {
 	return &lofamov1.Warning{
 		Component: w.Component.String(), Quantity: w.Quantity.String(), Value: w.Value, Threshold: w.Threshold, Slope: w.Slope,
-		TimeToThreshold: durationpb.New(w.Left), Since: timestamp(w.Since), Reason: w.Rule,
+		TimeToThreshold: durationpb.New(w.Left), Since: Timestamp(w.Since), Reason: w.Rule,
 	}
 }
 

@@ -47,9 +47,25 @@ func (h Health) render(now time.Time, d *lofamov1.DeliveryStatus) *lofamov1.Half
 	return out
 }
 
-// Fares describes the health of a node's halves as far as it concerns a component. A half without restarts and
+// starved returns the starved half of a node that is later than the other, or nil. A node that is FAILED, or whose
+// reports are old, is not known to be starved.
+func starved(n *lofamov1.Node) *lofamov1.Starved {
+	var out *lofamov1.Starved
+	for i, h := range []*lofamov1.HalfHealth{n.GetHostHealth(), n.GetDnpHealth()} {
+		p := h.GetProcessor()
+		if !p.GetStarved() || h.GetOld() || n.GetState() == lofamov1.State_FAILED || out != nil && p.GetLongestMs() <= out.GetLongestMs() {
+			continue
+		}
+		out = &lofamov1.Starved{
+			Half: [...]fault.Half{fault.HalfHost, fault.HalfDNP}[i].String(), LongestMs: p.GetLongestMs(), SharePermille: p.GetSharePermille(),
+		}
+	}
+	return out
+}
+
+// HealthNotes describes the health of a node's halves as far as it concerns a component. A half without restarts and
 // without test failures adds nothing.
-func Fares(e Entry, c fault.Component, now time.Time) []string {
+func HealthNotes(e Entry, c fault.Component, now time.Time) []string {
 	half, ok := e.Health[1], c == fault.ComponentDNP || c == fault.ComponentDNPCore
 	if c == fault.ComponentHost {
 		half, ok = e.Health[0], true
@@ -62,6 +78,13 @@ func Fares(e Entry, c fault.Component, now time.Time) []string {
 	var out []string
 	if r := h.GetRecovery(); r.GetRestarts() > 0 || r.GetReason() != "" || r.GetState() == lofamov1.RecoveryState_RESTARTING {
 		out = append(out, "its daemon "+recoveryWords(r, name))
+	}
+	if p := h.GetProcessor(); p.GetStarved() {
+		out = append(out, fmt.Sprintf("the %s half is starved of processor time: late by up to %d ms, for %d %% of the time", name,
+			p.GetLongestMs(), p.GetSharePermille()/10))
+	}
+	if w := servicenet.BudgetWords(h.GetProcessor()); w != "" {
+		out = append(out, fmt.Sprintf("the %s half %s", name, w))
 	}
 	var proving []string
 	for _, t := range h.GetTests() {

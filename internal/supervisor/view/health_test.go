@@ -8,12 +8,13 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // Ages count up to the request: those of single events from the report, those of constant tests from the latest
 // confirmation.
-func TestHealthRendered(t *testing.T) {
+func TestHealthAgesCountToRequest(t *testing.T) {
 	at := time.Unix(1000, 0)
 	h := Health{
 		Said: &lofamov1.HalfHealth{
@@ -42,7 +43,7 @@ func TestHealthRendered(t *testing.T) {
 	}
 }
 
-func TestFares(t *testing.T) {
+func TestHalfStatusIsDescribed(t *testing.T) {
 	now := time.Unix(1000, 0)
 	entry := func(h *lofamov1.HalfHealth) Entry {
 		return Entry{Health: [2]Health{1: {Said: h, At: now, Heard: now, OldAt: now.Add(time.Second)}}}
@@ -56,6 +57,7 @@ func TestFares(t *testing.T) {
 		{Number: 1, State: lofamov1.TestState_FAILING, Why: "altered: 1 of 3"}, {Number: 7, State: lofamov1.TestState_FAILING},
 		{Number: 10, State: lofamov1.TestState_PASSED, Proving: true}, {Number: 11, State: lofamov1.TestState_PASSED},
 	}
+	busy := &lofamov1.ProcessorTime{BudgetLevel: 2, UsedPermille: 143}
 	for name, tt := range map[string]struct {
 		give *lofamov1.HalfHealth
 		of   fault.Component
@@ -68,7 +70,8 @@ func TestFares(t *testing.T) {
 		"another component": {&lofamov1.HalfHealth{Recovery: restarted}, fault.ComponentMemory, now, nil},
 		"of the other half": {&lofamov1.HalfHealth{Recovery: restarted}, fault.ComponentHost, now, nil},
 		"restarted": {&lofamov1.HalfHealth{Recovery: restarted}, fault.ComponentDNP, now,
-			[]string{"its daemon restarted the DNP half 3 times since the machine was booted, the last 42s ago: ended by signal 9, serving again after 43ms"}},
+			[]string{"its daemon restarted the DNP half 3 times since the machine was booted, the last 42s ago: ended by signal 9, serving again " +
+				"after 43ms"}},
 		"given up": {&lofamov1.HalfHealth{Recovery: given}, fault.ComponentDNP, now,
 			[]string{"its daemon has given the DNP half up: not started again: 5 restarts"}},
 		"restarting": {&lofamov1.HalfHealth{Recovery: under}, fault.ComponentDNPCore, now,
@@ -77,12 +80,42 @@ func TestFares(t *testing.T) {
 			"the DNP half's self-test of link/X+ fails: altered: 1 of 3", "the DNP half's self-test of relay fails: there was no room to say why",
 			"since its restart the DNP half has yet to pass the self-test of mailbox",
 		}},
+		"over budget": {&lofamov1.HalfHealth{Processor: busy}, fault.ComponentDNP, now, []string{
+			"the DNP half is over its processor budget and sends or makes fewer digests and probes (level 2): it uses 14.3 % of a core",
+		}},
 		"old": {&lofamov1.HalfHealth{Recovery: given}, fault.ComponentDNP, now.Add(time.Hour), []string{
 			"its daemon has given the DNP half up: not started again: 5 restarts", "that is of 1h0m0s ago, and may be otherwise by now",
 		}},
 	} {
-		if got := Fares(entry(tt.give), tt.of, tt.at); !slices.Equal(got, tt.want) {
+		if got := HealthNotes(entry(tt.give), tt.of, tt.at); !slices.Equal(got, tt.want) {
 			t.Errorf("%s: %q\nwant %q", name, got, tt.want)
+		}
+	}
+}
+
+// TestStarvedNodeIsShownWithItsMeasure: of two starved halves the later one counts. Old health and dead nodes show none.
+func TestStarvedNodeIsShownWithItsMeasure(t *testing.T) {
+	now := time.Unix(1000, 0)
+	half := func(ms uint32, oldAt time.Time) Health {
+		p := &lofamov1.ProcessorTime{Starved: ms > 0, LongestMs: ms, SharePermille: 150}
+		return Health{Said: &lofamov1.HalfHealth{Processor: p}, At: now, Heard: now, OldAt: oldAt}
+	}
+	starved := func(half string, ms uint32) *lofamov1.Starved {
+		return &lofamov1.Starved{Half: half, LongestMs: ms, SharePermille: 150}
+	}
+	fresh := now.Add(time.Second)
+	for name, tt := range map[string]struct {
+		e    Entry
+		want *lofamov1.Starved
+	}{
+		"neither":      {Entry{Health: [2]Health{half(0, fresh), half(0, fresh)}}, nil},
+		"the host":     {Entry{Health: [2]Health{half(119, fresh), half(0, fresh)}}, starved("host", 119)},
+		"both":         {Entry{Health: [2]Health{half(119, fresh), half(300, fresh)}}, starved("dnp", 300)},
+		"an old state": {Entry{Health: [2]Health{half(119, now), {}}}, nil},
+		"a dead node":  {Entry{Status: awareness.NodeStatus{State: fault.Failed}, Health: [2]Health{half(119, fresh), {}}}, nil},
+	} {
+		if n := Node(tt.e, now); !proto.Equal(n.GetStarved(), tt.want) {
+			t.Errorf("%s: %v, want %v", name, n.GetStarved(), tt.want)
 		}
 	}
 }

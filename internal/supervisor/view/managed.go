@@ -98,15 +98,17 @@ func ProcedureEvent(r *lofamov1.ProcedureReport, at time.Time) *lofamov1.Event {
 		text += "; " + r.GetReason()
 	}
 	return &lofamov1.Event{
-		Kind: lofamov1.EventKind_PROCEDURE_ENDED, Time: timestamppb.New(at), Observer: r.GetSubject(), Reason: "procedure begun by " + r.GetStarter() + ": " + text,
-		Clear: r.GetClear(), Concerned: concernedOf(r.GetHolding(), r.GetSilent(), nil),
+		Kind: lofamov1.EventKind_PROCEDURE_ENDED, Time: timestamppb.New(at), Observer: r.GetSubject(),
+		Reason: "procedure begun by " + r.GetStarter() + ": " + text,
+		Clear:  r.GetClear(), Concerned: concernedOf(r.GetHolding(), r.GetSilent(), nil),
 	}
 }
 
 // StarterEvent reports a node that begins too many procedures by itself.
 func StarterEvent(node fault.NodeID, text, supervisor string, at time.Time) *lofamov1.Event {
 	return &lofamov1.Event{
-		Kind: lofamov1.EventKind_PROCEDURE_ENDED, Node: string(node), Time: timestamppb.New(at), Observer: "supervisor/" + supervisor, Reason: text, Concerned: []string{string(node)},
+		Kind: lofamov1.EventKind_PROCEDURE_ENDED, Node: string(node), Time: timestamppb.New(at), Observer: "supervisor/" + supervisor,
+		Reason: text, Concerned: []string{string(node)},
 	}
 }
 

@@ -31,7 +31,7 @@ func diagnosed() *lofamov1.DiagnosisReport {
 
 // The result of a diagnosis is evidence where it belongs: a link at both its ends, a half at the half and its
 // node, a node everywhere.
-func TestDiagnosedAs(t *testing.T) {
+func TestDiagnosisIsEvidenceForItsParts(t *testing.T) {
 	r := diagnosed()
 	for _, tc := range []struct {
 		node string
@@ -62,10 +62,11 @@ func TestDiagnosedAs(t *testing.T) {
 	}
 }
 
-func TestManagedEvents(t *testing.T) {
+func TestEventsOfDiagnosisAndProcedure(t *testing.T) {
 	at := time.Unix(2000, 0)
 	ev := DiagnosisEvent(diagnosed(), "n0", at)
-	if want := "diagnosis of all: at fault: link n0 X+ to n1, host half of n2, DNP half of n3, node n4; links that are not good: 1; open: n5; silent: n9"; ev.GetReason() != want || ev.GetObserver() != "operator/ada" || ev.GetNode() != "n0" {
+	if want := "diagnosis of all: at fault: link n0 X+ to n1, host half of n2, DNP half of n3, node n4; links that are not good: 1; open: " +
+		"n5; silent: n9"; ev.GetReason() != want || ev.GetObserver() != "operator/ada" || ev.GetNode() != "n0" {
 		t.Errorf("%v\nwant %s", ev, want)
 	}
 	if want := []string{"n0", "n1", "n2", "n3", "n4", "n5", "n9"}; !slices.Equal(ev.GetConcerned(), want) {
@@ -84,7 +85,8 @@ func TestManagedEvents(t *testing.T) {
 		r.Holding = append(r.Holding, fmt.Sprintf("n%03d", i))
 	}
 	ev = ProcedureEvent(r, at)
-	if want := "procedure begun by n0: not clear; messages held: n000, n001, n002, n003 and 96 more; rounds: 3, in 950 ms; because"; ev.GetReason() != want || ev.GetClear() || len(ev.GetConcerned()) != maxConcerned {
+	const want = "procedure begun by n0: not clear; messages held: n000, n001, n002, n003 and 96 more; rounds: 3, in 950 ms; because"
+	if ev.GetReason() != want || ev.GetClear() || len(ev.GetConcerned()) != maxConcerned {
 		t.Errorf("%v\nwant %s", ev, want)
 	}
 	if got := ProcedureEvent(&lofamov1.ProcedureReport{Starter: "n0", Clear: true, Rounds: 1, TookMs: 9},

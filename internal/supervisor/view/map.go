@@ -2,6 +2,7 @@ package view
 
 import (
 	"iter"
+	"math/bits"
 	"time"
 
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
@@ -56,8 +57,19 @@ const chunkSize = 256
 
 // chunk is a run of nodes. It is immutable once it is in a Map.
 type chunk struct {
-	nodes  [chunkSize]*packed
-	counts Counts
+	nodes     [chunkSize]*packed
+	notNormal [chunkSize / 64]uint64 // a bit for each node that Counts.NotNormal counts
+	counts    Counts
+}
+
+// mark sets or clears the bit of a node that is not normal.
+func (c *chunk) mark(i int, notNormal bool) {
+	word, bit := &c.notNormal[i/64], uint64(1)<<(i%64)
+	if notNormal {
+		*word |= bit
+	} else {
+		*word &^= bit
+	}
 }
 
 // places are the places of a region's nodes: a part of the torus. A node's rank then counts within the region.
@@ -102,6 +114,15 @@ func (m Map) packed(rank int) *packed { return m.chunks[rank/chunkSize].nodes[ra
 
 // At returns the node of a rank, which must be in [0, Len).
 func (m Map) At(rank int) Entry {
+	p := m.packed(rank)
+	e := p.unpack(m.Coord(rank), m.rules)
+	e.Status.Components = p.unpackComponents(m.rules)
+	e.Status.Groups = m.member[e.Status.ID]
+	return e
+}
+
+// Brief is At without the components, which are most of an entry.
+func (m Map) Brief(rank int) Entry {
 	e := m.packed(rank).unpack(m.Coord(rank), m.rules)
 	e.Status.Groups = m.member[e.Status.ID]
 	return e
@@ -182,25 +203,35 @@ func (m Map) Faulty(rank int) iter.Seq2[fault.Component, fault.State] {
 	}
 }
 
-// NotNormal gives the ranks of the nodes that Counts.NotNormal counts. Where all is well it looks at one
-// number a chunk.
+// Cause returns the cause of a component's state at the node of a rank.
+func (m Map) Cause(rank int, c fault.Component) fault.Cause {
+	return m.packed(rank).components[c].cause
+}
+
+// NotNormal gives the ranks of the nodes that Counts.NotNormal counts. It reads four words for 256 nodes.
 func (m Map) NotNormal() iter.Seq[int] {
-	return m.where(func(c *chunk) bool { return c.counts.NotNormal > 0 }, (*packed).notNormal)
-}
-
-// In gives the ranks of the nodes in a state.
-func (m Map) In(s fault.State) iter.Seq[int] {
-	return m.where(func(c *chunk) bool { return c.counts.Nodes[s] > 0 }, func(p *packed) bool { return p.state == s })
-}
-
-func (m Map) where(some func(*chunk) bool, is func(*packed) bool) iter.Seq[int] {
 	return func(yield func(int) bool) {
 		for i, c := range m.chunks {
-			if !some(c) {
+			for w, word := range c.notNormal {
+				for ; word != 0; word &= word - 1 {
+					if !yield(i*chunkSize + w*64 + bits.TrailingZeros64(word)) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// In gives the ranks of the nodes in a state. It skips chunks without such a node.
+func (m Map) In(s fault.State) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for i, c := range m.chunks {
+			if c.counts.Nodes[s] == 0 {
 				continue
 			}
 			for j, p := range c.nodes {
-				if p != nil && is(p) && !yield(i*chunkSize+j) {
+				if p != nil && p.state == s && !yield(i*chunkSize+j) {
 					return
 				}
 			}
@@ -301,6 +332,7 @@ func (b *Builder) put(rank int, e Entry) {
 	p := b.pack(e)
 	c.nodes[j] = p
 	is := p.counts()
+	c.mark(j, is.NotNormal > 0)
 	c.counts.add(&is, 1)
 	b.now.counts.add(&is, 1)
 }
@@ -309,6 +341,20 @@ func (b *Builder) put(rank int, e Entry) {
 func (b *Builder) At(id fault.NodeID) (Entry, bool) {
 	b.now.rules = b.rules.names
 	return b.now.Find(id)
+}
+
+// Plain returns the node of that id as it was set last, without its components. ok is false if there is no such node, if it is
+// not NORMAL, if one of its components is at fault or flapping, or if it has announced a restart.
+func (b *Builder) Plain(id fault.NodeID) (e Entry, ok bool) {
+	rank, ok := b.now.index[id]
+	if !ok {
+		return Entry{}, false
+	}
+	p := b.now.packed(rank)
+	if p.notNormal() || p.flapping() || p.extra != nil && p.extra.restart.Half != 0 {
+		return Entry{}, false
+	}
+	return p.unpack(b.now.Coord(rank), b.rules.names), true
 }
 
 // Has reports whether the map has a node of that id.

@@ -2,6 +2,7 @@ package view
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -70,8 +71,8 @@ func TestMapKeepsEverythingButSignsOfLife(t *testing.T) {
 	}
 }
 
-// TestVersionsOfTheMap: each version stays equal to a full copy of the map, for ever.
-func TestVersionsOfTheMap(t *testing.T) {
+// TestVersionsOfMap: each version stays equal to a full copy of the map, for ever.
+func TestVersionsOfMap(t *testing.T) {
 	names := torus(grid.Dims{X: 8, Y: 8, Z: 5})
 	ids := names.All()
 	rapid.Check(t, func(t *rapid.T) {
@@ -115,6 +116,10 @@ func check(t *rapid.T, m Map, naive []awareness.NodeStatus) {
 		if e.Status.ID != st.ID || e.Status.State != st.State || !slices.EqualFunc(e.Status.Components, st.Components, sameState) {
 			t.Fatalf("revision %d, rank %d: %+v, want %+v", m.Revision, rank, e.Status, st)
 		}
+		e.Status.Components = nil
+		if brief := m.Brief(rank); !reflect.DeepEqual(brief, e) {
+			t.Fatalf("revision %d, rank %d: brief entry: %s", m.Revision, rank, cmp.Diff(e, brief))
+		}
 		counts.Nodes[st.State]++
 		bad := st.State != fault.Normal
 		for _, c := range st.Components {
@@ -143,6 +148,36 @@ func check(t *rapid.T, m Map, naive []awareness.NodeStatus) {
 }
 
 // healthy returns a map of 100,000 nodes; every n-th is FAILED.
+// TestPlainNodeHasNothingThatEndsByItself: the document of a plain node stays as it is under reports without news, so a
+// restart notice or a flapping component, which ends without a change of state, makes a node not plain.
+func TestPlainNodeHasNothingThatEndsByItself(t *testing.T) {
+	b := NewBuilder(torus(grid.Dims{X: 2, Y: 2, Z: 1}), now)
+	normal := func() awareness.NodeStatus {
+		e, _ := b.At("n1-0-0")
+		st := e.Status
+		st.State, st.Components = fault.Normal, slices.Clone(st.Components)
+		for i := range st.Components {
+			st.Components[i].State = fault.Normal
+		}
+		return st
+	}
+	plain, flapping, sick, restarts := normal(), normal(), normal(), normal()
+	flapping.Components[2].Flapping = true
+	sick.Components[2].State = fault.Sick
+	restarts.Restart.Half = fault.HalfDNP
+	for _, tc := range []struct {
+		name string
+		st   awareness.NodeStatus
+		want bool
+	}{{"all NORMAL", plain, true}, {"a flapping part", flapping, false}, {"a SICK part", sick, false}, {"a restart", restarts, false},
+		{"all NORMAL again", plain, true}} {
+		b.Set(Entry{Status: tc.st})
+		if _, got := b.Plain(tc.st.ID); got != tc.want {
+			t.Errorf("%s: plain %t, want %t", tc.name, got, tc.want)
+		}
+	}
+}
+
 func healthy(n int) (*Builder, *Names) {
 	names := torus(grid.Dims{X: 50, Y: 50, Z: 40})
 	b := NewBuilder(names, now)
@@ -194,8 +229,8 @@ func BenchmarkMap(b *testing.B) {
 	})
 }
 
-// TestWarningOfANodeWithoutAPlace: it has no coordinates, rather than 0,0,0.
-func TestWarningOfANodeWithoutAPlace(t *testing.T) {
+// TestWarningOfNodeWithoutPlace: it has no coordinates, rather than 0,0,0.
+func TestWarningOfNodeWithoutPlace(t *testing.T) {
 	names := NewNames(grid.Dims{X: 1, Y: 1, Z: 1}, map[grid.Coord]fault.NodeID{{}: "a"})
 	for id, want := range map[fault.NodeID]string{"a": "0,0,0", "gone": ""} {
 		if ev := WarningEvent(awareness.WarningStatus{Node: id}, names, now); ev.GetCoord() != want {

@@ -4,10 +4,8 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -19,15 +17,17 @@ import (
 // Masks are the links that the supervisors currently mask. Its methods may be called from any goroutine, and also
 // on a nil *Masks, which has none.
 type Masks struct {
-	mu       sync.RWMutex
-	revision uint64                               // at which they are so
-	of       map[chanmask.Link]*lofamov1.LinkMask // entries are immutable
-	changed  chan struct{}                        // closed on the next change
+	current[chanmask.Link, *lofamov1.LinkMask]
 }
 
 // NewMasks returns Masks without any mask.
-func NewMasks() *Masks {
-	return &Masks{of: make(map[chanmask.Link]*lofamov1.LinkMask), changed: make(chan struct{})}
+func NewMasks() *Masks { return &Masks{newCurrent[chanmask.Link, *lofamov1.LinkMask]()} }
+
+func (m *Masks) set() *current[chanmask.Link, *lofamov1.LinkMask] {
+	if m == nil {
+		return nil
+	}
+	return &m.current
 }
 
 // LinkOf returns the link of a mask; false if the mask names none.
@@ -38,76 +38,39 @@ func LinkOf(m *lofamov1.LinkMask) (chanmask.Link, bool) {
 }
 
 // Of returns a link's mask, or nil. The mask is read-only.
-func (m *Masks) Of(l chanmask.Link) *lofamov1.LinkMask {
-	if m == nil {
-		return nil
-	}
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return m.of[l]
-}
+func (m *Masks) Of(l chanmask.Link) *lofamov1.LinkMask { return m.set().get(l) }
 
 // All returns the masks by link, their revision, and a channel that is closed on the next change.
 func (m *Masks) All() ([]*lofamov1.LinkMask, uint64, <-chan struct{}) {
-	if m == nil {
-		return nil, 0, nil
-	}
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	all := slices.SortedFunc(maps.Values(m.of), func(a, b *lofamov1.LinkMask) int {
+	return m.set().all(func(a, b *lofamov1.LinkMask) int {
 		return cmp.Or(cmp.Compare(a.GetCoord(), b.GetCoord()), cmp.Compare(a.GetDirection(), b.GetDirection()))
 	})
-	return all, m.revision, m.changed
 }
 
 // Replace sets all masks, as of a revision of the store. It ignores a revision that is not newer.
 func (m *Masks) Replace(all []*lofamov1.LinkMask, revision uint64) {
-	if m == nil {
-		return
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if revision <= m.revision {
-		return
-	}
 	of := make(map[chanmask.Link]*lofamov1.LinkMask, len(all))
 	for _, mask := range all {
 		if l, ok := LinkOf(mask); ok {
 			of[l] = mask
 		}
 	}
-	same := maps.EqualFunc(m.of, of, func(a, b *lofamov1.LinkMask) bool { return proto.Equal(a, b) })
-	m.revision = revision
-	if !same {
-		m.of = of
-		m.tell()
-	}
+	m.set().replace(of, revision)
 }
 
 // Change applies a commit: new or changed masks, and the keys of removed ones, as key returns them.
 func (m *Masks) Change(set []*lofamov1.LinkMask, ended []string, key func(*lofamov1.LinkMask) string, revision uint64) {
-	if m == nil {
+	if len(set)+len(ended) == 0 {
 		return
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if revision <= m.revision || len(set)+len(ended) == 0 {
-		return
-	}
-	of := maps.Clone(m.of)
-	maps.DeleteFunc(of, func(_ chanmask.Link, mask *lofamov1.LinkMask) bool { return slices.Contains(ended, key(mask)) })
-	for _, mask := range set {
-		if l, ok := LinkOf(mask); ok {
-			of[l] = mask
+	m.set().change(revision, func(of map[chanmask.Link]*lofamov1.LinkMask) {
+		maps.DeleteFunc(of, func(_ chanmask.Link, mask *lofamov1.LinkMask) bool { return slices.Contains(ended, key(mask)) })
+		for _, mask := range set {
+			if l, ok := LinkOf(mask); ok {
+				of[l] = mask
+			}
 		}
-	}
-	m.revision, m.of = revision, of
-	m.tell()
-}
-
-func (m *Masks) tell() {
-	close(m.changed)
-	m.changed = make(chan struct{})
+	})
 }
 
 // MaskEvent reports that a link was masked or, when ended, restored.

@@ -42,7 +42,8 @@ func TopologyEvents(from, to *topology.Topology, by string, at time.Time) []*lof
 			n, _ = from.Node(id)
 		}
 		ev := &lofamov1.Event{
-			Kind: lofamov1.EventKind_TOPOLOGY_CHANGED, Node: string(id), Labels: n.Labels, Time: timestamppb.New(at), Observer: by, Reason: texts[id],
+			Kind: lofamov1.EventKind_TOPOLOGY_CHANGED, Node: string(id), Labels: n.Labels, Time: timestamppb.New(at), Observer: by,
+			Reason: texts[id],
 		}
 		if id != "" && !n.Spare {
 			ev.Coord = n.Coord.String()

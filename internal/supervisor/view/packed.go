@@ -72,6 +72,7 @@ type packedComponent struct {
 type extra struct {
 	restart  awareness.Restart
 	evidence []componentEvidence
+	faults   []FaultEvidence
 }
 
 type componentEvidence struct {
@@ -98,37 +99,44 @@ func (b *Builder) pack(e Entry) *packed {
 			x.evidence = append(x.evidence, componentEvidence{c.Component, c.Evidence})
 		}
 	}
-	if x.restart = st.Restart; x.evidence != nil || x.restart.Half != 0 {
+	x.restart, x.faults = st.Restart, e.Faults
+	if x.evidence != nil || x.faults != nil || x.restart.Half != 0 {
 		p.extra = &x
 	}
 	return p
 }
 
+// unpack returns the entry without its components.
 func (p *packed) unpack(at grid.Coord, rules []string) Entry {
 	st := awareness.NodeStatus{
 		ID: p.id, Coord: at, State: p.state, Cause: p.cause, SingleWitness: p.flags&flagSingle != 0,
 		Inferred: p.flags&flagInferred != 0, Unreachable: p.flags&flagUnreachable != 0, Rule: rules[p.rule],
 		Since: fromNanos(p.since), HostEpoch: p.hostEpoch, DNPEpoch: p.dnpEpoch, Platform: p.platform,
 	}
+	e := Entry{Status: st, Revision: p.revision}
+	if p.extra != nil {
+		e.Status.Restart, e.Faults = p.extra.restart, p.extra.faults
+	}
+	return e
+}
+
+func (p *packed) unpackComponents(rules []string) []awareness.ComponentStatus {
 	n := 0
 	for i := range p.components {
 		if p.components[i].state != 0 {
 			n++
 		}
 	}
-	st.Components = make([]awareness.ComponentStatus, 0, n)
+	out := make([]awareness.ComponentStatus, 0, n)
 	for i := range p.components {
 		if c := &p.components[i]; c.state != 0 {
-			st.Components = append(st.Components, awareness.ComponentStatus{
+			out = append(out, awareness.ComponentStatus{
 				Component: fault.Component(i), State: c.state, Cause: c.cause, Since: fromNanos(c.since),
 				Flapping: c.flags&flagFlapping != 0, Rule: rules[c.rule], Evidence: p.evidence(fault.Component(i)),
 			})
 		}
 	}
-	if p.extra != nil {
-		st.Restart = p.extra.restart
-	}
-	return Entry{Status: st, Revision: p.revision}
+	return out
 }
 
 func (p *packed) evidence(c fault.Component) []awareness.EvidenceStatus {
@@ -168,6 +176,16 @@ func (p *packed) notNormal() bool {
 	}
 	for i := range p.components[:] {
 		if faulty(p.components[i].state) {
+			return true
+		}
+	}
+	return false
+}
+
+// flapping reports whether a component changes its state often.
+func (p *packed) flapping() bool {
+	for i := range p.components[:] {
+		if p.components[i].flags&flagFlapping != 0 {
 			return true
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// TestRegionalMap: a region's nodes have a part of the places, and a node keeps its own.
-func TestRegionalMap(t *testing.T) {
+// TestRegionalMapHasOwnNodesOnly: a region's nodes have a part of the places, and a node keeps its own.
+func TestRegionalMapHasOwnNodesOnly(t *testing.T) {
 	dims := grid.Dims{X: 4, Y: 2, Z: 1}
 	var own, border []topology.Node
 	for r := range dims.Nodes() {

@@ -6,6 +6,7 @@ package view
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -26,6 +27,9 @@ type Entry struct {
 	Delivery *lofamov1.DeliveryStatus
 	// DeliveryAt is the time of that status, DeliveryOldAt the time from which it counts as old.
 	DeliveryAt, DeliveryOldAt time.Time
+	// Faults is the evidence for the node's faults as it stood at their commit; none: nothing supports a fault, or the
+	// version that committed the node did not store it. It is immutable.
+	Faults []FaultEvidence
 	// Health is the latest report of the host half and of the DNP half.
 	Health [2]Health
 }
@@ -36,19 +40,21 @@ func Node(e Entry, now time.Time) *lofamov1.Node {
 	n := &lofamov1.Node{
 		Id: string(st.ID), Coord: st.Coord.String(),
 		State: lofamov1.State(st.State), Cause: lofamov1.Cause(st.Cause),
-		SingleWitness: st.SingleWitness, Since: timestamp(st.Since), Age: Age(st.Life, now),
+		SingleWitness: st.SingleWitness, Since: Timestamp(st.Since), Age: Age(st.Life, now),
 		HostEpoch: uint64(st.HostEpoch), DnpEpoch: uint64(st.DNPEpoch), Revision: e.Revision,
-		Inferred: st.Inferred, Unreachable: st.Unreachable, Groups: st.Groups, Reason: st.Rule, Platform: lofamov1.Platform(st.Platform),
+		Inferred: st.Inferred, Unreachable: st.Unreachable, Groups: st.Groups, Reason: st.Rule, Why: st.Reason,
+		Platform: lofamov1.Platform(st.Platform),
 		Delivery: e.Delivery, DeliveryAge: Age(e.DeliveryAt, now), DeliveryOld: Old(e.DeliveryOldAt, now),
 		HostHealth: e.Health[0].render(now, e.Delivery), DnpHealth: e.Health[1].render(now, e.Delivery),
 	}
+	n.Starved = starved(n)
 	if st.Restart.Until.After(now) {
 		n.Restarting = restarting(st.Restart)
 	}
 	for _, c := range st.Components {
 		n.Components = append(n.Components, &lofamov1.Component{
-			Name: c.Component.String(), State: lofamov1.State(c.State), Since: timestamp(c.Since),
-			Evidence: Evidence(c.Evidence, now), Cause: lofamov1.Cause(c.Cause), Flapping: c.Flapping, Reason: c.Rule,
+			Name: c.Component.String(), State: ShownState(c.State, c.Evidence), Since: Timestamp(c.Since),
+			Evidence: Evidence(c.Evidence, now), Cause: lofamov1.Cause(c.Cause), Flapping: c.Flapping, Reason: c.Rule, Why: why(c),
 		})
 	}
 	if !st.RegistersAt.IsZero() {
@@ -58,6 +64,24 @@ func Node(e Entry, now time.Time) *lofamov1.Node {
 		}
 	}
 	return n
+}
+
+// ShownState returns the state of a component for readers: ABSENT if it is UNKNOWN because the node does not have it. Only
+// the leader has the evidence for that.
+func ShownState(state fault.State, evidence []awareness.EvidenceStatus) lofamov1.State {
+	absent := func(e awareness.EvidenceStatus) bool { return e.Kind == fault.KindAbsent }
+	if state == fault.Unknown && slices.ContainsFunc(evidence, absent) {
+		return lofamov1.State_ABSENT
+	}
+	return lofamov1.State(state)
+}
+
+// why returns the rule behind a fault in words.
+func why(c awareness.ComponentStatus) string {
+	if !faulty(c.State) {
+		return ""
+	}
+	return c.Reason
 }
 
 // restarting renders an announced restart, or nil for none.
@@ -90,8 +114,8 @@ func Evidence(list []awareness.EvidenceStatus, now time.Time) []*lofamov1.Eviden
 	return out
 }
 
-// timestamp omits a zero time.
-func timestamp(t time.Time) *timestamppb.Timestamp {
+// Timestamp returns a time for the API; nil for the zero time.
+func Timestamp(t time.Time) *timestamppb.Timestamp {
 	if t.IsZero() {
 		return nil
 	}
@@ -124,7 +148,7 @@ func NodeLinks(m Map, e Entry, now time.Time) []*lofamov1.Link {
 		out = append(out, &lofamov1.Link{
 			Node: string(e.Status.ID), Coord: e.Status.Coord.String(), Direction: dir.String(),
 			Peer: string(m.IDAt(peer)), PeerCoord: peer.String(),
-			State: lofamov1.State(c.State), Cause: lofamov1.Cause(c.Cause), Since: timestamp(c.Since),
+			State: lofamov1.State(c.State), Cause: lofamov1.Cause(c.Cause), Since: Timestamp(c.Since),
 			Evidence: Evidence(c.Evidence, now), Flapping: c.Flapping, Reason: c.Rule,
 		})
 	}
@@ -157,16 +181,16 @@ const storedEvidence = 8
 func Stored(st awareness.NodeStatus) *lofamov1.Node {
 	n := &lofamov1.Node{
 		Id: string(st.ID), Coord: st.Coord.String(), State: lofamov1.State(st.State), Cause: lofamov1.Cause(st.Cause),
-		SingleWitness: st.SingleWitness, Inferred: st.Inferred, Unreachable: st.Unreachable, Reason: st.Rule,
-		Since: timestamp(st.Since), HostEpoch: uint64(st.HostEpoch), DnpEpoch: uint64(st.DNPEpoch),
+		SingleWitness: st.SingleWitness, Inferred: st.Inferred, Unreachable: st.Unreachable, Reason: st.Rule, Why: st.Reason,
+		Since: Timestamp(st.Since), HostEpoch: uint64(st.HostEpoch), DnpEpoch: uint64(st.DNPEpoch),
 		Platform: lofamov1.Platform(st.Platform), Restarting: restarting(st.Restart),
 	}
 	all := make([]lofamov1.Component, len(st.Components))
 	n.Components = make([]*lofamov1.Component, len(all))
 	for i := range st.Components {
 		c, out := &st.Components[i], &all[i]
-		out.Name, out.State, out.Cause, out.Since = c.Component.String(), lofamov1.State(c.State), lofamov1.Cause(c.Cause), timestamp(c.Since)
-		out.Flapping, out.Reason = c.Flapping, c.Rule
+		out.Name, out.State, out.Cause, out.Since = c.Component.String(), lofamov1.State(c.State), lofamov1.Cause(c.Cause), Timestamp(c.Since)
+		out.Flapping, out.Reason, out.Why = c.Flapping, c.Rule, why(*c)
 		if faulty(c.State) {
 			out.Evidence = Evidence(c.Evidence[:min(len(c.Evidence), storedEvidence)], time.Time{})
 			for _, e := range out.Evidence {
@@ -178,13 +202,13 @@ func Stored(st awareness.NodeStatus) *lofamov1.Node {
 	return n
 }
 
-// Restore is the inverse of Stored, without the live state: signs of life, registers, and the ages of
+// Restore is the inverse of Stored and PutEvidence, without the live state: signs of life, registers, and the ages of
 // observations.
 func Restore(n *lofamov1.Node) (Entry, error) {
 	st := awareness.NodeStatus{
 		ID: fault.NodeID(n.GetId()), State: fault.State(n.GetState()), Cause: fault.Cause(n.GetCause()),
 		SingleWitness: n.GetSingleWitness(), Inferred: n.GetInferred(), Unreachable: n.GetUnreachable(), Rule: n.GetReason(),
-		Since:     fromTimestamp(n.GetSince()),
+		Reason: n.GetWhy(), Since: fromTimestamp(n.GetSince()),
 		HostEpoch: fault.Epoch(n.GetHostEpoch()), DNPEpoch: fault.Epoch(n.GetDnpEpoch()),
 		Platform: fault.Platform(n.GetPlatform()), Restart: restart(n.GetRestarting()),
 	}
@@ -203,7 +227,7 @@ func Restore(n *lofamov1.Node) (Entry, error) {
 		}
 		cs := awareness.ComponentStatus{
 			Component: comp, State: fault.State(c.GetState()), Cause: fault.CauseNone, Since: fromTimestamp(c.GetSince()),
-			Flapping: c.GetFlapping(), Rule: c.GetReason(),
+			Flapping: c.GetFlapping(), Rule: c.GetReason(), Reason: c.GetWhy(),
 		}
 		if !cs.State.Valid() {
 			return Entry{}, fmt.Errorf("restore node %q: %s is %v", n.GetId(), comp, c.GetState())
@@ -224,7 +248,7 @@ func Restore(n *lofamov1.Node) (Entry, error) {
 		}
 		st.Components = append(st.Components, cs)
 	}
-	return Entry{Status: st, Revision: n.GetRevision()}, nil
+	return Entry{Status: st, Revision: n.GetRevision(), Faults: faultEvidence(n, st)}, nil
 }
 
 func storedCauses(n *lofamov1.Node) []byte {

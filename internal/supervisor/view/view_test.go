@@ -38,7 +38,7 @@ func sample() awareness.NodeStatus {
 }
 
 // The enums of the API and of package fault must mean the same numbers.
-func TestEnumsAgree(t *testing.T) {
+func TestEnumsOfPIAndFaultAgree(t *testing.T) {
 	for s := fault.Unknown; s.Valid(); s++ {
 		if got := lofamov1.State(s).String(); got != s.String() {
 			t.Errorf("state %s is %s in the API", s, got)
@@ -57,7 +57,7 @@ func TestEnumsAgree(t *testing.T) {
 }
 
 // A node's delivery status has an age, and counts as old from a certain age on.
-func TestDeliveryHasAnAge(t *testing.T) {
+func TestDeliveryHasAge(t *testing.T) {
 	e := Entry{Status: sample()}
 	if n := Node(e, now); n.GetDeliveryAge() != nil || n.GetDeliveryOld() {
 		t.Errorf("nothing was said: %v", n)
@@ -85,7 +85,7 @@ func TestRestartShowsUntilItsTimeIsOver(t *testing.T) {
 	}
 }
 
-func TestStoredRestores(t *testing.T) {
+func TestStoredNodeIsRestored(t *testing.T) {
 	b, err := proto.Marshal(Stored(sample()))
 	if err != nil {
 		t.Fatal(err)
@@ -106,7 +106,7 @@ func TestStoredRestores(t *testing.T) {
 	}
 }
 
-func TestRestoreRefuses(t *testing.T) {
+func TestDamagedNodeIsNotRestored(t *testing.T) {
 	for name, spoil := range map[string]func(*lofamov1.Node){
 		"coord":     func(n *lofamov1.Node) { n.Coord = "x" },
 		"state":     func(n *lofamov1.Node) { n.State = 0 },
@@ -122,7 +122,7 @@ func TestRestoreRefuses(t *testing.T) {
 	}
 }
 
-func TestNodeAges(t *testing.T) {
+func TestNodeShowsAges(t *testing.T) {
 	n := Node(Entry{Status: sample(), Revision: 5}, now)
 	if got := n.GetAge().AsDuration(); got != time.Second {
 		t.Errorf("age %v", got)
@@ -141,7 +141,7 @@ func TestNodeAges(t *testing.T) {
 	}
 }
 
-func TestLinks(t *testing.T) {
+func TestLinkHasPeerAndCause(t *testing.T) {
 	dims := grid.Dims{X: 2, Y: 1, Z: 1}
 	b := NewBuilder(NewNames(dims, map[grid.Coord]fault.NodeID{{}: "n0-0-0", {X: 1}: "n1-0-0"}), now)
 	m := b.Map(1)
@@ -151,7 +151,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-func TestEvent(t *testing.T) {
+func TestEventHasLatencyIfKnown(t *testing.T) {
 	ev := Event(awareness.Change{Node: "a", Component: fault.ComponentNode, From: fault.Normal, To: fault.Failed,
 		Cause: fault.CauseNode, Latency: -1}, grid.Coord{}, now)
 	if ev.AwarenessLatency != nil || ev.GetComponent() != "node" || ev.GetPath() != lofamov1.Path_PATH_UNSPECIFIED {
@@ -162,7 +162,7 @@ func TestEvent(t *testing.T) {
 	}
 }
 
-func TestNames(t *testing.T) {
+func TestNamesFollowTopology(t *testing.T) {
 	dims := grid.Dims{X: 2, Y: 2, Z: 2}
 	ids := map[grid.Coord]fault.NodeID{}
 	for r := range dims.Nodes() {
@@ -191,7 +191,8 @@ func TestNames(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{
-		"": "empty", "2,0,0": "outside the 2x2x2 torus", "1,a": "neither an id nor coordinates", "n0,1": "neither", "n9-9-9": "no node of that id",
+		"": "empty", "2,0,0": "outside the 2x2x2 torus", "1,a": "neither an id nor coordinates", "n0,1": "neither",
+		"n9-9-9": "no node of that id",
 	} {
 		_, err := names.Find(name)
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -31,7 +31,8 @@ func Built() bool { return embedded() != nil }
 // missing replaces a page that is not embedded. It needs no script and no style.
 const missing = `<!doctype html><html lang="en"><meta charset="utf-8"><title>LO|FA|MO</title>
 <h1>The fault map is not in this program</h1>
-<p>It was built without Node.js, or without <code>make web</code>. Everything else works: <code>lofamoctl map</code> shows the same in a terminal.</p>
+<p>It was built without Node.js, or without <code>make web</code>. Everything else works:
+<code>lofamoctl map</code> shows the same in a terminal.</p>
 <p>To have it here: install Node.js 20 or later with npm, run <code>make build</code>, and start the supervisor anew.</p></html>
 `
 

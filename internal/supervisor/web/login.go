@@ -10,12 +10,11 @@ import (
 
 	"github.com/lofamo/lofamo/internal/bounded"
 	"github.com/lofamo/lofamo/internal/pki"
-	"github.com/lofamo/lofamo/internal/weblogin"
 )
 
 // visitor is a logged-in user.
 type visitor struct {
-	weblogin.Claims
+	pki.WebClaims
 }
 
 // as admits logged-in users that may view the map.
@@ -23,16 +22,16 @@ func (s *Server) as(do func(http.ResponseWriter, *http.Request, visitor)) http.H
 	return func(w http.ResponseWriter, r *http.Request) {
 		cookie, err := r.Cookie(s.cfg.Cookie)
 		if err != nil {
-			refuse(w, http.StatusUnauthorized, "nobody is logged in: 'lofamoctl web' opens the page with a login")
+			refuse(w, http.StatusUnauthorized, "not logged in: 'lofamoctl web' opens the page with a login")
 			return
 		}
-		c, _, err := weblogin.Open(s.cfg.Verifier, s.cfg.Cluster, s.cfg.Self, cookie.Value, s.cfg.Now(), weblogin.Session)
+		c, _, err := pki.OpenWeb(s.cfg.Verifier, s.cfg.Cluster, s.cfg.Self, cookie.Value, s.cfg.Now(), pki.WebSession)
 		if err == nil && s.cfg.Verifier.RevokedSince(c.Subject, time.Unix(c.Issued, 0)) {
 			err = pki.ErrRevoked
 		}
 		if err != nil {
 			why := "the session is not one of this cluster: 'lofamoctl web' begins one"
-			if errors.Is(err, weblogin.ErrExpired) {
+			if errors.Is(err, pki.ErrWebExpired) {
 				why = "the session has ended: 'lofamoctl web' begins another"
 			}
 			refuse(w, http.StatusUnauthorized, why)
@@ -54,7 +53,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	now := s.cfg.Now()
-	c, kind, err := weblogin.Open(s.cfg.Verifier, s.cfg.Cluster, s.cfg.Self, in.Token, now, weblogin.Login, weblogin.Handover)
+	c, kind, err := pki.OpenWeb(s.cfg.Verifier, s.cfg.Cluster, s.cfg.Self, in.Token, now, pki.WebLogin, pki.WebHandover)
 	if err != nil {
 		s.cfg.Logger.Warn("web: a login was refused", "from", r.RemoteAddr, "err", err)
 		refuse(w, http.StatusUnauthorized, "the login was refused: "+err.Error())
@@ -66,8 +65,8 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	until := min(now.Add(s.cfg.Session).Unix(), c.Until)
-	token, err := weblogin.Sign(s.cfg.Signer, weblogin.Session, weblogin.Claims{
-		Cluster: s.cfg.Cluster, Subject: c.Subject, ID: weblogin.NewID(), Issued: now.Unix(), Expires: until, Until: until,
+	token, err := pki.SignWeb(s.cfg.Signer, pki.WebSession, pki.WebClaims{
+		Cluster: s.cfg.Cluster, Subject: c.Subject, ID: pki.NewWebID(), Issued: now.Unix(), Expires: until, Until: until,
 	})
 	if err != nil {
 		refuse(w, http.StatusInternalServerError, err.Error())
@@ -93,8 +92,9 @@ func (s *Server) logout(w http.ResponseWriter, _ *http.Request) {
 // users the value to compare.
 func (s *Server) address(w http.ResponseWriter, _ *http.Request) {
 	now := s.cfg.Now()
-	token, err := weblogin.Sign(s.cfg.Signer, weblogin.Address, weblogin.Claims{
-		Cluster: s.cfg.Cluster, Subject: weblogin.Subject(s.cfg.Signer.Identity()), ID: weblogin.NewID(), Issued: now.Unix(), Expires: now.Add(weblogin.LoginLife).Unix(),
+	token, err := pki.SignWeb(s.cfg.Signer, pki.WebAddress, pki.WebClaims{
+		Cluster: s.cfg.Cluster, Subject: pki.WebSubject(s.cfg.Signer.Identity()), ID: pki.NewWebID(), Issued: now.Unix(),
+		Expires:     now.Add(pki.WebLoginLife).Unix(),
 		Fingerprint: s.cfg.Fingerprint,
 	})
 	if err != nil {
@@ -104,7 +104,7 @@ func (s *Server) address(w http.ResponseWriter, _ *http.Request) {
 	reply(w, http.StatusOK, map[string]string{"token": token})
 }
 
-// elsewhere is another replica, with the visitor's handover to it.
+// elsewhere is another replica, with a handover token for the visitor.
 type elsewhere struct {
 	Peer
 	Token string `json:"token"`
@@ -115,8 +115,9 @@ func (s *Server) session(w http.ResponseWriter, _ *http.Request, who visitor) {
 	others := []elsewhere{}
 	if s.cfg.Peers != nil {
 		for _, p := range s.cfg.Peers() {
-			token, err := weblogin.Sign(s.cfg.Signer, weblogin.Handover, weblogin.Claims{
-				Cluster: s.cfg.Cluster, Subject: who.Subject, Audience: p.ID, ID: weblogin.NewID(), Issued: now.Unix(), Expires: now.Add(weblogin.HandoverLife).Unix(), Until: who.Expires,
+			token, err := pki.SignWeb(s.cfg.Signer, pki.WebHandover, pki.WebClaims{
+				Cluster: s.cfg.Cluster, Subject: who.Subject, Audience: p.ID, ID: pki.NewWebID(), Issued: now.Unix(),
+				Expires: now.Add(pki.WebHandoverLife).Unix(), Until: who.Expires,
 			})
 			if err != nil {
 				refuse(w, http.StatusInternalServerError, err.Error())
@@ -127,8 +128,9 @@ func (s *Server) session(w http.ResponseWriter, _ *http.Request, who visitor) {
 	}
 	role := who.Role()
 	reply(w, http.StatusOK, map[string]any{
-		"subject": who.Subject, "expires": who.Expires, "now": now.UnixMilli(), "supervisor": s.cfg.Self, "cluster": s.cfg.Cluster, "others": others, "aliveMs": s.cfg.Alive.Milliseconds(),
-		"may": map[string]bool{"approve": role == pki.RoleApprover,
+		"subject": who.Subject, "expires": who.Expires, "now": now.UnixMilli(), "supervisor": s.cfg.Self, "cluster": s.cfg.Cluster,
+		"others": others, "aliveMs": s.cfg.Alive.Milliseconds(),
+		"may": map[string]bool{"approve": role == pki.RoleApprover, "acknowledge": role == pki.RoleOperator,
 			"deny": slices.Contains([]pki.Role{pki.RoleApprover, pki.RoleOperator}, role)},
 	})
 }
@@ -142,7 +144,7 @@ func body(w http.ResponseWriter, r *http.Request, into any) error {
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
-		return errors.New("body: want a JSON object with the fields that are asked for")
+		return errors.New("body: want a JSON object with the required fields")
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("body: want one JSON object")

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// TestSnapshot: many callers share one answer, but no caller gets one that is older than its own position, or an
+// TestSnapshotIsSharedAndNeverOlder: many callers share one answer, but no caller gets one that is older than its own position, or an
 // error of another caller's read.
-func TestSnapshot(t *testing.T) {
+func TestSnapshotIsSharedAndNeverOlder(t *testing.T) {
 	var c snapshot
 	reads, fails := 0, error(nil)
 	ask := func(after uint64) string {

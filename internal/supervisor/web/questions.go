@@ -93,6 +93,33 @@ func (s *Server) responses(w http.ResponseWriter, r *http.Request, who visitor) 
 	})
 }
 
+// incidents returns incidents, the newest first: those that are closed too.
+func (s *Server) incidents(w http.ResponseWriter, r *http.Request, who visitor) {
+	limit, err := number(r, "limit", maxEvents)
+	if err != nil {
+		refuse(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	q := r.URL.Query()
+	ask(s, w, r, who, func(ctx context.Context) (*lofamov1.ListIncidentsResponse, error) {
+		return s.cfg.Faults.ListIncidents(ctx, &lofamov1.ListIncidentsRequest{Node: q.Get("node"), Limit: uint32(limit), Continue: q.Get("more")})
+	})
+}
+
+// acknowledge notes that the user deals with an incident.
+func (s *Server) acknowledge(w http.ResponseWriter, r *http.Request, who visitor) {
+	var in struct {
+		Note string `json:"note"`
+	}
+	if err := body(w, r, &in); err != nil {
+		refuse(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	ask(s, w, r, who, func(ctx context.Context) (*lofamov1.AcknowledgeIncidentResponse, error) {
+		return s.cfg.Faults.AcknowledgeIncident(ctx, &lofamov1.AcknowledgeIncidentRequest{Id: r.PathValue("id"), Note: in.Note})
+	})
+}
+
 // reason is a user's comment on an approval or a denial.
 type reason struct {
 	Reason string `json:"reason"`

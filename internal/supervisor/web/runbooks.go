@@ -52,7 +52,8 @@ func runbook(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	write(w, r, []byte(`<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>`+html.EscapeString(name)+
+	write(w, r, []byte(`<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>`+
+		html.EscapeString(name)+
 		` - LO|FA|MO</title><link rel="stylesheet" href="`+runbooksPath+`style.css"><main>`+page.String()+`</main></html>`))
 }
 

@@ -20,7 +20,7 @@ func served(t *testing.T, s *Server, path string) (int, string) {
 
 // Every alert's page is public, under the name in the alert's link and under the alert's own name, without
 // leftover Markdown and with working links.
-func TestRunbooks(t *testing.T) {
+func TestEveryRunbookIsPublic(t *testing.T) {
 	s := New(Config{Files: nil})
 	t.Cleanup(s.Close)
 	names, err := fs.Glob(runbooks.Pages, "*.md")
@@ -67,13 +67,14 @@ func TestRunbooks(t *testing.T) {
 }
 
 // Links to runbooks lead to their pages, and other links show their path. Only Markdown of a page becomes markup.
-func TestMarkdown(t *testing.T) {
+func TestMarkdownBecomesSafeMarkup(t *testing.T) {
 	for in, want := range map[string]string{
-		"a <b> & `c <d>`":                 "<p>a <!-- raw HTML omitted --> &amp; <code>c &lt;d&gt;</code></p>\n",
-		"**`a` [`b`](C.md)**":             `<p><strong><code>a</code> <a href="/runbooks/C"><code>b</code></a></strong></p>` + "\n",
-		"[a](B.md), [c](../d.md#e)":       `<p><a href="/runbooks/B">a</a>, c (docs/d.md#e)</p>` + "\n",
-		"[`a`](javascript:x<y)":           `<p><code>a</code> (docs/runbooks/javascript:x&lt;y)</p>` + "\n",
-		"| a | b |\n|---|---|\n| c | d |": "<table>\n<thead>\n<tr>\n<th>a</th>\n<th>b</th>\n</tr>\n</thead>\n<tbody>\n<tr>\n<td>c</td>\n<td>d</td>\n</tr>\n</tbody>\n</table>\n",
+		"a <b> & `c <d>`":           "<p>a <!-- raw HTML omitted --> &amp; <code>c &lt;d&gt;</code></p>\n",
+		"**`a` [`b`](C.md)**":       `<p><strong><code>a</code> <a href="/runbooks/C"><code>b</code></a></strong></p>` + "\n",
+		"[a](B.md), [c](../d.md#e)": `<p><a href="/runbooks/B">a</a>, c (docs/d.md#e)</p>` + "\n",
+		"[`a`](javascript:x<y)":     `<p><code>a</code> (docs/runbooks/javascript:x&lt;y)</p>` + "\n",
+		"| a | b |\n|---|---|\n| c | d |": "<table>\n<thead>\n<tr>\n<th>a</th>\n<th>b</th>\n</tr>\n</thead>\n<tbody>\n<tr>\n<td>c</td>\n" +
+			"<td>d</td>\n</tr>\n</tbody>\n</table>\n",
 	} {
 		var got strings.Builder
 		if err := markdown.Convert([]byte(in), &got); err != nil || got.String() != want {

@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
@@ -84,7 +85,8 @@ type change struct {
 
 func changeOf(e *lofamov1.Event) change {
 	c := change{
-		Revision: e.GetRevision(), Node: e.GetNode(), Coord: e.GetCoord(), Component: e.GetComponent(), Cause: int32(e.GetCause()), Time: e.GetTime().AsTime().UnixMilli(),
+		Revision: e.GetRevision(), Node: e.GetNode(), Coord: e.GetCoord(), Component: e.GetComponent(), Cause: int32(e.GetCause()),
+		Time:     e.GetTime().AsTime().UnixMilli(),
 		Observer: e.GetObserver(), Reason: e.GetReason(), Single: e.GetSingleWitness(), Ended: e.GetEnded(), Region: e.GetRegion(),
 		Group: e.GetGroup().GetId(), Size: e.GetGroup().GetSize(),
 	}
@@ -143,7 +145,8 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, who visitor) {
 	defer wg.Wait()
 	defer cancel()
 	wg.Go(func() { s.follow(ctx, after, out) })
-	wg.Go(func() { s.followResponses(ctx, out) })
+	wg.Go(func() { s.again(ctx, out, "noresponses", s.watchResponses) })
+	wg.Go(func() { s.again(ctx, out, "noincidents", s.watchIncidents) })
 	wg.Go(func() { s.sayAlive(ctx, out) })
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
@@ -159,7 +162,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, who visitor) {
 		case m := <-out:
 			text, err := m.text()
 			if err != nil {
-				s.cfg.Logger.Warn("web: a change cannot be told", "err", err)
+				s.cfg.Logger.Warn("web: cannot send a change", "err", err)
 				return
 			}
 			if writeMessage(w, flusher, text) != nil || m.name == "reset" || m.name == "again" {
@@ -242,31 +245,48 @@ func (s *Server) follow(ctx context.Context, after uint64, out chan<- message) {
 	}
 }
 
-// responsesAgain is the pause after the watch of responses has ended, as it does when the leader changes.
-const responsesAgain = time.Second
+// againAfter is the pause after a watch of responses or incidents has ended, as it does when the leader changes.
+const againAfter = time.Second
 
-// followResponses sends the present responses, and their changes.
-func (s *Server) followResponses(ctx context.Context, out chan<- message) {
+// again keeps a watch going. If the supervisor has nothing to watch, it sends the reason under the name none.
+func (s *Server) again(ctx context.Context, out chan<- message, none string, watch func(context.Context, chan<- message) error) {
 	for ctx.Err() == nil {
-		err := s.watchResponses(ctx, out)
+		err := watch(ctx, out)
 		if slices.Contains([]codes.Code{codes.Unimplemented, codes.FailedPrecondition, codes.PermissionDenied}, status.Code(err)) {
-			say(ctx, out, message{name: "noresponses", data: status.Convert(err).Message()})
+			say(ctx, out, message{name: none, data: status.Convert(err).Message()})
 			return
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(responsesAgain):
+		case <-time.After(againAfter):
 		}
 	}
 }
 
+// watchResponses sends the present responses, and their changes.
 func (s *Server) watchResponses(ctx context.Context, out chan<- message) error {
 	in, err := s.cfg.Responses.WatchResponses(ctx, &lofamov1.WatchResponsesRequest{})
 	if err != nil {
 		return err
 	}
-	for first := true; ; first = false {
-		resp, err := in.Recv()
+	return pass(ctx, out, "responses", in.Recv)
+}
+
+// watchIncidents sends the incidents that are not closed, and their changes, each in its newest form.
+func (s *Server) watchIncidents(ctx context.Context, out chan<- message) error {
+	in, err := s.cfg.Faults.WatchIncidents(ctx, &lofamov1.WatchIncidentsRequest{
+		States: []lofamov1.IncidentState{lofamov1.IncidentState_OPEN, lofamov1.IncidentState_RECOVERING},
+	})
+	if err != nil {
+		return err
+	}
+	return pass(ctx, out, "incidents", in.Recv)
+}
+
+// pass sends the messages of a watch. The first message has the prefix "all": it replaces earlier ones.
+func pass[R proto.Message](ctx context.Context, out chan<- message, name string, receive func() (R, error)) error {
+	for prefix := "all"; ; prefix = "" {
+		resp, err := receive()
 		if err != nil {
 			return err
 		}
@@ -274,11 +294,7 @@ func (s *Server) watchResponses(ctx context.Context, out chan<- message) error {
 		if err != nil {
 			return err
 		}
-		name := "responses"
-		if first {
-			name = "allresponses"
-		}
-		if !say(ctx, out, message{name: name, data: json.RawMessage(b)}) {
+		if !say(ctx, out, message{name: prefix + name, data: json.RawMessage(b)}) {
 			return ctx.Err()
 		}
 	}

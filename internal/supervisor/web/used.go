@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/durable"
-	"github.com/lofamo/lofamo/internal/weblogin"
+	"github.com/lofamo/lofamo/internal/pki"
 )
 
 // Limits of the remembered used tokens.
@@ -53,7 +53,7 @@ func openUsed(file string, now time.Time) (*usedTokens, error) {
 		return out, json.Unmarshal(b, &out)
 	})
 	if err != nil {
-		u.from = now.Add(weblogin.Skew)
+		u.from = now.Add(pki.WebSkew)
 	}
 	if seen != nil {
 		u.seen = seen
@@ -62,7 +62,7 @@ func openUsed(file string, now time.Time) (*usedTokens, error) {
 }
 
 // use marks a token as used now. It returns an error if the token must be refused.
-func (u *usedTokens) use(c weblogin.Claims, now time.Time) error {
+func (u *usedTokens) use(c pki.WebClaims, now time.Time) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if _, used := u.seen[c.ID]; used {

@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/weblogin"
+	"github.com/lofamo/lofamo/internal/pki"
 )
 
-func claimsOf(subject, id string, now time.Time) weblogin.Claims {
-	return weblogin.Claims{Subject: subject, ID: id, Issued: now.Unix(), Expires: now.Add(weblogin.LoginLife).Unix()}
+func claimsOf(subject, id string, now time.Time) pki.WebClaims {
+	return pki.WebClaims{Subject: subject, ID: id, Issued: now.Unix(), Expires: now.Add(pki.WebLoginLife).Unix()}
 }
 
 func open(t *testing.T, file string, now time.Time) *usedTokens {
@@ -61,7 +61,7 @@ func TestOneSubjectsTokensKeepNobodyOut(t *testing.T) {
 	if err := u.use(claimsOf("operator/bob", "his", now), now); err != nil {
 		t.Errorf("an operator after 10,000 tokens of a viewer: %v", err)
 	}
-	later := now.Add(weblogin.LoginLife + usedTime + time.Second)
+	later := now.Add(pki.WebLoginLife + usedTime + time.Second)
 	if err := u.use(claimsOf("viewer/ann", "later", later), later); err != nil {
 		t.Errorf("once they are over: %v", err)
 	}
@@ -83,7 +83,7 @@ func TestDamagedListRefusesTokensThatItMayHaveHeld(t *testing.T) {
 	if err := u.use(claimsOf("viewer/ann", "x", now), now); err == nil {
 		t.Error("a token from before the start is taken")
 	}
-	later := now.Add(weblogin.Skew + time.Second)
+	later := now.Add(pki.WebSkew + time.Second)
 	if err := u.use(claimsOf("viewer/ann", "y", later), later); err != nil {
 		t.Errorf("a token from after the start: %v", err)
 	}
@@ -114,8 +114,8 @@ func FuzzUsedFile(f *testing.F) {
 			t.Fatal(err)
 		}
 		u, _ := openUsed(file, now)
-		later := now.Add(weblogin.Skew + time.Second)
-		c := claimsOf("operator/bob", weblogin.NewID(), later)
+		later := now.Add(pki.WebSkew + time.Second)
+		c := claimsOf("operator/bob", pki.NewWebID(), later)
 		if err := u.use(c, later); err != nil {
 			if !errors.Is(err, errTableFull) && !errors.Is(err, errManyUsed) {
 				t.Fatal(err)

@@ -2,16 +2,18 @@
 // server-sent events.
 //
 //	GET  /                        the page and its parts; they come from nowhere else
-//	POST /api/login               a token of package weblogin becomes a cookie
+//	POST /api/login               a web token (internal/pki) becomes a cookie
 //	GET  /api/session             who is logged in, what that one may do, and the other replicas, each with a handover
 //	GET  /api/map                 the whole map, one character a node and link end
-//	GET  /api/stream?after=R      every change after revision R, and the responses (server-sent events)
+//	GET  /api/stream?after=R      every change after revision R, the incidents and the responses (server-sent events)
 //	GET  /api/node, explain, history, events, groups, responses
+//	GET  /api/incidents           incidents, those included that are closed
 //	POST /api/responses/ID/approve|deny
+//	POST /api/incidents/ID/acknowledge
 //	GET  /runbooks/ALERT          what to do about an alert, for everybody
 //
-// It uses the gRPC API of its own replica, like any other client. It has neither the map nor any rights of its own: it
-// names the subject of each call, as a replica does that forwards a call. So no browser can delay a decision about
+// It uses the gRPC API of its own replica, like any other client. It has neither a copy of the map nor any
+// rights: it names the subject of each call, as a replica does that forwards a call. So no browser can delay a decision about
 // faults: a stream that its browser does not read fills its own buffers and is ended.
 package web
 
@@ -138,6 +140,8 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /api/events", s.as(s.events))
 	mux.HandleFunc("GET /api/groups", s.as(s.groups))
 	mux.HandleFunc("GET /api/responses", s.as(s.responses))
+	mux.HandleFunc("GET /api/incidents", s.as(s.incidents))
+	mux.HandleFunc("POST /api/incidents/{id}/acknowledge", s.as(s.acknowledge))
 	mux.HandleFunc("POST /api/responses/{id}/approve", s.as(s.approve))
 	mux.HandleFunc("POST /api/responses/{id}/deny", s.as(s.deny))
 	mux.HandleFunc("/api/", func(w http.ResponseWriter, _ *http.Request) { refuse(w, http.StatusNotFound, "there is nothing here") })
@@ -153,7 +157,8 @@ func (s *Server) routes() http.Handler {
 // site frames the page. The page may only check whether another replica answers, which reveals nothing else
 // (api/address is signed and public).
 func (s *Server) headers(next http.Handler) http.Handler {
-	csp := "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'" + s.origins() + "; font-src 'self'; manifest-src 'self'; " +
+	csp := "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'" + s.origins() +
+		"; font-src 'self'; manifest-src 'self'; " +
 		"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -259,9 +264,11 @@ func busy(w http.ResponseWriter) {
 func (s *Server) failed(w http.ResponseWriter, err error) {
 	st, _ := status.FromError(err)
 	code, ok := map[codes.Code]int{
-		codes.InvalidArgument: http.StatusBadRequest, codes.NotFound: http.StatusNotFound, codes.PermissionDenied: http.StatusForbidden, codes.OutOfRange: http.StatusGone,
-		codes.Aborted: http.StatusConflict, codes.FailedPrecondition: http.StatusConflict, codes.Unimplemented: http.StatusNotImplemented,
-		codes.Unavailable: http.StatusServiceUnavailable, codes.ResourceExhausted: http.StatusServiceUnavailable, codes.DeadlineExceeded: http.StatusGatewayTimeout,
+		codes.InvalidArgument: http.StatusBadRequest, codes.NotFound: http.StatusNotFound, codes.PermissionDenied: http.StatusForbidden,
+		codes.OutOfRange: http.StatusGone,
+		codes.Aborted:    http.StatusConflict, codes.FailedPrecondition: http.StatusConflict, codes.Unimplemented: http.StatusNotImplemented,
+		codes.Unavailable: http.StatusServiceUnavailable, codes.ResourceExhausted: http.StatusServiceUnavailable,
+		codes.DeadlineExceeded: http.StatusGatewayTimeout,
 	}[st.Code()]
 	if !ok {
 		code = http.StatusInternalServerError

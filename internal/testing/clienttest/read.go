@@ -28,9 +28,13 @@ func (s *Server) ExpirePages() {
 // ask records a request, and returns the configured error of all calls.
 func (s *Server) ask(req proto.Message) error {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.asked = append(s.asked, proto.Clone(req))
-	return s.refuse
+	err, refuse := s.refuse, s.refuseIf
+	s.mu.Unlock()
+	if err == nil && refuse != nil {
+		return refuse(req)
+	}
+	return err
 }
 
 // page cuts a list. next is the value of continue; empty: the list is complete.

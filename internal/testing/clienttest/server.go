@@ -77,6 +77,7 @@ type Map struct {
 	Summary     *lofamov1.GetSummaryResponse
 	Explanation *lofamov1.ExplainResponse
 	History     *lofamov1.GetHistoryResponse
+	Incidents   []*lofamov1.Incident
 	// OldestRevision is the oldest kept revision in lists of events.
 	OldestRevision uint64
 	Initial        []*lofamov1.Event // the map for a watch with initial, one event per response
@@ -96,6 +97,13 @@ func NewMap() *Map {
 func (m *Map) wake() {
 	close(m.changed)
 	m.changed = make(chan struct{})
+}
+
+// Edit changes the map's answers while it is served.
+func (m *Map) Edit(change func(*Map)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	change(m)
 }
 
 // Commit adds the events of one transaction.
@@ -147,7 +155,9 @@ type Server struct {
 	mu sync.Mutex
 	// refuse, if set, is the error of every call; watches are cut.
 	refuse error
-	cut    chan struct{}
+	// refuseIf, if set, returns the error of each call that ask records.
+	refuseIf func(proto.Message) error
+	cut      chan struct{}
 	// afterSends is the number of answers after which a watch is cut, 0 for never.
 	afterSends int
 	watches    int
@@ -211,6 +221,16 @@ func (s *Server) Refuse(err error) {
 		close(s.cut)
 		s.cut = make(chan struct{})
 	}
+}
+
+// RefuseIf makes calls for lists, summaries, explanations, histories and watches fail with the error that refuse returns
+// for their request, and cuts the watches; nil ends that. Calls of refuse may overlap.
+func (s *Server) RefuseIf(refuse func(proto.Message) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refuseIf = refuse
+	close(s.cut)
+	s.cut = make(chan struct{})
 }
 
 // CutWatchesAfter cuts every watch after the given number of answers.
@@ -385,7 +405,8 @@ func (s *Server) Watch(req *lofamov1.WatchRequest, stream grpc.ServerStreamingSe
 		s.m.mu.Lock()
 		if after != 0 && after < s.m.compacted {
 			s.m.mu.Unlock()
-			return status.Errorf(codes.OutOfRange, "changes that followed revision %d are no longer kept: list again and watch after the list's revision", after)
+			return status.Errorf(codes.OutOfRange, "changes that followed revision %d are no longer kept: list again and watch after the list's "+
+				"revision", after)
 		}
 		changed := s.m.changed
 		var send []*lofamov1.WatchResponse

@@ -18,8 +18,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Programs are this project's command-line programs. The supervisor's has two names: as installed, and as built.
-var Programs = []string{"lofamoctl", "lofamo-agent", "lofamo-executor", "lofamo-supervisor", "supervisor"}
+// Programs are this project's command-line programs.
+var Programs = []string{"lofamoctl", "lofamo-agent", "lofamo-executor", "lofamo-supervisor"}
 
 // Command is a command as a page gives it.
 type Command struct {
@@ -108,7 +108,9 @@ func Read(top, page string) ([]Command, error) {
 }
 
 // others are other programs' commands in the pages.
-var others = []string{"make", "install", "setpriv", "mv", "rm", "cp", "scp", "chown", "chmod", "mkdir", "sed", "echo", "tail", "df", "userdel", "journalctl", "dpkg", "rpm", "systemctl", "prometheus", "helm", "kubectl", "export", "apt", "apt-get", "git", "curl", "openssl", "etcdctl", "etcdutl", "go", "tar", "ko", "promtool"}
+var others = []string{"make", "install", "setpriv", "mv", "rm", "cp", "scp", "chown", "chmod", "mkdir", "sed", "echo", "tail", "df",
+	"userdel", "journalctl", "dpkg", "rpm", "systemctl", "prometheus", "helm", "kubectl", "export", "apt", "apt-get", "git", "curl", "openssl",
+	"etcdctl", "etcdutl", "go", "tar", "ko", "promtool"}
 
 // assignment is the beginning of a line that sets a variable for a command, or stores its output; settings of units,
 // which are configuration, have names in mixed case.

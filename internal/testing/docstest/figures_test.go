@@ -23,7 +23,8 @@ func TestFiguresNameTheirProgram(t *testing.T) {
 	for _, s := range unnamedFigures(string(b)) {
 		t.Errorf("docs/figures.md: %s", s)
 	}
-	const bad = "# F\n\n## A\n\n| x | 1 |\n\n## B\n\nProgram: commit `0123abc` of today.\n\n| x | 1 |\n\n## What was asked\n\n| | asked | measured | program |\n|---|---|---|---|\n| x | 1 | 2 |\n"
+	const bad = "# F\n\n## A\n\n| x | 1 |\n\n## B\n\nProgram: commit `0123abc` of today.\n\n| x | 1 |\n\n## Targets\n\n| | asked | " +
+		"measured | program |\n|---|---|---|---|\n| x | 1 | 2 |\n"
 	if got := unnamedFigures(bad); len(got) != 2 {
 		t.Errorf("of a page with two lapses %q are found", got)
 	}
@@ -35,7 +36,7 @@ func unnamedFigures(text string) []string {
 		name, _, _ := strings.Cut(section, "\n")
 		switch {
 		case i == 0 || !figure.MatchString(section):
-		case name == "What was asked":
+		case name == "Targets":
 			for _, row := range figure.FindAllString(section, -1) {
 				if !regexp.MustCompile("`[0-9a-f]{7,40}` \\|$").MatchString(fullLine(section, row)) {
 					out = append(out, "a row of the summary has no commit: "+row)

@@ -40,9 +40,10 @@ var papers = []paper{
 	},
 	{
 		heading: "## 003, Chaos", figures: numbers(18), tables: numbers(7),
-		sections: strings.Fields(`1.1 1.2 1.3 1.4 2 2.1 2.2 3 3.1 3.2 3.3 3.3.1 3.3.2 3.3.3 3.3.4 3.3.5 3.4 3.4.1 3.4.2 3.4.3 3.4.4 4.1 4.2 4.3.1 4.3.2 4.3.3 4.3.4
-			4.3.5 4.3.6 4.3.7 4.3.8 4.4 4.4.1 4.4.2 4.4.3 4.4.4 4.5 4.5.1 4.5.2 4.5.3 4.5.4 5.1 5.2 5.2.1.1 5.2.1.2 5.2.1.3 5.2.2 5.2.2.1 5.2.2.2 5.2.2.3 5.2.3 5.2.3.1
-			5.2.3.2 5.3 5.4 6.1 7.2`),
+		sections: strings.Fields(`
+			1.1 1.2 1.3 1.4 2 2.1 2.2 3 3.1 3.2 3.3 3.3.1 3.3.2 3.3.3 3.3.4 3.3.5 3.4 3.4.1 3.4.2 3.4.3 3.4.4 4.1 4.2
+			4.3.1 4.3.2 4.3.3 4.3.4 4.3.5 4.3.6 4.3.7 4.3.8 4.4 4.4.1 4.4.2 4.4.3 4.4.4 4.5 4.5.1 4.5.2 4.5.3 4.5.4 5.1
+			5.2 5.2.1.1 5.2.1.2 5.2.1.3 5.2.2 5.2.2.1 5.2.2.2 5.2.2.3 5.2.3 5.2.3.1 5.2.3.2 5.3 5.4 6.1 7.2`),
 	},
 	{
 		heading: "## 004, Hybrid-IBNFT", figures: numbers(15),
@@ -52,16 +53,23 @@ var papers = []paper{
 
 // mechanisms are the rows of the mechanism tables that correspond to no single section, figure or table.
 var mechanisms = []string{
-	"torus of tiles", "service network", "reports through the 3D network", "both dead: inferred", "mutual watchdog", "link sick", "link broken", "temperature, power, voltage", "DNP core sick",
+	"torus of tiles", "service network", "reports through the 3D network", "both dead: inferred", "mutual watchdog", "link sick",
+	"link broken", "temperature, power, voltage", "DNP core sick",
 	"DNP melt-down", "host memory, peripherals", "host breakdown", "a DNP that survives the host", "systemic response", "Byzantine faults",
-	"watchdog for a hung network processor", "adaptive, concurrent self-test", "recovery daemon", "duplicate and lost messages", "continuous backup", "fault-injection campaign",
-	"sender-based log", "acknowledgements carried on other traffic", "quick acknowledgement time-outs", "duplicates dropped", "several rails", "several small messages in one packet",
-	"checksum, negotiated", "checksum folded into the copy", "a damaged packet is asked for again", "eager; rendezvous",
-	"chaotic routing", "global flow control", "reordering, missing packets", "profitable and functional channels", "Express Broadcast Network", "error detect propagate", "masks change in an empty network",
-	"Network Delay", "selection of a master", "one-to-all data messages", "start-up configuration", "heartbeat on the broadcast path", "channel protocol checks", "one-hop and two-hop",
-	"concave regions found and closed", "global map", "mapping by delegation", "redundant controllers", "what was marked dead stays so", "messages to the individual nodes",
+	"watchdog for a hung network processor", "adaptive, concurrent self-test", "recovery daemon", "duplicate and lost messages",
+	"continuous backup", "fault-injection campaign",
+	"sender-based log", "acknowledgements carried on other traffic", "quick acknowledgement time-outs", "duplicates dropped", "several rails",
+	"several small messages in one packet",
+	"checksum, negotiated", "checksum folded into the copy", "the receiver requests a damaged packet again", "eager; rendezvous",
+	"chaotic routing", "global flow control", "reordering, missing packets", "profitable and functional channels", "Express Broadcast Network",
+	"error detect propagate", "masks change in an empty network",
+	"Network Delay", "selection of a master", "one-to-all data messages", "start-up configuration", "heartbeat on the broadcast path",
+	"channel protocol checks", "one-hop and two-hop",
+	"concave regions found and closed", "global map", "mapping by delegation", "redundant controllers", "components marked dead stay dead",
+	"messages to the individual nodes",
 	"repaired and spare nodes", "barriers and eurekas for applications", "checkpoints, roll-back", "fault model", "hardware costs",
-	"path states", "switch to the loaded alternate", "alternate path, round-robin", "early signs", "software re-establishment", "what failed is issued again", "sequence ids tell",
+	"path states", "switch to the loaded alternate", "alternate path, round-robin", "early signs", "software re-establishment",
+	"what failed is issued again", "sequence ids tell",
 }
 
 // tableRow is a row of docs/papers.md: of a mechanism (mechanism, section, status, where), or of a figure or table (id,
@@ -173,7 +181,8 @@ func (p paper) lacks(rows []tableRow) []string {
 
 // TestMissingPaperRowIsReported: a row that is gone, and one without a reason, is found.
 func TestMissingPaperRowIsReported(t *testing.T) {
-	const text = "## X\n\n| mechanism | section | status | where |\n|---|---|---|---|\n| a | §2.1, §III-A | done | `b` |\n| Fig. 1 | c | missing | – |\n| d | Fig. 9 | maybe | `e` |\n"
+	const text = "## X\n\n| mechanism | section | status | where |\n|---|---|---|---|\n| a | §2.1, §III-A | done | `b` |\n" +
+		"| Fig. 1 | c | missing | – |\n| d | Fig. 9 | maybe | `e` |\n"
 	rows := paperRows(t, text, "## X")
 	if len(rows) != 3 {
 		t.Fatalf("%d rows: want 3: %v", len(rows), rows)

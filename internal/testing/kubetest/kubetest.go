@@ -1,6 +1,6 @@
 // Package kubetest runs a real kube-apiserver on a real etcd, for tests and benchmarks: with RBAC, and without
-// kubelets, schedulers and controllers, whose work the test does itself. It holds no tests; 'make kube' builds the
-// programs.
+// kubelets and schedulers, whose work the test does itself. Of the controllers it can run the one that judges nodes. It
+// holds no tests; 'make kube' builds the programs.
 package kubetest
 
 import (
@@ -21,7 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lofamo/lofamo/internal/freeport"
+	"github.com/lofamo/lofamo/internal/testing/freeport"
 )
 
 // Dir is the environment variable with the programs' directory, in place of .tools/kube.
@@ -35,10 +35,10 @@ const patience = 60 * time.Second
 const without = "ServiceAccount,TaintNodesByCondition"
 
 // ErrMissing is the error for missing programs.
-var ErrMissing = errors.New("kube-apiserver and etcd are not there: run 'make kube' (5 to 8 minutes, once)")
+var ErrMissing = errors.New("kube-apiserver, kube-controller-manager or etcd is missing: run 'make kube' (6 to 9 minutes, once)")
 
-// bin returns the programs' directory.
-func bin() (string, error) {
+// Programs returns the programs' directory.
+func Programs() (string, error) {
 	dirs := []string{os.Getenv(Dir)}
 	if dirs[0] == "" {
 		wd, err := os.Getwd()
@@ -70,11 +70,13 @@ type Server struct {
 	token string // of the admin
 	etcd  *process
 	api   *process
+	// controllers judge nodes; nil unless StartNodeLifecycle started them.
+	controllers *process
 }
 
 // Start begins an etcd and an API server, with all their files in dir, and returns when they are ready.
 func Start(dir string) (*Server, error) {
-	programs, err := bin()
+	programs, err := Programs()
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +107,8 @@ func Start(dir string) (*Server, error) {
 	s.api, err = start(dir, filepath.Join(programs, "kube-apiserver"), "--etcd-servers", client, "--bind-address", host,
 		"--advertise-address", host,
 		"--secure-port", port, "--cert-dir", filepath.Dir(s.ca), "--token-auth-file", users, "--authorization-mode", "RBAC",
-		"--service-account-key-file", key, "--service-account-signing-key-file", key, "--service-account-issuer", "https://kubernetes.default.svc",
+		"--service-account-key-file", key, "--service-account-signing-key-file", key, "--service-account-issuer",
+		"https://kubernetes.default.svc",
 		"--service-cluster-ip-range", "10.0.0.0/24", "--disable-admission-plugins", without, "--endpoint-reconciler-type", "none")
 	if err == nil {
 		err = s.ready()
@@ -117,11 +120,37 @@ func Start(dir string) (*Server, error) {
 	return s, nil
 }
 
+// StartNodeLifecycle starts a controller manager with its node lifecycle controller alone: it judges nodes by their
+// Leases and conditions, with Kubernetes' default periods. Its files go to dir.
+func (s *Server) StartNodeLifecycle(dir string) error {
+	programs, err := Programs()
+	if err != nil {
+		return err
+	}
+	program := filepath.Join(programs, "kube-controller-manager")
+	if _, err := os.Stat(program); err != nil {
+		return ErrMissing
+	}
+	port, err := freeport.Find()
+	if err != nil {
+		return err
+	}
+	conf := filepath.Join(dir, "controllers.kubeconfig")
+	if err := s.Kubeconfig(conf, s.Addr, s.token); err != nil {
+		return err
+	}
+	s.controllers, err = start(dir, program, "--kubeconfig", conf, "--authentication-kubeconfig", conf, "--authorization-kubeconfig", conf,
+		"--bind-address", port.Addr().String(), "--secure-port", fmt.Sprint(port.Port()), "--cert-dir", filepath.Join(dir, "controllers"),
+		"--controllers", "node-lifecycle-controller", "--leader-elect=false", "--use-service-account-credentials=false",
+		"--allocate-node-cidrs=false")
+	return err
+}
+
 // ready waits until the API server is.
 func (s *Server) ready() error {
 	t := time.NewTicker(50 * time.Millisecond)
 	defer t.Stop()
-	last := errors.New("nothing was asked yet")
+	last := errors.New("no request yet")
 	for end := time.Now().Add(patience); time.Now().Before(end); {
 		select {
 		case <-s.api.ended:
@@ -142,14 +171,18 @@ func (s *Server) ready() error {
 	return s.api.failed(fmt.Sprintf("not ready within %s: %v", patience, last))
 }
 
-// Stop ends both, the API server first: one that has lost its etcd does not end.
+// Stop ends all, the API server before its etcd: one that has lost its etcd does not end.
 func (s *Server) Stop() {
+	s.controllers.stop()
 	s.api.stop()
 	s.etcd.stop()
 }
 
 // Token is the admin's.
 func (s *Server) Token() string { return s.token }
+
+// CA is the path of the certificate that NewClient checks the API server by.
+func (s *Server) CA() string { return s.ca }
 
 // Pause stops the API server, and returns once it stands still: a signal takes time to reach all threads.
 func (s *Server) Pause() error {
@@ -171,14 +204,17 @@ func (s *Server) Pause() error {
 func (s *Server) Continue() error { return s.api.cmd.Process.Signal(syscall.SIGCONT) }
 
 // Client is one for the API server at addr, which may be that of a proxy before it, as the bearer of a token.
-func (s *Server) Client(addr, token string) (*Client, error) {
-	pemCert, err := os.ReadFile(s.ca)
+func (s *Server) Client(addr, token string) (*Client, error) { return NewClient(addr, token, s.ca) }
+
+// NewClient is Server.Client for another process: ca is the path of the API server's certificate.
+func NewClient(addr, token, ca string) (*Client, error) {
+	pemCert, err := os.ReadFile(ca)
 	if err != nil {
 		return nil, fmt.Errorf("certificate of the API server: %w", err)
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pemCert) {
-		return nil, fmt.Errorf("certificate of the API server %s: none is in it", s.ca)
+		return nil, fmt.Errorf("certificate of the API server %s: none is in it", ca)
 	}
 	return &Client{base: "https://" + addr, token: token, http: &http.Client{Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: pool, ServerName: serverName}, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 64,
@@ -233,7 +269,8 @@ func start(dir, program string, args ...string) (*process, error) {
 	defer func() { _ = out.Close() }()
 	p.cmd = exec.Command(program, args...)
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = dir, out, out
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	// The scheduler shares the processor between sessions: a new one is not slowed by other work of this session.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true}
 	begun := make(chan error)
 	go func() {
 		// The signal comes when the thread ends that has started it: this one stays.

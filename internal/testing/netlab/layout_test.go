@@ -18,8 +18,8 @@ func dims(t *testing.T, s string) grid.Dims {
 	return d
 }
 
-// TestLayoutHolds checks every layout against the assumptions of the kernel and the cluster.
-func TestLayoutHolds(t *testing.T) {
+// TestLayoutsKeepKernelLimits checks every layout against the assumptions of the kernel and the cluster.
+func TestLayoutsKeepKernelLimits(t *testing.T) {
 	for _, tc := range []struct {
 		dims              string
 		supervisors, nets int
@@ -82,7 +82,7 @@ func TestLayoutHolds(t *testing.T) {
 	}
 }
 
-func TestShapeRefused(t *testing.T) {
+func TestInvalidShapeIsRefused(t *testing.T) {
 	for _, tc := range []struct {
 		shape Shape
 		want  []string
@@ -101,7 +101,7 @@ func TestShapeRefused(t *testing.T) {
 	}
 }
 
-func TestRules(t *testing.T) {
+func TestImpairmentBecomesRules(t *testing.T) {
 	flush, count := "flush chain netdev lofamo in_tx_plus", "add rule netdev lofamo in_tx_plus meta protocol ip counter name passed_tx_plus"
 	for _, tc := range []struct {
 		i    impairment
@@ -109,7 +109,8 @@ func TestRules(t *testing.T) {
 	}{
 		{impairment{}, []string{flush, count}},
 		{impairment{cut: true}, []string{flush, "add rule netdev lofamo in_tx_plus counter name lost_tx_plus drop", count}},
-		{impairment{lose: 305}, []string{flush, "add rule netdev lofamo in_tx_plus numgen random mod 1000 < 305 counter name lost_tx_plus drop", count}},
+		{impairment{lose: 305}, []string{flush, "add rule netdev lofamo in_tx_plus numgen random mod 1000 < 305 counter name lost_tx_plus drop",
+			count}},
 		{impairment{deaf: "10.220.0.1, 10.220.0.2"}, []string{
 			flush, "add rule netdev lofamo in_tx_plus ip saddr { 10.220.0.1, 10.220.0.2 } counter name lost_tx_plus drop", count,
 		}},

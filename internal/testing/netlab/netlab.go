@@ -14,7 +14,7 @@
 // passing packets.
 //
 // It needs root, iproute2 and nftables; Missing names missing requirements. It makes no cluster and checks no results:
-// internal/cluster and internal/lab do. All its objects have the process' id in their names, and Close removes them;
+// internal/cluster and internal/testing/lab do. All its objects have the process' id in their names, and Close removes them;
 // the next Start removes those of a killed process.
 package netlab
 
@@ -31,7 +31,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lofamo/lofamo/internal/cluster"
-	"github.com/lofamo/lofamo/internal/lab"
+	"github.com/lofamo/lofamo/internal/testing/lab"
 )
 
 // Lab is a running cluster on its own network.

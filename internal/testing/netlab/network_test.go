@@ -17,18 +17,18 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lofamo/lofamo/internal/needs"
+	"github.com/lofamo/lofamo/internal/testing/requirements"
 )
 
 // bound is the maximum wait of a test.
-const bound = 10 * time.Second
+const bound = time.Minute
 
 // need skips a test where no network can be made, saying why; where everything has to be there it
 // fails.
 func need(t *testing.T) {
 	t.Helper()
 	if missing := Missing(); missing != "" {
-		needs.Missing(t, "network namespaces: missing: %s", missing)
+		requirements.Missing(t, "network namespaces: missing: %s", missing)
 	}
 }
 
@@ -147,8 +147,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestNetwork tries every fault of the network on bare sockets.
-func TestNetwork(t *testing.T) {
+// TestEveryNetworkFaultHasItsEffect tries every fault of the network on bare sockets.
+func TestEveryNetworkFaultHasItsEffect(t *testing.T) {
 	begin := time.Now()
 	n := connect(t, Shape{Dims: dims(t, "2x2x1"), Supervisors: 2, ServiceNetworks: 2})
 	t.Logf("made in %v", time.Since(begin))
@@ -295,7 +295,7 @@ func bits(a, b []byte) int {
 	return n
 }
 
-func TestCarrier(t *testing.T) {
+func TestPulledPlugLosesCarrier(t *testing.T) {
 	n := connect(t, Shape{Dims: dims(t, "2"), Supervisors: 1})
 	read := func(member, file string) string {
 		t.Helper()
@@ -375,7 +375,7 @@ func addresses(t *testing.T, n *Network, member, iface string) string {
 	return string(b)
 }
 
-func TestFaultsRefused(t *testing.T) {
+func TestInvalidNetworkFaultIsRefused(t *testing.T) {
 	n := connect(t, Shape{Dims: dims(t, "2"), Supervisors: 1})
 	for _, tc := range []struct {
 		err  error

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/needs"
+	"github.com/lofamo/lofamo/internal/testing/requirements"
 )
 
 // inside is the environment variable that names the test which runs in the namespace.
@@ -33,7 +33,7 @@ func Inside(t *testing.T) bool {
 		return true
 	}
 	if why := missing(); why != "" {
-		needs.Missing(t, "%s", why)
+		requirements.Missing(t, "%s", why)
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.count=1",
 		"-test.timeout="+patience.String())

@@ -12,7 +12,8 @@ import (
 // dead.
 func compare(o options) ([]picture, error) {
 	var out []picture
-	o.out.f("\n| network | dead links | algorithm | accepted at full load | latency at half load, cycles | lost at half load |\n|---|---|---|---|---|---|\n")
+	o.out.f("\n| network | dead links | algorithm | accepted at full load | latency at half load, cycles | lost at half load |\n" +
+		"|---|---|---|---|---|---|\n")
 	for _, net := range []struct {
 		name string
 		dims []int

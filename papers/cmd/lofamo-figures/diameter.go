@@ -50,7 +50,8 @@ func table3(o options) ([]picture, error) {
 	last := rows[len(rows)-1]
 	return []picture{
 		{"table3", figure.Plot{
-			Title: "Greatest diameter of a square mesh while parts of it fail one by one", X: "√N, nodes along a side", Y: "mean greatest diameter, hops",
+			Title: "Greatest diameter of a square mesh while parts of it fail one by one", X: "√N, nodes along a side",
+			Y:      "mean greatest diameter, hops",
 			Series: []figure.Series{bound, ours, routers, paper}, Legend: figure.TopLeft,
 		}},
 		{"table3-spread", spread(fmt.Sprintf("Greatest diameter of single runs, %d nodes", last.Nodes), links[len(links)-1],
@@ -59,7 +60,8 @@ func table3(o options) ([]picture, error) {
 }
 
 func printTable3(o options, rows []diameter.PaperRow, links []map[diameter.Definition]diameter.Figure) {
-	o.out.f("\n%d runs each, seed %d; *any pair*, with the standard error, is the paper's column; the two others are other readings.\n", o.trials, o.seed)
+	o.out.f("\n%d runs each, seed %d; *any pair*, with the standard error, is the paper's column; the two others are other readings.\n",
+		o.trials, o.seed)
 	o.out.head("N", "paper: mean, σ", "any pair: mean ± s.e., σ", "difference", "in standard errors", "mean+3σ: paper, ours",
 		"by √N: paper, ours", "runs above 5 √N", "links gone then", "largest piece", "while whole")
 	for i, row := range rows {
@@ -77,7 +79,8 @@ func printTable3(o options, rows []diameter.PaperRow, links []map[diameter.Defin
 		o.out.row(fmt.Sprint(row.Nodes), one(row.Mean)+", "+one(row.Deviation),
 			fmt.Sprintf("%.2f ± %.2f, %.1f", f.Mean, f.StandardError(), f.Deviation),
 			fmt.Sprintf("%+.1f %%", 100*off/row.Mean), fmt.Sprintf("%+.1f",
-				off/se), one(row.Bound)+", "+one(f.Bound()), one(row.Ratio)+", "+one(f.Bound()/side), fmt.Sprintf("%.1f %%", 100*float64(above)/float64(f.Trials)),
+				off/se), one(row.Bound)+", "+one(f.Bound()), one(row.Ratio)+", "+one(f.Bound()/side),
+			fmt.Sprintf("%.1f %%", 100*float64(above)/float64(f.Trials)),
 			fmt.Sprintf("%.0f %%", 100*f.Faults/all), two(links[i][diameter.Largest].Mean), two(links[i][diameter.Whole].Mean))
 	}
 }

@@ -95,7 +95,8 @@ func drainVariants(o options) ([]picture, error) {
 	if err := sameTime(o); err != nil {
 		return nil, err
 	}
-	o.out.f("\n| Figure 11 | packets when injection stops | of them for it | left at the time-out | given to another processor | cleared | by routers | of which beside it |\n|---|---|---|---|---|---|---|---|\n")
+	o.out.f("\n| Figure 11 | packets when injection stops | of them for it | left at the time-out | given to another processor | cleared | " +
+		"by routers | of which beside it |\n|---|---|---|---|---|---|---|---|\n")
 	for _, mask := range []bool{false, true} {
 		cfg := chaos.Default(16, 16)
 		cfg.Mask, cfg.FastDeroute, cfg.NoRouteback, cfg.Seed = mask, mask, mask, o.seed

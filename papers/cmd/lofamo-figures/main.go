@@ -53,7 +53,7 @@ func studies() []study {
 		{"shares", "the diameter while a share of the links is gone", shares},
 		{"figure3", "Figures 3 and 11: a broadcast around faults, a node that cannot be reached", figure3},
 		{"drain", "Figures 9 and 10: system drain times", drainTimes},
-		{"drain-choices", "Figures 9 and 11: what the choices that the text leaves open do; the node that cannot be reached", drainVariants},
+		{"drain-choices", "Figures 9 and 11: the effect of choices that the text leaves open; the unreachable node", drainVariants},
 		{"obstacles", "Figures 14 to 17: walls, concave regions, their closing", obstacles},
 		{"compare", "throughput and latency of three algorithms, with and without faults", compare},
 		{"reliability", "Tables 6 and 7: R(t) without and with fault tolerance", reliabilityOverTime},
@@ -95,7 +95,7 @@ func run(args []string, out, progress io.Writer) error {
 		return usageError{err}
 	}
 	if *dir == "" || *trials < 2 || *trials > 1000000 || f.NArg() > 0 {
-		return usageError{fmt.Errorf("out %q (a directory), trials %d (2 to 1000000), arguments %q (none): not what is wanted", *dir,
+		return usageError{fmt.Errorf("out %q (a directory), trials %d (2 to 1000000), arguments %q (none): outside these ranges", *dir,
 			*trials, f.Args())}
 	}
 	o := options{seed: *seed, trials: *trials, short: *short, out: printer{out}}

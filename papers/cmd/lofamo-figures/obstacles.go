@@ -11,7 +11,8 @@ import (
 // obstacles are Figures 14 to 17: walls, pockets and their closing, in two and three dimensions. It prints the
 // results of the chain beside those of the model.
 func obstacles(o options) ([]picture, error) {
-	o.out.f("\n| dims | wall | depth | attempt (paper) | arrives, with routeback | arrives, No Routeback | within 40 hops | in the model (95 %%) | closed: nodes, arrives |\n|---|---|---|---|---|---|---|---|---|\n")
+	o.out.f("\n| dims | wall | depth | attempt (paper) | arrives, with routeback | arrives, No Routeback | within 40 hops | in the model " +
+		"(95 %%) | closed: nodes, arrives |\n|---|---|---|---|---|---|---|---|---|\n")
 	lines := map[string]*figure.Series{}
 	order := []string{"paper, two dimensions", "two dimensions, exact", "three dimensions, exact"}
 	for i, name := range order {
@@ -42,7 +43,8 @@ func obstacles(o options) ([]picture, error) {
 		return nil, err
 	}
 	return append(sketches(), picture{"figure15-attempts", figure.Plot{
-		Title: "Getting round a wall before standing at its middle again, No Routeback", X: "length of the wall, links along a side", Y: "probability of one attempt",
+		Title: "Getting round a wall before standing at its middle again, No Routeback", X: "length of the wall, links along a side",
+		Y:      "probability of one attempt",
 		Series: series, Legend: figure.TopRight, YMin: 0, YMax: 1.05, XMin: 0, XMax: 14,
 	}}), nil
 }
@@ -98,7 +100,8 @@ func obstacleRow(o options, dims []int, ob experiment.Obstacle) (experiment.Obst
 
 // faultyTable has random dead links: between how many of the pairs every packet arrives.
 func faultyTable(o options) error {
-	o.out.f("\n| network | dead links | pairs certain, with routeback | No Routeback | closed by the local rule | nodes it gives up | runs without a concave region |\n|---|---|---|---|---|---|---|\n")
+	o.out.f("\n| network | dead links | pairs certain, with routeback | No Routeback | closed by the local rule | nodes it gives up | runs " +
+		"without a concave region |\n|---|---|---|---|---|---|---|\n")
 	trials := max(2, min(o.trials/50, 20))
 	for _, dims := range [][]int{{12, 12}, {5, 5, 5}} {
 		dead := []int{2, 8, 16, 32}
@@ -168,7 +171,7 @@ func sketches() []picture {
 		m := figure.Mesh{Title: "Two dead routers", Columns: 6, Rows: 6,
 			Nodes: []figure.Node{{At: at(2, 2), Tone: figure.Dead}, {At: at(3, 3), Tone: figure.Dead}}, Key: true}
 		if closed {
-			m.Title, m.Key, m.Shaded = "what the local rule closes (grey)", false, []figure.At{at(2, 3), at(3, 2)}
+			m.Title, m.Key, m.Shaded = "closed by the local rule (grey)", false, []figure.At{at(2, 3), at(3, 2)}
 			return m
 		}
 		m.Ways = []figure.Way{{Kind: figure.Route, Nodes: []figure.At{at(0, 2), at(1, 2)}},

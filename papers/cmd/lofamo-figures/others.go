@@ -67,7 +67,8 @@ func reliabilityOverTime(o options) ([]picture, error) {
 		}
 	}
 	return []picture{{"reliability", figure.Plot{
-		Title: "Reliability of the paper's network of 1,024 nodes, all faults", X: "t, hours", Y: "R(t), no failure until then", Legend: figure.Right,
-		XMin: 0, XMax: 1000, YMin: 0, YMax: 1, Series: append([]figure.Series{base}, with...),
+		Title: "Reliability of the paper's network of 1,024 nodes, all faults", X: "t, hours", Y: "R(t), no failure until then",
+		Legend: figure.Right,
+		XMin:   0, XMax: 1000, YMin: 0, YMax: 1, Series: append([]figure.Series{base}, with...),
 	}}}, nil
 }

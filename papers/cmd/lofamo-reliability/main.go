@@ -75,7 +75,8 @@ func run(args []string, in io.Reader, out, help io.Writer) error {
 	f := flag.NewFlagSet("lofamo-reliability", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
 	f.StringVar(&o.file, "f", "", "a model in YAML or JSON; - for the standard input")
-	f.Func("class", "NAME=RATE,COUNT,COVERAGE[,COVERAGE…]: a part that fails RATE times in 10^6 hours, and of which there are COUNT; may be repeated",
+	f.Func("class", "NAME=RATE,COUNT,COVERAGE[,COVERAGE…]: a part that fails RATE times in 10^6 hours, and of which there are COUNT; may be "+
+		"repeated",
 		func(c string) error { o.classes = append(o.classes, c); return nil })
 	f.BoolVar(&o.paper, "paper", false, "the paper's network, beside the paper's numbers")
 	f.DurationVar(&o.over, "over", 0, "t of R(t), such as 720h (default: the model's, else a year)")

@@ -41,7 +41,8 @@ func strs[T fmt.Stringer](vs ...T) []string {
 var (
 	badStates = []fault.State{fault.Sick, fault.Failed, fault.Unknown}
 	causes    = []fault.Cause{
-		fault.CauseNone, fault.CauseSensor, fault.CausePeripheral, fault.CauseMemory, fault.CauseLink, fault.CauseServiceNetwork, fault.CauseDNP, fault.CauseHost, fault.CauseNode,
+		fault.CauseNone, fault.CauseSensor, fault.CausePeripheral, fault.CauseMemory, fault.CauseLink, fault.CauseServiceNetwork, fault.CauseDNP,
+		fault.CauseHost, fault.CauseNode,
 	}
 	groupKinds = []string{"ROW", "PLANE", "BLOCK", "LABEL", "PARTITION"}
 )
@@ -52,6 +53,7 @@ var both = []variable{
 	{"fault.cause", cel.StringType, strs(causes...)},
 	{"fault.duration", cel.DurationType, nil},
 	{"fault.recurrence", cel.IntType, nil},
+	{"fault.incident", cel.StringType, nil},
 }
 
 // ofNode are the variables for faults of nodes.
@@ -163,7 +165,26 @@ func (c *compiler) compile(text string, groups bool) (*matcher, []error) {
 	if err != nil {
 		return nil, []error{err}
 	}
+	m.incidents = mentions(checked.NativeRep(), "fault.incident")
 	return m, nil
+}
+
+// mentions reports whether a condition depends on a variable.
+func mentions(a *ast.AST, name string) bool {
+	found := false
+	ast.PreOrderVisit(a.Expr(), ast.NewExprVisitor(func(e ast.Expr) { found = found || nameOf(a, e) == name }))
+	return found
+}
+
+// nameOf returns the name of the variable if an expression is a variable, and "" otherwise.
+func nameOf(a *ast.AST, e ast.Expr) string {
+	if e.Kind() == ast.IdentKind {
+		return e.AsIdent()
+	}
+	if ref, ok := a.ReferenceMap()[e.ID()]; ok && len(ref.OverloadIDs) == 0 {
+		return ref.Name
+	}
+	return ""
 }
 
 // sizes bounds the sizes of values, for the cost estimate of a condition.
@@ -197,15 +218,7 @@ func constants(a *ast.AST, vs []variable) (durations []time.Duration, errs []err
 	for _, v := range vs {
 		known[v.name] = v
 	}
-	variableOf := func(e ast.Expr) string {
-		if e.Kind() == ast.IdentKind {
-			return e.AsIdent()
-		}
-		if ref, ok := a.ReferenceMap()[e.ID()]; ok && len(ref.OverloadIDs) == 0 {
-			return ref.Name
-		}
-		return ""
-	}
+	variableOf := func(e ast.Expr) string { return nameOf(a, e) }
 	seen, compared := 0, 0
 	found := map[time.Duration]bool{}
 	visit := func(e ast.Expr) {
@@ -236,7 +249,8 @@ func constants(a *ast.AST, vs []variable) (durations []time.Duration, errs []err
 	}
 	ast.PreOrderVisit(a.Expr(), ast.NewExprVisitor(visit))
 	if seen != compared {
-		errs = append(errs, errors.New(`fault.duration: given another use than a comparison: want <, <=, > or >= with a literal, as in fault.duration >= duration("5m")`))
+		errs = append(errs, errors.New(
+			`fault.duration: given another use than a comparison: want <, <=, > or >= with a literal, as in fault.duration >= duration("5m")`))
 	}
 	return slices.Sorted(maps.Keys(found)), errs
 }

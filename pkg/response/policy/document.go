@@ -98,7 +98,7 @@ func (r *reader) spec(d *Document, v any, c *compiler) *response.Policy {
 	for _, err := range errs {
 		r.errs = append(r.errs, fmt.Errorf("spec.match: %w", err))
 	}
-	p.Match = m
+	p.Match, p.Incidents = m, m != nil && m.incidents
 	r.reachable(p, m)
 	return p
 }
@@ -125,7 +125,7 @@ func (r *reader) undo(spec *object) response.Undo {
 	o := r.object("spec.undo", v)
 	u := response.Undo{OnRecovery: o.boolean("onRecovery", false), After: o.duration("after", 5*time.Minute, 0)}
 	if _, given := o.m["after"]; given && !u.OnRecovery {
-		r.bad("spec.undo.after", o.m["after"], "onRecovery: true with it, for without that nothing is undone")
+		r.bad("spec.undo.after", o.m["after"], "onRecovery: true as well, because otherwise nothing is undone")
 	}
 	o.done()
 	return u
@@ -292,7 +292,7 @@ func words(key string, required bool) parameter {
 }
 
 func span(key string, most time.Duration) parameter {
-	return parameter{key, false, fmt.Sprintf("a duration from 0s to %s", most), textual(func(s string) bool {
+	return parameter{key, false, "a duration from 0s to " + hours(most), textual(func(s string) bool {
 		d, err := time.ParseDuration(s)
 		return err == nil && d >= 0 && d <= most
 	})}

@@ -18,6 +18,7 @@ type matcher struct {
 	groups    bool
 	may       [fault.NumComponents][fault.Failed + 1]bool // by component (0: group faults) and state
 	durations []time.Duration
+	incidents bool // it depends on fault.incident
 }
 
 // Match implements response.Matcher.
@@ -158,6 +159,8 @@ func (a activation) ResolveName(name string) (any, bool) {
 		return types.Duration{Duration: s.Duration}, true
 	case "fault.recurrence":
 		return types.Int(s.Recurrence), true
+	case "fault.incident":
+		return types.String(s.Incident), true
 	}
 	if g := s.Group; g != nil {
 		switch name {

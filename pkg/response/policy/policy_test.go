@@ -9,13 +9,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/golden"
+	"github.com/lofamo/lofamo/internal/testing/golden"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// TestErrors plays testdata/*.txt: documents, "----", the expected errors; "====" between two cases.
-func TestErrors(t *testing.T) {
+// TestPolicyErrors plays testdata/*.txt: documents, "----", the expected errors; "====" between two cases.
+func TestPolicyErrors(t *testing.T) {
 	golden.Files(t, "testdata/*.txt", func(t *testing.T, text string) string {
 		var out []string
 		for part := range strings.SplitSeq(strings.TrimSuffix(text, "\n"), "\n====\n") {
@@ -55,7 +55,7 @@ func compiled(t testing.TB, match string) response.Matcher {
 	return docs[0].Policy.Match
 }
 
-func TestMatch(t *testing.T) {
+func TestConditionsMatchFaults(t *testing.T) {
 	f := response.Fault{Node: "n1", Component: fault.ComponentMemory, State: fault.Failed, Cause: fault.CauseMemory, Flapping: true,
 		Evidence: response.Evidence{SingleWitness: true}}
 	s := response.Subject{Fault: f, Labels: map[string]string{"rack": "r7"}, Groups: []string{"ROW"}, Duration: time.Minute, Recurrence: 3}
@@ -89,8 +89,10 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-func TestMatchGroup(t *testing.T) {
-	b := bytes.ReplaceAll(policyWith(`fault.group == "LABEL" && fault.members * 2 > fault.of && fault.id.startsWith("label/rack=") && fault.state == "FAILED" && fault.cause == "NODE"`),
+func TestConditionsMatchGroups(t *testing.T) {
+	b := bytes.ReplaceAll(policyWith(
+		`fault.group == "LABEL" && fault.members * 2 > fault.of && fault.id.startsWith("label/rack=") && fault.state == "FAILED" && `+
+			`fault.cause == "NODE"`),
 		[]byte("kubernetes.event, parameters: {reason: Fault}"), []byte("alertmanager, parameters: {severity: info}"))
 	docs, err := Parse(bytes.Replace(b, []byte("spec:"), []byte("spec:\n  target: Group"), 1))
 	if err != nil {
@@ -107,8 +109,8 @@ func TestMatchGroup(t *testing.T) {
 	}
 }
 
-// TestMay checks that the possible matches of a condition follow from its meaning, not from its text.
-func TestMay(t *testing.T) {
+// TestPossibleMatchesFollowMeaning checks that the possible matches of a condition follow from its meaning, not from its text.
+func TestPossibleMatchesFollowMeaning(t *testing.T) {
 	for _, tc := range []struct {
 		match string
 		may   string // component=state, all of them
@@ -133,15 +135,16 @@ func TestMay(t *testing.T) {
 	}
 }
 
-func TestThresholds(t *testing.T) {
-	m := compiled(t, `fault.duration > duration("5m") && !(duration("1h") <= fault.duration) || fault.duration >= duration("5m") && fault.recurrence > 2`)
+func TestDurationThresholdsAreFound(t *testing.T) {
+	m := compiled(t,
+		`fault.duration > duration("5m") && !(duration("1h") <= fault.duration) || fault.duration >= duration("5m") && fault.recurrence > 2`)
 	if got := m.Thresholds(); !reflect.DeepEqual(got, []time.Duration{5 * time.Minute, time.Hour}) {
 		t.Errorf("%v", got)
 	}
 }
 
-// TestDigest checks that the digest depends on the content and not on the layout.
-func TestDigest(t *testing.T) {
+// TestDigestDependsOnContentAlone checks that the digest depends on the content and not on the layout.
+func TestDigestDependsOnContentAlone(t *testing.T) {
 	digest := func(b []byte) string {
 		docs, err := Parse(b)
 		if err != nil {
@@ -160,8 +163,8 @@ func TestDigest(t *testing.T) {
 	}
 }
 
-// TestDefault checks that the shipped policies are valid, only observe, and have explanations.
-func TestDefault(t *testing.T) {
+// TestDefaultPoliciesOnlyObserve checks that the shipped policies are valid, only observe, and have explanations.
+func TestDefaultPoliciesOnlyObserve(t *testing.T) {
 	docs, err := Default()
 	if err != nil {
 		t.Fatal(err)
@@ -176,8 +179,8 @@ func TestDefault(t *testing.T) {
 	}
 }
 
-// TestTellsOnce checks that the consequences of one fault for a node's components cause one notification.
-func TestTellsOnce(t *testing.T) {
+// TestOneFaultNotifiesOnce checks that the consequences of one fault for a node's components cause one notification.
+func TestOneFaultNotifiesOnce(t *testing.T) {
 	docs, err := Default()
 	if err != nil {
 		t.Fatal(err)
@@ -192,7 +195,9 @@ func TestTellsOnce(t *testing.T) {
 		{fault.Sick, fault.Failed, fault.Unknown, fault.CauseHost, fault.CauseHost, fault.CauseNone, []fault.Component{fault.ComponentHost}},
 		{fault.Failed, fault.Failed, fault.Unknown, fault.CauseNode, fault.CauseNode, fault.CauseNone, []fault.Component{fault.ComponentNode}},
 		{fault.Sick, fault.Normal, fault.Normal, fault.CauseLink, fault.CauseNone, fault.CauseNone, []fault.Component{fault.ComponentNode}},
-		{fault.Sick, fault.Normal, fault.Sick, fault.CauseLink, fault.CauseNone, fault.CauseMemory, []fault.Component{fault.ComponentNode, fault.ComponentMemory}}, // two faults
+		// two faults
+		{fault.Sick, fault.Normal, fault.Sick, fault.CauseLink, fault.CauseNone, fault.CauseMemory,
+			[]fault.Component{fault.ComponentNode, fault.ComponentMemory}},
 		{fault.Normal, fault.Normal, fault.Normal, fault.CauseNone, fault.CauseNone, fault.CauseNone, nil},
 	} {
 		var got []fault.Component
@@ -217,11 +222,15 @@ func TestTellsOnce(t *testing.T) {
 // TestEveryKindHasParameters checks that policies can use every kind of executor with its parameters.
 func TestEveryKindHasParameters(t *testing.T) {
 	given := map[response.Kind]string{
-		response.KubernetesCondition: "{type: A, reason: B}", response.KubernetesEvent: "{reason: A}", response.KubernetesLabel: "{key: a/b, value: c}", response.KubernetesCordon: "{}",
+		response.KubernetesCondition: "{type: A, reason: B}", response.KubernetesEvent: "{reason: A}",
+		response.KubernetesLabel: "{key: a/b, value: c}", response.KubernetesCordon: "{}",
 		response.KubernetesTaint: "{key: a, effect: PreferNoSchedule}", response.KubernetesEvict: "{key: a, value: b}",
-		response.KubernetesDrain: "{gracePeriod: 30s, force: true, deleteEmptyDirData: false}", response.SlurmDrain: "{reason: a b}", response.WebhookNotify: "{target: a}",
-		response.WebhookRemediate: "{target: a}", response.Alertmanager: "{severity: info}", response.Command: "{command: a}", response.NodeCheck: "{script: a}",
-		response.NodeRestartHalf: "{half: dnp}", response.NodeMaskChannel: "{}", response.NodeLimitFrequency: "{percent: 50}", response.PowerReset: "{method: ipmi}", response.Eureka: "{text: a}",
+		response.KubernetesDrain: "{gracePeriod: 30s, force: true, deleteEmptyDirData: false}", response.SlurmDrain: "{reason: a b}",
+		response.WebhookNotify:    "{target: a}",
+		response.WebhookRemediate: "{target: a}", response.Alertmanager: "{severity: info}", response.Command: "{command: a}",
+		response.NodeCheck:       "{script: a}",
+		response.NodeRestartHalf: "{half: dnp}", response.NodeMaskChannel: "{}", response.NodeLimitFrequency: "{percent: 50}",
+		response.PowerReset: "{method: ipmi}", response.Eureka: "{text: a}",
 	}
 	for _, k := range response.Kinds() {
 		text := strings.Replace(string(policyWith(`fault.component == "link/X+"`)), "kubernetes.event, parameters: {reason: Fault}",

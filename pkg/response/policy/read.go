@@ -183,10 +183,18 @@ func (o *object) duration(key string, otherwise, least time.Duration) time.Durat
 	s, _ := v.(string)
 	d, err := time.ParseDuration(s)
 	if err != nil || d < least || d > maxTime {
-		o.r.bad(o.at(key), v, fmt.Sprintf("a duration from %s to %s, as in 30s or 1h30m", least, maxTime))
+		o.r.bad(o.at(key), v, fmt.Sprintf("a duration from %s to %s, as in 30s or 1h30m", least, hours(maxTime)))
 		return otherwise
 	}
 	return d
+}
+
+// hours writes a duration of whole hours as people do: 168h.
+func hours(d time.Duration) string {
+	if d > 0 && d%time.Hour == 0 {
+		return fmt.Sprintf("%dh", d/time.Hour)
+	}
+	return d.String()
 }
 
 // integer reads a whole number.

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lofamo/lofamo/internal/needs"
+	"github.com/lofamo/lofamo/internal/testing/requirements"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -43,7 +43,7 @@ func TestChecksAreNeverRealtime(t *testing.T) {
 		started <- err
 	}()
 	if err := <-started; errors.Is(err, unix.EPERM) {
-		needs.Missing(t, "SCHED_FIFO is not permitted here")
+		requirements.Missing(t, "SCHED_FIFO is not permitted here")
 	} else if err != nil {
 		t.Fatal(err)
 	}

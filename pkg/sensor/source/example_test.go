@@ -28,7 +28,7 @@ func (e Entropy) Read(context.Context) (source.Reading, error) {
 	j := source.NewJudge(e.About, e.Name())
 	bits, err := source.Root(e.Procfs).Uint("sys/kernel/random/entropy_avail")
 	switch {
-	case source.Missing(err): // this machine has none: nothing is said
+	case source.Missing(err): // this machine has none: report nothing
 	case err != nil:
 		j.Fail(err)
 	case bits < e.Low:

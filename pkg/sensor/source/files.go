@@ -3,10 +3,10 @@ package source
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -30,16 +30,45 @@ func (r Root) Path(elem ...string) string {
 // Text reads a file and trims white space off its ends.
 func (r Root) Text(elem ...string) (string, error) {
 	path := r.Path(elem...)
-	f, err := os.Open(path)
+	b, err := read(path)
 	if err != nil {
-		return "", fmt.Errorf("read %s: %w", path, reason(err))
-	}
-	defer func() { _ = f.Close() }() // read only: nothing to lose
-	b, err := io.ReadAll(io.LimitReader(f, maxFile))
-	if err != nil {
-		return "", fmt.Errorf("read %s: %w", path, reason(err))
+		return "", fmt.Errorf("read %s: %w", path, err)
 	}
 	return strings.TrimSpace(string(b)), nil
+}
+
+// read returns up to maxFile bytes of a file. It makes four calls to the kernel for a small one. An os.File makes nine: it
+// also registers with the runtime's poller, because the kernel's files can be polled.
+func read(path string) ([]byte, error) {
+	fd, err := retry(func() (int, error) { return syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC, 0) })
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = syscall.Close(fd) }() // read only: nothing to lose
+	b := make([]byte, 0, 512)
+	for len(b) < maxFile {
+		if len(b) == cap(b) {
+			b = slices.Grow(b, len(b))
+		}
+		n, err := retry(func() (int, error) { return syscall.Read(fd, b[len(b):min(cap(b), maxFile)]) })
+		if err != nil {
+			return nil, err
+		}
+		if n == 0 {
+			break
+		}
+		b = b[:len(b)+n]
+	}
+	return b, nil
+}
+
+// retry repeats a call that a signal has interrupted.
+func retry(call func() (int, error)) (int, error) {
+	for {
+		if n, err := call(); !errors.Is(err, syscall.EINTR) {
+			return n, err
+		}
+	}
 }
 
 // Uint reads a file that holds one unsigned decimal number.

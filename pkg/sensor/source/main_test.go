@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/lofamo/lofamo/internal/fixedseed"
+	"github.com/lofamo/lofamo/internal/testing/fixedseed"
 )
 
 func TestMain(m *testing.M) { os.Exit(fixedseed.Main(m)) }

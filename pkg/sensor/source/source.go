@@ -18,7 +18,9 @@ import (
 type Reading struct {
 	Component fault.Component
 	// State is Unknown if the machine lacks the source or it was unreadable: a silent sensor is never normal.
-	State  fault.State
+	State fault.State
+	// Absent: the machine has no such part, and the configuration names none. State is Unknown.
+	Absent bool
 	Value  float64 // the deciding measurement, in Unit; 0 if there is none
 	Unit   string  // "°C", "V", "W", "/s", "%", or empty
 	Detail string  // for people, at most fault.MaxDetail bytes: why it is not normal, or the value

@@ -51,7 +51,7 @@ func TestGrowthAgainstAll(t *testing.T) {
 	})
 }
 
-func TestDetail(t *testing.T) {
+func TestDetailIsOnePrintableLine(t *testing.T) {
 	for _, tc := range []struct{ in, want string }{
 		{"  first line \nsecond", "first line "},
 		{"\n\n", ""},
@@ -65,7 +65,7 @@ func TestDetail(t *testing.T) {
 	}
 }
 
-func TestMissing(t *testing.T) {
+func TestMissingFileIsAbsence(t *testing.T) {
 	if Missing(syscall.EIO) || Missing(errors.New("x")) || Missing(nil) {
 		t.Error("an I/O error is no absence")
 	}
@@ -79,7 +79,7 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-func TestDuration(t *testing.T) {
+func TestDurationReadsUnits(t *testing.T) {
 	var d Duration
 	if err := json.Unmarshal([]byte(`"25ms"`), &d); err != nil || d.D() != 25*time.Millisecond {
 		t.Errorf("%v, %v", d, err)
@@ -94,7 +94,7 @@ func TestDuration(t *testing.T) {
 	}
 }
 
-func TestJudge(t *testing.T) {
+func TestJudgeKeepsGravestState(t *testing.T) {
 	bad := errors.New("cannot read")
 	for _, tc := range []struct {
 		name string

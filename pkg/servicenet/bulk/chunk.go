@@ -10,7 +10,7 @@ import (
 	"fmt"
 
 	"github.com/lofamo/lofamo/pkg/fault"
-	"github.com/lofamo/lofamo/pkg/servicenet/keys"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
 // Sizes, in bytes except for MaxChunks.
@@ -109,7 +109,7 @@ func NewKey(private *ecdh.PrivateKey, peer []byte, t Transfer, origin fault.Orig
 	if n := len(supervisor); n < 1 || n > MaxTarget {
 		return nil, fmt.Errorf("key of transfer %s: supervisor: given %d bytes: want 1 to %d", t, n, MaxTarget)
 	}
-	secret, err := keys.Agree(private, peer, keyLabel, t[:], []byte(origin.Node), []byte{byte(origin.Half)}, []byte(supervisor))
+	secret, err := servicenet.AgreeKey(private, peer, keyLabel, t[:], []byte(origin.Node), []byte{byte(origin.Half)}, []byte(supervisor))
 	if err != nil {
 		return nil, fmt.Errorf("key of transfer %s: %w", t, err)
 	}

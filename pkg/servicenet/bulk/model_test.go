@@ -7,10 +7,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestAnythingArrives moves objects over ways that lose, double, reorder and are cut for seconds, with
+// TestObjectArrivesOverAnyWorkingWay moves objects over ways that lose, double, reorder and are cut for seconds, with
 // restarts of the half and slow consumers. As long as one way works most of the time the object
 // arrives whole; newWorld's checks hold all the way.
-func TestAnythingArrives(t *testing.T) {
+func TestObjectArrivesOverAnyWorkingWay(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ways := []Way{{}, {"a"}, {"b"}}[:rapid.IntRange(1, 3).Draw(t, "ways")]
 		size := rapid.SampledFrom([]int{0, 1, ChunkSize, ChunkSize + 1, 100 << 10, 400 << 10}).Draw(t, "size")
@@ -52,9 +52,9 @@ func finish(t fataler, w *world, within time.Duration) {
 	w.now = end
 }
 
-// TestLargest moves 64 MiB straight, over a way that loses and is cut in the middle, and 16 MiB at the
+// TestLargestObjectArrives moves 64 MiB directly, over a way that loses and is cut in the middle, and 16 MiB at the
 // pace of the torus.
-func TestLargest(t *testing.T) {
+func TestLargestObjectArrives(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		size    int

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // maxQueue bounds the chunks of a transfer that wait to be sent: two of the largest windows, so that a pull finds
@@ -118,15 +119,10 @@ func (s *Sender) bucket(t *transfer) *bucket {
 // wake returns the next time to send, or to forget.
 func (s *Sender) wake(now time.Time) time.Time {
 	var at time.Time
-	earlier := func(t time.Time) {
-		if at.IsZero() || t.Before(at) {
-			at = t
-		}
-	}
 	for _, t := range s.transfers {
-		earlier(t.asked.Add(s.cfg.Life))
+		at = fault.Earliest(at, t.asked.Add(s.cfg.Life))
 		if len(t.queue) > 0 {
-			earlier(s.bucket(t).next(now, len(t.queue)))
+			at = fault.Earliest(at, s.bucket(t).next(now, len(t.queue)))
 		}
 	}
 	return at

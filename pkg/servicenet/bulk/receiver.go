@@ -6,7 +6,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
-	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
 type phase uint8
@@ -37,7 +37,7 @@ type Receiver struct {
 	// Of the present attempt:
 	offer  *lofamov1.BulkAnnounce // the last accepted one
 	key    *Key
-	digest *checksum.Digest
+	digest *servicenet.Checksummer
 
 	heard    time.Time // when the last sign of the object came
 	deadline time.Time // of the expected answer; zero: none is expected
@@ -112,7 +112,7 @@ func (r *Receiver) becomeGathering(now time.Time) {
 func (r *Receiver) becomePulling(now time.Time) {
 	r.phase = pulling
 	r.window = newWindow(r.cfg.Buffer, r.offer.GetSize(), r.offer.GetChunkSize())
-	r.digest = checksum.New(r.offer.GetChecksumAlgorithm())
+	r.digest = servicenet.NewChecksummer(r.offer.GetChecksumAlgorithm())
 	r.nextPoll = now.Add(r.cfg.GatherPoll)
 }
 
@@ -125,7 +125,7 @@ func (r *Receiver) becomeEnded(result Result, why string, out *ReceiverOutput) {
 	out.Outcome = &Outcome{result, why}
 }
 
-// anew starts over, once; the second time it ends the transfer.
+// anew restarts the transfer, once; the second time it ends the transfer.
 func (r *Receiver) anew(now time.Time, last Result, why string, out *ReceiverOutput) {
 	if r.attempt+1 == len(r.job.Exchanges) {
 		r.becomeEnded(last, why, out)
@@ -159,7 +159,7 @@ func (r *Receiver) announced(now time.Time, ev Announced, out *ReceiverOutput) {
 		r.becomeEnded(Refused, fault.Cut(m.GetError(), maxError), out)
 		return
 	case offerTooLarge:
-		r.becomeEnded(Refused, fmt.Sprintf("announced are %d bytes: at most %d are wanted", m.GetSize(), r.job.MaxSize), out)
+		r.becomeEnded(Refused, fmt.Sprintf("announced with %d bytes: want at most %d", m.GetSize(), r.job.MaxSize), out)
 		return
 	case offerUnusable:
 		r.progress.Ignored++
@@ -211,7 +211,8 @@ func (r *Receiver) check(m *lofamov1.BulkAnnounce) verdict {
 	if m.GetSize() > r.job.MaxSize {
 		return offerTooLarge
 	}
-	if c := m.GetChunkSize(); c < 1 || c > ChunkSize || m.GetSize() > uint64(c)*MaxChunks || !checksum.Known(m.GetChecksumAlgorithm()) {
+	if c := m.GetChunkSize(); c < 1 || c > ChunkSize || m.GetSize() > uint64(c)*MaxChunks ||
+		!servicenet.KnownChecksum(m.GetChecksumAlgorithm()) {
 		return offerUnusable
 	}
 	was := r.offer
@@ -327,7 +328,7 @@ func (r *Receiver) finish(now time.Time, out *ReceiverOutput) {
 	case r.digest.Sum64() == r.offer.GetChecksum():
 		r.becomeEnded(Complete, "", out)
 	default:
-		why := fmt.Sprintf("%s: given %#x, computed %#x", checksum.Name(r.digest.Algorithm()), r.offer.GetChecksum(), r.digest.Sum64())
+		why := fmt.Sprintf("%s: given %#x, computed %#x", servicenet.ChecksumName(r.digest.Algorithm()), r.offer.GetChecksum(), r.digest.Sum64())
 		r.anew(now, DataLoss, why, out)
 	}
 }
@@ -408,17 +409,11 @@ func (r *Receiver) sendPull(w Way, m *lofamov1.BulkPull, out *ReceiverOutput) {
 }
 
 func (r *Receiver) wake() time.Time {
-	at := r.heard.Add(r.cfg.GiveUp)
-	earlier := func(t time.Time) {
-		if !t.IsZero() && t.Before(at) {
-			at = t
-		}
-	}
-	earlier(r.deadline)
+	at := fault.Earliest(r.heard.Add(r.cfg.GiveUp), r.deadline)
 	if r.phase != requesting {
-		earlier(r.ways.nextProbe())
+		at = fault.Earliest(at, r.ways.nextProbe())
 		if r.deadline.IsZero() {
-			earlier(r.nextPoll)
+			at = fault.Earliest(at, r.nextPoll)
 		}
 	}
 	return at

@@ -22,9 +22,9 @@ func newReceiver(t *testing.T) (*Receiver, *lofamov1.BulkAnnounce) {
 		Size: 10 * ChunkSize, ChunkSize: ChunkSize, Key: privateKey(t, 9).PublicKey().Bytes(), ChecksumAlgorithm: 1}
 }
 
-// TestAnnouncements changes the second of two announcements: one that does not fit is ignored, an older one changes
+// TestLaterAnnouncementRestartsOrIsIgnored changes the second of two announcements: one that does not fit is ignored, an older one changes
 // nothing, and another object restarts the transfer.
-func TestAnnouncements(t *testing.T) {
+func TestLaterAnnouncementRestartsOrIsIgnored(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		change  func(first, second *lofamov1.BulkAnnounce)
@@ -74,7 +74,7 @@ func TestAnnouncements(t *testing.T) {
 	}
 }
 
-func TestNothingAfterTheEnd(t *testing.T) {
+func TestNothingFollowsEndOfTransfer(t *testing.T) {
 	r, m := newReceiver(t)
 	if out := r.Step(start, Cancel{}); out.Outcome == nil || out.Outcome.Result != Cancelled || !out.Wake.IsZero() {
 		t.Fatalf("%+v", out)
@@ -86,8 +86,8 @@ func TestNothingAfterTheEnd(t *testing.T) {
 	}
 }
 
-// TestChunkOfTheWrongLength: the half sealed the chunk, but its length contradicts the announcement.
-func TestChunkOfTheWrongLength(t *testing.T) {
+// TestChunkOfWrongLengthIsRefused: the half sealed the chunk, but its length contradicts the announcement.
+func TestChunkOfWrongLengthIsRefused(t *testing.T) {
 	r, m := newReceiver(t)
 	r.Step(start, Announced{m, Way{}})
 	id := r.Transfer()
@@ -111,7 +111,7 @@ func TestChunkOfTheWrongLength(t *testing.T) {
 	}
 }
 
-func TestReceiverRefusals(t *testing.T) {
+func TestReceiverRefusesInvalidConfig(t *testing.T) {
 	if err := DefaultReceiverConfig().Validate(); err != nil {
 		t.Error(err)
 	}

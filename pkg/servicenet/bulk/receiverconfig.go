@@ -89,7 +89,7 @@ func (c ReceiverConfig) Validate() error {
 
 // Way is one way to the half.
 type Way struct {
-	Via string // node that passes on through the torus; empty: straight
+	Via string // node that passes on through the torus; empty: directly
 }
 
 func (w Way) String() string {

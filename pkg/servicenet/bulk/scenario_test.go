@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/golden"
+	"github.com/lofamo/lofamo/internal/testing/golden"
 )
 
 // TestScenarios plays testdata/*.txt. A line that begins with '>' is an event until the previous command is done; '#'

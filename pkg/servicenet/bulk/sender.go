@@ -10,7 +10,6 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
-	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
 )
 
 // maxError is the wire format's limit for BulkAnnounce.error, in bytes.
@@ -47,7 +46,7 @@ func DefaultSenderConfig() SenderConfig {
 		DirectBurst: 64,
 		TorusRate:   250,
 		TorusBurst:  16,
-		Checksum:    checksum.Default,
+		Checksum:    servicenet.DefaultChecksum,
 	}
 }
 
@@ -85,7 +84,7 @@ func (c SenderConfig) Validate() error {
 			bad(f.name, f.n, fmt.Sprintf("1 to %d chunks", maxQueue))
 		}
 	}
-	if !checksum.Known(c.Checksum) {
+	if !servicenet.KnownChecksum(c.Checksum) {
 		bad("Checksum", int32(c.Checksum), "a known algorithm")
 	}
 	return errors.Join(errs...)
@@ -139,7 +138,7 @@ func (Summed) senderEvent()    {}
 // Route is the way back to a supervisor.
 type Route struct {
 	ReplyTo string // address of its report socket
-	Via     string // node through which to go, by the torus; empty: straight
+	Via     string // node through which to go, by the torus; empty: directly
 }
 
 // Gather requests an object. The shell answers with Ready or Failed, then Summed.
@@ -355,7 +354,7 @@ func (s *Sender) ready(ev Ready, out *SenderOutput) {
 		return
 	}
 	if ev.Size > t.maxSize {
-		s.becomeFailed(t, fmt.Sprintf("the object has %d bytes, at most %d are wanted", ev.Size, t.maxSize), out)
+		s.becomeFailed(t, fmt.Sprintf("the object has %d bytes: want at most %d", ev.Size, t.maxSize), out)
 		return
 	}
 	s.becomeOffered(t, ev)

@@ -141,7 +141,7 @@ func TestRoomForTransfers(t *testing.T) {
 	}
 }
 
-func TestSealChecksTheLength(t *testing.T) {
+func TestSealChecksLength(t *testing.T) {
 	s := newSender(t, DefaultSenderConfig())
 	s.Step(start, requested(t, 1))
 	s.Step(start, Ready{transferOf(1), "x", ChunkSize + 7})
@@ -157,9 +157,9 @@ func TestSealChecksTheLength(t *testing.T) {
 	}
 }
 
-// TestPace asks for more than there is room for, by both kinds of route, and never gets more than
+// TestSenderKeepsRateAndBurst asks for more than there is room for, by both kinds of route, and never gets more than
 // burst and rate allow in any interval, nor much less.
-func TestPace(t *testing.T) {
+func TestSenderKeepsRateAndBurst(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		via := rapid.SampledFrom([]string{"", "a"}).Draw(rt, "via")
 		cfg := DefaultSenderConfig()

@@ -3,6 +3,8 @@ package bulk
 import (
 	"slices"
 	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // settled is after how many chunks a way counts as good again.
@@ -10,7 +12,7 @@ const settled = 64
 
 // ways tracks which way is used, how wide its window is and how long its answers take.
 //
-// The window grows by one for each chunk up to the threshold, then by one for each window of them; a
+// The window grows by one for each chunk up to the threshold, then by one for each window of chunks; a
 // loss halves it, at most once for each window; silence and a change of the way bring it to the least.
 type ways struct {
 	cfg     *ReceiverConfig
@@ -111,11 +113,7 @@ func (w *ways) probes(now time.Time) []Way {
 func (w *ways) nextProbe() time.Time {
 	var at time.Time
 	for _, s := range w.list[:w.current] {
-		t := s.retry
-		if s.probe.After(t) {
-			t = s.probe
-		}
-		if at.IsZero() || t.Before(at) {
+		if t := fault.Later(s.retry, s.probe); at.IsZero() || t.Before(at) {
 			at = t
 		}
 	}

@@ -13,9 +13,9 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/fixedseed"
+	"github.com/lofamo/lofamo/internal/testing/fixedseed"
 	"github.com/lofamo/lofamo/pkg/fault"
-	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
 func TestMain(m *testing.M) { os.Exit(fixedseed.Main(m)) }
@@ -239,7 +239,7 @@ func (w *world) stepSender(ev SenderEvent) {
 			later(w.gather, Failed{g.Transfer, w.failure})
 			continue
 		}
-		sum := checksum.Sum(g.Checksum, w.object)
+		sum := servicenet.ChecksumOf(g.Checksum, w.object)
 		if w.badSums > 0 {
 			w.badSums--
 			sum ^= 1

@@ -4,6 +4,7 @@
 // It reports early the kernel's evidence against a path (seed 004 §IV-B.1): errors of Send at once, and with
 // Options.OnError also ICMP answers to earlier datagrams. Both are hints: an ICMP message is not signed, and anyone
 // who sees or guesses the ports may forge it. They may start a migration; they prove nothing about the other end.
+// Options.OnRefused gets the quotation in a refusal, which only a reader of the datagram can make.
 package direct
 
 import (
@@ -15,6 +16,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -36,6 +39,12 @@ type Options struct {
 	// destination at most once per errorGap, and at most errorRate in total per second. If it is nil, the kernel does
 	// not collect errors.
 	OnError func(to netip.AddrPort, err error)
+	// OnRefused gets each datagram that the kernel at an address refused because nothing listens there (ICMP port
+	// unreachable): the beginning that the answer quotes, at most QuoteSize bytes. It returns whether the owner sent
+	// that datagram lately. Anybody can send such an answer, but only a reader of the datagram can quote it. It is
+	// called from Run's goroutine, must not block and must not keep quote. If it is nil too, the kernel does not
+	// collect errors; see strangeErrors.
+	OnRefused func(to netip.AddrPort, quote []byte) bool
 	// Late makes it no error of Listen that the interface or the address is not there: Send fails, and
 	// nothing comes, until Rebind has found it. The port must not be 0.
 	Late bool
@@ -43,6 +52,9 @@ type Options struct {
 	// and a burst of a quarter of it, Run rests between them, and the kernel drops datagrams that have no room. A
 	// process of real-time class that never rests is killed by its limit (RLIMIT_RTTIME).
 	MaxRate int
+	// Gather is the time for which Run lets datagrams gather after it has read all. Run does so while more than gatherRate
+	// datagrams arrive per Gather, because a wake-up costs more than a read. 0: never.
+	Gather time.Duration
 	// Strangers is the number of datagrams per second that the socket accepts from all sources together that Know has
 	// not named. The kernel drops the rest before they take buffer space from known sources (pkg/udpguard). 0: no
 	// source is a stranger.
@@ -98,7 +110,7 @@ func Listen(addr string, opts Options) (*Socket, error) {
 	case opts.Late && want.Port() != 0 && absent(err):
 		return &Socket{opts: opts, guard: guard, bound: want, local: unmap(want), opened: make(chan struct{}), absent: err}, nil
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("listen on direct rail %s: UDP port %d is taken by another process: %w", addr, want.Port(), err)
+		return nil, fmt.Errorf("listen on direct rail %s: another process uses UDP port %d: %w", addr, want.Port(), err)
 	case err != nil:
 		return nil, fmt.Errorf("listen on direct rail %s: %w", addr, err)
 	}
@@ -140,11 +152,13 @@ func open(addr netip.AddrPort, opts Options, share bool) (*endpoint, error) {
 	}
 	ep := &endpoint{conn: pc.(*net.UDPConn)}
 	_ = ep.conn.SetReadBuffer(receiveBuffer) // best effort: the kernel's limit may be lower
-	if err := ep.prepare(opts.OnError != nil); err != nil {
+	if err := ep.prepare(opts.wantsErrors()); err != nil {
 		return nil, errors.Join(err, ep.conn.Close())
 	}
 	return ep, nil
 }
+
+func (o *Options) wantsErrors() bool { return o.OnError != nil || o.OnRefused != nil }
 
 // prepare finds the socket's family, since one on 0.0.0.0 may be of IPv6, and enables ICMP errors.
 func (e *endpoint) prepare(wantErrors bool) (err error) {
@@ -158,13 +172,23 @@ func (e *endpoint) prepare(wantErrors bool) (err error) {
 		e.ipv6 = family == unix.AF_INET6
 		return err
 	}
-	if e.ipv6 = family == unix.AF_INET6; e.ipv6 {
-		if err := setInt(e.raw, unix.SOL_IPV6, unix.IPV6_RECVERR, 1); err != nil {
+	e.ipv6 = family == unix.AF_INET6
+	return e.collectErrors(true)
+}
+
+// collectErrors asks the kernel to collect ICMP errors for this socket, or to collect none and to forget all.
+func (e *endpoint) collectErrors(on bool) error {
+	v := 0
+	if on {
+		v = 1
+	}
+	if e.ipv6 {
+		if err := setInt(e.raw, unix.SOL_IPV6, unix.IPV6_RECVERR, v); err != nil {
 			return fmt.Errorf("ask for ICMPv6 errors: %w", err)
 		}
 	}
 	// A socket of IPv6 sends to IPv4 as well, and has both options.
-	if err := setInt(e.raw, unix.SOL_IP, unix.IP_RECVERR, 1); err != nil {
+	if err := setInt(e.raw, unix.SOL_IP, unix.IP_RECVERR, v); err != nil {
 		return fmt.Errorf("ask for ICMP errors: %w", err)
 	}
 	return nil
@@ -246,15 +270,19 @@ const sendTries = 8
 // send goes around net.UDPConn, which waits for room in the send buffer. A host half that waited
 // there, behind a card that is stuck or neighbours that do not answer ARP, would be found dead.
 func (e *endpoint) send(to netip.AddrPort, b []byte) error {
-	sa, err := e.sockaddr(to)
+	sa, saLen, err := e.sockaddr(to)
 	if err != nil {
 		return err
 	}
 	var sendErr error
 	if err := e.raw.Write(func(fd uintptr) bool {
 		for range sendTries {
-			sendErr = unix.Sendto(int(fd), b, unix.MSG_DONTWAIT, sa)
-			if sendErr == nil || errors.Is(sendErr, unix.EAGAIN) || errors.Is(sendErr, unix.ENOBUFS) {
+			_, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)),
+				unix.MSG_DONTWAIT, uintptr(unsafe.Pointer(&sa)), saLen)
+			if sendErr = nil; errno == 0 {
+				break
+			}
+			if sendErr = errno; errno == unix.EAGAIN || errno == unix.ENOBUFS {
 				break
 			}
 		}
@@ -265,23 +293,28 @@ func (e *endpoint) send(to netip.AddrPort, b []byte) error {
 	return sendErr
 }
 
-func (e *endpoint) sockaddr(to netip.AddrPort) (unix.Sockaddr, error) {
-	addr, port := to.Addr(), int(to.Port())
+// sockaddr returns an address in the kernel's form, and its length.
+func (e *endpoint) sockaddr(to netip.AddrPort) (sa unix.RawSockaddrAny, size uintptr, err error) {
+	addr := to.Addr()
 	switch {
 	case e.ipv6 && addr.IsValid():
-		sa := &unix.SockaddrInet6{Port: port, Addr: addr.As16()}
+		in6 := unix.RawSockaddrInet6{Family: unix.AF_INET6, Port: port(to.Port()), Addr: addr.As16()}
 		if addr.Zone() != "" {
 			ifc, err := net.InterfaceByName(addr.Zone())
 			if err != nil {
-				return nil, fmt.Errorf("zone %q: %w", addr.Zone(), err)
+				return sa, 0, fmt.Errorf("zone %q: %w", addr.Zone(), err)
 			}
-			sa.ZoneId = uint32(ifc.Index)
+			in6.Scope_id = uint32(ifc.Index)
 		}
-		return sa, nil
+		*(*unix.RawSockaddrInet6)(unsafe.Pointer(&sa)) = in6
+		return sa, unix.SizeofSockaddrInet6, nil
 	case addr.Unmap().Is4():
-		return &unix.SockaddrInet4{Port: port, Addr: addr.As4()}, nil
+		*(*unix.RawSockaddrInet4)(unsafe.Pointer(&sa)) = unix.RawSockaddrInet4{
+			Family: unix.AF_INET, Port: port(to.Port()), Addr: addr.Unmap().As4(),
+		}
+		return sa, unix.SizeofSockaddrInet4, nil
 	}
-	return nil, fmt.Errorf("address %s: want one of the family of %s", to, e.conn.LocalAddr())
+	return sa, 0, fmt.Errorf("address %s: want one of the family of %s", to, e.conn.LocalAddr())
 }
 
 // Run reads until the context ends or the socket is closed, and closes it. It returns nil then,

@@ -14,10 +14,16 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/lofamo/lofamo/internal/testing/fixedseed"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(seeded{m}) }
+
+// seeded runs the tests with a fixed seed of property tests.
+type seeded struct{ *testing.M }
+
+func (s seeded) Run() int { return fixedseed.Main(s.M) }
 
 type datagram struct {
 	from netip.AddrPort
@@ -62,11 +68,14 @@ func run(t *testing.T, s *Socket) <-chan datagram {
 	return ch
 }
 
+// bound is the longest wait for an expected event: only a failure reaches it.
+const bound = time.Minute
+
 func waitFor(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); {
+	for end := time.Now().Add(bound); !ok(); {
 		if time.Now().After(end) {
-			t.Fatalf("waited 20 s for %s", what)
+			t.Fatalf("waited %s for %s", bound, what)
 		}
 		time.Sleep(time.Millisecond)
 	}
@@ -77,8 +86,8 @@ func receive(t *testing.T, ch <-chan datagram) datagram {
 	select {
 	case d := <-ch:
 		return d
-	case <-time.After(5 * time.Second):
-		t.Fatal("nothing received in 5 s")
+	case <-time.After(bound):
+		t.Fatalf("nothing received in %s", bound)
 		return datagram{}
 	}
 }
@@ -153,7 +162,7 @@ func TestBlockDropsBothWays(t *testing.T) {
 	}
 }
 
-func TestRefusedPeerDoesNotStopTheRail(t *testing.T) {
+func TestRefusedPeerDoesNotStopRail(t *testing.T) {
 	a, _ := start(t)
 	b, ch := start(t)
 	gone, err := Listen("127.0.0.1:0", Options{})
@@ -212,7 +221,7 @@ func TestSendDoesNotWait(t *testing.T) {
 		if !errors.Is(err, unix.EAGAIN) || s.Stats().SendErrors != 1 {
 			t.Errorf("%v, %+v", err, s.Stats())
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(bound):
 		t.Error("Send waits for room")
 	}
 }
@@ -233,8 +242,8 @@ func control(t *testing.T, c syscall.RawConn, f func(fd int)) {
 	}
 }
 
-// TestFamilies: a socket on all addresses reaches IPv4, and one of IPv4 refuses IPv6.
-func TestFamilies(t *testing.T) {
+// TestSocketReachesItsAddressFamilies: a socket on all addresses reaches IPv4, and one of IPv4 refuses IPv6.
+func TestSocketReachesItsAddressFamilies(t *testing.T) {
 	four, ch := start(t)
 	for _, addr := range []string{"0.0.0.0:0", "[::]:0"} {
 		s, err := Listen(addr, Options{})
@@ -265,11 +274,11 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
-func TestListenRefusals(t *testing.T) {
+func TestListenRefusesUnusableAddresses(t *testing.T) {
 	a, _ := start(t)
 	_, err := Listen(a.LocalAddr().String(), Options{})
 	if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), a.LocalAddr().String()) ||
-		!strings.Contains(err.Error(), "taken") {
+		!strings.Contains(err.Error(), "another process uses") {
 		t.Errorf("taken port: %v", err)
 	}
 	for _, bad := range []string{"", "7000", "localhost:7000", "127.0.0.1:70000"} {
@@ -303,9 +312,9 @@ func TestCloseStopsRun(t *testing.T) {
 	}
 }
 
-// TestFloodMakesTheReaderRest: beyond MaxRate the reader rests before each datagram, and still delivers those that
+// TestFloodMakesReaderRest: beyond MaxRate the reader rests before each datagram, and still delivers those that
 // the kernel could hold.
-func TestFloodMakesTheReaderRest(t *testing.T) {
+func TestFloodMakesReaderRest(t *testing.T) {
 	s, err := Listen("127.0.0.1:0", Options{MaxRate: 4}) // and a burst of one
 	if err != nil {
 		t.Fatal(err)

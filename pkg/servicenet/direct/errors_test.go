@@ -33,15 +33,15 @@ func startTelling(t *testing.T, addr, ifc string) (*Socket, <-chan datagram, <-c
 	return s, run(t, s), errs
 }
 
-func next(t *testing.T, ch <-chan told) told {
+// next waits for the next error or refusal.
+func next[T any](t *testing.T, ch <-chan T) (got T) {
 	t.Helper()
 	select {
-	case e := <-ch:
-		return e
+	case got = <-ch:
 	case <-time.After(20 * time.Second):
-		t.Fatal("told of no error in 20 s")
-		return told{}
+		t.Fatalf("no %T in 20 s", got)
 	}
+	return got
 }
 
 // closedPort is an address without a listener.
@@ -55,7 +55,7 @@ func closedPort(t *testing.T, host string) netip.AddrPort {
 	return s.LocalAddr()
 }
 
-func TestClosedPortIsTold(t *testing.T) {
+func TestClosedPortIsReported(t *testing.T) {
 	b, atB := start(t)
 	for _, addr := range []string{"127.0.0.1:0", "0.0.0.0:0", "[::1]:0"} {
 		t.Run(addr, func(t *testing.T) {
@@ -129,7 +129,7 @@ func TestErrorsAreRateLimited(t *testing.T) {
 	}
 }
 
-func TestBlockedSocketTellsNoErrors(t *testing.T) {
+func TestBlockedSocketReportsNoErrors(t *testing.T) {
 	a, atA, errs := startTelling(t, "127.0.0.1:0", "")
 	a.Block(true)
 	if err := a.cur.Load().send(closedPort(t, "127.0.0.1"), []byte("past the block")); err != nil {
@@ -145,7 +145,7 @@ func TestBlockedSocketTellsNoErrors(t *testing.T) {
 	}
 }
 
-func TestPathError(t *testing.T) {
+func TestPathErrorsAreRecognised(t *testing.T) {
 	for _, tc := range []struct {
 		err  error
 		want bool
@@ -212,7 +212,7 @@ func veth(t *testing.T) {
 	}
 }
 
-func TestUnreachable(t *testing.T) {
+func TestUnreachableNetworkIsReported(t *testing.T) {
 	if !netnstest.Inside(t) {
 		return
 	}

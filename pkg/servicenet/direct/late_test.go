@@ -10,9 +10,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// TestLate: a socket whose interface does not exist yet refuses to send, says why, and works once it was rebound; one
-// whose address does not exist does the same.
-func TestLate(t *testing.T) {
+// TestLateInterfaceWorksAfterRebind: a socket whose interface does not exist yet refuses to send, says why, and works
+// once it was rebound; one whose address does not exist does the same.
+func TestLateInterfaceWorksAfterRebind(t *testing.T) {
 	if !netnstest.Inside(t) {
 		return
 	}
@@ -50,7 +50,7 @@ func TestLate(t *testing.T) {
 	}
 }
 
-func TestLateRefusals(t *testing.T) {
+func TestListenRefusesMissingAddress(t *testing.T) {
 	const nobodys = "192.0.2.1:4000" // RFC 5737: for documentation
 	if _, err := Listen(nobodys, Options{}); !errors.Is(err, unix.EADDRNOTAVAIL) {
 		t.Errorf("not late: %v", err)

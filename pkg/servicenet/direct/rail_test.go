@@ -9,7 +9,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet/railtest"
 )
 
-func TestRail(t *testing.T) {
+func TestDirectRailKeepsRailContract(t *testing.T) {
 	for name, opts := range map[string]Options{"plain": {}, "telling": {OnError: func(netip.AddrPort, error) {}}} {
 		t.Run(name, func(t *testing.T) {
 			railtest.Run(t, func(t *testing.T) railtest.Harness { return harness(t, opts) })

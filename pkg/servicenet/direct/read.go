@@ -1,6 +1,7 @@
 package direct
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -31,6 +32,8 @@ const (
 	// refuseRate is the number of strangers' datagrams beyond their budget that are read per second without a pause:
 	// datagrams already in the buffer when a flood begins have to be read quickly.
 	refuseRate, refuseBurst = 20_000, 4000
+	// The reader lets datagrams gather if more than gatherRate arrive per Options.Gather, measured over gatherCount of them.
+	gatherRate, gatherCount = 2, 16
 	// blindWait separates two checks while the poller refuses to wait: see reader.blind.
 	blindWait = 5 * time.Millisecond
 )
@@ -39,12 +42,14 @@ const (
 type pathError struct {
 	to    netip.AddrPort
 	errno syscall.Errno
+	quote []byte // of a refused datagram, for Options.OnRefused; otherwise nil
 }
 
 // reader is Run's state: its buffers, and the errors that it passed on lately.
 type reader struct {
-	s *Socket
-	h Handler
+	s  *Socket
+	h  Handler
+	ep *endpoint
 
 	receiver
 	buf    []byte
@@ -54,10 +59,18 @@ type reader struct {
 	err    syscall.Errno // of the receiving call; 0 when there was merely nothing
 	errs   []pathError
 	look   func(fd uintptr) bool // reads a datagram or errors; false: neither
+	try    func(fd uintptr)      // look, with its result in found
+	found  bool
+
+	counted time.Time // when the number of datagrams was last a multiple of gatherCount
+	count   uint
+	crowded bool // datagrams come faster than gatherRate
 
 	reads   uint
 	told    map[netip.AddrPort]time.Time
 	limiter *rate.Limiter
+
+	strange strangeErrors
 
 	pace   *rate.Limiter // of delivered datagrams, and errors; nil: no bound
 	refuse *rate.Limiter // of dropped datagrams of strangers
@@ -73,20 +86,22 @@ func newReader(s *Socket, h Handler) *reader {
 		told:    map[netip.AddrPort]time.Time{},
 		rest:    pause,
 		refuse:  rate.NewLimiter(refuseRate, refuseBurst),
+		strange: strangeErrors{limiter: rate.NewLimiter(strangeRate, strangeBurst)},
 	}
 	if m := s.opts.MaxRate; m > 0 {
 		r.pace = rate.NewLimiter(rate.Limit(m), max(m/4, 1))
 	}
-	r.look = r.lookAt
+	r.look, r.try = r.lookAt, func(fd uintptr) { r.found = r.lookAt(fd) }
 	return r
 }
 
 // serve reads one endpoint until it is closed, which is net.ErrClosed, or fails for good.
 func (r *reader) serve(ctx context.Context, ep *endpoint) error {
+	r.ep, r.strange.until = ep, time.Time{}
 	r.zones = nil            // an interface may have come back under another index
 	wait := time.Millisecond // after an error that may pass, such as ENOBUFS
 	for {
-		err := ep.raw.Read(r.look)
+		err := r.next(ctx, ep)
 		if errors.Is(err, net.ErrClosed) {
 			return err
 		}
@@ -95,6 +110,7 @@ func (r *reader) serve(ctx context.Context, ep *endpoint) error {
 				return err
 			}
 		}
+		r.collectAgain()
 		pace := r.pace
 		if r.deliver() {
 			pace = r.refuse
@@ -114,6 +130,29 @@ func (r *reader) serve(ctx context.Context, ep *endpoint) error {
 	}
 }
 
+// next reads the next datagram or errors. If datagrams are many and all are read, it lets some gather first.
+func (r *reader) next(ctx context.Context, ep *endpoint) error {
+	if r.crowded {
+		if err := ep.raw.Control(r.try); err != nil || r.found {
+			return err
+		}
+		r.rest(ctx, r.s.opts.Gather)
+	}
+	return ep.raw.Read(r.look)
+}
+
+// counts counts a datagram, and notes from time to time whether they come so fast that gathering saves wake-ups.
+func (r *reader) counts() {
+	if r.s.opts.Gather == 0 {
+		return
+	}
+	if r.count++; r.count%gatherCount == 0 {
+		now := time.Now()
+		r.crowded = now.Sub(r.counted) < gatherCount/gatherRate*r.s.opts.Gather
+		r.counted = now
+	}
+}
+
 // lookAt reads one datagram, or the queued errors if there is none. The error queue must be empty before Read waits
 // again, because the poller wakes only for new events. A receive error may come from ICMP; or Send may have consumed
 // that error before the reader could.
@@ -123,12 +162,13 @@ func (r *reader) lookAt(fd uintptr) bool {
 	r.got = r.err == 0
 	if r.got {
 		r.sender = r.address()
+		r.counts()
 	}
 	r.reads++
 	if r.got && r.reads%errorEvery != 0 {
 		return true
 	}
-	if r.s.opts.OnError != nil {
+	if r.s.opts.wantsErrors() {
 		r.takeErrors(fd)
 	}
 	if r.err == unix.EAGAIN {
@@ -145,7 +185,11 @@ func (r *reader) takeErrors(fd uintptr) {
 		if !ok {
 			return
 		}
-		r.errs = append(r.errs, pathError{r.address(), errno})
+		e := pathError{to: r.address(), errno: errno}
+		if r.s.opts.OnRefused != nil && errno == unix.ECONNREFUSED {
+			e.quote = bytes.Clone(r.payload[:r.quoted])
+		}
+		r.errs = append(r.errs, e)
 	}
 }
 
@@ -195,11 +239,18 @@ func (r *reader) deliver() (refused bool) {
 
 // tell reports errors, within the rate.
 func (r *reader) tell(now time.Time) {
-	for _, e := range r.errs {
+	for i := range r.errs {
+		e := &r.errs[i]
 		if r.s.blocked.Load() || !PathError(e.errno) {
 			continue
 		}
 		r.s.pathErrors.Add(1)
+		if r.s.opts.OnRefused != nil {
+			r.refused(now, e)
+		}
+		if r.s.opts.OnError == nil {
+			continue
+		}
 		if last, ok := r.told[e.to]; ok && now.Sub(last) < errorGap || !r.limiter.AllowN(now, 1) {
 			r.s.untold.Add(1)
 			continue

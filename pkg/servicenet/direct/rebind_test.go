@@ -14,7 +14,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-func TestRebindKeepsThePort(t *testing.T) {
+func TestRebindKeepsPort(t *testing.T) {
 	for _, addr := range []string{"127.0.0.1:0", "0.0.0.0:0", "[::]:0"} {
 		s, err := Listen(addr, Options{})
 		if errors.Is(err, unix.EAFNOSUPPORT) {

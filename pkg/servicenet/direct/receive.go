@@ -11,8 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// receiver makes the kernel's two receiving calls into memory of its own: package unix would make
-// garbage of each, also of those that find nothing.
+// receiver makes the kernel's two receiving calls into memory of its own: package unix would allocate in each call,
+// even if no datagram waits. Neither call blocks, so they bypass the Go scheduler (RawSyscall): an ordinary call after
+// a rest wakes the runtime's monitor thread.
 type receiver struct {
 	from    unix.RawSockaddrAny
 	fromLen uint32
@@ -20,7 +21,8 @@ type receiver struct {
 	// For the error queue.
 	msg     unix.Msghdr
 	iov     unix.Iovec
-	payload [1]byte // of the failed datagram: unused
+	payload [QuoteSize]byte
+	quoted  int // bytes of the failed datagram in payload
 	oob     [256]byte
 
 	zones map[uint32]string
@@ -29,7 +31,7 @@ type receiver struct {
 // datagram reads one without waiting. It is from r.from.
 func (r *receiver) datagram(fd uintptr, b []byte) (int, syscall.Errno) {
 	r.fromLen = unix.SizeofSockaddrAny
-	n, _, errno := unix.Syscall6(unix.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), unix.MSG_DONTWAIT,
+	n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), unix.MSG_DONTWAIT,
 		uintptr(unsafe.Pointer(&r.from)), uintptr(unsafe.Pointer(&r.fromLen)))
 	return int(n), errno
 }
@@ -42,11 +44,11 @@ func (r *receiver) failure(fd uintptr) (syscall.Errno, bool) {
 	r.msg = unix.Msghdr{Name: (*byte)(unsafe.Pointer(&r.from)), Namelen: unix.SizeofSockaddrAny, Iov: &r.iov, Control: &r.oob[0]}
 	r.msg.SetIovlen(1)
 	r.msg.SetControllen(len(r.oob))
-	_, _, errno := unix.Syscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&r.msg)), unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
+	n, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&r.msg)), unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
 	if errno != 0 {
 		return 0, false
 	}
-	r.fromLen = r.msg.Namelen
+	r.fromLen, r.quoted = r.msg.Namelen, int(n)
 	return extendedErr(r.oob[:r.msg.Controllen]), true
 }
 

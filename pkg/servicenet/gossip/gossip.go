@@ -189,6 +189,7 @@ type Net struct {
 
 	heardAt atomic.Int64 // of the last call of OnHeard, in ns since born
 	born    time.Time
+	tickers []Ticker
 
 	closed      atomic.Bool
 	metaChanged chan struct{}
@@ -221,7 +222,7 @@ func New(cfg Config) (*Net, error) {
 	if err != nil {
 		cancel()
 		if errors.Is(err, syscall.EADDRINUSE) || strings.Contains(err.Error(), "address already in use") {
-			return nil, fmt.Errorf("gossip member %q: listen on %s: port %d is taken by another process (TCP and UDP are needed): %w",
+			return nil, fmt.Errorf("gossip member %q: listen on %s: another process uses port %d (TCP and UDP are needed): %w",
 				cfg.Name, cfg.Bind, bind.Port(), err)
 		}
 		return nil, fmt.Errorf("gossip member %q: listen on %s: %w", cfg.Name, cfg.Bind, err)
@@ -264,6 +265,7 @@ func New(cfg Config) (*Net, error) {
 		_ = tr.Shutdown() // the reason is err
 		return nil, fmt.Errorf("gossip member %q: %w", cfg.Name, err)
 	}
+	n.tickers = []Ticker{{time.Now(), mc.ProbeInterval}, {time.Now(), mc.GossipInterval}} // Create has just started them
 	n.live.Store(n.list)
 	n.wg.Go(func() { n.deliver(ctx) })
 	n.wg.Go(func() { n.events.run(ctx, cfg.OnMember) })
@@ -304,6 +306,15 @@ func memberlistConfig(cfg Config, n *Net, logger *log.Logger) *memberlist.Config
 	mc.GossipInterval += rand.N(mc.GossipInterval / 8)
 	return mc
 }
+
+// Ticker is a periodic timer. It expires each Period after Made, or a moment before.
+type Ticker struct {
+	Made   time.Time
+	Period time.Duration
+}
+
+// Tickers returns memberlist's timers for probes and gossip.
+func (n *Net) Tickers() []Ticker { return n.tickers }
 
 // Addr returns the address in use.
 func (n *Net) Addr() netip.AddrPort { return n.addr }
@@ -499,49 +510,4 @@ func (n *Net) deliver(ctx context.Context) {
 			}
 		}
 	}
-}
-
-// maintain joins, and joins again: memberlist forgets members that were out of reach for long, and
-// two parts of a healed network find each other only through their configured members.
-func (n *Net) maintain(ctx context.Context) {
-	interval := n.cfg.Timing.RejoinInterval
-	if interval <= 0 {
-		interval = rejoinInterval
-	}
-	const first = 100 * time.Millisecond // the others may be starting as well
-	wait := min(first, interval)
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-n.metaChanged:
-			// Its error says only that the news has not left within the time; it stays queued.
-			_ = n.list.UpdateNode(time.Second)
-		case <-timer.C:
-			if missing := n.missing(); len(missing) > 0 {
-				if _, err := n.list.Join(missing); err != nil && ctx.Err() == nil {
-					n.cfg.Logger.Debug("gossip: join", "members", missing, "error", err)
-				}
-			}
-			timer.Reset(wait)
-			wait = min(2*wait, interval)
-		}
-	}
-}
-
-// missing returns the configured members that are not live.
-func (n *Net) missing() []string {
-	live := make(map[string]bool)
-	for _, m := range n.Members() {
-		live[m.Addr.String()] = true
-	}
-	var out []string
-	for _, j := range n.cfg.Join {
-		if a, err := netip.ParseAddrPort(j); err == nil && !live[a.String()] {
-			out = append(out, j)
-		}
-	}
-	return out
 }

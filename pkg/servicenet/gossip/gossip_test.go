@@ -20,6 +20,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lofamo/lofamo/pkg/servicenet"
+
+	"github.com/lofamo/lofamo/internal/testing/freeport"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -80,7 +82,7 @@ func startKeys(t *testing.T, name string, keys [][]byte, join ...*member) *membe
 // untilAny waits for an event of the kind, and skips any others before it.
 func (m *member) untilAny(t *testing.T, k EventKind) Event {
 	t.Helper()
-	timeout := time.After(20 * time.Second)
+	timeout := time.After(bound)
 	for {
 		select {
 		case e := <-m.events:
@@ -107,7 +109,7 @@ func (m *member) broadcast(t *testing.T) string {
 	select {
 	case b := <-m.broadcasts:
 		return b
-	case <-time.After(10 * time.Second):
+	case <-time.After(bound):
 		t.Fatalf("%s received no broadcast", m.cfg.Name)
 		return ""
 	}
@@ -398,8 +400,8 @@ func TestStreamsOfOneSubnetCountTogether(t *testing.T) {
 	}
 }
 
-// TestStrangerInASubnetReplacesItsOwnStreams puts the members and a stranger into one /64.
-func TestStrangerInASubnetReplacesItsOwnStreams(t *testing.T) {
+// TestStrangerInSubnetReplacesItsOwnStreams puts the members and a stranger into one /64.
+func TestStrangerInSubnetReplacesItsOwnStreams(t *testing.T) {
 	tr := &transport{}
 	var members []*remote
 	for addr := netip.MustParseAddr("2001:db8::100"); len(members) < 8; addr = addr.Next() {
@@ -450,6 +452,20 @@ func TestRefusedMemberIsShutOut(t *testing.T) {
 	a.Refuse(nil)
 	b.Refuse(nil)
 	a.until(t, EventJoin, "c")
+}
+
+// One round of joining reaches the living member of a list, although the others, which it may ask first, are dead.
+func TestDeadAddressesDoNotKeepMemberOut(t *testing.T) {
+	a, b := start(t, "a", key(1)), start(t, "b", key(1))
+	list := []string{a.Addr().String()}
+	for range 50 { // the order is random: the living one is hardly ever the first
+		list = append(list, freeport.Addr(t).String())
+	}
+	one := &Net{cfg: Config{Join: list, Logger: slog.New(slog.DiscardHandler)}, list: b.list}
+	one.join(t.Context())
+	if !slices.ContainsFunc(b.Members(), func(m Member) bool { return m.Name == "a" }) {
+		t.Errorf("b knows %v: want a among them", b.Members())
+	}
 }
 
 // TestMembersAreBounded: a holder of the key can invent members, but not without end.
@@ -517,7 +533,7 @@ func TestAdvertisedAddress(t *testing.T) {
 	}
 }
 
-func TestNewRefusals(t *testing.T) {
+func TestNewNamesBadField(t *testing.T) {
 	good := Config{Name: "x", Bind: "127.0.0.1:0", Key: key(1), Meta: Meta{Role: RoleNode, ID: "x"}, Logger: slog.New(slog.DiscardHandler)}
 	for want, f := range map[string]func(*Config){
 		"name":             func(c *Config) { c.Name = "" },
@@ -540,7 +556,7 @@ func TestNewRefusals(t *testing.T) {
 	a := start(t, "a", key(1))
 	c := good
 	c.Bind = a.Addr().String()
-	if _, err := New(c); err == nil || !strings.Contains(err.Error(), "taken") || !strings.Contains(err.Error(), c.Bind) {
+	if _, err := New(c); err == nil || !strings.Contains(err.Error(), "another process uses") || !strings.Contains(err.Error(), c.Bind) {
 		t.Errorf("taken port: %v", err)
 	}
 	// UDP only.
@@ -550,13 +566,13 @@ func TestNewRefusals(t *testing.T) {
 	}
 	defer func() { _ = u.Close() }()
 	c.Bind = u.LocalAddr().String()
-	if _, err := New(c); err == nil || !strings.Contains(err.Error(), "taken") {
+	if _, err := New(c); err == nil || !strings.Contains(err.Error(), "another process uses") {
 		t.Errorf("taken UDP port: %v", err)
 	}
 }
 
 // A packet that a member sends to itself comes back to it alone, by its socket, and is no sign of another member.
-func TestLoop(t *testing.T) {
+func TestPacketToSelfIsNoSignOfOthers(t *testing.T) {
 	back := make(chan []byte, 10)
 	heard := make(chan struct{}, 10)
 	n, err := New(Config{
@@ -650,7 +666,7 @@ func TestEventLogDropsOldest(t *testing.T) {
 	}
 }
 
-func TestLogLines(t *testing.T) {
+func TestMemberlistLogKeepsItsLevels(t *testing.T) {
 	var out bytes.Buffer
 	w := newLogWriter(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	for line, level := range map[string]string{
@@ -676,8 +692,21 @@ func TestLogLines(t *testing.T) {
 	}
 }
 
-// TestMetaNames: every id that is valid elsewhere is valid here.
-func TestMetaNames(t *testing.T) {
+func TestLogPrintsMetadataAsText(t *testing.T) {
+	for line, want := range map[string]string{
+		"[WARN] memberlist: Refuting an alive message for 'n' (127.0.0.1:1) meta:([123 34 125] VS []), vsn:([1 5 2] VS [1 5 3])": "Refuting an " +
+			"alive message for 'n' (127.0.0.1:1) meta:(\"{\\\"}\" VS \"\"), vsn:([1 5 2] VS [1 5 3])",
+		"[WARN] memberlist: meta:([999] VS [1": "meta:([999] VS [1",
+		"[WARN] memberlist: meta:([999])":      "meta:([999])",
+	} {
+		if _, got := parseLine([]byte(line)); got != want {
+			t.Errorf("%s\n gave %s\n want %s", line, got, want)
+		}
+	}
+}
+
+// TestEveryValidIDIsValidName: every id that is valid elsewhere is valid here.
+func TestEveryValidIDIsValidName(t *testing.T) {
 	for id, good := range map[string]bool{"n1-0-1": true, "GPU_7.rack-A": true, "": false, "n/0": false, "n 0": false} {
 		if err := (Meta{Role: RoleNode, ID: id}).Validate(); (err == nil) != good {
 			t.Errorf("%q: %v", id, err)

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"regexp"
+	"strconv"
+	"strings"
 	"sync/atomic"
 
 	"golang.org/x/time/rate"
@@ -55,5 +58,32 @@ func parseLine(p []byte) (slog.Level, string) {
 			level = slog.LevelWarn
 		}
 	}
-	return level, string(bytes.TrimPrefix(p, []byte("memberlist: ")))
+	return level, readableMeta(string(bytes.TrimPrefix(p, []byte("memberlist: "))))
+}
+
+// byteList is how memberlist prints metadata: [123 34 114].
+var byteList = regexp.MustCompile(`\[[0-9 ]*\]`)
+
+// readableMeta prints the metadata in a line of memberlist as text. Other lists in the line are versions.
+func readableMeta(line string) string {
+	before, rest, ok := strings.Cut(line, "meta:(")
+	if !ok {
+		return line
+	}
+	meta, after, ok := strings.Cut(rest, ")")
+	if !ok {
+		return line
+	}
+	meta = byteList.ReplaceAllStringFunc(meta, func(list string) string {
+		var text []byte
+		for word := range strings.FieldsSeq(list[1 : len(list)-1]) {
+			b, err := strconv.ParseUint(word, 10, 8)
+			if err != nil {
+				return list
+			}
+			text = append(text, byte(b))
+		}
+		return strconv.Quote(string(text))
+	})
+	return before + "meta:(" + meta + ")" + after
 }

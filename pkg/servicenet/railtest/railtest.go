@@ -290,7 +290,7 @@ func neverBlocksAndCounts(t *testing.T, h *harness) {
 	select {
 	case <-done:
 	case <-time.After(patience):
-		t.Fatalf("10,000 sends with nobody reading took more than %s", patience)
+		t.Fatalf("10,000 sends without a reader took more than %s", patience)
 	}
 	h.read()
 	h.accounted(t, accepted, busy)

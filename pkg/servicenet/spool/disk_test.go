@@ -12,11 +12,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lofamo/lofamo/internal/needs"
+	"github.com/lofamo/lofamo/internal/testing/requirements"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-const testBound = 20 * time.Second
+const testBound = time.Minute
 
 // sickFile is a file whose writes, syncs and the read of its first record fail on demand. A failed write has done its
 // first half.
@@ -73,7 +73,7 @@ func (f *sickFile) attach(cfg Config, say *notes) (attached, found, error) {
 	return a, got, err
 }
 
-func TestGoesOnWithoutTheDisk(t *testing.T) {
+func TestSpoolContinuesWithoutDisk(t *testing.T) {
 	for _, tc := range []struct {
 		name        string
 		write, sync error
@@ -162,8 +162,8 @@ func TestCloseGivesUp(t *testing.T) {
 	<-s.done
 }
 
-// TestLostInTheRing: a report that must move and cannot be read is counted, and the others go on.
-func TestLostInTheRing(t *testing.T) {
+// TestLostInRing: a report that must move and cannot be read is counted, and the others go on.
+func TestLostInRing(t *testing.T) {
 	cfg, log := config(t)
 	sick := &sickFile{}
 	s, _, err := open(cfg, quick(), sick.attach)
@@ -312,7 +312,7 @@ func smallDisk(t *testing.T, kib int) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%dk", kib)); err != nil {
-		needs.Missing(t, "a full disk needs the right to mount one: %v", err)
+		requirements.Missing(t, "a full disk needs the right to mount one: %v", err)
 	}
 	t.Cleanup(func() {
 		if err := unix.Unmount(dir, 0); err != nil {

@@ -53,9 +53,9 @@ func victim(path string) int {
 	}
 }
 
-// TestKilled ends processes with signal 9 at any moment: all reports that Sync had confirmed are present, in order,
-// each once; those it had confirmed to be freed are not.
-func TestKilled(t *testing.T) {
+// TestKilledProcessKeepsSyncedReports ends processes with signal 9 at any moment: all reports that Sync had confirmed
+// are present, in order, each once; those it had confirmed to be freed are not.
+func TestKilledProcessKeepsSyncedReports(t *testing.T) {
 	cfg, _ := config(t)
 	cfg.Boot = [16]byte{}
 	for life := fault.Epoch(1); life <= 8; life++ {

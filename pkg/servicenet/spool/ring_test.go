@@ -335,8 +335,8 @@ func (w *world) batch(t *rapid.T) (b *batch, added, freed map[key]Record) {
 	return b, added, freed
 }
 
-// TestAgainstTheModel appends, frees, moves, crashes with any part of a batch on disk, and recovers.
-func TestAgainstTheModel(t *testing.T) {
+// TestSpoolAgreesWithModel appends, frees, moves, crashes with any part of a batch on disk, and recovers.
+func TestSpoolAgreesWithModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const size = 80 << 10
 		w := &world{image: *newImage(size), kept: map[key]Record{}, epoch: 1}

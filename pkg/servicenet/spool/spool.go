@@ -117,7 +117,7 @@ type Spool struct {
 // Open reads the file, or makes it, and returns the un-freed reports, in the order of their ids. They stay in the
 // spool until they are freed. A file of another size is replaced by one of the right size with the same reports. If
 // the disk does not allow it, the spool goes on without the disk, and Status says so. Open returns an error if the
-// file belongs to another origin, is of another version, or is in use (ErrInUse), or if the Config is invalid.
+// file belongs to another origin, is of another version, or is in use (ErrInUse), or if cfg is invalid.
 func Open(cfg Config) (*Spool, []Record, error) { return open(cfg, defaultTiming(), attach) }
 
 func open(cfg Config, tm timing, attach attachFunc) (*Spool, []Record, error) {

@@ -62,8 +62,8 @@ func TestKeepsOverRestarts(t *testing.T) {
 	}
 }
 
-// TestManyLaps: an un-freed report is carried along, however often the ring goes round.
-func TestManyLaps(t *testing.T) {
+// TestUnfreedReportSurvivesManyLaps: an un-freed report is carried along, however often the ring goes round.
+func TestUnfreedReportSurvivesManyLaps(t *testing.T) {
 	cfg, _ := config(t)
 	s, _ := reopen(t, cfg)
 	s.Append(rec(1, 1, 777))
@@ -417,9 +417,9 @@ func TestMoreThanHalf(t *testing.T) {
 	}
 }
 
-// TestCrammed: damage has left a ring with nothing but un-freed reports, up to the reserve for moving. Frees still
+// TestFullDamagedRingStillFrees: damage has left a ring with nothing but un-freed reports, up to the reserve for moving. Frees still
 // get through, one by one and in any order, and then reports.
-func TestCrammed(t *testing.T) {
+func TestFullDamagedRingStillFrees(t *testing.T) {
 	cfg, _ := config(t)
 	m := newImage(ringSize(cfg.Size))
 	n := fault.Seq(0)

@@ -1,6 +1,7 @@
 package spool
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -202,9 +203,7 @@ func (w *writer) makeRoom() *batch {
 	if b := w.ring.mark(); b != nil {
 		return b
 	}
-	if w.moveUntil == 0 {
-		w.moveUntil = w.ring.next
-	}
+	w.moveUntil = cmp.Or(w.moveUntil, w.ring.next)
 	b := w.ring.begin()
 	for _, s := range w.ring.oldest() {
 		if s.number >= w.moveUntil {
@@ -317,9 +316,7 @@ func (w *writer) takeReports(b *batch) (first uint64, full bool) {
 			}
 			w.known[k] = nil
 			w.asleep--
-			if first == 0 {
-				first = it.order
-			}
+			first = cmp.Or(first, it.order)
 		}
 		w.waiting = w.waiting[1:]
 	}
@@ -369,7 +366,7 @@ func (w *writer) tell() {
 	case w.off != nil:
 		text = w.off.Error()
 	case w.full:
-		text = fmt.Sprintf("full: the reports that nobody has committed take %d bytes of at most %d", w.ring.bytes, w.ring.mostReports())
+		text = fmt.Sprintf("full: uncommitted reports take %d bytes of at most %d", w.ring.bytes, w.ring.mostReports())
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -42,7 +42,7 @@ func wall(torus *Torus, x, y, width int) {
 }
 
 // The shapes of Figures 14 to 17.
-func TestShapes(t *testing.T) {
+func TestFigureShapesAreClosed(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		dims    string
@@ -98,7 +98,7 @@ func TestPocketIsClosed(t *testing.T) {
 }
 
 // Close stops once its caller no longer waits.
-func TestCloseStops(t *testing.T) {
+func TestCloseStopsWithItsCaller(t *testing.T) {
 	torus := newTorus(t, "8x8")
 	pocket(torus, 3, 4, 2, 2)
 	for asked := range 2 {
@@ -222,7 +222,7 @@ func TestTrapsAgree(t *testing.T) {
 }
 
 // Closing cuts no node off and traps no more messages. Where no message is trapped, a random walk arrives.
-func TestClosingRandom(t *testing.T) {
+func TestClosingCutsNoNodeOff(t *testing.T) {
 	closed, left := 0, 0
 	for _, dims := range []string{"7x7", "6x5", "5x5x2"} {
 		for seed := range uint64(20) {

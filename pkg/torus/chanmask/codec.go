@@ -13,9 +13,9 @@ import (
 //	4    1    version, 1
 //	5    1    own mask
 //	6    1    the supervisors' mask
-//	7    1    what a person at the node has taken out, 1: masked; halves of an earlier version have a 0 there, and take no other
+//	7    1    mask set by a person at the node, 1: masked; halves of an earlier version have a 0 there, and accept no other
 //	8    8    the supervisors' number
-//	16   4    CRC-32 (IEEE) of what is before
+//	16   4    CRC-32 (IEEE) of the preceding bytes
 const (
 	stateMagic   = "LFCM"
 	stateVersion = 1

@@ -73,7 +73,7 @@ func delegate(truth *Torus, m *Map, horizon int) (*Map, int) {
 
 // Figure 18: A maps the nodes that it reaches, C and D the rest. In the end everything connected with A is known,
 // however short the mappers' horizon, and everything else stays unknown.
-func TestDelegation(t *testing.T) {
+func TestDelegatedMappingFindsAllNodes(t *testing.T) {
 	for _, dims := range []string{"6x6", "4x4x4", "9"} {
 		for seed := range uint64(10) {
 			rng := rand.New(rand.NewPCG(seed, 3))
@@ -101,7 +101,7 @@ func TestDelegation(t *testing.T) {
 }
 
 // A region without a live neighbour has no mapper. Otherwise the neighbour with the most links to the region maps it.
-func TestPlan(t *testing.T) {
+func TestNeighbourWithMostLinksMapsRegion(t *testing.T) {
 	m := NewMap(grid.Dims{X: 5, Y: 1, Z: 1})
 	if plan := m.Plan(9, nil); len(plan) != 0 {
 		t.Errorf("nobody is known, and %v is to map", plan)

@@ -2,7 +2,7 @@
 // supervisors (§5.2.3.2). A mask says which links may carry messages; other traffic is not affected.
 //
 // A node has masks of its own (State.Own from its diagnosis, State.Held from a person at the node) and one from the
-// supervisors (State.Ordered). In force are the channels that are usable by all of them. A link is used only while
+// supervisors (State.Ordered). The channels in force are those that all of these allow. A link is used only while
 // neither of its ends masks it, so one faulty end activates nothing: both ends must restore a link (§6.1).
 //
 // The supervisors' orders are numbered, and a node refuses an order that is not newer than the last. So an old order
@@ -13,7 +13,7 @@
 // (Figure 17). Plan assigns mappers to the unknown parts of a map, and Extend and Merge combine maps (Figure 18,
 // §6.1).
 //
-// The package is pure: it keeps no file (internal/agent/maskfile does), sends nothing, and routes no message
+// The package is pure: it keeps no file (internal/agent/storage does), sends nothing, and routes no message
 // (pkg/torus/routing does).
 package chanmask
 

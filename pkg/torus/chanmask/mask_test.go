@@ -25,7 +25,7 @@ func TestMask(t *testing.T) {
 }
 
 // A link is used only while neither end masks it, and restored by both.
-func TestBothEnds(t *testing.T) {
+func TestLinkIsUsedOnlyWhileNeitherEndMasksIt(t *testing.T) {
 	for _, c := range []struct{ mine, peer, used bool }{
 		{false, false, true}, {true, false, false}, {false, true, false}, {true, true, false},
 	} {
@@ -37,7 +37,7 @@ func TestBothEnds(t *testing.T) {
 
 // The supervisors' orders apply in the order of their numbers, not of their arrival. In force are the channels that
 // both masks leave usable.
-func TestOrder(t *testing.T) {
+func TestMaskOrdersApplyByNumber(t *testing.T) {
 	s := Fresh()
 	for _, c := range []struct {
 		number  uint64

@@ -220,14 +220,16 @@ func (c *collation) judgeNode(n *NodeFindings) {
 	e := c.nodes[n.Node]
 	degree := len(c.dims.Neighbours(n.Node))
 	if e.altered > 0 {
-		c.open(n.Node, "probes that it passed on came back altered, by links that alter nothing else: either half of it, or what is behind it")
+		c.open(n.Node, "probes that it passed on came back altered, over links that alter nothing else: either of its halves, or a "+
+			"part behind it")
 	}
 	switch {
 	case e.dnpLives && e.hostLives:
 	case e.dnpLives && e.hostSilent > 0:
-		c.found(Found{Part: PartHost, Node: n.Node, Explanation: "the DNP half lives, and the host half answers neither there nor on the service network"})
+		c.found(Found{Part: PartHost, Node: n.Node, Explanation: "the DNP half lives, and the host half answers neither there nor on the " +
+			"service network"})
 	case e.dnpLives:
-		c.open(n.Node, "the host half did not answer on the service network, and nobody could test it by its mailbox")
+		c.open(n.Node, "the host half did not answer on the service network, and no node could test it by its mailbox")
 	case n.Host == DNPDead && e.witnesses > 0 && e.contradicts == 0:
 		e.dnpDead = true
 		c.found(Found{Part: PartDNP, Node: n.Node, Explanation: fmt.Sprintf(
@@ -301,11 +303,11 @@ func (c *collation) judgeLink(l LinkResult) {
 	case l.Here != nil && l.Here.works() || l.There != nil && l.There.works():
 		l.Verdict, l.Explanation = c.working(l)
 	case here.dead() || there.dead():
-		l.Verdict, l.Explanation = NothingAnswers, "explained by what is dead at its end"
+		l.Verdict, l.Explanation = NothingAnswers, "explained by a dead part at its end"
 	case here.dnpLives && there.dnpLives:
 		l = c.deadLink(l)
 	default:
-		l.Verdict, l.Explanation = NothingAnswers, "the DNP half at the other end, or the link: nobody else who could tell was heard"
+		l.Verdict, l.Explanation = NothingAnswers, "the DNP half at the other end, or the link: no other witness answered"
 	}
 	c.report.Links = append(c.report.Links, l)
 }
@@ -358,12 +360,12 @@ func measured(l LinkResult, v Verdict) string {
 	}
 	switch v {
 	case Corrupt:
-		return fmt.Sprintf("%d frames came damaged, %d probes altered", damaged, altered)
+		return fmt.Sprintf("frames damaged: %d, probes altered: %d", damaged, altered)
 	case Slow:
 		return fmt.Sprintf("median round trip %d µs, far above that of the other links there", median)
 	default:
 	}
-	return fmt.Sprintf("%d of %d probes lost, %d frames missing", lost, sent, missed)
+	return fmt.Sprintf("probes lost: %d of %d, frames missing: %d", lost, sent, missed)
 }
 
 // deadLink judges a link by which no test is answered, while both DNP halves live. A way is dead when the end that it

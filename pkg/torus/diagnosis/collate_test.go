@@ -356,7 +356,7 @@ func TestOneEndAloneIsInconclusive(t *testing.T) {
 }
 
 // A probe altered only behind a neighbour does not count against the link to that neighbour.
-func TestAlteredBehindTheLink(t *testing.T) {
+func TestAlteredBehindLink(t *testing.T) {
 	dims := grid.Dims{X: 4, Y: 3, Z: 1}
 	all := newTruth(dims).findings()
 	at, _ := dims.Neighbour(all[0].Node, grid.XPlus)

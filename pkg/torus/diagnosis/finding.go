@@ -35,7 +35,9 @@ type Finding struct {
 	DNP     Test // the neighbour's DNP half
 	Host    Test // its host half; nothing sent: the neighbour cannot pass probes on
 	Through Test // the node behind it; as above
-	// Counts at this end of the link during the test: authentic frames, gaps in their numbers, and damaged frames.
+	// Counts at this end of the link during the test: authentic frames, gaps in their numbers, and damaged frames. In a
+	// run longer than LateAfter, Heard leaves out the first LateAfter, in which frames from before the run may still be
+	// read.
 	Heard, Missed, Damaged uint32
 }
 

@@ -101,7 +101,7 @@ type Send struct {
 	Data []byte
 }
 
-// Output is what follows from a step.
+// Output is the result of a step.
 type Output struct {
 	Send []Send
 	Done bool      // everything has come, or the time is over: Findings are final

@@ -123,7 +123,7 @@ func TestWhatComesOtherwise(t *testing.T) {
 }
 
 // A run ends even if no neighbour answers. Several rounds take as many times longer.
-func TestRunsEnd(t *testing.T) {
+func TestRunEndsWithoutAnswers(t *testing.T) {
 	for _, rounds := range []int{1, 3} {
 		cfg := config()
 		cfg.Rounds = rounds
@@ -138,7 +138,7 @@ func TestRunsEnd(t *testing.T) {
 }
 
 // A node that was stopped itself waits for answers that lie unread; and no answer counts twice, or for another run.
-func TestLateItself(t *testing.T) {
+func TestStoppedNodeWaitsForUnreadAnswers(t *testing.T) {
 	cfg := config()
 	cfg.Links = cfg.Links[:1]
 	m := New(cfg, begin)

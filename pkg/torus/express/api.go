@@ -107,7 +107,7 @@ const (
 	MaxKeepSeen = keptIDs * idSize
 )
 
-// Output is what is to be done now, in this order: keep places, keep what was seen, send, deliver; and call Step again at Wake.
+// Output lists the shell's actions, in this order: keep places, keep seen messages, send, deliver; and call Step again at Wake.
 // Its slices but Deliver are the machine's own and last until the next Step.
 type Output struct {
 	Keep     []Keep

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -201,7 +202,7 @@ func (b *Barriers) Step(now time.Time, ev Event) BarrierOutput {
 	b.tellAll(now)
 	b.out.Wake = b.sweep
 	if len(b.news) > 0 {
-		b.out.Wake = earliest(b.sweep, now.Add(b.period))
+		b.out.Wake = fault.Earliest(b.sweep, now.Add(b.period))
 	}
 	return b.out
 }
@@ -242,7 +243,7 @@ func (b *Barriers) arrive(now time.Time, a Arrive) error {
 	}
 	if !k.waits && !k.over {
 		k.askAt = now.Add(AskEvery)
-		b.sweep = earliest(b.sweep, k.askAt)
+		b.sweep = fault.Earliest(b.sweep, k.askAt)
 	}
 	k.waits, k.heardAt = true, now
 	b.touch(k)
@@ -288,7 +289,7 @@ func (b *Barriers) begin(now time.Time, of Barrier, members int) *barrier {
 	b.all[of] = k
 	b.order = append(b.order, k)
 	b.touch(k)
-	b.sweep = earliest(b.sweep, now.Add(forgetOver))
+	b.sweep = fault.Earliest(b.sweep, now.Add(forgetOver))
 	return k
 }
 
@@ -365,7 +366,7 @@ func (b *Barriers) becomeFailed(k *barrier) {
 func (b *Barriers) end(k *barrier) {
 	k.over = true
 	b.touch(k)
-	b.sweep = earliest(b.sweep, k.heardAt.Add(forgetOver))
+	b.sweep = fault.Earliest(b.sweep, k.heardAt.Add(forgetOver))
 }
 
 // missing returns the members that are gone and had not arrived.
@@ -407,7 +408,7 @@ func (b *Barriers) receive(now time.Time, r *Received) {
 	switch {
 	case k != nil:
 	case b.hasPassed(f.of):
-		if f.kind == setTold {
+		if f.kind == setNews {
 			b.send(r.Dir, setFrame{setAnswer, f.of, f.members, fullSet(f.members), nil})
 		}
 		return
@@ -427,11 +428,11 @@ func (b *Barriers) receive(now time.Time, r *Received) {
 	k.arrived.merge(f.arrived)
 	k.leave(f.gone)
 	p := &k.peers[i]
-	p.tells = p.tells || f.kind == setTold
+	p.tells = p.tells || f.kind == setNews
 	crossed := p.asked && p.toldOver && k.complete() // the frame on its way there says all that an answer would
 	p.has, p.gone, p.must, p.asked = f.arrived, f.gone, false, false
 	b.judge(k)
-	if f.kind != setTold {
+	if f.kind != setNews {
 		return
 	}
 	if !crossed {
@@ -443,7 +444,7 @@ func (b *Barriers) receive(now time.Time, r *Received) {
 	}
 }
 
-// askAll marks all neighbours to be asked, regardless of their known sets.
+// askAll marks all neighbours for a request, regardless of their known sets.
 func (k *barrier) askAll(now time.Time) {
 	k.askAt = now.Add(AskEvery)
 	for i := range k.peers {
@@ -486,12 +487,12 @@ func (b *Barriers) tick(now time.Time) {
 			b.touch(k)
 		}
 		if k.waits {
-			b.sweep = earliest(b.sweep, k.askAt)
+			b.sweep = fault.Earliest(b.sweep, k.askAt)
 		}
 		if k.over {
-			b.sweep = earliest(b.sweep, k.heardAt.Add(forgetOver))
+			b.sweep = fault.Earliest(b.sweep, k.heardAt.Add(forgetOver))
 		} else if !k.waits {
-			b.sweep = earliest(b.sweep, k.heardAt.Add(forgetIdle))
+			b.sweep = fault.Earliest(b.sweep, k.heardAt.Add(forgetIdle))
 		}
 	}
 }

@@ -229,7 +229,7 @@ func later(a, b time.Time) time.Time {
 }
 
 // A member that leaves waits no more, but has arrived.
-func TestBarrierLeave(t *testing.T) {
+func TestMemberThatLeavesHasArrived(t *testing.T) {
 	w := line(3)
 	of := Barrier{TopicManage, "drain", 1}
 	for i, n := range w.nodes[:2] {
@@ -279,11 +279,11 @@ func TestArriveRefused(t *testing.T) {
 
 // A node knows a bounded number of barriers. It forgets those that are over first, then those without waiters there,
 // and never one with waiters.
-func TestBarriersBounded(t *testing.T) {
+func TestBarriersAreForgottenWithoutWaitersFirst(t *testing.T) {
 	w := line(2)
 	n := w.nodes[0]
 	for i := range 3 * MaxBarriers {
-		f := setFrame{setTold, Barrier{TopicJob, fmt.Sprint(i), 1}, 2, newSet(2), nil}
+		f := setFrame{setNews, Barrier{TopicJob, fmt.Sprint(i), 1}, 2, newSet(2), nil}
 		w.now = w.now.Add(10 * time.Millisecond)
 		w.stepBarriers(n, &Received{Dir: grid.XPlus, Payload: f.encode()})
 	}
@@ -304,9 +304,9 @@ func TestBarriersBounded(t *testing.T) {
 }
 
 // A set that no correct node sends is counted. A kind of a later version is ignored and not counted.
-func TestBadSet(t *testing.T) {
+func TestImpossibleSetIsCounted(t *testing.T) {
 	w := line(2)
-	set := setFrame{setTold, Barrier{TopicJob, "job/step", 1}, 2, newSet(2), nil}
+	set := setFrame{setNews, Barrier{TopicJob, "job/step", 1}, 2, newSet(2), nil}
 	later := set
 	later.kind = setAnswer + 1
 	for _, tc := range []struct {
@@ -364,7 +364,7 @@ func BenchmarkBarrierFrame(b *testing.B) {
 			of.Generation++
 			half := newSet(64)
 			half.add(1)
-			frame := (&setFrame{setTold, of, 64, half, nil}).encode()
+			frame := (&setFrame{setNews, of, 64, half, nil}).encode()
 			if len(s.all) != known || len(s.news) > 0 {
 				b.Fatalf("%d barriers are known, of %d of which somebody has to be told: want %d and 0", len(s.all), len(s.news), known)
 			}

@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	setTold   = 1
+	setNews   = 1
 	setAnswer = 2
 
 	setHeader = 14
@@ -44,8 +44,8 @@ func decodeSet(b []byte) (setFrame, error) {
 	f := setFrame{kind: b[0], members: int(binary.BigEndian.Uint16(b[2:]))}
 	name, gone := int(b[12]), int(b[13])
 	switch {
-	case f.kind != setTold && f.kind != setAnswer:
-		return setFrame{}, fmt.Errorf("set of kind %d, want %d or %d: %w", f.kind, setTold, setAnswer, ErrPayload)
+	case f.kind != setNews && f.kind != setAnswer:
+		return setFrame{}, fmt.Errorf("set of kind %d, want %d or %d: %w", f.kind, setNews, setAnswer, ErrPayload)
 	case b[1] == 0:
 		return setFrame{}, fmt.Errorf("set of topic 0, want 1 to 255: %w", ErrPayload)
 	case f.members < 1 || f.members > MaxMembers:

@@ -62,7 +62,7 @@ func (b *Barriers) tell(now time.Time, k *barrier) (more bool) {
 			b.stats.Sent++
 		}
 		p.asked, p.toldOver, p.again = true, k.over, now.Add(p.step)
-		b.send(grid.Directions()[i], setFrame{setTold, k.of, k.members, k.arrived, k.gone})
+		b.send(grid.Directions()[i], setFrame{setNews, k.of, k.members, k.arrived, k.gone})
 	})
 	return more
 }

@@ -44,7 +44,7 @@ import (
 //
 // # Payloads, of frames of TypeEureka
 //
-//	kind 5, a state: what the sender knows     kind 6, a want
+//	kind 5, a state: the sender's data         kind 6, a want
 //	offset size field                          offset size field
 //	  0     1   5                                0     1   6
 //	  1     1   topic; 0: it has just begun,     1     1   topic
@@ -61,7 +61,7 @@ import (
 //	                                             3     1   0
 //	                                             4     8   number
 //	                                            12    16   sum
-//	                                            28        DataPiece bytes, the last piece what is left
+//	                                            28        DataPiece bytes, the last piece the rest
 //
 // One goroutine owns it.
 type Data struct {

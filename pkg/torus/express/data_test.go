@@ -227,7 +227,7 @@ func TestDataNewestWins(t *testing.T) {
 }
 
 // A datum that is judged bad is dropped. Its predecessor stays, is announced, and gives way to the next good one.
-func TestDataRefused(t *testing.T) {
+func TestBadDatumLeavesItsPredecessor(t *testing.T) {
 	w := newDataWorld(grid.Dims{X: 3, Y: 3, Z: 1}, 2)
 	w.begin().run(time.Second)
 	good, next := w.body(2500), w.body(2600)
@@ -255,7 +255,7 @@ func TestDataRefused(t *testing.T) {
 
 // A datum that no node can judge is passed on, and given to latecomers while it is kept. Then it is gone everywhere,
 // also from latecomers, and its successor may have a lower number.
-func TestDataKeptForAWhile(t *testing.T) {
+func TestDataKeptForWhile(t *testing.T) {
 	w := newDataWorld(grid.Dims{X: 3, Y: 3, Z: 1}, 2)
 	w.keepFor = 30 * time.Second
 	w.begin().run(time.Second)
@@ -288,7 +288,7 @@ func TestDataKeptForAWhile(t *testing.T) {
 }
 
 // A datum of a higher priority goes before one in transfer, which resumes afterwards.
-func TestDataPriorities(t *testing.T) {
+func TestHigherPriorityDatumGoesFirst(t *testing.T) {
 	w := newDataWorld(grid.Dims{X: 8, Y: 1, Z: 1}, 3)
 	w.begin().run(time.Second)
 	low, high := w.body(MaxData), w.body(20_000)
@@ -310,7 +310,7 @@ func TestDataPriorities(t *testing.T) {
 
 // A node that passes on other content than it received delays its neighbours. It neither keeps them from the datum,
 // nor gives them another one.
-func TestDataSpoiled(t *testing.T) {
+func TestAlteredDatumOnlyDelaysNeighbours(t *testing.T) {
 	w := newDataWorld(grid.Dims{X: 3, Y: 3, Z: 1}, 4)
 	liar := w.nodes[1]
 	liar.forge = func(s *Send) {
@@ -368,7 +368,7 @@ func TestDataCostIsLinear(t *testing.T) {
 }
 
 // A neighbour of an earlier version never answers, so announcements to it back off.
-func TestDataBesideAnEarlierVersion(t *testing.T) {
+func TestDataBesideEarlierVersion(t *testing.T) {
 	m := NewData(MaskOf(grid.XPlus), 10*time.Millisecond, 0)
 	now := start
 	sent := len(m.Step(now, Ways{Open: MaskOf(grid.XPlus), Good: MaskOf(grid.XPlus)}).Send)
@@ -428,7 +428,7 @@ func TestDataGivenUp(t *testing.T) {
 }
 
 // Data is bounded: set-ups without end begin few, and hold no more than two for each topic.
-func TestDataBounded(t *testing.T) {
+func TestSetUpsWithoutEndStayBounded(t *testing.T) {
 	x := MaskOf(grid.XPlus)
 	m := NewData(x, 10*time.Millisecond, 0)
 	m.Step(start, Ways{Open: x, Good: x})

@@ -53,7 +53,7 @@ func (m *Data) parent(i int, t *transfer) bool {
 	return i >= 0 && m.ways.Good>>i&1 != 0 && m.peers[i].topics[t.id.Topic].id == t.id
 }
 
-// nextParent turns to the next neighbour that can be asked, or stays with the same one if there is none.
+// nextParent turns to the next possible parent, or stays with the same one if there is none.
 func (m *Data) nextParent(t *transfer) {
 	for k := 1; k <= grid.NumDirections; k++ {
 		if i := (max(t.parent, 0) + k) % grid.NumDirections; m.parent(i, t) {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -151,7 +152,7 @@ func (m *Data) judged(j Judged) {
 	s.kept, s.next = &s.next.datum, nil
 	if j.For > 0 {
 		s.kept.lasts, s.kept.until = j.For, m.now.Add(j.For)
-		m.forget = earliest(m.forget, s.kept.until)
+		m.forget = fault.Earliest(m.forget, s.kept.until)
 	}
 }
 
@@ -167,7 +168,7 @@ func (m *Data) forgetOld(now time.Time) {
 		switch {
 		case s.kept == nil || s.kept.until.IsZero():
 		case now.Before(s.kept.until):
-			m.forget = earliest(m.forget, s.kept.until)
+			m.forget = fault.Earliest(m.forget, s.kept.until)
 		default:
 			m.ban(s.kept.id, now.Add(s.kept.lasts))
 			for k := range m.peers {
@@ -305,7 +306,8 @@ func (m *Data) consider(now time.Time, s *slot, topic Topic) {
 			continue
 		}
 		p.begins.spent++
-		s.next = &transfer{datum: datum{id: t.id, prio: t.prio, body: make([]byte, t.length)}, parent: i, progress: now} // §4.3.5: the first sender
+		// §4.3.5: the first sender
+		s.next = &transfer{datum: datum{id: t.id, prio: t.prio, body: make([]byte, t.length)}, parent: i, progress: now}
 		m.news(topic)
 	}
 }

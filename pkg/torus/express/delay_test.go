@@ -24,8 +24,8 @@ func TestDelays(t *testing.T) {
 	}
 }
 
-// TestMargin: it covers the mean and three deviations of all rows of Table 3, and is the paper's 5·√N there.
-func TestMargin(t *testing.T) {
+// TestMarginCoversTable3: the margin covers the mean and three deviations of all rows of Table 3, and is the paper's 5·√N there.
+func TestMarginCoversTable3(t *testing.T) {
 	for side, want := range map[int]float64{4: 13.4, 8: 32.2, 10: 43.0, 12: 52.1, 14: 63.0, 16: 70.8, 20: 87.0, 24: 112.3, 28: 137.6,
 		32: 154.1} {
 		got := Margin(grid.Dims{X: side, Y: side, Z: 1})
@@ -77,7 +77,7 @@ func TestSnake(t *testing.T) {
 }
 
 // Diameter agrees with a deliberately naive search, and its result for a large torus is a bound.
-func TestDiameter(t *testing.T) {
+func TestDiameterAgreesWithNaiveSearch(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(drawDims(t), rapid.Uint64().Draw(t, "seed"))
 		w.cutAtRandom(rapid.Float64Range(0, 0.8).Draw(t, "dead"), rapid.Float64Range(0, 0.2).Draw(t, "one way"))

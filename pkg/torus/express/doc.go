@@ -1,5 +1,5 @@
 // Package express is the Express Broadcast Network (seed 003 §4.2 to §4.4 and §7.2). A node broadcasts to all nodes
-// that are connected with it, over the torus links alone, ahead of all other traffic on them, and around any
+// connected with the sender, over the torus links alone, ahead of all other traffic on them, and around any
 // damage.
 //
 // It is pure: it opens no socket, reads no clock and draws no random number. It knows no frames: it sends payloads of

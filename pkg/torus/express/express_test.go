@@ -25,10 +25,10 @@ func drawDims(t *rapid.T) grid.Dims {
 	return d
 }
 
-// TestReachesExactlyTheConnected checks the promise of seed 003 §4.2: a broadcast is delivered at all nodes that are
+// TestBroadcastReachesExactlyConnectedNodes checks the promise of seed 003 §4.2: a broadcast is delivered at all nodes that are
 // connected with its origin, once, and nowhere else. Links lose, duplicate and reorder, some carry one way only, and
 // nodes are killed and resume. A breadth-first search decides which nodes are connected.
-func TestReachesExactlyTheConnected(t *testing.T) {
+func TestBroadcastReachesExactlyConnectedNodes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(drawDims(t), rapid.Uint64().Draw(t, "seed"))
 		w.cutAtRandom(rapid.Float64Range(0, 0.6).Draw(t, "dead"), rapid.Float64Range(0, 0.2).Draw(t, "one way"))
@@ -72,7 +72,7 @@ func TestReachesExactlyTheConnected(t *testing.T) {
 }
 
 // On links without loss a broadcast takes a shortest way, in the time of that way, and no node repeats anything.
-func TestTakesTheShortestWay(t *testing.T) {
+func TestBroadcastTakesShortestWay(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(drawDims(t), rapid.Uint64().Draw(t, "seed"))
 		w.cutAtRandom(rapid.Float64Range(0, 0.6).Draw(t, "dead"), 0)
@@ -140,7 +140,7 @@ func TestRaiseRefused(t *testing.T) {
 }
 
 // An origin that exceeds its budget gets an error, and its broadcasts within the budget arrive.
-func TestOwnRate(t *testing.T) {
+func TestOriginOverItsBudgetGetsError(t *testing.T) {
 	w := pair()
 	ok := 0
 	for range 200 {
@@ -163,7 +163,7 @@ func TestOwnRate(t *testing.T) {
 
 // A broadcast of a higher priority does not wait for those that are on their way: at each hop it goes before all that
 // has not been sent (§4.3.4). And none is lost by that.
-func TestPreempts(t *testing.T) {
+func TestHigherPriorityBroadcastGoesFirst(t *testing.T) {
 	w := pair()
 	w.jitter = 0
 	for i := range 30 {
@@ -188,7 +188,7 @@ func TestPreempts(t *testing.T) {
 
 // Without room for a priority the broadcast is refused, and its origin tries again until there is room. Higher
 // priorities always find room meanwhile.
-func TestRoom(t *testing.T) {
+func TestBroadcastWithoutRoomIsTriedAgain(t *testing.T) {
 	w := pair()
 	w.cut(1, grid.XPlus) // node 1 gets rid of nothing
 	w.blind = true
@@ -245,7 +245,7 @@ func TestBrokenLinksTakeNoRoom(t *testing.T) {
 
 // From a neighbour that floods, a node accepts no more than the link's budget, and does not acknowledge the rest.
 // Other links and other origins still get through.
-func TestBudgets(t *testing.T) {
+func TestFloodFromOneLinkSparesOthers(t *testing.T) {
 	w := newWorld(grid.Dims{X: 3, Y: 3, Z: 1}, 1)
 	w.noPing = true
 	w.begin()
@@ -283,7 +283,7 @@ func TestBudgets(t *testing.T) {
 }
 
 // A killed half uses no number twice, and resumes with the broadcasts that it had acknowledged and not passed on.
-func TestGoesOn(t *testing.T) {
+func TestKilledHalfReusesNoNumber(t *testing.T) {
 	w := pair()
 	w.cut(1, grid.XPlus)
 	w.blind = true
@@ -312,7 +312,7 @@ func TestGoesOn(t *testing.T) {
 }
 
 // A link that comes up late gets the broadcasts that are still alive, and none that are too old.
-func TestLateLink(t *testing.T) {
+func TestLateLinkGetsLiveBroadcastsOnly(t *testing.T) {
 	for _, tc := range []struct {
 		late time.Duration
 		want int
@@ -338,7 +338,7 @@ func TestLateLink(t *testing.T) {
 
 // A payload that no correct node sends is counted, and neither delivered nor passed on: also a broadcast in this
 // node's name that it has not raised.
-func TestBad(t *testing.T) {
+func TestImpossiblePayloadIsCountedAndDropped(t *testing.T) {
 	w := pair()
 	own := Message{ID: ID{Origin: grid.Coord{X: 1}, Epoch: 1, Number: 5}, Topic: TopicJob}
 	ok := Message{ID: ID{Origin: grid.Coord{X: 2}, Epoch: 1, Number: 5}, Topic: TopicJob, Priority: 7}
@@ -409,6 +409,37 @@ func TestPingFindsDeafLink(t *testing.T) {
 	}
 }
 
+// TestRarerPingsStillFindDeafLink: healthy links carry a quarter of the pings, and a deaf link is found within the longer
+// interval. Its recovery is found as soon as with frequent pings.
+func TestRarerPingsStillFindDeafLink(t *testing.T) {
+	pings := func(rarer int) (sum uint64) {
+		w := newWorld(grid.Dims{X: 3, Y: 3, Z: 1}, 1)
+		w.begin()
+		for _, n := range w.nodes {
+			n.m.RarerPings(rarer)
+		}
+		w.run(time.Minute)
+		for _, n := range w.nodes {
+			sum += n.m.Stats().Pings
+		}
+		w.cut(w.neighbour(0, grid.YPlus), grid.YMinus)
+		w.run(time.Duration(rarer)*PingEvery + (2*DeafAfter+1)*w.period)
+		if deaf := w.nodes[0].deaf; deaf != MaskOf(grid.YPlus) {
+			t.Errorf("pings %d times rarer: deaf %06b", rarer, deaf)
+		}
+		w.run(time.Duration(rarer) * PingEvery) // the other end is deaf too
+		clear(w.dead)
+		w.run(PingEvery + 2*w.period)
+		if deaf := w.nodes[0].deaf; deaf != 0 {
+			t.Errorf("pings %d times rarer, mended: deaf %06b", rarer, deaf)
+		}
+		return sum
+	}
+	if often, rarely := pings(1), pings(4); rarely < often/5 || rarely > often/3 {
+		t.Errorf("%d pings, and %d when they are four times rarer: want a quarter", often, rarely)
+	}
+}
+
 // TestLinkThatHasNotAnsweredYetIsNotDeafAtOnce opens a link whose other end still starts and answers no ping.
 func TestLinkThatHasNotAnsweredYetIsNotDeafAtOnce(t *testing.T) {
 	const period = 10 * time.Millisecond
@@ -428,7 +459,7 @@ func TestLinkThatHasNotAnsweredYetIsNotDeafAtOnce(t *testing.T) {
 
 // Echoes that are longer under way than pings are apart are echoes: a long link, or an end that is short of processor
 // time, is not called deaf.
-func TestLateEchoIsAnEcho(t *testing.T) {
+func TestLateEchoCounts(t *testing.T) {
 	const period, way = 10 * time.Millisecond, 55 * time.Millisecond
 	now := time.Unix(1, 0)
 	m := New(Config{Self: grid.Coord{X: 1}, Epoch: 1, Links: MaskOf(grid.XMinus), Period: period}, now)

@@ -2,6 +2,7 @@ package express
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"math/bits"
 	"slices"
@@ -47,6 +48,7 @@ type Machine struct {
 	untold int  // held that are not known to be delivered
 
 	pings *pings
+	rarer int            // pings of links that answer are so many times rarer; 0 counts as 1
 	ackBy grid.Direction // of the step under way: valid if ackOf needs an acknowledgement
 	ackOf ID
 	out   Output
@@ -77,9 +79,7 @@ func New(cfg Config, now time.Time) *Machine {
 	if cfg.Period <= 0 || cfg.Links>>grid.NumDirections != 0 {
 		panic(fmt.Sprintf("express: New(%+v)", cfg))
 	}
-	if cfg.MaxPayload == 0 {
-		cfg.MaxPayload = MaxPayload
-	}
+	cfg.MaxPayload = cmp.Or(cfg.MaxPayload, MaxPayload)
 	m := &Machine{cfg: cfg, number: cfg.Resume.Number}
 	m.budget.links = cfg.Links
 	m.seen.restore(now, cfg.Resume.Seen)
@@ -155,7 +155,7 @@ func (m *Machine) HandedOver() {
 	}
 }
 
-// tell records in the copy what has been handed over, and delivers now what an earlier life could not.
+// tell records the delivered messages in the copy, and delivers those that an earlier life could not.
 func (m *Machine) tell(now time.Time) {
 	m.untold = 0
 	for _, h := range m.held {
@@ -385,7 +385,7 @@ func (m *Machine) pump(now time.Time) {
 			m.stats.Sent[h.msg.Topic.index()]++
 			m.flight[i]++
 			h.sent |= 1 << i
-			h.step, h.again = m.cfg.Period, earliest(h.again, now.Add(m.cfg.Period))
+			h.step, h.again = m.cfg.Period, fault.Earliest(h.again, now.Add(m.cfg.Period))
 		})
 	}
 }
@@ -476,18 +476,10 @@ func (m *Machine) keep(now time.Time, h *held) {
 func (m *Machine) wake() time.Time {
 	w := m.pings.wake()
 	for _, h := range m.held {
-		w = earliest(w, h.again)
-		w = earliest(w, h.at.Add(Life-h.age))
+		w = fault.Earliest(w, h.again)
+		w = fault.Earliest(w, h.at.Add(Life-h.age))
 	}
 	return w
-}
-
-// earliest returns the earlier of two times, of which zero is never.
-func earliest(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
 }
 
 // SetEpoch changes the boot epoch of the broadcasts that are raised from now on. The numbers go on.

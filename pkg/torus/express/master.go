@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math/bits"
 	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // Selection of a master (seed 003 §4.4.4). Each node has a rank of its own; 0 is the highest priority. In a round the
@@ -32,8 +34,8 @@ const masterBody = 8 + 4
 // for longer than Life.
 const roundMemory = 4 * Life
 
-// nobody is the rank in a message that only announces a round.
-const nobody = ^uint32(0)
+// noRank is the rank in a message that only announces a round.
+const noRank = ^uint32(0)
 
 // MasterPeriod returns in which period of a round a rank speaks, from 0.
 func MasterPeriod(rank uint32) int {
@@ -45,8 +47,8 @@ func MasterPeriod(rank uint32) int {
 
 // Master is a node's part in the selection. One goroutine owns it.
 //
-//	Idle ──Begin, or a new round is heard of──► Listening ──own period, nobody higher heard──► claims
-//	Listening ──end of the period of the highest that was heard──► Chosen ──a higher one is heard──► Chosen
+//	Idle ──Begin, or a message of a new round──► Listening ──own period, no higher rank seen──► claims
+//	Listening ──end of the period of the highest rank seen───────► Chosen ──a higher rank is seen──► Chosen
 type Master struct {
 	rank   uint32
 	delay  time.Duration // Network Delay
@@ -61,16 +63,9 @@ type Master struct {
 	chosen  bool
 }
 
-// NewMaster returns the part of a node of that rank in a network of that delay.
-func NewMaster(rank uint32, networkDelay time.Duration) *Master {
-	m := &Master{}
-	m.Set(rank, networkDelay)
-	return m
-}
-
 // Set changes the node's rank, which is below 2^32-1, and the delay, for the rounds that begin from now on.
 func (m *Master) Set(rank uint32, networkDelay time.Duration) {
-	m.rank, m.delay, m.period = min(rank, nobody-1), max(0, networkDelay), max(1, 2*Settle(networkDelay))
+	m.rank, m.delay, m.period = min(rank, noRank-1), max(0, networkDelay), max(1, 2*Settle(networkDelay))
 }
 
 // Round returns the longest duration of a round at this node: until the end of the period in which it speaks itself.
@@ -107,7 +102,7 @@ func (m *Master) Begin(now time.Time, round uint64) (MasterOutput, error) {
 	m.begin(now, round)
 	out := m.Tick(now)
 	if out.Claim == nil {
-		out.Claim = appendMaster(round, nobody)
+		out.Claim = appendMaster(round, noRank)
 	}
 	return out, nil
 }
@@ -140,11 +135,11 @@ func (m *Master) Heard(now time.Time, body []byte) (MasterOutput, error) {
 	}
 	if m.last = now; round != m.round {
 		m.begin(now, round)
-		if rank != nobody {
+		if rank != noRank {
 			m.began = now.Add(-time.Duration(MasterPeriod(rank)) * m.period) // it speaks in its period: this node is not behind it
 		}
 	}
-	if rank == nobody {
+	if rank == noRank {
 		return m.Tick(now), nil
 	}
 	out := m.take(rank)
@@ -185,7 +180,7 @@ func (m *Master) Tick(now time.Time) (out MasterOutput) {
 		}
 	}
 	if !m.claimed && !m.heard {
-		out.Wake = earliest(out.Wake, own)
+		out.Wake = fault.Earliest(out.Wake, own)
 	}
 	return out
 }

@@ -53,7 +53,7 @@ func TestOneMasterInEachComponent(t *testing.T) {
 			}
 		}
 		for i, n := range w.nodes {
-			masters[i] = NewMaster(uint32(ranks[i]), delay)
+			masters[i] = newMaster(uint32(ranks[i]), delay)
 			n.heard = func(msg Message) {
 				if msg.Origin == w.dims.At(i) {
 					return
@@ -94,8 +94,8 @@ func TestOneMasterInEachComponent(t *testing.T) {
 // A round whose number is forged, or comes from a wrong clock, selects a master like any other. At all nodes that
 // know of it, the next round begins once its messages have ceased.
 func TestMasterRoundMadeUp(t *testing.T) {
-	m, other := NewMaster(3, time.Second), NewMaster(5, time.Second)
-	word := appendMaster(1<<64-1, nobody)
+	m, other := newMaster(3, time.Second), newMaster(5, time.Second)
+	word := appendMaster(1<<64-1, noRank)
 	for _, k := range []*Master{m, other} {
 		if _, err := k.Heard(start, word); err != nil {
 			t.Fatal(err)
@@ -128,7 +128,7 @@ func TestMasterRoundMadeUp(t *testing.T) {
 }
 
 func TestMasterRefuses(t *testing.T) {
-	m := NewMaster(3, time.Second)
+	m := newMaster(3, time.Second)
 	if _, err := m.Begin(start, 0); !errors.Is(err, ErrInvalid) {
 		t.Error(err)
 	}
@@ -145,4 +145,10 @@ func TestMasterRefuses(t *testing.T) {
 	if out, err := m.Heard(start, old); err != nil || m.heard {
 		t.Errorf("a round that is over: %+v, %v", out, err)
 	}
+}
+
+func newMaster(rank uint32, delay time.Duration) *Master {
+	m := &Master{}
+	m.Set(rank, delay)
+	return m
 }

@@ -4,13 +4,15 @@ import (
 	"math/bits"
 	"time"
 
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 // Broadcasts are rare, so a link that carries none of them would show only when one is lost (seed 003 §7.2).
 // Therefore each open link gets a ping once in PingEvery. Without an echo, the ping is repeated every two link
 // periods. A link that carries heartbeats both ways and has left DeafAfter pings in a row unanswered is deaf; a link
-// that has not answered yet, after DeafGrace. It is so until an echo comes, or until its heartbeats end: then the link machine reports it anyway.
+// that has not answered yet, after DeafGrace. It is so until an echo comes, or until its heartbeats end: then the link
+// machine reports it anyway.
 
 const (
 	// PingEvery is the time between pings of a link that answers; where heartbeats are rarer than usual it is
@@ -54,7 +56,7 @@ func (p *pings) wake() time.Time {
 	if p == nil {
 		return w
 	}
-	p.open.each(func(i int) { w = earliest(w, p.links[i].at) })
+	p.open.each(func(i int) { w = fault.Earliest(w, p.links[i].at) })
 	return w
 }
 
@@ -69,7 +71,14 @@ func (p *pings) begin(now time.Time, w Ways) {
 	p.deaf &= w.Good
 }
 
-func (m *Machine) pingEvery() time.Duration { return max(PingEvery, pingPeriods*m.cfg.Period) }
+// RarerPings makes the pings of links that answer n times rarer. 1 is the initial state; less counts as 1.
+func (m *Machine) RarerPings(n int) { m.rarer = max(1, n) }
+
+// pingEvery is the time between pings of a link that answers.
+func (m *Machine) pingEvery() time.Duration { return time.Duration(max(1, m.rarer)) * m.pingDeaf() }
+
+// pingDeaf is the time between pings of a deaf link. RarerPings leaves it alone, so that the recovery shows as soon.
+func (m *Machine) pingDeaf() time.Duration { return max(PingEvery, pingPeriods*m.cfg.Period) }
 
 // ping asks the links whose turn it is.
 func (m *Machine) ping(now time.Time) {
@@ -103,7 +112,7 @@ func (m *Machine) ping(now time.Time) {
 		l.number = p.number
 		l.sent, l.at = now, now.Add(2*m.cfg.Period)
 		if l.missed >= DeafAfter {
-			l.at = now.Add(m.pingEvery())
+			l.at = now.Add(m.pingDeaf())
 		}
 		m.stats.Pings++
 		m.send(grid.Directions()[i], appendPing(make([]byte, 0, pingSize), kindPing, l.number))

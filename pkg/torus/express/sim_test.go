@@ -97,7 +97,8 @@ func newWorld(dims grid.Dims, seed uint64) *world {
 	}
 	for i := range dims.Nodes() {
 		w.nodes = append(w.nodes, &station{
-			rank: i, delivered: map[ID]int{}, hops: map[ID]uint16{}, at: map[ID]time.Time{}, excused: map[ID]int{}, waits: map[Barrier]Arrive{}, results: map[Barrier][]BarrierResult{},
+			rank: i, delivered: map[ID]int{}, hops: map[ID]uint16{}, at: map[ID]time.Time{}, excused: map[ID]int{}, waits: map[Barrier]Arrive{},
+			results: map[Barrier][]BarrierResult{},
 		})
 	}
 	return w

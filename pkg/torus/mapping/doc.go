@@ -15,5 +15,5 @@
 // is Bad when an end that has answered says so.
 //
 // It is pure: it sends nothing and reads no clock. The DNP half (internal/agent/dnp/dnpcore) gives it its frames. The
-// supervisors assign the regions and use the findings (pkg/torus/chanmask, internal/supervisor/mapper).
+// supervisors assign the regions and use the findings (pkg/torus/chanmask, internal/supervisor/orders).
 package mapping

@@ -116,7 +116,7 @@ type Send struct {
 	Data []byte
 }
 
-// Output is what follows from a step. Its slices last until the next step.
+// Output is the result of a step. Its slices last until the next step.
 type Output struct {
 	Send []Send
 	Done bool      // Findings are final
@@ -149,7 +149,7 @@ type flight struct {
 
 // Machine is one run at one node. One goroutine owns it.
 //
-//	asking ──nobody left to ask, and all answered or given up──► done
+//	asking ──no node left to ask, all answered or given up─────► done
 //	   └──────────────────────Most──────────────────────────────►
 type Machine struct {
 	cfg    Config
@@ -260,7 +260,7 @@ func (m *Machine) tick(now time.Time) {
 	m.due = now.Add(Pace)
 }
 
-// nearest returns the node that is fewest hops away, of those that may be asked now, host halves last. It returns nil
+// nearest returns the node that is fewest hops away, of the possible ones, host halves last. It returns nil
 // if none is left.
 func (m *Machine) nearest() (nearest *node) {
 	hops := 0

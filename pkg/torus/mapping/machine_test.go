@@ -111,7 +111,7 @@ func TestDeadRegionCostsNothing(t *testing.T) {
 
 // A node whose neighbours hear it but that does not answer, such as one of an earlier version, stays unknown. The
 // mapper asks it by way of each neighbour, at most perWay times each. It reaches the nodes behind by other ways.
-func TestEarlierVersion(t *testing.T) {
+func TestNodeOfEarlierVersionStaysUnknown(t *testing.T) {
 	dims := grid.Dims{X: 5, Y: 5, Z: 1}
 	w := newWorld(t, dims, 1)
 	old := grid.Coord{X: 2, Y: 2}
@@ -130,7 +130,7 @@ func TestEarlierVersion(t *testing.T) {
 }
 
 // Frames are lost, and still all is found: each hop of 10 loses one of twenty.
-func TestLoss(t *testing.T) {
+func TestMappingFindsAllDespiteLoss(t *testing.T) {
 	dims := grid.Dims{X: 4, Y: 4, Z: 4}
 	missed := 0
 	for seed := range uint64(20) {
@@ -167,7 +167,7 @@ func TestLinkDiesMeanwhile(t *testing.T) {
 }
 
 // Silent host halves, even of a whole region, keep no node from being found.
-func TestMuteHosts(t *testing.T) {
+func TestSilentHostsDoNotHideNodes(t *testing.T) {
 	dims := grid.Dims{X: 5, Y: 5, Z: 5}
 	w := newWorld(t, dims, 1)
 	for r := range dims.Nodes() {
@@ -182,7 +182,7 @@ func TestMuteHosts(t *testing.T) {
 }
 
 // Nodes deeper than the longest path are for another mapper.
-func TestHorizon(t *testing.T) {
+func TestNodesBeyondLongestPathAreLeft(t *testing.T) {
 	dims := grid.Dims{X: 100, Y: 1, Z: 1}
 	w := newWorld(t, dims, 1)
 	found, _ := w.survey(grid.Coord{}, others(dims, grid.Coord{}), 0)
@@ -194,7 +194,7 @@ func TestHorizon(t *testing.T) {
 }
 
 // After a pause of the mapper's process the answers are still unread: it does not give up answers that came.
-func TestOwnLateness(t *testing.T) {
+func TestPausedMapperReadsWaitingAnswers(t *testing.T) {
 	dims := grid.Dims{X: 3, Y: 1, Z: 1}
 	w := newWorld(t, dims, 1)
 	at := grid.Coord{}
@@ -223,7 +223,7 @@ func TestOwnLateness(t *testing.T) {
 }
 
 // The mapper asks no node faster than the forwarding nodes allow.
-func TestPace(t *testing.T) {
+func TestMapperKeepsPaceOfForwardingNodes(t *testing.T) {
 	dims := grid.Dims{X: 128, Y: 1, Z: 1}
 	w := newWorld(t, dims, 1)
 	w.cutLink(grid.Coord{}, grid.XMinus)

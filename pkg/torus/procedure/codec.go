@@ -124,7 +124,8 @@ func decodeMessage(b []byte) (*Message, error) {
 		Holding: b[1]&flagHolding != 0, Clear: b[1]&flagClear != 0, Diagnose: b[1]&flagDiagnose != 0,
 		Order: Order{binary.BigEndian.Uint64(b[28:]), binary.BigEndian.Uint64(b[36:])},
 		Plan: Plan{
-			Delay: time.Duration(binary.BigEndian.Uint32(b[44:])) * time.Microsecond, Hop: time.Duration(binary.BigEndian.Uint32(b[48:])) * time.Microsecond,
+			Delay:        time.Duration(binary.BigEndian.Uint32(b[44:])) * time.Microsecond,
+			Hop:          time.Duration(binary.BigEndian.Uint32(b[48:])) * time.Microsecond,
 			DrainTimeout: time.Duration(binary.BigEndian.Uint32(b[52:])) * time.Millisecond,
 		},
 	}

@@ -44,7 +44,8 @@ func TestCodecRefusals(t *testing.T) {
 		"empty": {}, "short": good()[:messageHeader-1], "state 0": put(2, 0), "state 8": put(2, 8), "wave 0": put(4, make([]byte, 8)...),
 		"starter": put(20, 0, 1, 0, 0), "delay": put(44, 0, 0, 0, 99), "hop above delay": put(48, 0xff), "drain": put(52, 0, 0, 0, 9),
 		"absent missing": good()[:messageHeader+2], "one too many": append(good(), 0, 1), "not ascending": put(messageHeader, 0, 6),
-		"rank": put(messageHeader+4, 0xff, 0xff), "order without envelope": order[:orderHeader], "order of wave 0": append([]byte{kindOrder}, make([]byte, orderHeader)...),
+		"rank": put(messageHeader+4, 0xff, 0xff), "order without envelope": order[:orderHeader],
+		"order of wave 0": append([]byte{kindOrder}, make([]byte, orderHeader)...),
 	} {
 		if m, o, err := Decode(b); !errors.Is(err, ErrBody) {
 			t.Errorf("%s: %+v %+v %v", name, m, o, err)

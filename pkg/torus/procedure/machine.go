@@ -368,7 +368,8 @@ func (m *Machine) hold(now time.Time, n int) {
 	switch {
 	case m.state == SystemDrain && m.claimed:
 		m.becomeNetworkClear(now, m.round, true)
-	case m.state == Decision && m.clear, m.state == Diagnostics && m.clear && !m.masked: // others may go on already, when the masks have changed
+	// others may go on already, when the masks have changed
+	case m.state == Decision && m.clear, m.state == Diagnostics && m.clear && !m.masked:
 		m.clear = false
 		m.say(true)
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // The straight way of Figure 7: with traffic, the torus drains, tests, may change its masks, and goes on.
-func TestWholeProcedure(t *testing.T) {
+func TestProcedureDrainsTestsAndGoesOn(t *testing.T) {
 	w := newTorus(t, "3x3x2", 1)
 	w.pass(100*ms, 0.2)
 	w.start(0, true)
@@ -40,7 +40,7 @@ func TestWholeProcedure(t *testing.T) {
 }
 
 // If no node requests diagnostics only the drain takes place, and no mask changes.
-func TestDrainAlone(t *testing.T) {
+func TestDrainWithoutDiagnosticsChangesNoMask(t *testing.T) {
 	w := newTorus(t, "2x2x2", 2)
 	w.start(1, false)
 	w.pass(longest(), 0.1)
@@ -175,7 +175,7 @@ func TestOrderGoesFirst(t *testing.T) {
 }
 
 // A node that always starts a procedure is listened to as often as its budget allows, with a rest after each.
-func TestBadStarter(t *testing.T) {
+func TestStarterIsHeldToItsBudget(t *testing.T) {
 	w := newTorus(t, "2x2x1", 6)
 	const bad, good = 1, 2
 	out := 0
@@ -207,7 +207,7 @@ func TestBadStarter(t *testing.T) {
 
 // A starter that uses a new name each time is bounded by the rest: there are never two procedures without a rest
 // between them.
-func TestLyingStarter(t *testing.T) {
+func TestRenamedStarterIsBoundedByRest(t *testing.T) {
 	w := newTorus(t, "2x2x1", 7)
 	out := 0
 	for i := range 1200 {
@@ -223,7 +223,7 @@ func TestLyingStarter(t *testing.T) {
 }
 
 // A starter that renames the order each time keeps no node out of Normal for longer than the first name would.
-func TestOrderRenamed(t *testing.T) {
+func TestRenamedOrderProlongsNothing(t *testing.T) {
 	m, order := New(0, limits()), Order{Term: 9, Count: 1}
 	at := begin
 	for i := range uint64(100) {
@@ -245,7 +245,7 @@ func TestOrderRenamed(t *testing.T) {
 // that are lost or late. All nodes come back to Normal in bounded time (step checks), the network counts as clear
 // only if it was at some moment (checkClear), masks change only in an empty network (checkMask), and no message is
 // lost (allNormal).
-func TestWhateverHappens(t *testing.T) {
+func TestProcedureAlwaysReturnsToNormal(t *testing.T) {
 	masks, all, timedOut := 0, 0, 0
 	in := [numStates]int{} // links and nodes that died in each state
 	for seed := range uint64(150) {
@@ -314,7 +314,7 @@ func TestWhateverHappens(t *testing.T) {
 
 // A starter that raises the wave, at a stroke or step by step, neither locks out a node that begins cold and counts
 // from 1 again, nor uses up the numbers.
-func TestWaveRaised(t *testing.T) {
+func TestRaisedWaveLocksNobodyOut(t *testing.T) {
 	for _, by := range []uint64{aheadMost, aheadMost + 1, 1 << 63, 1<<64 - 1} {
 		w := newTorus(t, "2x2x1", 8)
 		for rank := range 3 { // all but one, which is switched off
@@ -349,8 +349,10 @@ func TestRefusals(t *testing.T) {
 	good := Message{Key: Key{1, 1, 1}, State: SystemDrain, Round: 1, Plan: plan()}
 	for name, edit := range map[string]func(*Heard){
 		"wave 0": func(h *Heard) { h.Wave = 0 }, "state": func(h *Heard) { h.State = 9 }, "own": func(h *Heard) { h.From = 0 },
-		"over": func(h *Heard) { h.State = Normal }, "no plan": func(h *Heard) { h.Plan = Plan{} }, "long delay": func(h *Heard) { h.Plan.Delay = 2 * time.Second },
-		"long drain": func(h *Heard) { h.Plan.DrainTimeout = 6 * time.Second }, "order that was not verified": func(h *Heard) { h.Plan.DrainTimeout, h.Order = 6*time.Second, Order{1, 1} },
+		"over": func(h *Heard) { h.State = Normal }, "no plan": func(h *Heard) { h.Plan = Plan{} },
+		"long delay":                  func(h *Heard) { h.Plan.Delay = 2 * time.Second },
+		"long drain":                  func(h *Heard) { h.Plan.DrainTimeout = 6 * time.Second },
+		"order that was not verified": func(h *Heard) { h.Plan.DrainTimeout, h.Order = 6*time.Second, Order{1, 1} },
 	} {
 		h := Heard{From: 1, Message: good}
 		edit(&h)
@@ -368,8 +370,10 @@ func TestRefusals(t *testing.T) {
 
 func TestValidate(t *testing.T) {
 	for want, edit := range map[string]func(*Limits){
-		"drop": func(c *Limits) { c.Drop = 0 }, "diagnose": func(c *Limits) { c.Diagnose = 0 }, "rest": func(c *Limits) { c.Rest = 2 * time.Hour },
-		"window": func(c *Limits) { c.Window = 0 }, "budget": func(c *Limits) { c.Budget = 0 }, "delay": func(c *Limits) { c.Delay = -1 }, "drain": func(c *Limits) { c.Drain = 0 },
+		"drop": func(c *Limits) { c.Drop = 0 }, "diagnose": func(c *Limits) { c.Diagnose = 0 },
+		"rest":   func(c *Limits) { c.Rest = 2 * time.Hour },
+		"window": func(c *Limits) { c.Window = 0 }, "budget": func(c *Limits) { c.Budget = 0 }, "delay": func(c *Limits) { c.Delay = -1 },
+		"drain": func(c *Limits) { c.Drain = 0 },
 	} {
 		c := limits()
 		edit(&c)
@@ -378,8 +382,9 @@ func TestValidate(t *testing.T) {
 		}
 	}
 	for want, edit := range map[string]func(*Plan){
-		"delay": func(p *Plan) { p.Delay = 11 * time.Second }, "hop": func(p *Plan) { p.Hop = p.Delay + 1 }, "drain time-out": func(p *Plan) { p.DrainTimeout = 9 * ms },
-		"absent": func(p *Plan) { p.Absent = []int{3, 3} },
+		"delay": func(p *Plan) { p.Delay = 11 * time.Second }, "hop": func(p *Plan) { p.Hop = p.Delay + 1 },
+		"drain time-out": func(p *Plan) { p.DrainTimeout = 9 * ms },
+		"absent":         func(p *Plan) { p.Absent = []int{3, 3} },
 	} {
 		p := plan()
 		edit(&p)

@@ -7,13 +7,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/golden"
+	"github.com/lofamo/lofamo/internal/testing/golden"
 )
 
 // A scenario is a list of commands, each followed by the node's reactions, one line each, beginning with "  ".
 //
-//	node RANK                 a new node, that knows of no procedure; its plan: Network Delay 100 ms, hop 10 ms, drain time-out 1 s; limits: drop
-//	                          100 ms, diagnose 500 ms, rest 10 s, two procedures of a starter an hour
+//	node RANK                 a new node, that knows of no procedure; its plan: Network Delay 100 ms, hop 10 ms, drain time-out 1 s;
+//	                          limits: drop 100 ms, diagnose 500 ms, rest 10 s, two procedures of a starter an hour
 //	start RUN [OPTION ...]    a cause here
 //	hear FROM WAVE/STARTER/RUN STATE [OPTION ...]    another node's broadcast
 //	holds N                   messages

@@ -8,7 +8,7 @@ import (
 
 // A peak causes no notice. Lasting overload does, repeatedly while it lasts. The gap between the two thresholds is
 // wide.
-func TestFlowHysteresis(t *testing.T) {
+func TestOnlyLastingOverloadGivesNotice(t *testing.T) {
 	var f Flow
 	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
 	for _, step := range []struct {
@@ -42,7 +42,7 @@ func TestFlowHysteresis(t *testing.T) {
 }
 
 // Another node's notice counts for as long as it says and no longer than allowed; it does not shorten later notices.
-func TestFlowHeard(t *testing.T) {
+func TestNoticeLastsNoLongerThanAllowed(t *testing.T) {
 	var f Flow
 	if f.Level(start) != Free {
 		t.Error("not free at first")

@@ -109,7 +109,7 @@ func TestMissingPieceIsNoticed(t *testing.T) {
 }
 
 // A message may be repeated in the same bytes when it is forgotten, and not before.
-func TestRepeatedMessage(t *testing.T) {
+func TestMessageMayRepeatOnlyWhenForgotten(t *testing.T) {
 	var r Reorder
 	pieces := split(t, grid.Coord{}, message(2*PieceSize, 9))
 	take := func(at time.Time) (whole int) {
@@ -126,7 +126,7 @@ func TestRepeatedMessage(t *testing.T) {
 }
 
 // A message that was changed on the way is reported, and not passed on.
-func TestAlteredPiece(t *testing.T) {
+func TestAlteredMessageIsReportedNotPassedOn(t *testing.T) {
 	var r Reorder
 	pieces := split(t, grid.Coord{}, message(2*PieceSize, 9))
 	pieces[1][pieceHead] ^= 1

@@ -43,7 +43,7 @@ func stories(t *testing.T, n int, run func(t *testing.T, f *faulty, src, dst int
 }
 
 // Decide may take exactly the channels that the words of the thesis allow, in every state that a message can come to.
-func TestDecideIsTheThesis(t *testing.T) {
+func TestDecideFollowsThesis(t *testing.T) {
 	checked := 0
 	stories(t, 600, func(t *testing.T, f *faulty, src, dst int, rnd *rand.Rand) {
 		for _, a := range []Algorithm{DimensionOrder, MinimalAdaptive, Chaos} {
@@ -78,7 +78,7 @@ func TestDecideIsTheThesis(t *testing.T) {
 }
 
 // Without faults every algorithm takes a shortest way.
-func TestWithoutFaultsTheWayIsShortest(t *testing.T) {
+func TestWithoutFaultsWayIsShortest(t *testing.T) {
 	for _, size := range []string{"2", "5", "8", "2x2", "4x3", "8x8", "2x2x2", "3x4x2", "4x4x4", "8x8x8"} {
 		f := newFaulty(dims(t, size))
 		r := NewRandom(1)
@@ -197,7 +197,7 @@ func TestMemoryLeavesConcaveRegions(t *testing.T) {
 // In a ring chaos delivers whenever the two are connected, within twice its length: a message turns round at the
 // break, and never again. Without No Routeback the node before the one at the break sends it there again, forever,
 // unless the other way round is not longer from it.
-func TestRing(t *testing.T) {
+func TestChaosDeliversInBrokenRing(t *testing.T) {
 	never := 0
 	for n := 3; n <= 8; n++ {
 		for cut := range n {
@@ -235,7 +235,7 @@ func TestRing(t *testing.T) {
 
 // The mean of Decide matches the Markov chain: the rate of arrival within the hop bound lies within five standard
 // errors.
-func TestChaosArrivesAsOftenAsTheChainSays(t *testing.T) {
+func TestChaosArrivesAsOftenAsChainSays(t *testing.T) {
 	const trials = 400
 	worst, checked := 0.0, 0
 	stories(t, 240, func(t *testing.T, f *faulty, src, dst int, rnd *rand.Rand) {
@@ -395,7 +395,7 @@ func TestChoiceByLoad(t *testing.T) {
 }
 
 // Under pressure chaos takes any functional channel, minimal adaptive one that is profitable, dimension order none.
-func TestSwap(t *testing.T) {
+func TestChaosSwapsUnderPressure(t *testing.T) {
 	q := Query{Dims: grid.Dims{X: 5, Y: 5, Z: 1}, Dst: grid.Coord{X: 1}, From: grid.YPlus, Functional: 0x7, Ready: 0x7}
 	for _, test := range []struct {
 		a    Algorithm

@@ -13,6 +13,7 @@ import (
 	mrand "math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,7 +21,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
-	"github.com/lofamo/lofamo/internal/freeport"
+	"github.com/lofamo/lofamo/internal/testing/freeport"
 )
 
 // bound is how long a test waits for an expected event: long, for a busy machine.
@@ -126,6 +127,8 @@ type node struct {
 
 	packets  chan []byte
 	sessions chan *torus.Session
+	refusals chan struct{}
+	refused  atomic.Int64 // packets
 
 	mu    sync.Mutex
 	step  chan struct{} // closed and replaced with every step
@@ -142,6 +145,13 @@ func (n *node) OnPacket(_ grid.Direction, b []byte) {
 }
 
 func (n *node) OnSession(_ grid.Direction, s *torus.Session) { n.sessions <- s }
+func (n *node) OnRefused(grid.Direction) {
+	n.refused.Add(1)
+	select {
+	case n.refusals <- struct{}{}:
+	default:
+	}
+}
 
 // pairOf configures both ends of a link, X+ of 0,0,0, which dials, and X- of 1,0,0.
 func pairOf(t testing.TB) (a, b *node) {
@@ -171,6 +181,8 @@ func (n *node) start() {
 	n.link, n.cancel = link, cancel
 	n.epoch++
 	n.packets, n.sessions = make(chan []byte, 64), make(chan *torus.Session, 4)
+	n.refusals = make(chan struct{}, 64)
+	n.refused.Store(0)
 	n.mu.Lock()
 	n.step, n.out, n.stats, n.ids = make(chan struct{}), torus.LinkOutput{}, torus.LinkStats{}, nil
 	n.mu.Unlock()
@@ -205,6 +217,8 @@ func (n *node) own(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
+		case <-n.refusals:
+			ev = torus.Refused{}
 		case s := <-n.sessions:
 			keys.Add(time.Now(), s)
 			ev = torus.SessionStarted{ID: s.ID()}
@@ -218,8 +232,14 @@ func (n *node) own(ctx context.Context) {
 			ev = torus.FrameReceived{Frame: f}
 		}
 		out := m.Step(time.Now(), ev)
+		var frames []torus.Frame
 		if out.SendHeartbeat {
-			f := m.NextFrame(status)
+			frames = append(frames, m.NextFrame(status))
+		}
+		if out.SendAsk {
+			frames = append(frames, m.NextAsk(status))
+		}
+		for _, f := range frames {
 			if wire, err := f.Append(buf[:0], &keys); err == nil {
 				_ = n.link.Send(wire)
 			}
@@ -260,6 +280,13 @@ func (n *node) until(what string, holds func(torus.LinkOutput, torus.LinkStats) 
 			n.t.Fatalf("%s: not %s within %v: %s %+v; link %+v", n.cfg.Dir, what, bound, out.Detail, stats, n.link.Stats())
 		}
 	}
+}
+
+// state returns the result of the latest step.
+func (n *node) state() (torus.LinkOutput, torus.LinkStats) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.out, n.stats
 }
 
 func (n *node) untilNormal() {

@@ -6,16 +6,15 @@ import (
 	"fmt"
 	"net/netip"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/lofamo/lofamo/pkg/torus"
 )
 
 // remote is the peer at the other end. It does not change, only another one can replace it.
 type remote struct {
 	addr netip.AddrPort
-	to   unix.Sockaddr // the same
-	tls  *tls.Config   // of handshakes with it
+	bare netip.AddrPort // the same without a zone, as packets carry it
+	to   rawAddr        // the same for the kernel
+	tls  *tls.Config    // of handshakes with it
 }
 
 // handshaken is a session and its peer.
@@ -29,7 +28,8 @@ func (c Config) remote(addr netip.AddrPort, verify func(*x509.Certificate) error
 	if err != nil {
 		return nil, fmt.Errorf("link %s: peer address %s: %w", c.Dir, addr, err)
 	}
-	return &remote{addr: addr, to: to, tls: c.handshakeConfig(verify)}, nil
+	bare := netip.AddrPortFrom(addr.Addr().WithZone(""), addr.Port())
+	return &remote{addr: addr, bare: bare, to: rawOf(to), tls: c.handshakeConfig(verify)}, nil
 }
 
 // SetPeer makes the link speak with another peer from now on: at that address, with a certificate that verify
@@ -47,7 +47,8 @@ func (l *Link) SetPeer(addr netip.AddrPort, verify func(*x509.Certificate) error
 		return err
 	}
 	l.remote.Store(r)
-	l.filter(r.addr)
+	l.filter(l.raw, r.addr)
+	l.quiet.newPeer(l, r.addr)
 	return nil
 }
 

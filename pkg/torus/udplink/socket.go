@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"sync"
 	"syscall"
 	"unsafe"
 
@@ -54,8 +55,8 @@ func (l *Link) bind() error {
 }
 
 // filter makes the kernel drop all datagrams but the peer's. If the kernel refuses, the reader does it.
-func (l *Link) filter(peer netip.AddrPort) {
-	if err := udpguard.SetPeer(l.raw, peer); err != nil {
+func (l *Link) filter(c syscall.RawConn, peer netip.AddrPort) {
+	if err := udpguard.SetPeer(c, peer); err != nil {
 		l.log.Warn("the kernel does not filter the packets of this link: strangers can fill its buffer", "err", err)
 	}
 }
@@ -63,19 +64,37 @@ func (l *Link) filter(peer netip.AddrPort) {
 // memInfo is the array of SO_MEMINFO; its last element counts drops.
 type memInfo [9]uint32
 
-// drops returns the number of packets that the kernel has dropped at a socket.
-func drops(c syscall.RawConn) uint32 {
+// dropCount counts the packets that the kernel dropped at a socket. It never falls: when the socket is closed, the last
+// value remains. It is safe for concurrent use.
+type dropCount struct {
+	before uint32 // drops of a socket that the caller supplied
+	mu     sync.Mutex
+	last   uint32
+}
+
+// read returns the count.
+func (d *dropCount) read(c syscall.RawConn) uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if n, ok := drops(c); ok {
+		d.last = n - d.before
+	}
+	return uint64(d.last)
+}
+
+// drops returns the number of packets that the kernel has dropped at a socket. It reports false if the socket is closed.
+func drops(c syscall.RawConn) (n uint32, ok bool) {
 	var info memInfo
 	size := uint32(unsafe.Sizeof(info))
 	var errno syscall.Errno
 	err := c.Control(func(fd uintptr) {
-		_, _, errno = unix.Syscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_MEMINFO,
+		_, _, errno = unix.RawSyscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_MEMINFO,
 			uintptr(unsafe.Pointer(&info[0])), uintptr(unsafe.Pointer(&size)), 0)
 	})
 	if err != nil || errno != 0 {
-		return 0
+		return 0, false
 	}
-	return info[len(info)-1]
+	return info[len(info)-1], true
 }
 
-func (l *Link) dropped() uint64 { return uint64(drops(l.raw) - l.dropsBefore) }
+func (l *Link) dropped() uint64 { return l.drops.read(l.raw) + l.quiet.dropped() }

@@ -11,8 +11,8 @@
 //	   │◄───────────── ready ───────────┤   the acceptor has verified the dialer
 //	   ├───────────── commit ──────────►│   both go over to the new session
 //
-// The kernel drops packets from any address but the peer's (pkg/udpguard). The mangler drops, damages,
-// doubles, delays or blocks, for tests and fault injection.
+// The kernel drops packets from any address but the peer's (pkg/udpguard). LinkFaults drops, damages,
+// doubles, delays or blocks packets, for tests and fault injection.
 package udplink
 
 import (
@@ -79,7 +79,7 @@ type Config struct {
 	Rekey      time.Duration // time between handshakes of a link that works; 0: DefaultRekey
 
 	MTU    int        // largest packet in bytes; 0: torus.DefaultMaxFrame
-	Rand   *rand.Rand // of the mangler; nil: seeded by the system
+	Rand   *rand.Rand // of injected faults; nil: seeded by the system
 	Logger *slog.Logger
 }
 
@@ -90,6 +90,9 @@ type Handler interface {
 	OnPacket(dir grid.Direction, b []byte)
 	// OnSession gets the keys of a new session. Calls do not overlap.
 	OnSession(dir grid.Direction, s *torus.Session)
+	// OnRefused says that the peer's kernel refused a packet of this link: no socket is bound to the peer's address.
+	// It quoted that packet. It comes at most once for each packet.
+	OnRefused(dir grid.Direction)
 }
 
 // Stats are counters since Listen.
@@ -103,15 +106,15 @@ type Stats struct {
 	Rests                uint64 // made because more came than is read in a second
 	Refused              uint64 // connections closed unread: from strangers, too many, too fast, or without a ClientHello
 	Others               uint64 // connections from the peer's address, but not from its own port
-	MangledIn            uint64 // packets that the mangler dropped or damaged
-	MangledOut           uint64
+	FaultedIn            uint64 // packets that injected faults dropped or damaged
+	FaultedOut           uint64
 }
 
 type counters struct {
-	rx, tx, strangers, rxErrors, txErrors, handshakes, failures, refused, others, rests, mangledIn, mangledOut atomic.Uint64
+	rx, tx, strangers, rxErrors, txErrors, handshakes, failures, refused, others, rests, faultedIn, faultedOut atomic.Uint64
 }
 
-// Link is one end of one link. Send, Redial, Mangle and Stats may be called by any goroutine.
+// Link is one end of one link. Send, Redial, SetFaults and Stats may be called by any goroutine.
 type Link struct {
 	cfg    Config
 	local  netip.AddrPort
@@ -125,21 +128,25 @@ type Link struct {
 
 	remote  atomic.Pointer[remote]
 	made    atomic.Pointer[handshaken]
-	mangle  atomic.Pointer[Mangle]
+	faults  atomic.Pointer[LinkFaults]
 	randMu  sync.Mutex
 	rand    *rand.Rand
 	delayed chan delayedPacket
 
-	dropsBefore uint32 // drops of a socket that the caller supplied
-	reserved    int    // the dialer's TCP socket that holds its port; -1: none
+	drops    dropCount
+	reserved int // the dialer's TCP socket that holds its port; -1: none
+
+	quiet quiet // heartbeats without news
 
 	sessionMu sync.Mutex // OnSession calls one after the other
 	closeOnce sync.Once
 
 	sendMu sync.Mutex
 	raw    syscall.RawConn
-	out    []byte // the packet that sendFn sends
-	to     unix.Sockaddr
+	quotes quotes
+	errors chan struct{} // wakes watchErrors
+	out    []byte        // the packet that sendFn sends
+	to     *rawAddr
 	outErr error
 	sendFn func(fd uintptr) bool // made once, so that a send does not allocate
 }
@@ -164,7 +171,7 @@ func Listen(cfg Config) (*Link, error) {
 	}
 	l := &Link{
 		cfg: cfg, log: cfg.Logger.With("link", cfg.Dir.String()),
-		redial: make(chan struct{}, 1), delayed: make(chan delayedPacket, maxDelayed),
+		redial: make(chan struct{}, 1), errors: make(chan struct{}, 1), delayed: make(chan delayedPacket, maxDelayed),
 		pace: rate.NewLimiter(packetRate, packetBurst),
 		warn: rate.NewLimiter(rate.Every(warnEvery), 1), reserved: -1,
 		rand: cfg.Rand,
@@ -231,10 +238,21 @@ func (l *Link) open() error {
 	if l.raw, err = l.udp.SyscallConn(); err != nil {
 		return fmt.Errorf("link %s: UDP %s: %w", l.cfg.Dir, l.local, err)
 	}
-	l.dropsBefore = drops(l.raw)
-	l.filter(l.cfg.Peer)
+	l.drops.before, _ = drops(l.raw)
+	l.filter(l.raw, l.cfg.Peer)
+	l.quiet.open(l)
+	l.reportErrors(true)
 	l.sendFn = func(fd uintptr) bool {
-		l.outErr = unix.Sendto(int(fd), l.out, unix.MSG_DONTWAIT, l.to)
+		for range sendTries {
+			l.outErr = sendTo(fd, l.out, l.to)
+			if l.outErr == nil {
+				break
+			}
+			l.look()
+			if !fromICMP(l.outErr) {
+				break
+			}
+		}
 		return true
 	}
 	if l.cfg.Dialer {
@@ -290,8 +308,9 @@ func (l *Link) Stats() Stats {
 	return Stats{
 		RxPackets: c.rx.Load(), TxPackets: c.tx.Load(), Strangers: c.strangers.Load(), Dropped: l.dropped(),
 		RxErrors: c.rxErrors.Load(), TxErrors: c.txErrors.Load(),
-		Handshakes: c.handshakes.Load(), HandshakeFailures: c.failures.Load(), Refused: c.refused.Load(), Others: c.others.Load(), Rests: c.rests.Load(),
-		MangledIn: c.mangledIn.Load(), MangledOut: c.mangledOut.Load(),
+		Handshakes: c.handshakes.Load(), HandshakeFailures: c.failures.Load(), Refused: c.refused.Load(), Others: c.others.Load(),
+		Rests:     c.rests.Load(),
+		FaultedIn: c.faultedIn.Load(), FaultedOut: c.faultedOut.Load(),
 	}
 }
 
@@ -308,6 +327,7 @@ func (l *Link) Close() error {
 		if l.reserved >= 0 {
 			err = errors.Join(err, unix.Close(l.reserved))
 		}
+		l.quiet.close()
 	})
 	if err != nil {
 		return fmt.Errorf("link %s: close: %w", l.cfg.Dir, err)
@@ -315,7 +335,7 @@ func (l *Link) Close() error {
 	return nil
 }
 
-// Run receives, makes sessions and sends packets that the mangler delayed, until ctx ends. It returns after its
+// Run receives, makes sessions and sends packets that injected faults delayed, until ctx ends. It returns after its
 // goroutines, with the addresses free again. Call it once.
 func (l *Link) Run(ctx context.Context, h Handler) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -323,6 +343,8 @@ func (l *Link) Run(ctx context.Context, h Handler) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { l.receive(ctx, h) })
 	wg.Go(func() { l.sendDelayed(ctx) })
+	wg.Go(func() { l.watchErrors(ctx, h) })
+	wg.Go(l.watchQuiet)
 	if l.cfg.Dialer {
 		wg.Go(func() { l.keepDialling(ctx, h) })
 	} else {
@@ -334,33 +356,65 @@ func (l *Link) Run(ctx context.Context, h Handler) error {
 	return err
 }
 
-// receive reads until the socket is closed.
+// receive reads until the socket is closed. It handles packets inside the callback of RawConn.Read, so the goroutine
+// enters the Go runtime's poller only when the socket is empty, not before each packet.
 func (l *Link) receive(ctx context.Context, h Handler) {
-	buf := make([]byte, l.cfg.MTU+1)
-	for ctx.Err() == nil {
-		if !l.pace.Allow() {
-			l.count.rests.Add(1)
-			sleep(ctx, floodRest)
-		}
-		n, from, err := l.udp.ReadFromUDPAddrPort(buf)
-		if err != nil {
-			if errors.Is(err, net.ErrClosed) {
-				return
+	in := newBatch(l.cfg.MTU + 1)
+	failed := false
+	read := func(fd uintptr) (over bool) {
+		for ctx.Err() == nil {
+			n, errno := in.read(fd)
+			switch errno {
+			case 0:
+				for i := range n {
+					l.take(ctx, h, in, i)
+				}
+			case unix.EAGAIN:
+				return false
+			default:
+				l.look()
+				if !fromICMP(errno) { // else of a packet sent: see watchErrors
+					failed = true
+					return true
+				}
 			}
+		}
+		return true
+	}
+	for ctx.Err() == nil {
+		failed = false
+		if err := l.raw.Read(read); errors.Is(err, net.ErrClosed) {
+			return
+		} else if err != nil || failed {
 			l.count.rxErrors.Add(1)
 			sleep(ctx, 10*time.Millisecond) // an interface that is down may fail again at once
-			continue
 		}
-		if unmap(from) != l.remote.Load().addr {
-			l.count.strangers.Add(1)
-			continue
-		}
-		if m := l.mangle.Load(); m != nil && !l.mangleIn(m, buf[:n]) {
-			continue
-		}
-		l.count.rx.Add(1)
-		h.OnPacket(l.cfg.Dir, buf[:n])
 	}
+}
+
+// take handles the i-th packet of a batch.
+func (l *Link) take(ctx context.Context, h Handler, in *batch, i int) {
+	if !l.pace.Allow() {
+		l.count.rests.Add(1)
+		sleep(ctx, floodRest)
+	}
+	if b, ok := l.admitted(in, i); ok {
+		h.OnPacket(l.cfg.Dir, b)
+	}
+}
+
+// admitted returns a packet of a batch if it comes from the peer and the injected faults let it pass.
+func (l *Link) admitted(in *batch, i int) ([]byte, bool) {
+	b, from := in.datagram(i)
+	if from != l.remote.Load().bare {
+		l.count.strangers.Add(1)
+		return nil, false
+	}
+	if m := l.faults.Load(); m != nil && !l.faultIn(m, b) {
+		return nil, false
+	}
+	l.count.rx.Add(1)
+	return b, true
 }
 
 // sleep waits for d or the end of ctx.
@@ -378,8 +432,8 @@ func (l *Link) Send(b []byte) error {
 	if len(b) > l.cfg.MTU {
 		return fmt.Errorf("link %s: packet of %d bytes: want at most %d", l.cfg.Dir, len(b), l.cfg.MTU)
 	}
-	if m := l.mangle.Load(); m != nil {
-		return l.sendMangled(m, b)
+	if m := l.faults.Load(); m != nil {
+		return l.sendFaulty(m, b)
 	}
 	return l.send(b)
 }
@@ -387,12 +441,15 @@ func (l *Link) Send(b []byte) error {
 func (l *Link) send(b []byte) error {
 	r := l.remote.Load()
 	l.sendMu.Lock()
-	l.out, l.to = b, r.to
+	l.out, l.to = b, &r.to
 	err := l.raw.Write(l.sendFn)
 	if err == nil {
 		err = l.outErr
 	}
 	l.out = nil
+	if err == nil {
+		l.quotes.note(b)
+	}
 	l.sendMu.Unlock()
 	if err != nil {
 		l.count.txErrors.Add(1)

@@ -136,13 +136,13 @@ func startVictim(t *testing.T, path string, host *File) process {
 	must(t, err)
 	must(t, cmd.Start())
 	p := process{cmd.Process.Pid, stdin}
-	for limit := time.Now().Add(10 * time.Second); ; {
+	for limit := time.Now().Add(time.Minute); ; {
 		if _, s, _ := host.TakeDNP(); s.Valid {
 			return p
 		}
 		if time.Now().After(limit) {
 			p.kill(t)
-			t.Fatal("the victim wrote nothing for 10 s")
+			t.Fatal("the victim wrote nothing for a minute")
 		}
 		runtime.Gosched()
 	}

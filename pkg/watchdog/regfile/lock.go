@@ -70,6 +70,27 @@ func (h Holder) Same(o Holder) bool {
 // Elsewhere reports whether its PID is meaningless in a PID namespace because it belongs to another one.
 func (h Holder) Elsewhere(space uint64) bool { return h.Space != 0 && space != 0 && h.Space != space }
 
+// Gone reports whether the process has certainly ended. It asks the kernel: no process has that PID, another one has
+// it, or the process has ended and only its parent does not know yet. A process of another PID namespace, or one whose
+// start time is not known, is never certainly gone.
+func (h Holder) Gone() bool {
+	if h.PID <= 0 || h.Start == 0 || h.Space == 0 || h.Elsewhere(PIDNamespace()) {
+		return false
+	}
+	fd, err := unix.PidfdOpen(h.PID, 0)
+	if err != nil {
+		return errors.Is(err, unix.ESRCH)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	// From here on the PID belongs to the descriptor's process as long as that lives.
+	if start, err := StartTime(h.PID); err == nil && start != h.Start {
+		return true
+	}
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}} // readable once all its threads have ended
+	n, err := unix.Poll(fds, 0)
+	return err == nil && n == 1 && fds[0].Revents&unix.POLLIN != 0
+}
+
 // PIDNamespace returns the inode of this process's PID namespace; 0 if unknown. The inode is unique as long as the
 // namespace exists.
 var PIDNamespace = sync.OnceValue(func() uint64 {

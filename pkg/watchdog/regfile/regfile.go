@@ -56,7 +56,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lofamo/lofamo/pkg/fault"
-	"github.com/lofamo/lofamo/pkg/watchdog/mapfile"
 )
 
 // Size is the size of a register file in bytes.
@@ -74,10 +73,6 @@ var (
 	ErrCorrupt = errors.New("register invalid")
 	// ErrClosed is wrapped after Close.
 	ErrClosed = errors.New("register file is closed")
-	// ErrFault is wrapped if the mapping was inaccessible: the file was truncated.
-	ErrFault = mapfile.ErrFault
-	// ErrReplaced is wrapped by Check when the path no longer leads to the mapped file.
-	ErrReplaced = mapfile.ErrReplaced
 )
 
 // File is a mapped register file, opened by one half or read-only. Its methods may be called from
@@ -95,6 +90,10 @@ type File struct {
 	// wrote marks the words that this File has written and therefore scrubs; wroteEpoch is the same for the boot epoch.
 	wrote      [maxCells]bool
 	wroteEpoch bool
+	// replaced counts damaged words that stores have overwritten since the last Scrub; lost marks those that Scrub has
+	// already counted.
+	replaced int
+	lost     [maxCells]bool
 }
 
 // Open maps the register file for one half, creating it if it does not exist, and takes the half's lock (path.host or
@@ -172,7 +171,7 @@ func (f *File) prepare() error {
 	case f.half == 0:
 		return nil
 	}
-	return mapfile.Allocate(f.file, Size)
+	return Allocate(f.file, Size)
 }
 
 // checkMagic writes the magic into a new file, and refuses a file with another one.
@@ -212,9 +211,6 @@ func (f *File) Path() string { return f.path }
 // Half returns the half that opened the file, or 0 for a read-only File.
 func (f *File) Half() fault.Half { return f.half }
 
-// Locked reports whether the two pages are locked in memory.
-func (f *File) Locked() bool { return f.locked }
-
 // Corrupt returns how many reads by this File found a corrupt word.
 func (f *File) Corrupt() uint64 {
 	f.mu.Lock()
@@ -232,7 +228,7 @@ func (f *File) Check() error {
 	if file == nil {
 		return fmt.Errorf("check register file %s: %w", f.path, ErrClosed)
 	}
-	if err := mapfile.Check(file, f.path, Size); err != nil {
+	if err := CheckMapped(file, f.path, Size); err != nil {
 		return fmt.Errorf("check register file %s: %w", f.path, err)
 	}
 	return f.access("check magic", f.checkMagic)
@@ -245,7 +241,7 @@ func (f *File) access(op string, fn func() error) (err error) {
 	if f.mem == nil {
 		return fmt.Errorf("%s: register file %s: %w", op, f.path, ErrClosed)
 	}
-	if err := mapfile.Access(f.mem, fn); err != nil {
+	if err := AccessMapped(f.mem, fn); err != nil {
 		return fmt.Errorf("%s: register file %s: %w", op, f.path, err)
 	}
 	return nil

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lofamo/lofamo/internal/needs"
+	"github.com/lofamo/lofamo/internal/testing/requirements"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
@@ -107,7 +107,7 @@ func TestMutualWatchdog(t *testing.T) {
 	if host.Corrupt()+dnp.Corrupt() != 0 || host.Path() != path || host.Half() != fault.HalfHost {
 		t.Error("something was corrupt, or path and half are wrong")
 	}
-	t.Logf("pages locked: %t", host.Locked())
+	t.Logf("pages locked: %t", host.locked)
 }
 
 func TestWordsOutliveProcesses(t *testing.T) {
@@ -154,9 +154,9 @@ func (d *fullDisk) Truncate(size int64) error {
 	return nil
 }
 
-// TestHolderOnAFullDisk: the holder of a lock is known even if it took the lock on a full disk, provided that there was
+// TestHolderOnFullDisk: the holder of a lock is known even if it took the lock on a full disk, provided that there was
 // a holder before.
-func TestHolderOnAFullDisk(t *testing.T) {
+func TestHolderOnFullDisk(t *testing.T) {
 	d := &fullDisk{[]byte("4711 123456 proven\n")}
 	must(t, Holder{PID: 815, Start: 2345}.writeTo(d))
 	if got, want := string(d.b), "815 2345\n"; got != want {
@@ -164,9 +164,9 @@ func TestHolderOnAFullDisk(t *testing.T) {
 	}
 }
 
-// TestSameHolder: in containers a half and its successor have the same PID, and may have started in one tick of the
-// clock.
-func TestSameHolder(t *testing.T) {
+// TestSuccessorWithSamePIDIsAnotherHolder: in containers a half and its successor have the same PID, and may have
+// started in one tick of the clock.
+func TestSuccessorWithSamePIDIsAnotherHolder(t *testing.T) {
 	h := Holder{PID: 12, Start: 34, Space: 56}
 	for _, tc := range []struct {
 		other Holder
@@ -187,8 +187,8 @@ func TestSameHolder(t *testing.T) {
 	}
 }
 
-// TestHolder: the lock identifies the process that serves a half for good: another process may get its id.
-func TestHolder(t *testing.T) {
+// TestLockIdentifiesServingProcess: the lock identifies the process that serves a half for good: another process may get its id.
+func TestLockIdentifiesServingProcess(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "registers")
 	if h, held, err := HolderOf(path, fault.HalfDNP); held || err != nil {
 		t.Errorf("never served: %+v, %t, %v", h, held, err)
@@ -283,7 +283,7 @@ func TestBadValuesRefused(t *testing.T) {
 	refuse(t, err, "half is 0")
 }
 
-func TestNotARegisterFile(t *testing.T) {
+func TestForeignFileIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	long, other := filepath.Join(dir, "long"), filepath.Join(dir, "other")
 	must(t, os.WriteFile(long, make([]byte, Size+1), 0o600))
@@ -327,7 +327,7 @@ func TestSymbolicLinksRefused(t *testing.T) {
 	}
 }
 
-func TestPokeReadsAsTheOwners(t *testing.T) {
+func TestPokeReadsAsOwner(t *testing.T) {
 	host, dnp, path := openBoth(t)
 	must(t, dnp.StoreDNP(watchdog.DNPWord{}))
 	want := watchdog.DNPWord{Valid: true, Temperature: watchdog.HealthBroken}
@@ -351,7 +351,7 @@ func TestPokeReadsAsTheOwners(t *testing.T) {
 	refuse(t, Poke(filepath.Join(t.TempDir(), "none"), watchdog.AddrDNPWatchdog, 1), "none", "no such file")
 }
 
-func TestRawWriteIsCorruptUntilTheOwnerWrites(t *testing.T) {
+func TestRawWriteIsCorruptUntilOwnerWrites(t *testing.T) {
 	host, dnp, path := openBoth(t)
 	must(t, dnp.StoreDNP(watchdog.DNPWord{}))
 	raw, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -375,8 +375,8 @@ func TestRawWriteIsCorruptUntilTheOwnerWrites(t *testing.T) {
 	}
 }
 
-// TestFlipsInTheFile repeats the flips through the mapped file, for one word.
-func TestFlipsInTheFile(t *testing.T) {
+// TestFlipsInFile repeats the flips through the mapped file, for one word.
+func TestFlipsInFile(t *testing.T) {
 	host, dnp, _ := openBoth(t)
 	must(t, dnp.StoreDNP(watchdog.DNPWord{}))
 	base := dnp.state(dnpCell)
@@ -483,8 +483,8 @@ func TestEpochs(t *testing.T) {
 	}
 }
 
-// TestProgress: each store of a half's word changes its number; stores of the other half and of other words do not.
-func TestProgress(t *testing.T) {
+// TestEachStoreChangesProgressNumber: each store of a half's word changes its number; stores of the other half and of other words do not.
+func TestEachStoreChangesProgressNumber(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "registers")
 	host, dnp := mustOpen(t, path, fault.HalfHost), mustOpen(t, path, fault.HalfDNP)
 	watcher, err := OpenReadOnly(path)
@@ -529,8 +529,8 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// TestTruncated: the SIGBUS for an access to a truncated file becomes an error and does not kill the process.
-func TestTruncated(t *testing.T) {
+// TestTruncatedFileGivesErrorNotCrash: the SIGBUS for an access to a truncated file becomes an error and does not kill the process.
+func TestTruncatedFileGivesErrorNotCrash(t *testing.T) {
 	for _, size := range []int64{0, pageSize} {
 		host, dnp, path := openBoth(t)
 		must(t, dnp.StoreDNP(watchdog.DNPWord{}))
@@ -586,7 +586,7 @@ func TestUnlinkedOrReplaced(t *testing.T) {
 func TestFileSystemFull(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=4096"); err != nil {
-		needs.Missing(t, "cannot mount a small tmpfs: %v", err)
+		requirements.Missing(t, "cannot mount a small tmpfs: %v", err)
 	}
 	defer func() { must(t, unix.Unmount(dir, 0)) }()
 	_, err := Open(filepath.Join(dir, "registers"), fault.HalfHost)

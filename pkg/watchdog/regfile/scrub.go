@@ -9,7 +9,8 @@ func (c cell) number() int { return (c.guards - pageSize - offGuards) / guardStr
 
 // Scrub checks all words of this half and repairs them if possible: a flipped guard by the word and the other guard, a
 // copy of the epoch by the other, the magic. Otherwise a flip that one guard masks would stay until a second flip,
-// which is not masked. lost is the number of words that match neither guard, or that are gone: the caller writes them
+// which is not masked. mended also counts words that were damaged or zeroed since the last call, and that a store has
+// replaced meanwhile. lost is the number of words that match neither guard, or that are gone: the caller writes them
 // again. Call it once a second; it writes nothing if everything is intact.
 func (f *File) Scrub() (mended, lost int, err error) {
 	if f.half == 0 {
@@ -29,6 +30,8 @@ func (f *File) Scrub() (mended, lost int, err error) {
 			f.scrub(extCell(i), &mended, &lost)
 		}
 		f.scrubEpoch(&mended, &lost)
+		mended += f.replaced
+		f.replaced = 0
 		return nil
 	})
 	f.mu.Lock()
@@ -54,6 +57,7 @@ func (f *File) scrub(c cell, mended, lost *int) {
 		f.write(c, write{partA, uint64(s.b)})
 		*mended++
 	default:
+		f.lost[c.number()] = true
 		*lost++
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
-// TestScrub: a flip that one guard masks must not stay until a second flip, which is not masked.
-func TestScrub(t *testing.T) {
+// TestScrubMendsFlipBehindOneGuard: a flip that one guard masks must not stay until a second flip, which is not masked.
+func TestScrubMendsFlipBehindOneGuard(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "registers")
 	dnp, err := Open(path, fault.HalfDNP)
 	if err != nil {

@@ -165,9 +165,14 @@ func (f *File) store(op string, c cell, v uint32) error {
 		return err
 	}
 	return f.access(op, func() error {
-		f.wrote[c.number()] = true
-		plan, n := planStore(c, f.state(c), v)
-		for _, w := range plan[:n] {
+		s := f.state(c)
+		n := c.number()
+		if f.wrote[n] && !s.good(c) && !f.lost[n] {
+			f.replaced++
+		}
+		f.wrote[n], f.lost[n] = true, false
+		plan, steps := planStore(c, s, v)
+		for _, w := range plan[:steps] {
 			f.write(c, w)
 		}
 		return nil
@@ -311,7 +316,7 @@ func (f *File) Test(v uint32) (uint32, error) {
 }
 
 // SetSensor writes the last value of a sensor (temperature, power or voltage) in thousandths of °C, W or V, because the
-// paper's registers are too coarse. DNP half only.
+// paper's registers are too coarse; or watchdog.AbsentSensor. DNP half only.
 func (f *File) SetSensor(c fault.Component, thousandths int32) error {
 	i, err := sensorIndex(c)
 	if err != nil {

@@ -15,13 +15,6 @@ type Process struct {
 	Stopped bool // all threads are stopped by a signal, or traced (states T and t)
 }
 
-// HangBound returns the longest time from a half's last word to the verdict that it hangs, if nothing keeps the half
-// from running and no look is late by more than half a period. The word may come right after a look, and the rest of
-// StaleBound may end right after another, which adds two whole periods between looks.
-func HangBound(tRead time.Duration, misses int) time.Duration {
-	return watchdog.StaleBound(tRead, misses) + 3*tRead
-}
-
 // hang judges whether a half hangs, by the sequence number of its watchdog word.
 //
 // It counts chance instead of time: the time in which the half could have run but wrote nothing. A half that waits for

@@ -5,9 +5,9 @@
 package recovery
 
 import (
-	"fmt"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
@@ -21,7 +21,7 @@ type Config struct {
 	StartWithin time.Duration
 	Budget      int // the most restarts within Window
 	Window      time.Duration
-	// Leave says that a half stays down when it ends or hangs, until a person asks for it.
+	// Leave says that a half stays down when it ends or hangs, until a person starts it.
 	Leave bool
 }
 
@@ -38,8 +38,10 @@ const (
 	// settled is how long a half that has not passed its self-test must have run well for its next end not to count as
 	// a failed restart.
 	settled = time.Second
-	// startLook is the time between looks at a half that is being started: its first word ends the recovery.
-	startLook = 5 * time.Millisecond
+	// againLook is the time between looks at a half that is being started again: its first word ends the recovery.
+	againLook = 5 * time.Millisecond
+	// firstLook is the same for a first start, which ends no fault: looks cost more than the start of a small half.
+	firstLook = 25 * time.Millisecond
 	// restartTime is the duration of a restart announced to neighbours, in addition to the waiting time. It is many
 	// times the real duration, because neighbours call the link broken after it.
 	restartTime = time.Second
@@ -72,7 +74,7 @@ type Began struct {
 type Served struct{}
 
 // Ended says that the process is certainly dead or, with a cause of NotStarted, that there is none.
-type Ended struct{ Cause Cause }
+type Ended struct{ Cause halfcore.Cause }
 
 // Proven says that the running half has passed its self-test.
 type Proven struct{}
@@ -96,7 +98,7 @@ func (Wrong) recoveryEvent()  {}
 func (Asked) recoveryEvent()  {}
 func (Closed) recoveryEvent() {}
 
-// Output is what the daemon is to do now, in this order, and to call Step again, with a Look, at Wake at the latest.
+// Output lists the actions for the daemon, in this order. The daemon calls Step again, with a Look, at Wake at the latest.
 type Output struct {
 	Kill bool // SIGKILL; Ended follows once the process is gone
 	// Announce, if above 0, asks the daemon to announce to neighbours that the half will return within this time. Only
@@ -134,27 +136,27 @@ const (
 type Machine struct {
 	cfg   Config
 	phase phase
-	rec   Record
+	rec   halfcore.RecoveryRecord
 	base  time.Time // with mono: converts times to CLOCK_MONOTONIC
 	mono  int64
 
 	hang     hang
-	restarts []time.Time // within the window, oldest first
-	failures int         // restarts since the half last ran well
-	startAt  time.Time   // when waiting ends
-	announce time.Time   // when to announce again
-	began    time.Time   // when the process began
-	detected time.Time   // Record.Last
-	cause    *Cause      // why it is being killed
+	restarts []time.Time     // within the window, oldest first
+	failures int             // restarts since the half last ran well
+	startAt  time.Time       // when waiting ends
+	announce time.Time       // when to announce again
+	began    time.Time       // when the process began
+	detected time.Time       // Record.Last
+	cause    *halfcore.Cause // why it is being killed
 }
 
 // New returns a machine. mono is the value of CLOCK_MONOTONIC at now, in ns. old is the history that the previous
 // daemon has stored since the machine booted, or nil. If adopted, the half still runs, and Began or Served follows at
 // once.
-func New(cfg Config, now time.Time, mono int64, old *History, adopted bool) *Machine {
+func New(cfg Config, now time.Time, mono int64, old *halfcore.RecoveryHistory, adopted bool) *Machine {
 	m := &Machine{
 		cfg: cfg, phase: waiting, base: now, mono: mono, startAt: now, hang: hang{period: cfg.TRead},
-		rec: Record{Half: cfg.Half, State: Stopped, Budget: cfg.Budget, Window: cfg.Window},
+		rec: halfcore.RecoveryRecord{Half: cfg.Half, State: halfcore.Stopped, Budget: cfg.Budget, Window: cfg.Window},
 	}
 	if old == nil {
 		return m
@@ -170,22 +172,22 @@ func New(cfg Config, now time.Time, mono int64, old *History, adopted bool) *Mac
 	m.prune(now)
 	last := m.rec.Last
 	switch state := old.Record.State; {
-	case state == GivenUp:
-		m.phase, m.rec.State, m.rec.Reason, m.rec.GaveUp = over, GivenUp, old.Record.Reason, true
-	case adopted && (state == Starting || state == Restarting && last != nil && last.Gone > 0):
+	case state == halfcore.GivenUp:
+		m.phase, m.rec.State, m.rec.Reason, m.rec.GaveUp = over, halfcore.GivenUp, old.Record.Reason, true
+	case adopted && (state == halfcore.Starting || state == halfcore.Restarting && last != nil && last.Gone > 0):
 		m.rec.State, m.rec.Until = state, old.Record.Until // it was being started, and has not served yet
-	case adopted || state == Stopped:
-	case state == Restarting && last != nil && last.Started == 0: // a restart was due already: no further cause
+	case adopted || state == halfcore.Stopped:
+	case state == halfcore.Restarting && last != nil && last.Started == 0: // a restart was due already: no further cause
 		last.Gone = max(last.Gone, 1)
 		m.again(now)
 	default: // it ended without a daemon
-		m.became(now, Cause{Kind: Unseen})
+		m.became(now, halfcore.Cause{Kind: halfcore.Unseen})
 	}
 	return m
 }
 
 // Record returns the half's current record.
-func (m *Machine) Record() Record {
+func (m *Machine) Record() halfcore.RecoveryRecord {
 	r := m.rec
 	if r.Last != nil {
 		last := *r.Last
@@ -195,8 +197,8 @@ func (m *Machine) Record() Record {
 }
 
 // History returns the history for the next daemon.
-func (m *Machine) History() History {
-	h := History{Record: m.Record(), Failures: m.failures}
+func (m *Machine) History() halfcore.RecoveryHistory {
+	h := halfcore.RecoveryHistory{Record: m.Record(), Failures: m.failures}
 	for _, t := range m.restarts {
 		h.RestartsAt = append(h.RestartsAt, m.monotonic(t))
 	}
@@ -226,7 +228,7 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	case Asked:
 		out.Tell = m.asked(now) || out.Tell
 	case Closed:
-		m.phase, m.rec.State, m.rec.PID, m.rec.Restarts, m.rec.Until, m.rec.Reason = over, Stopped, 0, 0, 0, ""
+		m.phase, m.rec.State, m.rec.PID, m.rec.Restarts, m.rec.Until, m.rec.Reason = over, halfcore.Stopped, 0, 0, 0, ""
 		m.restarts, m.failures = nil, 0
 		out.Tell = true
 	}
@@ -259,13 +261,13 @@ func (m *Machine) look(now time.Time, l Look, out *Output) {
 	if m.hang.chance < bound || late || m.cfg.Leave {
 		return
 	}
-	m.cause = &Cause{Kind: Hung, Detail: m.hang.detail(l.Process)}
+	m.cause = &halfcore.Cause{Kind: halfcore.Hung, Detail: m.hang.detail(l.Process)}
 	m.becomeKilling(now, out)
 }
 
 func (m *Machine) becomeRunning(now time.Time, out *Output) {
-	again := m.rec.State == Restarting
-	m.phase, m.rec.State, m.rec.Until = running, Running, 0
+	again := m.rec.State == halfcore.Restarting
+	m.phase, m.rec.State, m.rec.Until = running, halfcore.Running, 0
 	out.Tell = true
 	if again && m.rec.Last != nil && m.rec.Last.Serving == 0 {
 		m.rec.Last.Serving = m.after(now)
@@ -275,16 +277,16 @@ func (m *Machine) becomeRunning(now time.Time, out *Output) {
 
 func (m *Machine) becomeKilling(now time.Time, out *Output) {
 	m.note(now, *m.cause)
-	m.phase, m.rec.State = killing, Restarting
+	m.phase, m.rec.State = killing, halfcore.Restarting
 	out.Kill, out.Tell = true, true
 }
 
 // note begins a recovery.
-func (m *Machine) note(now time.Time, c Cause) {
+func (m *Machine) note(now time.Time, c halfcore.Cause) {
 	m.detected = now
 	m.rec.Causes[c.Kind-1]++
 	m.rec.GaveUp = false
-	m.rec.Last = &Recovery{Cause: c, At: m.monotonic(now), Attempt: m.failures + 1}
+	m.rec.Last = &halfcore.Recovery{Cause: c, At: m.monotonic(now), Attempt: m.failures + 1}
 }
 
 // after returns the time of a recovery's step: never 0, which would mean not yet.
@@ -294,41 +296,41 @@ func (m *Machine) begin(now time.Time, ev Began) {
 	m.hang.begin(now, ev.Stores)
 	m.began, m.rec.PID, m.rec.Reason, m.cause = now, ev.PID, "", nil
 	switch {
-	case ev.Adopted && m.rec.State != Restarting && m.rec.State != Starting: // it has been serving, or will report so
-		m.phase, m.rec.State = running, Running
+	case ev.Adopted && m.rec.State != halfcore.Restarting && m.rec.State != halfcore.Starting: // it has been serving, or will report so
+		m.phase, m.rec.State = running, halfcore.Running
 		return
-	case m.rec.State == Restarting && m.rec.Last != nil:
+	case m.rec.State == halfcore.Restarting && m.rec.Last != nil:
 		if !ev.Adopted || m.rec.Last.Started == 0 {
 			m.rec.Last.Started = m.after(now)
 		}
 	default:
-		m.rec.State = Starting
+		m.rec.State = halfcore.Starting
 	}
 	m.phase = starting
 }
 
 // served handles a half that another process serves: no restart was made. It reports whether that is news.
 func (m *Machine) served(now time.Time) bool {
-	if m.phase == starting && m.rec.State == Restarting { // start has counted one
+	if m.phase == starting && m.rec.State == halfcore.Restarting { // start has counted one
 		m.failures--
 		m.rec.Total--
 		m.restarts = m.restarts[:len(m.restarts)-1]
 		m.rec.Restarts = len(m.restarts)
 	}
-	news := m.rec.State != Running
+	news := m.rec.State != halfcore.Running
 	m.phase, m.startAt = waiting, now.Add(ServedWait)
-	m.rec.State, m.rec.PID, m.rec.Until, m.rec.Reason = Running, 0, 0, ""
+	m.rec.State, m.rec.PID, m.rec.Until, m.rec.Reason = halfcore.Running, 0, 0, ""
 	return news
 }
 
 // ended handles the end of the process.
-func (m *Machine) ended(now time.Time, c Cause) {
+func (m *Machine) ended(now time.Time, c halfcore.Cause) {
 	m.rec.PID = 0
 	if m.phase == over {
 		return
 	}
 	if m.cfg.Leave {
-		m.phase, m.rec.State = over, Stopped
+		m.phase, m.rec.State = over, halfcore.Stopped
 		m.note(now, c)
 		return
 	}
@@ -342,7 +344,7 @@ func (m *Machine) ended(now time.Time, c Cause) {
 }
 
 // became begins the recovery of a half that is dead already.
-func (m *Machine) became(now time.Time, c Cause) {
+func (m *Machine) became(now time.Time, c halfcore.Cause) {
 	m.note(now, c)
 	m.rec.Last.Gone = m.after(now)
 	m.again(now)
@@ -351,23 +353,14 @@ func (m *Machine) became(now time.Time, c Cause) {
 // again decides whether the half is started again, and when.
 func (m *Machine) again(now time.Time) {
 	if len(m.restarts) >= m.cfg.Budget {
-		m.phase, m.rec.State, m.rec.Until, m.rec.GaveUp = over, GivenUp, 0, true
-		m.rec.Reason = GivenUpReason(len(m.restarts), m.cfg.Window, m.rec.Last.Cause)
+		m.phase, m.rec.State, m.rec.Until, m.rec.GaveUp = over, halfcore.GivenUp, 0, true
+		m.rec.Reason = halfcore.GivenUpReason(len(m.restarts), m.cfg.Window, m.rec.Last.Cause)
 		return
 	}
-	m.phase, m.rec.State = waiting, Restarting
+	m.phase, m.rec.State = waiting, halfcore.Restarting
 	m.startAt = now.Add(Backoff(m.failures))
 	m.announce = now
 	m.rec.Until = m.monotonic(m.startAt.Add(restartTime))
-}
-
-// GivenUpReason returns the reason why a half is not started again.
-func GivenUpReason(restarts int, window time.Duration, last Cause) string {
-	s := "s"
-	if restarts == 1 {
-		s = ""
-	}
-	return fmt.Sprintf("not started again: %d restart%s within %s, the last %s", restarts, s, window, last)
 }
 
 // Backoff returns the wait before a restart after the given number of failures in a row.
@@ -389,13 +382,13 @@ func (m *Machine) proven(now time.Time) bool {
 
 func (m *Machine) wrong(now time.Time, why string, out *Output) {
 	l := m.rec.Last
-	if m.phase != running || m.cfg.Leave || l != nil && l.Cause.Kind == FailedTest && l.Proven == 0 {
+	if m.phase != running || m.cfg.Leave || l != nil && l.Cause.Kind == halfcore.FailedTest && l.Proven == 0 {
 		return
 	}
 	if len(m.restarts) >= m.cfg.Budget { // it would be given up
 		return
 	}
-	m.cause = &Cause{Kind: FailedTest, Detail: why}
+	m.cause = &halfcore.Cause{Kind: halfcore.FailedTest, Detail: why}
 	m.becomeKilling(now, out)
 }
 
@@ -414,7 +407,7 @@ func (m *Machine) start(now time.Time, out *Output) {
 	if m.phase != waiting {
 		return
 	}
-	again := m.rec.State == Restarting
+	again := m.rec.State == halfcore.Restarting
 	due := !now.Before(m.startAt)
 	if again && (due || !now.Before(m.announce)) {
 		out.Announce = max(m.startAt.Sub(now), 0) + restartTime
@@ -424,9 +417,9 @@ func (m *Machine) start(now time.Time, out *Output) {
 		return
 	}
 	out.Start = true
-	out.Tell = out.Tell || m.rec.State != Running // of a served half, this only checks that it is served
-	if m.rec.State == GivenUp || m.rec.State == Stopped {
-		m.rec.State = Starting
+	out.Tell = out.Tell || m.rec.State != halfcore.Running // of a served half, this only checks that it is served
+	if m.rec.State == halfcore.GivenUp || m.rec.State == halfcore.Stopped {
+		m.rec.State = halfcore.Starting
 	}
 	if again {
 		m.failures++
@@ -457,8 +450,12 @@ func (m *Machine) wake(now time.Time) time.Time {
 		}
 		return m.startAt
 	case starting:
+		look := firstLook
+		if m.rec.State == halfcore.Restarting {
+			look = againLook
+		}
 		if now.Sub(m.began) < settled {
-			return now.Add(min(startLook, m.cfg.TRead))
+			return now.Add(min(look, m.cfg.TRead))
 		}
 		return now.Add(m.cfg.TRead)
 	case running:

@@ -10,7 +10,8 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
-	"github.com/lofamo/lofamo/internal/golden"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
+	"github.com/lofamo/lofamo/internal/testing/golden"
 )
 
 // TestScenarios runs the scenarios of testdata: a half and its daemon in virtual time. A scenario is a list of
@@ -45,7 +46,7 @@ type world struct {
 	cfg     Config
 	now     time.Duration
 	m       *Machine
-	history *History
+	history *halfcore.RecoveryHistory
 	wake    time.Duration
 	notRun  time.Duration // the daemon does not run until then
 
@@ -59,8 +60,8 @@ type world struct {
 	stored   time.Duration // the last time
 	ran      time.Duration
 	readable bool
-	program  *Cause // how any started program ends at once
-	other    bool   // another process serves the half
+	program  *halfcore.Cause // how any started program ends at once
+	other    bool            // another process serves the half
 	log      []string
 }
 
@@ -93,7 +94,7 @@ func (w *world) command(f []string) error {
 		case "ends":
 			w.program, err = cause(arg(2), arg(3))
 		case "fails":
-			w.program = &Cause{Kind: NotStarted, Detail: "exec: no such file"}
+			w.program = &halfcore.Cause{Kind: halfcore.NotStarted, Detail: "exec: no such file"}
 		}
 		return err
 	case "other":
@@ -101,7 +102,7 @@ func (w *world) command(f []string) error {
 	case "file":
 		w.readable = arg(1) == "readable"
 	case "causes":
-		for _, k := range CauseKinds() {
+		for _, k := range halfcore.CauseKinds() {
 			if n := w.m.Record().Count(k); n > 0 {
 				w.say("%s: %d", k, n)
 			}
@@ -196,16 +197,16 @@ func (w *world) half(verb, arg, more string) (err error) {
 	return err
 }
 
-func cause(kind, n string) (*Cause, error) {
+func cause(kind, n string) (*halfcore.Cause, error) {
 	code, err := strconv.Atoi(n)
-	k := Exited
+	k := halfcore.Exited
 	if kind == "signal" {
-		k = Killed
+		k = halfcore.Killed
 	}
-	return &Cause{Kind: k, Code: code}, err
+	return &halfcore.Cause{Kind: k, Code: code}, err
 }
 
-func (w *world) end(c Cause) {
+func (w *world) end(c halfcore.Cause) {
 	w.pid = 0
 	if w.m != nil {
 		w.step(Ended{c})
@@ -234,14 +235,18 @@ func (w *world) step(ev Event) {
 	if out.Tell {
 		h := w.m.History()
 		w.history = &h
-		w.say("%s, %d of %d restarts, %d in all%s", r.State, r.Restarts, r.Budget, r.Total, after("; ", r.Reason, ""))
+		why := ""
+		if r.Reason != "" {
+			why = "; " + r.Reason
+		}
+		w.say("%s, %d of %d restarts, %d in all%s", r.State, r.Restarts, r.Budget, r.Total, why)
 	}
 	switch {
 	case out.Kill:
-		w.end(Cause{Kind: Killed, Code: 9})
+		w.end(halfcore.Cause{Kind: halfcore.Killed, Code: 9})
 	case out.Start && w.program != nil:
 		w.now += step
-		if w.program.Kind != NotStarted {
+		if w.program.Kind != halfcore.NotStarted {
 			w.step(Began{PID: 1, Stores: w.stores})
 			w.now += step
 		}
@@ -293,14 +298,14 @@ func TestHangBound(t *testing.T) {
 		{500 * time.Millisecond, 2, 3500 * time.Millisecond},
 		{50 * time.Millisecond, 0, 250 * time.Millisecond},
 	} {
-		if got := HangBound(tc.tRead, tc.misses); got != tc.want {
+		if got := halfcore.HangBound(tc.tRead, tc.misses); got != tc.want {
 			t.Errorf("HangBound(%s, %d) = %s: want %s", tc.tRead, tc.misses, got, tc.want)
 		}
 	}
 }
 
 // A hang of any sort is found within the bound, at any moment, with looks late by at most half a period.
-func TestHangsAreFoundWithinTheBound(t *testing.T) {
+func TestHangsAreFoundWithinBound(t *testing.T) {
 	for _, does := range []string{"stops", "blocks", "spins"} {
 		for phase := range 20 {
 			for _, late := range []time.Duration{0, 10 * time.Millisecond, 25 * time.Millisecond} {
@@ -318,7 +323,7 @@ func TestHangsAreFoundWithinTheBound(t *testing.T) {
 					w.notRun = w.wake + late
 					w.run(w.notRun + step)
 				}
-				bound := HangBound(w.cfg.TRead, w.cfg.Misses)
+				bound := halfcore.HangBound(w.cfg.TRead, w.cfg.Misses)
 				if took := w.m.detected.Sub(at(last)); len(w.log) == 0 || took > bound {
 					t.Errorf("%s, phase %d, looks %s late: found after %s: want %s at most\n%s", does, phase, late, took, bound, strings.Join(w.log, "\n"))
 				}

@@ -9,7 +9,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 )
 
 // Back messages carry large objects to the node through which a supervisor requested them. Each takes a single route,
@@ -22,7 +22,7 @@ func (m *Machine) onBack(now time.Time, from *link, payload []byte) {
 		m.bulkDropped++
 		return
 	}
-	msg, err := relay.Decode(payload)
+	msg, err := halfcore.DecodeRelay(payload)
 	if err != nil {
 		m.raise(now, watchdog.AddrRouter0, watchdog.RouterMalformed)
 		return
@@ -34,12 +34,12 @@ func (m *Machine) onBack(now time.Time, from *link, payload []byte) {
 }
 
 // Back is a back message that this half originates.
-type Back struct{ Message relay.Message }
+type Back struct{ Message halfcore.Relay }
 
 func (Back) dnpEvent() {}
 
 // beginBack sends out a back message of this half or of its host half.
-func (m *Machine) beginBack(now time.Time, msg relay.Message, held time.Duration) {
+func (m *Machine) beginBack(now time.Time, msg halfcore.Relay, held time.Duration) {
 	if !m.cfg.Topo.Dims.Contains(msg.Dst) {
 		m.raise(now, watchdog.AddrRDMA, watchdog.RDMAMailboxBad)
 		return
@@ -53,7 +53,7 @@ func (m *Machine) beginBack(now time.Time, msg relay.Message, held time.Duration
 
 // passBack delivers a message to this node's host if it has arrived, and otherwise forwards it one hop as
 // Config.Routing decides. It never waits. The envelope aliases the packet; code that keeps it makes a copy.
-func (m *Machine) passBack(now time.Time, msg relay.Message, from *link) {
+func (m *Machine) passBack(now time.Time, msg halfcore.Relay, from *link) {
 	if msg.Dst == m.cfg.Topo.Coord {
 		if m.verdict == watchdog.Alive {
 			msg.Envelope = append([]byte(nil), msg.Envelope...)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/express"
 )
@@ -114,7 +115,7 @@ func (m *Machine) tickBarriers(now time.Time) {
 func (m *Machine) stepBarriers(now time.Time, ev express.Event) error {
 	out := m.barriers.machine.Step(now, ev)
 	if out.Bad {
-		m.breaks(now, m.links[m.barriers.rx.Dir.Index()], RuleExpress, 1)
+		m.breaks(now, m.links[m.barriers.rx.Dir.Index()], halfcore.RuleExpress, 1)
 	}
 	for _, s := range out.Send {
 		m.sendExpress(m.links[s.Dir.Index()], torus.TypeBarrier, s.Payload)

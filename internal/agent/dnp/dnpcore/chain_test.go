@@ -13,8 +13,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/relay"
-	"github.com/lofamo/lofamo/internal/agent/topo"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/config"
 )
 
@@ -82,7 +81,7 @@ func newChain(t *testing.T, seed uint64, before bool) *chain {
 
 func (c *chain) begin(n *chainNode) {
 	cfg := c.cfg
-	cfg.Topo = topo.New(fault.DefaultNodeID(n.at), n.at, c.dims, nil)
+	cfg.Topo = halfcore.NewTopology(fault.DefaultNodeID(n.at), n.at, c.dims, nil)
 	cfg.Hops, cfg.Resume, cfg.NoHops, cfg.NoExpress = n.hops, n.links, n.before, n.before
 	for i := range n.kept.Held {
 		n.kept.Held[i].Age = c.now.Sub(n.stored[i])
@@ -148,7 +147,7 @@ func (c *chain) apply(n *chainNode, out Output) {
 			continue
 		}
 		f.Frame.Payload = bytes.Clone(f.Frame.Payload)
-		c.air = append(c.air, underWay{c.now.Add(time.Millisecond), c.nodes[c.dims.Rank(to)], Frame{f.Dir.Opposite(), f.Frame}})
+		c.air = append(c.air, underWay{c.now.Add(time.Millisecond), c.nodes[c.dims.Rank(to)], Frame{Dir: f.Dir.Opposite(), Frame: f.Frame}})
 	}
 	for _, msg := range out.Eurekas {
 		n.heard[string(msg.Body)]++
@@ -220,7 +219,7 @@ func (c *chain) killed(seed uint64, cut bool) int {
 	dst := c.nodes[2]
 	for i := range messages {
 		c.cut = cut && i >= 20 && i < 40
-		c.step(c.nodes[0], FromHost{Message: relay.Message{Kind: relay.Down, Dst: dst.at, Envelope: fmt.Append(nil, i)}})
+		c.step(c.nodes[0], FromHost{Message: halfcore.Relay{Kind: halfcore.RelayDown, Dst: dst.at, Envelope: fmt.Append(nil, i)}})
 		c.run(time.Duration(5+c.rnd.IntN(10)) * time.Millisecond)
 	}
 	c.crash, c.loss = 0, 0

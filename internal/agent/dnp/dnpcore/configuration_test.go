@@ -152,7 +152,7 @@ func TestConfigurationAndMaskOrder(t *testing.T) {
 // A half without a mask order may receive a copy of an old configuration, and has no number to recognise it by. So it
 // asks the supervisors and waits. Their order wins, whatever its number, and so does a newer configuration. If neither
 // arrives, the half applies this configuration.
-func TestConfigurationWithoutAWord(t *testing.T) {
+func TestConfigurationArrivesWithoutRegisters(t *testing.T) {
 	w := newMesh(t, "2x2", 1, nil)
 	masked := chanmask.All.Without(grid.XPlus)
 	old := configuration(7, "2x2x1", &lofamov1.TorusMask{Rank: 0, Mask: uint32(masked)}, &lofamov1.TorusMask{Rank: 3, Mask: uint32(masked)})
@@ -204,7 +204,7 @@ func TestConfigurationWithoutAWord(t *testing.T) {
 
 // All nodes drop a configuration that no supervisor has signed, or that is of another torus. They accept the valid one
 // that follows, though its number is lower.
-func TestConfigurationForged(t *testing.T) {
+func TestUnsignedConfigurationIsDropped(t *testing.T) {
 	w := newMesh(t, "3x3", 1, nil)
 	from := w.node("1,1,0")
 	good := configuration(5, "3x3x1")
@@ -229,7 +229,7 @@ func TestConfigurationForged(t *testing.T) {
 	w.noRuleBroken()
 }
 
-func TestConfigurationRefused(t *testing.T) {
+func TestInvalidConfigurationPartIsRefused(t *testing.T) {
 	w := newMesh(t, "2", 1, nil)
 	for _, tc := range []struct {
 		edit func(a, b *lofamov1.TorusConfiguration)

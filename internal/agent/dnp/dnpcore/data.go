@@ -3,6 +3,7 @@ package dnpcore
 import (
 	"time"
 
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/express"
 )
@@ -54,7 +55,7 @@ func (m *Machine) stepData(now time.Time, ev express.Event) error {
 	}
 	out := m.data.machine.Step(now, ev)
 	if out.Bad {
-		m.breaks(now, m.links[m.data.rx.Dir.Index()], RuleExpress, 1)
+		m.breaks(now, m.links[m.data.rx.Dir.Index()], halfcore.RuleExpress, 1)
 	}
 	for _, s := range out.Send {
 		m.sendExpress(m.links[s.Dir.Index()], torus.TypeEureka, s.Payload)

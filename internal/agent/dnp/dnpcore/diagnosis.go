@@ -30,6 +30,9 @@ import (
 const (
 	// diagnoseEvery is the least time between the beginnings of two runs.
 	diagnoseEvery = time.Second
+	// settleFor is how long after the beginning of a run the half may still read frames that arrived before it. Such
+	// frames do not show that the link works now. If no probe is answered, a run lasts at least diagnosis.Timeout.
+	settleFor = diagnosis.LateAfter
 	// ownProbes is the number of probes to this node's host half, by mailbox, one each ownPace.
 	ownProbes = 6
 	ownPace   = 2 * diagnosis.Pace
@@ -38,8 +41,8 @@ const (
 // ownMark is the prefix of a probe to this node's host half; the run and a number follow.
 var ownMark = [...]byte{'L', 'F', 'D', 'O'}
 
-// examination holds the state of the latest diagnosis order.
-type examination struct {
+// diagnosisState holds the state of the latest diagnosis order.
+type diagnosisState struct {
 	order   *lofamov1.DiagnosisOrder // nil: none yet
 	runs    order.Runs
 	machine *diagnosis.Machine // nil: not running
@@ -48,10 +51,11 @@ type examination struct {
 	began   time.Time // the last run
 	wake    time.Time // while waiting or running
 
-	before [grid.NumDirections]torus.LinkStats // when it began
-	own    diagnosis.Test                      // the test of this node's host half
-	ownHas uint64                              // bit i: own probe i was answered
-	ownAt  time.Time                           // the next own probe
+	before  [grid.NumDirections]torus.LinkStats // when it began; what heardBy counts: settleFor later
+	settled bool                                // settleFor has passed
+	own     diagnosis.Test                      // the test of this node's host half
+	ownHas  uint64                              // bit i: own probe i was answered
+	ownAt   time.Time                           // the next own probe
 
 	quiet   bool                // run without an order: the findings are for this half alone
 	found   []diagnosis.Finding // the findings of the order, once done
@@ -67,7 +71,7 @@ func same(a, b *lofamov1.OrderNumber) bool {
 
 // onDiagnosisOrder handles a verified order of a supervisor.
 func (m *Machine) onDiagnosisOrder(now time.Time, o *lofamov1.DiagnosisOrder, by string) {
-	x := &m.exam
+	x := &m.diagnosis
 	switch verdict := x.runs.Judge(now, o.GetNumber()); verdict {
 	case order.Known:
 		switch {
@@ -94,7 +98,7 @@ func (m *Machine) onDiagnosisOrder(now time.Time, o *lofamov1.DiagnosisOrder, by
 
 // tickDiagnosis does the due work of a diagnosis.
 func (m *Machine) tickDiagnosis(now time.Time) {
-	x := &m.exam
+	x := &m.diagnosis
 	m.sayNext(now)
 	if !x.beginAt.IsZero() && !now.Before(x.beginAt) {
 		m.beginDiagnosis(now)
@@ -102,17 +106,22 @@ func (m *Machine) tickDiagnosis(now time.Time) {
 	if x.machine == nil {
 		return
 	}
+	if !x.settled && now.Sub(x.began) >= settleFor {
+		x.settled = true
+		m.settleHeard()
+	}
 	if x.own.Sent < ownProbes && !now.Before(x.ownAt) {
 		m.probeOwn(now)
 	}
-	m.examine(now, diagnosis.Tick{})
+	m.stepDiagnosis(now, diagnosis.Tick{})
 }
 
 // beginDiagnosis begins the run of the latest order.
 func (m *Machine) beginDiagnosis(now time.Time) {
-	x := &m.exam
+	x := &m.diagnosis
 	x.beginAt, x.began, x.own, x.ownHas, x.ownAt = time.Time{}, now, diagnosis.Test{}, 0, now
 	x.run++
+	x.settled = false
 	cfg := diagnosis.Config{Sizes: m.probeSizes(), Rounds: int(x.order.GetRounds()), Run: m.runName()}
 	for i, l := range m.links {
 		if l != nil && x.order.GetLinks()>>i&1 == 1 {
@@ -131,10 +140,24 @@ func (m *Machine) beginDiagnosis(now time.Time) {
 	x.machine = diagnosis.New(cfg, now)
 }
 
+// settleHeard makes heardBy count from now on.
+func (m *Machine) settleHeard() {
+	for i, l := range m.links {
+		if l != nil {
+			is, before := l.machine.Stats(), &m.diagnosis.before[i]
+			before.Received, before.Restarting = is.Received, is.Restarting
+		}
+	}
+}
+
+// heardBy returns the number of frames that the neighbour's half itself sent. The recovery daemon announces a half that
+// is absent, so its announcements are no sign of life.
+func heardBy(s torus.LinkStats) uint64 { return s.Received - s.Restarting }
+
 // runName distinguishes this run's probes from late probes of other runs.
 func (m *Machine) runName() uint64 {
-	n := m.exam.order.GetNumber()
-	return max(1, n.GetTerm()<<20^n.GetCount()<<8^m.exam.run^uint64(m.Epoch())<<40)
+	n := m.diagnosis.order.GetNumber()
+	return max(1, n.GetTerm()<<20^n.GetCount()<<8^m.diagnosis.run^uint64(m.Epoch())<<40)
 }
 
 // probeSizes returns the sizes of a small frame, a medium one, and the largest that fits a link when wrapped.
@@ -145,7 +168,7 @@ func (m *Machine) probeSizes() []int {
 
 // probeOwn tests the mailbox of this node's host half.
 func (m *Machine) probeOwn(now time.Time) {
-	x := &m.exam
+	x := &m.diagnosis
 	data := binary.BigEndian.AppendUint64(ownMark[:len(ownMark):len(ownMark)], m.runName())
 	m.out.TestMail = append(m.out.TestMail, TestMail{Data: append(data, byte(x.own.Sent))})
 	x.own.Sent++
@@ -154,7 +177,7 @@ func (m *Machine) probeOwn(now time.Time) {
 
 // onOwnEcho takes a probe that this node's host half sent back, and reports whether the data is such a probe.
 func (m *Machine) onOwnEcho(data []byte) bool {
-	x := &m.exam
+	x := &m.diagnosis
 	rest, ok := bytes.CutPrefix(data, ownMark[:])
 	if !ok {
 		return false
@@ -168,9 +191,9 @@ func (m *Machine) onOwnEcho(data []byte) bool {
 	return true
 }
 
-// examine steps the run.
-func (m *Machine) examine(now time.Time, ev diagnosis.Event) {
-	x := &m.exam
+// stepDiagnosis steps the run.
+func (m *Machine) stepDiagnosis(now time.Time, ev diagnosis.Event) {
+	x := &m.diagnosis
 	if x.machine == nil {
 		return
 	}
@@ -194,14 +217,13 @@ func (m *Machine) examine(now time.Time, ev diagnosis.Event) {
 
 // endDiagnosis sends the findings.
 func (m *Machine) endDiagnosis(now time.Time) {
-	x := &m.exam
+	x := &m.diagnosis
 	x.found = x.machine.Findings()
 	x.machine, x.wake = nil, time.Time{}
 	for i := range x.found {
 		f := &x.found[i]
 		is, was := m.links[f.Dir.Index()].machine.Stats(), x.before[f.Dir.Index()]
-		// The recovery daemon announces a half that is absent, so the announcement is no sign of life.
-		f.Heard = uint32(is.Received - was.Received - (is.Restarting - was.Restarting))
+		f.Heard = uint32(heardBy(is) - heardBy(was))
 		f.Missed = uint32(is.Lost - min(was.Lost, is.Lost)) // fewer, if frames that counted as lost arrived late
 		f.Damaged = uint32(is.CRC - was.CRC)
 	}
@@ -220,7 +242,7 @@ func (m *Machine) endDiagnosis(now time.Time) {
 // diagnosis with the same number. No supervisor waits for the findings of a procedure that a node began by itself, so a
 // running diagnosis suffices.
 func (m *Machine) examineAll(now time.Time) {
-	x, of := &m.exam, m.proc.machine.Order()
+	x, of := &m.diagnosis, m.procedure.machine.Order()
 	number, ordered := &lofamov1.OrderNumber{Term: of.Term, Count: of.Count}, of.Term != 0
 	switch {
 	case ordered && x.order != nil && same(number, x.order.GetNumber()): // it was done already
@@ -244,7 +266,7 @@ func (m *Machine) maskDead(now time.Time) {
 	if !m.cfg.Procedure.MaskDead {
 		return
 	}
-	x, own, answers := &m.exam, m.mask.State.Own, false
+	x, own, answers := &m.diagnosis, m.mask.State.Own, false
 	for i := range x.found {
 		f := &x.found[i]
 		v := diagnosis.Judge(*f, x.found)
@@ -268,14 +290,14 @@ func (m *Machine) maskDead(now time.Time) {
 // other, because a mailbox cannot hold all at once, together with those of a neighbour that has no other route
 // (net.unix.max_dgram_qlen).
 func (m *Machine) sayFindings(now time.Time, attempt int, known uint32) {
-	x := &m.exam
+	x := &m.diagnosis
 	x.say, x.sayAt, x.attempt = x.links()&^known, now, attempt
 	m.sayNext(now)
 }
 
 // sayNext sends the findings for the next link when they are due.
 func (m *Machine) sayNext(now time.Time) {
-	x := &m.exam
+	x := &m.diagnosis
 	if x.say == 0 || now.Before(x.sayAt) {
 		return
 	}
@@ -290,11 +312,11 @@ func (m *Machine) sayNext(now time.Time) {
 
 // sayRefused sends up the reason why nothing was tested.
 func (m *Machine) sayRefused(attempt int) {
-	m.sayFinding(attempt, &lofamov1.DiagnosisFindings{Error: m.exam.refused})
+	m.sayFinding(attempt, &lofamov1.DiagnosisFindings{Error: m.diagnosis.refused})
 }
 
 // links returns the links that were tested.
-func (x *examination) links() (mask uint32) {
+func (x *diagnosisState) links() (mask uint32) {
 	for i := range x.found {
 		mask |= 1 << x.found[i].Dir.Index()
 	}
@@ -302,7 +324,7 @@ func (x *examination) links() (mask uint32) {
 }
 
 func (m *Machine) sayFinding(attempt int, f *lofamov1.DiagnosisFindings) {
-	f.Number, f.Node, f.Half, f.Epoch = m.exam.order.GetNumber(), string(m.self), lofamov1.Half_HALF_DNP, uint64(m.Epoch())
+	f.Number, f.Node, f.Half, f.Epoch = m.diagnosis.order.GetNumber(), string(m.self), lofamov1.Half_HALF_DNP, uint64(m.Epoch())
 	m.answerOrder(attempt, &lofamov1.Message{Body: &lofamov1.Message_DiagnosisFindings{DiagnosisFindings: f}})
 }
 
@@ -356,7 +378,7 @@ func (m *Machine) onDiagnosisEcho(now time.Time, l *link, data []byte) bool {
 	if !diagnosis.IsProbe(data) {
 		return false
 	}
-	m.examine(now, diagnosis.Answer{Dir: l.dir, Data: data})
+	m.stepDiagnosis(now, diagnosis.Answer{Dir: l.dir, Data: data})
 	return true
 }
 

@@ -12,14 +12,15 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/diagnosis"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
-	"github.com/lofamo/lofamo/internal/agent/selftestconfig"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 )
 
 // order gives a half an order, and returns its notes.
 func (p *pair) order(half int, term, count uint64, known uint32) []Note {
 	p.t.Helper()
 	return p.ordered(half, &lofamov1.DiagnosisOrder{
-		Number: &lofamov1.OrderNumber{Term: term, Count: count}, Node: string(p.halves[half].self), Links: 63, Rounds: 1, ReplyTo: "127.0.0.1:9", Known: known,
+		Number: &lofamov1.OrderNumber{Term: term, Count: count}, Node: string(p.halves[half].self), Links: 63, Rounds: 1, ReplyTo: "127.0.0.1:9",
+		Known: known,
 	})
 }
 
@@ -40,7 +41,7 @@ func directions(found []*lofamov1.DiagnosisFindings) (out []grid.Direction) {
 }
 
 func TestDiagnosisOfHealthyLinks(t *testing.T) {
-	p := newPair(t, selftestconfig.Config{}, selftestconfig.Config{})
+	p := newPair(t, halfcore.SelfTestConfig{}, halfcore.SelfTestConfig{})
 	p.order(0, 5, 1, 0)
 	began, most := p.now, 0
 	for len(p.found) < 2 && p.now.Sub(began) < 2*time.Second {
@@ -73,7 +74,7 @@ func TestDiagnosisOfHealthyLinks(t *testing.T) {
 	}
 	wakes := p.wakeUp
 	p.run(time.Second)
-	if p.halves[0].exam.machine != nil || !p.halves[0].exam.wake.IsZero() {
+	if p.halves[0].diagnosis.machine != nil || !p.halves[0].diagnosis.wake.IsZero() {
 		t.Error("it goes on")
 	}
 	if more := p.wakeUp - wakes; more > 300 {
@@ -82,7 +83,7 @@ func TestDiagnosisOfHealthyLinks(t *testing.T) {
 }
 
 func TestDiagnosisOfBadLinks(t *testing.T) {
-	p := newPair(t, selftestconfig.Config{}, selftestconfig.Config{})
+	p := newPair(t, halfcore.SelfTestConfig{}, halfcore.SelfTestConfig{})
 	n := 0
 	p.spoil = func(half int, f torus.Frame) []torus.Frame {
 		n++
@@ -115,10 +116,34 @@ func TestDiagnosisOfBadLinks(t *testing.T) {
 	}
 }
 
+// TestDiagnosisDoesNotCountEarlierFrames: frames in flight when a link was cut arrive after the diagnosis began. They
+// must not count as a sign that the link works.
+func TestDiagnosisDoesNotCountEarlierFrames(t *testing.T) {
+	p := newPair(t, halfcore.SelfTestConfig{}, halfcore.SelfTestConfig{})
+	p.slow = func(torus.Frame) time.Duration { return 30 * time.Millisecond }
+	p.run(time.Second)
+	p.spoil = func(half int, f torus.Frame) []torus.Frame {
+		if half == 1 {
+			return nil
+		}
+		return []torus.Frame{f}
+	}
+	p.order(0, 5, 1, 0)
+	p.run(3 * time.Second)
+	if len(p.found) != 2 {
+		t.Fatalf("%d findings", len(p.found))
+	}
+	for _, f := range p.found {
+		if l := f.GetLink(); l.GetHeard() != 0 || l.GetDnp().GetSent() == 0 || l.GetDnp().GetAnswered() != 0 {
+			t.Errorf("nothing came since the cut: %v", l)
+		}
+	}
+}
+
 // A half executes an order once, repeats its findings for a repeated order, ignores former leaders, and does at most
 // one run a second.
-func TestDiagnosisOrders(t *testing.T) {
-	p := newPair(t, selftestconfig.Config{}, selftestconfig.Config{})
+func TestDiagnosisOrderIsExecutedOnce(t *testing.T) {
+	p := newPair(t, halfcore.SelfTestConfig{}, halfcore.SelfTestConfig{})
 	p.order(0, 5, 7, 0)
 	p.run(100 * time.Millisecond)
 	p.order(0, 5, 7, 0) // while it runs
@@ -162,8 +187,8 @@ func TestDiagnosisOrders(t *testing.T) {
 }
 
 // A new store begins with lower terms: orders of the former store must not block its orders.
-func TestDiagnosisAfterAnotherStore(t *testing.T) {
-	p := newPair(t, selftestconfig.Config{}, selftestconfig.Config{})
+func TestDiagnosisOrderOfNewStoreIsAccepted(t *testing.T) {
+	p := newPair(t, halfcore.SelfTestConfig{}, halfcore.SelfTestConfig{})
 	p.order(0, 5000, 1, 0)
 	p.run(order.RunsLast - time.Second)
 	if notes := p.order(0, 7, 1, 0); len(notes) != 1 || notes[0].Kind != NoteRefused {
@@ -189,8 +214,8 @@ func TestDiagnosisAfterAnotherStore(t *testing.T) {
 }
 
 // A neighbour of an earlier version echoes probes, and forwards none.
-func TestDiagnosisBesideTheVersionBefore(t *testing.T) {
-	p := newPair(t, selftestconfig.Config{}, selftestconfig.Config{})
+func TestDiagnosisRunsBesideEarlierVersion(t *testing.T) {
+	p := newPair(t, halfcore.SelfTestConfig{}, halfcore.SelfTestConfig{})
 	for _, l := range p.halves[0].links {
 		if l != nil {
 			l.peer.Diagnosis = false
@@ -212,7 +237,7 @@ func TestDiagnosisBesideTheVersionBefore(t *testing.T) {
 // A half forwards and echoes no more for a neighbour than the neighbour's budget. The neighbour sends probes to
 // forward, and echoes of such.
 func TestDiagnosisPassesOnWithinBounds(t *testing.T) {
-	p := newPair(t, selftestconfig.Config{}, selftestconfig.Config{})
+	p := newPair(t, halfcore.SelfTestConfig{}, halfcore.SelfTestConfig{})
 	probe := append([]byte("LFDP"), make([]byte, 28)...)
 	probe[4], probe[5] = byte(diagnosis.Through), byte(grid.XPlus)
 	echo := append([]byte{testEcho}, diagnosis.Wrap(nil, diagnosis.Through, grid.XPlus, probe)...)
@@ -235,5 +260,31 @@ func TestDiagnosisPassesOnWithinBounds(t *testing.T) {
 			t.Errorf("%s: %d of 1000 go on: want some, and at most %d", name, out, echoRate)
 		}
 		p.run(2 * time.Second)
+	}
+}
+
+// TestDiagnosisCountsFramesOfReplacedPeerAlone: the counters of a link begin again when another node takes its peer's place.
+func TestDiagnosisCountsFramesOfReplacedPeerAlone(t *testing.T) {
+	w := newMesh(t, "4x1x1", 1, peered)
+	w.run(time.Second)
+	n := w.node("0,0,0")
+	w.step(n, Opened{servicenet.Opened{Role: servicenet.RoleSupervisor, Name: "s1", Msg: &lofamov1.Message{
+		Body: &lofamov1.Message_DiagnosisOrder{DiagnosisOrder: &lofamov1.DiagnosisOrder{
+			Number: &lofamov1.OrderNumber{Term: 5, Count: 1}, Node: string(n.m.self), Links: 63, Rounds: 4,
+		}},
+	}}})
+	w.run(settleFor + 10*time.Millisecond)
+	if x := &n.m.diagnosis; x.machine == nil || !x.settled {
+		t.Fatalf("the diagnosis runs: %t, settled: %t", x.machine != nil, x.settled)
+	}
+	n.told(w, &lofamov1.PeerOrder{Number: 7, Peers: to(grid.XPlus)})
+	w.cut(n, grid.XPlus)
+	w.run(4 * time.Second)
+	heard := map[grid.Direction]uint32{}
+	for _, f := range n.m.diagnosis.found {
+		heard[f.Dir] = f.Heard
+	}
+	if heard[grid.XPlus] != 0 || heard[grid.XMinus] == 0 {
+		t.Errorf("frames of the silent new peer and of the other one: %v", heard)
 	}
 }

@@ -23,7 +23,8 @@
 //	          self-test          the mailbox loses or damages messages
 //	engine    register file      the register page could not be read or written
 //	          host word corrupt  the host word did not agree with its guard
-//	          late               this half did not run for LateException: stopped, or starved
+//	          late               this half did not run for LateException: stopped, or starved;
+//	                             alone it makes the core not sick
 //	          sensor silent      the sensors stopped answering
 //	          error survived     not raised yet
 //	          self-test          a link, the registers, the report path or the bulk path is wrong
@@ -49,12 +50,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/routing"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/delivery"
-	"github.com/lofamo/lofamo/internal/agent/health"
-	"github.com/lofamo/lofamo/internal/agent/ledger"
-	"github.com/lofamo/lofamo/internal/agent/relay"
-	"github.com/lofamo/lofamo/internal/agent/selftestconfig"
-	"github.com/lofamo/lofamo/internal/agent/topo"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/config"
 )
 
@@ -64,7 +60,7 @@ const LateException = time.Second
 
 // Config configures a machine.
 type Config struct {
-	Topo    *topo.Map
+	Topo    *halfcore.Topology
 	Periods config.Periods
 	MaxHops uint8 // register 0x08: maximum torus hops of a message
 	// LinkGrace is how long after the start a link may stay silent; 0: 5 s, enough for a cold start of a whole cluster
@@ -81,7 +77,8 @@ type Config struct {
 	// BulkRate bounds the back messages relayed per second for each link; 0: 250. They do not count against RelayRate,
 	// so that reports never wait for them. BulkBurst is the burst size; 0: 64.
 	BulkRate, BulkBurst int
-	SelfTest            selftestconfig.Config // the zero value: off
+	SelfTest            halfcore.SelfTestConfig // the zero value: off
+	Budget              float64                 // processor time that the half may use, in percent of one core; 0: no limit
 	// Hops is the state of forwarded messages that an earlier incarnation kept.
 	Hops Hops
 	// NoHops simulates a half of an earlier version, for tests: it neither acknowledges messages nor waits for
@@ -99,11 +96,12 @@ type Config struct {
 	Masked []grid.Direction
 	// Peers is the half's knowledge of the peers of its links; nil: it accepts no peer orders, like halves of earlier
 	// versions.
-	Peers *PeersConfig
+	Peers *halfcore.PeersConfig
 	// Orders are the known kinds of orders that have no messages of their own. StoredOrders is the state of these that
-	// an earlier incarnation stored (Output.KeepOrders).
+	// an earlier incarnation stored (Output.KeepOrders), OrdersLost the error with which the disk refused to read it.
 	Orders       order.Registry[order.PlainNode]
 	StoredOrders []byte
+	OrdersLost   error
 	// MaxFrame bounds a torus frame, in bytes; 0: torus.DefaultMaxFrame.
 	MaxFrame int
 	// NoFlow makes a half ignore flow control, for tests.
@@ -121,24 +119,12 @@ func (c Config) withDefaults() Config {
 	if c.LinkGrace == 0 {
 		c.LinkGrace = cmp.Or(c.Periods.LinkGrace, 5*time.Second)
 	}
-	if c.Hold == 0 {
-		c.Hold = 10 * c.Periods.DigestPeriod
-	}
-	if c.RelayRate == 0 {
-		c.RelayRate = 500
-	}
-	if c.BulkRate == 0 {
-		c.BulkRate = 250
-	}
-	if c.BulkBurst == 0 {
-		c.BulkBurst = 64
-	}
-	if c.MaxFrame == 0 {
-		c.MaxFrame = torus.DefaultMaxFrame
-	}
-	if c.Routing == 0 {
-		c.Routing = routing.Chaos
-	}
+	c.Hold = cmp.Or(c.Hold, 10*c.Periods.DigestPeriod)
+	c.RelayRate = cmp.Or(c.RelayRate, 500)
+	c.BulkRate = cmp.Or(c.BulkRate, 250)
+	c.BulkBurst = cmp.Or(c.BulkBurst, 64)
+	c.MaxFrame = cmp.Or(c.MaxFrame, torus.DefaultMaxFrame)
+	c.Routing = cmp.Or(c.Routing, routing.Chaos)
 	return c
 }
 
@@ -152,15 +138,16 @@ type Machine struct {
 	cfg    Config
 	self   fault.NodeID
 	start  time.Time
-	ledger *ledger.Ledger
-	sender *delivery.Sender
+	ledger *halfcore.Ledger
+	sender *servicenet.Sender
 	writer *watchdog.Writer
 	reader *watchdog.Reader
-	seen   *relay.Seen
+	seen   *halfcore.RelaysSeen
 
 	links [grid.NumDirections]*link // nil where the torus has no link
 
 	verdict    watchdog.Verdict
+	ended      string            // how the host half's process ended; empty: not known to have ended
 	host       watchdog.HostWord // last good content
 	word       watchdog.DNPWord
 	descriptor watchdog.DescriptorWord
@@ -171,28 +158,29 @@ type Machine struct {
 	writerWake time.Time
 	digestAt   time.Time // while speaking
 	aliveAt    time.Time // when to report that the host half is alive; zero: not
-	farewellAt time.Time // zero: nothing to withdraw
+	withdrawAt time.Time // zero: nothing to withdraw
 	lookAt     time.Time // when to look at the links' counters
-	sensedAt   time.Time
 	lastTick   time.Time
 
-	sensorsOld bool
 	speaking   bool
 	begun      bool // the first tick is done and the registers are filled in
 	corrupt    bool
 	unreadable bool
-	late       bool
 
-	health      health.Keeper
+	lateness halfcore.Lateness
+	budget   halfcore.Budget
+	due      time.Time // result of the last step
+
+	health      halfcore.HealthLog
 	selfTest    selfTest
-	exam        examination
-	survey      survey
+	diagnosis   diagnosisState
+	mapping     mappingState
 	hops        hops
 	express     expressHalf
 	barriers    barriers
 	data        dataHalf
 	mask        masks
-	proc        proceeding
+	procedure   procedureState
 	peers       peerWord
 	orders      order.Registry[orderKind]
 	plain       *order.Node // handles the kinds of orders that have no messages of their own
@@ -222,17 +210,19 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 	if err := watchdog.CheckPeriods(p.TWrite, p.TRead); err != nil {
 		return nil, err
 	}
-	sender, err := delivery.New(fault.Origin{Node: cfg.Topo.Node, Half: fault.HalfDNP}, epoch, delivery.OutboxConfig(p, fault.PathTorus))
+	sender, err := servicenet.NewSender(fault.Origin{Node: cfg.Topo.Node, Half: fault.HalfDNP}, epoch,
+		halfcore.OutboxConfig(p, fault.PathTorus))
 	if err != nil {
 		return nil, fmt.Errorf("DNP half of %s: %w", cfg.Topo.Node, err)
 	}
 	m := &Machine{
-		cfg: cfg, self: cfg.Topo.Node, start: now, ledger: ledger.New(), sender: sender,
+		cfg: cfg, self: cfg.Topo.Node, start: now, ledger: halfcore.NewLedger(), sender: sender,
 		writer:     watchdog.NewWriter(watchdog.WriterConfig{TWrite: p.TWrite}),
 		reader:     watchdog.NewReader(watchdog.ReaderConfig{TRead: p.TRead, Misses: p.ReadMisses}, now),
-		seen:       relay.NewSeen(1024, seenFor),
+		seen:       halfcore.NewRelaysSeen(1024, seenFor),
 		verdict:    watchdog.Waiting,
-		readerWake: now, writerWake: now, lookAt: now, sensedAt: now, lastTick: now,
+		readerWake: now, writerWake: now, lookAt: now, lastTick: now, lateness: halfcore.NewLateness(p, now),
+		budget:     halfcore.NewBudget(cfg.Budget, p.SensorPeriod, now),
 		exceptions: newExceptions(), sensors: newSensorRegisters(), mask: newMasks(cfg, now), peers: newPeerWord(cfg, now),
 		random: routing.NewRandom(cfg.Seed), inject: newBucket(max(1, cfg.BulkRate/trickle), 1, now),
 	}
@@ -243,19 +233,19 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 	}
 	m.express = newExpress(cfg, now, epoch)
 	m.barriers = newBarriers(cfg)
-	m.proc = newProceeding(cfg)
+	m.procedure = newProcedure(cfg)
 	m.newPlain(cfg)
 	m.data = newData(cfg)
 	m.resumeLinks(now)
 	m.resumeHops(now, cfg.Hops)
 	m.resumeSensors(now)
-	m.state(now, fault.ComponentHost, fault.Unknown, fault.KindWatchdog, "not seen yet", 0)
-	m.state(now, fault.ComponentDNP, fault.Normal, fault.KindSelf, "", 0)
-	m.state(now, fault.ComponentDNPCore, fault.Normal, fault.KindSelf, "", 0)
+	m.state(now, fault.ComponentHost, fault.Unknown, fault.KindWatchdog, "not seen yet")
+	m.state(now, fault.ComponentDNP, fault.Normal, fault.KindSelf, "")
+	m.state(now, fault.ComponentDNPCore, fault.Normal, fault.KindSelf, "")
 	if cfg.Resume.Outbox.Epoch == epoch {
 		m.sender.Resume(cfg.Resume.Outbox)
 	}
-	m.selfTest, m.survey = newSelfTest(cfg, now), newSurvey(cfg, now)
+	m.selfTest, m.mapping = newSelfTest(cfg, now), newMapping(cfg, now)
 	m.beginProof(now)
 	m.sender.Restore(now, cfg.Kept)
 	m.sender.Step(now, servicenet.Supervisors{})
@@ -272,11 +262,7 @@ const seenFor = 250 * time.Millisecond
 
 // Step handles one event.
 func (m *Machine) Step(now time.Time, ev Event) Output {
-	m.out = Output{}
-	m.frames, m.redial, m.hops.keep = m.frames[:0], m.redial[:0], m.hops.keep[:0]
-	if m.express.machine != nil {
-		m.express.machine.HandedOver()
-	}
+	m.beginStep(now)
 	switch ev := ev.(type) {
 	case Tick:
 		m.tick(now)
@@ -284,14 +270,16 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		m.fillPage()
 	case *Frame:
 		m.onFrame(now, ev)
+	case *Waited:
+		for i := range ev.Frames {
+			m.onFrame(now, &ev.Frames[i])
+		}
 	case Host:
 		m.onHost(now, ev)
 	case Readings:
 		m.onReadings(now, ev.Readings)
-	case Bad:
-		m.onBad(now, ev)
-	case Session:
-		m.onSession(now, ev)
+	case Bad, Session, Refused:
+		m.onLink(now, ev)
 	case FromHost:
 		m.onFromHost(now, ev)
 	case Opened:
@@ -327,6 +315,10 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		m.onTestMail(now, ev)
 	case Health:
 		m.onHealth(now, ev)
+	case Ended:
+		m.onEnded(now, ev)
+	case Spent:
+		m.onSpent(now, ev)
 	}
 	m.followDrain(now)
 	m.publish(now)
@@ -336,8 +328,31 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	m.commit()
 	m.out.Frames, m.out.Redial = m.frames, m.redial
 	m.out.Wake = m.wake()
+	m.due = m.out.Wake
 	return m.out
 }
+
+// beginStep empties the output and measures the lateness of the step.
+func (m *Machine) beginStep(now time.Time) {
+	m.out = Output{}
+	m.frames, m.redial, m.hops.keep = m.frames[:0], m.redial[:0], m.hops.keep[:0]
+	if m.express.machine != nil {
+		m.express.machine.HandedOver()
+	}
+	m.measureLateness(now)
+}
+
+// measureLateness records whether this half ran in time. Sensors owe no answer for the time in which it did not run.
+func (m *Machine) measureLateness(now time.Time) {
+	away, changed := m.lateness.Ran(now, m.due)
+	m.budget.SensorsOweNothingFor(away)
+	if changed {
+		m.note(NoteLate, "%s", &m.lateness)
+	}
+}
+
+// Lateness returns the measure of how late this half runs.
+func (m *Machine) Lateness() *halfcore.Lateness { return &m.lateness }
 
 // tick does all due work: everything periodic happens on the write period.
 func (m *Machine) tick(now time.Time) {
@@ -348,7 +363,7 @@ func (m *Machine) tick(now time.Time) {
 	if !m.begun {
 		m.begun = true
 		m.fillPage()
-		m.plainOutput(m.plain.Start())
+		m.plainOutput(m.plain.Start(now))
 	}
 	m.tickExpress(now)
 	m.tickBarriers(now)
@@ -382,6 +397,7 @@ func (m *Machine) tick(now time.Time) {
 	m.tickConfiguration(now)
 	m.tickMask(now)
 	m.tickPeers(now)
+	m.plainOutput(m.plain.Tick(now))
 	m.sender.Tick(now)
 }
 
@@ -424,7 +440,7 @@ func (m *Machine) publish(now time.Time) {
 		m.out.Ring = m.out.Ring || core != m.word.Core
 		m.word.Core = core
 		m.ledger.Because(now, fault.Observation{
-			Node: m.self, Component: fault.ComponentDNPCore, State: ledger.StateOf(core), Kind: fault.KindSelf, Detail: detail,
+			Node: m.self, Component: fault.ComponentDNPCore, State: halfcore.StateOf(core), Kind: fault.KindSelf, Detail: detail,
 		}, why)
 	}
 	m.selfTest.changed = false
@@ -440,43 +456,31 @@ func (m *Machine) publish(now time.Time) {
 
 // wake returns when Step must be called again.
 func (m *Machine) wake() time.Time {
-	w := earliest(m.writerWake, m.readerWake)
+	w := fault.Earlier(m.writerWake, m.readerWake)
 	for _, l := range m.links {
 		if l != nil {
-			w = earliest(w, l.wake)
+			w = fault.Earlier(w, l.wake)
 		}
 	}
-	if at := m.sender.Wake(); !at.IsZero() {
-		w = earliest(w, at)
+	for _, at := range [...]time.Time{m.sender.Wake(), m.diagnosis.wake, m.procedure.wake, m.mapping.wake, m.mapping.sayAt} {
+		if !at.IsZero() {
+			w = fault.Earlier(w, at)
+		}
 	}
-	if at := m.exam.wake; !at.IsZero() {
-		w = earliest(w, at)
-	}
-	if m.exam.say != 0 {
-		w = earliest(w, m.exam.sayAt)
-	}
-	if at := m.proc.wake; !at.IsZero() {
-		w = earliest(w, at)
-	}
-	if at := m.survey.wake; !at.IsZero() {
-		w = earliest(w, at)
-	}
-	if at := m.survey.sayAt; !at.IsZero() {
-		w = earliest(w, at)
+	if m.diagnosis.say != 0 {
+		w = fault.Earlier(w, m.diagnosis.sayAt)
 	}
 	return w
 }
 
-func earliest(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
+// state records the state of a component of this node.
+func (m *Machine) state(now time.Time, c fault.Component, s fault.State, k fault.Kind, detail string) {
+	m.ledger.Set(now, fault.Observation{Node: m.self, Component: c, State: s, Kind: k, Detail: detail})
 }
 
-// state records the state of a component of this node.
-func (m *Machine) state(now time.Time, c fault.Component, s fault.State, k fault.Kind, detail string, age time.Duration) {
-	m.ledger.Set(now, fault.Observation{Node: m.self, Component: c, State: s, Kind: k, Detail: detail, Age: age})
+// failed states that the host half is dead, or that a link has failed. ended: a kernel reported the end of the process.
+func (m *Machine) failed(now time.Time, c fault.Component, k fault.Kind, detail string, age time.Duration, ended bool) {
+	m.ledger.Set(now, fault.Observation{Node: m.self, Component: c, State: fault.Failed, Kind: k, Detail: detail, Age: age, Ended: ended})
 }
 
 func (m *Machine) note(k NoteKind, format string, args ...any) {

@@ -8,7 +8,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/procedure"
 
-	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 )
 
 // A drain of the torus (seed 003 §4.5.3) holds back deferrable messages of this node while a procedure runs. They wait
@@ -40,7 +40,7 @@ type drain struct {
 
 // heldUp is a message that waits for the end of a procedure.
 type heldUp struct {
-	msg  relay.Message
+	msg  halfcore.Relay
 	at   time.Time     // when it arrived
 	held time.Duration // time held before that
 	own  bool          // of this half, not of the host half
@@ -53,13 +53,13 @@ func deferrable(s *Seal) bool {
 }
 
 // holdsUp holds back a deferrable message of this node during a procedure, and reports whether it did.
-func (m *Machine) holdsUp(now time.Time, msg *relay.Message, held time.Duration, own bool) bool {
-	d := &m.proc.drain
+func (m *Machine) holdsUp(now time.Time, msg *halfcore.Relay, held time.Duration, own bool) bool {
+	d := &m.procedure.drain
 	if !m.inhibited() || !msg.Waits() {
 		return false
 	}
-	m.proc.stats.HeldUp++
-	if msg.Kind != relay.Back && len(d.waiting) < maxHeldUp {
+	m.procedure.stats.HeldUp++
+	if msg.Kind != halfcore.RelayBack && len(d.waiting) < maxHeldUp {
 		d.waiting = append(d.waiting, heldUp{*msg, now, held, own})
 	}
 	return true
@@ -67,7 +67,7 @@ func (m *Machine) holdsUp(now time.Time, msg *relay.Message, held time.Duration,
 
 // tickDrain releases waiting messages when the procedure ends.
 func (m *Machine) tickDrain(now time.Time) {
-	d := &m.proc.drain
+	d := &m.procedure.drain
 	if len(d.waiting) == 0 || m.inhibited() {
 		return
 	}
@@ -92,7 +92,7 @@ func (m *Machine) marked(now time.Time) (n int) {
 			n++
 		}
 	}
-	if now.Before(m.proc.drain.wireUntil) {
+	if now.Before(m.procedure.drain.wireUntil) {
 		n++
 	}
 	return n
@@ -100,9 +100,9 @@ func (m *Machine) marked(now time.Time) (n int) {
 
 // noteWire notes that a message is in flight that no neighbour acknowledges. A test of the relay does not count: it
 // goes to a neighbour and back.
-func (m *Machine) noteWire(now time.Time, msg *relay.Message) {
-	if msg.Waits() && msg.Kind != relay.Test {
-		m.proc.drain.wireUntil = now.Add(m.cfg.Periods.LinkPeriod)
+func (m *Machine) noteWire(now time.Time, msg *halfcore.Relay) {
+	if msg.Waits() && msg.Kind != halfcore.RelayTest {
+		m.procedure.drain.wireUntil = now.Add(m.cfg.Periods.LinkPeriod)
 	}
 }
 
@@ -111,12 +111,12 @@ func (m *Machine) followDrain(now time.Time) {
 	if !m.inhibited() {
 		return
 	}
-	if n := m.marked(now); n != m.proc.drain.holds {
-		m.proc.drain.holds = n
+	if n := m.marked(now); n != m.procedure.drain.holds {
+		m.procedure.drain.holds = n
 		m.stepProcedure(now, procedure.Holds{Messages: n})
 	}
 }
 
 // maskWaits reports whether mask changes must wait for the running procedure: they happen when the network is clear, or
 // afterwards link by link.
-func (m *Machine) maskWaits() bool { return m.inhibited() && !m.proc.mayMask }
+func (m *Machine) maskWaits() bool { return m.inhibited() && !m.procedure.mayMask }

@@ -14,8 +14,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/routing"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/delivery"
-	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 )
 
 // Event is an input to a DNP half.
@@ -37,6 +36,7 @@ type Host struct {
 type Reading struct {
 	Component fault.Component
 	State     fault.State
+	Absent    bool    // the node has no such sensor; State is Unknown
 	Value     float64 // °C, W or V
 	// Thresholds are the bounds that judge the sensor; nil: as before.
 	Thresholds *watchdog.Thresholds
@@ -48,15 +48,21 @@ type Readings struct{ Readings []Reading }
 // Frame is an authentic frame that arrived by the link in direction Dir of this node. It is passed by pointer so that a
 // packet costs no allocation; the machine does not keep it.
 type Frame struct {
-	Dir   grid.Direction
-	Frame torus.Frame
+	Dir    grid.Direction
+	Frame  torus.Frame
+	Waited time.Duration // since it arrived
+	More   bool          // another event of the link follows at the same time, see torus.FrameReceived
 }
+
+// Waited are frames that arrived at links earlier, those of each link in order. It is passed by pointer, as Frame is.
+type Waited struct{ Frames []Frame }
 
 // Bad is one refused packet, or Count packets.
 type Bad struct {
 	Dir   grid.Direction
 	Kind  torus.BadKind
 	Count uint64
+	More  bool // as in Frame
 }
 
 // Session says that the handshake of a link has produced a session.
@@ -65,10 +71,13 @@ type Session struct {
 	ID  uint32
 }
 
+// Refused says that a frame sent by the link came back unread: see torus.Refused.
+type Refused struct{ Dir grid.Direction }
+
 // FromHost is a mailbox message from the host half: its own envelope that is to go up through the torus, or another
 // node's that is to go down. Held is how long it lay in the mailbox.
 type FromHost struct {
-	Message relay.Message
+	Message halfcore.Relay
 	Held    time.Duration
 }
 
@@ -97,18 +106,28 @@ type Health struct {
 	Health *lofamov1.HalfHealth
 }
 
+// Ended says that the host half's process has ended, for certain: the kernel confirmed it to the shell. How is the
+// cause, such as "ended by signal 9"; Age is the time since the end was seen.
+type Ended struct {
+	How string
+	Age time.Duration
+}
+
 // Hint is an observation about the rails for the outbox to judge: Damaged or SpoolState.
 type Hint struct{ Event servicenet.Event }
 
 func (Hint) dnpEvent()      {}
 func (Health) dnpEvent()    {}
+func (Ended) dnpEvent()     {}
 func (Tick) dnpEvent()      {}
 func (Refresh) dnpEvent()   {}
 func (Host) dnpEvent()      {}
 func (Readings) dnpEvent()  {}
 func (*Frame) dnpEvent()    {}
+func (*Waited) dnpEvent()   {}
 func (Bad) dnpEvent()       {}
 func (Session) dnpEvent()   {}
+func (Refused) dnpEvent()   {}
 func (FromHost) dnpEvent()  {}
 func (Opened) dnpEvent()    {}
 func (Sealed) dnpEvent()    {}
@@ -150,9 +169,11 @@ type NoteKind uint8
 // The kinds of notes.
 const (
 	NoteHost        NoteKind = iota + 1 // the verdict on the other half changed
-	NoteLate                            // this half was late itself and did not accuse the other
+	NoteLate                            // this half starts or stops being starved of processor time
+	NoteOverBudget                      // this half used more than its budget of processor time, and gives up more work
+	NoteBudgetEased                     // it used little, and gives up less
 	NoteCorrupt                         // the host word was torn or flipped
-	NoteUnreadable                      // the register page could not be read
+	NoteUnreadable                      // the register page or a stored order could not be read
 	NoteRefused                         // a message was not for this half, or not sensible
 	NoteLink                            // a link changed
 	NoteNeighbour                       // the known state of a neighbour's host changed
@@ -180,7 +201,7 @@ type Note struct {
 // words, ring, take, send frames, pass to the host, open, seal, redial. The shell must call Step again at Wake at the
 // latest. The slices belong to the machine and are valid until the next Step.
 type Output struct {
-	delivery.Effects
+	servicenet.SenderEffects
 	Keep            []Keep
 	KeepExpress     []express.Keep       // places of broadcasts to store or free
 	KeepSeen        []byte               // the broadcasts that were seen, to store after KeepExpress; nil: unchanged
@@ -195,9 +216,9 @@ type Output struct {
 	Ring            bool // wake the host half: a field other than Valid changed
 	TakeHost        bool // read and invalidate the host word, and pass the result to Step
 	Frames          []Outgoing
-	ToHost          []relay.Message // lost if the mailbox is full
-	Hand            []HostMail      // held here: send NotTaken if the mailbox is full
-	Open            [][]byte        // envelopes to verify
+	ToHost          []halfcore.Relay // lost if the mailbox is full
+	Hand            []HostMail       // held here: send NotTaken if the mailbox is full
+	Open            [][]byte         // envelopes to verify
 	Seal            []Seal
 	Judge           []JudgeData         // data to verify: DataOpened is the answer
 	Redial          []grid.Direction    // handshakes to ask for; the shell limits their rate

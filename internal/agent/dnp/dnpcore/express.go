@@ -3,6 +3,7 @@ package dnpcore
 import (
 	"time"
 
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/express"
@@ -133,7 +134,7 @@ func (m *Machine) waysChanged(now time.Time) {
 func (m *Machine) stepExpress(now time.Time, ev express.Event) (express.ID, error) {
 	out := m.express.machine.Step(now, ev)
 	if out.Bad {
-		m.breaks(now, m.links[m.express.rx.Dir.Index()], RuleExpress, 1)
+		m.breaks(now, m.links[m.express.rx.Dir.Index()], halfcore.RuleExpress, 1)
 	}
 	m.out.KeepExpress = append(m.out.KeepExpress, out.Keep...)
 	if out.KeepSeen != nil {

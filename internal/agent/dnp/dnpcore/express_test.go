@@ -51,7 +51,7 @@ func TestEurekaThroughAHalfThatDies(t *testing.T) {
 }
 
 // A neighbour of an earlier version gets no frames that it does not know; broadcasts reach the others around it.
-func TestEurekaAroundAHalfOfBefore(t *testing.T) {
+func TestEurekaPassesAroundEarlierVersion(t *testing.T) {
 	c := newChain(t, 1, true) // half 2
 	for _, n := range c.nodes {
 		if n.m.ExpressStats().Pings == 0 && !n.before {
@@ -75,7 +75,7 @@ func TestEurekaAroundAHalfOfBefore(t *testing.T) {
 }
 
 // A received frame is forwarded in the same step, before all other output. A tick sends due broadcasts first.
-func TestEurekaGoesFirst(t *testing.T) {
+func TestEurekaOvertakesOtherFrames(t *testing.T) {
 	w := newWorld(t, "3x3x1", "0,0,0")
 	for _, p := range w.peers {
 		p.status.Express = true
@@ -122,7 +122,7 @@ func TestEurekaGoesFirst(t *testing.T) {
 }
 
 // Holding broadcasts adds no wake-ups to a half.
-func TestEurekaWakesNobody(t *testing.T) {
+func TestHeldEurekaAddsNoWakeup(t *testing.T) {
 	c := newChain(t, 1, false)
 	c.cut = true
 	before := c.nodes[2].wake

@@ -21,7 +21,7 @@ const flowPriority express.Priority = 4
 // tickFlow checks this half's own load.
 func (m *Machine) tickFlow(now time.Time) {
 	if m.flow.Look(now, bits.OnesCount64(m.hops.on), m.room()) {
-		m.flowStats.Told++
+		m.flowStats.Announced++
 		_, _ = m.raiseEureka(now, express.TopicFlow, flowPriority, routing.AppendFlow(nil, routing.FlowLife)) // the next one repeats it
 	}
 }
@@ -46,9 +46,9 @@ func (m *Machine) mayInject(now time.Time) bool {
 
 // FlowStats holds the counters of flow control.
 type FlowStats struct {
-	Level routing.Level
-	Told  uint64 // times that this half announced an overload
-	Held  uint64 // chunks of this node that did not set out
+	Level     routing.Level
+	Announced uint64 // times that this half announced an overload
+	Held      uint64 // chunks of this node that did not set out
 }
 
 // FlowStats returns the counters.

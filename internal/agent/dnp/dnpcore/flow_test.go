@@ -8,7 +8,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/torus/routing"
 
-	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 )
 
 // overload makes all nodes of a torus of narrow links send chunks to one node, more than it can take, and orders to
@@ -24,7 +24,7 @@ func overload(t *testing.T, noFlow bool) (w *mesh, sent, arrived int, last time.
 		for _, n := range w.nodes {
 			for range 3 {
 				if n != hot {
-					w.step(n, Back{Message: relay.Message{Kind: relay.Back, Dst: hot.at, Envelope: []byte("chunk")}})
+					w.step(n, Back{Message: halfcore.Relay{Kind: halfcore.RelayBack, Dst: hot.at, Envelope: []byte("chunk")}})
 				}
 			}
 			if w.now.UnixMilli()%8 == int64(w.dims.Rank(n.at)%8) {
@@ -65,7 +65,7 @@ func TestFlowControlUnderOverload(t *testing.T) {
 	var told, held uint64
 	for _, n := range w.nodes {
 		s := n.m.FlowStats(w.now)
-		told += s.Told
+		told += s.Announced
 		held += s.Held
 	}
 	t.Logf("with: %d of %d orders, the last after %s; %d chunks, told %d times, %d held; %+v, %d frames lost", arrived, sent, last,
@@ -93,13 +93,13 @@ func TestFlowControlUnderOverload(t *testing.T) {
 }
 
 // Another half's announcement slows this node's chunks for a while; an invalid announcement does not.
-func TestFlowControlHeard(t *testing.T) {
+func TestAnnouncedOverloadSlowsSenders(t *testing.T) {
 	w := newMesh(t, "3x3", 1, nil)
 	n := w.nodes[0]
 	send := func() (set int) {
 		was := n.m.FlowStats(w.now).Held
 		for range 20 {
-			w.step(n, Back{Message: relay.Message{Kind: relay.Back, Dst: grid.Coord{X: 1}, Envelope: []byte("chunk")}})
+			w.step(n, Back{Message: halfcore.Relay{Kind: halfcore.RelayBack, Dst: grid.Coord{X: 1}, Envelope: []byte("chunk")}})
 		}
 		return 20 - int(n.m.FlowStats(w.now).Held-was)
 	}

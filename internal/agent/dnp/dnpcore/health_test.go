@@ -49,7 +49,7 @@ func TestHealthGoesWithDigests(t *testing.T) {
 
 // If the daemon has given up the host half, the daemon's reason is the reason of the failure, whether it becomes known
 // before the host word is stale or after. A host half that is started again is NORMAL as usual.
-func TestGivenUpIsTheReason(t *testing.T) {
+func TestGivingUpIsNamedAsReason(t *testing.T) {
 	const reason = "not started again: 5 restarts within 1m0s, the last ended by signal 9"
 	record := func(s lofamov1.RecoveryState, reason string) Health {
 		return Health{fault.HalfHost, &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: s, Reason: reason}}}

@@ -9,7 +9,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 )
 
 // A forwarded message is held in a slot, here and in the copy, until its next station has taken it: the neighbours that
@@ -60,7 +60,7 @@ type Keep struct {
 // HostMail is a held message for the host half's mailbox: send NotTaken when the mailbox refuses it.
 type HostMail struct {
 	Slot    int
-	Message relay.Message
+	Message halfcore.Relay
 }
 
 // NotTaken says that the mailbox refused the message of a slot. It must precede the next Tick.
@@ -91,7 +91,7 @@ type hops struct {
 type slot struct {
 	kept   bool           // the copy's slot holds something
 	fresh  bool           // and that is not this message
-	msg    relay.Message  // includes this station among its hops
+	msg    halfcore.Relay // includes this station among its hops
 	from   grid.Direction // the link by which it arrived; invalid: from the host half, or this half
 	stream uint32         // the stream of the hop by which it arrived; 0: none
 	number uint64
@@ -167,7 +167,7 @@ func (m *Machine) link(d grid.Direction) *link {
 }
 
 // hold puts a message into a slot. The machine must own the envelope. A message with a number was admitted already.
-func (m *Machine) hold(now time.Time, msg relay.Message, from *link, hd torus.HopHeader) int {
+func (m *Machine) hold(now time.Time, msg halfcore.Relay, from *link, hd torus.HopHeader) int {
 	h := &m.hops
 	if hd.Stream == 0 && m.full() {
 		return none
@@ -201,11 +201,11 @@ func (m *Machine) release(i int) {
 
 // pass forwards a message: to the supervisors through this node's host half or the neighbours, to this node, or towards
 // another node.
-func (m *Machine) pass(now time.Time, i int, msg relay.Message, from *link) {
+func (m *Machine) pass(now time.Time, i int, msg halfcore.Relay, from *link) {
 	switch {
-	case msg.Kind == relay.Up && m.hostCarries():
+	case msg.Kind == halfcore.RelayUp && m.hostCarries():
 		m.hand(i, msg)
-	case msg.Kind == relay.Up:
+	case msg.Kind == halfcore.RelayUp:
 		m.flood(now, i, msg, from)
 	case msg.Dst == m.cfg.Topo.Coord:
 		m.arrive(now, msg.Envelope)
@@ -219,7 +219,7 @@ func (m *Machine) pass(now time.Time, i int, msg relay.Message, from *link) {
 }
 
 // hand puts a message into the host half's mailbox.
-func (m *Machine) hand(i int, msg relay.Message) {
+func (m *Machine) hand(i int, msg halfcore.Relay) {
 	if i == none {
 		m.out.ToHost = append(m.out.ToHost, msg)
 		return
@@ -287,22 +287,22 @@ func (m *Machine) tickHeld(now time.Time) {
 func due(now, at time.Time) bool { return !at.IsZero() && !now.Before(at) }
 
 // aged returns the message with its holding time here added.
-func (m *Machine) aged(s *slot, now time.Time) relay.Message {
+func (m *Machine) aged(s *slot, now time.Time) halfcore.Relay {
 	held := now.Sub(s.at)
 	if held <= 0 || len(s.msg.Hops) == 0 {
 		return s.msg
 	}
 	msg := s.msg
-	msg.Hops = append([]relay.Hop(nil), msg.Hops...)
+	msg.Hops = append([]halfcore.RelayHop(nil), msg.Hops...)
 	last := &msg.Hops[len(msg.Hops)-1]
-	last.Held = min(last.Held+held, relay.MaxHeld)
+	last.Held = min(last.Held+held, halfcore.MaxRelayHeld)
 	return msg
 }
 
 // send sends a message by a link, after its hop was counted. A neighbour that knows hops has taken it only when it
 // acknowledges, even over a broken link, because this half has promised the message to the previous station and must
 // not drop it on a guess. A neighbour that knows no hops counts as having it at once.
-func (m *Machine) send(now time.Time, i int, l *link, msg relay.Message) {
+func (m *Machine) send(now time.Time, i int, l *link, msg halfcore.Relay) {
 	if i == none {
 		m.forward(now, l, msg)
 		return
@@ -331,8 +331,8 @@ func (m *Machine) send(now time.Time, i int, l *link, msg relay.Message) {
 func (m *Machine) acknowledges(l *link) bool { return !m.cfg.NoHops && l.session && l.peer.Hops }
 
 // sendHop sends a message under a number, and reports whether it fits.
-func (m *Machine) sendHop(now time.Time, l *link, hd torus.HopHeader, msg relay.Message) bool {
-	payload, err := msg.Append(hd.Append(make([]byte, 0, torus.HopHeaderSize+relay.MaxSize)))
+func (m *Machine) sendHop(now time.Time, l *link, hd torus.HopHeader, msg halfcore.Relay) bool {
+	payload, err := msg.Append(hd.Append(make([]byte, 0, torus.HopHeaderSize+halfcore.MaxRelaySize)))
 	if err != nil {
 		m.raise(now, watchdog.AddrRouter0, watchdog.RouterMalformed)
 		return false
@@ -403,7 +403,7 @@ func (m *Machine) reroute(now time.Time, l *link) {
 		s := &m.hops.slots[i]
 		n := s.wait[d]
 		switch {
-		case n == 0, m.acknowledges(l) && !broken && !m.masked(l) && s.msg.Kind == relay.Down && s.msg.Dst == l.dst:
+		case n == 0, m.acknowledges(l) && !broken && !m.masked(l) && s.msg.Kind == halfcore.RelayDown && s.msg.Dst == l.dst:
 			continue
 		case !m.acknowledges(l):
 			m.giveUp(i, l)

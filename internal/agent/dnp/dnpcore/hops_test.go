@@ -12,7 +12,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 )
 
 // Stores are ordered so that this half may be killed between any two stores: a stream before its first message, the
@@ -26,7 +26,7 @@ func TestKeptBeforeAcknowledged(t *testing.T) {
 	}
 	w.setHost([]string{"word", "service-network"})
 	hd, _ := p.hop.Send(w.now, 0)
-	b, err := relay.Message{Kind: relay.Up, Limit: 9, Made: 1, Envelope: []byte("rise")}.Append(hd.Append(nil))
+	b, err := halfcore.Relay{Kind: halfcore.RelayUp, Limit: 9, Made: 1, Envelope: []byte("rise")}.Append(hd.Append(nil))
 	w.must(err)
 	f := torus.Frame{Type: torus.TypeHop, Payload: b}
 	p.machine.Fill(&f)
@@ -54,7 +54,7 @@ func TestKeptBeforeAcknowledged(t *testing.T) {
 
 // When all slots are full a message is neither accepted nor acknowledged. It is accepted when it comes again and there
 // is room. The half's own messages are sent all the same.
-func TestNoRoom(t *testing.T) {
+func TestMessageWaitsForFreeSlot(t *testing.T) {
 	w := newWorld(t, "2x2x1", "0,0,0")
 	w.m.cfg.RelayRate = 1000
 	for _, p := range w.peers {
@@ -66,7 +66,8 @@ func TestNoRoom(t *testing.T) {
 	w.setHost([]string{"word", "service-network"})
 	p := w.peer(grid.YPlus)
 	up := func(i int) {
-		w.message(p, relay.Message{Kind: relay.Up, Limit: 9, Made: 1, Envelope: fmt.Append(nil, i), Hops: []relay.Hop{{Half: fault.HalfDNP}}})
+		w.message(p, halfcore.Relay{Kind: halfcore.RelayUp, Limit: 9, Made: 1, Envelope: fmt.Append(nil, i),
+			Hops: []halfcore.RelayHop{{Half: fault.HalfDNP}}})
 	}
 	room := w.m.room()
 	for i := range room {
@@ -82,7 +83,7 @@ func TestNoRoom(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	w.deeds = nil
-	w.step(FromHost{Message: relay.Message{Kind: relay.Up, Envelope: []byte("own")}})
+	w.step(FromHost{Message: halfcore.Relay{Kind: halfcore.RelayUp, Envelope: []byte("own")}})
 	if len(w.deeds) == 0 {
 		t.Error("an own message waits for room")
 	}
@@ -98,14 +99,14 @@ func TestNoRoom(t *testing.T) {
 }
 
 // When too many messages are in flight over a link, an acknowledged message waits until there is room, and then goes.
-func TestWindowFull(t *testing.T) {
+func TestMessageWaitsForRoomOnLink(t *testing.T) {
 	w := newWorld(t, "3x1x1", "0,0,0")
 	for _, p := range w.peers {
 		p.status.Hops, p.mute = true, p.dir == grid.XPlus
 		w.receive(p, p.machine.NextFrame(p.status))
 	}
 	down := func(text string) {
-		w.message(w.peer(grid.XMinus), relay.Message{Kind: relay.Down, Limit: 9, Made: 1, Dst: grid.Coord{X: 1}, Envelope: []byte(text)})
+		w.message(w.peer(grid.XMinus), halfcore.Relay{Kind: halfcore.RelayDown, Limit: 9, Made: 1, Dst: grid.Coord{X: 1}, Envelope: []byte(text)})
 	}
 	down("first")
 	for hop := w.m.links[grid.XPlus.Index()].hop; ; {
@@ -134,14 +135,14 @@ func TestWindowFull(t *testing.T) {
 }
 
 // Holding time counts, also across a restart.
-func TestHeldTimeCounts(t *testing.T) {
+func TestAgeIncludesTimeInCopy(t *testing.T) {
 	w := newWorld(t, "2x2x1", "0,0,0")
 	p := w.peer(grid.XPlus)
 	p.status.Hops, p.mute = true, true
 	w.receive(p, p.machine.NextFrame(p.status))
 	w.setHost([]string{"word", "service-network"})
-	w.message(w.peer(grid.YPlus), relay.Message{Kind: relay.Up, Limit: 9, Made: 1, Envelope: []byte("rise"),
-		Hops: []relay.Hop{{Half: fault.HalfDNP, Held: time.Second}}})
+	w.message(w.peer(grid.YPlus), halfcore.Relay{Kind: halfcore.RelayUp, Limit: 9, Made: 1, Envelope: []byte("rise"),
+		Hops: []halfcore.RelayHop{{Half: fault.HalfDNP, Held: time.Second}}})
 	if w.kept.Held[0].Bytes == nil {
 		t.Fatal("not kept")
 	}
@@ -158,7 +159,7 @@ func TestHeldTimeCounts(t *testing.T) {
 		}
 		_, b, err := torus.DecodeHop(f.Frame.Payload)
 		w.must(err)
-		msg, err := relay.Decode(b)
+		msg, err := halfcore.DecodeRelay(b)
 		w.must(err)
 		if n := len(msg.Hops); msg.Made != 2 || n != 2 || msg.Hops[0].Held != time.Second || msg.Hops[1].Held != 400*time.Millisecond {
 			t.Errorf("%+v", msg)
@@ -198,7 +199,7 @@ func TestIdleLinksCarryHeartbeatsAlone(t *testing.T) {
 }
 
 // A malformed frame of TypeHop is the neighbour's fault, and is not taken as a message.
-func TestHopMalformed(t *testing.T) {
+func TestMalformedHopFrameBlamesNeighbour(t *testing.T) {
 	w := newWorld(t, "2x2x1", "0,0,0")
 	w.frame(w.peer(grid.XPlus), torus.TypeHop, []byte("short"))
 	if r := w.m.exceptions.at(watchdog.AddrRouter0); r.value&watchdog.RouterMalformed == 0 {
@@ -208,7 +209,7 @@ func TestHopMalformed(t *testing.T) {
 
 func FuzzDecodeSlot(f *testing.F) {
 	s := slot{from: grid.YMinus, stream: 7, number: 9,
-		msg: relay.Message{Kind: relay.Down, Limit: 3, Dst: grid.Coord{X: 1}, Envelope: []byte("x")}}
+		msg: halfcore.Relay{Kind: halfcore.RelayDown, Limit: 3, Dst: grid.Coord{X: 1}, Envelope: []byte("x")}}
 	s.wait[2] = 1 << 40
 	b, err := s.encode()
 	if err != nil {
@@ -216,7 +217,7 @@ func FuzzDecodeSlot(f *testing.F) {
 	}
 	f.Add(b)
 	f.Add(b[:slotHeader])
-	up := append(append([]byte(nil), b[:slotHeader]...), 1, byte(relay.Up), 0, 3, 0, 9, 0, 0, 0, 0, 0, 'x') // no coordinates
+	up := append(append([]byte(nil), b[:slotHeader]...), 1, byte(halfcore.RelayUp), 0, 3, 0, 9, 0, 0, 0, 0, 0, 'x') // no coordinates
 	f.Add(up)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s, ok := decodeSlot(b)

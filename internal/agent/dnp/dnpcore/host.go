@@ -10,7 +10,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/health"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 )
 
 // onHost lets the reader judge a taken word, and applies the word's content.
@@ -47,10 +47,6 @@ func (m *Machine) judge(now time.Time, s watchdog.Sample) {
 	m.corrupt = s.Corrupt
 	out := m.reader.Step(now, func() watchdog.Sample { return s })
 	m.readerWake = out.Wake
-	if out.Late && !m.late {
-		m.note(NoteLate, "this half was late to read: no verdict from this read")
-	}
-	m.late = out.Late
 	if out.Verdict == m.verdict {
 		return
 	}
@@ -63,22 +59,40 @@ func (m *Machine) judge(now time.Time, s watchdog.Sample) {
 	}
 }
 
+// onEnded draws the conclusion from the end of the host half's process, without waiting for missed reads. The watchdog
+// remains the judge of a half that hangs.
+func (m *Machine) onEnded(now time.Time, ev Ended) {
+	if m.verdict == watchdog.Stale {
+		return
+	}
+	out := m.reader.Ended(now)
+	m.ended = "its process " + ev.How
+	m.note(NoteHost, "the host half is dead: %s", m.ended)
+	m.becomeStale(now, min(max(0, ev.Age), out.Age))
+}
+
 // becomeStale handles the total host breakdown (Table II): it informs the neighbours by a frame at once, and the
 // supervisors by a report through them.
 func (m *Machine) becomeStale(now time.Time, age time.Duration) {
 	m.verdict = watchdog.Stale
-	m.note(NoteHost, "the host half does not validate its word: last valid %s ago", age.Round(time.Millisecond))
+	if m.ended == "" {
+		m.note(NoteHost, "the host half does not validate its word: last valid %s ago", age.Round(time.Millisecond))
+	}
 	m.ledger.Changes(now) // the host half reported these while it lived
-	m.state(now, fault.ComponentHost, fault.Failed, fault.KindWatchdog, m.whyStale(now), age)
+	m.failed(now, fault.ComponentHost, fault.KindWatchdog, m.whyStale(now), age, m.ended != "")
 	m.test(now, selftest.Excused{Module: selftest.Module{Kind: selftest.Mailbox}})
-	m.speaking, m.digestAt, m.aliveAt, m.farewellAt = true, now.Add(m.cfg.Periods.DigestPeriod), time.Time{}, time.Time{}
+	m.speaking, m.digestAt, m.aliveAt, m.withdrawAt = true, now.Add(m.cfg.Periods.DigestPeriod), time.Time{}, time.Time{}
 	m.beatAll()
 }
 
-// whyStale returns why the host half has failed: its daemon's reason, if the daemon has given it up.
+// whyStale returns why the host half has failed: its daemon's reason, if the daemon has given it up, or how its
+// process ended.
 func (m *Machine) whyStale(now time.Time) string {
-	if why := health.GivenUp(m.health.As(now).Host); why != "" {
+	if why := halfcore.WhyGivenUp(m.health.As(now).Host); why != "" {
 		return why
+	}
+	if m.ended != "" {
+		return m.ended
 	}
 	return "watchdog word not valid"
 }
@@ -87,19 +101,19 @@ func (m *Machine) whyStale(now time.Time) string {
 func (m *Machine) onHealth(now time.Time, ev Health) {
 	m.health.Set(now, ev.Half, ev.Health)
 	if ev.Half == fault.HalfHost && m.verdict == watchdog.Stale {
-		m.state(now, fault.ComponentHost, fault.Failed, fault.KindWatchdog, m.whyStale(now), 0)
+		m.failed(now, fault.ComponentHost, fault.KindWatchdog, m.whyStale(now), 0, m.ended != "")
 	}
 }
 
 // becomeAlive ends the host's breakdown: the host half speaks again. That half needs a moment until its first digest;
-// only then this half withdraws its statements in the host's place (farewell). A statement of this half would lift the
+// only then this half withdraws its statements in the host's place (withdrawDigest). A statement of this half would lift the
 // supervisors' verdict. The host half must speak first, because it may have to report a restart or a sickness; this
 // half speaks only for a host that is silent.
 func (m *Machine) becomeAlive(now time.Time) {
 	was := m.verdict
-	m.verdict = watchdog.Alive
+	m.verdict, m.ended = watchdog.Alive, ""
 	m.note(NoteHost, "the host half is alive")
-	m.state(now, fault.ComponentHost, fault.Normal, fault.KindWatchdog, "", 0)
+	m.state(now, fault.ComponentHost, fault.Normal, fault.KindWatchdog, "")
 	m.beatAll()
 	if was != watchdog.Stale {
 		return
@@ -107,12 +121,12 @@ func (m *Machine) becomeAlive(now time.Time) {
 	m.speaking = false
 	m.ledger.Changes(now)
 	m.aliveAt = now.Add(m.cfg.Periods.DigestPeriod)
-	m.farewellAt = m.aliveAt.Add(m.cfg.Periods.DigestPeriod)
+	m.withdrawAt = m.aliveAt.Add(m.cfg.Periods.DigestPeriod)
 }
 
-// farewell sends the last digest: this half withdraws every statement that the digest omits.
-func (m *Machine) farewell(now time.Time) {
-	m.farewellAt = time.Time{}
+// withdrawDigest sends the last digest: this half withdraws every statement that the digest omits.
+func (m *Machine) withdrawDigest(now time.Time) {
+	m.withdrawAt = time.Time{}
 	m.add(now, fault.Report{Digest: true, Observations: alive(m.self)})
 }
 
@@ -135,8 +149,8 @@ func (m *Machine) report(now time.Time) {
 			m.aliveAt = time.Time{}
 			m.add(now, fault.Report{Observations: alive(m.self)[:1]})
 		}
-		if !m.farewellAt.IsZero() && !now.Before(m.farewellAt) {
-			m.farewell(now)
+		if !m.withdrawAt.IsZero() && !now.Before(m.withdrawAt) {
+			m.withdrawDigest(now)
 		}
 		return
 	}
@@ -146,7 +160,7 @@ func (m *Machine) report(now time.Time) {
 	if now.Before(m.digestAt) || m.inhibited() { // nothing waits for withheld digests, so a drain makes no rail look dead
 		return
 	}
-	m.digestAt = now.Add(m.cfg.Periods.DigestPeriod)
+	m.digestAt = now.Add(m.budget.Level().Digests(m.cfg.Periods))
 	m.add(now, fault.Report{Digest: true, Observations: m.ledger.Digest(now)})
 }
 
@@ -156,7 +170,8 @@ func (m *Machine) add(now time.Time, r fault.Report) {
 	h := m.host
 	h.Valid = m.verdict == watchdog.Alive
 	r.Uptime = now.Sub(m.start)
-	if !r.Digest || r.Uptime < 4*m.cfg.Periods.DigestPeriod { // constant during one incarnation, and later digests by the torus need every byte
+	// constant during one incarnation, and later digests by the torus need every byte
+	if !r.Digest || r.Uptime < 4*m.cfg.Periods.DigestPeriod {
 		r.Platform = fault.PlatformSharedKernel // the halves map one register file
 	}
 	r.Registers = fault.Registers{
@@ -168,7 +183,7 @@ func (m *Machine) add(now time.Time, r fault.Report) {
 // deliver carries out the outbox's output of this step.
 func (m *Machine) deliver(now time.Time) {
 	o := m.sender.Take()
-	m.out.Effects = o.Effects
+	m.out.SenderEffects = o.SenderEffects
 	for i := range o.Send {
 		s := &o.Send[i]
 		seal := Seal{Reports: s.Reports, Status: s.Status, Attempt: s.Attempt}

@@ -3,6 +3,7 @@ package dnpcore
 import (
 	"time"
 
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -27,7 +28,7 @@ type link struct {
 	ackDue   bool        // acknowledge received messages with this step
 	swap     bool        // a message took the slot of one that is in flight there
 	rxEpoch  fault.Epoch // the neighbour's at the start of its present stream; 0: not known
-	protocol [numRules]uint64
+	protocol [halfcore.Rules]uint64
 
 	maskNoted time.Time // when the neighbour's mask was last logged
 	maskQuiet int       // mask changes since then
@@ -84,9 +85,7 @@ func (m *Machine) status(l *link) torus.Status {
 func (m *Machine) tickLink(now time.Time, l *link) {
 	out := l.machine.Step(now, torus.Tick{})
 	m.afterLink(now, l, &out)
-	if out.SendHeartbeat {
-		m.beat(l)
-	}
+	m.sendOwn(l, &out)
 	if out.Redial || !l.session {
 		m.redial = append(m.redial, l.dir)
 	}
@@ -114,11 +113,12 @@ func (m *Machine) onFrame(now time.Time, ev *Frame) {
 	if l == nil {
 		return
 	}
-	out := l.machine.Step(now, torus.FrameReceived{Frame: ev.Frame})
+	out := l.machine.Step(now, torus.FrameReceived{Frame: ev.Frame, Waited: ev.Waited, More: ev.More})
 	m.afterLink(now, l, &out)
 	if !out.Accepted {
 		return
 	}
+	m.sendOwn(l, &out)
 	switch ev.Frame.Type {
 	case torus.TypeMessage:
 		m.onMessage(now, l, ev.Frame.Payload, torus.HopHeader{})
@@ -134,10 +134,43 @@ func (m *Machine) onFrame(now time.Time, ev *Frame) {
 	}
 }
 
+// onLink handles the events of a link other than frames.
+func (m *Machine) onLink(now time.Time, ev Event) {
+	switch ev := ev.(type) {
+	case Bad:
+		m.onBad(now, ev)
+	case Session:
+		m.onSession(now, ev)
+	case Refused:
+		m.onRefused(now, ev)
+	}
+}
+
 func (m *Machine) onBad(now time.Time, ev Bad) {
 	if l := m.links[ev.Dir.Index()]; l != nil {
-		out := l.machine.Step(now, torus.FrameBad{Kind: ev.Kind, Count: ev.Count})
+		out := l.machine.Step(now, torus.FrameBad{Kind: ev.Kind, Count: ev.Count, More: ev.More})
 		m.afterLink(now, l, &out)
+	}
+}
+
+// onRefused checks the hint that the neighbour's process has ended: the link's machine asks for probes.
+func (m *Machine) onRefused(now time.Time, ev Refused) {
+	l := m.links[ev.Dir.Index()]
+	if l == nil {
+		return
+	}
+	out := l.machine.Step(now, torus.Refused{})
+	m.afterLink(now, l, &out)
+	m.sendOwn(l, &out)
+}
+
+// sendOwn sends the frames that the link's machine asks for.
+func (m *Machine) sendOwn(l *link, out *torus.LinkOutput) {
+	if out.SendHeartbeat {
+		m.beat(l)
+	}
+	if out.SendAsk && l.session {
+		m.frames = append(m.frames, Outgoing{l.dir, l.machine.NextAsk(m.status(l))})
 	}
 }
 
@@ -193,7 +226,7 @@ func (m *Machine) linkChanged(now time.Time, l *link, d torus.Detail) {
 
 // stateLink reports the link while this half speaks; otherwise the host half reports it.
 func (m *Machine) stateLink(now time.Time, l *link) {
-	state, kind, detail, age := fault.Unknown, fault.KindSelf, "", time.Duration(0)
+	state, kind, detail := fault.Unknown, fault.KindSelf, ""
 	switch l.detail.State() {
 	case torus.LinkNormal:
 		state = fault.Normal
@@ -205,13 +238,14 @@ func (m *Machine) stateLink(now time.Time, l *link) {
 			detail = torus.DeafDetail
 		}
 	case torus.LinkBroken:
-		state, kind = fault.Failed, fault.KindHandshake
 		if l.detail.Silent {
-			kind, age = fault.KindSilence, l.detail.HeardAge
+			m.failed(now, fault.Link(l.dir), fault.KindSilence, "", l.detail.HeardAge, l.detail.Refused(m.cfg.Periods.Link()))
+			return
 		}
+		state, kind = fault.Failed, fault.KindHandshake
 	default:
 	}
-	m.state(now, fault.Link(l.dir), state, kind, detail, age)
+	m.state(now, fault.Link(l.dir), state, kind, detail)
 }
 
 // linkHealth returns the link's field of Table III. The field cannot express unknown; the detail can.
@@ -292,7 +326,7 @@ func (m *Machine) watchChannels(now time.Time) {
 			m.raise(now, watchdog.AddrChannel(l.dir), bits)
 		}
 		if n := s.Ahead - was.Ahead; n > 0 {
-			m.breaks(now, l, RuleOrder, n)
+			m.breaks(now, l, halfcore.RuleOrder, n)
 		}
 	}
 }

@@ -33,8 +33,8 @@ const mapPart = servicenet.MaxMapNodes
 // mapMark is the prefix of a probe in the host half's mailbox.
 var mapMark = [...]byte{'L', 'F', 'M', 'H'}
 
-// survey holds the state of the latest mapping order.
-type survey struct {
+// mappingState holds the state of the latest mapping order.
+type mappingState struct {
 	order   *lofamov1.MapOrder // nil: none yet
 	runs    order.Runs
 	machine *mapping.Machine // nil: not running
@@ -52,7 +52,7 @@ type survey struct {
 	budget [grid.NumDirections]bucket // for probes that arrive by each link
 }
 
-func newSurvey(cfg Config, now time.Time) (s survey) {
+func newMapping(cfg Config, now time.Time) (s mappingState) {
 	for _, d := range cfg.Topo.Links {
 		s.budget[d.Index()] = newBucket(mapping.Rate, mapping.Burst, now)
 	}
@@ -61,7 +61,7 @@ func newSurvey(cfg Config, now time.Time) (s survey) {
 
 // onMapOrder takes a verified order of a supervisor.
 func (m *Machine) onMapOrder(now time.Time, o *lofamov1.MapOrder, by string) {
-	s := &m.survey
+	s := &m.mapping
 	switch verdict := s.runs.Judge(now, o.GetNumber()); verdict {
 	case order.Known:
 		if s.sayAt.IsZero() && s.beginAt.IsZero() && s.machine == nil {
@@ -86,17 +86,17 @@ func (m *Machine) onMapOrder(now time.Time, o *lofamov1.MapOrder, by string) {
 
 // tickMapping does the due work of a mapping.
 func (m *Machine) tickMapping(now time.Time) {
-	s := &m.survey
+	s := &m.mapping
 	m.sayMapped(now)
 	if !s.beginAt.IsZero() && !now.Before(s.beginAt) {
 		m.beginMapping(now)
 	}
-	m.surveying(now, mapping.Tick{})
+	m.stepMapping(now, mapping.Tick{})
 }
 
 // beginMapping begins the run of the latest order.
 func (m *Machine) beginMapping(now time.Time) {
-	s := &m.survey
+	s := &m.mapping
 	s.beginAt, s.began = time.Time{}, now
 	s.run++
 	n := s.order.GetNumber()
@@ -140,9 +140,9 @@ func (m *Machine) mapWord() mapping.Word {
 	return w
 }
 
-// surveying steps the run.
-func (m *Machine) surveying(now time.Time, ev mapping.Event) {
-	s := &m.survey
+// stepMapping steps the run.
+func (m *Machine) stepMapping(now time.Time, ev mapping.Event) {
+	s := &m.mapping
 	if s.machine == nil {
 		return
 	}
@@ -160,7 +160,7 @@ func (m *Machine) surveying(now time.Time, ev mapping.Event) {
 
 // sayMapped sends the next part of the findings when due: one after the other, as for a diagnosis.
 func (m *Machine) sayMapped(now time.Time) {
-	s := &m.survey
+	s := &m.mapping
 	if s.sayAt.IsZero() || now.Before(s.sayAt) {
 		return
 	}
@@ -170,7 +170,8 @@ func (m *Machine) sayMapped(now time.Time) {
 	}
 	for _, n := range s.found[min(len(s.found), s.part*mapPart):min(len(s.found), (s.part+1)*mapPart)] {
 		f.Nodes = append(f.Nodes, &lofamov1.MappedNode{
-			Rank: uint32(m.cfg.Topo.Dims.Rank(n.At)), Dnp: knowledge(n.DNP), Host: knowledge(n.Host), LinksGood: uint32(n.Good), LinksBad: uint32(n.Bad),
+			Rank: uint32(m.cfg.Topo.Dims.Rank(n.At)), Dnp: knowledge(n.DNP), Host: knowledge(n.Host), LinksGood: uint32(n.Good),
+			LinksBad:    uint32(n.Bad),
 			RoundTripUs: uint32(n.RoundTrip.Microseconds()),
 		})
 	}
@@ -203,7 +204,7 @@ func (m *Machine) sendMap(d grid.Direction, data []byte) {
 // onMapFrame forwards a probe, answers it, or takes an answer. It trusts a probe only for the next direction: by links
 // of this node, for mapping.MaxPath steps, and within the budget of the link by which it arrived.
 func (m *Machine) onMapFrame(now time.Time, l *link, data []byte) {
-	if !m.survey.budget[l.dir.Index()].take(now) {
+	if !m.mapping.budget[l.dir.Index()].take(now) {
 		return
 	}
 	switch what, to, out := mapping.Hop(data, l.dir); what {
@@ -216,7 +217,7 @@ func (m *Machine) onMapFrame(now time.Time, l *link, data []byte) {
 			m.out.TestMail = append(m.out.TestMail, TestMail{Data: append(mapMark[:len(mapMark):len(mapMark)], data...)})
 		}
 	case mapping.Answer:
-		m.surveying(now, mapping.Back{Data: data})
+		m.stepMapping(now, mapping.Back{Data: data})
 	case mapping.Drop:
 	}
 }

@@ -57,7 +57,7 @@ func (w *mesh) awaitMap(n *meshNode, count uint64) map[uint32]*lofamov1.MappedNo
 
 // A half maps all nodes connected with it, around dead links and dead nodes; other nodes stay unknown. Mapping makes no
 // half report itself or a neighbour as sick.
-func TestMeshMapping(t *testing.T) {
+func TestMappingFindsAllConnectedNodes(t *testing.T) {
 	seeds := uint64(3)
 	if testing.Short() {
 		seeds = 1
@@ -117,7 +117,7 @@ func (w *mesh) checkMapped(n *meshNode, f *lofamov1.MappedNode, connected bool) 
 
 // Repeating an order repeats the findings. A half refuses an older order, an order for another half, and one of another
 // topology.
-func TestMapOrders(t *testing.T) {
+func TestRepeatedMapOrderRepeatsFindings(t *testing.T) {
 	w := newMesh(t, "4x1x1", 1, nil)
 	n := w.nodes[0]
 	w.mapIt(n, 5, 7)
@@ -164,7 +164,7 @@ func TestMapOrders(t *testing.T) {
 }
 
 // A half forwards probes only within the sender's budget, and drops a probe that is off its route.
-func TestMapBudget(t *testing.T) {
+func TestProbesStayWithinBudget(t *testing.T) {
 	w := newMesh(t, "4x1x1", 1, nil)
 	run := mapping.New(mapping.Config{Dims: w.dims, At: grid.Coord{}, Region: []grid.Coord{{X: 1}, {X: 2}}, Run: 3,
 		Own: mapping.Word{Good: 3}}, w.now)

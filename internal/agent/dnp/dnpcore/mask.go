@@ -204,7 +204,8 @@ func (m *Machine) tickMask(now time.Time) {
 	}
 	m.answerOrder(0, &lofamov1.Message{Body: &lofamov1.Message_MaskStatus{MaskStatus: &lofamov1.MaskStatus{
 		Node: string(m.self), Half: lofamov1.Half_HALF_DNP, Epoch: uint64(m.Epoch()), Number: m.mask.State.Number,
-		Ordered: uint32(m.mask.State.Ordered), Own: uint32(m.mask.State.OwnWord() & m.mask.base), InForce: uint32(m.mask.force), Lost: m.mask.Lost,
+		Ordered: uint32(m.mask.State.Ordered), Own: uint32(m.mask.State.OwnWord() & m.mask.base), InForce: uint32(m.mask.force),
+		Lost: m.mask.Lost,
 	}}})
 }
 

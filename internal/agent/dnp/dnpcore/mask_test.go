@@ -8,7 +8,7 @@ import (
 )
 
 // A diagnosis does not unmask a person's mask, and a person does not unmask a diagnosis's: they are separate.
-func TestPersonAndDiagnosis(t *testing.T) {
+func TestPersonAndDiagnosisKeepSeparateMasks(t *testing.T) {
 	w := newMesh(t, "4x1x1", 1, nil)
 	n := w.nodes[0]
 	inForce := func(what string, want chanmask.Mask) {

@@ -12,7 +12,7 @@ import (
 
 // A round whose number is made up, or comes from a clock that is ahead, blocks later rounds only while its messages may
 // still arrive.
-func TestMasterAfterRoundMadeUp(t *testing.T) {
+func TestForgedMasterRoundBlocksOnlyBriefly(t *testing.T) {
 	w := newMesh(t, "6", 1, nil)
 	w.run(time.Second)
 	word := append(bytes.Repeat([]byte{0xff}, 8), 0, 0, 0, 1) // claims that node 1 is the master
@@ -20,7 +20,8 @@ func TestMasterAfterRoundMadeUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.run(time.Second)
-	w.nodes[3].host.ServiceNetwork, w.nodes[0].host.ServiceNetwork, w.nodes[1].host.ServiceNetwork = watchdog.HealthBroken, watchdog.HealthBroken, watchdog.HealthBroken
+	w.nodes[3].host.ServiceNetwork, w.nodes[0].host.ServiceNetwork, w.nodes[1].host.ServiceNetwork = watchdog.HealthBroken,
+		watchdog.HealthBroken, watchdog.HealthBroken
 	w.run(2 * masterAgain)
 	for i, n := range w.nodes {
 		if rank, cutOff, known := n.m.Master(w.now); rank != 2 || cutOff || !known {
@@ -31,7 +32,7 @@ func TestMasterAfterRoundMadeUp(t *testing.T) {
 
 // A part that has started cold and entirely cut off also gets a master when a margin for the Network Delay makes a
 // round longer than the usual time between two.
-func TestMasterWhereRoundsAreLong(t *testing.T) {
+func TestMasterIsFoundDespiteLongRounds(t *testing.T) {
 	w := newMesh(t, "2x2x2", 1, func(c *Config) { c.Periods.LinkPeriod = 250 * time.Millisecond })
 	for _, n := range w.nodes {
 		n.host.ServiceNetwork = watchdog.HealthBroken
@@ -50,7 +51,7 @@ func TestMasterWhereRoundsAreLong(t *testing.T) {
 // Each part of the torus has a master, which all of its nodes know, as soon as one of them has no service network. The
 // master is a node with a service network if there is one; otherwise the part is cut off. In a healthy torus there is
 // none.
-func TestMasterOfAPart(t *testing.T) {
+func TestEachConnectedPartHasOneMaster(t *testing.T) {
 	w := newMesh(t, "6", 1, nil)
 	check := func(what string, nodes []int, rank int, cutOff, known bool) {
 		t.Helper()

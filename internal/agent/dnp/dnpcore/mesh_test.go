@@ -15,8 +15,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/routing"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/relay"
-	"github.com/lofamo/lofamo/internal/agent/topo"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/config"
 )
 
@@ -86,7 +85,7 @@ func newMesh(t *testing.T, dims string, seed uint64, edit func(c *Config)) *mesh
 
 func (w *mesh) begin(n *meshNode, hops Hops) {
 	cfg := w.cfg
-	cfg.Topo = topo.New(fault.DefaultNodeID(n.at), n.at, w.dims, nil)
+	cfg.Topo = halfcore.NewTopology(fault.DefaultNodeID(n.at), n.at, w.dims, nil)
 	cfg.Hops, cfg.Seed = hops, w.rnd.Uint64()
 	m, err := New(cfg, w.now, 7)
 	if err != nil {
@@ -150,7 +149,7 @@ func (w *mesh) step(n *meshNode, ev Event) {
 		}
 	}
 	for _, m := range out.ToHost {
-		if m.Kind == relay.Back {
+		if m.Kind == halfcore.RelayBack {
 			n.back[string(m.Envelope)]++
 		}
 	}
@@ -209,7 +208,7 @@ func (w *mesh) carry(n *meshNode, d grid.Direction) {
 	if to, _ := w.dims.Neighbour(n.at, d); !n.cut[d.Index()] && !n.dead {
 		peer := w.nodes[w.dims.Rank(to)]
 		for _, f := range q[:k] {
-			peer.air = append(peer.air, Frame{d.Opposite(), f})
+			peer.air = append(peer.air, Frame{Dir: d.Opposite(), Frame: f})
 		}
 	}
 	n.queue[d.Index()] = append(n.queue[d.Index()][:0], q[k:]...)
@@ -238,8 +237,8 @@ func (w *mesh) noRuleBroken() {
 	for _, n := range w.nodes {
 		for d, rules := range n.m.ProtocolStats() {
 			for r, count := range rules {
-				if count > 0 && Rule(r) != RuleRate {
-					w.t.Errorf("%s: link %d: rule %s broken %d times", n.at, d, Rule(r), count)
+				if count > 0 && halfcore.Rule(r) != halfcore.RuleRate {
+					w.t.Errorf("%s: link %d: rule %s broken %d times", n.at, d, halfcore.Rule(r), count)
 				}
 			}
 		}
@@ -253,7 +252,7 @@ func (w *mesh) noRuleBroken() {
 }
 
 func (n *meshNode) down(w *mesh, to grid.Coord, text string) {
-	w.step(n, FromHost{Message: relay.Message{Kind: relay.Down, Dst: to, Envelope: []byte(text)}})
+	w.step(n, FromHost{Message: halfcore.Relay{Kind: halfcore.RelayDown, Dst: to, Envelope: []byte(text)}})
 }
 
 // Messages route around random dead links, in one to three dimensions, by chaos; each arrives once.
@@ -353,7 +352,7 @@ func TestMeshDeadDestination(t *testing.T) {
 
 // Halves of an earlier version, which allow a message 32 hops and report themselves sick over more, get no such
 // message.
-func TestMeshSparesTheVersionBefore(t *testing.T) {
+func TestEarlierVersionGetsNoUnknownFrames(t *testing.T) {
 	w := newMesh(t, "9x9x1", 3, nil)
 	old := func(n *meshNode) bool { return (n.at.X+n.at.Y)%3 == 0 }
 	w.cfg.NoHops, w.cfg.MaxHops = true, earlierHops
@@ -387,7 +386,7 @@ func TestMeshSparesTheVersionBefore(t *testing.T) {
 
 // All nodes are full of messages for everywhere: chaos still empties the torus, and nothing is lost. Dimension order,
 // which here amounts to the absence of the exchange rule, deadlocks.
-func TestMeshFullNodesExchange(t *testing.T) {
+func TestFullNodesExchangeMessages(t *testing.T) {
 	for _, test := range []struct {
 		dims string
 		a    routing.Algorithm
@@ -423,12 +422,12 @@ func TestMeshFullNodesExchange(t *testing.T) {
 
 // An envelope in several pieces arrives whole and once, though its pieces take different routes and frames are lost. If
 // a piece does not arrive, the half reports the envelope as missing.
-func TestMeshPieces(t *testing.T) {
+func TestEnvelopeInPiecesArrivesWholeAndOnce(t *testing.T) {
 	w := newMesh(t, "4x4", 2, nil)
 	w.loss = 0.3
 	from, to := w.node("0,0,0"), w.node("2,2,0")
 	long := bytes.Repeat([]byte("envelope "), 400)
-	pieces, err := routing.Split(from.at, long, relay.MaxEnvelope)
+	pieces, err := routing.Split(from.at, long, halfcore.MaxRelayEnvelope)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -445,7 +444,7 @@ func TestMeshPieces(t *testing.T) {
 		t.Errorf("%d messages to the host half, want %d pieces", len(to.m.out.ToHost), len(pieces))
 	}
 	long[0]++
-	if pieces, err = routing.Split(from.at, long, relay.MaxEnvelope); err != nil {
+	if pieces, err = routing.Split(from.at, long, halfcore.MaxRelayEnvelope); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range pieces[1:] {
@@ -473,7 +472,7 @@ func (w *mesh) fill() (total int) {
 			for to == n.at {
 				to = w.dims.At(w.rnd.IntN(len(w.nodes)))
 			}
-			s := slot{msg: relay.Message{Kind: relay.Down, Limit: w.cfg.MaxHops, Dst: to, Envelope: fmt.Appendf(nil, "%s/%d", n.at, i)}}
+			s := slot{msg: halfcore.Relay{Kind: halfcore.RelayDown, Limit: w.cfg.MaxHops, Dst: to, Envelope: fmt.Appendf(nil, "%s/%d", n.at, i)}}
 			b, err := s.encode()
 			if err != nil {
 				w.t.Fatal(err)

@@ -66,8 +66,11 @@ func (m *Machine) refuseRun(what string, n *lofamov1.OrderNumber, by string, ver
 	m.note(NoteRefused, "a %s order of %s of term %d: it is %s", what, by, n.GetTerm(), verdict)
 }
 
-// OrdersKept says that this Output.KeepOrders is on disk, or that the disk refuses it.
-type OrdersKept struct{ Stored []byte }
+// OrdersKept reports that this Output.KeepOrders is on disk, or the disk's error.
+type OrdersKept struct {
+	Stored []byte
+	Err    error // nil: it is on disk
+}
 
 // OrderApplied reports the outcome of an order of a plain kind (Output.ApplyOrders).
 type OrderApplied struct {
@@ -86,7 +89,7 @@ func (m *Machine) onCarriedOut(now time.Time, ev Event) {
 	case PeersKept:
 		m.onPeersKept(now, ev.State)
 	case OrdersKept:
-		m.plainOutput(m.plain.Kept(ev.Stored))
+		m.plainOutput(m.plain.Kept(ev.Stored, ev.Err))
 	case OrderApplied:
 		m.plainOutput(m.plain.Applied(ev.Order, ev.Err))
 	default:
@@ -102,6 +105,9 @@ func (m *Machine) plainOutput(out order.NodeOutput) {
 	for _, st := range out.Answer {
 		m.answerOrder(0, &lofamov1.Message{Body: &lofamov1.Message_OrderStatus{OrderStatus: st}})
 	}
+	if out.Lost != nil {
+		m.note(NoteUnreadable, "stored orders lost: the node asks the supervisors for them: %v", out.Lost)
+	}
 	for _, text := range out.Notes {
 		m.note(NoteRefused, "%s", text)
 	}
@@ -109,6 +115,6 @@ func (m *Machine) plainOutput(out order.NodeOutput) {
 
 // newPlain creates the machine of the plain kinds. It asks the supervisors for any stored order that it cannot read.
 func (m *Machine) newPlain(cfg Config) {
-	m.plain, _ = order.NewNode(fault.Origin{Node: m.self, Half: fault.HalfDNP}, m.Epoch, &cfg.Orders, cfg.StoredOrders)
+	m.plain = order.NewNode(fault.Origin{Node: m.self, Half: fault.HalfDNP}, m.Epoch, &cfg.Orders, cfg.StoredOrders, cfg.OrdersLost)
 	m.registerOrders(&cfg.Orders)
 }

@@ -7,13 +7,13 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/order"
 	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/agent/peers"
 )
 
@@ -25,23 +25,12 @@ import (
 //
 // Messages that waited for A have no particular receiver then, and take any route that leads on.
 
-// PeersConfig is a half's initial knowledge of its peers.
-type PeersConfig struct {
-	State peers.State // as kept by an earlier incarnation
-	Lost  bool        // a state was kept but cannot be read
-	// Ends are this node's own ends of its links, without names. An address that other nodes could not use is left out.
-	Ends [grid.NumDirections]peers.Peer
-	// Configured are the peers that the configuration names.
-	Configured [grid.NumDirections]peers.Peer
-	Spare      bool // the supervisors assign its place
-}
-
 // peerWord holds the machine's state of its peers.
 type peerWord struct {
 	order.Holder[peers.State]
-	cfg   *PeersConfig // nil: the half knows no peer orders, like those of earlier versions
-	asked bool         // the supervisors wait for an answer
-	said  int          // the number of statuses sent
+	cfg   *halfcore.PeersConfig // nil: the half knows no peer orders, like those of earlier versions
+	asked bool                  // the supervisors wait for an answer
+	said  int                   // the number of statuses sent
 }
 
 const (
@@ -102,7 +91,7 @@ func (m *Machine) onPeerOrder(now time.Time, o *lofamov1.PeerOrder) {
 		return
 	}
 	next, verdict := k.State.Order(next)
-	if PeersOfAnotherLife(k.State, o, uint64(m.Epoch())) {
+	if halfcore.PeersOfAnotherLife(k.State, o, uint64(m.Epoch())) {
 		verdict = 0
 	}
 	switch verdict {
@@ -118,12 +107,6 @@ func (m *Machine) onPeerOrder(now time.Time, o *lofamov1.PeerOrder) {
 	k.asked = true
 	k.Tell(now)
 	m.tickPeers(now)
-}
-
-// PeersOfAnotherLife reports whether an order is for another incarnation of the node than its own, which holds the
-// given state. It is always false once the node holds an order.
-func PeersOfAnotherLife(s peers.State, o *lofamov1.PeerOrder, own uint64) bool {
-	return s.Number == 0 && order.OtherLife(o.GetLife(), o.GetLifeUnknown(), own)
 }
 
 // unfit returns why an order cannot be carried out; empty if it can.
@@ -192,7 +175,7 @@ func (m *Machine) beginLink(now time.Time, l *link) {
 	m.out.Details = append(m.out.Details, l.extension()) // includes the loss rate
 	m.neighbourChanged(l)
 	m.storeCause(l, 0)
-	m.exam.before[i], m.selfTest.epochs[i] = torus.LinkStats{}, 0
+	m.diagnosis.before[i], m.selfTest.epochs[i] = torus.LinkStats{}, 0
 	m.test(now, selftest.Renewed{Module: linkModule(l.dir)})
 	m.waysChanged(now)
 	for ; freed != 0; freed &= freed - 1 {
@@ -216,22 +199,7 @@ func (m *Machine) tickPeers(now time.Time) {
 	if k.said++; k.said < peersSaid || k.Lost || k.State != (peers.State{}) {
 		k.Tell(now.Add(peersAgain))
 	}
-	for _, st := range PeerStatuses(m.self, m.Epoch(), m.cfg.Topo.Coord.String(), k.State, *k.cfg, k.Lost) {
+	for _, st := range halfcore.PeerStatuses(m.self, m.Epoch(), m.cfg.Topo.Coord.String(), k.State, *k.cfg, k.Lost) {
 		m.answerOrder(0, &lofamov1.Message{Body: &lofamov1.Message_PeerStatus{PeerStatus: st}})
-	}
-}
-
-// PeerStatuses returns a node's status in two parts: its peer state and its configuration, each short enough to be
-// relayed. coord is the node's place by its configuration.
-func PeerStatuses(self fault.NodeID, epoch fault.Epoch, coord string, s peers.State, cfg PeersConfig, lost bool) [2]*lofamov1.PeerStatus {
-	if cfg.Spare {
-		coord = s.Place()
-	}
-	return [2]*lofamov1.PeerStatus{
-		{Node: string(self), Epoch: uint64(epoch), Number: s.Number, Peers: peers.Proto(s.Peers), Lost: lost, Coord: coord, Spare: cfg.Spare},
-		{
-			Node: string(self), Epoch: uint64(epoch), Coord: coord, Spare: cfg.Spare, Configuration: true,
-			Ends: peers.Proto(cfg.Ends), Configured: peers.Proto(cfg.Configured),
-		},
 	}
 }

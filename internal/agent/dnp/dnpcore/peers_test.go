@@ -12,6 +12,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/agent/peers"
 )
 
@@ -52,11 +53,11 @@ func statuses(out *Output) (held, configuration *lofamov1.PeerStatus) {
 	return held, configuration
 }
 
-func peered(c *Config) { c.Peers = &PeersConfig{} }
+func peered(c *Config) { c.Peers = &halfcore.PeersConfig{} }
 
 // On an order a link switches to another peer, cold. The other links are not touched. The half acknowledges once the
 // order is on disk.
-func TestLinkGoesOver(t *testing.T) {
+func TestLinkChangesToOrderedPeer(t *testing.T) {
 	w := newMesh(t, "4x1x1", 1, peered)
 	n := w.node("0,0,0")
 	out := n.told(w, &lofamov1.PeerOrder{Number: 7, Peers: to(grid.XPlus)})
@@ -113,7 +114,7 @@ func TestLinkGoesOver(t *testing.T) {
 // A half without an order accepts one that names its boot epoch, or names none, as those of supervisors of an earlier
 // version. A copy of an order to an earlier incarnation switches no link. The half answers it all the same, so that the
 // next order names the epoch. A half with an order decides by the number.
-func TestPeersOfAnotherLife(t *testing.T) {
+func TestPeerOrderOfEarlierLifeIsRefused(t *testing.T) {
 	w := newMesh(t, "4x1x1", 1, peered)
 	n := w.node("0,0,0")
 	own := uint64(n.m.Epoch())
@@ -151,7 +152,7 @@ func TestPeersOfAnotherLife(t *testing.T) {
 
 // Messages that wait at a link for a replaced node take another route, once. Messages for the place itself wait for its
 // next node.
-func TestWaitsForNobody(t *testing.T) {
+func TestMessageLeavesQueueOfReplacedPeer(t *testing.T) {
 	w := newMesh(t, "4x1x1", 2, peered)
 	n, far := w.node("0,0,0"), w.node("2,0,0")
 	n.cut[grid.XPlus.Index()] = true // frames there are lost, but nothing shows it yet
@@ -177,10 +178,10 @@ func TestWaitsForNobody(t *testing.T) {
 
 // A spare's half takes its place again when ordered so, and reports when the place is another's. Its unrequested
 // statuses go by the host half alone.
-func TestSpareTellsItsPlace(t *testing.T) {
+func TestSpareReportsLostPlace(t *testing.T) {
 	at := netip.MustParseAddrPort("10.0.0.3:7001")
 	w := newMesh(t, "4x1x1", 3, func(c *Config) {
-		k := PeersConfig{Spare: true, State: peers.State{Number: 5, Placed: true, Coord: grid.Coord{}}}
+		k := halfcore.PeersConfig{Spare: true, State: peers.State{Number: 5, Placed: true, Coord: grid.Coord{}}}
 		k.Ends[grid.XPlus.Index()].Address = at
 		c.Peers = &k
 	})

@@ -39,8 +39,8 @@ type ProcedureConfig struct {
 	Limits procedure.Limits
 }
 
-// proceeding holds the machine's state of the procedure.
-type proceeding struct {
+// procedureState holds the machine's state of the procedure.
+type procedureState struct {
 	machine *procedure.Machine // nil: of an earlier version, or the torus is too large for a barrier
 	wake    time.Time
 	queue   []procedure.Event
@@ -83,15 +83,15 @@ type ProcedureStats struct {
 	Held     int    // deferrable messages in this half during a procedure
 }
 
-func newProceeding(cfg Config) proceeding {
+func newProcedure(cfg Config) procedureState {
 	if cfg.NoExpress || cfg.NoHops || cfg.Topo.Dims.Nodes() > express.MaxMembers {
-		return proceeding{}
+		return procedureState{}
 	}
 	l := cfg.Procedure.Limits
 	if l == (procedure.Limits{}) {
 		l = defaultLimits(cfg.Topo.Dims, cfg.Periods.LinkPeriod)
 	}
-	return proceeding{machine: procedure.New(cfg.Topo.Dims.Rank(cfg.Topo.Coord), l)}
+	return procedureState{machine: procedure.New(cfg.Topo.Dims.Rank(cfg.Topo.Coord), l)}
 }
 
 const (
@@ -127,7 +127,7 @@ func (m *Machine) alonePlan() procedure.Plan {
 	p := procedure.Plan{Delay: marginDelay(m.cfg.Topo.Dims, m.cfg.Periods.LinkPeriod), DrainTimeout: aloneDrain}
 	if c := &m.configuration.known; c.Number > 0 {
 		p.Delay, p.Absent = min(p.Delay, c.Delay), c.Absent
-	} else if o := m.proc.order; o != nil {
+	} else if o := m.procedure.order; o != nil {
 		known := planOf(o)
 		p.Delay, p.Absent = min(p.Delay, known.Delay), known.Absent
 	}
@@ -154,12 +154,14 @@ func orderOf(n *lofamov1.OrderNumber) procedure.Order {
 }
 
 // inhibited reports whether new deferrable messages are held back (§4.5.3).
-func (m *Machine) inhibited() bool { return m.proc.machine != nil && m.proc.machine.Inhibited() }
+func (m *Machine) inhibited() bool {
+	return m.procedure.machine != nil && m.procedure.machine.Inhibited()
+}
 
 // onProcedureOrder handles a verified order of a supervisor: an order for this half, to begin or to report the outcome,
 // or another half's broadcast.
 func (m *Machine) onProcedureOrder(now time.Time, o servicenet.Opened) {
-	p, asked := &m.proc, o.Msg.GetProcedureOrder()
+	p, asked := &m.procedure, o.Msg.GetProcedureOrder()
 	if i := slices.IndexFunc(p.pending, func(b broadcastOrder) bool { return bytes.Equal(b.Envelope, o.Raw) }); i >= 0 {
 		b := p.pending[i]
 		p.pending = slices.Delete(p.pending, i, i+1)
@@ -190,7 +192,7 @@ func (m *Machine) onProcedureOrder(now time.Time, o servicenet.Opened) {
 
 // oldOrder refuses an order of a former leader, and a copy of one (order.Runs).
 func (m *Machine) oldOrder(now time.Time, o *lofamov1.ProcedureOrder, by string) bool {
-	verdict := m.proc.runs.Judge(now, o.GetNumber())
+	verdict := m.procedure.runs.Judge(now, o.GetNumber())
 	if verdict == order.New || verdict == order.Known {
 		return false
 	}
@@ -207,9 +209,9 @@ func (m *Machine) onBegun(now time.Time, o *lofamov1.ProcedureOrder, b broadcast
 	if m.oldOrder(now, o, by) {
 		return
 	}
-	if m.proc.runs.Judge(now, o.GetNumber()) == order.New {
-		m.proc.runs.Take(now, o.GetNumber())
-		m.proc.order = o
+	if m.procedure.runs.Judge(now, o.GetNumber()) == order.New {
+		m.procedure.runs.Take(now, o.GetNumber())
+		m.procedure.order = o
 	}
 	rank := m.cfg.Topo.Dims.Rank(b.origin)
 	m.stepProcedure(now, procedure.Heard{From: rank, Ordered: true, Message: procedure.Message{
@@ -220,7 +222,7 @@ func (m *Machine) onBegun(now time.Time, o *lofamov1.ProcedureOrder, b broadcast
 
 // onManage handles a broadcast of the procedure.
 func (m *Machine) onManage(now time.Time, msg express.Message) {
-	p, dims := &m.proc, m.cfg.Topo.Dims
+	p, dims := &m.procedure, m.cfg.Topo.Dims
 	if p.machine == nil || !dims.Contains(msg.Origin) {
 		return
 	}
@@ -250,14 +252,14 @@ func (m *Machine) newRun() uint64 { return uint64(m.Epoch())<<32 ^ (m.ExpressNum
 // evidence makes this half begin a procedure, if allowed. It begins with the next tick, because this step handles
 // another event.
 func (m *Machine) evidence(format string, args ...any) {
-	if m.cfg.Procedure.OnEvidence && m.proc.machine != nil && m.proc.suspect == "" {
-		m.proc.suspect = fmt.Sprintf(format, args...)
+	if m.cfg.Procedure.OnEvidence && m.procedure.machine != nil && m.procedure.suspect == "" {
+		m.procedure.suspect = fmt.Sprintf(format, args...)
 	}
 }
 
 // tickProcedure does the due work of a procedure.
 func (m *Machine) tickProcedure(now time.Time) {
-	p := &m.proc
+	p := &m.procedure
 	if p.machine == nil {
 		return
 	}
@@ -285,7 +287,7 @@ func (m *Machine) tickProcedure(now time.Time) {
 
 // stepProcedure steps the machine and carries out its output. Events that result from the output are handled after it.
 func (m *Machine) stepProcedure(now time.Time, ev procedure.Event) {
-	p := &m.proc
+	p := &m.procedure
 	p.queue = append(p.queue, ev)
 	if p.busy {
 		return
@@ -305,7 +307,7 @@ func (m *Machine) stepProcedure(now time.Time, ev procedure.Event) {
 }
 
 func (m *Machine) doProcedure(now time.Time, ev procedure.Event, out *procedure.Output) {
-	p := &m.proc
+	p := &m.procedure
 	p.wake = out.Wake
 	if out.Changed {
 		m.out.Drains = true
@@ -347,10 +349,10 @@ func (m *Machine) rank() int { return m.cfg.Topo.Dims.Rank(m.cfg.Topo.Coord) }
 
 // refuseStart reports why there is no procedure: to the supervisor who ordered it, or in the log.
 func (m *Machine) refuseStart(ev procedure.Event, why string) {
-	m.proc.stats.Refused++
+	m.procedure.stats.Refused++
 	s, ok := ev.(procedure.Start)
 	if ok && s.Order != (procedure.Order{}) {
-		m.sayRefusal(m.proc.order, why)
+		m.sayRefusal(m.procedure.order, why)
 		return
 	}
 	m.note(NoteProcedure, "no procedure by this node: %s", why)
@@ -358,7 +360,7 @@ func (m *Machine) refuseStart(ev procedure.Event, why string) {
 
 // sayManage broadcasts this half's state. For the beginning of an ordered procedure, that is the order itself.
 func (m *Machine) sayManage(now time.Time, msg *procedure.Message) {
-	p := &m.proc
+	p := &m.procedure
 	body := msg.Append(nil)
 	if p.envelope != nil && msg.State == procedure.ErrorDetectPropagate && msg.Order != (procedure.Order{}) {
 		begin := procedure.Begin{Wave: msg.Wave, Run: msg.Run, Envelope: p.envelope}
@@ -398,13 +400,13 @@ func (m *Machine) arriveAt(now time.Time, a procedure.Arrival) {
 		m.note(NoteProcedure, "procedure %d: %s: %v", a.Wave, a.Set, err)
 		return
 	}
-	m.proc.sets = append(m.proc.sets, procedure.Arrival{Key: a.Key, Set: a.Set, Round: a.Round})
+	m.procedure.sets = append(m.procedure.sets, procedure.Arrival{Key: a.Key, Set: a.Set, Round: a.Round})
 }
 
 // leaveSets stops this half's wait for some of its sets. While it waits, they take the places of barriers and are
 // requested each second.
 func (m *Machine) leaveSets(now time.Time, leave func(procedure.Arrival) bool) {
-	p := &m.proc
+	p := &m.procedure
 	p.sets = slices.DeleteFunc(p.sets, func(a procedure.Arrival) bool {
 		if !leave(a) {
 			return false
@@ -416,7 +418,7 @@ func (m *Machine) leaveSets(now time.Time, leave func(procedure.Arrival) bool) {
 
 // onManageBarrier handles a set that all members are in.
 func (m *Machine) onManageBarrier(now time.Time, b express.Barrier) {
-	p := &m.proc
+	p := &m.procedure
 	if p.machine == nil {
 		return
 	}
@@ -437,7 +439,7 @@ func (m *Machine) inSet(k procedure.Key, s procedure.Set) ([]int, bool) {
 
 // endProcedure handles the end of a procedure at this half.
 func (m *Machine) endProcedure(now time.Time, r *procedure.Result) {
-	p := &m.proc
+	p := &m.procedure
 	if r.Clear {
 		p.stats.Clear++
 	} else {

@@ -17,13 +17,14 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/procedure"
 	"github.com/lofamo/lofamo/pkg/torus/routing"
 
-	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 )
 
 // orderProcedure makes a node begin a procedure, like a supervisor's envelope.
 func (w *mesh) orderProcedure(n *meshNode, count uint64, edit func(*lofamov1.ProcedureOrder)) {
 	o := &lofamov1.ProcedureOrder{
-		Number: &lofamov1.OrderNumber{Term: 5, Count: count}, Node: string(fault.DefaultNodeID(n.at)), Diagnose: true, DelayUs: 300_000, HopUs: 50_000,
+		Number: &lofamov1.OrderNumber{Term: 5, Count: count}, Node: string(fault.DefaultNodeID(n.at)), Diagnose: true, DelayUs: 300_000,
+		HopUs:          50_000,
 		DrainTimeoutMs: 1000, ReplyTo: "10.0.0.1:7700",
 	}
 	if edit != nil {
@@ -34,11 +35,12 @@ func (w *mesh) orderProcedure(n *meshNode, count uint64, edit func(*lofamov1.Pro
 	}
 	text := fmt.Sprintf("order %d to %s %t", count, n.at, o.GetAsk())
 	w.signed[text] = &lofamov1.Message{Body: &lofamov1.Message_ProcedureOrder{ProcedureOrder: o}}
-	w.step(n, FromHost{Message: relay.Message{Kind: relay.Down, Dst: n.at, Envelope: []byte(text)}})
+	w.step(n, FromHost{Message: halfcore.Relay{Kind: halfcore.RelayDown, Dst: n.at, Envelope: []byte(text)}})
 }
 
 // procedureLongest is the maximum length of a procedure in these tests.
-const procedureLongest = 300*time.Millisecond + time.Second + 100*time.Millisecond + 250*time.Millisecond + 600*time.Millisecond + diagnoseFor + 300*time.Millisecond
+const procedureLongest = 300*time.Millisecond + time.Second + 100*time.Millisecond + 250*time.Millisecond + 600*time.Millisecond +
+	diagnoseFor + 300*time.Millisecond
 
 // statuses returns the procedure statuses that a node has sent.
 func (n *meshNode) statuses() (out []*lofamov1.ProcedureStatus) {
@@ -83,7 +85,7 @@ func (f *traffic) run(d time.Duration) {
 		if from != to && !from.dead && !to.dead {
 			s := sentMessage{from: from, to: to, text: fmt.Sprint("m", len(f.sent)), urgent: len(f.sent)%2 == 0, at: f.w.now, came: -1}
 			f.sent = append(f.sent, s)
-			f.w.step(from, FromHost{Message: relay.Message{Kind: relay.Down, Dst: to.at, MayWait: !s.urgent, Envelope: []byte(s.text)}})
+			f.w.step(from, FromHost{Message: halfcore.Relay{Kind: halfcore.RelayDown, Dst: to.at, MayWait: !s.urgent, Envelope: []byte(s.text)}})
 		}
 		f.w.run(4 * time.Millisecond)
 		f.look()
@@ -125,7 +127,7 @@ func (f *traffic) check(urgentWithin time.Duration) {
 // An ordered procedure with diagnosis, under traffic. The torus empties of deferrable messages, while urgent ones
 // continue. All halves test their links under the order's number and report how it ended. Nothing is lost, and no half
 // is reported sick.
-func TestMeshProcedure(t *testing.T) {
+func TestProcedureDrainsAndTestsWholeMesh(t *testing.T) {
 	for _, test := range []struct {
 		dims string
 		loss float64
@@ -195,7 +197,7 @@ func (n *meshNode) findings(count uint64) (links int) {
 
 // In the middle of the drain a link dies, and another node: the drain times out and names the silent node, and all
 // continue. A repeated order gets the status again.
-func TestMeshProcedureWithDeaths(t *testing.T) {
+func TestProcedureSurvivesDeaths(t *testing.T) {
 	w := newMesh(t, "3x3x2", 6, nil)
 	f := &traffic{w: w}
 	f.run(200 * time.Millisecond)
@@ -241,11 +243,12 @@ func TestMeshProcedureWithDeaths(t *testing.T) {
 
 // A deferrable message cannot be delivered: the drain times out and names its holder, no mask changes, and the message
 // stays where it is.
-func TestMeshProcedureStuckMessage(t *testing.T) {
+func TestProcedureNamesHalfWithStuckMessage(t *testing.T) {
 	w := newMesh(t, "4x1x1", 7, nil)
 	holder := w.node("2,0,0")
 	w.loss = 1 // of messages: its neighbour never gets it
-	w.step(holder, FromHost{Message: relay.Message{Kind: relay.Down, Dst: w.node("3,0,0").at, MayWait: true, Envelope: []byte("stuck")}})
+	w.step(holder, FromHost{Message: halfcore.Relay{Kind: halfcore.RelayDown, Dst: w.node("3,0,0").at, MayWait: true,
+		Envelope: []byte("stuck")}})
 	w.orderProcedure(w.node("0,0,0"), 1, nil)
 	w.run(time.Second)
 	w.mask(w.node("1,0,0"), 1, chanmask.All.Without(grid.XPlus))
@@ -270,12 +273,13 @@ func (w *mesh) mask(n *meshNode, number uint64, mask chanmask.Mask) {
 		w.signed = map[string]*lofamov1.Message{}
 	}
 	text := fmt.Sprintf("mask %d to %s", number, n.at)
-	w.signed[text] = &lofamov1.Message{Body: &lofamov1.Message_MaskOrder{MaskOrder: &lofamov1.MaskOrder{Node: string(fault.DefaultNodeID(n.at)), Number: number, Mask: uint32(mask)}}}
-	w.step(n, FromHost{Message: relay.Message{Kind: relay.Down, Dst: n.at, Envelope: []byte(text)}})
+	w.signed[text] = &lofamov1.Message{Body: &lofamov1.Message_MaskOrder{MaskOrder: &lofamov1.MaskOrder{Node: string(
+		fault.DefaultNodeID(n.at)), Number: number, Mask: uint32(mask)}}}
+	w.step(n, FromHost{Message: halfcore.Relay{Kind: halfcore.RelayDown, Dst: n.at, Envelope: []byte(text)}})
 }
 
 // A mask ordered during a drain comes into force when the network is clear, at all nodes before any of them continues.
-func TestMeshProcedureMasks(t *testing.T) {
+func TestMaskOrderedInDrainWaitsForClear(t *testing.T) {
 	w := newMesh(t, "3x3x1", 8, func(c *Config) { c.Procedure.MaskDead = true })
 	a, b := w.node("1,1,0"), w.node("2,1,0")
 	dead := w.node("0,0,0")
@@ -322,7 +326,7 @@ func TestMeshProcedureMasks(t *testing.T) {
 
 // Two nodes that find evidence at the same time begin one procedure, without any supervisor. A third that always finds
 // evidence begins no more procedures than its budget allows.
-func TestMeshProcedureByEvidence(t *testing.T) {
+func TestEvidenceStartsProcedure(t *testing.T) {
 	w := newMesh(t, "2x2x2", 9, func(c *Config) {
 		c.Procedure.OnEvidence = true
 		c.Procedure.Limits = defaultLimits(grid.Dims{X: 2, Y: 2, Z: 2}, c.Periods.LinkPeriod)
@@ -330,7 +334,7 @@ func TestMeshProcedureByEvidence(t *testing.T) {
 	})
 	for i, at := range []string{"0,0,0", "1,1,1"} { // a message that misses a piece, for each of two nodes
 		from, to := w.node("1,0,0"), w.node(at)
-		pieces, err := routing.Split(from.at, bytes.Repeat([]byte{byte(i)}, 3000), relay.MaxEnvelope)
+		pieces, err := routing.Split(from.at, bytes.Repeat([]byte{byte(i)}, 3000), halfcore.MaxRelayEnvelope)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -369,7 +373,7 @@ func TestMeshProcedureByEvidence(t *testing.T) {
 // clear names a time at which it was, and at which no half that had to answer was dead. If no half dies, and links work
 // both ways or not at all, every deliverable message arrives, and few arrive twice (with 350 seeds 7 of a million are
 // lost, where links lose 30 % of all packets as well).
-func TestMeshProcedureWhateverHappens(t *testing.T) {
+func TestProcedureAlwaysEndsUnderRandomFaults(t *testing.T) {
 	clears, ends, died := 0, 0, map[procedure.State]int{}
 	for seed := range uint64(10) {
 		w := newMesh(t, []string{"2x2x1", "3x3x1", "2x2x2", "4x2x1", "3x2x2"}[seed%5], seed, nil)
@@ -522,13 +526,13 @@ func (v *watcher) count() (clears, ends int) {
 }
 
 // The sender of an ordered procedure's state does not determine its members and times: the order does.
-func TestMeshProcedurePlanIsTheOrders(t *testing.T) {
+func TestProcedureUsesPlanOfItsOrder(t *testing.T) {
 	w := newMesh(t, "2x2x1", 13, nil)
 	w.run(100 * time.Millisecond)
 	w.orderProcedure(w.node("0,0,0"), 1, nil)
 	w.run(20 * time.Millisecond)
 	n := w.node("1,1,0")
-	is, want := n.m.proc.machine, n.m.proc.machine.Plan()
+	is, want := n.m.procedure.machine, n.m.procedure.machine.Plan()
 	lie := procedure.Message{
 		Key: procedure.Key{Wave: is.Key().Wave + 1, Starter: 1, Run: 99}, State: procedure.SystemDrain, Round: 1, Order: is.Order(),
 		Plan: procedure.Plan{Delay: procedure.MaxDelay, Hop: procedure.MaxDelay, DrainTimeout: procedure.MaxDrain, Absent: []int{0, 2, 3}},
@@ -542,7 +546,7 @@ func TestMeshProcedurePlanIsTheOrders(t *testing.T) {
 }
 
 // An order too long for a broadcast is refused and begins nothing, because the others could not verify it.
-func TestMeshProcedureOrderTooLong(t *testing.T) {
+func TestTooLongProcedureOrderIsRefused(t *testing.T) {
 	w := newMesh(t, "2x2x1", 11, func(c *Config) { c.MaxFrame = 1280 })
 	n := w.node("0,0,0")
 	o := &lofamov1.ProcedureOrder{Number: &lofamov1.OrderNumber{Term: 1, Count: 1}, Node: "n0-0-0", DelayUs: 300_000, HopUs: 50_000,
@@ -554,13 +558,13 @@ func TestMeshProcedureOrderTooLong(t *testing.T) {
 		t.Errorf("%v", s)
 	}
 	w.step(n, Opened{servicenet.Opened{Msg: msg, Raw: long[1:], Name: "sup-0"}})
-	if !n.m.inhibited() || len(n.m.proc.unsaid) > 0 {
+	if !n.m.inhibited() || len(n.m.procedure.unsaid) > 0 {
 		t.Errorf("one that fits: %v", n.statuses())
 	}
 }
 
 // Halves of an earlier version take no part, and hold nothing up: the drain times out, and ends.
-func TestMeshProcedureBesideTheVersionBefore(t *testing.T) {
+func TestProcedureRunsBesideEarlierVersion(t *testing.T) {
 	w := newMesh(t, "3x3x1", 10, nil)
 	w.cfg.NoHops, w.cfg.NoExpress = true, true
 	old := w.node("1,1,0")
@@ -583,7 +587,7 @@ func TestMeshProcedureBesideTheVersionBefore(t *testing.T) {
 }
 
 // A deferrable message only repeats facts: a digest, without any report of a change.
-func TestDeferrable(t *testing.T) {
+func TestOnlyDigestsAreDeferrable(t *testing.T) {
 	digest, change := fault.Report{Digest: true}, fault.Report{}
 	for _, test := range []struct {
 		seal Seal

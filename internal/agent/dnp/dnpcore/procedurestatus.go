@@ -31,11 +31,12 @@ func (m *Machine) unaccounted(of *procedure.Result) (silent, holding []uint32) {
 
 // procedureStatus returns this half's state in the procedure.
 func (m *Machine) procedureStatus() *lofamov1.ProcedureStatus {
-	p := &m.proc
+	p := &m.procedure
 	k := p.machine.Key()
 	s := &lofamov1.ProcedureStatus{
 		Node: string(m.self), Half: lofamov1.Half_HALF_DNP, Epoch: uint64(m.Epoch()), Wave: k.Wave, Starter: uint32(k.Starter),
-		State: lofamov1.ProcedureState(p.machine.State()), Round: p.machine.Round(), Clear: p.machine.Clear(), Held: uint32(p.drain.holds), Cause: p.cause,
+		State: lofamov1.ProcedureState(p.machine.State()), Round: p.machine.Round(), Clear: p.machine.Clear(), Held: uint32(p.drain.holds),
+		Cause: p.cause,
 	}
 	if o := p.machine.Order(); o != (procedure.Order{}) {
 		s.Number = &lofamov1.OrderNumber{Term: o.Term, Count: o.Count}
@@ -54,7 +55,7 @@ func (m *Machine) sayStatus(s *lofamov1.ProcedureStatus) {
 
 // sayAgain repeats the outcome of the last order to a supervisor that has not received it.
 func (m *Machine) sayAgain() {
-	p := &m.proc
+	p := &m.procedure
 	number := p.order.GetNumber()
 	switch {
 	case m.inhibited() && p.machine.Order() == orderOf(number):
@@ -69,7 +70,8 @@ func (m *Machine) sayAgain() {
 // sayRefusal reports why there is no procedure.
 func (m *Machine) sayRefusal(o *lofamov1.ProcedureOrder, why string) {
 	s := &lofamov1.ProcedureStatus{
-		Number: o.GetNumber(), Node: string(m.self), Half: lofamov1.Half_HALF_DNP, Epoch: uint64(m.Epoch()), State: lofamov1.ProcedureState_PROCEDURE_NORMAL, Error: why,
+		Number: o.GetNumber(), Node: string(m.self), Half: lofamov1.Half_HALF_DNP, Epoch: uint64(m.Epoch()),
+		State: lofamov1.ProcedureState_PROCEDURE_NORMAL, Error: why,
 	}
 	servicenet.FitProcedureStatus(s)
 	m.sayProcedure(s, 1)
@@ -77,7 +79,7 @@ func (m *Machine) sayRefusal(o *lofamov1.ProcedureOrder, why string) {
 
 // ProcedureStats returns the counters.
 func (m *Machine) ProcedureStats() ProcedureStats {
-	p := &m.proc
+	p := &m.procedure
 	s := p.stats
 	if p.machine != nil {
 		s.State, s.Wave, s.Waiting = p.machine.State(), p.machine.Key().Wave, len(p.drain.waiting)

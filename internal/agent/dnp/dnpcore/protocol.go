@@ -1,7 +1,6 @@
 package dnpcore
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -9,7 +8,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 )
 
 // Channel protocol checks (seed 003 §5.2.1.2) detect behaviour of a neighbour that no loss, delay, duplicate or restart
@@ -17,46 +16,16 @@ import (
 // (§5.2.1.2), so only unambiguous ones are checked. Each rule has a counter for each link, and all but RuleRate a bit
 // in register router 0, which does not make this node's core sick.
 
-// Rule is a rule that a neighbour has broken.
-type Rule uint8
-
-// The rules.
-const (
-	RuleAck     Rule = iota // it acknowledges messages that were never sent
-	RuleOrder               // it acknowledges frames that were never sent
-	RuleStream              // it restarts its message numbers without having been restarted
-	RuleHops                // a message that made no hop, or more than allowed
-	RuleOutside             // a message to a place outside the torus
-	RuleBack                // a flooded message that the neighbour sends back
-	RuleRate                // more messages than allowed: they are refused (register router 1)
-	RuleExpress             // a broadcast, a barrier or data that makes no sense
-
-	numRules = iota
-)
-
-// Rules is the number of rules.
-const Rules = numRules
-
-var ruleNames = [numRules]string{
-	RuleAck: "ack", RuleOrder: "order", RuleStream: "stream", RuleHops: "hops", RuleOutside: "outside", RuleBack: "back", RuleRate: "rate", RuleExpress: "express",
-}
-
-// String returns the rule's name, as in links.txt of a bundle.
-func (r Rule) String() string {
-	if r < numRules {
-		return ruleNames[r]
-	}
-	return fmt.Sprintf("Rule(%d)", uint8(r))
-}
-
-var ruleBits = [numRules]uint32{
-	RuleAck: watchdog.RouterProtocolAck, RuleOrder: watchdog.RouterProtocolOrder, RuleStream: watchdog.RouterProtocolStream,
-	RuleHops: watchdog.RouterProtocolHops, RuleOutside: watchdog.RouterProtocolOutside, RuleBack: watchdog.RouterProtocolBack,
-	RuleExpress: watchdog.RouterProtocolExpress,
+var ruleBits = [halfcore.Rules]uint32{
+	halfcore.RuleAck: watchdog.RouterProtocolAck, halfcore.RuleOrder: watchdog.RouterProtocolOrder,
+	halfcore.RuleStream: watchdog.RouterProtocolStream,
+	halfcore.RuleHops:   watchdog.RouterProtocolHops, halfcore.RuleOutside: watchdog.RouterProtocolOutside,
+	halfcore.RuleBack:    watchdog.RouterProtocolBack,
+	halfcore.RuleExpress: watchdog.RouterProtocolExpress,
 }
 
 // breaks notes that a neighbour has broken a rule, n times.
-func (m *Machine) breaks(now time.Time, l *link, r Rule, n uint64) {
+func (m *Machine) breaks(now time.Time, l *link, r halfcore.Rule, n uint64) {
 	if l.protocol[r] == 0 {
 		m.note(NoteProtocol, "link %s: the neighbour breaks rule %s of the channel protocol", l.dir, r)
 	}
@@ -68,12 +37,12 @@ func (m *Machine) breaks(now time.Time, l *link, r Rule, n uint64) {
 // checkHop checks the header of a frame of TypeHop that arrived with a boot epoch.
 func (m *Machine) checkHop(now time.Time, l *link, epoch fault.Epoch, hd torus.HopHeader) {
 	if l.hop.Impossible(hd) {
-		m.breaks(now, l, RuleAck, 1)
+		m.breaks(now, l, halfcore.RuleAck, 1)
 	}
 	switch {
 	case l.hop.Renamed(hd):
 		if epoch == l.rxEpoch && epoch != 0 {
-			m.breaks(now, l, RuleStream, 1)
+			m.breaks(now, l, halfcore.RuleStream, 1)
 		}
 		l.rxEpoch = epoch
 	case l.rxEpoch == 0 && hd.Stream != 0:
@@ -82,16 +51,17 @@ func (m *Machine) checkHop(now time.Time, l *link, epoch fault.Epoch, hd torus.H
 }
 
 // lawful checks a message from a neighbour, and reports whether it is possible. Impossible messages are dropped.
-func (m *Machine) lawful(now time.Time, from *link, msg *relay.Message) bool {
+func (m *Machine) lawful(now time.Time, from *link, msg *halfcore.Relay) bool {
 	switch n := len(msg.Hops); {
 	case msg.Made == 0 || msg.Made > msg.Limit:
-		m.breaks(now, from, RuleHops, 1)
-	case msg.Kind != relay.Up && !m.cfg.Topo.Dims.Contains(msg.Dst):
-		m.breaks(now, from, RuleOutside, 1)
-	case msg.Kind == relay.Up && n >= 2 && n < relay.MaxRecorded && msg.Hops[n-1].Coord == from.dst && msg.Hops[n-2].Coord == m.cfg.Topo.Coord:
+		m.breaks(now, from, halfcore.RuleHops, 1)
+	case msg.Kind != halfcore.RelayUp && !m.cfg.Topo.Dims.Contains(msg.Dst):
+		m.breaks(now, from, halfcore.RuleOutside, 1)
+	case msg.Kind == halfcore.RelayUp && n >= 2 && n < halfcore.MaxRelayRecorded && msg.Hops[n-1].Coord == from.dst &&
+		msg.Hops[n-2].Coord == m.cfg.Topo.Coord:
 		// No node floods a message back to its previous station; routed messages may return, if no other link is
 		// functional.
-		m.breaks(now, from, RuleBack, 1)
+		m.breaks(now, from, halfcore.RuleBack, 1)
 	default:
 		return true
 	}
@@ -99,7 +69,7 @@ func (m *Machine) lawful(now time.Time, from *link, msg *relay.Message) bool {
 }
 
 // ProtocolStats returns how often the neighbour at each link has broken each rule; zero where there is none.
-func (m *Machine) ProtocolStats() (out [grid.NumDirections][Rules]uint64) {
+func (m *Machine) ProtocolStats() (out [grid.NumDirections][halfcore.Rules]uint64) {
 	for i, l := range m.links {
 		if l != nil {
 			out[i] = l.protocol

@@ -9,16 +9,16 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 )
 
 // Impossible behaviour of a neighbour is counted and sets its bit in router 0, but makes no core sick here. Legal
 // behaviour counts nothing.
-func TestProtocolRules(t *testing.T) {
-	up := func(made, limit uint8, hops ...grid.Coord) relay.Message {
-		m := relay.Message{Kind: relay.Up, Made: made, Limit: limit, Envelope: []byte("x")}
+func TestProtocolFaultsAreCounted(t *testing.T) {
+	up := func(made, limit uint8, hops ...grid.Coord) halfcore.Relay {
+		m := halfcore.Relay{Kind: halfcore.RelayUp, Made: made, Limit: limit, Envelope: []byte("x")}
 		for _, c := range hops {
-			m = m.AddHop(relay.Hop{Coord: c, Half: 2})
+			m = m.AddHop(halfcore.RelayHop{Coord: c, Half: 2})
 		}
 		return m
 	}
@@ -30,51 +30,51 @@ func TestProtocolRules(t *testing.T) {
 		w.frame(p, torus.TypeHop, b)
 	}
 	for name, test := range map[string]struct {
-		rule Rule
+		rule halfcore.Rule
 		n    uint64
 		do   func(w *world, p *peer)
 	}{
-		"acknowledges what was never sent": {RuleAck, 1, func(w *world, p *peer) {
+		"acknowledges what was never sent": {halfcore.RuleAck, 1, func(w *world, p *peer) {
 			w.frame(p, torus.TypeHop, torus.HopHeader{AckStream: stream(w), Ack: 1}.Append(nil))
 		}},
-		"has taken what was never sent": {RuleAck, 1, func(w *world, p *peer) {
+		"has taken what was never sent": {halfcore.RuleAck, 1, func(w *world, p *peer) {
 			w.frame(p, torus.TypeHop, torus.HopHeader{AckStream: stream(w), Taken: 1 << 63}.Append(nil))
 		}},
-		"acknowledges nothing, and another stream's": {RuleAck, 0, func(w *world, p *peer) {
+		"acknowledges nothing, and another stream's": {halfcore.RuleAck, 0, func(w *world, p *peer) {
 			w.frame(p, torus.TypeHop, torus.HopHeader{AckStream: stream(w)}.Append(nil))
 			w.frame(p, torus.TypeHop, torus.HopHeader{AckStream: stream(w) + 1, Ack: 9}.Append(nil))
 		}},
-		"acknowledges a frame never sent": {RuleOrder, 1, func(w *world, p *peer) {
+		"acknowledges a frame never sent": {halfcore.RuleOrder, 1, func(w *world, p *peer) {
 			f := torus.Frame{Type: torus.TypeHeartbeat}
 			p.machine.Fill(&f)
 			f.Ack = 1 << 40
 			w.receive(p, f)
 			w.run(2 * w.cfg.Periods.SensorPeriod)
 		}},
-		"counts anew without a restart": {RuleStream, 1, func(w *world, p *peer) {
+		"counts anew without a restart": {halfcore.RuleStream, 1, func(w *world, p *peer) {
 			numbered(w, p, 50)
 			numbered(w, p, 51)
 			numbered(w, p, 50) // late
 		}},
-		"counts anew after a restart": {RuleStream, 0, func(w *world, p *peer) {
+		"counts anew after a restart": {halfcore.RuleStream, 0, func(w *world, p *peer) {
 			numbered(w, p, 50)
 			p.status.Epoch++
 			w.receive(p, p.machine.NextFrame(p.status))
 			numbered(w, p, 51)
 		}},
-		"no hop made":   {RuleHops, 1, func(w *world, p *peer) { w.message(p, up(0, 3)) }},
-		"too many hops": {RuleHops, 1, func(w *world, p *peer) { w.message(p, up(4, 3)) }},
-		"all its hops":  {RuleHops, 0, func(w *world, p *peer) { w.message(p, up(3, 3)) }},
-		"down outside": {RuleOutside, 1, func(w *world, p *peer) {
-			w.message(p, relay.Message{Kind: relay.Down, Made: 1, Limit: 3, Dst: grid.Coord{X: 9}, Envelope: []byte("x")})
+		"no hop made":   {halfcore.RuleHops, 1, func(w *world, p *peer) { w.message(p, up(0, 3)) }},
+		"too many hops": {halfcore.RuleHops, 1, func(w *world, p *peer) { w.message(p, up(4, 3)) }},
+		"all its hops":  {halfcore.RuleHops, 0, func(w *world, p *peer) { w.message(p, up(3, 3)) }},
+		"down outside": {halfcore.RuleOutside, 1, func(w *world, p *peer) {
+			w.message(p, halfcore.Relay{Kind: halfcore.RelayDown, Made: 1, Limit: 3, Dst: grid.Coord{X: 9}, Envelope: []byte("x")})
 		}},
-		"back outside": {RuleOutside, 1, func(w *world, p *peer) {
-			w.message(p, relay.Message{Kind: relay.Back, Made: 1, Limit: 3, Dst: grid.Coord{Z: 1}, Envelope: []byte("x")})
+		"back outside": {halfcore.RuleOutside, 1, func(w *world, p *peer) {
+			w.message(p, halfcore.Relay{Kind: halfcore.RelayBack, Made: 1, Limit: 3, Dst: grid.Coord{Z: 1}, Envelope: []byte("x")})
 		}},
-		"a flood back":         {RuleBack, 1, func(w *world, p *peer) { w.message(p, up(3, 9, grid.Coord{Y: 1}, self, x)) }},
-		"a flood round about":  {RuleBack, 0, func(w *world, p *peer) { w.message(p, up(4, 9, self, grid.Coord{Y: 1}, x)) }},
-		"no more than granted": {RuleRate, 0, func(w *world, p *peer) { flood(w, p, 5) }},
-		"more than granted":    {RuleRate, 2, func(w *world, p *peer) { flood(w, p, 7) }},
+		"a flood back":         {halfcore.RuleBack, 1, func(w *world, p *peer) { w.message(p, up(3, 9, grid.Coord{Y: 1}, self, x)) }},
+		"a flood round about":  {halfcore.RuleBack, 0, func(w *world, p *peer) { w.message(p, up(4, 9, self, grid.Coord{Y: 1}, x)) }},
+		"no more than granted": {halfcore.RuleRate, 0, func(w *world, p *peer) { flood(w, p, 5) }},
+		"more than granted":    {halfcore.RuleRate, 2, func(w *world, p *peer) { flood(w, p, 7) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "3x3x1", "0,0,0")
@@ -82,11 +82,11 @@ func TestProtocolRules(t *testing.T) {
 			for d, rules := range w.m.ProtocolStats() {
 				for r, n := range rules {
 					want := uint64(0)
-					if d == grid.XPlus.Index() && Rule(r) == test.rule {
+					if d == grid.XPlus.Index() && halfcore.Rule(r) == test.rule {
 						want = test.n
 					}
 					if n != want {
-						t.Errorf("direction %d: rule %s broken %d times, want %d", d, Rule(r), n, want)
+						t.Errorf("direction %d: rule %s broken %d times, want %d", d, halfcore.Rule(r), n, want)
 					}
 				}
 			}
@@ -97,7 +97,7 @@ func TestProtocolRules(t *testing.T) {
 			if got := w.m.exceptions.at(watchdog.AddrRouter0).value & watchdog.RouterProtocol; got != want {
 				t.Errorf("router 0 has %#x, want %#x", got, want)
 			}
-			if sick := w.m.word.Core != watchdog.HealthNormal; sick != (test.rule == RuleRate && test.n > 0) && name != "all its hops" {
+			if sick := w.m.word.Core != watchdog.HealthNormal; sick != (test.rule == halfcore.RuleRate && test.n > 0) && name != "all its hops" {
 				t.Errorf("core %s", w.m.word.Core)
 			}
 		})
@@ -106,19 +106,19 @@ func TestProtocolRules(t *testing.T) {
 
 func flood(w *world, p *peer, n int) {
 	for i := range n {
-		w.message(p, relay.Message{Kind: relay.Up, Made: 1, Limit: 3, Envelope: fmt.Append(nil, i)})
+		w.message(p, halfcore.Relay{Kind: halfcore.RelayUp, Made: 1, Limit: 3, Envelope: fmt.Append(nil, i)})
 	}
 }
 
-func TestRuleNames(t *testing.T) {
+func TestEveryRuleHasOneName(t *testing.T) {
 	seen := map[string]bool{}
-	for r := range Rule(Rules) {
+	for r := range halfcore.Rule(halfcore.Rules) {
 		if s := r.String(); s == "" || seen[s] || strings.Contains(s, "Rule") {
 			t.Errorf("rule %d is %q", r, s)
 		}
 		seen[r.String()] = true
 	}
-	if Rule(Rules).String() != fmt.Sprintf("Rule(%d)", Rules) {
-		t.Error(Rule(Rules).String())
+	if halfcore.Rule(halfcore.Rules).String() != fmt.Sprintf("Rule(%d)", halfcore.Rules) {
+		t.Error(halfcore.Rule(halfcore.Rules).String())
 	}
 }

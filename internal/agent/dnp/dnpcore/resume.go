@@ -9,7 +9,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/ledger"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 )
 
 // Resume is the state from which a half resumes: the content of its copy.
@@ -39,7 +39,7 @@ func (m *Machine) resumeSensors(now time.Time) {
 		s := &m.sensors[i]
 		s.value, s.thresholds = was.Value, was.Thresholds
 		*m.sensorField(s.component) = was.Health
-		m.state(now, s.component, ledger.StateOf(was.Health), fault.KindSelf, "", 0)
+		m.state(now, s.component, halfcore.StateOf(was.Health), fault.KindSelf, "")
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 
 // A half that resumes writes its known state into the registers at once, continues the numbers on its links, and
 // requests a handshake only where it has no session.
-func TestGoesOn(t *testing.T) {
+func TestResumedHalfContinuesItsNumbers(t *testing.T) {
 	w := newWorld(t, "2x2x2", "0,0,0")
 	w.peer(grid.XPlus).in = false // broken by silence
 	w.peer(grid.YPlus).status.HostDead = true

@@ -8,7 +8,7 @@ import (
 )
 
 // A half that resumes reports the sensors' values from the registers until they answer: they were not gone.
-func TestSensorsGoOn(t *testing.T) {
+func TestResumedHalfKeepsSensorValues(t *testing.T) {
 	cfg := newWorld(t, "2x1x1", "0,0,0").cfg
 	cfg.Resume.Sensors = [3]Sensed{{Value: 60, Thresholds: 7, Health: watchdog.HealthSick}, {Value: 9}, {}}
 	m, err := New(cfg, start, 7)

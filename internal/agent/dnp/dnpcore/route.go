@@ -12,28 +12,27 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/routing"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/relay"
-	"github.com/lofamo/lofamo/internal/agent/topo"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 )
 
 // onMessage handles a message from a neighbour, under the header hd if the neighbour acknowledges. It reports whether
 // this half accepted the message; otherwise the neighbour must send it again. The payload aliases the packet; code that
 // keeps it makes a copy.
 func (m *Machine) onMessage(now time.Time, from *link, payload []byte, hd torus.HopHeader) bool {
-	if relay.KindOf(payload) == relay.Back {
+	if halfcore.RelayKindOf(payload) == halfcore.RelayBack {
 		m.onBack(now, from, payload)
 		return true
 	}
 	if !from.bucket.take(now) {
 		m.raise(now, watchdog.AddrRouter1, watchdog.RouterQueueFull(from.dir.Index()))
-		from.protocol[RuleRate]++
+		from.protocol[halfcore.RuleRate]++
 		return false
 	}
 	if hd.Stream != 0 && !m.admit(now, from) {
 		m.hops.stats.Refused++
 		return false
 	}
-	msg, err := relay.Decode(payload)
+	msg, err := halfcore.DecodeRelay(payload)
 	if err != nil {
 		m.raise(now, watchdog.AddrRouter0, watchdog.RouterMalformed)
 		return true
@@ -43,11 +42,11 @@ func (m *Machine) onMessage(now time.Time, from *link, payload []byte, hd torus.
 	}
 	m.useLink(now, from, msg.Kind)
 	msg.Envelope = append([]byte(nil), msg.Envelope...)
-	if msg.Kind == relay.Test {
+	if msg.Kind == halfcore.RelayTest {
 		m.onTestMessage(now, from, msg)
 		return true
 	}
-	if msg.Kind == relay.Up {
+	if msg.Kind == halfcore.RelayUp {
 		msg = msg.AddHop(m.hop(0))
 	}
 	m.pass(now, m.hold(now, msg, from, hd), msg, from)
@@ -56,15 +55,15 @@ func (m *Machine) onMessage(now time.Time, from *link, payload []byte, hd torus.
 
 // fresh reports whether a message is not a copy of an earlier one. A message on its way to another node may
 // legitimately pass by again.
-func (m *Machine) fresh(now time.Time, msg relay.Message) bool {
-	if msg.Kind == relay.Down && msg.Dst != m.cfg.Topo.Coord {
+func (m *Machine) fresh(now time.Time, msg halfcore.Relay) bool {
+	if msg.Kind == halfcore.RelayDown && msg.Dst != m.cfg.Topo.Coord {
 		return m.seen.Visit(now, msg)
 	}
 	return m.seen.First(now, msg)
 }
 
-func (m *Machine) hop(held time.Duration) relay.Hop {
-	return relay.Hop{Coord: m.cfg.Topo.Coord, Half: fault.HalfDNP, Held: held}
+func (m *Machine) hop(held time.Duration) halfcore.RelayHop {
+	return halfcore.RelayHop{Coord: m.cfg.Topo.Coord, Half: fault.HalfDNP, Held: held}
 }
 
 // onFromHost takes a message of this node's host half. The host half sends its envelopes up through the torus only when
@@ -72,7 +71,7 @@ func (m *Machine) hop(held time.Duration) relay.Hop {
 func (m *Machine) onFromHost(now time.Time, ev FromHost) {
 	m.use(now, selftest.Module{Kind: selftest.Mailbox})
 	msg := ev.Message
-	if msg.Kind == relay.Back {
+	if msg.Kind == halfcore.RelayBack {
 		m.beginBack(now, msg, ev.Held)
 		return
 	}
@@ -81,13 +80,13 @@ func (m *Machine) onFromHost(now time.Time, ev FromHost) {
 	}
 	msg.Made = 0
 	switch {
-	case msg.Kind == relay.Down && !m.cfg.Topo.Dims.Contains(msg.Dst):
+	case msg.Kind == halfcore.RelayDown && !m.cfg.Topo.Dims.Contains(msg.Dst):
 		m.raise(now, watchdog.AddrRDMA, watchdog.RDMAMailboxBad)
-	case msg.Kind == relay.Down && msg.Dst == m.cfg.Topo.Coord:
+	case msg.Kind == halfcore.RelayDown && msg.Dst == m.cfg.Topo.Coord:
 		m.arrive(now, msg.Envelope)
 	case m.holdsUp(now, &msg, ev.Held, false):
 	case !m.seen.First(now, msg):
-	case msg.Kind == relay.Down:
+	case msg.Kind == halfcore.RelayDown:
 		m.pass(now, m.hold(now, msg, nil, torus.HopHeader{}), msg, nil)
 	default:
 		m.floodOwn(now, msg.AddHop(m.hop(ev.Held)))
@@ -126,7 +125,7 @@ func (m *Machine) ReorderStats() routing.ReorderStats { return m.reorder.Stats()
 // onSealed sends an envelope of this half up: through this node's host if that can send, through the neighbours if it
 // cannot, and through both after an unanswered first attempt. Answers to a challenge have no second attempt.
 func (m *Machine) onSealed(now time.Time, ev Sealed) {
-	msg := relay.Message{Kind: relay.Up, Limit: m.cfg.MaxHops, MayWait: deferrable(&ev.Seal), Envelope: ev.Envelope}
+	msg := halfcore.Relay{Kind: halfcore.RelayUp, Limit: m.cfg.MaxHops, MayWait: deferrable(&ev.Seal), Envelope: ev.Envelope}
 	m.seen.First(now, msg) // copies that come back end here
 	byHost := m.hostCarries()
 	if byHost {
@@ -138,7 +137,7 @@ func (m *Machine) onSealed(now time.Time, ev Sealed) {
 }
 
 // floodOwn sends a message of this node to all neighbours.
-func (m *Machine) floodOwn(now time.Time, msg relay.Message) {
+func (m *Machine) floodOwn(now time.Time, msg halfcore.Relay) {
 	i := m.hold(now, msg, nil, torus.HopHeader{})
 	m.flood(now, i, msg, nil)
 	m.settle(now, i)
@@ -177,7 +176,7 @@ func (m *Machine) onOpened(now time.Time, o servicenet.Opened) {
 }
 
 // Any message that is too long to be relayed can be split.
-const _ = uint(routing.MaxPiece-relay.MaxEnvelope) + uint(relay.MaxEnvelope-routing.MaxPiece)
+const _ = uint(routing.MaxPiece-halfcore.MaxRelayEnvelope) + uint(halfcore.MaxRelayEnvelope-routing.MaxPiece)
 
 // toHost passes an envelope that came down to the host half, which verifies it itself.
 func (m *Machine) toHost(envelope []byte) {
@@ -185,11 +184,11 @@ func (m *Machine) toHost(envelope []byte) {
 		return
 	}
 	parts := [][]byte{envelope}
-	if len(envelope) > relay.MaxEnvelope {
-		parts, _ = routing.Split(m.cfg.Topo.Coord, envelope, relay.MaxEnvelope) // it came in pieces, so it can leave in pieces
+	if len(envelope) > halfcore.MaxRelayEnvelope {
+		parts, _ = routing.Split(m.cfg.Topo.Coord, envelope, halfcore.MaxRelayEnvelope) // it came in pieces, so it can leave in pieces
 	}
 	for _, b := range parts {
-		m.out.ToHost = append(m.out.ToHost, relay.Message{Kind: relay.Down, Dst: m.cfg.Topo.Coord, Envelope: b})
+		m.out.ToHost = append(m.out.ToHost, halfcore.Relay{Kind: halfcore.RelayDown, Dst: m.cfg.Topo.Coord, Envelope: b})
 	}
 }
 
@@ -199,13 +198,13 @@ func (m *Machine) functional(l *link) bool { return l.usable() && !m.masked(l) }
 
 // query returns the state of the channels for routing. A link that loses frames counts as one with a full window, so
 // routing prefers the other of two that lead on.
-func (m *Machine) query(msg *relay.Message, from *link) routing.Query {
+func (m *Machine) query(msg *halfcore.Relay, from *link) routing.Query {
 	q := routing.Query{Dims: m.cfg.Topo.Dims, At: m.cfg.Topo.Coord, Dst: msg.Dst}
 	if from != nil {
 		q.From = from.dir
 	}
 	for i, l := range m.links {
-		if l == nil || !m.functional(l) || !bears(l, msg, msg.Made+1) {
+		if l == nil || !m.functional(l) || !mayTake(l, msg, msg.Made+1) {
 			continue
 		}
 		q.Functional |= 1 << i
@@ -223,10 +222,10 @@ func (m *Machine) query(msg *relay.Message, from *link) routing.Query {
 // earlierHops is the default hop limit of halves of earlier versions.
 const earlierHops = 32
 
-// bears reports whether a message that has made so many hops may go to a neighbour. A neighbour of an earlier version
+// mayTake reports whether a message that has made so many hops may go to a neighbour. A neighbour of an earlier version
 // would report itself sick over a message without hops left for its next station.
-func bears(l *link, msg *relay.Message, made uint8) bool {
-	return l.peer.Diagnosis || made < earlierHops || msg.Kind != relay.Up && msg.Dst == l.dst
+func mayTake(l *link, msg *halfcore.Relay, made uint8) bool {
+	return l.peer.Diagnosis || made < earlierHops || msg.Kind != halfcore.RelayUp && msg.Dst == l.dst
 }
 
 // decide returns the link for a message to another node, or nil and the reason.
@@ -247,7 +246,7 @@ func (m *Machine) decide(a routing.Algorithm, q *routing.Query) (*link, routing.
 // remaining hops are for the last resort, the message goes to all neighbours. A message for a neighbour always also
 // goes by the direct link. A link that was broken counts as broken until its hold-off is over, and a node that has just
 // returned may have no other link by which a challenge reaches it.
-func (m *Machine) route(now time.Time, i int, msg relay.Message, from *link) {
+func (m *Machine) route(now time.Time, i int, msg halfcore.Relay, from *link) {
 	if !m.mayHop(now, i, msg) {
 		return
 	}
@@ -294,7 +293,7 @@ type RouteStats struct {
 func (m *Machine) RouteStats() RouteStats { return m.routed }
 
 // knock sends a message for a neighbour by a direct link, in any state of that link.
-func (m *Machine) knock(now time.Time, i int, msg relay.Message, from *link) {
+func (m *Machine) knock(now time.Time, i int, msg halfcore.Relay, from *link) {
 	for _, n := range m.cfg.Topo.Neighbours {
 		if n.Coord != msg.Dst || from != nil && n.Coord == from.dst {
 			continue
@@ -308,7 +307,7 @@ func (m *Machine) knock(now time.Time, i int, msg relay.Message, from *link) {
 
 // flood sends a message by working links to all distinct neighbours except the one it came from; if no link works, by
 // any link.
-func (m *Machine) flood(now time.Time, i int, msg relay.Message, from *link) {
+func (m *Machine) flood(now time.Time, i int, msg halfcore.Relay, from *link) {
 	if !m.mayHop(now, i, msg) {
 		return
 	}
@@ -319,7 +318,7 @@ func (m *Machine) flood(now time.Time, i int, msg relay.Message, from *link) {
 			if from != nil && n.Coord == from.dst {
 				continue
 			}
-			if l := m.linkTo(n, usable); l != nil && bears(l, &msg, msg.Made) {
+			if l := m.linkTo(n, usable); l != nil && mayTake(l, &msg, msg.Made) {
 				m.send(now, i, l, msg)
 				sent++
 			}
@@ -341,7 +340,7 @@ func (m *Machine) awaits() bool {
 
 // linkTo returns the best link to a neighbour: a normal one before a sick one; or, when usable is false, any with a
 // session. It never returns a masked link.
-func (m *Machine) linkTo(n topo.Neighbour, usable bool) *link {
+func (m *Machine) linkTo(n halfcore.Neighbour, usable bool) *link {
 	var best *link
 	for _, d := range n.Dirs {
 		l := m.links[d.Index()]
@@ -372,11 +371,11 @@ func rank(l *link) int {
 // mayHop checks the hop limit: more hops than allowed are the paper's own example of a router exception (§IV-B, DNP
 // core sick). A message to an unreachable node rightly ends so too: after all its detours it has no route, and no node
 // on its way is at fault.
-func (m *Machine) mayHop(now time.Time, i int, msg relay.Message) bool {
+func (m *Machine) mayHop(now time.Time, i int, msg halfcore.Relay) bool {
 	if msg.Made < min(msg.Limit, m.cfg.MaxHops) {
 		return true
 	}
-	if msg.Kind == relay.Down {
+	if msg.Kind == halfcore.RelayDown {
 		m.routed.Ended++
 		m.raise(now, watchdog.AddrRouter0, watchdog.RouterNoRoute)
 	} else {
@@ -388,7 +387,7 @@ func (m *Machine) mayHop(now time.Time, i int, msg relay.Message) bool {
 	return false
 }
 
-func (m *Machine) forward(now time.Time, l *link, msg relay.Message) {
+func (m *Machine) forward(now time.Time, l *link, msg halfcore.Relay) {
 	payload, err := msg.Append(nil)
 	if err != nil {
 		m.raise(now, watchdog.AddrRouter0, watchdog.RouterMalformed)

@@ -14,10 +14,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/relay"
-	"github.com/lofamo/lofamo/internal/agent/topo"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/golden"
+	"github.com/lofamo/lofamo/internal/testing/golden"
 )
 
 // A scenario is a list of commands, each followed by the DNP half's reactions, one per line, indented by two spaces.
@@ -30,7 +29,10 @@ import (
 //	again DIR                 the neighbour there sends all its unacknowledged messages again
 //	held                      the state of the held messages
 //	run DURATION              advance the time
+//	stall DURATION OTHERS     nothing on this machine runs: not this half, and not the neighbours and the host half, who
+//	                          come back after OTHERS
 //	host alive|dead|corrupt
+//	host ended HOW            the kernel confirms that its process has ended
 //	host word none|memory|service-network|peripheral/0    broken in the host word
 //	peer DIR alive|dead|host-dead|memory|ok|masked|unmasked     the neighbour there: its state and status
 //	announce DIR DURATION     the neighbour there, dead, is being restarted and back by then
@@ -122,7 +124,9 @@ func newWorld(t *testing.T, dims, at string, options ...string) *world {
 	}
 	w := &world{t: t, now: start, begun: start, hostAlive: true, hostDead: map[grid.Direction]bool{}, maskedAt: map[grid.Direction]bool{}}
 	w.cfg = Config{
-		Topo: topo.New(fault.DefaultNodeID(c), c, d, nil), Periods: p, MaxHops: 3, LinkGrace: time.Second, Hold: 2 * time.Second, RelayRate: 5, BulkRate: 10, BulkBurst: 3,
+		Topo: halfcore.NewTopology(fault.DefaultNodeID(c), c, d, nil), Periods: p, MaxHops: 3, LinkGrace: time.Second, Hold: 2 * time.Second,
+		RelayRate: 5,
+		BulkRate:  10, BulkBurst: 3,
 		NoHops: len(options) > 0,
 	}
 	w.m, err = New(w.cfg, w.now, 7)
@@ -210,6 +214,11 @@ func (w *world) apply(out Output) {
 			w.say("register %s := %#x", s.Addr, s.Value)
 		}
 	}
+	for _, n := range out.Notes {
+		if n.Kind == NoteLate {
+			w.say("notes: %s", n.Text)
+		}
+	}
 	for _, c := range out.Causes {
 		if w.now.After(w.begun) {
 			w.say("last cause %s := %#x", c.Dir, c.Value)
@@ -239,7 +248,7 @@ func (w *world) apply(out Output) {
 	}
 }
 
-func hopText(m relay.Message) string {
+func hopText(m halfcore.Relay) string {
 	var s strings.Builder
 	for _, h := range m.Hops {
 		fmt.Fprintf(&s, " %s/%s", h.Coord, h.Half)
@@ -264,7 +273,11 @@ func (w *world) seal(s Seal) {
 		}
 		if s.Attempt == 1 {
 			for _, o := range s.Reports[0].Observations {
-				w.say("    says %s %s by %s, %s old", o.Component, o.State, o.Kind, o.Age.Round(time.Millisecond))
+				by := o.Kind.String()
+				if o.Ended {
+					by += " (ended)"
+				}
+				w.say("    says %s %s by %s, %s old", o.Component, o.State, by, o.Age.Round(time.Millisecond))
 			}
 		}
 	}
@@ -282,7 +295,7 @@ func (w *world) transmit(o *Outgoing) {
 		w.say("tells %s: masked %t", o.Dir, masked)
 	}
 	if o.Frame.Type == torus.TypeMessage {
-		m, err := relay.Decode(o.Frame.Payload)
+		m, err := halfcore.DecodeRelay(o.Frame.Payload)
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -305,7 +318,7 @@ func (w *world) hop(o *Outgoing) {
 	if hd.Stream == 0 {
 		w.say("acknowledges to %s: %d taken %b", o.Dir, hd.Ack, hd.Taken)
 	} else {
-		m, err := relay.Decode(b)
+		m, err := halfcore.DecodeRelay(b)
 		w.must(err)
 		w.say("to %s: %s %q hop %d of %d%s, number %d on %d", o.Dir, m.Kind, m.Envelope, m.Made, m.Limit, hopText(m), hd.Number, hd.Base)
 	}
@@ -374,6 +387,18 @@ func (w *world) run(d time.Duration) {
 	}
 }
 
+// stall lets this half run again after own, and all others after that time.
+func (w *world) stall(own, others time.Duration) {
+	end := w.now.Add(others)
+	for _, p := range w.peers {
+		p.wake = end
+	}
+	w.hostAlive, w.now = false, w.now.Add(own)
+	w.step(Tick{})
+	w.run(end.Sub(w.now))
+	w.hostAlive = true
+}
+
 func (w *world) tickPeer(p *peer) {
 	out := p.machine.Step(w.now, torus.Tick{})
 	p.wake = out.Wake
@@ -401,7 +426,7 @@ func (w *world) receive(p *peer, f torus.Frame) {
 	w.step(&Frame{Dir: p.dir, Frame: f})
 }
 
-func (w *world) message(p *peer, m relay.Message) {
+func (w *world) message(p *peer, m halfcore.Relay) {
 	b, err := m.Append(nil)
 	w.must(err)
 	if p.status.Hops {
@@ -445,6 +470,12 @@ func (w *world) do(args []string) {
 		d, err := time.ParseDuration(args[1])
 		w.must(err)
 		w.run(d)
+	case "stall":
+		own, err := time.ParseDuration(args[1])
+		w.must(err)
+		others, err := time.ParseDuration(args[2])
+		w.must(err)
+		w.stall(own, others)
 	case "host":
 		w.setHost(args[1:])
 	case "peer":
@@ -487,24 +518,27 @@ func (w *world) do(args []string) {
 	case "sensors":
 		w.sensorsAt = w.now.Add(time.Hour)
 	case "up":
-		m := relay.Message{Kind: relay.Up, Limit: 9, Made: 1, Envelope: []byte(args[2]), Hops: []relay.Hop{{Half: fault.HalfDNP}}}
+		m := halfcore.Relay{Kind: halfcore.RelayUp, Limit: 9, Made: 1, Envelope: []byte(args[2]),
+			Hops: []halfcore.RelayHop{{Half: fault.HalfDNP}}}
 		if len(args) > 3 {
 			_, err := fmt.Sscan(args[3], &m.Limit)
 			w.must(err)
 		}
 		w.message(w.peerOf(args[1]), m)
 	case "down":
-		w.message(w.peerOf(args[1]), relay.Message{Kind: relay.Down, Limit: 9, Made: 1, Dst: w.coord(args[2]), Envelope: []byte(args[3])})
+		w.message(w.peerOf(args[1]), halfcore.Relay{Kind: halfcore.RelayDown, Limit: 9, Made: 1, Dst: w.coord(args[2]),
+			Envelope: []byte(args[3])})
 	case "host-up":
-		w.step(FromHost{Message: relay.Message{Kind: relay.Up, Envelope: []byte(args[1])}})
+		w.step(FromHost{Message: halfcore.Relay{Kind: halfcore.RelayUp, Envelope: []byte(args[1])}})
 	case "host-down":
-		w.step(FromHost{Message: relay.Message{Kind: relay.Down, Dst: w.coord(args[1]), Envelope: []byte(args[2])}})
+		w.step(FromHost{Message: halfcore.Relay{Kind: halfcore.RelayDown, Dst: w.coord(args[1]), Envelope: []byte(args[2])}})
 	case "back":
-		w.message(w.peerOf(args[1]), relay.Message{Kind: relay.Back, Limit: 9, Made: 1, Dst: w.coord(args[2]), Envelope: []byte(args[3])})
+		w.message(w.peerOf(args[1]), halfcore.Relay{Kind: halfcore.RelayBack, Limit: 9, Made: 1, Dst: w.coord(args[2]),
+			Envelope: []byte(args[3])})
 	case "host-back":
-		w.step(FromHost{Message: relay.Message{Kind: relay.Back, Dst: w.coord(args[1]), Envelope: []byte(args[2])}})
+		w.step(FromHost{Message: halfcore.Relay{Kind: halfcore.RelayBack, Dst: w.coord(args[1]), Envelope: []byte(args[2])}})
 	case "own-back":
-		w.step(Back{relay.Message{Kind: relay.Back, Dst: w.coord(args[1]), Envelope: []byte(args[2])}})
+		w.step(Back{halfcore.Relay{Kind: halfcore.RelayBack, Dst: w.coord(args[1]), Envelope: []byte(args[2])}})
 	case "bulk":
 		w.step(Opened{servicenet.Opened{
 			Role: servicenet.RoleSupervisor, Name: "sup-0", Raw: []byte("raw pull"),
@@ -550,6 +584,9 @@ func (w *world) do(args []string) {
 func (w *world) setHost(args []string) {
 	if args[0] != "word" {
 		w.hostAlive, w.corrupt = args[0] == "alive", args[0] == "corrupt"
+		if args[0] == "ended" {
+			w.step(Ended{How: strings.Join(args[1:], " "), Age: 2 * time.Millisecond})
+		}
 		return
 	}
 	w.host = watchdog.HostWord{Valid: true}

@@ -11,8 +11,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/relay"
-	"github.com/lofamo/lofamo/internal/agent/selftestconfig"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 )
 
 // Test is an event of the self-test: the result of a probe of Output.Probes or Output.TestMail.
@@ -72,15 +71,16 @@ func newSelfTest(cfg Config, now time.Time) selfTest {
 		s.echoes[d.Index()] = newBucket(echoRate, echoRate, now)
 	}
 	mods := []selftest.ModuleConfig{
-		selftestconfig.Local(selftest.Register), selftestconfig.Local(selftest.Reports), selftestconfig.Local(selftest.Bulk), selftestconfig.Mailbox(),
+		halfcore.LocalModule(selftest.Register), halfcore.LocalModule(selftest.Reports), halfcore.LocalModule(selftest.Bulk),
+		halfcore.MailboxModule(),
 	}
 	for _, d := range cfg.Topo.Links {
-		mods = append(mods, selftestconfig.Link(d))
+		mods = append(mods, halfcore.LinkModule(d))
 	}
 	if len(cfg.Topo.Links) > 0 && cfg.MaxHops >= testHops {
-		mods = append(mods, selftestconfig.Relay())
+		mods = append(mods, halfcore.RelayModule())
 	}
-	s.machine = selftestconfig.New(cfg.SelfTest, mods, cfg.Periods.TWrite, now)
+	s.machine = halfcore.NewSelfTest(cfg.SelfTest, mods, cfg.Periods.TWrite, now)
 	return s
 }
 
@@ -93,11 +93,11 @@ func (m *Machine) use(now time.Time, id selftest.Module) {
 
 // useLink notes that a message uses a link. Heartbeats, tests and their echoes do not count as use, nor do messages up
 // that have gone unanswered for vainFor.
-func (m *Machine) useLink(now time.Time, l *link, k relay.Kind) {
-	if k == relay.Test || k == relay.Up && m.inVain(now) {
+func (m *Machine) useLink(now time.Time, l *link, k halfcore.RelayKind) {
+	if k == halfcore.RelayTest || k == halfcore.RelayUp && m.inVain(now) {
 		return
 	}
-	if k != relay.Up {
+	if k != halfcore.RelayUp {
 		m.selfTest.vain = time.Time{}
 	}
 	m.use(now, linkModule(l.dir))
@@ -217,7 +217,7 @@ func (m *Machine) testRelay(now time.Time, p selftest.Probe) {
 		l := m.links[dirs[(m.selfTest.by+1+n)%len(dirs)].Index()]
 		if i := l.dir.Index(); m.functional(l) && !m.selfTest.excused[i] && m.selfTest.machine.Answered(linkModule(l.dir)) {
 			m.selfTest.by = slices.Index(dirs, l.dir)
-			m.forward(now, l, relay.Message{Kind: relay.Test, Made: 1, Limit: testHops, Dst: m.cfg.Topo.Coord, Envelope: p.Data})
+			m.forward(now, l, halfcore.Relay{Kind: halfcore.RelayTest, Made: 1, Limit: testHops, Dst: m.cfg.Topo.Coord, Envelope: p.Data})
 			return
 		}
 	}
@@ -242,7 +242,7 @@ func (m *Machine) onTestFrame(now time.Time, l *link, payload []byte) {
 }
 
 // onTestMessage handles a relay probe: one of this half that came back, or one that returns to a neighbour.
-func (m *Machine) onTestMessage(now time.Time, from *link, msg relay.Message) {
+func (m *Machine) onTestMessage(now time.Time, from *link, msg halfcore.Relay) {
 	switch {
 	case msg.Dst == m.cfg.Topo.Coord:
 		m.test(now, selftest.Returned{Module: selftest.Module{Kind: selftest.Relay}, Data: msg.Envelope})
@@ -299,7 +299,7 @@ func (m *Machine) restartedFor() time.Duration {
 
 // coreDetail returns why the core is sick, with and without the measured values.
 func (m *Machine) coreDetail() (detail, why string) {
-	words, reasons := selftestconfig.Failing(m.selfTest.machine)
+	words, reasons := halfcore.FailingModules(m.selfTest.machine)
 	if m.exceptions.at(watchdog.AddrEngine).value&watchdog.EngineRestarted != 0 {
 		words, reasons = slices.Insert(words, 0, "restarted"), slices.Insert(reasons, 0, "restarted")
 	}

@@ -13,9 +13,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/relay"
-	"github.com/lofamo/lofamo/internal/agent/selftestconfig"
-	"github.com/lofamo/lofamo/internal/agent/topo"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/config"
 )
 
@@ -47,9 +45,9 @@ type flying struct {
 	ev Event
 }
 
-var testing2s = selftestconfig.Config{Interval: 2 * time.Second, IdleAfter: 10 * time.Second, First: 42}
+var testing2s = halfcore.SelfTestConfig{Interval: 2 * time.Second, IdleAfter: 10 * time.Second, First: 42}
 
-func newPair(t *testing.T, first, second selftestconfig.Config) *pair {
+func newPair(t *testing.T, first, second halfcore.SelfTestConfig) *pair {
 	t.Helper()
 	p := &pair{t: t, now: start}
 	periods, err := config.Preset(config.PresetDefault)
@@ -57,9 +55,10 @@ func newPair(t *testing.T, first, second selftestconfig.Config) *pair {
 		t.Fatal(err)
 	}
 	dims := grid.Dims{X: 2, Y: 1, Z: 1}
-	for i, cfg := range []selftestconfig.Config{first, second} {
+	for i, cfg := range []halfcore.SelfTestConfig{first, second} {
 		c := grid.Coord{X: i}
-		p.halves[i], err = New(Config{Topo: topo.New(fault.DefaultNodeID(c), c, dims, nil), Periods: periods, MaxHops: 3, SelfTest: cfg},
+		p.halves[i], err = New(Config{Topo: halfcore.NewTopology(fault.DefaultNodeID(c), c, dims, nil), Periods: periods, MaxHops: 3,
+			SelfTest: cfg},
 			p.now, fault.Epoch(7+i))
 		if err != nil {
 			t.Fatal(err)
@@ -165,7 +164,7 @@ func (p *pair) run(d time.Duration) {
 func (p *pair) busy(d time.Duration) {
 	for end := p.now.Add(d); p.now.Before(end); p.run(100 * time.Millisecond) {
 		text := p.now.String()
-		p.step(0, FromHost{Message: relay.Message{Kind: relay.Down, Dst: grid.Coord{X: 1}, Envelope: []byte(text)}})
+		p.step(0, FromHost{Message: halfcore.Relay{Kind: halfcore.RelayDown, Dst: grid.Coord{X: 1}, Envelope: []byte(text)}})
 	}
 }
 
@@ -197,7 +196,7 @@ func TestModulesAreTestedWhileUsed(t *testing.T) {
 		}
 		return []torus.Frame{f}
 	}
-	p.step(0, FromHost{Message: relay.Message{Kind: relay.Down, Dst: grid.Coord{X: 1}, Envelope: []byte("first")}})
+	p.step(0, FromHost{Message: halfcore.Relay{Kind: halfcore.RelayDown, Dst: grid.Coord{X: 1}, Envelope: []byte("first")}})
 	if len(order) != 4 || order[0] != torus.TypeTest || order[2] != torus.TypeTest || order[3] == torus.TypeTest {
 		t.Errorf("the first message and its test go as %v", order)
 	}
@@ -225,9 +224,9 @@ func TestUnansweredMessagesUpAreTestedSeldom(t *testing.T) {
 	flood := func(d time.Duration, answered bool) uint64 {
 		before := p.result(0, "link X+").Tests
 		for end := p.now.Add(d); p.now.Before(end); p.run(time.Second) {
-			p.step(0, FromHost{Message: relay.Message{Kind: relay.Up, Envelope: []byte("up" + p.now.String())}})
+			p.step(0, FromHost{Message: halfcore.Relay{Kind: halfcore.RelayUp, Envelope: []byte("up" + p.now.String())}})
 			if answered {
-				p.step(1, FromHost{Message: relay.Message{Kind: relay.Down, Dst: grid.Coord{}, Envelope: []byte("down" + p.now.String())}})
+				p.step(1, FromHost{Message: halfcore.Relay{Kind: halfcore.RelayDown, Dst: grid.Coord{}, Envelope: []byte("down" + p.now.String())}})
 			}
 		}
 		return p.result(0, "link X+").Tests - before
@@ -248,7 +247,7 @@ func TestUnansweredMessagesUpAreTestedSeldom(t *testing.T) {
 
 // The self-test adds no wake-ups to a half.
 func TestIdleHalfWakesNoMoreOften(t *testing.T) {
-	with, without := newPair(t, testing2s, testing2s), newPair(t, selftestconfig.Config{}, selftestconfig.Config{})
+	with, without := newPair(t, testing2s, testing2s), newPair(t, halfcore.SelfTestConfig{}, halfcore.SelfTestConfig{})
 	with.run(time.Minute)
 	without.run(time.Minute)
 	if with.wakeUp != without.wakeUp || with.wakeUp == 0 {
@@ -284,7 +283,7 @@ func TestRelayFaultsAreNamed(t *testing.T) {
 		p := newPair(t, testing2s, testing2s)
 		p.busy(20 * time.Second)
 		isProbe := func(f torus.Frame) bool {
-			at := strings.Index(string(f.Payload), string([]byte{1, byte(relay.Test)}))
+			at := strings.Index(string(f.Payload), string([]byte{1, byte(halfcore.RelayTest)}))
 			return f.Type != torus.TypeTest && at >= 0 && at < 32
 		}
 		p.spoil = func(half int, f torus.Frame) []torus.Frame {
@@ -372,8 +371,8 @@ func TestBadLinksAreNoFaultOfOurs(t *testing.T) {
 }
 
 // A neighbour of an earlier version echoes nothing, and must not get messages that it would find malformed.
-func TestNeighbourOfBefore(t *testing.T) {
-	p := newPair(t, testing2s, selftestconfig.Config{})
+func TestEarlierVersionNeighbourGetsNoProbes(t *testing.T) {
+	p := newPair(t, testing2s, halfcore.SelfTestConfig{})
 	p.spoil = func(half int, f torus.Frame) []torus.Frame {
 		if half == 1 && f.Type == torus.TypeTest {
 			return nil
@@ -396,11 +395,11 @@ func TestNeighbourOfBefore(t *testing.T) {
 
 // A neighbour whose own tests are switched off, but which continues in the same epoch, still returns probes: they do
 // not count as lost.
-func TestNeighbourThatTestsNoMore(t *testing.T) {
+func TestNeighbourThatStopsTestingIsNoFault(t *testing.T) {
 	p := newPair(t, testing2s, testing2s)
 	p.busy(10 * time.Second)
 	off := p.halves[1].cfg
-	off.SelfTest = selftestconfig.Config{}
+	off.SelfTest = halfcore.SelfTestConfig{}
 	p.halves[1].cfg, p.halves[1].selfTest = off, newSelfTest(off, p.now)
 	p.busy(time.Minute)
 	for _, name := range []string{"link X+", "relay"} {

@@ -6,7 +6,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/ledger"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 )
 
 // sensorRegisters are the registers of one sensor (Table VI; power and voltage have addresses of
@@ -42,9 +42,14 @@ func (m *Machine) sensorField(c fault.Component) *watchdog.Health {
 	}
 }
 
-// onReadings writes the sensors' readings into their fields and registers.
+// onReadings handles the answers of sensors.
 func (m *Machine) onReadings(now time.Time, rs []Reading) {
-	m.sensedAt, m.sensorsOld = now, false
+	m.budget.SensorsAnswered(now)
+	m.storeReadings(now, rs)
+}
+
+// storeReadings writes readings into their fields and registers.
+func (m *Machine) storeReadings(now time.Time, rs []Reading) {
 	for _, r := range rs {
 		for i := range m.sensors {
 			if m.sensors[i].component == r.Component {
@@ -71,28 +76,26 @@ func (m *Machine) onReading(now time.Time, s *sensorRegisters, r Reading) {
 		s.value = value
 		m.store(s.valueAt, uint32(value))
 	}
-	if field, h := m.sensorField(s.component), ledger.HealthOf(r.State); h != *field {
+	if field, h := m.sensorField(s.component), halfcore.HealthOf(r.State); h != *field {
 		*field = h
 		m.out.Ring = true
 	}
-	m.state(now, s.component, r.State, fault.KindSelf, "", 0)
+	kind := fault.KindSelf
+	if r.Absent && r.State == fault.Unknown {
+		kind = fault.KindAbsent
+	}
+	m.state(now, s.component, r.State, kind, "")
 }
-
-// Sensors count as stale after sensorMisses periods without an answer, but not before sensorGrace.
-const (
-	sensorMisses = 4
-	sensorGrace  = 5 * time.Second
-)
 
 // checkSensors marks sensors that have stopped answering as unknown.
 func (m *Machine) checkSensors(now time.Time) {
-	if m.sensorsOld || now.Sub(m.sensedAt) < max(sensorMisses*m.cfg.Periods.SensorPeriod, sensorGrace) {
+	silence, late := m.budget.SensorsLate(now)
+	if !late {
 		return
 	}
-	m.note(NoteSensorStale, "no sensor answered for %s", now.Sub(m.sensedAt).Round(time.Millisecond))
+	m.note(NoteSensorStale, "no sensor answered for %s", silence.Round(time.Millisecond))
 	m.raise(now, watchdog.AddrEngine, watchdog.EngineSensor)
-	m.onReadings(now, []Reading{
+	m.storeReadings(now, []Reading{
 		{Component: fault.ComponentTemperature}, {Component: fault.ComponentPower}, {Component: fault.ComponentVoltage},
 	})
-	m.sensorsOld = true
 }

@@ -5,10 +5,10 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
-	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 )
 
-// The layout of a slot in the copy, big endian. The message is in the encoding of package relay, with the hops before
+// The layout of a slot in the copy, big endian. The message is in the encoding of halfcore.Relay, with the hops before
 // this one.
 //
 //	0    1     direction by which the message arrived, 0: none
@@ -19,7 +19,7 @@ import (
 const slotHeader = 1 + 4 + 8 + grid.NumDirections*8
 
 // MaxKept bounds the stored size of a message.
-const MaxKept = slotHeader + relay.MaxSize
+const MaxKept = slotHeader + halfcore.MaxRelaySize
 
 func (s *slot) encode() ([]byte, error) {
 	dst := append(make([]byte, 0, slotHeader+len(s.msg.Envelope)), byte(s.from))
@@ -40,7 +40,7 @@ func decodeSlot(b []byte) (slot, bool) {
 	for i := range s.wait {
 		s.wait[i] = binary.BigEndian.Uint64(b[13+8*i:])
 	}
-	msg, err := relay.Decode(b[slotHeader:])
+	msg, err := halfcore.DecodeRelay(b[slotHeader:])
 	if err != nil || s.from != 0 && !s.from.Valid() {
 		return slot{}, false
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/torus/routing"
 
-	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 )
 
 // There is room while fewer slots are in use than NumHeld minus one for each link. The remaining slots serve only
@@ -45,7 +45,7 @@ func (m *Machine) offer(now time.Time, l *link) bool {
 	for on := m.hops.on; on != 0; on &= on - 1 {
 		i := bits.TrailingZeros64(on)
 		s := &m.hops.slots[i]
-		if s.msg.Kind != relay.Down || s.msg.Dst == m.cfg.Topo.Coord || s.passed || s.leaves || s.mail != mailNone {
+		if s.msg.Kind != halfcore.RelayDown || s.msg.Dst == m.cfg.Topo.Coord || s.passed || s.leaves || s.mail != mailNone {
 			continue
 		}
 		left := int(min(s.msg.Limit, m.cfg.MaxHops)) - int(s.msg.Made)

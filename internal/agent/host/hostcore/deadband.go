@@ -87,7 +87,8 @@ func (t *deadbands) Due(now time.Time, limit int) []fault.Reading {
 	var out []fault.Reading
 	for _, m := range due {
 		r := fault.Reading{
-			Component: m.component, Quantity: m.quantity, Value: float32(m.value), Threshold: float32(m.limits.towards(m.rising)), Age: now.Sub(m.at),
+			Component: m.component, Quantity: m.quantity, Value: float32(m.value), Threshold: float32(m.limits.towards(m.rising)),
+			Age: now.Sub(m.at),
 		}
 		if len(out) == limit || r.Check() != nil { // the threshold may be gone; with such a reading no report could be sent
 			continue

@@ -12,7 +12,7 @@ var epoch0 = time.Unix(1_000_000, 0)
 
 func at(s float64) time.Time { return epoch0.Add(time.Duration(s * float64(time.Second))) }
 
-func TestWhatMovesIsSent(t *testing.T) {
+func TestMovingValuesAreSent(t *testing.T) {
 	var tr deadbands
 	temp := func(s, v float64) {
 		tr.Measure(at(s), fault.ComponentTemperature, fault.QuantityTemperature, v, Above(80))
@@ -48,8 +48,8 @@ func TestWhatMovesIsSent(t *testing.T) {
 	}
 }
 
-// TestDirections checks that a falling value heads for the low threshold, and is not sent without one.
-func TestDirections(t *testing.T) {
+// TestFallingValueHeadsForLowThreshold checks that a falling value heads for the low threshold, and is not sent without one.
+func TestFallingValueHeadsForLowThreshold(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		limits Limits
@@ -73,8 +73,8 @@ func TestDirections(t *testing.T) {
 	}
 }
 
-// TestRoom checks that the value that waited longest goes first, and that stale values do not go.
-func TestRoom(t *testing.T) {
+// TestLongestWaitingValueGoesFirst checks that the value that waited longest goes first, and that stale values do not go.
+func TestLongestWaitingValueGoesFirst(t *testing.T) {
 	var tr deadbands
 	for s := 0.0; s <= 1; s++ {
 		tr.Measure(at(s), fault.ComponentTemperature, fault.QuantityTemperature, 50+10*s, Above(80))
@@ -91,8 +91,8 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// TestOnlyWhatCanBeSent: a reading that no report may have would hold the whole digest back.
-func TestOnlyWhatCanBeSent(t *testing.T) {
+// TestUnsendableReadingIsLeftOut: a reading that no report may have would hold the whole digest back.
+func TestUnsendableReadingIsLeftOut(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		value  float64

@@ -12,9 +12,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/delivery"
-	"github.com/lofamo/lofamo/internal/agent/relay"
-	"github.com/lofamo/lofamo/internal/agent/topo"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 )
 
 // Event is an input to a host half's machine.
@@ -24,7 +22,7 @@ type Event interface{ hostEvent() }
 type Tick struct{}
 
 // Neighbours replaces this node's neighbours: place and links are unchanged, neighbours have other names.
-type Neighbours struct{ Topo *topo.Map }
+type Neighbours struct{ Topo *halfcore.Topology }
 
 func (Neighbours) hostEvent() {}
 
@@ -54,7 +52,7 @@ type Registers struct {
 
 // Sensed is a sensor's value beside its register.
 type Sensed struct {
-	Thousandths int32  // of °C, W or V
+	Thousandths int32  // of °C, W or V; watchdog.AbsentSensor with the register 0: the node has no such sensor
 	Thresholds  uint32 // the register
 }
 
@@ -62,6 +60,7 @@ type Sensed struct {
 type Reading struct {
 	Component fault.Component
 	State     fault.State
+	Absent    bool // the node has no such part; State is Unknown
 	Detail    string
 	// A value that may move towards a threshold before there is a fault; a Quantity of 0: none.
 	Quantity         fault.Quantity
@@ -82,7 +81,7 @@ type Received struct {
 // Arrived is another origin's envelope that the DNP half received by the torus and wants passed to
 // the supervisors. Held is how long it lay in the mailbox.
 type Arrived struct {
-	Message relay.Message
+	Message halfcore.Relay
 	Held    time.Duration
 }
 
@@ -105,8 +104,15 @@ type Health struct {
 	Health *lofamov1.HalfHealth
 }
 
-// Restart announces to the supervisors that a half of this node is about to be restarted, or ends that notice. Output.Announced follows when they
-// have committed it.
+// Ended says that the DNP half's process has ended, for certain: the kernel confirmed it to the shell. How is the
+// cause, such as "ended by signal 9"; Age is the time since the end was seen.
+type Ended struct {
+	How string
+	Age time.Duration
+}
+
+// Restart announces to the supervisors that a half of this node is about to be restarted, or ends that notice.
+// Output.Announced follows when they have committed it.
 type Restart struct{ Notice fault.RestartNotice }
 
 // GossipHeard reports a message from another member of the gossip. It shows that the service network works, even if
@@ -123,6 +129,7 @@ func (Hint) hostEvent()        {}
 func (GossipHeard) hostEvent() {}
 func (Watch) hostEvent()       {}
 func (Health) hostEvent()      {}
+func (Ended) hostEvent()       {}
 func (Restart) hostEvent()     {}
 
 // Send is one message to be signed with the host half's key and sent.
@@ -167,7 +174,9 @@ type NoteKind uint8
 // The kinds of notes.
 const (
 	NoteDNP         NoteKind = iota + 1 // the other half's verdict changed
-	NoteLate                            // this half was late itself and did not accuse
+	NoteLate                            // this half starts or stops being starved of processor time
+	NoteOverBudget                      // this half used more than its budget of processor time, and gives up more work
+	NoteBudgetEased                     // it used little, and gives up less
 	NoteCorrupt                         // the DNP word was torn or flipped
 	NoteUnreadable                      // the register page could not be read
 	NoteRefused                         // a message that is not for this half, or not sensible
@@ -186,7 +195,7 @@ type Note struct {
 // Output is what the shell is to do now, in this order: the effects, write the host word, ring, take,
 // probes and test mail, send, relay. The shell then calls Step again at Wake at the latest.
 type Output struct {
-	delivery.Effects
+	servicenet.SenderEffects
 	WriteHost bool
 	Host      watchdog.HostWord
 	Ring      bool             // wake the DNP half: the host word has changed
@@ -195,7 +204,7 @@ type Output struct {
 	TestMail  []TestMail       // for the mailbox
 	SaveTests bool             // Baselines goes into the copy
 	Send      []Send
-	Relay     []relay.Message // to the DNP half by mailbox
+	Relay     []halfcore.Relay // to the DNP half by mailbox
 	Notes     []Note
 	Learned   []fault.NodeID // nodes whose view has changed
 	Aged      bool           // whether the staleness of the fault view has changed

@@ -9,16 +9,16 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// This file has the node's view of the fault map: its own node, its neighbours and the nodes of its jobs. The view joins the parts of messages,
-// refuses old ones, and reports changes. It decides nothing about faults. A node that no supervisor has described is UNKNOWN; one that the complete
-// list leaves out is NORMAL.
+// This file has the node's view of the fault map: its own node, its neighbours and the nodes of its jobs. The view
+// joins the parts of messages, refuses old ones, and reports changes. It decides nothing about faults. A node that no
+// supervisor has described is UNKNOWN; one that the complete list leaves out is NORMAL.
 
 // FaultView is for one goroutine.
 type FaultView struct {
 	self     fault.NodeID
 	near     []fault.NodeID // itself and its neighbours
 	revision uint64
-	nodes    map[fault.NodeID]*lofamov1.ToldNode
+	nodes    map[fault.NodeID]*lofamov1.NodeView
 
 	coming coming
 	list   interest
@@ -28,19 +28,19 @@ type FaultView struct {
 type coming struct {
 	revision, since uint64
 	list            uint32
-	parts           []*lofamov1.Told
+	parts           []*lofamov1.FaultUpdate
 }
 
 // interest is the list of the nodes of the jobs here.
 type interest struct {
-	serial uint32
-	nodes  []fault.NodeID
-	told   uint32 // the list that the last whole took into account
+	serial  uint32
+	nodes   []fault.NodeID
+	applied uint32 // the list that the last full update covered
 }
 
 // NewFaultView returns an empty fault view for that node.
 func NewFaultView(self fault.NodeID, neighbours []fault.NodeID) *FaultView {
-	return &FaultView{self: self, near: append([]fault.NodeID{self}, neighbours...), nodes: make(map[fault.NodeID]*lofamov1.ToldNode)}
+	return &FaultView{self: self, near: append([]fault.NodeID{self}, neighbours...), nodes: make(map[fault.NodeID]*lofamov1.NodeView)}
 }
 
 // Neighbours sets the neighbours. The half then needs a full update, because it kept nothing about nodes that did not
@@ -48,7 +48,7 @@ func NewFaultView(self fault.NodeID, neighbours []fault.NodeID) *FaultView {
 func (m *FaultView) Neighbours(ids []fault.NodeID) {
 	m.near = append([]fault.NodeID{m.self}, ids...)
 	m.revision, m.coming = 0, coming{}
-	maps.DeleteFunc(m.nodes, func(id fault.NodeID, _ *lofamov1.ToldNode) bool { return !m.concerns(id) })
+	maps.DeleteFunc(m.nodes, func(id fault.NodeID, _ *lofamov1.NodeView) bool { return !m.concerns(id) })
 }
 
 // concerns reports whether a node is of interest here. The view keeps no other nodes, because no supervisor would
@@ -61,9 +61,9 @@ func (m *FaultView) concerns(id fault.NodeID) bool {
 // Revision returns the map revision up to which the view is current; 0: no update yet.
 func (m *FaultView) Revision() uint64 { return m.revision }
 
-// Told returns the revision for this half's digests. It is 0 while an update is missing, so that a replica that has
+// DigestRevision returns the revision for this half's digests. It is 0 while an update is missing, so that a replica that has
 // the list sends everything again.
-func (m *FaultView) Told() uint64 {
+func (m *FaultView) DigestRevision() uint64 {
 	if m.Pending() {
 		return 0
 	}
@@ -83,7 +83,7 @@ func (m *FaultView) Serial() uint32 { return m.list.serial }
 
 // Take handles a verified update. It returns the changed nodes, in order, and whether the supervisor wants the list
 // of the nodes of the jobs here.
-func (m *FaultView) Take(t *lofamov1.Told) (changed []fault.NodeID, wanted bool) {
+func (m *FaultView) Take(t *lofamov1.FaultUpdate) (changed []fault.NodeID, wanted bool) {
 	wanted = t.GetWantInterest() && m.list.serial > 0
 	if t.GetNode() != string(m.self) {
 		return nil, false
@@ -102,20 +102,20 @@ func (m *FaultView) Take(t *lofamov1.Told) (changed []fault.NodeID, wanted bool)
 	}
 	m.revision = t.GetRevision()
 	if t.GetSince() == 0 {
-		m.list.told = t.GetInterest()
+		m.list.applied = t.GetInterest()
 		return m.replace(all, t.GetIncomplete()), wanted
 	}
 	return m.change(all), wanted
 }
 
 // gather returns the nodes of all parts once they are there.
-func (m *FaultView) gather(t *lofamov1.Told) []*lofamov1.ToldNode {
+func (m *FaultView) gather(t *lofamov1.FaultUpdate) []*lofamov1.NodeView {
 	c := &m.coming
 	if c.revision != t.GetRevision() || c.since != t.GetSince() || c.list != t.GetInterest() || len(c.parts) != int(t.GetParts()) {
-		*c = coming{revision: t.GetRevision(), since: t.GetSince(), list: t.GetInterest(), parts: make([]*lofamov1.Told, t.GetParts())}
+		*c = coming{revision: t.GetRevision(), since: t.GetSince(), list: t.GetInterest(), parts: make([]*lofamov1.FaultUpdate, t.GetParts())}
 	}
 	c.parts[t.GetPart()] = t
-	out := []*lofamov1.ToldNode{}
+	out := []*lofamov1.NodeView{}
 	for _, p := range c.parts {
 		if p == nil {
 			return nil
@@ -127,7 +127,7 @@ func (m *FaultView) gather(t *lofamov1.Told) []*lofamov1.ToldNode {
 }
 
 // change applies a partial update.
-func (m *FaultView) change(nodes []*lofamov1.ToldNode) (changed []fault.NodeID) {
+func (m *FaultView) change(nodes []*lofamov1.NodeView) (changed []fault.NodeID) {
 	for _, n := range nodes {
 		if id := fault.NodeID(n.GetId()); m.concerns(id) && !same(m.nodes[id], n) {
 			changed = append(changed, id)
@@ -140,9 +140,9 @@ func (m *FaultView) change(nodes []*lofamov1.ToldNode) (changed []fault.NodeID) 
 
 // replace takes over a full update. Nodes of the list that it does not mention are NORMAL; if the replica has another
 // list, they keep their state until it has this one. After an incomplete update they are unknown.
-func (m *FaultView) replace(nodes []*lofamov1.ToldNode, incomplete bool) []fault.NodeID {
+func (m *FaultView) replace(nodes []*lofamov1.NodeView, incomplete bool) []fault.NodeID {
 	before := m.nodes
-	m.nodes = make(map[fault.NodeID]*lofamov1.ToldNode, len(nodes))
+	m.nodes = make(map[fault.NodeID]*lofamov1.NodeView, len(nodes))
 	for _, n := range nodes {
 		if id := fault.NodeID(n.GetId()); m.concerns(id) {
 			m.nodes[id] = n
@@ -152,8 +152,8 @@ func (m *FaultView) replace(nodes []*lofamov1.ToldNode, incomplete bool) []fault
 	for _, id := range m.list.nodes {
 		switch {
 		case m.nodes[id] != nil || incomplete:
-		case m.list.told == m.list.serial:
-			m.nodes[id] = &lofamov1.ToldNode{Id: string(id), State: lofamov1.State_NORMAL, Cause: lofamov1.Cause_NONE}
+		case m.list.applied == m.list.serial:
+			m.nodes[id] = &lofamov1.NodeView{Id: string(id), State: lofamov1.State_NORMAL, Cause: lofamov1.Cause_NONE}
 		case before[id] != nil:
 			m.nodes[id] = before[id]
 		}
@@ -172,24 +172,24 @@ func (m *FaultView) replace(nodes []*lofamov1.ToldNode, incomplete bool) []fault
 	return changed
 }
 
-func same(a, b *lofamov1.ToldNode) bool {
+func same(a, b *lofamov1.NodeView) bool {
 	return a != nil && a.GetState() == b.GetState() && a.GetCause() == b.GetCause() && a.GetMaintenance() == b.GetMaintenance() &&
-		slices.Equal(a.GetGroups(), b.GetGroups()) && slices.EqualFunc(a.GetFaults(), b.GetFaults(), func(x, y *lofamov1.ToldFault) bool {
+		slices.Equal(a.GetGroups(), b.GetGroups()) && slices.EqualFunc(a.GetFaults(), b.GetFaults(), func(x, y *lofamov1.ComponentFault) bool {
 		return x.GetComponent() == y.GetComponent() && x.GetState() == y.GetState() && x.GetCause() == y.GetCause()
 	})
 }
 
 // Pending reports whether an update is still missing.
 func (m *FaultView) Pending() bool {
-	return m.revision == 0 || len(m.list.nodes) > 0 && m.list.told != m.list.serial
+	return m.revision == 0 || len(m.list.nodes) > 0 && m.list.applied != m.list.serial
 }
 
 // Node returns the view of a node, with state UNKNOWN if there is none.
-func (m *FaultView) Node(id fault.NodeID) *lofamov1.ToldNode {
+func (m *FaultView) Node(id fault.NodeID) *lofamov1.NodeView {
 	if n := m.nodes[id]; n != nil {
 		return n
 	}
-	return &lofamov1.ToldNode{Id: string(id), State: lofamov1.State_UNKNOWN, Cause: lofamov1.Cause_NONE}
+	return &lofamov1.NodeView{Id: string(id), State: lofamov1.State_UNKNOWN, Cause: lofamov1.Cause_NONE}
 }
 
 // All returns the ids of all known nodes, in order.

@@ -8,7 +8,7 @@ import (
 
 // A half that resumes in its boot epoch has a different list from the one that supervisors may hold: an empty one,
 // under a new number.
-func TestListAfterAnEarlierLife(t *testing.T) {
+func TestResumedInterestListHasNewNumber(t *testing.T) {
 	m := NewFaultView("n0", nil)
 	m.Resume(0)
 	if m.Serial() != 0 || m.Interest(3) != nil {

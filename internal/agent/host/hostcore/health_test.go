@@ -25,10 +25,12 @@ func (w *world) health(args []string) {
 		return
 	}
 	h := &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{
-		State: lofamov1.RecoveryState_RUNNING, Restarts: uint32(restarts), Cause: "killed by signal 9", AgeNs: uint64(time.Second), ServingUs: 43_000,
+		State: lofamov1.RecoveryState_RUNNING, Restarts: uint32(restarts), Cause: "killed by signal 9", AgeNs: uint64(time.Second),
+		ServingUs: 43_000,
 	}}
 	for n := range uint32(tests) {
-		h.Tests = append(h.Tests, &lofamov1.SelfTest{Number: 1 + n, State: lofamov1.TestState_PASSED, AgeMs: 500, LatencyUs: 90, LearnedUs: 100, Tests: 1 << 40})
+		h.Tests = append(h.Tests, &lofamov1.SelfTest{Number: 1 + n, State: lofamov1.TestState_PASSED, AgeMs: 500, LatencyUs: 90, LearnedUs: 100,
+			Tests: 1 << 40})
 	}
 	w.step(Health{Half: half, Health: h})
 }

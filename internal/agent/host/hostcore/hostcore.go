@@ -19,17 +19,13 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/delivery"
-	"github.com/lofamo/lofamo/internal/agent/health"
-	"github.com/lofamo/lofamo/internal/agent/ledger"
-	"github.com/lofamo/lofamo/internal/agent/selftestconfig"
-	"github.com/lofamo/lofamo/internal/agent/topo"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/config"
 )
 
 // Config sets a machine.
 type Config struct {
-	Topo    *topo.Map
+	Topo    *halfcore.Topology
 	Periods config.Periods
 	MaxHops uint8 // limit for this half's messages on the torus
 	// MaxFrame bounds a torus frame, in bytes; 0: torus.DefaultMaxFrame.
@@ -45,7 +41,8 @@ type Config struct {
 	// GossipSilence is the time for which gossip counts as working after the last message, once gossip alone speaks
 	// for the service network. Values below the outbox's NetworkDeadAfter count as NetworkDeadAfter.
 	GossipSilence time.Duration
-	SelfTest      selftestconfig.Config // the zero value: off
+	SelfTest      halfcore.SelfTestConfig // the zero value: off
+	Budget        float64                 // processor time that the half may use, in percent of one core; 0: no limit
 }
 
 // Machine is one host half. One goroutine owns it.
@@ -53,28 +50,28 @@ type Config struct {
 //	DNP half:  Waiting ──valid──► Alive ◄──valid── Stale
 //	               └──grace over──────┴──K+1 misses──►┘
 //
-// The watchdog.Reader decides between these; becomeAlive and becomeStale draw the conclusions.
+// The watchdog.Reader decides between these; becomeAlive and becomeStale draw the conclusions. Ended leads to Stale at
+// once.
 type Machine struct {
 	cfg    Config
 	self   fault.NodeID
 	start  time.Time
-	ledger *ledger.Ledger
-	sender *delivery.Sender
+	ledger *halfcore.Ledger
+	sender *servicenet.Sender
 	writer *watchdog.Writer
 	reader *watchdog.Reader
 
 	word       watchdog.HostWord
 	verdict    watchdog.Verdict
+	ended      string    // how the DNP half's process ended; empty: not known to have ended
 	registers  Registers // last good content
 	readerWake time.Time
 	writerWake time.Time
 	digestAt   time.Time
-	sensedAt   time.Time
 
 	sensors    map[fault.Component]Reading // service network interface, memory, peripherals
-	sensorsOld bool
 	moves      deadbands
-	told       *FaultView // the nodes that concern this one
+	view       *FaultView // the nodes that concern this one
 	answered   time.Time  // when a supervisor last answered
 	confirmed  time.Time  // when a supervisor last had a quorum, as far as known; zero: never
 	stale      bool       // the supervisors that answer have none
@@ -82,7 +79,10 @@ type Machine struct {
 	announced  bool       // the first digest is out
 	corrupt    bool       // the last taken word was, so that it is noted once
 	unreadable bool
-	late       bool
+
+	lateness halfcore.Lateness
+	budget   halfcore.Budget
+	due      time.Time // result of the last step
 
 	targets []string
 	asked   asked
@@ -95,7 +95,7 @@ type Machine struct {
 	silentAt time.Time   // time of the last silence; zero: never
 	gossip   gossipSigns
 	selfTest selfTest
-	health   health.Keeper
+	health   halfcore.HealthLog
 	notice   fault.ReportID // of the newest restart notice
 	out      Output         // of the step under way
 }
@@ -112,22 +112,24 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 	if err := watchdog.CheckPeriods(p.TWrite, p.TRead); err != nil {
 		return nil, err
 	}
-	box := delivery.OutboxConfig(p, cfg.Rails...)
+	box := halfcore.OutboxConfig(p, cfg.Rails...)
 	box.Interfaces = cfg.Interfaces
 	if len(cfg.Checksums) > 0 {
 		box.Checksums = cfg.Checksums
 	}
-	sender, err := delivery.New(fault.Origin{Node: cfg.Topo.Node, Half: fault.HalfHost}, epoch, box)
+	sender, err := servicenet.NewSender(fault.Origin{Node: cfg.Topo.Node, Half: fault.HalfHost}, epoch, box)
 	if err != nil {
 		return nil, fmt.Errorf("host half of %s: %w", cfg.Topo.Node, err)
 	}
 	m := &Machine{
-		cfg: cfg, self: cfg.Topo.Node, start: now, ledger: ledger.New(), sender: sender, told: NewFaultView(cfg.Topo.Node, cfg.Topo.NeighbourIDs()),
+		cfg: cfg, self: cfg.Topo.Node, start: now, ledger: halfcore.NewLedger(), sender: sender,
+		view:       NewFaultView(cfg.Topo.Node, cfg.Topo.NeighbourIDs()),
 		writer:     watchdog.NewWriter(watchdog.WriterConfig{TWrite: p.TWrite}),
 		reader:     watchdog.NewReader(watchdog.ReaderConfig{TRead: p.TRead, Misses: p.ReadMisses}, now),
 		verdict:    watchdog.Waiting,
 		readerWake: now, writerWake: now,
-		sensedAt: now, digestAt: now.Add(AnnounceAfter(p)),
+		digestAt: now.Add(AnnounceAfter(p)), lateness: halfcore.NewLateness(p, now),
+		budget:  halfcore.NewBudget(cfg.Budget, p.SensorPeriod, now),
 		sensors: map[fault.Component]Reading{}, network: fault.Unknown, heard: map[string]contact{},
 		gossip: gossipSigns{fresh: box.NetworkDeadAfter, silence: max(cfg.GossipSilence, box.NetworkDeadAfter)},
 	}
@@ -135,7 +137,7 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 	m.stateInitially(now)
 	if cfg.Resume.Epoch == epoch {
 		m.sender.Resume(cfg.Resume.OutboxSnapshot)
-		m.told.Resume(cfg.Resume.List)
+		m.view.Resume(cfg.Resume.List)
 	}
 	m.sender.Restore(now, cfg.Kept)
 	return m, nil
@@ -163,6 +165,7 @@ func (m *Machine) stateInitially(now time.Time) {
 // Step handles one event.
 func (m *Machine) Step(now time.Time, ev Event) Output {
 	m.out = Output{}
+	m.measureLateness(now)
 	switch ev := ev.(type) {
 	case Tick:
 		m.tick(now)
@@ -177,7 +180,7 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	case Supervisors:
 		m.onSupervisors(now, ev)
 	case Watch:
-		m.told.Watch(ev.Nodes)
+		m.view.Watch(ev.Nodes)
 	case GossipHeard:
 		m.gossip.heard = now
 	case Test:
@@ -189,6 +192,10 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	case Health:
 		m.onHealth(now, ev)
 		m.stateSelf(now)
+	case Ended:
+		m.onEnded(now, ev)
+	case Spent:
+		m.onSpent(now, ev)
 	case Hint:
 		m.onHint(now, ev.Event)
 	case Acted:
@@ -204,8 +211,21 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	m.deliver(now)
 	m.useOutput(now)
 	m.out.Wake = m.wake()
+	m.due = m.out.Wake
 	return m.out
 }
+
+// measureLateness records whether this half ran in time. Sensors owe no answer for the time in which it did not run.
+func (m *Machine) measureLateness(now time.Time) {
+	away, changed := m.lateness.Ran(now, m.due)
+	m.budget.SensorsOweNothingFor(away)
+	if changed {
+		m.note(NoteLate, "%s", &m.lateness)
+	}
+}
+
+// Lateness returns the measure of how late this half runs.
+func (m *Machine) Lateness() *halfcore.Lateness { return &m.lateness }
 
 // tick does all work that is due: everything periodic rides on the write period.
 func (m *Machine) tick(now time.Time) {
@@ -226,18 +246,11 @@ func (m *Machine) tick(now time.Time) {
 // wake returns when Step must be called again. Sensors and digests have no wake of their own: they ride on the write
 // period, because wake-ups are the cost of an idle half.
 func (m *Machine) wake() time.Time {
-	w := earliest(m.writerWake, m.readerWake)
+	w := fault.Earlier(m.writerWake, m.readerWake)
 	if at := m.sender.Wake(); !at.IsZero() {
-		w = earliest(w, at)
+		w = fault.Earlier(w, at)
 	}
 	return w
-}
-
-func earliest(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
 }
 
 // report sends the changes of this step, or the digest when it is due.
@@ -256,7 +269,7 @@ func (m *Machine) report(now time.Time) {
 		m.add(now, fault.Report{Observations: changes})
 	}
 	if !now.Before(m.digestAt) && !m.waits(now) {
-		m.digestAt = now.Add(m.cfg.Periods.DigestPeriod)
+		m.digestAt = now.Add(m.budget.Level().Digests(m.cfg.Periods))
 		m.add(now, fault.Report{Digest: true, Observations: m.ledger.Digest(now), Readings: m.moves.Due(now, readingsAtOnce)})
 		m.saidRestarted(now)
 	}
@@ -266,7 +279,8 @@ func (m *Machine) report(now time.Time) {
 // no answer is missing, so no rail is called dead over a drain of a few periods. In a longer drain digests go on,
 // because the service network may be back.
 func (m *Machine) waits(now time.Time) bool {
-	return m.registers.Draining && m.verdict == watchdog.Alive && m.sender.Network() == fault.Failed && now.Sub(m.digestAt) < 4*m.cfg.Periods.DigestPeriod
+	return m.registers.Draining && m.verdict == watchdog.Alive && m.sender.Network() == fault.Failed &&
+		now.Sub(m.digestAt) < 4*m.cfg.Periods.DigestPeriod
 }
 
 func (m *Machine) add(now time.Time, r fault.Report) fault.ReportID {
@@ -283,13 +297,14 @@ func (m *Machine) add(now time.Time, r fault.Report) fault.ReportID {
 // deliver copies the outbox's effects and messages of this step to the output.
 func (m *Machine) deliver(now time.Time) {
 	o := m.sender.Take()
-	m.out.Effects = o.Effects
+	m.out.SenderEffects = o.SenderEffects
 	m.out.Announced = slices.Contains(o.Forget, m.notice)
 	for i := range o.Send {
 		s := &o.Send[i]
 		m.out.Send = append(m.out.Send, Send{
 			Path: s.Path, Interface: s.Interface, Target: s.Target, Session: s.Session, Checksum: s.Checksum,
-			Reports: s.Reports, Status: m.withTold(s.Path, s.Status), MayWait: !slices.ContainsFunc(s.Reports, func(r fault.Report) bool { return !r.Digest }),
+			Reports: s.Reports, Status: m.withViewRevision(s.Path, s.Status),
+			MayWait: !slices.ContainsFunc(s.Reports, func(r fault.Report) bool { return !r.Digest }),
 		})
 		if digests(s.Reports) {
 			last := &m.out.Send[len(m.out.Send)-1]
@@ -313,6 +328,11 @@ func (m *Machine) state(now time.Time, c fault.Component, s fault.State, k fault
 	m.ledger.Set(now, fault.Observation{Node: m.self, Component: c, State: s, Kind: k, Detail: detail, Age: age})
 }
 
+// failed states that the DNP half is dead, or that a link is silent. ended: a kernel reported the end of the process.
+func (m *Machine) failed(now time.Time, c fault.Component, k fault.Kind, detail string, age time.Duration, ended bool) {
+	m.ledger.Set(now, fault.Observation{Node: m.self, Component: c, State: fault.Failed, Kind: k, Detail: detail, Age: age, Ended: ended})
+}
+
 func (m *Machine) note(k NoteKind, format string, args ...any) {
 	m.out.Notes = append(m.out.Notes, Note{k, fmt.Sprintf(format, args...)})
 }
@@ -332,7 +352,7 @@ type Numbers struct {
 }
 
 // Numbers returns the current numbers. Store them before sending any message of the step.
-func (m *Machine) Numbers() Numbers { return Numbers{m.sender.Snapshot(), m.told.Serial()} }
+func (m *Machine) Numbers() Numbers { return Numbers{m.sender.Snapshot(), m.view.Serial()} }
 
 // Epoch returns the boot epoch in use.
 func (m *Machine) Epoch() fault.Epoch { return m.sender.Epoch() }
@@ -347,7 +367,7 @@ func (m *Machine) Delivery(now time.Time) *lofamov1.DeliveryStatus { return m.se
 func (m *Machine) Health(now time.Time) servicenet.Health { return m.health.As(now) }
 
 // Migrations returns how often the primary path has changed, by reason.
-func (m *Machine) Migrations() map[delivery.Reason]uint64 { return m.sender.Migrations() }
+func (m *Machine) Migrations() map[servicenet.MigrationReason]uint64 { return m.sender.Migrations() }
 
 // ComponentState is this half's statement about one component of its node.
 type ComponentState struct {

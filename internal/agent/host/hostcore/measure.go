@@ -34,7 +34,8 @@ func (m *Machine) measure(now time.Time) {
 			}
 			return measured[i].decode(code)
 		}
-		m.moves.Measure(now, measured[i].component, measured[i].quantity, float64(s.Thousandths)/1000, Limits{Low: bound(t.WarnLow), High: bound(t.WarnHigh)})
+		m.moves.Measure(now, measured[i].component, measured[i].quantity, float64(s.Thousandths)/1000,
+			Limits{Low: bound(t.WarnLow), High: bound(t.WarnHigh)})
 	}
 	for _, d := range m.cfg.Topo.Links {
 		if det := m.registers.Details[d.Index()]; m.informed(d) {

@@ -13,7 +13,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/routing"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 )
 
 // relayTargets is the number of supervisors that receive another node's envelope. Only its origin retries, so one
@@ -32,8 +32,8 @@ func (m *Machine) onReceived(now time.Time, ev Received) {
 		m.onChallenge(now, ev, body.Challenge)
 	case *lofamov1.Message_Downcall:
 		m.onDowncall(ev)
-	case *lofamov1.Message_Told:
-		m.onTold(ev, body.Told)
+	case *lofamov1.Message_FaultUpdate:
+		m.onFaultUpdate(ev, body.FaultUpdate)
 	case *lofamov1.Message_BulkRequest, *lofamov1.Message_BulkPull, *lofamov1.Message_DenyPart: // the shell's
 	default:
 		if o, ok := servicenet.OrderOf(ev.Opened.Msg); ok {
@@ -69,7 +69,7 @@ func (m *Machine) onOrder(ev Received, o servicenet.Order) {
 // noteAnswers records which supervisor answers, and where, and evaluates hints about the leader.
 func (m *Machine) noteAnswers(now time.Time, ev Received) {
 	acks, reply := ev.Opened.Msg.GetAcks(), ev.Opened.Msg.GetPathReply()
-	if len(acks) > 0 || reply != nil || ev.Opened.Msg.GetTold() != nil {
+	if len(acks) > 0 || reply != nil || ev.Opened.Msg.GetFaultUpdate() != nil {
 		m.answered = now
 		m.noteQuorum(now, ev.Opened.Msg.GetNoQuorumMs())
 	}
@@ -91,8 +91,8 @@ func (m *Machine) followLeader(now time.Time, leader string) {
 	m.sender.Step(now, servicenet.Supervisors{Targets: m.targets, Leader: m.leader})
 }
 
-// onChallenge answers for this half and passes challenges to the DNP half on. A challenge that is old, or was answered often, may be a replay in
-// another's name: its answer goes only to the configured supervisor, at a limited rate.
+// onChallenge answers for this half and passes challenges to the DNP half on. A challenge that is old, or was answered
+// often, may be a replay in another's name: its answer goes only to the configured supervisor, at a limited rate.
 func (m *Machine) onChallenge(now time.Time, ev Received, c *lofamov1.Challenge) {
 	if c.GetNode() != string(m.self) {
 		m.note(NoteRefused, "a challenge to %q", c.GetNode())
@@ -131,16 +131,18 @@ func (m *Machine) onDiagnosisOrder(ev Received, o *lofamov1.DiagnosisOrder) {
 		dnp = lofamov1.State_FAILED
 	default:
 	}
-	m.reply(ev, o.GetReplyTo(), Send{Order: &lofamov1.Message{Body: &lofamov1.Message_DiagnosisFindings{DiagnosisFindings: &lofamov1.DiagnosisFindings{
-		Number: o.GetNumber(), Node: string(m.self), Half: lofamov1.Half_HALF_HOST, Epoch: uint64(m.Epoch()), Dnp: dnp,
-	}}}})
+	m.reply(ev, o.GetReplyTo(),
+		Send{Order: &lofamov1.Message{Body: &lofamov1.Message_DiagnosisFindings{DiagnosisFindings: &lofamov1.DiagnosisFindings{
+			Number: o.GetNumber(), Node: string(m.self), Half: lofamov1.Half_HALF_HOST, Epoch: uint64(m.Epoch()), Dnp: dnp,
+		}}}})
 }
 
 // onProcedureOrder confirms that this half lives. The DNP half begins the procedure, or reports its progress.
 func (m *Machine) onProcedureOrder(ev Received, o *lofamov1.ProcedureOrder) {
-	m.reply(ev, o.GetReplyTo(), Send{Order: &lofamov1.Message{Body: &lofamov1.Message_ProcedureStatus{ProcedureStatus: &lofamov1.ProcedureStatus{
-		Number: o.GetNumber(), Node: string(m.self), Half: lofamov1.Half_HALF_HOST, Epoch: uint64(m.Epoch()),
-	}}}})
+	m.reply(ev, o.GetReplyTo(),
+		Send{Order: &lofamov1.Message{Body: &lofamov1.Message_ProcedureStatus{ProcedureStatus: &lofamov1.ProcedureStatus{
+			Number: o.GetNumber(), Node: string(m.self), Half: lofamov1.Half_HALF_HOST, Epoch: uint64(m.Epoch()),
+		}}}})
 }
 
 // reply sends an answer both on the path of the order and to the supervisor's reply address: one of the two paths may
@@ -157,7 +159,8 @@ func (m *Machine) reply(ev Received, replyTo string, s Send) {
 		s.Addr = to
 		m.out.Send = append(m.out.Send, s)
 	}
-	if ev.Path == fault.PathTorus || m.sender.Network() == fault.Failed || m.ledger.State(m.self, fault.ComponentServiceNetwork) == fault.Failed {
+	if ev.Path == fault.PathTorus || m.sender.Network() == fault.Failed ||
+		m.ledger.State(m.self, fault.ComponentServiceNetwork) == fault.Failed {
 		s.Path, s.Interface, s.Addr = fault.PathTorus, 0, netip.AddrPort{}
 		m.out.Send = append(m.out.Send, s)
 	}
@@ -189,7 +192,7 @@ func (m *Machine) onDowncall(ev Received) {
 
 // room returns the longest envelope that goes down through the torus in one frame, in bytes.
 func (c Config) room() int {
-	return relay.RoomDown(torus.MaxPayload(cmp.Or(c.MaxFrame, torus.DefaultMaxFrame)) - torus.HopHeaderSize)
+	return halfcore.RelayRoomDown(torus.MaxPayload(cmp.Or(c.MaxFrame, torus.DefaultMaxFrame)) - torus.HopHeaderSize)
 }
 
 func (m *Machine) passDown(node fault.NodeID, envelope []byte) {
@@ -212,7 +215,7 @@ func (m *Machine) passDown(node fault.NodeID, envelope []byte) {
 	}
 	mayWait := servicenet.MayWait(envelope) // pieces of an urgent message are urgent too
 	for _, b := range parts {
-		m.out.Relay = append(m.out.Relay, relay.Message{Kind: relay.Down, Limit: m.cfg.MaxHops, Dst: dst, MayWait: mayWait, Envelope: b})
+		m.out.Relay = append(m.out.Relay, halfcore.Relay{Kind: halfcore.RelayDown, Limit: m.cfg.MaxHops, Dst: dst, MayWait: mayWait, Envelope: b})
 	}
 }
 
@@ -220,7 +223,7 @@ func (m *Machine) passDown(node fault.NodeID, envelope []byte) {
 // origin retries; this half does not. While no supervisor answers this half itself, it does not pass on digests. They
 // would most likely be lost, and would add to the load of supervisors that are short of time.
 func (m *Machine) onArrived(now time.Time, ev Arrived) {
-	if ev.Message.Kind != relay.Up {
+	if ev.Message.Kind != halfcore.RelayUp {
 		m.note(NoteRefused, "a relayed message of kind %s from the DNP half", ev.Message.Kind)
 		return
 	}

@@ -12,9 +12,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/health"
-	"github.com/lofamo/lofamo/internal/agent/ledger"
-	"github.com/lofamo/lofamo/internal/agent/topo"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 )
 
 // onRegisters passes a taken word to the reader, and turns the register contents into observations.
@@ -49,10 +47,6 @@ func (m *Machine) judge(now time.Time, s watchdog.Sample) {
 	m.corrupt = s.Corrupt
 	out := m.reader.Step(now, func() watchdog.Sample { return s })
 	m.readerWake = out.Wake
-	if out.Late && !m.late {
-		m.note(NoteLate, "this half was late to read: no verdict from this read")
-	}
-	m.late = out.Late
 	if out.Verdict == m.verdict {
 		return
 	}
@@ -66,27 +60,44 @@ func (m *Machine) judge(now time.Time, s watchdog.Sample) {
 }
 
 func (m *Machine) becomeAlive(now time.Time) {
-	m.verdict = watchdog.Alive
+	m.verdict, m.ended = watchdog.Alive, ""
 	m.note(NoteDNP, "the DNP half is alive")
 	m.state(now, fault.ComponentDNP, fault.Normal, fault.KindWatchdog, "", 0)
 	m.setRail(now, fault.PathTorus, 0, true, "")
+}
+
+// onEnded draws the conclusion from the end of the DNP half's process, without waiting for missed reads. The watchdog
+// remains the judge of a half that hangs.
+func (m *Machine) onEnded(now time.Time, ev Ended) {
+	if m.verdict == watchdog.Stale {
+		return
+	}
+	out := m.reader.Ended(now)
+	m.ended = "its process " + ev.How
+	m.note(NoteDNP, "the DNP half is dead: %s", m.ended)
+	m.becomeStale(now, min(max(0, ev.Age), out.Age))
 }
 
 // becomeStale is the paper's DNP core melt-down, seen by the host (Table II). All states that only the DNP half can
 // know become unknown.
 func (m *Machine) becomeStale(now time.Time, age time.Duration) {
 	m.verdict = watchdog.Stale
-	m.note(NoteDNP, "the DNP half does not validate its word: last valid %s ago", age.Round(time.Millisecond))
-	m.state(now, fault.ComponentDNP, fault.Failed, fault.KindWatchdog, m.whyStale(now), age)
+	if m.ended == "" {
+		m.note(NoteDNP, "the DNP half does not validate its word: last valid %s ago", age.Round(time.Millisecond))
+	}
+	m.failed(now, fault.ComponentDNP, fault.KindWatchdog, m.whyStale(now), age, m.ended != "")
 	m.forgetDNP(now)
 	m.setRail(now, fault.PathTorus, 0, false, "the DNP half is dead")
 	m.test(now, selftest.Excused{Module: selftest.Module{Kind: selftest.Mailbox}})
 }
 
-// whyStale returns why the DNP half has failed: its daemon's reason, if that has given it up.
+// whyStale returns why the DNP half has failed: its daemon's reason, if that has given it up, or how its process ended.
 func (m *Machine) whyStale(now time.Time) string {
-	if why := health.GivenUp(m.health.As(now).DNP); why != "" {
+	if why := halfcore.WhyGivenUp(m.health.As(now).DNP); why != "" {
 		return why
+	}
+	if m.ended != "" {
+		return m.ended
 	}
 	return fmt.Sprintf("watchdog word not valid for %d reads", m.cfg.Periods.ReadMisses+1)
 }
@@ -95,7 +106,7 @@ func (m *Machine) whyStale(now time.Time) string {
 func (m *Machine) onHealth(now time.Time, ev Health) {
 	m.health.Set(now, ev.Half, ev.Health)
 	if ev.Half == fault.HalfDNP && m.verdict == watchdog.Stale {
-		m.state(now, fault.ComponentDNP, fault.Failed, fault.KindWatchdog, m.whyStale(now), 0)
+		m.failed(now, fault.ComponentDNP, fault.KindWatchdog, m.whyStale(now), 0, m.ended != "")
 	}
 }
 
@@ -118,24 +129,26 @@ func (m *Machine) observeDNP(now time.Time) {
 	if r.DNP.Core != watchdog.HealthNormal {
 		words, why = m.dnpWhy(now)
 	}
-	m.because(now, fault.ComponentDNPCore, ledger.StateOf(r.DNP.Core), words, why)
-	m.observeSensor(now, fault.ComponentTemperature, r.DNP.Temperature, r.Temperature)
-	m.observeSensor(now, fault.ComponentPower, r.DNP.Power, r.Power)
-	m.observeSensor(now, fault.ComponentVoltage, r.DNP.Voltage, r.Voltage)
+	m.because(now, fault.ComponentDNPCore, halfcore.StateOf(r.DNP.Core), words, why)
+	m.observeSensor(now, fault.ComponentTemperature, r.DNP.Temperature, r.Temperature, r.Sensed[0])
+	m.observeSensor(now, fault.ComponentPower, r.DNP.Power, r.Power, r.Sensed[1])
+	m.observeSensor(now, fault.ComponentVoltage, r.DNP.Voltage, r.Voltage, r.Sensed[2])
 }
 
 // observeSensor reads a sensor field. The field has no value for a missing sensor. A value register of 0 stands for
 // that, and then normal is not believed.
-func (m *Machine) observeSensor(now time.Time, c fault.Component, h watchdog.Health, value uint32) {
-	s := ledger.StateOf(h)
+func (m *Machine) observeSensor(now time.Time, c fault.Component, h watchdog.Health, value uint32, beside Sensed) {
+	s, kind := halfcore.StateOf(h), fault.KindSelf
 	if s == fault.Normal && value == 0 {
-		s = fault.Unknown
+		if s = fault.Unknown; beside.Thousandths == watchdog.AbsentSensor {
+			kind = fault.KindAbsent
+		}
 	}
 	detail := ""
 	if s == fault.Sick || s == fault.Failed {
 		detail = sensorText(c, byte(value))
 	}
-	m.state(now, c, s, fault.KindSelf, detail, 0)
+	m.state(now, c, s, kind, detail, 0)
 }
 
 func sensorText(c fault.Component, code byte) string {
@@ -154,7 +167,7 @@ func sensorText(c fault.Component, code byte) string {
 // bits: whether the link was ever up, and which side of it is broken.
 func (m *Machine) observeLink(now time.Time, d grid.Direction) {
 	h, det := m.registers.DNP.Links[d.Index()], m.registers.Details[d.Index()]
-	state, kind, detail, age := ledger.StateOf(h), fault.KindSelf, "", time.Duration(0)
+	state, kind, detail := halfcore.StateOf(h), fault.KindSelf, ""
 	switch state {
 	case fault.Normal:
 		if det.Rx == torus.LinkUnknown || det.Tx == torus.LinkUnknown {
@@ -172,7 +185,8 @@ func (m *Machine) observeLink(now time.Time, d grid.Direction) {
 	case fault.Failed:
 		switch {
 		case det.Silent:
-			kind, detail, age = fault.KindSilence, "nothing heard", det.HeardAge
+			m.observeSilence(now, d, det)
+			return
 		case det.Handshake:
 			kind, detail = fault.KindHandshake, "the neighbour does not hear this node"
 		default:
@@ -180,7 +194,16 @@ func (m *Machine) observeLink(now time.Time, d grid.Direction) {
 		}
 	default: // a field has no value for unknown
 	}
-	m.state(now, fault.Link(d), state, kind, detail, age)
+	m.state(now, fault.Link(d), state, kind, detail, 0)
+}
+
+// observeSilence reports a silent link.
+func (m *Machine) observeSilence(now time.Time, d grid.Direction, det torus.Detail) {
+	detail, refused := "nothing heard", det.Refused(m.cfg.Periods.Link())
+	if refused {
+		detail = "nothing heard, and the neighbour's kernel refuses frames"
+	}
+	m.failed(now, fault.Link(d), fault.KindSilence, detail, det.HeardAge, refused)
 }
 
 // sides returns which side of a link has a state.
@@ -208,7 +231,7 @@ func (m *Machine) informed(d grid.Direction) bool {
 
 // observeNeighbour reads the DNP half's knowledge of a neighbour's host (Tables III and V): a neighbour bit with an
 // empty nibble is a host breakdown; a nibble that is not empty names the cause.
-func (m *Machine) observeNeighbour(now time.Time, n topo.Neighbour) {
+func (m *Machine) observeNeighbour(now time.Time, n halfcore.Neighbour) {
 	var known, dead bool
 	var broken watchdog.NeighbourFaults
 	var last uint32
@@ -258,7 +281,7 @@ func (m *Machine) observeRemote(now time.Time, id fault.NodeID, c fault.Componen
 	}
 }
 
-func (m *Machine) forgetNeighbour(now time.Time, n topo.Neighbour) {
+func (m *Machine) forgetNeighbour(now time.Time, n halfcore.Neighbour) {
 	for _, c := range []fault.Component{
 		fault.ComponentHost, fault.ComponentServiceNetwork, fault.ComponentMemory, fault.ComponentPeripheral0, fault.ComponentPeripheral1,
 	} {
@@ -295,7 +318,7 @@ func lastCause(raw uint32) string {
 
 // onReadings handles the readings of this host's sensors (Table II, host fault).
 func (m *Machine) onReadings(now time.Time, rs []Reading) {
-	m.sensedAt, m.sensorsOld = now, false
+	m.budget.SensorsAnswered(now)
 	for _, r := range rs {
 		if r.Quantity != 0 && r.State != fault.Unknown {
 			m.moves.Measure(now, r.Component, r.Quantity, r.Value, Above(r.Threshold))
@@ -316,7 +339,11 @@ func (m *Machine) onReadings(now time.Time, rs []Reading) {
 			}
 		case fault.ComponentMemory, fault.ComponentPeripheral0, fault.ComponentPeripheral1:
 			m.sensors[r.Component] = r
-			m.state(now, r.Component, r.State, fault.KindSelf, r.Detail, 0)
+			kind := fault.KindSelf
+			if r.Absent && r.State == fault.Unknown {
+				kind = fault.KindAbsent
+			}
+			m.state(now, r.Component, r.State, kind, r.Detail, 0)
 		default: // not the host half's
 		}
 	}
@@ -325,11 +352,11 @@ func (m *Machine) onReadings(now time.Time, rs []Reading) {
 
 // checkSensors sets the states of sensors that stopped answering to unknown.
 func (m *Machine) checkSensors(now time.Time) {
-	if m.sensorsOld || now.Sub(m.sensedAt) < max(sensorMisses*m.cfg.Periods.SensorPeriod, sensorGrace) {
+	silence, late := m.budget.SensorsLate(now)
+	if !late {
 		return
 	}
-	m.sensorsOld = true
-	m.note(NoteSensorStale, "no sensor answered for %s", now.Sub(m.sensedAt).Round(time.Millisecond))
+	m.note(NoteSensorStale, "no sensor answered for %s", silence.Round(time.Millisecond))
 	for _, c := range []fault.Component{fault.ComponentMemory, fault.ComponentPeripheral0, fault.ComponentPeripheral1} {
 		delete(m.sensors, c)
 		m.state(now, c, fault.Unknown, fault.KindSelf, "sensors do not answer", 0)
@@ -338,18 +365,11 @@ func (m *Machine) checkSensors(now time.Time) {
 	m.updateServiceNetwork(now)
 }
 
-// Readings are old after this many periods without an answer, and not before the grace, because a script may take its
-// whole time-out.
-const (
-	sensorMisses = 4
-	sensorGrace  = 5 * time.Second
-)
-
 // updateHostWord puts the host's own states into its word. If they differ, it has the word written and the DNP half
 // woken at once (Table IV).
 func (m *Machine) updateHostWord() {
 	field := func(c fault.Component) watchdog.Health {
-		return ledger.HealthOf(m.ledger.State(m.self, c))
+		return halfcore.HealthOf(m.ledger.State(m.self, c))
 	}
 	w := watchdog.HostWord{
 		Valid:          true,

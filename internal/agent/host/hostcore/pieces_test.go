@@ -8,10 +8,11 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/torus/routing"
 
-	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 )
 
-// An envelope that is longer than a relayed message goes down in pieces, each of which a relay carries; one that no buffer holds is refused.
+// An envelope that is longer than a relayed message goes down in pieces, each of which a relay carries; one that no
+// buffer holds is refused.
 func TestLongDowncallGoesInPieces(t *testing.T) {
 	w := newWorld(t, "3x3x1", "0,0,0", nil)
 	long := bytes.Repeat([]byte("order "), 250)
@@ -32,7 +33,7 @@ func TestLongDowncallGoesInPieces(t *testing.T) {
 		t.Errorf("%d messages, which make %q", len(w.m.out.Relay), whole)
 	}
 	w.m.out = Output{}
-	w.m.passDown("n2-1-0", make([]byte, relay.MaxEnvelope))
+	w.m.passDown("n2-1-0", make([]byte, halfcore.MaxRelayEnvelope))
 	if len(w.m.out.Relay) != 1 || routing.IsPiece(w.m.out.Relay[0].Envelope) {
 		t.Errorf("what fits is split: %d messages", len(w.m.out.Relay))
 	}

@@ -10,7 +10,7 @@ import (
 
 // On an order for the fault management procedure, this half confirms at once that it lives. It passes the order on to
 // its DNP half, unless the order came from there.
-func TestProcedureOrder(t *testing.T) {
+func TestProcedureOrderIsConfirmedAndPassedOn(t *testing.T) {
 	order := func(node string) *lofamov1.Message {
 		return &lofamov1.Message{Body: &lofamov1.Message_ProcedureOrder{ProcedureOrder: &lofamov1.ProcedureOrder{
 			Number: &lofamov1.OrderNumber{Term: 4, Count: 2}, Node: node, ReplyTo: "198.51.100.1:99",
@@ -23,10 +23,12 @@ func TestProcedureOrder(t *testing.T) {
 	}{{fault.PathDirect, "n0-0-0", 1, 1}, {fault.PathTorus, "n0-0-0", 1, 0}, {fault.PathDirect, "n1-0-0", 0, 0}} {
 		w := newWorld(t, "2x2x2", "0,0,0", nil)
 		says, passes := 0, 0
-		out := w.m.Step(w.now, Received{Path: test.path, Opened: servicenet.Opened{Msg: order(test.node), Role: servicenet.RoleSupervisor, Name: "sup-0", Raw: []byte("raw")}})
+		out := w.m.Step(w.now, Received{Path: test.path,
+			Opened: servicenet.Opened{Msg: order(test.node), Role: servicenet.RoleSupervisor, Name: "sup-0", Raw: []byte("raw")}})
 		for _, s := range out.Send {
 			st := s.Order.GetProcedureStatus()
-			if st == nil || st.GetHalf() != lofamov1.Half_HALF_HOST || st.GetNode() != "n0-0-0" || st.GetNumber().GetCount() != 2 || st.GetEpoch() == 0 {
+			if st == nil || st.GetHalf() != lofamov1.Half_HALF_HOST || st.GetNode() != "n0-0-0" || st.GetNumber().GetCount() != 2 ||
+				st.GetEpoch() == 0 {
 				t.Errorf("%+v", s)
 			}
 			if s.Path == fault.PathDirect {
@@ -40,14 +42,15 @@ func TestProcedureOrder(t *testing.T) {
 			passes++
 		}
 		if says != test.says || passes != test.passes {
-			t.Errorf("%s by %s: says %d times that it lives, passes %d on: want %d and %d", test.node, test.path, says, passes, test.says, test.passes)
+			t.Errorf("%s by %s: says %d times that it lives, passes %d on: want %d and %d", test.node, test.path, says, passes, test.says,
+				test.passes)
 		}
 	}
 }
 
 // While the torus drains, a half without another rail makes no digests for a few periods, so that no answer is
 // missing and no rail is called dead. It still reports changes.
-func TestNoDigestsIntoADrain(t *testing.T) {
+func TestDrainHoldsDigestsBack(t *testing.T) {
 	w := newWorld(t, "2x2x2", "0,0,0", nil)
 	w.do([]string{"supervisors", "silent"})
 	w.do([]string{"sensor", "memory", "FAILED"})
@@ -75,10 +78,11 @@ func TestNoDigestsIntoADrain(t *testing.T) {
 }
 
 // A repeated report may wait on any rail; only the torus rail uses that. A change may not wait.
-func TestDigestsMayWait(t *testing.T) {
+func TestOnlyDigestsMayWait(t *testing.T) {
 	w := newWorld(t, "2x2x2", "0,0,0", nil)
 	seen := map[bool]int{}
-	for _, r := range []fault.Report{{Digest: true}, {Observations: []fault.Observation{{Node: "n0-0-0", Component: fault.ComponentMemory, State: fault.Sick, Kind: fault.KindSelf}}}} {
+	for _, r := range []fault.Report{{Digest: true},
+		{Observations: []fault.Observation{{Node: "n0-0-0", Component: fault.ComponentMemory, State: fault.Sick, Kind: fault.KindSelf}}}} {
 		w.m.out = Output{}
 		w.m.add(w.now, r)
 		w.now = w.now.Add(1e9)

@@ -15,10 +15,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/relay"
-	"github.com/lofamo/lofamo/internal/agent/topo"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/golden"
+	"github.com/lofamo/lofamo/internal/testing/golden"
 )
 
 // A scenario is a list of commands. Below each stand the host half's actions in response, one a line,
@@ -28,6 +27,7 @@ import (
 //	                          interface; the DNP half runs, supervisors answer
 //	run DURATION              time passes
 //	dnp alive|dead|corrupt
+//	dnp ended HOW             the kernel confirms that its process has ended
 //	link DIR normal|sick|restarting|silent|unheard|unknown
 //	neighbour DIR ok|dead|service-network|memory|peripheral/0|peripheral/1 [cause MASK]
 //	core|temperature|power|voltage normal|sick|broken|absent
@@ -98,7 +98,8 @@ func newWorld(t *testing.T, dims, at string, interfaces []string) *world {
 		t.Fatal(err)
 	}
 	w := &world{t: t, now: start, begun: start, alive: true, answer: true}
-	w.regs.Temperature, w.regs.Power, w.regs.Voltage = uint32(watchdog.EncodeCelsius(40)), uint32(watchdog.EncodeWatts(100)), uint32(watchdog.EncodeVolts(12))
+	w.regs.Temperature, w.regs.Power, w.regs.Voltage = uint32(watchdog.EncodeCelsius(40)), uint32(watchdog.EncodeWatts(100)),
+		uint32(watchdog.EncodeVolts(12))
 	for _, dir := range d.Links() {
 		w.regs.Details[dir.Index()] = torus.Detail{Rx: torus.LinkNormal, Tx: torus.LinkNormal}
 	}
@@ -106,7 +107,7 @@ func newWorld(t *testing.T, dims, at string, interfaces []string) *world {
 		interfaces = []string{"service"}
 	}
 	w.m, err = New(Config{
-		Topo: topo.New(fault.DefaultNodeID(c), c, d, nil), Periods: p, MaxHops: 9,
+		Topo: halfcore.NewTopology(fault.DefaultNodeID(c), c, d, nil), Periods: p, MaxHops: 9,
 		Rails: []fault.Path{fault.PathDirect, fault.PathTorus}, Interfaces: interfaces,
 	}, w.now, 7)
 	if err != nil {
@@ -135,7 +136,7 @@ func (w *world) apply(out Output) {
 		w.say("host word: service network %s, memory %s, peripherals %s %s",
 			out.Host.ServiceNetwork, out.Host.Memory, out.Host.Peripheral0, out.Host.Peripheral1)
 	}
-	for _, n := range out.Told {
+	for _, n := range out.SenderNotes {
 		w.say("note: %s", n.Text)
 	}
 	for i := range out.Send {
@@ -172,7 +173,8 @@ func (w *world) sent(s *Send) {
 		}
 	case s.Ack != nil:
 	case s.Interest != nil:
-		w.say("%s %s interest %d, part %d of %d: %s", s.Path, s.Target, s.Interest.GetSerial(), s.Interest.GetPart(), s.Interest.GetParts(), strings.Join(s.Interest.GetNodes(), " "))
+		w.say("%s %s interest %d, part %d of %d: %s", s.Path, s.Target, s.Interest.GetSerial(), s.Interest.GetPart(), s.Interest.GetParts(),
+			strings.Join(s.Interest.GetNodes(), " "))
 	case s.Answer != nil:
 		to := ""
 		if s.Addr.IsValid() {
@@ -186,12 +188,13 @@ func (w *world) sent(s *Send) {
 
 func (w *world) sentReport(s *Send, r fault.Report) {
 	for _, v := range r.Readings {
-		w.say("%s%s %s digest %d: %s %s is %.4g%s, threshold %.4g%s", s.Path, w.iface(s), s.Target, r.ID.Seq, v.Component, v.Quantity, v.Value, v.Quantity.Unit(), v.Threshold, v.Quantity.Unit())
+		w.say("%s%s %s digest %d: %s %s is %.4g%s, threshold %.4g%s", s.Path, w.iface(s), s.Target, r.ID.Seq, v.Component, v.Quantity, v.Value,
+			v.Quantity.Unit(), v.Threshold, v.Quantity.Unit())
 	}
 	if !r.Digest {
 		w.say("%s%s %s report %d:", s.Path, w.iface(s), s.Target, r.ID.Seq)
 		for _, o := range r.Observations {
-			w.say("    %s %s %s by %s, %s old %s", o.Node, o.Component, o.State, o.Kind, o.Age.Round(time.Millisecond), o.Detail)
+			w.say("    %s %s %s by %s%s, %s old %s", o.Node, o.Component, o.State, o.Kind, ended(o), o.Age.Round(time.Millisecond), o.Detail)
 		}
 	}
 	if w.answer && s.Path == fault.PathDirect {
@@ -203,6 +206,14 @@ func (w *world) sentReport(s *Send, r fault.Report) {
 			w.receiveOn(fault.PathDirect, s.Interface, s.Target, withLeader(servicenet.NewAcks(st, r.ID), "sup-1"))
 		}
 	}
+}
+
+// ended marks an observation of a process that a kernel reported as ended.
+func ended(o fault.Observation) string {
+	if o.Ended {
+		return " (ended)"
+	}
+	return ""
 }
 
 // iface names the service interface where there are several.
@@ -219,7 +230,8 @@ func (w *world) receiveOn(path fault.Path, k uint8, by string, m *lofamov1.Messa
 	if !w.lost.IsZero() {
 		m.NoQuorumMs = max(1, w.now.Sub(w.lost).Milliseconds())
 	}
-	w.step(Received{Path: path, Interface: k, From: netip.MustParseAddrPort("198.51.100.1:99"), Opened: servicenet.Opened{Msg: m, Role: servicenet.RoleSupervisor, Name: by, Raw: []byte("raw")}})
+	w.step(Received{Path: path, Interface: k, From: netip.MustParseAddrPort("198.51.100.1:99"),
+		Opened: servicenet.Opened{Msg: m, Role: servicenet.RoleSupervisor, Name: by, Raw: []byte("raw")}})
 }
 
 // ring is the doorbell: the registers are looked at.
@@ -258,6 +270,9 @@ func (w *world) do(args []string) {
 		w.run(d)
 	case "dnp":
 		w.alive, w.corrupt = args[1] == "alive", args[1] == "corrupt"
+		if args[1] == "ended" {
+			w.step(Ended{How: strings.Join(args[2:], " "), Age: 2 * time.Millisecond})
+		}
 	case "link":
 		w.link(w.dir(args[1]), args[2])
 		w.ring()
@@ -337,7 +352,8 @@ func (w *world) do(args []string) {
 			w.lost = time.Time{}
 		case "elsewhere":
 			w.step(Received{Path: fault.PathDirect, Opened: servicenet.Opened{
-				Msg:  &lofamov1.Message{Acks: servicenet.NewAcks(lofamov1.Ack_RECEIVED, fault.ReportID{Origin: fault.Origin{Node: w.m.self, Half: fault.HalfHost}, Epoch: 7, Seq: 1})},
+				Msg: &lofamov1.Message{Acks: servicenet.NewAcks(lofamov1.Ack_RECEIVED,
+					fault.ReportID{Origin: fault.Origin{Node: w.m.self, Half: fault.HalfHost}, Epoch: 7, Seq: 1})},
 				Role: servicenet.RoleSupervisor, Name: "sup-2", Raw: []byte("raw"),
 			}})
 		}
@@ -348,8 +364,9 @@ func (w *world) do(args []string) {
 	case "arrived":
 		c, err := grid.ParseCoord(args[1])
 		w.must(err)
-		w.step(Arrived{Held: 2 * time.Millisecond, Message: relay.Message{
-			Kind: relay.Up, MayWait: len(args) > 2, Envelope: []byte("envelope"), Hops: []relay.Hop{{Coord: c, Half: fault.HalfDNP, Held: time.Millisecond}},
+		w.step(Arrived{Held: 2 * time.Millisecond, Message: halfcore.Relay{
+			Kind: halfcore.RelayUp, MayWait: len(args) > 2, Envelope: []byte("envelope"),
+			Hops: []halfcore.RelayHop{{Coord: c, Half: fault.HalfDNP, Held: time.Millisecond}},
 		}})
 	default:
 		w.t.Fatalf("unknown command %v", args)
@@ -364,7 +381,8 @@ func (w *world) measured(args []string) {
 		return v
 	}
 	if args[0] == "corrected-errors" {
-		w.step(Readings{[]Reading{{Component: fault.ComponentMemory, State: fault.Normal, Quantity: fault.QuantityCorrectedErrors, Threshold: value(1), Value: value(2)}}})
+		w.step(Readings{[]Reading{{Component: fault.ComponentMemory, State: fault.Normal, Quantity: fault.QuantityCorrectedErrors,
+			Threshold: value(1), Value: value(2)}}})
 		return
 	}
 	if args[0] == "loss" {
@@ -377,7 +395,8 @@ func (w *world) measured(args []string) {
 		encode func(float64) byte
 	}{{"temperature", watchdog.EncodeCelsius}, {"power", watchdog.EncodeWatts}, {"voltage", watchdog.EncodeVolts}} {
 		if s.name == args[0] {
-			w.regs.Sensed[i] = Sensed{int32(value(3) * 1000), watchdog.Thresholds{WarnLow: s.encode(value(1)), WarnHigh: s.encode(value(2))}.Encode()}
+			w.regs.Sensed[i] = Sensed{int32(value(3) * 1000),
+				watchdog.Thresholds{WarnLow: s.encode(value(1)), WarnHigh: s.encode(value(2))}.Encode()}
 			w.ring()
 		}
 	}
@@ -385,18 +404,18 @@ func (w *world) measured(args []string) {
 
 // told handles REVISION SINCE PART/PARTS [want] NODE=STATE...
 func (w *world) told(args []string) {
-	var m lofamov1.Told
+	var m lofamov1.FaultUpdate
 	_, err := fmt.Sscanf(strings.Join(args[:3], " "), "%d %d %d/%d", &m.Revision, &m.Since, &m.Part, &m.Parts)
 	w.must(err)
-	m.Node, m.Interest = string(w.m.self), w.m.told.Serial()
+	m.Node, m.Interest = string(w.m.self), w.m.view.Serial()
 	for _, a := range args[3:] {
 		if m.WantInterest = m.WantInterest || a == "want"; a == "want" {
 			continue
 		}
 		id, state, _ := strings.Cut(a, "=")
-		m.Nodes = append(m.Nodes, &lofamov1.ToldNode{Id: id, State: lofamov1.State(lofamov1.State_value[state])})
+		m.Nodes = append(m.Nodes, &lofamov1.NodeView{Id: id, State: lofamov1.State(lofamov1.State_value[state])})
 	}
-	w.receive(fault.PathDirect, "sup-0", &lofamov1.Message{Body: &lofamov1.Message_Told{Told: &m}})
+	w.receive(fault.PathDirect, "sup-0", &lofamov1.Message{Body: &lofamov1.Message_FaultUpdate{FaultUpdate: &m}})
 }
 
 func (w *world) must(err error) {
@@ -428,9 +447,12 @@ func (w *world) link(d grid.Direction, state string) {
 		"normal":     {watchdog.HealthNormal, torus.Detail{Rx: torus.LinkNormal, Tx: torus.LinkNormal}},
 		"sick":       {watchdog.HealthSick, torus.Detail{Rx: torus.LinkSick, Tx: torus.LinkNormal}},
 		"restarting": {watchdog.HealthSick, torus.Detail{Rx: torus.LinkSick, Tx: torus.LinkNormal, Restarting: true}},
-		"silent":     {watchdog.HealthBroken, torus.Detail{Rx: torus.LinkBroken, Tx: torus.LinkUnknown, Silent: true, HeardAge: 75 * time.Millisecond}},
-		"unheard":    {watchdog.HealthBroken, torus.Detail{Rx: torus.LinkNormal, Tx: torus.LinkBroken, Handshake: true}},
-		"unknown":    {watchdog.HealthNormal, torus.Detail{Rx: torus.LinkUnknown, Tx: torus.LinkUnknown}},
+		"silent": {watchdog.HealthBroken, torus.Detail{Rx: torus.LinkBroken, Tx: torus.LinkUnknown, Silent: true,
+			HeardAge: 75 * time.Millisecond}},
+		"refused": {watchdog.HealthBroken, torus.Detail{Rx: torus.LinkBroken, Tx: torus.LinkUnknown, Silent: true,
+			HeardAge: 32 * time.Millisecond}},
+		"unheard": {watchdog.HealthBroken, torus.Detail{Rx: torus.LinkNormal, Tx: torus.LinkBroken, Handshake: true}},
+		"unknown": {watchdog.HealthNormal, torus.Detail{Rx: torus.LinkUnknown, Tx: torus.LinkUnknown}},
 	}[state]
 	if !ok {
 		w.t.Fatalf("unknown state of a link %q", state)
@@ -456,7 +478,8 @@ func (w *world) neighbour(d grid.Direction, args []string) {
 }
 
 func (w *world) field(name, state string) {
-	h, known := map[string]watchdog.Health{"normal": watchdog.HealthNormal, "sick": watchdog.HealthSick, "broken": watchdog.HealthBroken}[state]
+	h, known := map[string]watchdog.Health{"normal": watchdog.HealthNormal, "sick": watchdog.HealthSick,
+		"broken": watchdog.HealthBroken}[state]
 	switch name {
 	case "core":
 		w.regs.DNP.Core, w.regs.Router0 = h, watchdog.RouterHopsExceeded

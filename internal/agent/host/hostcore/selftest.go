@@ -12,9 +12,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/health"
-	"github.com/lofamo/lofamo/internal/agent/relay"
-	"github.com/lofamo/lofamo/internal/agent/selftestconfig"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 )
 
 // Test is an event of the self-test: the result of a probe of Output.Probes or Output.TestMail.
@@ -46,17 +44,18 @@ type selfTest struct {
 func newSelfTest(cfg Config, now time.Time) selfTest {
 	s := selfTest{unsaid: cfg.SelfTest.Prove}
 	mods := []selftest.ModuleConfig{
-		selftestconfig.Local(selftest.Register), selftestconfig.Local(selftest.Reports), selftestconfig.Local(selftest.Bulk), selftestconfig.Mailbox(),
+		halfcore.LocalModule(selftest.Register), halfcore.LocalModule(selftest.Reports), halfcore.LocalModule(selftest.Bulk),
+		halfcore.MailboxModule(),
 	}
 	for k, name := range cfg.Interfaces {
-		mods = append(mods, selftestconfig.Direct(uint8(k), name))
+		mods = append(mods, halfcore.DirectModule(uint8(k), name))
 	}
 	for _, p := range cfg.Rails {
 		if p == fault.PathGossip {
-			mods = append(mods, selftestconfig.Gossip())
+			mods = append(mods, halfcore.GossipModule())
 		}
 	}
-	s.machine = selftestconfig.New(cfg.SelfTest, mods, cfg.Periods.TWrite, now)
+	s.machine = halfcore.NewSelfTest(cfg.SelfTest, mods, cfg.Periods.TWrite, now)
 	return s
 }
 
@@ -87,7 +86,7 @@ func (m *Machine) useOutput(now time.Time) {
 		m.use(now, selftest.Mailbox, 0)
 	}
 	for _, r := range m.out.Relay {
-		if r.Kind == relay.Back {
+		if r.Kind == halfcore.RelayBack {
 			m.use(now, selftest.Bulk, 0)
 		}
 	}
@@ -139,7 +138,7 @@ func (m *Machine) tested(now time.Time, r selftest.Result) {
 
 // stateSelf states this half.
 func (m *Machine) stateSelf(now time.Time) {
-	words, why := selftestconfig.Failing(m.selfTest.machine)
+	words, why := halfcore.FailingModules(m.selfTest.machine)
 	if m.selfTest.unsaid || m.selfTest.machine.Proving() {
 		r := m.restarted(now)
 		words, why = slices.Insert(words, 0, r), slices.Insert(why, 0, r)
@@ -211,12 +210,12 @@ func (m *Machine) dnpWhy(now time.Time) (words, why []string) {
 // moduleName names a module by its number in lofamov1.SelfTest.
 func moduleName(number uint32) string {
 	for _, d := range grid.Directions() {
-		if health.Number(selftest.Module{Kind: selftest.Link, Index: uint8(d.Index())}) == number {
+		if halfcore.ModuleNumber(selftest.Module{Kind: selftest.Link, Index: uint8(d.Index())}) == number {
 			return "link " + d.String()
 		}
 	}
 	for k := selftest.Relay; k.Valid(); k++ {
-		if health.Number(selftest.Module{Kind: k}) == number {
+		if halfcore.ModuleNumber(selftest.Module{Kind: k}) == number {
 			return k.String()
 		}
 	}

@@ -13,8 +13,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/selftestconfig"
-	"github.com/lofamo/lofamo/internal/agent/topo"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/config"
 )
 
@@ -33,7 +32,7 @@ type tested struct {
 }
 
 // newTested starts one; before are events before its first tick.
-func newTested(t *testing.T, cfg selftestconfig.Config, before ...Event) *tested {
+func newTested(t *testing.T, cfg halfcore.SelfTestConfig, before ...Event) *tested {
 	t.Helper()
 	p, err := config.Preset(config.PresetDefault)
 	if err != nil {
@@ -41,7 +40,7 @@ func newTested(t *testing.T, cfg selftestconfig.Config, before ...Event) *tested
 	}
 	w := &tested{t: t, now: start}
 	w.m, err = New(Config{
-		Topo: topo.New("n0-0-0", grid.Coord{}, grid.Dims{X: 2, Y: 1, Z: 1}, nil), Periods: p, MaxHops: 9,
+		Topo: halfcore.NewTopology("n0-0-0", grid.Coord{}, grid.Dims{X: 2, Y: 1, Z: 1}, nil), Periods: p, MaxHops: 9,
 		Rails: []fault.Path{fault.PathDirect, fault.PathGossip, fault.PathTorus}, Interfaces: []string{"service"}, SelfTest: cfg,
 	}, w.now, 7)
 	if err != nil {
@@ -128,10 +127,10 @@ func (w *tested) result(name string) selftest.Result {
 	return selftest.Result{}
 }
 
-var testing2s = selftestconfig.Config{Interval: 2 * time.Second, IdleAfter: 10 * time.Second, First: 42}
+var testing2s = halfcore.SelfTestConfig{Interval: 2 * time.Second, IdleAfter: 10 * time.Second, First: 42}
 
 // The half reports its failed modules, and stops once it has passed.
-func TestFailedModuleMakesTheHostSick(t *testing.T) {
+func TestFailedModuleMakesHostSick(t *testing.T) {
 	w := newTested(t, testing2s)
 	w.run(10 * time.Second)
 	for _, name := range []string{"register path", "report path", "direct rail service"} {
@@ -156,7 +155,7 @@ func TestFailedModuleMakesTheHostSick(t *testing.T) {
 
 // However quickly a restarted half has passed, its first digest reports the restart and its reason. The next one
 // reports that the half is normal.
-func TestRestartIsToldOf(t *testing.T) {
+func TestFirstDigestReportsRestart(t *testing.T) {
 	for _, every := range []time.Duration{0, 2 * time.Second} {
 		cfg := testing2s
 		cfg.Interval, cfg.Prove = every, true
@@ -170,12 +169,13 @@ func TestRestartIsToldOf(t *testing.T) {
 
 // restartedBy returns the daemon's health event for a host half that it restarts.
 func restartedBy(cause string) Health {
-	return Health{fault.HalfHost, &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING, Restarts: 1, AgeNs: 1, Cause: cause}}}
+	return Health{fault.HalfHost, &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING, Restarts: 1,
+		AgeNs: 1, Cause: cause}}}
 }
 
 // That it was restarted is the first that leaves a half: before the answer to a challenge, by which a supervisor lifts its verdict,
 // however early that comes. The first digest waits for the sensors.
-func TestRestartIsToldBeforeTheAnswer(t *testing.T) {
+func TestRestartReportPrecedesChallengeAnswer(t *testing.T) {
 	cfg := testing2s
 	cfg.Prove = true
 	w := newTested(t, cfg, restartedBy("hung"))
@@ -197,7 +197,7 @@ func TestRestartIsToldBeforeTheAnswer(t *testing.T) {
 }
 
 // A DNP half of before would find a test message unreadable: it gets none until it has sent one.
-func TestMailboxIsTestedWhenTheOtherHalfKnows(t *testing.T) {
+func TestMailboxIsTestedWhenOtherHalfKnows(t *testing.T) {
 	w := newTested(t, testing2s)
 	use := func() {
 		for range 100 {
@@ -220,7 +220,7 @@ func TestMailboxIsTestedWhenTheOtherHalfKnows(t *testing.T) {
 }
 
 // The DNP half's registers show only that its self-test failed; the half sends the details by mailbox.
-func TestDNPCoreIsSickWithTheModulesName(t *testing.T) {
+func TestSickDNPCoreNamesModule(t *testing.T) {
 	w := newTested(t, testing2s)
 	w.run(time.Second)
 	w.step(Health{fault.HalfDNP, &lofamov1.HalfHealth{Tests: []*lofamov1.SelfTest{
@@ -231,7 +231,8 @@ func TestDNPCoreIsSickWithTheModulesName(t *testing.T) {
 	if !w.said("core SICK self-test: mailbox altered: 3 of 3 probes; exceptions: router 0x0 0x0, RDMA 0x4, engine 0x0") {
 		t.Errorf("it says %q", w.says)
 	}
-	w.step(Health{fault.HalfDNP, &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING, Restarts: 1, AgeNs: 1, Cause: "hung for 150 ms"}}})
+	w.step(Health{fault.HalfDNP, &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING, Restarts: 1,
+		AgeNs: 1, Cause: "hung for 150 ms"}}})
 	w.regs.DNP.Core, w.regs.RDMA = watchdog.HealthNormal, 0
 	w.run(time.Second)
 	w.regs.DNP.Core, w.regs.Engine = watchdog.HealthSick, watchdog.EngineRestarted
@@ -244,13 +245,14 @@ func TestDNPCoreIsSickWithTheModulesName(t *testing.T) {
 // The host half reports the findings of the DNP half's self-test when they arrive, even if the core was sick before:
 // because the registers were read before the mail, or for another reason. A new measured value alone causes no
 // report.
-func TestWhyIsToldWhenItComesLater(t *testing.T) {
+func TestLateSelfTestReasonIsReported(t *testing.T) {
 	w := newTested(t, testing2s)
 	w.run(time.Second)
 	w.regs.DNP.Core, w.regs.RDMA, w.regs.Engine = watchdog.HealthSick, watchdog.RDMASelfTest, watchdog.EngineLate
 	w.run(time.Second)
 	for _, why := range []string{"altered: 3 of 3 probes", "altered: 2 of 3 probes", "lost: 6 of the last 9 probes"} {
-		w.step(Health{fault.HalfDNP, &lofamov1.HalfHealth{Tests: []*lofamov1.SelfTest{{Number: 10, State: lofamov1.TestState_FAILING, Why: why}}}})
+		w.step(Health{fault.HalfDNP,
+			&lofamov1.HalfHealth{Tests: []*lofamov1.SelfTest{{Number: 10, State: lofamov1.TestState_FAILING, Why: why}}}})
 		w.run(time.Second)
 	}
 	w.regs.DNP.Core, w.regs.RDMA, w.regs.Engine = watchdog.HealthNormal, 0, 0
@@ -267,7 +269,7 @@ func TestWhyIsToldWhenItComesLater(t *testing.T) {
 
 // A half that tests itself wakes up when it would wake up anyway.
 func TestIdleHalfWakesNoMoreOften(t *testing.T) {
-	with, without := newTested(t, testing2s), newTested(t, selftestconfig.Config{})
+	with, without := newTested(t, testing2s), newTested(t, halfcore.SelfTestConfig{})
 	with.run(time.Minute)
 	without.run(time.Minute)
 	if with.ticks != without.ticks || with.ticks == 0 {

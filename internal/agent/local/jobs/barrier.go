@@ -414,8 +414,8 @@ func (s *Barriers) forget(now time.Time) {
 		case len(b.waiting) > 0:
 		case !now.Before(b.forgetAt):
 			delete(s.all, key)
-		case s.sweep.IsZero() || b.forgetAt.Before(s.sweep):
-			s.sweep = b.forgetAt
+		default:
+			s.sweep = fault.Earliest(s.sweep, b.forgetAt)
 		}
 	}
 }
@@ -447,11 +447,7 @@ func (s *Barriers) gone(now time.Time, b *barrier) (ranks []int) {
 	return ranks
 }
 
-func (s *Barriers) wakeAt(t time.Time) {
-	if s.out.Wake.IsZero() || t.Before(s.out.Wake) {
-		s.out.Wake = t
-	}
-}
+func (s *Barriers) wakeAt(t time.Time) { s.out.Wake = fault.Earliest(s.out.Wake, t) }
 
 // rewatch gathers the members of the jobs that had barriers recently, the latest first, as many as a node may watch.
 // Entries that expire go at the next step, without a wake-up. rewatch runs with every step, hundreds of times a

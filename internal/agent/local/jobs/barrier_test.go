@@ -111,7 +111,7 @@ func leave() Mail { return Mail{Kind: Leave, Key: key7} }
 
 func silence(Mail) *Mail { return nil }
 
-func TestKeysDiffer(t *testing.T) {
+func TestKeyDependsOnEveryField(t *testing.T) {
 	seen := map[Key]string{}
 	for name, k := range map[string]Key{
 		"it": key7, "user": Name{1, "train", "step", 7}.Key(abc), "job": Name{1000, "trainst", "ep", 7}.Key(abc), "name": Name{1000,
@@ -125,7 +125,7 @@ func TestKeysDiffer(t *testing.T) {
 	}
 }
 
-func TestBarrierCompletes(t *testing.T) {
+func TestDeskArrivesWhenAllParticipantsDo(t *testing.T) {
 	d := newDesk(t)
 	d.step(call(1, 2, "x"))
 	d.sent(arrive(false)) // a participant is missing: it only asks
@@ -163,7 +163,7 @@ func TestBarrierAsksAgain(t *testing.T) {
 	d.ended()
 }
 
-func TestLeaving(t *testing.T) {
+func TestLeavingParticipantWithdrawsArrival(t *testing.T) {
 	d := newDesk(t)
 	d.step(call(1, 2, "x"))
 	d.step(Left{1})
@@ -195,7 +195,7 @@ func TestHostHalfRestarted(t *testing.T) {
 	d.ended(Outcome{ID: 1, End: Complete})
 }
 
-func TestBarrierEnds(t *testing.T) {
+func TestOutcomeOfEachBarrierEnd(t *testing.T) {
 	late := func(id uint64, participants int) Call {
 		c := call(id, participants, "x")
 		c.Until = after(1500 * ms)
@@ -242,7 +242,7 @@ func TestBarrierEnds(t *testing.T) {
 
 // A half that could not run for a while has sent no requests, so it reports no silence. Nor do many simultaneous
 // callers cause such a report.
-func TestStalledHalfAccusesNobody(t *testing.T) {
+func TestStalledHalfReportsNoSilence(t *testing.T) {
 	d := newDesk(t)
 	for id := range uint64(50) {
 		d.step(call(id, 2, "x"))
@@ -253,7 +253,7 @@ func TestStalledHalfAccusesNobody(t *testing.T) {
 }
 
 // The DNP half learns of a FAILED member a second later, unless the member has arrived.
-func TestGoneIsTold(t *testing.T) {
+func TestFailedMemberIsReportedToDNPHalf(t *testing.T) {
 	d := newDesk(t)
 	d.step(Fates{[]fault.NodeID{"a", "c"}})
 	d.step(call(1, 1, "x"))
@@ -278,7 +278,7 @@ func TestGoneIsTold(t *testing.T) {
 	}
 }
 
-func TestBarrierBounds(t *testing.T) {
+func TestBarriersAreBounded(t *testing.T) {
 	d := newDesk(t)
 	d.step(call(1, 2, "x"))
 	d.step(call(2, 3, "y"))
@@ -328,7 +328,7 @@ func TestBarrierBounds(t *testing.T) {
 }
 
 // The members of jobs are watched for a while after their last barrier, as many as a node may watch.
-func TestWatching(t *testing.T) {
+func TestMembersAreWatchedAfterBarrier(t *testing.T) {
 	d := newDesk(t)
 	big := func(n int) (out []fault.NodeID) {
 		for i := range n {

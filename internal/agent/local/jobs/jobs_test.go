@@ -27,7 +27,7 @@ func TestCheckName(t *testing.T) {
 	}
 }
 
-func TestLimit(t *testing.T) {
+func TestLimitRefusesBeyondRate(t *testing.T) {
 	l := Limit{Rate: 10, Burst: 3}
 	take := func(at time.Duration, uid uint32) bool { return l.Take(t0.Add(at), uid) }
 	for i := range 3 {
@@ -69,7 +69,7 @@ func TestLimitIsBounded(t *testing.T) {
 	}
 }
 
-func TestWindow(t *testing.T) {
+func TestWindowAcceptsEachNumberOnce(t *testing.T) {
 	var w Window
 	for i, tc := range []struct {
 		node   string
@@ -113,7 +113,7 @@ func TestWindowTakesEachOnce(t *testing.T) {
 	}
 }
 
-func TestRoom(t *testing.T) {
+func TestRoomIsSharedBetweenUsers(t *testing.T) {
 	for _, tc := range []struct {
 		all, mine int
 		uid       uint32
@@ -141,7 +141,7 @@ func mails() []Mail {
 	}
 }
 
-func TestMail(t *testing.T) {
+func TestMailRoundTrip(t *testing.T) {
 	for _, m := range mails() {
 		got, err := DecodeMail(m.Append(nil))
 		if diff := cmp.Diff(m, got); err != nil || diff != "" {
@@ -150,7 +150,7 @@ func TestMail(t *testing.T) {
 	}
 }
 
-func TestMailRefused(t *testing.T) {
+func TestDamagedMailIsRefused(t *testing.T) {
 	cut := func(i int, by int) []byte { b := mails()[i].Append(nil); return b[:len(b)-by] }
 	for name, b := range map[string][]byte{
 		"empty":               {},

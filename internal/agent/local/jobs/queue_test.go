@@ -7,7 +7,7 @@ import (
 )
 
 // The queue holds equal mails once, and keeps an arrival regardless of later mails.
-func TestQueue(t *testing.T) {
+func TestQueueHoldsEqualMailsOnce(t *testing.T) {
 	k, other := Key{Generation: 1}, Key{Generation: 2}
 	ask, arrived, leave := Mail{Kind: Arrive, Key: k}, Mail{Kind: Arrive, Key: k, Flag: true}, Mail{Kind: Leave, Key: k}
 	raise := Mail{Kind: Raise, Request: 7}
@@ -37,7 +37,7 @@ func TestQueue(t *testing.T) {
 	}
 }
 
-func TestQueueBounded(t *testing.T) {
+func TestFullQueueDropsAndCounts(t *testing.T) {
 	var q Queue
 	for i := range uint64(maxQueue + 3) {
 		if q.Add(Mail{Kind: Raise, Request: i}) != (i < maxQueue) {

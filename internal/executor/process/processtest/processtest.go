@@ -12,9 +12,8 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/executor/process"
-	"github.com/lofamo/lofamo/internal/executor/remote"
-	"github.com/lofamo/lofamo/internal/freeport"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/testing/freeport"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )
@@ -77,9 +76,9 @@ func (f *Fixture) Start(t testing.TB) (stop func()) {
 }
 
 // Supervisor returns the executor of a supervisor that reaches the process at an address.
-func (f *Fixture) Supervisor(t testing.TB, address string) *remote.Executor {
+func (f *Fixture) Supervisor(t testing.TB, address string) *executor.Remote {
 	t.Helper()
-	x, err := remote.New(config.ExecutorClient{Address: address, DialTimeout: config.Duration(time.Second),
+	x, err := executor.NewRemote(config.ExecutorClient{Address: address, DialTimeout: config.Duration(time.Second),
 		SettleTimeout: config.Duration(time.Second)}, Cluster,
 		f.Certificate(t, pki.RoleSupervisor), nil)
 	must(t, err)

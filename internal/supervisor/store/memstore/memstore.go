@@ -224,7 +224,7 @@ func (s *Store) since(after uint64) ([]store.Update, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if after+1 < s.floor {
-		return []store.Update{{Err: fmt.Errorf("%w: asked for what follows %d, the oldest kept is %d", store.ErrCompacted, after,
+		return []store.Update{{Err: fmt.Errorf("%w: changes after %d were requested, the oldest kept is %d", store.ErrCompacted, after,
 			s.floor)}}, s.changed
 	}
 	var out []store.Update
@@ -283,9 +283,9 @@ func (w *writer) Commit(ctx context.Context, b store.Batch) (uint64, error) {
 	s.head = s.rev
 	s.meta = &w.meta
 	before := len(s.events)
-	for _, ev := range b.Events {
+	for i, ev := range b.Events {
 		ev = proto.CloneOf(ev)
-		ev.Revision = s.rev
+		ev.Revision, ev.Index = s.rev, uint32(i+1)
 		s.events = append(s.events, ev)
 	}
 	if over := min(len(s.events)-s.keepEvents, before); over > 0 { // never the events just committed

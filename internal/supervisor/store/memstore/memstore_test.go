@@ -7,7 +7,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/store/storetest"
 )
 
-func TestContract(t *testing.T) {
+func TestMemoryStoreKeepsContract(t *testing.T) {
 	storetest.Run(t, func(*testing.T) storetest.Harness {
 		s := memstore.New(storetest.KeepEvents)
 		return storetest.Harness{Store: s, Campaign: s.Campaign, Compact: s.Compact}

@@ -46,9 +46,12 @@ func testHistory(t *testing.T, h Harness) {
 			if want := fmt.Sprint("event ", first+uint64(i)); ev.GetReason() != want || ev.GetRevision() == 0 {
 				t.Errorf("from %d: number %d is %q at revision %d: want %q", tc.from, first+uint64(i), ev.GetReason(), ev.GetRevision(), want)
 			}
+			if want := uint32(2 - (first+uint64(i))%2); ev.GetIndex() != want { // two in each revision
+				t.Errorf("from %d: number %d has index %d in its revision: want %d", tc.from, first+uint64(i), ev.GetIndex(), want)
+			}
 		}
 	}
 	if _, events, err := h.Store.EventsFrom(t.Context(), b.Next, 10); err != nil || len(events) > 0 {
-		t.Errorf("what is to come: %v, %v", events, err)
+		t.Errorf("events after the last: %v, %v", events, err)
 	}
 }

@@ -98,7 +98,7 @@ func testTopology(t *testing.T, h Harness) {
 	}
 	same(swapped, rev, 1)
 	if _, err := apply(have, first); !errors.Is(err, store.ErrConflict) {
-		t.Errorf("a change of what is no longer so: %v", err)
+		t.Errorf("a change of an outdated value: %v", err)
 	}
 	have = same(swapped, rev, 1)
 

@@ -230,7 +230,7 @@ func testGuards(t *testing.T, h Harness) {
 	}
 	h.Campaign()
 	if _, err := put("deposed", 0); !errors.Is(err, store.ErrNotLeader) {
-		t.Errorf("a deposed leader is told of %v", err)
+		t.Errorf("a deposed leader gets %v", err)
 	}
 }
 
@@ -269,7 +269,7 @@ func testForeign(t *testing.T, h Harness) {
 	}
 	_, err = h.Store.Writer(h.Campaign(), store.Meta{Cluster: "other", Dims: "2x2x2"}, snap)
 	if !errors.Is(err, store.ErrForeign) {
-		t.Errorf("another cluster's store is taken: %v", err)
+		t.Errorf("another cluster's store is accepted: %v", err)
 	}
 }
 

@@ -1,0 +1,94 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// ListIncidents returns one page of incidents, the newest first.
+func (c *Client) ListIncidents(ctx context.Context, req *lofamov1.ListIncidentsRequest) (*lofamov1.ListIncidentsResponse, error) {
+	return call(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.ListIncidentsResponse, error) {
+		return s.ListIncidents(ctx, req)
+	})
+}
+
+// AllIncidents fetches all pages of ListIncidents, of chunk incidents each (0: one page), and joins them.
+func (c *Client) AllIncidents(ctx context.Context, req *lofamov1.ListIncidentsRequest,
+	chunk uint32) (*lofamov1.ListIncidentsResponse, error) {
+	return pages(chunk,
+		func(limit uint32, next string) (*lofamov1.ListIncidentsResponse, error) {
+			req.Limit, req.Continue = limit, next
+			return c.ListIncidents(ctx, req)
+		},
+		func(all, page *lofamov1.ListIncidentsResponse) {
+			all.Incidents, all.Continue = append(all.Incidents, page.GetIncidents()...), ""
+			all.Stale = all.GetStale() || page.GetStale()
+		})
+}
+
+// GetIncident returns one incident. It fails with the gRPC code NotFound if there is none of that id.
+func (c *Client) GetIncident(ctx context.Context, id string) (*lofamov1.Incident, error) {
+	return call(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.Incident, error) {
+		return s.GetIncident(ctx, &lofamov1.GetIncidentRequest{Id: id})
+	})
+}
+
+// AcknowledgeIncident notes that the caller deals with an incident, with a note of at most 4,096 bytes ("" for none). It
+// fails with the gRPC code Aborted if the incident is CLOSED.
+func (c *Client) AcknowledgeIncident(ctx context.Context, id, note string) (*lofamov1.AcknowledgeIncidentResponse, error) {
+	return change(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.AcknowledgeIncidentResponse, error) {
+		return s.AcknowledgeIncident(ctx, &lofamov1.AcknowledgeIncidentRequest{Id: id, Note: note})
+	})
+}
+
+// WatchIncidents calls each with the incidents that changed after req.AfterRevision (0: with all), then with those that
+// change, until ctx ends or each returns an error, which WatchIncidents returns; nil for ErrStop.
+//
+// Each call gets the newest form of an incident; forms in between may be left out (WatchIncidentsResponse.skipped). If a
+// supervisor fails, the watch resumes at another one. It fails with a *NoAnswerError only if none answers at the start.
+func (c *Client) WatchIncidents(ctx context.Context, req *lofamov1.WatchIncidentsRequest,
+	each func(*lofamov1.WatchIncidentsResponse) error) error {
+	req = proto.CloneOf(req)
+	begun := false
+	for rounds := 0; ; rounds++ {
+		err := c.atOne(ctx, func(conn *grpc.ClientConn) error {
+			stream, err := lofamov1.NewFaultSupervisorClient(conn).WatchIncidents(ctx, req)
+			for err == nil {
+				var resp *lofamov1.WatchIncidentsResponse
+				if resp, err = stream.Recv(); err != nil {
+					break
+				}
+				begun, rounds = true, 0
+				if err := each(resp); err != nil {
+					return finalError{err}
+				}
+				req.AfterRevision = max(req.GetAfterRevision(), resp.GetRevision())
+			}
+			return err
+		})
+		var final finalError
+		var none *NoAnswerError
+		switch {
+		case errors.As(err, &final):
+			if errors.Is(final.err, ErrStop) {
+				return nil
+			}
+			return final.err
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case !begun, !errors.As(err, &none) && !errors.Is(err, io.EOF) && status.Code(err) != codes.Canceled && !otherMayAnswer(err):
+			return err
+		}
+		if err := pause(ctx, rounds); err != nil {
+			return err
+		}
+	}
+}

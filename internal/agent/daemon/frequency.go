@@ -1,0 +1,268 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/agent/actions"
+	"github.com/lofamo/lofamo/internal/failpoint"
+)
+
+// frequency limits the frequency of all processors, or undoes this step's limit.
+func (d *ActionRunner) frequency(o *actions.Order) actions.Result {
+	percent, err := strconv.Atoi(o.Parameters["percent"])
+	if low := d.cfg.Allowed.LowestPercent(); !o.Undo && (err != nil || percent < low || percent > 100) {
+		return resultUnchanged("percent: given %q: the agent's configuration allows %d to 100", o.Parameters["percent"], low)
+	}
+	now, theirs, wrote, err := d.settle(o.Owner())
+	switch {
+	case err != nil && wrote:
+		return resultPartly("%v", err)
+	case err != nil:
+		return resultUnchanged("%v", err)
+	}
+	var writes []actions.Write
+	var before, left []actions.Limit
+	others := 0
+	err = d.change(func(l *actions.Ledger) (_ bool, err error) {
+		before = l.Limits
+		if o.Undo {
+			left, writes, others = actions.Unlimit(l.Limits, now, o.Owner())
+			l.Limits = actions.Until(l.Limits, left, writes)
+			return true, nil
+		}
+		l.Limits, writes, err = actions.Limits(l.Limits, now, l.Unlimited, o.Owner(), percent)
+		return true, err
+	})
+	if err != nil {
+		return resultUnchanged("%v", err)
+	}
+	n, failed := d.writeAll(writes)
+	if failed != nil && n == 0 {
+		return d.takeBack(before, failed)
+	}
+	after := d.await(now, writes[:n])
+	err = d.change(func(l *actions.Ledger) (bool, error) {
+		for _, w := range writes[:n] {
+			if i := slices.IndexFunc(after, func(f actions.Frequency) bool { return f.Policy == w.Policy }); i >= 0 {
+				l.Written(w.Policy, after[i].Limit, followed(now, after, w))
+			}
+		}
+		if o.Undo {
+			l.PutBack(left, writes[:n])
+		}
+		return true, nil
+	})
+	switch {
+	case failed != nil:
+		return resultPartly("%d of %d set, then: %v", n, len(writes), failed)
+	case err != nil:
+		return resultPartly("%v", err)
+	case o.Undo && others+theirs > 0:
+		return resultDone("%d put back, %d left, which somebody else has set since", len(writes), others+theirs)
+	case o.Undo:
+		return resultDone("%d put back", len(writes))
+	}
+	for _, f := range after { // also of an earlier attempt's writes
+		if want := f.Share(percent); f.Limit > want {
+			return resultPartly("%s, though %d was requested: scaling_min_freq, or somebody else, holds it up", f, want)
+		}
+	}
+	return resultDone("%d of %d limited to %d %%; the others were as low", len(writes), len(now), percent)
+}
+
+func resultPartly(format string, args ...any) actions.Result {
+	return actions.Result{State: actions.Partly, Detail: fmt.Sprintf(format, args...)}
+}
+
+// takeBack restores the ledger's limits from before a limit that could not be written at all: an owner must not own a
+// limit that does not exist.
+func (d *ActionRunner) takeBack(before []actions.Limit, failed error) actions.Result {
+	if err := d.change(func(l *actions.Ledger) (bool, error) { l.Limits = before; return true, nil }); err != nil {
+		return resultPartly("%v; and the ledger says otherwise: %v", failed, err)
+	}
+	return resultUnchanged("%v", failed)
+}
+
+// settle finds the origin of the limits in doubt. It returns all policies as they are afterwards, and how many no
+// longer belong to the owner. wrote says that something was written before the error.
+func (d *ActionRunner) settle(owner string) (now []actions.Frequency, theirs int, wrote bool, err error) {
+	if now, err = d.frequencies(); err != nil {
+		return nil, 0, false, err
+	}
+	var doubts []actions.Doubt
+	err = d.change(func(l *actions.Ledger) (bool, error) {
+		seen := l.Seen(now)
+		doubts = l.Doubt(now)
+		return seen || len(doubts) > 0, nil
+	})
+	if err != nil || len(doubts) == 0 {
+		return now, 0, false, err
+	}
+	ours := make([]actions.Write, 0, len(doubts))
+	for _, w := range doubts {
+		ours = append(ours, w.Write)
+	}
+	if n, err := d.writeAll(ours); err != nil {
+		return nil, 0, n > 0, err
+	}
+	raised := d.await(now, ours)
+	lower := actions.Raised(doubts, raised)
+	if _, err := d.writeAll(lower); err != nil {
+		return nil, 0, true, err
+	}
+	now = d.await(raised, lower)
+	d.hit(failpoint.ActNoted)
+	err = d.change(func(l *actions.Ledger) (bool, error) { theirs = l.Settle(lower, owner); return true, nil })
+	return now, theirs, true, err
+}
+
+// writeAll makes writes until one fails, and returns how many it made.
+func (d *ActionRunner) writeAll(writes []actions.Write) (int, error) {
+	for i, w := range writes {
+		d.hit(failpoint.ActNoted)
+		if err := d.store(w); err != nil {
+			return i, err
+		}
+	}
+	return len(writes), nil
+}
+
+// The kernel accepts a request at once, and a work queue updates the value that reads return, commonly within a
+// millisecond. awaitFollow bounds the wait for the update: where the kernel throttles, none comes.
+const (
+	awaitFollow = 500 * time.Millisecond
+	awaitLook   = 2 * time.Millisecond
+)
+
+// await waits until reads reflect the writes, and returns the policies. before holds the policies from before the
+// writes.
+func (d *ActionRunner) await(before []actions.Frequency, writes []actions.Write) []actions.Frequency {
+	t := time.NewTicker(awaitLook)
+	defer t.Stop()
+	for end := time.Now().Add(awaitFollow); ; <-t.C {
+		now, err := d.frequencies()
+		if err != nil {
+			return before // as if nothing had followed
+		}
+		if time.Now().After(end) || d.stop.Err() != nil ||
+			!slices.ContainsFunc(writes, func(w actions.Write) bool { return !followed(before, now, w) }) {
+			return now
+		}
+	}
+}
+
+// followed reports whether a policy reads as written, or has at least moved towards it.
+func followed(before, now []actions.Frequency, w actions.Write) bool {
+	is := func(list []actions.Frequency) uint64 {
+		if i := slices.IndexFunc(list, func(f actions.Frequency) bool { return f.Policy == w.Policy }); i >= 0 {
+			return list[i].Limit
+		}
+		return w.KHz
+	}
+	was, got := is(before), is(now)
+	return got == w.KHz || w.KHz < was && got < was || w.KHz > was && got > was
+}
+
+func (d *ActionRunner) cpufreq() string {
+	return filepath.Join(d.cfg.Sysfs, "devices/system/cpu/cpufreq")
+}
+
+// frequencies reads all cpufreq policies.
+func (d *ActionRunner) frequencies() ([]actions.Frequency, error) {
+	dirs, err := filepath.Glob(filepath.Join(d.cpufreq(), "policy*"))
+	if err != nil || len(dirs) == 0 {
+		return nil, fmt.Errorf("there is no cpufreq policy below %s: the kernel or the machine has none", d.cpufreq())
+	}
+	cooling := d.cooling()
+	out := make([]actions.Frequency, 0, len(dirs))
+	for _, dir := range dirs {
+		f, err := d.frequencyOf(filepath.Base(dir))
+		if err != nil {
+			return nil, err
+		}
+		f.Throttled = cooling + f.Throttled
+		out = append(out, f)
+	}
+	return out, nil
+}
+
+// cooling describes the requests of the processors' cooling devices in the kernel, by their names; empty: they are at
+// rest. Not all kernels have a file that says which policy belongs to which device, so each device counts for all
+// policies.
+func (d *ActionRunner) cooling() string {
+	dirs, _ := filepath.Glob(filepath.Join(d.cfg.Sysfs, "class/thermal/cooling_device*"))
+	var out strings.Builder
+	for _, dir := range dirs {
+		kind, err := os.ReadFile(filepath.Join(dir, "type"))
+		if err != nil || !coolsByFrequency(strings.TrimSpace(string(kind))) {
+			continue
+		}
+		if b, err := os.ReadFile(filepath.Join(dir, "cur_state")); err == nil && strings.TrimSpace(string(b)) != "0" {
+			out.WriteString(filepath.Base(dir) + "=" + strings.TrimSpace(string(b)) + " ")
+		}
+	}
+	return out.String()
+}
+
+// coolsByFrequency reports whether a type of cooling device requests lower frequencies: ACPI's processors, and those of
+// drivers/thermal/cpufreq_cooling.c, which older kernels name the second way.
+func coolsByFrequency(kind string) bool {
+	return kind == "Processor" || strings.HasPrefix(kind, "cpufreq-") || strings.HasPrefix(kind, "thermal-cpufreq-")
+}
+
+func (d *ActionRunner) frequencyOf(policy string) (actions.Frequency, error) {
+	f := actions.Frequency{Policy: policy}
+	for name, to := range map[string]*uint64{"cpuinfo_min_freq": &f.Min, "cpuinfo_max_freq": &f.Max, "scaling_max_freq": &f.Limit} {
+		khz, err := readKHz(filepath.Join(d.cpufreq(), policy, name))
+		if err != nil {
+			return f, err
+		}
+		*to = khz
+	}
+	// The limit of the firmware (ACPI _PPC), where the driver shows it.
+	if most, err := readKHz(filepath.Join(d.cpufreq(), policy, "bios_limit")); err == nil && most < f.Max && f.Limit >= most {
+		f.Throttled = fmt.Sprintf("bios_limit=%d", most)
+	}
+	return f, nil
+}
+
+func readKHz(path string) (uint64, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return 0, fmt.Errorf("frequency: %w", err)
+	}
+	khz, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 63)
+	if err != nil {
+		return 0, fmt.Errorf("frequency: %s: %w", path, err)
+	}
+	return khz, nil
+}
+
+// notice records the requested frequencies before the kernel throttles, so that they can be put back. Call it only
+// while no act runs.
+func (d *ActionRunner) notice() error {
+	now, err := d.frequencies()
+	if err != nil {
+		return nil //nolint:nilerr // there is nothing to limit then either, and who orders it is told
+	}
+	return d.change(func(l *actions.Ledger) (bool, error) { return l.Seen(now), nil })
+}
+
+func (d *ActionRunner) write(w actions.Write) error {
+	f, err := os.OpenFile(filepath.Join(d.cpufreq(), w.Policy, "scaling_max_freq"), os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		return fmt.Errorf("limit of frequency: %w", err)
+	}
+	_, err = f.WriteString(strconv.FormatUint(w.KHz, 10))
+	if err := errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("limit of frequency: %w", err)
+	}
+	return nil
+}

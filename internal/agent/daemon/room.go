@@ -1,0 +1,63 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/durable"
+)
+
+// newRoom is the space that the files of a new state directory take, without the spools, and some more.
+const newRoom = 1 << 20
+
+// checkRoom refuses a new state directory on a disk without room for its files. A state directory that has its files
+// works on a full disk too.
+func checkRoom(cfg config.Agent) error {
+	if _, err := os.Stat(filepath.Join(cfg.StateDir, half.RegisterFile)); err == nil {
+		return nil
+	}
+	room, err := durable.RoomOf(cfg.StateDir)
+	if err != nil {
+		return err
+	}
+	if need := newRoom + 2*uint64(cfg.Service.SpoolBytes); room.Free < need {
+		return fmt.Errorf("state directory %s: %s: want at least %d MiB for a first start: free some space there, or move stateDir",
+			cfg.StateDir, room, need>>20)
+	}
+	return nil
+}
+
+// errGone says that the state directory was deleted or replaced: the daemon's locks and sockets lead nowhere, and the
+// halves share unlinked files. The halves have been stopped.
+var errGone = errors.New("state directory deleted or replaced")
+
+// stateDirEvery is the interval between two looks whether the state directory is still there.
+const stateDirEvery = time.Second
+
+// watchStateDir returns errGone when the file of the daemon's lock is no longer at its path, and nil when ctx ends.
+func (d *daemon) watchStateDir(ctx context.Context) error {
+	own, err := d.locked.Stat()
+	if err != nil {
+		return fmt.Errorf("lock of lofamo-agent run: %w", err)
+	}
+	t := time.NewTicker(stateDirEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+		now, err := os.Stat(d.locked.Name())
+		if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(own, now) {
+			return errGone
+		}
+	}
+}

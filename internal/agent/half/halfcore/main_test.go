@@ -1,0 +1,10 @@
+package halfcore
+
+import (
+	"os"
+	"testing"
+
+	"github.com/lofamo/lofamo/internal/testing/fixedseed"
+)
+
+func TestMain(m *testing.M) { os.Exit(fixedseed.Main(m)) }

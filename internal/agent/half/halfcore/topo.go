@@ -1,0 +1,87 @@
+package halfcore
+
+import (
+	"strings"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// Topology is one node's view of the torus around it: its place, its neighbours and the names of nodes. It knows no
+// addresses and no states. Build it with NewTopology; it does not change afterwards.
+type Topology struct {
+	Node       fault.NodeID
+	Coord      grid.Coord
+	Dims       grid.Dims
+	Links      []grid.Direction // in which the node has a link
+	Neighbours []Neighbour      // the distinct ones, in the order of the directions
+	named      map[grid.Coord]fault.NodeID
+	at         map[fault.NodeID]grid.Coord
+}
+
+// Neighbour is another node with one or more links to this one.
+type Neighbour struct {
+	ID    fault.NodeID
+	Coord grid.Coord
+	Dirs  []grid.Direction // of the links to the neighbour: two in a dimension of size 2
+}
+
+// NewTopology returns the view of the node at coord. peers names the neighbours that do not have the
+// default name.
+func NewTopology(node fault.NodeID, coord grid.Coord, dims grid.Dims, peers map[grid.Direction]fault.NodeID) *Topology {
+	m := &Topology{
+		Node: node, Coord: coord, Dims: dims, Links: dims.Links(),
+		named: map[grid.Coord]fault.NodeID{coord: node}, at: map[fault.NodeID]grid.Coord{},
+	}
+	for _, d := range m.Links {
+		if id, ok := peers[d]; ok && id != "" {
+			n, _ := dims.Neighbour(coord, d)
+			m.named[n] = id
+		}
+	}
+	for c, id := range m.named {
+		m.at[id] = c
+	}
+	for _, c := range dims.Neighbours(coord) {
+		m.Neighbours = append(m.Neighbours, Neighbour{ID: m.ID(c), Coord: c, Dirs: dims.LinksTo(coord, c)})
+	}
+	return m
+}
+
+// ID returns the name of the node at c: the given one of this node and its neighbours, the
+// default one of all others.
+func (m *Topology) ID(c grid.Coord) fault.NodeID {
+	if id, ok := m.named[c]; ok {
+		return id
+	}
+	return fault.DefaultNodeID(c)
+}
+
+// At returns the place of the node of that name. It returns false for a name that is neither known nor of the default
+// form, or lies outside the torus.
+func (m *Topology) At(id fault.NodeID) (grid.Coord, bool) {
+	if c, ok := m.at[id]; ok {
+		return c, true
+	}
+	rest, ok := strings.CutPrefix(string(id), "n")
+	if !ok {
+		return grid.Coord{}, false
+	}
+	c, err := grid.ParseCoord(strings.ReplaceAll(rest, "-", ","))
+	if err != nil || !m.Dims.Contains(c) || fault.DefaultNodeID(c) != id {
+		return grid.Coord{}, false
+	}
+	if _, renamed := m.named[c]; renamed {
+		return grid.Coord{}, false
+	}
+	return c, true
+}
+
+// NeighbourIDs returns the ids of the distinct neighbours.
+func (m *Topology) NeighbourIDs() []fault.NodeID {
+	out := make([]fault.NodeID, len(m.Neighbours))
+	for i, n := range m.Neighbours {
+		out[i] = n.ID
+	}
+	return out
+}

@@ -1,0 +1,86 @@
+package half
+
+import (
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/servicenet"
+
+	"github.com/lofamo/lofamo/internal/durable"
+	"github.com/lofamo/lofamo/internal/pki"
+)
+
+// WatchedFile is a file that another process replaces. One goroutine uses it.
+type WatchedFile struct {
+	Path string
+	seen fileState
+}
+
+// fileState identifies one state of a file.
+type fileState struct {
+	at   time.Time
+	size int64
+}
+
+// Watch returns a file whose present state counts as seen.
+func Watch(path string) WatchedFile { return WatchedFile{path, stateOf(path)} }
+
+// Changed reports whether the file has changed since the call before.
+func (f *WatchedFile) Changed() bool {
+	now := stateOf(f.Path)
+	was := f.seen
+	f.seen = now
+	return now != was
+}
+
+func stateOf(path string) fileState {
+	info, err := os.Stat(path)
+	if err != nil {
+		return fileState{}
+	}
+	return fileState{info.ModTime(), info.Size()}
+}
+
+// Handover is a file in which the other half leaves envelopes. A new envelope replaces the one before, which may be lost.
+type Handover struct {
+	WatchedFile
+	what     string // the envelopes' content, for the log
+	verifier *pki.Verifier
+	log      *slog.Logger
+}
+
+// NewHandover returns the handover at path. An envelope that is there already counts as seen.
+func (c *Common) NewHandover(path, what string) Handover {
+	return Handover{Watch(path), what, c.Verifier, c.Log}
+}
+
+// Look gives a new envelope to take, which reports whether it is of the expected kind. Look logs why it cannot use an
+// envelope.
+func (h *Handover) Look(take func(servicenet.Opened) bool) {
+	o, err := h.next()
+	switch {
+	case err != nil:
+		h.log.Warn(h.what+" not read", "file", h.Path, "err", err)
+	case o.Msg == nil: // nothing new
+	case !take(o):
+		h.log.Warn("envelope in the file is not the "+h.what+": not used", "file", h.Path)
+	}
+}
+
+// next opens the envelope that has appeared since the previous call. Without a new one it returns neither a message
+// nor an error.
+func (h *Handover) next() (servicenet.Opened, error) {
+	if !h.Changed() {
+		return servicenet.Opened{}, nil
+	}
+	b, err := durable.Read(h.Path, servicenet.MaxDatagram)
+	if errors.Is(err, fs.ErrNotExist) {
+		return servicenet.Opened{}, nil
+	} else if err != nil {
+		return servicenet.Opened{}, err
+	}
+	return servicenet.Open(b, h.verifier)
+}

@@ -1,0 +1,42 @@
+package local
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// announcePath accepts restart notices at the host half's socket. Host halves of earlier versions answer 404.
+const announcePath = "/announce"
+
+// AnnounceRestart has the host half of a state directory announce a restart to the supervisors, or end the notice. It returns when the
+// supervisors have committed the restart. After an error they may still receive the notice.
+func AnnounceRestart(ctx context.Context, stateDir string, n fault.RestartNotice) error {
+	q := url.Values{"half": {n.Half.String()}, "within": {n.Within.String()}}
+	if _, err := askSocket(ctx, filepath.Join(stateDir, StatusSocket), http.MethodPost, announcePath+"?"+q.Encode()); err != nil {
+		return fmt.Errorf("announce a restart of the %s half: %w", n.Half, err)
+	}
+	return nil
+}
+
+// parseNotice reads the parameters of announcePath.
+func parseNotice(q url.Values) (n fault.RestartNotice, err error) {
+	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		if q.Get("half") == h.String() {
+			n.Half = h
+		}
+	}
+	if n.Half == 0 {
+		return n, fmt.Errorf("half: given %.20q: want host or dnp", q.Get("half"))
+	}
+	n.Within, err = time.ParseDuration(q.Get("within"))
+	if err != nil || n.Within < 0 || n.Within > fault.MaxRestart {
+		return n, fmt.Errorf("within: given %.20q: want 0s to %s", q.Get("within"), fault.MaxRestart)
+	}
+	return n, nil
+}

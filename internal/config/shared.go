@@ -1,0 +1,34 @@
+package config
+
+import "fmt"
+
+// SharedAddresses names each address of the supervisors that another supervisor has too. Most are mistakes, and
+// `config check` refuses them. They are no error at a start: one address may stand for several supervisors.
+func (a Agent) SharedAddresses() error {
+	p, reports := &problems{}, taken{}
+	for i, s := range a.Supervisors {
+		reports.add(p, fmt.Sprintf("supervisors[%d].report", i), s.Report)
+	}
+	return p.err()
+}
+
+// SharedAddresses names each address of the nodes, spares and replicas that another of them has too. Most are mistakes,
+// and `config check` refuses them. They are no error at a start: earlier versions accepted them.
+func (s Supervisor) SharedAddresses() error {
+	p, services, udp, tcp := &problems{}, taken{}, taken{}, taken{}
+	for i, n := range s.Nodes {
+		services.add(p, fmt.Sprintf("nodes[%d].service", i), n.Service)
+	}
+	for i, n := range s.Spares {
+		services.add(p, fmt.Sprintf("spares[%d].service", i), n.Service)
+	}
+	for i, r := range s.Replicas {
+		field := fmt.Sprintf("replicas[%d]", i)
+		tcp.add(p, field+".grpc", r.GRPC)
+		tcp.add(p, field+".http", r.HTTP)
+		if !s.Parent() {
+			udp.add(p, field+".report", r.Report)
+		}
+	}
+	return p.err()
+}

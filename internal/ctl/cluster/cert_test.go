@@ -1,0 +1,66 @@
+package cluster
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/ctl/command"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// TestNodesAreRevokedWhole: a node stands for both halves, and the command rejects one half or a serial number of a
+// node before any call.
+func TestNodesAreRevokedWhole(t *testing.T) {
+	ids, err := identities("c", []string{"node/n1"})
+	if want := []pki.Identity{pki.NodeIdentity("c", "n1", fault.HalfHost), pki.NodeIdentity("c", "n1", fault.HalfDNP)}; err != nil ||
+		len(ids) != 2 || ids[0] != want[0] || ids[1] != want[1] {
+		t.Errorf("node/n1: %v, %v: want %v", ids, err, want)
+	}
+	if _, err := identities("c", []string{"node/n1/dnp"}); err == nil || !strings.Contains(err.Error(), "want node/n1 for both") {
+		t.Errorf("node/n1/dnp: %v: want an error that names node/n1", err)
+	}
+}
+
+// TestSerialIsRefusedForIdentitiesWithTwoCertificates: a serial number would leave the other half's certificate, or the
+// other pair of a replica, in force.
+func TestSerialIsRefusedForIdentitiesWithTwoCertificates(t *testing.T) {
+	for arg, want := range map[string]string{
+		"node/n1": `--serial: given "1a" for node/n1: a serial number names a certificate of one half only: omit the flag`,
+		"supervisor/s1": `--serial: given "1a" for supervisor/s1: a serial number names one of its two certificates only: omit the flag ` +
+			`to revoke both, or give --begins-before`,
+	} {
+		cmd := CertCommand(&command.App{})
+		cmd.SetArgs([]string{"revoke", "operator/ann", arg, "--serial", "1a", "--reason", "lost"})
+		cmd.SilenceErrors, cmd.SilenceUsage = true, true
+		if err := cmd.Execute(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v: want %q", arg, err, want)
+		}
+	}
+}
+
+// TestIssuerIsARow: the issuer is listed with the certificates, in the order of their ends.
+func TestIssuerIsARow(t *testing.T) {
+	now := time.Now()
+	cert := func(identity string, begins, ends time.Duration) *lofamov1.Certificate {
+		return &lofamov1.Certificate{Identity: identity, Serial: "1a", NotBefore: timestamppb.New(now.Add(begins)),
+			NotAfter: timestamppb.New(now.Add(ends))}
+	}
+	const day = 24 * time.Hour
+	rows := certificateRows(&command.App{Env: command.Env{Location: time.UTC}}, []*lofamov1.Certificate{
+		cert("lofamo://c/issuer", -300*day, 65*day), cert("lofamo://c/node/n1/host", -10*day, 20*day), cert("lofamo://c/operator/ann", 0,
+			365*day),
+	})
+	var got []string
+	for _, r := range rows[1:] {
+		got = append(got, r[0]+" "+r[1])
+	}
+	if want := []string{"node/n1/host good", "issuer ends soon", "operator/ann good"}; !slices.Equal(got, want) {
+		t.Errorf("rows %q: want %q", got, want)
+	}
+}

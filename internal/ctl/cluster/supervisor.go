@@ -1,0 +1,485 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/ctl/command"
+	"github.com/lofamo/lofamo/internal/pki"
+)
+
+// SupervisorCommand returns `lofamoctl supervisor`.
+func SupervisorCommand(a *command.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "supervisor list|add|remove|replace|snapshot|alarms|defrag",
+		Short: "Look after the supervisors' replicas and their embedded etcd",
+		Long: `Looks after the supervisors' replicas and their embedded etcd: who is a member, snapshots, alarms, space.
+The roles operator and supervisor may; in a local cluster the operator's certificate is used.
+
+Members are named by their names in etcd, by default the supervisors' ids. With an etcd outside, its own
+tools (etcdctl, etcdutl) do all this. After the loss of the quorum for good, lofamo-supervisor restore --help.`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(_ *cobra.Command, args []string) error {
+			const want = "want list, add, remove, replace, snapshot, alarms or defrag"
+			if len(args) == 0 {
+				return command.Usagef("supervisor: %s", want)
+			}
+			return command.Usagef("supervisor %s: %s", args[0], want)
+		},
+	}
+	cmd.AddCommand(supervisorListCommand(a), supervisorAddCommand(a), supervisorRemoveCommand(a), supervisorReplaceCommand(a),
+		supervisorSnapshotCommand(a), supervisorAlarmsCommand(a), supervisorDefragCommand(a))
+	return cmd
+}
+
+// asOperator runs a command that needs the operator's certificate.
+func asOperator(a *command.App, ctx context.Context, what string, do func(context.Context, command.Session) error) error {
+	s, err := a.ConnectAs(pki.RoleOperator)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = s.Close() }()
+	if err := do(ctx, s); err != nil {
+		var usage command.UsageError
+		if errors.As(err, &usage) {
+			return err
+		}
+		return s.AddHint(fmt.Errorf("supervisor %s: %w", what, command.Plain(err)))
+	}
+	return nil
+}
+
+func supervisorListCommand(a *command.App) *cobra.Command {
+	cmd := &cobra.Command{Use: "list", Short: "The members of the embedded etcd, and how each fares", Args: command.Exactly()}
+	o := command.AllFormats(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return asOperator(a, cmd.Context(), "list", func(ctx context.Context, s command.Session) error {
+			resp, err := s.ListMembers(ctx)
+			if err != nil {
+				return err
+			}
+			if resp.GetStale() {
+				a.Warnf("lofamoctl: no quorum: this is one member's own copy\n")
+			}
+			if o.Format.Structured() {
+				return a.PrintMessage(o.Format, resp)
+			}
+			return command.Table(a.Env.Stdout, memberRows(resp.GetMembers(), o.Format == command.FormatWide))
+		})
+	}
+	return cmd
+}
+
+func memberRows(members []*lofamov1.Member, wide bool) [][]string {
+	head := []string{"NAME", "ID", "VOTES", "RAFT", "REVISION", "STORE", "IN USE", "QUOTA", "ALARMS", "PROBLEM"}
+	if wide {
+		head = append(head, "VERSION", "PEER", "CLIENT")
+	}
+	rows := [][]string{head}
+	for _, m := range members {
+		votes, raft := "yes", "-"
+		if m.GetLearner() {
+			votes = "no, learner"
+		}
+		if m.GetRaftLeader() {
+			raft = "leader"
+		} else if m.GetHealthy() {
+			raft = "follower"
+		}
+		r := []string{
+			command.Dash(m.GetName()), m.GetId(), votes, raft, number(m.GetRevision()), mebibytes(m.GetDbBytes()), mebibytes(m.GetDbInUseBytes()),
+			mebibytes(m.GetQuotaBytes()), command.Dash(strings.Join(m.GetAlarms(), ",")), command.Dash(m.GetProblem()),
+		}
+		if wide {
+			r = append(r, command.Dash(m.GetVersion()), command.Dash(m.GetPeerUrl()), command.Dash(m.GetClientUrl()))
+		}
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+func number(n uint64) string {
+	if n == 0 {
+		return "-"
+	}
+	return fmt.Sprint(n)
+}
+
+func mebibytes(n uint64) string {
+	if n == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+}
+
+// addWait adds the flag that bounds the wait for a new member.
+func addWait(cmd *cobra.Command, wait *time.Duration) {
+	cmd.Flags().DurationVar(wait, "wait", 5*time.Minute, "how long the new member may take to catch up: 1s to 1h")
+}
+
+func checkWait(wait time.Duration) error {
+	if wait < time.Second || wait > time.Hour {
+		return command.Usagef("--wait %s: want 1s to 1h", wait)
+	}
+	return nil
+}
+
+func supervisorAddCommand(a *command.App) *cobra.Command {
+	var peerURL string
+	var wait time.Duration
+	cmd := &cobra.Command{
+		Use:   "add [NAME --peer-url URL]",
+		Short: "Take one more replica in",
+		Long: `Takes one more member in: as a learner without a vote, and with a vote once it has caught up. Tells what to
+do on the new replica's machine and waits for it. When the wait ends too early, the same command goes on.
+
+In a local cluster, without arguments: makes the replica and starts it too.
+
+Replicas are three or five: an even number stands no more failures than one less.`,
+		Example: "  lofamoctl supervisor add s4 --peer-url https://10.0.0.4:2380",
+		Args:    command.Between(0, "NAME"),
+	}
+	cmd.Flags().StringVar(&peerURL, "peer-url", "", "etcd.peerURL of its configuration, https://ip:port")
+	addWait(cmd, &wait)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := checkWait(wait); err != nil {
+			return err
+		}
+		if (len(args) == 0) != (peerURL == "") {
+			return command.Usagef("supervisor add: want both NAME and --peer-url, or in a local cluster neither")
+		}
+		if to, err := a.Access(); err != nil {
+			return err
+		} else if len(args) == 0 && to.Server != "" {
+			return command.Usagef("supervisor add: NAME and --peer-url are missing")
+		}
+		return asOperator(a, cmd.Context(), "add", func(ctx context.Context, s command.Session) error {
+			if len(args) == 0 {
+				return addLocal(a, ctx, s, wait)
+			}
+			start := func(ctx context.Context, name, initialCluster string) error {
+				return tellStart(a, ctx, name, initialCluster)
+			}
+			if s.Cluster != nil {
+				if _, err := s.Cluster.Supervisor(args[0]); err == nil {
+					start = func(ctx context.Context, name, initialCluster string) error {
+						return startAdded(s, ctx, name, initialCluster)
+					} // a replacement that was broken off
+				}
+			}
+			return s.AddMember(ctx, &lofamov1.AddMemberRequest{Name: args[0], PeerUrl: peerURL, Wait: durationpb.New(wait)},
+				step(a, ctx, args[0], start))
+		})
+	}
+	return cmd
+}
+
+// addLocal makes a replica of a local cluster, and removes it again if the members do not accept it.
+func addLocal(a *command.App, ctx context.Context, s command.Session, wait time.Duration) error {
+	name, peerURL, err := s.Cluster.PlanSupervisor()
+	if err != nil {
+		return err
+	}
+	taken := false
+	err = s.AddMember(ctx, &lofamov1.AddMemberRequest{Name: name, PeerUrl: peerURL, Wait: durationpb.New(wait)},
+		step(a, ctx, name, func(ctx context.Context, name, initialCluster string) error {
+			taken = true
+			return startAdded(s, ctx, name, initialCluster)
+		}))
+	if err != nil && !taken {
+		err = errors.Join(err, s.Cluster.ForgetSupervisor(context.WithoutCancel(ctx), name))
+	}
+	return err
+}
+
+// step prints every step of a change of members, and has the new one started when it is its time.
+func step(a *command.App, ctx context.Context, name string,
+	start func(context.Context, string, string) error) func(*lofamov1.MemberProgress) error {
+	return func(p *lofamov1.MemberProgress) error {
+		a.Printf("%s\n", p.GetMessage())
+		if p.GetStep() != lofamov1.MemberStep_ADDED {
+			return nil
+		}
+		return start(ctx, name, p.GetInitialCluster())
+	}
+}
+
+// tellStart prints the steps for the other machine.
+func tellStart(a *command.App, _ context.Context, name, initialCluster string) error {
+	a.Printf("In the configuration of %s:\n  etcd:\n    clusterState: existing\n    initialCluster: %s\n", name, initialCluster)
+	return nil
+}
+
+// startAdded starts a replica of a local cluster.
+func startAdded(s command.Session, ctx context.Context, name, initialCluster string) error {
+	if err := s.Cluster.EmptySupervisor(ctx, name, initialCluster); err != nil {
+		return err
+	}
+	return s.Cluster.StartSupervisor(name)
+}
+
+func supervisorReplaceCommand(a *command.App) *cobra.Command {
+	var wait time.Duration
+	cmd := &cobra.Command{
+		Use:   "replace NAME",
+		Short: "Replace a replica whose data are lost by one of the same name and addresses",
+		Long: `Takes a member out whose data are lost and its successor, of the same name and addresses, in. Nothing else
+changes: neither the other replicas' configurations nor the agents'. It is refused when those that are left and
+answer would be no majority.
+
+On the replica's machine its data directory must be empty, and etcd.clusterState be existing (in the file, or as
+LOFAMO_SUPERVISOR_ETCD_CLUSTERSTATE); in a local cluster this command sees to that and starts it.`,
+		Args: command.Exactly("NAME"),
+	}
+	addWait(cmd, &wait)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := checkWait(wait); err != nil {
+			return err
+		}
+		return asOperator(a, cmd.Context(), "replace", func(ctx context.Context, s command.Session) error {
+			start := func(ctx context.Context, name, initialCluster string) error {
+				return tellStart(a, ctx, name, initialCluster)
+			}
+			if s.Cluster != nil {
+				if _, err := s.Cluster.Supervisor(args[0]); err != nil {
+					return command.Usage(err)
+				}
+				start = func(ctx context.Context, name, initialCluster string) error {
+					return startAdded(s, ctx, name, initialCluster)
+				}
+			}
+			return s.ReplaceMember(ctx, &lofamov1.ReplaceMemberRequest{Name: args[0], Wait: durationpb.New(wait)}, step(a, ctx, args[0], start))
+		})
+	}
+	return cmd
+}
+
+func membersLeft(n int) string {
+	if n == 1 {
+		return "1 member is left"
+	}
+	return fmt.Sprintf("%d members are left", n)
+}
+
+// warnFragile warns if no further member may fail.
+func warnFragile(a *command.App, members []*lofamov1.Member) {
+	voters := 0
+	for _, m := range members {
+		if !m.GetLearner() {
+			voters++
+		}
+	}
+	switch voters {
+	case 1:
+		a.Warnf("lofamoctl: one member alone stands no loss: when it fails nothing is decided, and when its disk fails all since the last " +
+			"snapshot is lost: add two more (supervisor add)\n")
+	case 2:
+		a.Warnf("lofamoctl: two members stand no loss: when one fails there is no quorum, and nothing is decided: add a third (supervisor add)\n")
+	}
+}
+
+func supervisorRemoveCommand(a *command.App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "remove NAME",
+		Short: "Take a replica out for good",
+		Long: `Takes a member out for good: its replica ends, and its data directory is of no use any more. The others and the
+API forget it. It is refused for the last member, and when those that are left and answer would be no majority.
+It warns when no more may be lost: two members stand as little as one.
+Take its address out of the agents' configurations at leisure. In a local cluster its files are removed too.`,
+		Args: command.Exactly("NAME (or the member's id)"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return asOperator(a, cmd.Context(), "remove", func(ctx context.Context, s command.Session) error {
+				resp, err := s.RemoveMember(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				if s.Cluster != nil {
+					if _, err := s.Cluster.Supervisor(args[0]); err == nil {
+						if err := s.Cluster.ForgetSupervisor(ctx, args[0]); err != nil {
+							return err
+						}
+					}
+				}
+				a.Printf("%s is out: %s\n", args[0], membersLeft(len(resp.GetMembers())))
+				warnFragile(a, resp.GetMembers())
+				return nil
+			})
+		},
+	}
+}
+
+func supervisorSnapshotCommand(a *command.App) *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "snapshot FILE",
+		Short: "Save the whole store to a file",
+		Long: `Saves the whole store to a file, as one replica has it: the fault map, its history and the received reports. The
+file appears when it is complete and its checksum is right. It works without a quorum too, and then says so.
+
+lofamo-supervisor check --snapshot FILE looks at it again, lofamo-supervisor restore uses it.`,
+		Args: command.Exactly("FILE"),
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "overwrite the file")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if _, err := os.Lstat(args[0]); err == nil && !force {
+			return command.Usagef("%s: is there already: --force overwrites it", args[0])
+		}
+		return asOperator(a, cmd.Context(), "snapshot", func(ctx context.Context, s command.Session) error {
+			return snapshot(a, ctx, s, args[0])
+		})
+	}
+	return cmd
+}
+
+// snapshot writes beside the file and renames at the end.
+func snapshot(a *command.App, ctx context.Context, s command.Session, path string) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), ".lofamo-snapshot-*") // readable by its owner only
+	if err != nil {
+		return fmt.Errorf("temporary file: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			_ = f.Close()
+			if rerr := os.Remove(f.Name()); !errors.Is(rerr, fs.ErrNotExist) {
+				err = errors.Join(err, rerr)
+			}
+		}
+	}()
+	header, size, err := s.Snapshot(ctx, f)
+	if err == nil {
+		err = errors.Join(f.Sync(), f.Close())
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return err
+	}
+	a.Printf("%s: %d bytes, cluster %s, all up to revision %d, from %s\n", path, size, header.GetCluster(), header.GetRevision(),
+		header.GetMember())
+	if !header.GetConfirmed() {
+		a.Warnf("lofamoctl: no quorum: %s may lack the newest changes; compare with the other members' (supervisor list)\n", header.GetMember())
+	}
+	return nil
+}
+
+func supervisorAlarmsCommand(a *command.App) *cobra.Command {
+	var disarm bool
+	cmd := &cobra.Command{
+		Use:   "alarms [NAME]",
+		Short: "Show the members' alarms, or take them back",
+		Long: `Shows the alarms of the members: NOSPACE, the store is full and takes nothing; CORRUPT, a member's data differ.
+--disarm takes them back when their reason is gone: space was made or the quota raised, the member replaced.`,
+		Example: "  lofamoctl supervisor alarms\n  lofamoctl supervisor defrag --all --compact && lofamoctl supervisor alarms --disarm",
+		Args:    command.Between(0, "NAME"),
+	}
+	cmd.Flags().BoolVar(&disarm, "disarm", false, "take the alarms back")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		name := strings.Join(args, "")
+		return asOperator(a, cmd.Context(), "alarms", func(ctx context.Context, s command.Session) error {
+			if disarm {
+				resp, err := s.DisarmAlarms(ctx, name)
+				if err != nil {
+					return err
+				}
+				for _, d := range resp.GetDisarmed() {
+					a.Printf("disarmed %s\n", d)
+				}
+				if len(resp.GetDisarmed()) == 0 {
+					a.Printf("no alarms\n")
+				}
+				return nil
+			}
+			resp, err := s.ListMembers(ctx)
+			if err != nil {
+				return err
+			}
+			n := 0
+			for _, m := range resp.GetMembers() {
+				for _, alarm := range m.GetAlarms() {
+					if name == "" || name == m.GetName() || name == m.GetId() {
+						a.Printf("%s of %s: %s of %s used\n", alarm, m.GetName(), mebibytes(m.GetDbBytes()), mebibytes(m.GetQuotaBytes()))
+						n++
+					}
+				}
+			}
+			switch {
+			case resp.GetStale():
+				return errors.New("no quorum: alarms are not known")
+			case n == 0:
+				a.Printf("no alarms\n")
+			}
+			return nil
+		})
+	}
+	return cmd
+}
+
+func supervisorDefragCommand(a *command.App) *cobra.Command {
+	var all, compact bool
+	cmd := &cobra.Command{
+		Use:   "defrag NAME|--all",
+		Short: "Give unused space of the store back to the file system",
+		Long: `Gives unused space of a member's store back to the file system. The member does not answer meanwhile; --all does one
+after the other, the one that leads in raft last. --compact first forgets what keys were at old revisions, which is
+most of what a store outgrows its quota by. History is kept apart, in events, by their number, age and size alone:
+watches and lists of events go on from any revision that they could go on from before.`,
+		Args: command.Between(0, "NAME"),
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "all members, one after the other")
+	cmd.Flags().BoolVar(&compact, "compact", false, "forget what keys were at old revisions first")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if all == (len(args) > 0) {
+			return command.Usagef("supervisor defrag: want either NAME or --all")
+		}
+		return asOperator(a, cmd.Context(), "defrag", func(ctx context.Context, s command.Session) error {
+			names := args
+			if all {
+				resp, err := s.ListMembers(ctx)
+				if err != nil {
+					return err
+				}
+				names = leaderLast(resp.GetMembers())
+			}
+			for i, name := range names {
+				resp, err := s.Defragment(ctx, &lofamov1.DefragmentRequest{Name: name, Compact: compact && i == 0})
+				if err != nil {
+					return err
+				}
+				a.Printf("%s: %s before, %s after\n", name, mebibytes(resp.GetBytesBefore()), mebibytes(resp.GetBytesAfter()))
+			}
+			return nil
+		})
+	}
+	return cmd
+}
+
+// leaderLast orders members so that the leader, whose pause disturbs most, comes last.
+func leaderLast(members []*lofamov1.Member) []string {
+	var names []string
+	leader := ""
+	for _, m := range members {
+		name := m.GetName()
+		switch {
+		case name == "": // not started: it has no store
+		case m.GetRaftLeader():
+			leader = name
+		default:
+			names = append(names, name)
+		}
+	}
+	if leader != "" {
+		names = append(names, leader)
+	}
+	return names
+}

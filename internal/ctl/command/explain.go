@@ -1,0 +1,61 @@
+package command
+
+import (
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// PrintExplanation prints why a component or a group has its state.
+func PrintExplanation(a *App, e *lofamov1.ExplainResponse) error {
+	verdict := StateName(e.GetState())
+	if c := CauseName(e.GetCause()); c != "-" {
+		verdict += ", cause " + c
+	}
+	group := e.GetNode() == ""
+	if group && len(e.GetGroups()) > 0 {
+		a.Printf("%s", e.GetGroups()[0].GetId())
+	} else {
+		a.Printf("%s of %s", e.GetComponent(), e.GetNode())
+	}
+	if e.GetCoord() != "" {
+		a.Printf(" at %s", e.GetCoord())
+	}
+	a.Printf(" is %s", verdict)
+	if e.GetSince() != nil {
+		a.Printf(", since %s ago (%s)", a.Since(e.GetSince()), a.Clock(e.GetSince()))
+	}
+	a.Printf("\n")
+	if e.GetSummary() != "" {
+		a.Printf("%s\n", Printable(e.GetSummary()))
+	}
+	if e.GetRule() != "" {
+		a.Printf("Rule: %s (docs/awareness.md)\n", e.GetRule())
+	}
+	if m := e.GetMaintenance(); m != nil {
+		a.Printf("Under maintenance: %s\n", Maintenance(a, m))
+	}
+	var evidences []string
+	for _, ev := range e.GetEvidence() {
+		evidences = append(evidences, evidence(ev))
+	}
+	for _, part := range []struct {
+		head  string
+		lines []string
+	}{{"Because", e.GetBecause()}, {"Evidence", evidences}, {"It changes when", e.GetUntil()}} {
+		if len(part.lines) == 0 {
+			continue
+		}
+		a.Printf("\n%s:\n", part.head)
+		for _, l := range part.lines {
+			a.Printf("  - %s\n", Printable(l))
+		}
+	}
+	if len(e.GetGroups()) == 0 {
+		return nil
+	}
+	if group {
+		a.Printf("\n")
+	} else {
+		a.Printf("\nMember of:\n")
+	}
+	return Table(a.Env.Stdout, GroupRows(a, e.GetGroups(), true))
+}

@@ -1,0 +1,132 @@
+package command
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/ctl/ctltest"
+)
+
+func TestRecoveryEvents(t *testing.T) {
+	a := &App{Env: Env{Now: func() time.Time { return ctltest.Now }, Location: time.UTC}}
+	event := func(s lofamov1.RecoveryState, words string) *lofamov1.Event {
+		return &lofamov1.Event{
+			Kind: lofamov1.EventKind_RECOVERY_CHANGED, Revision: 7, Node: "n0-0-0", Component: "dnp", From: lofamov1.State_NORMAL,
+			To:     lofamov1.State_NORMAL,
+			Reason: words, Recovery: &lofamov1.RecoveryStatus{State: s}, Time: timestamppb.New(ctltest.Now),
+		}
+	}
+	rows := EventRows(a, []*lofamov1.Event{
+		event(lofamov1.RecoveryState_RUNNING, "restarted (ended by signal 9): serving again after 43ms"),
+		event(lofamov1.RecoveryState_GIVEN_UP, "given up: 5 restarts within 1m0s"),
+	}, false)
+	for i, want := range [][]string{
+		{"n0-0-0", "dnp", "-", "recovered", "restarted (ended by signal 9): serving again after 43ms"},
+		{"n0-0-0", "dnp", "-", "given up", "given up: 5 restarts within 1m0s"},
+	} {
+		r := rows[i+1]
+		if got := []string{r[2], r[3], r[4], r[5], r[9]}; !slices.Equal(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+// TestWarningSaysNothingTwice: and each value with its unit.
+func TestWarningSaysNothingTwice(t *testing.T) {
+	for _, tc := range []struct {
+		w    *lofamov1.Warning
+		want string
+	}{
+		{&lofamov1.Warning{Component: "temperature", Quantity: "temperature", Reason: "temperature is 71.5°C and rises"},
+			"temperature is 71.5°C and rises"},
+		{&lofamov1.Warning{Component: "link/X+", Quantity: "crc-ratio", Reason: "crc-ratio is 0.01 and rises"},
+			"link/X+: crc-ratio is 0.01 and rises"},
+		{&lofamov1.Warning{Component: "temperature", Quantity: "temperature", Value: 71.52, Threshold: 85,
+			TimeToThreshold: durationpb.New(time.Minute)}, "temperature is 71.5°C and reaches 85°C in 1m"},
+		{&lofamov1.Warning{Component: "fan", Quantity: "hum", Value: 3, Threshold: 9, TimeToThreshold: durationpb.New(time.Minute),
+			Reason: "of a version to come"}, "fan: hum is 3 and reaches 9 in 1m (of a version to come)"},
+	} {
+		if got := Warning(tc.w); got != tc.want {
+			t.Errorf("%v: %q, want %q", tc.w, got, tc.want)
+		}
+	}
+}
+
+// TestHalfOverBudgetInTables: the level is a remark about the node while its report is not old.
+func TestHalfOverBudgetInTables(t *testing.T) {
+	a := &App{Env: Env{Now: func() time.Time { return ctltest.Now }, Location: time.UTC}}
+	n := &lofamov1.Node{Id: "n0-0-0", State: lofamov1.State_NORMAL, DnpHealth: &lofamov1.HalfHealth{
+		Processor: &lofamov1.ProcessorTime{BudgetLevel: 3, UsedPermille: 417}}}
+	if got, want := NodeRows(a, []*lofamov1.Node{n}, false)[1][6], "dnp over budget, level 3"; got != want {
+		t.Errorf("notes %q, want %q", got, want)
+	}
+	const want = "its dnp half is over its processor budget and sends or makes fewer digests, probes and sensor readings (level 3): it uses " +
+		"41.7 % of a core"
+	if rows := nodeNotes(a, n); len(rows) != 1 || rows[0][0] != "Processor" || rows[0][1] != want {
+		t.Errorf("%q: want %q", rows, want)
+	}
+	n.DnpHealth.Old = true
+	if got := NodeRows(a, []*lofamov1.Node{n}, false)[1][6]; got != "-" {
+		t.Errorf("notes %q of an old report, want none", got)
+	}
+}
+
+// TestHalfWithoutRealtimeInTables: the remark names preset relaxed as a remedy, and ends with the report that it is from.
+func TestHalfWithoutRealtimeInTables(t *testing.T) {
+	a := &App{Env: Env{Now: func() time.Time { return ctltest.Now }, Location: time.UTC}}
+	ordinary := func() *lofamov1.HalfHealth {
+		return &lofamov1.HalfHealth{Processor: &lofamov1.ProcessorTime{NotRealtime: true}}
+	}
+	n := &lofamov1.Node{Id: "n0-0-0", State: lofamov1.State_NORMAL, HostHealth: ordinary()}
+	if got, want := NodeRows(a, []*lofamov1.Node{n}, false)[1][6], "host not real-time"; got != want {
+		t.Errorf("notes %q, want %q", got, want)
+	}
+	n.DnpHealth = ordinary()
+	if got, want := NodeRows(a, []*lofamov1.Node{n}, false)[1][6], "not real-time"; got != want {
+		t.Errorf("notes %q of both halves, want %q", got, want)
+	}
+	rows := nodeNotes(a, n)
+	if len(rows) != 2 || rows[0][0] != "Scheduling" || !strings.Contains(rows[0][1], "its host half runs without real-time scheduling") ||
+		!strings.Contains(rows[0][1], "LimitRTPRIO=1") || !strings.Contains(rows[0][1], "preset relaxed on all nodes and supervisors") {
+		t.Errorf("%q: want one row for each half, with the remedies", rows)
+	}
+	n.HostHealth.Old, n.DnpHealth.Old = true, true
+	if got := NodeRows(a, []*lofamov1.Node{n}, false)[1][6]; got != "-" {
+		t.Errorf("notes %q of old reports, want none", got)
+	}
+}
+
+// TestObserveOnlyResponseSaysThatNothingIsDone: its state is waiting, but it will never act.
+func TestObserveOnlyResponseSaysThatNothingIsDone(t *testing.T) {
+	a := &App{Env: Env{Now: func() time.Time { return ctltest.Now }, Location: time.UTC}}
+	r := &lofamov1.Response{Id: "r1-1", Policy: "drain", State: lofamov1.ResponseState_RESPONSE_WAITING, Reason: "observe-only",
+		Mode: lofamov1.PolicyMode_OBSERVE_ONLY}
+	if got, want := ResponseRows(a, []*lofamov1.Response{r}, false)[1][6], "its policy is observe-only: nothing is done"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if r.Reason = "cool-down"; ResponseWhy(r) != "cool-down" {
+		t.Errorf("%q, want what else it waits for", ResponseWhy(r))
+	}
+}
+
+func TestStarvedNodeInTablesAndEvents(t *testing.T) {
+	a := &App{Env: Env{Now: func() time.Time { return ctltest.Now }, Location: time.UTC}}
+	starved := &lofamov1.Starved{Half: "dnp", LongestMs: 119, SharePermille: 240}
+	n := &lofamov1.Node{Id: "n0-0-0", State: lofamov1.State_NORMAL, Starved: starved}
+	if got, want := NodeRows(a, []*lofamov1.Node{n}, false)[1][6], "starved dnp 119 ms, 24 % of the time"; got != want {
+		t.Errorf("notes %q, want %q", got, want)
+	}
+	ev := &lofamov1.Event{Kind: lofamov1.EventKind_STARVATION_CHANGED, Node: "n0-0-0", Component: "dnp", Reason: "starved of processor time"}
+	for ended, want := range map[bool][2]string{false: {"-", "starved"}, true: {"starved", "ended"}} {
+		ev.Ended = ended
+		if from, to := Change(ev); [2]string{from, to} != want {
+			t.Errorf("ended %t: %s to %s, want %v", ended, from, to, want)
+		}
+	}
+}

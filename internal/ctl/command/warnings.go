@@ -1,0 +1,56 @@
+package command
+
+import (
+	"fmt"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// WarnCluster warns about an incomplete answer: a stale one, with its age, and regions that are cut off.
+func WarnCluster(a *App, c *lofamov1.ClusterInfo) {
+	for _, r := range c.GetRegions() {
+		if r.GetState() == lofamov1.State_NORMAL {
+			continue
+		}
+		since := ""
+		if r.GetAge() != nil {
+			since = " for " + ProtoDuration(r.GetAge())
+		}
+		a.Warnf("lofamoctl: CUT OFF: region %s has been silent%s: its %s shown as UNKNOWN, the last states are kept until it is back\n",
+			Printable(r.GetName()), since, areNodes(int(r.GetNodes())))
+	}
+	WarnHeld(a, c.GetVerdictsHeld())
+	if !c.GetStale() {
+		return
+	}
+	age := "and has reached none since it started"
+	if d := c.GetStaleAge(); d != nil {
+		age = "since " + ProtoDuration(d)
+	}
+	a.Warnf("lofamoctl: STALE: this answer comes from a supervisor that reaches no leader, %s: it may be as old\n", age)
+}
+
+// WarnHeld warns that verdicts wait, so that a shown state may be out of date.
+func WarnHeld(a *App, why string) {
+	if why != "" {
+		a.Warnf("lofamoctl: HELD: %s\n", Printable(why))
+	}
+}
+
+func areNodes(n int) string {
+	if n == 1 {
+		return "1 node is"
+	}
+	return fmt.Sprintf("%d nodes are", n)
+}
+
+// BreakerHint is the command that closes the breaker.
+const BreakerHint = "lofamoctl response breaker close --reason REASON"
+
+// WarnBreaker warns about an open breaker.
+func WarnBreaker(a *App, b *lofamov1.ResponseBreaker) {
+	if b.GetOpen() {
+		a.Warnf("lofamoctl: BREAKER OPEN since %s: %s: nothing but notifications begins until somebody closes it: "+
+			BreakerHint+"\n", a.Clock(b.GetAt()), Printable(b.GetDetail()))
+	}
+}

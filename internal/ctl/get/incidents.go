@@ -1,0 +1,370 @@
+package get
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/ctl/command"
+)
+
+// incidentKind is the kind in "incident/ID".
+const incidentKind = "incident/"
+
+// incidentChunk is the number of incidents in one page.
+const incidentChunk = 500
+
+type incidentFlags struct {
+	states []string
+	node   string
+	since  string
+	watch  bool
+}
+
+func getIncidentsCommand(a *command.App) *cobra.Command {
+	var f incidentFlags
+	cmd := &cobra.Command{
+		Use:     "incidents [ID]",
+		Aliases: []string{"incident", "inc"},
+		Short:   "Faults with their root causes, the consequences folded below them",
+		Long: `Prints one line for each fault: its root cause, when it began, and how many other faults and unknown parts it
+explains (FOLDED). The worst come first. With an ID it prints one incident in full: the verdict with its evidence, the
+consequences, who has acknowledged it, and the notes.
+
+States: OPEN, RECOVERING (the root cause is well again, but a consequence is not or has only just recovered), CLOSED.
+Without --state the table omits CLOSED incidents; -o json, yaml and name print all that the supervisors keep.`,
+		Example: "  lofamoctl get incidents\n  lofamoctl get incidents --state closed --since 24h\n" +
+			"  lofamoctl get incidents k3f9-7qm2xw4d\n  lofamoctl get incidents --watch -o json",
+		Args:              command.Between(0, "ID (such as k3f9-7qm2xw4d)"),
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	o := command.AddOutputFlag(cmd, command.FormatTable, command.FormatWide, command.FormatJSON, command.FormatYAML, command.FormatName)
+	fl := cmd.Flags()
+	fl.StringSliceVar(&f.states, "state", nil, "only those in these states (comma-separated): OPEN, RECOVERING, CLOSED, or all")
+	fl.StringVar(&f.node, "node", "", "only those that concern this node: id or coordinates")
+	fl.StringVar(&f.since, "since", "", "only those that began within this time, such as 24h, or at this RFC 3339 time or later")
+	fl.BoolVarP(&f.watch, "watch", "w", false, "then print each incident again when it changes, until Ctrl-C")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return getIncident(a, cmd, o, strings.TrimPrefix(args[0], incidentKind))
+		}
+		req, err := f.request(a, o.Format)
+		if err != nil {
+			return err
+		}
+		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
+			if f.watch {
+				return watchIncidents(a, ctx, s, req, o.Format)
+			}
+			resp, err := s.AllIncidents(ctx, req, incidentChunk)
+			if err != nil {
+				return fmt.Errorf("get incidents: %w", command.Plain(err))
+			}
+			if resp.GetStale() {
+				a.Warnf("lofamoctl: no quorum of supervisors answers: recent changes may be missing\n")
+			}
+			if missing := resp.GetMissingRegions(); len(missing) > 0 {
+				a.Warnf("lofamoctl: no supervisor of region %s answers: its incidents are missing\n", strings.Join(missing, ", "))
+			}
+			return printIncidents(a, o.Format, resp.GetIncidents())
+		})
+	}
+	return cmd
+}
+
+// request returns the API's request for the flags.
+func (f *incidentFlags) request(a *command.App, format command.Format) (*lofamov1.ListIncidentsRequest, error) {
+	req := &lofamov1.ListIncidentsRequest{Node: f.node}
+	for _, name := range f.states {
+		v, ok := lofamov1.IncidentState_value[strings.ToUpper(name)]
+		switch {
+		case strings.EqualFold(name, "all"):
+			req.States = nil
+			continue
+		case !ok || v == 0:
+			return nil, command.Usagef("--state %q: want OPEN, RECOVERING, CLOSED or all", name)
+		}
+		req.States = append(req.States, lofamov1.IncidentState(v))
+	}
+	if len(f.states) == 0 && (format == command.FormatTable || format == command.FormatWide) {
+		req.States = []lofamov1.IncidentState{lofamov1.IncidentState_OPEN, lofamov1.IncidentState_RECOVERING}
+	}
+	if f.since == "" {
+		return req, nil
+	}
+	if at, err := time.Parse(time.RFC3339, f.since); err == nil {
+		req.Since = timestamppb.New(at)
+		return req, nil
+	}
+	d, err := time.ParseDuration(f.since)
+	if err != nil || d <= 0 {
+		return nil, command.Usagef("--since %q: want a time above zero such as 90s or 24h, or a moment such as %s", f.since,
+			a.Env.Now().UTC().Format(time.RFC3339))
+	}
+	req.Since = timestamppb.New(a.Env.Now().Add(-d))
+	return req, nil
+}
+
+// worstFirst orders incidents for people.
+func worstFirst(list []*lofamov1.Incident) {
+	order := func(s lofamov1.IncidentState) int { return int(s) }
+	slices.SortStableFunc(list, func(a, b *lofamov1.Incident) int {
+		return cmp.Or(order(a.GetState())-order(b.GetState()), int(b.GetSeverity())-int(a.GetSeverity()),
+			cmp.Compare(b.GetConsequenceCount(), a.GetConsequenceCount()), a.GetSince().AsTime().Compare(b.GetSince().AsTime()),
+			strings.Compare(a.GetId(), b.GetId()))
+	})
+}
+
+// printIncidents prints a list.
+func printIncidents(a *command.App, f command.Format, list []*lofamov1.Incident) error {
+	worstFirst(list)
+	switch {
+	case f == command.FormatName:
+		for _, in := range list {
+			a.Printf("%s%s\n", incidentKind, in.GetId())
+		}
+		return nil
+	case f.Structured():
+		b, err := incidentsJSON(list)
+		if err != nil {
+			return err
+		}
+		return a.PrintJSON(f, b)
+	case len(list) == 0:
+		a.Printf("no incident\n")
+		return nil
+	}
+	return command.Table(a.Env.Stdout, incidentRows(a, list, f == command.FormatWide))
+}
+
+// incidentsJSON returns {"incidents": [...]}.
+func incidentsJSON(list []*lofamov1.Incident) ([]byte, error) {
+	b, err := listJSON(list)
+	return slices.Concat([]byte(`{"incidents":`), b, []byte(`}`)), err
+}
+
+// listJSON returns the messages as a list of protobuf JSON.
+func listJSON[M proto.Message](list []M) ([]byte, error) {
+	all := make([][]byte, len(list))
+	for i, m := range list {
+		var err error
+		if all[i], err = command.ProtoJSON(m); err != nil {
+			return nil, err
+		}
+	}
+	return slices.Concat([]byte{'['}, bytes.Join(all, []byte{','}), []byte{']'}), nil
+}
+
+// where names the place of a root cause: a node, the two ends of a link, or a group fault.
+func where(in *lofamov1.Incident) string {
+	switch {
+	case in.GetGroup() != "":
+		return in.GetGroup()
+	case in.GetPeer() != "":
+		return in.GetNode() + " - " + in.GetPeer()
+	}
+	return in.GetNode()
+}
+
+func incidentRows(a *command.App, list []*lofamov1.Incident, wide bool) [][]string {
+	head := []string{"ID", "STATE", "SEVERITY", "WHERE", "COMPONENT", "FAULT", "CAUSE", "SINCE", "FOLDED", "ACKNOWLEDGED"}
+	if wide {
+		head = append(head, "UNTIL", "RULE", "WITNESSES", "SUMMARY")
+	}
+	rows := [][]string{head}
+	for _, in := range list {
+		row := []string{
+			in.GetId(), in.GetState().String(), in.GetSeverity().String(), where(in), in.GetComponent(), command.StateName(in.GetFault()),
+			command.CauseName(in.GetCause()), a.Since(in.GetSince()), command.Count(in.GetConsequenceCount()),
+			acknowledgedBy(in),
+		}
+		if wide {
+			row = append(row, a.Clock(in.GetUntil()), command.Dash(in.GetVerdict().GetRule()),
+				command.Dash(command.Some(in.GetVerdict().GetWitnesses(), 3)), command.Printable(in.GetSummary()))
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// acknowledgedBy names the operator who deals with an incident, and marks an outdated acknowledgement.
+func acknowledgedBy(in *lofamov1.Incident) string {
+	switch ack := in.GetAcknowledgement(); {
+	case ack.GetOutdated():
+		return "- (" + ack.GetBy() + " before it escalated)"
+	default:
+		return command.Dash(ack.GetBy())
+	}
+}
+
+func getIncident(a *command.App, cmd *cobra.Command, o *command.OutputFlag, id string) error {
+	return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
+		in, err := s.GetIncident(ctx, id)
+		if err != nil {
+			return fmt.Errorf("get incident %s: %w", id, command.Plain(err))
+		}
+		if o.Format.Structured() || o.Format == command.FormatName {
+			return printIncidents(a, o.Format, []*lofamov1.Incident{in})
+		}
+		return printIncident(a, in)
+	})
+}
+
+// printIncident prints one incident in full.
+func printIncident(a *command.App, in *lofamov1.Incident) error {
+	v := in.GetVerdict()
+	a.Printf("incident   %s  %s  %s\n", in.GetId(), in.GetState(), in.GetSeverity())
+	a.Printf("root cause %s, %s, cause %s\n", where(in), in.GetComponent(), command.CauseName(in.GetCause()))
+	a.Printf("summary    %s\n", command.Printable(in.GetSummary()))
+	a.Printf("since      %s (%s ago)\n", a.Clock(in.GetSince()), a.Since(in.GetSince()))
+	if in.GetUntil() != nil {
+		a.Printf("until      %s\n", a.Clock(in.GetUntil()))
+	}
+	a.Printf("verdict    %s, rule %s, by supervisor %s\n", a.Clock(v.GetTime()), command.Dash(v.GetRule()), command.Dash(v.GetLeader()))
+	if v.GetSingleWitness() {
+		a.Printf("           single witness: no destructive response rests on it\n")
+	}
+	for _, line := range []struct{ name, value string }{
+		{"merged into", in.GetMergedInto()}, {"merged", strings.Join(in.GetMerged(), ", ")}, {"split from", in.GetSplitFrom()},
+		{"runbook", in.GetRunbook()},
+	} {
+		if line.value != "" {
+			a.Printf("%-10s %s\n", line.name, line.value)
+		}
+	}
+	if in.GetEscalations() > 0 {
+		a.Printf("escalated  at %s, escalations: %d\n", a.Clock(in.GetEscalated()), in.GetEscalations())
+	}
+	if ack := in.GetAcknowledgement(); ack != nil {
+		a.Printf("acknowledged by %s at %s\n", ack.GetBy(), a.Clock(ack.GetTime()))
+		if ack.GetOutdated() {
+			a.Printf("           before the incident escalated: acknowledge it again\n")
+		}
+	}
+	for _, n := range in.GetNotes() {
+		a.Printf("note       %s %s: %s\n", a.Clock(n.GetTime()), n.GetBy(), command.Printable(n.GetText()))
+	}
+	if err := printIncidentResponses(a, in); err != nil {
+		return err
+	}
+	if len(v.GetEvidence()) > 0 {
+		a.Printf("\nevidence at the verdict\n")
+		rows := [][]string{{"KIND", "OBSERVER", "SAYS", "AGE", "DETAIL"}}
+		for _, e := range v.GetEvidence() {
+			rows = append(rows, []string{e.GetKind(), e.GetObserver(), e.GetState().String(), command.ProtoDuration(e.GetAge()),
+				command.Dash(command.Printable(e.GetDetail()))})
+		}
+		if err := command.Table(a.Env.Stdout, rows); err != nil {
+			return err
+		}
+	}
+	if len(in.GetConsequences()) == 0 {
+		return nil
+	}
+	a.Printf("\nfolded: %d\n", in.GetConsequenceCount())
+	rows := [][]string{{"NODE", "COMPONENT", "STATE", "CAUSE", "RULE"}}
+	for _, c := range in.GetConsequences() {
+		rows = append(rows, []string{c.GetNode(), c.GetComponent(), command.StateName(c.GetState()), command.CauseName(c.GetCause()),
+			command.Dash(c.GetReason())})
+	}
+	return command.Table(a.Env.Stdout, rows)
+}
+
+// printIncidentResponses prints the responses to the faults of an incident.
+func printIncidentResponses(a *command.App, in *lofamov1.Incident) error {
+	if len(in.GetResponses()) == 0 {
+		return nil
+	}
+	a.Printf("\nresponses: %d\n", max(in.GetResponseCount(), uint32(len(in.GetResponses()))))
+	rows := [][]string{{"ID", "POLICY", "TO", "STATE", "STEP", "SINCE", "RESULT"}}
+	for _, r := range in.GetResponses() {
+		to, state := r.GetGroup(), strings.ToLower(strings.TrimPrefix(r.GetState().String(), "RESPONSE_"))
+		if to == "" {
+			to = r.GetNode() + "/" + r.GetComponent()
+		}
+		switch {
+		case r.GetMode() == lofamov1.PolicyMode_OBSERVE_ONLY:
+			state = "observe-only"
+		case r.GetClosed() != nil:
+			state += ", closed"
+		}
+		rows = append(rows, []string{r.GetId(), r.GetPolicy(), to, state, r.GetStep(), a.Since(r.GetSince()),
+			command.Dash(command.Printable(r.GetResult()))})
+	}
+	return command.Table(a.Env.Stdout, rows)
+}
+
+// watchIncidents prints the incidents, and then each of them when it changes: JSON as one object a line, YAML as one document
+// for each change, and a jsonpath for each change.
+func watchIncidents(a *command.App, ctx context.Context, s command.Session, list *lofamov1.ListIncidentsRequest, f command.Format) error {
+	req := &lofamov1.WatchIncidentsRequest{States: list.GetStates(), Node: list.GetNode()}
+	shown := false
+	err := s.WatchIncidents(ctx, req, func(r *lofamov1.WatchIncidentsResponse) error {
+		changed := slices.DeleteFunc(r.GetIncidents(), func(in *lofamov1.Incident) bool {
+			return list.GetSince() != nil && in.GetSince().AsTime().Before(list.GetSince().AsTime())
+		})
+		switch {
+		case len(changed) == 0:
+			return nil
+		case f != command.FormatJSON:
+			if f == command.FormatYAML && shown {
+				a.Printf("---\n")
+			}
+			shown = true
+			return printIncidents(a, f, changed)
+		}
+		b, err := incidentsJSON(changed)
+		if err == nil {
+			a.Printf("%s\n", b)
+		}
+		return err
+	})
+	if errors.Is(ctx.Err(), context.Canceled) {
+		err = nil // the person has seen enough
+	}
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("get incidents: %w", command.Plain(err))
+}
+
+// AcknowledgeCommand returns `lofamoctl acknowledge`.
+func AcknowledgeCommand(a *command.App) *cobra.Command {
+	var note string
+	cmd := &cobra.Command{
+		Use:     "acknowledge INCIDENT",
+		Aliases: []string{"ack"},
+		Short:   "Note that you deal with an incident",
+		Long: `Notes that you deal with an incident, so that others see who does, and adds a note. The first who does so is shown as
+the one who has acknowledged it; later calls add their notes. It needs a certificate of role operator.
+
+A note has at most 4096 bytes, an incident at most 32 notes. A CLOSED incident cannot be acknowledged.`,
+		Example:           "  lofamoctl acknowledge k3f9-7qm2xw4d --note \"swapping the cable\"",
+		Args:              command.Exactly("INCIDENT (its id, such as k3f9-7qm2xw4d)"),
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	cmd.Flags().StringVar(&note, "note", "", "a note for others, at most 4096 bytes")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		id := strings.TrimPrefix(args[0], incidentKind)
+		return a.WithOperator(cmd.Context(), func(ctx context.Context, s command.Session) error {
+			resp, err := s.AcknowledgeIncident(ctx, id, note)
+			if err != nil {
+				return fmt.Errorf("acknowledge incident %s: %w", id, command.Plain(err))
+			}
+			in := resp.GetIncident()
+			a.Printf("incident %s acknowledged by %s: %s\n", in.GetId(), in.GetAcknowledgement().GetBy(), command.Printable(in.GetSummary()))
+			return nil
+		})
+	}
+	return cmd
+}

@@ -1,0 +1,229 @@
+package get
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"sigs.k8s.io/yaml"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/ctl/command"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// getTopologyCommand returns `lofamoctl get topology`.
+func getTopologyCommand(a *command.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "topology",
+		Aliases: []string{"topo"},
+		Short:   "The torus: sizes, nodes with places, labels and addresses, spares",
+		Long: `Prints the topology as the supervisors have it. What -o yaml prints can be edited and given to
+'lofamoctl apply'.`,
+		Example: "  lofamoctl get topology\n  lofamoctl get topology -o yaml > topology.yaml",
+		Args:    command.Exactly(),
+	}
+	o := command.GetFormats(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return command.Query(a, cmd, "get topology", o, func(ctx context.Context, s command.Session) (*lofamov1.Topology, error) {
+			return s.GetTopology(ctx)
+		}, func(top *lofamov1.Topology) error {
+			a.Printf("dims %s, failure domains %s, revision %d\n", top.GetDims(), strings.Join(top.GetDomainLabels(), " "), top.GetRevision())
+			return command.Table(a.Env.Stdout, topologyRows(top))
+		})
+	}
+	return cmd
+}
+
+func topologyRows(top *lofamov1.Topology) [][]string {
+	rows := [][]string{{"NODE", "COORD", "SERVICE", "LABELS"}}
+	for _, n := range top.GetNodes() {
+		coord := n.GetCoord()
+		if coord == "" {
+			coord = "spare"
+		}
+		rows = append(rows, []string{n.GetId(), coord, command.Dash(strings.Join(n.GetService(), ",")),
+			command.Dash(command.LabelText(n.GetLabels()))})
+	}
+	return rows
+}
+
+// ApplyCommand returns `lofamoctl apply`.
+func ApplyCommand(a *command.App) *cobra.Command {
+	var file string
+	var dryRun bool
+	cmd := &cobra.Command{
+		Use:   "apply -f FILE",
+		Short: "Replace the topology by that of a file",
+		Long: `Replaces the topology by that of a YAML or JSON file as 'lofamoctl get topology -o yaml' prints it, and
+prints the changes. It makes all of them or, if anything is wrong, none.
+
+A file with a revision is only taken while the topology is still at that revision: what somebody
+else has changed meanwhile is not undone. Without one it replaces any topology.
+
+To put a spare in the place of a broken node, give the spare that node's coord, and the node an
+empty one: it is a spare then.`,
+		Example: `  lofamoctl get topology -o yaml > topology.yaml
+  lofamoctl apply -f topology.yaml --dry-run
+  lofamoctl apply -f topology.yaml`,
+		Args: command.Exactly(),
+	}
+	cmd.Flags().StringVarP(&file, "filename", "f", "", "the file; - for the standard input")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only check it, and print what would change")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if file == "" {
+			return command.Usagef("-f is missing: want a file with a topology, or - for the standard input")
+		}
+		top, err := ReadTopology(file, cmd.InOrStdin())
+		if err != nil {
+			return err
+		}
+		return a.WithOperator(cmd.Context(), func(ctx context.Context, s command.Session) error {
+			resp, err := s.ApplyTopology(ctx, &lofamov1.ApplyTopologyRequest{Topology: top, IfRevision: top.GetRevision(), DryRun: dryRun})
+			if err != nil {
+				return fmt.Errorf("apply: %w", command.Plain(err))
+			}
+			printChanges(a, resp, dryRun)
+			return nil
+		})
+	}
+	return cmd
+}
+
+func printChanges(a *command.App, resp *lofamov1.ApplyTopologyResponse, dryRun bool) {
+	for _, c := range resp.GetChanges() {
+		a.Printf("%s\n", c)
+	}
+	at := resp.GetTopology().GetRevision()
+	switch n := len(resp.GetChanges()); {
+	case n == 0:
+		a.Printf("nothing changes: the topology is like that, at revision %d\n", at)
+	case dryRun:
+		a.Printf("dry run: nothing was changed, the topology is at revision %d\n", at)
+	default:
+		a.Printf("%s, the topology is at revision %d\n", fault.Plural(n, "change"), at)
+	}
+}
+
+// maxTopologyFile bounds the file, in bytes.
+const maxTopologyFile = 64 << 20
+
+// ReadTopology reads a file strictly: unknown and double keys are refused.
+func ReadTopology(file string, stdin io.Reader) (*lofamov1.Topology, error) {
+	b, file, err := command.ReadBounded(file, stdin, maxTopologyFile)
+	if err != nil {
+		return nil, err
+	}
+	js, err := yaml.YAMLToJSONStrict(b)
+	if err != nil {
+		return nil, command.Usagef("%s: not YAML: %s", file, strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	top := new(lofamov1.Topology)
+	if err := protojson.Unmarshal(js, top); err != nil {
+		return nil, command.Usagef("%s: not a topology: %s", file,
+			command.Position.ReplaceAllString(strings.ReplaceAll(err.Error(), "\u00a0", " "), ""))
+	}
+	return top, nil
+}
+
+// LabelCommand returns `lofamoctl label`.
+func LabelCommand(a *command.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "label NODE KEY=VALUE|KEY-...",
+		Short: "Give a node labels, or take them away with KEY-",
+		Long: `Changes labels of a node: KEY=VALUE gives it one, KEY- takes it away. Labels choose nodes in lists and
+watches, and those that are failure domains (rack, switch and power, unless the topology says
+otherwise) tell what may have a common cause.`,
+		Example: "  lofamoctl label n1-0-1 rack=r7 switch=s3\n  lofamoctl label 1,0,1 gpu-",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) < 2 {
+				return command.Usagef("want NODE and at least one of KEY=VALUE and KEY-")
+			}
+			return nil
+		},
+		ValidArgsFunction: a.CompleteFirstNode,
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		edits, err := parseLabels(args[1:])
+		if err != nil {
+			return err
+		}
+		return a.WithOperator(cmd.Context(), func(ctx context.Context, s command.Session) error {
+			if err := label(a, ctx, s, args[0], edits); err != nil {
+				return fmt.Errorf("label %s: %w", args[0], command.Plain(err))
+			}
+			return nil
+		})
+	}
+	return cmd
+}
+
+// labelEdit sets or removes a label.
+type labelEdit struct {
+	key, value string
+	remove     bool
+}
+
+func parseLabels(args []string) ([]labelEdit, error) {
+	var out []labelEdit
+	for _, arg := range args {
+		key, value, set := strings.Cut(arg, "=")
+		e := labelEdit{key: key, value: value}
+		if !set {
+			if e.key, e.remove = strings.CutSuffix(arg, "-"); !e.remove {
+				return nil, command.Usagef("label %q: want KEY=VALUE or KEY-", arg)
+			}
+		}
+		if err := errors.Join(fault.CheckLabelKey(e.key), fault.CheckLabelValue(e.value)); err != nil {
+			return nil, command.Usage(err)
+		}
+		if slices.ContainsFunc(out, func(o labelEdit) bool { return o.key == e.key }) {
+			return nil, command.Usagef("label %q: want each key once", e.key)
+		}
+		out = append(out, e)
+	}
+	return out, nil
+}
+
+// labelTries is the maximum number of attempts to write labels while others change the topology.
+const labelTries = 5
+
+func label(a *command.App, ctx context.Context, s command.Session, name string, edits []labelEdit) error {
+	for try := 1; ; try++ {
+		top, err := s.GetTopology(ctx)
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(top.GetNodes(), func(n *lofamov1.TopologyNode) bool { return n.GetId() == name || n.GetCoord() == name })
+		if i < 0 {
+			return command.Usagef("no node has that id or place")
+		}
+		n := top.GetNodes()[i]
+		if n.Labels == nil {
+			n.Labels = make(map[string]string)
+		}
+		for _, e := range edits {
+			if e.remove {
+				delete(n.Labels, e.key)
+			} else {
+				n.Labels[e.key] = e.value
+			}
+		}
+		resp, err := s.ApplyTopology(ctx, &lofamov1.ApplyTopologyRequest{Topology: top, IfRevision: top.GetRevision()})
+		if status.Code(err) == codes.Aborted && try < labelTries {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		printChanges(a, resp, false)
+		return nil
+	}
+}

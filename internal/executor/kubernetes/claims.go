@@ -1,0 +1,127 @@
+package kubernetes
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// claim is the state of a node that a step claims.
+type claim struct {
+	name   string          // for messages: what somebody has removed
+	stands bool            // something of its name is there, set by any client
+	asked  bool            // it is there with the value that the step wants
+	same   func(mark) bool // whether a mark's step wants the same
+}
+
+// wants returns the claim of the job's step, or false if there is nothing to claim.
+func wants(n *corev1.Node, j executor.Job) (claim, bool) {
+	p := j.Parameters
+	switch j.Kind {
+	case response.KubernetesCordon, response.KubernetesDrain:
+		return claim{"the cordon", n.Spec.Unschedulable, n.Spec.Unschedulable, func(m mark) bool {
+			return m.Kind == response.KubernetesCordon || m.Kind == response.KubernetesDrain
+		}}, true
+	case response.KubernetesLabel:
+		is, there := n.Labels[p["key"]]
+		return claim{"label " + p["key"], there, there && is == p["value"],
+			func(m mark) bool { return m.Kind == response.KubernetesLabel && m.Key == p["key"] }}, true
+	case response.KubernetesTaint, response.KubernetesEvict:
+		t := taintOf(j)
+		at := slices.IndexFunc(n.Spec.Taints, func(x corev1.Taint) bool { return x.Key == t.Key && x.Effect == t.Effect })
+		return claim{fmt.Sprintf("taint %s:%s", t.Key, t.Effect), at >= 0, at >= 0 && n.Spec.Taints[at].Value == t.Value, func(m mark) bool {
+			return (m.Kind == response.KubernetesTaint || m.Kind == response.KubernetesEvict) && m.Key == t.Key && m.Effect == t.Effect
+		}}, true
+	case response.KubernetesCondition:
+		c, there := find(n.Status.Conditions, p["type"])
+		return claim{"condition " + p["type"], there, there && c.Status == corev1.ConditionTrue,
+			func(m mark) bool { return m.Kind == response.KubernetesCondition && m.Type == p["type"] }}, true
+	default:
+		return claim{}, false
+	}
+}
+
+// overruled returns the sorted marks with the same claim if somebody has removed the claimed state.
+func (s *planned) overruled() (c claim, keys []string) {
+	c, ok := wants(s.n, s.j)
+	if !ok || c.stands || s.j.Undo || s.mine != nil {
+		return c, nil
+	}
+	for _, k := range slices.Sorted(maps.Keys(s.all)) {
+		if c.same(s.all[k]) {
+			keys = append(keys, k)
+		}
+	}
+	return c, keys
+}
+
+// overruled returns the other responses with the job's claim whose effect somebody has removed. The caller tells
+// nextPlan which of them are open.
+func overruled(n *corev1.Node, j executor.Job) []string {
+	s := newStep(n, j, j.Fault.Since) // nothing is written, so the time does not matter
+	_, keys := s.overruled()
+	var out []string
+	for _, k := range keys {
+		if id := responseOf(k); id != j.Response && !slices.Contains(out, id) {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// overrule refuses to restore what somebody has removed from an open response. For closed responses it makes the write
+// remove their marks.
+func (s *planned) overrule(open map[string]bool) (executor.Result, bool) {
+	c, keys := s.overruled()
+	for _, k := range keys {
+		if id := responseOf(k); id == s.j.Response || open[id] {
+			return executor.Unchanged("node %s: somebody has taken away %s, which response %s had brought: it is not brought again while that one "+
+				"is open and annotation %s stands",
+				s.n.Name, c.name, id, k), true
+		}
+	}
+	for _, k := range keys {
+		delete(s.all, k)
+	}
+	s.gone = keys
+	return executor.Result{}, false
+}
+
+// lost refuses to report a step as done again if somebody has since removed its effect, because the policy's next step
+// may rely on it. A drain detects this by itself and then reports its progress.
+func (s *planned) lost() (executor.Result, bool) {
+	c, ok := wants(s.n, s.j)
+	if !ok || c.asked || s.j.Undo || s.mine == nil || s.j.Kind == response.KubernetesDrain {
+		return executor.Result{}, false
+	}
+	verb := "taken away"
+	if c.stands {
+		verb = "changed"
+	}
+	return executor.Unchanged("node %s: somebody has %s %s, which an attempt before had brought: it is not brought again while annotation "+
+		"%s stands",
+		s.n.Name, verb, c.name, s.key), true
+}
+
+// responseOf returns the response ID in a mark's annotation.
+func responseOf(key string) string {
+	key = strings.TrimPrefix(key, markPrefix)
+	return key[:max(0, strings.LastIndexByte(key, '.'))]
+}
+
+// holders returns the response IDs of marks, for messages.
+func holders(keys []string) string {
+	var ids []string
+	for _, k := range keys {
+		if id := responseOf(k); !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	return strings.Join(ids, ", ")
+}

@@ -1,0 +1,206 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/bougou/go-ipmi/pkg/bmc"
+	"github.com/bougou/go-ipmi/pkg/hal"
+	"github.com/bougou/go-ipmi/pkg/hal/mock"
+	ipmiserver "github.com/bougou/go-ipmi/pkg/server"
+	"github.com/bougou/go-ipmi/pkg/transport/udp"
+	"github.com/bougou/go-ipmi/pkg/types"
+
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// ipmiBMC is an IPMI 2.0 BMC over RMCP+ on loopback that counts the resets of its chassis.
+type ipmiBMC struct {
+	board
+	conn *lossy
+	dir  string
+	addr string
+}
+
+// board counts the actions on it.
+type board struct {
+	*mock.Chassis
+	mu     sync.Mutex
+	cycles int
+	resets int
+	err    error  // its answer
+	before func() // called before the action
+}
+
+func (c *board) done(n *int) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.before != nil {
+		c.before()
+	}
+	if c.err != nil {
+		return c.err
+	}
+	*n++
+	return nil
+}
+
+func (c *board) PowerCycle(context.Context) error { return c.done(&c.cycles) }
+func (c *board) ColdReset(context.Context) error  { return c.done(&c.resets) }
+
+// answer sets the board's answer and a function to call before each action.
+func (c *board) answer(err error, before func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.err, c.before = err, before
+}
+
+func (c *board) counts() (cycles, resets int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cycles, c.resets
+}
+
+// hardware is a mock with our chassis.
+type hardware struct {
+	*mock.HAL
+	chassis *board
+}
+
+func (h hardware) Chassis() hal.ChassisHAL { return h.chassis }
+
+// lossy drops the BMC's packets after lose.
+type lossy struct {
+	*udp.Conn
+	mu   sync.Mutex
+	lost bool
+}
+
+func (l *lossy) WriteTo(b []byte, to net.Addr) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lost {
+		return len(b), nil
+	}
+	return l.Conn.WriteTo(b, to)
+}
+
+func (l *lossy) lose() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lost = true
+}
+
+func newIPMI(t *testing.T) *ipmiBMC {
+	t.Helper()
+	conn, err := udp.Listen("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := &ipmiBMC{board: board{Chassis: &mock.Chassis{On: true}}, conn: &lossy{Conn: conn}, dir: t.TempDir(), addr: conn.LocalAddr().String()}
+	b := bmc.New(bmc.DeviceInfo{DeviceID: 32, FirmwareMajor: 1, IPMIVersion: 0x20}, [16]byte{1}, hardware{mock.New(), &i.board})
+	user, err := b.Users.Add(2, "root")
+	if err != nil {
+		t.Fatal(err)
+	}
+	user.SetPassword([]byte("calvin"))
+	user.Enabled = true
+	user.ChannelAccess[1] = bmc.UserChannelAccess{MaxPrivilege: bmc.PrivilegeLevelOperator, Enabled: true}
+	s := ipmiserver.NewServer(b, i.conn)
+	ended := make(chan struct{})
+	go func() {
+		_ = s.Serve(context.Background())
+		close(ended)
+	}()
+	t.Cleanup(func() {
+		_ = s.Close()
+		_ = conn.Close()
+		<-ended
+	})
+	if err := os.WriteFile(filepath.Join(i.dir, "password"), []byte("calvin\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
+
+func (i *ipmiBMC) bmc() BMC {
+	return BMC{Method: methodIPMI, Address: i.addr, Username: "root", PasswordFile: filepath.Join(i.dir, "password")}
+}
+
+func TestIPMIResetsAndCycles(t *testing.T) {
+	t.Parallel()
+	i := newIPMI(t)
+	wantPower(t, onePower(t, i.bmc()).Do(t.Context(), powerJob(methodIPMI)), response.Succeeded, "reset is done; power was On, is On")
+	b := i.bmc()
+	b.Reset = "cycle"
+	wantPower(t, onePower(t, b).Do(t.Context(), powerJob(methodIPMI)), response.Succeeded, "cycle is done")
+	if cycles, resets := i.counts(); cycles != 1 || resets != 1 {
+		t.Errorf("%d cycles, %d resets: want one each", cycles, resets)
+	}
+	i.answer(errors.New("broken"), nil)
+	wantPower(t, onePower(t, i.bmc()).Do(t.Context(), powerJob(methodIPMI)), response.NotKnown, "cc: 0xff")
+	i.answer(nil, nil)
+	b = i.bmc()
+	b.Username = "admin"
+	wantPower(t, onePower(t, b).Do(t.Context(), powerJob(methodIPMI)), response.Unchanged, "")
+	if cycles, resets := i.counts(); cycles != 1 || resets != 1 {
+		t.Errorf("%d cycles, %d resets: want one each", cycles, resets)
+	}
+}
+
+// TestOnlyPlainIPMIRefusalIsUnchanged: only a code that explicitly says the reset was not begun gives the outcome Unchanged.
+func TestOnlyPlainIPMIRefusalIsUnchanged(t *testing.T) {
+	t.Parallel()
+	plainly := []types.CompletionCode{0xc1, 0xc2, 0xc5, 0xc7, 0xc9, 0xcc, 0xcd, 0xd3, 0xd4, 0xd5, 0xd6}
+	for code := range 256 {
+		cc := types.CompletionCode(code)
+		if got, want := refusal(fmt.Errorf("reset: %w", types.NewResponseError(cc, "x"))), slices.Contains(plainly, cc); got != want {
+			t.Errorf("%#02x: %t, want %t", code, got, want)
+		}
+	}
+	if refusal(errors.New("timeout")) {
+		t.Error("what is no answer is taken for a refusal")
+	}
+	i := newIPMI(t)
+	x := onePower(t, i.bmc())
+	for cc, o := range map[types.CompletionCode]response.Outcome{
+		0xd4: response.Unchanged, 0xd5: response.Unchanged, 0xc0: response.NotKnown, 0xc3: response.NotKnown, 0xce: response.NotKnown,
+		0x80: response.NotKnown, 0x01: response.NotKnown,
+	} {
+		i.answer(cc, nil)
+		wantPower(t, x.Do(t.Context(), powerJob(methodIPMI)), o, fmt.Sprintf("cc: %#02x", uint8(cc)))
+	}
+}
+
+// TestIPMIAnswerLost: a reset without an answer is requested once and has an unknown outcome.
+func TestIPMIAnswerLost(t *testing.T) {
+	t.Parallel()
+	i := newIPMI(t)
+	i.answer(nil, i.conn.lose)
+	began := time.Now()
+	wantPower(t, onePower(t, i.bmc()).Do(t.Context(), powerJob(methodIPMI)), response.NotKnown, "sent once, without a plain answer")
+	if _, resets := i.counts(); resets != 1 {
+		t.Errorf("%d resets after %s", resets, time.Since(began))
+	}
+}
+
+// TestSilentIPMIHasResetNothing: a BMC that does not answer at all has reset nothing.
+func TestSilentIPMIHasResetNothing(t *testing.T) {
+	t.Parallel()
+	i := newIPMI(t)
+	i.conn.lose()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	wantPower(t, onePower(t, i.bmc()).Do(ctx, powerJob(methodIPMI)), response.Unchanged, i.addr)
+	if _, resets := i.counts(); resets != 0 {
+		t.Errorf("%d resets", resets)
+	}
+}

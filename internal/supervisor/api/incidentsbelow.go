@@ -1,0 +1,213 @@
+package api
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// A parent of regions keeps no incidents. It shows those of its regions, with ids "REGION/ID".
+
+// Bounds of a parent's requests for its regions' incidents.
+const (
+	regionIncidentsTime  = time.Second // for one region
+	maxRegionIncidents   = 1000        // of one region
+	regionIncidentsPage  = 500
+	regionIncidentsRetry = time.Second // pause before a region's watch begins again
+)
+
+// isParent reports whether this supervisor is a parent, which shows the incidents of its regions.
+func (s *Server) isParent() bool { return s.cfg.RegionClients != nil }
+
+// ofRegion returns an incident as the parent shows it.
+func ofRegion(region string, in *lofamov1.Incident) *lofamov1.Incident {
+	in.Region = region
+	for _, id := range []*string{&in.Id, &in.MergedInto, &in.SplitFrom} {
+		if *id != "" {
+			*id = region + "/" + *id
+		}
+	}
+	for i := range in.GetMerged() {
+		in.Merged[i] = region + "/" + in.Merged[i]
+	}
+	return in
+}
+
+// regionsOf returns the regions with incidents of a node; "": all regions.
+func (s *Server) regionsOf(node string) (regions []string, id string, err error) {
+	found, err := s.findOptional(node)
+	if err != nil {
+		return nil, "", err
+	}
+	if found != "" {
+		return []string{s.regionOf(found)}, string(found), nil
+	}
+	return slices.Sorted(maps.Keys(s.cfg.RegionSupervisors)), "", nil
+}
+
+// listBelow returns the incidents of all regions, at most maxRegionIncidents of each, and names the regions that do not answer.
+func (s *Server) listBelow(ctx context.Context, req *lofamov1.ListIncidentsRequest,
+	_ func(*lofamov1.Incident) bool) (*lofamov1.ListIncidentsResponse, error) {
+	regions, node, err := s.regionsOf(req.GetNode())
+	if err != nil {
+		return nil, err
+	}
+	answers := make([]*lofamov1.ListIncidentsResponse, len(regions))
+	var wg sync.WaitGroup
+	for i, region := range regions {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, regionIncidentsTime)
+			defer cancel()
+			for _, c := range s.cfg.RegionClients(region) {
+				ask := &lofamov1.ListIncidentsRequest{States: req.GetStates(), Since: req.GetSince(), Node: node, Limit: regionIncidentsPage}
+				if answers[i] = listRegion(ctx, c, ask); answers[i] != nil {
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	out := &lofamov1.ListIncidentsResponse{}
+	for i, region := range regions {
+		if answers[i] == nil {
+			out.MissingRegions = append(out.MissingRegions, region)
+			continue
+		}
+		out.Stale = out.GetStale() || answers[i].GetStale()
+		for _, in := range answers[i].GetIncidents() {
+			out.Incidents = append(out.Incidents, ofRegion(region, in))
+		}
+	}
+	if len(out.GetMissingRegions()) == len(regions) {
+		return nil, status.Errorf(codes.Unavailable, "incidents: no supervisor of region %s answers", strings.Join(regions, ", "))
+	}
+	return out, nil
+}
+
+// listRegion reads the pages of one supervisor; nil: it does not answer.
+func listRegion(ctx context.Context, c lofamov1.FaultSupervisorClient, req *lofamov1.ListIncidentsRequest) *lofamov1.ListIncidentsResponse {
+	out := &lofamov1.ListIncidentsResponse{}
+	for {
+		resp, err := c.ListIncidents(ctx, req)
+		if err != nil {
+			return nil
+		}
+		out.Incidents, out.Stale = append(out.Incidents, resp.GetIncidents()...), out.GetStale() || resp.GetStale()
+		if len(out.GetIncidents()) > maxRegionIncidents {
+			out.Incidents = out.GetIncidents()[:maxRegionIncidents]
+		}
+		if req.Continue = resp.GetContinue(); req.GetContinue() == "" || len(out.GetIncidents()) == maxRegionIncidents {
+			return out
+		}
+	}
+}
+
+// getBelow returns an incident of a region.
+func (s *Server) getBelow(ctx context.Context, name string) (*lofamov1.Incident, error) {
+	region, id, ok := strings.Cut(name, "/")
+	if !ok || s.cfg.RegionSupervisors[region] == nil {
+		return nil, invalid("id", "given %.64q: want REGION/ID at a parent of regions, with one of the regions %s", name,
+			strings.Join(slices.Sorted(maps.Keys(s.cfg.RegionSupervisors)), ", "))
+	}
+	ctx, cancel := context.WithTimeout(ctx, regionIncidentsTime)
+	defer cancel()
+	for _, c := range s.cfg.RegionClients(region) {
+		in, err := c.GetIncident(ctx, &lofamov1.GetIncidentRequest{Id: id})
+		switch {
+		case err == nil:
+			return ofRegion(region, in), nil
+		case slices.Contains(verdicts, status.Code(err)):
+			return nil, err
+		}
+	}
+	return nil, status.Errorf(codes.Unavailable, "incident %s: no supervisor of region %s answers", id, region)
+}
+
+// watchBelow passes on the watches of all regions. A client that reads too slowly delays them: the regions then send the newest
+// form of each incident only.
+func (s *Server) watchBelow(req *lofamov1.WatchIncidentsRequest, stream grpc.ServerStreamingServer[lofamov1.WatchIncidentsResponse]) error {
+	regions, node, err := s.regionsOf(req.GetNode())
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(stream.Context())
+	out := make(chan *lofamov1.WatchIncidentsResponse)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	for _, region := range regions {
+		wg.Go(func() {
+			after := uint64(0)
+			for ctx.Err() == nil {
+				ask := &lofamov1.WatchIncidentsRequest{States: req.GetStates(), Node: node, AfterRevision: after}
+				after = s.watchRegion(ctx, region, ask, out)
+				select {
+				case <-ctx.Done():
+				case <-time.After(regionIncidentsRetry):
+				}
+			}
+		})
+	}
+	if err := stream.Send(&lofamov1.WatchIncidentsResponse{}); err != nil {
+		return err
+	}
+	for {
+		select {
+		case resp := <-out:
+			if err := stream.Send(resp); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		case <-s.cfg.Stopping:
+			return status.Error(codes.Unavailable, "the supervisor stops")
+		}
+	}
+}
+
+// watchRegion passes on the watch of one supervisor of a region until it breaks off, and returns the revision to resume from.
+func (s *Server) watchRegion(ctx context.Context, region string, req *lofamov1.WatchIncidentsRequest,
+	out chan<- *lofamov1.WatchIncidentsResponse) (after uint64) {
+	after = req.GetAfterRevision()
+	for _, c := range s.cfg.RegionClients(region) {
+		in, err := c.WatchIncidents(ctx, req)
+		for err == nil {
+			var resp *lofamov1.WatchIncidentsResponse
+			if resp, err = in.Recv(); err != nil {
+				break
+			}
+			after = max(after, resp.GetRevision())
+			resp.Revision = 0
+			for _, in := range resp.GetIncidents() {
+				ofRegion(region, in)
+			}
+			for i := range resp.GetGone() {
+				resp.Gone[i] = region + "/" + resp.Gone[i]
+			}
+			if len(resp.GetIncidents())+len(resp.GetGone()) == 0 {
+				continue
+			}
+			select {
+			case out <- resp:
+			case <-ctx.Done():
+				return after
+			}
+		}
+		if status.Code(err) == codes.OutOfRange { // a new store, whose revisions began again
+			return 0
+		}
+		if after > req.GetAfterRevision() {
+			return after
+		}
+	}
+	return after
+}

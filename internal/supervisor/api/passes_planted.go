@@ -1,5 +1,0 @@
-//go:build planted_own_copy
-
-package api
-
-const passes = false

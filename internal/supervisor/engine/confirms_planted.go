@@ -1,5 +1,0 @@
-//go:build planted_unconfirmed
-
-package engine
-
-const confirms = false

@@ -1,0 +1,170 @@
+package orders
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// PolicySubject is the requester of the supervisors' own diagnoses.
+const PolicySubject = "policy"
+
+// DiagnosisPolicy defines the supervisors' own diagnoses. The zero value requests none.
+type DiagnosisPolicy struct {
+	// Links requests diagnoses of SICK links. After is the minimum time in that state, MinInterval the minimum time
+	// between two diagnoses of the same link.
+	Links              bool
+	After, MinInterval time.Duration
+	// Drain has the whole torus drained and all its links tested instead, not oftener than MinInterval.
+	Drain bool
+}
+
+// pauseBetween is between any two diagnoses of the policy: people want their turn, and the links their load.
+const pauseBetween = 10 * time.Second
+
+// Suspect is an end of a link that is SICK for a reason of its own.
+type Suspect struct {
+	Node  fault.NodeID
+	Dir   grid.Direction
+	Since time.Time
+}
+
+// autoDiagnosis applies a policy. It is pure, and not safe for concurrent use.
+type autoDiagnosis struct {
+	policy DiagnosisPolicy
+	done   map[linkEnd]time.Time
+	last   time.Time
+}
+
+type linkEnd struct {
+	node fault.NodeID
+	dir  grid.Direction
+}
+
+// newAutoDiagnosis returns an autoDiagnosis without past diagnoses.
+func newAutoDiagnosis(p DiagnosisPolicy) *autoDiagnosis {
+	return &autoDiagnosis{policy: p, done: map[linkEnd]time.Time{}}
+}
+
+// Next returns the next diagnosis, for the link that has been suspect for longest. peer returns the other end of a
+// link, where the link may be suspect too. ok is false if none is due.
+func (a *autoDiagnosis) Next(now time.Time, suspects []Suspect, peer func(fault.NodeID, grid.Direction) (fault.NodeID,
+	bool)) (DiagnosisRequest, bool) {
+	for e, at := range a.done {
+		if now.Sub(at) >= a.policy.MinInterval {
+			delete(a.done, e)
+		}
+	}
+	pause := pauseBetween
+	if a.policy.Drain {
+		pause = a.policy.MinInterval
+	}
+	if !a.policy.Links || !a.last.IsZero() && now.Sub(a.last) < pause {
+		return DiagnosisRequest{}, false
+	}
+	var found *Suspect
+	for i := range suspects {
+		s := &suspects[i]
+		if _, lately := a.done[linkEnd{s.Node, s.Dir}]; lately || now.Sub(s.Since) < a.policy.After {
+			continue
+		}
+		if found == nil || s.Since.Before(found.Since) {
+			found = s
+		}
+	}
+	if found == nil {
+		return DiagnosisRequest{}, false
+	}
+	a.last, a.done[linkEnd{found.Node, found.Dir}] = now, now
+	if id, ok := peer(found.Node, found.Dir); ok {
+		a.done[linkEnd{id, found.Dir.Opposite()}] = now
+	}
+	return DiagnosisRequest{Node: found.Node, Link: found.Dir, Rounds: autoRounds, Subject: PolicySubject}, true
+}
+
+// Not says that Next's diagnosis was not done because another one was running. It is due again after a pause,
+// because the other one may take long.
+func (a *autoDiagnosis) Not(now time.Time, req DiagnosisRequest, peer func(fault.NodeID, grid.Direction) (fault.NodeID, bool)) {
+	delete(a.done, linkEnd{req.Node, req.Link})
+	if id, ok := peer(req.Node, req.Link); ok {
+		delete(a.done, linkEnd{id, req.Link.Opposite()})
+	}
+	a.last = now
+	if a.policy.Drain {
+		a.last = now.Add(pauseBetween - a.policy.MinInterval)
+	}
+}
+
+// autoRounds are enough to see a loss of some per cent.
+const autoRounds = 3
+
+// lookEvery is the interval between checks of the map for suspects.
+const lookEvery = 2 * time.Second
+
+// Watch requests diagnoses by a policy until the context ends. suspects returns the present suspects of the fault
+// map.
+func (m *Diagnoses) Watch(ctx context.Context, p DiagnosisPolicy, suspects func(context.Context) ([]Suspect, error)) {
+	if !p.Links {
+		return
+	}
+	auto := newAutoDiagnosis(p)
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			list, err := suspects(ctx)
+			if err != nil {
+				continue // it leads no more, or not yet
+			}
+			req, ok := auto.Next(now, list, m.peer)
+			if !ok {
+				continue
+			}
+			if err := m.byPolicy(ctx, req, p); err != nil {
+				var pause *PauseError
+				if errors.Is(err, ErrBusy) || errors.As(err, &pause) {
+					auto.Not(now, req, m.peer)
+					continue
+				}
+				m.cfg.Logger.Info("diagnosis by policy failed", "of", req.String(), "drain", p.Drain, "err", err)
+			}
+		}
+	}
+}
+
+// byPolicy runs the diagnosis or procedure that a policy requests for a link.
+func (m *Diagnoses) byPolicy(ctx context.Context, req DiagnosisRequest, p DiagnosisPolicy) error {
+	if p.Drain {
+		_, err := m.Procedure(ctx, ProcedureRequest{
+			Diagnose: true, DrainTimeout: DefaultDrain, Reason: req.String() + " is SICK", Subject: PolicySubject,
+		}, nil)
+		return err
+	}
+	_, err := m.Run(ctx, req, func(*lofamov1.DiagnosisProgress) error { return nil })
+	return err
+}
+
+// peer returns the node at the other end of a link.
+func (m *Diagnoses) peer(id fault.NodeID, d grid.Direction) (fault.NodeID, bool) {
+	c, ok := m.cfg.Names.Coord(id)
+	if !ok {
+		return "", false
+	}
+	at, ok := m.cfg.Names.Dims().Neighbour(c, d)
+	if !ok {
+		return "", false
+	}
+	for _, other := range m.cfg.Names.All() {
+		if c, ok := m.cfg.Names.Coord(other); ok && c == at {
+			return other, true
+		}
+	}
+	return "", false
+}

@@ -1,0 +1,175 @@
+package orders
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/topology"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/order"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+// Times for instructions on peers.
+const (
+	// peersAsk is the time after a term's start until the leader asks nodes that never reported their ends: most
+	// report unasked.
+	peersAsk = 20 * time.Second
+	// peersStore bounds one attempt to store the nodes' statuses.
+	peersStore = 5 * time.Second
+	// peersPuts is the number of nodes whose statuses one commit stores.
+	peersPuts = 40
+	// peersPace is the pause between questions to two nodes.
+	peersPace = 20 * time.Millisecond
+	// peersBound is the largest torus whose statuses are stored, and whose silent nodes get questions. A node takes
+	// half a kilobyte in the store. In a larger torus the next leader begins with the statuses that nodes send then;
+	// spares and their neighbours report unasked.
+	peersBound = 20_000
+)
+
+// peers is the content of peers and of the places of spares.
+type peers struct {
+	cfg     *Config
+	records peerRecords // as stored, and as reported since
+	put     map[fault.NodeID]bool
+	plan    peerPlan
+	topo    *topology.Topology // the topology of the plan; nil: no plan
+	dirty   bool               // the plan is outdated
+	askAt   time.Time
+	lacking int
+}
+
+func newPeers(cfg *Config) *standing[peerWord, *lofamov1.PeerStatus] {
+	return newStanding(cfg, servicenet.OrderPeers, order.Config[peerWord, *lofamov1.PeerStatus]{
+		Asks:  2,
+		Holds: func(st *lofamov1.PeerStatus, w peerWord) bool { return heldPeers(st) == w && !st.GetLost() },
+		// A waiting spare has no boot epoch, and may have started with an empty disk.
+		Anew: func(st *lofamov1.PeerStatus) bool { return st.GetLost() || st.GetEpoch() == 0 },
+		Life: peerLife,
+	}, &peers{cfg: cfg})
+}
+
+// begin loads the stored records.
+func (k *peers) begin(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, peersStore)
+	defer cancel()
+	records, err := k.cfg.Store.Peers(ctx)
+	if err != nil {
+		return fmt.Errorf("load the ends of links: %w", err)
+	}
+	*k = peers{cfg: k.cfg, records: records, put: make(map[fault.NodeID]bool), askAt: time.Now().Add(peersAsk)}
+	return nil
+}
+
+func (*peers) status(m *lofamov1.Message) *lofamov1.PeerStatus { return m.GetPeerStatus() }
+
+// said records a status. Spares count too.
+func (k *peers) said(st *lofamov1.PeerStatus) bool {
+	id := fault.NodeID(st.GetNode())
+	if _, listed := k.cfg.Names.Topology().Node(id); !listed {
+		return false
+	}
+	kept := keepPeers(k.records[id], st)
+	if !proto.Equal(k.records[id], kept) {
+		k.records[id], k.put[id], k.dirty = kept, true, true
+	}
+	return !st.GetConfiguration() // such a status says nothing about its peers
+}
+
+func (*peers) changed() <-chan struct{} { return nil }
+
+// follow stores the nodes' statuses, and then makes a new plan if the present one is outdated: the records are stored
+// before other nodes receive instructions from them.
+func (k *peers) follow(ctx context.Context, m *order.Standing[peerWord, *lofamov1.PeerStatus]) error {
+	topo := k.cfg.Names.Topology()
+	if k.topo != topo || k.dirty {
+		if err := k.store(ctx, topo); err != nil {
+			return err
+		}
+		k.plan, k.topo, k.dirty = planPeers(topo, k.records), topo, false
+		if n := len(k.plan.Lacking); n != k.lacking {
+			k.lacking = n
+			k.cfg.Logger.Info("orders of peers are incomplete: no node has reported the addresses", "nodes", k.plan.Lacking)
+		}
+		m.Forget(unlisted(topo))
+		k.ask(m, topo)
+	}
+	m.Wanted(time.Now(), k.plan.Words, topo.Revision)
+	return nil
+}
+
+// ask schedules questions to nodes that never reported their ends.
+func (k *peers) ask(m *order.Standing[peerWord, *lofamov1.PeerStatus], topo *topology.Topology) {
+	if len(topo.Nodes) > peersBound {
+		return
+	}
+	for i, n := range topo.Placed() {
+		if len(k.records[n.ID].GetEnds()) == 0 {
+			m.Ask(n.ID, k.askAt.Add(time.Duration(i)*peersPace))
+		}
+	}
+}
+
+// unlisted returns whether a node is absent from a topology.
+func unlisted(topo *topology.Topology) func(fault.NodeID) bool {
+	return func(id fault.NodeID) bool { _, listed := topo.Node(id); return !listed }
+}
+
+// store commits the nodes' statuses, and deletes the records of nodes that no longer exist.
+func (k *peers) store(ctx context.Context, topo *topology.Topology) error {
+	gone := unlisted(topo)
+	var deletes []string
+	for _, id := range slices.Sorted(maps.Keys(k.records)) {
+		if gone(id) {
+			deletes = append(deletes, store.PeersKey(id))
+			delete(k.records, id)
+			delete(k.put, id)
+		}
+	}
+	if len(topo.Nodes) > peersBound {
+		clear(k.put)
+	}
+	ids := slices.Sorted(maps.Keys(k.put))
+	for len(ids)+len(deletes) > 0 {
+		var w store.Write
+		n := min(len(ids), peersPuts)
+		for _, id := range ids[:n] {
+			kv, err := store.PeersPut(k.records[id])
+			if err != nil {
+				k.cfg.Logger.Error("report on the ends of links not stored", "node", id, "err", err)
+				continue
+			}
+			w.Puts = append(w.Puts, kv)
+		}
+		d := min(len(deletes), peersPuts)
+		w.Deletes = deletes[:d]
+		if err := k.write(ctx, w); err != nil {
+			return err
+		}
+		for _, id := range ids[:n] {
+			delete(k.put, id)
+		}
+		ids, deletes = ids[n:], deletes[d:]
+	}
+	return nil
+}
+
+func (k *peers) write(ctx context.Context, w store.Write) error {
+	ctx, cancel := context.WithTimeout(ctx, peersStore)
+	defer cancel()
+	if _, err := k.cfg.Store.Write(ctx, w); err != nil {
+		return fmt.Errorf("store the ends of links: %w", err)
+	}
+	return nil
+}
+
+func (k *peers) message(o order.Order[peerWord]) *lofamov1.Message {
+	return &lofamov1.Message{Body: &lofamov1.Message_PeerOrder{PeerOrder: o.Want.Order(o.Node, o.Number, o.Life)}}
+}

@@ -1,0 +1,98 @@
+package respond
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/testing/supervisortest"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+func TestRootsOfOpenIncidents(t *testing.T) {
+	of := func(id, node, component, peer, group string, s lofamov1.IncidentState) *store.StoredIncident {
+		return &store.StoredIncident{Incident: &lofamov1.Incident{Id: id, Node: node, Component: component, Peer: peer, Group: group, State: s}}
+	}
+	got := rootsOf([]*store.StoredIncident{
+		of("a", "n1", "link/Y+", "n2", "", lofamov1.IncidentState_OPEN), of("b", "n3", "node", "", "", lofamov1.IncidentState_OPEN),
+		of("c", "", "group", "", "row/Y=1", lofamov1.IncidentState_OPEN), of("d", "n4", "node", "", "", lofamov1.IncidentState_RECOVERING),
+		of("e", "n5", "a component of another version", "", "", lofamov1.IncidentState_OPEN),
+	})
+	lower := response.Target{Node: "n1", Component: fault.Link(grid.YPlus)}
+	want := response.IncidentsChanged{
+		Roots: map[response.Target]string{
+			lower: "a", {Node: "n3", Component: fault.ComponentNode}: "b", {Group: "row/Y=1"}: "c",
+		},
+		Ends:     map[response.Target]response.Target{lower: {Node: "n2", Component: fault.Link(grid.YMinus)}},
+		Parts:    map[response.Target]string{},
+		Standing: map[string]uint32{"a": 0, "b": 0, "c": 0, "d": 0, "e": 0},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%v: want %v", got, want)
+	}
+}
+
+// TestIncidentListsResponsesFromTheStore: the responder commits its responses to an incident beside the incident's record,
+// and a reader of the incident finds them.
+func TestIncidentListsResponsesFromTheStore(t *testing.T) {
+	l := newLab(t, grid.Dims{X: 2, Y: 1, Z: 1}, cordonAndTell)
+	const id = "k3f9-aaaaaaaa"
+	kv, err := store.IncidentPut(&lofamov1.Incident{
+		Id: id, State: lofamov1.IncidentState_OPEN, Node: "n0-0-0", Component: "memory", Fault: lofamov1.State_FAILED,
+	})
+	must(t, err)
+	_, err = l.c.Put(t.Context(), kv.Key, string(kv.Value))
+	must(t, err)
+	r := l.start("", 0)
+	defer l.end(r)
+	supervisortest.Eventually(t, "the responder to lead", r.Leading)
+	l.set("n0-0-0", fault.Failed)
+	var in *store.StoredIncident
+	supervisortest.Eventually(t, "the response of the incident to be done", func() bool {
+		in, err = l.store.LocalIncident(t.Context(), id)
+		must(t, err)
+		return len(in.GetResponses()) == 1 && in.GetResponses()[0].GetState() == lofamov1.ResponseState_RESPONSE_DONE
+	})
+	got := in.GetResponses()[0]
+	if got.GetPolicy() != "cordon" || got.GetStep() != "cordon" || got.GetExecutor() != "kubernetes.cordon" || got.GetNode() != "n0-0-0" ||
+		got.GetComponent() != "memory" || got.GetMode() != lofamov1.PolicyMode_ENFORCE || got.GetSince() == nil || got.GetClosed() != nil ||
+		in.GetResponseCount() != 1 {
+		t.Errorf("response %v", got)
+	}
+	for _, in := range r.incidents.View().Incidents {
+		if in.GetRevision() == 0 || len(in.GetResponses()) > 1 {
+			t.Errorf("the feed has %v", in)
+		}
+	}
+}
+
+// TestOneAlertStandsForAnIncident: of several responses to an incident, one maintains the alert: the oldest of those
+// with the newest notice.
+func TestOneAlertStandsForAnIncident(t *testing.T) {
+	parameters := map[string]string{"severity": "critical"}
+	key := response.NotificationKey(response.Alertmanager, parameters)
+	job := func(id string) executor.Job {
+		return executor.Job{Effect: response.Effect{Attempt: response.Attempt{Response: id}, Kind: response.Alertmanager, Parameters: parameters}}
+	}
+	of := func(id string, notice uint32) response.IncidentResponse {
+		return response.IncidentResponse{ID: id, Notified: []string{key}, Notice: notice}
+	}
+	records := []response.Record{
+		&response.IncidentRecord{Incident: "a", Responses: []response.IncidentResponse{of("r1", 0), of("r2", 0)}},
+		&response.IncidentRecord{Incident: "b", Responses: []response.IncidentResponse{of("r3", 0), of("r4", 2), of("r5", 2)}},
+		&response.IncidentRecord{Incident: "c", Responses: []response.IncidentResponse{{ID: "r6"}, {ID: "r7"}}},
+	}
+	var got []string
+	for _, j := range onePerIncident([]executor.Job{job("r5"), job("r2"), job("r1"), job("r3"), job("r4"), job("r6"), job("r7"), job("r8")},
+		records) {
+		got = append(got, j.Response+j.Incident)
+	}
+	if want := []string{"r1a", "r4b", "r6c", "r7c", "r8"}; !slices.Equal(got, want) {
+		t.Errorf("standing alerts %q: want %q", got, want)
+	}
+}

@@ -1,0 +1,163 @@
+package respond
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// An executor receives a stale fence if the store has another leader.
+func TestExecutorGetsStaleFence(t *testing.T) {
+	l := newLab(t, grid.Dims{X: 2, Y: 1, Z: 1}, reseat)
+	r := l.start("", 0)
+	defer l.end(r)
+	var fenced error
+	r.cfg.Executors = map[response.Kind]executor.Executor{response.Command: answers(func(ctx context.Context, _ executor.Job) executor.Result {
+		fenced = executor.Fenced(ctx)
+		return executor.Unchanged("%v", fenced)
+	})}
+	attempt := func(fence store.Fence) error {
+		t.Helper()
+		j := executor.Job{Effect: response.Effect{Kind: response.Command}}
+		if _, begun := r.runner.attempt(t.Context(), &term{ctx: t.Context(), fence: fence}, j, time.Now(), nil); !begun {
+			t.Fatal("not begun")
+		}
+		return fenced
+	}
+	if err := attempt(r.fence); err != nil {
+		t.Error(err)
+	}
+	fallen := r.fence
+	fallen.Rev--
+	if err := attempt(fallen); !errors.Is(err, executor.ErrStale) || !errors.Is(err, store.ErrNotLeader) {
+		t.Errorf("%v: want %v", err, executor.ErrStale)
+	}
+}
+
+// answering is a store that answers only Confirm: the n-th answer, from 1, comes after a delay.
+type answering struct {
+	Store
+
+	asked  int
+	answer func(n int) (time.Duration, error)
+}
+
+func (a *answering) Confirm(ctx context.Context, _ store.Fence) (store.Standing, error) {
+	a.asked++
+	after, err := a.answer(a.asked)
+	select {
+	case <-time.After(after):
+		return store.Standing{}, err
+	case <-ctx.Done():
+		return store.Standing{}, ctx.Err()
+	}
+}
+
+// TestConfirmationIsRetriedWithPauses: anything but a definite no is retried, after a pause, until the caller's context ends. A slow store
+// does not get questions back to back.
+func TestConfirmationIsRetriedWithPauses(t *testing.T) {
+	const patience = time.Minute
+	never := 2 * patience
+	for name, tc := range map[string]struct {
+		answer func(n int) (time.Duration, error)
+		fails  error
+		most   time.Duration // longest duration
+		asked  [2]int        // at least, at most
+	}{
+		"leads":         {func(int) (time.Duration, error) { return 0, nil }, nil, 0, [2]int{1, 1}},
+		"another leads": {func(int) (time.Duration, error) { return 0, store.ErrNotLeader }, store.ErrNotLeader, 0, [2]int{1, 1}},
+		"no leader of its own, a while": {func(n int) (time.Duration, error) { return 0, only(errors.New("leader changed"), n < 3) }, nil,
+			3 * time.Second, [2]int{3, 3}},
+		"hangs once": {func(n int) (time.Duration, error) { return only(never, n == 1), nil }, nil, askTime + pauseLeast, [2]int{2, 2}},
+		"late once": {func(n int) (time.Duration, error) { return only(sure+time.Millisecond, n == 1), nil }, nil, 2 * time.Second,
+			[2]int{2, 2}},
+		"late each time": {func(int) (time.Duration, error) { return 600 * time.Millisecond, nil }, context.DeadlineExceeded, patience,
+			[2]int{10, 24}},
+		"hangs": {func(int) (time.Duration, error) { return never, nil }, context.DeadlineExceeded, patience, [2]int{8, 20}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &answering{answer: tc.answer}
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
+				begin := time.Now()
+				err := newRunner(&Responder{cfg: Config{Store: s}}).confirm(ctx, &term{ctx: ctx}, time.Time{})
+				if took := time.Since(begin); !errors.Is(err, tc.fails) || took > tc.most || s.asked < tc.asked[0] || s.asked > tc.asked[1] {
+					t.Errorf("%v, %d questions in %s: want %v, %v questions in at most %s", err, s.asked, took, tc.fails, tc.asked, tc.most)
+				}
+			})
+		})
+	}
+}
+
+// TestConfirmIsNew: after a failed question, the age of the answer counts from the question that succeeded.
+func TestConfirmIsNew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &answering{answer: func(n int) (time.Duration, error) {
+			return 5 * time.Millisecond, only(errors.New("leader changed"), n == 1)
+		}}
+		u := newRunner(&Responder{cfg: Config{Store: s}})
+		begin := time.Now()
+		asked, err := executor.FencedSince(executor.WithFence(t.Context(),
+			func(ctx context.Context) error { return u.confirm(ctx, &term{ctx: ctx}, time.Time{}) }))
+		if old := time.Since(asked); err != nil || old != 5*time.Millisecond || time.Since(begin) < pauseLeast/2 {
+			t.Errorf("%v, a word that is %s old after %s: want 5ms, and a pause", err, old, time.Since(begin))
+		}
+	})
+}
+
+// only returns v if so, else the zero value.
+func only[T any](v T, so bool) (none T) {
+	if so {
+		return v
+	}
+	return none
+}
+
+// An accused node that reports between the gates and the step is spared: the runner gathers its evidence again before
+// it calls an executor.
+func TestAccusedIsAskedForAgainBeforeStep(t *testing.T) {
+	l := newLab(t, grid.Dims{X: 2, Y: 1, Z: 1}, reseat)
+	r := l.start("", 0)
+	defer l.end(r)
+	r.cfg.Executors = map[response.Kind]executor.Executor{
+		response.Command:          answers(func(context.Context, executor.Job) executor.Result { return executor.Unchanged("asked") }),
+		response.KubernetesCordon: answers(func(context.Context, executor.Job) executor.Result { return executor.Unchanged("asked") }),
+	}
+	for name, tc := range map[string]struct {
+		kind  response.Kind
+		undo  bool
+		ev    response.Evidence
+		state fault.State
+		blind bool
+		begun bool
+	}{
+		"it speaks":                        {kind: response.Command, ev: response.Evidence{Life: time.Now()}},
+		"it speaks, and only work is kept": {kind: response.KubernetesCordon, ev: response.Evidence{Life: time.Now()}, begun: true},
+		"it speaks, and all is put back":   {kind: response.Command, undo: true, ev: response.Evidence{Life: time.Now()}, begun: true},
+		"it says so itself":                {kind: response.Command, ev: response.Evidence{Own: true, Life: time.Now()}, begun: true},
+		"it is silent":                     {kind: response.Command, ev: response.Evidence{Life: time.Now().Add(-time.Hour)}, begun: true},
+		"its state is not known":           {kind: response.Command, blind: true},
+		"its fault is gone":                {kind: response.Command, state: fault.Normal},
+		"its fault stands":                 {kind: response.Command, state: fault.Failed, begun: true},
+	} {
+		l.mu.Lock()
+		l.evidence, l.state, l.blind = tc.ev, tc.state, tc.blind
+		l.mu.Unlock()
+		r.cfg.Limits.Silence = time.Minute
+		j := executor.Job{Effect: response.Effect{Kind: tc.kind, Undo: tc.undo,
+			Target: response.Target{Node: "n0-0-0", Component: fault.ComponentHost}}}
+		res, begun := r.runner.attempt(t.Context(), &term{ctx: t.Context(), fence: r.fence}, j, time.Now(), nil)
+		if begun != tc.begun || res.Outcome != response.Unchanged {
+			t.Errorf("%s: begun %t, outcome %d %q: want begun %t", name, begun, res.Outcome, res.Detail, tc.begun)
+		}
+	}
+}

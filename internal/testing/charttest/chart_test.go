@@ -1,0 +1,522 @@
+package charttest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+
+	"github.com/lofamo/lofamo/internal/testing/requirements"
+)
+
+const (
+	root  = "../../.."
+	chart = root + "/helm/lofamo"
+	// bound is the timeout of a step on a busy machine.
+	bound = time.Minute
+)
+
+// helm returns the Helm version that make has built. Directories in .tools may contain other versions.
+func helm(t *testing.T) string {
+	t.Helper()
+	return requirements.Set(t, "make test builds it into .tools/bin, once, and sets it", "LOFAMO_HELM")
+}
+
+// run runs Helm without the user's environment.
+func run(t *testing.T, env []string, args ...string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	home := t.TempDir()
+	cmd := exec.CommandContext(ctx, helm(t), args...)
+	cmd.Env = append([]string{"HOME=" + home, "PATH=" + os.Getenv("PATH")}, env...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("helm %s: %w: %s", args[0], err, errs.String())
+	}
+	return out.String(), nil
+}
+
+// given returns the arguments common to all installations.
+func given(t *testing.T, values ...string) []string {
+	t.Helper()
+	args := []string{"--set-file", "inventory=" + root + "/deploy/examples/inventory.yaml", "--set",
+		"images.registry=registry.example.org/lofamo",
+		"--set", "supervisors.nodes.s1=control-1,supervisors.nodes.s2=control-2,supervisors.nodes.s3=control-3"}
+	for _, v := range values {
+		args = append(args, "--set", v)
+	}
+	return args
+}
+
+// matrix holds sets of values; each value that changes the output occurs at least once.
+var matrix = map[string][]string{
+	"defaults": nil,
+	"everything": {"supervisors.kubernetes.enabled=true", "supervisors.kubernetes.nodeLabel=example.org/lofamo",
+		"networkPolicy.enabled=true", "networkPolicy.clients[0].ipBlock.cidr=10.0.0.0/8", "networkPolicy.metrics[0].ipBlock.cidr=10.0.0.0/8",
+		"monitoring.podMonitor.enabled=true", "monitoring.prometheusRule.enabled=true",
+		"monitoring.prometheusRule.runbooks=https://map.example.org:9443/runbooks/", "monitoring.dashboards.enabled=true",
+		"images.pullSecrets[0]=pull", "services.web.type=NodePort"},
+	"managed": {"supervisors.keys.from=cert-manager", "supervisors.keys.issuerRef.name=lofamo", "agents.keys.from=secrets",
+		"agents.config.jobs.socket=/run/lofamo-jobs/local.sock", "agents.user=990", "agents.group=991", "agents.stateDir=/var/lib/lofamo/agent"},
+	"executor": {"executor.enabled=true", "executor.address=10.0.0.101:7950", "executor.node=control-1", "executor.passwords=bmc",
+		"executor.config.atOnce=4", "executor.config.stopTimeout=1m30s", "supervisors.kubernetes.enabled=true",
+		"monitoring.podMonitor.enabled=true", "networkPolicy.enabled=true", "agents.seLinuxOptions.type=spc_t"},
+	"ledger": {"executor.enabled=true", "executor.address=10.0.0.101:7950", "executor.persistence.create=false",
+		"executor.init=true", "agents.enabled=false"},
+	"outside": {"supervisors.etcd.endpoints[0]=https://10.0.0.200:2379", "supervisors.persistence.create=false",
+		"supervisors.persistence.storageClassName=local", "services.web.enabled=false", "podDisruptionBudget.enabled=false"},
+	"systemd": {"agents.dnpHalf=systemd", "agents.stateDir=/var/lib/lofamo/agent", "agents.user=990", "agents.group=990",
+		"agents.update.takeOver=false", "agents.update.maxNodes=10%"},
+	"agents": {"supervisors.enabled=false", "agents.realtime=false", "agents.update.type=OnDelete",
+		"agents.config.sensors.memory.sickCorrected=3"},
+	"replicas": {"agents.enabled=false", "test.enabled=false", "supervisors.config.etcd.quotaBytes=2147483648"},
+}
+
+func names() []string {
+	var out []string
+	for name := range matrix {
+		out = append(out, name)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// object is a Kubernetes object.
+type object map[string]any
+
+// at returns the value at a path of keys, or nil.
+func (o object) at(path ...string) any {
+	var v any = map[string]any(o)
+	for _, key := range path {
+		m, ok := v.(map[string]any)
+		if !ok {
+			return nil
+		}
+		v = m[key]
+	}
+	return v
+}
+
+func (o object) text(path ...string) string { s, _ := o.at(path...).(string); return s }
+
+func (o object) String() string { return o.text("kind") + " " + o.text("metadata", "name") }
+
+// objects parses manifests. Like the API server, it rejects duplicate keys.
+func objects(t *testing.T, manifests string) []object {
+	t.Helper()
+	var out []object
+	for doc := range strings.SplitSeq("\n"+manifests, "\n---\n") {
+		var o object
+		if err := yaml.UnmarshalStrict([]byte(doc), &o); err != nil {
+			t.Fatalf("%v:\n%s", err, doc)
+		}
+		if len(o) > 0 {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// texts caches the rendered output by arguments, because Helm takes most of a second for each.
+var texts sync.Map
+
+func template(t *testing.T, args ...string) string {
+	t.Helper()
+	helm(t) // before LoadOrStore: a skip inside the shared function would end the tests that wait for it
+	once, _ := texts.LoadOrStore(strings.Join(args, "\n"), sync.OnceValues(func() (string, error) { return rendering(t, args...) }))
+	out, err := once.(func() (string, error))()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func rendering(t *testing.T, args ...string) (string, error) {
+	return run(t, nil, append([]string{"template", "lofamo", chart, "--namespace", "lofamo"}, args...)...)
+}
+
+func render(t *testing.T, args ...string) []object {
+	t.Helper()
+	return objects(t, strings.ReplaceAll(template(t, args...), "---\n#", "\n---\n#"))
+}
+
+func find(t *testing.T, all []object, kind, name string) object {
+	t.Helper()
+	i := slices.IndexFunc(all, func(o object) bool { return o.text("kind") == kind && o.text("metadata", "name") == name })
+	if i < 0 {
+		t.Fatalf("no %s %s among %v", kind, name, all)
+	}
+	return all[i]
+}
+
+func TestHelmLintAcceptsEveryValueSet(t *testing.T) {
+	for _, name := range names() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if out, err := run(t, nil, append([]string{"lint", "--strict", chart}, given(t, matrix[name]...)...)...); err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+}
+
+// TestLintWithoutInventory: lint names every missing value, and does not stop at the first.
+func TestLintWithoutInventory(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), helm(t), "lint", chart)
+	cmd.Env = []string{"HOME=" + t.TempDir(), "PATH=" + os.Getenv("PATH")}
+	b, err := cmd.CombinedOutput()
+	out := string(b)
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	for _, want := range []string{"inventory: given nothing: want the inventory's file", "images.registry: given nothing"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%s\nwant %q", out, want)
+		}
+	}
+}
+
+// TestTemplateWithDefaultValues: one error names every missing value.
+func TestTemplateWithDefaultValues(t *testing.T) {
+	t.Parallel()
+	_, err := rendering(t)
+	for _, want := range []string{"inventory: given nothing: want the inventory's file: --set-file inventory=inventory.yaml",
+		"images.registry: given nothing: want where 'make images' has put the images"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v: want one that has %q", err, want)
+		}
+	}
+}
+
+// TestRefused: invalid values are rejected, and the error names the value.
+func TestRefused(t *testing.T) {
+	bad := filepath.Join(t.TempDir(), "inventory.yaml")
+	if err := os.WriteFile(bad, []byte("cluster: x\ndims: 1x1x1\nsupervisors: [{id: s1, address: 10.0.0.1, ports: {grpc: 1}}]\n"+
+		"nodes: [{coord: \"0,0,0\", service: 10.0.0.2}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{given(t, "agents.dnpHalf=pod"), "'/agents/dnpHalf': value must be one of 'container', 'systemd'"},
+		{given(t, "images.tagg=v1"), "'/images': additional properties 'tagg' not allowed"},
+		{given(t, "agent.enabled=false"), "additional properties 'agent' not allowed"},
+		{given(t, "agents.update.maxNodes=0"), "'/agents/update/maxNodes'"},
+		{given(t, "agents.update.type=Recreate"), "'/agents/update/type': value must be one of 'RollingUpdate', 'OnDelete'"},
+		{given(t, "agents.update.maxNodes=120%"), "'/agents/update/maxNodes'"},
+		{given(t, "agents.stateDir=run"), "'/agents/stateDir'"},
+		{given(t, "agents.keys.from=vault"), "'/agents/keys/from': value must be one of 'host', 'secrets'"},
+		{given(t, "supervisors.etcd.endpoints[0]=10.0.0.1:2379"), "'/supervisors/etcd/endpoints/0'"},
+		{given(t, "supervisors.persistence.size=much"), "'/supervisors/persistence/size'"},
+		{given(t, "images.registry="), "images.registry: given nothing: want where 'make images' has put the images"},
+		{append(given(t), "--set-file", "inventory=/dev/null"), "inventory: given nothing: want the inventory's file"},
+		{given(t, "supervisors.nodes=null"), "supervisors.nodes: s1 is missing: want the node of Kubernetes that has its address, 10.0.0.101"},
+		{given(t, "supervisors.keys.from=cert-manager"), "supervisors.keys.issuerRef.name: given nothing with keys.from cert-manager"},
+		{given(t, "agents.dnpHalf=systemd", "agents.keys.from=secrets"), "agents.keys.from: given secrets with dnpHalf systemd"},
+		{given(t, "agents.dnpHalf=systemd", "agents.stateDir=/var/lib/lofamo/agent"), "agents.user: given 0 with dnpHalf systemd"},
+		{given(t, "agents.dnpHalf=systemd", "agents.user=990"), "agents.stateDir: given /run/lofamo/agent with dnpHalf systemd"},
+		{given(t, "agents.user=990"), "agents.stateDir: given /run/lofamo/agent for user 990"},
+		{given(t, "agents.config.jobs.socket=/run/lofamo/local.sock"),
+			"agents.config.jobs.socket: given /run/lofamo/local.sock: want it in a directory of its own"},
+		{given(t, "agents.config.jobs.socket=/run/lofamo/agent/local.sock"),
+			"agents.config.jobs.socket: given /run/lofamo/agent/local.sock: want"},
+		{given(t, "monitoring.prometheusRule.runbooks=map.example.org"), "'/monitoring/prometheusRule/runbooks'"},
+		{given(t, "executor.enabled=true"), "executor.address: given nothing: want ip:port"},
+		{given(t, "executor.enabled=true", "executor.address=10.0.0.1:7950"),
+			"executor.node: given nothing: want the node of Kubernetes that has 10.0.0.1:7950"},
+		{given(t, "executor.enabled=true", "executor.address=control-1"), "'/executor/address'"},
+		{given(t, "executor.enabled=true", "executor.address=10.0.0.1:7950", "executor.node=a", "executor.config.stateDir=/tmp"),
+			"executor.config.stateDir: given: want none"},
+		{given(t, "topology.from=labels"), "topology.from: given labels: the inventory has nodes"},
+		{append(given(t), "--set-file", "inventory="+bad), "supervisors[0].ports: given: want none"},
+	} {
+		t.Run(tc.want, func(t *testing.T) {
+			t.Parallel()
+			if _, err := rendering(t, tc.args...); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%q: error %v: want one that has %q", tc.args[6:], err, tc.want)
+			}
+		})
+	}
+}
+
+// TestChartCopiesEqualOriginals: the copies in the chart equal their originals. Helm cannot read files outside the chart.
+func TestChartCopiesEqualOriginals(t *testing.T) {
+	for from, to := range map[string]string{"deploy/kubernetes/*.yaml": "kubernetes", "deploy/prometheus/*.yaml": "prometheus",
+		"deploy/grafana/*.json": "grafana"} {
+		want, got := contents(t, filepath.Join(root, from)), contents(t, filepath.Join(chart, "files", to, "*"))
+		delete(want, "lofamo-tests.yaml")
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("helm/lofamo/files/%s is not %s: run make generate:\n%s", to, from, diff)
+		}
+	}
+}
+
+// TestRunbookLinks: alerts link to their pages at the configured address. Without one they name the path in the
+// repository.
+func TestRunbookLinks(t *testing.T) {
+	t.Parallel()
+	const base = "https://map.example.org:9443/runbooks/"
+	for begin, values := range map[string][]string{base: matrix["everything"], "docs/runbooks/": {"monitoring.prometheusRule.enabled=true"}} {
+		out := template(t, given(t, values...)...)
+		alerts, links := strings.Count(out, "alert: Lofamo"),
+			regexp.MustCompile(`runbook_url: `+begin+`Lofamo[A-Za-z]+\.md\n`).FindAllString(out, -1)
+		if alerts < 30 || len(links) != alerts || strings.Count(out, "runbook_url:") != alerts {
+			t.Errorf("%d alerts, %d links that begin with %s", alerts, len(links), begin)
+		}
+	}
+}
+
+// TestPodMonitorsSelectExistingPorts: a PodMonitor selects existing pods and a port that they have. Each kind of process with metrics has
+// one.
+func TestPodMonitorsSelectExistingPorts(t *testing.T) {
+	t.Parallel()
+	all := objects(t, template(t, given(t, matrix["executor"]...)...))
+	served := map[string][]string{} // names of a component's ports
+	for _, o := range all {
+		component, _ := o.at("spec", "template", "metadata", "labels", "app.kubernetes.io/component").(string)
+		containers, _ := o.at("spec", "template", "spec", "containers").([]any)
+		for _, c := range containers {
+			ports, _ := object(c.(map[string]any)).at("ports").([]any)
+			for _, p := range ports {
+				served[component] = append(served[component], object(p.(map[string]any)).text("name"))
+			}
+		}
+	}
+	var watched []string
+	for _, o := range all {
+		if o.text("kind") != "PodMonitor" {
+			continue
+		}
+		component := o.text("spec", "selector", "matchLabels", "app.kubernetes.io/component")
+		watched = append(watched, component)
+		endpoints, _ := o.at("spec", "podMetricsEndpoints").([]any)
+		if len(endpoints) != 1 || !slices.Contains(served[component], object(endpoints[0].(map[string]any)).text("port")) {
+			t.Errorf("%s: endpoints %v, and its pods have the ports %q", o, endpoints, served[component])
+		}
+	}
+	slices.Sort(watched)
+	if want := []string{"executor", "supervisor"}; !slices.Equal(watched, want) { // agents have none without agentHTTP
+		t.Errorf("watched are %q: want %q", watched, want)
+	}
+}
+
+func contents(t *testing.T, pattern string) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]string{}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[filepath.Base(f)] = string(b)
+	}
+	return out
+}
+
+// TestChartGrantsNeededRightsOnly: the supervisors have the rights under which the executor's tests run, bound to the chart's own account.
+// Agents have no rights and no token.
+func TestChartGrantsNeededRightsOnly(t *testing.T) {
+	t.Parallel()
+	rules := func(all []object) map[string][]any {
+		out := map[string][]any{}
+		for _, o := range all {
+			if strings.HasSuffix(o.text("kind"), "Role") {
+				key := o.text("kind") + " in " + o.text("metadata", "namespace")
+				r, _ := o.at("rules").([]any)
+				out[key] = append(out[key], r...)
+			}
+		}
+		return out
+	}
+	for _, tc := range []struct {
+		values []string
+		files  []string
+	}{
+		{nil, nil},
+		{[]string{"supervisors.kubernetes.enabled=true"}, []string{"rbac.yaml"}},
+		{[]string{"supervisors.kubernetes.enabled=true", "supervisors.kubernetes.nodeLabel=a/b"}, []string{"rbac.yaml", "rbac-node-label.yaml"}},
+	} {
+		var want []object
+		for _, f := range tc.files {
+			want = append(want, objects(t, contents(t, filepath.Join(root, "deploy/kubernetes", f))[f])...)
+		}
+		got := render(t, given(t, tc.values...)...)
+		if diff := cmp.Diff(rules(want), rules(got)); diff != "" {
+			t.Errorf("%q: rights are not those of deploy/kubernetes:\n%s", tc.values, diff)
+		}
+		for _, o := range got {
+			if !strings.HasSuffix(o.text("kind"), "RoleBinding") {
+				continue
+			}
+			subjects, _ := o.at("subjects").([]any)
+			if diff := cmp.Diff([]any{map[string]any{"kind": "ServiceAccount", "name": "lofamo-supervisor", "namespace": "lofamo"}},
+				subjects); diff != "" {
+				t.Errorf("%s: %s", o, diff)
+			}
+			find(t, got, o.text("roleRef", "kind"), o.text("roleRef", "name"))
+		}
+		for kind, name := range map[string]string{"DaemonSet": "lofamo-agent", "StatefulSet": "lofamo-supervisor"} {
+			o := find(t, got, kind, name)
+			if token := o.at("spec", "template", "spec", "automountServiceAccountToken"); token != false {
+				t.Errorf("%q: all containers of %s have a token: %v: want false", tc.values, name, token)
+			}
+			spec := pods(t, o)
+			for _, c := range append(list(spec, "initContainers"), list(spec, "containers")...) {
+				token := slices.ContainsFunc(list(c, "volumeMounts"), func(m object) bool {
+					return m.text("mountPath") == "/var/run/secrets/kubernetes.io/serviceaccount"
+				})
+				if want := c.text("name") == "supervisor" && tc.files != nil; token != want {
+					t.Errorf("%q: %s of %s has a token: %v: want %v", tc.values, c.text("name"), name, token, want)
+				}
+			}
+		}
+	}
+}
+
+// TestSupervisorPodHoldsItsOwnKeysOnly: no pod, and so no node, has the keys of two supervisors. The pod that brings a
+// replica's keys writes them, as the same user, into the volume of that replica.
+func TestSupervisorPodHoldsItsOwnKeysOnly(t *testing.T) {
+	t.Parallel()
+	for _, name := range names() {
+		all := render(t, given(t, matrix[name]...)...)
+		got, want := map[string][]string{}, map[string][]string{}
+		for _, o := range all {
+			spec, ok := o.at("spec", "template", "spec").(map[string]any)
+			if !ok {
+				continue
+			}
+			for _, v := range list(spec, "volumes") {
+				mounted := []string{v.text("secret", "secretName")}
+				for _, s := range list(v, "projected", "sources") {
+					mounted = append(mounted, s.text("secret", "name"))
+				}
+				for _, m := range mounted {
+					m = strings.TrimSuffix(m, "-ecdsa") // both pairs of a supervisor count as its keys
+					if strings.HasPrefix(m, "lofamo-supervisor-") && !slices.Contains(got[o.String()], m) {
+						got[o.String()] = append(got[o.String()], m)
+					}
+				}
+			}
+		}
+		if name != "agents" { // which has no supervisors
+			replicas := pods(t, find(t, all, "StatefulSet", "lofamo-supervisor"))
+			for i, id := range []string{"s1", "s2", "s3"} {
+				o := find(t, all, "Deployment", "lofamo-supervisor-keys-"+id)
+				want[o.String()] = []string{"lofamo-supervisor-" + id}
+				spec := pods(t, o)
+				data := list(spec, "volumes")[slices.IndexFunc(list(spec, "volumes"), func(v object) bool { return v.text("name") == "data" })]
+				if claim, want := data.text("persistentVolumeClaim", "claimName"), fmt.Sprintf("data-lofamo-supervisor-%d", i); claim != want {
+					t.Errorf("%s %s: claim %q, want %q", name, o, claim, want)
+				}
+				if diff := cmp.Diff(replicas.at("securityContext"), spec.at("securityContext")); diff != "" {
+					t.Errorf("%s %s: not the user of the replica:\n%s", name, o, diff)
+				}
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: Secrets of supervisors by pod:\n%s", name, diff)
+		}
+	}
+}
+
+// TestReached: clients reach a replica without a quorum. Job pods get a directory with only the socket, from the half
+// that serves it. A user other than root can read its keys.
+func TestReached(t *testing.T) {
+	t.Parallel()
+	all := render(t, given(t, matrix["defaults"]...)...)
+	for _, name := range []string{"lofamo-supervisor", "lofamo-api", "lofamo-web"} {
+		if got := find(t, all, "Service", name).at("spec", "publishNotReadyAddresses"); got != true {
+			t.Errorf("Service %s: replicas without a quorum are in it: %v: want true", name, got)
+		}
+	}
+	agents := find(t, render(t, given(t, matrix["managed"]...)...), "DaemonSet", "lofamo-agent")
+	spec := object(agents.at("spec", "template", "spec").(map[string]any))
+	if got := spec.at("securityContext", "fsGroup"); got != 991.0 {
+		t.Errorf("secrets are of group %v: want 991", got)
+	}
+	volumes := map[string]string{}
+	for _, v := range list(spec, "volumes") {
+		volumes[v.text("name")] = v.text("hostPath", "path")
+	}
+	for _, c := range list(spec, "containers") {
+		mounts := map[string]string{}
+		for _, m := range list(c, "volumeMounts") {
+			if path := volumes[m.text("name")]; path != "" {
+				mounts[m.text("mountPath")] = path
+			}
+		}
+		want := map[string]string{"/var/lib/lofamo": "/var/lib/lofamo"}
+		if c.text("name") == "host" {
+			want["/run/lofamo-jobs"] = "/run/lofamo-jobs"
+		}
+		if diff := cmp.Diff(want, mounts); diff != "" {
+			t.Errorf("directories of the node in %s:\n%s", c.text("name"), diff)
+		}
+	}
+}
+
+// TestContainersAreRestricted: every container is as restricted as possible. The exceptions are listed here and explained in the
+// chart.
+func TestContainersAreRestricted(t *testing.T) {
+	t.Parallel()
+	for _, name := range names() {
+		for _, o := range render(t, given(t, matrix[name]...)...) {
+			var spec object
+			switch o.text("kind") {
+			case "DaemonSet", "StatefulSet", "Deployment", "Job":
+				spec, _ = o.at("spec", "template", "spec").(map[string]any)
+			case "Pod":
+				spec, _ = o.at("spec").(map[string]any)
+			default:
+				continue
+			}
+			agent := o.text("kind") == "DaemonSet"
+			if spec.text("securityContext", "seccompProfile", "type") != "RuntimeDefault" || spec.at("hostPID") == true ||
+				spec.at("hostIPC") == true {
+				t.Errorf("%s %s: %v", name, o, spec.at("securityContext"))
+			}
+			if !agent && spec.at("securityContext", "runAsNonRoot") != true {
+				t.Errorf("%s %s: may run as root", name, o)
+			}
+			for _, list := range []string{"initContainers", "containers"} {
+				containers, _ := spec.at(list).([]any)
+				for _, v := range containers {
+					c := object(v.(map[string]any))
+					s := object(c.at("securityContext").(map[string]any))
+					add, _ := s.at("capabilities", "add").([]any)
+					var want []any
+					if agent && name != "systemd" && name != "managed" {
+						switch {
+						case list == "initContainers":
+							want = []any{"DAC_READ_SEARCH"}
+						case name != "agents":
+							want = []any{"SYS_NICE"}
+						}
+					}
+					if !cmp.Equal(add, want) || !cmp.Equal(s.at("capabilities", "drop"), any([]any{"ALL"})) ||
+						s.at("allowPrivilegeEscalation") != false || s.at("readOnlyRootFilesystem") != true || s.at("privileged") == true {
+						t.Errorf("%s %s, %s: %v", name, o, c.text("name"), s)
+					}
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,69 @@
+package clienttest
+
+import (
+	"context"
+	"slices"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// ListIncidents implements the service. It filters by state only.
+func (s *Server) ListIncidents(_ context.Context, req *lofamov1.ListIncidentsRequest) (*lofamov1.ListIncidentsResponse, error) {
+	if err := s.ask(req); err != nil {
+		return nil, err
+	}
+	s.m.mu.Lock()
+	defer s.m.mu.Unlock()
+	resp := &lofamov1.ListIncidentsResponse{Revision: s.m.revision()}
+	for _, in := range s.m.Incidents {
+		if len(req.GetStates()) == 0 || slices.Contains(req.GetStates(), in.GetState()) {
+			resp.Incidents = append(resp.Incidents, in)
+		}
+	}
+	return resp, nil
+}
+
+// GetIncident implements the service.
+func (s *Server) GetIncident(_ context.Context, req *lofamov1.GetIncidentRequest) (*lofamov1.Incident, error) {
+	if err := s.ask(req); err != nil {
+		return nil, err
+	}
+	return s.incident(req.GetId())
+}
+
+func (s *Server) incident(id string) (*lofamov1.Incident, error) {
+	i := slices.IndexFunc(s.m.Incidents, func(in *lofamov1.Incident) bool { return in.GetId() == id })
+	if i < 0 {
+		return nil, status.Errorf(codes.NotFound, "incident %s: there is none, or it is no longer kept", id)
+	}
+	return s.m.Incidents[i], nil
+}
+
+// WatchIncidents implements the service: it sends all incidents once, and ends.
+func (s *Server) WatchIncidents(req *lofamov1.WatchIncidentsRequest,
+	stream grpc.ServerStreamingServer[lofamov1.WatchIncidentsResponse]) error {
+	if err := s.ask(req); err != nil {
+		return err
+	}
+	if err := stream.Send(&lofamov1.WatchIncidentsResponse{Incidents: s.m.Incidents, Revision: 1}); err != nil {
+		return err
+	}
+	return status.Error(codes.PermissionDenied, "the end")
+}
+
+// AcknowledgeIncident implements the service.
+func (s *Server) AcknowledgeIncident(_ context.Context,
+	req *lofamov1.AcknowledgeIncidentRequest) (*lofamov1.AcknowledgeIncidentResponse, error) {
+	if err := s.ask(req); err != nil {
+		return nil, err
+	}
+	in, err := s.incident(req.GetId())
+	if err != nil {
+		return nil, err
+	}
+	return &lofamov1.AcknowledgeIncidentResponse{Incident: in, Revision: 2}, nil
+}

@@ -1,0 +1,64 @@
+// Package freeport gives tests loopback addresses to listen at.
+//
+// A port that the kernel chose for a socket, which is then closed, is the kernel's to give again at once: to the next who asks, or
+// to an outgoing connection. So these addresses are of this process alone, no address is given twice, and the ports are
+// below those that the kernel gives by itself (ip_local_port_range, from 32768).
+package freeport
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"testing"
+)
+
+const (
+	first = 10000
+	count = 20000
+)
+
+var given atomic.Uint32
+
+// IP is the loopback address of this process: process numbers have 22 bits at most.
+func IP() netip.Addr {
+	pid := os.Getpid()
+	return netip.AddrFrom4([4]byte{127, byte(1 + pid>>16&0x3f), byte(pid >> 8), byte(pid)})
+}
+
+// Addr returns an address with a free UDP and TCP port.
+func Addr(t testing.TB) netip.AddrPort {
+	t.Helper()
+	addr, err := Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return addr
+}
+
+// Find is Addr for what begins before the first test, and for benchmarks.
+func Find() (netip.AddrPort, error) {
+	for {
+		n := given.Add(1) - 1
+		if n >= count {
+			return netip.AddrPort{}, fmt.Errorf("all %d ports of %s were given", count, IP())
+		}
+		if addr := netip.AddrPortFrom(IP(), uint16(first+n)); free(addr) {
+			return addr, nil
+		}
+	}
+}
+
+func free(addr netip.AddrPort) bool {
+	l, err := net.Listen("tcp4", addr.String())
+	if err != nil {
+		return false
+	}
+	defer func() { _ = l.Close() }()
+	u, err := net.ListenPacket("udp4", addr.String())
+	if err != nil {
+		return false
+	}
+	return u.Close() == nil
+}

@@ -1,0 +1,32 @@
+package supervisortest
+
+import (
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// Expire replaces a certificate by one of the same key and names that expired an hour ago. Directory ca has the ca.pem and
+// ca.key of its authority.
+func Expire(t testing.TB, ca, certFile string) {
+	t.Helper()
+	authority, err := tls.LoadX509KeyPair(filepath.Join(ca, "ca.pem"), filepath.Join(ca, "ca.key"))
+	must(t, err)
+	b, err := os.ReadFile(certFile)
+	must(t, err)
+	block, _ := pem.Decode(b)
+	cert, err := x509.ParseCertificate(block.Bytes)
+	must(t, err)
+	cert.NotBefore, cert.NotAfter = cert.NotBefore.Add(-24*time.Hour), time.Now().Add(-time.Hour)
+	if cert.NotBefore.Before(authority.Leaf.NotBefore) {
+		cert.NotBefore = authority.Leaf.NotBefore
+	}
+	der, err := x509.CreateCertificate(rand.Reader, cert, authority.Leaf, cert.PublicKey, authority.PrivateKey)
+	must(t, err)
+	must(t, os.WriteFile(certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+}

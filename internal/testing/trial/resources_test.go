@@ -1,0 +1,66 @@
+package trial
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/cluster"
+)
+
+// TestGrowingProcessIsFound plants processes whose memory, descriptors and threads grow, for less and more than an hour.
+func TestGrowingProcessIsFound(t *testing.T) {
+	grows := func(perHour float64, minutes int) []Sample {
+		var out []Sample
+		for i := range minutes {
+			at := time.Duration(i) * time.Minute
+			out = append(out, Sample{at, 50 + perHour*at.Hours()})
+		}
+		return out
+	}
+	for _, tt := range []struct {
+		name                   string
+		memory, files, threads float64
+		minutes                int
+		want                   []string
+	}{
+		{"steady", 0.5, 0, 1, 120, nil},
+		{"memory", 3, 0, 0, 120, []string{"supervisor, process 1, grows by 3.00 MB/h"}},
+		{"memory, too short to judge", 3, 0, 0, 50, nil},
+		{"descriptors", 0, 60, 0, 90, []string{"60.0 descriptors"}},
+		{"threads and memory", 2, 0, 30, 90, []string{"grows by 2.00", "30.0 threads"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := &Resources{procs: map[cluster.Process]*usage{{PID: 1, Started: 1}: {role: "supervisor", resident: grows(tt.memory, tt.minutes),
+				descriptors: grows(tt.files, tt.minutes), tasks: grows(tt.threads, tt.minutes)}}}
+			u, bad := r.Usages()
+			if len(u) != 1 || u[0].Sloped != 1 || u[0].Processes != 1 {
+				t.Fatalf("usages %+v: want one process with a slope", u)
+			}
+			if len(bad) != len(tt.want) {
+				t.Fatalf("violations %q, want %q", bad, tt.want)
+			}
+			for i, want := range tt.want {
+				if !strings.Contains(bad[i], want) {
+					t.Errorf("violation %q: want %q", bad[i], want)
+				}
+			}
+		})
+	}
+}
+
+func TestProcessIsSampled(t *testing.T) {
+	resident, tasks, err := readStatus(os.Getpid())
+	if err != nil || resident < 1 || tasks < 1 {
+		t.Errorf("%v MB, %v threads, %v: want those of this process", resident, tasks, err)
+	}
+	if _, _, err := readStatus(-1); err == nil {
+		t.Error("no error for a missing process")
+	}
+	r := WatchResources(func() []cluster.Process { return []cluster.Process{{PID: os.Getpid(), Agent: true}} })
+	r.Close()
+	if u, _ := r.Usages(); len(u) != 1 || u[0].Role != "daemon" || u[0].Descriptors < 1 {
+		t.Errorf("%+v: want one process", u)
+	}
+}

@@ -1,0 +1,64 @@
+package gossip
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/netip"
+	"time"
+)
+
+// maintain joins, and joins again: memberlist forgets members that were out of reach for long, and
+// two parts of a healed network find each other only through their configured members.
+func (n *Net) maintain(ctx context.Context) {
+	interval := n.cfg.Timing.RejoinInterval
+	if interval <= 0 {
+		interval = rejoinInterval
+	}
+	const first = 100 * time.Millisecond // the others may be starting as well
+	wait := min(first, interval)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-n.metaChanged:
+			// Its error says only that the news has not left within the time; it stays queued.
+			_ = n.list.UpdateNode(time.Second)
+		case <-timer.C:
+			n.join(ctx)
+			timer.Reset(wait)
+			wait = min(2*wait, interval)
+		}
+	}
+}
+
+// join exchanges states with the configured members that are not live, one after the other: each exchange costs both
+// ends a stream and the states of all members, and the first one usually shows that the others live.
+func (n *Net) join(ctx context.Context) {
+	for _, i := range rand.Perm(len(n.cfg.Join)) { // members that start together do not all ask the same one
+		j := n.cfg.Join[i]
+		if ctx.Err() != nil || !n.missing(j) {
+			continue
+		}
+		if _, err := n.list.Join([]string{j}); err != nil && ctx.Err() == nil {
+			n.cfg.Logger.Debug("gossip: join", "member", j, "error", err)
+		}
+	}
+}
+
+// missing reports whether the member at an address is not live.
+func (n *Net) missing(address string) bool {
+	a, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return false
+	}
+	n.membersMu.Lock()
+	defer n.membersMu.Unlock()
+	for _, m := range n.members {
+		if m.Addr == a {
+			return false
+		}
+	}
+	return true
+}

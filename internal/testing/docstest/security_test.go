@@ -22,18 +22,8 @@ func TestSecurityNamesTestsThatExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	there, err := allTests(top)
-	if err != nil {
-		t.Fatal(err)
-	}
-	named := testName.FindAllStringSubmatch(string(b), -1)
-	if len(named) < 5 {
+	if named := testName.FindAllStringSubmatch(string(b), -1); len(named) < 5 {
 		t.Fatalf("docs/security.md names %d tests: want at least 5", len(named))
-	}
-	for _, m := range named {
-		if !there[m[1]] {
-			t.Errorf("docs/security.md names %s: there is no such test", m[1])
-		}
 	}
 	rows := priceRows(string(b))
 	if len(rows) < 5 {
@@ -43,6 +33,48 @@ func TestSecurityNamesTestsThatExist(t *testing.T) {
 		if proof := r[len(r)-1]; len(r) != 4 || proof != "–" && !testName.MatchString(proof) {
 			t.Errorf("price of %q: proof %q: want tests, or – where there is none", r[0], proof)
 		}
+	}
+}
+
+// sourcePath is a path of the repository in a page. A path with capitals, such as internal/executor/NAME, is a pattern.
+var sourcePath = regexp.MustCompile("`((?:pkg|internal|cmd|bench|papers|hack|deploy|examples|api|web|helm|client|docs)/[a-z0-9_./-]+)`")
+
+// formerPaths are packages that ADRs name because they existed before the decision.
+var formerPaths = []string{"internal/supervisor/orderer"}
+
+// TestPagesNameTestsAndPathsThatExist: every test and every path of the repository in a page exists.
+func TestPagesNameTestsAndPathsThatExist(t *testing.T) {
+	there, err := allTests(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, paths := 0, 0
+	if err := filepath.WalkDir(filepath.Join(top, "docs"), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".md") {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		pages++
+		for _, m := range testName.FindAllStringSubmatch(string(b), -1) {
+			if !there[m[1]] {
+				t.Errorf("%s names %s: there is no such test", path, m[1])
+			}
+		}
+		for _, m := range sourcePath.FindAllStringSubmatch(string(b), -1) {
+			paths++
+			if _, err := os.Stat(filepath.Join(top, m[1])); err != nil && !slices.Contains(formerPaths, m[1]) {
+				t.Errorf("%s names %s: %v", path, m[1], err)
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if pages < 40 || paths < 100 {
+		t.Errorf("%d pages with %d paths: the search is wrong", pages, paths)
 	}
 }
 

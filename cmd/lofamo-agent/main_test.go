@@ -266,7 +266,7 @@ func startDaemonTo(t *testing.T, c config.Agent, out *os.File, args ...string) *
 	}
 	t.Cleanup(func() { d.stop() })
 	socket := filepath.Join(c.StateDir, "run.sock")
-	d.client = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+	d.client = &http.Client{Timeout: bound, Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 		},
@@ -348,6 +348,9 @@ func TestRunRestartsHalves(t *testing.T) {
 
 func TestRunNeverRestarts(t *testing.T) {
 	c := node(t)
+	// The daemon tells the DNP half how the host half ended, before the watchdog word is stale even on a busy machine.
+	period, misses := config.Duration(500*time.Millisecond), 16
+	c.Periods = &config.PeriodsOverride{TRead: &period, ReadMisses: &misses}
 	d := startDaemon(t, c, "--restart=never")
 	host, _ := d.await("both halves run", func(h, n halfState) bool { return h.Running && n.Running })
 	d.post("/kill", `{"half":"host","signal":"KILL"}`)

@@ -86,10 +86,10 @@ func TestHalvesOutliveFlood(t *testing.T) {
 		pid  int
 	}{{c.Service.Listen, host.PID}, {c.Service.GossipListen, host.PID}, {c.Links["X+"].Local, dnp.PID}} {
 		const length = 3 * realtimeLimit / 2
-		before := cpuTime(t, f.pid)
+		before, begun := cpuTime(t, f.pid), time.Now()
 		flood(t, f.addr, length)
-		if used := cpuTime(t, f.pid) - before; used > length/2 {
-			t.Errorf("flood to %s: the half ran for %s of %s: want at most half of it", f.addr, used, length)
+		if used, took := cpuTime(t, f.pid)-before, time.Since(begun); used > took/2 { // the test may have stood still meanwhile
+			t.Errorf("flood to %s: the half ran for %s of %s: want at most half of it", f.addr, used, took)
 		}
 	}
 	hostNow, dnpNow := d.await("both halves run", func(host, dnp halfState) bool { return host.Running && dnp.Running })

@@ -45,6 +45,9 @@ func await(t *testing.T, what string, pause time.Duration, cond func() (state an
 	}
 }
 
+// longWindow is the window of restarts for tests that count them: longer than a test takes on a busy machine.
+const longWindow = config.Duration(time.Hour)
+
 // awaitHistory waits until the daemon's record of a half fits.
 func awaitHistory(t *testing.T, c config.Agent, h fault.Half, what string,
 	fits func(halfcore.RecoveryHistory) bool) (got halfcore.RecoveryHistory) {
@@ -80,6 +83,7 @@ func runs(r halfcore.RecoveryRecord) bool { return r.State == halfcore.Running }
 // A half that is killed, or stopped, is found within the bound and serves again, alone.
 func TestHalvesAreRecovered(t *testing.T) {
 	c := node(t)
+	c.Recovery.Restarts, c.Recovery.Window = 100, longWindow
 	startDaemon(t, c)
 	p, err := c.Timing()
 	if err != nil {
@@ -87,11 +91,10 @@ func TestHalvesAreRecovered(t *testing.T) {
 	}
 	hang := halfcore.HangBound(p.TRead, p.ReadMisses)
 	halves := []fault.Half{fault.HalfHost, fault.HalfDNP}
-	pids := map[fault.Half]int{}
+	pids, totals := map[fault.Half]int{}, map[fault.Half]uint64{}
 	for _, h := range halves {
 		pids[h] = awaitRecord(t, c, h, "it runs", runs).PID
 	}
-	total := uint64(0)
 	for _, tc := range []struct {
 		signal syscall.Signal
 		within time.Duration // until detection; 0: as soon as the kernel reports it
@@ -100,40 +103,56 @@ func TestHalvesAreRecovered(t *testing.T) {
 		{syscall.SIGKILL, 0, halfcore.Killed},
 		{syscall.SIGSTOP, hang, halfcore.Hung},
 	} {
-		total++
 		for _, h := range halves {
-			before := time.Now()
-			mono := monotonic(t)
-			signalTo(t, pids[h], tc.signal)
-			r := awaitRecord(t, c, h, "it runs again", func(r halfcore.RecoveryRecord) bool { return runs(r) && r.PID != pids[h] })
-			took := time.Since(before)
-			l := r.Last
-			detected := time.Duration(l.At - mono)
-			t.Logf("%s half, %v: detected after %s, gone %s, started %s, serving %s; seen after %s", h, tc.signal, detected, l.Gone, l.Started,
-				l.Serving, took)
-			if l.Cause.Kind != tc.kind || r.Total != total || r.Restarts != int(total) || l.Attempt != 1 || l.Serving <= l.Started ||
-				l.Started < l.Gone || l.Gone <= 0 {
-				t.Errorf("%s half, %v: %+v, %+v", h, tc.signal, r, l)
+			// A busy machine may hold up the test or the daemon, whose late looks restart the count. It does not do so every time.
+			const tries = 5
+			for try := 1; ; try++ {
+				totals[h]++
+				detected := recoverHalf(t, c, h, pids, totals[h], tc.signal, tc.kind)
+				if detected <= tc.within+time.Second {
+					break
+				}
+				if try == tries {
+					t.Errorf("%s half, %v: detected after %s: want %s", h, tc.signal, detected, tc.within)
+					break
+				}
 			}
-			// A loaded machine may make looks late, which restarts the count.
-			if detected > tc.within+time.Second {
-				t.Errorf("%s half, %v: detected after %s: want %s", h, tc.signal, detected, tc.within)
-			}
-			if !gone(pids[h]) {
-				t.Errorf("process %d is still there", pids[h])
-			}
-			pids[h] = r.PID
-			if other := h.Other(); awaitRecord(t, c, other, "it runs", runs).PID != pids[other] {
-				t.Errorf("the %s half was restarted as well", other)
-			}
-			if l := awaitRecord(t, c, h, "it is proven",
-				func(r halfcore.RecoveryRecord) bool { return r.Last.Proven > 0 }).Last; l.Proven < l.Serving {
-				t.Errorf("proven before it served: %+v", l)
-			}
-			// It has settled: the next restart is the first of its series.
-			awaitHistory(t, c, h, "it has settled", func(x halfcore.RecoveryHistory) bool { return x.Failures == 0 })
 		}
 	}
+}
+
+// recoverHalf sends a signal to a half, checks its recovery, which is number total, and returns the
+// time until its detection.
+func recoverHalf(t *testing.T, c config.Agent, h fault.Half, pids map[fault.Half]int, total uint64, signal syscall.Signal,
+	kind halfcore.CauseKind) time.Duration {
+	t.Helper()
+	before := time.Now()
+	mono := monotonic(t)
+	signalTo(t, pids[h], signal)
+	r := awaitRecord(t, c, h, "it runs again", func(r halfcore.RecoveryRecord) bool { return runs(r) && r.PID != pids[h] })
+	took := time.Since(before)
+	l := r.Last
+	detected := time.Duration(l.At - mono)
+	t.Logf("%s half, %v: detected after %s, gone %s, started %s, serving %s; seen after %s", h, signal, detected, l.Gone, l.Started,
+		l.Serving, took)
+	if l.Cause.Kind != kind || r.Total != total || r.Restarts != int(total) || l.Attempt != 1 || l.Serving <= l.Started ||
+		l.Started < l.Gone || l.Gone <= 0 {
+		t.Errorf("%s half, %v: %+v, %+v", h, signal, r, l)
+	}
+	if !gone(pids[h]) {
+		t.Errorf("process %d is still there", pids[h])
+	}
+	pids[h] = r.PID
+	if other := h.Other(); awaitRecord(t, c, other, "it runs", runs).PID != pids[other] {
+		t.Errorf("the %s half was restarted as well", other)
+	}
+	if l := awaitRecord(t, c, h, "it is proven",
+		func(r halfcore.RecoveryRecord) bool { return r.Last.Proven > 0 }).Last; l.Proven < l.Serving {
+		t.Errorf("proven before it served: %+v", l)
+	}
+	// It has settled: the next restart is the first of its series.
+	awaitHistory(t, c, h, "it has settled", func(x halfcore.RecoveryHistory) bool { return x.Failures == 0 })
+	return detected
 }
 
 func monotonic(t *testing.T) int64 {
@@ -154,6 +173,7 @@ func (d *daemonProcess) kill() {
 // When the daemon is killed, the halves keep running. The next daemon adopts them and continues the counts.
 func TestDaemonDiesAndComesBack(t *testing.T) {
 	c := node(t)
+	c.Recovery.Window = longWindow
 	d := startDaemon(t, c)
 	host, dnp := awaitRecord(t, c, fault.HalfHost, "it runs", runs), awaitRecord(t, c, fault.HalfDNP, "it runs", runs)
 	signalTo(t, host.PID, syscall.SIGKILL)
@@ -254,6 +274,7 @@ func openedByReader(t *testing.T, fifo string) int {
 // The daemon gives up a half that ends at every start, with the reason, and starts it again when a person orders it.
 func TestCrashLoopIsGivenUp(t *testing.T) {
 	c := node(t)
+	c.Recovery.Window = longWindow
 	log := filepath.Join(t.TempDir(), "daemon.log")
 	d := startDaemonLogging(t, c, log)
 	r := awaitRecord(t, c, fault.HalfDNP, "it runs", runs)
@@ -263,7 +284,7 @@ func TestCrashLoopIsGivenUp(t *testing.T) {
 	}
 	signalTo(t, r.PID, syscall.SIGKILL)
 	r = awaitRecord(t, c, fault.HalfDNP, "it is given up", func(r halfcore.RecoveryRecord) bool { return r.State == halfcore.GivenUp })
-	want := "not started again: 5 restarts within 1m0s, the last ended with code 1"
+	want := "not started again: 5 restarts within 1h0m0s, the last ended with code 1"
 	if r.Reason != want || r.Restarts != 5 || r.Total != 5 || r.Count(halfcore.Exited) != 5 || r.Count(halfcore.Killed) != 1 {
 		t.Errorf("%+v: want %q", r, want)
 	}
@@ -492,9 +513,10 @@ func pair(t *testing.T) [2]config.Agent {
 // broken; when it is back they are good, in the sessions of before.
 func TestNeighboursKnowOfRestart(t *testing.T) {
 	nodes := pair(t)
-	misses := 64 // on a loaded machine the daemon may need more than the 75 ms after which a link is silent
+	// On a loaded machine daemon and half may need far more than the 75 ms after which a link is silent.
+	period, misses := config.Duration(100*time.Millisecond), 64
 	for i := range nodes {
-		nodes[i].Periods = &config.PeriodsOverride{LinkMisses: &misses}
+		nodes[i].Periods = &config.PeriodsOverride{LinkPeriod: &period, LinkMisses: &misses}
 	}
 	startDaemon(t, nodes[1])
 	startDaemon(t, nodes[0])

@@ -57,13 +57,26 @@ func (w *watched) want(index int, up bool, why string) {
 	}
 }
 
-// lay lays the cable: a veth pair, the near end with the address.
+// lay lays the cable: a veth pair, the near end with the address. It returns when the kernel, which does so later, has
+// updated the state of the near end.
 func lay(t *testing.T) {
 	t.Helper()
 	for _, l := range []string{
 		"link add svc0 type veth peer name far0", "link set far0 up", "link set svc0 up", "addr add 10.77.0.1/24 dev svc0",
 	} {
 		netnstest.IP(t, l)
+	}
+	for end := time.Now().Add(listPatience); ; time.Sleep(5 * time.Millisecond) {
+		l, err := netlink.LinkByName("svc0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l.Attrs().OperState == netlink.OperUp {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("svc0 is %s after %s", l.Attrs().OperState, listPatience)
+		}
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/executor/executortest"
+	"github.com/lofamo/lofamo/internal/testing/deadline"
 	"github.com/lofamo/lofamo/internal/testing/freeport"
 	"github.com/lofamo/lofamo/internal/testing/requirements"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -133,11 +134,16 @@ func (m *manager) firing() map[string]got {
 // run starts an executor with short times, which ends with the test or by stop.
 func run(t *testing.T, cfg Config, standing executor.Active) (x *Executor, stop func()) {
 	t.Helper()
+	return runWith(t, cfg, standing, slog.New(slog.DiscardHandler))
+}
+
+func runWith(t *testing.T, cfg Config, standing executor.Active, log *slog.Logger) (x *Executor, stop func()) {
+	t.Helper()
 	cfg = cfg.Filled()
 	if cfg.Resend == config.Duration(time.Minute) {
 		cfg.Resend, cfg.Hold = config.Duration(200*time.Millisecond), config.Duration(2*time.Second)
 	}
-	x, err := newExecutor(cfg, standing, slog.New(slog.DiscardHandler))
+	x, err := newExecutor(cfg, standing, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +193,9 @@ func do(t *testing.T, x *Executor, j executor.Job) {
 // when they are undone, and expire when their supervisor is gone. Another supervisor keeps them firing.
 func TestRealAlertmanagerFiresAndResolves(t *testing.T) {
 	m := start(t, freeport.Addr(t).String())
-	cfg := Config{URLs: []string{"http://" + m.addr}, Labels: map[string]string{"site": "pisa"}, Link: "https://lofamo.example/responses"}
+	cfg := Config{URLs: []string{"http://" + m.addr}, Labels: map[string]string{"site": "pisa"}, Link: "https://lofamo.example/responses",
+		// The alerts must outlast a sender that stands still for seconds.
+		Resend: config.Duration(200 * time.Millisecond), Hold: config.Duration(8 * time.Second)}
 	x, stop := run(t, cfg, nil)
 	do(t, x, jobOf("n1", 1))
 	do(t, x, jobOf("n2", 1))
@@ -381,9 +389,12 @@ func TestAlertmanagerKeepsExecutorContract(t *testing.T) {
 // reached one is NotKnown.
 func TestUnreachedAlertIsNotSentLater(t *testing.T) {
 	addr := freeport.Addr(t)
-	// The executor retries every 200 ms; between two tries no request is in flight.
-	x, _ := run(t, Config{URLs: []string{"http://" + addr.String()}}, nil)
-	if r := x.Do(t.Context(), jobOf("n1", 1, within(300*time.Millisecond))); r.Outcome != response.Unchanged ||
+	cfg := Config{URLs: []string{"http://" + addr.String()}, Resend: config.Duration(time.Hour), Hold: config.Duration(2 * time.Hour)}
+	said := &lines{}
+	x, _ := runWith(t, cfg, nil, slog.New(slog.NewTextHandler(said, nil)))
+	// Until the first refusal is known: then no request is in flight before the executor tries again.
+	ctx := deadline.When(t, func() bool { return said.n.Load() > 0 })
+	if r := x.Do(ctx, jobOf("n1", 1)); r.Outcome != response.Unchanged ||
 		!strings.Contains(r.Detail, "refused") {
 		t.Errorf("%+v", r)
 	}
@@ -406,11 +417,9 @@ func TestUnreachedAlertIsNotSentLater(t *testing.T) {
 	s.Listener = listenAt(t, addr.String())
 	s.Start()
 	t.Cleanup(s.Close)
-	if r := x.Do(t.Context(), jobOf("n2", 1, within(time.Second))); r.Outcome != response.NotKnown || !strings.Contains(r.Detail, "503") {
-		t.Errorf("%+v", r)
-	}
-	if len(heard) < 2 {
-		t.Errorf("%d requests came", len(heard))
+	ctx = deadline.When(t, func() bool { return len(heard) > 1 })
+	if r := x.Do(ctx, jobOf("n2", 1)); r.Outcome != response.NotKnown || !strings.Contains(r.Detail, "503") {
+		t.Errorf("%+v after %d requests", r, len(heard))
 	}
 	with := 0
 	for len(heard) > 0 {
@@ -421,6 +430,14 @@ func TestUnreachedAlertIsNotSentLater(t *testing.T) {
 	if with > 1 { // one may have been in flight when the attempt was given up
 		t.Errorf("what was given up is sent %d times", with)
 	}
+}
+
+// lines counts the lines of a log.
+type lines struct{ n atomic.Int32 }
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.n.Add(1)
+	return len(b), nil
 }
 
 // TestStoppedExecutorSendsNothing: without Run the executor sends nothing, and Do returns at its deadline.
@@ -472,9 +489,13 @@ func TestTokenFileIsReadForEveryRequest(t *testing.T) {
 
 // TestThousandAlertsTakeFewRequests: a thousand simultaneous alerts take few requests.
 func TestThousandAlertsTakeFewRequests(t *testing.T) {
+	const n = 1000
 	var mu sync.Mutex
 	requests, alerts := 0, map[string]bool{}
+	var begun sync.WaitGroup
+	begun.Add(n)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		begun.Wait() // so that all are simultaneous on a busy machine, too
 		var all []wire
 		if err := json.NewDecoder(r.Body).Decode(&all); err != nil {
 			w.WriteHeader(http.StatusBadRequest)
@@ -489,10 +510,10 @@ func TestThousandAlertsTakeFewRequests(t *testing.T) {
 	t.Cleanup(s.Close)
 	cfg := Config{URLs: []string{s.URL}, Resend: config.Duration(10 * time.Minute)}
 	x, _ := run(t, cfg, nil)
-	const n = 1000
 	var all sync.WaitGroup
 	for i := range n {
 		all.Go(func() {
+			begun.Done()
 			if r := x.Do(t.Context(), jobOf(fmt.Sprintf("n%d", i), 1)); r.Outcome != response.Succeeded {
 				t.Errorf("%+v", r)
 			}

@@ -19,7 +19,7 @@ import (
 // notices its lost leadership. The alert then fires until the other repeats its end, which it does for Hold.
 func TestPaused(t *testing.T) {
 	m := start(t, freeport.Addr(t).String())
-	const resend = 500 * time.Millisecond
+	const resend = 5 * time.Second // long enough to see the alert fire before its end is repeated
 	cfg := Config{URLs: []string{"http://" + m.addr}, Resend: config.Duration(resend), Hold: config.Duration(time.Minute)}
 	first, _ := run(t, cfg, func(context.Context, ...response.Kind) ([]executor.Job, bool, error) { return nil, false, nil })
 	next, _ := run(t, cfg, nil)
@@ -52,7 +52,7 @@ func TestPaused(t *testing.T) {
 	m.waitFor("its end", func() bool { return len(m.firing()) == 0 })
 	window := time.Since(sent)
 	t.Logf("an alert of a supervisor that leads no longer fired for %s; resend is %s", window, resend)
-	if window > resend+5*time.Second { // plus the delay of a busy machine
+	if window > resend+30*time.Second { // plus the delay of a busy machine
 		t.Errorf("it fired for %s, want %s at most", window, resend)
 	}
 }

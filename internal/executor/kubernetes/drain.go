@@ -28,6 +28,7 @@ func (e *Executor) drain(ctx context.Context, j executor.Job) executor.Result {
 	}
 	d := &draining{e: e, j: j, how: how, evicted: map[types.UID]bool{}, waits: map[string]string{}, refused: map[types.UID]string{}}
 	// Check before any change: a node stays in use if its pods do not allow the drain.
+	var before error
 	for try := 0; ; try++ {
 		r, err := d.prepare(ctx)
 		if err == nil {
@@ -36,9 +37,11 @@ func (e *Executor) drain(ctx context.Context, j executor.Job) executor.Result {
 			}
 			break
 		}
+		err = cause(ctx, err, before)
 		if !e.pause(ctx, err, try) {
 			return executor.Unchanged("node of %s: %v", j.Target.Node, err)
 		}
+		before = err
 	}
 	if r := e.alter(ctx, j); r.Outcome != response.Succeeded {
 		return r

@@ -389,7 +389,5 @@ func TestSlowPodDelaysNoOther(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer kubelet(t, ctx, name)()
 	defer cancel()
-	j := acts()[5].job(responseID(), name)
-	j.Timeout = 20 * time.Second
-	want(t, e.Do(ctx, j), response.Succeeded, "drained of 3 pods")
+	want(t, e.Do(ctx, acts()[5].job(responseID(), name)), response.Succeeded, "drained of 3 pods")
 }

@@ -110,7 +110,7 @@ func (l *leader) end() (r executor.Result, ended bool) {
 	go func() { l.done <- l.cmd.Wait() }()
 	select {
 	case <-l.done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(3 * time.Minute):
 		l.t.Fatal("the process does not end")
 	}
 	b, err := os.ReadFile(filepath.Join(l.dir, endFile))

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -224,14 +223,7 @@ func TestNodesAreFoundByTemplateOrLabel(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The API server learns of the new role through its own watch.
-	for end := time.Now().Add(10 * time.Second); ; {
-		if _, err = e.c.labelled(ctx, e.c.all, cfg.NodeLabel, "N_1"); err == nil {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal(err)
-		}
-	}
+	eventually(t, func() bool { _, err := e.c.labelled(ctx, e.c.all, cfg.NodeLabel, "N_1"); return err == nil }, "nodes may be listed")
 	do(t, e, aJob(responseID(), "N_1", response.KubernetesCordon, nil))
 	if !theNode(t, "one").Spec.Unschedulable {
 		t.Error("not cordoned")

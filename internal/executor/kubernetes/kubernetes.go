@@ -120,12 +120,15 @@ func (e *Executor) retry(ctx context.Context, what string, once func(sent *bool)
 	sent := false
 	var before error
 	for try := 0; ; try++ {
+		was := sent
 		err := once(&sent)
 		var done ended
 		if errors.As(err, &done) {
 			return done.Result
 		}
-		err = cause(err, before)
+		if sent == was { // else the outcome of this try's write is not known, for this reason
+			err = cause(ctx, err, before)
+		}
 		if !e.pause(ctx, err, try) {
 			if sent {
 				return executor.NotKnown("%s: %v", what, err)

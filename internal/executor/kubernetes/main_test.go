@@ -235,7 +235,7 @@ func aJob(id, node string, kind response.Kind, parameters map[string]string) exe
 		Effect: response.Effect{
 			Attempt: response.Attempt{Response: id, Step: 0, Attempt: 1}, Kind: kind, Parameters: parameters, Token: 7,
 			Target: response.Target{Node: fault.NodeID(node),
-				Component: fault.ComponentMemory}, IdempotencyKey: id + "/0", Timeout: 20 * time.Second,
+				Component: fault.ComponentMemory}, IdempotencyKey: id + "/0", Timeout: 2 * time.Minute,
 		},
 		Cluster: "test", Policy: "policy",
 		Fault: executor.Fault{State: fault.Sick, Cause: fault.CauseMemory, Since: time.Unix(1_700_000_000, 0),

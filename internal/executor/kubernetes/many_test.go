@@ -102,7 +102,7 @@ func TestManyFailuresKeepConfiguredRate(t *testing.T) {
 	for i, name := range names[:faults] {
 		wg.Go(func() {
 			j := acts()[0].job(fmt.Sprintf("r7-many-%d", i), name)
-			j.Timeout = time.Minute
+			j.Timeout = 5 * time.Minute
 			if r := e.Do(ctx, j); r.Outcome != response.Succeeded {
 				t.Errorf("%s: %+v", name, r)
 			}

@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"net"
 	"net/http"
@@ -10,8 +11,11 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/testing/deadline"
 	"github.com/lofamo/lofamo/internal/testing/freeport"
 	"github.com/lofamo/lofamo/pkg/response"
 )
@@ -94,8 +98,7 @@ func (p *proxy) closeAll() {
 
 func through(t *testing.T, p *proxy) *Executor {
 	t.Helper()
-	cfg := Config{Kubeconfig: kubeconfig(t, p.addr, serviceToken(t)), RequestTimeout: config.Duration(300 * time.Millisecond)}
-	return newExecutor(t, cfg, nil)
+	return newExecutor(t, Config{Kubeconfig: kubeconfig(t, p.addr, serviceToken(t))}, nil)
 }
 
 // TestSlowAnswersInTimeSucceed: actions succeed as long as each request gets its answer in time.
@@ -132,10 +135,16 @@ func TestAbsentServerLeavesNodeUnchanged(t *testing.T) {
 	want(t, <-result, response.Succeeded, "cordoned")
 
 	// No server at all: an unused address.
-	e = newExecutor(t, Config{Kubeconfig: kubeconfig(t, freeport.Addr(t).String(), serviceToken(t))}, nil)
-	j = acts()[2].job(responseID(), name)
-	j.Timeout = 2 * time.Second
-	want(t, e.Do(context.Background(), j), response.Unchanged, "connection refused")
+	var refused atomic.Int32
+	e = newExecutor(t, Config{Kubeconfig: kubeconfig(t, freeport.Addr(t).String(), serviceToken(t))},
+		func(next http.RoundTripper) http.RoundTripper {
+			return wrapped(next, func(r *http.Request) (*http.Response, error) {
+				defer refused.Add(1)
+				return next.RoundTrip(r)
+			})
+		})
+	ctx := deadline.When(t, func() bool { return refused.Load() > 1 })
+	want(t, e.Do(ctx, acts()[2].job(responseID(), name)), response.Unchanged, "connection refused")
 }
 
 // TestUnansweredWriteIsNotKnown: a write without an answer may have been carried out, and the result says so. When answers return, the
@@ -145,7 +154,18 @@ func TestUnansweredWriteIsNotKnown(t *testing.T) {
 		p := newProxy(t)
 		name := aNode(t)
 		var patches, unanswered atomic.Int64
-		cfg := Config{Kubeconfig: kubeconfig(t, p.addr, serviceToken(t)), RequestTimeout: config.Duration(300 * time.Millisecond)}
+		cfg := Config{Kubeconfig: kubeconfig(t, p.addr, serviceToken(t)), RequestTimeout: config.Duration(time.Second)}
+		shown := func() string {
+			n := &corev1.Node{}
+			b, err := cluster(t).Admin.Do(http.MethodGet, "/api/v1/nodes/"+name, "", nil)
+			if err == nil {
+				err = json.Unmarshal(b, n)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			return withoutMarks(n)
+		}
 		e := newExecutor(t, cfg, func(next http.RoundTripper) http.RoundTripper {
 			return wrapped(next, func(r *http.Request) (*http.Response, error) {
 				if r.Method != http.MethodPatch {
@@ -157,12 +177,28 @@ func TestUnansweredWriteIsNotKnown(t *testing.T) {
 				}
 				patches.Add(1)
 				p.deaf.Store(true)
-				res, err := next.RoundTrip(r)
+				// The API server would not carry out a write whose sender gives up early. So the write lasts until it is visible.
+				lasting, end := context.WithCancel(context.WithoutCancel(r.Context()))
+				answered := make(chan error, 1)
+				go func() {
+					res, err := next.RoundTrip(r.Clone(lasting))
+					if err == nil {
+						err = res.Body.Close()
+					}
+					answered <- err
+				}()
+				for until := time.Now().Add(time.Minute); shown() != acts()[3].shows && time.Now().Before(until); {
+					time.Sleep(10 * time.Millisecond)
+				}
+				end()
+				if err := <-answered; err == nil {
+					t.Error("the write was answered")
+				}
 				if heals {
 					p.deaf.Store(false)
 					p.closeAll() // the dropped answers are lost for good
 				}
-				return res, err
+				return nil, context.DeadlineExceeded
 			})
 		})
 		j := acts()[3].job(responseID(), name)
@@ -191,7 +227,7 @@ func TestUnansweredWriteIsNotKnown(t *testing.T) {
 // TestPausedServer: the real API server is stopped for longer than a request may take, and then continues.
 func TestPausedServer(t *testing.T) {
 	s := cluster(t)
-	cfg := Config{RequestTimeout: config.Duration(200 * time.Millisecond)}
+	cfg := Config{RequestTimeout: config.Duration(2 * time.Second)}
 	failed := make(chan struct{})
 	var once sync.Once
 	e := newExecutor(t, cfg, func(next http.RoundTripper) http.RoundTripper {

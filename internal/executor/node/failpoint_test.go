@@ -3,14 +3,17 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -47,7 +50,8 @@ const (
 	fence    = "fence"    // the highest elected token, as in the store
 	pause    = 100        // ms
 
-	leaderSocket = "leader.sock" // tells which points are armed in a leader's process
+	leaderSocket = "leader.sock"   // tells which points are armed in a leader's process
+	leaderPoints = "leader.points" // the same, from the end of the process
 )
 
 // role is the task of a separate process.
@@ -160,6 +164,12 @@ func (r role) lead() error {
 	if err != nil {
 		return err
 	}
+	// For a test that has not looked in time.
+	points := httptest.NewRecorder()
+	mux.ServeHTTP(points, httptest.NewRequest(http.MethodGet, "/failpoint", nil))
+	if err := os.WriteFile(filepath.Join(r.Dir, leaderPoints), points.Body.Bytes(), 0o600); err != nil {
+		return err
+	}
 	return json.NewEncoder(os.Stdout).Encode(res)
 }
 
@@ -250,9 +260,23 @@ func (n *node) passed(socket string) bool {
 		return false
 	}
 	defer func() { _ = resp.Body.Close() }()
+	return noneArmed(resp.Body)
+}
+
+// noneArmed reads which points are armed, and reports whether none is.
+func noneArmed(r io.Reader) bool {
 	var got struct{ Armed *int }
-	err = json.NewDecoder(resp.Body).Decode(&got)
+	err := json.NewDecoder(r).Decode(&got)
 	return err == nil && got.Armed != nil && *got.Armed == 0
+}
+
+// hadPassed is passed after the end of the leader's process.
+func (n *node) hadPassed(p where) bool {
+	if p.daemon {
+		return n.passed(actions.Socket(fault.HalfHost))
+	}
+	b, err := os.ReadFile(filepath.Join(n.dir, leaderPoints))
+	return err == nil && noneArmed(bytes.NewReader(b))
 }
 
 // end kills the daemon if it is alive.
@@ -337,7 +361,7 @@ func (n *node) killed(p where) {
 			case <-n.gone:
 				n.disturbs++
 				n.daemon = nil
-			case <-time.After(50 * time.Millisecond):
+			case <-time.After(time.Second):
 				n.end()
 			}
 			n.begin()
@@ -359,6 +383,7 @@ func (n *node) paused(p where) {
 	n.t.Helper()
 	r, socket := role{}, leaderSocket
 	_ = os.Remove(filepath.Join(n.dir, leaderSocket))
+	_ = os.Remove(filepath.Join(n.dir, leaderPoints))
 	if p.daemon {
 		n.end()
 		n.begin(p.order(failpoint.Delay))
@@ -382,6 +407,9 @@ func (n *node) paused(p where) {
 		case err := <-ended:
 			ended <- err
 			over = true
+			if n.hadPassed(p) {
+				n.disturbs++
+			}
 		case <-time.After(time.Millisecond):
 		}
 	}

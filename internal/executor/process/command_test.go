@@ -1,7 +1,6 @@
 package process
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/testing/deadline"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )
@@ -217,18 +217,15 @@ func TestPatternIsForWhole(t *testing.T) {
 func TestOutcomeFollowsExitOfProgram(t *testing.T) {
 	for script, want := range map[string]response.Outcome{
 		"exit 0": response.Succeeded, "exit 75": response.Unchanged, "exit 1": response.Partly, "kill -9 $$": response.NotKnown,
-		"sleep 60": response.NotKnown,
+		"touch STARTED; exec sleep 60": response.NotKnown,
 	} {
+		started := filepath.Join(t.TempDir(), "started")
+		script = strings.ReplaceAll(script, "STARTED", started)
 		x, err := NewCommands([]Command{{Name: "x", Path: "/bin/sh", Args: []string{"-c", script}, UnchangedCodes: []int{75}}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx := t.Context()
-		if strings.HasPrefix(script, "sleep") {
-			c, cancel := contextOf(t, 200*time.Millisecond)
-			defer cancel()
-			ctx = c
-		}
+		ctx := deadline.When(t, func() bool { _, err := os.Stat(started); return err == nil })
 		if r := x.Do(ctx, job(nil)); r.Outcome != want {
 			t.Errorf("%s: %+v, want %d", script, r, want)
 		}
@@ -250,8 +247,4 @@ func TestUnsupportedCommandChangesNothing(t *testing.T) {
 			t.Errorf("%+v, want %q", r, detail)
 		}
 	}
-}
-
-func contextOf(t *testing.T, d time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(t.Context(), d)
 }

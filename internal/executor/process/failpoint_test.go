@@ -208,7 +208,7 @@ func newGate(t *testing.T) *failpoint.Gate {
 // reached waits until a point blocks at a gate.
 func reached(t *testing.T, g *failpoint.Gate) (release func()) {
 	t.Helper()
-	_, release, err := g.Reached(20 * time.Second)
+	_, release, err := g.Reached(time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +221,7 @@ func (b bench) await(t *testing.T, token uint64) {
 	x := b.Supervisor(t, b.Config.Listen)
 	j := job(token, "await", 1)
 	j.Cluster = "another"
-	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(processtest.Do(t, x, j).Detail,
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(processtest.Do(t, x, j).Detail,
 		"cluster: given"); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the process does not serve")

@@ -363,6 +363,7 @@ func TestStoppingProcessEndsAttempts(t *testing.T) {
 func TestHalfOpenConnection(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
+	b.Config.StopTimeout = config.Duration(time.Minute)
 	stop := b.Start(t)
 	c, err := net.Dial("tcp", b.Config.Listen)
 	if err != nil {
@@ -492,8 +493,8 @@ func lead(js string) int {
 	if err == nil {
 		err = failpoint.ArmAtStart(l.Dir, "leader")
 	}
-	x, err2 := executor.NewRemote(config.ExecutorClient{Address: l.Address, DialTimeout: config.Duration(5 * time.Second),
-		SettleTimeout: config.Duration(time.Second)}, processtest.Cluster, l.TLS, nil)
+	x, err2 := executor.NewRemote(config.ExecutorClient{Address: l.Address, DialTimeout: config.Duration(20 * time.Second),
+		SettleTimeout: config.Duration(20 * time.Second)}, processtest.Cluster, l.TLS, nil)
 	if err := errors.Join(err, err2); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

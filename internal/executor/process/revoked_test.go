@@ -27,8 +27,8 @@ func (b bench) supervisorOf(t *testing.T, name string) *executor.Remote {
 
 func (b bench) dial(t *testing.T, c config.SupervisorTLS) *executor.Remote {
 	t.Helper()
-	x, err := executor.NewRemote(config.ExecutorClient{Address: b.Config.Listen, DialTimeout: config.Duration(time.Second),
-		SettleTimeout: config.Duration(time.Second)}, processtest.Cluster, c, nil)
+	x, err := executor.NewRemote(config.ExecutorClient{Address: b.Config.Listen, DialTimeout: config.Duration(20 * time.Second),
+		SettleTimeout: config.Duration(20 * time.Second)}, processtest.Cluster, c, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -123,7 +123,7 @@ func TestPaused(t *testing.T) {
 		paused := make(chan executor.Result, 1)
 		first := newExecutor(t, w)
 		go func() { paused <- first.Do(t.Context(), jobOf(response.WebhookRemediate, 1)) }()
-		_, goOn, err := g.Reached(10 * time.Second)
+		_, goOn, err := g.Reached(time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -67,7 +67,7 @@ func jobOf(kind response.Kind, attempt int, change ...func(*executor.Job)) execu
 	j := executor.Job{
 		Effect: response.Effect{
 			Attempt: response.Attempt{Response: "r5-1", Step: 2, Attempt: attempt}, Kind: kind, Parameters: map[string]string{"target": "hook"},
-			Target: response.Target{Node: "n1-0-0", Component: fault.ComponentHost}, Token: 5, IdempotencyKey: "r5-1/2", Timeout: 10 * time.Second,
+			Target: response.Target{Node: "n1-0-0", Component: fault.ComponentHost}, Token: 5, IdempotencyKey: "r5-1/2", Timeout: time.Minute,
 		},
 		Cluster: "test", Policy: "p", Fault: executor.Fault{State: fault.Failed, Cause: fault.CauseHost, Since: time.Unix(1000, 0),
 			Detail: "dead"},

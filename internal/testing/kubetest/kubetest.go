@@ -28,7 +28,7 @@ import (
 const Dir = "LOFAMO_KUBE_DIR"
 
 // patience bounds the start of a program; the API server takes 4 s.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 // without are admission plugins that need a controller: for the service accounts of pods, and to remove a taint of new
 // nodes.

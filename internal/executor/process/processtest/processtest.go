@@ -18,6 +18,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
+// bound is the time to reach a process that stands still for seconds on a busy machine.
+const bound = 20 * time.Second
+
 // Cluster is the name of the cluster.
 const Cluster = "test"
 
@@ -78,8 +81,8 @@ func (f *Fixture) Start(t testing.TB) (stop func()) {
 // Supervisor returns the executor of a supervisor that reaches the process at an address.
 func (f *Fixture) Supervisor(t testing.TB, address string) *executor.Remote {
 	t.Helper()
-	x, err := executor.NewRemote(config.ExecutorClient{Address: address, DialTimeout: config.Duration(time.Second),
-		SettleTimeout: config.Duration(time.Second)}, Cluster,
+	x, err := executor.NewRemote(config.ExecutorClient{Address: address, DialTimeout: config.Duration(bound),
+		SettleTimeout: config.Duration(bound)}, Cluster,
 		f.Certificate(t, pki.RoleSupervisor), nil)
 	must(t, err)
 	t.Cleanup(func() { _ = x.Close() })
@@ -91,7 +94,7 @@ func Job(kind response.Kind, token uint64, id string, step, attempt int, paramet
 	return executor.Job{
 		Effect: response.Effect{
 			Attempt: response.Attempt{Response: id, Step: step,
-				Attempt: attempt}, Kind: kind, Token: token, IdempotencyKey: id, Timeout: 20 * time.Second,
+				Attempt: attempt}, Kind: kind, Token: token, IdempotencyKey: id, Timeout: time.Minute,
 			Target: response.Target{Node: "n1", Component: fault.ComponentHost}, Parameters: parameters,
 		},
 		Cluster: Cluster, Policy: "p", Fault: executor.Fault{State: fault.Failed, Cause: fault.CauseHost, Since: time.Unix(1700000000, 0),

@@ -149,7 +149,7 @@ PartitionName=debug Nodes=ALL Default=YES State=UP
 	}
 	c.ended = make(chan error, 1)
 	go func() { c.ended <- c.daemon.Wait(); close(c.ended) }()
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		// Dial directly, because scontrol itself waits long for a closed port.
 		conn, err := net.Dial("tcp", addr.String())
 		if err == nil {

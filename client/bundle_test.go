@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -35,7 +36,7 @@ func TestBundleGoesOnElsewhere(t *testing.T) {
 	})
 	busy.Refuse(status.Error(codes.ResourceExhausted, "busy"))
 	good.ServeBundle(&clienttest.Bundle{Responses: []*lofamov1.GetBundleResponse{progress(0, false), piece("abcdefgh"), progress(8, true)}})
-	c := dial(t, dir, deadAddress(t), falls.Address, busy.Address, silent.Address, good.Address)
+	c := dialWithin(t, 5*time.Second, dir, deadAddress(t), falls.Address, busy.Address, silent.Address, good.Address)
 	var got []string
 	err := c.GetBundle(bounded(t), &lofamov1.GetBundleRequest{Node: "x"}, func(r *lofamov1.GetBundleResponse) error {
 		got = append(got, string(r.GetData()))

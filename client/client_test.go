@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"testing"
 	"time"
@@ -16,11 +15,18 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/client"
 	"github.com/lofamo/lofamo/internal/testing/clienttest"
+	"github.com/lofamo/lofamo/internal/testing/freeport"
 )
 
 func dial(t *testing.T, dir string, targets ...string) *client.Client {
 	t.Helper()
-	c, err := client.New(client.Config{Targets: targets, TLS: clienttest.ClientTLS(t, dir), TryTimeout: 2 * time.Second})
+	return dialWithin(t, bound, dir, targets...)
+}
+
+// dialWithin is dial with the time for one try.
+func dialWithin(t *testing.T, try time.Duration, dir string, targets ...string) *client.Client {
+	t.Helper()
+	c, err := client.New(client.Config{Targets: targets, TLS: clienttest.ClientTLS(t, dir), TryTimeout: try})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,19 +34,17 @@ func dial(t *testing.T, dir string, targets ...string) *client.Client {
 	return c
 }
 
+// bound is the time for one try, and for a call: far longer than a busy machine takes.
+const bound = time.Minute
+
 // deadAddress returns an address without a listener.
 func deadAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
+	return freeport.Addr(t).String()
 }
 
 func bounded(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*bound)
 	t.Cleanup(cancel)
 	return ctx
 }

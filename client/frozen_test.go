@@ -86,7 +86,7 @@ func TestWatchLeavesAStoppedSupervisor(t *testing.T) {
 	l, address := newLine(t, first.Address)
 	c, err := client.New(client.Config{
 		Targets: []string{address, second.Address}, TLS: clienttest.ClientTLS(t,
-			dir), TryTimeout: 200 * time.Millisecond, Silence: 50 * time.Millisecond,
+			dir), TryTimeout: 2 * time.Second, Silence: 50 * time.Millisecond,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/lofamo/lofamo/client"
 	"github.com/lofamo/lofamo/internal/testing/clienttest"
@@ -21,7 +20,7 @@ func clientOf(t *testing.T, files client.TLSFiles, rounds int, target string) *c
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := client.New(client.Config{Targets: []string{target}, TLS: conf, TryTimeout: 2 * time.Second, Rounds: rounds})
+	c, err := client.New(client.Config{Targets: []string{target}, TLS: conf, TryTimeout: bound, Rounds: rounds})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -44,13 +44,17 @@ func raw(t *testing.T, c *net.UDPConn) interface {
 	return r
 }
 
-// received returns the numbers that have come, each once. On loopback a datagram is in the buffer, or gone, before
-// its send returns.
-func received(t *testing.T, c *net.UDPConn) map[uint32]bool {
+// received returns the numbers that have come, each once, as soon as the wanted one, which was sent last, is among them, and no
+// other follows for a moment. A busy kernel may deliver later than the send returns.
+func received(t *testing.T, c *net.UDPConn, want uint32) map[uint32]bool {
 	t.Helper()
 	out, buf := map[uint32]bool{}, make([]byte, 64)
-	for {
-		if err := c.SetReadDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
+	for limit := time.Now().Add(time.Minute); ; {
+		end := time.Now().Add(20 * time.Millisecond)
+		if !out[want] {
+			end = limit
+		}
+		if err := c.SetReadDeadline(end); err != nil {
 			t.Fatal(err)
 		}
 		n, _, err := c.ReadFromUDPAddrPort(buf)
@@ -90,7 +94,7 @@ func TestSetPeerAdmitsPeerAlone(t *testing.T) {
 			send(t, stranger, at, 1)
 			send(t, next, at, 2) // of the peer's address, and another port
 			send(t, peer, at, 3)
-			if got := received(t, to); len(got) != 1 || !got[3] {
+			if got := received(t, to, 3); len(got) != 1 || !got[3] {
 				t.Errorf("received %v, want 3 alone", got)
 			}
 			if err := SetPeer(raw(t, to), addrOf(next)); err != nil {
@@ -98,7 +102,7 @@ func TestSetPeerAdmitsPeerAlone(t *testing.T) {
 			}
 			send(t, peer, at, 4)
 			send(t, next, at, 5)
-			if got := received(t, to); len(got) != 1 || !got[5] {
+			if got := received(t, to, 5); len(got) != 1 || !got[5] {
 				t.Errorf("with another peer received %v, want 5 alone", got)
 			}
 		})
@@ -126,7 +130,7 @@ func TestProgramAdmitsEveryKnownSource(t *testing.T) {
 			}
 			send(t, stranger, addrOf(to), 1)
 			send(t, from, addrOf(to), 2)
-			if got := received(t, to); len(got) != 1 || !got[2] {
+			if got := received(t, to, 2); len(got) != 1 || !got[2] {
 				t.Errorf("%d others, ports %v: received %v, want 2 alone", n, ports, got)
 			}
 		}
@@ -190,6 +194,9 @@ func TestFloodOfStrangersLeavesKnownSourcesAlone(t *testing.T) {
 		}
 		take()
 	}
+	for limit := time.Now().Add(10 * time.Second); friends < rounds && time.Now().Before(limit); { // a busy kernel delivers late
+		take()
+	}
 	took := time.Since(begin)
 	t.Logf("%d strangers' datagrams in %s: %d admitted; of %d known ones %d", 2*rounds*each, took, strangers, rounds, friends)
 	if friends != rounds {
@@ -201,14 +208,14 @@ func TestFloodOfStrangersLeavesKnownSourcesAlone(t *testing.T) {
 	if err := g.Stats().Err; err != nil {
 		t.Error(err)
 	}
-	for deadline := time.Now().Add(30 * time.Second); g.Flooded(); {
+	for deadline := time.Now().Add(2 * time.Minute); g.Flooded(); {
 		if time.Now().After(deadline) {
-			t.Fatal("strangers are still refused 30 s after the flood")
+			t.Fatal("strangers are still refused 2 minutes after the flood")
 		}
 		take()
 	}
 	send(t, stranger, addrOf(to), 0)
-	if got := received(t, to); len(got) != 1 {
+	if got := received(t, to, 0); len(got) != 1 {
 		t.Errorf("after the flood %d of 1 datagram of a stranger came", len(got))
 	}
 }
@@ -276,7 +283,7 @@ func TestGuardReplacesProgramOfManyAddresses(t *testing.T) {
 			}
 			g.Know(append(known, addrOf(from))) // learned during the flood
 			send(t, from, addrOf(to), 1)
-			if got := received(t, to); !got[1] {
+			if got := received(t, to, 1); !got[1] {
 				t.Errorf("a source learned during the flood is dropped: %v", g.Stats().Err)
 			}
 			// Where optmem_max is 128 KiB, the default of recent kernels, these programs fit.

@@ -180,7 +180,7 @@ func TestDrainWaitsForDisruptionBudget(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer kubelet(t, ctx, name)()
 		defer cancel()
-		app := fmt.Sprintf("app-%t", cancelled)
+		app := "app-" + name
 		held := createReady(t, name, app)
 		createPod(t, name, "", "")
 		allow := budget(t, app)
@@ -218,8 +218,8 @@ func TestDrainWaitsForDisruptionBudget(t *testing.T) {
 func TestDrainEndsWithEarlierRefusal(t *testing.T) {
 	late := &silentAfterFirst{}
 	e, name := newExecutor(t, Config{}, func(next http.RoundTripper) http.RoundTripper { late.next = next; return late }), aNode(t)
-	held := createReady(t, name, "late")
-	budget(t, "late")
+	held := createReady(t, name, "late-"+name)
+	budget(t, "late-"+name)
 	j := acts()[5].job(responseID(), name)
 	j.Timeout = 2 * time.Minute
 	ctx, over := context.WithCancel(context.Background())

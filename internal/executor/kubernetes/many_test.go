@@ -22,9 +22,9 @@ import (
 func fleet(t testing.TB, prefix string, n int) []string {
 	t.Helper()
 	s := cluster(t)
-	names := make([]string, n)
+	names, round := make([]string, n), serial.Add(1)
 	for i := range names {
-		names[i] = fmt.Sprintf("%s-%d", prefix, i)
+		names[i] = fmt.Sprintf("%s-%d-%d", prefix, round, i)
 	}
 	inParallel(names, 16, func(name string) {
 		if err := postNode(s, name, ""); err != nil {

@@ -18,6 +18,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/testing/freeport"
 )
 
 // Cluster is the name of the cluster in the certificates.
@@ -45,8 +46,8 @@ func MakePKI(dir string) error {
 		"viewer": {Cluster: Cluster, Role: pki.RoleViewer, Name: "v"},
 		"sup":    pki.SupervisorIdentity(Cluster, "sup-0"),
 	} {
-		if err := ca.IssueTo(filepath.Join(dir, file+".pem"), filepath.Join(dir, file+".key"), id, []net.IP{net.IPv4(127, 0, 0, 1)},
-			nil); err != nil {
+		if err := ca.IssueTo(filepath.Join(dir, file+".pem"), filepath.Join(dir, file+".key"), id, []net.IP{net.IPv4(127, 0, 0, 1),
+			freeport.IP().AsSlice()}, nil); err != nil {
 			return err
 		}
 	}
@@ -166,11 +167,11 @@ type Server struct {
 	expire     bool
 }
 
-// Serve starts a replica of the map at a port of 127.0.0.1, with the certificates in dir. It stops
-// with the test.
+// Serve starts a replica of the map at a free address, with the certificates in dir. It stops with the test. Nobody else takes
+// its address then.
 func Serve(t testing.TB, dir string, m *Map) *Server {
 	t.Helper()
-	return ServeAt(t, dir, m, "127.0.0.1:0")
+	return ServeAt(t, dir, m, freeport.Addr(t).String())
 }
 
 // ServeAt is Serve at an address.

@@ -38,8 +38,8 @@ func next[T any](t *testing.T, ch <-chan T) (got T) {
 	t.Helper()
 	select {
 	case got = <-ch:
-	case <-time.After(20 * time.Second):
-		t.Fatalf("no %T in 20 s", got)
+	case <-time.After(bound):
+		t.Fatalf("no %T in %s", got, bound)
 	}
 	return got
 }

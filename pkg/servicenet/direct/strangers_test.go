@@ -12,7 +12,7 @@ import (
 // strangers, and one of a known source every 10 ms: all of those are handed over, nine of ten in less than 50 ms. On a busy machine
 // the reader may not get a processor in time, so one of some floods must show that.
 func TestFloodOfStrangersDoesNotDelayKnownSources(t *testing.T) {
-	const attempts, most = 5, 50 * time.Millisecond
+	const attempts, most = 10, 50 * time.Millisecond
 	for range attempts {
 		if p90 := floodOfStrangers(t); p90 <= most {
 			return
@@ -85,7 +85,7 @@ func floodOfStrangers(t *testing.T) time.Duration {
 	t.Logf("%d datagrams of strangers in %s: %d handed over, %d refused by the reader, %d dropped by the kernel; all %d known ones, 90 %% "+
 		"within %s, the last after %s",
 		flood, took, strangers, st.Strangers, st.Dropped, sentFriends, p90, delays[len(delays)-1])
-	if most := 50 + int(200*took.Seconds()) + 1; strangers > most {
+	if most := 50 + int(200*time.Since(begin).Seconds()) + 1; strangers > most {
 		t.Errorf("%d datagrams of strangers were handed over, want at most %d", strangers, most)
 	}
 	return p90

@@ -35,6 +35,15 @@ var quick = Timing{
 	RejoinInterval:   200 * time.Millisecond,
 }
 
+// calm is quick, but holds no member for dead that stands still for seconds on a busy machine.
+var calm = Timing{
+	ProbeInterval:    5 * time.Second,
+	ProbeTimeout:     2 * time.Second,
+	GossipInterval:   quick.GossipInterval,
+	PushPullInterval: quick.PushPullInterval,
+	RejoinInterval:   quick.RejoinInterval,
+}
+
 func key(b byte) []byte { return bytes.Repeat([]byte{b}, KeySize) }
 
 type member struct {
@@ -45,11 +54,17 @@ type member struct {
 
 func start(t *testing.T, name string, k []byte, join ...*member) *member {
 	t.Helper()
-	return startKeys(t, name, [][]byte{k}, join...)
+	return startKeys(t, name, [][]byte{k}, calm, join...)
+}
+
+// startQuick is start for members whose death is noticed soon.
+func startQuick(t *testing.T, name string, join ...*member) *member {
+	t.Helper()
+	return startKeys(t, name, [][]byte{key(1)}, quick, join...)
 }
 
 // startKeys starts a member with several keys, the first of which encrypts.
-func startKeys(t *testing.T, name string, keys [][]byte, join ...*member) *member {
+func startKeys(t *testing.T, name string, keys [][]byte, timing Timing, join ...*member) *member {
 	t.Helper()
 	m := &member{events: make(chan Event, 256), broadcasts: make(chan string, 256)}
 	cfg := Config{
@@ -61,7 +76,7 @@ func startKeys(t *testing.T, name string, keys [][]byte, join ...*member) *membe
 		Logger:      slog.New(slog.DiscardHandler),
 		OnMember:    func(e Event) { m.events <- e },
 		OnBroadcast: func(b []byte) { m.broadcasts <- string(b) },
-		Timing:      quick,
+		Timing:      timing,
 	}
 	for _, j := range join {
 		cfg.Join = append(cfg.Join, j.Addr().String())
@@ -115,11 +130,12 @@ func (m *member) broadcast(t *testing.T) string {
 	}
 }
 
-func three(t *testing.T) (a, b, c *member) {
+func three(t *testing.T, timing Timing) (a, b, c *member) {
 	t.Helper()
-	a = start(t, "a", key(1))
-	b = start(t, "b", key(1), a)
-	c = start(t, "c", key(1), a)
+	keys := [][]byte{key(1)}
+	a = startKeys(t, "a", keys, timing)
+	b = startKeys(t, "b", keys, timing, a)
+	c = startKeys(t, "c", keys, timing, a)
 	for _, m := range []*member{a, b, c} {
 		for joined := map[string]bool{}; len(joined) < 2; {
 			joined[m.untilAny(t, EventJoin).Member.Name] = true
@@ -129,7 +145,7 @@ func three(t *testing.T) (a, b, c *member) {
 }
 
 func TestJoinMetaBroadcastLeave(t *testing.T) {
-	a, b, c := three(t)
+	a, b, c := three(t, calm)
 	var names []string
 	for _, m := range c.Members() {
 		names = append(names, m.Name)
@@ -185,7 +201,7 @@ func TestJoinMetaBroadcastLeave(t *testing.T) {
 }
 
 func TestBlockIsSeenAsFailureAndHeals(t *testing.T) {
-	a, b, c := three(t)
+	a, b, c := three(t, quick)
 	c.Block(true)
 	a.until(t, EventFail, "c")
 	b.until(t, EventFail, "c")
@@ -221,8 +237,8 @@ func TestKeyIsChanged(t *testing.T) {
 		{"remove", [][]byte{two, one}, [][]byte{two}},
 	} {
 		t.Run(tc.step, func(t *testing.T) {
-			a := startKeys(t, "a", tc.before)
-			b := startKeys(t, "b", tc.now, a)
+			a := startKeys(t, "a", tc.before, calm)
+			b := startKeys(t, "b", tc.now, calm, a)
 			a.until(t, EventJoin, "b")
 			b.until(t, EventJoin, "a")
 		})
@@ -230,8 +246,8 @@ func TestKeyIsChanged(t *testing.T) {
 }
 
 func TestRejoinAfterBothForgot(t *testing.T) {
-	a := start(t, "a", key(1))
-	b := start(t, "b", key(1), a)
+	a := startQuick(t, "a")
+	b := startQuick(t, "b", a)
 	a.until(t, EventJoin, "b")
 	addr := a.Addr().String()
 	if err := a.Close(); err != nil {
@@ -321,7 +337,7 @@ func TestStreamsAreBounded(t *testing.T) {
 		}
 		defer func() { _ = c.Close() }()
 	}
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(bound)
 	for a.Stats().StreamsRefused == 0 {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d streams are open and none was refused", maxStreams+8)
@@ -355,7 +371,7 @@ func TestStrangersStreamsKeepNobodyOut(t *testing.T) {
 			}
 		})
 	}
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(bound)
 	for a.Stats().StreamsRefused == 0 {
 		if time.Now().After(deadline) {
 			t.Fatal("a stranger does not take all places: this test shows nothing")
@@ -423,7 +439,7 @@ func TestStrangerInSubnetReplacesItsOwnStreams(t *testing.T) {
 // TestRefusedMemberIsShutOut refuses c at a and b: a broadcast of c reaches neither, c leaves the pool and its
 // announcements do not bring it back, while a and b go on. When c is no longer refused, it comes back.
 func TestRefusedMemberIsShutOut(t *testing.T) {
-	a, b, c := three(t)
+	a, b, c := three(t, quick)
 	a.Refuse([]string{"c"})
 	b.Refuse([]string{"c"})
 	if err := c.Broadcast([]byte("of a revoked member")); err != nil {

@@ -17,7 +17,7 @@ import (
 )
 
 // patience bounds the waits for expected events.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // Harness is one rail with its far end. Run takes a fresh one for each test and closes it at the end.
 type Harness struct {

@@ -85,9 +85,9 @@ func quick() timing {
 // within waits for something with a bound that only a failure reaches.
 func within(t testing.TB, what string, done func() bool) {
 	t.Helper()
-	for limit := time.Now().Add(20 * time.Second); !done(); time.Sleep(time.Millisecond) {
+	for limit := time.Now().Add(testBound); !done(); time.Sleep(time.Millisecond) {
 		if time.Now().After(limit) {
-			t.Fatalf("no %s within 20 s", what)
+			t.Fatalf("no %s within %s", what, testBound)
 		}
 	}
 }

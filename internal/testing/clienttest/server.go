@@ -167,8 +167,8 @@ type Server struct {
 	expire     bool
 }
 
-// Serve starts a replica of the map at a free address, with the certificates in dir. It stops with the test. Nobody else takes
-// its address then.
+// Serve starts a replica of the map at a free address, with the certificates in dir. It stops with the test. No other process
+// takes its address meanwhile.
 func Serve(t testing.TB, dir string, m *Map) *Server {
 	t.Helper()
 	return ServeAt(t, dir, m, freeport.Addr(t).String())

@@ -145,7 +145,8 @@ func TestDaemonIsReadyWithoutHalf(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := startDaemon(t, c)
-	m.await("STATUS=host half serves; dnp half is given up: not started again: 5 restarts within 1h0m0s, the last ended with code 1", "READY=1")
+	const reason = "not started again: 5 restarts within 1h0m0s, the last ended with code 1"
+	m.await("STATUS=host half serves; dnp half is given up: "+reason, "READY=1")
 	m.await("READY=1")
 	if err := os.Remove(mailbox); err != nil {
 		t.Fatal(err)

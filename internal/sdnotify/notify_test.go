@@ -122,7 +122,8 @@ func TestHangingManagerDelaysNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Close(full) }()
-	for to := (&unix.SockaddrUnix{Name: os.Getenv("NOTIFY_SOCKET")}); err == nil || errors.Is(err, unix.EINTR); { // until the kernel takes no more
+	to := &unix.SockaddrUnix{Name: os.Getenv("NOTIFY_SOCKET")}
+	for err == nil || errors.Is(err, unix.EINTR) { // until the kernel takes no more
 		err = unix.Sendto(full, []byte("X=1"), 0, to)
 	}
 	if !errors.Is(err, unix.EAGAIN) {

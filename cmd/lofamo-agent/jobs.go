@@ -156,10 +156,10 @@ func (o *options) barrierCommand() *cobra.Command {
 	var participants int
 	c := &cobra.Command{
 		Use:   "barrier --job NAME --members NODE,NODE,...",
-		Short: "Wait until all nodes of a job have come to the same point",
-		Long: `Wait until all participants on all members of a job have come to the barrier of that name and generation
-(seed 003 §4.4.3). It goes over the torus links, and needs neither supervisors nor the service network. It ends with 1,
-and names them, when members are missing at the timeout, or when one that has not come is FAILED in the fault map.`,
+		Short: "Wait until all nodes of a job have reached the same point",
+		Long: `Wait until all participants on all members of a job have reached the barrier of that name and generation (seed 003
+§4.4.3). The messages travel over the torus links, and need neither supervisors nor the service network. If members
+are missing at the timeout, or a missing one is FAILED in the fault map, the command names them and ends with 1.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if len(members) == 0 {

@@ -96,10 +96,10 @@ func newRoot(environ []string, stderr io.Writer) *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, program.FlagError(err)) })
 	f := root.PersistentFlags()
 	f.StringVar(&o.config, "config", "", "configuration file (YAML); without it, environment and defaults alone")
-	f.StringVar(&o.procfs, "procfs", "", "where proc is mounted; overrides the configuration")
-	f.StringVar(&o.sysfs, "sysfs", "", "where sysfs is mounted; overrides the configuration")
+	f.StringVar(&o.procfs, "procfs", "", "mount point of proc; overrides the configuration")
+	f.StringVar(&o.sysfs, "sysfs", "", "mount point of sysfs; overrides the configuration")
 	f.StringVar(&o.logLevel, "log-level", "", "debug, info, warn or error; overrides the configuration")
-	f.StringVar(&o.scheduling, "scheduling", string(half.SchedulingAuto), "how the halves ask to be scheduled: auto (SCHED_FIFO priority 1 "+
+	f.StringVar(&o.scheduling, "scheduling", string(half.SchedulingAuto), "scheduling class of the halves: auto (SCHED_FIFO priority 1 "+
 		"where permitted, else prompt), prompt (short slices of CPU time, where the kernel has them) or default")
 	root.AddCommand(o.runCommand(), o.hostCommand(), o.dnpCommand(), o.checksCommand(), o.statusCommand(), o.restartCommand(), o.maskCommand(),
 		o.actsCommand(), o.faultsCommand(), o.eurekaCommand(), o.barrierCommand(), o.configCommand(), versionCommand())
@@ -116,8 +116,8 @@ func noArgs(_ *cobra.Command, args []string) error {
 func (o *options) runCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "run",
-		Short: "Start both halves as processes of their own, and restart them when they end or hang",
-		Long: "Start both halves as processes of their own, and restart them when they end or hang: the recovery daemon.\n\n" +
+		Short: "Start both halves as separate processes, and restart them when they end or hang",
+		Long: "Start both halves as separate processes, and restart them when they end or hang: the recovery daemon.\n\n" +
 			"The daemon kills and restarts a half that exits, or that could run but writes nothing, the first time at once.\n" +
 			"After recovery.restarts restarts within recovery.window it gives the half up: the log and the fault map say why.\n" +
 			"SIGHUP to this process, or a stop and a new start, starts the half with a new budget. Halves continue if this\n" +
@@ -246,7 +246,7 @@ func (o *options) checksCommand() *cobra.Command {
 func (o *options) configCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "config",
-		Short: "Look at the configuration",
+		Short: "Check the configuration",
 		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return fmt.Errorf("%w: config: want config check FILE", errUsage)

@@ -21,19 +21,19 @@ func (o *options) statusCommand() *cobra.Command {
 	var live, ready, takeOver bool
 	c := &cobra.Command{
 		Use:   "status",
-		Short: "Ask the running host half of this node how its reports and both halves fare",
-		Long: `Asks the running host half of this node how its reports fare: which path they go by, which rails work,
-how many wait, and whether any supervisor can be reached at all; and how both halves fare: how often their
-recovery daemon has restarted them, and what their self-tests found. It asks no supervisor, and so answers
-where none can be reached. It must run as the user who runs the halves, on their node.
+		Short: "Show the state of both halves of this node, and the delivery of its reports",
+		Long: `Asks the running host half of this node for the delivery of its reports: their path, the working rails, the number of
+waiting reports, and whether any supervisor can be reached. It also shows the condition of both halves: the restarts
+by their recovery daemon and the results of their self-tests. It contacts no supervisor, so it answers even if none
+can be reached. Run it on the node, as the user of the halves.
 
-It fails when the host half does not run or does not answer, not when the half's news are bad.
+It fails if the host half does not run or does not answer. A half in bad condition is no failure.
 
-With --live or --ready it prints nothing but what is wrong, and its exit code tells, for a kubelet's probes: --live is 0
-when the loops of the recovery daemon go round (of one half alone with --half), or, where none runs, when the halves
-write their watchdog words; --ready is 0 when both halves, or the one of --half, write theirs. Both read the state
-directory alone, and need no half to answer. With --take-over --ready is not 0, either, where a daemon in the same
-container waits ('run --wait') and had better not take over yet: it has not waited for 5 s, or a neighbour is gone
+With --live or --ready it prints only errors, and its exit code is the answer for a kubelet's probes: --live is 0 when
+the loops of the recovery daemon run (with --half, the loop of that half) or, without a daemon, when the halves write
+their watchdog words. --ready is 0 when both halves, or the one of --half, write theirs. Both read only the state
+directory, and need no half to answer. With --take-over, --ready also fails for a daemon that waits for another one in
+the same container ('run --wait') and should not take over yet: it has not waited for 5 s, or a neighbour is gone
 behind a link that is not masked.`,
 		Example: `  lofamo-agent status --config /etc/lofamo/agent.yaml
   lofamo-agent status --config /etc/lofamo/agent.yaml -o json | jq .delivery

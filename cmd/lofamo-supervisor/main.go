@@ -45,8 +45,8 @@ func runCommand(environ []string) *cobra.Command {
 		Short: "Run a replica until a signal ends it",
 		Long: `Run a replica until SIGINT or SIGTERM ends it.
 
-The configuration is a YAML file; the environment (LOFAMO_SUPERVISOR_…) goes before it, and flags
-before both. Without --etcd-endpoints, and none in the file, etcd runs inside this process.`,
+The configuration is a YAML file; the environment (LOFAMO_SUPERVISOR_…) overrides it, and flags
+override both. Without --etcd-endpoints, and none in the file, etcd runs inside this process.`,
 		Args: program.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if file == "" {

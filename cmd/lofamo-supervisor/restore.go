@@ -21,18 +21,17 @@ func restoreCommand(environ []string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "restore --snapshot FILE --config FILE",
 		Short: "Make this replica's data directory from a snapshot, after all replicas' data were lost",
-		Long: `Make this replica's data directory from a snapshot that lofamoctl supervisor snapshot has taken, when the
-quorum is lost for good. Stop all replicas, move their data directories away, run this on one replica's machine,
-run on each of the others what it prints, with the same file, then start them.
+		Long: `Make this replica's data directory from a snapshot of 'lofamoctl supervisor snapshot', when the quorum is lost for
+good. Stop all replicas, move their data directories away, run this on one replica's machine, run the printed command
+on each of the others with the same file, then start them.
 
-Every restore makes a new cluster with the snapshot's content, named by the time at which it was begun: members of
-the old one that still live somewhere do not mix with it, nor do those of another restore. What was acknowledged
-after the snapshot is not in it; the halves restate what holds now with their next digests. Revisions go on above all
-that were ever given out, by that time and by nothing that could be lost, so that watchers are told to list again,
-also when an old file is restored a second time.
+Every restore makes a new cluster with the snapshot's content, named by the time at which it began: running members of
+the old cluster, or of another restore, cannot join it. It lacks everything acknowledged after the snapshot; the
+halves restate their present states with their next digests. Revisions continue above all earlier ones, because they
+follow from that time alone, so watchers must list again, even if an old file is restored a second time.
 
-It refuses a directory that has data, a file that is damaged, a clock that is behind the restore from which the
-snapshot comes, and an outside etcd (etcdutl does that).`,
+It refuses a directory that has data, a damaged file, a clock that is behind the restore from which the snapshot
+comes, and an external etcd (use etcdutl).`,
 		Args: program.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if file == "" || snapshot == "" {

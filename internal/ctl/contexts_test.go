@@ -85,7 +85,7 @@ func TestFlagsGoBeforeEnvironmentAndThatBeforeContext(t *testing.T) {
 		{"environment alone", with(), nil, "n1-0-0", 0},
 		{"flag before environment", with("LOFAMO_SERVER", "127.0.0.1:1"), []string{"--server", r.Server.Address}, "n1-0-0", 0},
 		{"bad flag before environment", with(), []string{"--cert", "/nonexistent"}, "/nonexistent", 2},
-		{"part of the environment", with("LOFAMO_KEY", ""), nil, "--server also wants --key (or LOFAMO_KEY)", 2},
+		{"part of the environment", with("LOFAMO_KEY", ""), nil, "--server also needs --key (or LOFAMO_KEY)", 2},
 		{"two clusters", with("LOFAMO_DIR", "/nonexistent"), nil, "$LOFAMO_SERVER and $LOFAMO_DIR name two clusters", 2},
 		{"--dir before environment", with(), []string{"--dir", "/nonexistent"}, "no local cluster in /nonexistent", 1},
 		{"--dir and --context", with(), []string{"--dir", "/nonexistent", "--context", "x"}, "--dir and --context", 2},

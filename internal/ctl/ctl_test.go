@@ -240,7 +240,7 @@ func TestUsageErrors(t *testing.T) {
 		{"config frobnicate", "config frobnicate: want get-contexts"},
 		{"get nodes --context x --server h:1", `--context "x": not in`},
 		{"get nodes --ca x", "go with --server"},
-		{"get nodes --server h:1", "--server also wants --ca, --cert, --key (or LOFAMO_CA, LOFAMO_CERT, LOFAMO_KEY)"},
+		{"get nodes --server h:1", "--server also needs --ca, --cert, --key (or LOFAMO_CA, LOFAMO_CERT, LOFAMO_KEY)"},
 		{"get nodes --server h:1 --dir d", "two clusters"},
 	} {
 		t.Run(tc.args, func(t *testing.T) {

@@ -65,18 +65,17 @@ func newRoot(env command.Env) *cobra.Command {
 	a := &command.App{Env: env}
 	root := &cobra.Command{
 		Use:   "lofamoctl",
-		Short: "Fault supervision for clusters: look at the fault map, make a cluster to try it on",
-		Long: `lofamoctl shows which parts of a cluster are NORMAL, SICK, FAILED or UNKNOWN, and why; and it
-makes whole clusters on this machine to try it on.
+		Short: "Fault supervision for clusters: inspect the fault map, or make a cluster for a trial",
+		Long: `lofamoctl shows which parts of a cluster are NORMAL, SICK, FAILED or UNKNOWN, and why. It also makes whole clusters on
+this machine for trials.
 
-It takes the cluster from flags (--server with --ca, --cert and --key; --dir for a local cluster; --context), else
-from the environment (LOFAMO_SERVER, LOFAMO_CA, LOFAMO_CERT, LOFAMO_KEY; LOFAMO_DIR), else it is the local cluster in
-./.lofamo, else the current context: see 'lofamoctl config --help'.
+It chooses the cluster by flags (--server with --ca, --cert and --key; --dir for a local cluster; --context), else by
+the environment (LOFAMO_SERVER, LOFAMO_CA, LOFAMO_CERT, LOFAMO_KEY; LOFAMO_DIR). Otherwise it uses the local cluster
+in ./.lofamo, else the current context: see 'lofamoctl config --help'.
 
-Nodes are named by id (n1-0-1) or by coordinates (1,0,1) everywhere.
+All commands accept a node's id (n1-0-1) or its coordinates (1,0,1).
 
-Exit codes: 0 success, 1 failure, 2 a command line that cannot be understood, 3 a diagnosis that found
-something wrong.`,
+Exit codes: 0 success, 1 failure, 2 a usage error, 3 a diagnosis that found something wrong.`,
 		Example: `  lofamoctl up --detach                  a cluster of 2x2x2 nodes on this machine
   lofamoctl status                       the open incidents, why, and the next commands
   lofamoctl map                          the torus in the terminal
@@ -84,9 +83,9 @@ something wrong.`,
   lofamoctl web                          a link to it in the browser
   lofamoctl inject 1,0,1 kill-host       a real fault
   lofamoctl get node 1,0,1               one node, its faults and the evidence
-  lofamoctl explain 1,0,1                why it is so, and what would change it
-  lofamoctl watch                        changes as they come
-  lofamoctl bundle 1,0,1                 a diagnostic bundle, by whatever way reaches the node
+  lofamoctl explain 1,0,1                the reason for its state, and what would change it
+  lofamoctl watch                        changes as they are committed
+  lofamoctl bundle 1,0,1                 a diagnostic bundle, by any path that reaches the node
   lofamoctl down`,
 		SilenceUsage:  true,
 		SilenceErrors: true,

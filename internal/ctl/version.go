@@ -13,7 +13,7 @@ import (
 func versionCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
-		Short: "Which build of lofamoctl this is",
+		Short: "The version of lofamoctl",
 		Args:  command.Exactly(),
 	}
 	o := command.AddOutputFlag(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)

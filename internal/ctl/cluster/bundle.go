@@ -34,22 +34,20 @@ func BundleCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bundle NODE",
 		Short: "Fetch a diagnostic bundle from a node, even when only the torus reaches it",
-		Long: `Fetches a diagnostic bundle from a node and writes it to a file: a gzipped tar archive with the
-registers and their history, configuration without keys, how the node's reports fare, metrics,
-versions, logs, the kernel's log, load, memory and interfaces. MANIFEST.txt in it says what was left
-out or cut, and why.
+		Long: `Fetches a diagnostic bundle from a node and writes it to a file: a gzipped tar archive with the registers and their
+history, configuration without keys, the delivery of the node's reports, metrics, versions, logs, the kernel's log,
+load, memory and interfaces. MANIFEST.txt in it lists everything that was left out or cut, with the reason.
 
-The supervisor asks the node itself: directly, and if that fails through the
-node's neighbours, changing the way in the middle when it must. Through the torus some 250 kB arrive
-a second. A transfer ends when nothing has come by any way for 30 seconds.
+The supervisor asks the node directly, and if that fails through the node's neighbours; it changes the path during the
+transfer if necessary. Through the torus some 250 kB arrive a second. A transfer ends when nothing has arrived by any
+path for 30 seconds.
 
-Limits: a bundle has at most 64 MiB; a node gathers for at most 10 seconds and serves 2 transfers at
-once, a supervisor 4. Roles operator and supervisor may fetch bundles; in a local cluster the
-operator's certificate is used.
+Limits: a bundle has at most 64 MiB; a node gathers for at most 10 seconds and serves 2 transfers at once, a
+supervisor 4. Roles operator and supervisor may fetch bundles; in a local cluster the command uses the operator's
+certificate.
 
-Without -o the file has the name that the node gives the bundle, in the present directory; it
-appears when it is complete and its checksum is right. A file that is there is not overwritten
-without --force.`,
+Without -o the file has the name that the node gives the bundle, in the current directory. It appears when it is
+complete and its checksum is right. An existing file is overwritten only with --force.`,
 		Example: "  lofamoctl bundle 1,0,1\n  lofamoctl bundle n1-0-1 --half dnp -o dnp.tar.gz\n" +
 			"  lofamoctl bundle n1-0-1 -o - | tar tzv",
 		Args:              command.Exactly("NODE (an id such as n1-0-1, or coordinates such as 1,0,1)"),

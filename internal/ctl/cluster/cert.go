@@ -22,11 +22,11 @@ import (
 func CertCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cert list|revoke|unrevoke",
-		Short: "See when certificates end, and revoke them",
-		Long: `Shows when certificates end, and changes the list of revoked certificates.
+		Short: "Show the ends of certificates, and revoke certificates",
+		Long: `Shows the ends of certificates, and changes the list of revoked certificates.
 
-An operator signs the list. It reaches supervisors, nodes, links, gossip and executor processes within
-seconds, and stays in force over restarts.`,
+An operator signs the list. It reaches supervisors, nodes, links, gossip and executor processes within seconds, and
+stays in force across restarts.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
 			return command.Usagef("cert %s: want list, revoke or unrevoke", strings.Join(args, " "))
@@ -40,9 +40,9 @@ func certListCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "Certificates with their ends, the first to end first, and the revocations",
-		Long: `Lists the newest certificate of each identity that a supervisor has verified since it started, the
-first to end first, and below them all revocations. The row "issuer" is the certificate with which supervisors
-renew those of nodes, which none of them outlives.`,
+		Long: `Lists the newest certificate of each identity that a supervisor has verified since it started, the first to end first,
+and below them all revocations. The row "issuer" is the certificate with which supervisors renew those of nodes; no
+renewed certificate outlives it.`,
 		Args: command.Exactly(),
 	}
 	o := command.AddOutputFlag(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
@@ -121,14 +121,14 @@ func certRevokeCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "revoke ROLE/NAME... --reason REASON",
 		Short: "Revoke the certificates of nodes, supervisors, executor processes or people: all or none",
-		Long: `Revokes every certificate that an identity has now. A certificate that the cluster's authority issues
-afterwards is good: give the node new keys, and nothing else is to be done.
+		Long: `Revokes every certificate that an identity has now. A certificate that the cluster's authority issues afterwards is
+valid: give the node new keys, and no other step is needed.
 
-node/NODE stands for both halves of a node, which are revoked together. One half alone is refused: the other
+node/NODE stands for both halves of a node, which are revoked together. The command refuses one half alone: the other
 would speak for the node, and links that work would be called FAILED.
 
-While a node is revoked, it is UNKNOWN by rule "revoked": no member accepts its messages, it has no vote, and its silence
-is no fault.`,
+While a node is revoked, it is UNKNOWN by rule "revoked": no member accepts its messages, it has no vote, and its
+silence is no fault.`,
 		Example: "  lofamoctl cert revoke node/n1-0-1 --reason 'disk was sold'\n  lofamoctl cert revoke operator/alice --reason 'left'",
 		Args:    someIdentities,
 	}
@@ -188,9 +188,9 @@ func checkSerial(serial string, args []string) error {
 func certUnrevokeCommand(a *command.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "unrevoke ROLE/NAME...",
-		Short: "Take all revocations of identities back: all or none",
-		Long: `Takes revocations back. Certificates that were revoked are good again until they end: wait for that where a
-key may be in other hands. An operator's revocation cannot be undone: issue a new certificate instead.`,
+		Short: "Withdraw all revocations of identities: all or none",
+		Long: `Withdraws revocations. Revoked certificates become valid again until they end: if a key may be stolen, wait until its
+certificate has ended. An operator's revocation cannot be withdrawn: issue a new certificate instead.`,
 		Example: "  lofamoctl cert unrevoke node/n1-0-1",
 		Args:    someIdentities,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -22,9 +22,9 @@ func ConfigCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config get-contexts|current-context|use-context|set-context|delete-context|check",
 		Short: "Contexts: the clusters that you work on, with their addresses and your keys",
-		Long: `Works on the contexts in your configuration file, $XDG_CONFIG_HOME/lofamo/config.yaml, by default
-~/.config/lofamo/config.yaml. A context has a name, the addresses of supervisors, and your certificate, its key and the
-cluster's authority. 'lofamoctl cluster init' adds one for the operator of the new cluster.
+		Long: `Shows and changes the contexts in your configuration file, $XDG_CONFIG_HOME/lofamo/config.yaml, by default
+~/.config/lofamo/config.yaml. A context has a name, the addresses of supervisors, and your certificate, its key and
+the cluster's authority. 'lofamoctl cluster init' adds one for the operator of the new cluster.
 
 Every command takes the cluster from the first of these that is set:
 
@@ -33,7 +33,8 @@ Every command takes the cluster from the first of these that is set:
   3. a local cluster of 'lofamoctl up' in ./.lofamo
   4. the current context
 
-Address, authority, certificate and key are looked up one by one: --cert alone replaces the certificate of the context.`,
+Address, authority, certificate and key are looked up one by one: --cert alone replaces the certificate of the
+context.`,
 		Example: `  lofamoctl config set-context hall7 --server 10.0.0.1:7946,10.0.0.2:7946 \
       --ca hall7/operators/ca.pem --cert hall7/operators/operator.pem --key hall7/operators/operator.key
   lofamoctl config get-contexts

@@ -12,8 +12,8 @@ func DownCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "down",
 		Short: "Stop the local cluster",
-		Long: `Stops every process of the local cluster. Its files stay, so that its logs can be read and
-'lofamoctl up' can start it again; --purge removes them.`,
+		Long: `Stops every process of the local cluster. Its files stay, so that you can read its logs and 'lofamoctl up' can start
+it again; --purge removes them.`,
 		Example: "  lofamoctl down\n  lofamoctl down --dir /tmp/c --purge",
 		Args:    command.Exactly(),
 	}

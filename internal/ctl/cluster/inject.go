@@ -23,9 +23,9 @@ func InjectCommand(a *command.App) *cobra.Command {
 	var duration time.Duration
 	cmd := &cobra.Command{
 		Use:   "inject NODE FAULT [ARGUMENTS]",
-		Short: "A real fault in a local cluster, and its healing",
-		Long: `Makes a fault real in a cluster made by 'lofamoctl up': signals to processes, blocked sockets,
-mangled frames, changed sensors. It refuses to touch any other cluster.
+		Short: "Inject a real fault into a local cluster, or heal it",
+		Long: `Injects a real fault into a cluster made by 'lofamoctl up': signals to processes, blocked sockets, mangled frames,
+changed sensors. It refuses to touch any other cluster.
 
 Faults:
 ` + cluster.FaultHelp() + `

@@ -24,12 +24,12 @@ func Command(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cluster init|add-node|issue|rotate-keys|join|place",
 		Short: "Make the files for the machines of a cluster: configurations, certificates, keys",
-		Long: `Makes the files for the machines of a cluster: configurations, certificates, keys. It talks to no
-machine: for each there is a directory, its bundle, that you carry over by your own means, and that 'lofamoctl cluster
-join' puts in its place there.
+		Long: `Makes the files for the machines of a cluster: configurations, certificates, keys. It contacts no machine: for each
+machine it makes a directory, the bundle. You carry the bundle there by your own means, and 'lofamoctl cluster join'
+installs it.
 
-The operator's directory (--out) has the key of the cluster's authority (ca.key). Keep it where only you can read it; no machine gets it.
-A cluster on this machine, to try it, is made by 'lofamoctl up'.`,
+The operator's directory (--out) has the key of the cluster's authority (ca.key). Keep it where only you can read it;
+no machine gets it. 'lofamoctl up' makes a cluster on this machine, for a trial.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
 			const want = "want init, add-node, issue, rotate-keys, join or place"
@@ -121,15 +121,17 @@ func clusterAddNodeCommand(a *command.App) *cobra.Command {
 	var out, file, renew string
 	cmd := &cobra.Command{
 		Use:   "add-node (INVENTORY | --renew ID) --out DIR",
-		Short: "Bring the bundles up to date with a changed inventory, or give a machine in the place of another one its own certificates",
-		Long: `Brings the bundles up to date with a changed inventory, and says of which members something has changed: carry those over.
+		Short: "Update the bundles after a change of the inventory, or make new certificates for a replaced machine",
+		Long: `Updates the bundles after a change of the inventory, and prints the members whose bundles have changed: carry those
+over.
 
-One node more is a spare (spares:), which 'lofamoctl node replace' puts in the place of another one, or, where the torus itself gets
-larger, all of its new plane. The running supervisors learn of it by 'lofamoctl apply': their own files count only for an empty store.
+A single added node is a spare (spares:), which 'lofamoctl node replace' puts in another node's place. To enlarge the
+torus, add all nodes of the new plane. 'lofamoctl apply' adds the nodes to the running supervisors: their own files
+count only for an empty store.
 
-With --renew ID the node or replica of that name gets new keys and certificates: for a machine that stands in for one
-that was lost. The old certificates stay valid until they end, unless you revoke them: 'lofamoctl cert revoke'.
-Processes take up new ones without a restart.`,
+With --renew ID the node or replica of that name gets new keys and certificates, for a machine that replaces a lost
+one. The old certificates stay valid until they end, unless you revoke them: 'lofamoctl cert revoke'. Processes load
+new ones without a restart.`,
 		Args: command.Between(0, "INVENTORY"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := wantOut(out); err != nil {
@@ -173,10 +175,10 @@ func clusterIssueCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "issue viewer|operator|approver|executor NAME --out DIR",
 		Short: "Make a certificate for one more person, or for an executor process",
-		Long: `Makes a certificate and key that no bundle has: a person's own, in operators/ROLE-NAME.pem, or that of an
-executor process, in executors/NAME/pki. Approvals are counted by name: who gives two people one certificate has one
-approval of them. 'rotate-keys' renews it with all others; to drop it, remove its files. It holds for a year, or until
-the authority is changed ('rotate-keys --authority').`,
+		Long: `Makes a certificate and key that no bundle has: a person's own, in operators/ROLE-NAME.pem, or that of an executor
+process, in executors/NAME/pki. Approvals are counted by name: two people with one certificate give one approval.
+'rotate-keys' renews it with all others; to prevent that, remove its files. It is valid for a year, or until the
+authority is changed ('rotate-keys --authority').`,
 		Example: `  lofamoctl cluster issue approver anna --out hall7`,
 		Args:    command.Exactly("ROLE", "NAME"),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -231,21 +233,21 @@ func clusterRotateCommand(a *command.App) *cobra.Command {
 	var authority bool
 	cmd := &cobra.Command{
 		Use:   "rotate-keys --step add|use|remove --out DIR",
-		Short: "Change gossip key and certificates, and the authority if wanted, without a moment in which anybody is not understood",
-		Long: `Changes the gossip key and all certificates, in three steps. After each carry the bundles to all machines
-('lofamoctl cluster join'), restart what runs there one after the other ('lofamo-agent restart', 'systemctl restart
-lofamo-supervisor'), and look that all is well before the next:
+		Short: "Change the gossip key and certificates, and optionally the authority, without downtime",
+		Long: `Changes the gossip key and all certificates, in three steps. After each step carry the bundles to all machines
+('lofamoctl cluster join'), restart the services one after the other ('lofamo-agent restart', 'systemctl restart
+lofamo-supervisor'), and check that everything is NORMAL before the next step:
 
-  add     new keys are accepted from others, old keys are still used
-  use     new keys are used, old keys are still accepted; certificates are new
-  remove  old keys are no longer accepted
+  add     members accept new keys, and still use the old ones
+  use     members use new keys and certificates, and still accept the old ones
+  remove  members no longer accept the old keys
 
-An interrupted step is repeated. With --authority, given with 'add', the authority is changed too, with its key: every
-certificate that the old one has signed is worth nothing after 'remove'. Programs of a version that knows one gossip key
-only refuse a file with two: upgrade first.
+Repeat an interrupted step. With --authority, given with 'add', the authority and its key change too: after 'remove',
+no member accepts a certificate that the old authority signed. Programs of a version that knows only one gossip key
+refuse a file with two: upgrade first.
 
-The new authority has an ECDSA key, as clients outside Go need it, unless --key-type says otherwise. People whose key has
-the type of the old authority's key get one of the new type.`,
+The new authority has an ECDSA key, which clients outside Go need, unless --key-type says otherwise. People whose key
+has the type of the old authority's key get one of the new type.`,
 		Args: command.Exactly(),
 		RunE: func(*cobra.Command, []string) error {
 			d, err := open(out, keys)
@@ -283,17 +285,18 @@ func clusterJoinCommand(a *command.App) *cobra.Command {
 	var anywhere, enable, dry bool
 	cmd := &cobra.Command{
 		Use:   "join BUNDLE",
-		Short: "On a machine: check its bundle, and put it where the services look for it",
-		Long: `On a machine: checks its bundle and puts it into /etc/lofamo. A bundle of another machine is refused
-(--anywhere takes it all the same), one with certificates that are not valid or not this member's, and one of another
-member than is installed. Keys are written for their owner alone.
+		Short: "On a machine: check its bundle and install it",
+		Long: `On a machine: checks its bundle and puts it into /etc/lofamo. It refuses the bundle of another machine (unless
+--anywhere is given), a bundle with certificates that are invalid or belong to another member, and a bundle for a
+member other than the installed one. Only the owner can read the installed keys.
 
-A configuration that was changed on the machine stays if the bundle's is the one that it was changed from, as when keys
-alone are new. If that is another one, too, join refuses and names the keys in which they differ: --config keep has the
-machine's stay, --config replace takes the bundle's. Settings for all machines of a kind belong in settings/agent.yaml or
-settings/supervisor.yaml of the operator's directory: 'add-node' and 'rotate-keys' bring them into the bundles.
+A configuration that was changed on the machine stays if the bundle still has the version before that change, for
+example when only keys are new. If both have changed, join refuses and names the keys in which they differ: --config
+keep keeps the machine's, --config replace installs the bundle's. Settings for all machines of a kind belong in
+settings/agent.yaml or settings/supervisor.yaml of the operator's directory: 'add-node' and 'rotate-keys' bring them
+into the bundles.
 
-It starts nothing; with --enable the service is enabled and started.`,
+It starts nothing, unless --enable is given: then it enables and starts the service.`,
 		Example: `  lofamoctl cluster join bundle --enable`,
 		Args:    command.Exactly("BUNDLE"),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -341,11 +344,11 @@ It starts nothing; with --enable the service is enabled and started.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&root, "root", "/", "write below this directory, as into an image")
-	f.StringVar(&owner, "owner", "", "user who gets the keys (default lofamo where there is one, as the packages make it, else you)")
+	f.StringVar(&owner, "owner", "", "owner of the keys (default the user lofamo of the packages if it exists, else you)")
 	f.StringVar(&keep, "config", "", "keep a configuration that was changed on this machine, or replace it by the bundle's (default: refuse)")
-	f.BoolVar(&anywhere, "anywhere", false, "take the bundle though this machine has not its addresses")
+	f.BoolVar(&anywhere, "anywhere", false, "accept the bundle of a machine with other addresses")
 	f.BoolVar(&enable, "enable", false, "enable and start the service by systemctl")
-	f.BoolVar(&dry, "check", false, "check the bundle alone, and write nothing")
+	f.BoolVar(&dry, "check", false, "only check the bundle, and write nothing")
 	return cmd
 }
 

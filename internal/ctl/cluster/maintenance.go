@@ -18,8 +18,8 @@ func MaintenanceCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "maintenance start|end|list",
 		Short: "Mark nodes on which somebody works",
-		Long: `A node under maintenance is shown with all its faults and the mark beside it, and nothing
-answers its faults. A mark ends when somebody ends it, or when the time set for it is over.`,
+		Long: `The map shows a node under maintenance with all its faults and the mark beside it, and no response acts on its faults.
+A mark ends when somebody ends it, or when its time is over.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
 			return command.Usagef("maintenance %s: want start, end or list", strings.Join(args, " "))
@@ -49,7 +49,7 @@ func maintenanceStartCommand(a *command.App) *cobra.Command {
 		ValidArgsFunction: a.CompleteNodes,
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for people: 1 to 256 bytes")
-	cmd.Flags().DurationVar(&lasting, "for", 0, "how long, 1m to 720h (default until it is ended)")
+	cmd.Flags().DurationVar(&lasting, "for", 0, "duration, 1m to 720h (default until somebody ends it)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if strings.TrimSpace(reason) == "" {
 			return command.Usagef("--reason is missing: want a few words that say why")
@@ -83,7 +83,7 @@ func until(a *command.App, m *lofamov1.Maintenance) string {
 func maintenanceEndCommand(a *command.App) *cobra.Command {
 	return &cobra.Command{
 		Use:               "end NODE...",
-		Short:             "Take the marks away: all or none",
+		Short:             "Remove the marks: all or none",
 		Example:           "  lofamoctl maintenance end n1-0-1",
 		Args:              someNodes,
 		ValidArgsFunction: a.CompleteNodes,
@@ -102,7 +102,7 @@ func maintenanceEndCommand(a *command.App) *cobra.Command {
 }
 
 func maintenanceListCommand(a *command.App) *cobra.Command {
-	cmd := &cobra.Command{Use: "list", Short: "Nodes under maintenance, as they are", Args: command.Exactly()}
+	cmd := &cobra.Command{Use: "list", Short: "Nodes under maintenance, with their states", Args: command.Exactly()}
 	o := command.AddOutputFlag(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return command.Query(a, cmd, "list maintenance", o,

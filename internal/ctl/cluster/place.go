@@ -22,21 +22,22 @@ func clusterPlaceCommand(a *command.App) *cobra.Command {
 	var p inventory.Placement
 	cmd := &cobra.Command{
 		Use:   "place INVENTORY (--node NAME [--address IP] | --supervisor ID [--address IP]) --keys DIR --etc DIR",
-		Short: "In a container's init step: put the bundle of this member together from the inventory and its keys",
-		Long: `Puts the bundle of one member together where it runs: the configuration follows from the inventory, which
-all machines may have; certificates and keys are the member's own. It is what 'init' does for the member, without the
-authority; the chart (helm/lofamo) runs it before a node's or a replica's containers.
+		Short: "In a container's init step: make this member's bundle from the inventory and its keys",
+		Long: `Makes the bundle of one member where it runs. The configuration follows from the inventory, which all machines may
+have; certificates and keys are the member's own. This is what 'init' does for the member, without the authority; the
+chart (helm/lofamo) runs it before a node's or a replica's containers.
 
---keys has pki/ and gossip.key as 'init' made them, or a directory of the member's name that has these. --settings is a
-configuration file whose keys go before what follows from the inventory. Files that are invalid, or not this member's,
-are refused, and nothing is written then; with --address a replica, too, that does not serve its health there.
+--keys has pki/ and gossip.key as 'init' made them, or a directory of the member's name with these. --settings is a
+configuration file whose keys override the values from the inventory. If files are invalid or belong to another
+member, the command refuses them and writes nothing. With --address it also refuses a replica that does not serve its
+health there.
 
---follow is for a container beside a replica's, where somebody renews certificates, as cert-manager does: the bundle
+--follow is for a container beside a replica's, if a program such as cert-manager renews certificates: the bundle
 exists already, and at this interval the command copies the certificate and key from --keys if they have changed. The
-replica loads them by itself. A lost bundle is written again.
+replica loads them by itself. The command writes a lost bundle again.
 
---wait is for keys that another container brings: the command looks every second until no file is missing.
---second-pair has it wait for a supervisor's second pair, too, and then do without.`,
+--wait is for keys that another container brings: the command checks every second until no file is missing. With
+--second-pair it also waits for a supervisor's second pair, and after a while continues without it.`,
 		Example: `  lofamoctl cluster place inventory.yaml --node n1-0-1 --keys /keys --etc /etc/lofamo`,
 		Args:    command.Exactly("INVENTORY"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -24,9 +24,9 @@ func RegsCommand(a *command.App) *cobra.Command {
 		Short: "A node's registers, decoded; also 'regs decode ADDRESS VALUE'",
 		Long: `Prints the registers of a node, field by field, by address (seed 001, Tables III to VII).
 
-In a local cluster all registers are read from the node's own register file, without disturbing
-it: the Valid bits are as the halves left them. Of a node elsewhere, the three LO|FA|MO words are
-printed as it last sent them to the supervisors.`,
+In a local cluster the command reads all registers from the node's own register file without disturbing it: the Valid
+bits are as the halves left them. For a node elsewhere it prints the three LO|FA|MO words that the node last sent to
+the supervisors.`,
 		Example:           "  lofamoctl regs 1,0,1\n  lofamoctl regs n1-0-1 -o json\n  lofamoctl regs decode 0xec0 0x00000041",
 		Args:              command.Exactly("NODE (an id such as n1-0-1, or coordinates such as 1,0,1)"),
 		ValidArgsFunction: a.CompleteFirstNode,
@@ -52,8 +52,8 @@ func regsDecodeCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "decode ADDRESS VALUE",
 		Short: "Any raw register word, field by field; needs no cluster",
-		Long: `Takes a raw register word apart. ADDRESS and VALUE are 32-bit numbers, hexadecimal with 0x or
-decimal. Fails when the register cannot hold the value, after printing the readable part.
+		Long: `Decodes a raw register word. ADDRESS and VALUE are 32-bit numbers, hexadecimal with 0x or decimal. If the register
+cannot hold the value, the command prints the readable part and fails.
 
 Registers:
 ` + registerHelp(),

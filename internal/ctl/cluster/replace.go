@@ -182,7 +182,7 @@ func drains(s replaceState, masks []*lofamov1.LinkMask) []string {
 func NodeCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "node replace BROKEN SPARE",
-		Short: "Put a spare in the place of a node, while everything else runs",
+		Short: "Replace a node by a spare while the cluster runs",
 		Args:  cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
 			return command.Usagef("node %s: want replace", strings.Join(args, " "))
@@ -196,20 +196,20 @@ func replaceCommand(a *command.App) *cobra.Command {
 	var drain, wait time.Duration
 	cmd := &cobra.Command{
 		Use:   "replace BROKEN SPARE",
-		Short: "Quiesce a node, put a spare in its place, and take that in",
-		Long: `Puts a spare in the place of a node, step by step: both get maintenance marks; the links of the place are
-masked, and waiting packets take other ways; the spare gets the place in the topology; when it reports
-from there and both ends of all its links are NORMAL, the links are unmasked and its mark is removed. A mark that somebody had set
-before stays.
+		Short: "Drain a node's links, put a spare in its place, and bring the spare into service",
+		Long: `Puts a spare in the place of a node, step by step: both get maintenance marks; the links of the place are masked, and
+waiting packets take other paths; the spare gets the place in the topology; when it reports from there and both ends
+of all its links are NORMAL, the links are unmasked and its mark is removed. A mark that somebody had set before
+stays.
 
-The supervisors tell the spare its place and its neighbours, and the neighbours who is there now: no configuration is edited. The
-spare's agent is to run, with 'spare: true'; docs/topology.md says how, and what to look at while this waits. Whoever calls this again goes
-on where it was.`,
+The supervisors send the spare its place and neighbours, and the neighbours their new peer: no configuration needs a
+change. The spare's agent must run, with 'spare: true'; docs/topology.md says how, and what to check while this waits.
+An interrupted command continues when you repeat it.`,
 		Example:           "  lofamoctl node replace n1-0-1 spare-0",
 		Args:              command.Exactly("BROKEN (a node)", "SPARE (a node without a place)"),
 		ValidArgsFunction: a.CompleteNodes,
 	}
-	cmd.Flags().DurationVar(&drain, "drain", 15*time.Second, "how long the living ends may take to bring the masks into force")
+	cmd.Flags().DurationVar(&drain, "drain", 15*time.Second, "time limit until the living ends apply the masks")
 	cmd.Flags().DurationVar(&wait, "wait", 30*time.Minute, "time limit for the spare's first report")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.WithOperator(cmd.Context(), func(ctx context.Context, s command.Session) error {

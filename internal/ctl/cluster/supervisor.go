@@ -22,12 +22,12 @@ import (
 func SupervisorCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "supervisor list|add|remove|replace|snapshot|alarms|defrag",
-		Short: "Look after the supervisors' replicas and their embedded etcd",
-		Long: `Looks after the supervisors' replicas and their embedded etcd: who is a member, snapshots, alarms, space.
-The roles operator and supervisor may; in a local cluster the operator's certificate is used.
+		Short: "Manage the supervisors' replicas and their embedded etcd",
+		Long: `Manages the supervisors' replicas and their embedded etcd: members, snapshots, alarms, space. It needs the role
+operator or supervisor; in a local cluster it uses the operator's certificate.
 
-Members are named by their names in etcd, by default the supervisors' ids. With an etcd outside, its own
-tools (etcdctl, etcdutl) do all this. After the loss of the quorum for good, lofamo-supervisor restore --help.`,
+Members have their names in etcd, by default the supervisors' ids. For an external etcd, use its own tools (etcdctl,
+etcdutl) instead. If the quorum is lost for good, see lofamo-supervisor restore --help.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
 			const want = "want list, add, remove, replace, snapshot, alarms or defrag"
@@ -60,7 +60,7 @@ func asOperator(a *command.App, ctx context.Context, what string, do func(contex
 }
 
 func supervisorListCommand(a *command.App) *cobra.Command {
-	cmd := &cobra.Command{Use: "list", Short: "The members of the embedded etcd, and how each fares", Args: command.Exactly()}
+	cmd := &cobra.Command{Use: "list", Short: "The members of the embedded etcd with their condition", Args: command.Exactly()}
 	o := command.AllFormats(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return asOperator(a, cmd.Context(), "list", func(ctx context.Context, s command.Session) error {
@@ -139,13 +139,13 @@ func supervisorAddCommand(a *command.App) *cobra.Command {
 	var wait time.Duration
 	cmd := &cobra.Command{
 		Use:   "add [NAME --peer-url URL]",
-		Short: "Take one more replica in",
-		Long: `Takes one more member in: as a learner without a vote, and with a vote once it has caught up. Tells what to
-do on the new replica's machine and waits for it. When the wait ends too early, the same command goes on.
+		Short: "Add a replica",
+		Long: `Adds a member: as a learner without a vote, and with a vote once it has caught up. It prints what to do on the new
+replica's machine, and waits for the replica. If the wait ends too early, repeat the command to continue.
 
-In a local cluster, without arguments: makes the replica and starts it too.
+In a local cluster, without arguments, it also makes the replica and starts it.
 
-Replicas are three or five: an even number stands no more failures than one less.`,
+Use three or five replicas: an even number tolerates no more failures than one less.`,
 		Example: "  lofamoctl supervisor add s4 --peer-url https://10.0.0.4:2380",
 		Args:    command.Between(0, "NAME"),
 	}
@@ -233,12 +233,12 @@ func supervisorReplaceCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replace NAME",
 		Short: "Replace a replica whose data are lost by one of the same name and addresses",
-		Long: `Takes a member out whose data are lost and its successor, of the same name and addresses, in. Nothing else
-changes: neither the other replicas' configurations nor the agents'. It is refused when those that are left and
-answer would be no majority.
+		Long: `Removes a member whose data are lost, and adds its successor with the same name and addresses. Nothing else changes:
+neither the other replicas' configurations nor the agents'. The command refuses if the remaining members that answer
+would be no majority.
 
-On the replica's machine its data directory must be empty, and etcd.clusterState be existing (in the file, or as
-LOFAMO_SUPERVISOR_ETCD_CLUSTERSTATE); in a local cluster this command sees to that and starts it.`,
+On the replica's machine its data directory must be empty, and etcd.clusterState must be existing (in the file, or as
+LOFAMO_SUPERVISOR_ETCD_CLUSTERSTATE). In a local cluster this command does that and starts the replica.`,
 		Args: command.Exactly("NAME"),
 	}
 	addWait(cmd, &wait)
@@ -291,11 +291,11 @@ func warnFragile(a *command.App, members []*lofamov1.Member) {
 func supervisorRemoveCommand(a *command.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove NAME",
-		Short: "Take a replica out for good",
-		Long: `Takes a member out for good: its replica ends, and its data directory is of no use any more. The others and the
-API forget it. It is refused for the last member, and when those that are left and answer would be no majority.
-It warns when no more may be lost: two members stand as little as one.
-Take its address out of the agents' configurations at leisure. In a local cluster its files are removed too.`,
+		Short: "Remove a replica permanently",
+		Long: `Removes a member permanently: its replica ends, and its data directory becomes useless. The other replicas and the API
+forget it. The command refuses for the last member, and if the remaining members that answer would be no majority. It
+warns if the remaining members tolerate no further loss: two members tolerate no more than one does. Remove its
+address from the agents' configurations when convenient. In a local cluster the command also removes its files.`,
 		Args: command.Exactly("NAME (or the member's id)"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return asOperator(a, cmd.Context(), "remove", func(ctx context.Context, s command.Session) error {
@@ -323,10 +323,11 @@ func supervisorSnapshotCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "snapshot FILE",
 		Short: "Save the whole store to a file",
-		Long: `Saves the whole store to a file, as one replica has it: the fault map, its history and the received reports. The
-file appears when it is complete and its checksum is right. It works without a quorum too, and then says so.
+		Long: `Saves the whole store to a file, as one replica has it: the fault map, its history and the received reports. The file
+appears when it is complete and its checksum is right. The command also works without a quorum, and then prints a
+warning.
 
-lofamo-supervisor check --snapshot FILE looks at it again, lofamo-supervisor restore uses it.`,
+lofamo-supervisor check --snapshot FILE checks it again, lofamo-supervisor restore uses it.`,
 		Args: command.Exactly("FILE"),
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "overwrite the file")
@@ -377,9 +378,9 @@ func supervisorAlarmsCommand(a *command.App) *cobra.Command {
 	var disarm bool
 	cmd := &cobra.Command{
 		Use:   "alarms [NAME]",
-		Short: "Show the members' alarms, or take them back",
-		Long: `Shows the alarms of the members: NOSPACE, the store is full and takes nothing; CORRUPT, a member's data differ.
---disarm takes them back when their reason is gone: space was made or the quota raised, the member replaced.`,
+		Short: "Show the members' alarms, or disarm them",
+		Long: `Shows the alarms of the members: NOSPACE, the store is full and accepts no writes; CORRUPT, a member's data differ.
+--disarm ends them when their reason is gone: space was freed, the quota raised, or the member replaced.`,
 		Example: "  lofamoctl supervisor alarms\n  lofamoctl supervisor defrag --all --compact && lofamoctl supervisor alarms --disarm",
 		Args:    command.Between(0, "NAME"),
 	}
@@ -429,11 +430,11 @@ func supervisorDefragCommand(a *command.App) *cobra.Command {
 	var all, compact bool
 	cmd := &cobra.Command{
 		Use:   "defrag NAME|--all",
-		Short: "Give unused space of the store back to the file system",
-		Long: `Gives unused space of a member's store back to the file system. The member does not answer meanwhile; --all does one
-after the other, the one that leads in raft last. --compact first forgets what keys were at old revisions, which is
-most of what a store outgrows its quota by. History is kept apart, in events, by their number, age and size alone:
-watches and lists of events go on from any revision that they could go on from before.`,
+		Short: "Return unused space of the store to the file system",
+		Long: `Returns unused space of a member's store to the file system. The member does not answer meanwhile; --all does one
+member after the other, the raft leader last. --compact first removes the values of keys at old revisions, which
+usually take most of the space. History is not affected: events are separate keys, bounded only by their number, age
+and size, so watches and lists of events continue from any revision that is still kept.`,
 		Args: command.Between(0, "NAME"),
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "all members, one after the other")

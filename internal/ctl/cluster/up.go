@@ -45,14 +45,14 @@ func UpCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Make and start a whole cluster on this machine",
-		Long: `Makes a cluster of real processes on this machine: for every node a host half and a DNP half, and
-supervisors with embedded etcd, with keys and certificates of their own, all on 127.0.0.1. It waits
-until the fault map calls every node NORMAL.
+		Long: `Makes a cluster of real processes on this machine: for every node a host half and a DNP half, and supervisors with
+embedded etcd, with their own keys and certificates, all on 127.0.0.1. It waits until the fault map calls every node
+NORMAL.
 
-In the foreground it stays until Ctrl-C, which stops the cluster. With --detach the cluster runs on,
-until 'lofamoctl down'. A stopped cluster in the directory is started again as it was made;
---force-new replaces it. Faults injected into sensors come back: it then waits for a report of every
-node and names those that are not NORMAL. Faults injected into processes, links and networks ended with them.`,
+In the foreground it runs until Ctrl-C, which stops the cluster. With --detach the cluster runs on until 'lofamoctl
+down'. A stopped cluster in the directory starts again with the same settings; --force-new replaces it. Faults
+injected into sensors come back: the command then waits for a report of every node and names those that are not
+NORMAL. Faults injected into processes, links and networks ended with these.`,
 		Example: `  lofamoctl up
   lofamoctl up --detach --dims 3x3x3 --preset fast --dir /tmp/c
   lofamoctl up --restart always
@@ -64,19 +64,20 @@ node and names those that are not NORMAL. Faults injected into processes, links 
 	fl := cmd.Flags()
 	fl.StringVar(&f.dims, "dims", "2x2x2", "sizes of the torus: one to three, as in 4, 4x4 or 2x2x2; a size of 1 has no links")
 	fl.IntVar(&f.supervisors, "supervisors", 3, "replicas of the supervisor: 1, 3 or 5")
-	fl.IntVar(&f.regions, "regions", 0, "divide the torus, across its largest dimension, into so many regions with supervisors of their "+
+	fl.IntVar(&f.regions, "regions", 0, "divide the torus, across its largest dimension, into this many regions with supervisors of their "+
 		"own, below a parent of all")
-	fl.IntVar(&f.spares, "spares", 0, "nodes without a place, spare-0 and so on, to be put in that of another one ('node replace NODE "+
+	fl.IntVar(&f.spares, "spares", 0, "nodes without a place, spare-0 and so on, which can replace another one ('node replace NODE "+
 		"spare-0')")
-	fl.IntVar(&f.interfaces, "service-interfaces", 1, "of every node: 1, or 2 of which one can be cut alone ('inject NODE cut-interface 1')")
-	fl.StringVar(&f.restart, "restart", "never", "of halves that end or hang: never (a killed half stays dead until 'inject NODE heal'), "+
-		"always (its recovery daemon starts it again)")
+	fl.IntVar(&f.interfaces, "service-interfaces", 1, "service interfaces of a node: 1, or 2 of which one can be cut alone "+
+		"('inject NODE cut-interface 1')")
+	fl.StringVar(&f.restart, "restart", "never", "restart of halves that end or hang: never (a killed half stays dead until "+
+		"'inject NODE heal'), always (its recovery daemon starts it again)")
 	fl.StringVar(&f.preset, "preset", "", "periods: "+strings.Join(config.PresetNames(), ", ")+
 		" (default: default, or relaxed if default would use more than a quarter of all cores)")
 	fl.BoolVar(&f.detach, "detach", false, "return when the cluster is up, and let it run on")
 	fl.BoolVar(&f.forceNew, "force-new", false, "replace a stopped cluster in the directory by a new one")
-	fl.DurationVar(&f.timeout, "timeout", 0, "how long to wait until all nodes are NORMAL, or of a cluster that is started again heard "+
-		"(default 60s and 1s a node)")
+	fl.DurationVar(&f.timeout, "timeout", 0, "time limit until all nodes are NORMAL or, when a cluster starts again, heard "+
+		"(default 60s plus 1s a node)")
 	fl.StringVar(&f.binDir, "bin-dir", "", "directory of the programs lofamo-agent and supervisor (default $"+cluster.EnvBinDir+
 		", else that of lofamoctl)")
 	fl.StringVar(&f.logLevel, "log-level", "info", "of agents and supervisors: debug, info, warn, error")

@@ -28,14 +28,15 @@ func WebCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "web",
 		Short: "Log in to the fault map in the browser",
-		Long: `Prints a link that opens the fault map in a browser and logs you in there, as who your certificate says. The link works
-once, within a minute, at that one supervisor. It is signed with your key, which does not leave this machine.
+		Long: `Prints a link that opens the fault map in a browser and logs you in there with the name and role of your certificate.
+The link works once, within a minute, at that one supervisor. It is signed with your key, which does not leave this
+machine.
 
-A cluster elsewhere is named with --address, the address of web.listen of its supervisors. lofamoctl tries them in turn and
-takes the first that proves to be a supervisor of the cluster of --ca. If it shows browsers a self-signed certificate,
-the browser warns: compare the printed fingerprint with the one in the browser.`,
-		Example: `  lofamoctl web                                a link into a cluster on this machine
-  lofamoctl web --as viewer                    that may only look
+For a cluster elsewhere give --address, the address of web.listen of its supervisors. lofamoctl tries them in turn and
+uses the first that proves to be a supervisor of the cluster of --ca. If the supervisor shows browsers a self-signed
+certificate, the browser warns: compare the printed fingerprint with the one in the browser.`,
+		Example: `  lofamoctl web                                a link to a cluster on this machine
+  lofamoctl web --as viewer                    a link that may only read
   lofamoctl web --ca ca.pem --cert me.pem --key me.key --address 10.0.0.1:9443,10.0.0.2:9443`,
 		Args: command.Exactly(),
 	}
@@ -125,7 +126,7 @@ func webElsewhere(a *command.App, ctx context.Context, addresses []string) (webS
 	}
 	for _, f := range []struct{ name, value string }{{"--ca", keys.CA}, {"--cert", keys.Cert}, {"--key", keys.Key}} {
 		if f.value == "" {
-			return webSite{}, command.Usagef("--address also wants %s", f.name)
+			return webSite{}, command.Usagef("--address also needs %s", f.name)
 		}
 	}
 	var urls []string

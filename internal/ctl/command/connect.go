@@ -26,7 +26,7 @@ func (a *App) AddFlags(cmd *cobra.Command) {
 		envServer+", else the context's)")
 	f.StringVar(&a.Context, "context", "", "take address and keys from this context of the configuration file (lofamoctl config)")
 	_ = cmd.RegisterFlagCompletionFunc("context", a.CompleteContexts)
-	f.StringVar(&a.Region, "region", "", "of a local cluster with regions: ask the supervisors of this one, such as region-0, instead of "+
+	f.StringVar(&a.Region, "region", "", "in a local cluster with regions: use the supervisors of this one, such as region-0, instead of "+
 		"their parent")
 	f.StringVar(&a.CA, "ca", "", "PEM file of the cluster's certificate authority (default $"+envCA+", else the context's)")
 	f.StringVar(&a.Cert, "cert", "", "PEM file of your certificate (default $"+envCert+", else the context's)")
@@ -114,7 +114,7 @@ func (a *App) ConnectAs(role pki.Role) (Session, error) {
 		}
 	}
 	if len(flags) > 0 {
-		return Session{}, Usagef("--server also wants %s (or %s)", strings.Join(flags, ", "), strings.Join(variables, ", "))
+		return Session{}, Usagef("--server also needs %s (or %s)", strings.Join(flags, ", "), strings.Join(variables, ", "))
 	}
 	tls, err := pki.ClientTLS(to.Cert, to.Key, to.CA, pki.AllowRoles(pki.RoleSupervisor))
 	if err != nil {

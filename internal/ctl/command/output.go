@@ -106,7 +106,7 @@ type OutputFlag struct {
 // AddOutputFlag adds -o with these formats. The first is the default.
 func AddOutputFlag(cmd *cobra.Command, allowed ...Format) *OutputFlag {
 	o := &OutputFlag{Format: allowed[0], allowed: allowed}
-	cmd.Flags().VarP(o, "output", "o", "how to print the answer: "+o.names())
+	cmd.Flags().VarP(o, "output", "o", "format of the output: "+o.names())
 	_ = cmd.RegisterFlagCompletionFunc("output", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return strings.Split(o.names(), ", "), cobra.ShellCompDirectiveNoFileComp
 	})

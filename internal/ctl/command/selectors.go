@@ -38,8 +38,8 @@ type SelectFlags struct{ Labels, Fields string }
 
 // AddSelectFlags adds them; example is a field selector that the command takes.
 func AddSelectFlags(cmd *cobra.Command, f *SelectFlags, example string) {
-	cmd.Flags().StringVarP(&f.Labels, "selector", "l", "", "only what concerns nodes with such labels, as rack=r7,!spare")
-	cmd.Flags().StringVar(&f.Fields, "field-selector", "", "only those with such fields, as "+example)
+	cmd.Flags().StringVarP(&f.Labels, "selector", "l", "", "only nodes with these labels, such as rack=r7,!spare, and their parts")
+	cmd.Flags().StringVar(&f.Fields, "field-selector", "", "only objects with these fields, such as "+example)
 }
 
 // ListFlags are the flags of long lists.

@@ -94,10 +94,10 @@ func DiagnoseCommand(a *command.App) *cobra.Command {
 
 func (f *diagnoseFlags) bind(cmd *cobra.Command) {
 	cmd.Flags().Uint32Var(&f.rounds, "rounds", 1, "how often everything is tested, 1 to 10: one takes a second")
-	cmd.Flags().BoolVar(&f.drain, "drain", false, "of all: drain the whole torus first, by the fault management procedure")
-	cmd.Flags().DurationVar(&f.timeout, "drain-timeout", time.Second, "with --drain: how long is waited for the torus to be empty, 10ms to 1m")
-	cmd.Flags().StringVar(&f.starter, "starter", "", "with --drain: the NODE that is to begin it (default one that is well)")
-	cmd.Flags().StringVar(&f.reason, "reason", "", "with --drain: why, at most 120 bytes; it stands in the report and in history")
+	cmd.Flags().BoolVar(&f.drain, "drain", false, "with all: drain the whole torus first, by the fault management procedure")
+	cmd.Flags().DurationVar(&f.timeout, "drain-timeout", time.Second, "with --drain: time limit until the torus is empty, 10ms to 1m")
+	cmd.Flags().StringVar(&f.starter, "starter", "", "with --drain: the NODE that begins it (default a healthy one)")
+	cmd.Flags().StringVar(&f.reason, "reason", "", "with --drain: the reason, at most 120 bytes, for the report and the history")
 }
 
 // check rejects contradicting flags.
@@ -147,8 +147,8 @@ func getDiagnosisCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diagnosis",
 		Short: "The report of the last diagnosis",
-		Long: `Prints the report of the last diagnosis, that of a fault management procedure too; lofamoctl diagnose makes one.
-The supervisors keep it until the next, whoever leads.`,
+		Long: `Prints the report of the last diagnosis, including that of a fault management procedure; 'lofamoctl diagnose' makes
+one. The supervisors keep the report until the next one, across changes of leader.`,
 		Example: "  lofamoctl get diagnosis\n  lofamoctl get diagnosis -o wide",
 		Args:    command.Exactly(),
 	}

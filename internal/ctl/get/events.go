@@ -37,12 +37,12 @@ func getEventsCommand(a *command.App) *cobra.Command {
 		Use:     "events [NODE]",
 		Aliases: []string{"event", "ev"},
 		Short:   "Committed changes of the fault map, oldest first",
-		Long: `Prints committed changes, oldest first: the newest, or with --since or --since-revision all that followed. LATENCY is
-the time from the fault to its commit in the fault map, by the clocks of those who saw and passed it on; '-' when
-no age is known.
+		Long: `Prints committed changes, oldest first: the newest ones, or with --since or --since-revision all later ones. LATENCY
+is the time from the fault to its commit in the fault map, by the clocks of the nodes that measured and forwarded it;
+'-' means that no age is known.
 
-Tables leave out first reports (from UNKNOWN to NORMAL, without an earlier change of that part) and changes of the cause
-alone; --all prints them too. Formats for programs have every change.
+Tables leave out first reports (from UNKNOWN to NORMAL, without an earlier change of that part) and changes of the
+cause alone; --all prints them too. Formats for programs have every change.
 ` + command.EventSelectors,
 		Example: "  lofamoctl get events\n  lofamoctl get events --since 10m\n  lofamoctl get events 1,0,1 --tail 10 -o wide\n" +
 			"  lofamoctl get events --since-revision 120 -l rack=r7 -o json",
@@ -57,7 +57,7 @@ alone; --all prints them too. Formats for programs have every change.
 	fl.BoolVar(&f.all, "all", false, "also first reports, and changes of the cause alone")
 	fl.Uint64Var(&f.after, "since-revision", 0, "all changes after this revision")
 	fl.Uint64Var(&f.after, "after-revision", 0, "the same")
-	fl.UintVar(&f.limit, "limit", 0, "fetch at most so many, 1 to 10000 (default the newest 1000): the newest, with --since-revision the "+
+	fl.UintVar(&f.limit, "limit", 0, "fetch at most this many, 1 to 10000 (default the newest 1000): the newest, with --since-revision the "+
 		"oldest (default all)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := f.check(a, cmd); err != nil {
@@ -227,16 +227,16 @@ func HistoryCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "history NODE|GROUP [COMPONENT]",
 		Short: "The past states of a node, a component or a group fault",
-		Long: `Prints how long a node, or one of its components, was in which state, and its changes, newest first, as far back as
-the supervisors keep them; of a node also the group faults that it was a member of. Of a group fault, when it stood: NORMAL is
-the time in which it did not.`,
+		Long: `Prints how long a node, or one of its components, was in each state, and its changes, newest first, as far back as the
+supervisors keep them; for a node also the group faults that it was a member of. For a group fault it prints when the
+fault stood: NORMAL is the time without it.`,
 		Example:           "  lofamoctl history 1,0,1\n  lofamoctl history n1-0-1 link/X+ --since 24h\n  lofamoctl history label/rack=r1",
 		Args:              command.Between(1, nodeOrGroup, "COMPONENT (such as host, X+ or link/X+)"),
 		ValidArgsFunction: a.CompleteFirstNode,
 	}
 	o := command.AllFormats(cmd)
-	cmd.Flags().DurationVar(&since, "since", 0, "only the last so long, such as 24h (default: as far back as is kept)")
-	cmd.Flags().UintVar(&limit, "limit", 0, "at most so many changes, the newest: 1 to 10000 (default 100)")
+	cmd.Flags().DurationVar(&since, "since", 0, "only this last period, such as 24h (default: the whole kept history)")
+	cmd.Flags().UintVar(&limit, "limit", 0, "the newest changes, at most this many: 1 to 10000 (default 100)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if since < 0 {
 			return command.Usagef("--since %v: want a positive time such as 24h", since)

@@ -16,9 +16,9 @@ func getGroupsCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "groups [NODE]",
 		Aliases: []string{"group", "gr"},
-		Short:   "Group faults: what many faults have in common",
-		Long: `Prints one line for each group fault: a whole row, plane or block of the torus, or all nodes that share a rack,
-switch or power feed, or a part to which no living path leads. With NODE, those that it is a member of.`,
+		Short:   "Group faults: the common cause of many faults",
+		Long: `Prints one line for each group fault: a whole row, plane or block of the torus, all nodes that share a rack, switch or
+power feed, or a part to which no living path leads. With NODE it prints those that the node is a member of.`,
 		Example:           "  lofamoctl get groups\n  lofamoctl get groups 1,0,1 -o wide",
 		Args:              command.Between(0, "NODE"),
 		ValidArgsFunction: a.CompleteFirstNode,
@@ -67,11 +67,11 @@ func ExplainCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain NODE|GROUP [COMPONENT]",
 		Short: "Why a node, a part of it or a group fault has its state",
-		Long: `Prints the rule that led a node, or one of its components, to its state, the facts that counted, the
-evidence, and the conditions under which the state changes. docs/awareness.md describes every rule.
+		Long: `Prints the rule that led a node, or one of its components, to its state, the facts that counted, the evidence, and the
+conditions under which the state changes. docs/awareness.md describes every rule.
 
-Of a group fault (see lofamoctl get groups) it says which nodes count as its members and which do not, and why it is this
-group that stands and no other.`,
+For a group fault (see lofamoctl get groups) it prints which nodes count as its members, which do not, and why this
+group explains the faults and no other.`,
 		Example:           "  lofamoctl explain 1,0,1\n  lofamoctl explain n1-0-1 link/X+\n  lofamoctl explain label/rack=r1",
 		Args:              command.Between(1, nodeOrGroup, "COMPONENT (such as host, X+ or link/X+)"),
 		ValidArgsFunction: a.CompleteFirstNode,

@@ -23,19 +23,19 @@ func Command(a *command.App, others ...*cobra.Command) *cobra.Command {
 		Use: "get nodes|node NODE|incidents|links|masks|groups|events|reports|supervisors|topology|diagnosis|procedure|responses|" +
 			"response ID|breaker",
 		Short: "Lists from the fault map",
-		Long: `Prints nodes, one node with its registers and evidence, incidents, links, group faults, committed
-changes, reports on their way, supervisors, the topology, the last diagnosis, the last fault management
-procedure, or responses to faults and their circuit breaker.
+		Long: `Prints nodes, one node with its registers and evidence, incidents, links, group faults, committed changes, reports in
+transit, supervisors, the topology, the last diagnosis, the last fault management procedure, or responses to faults
+and their circuit breaker.
 
--o table and wide are for people; -o json and yaml print the API's own messages in protobuf JSON,
--o jsonpath='{.nodes[*].id}' parts of them as kubectl does, -o name only KIND/NAME of each object.
-A list has a revision: 'lofamoctl watch --after-revision' continues from it without a gap. -w prints
-the list, then each object again when it changes; changes of measurements alone do not count.
+-o table and wide are for people. -o json and yaml print the API's own messages in protobuf JSON, -o
+jsonpath='{.nodes[*].id}' prints parts of them as kubectl does, and -o name only KIND/NAME of each object. A list has
+a revision: 'lofamoctl watch --after-revision' continues from it without a gap. -w prints the list, then each object
+again when it changes; changes of measurements alone do not count.
 
 Short names: no (nodes), inc (incidents), li (links), gr (groups), ev (events), sup (supervisors).
 
-States: NORMAL known good, SICK errors beyond a threshold or a part failed, FAILED no longer taking
-part, UNKNOWN no fresh evidence. A sensor or peripheral that a node does not have is ABSENT.`,
+States: NORMAL known good; SICK errors beyond a threshold, or a failed part; FAILED no longer takes part; UNKNOWN no
+fresh evidence. A sensor or peripheral that a node does not have is ABSENT.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -89,10 +89,10 @@ func getNodesCommand(a *command.App) *cobra.Command {
 		Use:     "nodes",
 		Aliases: []string{"no"},
 		Short:   "Every node with its state and cause",
-		Long: `Prints one line for each node, the group faults that nodes are members of above them.
+		Long: `Prints one line for each node, with the group faults of the nodes above them.
 
-NOTES add to the state: maintenance, an announced restart of a half, warnings, flapping components, a verdict of a single witness,
-a node that is inferred dead because no living node could see it, an unreachable node, spares.
+NOTES add to the state: maintenance, an announced restart of a half, warnings, flapping components, a verdict of a
+single witness, a node that is inferred dead because no living node could see it, an unreachable node, spares.
 ` + command.NodeSelectors,
 		Example: "  lofamoctl get nodes\n  lofamoctl get nodes --not-normal -l rack=r7\n  lofamoctl get nodes --field-selector " +
 			"x=3,state!=NORMAL -o json",
@@ -167,8 +167,8 @@ func getLinksCommand(a *command.App) *cobra.Command {
 		Use:     "links [NODE]",
 		Aliases: []string{"link", "li"},
 		Short:   "Every end of every link with its state",
-		Long: `Prints one line for each end of each link: the node whose end it is, the direction, and the
-neighbour. The two ends of a cable are judged apart, for a link may be broken in one direction only.
+		Long: `Prints one line for each end of each link: its node, the direction, and the neighbour. The supervisors judge the two
+ends of a cable separately, because a link may be broken in one direction only.
 ` + command.LinkSelectors,
 		Example:           "  lofamoctl get links\n  lofamoctl get links 1,0,1 -o wide\n  lofamoctl get links --not-normal -l rack=r7",
 		Args:              command.Between(0, "NODE"),
@@ -204,7 +204,7 @@ func getSupervisorsCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "supervisors",
 		Aliases: []string{"supervisor", "sup"},
-		Short:   "The replicas of the supervisor, and which of them leads",
+		Short:   "The supervisor's replicas and their leader",
 		Args:    command.Exactly(),
 	}
 	o := command.GetFormats(cmd)

@@ -37,11 +37,11 @@ func getIncidentsCommand(a *command.App) *cobra.Command {
 		Use:     "incidents [ID]",
 		Aliases: []string{"incident", "inc"},
 		Short:   "Faults with their root causes, the consequences folded below them",
-		Long: `Prints one line for each fault: its root cause, when it began, and how many other faults and unknown parts it
+		Long: `Prints one line for each fault: its root cause, its start, and the number of other faults and unknown parts that it
 explains (FOLDED). The worst come first. With an ID it prints one incident in full: the verdict with its evidence, the
-consequences, who has acknowledged it, and the notes.
+consequences, the acknowledgement, and the notes.
 
-States: OPEN, RECOVERING (the root cause is well again, but a consequence is not or has only just recovered), CLOSED.
+States: OPEN; RECOVERING (the root cause has ended, but a consequence has not, or has only just ended); CLOSED.
 Without --state the table omits CLOSED incidents; -o json, yaml and name print all that the supervisors keep.`,
 		Example: "  lofamoctl get incidents\n  lofamoctl get incidents --state closed --since 24h\n" +
 			"  lofamoctl get incidents k3f9-7qm2xw4d\n  lofamoctl get incidents --watch -o json",
@@ -51,8 +51,8 @@ Without --state the table omits CLOSED incidents; -o json, yaml and name print a
 	o := command.AddOutputFlag(cmd, command.FormatTable, command.FormatWide, command.FormatJSON, command.FormatYAML, command.FormatName)
 	fl := cmd.Flags()
 	fl.StringSliceVar(&f.states, "state", nil, "only those in these states (comma-separated): OPEN, RECOVERING, CLOSED, or all")
-	fl.StringVar(&f.node, "node", "", "only those that concern this node: id or coordinates")
-	fl.StringVar(&f.since, "since", "", "only those that began within this time, such as 24h, or at this RFC 3339 time or later")
+	fl.StringVar(&f.node, "node", "", "only incidents that concern this node: id or coordinates")
+	fl.StringVar(&f.since, "since", "", "only incidents that began within this time, such as 24h, or at this RFC 3339 time or later")
 	fl.BoolVarP(&f.watch, "watch", "w", false, "then print each incident again when it changes, until Ctrl-C")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
@@ -344,9 +344,9 @@ func AcknowledgeCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "acknowledge INCIDENT",
 		Aliases: []string{"ack"},
-		Short:   "Note that you deal with an incident",
-		Long: `Notes that you deal with an incident, so that others see who does, and adds a note. The first who does so is shown as
-the one who has acknowledged it; later calls add their notes. It needs a certificate of role operator.
+		Short:   "Record that you deal with an incident",
+		Long: `Records that you deal with an incident, so that others see it, and adds a note. The first person to do so is shown as
+the one who acknowledged it; later calls add their notes. It needs a certificate of role operator.
 
 A note has at most 4096 bytes, an incident at most 32 notes. A CLOSED incident cannot be acknowledged.`,
 		Example:           "  lofamoctl acknowledge k3f9-7qm2xw4d --note \"swapping the cable\"",

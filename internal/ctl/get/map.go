@@ -24,12 +24,12 @@ func MapCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "map",
 		Short: "The torus in the terminal",
-		Long: `Draws the torus, one plane of Z after the other: nodes in brackets, the cables between them, and at
-the edges the cables that lead round to the other side. A cable shows the worse of its two ends;
-'lofamoctl get links' tells them apart. Everything that is not NORMAL is listed below with its evidence.
+		Long: `Draws the torus, one plane of Z after the other: nodes in brackets, the cables between them, and at the edges the
+cables that wrap around. A cable shows the worse of its two ends; 'lofamoctl get links' tells them apart. Everything
+that is not NORMAL is listed below with its evidence.
 
-With --at it is drawn as it was then, by the changes that the supervisors keep: states, causes and marks of
-maintenance, without evidence. Places and names are those of now.`,
+With --at it draws the torus at that time, from the changes that the supervisors keep: states, causes and maintenance
+marks, without evidence. Places and names are the present ones.`,
 		Example: "  lofamoctl map\n  lofamoctl map --at 10m\n  lofamoctl map --at 2026-03-01T04:10:00Z",
 		Args:    command.Exactly(),
 	}

@@ -42,18 +42,17 @@ func MaskCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mask " + linkArgs + "... --reason REASON",
 		Short: "Keep messages off links, at both of their ends: all or none",
-		Long: `Masks links: heartbeats and tests go on over them, so that they are judged as ever, and messages take
-other ways. It is in force at an end when nothing waits there any more; 'lofamoctl get masks' tells who
-is waited for. A mask stays until 'lofamoctl unmask', over restarts of all kinds, and when another node is
-put in the place of one.
+		Long: `Masks links: heartbeats and tests continue, so the supervisors judge the links as before, and messages take other
+paths. A mask is in force at an end when no message waits there any more; 'lofamoctl get masks' shows the ends where
+it is not in force yet. A mask stays until 'lofamoctl unmask', across restarts of all kinds and the replacement of a
+node.
 
-A mask that would leave nodes without a way to one another through the torus is refused, unless --force is
-given.`,
+The supervisors refuse a mask that would cut nodes off from one another in the torus, unless --force is given.`,
 		Example: "  lofamoctl mask n1-0-1/X+ --reason 'corrupts one frame in a thousand'\n  lofamoctl mask close-regions --dry-run",
 		Args:    cobra.ArbitraryArgs,
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for people: 1 to 256 bytes")
-	cmd.Flags().BoolVar(&force, "force", false, "also when nodes lose their last way through the torus")
+	cmd.Flags().BoolVar(&force, "force", false, "even if nodes lose their last path through the torus")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		links, err := parseLinks(args)
 		if err != nil {
@@ -73,7 +72,7 @@ func UnmaskCommand(a *command.App) *cobra.Command {
 	return &cobra.Command{
 		Use:     "unmask " + linkArgs + "...",
 		Short:   "Let links carry messages again: all or none",
-		Long:    `Restores links at both of their ends. A link that a node masks by its own word stays masked.`,
+		Long:    `Restores links at both of their ends. A link that a node has masked itself stays masked.`,
 		Example: "  lofamoctl unmask n1-0-1/X+",
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -108,13 +107,13 @@ func closeRegionsCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "close-regions",
 		Short: "Mask the links that close concave faulty regions",
-		Long: `Finds obstacles of dead and masked links in which messages that go by the Chaos router's rules may be caught
-for ever, and masks more links until none is. No node loses its last way by that; where it is not
-enough, --isolate gives up whole nodes.`,
-		Example: "  lofamoctl mask close-regions --dry-run\n  lofamoctl mask close-regions --reason 'until rack 7 is mended'",
+		Long: `Finds obstacles of dead and masked links that may trap messages of the Chaos router for ever, and masks more links
+until none is left. No node loses its last path by that; where masking links is not enough, --isolate gives up whole
+nodes.`,
+		Example: "  lofamoctl mask close-regions --dry-run\n  lofamoctl mask close-regions --reason 'until rack 7 is repaired'",
 		Args:    command.Exactly(),
 	}
-	cmd.Flags().BoolVar(&req.DryRun, "dry-run", false, "only say what would be masked")
+	cmd.Flags().BoolVar(&req.DryRun, "dry-run", false, "only print the links that would be masked")
 	cmd.Flags().BoolVar(&req.Isolate, "isolate", false, "give up whole nodes where masking links is not enough")
 	cmd.Flags().StringVar(&req.Reason, "reason", "", "why, for people: 1 to 256 bytes")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -181,9 +180,9 @@ func getMasksCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "masks",
 		Aliases: []string{"mask"},
-		Short:   "Links that carry no messages, why, and whether that is in force",
-		Long: `Prints the links that the supervisors mask, and those that single nodes mask by their own word. WAITING names
-the ends that have not said yet that the mask is in force there.`,
+		Short:   "Links that carry no messages, with the reason and the state of the mask",
+		Long: `Prints the links that the supervisors mask, and those that nodes have masked themselves. WAITING names the ends that
+have not confirmed the mask yet.`,
 		Args: command.Exactly(),
 	}
 	o := command.GetFormats(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)

@@ -43,12 +43,12 @@ func getProcedureCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "procedure",
 		Short: "The report of the last fault management procedure",
-		Long: `Prints the outcome of the last fault management procedure, whether it was begun by a person with
-'lofamoctl diagnose all --drain', the supervisors by their policy, or a node by itself. The supervisors keep it until
-the next, whoever leads.
+		Long: `Prints the outcome of the last fault management procedure, whether a person began it with 'lofamoctl diagnose all
+--drain', the supervisors by their policy, or a node by itself. The supervisors keep it until the next one, across
+changes of leader.
 
-One line for each state that nodes went through: how many nodes were in it, for how long (the shortest and the longest, all
-rounds of the drain together), how many messages they held when they left it, and the outcome. -o wide: one line for
+One line for each state of the nodes: the number of nodes that were in it, the shortest and the longest duration (all
+rounds of the drain together), the messages that they held when they left it, and the outcome. -o wide: one line for
 each state of each node.`,
 		Example: "  lofamoctl get procedure\n  lofamoctl get procedure -o wide",
 		Args:    command.Exactly(),

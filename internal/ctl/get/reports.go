@@ -20,21 +20,20 @@ func getReportsCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "reports [NODE]",
 		Aliases: []string{"report"},
-		Short:   "How the reports of each node fare, and those that came last",
-		Long: `Prints two tables: for each node how its reports fare, as it said itself, and the reports that the
-leader has received since it took over, newest first.
+		Short:   "Delivery of each node's reports, and the last reports",
+		Long: `Prints two tables: for each node the delivery of its reports, as the node states it, and the reports that the leader
+has received since its term began, newest first.
 
-AGE is how long ago it said so: OLD when that is more than three periods of its digests, so that its
-reports may fare otherwise by now. A node that only the torus reaches says less: neither rails nor paths.
-STATE of the paths: MIGRATED reports go by the primary and no alternate is loaded, REARM an alternate is
-being loaded, ARMED the alternate is ready, REESTABLISHING neither works and reports go by other rails.
-A path is INTERFACE>SUPERVISOR. LOGGED are reports that are not committed, UNANSWERED those of them that
-nobody has received, OLDEST is the age of the oldest.
+AGE is the time since the node stated this; OLD means more than three digest periods, so the values may have changed
+since. A node that only the torus reaches states neither rails nor paths. STATE of the paths: MIGRATED reports go by
+the primary and no alternate is loaded, REARM an alternate is being loaded, ARMED the alternate is ready,
+REESTABLISHING neither works and reports go by other rails. A path is INTERFACE>SUPERVISOR. LOGGED counts reports that
+are not committed, UNANSWERED those of them that no supervisor has received, OLDEST is the age of the oldest.
 
-RAIL is the one by which a report came first; HOPS are the stations on its way through the torus and how
-long each held it. LATENCY is the time from the first sign of what a report tells to its arrival, by the
-clocks of those who saw and passed it on; COMMITTED how long its commit took from then; COPIES how often
-it came.`,
+RAIL is the rail by which a report arrived first; HOPS are the stations on its way through the torus and the time that
+each held it. LATENCY is the time from the first sign of the fault to the arrival of its report, by the clocks of the
+nodes that measured and forwarded it; COMMITTED is the duration of the commit after that; COPIES counts how often the
+report arrived.`,
 		Example:           "  lofamoctl get reports\n  lofamoctl get reports 1,0,1 --limit 10 -o wide\n  lofamoctl get reports --digests -o json",
 		Args:              command.Between(0, "NODE"),
 		ValidArgsFunction: a.CompleteFirstNode,

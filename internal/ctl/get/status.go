@@ -52,7 +52,7 @@ The exit code is 0 if the supervisors answer, even with open incidents. Programs
 		Args:    command.Exactly(),
 	}
 	o := command.AddOutputFlag(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
-	cmd.Flags().BoolVarP(&o.Watch, "watch", "w", false, "then print all again when something changes, until Ctrl-C")
+	cmd.Flags().BoolVarP(&o.Watch, "watch", "w", false, "print all again when something changes, until Ctrl-C")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
 			if o.Watch {

@@ -17,16 +17,16 @@ func SummaryCommand(a *command.App) *cobra.Command {
 	var labels string
 	cmd := &cobra.Command{
 		Use:   "summary",
-		Short: "How many nodes and links are in which state",
-		Long: `Prints how many nodes and link ends are in which state, of the whole and by what --by names: label/KEY for the
-values of a label, dimension/X, Y or Z for the planes of the torus, region for the regions of a parent.`,
+		Short: "Counts of nodes and links by state",
+		Long: `Prints the numbers of nodes and link ends in each state: in all, and by the properties that --by names: label/KEY for
+the values of a label, dimension/X, Y or Z for the planes of the torus, region for the regions of a parent.`,
 		Example: "  lofamoctl summary\n  lofamoctl summary --by label/rack,dimension/Z\n  lofamoctl summary -l power=a -o json",
 		Args:    command.Exactly(),
 	}
 	o := command.AddOutputFlag(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
 	cmd.Flags().StringSliceVar(&by, "by", nil, "also count by these: label/KEY, dimension/X, dimension/Y, dimension/Z, region "+
 		"(comma-separated)")
-	cmd.Flags().StringVarP(&labels, "selector", "l", "", "only nodes with such labels, as rack=r7,!spare")
+	cmd.Flags().StringVarP(&labels, "selector", "l", "", "only nodes with these labels, such as rack=r7,!spare")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return command.Query(a, cmd, "summary", o, func(ctx context.Context, s command.Session) (*lofamov1.GetSummaryResponse, error) {
 			return s.GetSummary(ctx, &lofamov1.GetSummaryRequest{By: by, LabelSelector: labels})

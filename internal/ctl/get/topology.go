@@ -25,8 +25,7 @@ func getTopologyCommand(a *command.App) *cobra.Command {
 		Use:     "topology",
 		Aliases: []string{"topo"},
 		Short:   "The torus: sizes, nodes with places, labels and addresses, spares",
-		Long: `Prints the topology as the supervisors have it. What -o yaml prints can be edited and given to
-'lofamoctl apply'.`,
+		Long:    `Prints the supervisors' topology. You can edit the output of -o yaml and give it to 'lofamoctl apply'.`,
 		Example: "  lofamoctl get topology\n  lofamoctl get topology -o yaml > topology.yaml",
 		Args:    command.Exactly(),
 	}
@@ -61,22 +60,22 @@ func ApplyCommand(a *command.App) *cobra.Command {
 	var dryRun bool
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE",
-		Short: "Replace the topology by that of a file",
-		Long: `Replaces the topology by that of a YAML or JSON file as 'lofamoctl get topology -o yaml' prints it, and
-prints the changes. It makes all of them or, if anything is wrong, none.
+		Short: "Replace the topology by the one in a file",
+		Long: `Replaces the topology by the one in a YAML or JSON file, in the format of 'lofamoctl get topology -o yaml', and prints
+the changes. It makes all of them or, if anything is wrong, none.
 
-A file with a revision is only taken while the topology is still at that revision: what somebody
-else has changed meanwhile is not undone. Without one it replaces any topology.
+A file with a revision applies only while the topology is still at that revision, so that it does not undo another
+person's changes. A file without a revision replaces any topology.
 
-To put a spare in the place of a broken node, give the spare that node's coord, and the node an
-empty one: it is a spare then.`,
+To put a spare in the place of a broken node, give the spare that node's coord, and the node an empty one: the node is
+a spare then.`,
 		Example: `  lofamoctl get topology -o yaml > topology.yaml
   lofamoctl apply -f topology.yaml --dry-run
   lofamoctl apply -f topology.yaml`,
 		Args: command.Exactly(),
 	}
 	cmd.Flags().StringVarP(&file, "filename", "f", "", "the file; - for the standard input")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only check it, and print what would change")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only check the topology, and print the changes")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if file == "" {
 			return command.Usagef("-f is missing: want a file with a topology, or - for the standard input")
@@ -137,10 +136,9 @@ func ReadTopology(file string, stdin io.Reader) (*lofamov1.Topology, error) {
 func LabelCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "label NODE KEY=VALUE|KEY-...",
-		Short: "Give a node labels, or take them away with KEY-",
-		Long: `Changes labels of a node: KEY=VALUE gives it one, KEY- takes it away. Labels choose nodes in lists and
-watches, and those that are failure domains (rack, switch and power, unless the topology says
-otherwise) tell what may have a common cause.`,
+		Short: "Add labels to a node, or remove them with KEY-",
+		Long: `Changes labels of a node: KEY=VALUE adds one, KEY- removes it. Labels select nodes in lists and watches. Those that
+are failure domains (rack, switch and power, unless the topology names others) tell which nodes may share a cause.`,
 		Example: "  lofamoctl label n1-0-1 rack=r7 switch=s3\n  lofamoctl label 1,0,1 gpu-",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) < 2 {

@@ -33,14 +33,14 @@ func WatchCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch [NODE]",
 		Short: "Print changes of the fault map when they are committed",
-		Long: `Prints one line for each change of the fault map when it is committed, until --count changes have
-come, --for has passed, or Ctrl-C; that is a success.
+		Long: `Prints one line for each change of the fault map when it is committed, until --count changes have arrived, --for has
+passed, or Ctrl-C; all three count as success.
 
-When a supervisor fails, the watch goes on with the next one, after the last revision printed:
-no committed change is lost or printed twice. It waits through an outage of all supervisors, of any
-length, or as long as --timeout says. If changes were dropped meanwhile, a line on standard error
-names their revisions. --as-seen also prints changes before they are committed, marked so; each is
-printed again when it is. --initial first prints all current faults.
+When a supervisor fails, the watch continues with the next one, after the last revision printed: no committed change
+is lost or printed twice. It waits through an outage of all supervisors of any length, or as long as --timeout allows.
+If changes were dropped meanwhile, a line on standard error names their revisions. --as-seen also prints changes
+before they are committed, marked as such; each is printed again when it is committed. --initial first prints all
+current faults.
 ` + command.EventSelectors,
 		Example: "  lofamoctl watch\n  lofamoctl watch --initial -l rack=r7\n  lofamoctl watch --after-revision 120 --count 1 --for " +
 			"10s -o json\n  lofamoctl watch 1,0,1 --as-seen",
@@ -49,15 +49,15 @@ printed again when it is. --initial first prints all current faults.
 	}
 	f.output = command.AddOutputFlag(cmd, command.FormatTable, command.FormatWide, command.FormatJSON)
 	fl := cmd.Flags()
-	fl.BoolVar(&f.asSeen, "as-seen", false, "also print changes before they are committed, marked so")
+	fl.BoolVar(&f.asSeen, "as-seen", false, "also print changes before they are committed, marked as such")
 	command.AddSelectFlags(cmd, &f.SelectFlags, "component=node,to=FAILED")
-	fl.BoolVar(&f.initial, "initial", false, "first all current faults, as changes from UNKNOWN")
-	fl.Uint64Var(&f.after, "after-revision", 0, "all changes after this revision (default: those from now on)")
+	fl.BoolVar(&f.initial, "initial", false, "first print all current faults, as changes from UNKNOWN")
+	fl.Uint64Var(&f.after, "after-revision", 0, "all changes after this revision (default: only new changes)")
 	fl.Uint32Var(&f.index, "after-index", 0, "with --after-revision: also the changes of that revision with a greater index (see -o json)")
 	fl.DurationVar(&f.limit, "for", 0, "stop after this time, such as 10s (default: never)")
 	fl.DurationVar(&f.outage, "timeout", 0, "fail when no supervisor has answered for this time, such as 5m (default: never, but one must "+
 		"answer at the start)")
-	fl.UintVar(&f.count, "count", 0, "stop after so many changes (default: never)")
+	fl.UintVar(&f.count, "count", 0, "stop after this many changes (default: never)")
 	command.AddColorFlag(cmd, &f.colour)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if f.limit < 0 {

@@ -25,19 +25,19 @@ func AuditCommand(a *command.App) *cobra.Command {
 	var limit uint
 	cmd := &cobra.Command{
 		Use:   "audit",
-		Short: "Decisions about responses: by whom and why",
-		Long: `Prints decisions, oldest first: the newest ones, or with --from those from a line on. Every decision not to act is there too,
-once, with its reason.
+		Short: "Decisions about responses, with their authors and reasons",
+		Long: `Prints the newest decisions, oldest first, or with --from those from a given line on. The audit also has every
+decision not to act, once, with its reason.
 
-Every line has a hash that covers the line before it. Printed lines are checked; 'lofamoctl audit export' keeps all lines
-elsewhere, and 'lofamoctl audit verify' checks a kept file.`,
+Each line has a hash that covers the line before it. The command checks the lines that it prints; 'lofamoctl audit
+export' keeps all lines in a file, and 'lofamoctl audit verify' checks such a file.`,
 		Example: "  lofamoctl audit\n  lofamoctl audit --from 120 --limit 20 -o json\n  lofamoctl audit export -f audit.jsonl\n" +
 			"  lofamoctl audit verify -f audit.jsonl",
 		Args: cobra.ArbitraryArgs,
 	}
 	o := command.AddOutputFlag(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
 	cmd.Flags().Uint64Var(&req.From, "from", 0, "number of the first line (default the newest lines)")
-	cmd.Flags().UintVar(&limit, "limit", 100, "at most so many, 1 to 10000")
+	cmd.Flags().UintVar(&limit, "limit", 100, "maximum number of lines, 1 to 10000")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
 			return command.Usagef("audit %s: want export, verify or nothing", args[0])
@@ -108,18 +108,18 @@ func auditExportCommand(a *command.App) *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use:   "export",
-		Short: "Write the audit to a file, a line of JSON each, checked",
-		Long: `Writes the lines of the audit as they are kept, one line of JSON each, oldest first, and checks them as
-they come: each line's hash, and that it follows the one before. An existing file is appended to, if its last line
-agrees with the audit; so the same command, given every day, keeps the whole audit also when the supervisors forget old
-lines. Whoever keeps the last hash elsewhere can tell later that nothing was changed.`,
+		Short: "Check the audit and write it to a file, one JSON object a line",
+		Long: `Writes the lines of the audit, one JSON object a line, oldest first, and checks each line's hash and that it follows
+the line before. It appends to an existing file if the last line of the file agrees with the audit. So the same
+command, run every day, keeps the whole audit even when the supervisors drop old lines. If you store the last hash
+elsewhere, you can prove later that nothing was changed.`,
 		Example: "  lofamoctl audit export -f audit.jsonl\n  lofamoctl audit export --from 1200 > tail.jsonl\n" +
 			"  lofamoctl audit export -f audit.jsonl --follow",
 		Args: command.Exactly(),
 	}
 	cmd.Flags().StringVarP(&file, "filename", "f", "", "the file (default the standard output)")
-	cmd.Flags().Uint64Var(&req.From, "from", 0, "number of the first line (default the oldest that is kept, or the one after the file's last)")
-	cmd.Flags().BoolVar(&req.Follow, "follow", false, "go on with those that come")
+	cmd.Flags().Uint64Var(&req.From, "from", 0, "number of the first line (default the oldest, or the one after the file's last)")
+	cmd.Flags().BoolVar(&req.Follow, "follow", false, "continue with new lines")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var c response.AuditChecker
 		out := a.Env.Stdout
@@ -203,14 +203,14 @@ func auditVerifyCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify -f FILE",
 		Short: "Check an exported audit, without any supervisor",
-		Long: `Checks each line's hash, and that each follows the one before. The exit code is 1 when anything is wrong. --hash also wants the
-last line to have that hash, such as one that was kept elsewhere: who can write all lines can make a chain of his own, but not
-with the same end.`,
+		Long: `Checks each line's hash, and that each line follows the one before. The exit code is 1 when anything is wrong. With
+--hash, the last line must also have the given hash, such as one that was stored elsewhere: an attacker who can write
+all lines can forge a chain, but not one with the same last hash.`,
 		Example: "  lofamoctl audit verify -f audit.jsonl",
 		Args:    command.Exactly(),
 	}
 	cmd.Flags().StringVarP(&file, "filename", "f", "", "the file; - for the standard input")
-	cmd.Flags().StringVar(&hash, "hash", "", "that the last line must have")
+	cmd.Flags().StringVar(&hash, "hash", "", "required hash of the last line")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if file == "" {
 			return command.Usagef("-f is missing: want a file with exported lines, or - for the standard input")

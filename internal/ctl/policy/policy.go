@@ -26,9 +26,9 @@ func Command(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "policy apply|get|check|test|delete|defaults",
 		Short: "Policies: the responses to faults",
-		Long: `A policy says for which faults something is to be done, and what. Whether it may be done, and when, is for the
-supervisors. A policy is observe-only (its actions are recorded and not done) until its spec says
-mode: enforce. docs/responses.md has every field.`,
+		Long: `A policy selects faults and the steps against them. The supervisors decide whether and when a step may run. A policy
+is observe-only (its steps are recorded but not taken) until its spec has mode: enforce. docs/responses.md has every
+field.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
 			return command.Usagef("policy %s: want %s", strings.Join(args, " "), policyWords)
@@ -74,10 +74,10 @@ func policyApplyCommand(a *command.App) *cobra.Command {
 	var dryRun, defaults bool
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE",
-		Short: "Put policies in force, new ones or in the place of those of the same names: all or none",
-		Long: `Puts the policies of a YAML or JSON file in force. Other policies stay in force. If any of them is invalid, the errors are
-printed and none is taken. A policy with a changed spec is another policy: responses of the former one do nothing
-more, and their effects are undone when the fault is gone.`,
+		Short: "Create policies, or replace those of the same names: all or none",
+		Long: `Puts the policies of a YAML or JSON file in force. Other policies stay in force. If any policy is invalid, the command
+prints the errors and changes nothing. A policy with a changed spec is another policy: responses of the earlier one
+begin nothing new, and their effects are undone when the fault is gone.`,
 		Example: `  lofamoctl policy apply -f policies.yaml --dry-run
   lofamoctl policy apply -f policies.yaml
   lofamoctl policy apply -f drain.yaml --expect drain-failed-memory=3
@@ -86,7 +86,7 @@ more, and their effects are undone when the fault is gone.`,
 	}
 	cmd.Flags().StringVarP(&file, "filename", "f", "", "the file; - for the standard input")
 	cmd.Flags().BoolVar(&defaults, "defaults", false, "the shipped policies; all of them are observe-only")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only check them, and print what would change")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only check the policies, and print the changes")
 	cmd.Flags().StringArrayVar(&expect, "expect", nil,
 		"NAME=VERSION: refuse when the policy is at another version; may be given more than once")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -149,14 +149,14 @@ func policyGetCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get [NAME]",
 		Short: "The policies in force, or one of them with its history",
-		Long: `Prints the policies in force, or one. What -o yaml prints of one is its document, and can be edited and given to
-'lofamoctl policy apply'.`,
+		Long: `Prints the policies in force, or one. With -o yaml the output for one policy is its document, which you can edit and
+give to 'lofamoctl policy apply'.`,
 		Example: "  lofamoctl policy get\n  lofamoctl policy get drain-failed-memory\n  lofamoctl policy get drain-failed-memory --version 2 " +
 			"-o yaml",
 		Args: command.Between(0, "NAME"),
 	}
 	o := command.AllFormats(cmd)
-	cmd.Flags().Uint64Var(&version, "version", 0, "with NAME: a former version")
+	cmd.Flags().Uint64Var(&version, "version", 0, "with NAME: an earlier version")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 && version > 0 {
 			return command.Usagef("--version %d: want the NAME of the policy with it", version)
@@ -260,14 +260,14 @@ func policyCheckCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check -f FILE",
 		Short: "Check policies without any supervisor",
-		Long: `Checks the policies of a file as the supervisors would: types, unknown fields, conditions, rules that nothing
-could ever reach. It works offline; 'lofamoctl policy apply --dry-run' also checks them together with those in
-force. The exit code is 1 when anything is wrong.`,
+		Long: `Checks the policies of a file as the supervisors would: types, unknown fields, conditions, unreachable rules. It works
+offline; 'lofamoctl policy apply --dry-run' also checks them together with those in force. The exit code is 1 when
+anything is wrong.`,
 		Example: "  lofamoctl policy check -f policies.yaml",
 		Args:    onlyFiles,
 	}
 	cmd.Flags().StringVarP(&file, "filename", "f", "", "the file; - for the standard input")
-	cmd.Flags().BoolVar(&defaults, "defaults", false, "those that are shipped")
+	cmd.Flags().BoolVar(&defaults, "defaults", false, "the shipped policies")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		text, name, err := documents(file, defaults, cmd.InOrStdin())
 		if err != nil {
@@ -322,8 +322,8 @@ func policyDeleteCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete NAME...",
 		Short: "Withdraw policies: all or none",
-		Long: `Withdraws policies. Their responses do nothing more, and what these did is put back when the fault is gone
-('lofamoctl response cancel' puts it back at once).`,
+		Long: `Withdraws policies. Their responses begin nothing new, and their changes are undone when the fault is gone ('lofamoctl
+response cancel' undoes them at once).`,
 		Example: "  lofamoctl policy delete reset-dead-host",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -355,9 +355,9 @@ func policyDeleteCommand(a *command.App) *cobra.Command {
 func policyDefaultsCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "defaults [NAME...]",
-		Short: "Print the policies that are shipped",
-		Long: `Prints the shipped policies, or the named ones. All of them are observe-only: their actions are
-recorded. To have one act, print it, say mode: enforce, and apply it.`,
+		Short: "Print the shipped policies",
+		Long: `Prints the shipped policies, or the named ones. All of them are observe-only: their actions are recorded but not
+taken. To enforce one, print it, set mode: enforce, and apply it.`,
 		Example: "  lofamoctl policy defaults\n  lofamoctl policy defaults drain-failed-memory | sed 's/observe-only/enforce/' | lofamoctl " +
 			"policy apply -f -",
 		Args: cobra.ArbitraryArgs,

@@ -42,16 +42,17 @@ func policyTestCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "test -f FILE",
 		Short: "Replay recorded events against policies, and show what would have happened",
-		Long: `Runs recorded changes of the fault map through the engine that decides about responses, with the policies
-of a file, and prints the requests of the policies, the steps that the engine would have taken, and its refusals with
-their reasons. Nothing is carried out: every step counts as done after a second.
+		Long: `Runs recorded changes of the fault map through the engine that decides on responses, with the policies of a file. It
+prints the requests of the policies, the steps that the engine would have taken, and its refusals with their reasons.
+It carries nothing out: every step counts as done after a second.
 
-The events are those that the supervisors keep, or with --events those of a file, as 'lofamoctl get events -o json' prints them; the
-nodes are those of the topology, or with --topology of a file, as 'lofamoctl get topology -o yaml' prints it. With both it works offline.
+The events come from the supervisors, or with --events from a file in the format of 'lofamoctl get events -o json'.
+The nodes come from the topology, or with --topology from a file in the format of 'lofamoctl get topology -o yaml'.
+With both files the command works offline.
 
-The replay assumes the best of unrecorded facts: evidence is fresh while its fault stands, and a verdict without the
-mark of a single witness had two. The limits are the supervisors' defaults, or with --config those of a supervisor's
-configuration; flags go before both.`,
+The replay makes the best assumption about unrecorded facts: evidence is fresh while its fault stands, and a verdict
+without the mark of a single witness had two. The limits are the supervisors' defaults, or with --config those of a
+supervisor's configuration; flags override both.`,
 		Example: `  lofamoctl policy test -f policies.yaml --enforce
   lofamoctl policy test --defaults --enforce --approve ann,bob --since 24h
   lofamoctl policy test -f policies.yaml --events events.json --topology topology.yaml -o json`,
@@ -61,15 +62,15 @@ configuration; flags go before both.`,
 	fl := cmd.Flags()
 	fl.StringVarP(&f.file, "filename", "f", "", "the file with policies; - for the standard input")
 	fl.BoolVar(&f.defaults, "defaults", false, "the policies that are shipped")
-	fl.StringVar(&f.events, "events", "", "a file with recorded events (default those that the supervisors keep)")
-	fl.StringVar(&f.topology, "topology", "", "a file with the topology (default that of the supervisors)")
+	fl.StringVar(&f.events, "events", "", "a file with recorded events (default: the supervisors' events)")
+	fl.StringVar(&f.topology, "topology", "", "a file with the topology (default: the supervisors' topology)")
 	fl.BoolVar(&f.enforce, "enforce", false, "observe-only policies act too")
-	fl.StringSliceVar(&f.approve, "approve", nil, "names of people who approve whatever wants it, at once (comma-separated)")
-	fl.DurationVar(&f.since, "since", 0, "only events of the last so long, such as 24h (default all)")
+	fl.StringSliceVar(&f.approve, "approve", nil, "names of people who approve every request at once (comma-separated)")
+	fl.DurationVar(&f.since, "since", 0, "only events of this last period, such as 24h (default all)")
 	fl.StringVar(&f.config, "config", "", "a supervisor's configuration, for its limits")
 	fl.IntVar(&f.limits.MaxNodes, "max-nodes", f.limits.MaxNodes, "limit: nodes under response at once")
 	fl.IntVar(&f.limits.MaxPercent, "max-percent", f.limits.MaxPercent, "limit: the same in percent of the nodes, 1 to 100")
-	fl.IntVar(&f.limits.Approvals, "approvals", f.limits.Approvals, "limit: approvals that every step that may end work wants, 0 to 2")
+	fl.IntVar(&f.limits.Approvals, "approvals", f.limits.Approvals, "limit: approvals for every step that may end work, 0 to 2")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if f.since < 0 {
 			return command.Usagef("--since %v: want a positive time such as 24h", f.since)

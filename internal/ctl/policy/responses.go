@@ -37,18 +37,18 @@ func GetResponsesCommand(a *command.App) *cobra.Command {
 the condition it waits for, or why it has failed or expired; STEP is the next or current one.
 
 States: proposed, waiting, approved, running, done, failed (a person must look), undone (its effects were undone),
-expired (denied, not approved in time, or the fault went first).`,
+expired (denied, not approved in time, or the fault ended first).`,
 		Example: "  lofamoctl get responses\n  lofamoctl get responses --acting --state waiting\n" +
 			"  lofamoctl get responses --all --node 1,0,1 -o wide\n  lofamoctl get responses --watch",
 		Args: command.Exactly(),
 	}
 	o := command.GetFormats(cmd)
 	f := cmd.Flags()
-	f.StringVar(&req.Node, "node", "", "only those for this node: id or coordinates")
-	f.StringVar(&req.Policy, "policy", "", "only those of this policy")
+	f.StringVar(&req.Node, "node", "", "only responses for this node: id or coordinates")
+	f.StringVar(&req.Policy, "policy", "", "only responses of this policy")
 	f.StringSliceVar(&states, "state", nil, "only those in these states (comma-separated): "+strings.Join(command.ResponseStateNames(), ", "))
-	f.BoolVar(&req.All, "all", false, "closed ones too, as long as they are kept")
-	f.BoolVar(&req.Acting, "acting", false, "leave out those of observe-only policies")
+	f.BoolVar(&req.All, "all", false, "also closed responses, as long as they are kept")
+	f.BoolVar(&req.Acting, "acting", false, "leave out responses of observe-only policies")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var err error
 		if req.States, err = parseResponseStates(states); err != nil {
@@ -133,8 +133,8 @@ func GetBreakerCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "breaker",
 		Short: "The circuit breaker of responses",
-		Long: `Prints whether the circuit breaker is open. It opens when too much of the cluster looks bad in too short a time; a person
-closes it: 'lofamoctl response breaker close --reason REASON'.`,
+		Long: `Prints whether the circuit breaker is open. It opens when too many nodes fail in too short a time; a person closes it:
+'lofamoctl response breaker close --reason REASON'.`,
 		Args: command.Exactly(),
 	}
 	o := command.GetFormats(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
@@ -153,10 +153,10 @@ closes it: 'lofamoctl response breaker close --reason REASON'.`,
 func ResponseCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "response approve|deny|cancel|retry|settle|breaker",
-		Short: "What people say to responses",
-		Long: `Approves, denies, ends, retries and settles responses, and closes the circuit breaker. 'lofamoctl get responses' has their
-ids. Approving needs a certificate of the role approver, denying one of approver or operator, all else operator. Two words of
-one subject count once.`,
+		Short: "Approve, deny, cancel, retry or settle responses; close the circuit breaker",
+		Long: `Approves, denies, cancels, retries and settles responses, and closes the circuit breaker. 'lofamoctl get responses'
+has their IDs. Approving needs a certificate of the role approver, denying one of approver or operator, everything
+else operator. Two approvals under one name count once.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
 			return command.Usagef("response %s: want approve, deny, cancel, retry, settle or breaker", strings.Join(args, " "))
@@ -228,8 +228,8 @@ For a step that could not be undone, --happened means that you undid it by hand:
 			resp, err := s.SettleResponse(ctx, &lofamov1.SettleResponseRequest{Id: id, Happened: happened, Reason: reason})
 			return resp.GetResponse(), err
 		})
-	cmd.Flags().BoolVar(&happened, "happened", false, "the step has had its effect, or was put back by hand")
-	cmd.Flags().BoolVar(&not, "not-happened", false, "it has not, and will not")
+	cmd.Flags().BoolVar(&happened, "happened", false, "the step took effect, or a person has undone it by hand")
+	cmd.Flags().BoolVar(&not, "not-happened", false, "the step did not take effect, and will not")
 	say := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if happened == not {
@@ -253,7 +253,7 @@ func breakerCommand(a *command.App) *cobra.Command {
 	var reason string
 	closing := &cobra.Command{
 		Use:     "close --reason REASON",
-		Short:   "Close the circuit breaker: responses go on, and only later faults count",
+		Short:   "Close the circuit breaker: responses continue, and only later faults count",
 		Example: "  lofamoctl response breaker close --reason 'the switch of rack 7 is replaced'",
 		Args:    command.Exactly(),
 	}

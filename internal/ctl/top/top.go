@@ -34,22 +34,23 @@ func Command(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "A live view of the cluster in the terminal",
-		Long: `Shows the cluster live: counts, the parts that are not NORMAL with the worst first, the map, changes as they are committed,
-and responses to faults. Press ? for the keys, q to leave.
+		Long: `Shows the cluster live: counts, the parts that are not NORMAL with the worst first, the map, changes as they are
+committed, and responses to faults. Press ? for the keys, q to leave.
 
-Enter explains the state of a node, a group or a response. Press a to approve and d to deny a response that waits for a person,
-as with 'lofamoctl response': both ask for confirmation. Without a terminal, or with --once, it prints one frame.
+Enter explains the state of a node, a group or a response. Press a to approve and d to deny a response that waits for
+a person, as with 'lofamoctl response': both ask for confirmation. Without a terminal, or with --once, it prints one
+frame.
 
-When its supervisor is lost it says so, and goes on with another one.`,
+If its supervisor fails, it shows LOST and continues with another one.`,
 		Example: "  lofamoctl top\n  lofamoctl top --filter rack=r7\n  lofamoctl top --once --width 120 --height 50",
 		Args:    command.Exactly(),
 	}
 	fl := cmd.Flags()
-	fl.BoolVar(&f.once, "once", false, "print one frame and end")
+	fl.BoolVar(&f.once, "once", false, "print one frame and exit")
 	fl.StringVar(&f.filter, "filter", "", "only rows with this text, as with /")
-	fl.IntVar(&f.width, "width", 0, fmt.Sprintf("of the one frame in columns, %d to 1000 (default: the terminal's, else %d)",
+	fl.IntVar(&f.width, "width", 0, fmt.Sprintf("width of the one frame in columns, %d to 1000 (default: the terminal's, else %d)",
 		topLeastWidth, get.DefaultWidth))
-	fl.IntVar(&f.height, "height", 0, fmt.Sprintf("of the one frame in lines, %d to 1000 (default %d)", topLeastHeight, defaultHeight))
+	fl.IntVar(&f.height, "height", 0, fmt.Sprintf("height of the one frame in lines, %d to 1000 (default %d)", topLeastHeight, defaultHeight))
 	command.AddColorFlag(cmd, &f.colour)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		p, err := a.Painter(f.colour)

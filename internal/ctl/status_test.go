@@ -170,8 +170,8 @@ func TestStatusNamesEveryProblem(t *testing.T) {
 		"no leader":             func(m *clienttest.Map, _ *lofamov1.ListResponsesResponse) { m.Summary.Cluster.Leader = "" },
 		"this answer is STALE":  func(m *clienttest.Map, _ *lofamov1.ListResponsesResponse) { m.Summary.Cluster.Stale = true },
 		"circuit breaker OPEN":  func(_ *clienttest.Map, l *lofamov1.ListResponsesResponse) { l.Breaker.Open = true },
-		"1 supervisor not well": func(m *clienttest.Map, _ *lofamov1.ListResponsesResponse) { m.Supervisors.Supervisors[1].State = 0 },
-		"2 supervisors not well": func(m *clienttest.Map, _ *lofamov1.ListResponsesResponse) {
+		"1 supervisor unhealthy": func(m *clienttest.Map, _ *lofamov1.ListResponsesResponse) { m.Supervisors.Supervisors[1].State = 0 },
+		"2 supervisors unhealthy": func(m *clienttest.Map, _ *lofamov1.ListResponsesResponse) {
 			m.Supervisors.Supervisors[1].Alarms, m.Supervisors.Supervisors[0].State = []string{"store full"}, lofamov1.State_FAILED
 		},
 		"regions cut off": func(m *clienttest.Map, _ *lofamov1.ListResponsesResponse) {

@@ -94,7 +94,7 @@ func (x *explainer) ago(t time.Time) string {
 
 func (x *explainer) because() []string {
 	if x.p.restored {
-		x.say("nothing has come since supervisor %s took over %s; until then it stands as it was committed", x.cfg.Supervisor, x.ago(x.started))
+		x.say("nothing has arrived since supervisor %s took over %s; until then the committed state stands", x.cfg.Supervisor, x.ago(x.started))
 	}
 	x.restarts()
 	h, ofHalf := halfOf(x.c)
@@ -110,7 +110,7 @@ func (x *explainer) because() []string {
 		x.ofPart()
 	}
 	if x.p.flapping || x.p.held {
-		x.say("it changes too often: its changes are held back, to one in %s", x.cfg.HoldOff)
+		x.say("it changes too often: its changes are limited to one in %s", x.cfg.HoldOff)
 	}
 	return x.lines
 }
@@ -123,7 +123,7 @@ func (x *explainer) restarts() {
 	}
 	for _, n := range nodes {
 		if r := x.announced(n, x.now); r.Half != 0 {
-			x.say("%s restarts its %s half, as it announced: until it is back the state stands as it was, for %s more at most", n.id, r.Half,
+			x.say("%s restarts its %s half, as it announced: until it is back, for at most %s more, the state stays unchanged", n.id, r.Half,
 				roughly(r.Until.Sub(x.now)))
 		}
 	}
@@ -156,7 +156,7 @@ func (x *explainer) ofNode() {
 		}
 	}
 	if bad := x.n.badPorts(); bad >= minPorts && !x.n.dead.on && !x.n.inferred {
-		x.say("its links to %d living peers are bad, and the peers are well elsewhere: rather its ports than as many cables", bad)
+		x.say("its links to %d living peers are bad, and the peers' other links work: suspect its ports before as many cables", bad)
 	}
 	x.life()
 	x.neighbours()
@@ -177,7 +177,7 @@ func badLinks(n *node) int {
 // verdicts lists the standing verdicts.
 func (x *explainer) verdicts() {
 	if d := &x.n.dead; d.on {
-		x.say("the verdict on the whole node fell %s: %s", x.ago(x.fell(x.n, fault.ComponentNode, d.at)), d.rule)
+		x.say("the verdict on the whole node was reached %s: %s", x.ago(x.fell(x.n, fault.ComponentNode, d.at)), d.rule)
 		if d.single {
 			x.say("it is marked single-witness: no destructive response may rest on it")
 		}
@@ -189,7 +189,7 @@ func (x *explainer) verdicts() {
 	}
 	for _, h := range halves {
 		if f := x.n.failure(h); f.on {
-			x.say("the verdict on its %s half fell %s: %s", h,
+			x.say("the verdict on its %s half was reached %s: %s", h,
 				x.ago(x.fell(x.n, halfComponent(h), f.at)), f.rule)
 		}
 	}
@@ -217,11 +217,11 @@ func (x *explainer) life() {
 		v := x.n.voice(h)
 		switch {
 		case v.heard.IsZero() && h == fault.HalfDNP && x.current(x.n, fault.HalfHost, x.now):
-			x.say("no message has come from its dnp half: it reports itself when its host does not")
+			x.say("no message has come from its dnp half, which sends its own only when its host does not")
 		case v.heard.IsZero():
 			x.say("this supervisor has no message from its %s half", h)
 		case !x.current(x.n, h, x.now):
-			x.say("its %s half was last heard %s: its word does not count any more (%s without a sign of life, or a verdict)", h,
+			x.say("its %s half was last heard %s: its statements no longer count (%s without a sign of life, or a verdict)", h,
 				x.ago(v.heard), x.window())
 		default:
 			x.say("last message from its %s half: %s", h, x.ago(v.heard))
@@ -258,7 +258,7 @@ func (x *explainer) neighbours() {
 		}
 	}
 	if len(accuse) > 0 {
-		x.say("on no link is it heard by %s", strings.Join(accuse, ", "))
+		x.say("silent on all its links to %s", strings.Join(accuse, ", "))
 	}
 	if len(accuse) > 0 || len(out) > 0 || x.p.state != fault.Normal {
 		x.say("%d of %d live witnesses accuse it; a quorum of its %d neighbours is %d", v.cast, v.live, len(x.n.neighbours),
@@ -285,11 +285,11 @@ func (x *explainer) asked(k fault.Half) {
 	switch {
 	case !r.open:
 	case x.n.answered(k):
-		x.say("asked whether it lives %s, it answered", x.ago(r.start))
+		x.say("challenged %s: it answered", x.ago(r.start))
 	case x.now.Before(x.caughtUp(r.due)):
-		x.say("asked whether it lives %s, it has not answered yet; it has %s more", x.ago(r.start), roughly(x.caughtUp(r.due).Sub(x.now)))
+		x.say("challenged %s: it has not answered yet, and has %s more", x.ago(r.start), roughly(x.caughtUp(r.due).Sub(x.now)))
 	default:
-		x.say("asked whether it lives %s, it has not answered", x.ago(r.start))
+		x.say("challenged %s: it has not answered", x.ago(r.start))
 	}
 	if r.open && r.refused > 0 {
 		x.say("its kernel refused %d of the challenges: no process listens there", r.refused)
@@ -302,7 +302,7 @@ func (x *explainer) ofHalf(h fault.Half) {
 	if r := x.said(x.n, h.Other(), x.c); r != nil && r.kind == fault.KindWatchdog {
 		weight := ""
 		if !x.states(x.n, h.Other(), x.now) {
-			weight = ", whose word does not count any more,"
+			weight = ", whose statements no longer count,"
 		}
 		x.say("the watchdog of the %s half%s finds it %s, since %s", h.Other(), weight, r.state, x.ago(r.began))
 	}
@@ -359,7 +359,7 @@ func (x *explainer) ofLink() {
 	x.word("the near end", x.n, x.c)
 	x.word("the far end", p, fault.Link(d.Opposite()))
 	if near, far := badLinks(x.n), badLinks(p); x.n.cut(x.c) && near != far && max(near, far) > 1 {
-		x.say("%d links of %s have failed, and %d of %s: rather a port of %s than the cable",
+		x.say("%d links of %s have failed, and %d of %s: suspect a port of %s before the cable",
 			max(near, far), worse(x.n, p, near > far).id, min(near, far), worse(x.n, p, near < far).id, worse(x.n, p, near > far).id)
 	}
 	if f := p.failure(fault.HalfDNP); f.on {
@@ -398,13 +398,13 @@ func (x *explainer) word(who string, n *node, c fault.Component) {
 		if r == nil {
 			continue
 		}
-		weight := "which is what counts"
+		weight := "which counts"
 		_, link := c.LinkDirection()
 		switch {
 		case x.rule == ruleLastWord && h == fault.HalfHost:
-			weight = "which is the last that is known"
+			weight = "which is its last known statement"
 		case !x.states(n, h, x.now):
-			weight = "which does not count any more: its last message came " + x.ago(x.clock.time(n.voice(h).reported))
+			weight = "which no longer counts: its last message came " + x.ago(x.clock.time(n.voice(h).reported))
 		case (link || ofDNP(c)) && n.failure(fault.HalfDNP).on:
 			weight = "which does not count while its DNP is dead"
 		case x.rule == ruleDescribed || x.rule == ruleDescribedOne:
@@ -415,7 +415,7 @@ func (x *explainer) word(who string, n *node, c fault.Component) {
 		x.say("%s, %s/%s, says %s (%s) since %s, %s", who, n.id, h, r.state, r.kind, x.ago(r.began), weight)
 	}
 	if best == nil && x.rule != ruleLastWord {
-		x.say("%s, %s, says nothing that counts", who, n.id)
+		x.say("%s, %s, has no valid statement", who, n.id)
 	}
 }
 
@@ -441,12 +441,12 @@ func (x *explainer) measured() {
 			continue
 		}
 		unit := r.quantity.Unit()
-		x.say("the newest reading, %s, is %s%s, and the threshold %s%s: a node sends those of values that move",
+		x.say("the newest reading, %s, is %s%s, and the threshold %s%s: a node sends readings of moving values only",
 			x.ago(x.clock.time(r.at)), figure(float64(r.value)), unit, figure(float64(r.threshold)), unit)
 		return
 	}
 	if ofDNP(x.c) && x.c != fault.ComponentDNPCore {
-		x.say("no reading of it has come since supervisor %s took over: a node sends those of values that move", x.cfg.Supervisor)
+		x.say("no reading of it has come since supervisor %s took over: a node sends readings of moving values only", x.cfg.Supervisor)
 	}
 }
 
@@ -454,7 +454,7 @@ func (x *explainer) measured() {
 func (x *explainer) until() []string {
 	window := x.window()
 	if x.c == fault.ComponentNode && x.p.state == fault.Sick {
-		return []string{"none of its parts is SICK or FAILED any more: then NORMAL",
+		return []string{"no part of it is SICK or FAILED any longer: then NORMAL",
 			"both its halves are FAILED, or a quorum accuses it and it does not answer: then FAILED"}
 	}
 	if w := x.waits(); w != "" {
@@ -468,37 +468,37 @@ func (x *explainer) until() []string {
 		out := []string{"it answers a challenge sent after the verdict", "it reports with a newer boot epoch",
 			"the watchdog of its other half, itself alive, finds it running"}
 		if x.p.single {
-			out = append(out, "a quorum of live witnesses says the same: then the mark single-witness goes")
+			out = append(out, "a quorum of live witnesses agrees: then the mark single-witness ends")
 		}
 		return out
 	case ruleAnswers:
 		return []string{"the accusation is withdrawn: then NORMAL",
 			fmt.Sprintf("it is not heard for %s and does not answer again: then FAILED", x.overdue())}
 	case ruleInferred:
-		return []string{"any sign of life of it", "a living neighbour accuses it: then FAILED"}
+		return []string{"any sign of life from it", "a living neighbour accuses it: then FAILED"}
 	case ruleUnreachable:
-		return []string{"its own report, or one of a node linked to it"}
+		return []string{"a report from it, or from a node linked to it"}
 	case rulePeerDead, ruleNodeDead, ruleHostDead, ruleDNPDead, ruleLastWord:
 		return []string{"a sign of life that lifts the verdict, and a new report"}
 	case ruleRestarting:
-		return []string{"the half is back: then as before", "it is not back when it meant to be: then silence, and FAILED"}
+		return []string{"the half is back: then its state before the restart", "the half is not back at the announced time: then it counts as silent, and the link is FAILED"}
 	case ruleDisputed:
 		return []string{"the far end finds it FAILED as well: then FAILED at both ends",
-			"the near end says that it hears the other again: then NORMAL"}
+			"the near end reports that it hears the other again: then NORMAL"}
 	case ruleNearEnd, ruleFarEnd:
-		return []string{"that end says that it hears the other again", fmt.Sprintf("that end is not heard for %s: then UNKNOWN", window)}
+		return []string{"that end reports that it hears the other again", fmt.Sprintf("that end is not heard for %s: then UNKNOWN", window)}
 	case ruleDescribed, ruleDescribedOne:
-		return []string{"its host reports again, and says otherwise", "the neighbours' descriptors say otherwise"}
+		return []string{"its host reports again, with another state", "the neighbours' descriptors give another state"}
 	case ruleUnheard:
 		return []string{"a report on it by the node's own halves"}
 	case ruleRestored:
 		return []string{"any report on it",
-			fmt.Sprintf("none within %s of the start of this leader: then UNKNOWN, but for FAILED halves and nodes", window)}
+			fmt.Sprintf("no report within %s of the start of this leader: then UNKNOWN, except FAILED halves and nodes", window)}
 	default:
 	}
 	if x.p.state == fault.Normal {
 		return []string{"a report of a fault", "a neighbour that accuses it, and no answer to the challenge",
-			fmt.Sprintf("nothing heard of it for %s: then UNKNOWN", window)}
+			fmt.Sprintf("no message from it for %s: then UNKNOWN", window)}
 	}
-	return []string{"a newer word of the node's own halves", fmt.Sprintf("no word of them for %s: then UNKNOWN", window)}
+	return []string{"a newer statement of the node's own halves", fmt.Sprintf("no statement from them for %s: then UNKNOWN", window)}
 }

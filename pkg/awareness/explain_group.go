@@ -69,7 +69,7 @@ func (x *groupExplainer) summary() string {
 	case x.g.Kind == GroupBlock && x.g.loose:
 		return head + fmt.Sprintf("%d connected nodes are %s, some of them out of sight of all living nodes", has, x.fate())
 	case x.g.Kind == GroupBlock:
-		return head + fmt.Sprintf("%d nodes that hang together and fill a box are %s", has, x.fate())
+		return head + fmt.Sprintf("%d connected nodes that fill a box are %s", has, x.fate())
 	case x.g.Kind == GroupLabel:
 		return head + fmt.Sprintf("%d of the %d nodes with %s are %s", has, of, x.place(), x.fate())
 	}
@@ -78,7 +78,7 @@ func (x *groupExplainer) summary() string {
 
 func (x *groupExplainer) because() []string {
 	if c := &x.common; !c.look.IsZero() {
-		x.say("something has changed since it was looked at: it is looked at again in %s", roughly(max(0, c.look.Sub(x.now))))
+		x.say("something has changed since the last check: the next check is in %s", roughly(max(0, c.look.Sub(x.now))))
 	}
 	x.counted()
 	x.spared()
@@ -131,7 +131,7 @@ func (x *groupExplainer) spared() {
 	place := slices.DeleteFunc(x.nodesOf(), func(n *node) bool { return x.member[n] })
 	x.list("not counted", place, func(n *node) string {
 		if x.g.Cause != fault.CauseNode && n.marks&markDead != 0 {
-			return "dead, which does not speak against it"
+			return "dead, which does not count against it"
 		}
 		for _, p := range parts {
 			if h, half := halfOf(p.component); half && p.component.Cause() == x.g.Cause && x.returning(n, h, x.now) {
@@ -240,7 +240,7 @@ func (x *groupExplainer) border() {
 		x.say("dead around it: %s", several(ids(around)))
 	}
 	if links > 0 {
-		x.say("%d links between it and the living have FAILED", links)
+		x.say("%d links between it and living nodes have FAILED", links)
 	}
 }
 
@@ -282,29 +282,29 @@ func (x *groupExplainer) rivals() {
 		case stands:
 			x.say("%s stands as well: %d of its %d members are members here", c.id, shared, len(c.members))
 		case c.loose && !x.g.loose:
-			x.say("%s are a connected set that fills no box: what does goes before it", several(ids(c.members)))
+			x.say("%s are a connected set that fills no box: one that fills a box takes precedence", several(ids(c.members)))
 		case len(c.members) == shared && shared == len(x.g.members):
-			x.say("%s explains the same %d: of equals a label goes before a plane, a plane before a row, a row before a block", c.id, shared)
+			x.say("%s explains the same %d: of equals a label precedes a plane, a plane a row, a row a block", c.id, shared)
 		case len(c.members) == shared:
 			parts++
 			few = c.id
 		default:
-			x.say("%s explains %d, but fewer than two that nothing else explains", c.id, len(c.members))
+			x.say("%s explains %d, but fewer than two faults that no other group explains", c.id, len(c.members))
 		}
 	}
 	switch parts {
 	case 0:
 	case 1:
-		x.say("%s explains a part: the group with most members goes first", few)
+		x.say("%s explains a part: the group with most members takes precedence", few)
 	default:
-		x.say("%d other rows, planes, blocks or labels explain parts: the group with most members goes first", parts)
+		x.say("%d other rows, planes, blocks or labels explain parts: the group with most members takes precedence", parts)
 	}
 }
 
 func (x *groupExplainer) until() []string {
 	switch {
 	case x.g.Kind == GroupPartition:
-		return []string{"a report of one of its nodes, or of a node that leads there: then that is no longer a member"}
+		return []string{"a report from one of its nodes, or from a node on the way there: then that node is no longer a member"}
 	case x.g.Cause == fault.CauseLink:
 		return []string{"links that carry frames again leave it", fmt.Sprintf("no more than %d of the %d are left: then it "+
 			"ends", x.g.Of/2, x.g.Of)}
@@ -313,7 +313,7 @@ func (x *groupExplainer) until() []string {
 	if !x.g.loose {
 		out = append(out, fmt.Sprintf("no more than %d of the %d are left: then it ends", max(1, x.g.Of/2), x.g.Of))
 	} else {
-		out = append(out, "none that is inferred dead is left: then it ends")
+		out = append(out, "no member is inferred dead any longer: then it ends")
 	}
-	return append(out, "another row, plane, block or label explains more: then that stands instead")
+	return append(out, "another row, plane, block or label explains more: then that one replaces it")
 }

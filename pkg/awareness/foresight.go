@@ -278,7 +278,7 @@ func (t *trend) ended(there bool, state fault.State, now time.Time) string {
 	case t.quiet(now):
 		return fmt.Sprintf("%s has not moved for %s", t.quantity, trendQuiet)
 	}
-	return fmt.Sprintf("%s no longer heads for its threshold", t.quantity)
+	return fmt.Sprintf("%s no longer approaches its threshold", t.quantity)
 }
 
 // news reports whether a warning differs enough to be published again: the time left has halved or doubled, or the

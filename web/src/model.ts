@@ -46,7 +46,7 @@ export function causeWords(i: Incident): string {
   switch (kind) {
     case '': break
     case 'label': return `nodes with ${name} have the same fault: look for a shared cause, such as power or a switch`
-    case 'partition': return 'no living path leads to this part of the torus: its nodes may be well'
+    case 'partition': return 'no living path leads to this part of the torus: its nodes may be healthy'
     default: return kind === 'plane' && cause === 'LINK' ? 'all links between two planes have failed: look for a shared cause, such as a cable tray'
       : 'neighbouring nodes have the same fault: look for a shared cause, such as power or a switch'
   }

@@ -71,7 +71,7 @@ func (st *clusterStatus) headline() string {
 			bad++
 		}
 	}
-	add(bad > 0, fault.Plural(bad, "supervisor")+" not well")
+	add(bad > 0, fault.Plural(bad, "supervisor")+" unhealthy")
 	add(c.GetLeader() == "", "no leader")
 	add(c.GetStale(), "this answer is STALE")
 	add(slices.ContainsFunc(c.GetRegions(), func(r *lofamov1.Region) bool { return r.GetState() != lofamov1.State_NORMAL }),
@@ -116,7 +116,7 @@ func causeInWords(in *lofamov1.Incident) string {
 		label, _, _ := strings.Cut(name, "/") // a cause may follow
 		return "nodes with " + label + " have the same fault: look for a shared cause, such as power or a switch"
 	case "partition":
-		return "no living path leads to this part of the torus: its nodes may be well"
+		return "no living path leads to this part of the torus: its nodes may be healthy"
 	case "plane":
 		if strings.HasSuffix(name, "/LINK") { // a bundle of cables
 			return "all links between two planes have failed: look for a shared cause, such as a cable tray"
@@ -248,7 +248,7 @@ func (st *clusterStatus) doing(a *command.App, in *lofamov1.Incident) []string {
 	case ack.GetOutdated():
 		out = append(out, fmt.Sprintf("%s acknowledged it before it escalated at %s", command.Printable(ack.GetBy()), a.Clock(in.GetEscalated())))
 	case ack != nil:
-		out = append(out, fmt.Sprintf("%s deals with it since %s", command.Printable(ack.GetBy()), a.Clock(ack.GetTime())))
+		out = append(out, fmt.Sprintf("%s has dealt with it since %s", command.Printable(ack.GetBy()), a.Clock(ack.GetTime())))
 	}
 	if notes := in.GetNotes(); len(notes) > 0 {
 		n := notes[len(notes)-1]
@@ -264,7 +264,7 @@ func (st *clusterStatus) doing(a *command.App, in *lofamov1.Incident) []string {
 // toDo returns the next commands for a person.
 func (st *clusterStatus) toDo(in *lofamov1.Incident) []string {
 	if in.GetState() == lofamov1.IncidentState_RECOVERING {
-		return []string{"wait: the root cause is well again"}
+		return []string{"wait: the root cause has ended"}
 	}
 	var out []string
 	id, keeper := in.GetId(), "lofamoctl " // of the supervisors that keep the incident and its responses
@@ -344,7 +344,7 @@ func (st *clusterStatus) printCluster(a *command.App) {
 	}
 }
 
-// supervisorsInWords counts the supervisors that are not well, and names them and the leader.
+// supervisorsInWords counts the unhealthy supervisors, and names them and the leader.
 func (st *clusterStatus) supervisorsInWords() string {
 	normal, bad := 0, []string{}
 	for _, s := range st.supervisors {

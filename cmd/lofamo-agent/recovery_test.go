@@ -656,14 +656,14 @@ func TestForeignLockHolderIsNotAdopted(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "daemon.log")
 	d := startDaemonLogging(t, c, log)
 	awaitRecord(t, c, fault.HalfDNP, "it is known to be served", func(r halfcore.RecoveryRecord) bool { return runs(r) && r.PID == 0 })
-	d.awaitLog(log, "half is served by somebody else")
+	d.awaitLog(log, "half is served by another process")
 	time.Sleep(3 * recovery.ServedWait)                          // it checks again, without effect
 	if err := d.cmd.Process.Signal(syscall.SIGHUP); err != nil { // a person's order has no effect either
 		t.Fatal(err)
 	}
 	time.Sleep(3 * recovery.ServedWait)
 	if b, err := os.ReadFile(log); err != nil || bytes.Contains(b, []byte("half ended")) ||
-		bytes.Count(b, []byte("served by somebody else, and")) != 1 {
+		bytes.Count(b, []byte("served by another process, and")) != 1 {
 		t.Errorf("%v: want one warning and no start:\n%s", err, b)
 	}
 	if err := f.Close(); err != nil {

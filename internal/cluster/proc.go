@@ -64,7 +64,7 @@ type process struct {
 	started uint64
 }
 
-var errNotOurs = errors.New("no such process any more")
+var errNotOurs = errors.New("no such process")
 
 // openProcess takes hold of pid if it is still the process that started at that time; any start
 // time will do when started is 0.

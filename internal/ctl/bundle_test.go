@@ -75,7 +75,7 @@ func TestBundle(t *testing.T) {
 	}
 	// The file exists now.
 	if got := run(t, nil, r.Flags("bundle", "1,0,1")...); got.code != command.ExitUsage ||
-		!strings.Contains(got.stderr, "is there already: --force overwrites it") {
+		!strings.Contains(got.stderr, "already exists: --force overwrites it") {
 		t.Errorf("exit code %d, stderr %q", got.code, got.stderr)
 	}
 	if got := run(t, nil, r.Flags("bundle", "1,0,1", "--force", "--half", "dnp", "--max-bytes", "70000")...); got.code != 0 ||
@@ -136,10 +136,10 @@ func TestBundleFails(t *testing.T) {
 		{"lost", []string{"1,0,1", "--force", "-o", "mine"}, &clienttest.Bundle{Responses: goodBundle().Responses[:2],
 			Err: status.Error(codes.DataLoss, "crc32c differs"), Failed: true}, command.ExitFailure, "crc32c differs"},
 		{"a name that leads elsewhere", []string{"1,0,1"}, outside, command.ExitFailure, `calls the bundle "..": give a name by -o`},
-		{"short", []string{"1,0,1"}, short, command.ExitFailure, "8 bytes were announced, 3 have come"},
-		{"miscounted", []string{"1,0,1"}, miscounted, command.ExitFailure, "counts 7 bytes, 3 have come"},
-		{"is there", []string{"1,0,1", "-o", "mine"}, goodBundle(), command.ExitUsage, "-o mine: is there already"},
-		{"a directory", []string{"1,0,1", "--force", "-o", "."}, goodBundle(), command.ExitUsage, "is there and no regular file"},
+		{"short", []string{"1,0,1"}, short, command.ExitFailure, "8 bytes were announced, 3 have arrived"},
+		{"miscounted", []string{"1,0,1"}, miscounted, command.ExitFailure, "counts 7 bytes, 3 have arrived"},
+		{"is there", []string{"1,0,1", "-o", "mine"}, goodBundle(), command.ExitUsage, "-o mine: already exists"},
+		{"a directory", []string{"1,0,1", "--force", "-o", "."}, goodBundle(), command.ExitUsage, "exists, and is no regular file"},
 		{"no such directory", []string{"1,0,1", "-o", "no/such"}, goodBundle(), command.ExitFailure, "no such file or directory"},
 	} {
 		r.Server.ServeBundle(tc.bundle)

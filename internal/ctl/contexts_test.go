@@ -127,7 +127,7 @@ func TestLocalClusterGoesBeforeCurrentContext(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := run(t, env, "get", "nodes")
-	if got.code != 1 || !strings.Contains(got.stderr, "goes before the context hall7 (--context hall7 names it)") ||
+	if got.code != 1 || !strings.Contains(got.stderr, "takes precedence over the context hall7 (--context hall7 names it)") ||
 		!strings.Contains(got.stderr, "is stopped") {
 		t.Errorf("%+v", got)
 	}

@@ -19,7 +19,7 @@ import (
 
 func TestResponsesOutput(t *testing.T) {
 	r := ctltest.Responding(t)
-	open := "lofamoctl: BREAKER OPEN since 11:59:00.000: 13 of 64 nodes went bad within 5m0s: nothing but notifications begins until " +
+	open := "lofamoctl: BREAKER OPEN since 11:59:00.000: 13 of 64 nodes went bad within 5m0s: only notifications begin until " +
 		"somebody closes it: lofamoctl response breaker close --reason REASON\n"
 	observed := "lofamoctl: an observe-only policy does nothing: the audit records the steps it would take; " +
 		"'mode: enforce' in its spec lets it act\n"

@@ -166,10 +166,10 @@ func TestStatusFitsOneScreen(t *testing.T) {
 // TestStatusNamesEveryProblem: the first line is "nothing is broken" only if nothing is.
 func TestStatusNamesEveryProblem(t *testing.T) {
 	for want, harm := range map[string]func(*clienttest.Map, *lofamov1.ListResponsesResponse){
-		"nothing is broken":     func(*clienttest.Map, *lofamov1.ListResponsesResponse) {},
-		"no leader":             func(m *clienttest.Map, _ *lofamov1.ListResponsesResponse) { m.Summary.Cluster.Leader = "" },
-		"this answer is STALE":  func(m *clienttest.Map, _ *lofamov1.ListResponsesResponse) { m.Summary.Cluster.Stale = true },
-		"circuit breaker OPEN":  func(_ *clienttest.Map, l *lofamov1.ListResponsesResponse) { l.Breaker.Open = true },
+		"nothing is broken":      func(*clienttest.Map, *lofamov1.ListResponsesResponse) {},
+		"no leader":              func(m *clienttest.Map, _ *lofamov1.ListResponsesResponse) { m.Summary.Cluster.Leader = "" },
+		"this answer is STALE":   func(m *clienttest.Map, _ *lofamov1.ListResponsesResponse) { m.Summary.Cluster.Stale = true },
+		"circuit breaker OPEN":   func(_ *clienttest.Map, l *lofamov1.ListResponsesResponse) { l.Breaker.Open = true },
 		"1 supervisor unhealthy": func(m *clienttest.Map, _ *lofamov1.ListResponsesResponse) { m.Supervisors.Supervisors[1].State = 0 },
 		"2 supervisors unhealthy": func(m *clienttest.Map, _ *lofamov1.ListResponsesResponse) {
 			m.Supervisors.Supervisors[1].Alarms, m.Supervisors.Supervisors[0].State = []string{"store full"}, lofamov1.State_FAILED

@@ -80,7 +80,7 @@ func TestSupervisorReplaceElsewhere(t *testing.T) {
 // command continues.
 func TestSupervisorAddTakesTooLong(t *testing.T) {
 	r := ctltest.StartRemote(t, ctltest.Healthy(t, "2x1x1"))
-	const says = "s4 has not caught up within 2s (not started yet): it stays a learner; the same call goes on"
+	const says = "s4 has not caught up within 2s (not started yet): it stays a learner; repeat the call to continue"
 	r.Server.Admin.Steps = []*lofamov1.MemberProgress{{Step: lofamov1.MemberStep_ADDED, Message: "s4 is in as a learner"}}
 	r.Server.Admin.Err = status.Error(codes.DeadlineExceeded, says)
 	got := run(t, nil, r.Flags("supervisor", "add", "s4", "--peer-url", "https://10.0.0.4:2380", "--wait", "2s")...)
@@ -99,9 +99,9 @@ func TestSupervisorRemoveWarns(t *testing.T) {
 	}{
 		{[]*lofamov1.Member{voter, voter, voter, voter}, "s2 is out: 4 members are left\n", ""},
 		{[]*lofamov1.Member{voter, voter, voter}, "s2 is out: 3 members are left\n", ""},
-		{[]*lofamov1.Member{voter, voter, learner}, "s2 is out: 3 members are left\n", "two members stand no loss"},
-		{[]*lofamov1.Member{voter, voter}, "s2 is out: 2 members are left\n", "two members stand no loss"},
-		{[]*lofamov1.Member{voter}, "s2 is out: 1 member is left\n", "one member alone stands no loss"},
+		{[]*lofamov1.Member{voter, voter, learner}, "s2 is out: 3 members are left\n", "two members tolerate no loss"},
+		{[]*lofamov1.Member{voter, voter}, "s2 is out: 2 members are left\n", "two members tolerate no loss"},
+		{[]*lofamov1.Member{voter}, "s2 is out: 1 member is left\n", "one member alone tolerates no loss"},
 	} {
 		r.Server.Admin.Members = &lofamov1.ListMembersResponse{Members: c.left}
 		got := run(t, nil, r.Flags("supervisor", "remove", "s2")...)

@@ -63,5 +63,5 @@ func Held(err error) Result {
 	if errors.Is(err, ErrStale) {
 		return Stale("%v", err)
 	}
-	return Unchanged("it is not sure that this supervisor still leads: %v", err)
+	return Unchanged("cannot confirm that this supervisor still leads: %v", err)
 }

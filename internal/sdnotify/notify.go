@@ -87,7 +87,7 @@ func (n *Notifier) Close() error {
 	case <-n.done:
 		return nil
 	case <-t.C:
-		return fmt.Errorf("service manager: not told within %s", closeWait)
+		return fmt.Errorf("service manager: no notification within %s", closeWait)
 	}
 }
 

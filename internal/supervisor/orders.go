@@ -91,7 +91,7 @@ func (s *Supervisor) suspects(ctx context.Context) ([]orders.Suspect, error) {
 }
 
 // errSpansRegions: a procedure that all nodes of a torus run in step needs a single leader.
-var errSpansRegions = errors.New("the torus spans regions, and the supervisors of one have no word on the nodes of another")
+var errSpansRegions = errors.New("the torus spans regions, and the supervisors of one cannot decide on the nodes of another")
 
 // places returns the places of the torus, by rank, from the present map.
 func (s *Supervisor) places(ctx context.Context) ([]orders.Place, error) {

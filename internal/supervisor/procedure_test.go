@@ -54,7 +54,7 @@ func TestProcedureSurvivesLossOfLeader(t *testing.T) {
 	for err == nil {
 		_, err = stream.Recv()
 	}
-	wantCode(t, "whose leader is gone", err, codes.Unavailable, "goes on without it")
+	wantCode(t, "whose leader is gone", err, codes.Unavailable, "continues without it")
 	next := c.AwaitLeader(t, follower, other)
 	var report *lofamov1.ProcedureReport
 	for _, i := range []int{follower, other} {

@@ -168,7 +168,7 @@ func (s *Supervisor) standing(ctx context.Context) []*lofamov1.Region {
 	}
 	list, err := federation.Copy{Etcd: s.store.Etcd}.Regions(ctx, s.cfg.RegionNames())
 	if err != nil {
-		s.logger.Debug("no word of the regions", "err", err)
+		s.logger.Debug("cannot read the regions", "err", err)
 	}
 	return list
 }

@@ -267,7 +267,7 @@ spec:
 		t.Errorf("%d nodes were acted on: want only %s", n, faulty)
 	}
 	spared := ended[recovered].Steps[0]
-	if want := "not begun: the leader's map has no evidence of the fault of n0-0-0/memory any more"; spared.Changed || spared.Detail != want {
+	if want := "not begun: the leader's map no longer has evidence of the fault of n0-0-0/memory"; spared.Changed || spared.Detail != want {
 		t.Errorf("%+v: want %q", spared, want)
 	}
 }

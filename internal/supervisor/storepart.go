@@ -82,7 +82,7 @@ func (s *Supervisor) storeOptions(maxOps int) store.Options {
 func (s *Supervisor) commitRetry(attempt int, err error) {
 	s.metrics.CommitRetries.Inc()
 	if attempt&(attempt-1) == 0 {
-		s.logger.Warn("the store does not take a commit: trying again", "attempt", attempt, "err", err)
+		s.logger.Warn("the store does not accept a commit: retrying", "attempt", attempt, "err", err)
 	}
 }
 

@@ -82,7 +82,7 @@ func (p *webPart) start(s *Supervisor) error {
 		}
 	}()
 	if !web.Built() {
-		s.logger.Debug("the page for browsers was not built into this program: it only says so", "web", c.Listen)
+		s.logger.Debug("the page for browsers is not part of this build: it shows only a notice", "web", c.Listen)
 	}
 	return nil
 }

@@ -271,7 +271,7 @@ func (e *Engine) approve(r *Response, ev Asked) (Act, error) {
 	case r.rests() || r.Cancelled || r.acted():
 		return 0, fmt.Errorf("want one that waits for approval")
 	case len(r.Approvals) >= need:
-		return 0, fmt.Errorf("it has the %d approvals that it wants", need)
+		return 0, fmt.Errorf("it has the %d approvals that it needs", need)
 	case slices.ContainsFunc(r.Approvals, func(a Approval) bool { return a.Subject == ev.Subject }):
 		return 0, fmt.Errorf("%s has approved it: want another subject", ev.Subject)
 	}

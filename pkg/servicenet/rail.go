@@ -24,7 +24,7 @@ var (
 	ErrNoTarget = errors.New("unknown supervisor")
 	// ErrBusy is wrapped when the rail has no room just now: a full queue, a budget used up. It says nothing against
 	// the path.
-	ErrBusy = errors.New("rail takes no more just now")
+	ErrBusy = errors.New("rail has no room now")
 	// ErrClosed is wrapped after the rail was closed.
 	ErrClosed = errors.New("rail is closed")
 )

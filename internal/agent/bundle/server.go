@@ -105,7 +105,7 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 		packet: make([]byte, 0, bulk.MaxPacket),
 	}
 	if err := srv.sweep(); err != nil {
-		cfg.Logger.Warn("what an earlier half left stays there", "err", err)
+		cfg.Logger.Warn("files of an earlier half could not be removed", "err", err)
 	}
 	return srv, nil
 }

@@ -88,9 +88,9 @@ func judge(c config.ResponseCheck, r sensor.Reading, err error, late bool) actio
 	case err == nil && r.State == fault.Normal:
 		return resultDone("%s: %s", c.Name, r.Detail)
 	case err == nil && r.State == fault.Sick:
-		return resultUnchanged("%s says no: %s", c.Name, r.Detail)
+		return resultUnchanged("%s reports a fault: %s", c.Name, r.Detail)
 	case err == nil && r.State == fault.Failed:
-		return actions.Result{State: actions.Partly, Detail: fmt.Sprintf("%s says no, and has changed something: %s", c.Name, r.Detail)}
+		return actions.Result{State: actions.Partly, Detail: fmt.Sprintf("%s reports a fault, and has changed something: %s", c.Name, r.Detail)}
 	case late:
 		return actions.Result{State: actions.NotKnown, Detail: fmt.Sprintf("%s has not ended in time, and was killed", c.Name)}
 	case errors.As(err, &exit):

@@ -112,7 +112,7 @@ func (d *ActionRunner) Ask(o *actions.Order) actions.Status {
 func (d *ActionRunner) answer(o *actions.Order) actions.Status {
 	allowed := d.cfg.Allowed.Kinds()
 	if len(allowed) == 0 && !o.Undo && o.Ask { // for an order, the ledger may know an outcome
-		return actions.Status{State: actions.Unchanged, Detail: "the agent's configuration enables no actions: see its key responses"}
+		return actions.Status{State: actions.Unchanged, Detail: "the agent's configuration enables no actions: see the key `responses`"}
 	}
 	if o.Ask {
 		var s actions.Status
@@ -132,7 +132,7 @@ func (d *ActionRunner) answer(o *actions.Order) actions.Status {
 	}
 	if !begin || err != nil {
 		if s.State == actions.Stale || s.State == actions.None || err != nil { // the other states are known already
-			d.cfg.Log.Warn("an act that a response wants is refused", "kind", o.Kind, "of", o.String(), "about", o.Target, "why", s.Detail)
+			d.cfg.Log.Warn("an action of a response is refused", "kind", o.Kind, "of", o.String(), "about", o.Target, "why", s.Detail)
 		}
 		return d.orEnded(o.Attempt, s)
 	}
@@ -194,11 +194,11 @@ func (d *ActionRunner) make(o actions.Order) {
 	defer cancel()
 	timer := time.AfterFunc(o.Timeout(), cancel)
 	defer timer.Stop()
-	d.cfg.Log.Warn("a response has this node act", "kind", o.Kind, "of", o.String(), "undo", o.Undo, "about", o.Target, "parameters",
-		o.Parameters)
+	d.cfg.Log.Warn("a response orders an action on this node", "kind", o.Kind, "of", o.String(), "undo", o.Undo, "about", o.Target,
+		"parameters", o.Parameters)
 	var r actions.Result
 	if actions.Late(o.Fresh, d.clock()) { // storing took too long, or the daemon was stopped
-		r = resultUnchanged("this node has held the order up: it is of an answer of more than %s ago", actions.FreshFor)
+		r = resultUnchanged("the order was delayed on this node: it names an answer of more than %s ago", actions.FreshFor)
 	} else {
 		r = d.act(ctx, &o)
 	}
@@ -240,7 +240,7 @@ func (d *ActionRunner) Ended(e actions.Ended) {
 func (d *ActionRunner) end(a actions.Attempt, r actions.Result) {
 	err := d.change(func(l *actions.Ledger) (bool, error) { l.End(a, r); return true, nil })
 	if err != nil {
-		d.cfg.Log.Error("how an act ended cannot be kept", "of", a.String(), "err", err)
+		d.cfg.Log.Error("cannot store the outcome of an action", "of", a.String(), "err", err)
 		d.mu.Lock()
 		d.ended[a] = r
 		d.mu.Unlock()
@@ -293,7 +293,7 @@ func (d *ActionRunner) change(do func(*actions.Ledger) (keep bool, err error)) (
 		l, err = actions.Decode(b)
 	}
 	if l == nil {
-		return fmt.Errorf("%s cannot be read, so that nothing is done until somebody removes it: %w", actions.File, err)
+		return fmt.Errorf("%s cannot be read: no action runs until somebody removes it: %w", actions.File, err)
 	}
 	boot, err := storage.BootID()
 	if err != nil {

@@ -145,7 +145,7 @@ func TestFrequencyLimitIsUndoneAndOutlivesRunner(t *testing.T) {
 	}
 	w.want(w.Ask(o), actions.Done, "2 of 2 limited") // made while it was allowed
 	o.Ask, o.Attempt.Attempt = true, 9
-	w.want(w.Ask(o), actions.Unchanged, "enables no actions: see its key responses")
+	w.want(w.Ask(o), actions.Unchanged, "enables no actions: see the key `responses`")
 }
 
 func TestFrequencyRefused(t *testing.T) {
@@ -226,7 +226,7 @@ func TestDelayedOrderBeginsNoAct(t *testing.T) {
 	w.at = func() { ahead.Store(late) } // the disk takes so long to store it
 	w.want(w.Ask(hung), actions.UnderWay, "")
 	w.Wait()
-	w.want(w.Ask(hung), actions.Unchanged, "held the order up")
+	w.want(w.Ask(hung), actions.Unchanged, "the order was delayed")
 	if restarts != 2 {
 		t.Errorf("%d restarts", restarts)
 	}
@@ -342,7 +342,7 @@ func TestCheckExitCodeDecidesResult(t *testing.T) {
 		detail string
 	}{
 		"well":    {`echo "$LOFAMO_NODE $LOFAMO_TARGET $LOFAMO_RESPONSE $LOFAMO_ATTEMPT $1"`, actions.Done, "well: n0 n0/memory r5-"},
-		"ill":     {"echo broken; exit 1", actions.Unchanged, "ill says no: broken"},
+		"ill":     {"echo broken; exit 1", actions.Unchanged, "ill reports a fault: broken"},
 		"changed": {"echo reset it; exit 2", actions.Partly, "has changed something: reset it"},
 		"odd":     {"exit 7", actions.NotKnown, "exit status 7"},
 		"slow":    {"sleep 1000", actions.NotKnown, "slow has not ended in time"},

@@ -79,7 +79,7 @@ func (d *daemon) restartHalf(ctx context.Context, half fault.Half, earlier strin
 	if earlier != "" {
 		var was restarted
 		if err := json.Unmarshal([]byte(earlier), &was); err != nil {
-			return resultUnchanged("what an earlier attempt has kept: %v", err)
+			return resultUnchanged("the values that an earlier attempt stored: %v", err)
 		}
 		before := regfile.Holder{PID: was.PID, Start: was.Start, Space: was.Space}
 		if now := c.holder(); now.PID != 0 && !now.Same(before) {
@@ -112,7 +112,7 @@ func (d *daemon) restartHalf(ctx context.Context, half fault.Half, earlier strin
 		c.ask()
 	} else {
 		d.announce(ctx, half)
-		c.log.Warn("half is ended to be restarted: a response or a person wants it", "pid", pid)
+		c.log.Warn("half is ended for a restart that a response or a person requested", "pid", pid)
 		if err := c.kill(pid); err != nil {
 			return resultUnchanged("%v", err)
 		}
@@ -168,7 +168,7 @@ func (c *child) mayRestart(policy Restart) (pid int, why string) {
 	case known && r.State == halfcore.GivenUp:
 		return 0, ""
 	case !known || r.State != halfcore.Running || r.PID == 0:
-		return 0, fmt.Sprintf("the %s half is %s, or served by somebody else", c.half, r.State)
+		return 0, fmt.Sprintf("the %s half is %s, or served by another process", c.half, r.State)
 	case r.Restarts >= r.Budget:
 		return 0, fmt.Sprintf("restarts of the %s half within %s: %d: one more and it would be given up", c.half, r.Window, r.Restarts)
 	}

@@ -172,7 +172,7 @@ func (c *child) adopt() (*process, bool) {
 	switch {
 	case why == c.served: // unchanged
 	case served:
-		c.log.Warn("half is served by somebody else, and left alone until he ends", "err", err)
+		c.log.Warn("half is served by another process, and left alone until that ends", "err", err)
 	case err != nil:
 		c.log.Warn("cannot determine whether the half runs already", "err", err)
 	}

@@ -129,7 +129,7 @@ func causeOfStatus(ws syscall.WaitStatus) halfcore.Cause {
 }
 
 // errServed is wrapped when the process that serves a half does not count as the half's, or is not known.
-var errServed = errors.New("is served by somebody else")
+var errServed = errors.New("is served by another process")
 
 // adopt takes over the process that already serves a half, started by an earlier daemon or by hand. nil: there is none.
 // An error that does not wrap errServed: it cannot be determined.

@@ -49,7 +49,7 @@ func (d *daemon) awaitPlace(ctx context.Context) error {
 	if !d.cfg.Agent.Spare || half.WithStoredPeers(d.cfg.Agent).Coord != "" {
 		return nil
 	}
-	d.log.Info("spare: waits until it is put in the place of a node", "listen", d.cfg.Agent.Service.Listen)
+	d.log.Info("spare: waits for a place", "listen", d.cfg.Agent.Service.Listen)
 	d.manager.to.Status("spare: waits for a place")
 	d.manager.to.Ready()
 	d.manager.ready = true // set before any reader exists
@@ -300,7 +300,7 @@ func (s *spare) order(order *lofamov1.PeerOrder) (placed bool) {
 		return false
 	}
 	if halfcore.PeersOfAnotherLife(s.word, order, s.life) {
-		s.d.log.Info("order of peers not taken: it does not name this life of a spare that holds no word", "order", order.GetNumber())
+		s.d.log.Info("order of peers refused: it names another life of this spare", "order", order.GetNumber())
 		return false
 	}
 	next, verdict := s.word.Order(next)

@@ -58,7 +58,7 @@ func (d *daemon) lock(ctx context.Context, path string) (*os.File, error) {
 			continue
 		}
 		if err := noteWaiter(next); err != nil {
-			d.log.Warn("this daemon's readiness does not tell that it waits", "half", h.String(), "err", err)
+			d.log.Warn("cannot record for the readiness probe that this daemon waits", "half", h.String(), "err", err)
 		}
 		defer func() { _ = errors.Join(next.Truncate(0), next.Close()) }()
 	}

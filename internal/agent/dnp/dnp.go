@@ -199,7 +199,7 @@ func (d *dnpHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	}
 	mask, lost := storage.MaskOrders().Load(d.Config.StateDir)
 	if lost != nil {
-		d.Log.Error("channel mask lost: all channels are usable at this end until the supervisors have spoken", "err", lost)
+		d.Log.Error("channel mask lost: all channels are usable at this end until the supervisors have answered", "err", lost)
 	}
 	orders, ordersLost := storage.PlainOrders().Load(d.Config.StateDir)
 	now := half.InStep(d.Periods.TWrite)

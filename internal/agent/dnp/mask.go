@@ -170,7 +170,7 @@ func (in MaskRequest) apply(v dnpcore.MaskView) (chanmask.Mask, error) {
 	}
 	left := own & v.State.Own & v.State.Ordered & v.Configured & v.Peers & v.Links
 	if before := v.State.InForce() & v.Configured & v.Peers & v.Links; left == 0 && before != 0 && !in.Force {
-		return own, errors.New("mask: no link of this node would carry messages any more, and one does now: nothing was changed (force masks " +
+		return own, errors.New("mask: no link of this node would carry messages, and one does now: nothing was changed (force masks " +
 			"it all the same)")
 	}
 	return own, nil

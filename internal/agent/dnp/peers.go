@@ -8,6 +8,6 @@ import (
 // the copy: a half that resumes from the copy must not talk to the new peer in a session of the old one.
 func (d *dnpHalf) goOver(dir grid.Direction) {
 	p := d.core.PeerAt(dir)
-	d.Log.Info("link goes over to another peer", "link", dir.String(), "peer", p.Node, "address", p.Address.String())
+	d.Log.Info("link changes to another peer", "link", dir.String(), "peer", p.Node, "address", p.Address.String())
 	d.newSession(dir)
 }

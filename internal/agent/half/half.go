@@ -179,7 +179,7 @@ func (c *Common) epochPath() string { return c.StatePath(c.Half.String() + epoch
 func (c *Common) nextEpoch() (fault.Epoch, error) {
 	e, garbled, err := storage.NextEpoch(c.epochPath())
 	if garbled != nil {
-		c.Log.Warn("boot epoch lost: the supervisors will say where to go on", "err", garbled)
+		c.Log.Warn("boot epoch lost: the supervisors will supply the next one", "err", garbled)
 	}
 	return e, err
 }

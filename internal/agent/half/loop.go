@@ -134,7 +134,7 @@ func (l *Loop) readSensors(now time.Time) {
 // maintain does once a second the work that no event triggers.
 func (l *Loop) maintain(now time.Time) {
 	if l.Page.Maintain(now) {
-		l.Log.Info("register file mended")
+		l.Log.Info("register file repaired")
 		l.Mended(now)
 	}
 	l.MaintainCopy(now)

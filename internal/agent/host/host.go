@@ -183,7 +183,7 @@ func (h *hostHalf) open(cs *half.Closers) error {
 		h.nets, h.rails.direct = append(h.nets, s), append(h.rails.direct, direct.NewRail(s, h.targets[k]))
 		cs.Add(s.Close)
 		if err := s.Absent(); err != nil { // a card that failed is to be reported, and no reason to end
-			h.Log.Warn("going on without a service interface until it is there", "interface", h.names[k], "err", err)
+			h.Log.Warn("continuing without a service interface until it exists", "interface", h.names[k], "err", err)
 			h.bindLater(uint8(k))
 		}
 	}
@@ -220,7 +220,7 @@ func (h *hostHalf) openGossip(cs *half.Closers) error {
 		MaxPackets: half.MaxGossip, Strangers: half.MaxStrangers, OnLoop: h.onLoop,
 	})
 	if err != nil && h.nets[0].Absent() != nil {
-		h.Log.Warn("going on without gossip until service interface 0 is there", "err", err)
+		h.Log.Warn("continuing without gossip until service interface 0 exists", "err", err)
 		h.gossipLate = func() error { return h.openGossip(cs) }
 		return nil //nolint:nilerr // opened later
 	}

@@ -48,7 +48,7 @@ func (h *hostHalf) onInterface(c interfaceChange, wasDown bool) {
 		return // no change
 	}
 	if err := h.bind(k); err != nil {
-		h.Log.Warn("service interface is there, but its socket is not bound: trying on", "interface", h.names[k], "err", err)
+		h.Log.Warn("service interface exists, but its socket is not bound: retrying", "interface", h.names[k], "err", err)
 		h.bindLater(k)
 	}
 	h.Log.Info("service interface up", "interface", h.names[k])

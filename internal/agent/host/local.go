@@ -72,7 +72,7 @@ func (h *hostHalf) serveLocal(ctx context.Context) {
 	stop := context.AfterFunc(ctx, srv.Stop)
 	defer stop()
 	if err := srv.Serve(local.Listen(l, h.Log)); err != nil && ctx.Err() == nil {
-		h.Log.Warn("jobs on this node are not told of faults any more", "err", err)
+		h.Log.Warn("jobs on this node no longer receive notices of faults", "err", err)
 	}
 }
 

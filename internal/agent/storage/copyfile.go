@@ -23,7 +23,7 @@ var (
 	// ErrInUse is wrapped when another process may write the file.
 	ErrInUse = errors.New("another process has it")
 	// ErrCold is wrapped when the file holds no state to resume from.
-	ErrCold = errors.New("nothing to go on from")
+	ErrCold = errors.New("nothing to resume from")
 	// ErrClosed is wrapped after Close.
 	ErrClosed = errors.New("is closed")
 	// ErrTooLong is wrapped when a payload does not fit its cell.

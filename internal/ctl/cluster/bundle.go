@@ -135,9 +135,9 @@ func (w *bundleWriter) mayWrite(path string) error {
 	case err != nil:
 		return fmt.Errorf("bundle: %w", err)
 	case !info.Mode().IsRegular():
-		return command.Usagef("-o %s: is there and no regular file", path)
+		return command.Usagef("-o %s: exists, and is no regular file", path)
 	case !w.flags.force:
-		return command.Usagef("-o %s: is there already: --force overwrites it", path)
+		return command.Usagef("-o %s: already exists: --force overwrites it", path)
 	}
 	return nil
 }
@@ -151,7 +151,7 @@ func (w *bundleWriter) handle(r *lofamov1.GetBundleResponse) error {
 			}
 		}
 		if p.GetReceived() != w.received {
-			return fmt.Errorf("the supervisor counts %d bytes, %d have come", p.GetReceived(), w.received)
+			return fmt.Errorf("the supervisor counts %d bytes, %d have arrived", p.GetReceived(), w.received)
 		}
 		w.progress = p
 	}
@@ -189,7 +189,7 @@ func (w *bundleWriter) restart() error {
 func (w *bundleWriter) finish() error {
 	p := w.progress
 	if p.GetSize() != w.received {
-		return fmt.Errorf("%d bytes were announced, %d have come", p.GetSize(), w.received)
+		return fmt.Errorf("%d bytes were announced, %d have arrived", p.GetSize(), w.received)
 	}
 	path := w.flags.output
 	if path == "" {
@@ -227,7 +227,7 @@ func (w *bundleWriter) place(path string) error {
 	}
 	if err := os.Link(w.file.Name(), path); err != nil {
 		if errors.Is(err, fs.ErrExist) {
-			return command.Usagef("%s: is there already: --force overwrites it", path)
+			return command.Usagef("%s: already exists: --force overwrites it", path)
 		}
 		if err := w.mayWrite(path); err != nil {
 			return err

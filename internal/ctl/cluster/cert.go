@@ -200,7 +200,7 @@ certificate has ended. An operator's revocation cannot be withdrawn: issue a new
 					return slices.ContainsFunc(ids, func(id pki.Identity) bool { return string(id.Role) == o.GetRole() && id.Name == o.GetName() })
 				})
 				if len(list) == n {
-					return nil, command.Usagef("%s: not revoked: `lofamoctl cert list` shows who is", strings.Join(args, ", "))
+					return nil, command.Usagef("%s: not revoked: `lofamoctl cert list` lists the revoked identities", strings.Join(args, ", "))
 				}
 				return list, nil
 			}, "no longer revoked")

@@ -219,7 +219,7 @@ func sayChanged(a *command.App, out string, members []string) {
 func sayUntil(a *command.App, out string) {
 	at, err := inventory.Open(out).Ends()
 	if err != nil {
-		a.Warnf("lofamoctl: until when certificates hold is not known: %v\n", err)
+		a.Warnf("lofamoctl: the ends of the certificates are unknown: %v\n", err)
 		return
 	}
 	a.Printf("certificates hold until %s, when the first ends; 'rotate-keys' renews all\n", day(at))
@@ -286,15 +286,14 @@ func clusterJoinCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "join BUNDLE",
 		Short: "On a machine: check its bundle and install it",
-		Long: `On a machine: checks its bundle and puts it into /etc/lofamo. It refuses the bundle of another machine (unless
---anywhere is given), a bundle with certificates that are invalid or belong to another member, and a bundle for a
-member other than the installed one. Only the owner can read the installed keys.
+		Long: `On a machine: checks its bundle and puts it into /etc/lofamo. It refuses the bundle of another machine (unless --anywhere is
+given), a bundle with certificates that are invalid or belong to another member, and a bundle for a member other than the
+installed one. Only the owner can read the installed keys.
 
-A configuration that was changed on the machine stays if the bundle still has the version before that change, for
-example when only keys are new. If both have changed, join refuses and names the keys in which they differ: --config
-keep keeps the machine's, --config replace installs the bundle's. Settings for all machines of a kind belong in
-settings/agent.yaml or settings/supervisor.yaml of the operator's directory: 'add-node' and 'rotate-keys' bring them
-into the bundles.
+A configuration that was changed on the machine stays if the bundle still has the version before that change, for example when
+only keys are new. If both have changed, join refuses and names the keys in which they differ: --config keep keeps the
+machine's, --config replace installs the bundle's. Settings for all machines of a kind belong in settings/agent.yaml or
+settings/supervisor.yaml of the operator's directory: 'add-node' and 'rotate-keys' bring them into the bundles.
 
 It starts nothing, unless --enable is given: then it enables and starts the service.`,
 		Example: `  lofamoctl cluster join bundle --enable`,

@@ -281,10 +281,11 @@ func warnFragile(a *command.App, members []*lofamov1.Member) {
 	}
 	switch voters {
 	case 1:
-		a.Warnf("lofamoctl: one member alone stands no loss: when it fails nothing is decided, and when its disk fails all since the last " +
+		a.Warnf("lofamoctl: one member alone tolerates no loss: when it fails nothing is decided, and when its disk fails all since the last " +
 			"snapshot is lost: add two more (supervisor add)\n")
 	case 2:
-		a.Warnf("lofamoctl: two members stand no loss: when one fails there is no quorum, and nothing is decided: add a third (supervisor add)\n")
+		a.Warnf("lofamoctl: two members tolerate no loss: when one fails there is no quorum, and nothing is decided: " +
+			"add a third (supervisor add)\n")
 	}
 }
 
@@ -333,7 +334,7 @@ lofamo-supervisor check --snapshot FILE checks it again, lofamo-supervisor resto
 	cmd.Flags().BoolVar(&force, "force", false, "overwrite the file")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if _, err := os.Lstat(args[0]); err == nil && !force {
-			return command.Usagef("%s: is there already: --force overwrites it", args[0])
+			return command.Usagef("%s: already exists: --force overwrites it", args[0])
 		}
 		return asOperator(a, cmd.Context(), "snapshot", func(ctx context.Context, s command.Session) error {
 			return snapshot(a, ctx, s, args[0])

@@ -49,7 +49,7 @@ certificate, the browser warns: compare the printed fingerprint with the one in 
 		var err error
 		if address != "" {
 			if cmd.Flags().Changed("as") {
-				return command.Usagef("--as is of local clusters: elsewhere your certificate says who you are")
+				return command.Usagef("--as is for local clusters: elsewhere your certificate names you")
 			}
 			site, err = webElsewhere(a, cmd.Context(), command.SplitList(address))
 		} else {
@@ -89,8 +89,8 @@ type webSite struct {
 // webHere finds the page of a local cluster.
 func webHere(a *command.App, ctx context.Context, as pki.Role) (webSite, error) {
 	if a.Server != "" || a.CA != "" || a.Cert != "" || a.Key != "" {
-		return webSite{}, command.Usagef("--address is missing: it says where the page of a cluster elsewhere is (--server is not used by this " +
-			"command)")
+		return webSite{}, command.Usagef("--address is missing: it gives the address of the page of a cluster elsewhere (--server is " +
+			"not used by this command)")
 	}
 	if !slices.Contains(pki.WebReaders(), as) {
 		return webSite{}, command.Usagef("--as %s: want one of %s", as, strings.Trim(fmt.Sprint(pki.WebReaders()), "[]"))

@@ -252,6 +252,6 @@ func hasCluster(dir string) bool {
 func (a *App) noteHidden(dir string) {
 	if c, _, err := a.Contexts(); err == nil && c.Current != "" && !a.noted {
 		a.noted = true
-		a.Warnf("lofamoctl: the local cluster in ./%s goes before the context %s (--context %s names it)\n", dir, c.Current, c.Current)
+		a.Warnf("lofamoctl: the local cluster in ./%s takes precedence over the context %s (--context %s names it)\n", dir, c.Current, c.Current)
 	}
 }

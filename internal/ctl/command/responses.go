@@ -152,7 +152,7 @@ func PrintResponse(a *App, r *lofamov1.Response) error {
 func PrintBreaker(a *App, b *lofamov1.ResponseBreaker) {
 	switch {
 	case b.GetOpen():
-		a.Printf("OPEN since %s: %s\nnothing but notifications begins until somebody closes it: "+
+		a.Printf("OPEN since %s: %s\nonly notifications begin until somebody closes it: "+
 			BreakerHint+"\n", a.Clock(b.GetAt()), Printable(b.GetDetail()))
 	case b.GetClosedBy() != "":
 		a.Printf("closed, by %s at %s\n", Printable(b.GetClosedBy()), a.Clock(b.GetAt()))

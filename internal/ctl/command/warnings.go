@@ -50,7 +50,7 @@ const BreakerHint = "lofamoctl response breaker close --reason REASON"
 // WarnBreaker warns about an open breaker.
 func WarnBreaker(a *App, b *lofamov1.ResponseBreaker) {
 	if b.GetOpen() {
-		a.Warnf("lofamoctl: BREAKER OPEN since %s: %s: nothing but notifications begins until somebody closes it: "+
+		a.Warnf("lofamoctl: BREAKER OPEN since %s: %s: only notifications begin until somebody closes it: "+
 			BreakerHint+"\n", a.Clock(b.GetAt()), Printable(b.GetDetail()))
 	}
 }

@@ -134,13 +134,13 @@ func watchProgress(a *command.App) func(string, error) {
 		switch {
 		case errors.Is(err, client.ErrCompacted):
 			broken = false
-			a.Warnf("lofamoctl: %v: the list comes again\n", err)
+			a.Warnf("lofamoctl: %v: the whole list follows again\n", err)
 		case err != nil && !broken:
 			broken = true
 			a.Warnf("lofamoctl: supervisor %s does not answer (%v): trying the others\n", target, command.Plain(err))
 		case err == nil && broken:
 			broken = false
-			a.Warnf("lofamoctl: supervisor %s goes on with the watch\n", target)
+			a.Warnf("lofamoctl: supervisor %s continues the watch\n", target)
 		}
 	}
 }

@@ -61,7 +61,7 @@ func parseVersions(args []string) (map[string]uint64, error) {
 		name, v, ok := strings.Cut(arg, "=")
 		n, err := strconv.ParseUint(v, 10, 64)
 		if !ok || name == "" || err != nil {
-			return nil, command.Usagef("--expect %q: want NAME=VERSION, where version 0 says that there must be none", arg)
+			return nil, command.Usagef("--expect %q: want NAME=VERSION, where version 0 means that there must be none", arg)
 		}
 		out[name] = n
 	}

@@ -126,7 +126,7 @@ func (l *loop) heard(e sent) {
 	if url := l.x.cfg.URLs[e.post.Target]; e.ok {
 		l.x.log.Info("alertmanager answers again", "url", url)
 	} else {
-		l.x.log.Warn("alertmanager does not take alerts", "url", url, "err", e.why)
+		l.x.log.Warn("Alertmanager does not accept alerts", "url", url, "err", e.why)
 	}
 }
 
@@ -140,7 +140,7 @@ func (x *Executor) ask(ctx context.Context) {
 			e.alerts = append(e.alerts, x.alert(j))
 		}
 		if err != nil {
-			x.log.Debug("which alerts stand is not known", "err", err)
+			x.log.Debug("the standing alerts are unknown", "err", err)
 		} else if !x.tell(ctx, e) {
 			return
 		}

@@ -81,7 +81,7 @@ func (s *planned) overrule(open map[string]bool) (executor.Result, bool) {
 	c, keys := s.overruled()
 	for _, k := range keys {
 		if id := responseOf(k); id == s.j.Response || open[id] {
-			return executor.Unchanged("node %s: somebody has taken away %s, which response %s had brought: it is not brought again while that one "+
+			return executor.Unchanged("node %s: somebody has removed %s, which response %s had set: it is not set again while that one "+
 				"is open and annotation %s stands",
 				s.n.Name, c.name, id, k), true
 		}
@@ -104,7 +104,7 @@ func (s *planned) lost() (executor.Result, bool) {
 	if c.stands {
 		verb = "changed"
 	}
-	return executor.Unchanged("node %s: somebody has %s %s, which an attempt before had brought: it is not brought again while annotation "+
+	return executor.Unchanged("node %s: somebody has %s %s, which an earlier attempt had set: it is not set again while annotation "+
 		"%s stands",
 		s.n.Name, verb, c.name, s.key), true
 }

@@ -140,9 +140,9 @@ func (c *client) fenced(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return fmt.Errorf("%w: %w", errNotSent, context.Cause(ctx))
 	case err != nil:
-		return fmt.Errorf("%w: it is not sure that this supervisor still leads: %w", errNotSent, err)
+		return fmt.Errorf("%w: cannot confirm that this supervisor still leads: %w", errNotSent, err)
 	case took > c.sure: // this process was stopped in between, or the store is slow
-		return fmt.Errorf("%w: it is not sure that this supervisor still leads: the store's word is %s old: want at most %s", errNotSent,
+		return fmt.Errorf("%w: cannot confirm that this supervisor still leads: the store's word is %s old: want at most %s", errNotSent,
 			took.Round(time.Millisecond), c.sure)
 	}
 	return nil

@@ -87,7 +87,7 @@ func (s *planned) condition() plan {
 			said = "condition " + typ + " taken away"
 		}
 	case s.mine != nil:
-		said = "an attempt before had done it"
+		said = "an earlier attempt had done it"
 	case slices.Contains(kubelets, typ):
 		return ends(executor.Unchanged("condition %s: want none of %s: they are the kubelet's", typ, strings.Join(kubelets, ", ")))
 	default:

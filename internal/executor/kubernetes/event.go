@@ -30,7 +30,7 @@ func (e *Executor) eventOnce(ctx context.Context, j executor.Job, sent *bool) er
 	id := j.Target.Node
 	if j.Target.Group != "" {
 		if len(j.Members) == 0 {
-			return ended{executor.Unchanged("event on a node of %s: no member is known any more", j.Target)}
+			return ended{executor.Unchanged("event on a node of %s: no member is known any longer", j.Target)}
 		}
 		id = j.Members[0]
 	}
@@ -53,7 +53,7 @@ func (e *Executor) eventOnce(ctx context.Context, j executor.Job, sent *bool) er
 	case err == nil:
 		return ended{executor.Done("event %s/%s", ev.Namespace, ev.Name)}
 	case apierrors.IsAlreadyExists(err):
-		return ended{executor.Done("event %s/%s was written by an attempt before", ev.Namespace, ev.Name)}
+		return ended{executor.Done("event %s/%s was written by an earlier attempt", ev.Namespace, ev.Name)}
 	case errors.Is(err, executor.ErrStale) && *sent:
 		return ended{executor.NotKnown("event on node %s: one was sent, with unknown outcome: %v", n.Name, err)}
 	case errors.Is(err, executor.ErrStale):

@@ -107,10 +107,10 @@ func TestStateChangedByOthersIsKept(t *testing.T) {
 		}
 		other := aJob(responseID(), name, response.KubernetesLabel, map[string]string{"key": "another", "value": "x"})
 		do(t, e, other)
-		if outcome, says := response.Succeeded, "an attempt before had done it"; c.left == c.shows {
+		if outcome, says := response.Succeeded, "an earlier attempt had done it"; c.left == c.shows {
 			want(t, e.Do(context.Background(), again(j)), outcome, says)
 		} else {
-			want(t, e.Do(context.Background(), again(j)), response.Unchanged, "which an attempt before had brought")
+			want(t, e.Do(context.Background(), again(j)), response.Unchanged, "which an earlier attempt had set")
 		}
 		if got := withoutMarks(theNode(t, name)); strings.TrimSpace(strings.ReplaceAll(got, "label another=x", "")) != c.left {
 			t.Errorf("%s %v: as we stand: %q, want %q", c.kind, c.since, got, c.left)

@@ -95,7 +95,7 @@ func TestEffectRemovedByPersonStaysRemoved(t *testing.T) {
 			if p.kind == response.KubernetesDrain { // evicted pods stay evicted
 				want(t, e.Do(context.Background(), again(one)), response.Partly, "somebody has uncordoned it")
 			} else {
-				want(t, e.Do(context.Background(), again(one)), response.Unchanged, "which an attempt before had brought")
+				want(t, e.Do(context.Background(), again(one)), response.Unchanged, "which an earlier attempt had set")
 			}
 			refused(e, step(1, one), one.Response)
 			refused(e, two, one.Response)

@@ -67,7 +67,7 @@ func (s *planned) cordon() plan {
 			f.unschedulable, said = false, "uncordoned"
 		}
 	case s.mine != nil:
-		said = "an attempt before had done it"
+		said = "an earlier attempt had done it"
 	default:
 		s.put(mark{Kind: s.j.Kind, Policy: s.j.Policy, At: s.stampTime()})
 		switch {
@@ -105,7 +105,7 @@ func (s *planned) label() plan {
 			said = "label " + key + " taken away"
 		}
 	case s.mine != nil:
-		said = "an attempt before had done it"
+		said = "an earlier attempt had done it"
 	case there && was != value:
 		return ends(executor.Unchanged("node %s: label %s is %q already: want none, or %q", s.n.Name, key, was, value))
 	default:
@@ -133,7 +133,7 @@ func (s *planned) taint() plan {
 	m := mark{Kind: s.j.Kind, Policy: s.j.Policy, Key: t.Key, Value: t.Value, Effect: t.Effect, At: s.stampTime()}
 	switch {
 	case s.mine != nil:
-		return s.mergeTaints(nil, s.mine.text, "an attempt before had done it")
+		return s.mergeTaints(nil, s.mine.text, "an earlier attempt had done it")
 	case at < 0:
 		added := metav1.NewTime(s.stampTime())
 		t.TimeAdded = &added

@@ -48,7 +48,7 @@ func (e *Eureka) Do(ctx context.Context, j executor.Job) executor.Result {
 	nodes := e.raisers(j.Target, j.Members)
 	nodes = nodes[:min(len(nodes), maxRaisers)]
 	if len(nodes) == 0 {
-		return executor.Unchanged("there is no node that is well, to raise it")
+		return executor.Unchanged("no healthy node can raise it")
 	}
 	var last executor.Result
 	unsure := false

@@ -113,7 +113,7 @@ func (x *exchange) fenced(err error) {
 	case errors.Is(err, executor.ErrStale):
 		x.result = executor.Stale("nothing was ordered: %v", err)
 	default: // the process was stopped, or the store has no quorum
-		x.result = executor.Unchanged("nothing was ordered: it is not sure that this supervisor still leads: %v", err)
+		x.result = executor.Unchanged("nothing was ordered: cannot confirm that this supervisor still leads: %v", err)
 	}
 }
 

@@ -227,7 +227,7 @@ func (e *Executor) mask(ctx context.Context, j executor.Job) executor.Result {
 		case err != nil:
 			return failed(err)
 		case !was:
-			return executor.Done("link %s is not masked by this step any more: it stays unchanged", dir)
+			return executor.Done("link %s is no longer masked by this step: it stays unchanged", dir)
 		}
 		return executor.Done("link %s is restored", dir)
 	}
@@ -241,7 +241,7 @@ func (e *Executor) mask(ctx context.Context, j executor.Job) executor.Result {
 	case err != nil:
 		return failed(err)
 	case !mine:
-		return executor.Done("link %s was masked already, by %s, whose it stays", dir, by)
+		return executor.Done("link %s was already masked by %s: that mask stays", dir, by)
 	}
 	return executor.Done("link %s is masked: both ends get the order until they have it", dir)
 }

@@ -151,7 +151,7 @@ func TestOnlySettingStepRemovesMask(t *testing.T) {
 	do(undo, response.Succeeded, "restored")
 	do(undo, response.Succeeded, "stays unchanged")
 	m.by["n0X+"] = "alice"
-	do(j, response.Succeeded, "by alice, whose it stays")
+	do(j, response.Succeeded, "by alice: that mask stays")
 	do(undo, response.Succeeded, "stays unchanged")
 	if m.by["n0X+"] != "alice" {
 		t.Errorf("%v", m.by)

@@ -57,7 +57,7 @@ func (x *powerExecutor) Do(ctx context.Context, j executor.Job) executor.Result 
 	}
 	p, ok := x.nodes[j.Target.Node]
 	if !ok {
-		return executor.Unchanged("node %s is not among those that may be reset", j.Target.Node)
+		return executor.Unchanged("node %s may not be reset: the configuration has no BMC for it", j.Target.Node)
 	}
 	if m := j.Parameters["method"]; m != p.Method {
 		return executor.Unchanged("method: given %q: want that of the node's BMC, %q", m, p.Method)

@@ -77,7 +77,7 @@ func (b BMC) redfish(ctx context.Context, password string) executor.Result {
 	}
 	kind := schemas.ResetType(b.Reset)
 	if can, err := system.GetSupportedResetTypes(); err == nil && len(can) > 0 && !slices.Contains(can, kind) {
-		return executor.Unchanged("%s%s: reset %s: the system has %s", b.Address, b.System, kind, fault.List(can))
+		return executor.Unchanged("%s%s: reset %s: the system allows %s", b.Address, b.System, kind, fault.List(can))
 	}
 	target, err := b.resetTarget(system)
 	if err != nil {

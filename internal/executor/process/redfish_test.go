@@ -71,7 +71,7 @@ func TestRedfishOutcomeIsProvenByAnswer(t *testing.T) {
 		"no system":     {func(_ *powertest.Emulator, b *BMC) { b.System = "/redfish/v1/Systems/2" }, response.Unchanged, "404", nil},
 		"password":      {func(_ *powertest.Emulator, b *BMC) { b.Username = "admin" }, response.Unchanged, "401", nil},
 		"cannot": {func(e *powertest.Emulator, _ *BMC) { e.Allowed = []string{"On", "ForceOff"} }, response.Unchanged,
-			"the system has On, ForceOff", nil},
+			"the system allows On, ForceOff", nil},
 		"elsewhere": {func(e *powertest.Emulator, _ *BMC) { e.At = "https://192.0.2.1/reset" }, response.Unchanged,
 			"want a path below it", nil},
 		"above": {func(e *powertest.Emulator, _ *BMC) { e.At = powertest.System + "/../2/reset" }, response.Unchanged,
@@ -179,7 +179,7 @@ func TestUnconfiguredResetIsRefused(t *testing.T) {
 	}{
 		"undo":    {func(j *executor.Job) { j.Undo = true }, response.Unchanged, "put back"},
 		"recheck": {func(j *executor.Job) { j.Recheck = true }, response.NotKnown, "boot epoch"},
-		"node":    {func(j *executor.Job) { j.Target.Node = "n2" }, response.Unchanged, "not among those"},
+		"node":    {func(j *executor.Job) { j.Target.Node = "n2" }, response.Unchanged, "has no BMC for it"},
 		"group":   {func(j *executor.Job) { j.Target = response.Target{Group: "row/Y=1"} }, response.Unchanged, "want a node"},
 		"method":  {func(j *executor.Job) { j.Parameters["method"] = "ipmi" }, response.Unchanged, "method: given"},
 	} {

@@ -124,7 +124,7 @@ func (s *server) start(job executor.Job, x executor.Executor) (*run, executor.Re
 		return nil, executor.NotKnown("attempt %d at step %d of %s: attempt %d has been seen", job.Attempt.Attempt, job.Step,
 			job.Response, known.Attempt), version, nil
 	case crowded:
-		return nil, executor.Unchanged("the executor process remembers %d attempts, and takes no more", maxEntries), version, nil
+		return nil, executor.Unchanged("the executor process remembers %d attempts, and accepts no more", maxEntries), version, nil
 	case same:
 		if known.Kind != "" && (known.Kind != job.Kind || known.Undo != job.Undo || known.Target != job.Target.String()) {
 			return nil, executor.NotKnown("attempt %d at step %d of %s was for another thing", job.Attempt.Attempt, job.Step,
@@ -165,7 +165,7 @@ func (s *server) start(job executor.Job, x executor.Executor) (*run, executor.Re
 func (s *server) carryOut(ctx context.Context, job executor.Job, x executor.Executor, version uint64, before *run) executor.Result {
 	failpoint.Hit(failpoint.ExecutorAdmitted)
 	if err := s.durable.commit(version); err != nil {
-		s.logger.Error("nothing is done any more", "err", err)
+		s.logger.Error("the ledger cannot be written: no action runs", "err", err)
 		result := executor.Unchanged("%s", err)
 		s.durable.change(func(l *ledger) bool { return l.end(s.now(), job.Attempt, result.Outcome, result.Detail) })
 		s.metrics.ended(job.Kind, result.Outcome)
@@ -180,7 +180,7 @@ func (s *server) carryOut(ctx context.Context, job executor.Job, x executor.Exec
 	version = s.durable.change(func(l *ledger) bool { return l.end(s.now(), job.Attempt, result.Outcome, result.Detail) })
 	if err := s.durable.commit(version); err != nil {
 		// The outcome is known now; after a restart it is NOT KNOWN, which is also true.
-		s.logger.Error("nothing is done any more", "err", err)
+		s.logger.Error("the ledger cannot be written: no action runs", "err", err)
 	}
 	failpoint.Hit(failpoint.ExecutorEnded)
 	s.logger.Info("attempt ended", about(job.Effect, "outcome", outcomeOf(result.Outcome), "detail", result.Detail, "took",
@@ -201,7 +201,7 @@ func (s *server) act(ctx context.Context, job executor.Job, x executor.Executor,
 	case s.slots <- struct{}{}:
 		defer func() { <-s.slots }()
 	case <-ctx.Done():
-		return executor.Unchanged("%d acts go on already: %s", cap(s.slots), ctx.Err())
+		return executor.Unchanged("%d actions are already in progress: %s", cap(s.slots), ctx.Err())
 	}
 	if err := ctx.Err(); err != nil {
 		return executor.Unchanged("before it began: %s", err)

@@ -108,7 +108,7 @@ func (x *slurmExecutor) Do(ctx context.Context, j executor.Job) executor.Result 
 	}
 	done, err := x.hold(ctx, name)
 	if err != nil {
-		return executor.Unchanged("another act on %s goes on: %s", name, err)
+		return executor.Unchanged("another action on %s is in progress: %s", name, err)
 	}
 	defer done()
 	was, err := x.look(ctx, name)

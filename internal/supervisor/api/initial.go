@@ -88,7 +88,7 @@ func (s *Server) initialFromLeader(ctx context.Context, req *lofamov1.WatchReque
 		case err != nil && !sent:
 			return 0, false, nil
 		case err != nil:
-			return 0, true, status.Errorf(codes.Unavailable, "initial: the leader fell away while it sent the map: begin again")
+			return 0, true, status.Errorf(codes.Unavailable, "initial: the leader was lost while it sent the map: start again")
 		}
 		if err := w.send(resp); err != nil {
 			return 0, true, err

@@ -180,7 +180,7 @@ func TestStartProcedureChecksItsRequest(t *testing.T) {
 		{&lofamov1.StartProcedureRequest{}, &orders.PauseError{Left: 18 * time.Second}, codes.ResourceExhausted, "try again in 18s"},
 		{&lofamov1.StartProcedureRequest{}, nobody, codes.FailedPrecondition, "no node has begun it"},
 		{&lofamov1.StartProcedureRequest{}, orders.ErrNotLeading, codes.Unavailable, "no leader"},
-		{&lofamov1.StartProcedureRequest{}, orders.ErrLost, codes.Unavailable, "goes on without it"},
+		{&lofamov1.StartProcedureRequest{}, orders.ErrLost, codes.Unavailable, "continues without it"},
 	} {
 		d.err, d.ordered = tc.err, orders.ProcedureRequest{}
 		stream := &responses[lofamov1.StartProcedureResponse]{ctx: asOperator(t)}

@@ -107,7 +107,7 @@ func changeStatus(err error) error {
 	case errors.Is(err, store.ErrConflict):
 		return status.Errorf(codes.Aborted, "%v: nothing was changed", err)
 	case errors.Is(err, engine.ErrUnsettled):
-		return status.Errorf(codes.DeadlineExceeded, "%v: whether it was changed is not known: look when there is a leader, and ask again if "+
+		return status.Errorf(codes.DeadlineExceeded, "%v: the outcome is unknown: check when there is a leader, and ask again if "+
 			"it was not", err)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return status.FromContextError(err).Err()

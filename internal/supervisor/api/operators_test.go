@@ -56,7 +56,7 @@ func TestWhatBecameOfAChange(t *testing.T) {
 			codes.Unavailable, "nothing was changed: supervisor other does not lead any more. ", true},
 		"one that breaks off": {engine.ErrNotLeading, dial(t, broken{err: status.Error(codes.Unavailable, "cut")}), codes.Unavailable,
 			"cut", false},
-		"the lead is lost here": {engine.ErrUnsettled, nil, codes.DeadlineExceeded, "whether it was changed is not known", false},
+		"the lead is lost here": {engine.ErrUnsettled, nil, codes.DeadlineExceeded, "the outcome is unknown", false},
 	} {
 		s := New(Config{Self: "s1", Names: names, Operators: changing{c.own}, Directory: led{conn: c.leader}})
 		_, err := s.SetMaintenance(asOperator(t), &lofamov1.SetMaintenanceRequest{Nodes: []string{"n0-0-0"}, Reason: "new fan"})

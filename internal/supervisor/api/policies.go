@@ -495,7 +495,7 @@ func (r *Responses) GetPolicy(ctx context.Context, req *lofamov1.GetPolicyReques
 	case resp.GetPolicy() != nil:
 		return resp, nil
 	case req.GetVersion() > 0:
-		return nil, status.Errorf(codes.NotFound, "policy %.63q: version %d: there is none, or it is kept no longer", req.GetName(),
+		return nil, status.Errorf(codes.NotFound, "policy %.63q: version %d: there is none, or it is no longer kept", req.GetName(),
 			req.GetVersion())
 	case len(history) > 0:
 		return nil, status.Errorf(codes.NotFound, "policy %.63q: it was withdrawn: version %d was the last", req.GetName(), history[0].Version)

@@ -207,7 +207,7 @@ func (r *Responses) get(ctx context.Context, id string) (*lofamov1.Response, err
 	}
 	i := slices.IndexFunc(all, func(r *response.Response) bool { return r.ID == id })
 	if i < 0 {
-		return nil, status.Errorf(codes.NotFound, "response %.64q: there is none, or it is kept no longer", id)
+		return nil, status.Errorf(codes.NotFound, "response %.64q: there is none, or it is no longer kept", id)
 	}
 	return protoResponse(all[i]), nil
 }
@@ -326,7 +326,7 @@ func askFor[R any](ctx context.Context, r *Responses, w word, done func(context.
 		if err := r.service.Ask(ctx, response.Asked{Subject: by, Verb: w.verb, Response: w.id, Reason: w.reason}); err != nil {
 			return none, r.refusal(ctx, w, err)
 		}
-		r.s.cfg.Logger.Info("a person's word for a response", "by", by, "verb", w.verb.String(), "response", w.id, "reason", w.reason)
+		r.s.cfg.Logger.Info("a person's request for a response", "by", by, "verb", w.verb.String(), "response", w.id, "reason", w.reason)
 		return done(ctx)
 	}, func(ctx context.Context, conn grpc.ClientConnInterface) (R, error) {
 		return pass(ctx, lofamov1.NewResponseServiceClient(conn))

@@ -245,7 +245,7 @@ func (s *Admin) ReplaceMember(req *lofamov1.ReplaceMemberRequest, stream grpc.Se
 		return err
 	}
 	if old.GetName() == "" {
-		return status.Errorf(codes.FailedPrecondition, "%s was never started and has no data to lose: go on with AddMember, or RemoveMember it",
+		return status.Errorf(codes.FailedPrecondition, "%s was never started and has no data to lose: continue with AddMember, or remove it",
 			old.GetId())
 	}
 	if err := s.remove(ctx, members, old); err != nil {
@@ -263,7 +263,7 @@ func (s *Admin) ReplaceMember(req *lofamov1.ReplaceMemberRequest, stream grpc.Se
 	}
 	if err := s.take(stream, left, old.GetName(), old.GetPeerUrl(), wait); err != nil {
 		st, _ := status.FromError(err)
-		return status.Errorf(st.Code(), "%s; %s is out already: go on with AddMember %s %s", st.Message(), old.GetName(), old.GetName(),
+		return status.Errorf(st.Code(), "%s; %s is already removed: continue with AddMember %s %s", st.Message(), old.GetName(), old.GetName(),
 			old.GetPeerUrl())
 	}
 	return nil
@@ -379,7 +379,7 @@ func (s *Admin) seeThrough(stream grpc.ServerStreamingServer[lofamov1.MemberProg
 			if stream.Context().Err() != nil {
 				return status.FromContextError(stream.Context().Err()).Err()
 			}
-			return status.Errorf(codes.DeadlineExceeded, "%s has not caught up within %s (%s; %s): it stays a learner; the same call goes on",
+			return status.Errorf(codes.DeadlineExceeded, "%s has not caught up within %s (%s; %s): it stays a learner; repeat the call to continue",
 				name, wait, said, refusal(last))
 		case <-tick.C:
 		}

@@ -82,7 +82,7 @@ type Member struct {
 }
 
 // ErrEnded says that the member ended without a call to Stop.
-var ErrEnded = errors.New("the member ended: it was removed from the cluster (its data directory is of no use then), or see etcd's log " +
+var ErrEnded = errors.New("the member ended: it was removed from the cluster (its data directory is then useless), or see etcd's log " +
 	"lines before")
 
 // ErrInUse says that another process has the data directory.

@@ -26,7 +26,7 @@ var ErrClock = errors.New("the clock of the machine where the restore began is b
 func bump(revision int64, at time.Time) (uint64, error) {
 	begin := int64(at.Sub(epoch)/time.Second) * perSecond
 	if begin <= revision {
-		return 0, fmt.Errorf("by the restore's time, %s, revisions go on at %d, and the snapshot is at %d already: %w",
+		return 0, fmt.Errorf("by the restore's time, %s, revisions continue at %d, and the snapshot is at %d already: %w",
 			at.UTC().Format(time.RFC3339), begin, revision, ErrClock)
 	}
 	return uint64(begin - revision), nil

@@ -14,7 +14,7 @@ import (
 )
 
 // ErrNoQuorum is an ErrNotLeading: this replica may lead, but no quorum confirms it.
-var ErrNoQuorum = fmt.Errorf("%w: no word of a quorum", ErrNotLeading)
+var ErrNoQuorum = fmt.Errorf("%w: no quorum confirms this", ErrNotLeading)
 
 // Map returns the committed map as of some moment during the call, without ages. It asks a quorum whether this
 // replica still leads, once for all concurrent callers: a leader that was paused past its lease must not present its

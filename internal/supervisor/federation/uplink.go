@@ -63,7 +63,7 @@ func (c *Uplink) Run(ctx context.Context, fence store.Fence) {
 		}
 		if time.Since(began) > lastPause {
 			pause = firstPause
-			c.cfg.Logger.Warn("the parent is not reached any more", "parent", id, "err", err)
+			c.cfg.Logger.Warn("the parent is no longer reachable", "parent", id, "err", err)
 		} else {
 			c.cfg.Logger.Debug("the parent is not reached", "parent", id, "err", err)
 		}

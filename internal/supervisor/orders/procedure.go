@@ -34,7 +34,7 @@ func (e *PauseError) Error() string {
 
 // ErrLost says that this replica ceased to lead after the procedure had begun. The nodes continue, and the next
 // leader makes a report from their final statuses.
-var ErrLost = errors.New("this supervisor leads no more; the procedure goes on without it: lofamoctl get procedure shows its outcome")
+var ErrLost = errors.New("this supervisor no longer leads; the procedure continues without it: lofamoctl get procedure shows its outcome")
 
 // RefusedError says that no node can, or will, begin the procedure.
 type RefusedError struct{ error }
@@ -204,10 +204,10 @@ func (m *Diagnoses) resume(ctx context.Context, places []Place) error {
 }
 
 // errUnheard is an earlier leader's procedure whose order reached no node, or no living node.
-var errUnheard = errors.New("no node tells of it")
+var errUnheard = errors.New("no node reports it")
 
 // ErrUncommitted says that the store did not accept the order, so no order was sent.
-var ErrUncommitted = errors.New("nothing was ordered: the store does not take the order")
+var ErrUncommitted = errors.New("nothing was ordered: the store does not accept the order")
 
 func refusal(err error) error {
 	if errors.Is(err, ErrNotLeading) {

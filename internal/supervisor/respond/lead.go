@@ -105,7 +105,7 @@ func (r *Responder) load(t *term) bool {
 		if t.ctx.Err() == nil && (errors.Is(err, store.ErrUnreadable) || time.Since(began) > loadPatience) {
 			r.complain(err)
 		}
-		r.cfg.Logger.Debug("the responses cannot be begun with yet", "err", err)
+		r.cfg.Logger.Debug("the responses cannot be loaded yet", "err", err)
 		select {
 		case <-t.ctx.Done():
 		case <-time.After(followAgain):

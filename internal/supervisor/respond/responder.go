@@ -220,7 +220,7 @@ func (r *Responder) compile(stored []store.StoredPolicy) response.PoliciesChange
 		docs, err := policy.Parse(p.JSON)
 		if err != nil {
 			out.Unread = append(out.Unread, p.Name)
-			r.cfg.Logger.Error("a policy cannot be read: nothing new is begun by it here", "policy", p.Name, "version", p.Version, "err", err)
+			r.cfg.Logger.Error("a policy cannot be read: it begins nothing new here", "policy", p.Name, "version", p.Version, "err", err)
 			continue
 		}
 		out.Policies = append(out.Policies, policy.Policies(docs)...)

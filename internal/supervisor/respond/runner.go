@@ -136,12 +136,12 @@ func (u *runner) attempt(ctx context.Context, t *term, j executor.Job, led time.
 		select {
 		case <-before.ended:
 		case <-ctx.Done():
-			return executor.NotBegun(j, "the attempt before has not ended"), false
+			return executor.NotBegun(j, "the previous attempt has not ended"), false
 		}
 	}
 	u.r.at(failpoint.ResponderStarting)
 	if err := u.confirm(ctx, t, led); err != nil {
-		return executor.NotBegun(j, "not begun: it is not sure that this supervisor still leads: %v", err), false
+		return executor.NotBegun(j, "not begun: cannot confirm that this supervisor still leads: %v", err), false
 	}
 	if err := u.silent(ctx, j); err != nil {
 		return executor.NotBegun(j, "not begun: %v", err), false
@@ -192,7 +192,7 @@ func (u *runner) silent(ctx context.Context, j executor.Job) error {
 		case <-again.C:
 		}
 	}
-	return fmt.Errorf("the leader's map has no evidence of the fault of %s any more", j.Target)
+	return fmt.Errorf("the leader's map no longer has evidence of the fault of %s", j.Target)
 }
 
 // do calls the executor. A panic ends only the attempt, and leaves the result unknown.

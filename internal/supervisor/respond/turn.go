@@ -174,7 +174,7 @@ func (r *Responder) lose(why error) {
 	r.wake = time.Time{}
 	r.runner.stopAll()
 	if why != nil {
-		r.cfg.Logger.Warn("responses are not decided here any more", "token", t.fence.Rev, "err", why)
+		r.cfg.Logger.Warn("this supervisor no longer decides on responses", "token", t.fence.Rev, "err", why)
 	}
 	close(t.ended)
 }

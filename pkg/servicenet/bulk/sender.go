@@ -229,7 +229,7 @@ func (s *Sender) Stats() SenderStats {
 func (s *Sender) Seal(dst []byte, c Chunk, data []byte) ([]byte, error) {
 	t := s.find(c.Transfer)
 	if t == nil || t.key == nil {
-		return nil, fmt.Errorf("seal chunk %d of transfer %s: not known any more", c.Index, c.Transfer)
+		return nil, fmt.Errorf("seal chunk %d of transfer %s: no longer known", c.Index, c.Transfer)
 	}
 	if len(data) != c.Length {
 		return nil, fmt.Errorf("seal chunk %d of transfer %s: given %d bytes: want %d", c.Index, c.Transfer, len(data), c.Length)

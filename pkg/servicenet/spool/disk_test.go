@@ -179,7 +179,7 @@ func TestLostInRing(t *testing.T) {
 	if st := s.Status(); st.Damaged != 1 || st.Depth != 0 || st.Lost != 0 || st.Err != "" {
 		t.Errorf("%+v", st)
 	}
-	if log.count("cannot be read any more") != 1 {
+	if log.count("can no longer be read") != 1 {
 		t.Errorf("said: %s", log.String())
 	}
 	must(t, s.Close())

@@ -229,7 +229,7 @@ func (w *writer) readBack(s slot) (Record, bool) {
 	data := make([]byte, s.length)
 	at := s.place % w.ring.size
 	if _, err := w.file.ReadAt(data, ringStart+at); err != nil {
-		w.log.Error("a report in the spool cannot be read any more", "epoch", s.key.epoch, "seq", s.key.seq, "err", err)
+		w.log.Error("a report in the spool can no longer be read", "epoch", s.key.epoch, "seq", s.key.seq, "err", err)
 		return Record{}, false
 	}
 	e, ok := decodeEntry(data, w.ring.id, at)

@@ -106,7 +106,7 @@ func (f *Flow) Level(now time.Time) Level {
 func (f *Flow) Overloaded() bool { return f.over }
 
 // ErrFlow refuses the body of a broadcast.
-var ErrFlow = errors.New("flow control word makes no sense")
+var ErrFlow = errors.New("invalid flow control word")
 
 // AppendFlow encodes the body of a broadcast: version, 1; how long it counts in ms, 16 bits, big endian, 1 to 2,000.
 func AppendFlow(dst []byte, life time.Duration) []byte {

@@ -573,7 +573,7 @@ func TestFloodOfStrangersDoesNotSilenceLink(t *testing.T) {
 	}
 }
 
-// A link goes over to another peer while it runs: the one before is a stranger from then on, and the new one is proved.
+// A link changes to another peer while it runs: the one before is a stranger from then on, and the new one is proved.
 func TestLinkMovesToAnotherPeerWhileItRuns(t *testing.T) {
 	a, b := pairOf(t)
 	b.start()

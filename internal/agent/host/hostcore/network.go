@@ -67,7 +67,7 @@ func (m *Machine) updateServiceNetwork(now time.Time) {
 			s, detail = fault.Sick, "no supervisor answers, the gossip lives"
 		}
 		if s == fault.Sick && m.silent {
-			s, detail, age = fault.Unknown, "no supervisor answers by any rail, the gossip lives", 0
+			s, detail, age = fault.Unknown, "no supervisor answers by any rail, but gossip works", 0
 		}
 	case fault.Sick:
 		detail = "answers are missing"

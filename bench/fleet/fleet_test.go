@@ -13,7 +13,7 @@ import (
 // TestEmulatedNodesLookRealToSupervisors: emulated nodes are NORMAL to real supervisors, their changes are COMMITTED, and one that
 // falls silent to its neighbours is FAILED while none of the others is.
 func TestEmulatedNodesLookRealToSupervisors(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	zero := config.Duration(0)
 	f, err := Start(ctx, Config{Dims: grid.Dims{X: 3, Y: 3, Z: 3}, Replicas: 1, Preset: config.PresetDefault,

@@ -14,7 +14,7 @@ import (
 )
 
 // answerWithin bounds every wait for an answer on loopback.
-const answerWithin = 5 * time.Second
+const answerWithin = 30 * time.Second
 
 // ErrUnanswered is the error for a datagram without an answer in time.
 var ErrUnanswered = errors.New("no answer")

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/testing/deadline"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
@@ -64,8 +65,8 @@ func TestStreamWithoutAWay(t *testing.T) {
 	if _, err := s.Run(t.Context(), StreamPlan{Reports: 5, Rate: 1000}); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
+	last, before := s.Last(), s.half.Socket(0).Stats().Blocked
+	ctx := deadline.When(t, func() bool { return s.Last() == last+20 && s.half.Socket(0).Stats().Blocked > before })
 	st, err := s.Run(ctx, StreamPlan{Reports: 20, Rate: 1000, Cut: 10})
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "of 20 reports not committed") {
 		t.Fatalf("error %v", err)

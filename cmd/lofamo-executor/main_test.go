@@ -12,8 +12,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/executor/process"
 	"github.com/lofamo/lofamo/internal/executor/process/processtest"
+	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/program"
 	"github.com/lofamo/lofamo/internal/sdnotify/sdnotifytest"
 	"github.com/lofamo/lofamo/pkg/response"
@@ -102,15 +105,27 @@ func started(t *testing.T, file string, stderr io.Writer) *exec.Cmd {
 	return cmd
 }
 
+// patient is a supervisor's executor that gives the process time: it is a program of its own, on a machine that is busy with others.
+func patient(t *testing.T, f *processtest.Fixture) *executor.Remote {
+	t.Helper()
+	x, err := executor.NewRemote(config.ExecutorClient{Address: f.Config.Listen, DialTimeout: config.Duration(time.Minute)},
+		processtest.Cluster, f.Certificate(t, pki.RoleSupervisor), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = x.Close() })
+	return x
+}
+
 // TestSignalEndsProcessWithCodeZero runs the process until a signal stops it, and expects exit code 0.
 func TestSignalEndsProcessWithCodeZero(t *testing.T) {
 	f := processtest.New(t)
 	f.Config.Commands = []process.Command{{Name: "true", Path: "/bin/true"}}
 	cmd := started(t, write(t, f), t.Output())
-	x := f.Supervisor(t, f.Config.Listen)
+	x := patient(t, f)
 	j := processtest.Job(response.Command, 3, "r3-1", 0, 1, map[string]string{"command": "true"})
 	r := processtest.Do(t, x, j)
-	for deadline := time.Now().Add(20 * time.Second); r.Outcome != response.Succeeded; r = processtest.Do(t, x, j) {
+	for deadline := time.Now().Add(time.Minute); r.Outcome != response.Succeeded; r = processtest.Do(t, x, j) {
 		if time.Now().After(deadline) || r.Outcome != response.Unchanged {
 			t.Fatalf("%+v", r)
 		}
@@ -153,9 +168,9 @@ func TestProcessEndsWhenItsLedgerCannotBeWritten(t *testing.T) {
 	if err := os.Mkdir(way, 0o700); err != nil { // in the way of the new file
 		t.Fatal(err)
 	}
-	x := f.Supervisor(t, f.Config.Listen)
+	x := patient(t, f)
 	j := processtest.Job(response.Command, 3, "r3-1", 0, 1, map[string]string{"command": "true"})
-	j.Timeout = 2 * time.Second
+	j.Timeout = time.Minute
 	if r := processtest.Do(t, x, j); r.Outcome != response.Unchanged {
 		t.Errorf("without a ledger: %+v", r)
 	}

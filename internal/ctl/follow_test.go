@@ -46,7 +46,7 @@ func (s *stream) until(t *testing.T, want string) string {
 		select {
 		case <-changed:
 		case <-timeout:
-			t.Fatalf("no %q within 30 s in:\n%s", want, text)
+			t.Fatalf("no %q within a minute in:\n%s", want, text)
 		}
 	}
 }

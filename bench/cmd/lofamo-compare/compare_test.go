@@ -276,7 +276,7 @@ func TestShortRunComparesRealSystems(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	record := filepath.Join(dir, "record.json")
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, "-short", "-record", record, "-out", filepath.Join(dir, "page.md"))
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -482,7 +482,7 @@ func TestTopAsksTheOtherOneForResponsesToo(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = s.Close() }()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	heard := make(chan topResponses)
 	shell := &topShell{app: a, s: s, send: func(msg any) {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lofamo/lofamo/internal/testing/freeport"
 	"github.com/lofamo/lofamo/internal/testing/requirements"
 )
 
@@ -81,8 +82,7 @@ func TestVulncheckFailsOnFindingsAndSkipsLoudly(t *testing.T) {
 	calls := module(t, "package main\n\nimport \"strings\"\n\nfunc main() { println(strings.ToUpper(\"x\")) }\n")
 	broken := module(t, "package main\n\nfunc main() { nothing() }\n")
 	found, empty := database(t, dbModules), database(t, "[]")
-	gone := httptest.NewServer(http.NotFoundHandler())
-	gone.Close()
+	gone := "http://" + freeport.Addr(t).String()
 	for name, c := range map[string]struct {
 		db, module string
 		fails      bool
@@ -91,7 +91,7 @@ func TestVulncheckFailsOnFindingsAndSkipsLoudly(t *testing.T) {
 		"a finding, from files":    {"file://" + found, calls, true, "GO-2099-0001"},
 		"a finding, from a server": {serve(t, http.FileServer(http.Dir(found))), calls, true, "GO-2099-0001"},
 		"no finding":               {serve(t, http.FileServer(http.Dir(empty))), calls, false, "No vulnerabilities found"},
-		"nobody answers":           {gone.URL, calls, false, "*** SKIPPED: vulnerability check: the data base " + gone.URL},
+		"nobody answers":           {gone, calls, false, "*** SKIPPED: vulnerability check: the data base " + gone},
 		"a server that fails": {serve(t, http.HandlerFunc(func(w http.ResponseWriter,
 			_ *http.Request) {
 			w.WriteHeader(http.StatusServiceUnavailable)

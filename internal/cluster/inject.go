@@ -20,7 +20,7 @@ import (
 )
 
 // controlTimeout bounds one request to a control socket.
-const controlTimeout = 3 * time.Second
+const controlTimeout = 10 * time.Second
 
 // control asks one of a node's control sockets: HTTP with JSON over a Unix socket.
 func control(ctx context.Context, n NodeInfo, socket, method, path string, in, out any) error {
@@ -266,7 +266,7 @@ var errNotRunning = errors.New("is not running")
 
 // reviveWait is how long revive waits for a daemon to notice that a half has ended, or that the start that it was asked for is
 // done.
-const reviveWait = 10 * time.Second
+const reviveWait = time.Minute
 
 // revive makes a half run: it continues a stopped one and starts a dead one. Right after a kill, the daemon may still
 // report the half as running.
@@ -355,7 +355,7 @@ func (c *Cluster) HealAll(ctx context.Context) error {
 
 // postPatiently waits for a half that was just started to open its socket.
 func postPatiently(ctx context.Context, n NodeInfo, socket string, in any) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, reviveWait)
 	defer cancel()
 	for {
 		err := control(ctx, n, socket, http.MethodPost, "/inject", in, nil)

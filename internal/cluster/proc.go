@@ -235,7 +235,7 @@ func endAll(ctx context.Context, procs []*process, grace time.Duration) []*proce
 	for _, p := range left {
 		_ = p.signal(unix.SIGKILL)
 	}
-	return waitAll(context.WithoutCancel(ctx), left, 5*time.Second)
+	return waitAll(context.WithoutCancel(ctx), left, time.Minute)
 }
 
 func waitAll(ctx context.Context, procs []*process, limit time.Duration) (left []*process) {

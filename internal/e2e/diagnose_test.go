@@ -63,7 +63,14 @@ func named(r *lofamov1.DiagnosisReport) (out []string) {
 func (t trial) finds(want ...string) *lofamov1.DiagnosisReport {
 	t.Helper()
 	r := t.diagnose(&lofamov1.DiagnoseRequest{}, nil)
-	if got := named(r); !slices.Equal(got, want) {
+	got := named(r)
+	// A half that a busy machine keeps waiting makes tests inconclusive: a person would start another diagnosis.
+	unclear := func(x string) bool { return strings.HasPrefix(x, "LINK_INCONCLUSIVE ") }
+	for end := time.Now().Add(patience); slices.ContainsFunc(got, unclear) && time.Now().Before(end); got = named(r) {
+		t.Logf("found %v: once more", got)
+		r = t.diagnose(&lofamov1.DiagnoseRequest{}, nil)
+	}
+	if !slices.Equal(got, want) {
 		t.Errorf("found %v, want %v", got, want)
 		for _, l := range r.GetLinks() {
 			if l.GetVerdict() != lofamov1.LinkVerdict_LINK_GOOD {

@@ -78,20 +78,19 @@ func (m metrics) total(name, label string) (sum float64) {
 // served returns the content of an address's /metrics.
 func served(t *testing.T, addr string) string {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+"/metrics", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	all, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(all)
+	return answered(t, "scrape "+addr, func() (string, error) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+"/metrics", nil)
+		if err != nil {
+			return "", err
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return "", err
+		}
+		defer resp.Body.Close()
+		all, err := io.ReadAll(resp.Body)
+		return string(all), err
+	})
 }
 
 func scrape(t *testing.T, addr string) metrics {

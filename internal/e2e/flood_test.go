@@ -60,12 +60,16 @@ func TestFlappingNodeDelaysNoOther(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		begin, before := time.Now(), scrape(t.T, http).total("lofamo_agent_reports_total", "")
 		stop := flap(t, node)
-		most := t.awaitReports(http, before+300)
-		rate := 300 / time.Since(begin).Seconds()
-		if normal := float64(time.Second) / float64(p.DigestPeriod); rate < 10*normal {
-			t.Errorf("%.0f reports a second are no flood: want 10 times %.0f", rate, normal)
+		most, rate, normal := 0.0, 0.0, float64(time.Second)/float64(p.DigestPeriod)
+		for end := time.Now().Add(patience); rate < 10*normal; { // other programs may slow the sender down at first
+			if time.Now().After(end) {
+				t.Errorf("%.0f reports a second are no flood: want 10 times %.0f", rate, normal)
+				break
+			}
+			begin, before := time.Now(), scrape(t.T, http).total("lofamo_agent_reports_total", "")
+			most = max(most, t.awaitReports(http, before+300))
+			rate = 300 / time.Since(begin).Seconds()
 		}
 		mark := t.trialFrom()
 		mark.inject("1,1,0", simple(cluster.KillHost))

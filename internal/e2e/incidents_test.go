@@ -75,11 +75,7 @@ func (t trial) incidents() map[string]*lofamov1.Incident {
 
 func (t trial) incident(id string) *lofamov1.Incident {
 	t.Helper()
-	in, err := t.Client.GetIncident(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return in
+	return answered(t.T, "read incident "+id, func() (*lofamov1.Incident, error) { return t.Client.GetIncident(t.Context(), id) })
 }
 
 // oneIncident waits for the incident of a fault and returns it. No other may be open.
@@ -133,11 +129,9 @@ func (t trial) statusShows(id string) {
 func (t trial) survivesLeader(in *lofamov1.Incident, node, component string) {
 	t.Helper()
 	why := func() string {
-		x, err := t.Client.Explain(t.Context(), &lofamov1.ExplainRequest{Node: node, Component: component})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return x.GetSummary()
+		return answered(t.T, "explain "+component+" of "+node, func() (*lofamov1.ExplainResponse, error) {
+			return t.Client.Explain(t.Context(), &lofamov1.ExplainRequest{Node: node, Component: component})
+		}).GetSummary()
 	}
 	reason := why()
 	t.acknowledges(in.GetId())

@@ -389,7 +389,10 @@ type change struct{ Revision, Node, Component, Kind, From, To, Reason string }
 func (h *hall) events(since string) []change {
 	h.Helper()
 	var list struct{ Events []change }
-	if err := json.Unmarshal([]byte(h.ctl("get", "events", "--since-revision", since, "-o", "json")), &list); err != nil {
+	out := answered(h.T, "read the events", func() ([]byte, error) {
+		return h.try("get", "events", "--since-revision", since, "-o", "json")
+	})
+	if err := json.Unmarshal(out, &list); err != nil {
 		h.Fatal(err)
 	}
 	return list.Events

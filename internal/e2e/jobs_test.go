@@ -141,10 +141,16 @@ func TestEurekasAndBarriersOfRealProcesses(t *testing.T) {
 		for _, d := range []grid.Direction{grid.XPlus, grid.XMinus, grid.YPlus, grid.YMinus} {
 			t.inject("1,1,1", cluster.Fault{Kind: cluster.CutLink, Dir: d})
 		}
-		if e := <-t.barrierOn(ids[1], "cut", ids, "--participant", "asks", "--timeout", "2s"); e.code != 1 ||
-			!strings.Contains(e.said, "missing: ") || !strings.Contains(e.said, ids[0]) {
-			t.Errorf("while %s is missing: %+v", ids[0], e)
-		}
+		var e barrierEnd
+		defer func() {
+			if t.Failed() {
+				t.Logf("while %s was missing: %+v", ids[0], e)
+			}
+		}()
+		eventually(t.T, "a barrier to name "+ids[0]+" as missing", func() bool {
+			e = <-t.barrierOn(ids[1], "cut", ids, "--participant", "asks", "--timeout", "2s")
+			return e.code == 1 && strings.Contains(e.said, "missing: ") && strings.Contains(e.said, ids[0])
+		})
 		for i, w := range waiting {
 			if len(w) > 0 {
 				t.Errorf("%s comes back without %s: %+v", ids[i+1], ids[0], <-w)
@@ -221,7 +227,7 @@ func TestCheckpointedJobSurvivesDeaths(t *testing.T) {
 		for i, id := range t.nodeIDs() {
 			cmd := exec.CommandContext(t.Context(), program,
 				append(size, "-job", "e2e-ring", "-node", id, "-members", strings.Join(t.nodeIDs(), ","), "-dir", dir,
-					"-pause", "20ms", "-socket", filepath.Join(t.Cluster.Dir(), "nodes", id, "state", "local.sock"))...)
+					"-pause", "100ms", "-socket", filepath.Join(t.Cluster.Dir(), "nodes", id, "state", "local.sock"))...)
 			logs[id] = &progress{t: t, steps: make(chan int, 1024)}
 			if cmd.Stderr = logs[id]; i == 0 {
 				cmd.Stdout = &result

@@ -233,11 +233,21 @@ func (t trial) settled() {
 
 func (t trial) node(name string) *lofamov1.Node {
 	t.Helper()
-	n, err := t.Client.GetNode(t.Context(), name)
-	if err != nil {
-		t.Fatal(err)
+	return answered(t.T, "read "+name, func() (*lofamov1.Node, error) { return t.Client.GetNode(t.Context(), name) })
+}
+
+// answered repeats a read until it has an answer: on a busy machine a supervisor may miss the bound of one attempt.
+func answered[T any](t *testing.T, what string, read func() (T, error)) (out T) {
+	t.Helper()
+	var err error
+	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		if out, err = read(); err == nil {
+			return out
+		}
+		if time.Now().After(end) || t.Context().Err() != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
 	}
-	return n
 }
 
 // is waits until a reader of the map sees a verdict on a node: the answering replica may lag behind the one that sent

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -37,6 +38,22 @@ func (t trial) browser(asks *testing.T, id string) *page {
 			requirements.Missing(asks, "the page was not built: make web")
 		}
 	}
+	for attempt := 1; ; attempt++ {
+		p := t.startBrowser(asks, node, chromium, web)
+		_, err := p.try("open " + t.login(asks, id))
+		if err == nil {
+			return p
+		}
+		if attempt == 3 {
+			asks.Fatal(err)
+		}
+		asks.Logf("another browser, as this one does not open the page: %v", err) // one may hang at its start
+		_ = p.browser.Kill()
+	}
+}
+
+func (t trial) startBrowser(asks *testing.T, node, chromium, web string) *page {
+	asks.Helper()
 	cmd := exec.CommandContext(t.Context(), node, "test/cluster.mjs")
 	cmd.Dir, cmd.Env, cmd.Stderr = web, append(os.Environ(), "LOFAMO_CHROMIUM="+chromium), os.Stderr
 	in, err := cmd.StdinPipe()
@@ -54,28 +71,34 @@ func (t trial) browser(asks *testing.T, id string) *page {
 		_ = in.Close() // it ends then
 		_ = cmd.Wait()
 	})
-	p := &page{in, bufio.NewScanner(out), cmd.Process}
-	p.do(asks, "open "+t.login(asks, id))
-	return p
+	return &page{in, bufio.NewScanner(out), cmd.Process}
 }
 
-// do has the page do something or wait for it, and returns the result. It kills a browser that hangs, as one may at its
-// start.
+// do has the page do something or wait for it, and returns the result.
 func (p *page) do(t *testing.T, what string) string {
 	t.Helper()
-	if _, err := fmt.Fprintln(p.in, what); err != nil {
+	found, err := p.try(what)
+	if err != nil {
 		t.Fatal(err)
 	}
-	hangs := time.AfterFunc(time.Minute, func() { _ = p.browser.Kill() })
+	return found
+}
+
+// try is do with an error. It kills a browser that hangs.
+func (p *page) try(what string) (string, error) {
+	if _, err := fmt.Fprintln(p.in, what); err != nil {
+		return "", err
+	}
+	hangs := time.AfterFunc(3*time.Minute, func() { _ = p.browser.Kill() })
 	defer hangs.Stop()
 	if !p.lines.Scan() {
-		t.Fatalf("the browser is gone: %v", p.lines.Err())
+		return "", fmt.Errorf("the browser is gone: %w", cmp.Or(p.lines.Err(), io.EOF))
 	}
 	found, ok := strings.CutPrefix(p.lines.Text(), "ok ")
 	if !ok {
-		t.Fatalf("the browser: %s: %s", what, p.lines.Text())
+		return "", fmt.Errorf("the browser: %s: %s", what, p.lines.Text())
 	}
-	return found
+	return found, nil
 }
 
 // login returns a link to a supervisor's page, for a viewer.
@@ -124,7 +147,7 @@ func (p *page) killed(t trial, node string) {
 	}
 	slices.Sort(took)
 	t.Logf("a killed node is on the page after %v: median %s, worst %s", took, took[len(took)/2], took[len(took)-1])
-	if worst := took[len(took)-1]; worst > 10*time.Second {
-		t.Errorf("a killed node is on the page after %s: want a second, and ten at most", worst)
+	if worst := took[len(took)-1]; worst > 30*time.Second {
+		t.Errorf("a killed node is on the page after %s: want a second, and thirty at most on a busy machine", worst)
 	}
 }

@@ -75,10 +75,9 @@ func (t trial) tells(node string, want watchdog.Health) {
 // received lists the reports with the given text about a node, the newest first.
 func (t trial) received(says string) []*lofamov1.ReportStatus {
 	t.Helper()
-	resp, err := t.Client.ListReports(t.Context(), &lofamov1.ListReportsRequest{Limit: 4096})
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := answered(t.T, "read the reports", func() (*lofamov1.ListReportsResponse, error) {
+		return t.Client.ListReports(t.Context(), &lofamov1.ListReportsRequest{Limit: 4096})
+	})
 	seen := map[string]bool{}
 	var out []*lofamov1.ReportStatus
 	for _, r := range resp.GetReports() {
@@ -226,17 +225,7 @@ func TestReportsPassTorusAlone(t *testing.T) {
 
 func (t trial) leader() string {
 	t.Helper()
-	resp, err := t.Client.ListSupervisors(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, s := range resp.GetSupervisors() {
-		if s.GetLeader() {
-			return s.GetId()
-		}
-	}
-	t.Fatalf("no leader among %v", resp.GetSupervisors())
-	return ""
+	return t.leads("")
 }
 
 // TestRealSupervisorsGone cuts all supervisors off the service network for a minute: no node is accused, every half

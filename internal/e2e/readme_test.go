@@ -29,16 +29,16 @@ func socket(node string) string { return "LOFAMO_SOCKET=.lofamo/nodes/" + node +
 var aids = map[string]aid{
 	// Of eleven programs that have just started, one may be late beside other tests, and is rightly called SICK: a
 	// person would look again.
-	"lofamoctl map": {before: "for ((i = 0; i < 100; i++)); do lofamoctl map | grep -q '8: 8 NORMAL' && break; sleep 0.1; done"},
+	"lofamoctl map": {before: "for ((i = 0; i < 600; i++)); do lofamoctl map | grep -q '8: 8 NORMAL' && break; sleep 0.1; done"},
 	// An injected fault shows some hundred milliseconds later: a person is slower.
-	"lofamoctl inject 1,0,1 kill-host": {after: "lofamoctl watch --initial --field-selector component=host,to=FAILED --count 1 --for 10s"},
+	"lofamoctl inject 1,0,1 kill-host": {after: "lofamoctl watch --initial --field-selector component=host,to=FAILED --count 1 --for 60s"},
 	// On each node, the job's own process runs it.
 	"lofamo-agent eureka --job train-4711 --watch &": {before: "export " + socket("n0-0-0")},
 	"lofamo-agent barrier --job train-4711 --name begin --members n0-0-0,n1-0-0 --timeout 30s": {
 		before: socket("n1-0-0") + " lofamo-agent barrier --job train-4711 --name begin --members n0-0-0,n1-0-0 --timeout 30s &",
 	},
 	// The audit is empty until a leader has received the fault.
-	"lofamoctl audit": {before: "for ((i = 0; i < 100; i++)); do lofamoctl audit | grep -q n1-0-1 && break; sleep 0.1; done"},
+	"lofamoctl audit": {before: "for ((i = 0; i < 600; i++)); do lofamoctl audit | grep -q n1-0-1 && break; sleep 0.1; done"},
 	// There is only one version, and the policies' versions are in another file.
 	"lofamoctl policy get drain-failed-memory --version 2 -o yaml | lofamoctl policy apply -f -": {as: "lofamoctl policy get " +
 		"drain-failed-memory --version 1 -o yaml | lofamoctl policy apply -f -"},
@@ -134,7 +134,7 @@ func inShell(t *testing.T, lines []string) (string, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute) // some hundred programs, one after the other
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute) // some hundred programs, one after the other
 	defer cancel()
 	var script strings.Builder
 	script.WriteString("set -e\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n") // the watch in the background
@@ -147,7 +147,7 @@ func inShell(t *testing.T, lines []string) (string, error) {
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "PATH="+binaries+":"+os.Getenv("PATH"), "LOFAMO_DIR=")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = time.Minute // the watch in the background ends a moment after the shell
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err = cmd.Run()

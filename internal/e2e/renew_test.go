@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/pki"
@@ -19,10 +20,10 @@ func (t trial) serials() map[string]string {
 	t.Helper()
 	begins, out := map[string]time.Time{}, map[string]string{}
 	for _, s := range t.Cluster.Info().Supervisors {
-		resp, err := t.at(s.ID, pki.RoleViewer).ListCertificates(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		replica := t.at(s.ID, pki.RoleViewer)
+		resp := answered(t.T, "list the certificates of "+s.ID, func() (*lofamov1.ListCertificatesResponse, error) {
+			return replica.ListCertificates(t.Context())
+		})
 		for _, c := range resp.GetCertificates() {
 			if id := c.GetIdentity(); strings.Contains(id, "/node/") && c.GetNotBefore().AsTime().After(begins[id]) {
 				begins[id], out[id] = c.GetNotBefore().AsTime(), c.GetSerial()
@@ -89,7 +90,7 @@ func awaits(t *testing.T, what string, ok func() bool) {
 // a spare without coordinates.
 func TestClusterWithoutIssuerGetsOne(t *testing.T) {
 	t.Parallel()
-	l := clusterOf(t, "2x1x1", cluster.Options{Supervisors: 3, Spares: 1, NodeLifetime: 90 * time.Second, NoIssuer: true})
+	l := clusterOf(t, "2x1x1", cluster.Options{Supervisors: 3, Spares: 1, NodeLifetime: 90 * time.Second, NoIssuer: true, Periods: patient()})
 	tr := begin(t, l)
 	i, err := pki.NewIssuer(l.Cluster.Info().Cluster)
 	if err == nil {
@@ -168,7 +169,7 @@ func (t trial) requests() (sum float64) {
 func TestHalvesRenewCertificates(t *testing.T) {
 	t.Parallel()
 	const life, guilty = 20 * time.Second, "n1-0-0" // the shortest that the configuration allows
-	l := clusterOf(t, "2x2x1", cluster.Options{Supervisors: 3, NodeLifetime: life})
+	l := clusterOf(t, "2x2x1", cluster.Options{Supervisors: 3, NodeLifetime: life, Periods: patient()})
 	tr := begin(t, l)
 	epochs := tr.epochs()
 	took := tr.renew(5, "")

@@ -42,7 +42,7 @@ func (t trial) refusedBySupervisors() (sum float64) {
 func TestRevokedNodeIsRefusedWithinSeconds(t *testing.T) {
 	t.Parallel()
 	const guilty = "n1-0-1"
-	l := clusterOf(t, "2x2x2", cluster.Options{Supervisors: 3})
+	l := clusterOf(t, "2x2x2", cluster.Options{Supervisors: 3, Periods: patient()})
 	tr := begin(t, l)
 	start := time.Now()
 	tr.lofamoctl("cert", "revoke", "node/"+guilty, "--reason", "test")
@@ -108,7 +108,7 @@ func (t trial) stays(d time.Duration, guilty string) {
 // leader.
 func TestRevokedPersonIsRefused(t *testing.T) {
 	t.Parallel()
-	l := clusterOf(t, "2x1x1", cluster.Options{Supervisors: 3})
+	l := clusterOf(t, "2x1x1", cluster.Options{Supervisors: 3, Periods: patient()})
 	tr := begin(t, l)
 	s := l.Cluster.Info().Supervisors[0].ID
 	approver := tr.at(s, pki.RoleApprover)

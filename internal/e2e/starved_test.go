@@ -33,10 +33,10 @@ func TestStoppedHalfAccusesNoOther(t *testing.T) {
 			}); err != nil {
 				t.Fatalf("no event of the starvation: %v", err)
 			}
-			n := tr.node("n1-0-0")
-			if s := n.GetStarved(); s == nil || s.GetLongestMs() < 500 {
-				t.Errorf("the map shows %v: want starved for 500 ms or more", s)
-			}
+			// The event may be of a shorter time before, on a busy machine.
+			eventually(t, "the map to show 500 ms or more of starvation", func() bool {
+				return tr.node("n1-0-0").GetStarved().GetLongestMs() >= 500
+			})
 			tr.settled()
 			for _, s := range l.Since(tr.mark) {
 				blames := strings.HasPrefix(s.GetComponent(), "link/") || tt.half == "host" && s.GetComponent() == tt.other
@@ -58,7 +58,7 @@ func TestReturningHalfGivesLatePeersTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const away, attempts = 500 * time.Millisecond, 10
+	const away, attempts = 500 * time.Millisecond, 40
 	for _, tt := range []struct {
 		half          string
 		stop          cluster.Kind

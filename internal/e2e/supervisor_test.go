@@ -101,6 +101,9 @@ func TestStrangersChangeNothing(t *testing.T) {
 			if s.GetFrom() == lofamov1.State_UNKNOWN && s.GetTo() == lofamov1.State_NORMAL {
 				continue // the first check of a peripheral, after the start
 			}
+			if s.GetKind() == lofamov1.EventKind_STARVATION_CHANGED {
+				continue // by other programs of a busy machine
+			}
 			if s.GetNode() != "n0-0-0" || (s.GetComponent() != "temperature" && s.GetComponent() != "node") {
 				t.Errorf("the noise did something: %s", s)
 			}

@@ -96,7 +96,7 @@ func (tm *terminal) shows(t *testing.T, what string, passes func(screen string) 
 		tm.mu.Unlock()
 		rows ^= 1
 		tm.resize(t, 100, rows)
-		for range 10 {
+		for range 100 {
 			time.Sleep(20 * time.Millisecond)
 			tm.mu.Lock()
 			text = escapes.ReplaceAllString(tm.out.String(), "\n")

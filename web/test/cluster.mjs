@@ -5,7 +5,9 @@ import { opened } from './chromium.mjs'
 
 const { context, close } = await opened()
 const page = await context.newPage()
-const wait = { timeout: 30_000 }
+const wait = { timeout: 60_000 } // this machine may be busy with other tests
+page.setDefaultTimeout(wait.timeout)
+page.setDefaultNavigationTimeout(wait.timeout)
 const status = (kind) => page.waitForSelector(`#status.${kind}`, wait)
 let turned
 

@@ -30,7 +30,7 @@ import (
 )
 
 // patience is the timeout for a recovery, far above the promised times.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // binaries builds the programs with failpoints, once.
 var binaries = sync.OnceValues(func() (string, error) {
@@ -83,7 +83,7 @@ func newField(t *testing.T, dims string) *field {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	period := config.Duration(100 * time.Millisecond)
 	l, err := lab.Start(ctx, cluster.Options{
@@ -288,7 +288,7 @@ func (f *field) settle(t *testing.T) (kept, replaced int, lost, doubled []string
 	for len(f.Cluster.Exited()) > 0 {
 		<-f.Cluster.Exited() // the daemons that the test has killed
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := f.Settle(ctx); err != nil {
 		t.Error(err)

@@ -105,7 +105,7 @@ func (l *Lab) watch(ctx context.Context, after uint64) {
 func (l *Lab) Close() error {
 	l.stop()
 	<-l.done
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	return errors.Join(l.Client.Close(), l.Cluster.Stop(ctx))
 }

@@ -19,7 +19,7 @@ import (
 
 const (
 	// toolTimeout bounds one run of ip or nft.
-	toolTimeout = 10 * time.Second
+	toolTimeout = time.Minute
 	// atOnce is the maximum number of commands that run at a time.
 	atOnce = 4
 )

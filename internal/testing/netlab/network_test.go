@@ -319,7 +319,7 @@ func TestPulledPlugLosesCarrier(t *testing.T) {
 	is := func(what, want string) {
 		t.Helper()
 		got := read("n0-0-0", "svc0/operstate")
-		for end := time.Now().Add(10 * time.Second); got != want && time.Now().Before(end); { // the kernel updates it later
+		for end := time.Now().Add(bound); got != want && time.Now().Before(end); { // the kernel updates it later
 			time.Sleep(10 * time.Millisecond)
 			got = read("n0-0-0", "svc0/operstate")
 		}
@@ -446,7 +446,14 @@ func TestKilledProcessLeavesNothing(t *testing.T) {
 		t.Errorf("directory of a dead process: %v", err)
 	}
 	// It may stay a zombie without a reaper, but in no namespace.
-	if _, ok := inode(fmt.Sprintf("/proc/%d/ns/net", sleeper)); ok {
+	lives := func() bool {
+		_, ok := inode(fmt.Sprintf("/proc/%d/ns/net", sleeper))
+		return ok
+	}
+	for end := time.Now().Add(bound); lives() && time.Now().Before(end); { // a killed process may take a moment to end
+		time.Sleep(10 * time.Millisecond)
+	}
+	if lives() {
 		t.Errorf("process %d lives on in a dead network", sleeper)
 	}
 	if _, err := n.Traffic("sup-0", "sup0"); err != nil {
@@ -468,6 +475,6 @@ func hold(t *testing.T) {
 		name = strings.TrimSpace(string(b))
 	}
 	fmt.Printf("holding %s %s %d\n", n.claim.prefix(), n.directory(), cmd.Process.Pid)
-	<-time.After(time.Minute)
+	<-time.After(5 * time.Minute)
 	t.Fatal("nobody killed the holder")
 }

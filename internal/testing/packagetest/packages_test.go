@@ -22,7 +22,7 @@ import (
 const root = "../../.."
 
 // bound is the timeout of a step on a busy machine.
-const bound = 2 * time.Minute
+const bound = 4 * time.Minute
 
 // need skips the test if a tool is missing, or fails it in CI.
 func need(t *testing.T, tools ...string) {

@@ -66,7 +66,7 @@ ExecStartPre=/bin/sh -c 'while test -e /run/hold; do sleep 0.1; done'
 
 // hanging is the drop-in for units whose processes will hang: it shortens the watchdog time.
 const hanging = `[Service]
-WatchdogSec=3
+WatchdogSec=10
 `
 
 // dropIn writes a drop-in of a unit.
@@ -98,9 +98,7 @@ func upgraded(m *machine, how manager) {
 		t.Errorf("a script that fails is not told of: %s", said)
 	}
 	m.runs("half done", false)
-	if !m.normal() {
-		t.Errorf("half done: the node is not NORMAL\n%s", m.why())
-	}
+	m.eventually("half done: the node is NORMAL", m.normal, m.why)
 	if how.mend != nil {
 		upgrade = how.mend
 	}

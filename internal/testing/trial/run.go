@@ -33,6 +33,7 @@ type Options struct {
 	Duration time.Duration // begin no round after this time; 0: no limit
 	Dir      string        // existing directory for the cluster and the load's file
 	BinDir   string        // see cluster.FindBinaries
+	Patience int           // further multiple of all bounds, for a trial beside other tests; 0 is 1
 	Load     []string      // command that runs LoadMain with further arguments; required if Shape.Load > 0
 	Out      io.Writer     // one line per step; nil: none
 }
@@ -40,7 +41,7 @@ type Options struct {
 const (
 	startBound  = 10 * time.Minute
 	callBound   = 20 * time.Second
-	watchBound  = 30 * time.Second
+	watchBound  = 2 * time.Minute
 	leaderBound = 15 * time.Second
 	// mostViolations ends a trial: more would not help to understand it.
 	mostViolations = 50
@@ -326,7 +327,7 @@ func (r *runner) normalBound() time.Duration {
 
 // underLoad multiplies a time that already holds on a machine with other users.
 func (r *runner) underLoad(d time.Duration) time.Duration {
-	return d * time.Duration(Factor(r.load.loops)/Factor(0))
+	return d * time.Duration(Factor(r.load.loops)/Factor(0)*max(r.o.Patience, 1))
 }
 
 // settle waits until every component is as at the beginning and no group fault is left.

@@ -92,7 +92,7 @@ func (r *runner) inject(ctx context.Context, s Step) error {
 // await waits until the map names every pending fault.
 func (r *runner) await(ctx context.Context) {
 	for _, p := range r.pending {
-		allowed := p.bound * time.Duration(Factor(r.load.loops))
+		allowed := r.underLoad(p.bound * time.Duration(Factor(0)))
 		if p.outage {
 			// The bounds begin when a leader is back.
 			allowed += time.Duration(cluster.Monotonic()-p.at) + r.underLoad(leaderBound)

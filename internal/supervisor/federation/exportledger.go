@@ -19,6 +19,8 @@ type ledgerConfig struct {
 	Dims   string // of the whole torus
 	// Member reports whether a node belongs to the region; nil: all do.
 	Member func(id string) bool
+	// Readable returns why this parent cannot read a document; nil: it reads all.
+	Readable func(*lofamov1.Document) error
 	// Beat is the interval between messages of the region. After Misses intervals without one it is cut off.
 	Beat   time.Duration
 	Misses int
@@ -115,7 +117,7 @@ type Refusal uint8
 const (
 	RefusedTerm    Refusal = iota + 1 // a newer term has spoken
 	RefusedOrder                      // a change that does not follow the one before
-	RefusedForeign                    // another torus, another region's node
+	RefusedForeign                    // another torus, another region's node, a document that cannot be read
 	RefusedLong                       // a change beyond all bounds
 	RefusedStore                      // another store speaks for the region
 	Replaced                          // a newer stream took over
@@ -350,6 +352,12 @@ func (l *ledger) add(c *lofamov1.UpstreamChange) (Refusal, string) {
 	for _, d := range c.GetDocuments() {
 		if err := checkDocument(d, l.cfg.Member); err != nil {
 			return RefusedForeign, err.Error()
+		}
+		if l.cfg.Readable == nil {
+			continue
+		}
+		if err := l.cfg.Readable(d); err != nil {
+			return RefusedForeign, fmt.Sprintf("document %.80q: %v", d.GetKey(), err)
 		}
 	}
 	n.event += uint64(len(c.GetEvents()))

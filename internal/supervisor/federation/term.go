@@ -2,7 +2,6 @@ package federation
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -111,7 +110,7 @@ func (e *Parent) newTerm(ctx context.Context, fence store.Fence) (*term, error) 
 		t.regions[name] = &regionState{name: name, head: h, groups: make(map[string]awareness.GroupStatus),
 			ledger: newLedger(ledgerConfig{
 				Region: name, Dims: e.cfg.Names.Dims().String(), Beat: e.cfg.Beat, Misses: e.cfg.Misses,
-				Member: func(id string) bool { return e.cfg.mayTell(name, fault.NodeID(id)) },
+				Member: func(id string) bool { return e.cfg.mayTell(name, fault.NodeID(id)) }, Readable: readable,
 			}, now, h.Position, h.Cut)}
 	}
 	for _, id := range e.cfg.Names.All() {
@@ -441,13 +440,9 @@ func (t *term) showGroup(d document, id string) error {
 		t.builder.DropGroup(groupID(d.region, id))
 		return nil
 	}
-	g := new(lofamov1.Group)
-	if err := proto.Unmarshal(d.GetValue(), g); err != nil {
-		return fmt.Errorf("read group fault %s of region %s: %w", id, d.region, err)
-	}
-	st, err := view.RestoreGroup(g)
+	st, err := decodeGroup(d.GetValue())
 	if err != nil {
-		return fmt.Errorf("region %s: %w", d.region, err)
+		return fmt.Errorf("read group fault %s of region %s: %w", id, d.region, err)
 	}
 	st.ID = groupID(d.region, st.ID)
 	r.groups[st.ID] = st
@@ -473,27 +468,17 @@ func (r *regionState) showGroups(b *view.Builder) {
 // showWarning shows a warning. The argument what has the form NODE/COMPONENT/QUANTITY; a component name may contain a
 // slash.
 func (t *term) showWarning(d document, what string) error {
-	node, rest, _ := strings.Cut(what, "/")
-	at := strings.LastIndex(rest, "/")
-	if at < 0 {
-		return fmt.Errorf("warning %q of region %s: want NODE/COMPONENT/QUANTITY", what, d.region)
+	node, c, q, err := warningKey(what)
+	if err != nil {
+		return fmt.Errorf("warning %q of region %s: %w", what, d.region, err)
 	}
 	if d.GetDeleted() {
-		c, cerr := fault.ParseComponent(rest[:at])
-		q, qerr := fault.ParseQuantity(rest[at+1:])
-		if err := errors.Join(cerr, qerr); err != nil {
-			return fmt.Errorf("warning %q of region %s: %w", what, d.region, err)
-		}
-		t.builder.DropWarning(fault.NodeID(node), c, q)
+		t.builder.DropWarning(node, c, q)
 		return nil
 	}
-	w := new(lofamov1.Warning)
-	if err := proto.Unmarshal(d.GetValue(), w); err != nil {
-		return fmt.Errorf("read warning %s of region %s: %w", what, d.region, err)
-	}
-	st, err := view.RestoreWarning(fault.NodeID(node), w)
+	st, err := decodeWarning(node, d.GetValue())
 	if err != nil {
-		return fmt.Errorf("region %s: %w", d.region, err)
+		return fmt.Errorf("read warning %s of region %s: %w", what, d.region, err)
 	}
 	t.builder.SetWarning(st)
 	return nil

@@ -1,0 +1,103 @@
+package federation
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/awareness"
+)
+
+func marshalled(t testing.TB, m proto.Message) []byte {
+	t.Helper()
+	b, err := proto.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestUnreadableDocumentIsRefused: a parent refuses a document that no term could read again, and one with another
+// node's content.
+func TestUnreadableDocumentIsRefused(t *testing.T) {
+	node := func(id string, s lofamov1.State) []byte {
+		return marshalled(t, &lofamov1.Node{Id: id, Coord: "0,0,0", State: s})
+	}
+	garbage := []byte{0xff}
+	for name, tc := range map[string]struct {
+		d    *lofamov1.Document
+		text string // "": it is read
+	}{
+		"a node":                  {&lofamov1.Document{Key: "nodes/n0-0-0", Value: node("n0-0-0", lofamov1.State_SICK)}, ""},
+		"a node that is gone":     {&lofamov1.Document{Key: "nodes/n0-0-0", Deleted: true}, ""},
+		"bytes for a node":        {&lofamov1.Document{Key: "nodes/n0-0-0", Value: garbage}, "read a node"},
+		"a node without a state":  {&lofamov1.Document{Key: "nodes/n0-0-0", Value: node("n0-0-0", 0)}, "state"},
+		"another node":            {&lofamov1.Document{Key: "nodes/n0-0-0", Value: node("n2-0-0", lofamov1.State_SICK)}, `node "n2-0-0"`},
+		"bytes for a group":       {&lofamov1.Document{Key: "groups/row/Y=1", Value: garbage}, "proto"},
+		"bytes for a warning":     {&lofamov1.Document{Key: "warnings/n0-0-0/temperature/temperature", Value: garbage}, "proto"},
+		"a warning about nothing": {&lofamov1.Document{Key: "warnings/n0-0-0", Deleted: true}, "NODE/COMPONENT/QUANTITY"},
+		"maintenance":             {&lofamov1.Document{Key: "maintenance/n0-0-0", Value: garbage}, ""},
+	} {
+		err := readable(tc.d)
+		if (err == nil) != (tc.text == "") || err != nil && !strings.Contains(err.Error(), tc.text) {
+			t.Errorf("%s: %v, want %q", name, err, tc.text)
+		}
+		l := newLedger(ledgerConfig{Region: "west", Readable: readable}, time.Now(), Position{Revision: 1, NextEvent: 1}, false)
+		refusal, text := l.add(&lofamov1.UpstreamChange{Previous: 1, Revision: 2, FirstEvent: 1, Documents: []*lofamov1.Document{tc.d}})
+		if (refusal != 0) != (tc.text != "") {
+			t.Errorf("%s: refusal %d %q", name, refusal, text)
+		}
+	}
+}
+
+// FuzzRegionDocuments: any document of a region, and any value below a region in the parent's store, is read or
+// refused. What a parent accepts, it shows, and the next term and a replica's copy read it again.
+func FuzzRegionDocuments(f *testing.F) {
+	f.Add("nodes/n0-0-0", marshalled(f, &lofamov1.Node{Id: "n0-0-0", Coord: "0,0,0", State: lofamov1.State_SICK, Components: []*lofamov1.Component{
+		{Name: "host", State: lofamov1.State_FAILED, Evidence: []*lofamov1.Evidence{{Kind: "SELF"}}}}}), false)
+	f.Add("groups/row/Y=0,Z=0", marshalled(f, &lofamov1.Group{Id: "row/Y=0,Z=0", Members: []string{"n0-0-0"}, State: lofamov1.State_FAILED}), false)
+	f.Add("warnings/n0-0-0/peripheral/0/power", marshalled(f, &lofamov1.Warning{Component: "peripheral/0", Quantity: "power"}), true)
+	f.Add("warnings/n0-0-0/temperature/temperature", []byte{}, false)
+	f.Add(keyHead, []byte(`{"revision":7,"cut":true}`), false)
+	all := names()
+	f.Fuzz(func(t *testing.T, key string, value []byte, deleted bool) {
+		entries := []store.Entry{{Key: "west/" + key, Value: value, Revision: 5}}
+		d := &lofamov1.Document{Key: key, Value: value, Deleted: deleted}
+		if have, err := read(entries, 5); err == nil {
+			_ = have.hide()
+		}
+		_, _ = nodeChanges(value, d, nil, nil)
+		_, _ = groupChange(value, d, nil)
+		if checkDocument(d, nil) != nil || readable(d) != nil {
+			return
+		}
+		now := time.Unix(1_800_000_000, 0)
+		tm := &term{
+			e:       &Parent{cfg: ParentConfig{Names: all, Logger: slog.New(slog.DiscardHandler)}, now: func() time.Time { return now }},
+			regions: map[string]*regionState{"west": {name: "west", groups: map[string]awareness.GroupStatus{}}},
+			builder: view.NewBuilder(all, now),
+		}
+		if err := tm.show(document{region: "west", revision: 5, Document: d}); err != nil {
+			t.Fatalf("a document that is accepted is not shown: %v", err)
+		}
+		tm.builder.Map(5)
+		if deleted {
+			return
+		}
+		have, err := read(entries, 5)
+		if err != nil {
+			t.Fatalf("a document that is accepted is not read again: %v", err)
+		}
+		for _, d := range have.above {
+			if err := new(store.Snapshot).AddAbove(store.KV{Key: store.Prefix + d.GetKey(), Value: d.GetValue()}); err != nil {
+				t.Fatalf("a document that is accepted is not copied: %v", err)
+			}
+		}
+	})
+}

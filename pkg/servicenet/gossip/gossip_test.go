@@ -193,7 +193,7 @@ func TestJoinMetaBroadcastLeave(t *testing.T) {
 		t.Error("a heard itself")
 	}
 
-	if err := c.Leave(5 * time.Second); err != nil {
+	if err := c.Leave(bound); err != nil {
 		t.Fatal(err)
 	}
 	a.until(t, EventLeave, "c")

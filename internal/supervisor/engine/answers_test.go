@@ -53,11 +53,12 @@ func TestAnswerInQueueIsHeardFirst(t *testing.T) {
 			Observations: []fault.Observation{{Node: node, Component: fault.ComponentHost, State: st, Kind: kind}}}}}}
 	}
 	term.take(time.Now(), say("n1-0-0", fault.HalfHost, 1, fault.Normal, fault.KindSelf))
-	term.take(time.Now(), say("n1-0-0", fault.HalfDNP, 1, fault.Failed, fault.KindWatchdog))
+	now := time.Now() // of the challenge: measured later, the verdict itself would be among the work that precedes it
+	term.take(now, say("n1-0-0", fault.HalfDNP, 1, fault.Failed, fault.KindWatchdog))
 	if ch.last.Node != "n1-0-0" {
 		t.Fatalf("challenged %q, want n1-0-0", ch.last.Node)
 	}
-	due := time.Now().Add(cfg.Awareness.ChallengeHalf)
+	due := now.Add(cfg.Awareness.ChallengeHalf)
 	for due.Sub(term.wake) > 5*time.Millisecond { // work that precedes the verdict
 		term.step(term.wake, awareness.Tick{})
 	}

@@ -41,12 +41,13 @@ func checked(ctx context.Context, r *Responses, documents string) (time.Duration
 func TestCheckOfPoliciesEndsWithItsCall(t *testing.T) {
 	r, _ := onEtcd(t, newMemory(t, twoApprovals))
 	dear := dearDocuments()
-	for range 5 {
-		whole, code := checked(callOf(t, pki.RoleViewer, "measured"), r, dear)
+	for i := range 10 {
+		// Other subjects each time: a subject has checks for 2 s, which are few on a busy machine.
+		whole, code := checked(callOf(t, pki.RoleViewer, fmt.Sprint("measured", i)), r, dear)
 		if code != codes.OK {
 			t.Fatal(code)
 		}
-		ctx, cancel := context.WithTimeout(callOf(t, pki.RoleViewer, "ann"), whole/10)
+		ctx, cancel := context.WithTimeout(callOf(t, pki.RoleViewer, fmt.Sprint("ann", i)), whole/10)
 		took, code := checked(ctx, r, dear)
 		cancel()
 		t.Logf("a whole check takes %v, one that is cancelled after a tenth of that %v: %v", whole, took, code)
@@ -75,7 +76,8 @@ func TestViewerChecksOnePolicyFileAtATime(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if got[codes.OK] < 1 || got[codes.OK] > 2 || got[codes.OK]+got[codes.ResourceExhausted] != 8 {
+	served := got[codes.OK] + got[codes.DeadlineExceeded] // a busy machine may need more than the time of one check
+	if served < 1 || served > 2 || served+got[codes.ResourceExhausted] != 8 {
 		t.Errorf("eight checks at once: %v: want one, or two one after the other, and RESOURCE_EXHAUSTED for the others", got)
 	}
 	if _, code := checked(callOf(t, pki.RoleOperator, "bob"), r, document("small")); code != codes.OK {
@@ -88,7 +90,7 @@ func TestViewerChecksOnePolicyFileAtATime(t *testing.T) {
 func TestViewersChecksAreBoundedInTime(t *testing.T) {
 	r, _ := onEtcd(t, newMemory(t, twoApprovals))
 	dear := dearDocuments()
-	began, used, served := time.Now(), time.Duration(0), 0
+	began, used, longest, served := time.Now(), time.Duration(0), time.Duration(0), 0
 	for range 200 {
 		took, code := checked(callOf(t, pki.RoleViewer, "ann"), r, dear)
 		if code == codes.ResourceExhausted {
@@ -97,9 +99,9 @@ func TestViewersChecksAreBoundedInTime(t *testing.T) {
 		if code != codes.OK && code != codes.DeadlineExceeded { // a busy machine may need more than the time of one check
 			t.Fatal(code)
 		}
-		used, served = used+took, served+1
+		used, longest, served = used+took, max(longest, took), served+1
 	}
-	most := checkBurst + time.Duration(checkShare*float64(time.Since(began))) + used/time.Duration(max(served, 1))
+	most := checkBurst + time.Duration(checkShare*float64(time.Since(began))) + longest // the last one begins with any rest of the budget
 	t.Logf("%d checks in %v, then refused", served, used)
 	if served == 200 || used > most {
 		t.Errorf("%d checks of one subject took %v: want at most %v, and then a refusal", served, used, most)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 )
 
 // TestWatchesGetBookmarksBesideWatchOfFuture commits only keys that no watch wants, while another watch of the same
@@ -13,7 +14,7 @@ import (
 func TestWatchesGetBookmarksBesideWatchOfFuture(t *testing.T) {
 	c := outside(t)
 	s := store.NewEtcd(c, store.Options{Bookmarks: 100 * time.Millisecond})
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*supervisortest.Wait)
 	future := s.FollowMap(ctx, 1000)
 	defer func() {
 		cancel()
@@ -55,7 +56,7 @@ func TestWatchesGetBookmarksBesideWatchOfFuture(t *testing.T) {
 					t.Fatalf("revision %d: want %d", put.Header.Revision, head+1)
 				}
 			}
-			ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+			ctx, cancel := context.WithTimeout(ctx, supervisortest.Wait)
 			defer cancel()
 			if only, err := tc.watch(ctx, head-2); err != nil || !only {
 				t.Fatalf("only bookmarks %v, %v: want bookmarks up to revision %d", only, err, head)

@@ -49,7 +49,7 @@ type Harness struct {
 }
 
 // wait bounds every wait of these tests.
-const wait = 10 * time.Second
+const wait = time.Minute
 
 var meta = store.Meta{Cluster: "test", Dims: "2x2x2"}
 

@@ -34,6 +34,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/internal/testing/fixedseed"
+	"github.com/lofamo/lofamo/internal/testing/freeport"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -83,18 +84,11 @@ func etcd(t *testing.T) *clientv3.Client {
 	if err := ca.Save(path("ca.pem"), path("ca.key")); err != nil {
 		t.Fatal(err)
 	}
-	if err := ca.IssueTo(path("s.pem"), path("s.key"), pki.SupervisorIdentity("test", "s"), []net.IP{net.IPv4(127, 0, 0, 1)},
-		nil); err != nil {
+	ips := []net.IP{net.IPv4(127, 0, 0, 1), freeport.IP().AsSlice()}
+	if err := ca.IssueTo(path("s.pem"), path("s.key"), pki.SupervisorIdentity("test", "s"), ips, nil); err != nil {
 		t.Fatal(err)
 	}
-	port := func() string {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer ln.Close()
-		return "https://" + ln.Addr().String()
-	}
+	port := func() string { return "https://" + freeport.Addr(t).String() }
 	peer := port()
 	m, err := embedded.Start(embedded.Config{
 		DataDir: path("data"), Name: "s", PeerURL: peer, ClientURL: port(), InitialCluster: "s=" + peer, ClusterState: "new", Token: "test",

@@ -12,6 +12,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
+	"github.com/lofamo/lofamo/internal/testing/freeport"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
@@ -71,20 +72,12 @@ func (r refusing) next(t *testing.T) awareness.Refused {
 // openAndClosed returns a loopback address at which a socket listens, and one without.
 func openAndClosed(t *testing.T) (open, closed netip.AddrPort) {
 	t.Helper()
-	var addrs [2]netip.AddrPort
-	for i := range addrs {
-		s, err := direct.Listen("127.0.0.1:0", direct.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		addrs[i] = s.LocalAddr()
-		if i == 0 {
-			t.Cleanup(func() { _ = s.Close() })
-		} else if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+	s, err := direct.Listen(freeport.Addr(t).String(), direct.Options{})
+	if err != nil {
+		t.Fatal(err)
 	}
-	return addrs[0], addrs[1]
+	t.Cleanup(func() { _ = s.Close() })
+	return s.LocalAddr(), freeport.Addr(t)
 }
 
 // TestRefusedChallengeIsPassedOn sends challenges to a kernel that refuses them. Only those count that went straight,

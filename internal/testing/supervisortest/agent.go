@@ -2,6 +2,7 @@ package supervisortest
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
 	"sync"
@@ -146,10 +147,15 @@ func (a *Agent) Relay(t testing.TB, inner []byte, origin fault.Origin, held time
 	return b
 }
 
-// Send sends a datagram.
+// Send sends a datagram, as soon as the socket is not busy.
 func (a *Agent) Send(t testing.TB, to string, b []byte) {
 	t.Helper()
-	if err := a.socket.Send(netip.MustParseAddrPort(to), b); err != nil {
+	err := a.socket.Send(netip.MustParseAddrPort(to), b)
+	for end := time.Now().Add(Wait); errors.Is(err, servicenet.ErrBusy) && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+		err = a.socket.Send(netip.MustParseAddrPort(to), b)
+	}
+	if err != nil {
 		t.Error(err)
 	}
 }
@@ -165,6 +171,7 @@ func (a *Agent) Deliver(t testing.TB, id fault.ReportID, b []byte, to ...string)
 		switch {
 		case t.Context().Err() != nil:
 			return Ack{}
+		case errors.Is(err, servicenet.ErrBusy): // counts as lost: a killed replica's port answers with ICMP errors
 		case err != nil:
 			t.Errorf("deliver %s: %v", id, err)
 			return Ack{}

@@ -66,7 +66,7 @@ func TestNodeActsOnOrderOfLeader(t *testing.T) {
 		cfg.Responses.Grace, cfg.Responses.StormDelay = 0, 0
 	}}))
 	lead := sups[leader]
-	executors, err := supervisor.NodeExecutors(lead, config.NodeExecutor{MaskChannels: true, AskFor: config.Duration(time.Second)})
+	executors, err := supervisor.NodeExecutors(lead, config.NodeExecutor{MaskChannels: true, AskFor: config.Duration(5 * time.Second)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,8 @@ func (s *Supervisor) Awareness() respond.Awareness { return awarenessOf{s.engine
 func (s *Supervisor) RenewEvery(d time.Duration) { s.renewEvery = d }
 
 // PatientLease lets a leader keep its lease through pauses of 10 s, on a busy machine: for tests in which the lead must not move by itself.
-func PatientLease(s *Supervisor) { s.leadership.leaseTTL = 10 }
+// A stop without a quorum, which takes a second to give up its lease, may take a minute more.
+func PatientLease(s *Supervisor) { s.leadership.leaseTTL, s.leadership.patience = 10, time.Minute }
 
 // Cert returns the certificate that it signs with.
 func (s *Supervisor) Cert() []byte { return s.signer.Cert() }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -23,7 +22,7 @@ func TestParentShowsIncidentsOfItsRegions(t *testing.T) {
 	east := startAll(t, r.Region["east"]...)[0]
 	startAll(t, r.Parent...)
 	parent := r.Operator(t, r.Parent[0].GRPC)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*supervisortest.Wait)
 	defer cancel()
 	watching, err := parent.WatchIncidents(ctx, &lofamov1.WatchIncidentsRequest{})
 	if err != nil {

@@ -164,6 +164,6 @@ func (s *Supervisor) parts() []step {
 		{"web page", stopTime, &s.web},
 		{"workers", workersTime, &s.workers},
 		{"gossip", stopTime, &s.gossip},
-		{"leadership", stopTime, &s.leadership},
+		{"leadership", stopTime + s.leadership.patience, &s.leadership},
 	}
 }

@@ -103,9 +103,10 @@ func TestUnfinishedRequestsDoNotExhaustMemory(t *testing.T) {
 
 // The attack on embedded etcd's listeners, and its highest allowed cost.
 const (
-	storeConns  = 2000 // of each attacker at each listener
-	maxOpen     = 400  // more sockets of the supervisor
-	storeAnswer = 10 * time.Second
+	storeConns  = 2000                // of each attacker at each listener
+	maxOpen     = 400                 // more sockets of the supervisor
+	storeAnswer = supervisortest.Wait // with as many tries as fit
+	askTime     = 5 * time.Second     // of one try
 )
 
 // TestConnectionsDoNotExhaustStore: one attacker without a certificate and one with a node's certificate each open
@@ -191,12 +192,12 @@ func TestConnectionsDoNotExhaustStore(t *testing.T) {
 
 // readsStore reads through a new client.
 func readsStore(t *testing.T, addr string, conf *tls.Config) error {
-	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"https://" + addr}, TLS: conf, DialTimeout: time.Second, Logger: zap.NewNop()})
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"https://" + addr}, TLS: conf, DialTimeout: askTime, Logger: zap.NewNop()})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = c.Close() }()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), askTime)
 	defer cancel()
 	_, err = c.Get(ctx, "x")
 	return err
@@ -204,7 +205,7 @@ func readsStore(t *testing.T, addr string, conf *tls.Config) error {
 
 // readsMembers asks as a peer does, over a new connection.
 func readsMembers(addr string, conf *tls.Config) error {
-	c := &http.Client{Timeout: time.Second, Transport: &http.Transport{TLSClientConfig: conf.Clone(), DisableKeepAlives: true}}
+	c := &http.Client{Timeout: askTime, Transport: &http.Transport{TLSClientConfig: conf.Clone(), DisableKeepAlives: true}}
 	resp, err := c.Get("https://" + addr + "/members")
 	if err != nil {
 		return err

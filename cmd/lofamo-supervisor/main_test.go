@@ -104,10 +104,11 @@ func TestKilledLeaderLosesNoAcknowledgedReport(t *testing.T) {
 	}
 	c.CheckStorm(t, "watch", watched)
 
-	sups, err := client.ListSupervisors(t.Context(), &lofamov1.ListSupervisorsRequest{})
-	if err != nil || sups.GetSupervisors()[leader].GetState() != lofamov1.State_FAILED || sups.GetSupervisors()[leader].GetLeader() {
-		t.Errorf("supervisors %v, %v", sups, err)
-	}
+	// The state is that of a connection, which tries again at times.
+	supervisortest.Eventually(t, "the killed replica to be FAILED, and no leader", func() bool {
+		sups, err := client.ListSupervisors(t.Context(), &lofamov1.ListSupervisorsRequest{})
+		return err == nil && sups.GetSupervisors()[leader].GetState() == lofamov1.State_FAILED && !sups.GetSupervisors()[leader].GetLeader()
+	})
 	_ = procs[leader].Wait()
 	procs[leader] = process(t, c, c.Configs[leader])
 	supervisortest.Eventually(t, "the killed replica to serve again", func() bool {
@@ -171,7 +172,7 @@ func TestAllStopAtOnce(t *testing.T) {
 	t.Parallel()
 	// lofamoctl kills processes that have not ended after 5 s. On a busy machine they may not get a processor for so long: one of some
 	// stops must be in time, for a part that waits for its bound makes all of them late.
-	const patience, attempts = 4500 * time.Millisecond, 5
+	const attempts = 5
 	for range attempts {
 		took := stopAll(t)
 		if took <= patience {
@@ -182,7 +183,14 @@ func TestAllStopAtOnce(t *testing.T) {
 	t.Errorf("all of %d stops took longer than %v, lofamoctl's patience", attempts, patience)
 }
 
-// stopAll starts three replicas, stops all at once and returns how long they took to end.
+// The patience of lofamoctl with a process that stops, with a reserve, and the bound of one part of it.
+const (
+	patience = 4500 * time.Millisecond
+	bound    = 3 * time.Second
+)
+
+// stopAll starts three replicas, stops all at once and returns how long they took to end: more than patience, if a part of one had
+// too little time.
 func stopAll(t *testing.T) time.Duration {
 	t.Helper()
 	c := supervisortest.New(t, supervisortest.Options{Replicas: 3, Gossip: true})
@@ -197,12 +205,22 @@ func stopAll(t *testing.T) time.Duration {
 		}
 	}
 	begin := time.Now()
+	errs := make([]error, len(procs))
 	for i, p := range procs {
-		if err := p.Wait(); err != nil {
+		errs[i] = p.Wait()
+	}
+	took := time.Since(begin)
+	for i, err := range errs {
+		switch {
+		case err == nil:
+		case took < bound: // no part has run into its bound
 			t.Errorf("%s after SIGTERM: %v, want a success", c.Configs[i].ID, err)
+		default:
+			t.Logf("%s after SIGTERM: %v", c.Configs[i].ID, err)
+			took = max(took, patience+1)
 		}
 	}
-	return time.Since(begin)
+	return took
 }
 
 func TestExitCodesOfSupervisorCommands(t *testing.T) {

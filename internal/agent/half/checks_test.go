@@ -1,18 +1,20 @@
 package half
 
 import (
-	"context"
 	"errors"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/sensor"
+
+	"github.com/lofamo/lofamo/internal/testing/deadline"
 )
 
 // If the process that runs checks fails, the reading is UNKNOWN and names the cause, without a state of the
@@ -42,16 +44,22 @@ func TestFailedCheckProcessMakesReadingUnknown(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = l.Close() }()
-			within := time.Minute
+			ctx := t.Context()
 			if tc.server != nil {
 				srv := &http.Server{Handler: tc.server, ReadHeaderTimeout: time.Minute}
 				defer func() { _ = srv.Close() }()
 				go func() { _ = srv.Serve(l) }()
 			} else {
-				within = 10 * time.Millisecond
+				var accepted atomic.Bool
+				go func() {
+					if c, err := l.Accept(); err == nil {
+						accepted.Store(true)
+						<-t.Context().Done()
+						_ = c.Close()
+					}
+				}()
+				ctx = deadline.When(t, accepted.Load)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), within)
-			defer cancel()
 			r, err := CheckClient(dir)(ctx, fault.ComponentPeripheral0)
 			if r.State != fault.Unknown || err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("%+v, %v: want UNKNOWN and %q", r, err, tc.want)

@@ -21,7 +21,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/jobs"
 )
 
-const bound = 30 * time.Second
+const bound = time.Minute
 
 func ends(t *testing.T) context.Context {
 	t.Helper()
@@ -306,11 +306,16 @@ func TestBarrierGenerationsAdvanceTogether(t *testing.T) {
 func TestBarrierEndsByTimeoutOrDeath(t *testing.T) {
 	w := newCluster(t, config.DefaultAgent().Jobs, abc...)
 	m := dial(t, w.sockets["b"]).Job(jobs.Job{Name: "train", Members: members(abc...)})
-	ctx, cancel := context.WithTimeout(ends(t), 2*time.Second)
-	defer cancel()
+	all := ends(t)
 	var missing *jobs.MissingError
-	if err := m.Barrier(ctx, "late"); !errors.As(err, &missing) || !slices.Equal(missing.Nodes, []string{"a", "c"}) ||
-		!errors.Is(err, context.DeadlineExceeded) {
+	err := context.DeadlineExceeded
+	for missing == nil && errors.Is(err, context.DeadlineExceeded) && all.Err() == nil {
+		ctx, cancel := context.WithTimeout(all, 2*time.Second)
+		err = m.Barrier(ctx, "late")
+		cancel()
+		_ = errors.As(err, &missing) // not if a busy machine delays the half's answer until after the deadline
+	}
+	if missing == nil || !slices.Equal(missing.Nodes, []string{"a", "c"}) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("late: %v", err)
 	}
 	w.halves["b"].set("c", lofamov1.State_FAILED)

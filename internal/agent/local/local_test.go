@@ -135,7 +135,7 @@ func listen(t *testing.T, s *local.Server, path string, mode os.FileMode) (stop 
 
 func TestWatchSendsStateThenChanges(t *testing.T) {
 	h, s, path := serve(t)
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	defer cancel()
 	got := make(chan *lofamov1.WatchFaultsResponse, 16)
 	done := make(chan error, 1)
@@ -179,7 +179,7 @@ func TestWatchSendsStateThenChanges(t *testing.T) {
 
 func TestInvalidFaultWatchIsRefused(t *testing.T) {
 	h, _, path := serve(t)
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	defer cancel()
 	watch := func(nodes ...string) codes.Code {
 		err := local.Watch(ctx, path, nodes, func(*lofamov1.WatchFaultsResponse) error { return context.Canceled })

@@ -131,7 +131,7 @@ func TestListenerRuleRefuses(t *testing.T) {
 	}{
 		"no limits":             {`_ = http.Server{Handler: h}; grpc.NewServer()`, 6, false, false},
 		"an address":            {`_ = &http.Server{ReadHeaderTimeout: 1, MaxHeaderBytes: 1}`, 0, false, false},
-		"options":               {`grpc.NewServer(grpc.ConnectionTimeout(1), grpc.MaxHeaderListSize(1), grpc.MaxRecvMsgSize(1))`, 1, false, false},
+		"options":               {`grpc.NewServer(grpc.ConnectionTimeout(1), grpc.MaxHeaderListSize(1))`, 2, false, false},
 		"TCP":                   {`net.Listen("tcp", a)`, 0, true, false},
 		"TCP of a family":       {`lc.Listen(ctx, "tcp"+family, a)`, 0, true, false},
 		"a socket of this host": {`lc.Listen(ctx, "unix", a)`, 0, false, false},

@@ -481,7 +481,8 @@ func (x *explainer) until() []string {
 	case rulePeerDead, ruleNodeDead, ruleHostDead, ruleDNPDead, ruleLastWord:
 		return []string{"a sign of life that lifts the verdict, and a new report"}
 	case ruleRestarting:
-		return []string{"the half is back: then its state before the restart", "the half is not back at the announced time: then it counts as silent, and the link is FAILED"}
+		return []string{"the half is back: then its state before the restart",
+			"the half is not back at the announced time: then it counts as silent, and the link is FAILED"}
 	case ruleDisputed:
 		return []string{"the far end finds it FAILED as well: then FAILED at both ends",
 			"the near end reports that it hears the other again: then NORMAL"}

@@ -59,9 +59,10 @@ func TestUnreadableDocumentIsRefused(t *testing.T) {
 // FuzzRegionDocuments: any document of a region, and any value below a region in the parent's store, is read or
 // refused. What a parent accepts, it shows, and the next term and a replica's copy read it again.
 func FuzzRegionDocuments(f *testing.F) {
-	f.Add("nodes/n0-0-0", marshalled(f, &lofamov1.Node{Id: "n0-0-0", Coord: "0,0,0", State: lofamov1.State_SICK, Components: []*lofamov1.Component{
-		{Name: "host", State: lofamov1.State_FAILED, Evidence: []*lofamov1.Evidence{{Kind: "SELF"}}}}}), false)
-	f.Add("groups/row/Y=0,Z=0", marshalled(f, &lofamov1.Group{Id: "row/Y=0,Z=0", Members: []string{"n0-0-0"}, State: lofamov1.State_FAILED}), false)
+	f.Add("nodes/n0-0-0", marshalled(f, &lofamov1.Node{Id: "n0-0-0", Coord: "0,0,0", State: lofamov1.State_SICK,
+		Components: []*lofamov1.Component{{Name: "host", State: lofamov1.State_FAILED, Evidence: []*lofamov1.Evidence{{Kind: "SELF"}}}}}), false)
+	f.Add("groups/row/Y=0,Z=0", marshalled(f, &lofamov1.Group{Id: "row/Y=0,Z=0", Members: []string{"n0-0-0"},
+		State: lofamov1.State_FAILED}), false)
 	f.Add("warnings/n0-0-0/peripheral/0/power", marshalled(f, &lofamov1.Warning{Component: "peripheral/0", Quantity: "power"}), true)
 	f.Add("warnings/n0-0-0/temperature/temperature", []byte{}, false)
 	f.Add(keyHead, []byte(`{"revision":7,"cut":true}`), false)

@@ -63,9 +63,19 @@ func TestParentShowsIncidentsOfItsRegions(t *testing.T) {
 	if err != nil || len(one.GetIncidents()) != 1 || one.GetIncidents()[0].GetRegion() != "east" {
 		t.Errorf("of one node: %v, %v", one, err)
 	}
-	id := list.GetIncidents()[0].GetId()
-	_, err = parent.AcknowledgeIncident(ctx, &lofamov1.AcknowledgeIncidentRequest{Id: id})
-	wantCode(t, "an acknowledgement", err, codes.FailedPrecondition, "ask the supervisors of region")
+	for _, in := range list.GetIncidents() {
+		id := strings.TrimPrefix(in.GetId(), in.GetRegion()+"/")
+		_, err = parent.AcknowledgeIncident(ctx, &lofamov1.AcknowledgeIncidentRequest{Id: in.GetId()})
+		wantCode(t, "an acknowledgement", err, codes.FailedPrecondition, "ask the supervisors of region "+in.GetRegion()+": lofamoctl --server "+
+			r.Region[in.GetRegion()][0].GRPC+" acknowledge "+id+" (in a local cluster: lofamoctl --region "+in.GetRegion()+" acknowledge "+id+")")
+	}
+	for id, want := range map[string]string{
+		"k3f9-aaaaaaaa": "want REGION/ID at a parent of regions, with one of the regions east, west", "north/k3f9-aaaaaaaa": "want REGION/ID",
+		"west/x": `id: given "west/x": want REGION/ID`,
+	} {
+		_, err = parent.AcknowledgeIncident(ctx, &lofamov1.AcknowledgeIncidentRequest{Id: id})
+		wantCode(t, "an acknowledgement of "+id, err, codes.InvalidArgument, want)
+	}
 	_, err = parent.GetIncident(ctx, &lofamov1.GetIncidentRequest{Id: "north/k3f9-aaaaaaaa"})
 	wantCode(t, "an unknown region", err, codes.InvalidArgument, "want REGION/ID at a parent of regions, with one of the regions east, west")
 	_, err = parent.GetIncident(ctx, &lofamov1.GetIncidentRequest{Id: "west/x"})

@@ -351,6 +351,9 @@ func (w *incidentWatch) next(list []*store.StoredIncident, revision uint64, ther
 // AcknowledgeIncident implements the service.
 func (s *Server) AcknowledgeIncident(ctx context.Context,
 	req *lofamov1.AcknowledgeIncidentRequest) (*lofamov1.AcknowledgeIncidentResponse, error) {
+	if s.isParent() {
+		return nil, s.acknowledgeElsewhere(req.GetId())
+	}
 	if err := cmp.Or(s.incidentsHere(), s.checkIncidentID(req.GetId())); err != nil {
 		return nil, err
 	}

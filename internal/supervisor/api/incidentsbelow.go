@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/awareness"
 )
 
 // A parent of regions keeps no incidents. It shows those of its regions, with ids "REGION/ID".
@@ -111,12 +113,36 @@ func listRegion(ctx context.Context, c lofamov1.FaultSupervisorClient, req *lofa
 	}
 }
 
-// getBelow returns an incident of a region.
-func (s *Server) getBelow(ctx context.Context, name string) (*lofamov1.Incident, error) {
+// cutIncidentID splits a parent's id of an incident.
+func (s *Server) cutIncidentID(name string) (region, id string, err error) {
 	region, id, ok := strings.Cut(name, "/")
 	if !ok || s.cfg.RegionSupervisors[region] == nil {
-		return nil, invalid("id", "given %.64q: want REGION/ID at a parent of regions, with one of the regions %s", name,
+		return "", "", invalid("id", "given %.64q: want REGION/ID at a parent of regions, with one of the regions %s", name,
 			strings.Join(slices.Sorted(maps.Keys(s.cfg.RegionSupervisors)), ", "))
+	}
+	return region, id, nil
+}
+
+// acknowledgeElsewhere refuses an acknowledgement at a parent, and names the region's supervisors and the command for them.
+func (s *Server) acknowledgeElsewhere(name string) error {
+	region, id, err := s.cutIncidentID(name)
+	switch {
+	case err != nil:
+		return err
+	case !awareness.ValidIncidentID(id):
+		return invalid("id", "given %.64q: want REGION/ID, with an incident's id such as k3f9-7qm2xw4d", name)
+	}
+	servers := strings.Join(s.cfg.RegionSupervisors[region], ",")
+	return withInfo(codes.FailedPrecondition, reasonAskRegion, fmt.Sprintf("a parent of regions changes nothing: ask the supervisors of "+
+		"region %s: lofamoctl --server %s acknowledge %s (in a local cluster: lofamoctl --region %s acknowledge %s)",
+		region, servers, id, region, id), map[string]string{region: servers})
+}
+
+// getBelow returns an incident of a region.
+func (s *Server) getBelow(ctx context.Context, name string) (*lofamov1.Incident, error) {
+	region, id, err := s.cutIncidentID(name)
+	if err != nil {
+		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, regionIncidentsTime)
 	defer cancel()

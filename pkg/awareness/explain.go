@@ -223,10 +223,20 @@ func (x *explainer) life() {
 		case !x.current(x.n, h, x.now):
 			x.say("its %s half was last heard %s: its statements no longer count (%s without a sign of life, or a verdict)", h,
 				x.ago(v.heard), x.window())
+		case !x.states(x.n, h, x.now) && (h == fault.HalfHost || !x.states(x.n, fault.HalfHost, x.now)): // it only answers challenges
+			x.say("its %s half showed a sign of life %s, but %s: its statements count for %s", h, x.ago(v.heard), x.lastReport(v), x.window())
 		default:
 			x.say("last message from its %s half: %s", h, x.ago(v.heard))
 		}
 	}
+}
+
+// lastReport returns when a half's newest report came.
+func (x *explainer) lastReport(v *voice) string {
+	if v.reported == 0 {
+		return "this supervisor has no report from it"
+	}
+	return "its newest report came " + x.ago(x.clock.time(v.reported))
 }
 
 // neighbours lists each neighbour's position towards the node, and the resulting vote.

@@ -94,7 +94,8 @@ func families() []metric {
 		{"lofamo_agent_procedure_held_up_total", "Messages of this node that waited for the end of a procedure.", nil},
 		{"lofamo_agent_procedure_waiting", "Messages of this node that wait now.", nil},
 		{"lofamo_agent_registers_corrupt_total", "Register words found torn or flipped.", nil},
-		{"lofamo_agent_component_state", "State of each component as this half states it, one series a state.", []string{"component", "state"}},
+		{"lofamo_agent_component_state", "State of each component as this half states it, one series a state; none for a sensor or " +
+			"peripheral that the node does not have.", []string{"component", "state"}},
 	}
 }
 

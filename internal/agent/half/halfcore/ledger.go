@@ -74,6 +74,12 @@ func (l *Ledger) State(node fault.NodeID, c fault.Component) fault.State {
 	return 0
 }
 
+// Absent reports whether this half has stated that the node does not have the component.
+func (l *Ledger) Absent(node fault.NodeID, c fault.Component) bool {
+	i, ok := l.index[ledgerKey{node, c}]
+	return ok && l.entries[i].kind == fault.KindAbsent
+}
+
 // Set states o; o.Age is the age of its first sign now. A different state or kind is a change, because the kind
 // decides the weight of an observation. A new detail alone is no change, because details hold measured values.
 func (l *Ledger) Set(now time.Time, o fault.Observation) { l.Because(now, o, "") }

@@ -186,6 +186,9 @@ func TestDigestNamesAbsentComponents(t *testing.T) {
 	} {
 		l.Set(now, fault.Observation{Node: "n0-0-0", Component: c, State: fault.Unknown, Kind: kind, Detail: "no peripheral configured"})
 	}
+	if !l.Absent("n0-0-0", fault.ComponentPeripheral0) || l.Absent("n0-0-0", fault.ComponentPower) || l.Absent("n0-0-0", fault.ComponentHost) {
+		t.Error("want peripheral/0 alone as absent")
+	}
 	d := l.Digest(now)
 	if len(d) != 1 || d[0].Component != fault.ComponentPeripheral0 || d[0].Kind != fault.KindAbsent || d[0].Detail != "" {
 		t.Errorf("digest %+v: want peripheral/0 as ABSENT alone, without detail", d)

@@ -375,11 +375,11 @@ type ComponentState struct {
 	State     fault.State
 }
 
-// States returns this half's statements about its node's components, in their order.
+// States returns this half's statements about its node's components, in their order. It omits components that the node does not have.
 func (m *Machine) States() []ComponentState {
 	var out []ComponentState
 	for _, c := range fault.Components() {
-		if s := m.ledger.State(m.self, c); s != 0 {
+		if s := m.ledger.State(m.self, c); s != 0 && !m.ledger.Absent(m.self, c) {
 			out = append(out, ComponentState{c, s})
 		}
 	}

@@ -110,9 +110,25 @@ func (x *explainer) because() []string {
 		x.ofPart()
 	}
 	if x.p.flapping || x.p.held {
-		x.say("it changes too often: its changes are limited to one in %s", x.cfg.HoldOff)
+		x.flaps()
 	}
 	return x.lines
+}
+
+// flaps reports that changes are held back, and until when.
+func (x *explainer) flaps() {
+	text := fmt.Sprintf("it changes too often: its changes are limited to one in %s", x.cfg.HoldOff)
+	if s := x.n.story(x.c); s != nil && s.last != 0 {
+		last := x.clock.time(s.last)
+		free, calm := last.Add(x.cfg.HoldOff).Sub(x.now), last.Add(2*x.cfg.HoldOff).Sub(x.now)
+		switch {
+		case x.p.held && free > 0:
+			text += fmt.Sprintf("; a change waits for %s more", roughly(free))
+		case calm > 0:
+			text += fmt.Sprintf("; it no longer flaps if nothing changes for %s", roughly(calm))
+		}
+	}
+	x.say("%s", text)
 }
 
 // restarts lists the announced restarts that keep the state.

@@ -528,3 +528,21 @@ func TestUnansweredEvidenceRequestIsRecorded(t *testing.T) {
 		t.Errorf("said after %v", at.Sub(start))
 	}
 }
+
+// TestRecoveryWaitSaysUntilWhen: people read in the response when its effects are undone.
+func TestRecoveryWaitSaysUntilWhen(t *testing.T) {
+	l := newLab(t, quick(), grid.Dims{X: 4, Y: 4, Z: 4}, testPolicies(t)["drain"])
+	l.lead()
+	l.set(l.own("n0-0-0", fault.ComponentMemory, fault.Failed))
+	l.land(response.Succeeded, "") // the cordon
+	l.set(l.own("n0-0-0", fault.ComponentMemory, fault.Normal))
+	l.land(response.Unchanged, "") // the drain
+	want := "the fault has to be gone for 5m0s, until " + l.now.Add(5*time.Minute).UTC().Format(response.UntilLayout)
+	all := l.e.Responses()
+	if len(all) != 1 {
+		t.Fatalf("%d responses, want 1", len(all))
+	}
+	if r := all[0]; r.Reason != response.ReasonRecoveryWait || r.Detail != want {
+		t.Errorf("%s, %s, %q: want %q", r.State, r.Reason, r.Detail, want)
+	}
+}

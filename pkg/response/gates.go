@@ -17,17 +17,21 @@ type block struct {
 	quiet  bool // undecided yet: neither audited nor committed
 }
 
+// UntilLayout is the format of the time after "until" in the detail of a response that waits.
+const UntilLayout = "2006-01-02 15:04:05 UTC"
+
 // text returns the detail for people, with the time at which the wait ends at the latest if that is fixed.
 func (b block) text() string {
 	switch b.reason {
-	case ReasonGrace, ReasonStormDelay, ReasonApproval, ReasonCooldown, ReasonRestarting, ReasonRate, ReasonEscalationWait, ReasonRetryWait:
+	case ReasonGrace, ReasonStormDelay, ReasonApproval, ReasonCooldown, ReasonRestarting, ReasonRate, ReasonEscalationWait, ReasonRetryWait,
+		ReasonRecoveryWait, ReasonUnseen:
 	default:
 		return b.detail // another event opens the gate, or the time moves
 	}
 	if b.until.IsZero() {
 		return b.detail
 	}
-	until := "until " + b.until.UTC().Format("2006-01-02 15:04:05 UTC")
+	until := "until " + b.until.UTC().Format(UntilLayout)
 	if b.detail == "" {
 		return until
 	}

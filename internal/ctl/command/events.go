@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
@@ -110,7 +112,7 @@ func EventNotes(a *App, e *lofamov1.Event) []string {
 		out = append(out, Warning(w))
 	}
 	if m := e.GetMaintenance(); m != nil && !e.GetEnded() {
-		out = append(out, Maintenance(a, m))
+		out = append(out, mark(a, m, func(t *timestamppb.Timestamp) string { return "until " + a.Clock(t) }))
 	}
 	if m := e.GetMask(); m != nil && !e.GetEnded() {
 		out = append(out, Printable(m.GetReason()))

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -300,7 +302,7 @@ func nodeNotes(a *App, n *lofamov1.Node) [][]string {
 		add(true, "Maintenance", Maintenance(a, m))
 	}
 	if r := n.GetRestarting(); r != nil {
-		add(true, "Restarting", "its "+Printable(r.GetHalf())+" half, as announced; until "+a.Clock(r.GetUntil())+
+		add(true, "Restarting", "its "+Printable(r.GetHalf())+" half, as announced; "+a.Until(r.GetUntil())+
 			" at most its states stand as they were")
 	}
 	if s := n.GetStarved(); s != nil {
@@ -330,8 +332,11 @@ func platform(p lofamov1.Platform) string {
 	return p.String()
 }
 
-// Maintenance prints a mark in one line.
-func Maintenance(a *App, m *lofamov1.Maintenance) string {
+// Maintenance prints a mark in one line, with the time that is left.
+func Maintenance(a *App, m *lofamov1.Maintenance) string { return mark(a, m, a.Until) }
+
+// mark prints a mark in one line, and its end with the given function.
+func mark(a *App, m *lofamov1.Maintenance, until func(*timestamppb.Timestamp) string) string {
 	s := Printable(m.GetReason())
 	if m.GetBy() != "" {
 		s += ", by " + Printable(m.GetBy())
@@ -340,7 +345,7 @@ func Maintenance(a *App, m *lofamov1.Maintenance) string {
 		s += ", since " + a.Clock(m.GetSince())
 	}
 	if m.GetUntil() != nil {
-		return s + ", until " + a.Clock(m.GetUntil())
+		return s + ", " + until(m.GetUntil())
 	}
 	return s + ", until ended"
 }

@@ -301,6 +301,18 @@ func (a *App) Clock(t *timestamppb.Timestamp) string {
 	return at.Format("2006-01-02 15:04:05.000")
 }
 
+// Until prints the end of a wait: the time of day, and how long that is from now.
+func (a *App) Until(t *timestamppb.Timestamp) string {
+	left := t.AsTime().Sub(a.Env.Now())
+	if t == nil || left <= 0 {
+		return "until " + a.Clock(t)
+	}
+	if left > time.Second {
+		left = left.Round(time.Second)
+	}
+	return "until " + a.Clock(t) + ", in " + Duration(left)
+}
+
 // Count prints a number.
 func Count[N uint32 | uint64](n N) string { return strconv.FormatUint(uint64(n), 10) }
 

@@ -2,11 +2,16 @@ package command
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/response"
 )
 
 // ModeName returns the name of a policy's mode.
@@ -56,14 +61,23 @@ func ResponseStep(r *lofamov1.Response) string {
 	return out
 }
 
-// ResponseWhy is why it waits, has failed or has expired.
-func ResponseWhy(r *lofamov1.Response) string {
+// untilText matches the end of a wait in the detail of a response.
+var untilText = regexp.MustCompile(`until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$`)
+
+// ResponseWhy is why it waits, has failed or has expired. If it waits until a fixed time, ResponseWhy adds how long that is from now.
+func ResponseWhy(a *App, r *lofamov1.Response) string {
 	out := r.GetReason()
 	if r.GetMode() == lofamov1.PolicyMode_OBSERVE_ONLY && out == "observe-only" {
 		return "its policy is observe-only: nothing is done"
 	}
 	if r.GetDetail() != "" {
-		out += ": " + r.GetDetail()
+		out += ": " + untilText.ReplaceAllStringFunc(r.GetDetail(), func(text string) string {
+			at, err := time.Parse("until "+response.UntilLayout, text)
+			if err != nil {
+				return text
+			}
+			return a.Until(timestamppb.New(at))
+		})
 	}
 	return Dash(Printable(strings.TrimPrefix(out, ": ")))
 }
@@ -80,7 +94,7 @@ func ResponseRows(a *App, responses []*lofamov1.Response, wide bool) [][]string 
 		if r.GetUndoing() && r.GetState() == lofamov1.ResponseState_RESPONSE_RUNNING {
 			state = "running back"
 		}
-		row := []string{r.GetId(), ResponseTarget(r), r.GetPolicy(), state, ResponseStep(r), a.Since(r.GetProposed()), ResponseWhy(r)}
+		row := []string{r.GetId(), ResponseTarget(r), r.GetPolicy(), state, ResponseStep(r), a.Since(r.GetProposed()), ResponseWhy(a, r)}
 		if wide {
 			var by []string
 			for _, ap := range r.GetApprovals() {
@@ -97,7 +111,7 @@ func ResponseRows(a *App, responses []*lofamov1.Response, wide bool) [][]string 
 // PrintResponse prints one response with its steps.
 func PrintResponse(a *App, r *lofamov1.Response) error {
 	state := ResponseStateName(r.GetState())
-	if why := ResponseWhy(r); why != "-" {
+	if why := ResponseWhy(a, r); why != "-" {
 		state += ", " + why
 	}
 	head := [][]string{
@@ -164,7 +178,7 @@ func PrintBreaker(a *App, b *lofamov1.ResponseBreaker) {
 // PrintWord prints a response after a person's decision, in one line.
 func PrintWord(a *App, r *lofamov1.Response) {
 	why := ""
-	if w := ResponseWhy(r); w != "-" {
+	if w := ResponseWhy(a, r); w != "-" {
 		why = ", " + w
 	}
 	a.Printf("%s for %s is %s%s\n", r.GetId(), ResponseTarget(r), ResponseStateName(r.GetState()), why)

@@ -11,6 +11,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/ctl/ctltest"
+	"github.com/lofamo/lofamo/pkg/response"
 )
 
 func TestRecoveryEvents(t *testing.T) {
@@ -110,8 +111,28 @@ func TestObserveOnlyResponseSaysThatNothingIsDone(t *testing.T) {
 	if got, want := ResponseRows(a, []*lofamov1.Response{r}, false)[1][6], "its policy is observe-only: nothing is done"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if r.Reason = "cool-down"; ResponseWhy(r) != "cool-down" {
-		t.Errorf("%q, want what else it waits for", ResponseWhy(r))
+	if r.Reason = "cool-down"; ResponseWhy(a, r) != "cool-down" {
+		t.Errorf("%q, want what else it waits for", ResponseWhy(a, r))
+	}
+}
+
+// TestWaitSaysHowLong: a wait with a fixed end prints that end in the reader's time zone, and how far away it is.
+func TestWaitSaysHowLong(t *testing.T) {
+	a := &App{Env: Env{Now: func() time.Time { return ctltest.Now }, Location: time.UTC}}
+	end := ctltest.Now.Add(3*time.Minute + 400*time.Millisecond)
+	for _, tc := range []struct{ detail, want string }{
+		{"1 of 2, until " + end.UTC().Format(response.UntilLayout), "approval: 1 of 2, until 12:03:00.000, in 3m"},
+		{"1 of 2, until " + end.Add(-time.Hour).UTC().Format(response.UntilLayout), "approval: 1 of 2, until 11:03:00.000"},
+		{"1 of 2, until 2024-99-99 99:99:99 UTC", "approval: 1 of 2, until 2024-99-99 99:99:99 UTC"},
+		{"1 of 2", "approval: 1 of 2"},
+	} {
+		if got := ResponseWhy(a, &lofamov1.Response{Reason: "approval", Detail: tc.detail}); got != tc.want {
+			t.Errorf("%q, want %q", got, tc.want)
+		}
+	}
+	r := &lofamov1.Node{Id: "n0-0-0", Restarting: &lofamov1.Restarting{Half: "dnp", Until: timestamppb.New(ctltest.Now.Add(4 * time.Second))}}
+	if rows := nodeNotes(a, r); len(rows) != 1 || !strings.Contains(rows[0][1], "until 12:00:04.000, in 4s at most") {
+		t.Errorf("%q: want the end of the restart's wait", rows)
 	}
 }
 

@@ -133,7 +133,7 @@ func summary(a *command.App, nodes *lofamov1.ListNodesResponse, links *lofamov1.
 		}
 		if r := n.GetRestarting(); r != nil {
 			restarting = append(restarting, []string{"  " + n.GetId(), command.Printable(r.GetHalf()),
-				"until " + a.Clock(r.GetUntil()) + " at most"})
+				a.Until(r.GetUntil()) + " at most"})
 		}
 	}
 	list("Under maintenance, drawn in round brackets", marked)

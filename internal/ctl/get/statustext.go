@@ -98,7 +98,7 @@ func (st *clusterStatus) printFull(a *command.App, in *lofamov1.Incident) {
 	for i, text := range st.doing(a, in) {
 		line([]string{"being done", ""}[min(i, 1)], "%s", text)
 	}
-	for i, text := range st.toDo(in) {
+	for i, text := range st.toDo(a, in) {
 		line([]string{"what to do", ""}[min(i, 1)], "%s", text)
 	}
 	if r := in.GetRunbook(); r != "" {
@@ -225,7 +225,7 @@ func (st *clusterStatus) doing(a *command.App, in *lofamov1.Incident) []string {
 		if int(r.GetStep()) < len(r.GetSteps()) {
 			text += ", step " + command.ResponseStep(r)
 		}
-		why := command.ResponseWhy(r)
+		why := command.ResponseWhy(a, r)
 		if why == "-" && r.GetMode() == lofamov1.PolicyMode_OBSERVE_ONLY {
 			why = "observe-only"
 		}
@@ -261,10 +261,22 @@ func (st *clusterStatus) doing(a *command.App, in *lofamov1.Incident) []string {
 	return out
 }
 
+// recovery describes the wait of a RECOVERING incident, and its end.
+func recovery(a *command.App, in *lofamov1.Incident) string {
+	const closes = "the incident closes after four digest periods without a fault (2s by default)"
+	switch {
+	case in.GetUntil() != nil:
+		return "wait: all faults ended " + a.Since(in.GetUntil()) + " ago; " + closes
+	case in.GetConsequenceCount() > 0:
+		return "wait: the root cause has ended, its consequences have not; then " + closes
+	}
+	return "wait: the root cause has ended; " + closes
+}
+
 // toDo returns the next commands for a person.
-func (st *clusterStatus) toDo(in *lofamov1.Incident) []string {
+func (st *clusterStatus) toDo(a *command.App, in *lofamov1.Incident) []string {
 	if in.GetState() == lofamov1.IncidentState_RECOVERING {
-		return []string{"wait: the root cause has ended"}
+		return []string{recovery(a, in)}
 	}
 	var out []string
 	id, keeper := in.GetId(), "lofamoctl " // of the supervisors that keep the incident and its responses

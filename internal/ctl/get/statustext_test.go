@@ -2,9 +2,15 @@ package get
 
 import (
 	"slices"
+	"strings"
 	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/ctl/command"
+	"github.com/lofamo/lofamo/internal/ctl/ctltest"
 )
 
 // TestNextCommandsOfParentAreAccepted: only a local cluster has --region, and a parent calls a region's group by both names.
@@ -19,8 +25,26 @@ func TestNextCommandsOfParentAreAccepted(t *testing.T) {
 		{false, []string{"lofamoctl explain west/label/rack=r1",
 			"lofamoctl --server SUPERVISORS-OF-west acknowledge k3f9-aaaaaaaa --note NOTE"}},
 	} {
-		if got := (&clusterStatus{local: tc.local}).toDo(in); !slices.Equal(got, tc.want) {
+		if got := (&clusterStatus{local: tc.local}).toDo(nil, in); !slices.Equal(got, tc.want) {
 			t.Errorf("local %v: %q, want %q", tc.local, got, tc.want)
+		}
+	}
+}
+
+// TestRecoveringIncidentSaysWhenItCloses: its wait has an end.
+func TestRecoveringIncidentSaysWhenItCloses(t *testing.T) {
+	a := &command.App{Env: command.Env{Now: func() time.Time { return ctltest.Now }, Location: time.UTC}}
+	in := &lofamov1.Incident{Id: "k3f9-aaaaaaaa", Component: "node", State: lofamov1.IncidentState_RECOVERING, ConsequenceCount: 2}
+	for _, tc := range []struct {
+		until *timestamppb.Timestamp
+		want  string
+	}{
+		{nil, "wait: the root cause has ended, its consequences have not; then the incident closes after four digest periods"},
+		{timestamppb.New(ctltest.Now.Add(-time.Second)), "wait: all faults ended 1s ago; the incident closes after four digest periods"},
+	} {
+		in.Until = tc.until
+		if got := (&clusterStatus{}).toDo(a, in); len(got) != 1 || !strings.HasPrefix(got[0], tc.want) {
+			t.Errorf("%q, want %q", got, tc.want)
 		}
 	}
 }

@@ -172,7 +172,7 @@ func (m *topModel) responseRow(r *lofamov1.Response) topRow {
 	default:
 	}
 	cells := []string{r.GetId(), command.ResponseTarget(r), command.ResponseStateName(r.GetState()), command.ResponseStep(r),
-		r.GetPolicy() + ": " + command.ResponseWhy(r)}
+		r.GetPolicy() + ": " + command.ResponseWhy(&m.app, r)}
 	key := "response/" + r.GetId()
 	return topRow{key: key, open: key, node: r.GetNode(), state: s, since: r.GetProposed().AsTime(), cells: cells,
 		search: strings.ToLower(strings.Join(cells, " "))}

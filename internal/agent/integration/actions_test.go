@@ -121,7 +121,7 @@ func TestSupervisorsEurekaReachesJobsOnce(t *testing.T) {
 		cfg.Responses.Eureka = true
 	})
 	n.startAll()
-	ctx, cancel := context.WithTimeout(t.Context(), jobBound)
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	n.togetherAt(ctx, "begin")
 	for rank := range n.dims.Nodes() {

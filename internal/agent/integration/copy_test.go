@@ -132,8 +132,10 @@ func (p *peerEnd) send(dir grid.Direction, src, dst grid.Coord, seq, ack uint64)
 // Halves that die and come back keep their epoch and sessions, and their neighbours miss nothing.
 func TestRestartedHalvesKeepEpochAndSessions(t *testing.T) {
 	// A link that is silent for as long as a half takes to stop and start here would be given a new session.
-	misses := 64
-	n := newTestNet(t, pair, func(cfg *config.Agent) { cfg.Periods = &config.PeriodsOverride{LinkMisses: &misses} })
+	period, misses := config.Duration(100*time.Millisecond), 64
+	n := newTestNet(t, pair, func(cfg *config.Agent) {
+		cfg.Periods = &config.PeriodsOverride{LinkPeriod: &period, LinkMisses: &misses}
+	})
 	n.startAll()
 	n.awaitHealthy()
 	for _, h := range []fault.Half{fault.HalfDNP, fault.HalfHost} {

@@ -68,6 +68,7 @@ type fakeSupervisor struct {
 	macs       bool                             // it proves its acks by the session, where there is one
 	bulk       chan bulkArrival                 // nil: none is expected
 	damage     int                              // of the next answers, so many are damaged on the way
+	asked      int                              // calls of awaitOneAnswer
 }
 
 func newFakeSupervisor(t *testing.T, n *testNet, ca *pki.CA, id string) *fakeSupervisor {
@@ -272,34 +273,46 @@ func (f *fakeSupervisor) awaitAnswer(nonce string) fault.Origin {
 	return s.by
 }
 
-// awaitOneAnswer sends a challenge with a new nonce every second until the half answers one: the torus may lose a datagram, on a loaded
+// awaitOneAnswer sends a challenge with a new nonce every second until a half answers one: the torus may lose a datagram, on a loaded
 // machine too.
-func (f *fakeSupervisor) awaitOneAnswer(challenge func(nonce string)) {
+func (f *fakeSupervisor) awaitOneAnswer(challenge func(nonce string)) (by fault.Origin) {
+	f.t.Helper()
+	f.asked++
+	prefix, i := fmt.Sprintf("one answer %03d", f.asked), 0
+	f.awaitAsking("an answer", func() bool {
+		for nonce, o := range f.answers {
+			if strings.HasPrefix(nonce, prefix) {
+				by = o
+				return true
+			}
+		}
+		return false
+	}, func() {
+		challenge(fmt.Sprintf("%s%02x", prefix, i))
+		i++
+	})
+	return by
+}
+
+// awaitAsking waits until a condition on the supervisor holds, and asks at once and every second until then.
+func (f *fakeSupervisor) awaitAsking(what string, holds func() bool, ask func()) {
 	f.t.Helper()
 	ctx, cancel := context.WithCancel(f.t.Context())
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	const prefix = "awaitOneAnswer"
 	wg.Go(func() {
 		tick := time.NewTicker(time.Second)
 		defer tick.Stop()
-		for i := 0; ctx.Err() == nil; i++ {
-			challenge(fmt.Sprintf("%s%02x", prefix, i))
+		for ctx.Err() == nil {
+			ask()
 			select {
 			case <-ctx.Done():
 			case <-tick.C:
 			}
 		}
 	})
-	f.awaitThat("an answer", func() bool {
-		for nonce := range f.answers {
-			if strings.HasPrefix(nonce, prefix) {
-				return true
-			}
-		}
-		return false
-	})
+	f.awaitThat(what, holds)
 }
 
 func (f *fakeSupervisor) awaitLocked(what string, look func() (said, bool)) said {

@@ -19,10 +19,10 @@ import (
 	"github.com/lofamo/lofamo/internal/testing/agenttest"
 )
 
-const (
-	testCluster = agenttest.Cluster
-	bound       = agenttest.Bound
-)
+const testCluster = agenttest.Cluster
+
+// bound is the longest wait for an expected event. Many halves, with the race detector, share a process and a machine that may be busy.
+const bound = 3 * agenttest.Bound
 
 // testNet is a torus of real halves in one process, with a fake supervisor.
 type testNet struct {

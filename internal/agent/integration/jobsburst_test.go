@@ -19,7 +19,7 @@ import (
 func TestManyEurekasAreNoSickness(t *testing.T) {
 	n := newTestNet(t, grid.Dims{X: 2, Y: 1, Z: 1}, noService)
 	n.startAll()
-	ctx, cancel := context.WithTimeout(t.Context(), jobBound)
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	n.togetherAt(ctx, "begin")
 	var files []*regfile.File

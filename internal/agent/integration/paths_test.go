@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -64,7 +65,9 @@ func TestAlternateIsLoaded(t *testing.T) {
 // An ICMP error moves the reports to the armed alternate, and counts as a path error.
 func TestMigrationByICMPError(t *testing.T) {
 	http := freeport.Addr(t).String()
+	patience := config.Duration(10 * time.Second) // on a busy machine too the error comes before that
 	n := newTestNet(t, pair, func(c *config.Agent) {
+		c.Periods = &config.PeriodsOverride{AckTimeout: &patience}
 		if c.Node == "n0-0-0" {
 			c.HTTP = http
 		}
@@ -113,9 +116,11 @@ func TestAcksUnderSession(t *testing.T) {
 	n.super.set(func(f *fakeSupervisor) { f.macs = true })
 	n.start(at0, fault.HalfHost)
 	n.super.awaitThat("digests under a session", func() bool { return n.super.byMAC >= 3 })
-	s := n.awaitStatus(at0, "everything committed", func(s local.Status) bool { return s.Delivery.GetLogged() == 0 })
-	if s.Refused != 0 || s.ServiceNetwork != "NORMAL" {
-		t.Errorf("%d messages refused, service network %s", s.Refused, s.ServiceNetwork)
+	s := n.awaitStatus(at0, "everything committed", func(s local.Status) bool {
+		return s.Delivery.GetLogged() == 0 && s.ServiceNetwork == "NORMAL"
+	})
+	if s.Refused != 0 {
+		t.Errorf("%d messages refused", s.Refused)
 	}
 }
 

@@ -83,14 +83,12 @@ func TestChallengeIsAnsweredOnEveryPath(t *testing.T) {
 	n := newTestNet(t, grid.Dims{X: 2, Y: 1, Z: 1}, nil)
 	n.startAll()
 	n.awaitHealthy()
-	nonce := byte(0)
-	ask := func(half lofamov1.Half, to grid.Coord, path fault.Path) string {
-		nonce++
-		c := &lofamov1.Challenge{Nonce: make([]byte, 16), Node: "n0-0-0", Half: half, ReplyTo: n.super.net.LocalAddr().String()}
-		c.Nonce[0] = nonce
+	ask := func(half lofamov1.Half, to grid.Coord, path fault.Path) fault.Origin {
 		addr := netip.MustParseAddrPort(n.cfgs[to].Service.Listen)
-		n.super.send(addr, "n0-0-0", path, &lofamov1.Message{Body: &lofamov1.Message_Challenge{Challenge: c}})
-		return string(c.Nonce)
+		return n.super.awaitOneAnswer(func(nonce string) {
+			c := &lofamov1.Challenge{Nonce: []byte(nonce), Node: "n0-0-0", Half: half, ReplyTo: n.super.net.LocalAddr().String()}
+			n.super.send(addr, "n0-0-0", path, &lofamov1.Message{Body: &lofamov1.Message_Challenge{Challenge: c}})
+		})
 	}
 	for _, tc := range []struct {
 		half lofamov1.Half
@@ -104,12 +102,12 @@ func TestChallengeIsAnsweredOnEveryPath(t *testing.T) {
 		{lofamov1.Half_HALF_HOST, at1, fault.PathTorus, host0},
 		{lofamov1.Half_HALF_DNP, at1, fault.PathTorus, dnp0},
 	} {
-		if got := n.super.awaitAnswer(ask(tc.half, tc.to, tc.path)); got != tc.want {
+		if got := ask(tc.half, tc.to, tc.path); got != tc.want {
 			t.Errorf("challenge to %s by %s answered by %s, want %s", tc.half, tc.path, got, tc.want)
 		}
 	}
 	n.halt(at0, fault.HalfHost)
-	if got := n.super.awaitAnswer(ask(lofamov1.Half_HALF_UNSPECIFIED, at1, fault.PathTorus)); got != dnp0 {
+	if got := ask(lofamov1.Half_HALF_UNSPECIFIED, at1, fault.PathTorus); got != dnp0 {
 		t.Errorf("with the host dead: answered by %s", got)
 	}
 }

@@ -227,7 +227,7 @@ func TestGateHoldsPointUntilRelease(t *testing.T) {
 		defer close(through)
 		Hit(MailSend)
 	}()
-	p, release, err := g.Reached(10 * time.Second)
+	p, release, err := g.Reached(time.Minute)
 	if err != nil || p != MailSend {
 		t.Fatal(p, err)
 	}

@@ -131,7 +131,7 @@ func TestKilledAtRandomInstructions(t *testing.T) {
 		stdin, err := cmd.StdinPipe()
 		must(t, err)
 		must(t, cmd.Start())
-		for limit := time.Now().Add(20 * time.Second); ; runtime.Gosched() { // until the slots are full
+		for limit := time.Now().Add(time.Minute); ; runtime.Gosched() { // until the slots are full
 			if f, err := ReadCopy(path, identity(fault.HalfDNP)); err == nil {
 				if now, _ := f.Numbers(); uint64(now.Seq) > at+2*NumRelay {
 					break

@@ -84,7 +84,7 @@ func TestEffectRemovedByPersonStaysRemoved(t *testing.T) {
 			}
 			refused := func(e *Executor, j executor.Job, by string) {
 				t.Helper()
-				want(t, e.Do(context.Background(), j), response.Unchanged, "which response "+by+" had brought")
+				want(t, e.Do(context.Background(), j), response.Unchanged, "which response "+by+" had set")
 				if got := withoutMarks(theNode(t, name)); got != "" {
 					t.Fatalf("over a person's word: %q", got)
 				}

@@ -98,7 +98,7 @@ func TestNodeActsOnOrderOfLeader(t *testing.T) {
 		t.Errorf("%v", did)
 	}
 
-	want(do(response.Eureka, "n1-0-0", fault.ComponentMemory, "r1-9", nil), response.Unchanged, "no node that is well")
+	want(do(response.Eureka, "n1-0-0", fault.ComponentMemory, "r1-9", nil), response.Unchanged, "no healthy node can raise it")
 	wantedByPolicy(t, c, leader, n, token)
 	well := &acting{allowed: []string{"eureka"}}
 	// n0-0-0 has an earlier version.
@@ -123,7 +123,7 @@ func TestNodeActsOnOrderOfLeader(t *testing.T) {
 	want(do(response.NodeMaskChannel, "n0-0-0", link, "r1-5", nil), response.Succeeded, "is masked") // it owns the mask
 	supervisortest.Eventually(t, "both ends have it", func() bool { return a.Mask().GetMask() == 0x3e && b.Mask().GetMask() == 0x3d })
 	want(do(response.NodeMaskChannel, "n1-0-0", fault.Link(grid.XMinus), "r1-6", nil), response.Succeeded,
-		"masked already, by response/r1-5/0")
+		"already masked by response/r1-5/0: that mask stays")
 	undo := func(j *executor.Job) { j.Undo = true }
 	want(do(response.NodeMaskChannel, "n1-0-0", fault.Link(grid.XMinus), "r1-6", undo), response.Succeeded, "unchanged")
 	want(do(response.NodeMaskChannel, "n1-0-0", link, "r1-7", nil), response.Unchanged, "no way through the torus")

@@ -118,7 +118,7 @@ func TestLostAnswerProvesNothing(t *testing.T) {
 	}
 	fallen := &term{ctx: t.Context(), fence: store.Fence{Key: r.fence.Key, Rev: r.fence.Rev - 1}}
 	res, begun := r.runner.attempt(t.Context(), fallen, executor.Job{Effect: response.Effect{Kind: response.Command}}, time.Time{}, nil)
-	if begun || res.Outcome != response.Unchanged || !strings.Contains(res.Detail, "not sure") {
+	if begun || res.Outcome != response.Unchanged || !strings.Contains(res.Detail, "cannot confirm") {
 		t.Errorf("begun %t: %+v", begun, res)
 	}
 }

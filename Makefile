@@ -18,6 +18,8 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 LDFLAGS := -s -w -X github.com/lofamo/lofamo/internal/program.version=$(VERSION)
 # A test that hangs is a failure with stacks, not a wait.
 TEST_TIMEOUT := 20m
+# The same at idle priority, where the other tests decide how long it takes.
+IDLE_TIMEOUT := 60m
 
 .PHONY: build
 build: web ## binaries in bin/, with the page for browsers where there is npm
@@ -118,9 +120,9 @@ test: setup-tests ## all tests, with the race detector and real processes
 
 .PHONY: test-pure test-rest test-alone test-e2e test-tagged
 test-pure:
-	go test -race -short -count=1 -p 2 -timeout $(TEST_TIMEOUT) $(PURE)
-	go test -count=1 -p 2 -timeout $(TEST_TIMEOUT) $(PURE) $(SINGLE)
-	cd papers && go test -count=1 -timeout $(TEST_TIMEOUT) ./...
+	go test -race -short -count=1 -p 2 -timeout $(IDLE_TIMEOUT) $(PURE)
+	go test -count=1 -p 2 -timeout $(IDLE_TIMEOUT) $(PURE) $(SINGLE)
+	cd papers && go test -count=1 -timeout $(IDLE_TIMEOUT) ./...
 test-rest:
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 3 -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -vxFf <(go list $(ALONE) $(PURE) $(SINGLE)))
 test-alone:

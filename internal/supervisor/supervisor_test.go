@@ -23,6 +23,7 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor"
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
+	"github.com/lofamo/lofamo/internal/testing/leaks"
 	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
@@ -30,12 +31,12 @@ import (
 func TestMain(m *testing.M) {
 	// The connections between etcd members in one process: a member that stops leaves them to the peer, which may
 	// have stopped before.
-	goleak.VerifyTestMain(m,
+	os.Exit(leaks.Main(m.Run,
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"),
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"),
 		goleak.IgnoreAnyFunction("net/http.(*conn).serve"),
 		goleak.IgnoreAnyFunction("net/http.(*connReader).backgroundRead"),
-	)
+	))
 }
 
 // start starts a replica and stops it with the test, unless the test stopped it earlier.

@@ -8,21 +8,14 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
 	"github.com/lofamo/lofamo/internal/testing/fixedseed"
+	"github.com/lofamo/lofamo/internal/testing/leaks"
 )
 
 func TestMain(m *testing.M) {
-	code := fixedseed.Main(m)
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
+	os.Exit(leaks.Main(func() int { return fixedseed.Main(m) }))
 }
 
 func eth(index int) netLink {

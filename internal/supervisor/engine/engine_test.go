@@ -11,13 +11,13 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/goleak"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/store/memstore"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/internal/testing/leaks"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	if f := flag.Lookup("test.bench"); f != nil && f.Value.String() != "" {
 		os.Exit(m.Run()) // benchmarks run on a real etcd, which leaves goroutines behind
 	}
-	goleak.VerifyTestMain(m)
+	os.Exit(leaks.Main(m.Run))
 }
 
 const wait = time.Minute

@@ -35,20 +35,15 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/internal/testing/fixedseed"
 	"github.com/lofamo/lofamo/internal/testing/freeport"
+	"github.com/lofamo/lofamo/internal/testing/leaks"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 func TestMain(m *testing.M) {
-	code := fixedseed.Main(m)
-	if code == 0 {
-		if err := goleak.Find(goleak.IgnoreAnyFunction("go.etcd.io/etcd/server/v3/etcdserver.(*EtcdServer).monitorDowngrade")); err != nil {
-			println(err.Error())
-			code = 1
-		}
-	}
-	os.Exit(code)
+	os.Exit(leaks.Main(func() int { return fixedseed.Main(m) },
+		goleak.IgnoreAnyFunction("go.etcd.io/etcd/server/v3/etcdserver.(*EtcdServer).monitorDowngrade")))
 }
 
 const (

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/goleak"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/pki"
@@ -21,20 +20,14 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/notify"
 	"github.com/lofamo/lofamo/internal/testing/fixedseed"
+	"github.com/lofamo/lofamo/internal/testing/leaks"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
 )
 
 func TestMain(m *testing.M) {
-	code := fixedseed.Main(m)
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			println(err.Error())
-			code = 1
-		}
-	}
-	os.Exit(code)
+	os.Exit(leaks.Main(func() int { return fixedseed.Main(m) }))
 }
 
 const wait = time.Minute

@@ -6,24 +6,20 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"github.com/lofamo/lofamo/internal/testing/fixedseed"
+	"github.com/lofamo/lofamo/internal/testing/leaks"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(seeded{m}) }
-
-// seeded runs the tests with a fixed seed of property tests.
-type seeded struct{ *testing.M }
-
-func (s seeded) Run() int { return fixedseed.Main(s.M) }
+func TestMain(m *testing.M) { os.Exit(leaks.Main(func() int { return fixedseed.Main(m) })) }
 
 type datagram struct {
 	from netip.AddrPort

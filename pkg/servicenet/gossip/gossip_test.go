@@ -17,14 +17,14 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
-	"go.uber.org/goleak"
 
 	"github.com/lofamo/lofamo/pkg/servicenet"
 
 	"github.com/lofamo/lofamo/internal/testing/freeport"
+	"github.com/lofamo/lofamo/internal/testing/leaks"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { os.Exit(leaks.Main(m.Run)) }
 
 // quick makes memberlist notice a dead member within a second or two.
 var quick = Timing{

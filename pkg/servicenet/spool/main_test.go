@@ -10,9 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/lofamo/lofamo/internal/testing/fixedseed"
+	"github.com/lofamo/lofamo/internal/testing/leaks"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -20,12 +19,7 @@ func TestMain(m *testing.M) {
 	if path := os.Getenv(victimEnv); path != "" {
 		os.Exit(victim(path))
 	}
-	code := fixedseed.Main(m)
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
+	os.Exit(leaks.Main(func() int { return fixedseed.Main(m) }))
 }
 
 var origin = fault.Origin{Node: "n1-2-0", Half: fault.HalfHost}

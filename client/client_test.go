@@ -23,7 +23,7 @@ func dial(t *testing.T, dir string, targets ...string) *client.Client {
 	return dialWithin(t, bound, dir, targets...)
 }
 
-// dialWithin is dial with the time for one try.
+// dialWithin is dial with a time limit for each try.
 func dialWithin(t *testing.T, try time.Duration, dir string, targets ...string) *client.Client {
 	t.Helper()
 	c, err := client.New(client.Config{Targets: targets, TLS: clienttest.ClientTLS(t, dir), TryTimeout: try})
@@ -34,7 +34,7 @@ func dialWithin(t *testing.T, try time.Duration, dir string, targets ...string) 
 	return c
 }
 
-// bound is the time for one try, and for a call: far longer than a busy machine takes.
+// bound limits one try, and a whole call. It is far longer than even a busy machine needs.
 const bound = time.Minute
 
 // deadAddress returns an address without a listener.

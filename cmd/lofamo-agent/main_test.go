@@ -348,7 +348,7 @@ func TestRunRestartsHalves(t *testing.T) {
 
 func TestRunNeverRestarts(t *testing.T) {
 	c := node(t)
-	// The daemon tells the DNP half how the host half ended, before the watchdog word is stale even on a busy machine.
+	// With these periods the daemon tells the DNP half how the host half ended before the watchdog word is stale, even on a busy machine.
 	period, misses := config.Duration(500*time.Millisecond), 16
 	c.Periods = &config.PeriodsOverride{TRead: &period, ReadMisses: &misses}
 	d := startDaemon(t, c, "--restart=never")

@@ -61,8 +61,8 @@ func (m *manager) await(prefix string, never ...string) string {
 	return ""
 }
 
-// awaitSigns waits until three signs of life in a row come in the time in which the manager expects them. Half of its
-// patience lies between two, but a busy machine may hold up the daemon or the test: then the count starts again.
+// awaitSigns waits for three signs of life in a row, each within the time that the manager allows. The daemon sends one
+// after half of that time, but a busy machine may hold up the daemon or the test: then the count starts again.
 func (m *manager) awaitSigns() {
 	m.t.Helper()
 	const signs = 3
@@ -157,8 +157,8 @@ func TestDaemonIsReadyWithoutHalf(t *testing.T) {
 	m.await("READY=1")
 }
 
-// live runs a probe of a kubelet's until its exit code and words are as expected: the daemon may need a while to notice
-// what the test did, and a busy machine may delay its answer.
+// live repeats a kubelet's probe until its exit code and output are as expected: the daemon may need a while to notice what
+// the test did, and a busy machine may delay its answer.
 func live(t *testing.T, c string, code int, words []string, args ...string) {
 	t.Helper()
 	await(t, fmt.Sprintf("exit code %d and %q of status %v", code, words, args), 50*time.Millisecond, func() (any, bool) {

@@ -104,7 +104,8 @@ func TestHalvesAreRecovered(t *testing.T) {
 		{syscall.SIGSTOP, hang, halfcore.Hung},
 	} {
 		for _, h := range halves {
-			// A busy machine may hold up the test or the daemon, whose late looks restart the count. It does not do so every time.
+			// A busy machine may hold up the test or the daemon, and each late check by the daemon restarts its count. One of several tries must be
+			// in time.
 			const tries = 5
 			for try := 1; ; try++ {
 				totals[h]++
@@ -121,8 +122,8 @@ func TestHalvesAreRecovered(t *testing.T) {
 	}
 }
 
-// recoverHalf sends a signal to a half, checks its recovery, which is number total, and returns the
-// time until its detection.
+// recoverHalf sends a signal to a half, checks its recovery, and returns the time until the daemon detected the end or the
+// hang. total is the number of recoveries, including this one.
 func recoverHalf(t *testing.T, c config.Agent, h fault.Half, pids map[fault.Half]int, total uint64, signal syscall.Signal,
 	kind halfcore.CauseKind) time.Duration {
 	t.Helper()
@@ -150,7 +151,7 @@ func recoverHalf(t *testing.T, c config.Agent, h fault.Half, pids map[fault.Half
 		func(r halfcore.RecoveryRecord) bool { return r.Last.Proven > 0 }).Last; l.Proven < l.Serving {
 		t.Errorf("proven before it served: %+v", l)
 	}
-	// It has settled: the next restart is the first of its series.
+	// Wait until the half has settled, so that the next restart is the first of its series.
 	awaitHistory(t, c, h, "it has settled", func(x halfcore.RecoveryHistory) bool { return x.Failures == 0 })
 	return detected
 }

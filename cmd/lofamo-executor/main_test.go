@@ -105,7 +105,7 @@ func started(t *testing.T, file string, stderr io.Writer) *exec.Cmd {
 	return cmd
 }
 
-// patient is a supervisor's executor that gives the process time: it is a program of its own, on a machine that is busy with others.
+// patient returns a supervisor's connection to the executor process, with enough time to connect to a separate program on a busy machine.
 func patient(t *testing.T, f *processtest.Fixture) *executor.Remote {
 	t.Helper()
 	x, err := executor.NewRemote(config.ExecutorClient{Address: f.Config.Listen, DialTimeout: config.Duration(time.Minute)},

@@ -105,8 +105,8 @@ func TestUnfinishedRequestsDoNotExhaustMemory(t *testing.T) {
 const (
 	storeConns  = 2000                // of each attacker at each listener
 	maxOpen     = 400                 // more sockets of the supervisor
-	storeAnswer = supervisortest.Wait // with as many tries as fit
-	askTime     = 5 * time.Second     // of one try
+	storeAnswer = supervisortest.Wait // for one answer, with as many tries as fit
+	askTime     = 5 * time.Second     // for one try
 )
 
 // TestConnectionsDoNotExhaustStore: one attacker without a certificate and one with a node's certificate each open

@@ -544,8 +544,8 @@ func (c *linearCluster) leaderDeposed(t *testing.T, node string, comp fault.Comp
 	c.readOne(t.Context(), deposer, c.Client(t, c.Configs[leader].GRPC))
 }
 
-// depose deletes the leader's election key. It returns false if another replica leads by now: on a busy machine a lease of a second
-// may end at any time.
+// depose deletes the leader's election key. It returns false if another replica already leads: on a busy machine a lease of
+// a second may end at any time.
 func (c *linearCluster) depose(t *testing.T, leader int) bool {
 	t.Helper()
 	cfg := c.Configs[others(leader)[0]]

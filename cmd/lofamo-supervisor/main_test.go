@@ -104,7 +104,7 @@ func TestKilledLeaderLosesNoAcknowledgedReport(t *testing.T) {
 	}
 	c.CheckStorm(t, "watch", watched)
 
-	// The state is that of a connection, which tries again at times.
+	// The state is that of the connection to the replica, which is retried only at intervals.
 	supervisortest.Eventually(t, "the killed replica to be FAILED, and no leader", func() bool {
 		sups, err := client.ListSupervisors(t.Context(), &lofamov1.ListSupervisorsRequest{})
 		return err == nil && sups.GetSupervisors()[leader].GetState() == lofamov1.State_FAILED && !sups.GetSupervisors()[leader].GetLeader()
@@ -183,14 +183,15 @@ func TestAllStopAtOnce(t *testing.T) {
 	t.Errorf("all of %d stops took longer than %v, lofamoctl's patience", attempts, patience)
 }
 
-// The patience of lofamoctl with a process that stops, with a reserve, and the bound of one part of it.
+// patience is how long lofamoctl waits for a process to stop, less a reserve.
+// bound is the time limit for the stop of one part of a replica.
 const (
 	patience = 4500 * time.Millisecond
 	bound    = 3 * time.Second
 )
 
-// stopAll starts three replicas, stops all at once and returns how long they took to end: more than patience, if a part of one had
-// too little time.
+// stopAll starts three replicas, stops all at once and returns how long they took to end. It returns more than patience if a
+// part of a replica ran out of time.
 func stopAll(t *testing.T) time.Duration {
 	t.Helper()
 	c := supervisortest.New(t, supervisortest.Options{Replicas: 3, Gossip: true})

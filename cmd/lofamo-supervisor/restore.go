@@ -27,8 +27,9 @@ on each of the others with the same file, then start them.
 
 Every restore makes a new cluster with the snapshot's content, named by the time at which it began: running members of
 the old cluster, or of another restore, cannot join it. It lacks everything acknowledged after the snapshot; the
-halves restate their present states with their next digests. Revisions continue above all earlier ones, because they
-follow from that time alone, so watchers must list again, even if an old file is restored a second time.
+halves restate their present states with their next digests. Revisions are computed from the time of the
+restore, so they continue above all earlier ones. Watchers that saw changes after the snapshot must list again, even
+if an old file is restored a second time.
 
 It refuses a directory that has data, a damaged file, a clock that is behind the restore from which the snapshot
 comes, and an external etcd (use etcdutl).`,

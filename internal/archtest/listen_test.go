@@ -12,7 +12,7 @@ import (
 // served are the folders of programs that strangers can reach.
 var served = []string{"internal/agent", "internal/executor", "internal/supervisor", "internal/bounded", "pkg"}
 
-// ownBounds are the folders that limit their TCP connections without package bounded, with the reason.
+// ownBounds lists the folders that limit their TCP connections without package bounded, each with the reason.
 var ownBounds = map[string]string{
 	"pkg/torus/udplink": "a link has one peer: others share four places and 20 handshakes a second (ADR 42)",
 }
@@ -23,8 +23,8 @@ var serverBounds = map[string][]string{
 	"grpc.NewServer": {"ConnectionTimeout", "MaxHeaderListSize", "MaxRecvMsgSize", "MaxConcurrentStreams"},
 }
 
-// unboundedServers returns the servers of a file without the limits that they must set, and whether the file listens on
-// TCP, and whether it limits connections.
+// unboundedServers returns the limits that servers of a file must set but do not. It also reports whether the file listens
+// on TCP, and whether it limits connections.
 func unboundedServers(f *ast.File) (faults []string, listens, bounds bool) {
 	ast.Inspect(f, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -95,9 +95,8 @@ func lacking(server string, has func(string) bool) (out []string) {
 	return out
 }
 
-// TestEveryListenerIsBounded: whoever listens on TCP in a node, a supervisor or an executor process limits the
-// connections of one source, and each server there limits the time of a handshake or header, and the length of what it
-// reads.
+// TestEveryListenerIsBounded: all code that listens on TCP in a node, a supervisor or an executor process limits the
+// connections of one source. Each server there limits the time for a handshake or header, and the size of messages.
 func TestEveryListenerIsBounded(t *testing.T) {
 	listens, bounds, servers := map[string]bool{}, map[string]bool{}, 0
 	for _, f := range sources(t) {

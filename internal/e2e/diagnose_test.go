@@ -64,7 +64,7 @@ func (t trial) finds(want ...string) *lofamov1.DiagnosisReport {
 	t.Helper()
 	r := t.diagnose(&lofamov1.DiagnoseRequest{}, nil)
 	got := named(r)
-	// A half that a busy machine keeps waiting makes tests inconclusive: a person would start another diagnosis.
+	// On a busy machine a late half makes tests inconclusive. The test then starts another diagnosis, as a person would.
 	unclear := func(x string) bool { return strings.HasPrefix(x, "LINK_INCONCLUSIVE ") }
 	for end := time.Now().Add(patience); slices.ContainsFunc(got, unclear) && time.Now().Before(end); got = named(r) {
 		t.Logf("found %v: once more", got)

@@ -236,7 +236,7 @@ func (t trial) node(name string) *lofamov1.Node {
 	return answered(t.T, "read "+name, func() (*lofamov1.Node, error) { return t.Client.GetNode(t.Context(), name) })
 }
 
-// answered repeats a read until it has an answer: on a busy machine a supervisor may miss the bound of one attempt.
+// answered repeats a read until it has an answer: on a busy machine a supervisor may exceed the time limit of one attempt.
 func answered[T any](t *testing.T, what string, read func() (T, error)) (out T) {
 	t.Helper()
 	var err error

@@ -47,7 +47,7 @@ func (t trial) browser(asks *testing.T, id string) *page {
 		if attempt == 3 {
 			asks.Fatal(err)
 		}
-		asks.Logf("another browser, as this one does not open the page: %v", err) // one may hang at its start
+		asks.Logf("another browser, as this one does not open the page: %v", err) // a browser may hang when it starts
 		_ = p.browser.Kill()
 	}
 }
@@ -74,7 +74,7 @@ func (t trial) startBrowser(asks *testing.T, node, chromium, web string) *page {
 	return &page{in, bufio.NewScanner(out), cmd.Process}
 }
 
-// do has the page do something or wait for it, and returns the result.
+// do sends the browser a command, and returns the result. It fails the test if there is none.
 func (p *page) do(t *testing.T, what string) string {
 	t.Helper()
 	found, err := p.try(what)
@@ -84,7 +84,7 @@ func (p *page) do(t *testing.T, what string) string {
 	return found
 }
 
-// try is do with an error. It kills a browser that hangs.
+// try is do, but returns the error. It kills a browser that hangs.
 func (p *page) try(what string) (string, error) {
 	if _, err := fmt.Fprintln(p.in, what); err != nil {
 		return "", err

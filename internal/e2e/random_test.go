@@ -30,7 +30,7 @@ func TestRandomFaultsBreakNoInvariant(t *testing.T) {
 		Preset:  config.PresetDefault,
 		Periods: &config.PeriodsOverride{LinkHoldOff: &soon},
 		Seed:    shortSeed, Rounds: 8, Duration: 40 * time.Second, Dir: dir, BinDir: binaries, Out: lines{t},
-		Patience: 10, // this machine may stand still for seconds beside other tests
+		Patience: 10, // beside other tests this machine may stall for seconds
 	})
 	if err != nil {
 		t.Fatal(err)

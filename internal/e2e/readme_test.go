@@ -134,7 +134,7 @@ func inShell(t *testing.T, lines []string) (string, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute) // some hundred programs, one after the other
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute) // about a hundred programs, one after the other
 	defer cancel()
 	var script strings.Builder
 	script.WriteString("set -e\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n") // the watch in the background

@@ -143,7 +143,7 @@ func restartedForAResponse(t *testing.T, l *lab.Lab) {
 			refused = id
 		} else if n > 9 || tell(first).State == actions.UnderWay {
 			t.Fatalf("both at once: %+v", s)
-		} else if s := made(second); s.State != actions.Done { // the first had ended before: this machine was busy
+		} else if s := made(second); s.State != actions.Done { // the first attempt was over already: this machine was busy
 			t.Fatalf("%+v", s)
 		}
 	}
@@ -154,7 +154,7 @@ func restartedForAResponse(t *testing.T, l *lab.Lab) {
 		t.Errorf("host half %d after %d, DNP half %d after %d: want the DNP half restarted alone", h, host, d, dnp)
 	}
 	host, dnp = pids()
-	third := order(refused, "host") // a refused attempt was none: it may come again
+	third := order(refused, "host") // a refused attempt does not count: the order may be repeated
 	if s := made(third); s.State != actions.Done {
 		t.Errorf("%+v", s)
 	}

@@ -332,7 +332,7 @@ func allKilled(t trial) {
 	eventually(t.T, "the map to rest", func() bool {
 		was := before
 		before = t.committed()
-		pause(t, 2*time.Second) // a busy machine judges a link late
+		pause(t, 2*time.Second) // on a busy machine the verdict on a link is late
 		return before == was
 	})
 	t.kill(ids...)
@@ -349,7 +349,7 @@ func allKilled(t trial) {
 		return after == before
 	})
 	pause(t, 2*time.Second) // some digest periods
-	// A node that a busy machine keeps waiting may call its service network UNKNOWN for a moment.
+	// On a busy machine, a node that waits for a processor may call its service network UNKNOWN for a moment.
 	eventually(t.T, "the map to stay the committed one", func() bool {
 		after = t.committed()
 		return after == before

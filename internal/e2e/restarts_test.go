@@ -36,7 +36,7 @@ func TestPlannedRestartOfAllAgentsCommitsNoFault(t *testing.T) {
 	if err := l.Settle(ctx); err != nil {
 		t.Fatalf("after the restarts: %v", err)
 	}
-	tr.until("all halves to have restarted", func() bool { // the last may be told after the node is NORMAL again
+	tr.until("all halves to have restarted", func() bool { // the last event may come after the node is NORMAL again
 		recovered := map[string]bool{}
 		for _, e := range events(before).GetEvents() {
 			if e.GetKind() == lofamov1.EventKind_RECOVERY_CHANGED {

@@ -139,7 +139,7 @@ func TestFullDiskMovesLeader(t *testing.T) {
 		t.start(victim)
 		// It leads again when the others do not.
 		others := slices.DeleteFunc(t.leaderFirst(), func(id string) bool { return id == victim })
-		// Each election is a matter of chance: of ten, all go to another one once in a thousand times.
+		// Each election is a matter of chance: once in a thousand times, ten elections in a row all go to another replica.
 		for end := time.Now().Add(5 * patience); ; {
 			leader := t.leaderFirst()[0]
 			if leader == victim {

@@ -33,7 +33,7 @@ func TestStoppedHalfAccusesNoOther(t *testing.T) {
 			}); err != nil {
 				t.Fatalf("no event of the starvation: %v", err)
 			}
-			// The event may be of a shorter time before, on a busy machine.
+			// On a busy machine the event may be about an earlier, shorter starvation.
 			eventually(t, "the map to show 500 ms or more of starvation", func() bool {
 				return tr.node("n1-0-0").GetStarved().GetLongestMs() >= 500
 			})

@@ -236,7 +236,7 @@ func TestStrangersAreCounted(t *testing.T) {
 			probes := s.GetComponent() == "host" && (s.GetFrom() == sick || strings.Contains(s.GetReason(), "self-test: direct rail"))
 			lossy := s.GetTo() != failed && (s.GetComponent() == "service-network" || s.GetComponent() == "node" || probes)
 			begins := s.GetFrom() == unknown && s.GetTo() == normal         // a check that runs for the first time
-			starved := s.GetKind() == lofamov1.EventKind_STARVATION_CHANGED // by other programs of a busy machine
+			starved := s.GetKind() == lofamov1.EventKind_STARVATION_CHANGED // caused by other programs on a busy machine
 			if !own && !lossy && !begins && !starved {
 				t.Errorf("the strangers did something: %s", s)
 			}

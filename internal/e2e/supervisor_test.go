@@ -102,7 +102,7 @@ func TestStrangersChangeNothing(t *testing.T) {
 				continue // the first check of a peripheral, after the start
 			}
 			if s.GetKind() == lofamov1.EventKind_STARVATION_CHANGED {
-				continue // by other programs of a busy machine
+				continue // caused by other programs on a busy machine
 			}
 			if s.GetNode() != "n0-0-0" || (s.GetComponent() != "temperature" && s.GetComponent() != "node") {
 				t.Errorf("the noise did something: %s", s)

@@ -127,7 +127,7 @@ func (t trial) loggedWithin(bound time.Duration, node, text string, before int) 
 func (t trial) takesOrders(stage int) {
 	t.Helper()
 	t.takesMasks()
-	t.until("a diagnosis of 4 nodes, none silent", func() bool { // a node that is kept waiting answers the next one
+	t.until("a diagnosis of 4 nodes, none silent", func() bool { // a node that was too late for one diagnosis answers the next
 		r := t.diagnose(&lofamov1.DiagnoseRequest{}, nil)
 		return r.GetNodes() == 4 && len(r.GetSilent()) == 0
 	})

@@ -112,7 +112,7 @@ func TestReplacedReplicaLosesNoReport(t *testing.T) {
 	sups[lost] = nil // start's cleanup stops it
 }
 
-// whenHealthy repeats a change of members while a member seems dead: one without a processor for 2 s does.
+// whenHealthy repeats a change of members while a member seems dead, as it does after 2 s without a processor.
 func whenHealthy(t *testing.T, change func() error) {
 	t.Helper()
 	supervisortest.Eventually(t, "members that answer", func() bool { return status.Code(change()) != codes.FailedPrecondition })
@@ -228,7 +228,7 @@ func TestLearnerThatNeverStarts(t *testing.T) {
 	admin := adminOf(t, c, 0)
 	for range 2 { // the second call continues with the first one's learner
 		stream, err := admin.AddMember(t.Context(), &lofamov1.AddMemberRequest{Name: "s2", PeerUrl: "https://127.0.0.1:1",
-			Wait: durationpb.New(5 * time.Second)}) // a busy machine finds that it is not started yet only after a while
+			Wait: durationpb.New(5 * time.Second)}) // on a busy machine the call needs a while to find that s2 is not started yet
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -57,7 +57,7 @@ func TestHalfSentRequestsKeepNobodyOut(t *testing.T) {
 			asked, failed, worst := 0, 0, time.Duration(0)
 			for _, from := range []string{"127.0.0.1", "127.0.0.9"} {
 				d := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
-				// At least 200, so that a request in which a busy machine had no processor is within the limit.
+				// At least 200 requests, so that one that fails for lack of a processor stays within the limit.
 				for i, end := 0, time.Now().Add(2*time.Second); i < 200 && failed < 10 || time.Now().Before(end); i++ {
 					asked++
 					begin := time.Now()

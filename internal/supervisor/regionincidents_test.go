@@ -70,14 +70,14 @@ func TestParentShowsIncidentsOfItsRegions(t *testing.T) {
 			r.Region[in.GetRegion()][0].GRPC+" acknowledge "+id+" (in a local cluster: lofamoctl --region "+in.GetRegion()+" acknowledge "+id+")")
 	}
 	for id, want := range map[string]string{
-		"k3f9-aaaaaaaa": "want REGION/ID at a parent of regions, with one of the regions east, west", "north/k3f9-aaaaaaaa": "want REGION/ID",
+		"k3f9-aaaaaaaa": "want REGION/ID at a parent of regions, where REGION is one of east, west", "north/k3f9-aaaaaaaa": "want REGION/ID",
 		"west/x": `id: given "west/x": want REGION/ID`,
 	} {
 		_, err = parent.AcknowledgeIncident(ctx, &lofamov1.AcknowledgeIncidentRequest{Id: id})
 		wantCode(t, "an acknowledgement of "+id, err, codes.InvalidArgument, want)
 	}
 	_, err = parent.GetIncident(ctx, &lofamov1.GetIncidentRequest{Id: "north/k3f9-aaaaaaaa"})
-	wantCode(t, "an unknown region", err, codes.InvalidArgument, "want REGION/ID at a parent of regions, with one of the regions east, west")
+	wantCode(t, "an unknown region", err, codes.InvalidArgument, "want REGION/ID at a parent of regions, where REGION is one of east, west")
 	_, err = parent.GetIncident(ctx, &lofamov1.GetIncidentRequest{Id: "west/x"})
 	wantCode(t, "an ill-formed id", err, codes.InvalidArgument, `id: given "x"`)
 	stop(t, east)

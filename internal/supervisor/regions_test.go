@@ -130,7 +130,7 @@ func TestBorderNodeNeedsWitnessesOfBothRegions(t *testing.T) {
 	})
 	d.set(r.Agents["n1-0-0"], true)
 	supervisortest.Eventually(t, "the dead node to be FAILED at the parent", all(lofamov1.State_FAILED, "n1-0-0"))
-	// On a busy machine the word of one witness may be late: until it arrives, the other one is a single witness.
+	// On a busy machine the statement of one witness may be late. Until it arrives, the other one is a single witness.
 	supervisortest.Eventually(t, "the west to have it from both witnesses", func() bool {
 		node, err := regional.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: "n1-0-0"})
 		return err == nil && node.GetState() == lofamov1.State_FAILED && !node.GetSingleWitness() && node.GetRegion() == "west"

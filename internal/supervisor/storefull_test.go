@@ -66,7 +66,7 @@ func TestFullStoreKeepsReportsWithSenders(t *testing.T) {
 		_, err := etcd.Put(t.Context(), fmt.Sprint("fill/", i), string(bytes.Repeat([]byte{'x'}, 1<<20)))
 		full = errors.Is(err, rpctypes.ErrNoSpace)
 		if err != nil && !full {
-			t.Logf("put %d: %v", i, err) // on a slow disk it may be late
+			t.Logf("put %d: %v", i, err) // a slow disk may delay the write beyond its deadline
 		}
 	}
 	if !full {

@@ -155,7 +155,7 @@ func (s *Supervisor) workNodes(ctx context.Context, wg *sync.WaitGroup) {
 // leadership campaigns for the lead, and leads.
 type leadership struct {
 	leaseTTL int           // seconds; 0 means store.LeaseTTL
-	patience time.Duration // added to the bound of its stop; not 0 only in tests
+	patience time.Duration // additional time for its stop; 0 except in tests
 	resign   context.CancelFunc
 	resigned chan struct{}
 }

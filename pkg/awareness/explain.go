@@ -172,7 +172,7 @@ func (x *explainer) ofNode() {
 		}
 	}
 	if bad := x.n.badPorts(); bad >= minPorts && !x.n.dead.on && !x.n.inferred {
-		x.say("its links to %d living peers are bad, and the peers' other links work: suspect its ports before as many cables", bad)
+		x.say("its links to %d living peers are bad, and the peers' other links work: suspect its ports rather than that many cables", bad)
 	}
 	x.life()
 	x.neighbours()
@@ -233,7 +233,7 @@ func (x *explainer) life() {
 		v := x.n.voice(h)
 		switch {
 		case v.heard.IsZero() && h == fault.HalfDNP && x.current(x.n, fault.HalfHost, x.now):
-			x.say("no message has come from its dnp half, which sends its own only when its host does not")
+			x.say("no message has come directly from its dnp half: it sends directly only while its host half does not")
 		case v.heard.IsZero():
 			x.say("this supervisor has no message from its %s half", h)
 		case !x.current(x.n, h, x.now):
@@ -247,7 +247,7 @@ func (x *explainer) life() {
 	}
 }
 
-// lastReport returns when a half's newest report came.
+// lastReport returns a clause that says when a half's newest report came.
 func (x *explainer) lastReport(v *voice) string {
 	if v.reported == 0 {
 		return "this supervisor has no report from it"

@@ -284,12 +284,12 @@ func (x *groupExplainer) rivals() {
 		case c.loose && !x.g.loose:
 			x.say("%s are a connected set that fills no box: one that fills a box takes precedence", several(ids(c.members)))
 		case len(c.members) == shared && shared == len(x.g.members):
-			x.say("%s explains the same %d: of equals a label precedes a plane, a plane a row, a row a block", c.id, shared)
+			x.say("%s explains the same %d: among equals, a label precedes a plane, a plane a row, and a row a block", c.id, shared)
 		case len(c.members) == shared:
 			parts++
 			few = c.id
 		default:
-			x.say("%s explains %d, but fewer than two faults that no other group explains", c.id, len(c.members))
+			x.say("%s explains %d, but at most one fault that no other group explains", c.id, len(c.members))
 		}
 	}
 	switch parts {

@@ -210,7 +210,7 @@ func (c *AuditChecker) Check(b []byte) error {
 	case c.lines > 0 && l.Seq != c.seq+1:
 		return fmt.Errorf("audit line %d: it comes after line %d: lines are missing, or in another order", l.Seq, c.seq)
 	case c.lines > 0 && l.Prev != c.hash:
-		return fmt.Errorf("audit line %d: it names %.16s as the line before it, and that has %.16s: one of the two was inserted", l.Seq,
+		return fmt.Errorf("audit line %d: its previous hash is %.16s, want %.16s: one of the two lines was inserted", l.Seq,
 			l.Prev, c.hash)
 	}
 	c.seq, c.hash = l.Seq, l.Hash

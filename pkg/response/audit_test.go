@@ -107,7 +107,7 @@ func TestCheckerFindsEveryChangedLine(t *testing.T) {
 			d.Detail = "other"
 			l[3], _ = ChainAudit(l[2], d)
 			return l
-		}, "line 5: it names"},
+		}, "line 5: its previous hash"},
 		{"a first line that has one before it", func(l []AuditLine) []AuditLine {
 			first, err := ChainAudit(AuditLine{Hash: l[0].Hash}, l[0].Decision)
 			if err != nil {

@@ -529,7 +529,7 @@ func TestUnansweredEvidenceRequestIsRecorded(t *testing.T) {
 	}
 }
 
-// TestRecoveryWaitSaysUntilWhen: people read in the response when its effects are undone.
+// TestRecoveryWaitSaysUntilWhen: the response tells people when its effects will be undone.
 func TestRecoveryWaitSaysUntilWhen(t *testing.T) {
 	l := newLab(t, quick(), grid.Dims{X: 4, Y: 4, Z: 4}, testPolicies(t)["drain"])
 	l.lead()

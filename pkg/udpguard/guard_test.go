@@ -44,8 +44,8 @@ func raw(t *testing.T, c *net.UDPConn) interface {
 	return r
 }
 
-// received returns the numbers that have come, each once, as soon as the wanted one, which was sent last, is among them, and no
-// other follows for a moment. A busy kernel may deliver later than the send returns.
+// received returns the set of received numbers. It waits until the wanted number, which was sent last, is among them and no
+// other follows for a moment: a busy kernel may deliver after the send has returned.
 func received(t *testing.T, c *net.UDPConn, want uint32) map[uint32]bool {
 	t.Helper()
 	out, buf := map[uint32]bool{}, make([]byte, 64)

@@ -99,7 +99,7 @@ export class Incidents {
   private acknowledgement(i: Incident, again: () => void): HTMLElement | null {
     const a = this.asking?.id === i.id ? this.asking : undefined, may = this.session().may.acknowledge
     const ack = i.acknowledgement, outdated = ack?.outdated
-    const has = ack ? h('span', {}, outdated ? `${ack.by} acknowledged it before it escalated, at ` : `${ack.by} has dealt with it since `, time(Date.parse(ack.time))) : null
+    const has = ack ? h('span', {}, outdated ? `${ack.by} acknowledged it before it escalated, at ` : `${ack.by} has been dealing with it since `, time(Date.parse(ack.time))) : null
     if (!a) {
       const ask = () => {
         this.asking = { id: i.id, text: '' }

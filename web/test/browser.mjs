@@ -192,7 +192,7 @@ async function incidents() {
     await card.locator('button:has-text("Acknowledge")').click()
     await card.locator('[role=alert]').waitFor({ ...wait, state: 'detached' }).catch(() => {})
   }
-  await page.waitForFunction((sel) => /has dealt with it/.test(document.querySelector(sel)?.textContent) && document.querySelector(sel + ' .note')?.textContent.includes('<b>looking</b>'), incident('node n1-1-2'), wait)
+  await page.waitForFunction((sel) => /has been dealing with it/.test(document.querySelector(sel)?.textContent) && document.querySelector(sel + ' .note')?.textContent.includes('<b>looking</b>'), incident('node n1-1-2'), wait)
   check(await card.locator('.fold[open]').count(), 'the list that changes folds what a person has unfolded')
   await page.focus('#torus')
   const seen = new Set()

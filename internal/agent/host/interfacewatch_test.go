@@ -57,8 +57,8 @@ func (w *watched) want(index int, up bool, why string) {
 	}
 }
 
-// lay lays the cable: a veth pair, the near end with the address. It returns when the kernel, which does so later, has
-// updated the state of the near end.
+// lay lays the cable: a veth pair whose near end has the address. It waits until the kernel has updated the state of the
+// near end, which takes a moment.
 func lay(t *testing.T) {
 	t.Helper()
 	for _, l := range []string{

@@ -273,8 +273,8 @@ func (f *fakeSupervisor) awaitAnswer(nonce string) fault.Origin {
 	return s.by
 }
 
-// awaitOneAnswer sends a challenge with a new nonce every second until a half answers one: the torus may lose a datagram, on a loaded
-// machine too.
+// awaitOneAnswer sends a challenge with a new nonce every second until a half answers one, because the torus or a loaded
+// machine may lose a datagram.
 func (f *fakeSupervisor) awaitOneAnswer(challenge func(nonce string)) (by fault.Origin) {
 	f.t.Helper()
 	f.asked++
@@ -294,7 +294,7 @@ func (f *fakeSupervisor) awaitOneAnswer(challenge func(nonce string)) (by fault.
 	return by
 }
 
-// awaitAsking waits until a condition on the supervisor holds, and asks at once and every second until then.
+// awaitAsking calls ask at once, and then every second until a condition on the supervisor holds.
 func (f *fakeSupervisor) awaitAsking(what string, holds func() bool, ask func()) {
 	f.t.Helper()
 	ctx, cancel := context.WithCancel(f.t.Context())

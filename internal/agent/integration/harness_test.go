@@ -21,7 +21,8 @@ import (
 
 const testCluster = agenttest.Cluster
 
-// bound is the longest wait for an expected event. Many halves, with the race detector, share a process and a machine that may be busy.
+// bound is the longest wait for an expected event. It is long because many halves share one process, often with the race detector, on a
+// machine that may be busy.
 const bound = 3 * agenttest.Bound
 
 // testNet is a torus of real halves in one process, with a fake supervisor.

@@ -26,7 +26,7 @@ import (
 // counts onto the register page, named and described as Prometheus wants it.
 func TestRunningHalfServesAllMetrics(t *testing.T) {
 	addr := freeport.Addr(t).String()
-	// On a busy machine too no answer and no word is late: nothing is counted of such events.
+	// With these limits no answer and no watchdog word is late, even on a busy machine, so no such event is counted.
 	patience, misses := config.Duration(10*time.Second), 16
 	n := newTestNet(t, grid.Dims{X: 2, Y: 1, Z: 1}, func(c *config.Agent) {
 		c.Periods = &config.PeriodsOverride{AckTimeout: &patience, ReadMisses: &misses}

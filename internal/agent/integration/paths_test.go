@@ -65,7 +65,7 @@ func TestAlternateIsLoaded(t *testing.T) {
 // An ICMP error moves the reports to the armed alternate, and counts as a path error.
 func TestMigrationByICMPError(t *testing.T) {
 	http := freeport.Addr(t).String()
-	patience := config.Duration(10 * time.Second) // on a busy machine too the error comes before that
+	patience := config.Duration(10 * time.Second) // the error comes sooner, even on a busy machine
 	n := newTestNet(t, pair, func(c *config.Agent) {
 		c.Periods = &config.PeriodsOverride{AckTimeout: &patience}
 		if c.Node == "n0-0-0" {

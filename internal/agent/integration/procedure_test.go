@@ -23,7 +23,7 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// procedureOrder is an order for a procedure. delay is the Network Delay, for which a torus that is clear waits in Diagnostics.
+// procedureOrder is an order for a procedure. delay is the Network Delay: a clear torus waits that long in state Diagnostics.
 type procedureOrder struct {
 	count        uint64
 	delay, drain time.Duration
@@ -72,14 +72,14 @@ func (n *testNet) ended(o procedureOrder, nodes ...grid.Coord) map[string]*lofam
 	return out
 }
 
-// reported reports whether a half's status of a procedure fits.
+// reported reports whether any procedure status that the supervisor has received fits.
 func (n *testNet) reported(fits func(*lofamov1.ProcedureStatus) bool) bool {
 	n.super.mu.Lock()
 	defer n.super.mu.Unlock()
 	return slices.ContainsFunc(n.super.procedures, fits)
 }
 
-// entered orders a procedure until the node reports that it is in a state, or has left it.
+// entered repeats the order for a procedure until the node reports that it is in a state, or was in it before.
 func (n *testNet) entered(c grid.Coord, o procedureOrder, state lofamov1.ProcedureState) {
 	n.t.Helper()
 	n.super.awaitAsking(state.String(), func() bool {
@@ -128,8 +128,8 @@ func TestProcedureOfRealHalves(t *testing.T) {
 	n.awaitHealthy()
 	n.super.forget()
 	far := grid.Coord{X: 1, Y: 1, Z: 1}
-	// The drain ends as soon as the torus is empty. Where a busy machine takes longer for an answer than for a procedure, there is
-	// another one.
+	// The drain ends as soon as the torus is empty. If an answer on a busy machine takes longer than the procedure, the test
+	// orders another procedure.
 	o := procedureOrder{delay: 10 * time.Second, drain: 20 * time.Second}
 	to := n.serviceOf(n.cfgs[grid.Coord{}].Node)
 	for over := true; over; {
@@ -200,7 +200,7 @@ func TestProcedureWithDeathsOfRealHalves(t *testing.T) {
 		return s.by == fault.Origin{Node: "n0-1-1", Half: fault.HalfHost} && s.obs.Component == fault.Link(grid.XPlus) &&
 			s.obs.State == fault.Failed
 	})
-	// The drain is long enough to cut and kill in the middle of it on a busy machine.
+	// The drain is long enough for the test to cut and kill during the drain, even on a busy machine.
 	o := procedureOrder{count: 1, delay: 500 * time.Millisecond, drain: 8 * time.Second}
 	n.entered(grid.Coord{}, o, lofamov1.ProcedureState_PROCEDURE_SYSTEM_DRAIN)
 	n.inject(grid.Coord{}, `{"dir":"X+","mangle":{"block_in":true,"block_out":true}}`)

@@ -22,8 +22,8 @@ import (
 func CertCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cert list|revoke|unrevoke",
-		Short: "Show the ends of certificates, and revoke certificates",
-		Long: `Shows the ends of certificates, and changes the list of revoked certificates.
+		Short: "Show when certificates expire, and revoke certificates",
+		Long: `Shows when certificates expire, and changes the list of revoked certificates.
 
 An operator signs the list. It reaches supervisors, nodes, links, gossip and executor processes within seconds, and
 stays in force across restarts.`,
@@ -39,8 +39,8 @@ stays in force across restarts.`,
 func certListCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "Certificates with their ends, the first to end first, and the revocations",
-		Long: `Lists the newest certificate of each identity that a supervisor has verified since it started, the first to end first,
+		Short: "Certificates in the order in which they expire, and the revocations",
+		Long: `Lists the newest certificate of each identity that a supervisor has verified since it started, the first to expire first,
 and below them all revocations. The row "issuer" is the certificate with which supervisors renew those of nodes; no
 renewed certificate outlives it.`,
 		Args: command.Exactly(),

@@ -219,7 +219,7 @@ func sayChanged(a *command.App, out string, members []string) {
 func sayUntil(a *command.App, out string) {
 	at, err := inventory.Open(out).Ends()
 	if err != nil {
-		a.Warnf("lofamoctl: the ends of the certificates are unknown: %v\n", err)
+		a.Warnf("lofamoctl: it is unknown when the certificates expire: %v\n", err)
 		return
 	}
 	a.Printf("certificates hold until %s, when the first ends; 'rotate-keys' renews all\n", day(at))

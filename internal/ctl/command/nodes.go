@@ -335,7 +335,7 @@ func platform(p lofamov1.Platform) string {
 // Maintenance prints a mark in one line, with the time that is left.
 func Maintenance(a *App, m *lofamov1.Maintenance) string { return mark(a, m, a.Until) }
 
-// mark prints a mark in one line, and its end with the given function.
+// mark prints a mark in one line; until formats its end.
 func mark(a *App, m *lofamov1.Maintenance, until func(*timestamppb.Timestamp) string) string {
 	s := Printable(m.GetReason())
 	if m.GetBy() != "" {

@@ -301,7 +301,7 @@ func (a *App) Clock(t *timestamppb.Timestamp) string {
 	return at.Format("2006-01-02 15:04:05.000")
 }
 
-// Until prints the end of a wait: the time of day, and how long that is from now.
+// Until formats the end of a wait: the time of day, and the time left if the end is in the future.
 func (a *App) Until(t *timestamppb.Timestamp) string {
 	left := t.AsTime().Sub(a.Env.Now())
 	if t == nil || left <= 0 {

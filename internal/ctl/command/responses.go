@@ -64,7 +64,8 @@ func ResponseStep(r *lofamov1.Response) string {
 // untilText matches the end of a wait in the detail of a response.
 var untilText = regexp.MustCompile(`until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$`)
 
-// ResponseWhy is why it waits, has failed or has expired. If it waits until a fixed time, ResponseWhy adds how long that is from now.
+// ResponseWhy returns the reason why a response waits, has failed or has expired. If it waits until a fixed time, the text includes the
+// time left.
 func ResponseWhy(a *App, r *lofamov1.Response) string {
 	out := r.GetReason()
 	if r.GetMode() == lofamov1.PolicyMode_OBSERVE_ONLY && out == "observe-only" {

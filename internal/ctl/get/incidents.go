@@ -344,8 +344,8 @@ func AcknowledgeCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "acknowledge INCIDENT",
 		Aliases: []string{"ack"},
-		Short:   "Record that you deal with an incident",
-		Long: `Records that you deal with an incident, so that others see it, and adds a note. The first person to do so is shown as
+		Short:   "Record that you are dealing with an incident",
+		Long: `Records that you are dealing with an incident, so that others see it, and adds a note. The first person to do so is shown as
 the one who acknowledged it; later calls add their notes. It needs a certificate of role operator.
 
 A note has at most 4096 bytes, an incident at most 32 notes. A CLOSED incident cannot be acknowledged.`,

@@ -248,7 +248,7 @@ func (st *clusterStatus) doing(a *command.App, in *lofamov1.Incident) []string {
 	case ack.GetOutdated():
 		out = append(out, fmt.Sprintf("%s acknowledged it before it escalated at %s", command.Printable(ack.GetBy()), a.Clock(in.GetEscalated())))
 	case ack != nil:
-		out = append(out, fmt.Sprintf("%s has dealt with it since %s", command.Printable(ack.GetBy()), a.Clock(ack.GetTime())))
+		out = append(out, fmt.Sprintf("%s has been dealing with it since %s", command.Printable(ack.GetBy()), a.Clock(ack.GetTime())))
 	}
 	if notes := in.GetNotes(); len(notes) > 0 {
 		n := notes[len(notes)-1]
@@ -268,7 +268,7 @@ func recovery(a *command.App, in *lofamov1.Incident) string {
 	case in.GetUntil() != nil:
 		return "wait: all faults ended " + a.Since(in.GetUntil()) + " ago; " + closes
 	case in.GetConsequenceCount() > 0:
-		return "wait: the root cause has ended, its consequences have not; then " + closes
+		return "wait: the root cause has ended, but its consequences have not: " + closes
 	}
 	return "wait: the root cause has ended; " + closes
 }

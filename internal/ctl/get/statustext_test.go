@@ -31,7 +31,7 @@ func TestNextCommandsOfParentAreAccepted(t *testing.T) {
 	}
 }
 
-// TestRecoveringIncidentSaysWhenItCloses: its wait has an end.
+// TestRecoveringIncidentSaysWhenItCloses: the text about a RECOVERING incident says when it closes.
 func TestRecoveringIncidentSaysWhenItCloses(t *testing.T) {
 	a := &command.App{Env: command.Env{Now: func() time.Time { return ctltest.Now }, Location: time.UTC}}
 	in := &lofamov1.Incident{Id: "k3f9-aaaaaaaa", Component: "node", State: lofamov1.IncidentState_RECOVERING, ConsequenceCount: 2}
@@ -39,7 +39,7 @@ func TestRecoveringIncidentSaysWhenItCloses(t *testing.T) {
 		until *timestamppb.Timestamp
 		want  string
 	}{
-		{nil, "wait: the root cause has ended, its consequences have not; then the incident closes after four digest periods"},
+		{nil, "wait: the root cause has ended, but its consequences have not: the incident closes after four digest periods"},
 		{timestamppb.New(ctltest.Now.Add(-time.Second)), "wait: all faults ended 1s ago; the incident closes after four digest periods"},
 	} {
 		in.Until = tc.until

@@ -194,7 +194,7 @@ func do(t *testing.T, x *Executor, j executor.Job) {
 func TestRealAlertmanagerFiresAndResolves(t *testing.T) {
 	m := start(t, freeport.Addr(t).String())
 	cfg := Config{URLs: []string{"http://" + m.addr}, Labels: map[string]string{"site": "pisa"}, Link: "https://lofamo.example/responses",
-		// The alerts must outlast a sender that stands still for seconds.
+		// The alerts must outlast a sender that stalls for seconds.
 		Resend: config.Duration(200 * time.Millisecond), Hold: config.Duration(8 * time.Second)}
 	x, stop := run(t, cfg, nil)
 	do(t, x, jobOf("n1", 1))
@@ -392,7 +392,7 @@ func TestUnreachedAlertIsNotSentLater(t *testing.T) {
 	cfg := Config{URLs: []string{"http://" + addr.String()}, Resend: config.Duration(time.Hour), Hold: config.Duration(2 * time.Hour)}
 	said := &lines{}
 	x, _ := runWith(t, cfg, nil, slog.New(slog.NewTextHandler(said, nil)))
-	// Until the first refusal is known: then no request is in flight before the executor tries again.
+	// The deadline comes right after the first refusal: then no request is in flight until the executor tries again.
 	ctx := deadline.When(t, func() bool { return said.n.Load() > 0 })
 	if r := x.Do(ctx, jobOf("n1", 1)); r.Outcome != response.Unchanged ||
 		!strings.Contains(r.Detail, "refused") {
@@ -495,7 +495,7 @@ func TestThousandAlertsTakeFewRequests(t *testing.T) {
 	var begun sync.WaitGroup
 	begun.Add(n)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		begun.Wait() // so that all are simultaneous on a busy machine, too
+		begun.Wait() // so that all requests are simultaneous, even on a busy machine
 		var all []wire
 		if err := json.NewDecoder(r.Body).Decode(&all); err != nil {
 			w.WriteHeader(http.StatusBadRequest)

@@ -102,7 +102,7 @@ func fenceStopsTheAct(t *testing.T, h Harness) {
 		{fmt.Errorf("%w: token %d", executor.ErrStale, h.Job.Token+1), response.StaleToken},
 		{errors.New("no quorum"), response.Unchanged},
 	} {
-		// An executor may repeat an unanswered check until its time is over.
+		// An executor may repeat an unanswered check until its time is up.
 		var checks atomic.Int32
 		ctx := executor.WithFence(deadline.When(t, func() bool { return checks.Load() > 1 }), func(context.Context) error {
 			checks.Add(1)

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestRefusalIsReportedBeforeTimeout: the last try of an attempt may find no time to send its request, or to wait for the answer.
+// TestRefusalIsReportedBeforeTimeout: if time runs out before the last try is sent or answered, the attempt reports the error of the try
+// before.
 func TestRefusalIsReportedBeforeTimeout(t *testing.T) {
 	refused, late := errors.New("connection refused"), unpaced{context.DeadlineExceeded}
 	if got := cause(t.Context(), late, refused); !errors.Is(got, refused) {

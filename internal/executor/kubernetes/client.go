@@ -92,8 +92,8 @@ type unpaced struct{ err error }
 func (u unpaced) Error() string   { return fmt.Sprintf("%v: %v", errNotSent, u.err) }
 func (u unpaced) Unwrap() []error { return []error{errNotSent, u.err} }
 
-// cause returns the error to report for an attempt. If time ran out before the last try was sent or answered, the error
-// before it tells more about the server.
+// cause returns the error to report for an attempt. If time ran out before the last try was sent or answered, it returns the
+// error of the try before, which tells more about the server.
 func cause(ctx context.Context, err, before error) error {
 	_, late := errors.AsType[unpaced](err)
 	if before != nil && (late || ctx.Err() != nil && errors.Is(err, ctx.Err())) {

@@ -101,7 +101,7 @@ func TestOutdatedFenceAnswerStopsWrite(t *testing.T) {
 		ctx := executor.WithFence(context.Background(), func(context.Context) error { asked++; return nil })
 		j := a.job(responseID(), name)
 		j.Timeout = 700 * time.Millisecond    // pauses of at least 50, 100, 200 and 400 ms
-		for tries := 0; asked == 0; tries++ { // the API server may use up the time with the reads
+		for tries := 0; asked == 0; tries++ { // on a busy machine the reads may use up the time
 			if tries == 50 {
 				t.Fatalf("%s: the fence was never asked", a.kind)
 			}

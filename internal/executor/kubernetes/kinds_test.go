@@ -244,7 +244,7 @@ func TestNodesAreFoundByTemplateOrLabel(t *testing.T) {
 }
 
 // TestUndoUnderUnknownNameIsNotDone: an unknown name does not mean that the node is gone, as the effects may still be there.
-// Only if the node with the known name is gone, nothing is left to put back.
+// Nothing is left to put back only if the node with the known name is gone.
 func TestUndoUnderUnknownNameIsNotDone(t *testing.T) {
 	ctx, s := context.Background(), cluster(t)
 	b, err := os.ReadFile(strings.Replace(manifest, "rbac", "rbac-node-label", 1))

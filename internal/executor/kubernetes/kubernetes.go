@@ -126,7 +126,7 @@ func (e *Executor) retry(ctx context.Context, what string, once func(sent *bool)
 		if errors.As(err, &done) {
 			return done.Result
 		}
-		if sent == was { // else the outcome of this try's write is not known, for this reason
+		if sent == was { // otherwise err says why the outcome of this try's write is unknown
 			err = cause(ctx, err, before)
 		}
 		if !e.pause(ctx, err, try) {

@@ -177,7 +177,7 @@ func TestUnansweredWriteIsNotKnown(t *testing.T) {
 				}
 				patches.Add(1)
 				p.deaf.Store(true)
-				// The API server would not carry out a write whose sender gives up early. So the write lasts until it is visible.
+				// The API server would not perform a write whose sender gives up early. So the request continues until the write is visible.
 				lasting, end := context.WithCancel(context.WithoutCancel(r.Context()))
 				answered := make(chan error, 1)
 				go func() {

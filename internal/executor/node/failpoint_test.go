@@ -51,7 +51,7 @@ const (
 	pause    = 100        // ms
 
 	leaderSocket = "leader.sock"   // tells which points are armed in a leader's process
-	leaderPoints = "leader.points" // the same, from the end of the process
+	leaderPoints = "leader.points" // the same, written when the process ends
 )
 
 // role is the task of a separate process.
@@ -164,7 +164,7 @@ func (r role) lead() error {
 	if err != nil {
 		return err
 	}
-	// For a test that has not looked in time.
+	// A test that did not ask in time reads the file instead.
 	points := httptest.NewRecorder()
 	mux.ServeHTTP(points, httptest.NewRequest(http.MethodGet, "/failpoint", nil))
 	if err := os.WriteFile(filepath.Join(r.Dir, leaderPoints), points.Body.Bytes(), 0o600); err != nil {
@@ -263,14 +263,14 @@ func (n *node) passed(socket string) bool {
 	return noneArmed(resp.Body)
 }
 
-// noneArmed reads which points are armed, and reports whether none is.
+// noneArmed reads the number of armed points, and reports whether it is 0.
 func noneArmed(r io.Reader) bool {
 	var got struct{ Armed *int }
 	err := json.NewDecoder(r).Decode(&got)
 	return err == nil && got.Armed != nil && *got.Armed == 0
 }
 
-// hadPassed is passed after the end of the leader's process.
+// hadPassed is like passed, but also works after the leader's process has ended.
 func (n *node) hadPassed(p where) bool {
 	if p.daemon {
 		return n.passed(actions.Socket(fault.HalfHost))

@@ -16,7 +16,7 @@ import (
 
 // TestHalfSentRequestsKeepNoSupervisorOut holds 200 connections to each TCP address of an executor process, with the
 // beginning of a handshake or of a request. A supervisor at the same address still acts, health is still served, and
-// the process closes all connections but the share of one source.
+// the process closes all connections beyond the share of one source.
 func TestHalfSentRequestsKeepNoSupervisorOut(t *testing.T) {
 	t.Parallel()
 	const conns, share = 200, 32

@@ -101,7 +101,7 @@ func TestBrokenConnectionIsUnchangedBeforeRequest(t *testing.T) {
 			t.Parallel()
 			addr, accepted := listen(t, c.serve)
 			w := targetAt(t, "http://"+addr+"/hook")
-			// A request that leaves late would be told again. So only the calls that hang have a short time.
+			// A request that is late would be sent again. So only the calls that hang have a short timeout.
 			w.RequestTimeout = config.Duration(time.Minute)
 			if strings.HasPrefix(name, "hangs") || name == "drips" {
 				w.RequestTimeout = config.Duration(2 * time.Second)

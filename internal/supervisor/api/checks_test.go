@@ -42,7 +42,7 @@ func TestCheckOfPoliciesEndsWithItsCall(t *testing.T) {
 	r, _ := onEtcd(t, newMemory(t, twoApprovals))
 	dear := dearDocuments()
 	for i := range 10 {
-		// Other subjects each time: a subject has checks for 2 s, which are few on a busy machine.
+		// A new subject each time: one subject may use 2 s of checks, which are only a few on a busy machine.
 		whole, code := checked(callOf(t, pki.RoleViewer, fmt.Sprint("measured", i)), r, dear)
 		if code != codes.OK {
 			t.Fatal(code)
@@ -76,7 +76,7 @@ func TestViewerChecksOnePolicyFileAtATime(t *testing.T) {
 		})
 	}
 	all.Wait()
-	served := got[codes.OK] + got[codes.DeadlineExceeded] // a busy machine may need more than the time of one check
+	served := got[codes.OK] + got[codes.DeadlineExceeded] // a busy machine may exceed the time limit of one check
 	if served < 1 || served > 2 || served+got[codes.ResourceExhausted] != 8 {
 		t.Errorf("eight checks at once: %v: want one, or two one after the other, and RESOURCE_EXHAUSTED for the others", got)
 	}
@@ -96,12 +96,12 @@ func TestViewersChecksAreBoundedInTime(t *testing.T) {
 		if code == codes.ResourceExhausted {
 			break
 		}
-		if code != codes.OK && code != codes.DeadlineExceeded { // a busy machine may need more than the time of one check
+		if code != codes.OK && code != codes.DeadlineExceeded { // a busy machine may exceed the time limit of one check
 			t.Fatal(code)
 		}
 		used, longest, served = used+took, max(longest, took), served+1
 	}
-	most := checkBurst + time.Duration(checkShare*float64(time.Since(began))) + longest // the last one begins with any rest of the budget
+	most := checkBurst + time.Duration(checkShare*float64(time.Since(began))) + longest // the last check begins if any budget is left
 	t.Logf("%d checks in %v, then refused", served, used)
 	if served == 200 || used > most {
 		t.Errorf("%d checks of one subject took %v: want at most %v, and then a refusal", served, used, most)

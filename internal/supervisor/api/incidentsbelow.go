@@ -113,11 +113,11 @@ func listRegion(ctx context.Context, c lofamov1.FaultSupervisorClient, req *lofa
 	}
 }
 
-// cutIncidentID splits a parent's id of an incident.
+// cutIncidentID splits an incident's ID at a parent, REGION/ID. It refuses an unknown region.
 func (s *Server) cutIncidentID(name string) (region, id string, err error) {
 	region, id, ok := strings.Cut(name, "/")
 	if !ok || s.cfg.RegionSupervisors[region] == nil {
-		return "", "", invalid("id", "given %.64q: want REGION/ID at a parent of regions, with one of the regions %s", name,
+		return "", "", invalid("id", "given %.64q: want REGION/ID at a parent of regions, where REGION is one of %s", name,
 			strings.Join(slices.Sorted(maps.Keys(s.cfg.RegionSupervisors)), ", "))
 	}
 	return region, id, nil

@@ -53,7 +53,7 @@ func TestAnswerInQueueIsHeardFirst(t *testing.T) {
 			Observations: []fault.Observation{{Node: node, Component: fault.ComponentHost, State: st, Kind: kind}}}}}}
 	}
 	term.take(time.Now(), say("n1-0-0", fault.HalfHost, 1, fault.Normal, fault.KindSelf))
-	now := time.Now() // of the challenge: measured later, the verdict itself would be among the work that precedes it
+	now := time.Now() // the time of the challenge: a later one would also count the work of the verdict
 	term.take(now, say("n1-0-0", fault.HalfDNP, 1, fault.Failed, fault.KindWatchdog))
 	if ch.last.Node != "n1-0-0" {
 		t.Fatalf("challenged %q, want n1-0-0", ch.last.Node)

@@ -19,7 +19,7 @@ type ledgerConfig struct {
 	Dims   string // of the whole torus
 	// Member reports whether a node belongs to the region; nil: all do.
 	Member func(id string) bool
-	// Readable returns why this parent cannot read a document; nil: it reads all.
+	// Readable returns an error if this parent cannot read a document; nil: it reads all.
 	Readable func(*lofamov1.Document) error
 	// Beat is the interval between messages of the region. After Misses intervals without one it is cut off.
 	Beat   time.Duration

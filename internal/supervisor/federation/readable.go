@@ -13,8 +13,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// readable returns why a parent cannot show a document of a region. The parent commits what it accepts, and each later
-// term reads it again: one document that cannot be read would end all of them.
+// readable returns an error if a parent cannot show a document of a region. The parent commits every document that it
+// accepts, and each later term reads it again: one unreadable document would end every term.
 func readable(d *lofamov1.Document) error {
 	if what, ok := strings.CutPrefix(d.GetKey(), KindWarnings); ok {
 		node, _, _, err := warningKey(what)

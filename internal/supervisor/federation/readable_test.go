@@ -57,7 +57,7 @@ func TestUnreadableDocumentIsRefused(t *testing.T) {
 }
 
 // FuzzRegionDocuments: any document of a region, and any value below a region in the parent's store, is read or
-// refused. What a parent accepts, it shows, and the next term and a replica's copy read it again.
+// refused. A parent shows every document that it accepts, and the next term and a replica's copy can read it again.
 func FuzzRegionDocuments(f *testing.F) {
 	f.Add("nodes/n0-0-0", marshalled(f, &lofamov1.Node{Id: "n0-0-0", Coord: "0,0,0", State: lofamov1.State_SICK,
 		Components: []*lofamov1.Component{{Name: "host", State: lofamov1.State_FAILED, Evidence: []*lofamov1.Evidence{{Kind: "SELF"}}}}}), false)

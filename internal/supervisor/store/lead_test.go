@@ -23,7 +23,8 @@ type candidate struct {
 	stop  func()     // ends the campaign and waits for it
 }
 
-// patient is a lease, in seconds, that outlives a test process without a processor: for tests in which the lead must not move by itself.
+// patient is a lease, in seconds, that a test process keeps even if it gets no processor for a while: for tests in which the lead must not
+// move by itself.
 const patient = 10
 
 // campaign runs a campaigner with a lease of ttl seconds until the test ends.
@@ -124,7 +125,7 @@ func TestOneCandidateLeadsAtATime(t *testing.T) {
 	follows("")
 }
 
-// quorumless is a client without a quorum, from the moment it is lost: a write waits until the context of its call ends.
+// quorumless is a client that can lose its quorum: after that, a write waits until the context of its call ends.
 type quorumless struct {
 	clientv3.KV
 	clientv3.Lease
@@ -237,6 +238,6 @@ func TestTermEndsWithoutQuorum(t *testing.T) {
 	}
 	supervisortest.Eventually(t, "the old fence to fall", func() bool {
 		_, err := store.NewEtcd(etcd.Members[0].Client(), store.Options{}).Confirm(t.Context(), f)
-		return errors.Is(err, store.ErrNotLeader) // etcd may change its leader once more
+		return errors.Is(err, store.ErrNotLeader) // etcd may change its leader again
 	})
 }

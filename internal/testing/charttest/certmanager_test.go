@@ -399,7 +399,7 @@ func TestRenewedKeysReachReplica(t *testing.T) {
 	i.secrets[s1] = good
 	i.project("..2026_03")
 	first.hears("the certificate of s1 was renewed")
-	// It begins only now: between the copies of a certificate and of its key, it would report a pair that does not match.
+	// It begins only now. Earlier, between the copies of a certificate and of its key, it would report a pair that does not match.
 	second := i.follow(i.pod, "keys", mounts)
 	second.hears("the certificate of s1 was renewed")
 	if !bytes.Equal(i.read("supervisor.pem"), good["tls.crt"]) || !bytes.Equal(i.read("supervisor.key"), good["tls.key"]) {

@@ -115,7 +115,7 @@ func (r tableRow) wrong() string {
 
 // TestPapersAreAccountedFor: docs/papers.md has a row with a status for every section, figure and table of the five
 // papers, and for every mechanism of testdata/mechanisms.txt, which lists all rows of mechanisms. So no row disappears
-// unnoticed, even if another row has its section.
+// unnoticed, even if another row covers the same section.
 func TestPapersAreAccountedFor(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(top, "docs", "papers.md"))
 	if err != nil {

@@ -42,7 +42,7 @@ var sourcePath = regexp.MustCompile("`((?:pkg|internal|cmd|bench|papers|hack|dep
 // formerPaths are packages that ADRs name because they existed before the decision.
 var formerPaths = []string{"internal/supervisor/orderer"}
 
-// TestPagesNameTestsAndPathsThatExist: every test and every path of the repository in a page exists.
+// TestPagesNameTestsAndPathsThatExist: every test and every repository path that a page names exists.
 func TestPagesNameTestsAndPathsThatExist(t *testing.T) {
 	there, err := allTests(top)
 	if err != nil {

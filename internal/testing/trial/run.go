@@ -33,7 +33,7 @@ type Options struct {
 	Duration time.Duration // begin no round after this time; 0: no limit
 	Dir      string        // existing directory for the cluster and the load's file
 	BinDir   string        // see cluster.FindBinaries
-	Patience int           // further multiple of all bounds, for a trial beside other tests; 0 is 1
+	Patience int           // additional factor for all time limits, for a trial beside other tests; 0 means 1
 	Load     []string      // command that runs LoadMain with further arguments; required if Shape.Load > 0
 	Out      io.Writer     // one line per step; nil: none
 }

@@ -69,7 +69,7 @@ func TestNoSuchProgram(t *testing.T) {
 
 // TestTimeoutKillsChildren runs a check that starts a child and hangs: both are gone afterwards.
 func TestTimeoutKillsChildren(t *testing.T) {
-	// On a busy machine the check may not get as far in a short time.
+	// On a busy machine a short timeout may end the check before it has started its child.
 	for _, timeout := range []time.Duration{300 * time.Millisecond, 3 * time.Second, 30 * time.Second} {
 		pidFile := filepath.Join(t.TempDir(), "pid")
 		src := check(t, timeout, `sleep 1000 & echo $! > "$1"; echo still looking; wait`, pidFile)
@@ -128,7 +128,7 @@ func TestBackgroundChildDelaysNoCheck(t *testing.T) {
 		if r.State != fault.Normal || err != nil || r.Detail != "fine" {
 			t.Errorf("%+v, %v", r, err)
 		}
-		if took := time.Since(start); took > time.Minute { // with the child it would take two
+		if took := time.Since(start); took > time.Minute { // a wait for the child would take two
 			t.Errorf("waited %v for the child", took)
 		}
 		if !strings.HasPrefix(child, "setsid") {

@@ -35,7 +35,7 @@ var quick = Timing{
 	RejoinInterval:   200 * time.Millisecond,
 }
 
-// calm is quick, but holds no member for dead that stands still for seconds on a busy machine.
+// calm is quick, but does not declare a member dead that stalls for seconds on a busy machine.
 var calm = Timing{
 	ProbeInterval:    5 * time.Second,
 	ProbeTimeout:     2 * time.Second,
@@ -57,7 +57,7 @@ func start(t *testing.T, name string, k []byte, join ...*member) *member {
 	return startKeys(t, name, [][]byte{k}, calm, join...)
 }
 
-// startQuick is start for members whose death is noticed soon.
+// startQuick is start with timing quick, so that a member's death is noticed soon.
 func startQuick(t *testing.T, name string, join ...*member) *member {
 	t.Helper()
 	return startKeys(t, name, [][]byte{key(1)}, quick, join...)

@@ -10,7 +10,7 @@ import (
 
 // TestFloodOfStrangersDoesNotDelayMembers sends 20,000 packets of strangers to a member that reads 500 packets in a
 // second: no member suspects it, and the broadcasts of another member arrive. On a busy machine a member may not get a
-// processor in time, so one of some floods must show that.
+// processor in time, so the test passes if one of several floods does no harm.
 func TestFloodOfStrangersDoesNotDelayMembers(t *testing.T) {
 	const attempts = 5
 	for range attempts {
@@ -21,7 +21,7 @@ func TestFloodOfStrangersDoesNotDelayMembers(t *testing.T) {
 	t.Errorf("in each of %d floods a member was held for dead", attempts)
 }
 
-// floodLeavesMembers reports whether no member was held for dead.
+// floodLeavesMembers runs one flood, and reports whether no member was declared dead.
 func floodLeavesMembers(t *testing.T) bool {
 	t.Helper()
 	a := startQuick(t, "a")

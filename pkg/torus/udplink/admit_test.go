@@ -137,8 +137,9 @@ func TestLinkWithoutItsPortStillComesUp(t *testing.T) {
 	b.untilNormal()
 }
 
-// TestEveryHandshakeComesFromSamePort has a link make sessions one after the other: connections of before do not
-// stand in the way. On a busy machine a dialer may not begin its handshake in time, so one of some links must show that.
+// TestEveryHandshakeComesFromSamePort makes a link open sessions one after the other: earlier connections do not stand in
+// the way. On a busy machine a dialer may not begin its handshake in time, so the test passes if one of several links has no
+// failed handshake.
 func TestEveryHandshakeComesFromSamePort(t *testing.T) {
 	const attempts = 5
 	for range attempts {

@@ -121,7 +121,7 @@ type node struct {
 	cfg   Config
 	epoch fault.Epoch
 	logs  logs
-	// misses is LinkConfig.Misses; 0 stands for 5. With more, a machine that has to wait for a processor does not break the link.
+	// misses is LinkConfig.Misses; 0 stands for 5. With more, a wait for a processor does not break the link.
 	misses int
 
 	link   *Link

@@ -21,7 +21,7 @@ func TestEndedPeerIsRefused(t *testing.T) {
 	if n := a.refused.Load(); n != 0 {
 		t.Errorf("%d packets refused by a peer that lives", n)
 	}
-	const attempts = 5 // on a busy machine a link may be silent for long enough before its refused probes break it
+	const attempts = 5 // on a busy machine silence may break a link before its refused probes do
 	enough := false
 	for range attempts {
 		before := a.refused.Load()

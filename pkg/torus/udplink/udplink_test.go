@@ -187,8 +187,8 @@ func TestRedialAfterRestart(t *testing.T) {
 	}
 }
 
-// TestRekeyIsUnnoticedByMachine: a new session on a link that works is not noticed by the machine. On a busy machine
-// one of some links must show that.
+// TestRekeyIsUnnoticedByMachine: the link's state machine does not notice a new session on a link that works. Since the
+// computer may be busy, the test passes if one of several links shows this.
 func TestRekeyIsUnnoticedByMachine(t *testing.T) {
 	const attempts = 5
 	for range attempts {
@@ -573,7 +573,7 @@ func TestFloodOfStrangersDoesNotSilenceLink(t *testing.T) {
 	}
 }
 
-// A link changes to another peer while it runs: the one before is a stranger from then on, and the new one is proved.
+// A link changes to another peer while it runs: the former peer is a stranger from then on, and the new one must prove its identity.
 func TestLinkMovesToAnotherPeerWhileItRuns(t *testing.T) {
 	a, b := pairOf(t)
 	b.start()

@@ -8,7 +8,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// TestStatesOmitAbsentParts: a part that the node does not have is no unknown part of the agent's metrics. A part whose reader fails is.
+// TestStatesOmitAbsentParts: the agent's metrics omit a part that the node does not have, and show a part whose reader fails as UNKNOWN.
 func TestStatesOmitAbsentParts(t *testing.T) {
 	w := newCounted(t, config.PresetDefault)
 	w.step(Readings{[]Reading{

@@ -18,7 +18,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// bound is the time to reach a process that stands still for seconds on a busy machine.
+// bound is the time limit to reach a process, which may stall for seconds on a busy machine.
 const bound = 20 * time.Second
 
 // Cluster is the name of the cluster.

@@ -14,7 +14,8 @@ var served = []string{"internal/agent", "internal/executor", "internal/superviso
 
 // ownBounds lists the folders that limit their TCP connections without package bounded, each with the reason.
 var ownBounds = map[string]string{
-	"pkg/torus/udplink": "a link has one peer: others share four places and 20 handshakes a second (ADR 42)",
+	"pkg/servicenet/gossip": "32 streams in all: for another one, the address with the most streams loses its oldest",
+	"pkg/torus/udplink":     "a link has one peer: others share four places and 20 handshakes a second (ADR 42)",
 }
 
 // serverBounds are the limits that each server must set: the fields of an http.Server, the options of grpc.NewServer.
@@ -38,7 +39,7 @@ func unboundedServers(f *ast.File) (faults []string, listens, bounds bool) {
 				})...)
 			}
 		case *ast.CallExpr:
-			switch name := selected(n.Fun); {
+			switch name, method := selected(n.Fun), called(n.Fun); {
 			case name == "grpc.NewServer":
 				faults = append(faults, lacking(name, func(option string) bool {
 					return slices.ContainsFunc(n.Args, func(e ast.Expr) bool {
@@ -48,8 +49,10 @@ func unboundedServers(f *ast.File) (faults []string, listens, bounds bool) {
 				})...)
 			case name == "bounded.Listen":
 				bounds = true
-			case strings.HasSuffix(name, ".Listen"):
+			case method == "Listen" || method == "ListenTCP":
 				listens = listens || slices.ContainsFunc(n.Args, onTCP)
+			case strings.HasPrefix(method, "ListenAndServe"):
+				listens = true
 			}
 		}
 		return true
@@ -68,6 +71,14 @@ func selected(e ast.Expr) string {
 		return ""
 	}
 	return id.Name + "." + s.Sel.Name
+}
+
+// called returns the name of a called method or of a package's function, whatever it is called on.
+func called(e ast.Expr) string {
+	if s, ok := e.(*ast.SelectorExpr); ok {
+		return s.Sel.Name
+	}
+	return ""
 }
 
 // named reports whether an expression is an identifier of that name.
@@ -96,7 +107,7 @@ func lacking(server string, has func(string) bool) (out []string) {
 }
 
 // TestEveryListenerIsBounded: all code that listens on TCP in a node, a supervisor or an executor process limits the
-// connections of one source. Each server there limits the time for a handshake or header, and the size of messages.
+// connections of one source, folder by folder. Each server there limits the time for a handshake or header, and the size of messages.
 func TestEveryListenerIsBounded(t *testing.T) {
 	listens, bounds, servers := map[string]bool{}, map[string]bool{}, 0
 	for _, f := range sources(t) {
@@ -134,6 +145,10 @@ func TestListenerRuleRefuses(t *testing.T) {
 		"TCP":                   {`net.Listen("tcp", a)`, 0, true, false},
 		"TCP of a family":       {`lc.Listen(ctx, "tcp"+family, a)`, 0, true, false},
 		"a socket of this host": {`lc.Listen(ctx, "unix", a)`, 0, false, false},
+		"TCP by its address":    {`net.ListenTCP("tcp", a)`, 0, true, false},
+		"TCP of a new config":   {`(&net.ListenConfig{}).Listen(ctx, "tcp", a)`, 0, true, false},
+		"TCP of a field":        {`x.lc.Listen(ctx, "tcp", a)`, 0, true, false},
+		"TCP of a server":       {`s.ListenAndServe()`, 0, true, false},
 		"bounded":               {`bounded.Listen(l, o)`, 0, false, true},
 	} {
 		f, err := parser.ParseFile(token.NewFileSet(), "x.go", "package x\nfunc f() { "+tc.body+" }", 0)

@@ -264,8 +264,8 @@ func (c *Cluster) Undo(ctx context.Context, node string, f Fault) error {
 
 var errNotRunning = errors.New("is not running")
 
-// reviveWait is how long revive waits for a daemon to notice that a half has ended, or that the start that it was asked for is
-// done.
+// reviveWait is the longest wait for a half to start again: for its daemon to notice that it has ended, for a requested
+// start, and for its control socket.
 const reviveWait = time.Minute
 
 // revive makes a half run: it continues a stopped one and starts a dead one. Right after a kill, the daemon may still

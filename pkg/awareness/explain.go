@@ -240,7 +240,7 @@ func (x *explainer) life() {
 			x.say("its %s half was last heard %s: its statements no longer count (%s without a sign of life, or a verdict)", h,
 				x.ago(v.heard), x.window())
 		case !x.states(x.n, h, x.now) && (h == fault.HalfHost || !x.states(x.n, fault.HalfHost, x.now)): // it only answers challenges
-			x.say("its %s half showed a sign of life %s, but %s: its statements count for %s", h, x.ago(v.heard), x.lastReport(v), x.window())
+			x.say("its %s half showed a sign of life %s, but %s: its statements count only for %s", h, x.ago(v.heard), x.lastReport(v), x.window())
 		default:
 			x.say("last message from its %s half: %s", h, x.ago(v.heard))
 		}
@@ -507,7 +507,7 @@ func (x *explainer) until() []string {
 	case rulePeerDead, ruleNodeDead, ruleHostDead, ruleDNPDead, ruleLastWord:
 		return []string{"a sign of life that lifts the verdict, and a new report"}
 	case ruleRestarting:
-		return []string{"the half is back: then its state before the restart",
+		return []string{"the half is back: then the link's state before the restart",
 			"the half is not back at the announced time: then it counts as silent, and the link is FAILED"}
 	case ruleDisputed:
 		return []string{"the far end finds it FAILED as well: then FAILED at both ends",

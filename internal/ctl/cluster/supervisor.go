@@ -385,7 +385,7 @@ func supervisorAlarmsCommand(a *command.App) *cobra.Command {
 		Example: "  lofamoctl supervisor alarms\n  lofamoctl supervisor defrag --all --compact && lofamoctl supervisor alarms --disarm",
 		Args:    command.Between(0, "NAME"),
 	}
-	cmd.Flags().BoolVar(&disarm, "disarm", false, "take the alarms back")
+	cmd.Flags().BoolVar(&disarm, "disarm", false, "clear alarms whose reason is gone")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		name := strings.Join(args, "")
 		return asOperator(a, cmd.Context(), "alarms", func(ctx context.Context, s command.Session) error {
@@ -439,7 +439,7 @@ and size, so watches and lists of events continue from any revision that is stil
 		Args: command.Between(0, "NAME"),
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "all members, one after the other")
-	cmd.Flags().BoolVar(&compact, "compact", false, "forget what keys were at old revisions first")
+	cmd.Flags().BoolVar(&compact, "compact", false, "compact the history of keys first")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if all == (len(args) > 0) {
 			return command.Usagef("supervisor defrag: want either NAME or --all")

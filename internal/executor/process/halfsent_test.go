@@ -31,6 +31,8 @@ func TestHalfSentRequestsKeepNoSupervisorOut(t *testing.T) {
 			want(t, processtest.Do(t, b.Supervisor(t, b.Config.Listen), job(5, "r", 1)), response.Succeeded, "exit code 0")
 		}},
 		{"http", b.Config.HTTP, "GET / HTTP/1.1\r\nX: ", func(ctx context.Context) {
+			ctx, cancel := context.WithTimeout(ctx, time.Minute)
+			defer cancel()
 			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+b.Config.HTTP+"/healthz", nil)
 			if err != nil {
 				t.Fatal(err)
@@ -40,6 +42,9 @@ func TestHalfSentRequestsKeepNoSupervisorOut(t *testing.T) {
 				t.Fatalf("an honest request failed: %v", err)
 			}
 			_ = resp.Body.Close()
+			if resp.StatusCode != http.StatusOK {
+				t.Errorf("an honest request got %s", resp.Status)
+			}
 		}},
 	} {
 		var open atomic.Int64

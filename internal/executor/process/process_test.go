@@ -372,7 +372,7 @@ func TestHalfOpenConnection(t *testing.T) {
 	defer func() { _ = c.Close() }()
 	began := time.Now()
 	stop()
-	if d := time.Since(began); d > time.Duration(b.Config.StopTimeout)*5/6 {
+	if d := time.Since(began); d > time.Duration(b.Config.StopTimeout)/2 {
 		t.Errorf("it took %s: want less than the time of attempts in progress, %s", d, b.Config.StopTimeout)
 	}
 }

@@ -119,8 +119,10 @@ func TestBrokenConnectionIsUnchangedBeforeRequest(t *testing.T) {
 // TestAttemptEndsInTime: an attempt ends in time with any behaviour of its receiver.
 func TestAttemptEndsInTime(t *testing.T) {
 	addr, _ := listen(t, hang)
+	w := targetAt(t, "http://"+addr)
+	w.RequestTimeout = config.Duration(5 * time.Minute)
 	began := time.Now()
-	got := newExecutor(t, targetAt(t, "http://"+addr)).Do(t.Context(), jobOf(response.WebhookRemediate, 1, within(50*time.Millisecond)))
+	got := newExecutor(t, w).Do(t.Context(), jobOf(response.WebhookRemediate, 1, within(50*time.Millisecond)))
 	if d := time.Since(began); got.Outcome == response.Succeeded || d > 30*time.Second {
 		t.Errorf("%+v after %s", got, d)
 	}

@@ -291,7 +291,7 @@ func (r *runner) play(ctx context.Context, round Round) error {
 func (r *runner) end(ctx context.Context) error {
 	begun := time.Now()
 	bound := r.normalBound()
-	healing, cancel := context.WithTimeout(ctx, lostCause*bound)
+	healing, cancel := context.WithTimeout(ctx, max(bound, lostCause*bound/time.Duration(max(r.o.Patience, 1))))
 	defer cancel()
 	if err := r.heal(healing); err != nil {
 		return fmt.Errorf("heal: %w", err)

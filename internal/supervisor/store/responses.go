@@ -243,7 +243,7 @@ func decodeAudit(kv *mvccpb.KeyValue) ([]response.AuditLine, error) {
 }
 
 // errUnknownHead says that no leader of this version wrote the head.
-var errUnknownHead = errors.New("the head of the responses was changed from outside")
+var errUnknownHead = errors.New("the head of the responses cannot be read: another version or another program wrote it")
 
 // decodeResponseHead decodes the head that made a commit fail.
 func decodeResponseHead(kvs []*mvccpb.KeyValue) (h responseHead, rev int64, err error) {

@@ -64,7 +64,7 @@ func (m *Machine) updateServiceNetwork(now time.Time) {
 	case fault.Failed:
 		detail, age = "no supervisor answers", m.unheardFor(now)
 		if m.gossip.look(now, true) {
-			s, detail = fault.Sick, "no supervisor answers, the gossip lives"
+			s, detail = fault.Sick, "no supervisor answers, but gossip works"
 		}
 		if s == fault.Sick && m.silent {
 			s, detail, age = fault.Unknown, "no supervisor answers by any rail, but gossip works", 0

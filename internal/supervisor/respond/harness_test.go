@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"runtime/pprof"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -185,6 +187,9 @@ func (l *lab) Evidence(_ context.Context, targets []response.Target) map[respons
 	out := map[response.Target]response.Seen{}
 	l.asked += len(targets)
 	for _, target := range targets {
+		if _, twice := out[target]; twice {
+			l.t.Errorf("one request for evidence names %s twice", target)
+		}
 		if ev := l.evidence; !l.blind {
 			ev.At, ev.Witnesses = time.Now(), []string{string(target.Node) + "/host"}
 			out[target] = response.Seen{Target: target, State: l.state, Evidence: ev}
@@ -346,8 +351,15 @@ func (l *lab) end(r *replica) {
 	select {
 	case <-done:
 	case <-time.After(supervisortest.Wait):
-		l.t.Fatalf("%s does not end", r.name)
+		l.t.Fatalf("%s does not end\n%s", r.name, stacks())
 	}
+}
+
+// stacks returns what all goroutines do: a wait that fails is hard to explain without it.
+func stacks() string {
+	var b strings.Builder
+	_ = pprof.Lookup("goroutine").WriteTo(&b, 1) // into memory it does not fail
+	return b.String()
 }
 
 // committed reads the newest committed records and the breaker.
@@ -393,7 +405,7 @@ func (l *lab) awaitAll(what string, also <-chan struct{}, want func([]*response.
 				for _, r := range list {
 					l.t.Logf("%+v", *r)
 				}
-				l.t.Fatalf("%s: not within %s", what, supervisortest.Wait)
+				l.t.Fatalf("%s: not within %s\n%s", what, supervisortest.Wait, stacks())
 			}
 		}
 	}

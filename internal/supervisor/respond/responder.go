@@ -79,6 +79,7 @@ type Responder struct {
 	leads   atomic.Bool
 	broken  atomic.Bool                      // the newest term could not continue from the committed state
 	breaker atomic.Pointer[response.Breaker] // nil: not leading
+	now     time.Time                        // of the events that the engine is given; only for Run
 	wake    time.Time
 	told    []response.SupervisorInfo
 

@@ -24,8 +24,13 @@ type batch struct {
 	effects []response.Effect
 	stops   []response.Attempt
 	look    []response.Target
-	results bool // the commit includes an executor's result
+	asked   map[response.Target]bool // the targets in look
+	results bool                     // the commit includes an executor's result
 	replies []reply
+}
+
+func newBatch() *batch {
+	return &batch{records: map[string]response.Record{}, asked: map[response.Target]bool{}}
 }
 
 type reply struct {
@@ -40,13 +45,15 @@ const maxBatch = 512
 // turn processes all queued inputs. replicas says that it is time to check where the replicas run.
 func (r *Responder) turn(replicas bool) {
 	list, maps := r.queue.take()
-	b := &batch{records: map[string]response.Record{}}
+	r.now = time.Now()
+	b := newBatch()
 	steps := 0
 	step := func(ev response.Event) {
 		r.step(b, ev)
 		if steps++; steps%maxBatch == 0 {
 			r.settle(b)
-			*b = batch{records: map[string]response.Record{}}
+			*b = *newBatch()
+			r.now = time.Now()
 		}
 	}
 	for _, m := range maps {
@@ -58,7 +65,7 @@ func (r *Responder) turn(replicas bool) {
 		switch {
 		case in.lead != nil:
 			r.settle(b)
-			*b = batch{records: map[string]response.Record{}}
+			*b = *newBatch()
 			r.begin(b, in.lead)
 		case in.lose != nil:
 			if r.term == in.lose {
@@ -80,7 +87,7 @@ func (r *Responder) turn(replicas bool) {
 			r.supervisors(b)
 			r.cfg.Metrics.stands(r.engine)
 		}
-		if !r.wake.IsZero() && !time.Now().Before(r.wake) {
+		if r.now = time.Now(); !r.wake.IsZero() && !r.now.Before(r.wake) {
 			r.step(b, response.Tick{})
 		}
 	}
@@ -94,9 +101,10 @@ func (r *Responder) step(b *batch, ev response.Event) {
 	}
 }
 
-// try feeds the engine an event and collects its output.
+// try feeds the engine an event and collects its output. Events that arrive together have the same time: if time passed
+// between them, each of hundreds of steps could repeat the requests for evidence of all targets.
 func (r *Responder) try(b *batch, ev response.Event) error {
-	out := r.engine.Step(time.Now(), ev)
+	out := r.engine.Step(r.now, ev)
 	for _, rec := range out.Records {
 		key := rec.Key()
 		if b.records[key] == nil {
@@ -108,7 +116,12 @@ func (r *Responder) try(b *batch, ev response.Event) error {
 	b.out.Decisions = append(b.out.Decisions, out.Decisions...)
 	b.effects = append(b.effects, out.Effects...)
 	b.stops = append(b.stops, out.Stops...)
-	b.look = append(b.look, out.Look...)
+	for _, t := range out.Look {
+		if !b.asked[t] {
+			b.asked[t] = true
+			b.look = append(b.look, t)
+		}
+	}
 	r.wake = out.Wake
 	return out.Err
 }
@@ -228,7 +241,9 @@ func (r *Responder) look(b *batch) {
 	defer cancel()
 	targets := b.look
 	b.look = nil
+	clear(b.asked)
 	found := r.cfg.Awareness.Evidence(ctx, targets)
+	r.now = time.Now()
 	for _, target := range targets {
 		if seen, ok := found[target]; ok {
 			r.step(b, seen)

@@ -51,9 +51,7 @@ func (r *Responder) turn(replicas bool) {
 	step := func(ev response.Event) {
 		r.step(b, ev)
 		if steps++; steps%maxBatch == 0 {
-			r.settle(b)
-			*b = *newBatch()
-			r.now = time.Now()
+			r.flush(b)
 		}
 	}
 	for _, m := range maps {
@@ -64,8 +62,7 @@ func (r *Responder) turn(replicas bool) {
 	for _, in := range list {
 		switch {
 		case in.lead != nil:
-			r.settle(b)
-			*b = *newBatch()
+			r.flush(b)
 			r.begin(b, in.lead)
 		case in.lose != nil:
 			if r.term == in.lose {
@@ -92,6 +89,13 @@ func (r *Responder) turn(replicas bool) {
 		}
 	}
 	r.settle(b)
+}
+
+// flush settles a batch and empties it for the next events.
+func (r *Responder) flush(b *batch) {
+	r.settle(b)
+	*b = *newBatch()
+	r.now = time.Now()
 }
 
 // step feeds the engine an event that it cannot refuse.

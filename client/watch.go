@@ -19,7 +19,7 @@ type WatchOptions struct {
 	// After is the revision after which changes are delivered; 0 delivers only changes from now on.
 	After uint64
 	// AfterIndex, with After, is the Event.index after which the changes of revision After itself are delivered too, for a
-	// caller that stopped within that revision. 0: none of them.
+	// caller that stopped within that revision. 0 delivers no change of that revision.
 	AfterIndex uint32
 	// AsSeen also delivers changes before they are committed. Those have revision 0 and come again when they are
 	// committed. They may be lost or repeated when the watch moves to another supervisor.

@@ -98,7 +98,7 @@ func TestServiceManagerGetsStatesOfDaemon(t *testing.T) {
 	m.await("READY=1")
 	pids := map[fault.Half]int{}
 	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
-		r := awaitRecord(t, c, h, "it has been said that it serves", func(halfcore.RecoveryRecord) bool { return true })
+		r := awaitRecord(t, c, h, "the half has reported that it serves", func(halfcore.RecoveryRecord) bool { return true })
 		if pids[h] = r.PID; !runs(r) {
 			t.Errorf("the daemon is ready, and the %s half is %s", h, r.State)
 		}

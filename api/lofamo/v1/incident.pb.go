@@ -1106,7 +1106,7 @@ type WatchIncidentsRequest struct {
 	// give the revision of the last response, at any replica.
 	AfterRevision uint64 `protobuf:"varint,1,opt,name=after_revision,json=afterRevision,proto3" json:"after_revision,omitempty"`
 	// Conditions as in ListIncidentsRequest. When a sent incident leaves these states, it is sent one more time.
-	// After a resume the server does not know what the client has: then it sends each incident that is not in these states once.
+	// After a resume the server does not know the client's incidents, so it sends each incident outside these states once.
 	States        []IncidentState `protobuf:"varint,2,rep,packed,name=states,proto3,enum=lofamo.v1.IncidentState" json:"states,omitempty"`
 	Node          string          `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"` // id or "x,y,z"; empty: all
 	unknownFields protoimpl.UnknownFields

@@ -439,7 +439,7 @@ and size, so watches and lists of events continue from any revision that is stil
 		Args: command.Between(0, "NAME"),
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "all members, one after the other")
-	cmd.Flags().BoolVar(&compact, "compact", false, "compact the history of keys first")
+	cmd.Flags().BoolVar(&compact, "compact", false, "remove the values of keys at old revisions first")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if all == (len(args) > 0) {
 			return command.Usagef("supervisor defrag: want either NAME or --all")

@@ -248,6 +248,48 @@ func TestFaultThatBecomesUnknownStands(t *testing.T) {
 	l.has()
 }
 
+// TestFaultOfAReturnedHalfJoinsItsIncident has a restarted DNP half report itself before its neighbours hear it. The half's
+// death did not hide the reported part: it was UNKNOWN a moment earlier.
+func TestFaultOfAReturnedHalfJoinsItsIncident(t *testing.T) {
+	l := newLedger(t, grid.Dims{X: 4, Y: 4, Z: 4})
+	neighbours := []string{"n2-1-1", "n0-1-1"}
+	link := func(s fault.State, cause fault.Cause) {
+		l.set(neighbours[0], "link/X-", s, cause, "peer-dead")
+		l.set(neighbours[1], "link/X+", s, cause, "peer-dead")
+	}
+	l.set("n1-1-1", "dnp", fault.Failed, fault.CauseDNP, "watchdog")
+	link(fault.Failed, fault.CauseDNP)
+	l.update(0)
+	id := l.has("OPEN n1-1-1/dnp 2")[0].ID
+
+	l.set("n1-1-1", "dnp", fault.Normal, fault.CauseNone, "speaks")
+	l.set("n1-1-1", "dnp-core", fault.Sick, fault.CauseDNP, "own-word")
+	l.set("n1-1-1", "memory", fault.Sick, fault.CauseHost, "own-word") // the host half's: the DNP half does not explain it
+	l.update(20 * time.Millisecond)
+	if list := l.has("OPEN n1-1-1/dnp 3", "OPEN n1-1-1/memory 0"); list[0].ID != id {
+		t.Fatalf("incident %s: want %s", list[0].ID, id)
+	}
+
+	link(fault.Normal, fault.CauseNone)
+	l.set("n1-1-1", "memory", fault.Normal, fault.CauseNone, "own-word")
+	l.update(20 * time.Millisecond)
+	l.has("RECOVERING n1-1-1/dnp 1", "RECOVERING n1-1-1/memory 0")
+	l.set("n1-1-1", "dnp-core", fault.Normal, fault.CauseNone, "own-word")
+	l.update(0)
+	l.update(l.cfg.Quiet)
+	l.has()
+}
+
+// TestSickHalfExplainsNoPartOfItsOwn has a half that is SICK itself, which hides nothing.
+func TestSickHalfExplainsNoPartOfItsOwn(t *testing.T) {
+	l := newLedger(t, grid.Dims{X: 4, Y: 4, Z: 4})
+	l.set("n1-1-1", "host", fault.Sick, fault.CauseHost, "late")
+	l.update(time.Second)
+	l.set("n1-1-1", "memory", fault.Failed, fault.CauseHost, "own-word")
+	l.update(0)
+	l.has("OPEN n1-1-1/host 0", "OPEN n1-1-1/memory 0")
+}
+
 func TestSickPartMergesIntoItsDeadNode(t *testing.T) {
 	l := newLedger(t, cube)
 	l.set("n0-0-0", "temperature", fault.Sick, fault.CauseSensor, "own-word")

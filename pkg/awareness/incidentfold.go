@@ -151,6 +151,7 @@ type cluster struct {
 	parts []Consequence // without the root
 	group *GroupStatus
 	into  *cluster // a group fault that explains it
+	past  bool     // only consequences show the root: a half or node that is no longer, or not yet, known to be faulty
 
 	claims []*incident
 	held   []*cluster // root causes that wait below this one
@@ -220,7 +221,7 @@ func (f *folding) complete(c *cluster) {
 		f.l.name(c, Part{Node: c.parts[0].Node, Component: c.parts[0].Component})
 		return
 	}
-	c.coord, c.state, c.rule = f.l.coords[c.root.Node], fault.Sick, c.parts[0].Rule
+	c.coord, c.state, c.rule, c.past = f.l.coords[c.root.Node], fault.Sick, c.parts[0].Rule, true
 }
 
 // name names a cable by another of its ends, if that one has a fault. The former name stays a consequence if it has one too.

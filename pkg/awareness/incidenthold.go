@@ -199,8 +199,8 @@ func mayHaveWaited(in *Incident, c Consequence) bool {
 
 // leaveBehind keeps a root cause below an incident that explained it until now and still stands, for as long as a
 // consequence may outlive a root cause. An example is a dead half of a node that returns from a dead rack before the
-// other nodes. It returns the other root causes. For those whose time is over, it records in from the incident that
-// explained them.
+// other nodes. So it does with a part of a half or node that has returned, while others still report its fault. It
+// returns the other root causes. For those whose time is over, it records in from the incident that explained them.
 func (l *Incidents) leaveBehind(f *folding, fresh []*cluster, from map[*cluster]string) (others []*cluster) {
 	if len(fresh) == 0 {
 		return nil
@@ -211,8 +211,12 @@ func (l *Incidents) leaveBehind(f *folding, fresh []*cluster, from map[*cluster]
 		until time.Time
 	}
 	explained := make(map[Part]past)
+	returned := make(map[Part]past) // nodes and halves, while others still report their faults
 	for _, c := range f.order {
 		for _, s := range c.claims {
+			if c.past {
+				returned[c.root] = past{c, s.ID, l.now.Add(l.cfg.Recover)}
+			}
 			for p := range s.covers {
 				key := l.key(p)
 				if _, held := s.held[key]; !held {
@@ -227,6 +231,11 @@ func (l *Incidents) leaveBehind(f *folding, fresh []*cluster, from map[*cluster]
 	for _, c := range fresh {
 		key := l.key(c.root)
 		was, ok := explained[key]
+		for _, owner := range owners(c.root) {
+			if !ok {
+				was, ok = returned[owner]
+			}
+		}
 		switch {
 		case ok && l.now.Before(was.until):
 			was.leave(c, key, was.until)

@@ -196,18 +196,19 @@ func (s *incident) covered(c *cluster) bool {
 
 // owns reports whether the part belongs to the incident's node or half.
 func (s *incident) owns(p Part) bool {
+	return slices.ContainsFunc(owners(p), func(owner Part) bool { return s.covers[owner] })
+}
+
+// owners returns the node of a part, and the half that reports the part; nil: it is a group fault.
+func owners(p Part) []Part {
 	if p.Node == "" {
-		return false
+		return nil
 	}
-	if s.covers[Part{Node: p.Node, Component: fault.ComponentNode}] {
-		return true
-	}
-	_, link := p.Component.LinkDirection()
 	half := fault.ComponentHost
-	if link || ofDNP(p.Component) {
+	if _, link := p.Component.LinkDirection(); link || ofDNP(p.Component) {
 		half = fault.ComponentDNP
 	}
-	return s.covers[Part{Node: p.Node, Component: half}]
+	return []Part{{Node: p.Node, Component: fault.ComponentNode}, {Node: p.Node, Component: half}}
 }
 
 // change prepares an incident for a change: readers keep the old one.
@@ -428,7 +429,7 @@ func (l *Incidents) verdict(c *cluster) IncidentVerdict {
 		return v
 	}
 	where, component := c.root.Node, c.root.Component
-	if c.rule != "" && len(c.parts) > 0 && !l.isIll(c.root) { // only a consequence shows it
+	if c.past {
 		where, component = c.parts[0].Node, c.parts[0].Component
 	}
 	st, ok := l.statuses(where)
@@ -474,12 +475,6 @@ func (l *Incidents) witnesses(v *IncidentVerdict, list []EvidenceStatus) {
 			v.Witnesses = append(v.Witnesses, e.Observer)
 		}
 	}
-}
-
-// isIll reports whether the map itself shows the fault of a part.
-func (l *Incidents) isIll(p Part) bool {
-	n := l.ill[p.Node]
-	return n != nil && (p.Component == fault.ComponentNode || n.part(p.Component) != nil)
 }
 
 // labels returns the labels of the root's node, or those that all members of a group share.

@@ -385,31 +385,36 @@ func harmNames(harms []harm) (out []string) {
 	return out
 }
 
-// TestDeadRackIsOneIncidentAtAnyTime kills 64 nodes at once (or 16), of one rack or of one plane: no commit has a
-// second incident, even when the leader dies right after them.
-func TestDeadRackIsOneIncidentAtAnyTime(t *testing.T) {
+// TestGroupFaultIsOneIncidentAtAnyTime kills 64 nodes at once (or 16), of one rack or of one plane, or cuts them from the
+// service network: no commit has a second incident, even when the leader dies right after them.
+func TestGroupFaultIsOneIncidentAtAnyTime(t *testing.T) {
 	dims := grid.Dims{X: 4, Y: 8, Z: 8}
 	if testing.Short() {
 		dims = grid.Dims{X: 4, Y: 4, Z: 4}
 	}
 	want := dims.Nodes() / dims.X
+	rack := func(at grid.Coord) bool { return (at.X+at.Y+at.Z)%4 == 1 }
 	for _, tc := range []struct {
 		name, group string
-		dies        func(grid.Coord) bool
+		has         func(grid.Coord) bool
+		inject      string // %s is the node
+		component   fault.Component
 		leader      bool
 	}{
-		{"rack", "label/rack=r1", func(at grid.Coord) bool { return (at.X+at.Y+at.Z)%4 == 1 }, false},
-		{"plane", "plane/X=1", func(at grid.Coord) bool { return at.X == 1 }, false},
-		{"rack, and the leader", "label/rack=r1", func(at grid.Coord) bool { return (at.X+at.Y+at.Z)%4 == 1 }, true},
+		{"rack", "label/rack=r1", rack, "kill %s node", fault.ComponentNode, false},
+		{"plane", "plane/X=1", func(at grid.Coord) bool { return at.X == 1 }, "kill %s node", fault.ComponentNode, false},
+		{"rack, and the leader", "label/rack=r1", rack, "kill %s node", fault.ComponentNode, true},
+		{"switch of a rack", "label/rack=r1/SERVICE_NETWORK", rack, "cut-service %s", fault.ComponentServiceNetwork, false},
+		{"switch of a rack, and the leader", "label/rack=r1/SERVICE_NETWORK", rack, "cut-service %s", fault.ComponentServiceNetwork, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			do, w, _ := incidentWorld(t, dims, 64)
-			dead := 0
+			harmed := 0
 			for rank := range dims.Nodes() {
-				if at := dims.At(rank); tc.dies(at) {
-					do("kill " + at.String() + " node")
-					dead++
+				if at := dims.At(rank); tc.has(at) {
+					do(fmt.Sprintf(tc.inject, at))
+					harmed++
 				}
 			}
 			if tc.leader {
@@ -421,12 +426,12 @@ func TestDeadRackIsOneIncidentAtAnyTime(t *testing.T) {
 			roots, _ := w.incidentsIn()
 			failed := 0
 			for _, n := range w.nodes {
-				if w.store.picture(n.id()).state[fault.ComponentNode] == fault.Failed {
+				if w.store.picture(n.id()).state[tc.component] == fault.Failed {
 					failed++
 				}
 			}
-			if dead != want || failed != want || !slices.Equal(roots, []string{tc.group}) {
-				t.Errorf("%d of %d dead nodes are FAILED, incidents %q: want %d, and %s", failed, dead, roots, want, tc.group)
+			if harmed != want || failed != want || !slices.Equal(roots, []string{tc.group}) {
+				t.Errorf("%s of %d of %d nodes FAILED, incidents %q: want %d, and %s", tc.component, failed, harmed, roots, want, tc.group)
 			}
 			if w.store.mostIncidents != 1 || len(w.store.incidents) != 1 {
 				t.Errorf("up to %d incidents at once, %d in all: want one", w.store.mostIncidents, len(w.store.incidents))

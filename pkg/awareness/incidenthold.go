@@ -65,16 +65,24 @@ func (l *Incidents) groupable(c *cluster) bool {
 	if c.group != nil {
 		return c.group.Kind != GroupPartition
 	}
-	switch c.root.Component {
-	case fault.ComponentNode:
+	if c.root.Component == fault.ComponentNode {
 		n := l.ill[c.root.Node]
 		return n != nil && n.dead()
-	case fault.ComponentHost, fault.ComponentDNP, fault.ComponentServiceNetwork:
-		return c.state == fault.Failed
-	default:
-		_, link := c.root.Component.LinkDirection()
-		return link && c.state == fault.Failed
 	}
+	return mayBeMember(c.root.Component, c.state)
+}
+
+// mayBeMember reports whether a faulty part may belong to a group fault, now or soon: the map calls a service network SICK
+// before it is FAILED.
+func mayBeMember(c fault.Component, s fault.State) bool {
+	_, link := c.LinkDirection()
+	switch {
+	case c == fault.ComponentServiceNetwork:
+		return bad(s)
+	case c == fault.ComponentHost, c == fault.ComponentDNP, link:
+		return s == fault.Failed
+	}
+	return false
 }
 
 // below reports whether a root cause is of lower severity than another one, which therefore never waits below it.
@@ -189,12 +197,10 @@ func mayHaveWaited(in *Incident, c Consequence) bool {
 		return c.State != fault.Sick
 	case in.Root.Group != "" && !link:
 		return false
-	case c.State != fault.Failed || c.Node == in.Root.Node:
+	case c.Node == in.Root.Node, link && c.Cause != fault.CauseLink:
 		return false
-	case link:
-		return c.Cause == fault.CauseLink
 	}
-	return c.Component == fault.ComponentHost || c.Component == fault.ComponentDNP || c.Component == fault.ComponentServiceNetwork
+	return mayBeMember(c.Component, c.State)
 }
 
 // leaveBehind keeps a root cause below an incident that explained it until now and still stands, for as long as a

@@ -24,11 +24,13 @@ func TestRandomFaultsBreakNoInvariant(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	soon := config.Duration(500 * time.Millisecond) // recoveries wait for the hold-off
+	// On a machine that stalls for a tenth of a second, a healthy link is silent for longer than at the preset's periods.
+	periods, soon := patient(), config.Duration(500*time.Millisecond) // recoveries wait for the hold-off
+	periods.LinkHoldOff = &soon
 	r, err := random.Run(t.Context(), random.Options{
 		Shape:   random.Shape{Dims: grid.Dims{X: 2, Y: 2, Z: 1}, Supervisors: 3},
 		Preset:  config.PresetDefault,
-		Periods: &config.PeriodsOverride{LinkHoldOff: &soon},
+		Periods: periods,
 		Seed:    shortSeed, Rounds: 8, Duration: 40 * time.Second, Dir: dir, BinDir: binaries, Out: lines{t},
 		Patience: 10, // beside other tests this machine may stall for seconds
 	})

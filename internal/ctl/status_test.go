@@ -140,9 +140,13 @@ func TestStatusSaysWhereToLookForTheCauseOfAGroup(t *testing.T) {
 		"label/rack=a/LINK":  "nodes with rack=a have the same fault",
 		"partition/0,0,1":    "no living path leads to this part of the torus",
 		"block/0,0,0..1,1,0": "neighbouring nodes have the same fault",
+		"west/label/rack=a":  "nodes with rack=a have the same fault", // at a parent of regions
 	} {
 		m := racks(t)
 		m.Incidents[0].Group = group
+		if strings.HasPrefix(group, "west/") {
+			m.Incidents[0].Region = "west"
+		}
 		if got := run(t, nil, ctltest.StartRemote(t, m).Flags("status")...); !strings.Contains(got.stdout, "\n  cause         "+want) {
 			t.Errorf("%s: want cause %q:\n%s", group, want, got.stdout)
 		}

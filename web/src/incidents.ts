@@ -1,6 +1,6 @@
 import { api, Refused, type Session } from './api'
 import { badge, h, put, span, time } from './dom'
-import { causeWords, doingWords, groupWords, type Incident, incidentWords, worstFirst } from './model'
+import { causeWords, doingWords, type Incident, incidentWords, worstFirst } from './model'
 
 /** Incidents are those that are open or recover: each is one fault with its consequences. */
 export class Incidents {
@@ -62,7 +62,7 @@ export class Incidents {
         h('li', {}, h('button', { class: 'link', 'data-keep': i.id + '/responses', onclick: () => go.responses() }, 'all responses'))) : null,
       line('What to do:', i.runbook ? h('a', { href: '/runbooks/' + encodeURIComponent(i.runbook), target: '_blank', rel: 'noopener', 'data-keep': i.id + '/runbook' }, `runbook ${i.runbook}`) : null,
         i.runbook ? ', or ' : '', i.node ? h('button', { class: 'link', 'data-keep': i.id + '/node', onclick: () => go.node(i.node!) }, `details of ${i.node}`) : null,
-        i.group ? h('button', { class: 'link', 'data-keep': i.id + '/group', onclick: () => go.group(i.group!) }, `details of ${groupWords({ id: i.group })}`) : null),
+        i.group ? h('button', { class: 'link', 'data-keep': i.id + '/group', onclick: () => go.group(i.group!) }, `details of ${incidentWords(i)}`) : null),
       i.verdict?.singleWitness ? h('p', {}, 'Only one witness: no response that ends work may rest on it.') : null,
       n ? this.fold(i.id + '/consequences', `${n} ${n > 1 ? 'consequences' : 'consequence'}`, () => [this.consequences(i, n, go.node)]) : null,
       i.verdict ? this.fold(i.id + '/evidence', 'Evidence at the verdict', () => this.evidence(i)) : null,

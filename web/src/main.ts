@@ -378,7 +378,7 @@ class Page {
   private groupsShown(): Group[] { return this.timeline.at === undefined ? this.groups : pastGroups(this.groups, this.timeline.events, this.timeline.at) }
 
   private renderTabs(): void {
-    const names: Record<Tab, string> = { incidents: `Incidents (${this.incidents.all.size})`, events: 'Events', nodes: `Nodes (${this.shown?.notNormal().length ?? 0})`, responses: `Responses (${this.responses.waiting() || this.responses.all.size})`, node: this.group ? groupWords({ id: this.group }) : this.selected >= 0 ? this.model.id(this.selected) : 'Node' }
+    const names: Record<Tab, string> = { incidents: `Incidents (${this.incidents.all.size})`, events: 'Events', nodes: `Nodes (${this.shown?.notNormal().length ?? 0})`, responses: `Responses (${this.responses.waiting() || this.responses.all.size})`, node: this.group ? groupWords(this.groups.find((g) => g.id === this.group) ?? { id: this.group }) : this.selected >= 0 ? this.model.id(this.selected) : 'Node' }
     for (const [t, b] of this.tabs) {
       b.textContent = names[t]
       b.setAttribute('aria-selected', String(t === this.tab))

@@ -23,7 +23,7 @@ export interface Group {
 
 /** Incident is one fault with its consequences, as the API has it. Absent fields are empty. */
 export interface Incident {
-  id: string; state: string; severity?: string; node?: string; coord?: string; component: string; cause?: string; peer?: string; group?: string; fault?: string
+  id: string; state: string; severity?: string; node?: string; coord?: string; component: string; cause?: string; peer?: string; group?: string; region?: string; fault?: string
   since?: string; until?: string; summary?: string; runbook?: string; reopened?: number
   verdict?: { time?: string; rule?: string; reason?: string; witnesses?: string[]; singleWitness?: boolean; leader?: string
     evidence?: { observer?: string; kind?: string; state?: string; detail?: string; age?: string }[] }
@@ -34,7 +34,7 @@ export interface Incident {
 
 /** incidentWords names what is at fault: "node n1-0-1", "cable n0-0-0 X+ n1-0-0", "rack r7", "temperature of n1-0-1". */
 export function incidentWords(i: Incident): string {
-  if (i.group) return groupWords({ id: i.group })
+  if (i.group) return groupWords({ id: i.group, region: i.region })
   if (i.component === 'node') return `node ${i.node}`
   if (i.component.startsWith('link/')) return `cable ${i.node} ${i.component.slice(5)} ${i.peer ?? ''}`.trim()
   return `${i.component} of ${i.node}`
@@ -42,7 +42,7 @@ export function incidentWords(i: Incident): string {
 
 /** causeWords says which kind of fault an incident is, in the words of lofamoctl status. */
 export function causeWords(i: Incident): string {
-  const failed = i.fault === 'FAILED', [kind, name, cause] = (i.group ?? '').split('/')
+  const failed = i.fault === 'FAILED', [kind, name, cause] = withoutRegion(i.group ?? '', i.region).split('/')
   switch (kind) {
     case '': break
     case 'label': return `nodes with ${name} have the same fault: look for a shared cause, such as power or a switch`
@@ -417,9 +417,14 @@ export function boxes(m: Model, ranks: number[]): Box[] {
   return out
 }
 
+/** withoutRegion is an id as the region itself has it: a parent of regions puts the region's name before it. */
+function withoutRegion(id: string, region?: string): string {
+  return region && id.startsWith(region + '/') ? id.slice(region.length + 1) : id
+}
+
 /** groupWords names a group fault for people: "row/Y=1,Z=2" is "row Y=1,Z=2", and "label/rack=r7/LINK" is "rack r7, LINK". */
 export function groupWords(g: { id: string; region?: string }): string {
-  const id = g.region && g.id.startsWith(g.region + '/') ? g.id.slice(g.region.length + 1) : g.id
+  const id = withoutRegion(g.id, g.region)
   const [kind, what, ...more] = id.split('/')
   const name = kind === 'label' ? (what ?? '').replace('=', ' ') : `${kind} ${what ?? ''}`
   return [g.region && id !== g.id ? `${g.region}: ${name}` : name, ...more].join(', ')

@@ -171,6 +171,12 @@ test('the worst incident comes first', () => {
   assert.deepEqual(all.sort(worstFirst).map((i) => incidentWords(i)), ['node n3-0-1', 'rack r7', 'host of n2-0-1', 'node n1-0-1', 'cable n0-0-0 X+ n1-0-0', 'temperature of n0-0-1'])
 })
 
+test('a group of a region is named with it', () => {
+  const i = { id: 'west/k3f9-aaaaaaaa', region: 'west', state: 'OPEN', component: 'group', group: 'west/label/rack=r7', fault: 'FAILED' }
+  assert.equal(incidentWords(i), 'west: rack r7')
+  assert.match(causeWords(i), /^nodes with rack=r7 have the same fault/)
+})
+
 test('the worst part comes first, and a part that is not there last', () => {
   const parts = [['a', 'ABSENT'], ['b', 'NORMAL'], ['c', 'SICK'], ['d', 'NORMAL'], ['e', 'UNKNOWN'], ['f', 'FAILED'], ['g', 'NEW']].map(([name, state]) => ({ name, state }))
   assert.equal(worstPartsFirst(parts).map((p) => p.name).join(''), 'fcebdag')

@@ -109,7 +109,7 @@ func (st *clusterStatus) printFull(a *command.App, in *lofamov1.Incident) {
 // causeInWords says which kind of fault an incident is, for people who do not know the terms.
 func causeInWords(in *lofamov1.Incident) string {
 	failed := in.GetFault() == lofamov1.State_FAILED
-	kind, name, _ := strings.Cut(in.GetGroup(), "/")
+	kind, name, _ := strings.Cut(strings.TrimPrefix(in.GetGroup(), in.GetRegion()+"/"), "/")
 	switch kind {
 	case "":
 	case "label":
@@ -297,9 +297,6 @@ func (st *clusterStatus) toDo(a *command.App, in *lofamov1.Incident) []string {
 	}
 	out = out[:min(len(out), statusResponses)]
 	subject := in.GetGroup()
-	if subject != "" && region != "" {
-		subject = region + "/" + subject // as the parent calls the group
-	}
 	if subject == "" {
 		subject = in.GetNode()
 		if in.GetComponent() != "node" {

@@ -256,3 +256,13 @@ func TestOutdatedAcknowledgementIsReplaced(t *testing.T) {
 		t.Errorf("%v, %v: want no change", again, err)
 	}
 }
+
+// TestParentNamesThingsOfARegionWithIt: a parent calls the incidents and the group faults of a region REGION/ID.
+func TestParentNamesThingsOfARegionWithIt(t *testing.T) {
+	got := ofRegion("west", &lofamov1.Incident{Id: "k3f9-aaaaaaaa", Group: "label/rack=r7", Merged: []string{"k3f9-bbbbbbbb"}, Node: "n1"})
+	want := &lofamov1.Incident{Id: "west/k3f9-aaaaaaaa", Group: "west/label/rack=r7", Merged: []string{"west/k3f9-bbbbbbbb"}, Node: "n1",
+		Region: "west"}
+	if !proto.Equal(got, want) {
+		t.Errorf("%v: want %v", got, want)
+	}
+}

@@ -17,7 +17,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/awareness"
 )
 
-// A parent of regions keeps no incidents. It shows those of its regions, with ids "REGION/ID".
+// A parent of regions keeps no incidents. It shows those of its regions, with ids "REGION/ID", also of group faults.
 
 // Bounds of a parent's requests for its regions' incidents.
 const (
@@ -33,7 +33,7 @@ func (s *Server) isParent() bool { return s.cfg.RegionClients != nil }
 // ofRegion returns an incident as the parent shows it.
 func ofRegion(region string, in *lofamov1.Incident) *lofamov1.Incident {
 	in.Region = region
-	for _, id := range []*string{&in.Id, &in.MergedInto, &in.SplitFrom} {
+	for _, id := range []*string{&in.Id, &in.Group, &in.MergedInto, &in.SplitFrom} {
 		if *id != "" {
 			*id = region + "/" + *id
 		}

@@ -439,3 +439,23 @@ func TestGroupFaultIsOneIncidentAtAnyTime(t *testing.T) {
 		})
 	}
 }
+
+// TestPausedHalfMakesNoLinkFail stops DNP halves for longer than makes their links silent. Some are found dead, which explains
+// their links. No link is to blame.
+func TestPausedHalfMakesNoLinkFail(t *testing.T) {
+	do, w, _ := incidentWorld(t, grid.Dims{X: 4, Y: 4, Z: 1}, 110)
+	known := len(w.known)
+	for rank := range w.cfg.Dims.Nodes() {
+		at := w.cfg.Dims.At(rank)
+		do(fmt.Sprintf("run %dms", 20*rank+1)) // at any time between the periods
+		do(fmt.Sprintf("hang %s dnp", at))
+		do("run 110ms")
+		do(fmt.Sprintf("continue %s dnp", at))
+		do("run 3s")
+	}
+	for _, k := range w.known[known:] {
+		if _, link := k.Component.LinkDirection(); link && k.To == fault.Failed && k.Cause == fault.CauseLink {
+			t.Errorf("%s %s", k.At.Sub(began), k)
+		}
+	}
+}

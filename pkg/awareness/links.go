@@ -146,12 +146,14 @@ func (m *Machine) settles(accused *node, r *record, now time.Time) time.Time {
 	if t.After(now) {
 		return t
 	}
-	// A DNP that answered well after the link fell silent is not the cause of the silence.
-	asked := m.clock.time(accused.voice(fault.HalfDNP).asked)
-	if !asked.IsZero() && !asked.Before(r.began.Add(r.since.Sub(r.began)/2)) {
-		return now
+	t = r.since.Add(m.cfg.LinkSettle)
+	v := accused.voice(fault.HalfDNP)
+	if asked := m.clock.time(v.asked); !asked.IsZero() && !asked.Before(r.began.Add(r.since.Sub(r.began)/2)) {
+		// A DNP that answered well after the link fell silent is not the cause of the silence, unless it stood still until it
+		// answered. In that case its next frame ends the silence, and the near end says so within this time.
+		return fault.Earlier(t, m.clock.time(v.replied).Add(m.cfg.HalfBound/3))
 	}
-	return r.since.Add(m.cfg.LinkSettle)
+	return t
 }
 
 // explained returns the finding for a link whose peer is dead.

@@ -34,6 +34,7 @@ type voice struct {
 	respite  instant   // it counts as heard at least until then: see Machine.respite
 	answered uint64    // the newest challenge it answered, by serial number
 	asked    instant   // when that challenge was sent
+	replied  instant   // when its answer arrived
 }
 
 // telling is a report with the set of its plain statements that still count.

@@ -50,6 +50,9 @@ const (
 	MaxDoubt   = 4
 )
 
+// maxPause bounds the silence of a peer that stood still, in multiples of SilentAfter. After a longer one it was found dead.
+const maxPause = 4
+
 // MaxWindow bounds LinkConfig.Window, in frames: the machine keeps a byte for each.
 const MaxWindow = 100_000
 
@@ -73,7 +76,8 @@ type LinkConfig struct {
 	Window     int     // over this many last frames
 	MinErrors  int     // and not below this number of lost ones
 	// HoldOff is how long a link must be good before it leaves sick or broken. It delays good news only: bad news is
-	// never held back. It counts as at least (Misses+2)·Period.
+	// never held back. It counts as at least (Misses+2)·Period. A silence below 4·SilentAfter in which the peer sent nothing
+	// needs no hold-off: the peer stood still, and the link has lost nothing.
 	HoldOff time.Duration
 }
 
@@ -231,7 +235,8 @@ type LinkStats struct {
 //	receiving:  UNKNOWN ──first frame──► NORMAL ◄──HoldOff at ClearRatio── SICK
 //	               │                      │  └────── over SickRatio ──────►  │
 //	               └─Grace──► BROKEN ◄────┴───── (Misses+1)·Period silent ───┘
-//	                             └── HoldOff of frames ──► NORMAL or SICK
+//	                             ├── HoldOff of frames ──► NORMAL or SICK
+//	                             └── silent for a short time, and nothing was lost ──► NORMAL
 //
 //	sending:    UNKNOWN ──ack moves──► NORMAL ──ack stands for (Misses+2)·Period──► BROKEN
 //	                                      ◄──────── HoldOff of moving acks ────────────┘
@@ -264,6 +269,7 @@ type Link struct {
 	rx           LinkState
 	silent       bool          // why rx is broken; with it stays heardAge
 	heardAge     time.Duration // from the last frame to the verdict of silence
+	silentFrom   time.Time     // that last frame
 	hearing      bool          // frames come now, regardless of rx
 	hearingSince time.Time
 	cleanSince   time.Time // of a sick link: since when at or below ClearRatio; zero: not

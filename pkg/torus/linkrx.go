@@ -179,13 +179,18 @@ func (l *Link) judgeRx(now time.Time) {
 			l.becomeNormalRx()
 		}
 	case LinkBroken:
-		if due(now, l.rxClearAt()) {
+		if l.stoodStill() || due(now, l.rxClearAt()) {
 			l.becomeNormalRx()
 			if sick {
 				l.becomeSick()
 			}
 		}
 	}
+}
+
+// stoodStill reports whether the peer sent nothing while it was silent, for a short time: the link lost nothing.
+func (l *Link) stoodStill() bool {
+	return l.silent && l.hearing && l.hearingSince.Sub(l.silentFrom) < maxPause*l.cfg.SilentAfter() && l.seq.lostNothing()
 }
 
 // errorRatio is errors over frames received or missing (seed 001 §IV-B).
@@ -215,10 +220,12 @@ func (l *Link) becomeSilent(now time.Time) {
 	if l.rx == LinkBroken {
 		return
 	}
+	l.seq.fallSilent()
 	since := l.stats.LastHeard
 	if since.IsZero() {
 		since = l.start
 	}
+	l.silentFrom = since
 	l.setRx(LinkBroken, true, now.Sub(since))
 }
 

@@ -31,6 +31,9 @@ type sequence struct {
 	epoch    fault.Epoch
 
 	high   uint64 // highest accepted
+	marked bool   // the peer has fallen silent in this session and epoch: the last time at mark
+	mark   uint64 // highest accepted then
+	came   uint64 // how many higher ones were accepted since then
 	replay uint64 // bit i: high-i was accepted
 
 	// The last numbers, by number modulo len(got): the newest tail of them are within the slack,
@@ -67,6 +70,7 @@ func (s *sequence) accept(session uint32, epoch fault.Epoch, n uint64, forgive b
 		s.begin(epoch, n)
 		return 0, seqNext
 	case n > s.high:
+		s.came++
 		gap = n - s.high - 1
 		s.advance(n, forgive)
 		return gap, seqNext
@@ -79,6 +83,9 @@ func (s *sequence) accept(session uint32, epoch fault.Epoch, n uint64, forgive b
 		return 0, seqDuplicate
 	}
 	s.replay |= 1 << back
+	if n > s.mark {
+		s.came++
+	}
 	s.fill(n, back)
 	return 0, seqLate
 }
@@ -88,6 +95,13 @@ func (s *sequence) follows(session uint32, epoch fault.Epoch) bool {
 	return s.started && !s.awaiting && session == s.session && epoch == s.epoch
 }
 
+// fallSilent notes the number after which nothing comes any more.
+func (s *sequence) fallSilent() { s.marked, s.mark, s.came = s.started, s.high, 0 }
+
+// lostNothing reports whether the peer goes on after a silence, and every one of its numbers since then has come: it has sent
+// nothing in the meantime.
+func (s *sequence) lostNothing() bool { return s.marked && s.came > 0 && s.came == s.high-s.mark }
+
 // ahead reports whether a number is so high that accept would count numbers below it as missing.
 func (s *sequence) ahead(session uint32, epoch fault.Epoch, n uint64) bool {
 	return s.follows(session, epoch) && n > s.high+1+reorderSlack
@@ -96,7 +110,7 @@ func (s *sequence) ahead(session uint32, epoch fault.Epoch, n uint64) bool {
 // begin starts afresh at n. The old content of the window belonged to another sequence.
 func (s *sequence) begin(epoch fault.Epoch, n uint64) {
 	s.started, s.epoch = true, epoch
-	s.high, s.replay = n, 1
+	s.high, s.replay, s.marked = n, 1, false
 	s.tail, s.count, s.errors = 1, 0, 0
 	s.got[s.slot(n)] = true
 }

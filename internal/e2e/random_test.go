@@ -24,7 +24,7 @@ func TestRandomFaultsBreakNoInvariant(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	// On a machine that stalls for a tenth of a second, a healthy link is silent for longer than at the preset's periods.
+	// With the preset's periods, a machine that pauses for 0.1 s makes healthy links silent. These periods outlast it.
 	periods, soon := patient(), config.Duration(500*time.Millisecond) // recoveries wait for the hold-off
 	periods.LinkHoldOff = &soon
 	r, err := random.Run(t.Context(), random.Options{

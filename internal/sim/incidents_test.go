@@ -385,8 +385,8 @@ func harmNames(harms []harm) (out []string) {
 	return out
 }
 
-// TestGroupFaultIsOneIncidentAtAnyTime kills 64 nodes at once (or 16), of one rack or of one plane, or cuts them from the
-// service network: no commit has a second incident, even when the leader dies right after them.
+// TestGroupFaultIsOneIncidentAtAnyTime kills 64 nodes at once (16 with -short) that share a rack or a plane, or cuts the nodes
+// of a rack off the service network. No commit contains a second incident, even if the leader dies shortly afterwards.
 func TestGroupFaultIsOneIncidentAtAnyTime(t *testing.T) {
 	dims := grid.Dims{X: 4, Y: 8, Z: 8}
 	if testing.Short() {
@@ -396,7 +396,7 @@ func TestGroupFaultIsOneIncidentAtAnyTime(t *testing.T) {
 	rack := func(at grid.Coord) bool { return (at.X+at.Y+at.Z)%4 == 1 }
 	for _, tc := range []struct {
 		name, group string
-		has         func(grid.Coord) bool
+		affected    func(grid.Coord) bool
 		inject      string // %s is the node
 		component   fault.Component
 		leader      bool
@@ -412,7 +412,7 @@ func TestGroupFaultIsOneIncidentAtAnyTime(t *testing.T) {
 			do, w, _ := incidentWorld(t, dims, 64)
 			harmed := 0
 			for rank := range dims.Nodes() {
-				if at := dims.At(rank); tc.has(at) {
+				if at := dims.At(rank); tc.affected(at) {
 					do(fmt.Sprintf(tc.inject, at))
 					harmed++
 				}
@@ -431,7 +431,7 @@ func TestGroupFaultIsOneIncidentAtAnyTime(t *testing.T) {
 				}
 			}
 			if harmed != want || failed != want || !slices.Equal(roots, []string{tc.group}) {
-				t.Errorf("%s of %d of %d nodes FAILED, incidents %q: want %d, and %s", tc.component, failed, harmed, roots, want, tc.group)
+				t.Errorf("%s FAILED on %d of %d affected nodes, incidents %q: want %d, and %s", tc.component, failed, harmed, roots, want, tc.group)
 			}
 			if w.store.mostIncidents != 1 || len(w.store.incidents) != 1 {
 				t.Errorf("up to %d incidents at once, %d in all: want one", w.store.mostIncidents, len(w.store.incidents))
@@ -440,9 +440,9 @@ func TestGroupFaultIsOneIncidentAtAnyTime(t *testing.T) {
 	}
 }
 
-// TestPausedHalfMakesNoLinkFail stops DNP halves for longer than makes their links silent. Some are found dead, which explains
-// their links. No link is to blame.
-func TestPausedHalfMakesNoLinkFail(t *testing.T) {
+// TestPausedHalfIsNotBlamedOnCables pauses each DNP half for 110 ms, longer than the links' time-out. If a half is found dead,
+// its links may be FAILED with cause DNP. None may be FAILED with cause LINK.
+func TestPausedHalfIsNotBlamedOnCables(t *testing.T) {
 	do, w, _ := incidentWorld(t, grid.Dims{X: 4, Y: 4, Z: 1}, 110)
 	known := len(w.known)
 	for rank := range w.cfg.Dims.Nodes() {
@@ -455,7 +455,7 @@ func TestPausedHalfMakesNoLinkFail(t *testing.T) {
 	}
 	for _, k := range w.known[known:] {
 		if _, link := k.Component.LinkDirection(); link && k.To == fault.Failed && k.Cause == fault.CauseLink {
-			t.Errorf("%s %s", k.At.Sub(began), k)
+			t.Errorf("%s: %s: want no link FAILED with cause LINK", k.At.Sub(began), k)
 		}
 	}
 }

@@ -314,7 +314,7 @@ func (m *Machine) answered(a Answered, now time.Time) {
 			v = n.voice(a.Origin.Half)
 			if c.serial > v.answered {
 				m.took(n, c.sent, now)
-				v.answered, v.asked, v.replied = c.serial, m.clock.instant(c.sent), m.clock.instant(now)
+				v.answered, v.asked, v.answeredAt = c.serial, m.clock.instant(c.sent), m.clock.instant(now)
 			}
 			v.heard = fault.Later(v.heard, c.sent) // it was alive at least then
 			// Only reports may raise the epoch, because the inbox rejects their jumps. One absurd epoch from an answer

@@ -248,8 +248,8 @@ func TestFaultThatBecomesUnknownStands(t *testing.T) {
 	l.has()
 }
 
-// TestFaultOfAReturnedHalfJoinsItsIncident has a restarted DNP half report itself before its neighbours hear it. The half's
-// death did not hide the reported part: it was UNKNOWN a moment earlier.
+// TestFaultOfAReturnedHalfJoinsItsIncident: a restarted DNP half reports its core as SICK before its neighbours report that
+// they hear the half again. The dead half's incident does not yet contain the core.
 func TestFaultOfAReturnedHalfJoinsItsIncident(t *testing.T) {
 	l := newLedger(t, grid.Dims{X: 4, Y: 4, Z: 4})
 	neighbours := []string{"n2-1-1", "n0-1-1"}
@@ -264,7 +264,7 @@ func TestFaultOfAReturnedHalfJoinsItsIncident(t *testing.T) {
 
 	l.set("n1-1-1", "dnp", fault.Normal, fault.CauseNone, "speaks")
 	l.set("n1-1-1", "dnp-core", fault.Sick, fault.CauseDNP, "own-word")
-	l.set("n1-1-1", "memory", fault.Sick, fault.CauseHost, "own-word") // the host half's: the DNP half does not explain it
+	l.set("n1-1-1", "memory", fault.Sick, fault.CauseHost, "own-word") // a part of the host half: the DNP half's incident does not explain it
 	l.update(20 * time.Millisecond)
 	if list := l.has("OPEN n1-1-1/dnp 3", "OPEN n1-1-1/memory 0"); list[0].ID != id {
 		t.Fatalf("incident %s: want %s", list[0].ID, id)
@@ -280,7 +280,7 @@ func TestFaultOfAReturnedHalfJoinsItsIncident(t *testing.T) {
 	l.has()
 }
 
-// TestSickHalfExplainsNoPartOfItsOwn has a half that is SICK itself, which hides nothing.
+// TestSickHalfExplainsNoPartOfItsOwn: a half that is SICK, not FAILED, does not explain the faults of its parts.
 func TestSickHalfExplainsNoPartOfItsOwn(t *testing.T) {
 	l := newLedger(t, grid.Dims{X: 4, Y: 4, Z: 4})
 	l.set("n1-1-1", "host", fault.Sick, fault.CauseHost, "late")

@@ -141,17 +141,17 @@ func (l *Incidents) recall(st *NodeStatus, c Consequence) {
 
 // cluster is a root cause with all parts that it explains.
 type cluster struct {
-	root  Part
-	coord grid.Coord
-	peer  fault.NodeID
-	state fault.State // of the root; 0: only its consequences are known
-	cause fault.Cause
-	rule  string
-	since time.Time
-	parts []Consequence // without the root
-	group *GroupStatus
-	into  *cluster // a group fault that explains it
-	past  bool     // only consequences show the root: a half or node that is no longer, or not yet, known to be faulty
+	root    Part
+	coord   grid.Coord
+	peer    fault.NodeID
+	state   fault.State // of the root; 0: only its consequences are known
+	cause   fault.Cause
+	rule    string
+	since   time.Time
+	parts   []Consequence // without the root
+	group   *GroupStatus
+	into    *cluster // a group fault that explains it
+	implied bool     // the map shows no fault of the root itself, only consequences that name it
 
 	claims []*incident
 	held   []*cluster // root causes that wait below this one
@@ -221,7 +221,7 @@ func (f *folding) complete(c *cluster) {
 		f.l.name(c, Part{Node: c.parts[0].Node, Component: c.parts[0].Component})
 		return
 	}
-	c.coord, c.state, c.rule, c.past = f.l.coords[c.root.Node], fault.Sick, c.parts[0].Rule, true
+	c.coord, c.state, c.rule, c.implied = f.l.coords[c.root.Node], fault.Sick, c.parts[0].Rule, true
 }
 
 // name names a cable by another of its ends, if that one has a fault. The former name stays a consequence if it has one too.

@@ -72,8 +72,8 @@ func (l *Incidents) groupable(c *cluster) bool {
 	return mayBeMember(c.root.Component, c.state)
 }
 
-// mayBeMember reports whether a faulty part may belong to a group fault, now or soon: the map calls a service network SICK
-// before it is FAILED.
+// mayBeMember reports whether a part in this state is, or may soon be, a member of a group fault. A SICK service network
+// counts, because it is SICK before it is FAILED.
 func mayBeMember(c fault.Component, s fault.State) bool {
 	_, link := c.LinkDirection()
 	switch {
@@ -205,32 +205,33 @@ func mayHaveWaited(in *Incident, c Consequence) bool {
 
 // leaveBehind keeps a root cause below an incident that explained it until now and still stands, for as long as a
 // consequence may outlive a root cause. An example is a dead half of a node that returns from a dead rack before the
-// other nodes. So it does with a part of a half or node that has returned, while others still report its fault. It
-// returns the other root causes. For those whose time is over, it records in from the incident that explained them.
+// other nodes. It does the same for a part whose half or node has returned, while other nodes still report that half or
+// node as faulty. It returns the other root causes. For those whose time is over, it records in from the incident that
+// explained them.
 func (l *Incidents) leaveBehind(f *folding, fresh []*cluster, from map[*cluster]string) (others []*cluster) {
 	if len(fresh) == 0 {
 		return nil
 	}
-	type past struct {
+	type explanation struct {
 		*cluster
 		id    string
 		until time.Time
 	}
-	explained := make(map[Part]past)
-	returned := make(map[Part]past) // nodes and halves, while others still report their faults
+	explained := make(map[Part]explanation)
+	returned := make(map[Part]explanation) // nodes and halves, while others still report their faults
 	for _, c := range f.order {
 		for _, s := range c.claims {
-			if c.past {
-				returned[c.root] = past{c, s.ID, l.now.Add(l.cfg.Recover)}
+			if c.implied {
+				returned[c.root] = explanation{c, s.ID, l.now.Add(l.cfg.Recover)}
 			}
 			for p := range s.covers {
 				key := l.key(p)
 				if _, held := s.held[key]; !held {
-					explained[key] = past{c, s.ID, l.now.Add(l.cfg.Recover)}
+					explained[key] = explanation{c, s.ID, l.now.Add(l.cfg.Recover)}
 				}
 			}
 			for p, until := range s.behind {
-				explained[p] = past{c, s.ID, until}
+				explained[p] = explanation{c, s.ID, until}
 			}
 		}
 	}

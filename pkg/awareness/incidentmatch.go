@@ -429,7 +429,7 @@ func (l *Incidents) verdict(c *cluster) IncidentVerdict {
 		return v
 	}
 	where, component := c.root.Node, c.root.Component
-	if c.past {
+	if c.implied {
 		where, component = c.parts[0].Node, c.parts[0].Component
 	}
 	st, ok := l.statuses(where)

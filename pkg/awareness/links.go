@@ -127,8 +127,8 @@ func (m *Machine) broken(n, accused *node, r *record, c fault.Component, by faul
 	return f, true
 }
 
-// settles returns the time from which death no longer explains the silence of the accused; a time not after now if that
-// has passed.
+// settles returns the time from which the leader may blame the link: neither the death nor a pause of the accused explains
+// the silence any longer. If that time has passed, the result is not after now.
 func (m *Machine) settles(accused *node, r *record, now time.Time) time.Time {
 	var t time.Time
 	for _, k := range [...]fault.Half{0, fault.HalfDNP} {
@@ -149,9 +149,10 @@ func (m *Machine) settles(accused *node, r *record, now time.Time) time.Time {
 	t = r.since.Add(m.cfg.LinkSettle)
 	v := accused.voice(fault.HalfDNP)
 	if asked := m.clock.time(v.asked); !asked.IsZero() && !asked.Before(r.began.Add(r.since.Sub(r.began)/2)) {
-		// A DNP that answered well after the link fell silent is not the cause of the silence, unless it stood still until it
-		// answered. In that case its next frame ends the silence, and the near end says so within this time.
-		return fault.Earlier(t, m.clock.time(v.replied).Add(m.cfg.HalfBound/3))
+		// A DNP that was challenged well after the link fell silent, and answered, is alive. It may still have caused the
+		// silence by a pause that ended just before the answer. Then its next frame ends the silence, and the near end
+		// reports this within a third of HalfBound.
+		return fault.Earlier(t, m.clock.time(v.answeredAt).Add(m.cfg.HalfBound/3))
 	}
 	return t
 }

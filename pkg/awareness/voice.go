@@ -26,15 +26,15 @@ type voice struct {
 
 	registers fault.Registers // of the newest report
 
-	met      instant   // arrival of the first report; 0 if the epoch was restored
-	booted   instant   // first arrival of an epoch higher than the known one
-	heard    time.Time // when the newest sign of life was made, by the hops' clocks; zero for none
-	direct   instant   // the same for the newest report that came directly from the half
-	reported instant   // when the newest report was made: its statements count from then on; Machine.respite moves it
-	respite  instant   // it counts as heard at least until then: see Machine.respite
-	answered uint64    // the newest challenge it answered, by serial number
-	asked    instant   // when that challenge was sent
-	replied  instant   // when its answer arrived
+	met        instant   // arrival of the first report; 0 if the epoch was restored
+	booted     instant   // first arrival of an epoch higher than the known one
+	heard      time.Time // when the newest sign of life was made, by the hops' clocks; zero for none
+	direct     instant   // the same for the newest report that came directly from the half
+	reported   instant   // when the newest report was made: its statements count from then on; Machine.respite moves it
+	respite    instant   // it counts as heard at least until then: see Machine.respite
+	answered   uint64    // the newest challenge it answered, by serial number
+	asked      instant   // when that challenge was sent
+	answeredAt instant   // when its answer arrived
 }
 
 // telling is a report with the set of its plain statements that still count.

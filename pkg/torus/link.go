@@ -50,7 +50,8 @@ const (
 	MaxDoubt   = 4
 )
 
-// maxPause bounds the silence of a peer that stood still, in multiples of SilentAfter. After a longer one it was found dead.
+// maxPause bounds the silence that a pause of the peer may explain, in multiples of SilentAfter. A peer that is silent for
+// longer has probably been found dead.
 const maxPause = 4
 
 // MaxWindow bounds LinkConfig.Window, in frames: the machine keeps a byte for each.
@@ -76,8 +77,8 @@ type LinkConfig struct {
 	Window     int     // over this many last frames
 	MinErrors  int     // and not below this number of lost ones
 	// HoldOff is how long a link must be good before it leaves sick or broken. It delays good news only: bad news is
-	// never held back. It counts as at least (Misses+2)·Period. A silence below 4·SilentAfter in which the peer sent nothing
-	// needs no hold-off: the peer stood still, and the link has lost nothing.
+	// never held back. It counts as at least (Misses+2)·Period. There is no hold-off after a silence shorter than
+	// maxPause·SilentAfter in which no frame was lost: the peer paused.
 	HoldOff time.Duration
 }
 
@@ -236,7 +237,7 @@ type LinkStats struct {
 //	               │                      │  └────── over SickRatio ──────►  │
 //	               └─Grace──► BROKEN ◄────┴───── (Misses+1)·Period silent ───┘
 //	                             ├── HoldOff of frames ──► NORMAL or SICK
-//	                             └── silent for a short time, and nothing was lost ──► NORMAL
+//	                             └── frames again within maxPause·SilentAfter, none lost ──► NORMAL
 //
 //	sending:    UNKNOWN ──ack moves──► NORMAL ──ack stands for (Misses+2)·Period──► BROKEN
 //	                                      ◄──────── HoldOff of moving acks ────────────┘
@@ -269,7 +270,7 @@ type Link struct {
 	rx           LinkState
 	silent       bool          // why rx is broken; with it stays heardAge
 	heardAge     time.Duration // from the last frame to the verdict of silence
-	silentFrom   time.Time     // that last frame
+	silentFrom   time.Time     // arrival of that last frame; the machine's start if there was none
 	hearing      bool          // frames come now, regardless of rx
 	hearingSince time.Time
 	cleanSince   time.Time // of a sick link: since when at or below ClearRatio; zero: not

@@ -179,7 +179,7 @@ func (l *Link) judgeRx(now time.Time) {
 			l.becomeNormalRx()
 		}
 	case LinkBroken:
-		if l.stoodStill() || due(now, l.rxClearAt()) {
+		if l.peerPaused() || due(now, l.rxClearAt()) {
 			l.becomeNormalRx()
 			if sick {
 				l.becomeSick()
@@ -188,8 +188,9 @@ func (l *Link) judgeRx(now time.Time) {
 	}
 }
 
-// stoodStill reports whether the peer sent nothing while it was silent, for a short time: the link lost nothing.
-func (l *Link) stoodStill() bool {
+// peerPaused reports whether a pause of the peer explains the silence: frames came again within maxPause·SilentAfter, and no
+// sequence number is missing.
+func (l *Link) peerPaused() bool {
 	return l.silent && l.hearing && l.hearingSince.Sub(l.silentFrom) < maxPause*l.cfg.SilentAfter() && l.seq.lostNothing()
 }
 

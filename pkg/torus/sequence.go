@@ -31,9 +31,9 @@ type sequence struct {
 	epoch    fault.Epoch
 
 	high   uint64 // highest accepted
-	marked bool   // the peer has fallen silent in this session and epoch: the last time at mark
-	mark   uint64 // highest accepted then
-	came   uint64 // how many higher ones were accepted since then
+	marked bool   // mark is valid: a silence began in this session and epoch
+	mark   uint64 // highest accepted when the last silence began
+	came   uint64 // distinct numbers above mark accepted since
 	replay uint64 // bit i: high-i was accepted
 
 	// The last numbers, by number modulo len(got): the newest tail of them are within the slack,
@@ -95,11 +95,11 @@ func (s *sequence) follows(session uint32, epoch fault.Epoch) bool {
 	return s.started && !s.awaiting && session == s.session && epoch == s.epoch
 }
 
-// fallSilent notes the number after which nothing comes any more.
+// fallSilent marks the highest accepted number at the start of a silence.
 func (s *sequence) fallSilent() { s.marked, s.mark, s.came = s.started, s.high, 0 }
 
-// lostNothing reports whether the peer goes on after a silence, and every one of its numbers since then has come: it has sent
-// nothing in the meantime.
+// lostNothing reports whether the peer has resumed after a silence and no sequence number since mark is missing: it sent
+// nothing during the silence.
 func (s *sequence) lostNothing() bool { return s.marked && s.came > 0 && s.came == s.high-s.mark }
 
 // ahead reports whether a number is so high that accept would count numbers below it as missing.

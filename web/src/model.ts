@@ -417,7 +417,7 @@ export function boxes(m: Model, ranks: number[]): Box[] {
   return out
 }
 
-/** withoutRegion is an id as the region itself has it: a parent of regions puts the region's name before it. */
+/** withoutRegion removes the prefix that a parent of regions adds: "west/label/rack=r7" becomes "label/rack=r7". */
 function withoutRegion(id: string, region?: string): string {
   return region && id.startsWith(region + '/') ? id.slice(region.length + 1) : id
 }

@@ -171,7 +171,7 @@ test('the worst incident comes first', () => {
   assert.deepEqual(all.sort(worstFirst).map((i) => incidentWords(i)), ['node n3-0-1', 'rack r7', 'host of n2-0-1', 'node n1-0-1', 'cable n0-0-0 X+ n1-0-0', 'temperature of n0-0-1'])
 })
 
-test('a group of a region is named with it', () => {
+test('at a parent, the name of a group fault begins with its region', () => {
   const i = { id: 'west/k3f9-aaaaaaaa', region: 'west', state: 'OPEN', component: 'group', group: 'west/label/rack=r7', fault: 'FAILED' }
   assert.equal(incidentWords(i), 'west: rack r7')
   assert.match(causeWords(i), /^nodes with rack=r7 have the same fault/)

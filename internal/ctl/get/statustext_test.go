@@ -13,9 +13,10 @@ import (
 	"github.com/lofamo/lofamo/internal/ctl/ctltest"
 )
 
-// TestNextCommandsOfParentAreAccepted: only a local cluster has --region, and a parent calls a region's group by both names.
+// TestNextCommandsOfParentAreAccepted: only a local cluster has --region, and a parent of regions explains a group by its
+// prefixed ID.
 func TestNextCommandsOfParentAreAccepted(t *testing.T) {
-	in := &lofamov1.Incident{Id: "west/k3f9-aaaaaaaa", Region: "west", Group: "label/rack=r1", Component: "group",
+	in := &lofamov1.Incident{Id: "west/k3f9-aaaaaaaa", Region: "west", Group: "west/label/rack=r1", Component: "group",
 		State: lofamov1.IncidentState_OPEN}
 	for _, tc := range []struct {
 		local bool

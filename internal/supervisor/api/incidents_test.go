@@ -257,8 +257,8 @@ func TestOutdatedAcknowledgementIsReplaced(t *testing.T) {
 	}
 }
 
-// TestParentNamesThingsOfARegionWithIt: a parent calls the incidents and the group faults of a region REGION/ID.
-func TestParentNamesThingsOfARegionWithIt(t *testing.T) {
+// TestParentPrefixesIDsWithRegion: a parent calls the incidents and the group faults of a region REGION/ID.
+func TestParentPrefixesIDsWithRegion(t *testing.T) {
 	got := ofRegion("west", &lofamov1.Incident{Id: "k3f9-aaaaaaaa", Group: "label/rack=r7", Merged: []string{"k3f9-bbbbbbbb"}, Node: "n1"})
 	want := &lofamov1.Incident{Id: "west/k3f9-aaaaaaaa", Group: "west/label/rack=r7", Merged: []string{"west/k3f9-bbbbbbbb"}, Node: "n1",
 		Region: "west"}

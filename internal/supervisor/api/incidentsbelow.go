@@ -17,7 +17,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/awareness"
 )
 
-// A parent of regions keeps no incidents. It shows those of its regions, with ids "REGION/ID", also of group faults.
+// A parent of regions keeps no incidents. It shows those of its regions, and prefixes the ids of incidents and group faults
+// with the region: "REGION/ID".
 
 // Bounds of a parent's requests for its regions' incidents.
 const (

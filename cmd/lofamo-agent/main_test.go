@@ -353,9 +353,11 @@ func TestRunNeverRestarts(t *testing.T) {
 	c.Periods = &config.PeriodsOverride{TRead: &period, ReadMisses: &misses}
 	d := startDaemon(t, c, "--restart=never")
 	host, _ := d.await("both halves run", func(h, n halfState) bool { return h.Running && n.Running })
+	dnpLog := filepath.Join(filepath.Dir(c.StateDir), "dnp.log")
+	d.awaitLog(dnpLog, "the host half is alive") // the DNP half finds dead what it has seen alive
 	d.post("/kill", `{"half":"host","signal":"KILL"}`)
 	d.await("the host half has ended", func(h, n halfState) bool { return !h.Running && n.Running })
-	d.awaitLog(filepath.Join(filepath.Dir(c.StateDir), "dnp.log"), "the host half is dead: its process ended by signal 9")
+	d.awaitLog(dnpLog, "the host half is dead: its process ended by signal 9")
 	d.post("/start", `{"half":"host"}`)
 	d.await("the host half was started", func(h, _ halfState) bool { return h.Running && h.PID != host.PID })
 	d.awaitLog(filepath.Join(filepath.Dir(c.StateDir), "host.log"), "host half runs")

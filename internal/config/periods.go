@@ -61,7 +61,7 @@ type Periods struct {
 	// LinkMinErrors is the minimum number of errors for a SICK link, at any ratio. 1 to LinkWindow.
 	LinkMinErrors int
 	// LinkHoldOff is the time for which a link must be good before its state improves. A link that lost no frame in a
-	// short silence does not wait. 0 to 10m.
+	// short silence does not wait, three times in this time. 0 to 10m.
 	LinkHoldOff time.Duration
 	// LinkGrace is the time for which a DNP half waits after its start for the first frame on a link. A link without
 	// any frame is then FAILED. It must cover a start of the whole cluster. A new leader keeps the states of nodes that it
@@ -117,6 +117,10 @@ func PresetNames() []string { return []string{PresetDefault, PresetFast, PresetR
 // TransitAllowance is the part of the bounds for everything that is not a period: wake-ups, the hops of the report, two
 // signatures and their checks, and etcd's commit on a busy machine.
 const TransitAllowance = 40 * time.Millisecond
+
+// PauseSettle is the longest time from the end of a half's pause to the report of its neighbours that they hear it: a period of
+// the links and TransitAllowance.
+func (p Periods) PauseSettle() time.Duration { return p.LinkPeriod + TransitAllowance }
 
 // HalfBound is the longest time from the death of one half to its commit in the fault map: the
 // watchdog, the challenge to the dead half, and TransitAllowance. A reader that was late itself adds

@@ -17,6 +17,7 @@ import (
 	"github.com/lofamo/lofamo/internal/testing/machine"
 	"github.com/lofamo/lofamo/internal/testing/trial"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -444,14 +445,23 @@ func TestGroupFaultIsOneIncidentAtAnyTime(t *testing.T) {
 // its links may be FAILED with cause DNP. None may be FAILED with cause LINK.
 func TestPausedHalfIsNotBlamedOnCables(t *testing.T) {
 	do, w, _ := incidentWorld(t, grid.Dims{X: 4, Y: 4, Z: 1}, 110)
-	known := len(w.known)
+	known, silent := len(w.known), 0
 	for rank := range w.cfg.Dims.Nodes() {
 		at := w.cfg.Dims.At(rank)
 		do(fmt.Sprintf("run %dms", 20*rank+1)) // at any time between the periods
 		do(fmt.Sprintf("hang %s dnp", at))
 		do("run 110ms")
+		for _, d := range w.cfg.Dims.Links() {
+			to, _ := w.cfg.Dims.Neighbour(at, d)
+			if w.nodes[w.cfg.Dims.Rank(to)].dnpCore.LinkStates()[d.Opposite().Index()] == torus.LinkBroken {
+				silent++
+			}
+		}
 		do(fmt.Sprintf("continue %s dnp", at))
 		do("run 3s")
+	}
+	if want := w.cfg.Dims.Nodes() * len(w.cfg.Dims.Links()); silent != want {
+		t.Errorf("%d links fell silent: want all %d", silent, want)
 	}
 	for _, k := range w.known[known:] {
 		if _, link := k.Component.LinkDirection(); link && k.To == fault.Failed && k.Cause == fault.CauseLink {

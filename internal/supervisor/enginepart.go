@@ -47,7 +47,7 @@ func (s *Supervisor) awareness() awareness.Config {
 		Dims: s.names.Dims(), IDs: ids, Foreign: s.foreign(ids), Supervisor: s.cfg.ID,
 		ChallengeNode: p.ChallengeNode, ChallengeHalf: p.ChallengeHalf, ChallengeSingle: p.ChallengeSingle,
 		DigestPeriod: p.DigestPeriod, DigestMisses: p.DigestMisses, Grace: p.DigestPeriod, StartGrace: p.LinkGrace,
-		HalfBound: p.HalfBound(), HoldOff: p.LinkHoldOff, Horizon: s.cfg.Foresight.D(),
+		HalfBound: p.HalfBound(), PauseSettle: p.PauseSettle(), HoldOff: p.LinkHoldOff, Horizon: s.cfg.Foresight.D(),
 		Nonce: func() (n [16]byte) {
 			_, _ = rand.Read(n[:]) // never fails
 			return n

@@ -35,8 +35,9 @@ type Config struct {
 	// times DigestPeriod for that product. Nodes that start together with the supervisors need it.
 	StartGrace time.Duration
 	// HalfBound is the guaranteed detection time for a dead half. LinkSettle is how long a silent link waits for its
-	// peer's death to explain it; 0 for HalfBound.
-	HalfBound, LinkSettle time.Duration
+	// peer's death to explain it; 0 for HalfBound. PauseSettle is how long it waits after the peer's answer, at most LinkSettle:
+	// if the peer paused, its next frame and the report of it arrive within that time; 0 for a third of HalfBound.
+	HalfBound, LinkSettle, PauseSettle time.Duration
 	// HoldOff is the minimum time between changes of a flapping component; 0 for no limit. A component flaps from its
 	// third change within HoldOff. Halves and nodes are never delayed.
 	HoldOff time.Duration
@@ -76,7 +77,10 @@ func (c Config) Validate() error {
 	for _, p := range []struct {
 		name string
 		d    time.Duration
-	}{{"Grace", c.Grace}, {"StartGrace", c.StartGrace}, {"LinkSettle", c.LinkSettle}, {"HoldOff", c.HoldOff}, {"Horizon", c.Horizon}} {
+	}{
+		{"Grace", c.Grace}, {"StartGrace", c.StartGrace}, {"LinkSettle", c.LinkSettle}, {"PauseSettle", c.PauseSettle},
+		{"HoldOff", c.HoldOff}, {"Horizon", c.Horizon},
+	} {
 		if p.d < 0 {
 			bad(p.name, p.d, "0s or more")
 		}

@@ -37,6 +37,7 @@ func TestConfigNamesEveryBadField(t *testing.T) {
 		{func(c *Config) { c.HalfBound = 0 }, "HalfBound"},
 		{func(c *Config) { c.Grace = -time.Second }, "Grace: given -1s"},
 		{func(c *Config) { c.LinkSettle = -1 }, "LinkSettle"},
+		{func(c *Config) { c.PauseSettle = -1 }, "PauseSettle"},
 		{func(c *Config) { c.HoldOff = -1 }, "HoldOff"},
 		{func(c *Config) { c.DomainLabels = []string{"rack", "rack"} }, `DomainLabels: given "rack"`},
 		{func(c *Config) { c.DomainLabels = []string{""} }, `DomainLabels: given ""`},

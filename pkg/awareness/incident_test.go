@@ -280,6 +280,26 @@ func TestFaultOfAReturnedHalfJoinsItsIncident(t *testing.T) {
 	l.has()
 }
 
+// TestReturnedHalfExplainsNoLaterFault: what a neighbour last said of a dead half may stand for long, since nobody hears the
+// neighbour. Only faults that begin soon after the half's return belong to its death, and no cable does.
+func TestReturnedHalfExplainsNoLaterFault(t *testing.T) {
+	l := newLedger(t, grid.Dims{X: 4, Y: 4, Z: 4})
+	l.set("n1-1-1", "dnp", fault.Failed, fault.CauseDNP, "watchdog")
+	l.set("n2-1-1", "link/X-", fault.Failed, fault.CauseDNP, "peer-dead")
+	l.update(0)
+	l.set("n1-1-1", "dnp", fault.Normal, fault.CauseNone, "speaks")
+	l.update(time.Second)
+	l.set("n1-1-1", "link/Y+", fault.Failed, fault.CauseLink, "near-end")
+	l.update(0)
+	l.has("OPEN n1-1-1/dnp 1", "OPEN n1-1-1/link/Y+ 0")
+	l.update(l.cfg.Recover)
+	l.set("n1-1-1", "dnp-core", fault.Sick, fault.CauseDNP, "own-word")
+	l.update(0)
+	if list := l.has("OPEN n1-1-1/dnp 1", "OPEN n1-1-1/dnp-core 0", "OPEN n1-1-1/link/Y+ 0"); list[1].SplitFrom != "" {
+		t.Errorf("%+v: want one that is split from no other", list[1])
+	}
+}
+
 // TestSickHalfExplainsNoPartOfItsOwn: a half that is SICK, not FAILED, does not explain the faults of its parts.
 func TestSickHalfExplainsNoPartOfItsOwn(t *testing.T) {
 	l := newLedger(t, grid.Dims{X: 4, Y: 4, Z: 4})

@@ -107,7 +107,7 @@ func (h *hosts) add(host *cluster, root Part) {
 // find returns the one below which a root cause may begin to wait; nil: none.
 func (h *hosts) find(c *cluster) (host *cluster) {
 	h.l.kin(c.root, true, func(k kinship) {
-		if is := h.of[k]; host == nil && is != nil && !below(is, c) {
+		if is := h.of[k]; host == nil && is != nil && !below(is, c) && (is.state != fault.Sick || is.root.Component == c.root.Component) {
 			host = is
 		}
 	})
@@ -222,7 +222,10 @@ func (l *Incidents) leaveBehind(f *folding, fresh []*cluster, from map[*cluster]
 	for _, c := range f.order {
 		for _, s := range c.claims {
 			if c.implied {
-				returned[c.root] = explanation{c, s.ID, l.now.Add(l.cfg.Recover)}
+				l.imply(s, c)
+				if until := s.implied.Add(l.cfg.Recover); l.now.Before(until) {
+					returned[c.root] = explanation{c, s.ID, until}
+				}
 			}
 			for p := range s.covers {
 				key := l.key(p)
@@ -238,9 +241,11 @@ func (l *Incidents) leaveBehind(f *folding, fresh []*cluster, from map[*cluster]
 	for _, c := range fresh {
 		key := l.key(c.root)
 		was, ok := explained[key]
-		for _, owner := range owners(c.root) {
-			if !ok {
-				was, ok = returned[owner]
+		if _, link := key.Component.LinkDirection(); !link && extent(key) == 0 { // a cable and a half are no parts of a half
+			for _, owner := range owners(key) {
+				if !ok {
+					was, ok = returned[owner]
+				}
 			}
 		}
 		switch {

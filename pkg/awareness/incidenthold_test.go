@@ -144,6 +144,40 @@ func TestOnlyFaultsThatMayBeAGroupWait(t *testing.T) {
 	l.has("OPEN n0-0-1/node 22", "OPEN n0-1-0/temperature 0", "OPEN n0-1-1/link/X+ 0", "OPEN n0-2-1/link/Z+ 0", "OPEN n4-4-2/node 22")
 }
 
+// TestSickServiceNetworksWaitForTheirGroup: a failed switch makes the service networks of a rack SICK, one after the other, and
+// then FAILED. The leader changes in between.
+func TestSickServiceNetworksWaitForTheirGroup(t *testing.T) {
+	l, rack := rackOf64(t)
+	for i, n := range rack {
+		l.set(string(n), "service-network", fault.Sick, fault.CauseServiceNetwork, "own-word")
+		l.update(20 * time.Millisecond)
+		l.one()
+		if i == len(rack)/2 {
+			l.lead()
+			l.one()
+		}
+	}
+	for _, n := range rack {
+		l.set(string(n), "service-network", fault.Failed, fault.CauseServiceNetwork, "described")
+	}
+	l.groups = []GroupStatus{{ID: "label/rack=r1/SERVICE_NETWORK", Kind: GroupLabel, State: fault.Failed, Cause: fault.CauseServiceNetwork,
+		Members: rack, Of: len(rack), Since: l.now, Rule: "label"}}
+	l.update(time.Minute)
+	if in := l.one(); in.Root.Group != "label/rack=r1/SERVICE_NETWORK" {
+		t.Errorf("%+v: want the incident of the switch", in)
+	}
+}
+
+// TestNothingElseWaitsBelowASickServiceNetwork: a dead half of the same rack has its incident at once.
+func TestNothingElseWaitsBelowASickServiceNetwork(t *testing.T) {
+	l, rack := rackOf64(t)
+	l.set(string(rack[0]), "service-network", fault.Sick, fault.CauseServiceNetwork, "own-word")
+	l.update(20 * time.Millisecond)
+	l.set(string(rack[1]), "host", fault.Failed, fault.CauseHost, "watchdog")
+	l.update(0)
+	l.has("OPEN "+string(rack[0])+"/service-network 0", "OPEN "+string(rack[1])+"/host 0")
+}
+
 // TestFirstOfSeveralThatRecoversLeavesTheOthersOpen: the root causes that waited below it open their incidents at once.
 func TestFirstOfSeveralThatRecoversLeavesTheOthersOpen(t *testing.T) {
 	l, rack := rackOf64(t)

@@ -259,6 +259,7 @@ func (l *Incidents) stand(s *incident, c *cluster) {
 	}
 	parts := c.all()
 	shown := parts[:min(len(parts), MaxConsequences)]
+	l.imply(s, c)
 	moved := s.Version == 0 || s.Root != c.root
 	worse := c.state > s.Fault
 	plain := len(s.held)+len(s.behind)+len(c.held)+len(c.behind) == 0
@@ -291,6 +292,16 @@ func (l *Incidents) stand(s *incident, c *cluster) {
 		s.covers[Part{Node: p.Node, Component: p.Component}] = true
 	}
 	s.due, s.left, s.stood = time.Time{}, false, true
+}
+
+// imply notes since when only consequences show the root cause of an incident.
+func (l *Incidents) imply(s *incident, c *cluster) {
+	switch {
+	case !c.implied:
+		s.implied = time.Time{}
+	case s.implied.IsZero():
+		s.implied = l.now
+	}
 }
 
 // merge closes an incident that another one continues.

@@ -151,8 +151,8 @@ func (m *Machine) settles(accused *node, r *record, now time.Time) time.Time {
 	if asked := m.clock.time(v.asked); !asked.IsZero() && !asked.Before(r.began.Add(r.since.Sub(r.began)/2)) {
 		// A DNP that was challenged well after the link fell silent, and answered, is alive. It may still have caused the
 		// silence by a pause that ended just before the answer. Then its next frame ends the silence, and the near end
-		// reports this within a third of HalfBound.
-		return fault.Earlier(t, m.clock.time(v.answeredAt).Add(m.cfg.HalfBound/3))
+		// reports this within PauseSettle.
+		return fault.Earlier(t, m.clock.time(v.answeredAt).Add(m.cfg.PauseSettle))
 	}
 	return t
 }

@@ -72,6 +72,9 @@ func New(cfg Config, now time.Time, saved []NodeStatus) (*Machine, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	if cfg.PauseSettle == 0 {
+		cfg.PauseSettle = cfg.HalfBound / 3
+	}
 	if cfg.LinkSettle == 0 {
 		cfg.LinkSettle = cfg.HalfBound
 	}

@@ -54,6 +54,10 @@ const (
 // longer has probably been found dead.
 const maxPause = 4
 
+// maxExcused bounds the pauses within one HoldOff after which a link is good again at once. A peer that pauses more often has a
+// link that is BROKEN for HoldOff.
+const maxExcused = 3
+
 // MaxWindow bounds LinkConfig.Window, in frames: the machine keeps a byte for each.
 const MaxWindow = 100_000
 
@@ -77,8 +81,8 @@ type LinkConfig struct {
 	Window     int     // over this many last frames
 	MinErrors  int     // and not below this number of lost ones
 	// HoldOff is how long a link must be good before it leaves sick or broken. It delays good news only: bad news is
-	// never held back. It counts as at least (Misses+2)·Period. There is no hold-off after a silence shorter than
-	// maxPause·SilentAfter in which no frame was lost: the peer paused.
+	// never held back. It counts as at least (Misses+2)·Period. There is none after a silence shorter than
+	// maxPause·SilentAfter in which no frame was lost: the peer paused. That holds for maxExcused pauses in a HoldOff.
 	HoldOff time.Duration
 }
 
@@ -271,7 +275,10 @@ type Link struct {
 	silent       bool          // why rx is broken; with it stays heardAge
 	heardAge     time.Duration // from the last frame to the verdict of silence
 	silentFrom   time.Time     // arrival of that last frame; the machine's start if there was none
-	hearing      bool          // frames come now, regardless of rx
+	before       LinkState     // the state of rx before the silence
+	excusedFrom  time.Time     // when the first of the counted pauses ended: see excuse
+	excused      int
+	hearing      bool // frames come now, regardless of rx
 	hearingSince time.Time
 	cleanSince   time.Time // of a sick link: since when at or below ClearRatio; zero: not
 	seq          sequence

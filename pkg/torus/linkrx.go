@@ -179,19 +179,34 @@ func (l *Link) judgeRx(now time.Time) {
 			l.becomeNormalRx()
 		}
 	case LinkBroken:
-		if l.peerPaused() || due(now, l.rxClearAt()) {
+		paused := l.peerPaused() && l.excuse(now)
+		if paused || due(now, l.rxClearAt()) {
+			wasSick := paused && l.before == LinkSick
 			l.becomeNormalRx()
-			if sick {
+			if sick || wasSick {
 				l.becomeSick()
 			}
 		}
 	}
 }
 
-// peerPaused reports whether a pause of the peer explains the silence: frames came again within maxPause·SilentAfter, and no
-// sequence number is missing.
+// peerPaused reports whether a pause of the peer explains the silence: frames came again within maxPause·SilentAfter, no
+// sequence number is missing, and the peer heard this end. (Frames that the network has delayed look the same.)
 func (l *Link) peerPaused() bool {
-	return l.silent && l.hearing && l.hearingSince.Sub(l.silentFrom) < maxPause*l.cfg.SilentAfter() && l.seq.lostNothing()
+	return l.silent && l.hearing && l.hearingSince.Sub(l.silentFrom) < maxPause*l.cfg.SilentAfter() && !l.peerDeaf &&
+		len(l.heldBack.numbers) == 0 && l.seq.lostNothing()
+}
+
+// excuse reports whether a pause still shortens the hold-off, and counts it: at most maxExcused pauses in a HoldOff do.
+func (l *Link) excuse(now time.Time) bool {
+	if l.excusedFrom.IsZero() || now.Sub(l.excusedFrom) >= l.cfg.holdOff() {
+		l.excusedFrom, l.excused = now, 0
+	}
+	if l.excused == maxExcused {
+		return false
+	}
+	l.excused++
+	return true
 }
 
 // errorRatio is errors over frames received or missing (seed 001 §IV-B).
@@ -222,6 +237,7 @@ func (l *Link) becomeSilent(now time.Time) {
 		return
 	}
 	l.seq.fallSilent()
+	l.before = l.rx
 	since := l.stats.LastHeard
 	if since.IsZero() {
 		since = l.start

@@ -407,3 +407,55 @@ func TestOnlyRefusedLinkIsSilentEarly(t *testing.T) {
 		}
 	}
 }
+
+// TestSequenceKnowsWhetherASilenceLostFrames: only if every number since the silence has come, each once, was nothing lost.
+func TestSequenceKnowsWhetherASilenceLostFrames(t *testing.T) {
+	type frame struct {
+		session uint32
+		epoch   fault.Epoch
+		n       uint64
+	}
+	for _, tc := range []struct {
+		name   string
+		frames []frame
+		want   bool
+	}{
+		{"no frame", nil, false},
+		{"the next one", []frame{{1, 1, 11}}, true},
+		{"a gap", []frame{{1, 1, 12}}, false},
+		{"a gap that is filled", []frame{{1, 1, 12}, {1, 1, 11}}, true},
+		{"a gap and a duplicate", []frame{{1, 1, 12}, {1, 1, 12}}, false},
+		{"a straggler from before", []frame{{1, 1, 9}}, false},
+		{"a gap and a straggler from before", []frame{{1, 1, 9}, {1, 1, 12}}, false},
+		{"a higher epoch", []frame{{1, 2, 11}}, false},
+		{"a session that is not expected", []frame{{2, 1, 11}}, false},
+	} {
+		var s sequence
+		s.init(100)
+		for n := uint64(1); n <= 10; n++ {
+			if n != 9 {
+				s.accept(1, 1, n, false)
+			}
+		}
+		s.fallSilent()
+		for _, f := range tc.frames {
+			s.accept(f.session, f.epoch, f.n, true) // forgiven gaps count as well
+		}
+		if got := s.lostNothing(); got != tc.want {
+			t.Errorf("%s: nothing lost: %t, want %t", tc.name, got, tc.want)
+		}
+	}
+	var s sequence
+	s.init(100)
+	s.accept(1, 1, 10, false)
+	s.fallSilent()
+	s.expect(2)
+	s.accept(1, 1, 11, true)
+	if !s.lostNothing() {
+		t.Error("a frame of the old session, before the first of the new one: it continues the numbers")
+	}
+	s.accept(2, 1, 1, true)
+	if s.lostNothing() {
+		t.Error("a new session shows nothing about the silence")
+	}
+}

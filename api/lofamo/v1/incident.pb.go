@@ -185,8 +185,8 @@ type Incident struct {
 	// group fault, or a group fault with more consequences).
 	Escalations uint32                 `protobuf:"varint,29,opt,name=escalations,proto3" json:"escalations,omitempty"`
 	Escalated   *timestamppb.Timestamp `protobuf:"bytes,30,opt,name=escalated,proto3" json:"escalated,omitempty"` // the last time, by the leader's wall clock; absent: never
-	// At a parent of regions: the region that keeps the incident; id, group, merged_into, merged and split_from begin with its name
-	// and "/".
+	// At a parent of regions: the region that keeps the incident. Its name and "/" precede id, group, merged_into, merged, split_from and
+	// the groups of responses.
 	Region        string `protobuf:"bytes,31,opt,name=region,proto3" json:"region,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

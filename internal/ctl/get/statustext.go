@@ -297,6 +297,9 @@ func (st *clusterStatus) toDo(a *command.App, in *lofamov1.Incident) []string {
 	}
 	out = out[:min(len(out), statusResponses)]
 	subject := in.GetGroup()
+	if subject != "" && region != "" && !strings.HasPrefix(subject, region+"/") { // a parent of an earlier version
+		subject = region + "/" + subject
+	}
 	if subject == "" {
 		subject = in.GetNode()
 		if in.GetComponent() != "node" {

@@ -14,20 +14,16 @@ import (
 )
 
 // TestNextCommandsOfParentAreAccepted: only a local cluster has --region, and a parent of regions explains a group by its
-// prefixed ID.
+// prefixed ID. A parent of an earlier version names the group without the prefix.
 func TestNextCommandsOfParentAreAccepted(t *testing.T) {
-	in := &lofamov1.Incident{Id: "west/k3f9-aaaaaaaa", Region: "west", Group: "west/label/rack=r1", Component: "group",
-		State: lofamov1.IncidentState_OPEN}
-	for _, tc := range []struct {
-		local bool
-		want  []string
-	}{
-		{true, []string{"lofamoctl explain west/label/rack=r1", "lofamoctl --region west acknowledge k3f9-aaaaaaaa --note NOTE"}},
-		{false, []string{"lofamoctl explain west/label/rack=r1",
-			"lofamoctl --server SUPERVISORS-OF-west acknowledge k3f9-aaaaaaaa --note NOTE"}},
-	} {
-		if got := (&clusterStatus{local: tc.local}).toDo(nil, in); !slices.Equal(got, tc.want) {
-			t.Errorf("local %v: %q, want %q", tc.local, got, tc.want)
+	for _, group := range []string{"west/label/rack=r1", "label/rack=r1"} {
+		in := &lofamov1.Incident{Id: "west/k3f9-aaaaaaaa", Region: "west", Group: group, Component: "group",
+			State: lofamov1.IncidentState_OPEN}
+		for local, keeper := range map[bool]string{true: "--region west", false: "--server SUPERVISORS-OF-west"} {
+			want := []string{"lofamoctl explain west/label/rack=r1", "lofamoctl " + keeper + " acknowledge k3f9-aaaaaaaa --note NOTE"}
+			if got := (&clusterStatus{local: local}).toDo(nil, in); !slices.Equal(got, want) {
+				t.Errorf("local %v, group %s: %q, want %q", local, group, got, want)
+			}
 		}
 	}
 }

@@ -259,9 +259,10 @@ func TestOutdatedAcknowledgementIsReplaced(t *testing.T) {
 
 // TestParentPrefixesIDsWithRegion: a parent calls the incidents and the group faults of a region REGION/ID.
 func TestParentPrefixesIDsWithRegion(t *testing.T) {
-	got := ofRegion("west", &lofamov1.Incident{Id: "k3f9-aaaaaaaa", Group: "label/rack=r7", Merged: []string{"k3f9-bbbbbbbb"}, Node: "n1"})
+	got := ofRegion("west", &lofamov1.Incident{Id: "k3f9-aaaaaaaa", Group: "label/rack=r7", Merged: []string{"k3f9-bbbbbbbb"}, Node: "n1",
+		Responses: []*lofamov1.IncidentResponse{{Id: "1", Group: "label/rack=r7"}, {Id: "2", Node: "n1"}}})
 	want := &lofamov1.Incident{Id: "west/k3f9-aaaaaaaa", Group: "west/label/rack=r7", Merged: []string{"west/k3f9-bbbbbbbb"}, Node: "n1",
-		Region: "west"}
+		Region: "west", Responses: []*lofamov1.IncidentResponse{{Id: "1", Group: "west/label/rack=r7"}, {Id: "2", Node: "n1"}}}
 	if !proto.Equal(got, want) {
 		t.Errorf("%v: want %v", got, want)
 	}

@@ -42,6 +42,11 @@ func ofRegion(region string, in *lofamov1.Incident) *lofamov1.Incident {
 	for i := range in.GetMerged() {
 		in.Merged[i] = region + "/" + in.Merged[i]
 	}
+	for _, r := range in.GetResponses() {
+		if r.GetGroup() != "" {
+			r.Group = region + "/" + r.GetGroup()
+		}
+	}
 	return in
 }
 

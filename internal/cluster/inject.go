@@ -332,8 +332,8 @@ func (c *Cluster) Heal(ctx context.Context, node string) error {
 		return err
 	}
 	return errors.Join(
-		postPatiently(ctx, n, "dnp.inject.sock", dnpInjection{Heal: true}),
-		postPatiently(ctx, n, "host.inject.sock", hostInjection{}),
+		c.endInjections(ctx, n, fault.HalfDNP, "dnp.inject.sock", dnpInjection{Heal: true}),
+		c.endInjections(ctx, n, fault.HalfHost, "host.inject.sock", hostInjection{}),
 	)
 }
 
@@ -353,23 +353,24 @@ func (c *Cluster) HealAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// postPatiently waits for a half that was just started to open its socket.
-func postPatiently(ctx context.Context, n NodeInfo, socket string, in any) error {
+// endInjections ends the injected faults of a half that runs. A half that was just started takes a moment to open its socket.
+// One that was just killed may have ended only now: then it is started again.
+func (c *Cluster) endInjections(ctx context.Context, n NodeInfo, h fault.Half, socket string, in any) error {
 	ctx, cancel := context.WithTimeout(ctx, reviveWait)
 	defer cancel()
 	for {
 		err := control(ctx, n, socket, http.MethodPost, "/inject", in, nil)
-		if err == nil {
-			return nil
-		}
-		var dial *net.OpError
-		if !errors.As(err, &dial) {
+		var refused *net.OpError
+		if err == nil || !errors.As(err, &refused) && !errors.Is(err, io.EOF) {
 			return err
 		}
 		select {
 		case <-ctx.Done():
 			return err
 		case <-time.After(20 * time.Millisecond):
+		}
+		if err := c.revive(ctx, n, h); err != nil {
+			return err
 		}
 	}
 }

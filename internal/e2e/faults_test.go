@@ -24,8 +24,9 @@ const (
 func TestEveryFaultOfTableII(t *testing.T) {
 	// Only recoveries wait for the hold-off: two seconds after nearly every fault here. Half a second is well above a
 	// heartbeat's delay on a busy machine: with less, a link would flap.
-	soon := config.Duration(500 * time.Millisecond)
-	l := clusterOf(t, "2x2x2", cluster.Options{Supervisors: 3, Periods: &config.PeriodsOverride{LinkHoldOff: &soon}})
+	periods, soon := patient(), config.Duration(500*time.Millisecond)
+	periods.LinkHoldOff = &soon
+	l := clusterOf(t, "2x2x2", cluster.Options{Supervisors: 3, Periods: periods})
 
 	try(t, l, "host half killed", func(t trial) {
 		t.inject("1,0,1", simple(cluster.KillHost))

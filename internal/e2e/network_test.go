@@ -53,9 +53,15 @@ func network(t *testing.T, dims string, supervisors, serviceNetworks int) *netla
 // patient is for tests of networks, and for others that are not about how fast a half is missed: one that a busy
 // machine keeps waiting is not missed. Such a test may run beside another one.
 func patient() *config.PeriodsOverride {
-	misses, heartbeats := 16, 16
-	challenge := config.Duration(250 * time.Millisecond)
-	return &config.PeriodsOverride{ReadMisses: &misses, LinkMisses: &heartbeats, ChallengeHalf: &challenge, ChallengeNode: &challenge}
+	p, challenge := manyMisses(), config.Duration(250*time.Millisecond)
+	p.ChallengeHalf, p.ChallengeNode = &challenge, &challenge
+	return p
+}
+
+// manyMisses lets a machine pause for seconds at preset relaxed before it makes a link silent or a half stale.
+func manyMisses() *config.PeriodsOverride {
+	reads, heartbeats := 16, 16
+	return &config.PeriodsOverride{ReadMisses: &reads, LinkMisses: &heartbeats}
 }
 
 // wired is a trial on a cluster with a network of its own.

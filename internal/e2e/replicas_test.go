@@ -384,10 +384,9 @@ func (t trial) committed() string {
 // leading. Row 21: everything starts cold, and no node is called FAILED because it is not up yet.
 func TestDeathOfAllNodesIsShown(t *testing.T) {
 	l := startCluster(t, "2x2x1", 3)
-	resp, err := l.Client.ListEvents(t.Context(), &lofamov1.ListEventsRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := answered(t, "read the events", func() (*lofamov1.ListEventsResponse, error) {
+		return l.Client.ListEvents(t.Context(), &lofamov1.ListEventsRequest{})
+	})
 	for _, e := range resp.GetEvents() {
 		if e.GetTo() == failed {
 			t.Errorf("while the cluster started: %s of %s became FAILED", e.GetComponent(), e.GetNode())
@@ -406,10 +405,10 @@ func TestDeathOfAllNodesIsShown(t *testing.T) {
 		if now := t.leaderFirst(); now[0] != ids[0] || len(now) != 3 {
 			t.Errorf("led by %v, before by %v", now, ids)
 		}
-		sups, err := t.Client.ListSupervisors(t.Context())
-		if err != nil || slices.ContainsFunc(sups.GetSupervisors(), func(s *lofamov1.Supervisor) bool { return s.GetState() != normal }) {
-			t.Errorf("the supervisors: %v, %v", sups, err)
-		}
+		eventually(t.T, "all supervisors to be NORMAL", func() bool {
+			sups, err := t.Client.ListSupervisors(t.Context())
+			return err == nil && !slices.ContainsFunc(sups.GetSupervisors(), func(s *lofamov1.Supervisor) bool { return s.GetState() != normal })
+		})
 	})
 	try(t, l, "cold start of everything", func(t trial) {
 		t.kill(t.leaderFirst()...)

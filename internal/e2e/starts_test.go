@@ -11,14 +11,13 @@ import (
 // TestStartsCommitNoFault checks that a cold start, a restart of all supervisors at once, and a restart of everything
 // at once commit no fault and leave the circuit breaker closed.
 func TestStartsCommitNoFault(t *testing.T) {
-	l := clusterOf(t, "3x3x1", cluster.Options{Supervisors: 3, Preset: "relaxed"})
+	l := clusterOf(t, "3x3x1", cluster.Options{Supervisors: 3, Preset: "relaxed", Periods: manyMisses()})
 	checked := uint64(0)
 	check := func(what string) {
 		t.Helper()
-		events, err := l.Client.AllEvents(t.Context(), &lofamov1.ListEventsRequest{AfterRevision: checked})
-		if err != nil {
-			t.Fatalf("%s: ask for the events: %v", what, err)
-		}
+		events := answered(t, what+": read the events", func() (*lofamov1.ListEventsResponse, error) {
+			return l.Client.AllEvents(t.Context(), &lofamov1.ListEventsRequest{AfterRevision: checked})
+		})
 		if checked == 0 && len(events.GetEvents()) == 0 {
 			t.Fatalf("%s: no event was committed: want the first NORMAL of each node", what)
 		}
@@ -28,10 +27,7 @@ func TestStartsCommitNoFault(t *testing.T) {
 				t.Errorf("%s: %s of %s became %s: %s", what, e.GetComponent(), e.GetNode(), to, e.GetReason())
 			}
 		}
-		b, err := l.Client.GetBreaker(t.Context())
-		if err != nil {
-			t.Fatalf("%s: ask for the breaker: %v", what, err)
-		}
+		b := answered(t, what+": read the breaker", func() (*lofamov1.ResponseBreaker, error) { return l.Client.GetBreaker(t.Context()) })
 		if b.GetOpen() || b.GetAt() != nil {
 			t.Errorf("%s: the breaker opened: %v", what, b)
 		}

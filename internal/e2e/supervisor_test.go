@@ -23,24 +23,23 @@ func TestLeaderKilled(t *testing.T) {
 		t.inject("1,0,0", sensor("temperature", 110))
 		t.becomes("n1-0-0", "temperature", failed)
 
-		resp, err := t.Client.ListSupervisors(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		killed := ""
-		for _, s := range resp.GetSupervisors() {
-			if s.GetLeader() {
-				killed = s.GetId()
+		killed, pid := "", 0
+		eventually(t.T, "a leader", func() bool {
+			resp, err := t.Client.ListSupervisors(t.Context())
+			for _, s := range resp.GetSupervisors() {
+				if s.GetLeader() {
+					killed = s.GetId()
+				}
 			}
-		}
-		pid := 0
+			return err == nil && killed != ""
+		})
 		for _, s := range t.Cluster.Info().Supervisors {
 			if s.ID == killed {
 				pid = s.PID
 			}
 		}
 		if pid == 0 {
-			t.Fatalf("no leader among %v", resp.GetSupervisors())
+			t.Fatalf("no supervisor %s among %v", killed, t.Cluster.Info().Supervisors)
 		}
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)

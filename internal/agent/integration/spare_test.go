@@ -74,7 +74,7 @@ func toward(d grid.Direction, cfg config.Agent) *lofamov1.Peer {
 // A spare waits for its place and takes it. Its neighbours switch to it while they run: links are NORMAL at all ends,
 // without a changed configuration. They remember the new peer after a restart.
 func TestSpareTakesOrderedPlace(t *testing.T) {
-	n := newTestNet(t, grid.Dims{X: 3, Y: 1, Z: 1}, nil)
+	n := newTestNet(t, grid.Dims{X: 3, Y: 1, Z: 1}, unhurried)
 	at2 := grid.Coord{X: 2}
 	n.startAll()
 	n.awaitHealthy()

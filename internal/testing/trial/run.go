@@ -383,13 +383,12 @@ func (r *runner) compare(ctx context.Context) error {
 	defer tick.Stop()
 	for {
 		done, err := r.compareOnce(ctx)
-		if err != nil {
-			return err
-		}
 		if done {
 			break
 		}
-		if time.Now().After(deadline) {
+		if late := time.Now().After(deadline); late && err != nil {
+			return err
+		} else if late {
 			r.violate(fmt.Sprintf("watch: it does not reach the newest revision within %s", watchBound))
 			return nil
 		}

@@ -354,7 +354,7 @@ func TestRunNeverRestarts(t *testing.T) {
 	d := startDaemon(t, c, "--restart=never")
 	host, _ := d.await("both halves run", func(h, n halfState) bool { return h.Running && n.Running })
 	dnpLog := filepath.Join(filepath.Dir(c.StateDir), "dnp.log")
-	d.awaitLog(dnpLog, "the host half is alive") // the DNP half finds dead what it has seen alive
+	d.awaitLog(dnpLog, "the host half is alive") // before that, the DNP half cannot find it dead
 	d.post("/kill", `{"half":"host","signal":"KILL"}`)
 	d.await("the host half has ended", func(h, n halfState) bool { return !h.Running && n.Running })
 	d.awaitLog(dnpLog, "the host half is dead: its process ended by signal 9")

@@ -6,6 +6,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/inventory"
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -42,11 +43,11 @@ type LinkAddress = inventory.LinkEnd
 func (a Addresses) check(d grid.Dims, spares, supervisors, interfaces int) error {
 	var errs []error
 	if n := len(a.Supervisors); n != supervisors {
-		errs = append(errs, fmt.Errorf("addresses: given those of %d supervisors: want %d", n, supervisors))
+		errs = append(errs, fmt.Errorf("addresses: given those of %s: want %d", fault.Plural(n, "supervisor"), supervisors))
 	}
 	if n := len(a.Nodes); n != d.Nodes()+spares {
-		errs = append(errs, fmt.Errorf("addresses: given those of %d nodes: want %d for a %s torus and %d spares", n,
-			d.Nodes()+spares, d, spares))
+		errs = append(errs, fmt.Errorf("addresses: given those of %s: want %d for a %s torus and %d spares",
+			fault.Plural(n, "node"), d.Nodes()+spares, d, spares))
 	}
 	for i, s := range a.Supervisors {
 		if n := len(s.Report); n != interfaces {

@@ -106,7 +106,7 @@ func TestInvalidAddressesAreRefused(t *testing.T) {
 		want   string
 	}{
 		{"supervisors", func(a *Addresses) { a.Supervisors = nil }, "given those of 0 supervisors: want 1"},
-		{"nodes", func(a *Addresses) { a.Nodes = a.Nodes[:1] }, "given those of 1 nodes: want 2"},
+		{"nodes", func(a *Addresses) { a.Nodes = a.Nodes[:1] }, "given those of 1 node: want 2"},
 		{"links", func(a *Addresses) { delete(a.Nodes[1].Links, grid.XMinus) }, "node of rank 1: no link X-"},
 		{"report addresses", func(a *Addresses) { a.Supervisors[0].Report = a.Supervisors[0].Report[:1] },
 			"supervisor 0: given 1 report addresses: want 2"},

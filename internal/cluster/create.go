@@ -101,7 +101,7 @@ func (o *Options) complete() error {
 	if err := o.Dims.Validate(); err != nil {
 		errs = append(errs, err)
 	} else if n := o.Dims.Nodes(); n < 2 || n > MaxNodes {
-		errs = append(errs, fmt.Errorf("dims %s: %d nodes: want 2 to %d on one machine", o.Dims, n, MaxNodes))
+		errs = append(errs, fmt.Errorf("dims %s: %s: want 2 to %d on one machine", o.Dims, fault.Plural(n, "node"), MaxNodes))
 	}
 	if !slices.Contains([]int{1, 3, 5}, o.Supervisors) {
 		errs = append(errs,

@@ -360,8 +360,8 @@ func (c *Cluster) endInjections(ctx context.Context, n NodeInfo, h fault.Half, s
 	defer cancel()
 	for {
 		err := control(ctx, n, socket, http.MethodPost, "/inject", in, nil)
-		var refused *net.OpError
-		if err == nil || !errors.As(err, &refused) && !errors.Is(err, io.EOF) {
+		var network *net.OpError
+		if err == nil || !errors.As(err, &network) && !errors.Is(err, io.EOF) {
 			return err
 		}
 		select {

@@ -60,8 +60,8 @@ type Periods struct {
 	LinkWindow int
 	// LinkMinErrors is the minimum number of errors for a SICK link, at any ratio. 1 to LinkWindow.
 	LinkMinErrors int
-	// LinkHoldOff is the time for which a link must be good before its state improves. A link that lost no frame in a
-	// short silence does not wait, three times in this time. 0 to 10m.
+	// LinkHoldOff is the time for which a link must be good before its state improves. After a
+	// short silence without a lost frame (the peer paused) it improves at once, at most three times within this time. 0 to 10m.
 	LinkHoldOff time.Duration
 	// LinkGrace is the time for which a DNP half waits after its start for the first frame on a link. A link without
 	// any frame is then FAILED. It must cover a start of the whole cluster. A new leader keeps the states of nodes that it

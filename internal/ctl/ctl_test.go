@@ -179,7 +179,7 @@ func TestUsageErrors(t *testing.T) {
 		{"watch -o yaml", "want one of table, wide, json"},
 		{"up --dims 2xx2", `dims "2xx2"`},
 		{"up --dims 0x2", "want 1 to 65536"},
-		{"up --dims 1", "1 nodes: want 2 to 1000"},
+		{"up --dims 1", "1 node: want 2 to 1000"},
 		{"up --dims 99x99", "9801 nodes: want 2 to 1000"},
 		{"up --dims 2x2x2x2", "one to three sizes"},
 		{"up --supervisors 2", "want 1, 3 or 5"},

@@ -108,6 +108,18 @@ func TestWatchedIncidentsKeepTheFormat(t *testing.T) {
 	}
 }
 
+// TestOneIncidentIsWatched: with an ID, -w prints this incident alone.
+func TestOneIncidentIsWatched(t *testing.T) {
+	for format, want := range map[string]string{
+		"table": "incident   k3f9-aaaaaaaa", "name": "incident/k3f9-aaaaaaaa\n", "jsonpath={.incidents[*].id}": "k3f9-aaaaaaaa\n",
+	} {
+		got := run(t, nil, ctltest.StartRemote(t, troubled(t)).Flags("get", "incidents", "k3f9-aaaaaaaa", "-w", "-o", format)...)
+		if !strings.HasPrefix(got.stdout, want) || strings.Contains(got.stdout, "k3f9-bbbbbbbb") {
+			t.Errorf("-o %s: %q: want it to begin with %q, and no other incident", format, got.stdout, want)
+		}
+	}
+}
+
 func TestIncidentsRefuse(t *testing.T) {
 	r := ctltest.StartRemote(t, troubled(t))
 	for _, tc := range []struct {
@@ -115,6 +127,7 @@ func TestIncidentsRefuse(t *testing.T) {
 		code int
 		says string
 	}{
+		{"get incidents k3f9-bbbbbbbb --state open", 2, "--state, --node and --since choose among all incidents: want none of them with an ID"},
 		{"get incidents --state bad", 2, `--state "bad": want OPEN, RECOVERING, CLOSED or all`},
 		{"get incidents --since -5s", 2, `--since "-5s": want a time above zero`},
 		{"get incidents --since yesterday", 2, `--since "yesterday"`},

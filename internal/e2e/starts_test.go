@@ -11,7 +11,9 @@ import (
 // TestStartsCommitNoFault checks that a cold start, a restart of all supervisors at once, and a restart of everything
 // at once commit no fault and leave the circuit breaker closed.
 func TestStartsCommitNoFault(t *testing.T) {
-	l := clusterOf(t, "3x3x1", cluster.Options{Supervisors: 3, Preset: "relaxed", Periods: manyMisses()})
+	periods, reads := manyMisses(), 5 // with more, the test would be over before a wrong silence is committed
+	periods.ReadMisses = &reads
+	l := clusterOf(t, "3x3x1", cluster.Options{Supervisors: 3, Preset: "relaxed", Periods: periods})
 	checked := uint64(0)
 	check := func(what string) {
 		t.Helper()

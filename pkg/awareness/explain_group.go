@@ -65,7 +65,7 @@ func (x *groupExplainer) summary() string {
 	head := fmt.Sprintf("%s is %s: ", x.g.ID, x.g.State)
 	switch {
 	case x.g.Kind == GroupPartition:
-		return head + fmt.Sprintf("no living node and no working link leads to %d nodes, and no message arrives from them", has)
+		return head + fmt.Sprintf("no living node and no working link leads to %s, and no message arrives from there", fault.Plural(has, "node"))
 	case x.g.Kind == GroupBlock && x.g.loose:
 		return head + fmt.Sprintf("%d connected nodes are %s, some of them out of sight of all living nodes", has, x.fate())
 	case x.g.Kind == GroupBlock:
@@ -240,7 +240,7 @@ func (x *groupExplainer) border() {
 		x.say("dead around it: %s", several(ids(around)))
 	}
 	if links > 0 {
-		x.say("%d links between it and living nodes have FAILED", links)
+		x.say("FAILED links between it and living nodes: %d", links)
 	}
 }
 

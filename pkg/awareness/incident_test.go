@@ -293,6 +293,7 @@ func TestReturnedHalfExplainsNoLaterFault(t *testing.T) {
 	l.update(0)
 	l.has("OPEN n1-1-1/dnp 1", "OPEN n1-1-1/link/Y+ 0")
 	l.update(l.cfg.Recover)
+	l.lead()
 	l.set("n1-1-1", "dnp-core", fault.Sick, fault.CauseDNP, "own-word")
 	l.update(0)
 	if list := l.has("OPEN n1-1-1/dnp 1", "OPEN n1-1-1/dnp-core 0", "OPEN n1-1-1/link/Y+ 0"); list[1].SplitFrom != "" {

@@ -98,7 +98,8 @@ type hosts struct {
 
 func (h *hosts) add(host *cluster, root Part) {
 	h.l.kin(root, false, func(k kinship) {
-		if was := h.of[k]; was == nil || below(was, host) {
+		// Below a SICK service network only others of its kind wait, so anything else is the better host.
+		if was := h.of[k]; was == nil || below(was, host) || was.state == fault.Sick && host.state != fault.Sick {
 			h.of[k] = host
 		}
 	})
@@ -241,7 +242,8 @@ func (l *Incidents) leaveBehind(f *folding, fresh []*cluster, from map[*cluster]
 	for _, c := range fresh {
 		key := l.key(c.root)
 		was, ok := explained[key]
-		if _, link := key.Component.LinkDirection(); !link && extent(key) == 0 { // a cable and a half are no parts of a half
+		// A cable has two ends, and explained has the halves of a returned node.
+		if _, link := key.Component.LinkDirection(); !link && extent(key) == 0 {
 			for _, owner := range owners(key) {
 				if !ok {
 					was, ok = returned[owner]
@@ -258,6 +260,36 @@ func (l *Incidents) leaveBehind(f *folding, fresh []*cluster, from map[*cluster]
 		others = append(others, c)
 	}
 	return others
+}
+
+// imply notes since when only consequences show the root cause of an incident: since its node or half is well again.
+func (l *Incidents) imply(s *incident, c *cluster) {
+	switch {
+	case !c.implied:
+		s.implied = time.Time{}
+	case s.implied.IsZero():
+		s.implied = fault.Earlier(l.now, l.wellSince(c.root))
+	}
+}
+
+// wellSince returns since when a node or half has its present state; the present time if that is unknown.
+func (l *Incidents) wellSince(p Part) time.Time {
+	since, st := time.Time{}, NodeStatus{}
+	if l.statuses != nil {
+		st, _ = l.statuses(p.Node)
+	}
+	if p.Component == fault.ComponentNode {
+		since = st.Since
+	}
+	for i := range st.Components {
+		if st.Components[i].Component == p.Component {
+			since = st.Components[i].Since
+		}
+	}
+	if since.IsZero() {
+		return l.now
+	}
+	return since
 }
 
 // members returns the root and, of a group fault, its members.

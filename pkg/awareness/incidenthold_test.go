@@ -176,6 +176,12 @@ func TestNothingElseWaitsBelowASickServiceNetwork(t *testing.T) {
 	l.set(string(rack[1]), "host", fault.Failed, fault.CauseHost, "watchdog")
 	l.update(0)
 	l.has("OPEN "+string(rack[0])+"/service-network 0", "OPEN "+string(rack[1])+"/host 0")
+	l.set(string(rack[2]), "host", fault.Failed, fault.CauseHost, "watchdog") // it waits below the other half
+	l.set(string(rack[3]), "service-network", fault.Sick, fault.CauseServiceNetwork, "own-word")
+	l.update(0)
+	if list := l.list(); len(list) != 2 || list[0].Count+list[1].Count != 2 {
+		t.Errorf("%+v: want no further incident yet", list)
+	}
 }
 
 // TestFirstOfSeveralThatRecoversLeavesTheOthersOpen: the root causes that waited below it open their incidents at once.

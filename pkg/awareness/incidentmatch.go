@@ -294,16 +294,6 @@ func (l *Incidents) stand(s *incident, c *cluster) {
 	s.due, s.left, s.stood = time.Time{}, false, true
 }
 
-// imply notes since when only consequences show the root cause of an incident.
-func (l *Incidents) imply(s *incident, c *cluster) {
-	switch {
-	case !c.implied:
-		s.implied = time.Time{}
-	case s.implied.IsZero():
-		s.implied = l.now
-	}
-}
-
 // merge closes an incident that another one continues.
 func (l *Incidents) merge(s, heir *incident) {
 	in := l.change(s)

@@ -81,8 +81,8 @@ type LinkConfig struct {
 	Window     int     // over this many last frames
 	MinErrors  int     // and not below this number of lost ones
 	// HoldOff is how long a link must be good before it leaves sick or broken. It delays good news only: bad news is
-	// never held back. It counts as at least (Misses+2)·Period. There is none after a silence shorter than
-	// maxPause·SilentAfter in which no frame was lost: the peer paused. That holds for maxExcused pauses in a HoldOff.
+	// never held back. It counts as at least (Misses+2)·Period. There is none after a silence shorter than four
+	// times SilentAfter in which no frame was lost: the peer paused. That holds for at most three pauses in a HoldOff.
 	HoldOff time.Duration
 }
 
@@ -241,7 +241,7 @@ type LinkStats struct {
 //	               │                      │  └────── over SickRatio ──────►  │
 //	               └─Grace──► BROKEN ◄────┴───── (Misses+1)·Period silent ───┘
 //	                             ├── HoldOff of frames ──► NORMAL or SICK
-//	                             └── frames again within maxPause·SilentAfter, none lost ──► NORMAL
+//	                             └── frames again within maxPause·SilentAfter, none lost ──► NORMAL or SICK, as before
 //
 //	sending:    UNKNOWN ──ack moves──► NORMAL ──ack stands for (Misses+2)·Period──► BROKEN
 //	                                      ◄──────── HoldOff of moving acks ────────────┘
@@ -272,13 +272,13 @@ type Link struct {
 
 	// Receiving way.
 	rx           LinkState
-	silent       bool          // why rx is broken; with it stays heardAge
-	heardAge     time.Duration // from the last frame to the verdict of silence
-	silentFrom   time.Time     // arrival of that last frame; the machine's start if there was none
-	before       LinkState     // the state of rx before the silence
-	excusedFrom  time.Time     // when the first of the counted pauses ended: see excuse
-	excused      int
-	hearing      bool // frames come now, regardless of rx
+	silent       bool                  // why rx is broken; with it stays heardAge
+	heardAge     time.Duration         // from the last frame to the verdict of silence
+	silentFrom   time.Time             // arrival of that last frame; the machine's start if there was none
+	before       LinkState             // the state of rx before the silence
+	excuses      [maxExcused]time.Time // ends of the newest pauses that needed no hold-off: see excused
+	excuse       int                   // index of the oldest
+	hearing      bool                  // frames come now, regardless of rx
 	hearingSince time.Time
 	cleanSince   time.Time // of a sick link: since when at or below ClearRatio; zero: not
 	seq          sequence

@@ -179,7 +179,7 @@ func (l *Link) judgeRx(now time.Time) {
 			l.becomeNormalRx()
 		}
 	case LinkBroken:
-		paused := l.peerPaused() && l.excuse(now)
+		paused := l.peerPaused() && l.excused(now)
 		if paused || due(now, l.rxClearAt()) {
 			wasSick := paused && l.before == LinkSick
 			l.becomeNormalRx()
@@ -197,15 +197,14 @@ func (l *Link) peerPaused() bool {
 		len(l.heldBack.numbers) == 0 && l.seq.lostNothing()
 }
 
-// excuse reports whether a pause still shortens the hold-off, and counts it: at most maxExcused pauses in a HoldOff do.
-func (l *Link) excuse(now time.Time) bool {
-	if l.excusedFrom.IsZero() || now.Sub(l.excusedFrom) >= l.cfg.holdOff() {
-		l.excusedFrom, l.excused = now, 0
-	}
-	if l.excused == maxExcused {
+// excused reports whether a pause that has just ended needs no hold-off, and counts it: within a HoldOff, at most maxExcused do.
+func (l *Link) excused(now time.Time) bool {
+	oldest := &l.excuses[l.excuse]
+	if !oldest.IsZero() && now.Sub(*oldest) < l.cfg.holdOff() {
+		l.silentFrom = time.Time{} // this silence ends by HoldOff
 		return false
 	}
-	l.excused++
+	*oldest, l.excuse = now, (l.excuse+1)%maxExcused
 	return true
 }
 
@@ -230,6 +229,10 @@ func (l *Link) becomeSick()     { l.setRx(LinkSick, false, 0) }
 // becomeSilent breaks the receiving way, or finds a broken one silent again within its hold-off, which is no change.
 // From here on it is unknown which of our frames the peer receives.
 func (l *Link) becomeSilent(now time.Time) {
+	was := l.rx
+	if l.restart.on {
+		was = l.restart.was // SICK only for the time of the restart
+	}
 	l.hearing, l.restart.on = false, false
 	l.endRefusal()
 	l.tx, l.ackingSince = LinkUnknown, time.Time{}
@@ -237,12 +240,11 @@ func (l *Link) becomeSilent(now time.Time) {
 		return
 	}
 	l.seq.fallSilent()
-	l.before = l.rx
 	since := l.stats.LastHeard
 	if since.IsZero() {
 		since = l.start
 	}
-	l.silentFrom = since
+	l.silentFrom, l.before = since, was
 	l.setRx(LinkBroken, true, now.Sub(since))
 }
 

@@ -98,7 +98,7 @@ func (f *upFlags) options(dir string) (cluster.Options, error) {
 		return cluster.Options{}, command.Usage(fmt.Errorf("--dims: %w", err))
 	}
 	if n := dims.Nodes(); n < 2 || n > cluster.MaxNodes {
-		return cluster.Options{}, command.Usagef("--dims %s: %d nodes: want 2 to %d on one machine", f.dims, n, cluster.MaxNodes)
+		return cluster.Options{}, command.Usagef("--dims %s: %s: want 2 to %d on one machine", f.dims, fault.Plural(n, "node"), cluster.MaxNodes)
 	}
 	if !slices.Contains([]int{1, 3, 5}, f.supervisors) {
 		return cluster.Options{}, command.Usagef("--supervisors %d: want 1, 3 or 5 (a majority must remain when one dies, and an even number "+

@@ -56,7 +56,10 @@ Without --state the table omits CLOSED incidents; -o json, yaml and name print a
 	fl.BoolVarP(&f.watch, "watch", "w", false, "then print each incident again when it changes, until Ctrl-C")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
-			return getIncident(a, cmd, o, strings.TrimPrefix(args[0], incidentKind))
+			if len(f.states) > 0 || f.node != "" || f.since != "" {
+				return command.Usagef("--state, --node and --since choose among all incidents: want none of them with an ID")
+			}
+			return getIncident(a, cmd, o, strings.TrimPrefix(args[0], incidentKind), f.watch)
 		}
 		req, err := f.request(a, o.Format)
 		if err != nil {
@@ -64,7 +67,12 @@ Without --state the table omits CLOSED incidents; -o json, yaml and name print a
 		}
 		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
 			if f.watch {
-				return watchIncidents(a, ctx, s, req, o.Format)
+				since := req.GetSince()
+				return watchIncidents(a, ctx, s, &lofamov1.WatchIncidentsRequest{States: req.GetStates(), Node: req.GetNode()}, o.Format,
+					func(in *lofamov1.Incident) bool {
+						return since == nil || !in.GetSince().AsTime().Before(since.AsTime())
+					},
+					func(changed []*lofamov1.Incident) error { return printIncidents(a, o.Format, changed) })
 			}
 			resp, err := s.AllIncidents(ctx, req, incidentChunk)
 			if err != nil {
@@ -207,16 +215,31 @@ func acknowledgedBy(in *lofamov1.Incident) string {
 	}
 }
 
-func getIncident(a *command.App, cmd *cobra.Command, o *command.OutputFlag, id string) error {
+func getIncident(a *command.App, cmd *cobra.Command, o *command.OutputFlag, id string, watch bool) error {
+	show := func(one []*lofamov1.Incident) error {
+		if o.Format.Structured() || o.Format == command.FormatName {
+			return printIncidents(a, o.Format, one)
+		}
+		return printIncident(a, one[0])
+	}
 	return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
 		in, err := s.GetIncident(ctx, id)
 		if err != nil {
 			return fmt.Errorf("get incident %s: %w", id, command.Plain(err))
 		}
-		if o.Format.Structured() || o.Format == command.FormatName {
-			return printIncidents(a, o.Format, []*lofamov1.Incident{in})
+		if !watch {
+			return show([]*lofamov1.Incident{in})
 		}
-		return printIncident(a, in)
+		shown := false
+		return watchIncidents(a, ctx, s, &lofamov1.WatchIncidentsRequest{}, o.Format,
+			func(x *lofamov1.Incident) bool { return x.GetId() == in.GetId() },
+			func(one []*lofamov1.Incident) error {
+				if shown && !o.Format.Structured() && o.Format != command.FormatName {
+					a.Printf("\n")
+				}
+				shown = true
+				return show(one)
+			})
 	})
 }
 
@@ -304,15 +327,14 @@ func printIncidentResponses(a *command.App, in *lofamov1.Incident) error {
 	return command.Table(a.Env.Stdout, rows)
 }
 
-// watchIncidents prints the incidents, and then each of them when it changes: JSON as one object a line, YAML as one document
-// for each change, and a jsonpath for each change.
-func watchIncidents(a *command.App, ctx context.Context, s command.Session, list *lofamov1.ListIncidentsRequest, f command.Format) error {
-	req := &lofamov1.WatchIncidentsRequest{States: list.GetStates(), Node: list.GetNode()}
+// watchIncidents shows the incidents to keep, and then each of them when it changes: JSON as one object a line, YAML as one
+// document for each change, and a jsonpath for each change.
+func watchIncidents(a *command.App, ctx context.Context, s command.Session, req *lofamov1.WatchIncidentsRequest, f command.Format,
+	keep func(*lofamov1.Incident) bool, show func([]*lofamov1.Incident) error,
+) error {
 	shown := false
 	err := s.WatchIncidents(ctx, req, func(r *lofamov1.WatchIncidentsResponse) error {
-		changed := slices.DeleteFunc(r.GetIncidents(), func(in *lofamov1.Incident) bool {
-			return list.GetSince() != nil && in.GetSince().AsTime().Before(list.GetSince().AsTime())
-		})
+		changed := slices.DeleteFunc(r.GetIncidents(), func(in *lofamov1.Incident) bool { return !keep(in) })
 		switch {
 		case len(changed) == 0:
 			return nil
@@ -321,7 +343,7 @@ func watchIncidents(a *command.App, ctx context.Context, s command.Session, list
 				a.Printf("---\n")
 			}
 			shown = true
-			return printIncidents(a, f, changed)
+			return show(changed)
 		}
 		b, err := incidentsJSON(changed)
 		if err == nil {

@@ -386,9 +386,11 @@ func (r *runner) compare(ctx context.Context) error {
 		if done {
 			break
 		}
-		if late := time.Now().After(deadline); late && err != nil {
+		late := time.Now().After(deadline)
+		if late && err != nil {
 			return err
-		} else if late {
+		}
+		if late {
 			r.violate(fmt.Sprintf("watch: it does not reach the newest revision within %s", watchBound))
 			return nil
 		}

@@ -81,8 +81,8 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// startCluster starts a cluster for one test and its subtests, with periods that outlast a pause of the machine of up to 0.4 s. When the test fails, it
-// keeps the logs and prints their ends: after a run in CI, only the output of the tests remains.
+// startCluster starts a cluster for one test and its subtests, with periods that outlast a pause of the machine of up to 0.4 s.
+// When the test fails, it keeps the logs and prints their ends: after a run in CI, only the output of the tests remains.
 func startCluster(t *testing.T, dims string, supervisors int) *lab.Lab {
 	t.Helper()
 	return clusterOf(t, dims, cluster.Options{Supervisors: supervisors, Periods: patient()})

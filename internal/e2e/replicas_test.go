@@ -407,7 +407,8 @@ func TestDeathOfAllNodesIsShown(t *testing.T) {
 		}
 		eventually(t.T, "all supervisors to be NORMAL", func() bool {
 			sups, err := t.Client.ListSupervisors(t.Context())
-			return err == nil && len(sups.GetSupervisors()) == 3 && !slices.ContainsFunc(sups.GetSupervisors(), func(s *lofamov1.Supervisor) bool { return s.GetState() != normal })
+			list := sups.GetSupervisors()
+			return err == nil && len(list) == 3 && !slices.ContainsFunc(list, func(s *lofamov1.Supervisor) bool { return s.GetState() != normal })
 		})
 	})
 	try(t, l, "cold start of everything", func(t trial) {

@@ -17,7 +17,7 @@ GRPCURL_VERSION := v1.9.3
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X github.com/lofamo/lofamo/internal/program.version=$(VERSION)
 # A test that hangs is a failure with stacks, not a wait.
-TEST_TIMEOUT := 20m
+TEST_TIMEOUT := 30m
 # The same at idle priority, where the other tests decide how long it takes.
 IDLE_TIMEOUT := 60m
 

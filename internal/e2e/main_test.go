@@ -307,6 +307,19 @@ func (t trial) comesToHaveEvidence(node, component, kind, observer string) {
 	}
 }
 
+// quiet waits until a node has not changed for five seconds.
+func (t trial) quiet(node string) {
+	t.Helper()
+	eventually(t.T, "no further change of "+node, func() bool {
+		for _, s := range t.Since(t.mark) {
+			if s.GetNode() == node && cluster.Monotonic()-s.At < int64(5*time.Second) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
 // othersWereSpared checks that since the trial began no other node was called anything but NORMAL,
 // and that none was ever called FAILED.
 func (t trial) othersWereSpared(guilty ...string) {

@@ -50,7 +50,7 @@ func (m *Machine) doubted(n *node, now time.Time) time.Time {
 		case p.inferred:
 			at = p.inferredAt
 		default:
-			at, life = p.rounds[0].mute, m.answeredAt(n)
+			at, life = p.rounds[0].mute, m.askedAt(n)
 		}
 		if at.IsZero() || !life.Before(at) || p.dead.on && m.hearsNothing(p.neighbours[nb.index], now) {
 			continue
@@ -80,8 +80,8 @@ func (m *Machine) putsOff(n *node, now time.Time) bool {
 	return true
 }
 
-// answeredAt returns when the newest challenge that the node has answered was sent.
-func (m *Machine) answeredAt(n *node) time.Time {
+// askedAt returns when the newest challenge that the node has answered was sent.
+func (m *Machine) askedAt(n *node) time.Time {
 	return m.clock.time(max(n.voices[0].asked, n.voices[1].asked))
 }
 
@@ -217,7 +217,7 @@ func (m *Machine) encloses(set []*node, now time.Time) (ready time.Time, ok bool
 		for _, nb := range n.neighbours {
 			switch w := nb.node; {
 			case slices.Contains(v.by, w):
-				if accusers[w] = true; !w.foreign && m.answeredAt(w).Before(r.mute) {
+				if accusers[w] = true; !w.foreign && m.askedAt(w).Before(r.mute) {
 					return time.Time{}, false // already challenged
 				}
 			case w.rounds[0].mute.IsZero() && m.witness(w, now):

@@ -233,8 +233,6 @@ type incident struct {
 	had     map[Part]bool
 	joined  time.Time
 	behind  map[Part]time.Time
-	// implied is since when only consequences show the root cause; zero: the map shows it.
-	implied time.Time
 }
 
 // IncidentUpdate is the news since the last update.

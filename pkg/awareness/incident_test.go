@@ -280,8 +280,8 @@ func TestFaultOfAReturnedHalfJoinsItsIncident(t *testing.T) {
 	l.has()
 }
 
-// TestReturnedHalfExplainsNoLaterFault: what a neighbour last said of a dead half may stand for long, since nobody hears the
-// neighbour. Only faults that begin soon after the half's return belong to its death, and no cable does.
+// TestReturnedHalfExplainsNoLaterFault: a neighbour that nobody hears never withdraws its report of a dead half. Only faults that
+// begin soon after the half's return belong to its death, and no cable does.
 func TestReturnedHalfExplainsNoLaterFault(t *testing.T) {
 	l := newLedger(t, grid.Dims{X: 4, Y: 4, Z: 4})
 	l.set("n1-1-1", "dnp", fault.Failed, fault.CauseDNP, "watchdog")

@@ -223,8 +223,7 @@ func (l *Incidents) leaveBehind(f *folding, fresh []*cluster, from map[*cluster]
 	for _, c := range f.order {
 		for _, s := range c.claims {
 			if c.implied {
-				l.imply(s, c)
-				if until := s.implied.Add(l.cfg.Recover); l.now.Before(until) {
+				if until := l.wellSince(c.root).Add(l.cfg.Recover); l.now.Before(until) {
 					returned[c.root] = explanation{c, s.ID, until}
 				}
 			}
@@ -262,34 +261,18 @@ func (l *Incidents) leaveBehind(f *folding, fresh []*cluster, from map[*cluster]
 	return others
 }
 
-// imply notes since when only consequences show the root cause of an incident: since its node or half is well again.
-func (l *Incidents) imply(s *incident, c *cluster) {
-	switch {
-	case !c.implied:
-		s.implied = time.Time{}
-	case s.implied.IsZero():
-		s.implied = fault.Earlier(l.now, l.wellSince(c.root))
-	}
-}
-
-// wellSince returns since when a node or half has its present state; the present time if that is unknown.
+// wellSince returns since when a node or half has its present state; zero: unknown.
 func (l *Incidents) wellSince(p Part) time.Time {
-	since, st := time.Time{}, NodeStatus{}
-	if l.statuses != nil {
-		st, _ = l.statuses(p.Node)
-	}
+	st, _ := l.statuses(p.Node)
 	if p.Component == fault.ComponentNode {
-		since = st.Since
+		return st.Since
 	}
-	for i := range st.Components {
-		if st.Components[i].Component == p.Component {
-			since = st.Components[i].Since
+	for _, c := range st.Components {
+		if c.Component == p.Component {
+			return c.Since
 		}
 	}
-	if since.IsZero() {
-		return l.now
-	}
-	return since
+	return time.Time{}
 }
 
 // members returns the root and, of a group fault, its members.

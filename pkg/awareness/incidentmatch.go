@@ -259,7 +259,6 @@ func (l *Incidents) stand(s *incident, c *cluster) {
 	}
 	parts := c.all()
 	shown := parts[:min(len(parts), MaxConsequences)]
-	l.imply(s, c)
 	moved := s.Version == 0 || s.Root != c.root
 	worse := c.state > s.Fault
 	plain := len(s.held)+len(s.behind)+len(c.held)+len(c.behind) == 0

@@ -216,11 +216,12 @@ func acknowledgedBy(in *lofamov1.Incident) string {
 }
 
 func getIncident(a *command.App, cmd *cobra.Command, o *command.OutputFlag, id string, watch bool) error {
+	full := !o.Format.Structured() && o.Format != command.FormatName
 	show := func(one []*lofamov1.Incident) error {
-		if o.Format.Structured() || o.Format == command.FormatName {
-			return printIncidents(a, o.Format, one)
+		if full {
+			return printIncident(a, one[0])
 		}
-		return printIncident(a, one[0])
+		return printIncidents(a, o.Format, one)
 	}
 	return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
 		in, err := s.GetIncident(ctx, id)
@@ -234,7 +235,7 @@ func getIncident(a *command.App, cmd *cobra.Command, o *command.OutputFlag, id s
 		return watchIncidents(a, ctx, s, &lofamov1.WatchIncidentsRequest{}, o.Format,
 			func(x *lofamov1.Incident) bool { return x.GetId() == in.GetId() },
 			func(one []*lofamov1.Incident) error {
-				if shown && !o.Format.Structured() && o.Format != command.FormatName {
+				if shown && full {
 					a.Printf("\n")
 				}
 				shown = true

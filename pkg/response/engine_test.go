@@ -554,3 +554,42 @@ func TestRecoveryWaitSaysUntilWhen(t *testing.T) {
 		t.Errorf("%s, %s, %q: want %q", r.State, r.Reason, r.Detail, want)
 	}
 }
+
+// TestWaitSaysNewestUntil: a response waits for the storm delay, and its fault becomes younger; then for the grace of one leader
+// and of the next. It states the new time, in its record too, and the audit has one refusal for each reason.
+func TestWaitSaysNewestUntil(t *testing.T) {
+	cfg := response.Default()
+	l := newLab(t, cfg, grid.Dims{X: 4, Y: 4, Z: 4}, testPolicies(t)["drain"])
+	refused := 0
+	l.on = func(out response.Output) {
+		for _, d := range out.Decisions {
+			if d.Act == response.Refuses {
+				refused++
+			}
+		}
+	}
+	expect := func(reason response.Reason, until time.Time) {
+		t.Helper()
+		want := "until " + until.UTC().Format(response.UntilLayout)
+		r := l.e.Responses()[0]
+		committed := l.store[r.Key()].(*response.Response)
+		if r.Reason != reason || r.Detail != want || committed.Detail != want {
+			t.Errorf("%s, %q, committed %q: want %s, %q", r.Reason, r.Detail, committed.Detail, reason, want)
+		}
+	}
+	l.lead()
+	l.until(l.now.Add(time.Minute))
+	for range 2 {
+		l.set(l.own("n0-0-0", fault.ComponentMemory, fault.Failed))
+		expect(response.ReasonStormDelay, l.now.Add(cfg.StormDelay))
+		l.now = l.now.Add(5 * time.Second)
+	}
+	for range 2 {
+		l.lead()
+		expect(response.ReasonGrace, l.now.Add(cfg.Grace))
+		l.now = l.now.Add(5 * time.Second)
+	}
+	if refused != 2 {
+		t.Errorf("the audit has %d refusals: want 2", refused)
+	}
+}

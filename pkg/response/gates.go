@@ -20,15 +20,20 @@ type block struct {
 // UntilLayout is the format of the time after "until" in the detail of a response that waits.
 const UntilLayout = "2006-01-02 15:04:05 UTC"
 
-// text returns the detail for people, with the time at which the wait ends at the latest if that is fixed.
-func (b block) text() string {
+// timed reports whether the wait ends at a known time at the latest.
+func (b block) timed() bool {
 	switch b.reason {
-	case ReasonGrace, ReasonStormDelay, ReasonApproval, ReasonCooldown, ReasonRestarting, ReasonRate, ReasonEscalationWait, ReasonRetryWait,
+	case ReasonGrace, ReasonStormDelay, ReasonApproval, ReasonCooldown, ReasonRestarting, ReasonEscalationWait, ReasonRetryWait,
 		ReasonRecoveryWait, ReasonUnseen:
+		return !b.until.IsZero()
 	default:
-		return b.detail // another event opens the gate, or the time moves
+		return false // another event opens the gate, or the time moves: with the rate limit, each step that begins moves it
 	}
-	if b.until.IsZero() {
+}
+
+// text returns the detail for people, with the time at which the wait ends at the latest if that is known.
+func (b block) text() string {
+	if !b.timed() {
 		return b.detail
 	}
 	until := "until " + b.until.UTC().Format(UntilLayout)

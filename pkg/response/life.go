@@ -203,12 +203,16 @@ func (e *Engine) blocked(r *Response, b block) bool {
 	return false
 }
 
-// becomeWaiting makes a response wait; each reason is audited and committed once.
+// becomeWaiting makes a response wait. Each reason is audited once, and committed again only when the wait ends at another time.
 func (e *Engine) becomeWaiting(r *Response, b block) {
 	if !b.until.IsZero() {
 		e.wakeFor(r, b.until)
 	}
 	if r.State == Waiting && r.Reason == b.reason {
+		if text := b.text(); b.timed() && r.Detail != text {
+			r.Detail = text
+			e.save(r)
+		}
 		return
 	}
 	r.State, r.Reason, r.Detail = Waiting, b.reason, b.text()

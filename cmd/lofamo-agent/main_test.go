@@ -51,7 +51,8 @@ func agentCommand(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// node makes the files of one node of a 2x1x1 torus and returns its configuration.
+// node makes the files of one node of a 2x1x1 torus and returns its configuration. A half may be silent for a second: on a
+// busy machine one that is well may miss the 300 ms of the preset, and its daemon would restart it.
 func node(t *testing.T) config.Agent {
 	t.Helper()
 	dir := t.TempDir()
@@ -65,6 +66,8 @@ func node(t *testing.T) config.Agent {
 	}
 	c := config.DefaultAgent()
 	c.Cluster, c.Node, c.Coord, c.Dims, c.StateDir = "test", "n0-0-0", "0,0,0", "2x1x1", file("state")
+	misses := 16
+	c.Periods = &config.PeriodsOverride{ReadMisses: &misses}
 	c.TLS = config.AgentTLS{CA: file("ca.pem"), HostCert: file("host.pem"), HostKey: file("host.key"), DNPCert: file("dnp.pem"),
 		DNPKey: file("dnp.key")}
 	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
@@ -130,7 +133,8 @@ func TestInvalidConfigurationIsRefusedWithReason(t *testing.T) {
 	}{
 		{"coordinates outside the torus", func(c *config.Agent) { c.Coord = "2,0,0" }, "", []string{"coord", "2,0,0", "2x1x1", "1,0,0"}},
 		{"bad dims", func(c *config.Agent) { c.Dims = "0x2" }, "", []string{"dims", "0x2", "1 to 65536"}},
-		{"T_write not below T_read", nil, "\nperiods:\n  tWrite: 50ms\n", []string{"tWrite", "50ms", "tRead"}},
+		{"T_write not below T_read", func(c *config.Agent) { c.Periods = nil }, "\nperiods:\n  tWrite: 50ms\n",
+			[]string{"tWrite", "50ms", "tRead"}},
 		{"unknown key", nil, "\nfrobnicate: 1\n", []string{"frobnicate"}},
 		{"unreadable certificate", func(c *config.Agent) { c.TLS.HostCert += ".absent"; c.TLS.DNPCert += ".absent" }, "",
 			[]string{"certificate", ".absent", "no such file"}},
@@ -219,7 +223,9 @@ func TestOccupiedFileOrPortIsNamed(t *testing.T) {
 }
 
 func TestConfigCheckAndVersion(t *testing.T) {
-	file := write(t, node(t), "")
+	c := node(t)
+	c.Periods = nil // those of the preset
+	file := write(t, c, "")
 	out, err := agentCommand(t, "config", "check", "--config", file).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), file+": good: node n0-0-0 at 0,0,0 of 2x1x1") ||
 		!strings.Contains(string(out), "a half that hangs is ended by its daemon within 300ms") {
@@ -349,8 +355,8 @@ func TestRunRestartsHalves(t *testing.T) {
 func TestRunNeverRestarts(t *testing.T) {
 	c := node(t)
 	// With these periods the daemon tells the DNP half how the host half ended before the watchdog word is stale, even on a busy machine.
-	period, misses := config.Duration(500*time.Millisecond), 16
-	c.Periods = &config.PeriodsOverride{TRead: &period, ReadMisses: &misses}
+	period := config.Duration(500 * time.Millisecond)
+	c.Periods.TRead = &period
 	d := startDaemon(t, c, "--restart=never")
 	host, _ := d.await("both halves run", func(h, n halfState) bool { return h.Running && n.Running })
 	dnpLog := filepath.Join(filepath.Dir(c.StateDir), "dnp.log")

@@ -356,7 +356,7 @@ func TestStarvedHalvesAreLeft(t *testing.T) {
 		requirements.Missing(t, "no cgroup with a CPU quota here: %v", err)
 	}
 	c := node(t)
-	c.Preset = config.PresetFast // some 2 ms of each 16: more than the quota
+	c.Preset, c.Periods = config.PresetFast, nil // some 2 ms of each 16: more than the quota
 	startDaemon(t, c, "--scheduling=default")
 	r := awaitRecord(t, c, fault.HalfDNP, "it runs", runs)
 	burn := exec.Command("sh", "-c", "while :; do :; done")
@@ -517,7 +517,7 @@ func TestNeighboursKnowOfRestart(t *testing.T) {
 	// On a loaded machine daemon and half may need far more than the 75 ms after which a link is silent.
 	period, misses := config.Duration(100*time.Millisecond), 64
 	for i := range nodes {
-		nodes[i].Periods = &config.PeriodsOverride{LinkPeriod: &period, LinkMisses: &misses}
+		nodes[i].Periods.LinkPeriod, nodes[i].Periods.LinkMisses = &period, &misses
 	}
 	startDaemon(t, nodes[1])
 	startDaemon(t, nodes[0])
@@ -724,7 +724,7 @@ func TestKilledAtRandomMoments(t *testing.T) {
 		return out
 	}
 	for i := range nodes {
-		nodes[i].Recovery.Restarts = 100
+		nodes[i].Recovery.Restarts, nodes[i].Periods = 100, nil // those of the preset: more halves are found to hang in time
 		daemons[i] = startDaemon(t, nodes[i])
 		for _, h := range halves {
 			awaitRecord(t, nodes[i], h, "it runs", runs)

@@ -51,6 +51,9 @@ func startHalf(t *testing.T, file, half string) *exec.Cmd {
 // missing. The half still has every message that it acknowledged.
 func TestKilledDNPHalfResumesItsSessions(t *testing.T) {
 	c := node(t)
+	// The neighbour is the test: a link that is silent while the test waits for a processor would be given a new session.
+	period, misses := config.Duration(100*time.Millisecond), 64
+	c.Periods.LinkPeriod, c.Periods.LinkMisses = &period, &misses
 	file := write(t, c, "")
 	const dir, session, epoch = grid.XPlus, 9, 77
 	tx, rx := [torus.KeySize]byte{1}, [torus.KeySize]byte{2}

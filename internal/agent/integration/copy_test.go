@@ -75,7 +75,7 @@ func TestPlatformDPUIsReportedAsSharedKernel(t *testing.T) {
 // epoch. Each frame's number was in the copy before the frame left, and it acknowledges only messages that are in the
 // copy.
 func TestResumedLinkNeedsNoHandshake(t *testing.T) {
-	n := newTestNet(t, pair, nil)
+	n := newTestNet(t, pair, patientLinks)
 	cfg := n.cfgs[at0]
 	dir := grid.XPlus
 	local, peer := netip.MustParseAddrPort(cfg.Links[dir.String()].Local), netip.MustParseAddrPort(cfg.Links[dir.String()].Peer)
@@ -131,11 +131,7 @@ func (p *peerEnd) send(dir grid.Direction, src, dst grid.Coord, seq, ack uint64)
 
 // Halves that die and come back keep their epoch and sessions, and their neighbours miss nothing.
 func TestRestartedHalvesKeepEpochAndSessions(t *testing.T) {
-	// A link that is silent for as long as a half takes to stop and start here would be given a new session.
-	period, misses := config.Duration(100*time.Millisecond), 64
-	n := newTestNet(t, pair, func(cfg *config.Agent) {
-		cfg.Periods = &config.PeriodsOverride{LinkPeriod: &period, LinkMisses: &misses}
-	})
+	n := newTestNet(t, pair, patientLinks)
 	n.startAll()
 	n.awaitHealthy()
 	for _, h := range []fault.Half{fault.HalfDNP, fault.HalfHost} {

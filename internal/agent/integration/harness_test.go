@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -24,6 +25,13 @@ const testCluster = agenttest.Cluster
 // bound is the longest wait for an expected event. It is long because many halves share one process, often with the race detector, on a
 // machine that may be busy.
 const bound = 3 * agenttest.Bound
+
+// patientLinks is for tests that play a neighbour, or stop and start a DNP half: a link that is silent meanwhile would be
+// given a new session.
+func patientLinks(cfg *config.Agent) {
+	period, misses, grace := config.Duration(100*time.Millisecond), 64, config.Duration(time.Minute)
+	cfg.Periods = &config.PeriodsOverride{LinkPeriod: &period, LinkMisses: &misses, LinkGrace: &grace}
+}
 
 // testNet is a torus of real halves in one process, with a fake supervisor.
 type testNet struct {

@@ -19,7 +19,7 @@ import (
 // A message that a half acknowledged to its neighbour is in the copy, together with its window. After a kill the half
 // passes it on, and drops duplicates.
 func TestAcknowledgedMessageIsInCopy(t *testing.T) {
-	n := newTestNet(t, pair, nil)
+	n := newTestNet(t, pair, patientLinks)
 	cfg := n.cfgs[at0]
 	dir := grid.XPlus
 	local, peer := netip.MustParseAddrPort(cfg.Links[dir.String()].Local), netip.MustParseAddrPort(cfg.Links[dir.String()].Peer)

@@ -267,12 +267,6 @@ func (f *fakeSupervisor) await(what string, fits func(said) bool) said {
 	})
 }
 
-func (f *fakeSupervisor) awaitAnswer(nonce string) fault.Origin {
-	f.t.Helper()
-	s := f.awaitLocked("an answer", func() (said, bool) { o, ok := f.answers[nonce]; return said{by: o}, ok })
-	return s.by
-}
-
 // awaitOneAnswer sends a challenge with a new nonce every second until a half answers one, because the torus or a loaded
 // machine may lose a datagram.
 func (f *fakeSupervisor) awaitOneAnswer(challenge func(nonce string)) (by fault.Origin) {

@@ -27,19 +27,20 @@ func TestMappingByDelegation(t *testing.T) {
 		msg := &lofamov1.Message{Body: &lofamov1.Message_MapOrder{MapOrder: &lofamov1.MapOrder{
 			Number: &lofamov1.OrderNumber{Term: 7, Count: count}, Node: node, Region: region, ReplyTo: n.super.net.LocalAddr().String(),
 		}}}
-		n.super.send(netip.MustParseAddrPort(n.cfgs[at0].Service.Listen), fault.NodeID(node), path, msg)
 		var out map[uint32]*lofamov1.MappedNode
-		n.super.awaitLocked("what "+node+" found", func() (said, bool) {
+		n.super.awaitAsking("what "+node+" found", func() bool {
 			for _, f := range n.super.mapped {
 				if f.GetNumber().GetCount() == count && f.GetNode() == node {
 					out = map[uint32]*lofamov1.MappedNode{}
 					for _, m := range f.GetNodes() {
 						out[m.GetRank()] = m
 					}
-					return said{}, true
+					return true
 				}
 			}
-			return said{}, false
+			return false
+		}, func() {
+			n.super.send(netip.MustParseAddrPort(n.cfgs[at0].Service.Listen), fault.NodeID(node), path, msg)
 		})
 		return out
 	}

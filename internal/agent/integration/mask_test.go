@@ -18,19 +18,19 @@ func TestMaskIsKept(t *testing.T) {
 	n.start(at0, fault.HalfHost)
 	n.start(at0, fault.HalfDNP)
 	n.super.awaitState(host0, "n0-0-0", fault.ComponentDNP, fault.Normal, fault.KindWatchdog)
-	await := func(number uint64) *lofamov1.MaskStatus {
-		t.Helper()
-		var st *lofamov1.MaskStatus
-		n.super.awaitLocked("the status of a mask", func() (said, bool) { st = n.super.mask; return said{}, st.GetNumber() == number })
-		return st
+	var st *lofamov1.MaskStatus
+	told := func(number uint64) func() bool {
+		return func() bool { st = n.super.mask; return st.GetNumber() == number }
 	}
 	masked := chanmask.All
 	for number, d := range []grid.Direction{grid.XPlus, grid.XMinus} {
 		masked = masked.With(d, false)
 		o := &lofamov1.MaskOrder{Node: "n0-0-0", Number: uint64(number + 1), Mask: uint32(masked)}
-		n.super.send(netip.MustParseAddrPort(n.cfgs[at0].Service.Listen), "n0-0-0", fault.PathDirect,
-			&lofamov1.Message{Body: &lofamov1.Message_MaskOrder{MaskOrder: o}})
-		if st := await(o.GetNumber()); st.GetOrdered() != o.GetMask() || st.GetInForce() != o.GetMask() || st.GetLost() {
+		n.super.awaitAsking("the status of a mask", told(o.GetNumber()), func() {
+			n.super.send(netip.MustParseAddrPort(n.cfgs[at0].Service.Listen), "n0-0-0", fault.PathDirect,
+				&lofamov1.Message{Body: &lofamov1.Message_MaskOrder{MaskOrder: o}})
+		})
+		if st.GetOrdered() != o.GetMask() || st.GetInForce() != o.GetMask() || st.GetLost() {
 			t.Errorf("%v", st)
 		}
 		kept, err := storage.MaskOrders().Load(n.cfgs[at0].StateDir)
@@ -43,7 +43,7 @@ func TestMaskIsKept(t *testing.T) {
 	n.super.mask = nil
 	n.super.mu.Unlock()
 	n.start(at0, fault.HalfDNP)
-	if st := await(2); st.GetInForce() != uint32(masked) {
+	if n.super.awaitThat("the status of the mask after a restart", told(2)); st.GetInForce() != uint32(masked) {
 		t.Errorf("after a restart: %v", st)
 	}
 }

@@ -149,11 +149,11 @@ func TestChallengeIsAnsweredWhereItCameFrom(t *testing.T) {
 	n.start(at0, fault.HalfHost)
 	n.awaitStatus(at0, "an answer", func(s local.Status) bool { return s.ServiceNetwork == "NORMAL" })
 	for k, addr := range n.cfgs[at0].Service.Interfaces() {
-		c := &lofamov1.Challenge{Nonce: make([]byte, 16), Node: "n0-0-0", ReplyTo: freeport.Addr(t).String()}
-		c.Nonce[0] = byte(k + 1)
-		n.super.send(netip.MustParseAddrPort(addr.Listen), "n0-0-0", fault.PathDirect,
-			&lofamov1.Message{Body: &lofamov1.Message_Challenge{Challenge: c}})
-		if got := n.super.awaitAnswer(string(c.Nonce)); got != host0 {
+		elsewhere := freeport.Addr(t).String()
+		if got := n.super.awaitOneAnswer(func(nonce string) {
+			n.super.send(netip.MustParseAddrPort(addr.Listen), "n0-0-0", fault.PathDirect, &lofamov1.Message{Body: &lofamov1.Message_Challenge{
+				Challenge: &lofamov1.Challenge{Nonce: []byte(nonce), Node: "n0-0-0", ReplyTo: elsewhere}}})
+		}); got != host0 {
 			t.Errorf("interface %d: answered by %s", k, got)
 		}
 	}

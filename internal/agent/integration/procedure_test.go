@@ -220,7 +220,7 @@ func TestProcedureWithDeathsOfRealHalves(t *testing.T) {
 			fault.KindSelf)
 	}
 	o = procedureOrder{count: 2, delay: 500 * time.Millisecond, drain: 20 * time.Second}
-	n.order(grid.Coord{X: 1}, o)
+	n.entered(grid.Coord{X: 1}, o, lofamov1.ProcedureState_PROCEDURE_SYSTEM_DRAIN)
 	for node, s := range n.ended(o, n.all()...) {
 		if !s.GetClear() {
 			t.Errorf("%s: %v", node, s)

@@ -52,17 +52,24 @@ func (n *testNet) spareOf(id fault.NodeID) config.Agent {
 func (n *testNet) tell(cfg config.Agent, o *lofamov1.PeerOrder) *lofamov1.PeerStatus {
 	n.t.Helper()
 	o.Node = string(cfg.Node)
-	n.super.send(netip.MustParseAddrPort(cfg.Service.Listen), cfg.Node, fault.PathDirect,
-		&lofamov1.Message{Body: &lofamov1.Message_PeerOrder{PeerOrder: o}})
-	return n.awaitPeers(cfg, o.GetNumber())
+	return n.awaitPeersAsking(cfg, o.GetNumber(), func() {
+		n.super.send(netip.MustParseAddrPort(cfg.Service.Listen), cfg.Node, fault.PathDirect,
+			&lofamov1.Message{Body: &lofamov1.Message_PeerOrder{PeerOrder: o}})
+	})
 }
 
-func (n *testNet) awaitPeers(cfg config.Agent, number uint64) (st *lofamov1.PeerStatus) {
+func (n *testNet) awaitPeers(cfg config.Agent, number uint64) *lofamov1.PeerStatus {
 	n.t.Helper()
-	n.super.awaitThat("the peers of "+string(cfg.Node), func() bool {
+	return n.awaitPeersAsking(cfg, number, func() {})
+}
+
+// awaitPeersAsking calls ask every second until the node reports peers of that number.
+func (n *testNet) awaitPeersAsking(cfg config.Agent, number uint64, ask func()) (st *lofamov1.PeerStatus) {
+	n.t.Helper()
+	n.super.awaitAsking("the peers of "+string(cfg.Node), func() bool {
 		st = n.super.peers[string(cfg.Node)]
 		return st != nil && st.GetNumber() == number && len(st.GetEnds()) > 0
-	})
+	}, ask)
 	return st
 }
 

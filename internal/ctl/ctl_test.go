@@ -144,7 +144,7 @@ func TestUsageErrors(t *testing.T) {
 		{"ups", `did you mean "up"?`},
 		{"get", "get what? want nodes"},
 		{"get answers", "get answers: want nodes, node NODE, incidents, links, masks, groups, events, reports, supervisors, topology, " +
-			"diagnosis, procedure, responses, response ID or breaker"},
+			"diagnosis, procedure, policies, responses, response ID or breaker"},
 		{"get nodes extra", `argument "extra": want none`},
 		{"get nodes -o xml", "want one of table, wide, json, yaml"},
 		{"get nodes --state WELL", "want NORMAL, SICK, FAILED or UNKNOWN"},

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -91,20 +93,102 @@ func TestWatchFlagPrintsChangedObjectsOnce(t *testing.T) {
 	}
 }
 
+// everyGet has a call of each command below get, and of policy get. Want is in its table, name is a line of -o name, and path selects
+// value.
+var everyGet = map[string]struct{ args, want, name, path, value string }{
+	"get nodes":       {"", "COORD", "node/n0-0-0", "{.nodes[0].id}", "n0-0-0"},
+	"get node":        {"0,0,0", "Node ", "node/n0-0-0", "{.id}", "n0-0-0"},
+	"get incidents":   {"", "k3f9-bbbbbbbb", "incident/k3f9-bbbbbbbb", "{.incidents[0].id}", "k3f9-bbbbbbbb"},
+	"get links":       {"", "PEER", "link/n0-0-0/X+", "{.links[0].direction}", "X+"},
+	"get groups":      {"", "plane/X=1", "group/plane/X=1", "{.groups[1].id}", "plane/X=1"},
+	"get events":      {"", "REVISION", "event/42-0", "{.events[-1].revision}", "42"},
+	"get reports":     {"", "SENDERS", "sender/n0-0-0", "{.senders[0].node}", "n0-0-0"},
+	"get supervisors": {"", "sup-1", "supervisor/sup-1", "{.supervisors[1].id}", "sup-1"},
+	"get topology":    {"", "dims ", "topology/2x2x2", "{.dims}", "2x2x2"},
+	"get masks":       {"", "loses frames", "mask/n1-0-0/X+", "{.masks[0].direction}", "X+"},
+	"get diagnosis":   {"", "it does not answer", "diagnosis/last", "{.faults[0].node}", "n0-0-0"},
+	"get procedure":   {"", "NOT CLEAR", "procedure/last", "{.supervisor}", "sup-1"},
+	"get policies":    {"", "alert-group", "policy/alert-group", "{.policies[0].name}", "alert-group"},
+	"get responses":   {"", "r7-12", "response/r7-12", "{.responses[0].id}", "r7-12"},
+	"get response":    {"r7-12", "r7-12", "response/r7-12", "{.id}", "r7-12"},
+	"get breaker":     {"", "OPEN", "breaker/responses", "{.open}", "true"},
+	"policy get":      {"drain", "Policy ", "policy/drain", "{.metadata.name}", "tell-kubernetes"},
+}
+
+// everything is a cluster with an answer to each command of everyGet.
+func everything(t *testing.T) ctltest.Remote {
+	t.Helper()
+	r := ctltest.Responding(t)
+	all := grouped(t)
+	r.Map.Edit(func(m *clienttest.Map) {
+		m.Nodes, m.Links, m.Groups, m.Incidents = all.Nodes, all.Links, all.Groups, troubled(t).Incidents
+		m.Reports.Senders = []*lofamov1.SenderStatus{{Node: "n0-0-0", Coord: "0,0,0"}}
+		r.Server.Operators.Masks = &lofamov1.ListMasksResponse{Masks: []*lofamov1.LinkMask{{Node: "n1-0-0", Direction: "X+",
+			Since: ctltest.Ago(time.Hour), Reason: "loses frames"}}}
+	})
+	r.Server.Operators.Topology = &lofamov1.Topology{Dims: "2x2x2"}
+	r.Server.Manage.Last, r.Server.Manage.LastOver = sampleReport(), sampleProcedure()
+	return r
+}
+
+// TestWatchFlagOfEveryGet: every command below get, also one that is new, has -w, -o name and -o jsonpath.
 func TestWatchFlagOfEveryGet(t *testing.T) {
-	m := grouped(t)
-	r := ctltest.StartRemote(t, m)
-	for args, want := range map[string]string{
-		"get nodes -w -o json": `{"nodes":[{"id":"n0-0-0"`, "get node 0,0,0 -w": "Node ", "get links -w -o name": "link/n0-0-0/X+\n",
-		"get groups -w": "plane/X=1", "get events -w": "plane/X=1", "get reports -w": "SENDERS", "get supervisors -w": "sup-1",
-		"get topology -w": "dims ", "get responses -w -o name": "", "get breaker -w": "closed",
-	} {
-		out, stop := follow(t, r.Flags(strings.Fields(args)...)...)
-		out.until(t, want)
-		if code := stop(); code != command.ExitOK {
-			t.Errorf("%s: exit code %d after Ctrl-C", args, code)
+	r := everything(t)
+	root, untested := newRoot(command.Env{}), maps.Clone(everyGet)
+	lists, _, err := root.Find([]string{"get"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	get, _, err := root.Find([]string{"policy", "get"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cmd := range append(lists.Commands(), get) {
+		path := strings.TrimPrefix(cmd.CommandPath(), "lofamoctl ")
+		tc, ok := everyGet[path]
+		if !ok {
+			t.Errorf("%s is not in everyGet: want a call of each command", path)
+			continue
+		}
+		delete(untested, path)
+		if f := cmd.Flags().ShorthandLookup("w"); f == nil || f.Name != "watch" {
+			t.Errorf("%s has no flag -w, --watch", path)
+			continue
+		}
+		args := strings.Fields(path + " " + tc.args)
+		for format, want := range map[string]string{"name": tc.name, "jsonpath=" + tc.path: tc.value} {
+			got := run(t, nil, r.Flags(append(args, "-o", format)...)...)
+			if got.code != command.ExitOK || !slices.Contains(strings.Split(got.stdout, "\n"), want) {
+				t.Errorf("%s -o %s: want a line %q: %+v", path, format, want, got)
+			}
+		}
+		for format, want := range map[string]string{"table": tc.want, "name": tc.name, "jsonpath=" + tc.path: tc.value} {
+			out, stop := follow(t, r.Flags(append(args, "-w", "-o", format)...)...)
+			out.until(t, want)
+			stop()
 		}
 	}
+	for path := range untested {
+		t.Errorf("no command %s", path)
+	}
+}
+
+// TestWatchedListsSeparateYAMLDocuments: "---" comes between two documents, and neither before the first nor after the last.
+func TestWatchedListsSeparateYAMLDocuments(t *testing.T) {
+	r := ctltest.Responding(t)
+	got := run(t, nil, r.Flags("get", "responses", "-w", "-o", "yaml")...)
+	docs := strings.Split(got.stdout, "---\n")
+	if len(docs) != 3 || strings.Contains(docs[0], "r7-13") || !strings.Contains(docs[2], "r7-13") {
+		t.Errorf("%d documents, want 3:\n%s", len(docs), got.stdout)
+	}
+	out, stop := follow(t, r.Flags("get", "events", "-w", "-o", "yaml", "--after-revision", "41")...)
+	first := out.until(t, "POLICY_CHANGED")
+	r.Map.Commit(43, &lofamov1.Event{Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: "n0-0-0", Component: "dnp", To: lofamov1.State_FAILED,
+		Time: ctltest.Ago(0)})
+	if text := out.until(t, "n0-0-0"); strings.Contains(first, "---") || strings.Count(text, "---\n") != 1 {
+		t.Errorf("want two documents:\n%s", text)
+	}
+	stop()
 }
 
 // noisy has events of a start, a fault with a change of its cause alone, and its end.

@@ -99,7 +99,8 @@ Exit codes: 0 success, 1 failure, 2 a usage error, 3 a diagnosis that found some
 	}
 	a.AddFlags(root)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return command.Usage(program.FlagError(err)) })
-	lists := get.Command(a, policy.GetResponsesCommand(a), policy.GetResponseCommand(a), policy.GetBreakerCommand(a))
+	lists := get.Command(a, policy.GetPoliciesCommand(a), policy.GetResponsesCommand(a), policy.GetResponseCommand(a),
+		policy.GetBreakerCommand(a))
 	root.AddCommand(lists, get.StatusCommand(a), get.SummaryCommand(a), get.HistoryCommand(a), get.ExplainCommand(a),
 		get.MapCommand(a), get.WatchCommand(a),
 		get.DiagnoseCommand(a), get.ApplyCommand(a), get.LabelCommand(a), get.MaskCommand(a), get.UnmaskCommand(a), get.AcknowledgeCommand(a))

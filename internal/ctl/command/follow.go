@@ -34,16 +34,17 @@ var volatile = []protoreflect.Name{
 // follower prints an answer, then its objects when they change.
 type follower[M proto.Message] struct {
 	a       *App
-	format  Format
+	output  *OutputFlag
+	between Documents
 	text    func(M) error
 	seen    map[string]string // digest of each object by name
 	heading string
 }
 
 // follow prints an answer and asks again when the fault map changes, until ctx ends, which is a success.
-func follow[M proto.Message](a *App, ctx context.Context, s Session, what string, f Format, first M,
+func follow[M proto.Message](a *App, ctx context.Context, s Session, what string, o *OutputFlag, first M,
 	ask func(context.Context, Session) (M, error), text func(M) error) error {
-	w := &follower[M]{a: a, format: f, text: text}
+	w := &follower[M]{a: a, output: o, between: Documents{Format: o.Format}, text: text}
 	if err := w.show(first); err != nil {
 		return err
 	}
@@ -135,7 +136,7 @@ func (w *follower[M]) show(answer M) error {
 			return err
 		}
 	}
-	if w.format.Structured() {
+	if w.output.Format.Structured() {
 		return nil
 	}
 	for _, name := range gone {
@@ -146,19 +147,17 @@ func (w *follower[M]) show(answer M) error {
 
 // print prints an answer: JSON as one line, tables with the heading only once.
 func (w *follower[M]) print(answer M, first bool) error {
-	if w.format == FormatJSON {
-		b, err := ProtoJSON(answer)
+	w.between.Next(w.a)
+	if w.output.Format == FormatJSON {
+		b, err := w.output.json(answer)
 		if err != nil {
 			return err
 		}
 		w.a.Printf("%s\n", b)
 		return nil
 	}
-	if w.format.Structured() {
-		if w.format == FormatYAML && !first {
-			w.a.Printf("---\n")
-		}
-		return w.a.PrintMessage(w.format, answer)
+	if w.output.Format.Structured() {
+		return w.output.print(w.a, answer)
 	}
 	stdout := w.a.Env.Stdout
 	var out bytes.Buffer

@@ -52,6 +52,8 @@ func kindOf(list string) string {
 // wholeName names an answer that is one object, or returns "".
 func wholeName(m proto.Message) string {
 	switch m := m.(type) {
+	case *lofamov1.GetPolicyResponse:
+		return "policy/" + m.GetPolicy().GetName()
 	case *lofamov1.DiagnosisReport:
 		return "diagnosis/last"
 	case *lofamov1.ProcedureReport:

@@ -87,10 +87,10 @@ func Query[M proto.Message](a *App, cmd *cobra.Command, what string, o *OutputFl
 			WarnCluster(a, m.GetCluster())
 		}
 		if o.Watch {
-			return follow(a, ctx, s, what, o.Format, answer, ask, text)
+			return follow(a, ctx, s, what, o, answer, ask, text)
 		}
 		if o.Format.Structured() {
-			return a.PrintMessage(o.Format, answer)
+			return o.print(a, answer)
 		}
 		return text(answer)
 	})
@@ -98,9 +98,31 @@ func Query[M proto.Message](a *App, cmd *cobra.Command, what string, o *OutputFl
 
 // OutputFlag is the -o flag of a command, restricted to the formats of the command.
 type OutputFlag struct {
-	Format  Format
-	Watch   bool // -w: print changes as well
+	Format Format
+	Watch  bool // -w: print changes as well
+	// JSON returns an answer as JSON, for a command that does not print the API's own message. Nil: protobuf JSON.
+	JSON    func(proto.Message) ([]byte, error)
 	allowed []Format
+}
+
+// json returns an answer as JSON.
+func (o *OutputFlag) json(m proto.Message) ([]byte, error) {
+	if o.JSON != nil {
+		return o.JSON(m)
+	}
+	return ProtoJSON(m)
+}
+
+// print prints an answer in one of the machines' formats.
+func (o *OutputFlag) print(a *App, m proto.Message) error {
+	if o.Format == FormatName {
+		return a.printNames(m)
+	}
+	b, err := o.json(m)
+	if err != nil {
+		return err
+	}
+	return a.PrintJSON(o.Format, b)
 }
 
 // AddOutputFlag adds -o with these formats. The first is the default.
@@ -165,14 +187,27 @@ func ProtoJSON(m proto.Message) ([]byte, error) {
 
 // PrintMessage prints an API message in one of the machines' formats.
 func (a *App) PrintMessage(f Format, m proto.Message) error {
-	if f == FormatName {
-		return a.printNames(m)
+	return (&OutputFlag{Format: f}).print(a, m)
+}
+
+// Documents separates the answers that a watch prints one after the other.
+type Documents struct {
+	Format Format
+	Long   bool // each text for people has many lines
+	begun  bool
+}
+
+// Next prints the separator between the previous answer, if there is one, and the next one: "---" in YAML, and an empty
+// line between long texts.
+func (d *Documents) Next(a *App) {
+	switch {
+	case !d.begun:
+	case d.Format == FormatYAML:
+		a.Printf("---\n")
+	case d.Long && !d.Format.Structured():
+		a.Printf("\n")
 	}
-	b, err := ProtoJSON(m)
-	if err != nil {
-		return err
-	}
-	return a.PrintJSON(f, b)
+	d.begun = true
 }
 
 // PrintJSON prints JSON, indented, as YAML, or the parts that a template selects.

@@ -25,6 +25,7 @@ type eventFlags struct {
 	from        time.Time // of --since
 	all         bool
 	output      *command.OutputFlag
+	between     command.Documents
 	seen        map[part]bool // parts with a printed change
 }
 
@@ -191,6 +192,8 @@ func (f *eventFlags) print(a *command.App, resp *lofamov1.ListEventsResponse, fi
 		a.Printf("%s\n", b)
 		return nil
 	case form.Structured():
+		f.between.Format = form
+		f.between.Next(a)
 		return a.PrintMessage(form, out)
 	}
 	rows := command.EventRows(a, out.GetEvents(), f.output.Format == command.FormatWide)

@@ -15,17 +15,17 @@ import (
 )
 
 const kinds = "nodes, node NODE, incidents, links, masks, groups, events, reports, supervisors, topology, diagnosis, " +
-	"procedure, responses, response ID or breaker"
+	"procedure, policies, responses, response ID or breaker"
 
 // Command returns `lofamoctl get` with the kinds of this package and others.
 func Command(a *command.App, others ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "get nodes|node NODE|incidents|links|masks|groups|events|reports|supervisors|topology|diagnosis|procedure|responses|" +
-			"response ID|breaker",
+		Use: "get nodes|node NODE|incidents|links|masks|groups|events|reports|supervisors|topology|diagnosis|procedure|" +
+			"policies|responses|response ID|breaker",
 		Short: "Lists from the fault map",
 		Long: `Prints nodes, one node with its registers and evidence, incidents, links, group faults, committed changes, reports in
-transit, supervisors, the topology, the last diagnosis, the last fault management procedure, or responses to faults
-and their circuit breaker.
+transit, supervisors, the topology, the last diagnosis, the last fault management procedure, policies, responses to
+faults, or their circuit breaker.
 
 -o table and wide are for people. -o json and yaml print the API's own messages in protobuf JSON, -o
 jsonpath='{.nodes[*].id}' prints parts of them as kubectl does, and -o name only KIND/NAME of each object. A list has

@@ -28,7 +28,6 @@ type incidentFlags struct {
 	states []string
 	node   string
 	since  string
-	watch  bool
 }
 
 func getIncidentsCommand(a *command.App) *cobra.Command {
@@ -48,27 +47,27 @@ Without --state the table omits CLOSED incidents; -o json, yaml and name print a
 		Args:              command.Between(0, "ID (such as k3f9-7qm2xw4d)"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	o := command.AddOutputFlag(cmd, command.FormatTable, command.FormatWide, command.FormatJSON, command.FormatYAML, command.FormatName)
+	o := command.GetFormats(cmd)
 	fl := cmd.Flags()
 	fl.StringSliceVar(&f.states, "state", nil, "only those in these states (comma-separated): OPEN, RECOVERING, CLOSED, or all")
 	fl.StringVar(&f.node, "node", "", "only incidents that concern this node: id or coordinates")
 	fl.StringVar(&f.since, "since", "", "only incidents that began within this time, such as 24h, or at this RFC 3339 time or later")
-	fl.BoolVarP(&f.watch, "watch", "w", false, "then print each incident again when it changes, until Ctrl-C")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
 			if len(f.states) > 0 || f.node != "" || f.since != "" {
 				return command.Usagef("--state, --node and --since choose among all incidents: want none of them with an ID")
 			}
-			return getIncident(a, cmd, o, strings.TrimPrefix(args[0], incidentKind), f.watch)
+			return getIncident(a, cmd, o, strings.TrimPrefix(args[0], incidentKind))
 		}
 		req, err := f.request(a, o.Format)
 		if err != nil {
 			return err
 		}
 		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
-			if f.watch {
+			if o.Watch {
 				since := req.GetSince()
-				return watchIncidents(a, ctx, s, &lofamov1.WatchIncidentsRequest{States: req.GetStates(), Node: req.GetNode()}, o.Format,
+				return watchIncidents(a, ctx, s, &lofamov1.WatchIncidentsRequest{States: req.GetStates(), Node: req.GetNode()},
+					command.Documents{Format: o.Format},
 					func(in *lofamov1.Incident) bool {
 						return since == nil || !in.GetSince().AsTime().Before(since.AsTime())
 					},
@@ -215,32 +214,23 @@ func acknowledgedBy(in *lofamov1.Incident) string {
 	}
 }
 
-func getIncident(a *command.App, cmd *cobra.Command, o *command.OutputFlag, id string, watch bool) error {
-	full := !o.Format.Structured() && o.Format != command.FormatName
+func getIncident(a *command.App, cmd *cobra.Command, o *command.OutputFlag, id string) error {
 	show := func(one []*lofamov1.Incident) error {
-		if full {
-			return printIncident(a, one[0])
+		if o.Format.Structured() {
+			return printIncidents(a, o.Format, one)
 		}
-		return printIncidents(a, o.Format, one)
+		return printIncident(a, one[0])
 	}
 	return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
 		in, err := s.GetIncident(ctx, id)
 		if err != nil {
 			return fmt.Errorf("get incident %s: %w", id, command.Plain(err))
 		}
-		if !watch {
+		if !o.Watch {
 			return show([]*lofamov1.Incident{in})
 		}
-		shown := false
-		return watchIncidents(a, ctx, s, &lofamov1.WatchIncidentsRequest{}, o.Format,
-			func(x *lofamov1.Incident) bool { return x.GetId() == in.GetId() },
-			func(one []*lofamov1.Incident) error {
-				if shown && full {
-					a.Printf("\n")
-				}
-				shown = true
-				return show(one)
-			})
+		return watchIncidents(a, ctx, s, &lofamov1.WatchIncidentsRequest{}, command.Documents{Format: o.Format, Long: true},
+			func(x *lofamov1.Incident) bool { return x.GetId() == in.GetId() }, show)
 	})
 }
 
@@ -330,20 +320,16 @@ func printIncidentResponses(a *command.App, in *lofamov1.Incident) error {
 
 // watchIncidents shows the incidents to keep, and then each of them when it changes: JSON as one object a line, YAML as one
 // document for each change, and a jsonpath for each change.
-func watchIncidents(a *command.App, ctx context.Context, s command.Session, req *lofamov1.WatchIncidentsRequest, f command.Format,
-	keep func(*lofamov1.Incident) bool, show func([]*lofamov1.Incident) error,
+func watchIncidents(a *command.App, ctx context.Context, s command.Session, req *lofamov1.WatchIncidentsRequest,
+	between command.Documents, keep func(*lofamov1.Incident) bool, show func([]*lofamov1.Incident) error,
 ) error {
-	shown := false
 	err := s.WatchIncidents(ctx, req, func(r *lofamov1.WatchIncidentsResponse) error {
 		changed := slices.DeleteFunc(r.GetIncidents(), func(in *lofamov1.Incident) bool { return !keep(in) })
-		switch {
-		case len(changed) == 0:
+		if len(changed) == 0 {
 			return nil
-		case f != command.FormatJSON:
-			if f == command.FormatYAML && shown {
-				a.Printf("---\n")
-			}
-			shown = true
+		}
+		between.Next(a)
+		if between.Format != command.FormatJSON {
 			return show(changed)
 		}
 		b, err := incidentsJSON(changed)

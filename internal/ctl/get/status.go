@@ -118,7 +118,7 @@ func (st *clusterStatus) without(part string, err error) error {
 
 // watchStatus prints the status, and again whenever something in it changes. While no supervisor answers it waits.
 func watchStatus(a *command.App, ctx context.Context, s command.Session, f command.Format) error {
-	last := ""
+	last, between := "", command.Documents{Format: f, Long: true}
 	for {
 		st, err := askStatus(a, ctx, s)
 		none := (*client.NoAnswerError)(nil)
@@ -128,7 +128,7 @@ func watchStatus(a *command.App, ctx context.Context, s command.Session, f comma
 		case err != nil && (last == "" || !errors.As(err, &none)):
 			return err
 		case err == nil && st.digest() != last:
-			if err := st.printAgain(a, f, last == ""); err != nil {
+			if err := st.printAgain(a, f, &between); err != nil {
 				return err
 			}
 			last = st.digest()
@@ -142,20 +142,14 @@ func watchStatus(a *command.App, ctx context.Context, s command.Session, f comma
 }
 
 // printAgain prints one of several versions: JSON as one line each, YAML as one document each.
-func (st *clusterStatus) printAgain(a *command.App, f command.Format, first bool) error {
+func (st *clusterStatus) printAgain(a *command.App, f command.Format, between *command.Documents) error {
+	between.Next(a)
 	if f == command.FormatJSON {
 		b, err := st.json()
 		if err == nil {
 			a.Printf("%s\n", b)
 		}
 		return err
-	}
-	switch {
-	case first:
-	case f == command.FormatYAML:
-		a.Printf("---\n")
-	case !f.Structured():
-		a.Printf("\n")
 	}
 	return st.print(a, f)
 }

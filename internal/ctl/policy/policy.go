@@ -3,7 +3,9 @@
 package policy
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -11,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 	"sigs.k8s.io/yaml"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -145,44 +148,49 @@ func printPolicyChanges(a *command.App, changes []*lofamov1.PolicyChange, dryRun
 }
 
 func policyGetCommand(a *command.App) *cobra.Command {
+	return policiesCommand(a, "policy get", "get [NAME]")
+}
+
+// GetPoliciesCommand returns `lofamoctl get policies`, which is `lofamoctl policy get`.
+func GetPoliciesCommand(a *command.App) *cobra.Command {
+	cmd := policiesCommand(a, "get policies", "policies [NAME]")
+	cmd.Aliases = []string{"policy", "pol"}
+	return cmd
+}
+
+// policiesCommand returns the command that prints policies; path is its name with those of its parents.
+func policiesCommand(a *command.App, path, use string) *cobra.Command {
 	var version uint64
 	cmd := &cobra.Command{
-		Use:   "get [NAME]",
+		Use:   use,
 		Short: "The policies in force, or one of them with its history",
 		Long: `Prints the policies in force, or one. With -o yaml the output for one policy is its document, which you can edit and
 give to 'lofamoctl policy apply'.`,
-		Example: "  lofamoctl policy get\n  lofamoctl policy get drain-failed-memory\n  lofamoctl policy get drain-failed-memory --version 2 " +
-			"-o yaml",
+		Example: strings.ReplaceAll("  lofamoctl PATH\n  lofamoctl PATH drain-failed-memory\n"+
+			"  lofamoctl PATH drain-failed-memory --version 2 -o yaml", "PATH", path),
 		Args: command.Between(0, "NAME"),
 	}
-	o := command.AllFormats(cmd)
+	o := command.GetFormats(cmd)
 	cmd.Flags().Uint64Var(&version, "version", 0, "with NAME: an earlier version")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if len(args) == 0 && version > 0 {
+		switch {
+		case len(args) == 0 && version > 0:
 			return command.Usagef("--version %d: want the NAME of the policy with it", version)
+		case len(args) == 0:
+			return command.Query(a, cmd, path, o, func(ctx context.Context, s command.Session) (*lofamov1.ListPoliciesResponse, error) {
+				return s.ListPolicies(ctx)
+			}, func(resp *lofamov1.ListPoliciesResponse) error { return printPolicies(a, resp, o.Format) })
 		}
-		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
-			if len(args) == 0 {
-				return listPolicies(a, ctx, s, o.Format)
-			}
-			resp, err := s.GetPolicy(ctx, &lofamov1.GetPolicyRequest{Name: args[0], Version: version})
-			if err != nil {
-				return fmt.Errorf("policy get: %w", command.Plain(err))
-			}
-			return printPolicy(a, resp, o.Format)
-		})
+		o.JSON = policyDocument
+		return command.Query(a, cmd, path, o, func(ctx context.Context, s command.Session) (*lofamov1.GetPolicyResponse, error) {
+			return s.GetPolicy(ctx, &lofamov1.GetPolicyRequest{Name: args[0], Version: version})
+		}, func(resp *lofamov1.GetPolicyResponse) error { return printPolicy(a, resp) })
 	}
 	return cmd
 }
 
-func listPolicies(a *command.App, ctx context.Context, s command.Session, f command.Format) error {
-	resp, err := s.ListPolicies(ctx)
-	if err != nil {
-		return fmt.Errorf("policy get: %w", command.Plain(err))
-	}
-	if f.Structured() {
-		return a.PrintMessage(f, resp)
-	}
+// printPolicies prints the table of policies.
+func printPolicies(a *command.App, resp *lofamov1.ListPoliciesResponse, f command.Format) error {
 	if len(resp.GetPolicies()) == 0 {
 		a.Printf("no policy is in force: 'lofamoctl policy apply --defaults' applies the shipped ones, which are observe-only\n")
 		return nil
@@ -215,15 +223,26 @@ func policyRows(a *command.App, policies []*lofamov1.ResponsePolicy, wide bool) 
 	return rows
 }
 
-// printPolicy prints one policy: its document, or a description.
-func printPolicy(a *command.App, resp *lofamov1.GetPolicyResponse, f command.Format) error {
-	p := resp.GetPolicy()
-	if f.Structured() {
-		if p.GetDeleted() {
-			return fmt.Errorf("policy get: policy %s: it was withdrawn by version %d, which has no document", p.GetName(), p.GetVersion())
-		}
-		return a.PrintJSON(f, []byte(p.GetDocument()))
+// policyDocument returns the document of one policy as JSON.
+func policyDocument(m proto.Message) ([]byte, error) {
+	resp, ok := m.(*lofamov1.GetPolicyResponse)
+	if !ok {
+		return command.ProtoJSON(m)
 	}
+	p := resp.GetPolicy()
+	if p.GetDeleted() {
+		return nil, fmt.Errorf("policy %s: it was withdrawn by version %d, which has no document", p.GetName(), p.GetVersion())
+	}
+	var out bytes.Buffer // without white space, so that -w prints one line
+	if err := json.Compact(&out, []byte(p.GetDocument())); err != nil {
+		return nil, fmt.Errorf("policy %s: its document: %w", p.GetName(), err)
+	}
+	return out.Bytes(), nil
+}
+
+// printPolicy describes one policy.
+func printPolicy(a *command.App, resp *lofamov1.GetPolicyResponse) error {
+	p := resp.GetPolicy()
 	state := command.ModeName(p.GetMode())
 	if p.GetDeleted() {
 		state = "withdrawn"

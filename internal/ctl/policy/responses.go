@@ -78,7 +78,11 @@ expired (denied, not approved in time, or the fault ended first).`,
 
 // watchResponses prints a table, then a line for every change; for machines an API message a line.
 func watchResponses(a *command.App, ctx context.Context, s command.Session, req *lofamov1.ListResponsesRequest, f command.Format) error {
+	between := command.Documents{Format: f}
 	err := s.WatchResponses(ctx, req, func(r *lofamov1.WatchResponsesResponse, _ bool) error {
+		if f.Structured() {
+			between.Next(a)
+		}
 		if f.Structured() && f != command.FormatJSON {
 			return a.PrintMessage(f, r)
 		}

@@ -11,6 +11,7 @@ type Operators struct {
 	Topology *lofamov1.Topology
 	Applied  *lofamov1.ApplyTopologyResponse
 	Marked   *lofamov1.SetMaintenanceResponse
+	Masks    *lofamov1.ListMasksResponse
 	// Errs are the errors of the next changes; nil: success.
 	Errs []error
 	// Asked has the requests for changes.
@@ -33,6 +34,13 @@ func (s *Server) GetTopology(context.Context, *lofamov1.GetTopologyRequest) (*lo
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.Operators.Topology, s.refuse
+}
+
+// ListMasks implements the service.
+func (s *Server) ListMasks(context.Context, *lofamov1.ListMasksRequest) (*lofamov1.ListMasksResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.Operators.Masks, s.refuse
 }
 
 // ApplyTopology implements the service.

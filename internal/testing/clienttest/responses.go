@@ -3,6 +3,7 @@ package clienttest
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"google.golang.org/grpc"
 
@@ -26,9 +27,12 @@ type Responses struct {
 	Err error
 	// Asked has the requests for changes, in words.
 	Asked []string
+	mu    sync.Mutex // for writes to Asked
 }
 
 func (r *Responses) asked(call string, req fmt.Stringer) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.Asked = append(r.Asked, call+" "+req.String())
 }
 

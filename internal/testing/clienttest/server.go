@@ -144,6 +144,7 @@ func (m *Map) revision() uint64 {
 // Server is one replica.
 type Server struct {
 	lofamov1.UnimplementedFaultSupervisorServer
+	lofamov1.UnimplementedReconfigureServer
 	Address   string
 	Admin     Admin
 	Manage    Manage
@@ -205,6 +206,7 @@ func Start(conf *tls.Config, address string, m *Map) (*Server, error) {
 	lofamov1.RegisterFaultSupervisorServer(s.grpc, s)
 	lofamov1.RegisterSupervisorAdminServer(s.grpc, &s.Admin)
 	lofamov1.RegisterManageServer(s.grpc, &s.Manage)
+	lofamov1.RegisterReconfigureServer(s.grpc, s)
 	lofamov1.RegisterResponseServiceServer(s.grpc, &s.Responses)
 	go func() { _ = s.grpc.Serve(l) }() // ends with Stop
 	return s, nil

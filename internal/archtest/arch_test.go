@@ -45,7 +45,7 @@ var layers = map[string][]string{
 	"pkg/sensor":                    {"pkg/fault", "pkg/torus/grid"},
 	"pkg/awareness":                 {"pkg/fault", "pkg/torus/grid"},
 	"pkg/response":                  {"pkg/fault", "pkg/torus/grid"},
-	"pkg/response/policy":           {"pkg/response", "pkg/fault", "pkg/torus/grid"},
+	"pkg/response/policy":           {"pkg/response", "pkg/awareness", "pkg/fault", "pkg/torus/grid"},
 	"pkg/selftest":                  {},
 	"pkg/jobs":                      {"api"},
 	"examples":                      {"pkg/jobs"},

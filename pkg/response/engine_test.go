@@ -154,12 +154,14 @@ func TestDefaultPoliciesDoNothing(t *testing.T) {
 			f := l.own(id, c, s)
 			f.Evidence.Kind, f.Evidence.Own, f.Evidence.Witnesses = fault.KindVotes, false, []string{string(id) + "/dnp", "supervisor/s1"}
 			l.set(f)
+			l.step(response.IncidentsChanged{Roots: map[response.Target]string{f.Target(): "abcd-aaaaaaaa"}})
 			l.until(l.now.Add(7 * time.Minute))
 		}
 	}
 	l.groups["row/Y=1,Z=1"] = response.Group{ID: "row/Y=1,Z=1", Kind: "ROW", State: fault.Failed, Cause: fault.CauseNode,
 		Members: []fault.NodeID{"n0-1-1", "n1-1-1"}, Since: l.now, At: l.now}
 	l.step(response.GroupChanged{Group: l.groups["row/Y=1,Z=1"]})
+	l.step(response.IncidentsChanged{Roots: map[response.Target]string{{Group: "row/Y=1,Z=1"}: "abcd-bbbbbbbb"}})
 	l.until(l.now.Add(time.Hour))
 	if len(l.flying) > 0 || l.e.UnderResponse() > 0 {
 		t.Errorf("%+v", l.flying)

@@ -179,13 +179,13 @@ func TestDefaultPoliciesOnlyObserve(t *testing.T) {
 	}
 }
 
-// TestOneFaultNotifiesOnce checks that the consequences of one fault for a node's components cause one notification.
-func TestOneFaultNotifiesOnce(t *testing.T) {
+// TestOneFaultSetsOneCondition checks that the consequences of one fault for a node's components cause one condition.
+func TestOneFaultSetsOneCondition(t *testing.T) {
 	docs, err := Default()
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := slices.IndexFunc(docs, func(d *Document) bool { return d.Name == "tell-kubernetes" })
+	i := slices.IndexFunc(docs, func(d *Document) bool { return d.Name == "mark-in-kubernetes" })
 	for _, tc := range []struct {
 		node, host, memory    fault.State
 		ofNode, ofHost, ofMem fault.Cause
@@ -214,7 +214,7 @@ func TestOneFaultNotifiesOnce(t *testing.T) {
 			}
 		}
 		if !slices.Equal(got, tc.want) {
-			t.Errorf("%+v: told of %v", tc, got)
+			t.Errorf("%+v: conditions for %v", tc, got)
 		}
 	}
 }

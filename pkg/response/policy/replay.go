@@ -72,7 +72,7 @@ const token = 1
 //
 // Nothing is carried out: every step succeeds after ReplayOptions.Took. Recordings do not contain the age of evidence, so
 // evidence counts as fresh while its fault stands. Every node counts as booted before, and boots again as soon as it
-// was reset.
+// was reset. The replay finds the incidents itself, with the rules and default periods of pkg/awareness.
 func Replay(events []Recorded, o ReplayOptions) (ReplayReport, error) {
 	if len(events) == 0 {
 		return ReplayReport{}, errors.New("replay: given no events: want at least one")
@@ -95,6 +95,9 @@ func Replay(events []Recorded, o ReplayOptions) (ReplayReport, error) {
 		r.step(begin, ev)
 	}
 	end := events[len(events)-1].At.Add(o.Tail)
+	if events, err = withIncidents(events, &o, end); err != nil {
+		return ReplayReport{}, fmt.Errorf("replay: %w", err)
+	}
 	for steps := 0; ; steps++ {
 		if steps > maxReplaySteps*(len(events)+1) {
 			return ReplayReport{}, fmt.Errorf("replay: %d steps for %d events: it does not come to rest", steps, len(events))

@@ -220,7 +220,7 @@ func (o *options) halfCommand(
 			out := newLogQueue(o.stderr)
 			defer func() { _ = out.Close() }() // a log that hangs does not keep the half from ending
 			log := program.NewLogger(cfg.Log, out)
-			half.TuneProcess(s, log)
+			half.TuneProcess(s, cfg.Preset, log)
 			return run(c.Context(), cfg, s, log)
 		},
 	}

@@ -52,6 +52,39 @@ func TestFilesAreCurrent(t *testing.T) {
 	}
 }
 
+// TestFaultMapSaysSinceWhenWhyAndWhatNow: the first table of the fault map has a row for each incident, with its start, its cause, and a
+// link to its runbook.
+func TestFaultMapSaysSinceWhenWhyAndWhatNow(t *testing.T) {
+	var p Panel
+	for _, r := range faultMap().Rows {
+		for _, of := range r.Panels {
+			if p.Title == "" && of.Kind == "table" {
+				p = of
+			}
+		}
+	}
+	if len(p.Queries) != 1 || !strings.Contains(p.Queries[0].Expr, "max by (incident,") {
+		t.Fatalf("the first table is %q with queries %v: want one row for each incident", p.Title, p.Queries)
+	}
+	text, err := json.Marshal([]any{p.transformations, p.overrides})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`"Value":"Since"`, `"cause":"Cause"`, `"runbook":"Runbook"`, `"dateTimeFromNow"`, `"url":"${web}/runbooks/${__data.fields[\"Runbook\"]}"`,
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("want %s in the columns of %q: %s", want, p.Title, text)
+		}
+	}
+	for _, label := range []string{"cause", "runbook"} {
+		by, _, _ := strings.Cut(strings.TrimPrefix(p.Queries[0].Expr, "1000 * max by ("), ")")
+		if !slices.Contains(strings.Split(by, ","), label) {
+			t.Errorf("the query keeps the labels %s: want %s", by, label)
+		}
+	}
+}
+
 // TestPanelsAreUniqueAndDescribed: identifiers are unique, panels do not overlap, and everything has a description.
 func TestPanelsAreUniqueAndDescribed(t *testing.T) {
 	uids := map[string]bool{}

@@ -126,6 +126,8 @@ func refusedIncidents(t *testing.T, c lofamov1.FaultSupervisorClient) {
 	wantCode(t, "another cluster", err, codes.NotFound, "belongs to another cluster")
 	_, err = c.AcknowledgeIncident(t.Context(), &lofamov1.AcknowledgeIncidentRequest{Id: "aaaa-aaaaaaaa", Note: strings.Repeat("x", 4097)})
 	wantCode(t, "another cluster's", err, codes.NotFound, "belongs to another cluster")
+	_, err = c.AcknowledgeIncident(t.Context(), &lofamov1.AcknowledgeIncidentRequest{Id: "aaaa-aaaaaaaa", Note: strings.Repeat("x", 8<<20)})
+	wantCode(t, "a note of 8 MiB", err, codes.ResourceExhausted, "note: want at most 4096 bytes")
 	watching, err := c.WatchIncidents(t.Context(), &lofamov1.WatchIncidentsRequest{AfterRevision: 1 << 60})
 	if err == nil {
 		_, err = watching.Recv()

@@ -31,7 +31,7 @@ export class Names {
     g.clearRect(0, 0, width, height)
     g.textBaseline = 'middle'
     g.lineJoin = 'round'
-    for (const a of axes) this.axis(g, a)
+    this.canvas.dataset.axes = axes.filter((a) => this.axis(g, a)).map((a) => [a.name, ...a.ticks.map((t) => t.text)].join(' ')).join('|')
     const out = placed(labels, width, height, (text) => this.measure(g, text))
     for (const l of out) {
       const ink = this.colours[['ink', 'unknown-ink', 'normal-ink', 'sick-ink', 'bad-ink'][l.state]]
@@ -49,9 +49,10 @@ export class Names {
     return labels.filter((l) => l.must).length - out.filter((l) => l.must).length
   }
 
-  private axis(g: CanvasRenderingContext2D, a: Axis): void {
+  /** axis draws an axis, and tells whether it is long enough to be seen. */
+  private axis(g: CanvasRenderingContext2D, a: Axis): boolean {
     const [dx, dy] = [a.to[0] - a.from[0], a.to[1] - a.from[1]], long = Math.hypot(dx, dy)
-    if (long < 24) return // it points at the reader
+    if (long < 24) return false // it points at the reader
     const [ux, uy] = [dx / long, dy / long]
     g.strokeStyle = g.fillStyle = this.colours.soft
     g.lineWidth = 1.5
@@ -73,6 +74,7 @@ export class Names {
     }
     this.text(g, a.name, a.to[0] + 24 * ux, a.to[1] + 20 * uy, this.colours.accent, 700)
     g.textAlign = 'left'
+    return true
   }
 
   private text(g: CanvasRenderingContext2D, text: string, x: number, y: number, ink: string, weight: number): void {

@@ -40,6 +40,8 @@ async function refuse(path) {
 
 /** names are those that the drawing shows beside its signs. */
 const names = () => page.evaluate(() => (document.querySelector('#names').dataset.names ?? '').split('|').filter(Boolean))
+/** axes are the axes that the drawing has along the edges of the torus, each with its coordinates. */
+const axes = () => page.evaluate(() => document.querySelector('#names').dataset.axes)
 const named = (all) => page.waitForFunction((want) => {
   const have = (document.querySelector('#names')?.dataset.names ?? '').split('|')
   return want.every((w) => have.includes(w))
@@ -152,6 +154,7 @@ async function dies() {
   }
   check(found.has('n1-1-2') && found.has('n0-0-2'), `n leads to ${[...found]}: want the dead node and the sick one`)
   await named(['n1-1-2', 'n0-0-2'])
+  check(await axes() === 'X+ 0 1 2|Y+ 0 1 2|Z+ 0 1 2', `the axes are ${await axes()}: want three, with the coordinates 0 to 2`)
   await shot('laptop-light')
   await readable('nodes')
   await axe('nodes')
@@ -184,6 +187,8 @@ async function incidents() {
   await axe('incidents')
   await readable('incidents')
   await card.locator('button:has-text("Acknowledge…")').click()
+  const longest = Number(await card.locator('input[data-keep$="/note"]').getAttribute('maxlength'))
+  check(longest > 0 && 4 * longest <= 4096, `the page takes notes of ${longest} characters: want as many as fit into 4096 bytes, of up to 4 bytes each`)
   await page.keyboard.type('<b>looking</b>')
   await page.keyboard.press('Enter')
   // A supervisor that lost its lead under load refuses: the page keeps the note, and the person tries again.

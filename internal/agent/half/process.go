@@ -50,7 +50,7 @@ const (
 // TuneProcess adapts the process to a half: a small heap, one thread of Go, and a scheduling class. It must run
 // first, because it may replace the process by itself (beRealtime). It does not lock memory: that costs a Go process
 // some 75 MB; the register file locks its own pages.
-func TuneProcess(s Scheduling, log *slog.Logger) {
+func TuneProcess(s Scheduling, preset string, log *slog.Logger) {
 	if os.Getenv("GOGC") == "" {
 		// A start allocates some megabytes of which little stays: three to four collections, a tenth of its cost.
 		debug.SetGCPercent(startGC)
@@ -64,9 +64,7 @@ func TuneProcess(s Scheduling, log *slog.Logger) {
 		if err == nil {
 			return
 		}
-		log.Warn("no real-time scheduling: a loaded machine may delay this half", "err", err,
-			"remedy", "LimitRTPRIO=1 in the unit, agents.realtime in values of Helm, or CAP_SYS_NICE; "+
-				"else preset relaxed on all nodes and supervisors")
+		logNoRealtime(log, preset, err)
 	}
 	// Two or more would wake one another's threads for every packet: measured, a third of the DNP half's cost. Calls
 	// that block in the kernel get a thread of their own regardless.
@@ -78,6 +76,17 @@ func TuneProcess(s Scheduling, log *slog.Logger) {
 			log.Info("no short slice: a loaded machine may delay this half", "err", err)
 		}
 	}
+}
+
+// logNoRealtime logs that the process gets no real-time scheduling: a warning, unless the preset allows for the delays.
+func logNoRealtime(log *slog.Logger, preset string, err error) {
+	if preset == config.PresetRelaxed {
+		log.Info("no real-time scheduling: preset relaxed allows for the delays", "err", err)
+		return
+	}
+	log.Warn("no real-time scheduling: a loaded machine may delay this half", "err", err,
+		"remedy", "LimitRTPRIO=1 in the unit, agents.realtime in values of Helm, or CAP_SYS_NICE; "+
+			"else preset relaxed on all nodes and supervisors")
 }
 
 // LacksRealtime reports whether this process runs without real-time scheduling although its preset needs that and its

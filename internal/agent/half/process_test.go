@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"runtime/metrics"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,6 +37,28 @@ func TestOrdinaryProcessLacksRealtime(t *testing.T) {
 	} {
 		if got := LacksRealtime(tc.s, tc.preset); got != tc.want {
 			t.Errorf("scheduling %s, preset %s: %t, want %t", tc.s, tc.preset, got, tc.want)
+		}
+	}
+}
+
+// TestMissingRealtimeIsWarning: the log has a warning that names preset relaxed as a remedy. Where the preset is relaxed already, it has
+// none.
+func TestMissingRealtimeIsWarning(t *testing.T) {
+	for preset, want := range map[string]struct {
+		level slog.Level
+		parts []string
+	}{
+		config.PresetDefault: {slog.LevelWarn, []string{"no real-time scheduling: a loaded machine may delay this half",
+			`err="operation not permitted"`, "LimitRTPRIO=1 in the unit", "preset relaxed on all nodes and supervisors"}},
+		config.PresetFast:    {slog.LevelWarn, []string{"preset relaxed on all nodes and supervisors"}},
+		config.PresetRelaxed: {slog.LevelInfo, []string{"no real-time scheduling: preset relaxed allows for the delays"}},
+	} {
+		var out strings.Builder
+		logNoRealtime(slog.New(slog.NewTextHandler(&out, nil)), preset, unix.EPERM)
+		for _, part := range append(want.parts, "level="+want.level.String()+" ") {
+			if !strings.Contains(out.String(), part) {
+				t.Errorf("preset %s: want %q in %s", preset, part, out.String())
+			}
 		}
 	}
 }
@@ -80,7 +103,7 @@ func TestGarbageCollectionAfterStart(t *testing.T) {
 	} {
 		t.Setenv("GOGC", tc.gogc)
 		synctest.Test(t, func(t *testing.T) {
-			TuneProcess(SchedulingDefault, slog.New(slog.DiscardHandler))
+			TuneProcess(SchedulingDefault, config.PresetDefault, slog.New(slog.DiscardHandler))
 			time.Sleep(startTime - time.Nanosecond)
 			synctest.Wait()
 			if got := now(); got != tc.starts {

@@ -24,6 +24,9 @@ const incidentKind = "incident/"
 // incidentChunk is the number of incidents in one page.
 const incidentChunk = 500
 
+// maxNote is the most that the supervisors take, in bytes.
+const maxNote = 4096
+
 type incidentFlags struct {
 	states []string
 	node   string
@@ -362,9 +365,12 @@ A note has at most 4096 bytes, an incident at most 32 notes. A CLOSED incident c
 		Args:              command.Exactly("INCIDENT (its id, such as k3f9-7qm2xw4d)"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	cmd.Flags().StringVar(&note, "note", "", "a note for others, at most 4096 bytes")
+	cmd.Flags().StringVar(&note, "note", "", fmt.Sprintf("a note for others, at most %d bytes", maxNote))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		id := strings.TrimPrefix(args[0], incidentKind)
+		if n := len(note); n > maxNote {
+			return command.Usagef("--note: given %d bytes: want at most %d", n, maxNote)
+		}
 		return a.WithOperator(cmd.Context(), func(ctx context.Context, s command.Session) error {
 			resp, err := s.AcknowledgeIncident(ctx, id, note)
 			if err != nil {

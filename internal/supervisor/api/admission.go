@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"sync"
@@ -38,14 +39,22 @@ const (
 // aloneFrom is the size in bytes from which people's requests are read one at a time.
 const aloneFrom = 4 << 20
 
-// requestLimits are the calls with longer requests, in bytes.
+// requestLimits are the calls with longer requests, in bytes, and those whose refusal names a field: gRPC's own reader sends its refusal
+// by itself.
 var requestLimits = map[string]int{
+	lofamov1.FaultSupervisor_AcknowledgeIncident_FullMethodName: maxRequest,
+
 	lofamov1.FaultSupervisor_ApplyTopology_FullMethodName: 32 << 20, // 100,000 nodes with some labels
 	lofamov1.ResponseService_CheckPolicies_FullMethodName: policy.MaxBytes + 64<<10,
 	lofamov1.ResponseService_ApplyPolicies_FullMethodName: policy.MaxBytes + 64<<10,
 	lofamov1.Certificates_PutDenyList_FullMethodName:      pki.MaxDenyListSize + 64<<10,
 	lofamov1.Replica_Forward_FullMethodName:               32 << 20,
 	lofamov1.Upstream_Report_FullMethodName:               32 << 20,
+}
+
+// longFields names the field that makes a request to a call too long, with its own limit.
+var longFields = map[string]string{
+	lofamov1.FaultSupervisor_AcknowledgeIncident_FullMethodName: fmt.Sprintf("note: want at most %d bytes", maxNote),
 }
 
 // Reasons for refusing a call: the values of ServerConfig.Refused.
@@ -176,6 +185,9 @@ func (a *admission) receive(ctx context.Context, method string, m any, read func
 		err = status.Errorf(codes.DeadlineExceeded, "%s: the request did not arrive within %v, or too many others arrive", method, limit)
 	case status.Code(err) == codes.ResourceExhausted:
 		a.refused(RefusedSize)
+		if field := longFields[method]; field != "" {
+			err = status.Errorf(codes.ResourceExhausted, "%s; %s", field, status.Convert(err).Message())
+		}
 	}
 	return release, err
 }

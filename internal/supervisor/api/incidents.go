@@ -254,9 +254,7 @@ func (s *Server) WatchIncidents(req *lofamov1.WatchIncidentsRequest,
 			resuming = false
 		}
 		if v.Ready {
-			skipped := w.skipped
-			resp := w.next(v.After(w.after), v.Revision, func(id string) bool { return s.cfg.IncidentFeed.Of(id) != nil })
-			s.cfg.Metrics.IncidentsSkipped.Add(float64(w.skipped - skipped))
+			resp := s.nextIncidents(&w, v, func(id string) bool { return s.cfg.IncidentFeed.Of(id) != nil })
 			if err := sendIncidents(resp, stream.Send); err != nil {
 				return err
 			}
@@ -265,6 +263,14 @@ func (s *Server) WatchIncidents(req *lofamov1.WatchIncidentsRequest,
 			return err
 		}
 	}
+}
+
+// nextIncidents returns what a watch has to send, and counts the versions that it leaves out.
+func (s *Server) nextIncidents(w *incidentWatch, v store.IncidentView, kept func(id string) bool) *lofamov1.WatchIncidentsResponse {
+	skipped := w.skipped
+	resp := w.next(v.After(w.after), v.Revision, kept)
+	s.cfg.Metrics.IncidentsSkipped.Add(float64(w.skipped - skipped))
+	return resp
 }
 
 // sendIncidents sends a response in as many messages as its size needs; none for nil. A client that resumes after one

@@ -7,7 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"google.golang.org/grpc/codes"
@@ -45,6 +48,39 @@ func TestSlowIncidentWatchSkipsVersions(t *testing.T) {
 	w.next(of(8, lofamov1.IncidentState_OPEN), 13, kept)
 	if resp := w.next(nil, 14, func(string) bool { return false }); !slices.Equal(resp.GetGone(), []string{"a"}) {
 		t.Errorf("no longer kept: %v", resp)
+	}
+}
+
+// TestSkippedIncidentVersionsAreCounted: the counter has the versions that slow watches did not get, of all watches together.
+func TestSkippedIncidentVersionsAreCounted(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	s := New(Config{Metrics: metrics.New(registry)})
+	all := func(*lofamov1.Incident) bool { return true }
+	slow, quick := incidentWatch{keep: all, sent: map[string]uint64{}}, incidentWatch{keep: all, sent: map[string]uint64{}}
+	for _, step := range []struct {
+		w       *incidentWatch
+		version uint64
+		want    float64 // value of the counter
+	}{
+		{&slow, 1, 0}, {&quick, 1, 0}, {&quick, 2, 0}, {&quick, 3, 0}, {&slow, 5, 3}, {&slow, 6, 3}, {&quick, 6, 5},
+	} {
+		v := store.IncidentView{Ready: true, Revision: step.version, Incidents: []*store.StoredIncident{
+			{Incident: &lofamov1.Incident{Id: "a", Version: step.version, Revision: step.version}},
+		}}
+		s.nextIncidents(step.w, v, func(string) bool { return true })
+		all, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := -1.0
+		for _, of := range all {
+			if of.GetName() == "lofamo_incident_versions_skipped_total" {
+				got = of.GetMetric()[0].GetCounter().GetValue()
+			}
+		}
+		if got != step.want {
+			t.Errorf("at version %d: %v versions skipped, want %v", step.version, got, step.want)
+		}
 	}
 }
 

@@ -46,7 +46,7 @@ export class Responses {
 
   private card(r: any, into: HTMLElement, choose: (node: string) => void): HTMLElement {
     const may = this.session().may, again = () => this.show(into, choose)
-    const open = r.reason === 'approval'
+    const open = r.reason === 'approval', observed = r.mode === 'OBSERVE_ONLY'
     const ask = (verb: 'approve' | 'deny') => () => {
       this.asking = { id: r.id, verb, text: '' }
       again()
@@ -56,7 +56,7 @@ export class Responses {
     return h('div', { class: 'card', 'data-response': r.id },
       h('div', {}, h('b', {}, r.policy), ' for ', r.node ? h('button', { class: 'link', onclick: () => choose(r.node) }, r.node) : r.group, r.component && r.component !== 'node' ? ` ${r.component}` : '',
         h('span', { class: 'soft' }, ` ${r.id}`)),
-      h('div', {}, open ? h('span', { class: 'pill stale' }, 'wants your word') : h('span', { class: 'pill' }, plain(r.state ?? '')), ' ', r.mode === 'OBSERVE_ONLY' ? 'only observed ' : '', r.reason && !open ? r.reason : '', r.detail && !open ? h('span', { class: 'soft' }, ` ${r.detail}`) : null),
+      h('div', {}, open ? h('span', { class: 'pill stale' }, 'wants your word') : h('span', { class: 'pill' }, observed ? 'observe-only' : plain(r.state ?? '')), ' ', open ? '' : r.reason === 'observe-only' ? 'nothing is done' : r.reason ?? '', r.detail && !open ? h('span', { class: 'soft' }, ` ${r.detail}`) : null),
       r.approvalsWanted ? h('div', { class: 'soft' }, `${(r.approvals ?? []).length} of ${r.approvalsWanted} approvals`, (r.approvals ?? []).length ? `: ${r.approvals.map((a: any) => a.subject).join(', ')}` : '') : null,
       h('ul', { class: 'said' }, ...steps),
       open && this.asking?.id === r.id ? this.form(r, into, choose) : open && (may.approve || may.deny) ? h('div', { class: 'row' },

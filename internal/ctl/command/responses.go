@@ -64,12 +64,24 @@ func ResponseStep(r *lofamov1.Response) string {
 // untilText matches the end of a wait in the detail of a response.
 var untilText = regexp.MustCompile(`until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$`)
 
+// ResponseState returns the state of a response in words. An open response of an observe-only policy waits for nobody, whatever its
+// state is.
+func ResponseState(r *lofamov1.Response) string {
+	switch {
+	case r.GetUndoing() && r.GetState() == lofamov1.ResponseState_RESPONSE_RUNNING:
+		return "running back"
+	case r.GetMode() == lofamov1.PolicyMode_OBSERVE_ONLY && r.GetClosed() == nil:
+		return ModeName(r.GetMode())
+	}
+	return ResponseStateName(r.GetState())
+}
+
 // ResponseWhy returns the reason why a response waits, has failed or has expired. If it waits until a fixed time, the text includes the
 // time left.
 func ResponseWhy(a *App, r *lofamov1.Response) string {
 	out := r.GetReason()
 	if r.GetMode() == lofamov1.PolicyMode_OBSERVE_ONLY && out == "observe-only" {
-		return "its policy is observe-only: nothing is done"
+		return "nothing is done"
 	}
 	if r.GetDetail() != "" {
 		out += ": " + untilText.ReplaceAllStringFunc(r.GetDetail(), func(text string) string {
@@ -91,11 +103,8 @@ func ResponseRows(a *App, responses []*lofamov1.Response, wide bool) [][]string 
 	}
 	rows := [][]string{head}
 	for _, r := range responses {
-		state := ResponseStateName(r.GetState())
-		if r.GetUndoing() && r.GetState() == lofamov1.ResponseState_RESPONSE_RUNNING {
-			state = "running back"
-		}
-		row := []string{r.GetId(), ResponseTarget(r), r.GetPolicy(), state, ResponseStep(r), a.Since(r.GetProposed()), ResponseWhy(a, r)}
+		row := []string{r.GetId(), ResponseTarget(r), r.GetPolicy(), ResponseState(r), ResponseStep(r), a.Since(r.GetProposed()),
+			ResponseWhy(a, r)}
 		if wide {
 			var by []string
 			for _, ap := range r.GetApprovals() {
@@ -111,7 +120,7 @@ func ResponseRows(a *App, responses []*lofamov1.Response, wide bool) [][]string 
 
 // PrintResponse prints one response with its steps.
 func PrintResponse(a *App, r *lofamov1.Response) error {
-	state := ResponseStateName(r.GetState())
+	state := ResponseState(r)
 	if why := ResponseWhy(a, r); why != "-" {
 		state += ", " + why
 	}
@@ -182,5 +191,5 @@ func PrintWord(a *App, r *lofamov1.Response) {
 	if w := ResponseWhy(a, r); w != "-" {
 		why = ", " + w
 	}
-	a.Printf("%s for %s is %s%s\n", r.GetId(), ResponseTarget(r), ResponseStateName(r.GetState()), why)
+	a.Printf("%s for %s is %s%s\n", r.GetId(), ResponseTarget(r), ResponseState(r), why)
 }

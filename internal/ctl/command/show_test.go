@@ -103,16 +103,17 @@ func TestHalfWithoutRealtimeInTables(t *testing.T) {
 	}
 }
 
-// TestObserveOnlyResponseSaysThatNothingIsDone: its state is waiting, but it will never act.
-func TestObserveOnlyResponseSaysThatNothingIsDone(t *testing.T) {
+// TestObserveOnlyResponseDoesNotWait: its state is WAITING, but nobody and nothing has to act.
+func TestObserveOnlyResponseDoesNotWait(t *testing.T) {
 	a := &App{Env: Env{Now: func() time.Time { return ctltest.Now }, Location: time.UTC}}
 	r := &lofamov1.Response{Id: "r1-1", Policy: "drain", State: lofamov1.ResponseState_RESPONSE_WAITING, Reason: "observe-only",
 		Mode: lofamov1.PolicyMode_OBSERVE_ONLY}
-	if got, want := ResponseRows(a, []*lofamov1.Response{r}, false)[1][6], "its policy is observe-only: nothing is done"; got != want {
+	row := ResponseRows(a, []*lofamov1.Response{r}, false)[1]
+	if got, want := row[3]+", "+row[6], "observe-only, nothing is done"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if r.Reason = "cool-down"; ResponseWhy(a, r) != "cool-down" {
-		t.Errorf("%q, want what else it waits for", ResponseWhy(a, r))
+	if r.Reason = "cool-down"; ResponseState(r) != "observe-only" || ResponseWhy(a, r) != "cool-down" {
+		t.Errorf("%q, %q: want observe-only, and the gate that is closed", ResponseState(r), ResponseWhy(a, r))
 	}
 }
 

@@ -217,21 +217,26 @@ func (st *clusterStatus) underWay(in *lofamov1.Incident) []*lofamov1.Response {
 	return out
 }
 
+// responseInWords returns what an open response does: its state, its step and the reason why it waits.
+func responseInWords(a *command.App, r *lofamov1.Response) string {
+	text := command.ResponseState(r)
+	if r.GetMode() == lofamov1.PolicyMode_OBSERVE_ONLY {
+		return text + ", nothing is done"
+	}
+	if int(r.GetStep()) < len(r.GetSteps()) {
+		text += ", step " + command.ResponseStep(r)
+	}
+	if why := command.ResponseWhy(a, r); why != "-" {
+		text += ", " + why
+	}
+	return text
+}
+
 // doing returns the actions of programs and people about an incident, one line each.
 func (st *clusterStatus) doing(a *command.App, in *lofamov1.Incident) []string {
 	ids, alike := map[string][]string{}, []string(nil) // IDs of the responses that have the same text, and these texts in order
 	for _, r := range st.underWay(in) {
-		text := fmt.Sprintf("policy %s: %s", r.GetPolicy(), command.ResponseStateName(r.GetState()))
-		if int(r.GetStep()) < len(r.GetSteps()) {
-			text += ", step " + command.ResponseStep(r)
-		}
-		why := command.ResponseWhy(a, r)
-		if why == "-" && r.GetMode() == lofamov1.PolicyMode_OBSERVE_ONLY {
-			why = "observe-only"
-		}
-		if why != "-" {
-			text += ", " + why
-		}
+		text := fmt.Sprintf("policy %s: %s", r.GetPolicy(), responseInWords(a, r))
 		if len(ids[text]) == 0 {
 			alike = append(alike, text)
 		}
@@ -313,6 +318,16 @@ func (st *clusterStatus) toDo(a *command.App, in *lofamov1.Incident) []string {
 	return out
 }
 
+// observeOnly counts the open responses of observe-only policies.
+func (st *clusterStatus) observeOnly() (n int) {
+	for _, r := range st.responses {
+		if r.GetMode() == lofamov1.PolicyMode_OBSERVE_ONLY {
+			n++
+		}
+	}
+	return n
+}
+
 // printCluster prints the circuit breaker, the supervisors and the counts.
 func (st *clusterStatus) printCluster(a *command.App) {
 	line := func(name, format string, args ...any) { a.Printf("%-15s %s\n", name, fmt.Sprintf(format, args...)) }
@@ -323,13 +338,16 @@ func (st *clusterStatus) printCluster(a *command.App) {
 		line("circuit breaker", "closed")
 	}
 	if n := len(st.responses); n > 0 {
-		waiting := 0
+		waiting, observing := 0, ""
 		for _, r := range st.responses {
-			if r.GetState() == lofamov1.ResponseState_RESPONSE_WAITING {
+			if r.GetState() == lofamov1.ResponseState_RESPONSE_WAITING && r.GetMode() != lofamov1.PolicyMode_OBSERVE_ONLY {
 				waiting++
 			}
 		}
-		line("responses", "%d open, %d of them waiting: lofamoctl get responses", n, waiting)
+		if k := st.observeOnly(); k > 0 {
+			observing = fmt.Sprintf(", %d observe-only", k)
+		}
+		line("responses", "%d open, %d of them waiting%s: lofamoctl get responses", n, waiting, observing)
 	}
 	line("supervisors", "%s", st.supervisorsInWords())
 	for _, s := range st.supervisors {

@@ -162,16 +162,16 @@ func (m *topModel) eventRow(e *lofamov1.Event) topRow {
 
 func (m *topModel) responseRow(r *lofamov1.Response) topRow {
 	s := lofamov1.State_UNKNOWN
-	switch r.GetState() {
-	case lofamov1.ResponseState_RESPONSE_FAILED:
+	switch {
+	case r.GetMode() == lofamov1.PolicyMode_OBSERVE_ONLY: // nothing to do
+	case r.GetState() == lofamov1.ResponseState_RESPONSE_FAILED:
 		s = lofamov1.State_FAILED
-	case lofamov1.ResponseState_RESPONSE_WAITING:
+	case r.GetState() == lofamov1.ResponseState_RESPONSE_WAITING:
 		s = lofamov1.State_SICK
-	case lofamov1.ResponseState_RESPONSE_RUNNING, lofamov1.ResponseState_RESPONSE_DONE:
+	case r.GetState() == lofamov1.ResponseState_RESPONSE_RUNNING, r.GetState() == lofamov1.ResponseState_RESPONSE_DONE:
 		s = lofamov1.State_NORMAL
-	default:
 	}
-	cells := []string{r.GetId(), command.ResponseTarget(r), command.ResponseStateName(r.GetState()), command.ResponseStep(r),
+	cells := []string{r.GetId(), command.ResponseTarget(r), command.ResponseState(r), command.ResponseStep(r),
 		r.GetPolicy() + ": " + command.ResponseWhy(&m.app, r)}
 	key := "response/" + r.GetId()
 	return topRow{key: key, open: key, node: r.GetNode(), state: s, since: r.GetProposed().AsTime(), cells: cells,

@@ -12,12 +12,13 @@ import (
 
 func TestTopOnce(t *testing.T) {
 	r := ctltest.Responding(t)
-	r.Map.Nodes.Revision = 42
+	r.Map.Nodes.Revision, r.Map.Incidents = 42, troubled(t).Incidents
 	got := run(t, map[string]string{"NO_COLOR": "1"}, r.Flags("top", "--width", "120")...)
 	if got.code != 0 || got.stderr != "" {
 		t.Fatalf("exit code %d: %s", got.code, got.stderr)
 	}
-	for _, want := range []string{"nodes 8: 8 NORMAL", "BREAKER OPEN", "live from " + r.Server.Address, "[ n1-0-1 ]",
+	for _, want := range []string{"nodes 8: 8 NORMAL", "BREAKER OPEN",
+		"2 incidents open  worst: n1-1-1 FAILED for 30s\n", "live from " + r.Server.Address, "[ n1-0-1 ]",
 		"policy drain put in force"} {
 		if !strings.Contains(got.stdout, want) {
 			t.Errorf("%q is not in:\n%s", want, got.stdout)

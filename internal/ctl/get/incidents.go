@@ -126,13 +126,14 @@ func (f *incidentFlags) request(a *command.App, format command.Format) (*lofamov
 }
 
 // worstFirst orders incidents for people.
-func worstFirst(list []*lofamov1.Incident) {
-	order := func(s lofamov1.IncidentState) int { return int(s) }
-	slices.SortStableFunc(list, func(a, b *lofamov1.Incident) int {
-		return cmp.Or(order(a.GetState())-order(b.GetState()), int(b.GetSeverity())-int(a.GetSeverity()),
-			cmp.Compare(b.GetConsequenceCount(), a.GetConsequenceCount()), a.GetSince().AsTime().Compare(b.GetSince().AsTime()),
-			strings.Compare(a.GetId(), b.GetId()))
-	})
+func worstFirst(list []*lofamov1.Incident) { slices.SortStableFunc(list, CompareIncidents) }
+
+// CompareIncidents returns a negative number if people should see a before b: OPEN before CLOSED, then the graver one, the one with more
+// consequences, and the older one.
+func CompareIncidents(a, b *lofamov1.Incident) int {
+	return cmp.Or(int(a.GetState())-int(b.GetState()), int(b.GetSeverity())-int(a.GetSeverity()),
+		cmp.Compare(b.GetConsequenceCount(), a.GetConsequenceCount()), a.GetSince().AsTime().Compare(b.GetSince().AsTime()),
+		strings.Compare(a.GetId(), b.GetId()))
 }
 
 // printIncidents prints a list.
@@ -175,8 +176,8 @@ func listJSON[M proto.Message](list []M) ([]byte, error) {
 	return slices.Concat([]byte{'['}, bytes.Join(all, []byte{','}), []byte{']'}), nil
 }
 
-// where names the place of a root cause: a node, the two ends of a link, or a group fault.
-func where(in *lofamov1.Incident) string {
+// Where names the place of a root cause: a node, the two ends of a link, or a group fault.
+func Where(in *lofamov1.Incident) string {
 	switch {
 	case in.GetGroup() != "":
 		return in.GetGroup()
@@ -194,7 +195,7 @@ func incidentRows(a *command.App, list []*lofamov1.Incident, wide bool) [][]stri
 	rows := [][]string{head}
 	for _, in := range list {
 		row := []string{
-			in.GetId(), in.GetState().String(), in.GetSeverity().String(), where(in), in.GetComponent(), command.StateName(in.GetFault()),
+			in.GetId(), in.GetState().String(), in.GetSeverity().String(), Where(in), in.GetComponent(), command.StateName(in.GetFault()),
 			command.CauseName(in.GetCause()), a.Since(in.GetSince()), command.Count(in.GetConsequenceCount()),
 			acknowledgedBy(in),
 		}
@@ -241,7 +242,7 @@ func getIncident(a *command.App, cmd *cobra.Command, o *command.OutputFlag, id s
 func printIncident(a *command.App, in *lofamov1.Incident) error {
 	v := in.GetVerdict()
 	a.Printf("incident   %s  %s  %s\n", in.GetId(), in.GetState(), in.GetSeverity())
-	a.Printf("root cause %s, %s, cause %s\n", where(in), in.GetComponent(), command.CauseName(in.GetCause()))
+	a.Printf("root cause %s, %s, cause %s\n", Where(in), in.GetComponent(), command.CauseName(in.GetCause()))
 	a.Printf("summary    %s\n", command.Printable(in.GetSummary()))
 	a.Printf("since      %s (%s ago)\n", a.Clock(in.GetSince()), a.Since(in.GetSince()))
 	if in.GetUntil() != nil {

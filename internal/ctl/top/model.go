@@ -32,6 +32,7 @@ type topModel struct {
 	events     []topRow               // newest first, at most topEvents
 	responses  map[string]*lofamov1.Response
 	breaker    *lofamov1.ResponseBreaker
+	incidents  map[string]*lofamov1.Incident // OPEN ones
 	cluster    *lofamov1.ClusterInfo
 	revision   uint64 // up to which changes were seen
 
@@ -148,6 +149,11 @@ type (
 		anew bool // another stream begins: discard all earlier responses
 		err  error
 	}
+	topIncidents struct {
+		changed []*lofamov1.Incident
+		gone    []string // ids of incidents that are no longer kept
+		anew    bool     // another stream begins: discard all earlier incidents
+	}
 	topDetail struct {
 		key, text string
 		err       error
@@ -200,6 +206,8 @@ func (m *topModel) update(msg any) []any {
 		m.refresh(msg)
 	case topResponses:
 		m.respond(msg)
+	case topIncidents:
+		m.takeIncidents(msg)
 	case topDetail:
 		m.detail(msg)
 	case topActed:
@@ -479,6 +487,23 @@ func (m *topModel) respond(r topResponses) {
 	}
 	for _, id := range r.resp.GetGone() {
 		delete(m.responses, id)
+	}
+}
+
+// takeIncidents keeps the OPEN incidents.
+func (m *topModel) takeIncidents(r topIncidents) {
+	if m.incidents == nil || r.anew {
+		m.incidents = make(map[string]*lofamov1.Incident)
+	}
+	for _, in := range r.changed {
+		if in.GetState() == lofamov1.IncidentState_OPEN {
+			m.incidents[in.GetId()] = in
+		} else {
+			delete(m.incidents, in.GetId())
+		}
+	}
+	for _, id := range r.gone {
+		delete(m.incidents, id)
 	}
 }
 

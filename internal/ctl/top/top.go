@@ -102,6 +102,9 @@ func topOnce(a *command.App, ctx context.Context, t *topShell, m *topModel) erro
 	m.update(topProgress{target: t.s.Answered()})
 	list, err := t.s.ListResponses(ctx, &lofamov1.ListResponsesRequest{})
 	m.update(topResponses{resp: &lofamov1.WatchResponsesResponse{Responses: list.GetResponses(), Breaker: list.GetBreaker()}, err: err})
+	if list, err := t.s.AllIncidents(ctx, &lofamov1.ListIncidentsRequest{States: onlyOpen}, incidentChunk); err == nil {
+		m.update(topIncidents{changed: list.GetIncidents()})
+	}
 	for line := range strings.SplitSeq(m.view(), "\n") {
 		a.Printf("%s\n", strings.TrimRight(line, " "))
 	}
@@ -117,6 +120,7 @@ type topShell struct {
 	mu            sync.Mutex         // guards the fields below
 	move          context.CancelFunc // ends the present watch, so that it restarts
 	moveResponses context.CancelFunc // and that of the responses
+	moveIncidents context.CancelFunc // and that of the incidents
 	again         bool               // with everything listed
 }
 
@@ -170,7 +174,8 @@ func (t *topShell) run(ctx context.Context, m *topModel) error {
 		tea.WithOutput(t.app.Env.Stdout))
 	t.send = func(msg any) { program.Send(msg) }
 	after := m.revision
-	for _, f := range []func(context.Context){func(ctx context.Context) { t.watch(ctx, after) }, t.poll, t.responses, t.tick} {
+	for _, f := range []func(context.Context){func(ctx context.Context) { t.watch(ctx, after) }, t.poll, t.responses, t.incidents,
+		t.tick} {
 		group.Go(func() { f(ctx) })
 	}
 	if _, err := program.Run(); err != nil && ctx.Err() == nil {
@@ -246,6 +251,34 @@ func (t *topShell) responses(ctx context.Context) {
 	}
 }
 
+// onlyOpen are the states of the incidents in the header.
+var onlyOpen = []lofamov1.IncidentState{lofamov1.IncidentState_OPEN}
+
+// incidentChunk is the number of incidents in one page.
+const incidentChunk = 500
+
+// incidents passes on the incidents that are OPEN, and those that no longer are. If the supervisors serve none, as those of
+// earlier versions, it tries again, and the header names none.
+func (t *topShell) incidents(ctx context.Context) {
+	for ctx.Err() == nil {
+		watching, cancel := context.WithCancel(ctx)
+		t.mu.Lock()
+		t.moveIncidents = cancel
+		t.mu.Unlock()
+		anew := true
+		err := t.s.WatchIncidents(watching, &lofamov1.WatchIncidentsRequest{States: onlyOpen}, func(r *lofamov1.WatchIncidentsResponse) error {
+			t.send(topIncidents{changed: r.GetIncidents(), gone: r.GetGone(), anew: anew})
+			anew = false
+			return nil
+		})
+		moved := watching.Err() != nil
+		cancel()
+		if err != nil && !moved {
+			pause(ctx, topRetry)
+		}
+	}
+}
+
 func (t *topShell) tick(ctx context.Context) {
 	for ctx.Err() == nil {
 		t.send(topTick{t.app.Env.Now()})
@@ -272,6 +305,9 @@ func (t *topShell) restart(again bool) {
 	}
 	if !again && t.moveResponses != nil {
 		t.moveResponses()
+	}
+	if !again && t.moveIncidents != nil {
+		t.moveIncidents()
 	}
 }
 

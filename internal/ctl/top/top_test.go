@@ -117,6 +117,45 @@ func TestTopScreens(t *testing.T) {
 }
 
 // At any size, with anything open, the content fills the screen exactly, and no text from the network moves the cursor.
+// TestTopHeaderNamesWorstIncident: the header counts the OPEN incidents, and names the root cause of the worst one.
+func TestTopHeaderNamesWorstIncident(t *testing.T) {
+	incident := func(id, node, component string, severity lofamov1.IncidentSeverity) *lofamov1.Incident {
+		return &lofamov1.Incident{Id: id, Node: node, Component: component, Severity: severity, State: lofamov1.IncidentState_OPEN,
+			Fault: lofamov1.State_FAILED, Since: ctltest.Ago(30 * time.Second)}
+	}
+	link := incident("k3f9-aaaaaaaa", "n0-0-0", "link/Y+", lofamov1.IncidentSeverity_WARNING)
+	link.Peer = "n0-1-0"
+	node := incident("k3f9-bbbbbbbb", "n1-1-1", "node", lofamov1.IncidentSeverity_CRITICAL)
+	rack := incident("k3f9-cccccccc", "", "group", lofamov1.IncidentSeverity_CRITICAL)
+	rack.Group, rack.ConsequenceCount = "label/rack=r7", 169
+	over := proto.CloneOf(rack)
+	over.State = lofamov1.IncidentState_RECOVERING
+	m := topOf(t, ctltest.Harmed(t), 80, 24)
+	lacks(t, m, "incident")
+	for _, step := range []struct {
+		what string
+		msg  topIncidents
+		want string // in the header; empty: no incident
+	}{
+		{"a cable", topIncidents{changed: []*lofamov1.Incident{link}, anew: true}, "1 incident open  link/Y+ of n0-0-0 - n0-1-0 FAILED for 30s"},
+		{"a node too", topIncidents{changed: []*lofamov1.Incident{node}}, "2 incidents open  worst: n1-1-1 FAILED for 30s"},
+		{"a rack too", topIncidents{changed: []*lofamov1.Incident{rack}}, "3 incidents open  worst: label/rack=r7 FAILED for 30s"},
+		{"the rack recovers", topIncidents{changed: []*lofamov1.Incident{over}}, "2 incidents open  worst: n1-1-1 FAILED"},
+		{"the node's is no longer kept", topIncidents{gone: []string{node.GetId()}}, "1 incident open  link/Y+ of"},
+		{"another supervisor", topIncidents{anew: true}, ""},
+	} {
+		m.update(step.msg)
+		line := strings.Split(m.view(), "\n")[2]
+		if step.want == "" && strings.Contains(m.view(), "incident") || !strings.HasPrefix(line, step.want) {
+			t.Errorf("%s: %q, want %q", step.what, line, step.want)
+		}
+		wants(t, m, "live from sup-1:1", "q quit")
+		if got := m.view(); strings.Count(got, "\n") != 23 {
+			t.Errorf("%s: want 24 lines:\n%s", step.what, got)
+		}
+	}
+}
+
 func TestTopFillsEveryScreen(t *testing.T) {
 	for _, dims := range []string{"2x2x2", "4", "1x1x3", "10x10", "7x7x3", "22x22"} {
 		d, err := grid.ParseDims(dims)
@@ -133,6 +172,8 @@ func TestTopFillsEveryScreen(t *testing.T) {
 			press(m, keys...)
 			for _, size := range []topSize{{1, 1}, {20, 5}, {60, 16}, {61, 17}, {80, 24}, {100, 30}, {139, 41}, {140, 41}, {200, 100}} {
 				m.update(size)
+				m.update(topIncidents{anew: true, changed: []*lofamov1.Incident{{Id: "k3f9-aaaaaaaa", Node: "n\x1b[2J",
+					State: lofamov1.IncidentState_OPEN}}})
 				got := m.view()
 				if strings.Contains(got, "\x1b") {
 					t.Fatalf("%s at %v after %q: an escape code is on the screen: %q", dims, size, keys, got)
@@ -513,6 +554,44 @@ func TestTopAsksTheOtherOneForResponsesToo(t *testing.T) {
 	}
 	shell.restart(false)
 	next("r2-1")
+}
+
+// TestTopWatchesIncidents: the shell passes on the incidents of its watch, as those of a new stream.
+func TestTopWatchesIncidents(t *testing.T) {
+	m := ctltest.Healthy(t, "2x2x2")
+	m.Incidents = []*lofamov1.Incident{{Id: "k3f9-aaaaaaaa", Node: "n1-1-1", Component: "node", State: lofamov1.IncidentState_OPEN}}
+	r := ctltest.StartRemote(t, m)
+	flag := func(name string) string { return filepath.Join(r.Dir, name) }
+	a := &command.App{Env: command.Env{Now: func() time.Time { return ctltest.Now }, Getenv: func(string) string { return "" }},
+		Server: r.Server.Address, CA: flag("ca.pem"), Cert: flag("viewer.pem"), Key: flag("viewer.key")}
+	s, err := a.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	heard := make(chan topIncidents)
+	shell := &topShell{app: a, s: s, send: func(msg any) {
+		select {
+		case heard <- msg.(topIncidents):
+		case <-ctx.Done():
+		}
+	}}
+	var group sync.WaitGroup
+	defer group.Wait()
+	defer cancel()
+	group.Go(func() { shell.incidents(ctx) })
+	for range 2 { // the server of the test ends each stream
+		select {
+		case got := <-heard:
+			if len(got.changed) != 1 || got.changed[0].GetId() != "k3f9-aaaaaaaa" || !got.anew {
+				t.Errorf("%+v: want the incident, of a new stream", got)
+			}
+		case <-ctx.Done():
+			t.Fatal("no incident")
+		}
+	}
 }
 
 // The shell uses the same calls as the other commands, and shows their output.

@@ -2,6 +2,7 @@ package top
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -14,8 +15,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// The screen, from the top: two lines with the cluster's name and condition, one with the connection to the
-// supervisors; faults beside the map; events or responses; a line for the keys, a question or an answer.
+// The screen, from the top: two lines with the cluster's name and condition, one with the open incidents if there are any,
+// one with the connection to the supervisors; faults beside the map; events or responses; a line for the keys, a question or
+// an answer.
 
 // The least screen that holds the panes.
 const (
@@ -23,7 +25,13 @@ const (
 	topLeastHeight = 16
 )
 
-const topHeaderRows = 3
+// headerRows returns the number of lines of header.
+func (m *topModel) headerRows() int {
+	if m.incidentLine() == "" {
+		return 3
+	}
+	return 4
+}
 
 // topSilence is the maximum time without an answer before the screen counts as stale: the shell polls every
 // topPollEvery.
@@ -53,7 +61,7 @@ func (m *topModel) view() string {
 		return m.lines(lines, w, h)
 	}
 	lines := m.header()
-	body := h - topHeaderRows - 1
+	body := h - m.headerRows() - 1
 	switch {
 	case m.page != nil:
 		lines = append(lines, m.pageView(w, body)...)
@@ -88,7 +96,7 @@ func (m *topModel) lines(lines []string, w, h int) string {
 
 // split returns the rows of the upper panes and the columns of the left one.
 func (m *topModel) split() (up, left int) {
-	body := m.size.height - topHeaderRows - 1
+	body := m.size.height - m.headerRows() - 1
 	right := min(max(34, m.size.width*2/5), m.mapWidth()+1)
 	return body - max(5, body*2/5), m.size.width - right - 1
 }
@@ -109,7 +117,7 @@ func beside(left, right []string) []string {
 
 // paneRows returns the number of list rows that fit in a pane.
 func (m *topModel) paneRows(p topPane) int {
-	body := m.size.height - topHeaderRows - 1
+	body := m.size.height - m.headerRows() - 1
 	up, _ := m.split()
 	switch {
 	case m.zoom:
@@ -121,7 +129,7 @@ func (m *topModel) paneRows(p topPane) int {
 	return max(0, body-1) // its title
 }
 
-func (m *topModel) pageRows() int { return max(1, m.size.height-topHeaderRows-2) }
+func (m *topModel) pageRows() int { return max(1, m.size.height-m.headerRows()-2) }
 
 // wrapped returns the lines of the page as shown: a long line continues on the next one, indented.
 func (m *topModel) wrapped() []string {
@@ -300,7 +308,34 @@ func (m *topModel) header() []string {
 		second += fmt.Sprintf("  %d under maintenance", n)
 	}
 	w, clock := m.size.width, m.now.In(m.app.Env.Location).Format("15:04:05")
-	return []string{fit(first, w-len(clock)-1) + " " + clock, fit(second, w), fit(m.status(), w)}
+	lines := []string{fit(first, w-len(clock)-1) + " " + clock, fit(second, w)}
+	if text := m.incidentLine(); text != "" {
+		lines = append(lines, fit(text, w))
+	}
+	return append(lines, fit(m.status(), w))
+}
+
+// incidentLine counts the OPEN incidents and describes the worst one; empty: there is none.
+func (m *topModel) incidentLine() string {
+	if len(m.incidents) == 0 {
+		return ""
+	}
+	worst := slices.MinFunc(slices.Collect(maps.Values(m.incidents)), get.CompareIncidents)
+	state := lofamov1.State_SICK
+	if worst.GetSeverity() == lofamov1.IncidentSeverity_CRITICAL {
+		state = lofamov1.State_FAILED
+	}
+	of := "worst: "
+	if len(m.incidents) == 1 {
+		of = ""
+	}
+	root := get.Where(worst)
+	if c := worst.GetComponent(); c != "node" && c != "group" {
+		root = c + " of " + root
+	}
+	text := fmt.Sprintf("%s open  %s%s %s for %s", fault.Plural(len(m.incidents), "incident"), of, command.Printable(root),
+		command.StateName(worst.GetFault()), m.app.Since(worst.GetSince()))
+	return m.paint.State(state, text)
 }
 
 func (m *topModel) links() int {

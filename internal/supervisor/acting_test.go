@@ -62,9 +62,9 @@ func (a *acting) did() []*lofamov1.ActOrder {
 // TestNodeActsOnOrderOfLeader: the leader makes a node act and notifies jobs. A node of an earlier version gets no orders. A link is
 // masked and restored only in the response's own name.
 func TestNodeActsOnOrderOfLeader(t *testing.T) {
-	c, sups, leader := three(t, fresh(supervisortest.Options{Dims: "3x1x1", Configure: func(cfg *config.Supervisor) {
+	c, sups, leader := three(t, supervisortest.Options{Dims: "3x1x1", Configure: func(cfg *config.Supervisor) {
 		cfg.Responses.Grace, cfg.Responses.StormDelay = 0, 0
-	}}))
+	}})
 	lead := sups[leader]
 	executors, err := supervisor.NodeExecutors(lead, config.NodeExecutor{MaskChannels: true, AskFor: config.Duration(5 * time.Second)})
 	if err != nil {

@@ -41,7 +41,7 @@ const browserTime = 8 * time.Minute
 // LOFAMO_SHOTS names a folder for screenshots.
 func TestBrowser(t *testing.T) {
 	node, chromium := browser(t)
-	c := supervisortest.New(t, supervisortest.Options{Dims: "3x3x3", Web: true, Configure: func(cfg *config.Supervisor) {
+	c := supervisortest.New(t, supervisortest.Options{Dims: "3x3x3", Web: true, Preset: config.PresetFast, Configure: func(cfg *config.Supervisor) {
 		cfg.Responses.Grace, cfg.Responses.StormDelay = 0, 0
 		cfg.Responses.BreakerNodes = 1000 // agents that are late beside a busy browser are no storm
 	}})

@@ -19,20 +19,6 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// fresh keeps reports fresh for the whole test: with the periods of the fast preset a node is silent after a second, which a busy machine
-// may need between two steps of a test.
-func fresh(o supervisortest.Options) supervisortest.Options {
-	configure := o.Configure
-	o.Preset, o.Configure = config.PresetRelaxed, func(cfg *config.Supervisor) {
-		misses := 64
-		cfg.Periods = &config.PeriodsOverride{DigestMisses: &misses}
-		if configure != nil {
-			configure(cfg)
-		}
-	}
-	return o
-}
-
 // three starts three replicas and returns them with the leader's index.
 func three(t *testing.T, o supervisortest.Options) (*supervisortest.Cluster, []*supervisor.Supervisor, int) {
 	t.Helper()

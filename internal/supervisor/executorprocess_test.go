@@ -55,14 +55,14 @@ func TestExecutorProcessActsOncePerFault(t *testing.T) {
 	var once sync.Once
 	var address string
 	var tls config.SupervisorTLS
-	c, replicas, leader := three(t, fresh(supervisortest.Options{Configure: func(cfg *config.Supervisor) {
+	c, replicas, leader := three(t, supervisortest.Options{Configure: func(cfg *config.Supervisor) {
 		once.Do(func() { address = executorProcess(t, filepath.Dir(cfg.TLS.CA), made) })
 		tls = cfg.TLS
 		r := &cfg.Responses
 		r.Grace, r.StormDelay, r.MaxNodes, r.MaxPercent, r.MaxPerDomain, r.MaxPerPlane, r.BreakerPercent, r.BreakerNodes = 0, 0, 4,
 			100, 4, 4, 50, 4
 		cfg.Responses.Executors.Process = &config.ExecutorClient{Address: address}
-	}}))
+	}})
 	follower := (leader + 1) % 3
 	etcd := etcdClient(t, c.Configs[follower])
 	s := store.NewEtcd(etcd, store.Options{})

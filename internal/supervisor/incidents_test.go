@@ -37,7 +37,7 @@ func listed(t *testing.T, c lofamov1.FaultSupervisorClient, req *lofamov1.ListIn
 // does not exist.
 func TestIncidentsAreServedByAnyReplica(t *testing.T) {
 	t.Parallel()
-	c, _, leader := three(t, fresh(supervisortest.Options{}))
+	c, _, leader := three(t, supervisortest.Options{})
 	follower := c.Operator(t, c.Configs[(leader+1)%3].GRPC)
 	ctx, cancel := context.WithTimeout(t.Context(), 4*supervisortest.Wait)
 	defer cancel()

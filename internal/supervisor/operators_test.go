@@ -196,7 +196,7 @@ func concurrentApplies(t *testing.T, c *supervisortest.Cluster, from *lofamov1.T
 // node is mistaken for another or for dead, and the spare reports at its new place.
 func TestSpareIsSwappedIn(t *testing.T) {
 	t.Parallel()
-	c, _, leader := three(t, supervisortest.Options{Spares: 1, Preset: config.PresetRelaxed})
+	c, _, leader := three(t, supervisortest.Options{Spares: 1})
 	operator := c.Operator(t, c.Configs[(leader+1)%3].GRPC)
 	events, _ := watch(t, operator, &lofamov1.WatchRequest{})
 	begin(t, events)

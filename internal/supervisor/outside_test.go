@@ -92,14 +92,14 @@ func TestWebhookAndAlertHappenOnce(t *testing.T) {
 	hook, alertmanager := httptest.NewServer(r), httptest.NewServer(o)
 	t.Cleanup(hook.Close)
 	t.Cleanup(alertmanager.Close)
-	c, replicas, leader := three(t, fresh(supervisortest.Options{Configure: func(cfg *config.Supervisor) {
+	c, replicas, leader := three(t, supervisortest.Options{Configure: func(cfg *config.Supervisor) {
 		cfg.Responses.Grace, cfg.Responses.StormDelay = 0, 0
 		cfg.Responses.Executors.Webhooks = &config.Webhooks{Targets: []config.WebhookTarget{{
 			Name: "repair", URL: hook.URL, Kinds: []string{"remediate"}, SecretFiles: []string{secret}, Addresses: []string{"127.0.0.0/8"},
 			Plaintext: true,
 		}}}
 		cfg.Responses.Executors.Alertmanager = &config.Alertmanagers{URLs: []string{alertmanager.URL}}
-	}}))
+	}})
 	follower := (leader + 1) % 3
 	etcd := etcdClient(t, c.Configs[follower])
 	s := store.NewEtcd(etcd, store.Options{})

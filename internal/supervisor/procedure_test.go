@@ -19,7 +19,7 @@ import (
 // the next one has its report, which names the node that never answers, and keeps the pause. The report appears in
 // history, and so does that of a procedure that a node began by itself.
 func TestProcedureSurvivesLossOfLeader(t *testing.T) {
-	c, sups, leader := three(t, supervisortest.Options{Dims: "3x1x1",
+	c, sups, leader := three(t, supervisortest.Options{Dims: "3x1x1", Preset: config.PresetFast,
 		Configure: func(cfg *config.Supervisor) { cfg.Diagnosis.Pause = config.Duration(time.Hour) }})
 	follower, other := (leader+1)%3, (leader+2)%3
 	manage := func(i int) lofamov1.ManageClient {

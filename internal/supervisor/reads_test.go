@@ -16,7 +16,7 @@ import (
 // TestReadsAtAnyReplica: all pages of a list have one revision at whichever replica, a watch that begins with the map
 // loses nothing, and many watchers at all replicas see each change once, in order, across a change of the leader.
 func TestReadsAtAnyReplica(t *testing.T) {
-	c, sups, leader := three(t, fresh(supervisortest.Options{}))
+	c, sups, leader := three(t, supervisortest.Options{})
 	followers := []int{(leader + 1) % 3, (leader + 2) % 3}
 	clients := make([]lofamov1.FaultSupervisorClient, 3)
 	for i, cfg := range c.Configs {

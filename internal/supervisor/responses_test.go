@@ -50,9 +50,9 @@ func applyPolicy(t *testing.T, c *supervisortest.Cluster, addr, document string)
 // person approves, and fails because no executor exists. After the loss of the leader another one continues the response.
 func TestApprovedResponseSurvivesLossOfLeader(t *testing.T) {
 	t.Parallel()
-	c, replicas, leader := three(t, fresh(supervisortest.Options{Configure: func(cfg *config.Supervisor) {
+	c, replicas, leader := three(t, supervisortest.Options{Configure: func(cfg *config.Supervisor) {
 		cfg.Responses.Grace, cfg.Responses.StormDelay = 0, 0
-	}}))
+	}})
 	follower := (leader + 1) % 3
 	s := store.NewEtcd(etcdClient(t, c.Configs[follower]), store.Options{})
 	applyReseat(t, c, c.Configs[follower].GRPC)
@@ -114,7 +114,7 @@ func TestApprovedResponseSurvivesLossOfLeader(t *testing.T) {
 // dead, and the evidence is as new as their last reports.
 func TestResponseToDeadNode(t *testing.T) {
 	t.Parallel()
-	c := supervisortest.New(t, supervisortest.Options{Dims: "4x1x1", Configure: func(cfg *config.Supervisor) {
+	c := supervisortest.New(t, supervisortest.Options{Dims: "4x1x1", Preset: config.PresetFast, Configure: func(cfg *config.Supervisor) {
 		cfg.Responses.Grace, cfg.Responses.StormDelay, cfg.Responses.MaxEvidenceAge = 0, 0, config.Duration(2*time.Second)
 	}})
 	cfg := c.Configs[0]
@@ -180,7 +180,7 @@ func (d does) Do(_ context.Context, j executor.Job) executor.Result {
 // step does not begin. The node whose fault stands gets it.
 func TestRecoveredNodeIsSparedAtLastCheck(t *testing.T) {
 	t.Parallel()
-	c := supervisortest.New(t, fresh(supervisortest.Options{Configure: func(cfg *config.Supervisor) { cfg.Responses.Enabled = false }}))
+	c := supervisortest.New(t, supervisortest.Options{Configure: func(cfg *config.Supervisor) { cfg.Responses.Enabled = false }})
 	cfg := c.Configs[0]
 	sup := start(t, cfg)
 	c.AwaitLeader(t, 0)

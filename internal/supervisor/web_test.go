@@ -197,14 +197,16 @@ func TestBrowserShowsMapAndApproves(t *testing.T) {
 	_, next := s.stream(m.Revision)
 	next("alive", func(data string) bool { return strings.Contains(data, `"leader":"s1","stale":false`) })
 	a := c.Agents["n1-0-0"]
-	id, b := a.Report(t, fault.HalfHost, false, fault.Observation{Component: fault.ComponentMemory, State: fault.Failed, Kind: fault.KindSelf})
+	observed := []fault.Observation{{Component: fault.ComponentHost, State: fault.Normal, Kind: fault.KindSelf},
+		{Component: fault.ComponentMemory, State: fault.Failed, Kind: fault.KindSelf}}
+	id, b := a.Report(t, fault.HalfHost, false, observed...)
 	a.Deliver(t, id, b, cfg.Report)
 	periods, err := cfg.Timing()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer supervisortest.Every(periods.DigestPeriod/2, func() { // its fault lasts
-		_, b := a.Report(t, fault.HalfHost, true, fault.Observation{Component: fault.ComponentMemory, State: fault.Failed, Kind: fault.KindSelf})
+		_, b := a.Report(t, fault.HalfHost, true, observed...)
 		a.Send(t, cfg.Report, b)
 	})()
 	next("changes", func(data string) bool {

@@ -34,12 +34,14 @@ const Name = "test"
 // alone may take 10 s.
 const Wait = time.Minute
 
-// Options of a cluster. Zero values mean 2x2x1, one replica and the fast preset.
+// Options of a cluster. Zero values mean 2x2x1 and one replica.
 type Options struct {
 	Dims     string
 	Replicas int
-	Preset   string
-	Gossip   bool
+	// Preset of periods. Empty means the relaxed one, with nodes that are silent only after two minutes: a test that is not about
+	// silence has fresh reports for as long as it takes on a busy machine.
+	Preset string
+	Gossip bool
 	// Sockets is the number of report addresses of each replica; 0 means 1.
 	Sockets int
 	// Spares is the number of nodes without a place, x1 and so on.
@@ -70,9 +72,6 @@ func New(t testing.TB, o Options) *Cluster {
 		o.Dims = "2x2x1"
 	}
 	o.Replicas = max(1, o.Replicas)
-	if o.Preset == "" {
-		o.Preset = config.PresetFast
-	}
 	dims, err := grid.ParseDims(o.Dims)
 	must(t, err)
 	c := &Cluster{Dir: t.TempDir(), Dims: dims, Agents: make(map[fault.NodeID]*Agent)}
@@ -168,6 +167,10 @@ func (c *Cluster) replica(t testing.TB, o Options, nodes []config.NodeEntry) con
 	c.issueReplica(t, id)
 	cfg, free := config.DefaultSupervisor(), func() string { return freeport.Addr(t).String() }
 	cfg.Cluster, cfg.ID, cfg.Dims, cfg.Nodes, cfg.Preset = Name, id, c.Dims.String(), nodes, o.Preset
+	if o.Preset == "" {
+		misses := 64
+		cfg.Preset, cfg.Periods = config.PresetRelaxed, &config.PeriodsOverride{DigestMisses: &misses}
+	}
 	cfg.Spares = c.spares
 	cfg.Report, cfg.GRPC, cfg.HTTP = free(), free(), free()
 	for range o.Sockets - 1 {
@@ -213,6 +216,7 @@ func (c *Cluster) Grow(t testing.TB) config.Supervisor {
 	t.Helper()
 	first := c.Configs[0]
 	cfg := c.replica(t, Options{Preset: first.Preset}, first.Nodes)
+	cfg.Periods = first.Periods
 	cfg.Etcd.ClusterState = "existing"
 	cfg.Etcd.InitialCluster = first.Etcd.InitialCluster + "," + cfg.ID + "=" + cfg.Etcd.PeerURL
 	cfg.Replicas = append(slices.Clone(first.Replicas), entry(cfg))

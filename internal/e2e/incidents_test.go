@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -38,7 +39,7 @@ func TestOneFaultIsOneIncident(t *testing.T) {
 			before := t.incidents()
 			t.inject(tc.at, tc.fault)
 			t.becomes(tc.node, tc.component, sick, failed)
-			in := t.oneIncident(before, tc.node, tc.component)
+			in := t.steady(t.oneIncident(before, tc.node, tc.component).GetId())
 			if in.GetCause() != tc.cause {
 				t.Errorf("cause %s: want %s", in.GetCause(), tc.cause)
 			}
@@ -92,6 +93,21 @@ func (t trial) oneIncident(before map[string]*lofamov1.Incident, node, component
 		return len(open) == 1 && open[0].GetNode() == node && open[0].GetComponent() == component
 	})
 	return open[0]
+}
+
+// steady returns an incident once its cause and verdict have been the same for two seconds: the evidence of other witnesses
+// follows the first.
+func (t trial) steady(id string) (in *lofamov1.Incident) {
+	t.Helper()
+	since := time.Now()
+	eventually(t.T, "the verdict of incident "+id+" to stay the same", func() bool {
+		now := t.incident(id)
+		if now.GetCause() != in.GetCause() || now.GetVerdict().String() != in.GetVerdict().String() {
+			in, since = now, time.Now()
+		}
+		return in != nil && time.Since(since) >= 2*time.Second
+	})
+	return in
 }
 
 // statusShows waits until one screen of lofamoctl answers a person's questions about the only fault.

@@ -90,7 +90,8 @@ func awaits(t *testing.T, what string, ok func() bool) {
 // a spare without coordinates.
 func TestClusterWithoutIssuerGetsOne(t *testing.T) {
 	t.Parallel()
-	l := clusterOf(t, "2x1x1", cluster.Options{Supervisors: 3, Spares: 1, NodeLifetime: 90 * time.Second, NoIssuer: true, Periods: patient()})
+	l := clusterOf(t, "2x1x1", cluster.Options{Supervisors: 3, Spares: 1, NodeLifetime: 90 * time.Second, NoIssuer: true,
+		Preset: config.PresetRelaxed, Periods: manyMisses()})
 	tr := begin(t, l)
 	i, err := pki.NewIssuer(l.Cluster.Info().Cluster)
 	if err == nil {
@@ -169,7 +170,7 @@ func (t trial) requests() (sum float64) {
 func TestHalvesRenewCertificates(t *testing.T) {
 	t.Parallel()
 	const life, guilty = 20 * time.Second, "n1-0-0" // the shortest that the configuration allows
-	l := clusterOf(t, "2x2x1", cluster.Options{Supervisors: 3, NodeLifetime: life, Periods: patient()})
+	l := clusterOf(t, "2x2x1", cluster.Options{Supervisors: 3, NodeLifetime: life, Preset: config.PresetRelaxed, Periods: manyMisses()})
 	tr := begin(t, l)
 	epochs := tr.epochs()
 	took := tr.renew(5, "")

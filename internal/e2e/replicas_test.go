@@ -230,11 +230,13 @@ func quorumLost(t trial) {
 	t = begin(t.T, t.Lab)
 	left := t.at(ids[2], pki.RoleViewer)
 	t.kill(ids[0], ids[1])
-	gone := t.Mark()
+	var last uint64
 	eventually(t.T, "an answer that says that it is old", func() bool {
 		resp, err := left.ListNodes(t.Context(), &lofamov1.ListNodesRequest{})
+		last = resp.GetRevision()
 		return err == nil && resp.GetCluster().GetStale() && len(resp.GetNodes()) == 4
 	})
+	gone := t.Mark() // events of the time before may come until now
 	_, err := operator(t.T, t.Lab).SetMaintenance(t.Context(), &lofamov1.SetMaintenanceRequest{Nodes: []string{"n0-1-0"}, Reason: "new fan"})
 	if status.Code(err) != codes.Unavailable ||
 		!strings.Contains(err.Error(), "no leader: nothing was changed: supervisor "+ids[0]+", which led last, is not reached") {
@@ -250,6 +252,8 @@ func quorumLost(t trial) {
 	resp, err := left.ListNodes(t.Context(), &lofamov1.ListNodesRequest{})
 	if err != nil || !resp.GetCluster().GetStale() {
 		t.Errorf("without a quorum: %v, %v", resp.GetCluster(), err)
+	} else if resp.GetRevision() != last {
+		t.Errorf("without a quorum the map is of revision %d: want %d, as before", resp.GetRevision(), last)
 	} else if age := resp.GetCluster().GetStaleAge(); age == nil || age.AsDuration() < time.Second || age.AsDuration() > patience {
 		t.Errorf("2 s after the quorum was lost the answer's age is %v", age)
 	}

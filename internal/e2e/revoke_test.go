@@ -13,6 +13,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/cluster"
+	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
@@ -42,7 +43,7 @@ func (t trial) refusedBySupervisors() (sum float64) {
 func TestRevokedNodeIsRefusedWithinSeconds(t *testing.T) {
 	t.Parallel()
 	const guilty = "n1-0-1"
-	l := clusterOf(t, "2x2x2", cluster.Options{Supervisors: 3, Periods: patient()})
+	l := clusterOf(t, "2x2x2", cluster.Options{Supervisors: 3, Preset: config.PresetRelaxed, Periods: manyMisses()})
 	tr := begin(t, l)
 	start := time.Now()
 	tr.lofamoctl("cert", "revoke", "node/"+guilty, "--reason", "test")
@@ -108,7 +109,7 @@ func (t trial) stays(d time.Duration, guilty string) {
 // leader.
 func TestRevokedPersonIsRefused(t *testing.T) {
 	t.Parallel()
-	l := clusterOf(t, "2x1x1", cluster.Options{Supervisors: 3, Periods: patient()})
+	l := clusterOf(t, "2x1x1", cluster.Options{Supervisors: 3, Preset: config.PresetRelaxed, Periods: manyMisses()})
 	tr := begin(t, l)
 	s := l.Cluster.Info().Supervisors[0].ID
 	approver := tr.at(s, pki.RoleApprover)

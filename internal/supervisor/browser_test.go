@@ -41,10 +41,11 @@ const browserTime = 8 * time.Minute
 // LOFAMO_SHOTS names a folder for screenshots.
 func TestBrowser(t *testing.T) {
 	node, chromium := browser(t)
-	c := supervisortest.New(t, supervisortest.Options{Dims: "3x3x3", Web: true, Preset: config.PresetFast, Configure: func(cfg *config.Supervisor) {
+	o := supervisortest.Options{Dims: "3x3x3", Web: true, Preset: config.PresetFast, Configure: func(cfg *config.Supervisor) {
 		cfg.Responses.Grace, cfg.Responses.StormDelay = 0, 0
 		cfg.Responses.BreakerNodes = 1000 // agents that are late beside a busy browser are no storm
-	}})
+	}}
+	c := supervisortest.New(t, o)
 	b := &browsed{t: t, c: c, sup: start(t, c.Configs[0])}
 	c.AwaitLeader(t, 0)
 	periods, err := c.Configs[0].Timing()

@@ -144,6 +144,29 @@ func TestIncidentsRefuse(t *testing.T) {
 	}
 }
 
+// TestRecoveringIncidentSaysUntilWhen: an incident and the explanation of its node say when it closes, relative to now.
+func TestRecoveringIncidentSaysUntilWhen(t *testing.T) {
+	m := troubled(t)
+	in := m.Incidents[1]
+	in.State, in.Until = lofamov1.IncidentState_RECOVERING, ctltest.Ago(500*time.Millisecond)
+	m.Summary.Cluster = &lofamov1.ClusterInfo{Preset: "default"}
+	m.Explanation = &lofamov1.ExplainResponse{Node: "n1-1-1", Component: "node", State: lofamov1.State_NORMAL, Cluster: m.Summary.GetCluster()}
+	r := ctltest.StartRemote(t, m)
+	const want = "wait until 12:00:01.500, in 2s: all faults ended 500ms ago; the incident closes after four digest periods without a fault " +
+		"(2s at preset default)\n"
+	for args, prefix := range map[string]string{
+		"get incidents k3f9-bbbbbbbb": "\nrecovering ", "explain n1-1-1": "\nIncident k3f9-bbbbbbbb is RECOVERING: ",
+	} {
+		if got := run(t, nil, r.Flags(strings.Fields(args)...)...); got.code != 0 || !strings.Contains(got.stdout, prefix+want) {
+			t.Errorf("%s: %+v: want %q", args, got, prefix+want)
+		}
+	}
+	m.Explanation.Node = "n0-0-0"
+	if got := run(t, nil, r.Flags("explain", "n0-0-0")...); strings.Contains(got.stdout, "RECOVERING") {
+		t.Errorf("an incident of another node: %s", got.stdout)
+	}
+}
+
 // TestIncidentShowsResponsesAndOutdatedAcknowledgement: an incident names its responses, and an acknowledgement for an earlier state
 // does not count.
 func TestIncidentShowsResponsesAndOutdatedAcknowledgement(t *testing.T) {

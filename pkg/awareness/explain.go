@@ -92,6 +92,9 @@ func (x *explainer) ago(t time.Time) string {
 	return roughly(max(0, x.now.Sub(t))) + " ago"
 }
 
+// lasting formats how long a state has lasted that began at t: "for 382ms".
+func (x *explainer) lasting(t time.Time) string { return "for " + roughly(max(0, x.now.Sub(t))) }
+
 func (x *explainer) because() []string {
 	if x.p.restored {
 		x.say("nothing has arrived since supervisor %s took over %s; until then the committed state stands", x.cfg.Supervisor, x.ago(x.started))
@@ -274,7 +277,7 @@ func (x *explainer) neighbours() {
 		case !x.witness(p, x.now):
 			out = append(out, string(p.id)+" (not heard)")
 		case all && contains(v.by, p):
-			accuse = append(accuse, fmt.Sprintf("%s (since %s)", p.id, x.ago(vote.began)))
+			accuse = append(accuse, fmt.Sprintf("%s (%s)", p.id, x.lasting(vote.began)))
 		case all:
 			out = append(out, string(p.id)+" (accuses since before it came back)")
 		case vote != nil:
@@ -330,7 +333,7 @@ func (x *explainer) ofHalf(h fault.Half) {
 		if !x.states(x.n, h.Other(), x.now) {
 			weight = ", whose statements no longer count,"
 		}
-		x.say("the watchdog of the %s half%s finds it %s, since %s", h.Other(), weight, r.state, x.ago(r.began))
+		x.say("the watchdog of the %s half%s finds it %s, %s", h.Other(), weight, r.state, x.lasting(r.began))
 	}
 	if a := x.accused(x.n, h, x.now); a.count > 0 {
 		x.say("descriptors of %d of its neighbours say that it is dead; %d are needed", a.count, Quorum(len(x.n.neighbours)))
@@ -438,7 +441,7 @@ func (x *explainer) word(who string, n *node, c fault.Component) {
 		case best != nil && by.Half != h:
 			weight = "which counts less than the other half's later statement"
 		}
-		x.say("%s, %s/%s, says %s (%s) since %s, %s", who, n.id, h, r.state, r.kind, x.ago(r.began), weight)
+		x.say("%s, %s/%s, says %s (%s) %s, %s", who, n.id, h, r.state, r.kind, x.lasting(r.began), weight)
 	}
 	if best == nil && x.rule != ruleLastWord {
 		x.say("%s, %s, has no valid statement", who, n.id)
@@ -451,8 +454,8 @@ func (x *explainer) ofPart() {
 	x.measured()
 	if _, ok := describedIndex(x.c); ok {
 		if first, count, _ := x.describedFailed(x.n, x.c, x.now); count > 0 {
-			x.say("descriptors of %d of its neighbours say FAILED since %s; they count when its host is dead or was not heard for %s", count,
-				x.ago(first.began), x.overdue())
+			x.say("descriptors of %d of its neighbours say FAILED %s; they count when its host is dead or was not heard for %s", count,
+				x.lasting(first.began), x.overdue())
 		}
 	}
 }

@@ -300,7 +300,8 @@ func (s *spare) order(order *lofamov1.PeerOrder) (placed bool) {
 		return false
 	}
 	if halfcore.PeersOfAnotherLife(s.word, order, s.life) {
-		s.d.log.Info("order of peers refused: it names another life of this spare", "order", order.GetNumber())
+		s.d.log.Info("order of peers refused: it is for another start of this spare", "order", order.GetNumber(), "for", order.GetLife(),
+			"this", s.life)
 		return false
 	}
 	next, verdict := s.word.Order(next)

@@ -125,7 +125,7 @@ func mayBlameCopy(c halfcore.Cause, restarting bool) bool {
 // BeginEpoch returns the half's boot epoch: the one of its copy, or the next one.
 func (c *Common) BeginEpoch() (fault.Epoch, error) {
 	if e := c.Copy.Numbers.Epoch; e != 0 {
-		c.Log.Info("continuing from an earlier life", "epoch", e, "seq", c.Copy.Numbers.Seq)
+		c.Log.Info("continuing from the copy of an earlier process", "epoch", e, "seq", c.Copy.Numbers.Seq)
 		if storage.ReadEpoch(c.epochPath()) != e {
 			if err := storage.SetEpoch(c.epochPath(), e); err != nil {
 				c.Log.Warn("boot epoch not kept", "err", err)

@@ -21,7 +21,7 @@ func PrintExplanation(a *App, e *lofamov1.ExplainResponse) error {
 	}
 	a.Printf(" is %s", verdict)
 	if e.GetSince() != nil {
-		a.Printf(", since %s ago (%s)", a.Since(e.GetSince()), a.Clock(e.GetSince()))
+		a.Printf(", for %s (since %s)", a.Since(e.GetSince()), a.Clock(e.GetSince()))
 	}
 	a.Printf("\n")
 	if e.GetSummary() != "" {

@@ -230,7 +230,7 @@ func PrintNode(a *App, n *lofamov1.Node, wide bool) error {
 	}
 	head := [][]string{
 		{"Node", n.GetId() + where},
-		{"State", nodeVerdict(n) + ", since " + a.Since(n.GetSince()) + " ago (" + a.Clock(n.GetSince()) + "), revision " +
+		{"State", nodeVerdict(n) + ", for " + a.Since(n.GetSince()) + " (since " + a.Clock(n.GetSince()) + "), revision " +
 			strconv.FormatUint(n.GetRevision(), 10)},
 	}
 	head = append(head, nodeNotes(a, n)...)

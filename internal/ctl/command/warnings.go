@@ -25,7 +25,7 @@ func WarnCluster(a *App, c *lofamov1.ClusterInfo) {
 	}
 	age := "and has reached none since it started"
 	if d := c.GetStaleAge(); d != nil {
-		age = "since " + ProtoDuration(d)
+		age = "and has reached none for " + ProtoDuration(d)
 	}
 	a.Warnf("lofamoctl: STALE: this answer comes from a supervisor that reaches no leader, %s: it may be as old\n", age)
 }

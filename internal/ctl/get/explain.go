@@ -2,6 +2,7 @@ package get
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -83,13 +84,40 @@ group explains the faults and no other.`,
 		if req.Node, req.Component, req.Group, err = subjectOf(args); err != nil {
 			return err
 		}
+		var recovering []*lofamov1.Incident
 		return command.Query(a, cmd, "explain", o, func(ctx context.Context, s command.Session) (*lofamov1.ExplainResponse, error) {
-			return s.Explain(ctx, req)
+			resp, err := s.Explain(ctx, req)
+			if err == nil && !o.Format.Structured() {
+				recovering = recoveringOf(ctx, s, resp, req.GetGroup())
+			}
+			return resp, err
 		}, func(resp *lofamov1.ExplainResponse) error {
-			return command.PrintExplanation(a, resp)
+			if err := command.PrintExplanation(a, resp); err != nil {
+				return err
+			}
+			for i, in := range recovering {
+				if i == 0 {
+					a.Printf("\n")
+				}
+				a.Printf("Incident %s is RECOVERING: %s\n", in.GetId(), recovery(a, in, resp.GetCluster().GetPreset()))
+			}
+			return nil
 		})
 	}
 	return cmd
+}
+
+// recoveringOf returns the RECOVERING incidents whose root cause is explained; none if the supervisors serve no incidents.
+func recoveringOf(ctx context.Context, s command.Session, e *lofamov1.ExplainResponse, group string) []*lofamov1.Incident {
+	resp, err := s.ListIncidents(ctx, &lofamov1.ListIncidentsRequest{Node: e.GetNode(), Limit: incidentChunk,
+		States: []lofamov1.IncidentState{lofamov1.IncidentState_RECOVERING}})
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(resp.GetIncidents(), func(in *lofamov1.Incident) bool {
+		return in.GetGroup() != group || group == "" && in.GetNode() != e.GetNode() ||
+			e.GetComponent() != "" && e.GetComponent() != "node" && e.GetComponent() != in.GetComponent()
+	})
 }
 
 // nodeOrGroup is an argument in words.

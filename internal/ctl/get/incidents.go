@@ -219,13 +219,17 @@ func acknowledgedBy(in *lofamov1.Incident) string {
 }
 
 func getIncident(a *command.App, cmd *cobra.Command, o *command.OutputFlag, id string) error {
-	show := func(one []*lofamov1.Incident) error {
-		if o.Format.Structured() {
-			return printIncidents(a, o.Format, one)
-		}
-		return printIncident(a, one[0])
-	}
 	return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
+		show := func(one []*lofamov1.Incident) error {
+			if o.Format.Structured() {
+				return printIncidents(a, o.Format, one)
+			}
+			preset := ""
+			if one[0].GetState() == lofamov1.IncidentState_RECOVERING {
+				preset = presetOf(ctx, s)
+			}
+			return printIncident(a, one[0], preset)
+		}
 		in, err := s.GetIncident(ctx, id)
 		if err != nil {
 			return fmt.Errorf("get incident %s: %w", id, command.Plain(err))
@@ -238,15 +242,27 @@ func getIncident(a *command.App, cmd *cobra.Command, o *command.OutputFlag, id s
 	})
 }
 
-// printIncident prints one incident in full.
-func printIncident(a *command.App, in *lofamov1.Incident) error {
+// presetOf returns the preset of the cluster's periods; empty: no supervisor names it.
+func presetOf(ctx context.Context, s command.Session) string {
+	resp, err := s.GetSummary(ctx, &lofamov1.GetSummaryRequest{})
+	if err != nil {
+		return ""
+	}
+	return resp.GetCluster().GetPreset()
+}
+
+// printIncident prints one incident in full. The preset says when it closes; empty: it is not known.
+func printIncident(a *command.App, in *lofamov1.Incident, preset string) error {
 	v := in.GetVerdict()
 	a.Printf("incident   %s  %s  %s\n", in.GetId(), in.GetState(), in.GetSeverity())
 	a.Printf("root cause %s, %s, cause %s\n", Where(in), in.GetComponent(), command.CauseName(in.GetCause()))
 	a.Printf("summary    %s\n", command.Printable(in.GetSummary()))
 	a.Printf("since      %s (%s ago)\n", a.Clock(in.GetSince()), a.Since(in.GetSince()))
 	if in.GetUntil() != nil {
-		a.Printf("until      %s\n", a.Clock(in.GetUntil()))
+		a.Printf("until      %s (%s ago)\n", a.Clock(in.GetUntil()), a.Since(in.GetUntil()))
+	}
+	if in.GetState() == lofamov1.IncidentState_RECOVERING {
+		a.Printf("recovering %s\n", recovery(a, in, preset))
 	}
 	a.Printf("verdict    %s, rule %s, by supervisor %s\n", a.Clock(v.GetTime()), command.Dash(v.GetRule()), command.Dash(v.GetLeader()))
 	if v.GetSingleWitness() {

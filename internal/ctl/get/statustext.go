@@ -5,7 +5,10 @@ import (
 	"slices"
 	"strings"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/ctl/command"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
@@ -266,10 +269,19 @@ func (st *clusterStatus) doing(a *command.App, in *lofamov1.Incident) []string {
 	return out
 }
 
-// recovery describes the wait of a RECOVERING incident, and its end.
-func recovery(a *command.App, in *lofamov1.Incident) string {
-	const closes = "the incident closes after four digest periods without a fault (2s by default)"
+// recovery describes the wait of a RECOVERING incident, and its end at the periods of a preset.
+func recovery(a *command.App, in *lofamov1.Incident, preset string) string {
+	const periods = 4 // digest periods without a fault, after which an incident closes
+	closes := "the incident closes after four digest periods without a fault (2s by default)"
+	p, err := config.Preset(preset)
+	quiet := periods * p.DigestPeriod
+	if err == nil && preset != "" {
+		closes = fmt.Sprintf("the incident closes after four digest periods without a fault (%s at preset %s)", command.Duration(quiet), preset)
+	}
 	switch {
+	case in.GetUntil() != nil && err == nil && preset != "":
+		at := timestamppb.New(in.GetUntil().AsTime().Add(quiet))
+		return "wait " + a.Until(at) + ": all faults ended " + a.Since(in.GetUntil()) + " ago; " + closes
 	case in.GetUntil() != nil:
 		return "wait: all faults ended " + a.Since(in.GetUntil()) + " ago; " + closes
 	case in.GetConsequenceCount() > 0:
@@ -281,7 +293,7 @@ func recovery(a *command.App, in *lofamov1.Incident) string {
 // toDo returns the next commands for a person.
 func (st *clusterStatus) toDo(a *command.App, in *lofamov1.Incident) []string {
 	if in.GetState() == lofamov1.IncidentState_RECOVERING {
-		return []string{recovery(a, in)}
+		return []string{recovery(a, in, st.summary.GetCluster().GetPreset())}
 	}
 	var out []string
 	id, keeper := in.GetId(), "lofamoctl " // of the supervisors that keep the incident and its responses

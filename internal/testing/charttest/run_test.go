@@ -313,7 +313,7 @@ func (in *installation) tookOver(node int, since time.Time) {
 	in.t.Helper()
 	p := in.agents[node]
 	for half := range p.running {
-		if err := says(in.ctx, p, half, "continuing from an earlier life"); err != nil {
+		if err := says(in.ctx, p, half, "continuing from the copy of an earlier process"); err != nil {
 			in.t.Fatal(err)
 		}
 	}

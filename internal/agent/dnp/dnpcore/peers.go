@@ -96,7 +96,8 @@ func (m *Machine) onPeerOrder(now time.Time, o *lofamov1.PeerOrder) {
 	}
 	switch verdict {
 	case 0:
-		m.note(NoteRefused, "peer order %d is of life %d: this half holds none, and takes one of its own", o.GetNumber(), o.GetLife())
+		m.note(NoteRefused, "peer order %d is for boot epoch %d: this half has no order, and takes only one for its own epoch",
+			o.GetNumber(), o.GetLife())
 	case chanmask.Taken:
 		k.Lost = false
 		m.changePeers(now, next)

@@ -13,20 +13,13 @@ type Spent struct{ Total time.Duration }
 
 func (Spent) dnpEvent() {}
 
-// onSpent adjusts the periodic work to the half's budget of processor time. A change of the level is one note.
+// onSpent adjusts the periodic work to the half's budget of processor time.
 func (m *Machine) onSpent(now time.Time, ev Spent) {
-	switch m.budget.Spent(now, ev.Total) {
-	case halfcore.BudgetSame:
-		return
-	case halfcore.BudgetOver:
-		m.note(NoteOverBudget, "%s", &m.budget)
-	case halfcore.BudgetEased:
-		m.note(NoteBudgetEased, "%s", &m.budget)
-	}
-	m.selfTest.machine.Rarer(m.budget.Level().Probes())
-	if m.express.machine != nil {
-		m.express.machine.RarerPings(m.budget.Level().Probes())
-	}
+	halfcore.FollowBudget(&m.budget, now, ev.Total, m.note, NoteOverBudget, NoteBudgetEased, m.selfTest.machine.Rarer, func(times int) {
+		if m.express.machine != nil {
+			m.express.machine.RarerPings(times)
+		}
+	})
 }
 
 // Budget returns the half's budget of processor time for inspection: only Step gives it measurements.

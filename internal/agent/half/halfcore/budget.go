@@ -152,6 +152,23 @@ func (b *Budget) Spent(now time.Time, total time.Duration) BudgetChange {
 	}
 }
 
+// FollowBudget records processor time like Spent. A change of the level is one note, of the kind over or eased, and the
+// functions learn how many times rarer probes are now.
+func FollowBudget[K any](b *Budget, now time.Time, total time.Duration, note func(kind K, format string, args ...any), over, eased K,
+	rarer ...func(times int)) {
+	switch b.Spent(now, total) {
+	case BudgetSame:
+		return
+	case BudgetOver:
+		note(over, "%s", b)
+	case BudgetEased:
+		note(eased, "%s", b)
+	}
+	for _, f := range rarer {
+		f(b.level.Probes())
+	}
+}
+
 // measure adjusts the level to the use since the last measurement.
 func (b *Budget) measure(now time.Time, total time.Duration) {
 	if b.share <= 0 {

@@ -13,17 +13,9 @@ type Spent struct{ Total time.Duration }
 
 func (Spent) hostEvent() {}
 
-// onSpent adjusts the periodic work to the half's budget of processor time. A change of the level is one note.
+// onSpent adjusts the periodic work to the half's budget of processor time.
 func (m *Machine) onSpent(now time.Time, ev Spent) {
-	switch m.budget.Spent(now, ev.Total) {
-	case halfcore.BudgetSame:
-		return
-	case halfcore.BudgetOver:
-		m.note(NoteOverBudget, "%s", &m.budget)
-	case halfcore.BudgetEased:
-		m.note(NoteBudgetEased, "%s", &m.budget)
-	}
-	m.selfTest.machine.Rarer(m.budget.Level().Probes())
+	halfcore.FollowBudget(&m.budget, now, ev.Total, m.note, NoteOverBudget, NoteBudgetEased, m.selfTest.machine.Rarer)
 }
 
 // Budget returns the half's budget of processor time for inspection: only Step gives it measurements.

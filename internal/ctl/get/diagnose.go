@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/ctl/command"
@@ -144,21 +145,25 @@ func goodLinks(r *lofamov1.DiagnosisReport) (n int) {
 
 // getDiagnosisCommand returns `lofamoctl get diagnosis`.
 func getDiagnosisCommand(a *command.App) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "diagnosis",
-		Short: "The report of the last diagnosis",
-		Long: `Prints the report of the last diagnosis, including that of a fault management procedure; 'lofamoctl diagnose' makes
+	return lastReportCommand(a, "diagnosis", "The report of the last diagnosis",
+		`Prints the report of the last diagnosis, including that of a fault management procedure; 'lofamoctl diagnose' makes
 one. The supervisors keep the report until the next one, across changes of leader.`,
-		Example: "  lofamoctl get diagnosis\n  lofamoctl get diagnosis -o wide",
+		func(ctx context.Context, s command.Session) (*lofamov1.DiagnosisReport, error) {
+			return s.GetDiagnosis(ctx)
+		}, printDiagnosis)
+}
+
+// lastReportCommand returns a command under `lofamoctl get` that prints the report of the last one of something.
+func lastReportCommand[M proto.Message](a *command.App, name, short, long string, ask func(context.Context, command.Session) (M, error),
+	text func(*command.App, command.Format, M) error) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: name, Short: short, Long: long,
+		Example: "  lofamoctl get " + name + "\n  lofamoctl get " + name + " -o wide",
 		Args:    command.Exactly(),
 	}
 	o := command.GetFormats(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return command.Query(a, cmd, "get diagnosis", o, func(ctx context.Context, s command.Session) (*lofamov1.DiagnosisReport, error) {
-			return s.GetDiagnosis(ctx)
-		}, func(report *lofamov1.DiagnosisReport) error {
-			return printDiagnosis(a, o.Format, report)
-		})
+		return command.Query(a, cmd, "get "+name, o, ask, func(report M) error { return text(a, o.Format, report) })
 	}
 	return cmd
 }

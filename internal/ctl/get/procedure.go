@@ -40,28 +40,17 @@ func drain(a *command.App, ctx context.Context, f diagnoseFlags, o command.Forma
 
 // getProcedureCommand returns `lofamoctl get procedure`.
 func getProcedureCommand(a *command.App) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "procedure",
-		Short: "The report of the last fault management procedure",
-		Long: `Prints the outcome of the last fault management procedure, whether a person began it with 'lofamoctl diagnose all
+	return lastReportCommand(a, "procedure", "The report of the last fault management procedure",
+		`Prints the outcome of the last fault management procedure, whether a person began it with 'lofamoctl diagnose all
 --drain', the supervisors by their policy, or a node by itself. The supervisors keep it until the next one, across
 changes of leader.
 
 One line for each state of the nodes: the number of nodes that were in it, the shortest and the longest duration (all
 rounds of the drain together), the messages that they held when they left it, and the outcome. -o wide: one line for
 each state of each node.`,
-		Example: "  lofamoctl get procedure\n  lofamoctl get procedure -o wide",
-		Args:    command.Exactly(),
-	}
-	o := command.GetFormats(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return command.Query(a, cmd, "get procedure", o, func(ctx context.Context, s command.Session) (*lofamov1.ProcedureReport, error) {
+		func(ctx context.Context, s command.Session) (*lofamov1.ProcedureReport, error) {
 			return s.GetProcedure(ctx)
-		}, func(report *lofamov1.ProcedureReport) error {
-			return printProcedure(a, o.Format, report)
-		})
-	}
-	return cmd
+		}, printProcedure)
 }
 
 // procedureProgress prints each state when it begins.

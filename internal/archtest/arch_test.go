@@ -60,6 +60,7 @@ var layers = map[string][]string{
 	"internal/testing/pdeathsig":    {},
 	"internal/testing/freeport":     {},
 	"internal/testing/deadline":     {},
+	"internal/testing/attempts":     {},
 	"internal/account":              {},
 	"internal/testing/fixedseed":    {},
 	"internal/failpoint":            {},

@@ -6,19 +6,15 @@ import (
 	"net"
 	"testing"
 	"time"
+
+	"github.com/lofamo/lofamo/internal/testing/attempts"
 )
 
 // TestFloodOfStrangersDoesNotDelayMembers sends 20,000 packets of strangers to a member that reads 500 packets in a
 // second: no member suspects it, and the broadcasts of another member arrive. On a busy machine a member may not get a
 // processor in time, so the test passes if one of several floods does no harm.
 func TestFloodOfStrangersDoesNotDelayMembers(t *testing.T) {
-	const attempts = 5
-	for range attempts {
-		if floodLeavesMembers(t) {
-			return
-		}
-	}
-	t.Errorf("in each of %d floods a member was held for dead", attempts)
+	attempts.One(t, 5, "no member is held for dead", func() bool { return floodLeavesMembers(t) })
 }
 
 // floodLeavesMembers runs one flood, and reports whether no member was declared dead.

@@ -4,13 +4,13 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lofamo/lofamo/internal/testing/attempts"
 	"github.com/lofamo/lofamo/pkg/torus"
 )
 
@@ -63,15 +63,12 @@ func TestColdLinkComesUpAmongConnections(t *testing.T) {
 		{"with the beginning of a ClientHello", func(c net.Conn) { _, _ = c.Write([]byte{recordHandshake, 3, 1, 2, 0, clientHello, 0}) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			const attempts, most = 10, 2 * time.Second
-			for i := range attempts {
+			const most = 2 * time.Second
+			attempts.One(t, 10, "a cold link is up within "+most.String(), func() bool {
 				var took time.Duration
-				t.Run(strconv.Itoa(i), func(t *testing.T) { took = upAmong(t, tc.use) })
-				if took <= most {
-					return
-				}
-			}
-			t.Errorf("in each of %d starts a cold link was up after more than %s", attempts, most)
+				t.Run("start", func(t *testing.T) { took = upAmong(t, tc.use) })
+				return took <= most
+			})
 		})
 	}
 }
@@ -141,13 +138,7 @@ func TestLinkWithoutItsPortStillComesUp(t *testing.T) {
 // the way. On a busy machine a dialer may not begin its handshake in time, so the test passes if one of several links has no
 // failed handshake.
 func TestEveryHandshakeComesFromSamePort(t *testing.T) {
-	const attempts = 5
-	for range attempts {
-		if handshakesFromSamePort(t) {
-			return
-		}
-	}
-	t.Errorf("none of %d links made six sessions without a failed handshake", attempts)
+	attempts.One(t, 5, "a link makes six sessions without a failed handshake", func() bool { return handshakesFromSamePort(t) })
 }
 
 // handshakesFromSamePort reports whether no handshake of a link failed.

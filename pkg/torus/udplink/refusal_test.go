@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lofamo/lofamo/internal/testing/attempts"
 	"github.com/lofamo/lofamo/internal/testing/netnstest"
 	"github.com/lofamo/lofamo/pkg/torus"
 )
@@ -21,9 +22,8 @@ func TestEndedPeerIsRefused(t *testing.T) {
 	if n := a.refused.Load(); n != 0 {
 		t.Errorf("%d packets refused by a peer that lives", n)
 	}
-	const attempts = 5 // on a busy machine silence may break a link before its refused probes do
-	enough := false
-	for range attempts {
+	// On a busy machine silence may break a link before its refused probes do.
+	attempts.One(t, 5, "3 packets are refused: a heartbeat and two probes", func() bool {
 		before := a.refused.Load()
 		b.stop()
 		a.until("BROKEN", func(o torus.LinkOutput, _ torus.LinkStats) bool {
@@ -32,14 +32,9 @@ func TestEndedPeerIsRefused(t *testing.T) {
 		n := a.refused.Load() - before
 		b.start()
 		a.untilNormal()
-		if enough = n >= 3; enough {
-			break
-		}
 		t.Logf("%d packets refused", n)
-	}
-	if !enough {
-		t.Errorf("in none of %d deaths were 3 packets refused: want a heartbeat and two probes", attempts)
-	}
+		return n >= 3
+	})
 }
 
 // TestForgedRefusalsChangeNothing checks that ICMP errors from others, which quote no heartbeat of this link, are no

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lofamo/lofamo/internal/testing/attempts"
 	"github.com/lofamo/lofamo/internal/testing/requirements"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -190,13 +191,7 @@ func TestRedialAfterRestart(t *testing.T) {
 // TestRekeyIsUnnoticedByMachine: the link's state machine does not notice a new session on a link that works. Since the
 // computer may be busy, the test passes if one of several links shows this.
 func TestRekeyIsUnnoticedByMachine(t *testing.T) {
-	const attempts = 5
-	for range attempts {
-		if unnoticedRekeys(t) {
-			return
-		}
-	}
-	t.Errorf("each of %d links got a verdict while it had new sessions", attempts)
+	attempts.One(t, 5, "a link gets no verdict while it has new sessions", func() bool { return unnoticedRekeys(t) })
 }
 
 // unnoticedRekeys reports whether a link had five sessions without a verdict.

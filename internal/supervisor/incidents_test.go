@@ -124,6 +124,8 @@ func refusedIncidents(t *testing.T, c lofamov1.FaultSupervisorClient) {
 	wantCode(t, "a bad id", err, codes.InvalidArgument, `id: given "x"`)
 	_, err = c.GetIncident(t.Context(), &lofamov1.GetIncidentRequest{Id: "aaaa-aaaaaaaa"})
 	wantCode(t, "another cluster", err, codes.NotFound, "belongs to another cluster")
+	_, err = c.AcknowledgeIncident(t.Context(), &lofamov1.AcknowledgeIncidentRequest{Id: "x"})
+	wantCode(t, "acknowledges a bad id", err, codes.InvalidArgument, `id: given "x": want an incident's id, such as `)
 	_, err = c.AcknowledgeIncident(t.Context(), &lofamov1.AcknowledgeIncidentRequest{Id: "aaaa-aaaaaaaa", Note: strings.Repeat("x", 4097)})
 	wantCode(t, "another cluster's", err, codes.NotFound, "belongs to another cluster")
 	_, err = c.AcknowledgeIncident(t.Context(), &lofamov1.AcknowledgeIncidentRequest{Id: "aaaa-aaaaaaaa", Note: strings.Repeat("x", 8<<20)})

@@ -111,7 +111,7 @@ var layers = map[string][]string{
 		"internal/testing/freeport", "internal/pki"},
 	"internal/testing/agenttest": {"internal/agent", "pkg/fault", "pkg/servicenet", "pkg/torus", "pkg/watchdog", "internal/config",
 		"internal/testing/freeport", "internal/pki"},
-	"internal/executor/executortest":      {"pkg/response", "internal/executor", "internal/testing/deadline"},
+	"internal/executor/executortest":      {"pkg/response", "pkg/fault", "pkg/torus/grid", "internal/executor", "internal/testing/deadline"},
 	"internal/executor/process/slurmtest": {"internal/testing/freeport", "internal/testing/requirements"},
 	"internal/executor/process/processtest": {"pkg/fault", "pkg/response", "internal/executor", "internal/config", "internal/pki",
 		"internal/testing/freeport"},

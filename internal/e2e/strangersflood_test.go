@@ -251,15 +251,46 @@ const flooderVictim = "n0-0-0"
 // nothing.
 const measurements = 3
 
+// standstill is the shortest pause of the machine that excuses one measurement: halves that do not run miss heartbeats,
+// challenges and their own periods, flood or not.
+const standstill = 100 * time.Millisecond
+
+// watchMachine measures the longest time for which this process did not run, until the returned function is called.
+func watchMachine() (longest func() time.Duration) {
+	stop, out := make(chan struct{}), make(chan time.Duration)
+	go func() {
+		var most time.Duration
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for last := time.Now(); ; {
+			select {
+			case <-stop:
+				out <- most
+				return
+			case <-tick.C:
+			}
+			now := time.Now()
+			most, last = max(most, now.Sub(last)), now
+		}
+	}()
+	return func() time.Duration { close(stop); return <-out }
+}
+
 // floodAt floods every UDP port of the victim at a rate. Nothing becomes SICK or FAILED, and the 99th percentile of the
 // age of the victim's digests at most doubles, compared with a quiet time just before. An age below a digest's period
 // counts as that period.
 func (t trial) floodAt(sender string, wrap func([]string) []string, rate int, targets []string, period time.Duration) {
 	t.Helper()
 	for try := 1; ; try++ {
+		longest := watchMachine()
 		mark, quiet := t.Mark(), t.quietly(flooderVictim)
 		age, real := t.flooded(wrap, rate, targets)
 		harmed := t.harmed(mark)
+		if stood := longest(); len(harmed) > 0 && stood >= standstill && try < measurements {
+			t.Logf("the machine stood still for %s: measured once more; meanwhile %q", stood, harmed)
+			t.settled()
+			continue
+		}
 		t.Logf("sender %s, wanted %d/s, sent %.0f/s to %d ports: %d changes to SICK or FAILED; 99 %% of the time the newest digest is at most "+
 			"%s old, %s without the flood",
 			sender, rate, real, len(targets), len(harmed), age.Round(time.Millisecond), quiet.Round(time.Millisecond))
@@ -310,6 +341,24 @@ func (t trial) floods(sender string, wrap func([]string) []string, targets []str
 // their time, and neither it nor one of its halves is FAILED.
 func (t trial) accused(wrap func([]string) []string, rate int, targets []string, periods config.Periods) {
 	t.Helper()
+	for try := 1; ; try++ {
+		longest := watchMachine()
+		wrong := t.accusedOnce(wrap, rate, targets, periods)
+		stood := longest()
+		if len(wrong) == 0 {
+			return
+		}
+		if stood < standstill || try == measurements {
+			t.Errorf("at %d datagrams in a second, accused by all neighbours: %q", rate, wrong)
+			return
+		}
+		t.Logf("the machine stood still for %s: measured once more; meanwhile %q", stood, wrong)
+	}
+}
+
+// accusedOnce is one measurement of accused. It returns everything that went wrong.
+func (t trial) accusedOnce(wrap func([]string) []string, rate int, targets []string, periods config.Periods) (wrong []string) {
+	t.Helper()
 	t.settled()
 	before, round := t.supervisorsTotal(), begin(t.T, t.Lab)
 	done := make(chan error, 1)
@@ -327,14 +376,16 @@ func (t trial) accused(wrap func([]string) []string, rate int, targets []string,
 	t.Logf("at %d datagrams in a second, accused by all neighbours: %.0f challenges answered, the slowest within %.3g s of %s", rate, answers,
 		took, periods.ChallengeNode)
 	if answers == 0 || took > periods.ChallengeNode.Seconds() {
-		t.Errorf("%.0f challenges were answered within %.3g s, want at least one and all within %s", answers, took, periods.ChallengeNode)
+		wrong = append(wrong,
+			fmt.Sprintf("%.0f challenges were answered within %.3g s, want at least one and all within %s", answers, took, periods.ChallengeNode))
 	}
 	for _, s := range round.Since(round.mark) {
 		if s.GetTo() == failed && !strings.HasPrefix(s.GetComponent(), "link/") {
-			t.Errorf("a node that answers was called FAILED: %s", s)
+			wrong = append(wrong, fmt.Sprintf("a node that answers was called FAILED: %s", s))
 		}
 	}
 	t.heal("0,0,0")
+	return wrong
 }
 
 // TestFloodOfStrangersHarmsNoNode floods every UDP port of a node with small datagrams, without any certificate: from a

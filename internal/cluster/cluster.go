@@ -196,7 +196,7 @@ func (c *Cluster) Node(name string) (NodeInfo, error) {
 	if err := c.dims.Check(at); err != nil {
 		return NodeInfo{}, fmt.Errorf("node %q: %w", name, err)
 	}
-	return c.info.Nodes[c.dims.Rank(at)], nil
+	return c.info.Nodes[c.dims.Index(at)], nil
 }
 
 // save writes cluster.json and the list of scrape targets; readers see the old or the new version, never half.

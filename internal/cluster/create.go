@@ -213,8 +213,7 @@ func (c *Cluster) plan(o Options) {
 		Restart: o.Restart, Regions: o.Regions, Created: time.Now().UTC().Truncate(time.Second),
 	}
 	c.planSupervisors(o.Supervisors)
-	for r := range c.dims.Nodes() {
-		at := c.dims.At(r)
+	for _, at := range c.dims.All() {
 		id := fault.DefaultNodeID(at)
 		c.info.Nodes = append(c.info.Nodes, NodeInfo{ID: id, Coord: at.String(), StateDir: filepath.Join(c.nodeDir(id), "state")})
 	}
@@ -366,8 +365,8 @@ func (c *Cluster) ecdsa(id string) config.KeyPair {
 func certName(id fault.NodeID, h fault.Half) string { return string(id) + "-" + h.String() }
 
 // labels assign a rack to each plane of the torus, as sample data: to those of Z, or of Y if Z has only one.
-func (c *Cluster) labels(rank int) map[string]string {
-	at := c.dims.At(rank)
+func (c *Cluster) labels(node int) map[string]string {
+	at := c.dims.Node(node)
 	switch {
 	case c.dims.Z > 1:
 		return map[string]string{"rack": fmt.Sprintf("r%d", at.Z)}

@@ -41,13 +41,13 @@ func (c *Cluster) noRegion(region string) error {
 	return fmt.Errorf("region %q: the cluster in %s has the regions %s", region, c.dir, strings.Join(c.RegionNames(), ", "))
 }
 
-// regionOf is the region of the node of a rank: the torus is cut across its largest dimension.
-func (c *Cluster) regionOf(rank int) string {
+// regionOf is the region of a node by its number: the torus is cut across its largest dimension.
+func (c *Cluster) regionOf(node int) string {
 	if c.info.Regions == 0 {
 		return ""
 	}
 	axis, size := largest(c.dims)
-	at := c.dims.At(rank)
+	at := c.dims.Node(node)
 	return RegionName([]int{at.X, at.Y, at.Z}[axis] * c.info.Regions / size)
 }
 

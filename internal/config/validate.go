@@ -213,7 +213,14 @@ func (a Agent) Validate() error {
 	p.path("tls.hostKey", a.TLS.HostKey)
 	p.path("tls.dnpCert", a.TLS.DNPCert)
 	p.path("tls.dnpKey", a.TLS.DNPKey)
-	a.validateLinks(p, dims, derr == nil)
+	switch {
+	case derr != nil:
+		a.validateLinks(p, grid.Dims{}, nil)
+	case a.Spare || cerr != nil:
+		a.validateLinks(p, dims, dims.Links())
+	default:
+		a.validateLinks(p, dims, dims.LinksOf(coord))
+	}
 	if a.MTU < minMTU || a.MTU > maxMTU {
 		p.bad("mtu", a.MTU, "%d to %d bytes", minMTU, maxMTU)
 	}
@@ -433,9 +440,9 @@ func (s Supervisor) validateNodes(p *problems, dims grid.Dims, haveDims bool) {
 	if missing <= 0 {
 		return
 	}
-	for r := range dims.Nodes() {
-		if _, ok := coords[dims.At(r)]; !ok {
-			p.bad("nodes", fmt.Sprintf("%d places", len(coords)), "all %d of the %s torus: %s is missing", dims.Nodes(), dims, dims.At(r))
+	for _, at := range dims.All() {
+		if _, ok := coords[at]; !ok {
+			p.bad("nodes", fmt.Sprintf("%d places", len(coords)), "all %d of the %s torus: %s is missing", dims.Nodes(), dims, at)
 			return
 		}
 	}

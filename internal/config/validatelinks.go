@@ -3,14 +3,16 @@ package config
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// validateLinks checks that each direction of the torus has exactly one link, and that no two sockets of this node
-// share an address.
-func (a Agent) validateLinks(p *problems, dims grid.Dims, haveDims bool) {
+// validateLinks checks that each of the node's directions has exactly one link, and that no two sockets of this node
+// share an address. No directions: the dims or the coordinate are not valid.
+func (a Agent) validateLinks(p *problems, dims grid.Dims, directions []grid.Direction) {
+	haveDims := dims != grid.Dims{}
 	udp, peers := taken{}, taken{}
 	udp.add(p, "service.listen", a.Service.Listen)
 	udp.add(p, "service.gossipListen", a.Service.GossipListen)
@@ -25,6 +27,8 @@ func (a Agent) validateLinks(p *problems, dims grid.Dims, haveDims bool) {
 			p.wrap(field, err)
 		case haveDims && !dims.HasLink(dir):
 			p.bad(field, "a link", "none: the %s torus has size 1 in that dimension", dims)
+		case haveDims && !slices.Contains(directions, dir):
+			p.bad(field, "a link", "none: in the %s torus no other node is on that line", dims)
 		}
 		if _, ok := p.listen(field+".local", l.Local); ok {
 			udp.add(p, field+".local", l.Local)
@@ -44,13 +48,13 @@ func (a Agent) validateLinks(p *problems, dims grid.Dims, haveDims bool) {
 		return
 	}
 	for i, name := range a.MaskedLinks {
-		if dir, err := grid.ParseDirection(name); err != nil || !dims.HasLink(dir) {
-			p.bad(fmt.Sprintf("maskedLinks[%d]", i), name, "a direction in which a torus of %s has links", dims)
+		if dir, err := grid.ParseDirection(name); err != nil || !slices.Contains(directions, dir) {
+			p.bad(fmt.Sprintf("maskedLinks[%d]", i), name, "a direction in which this node of the %s torus has a link", dims)
 		}
 	}
-	for _, dir := range dims.Links() {
+	for _, dir := range directions {
 		if _, ok := a.Links[dir.String()]; !ok {
-			p.bad("links."+dir.String(), "", "a link: every node of the %s torus has one in that direction", dims)
+			p.bad("links."+dir.String(), "", "a link: this node of the %s torus has one in that direction", dims)
 		}
 	}
 }

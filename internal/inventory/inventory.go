@@ -364,7 +364,7 @@ func (inv Inventory) Layout() (Layout, error) {
 		if err != nil {
 			return Layout{}, err
 		}
-		if l.Nodes[d.Rank(place)], err = n.layout(n.name(place), d, ports, gossip); err != nil {
+		if l.Nodes[d.Index(place)], err = n.layout(n.name(place), d, ports, gossip); err != nil {
 			return Layout{}, err
 		}
 	}

@@ -19,7 +19,7 @@ type Layout struct {
 	Cluster     string // name
 	Dims        grid.Dims
 	Supervisors []PlacedSupervisor
-	Nodes       []PlacedNode // by rank; the spares follow
+	Nodes       []PlacedNode // those with a place, by rank; the spares follow
 }
 
 // PlacedSupervisor is one supervisor. Addresses are "ip:port".
@@ -81,10 +81,11 @@ func (l Layout) Supervisor(i int) config.Supervisor {
 	s := l.Supervisors[i]
 	cfg := config.DefaultSupervisor()
 	cfg.Cluster, cfg.ID, cfg.Dims, cfg.Region = l.Cluster, s.ID, l.Dims.String(), s.Region
+	places := l.Dims.All()
 	for r, n := range l.Nodes {
 		services := n.Services()
 		if r < l.Places() {
-			cfg.Nodes = append(cfg.Nodes, config.NodeEntry{ID: n.ID, Coord: l.Dims.At(r).String(), Service: services[0],
+			cfg.Nodes = append(cfg.Nodes, config.NodeEntry{ID: n.ID, Coord: places[r].String(), Service: services[0],
 				Alternates: services[1:], Labels: n.Labels, Region: n.Region})
 		} else {
 			cfg.Spares = append(cfg.Spares, config.SpareEntry{ID: n.ID, Service: services[0], Alternates: services[1:], Labels: n.Labels})
@@ -113,7 +114,7 @@ func (l Layout) Agent(number int) config.Agent {
 	cfg := config.DefaultAgent()
 	cfg.Cluster, cfg.Node, cfg.Dims, cfg.Spare = l.Cluster, n.ID, l.Dims.String(), number >= l.Places()
 	if !cfg.Spare {
-		cfg.Coord = l.Dims.At(number).String()
+		cfg.Coord = l.Dims.Node(number).String()
 	}
 	cfg.Links = l.links(number)
 	cfg.Service.Listen, cfg.Service.Interface, cfg.Service.Alternates = n.Service[0].Listen, n.Service[0].Interface, n.Service[1:]
@@ -138,8 +139,11 @@ func (l Layout) links(number int) map[string]config.LinkAddr {
 		local := l.Nodes[number].Links[d]
 		a := config.LinkAddr{Local: local.Listen, Interface: local.Interface}
 		if number < l.Places() {
-			at, _ := l.Dims.Neighbour(l.Dims.At(number), d)
-			peer := l.Nodes[l.Dims.Rank(at)]
+			at, ok := l.Dims.Neighbour(l.Dims.Node(number), d)
+			if !ok {
+				continue
+			}
+			peer := l.Nodes[l.Dims.Index(at)]
 			a.Peer, a.PeerNode = peer.Links[d.Opposite()].Listen, peer.ID
 		}
 		out[d.String()] = a

@@ -273,7 +273,7 @@ func (s *store) picture(id fault.NodeID) picture {
 	if p, ok := s.pictures[id]; ok {
 		return p
 	}
-	return s.blank
+	return s.blank(id)
 }
 
 // picture returns a node's state in a copy.
@@ -281,5 +281,5 @@ func (c copied) picture(s *store, id fault.NodeID) picture {
 	if p, ok := c[id]; ok {
 		return p
 	}
-	return s.blank
+	return s.blank(id)
 }

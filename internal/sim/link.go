@@ -10,7 +10,7 @@ import (
 
 func (n *node) neighbour(d grid.Direction) *node {
 	c, _ := n.w.cfg.Dims.Neighbour(n.topo.Coord, d)
-	return n.w.nodes[n.w.cfg.Dims.Rank(c)]
+	return n.w.nodes[n.w.cfg.Dims.Index(c)]
 }
 
 // sendFrame carries a frame over a cable. A damaged one arrives as such; one of a session that the

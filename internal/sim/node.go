@@ -49,7 +49,7 @@ type node struct {
 
 func newNode(w *World, at grid.Coord) *node {
 	id := fault.DefaultNodeID(at)
-	n := &node{w: w, rank: w.cfg.Dims.Rank(at), topo: halfcore.NewTopology(id, at, w.cfg.Dims, nil), sensors: map[fault.Component]reading{},
+	n := &node{w: w, rank: w.cfg.Dims.Index(at), topo: halfcore.NewTopology(id, at, w.cfg.Dims, nil), sensors: map[fault.Component]reading{},
 		speakers: map[fault.Half]sealer{}}
 	n.service.cut = make([]bool, w.cfg.Interfaces)
 	n.spools = map[fault.Half]spool{fault.HalfHost: {}, fault.HalfDNP: {}}

@@ -106,10 +106,10 @@ func (g *author) pick(weights []int) int {
 	panic("sim: weights")
 }
 
-func (g *author) node() grid.Coord { return g.dims.At(g.rnd.IntN(g.dims.Nodes())) }
+func (g *author) node() grid.Coord { return g.dims.Node(g.rnd.IntN(g.dims.Nodes())) }
 
-func (g *author) direction() grid.Direction {
-	links := g.dims.Links()
+func (g *author) direction(at grid.Coord) grid.Direction {
+	links := g.dims.LinksOf(at)
 	return links[g.rnd.IntN(len(links))]
 }
 
@@ -173,7 +173,8 @@ func (g *author) ofNode() []string {
 }
 
 func (g *author) ofLink() []string {
-	n, d := g.node(), g.direction()
+	n := g.node()
+	d := g.direction(n)
 	switch g.rnd.IntN(6) {
 	case 0, 1:
 		return lines("cut %s %s", n, d)
@@ -280,7 +281,8 @@ func (g *author) mayLie(n grid.Coord) bool {
 }
 
 func (g *author) mend() []string {
-	n, d := g.node(), g.direction()
+	n := g.node()
+	d := g.direction(n)
 	return lines("continue %s node\nstart %s node\nmend-service %s\nmend %s %s\nlose %s %s 0", n, n, n, n, d, n, d)
 }
 
@@ -290,12 +292,11 @@ func (p Plan) mendAll() []string {
 	for i := range p.Supervisors {
 		out = append(out, lines("continue-supervisor s%d\nstart-supervisor s%d\nsupervisor-mend s%d", i, i, i)...)
 	}
-	for rank := range p.Dims.Nodes() {
-		c := p.Dims.At(rank)
+	for _, c := range p.Dims.All() {
 		out = append(out, lines("honest %s\ncontinue %s node\nstart %s node\nmend-service %s\nlose-service %s 0\ncorrupt-service %s 0", c,
 			c, c, c, c, c)...)
 		out = append(out, fmt.Sprintf("sensor %s memory NORMAL", c)) // the plan may have lost the act that resets it
-		for _, d := range p.Dims.Links() {
+		for _, d := range p.Dims.LinksOf(c) {
 			out = append(out, lines("unflap %s %s\nmend %s %s\nlose %s %s 0\ncorrupt %s %s 0", c, d, c, d, c, d, c, d)...)
 		}
 	}
@@ -310,8 +311,8 @@ func (p Plan) Run() error {
 		return err
 	}
 	acts := slices.Concat([]string{"settle"}, p.Acts, p.mendAll(), []string{"settle 60s"})
-	for rank := range p.Dims.Nodes() {
-		acts = append(acts, fmt.Sprintf("delivered %s", p.Dims.At(rank)))
+	for _, c := range p.Dims.All() {
+		acts = append(acts, fmt.Sprintf("delivered %s", c))
 	}
 	for _, a := range append(acts, "run 100ms", "same", "no-groups 30s") {
 		err := r.do(strings.Fields(a))

@@ -297,7 +297,7 @@ func (r *runner) node(name string) (*node, error) {
 	if err := r.cfg.Dims.Check(c); err != nil {
 		return nil, err
 	}
-	return r.nodes[r.cfg.Dims.Rank(c)], nil
+	return r.nodes[r.cfg.Dims.Index(c)], nil
 }
 
 // wanted is the expected change.

@@ -9,7 +9,6 @@ import (
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
-	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 // Latencies of the store. The lease is that of store.LeaseTTL; the others are etcd's, as internal/supervisor/embedded
@@ -55,7 +54,6 @@ type store struct {
 	// inbox is the position up to which each half's reports were accepted.
 	inbox     map[fault.Origin]servicenet.InboxPosition
 	pictures  copied                     // content of the documents
-	blank     picture                    // of a node without a document
 	normal    int                        // nodes that are NORMAL
 	commits   uint64                     // of leaders
 	groups    map[string]*lofamov1.Group // active ones
@@ -82,17 +80,17 @@ func newStore(w *World) *store {
 		w: w, docs: make(map[fault.NodeID]*lofamov1.Node), inbox: make(map[fault.Origin]servicenet.InboxPosition),
 		group: make([]int, w.cfg.Supervisors), pictures: make(copied), failed: make(map[part]time.Time), groups: make(map[string]*lofamov1.Group),
 		incidents: make(map[string]*lofamov1.Incident),
-		blank:     blankPicture(w.cfg.Dims),
 	}
 }
 
 // holdsBack reports whether the store's present or recent condition may delay a commit.
 func (s *store) holdsBack() bool { return s.full || s.w.now.Before(s.lame) }
 
-// blankPicture is the picture of a node without any commit.
-func blankPicture(dims grid.Dims) (p picture) {
+// blank is the picture of a node without any commit.
+func (s *store) blank(id fault.NodeID) (p picture) {
+	links := s.w.ids[id].topo.Links
 	for c := fault.ComponentNode; c.Valid(); c++ {
-		if d, link := c.LinkDirection(); !link || dims.HasLink(d) {
+		if d, link := c.LinkDirection(); !link || slices.Contains(links, d) {
 			p.state[c], p.cause[c] = fault.Unknown, fault.CauseNone
 		}
 	}

@@ -96,8 +96,8 @@ func New(cfg Config) (*World, error) {
 	if cfg.Responses != nil {
 		w.responses = newResponses(w, *cfg.Responses)
 	}
-	for rank := range cfg.Dims.Nodes() {
-		n := newNode(w, cfg.Dims.At(rank))
+	for _, at := range cfg.Dims.All() {
+		n := newNode(w, at)
 		w.nodes = append(w.nodes, n)
 		w.ids[n.id()] = n
 	}

@@ -55,7 +55,7 @@ func (m *Machine) domainsOf(n *node, f func(domain)) {
 func linesOf(dims grid.Dims, place grid.Coord, f func(domain)) {
 	for axis := range 3 {
 		size, at := sizeAlong(dims, axis), place
-		if across := dims.Nodes() / size; across >= minPlane && across > widest(dims, axis) {
+		if across := dims.Places() / size; across >= minPlane && across > widest(dims, axis) {
 			f(domain{kind: GroupPlane, key: axis, value: *along(&at, axis)})
 		}
 		if size >= minRow {
@@ -99,17 +99,22 @@ func (m *Machine) size(d domain) int {
 	switch {
 	case d.kind == GroupLabel:
 		return m.domains.sizes[d.key][d.value]
-	case m.cfg.Foreign == nil && d.kind == GroupRow:
+	case m.everywhere() && d.kind == GroupRow:
 		return sizeAlong(m.cfg.Dims, d.key)
-	case m.cfg.Foreign == nil:
-		return m.cfg.Dims.Nodes() / sizeAlong(m.cfg.Dims, d.key)
+	case m.everywhere():
+		return m.cfg.Dims.Places() / sizeAlong(m.cfg.Dims, d.key)
 	}
 	return m.sizes[d]
 }
 
-// measure counts the nodes of each row and plane that belong to the region.
+// everywhere reports whether every place of the torus has a node of this map.
+func (m *Machine) everywhere() bool {
+	return m.cfg.Foreign == nil && m.cfg.Dims.Nodes() == m.cfg.Dims.Places()
+}
+
+// measure counts the map's nodes in each row and plane.
 func (m *Machine) measure() {
-	if m.cfg.Foreign == nil {
+	if m.everywhere() {
 		return
 	}
 	m.sizes = map[domain]int{}

@@ -20,7 +20,7 @@ func newDomains(cfg Config, nodes []*node) domains {
 	var d domains
 	nodes = slices.DeleteFunc(slices.Clone(nodes), func(n *node) bool { return n == nil })
 	for _, key := range cfg.DomainLabels {
-		values, sizes, of := []string{""}, []int{0}, make([]int32, cfg.Dims.Nodes())
+		values, sizes, of := []string{""}, []int{0}, make([]int32, cfg.Dims.Places())
 		index := map[string]int32{}
 		for _, n := range nodes {
 			v := cfg.Labels[n.id][key]

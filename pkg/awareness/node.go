@@ -190,7 +190,7 @@ func (n *node) wake(t time.Time) { n.next = fault.Earliest(n.next, t) }
 func (m *Machine) build() {
 	dims := m.cfg.Dims
 	store := make([]node, len(m.cfg.IDs)) // in one allocation: a hundred thousand separate ones would be slow
-	m.nodes = make([]*node, dims.Nodes())
+	m.nodes = make([]*node, dims.Places())
 	for rank := range m.nodes {
 		at := dims.At(rank)
 		id := m.cfg.IDs[at]
@@ -211,11 +211,10 @@ func (m *Machine) build() {
 			m.own = append(m.own, n)
 		}
 	}
-	links := dims.Links()
-	neighbours := make([]neighbour, 0, len(m.ranks)*len(links))
+	neighbours := make([]neighbour, 0, len(m.ranks)*len(dims.Links()))
 	for _, n := range m.nodes {
 		if n != nil {
-			neighbours = m.connect(n, links, neighbours)
+			neighbours = m.connect(n, neighbours)
 		}
 	}
 	for _, n := range m.nodes {
@@ -230,12 +229,14 @@ func (m *Machine) build() {
 }
 
 // connect sets the node's peers and neighbours, in the order of directions, and returns the store with them appended.
-// links are the directions in which every node has a link.
-func (m *Machine) connect(n *node, links []grid.Direction, store []neighbour) []neighbour {
+func (m *Machine) connect(n *node, store []neighbour) []neighbour {
 	start := len(store)
-	for _, d := range links {
+	for _, d := range grid.Directions() {
+		at, ok := m.cfg.Dims.Neighbour(n.coord, d)
+		if !ok {
+			continue
+		}
 		n.ends |= 1 << d.Index()
-		at, _ := m.cfg.Dims.Neighbour(n.coord, d)
 		p := m.nodes[m.cfg.Dims.Rank(at)]
 		if p == nil {
 			continue

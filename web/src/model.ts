@@ -11,7 +11,7 @@ export interface Standing { leader: string; stale: boolean; staleMs: number; rev
 
 /** WholeMap is what /api/map sends: strings with a character for each rank. */
 export interface WholeMap {
-  revision: number; dims: [number, number, number]; states: string; causes: string; flags: string
+  revision: number; dims: [number, number, number]; empty?: number[]; states: string; causes: string; flags: string
   names: Record<string, string>; directions: number[]; links: [number, number, number, number][]; masked: [number, number, number, number][]
   spares: { id: string; state: string }[]; standing: Standing; preset: string; halfBoundMs: number; nodeBoundMs: number
 }
@@ -112,7 +112,9 @@ export class Model {
   flags: Uint8Array
   readonly links: Uint8Array // 0: the torus has none there
   readonly masked: Uint8Array
-  constructor(readonly dims: [number, number, number], readonly names: Map<number, string>, arrays?: Pick<Model, 'nodes' | 'causes' | 'flags' | 'links' | 'masked'>) {
+  constructor(readonly dims: [number, number, number], readonly names: Map<number, string>, arrays?: Pick<Model, 'nodes' | 'causes' | 'flags' | 'links' | 'masked'>,
+    readonly empty: ReadonlySet<number> = new Set()) { // places of the torus that have no node
+
     const n = dims[0] * dims[1] * dims[2]
     this.nodes = arrays?.nodes ?? new Uint8Array(n)
     this.causes = arrays?.causes ?? new Uint8Array(n)
@@ -124,12 +126,14 @@ export class Model {
   static of(m: WholeMap): Model {
     const names = new Map<number, string>()
     for (const [k, v] of Object.entries(m.names)) names.set(Number(k), v)
-    const out = new Model(m.dims, names)
+    const out = new Model(m.dims, names, undefined, new Set(m.empty ?? []))
     for (let r = 0; r < out.nodes.length; r++) {
       out.nodes[r] = letter[m.states[r]] ?? 0
       out.causes[r] = Number(m.causes[r])
       out.flags[r] = parseInt(m.flags[r], 16)
-      for (const d of m.directions) out.links[6 * r + d] = NORMAL
+      for (const d of m.directions) {
+        if (!out.empty.has(r) && out.neighbour(r, d) !== r) out.links[6 * r + d] = NORMAL
+      }
     }
     for (const [r, d, s] of m.links) out.links[6 * r + d] = s
     for (const [r, d] of m.masked) {
@@ -142,7 +146,7 @@ export class Model {
   clone(): Model {
     return new Model(this.dims, this.names, {
       nodes: this.nodes.slice(), causes: this.causes.slice(), flags: this.flags.slice(), links: this.links.slice(), masked: this.masked.slice(),
-    })
+    }, this.empty)
   }
 
   coord(rank: number): [number, number, number] {
@@ -154,9 +158,11 @@ export class Model {
     return c[0] + this.dims[0] * (c[1] + this.dims[1] * c[2])
   }
 
+  /** neighbour is the next place in a direction that has a node; the same place where there is none on the line. */
   neighbour(rank: number, d: number): number {
     const c = this.coord(rank), axis = d >> 1, n = this.dims[axis]
-    c[axis] = (c[axis] + (d & 1 ? n - 1 : 1)) % n
+    do c[axis] = (c[axis] + (d & 1 ? n - 1 : 1)) % n
+    while (this.empty.has(this.rank(c)) && this.rank(c) !== rank)
     return this.rank(c)
   }
 

@@ -49,11 +49,11 @@ func newLinks(cfg config.Agent, log *slog.Logger) *links {
 // each calls do for every link of the node.
 func (l *links) each(do func(dir grid.Direction, local, peer netip.AddrPort)) {
 	cfg := half.WithStoredPeers(l.cfg)
-	_, dims, err := cfg.Topology()
+	src, dims, err := cfg.Topology()
 	if err != nil {
 		return // was validated
 	}
-	for _, dir := range dims.Links() {
+	for _, dir := range dims.LinksOf(src) {
 		addr := cfg.Links[dir.String()]
 		local, lerr := netip.ParseAddrPort(addr.Local)
 		peer, perr := netip.ParseAddrPort(addr.Peer)

@@ -67,7 +67,7 @@ func TopologyOf(cfg config.Agent) (*halfcore.Topology, error) {
 		return nil, err
 	}
 	ids := map[grid.Direction]fault.NodeID{}
-	for _, d := range dims.Links() {
+	for _, d := range dims.LinksOf(coord) {
 		ids[d], _ = cfg.PeerNode(d)
 	}
 	return halfcore.NewTopology(cfg.Node, coord, dims, ids), nil

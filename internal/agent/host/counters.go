@@ -31,7 +31,7 @@ func counterFamilies() []metric {
 // mutex.
 func (h *hostHalf) master() *local.MasterStatus {
 	c := h.page.File.Counter(half.MasterCounter)
-	if rank := int(c>>1) - 1; rank >= 0 && rank < h.Topo.Dims.Nodes() {
+	if rank := int(c>>1) - 1; rank >= 0 && rank < h.Topo.Dims.Places() {
 		return &local.MasterStatus{Node: string(h.Topo.ID(h.Topo.Dims.At(rank))), CutOff: c&1 != 0}
 	}
 	return nil

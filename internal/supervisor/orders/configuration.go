@@ -123,7 +123,7 @@ func (c *Config) place(dims grid.Dims, at grid.Coord, e view.Entry) Place {
 func (c *Channel) Places(m view.Map) []Place { return c.cfg.places(m) }
 
 func (c *Config) places(m view.Map) []Place {
-	out := make([]Place, m.Dims().Nodes())
+	out := make([]Place, m.Dims().Places())
 	for i, e := range m.All() {
 		out[m.Dims().Rank(m.Coord(i))] = c.place(m.Dims(), m.Coord(i), e)
 	}

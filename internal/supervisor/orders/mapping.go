@@ -158,7 +158,7 @@ func unknownIn(is view.Map) (n int) {
 func evidenceOf(is view.Map) *chanmask.Map {
 	out := chanmask.NewMap(is.Dims())
 	place := make(map[grid.Coord]int, is.Len())
-	for rank := range is.Dims().Nodes() {
+	for rank := range is.Dims().Places() {
 		out.SetNode(is.Dims().At(rank), chanmask.Bad)
 	}
 	for i := range is.Len() {
@@ -176,9 +176,9 @@ func evidenceOf(is view.Map) *chanmask.Map {
 	for i := range is.In(fault.Unknown) {
 		at := is.Coord(i)
 		for _, d := range is.Dims().Links() {
-			n, _ := is.Dims().Neighbour(at, d)
+			n, has := is.Dims().Neighbour(at, d)
 			j, ok := place[n]
-			if l, _ := chanmask.LinkAt(is.Dims(), at, d); ok && is.State(j) != fault.Unknown {
+			if l, _ := chanmask.LinkAt(is.Dims(), at, d); has && ok && is.State(j) != fault.Unknown {
 				out.SetLink(l, linkOf(is.At(j).Status, d.Opposite()))
 			}
 		}

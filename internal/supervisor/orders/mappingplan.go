@@ -111,7 +111,7 @@ func (m *mappingMachine) Evidence(now time.Time, is *chanmask.Map) {
 		*m = *newMappingMachine(m.cfg, m.term)
 	}
 	m.evidence = is
-	for rank := range is.Dims.Nodes() {
+	for rank := range is.Dims.Places() {
 		switch _, known := m.since[rank]; {
 		case is.Node(is.Dims.At(rank)) != chanmask.Unknown:
 			delete(m.since, rank)
@@ -338,7 +338,7 @@ func (m *mappingMachine) Dead() (out []chanmask.Link) {
 		return nil
 	}
 	dims := m.evidence.Dims
-	for rank := range dims.Nodes() {
+	for rank := range dims.Places() {
 		for _, d := range dims.Links() {
 			if l := (chanmask.Link{Node: dims.At(rank), Dir: d}); d.Positive() && m.alive.Link(l) == chanmask.Bad &&
 				m.evidence.Link(l) == chanmask.Unknown {

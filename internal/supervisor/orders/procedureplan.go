@@ -66,7 +66,7 @@ type procedurePlan struct {
 
 // newProcedurePlan makes a plan from the map's places, by rank. It refuses a procedure that no node can begin.
 func newProcedurePlan(dims grid.Dims, places []Place, o procedureOptions) (procedurePlan, error) {
-	if n := dims.Nodes(); n > maxPlaces {
+	if n := dims.Places(); n > maxPlaces {
 		return procedurePlan{}, fmt.Errorf("the torus has %d places: want at most %d, for barriers have no more members", n, maxPlaces)
 	}
 	p := wholeTorus(dims, places)
@@ -174,7 +174,7 @@ func diameter(dims grid.Dims, places []Place, members []int) int {
 // parts returns, for each rank, the first member in its part of the torus. alive is symmetric.
 func parts(dims grid.Dims, members []int, alive func(int, grid.Direction) bool) []int {
 	const none = -1
-	out := slices.Repeat([]int{none}, dims.Nodes())
+	out := slices.Repeat([]int{none}, dims.Places())
 	for _, first := range members {
 		if out[first] != none {
 			continue

@@ -173,8 +173,7 @@ func (c *checker) complete() {
 		return
 	}
 	var missing []string
-	for rank := range c.dims.Nodes() {
-		at := c.dims.At(rank)
+	for _, at := range c.dims.All() {
 		if _, ok := c.coords[at]; ok {
 			continue
 		}

@@ -3,6 +3,7 @@ package view
 import (
 	"iter"
 	"math/bits"
+	"slices"
 	"time"
 
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
@@ -260,7 +261,7 @@ func NewBuilder(names *Names, since time.Time) *Builder {
 	for i := range b.now.chunks {
 		b.now.chunks[i], b.own[i] = new(chunk), true
 	}
-	if len(placed) < b.now.dims.Nodes() {
+	if len(placed) < b.now.dims.Places() {
 		b.now.places = &places{rank: make(map[grid.Coord]int, len(placed)), border: names.borderIDs()}
 		for rank, n := range placed {
 			b.now.places.at = append(b.now.places.at, n.Coord)
@@ -277,8 +278,9 @@ func NewBuilder(names *Names, since time.Time) *Builder {
 // unheard returns a node of unknown state.
 func unheard(id fault.NodeID, at grid.Coord, dims grid.Dims, since time.Time) awareness.NodeStatus {
 	st := awareness.NodeStatus{ID: id, Coord: at, State: fault.Unknown, Cause: fault.CauseNone, Since: since}
+	links := dims.LinksOf(at)
 	for c := fault.ComponentHost; c.Valid(); c++ {
-		if d, link := c.LinkDirection(); !link || dims.HasLink(d) {
+		if d, link := c.LinkDirection(); !link || slices.Contains(links, d) {
 			st.Components = append(st.Components, awareness.ComponentStatus{Component: c, State: fault.Unknown, Cause: fault.CauseNone,
 				Since: since})
 		}

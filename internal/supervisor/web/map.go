@@ -24,6 +24,8 @@ type wholeMap struct {
 	States   string `json:"states"` // U N S F, as states begin; '.': no node is there
 	Causes   string `json:"causes"` // the digit of lofamov1.Cause
 	Flags    string `json:"flags"`  // one hexadecimal digit: 1 maintenance, 2 warning, 4 inferred, 8 unreachable
+	// Empty are the places of the torus that have no node, by rank.
+	Empty []int `json:"empty,omitempty"`
 	// Names are the ids that differ from the default id of their place, by rank.
 	Names map[string]string `json:"names"`
 	// Directions that the torus has, by their indices: X+ is 0, Z- is 5.
@@ -144,10 +146,13 @@ func compact(nodes *lofamov1.ListNodesResponse, links *lofamov1.ListLinksRespons
 		Links: []linkEnd{}, Masked: []linkEnd{}, Spares: []spareNode{}, Whole: standingOf(info, nodes.GetRevision()), Preset: info.GetPreset(),
 		HalfBound: info.GetHalfBound().AsDuration().Milliseconds(), NodeBound: info.GetNodeBound().AsDuration().Milliseconds(),
 	}
+	for _, c := range dims.Empty() {
+		m.Empty = append(m.Empty, dims.Rank(c))
+	}
 	for _, d := range dims.Links() {
 		m.Directions = append(m.Directions, d.Index())
 	}
-	n := dims.Nodes()
+	n := dims.Places()
 	states, causes, flags := fill(n, '.'), fill(n, '0'), fill(n, '0')
 	for _, node := range nodes.GetNodes() {
 		if node.GetSpare() {

@@ -159,7 +159,7 @@ func (p *Plan) fault() []Step {
 	at := p.node()
 	area := []grid.Coord{at}
 	if strings.Contains(kind, "link") {
-		d := p.direction()
+		d := p.direction(at)
 		peer, _ := p.shape.Dims.Neighbour(at, d)
 		area = append(area, peer)
 		kind = map[string]string{"cut-link": "cut-link %s", "cut-link-one-way": "cut-link %s --one-way",
@@ -175,10 +175,10 @@ func (p *Plan) fault() []Step {
 	return []Step{{Op: Inject, At: at, Fault: kind}}
 }
 
-func (p *Plan) node() grid.Coord { return p.shape.Dims.At(p.rnd.IntN(p.shape.Dims.Nodes())) }
+func (p *Plan) node() grid.Coord { return p.shape.Dims.Node(p.rnd.IntN(p.shape.Dims.Nodes())) }
 
-func (p *Plan) direction() grid.Direction {
-	links := p.shape.Dims.Links()
+func (p *Plan) direction(at grid.Coord) grid.Direction {
+	links := p.shape.Dims.LinksOf(at)
 	return links[p.rnd.IntN(len(links))]
 }
 
@@ -202,7 +202,7 @@ func (p *Plan) supervisors() []Step {
 func (p *Plan) operators() []Step {
 	out := []Step{{Op: ApplyPolicy}}
 	if p.rnd.IntN(2) == 0 {
-		out = append(out, Step{Op: Mask, At: p.node(), Fault: p.positive().String()})
+		out = append(out, p.mask())
 	}
 	if p.rnd.IntN(2) == 0 {
 		out = append(out, Step{Op: Maintain, At: p.node()})
@@ -212,13 +212,14 @@ func (p *Plan) operators() []Step {
 	return append(out, p.fault()...)
 }
 
-// positive draws the direction of a link as its lower end names it.
-func (p *Plan) positive() grid.Direction {
-	d := p.direction()
+// mask draws a link, as its lower end names it, to mask.
+func (p *Plan) mask() Step {
+	at := p.node()
+	d := p.direction(at)
 	if !d.Positive() {
-		return d.Opposite()
+		d = d.Opposite() // every node has both or none
 	}
-	return d
+	return Step{Op: Mask, At: at, Fault: d.String()}
 }
 
 // daemon kills a recovery daemon, with a fault elsewhere beside it.

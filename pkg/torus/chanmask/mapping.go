@@ -38,7 +38,7 @@ type Map struct {
 
 // NewMap returns a map on which everything is unknown.
 func NewMap(dims grid.Dims) *Map {
-	m := &Map{Dims: dims, nodes: make([]Knowledge, dims.Nodes()), links: make([][3]Knowledge, dims.Nodes())}
+	m := &Map{Dims: dims, nodes: make([]Knowledge, dims.Places()), links: make([][3]Knowledge, dims.Places())}
 	for i := range m.nodes {
 		m.nodes[i], m.links[i] = Unknown, [3]Knowledge{Unknown, Unknown, Unknown}
 	}
@@ -145,8 +145,8 @@ func (m *Map) near(mapper int, region []int, most int) []grid.Coord {
 	for i := 0; i < len(ranks); i++ {
 		at := m.Dims.At(ranks[i])
 		for _, d := range m.Dims.Links() {
-			c, _ := m.Dims.Neighbour(at, d)
-			if l, _ := LinkAt(m.Dims, at, d); left[m.Dims.Rank(c)] && m.Link(l) != Bad && len(ranks) <= most {
+			c, ok := m.Dims.Neighbour(at, d)
+			if l, _ := LinkAt(m.Dims, at, d); ok && left[m.Dims.Rank(c)] && m.Link(l) != Bad && len(ranks) <= most {
 				delete(left, m.Dims.Rank(c))
 				ranks = append(ranks, m.Dims.Rank(c))
 			}
@@ -170,8 +170,8 @@ func (m *Map) region(start int, seen []bool) (region []int, border map[int]int) 
 	for i := 0; i < len(region); i++ {
 		at := m.Dims.At(region[i])
 		for _, d := range m.Dims.Links() {
-			l, _ := LinkAt(m.Dims, at, d)
-			if m.Link(l) == Bad {
+			l, ok := LinkAt(m.Dims, at, d)
+			if !ok || m.Link(l) == Bad {
 				continue
 			}
 			c, _ := m.Dims.Neighbour(at, d)

@@ -57,10 +57,13 @@ func NewTorus(dims grid.Dims) (*Torus, error) {
 	if err := dims.Validate(); err != nil {
 		return nil, err
 	}
-	t := &Torus{Dims: dims, open: make([]Mask, dims.Nodes()), gone: make([]bool, dims.Nodes())}
+	t := &Torus{Dims: dims, open: make([]Mask, dims.Places()), gone: make([]bool, dims.Places())}
 	for i := range t.open {
+		t.gone[i] = !dims.Contains(dims.At(i))
 		for _, d := range dims.Links() {
-			t.open[i] = t.open[i].With(d, true)
+			if t.neighbour(i, d) >= 0 {
+				t.open[i] = t.open[i].With(d, true)
+			}
 		}
 	}
 	return t, nil
@@ -100,7 +103,7 @@ func (t *Torus) Dead() []Link {
 	var out []Link
 	for rank, open := range t.open {
 		for _, d := range t.Dims.Links() {
-			if d.Positive() && !open.Usable(d) {
+			if d.Positive() && !open.Usable(d) && t.neighbour(rank, d) >= 0 {
 				out = append(out, Link{t.Dims.At(rank), d})
 			}
 		}
@@ -136,8 +139,13 @@ func (t *Torus) Components() []int {
 	return out
 }
 
+// neighbour returns the rank of the node at the other end of a node's link; -1: there is no such link.
 func (t *Torus) neighbour(rank int, d grid.Direction) int {
-	n, _ := t.Dims.Neighbour(t.Dims.At(rank), d)
+	at := t.Dims.At(rank)
+	n, ok := t.Dims.Neighbour(at, d)
+	if !ok || !t.Dims.Contains(at) {
+		return -1
+	}
 	return t.Dims.Rank(n)
 }
 

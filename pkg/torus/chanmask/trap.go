@@ -95,44 +95,17 @@ func newWalk(t *Torus) *walk {
 	for _, d := range t.Dims.Links() {
 		all = all.With(d, true)
 	}
+	whole := t.Dims.Nodes() == t.Dims.Places() // else a node may have no nearer neighbour though its channels work
 	for rank := range n {
 		w.coords[rank] = t.Dims.At(rank)
 		for _, d := range t.Dims.Links() {
 			w.neighbours[rank][d.Index()] = int32(t.neighbour(rank, d))
 		}
-		if t.open[rank] != all {
+		if t.open[rank] != all || !whole && !t.gone[rank] {
 			w.maimed = append(w.maimed, rank)
 		}
 	}
 	return w
-}
-
-// profitable are the channels that bring a message nearer to its destination.
-func profitable(dims grid.Dims, from, to grid.Coord) Mask {
-	var m Mask
-	for axis, v := range [3][3]int{{from.X, to.X, dims.X}, {from.Y, to.Y, dims.Y}, {from.Z, to.Z, dims.Z}} {
-		up := (v[1] - v[0] + v[2]) % v[2]
-		if up == 0 {
-			continue
-		}
-		if 2*up <= v[2] {
-			m |= 1 << (2 * axis)
-		}
-		if 2*up >= v[2] {
-			m |= 2 << (2 * axis)
-		}
-	}
-	return m
-}
-
-// distance is the number of hops between two nodes of a torus in which everything works.
-func distance(dims grid.Dims, a, b grid.Coord) int32 {
-	far := 0
-	for _, v := range [3][3]int{{a.X, b.X, dims.X}, {a.Y, b.Y, dims.Y}, {a.Z, b.Z, dims.Z}} {
-		up := (v[1] - v[0] + v[2]) % v[2]
-		far += min(up, v[2]-up)
-	}
-	return int32(far)
 }
 
 // to looks at the messages for one destination. Only states count to which a message that begins somewhere may come.
@@ -157,7 +130,7 @@ func (w *walk) towards(rank int) *profit {
 	p := &w.ways[rank]
 	if p.round != w.round {
 		at, to := w.coords[rank], w.coords[w.dst]
-		*p = profit{w.round, profitable(w.t.Dims, at, to), distance(w.t.Dims, at, to)}
+		*p = profit{w.round, Mask(w.t.Dims.Nearer(at, to)), int32(w.t.Dims.Distance(at, to))}
 	}
 	return p
 }

@@ -300,23 +300,8 @@ func (b *Barriers) towards(of Barrier) (up Mask, here bool) {
 	}
 	h := fnv.New32a()
 	_, _ = h.Write(append([]byte(of.Name), byte(of.Topic))) // never fails
-	place := b.dims.At(int(h.Sum32()>>1) % b.dims.Nodes())
-	own := b.away(b.self, place)
-	for _, d := range grid.Directions() {
-		if c, ok := b.dims.Neighbour(b.self, d); ok && b.links.Has(d) && b.away(c, place) < own {
-			up |= MaskOf(d)
-		}
-	}
-	return up, own == 0
-}
-
-// away returns the distance of two nodes in an undamaged torus, in hops.
-func (b *Barriers) away(a, c grid.Coord) (hops int) {
-	for _, x := range [3][3]int{{a.X, c.X, b.dims.X}, {a.Y, c.Y, b.dims.Y}, {a.Z, c.Z, b.dims.Z}} {
-		d := max(x[0]-x[1], x[1]-x[0])
-		hops += min(d, x[2]-d)
-	}
-	return hops
+	place := b.dims.Node(int(h.Sum32()>>1) % b.dims.Nodes())
+	return Mask(b.dims.Nearer(b.self, place)) & b.links, b.self == place
 }
 
 func (b *Barriers) forget(k *barrier) {

@@ -94,7 +94,7 @@ type search struct {
 }
 
 func newSearch(dims grid.Dims, alive func(int, grid.Direction) bool) *search {
-	n := dims.Nodes()
+	n := dims.Places()
 	s := &search{
 		n: n, out: make([]int32, n*grid.NumDirections), in: make([]int32, n*grid.NumDirections),
 		queue: make([]int32, 0, n), at: make([]int32, n), hops: make([]int32, n),
@@ -104,10 +104,10 @@ func newSearch(dims grid.Dims, alive func(int, grid.Direction) bool) *search {
 	}
 	for rank := range n {
 		for _, d := range dims.Links() {
-			if !alive(rank, d) {
+			c, ok := dims.Neighbour(dims.At(rank), d)
+			if !ok || !alive(rank, d) {
 				continue
 			}
-			c, _ := dims.Neighbour(dims.At(rank), d)
 			to := dims.Rank(c)
 			s.out[rank*grid.NumDirections+d.Index()] = int32(to)
 			s.in[to*grid.NumDirections+d.Opposite().Index()] = int32(rank)

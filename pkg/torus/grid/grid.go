@@ -1,14 +1,16 @@
 // Package grid is the geometry of the torus: coordinates, directions, and neighbours.
 //
-// It is for one to three dimensions of any size, as the DNP has them (seed 001 §III-A). It knows
-// nothing of links, states or packets; those are in pkg/torus. Together with pkg/fault it is the
-// bottom of the project: it imports nothing of ours.
+// It is for one to three dimensions of any size, as the DNP has them (seed 001 §III-A). Places may be empty, so that any
+// number of nodes makes a torus: a link leads to the next place in its direction that has a node. The package knows
+// nothing of links, states or packets; those are in pkg/torus. Together with pkg/fault it is the bottom of the project:
+// it imports nothing of ours.
 package grid
 
 import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unique"
 )
 
 // MaxSize is the largest size of one dimension: coordinates are 16 bits wide on the wire.
@@ -103,24 +105,38 @@ func ParseCoord(s string) (Coord, error) {
 	return Coord{v[0], v[1], v[2]}, nil
 }
 
-// Dims are the sizes of the torus in X, Y and Z, each at least 1. A dimension of size 1 has no
-// links; one of size 2 has two distinct links to the same neighbour.
-type Dims struct{ X, Y, Z int }
+// Dims are the sizes of the torus in X, Y and Z, each at least 1, and the places that have no node. A dimension of size 1
+// has no links; two nodes that are alone on a line have two distinct links to each other. Equal ones compare as equal
+// with ==. A literal of the sizes alone has a node at every place.
+type Dims struct {
+	X, Y, Z int
 
-// String returns "XxYxZ".
-func (d Dims) String() string {
-	return strconv.Itoa(d.X) + "x" + strconv.Itoa(d.Y) + "x" + strconv.Itoa(d.Z)
+	empty unique.Handle[emptyPlaces] // the zero handle: none
 }
 
-// ParseDims reads "4", "4x4" or "4x4x4"; missing sides are 1.
+// String returns "XxYxZ", and then the empty places if there are any, as ParseDims reads them.
+func (d Dims) String() string {
+	s := strconv.Itoa(d.X) + "x" + strconv.Itoa(d.Y) + "x" + strconv.Itoa(d.Z)
+	if d.full() {
+		return s
+	}
+	return s + without + d.emptyRanges()
+}
+
+// ParseDims reads "4", "4x4" or "4x4x4"; missing sides are 1. Empty places follow the word "without", in ranges by rank:
+// "3x2x2 without 2,0,0 1,1,1..2,1,1".
 func ParseDims(s string) (Dims, error) {
-	v, err := parseInts(s, "x", 1)
+	sizes, empty, some := strings.Cut(s, without)
+	v, err := parseInts(sizes, "x", 1)
 	if err != nil {
 		return Dims{}, fmt.Errorf("dims %q: want one to three sizes as in 2x2x2, each 1 to %d: %w", s, MaxSize, err)
 	}
-	d := Dims{v[0], v[1], v[2]}
+	d := Dims{X: v[0], Y: v[1], Z: v[2]}
 	if err := d.Validate(); err != nil {
 		return Dims{}, err
+	}
+	if some {
+		return d.parseEmpty(empty)
 	}
 	return d, nil
 }
@@ -156,36 +172,41 @@ func (d Dims) Validate() error {
 	return nil
 }
 
-// Nodes returns the number of nodes.
-func (d Dims) Nodes() int { return d.X * d.Y * d.Z }
+// Places returns the number of places, with and without a node: ranks are below it.
+func (d Dims) Places() int { return d.X * d.Y * d.Z }
 
 func (d Dims) size(axis int) int { return [3]int{d.X, d.Y, d.Z}[axis] }
 
-// Contains reports whether c lies inside the torus.
-func (d Dims) Contains(c Coord) bool {
+func (d Dims) inside(c Coord) bool {
 	return c.X >= 0 && c.X < d.X && c.Y >= 0 && c.Y < d.Y && c.Z >= 0 && c.Z < d.Z
 }
 
-// Check is Contains as an error that names the coordinate and the allowed range.
+// Contains reports whether c is a place of the torus that has a node.
+func (d Dims) Contains(c Coord) bool { return d.inside(c) && !d.emptyAt(c) }
+
+// Check is Contains as an error that names the coordinate and what is allowed.
 func (d Dims) Check(c Coord) error {
-	if !d.Contains(c) {
+	switch {
+	case !d.inside(c):
 		return fmt.Errorf("coordinate %s: outside the %s torus: want 0,0,0 to %d,%d,%d", c, d, d.X-1, d.Y-1, d.Z-1)
+	case d.emptyAt(c):
+		return fmt.Errorf("coordinate %s: an empty place of the %s torus: want one with a node", c, d)
 	}
 	return nil
 }
 
-// Rank numbers the nodes from 0, X fastest. The coordinate must lie inside.
+// Rank numbers the places from 0, X fastest. The coordinate must lie inside.
 func (d Dims) Rank(c Coord) int { return c.X + d.X*(c.Y+d.Y*c.Z) }
 
 // At is the inverse of Rank.
 func (d Dims) At(rank int) Coord {
-	return Coord{rank % d.X, rank / d.X % d.Y, rank / (d.X * d.Y)}
+	return Coord{X: rank % d.X, Y: rank / d.X % d.Y, Z: rank / (d.X * d.Y)}
 }
 
-// HasLink reports whether nodes of this torus have a link in direction dir.
+// HasLink reports whether a node of this torus can have a link in direction dir.
 func (d Dims) HasLink(dir Direction) bool { return d.size(dir.Axis()) > 1 }
 
-// Links returns the directions in which every node has a link, in order.
+// Links returns the directions in which nodes can have links, in order. Where no place is empty every node has them all.
 func (d Dims) Links() []Direction {
 	var out []Direction
 	for _, dir := range directions {
@@ -196,27 +217,34 @@ func (d Dims) Links() []Direction {
 	return out
 }
 
-// Neighbour returns the node at the other end of c's link in direction dir, and false where
-// there is no such link.
-func (d Dims) Neighbour(c Coord, dir Direction) (Coord, bool) {
-	if !d.HasLink(dir) {
-		return Coord{}, false
-	}
-	step := func(v, size int) int {
-		if dir.Positive() {
-			return (v + 1) % size
+// LinksOf returns the directions in which the node at c has a link, in order.
+func (d Dims) LinksOf(c Coord) []Direction {
+	var out []Direction
+	for _, dir := range directions {
+		if _, ok := d.Neighbour(c, dir); ok {
+			out = append(out, dir)
 		}
-		return (v - 1 + size) % size
 	}
-	switch dir.Axis() {
-	case 0:
-		c.X = step(c.X, d.X)
-	case 1:
-		c.Y = step(c.Y, d.Y)
-	default:
-		c.Z = step(c.Z, d.Z)
+	return out
+}
+
+// Neighbour returns the node at the other end of c's link in direction dir: the next one on the line. It returns false
+// where there is no such link, because no other node is on the line.
+func (d Dims) Neighbour(c Coord, dir Direction) (Coord, bool) {
+	axis := dir.Axis()
+	size, at := d.size(axis), [3]*int{&c.X, &c.Y, &c.Z}[axis]
+	for range size - 1 {
+		switch {
+		case !dir.Positive():
+			*at = (*at - 1 + size) % size
+		default:
+			*at = (*at + 1) % size
+		}
+		if !d.emptyAt(c) {
+			return c, true
+		}
 	}
-	return c, true
+	return Coord{}, false
 }
 
 // Neighbours returns the distinct neighbours of c in the order of the directions that lead to
@@ -240,7 +268,7 @@ next:
 	return out
 }
 
-// LinksTo returns the directions of c's links that end at n: two in a dimension of size 2.
+// LinksTo returns the directions of c's links that end at n: two where no other node is on the line.
 func (d Dims) LinksTo(c, n Coord) []Direction {
 	var out []Direction
 	for _, dir := range directions {
@@ -249,4 +277,45 @@ func (d Dims) LinksTo(c, n Coord) []Direction {
 		}
 	}
 	return out
+}
+
+// Distance returns the hops of a shortest way between two places of the torus without empty places.
+func (d Dims) Distance(a, b Coord) (hops int) {
+	for _, v := range [3][3]int{{a.X, b.X, d.X}, {a.Y, b.Y, d.Y}, {a.Z, b.Z, d.Z}} {
+		up := (v[1] - v[0] + v[2]) % v[2]
+		hops += min(up, v[2]-up)
+	}
+	return hops
+}
+
+// Nearer returns the directions of c's links that end nearer to a place, by Distance: bit i is the direction of Index i.
+// Around empty places there may be none.
+func (d Dims) Nearer(c, to Coord) (s uint8) {
+	if d.full() {
+		return nearerFull([3][3]int{{c.X, to.X, d.X}, {c.Y, to.Y, d.Y}, {c.Z, to.Z, d.Z}})
+	}
+	here := d.Distance(c, to)
+	for _, dir := range directions {
+		if n, ok := d.Neighbour(c, dir); ok && d.Distance(n, to) < here {
+			s |= 1 << dir.Index()
+		}
+	}
+	return s
+}
+
+// nearerFull returns one direction in each dimension that is not done, or both where both ways round are equally long.
+func nearerFull(axes [3][3]int) (s uint8) {
+	for axis, v := range axes {
+		up := (v[1] - v[0] + v[2]) % v[2]
+		if up == 0 {
+			continue
+		}
+		if 2*up <= v[2] {
+			s |= 1 << (2 * axis)
+		}
+		if 2*up >= v[2] {
+			s |= 2 << (2 * axis)
+		}
+	}
+	return s
 }

@@ -15,13 +15,13 @@ func TestNeighboursByHand(t *testing.T) {
 		want  Coord
 		found bool
 	}{
-		{Dims{2, 2, 2}, Coord{0, 0, 0}, XPlus, Coord{1, 0, 0}, true},
-		{Dims{2, 2, 2}, Coord{0, 0, 0}, XMinus, Coord{1, 0, 0}, true},
-		{Dims{3, 3, 3}, Coord{0, 0, 0}, XMinus, Coord{2, 0, 0}, true},
-		{Dims{3, 3, 3}, Coord{2, 1, 2}, ZPlus, Coord{2, 1, 0}, true},
-		{Dims{4, 1, 1}, Coord{3, 0, 0}, XPlus, Coord{0, 0, 0}, true},
-		{Dims{4, 1, 1}, Coord{3, 0, 0}, YPlus, Coord{}, false},
-		{Dims{1, 1, 1}, Coord{0, 0, 0}, XPlus, Coord{}, false},
+		{Dims{X: 2, Y: 2, Z: 2}, Coord{X: 0, Y: 0, Z: 0}, XPlus, Coord{X: 1, Y: 0, Z: 0}, true},
+		{Dims{X: 2, Y: 2, Z: 2}, Coord{X: 0, Y: 0, Z: 0}, XMinus, Coord{X: 1, Y: 0, Z: 0}, true},
+		{Dims{X: 3, Y: 3, Z: 3}, Coord{X: 0, Y: 0, Z: 0}, XMinus, Coord{X: 2, Y: 0, Z: 0}, true},
+		{Dims{X: 3, Y: 3, Z: 3}, Coord{X: 2, Y: 1, Z: 2}, ZPlus, Coord{X: 2, Y: 1, Z: 0}, true},
+		{Dims{X: 4, Y: 1, Z: 1}, Coord{X: 3, Y: 0, Z: 0}, XPlus, Coord{X: 0, Y: 0, Z: 0}, true},
+		{Dims{X: 4, Y: 1, Z: 1}, Coord{X: 3, Y: 0, Z: 0}, YPlus, Coord{}, false},
+		{Dims{X: 1, Y: 1, Z: 1}, Coord{X: 0, Y: 0, Z: 0}, XPlus, Coord{}, false},
 	} {
 		got, ok := tc.dims.Neighbour(tc.at, tc.dir)
 		if got != tc.want || ok != tc.found {
@@ -53,7 +53,7 @@ func TestDegree(t *testing.T) {
 func TestGeometryHolds(t *testing.T) {
 	size := rapid.IntRange(1, 7)
 	rapid.Check(t, func(t *rapid.T) {
-		d := Dims{size.Draw(t, "x"), size.Draw(t, "y"), size.Draw(t, "z")}
+		d := Dims{X: size.Draw(t, "x"), Y: size.Draw(t, "y"), Z: size.Draw(t, "z")}
 		c := d.At(rapid.IntRange(0, d.Nodes()-1).Draw(t, "rank"))
 		if !d.Contains(c) || d.At(d.Rank(c)) != c {
 			t.Fatalf("%s: %s and its rank %d do not agree", d, c, d.Rank(c))
@@ -102,7 +102,7 @@ func TestParse(t *testing.T) {
 	if _, err := ParseDirection("W+"); err == nil {
 		t.Error("ParseDirection(W+): no error")
 	}
-	if err := (Dims{2, 2, 2}).Check(Coord{2, 0, 0}); err == nil || !strings.Contains(err.Error(), "2x2x2") {
+	if err := (Dims{X: 2, Y: 2, Z: 2}).Check(Coord{2, 0, 0}); err == nil || !strings.Contains(err.Error(), "2x2x2") {
 		t.Errorf("Check: %v", err)
 	}
 }

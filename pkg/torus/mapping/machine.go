@@ -189,10 +189,10 @@ func New(cfg Config, now time.Time) *Machine {
 
 // heard handles a node's report on its links: the mapper can ask the nodes that it hears by that way.
 func (m *Machine) heard(from *node, at grid.Coord, w Word) {
-	for _, d := range m.cfg.Dims.Links() {
-		c, _ := m.cfg.Dims.Neighbour(at, d)
+	for _, d := range grid.Directions() {
+		c, ok := m.cfg.Dims.Neighbour(at, d)
 		n := m.nodes[c]
-		if n == nil {
+		if !ok || n == nil {
 			continue
 		}
 		back := uint8(1) << d.Opposite().Index()

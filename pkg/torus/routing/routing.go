@@ -78,37 +78,11 @@ func SetOf(ds ...grid.Direction) (s Set) {
 // Has reports whether d, a valid direction, is in the set.
 func (s Set) Has(d grid.Direction) bool { return s>>d.Index()&1 != 0 }
 
-// Profitable returns the channels that lead from one node nearer to another on a shortest way: in every dimension
-// that is not done one, or both where both ways round are equally long.
-func Profitable(dims grid.Dims, at, dst grid.Coord) (s Set) {
-	from, to, size := [3]int{at.X, at.Y, at.Z}, [3]int{dst.X, dst.Y, dst.Z}, [3]int{dims.X, dims.Y, dims.Z}
-	for axis := range 3 {
-		up := (to[axis] - from[axis] + size[axis]) % size[axis]
-		down := (size[axis] - up) % size[axis]
-		if up == 0 {
-			continue
-		}
-		if up <= down {
-			s |= 1 << (2 * axis)
-		}
-		if down <= up {
-			s |= 2 << (2 * axis)
-		}
-	}
-	return s
-}
+// Profitable returns the channels that lead from one node nearer to another: where no place is empty, those of the
+// shortest ways.
+func Profitable(dims grid.Dims, at, dst grid.Coord) Set { return Set(dims.Nearer(at, dst)) }
 
-// Distance is the number of hops of a shortest way between two nodes of a torus without faults.
-func Distance(dims grid.Dims, a, b grid.Coord) (n int) {
-	from, to, size := [3]int{a.X, a.Y, a.Z}, [3]int{b.X, b.Y, b.Z}, [3]int{dims.X, dims.Y, dims.Z}
-	for axis := range 3 {
-		up := (to[axis] - from[axis] + size[axis]) % size[axis]
-		n += min(up, size[axis]-up)
-	}
-	return n
-}
-
-// Diameter is the longest Distance in a torus.
+// Diameter is the longest distance in a torus without empty places.
 func Diameter(dims grid.Dims) int { return dims.X/2 + dims.Y/2 + dims.Z/2 }
 
 // Hops that a message is allowed by default.
@@ -209,14 +183,16 @@ func (a Algorithm) Swap(q *Query, d grid.Direction) (Outcome, bool) {
 	return Stuck, false
 }
 
-// allowed is the functional channels with No Routeback applied. In a dimension of size 2 both channels lead back.
+// allowed is the functional channels with No Routeback applied. On a line of two nodes both channels lead back.
 func (q *Query) allowed() Set {
 	if q.Routeback || !q.From.Valid() {
 		return q.Functional
 	}
 	back := SetOf(q.From)
-	if [3]int{q.Dims.X, q.Dims.Y, q.Dims.Z}[q.From.Axis()] == 2 {
-		back |= SetOf(q.From.Opposite())
+	if n, ok := q.Dims.Neighbour(q.At, q.From); ok {
+		if other, _ := q.Dims.Neighbour(q.At, q.From.Opposite()); other == n {
+			back |= SetOf(q.From.Opposite())
+		}
 	}
 	if q.Functional&^back == 0 {
 		return q.Functional

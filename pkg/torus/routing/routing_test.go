@@ -85,7 +85,7 @@ func TestWithoutFaultsWayIsShortest(t *testing.T) {
 		for i := range 200 {
 			src, dst := r.IntN(len(f.nodes)), r.IntN(len(f.nodes))
 			want := f.search(dst, true)[src]
-			if d := Distance(f.dims, f.dims.At(src), f.dims.At(dst)); d != want {
+			if d := f.dims.Distance(f.dims.At(src), f.dims.At(dst)); d != want {
 				t.Fatalf("%s: distance %d, want %d", size, d, want)
 			}
 			a := Algorithm(1 + i%3)

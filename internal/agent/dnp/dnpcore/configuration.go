@@ -148,14 +148,14 @@ func (m *Machine) mergeConfiguration(number uint64, parts []*lofamov1.TorusConfi
 			return Configuration{}, fmt.Errorf("it is of a torus of %s: this one is %s", p.GetDims(), dims)
 		}
 		for _, rank := range p.GetAbsent() {
-			if n := len(c.Absent); int(rank) >= dims.Nodes() || n > 0 && int(rank) <= c.Absent[n-1] {
-				return Configuration{}, fmt.Errorf("absent: given %d: want ranks below %d, ascending", rank, dims.Nodes())
+			if n := len(c.Absent); int(rank) >= dims.Places() || n > 0 && int(rank) <= c.Absent[n-1] {
+				return Configuration{}, fmt.Errorf("absent: given %d: want ranks below %d, ascending", rank, dims.Places())
 			}
 			c.Absent = append(c.Absent, int(rank))
 		}
 		for _, t := range p.GetMasks() {
-			if int(t.GetRank()) >= dims.Nodes() {
-				return Configuration{}, fmt.Errorf("masks: given rank %d: want one below %d", t.GetRank(), dims.Nodes())
+			if int(t.GetRank()) >= dims.Places() {
+				return Configuration{}, fmt.Errorf("masks: given rank %d: want one below %d", t.GetRank(), dims.Places())
 			}
 			c.masks[int(t.GetRank())] = chanmask.Mask(t.GetMask())
 		}

@@ -105,7 +105,7 @@ func (m *Machine) beginMapping(now time.Time) {
 		Run: max(1, n.GetTerm()<<20^n.GetCount()<<8^s.run^uint64(m.Epoch())<<40),
 	}
 	for _, rank := range s.order.GetRegion() {
-		if at := cfg.Dims.At(int(rank)); int64(rank) < int64(cfg.Dims.Nodes()) && at != cfg.At {
+		if at := cfg.Dims.At(int(rank)); int64(rank) < int64(cfg.Dims.Places()) && at != cfg.At {
 			cfg.Region = append(cfg.Region, at)
 		}
 	}

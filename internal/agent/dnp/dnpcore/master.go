@@ -77,7 +77,7 @@ func (m *Machine) setMaster() {
 	dims := m.cfg.Topo.Dims
 	rank := dims.Rank(m.cfg.Topo.Coord)
 	if m.alone() {
-		rank += dims.Nodes()
+		rank += dims.Places()
 	}
 	if m.master.machine == nil {
 		m.master.machine = &express.Master{}
@@ -115,9 +115,9 @@ func (m *Machine) chooseMaster(now time.Time, out express.MasterOutput) {
 // Master returns the rank of the node that speaks for this part of the torus, and whether the part is cut off from all
 // supervisors. The result is known only while a node of the part has no route of its own to the supervisors.
 func (m *Machine) Master(now time.Time) (rank int, cutOff, known bool) {
-	k, nodes := &m.master, m.cfg.Topo.Dims.Nodes()
-	if !k.known || k.rank >= 2*nodes || now.Sub(k.round) >= 2*m.masterEvery() {
+	k, places := &m.master, m.cfg.Topo.Dims.Places()
+	if !k.known || k.rank >= 2*places || now.Sub(k.round) >= 2*m.masterEvery() {
 		return 0, false, false
 	}
-	return k.rank % nodes, k.rank >= nodes, true
+	return k.rank % places, k.rank >= places, true
 }

@@ -84,7 +84,7 @@ type ProcedureStats struct {
 }
 
 func newProcedure(cfg Config) procedureState {
-	if cfg.NoExpress || cfg.NoHops || cfg.Topo.Dims.Nodes() > express.MaxMembers {
+	if cfg.NoExpress || cfg.NoHops || cfg.Topo.Dims.Places() > express.MaxMembers {
 		return procedureState{}
 	}
 	l := cfg.Procedure.Limits
@@ -235,7 +235,7 @@ func (m *Machine) onManage(now time.Time, msg express.Message) {
 			p.pending = slices.Delete(p.pending, 0, 1)
 		}
 		m.out.Open = append(m.out.Open, begin.Envelope)
-	case body != nil && body.Starter < dims.Nodes():
+	case body != nil && body.Starter < dims.Places():
 		ordered := p.order != nil && body.Order == orderOf(p.order.GetNumber())
 		if ordered { // members and times come from the supervisor, not from the sender of the state
 			body.Plan = planOf(p.order)
@@ -389,7 +389,7 @@ func (m *Machine) arriveAt(now time.Time, a procedure.Arrival) {
 	m.leaveSets(now, func(b procedure.Arrival) bool {
 		return b.Key != a.Key || b.Round != 0 && a.Round != 0 && b.Round != a.Round
 	})
-	members := m.cfg.Topo.Dims.Nodes()
+	members := m.cfg.Topo.Dims.Places()
 	ranks := []int{m.rank()}
 	for _, r := range a.Absent {
 		if r < members {

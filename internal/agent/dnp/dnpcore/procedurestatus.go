@@ -16,7 +16,7 @@ func (m *Machine) unaccounted(of *procedure.Result) (silent, holding []uint32) {
 		set = procedure.Present
 	}
 	if here, known := m.inSet(of.Key, set); known {
-		for r := range m.cfg.Topo.Dims.Nodes() {
+		for r := range m.cfg.Topo.Dims.Places() {
 			if _, in := slices.BinarySearch(here, r); !in {
 				silent = append(silent, uint32(r))
 			}

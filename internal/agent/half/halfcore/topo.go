@@ -30,7 +30,7 @@ type Neighbour struct {
 // default name.
 func NewTopology(node fault.NodeID, coord grid.Coord, dims grid.Dims, peers map[grid.Direction]fault.NodeID) *Topology {
 	m := &Topology{
-		Node: node, Coord: coord, Dims: dims, Links: dims.Links(),
+		Node: node, Coord: coord, Dims: dims, Links: dims.LinksOf(coord),
 		named: map[grid.Coord]fault.NodeID{coord: node}, at: map[fault.NodeID]grid.Coord{},
 	}
 	for _, d := range m.Links {

@@ -1,0 +1,192 @@
+package grid
+
+import (
+	"fmt"
+	"math/bits"
+	"strings"
+	"unique"
+)
+
+// MaxPlaces bounds the number of places of a torus with empty ones: it records a bit for each.
+const MaxPlaces = 1 << 20
+
+// without separates the sizes from the empty places in the text of Dims.
+const without = " without "
+
+// emptyPlaces is a set of places. It is immutable.
+type emptyPlaces struct {
+	bits string // of rank r: bit r%8 of byte r/8
+	n    int
+}
+
+func (d Dims) full() bool { return d.empty == unique.Handle[emptyPlaces]{} }
+
+// Nodes returns the number of nodes.
+func (d Dims) Nodes() int {
+	if d.full() {
+		return d.Places()
+	}
+	return d.Places() - d.empty.Value().n
+}
+
+// emptyAt reports whether a place inside the torus has no node.
+func (d Dims) emptyAt(c Coord) bool { return !d.full() && d.emptyRank(d.Rank(c)) }
+
+func (d Dims) emptyRank(r int) bool { return d.empty.Value().bits[r/8]>>(r%8)&1 != 0 }
+
+// Box returns the sizes alone: the torus with a node at every place.
+func (d Dims) Box() Dims { return Dims{X: d.X, Y: d.Y, Z: d.Z} }
+
+// Empty returns the places without a node, by rank.
+func (d Dims) Empty() []Coord {
+	var out []Coord
+	if d.full() {
+		return nil
+	}
+	for r := range d.Places() {
+		if d.emptyRank(r) {
+			out = append(out, d.At(r))
+		}
+	}
+	return out
+}
+
+// All returns the places with a node, by rank.
+func (d Dims) All() []Coord {
+	out := make([]Coord, 0, d.Nodes())
+	for r := range d.Places() {
+		if d.full() || !d.emptyRank(r) {
+			out = append(out, d.At(r))
+		}
+	}
+	return out
+}
+
+// Index numbers the nodes from 0, by rank; without empty places it is Rank. The place must have a node.
+func (d Dims) Index(c Coord) int {
+	r := d.Rank(c)
+	if d.full() {
+		return r
+	}
+	set := d.empty.Value().bits
+	n := r - bits.OnesCount8(set[r/8]&(1<<(r%8)-1))
+	for i := range r / 8 {
+		n -= bits.OnesCount8(set[i])
+	}
+	return n
+}
+
+// Node is the inverse of Index.
+func (d Dims) Node(index int) Coord {
+	if d.full() {
+		return d.At(index)
+	}
+	return d.All()[index]
+}
+
+// Without returns the torus with these places empty as well. One place at least must keep its node, and a torus of more
+// than MaxPlaces places has no empty ones.
+func (d Dims) Without(places ...Coord) (Dims, error) {
+	for _, c := range places {
+		if !d.inside(c) {
+			return Dims{}, d.Check(c)
+		}
+	}
+	return d.withoutRanks(func(set func(rank int)) error {
+		for _, c := range places {
+			set(d.Rank(c))
+		}
+		return nil
+	})
+}
+
+// withoutRanks returns the torus with the places empty that f sets.
+func (d Dims) withoutRanks(f func(set func(rank int)) error) (Dims, error) {
+	if n := d.Places(); n > MaxPlaces {
+		return Dims{}, fmt.Errorf("dims %s: %d places, some of them empty: want at most %d places then", d, n, MaxPlaces)
+	}
+	set := make([]byte, (d.Places()+7)/8)
+	if !d.full() {
+		copy(set, d.empty.Value().bits)
+	}
+	if err := f(func(rank int) { set[rank/8] |= 1 << (rank % 8) }); err != nil {
+		return Dims{}, err
+	}
+	n := 0
+	for _, b := range set {
+		n += bits.OnesCount8(b)
+	}
+	switch n {
+	case 0:
+		return d.Box(), nil
+	case d.Places():
+		return Dims{}, fmt.Errorf("dims %s: given all %d places as empty ones: want a node at one of them at least", d.Box(), n)
+	}
+	out := d.Box()
+	out.empty = unique.Make(emptyPlaces{bits: string(set), n: n})
+	return out, nil
+}
+
+// parseEmpty reads the empty places as emptyRanges prints them.
+func (d Dims) parseEmpty(s string) (Dims, error) {
+	return d.withoutRanks(func(set func(rank int)) error {
+		ranges := strings.Fields(s)
+		if len(ranges) == 0 {
+			return fmt.Errorf("dims %q: no place after %q: want places as in 3x2x2 without 2,0,0 1,1,1..2,1,1", d.String()+without+s,
+				strings.TrimSpace(without))
+		}
+		for _, r := range ranges {
+			first, last, isRange := strings.Cut(r, "..")
+			if !isRange {
+				last = first
+			}
+			from, err := d.parsePlace(first)
+			if err != nil {
+				return fmt.Errorf("empty place %q: %w", r, err)
+			}
+			to, err := d.parsePlace(last)
+			if err != nil {
+				return fmt.Errorf("empty place %q: %w", r, err)
+			}
+			if to < from {
+				return fmt.Errorf("empty places %q: the last is before the first: want them in the order of ranks, X fastest", r)
+			}
+			for rank := from; rank <= to; rank++ {
+				set(rank)
+			}
+		}
+		return nil
+	})
+}
+
+func (d Dims) parsePlace(s string) (rank int, err error) {
+	c, err := ParseCoord(s)
+	if err != nil {
+		return 0, err
+	}
+	if !d.inside(c) {
+		return 0, d.Check(c)
+	}
+	return d.Rank(c), nil
+}
+
+// emptyRanges prints the empty places, each stretch of ranks as "FIRST..LAST".
+func (d Dims) emptyRanges() string {
+	var parts []string
+	n := d.Places()
+	for r := 0; r < n; r++ {
+		if !d.emptyRank(r) {
+			continue
+		}
+		first := r
+		for r+1 < n && d.emptyRank(r+1) {
+			r++
+		}
+		part := d.At(first).String()
+		if r > first {
+			part += ".." + d.At(r).String()
+		}
+		parts = append(parts, part)
+	}
+	return strings.Join(parts, " ")
+}

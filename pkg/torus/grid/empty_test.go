@@ -1,0 +1,172 @@
+package grid
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// drawDims draws a torus, with empty places or without.
+func drawDims(t *rapid.T) Dims {
+	size := rapid.IntRange(1, 6)
+	d := Dims{X: size.Draw(t, "x"), Y: size.Draw(t, "y"), Z: size.Draw(t, "z")}
+	var empty []Coord
+	for r := range d.Places() {
+		if rapid.IntRange(0, 3).Draw(t, "empty") == 0 {
+			empty = append(empty, d.At(r))
+		}
+	}
+	if len(empty) == d.Places() {
+		empty = empty[1:]
+	}
+	out, err := d.Without(empty...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := out.Empty(); !slices.Equal(got, empty) || out.Nodes() != d.Places()-len(empty) {
+		t.Fatalf("%s: empty %v, %d nodes; want %v", out, got, out.Nodes(), empty)
+	}
+	return out
+}
+
+// A link leads to the next place with a node, and back by the opposite direction.
+func TestLinkLeadsToNextNode(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := drawDims(t)
+		for i, c := range d.All() {
+			if d.Index(c) != i || d.Node(i) != c || !d.Contains(c) || d.Check(c) != nil {
+				t.Fatalf("%s: %s is number %d, want %d", d, c, d.Index(c), i)
+			}
+			total := 0
+			for _, n := range d.Neighbours(c) {
+				total += len(d.LinksTo(c, n))
+			}
+			if links := d.LinksOf(c); total != len(links) {
+				t.Fatalf("%s: %d links of %s to its neighbours, want %d", d, total, c, len(links))
+			}
+			for _, dir := range Directions() {
+				n, ok := d.Neighbour(c, dir)
+				want, found := nextByBox(d, c, dir)
+				if ok != found || ok && n != want {
+					t.Fatalf("%s: %s %s leads to %s, %t; want %s, %t", d, c, dir, n, ok, want, found)
+				}
+				if back, _ := d.Neighbour(n, dir.Opposite()); ok && back != c {
+					t.Fatalf("%s: %s %s leads to %s, and that back to %s", d, c, dir, n, back)
+				}
+			}
+		}
+	})
+}
+
+// nextByBox goes from place to place of the torus without empty places.
+func nextByBox(d Dims, c Coord, dir Direction) (Coord, bool) {
+	at := c
+	for {
+		next, ok := d.Box().Neighbour(at, dir)
+		if !ok || next == c {
+			return Coord{}, false
+		}
+		if !slices.Contains(d.Empty(), next) {
+			return next, true
+		}
+		at = next
+	}
+}
+
+// Nearer names the links that end nearer, and in a torus without empty places those of the shortest ways.
+func TestNearer(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := drawDims(t)
+		pick := rapid.SampledFrom(d.All())
+		a, b := pick.Draw(t, "from"), pick.Draw(t, "to")
+		for _, dir := range Directions() {
+			n, ok := d.Neighbour(a, dir)
+			want := ok && d.Distance(n, b) < d.Distance(a, b)
+			if got := d.Nearer(a, b)>>dir.Index()&1 == 1; got != want {
+				t.Fatalf("%s: %s from %s leads nearer to %s: %t, want %t", d, dir, a, b, got, want)
+			}
+		}
+	})
+}
+
+// The text of a torus makes the same torus, which is equal by ==.
+func TestDimsTextIsWhole(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := drawDims(t)
+		back, err := ParseDims(d.String())
+		if err != nil || back != d || back.String() != d.String() {
+			t.Fatalf("%s: parsed as %s, %v", d, back, err)
+		}
+	})
+}
+
+func TestEmptyPlacesText(t *testing.T) {
+	d, err := ParseDims("3x2x2 without 2,0,0 1,1,1..2,1,1")
+	if err != nil || d.Nodes() != 9 || d.Places() != 12 {
+		t.Fatalf("%s of %d nodes, %v", d, d.Nodes(), err)
+	}
+	if n, ok := d.Neighbour(Coord{1, 0, 0}, XPlus); !ok || n != (Coord{}) {
+		t.Errorf("X+ of 1,0,0 leads to %s, %t: want 0,0,0, past the empty place", n, ok)
+	}
+	if full, err := ParseDims("3x2x2"); err != nil || full != d.Box() || full == d {
+		t.Errorf("box %s, %v", d.Box(), err)
+	}
+	if err := d.Check(Coord{2, 0, 0}); err == nil || !strings.Contains(err.Error(), "2,0,0: an empty place") {
+		t.Errorf("Check of an empty place: %v", err)
+	}
+	for _, bad := range []struct{ in, names string }{
+		{"2x2 without ", "no place"}, {"2x2 without 2,0", "2,0,0: outside"}, {"2x2 without 0,0..", `"0,0.."`},
+		{"2x2 without 1,1..0,0", "before the first"}, {"2 without 0..1", "all 2 places"}, {"4096x4096 without 0", "at most 1048576"},
+		{"2x2 without x", `"x"`},
+	} {
+		if _, err := ParseDims(bad.in); err == nil || !strings.Contains(err.Error(), bad.names) {
+			t.Errorf("ParseDims(%q): error %v, want one that names %q", bad.in, err, bad.names)
+		}
+	}
+	if _, err := (Dims{X: 2, Y: 1, Z: 1}).Without(Coord{2, 0, 0}); err == nil {
+		t.Error("Without: no error for a place outside")
+	}
+}
+
+// Fit makes a torus of any number of nodes, in which a way leads from every node to every other. From six nodes on each
+// has two neighbours at least, so that no node's death rests on one witness.
+func TestFitAnyNumber(t *testing.T) {
+	most := 1000
+	if testing.Short() {
+		most = 200
+	}
+	for n := 1; n <= most; n++ {
+		d, err := Fit(n)
+		if err != nil || d.Nodes() != n {
+			t.Fatalf("Fit(%d) = %s, %v", n, d, err)
+		}
+		if reached := reach(d); reached != n {
+			t.Fatalf("%s: %d of %d nodes reached from the first", d, reached, n)
+		}
+		if least, _ := d.witnesses(); least < min(2, n-1) {
+			t.Errorf("%s: a node has %d neighbours", d, least)
+		}
+	}
+	for _, bad := range []int{0, -1, MaxFit + 1} {
+		if _, err := Fit(bad); err == nil || !strings.Contains(err.Error(), "1 to 10000") {
+			t.Errorf("Fit(%d): %v", bad, err)
+		}
+	}
+}
+
+// reach counts the nodes that are connected with the first.
+func reach(d Dims) int {
+	queue := d.All()[:1]
+	seen := map[Coord]bool{queue[0]: true}
+	for ; len(queue) > 0; queue = queue[1:] {
+		for _, n := range d.Neighbours(queue[0]) {
+			if !seen[n] {
+				seen[n] = true
+				queue = append(queue, n)
+			}
+		}
+	}
+	return len(seen)
+}

@@ -213,7 +213,7 @@ func (c *Cluster) plan(o Options) {
 		Restart: o.Restart, Regions: o.Regions, Created: time.Now().UTC().Truncate(time.Second),
 	}
 	c.planSupervisors(o.Supervisors)
-	for _, at := range c.dims.All() {
+	for at := range c.dims.All() {
 		id := fault.DefaultNodeID(at)
 		c.info.Nodes = append(c.info.Nodes, NodeInfo{ID: id, Coord: at.String(), StateDir: filepath.Join(c.nodeDir(id), "state")})
 	}

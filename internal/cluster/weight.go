@@ -19,8 +19,11 @@ const supervisorNice = -10
 const raiseTries = 5
 
 // groupRest is a little more than the time for which the kernel refuses the next nice value of a scheduling group, after
-// one that was set without CAP_SYS_ADMIN.
-const groupRest = 110 * time.Millisecond
+// one that was set without CAP_SYS_ADMIN. That may have been any process of the machine: groupTries bounds the attempts.
+const (
+	groupRest  = 110 * time.Millisecond
+	groupTries = 10
+)
 
 // raise gives supervisorNice to a process and to its scheduling group, which a session has where the kernel groups by session.
 // Threads that the process starts later inherit it.
@@ -31,7 +34,7 @@ func raise(pid int) error {
 	group := filepath.Join("/proc", strconv.Itoa(pid), "autogroup")
 	set := func() error { return os.WriteFile(group, []byte(strconv.Itoa(supervisorNice)), 0o644) }
 	err := set()
-	if errors.Is(err, unix.EAGAIN) {
+	for try := 1; errors.Is(err, unix.EAGAIN) && try < groupTries; try++ {
 		time.Sleep(groupRest)
 		err = set()
 	}

@@ -285,7 +285,7 @@ func TestAgentValidationNamesField(t *testing.T) {
 		{func(a *Agent) { a.Preset = "swift" }, `preset: given "swift": want one of default, fast, relaxed`},
 		{func(a *Agent) { d := Duration(50 * ms); a.Periods.TWrite = &d }, "periods.tWrite: given 50ms: want less than periods.tRead (40ms)"},
 		{func(a *Agent) { a.TLS.DNPKey = "" }, "tls.dnpKey: given nothing: want the path of a file"},
-		{func(a *Agent) { delete(a.Links, "Y-") }, "links.Y-: given nothing: want a link: every node of the 2x2x1 torus has one"},
+		{func(a *Agent) { delete(a.Links, "Y-") }, "links.Y-: given nothing: want a link: this node of the 2x2x1 torus has one"},
 		{func(a *Agent) { a.Links["Z+"] = a.Links["X+"] }, "links.Z+: given a link: want none: the 2x2x1 torus has size 1 in that dimension"},
 		{func(a *Agent) { a.Links["W+"] = a.Links["X+"] }, `links.W+: direction "W+": want one of X+ X- Y+ Y- Z+ Z-`},
 		{func(a *Agent) { a.link("X+", func(l *LinkAddr) { l.Local = "here:1" }) }, `links.X+.local: given here:1: want "ip:port"`},

@@ -440,7 +440,7 @@ func (s Supervisor) validateNodes(p *problems, dims grid.Dims, haveDims bool) {
 	if missing <= 0 {
 		return
 	}
-	for _, at := range dims.All() {
+	for at := range dims.All() {
 		if _, ok := coords[at]; !ok {
 			p.bad("nodes", fmt.Sprintf("%d places", len(coords)), "all %d of the %s torus: %s is missing", dims.Nodes(), dims, at)
 			return

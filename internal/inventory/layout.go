@@ -81,7 +81,7 @@ func (l Layout) Supervisor(i int) config.Supervisor {
 	s := l.Supervisors[i]
 	cfg := config.DefaultSupervisor()
 	cfg.Cluster, cfg.ID, cfg.Dims, cfg.Region = l.Cluster, s.ID, l.Dims.String(), s.Region
-	places := l.Dims.All()
+	places := slices.Collect(l.Dims.All())
 	for r, n := range l.Nodes {
 		services := n.Services()
 		if r < l.Places() {

@@ -292,7 +292,7 @@ func (p Plan) mendAll() []string {
 	for i := range p.Supervisors {
 		out = append(out, lines("continue-supervisor s%d\nstart-supervisor s%d\nsupervisor-mend s%d", i, i, i)...)
 	}
-	for _, c := range p.Dims.All() {
+	for c := range p.Dims.All() {
 		out = append(out, lines("honest %s\ncontinue %s node\nstart %s node\nmend-service %s\nlose-service %s 0\ncorrupt-service %s 0", c,
 			c, c, c, c, c)...)
 		out = append(out, fmt.Sprintf("sensor %s memory NORMAL", c)) // the plan may have lost the act that resets it
@@ -311,7 +311,7 @@ func (p Plan) Run() error {
 		return err
 	}
 	acts := slices.Concat([]string{"settle"}, p.Acts, p.mendAll(), []string{"settle 60s"})
-	for _, c := range p.Dims.All() {
+	for c := range p.Dims.All() {
 		acts = append(acts, fmt.Sprintf("delivered %s", c))
 	}
 	for _, a := range append(acts, "run 100ms", "same", "no-groups 30s") {

@@ -96,7 +96,7 @@ func New(cfg Config) (*World, error) {
 	if cfg.Responses != nil {
 		w.responses = newResponses(w, *cfg.Responses)
 	}
-	for _, at := range cfg.Dims.All() {
+	for at := range cfg.Dims.All() {
 		n := newNode(w, at)
 		w.nodes = append(w.nodes, n)
 		w.ids[n.id()] = n

@@ -105,7 +105,7 @@ func (c Config) validateIDs() []error {
 	var errs []error
 	seen := make(map[fault.NodeID]grid.Coord, len(c.IDs))
 	own := 0
-	for _, at := range c.Dims.All() {
+	for at := range c.Dims.All() {
 		id := c.IDs[at]
 		if id == "" && c.Foreign != nil {
 			continue

@@ -11,7 +11,7 @@ const (
 	MaxConfigurationMasks  = 2048 // nodes in all parts
 	maxPartAbsent          = 200
 	maxPartMasks           = 100
-	maxDims                = 20 // bytes
+	maxDims                = 32 // bytes
 	minDelay, maxDelay     = 100, 10_000_000
 )
 

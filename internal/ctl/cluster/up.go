@@ -23,6 +23,7 @@ import (
 )
 
 type upFlags struct {
+	nodes       int
 	dims        string
 	supervisors int
 	regions     int
@@ -57,12 +58,17 @@ NORMAL. Faults injected into processes, links and networks ended with these.`,
   lofamoctl up --detach --dims 3x3x3 --preset fast --dir /tmp/c
   lofamoctl up --restart always
   lofamoctl up --force-new --dims 4x4 --supervisors 5
+  lofamoctl up --nodes 11
   lofamoctl up --spares 1
   lofamoctl up --dims 4x2x2 --regions 2 --supervisors 1`,
 		Args: command.Exactly(),
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&f.dims, "dims", "2x2x2", "sizes of the torus: one to three, as in 4, 4x4 or 2x2x2; a size of 1 has no links")
+	fl.StringVar(&f.dims, "dims", "2x2x2", "sizes of the torus: one to three, as in 4, 4x4 or 2x2x2; a size of 1 has no links. Places may be "+
+		"empty, as in \"3x2x2 without 2,1,1\"")
+	fl.IntVar(&f.nodes, "nodes", 0, fmt.Sprintf("number of nodes, 2 to %d, instead of --dims: the torus is the one that gives every node the "+
+		"most neighbours, with its last places empty", cluster.MaxNodes))
+	cmd.MarkFlagsMutuallyExclusive("dims", "nodes")
 	fl.IntVar(&f.supervisors, "supervisors", 3, "replicas of the supervisor: 1, 3 or 5")
 	fl.IntVar(&f.regions, "regions", 0, "divide the torus, across its largest dimension, into this many regions with supervisors of their "+
 		"own, below a parent of all")
@@ -93,9 +99,9 @@ NORMAL. Faults injected into processes, links and networks ended with these.`,
 
 // options checks the flags as far as possible before any change.
 func (f *upFlags) options(dir string) (cluster.Options, error) {
-	dims, err := grid.ParseDims(f.dims)
+	dims, err := f.torus()
 	if err != nil {
-		return cluster.Options{}, command.Usage(fmt.Errorf("--dims: %w", err))
+		return cluster.Options{}, command.Usage(err)
 	}
 	if n := dims.Nodes(); n < 2 || n > cluster.MaxNodes {
 		return cluster.Options{}, command.Usagef("--dims %s: %s: want 2 to %d on one machine", f.dims, fault.Plural(n, "node"), cluster.MaxNodes)
@@ -134,6 +140,21 @@ func (f *upFlags) options(dir string) (cluster.Options, error) {
 		BinDir:  f.binDir,
 		Restart: f.restart, LogLevel: f.logLevel, Force: f.forceNew,
 	}, nil
+}
+
+// torus returns the torus that the flags ask for.
+func (f *upFlags) torus() (grid.Dims, error) {
+	if f.changed("nodes") {
+		if f.nodes < 2 || f.nodes > cluster.MaxNodes {
+			return grid.Dims{}, fmt.Errorf("--nodes %d: want 2 to %d on one machine", f.nodes, cluster.MaxNodes)
+		}
+		return grid.Fit(f.nodes)
+	}
+	d, err := grid.ParseDims(f.dims)
+	if err != nil {
+		return grid.Dims{}, fmt.Errorf("--dims: %w", err)
+	}
+	return d, nil
 }
 
 func up(a *command.App, ctx context.Context, f *upFlags) error {
@@ -209,12 +230,13 @@ func makeOrReuse(a *command.App, o cluster.Options, f *upFlags) (c *cluster.Clus
 // differs refuses flags that ask for another cluster than the stopped one.
 func (f *upFlags) differs(old *cluster.Cluster) error {
 	info := old.Info()
-	dims, _ := grid.ParseDims(f.dims) // was checked
+	dims, _ := f.torus() // was checked
 	for _, d := range []struct {
 		flag        string
 		given, have string
 	}{
 		{"dims", dims.String(), info.Dims},
+		{"nodes", dims.String(), info.Dims},
 		{"supervisors", fmt.Sprint(f.supervisors), fmt.Sprint(len(old.Serving("")))},
 		{"regions", fmt.Sprint(f.regions), fmt.Sprint(info.Regions)},
 		{"spares", fmt.Sprint(f.spares), fmt.Sprint(len(info.Spares))},

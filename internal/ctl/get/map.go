@@ -190,7 +190,7 @@ func NewMap(nodes *lofamov1.ListNodesResponse, links *lofamov1.ListLinksResponse
 	if err != nil {
 		return nil, err
 	}
-	m := &Map{Dims: dims, Nodes: make([]*lofamov1.Node, dims.Nodes()), Ends: map[int]map[grid.Direction]lofamov1.State{}}
+	m := &Map{Dims: dims, Nodes: make([]*lofamov1.Node, dims.Places()), Ends: map[int]map[grid.Direction]lofamov1.State{}}
 	rankOf := func(coord string) (int, error) {
 		at, err := grid.ParseCoord(coord)
 		if err != nil {
@@ -225,13 +225,18 @@ func NewMap(nodes *lofamov1.ListNodesResponse, links *lofamov1.ListLinksResponse
 	return m, nil
 }
 
-// Cable returns the worse state of the two ends of the cable that leaves c in direction d.
-func (m *Map) Cable(c grid.Coord, d grid.Direction) lofamov1.State {
-	n, ok := m.Dims.Neighbour(c, d)
-	if !ok {
-		return lofamov1.State_UNKNOWN
+// Cable returns the worse state of the two ends of the cable that leaves c in direction d, or that passes an empty place c
+// in that direction. false: there is no cable.
+func (m *Map) Cable(c grid.Coord, d grid.Direction) (lofamov1.State, bool) {
+	ok := true
+	if !m.Dims.Contains(c) {
+		c, ok = m.Dims.Neighbour(c, d.Opposite())
 	}
-	return Worse(m.Ends[m.Dims.Rank(c)][d], m.Ends[m.Dims.Rank(n)][d.Opposite()])
+	n, to := m.Dims.Neighbour(c, d)
+	if !ok || !to {
+		return lofamov1.State_UNKNOWN, false
+	}
+	return Worse(m.Ends[m.Dims.Rank(c)][d], m.Ends[m.Dims.Rank(n)][d.Opposite()]), true
 }
 
 // Worse returns the worse of two states.

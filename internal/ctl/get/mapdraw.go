@@ -150,14 +150,7 @@ func (d *Drawing) Plane(z int) {
 
 func (d *Drawing) row(y, z int) {
 	var line strings.Builder
-	edge := func(c grid.Coord, dir grid.Direction) {
-		if d.Dims.HasLink(dir) {
-			s := d.Cable(c, dir)
-			line.WriteString(d.Paint.State(s, CableMark(s, "─")))
-		} else {
-			line.WriteByte(' ')
-		}
-	}
+	edge := func(c grid.Coord, dir grid.Direction) { line.WriteString(d.cable(c, dir, "─", 1)) }
 	line.WriteByte(' ')
 	edge(At(d.from, y, z), grid.XMinus)
 	line.WriteString(d.space)
@@ -171,6 +164,9 @@ func (d *Drawing) row(y, z int) {
 		if d.Nodes[rank].GetMaintenance() != nil {
 			text = "(" + strings.TrimSuffix(text[1:], "]") + ")"
 		}
+		if !d.Dims.Contains(d.Dims.At(rank)) {
+			text = strings.Repeat(" ", d.cell()/2) + "·" + strings.Repeat(" ", d.cell()-d.cell()/2-1)
+		}
 		if rank == d.Chosen {
 			line.WriteString(d.Paint.Chosen(d.chosenMark(text)))
 		} else {
@@ -179,13 +175,20 @@ func (d *Drawing) row(y, z int) {
 		if x == d.To-1 {
 			break
 		}
-		s := d.Cable(At(x, y, z), grid.XPlus)
-		mark := CableMark(s, "─")
-		line.WriteString(d.space + d.Paint.State(s, mark+mark) + d.space)
+		line.WriteString(d.space + d.cable(At(x, y, z), grid.XPlus, "─", 2) + d.space)
 	}
 	line.WriteString(d.space)
 	edge(At(d.To-1, y, z), grid.XPlus)
 	d.B.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+}
+
+// cable draws a cable with n marks, or n spaces where there is none. line is the mark of a NORMAL one.
+func (d *Drawing) cable(c grid.Coord, dir grid.Direction, line string, n int) string {
+	s, ok := d.Cable(c, dir)
+	if !ok {
+		return strings.Repeat(" ", n)
+	}
+	return d.Paint.State(s, strings.Repeat(CableMark(s, line), n))
 }
 
 // chosenMark distinguishes a chosen node without colours too.
@@ -205,8 +208,7 @@ func (d *Drawing) verticals(dir grid.Direction, y, z int) {
 	line.WriteString(strings.Repeat(" ", d.edge()))
 	left := d.cell() / 2
 	for x := d.from; x < d.To; x++ {
-		s := d.Cable(At(x, y, z), dir)
-		line.WriteString(strings.Repeat(" ", left) + d.Paint.State(s, CableMark(s, "│")))
+		line.WriteString(strings.Repeat(" ", left) + d.cable(At(x, y, z), dir, "│", 1))
 		if x < d.To-1 {
 			line.WriteString(strings.Repeat(" ", d.cell()+d.gap()-left-1))
 		}
@@ -225,16 +227,25 @@ func (d *Drawing) Between(z int) {
 	if next == 0 {
 		title += " (round)"
 	}
-	first := d.Cable(At(0, 0, z), grid.ZPlus)
-	alike := true
+	var first lofamov1.State
+	alike, n := true, 0
 	for y := range d.Dims.Y {
 		for x := range d.Dims.X {
-			alike = alike && d.Cable(At(x, y, z), grid.ZPlus) == first
+			s, ok := d.Cable(At(x, y, z), grid.ZPlus)
+			switch {
+			case ok && n == 0:
+				first, n = s, 1
+			case ok:
+				alike, n = alike && s == first, n+1
+			}
 		}
+	}
+	if n == 0 {
+		return
 	}
 	if alike {
 		cables := "the cable is"
-		if n := d.Dims.X * d.Dims.Y; n > 1 {
+		if n > 1 {
 			cables = fmt.Sprintf("all %d cables are", n)
 		}
 		fmt.Fprintf(&d.B, "%s: %s %s\n\n", title, cables, d.Paint.State(first, command.StateName(first)))
@@ -244,8 +255,7 @@ func (d *Drawing) Between(z int) {
 	for y := range d.Dims.Y {
 		d.B.WriteString("   ")
 		for x := range d.Dims.X {
-			s := d.Cable(At(x, y, z), grid.ZPlus)
-			d.B.WriteString(" " + d.Paint.State(s, CableMark(s, "│")))
+			d.B.WriteString(" " + d.cable(At(x, y, z), grid.ZPlus, "│", 1))
 		}
 		d.B.WriteByte('\n')
 	}

@@ -138,8 +138,7 @@ func (m *topModel) dense(w, h int) []string {
 		b.WriteByte(' ')
 		for x := x0; x < x0+cols; x++ {
 			b.WriteString(m.denseNode(get.At(x, y, m.at.Z)))
-			s := t.Cable(get.At(x, y, m.at.Z), grid.XPlus)
-			b.WriteString(m.denseCable(s))
+			b.WriteString(m.denseCable(get.At(x, y, m.at.Z)))
 		}
 		lines = append(lines, b.String())
 	}
@@ -150,8 +149,10 @@ func (m *topModel) dense(w, h int) []string {
 	return append(lines, caption)
 }
 
-func (m *topModel) denseCable(s lofamov1.State) string {
-	if s == lofamov1.State_NORMAL {
+// denseCable draws the cable in X+ from a place, if it is not NORMAL.
+func (m *topModel) denseCable(c grid.Coord) string {
+	s, ok := m.torus.Cable(c, grid.XPlus)
+	if !ok || s == lofamov1.State_NORMAL {
 		return " "
 	}
 	return m.paint.State(s, get.CableMark(s, " "))
@@ -164,6 +165,9 @@ func (m *topModel) denseNode(c grid.Coord) string {
 		state = n.GetState()
 	}
 	mark := denseMark(state)
+	if !m.torus.Dims.Contains(c) {
+		mark = "·"
+	}
 	if state == lofamov1.State_NORMAL && n.GetMaintenance() != nil {
 		mark = "m"
 	}
@@ -182,7 +186,8 @@ func (m *topModel) brokenAcross(z int) int {
 	for y := range t.Dims.Y {
 		for x := range t.Dims.X {
 			for _, d := range []grid.Direction{grid.YPlus, grid.ZPlus} {
-				if t.Dims.HasLink(d) && severity(t.Cable(get.At(x, y, z), d)) > 1 {
+				c := get.At(x, y, z)
+				if s, ok := t.Cable(c, d); ok && t.Dims.Contains(c) && severity(s) > 1 {
 					n++
 				}
 			}

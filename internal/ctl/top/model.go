@@ -255,7 +255,7 @@ func (m *topModel) load(l topLoaded) {
 	m.events = nil
 	m.addEvents(l.events)
 	m.cluster, m.revision, m.heard = l.nodes.GetCluster(), l.nodes.GetRevision(), m.now
-	if m.torus.Dims.Check(m.at) != nil {
+	if m.torus.Dims.Box().Check(m.at) != nil {
 		m.at = grid.Coord{}
 	}
 }

@@ -72,7 +72,7 @@ func (k *configuration) follow() {
 	}
 	_, late := HopBound(k.cfg.Periods.LinkPeriod)
 	c := torusContent{
-		Dims: mp.Dims().String(), Absent: plan.Absent, Masks: rankMasks(mp.Dims(), masks),
+		Dims: mp.Dims().Short(), Absent: plan.Absent, Masks: rankMasks(mp.Dims(), masks),
 		Delay: networkDelay(mp.Dims(), places, plan.Members, late),
 	}
 	var nodes []fault.NodeID

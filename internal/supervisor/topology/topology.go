@@ -206,7 +206,7 @@ func BorderFromConfig(c config.Supervisor) (border []Node, regions map[fault.Nod
 		}
 	}
 	regions = make(map[fault.NodeID]string)
-	for _, coord := range dims.All() {
+	for coord := range dims.All() {
 		n := at[coord]
 		if n.Region == c.Region || !slices.ContainsFunc(dims.Neighbours(coord), func(o grid.Coord) bool { return at[o].Region == c.Region }) {
 			continue

@@ -173,7 +173,7 @@ func (c *checker) complete() {
 		return
 	}
 	var missing []string
-	for _, at := range c.dims.All() {
+	for at := range c.dims.All() {
 		if _, ok := c.coords[at]; ok {
 			continue
 		}

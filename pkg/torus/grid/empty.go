@@ -2,6 +2,8 @@ package grid
 
 import (
 	"fmt"
+	"hash/fnv"
+	"iter"
 	"math/bits"
 	"strings"
 	"unique"
@@ -9,6 +11,9 @@ import (
 
 // MaxPlaces bounds the number of places of a torus with empty ones: it records a bit for each.
 const MaxPlaces = 1 << 20
+
+// MaxShort is the length of the longest Short in bytes.
+const MaxShort = 32
 
 // without separates the sizes from the empty places in the text of Dims.
 const without = " without "
@@ -51,15 +56,26 @@ func (d Dims) Empty() []Coord {
 	return out
 }
 
-// All returns the places with a node, by rank.
-func (d Dims) All() []Coord {
-	out := make([]Coord, 0, d.Nodes())
-	for r := range d.Places() {
-		if d.full() || !d.emptyRank(r) {
-			out = append(out, d.At(r))
+// All gives the places with a node, by rank.
+func (d Dims) All() iter.Seq[Coord] {
+	return func(yield func(Coord) bool) {
+		for r := range d.Places() {
+			if (d.full() || !d.emptyRank(r)) && !yield(d.At(r)) {
+				return
+			}
 		}
 	}
-	return out
+}
+
+// Short returns a name of at most MaxShort bytes that differs for different tori: the sizes, and a checksum of the empty
+// places if there are any. Without any it is String.
+func (d Dims) Short() string {
+	if d.full() {
+		return d.String()
+	}
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(d.empty.Value().bits)) // never fails
+	return fmt.Sprintf("%s-%016x", d.Box(), h.Sum64())
 }
 
 // Index numbers the nodes from 0, by rank; without empty places it is Rank. The place must have a node.
@@ -81,7 +97,12 @@ func (d Dims) Node(index int) Coord {
 	if d.full() {
 		return d.At(index)
 	}
-	return d.All()[index]
+	for c := range d.All() {
+		if index--; index < 0 {
+			return c
+		}
+	}
+	panic("grid: node outside the torus")
 }
 
 // Without returns the torus with these places empty as well. One place at least must keep its node, and a torus of more

@@ -35,7 +35,9 @@ func drawDims(t *rapid.T) Dims {
 func TestLinkLeadsToNextNode(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := drawDims(t)
-		for i, c := range d.All() {
+		i := -1
+		for c := range d.All() {
+			i++
 			if d.Index(c) != i || d.Node(i) != c || !d.Contains(c) || d.Check(c) != nil {
 				t.Fatalf("%s: %s is number %d, want %d", d, c, d.Index(c), i)
 			}
@@ -79,7 +81,7 @@ func nextByBox(d Dims, c Coord, dir Direction) (Coord, bool) {
 func TestNearer(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := drawDims(t)
-		pick := rapid.SampledFrom(d.All())
+		pick := rapid.SampledFrom(slices.Collect(d.All()))
 		a, b := pick.Draw(t, "from"), pick.Draw(t, "to")
 		for _, dir := range Directions() {
 			n, ok := d.Neighbour(a, dir)
@@ -98,6 +100,12 @@ func TestDimsTextIsWhole(t *testing.T) {
 		back, err := ParseDims(d.String())
 		if err != nil || back != d || back.String() != d.String() {
 			t.Fatalf("%s: parsed as %s, %v", d, back, err)
+		}
+		if n := len(d.Short()); n > MaxShort || (d.Short() == d.String()) != (d == d.Box()) {
+			t.Fatalf("%s: short name %s", d, d.Short())
+		}
+		if other := drawDims(t); other != d && other.Short() == d.Short() {
+			t.Fatalf("%s and %s have the same short name %s", d, other, d.Short())
 		}
 	})
 }
@@ -158,7 +166,7 @@ func TestFitAnyNumber(t *testing.T) {
 
 // reach counts the nodes that are connected with the first.
 func reach(d Dims) int {
-	queue := d.All()[:1]
+	queue := []Coord{d.Node(0)}
 	seen := map[Coord]bool{queue[0]: true}
 	for ; len(queue) > 0; queue = queue[1:] {
 		for _, n := range d.Neighbours(queue[0]) {

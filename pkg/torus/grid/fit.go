@@ -52,7 +52,7 @@ func (d Dims) first(nodes int) (Dims, error) {
 // witnesses returns the smallest number of distinct neighbours that a node has, and their sum over all nodes.
 func (d Dims) witnesses() (least, all int) {
 	least = NumDirections
-	for _, c := range d.All() {
+	for c := range d.All() {
 		n := len(d.Neighbours(c))
 		least, all = min(least, n), all+n
 	}

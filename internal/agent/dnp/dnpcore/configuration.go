@@ -144,7 +144,7 @@ func (m *Machine) mergeConfiguration(number uint64, parts []*lofamov1.TorusConfi
 		case p.GetNumber() != number || int(p.GetPart()) != i || int(p.GetParts()) != len(parts) || p.GetDelayUs() != parts[0].GetDelayUs():
 			return Configuration{}, fmt.Errorf("part %d of %d is of another one: number %d, part %d of %d", i, len(parts), p.GetNumber(),
 				p.GetPart(), p.GetParts())
-		case p.GetDims() != dims.String():
+		case p.GetDims() != dims.Short():
 			return Configuration{}, fmt.Errorf("it is of a torus of %s: this one is %s", p.GetDims(), dims)
 		}
 		for _, rank := range p.GetAbsent() {

@@ -66,7 +66,12 @@ func newPlan(seed uint64, th theme, times int) Plan {
 	for i, s := range shapes {
 		weights[i] = s.weight
 	}
-	g.dims = shapes[g.pick(weights)].dims
+	return g.plan(seed, shapes[g.pick(weights)].dims)
+}
+
+// plan writes the story.
+func (g *author) plan(seed uint64, dims grid.Dims) Plan {
+	g.dims = dims
 	g.supervisors = []int{3, 3, 3, 5}[g.rnd.IntN(4)]
 	g.interfaces = 1 + g.rnd.IntN(2)
 	p := Plan{

@@ -82,8 +82,8 @@ func naiveReach(t *Torus, from grid.Coord) map[grid.Coord]bool {
 	seen := map[grid.Coord]bool{from: true}
 	for queue := []grid.Coord{from}; len(queue) > 0; queue = queue[1:] {
 		for _, d := range t.Dims.Links() {
-			n, _ := t.Dims.Neighbour(queue[0], d)
-			if t.Open(queue[0]).Usable(d) && !seen[n] {
+			n, ok := t.Dims.Neighbour(queue[0], d)
+			if ok && t.Open(queue[0]).Usable(d) && !seen[n] {
 				seen[n] = true
 				queue = append(queue, n)
 			}
@@ -96,8 +96,7 @@ func naiveReach(t *Torus, from grid.Coord) map[grid.Coord]bool {
 // can be reached again from every state that it leads to.
 func naiveTraps(t *Torus) (states int, nodes map[grid.Coord]bool) {
 	nodes = make(map[grid.Coord]bool)
-	for dst := range t.Dims.Nodes() {
-		to := t.Dims.At(dst)
+	for to := range t.Dims.All() {
 		if t.Gone(to) {
 			continue
 		}

@@ -9,10 +9,19 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
+func parseDims(t *testing.T, s string) grid.Dims {
+	t.Helper()
+	d, err := grid.ParseDims(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
 // others are all nodes but one.
 func others(dims grid.Dims, but grid.Coord) (out []grid.Coord) {
-	for r := range dims.Nodes() {
-		if c := dims.At(r); c != but {
+	for c := range dims.All() {
+		if c != but {
 			out = append(out, c)
 		}
 	}
@@ -22,21 +31,23 @@ func others(dims grid.Dims, but grid.Coord) (out []grid.Coord) {
 // Exactly the connected nodes are found good, by paths hardly longer than the shortest, in tori of all shapes with
 // random faults.
 func TestAgainstBreadthFirstSearch(t *testing.T) {
-	for _, dims := range []grid.Dims{{X: 9, Y: 1, Z: 1}, {X: 2, Y: 2, Z: 2}, {X: 6, Y: 6, Z: 1}, {X: 4, Y: 4, Z: 4}, {X: 2, Y: 7, Z: 3}} {
+	for _, dims := range []grid.Dims{{X: 9, Y: 1, Z: 1}, {X: 2, Y: 2, Z: 2}, {X: 6, Y: 6, Z: 1}, {X: 4, Y: 4, Z: 4}, {X: 2, Y: 7, Z: 3},
+		parseDims(t, "4x3x3 without 1,1,1 3,2,2 0,0,1..2,0,1"), parseDims(t, "9 without 2 5..6")} {
 		for seed := range uint64(20) {
 			t.Run(fmt.Sprintf("%s/%d", dims, seed), func(t *testing.T) {
 				w := newWorld(t, dims, seed)
 				for range w.rng.IntN(dims.Nodes() * 2) {
-					w.cutLink(dims.At(w.rng.IntN(dims.Nodes())), dims.Links()[w.rng.IntN(len(dims.Links()))])
+					c := dims.Node(w.rng.IntN(dims.Nodes()))
+					w.cutLink(c, dims.LinksOf(c)[w.rng.IntN(len(dims.LinksOf(c)))])
 				}
-				mapper := dims.At(w.rng.IntN(dims.Nodes()))
+				mapper := dims.Node(w.rng.IntN(dims.Nodes()))
 				for range w.rng.IntN(dims.Nodes()/4 + 1) {
-					if c := dims.At(w.rng.IntN(dims.Nodes())); c != mapper {
+					if c := dims.Node(w.rng.IntN(dims.Nodes())); c != mapper {
 						w.dead[c] = true
 					}
 				}
-				for r := range dims.Nodes() {
-					switch c := dims.At(r); w.rng.IntN(6) {
+				for c := range dims.All() {
+					switch w.rng.IntN(6) {
 					case 0:
 						w.hosts[c] = HostDead
 					case 1:

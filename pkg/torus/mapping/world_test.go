@@ -87,7 +87,7 @@ func (w *world) word(c grid.Coord) Word {
 	if out.Host == HostUnknown {
 		out.Host = HostAlive
 	}
-	for _, d := range w.dims.Links() {
+	for _, d := range w.dims.LinksOf(c) {
 		if w.works(c, d) {
 			out.Good |= 1 << d.Index()
 		} else {

@@ -17,10 +17,11 @@ type faulty struct {
 }
 
 func newFaulty(dims grid.Dims) *faulty {
-	n := dims.Nodes()
+	n := dims.Places()
 	f := &faulty{dims: dims, nodes: make([]bool, n), links: make([][grid.NumDirections]bool, n),
 		next: make([][grid.NumDirections]int, n), whole: map[grid.Coord][]int{}}
 	for r := range n {
+		f.nodes[r] = !dims.Contains(dims.At(r))
 		for _, d := range grid.Directions() {
 			f.next[r][d.Index()] = -1
 			if c, ok := dims.Neighbour(dims.At(r), d); ok {

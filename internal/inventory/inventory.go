@@ -27,7 +27,8 @@ import (
 type Inventory struct {
 	// Cluster is the cluster's name, as in the certificates. 1 to 63 of a-z, 0-9, '-' and '.'. Required.
 	Cluster string `json:"cluster"`
-	// Dims are the sizes of the torus, "XxYxZ". Required.
+	// Dims are the sizes of the torus, "XxYxZ", each 1 to 65536, and then its places without a node, if there are any:
+	// "3x2x2 without 1,0,0 2,1,1". A range "0,1,1..2,1,1" is by rank, X fastest. Required.
 	Dims string `json:"dims"`
 	// Preset of periods: default, fast or relaxed. Default default.
 	Preset string `json:"preset,omitempty"`

@@ -219,9 +219,9 @@ func (m *Machine) continues(k GroupKind, cause fault.Cause, set []*node, claimed
 }
 
 // box returns the smallest box around the set, "0,0,0..9,9,9" (in a torus it may wrap around), and whether the set
-// fills it and is a block: two axes wide.
+// fills it, but for places without a node, and is a block: two axes wide.
 func (m *Machine) box(set []*node) (name string, filled bool) {
-	var lo, hi grid.Coord
+	var lo, hi, lengths grid.Coord
 	volume, wide := 1, 0
 	for axis := range 3 {
 		size := sizeAlong(m.cfg.Dims, axis)
@@ -231,10 +231,20 @@ func (m *Machine) box(set []*node) (name string, filled bool) {
 			used[*along(&c, axis)] = true
 		}
 		from, length := arc(used)
-		*along(&lo, axis), *along(&hi, axis) = from, (from+length-1)%size
+		*along(&lo, axis), *along(&hi, axis), *along(&lengths, axis) = from, (from+length-1)%size, length
 		volume *= length
 		if length > 1 {
 			wide++
+		}
+	}
+	for _, c := range m.cfg.Dims.Empty() {
+		in := true
+		for axis := range 3 {
+			size := sizeAlong(m.cfg.Dims, axis)
+			in = in && (*along(&c, axis)-*along(&lo, axis)+size)%size < *along(&lengths, axis)
+		}
+		if in {
+			volume--
 		}
 	}
 	return lo.String() + ".." + hi.String(), volume == len(set) && len(set) >= minBlock && wide >= 2

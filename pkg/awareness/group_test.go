@@ -154,7 +154,7 @@ func (v naive) blocks(cause fault.Cause, suffix string) []naiveGroup {
 		changed = false
 		for i, s := range v.nodes {
 			for _, c := range v.dims.Neighbours(s.Coord) {
-				j := v.dims.Rank(c)
+				j := v.dims.Index(c)
 				if v.has(s, cause) && v.has(v.nodes[j], cause) && part[j] > part[i] {
 					part[j], changed = part[i], true
 				}
@@ -238,7 +238,16 @@ func (v naive) box(set []int) (lo, hi grid.Coord, volume, wide int) {
 			wide++
 		}
 	}
-	return lo, hi, l[0] * l[1] * l[2], wide
+	for x := range l[0] {
+		for y := range l[1] {
+			for z := range l[2] {
+				if v.dims.Contains(grid.Coord{X: (lo.X + x) % v.dims.X, Y: (lo.Y + y) % v.dims.Y, Z: (lo.Z + z) % v.dims.Z}) {
+					volume++
+				}
+			}
+		}
+	}
+	return lo, hi, volume, wide
 }
 
 // bundles returns the planes whose links in the positive direction have all failed.
@@ -261,8 +270,8 @@ func (v naive) bundles() []naiveGroup {
 					with = append(with, i)
 				}
 			}
-			far, _ := v.dims.Neighbour(v.nodes[i].Coord, dir)
-			if !slices.Contains(with, i) && (silent(i) || silent(v.dims.Rank(far))) {
+			far, linked := v.dims.Neighbour(v.nodes[i].Coord, dir)
+			if !slices.Contains(with, i) && (silent(i) || linked && silent(v.dims.Index(far))) {
 				hidden++
 			}
 		}
@@ -301,6 +310,14 @@ func (v naive) groups() []string {
 func TestGroupsAgainstNaive(t *testing.T) {
 	shapes := []grid.Dims{{X: 2, Y: 2, Z: 2}, {X: 3, Y: 3, Z: 1}, {X: 5, Y: 1, Z: 1}, {X: 4, Y: 2, Z: 1}, {X: 3, Y: 3, Z: 3},
 		{X: 4, Y: 3, Z: 2}, {X: 5, Y: 4, Z: 3}}
+	for _, text := range []string{"4x3x2 without 1,1,0 3,2,1", "5x4x3 without 2,0,1..4,1,1 1,3,2", "5x1x1 without 1,0,0",
+		"3x3x1 without 2,1,0"} {
+		d, err := grid.ParseDims(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shapes = append(shapes, d)
+	}
 	rapid.Check(t, func(t *rapid.T) {
 		dims := rapid.SampledFrom(shapes).Draw(t, "dims")
 		cfg := testConfig(dims)
@@ -358,7 +375,7 @@ func worded(g GroupStatus) string {
 // inflict changes the map's nodes in a random box, as publishing would.
 func inflict(t *rapid.T, m *Machine, name string, now time.Time) {
 	dims := m.cfg.Dims
-	lo := dims.At(rapid.IntRange(0, dims.Nodes()-1).Draw(t, name+"at"))
+	lo := dims.Node(rapid.IntRange(0, dims.Nodes()-1).Draw(t, name+"at"))
 	var size [3]int
 	for axis := range 3 {
 		size[axis] = rapid.IntRange(1, sizeAlong(dims, axis)).Draw(t, name+"size")
@@ -369,6 +386,9 @@ func inflict(t *rapid.T, m *Machine, name string, now time.Time) {
 		for dy := range size[1] {
 			for dz := range size[2] {
 				n := m.nodes[dims.Rank(grid.Coord{X: (lo.X + dx) % dims.X, Y: (lo.Y + dy) % dims.Y, Z: (lo.Z + dz) % dims.Z})]
+				if n == nil {
+					continue
+				}
 				if spare > 0 && rapid.IntRange(0, 3*spare).Draw(t, name+"spared") == 0 {
 					continue
 				}

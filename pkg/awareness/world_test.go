@@ -17,8 +17,8 @@ var epoch0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func testConfig(dims grid.Dims) Config {
 	ids := make(map[grid.Coord]fault.NodeID, dims.Nodes())
-	for r := range dims.Nodes() {
-		ids[dims.At(r)] = fault.DefaultNodeID(dims.At(r))
+	for at := range dims.All() {
+		ids[at] = fault.DefaultNodeID(at)
 	}
 	var n uint64
 	return Config{

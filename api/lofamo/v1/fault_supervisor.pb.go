@@ -26,7 +26,7 @@ const (
 // Topology is the torus and the static data of its nodes.
 type Topology struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
-	Dims     string                 `protobuf:"bytes,1,opt,name=dims,proto3" json:"dims,omitempty"`          // "2x2x2"
+	Dims     string                 `protobuf:"bytes,1,opt,name=dims,proto3" json:"dims,omitempty"`          // "2x2x2", or with empty places "3x2x2 without 1,0,0 2,1,1"
 	Nodes    []*TopologyNode        `protobuf:"bytes,2,rep,name=nodes,proto3" json:"nodes,omitempty"`        // one for each coordinate, by rank, then the spares by id
 	Revision uint64                 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"` // of its last change; set by the server
 	// Labels that define failure domains, at most 16: nodes that share a value do not confirm one another and may have a
@@ -2151,7 +2151,7 @@ func (x *ListNodesResponse) GetRemaining() uint32 {
 // ClusterInfo describes the cluster as a whole.
 type ClusterInfo struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
-	Dims   string                 `protobuf:"bytes,1,opt,name=dims,proto3" json:"dims,omitempty"`     // "2x2x2"
+	Dims   string                 `protobuf:"bytes,1,opt,name=dims,proto3" json:"dims,omitempty"`     // "2x2x2", or with empty places "3x2x2 without 1,0,0 2,1,1"
 	Preset string                 `protobuf:"bytes,2,opt,name=preset,proto3" json:"preset,omitempty"` // preset of the periods
 	// Guaranteed awareness latency for these periods: from the fault to its commit.
 	HalfBound *durationpb.Duration `protobuf:"bytes,3,opt,name=half_bound,json=halfBound,proto3" json:"half_bound,omitempty"` // death of one half

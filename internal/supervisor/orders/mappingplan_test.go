@@ -198,7 +198,8 @@ func withEmpty(t *testing.T, dims string) grid.Dims {
 // The machine finds exactly the nodes connected with the heard ones, however little each mapper sees, and the
 // others stay unknown.
 func TestAgainstBreadthFirstSearch(t *testing.T) {
-	for _, dims := range []grid.Dims{{X: 6, Y: 6, Z: 1}, {X: 4, Y: 4, Z: 4}, {X: 12, Y: 1, Z: 1}, withEmpty(t, "4x3x3 without 1,1,1 3,2,2 0,0,1..2,0,1")} {
+	for _, dims := range []grid.Dims{{X: 6, Y: 6, Z: 1}, {X: 4, Y: 4, Z: 4}, {X: 12, Y: 1, Z: 1},
+		withEmpty(t, "4x3x3 without 1,1,1 3,2,2 0,0,1..2,0,1")} {
 		for seed := range uint64(15) {
 			t.Run(fmt.Sprintf("%s/%d", dims, seed), func(t *testing.T) {
 				rng := rand.New(rand.NewPCG(seed, 3))

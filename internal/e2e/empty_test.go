@@ -1,0 +1,43 @@
+package e2e
+
+import (
+	"testing"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/cluster"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// A torus with empty places works as any other: links past these places fail and are mended, a dead node is named by its
+// neighbours, and a diagnosis and a procedure visit every node.
+func TestTorusWithEmptyPlaces(t *testing.T) {
+	t.Parallel()
+	l := clusterOf(t, "3x2x2 without 1,0,0 2,1,1", cluster.Options{Supervisors: 3, Periods: patient(), Supervisor: quick})
+	try(t, l, "cable past an empty place", func(t trial) {
+		t.inject("n0-0-0", cluster.Fault{Kind: cluster.CutLink, Dir: grid.XPlus})
+		t.becomes("n0-0-0", "link/X+", failed)
+		t.becomes("n2-0-0", "link/X-", failed)
+		t.othersWereSpared("n0-0-0", "n2-0-0")
+	})
+	for _, dead := range []string{"n0-0-0", "n1-0-1"} { // beside an empty place, and with fewer neighbours because of one
+		try(t, l, "death of "+dead, func(t trial) {
+			t.inject(dead, simple(cluster.KillNode))
+			t.becomes(dead, "node", failed)
+			t.is(dead, failed, lofamov1.Cause_NODE)
+			t.othersWereSpared(dead)
+		})
+	}
+	try(t, l, "diagnosis and procedure", func(t trial) {
+		const nodes = 10
+		t.until("a diagnosis that hears every node", func() bool { // a node that was too late for one diagnosis answers the next
+			r := t.diagnose(&lofamov1.DiagnoseRequest{}, nil)
+			return r.GetNodes() == nodes && len(r.GetSilent()) == 0 && len(named(r)) == 0
+		})
+		r := t.procedure(&lofamov1.StartProcedureRequest{Diagnose: true, Reason: "a test", DrainTimeoutMs: 20_000},
+			func(*lofamov1.ProcedureProgress) {})
+		if !r.GetClear() || len(r.GetNodes()) != nodes || len(r.GetSilent()) > 0 {
+			t.Errorf("clear %t, %d nodes, silent %v: want it clear, %d, none silent", r.GetClear(), len(r.GetNodes()), r.GetSilent(), nodes)
+		}
+		t.neverFailed()
+	})
+}

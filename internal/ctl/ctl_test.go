@@ -184,6 +184,8 @@ func TestUsageErrors(t *testing.T) {
 		{"up --dims 2x2x2x2", "one to three sizes"},
 		{"up --supervisors 2", "want 1, 3 or 5"},
 		{"up --service-interfaces 3", "want 1 to 2"},
+		{"up --nodes 1", "--nodes 1: want 2 to"},
+		{"up --nodes 3 --dims 2x2", "dims nodes"},
 		{"up --spares -1", "--spares -1: want 0 to 1000"},
 		{"up --spares 1 --regions 2", "none with --regions"},
 		{"up --restart sometimes", "want never or always"},

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"strings"
 	"testing"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -40,4 +41,20 @@ func TestTorusWithEmptyPlaces(t *testing.T) {
 		}
 		t.neverFailed()
 	})
+}
+
+// Users make clusters of any number of nodes by one command, and see all nodes in the map.
+func TestUpWithAnyNumberOfNodes(t *testing.T) {
+	out, err := inShell(t, []string{
+		"lofamoctl up --detach --nodes 11", "lofamoctl map", "lofamoctl down",
+		"lofamoctl up --detach --force-new --dims '3x2x2 without 1,0,0 2,1,1'", "lofamoctl map", "lofamoctl down",
+	})
+	if err != nil {
+		t.Fatalf("%v; the commands and their output:\n%s", err, out)
+	}
+	for _, want := range []string{"11: 11 NORMAL", "10: 10 NORMAL", "·"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is not in what was printed:\n%s", want, out)
+		}
+	}
 }

@@ -185,7 +185,7 @@ func TestUsageErrors(t *testing.T) {
 		{"up --supervisors 2", "want 1, 3 or 5"},
 		{"up --service-interfaces 3", "want 1 to 2"},
 		{"up --nodes 1", "--nodes 1: want 2 to"},
-		{"up --nodes 3 --dims 2x2", "dims nodes"},
+		{"up --nodes 3 --dims 2x2", "--nodes 3 and --dims 2x2: want one"},
 		{"up --spares -1", "--spares -1: want 0 to 1000"},
 		{"up --spares 1 --regions 2", "none with --regions"},
 		{"up --restart sometimes", "want never or always"},

@@ -68,7 +68,6 @@ NORMAL. Faults injected into processes, links and networks ended with these.`,
 		"empty, as in \"3x2x2 without 2,1,1\"")
 	fl.IntVar(&f.nodes, "nodes", 0, fmt.Sprintf("number of nodes, 2 to %d, instead of --dims: the torus is the one that gives every node the "+
 		"most neighbours, with its last places empty", cluster.MaxNodes))
-	cmd.MarkFlagsMutuallyExclusive("dims", "nodes")
 	fl.IntVar(&f.supervisors, "supervisors", 3, "replicas of the supervisor: 1, 3 or 5")
 	fl.IntVar(&f.regions, "regions", 0, "divide the torus, across its largest dimension, into this many regions with supervisors of their "+
 		"own, below a parent of all")
@@ -145,6 +144,9 @@ func (f *upFlags) options(dir string) (cluster.Options, error) {
 // torus returns the torus that the flags ask for.
 func (f *upFlags) torus() (grid.Dims, error) {
 	if f.changed("nodes") {
+		if f.changed("dims") {
+			return grid.Dims{}, fmt.Errorf("--nodes %d and --dims %s: want one of the two", f.nodes, f.dims)
+		}
 		if f.nodes < 2 || f.nodes > cluster.MaxNodes {
 			return grid.Dims{}, fmt.Errorf("--nodes %d: want 2 to %d on one machine", f.nodes, cluster.MaxNodes)
 		}

@@ -184,7 +184,7 @@ func (d Dims) inside(c Coord) bool {
 // Contains reports whether c is a place of the torus that has a node.
 func (d Dims) Contains(c Coord) bool { return d.inside(c) && !d.emptyAt(c) }
 
-// Check is Contains as an error that names the coordinate and what is allowed.
+// Check is Contains as an error that names the coordinate and the allowed ones.
 func (d Dims) Check(c Coord) error {
 	switch {
 	case !d.inside(c):

@@ -30,16 +30,17 @@ func torus(n int, edit func(*topology.Node)) *topology.Topology {
 
 // testTopology: small changes are made in place, large ones under a new generation. Either is atomic, and is refused
 // if the topology has changed meanwhile. The function is long because it tests one history.
+func storedTopology(t *testing.T, h Harness) store.Topology {
+	t.Helper()
+	snap, err := h.Store.Load(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return snap.Topology
+}
+
 func testTopology(t *testing.T, h Harness) {
 	w := lead(t, h)
-	load := func() store.Topology {
-		t.Helper()
-		snap, err := h.Store.Load(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return snap.Topology
-	}
 	apply := func(from store.Topology, to *topology.Topology) (uint64, error) {
 		t.Helper()
 		writes, err := store.TopologyWrites(from, to, []*lofamov1.Event{{Kind: lofamov1.EventKind_TOPOLOGY_CHANGED}})
@@ -60,7 +61,7 @@ func testTopology(t *testing.T, h Harness) {
 	// same checks that the stored topology is want, as of that revision.
 	same := func(want *topology.Topology, rev uint64, generation uint64) store.Topology {
 		t.Helper()
-		got := load()
+		got := storedTopology(t, h)
 		if got.Topology == nil {
 			t.Fatal("there is no topology")
 		}
@@ -70,7 +71,7 @@ func testTopology(t *testing.T, h Harness) {
 		return got
 	}
 
-	none := load()
+	none := storedTopology(t, h)
 	if none.Topology != nil {
 		t.Fatalf("an empty store has %+v", none)
 	}

@@ -166,6 +166,12 @@ export class Model {
     return this.rank(c)
   }
 
+  /** span is the number of places from a node to the other end of its link, past empty ones; 1 for a link around the edge, which is drawn as two stubs. */
+  span(rank: number, d: number): number {
+    const axis = d >> 1, ahead = this.coord(this.neighbour(rank, d))[axis] - this.coord(rank)[axis]
+    return Math.max(1, d & 1 ? -ahead : ahead)
+  }
+
   id(rank: number): string {
     const c = this.coord(rank)
     return this.names.get(rank) ?? `n${c[0]}-${c[1]}-${c[2]}`

@@ -172,7 +172,7 @@ export class Scene {
     const of = (r: number) => ({ text: m.id(r), state: m.nodes[r] as State, at: this.place(m.coord(r)), must: few || r === this.selected || m.nodes[r] !== NORMAL || m.flags[r] > 0 })
     const cables = badCables(m).filter((c) => this.inSlice(c.rank) && this.slice.axis !== c.d >> 1).map((c) => {
       const at = this.place(m.coord(c.rank))
-      at[c.d >> 1] += 0.5
+      at[c.d >> 1] += m.span(c.rank, c.d) / 2
       return { text: cableWords(m, c), state: c.state, at, must: true }
     })
     const bad = nodes.filter((r) => m.nodes[r] !== NORMAL), rest = nodes.filter((r) => m.nodes[r] === NORMAL)
@@ -341,7 +341,8 @@ export class Scene {
       const r = Math.floor(i / 6), d = i % 6
       if (!m.nodes[r] || !this.inSlice(r) || (this.slice.axis >= 0 && d >> 1 === this.slice.axis)) continue
       const from = [this.position[3 * r], this.position[3 * r + 1], this.position[3 * r + 2]]
-      const at = (t: number): number[] => from.map((v, k) => (k === d >> 1 ? v + (d & 1 ? -t : t) / 2 : v))
+      const stretch = (m.span(r, d) - 0.4) / 0.6 // every end begins at its node's edge, and ends in the middle
+      const at = (t: number): number[] => from.map((v, k) => (k === d >> 1 ? v + ((d & 1 ? -1 : 1) * (0.4 + (t - 0.4) * stretch)) / 2 : v))
       if (s === NORMAL && !m.masked[i]) { good.push(...at(0.4), ...at(1)); continue }
       const spans = s === FAILED ? [[0.4, 0.8]] : s === SICK ? [[0.4, 0.56], [0.62, 0.78], [0.84, 1]] : s === UNKNOWN ? [[0.42, 0.5], [0.66, 0.74], [0.92, 1]] : [[0.4, 0.48], [0.92, 1]]
       const c = this.colours[s]

@@ -22,6 +22,23 @@ function torus() {
   return m
 }
 
+test('a link leads past empty places to the next node', () => {
+  // 4x2: x 1 of y 0 is empty, and all of y 1 but its first place.
+  const m = Model.of({ dims: [4, 2, 1], empty: [1, 5, 6, 7], states: 'N.NNN...', causes: '00000000', flags: '00000000', names: {}, directions: [0, 1, 2, 3], links: [[0, 0, 4, 0], [2, 1, 4, 0]], masked: [[0, 0, 0, 0]] })
+  assert.equal(m.neighbour(0, 0), 2)
+  assert.equal(m.neighbour(2, 1), 0)
+  assert.equal(m.span(0, 0), 2)
+  assert.equal(m.span(2, 1), 2)
+  assert.equal(m.span(3, 0), 1, 'around the edge')
+  assert.equal(m.links[6 * 1], 0, 'an empty place has no link')
+  assert.equal(m.links[6 * 4], 0, 'nor has a node that is alone on its line')
+  assert.equal(m.links[6 * 4 + 2], 2)
+  assert.equal(m.masked[6 * 2 + 1], 1)
+  assert.deepEqual(badCables(m).map((c) => cableWords(m, c)), ['n0-0-0 X+ n2-0-0'])
+  assert.equal(m.clone().neighbour(0, 0), 2)
+  assert.equal(past(m, [], 0).neighbour(0, 0), 2)
+})
+
 test('the timeline ends now, however short it is', () => {
   // A range that reaches into the future stretches the past: a moment asked for by its place was a later one.
   for (const now of [7000, 9000, 60_000]) assert.equal(ends(died, now)[1], now)

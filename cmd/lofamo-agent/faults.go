@@ -117,7 +117,7 @@ func writeFaults(out io.Writer, r *lofamov1.WatchFaultsResponse) error {
 	if r.GetStale() {
 		since := "none has had one since this node's host half started: the age of this view is unknown"
 		if age := r.GetStaleAge(); age != nil {
-			since = fmt.Sprintf("the last quorum was %s ago: this view may be as old", age.AsDuration().Round(100*time.Millisecond))
+			since = fmt.Sprintf("the last quorum was %s ago: this view may be that old", age.AsDuration().Round(100*time.Millisecond))
 		}
 		fmt.Fprintf(&b, "STALE: the reachable supervisors have no quorum; %s\n", since)
 	}

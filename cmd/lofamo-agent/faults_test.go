@@ -24,7 +24,7 @@ some requested nodes are still missing
 `},
 		{&lofamov1.WatchFaultsResponse{Revision: 17, SupervisorsAge: heard, Stale: true, StaleAge: durationpb.New(5123 * time.Millisecond)},
 			`of revision 17; last message from a supervisor 104ms ago
-STALE: the reachable supervisors have no quorum; the last quorum was 5.1s ago: this view may be as old
+STALE: the reachable supervisors have no quorum; the last quorum was 5.1s ago: this view may be that old
 `},
 		{&lofamov1.WatchFaultsResponse{Revision: 17, SupervisorsAge: heard, Stale: true},
 			`of revision 17; last message from a supervisor 104ms ago

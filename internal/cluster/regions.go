@@ -41,7 +41,7 @@ func (c *Cluster) noRegion(region string) error {
 	return fmt.Errorf("region %q: the cluster in %s has the regions %s", region, c.dir, strings.Join(c.RegionNames(), ", "))
 }
 
-// regionOf is the region of a node by its number: the torus is cut across its largest dimension.
+// regionOf returns the region of the node with this grid index: the torus is cut across its largest dimension.
 func (c *Cluster) regionOf(node int) string {
 	if c.info.Regions == 0 {
 		return ""

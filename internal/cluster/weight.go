@@ -19,7 +19,8 @@ const supervisorNice = -10
 const raiseTries = 5
 
 // groupRest is a little more than the time for which the kernel refuses the next nice value of a scheduling group, after
-// one that was set without CAP_SYS_ADMIN. That may have been any process of the machine: groupTries bounds the attempts.
+// one that was set without CAP_SYS_ADMIN.
+// Any process on the machine may have set that value, so groupTries bounds the attempts.
 const (
 	groupRest  = 110 * time.Millisecond
 	groupTries = 10

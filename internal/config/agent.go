@@ -33,8 +33,8 @@ type Agent struct {
 	Spare bool `json:"spare,omitempty"`
 	// Coord is the node's coordinates in the torus, "x,y,z". Inside Dims. Required, but empty for a spare.
 	Coord string `json:"coord"`
-	// Dims are the sizes of the torus, "XxYxZ", each 1 to 65536, and then its places without a node, if there are any:
-	// "3x2x2 without 1,0,0 2,1,1". A range "0,1,1..2,1,1" is by rank, X fastest. Required.
+	// Dims are the sizes of the torus, "XxYxZ", each 1 to 65536, and its empty places, if any: "3x2x2 without 1,0,0 2,1,1".
+	// "0,1,1..2,1,1" is a range of ranks, X fastest. A torus with empty places has at most 1,048,576 places. Required.
 	Dims string `json:"dims"`
 	// StateDir is a directory of this node alone: register file, mailbox, boot epochs, sockets.
 	// At most 90 bytes, for Unix sockets' names end at 108. Default /var/lib/lofamo/agent.

@@ -16,8 +16,8 @@ type Supervisor struct {
 	Cluster string `json:"cluster"`
 	// ID is this replica's name, as in its certificate. Letters, digits, '-', '_' and '.'. Required.
 	ID string `json:"id"`
-	// Dims are the sizes of the torus, "XxYxZ", each 1 to 65536, and then its places without a node, if there are any:
-	// "3x2x2 without 1,0,0 2,1,1". A range "0,1,1..2,1,1" is by rank, X fastest. Required.
+	// Dims are the sizes of the torus, "XxYxZ", each 1 to 65536, and its empty places, if any: "3x2x2 without 1,0,0 2,1,1".
+	// "0,1,1..2,1,1" is a range of ranks, X fastest. A torus with empty places has at most 1,048,576 places. Required.
 	Dims string `json:"dims"`
 	// Nodes lists every node of the torus. This list, Dims, Spares and DomainLabels initialise a new cluster. Later the
 	// topology is kept in the store, changed by 'lofamoctl apply', and these fields are ignored.

@@ -10,7 +10,7 @@ import (
 )
 
 // validateLinks checks that each of the node's directions has exactly one link, and that no two sockets of this node
-// share an address. No directions: the dims or the coordinate are not valid.
+// share an address. If dims is zero (not valid), it does not check which directions have links.
 func (a Agent) validateLinks(p *problems, dims grid.Dims, directions []grid.Direction) {
 	haveDims := dims != grid.Dims{}
 	udp, peers := taken{}, taken{}

@@ -237,7 +237,7 @@ func TestStaleAnswersSayHowOld(t *testing.T) {
 	r := ctltest.StartRemote(t, m)
 	for _, args := range []string{"get nodes", "get links", "get groups", "summary", "status", "explain 0,0,0"} {
 		if got := run(t, nil, r.Flags(strings.Fields(args)...)...); got.code != 0 || !strings.Contains(got.stderr, "STALE") ||
-			!strings.Contains(got.stderr, "has reached none for 1m15s: it may be as old") {
+			!strings.Contains(got.stderr, "has reached none for 1m15s: the answer may be that old") {
 			t.Errorf("%s: %+v", args, got)
 		}
 	}

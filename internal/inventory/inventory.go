@@ -27,8 +27,8 @@ import (
 type Inventory struct {
 	// Cluster is the cluster's name, as in the certificates. 1 to 63 of a-z, 0-9, '-' and '.'. Required.
 	Cluster string `json:"cluster"`
-	// Dims are the sizes of the torus, "XxYxZ", each 1 to 65536, and then its places without a node, if there are any:
-	// "3x2x2 without 1,0,0 2,1,1". A range "0,1,1..2,1,1" is by rank, X fastest. Required.
+	// Dims are the sizes of the torus, "XxYxZ", each 1 to 65536, and its empty places, if any: "3x2x2 without 1,0,0 2,1,1".
+	// "0,1,1..2,1,1" is a range of ranks, X fastest. A torus with empty places has at most 1,048,576 places. Required.
 	Dims string `json:"dims"`
 	// Preset of periods: default, fast or relaxed. Default default.
 	Preset string `json:"preset,omitempty"`
@@ -41,7 +41,7 @@ type Inventory struct {
 	Ports Ports `json:"ports,omitzero"`
 	// Supervisors are the replicas: 1, 3 or 5.
 	Supervisors []Supervisor `json:"supervisors"`
-	// Nodes has one entry for each place in the torus.
+	// Nodes has one entry for each place of the torus that is not empty.
 	Nodes []Node `json:"nodes"`
 	// Spares stand by to replace nodes. Default none.
 	Spares []Node `json:"spares,omitempty"`

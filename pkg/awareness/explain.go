@@ -333,7 +333,7 @@ func (x *explainer) ofHalf(h fault.Half) {
 		if !x.states(x.n, h.Other(), x.now) {
 			weight = ", whose statements no longer count,"
 		}
-		x.say("the watchdog of the %s half%s finds it %s, %s", h.Other(), weight, r.state, x.lasting(r.began))
+		x.say("the watchdog of the %s half%s has found it %s %s", h.Other(), weight, r.state, x.lasting(r.began))
 	}
 	if a := x.accused(x.n, h, x.now); a.count > 0 {
 		x.say("descriptors of %d of its neighbours say that it is dead; %d are needed", a.count, Quorum(len(x.n.neighbours)))
@@ -441,7 +441,7 @@ func (x *explainer) word(who string, n *node, c fault.Component) {
 		case best != nil && by.Half != h:
 			weight = "which counts less than the other half's later statement"
 		}
-		x.say("%s, %s/%s, says %s (%s) %s, %s", who, n.id, h, r.state, r.kind, x.lasting(r.began), weight)
+		x.say("%s, %s/%s, has said %s (%s) %s, %s", who, n.id, h, r.state, r.kind, x.lasting(r.began), weight)
 	}
 	if best == nil && x.rule != ruleLastWord {
 		x.say("%s, %s, has no valid statement", who, n.id)
@@ -454,7 +454,7 @@ func (x *explainer) ofPart() {
 	x.measured()
 	if _, ok := describedIndex(x.c); ok {
 		if first, count, _ := x.describedFailed(x.n, x.c, x.now); count > 0 {
-			x.say("descriptors of %d of its neighbours say FAILED %s; they count when its host is dead or was not heard for %s", count,
+			x.say("descriptors of %d of its neighbours have said FAILED %s; they count when its host is dead or has not been heard for %s", count,
 				x.lasting(first.began), x.overdue())
 		}
 	}

@@ -20,7 +20,7 @@ type block struct {
 // UntilLayout is the format of the time after "until" in the detail of a response that waits.
 const UntilLayout = "2006-01-02 15:04:05 UTC"
 
-// timed reports whether the wait ends at a known time at the latest.
+// timed reports whether it is known when the wait ends at the latest.
 func (b block) timed() bool {
 	switch b.reason {
 	case ReasonGrace, ReasonStormDelay, ReasonApproval, ReasonCooldown, ReasonRestarting, ReasonEscalationWait, ReasonRetryWait,
@@ -31,7 +31,7 @@ func (b block) timed() bool {
 	}
 }
 
-// text returns the detail for people, with the time at which the wait ends at the latest if that is known.
+// text returns the detail for people, including the latest end of the wait if it is known.
 func (b block) text() string {
 	if !b.timed() {
 		return b.detail

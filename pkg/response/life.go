@@ -203,7 +203,8 @@ func (e *Engine) blocked(r *Response, b block) bool {
 	return false
 }
 
-// becomeWaiting makes a response wait. Each reason is audited once, and committed again only when the wait ends at another time.
+// becomeWaiting makes a response wait. It audits and commits each reason once, and commits it again only if the known end
+// of the wait moves.
 func (e *Engine) becomeWaiting(r *Response, b block) {
 	if !b.until.IsZero() {
 		e.wakeFor(r, b.until)

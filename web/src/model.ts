@@ -158,7 +158,7 @@ export class Model {
     return c[0] + this.dims[0] * (c[1] + this.dims[1] * c[2])
   }
 
-  /** neighbour is the next place in a direction that has a node; the same place where there is none on the line. */
+  /** neighbour is the next place in a direction that has a node; or the same place if the line has no other node. */
   neighbour(rank: number, d: number): number {
     const c = this.coord(rank), axis = d >> 1, n = this.dims[axis]
     do c[axis] = (c[axis] + (d & 1 ? n - 1 : 1)) % n

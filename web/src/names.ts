@@ -49,7 +49,7 @@ export class Names {
     return labels.filter((l) => l.must).length - out.filter((l) => l.must).length
   }
 
-  /** axis draws an axis, and tells whether it is long enough to be seen. */
+  /** axis draws an axis, and reports whether it is long enough to be visible. */
   private axis(g: CanvasRenderingContext2D, a: Axis): boolean {
     const [dx, dy] = [a.to[0] - a.from[0], a.to[1] - a.from[1]], long = Math.hypot(dx, dy)
     if (long < 24) return false // it points at the reader

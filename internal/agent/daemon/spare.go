@@ -300,8 +300,8 @@ func (s *spare) order(order *lofamov1.PeerOrder) (placed bool) {
 		return false
 	}
 	if halfcore.PeersOfAnotherLife(s.word, order, s.life) {
-		s.d.log.Info("order of peers refused: it is for another start of this spare", "order", order.GetNumber(), "for", order.GetLife(),
-			"this", s.life)
+		s.d.log.Info("peer order refused: it is for another incarnation of this spare", "order", order.GetNumber(),
+			"order_incarnation", order.GetLife(), "incarnation", s.life)
 		return false
 	}
 	next, verdict := s.word.Order(next)

@@ -85,7 +85,7 @@ func logNoRealtime(log *slog.Logger, preset string, err error) {
 		return
 	}
 	log.Warn("no real-time scheduling: a loaded machine may delay this half", "err", err,
-		"remedy", "LimitRTPRIO=1 in the unit, agents.realtime in values of Helm, or CAP_SYS_NICE; "+
+		"remedy", "LimitRTPRIO=1 in the unit, agents.realtime in the Helm values, or CAP_SYS_NICE; "+
 			"else preset relaxed on all nodes and supervisors")
 }
 

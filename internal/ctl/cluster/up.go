@@ -64,10 +64,10 @@ NORMAL. Faults injected into processes, links and networks ended with these.`,
 		Args: command.Exactly(),
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&f.dims, "dims", "2x2x2", "sizes of the torus: one to three, as in 4, 4x4 or 2x2x2; a size of 1 has no links. Places may be "+
-		"empty, as in \"3x2x2 without 2,1,1\"")
-	fl.IntVar(&f.nodes, "nodes", 0, fmt.Sprintf("number of nodes, 2 to %d, instead of --dims: the torus is the one that gives every node the "+
-		"most neighbours, with its last places empty", cluster.MaxNodes))
+	fl.StringVar(&f.dims, "dims", "2x2x2", "sizes of the torus: one to three, as in 4, 4x4 or 2x2x2; a dimension of size 1 has no links; places may "+
+		"be empty, as in \"3x2x2 without 2,1,1\"")
+	fl.IntVar(&f.nodes, "nodes", 0, fmt.Sprintf("number of nodes, 2 to %d, instead of --dims: chooses the torus whose worst-connected node has "+
+		"the most neighbours; its last places may be empty", cluster.MaxNodes))
 	fl.IntVar(&f.supervisors, "supervisors", 3, "replicas of the supervisor: 1, 3 or 5")
 	fl.IntVar(&f.regions, "regions", 0, "divide the torus, across its largest dimension, into this many regions with supervisors of their "+
 		"own, below a parent of all")
@@ -238,7 +238,7 @@ func (f *upFlags) differs(old *cluster.Cluster) error {
 		given, have string
 	}{
 		{"dims", dims.String(), info.Dims},
-		{"nodes", dims.String(), info.Dims},
+		{"nodes", fmt.Sprintf("%d (%s)", dims.Nodes(), dims), fmt.Sprintf("%d (%s)", old.Dims().Nodes(), info.Dims)},
 		{"supervisors", fmt.Sprint(f.supervisors), fmt.Sprint(len(old.Serving("")))},
 		{"regions", fmt.Sprint(f.regions), fmt.Sprint(info.Regions)},
 		{"spares", fmt.Sprint(f.spares), fmt.Sprint(len(info.Spares))},

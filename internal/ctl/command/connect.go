@@ -93,7 +93,7 @@ func (a *App) ConnectAs(role pki.Role) (Session, error) {
 	}
 	if to.Server == "" {
 		if a.CA != "" || a.Cert != "" || a.Key != "" {
-			return Session{}, Usagef("--ca, --cert and --key go with --server, --context or $%s, and none of them is given", envServer)
+			return Session{}, Usagef("--ca, --cert and --key go with --server, --context or $%s, give one of these three", envServer)
 		}
 		c, err := a.Local("this command")
 		if err != nil {
@@ -103,7 +103,7 @@ func (a *App) ConnectAs(role pki.Role) (Session, error) {
 		return Session{Client: cl, Cluster: c}, err
 	}
 	if a.Region != "" {
-		return Session{}, Usagef("--region %s and the supervisors at %s (of --server, --context or $%s): want only one: "+
+		return Session{}, Usagef("--region %s cannot be used with the supervisors at %s (from --server, --context or $%s): "+
 			"--region names a region of a local cluster", a.Region, to.Server, envServer)
 	}
 	var flags, variables []string

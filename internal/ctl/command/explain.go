@@ -19,9 +19,10 @@ func PrintExplanation(a *App, e *lofamov1.ExplainResponse) error {
 	if e.GetCoord() != "" {
 		a.Printf(" at %s", e.GetCoord())
 	}
-	a.Printf(" is %s", verdict)
 	if e.GetSince() != nil {
-		a.Printf(", for %s (since %s)", a.Since(e.GetSince()), a.Clock(e.GetSince()))
+		a.Printf(" has been %s, for %s (since %s)", verdict, a.Since(e.GetSince()), a.Clock(e.GetSince()))
+	} else {
+		a.Printf(" is %s", verdict)
 	}
 	a.Printf("\n")
 	if e.GetSummary() != "" {

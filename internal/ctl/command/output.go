@@ -113,7 +113,7 @@ func (o *OutputFlag) json(m proto.Message) ([]byte, error) {
 	return ProtoJSON(m)
 }
 
-// print prints an answer in one of the machines' formats.
+// print prints an answer in a machine-readable format.
 func (o *OutputFlag) print(a *App, m proto.Message) error {
 	if o.Format == FormatName {
 		return a.printNames(m)
@@ -185,7 +185,7 @@ func ProtoJSON(m proto.Message) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// PrintMessage prints an API message in one of the machines' formats.
+// PrintMessage prints an API message in a machine-readable format.
 func (a *App) PrintMessage(f Format, m proto.Message) error {
 	return (&OutputFlag{Format: f}).print(a, m)
 }

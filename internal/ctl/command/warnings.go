@@ -27,7 +27,7 @@ func WarnCluster(a *App, c *lofamov1.ClusterInfo) {
 	if d := c.GetStaleAge(); d != nil {
 		age = "and has reached none for " + ProtoDuration(d)
 	}
-	a.Warnf("lofamoctl: STALE: this answer comes from a supervisor that reaches no leader, %s: it may be as old\n", age)
+	a.Warnf("lofamoctl: STALE: this answer comes from a supervisor that reaches no leader, %s: the answer may be that old\n", age)
 }
 
 // WarnHeld warns that verdicts wait, so that a shown state may be out of date.

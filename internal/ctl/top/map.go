@@ -166,7 +166,7 @@ func (m *topModel) denseNode(c grid.Coord) string {
 	}
 	mark := denseMark(state)
 	if !m.torus.Dims.Contains(c) {
-		mark = "·"
+		mark = " "
 	}
 	if state == lofamov1.State_NORMAL && n.GetMaintenance() != nil {
 		mark = "m"

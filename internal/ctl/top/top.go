@@ -257,8 +257,8 @@ var onlyOpen = []lofamov1.IncidentState{lofamov1.IncidentState_OPEN}
 // incidentChunk is the number of incidents in one page.
 const incidentChunk = 500
 
-// incidents passes on the incidents that are OPEN, and those that no longer are. If the supervisors serve none, as those of
-// earlier versions, it tries again, and the header names none.
+// incidents passes on the OPEN incidents, and the ids of those that are no longer OPEN. If the supervisors do not serve
+// incidents, like those of earlier versions, it retries, and the header shows none.
 func (t *topShell) incidents(ctx context.Context) {
 	for ctx.Err() == nil {
 		watching, cancel := context.WithCancel(ctx)

@@ -39,8 +39,8 @@ const (
 // aloneFrom is the size in bytes from which people's requests are read one at a time.
 const aloneFrom = 4 << 20
 
-// requestLimits are the calls with longer requests, in bytes, and those whose refusal names a field: gRPC's own reader sends its refusal
-// by itself.
+// requestLimits gives, in bytes, the limits of the calls whose requests may be longer than maxRequest. It also lists the calls
+// whose refusal names a field, because otherwise gRPC refuses a long request by itself.
 var requestLimits = map[string]int{
 	lofamov1.FaultSupervisor_AcknowledgeIncident_FullMethodName: maxRequest,
 
@@ -52,7 +52,7 @@ var requestLimits = map[string]int{
 	lofamov1.Upstream_Report_FullMethodName:               32 << 20,
 }
 
-// longFields names the field that makes a request to a call too long, with its own limit.
+// longFields names, for each call, the field that can make its request too long, with that field's limit.
 var longFields = map[string]string{
 	lofamov1.FaultSupervisor_AcknowledgeIncident_FullMethodName: fmt.Sprintf("note: want at most %d bytes", maxNote),
 }

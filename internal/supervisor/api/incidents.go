@@ -410,7 +410,7 @@ func (s *Server) acknowledgeIncident(ctx context.Context, by string,
 // acknowledgement from before an escalation is replaced.
 func acknowledged(in *lofamov1.Incident, by, note string, now time.Time) (*lofamov1.Incident, error) {
 	if in.GetState() == lofamov1.IncidentState_CLOSED {
-		text := "incident " + in.GetId() + " is CLOSED since " + in.GetUntil().AsTime().Format(time.RFC3339) +
+		text := "incident " + in.GetId() + " has been CLOSED since " + in.GetUntil().AsTime().Format(time.RFC3339) +
 			": want an OPEN or RECOVERING one; nothing was changed"
 		if in.GetMergedInto() != "" {
 			text += ": incident " + in.GetMergedInto() + " continues it"

@@ -38,8 +38,8 @@ const Wait = time.Minute
 type Options struct {
 	Dims     string
 	Replicas int
-	// Preset of periods. Empty means the relaxed one, with nodes that are silent only after two minutes: a test that is not about
-	// silence has fresh reports for as long as it takes on a busy machine.
+	// Preset of periods. Empty means relaxed, and nodes count as silent only after two minutes: in a test that is not about
+	// silence, reports stay fresh on a busy machine.
 	Preset string
 	Gossip bool
 	// Sockets is the number of report addresses of each replica; 0 means 1.

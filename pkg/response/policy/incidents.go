@@ -18,7 +18,7 @@ const (
 	replayChallengeTime = 100 * time.Millisecond
 )
 
-// incidentFold finds the incidents of a recording again. A recording has the changes of the map only.
+// incidentFold reconstructs the incidents of a recording, which has only the changes of the map.
 type incidentFold struct {
 	ledger *awareness.Incidents
 	nodes  map[fault.NodeID]*awareness.NodeStatus
@@ -106,8 +106,8 @@ func (f *incidentFold) learn(ev response.Event, u *awareness.IncidentUpdate) {
 	}
 }
 
-// inferred reports whether a group of dead nodes has a member that is not known to be FAILED: no live witness sees it, or it died
-// before the recording begins.
+// inferred reports whether a node that is not known to be FAILED belongs to a group of dead nodes: no live witness sees it,
+// or it died before the recording began.
 func (f *incidentFold) inferred(st *awareness.NodeStatus) bool {
 	if st.State == fault.Failed {
 		return false

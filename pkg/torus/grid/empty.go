@@ -12,7 +12,7 @@ import (
 // MaxPlaces bounds the number of places of a torus with empty ones: it records a bit for each.
 const MaxPlaces = 1 << 20
 
-// MaxShort is the length of the longest Short in bytes.
+// MaxShort bounds the length of Short, in bytes.
 const MaxShort = 32
 
 // without separates the sizes from the empty places in the text of Dims.
@@ -67,8 +67,8 @@ func (d Dims) All() iter.Seq[Coord] {
 	}
 }
 
-// Short returns a name of at most MaxShort bytes that differs for different tori: the sizes, and a checksum of the empty
-// places if there are any. Without any it is String.
+// Short returns a name of at most MaxShort bytes: the sizes, and a 64-bit checksum of the empty places if there are any.
+// Different tori have different names unless checksums collide. Without empty places it equals String.
 func (d Dims) Short() string {
 	if d.full() {
 		return d.String()
@@ -124,7 +124,7 @@ func (d Dims) Without(places ...Coord) (Dims, error) {
 // withoutRanks returns the torus with the places empty that f sets.
 func (d Dims) withoutRanks(f func(set func(rank int)) error) (Dims, error) {
 	if n := d.Places(); n > MaxPlaces {
-		return Dims{}, fmt.Errorf("dims %s: %d places, some of them empty: want at most %d places then", d, n, MaxPlaces)
+		return Dims{}, fmt.Errorf("dims %s: %d places: want at most %d if some are empty", d, n, MaxPlaces)
 	}
 	set := make([]byte, (d.Places()+7)/8)
 	if !d.full() {
@@ -141,7 +141,7 @@ func (d Dims) withoutRanks(f func(set func(rank int)) error) (Dims, error) {
 	case 0:
 		return d.Box(), nil
 	case d.Places():
-		return Dims{}, fmt.Errorf("dims %s: given all %d places as empty ones: want a node at one of them at least", d.Box(), n)
+		return Dims{}, fmt.Errorf("dims %s: all %d places are empty: want at least one node", d.Box(), n)
 	}
 	out := d.Box()
 	out.empty = unique.Make(emptyPlaces{bits: string(set), n: n})

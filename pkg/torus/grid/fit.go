@@ -11,9 +11,9 @@ const MaxFit = 10_000
 // small is the number of nodes from which every box is at least three wide.
 const small = 64
 
-// Fit returns a torus for any number of nodes, 1 to MaxFit. Its last places, by rank, are empty. Of the boxes that are
-// near to a cube it takes the one whose node with the fewest distinct neighbours has the most of them, since every
-// neighbour is a witness; of equal ones the one with the shortest ways, and then the one with the most neighbours in all.
+// Fit returns a torus of 1 to MaxFit nodes. Its last places, by rank, are empty. It takes the box whose worst-connected
+// node has the most distinct neighbours, since every neighbour is a witness. Ties go to the smaller diameter, then to the
+// larger sum of neighbours, then to fewer places. From small nodes on, every box is close to a cube.
 func Fit(nodes int) (Dims, error) {
 	if nodes < 1 || nodes > MaxFit {
 		return Dims{}, fmt.Errorf("nodes: given %d: want 1 to %d", nodes, MaxFit)

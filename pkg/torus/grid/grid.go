@@ -106,8 +106,8 @@ func ParseCoord(s string) (Coord, error) {
 }
 
 // Dims are the sizes of the torus in X, Y and Z, each at least 1, and the places that have no node. A dimension of size 1
-// has no links; two nodes that are alone on a line have two distinct links to each other. Equal ones compare as equal
-// with ==. A literal of the sizes alone has a node at every place.
+// has no links; two nodes that are alone on a line have two distinct links to each other. Equal tori compare equal
+// with ==. A literal with only the sizes has a node at every place.
 type Dims struct {
 	X, Y, Z int
 
@@ -123,7 +123,7 @@ func (d Dims) String() string {
 	return s + without + d.emptyRanges()
 }
 
-// ParseDims reads "4", "4x4" or "4x4x4"; missing sides are 1. Empty places follow the word "without", in ranges by rank:
+// ParseDims reads "4", "4x4" or "4x4x4"; missing sizes are 1. Empty places follow the word "without", in ranges by rank:
 // "3x2x2 without 2,0,0 1,1,1..2,1,1".
 func ParseDims(s string) (Dims, error) {
 	sizes, empty, some := strings.Cut(s, without)
@@ -166,7 +166,7 @@ func (d Dims) Validate() error {
 		}
 		n *= s
 		if n > MaxNodes {
-			return fmt.Errorf("dims %s: more than %d nodes", d, MaxNodes)
+			return fmt.Errorf("dims %s: more than %d places", d, MaxNodes)
 		}
 	}
 	return nil
@@ -279,7 +279,7 @@ func (d Dims) LinksTo(c, n Coord) []Direction {
 	return out
 }
 
-// Distance returns the hops of a shortest way between two places of the torus without empty places.
+// Distance returns the length of a shortest path between two places in hops, as if every place had a node.
 func (d Dims) Distance(a, b Coord) (hops int) {
 	for _, v := range [3][3]int{{a.X, b.X, d.X}, {a.Y, b.Y, d.Y}, {a.Z, b.Z, d.Z}} {
 		up := (v[1] - v[0] + v[2]) % v[2]
@@ -303,7 +303,8 @@ func (d Dims) Nearer(c, to Coord) (s uint8) {
 	return s
 }
 
-// nearerFull returns one direction in each dimension that is not done, or both where both ways round are equally long.
+// nearerFull returns, for each axis on which the coordinates differ, the shorter direction, or both if they are equally
+// long.
 func nearerFull(axes [3][3]int) (s uint8) {
 	for axis, v := range axes {
 		up := (v[1] - v[0] + v[2]) % v[2]

@@ -78,11 +78,11 @@ func SetOf(ds ...grid.Direction) (s Set) {
 // Has reports whether d, a valid direction, is in the set.
 func (s Set) Has(d grid.Direction) bool { return s>>d.Index()&1 != 0 }
 
-// Profitable returns the channels that lead from one node nearer to another: where no place is empty, those of the
-// shortest ways.
+// Profitable returns the channels that lead from one node nearer to another. In a torus without empty places these are
+// the first hops of all shortest paths.
 func Profitable(dims grid.Dims, at, dst grid.Coord) Set { return Set(dims.Nearer(at, dst)) }
 
-// Diameter is the longest distance in a torus without empty places.
+// Diameter returns the longest Distance between two places of a torus.
 func Diameter(dims grid.Dims) int { return dims.X/2 + dims.Y/2 + dims.Z/2 }
 
 // Hops that a message is allowed by default.

@@ -96,7 +96,7 @@ func (m *Machine) onPeerOrder(now time.Time, o *lofamov1.PeerOrder) {
 	}
 	switch verdict {
 	case 0:
-		m.note(NoteRefused, "peer order %d is for boot epoch %d: this half has no order, and takes only one for its own epoch",
+		m.note(NoteRefused, "peer order %d is for boot epoch %d: a half without an order accepts only one for its own epoch",
 			o.GetNumber(), o.GetLife())
 	case chanmask.Taken:
 		k.Lost = false

@@ -152,8 +152,8 @@ func (b *Budget) Spent(now time.Time, total time.Duration) BudgetChange {
 	}
 }
 
-// FollowBudget records processor time like Spent. A change of the level is one note, of the kind over or eased, and the
-// functions learn how many times rarer probes are now.
+// FollowBudget records processor time like Spent. If the level changes, it writes one note, of kind over or eased, and
+// passes the factor by which probes are now rarer to each of the functions.
 func FollowBudget[K any](b *Budget, now time.Time, total time.Duration, note func(kind K, format string, args ...any), over, eased K,
 	rarer ...func(times int)) {
 	switch b.Spent(now, total) {

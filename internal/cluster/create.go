@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -98,7 +99,7 @@ func (o *Options) complete() error {
 	if o.Dir == "" {
 		errs = append(errs, errors.New("dir: none given"))
 	}
-	if err := o.Dims.Validate(); err != nil {
+	if err := cmp.Or(o.Dims.Validate(), o.Dims.CheckConnected()); err != nil {
 		errs = append(errs, err)
 	} else if n := o.Dims.Nodes(); n < 2 || n > MaxNodes {
 		errs = append(errs, fmt.Errorf("dims %s: %s: want 2 to %d on one machine", o.Dims, fault.Plural(n, "node"), MaxNodes))

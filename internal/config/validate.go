@@ -188,6 +188,9 @@ func (a Agent) Validate() error {
 	p := &problems{}
 	p.cluster(a.Cluster)
 	dims, derr := grid.ParseDims(a.Dims)
+	if derr == nil {
+		derr = dims.CheckConnected()
+	}
 	p.wrap("dims", derr)
 	coord, cerr := grid.ParseCoord(a.Coord)
 	if cerr == nil && derr == nil {
@@ -228,6 +231,9 @@ func (a Agent) Validate() error {
 		p.bad("maxHops", a.MaxHops, "1 to 255, or 0 for the number that the torus needs")
 	}
 	p.oneOf("routing", a.Routing, routing.Chaos.String(), routing.MinimalAdaptive.String(), routing.DimensionOrder.String())
+	if derr == nil && dims != dims.Box() && a.Routing != routing.Chaos.String() {
+		p.bad("routing", a.Routing, "%s: only it finds a way around the empty places of dims", routing.Chaos)
+	}
 	a.Service.validate(p)
 	a.validateSupervisors(p)
 	p.add(a.Sensors.Validate("sensors."))
@@ -352,6 +358,9 @@ func (s Supervisor) Validate() error {
 	p.cluster(s.Cluster)
 	p.name("id", s.ID)
 	dims, derr := grid.ParseDims(s.Dims)
+	if derr == nil {
+		derr = dims.CheckConnected()
+	}
 	p.wrap("dims", derr)
 	s.validateNodes(p, dims, derr == nil)
 	s.validateSpares(p)

@@ -13,7 +13,8 @@ import (
 // neighbours, and a diagnosis and a procedure visit every node.
 func TestTorusWithEmptyPlaces(t *testing.T) {
 	t.Parallel()
-	l := clusterOf(t, "3x2x2 without 1,0,0 2,1,1", cluster.Options{Supervisors: 3, Periods: patient(), Supervisor: quick})
+	l := clusterOf(t, "3x2x2 without 1,0,0 2,1,1", cluster.Options{Supervisors: 3, Spares: 1, Periods: patient(),
+		Supervisor: quick})
 	try(t, l, "cable past an empty place", func(t trial) {
 		t.inject("n0-0-0", cluster.Fault{Kind: cluster.CutLink, Dir: grid.XPlus})
 		t.becomes("n0-0-0", "link/X+", failed)
@@ -28,6 +29,16 @@ func TestTorusWithEmptyPlaces(t *testing.T) {
 			t.othersWereSpared(dead)
 		})
 	}
+	try(t, l, "replacement of a node that is alone on a line", func(t trial) {
+		const broken, spare = "n1-0-1", "spare-0"
+		t.inject(broken, simple(cluster.KillNode))
+		t.becomes(broken, "node", failed)
+		t.replace(broken, spare, "")
+		t.settled()
+		if n := t.node(spare); n.GetCoord() != "1,0,1" || n.GetState() != normal {
+			t.Errorf("the spare: %v", n)
+		}
+	})
 	try(t, l, "diagnosis and procedure", func(t trial) {
 		const nodes = 10
 		t.until("a diagnosis that hears every node", func() bool { // a node that was too late for one diagnosis answers the next

@@ -188,6 +188,9 @@ func (inv Inventory) Validate() error {
 	if err != nil {
 		return errors.Join(append(errs, fmt.Errorf("dims: %w", err))...)
 	}
+	if err := d.CheckConnected(); err != nil {
+		errs = append(errs, err)
+	}
 	places := map[grid.Coord]string{}
 	for i, n := range inv.Nodes {
 		field := fmt.Sprintf("nodes[%d]", i)
@@ -201,7 +204,7 @@ func (inv Inventory) Validate() error {
 		}
 		places[at] = field
 		once(field+".id", string(n.name(at)))
-		errs = append(errs, n.check(field, d))
+		errs = append(errs, n.check(field, d, d.LinksOf(at)))
 	}
 	if missing := d.Nodes() - len(places); missing > 0 && len(errs) == countNil(errs) {
 		bad("nodes", fmt.Sprintf("%d places", len(places)), fmt.Sprintf("all %d of the %s torus", d.Nodes(), d))
@@ -212,7 +215,7 @@ func (inv Inventory) Validate() error {
 			bad(field+".coord", n.Coord, "none: a spare has no place")
 		}
 		once(field+".id", string(n.ID))
-		errs = append(errs, n.check(field, d))
+		errs = append(errs, n.check(field, d, d.Links()))
 	}
 	return cmp.Or(errors.Join(errs...), inv.checkAddresses())
 }
@@ -247,14 +250,14 @@ func (inv Inventory) checkAddresses() error {
 		listen(of+"ports.etcdPeer", s.EtcdPeer, "tcp")
 		listen(of+"ports.etcdClient", s.EtcdClient, "tcp")
 	}
-	for _, n := range l.Nodes {
+	for i, n := range l.Nodes {
 		of := "node " + string(n.ID) + ": "
 		for _, a := range n.Service {
 			listen(of+"service", a.Listen, "udp")
 		}
 		listen(of+"ports.nodeGossip", n.Gossip, "udp", "tcp")
 		listen(of+"ports.agentHTTP", n.HTTP, "tcp")
-		for _, dir := range l.Dims.Links() {
+		for _, dir := range l.Directions(i) {
 			listen(of+"links."+dir.String(), n.Links[dir].Listen, "udp")
 		}
 	}
@@ -307,14 +310,15 @@ func (n Node) name(at grid.Coord) fault.NodeID {
 	return fault.DefaultNodeID(at)
 }
 
-func (n Node) check(field string, d grid.Dims) error {
+// check checks the addresses of a node with links in these directions.
+func (n Node) check(field string, d grid.Dims, links []grid.Direction) error {
 	var errs []error
 	if _, err := at(n.Service, 1); err != nil {
 		errs = append(errs, fmt.Errorf("%s.service: %w", field, err))
 	}
 	for _, dir := range slices.Sorted(maps.Keys(n.Links)) {
-		if !slices.ContainsFunc(d.Links(), func(l grid.Direction) bool { return l.String() == dir }) {
-			errs = append(errs, fmt.Errorf("%s.links.%s: want one of the %s torus' directions", field, dir, d))
+		if !slices.ContainsFunc(links, func(l grid.Direction) bool { return l.String() == dir }) {
+			errs = append(errs, fmt.Errorf("%s.links.%s: want a direction in which the node has a link in the %s torus", field, dir, d.Short()))
 		}
 		if _, err := at(n.Links[dir].Address, 1); err != nil {
 			errs = append(errs, fmt.Errorf("%s.links.%s.address: %w", field, dir, err))

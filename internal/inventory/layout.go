@@ -65,6 +65,14 @@ func (n PlacedNode) Services() []string {
 // Places returns the number of nodes with a place in the torus. The nodes after them are spares.
 func (l Layout) Places() int { return l.Dims.Nodes() }
 
+// Directions returns the directions in which a node has links. A spare is ready for all of them.
+func (l Layout) Directions(number int) []grid.Direction {
+	if number < l.Places() {
+		return l.Dims.LinksOf(l.Dims.Node(number))
+	}
+	return l.Dims.Links()
+}
+
 // Serving returns the indices of a region's supervisors. Those of region "" serve the whole torus.
 func (l Layout) Serving(region string) []int {
 	var out []int
@@ -135,14 +143,11 @@ func (l Layout) Agent(number int) config.Agent {
 // links returns a node's links. A spare's links have no peers.
 func (l Layout) links(number int) map[string]config.LinkAddr {
 	out := map[string]config.LinkAddr{}
-	for _, d := range l.Dims.Links() {
+	for _, d := range l.Directions(number) {
 		local := l.Nodes[number].Links[d]
 		a := config.LinkAddr{Local: local.Listen, Interface: local.Interface}
 		if number < l.Places() {
-			at, ok := l.Dims.Neighbour(l.Dims.Node(number), d)
-			if !ok {
-				continue
-			}
+			at, _ := l.Dims.Neighbour(l.Dims.Node(number), d)
 			peer := l.Nodes[l.Dims.Index(at)]
 			a.Peer, a.PeerNode = peer.Links[d.Opposite()].Listen, peer.ID
 		}

@@ -31,7 +31,7 @@ func (s *Supervisor) followTopology(ctx context.Context) {
 				s.compare(t)
 			}
 			if s.names.Set(t) {
-				s.logger.Info("the topology has changed", "revision", t.Revision, "dims", t.Dims, "nodes", len(t.Nodes))
+				s.logger.Info("the topology has changed", "revision", t.Revision, "dims", t.Dims.String(), "nodes", len(t.Nodes))
 			}
 			s.metrics.Topology.Set(float64(s.names.Topology().Revision))
 		})

@@ -237,7 +237,7 @@ func (m *Machine) box(set []*node) (name string, filled bool) {
 			wide++
 		}
 	}
-	for _, c := range m.cfg.Dims.Empty() {
+	for _, c := range m.empty {
 		in := true
 		for axis := range 3 {
 			size := sizeAlong(m.cfg.Dims, axis)
@@ -347,7 +347,7 @@ func (m *Machine) bundleCandidates(marked []*node) []candidate {
 				continue
 			}
 			for _, end := range [...]*node{n, n.peers[ups[axis].Opposite().Index()]} { // a dead DNP hides both of its cables
-				if end != nil && !m.cfg.Foreign[end.id] && end.marks&(markLinkX<<axis) == 0 {
+				if end != nil && !m.cfg.Foreign[end.id] && end.ends.has(ups[axis]) && end.marks&(markLinkX<<axis) == 0 {
 					plane(end, func(d domain) {
 						if without[d] == nil {
 							without[d] = map[*node]bool{}
@@ -360,13 +360,28 @@ func (m *Machine) bundleCandidates(marked []*node) []candidate {
 	}
 	var out []candidate
 	for d, has := range members {
-		id, size := groupID(GroupPlane, m.name(d), fault.CauseLink), m.size(d)
+		id, size := groupID(GroupPlane, m.name(d), fault.CauseLink), m.cables(d)
 		all := len(has)+len(without[d]) == size && size >= minPlane
 		if _, stands := m.group(id); (all || stands) && 2*len(has) > size {
 			out = append(out, candidate{id: id, kind: GroupPlane, cause: fault.CauseLink, rule: ruleBundle, members: has, of: size})
 		}
 	}
 	return out
+}
+
+// cables returns the number of the plane's nodes that have a link to the next plane.
+func (m *Machine) cables(plane domain) int {
+	if m.cfg.Dims.Nodes() == m.cfg.Dims.Places() {
+		return m.size(plane)
+	}
+	count := 0
+	for _, n := range m.own {
+		at := n.coord
+		if *along(&at, plane.key) == plane.value && n.ends.has(ups[plane.key]) {
+			count++
+		}
+	}
+	return count
 }
 
 // partitionCandidates returns the partitions of two or more nodes.

@@ -260,6 +260,10 @@ func (v naive) bundles() []naiveGroup {
 		}
 		dir := map[byte]grid.Direction{'X': grid.XPlus, 'Y': grid.YPlus, 'Z': grid.ZPlus}[name[len("plane/")]]
 		link := fault.Link(dir)
+		set = slices.DeleteFunc(slices.Clone(set), func(i int) bool {
+			_, linked := v.dims.Neighbour(v.nodes[i].Coord, dir)
+			return !linked
+		})
 		silent := func(i int) bool { return v.has(v.nodes[i], fault.CauseNode) || v.has(v.nodes[i], fault.CauseDNP) }
 		var with []int
 		hidden := 0

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 // Machine is the fault map and its evidence. One goroutine owns it. That goroutine reports the shell's delay before a
@@ -18,8 +19,9 @@ import (
 // neighbours, but no other nodes, so a step costs O(changes) regardless of the size of the torus.
 type Machine struct {
 	cfg     Config
-	nodes   []*node // by rank; nil where IDs has no node
-	own     []*node // those of the map, in the same order: all but foreign ones
+	nodes   []*node      // by rank; nil where IDs has no node
+	empty   []grid.Coord // places of the torus without a node
+	own     []*node      // those of the map, in the same order: all but foreign ones
 	ranks   map[fault.NodeID]int
 	clock   clock
 	serial  uint64    // of the newest challenge

@@ -189,6 +189,7 @@ func (n *node) wake(t time.Time) { n.next = fault.Earliest(n.next, t) }
 // build creates the nodes and connects the neighbours.
 func (m *Machine) build() {
 	dims := m.cfg.Dims
+	m.empty = dims.Empty()
 	store := make([]node, len(m.cfg.IDs)) // in one allocation: a hundred thousand separate ones would be slow
 	m.nodes = make([]*node, dims.Places())
 	for rank := range m.nodes {

@@ -518,7 +518,7 @@ class Page {
     const steps: Record<string, number> = { ArrowRight: 0, ArrowLeft: 1, ArrowUp: 2, ArrowDown: 3, PageUp: 4, PageDown: 5 }
     if (e.key in steps) {
       const d = steps[e.key]
-      this.select(this.selected < 0 ? 0 : this.model.neighbour(this.selected, d), false)
+      this.select(this.selected < 0 ? Math.max(0, this.model.nodes.findIndex((s) => s > 0)) : this.model.neighbour(this.selected, d), false)
     } else if (e.key === 'n' || e.key === 'N') {
       const all = this.shown.notNormal()
       if (all.length) this.select(all[(all.indexOf(this.selected) + 1) % all.length], false)

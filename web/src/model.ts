@@ -193,7 +193,8 @@ export class Model {
   private place(at: string | undefined): number {
     if (!at) return -1
     const c = at.split(',').map(Number) as [number, number, number]
-    return c.length === 3 && c.every((v, i) => Number.isInteger(v) && v >= 0 && v < this.dims[i]) ? this.rank(c) : -1
+    if (c.length !== 3 || !c.every((v, i) => Number.isInteger(v) && v >= 0 && v < this.dims[i])) return -1
+    return this.empty.has(this.rank(c)) ? -1 : this.rank(c)
   }
 
   /** component says where a change is: of a node, [rank, -1], of a link end [rank, direction]; undefined: of something that the map does not show. */

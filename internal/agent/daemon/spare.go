@@ -5,19 +5,23 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
 	"github.com/lofamo/lofamo/pkg/torus/chanmask"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
@@ -323,6 +327,13 @@ func (s *spare) order(order *lofamov1.PeerOrder) (placed bool) {
 func (s *spare) fits(next peers.State) error {
 	cfg := half.WithPeers(s.d.cfg.Agent, next)
 	cfg.Spare = false // with the order it is like any other node
+	if at, dims, err := cfg.Topology(); err == nil {
+		cfg.Links = maps.Clone(cfg.Links) // a spare is ready for every direction, but its place may lack some
+		maps.DeleteFunc(cfg.Links, func(name string, _ config.LinkAddr) bool {
+			d, err := grid.ParseDirection(name)
+			return err == nil && !slices.Contains(dims.LinksOf(at), d)
+		})
+	}
 	return cfg.Validate()
 }
 

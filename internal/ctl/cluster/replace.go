@@ -146,7 +146,7 @@ func unmasked(s replaceState, at string) []grid.Direction {
 		return nil
 	}
 	var out []grid.Direction
-	for _, d := range dims.Links() {
+	for _, d := range dims.LinksOf(c) {
 		n, _ := dims.Neighbour(c, d)
 		if !slices.ContainsFunc(s.topology.GetNodes(), func(t *lofamov1.TopologyNode) bool { return t.GetCoord() == n.String() }) {
 			continue

@@ -156,6 +156,9 @@ func (f *upFlags) torus() (grid.Dims, error) {
 	if err != nil {
 		return grid.Dims{}, fmt.Errorf("--dims: %w", err)
 	}
+	if err := d.CheckConnected(); err != nil {
+		return grid.Dims{}, fmt.Errorf("--dims: %w", err)
+	}
 	return d, nil
 }
 
@@ -238,7 +241,7 @@ func (f *upFlags) differs(old *cluster.Cluster) error {
 		given, have string
 	}{
 		{"dims", dims.String(), info.Dims},
-		{"nodes", fmt.Sprintf("%d (%s)", dims.Nodes(), dims), fmt.Sprintf("%d (%s)", old.Dims().Nodes(), info.Dims)},
+		{"nodes", fmt.Sprint(f.nodes), fmt.Sprint(old.Dims().Nodes())},
 		{"supervisors", fmt.Sprint(f.supervisors), fmt.Sprint(len(old.Serving("")))},
 		{"regions", fmt.Sprint(f.regions), fmt.Sprint(info.Regions)},
 		{"spares", fmt.Sprint(f.spares), fmt.Sprint(len(info.Spares))},
@@ -344,7 +347,7 @@ func printHints(a *command.App, c *cluster.Cluster, f *upFlags) {
 	nodes := c.Info().Nodes
 	coord := nodes[len(nodes)*5/8].Coord
 	var dir grid.Direction
-	if links := c.Dims().Links(); len(links) > 0 {
+	if links := c.Dims().LinksOf(c.Dims().Node(len(nodes) * 5 / 8)); len(links) > 0 {
 		dir = links[0]
 	}
 	a.Printf("\nWhat a Prometheus may scrape is listed in %s\n", c.Targets())

@@ -192,6 +192,8 @@ func replayTopology(top *lofamov1.Topology) (response.TopologyChanged, error) {
 		if !info.Spare {
 			if info.Coord, err = grid.ParseCoord(n.GetCoord()); err != nil {
 				errs = append(errs, fmt.Errorf("node %s: %w", n.GetId(), err))
+			} else if err := out.Dims.Check(info.Coord); err != nil && out.Dims != (grid.Dims{}) {
+				errs = append(errs, fmt.Errorf("node %s: %w", n.GetId(), err))
 			}
 		}
 		out.Nodes = append(out.Nodes, info)
@@ -246,7 +248,12 @@ func recordedEvents(events []*lofamov1.Event) (out []policy.Recorded, skipped in
 			}
 			told = response.FaultChanged{Fault: f}
 		case lofamov1.EventKind_GROUP_CHANGED:
-			told = response.GroupChanged{Group: recordedGroup(ev)}
+			g, ok := recordedGroup(ev)
+			if !ok {
+				skipped++
+				continue
+			}
+			told = response.GroupChanged{Group: g}
 		case lofamov1.EventKind_MAINTENANCE_CHANGED:
 			if id := fault.NodeID(ev.GetNode()); ev.GetEnded() {
 				delete(marked, id)
@@ -289,9 +296,12 @@ func recordedState(s lofamov1.State) (fault.State, bool) {
 	return fault.State(s), s >= lofamov1.State_UNKNOWN && s <= lofamov1.State_FAILED
 }
 
-func recordedGroup(ev *lofamov1.Event) response.Group {
+func recordedGroup(ev *lofamov1.Event) (response.Group, bool) {
 	g := ev.GetGroup()
-	state, _ := recordedState(ev.GetTo())
+	state, known := recordedState(ev.GetTo())
+	if !known || g.GetId() == "" {
+		return response.Group{}, false
+	}
 	out := response.Group{
 		ID: g.GetId(), Kind: g.GetKind().String(), State: state, Cause: fault.Cause(g.GetCause()), Of: int(g.GetOf()),
 		Since: g.GetSince().AsTime(), At: ev.GetTime().AsTime(),
@@ -299,7 +309,7 @@ func recordedGroup(ev *lofamov1.Event) response.Group {
 	for _, id := range g.GetMembers() {
 		out.Members = append(out.Members, fault.NodeID(id))
 	}
-	return out
+	return out, true
 }
 
 // replayedReport is the result of a replay, for machines.

@@ -116,7 +116,6 @@ func TestTopScreens(t *testing.T) {
 	}
 }
 
-// At any size, with anything open, the content fills the screen exactly, and no text from the network moves the cursor.
 // TestTopHeaderNamesWorstIncident: the header counts the OPEN incidents, and names the root cause of the worst one.
 func TestTopHeaderNamesWorstIncident(t *testing.T) {
 	incident := func(id, node, component string, severity lofamov1.IncidentSeverity) *lofamov1.Incident {
@@ -156,6 +155,7 @@ func TestTopHeaderNamesWorstIncident(t *testing.T) {
 	}
 }
 
+// At any size, with anything open, the content fills the screen exactly, and no text from the network moves the cursor.
 func TestTopFillsEveryScreen(t *testing.T) {
 	for _, dims := range []string{"2x2x2", "4", "1x1x3", "10x10", "7x7x3", "22x22"} {
 		d, err := grid.ParseDims(dims)

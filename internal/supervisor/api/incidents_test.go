@@ -168,7 +168,7 @@ func TestClosedIncidentTakesNoAcknowledgement(t *testing.T) {
 	closed := &lofamov1.Incident{Id: "a", State: lofamov1.IncidentState_CLOSED, Until: timestamppb.New(now), MergedInto: "b"}
 	_, err := acknowledged(closed, "operator/x", "note", now)
 	refused(t, "a closed one", err, codes.Aborted,
-		"incident a is CLOSED since 2023-11-14T22:13:20Z: want an OPEN or RECOVERING one; nothing was changed: incident b continues it")
+		"incident a has been CLOSED since 2023-11-14T22:13:20Z: want an OPEN or RECOVERING one; nothing was changed: incident b continues it")
 	if infoOf(t, err).GetReason() != "INCIDENT_CLOSED" {
 		t.Errorf("%v", infoOf(t, err))
 	}

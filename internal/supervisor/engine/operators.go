@@ -13,6 +13,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 // Change commits an operator's change of the topology or of maintenance marks, and returns the revision. The function
@@ -334,7 +335,13 @@ func (e *Engine) endMarks(ctx context.Context, over []mark) error {
 func keptMasks(snap *store.Snapshot) (masks []*lofamov1.LinkMask, none []string) {
 	for _, m := range snap.Masks {
 		l, ok := view.LinkOf(m)
-		if ok && snap.Topology.Dims.Contains(l.Node) && snap.Topology.Dims.HasLink(l.Dir) {
+		ok = ok && snap.Topology.Dims.Contains(l.Node)
+		if ok {
+			var peer grid.Coord
+			peer, ok = snap.Topology.Dims.Neighbour(l.Node, l.Dir)
+			ok = ok && (m.GetPeerCoord() == "" || m.GetPeerCoord() == peer.String())
+		}
+		if ok {
 			masks = append(masks, m)
 		} else {
 			none = append(none, store.MaskKey(m))

@@ -7,7 +7,6 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet/bulk"
-	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 // mostWays bounds the ways that are tried in turn: with all silent, each costs half a second.
@@ -34,7 +33,7 @@ func (m *BulkManager) ways(ctx context.Context, node fault.NodeID) []bulk.Way {
 	for _, id := range m.cfg.Names.All() { // by rank, so that the order is the same everywhere
 		c, _ := m.cfg.Names.Coord(id)
 		if id != node && len(m.cfg.Names.Services(id)) > 0 {
-			gateways = append(gateways, gateway{id, hops(m.cfg.Names.Dims(), at, c)})
+			gateways = append(gateways, gateway{id, m.cfg.Names.Dims().Distance(at, c)})
 		}
 	}
 	rank := func(g gateway) int {
@@ -50,13 +49,4 @@ func (m *BulkManager) ways(ctx context.Context, node fault.NodeID) []bulk.Way {
 		out = append(out, bulk.Way{Via: string(g.id)})
 	}
 	return out
-}
-
-// hops returns the number of links between two nodes.
-func hops(d grid.Dims, a, b grid.Coord) int {
-	ring := func(a, b, n int) int {
-		x := (b - a + n) % n
-		return min(x, n-x)
-	}
-	return ring(a.X, b.X, d.X) + ring(a.Y, b.Y, d.Y) + ring(a.Z, b.Z, d.Z)
 }

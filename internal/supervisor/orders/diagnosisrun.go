@@ -3,6 +3,7 @@ package orders
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -95,8 +96,8 @@ func (r *diagnosisRun) plan() error {
 		}
 	case !ok:
 		return fmt.Errorf("node %q: is not in the topology", r.req.Node)
-	case r.req.Link.Valid() && !dims.HasLink(r.req.Link):
-		return fmt.Errorf("link %s of node %s: a torus of %s has none", r.req.Link, r.req.Node, dims)
+	case r.req.Link.Valid() && !slices.Contains(dims.LinksOf(c), r.req.Link):
+		return fmt.Errorf("link %s of node %s: it has none in a torus of %s", r.req.Link, r.req.Node, dims)
 	case r.req.Link.Valid():
 		both(c, r.req.Link)
 	default:

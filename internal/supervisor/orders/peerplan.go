@@ -185,7 +185,7 @@ func (p *peerPlanner) place(n topology.Node, r *lofamov1.PeerStatus) (w peerWord
 	w.Coord = n.Coord.String()
 	before := byDirection(former.GetConfigured())
 	for i, d := range grid.Directions() {
-		if !p.topo.Dims.HasLink(d) {
+		if _, linked := p.topo.Dims.Neighbour(n.Coord, d); !linked {
 			continue
 		}
 		there, ok := p.neighbour(n.Coord, d)

@@ -271,9 +271,14 @@ func TestNextLeaderReportsProcedure(t *testing.T) {
 		len(r.GetDiagnosis().GetLinks()) != 8 {
 		t.Errorf("%v, %v", r, err)
 	}
-	if len(n.procedures) != 4 {
+	nodes := map[string]bool{}
+	for _, o := range n.procedures { // more than once if their answers are late
+		nodes[o.GetNode()] = true
+	}
+	if len(nodes) != 4 {
 		t.Errorf("asked %v", n.procedures)
 	}
+	asked := len(n.procedures)
 	for _, o := range n.procedures {
 		if !o.GetAsk() || o.GetNumber().GetTerm() != 7 || o.GetNumber().GetCount() != 1 {
 			t.Errorf("%v", o)
@@ -283,7 +288,7 @@ func TestNextLeaderReportsProcedure(t *testing.T) {
 		again()
 		n.m.Resume(t.Context())
 	}
-	if len(n.procedures) != 4 || len(n.events()) != 2 {
+	if len(n.procedures) != asked || len(n.events()) != 2 {
 		t.Errorf("a second report: %v", n.events())
 	}
 	for _, o := range n.orders {

@@ -72,7 +72,7 @@ func newProcedurePlan(dims grid.Dims, places []Place, o procedureOptions) (proce
 	p := wholeTorus(dims, places)
 	p.DrainTimeout, p.Diagnose = o.DrainTimeout, o.Diagnose
 	if n := len(p.Absent); n > maxAbsent {
-		return p, fmt.Errorf("%d places of the torus are FAILED or empty: want at most %d, for an order names no more", n, maxAbsent)
+		return p, fmt.Errorf("%d places of the torus are FAILED or vacant: want at most %d, for an order names no more", n, maxAbsent)
 	}
 	if len(p.Members) == 0 {
 		return p, fmt.Errorf("no place of the torus has a node that is not FAILED")
@@ -88,6 +88,9 @@ func newProcedurePlan(dims grid.Dims, places []Place, o procedureOptions) (proce
 func wholeTorus(dims grid.Dims, places []Place) procedurePlan {
 	p := procedurePlan{Dims: dims, Nodes: make([]fault.NodeID, len(places))}
 	for rank, at := range places {
+		if !dims.Contains(dims.At(rank)) {
+			continue // every node knows the empty places
+		}
 		p.Nodes[rank] = at.Node
 		if at.Node == "" || at.Failed {
 			p.Absent = append(p.Absent, uint32(rank))

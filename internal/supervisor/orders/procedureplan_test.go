@@ -29,7 +29,7 @@ func TestFailedNodesAreNoMembers(t *testing.T) {
 		all[rank].Failed = true
 	}
 	if _, err := newProcedurePlan(large, all, options()); err == nil ||
-		!strings.Contains(err.Error(), "201 places of the torus are FAILED or empty: want at most 200") {
+		!strings.Contains(err.Error(), "201 places of the torus are FAILED or vacant: want at most 200") {
 		t.Errorf("%v", err)
 	}
 	if _, err := newProcedurePlan(grid.Dims{X: 1, Y: 1, Z: 1}, []Place{{Node: "a", Failed: true}}, options()); err == nil {

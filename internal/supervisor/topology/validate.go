@@ -63,6 +63,8 @@ func FromProto(p *lofamov1.Topology) (*Topology, error) {
 	dims, err := grid.ParseDims(p.GetDims())
 	if err != nil {
 		c.bad("dims", "%v", err)
+	} else if err := dims.CheckConnected(); err != nil {
+		c.bad("dims", "%v", err)
 	} else {
 		c.dims = dims
 	}

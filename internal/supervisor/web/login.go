@@ -3,6 +3,7 @@ package web
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -144,6 +145,9 @@ func body(w http.ResponseWriter, r *http.Request, into any) error {
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
+		if long := (*http.MaxBytesError)(nil); errors.As(err, &long) {
+			return fmt.Errorf("body: want at most %d bytes", long.Limit)
+		}
 		return errors.New("body: want a JSON object with the required fields")
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {

@@ -24,9 +24,13 @@ func LinkAt(dims grid.Dims, c grid.Coord, d grid.Direction) (Link, bool) {
 	return Link{n, d.Opposite()}, true
 }
 
-// Ends returns the two nodes of the link; the direction at the second is the opposite one.
+// Ends returns the two nodes of the link; the direction at the second is the opposite one. A torus without this link
+// gives its node twice.
 func (l Link) Ends(dims grid.Dims) (a, b grid.Coord) {
-	n, _ := dims.Neighbour(l.Node, l.Dir)
+	n, ok := dims.Neighbour(l.Node, l.Dir)
+	if !ok {
+		return l.Node, l.Node
+	}
 	return l.Node, n
 }
 
@@ -46,8 +50,8 @@ const MaxNodes = 4096
 
 // CheckSize refuses a torus that is too large for Find and Close.
 func CheckSize(dims grid.Dims) error {
-	if n := dims.Nodes(); n > MaxNodes {
-		return fmt.Errorf("dims %s: %d nodes: want at most %d, for every pair of them is looked at", dims, n, MaxNodes)
+	if n := dims.Places(); n > MaxNodes {
+		return fmt.Errorf("dims %s: %d places: want at most %d, for every pair of them is looked at", dims, n, MaxNodes)
 	}
 	return nil
 }

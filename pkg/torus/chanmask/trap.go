@@ -41,18 +41,21 @@ func backOf(entry int) Mask {
 // walk looks for traps. It holds the notes for one destination and reuses their memory for the next; marks tell the
 // notes of different destinations apart.
 //
-// Only states near dead channels can be traps, so walk looks at no others. Take a set of states that lead only to one
+// Only states near dead channels can be traps, and near empty places, where a node may have no channel that leads nearer.
+// So walk looks at no others. Take a set of states that lead only to one
 // another and not to the destination, and in that set a state nearest to the destination. If all channels of its node
 // worked, a profitable channel other than the way back would lead nearer; and if only the way back is profitable, the
 // message came from a nearer state. Either of these is in the set as well, a contradiction. So that state is at a
-// node with a dead channel, and no successor is nearer than the state itself. Where every such state has a nearer
+// node with a dead channel or without a profitable one, and no successor is nearer than the state itself. Where every such state has a nearer
 // successor, as at most destinations, no message is trapped (certain). Otherwise walk finds the traps by going back
 // from there (caughtFrom), at the cost of a trap and its surroundings, not of the whole torus.
 type walk struct {
 	t          *Torus
 	coords     []grid.Coord
 	neighbours [][grid.NumDirections]int32
-	maimed     []int // ranks of the nodes with a dead channel
+	injured    []bool // by rank: a channel is dead
+	whole      bool   // no place is empty
+	hurt       []int  // ranks of the nodes that may deroute messages for the destination: injured ones, and those without a nearer neighbour
 
 	dst   int
 	round uint32   // of the destination under way
@@ -90,19 +93,18 @@ func newWalk(t *Torus) *walk {
 	w := &walk{
 		t: t, coords: make([]grid.Coord, n), neighbours: make([][grid.NumDirections]int32, n),
 		fate: make([]mark, n*entries), visit: make([]uint32, n*entries), from: make([]int32, n*entries), ways: make([]profit, n),
+		injured: make([]bool, n), whole: t.Dims.Nodes() == t.Dims.Places(),
 	}
-	var all Mask
-	for _, d := range t.Dims.Links() {
-		all = all.With(d, true)
-	}
-	whole := t.Dims.Nodes() == t.Dims.Places() // else a node may have no nearer neighbour though its channels work
 	for rank := range n {
 		w.coords[rank] = t.Dims.At(rank)
+		var all Mask
 		for _, d := range t.Dims.Links() {
-			w.neighbours[rank][d.Index()] = int32(t.neighbour(rank, d))
+			to := t.neighbour(rank, d)
+			w.neighbours[rank][d.Index()] = int32(to)
+			all = all.With(d, to >= 0)
 		}
-		if t.open[rank] != all || !whole && !t.gone[rank] {
-			w.maimed = append(w.maimed, rank)
+		if t.open[rank] != all {
+			w.injured[rank] = true
 		}
 	}
 	return w
@@ -113,6 +115,12 @@ func newWalk(t *Torus) *walk {
 func (w *walk) to(dst int, comp []int, traps *Traps) {
 	w.dst = dst
 	w.round++
+	w.hurt = w.hurt[:0]
+	for rank := range w.t.open {
+		if w.injured[rank] || !w.whole && !w.t.gone[rank] && w.towards(rank).mask == 0 {
+			w.hurt = append(w.hurt, rank)
+		}
+	}
 	if w.certain(comp) {
 		return
 	}
@@ -139,10 +147,10 @@ func (w *walk) next(rank, entry int) Mask {
 	return ways(w.towards(rank).mask, w.t.open[rank], backOf(entry))
 }
 
-// certain says that no message for the destination is caught: every state at a node with a dead channel has one
-// behind it that is nearer.
+// certain says that no message for the destination is caught: every state at a node where messages may be derouted has
+// one behind it that is nearer.
 func (w *walk) certain(comp []int) bool {
-	for _, rank := range w.maimed {
+	for _, rank := range w.hurt {
 		if comp[rank] != comp[w.dst] || rank == w.dst {
 			continue
 		}
@@ -211,10 +219,10 @@ func (w *walk) settle(s int32) (news []int32) {
 	}
 }
 
-// caughtFrom returns all states from which no way leads on to the destination. Each of them leads to one at a node
-// with a dead channel, so caughtFrom checks those first and then all states that may lead to a trapped one.
+// caughtFrom returns all states from which no way leads on to the destination. Each of them leads to one at a node where
+// messages may be derouted, so caughtFrom checks those first and then all states that may lead to a trapped one.
 func (w *walk) caughtFrom(comp []int) (caught []int32) {
-	for _, rank := range w.maimed {
+	for _, rank := range w.hurt {
 		if comp[rank] == comp[w.dst] && rank != w.dst {
 			for e := range entries {
 				caught = append(caught, w.settle(int32(rank*entries+e))...)
@@ -238,7 +246,7 @@ func (w *walk) before(s int32, f func(int32) bool) bool {
 	}
 	d := grid.Direction(entry)
 	p := int(w.neighbours[rank][d.Opposite().Index()])
-	if p == w.dst || !w.t.open[p].Usable(d) {
+	if p < 0 || p == w.dst || !w.t.open[p].Usable(d) {
 		return false
 	}
 	for e := range entries {

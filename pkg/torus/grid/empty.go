@@ -12,6 +12,9 @@ import (
 // MaxPlaces bounds the number of places of a torus with empty ones: it records a bit for each.
 const MaxPlaces = 1 << 20
 
+// MaxText bounds the text of the empty places, in bytes.
+const MaxText = 64 << 10
+
 // MaxShort bounds the length of Short, in bytes.
 const MaxShort = 32
 
@@ -150,11 +153,13 @@ func (d Dims) withoutRanks(f func(set func(rank int)) error) (Dims, error) {
 
 // parseEmpty reads the empty places as emptyRanges prints them.
 func (d Dims) parseEmpty(s string) (Dims, error) {
+	if n := len(s); n > MaxText {
+		return Dims{}, fmt.Errorf("dims %s: %d bytes of empty places: want at most %d", d, n, MaxText)
+	}
 	return d.withoutRanks(func(set func(rank int)) error {
-		ranges := strings.Fields(s)
+		ranges, given := strings.Fields(s), 0
 		if len(ranges) == 0 {
-			return fmt.Errorf("dims %q: no place after %q: want places as in 3x2x2 without 2,0,0 1,1,1..2,1,1", d.String()+without+s,
-				strings.TrimSpace(without))
+			return fmt.Errorf("dims %s: no place after %q: want places as in 3x2x2 without 2,0,0 1,1,1..2,1,1", d, strings.TrimSpace(without))
 		}
 		for _, r := range ranges {
 			first, last, isRange := strings.Cut(r, "..")
@@ -171,6 +176,9 @@ func (d Dims) parseEmpty(s string) (Dims, error) {
 			}
 			if to < from {
 				return fmt.Errorf("empty places %q: the last is before the first: want them in the order of ranks, X fastest", r)
+			}
+			if given += to - from + 1; given > d.Places() {
+				return fmt.Errorf("empty places %q: more than the torus has, with those before: want each place once", r)
 			}
 			for rank := from; rank <= to; rank++ {
 				set(rank)
@@ -210,4 +218,26 @@ func (d Dims) emptyRanges() string {
 		parts = append(parts, part)
 	}
 	return strings.Join(parts, " ")
+}
+
+// CheckConnected returns an error if the nodes are in several parts without a link between them.
+func (d Dims) CheckConnected() error {
+	if d.full() {
+		return nil
+	}
+	reached, queue := make([]bool, d.Places()), []Coord{d.Node(0)}
+	reached[d.Rank(queue[0])] = true
+	n := 0
+	for ; n < len(queue); n++ {
+		for _, dir := range directions {
+			if c, ok := d.Neighbour(queue[n], dir); ok && !reached[d.Rank(c)] {
+				reached[d.Rank(c)] = true
+				queue = append(queue, c)
+			}
+		}
+	}
+	if n < d.Nodes() {
+		return fmt.Errorf("dims %s: links lead from %s to %d of %d nodes only: want a torus in one part", d.Short(), queue[0], n, d.Nodes())
+	}
+	return nil
 }

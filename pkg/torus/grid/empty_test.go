@@ -127,10 +127,20 @@ func TestEmptyPlacesText(t *testing.T) {
 	for _, bad := range []struct{ in, names string }{
 		{"2x2 without ", "no place"}, {"2x2 without 2,0", "2,0,0: outside"}, {"2x2 without 0,0..", `"0,0.."`},
 		{"2x2 without 1,1..0,0", "before the first"}, {"2 without 0..1", "all 2 places"}, {"4096x4096 without 0", "at most 1048576"},
-		{"2x2 without x", `"x"`},
+		{"2x2 without x", `"x"`}, {"2x2 without 0,0..1,1 0,0", "want each place once"},
+		{"64x64 without " + strings.Repeat("0 ", MaxText/2+1), "want at most 65536"},
 	} {
 		if _, err := ParseDims(bad.in); err == nil || !strings.Contains(err.Error(), bad.names) {
 			t.Errorf("ParseDims(%q): error %v, want one that names %q", bad.in, err, bad.names)
+		}
+	}
+	for text, ok := range map[string]bool{"3x2 without 1,0": true, "2x2 without 1,0 0,1": false, "3x3": true, "4x4 without 0,2..3,3 2,0..1,1": false} {
+		d, err := ParseDims(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.CheckConnected(); (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "one part") {
+			t.Errorf("%s: connected: %v, want %t", text, err, ok)
 		}
 	}
 	if _, err := (Dims{X: 2, Y: 1, Z: 1}).Without(Coord{2, 0, 0}); err == nil {

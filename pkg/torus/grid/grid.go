@@ -129,7 +129,7 @@ func ParseDims(s string) (Dims, error) {
 	sizes, empty, some := strings.Cut(s, without)
 	v, err := parseInts(sizes, "x", 1)
 	if err != nil {
-		return Dims{}, fmt.Errorf("dims %q: want one to three sizes as in 2x2x2, each 1 to %d: %w", s, MaxSize, err)
+		return Dims{}, fmt.Errorf("dims %q: want one to three sizes as in 2x2x2, each 1 to %d: %w", sizes, MaxSize, err)
 	}
 	d := Dims{X: v[0], Y: v[1], Z: v[2]}
 	if err := d.Validate(); err != nil {
@@ -188,9 +188,9 @@ func (d Dims) Contains(c Coord) bool { return d.inside(c) && !d.emptyAt(c) }
 func (d Dims) Check(c Coord) error {
 	switch {
 	case !d.inside(c):
-		return fmt.Errorf("coordinate %s: outside the %s torus: want 0,0,0 to %d,%d,%d", c, d, d.X-1, d.Y-1, d.Z-1)
+		return fmt.Errorf("coordinate %s: outside the %s torus: want 0,0,0 to %d,%d,%d", c, d.Box(), d.X-1, d.Y-1, d.Z-1)
 	case d.emptyAt(c):
-		return fmt.Errorf("coordinate %s: an empty place of the %s torus: want one with a node", c, d)
+		return fmt.Errorf("coordinate %s: an empty place of the %s torus: want one with a node", c, d.Box())
 	}
 	return nil
 }

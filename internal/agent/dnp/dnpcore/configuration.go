@@ -145,7 +145,7 @@ func (m *Machine) mergeConfiguration(number uint64, parts []*lofamov1.TorusConfi
 			return Configuration{}, fmt.Errorf("part %d of %d is of another one: number %d, part %d of %d", i, len(parts), p.GetNumber(),
 				p.GetPart(), p.GetParts())
 		case p.GetDims() != dims.Short():
-			return Configuration{}, fmt.Errorf("it is of a torus of %s: this one is %s", p.GetDims(), dims)
+			return Configuration{}, fmt.Errorf("it is of a torus of %s: this one is %s", p.GetDims(), dims.Short())
 		}
 		for _, rank := range p.GetAbsent() {
 			if n := len(c.Absent); int(rank) >= dims.Places() || n > 0 && int(rank) <= c.Absent[n-1] {

@@ -71,8 +71,8 @@ func newMesh(t *testing.T, dims string, seed uint64, edit func(c *Config)) *mesh
 	if edit != nil {
 		edit(&w.cfg)
 	}
-	for i := range d.Nodes() {
-		w.nodes = append(w.nodes, &meshNode{at: d.At(i), host: watchdog.HostWord{Valid: true}, opened: map[string]int{},
+	for at := range d.All() {
+		w.nodes = append(w.nodes, &meshNode{at: at, host: watchdog.HostWord{Valid: true}, opened: map[string]int{},
 			back: map[string]int{}, stores: map[watchdog.Addr]uint32{}})
 	}
 	for _, n := range w.nodes {
@@ -97,7 +97,7 @@ func (w *mesh) begin(n *meshNode, hops Hops) {
 
 func (w *mesh) sessions() {
 	for _, n := range w.nodes {
-		for _, d := range w.dims.Links() {
+		for _, d := range w.dims.LinksOf(n.at) {
 			w.step(n, Session{Dir: d, ID: uint32(w.now.Sub(start)/time.Millisecond) + 1})
 		}
 	}
@@ -108,12 +108,12 @@ func (w *mesh) node(at string) *meshNode {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return w.nodes[w.dims.Rank(c)]
+	return w.nodes[w.dims.Index(c)]
 }
 
 func (w *mesh) cut(n *meshNode, d grid.Direction) {
 	to, _ := w.dims.Neighbour(n.at, d)
-	n.cut[d.Index()], w.nodes[w.dims.Rank(to)].cut[d.Opposite().Index()] = true, true
+	n.cut[d.Index()], w.nodes[w.dims.Index(to)].cut[d.Opposite().Index()] = true, true
 }
 
 func (w *mesh) step(n *meshNode, ev Event) {
@@ -181,7 +181,7 @@ func (w *mesh) step(n *meshNode, ev Event) {
 func (w *mesh) run(d time.Duration) {
 	for end := w.now.Add(d); w.now.Before(end); {
 		for _, n := range w.nodes {
-			for _, d := range w.dims.Links() {
+			for _, d := range w.dims.LinksOf(n.at) {
 				w.carry(n, d)
 			}
 		}
@@ -206,7 +206,7 @@ func (w *mesh) carry(n *meshNode, d grid.Direction) {
 		k = min(k, w.rate)
 	}
 	if to, _ := w.dims.Neighbour(n.at, d); !n.cut[d.Index()] && !n.dead {
-		peer := w.nodes[w.dims.Rank(to)]
+		peer := w.nodes[w.dims.Index(to)]
 		for _, f := range q[:k] {
 			peer.air = append(peer.air, Frame{Dir: d.Opposite(), Frame: f})
 		}
@@ -260,12 +260,12 @@ func TestMeshAroundDeadLinks(t *testing.T) {
 	for _, test := range []struct {
 		dims string
 		dead float64
-	}{{"6", 0.1}, {"4x4", 0.2}, {"6x5", 0.2}, {"3x3x3", 0.25}} {
+	}{{"6", 0.1}, {"4x4", 0.2}, {"6x5", 0.2}, {"3x3x3", 0.25}, {"3x3x3 without 1,0,2..2,2,2", 0.1}, {"4x4 without 1,1 3,2", 0.1}} {
 		derouted := uint64(0)
 		for seed := range uint64(4) {
 			w := newMesh(t, test.dims, seed, nil)
 			for _, n := range w.nodes {
-				for _, d := range w.dims.Links() {
+				for _, d := range w.dims.LinksOf(n.at) {
 					if d.Positive() && w.rnd.Float64() < test.dead {
 						w.cut(n, d)
 					}
@@ -316,9 +316,9 @@ func (w *mesh) reach() map[*meshNode]int {
 		}
 		part[n] = i + 1
 		for queue := []*meshNode{n}; len(queue) > 0; queue = queue[1:] {
-			for _, d := range w.dims.Links() {
+			for _, d := range w.dims.LinksOf(queue[0].at) {
 				c, _ := w.dims.Neighbour(queue[0].at, d)
-				if to := w.nodes[w.dims.Rank(c)]; !queue[0].cut[d.Index()] && part[to] == 0 {
+				if to := w.nodes[w.dims.Index(c)]; !queue[0].cut[d.Index()] && part[to] == 0 {
 					part[to] = i + 1
 					queue = append(queue, to)
 				}

@@ -113,10 +113,13 @@ func (m *Machine) onPeerOrder(now time.Time, o *lofamov1.PeerOrder) {
 // unfit returns why an order cannot be carried out; empty if it can.
 func (m *Machine) unfit(next peers.State) string {
 	for i, d := range grid.Directions() {
-		p, end := next.Peers[i], m.peers.cfg.Ends[i].Address
+		p, end, linked := next.Peers[i], m.peers.cfg.Ends[i].Address, m.links[i] != nil
+		if next.Placed && m.cfg.Topo.Dims.Contains(next.Coord) {
+			_, linked = m.cfg.Topo.Dims.Neighbour(next.Coord, d)
+		}
 		switch {
-		case p.Node != "" && m.links[i] == nil:
-			return fmt.Sprintf("a peer at %s, where a torus of %s has no link", d, m.cfg.Topo.Dims)
+		case p.Node != "" && !linked:
+			return fmt.Sprintf("a peer at %s, where this node of a torus of %s has no link", d, m.cfg.Topo.Dims)
 		case p.Address.IsValid() && end.IsValid() && p.Address.Addr().Unmap().Is4() != end.Addr().Unmap().Is4():
 			return fmt.Sprintf("link %s: address %s is of another family than this end, %s", d, p.Address, end)
 		}

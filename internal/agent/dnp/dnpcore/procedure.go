@@ -391,6 +391,9 @@ func (m *Machine) arriveAt(now time.Time, a procedure.Arrival) {
 	})
 	members := m.cfg.Topo.Dims.Places()
 	ranks := []int{m.rank()}
+	for _, c := range m.cfg.Topo.Dims.Empty() { // nobody arrives there
+		ranks = append(ranks, m.cfg.Topo.Dims.Rank(c))
+	}
 	for _, r := range a.Absent {
 		if r < members {
 			ranks = append(ranks, r)

@@ -131,7 +131,7 @@ func TestProcedureDrainsAndTestsWholeMesh(t *testing.T) {
 	for _, test := range []struct {
 		dims string
 		loss float64
-	}{{"2x2x2", 0}, {"3x3x2", 0.1}, {"4x4x4", 0}} {
+	}{{"2x2x2", 0}, {"3x3x2", 0.1}, {"4x4x4", 0}, {"3x3x3 without 1,0,2..2,2,2", 0}} {
 		w := newMesh(t, test.dims, 5, nil)
 		w.loss = test.loss
 		f := &traffic{w: w}
@@ -158,7 +158,7 @@ func TestProcedureDrainsAndTestsWholeMesh(t *testing.T) {
 			if n != starter && len(n.statuses()) != 1 {
 				t.Errorf("%s, %s: %d statuses of one that did not begin it", test.dims, n.at, len(n.statuses()))
 			}
-			if got := n.findings(1); got != len(w.dims.Links()) {
+			if got := n.findings(1); got != len(w.dims.LinksOf(n.at)) {
 				t.Errorf("%s, %s: findings of %d links", test.dims, n.at, got)
 			}
 		}

@@ -17,7 +17,7 @@ func (m *Machine) unaccounted(of *procedure.Result) (silent, holding []uint32) {
 	}
 	if here, known := m.inSet(of.Key, set); known {
 		for r := range m.cfg.Topo.Dims.Places() {
-			if _, in := slices.BinarySearch(here, r); !in {
+			if _, in := slices.BinarySearch(here, r); !in && m.cfg.Topo.Dims.Contains(m.cfg.Topo.Dims.At(r)) {
 				silent = append(silent, uint32(r))
 			}
 		}

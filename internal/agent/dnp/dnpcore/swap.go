@@ -51,7 +51,11 @@ func (m *Machine) offer(now time.Time, l *link) bool {
 		left := int(min(s.msg.Limit, m.cfg.MaxHops)) - int(s.msg.Made)
 		q := m.query(&s.msg, m.link(s.from))
 		o, ok := m.cfg.Routing.Swap(&q, l.dir)
-		if !ok || left < 1+m.cfg.Topo.Dims.Distance(l.dst, s.msg.Dst) || how == routing.Route && o == routing.Deroute {
+		least := m.cfg.Topo.Dims.Distance(l.dst, s.msg.Dst)
+		if m.cfg.Topo.Dims != m.cfg.Topo.Dims.Box() {
+			least = min(least, 1) // one hop may pass several empty places
+		}
+		if !ok || left < 1+least || how == routing.Route && o == routing.Deroute {
 			continue
 		}
 		if o != how {

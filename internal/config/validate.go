@@ -187,10 +187,7 @@ func (p *problems) gossip(prefix, listen, keyFile string, joins []string) {
 func (a Agent) Validate() error {
 	p := &problems{}
 	p.cluster(a.Cluster)
-	dims, derr := grid.ParseDims(a.Dims)
-	if derr == nil {
-		derr = dims.CheckConnected()
-	}
+	dims, derr := grid.ParseTorus(a.Dims)
 	p.wrap("dims", derr)
 	coord, cerr := grid.ParseCoord(a.Coord)
 	if cerr == nil && derr == nil {
@@ -216,14 +213,14 @@ func (a Agent) Validate() error {
 	p.path("tls.hostKey", a.TLS.HostKey)
 	p.path("tls.dnpCert", a.TLS.DNPCert)
 	p.path("tls.dnpKey", a.TLS.DNPKey)
-	switch {
-	case derr != nil:
-		a.validateLinks(p, grid.Dims{}, nil)
-	case a.Spare || cerr != nil:
-		a.validateLinks(p, dims, dims.Links())
-	default:
-		a.validateLinks(p, dims, dims.LinksOf(coord))
+	if derr != nil {
+		dims = grid.Dims{}
 	}
+	directions := dims.Links()
+	if !a.Spare && cerr == nil {
+		directions = dims.LinksOf(coord)
+	}
+	a.validateLinks(p, dims, directions)
 	if a.MTU < minMTU || a.MTU > maxMTU {
 		p.bad("mtu", a.MTU, "%d to %d bytes", minMTU, maxMTU)
 	}
@@ -231,9 +228,6 @@ func (a Agent) Validate() error {
 		p.bad("maxHops", a.MaxHops, "1 to 255, or 0 for the number that the torus needs")
 	}
 	p.oneOf("routing", a.Routing, routing.Chaos.String(), routing.MinimalAdaptive.String(), routing.DimensionOrder.String())
-	if derr == nil && dims != dims.Box() && a.Routing != routing.Chaos.String() {
-		p.bad("routing", a.Routing, "%s: only it finds a way around the empty places of dims", routing.Chaos)
-	}
 	a.Service.validate(p)
 	a.validateSupervisors(p)
 	p.add(a.Sensors.Validate("sensors."))
@@ -357,10 +351,7 @@ func (s Supervisor) Validate() error {
 	p := &problems{}
 	p.cluster(s.Cluster)
 	p.name("id", s.ID)
-	dims, derr := grid.ParseDims(s.Dims)
-	if derr == nil {
-		derr = dims.CheckConnected()
-	}
+	dims, derr := grid.ParseTorus(s.Dims)
 	p.wrap("dims", derr)
 	s.validateNodes(p, dims, derr == nil)
 	s.validateSpares(p)

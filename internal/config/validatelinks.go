@@ -7,12 +7,16 @@ import (
 	"strings"
 
 	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/torus/routing"
 )
 
 // validateLinks checks that each of the node's directions has exactly one link, and that no two sockets of this node
 // share an address. If dims is zero (not valid), it does not check which directions have links.
 func (a Agent) validateLinks(p *problems, dims grid.Dims, directions []grid.Direction) {
 	haveDims := dims != grid.Dims{}
+	if dims != dims.Box() && a.Routing != routing.Chaos.String() {
+		p.bad("routing", a.Routing, "%s: only it finds a way around the empty places of dims", routing.Chaos)
+	}
 	udp, peers := taken{}, taken{}
 	udp.add(p, "service.listen", a.Service.Listen)
 	udp.add(p, "service.gossipListen", a.Service.GossipListen)

@@ -351,7 +351,8 @@ func (t trial) accused(wrap func([]string) []string, rate int, targets []string,
 		if len(wrong) == 0 {
 			return
 		}
-		if stood < standstill || try == measurements || slices.ContainsFunc(wrong, func(w string) bool { return strings.HasPrefix(w, calledFailed) }) {
+		never := slices.ContainsFunc(wrong, func(w string) bool { return strings.HasPrefix(w, calledFailed) })
+		if stood < standstill || try == measurements || never {
 			t.Errorf("at %d datagrams in a second, accused by all neighbours: %q", rate, wrong)
 			return
 		}

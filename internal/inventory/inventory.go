@@ -184,12 +184,9 @@ func (inv Inventory) Validate() error {
 		errs = append(errs, s.Ports.check(field+".ports"))
 	}
 	ids = map[string]string{} // nodes and supervisors may share a machine's name
-	d, err := grid.ParseDims(inv.Dims)
+	d, err := grid.ParseTorus(inv.Dims)
 	if err != nil {
 		return errors.Join(append(errs, fmt.Errorf("dims: %w", err))...)
-	}
-	if err := d.CheckConnected(); err != nil {
-		errs = append(errs, err)
 	}
 	places := map[grid.Coord]string{}
 	for i, n := range inv.Nodes {

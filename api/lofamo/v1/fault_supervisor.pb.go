@@ -27,7 +27,7 @@ const (
 type Topology struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Dims     string                 `protobuf:"bytes,1,opt,name=dims,proto3" json:"dims,omitempty"`          // "2x2x2", or with empty places "3x2x2 without 1,0,0 2,1,1"
-	Nodes    []*TopologyNode        `protobuf:"bytes,2,rep,name=nodes,proto3" json:"nodes,omitempty"`        // one for each coordinate, by rank, then the spares by id
+	Nodes    []*TopologyNode        `protobuf:"bytes,2,rep,name=nodes,proto3" json:"nodes,omitempty"`        // one for each place that is not empty, by rank, then the spares by id
 	Revision uint64                 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"` // of its last change; set by the server
 	// Labels that define failure domains, at most 16: nodes that share a value do not confirm one another and may have a
 	// common cause. None: rack, switch and power.

@@ -4942,7 +4942,7 @@ type TorusConfiguration struct {
 	// Revision of the store, at least 1, or for a node with the configuration of an earlier store one more than that:
 	// nodes accept only higher numbers.
 	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
-	Dims   string `protobuf:"bytes,2,opt,name=dims,proto3" json:"dims,omitempty"` // "4x4x4", with empty places "4x4x4-" and a checksum of them; another torus' configuration is refused
+	Dims   string `protobuf:"bytes,2,opt,name=dims,proto3" json:"dims,omitempty"` // "4x4x4", with empty places "4x4x4-" and a checksum of them; another torus's configuration is refused
 	// As in ProcedureOrder, ascending over all parts. At most 200 in a part, 1,024 in all; with 1,024 entries more may be
 	// absent.
 	Absent  []uint32 `protobuf:"varint,3,rep,packed,name=absent,proto3" json:"absent,omitempty"`

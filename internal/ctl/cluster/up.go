@@ -64,10 +64,10 @@ NORMAL. Faults injected into processes, links and networks ended with these.`,
 		Args: command.Exactly(),
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&f.dims, "dims", "2x2x2", "sizes of the torus: one to three, as in 4, 4x4 or 2x2x2; a dimension of size 1 has no links; places may "+
-		"be empty, as in \"3x2x2 without 2,1,1\"")
-	fl.IntVar(&f.nodes, "nodes", 0, fmt.Sprintf("number of nodes, 2 to %d, instead of --dims: chooses the torus whose worst-connected node has "+
-		"the most neighbours; its last places may be empty", cluster.MaxNodes))
+	fl.StringVar(&f.dims, "dims", "2x2x2", "sizes of the torus: one to three, as in 4, 4x4 or 2x2x2; a dimension of size 1 has no links; "+
+		"places may be empty, as in \"3x2x2 without 2,1,1\"")
+	fl.IntVar(&f.nodes, "nodes", 0, fmt.Sprintf("number of nodes, 2 to %d, instead of --dims: chooses the torus whose worst-connected node "+
+		"has the most neighbours; its last places may be empty", cluster.MaxNodes))
 	fl.IntVar(&f.supervisors, "supervisors", 3, "replicas of the supervisor: 1, 3 or 5")
 	fl.IntVar(&f.regions, "regions", 0, "divide the torus, across its largest dimension, into this many regions with supervisors of their "+
 		"own, below a parent of all")
@@ -152,11 +152,8 @@ func (f *upFlags) torus() (grid.Dims, error) {
 		}
 		return grid.Fit(f.nodes)
 	}
-	d, err := grid.ParseDims(f.dims)
+	d, err := grid.ParseTorus(f.dims)
 	if err != nil {
-		return grid.Dims{}, fmt.Errorf("--dims: %w", err)
-	}
-	if err := d.CheckConnected(); err != nil {
 		return grid.Dims{}, fmt.Errorf("--dims: %w", err)
 	}
 	return d, nil

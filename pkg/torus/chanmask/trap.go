@@ -46,8 +46,8 @@ func backOf(entry int) Mask {
 // another and not to the destination, and in that set a state nearest to the destination. If all channels of its node
 // worked, a profitable channel other than the way back would lead nearer; and if only the way back is profitable, the
 // message came from a nearer state. Either of these is in the set as well, a contradiction. So that state is at a
-// node with a dead channel or without a profitable one, and no successor is nearer than the state itself. Where every such state has a nearer
-// successor, as at most destinations, no message is trapped (certain). Otherwise walk finds the traps by going back
+// node with a dead channel or without a profitable one, and no successor is nearer than the state itself. Where every
+// such state has a nearer successor, as at most destinations, no message is trapped (certain). Otherwise walk finds the traps by going back
 // from there (caughtFrom), at the cost of a trap and its surroundings, not of the whole torus.
 type walk struct {
 	t          *Torus

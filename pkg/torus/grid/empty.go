@@ -220,6 +220,15 @@ func (d Dims) emptyRanges() string {
 	return strings.Join(parts, " ")
 }
 
+// ParseTorus is ParseDims for a torus of nodes that work together: it refuses one in several parts.
+func ParseTorus(s string) (Dims, error) {
+	d, err := ParseDims(s)
+	if err == nil {
+		err = d.CheckConnected()
+	}
+	return d, err
+}
+
 // CheckConnected returns an error if the nodes are in several parts without a link between them.
 func (d Dims) CheckConnected() error {
 	if d.full() {

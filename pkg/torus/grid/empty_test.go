@@ -134,7 +134,8 @@ func TestEmptyPlacesText(t *testing.T) {
 			t.Errorf("ParseDims(%q): error %v, want one that names %q", bad.in, err, bad.names)
 		}
 	}
-	for text, ok := range map[string]bool{"3x2 without 1,0": true, "2x2 without 1,0 0,1": false, "3x3": true, "4x4 without 0,2..3,3 2,0..1,1": false} {
+	for text, ok := range map[string]bool{"3x2 without 1,0": true, "2x2 without 1,0 0,1": false, "3x3": true,
+		"4x4 without 2,0..3,0 2,1..3,1 0,2..1,2 0,3..1,3": false} {
 		d, err := ParseDims(text)
 		if err != nil {
 			t.Fatal(err)

@@ -28,8 +28,6 @@ func torus(n int, edit func(*topology.Node)) *topology.Topology {
 	return topology.New(dims, nodes, []string{"rack"}, 0)
 }
 
-// testTopology: small changes are made in place, large ones under a new generation. Either is atomic, and is refused
-// if the topology has changed meanwhile. The function is long because it tests one history.
 func storedTopology(t *testing.T, h Harness) store.Topology {
 	t.Helper()
 	snap, err := h.Store.Load(t.Context())
@@ -39,6 +37,8 @@ func storedTopology(t *testing.T, h Harness) store.Topology {
 	return snap.Topology
 }
 
+// testTopology: small changes are made in place, large ones under a new generation. Either is atomic, and is refused
+// if the topology has changed meanwhile. The function is long because it tests one history.
 func testTopology(t *testing.T, h Harness) {
 	w := lead(t, h)
 	apply := func(from store.Topology, to *topology.Topology) (uint64, error) {

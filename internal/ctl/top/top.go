@@ -274,7 +274,6 @@ func (t *topShell) incidents(ctx context.Context) {
 		moved := watching.Err() != nil
 		cancel()
 		if err != nil && !moved {
-			t.send(topIncidents{anew: true}) // those of another time, or of a supervisor that serves none, mean nothing
 			pause(ctx, topRetry)
 		}
 	}

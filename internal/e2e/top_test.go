@@ -137,7 +137,7 @@ func TestTopInTerminal(t *testing.T) {
 	}
 	tm.shows(t, "the node that was killed", contains("X n1-0-0 FAILED NODE"))
 	tm.types(t, "\r")
-	tm.shows(t, "why", contains("node of n1-0-0 at 1,0,0 is FAILED"))
+	tm.shows(t, "why", contains("node of n1-0-0 at 1,0,0 has been FAILED"))
 	tm.types(t, "q")
 	for _, s := range l.Cluster.Info().Supervisors {
 		if s.GRPC == at {

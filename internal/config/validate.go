@@ -213,9 +213,6 @@ func (a Agent) Validate() error {
 	p.path("tls.hostKey", a.TLS.HostKey)
 	p.path("tls.dnpCert", a.TLS.DNPCert)
 	p.path("tls.dnpKey", a.TLS.DNPKey)
-	if derr != nil {
-		dims = grid.Dims{}
-	}
 	directions := dims.Links()
 	if !a.Spare && cerr == nil {
 		directions = dims.LinksOf(coord)

@@ -109,7 +109,7 @@ func (m *Machine) size(d domain) int {
 
 // everywhere reports whether every place of the torus has a node of this map.
 func (m *Machine) everywhere() bool {
-	return m.cfg.Foreign == nil && m.cfg.Dims.Nodes() == m.cfg.Dims.Places()
+	return m.cfg.Foreign == nil && m.cfg.Dims.Full()
 }
 
 // measure counts the map's nodes in each row and plane.
@@ -371,7 +371,7 @@ func (m *Machine) bundleCandidates(marked []*node) []candidate {
 
 // cables returns the number of the plane's nodes that have a link to the next plane.
 func (m *Machine) cables(plane domain) int {
-	if m.cfg.Dims.Nodes() == m.cfg.Dims.Places() {
+	if m.cfg.Dims.Full() {
 		return m.size(plane)
 	}
 	count := 0

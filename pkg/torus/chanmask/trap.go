@@ -54,7 +54,6 @@ type walk struct {
 	coords     []grid.Coord
 	neighbours [][grid.NumDirections]int32
 	injured    []bool // by rank: a channel is dead
-	whole      bool   // no place is empty
 	hurt       []int  // ranks of the nodes that may deroute messages for the destination: injured ones, and those without a nearer neighbour
 
 	dst   int
@@ -93,7 +92,7 @@ func newWalk(t *Torus) *walk {
 	w := &walk{
 		t: t, coords: make([]grid.Coord, n), neighbours: make([][grid.NumDirections]int32, n),
 		fate: make([]mark, n*entries), visit: make([]uint32, n*entries), from: make([]int32, n*entries), ways: make([]profit, n),
-		injured: make([]bool, n), whole: t.Dims.Nodes() == t.Dims.Places(),
+		injured: make([]bool, n),
 	}
 	for rank := range n {
 		w.coords[rank] = t.Dims.At(rank)
@@ -117,7 +116,7 @@ func (w *walk) to(dst int, comp []int, traps *Traps) {
 	w.round++
 	w.hurt = w.hurt[:0]
 	for rank := range w.t.open {
-		if w.injured[rank] || !w.whole && !w.t.gone[rank] && w.towards(rank).mask == 0 {
+		if w.injured[rank] || !w.t.Dims.Full() && !w.t.gone[rank] && w.towards(rank).mask == 0 {
 			w.hurt = append(w.hurt, rank)
 		}
 	}

@@ -27,18 +27,19 @@ type emptyPlaces struct {
 	n    int
 }
 
-func (d Dims) full() bool { return d.empty == unique.Handle[emptyPlaces]{} }
+// Full reports whether every place has a node.
+func (d Dims) Full() bool { return d.empty == unique.Handle[emptyPlaces]{} }
 
 // Nodes returns the number of nodes.
 func (d Dims) Nodes() int {
-	if d.full() {
+	if d.Full() {
 		return d.Places()
 	}
 	return d.Places() - d.empty.Value().n
 }
 
 // emptyAt reports whether a place inside the torus has no node.
-func (d Dims) emptyAt(c Coord) bool { return !d.full() && d.emptyRank(d.Rank(c)) }
+func (d Dims) emptyAt(c Coord) bool { return !d.Full() && d.emptyRank(d.Rank(c)) }
 
 func (d Dims) emptyRank(r int) bool { return d.empty.Value().bits[r/8]>>(r%8)&1 != 0 }
 
@@ -48,7 +49,7 @@ func (d Dims) Box() Dims { return Dims{X: d.X, Y: d.Y, Z: d.Z} }
 // Empty returns the places without a node, by rank.
 func (d Dims) Empty() []Coord {
 	var out []Coord
-	if d.full() {
+	if d.Full() {
 		return nil
 	}
 	for r := range d.Places() {
@@ -63,7 +64,7 @@ func (d Dims) Empty() []Coord {
 func (d Dims) All() iter.Seq[Coord] {
 	return func(yield func(Coord) bool) {
 		for r := range d.Places() {
-			if (d.full() || !d.emptyRank(r)) && !yield(d.At(r)) {
+			if (d.Full() || !d.emptyRank(r)) && !yield(d.At(r)) {
 				return
 			}
 		}
@@ -73,7 +74,7 @@ func (d Dims) All() iter.Seq[Coord] {
 // Short returns a name of at most MaxShort bytes: the sizes, and a 64-bit checksum of the empty places if there are any.
 // Different tori have different names unless checksums collide. Without empty places it equals String.
 func (d Dims) Short() string {
-	if d.full() {
+	if d.Full() {
 		return d.String()
 	}
 	h := fnv.New64a()
@@ -84,7 +85,7 @@ func (d Dims) Short() string {
 // Index numbers the nodes from 0, by rank; without empty places it is Rank. The place must have a node.
 func (d Dims) Index(c Coord) int {
 	r := d.Rank(c)
-	if d.full() {
+	if d.Full() {
 		return r
 	}
 	set := d.empty.Value().bits
@@ -97,7 +98,7 @@ func (d Dims) Index(c Coord) int {
 
 // Node is the inverse of Index.
 func (d Dims) Node(index int) Coord {
-	if d.full() {
+	if d.Full() {
 		return d.At(index)
 	}
 	for c := range d.All() {
@@ -130,7 +131,7 @@ func (d Dims) withoutRanks(f func(set func(rank int)) error) (Dims, error) {
 		return Dims{}, fmt.Errorf("dims %s: %d places: want at most %d if some are empty", d, n, MaxPlaces)
 	}
 	set := make([]byte, (d.Places()+7)/8)
-	if !d.full() {
+	if !d.Full() {
 		copy(set, d.empty.Value().bits)
 	}
 	if err := f(func(rank int) { set[rank/8] |= 1 << (rank % 8) }); err != nil {
@@ -223,15 +224,18 @@ func (d Dims) emptyRanges() string {
 // ParseTorus is ParseDims for a torus of nodes that work together: it refuses one in several parts.
 func ParseTorus(s string) (Dims, error) {
 	d, err := ParseDims(s)
-	if err == nil {
-		err = d.CheckConnected()
+	if err != nil {
+		return Dims{}, err
 	}
-	return d, err
+	if err := d.CheckConnected(); err != nil {
+		return Dims{}, err
+	}
+	return d, nil
 }
 
 // CheckConnected returns an error if the nodes are in several parts without a link between them.
 func (d Dims) CheckConnected() error {
-	if d.full() {
+	if d.Full() {
 		return nil
 	}
 	reached, queue := make([]bool, d.Places()), []Coord{d.Node(0)}

@@ -117,7 +117,7 @@ type Dims struct {
 // String returns "XxYxZ", and then the empty places if there are any, as ParseDims reads them.
 func (d Dims) String() string {
 	s := strconv.Itoa(d.X) + "x" + strconv.Itoa(d.Y) + "x" + strconv.Itoa(d.Z)
-	if d.full() {
+	if d.Full() {
 		return s
 	}
 	return s + without + d.emptyRanges()
@@ -291,7 +291,7 @@ func (d Dims) Distance(a, b Coord) (hops int) {
 // Nearer returns the directions of c's links that end nearer to a place, by Distance: bit i is the direction of Index i.
 // Around empty places there may be none.
 func (d Dims) Nearer(c, to Coord) (s uint8) {
-	if d.full() {
+	if d.Full() {
 		return nearerFull([3][3]int{{c.X, to.X, d.X}, {c.Y, to.Y, d.Y}, {c.Z, to.Z, d.Z}})
 	}
 	here := d.Distance(c, to)

@@ -52,7 +52,7 @@ func (m *Machine) offer(now time.Time, l *link) bool {
 		q := m.query(&s.msg, m.link(s.from))
 		o, ok := m.cfg.Routing.Swap(&q, l.dir)
 		least := m.cfg.Topo.Dims.Distance(l.dst, s.msg.Dst)
-		if m.cfg.Topo.Dims != m.cfg.Topo.Dims.Box() {
+		if !m.cfg.Topo.Dims.Full() {
 			least = min(least, 1) // one hop may pass several empty places
 		}
 		if !ok || left < 1+least || how == routing.Route && o == routing.Deroute {

@@ -504,6 +504,42 @@ func BenchmarkTopView(b *testing.B) {
 	}
 }
 
+// listen runs one loop of a shell that is connected to these supervisors. hear waits for its next message.
+func listen[M any](t *testing.T, dir, servers string, loop func(*topShell, context.Context)) (shell *topShell, hear func() M) {
+	t.Helper()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	a := &command.App{Env: command.Env{Now: func() time.Time { return ctltest.Now }, Getenv: func(string) string { return "" }},
+		Server: servers, CA: file("ca.pem"), Cert: file("viewer.pem"), Key: file("viewer.key")}
+	s, err := a.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	heard := make(chan M)
+	shell = &topShell{app: a, s: s, send: func(msg any) {
+		select {
+		case heard <- msg.(M):
+		case <-ctx.Done():
+		}
+	}}
+	var group sync.WaitGroup
+	group.Go(func() { loop(shell, ctx) })
+	t.Cleanup(func() {
+		cancel()
+		group.Wait()
+		_ = s.Close()
+	})
+	return shell, func() (m M) {
+		t.Helper()
+		select {
+		case m = <-heard:
+		case <-ctx.Done():
+			t.Fatal("the shell sends nothing")
+		}
+		return m
+	}
+}
+
 // When the watch moves to another supervisor, so does the watch of responses: a supervisor that is cut off sends
 // nothing more, and does not end its stream.
 func TestTopAsksTheOtherOneForResponsesToo(t *testing.T) {
@@ -515,42 +551,18 @@ func TestTopAsksTheOtherOneForResponsesToo(t *testing.T) {
 	first, other := clienttest.Serve(t, dir, ctltest.Healthy(t, "2x2x2")), clienttest.Serve(t, dir, ctltest.Healthy(t, "2x2x2"))
 	first.Responses.Changes, first.Responses.Silent = said("r1-1"), true
 	other.Responses.Changes, other.Responses.Silent = said("r2-1"), true
-	file := func(name string) string { return filepath.Join(dir, name) }
-	a := &command.App{Env: command.Env{Now: func() time.Time { return ctltest.Now }, Getenv: func(string) string { return "" }},
-		Server: first.Address + "," + other.Address, CA: file("ca.pem"), Cert: file("viewer.pem"), Key: file("viewer.key")}
-	s, err := a.Connect()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = s.Close() }()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	heard := make(chan topResponses)
-	shell := &topShell{app: a, s: s, send: func(msg any) {
-		select {
-		case heard <- msg.(topResponses):
-		case <-ctx.Done():
-		}
-	}}
-	var group sync.WaitGroup
-	defer group.Wait()
-	defer cancel()
-	group.Go(func() { shell.responses(ctx) })
+	shell, hear := listen[topResponses](t, dir, first.Address+","+other.Address, (*topShell).responses)
 	next := func(want string) {
 		t.Helper()
-		select {
-		case r := <-heard:
-			if got := r.resp.GetResponses(); r.err != nil || len(got) != 1 || got[0].GetId() != want || !r.anew {
-				t.Errorf("%v: want %s, anew", r, want)
-			}
-		case <-ctx.Done():
-			t.Fatalf("nothing is said of %s", want)
+		r := hear()
+		if got := r.resp.GetResponses(); r.err != nil || len(got) != 1 || got[0].GetId() != want || !r.anew {
+			t.Errorf("%v: want %s, anew", r, want)
 		}
 	}
 	next("r1-1")
 	first.Refuse(status.Error(codes.Unavailable, "away"))
-	if _, err := s.GetSummary(ctx, &lofamov1.GetSummaryRequest{}); err != nil || s.Answered() != other.Address {
-		t.Fatalf("%v: %s answers", err, s.Answered())
+	if _, err := shell.s.GetSummary(t.Context(), &lofamov1.GetSummaryRequest{}); err != nil || shell.s.Answered() != other.Address {
+		t.Fatalf("%v: %s answers", err, shell.s.Answered())
 	}
 	shell.restart(false)
 	next("r2-1")
@@ -561,35 +573,10 @@ func TestTopWatchesIncidents(t *testing.T) {
 	m := ctltest.Healthy(t, "2x2x2")
 	m.Incidents = []*lofamov1.Incident{{Id: "k3f9-aaaaaaaa", Node: "n1-1-1", Component: "node", State: lofamov1.IncidentState_OPEN}}
 	r := ctltest.StartRemote(t, m)
-	flag := func(name string) string { return filepath.Join(r.Dir, name) }
-	a := &command.App{Env: command.Env{Now: func() time.Time { return ctltest.Now }, Getenv: func(string) string { return "" }},
-		Server: r.Server.Address, CA: flag("ca.pem"), Cert: flag("viewer.pem"), Key: flag("viewer.key")}
-	s, err := a.Connect()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = s.Close() }()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	heard := make(chan topIncidents)
-	shell := &topShell{app: a, s: s, send: func(msg any) {
-		select {
-		case heard <- msg.(topIncidents):
-		case <-ctx.Done():
-		}
-	}}
-	var group sync.WaitGroup
-	defer group.Wait()
-	defer cancel()
-	group.Go(func() { shell.incidents(ctx) })
+	_, hear := listen[topIncidents](t, r.Dir, r.Server.Address, (*topShell).incidents)
 	for range 2 { // the server of the test ends each stream
-		select {
-		case got := <-heard:
-			if len(got.changed) != 1 || got.changed[0].GetId() != "k3f9-aaaaaaaa" || !got.anew {
-				t.Errorf("%+v: want the incident, of a new stream", got)
-			}
-		case <-ctx.Done():
-			t.Fatal("no incident")
+		if got := hear(); len(got.changed) != 1 || got.changed[0].GetId() != "k3f9-aaaaaaaa" || !got.anew {
+			t.Errorf("%+v: want the incident, of a new stream", got)
 		}
 	}
 }

@@ -403,7 +403,7 @@ func (s Supervisor) Validate() error {
 	return p.err()
 }
 
-// validateNodes checks that each place that is not empty has one node, with a name of its own.
+// validateNodes checks that each place that is not empty has one node, with a unique name.
 func (s Supervisor) validateNodes(p *problems, dims grid.Dims, haveDims bool) {
 	ids, coords := map[fault.NodeID]int{}, map[grid.Coord]int{}
 	for i, n := range s.Nodes {

@@ -64,8 +64,8 @@ func ResponseStep(r *lofamov1.Response) string {
 // untilText matches the end of a wait in the detail of a response.
 var untilText = regexp.MustCompile(`until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$`)
 
-// ResponseState returns the state of a response in words. An open response of an observe-only policy waits for nobody, whatever its
-// state is.
+// ResponseState returns the state of a response in words. An open response of an observe-only policy waits for nobody, in any
+// state.
 func ResponseState(r *lofamov1.Response) string {
 	switch {
 	case r.GetUndoing() && r.GetState() == lofamov1.ResponseState_RESPONSE_RUNNING:

@@ -20,7 +20,7 @@ import (
 )
 
 // previous is the commit of version N-1.
-const previous = "dae7c61e3409342bc5050a28b47148b585adff4d"
+const previous = "bdd7cb5bf58f1e3cb476e6abf74abc6d7a1de492"
 
 // buildPrevious builds the programs of version N-1 from the history and returns their directory. Without the
 // history (a shallow clone, an archive) the test is skipped, but never in CI.

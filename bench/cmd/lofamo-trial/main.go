@@ -71,6 +71,7 @@ func parse(args []string) (o trial.Options, record bool, err error) {
 	supervisors := f.Int("supervisors", 3, "replicas: 1, 3 or 5")
 	preset := f.String("preset", "", "of the periods; empty: what lofamoctl up chooses for this machine")
 	restart := f.Bool("restart", false, "daemons restart halves, and the plan has planned restarts")
+	kinds := f.String("unharmed", "", "what no step ends or stops, for slopes of an hour: supervisors, daemons, or supervisors,daemons")
 	f.BoolVar(&record, "record", false, "add the result to "+recordFile+" and print "+page)
 	if err := f.Parse(args); err != nil {
 		return o, false, err
@@ -89,6 +90,10 @@ func parse(args []string) (o trial.Options, record bool, err error) {
 		return o, false, fmt.Errorf("minutes %v, rounds %d, faults %d, arguments %q: want a limit above 0, and no arguments", *minutes, *rounds,
 			*faults, f.Args())
 	}
+	unharmed, err := trial.ParseUnharmed(*kinds)
+	if err != nil {
+		return o, false, err
+	}
 	for *seed == 0 {
 		*seed = rand.Uint64() >> 32
 	}
@@ -97,7 +102,7 @@ func parse(args []string) (o trial.Options, record bool, err error) {
 		return o, false, err
 	}
 	return trial.Options{
-		Shape:  trial.Shape{Dims: d, Supervisors: *supervisors, Restarts: *restart, Load: *load},
+		Shape:  trial.Shape{Dims: d, Supervisors: *supervisors, Restarts: *restart, Load: *load, Unharmed: unharmed},
 		Preset: *preset, Seed: *seed, Rounds: *rounds, Faults: *faults, Duration: time.Duration(*minutes * float64(time.Minute)),
 		Load: []string{self, "load"}, Out: os.Stdout,
 	}, record, nil

@@ -19,7 +19,8 @@ and compares the fault map with the ground truth.
 ` + "`make trial MINUTES=60 DIMS=3x3x3 LOAD=16 SEED=1`" + ` runs one.
 It exits with 1 after a violation and keeps the cluster's logs then. With
 ` + "`TRIAL_FLAGS=-record`" + ` it adds its results to ` + "`internal/testing/trial/testdata/trials.json`" + ` and prints this page from
-that file.
+that file. With ` + "`-unharmed supervisors,daemons`" + ` no step ends or stops a supervisor or a recovery daemon, so that all live for
+the whole trial.
 
 The invariants:
 
@@ -111,12 +112,22 @@ func yes(b bool) string {
 
 // print prints one trial.
 func (r *Record) print(b *bytes.Buffer) {
-	flags := ""
+	var flags []string
 	if r.Restarts {
-		flags = " TRIAL_FLAGS=-restart"
+		flags = append(flags, "-restart")
+	}
+	if unharmed := r.Unharmed.String(); unharmed != "" {
+		flags = append(flags, "-unharmed "+unharmed)
+	}
+	again := strings.Join(flags, " ")
+	if strings.Contains(again, " ") {
+		again = "'" + again + "'"
+	}
+	if again != "" {
+		again = " TRIAL_FLAGS=" + again
 	}
 	fmt.Fprintf(b, "%s, %s. Load averages before and after: %s; %s. Repeat: `make trial DIMS=%s SEED=%d LOAD=%d%s`.\n\n",
-		r.Began.Format("2006-01-02 15:04 MST"), r.Machine, r.LoadBefore, r.LoadAfter, r.Dims, r.Seed, r.Load, flags)
+		r.Began.Format("2006-01-02 15:04 MST"), r.Machine, r.LoadBefore, r.LoadAfter, r.Dims, r.Seed, r.Load, again)
 	var steps []string
 	for _, s := range slices.Sorted(maps.Keys(r.Steps)) {
 		steps = append(steps, fmt.Sprintf("%s %d", s, r.Steps[s]))

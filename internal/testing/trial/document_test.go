@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -41,6 +42,10 @@ func TestDocumentIsWhatIsPrinted(t *testing.T) {
 	records[0].Violations = append(records[0].Violations, "planted")
 	if string(Document(records, simulated)) == string(want) {
 		t.Error("a violation in a record does not change the page")
+	}
+	records[0].Unharmed = Unharmed{Supervisors: true, Daemons: true}
+	if again := "TRIAL_FLAGS='-unharmed supervisors,daemons'`"; !strings.Contains(string(Document(records, simulated)), again) {
+		t.Errorf("no %s on the page of a trial with unharmed processes", again)
 	}
 	if string(Document(records, &IncidentScore{Missed: 7})) == string(Document(records, &IncidentScore{})) {
 		t.Error("a missed incident does not change the page")

@@ -99,7 +99,8 @@ type Shape struct {
 	// Restarts means that daemons restart halves, so that planned restarts are possible.
 	Restarts bool
 	// Load is the largest number of busy loops: 0, 4 or 16.
-	Load int
+	Load     int
+	Unharmed Unharmed
 }
 
 // NewPlan returns the plan for a source of chance.
@@ -111,7 +112,14 @@ func (p *Plan) Next() Round {
 	p.reserved = make(map[grid.Coord]bool)
 	r := Round{Number: p.round}
 	p.drawLoad(&r)
-	themes := []func() []Step{p.faults, p.faults, p.faults, p.supervisors, p.supervisors, p.operators, p.daemon}
+	themes := []func() []Step{p.faults, p.faults, p.faults}
+	if !p.shape.Unharmed.Supervisors {
+		themes = append(themes, p.supervisors, p.supervisors)
+	}
+	themes = append(themes, p.operators)
+	if !p.shape.Unharmed.Daemons {
+		themes = append(themes, p.daemon)
+	}
 	if p.shape.Restarts {
 		themes = append(themes, p.restarts)
 	}
@@ -198,7 +206,7 @@ func (p *Plan) supervisors() []Step {
 	return append(out, Step{Op: StartSupervisors})
 }
 
-// operators draws changes by operators and a change of the leader after them.
+// operators draws changes by operators, and a change of the leader after them unless supervisors stay unharmed.
 func (p *Plan) operators() []Step {
 	out := []Step{{Op: ApplyPolicy}}
 	if p.rnd.IntN(2) == 0 {
@@ -207,8 +215,10 @@ func (p *Plan) operators() []Step {
 	if p.rnd.IntN(2) == 0 {
 		out = append(out, Step{Op: Maintain, At: p.node()})
 	}
-	op := []Op{KillSupervisor, StopSupervisor}[p.rnd.IntN(2)]
-	out = append(out, Step{Op: op, Who: "leader"}, p.pause(3000), Step{Op: StartSupervisors})
+	if !p.shape.Unharmed.Supervisors {
+		op := []Op{KillSupervisor, StopSupervisor}[p.rnd.IntN(2)]
+		out = append(out, Step{Op: op, Who: "leader"}, p.pause(3000), Step{Op: StartSupervisors})
+	}
 	return append(out, p.fault()...)
 }
 

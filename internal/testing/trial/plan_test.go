@@ -73,6 +73,36 @@ func TestPlanCoversEveryKindOfStep(t *testing.T) {
 	}
 }
 
+// TestUnharmedProcessesHaveNoFault: no step ends or stops them, and the plan has every other kind of step.
+func TestUnharmedProcessesHaveNoFault(t *testing.T) {
+	harm := map[Op]bool{KillSupervisor: true, StopSupervisor: true, StartSupervisors: true}
+	for _, text := range []string{"", "supervisors", "daemons", "supervisors,daemons"} {
+		unharmed, err := ParseUnharmed(text)
+		if err != nil || unharmed.String() != text {
+			t.Fatalf("unharmed %q: %q, %v", text, unharmed, err)
+		}
+		s, ops := shapes[1], map[Op]int{}
+		s.Unharmed = unharmed
+		p := NewPlan(source(3), s)
+		for range 1000 {
+			for _, step := range p.Next().Steps {
+				ops[step.Op]++
+			}
+		}
+		for op := Inject; op <= Pause; op++ {
+			leftOut := harm[op] && unharmed.Supervisors || op == KillDaemon && unharmed.Daemons
+			if got := ops[op] == 0; got != leftOut {
+				t.Errorf("unharmed %q: %d steps %s in 1000 rounds: want none: %t", text, ops[op], op, leftOut)
+			}
+		}
+	}
+	for _, text := range []string{"halves", "supervisors,", ",daemons", "supervisors daemons"} {
+		if s, err := ParseUnharmed(text); err == nil || s != (Unharmed{}) {
+			t.Errorf("unharmed %q: %+v, %v: want an error", text, s, err)
+		}
+	}
+}
+
 // checkSyntax checks that the cluster takes a fault as lofamoctl inject does.
 func checkSyntax(t *testing.T, d grid.Dims, text string) {
 	t.Helper()

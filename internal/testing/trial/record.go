@@ -19,6 +19,7 @@ type Record struct {
 	Supervisors int           `json:"supervisors"`
 	Restarts    bool          `json:"restarts"` // daemons restart halves
 	Load        int           `json:"load"`     // the largest number of busy loops
+	Unharmed    Unharmed      `json:"unharmed,omitzero"`
 	Seed        uint64        `json:"seed"`
 	Commit      string        `json:"commit"`
 	Machine     string        `json:"machine"`
@@ -61,7 +62,7 @@ func newRecord(o Options) *Record {
 		score = new(IncidentScore)
 	}
 	return &Record{Incidents: score, Dims: o.Dims.String(), Preset: o.Preset, Supervisors: o.Supervisors, Restarts: o.Restarts,
-		Load: o.Shape.Load,
+		Load: o.Shape.Load, Unharmed: o.Unharmed,
 		Seed: o.Seed, Commit: machine.SourceCommit(), Machine: machine.Describe(),
 		LoadBefore: machine.LoadAverages(), Began: time.Now().UTC(), Steps: map[string]int{}}
 }

@@ -16,7 +16,24 @@ func checkPeerOrder(m *lofamov1.PeerOrder) error {
 		atLeastOne("peer_order.number", m.GetNumber()),
 		checkPeers("peer_order.peers", m.GetPeers(), true),
 		checkPlace("peer_order.coord", m.GetCoord()),
+		checkTorus(m.GetTorus()),
 	)
+}
+
+// MaxOrderTorus bounds PeerOrder.torus, in bytes.
+const MaxOrderTorus = 1024
+
+func checkTorus(b []byte) error {
+	if len(b) == 0 {
+		return nil
+	}
+	if n := len(b); n > MaxOrderTorus {
+		return refuse(RefusedField, "peer_order.torus: given %d bytes: want at most %d", n, MaxOrderTorus)
+	}
+	if _, err := grid.FromBinary(b); err != nil {
+		return refuse(RefusedField, "peer_order.torus: %w", err)
+	}
+	return nil
 }
 
 // checkPeerStatus accepts boot epoch 0: a spare whose halves do not run has none.
@@ -30,6 +47,7 @@ func checkPeerStatus(m *lofamov1.PeerStatus) error {
 		checkPeers("peer_status.ends", m.GetEnds(), false),
 		checkPeers("peer_status.configured", m.GetConfigured(), true),
 		checkPlace("peer_status.coord", m.GetCoord()),
+		checkTorusName(m.GetTorus()),
 	)
 }
 
@@ -64,6 +82,13 @@ func checkPlace(field, coord string) error {
 	}
 	if _, err := grid.ParseCoord(coord); err != nil {
 		return refuse(RefusedField, "%s: %w", field, err)
+	}
+	return nil
+}
+
+func checkTorusName(name string) error {
+	if n := len(name); n > grid.MaxShort {
+		return refuse(RefusedField, "peer_status.torus: given %d bytes: want at most %d", n, grid.MaxShort)
 	}
 	return nil
 }

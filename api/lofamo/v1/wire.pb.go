@@ -4665,7 +4665,10 @@ type PeerOrder struct {
 	Life uint64 `protobuf:"varint,5,opt,name=life,proto3" json:"life,omitempty"`
 	// The supervisor does not know a life yet: a node without an order answers with its status, and accepts the order
 	// that follows.
-	LifeUnknown   bool `protobuf:"varint,6,opt,name=life_unknown,json=lifeUnknown,proto3" json:"life_unknown,omitempty"`
+	LifeUnknown bool `protobuf:"varint,6,opt,name=life_unknown,json=lifeUnknown,proto3" json:"life_unknown,omitempty"`
+	// The torus with its empty places, as package grid encodes it (Dims.AppendBinary), at most 1,024 bytes. It holds for
+	// the whole node: links, routes and barriers follow it. Empty: as configured, or as it already holds it.
+	Torus         []byte `protobuf:"bytes,7,opt,name=torus,proto3" json:"torus,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4740,6 +4743,13 @@ func (x *PeerOrder) GetLifeUnknown() bool {
 		return x.LifeUnknown
 	}
 	return false
+}
+
+func (x *PeerOrder) GetTorus() []byte {
+	if x != nil {
+		return x.Torus
+	}
+	return nil
 }
 
 // Peer is the node at the other end of a link.
@@ -4822,7 +4832,10 @@ type PeerStatus struct {
 	Configuration bool    `protobuf:"varint,10,opt,name=configuration,proto3" json:"configuration,omitempty"` // it has only ends, configured, coord and spare, and nothing of stored orders
 	// Of a spare that does not run yet, which has no boot epoch: random, from 1, different at each start of its daemon.
 	// 0: orders name its epoch.
-	Life          uint64 `protobuf:"varint,11,opt,name=life,proto3" json:"life,omitempty"`
+	Life uint64 `protobuf:"varint,11,opt,name=life,proto3" json:"life,omitempty"`
+	// Short name of the torus that it holds by order, "4x4x4" or "4x4x4-" and a checksum of the empty places, at most 32
+	// bytes; empty: as configured.
+	Torus         string `protobuf:"bytes,12,opt,name=torus,proto3" json:"torus,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4932,6 +4945,13 @@ func (x *PeerStatus) GetLife() uint64 {
 		return x.Life
 	}
 	return 0
+}
+
+func (x *PeerStatus) GetTorus() string {
+	if x != nil {
+		return x.Torus
+	}
+	return ""
 }
 
 // TorusConfiguration is the shared configuration of the torus (start-up configuration, seed 003 §4.4.1), which one node
@@ -6052,18 +6072,19 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\n" +
 	"links_good\x18\x04 \x01(\rR\tlinksGood\x12\x1b\n" +
 	"\tlinks_bad\x18\x05 \x01(\rR\blinksBad\x12\"\n" +
-	"\rround_trip_us\x18\x06 \x01(\rR\vroundTripUs\"\xab\x01\n" +
+	"\rround_trip_us\x18\x06 \x01(\rR\vroundTripUs\"\xc1\x01\n" +
 	"\tPeerOrder\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12%\n" +
 	"\x05peers\x18\x03 \x03(\v2\x0f.lofamo.v1.PeerR\x05peers\x12\x14\n" +
 	"\x05coord\x18\x04 \x01(\tR\x05coord\x12\x12\n" +
 	"\x04life\x18\x05 \x01(\x04R\x04life\x12!\n" +
-	"\flife_unknown\x18\x06 \x01(\bR\vlifeUnknown\"R\n" +
+	"\flife_unknown\x18\x06 \x01(\bR\vlifeUnknown\x12\x14\n" +
+	"\x05torus\x18\a \x01(\fR\x05torus\"R\n" +
 	"\x04Peer\x12\x1c\n" +
 	"\tdirection\x18\x01 \x01(\rR\tdirection\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
-	"\x04node\x18\x03 \x01(\tR\x04node\"\xc5\x02\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\"\xdb\x02\n" +
 	"\n" +
 	"PeerStatus\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
@@ -6079,7 +6100,8 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"configured\x12$\n" +
 	"\rconfiguration\x18\n" +
 	" \x01(\bR\rconfiguration\x12\x12\n" +
-	"\x04life\x18\v \x01(\x04R\x04life\"\xcf\x01\n" +
+	"\x04life\x18\v \x01(\x04R\x04life\x12\x14\n" +
+	"\x05torus\x18\f \x01(\tR\x05torus\"\xcf\x01\n" +
 	"\x12TorusConfiguration\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
 	"\x04dims\x18\x02 \x01(\tR\x04dims\x12\x16\n" +

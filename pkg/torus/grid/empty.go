@@ -1,6 +1,7 @@
 package grid
 
 import (
+	"encoding/binary"
 	"fmt"
 	"hash/fnv"
 	"iter"
@@ -253,4 +254,115 @@ func (d Dims) CheckConnected() error {
 		return fmt.Errorf("dims %s: links lead from %s to %d of %d nodes only: want a torus in one part", d.Short(), queue[0], n, d.Nodes())
 	}
 	return nil
+}
+
+// AppendBinary appends a short form of the torus: its sizes, then by rank the lengths of the stretches that have nodes
+// and, in turn, those that have none, without the last stretch of nodes. All are varints. It never fails.
+func (d Dims) AppendBinary(b []byte) ([]byte, error) {
+	for _, size := range d.sizes() {
+		b = binary.AppendUvarint(b, uint64(size))
+	}
+	if d.Full() {
+		return b, nil
+	}
+	empty, run := false, 0
+	for r := range d.Places() {
+		if d.emptyRank(r) != empty {
+			b = binary.AppendUvarint(b, uint64(run))
+			empty, run = !empty, 0
+		}
+		run++
+	}
+	if empty {
+		b = binary.AppendUvarint(b, uint64(run))
+	}
+	return b, nil
+}
+
+// MaxBinary bounds the places of a torus that FromBinary reads: the check that it is in one part visits each.
+const MaxBinary = 1 << 16
+
+// FromBinary reads what AppendBinary writes, and nothing else. It refuses a torus in several parts, and one of more than
+// MaxBinary places.
+func FromBinary(b []byte) (Dims, error) {
+	bad := func(format string, args ...any) (Dims, error) {
+		return Dims{}, fmt.Errorf("torus of %d bytes: "+format, append([]any{len(b)}, args...)...)
+	}
+	next := func() (uint64, bool) {
+		v, n := binary.Uvarint(b)
+		if n <= 0 || n > 1 && b[n-1] == 0 { // the latter is a longer form of the same number
+			return 0, false
+		}
+		b = b[n:]
+		return v, true
+	}
+	var sizes [3]uint64
+	for i := range sizes {
+		v, ok := next()
+		if !ok || v == 0 || v > MaxPlaces {
+			return bad("size %d of 3: want a varint from 1 to %d", i+1, MaxPlaces)
+		}
+		sizes[i] = v
+	}
+	d := Dims{X: int(sizes[0]), Y: int(sizes[1]), Z: int(sizes[2])}
+	if err := d.Validate(); err != nil {
+		return bad("%w", err)
+	}
+	if n := d.Places(); n > MaxBinary {
+		return bad("%d places: want at most %d", n, MaxBinary)
+	}
+	if len(b) == 0 {
+		return d, nil
+	}
+	d, err := d.withoutRanks(func(set func(rank int)) error {
+		at := 0
+		for empty := false; len(b) > 0; empty = !empty {
+			run, ok := next()
+			if !ok || run == 0 && (empty || at > 0) || run > uint64(d.Places()-at) {
+				return fmt.Errorf("stretch from rank %d: want 1 to %d places", at, d.Places()-at)
+			}
+			for range run {
+				if empty {
+					set(at)
+				}
+				at++
+			}
+			if !empty && len(b) == 0 {
+				return fmt.Errorf("the stretch up to rank %d has nodes: want the last to have none", at)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return bad("%w", err)
+	}
+	if err := d.CheckConnected(); err != nil {
+		return bad("%w", err)
+	}
+	return d, nil
+}
+
+func (d Dims) sizes() [3]int { return [3]int{d.X, d.Y, d.Z} }
+
+// Filled returns the torus with a node at the place, which is empty or beyond the present sizes. In the latter case the
+// torus grows by planes that are otherwise empty. Only links of the lines through the place change.
+func (d Dims) Filled(c Coord) (Dims, error) {
+	if c.X < 0 || c.Y < 0 || c.Z < 0 {
+		return Dims{}, fmt.Errorf("place %s: want coordinates of 0 or more", c)
+	}
+	if d.Contains(c) {
+		return Dims{}, fmt.Errorf("place %s: has a node: want an empty place, or one beyond the %s torus", c, d.Box())
+	}
+	out := Dims{X: max(d.X, c.X+1), Y: max(d.Y, c.Y+1), Z: max(d.Z, c.Z+1)}
+	if err := out.Validate(); err != nil {
+		return Dims{}, err
+	}
+	return out.withoutRanks(func(set func(rank int)) error {
+		for r := range out.Places() {
+			if at := out.At(r); at != c && !d.Contains(at) {
+				set(r)
+			}
+		}
+		return nil
+	})
 }

@@ -189,3 +189,72 @@ func reach(d Dims) int {
 	}
 	return len(seen)
 }
+
+// The short form of a torus makes the same torus, and no other bytes do.
+func TestDimsBinaryIsWhole(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := drawDims(t)
+		b, _ := d.AppendBinary(nil)
+		back, err := FromBinary(b)
+		if connected := d.CheckConnected() == nil; connected != (err == nil) || connected && back != d {
+			t.Fatalf("%s: %x is read as %s, %v", d, b, back, err)
+		}
+		if _, err := FromBinary(append(b, 0)); err == nil {
+			t.Fatalf("%s: %x with a byte more is accepted", d, b)
+		}
+	})
+	for _, bad := range [][]byte{nil, {2, 2}, {0, 1, 1}, {2, 2, 1, 4}, {2, 2, 1, 0, 4}, {2, 2, 1, 1, 0}, {2, 2, 1, 3, 2}, {0x82, 0, 1, 1},
+		{2, 2, 1, 3, 1, 0}, {2, 2, 1, 1, 2}} {
+		if d, err := FromBinary(bad); err == nil {
+			t.Errorf("%x is read as %s", bad, d)
+		}
+	}
+}
+
+func FuzzFromBinary(f *testing.F) {
+	f.Add([]byte{3, 2, 2, 1, 1, 6, 2})
+	f.Add([]byte{0x80, 2, 3, 1})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		d, err := FromBinary(b)
+		if err != nil {
+			return
+		}
+		if again, _ := d.AppendBinary(nil); !slices.Equal(again, b) {
+			t.Errorf("%x is read as %s, which is written as %x", b, d, again)
+		}
+	})
+}
+
+// A node that joins changes only links of the lines through its place.
+func TestFilledChangesItsLinesOnly(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := drawDims(t)
+		c := Coord{X: rapid.IntRange(0, d.X).Draw(t, "x"), Y: rapid.IntRange(0, d.Y).Draw(t, "y"), Z: rapid.IntRange(0, d.Z).Draw(t, "z")}
+		grown, err := d.Filled(c)
+		if d.Contains(c) {
+			if err == nil {
+				t.Fatalf("%s: %s is filled twice", d, c)
+			}
+			return
+		}
+		if err != nil || grown.Nodes() != d.Nodes()+1 || !grown.Contains(c) {
+			t.Fatalf("%s: with %s: %s, %v", d, c, grown, err)
+		}
+		ends := 0
+		for at := range d.All() {
+			for _, dir := range Directions() {
+				was, had := d.Neighbour(at, dir)
+				is, has := grown.Neighbour(at, dir)
+				if had == has && was == is {
+					continue
+				}
+				if ends++; is != c {
+					t.Fatalf("%s: with %s, link %s of %s leads to %s, not to the new node", d, c, dir, at, is)
+				}
+			}
+		}
+		if ends != len(grown.LinksOf(c)) || ends > NumDirections {
+			t.Fatalf("%s: with %s, %d ends of other nodes change, want %d", d, c, ends, len(grown.LinksOf(c)))
+		}
+	})
+}

@@ -210,7 +210,7 @@ bench: build ## the published figures, on this machine: about 75 minutes; BENCH_
 .PHONY: compare
 compare: export LOFAMO_BIN_DIR := $(CURDIR)/bin
 compare: export LOFAMO_KUBE_DIR := $(TOOLS)/kube
-compare: build kube $(if $(findstring -short,$(COMPARE)),,$(TOOLS)/consul) ## members killed in LO|FA|MO, memberlist, serf, consul and Kubernetes, with docs/compare.md made anew: hours, as root; COMPARE=-short: 3 minutes, without the page
+compare: build kube $(if $(findstring -short,$(COMPARE)),,$(TOOLS)/consul) ## members killed in LO|FA|MO, memberlist, serf, consul and Kubernetes, with docs/compare.md made anew: hours, as root; COMPARE="-missing -time 25m": the next piece of it; COMPARE=-short: 3 minutes, without the page
 	cd bench && go build -trimpath -o $(TOOLS)/lofamo-compare ./cmd/lofamo-compare
 	LOFAMO_CONSUL=$(wildcard $(TOOLS)/consul) $(TOOLS)/lofamo-compare $(if $(findstring -short,$(COMPARE)),,-consul $(TOOLS)/consul \
 	  -out $(CURDIR)/docs/compare.md -record $(CURDIR)/bench/compare/testdata/compare.json) $(COMPARE)

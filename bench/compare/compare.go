@@ -5,6 +5,7 @@ package compare
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -13,24 +14,31 @@ import (
 )
 
 // Run is everything that docs/compare.md prints. lofamo-compare writes it as JSON beside the page, so that a test can
-// print the page again and refuse any other text.
+// print the page again and refuse any other text. The whole comparison takes hours, so it is measured in pieces: a later
+// piece keeps the cells that it does not measure again.
 type Run struct {
-	Commit    string        `json:"commit"`
-	Short     bool          `json:"short,omitempty"`
-	Lanes     string        `json:"lanes"` // which systems ran at the same time
-	Seed      uint64        `json:"seed"`
-	Begun     time.Time     `json:"begun"`
-	Took      time.Duration `json:"took"`
-	Machine   string        `json:"machine"`
-	LoadFrom  string        `json:"loadFrom"` // load averages of the machine when the run began
-	LoadTo    string        `json:"loadTo"`   // and when it ended
-	Beside    string        `json:"beside"`   // other work on the machine, as the caller states it
-	Limit     time.Duration `json:"limit"`    // a system that needs longer for a kill has missed it
-	Steady    time.Duration `json:"steady"`   // time without kills over which costs are measured
-	Systems   []System      `json:"systems"`
-	Cells     []Cell        `json:"cells"`
-	LeftOut   []string      `json:"leftOut,omitempty"` // systems and cells that did not run, with the reasons
-	Namespace string        `json:"namespace"`         // how loss and isolation were made
+	Short     bool     `json:"short,omitempty"`
+	Pieces    []Piece  `json:"pieces"` // by age; the last is the current one
+	Systems   []System `json:"systems"`
+	Cells     []Cell   `json:"cells"`
+	LeftOut   []string `json:"leftOut,omitempty"` // systems that the last piece could not run, with the reasons
+	Namespace string   `json:"namespace"`         // how loss and isolation were made
+}
+
+// Piece is one run of lofamo-compare with the conditions of its cells.
+type Piece struct {
+	Commit   string        `json:"commit"`
+	Lanes    string        `json:"lanes"` // which systems ran at the same time
+	Seed     uint64        `json:"seed"`
+	Begun    time.Time     `json:"begun"`
+	Took     time.Duration `json:"took"`
+	Machine  string        `json:"machine"`
+	LoadFrom string        `json:"loadFrom"` // load averages of the machine when the piece began
+	LoadTo   string        `json:"loadTo"`   // and when it ended
+	Beside   string        `json:"beside"`   // other work on the machine, as the caller states it
+	Kills    int           `json:"kills"`    // asked of each cell
+	Limit    time.Duration `json:"limit"`    // a system that needs longer for a kill has missed it
+	Steady   time.Duration `json:"steady"`   // time without kills over which costs are measured
 }
 
 // System is one of the compared systems.
@@ -59,11 +67,32 @@ func (l Load) String() string {
 	return fmt.Sprintf("%d loops", l.Loops)
 }
 
+// Condition is one size under one load.
+type Condition struct {
+	Members int
+	Load    Load
+}
+
+// String names the condition.
+func (c Condition) String() string { return fmt.Sprintf("%d members, %s", c.Members, c.Load) }
+
+// Plan returns the conditions of the whole comparison, in order.
+func Plan() (out []Condition) {
+	for _, members := range []int{8, 27, 64} {
+		for _, l := range []Load{{}, {Loops: 4}, {Loops: 16}, {Loss: 20}} {
+			out = append(out, Condition{members, l})
+		}
+	}
+	return out
+}
+
 // Cell holds the results of one system at one size under one load.
 type Cell struct {
 	System  string `json:"system"`
 	Members int    `json:"members"`
 	Load    Load   `json:"load"`
+	Piece   int    `json:"piece"`   // index of the piece that measured it
+	Version string `json:"version"` // of the system at that time
 
 	Kills    []Kill        `json:"kills"`
 	False    int           `json:"false"`    // deaths declared of living members
@@ -111,6 +140,9 @@ func Parse(b []byte) (Run, error) {
 		if !slices.ContainsFunc(r.Systems, func(s System) bool { return s.Name == c.System }) {
 			return r, fmt.Errorf("record of a comparison: cells[%d].system %q: want the name of one of the systems", i, c.System)
 		}
+		if c.Piece < 0 || c.Piece >= len(r.Pieces) {
+			return r, fmt.Errorf("record of a comparison: cells[%d].piece %d: want 0 to %d", i, c.Piece, len(r.Pieces)-1)
+		}
 	}
 	return r, nil
 }
@@ -123,6 +155,50 @@ func (r Run) Record() ([]byte, error) {
 	}
 	return append(b, '\n'), nil
 }
+
+// Continue returns now, which has no cells yet, with the pieces, systems and cells of an earlier run before it. It refuses an
+// earlier run whose cells now's cannot stand beside.
+func (r Run) Continue(earlier Run) (Run, error) {
+	if r.Short != earlier.Short {
+		return r, errors.New("continue a comparison: one of the runs is of the short form: begin a new record")
+	}
+	out := r
+	out.Pieces = slices.Concat(earlier.Pieces, r.Pieces)
+	out.Cells = slices.Clone(earlier.Cells)
+	out.Systems = slices.Clone(r.Systems)
+	for _, s := range earlier.Systems {
+		i := slices.IndexFunc(r.Systems, func(n System) bool { return n.Name == s.Name })
+		if i < 0 {
+			out.Systems = append(out.Systems, s)
+			continue
+		}
+		if n := r.Systems[i]; n.Settings != s.Settings || n.Observer != s.Observer || n.Members != s.Members {
+			return r, fmt.Errorf("continue a comparison: %s has other settings, observers or processes than in the record: "+
+				"begin a new record", s.Name)
+		}
+	}
+	return out, nil
+}
+
+// Now returns the current piece.
+func (r *Run) Now() *Piece { return &r.Pieces[len(r.Pieces)-1] }
+
+// Add adds a cell of the current piece in place of an earlier measurement, even of a better one.
+func (r *Run) Add(c Cell) {
+	c.Piece = len(r.Pieces) - 1
+	if i := slices.IndexFunc(r.Systems, func(s System) bool { return s.Name == c.System }); i >= 0 {
+		c.Version = r.Systems[i].Version
+	}
+	r.Cells = slices.DeleteFunc(r.Cells, func(o Cell) bool { return o.System == c.System && o.condition() == c.condition() })
+	r.Cells = append(r.Cells, c)
+}
+
+// Has reports whether a piece has measured a system under a condition, even if the cell broke off.
+func (r Run) Has(system string, at Condition) bool {
+	return slices.ContainsFunc(r.Cells, func(c Cell) bool { return c.System == system && c.condition() == at })
+}
+
+func (c Cell) condition() Condition { return Condition{c.Members, c.Load} }
 
 // sorted returns the cells by load, members and order of systems.
 func (r Run) sorted() []Cell {

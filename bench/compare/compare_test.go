@@ -25,33 +25,42 @@ func kills(ms ...int) (out []Kill) {
 	return out
 }
 
-func example() Run {
-	return Run{
-		Commit: "0123abc", Short: true, Lanes: "one system after the other", Seed: 7, Begun: time.Unix(1e9, 0), Took: time.Minute,
-		Machine: "2 × test", LoadFrom: "1 2 3", LoadTo: "4 5 6", Beside: "compilers", Limit: time.Minute, Steady: 5 * time.Second,
-		Systems: []System{{Name: "our|s", Version: "v1"}, {Name: "peer", Version: "v2", Settings: "a\nb"}},
-		Cells: []Cell{
-			{System: "peer", Members: 8, Load: Load{Loops: 4}, Kills: append(kills(5000), Kill{3, time.Second, Missed}), False: 2,
-				Observed: 90 * time.Second, Failure: "no\nleader"},
-			{System: "peer", Members: 8, Kills: append(kills(6000, 7000, 5000), Kill{3, Missed, Missed}, Kill{4, Missed, Missed})},
-			{System: "peer", Members: 27, Kills: append(kills(1000, 1000, 1000, 1000, 1000), Kill{5, Missed, Missed})},
-			{System: "peer", Members: 64},
-			{System: "our|s", Members: 8, Kills: kills(90, 110, 100, 100, 100, 100), CPU: .125, Bytes: 1234, Memory: 45.25e6,
-				Note: "preset default"},
-		},
-		LeftOut: []string{"third: no program"},
+func piece(commit string, seed uint64) Piece {
+	return Piece{
+		Commit: commit, Lanes: "one system after the other", Seed: seed, Begun: time.Unix(1e9, 0), Took: time.Minute, Machine: "2 × test",
+		LoadFrom: "1 2 3", LoadTo: "4 5 6", Beside: "compilers", Kills: 20, Limit: time.Minute, Steady: 5 * time.Second,
 	}
+}
+
+func example() Run {
+	r := Run{
+		Short: true, Pieces: []Piece{piece("0123abc", 7)}, Namespace: "a namespace", LeftOut: []string{"third: no program"},
+		Systems: []System{{Name: "our|s", Version: "v1"}, {Name: "peer", Version: "v2", Settings: "a\nb"}},
+	}
+	for _, c := range []Cell{
+		{System: "peer", Members: 8, Load: Load{Loops: 4}, Kills: append(kills(5000), Kill{3, time.Second, Missed}), False: 2,
+			Observed: 90 * time.Second, Failure: "no\nleader"},
+		{System: "peer", Members: 8, Kills: append(kills(6000, 7000, 5000), Kill{3, Missed, Missed}, Kill{4, Missed, Missed})},
+		{System: "peer", Members: 27, Kills: append(kills(1000, 1000, 1000, 1000, 1000), Kill{5, Missed, Missed})},
+		{System: "peer", Members: 64},
+		{System: "our|s", Members: 8, Kills: kills(90, 110, 100, 100, 100, 100), CPU: .125, Bytes: 1234, Memory: 45.25e6,
+			Note: "preset default"},
+	} {
+		r.Add(c)
+	}
+	return r
 }
 
 func TestPageHasEveryResultAndFailure(t *testing.T) {
 	page := example().Page()
 	for _, want := range []string{
-		"**short form**", "| seed | 7 |", "| other work on the machine | compilers |",
-		"| 0 loops | 8 | our\\|s | 6 | 50 [48, 52], 55 | 100 [95, 105], 110 | 0 | 0 in 0s | 12.5 | 1234 | 45.2 |",
-		"| 4 loops | 8 | peer (**broke off**) | 2 | 1750 [–], 2500 | > limit [–], > limit | 1 | 2 in 1m30s | – | – | – |",
-		"| 0 loops | 8 | peer | 5 | 3500 [–], > limit | 7000 [–], > limit | 2 | 0 in 0s |",
-		"| 0 loops | 27 | peer | 6 | 500 [500, > limit], > limit | 1000 [1000, > limit], > limit | 1 | 0 in 0s |",
-		"| 0 loops | 64 | peer | 0 | – | – | 0 | 0 in 0s |", "\npeer               no kill\n",
+		"**short form**", "Isolation: a namespace.",
+		"| 1 | `0123abc` | 2001-09-09 01:46 UTC | 1m0s | 1 2 3; 4 5 6 | compilers | 20 | 1m0s | 5s | 7 | one system after the other | 2 × test |",
+		"| 0 loops | 8 | our\\|s | 2001-09-09 `0123abc` | 6 | 50 [48, 52], 55 | 100 [95, 105], 110 | 0 | 0 in 0s | 12.5 | 1234 | 45.2 |",
+		"| 4 loops | 8 | peer (**broke off**) | 2001-09-09 `0123abc` | 2 | 1750 [–], 2500 | > limit [–], > limit | 1 | 2 in 1m30s | – | – | – |",
+		"| 0 loops | 8 | peer | 2001-09-09 `0123abc` | 5 | 3500 [–], > limit | 7000 [–], > limit | 2 | 0 in 0s |",
+		"| 0 loops | 27 | peer | 2001-09-09 `0123abc` | 6 | 500 [500, > limit], > limit | 1000 [1000, > limit], > limit | 1 | 0 in 0s |",
+		"| 0 loops | 64 | peer | 2001-09-09 `0123abc` | 0 | – | – | 0 | 0 in 0s |", "\npeer               no kill\n",
 		"- peer, 8 members, 4 loops, after 2 kills: no leader", "- not run: third: no program", "| peer | v2 | a b |",
 		"- our|s, 8 members: preset default.",
 	} {
@@ -78,10 +87,90 @@ func TestRecordPrintsTheSamePage(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"{": "unexpected end",
-		`{"cells":[{"system":"x"}],"systems":[]}`: `cells[0].system "x": want the name of one of the systems`,
+		`{"cells":[{"system":"x"}],"systems":[]}`:             `cells[0].system "x": want the name of one of the systems`,
+		`{"cells":[{"system":"x"}],"systems":[{"name":"x"}]}`: `cells[0].piece 0: want 0 to -1`,
 	} {
 		if _, err := Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v: want %q", text, err, want)
+		}
+	}
+}
+
+// whole is a run of the whole form with one system and one cell of each given size.
+func whole(commit string, members ...int) Run {
+	r := Run{Pieces: []Piece{piece(commit, 1)}, Systems: []System{{Name: "peer", Version: "version of " + commit, Settings: "defaults"}}}
+	for _, m := range members {
+		r.Add(Cell{System: "peer", Members: m, Kills: kills(1000 * m)})
+	}
+	return r
+}
+
+func TestLaterPieceKeepsCellsThatItDoesNotMeasure(t *testing.T) {
+	r, err := whole("aaa1111").Continue(whole("0001111", 8, 27))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Add(Cell{System: "peer", Members: 27, Failure: "no leader"})
+	r.Add(Cell{System: "peer", Members: 64, Load: Load{Loops: 4}, Kills: kills(64)})
+	page := r.Page()
+	for _, want := range []string{
+		"| 1 | `0001111` |", "| 2 | `aaa1111` |", "| 0 loops | 8 | peer | 2001-09-09 `0001111` | 1 |",
+		"| 0 loops | 27 | peer (**broke off**) | 2001-09-09 `aaa1111` | 0 |", "| 4 loops | 64 | peer | 2001-09-09 `aaa1111` | 1 |",
+		"| peer | version of 0001111, version of aaa1111 | defaults |", "9 of the plan's 12 cells have not been measured yet:",
+		"- 64 members, 0 loops: all systems\n", "- 64 members, 20 % loss: all systems\n",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %q:\n%s", want, page)
+		}
+	}
+	for _, bad := range []string{"27000", "- 64 members, 4 loops: all", "- 8 members, 0 loops"} {
+		if strings.Contains(page, bad) {
+			t.Errorf("the page has %q:\n%s", bad, page)
+		}
+	}
+	if r.Has("peer", Condition{Members: 64}) || !r.Has("peer", Condition{Members: 27}) {
+		t.Error("the cell of 64 members without load is there, or that of 27 is not")
+	}
+
+	// A piece whose cells were all measured again is no longer on the page.
+	r.Add(Cell{System: "peer", Members: 8, Kills: kills(8)})
+	if page := r.Page(); strings.Contains(page, "0001111") {
+		t.Errorf("the page names a piece without cells:\n%s", page)
+	}
+}
+
+func TestPieceWithOtherSystemsKeepsTheFirst(t *testing.T) {
+	now := Run{Pieces: []Piece{piece("aaa1111", 1)}, Systems: []System{{Name: "other", Version: "v9"}}}
+	r, err := now.Continue(whole("0001111", 8))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Add(Cell{System: "other", Members: 8, Kills: kills(10)})
+	b, err := r.Record()
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := Parse(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"| 0 loops | 8 | other |", "| 0 loops | 8 | peer |", "- 8 members, 4 loops: all systems", "22 of the plan's 24"} {
+		if page := again.Page(); !strings.Contains(page, want) {
+			t.Errorf("the page lacks %q:\n%s", want, page)
+		}
+	}
+}
+
+func TestRunDoesNotContinueWhatCannotStandBeside(t *testing.T) {
+	short, changed := whole("0001111"), whole("0001111", 8)
+	short.Short = true
+	changed.Systems[0].Settings = "tuned"
+	for want, earlier := range map[string]Run{
+		"one of the runs is of the short form":            short,
+		"peer has other settings, observers or processes": changed,
+	} {
+		if _, err := whole("aaa1111").Continue(earlier); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: want %q", err, want)
 		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 // Bounds of the phases of a cell.
 const (
 	startBound   = 4 * time.Minute
+	startReport  = 5 * time.Second // of startBound, for what the start waited for
 	restoreBound = 2 * time.Minute
 	settle       = 2 * time.Second // between the begin of the load and the measurement
 	// roundWindow is the time in which the overlapping kills of a round fall.

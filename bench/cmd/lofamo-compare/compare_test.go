@@ -229,6 +229,7 @@ func TestParseRefusesBadFlags(t *testing.T) {
 		"-limit 1ms":      "limit 1ms: want 1s to 10m0s",
 		"-systems raft":   `systems: "raft": want some of`,
 		"-lanes sideways": "lanes sideways",
+		"-missing":        "missing: want a record",
 		"more":            `arguments ["more"]`,
 	} {
 		if _, err := parse(strings.Fields(flags)); err == nil || !strings.Contains(strings.ReplaceAll(err.Error(), `lanes "s`, "lanes s"), want) {
@@ -236,8 +237,51 @@ func TestParseRefusesBadFlags(t *testing.T) {
 		}
 	}
 	o, err := parse([]string{"-short"})
-	if err != nil || o.kills != 5 || !slices.Equal(o.plan, []condition{{members: 8}}) || o.lanes != allOnce {
+	if err != nil || o.kills != 5 || !slices.Equal(o.plan, []compare.Condition{{Members: 8}}) || o.lanes != allOnce {
 		t.Errorf("short: %+v, %v", o, err)
+	}
+}
+
+func TestRunContinuesItsRecord(t *testing.T) {
+	record := filepath.Join(t.TempDir(), "record.json")
+	o := options{record: record}
+	system := func(name string) compare.Run {
+		return compare.Run{Pieces: []compare.Piece{{Commit: name}}, Systems: []compare.System{{Name: name}}}
+	}
+	earlier, err := resume(o, system(serfLAN))
+	if err != nil {
+		t.Fatal(err)
+	}
+	earlier.Add(compare.Cell{System: serfLAN, Members: 8})
+	if err := write(o, earlier); err != nil {
+		t.Fatal(err)
+	}
+	r, err := resume(o, system(ourName))
+	if err != nil || len(r.Cells) != 1 || len(r.Systems) != 2 || r.Systems[0].Name != ourName || r.Now().Commit != ourName {
+		t.Errorf("%+v, %v: want our systems before serf and its cell, and a piece of our own", r, err)
+	}
+	o.fresh = true
+	if r, err := resume(o, system(ourName)); err != nil || len(r.Cells) != 0 || len(r.Pieces) != 1 {
+		t.Errorf("a new record: %+v, %v", r, err)
+	}
+	o.fresh = false
+	if err := os.WriteFile(record, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := resume(o, system(ourName)); err == nil {
+		t.Error("a broken record is overwritten")
+	}
+}
+
+// A piece with -missing measures no cell that the record has, and begins none when its time is over.
+func TestMissingLeavesMeasuredCells(t *testing.T) {
+	plan := compare.Plan()[:1]
+	r := compare.Run{Pieces: []compare.Piece{{Begun: time.Now()}}, Systems: []compare.System{{Name: serfLAN}}}
+	r.Add(compare.Cell{System: serfLAN, Members: plan[0].Members, Note: "measured"})
+	for _, o := range []options{{plan: plan, lanes: alone, missing: true, whole: time.Hour}, {plan: plan, lanes: alone, whole: -1}} {
+		if err := cells(t.Context(), o, &r, []string{serfLAN}); err != nil || len(r.Cells) != 1 || r.Cells[0].Note != "measured" {
+			t.Errorf("%+v, %v", r.Cells, err)
+		}
 	}
 }
 

@@ -51,7 +51,10 @@ func (l *lofamo) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(l.c.Start(ctx, nil), l.c.WaitNormal(ctx, nil)); err != nil {
+	// Earlier than the cell's own bound, so that the failure names the nodes that lack and quotes their logs.
+	starting, cancel := context.WithTimeoutCause(ctx, startBound-startReport, fmt.Errorf("longer than %s", startBound-startReport))
+	defer cancel()
+	if err := errors.Join(l.c.Start(starting, nil), l.c.WaitNormal(starting, nil)); err != nil {
 		return err
 	}
 	for o := range l.cell.members {

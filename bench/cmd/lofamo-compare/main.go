@@ -71,7 +71,7 @@ func dispatch(args []string) (status int, err error) {
 // options are the command line.
 type options struct {
 	systems []string
-	plan    []condition
+	plan    []compare.Condition
 	kills   int
 	seed    uint64
 	limit   time.Duration
@@ -84,16 +84,22 @@ type options struct {
 	page    string
 	record  string
 	short   bool
+	missing bool // only cells that the record lacks
+	fresh   bool // begin a new record
 }
 
-// condition is one size under one load.
-type condition struct {
-	members int
-	load    compare.Load
+// wholePlan returns the plan of the whole form as text.
+func wholePlan() string {
+	var parts []string
+	for _, c := range compare.Plan() {
+		load := strconv.Itoa(c.Load.Loops)
+		if c.Load.Loss > 0 {
+			load = fmt.Sprintf("%d%%", c.Load.Loss)
+		}
+		parts = append(parts, fmt.Sprintf("%d:%s", c.Members, load))
+	}
+	return strings.Join(parts, ",")
 }
-
-// wholePlan is the plan of the whole form.
-const wholePlan = "8:0,8:4,8:16,8:20%,27:0,27:4,27:16,27:20%,64:0,64:4,64:16,64:20%"
 
 // Values of -lanes.
 const (
@@ -106,7 +112,7 @@ func parse(args []string) (options, error) {
 	var o options
 	f := flag.NewFlagSet("lofamo-compare", flag.ContinueOnError)
 	systems := f.String("systems", strings.Join(systemNames(), ";"), "systems to compare, with semicolons between")
-	plan := f.String("plan", wholePlan, "MEMBERS:LOAD with commas between, in order; MEMBERS: 8, 16, 27, 32 or 64; LOAD: 0 to 256 busy "+
+	plan := f.String("plan", wholePlan(), "MEMBERS:LOAD with commas between, in order; MEMBERS: 8, 16, 27, 32 or 64; LOAD: 0 to 256 busy "+
 		"loops, or 1% to 90% of the packets lost")
 	f.IntVar(&o.kills, "kills", 20, "kills in a cell: 1 to 1000")
 	f.Uint64Var(&o.seed, "seed", 1, "of victims and moments")
@@ -119,7 +125,9 @@ func parse(args []string) (options, error) {
 	f.StringVar(&o.consul, "consul", os.Getenv("LOFAMO_CONSUL"), "consul's program; without it consul is left out")
 	f.StringVar(&o.beside, "beside", "not stated", "other work on the machine, for the page")
 	f.StringVar(&o.page, "out", "", "file for the page; empty: standard output")
-	f.StringVar(&o.record, "record", "", "file for the record of the run; empty: none")
+	f.StringVar(&o.record, "record", "", "file for the record of the run, which keeps the cells that it has from earlier runs; empty: none")
+	f.BoolVar(&o.missing, "missing", false, "measure only cells that the record lacks; with -time the next piece of the plan")
+	f.BoolVar(&o.fresh, "fresh", false, "begin a new record: drop the cells of earlier runs")
 	f.BoolVar(&o.short, "short", false, "the short form: 8 members, no load, 5 kills each, all side by side, 3 minutes at most")
 	if err := f.Parse(args); err != nil {
 		return o, err
@@ -137,7 +145,7 @@ func parse(args []string) (options, error) {
 	return o, errors.Join(err, o.check())
 }
 
-func parsePlan(text string) (out []condition, err error) {
+func parsePlan(text string) (out []compare.Condition, err error) {
 	for part := range strings.SplitSeq(text, ",") {
 		size, load, ok := strings.Cut(strings.TrimSpace(part), ":")
 		percent, isLoss := strings.CutSuffix(load, "%")
@@ -146,9 +154,9 @@ func parsePlan(text string) (out []condition, err error) {
 		if !ok || err != nil || failed != nil {
 			return nil, fmt.Errorf("plan %q: want MEMBERS:LOAD, such as 8:16 or 8:20%%", part)
 		}
-		c := condition{members, compare.Load{Loops: n}}
+		c := compare.Condition{Members: members, Load: compare.Load{Loops: n}}
 		if isLoss {
-			c.load = compare.Load{Loss: n}
+			c.Load = compare.Load{Loss: n}
 			err = within("plan: loss", n, 1, 90)
 		} else {
 			err = within("plan: loops", n, 0, 256)
@@ -174,6 +182,9 @@ func (o options) check() error {
 	}
 	if o.lanes != alone && o.lanes != peersOnce && o.lanes != allOnce {
 		errs = append(errs, fmt.Errorf("lanes %q: want %s, %s or %s", o.lanes, alone, peersOnce, allOnce))
+	}
+	if o.missing && (o.record == "" || o.fresh) {
+		errs = append(errs, errors.New("missing: want a record, and not -fresh"))
 	}
 	return errors.Join(errs...)
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -93,17 +94,20 @@ func moduleVersion(path string) string {
 	return "unknown"
 }
 
-// run carries out all cells. It writes the page and the record after every lane, so that an interrupted run has both.
+// run carries out the cells of one piece. It writes the page and the record after every lane, so that an interrupted run has both.
 func run(ctx context.Context, o options) error {
 	if os.Geteuid() != 0 {
 		return errors.New("not root: each cell needs new namespaces")
 	}
 	r := compare.Run{
-		Commit: machine.SourceCommit(), Short: o.short, Lanes: map[string]string{
-			alone: "one system after the other", allOnce: "all systems side by side; with busy loops, one after the other",
-			peersOnce: "the peers side by side, LO|FA|MO alone; with busy loops, one system after the other",
-		}[o.lanes], Seed: o.seed, Begun: time.Now(), Machine: machine.Describe(), LoadFrom: machine.LoadAverages(), Beside: o.beside,
-		Limit: o.limit, Steady: o.steady, Namespace: "a network, a process and a mount namespace for each cell; nftables drops packets",
+		Short: o.short, Namespace: "a network, a process and a mount namespace for each cell; nftables drops packets",
+		Pieces: []compare.Piece{{
+			Commit: machine.SourceCommit(), Lanes: map[string]string{
+				alone: "one system after the other", allOnce: "all systems side by side; with busy loops, one after the other",
+				peersOnce: "the peers side by side, LO|FA|MO alone; with busy loops, one system after the other",
+			}[o.lanes], Seed: o.seed, Begun: time.Now(), Machine: machine.Describe(), LoadFrom: machine.LoadAverages(), Beside: o.beside,
+			Kills: o.kills, Limit: o.limit, Steady: o.steady,
+		}},
 	}
 	var systems []string
 	for _, name := range o.systems {
@@ -115,6 +119,10 @@ func run(ctx context.Context, o options) error {
 		}
 		r.Systems, systems = append(r.Systems, s), append(systems, name)
 	}
+	r, err := resume(o, r)
+	if err != nil {
+		return err
+	}
 	if err := cells(ctx, o, &r, systems); err != nil {
 		return err
 	}
@@ -125,19 +133,42 @@ func run(ctx context.Context, o options) error {
 	return nil
 }
 
-// cells runs all cells in the order of the plan.
+// resume puts the cells of the record's earlier pieces before those of this one.
+func resume(o options, now compare.Run) (compare.Run, error) {
+	if o.record == "" || o.fresh {
+		return now, nil
+	}
+	b, err := os.ReadFile(o.record)
+	if errors.Is(err, fs.ErrNotExist) {
+		return now, nil
+	} else if err != nil {
+		return now, fmt.Errorf("record of earlier runs: %w", err)
+	}
+	earlier, err := compare.Parse(b)
+	if err != nil {
+		return now, err
+	}
+	r, err := now.Continue(earlier)
+	if err != nil {
+		return now, fmt.Errorf("%w: -fresh", err)
+	}
+	slices.SortStableFunc(r.Systems, func(a, b compare.System) int {
+		return slices.Index(systemNames(), a.Name) - slices.Index(systemNames(), b.Name)
+	})
+	return r, nil
+}
+
+// cells runs the cells in the order of the plan, until the run's time is over.
 func cells(ctx context.Context, o options, r *compare.Run, systems []string) error {
-	for i, c := range o.plan {
-		for _, lane := range lanes(o.lanes, c.load, systems) {
-			stopped := together(ctx, o, r, lane, c.members, c.load)
-			r.Took, r.LoadTo = time.Since(r.Begun), machine.LoadAverages()
-			if stopped != nil {
-				var left []string
-				for _, c := range o.plan[i:] {
-					left = append(left, fmt.Sprintf("%d members, %s", c.members, c.load))
-				}
-				r.LeftOut = append(r.LeftOut, "the run was interrupted; absent or incomplete: "+strings.Join(left, "; "))
+	for _, at := range o.plan {
+		wanted := slices.DeleteFunc(slices.Clone(systems), func(s string) bool { return o.missing && r.Has(s, at) })
+		for _, lane := range lanes(o.lanes, at.Load, wanted) {
+			if time.Since(r.Now().Begun) > o.whole {
+				fmt.Fprintf(os.Stderr, "the run's time of %s is over: no cell from %s on\n", o.whole, at)
+				return nil
 			}
+			stopped := together(ctx, o, r, lane, at)
+			r.Now().Took, r.Now().LoadTo = time.Since(r.Now().Begun), machine.LoadAverages()
 			if err := errors.Join(stopped, write(o, *r)); err != nil {
 				return err
 			}
@@ -166,18 +197,13 @@ func lanes(how string, load compare.Load, systems []string) (out [][]string) {
 }
 
 // together runs the cells of one lane side by side.
-func together(ctx context.Context, o options, r *compare.Run, lane []string, size int, load compare.Load) error {
-	if time.Since(r.Begun) > o.whole {
-		r.LeftOut = append(r.LeftOut, fmt.Sprintf("%s, %d members, %s: the run's time of %s was over", strings.Join(lane, ", "), size, load,
-			o.whole))
-		return nil
-	}
+func together(ctx context.Context, o options, r *compare.Run, lane []string, at compare.Condition) error {
 	var mu sync.Mutex
 	var g errgroup.Group
 	for _, name := range lane {
 		g.Go(func() error {
 			c, err := runCell(ctx, order{
-				System: name, Members: size, Load: load, Kills: o.kills, Seed: o.seed, Limit: o.limit, Steady: o.steady, Budget: o.budget,
+				System: name, Members: at.Members, Load: at.Load, Kills: o.kills, Seed: o.seed, Limit: o.limit, Steady: o.steady, Budget: o.budget,
 				Consul: o.consul,
 			})
 			mu.Lock()
@@ -188,9 +214,9 @@ func together(ctx context.Context, o options, r *compare.Run, lane []string, siz
 				}
 				c.Failure = err.Error()
 			}
-			fmt.Fprintf(os.Stderr, "%s %s, %d members, %s: %d kills, %d false deaths %s\n", time.Now().UTC().Format(time.TimeOnly), name, size,
-				load, len(c.Kills), c.False, c.Failure)
-			r.Cells = append(r.Cells, c)
+			fmt.Fprintf(os.Stderr, "%s %s, %s: %d kills, %d false deaths %s\n", time.Now().UTC().Format(time.TimeOnly), name, at,
+				len(c.Kills), c.False, c.Failure)
+			r.Add(c)
 			return nil
 		})
 	}

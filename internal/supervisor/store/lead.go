@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,10 +34,13 @@ type Campaigner struct {
 // lease is lost or ctx ends. Leadership ends when work returns. Run resigns before it returns, so that another
 // replica need not wait for the lease to end.
 func (c Campaigner) Run(ctx context.Context, work func(context.Context, Fence) error) {
+	waits := false
 	for ctx.Err() == nil {
-		if err := c.term(ctx, work); err != nil && ctx.Err() == nil {
-			c.Logger.Warn("leadership ended", "err", err)
+		reached, err := c.term(ctx, work)
+		if err != nil && ctx.Err() == nil {
+			c.logEnd(reached, waits, err)
 		}
+		waits = reached == nothing
 		select {
 		case <-ctx.Done():
 		case <-time.After(retryAfter):
@@ -44,10 +48,34 @@ func (c Campaigner) Run(ctx context.Context, work func(context.Context, Fence) e
 	}
 }
 
+// reached is how far a term came.
+type reached uint8
+
+const (
+	nothing    reached = iota // not even a lease
+	candidacy                 // a lease
+	leadership                // elected
+)
+
+// logEnd logs why a term ended. Of the attempts without a lease it logs only the first one as a warning: without a quorum
+// they fail for as long as that lasts.
+func (c Campaigner) logEnd(r reached, waits bool, err error) {
+	switch {
+	case r == leadership:
+		c.Logger.Warn("leadership ended", "err", err)
+	case r == candidacy:
+		c.Logger.Warn("candidacy ended", "err", err)
+	case waits:
+		c.Logger.Debug("still no candidate", "err", err)
+	default:
+		c.Logger.Warn("no candidate until the store grants a lease", "err", err)
+	}
+}
+
 // resignTime bounds an orderly resignation.
 const resignTime = time.Second
 
-func (c Campaigner) term(ctx context.Context, work func(context.Context, Fence) error) (err error) {
+func (c Campaigner) term(ctx context.Context, work func(context.Context, Fence) error) (r reached, err error) {
 	ttl := c.TTL
 	if ttl == 0 {
 		ttl = LeaseTTL
@@ -60,7 +88,7 @@ func (c Campaigner) term(ctx context.Context, work func(context.Context, Fence) 
 
 	session, err := concurrency.NewSession(within(sctx, c.Client), concurrency.WithTTL(ttl), concurrency.WithContext(sctx))
 	if err != nil {
-		return fmt.Errorf("election lease of %s: %w", c.ID, err)
+		return nothing, fmt.Errorf("election lease of %s: %w", c.ID, err)
 	}
 	defer func() {
 		// Revoking the lease resigns as well.
@@ -88,16 +116,16 @@ func (c Campaigner) term(ctx context.Context, work func(context.Context, Fence) 
 	}()
 	election := concurrency.NewElection(session, ElectionPrefix)
 	if err := election.Campaign(lctx, c.ID); err != nil {
-		return fmt.Errorf("campaign of %s: %w", c.ID, err)
+		return candidacy, fmt.Errorf("campaign of %s: %w", c.ID, cmp.Or(context.Cause(lctx), err))
 	}
 	if err := context.Cause(lctx); err != nil {
-		return err
+		return candidacy, err
 	}
 	c.Logger.Info("leading", "term", election.Rev())
 	if err := work(lctx, Fence{Key: election.Key(), Rev: election.Rev()}); err != nil {
-		return errors.Join(err, context.Cause(lctx))
+		return leadership, errors.Join(err, context.Cause(lctx))
 	}
-	return context.Cause(lctx)
+	return leadership, context.Cause(lctx)
 }
 
 // within returns a client with the same connection and another context. A campaign that is cancelled deletes its key with

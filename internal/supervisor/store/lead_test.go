@@ -1,9 +1,11 @@
 package store_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -181,6 +183,48 @@ func TestCandidateEndsWithoutQuorum(t *testing.T) {
 		b.stop()
 	}()
 	await(t, "the candidate to end", ended)
+}
+
+// leaseless is a store that grants no lease until it has been asked often enough.
+type leaseless struct {
+	clientv3.Lease
+	refused atomic.Int64
+	most    int64
+}
+
+func (l *leaseless) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error) {
+	if l.refused.Add(1) <= l.most {
+		return nil, errors.New("no quorum")
+	}
+	return l.Lease.Grant(ctx, ttl)
+}
+
+// TestCampaignWithoutStoreIsLoggedOnce: an outage of the store ends no leadership of a replica that did not lead, and is
+// one line of its log.
+func TestCampaignWithoutStoreIsLoggedOnce(t *testing.T) {
+	client := supervisortest.NewEtcd(t, 1).Members[0].Client()
+	bounded := clientv3.NewCtxClient(t.Context())
+	bounded.KV, bounded.Watcher, bounded.Lease = client.KV, client.Watcher, &leaseless{Lease: client.Lease, most: 4}
+	var out bytes.Buffer
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	leads := make(chan struct{})
+	wg.Go(func() {
+		logger := slog.New(slog.NewTextHandler(&out, nil))
+		store.Campaigner{Client: bounded, ID: "a", TTL: patient, Logger: logger}.Run(ctx, func(ctx context.Context, _ store.Fence) error {
+			close(leads)
+			<-ctx.Done()
+			return nil
+		})
+	})
+	await(t, "a leader after four refused leases", leads)
+	cancel()
+	wg.Wait()
+	log := out.String()
+	if strings.Count(log, "level=WARN") != 1 || !strings.Contains(log, "no candidate") || !strings.Contains(log, "no quorum") ||
+		strings.Contains(log, "ended") {
+		t.Errorf("want one warning of a missing lease, and none of an end:\n%s", log)
+	}
 }
 
 // TestTermEndsWithItsLease: a term ends with its lease, and its writes are refused. Then the candidate campaigns again.

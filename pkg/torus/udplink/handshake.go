@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -22,7 +24,11 @@ const (
 
 	handshakeTimeout = time.Second
 
-	warnEvery = 30 * time.Second // of warnings on failed handshakes of one link
+	warnEvery = time.Minute // of warnings on failed handshakes of one link
+
+	// peerStart is how long nobody may listen at the peer's address before the first session without a warning: agents
+	// that start together are not ready at the same moment.
+	peerStart = 30 * time.Second
 
 	// settle is how long a new session may carry frames before it can be replaced. Requests in that time were made
 	// before its first frames could arrive.
@@ -130,17 +136,27 @@ func (l *Link) awaitNeed(ctx context.Context, age time.Duration) {
 	}
 }
 
-// failed counts and logs a failed handshake: seldom as a warning, for strangers can cause it too.
+// failed counts and logs a failed handshake.
 func (l *Link) failed(ctx context.Context, what string, err error) {
 	if ctx.Err() != nil {
 		return
 	}
 	l.count.failures.Add(1)
 	level := slog.LevelDebug
-	if l.warn.Allow() {
+	if l.deservesWarning(err, time.Now()) {
 		level = slog.LevelWarn
 	}
 	l.log.Log(ctx, level, "link handshake failed", "peer", l.remote.Load().addr.String(), "as", what, "error", err)
+}
+
+// deservesWarning reports whether a failed handshake is logged as a warning: seldom, for strangers can cause it too, and
+// not while a peer may still be starting.
+func (l *Link) deservesWarning(err error, now time.Time) bool {
+	first := !l.cfg.Resumed && l.made.Load() == nil
+	if first && errors.Is(err, unix.ECONNREFUSED) && now.Sub(l.began) < peerStart {
+		return false
+	}
+	return l.warn.AllowN(now, 1)
 }
 
 func (l *Link) established(h Handler, r *remote, s *torus.Session) {

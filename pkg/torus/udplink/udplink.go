@@ -124,6 +124,7 @@ type Link struct {
 	redial chan struct{}
 	pace   *rate.Limiter // of packets read
 	warn   *rate.Limiter // of warnings
+	began  time.Time
 	count  counters
 
 	remote  atomic.Pointer[remote]
@@ -174,7 +175,7 @@ func Listen(cfg Config) (*Link, error) {
 		redial: make(chan struct{}, 1), errors: make(chan struct{}, 1), delayed: make(chan delayedPacket, maxDelayed),
 		pace: rate.NewLimiter(packetRate, packetBurst),
 		warn: rate.NewLimiter(rate.Every(warnEvery), 1), reserved: -1,
-		rand: cfg.Rand,
+		rand: cfg.Rand, began: time.Now(),
 	}
 	l.remote.Store(r)
 	if l.rand == nil {

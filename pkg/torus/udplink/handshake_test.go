@@ -1,0 +1,66 @@
+package udplink
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+// TestNoWarningWhilePeerMayStart: agents that start together refuse each other's first connections. That is no warning,
+// but everything else is, and so is a peer that does not start.
+func TestNoWarningWhilePeerMayStart(t *testing.T) {
+	refused := func(t *testing.T, a *node) error {
+		t.Helper()
+		_, _, err := a.link.dial(t.Context(), a.link.remote.Load())
+		if err == nil {
+			t.Fatal("a handshake succeeded without a peer")
+		}
+		return err
+	}
+	link := func(t *testing.T, change func(*Config)) *node {
+		t.Helper()
+		a, _ := pairOf(t)
+		change(&a.cfg)
+		l, err := Listen(a.cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		a.link = l
+		return a
+	}
+	t.Run("nobody listens", func(t *testing.T) {
+		a := link(t, func(*Config) {})
+		err, soon, late := refused(t, a), a.link.began.Add(peerStart-1), a.link.began.Add(peerStart)
+		if a.link.deservesWarning(err, soon) {
+			t.Errorf("a warning before %s: %v", peerStart, err)
+		}
+		for _, tt := range []struct {
+			at   time.Time
+			want bool
+		}{{late, true}, {late.Add(warnEvery - time.Second), false}, {late.Add(warnEvery), true}} {
+			if got := a.link.deservesWarning(err, tt.at); got != tt.want {
+				t.Errorf("after %s: a warning %t, want %t", tt.at.Sub(a.link.began), got, tt.want)
+			}
+		}
+	})
+	t.Run("another error", func(t *testing.T) {
+		a := link(t, func(*Config) {})
+		if !a.link.deservesWarning(errors.New("unknown authority"), a.link.began) {
+			t.Error("no warning of a wrong certificate")
+		}
+	})
+	t.Run("after a session", func(t *testing.T) {
+		a := link(t, func(*Config) {})
+		a.link.made.Store(&handshaken{})
+		if !a.link.deservesWarning(refused(t, a), a.link.began) {
+			t.Error("no warning of a peer that does not listen any more")
+		}
+	})
+	t.Run("after a session of an earlier process", func(t *testing.T) {
+		a := link(t, func(c *Config) { c.Resumed = true })
+		if !a.link.deservesWarning(refused(t, a), a.link.began) {
+			t.Error("no warning of a peer that does not listen any more")
+		}
+	})
+}

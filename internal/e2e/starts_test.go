@@ -66,4 +66,5 @@ func TestStartsCommitNoFault(t *testing.T) {
 	}
 	settled("all agents and supervisors restarted")
 	check("all agents and supervisors restarted")
+	checkLogs(t, l.Cluster.Dir())
 }

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -21,6 +20,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
+	"github.com/lofamo/lofamo/internal/agent/storage"
 )
 
 // process is a half's process, held by a process descriptor. Even if its id is reused, a signal reaches this process or
@@ -231,14 +231,8 @@ func (p *process) close() { _ = unix.Close(p.fd) }
 
 // ranFor returns the CPU time of all threads of a process.
 func (p *process) ranFor() time.Duration {
-	var ts unix.Timespec
 	// The clock of another process, as clock_getcpuclockid(3) makes it.
-	clock := uintptr(int32(^p.pid<<3 | 2))
-	// This call never blocks. An ordinary one would wake the runtime's monitor thread each time, 40 times a second.
-	if _, _, errno := unix.RawSyscall(unix.SYS_CLOCK_GETTIME, clock, uintptr(unsafe.Pointer(&ts)), 0); errno != 0 {
-		return 0
-	}
-	return time.Duration(ts.Nano())
+	return time.Duration(storage.Clock(int32(^p.pid<<3 | 2)))
 }
 
 // moment is the time between two looks at threads: a thread that waits for a processor at both was not just woken.

@@ -6,16 +6,12 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/internal/agent/storage"
 )
 
 // Monotonic returns CLOCK_MONOTONIC in nanoseconds, which all processes of a machine share.
-func Monotonic() int64 {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		return 0 // cannot fail for this clock
-	}
-	return ts.Nano()
-}
+func Monotonic() int64 { return storage.Clock(unix.CLOCK_MONOTONIC) }
 
 // Exit codes for a configuration or command line that is refused.
 const (

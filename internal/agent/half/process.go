@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lofamo/lofamo/internal/agent/storage"
 	"github.com/lofamo/lofamo/internal/config"
 )
 
@@ -179,11 +180,7 @@ func MakeRealtime(tid int) error {
 
 // ProcessorTime returns the processor time that this process has used since its start, in all threads and in the kernel.
 func ProcessorTime() time.Duration {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &ts); err != nil {
-		return 0 // cannot fail for this clock
-	}
-	return time.Duration(ts.Nano())
+	return time.Duration(storage.Clock(unix.CLOCK_PROCESS_CPUTIME_ID))
 }
 
 // slice is a half's requested time slice. The kernel's scheduler (EEVDF, with slices by task from Linux 6.12 on) runs

@@ -8,8 +8,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
@@ -186,15 +184,6 @@ func (f *CopyFile) storedAt(d grid.Direction) int64 {
 		return 0
 	}
 	return int64(le.Uint64(b[88:]))
-}
-
-// SinceBoot returns CLOCK_BOOTTIME in ns: a copy is of one boot.
-func SinceBoot() int64 {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-		return 0 // cannot fail for this clock
-	}
-	return ts.Nano()
 }
 
 // stampEvery is the greatest age of the time stored with counters: reading the clock costs more than storing them.

@@ -1,0 +1,213 @@
+package topology
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// Ends tells in which directions a node can have links.
+type Ends interface {
+	// Ends returns the directions, a bit for each index, in which the node has stated an own end of a link; false if
+	// it has stated none at all.
+	Ends(fault.NodeID) (directions uint8, known bool)
+}
+
+// CannotJoinError says why a node cannot join or leave.
+type CannotJoinError struct {
+	Node fault.NodeID
+	Why  string
+}
+
+func (e *CannotJoinError) Error() string { return fmt.Sprintf("node %s: %s", e.Node, e.Why) }
+
+// Join returns the topology with the nodes placed, one after the other. A node without a place of its own choice gets the
+// empty place at which it has the most neighbours, since each is a witness. If no place is empty, the torus grows by a
+// plane. Nodes that the topology does not have are added. The error is a *CannotJoinError or an *InvalidError.
+func (t *Topology) Join(nodes []Node, ends Ends) (*Topology, error) {
+	if t.Region != "" {
+		return nil, &CannotJoinError{nodes[0].ID, fmt.Sprintf("region %s: its places are fixed by the configurations of all regions", t.Region)}
+	}
+	for _, n := range nodes {
+		var err error
+		if t, err = t.join(n, ends); err != nil {
+			return nil, err
+		}
+	}
+	return t, nil
+}
+
+// join places one node; n.Spare says that the place is not chosen yet.
+func (t *Topology) join(n Node, ends Ends) (*Topology, error) {
+	old, known := t.Node(n.ID)
+	if known && !old.Spare {
+		return nil, &CannotJoinError{n.ID, fmt.Sprintf("has the place %s already", old.Coord)}
+	}
+	if known && len(n.Service) == 0 {
+		n.Service = old.Service
+	}
+	if known && n.Labels == nil {
+		n.Labels = old.Labels
+	}
+	for _, a := range n.Service {
+		if owner, taken := t.Owner(a); taken && owner != n.ID {
+			return nil, &CannotJoinError{n.ID, fmt.Sprintf("service address %s: is that of node %s", a, owner)}
+		}
+	}
+	var dims grid.Dims
+	var err error
+	if n.Spare {
+		n.Coord, dims, err = t.choose(n.ID, ends)
+	} else {
+		dims, err = t.filled(n.ID, n.Coord, ends)
+	}
+	if err != nil {
+		return nil, err
+	}
+	n.Spare = false
+	out := slices.DeleteFunc(slices.Clone(t.Nodes), func(o Node) bool { return o.ID == n.ID })
+	return New(dims, append(out, n), t.DomainLabels, t.Revision), nil
+}
+
+// choose returns the empty place with the most neighbours, the first of several by rank. If no place is empty, it returns
+// one in a new plane.
+func (t *Topology) choose(id fault.NodeID, ends Ends) (at grid.Coord, dims grid.Dims, err error) {
+	places, most := t.Dims.Empty(), 0
+	if len(places) == 0 {
+		places = t.planes()
+	}
+	var refused error
+	for _, c := range places {
+		in, err := t.filled(id, c, ends)
+		if err != nil {
+			refused = cmp.Or(refused, err)
+			continue
+		}
+		if n := len(in.Neighbours(c)); n > most {
+			at, dims, most = c, in, n
+		}
+		if most > 0 && t.Dims.Full() {
+			break // the planes are in the order in which the torus should grow
+		}
+	}
+	if most == 0 {
+		return at, dims, refused
+	}
+	return at, dims, nil
+}
+
+// A dimension of size 1 counts as longer when the torus grows, because the first node of a second layer has only one
+// neighbour.
+const (
+	secondDimension = 3 // of a ring, which gets a second dimension when it is longer than this
+	thirdDimension  = 8
+)
+
+// planes returns the first place of each plane by which the torus can grow: along the shortest dimension first.
+func (t *Topology) planes() []grid.Coord {
+	d := t.Dims
+	sizes := [...]int{d.X, d.Y, d.Z}
+	short := thirdDimension
+	if d.X*d.Y*d.Z == max(d.X, d.Y, d.Z) {
+		short = secondDimension
+	}
+	for i, size := range sizes {
+		if size == 1 {
+			sizes[i] = short
+		}
+	}
+	order := []int{0, 1, 2}
+	slices.SortStableFunc(order, func(a, b int) int { return sizes[a] - sizes[b] })
+	var out []grid.Coord
+	for _, axis := range order {
+		out = append(out, [...]grid.Coord{{X: d.X}, {Y: d.Y}, {Z: d.Z}}[axis])
+	}
+	return out
+}
+
+// filled returns the torus with a node at the place. It refuses a place that would give a link to a node without an end
+// for it.
+func (t *Topology) filled(id fault.NodeID, at grid.Coord, ends Ends) (grid.Dims, error) {
+	dims, err := t.Dims.Filled(at)
+	if err != nil {
+		return dims, &CannotJoinError{id, err.Error()}
+	}
+	if err := dims.CheckConnected(); err != nil {
+		return dims, &CannotJoinError{id, fmt.Sprintf("place %s: %v", at, err)}
+	}
+	own, known := ends.Ends(id)
+	for _, d := range dims.LinksOf(at) {
+		if known && own>>d.Index()&1 == 0 {
+			return dims, &CannotJoinError{id, fmt.Sprintf("place %s: its configuration has no end of link %s: want links.%s.local", at, d, d)}
+		}
+		c, _ := dims.Neighbour(at, d)
+		back := d.Opposite()
+		n, ok := t.Place(c)
+		if _, linked := t.Dims.Neighbour(c, back); !ok || linked {
+			continue
+		}
+		if theirs, known := ends.Ends(n.ID); !known || theirs>>back.Index()&1 == 0 {
+			return dims, &CannotJoinError{id, fmt.Sprintf("place %s: node %s, its neighbour there, has stated no end of link %s: want links.%s.local "+
+				"in its configuration", at, n.ID, back, back)}
+		}
+	}
+	return dims, nil
+}
+
+// Leave returns the topology with the nodes' places empty. The nodes are spares then, or with gone not in the topology
+// any more. The error is a *CannotJoinError.
+func (t *Topology) Leave(ids []fault.NodeID, gone bool) (*Topology, error) {
+	if t.Region != "" {
+		return nil, &CannotJoinError{ids[0], fmt.Sprintf("region %s: its places are fixed by the configurations of all regions", t.Region)}
+	}
+	nodes := slices.Clone(t.Nodes)
+	var empty []grid.Coord
+	for _, id := range ids {
+		i := slices.IndexFunc(nodes, func(n Node) bool { return n.ID == id })
+		switch {
+		case i < 0:
+			return nil, &CannotJoinError{id, "is not in the topology, or named twice"}
+		case nodes[i].Spare && !gone:
+			return nil, &CannotJoinError{id, "has no place: want a node that has one"}
+		case !nodes[i].Spare:
+			empty = append(empty, nodes[i].Coord)
+		}
+		if gone {
+			nodes = slices.Delete(nodes, i, i+1)
+		} else {
+			nodes[i].Spare = true
+		}
+	}
+	dims := t.Dims
+	if len(empty) > 0 {
+		if dims.Nodes()-len(empty) < MinNodes {
+			return nil, &CannotJoinError{ids[0], fmt.Sprintf("%s would be left: want at least %d", fault.Plural(dims.Nodes()-len(empty), "node"), MinNodes)}
+		}
+		var err error
+		if dims, err = dims.Without(empty...); err == nil {
+			err = dims.CheckConnected()
+		}
+		if err != nil {
+			return nil, &CannotJoinError{ids[0], "without it: " + err.Error()}
+		}
+	}
+	return New(dims, nodes, t.DomainLabels, t.Revision), nil
+}
+
+// MinNodes is the smallest number of nodes that Leave leaves.
+const MinNodes = 2
+
+// NodeFromProto checks one node that joins, with a place of its choice or without. The error is an *InvalidError.
+func NodeFromProto(i int, p *lofamov1.TopologyNode) (Node, error) {
+	c := &checker{ids: map[fault.NodeID]int{}, coords: map[grid.Coord]int{}, addresses: map[netip.AddrPort]string{}}
+	n := c.node(i, p)
+	if len(c.fields) > 0 {
+		return Node{}, &InvalidError{c.fields}
+	}
+	return n, nil
+}

@@ -1,0 +1,212 @@
+package topology
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// allEnds has every end, except for the given nodes, which have those of the torus that they were made for.
+type allEnds map[fault.NodeID]uint8
+
+func (e allEnds) Ends(id fault.NodeID) (uint8, bool) {
+	if own, ok := e[id]; ok {
+		return own, true
+	}
+	return 1<<grid.NumDirections - 1, true
+}
+
+func ring(t testing.TB, n int) *Topology {
+	t.Helper()
+	var nodes []Node
+	for i := range n {
+		nodes = append(nodes, Node{ID: fault.NodeID(fmt.Sprint("n", i)), Coord: grid.Coord{X: i}})
+	}
+	return New(grid.Dims{X: n, Y: 1, Z: 1}, nodes, nil, 1)
+}
+
+func joiner(id string) Node { return Node{ID: fault.NodeID(id), Spare: true} }
+
+// checkWhole checks what every topology must have.
+func checkWhole(t interface {
+	Fatalf(string, ...any)
+	Helper()
+}, top *Topology) {
+	t.Helper()
+	if err := top.Dims.CheckConnected(); err != nil {
+		t.Fatalf("%v", err)
+	}
+	if len(top.Placed()) != top.Dims.Nodes() {
+		t.Fatalf("%s has %d nodes, want %d", top.Dims, len(top.Placed()), top.Dims.Nodes())
+	}
+	for at := range top.Dims.All() {
+		if _, ok := top.Place(at); !ok {
+			t.Fatalf("%s: no node at %s", top.Dims, at)
+		}
+	}
+}
+
+// Random joins and leaves change no place of another node and no link outside of the lines through the place. A joiner
+// has two neighbours if any place allows it.
+func TestJoinsAndLeavesKeepOtherPlaces(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		top := ring(t, rapid.IntRange(2, 5).Draw(rt, "nodes"))
+		for i := range rapid.IntRange(1, 40).Draw(rt, "changes") {
+			before := top
+			if rapid.Bool().Draw(rt, "join") || top.Dims.Nodes() == MinNodes {
+				id := fault.NodeID(fmt.Sprint("j", i))
+				next, err := top.Join([]Node{joiner(string(id))}, allEnds{})
+				if err != nil {
+					rt.Fatalf("%s: join: %v", top.Dims, err)
+				}
+				top = next
+				n, _ := top.Node(id)
+				for at := range before.Dims.All() {
+					if c := n.Coord; at.X != c.X && at.Y != c.Y || at.X != c.X && at.Z != c.Z || at.Y != c.Y && at.Z != c.Z {
+						for _, d := range grid.Directions() {
+							was, had := before.Dims.Neighbour(at, d)
+							if is, has := top.Dims.Neighbour(at, d); was != is || had != has {
+								rt.Fatalf("%s to %s: link %s of %s, off the lines of %s, leads to %s, not %s", before.Dims, top.Dims, d, at, c, is, was)
+							}
+						}
+					}
+				}
+			} else {
+				n := rapid.SampledFrom(top.Placed()).Draw(rt, "leaver")
+				next, err := top.Leave([]fault.NodeID{n.ID}, rapid.Bool().Draw(rt, "gone"))
+				if left, _ := top.Dims.Without(n.Coord); (err == nil) != (left.CheckConnected() == nil) {
+					rt.Fatalf("%s: %s leaves: %v", top.Dims, n.ID, err)
+				}
+				if err != nil {
+					continue
+				}
+				top = next
+			}
+			checkWhole(rt, top)
+			for _, n := range before.Placed() {
+				if now, ok := top.Node(n.ID); ok && !now.Spare && now.Coord != n.Coord {
+					rt.Fatalf("%s moved from %s to %s", n.ID, n.Coord, now.Coord)
+				}
+			}
+		}
+	})
+}
+
+// A cluster that grows from two nodes stays close to a cube, and nearly all of its nodes have many witnesses.
+func TestGrowthFromTwoNodes(t *testing.T) {
+	top := ring(t, 2)
+	want := map[int]string{3: "3x1x1", 4: "4x1x1", 5: "4x2x1", 9: "4x3x1", 13: "4x4x1", 17: "5x4x1", 82: "9x9x2"}
+	for n := 3; n <= 200; n++ {
+		next, err := top.Join([]Node{joiner(fmt.Sprint("j", n))}, allEnds{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		top = next
+		checkWhole(t, top)
+		if box := want[n]; box != "" && top.Dims.Box().String() != box {
+			t.Errorf("%d nodes: %s, want %s", n, top.Dims, box)
+		}
+	}
+	few := 0
+	for at := range top.Dims.All() {
+		if len(top.Dims.Neighbours(at)) < 3 {
+			few++
+		}
+	}
+	if few > 8 {
+		t.Errorf("%s: %d nodes have fewer than three neighbours", top.Dims, few)
+	}
+}
+
+func TestJoinTakesPlaceWithMostNeighbours(t *testing.T) {
+	dims, err := grid.ParseDims("4x3 without 1,1 3,0 3,1 3,2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var nodes []Node
+	for at := range dims.All() {
+		nodes = append(nodes, Node{ID: fault.DefaultNodeID(at), Coord: at})
+	}
+	top, err := New(dims, nodes, nil, 1).Join([]Node{joiner("a"), joiner("b"), {ID: "c", Coord: grid.Coord{X: 3, Y: 2}}}, allEnds{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, want := range map[fault.NodeID]grid.Coord{"a": {X: 1, Y: 1}, "b": {X: 3}, "c": {X: 3, Y: 2}} {
+		if n, _ := top.Node(id); n.Coord != want {
+			t.Errorf("%s is at %s, want %s", id, n.Coord, want)
+		}
+	}
+}
+
+// A node whose configuration has no end for a new link gets none: the torus grows elsewhere, or the error says what is
+// missing.
+func TestJoinNeedsEndsOfLinks(t *testing.T) {
+	alongX := uint8(1<<grid.XPlus.Index() | 1<<grid.XMinus.Index())
+	old := allEnds{"n0": alongX, "n1": alongX, "n2": alongX, "n3": alongX}
+	top, err := ring(t, 4).Join([]Node{joiner("a")}, old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, _ := top.Node("a"); n.Coord != (grid.Coord{X: 4}) {
+		t.Errorf("a is at %s: want it beside nodes that have ends", n.Coord)
+	}
+	_, err = ring(t, 4).Join([]Node{{ID: "a", Coord: grid.Coord{Y: 1}}}, old)
+	if why := (*CannotJoinError)(nil); !errors.As(err, &why) || !strings.Contains(err.Error(), "node n0") ||
+		!strings.Contains(err.Error(), "links.Y") {
+		t.Errorf("error %v, want one that names n0 and its link", err)
+	}
+	old["a"] = 1 << grid.YPlus.Index()
+	if _, err = ring(t, 4).Join([]Node{joiner("a")}, old); err == nil || !strings.Contains(err.Error(), "node a: place") {
+		t.Errorf("error %v, want one that names the joiner's end", err)
+	}
+}
+
+func TestJoinAndLeaveRefuse(t *testing.T) {
+	top := ring(t, 3)
+	top.Nodes[1].Service = []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:7000")}
+	top = New(top.Dims, top.Nodes, nil, 1)
+	joins := map[string]Node{
+		"has the place":    {ID: "n1", Spare: true},
+		"that of node n1":  {ID: "a", Spare: true, Service: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:7000")}},
+		"has a node":       {ID: "a", Coord: grid.Coord{X: 2}},
+		"want a torus in ": {ID: "a", Coord: grid.Coord{X: 3, Y: 1, Z: 1}},
+	}
+	for want, n := range joins {
+		if got, err := top.Join([]Node{n}, allEnds{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("join of %+v: %v, %v: want %q", n, got, err, want)
+		}
+	}
+	with, err := top.Join([]Node{{ID: "far", Coord: grid.Coord{X: 1, Y: 1}}}, allEnds{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, ids := range map[string][]fault.NodeID{
+		"not in the topology": {"x"}, "named twice": {"n0", "n0"}, "want at least 2": {"n0", "n1", "n2"}, "in one part": {"n1"},
+	} {
+		if got, err := with.Leave(ids, true); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("leave of %v: %v, %v: want %q", ids, got, err, want)
+		}
+	}
+	spare, err := with.Leave([]fault.NodeID{"far"}, false)
+	if err != nil || len(spare.Spares()) != 1 || spare.Dims.Nodes() != 3 {
+		t.Fatalf("%+v, %v", spare, err)
+	}
+	if _, err := spare.Leave([]fault.NodeID{"far"}, false); err == nil || !strings.Contains(err.Error(), "has no place") {
+		t.Errorf("a spare leaves: %v", err)
+	}
+	if gone, err := spare.Leave([]fault.NodeID{"far"}, true); err != nil || len(gone.Spares()) != 0 {
+		t.Errorf("a spare goes: %+v, %v", gone, err)
+	}
+	again, err := spare.Join([]Node{joiner("far")}, allEnds{})
+	if err != nil || !slices.ContainsFunc(again.Placed(), func(n Node) bool { return n.ID == "far" }) {
+		t.Errorf("it comes back: %+v, %v", again, err)
+	}
+}

@@ -133,3 +133,17 @@ func (c *Client) CloseRegions(ctx context.Context, req *lofamov1.CloseRegionsReq
 		return lofamov1.NewReconfigureClient(conn).CloseRegions(ctx, req)
 	})
 }
+
+// JoinNodes puts nodes into the running torus.
+func (c *Client) JoinNodes(ctx context.Context, req *lofamov1.JoinNodesRequest) (*lofamov1.JoinNodesResponse, error) {
+	return changeBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (*lofamov1.JoinNodesResponse, error) {
+		return lofamov1.NewReconfigureClient(conn).JoinNodes(ctx, req)
+	})
+}
+
+// LeaveNodes takes nodes out of the running torus.
+func (c *Client) LeaveNodes(ctx context.Context, req *lofamov1.LeaveNodesRequest) (*lofamov1.LeaveNodesResponse, error) {
+	return changeBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (*lofamov1.LeaveNodesResponse, error) {
+		return lofamov1.NewReconfigureClient(conn).LeaveNodes(ctx, req)
+	})
+}

@@ -40,7 +40,7 @@ func (p *apiPart) start(s *Supervisor) error {
 	} else {
 		cfg.Local, cfg.MasksSaid, cfg.Diagnosed = s.engine.local.Map, s.orders.Masks, s.store.OwnDiagnosis
 		cfg.Incidents, cfg.IncidentFeed = s.store.Etcd, s.store.incidents
-		cfg.Mapped, cfg.MappedDead = s.orders.Mapped, s.orders.MappedDead
+		cfg.Mapped, cfg.MappedDead, cfg.Ends = s.orders.Mapped, s.orders.MappedDead, s.orders
 		lofamov1.RegisterReplicaServer(p.grpc, s.engine.followers)
 	}
 	p.Server = api.New(cfg)

@@ -23,6 +23,244 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// JoinNodesRequest names nodes that join.
+type JoinNodesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 to 16. Without coord the supervisors choose the place: the empty one with the most neighbours, or if no place is
+	// empty, the first of a new plane. Without labels or service a known spare keeps those that it has.
+	Nodes         []*TopologyNode `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	DryRun        bool            `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"` // only check, and choose the places
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JoinNodesRequest) Reset() {
+	*x = JoinNodesRequest{}
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JoinNodesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JoinNodesRequest) ProtoMessage() {}
+
+func (x *JoinNodesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JoinNodesRequest.ProtoReflect.Descriptor instead.
+func (*JoinNodesRequest) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *JoinNodesRequest) GetNodes() []*TopologyNode {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *JoinNodesRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+// JoinNodesResponse describes the committed change, or with dry_run the change that would be made.
+type JoinNodesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Nodes         []*TopologyNode        `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`        // with their places
+	Dims          string                 `protobuf:"bytes,2,opt,name=dims,proto3" json:"dims,omitempty"`          // the torus with them, "3x2x2 without 2,1,1"
+	Revision      uint64                 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"` // of the store, with the change; 0 in a dry run
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JoinNodesResponse) Reset() {
+	*x = JoinNodesResponse{}
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JoinNodesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JoinNodesResponse) ProtoMessage() {}
+
+func (x *JoinNodesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JoinNodesResponse.ProtoReflect.Descriptor instead.
+func (*JoinNodesResponse) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *JoinNodesResponse) GetNodes() []*TopologyNode {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *JoinNodesResponse) GetDims() string {
+	if x != nil {
+		return x.Dims
+	}
+	return ""
+}
+
+func (x *JoinNodesResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+// LeaveNodesRequest names nodes that leave.
+type LeaveNodesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Nodes         []string               `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`                  // ids or "x,y,z", 1 to 16
+	Forget        bool                   `protobuf:"varint,2,opt,name=forget,proto3" json:"forget,omitempty"`               // remove them from the topology; otherwise they stay spares, which can join again
+	DryRun        bool                   `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"` // only check
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeaveNodesRequest) Reset() {
+	*x = LeaveNodesRequest{}
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeaveNodesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeaveNodesRequest) ProtoMessage() {}
+
+func (x *LeaveNodesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeaveNodesRequest.ProtoReflect.Descriptor instead.
+func (*LeaveNodesRequest) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *LeaveNodesRequest) GetNodes() []string {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *LeaveNodesRequest) GetForget() bool {
+	if x != nil {
+		return x.Forget
+	}
+	return false
+}
+
+func (x *LeaveNodesRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+// LeaveNodesResponse describes the committed change, or with dry_run the change that would be made.
+type LeaveNodesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Nodes         []*TopologyNode        `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`        // as they were, with their places
+	Dims          string                 `protobuf:"bytes,2,opt,name=dims,proto3" json:"dims,omitempty"`          // the torus without them
+	Revision      uint64                 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"` // of the store, with the change; 0 in a dry run
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeaveNodesResponse) Reset() {
+	*x = LeaveNodesResponse{}
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeaveNodesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeaveNodesResponse) ProtoMessage() {}
+
+func (x *LeaveNodesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeaveNodesResponse.ProtoReflect.Descriptor instead.
+func (*LeaveNodesResponse) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *LeaveNodesResponse) GetNodes() []*TopologyNode {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *LeaveNodesResponse) GetDims() string {
+	if x != nil {
+		return x.Dims
+	}
+	return ""
+}
+
+func (x *LeaveNodesResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
 // LinkName names a link by either of its ends.
 type LinkName struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -34,7 +272,7 @@ type LinkName struct {
 
 func (x *LinkName) Reset() {
 	*x = LinkName{}
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[0]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -46,7 +284,7 @@ func (x *LinkName) String() string {
 func (*LinkName) ProtoMessage() {}
 
 func (x *LinkName) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[0]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -59,7 +297,7 @@ func (x *LinkName) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkName.ProtoReflect.Descriptor instead.
 func (*LinkName) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{0}
+	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *LinkName) GetNode() string {
@@ -89,7 +327,7 @@ type SetMaskRequest struct {
 
 func (x *SetMaskRequest) Reset() {
 	*x = SetMaskRequest{}
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[1]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -101,7 +339,7 @@ func (x *SetMaskRequest) String() string {
 func (*SetMaskRequest) ProtoMessage() {}
 
 func (x *SetMaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[1]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -114,7 +352,7 @@ func (x *SetMaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMaskRequest.ProtoReflect.Descriptor instead.
 func (*SetMaskRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{1}
+	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *SetMaskRequest) GetLinks() []*LinkName {
@@ -156,7 +394,7 @@ type SetMaskResponse struct {
 
 func (x *SetMaskResponse) Reset() {
 	*x = SetMaskResponse{}
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[2]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -168,7 +406,7 @@ func (x *SetMaskResponse) String() string {
 func (*SetMaskResponse) ProtoMessage() {}
 
 func (x *SetMaskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[2]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -181,7 +419,7 @@ func (x *SetMaskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMaskResponse.ProtoReflect.Descriptor instead.
 func (*SetMaskResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{2}
+	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *SetMaskResponse) GetMasks() []*LinkMask {
@@ -207,7 +445,7 @@ type ListMasksRequest struct {
 
 func (x *ListMasksRequest) Reset() {
 	*x = ListMasksRequest{}
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[3]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -219,7 +457,7 @@ func (x *ListMasksRequest) String() string {
 func (*ListMasksRequest) ProtoMessage() {}
 
 func (x *ListMasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[3]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -232,7 +470,7 @@ func (x *ListMasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMasksRequest.ProtoReflect.Descriptor instead.
 func (*ListMasksRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{3}
+	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{7}
 }
 
 // ListMasksResponse has all masks.
@@ -249,7 +487,7 @@ type ListMasksResponse struct {
 
 func (x *ListMasksResponse) Reset() {
 	*x = ListMasksResponse{}
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[4]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -261,7 +499,7 @@ func (x *ListMasksResponse) String() string {
 func (*ListMasksResponse) ProtoMessage() {}
 
 func (x *ListMasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[4]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -274,7 +512,7 @@ func (x *ListMasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMasksResponse.ProtoReflect.Descriptor instead.
 func (*ListMasksResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{4}
+	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListMasksResponse) GetMasks() []*LinkMask {
@@ -313,7 +551,7 @@ type NodeMask struct {
 
 func (x *NodeMask) Reset() {
 	*x = NodeMask{}
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[5]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -325,7 +563,7 @@ func (x *NodeMask) String() string {
 func (*NodeMask) ProtoMessage() {}
 
 func (x *NodeMask) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[5]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -338,7 +576,7 @@ func (x *NodeMask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeMask.ProtoReflect.Descriptor instead.
 func (*NodeMask) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{5}
+	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *NodeMask) GetNode() string {
@@ -395,7 +633,7 @@ type CloseRegionsRequest struct {
 
 func (x *CloseRegionsRequest) Reset() {
 	*x = CloseRegionsRequest{}
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[6]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -407,7 +645,7 @@ func (x *CloseRegionsRequest) String() string {
 func (*CloseRegionsRequest) ProtoMessage() {}
 
 func (x *CloseRegionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[6]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -420,7 +658,7 @@ func (x *CloseRegionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseRegionsRequest.ProtoReflect.Descriptor instead.
 func (*CloseRegionsRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{6}
+	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CloseRegionsRequest) GetDryRun() bool {
@@ -459,7 +697,7 @@ type CloseRegionsResponse struct {
 
 func (x *CloseRegionsResponse) Reset() {
 	*x = CloseRegionsResponse{}
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[7]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -471,7 +709,7 @@ func (x *CloseRegionsResponse) String() string {
 func (*CloseRegionsResponse) ProtoMessage() {}
 
 func (x *CloseRegionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[7]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -484,7 +722,7 @@ func (x *CloseRegionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseRegionsResponse.ProtoReflect.Descriptor instead.
 func (*CloseRegionsResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{7}
+	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CloseRegionsResponse) GetRegions() []*FaultyRegion {
@@ -541,7 +779,7 @@ type FaultyRegion struct {
 
 func (x *FaultyRegion) Reset() {
 	*x = FaultyRegion{}
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[8]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -553,7 +791,7 @@ func (x *FaultyRegion) String() string {
 func (*FaultyRegion) ProtoMessage() {}
 
 func (x *FaultyRegion) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[8]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -566,7 +804,7 @@ func (x *FaultyRegion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FaultyRegion.ProtoReflect.Descriptor instead.
 func (*FaultyRegion) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{8}
+	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *FaultyRegion) GetLinks() []*LinkName {
@@ -594,7 +832,22 @@ var File_lofamo_v1_reconfigure_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_reconfigure_proto_rawDesc = "" +
 	"\n" +
-	"\x1blofamo/v1/reconfigure.proto\x12\tlofamo.v1\x1a\x15lofamo/v1/types.proto\"<\n" +
+	"\x1blofamo/v1/reconfigure.proto\x12\tlofamo.v1\x1a lofamo/v1/fault_supervisor.proto\x1a\x15lofamo/v1/types.proto\"Z\n" +
+	"\x10JoinNodesRequest\x12-\n" +
+	"\x05nodes\x18\x01 \x03(\v2\x17.lofamo.v1.TopologyNodeR\x05nodes\x12\x17\n" +
+	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"r\n" +
+	"\x11JoinNodesResponse\x12-\n" +
+	"\x05nodes\x18\x01 \x03(\v2\x17.lofamo.v1.TopologyNodeR\x05nodes\x12\x12\n" +
+	"\x04dims\x18\x02 \x01(\tR\x04dims\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision\"Z\n" +
+	"\x11LeaveNodesRequest\x12\x14\n" +
+	"\x05nodes\x18\x01 \x03(\tR\x05nodes\x12\x16\n" +
+	"\x06forget\x18\x02 \x01(\bR\x06forget\x12\x17\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"s\n" +
+	"\x12LeaveNodesResponse\x12-\n" +
+	"\x05nodes\x18\x01 \x03(\v2\x17.lofamo.v1.TopologyNodeR\x05nodes\x12\x12\n" +
+	"\x04dims\x18\x02 \x01(\tR\x04dims\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision\"<\n" +
 	"\bLinkName\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1c\n" +
 	"\tdirection\x18\x02 \x01(\tR\tdirection\"\x81\x01\n" +
@@ -632,11 +885,14 @@ const file_lofamo_v1_reconfigure_proto_rawDesc = "" +
 	"\fFaultyRegion\x12)\n" +
 	"\x05links\x18\x01 \x03(\v2\x13.lofamo.v1.LinkNameR\x05links\x12\x18\n" +
 	"\aconcave\x18\x02 \x01(\bR\aconcave\x12\x12\n" +
-	"\x04trap\x18\x03 \x03(\tR\x04trap2\xe8\x01\n" +
+	"\x04trap\x18\x03 \x03(\tR\x04trap2\xfb\x02\n" +
 	"\vReconfigure\x12@\n" +
 	"\aSetMask\x12\x19.lofamo.v1.SetMaskRequest\x1a\x1a.lofamo.v1.SetMaskResponse\x12F\n" +
 	"\tListMasks\x12\x1b.lofamo.v1.ListMasksRequest\x1a\x1c.lofamo.v1.ListMasksResponse\x12O\n" +
-	"\fCloseRegions\x12\x1e.lofamo.v1.CloseRegionsRequest\x1a\x1f.lofamo.v1.CloseRegionsResponseB1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
+	"\fCloseRegions\x12\x1e.lofamo.v1.CloseRegionsRequest\x1a\x1f.lofamo.v1.CloseRegionsResponse\x12F\n" +
+	"\tJoinNodes\x12\x1b.lofamo.v1.JoinNodesRequest\x1a\x1c.lofamo.v1.JoinNodesResponse\x12I\n" +
+	"\n" +
+	"LeaveNodes\x12\x1c.lofamo.v1.LeaveNodesRequest\x1a\x1d.lofamo.v1.LeaveNodesResponseB1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
 
 var (
 	file_lofamo_v1_reconfigure_proto_rawDescOnce sync.Once
@@ -650,38 +906,50 @@ func file_lofamo_v1_reconfigure_proto_rawDescGZIP() []byte {
 	return file_lofamo_v1_reconfigure_proto_rawDescData
 }
 
-var file_lofamo_v1_reconfigure_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_lofamo_v1_reconfigure_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_lofamo_v1_reconfigure_proto_goTypes = []any{
-	(*LinkName)(nil),             // 0: lofamo.v1.LinkName
-	(*SetMaskRequest)(nil),       // 1: lofamo.v1.SetMaskRequest
-	(*SetMaskResponse)(nil),      // 2: lofamo.v1.SetMaskResponse
-	(*ListMasksRequest)(nil),     // 3: lofamo.v1.ListMasksRequest
-	(*ListMasksResponse)(nil),    // 4: lofamo.v1.ListMasksResponse
-	(*NodeMask)(nil),             // 5: lofamo.v1.NodeMask
-	(*CloseRegionsRequest)(nil),  // 6: lofamo.v1.CloseRegionsRequest
-	(*CloseRegionsResponse)(nil), // 7: lofamo.v1.CloseRegionsResponse
-	(*FaultyRegion)(nil),         // 8: lofamo.v1.FaultyRegion
-	(*LinkMask)(nil),             // 9: lofamo.v1.LinkMask
+	(*JoinNodesRequest)(nil),     // 0: lofamo.v1.JoinNodesRequest
+	(*JoinNodesResponse)(nil),    // 1: lofamo.v1.JoinNodesResponse
+	(*LeaveNodesRequest)(nil),    // 2: lofamo.v1.LeaveNodesRequest
+	(*LeaveNodesResponse)(nil),   // 3: lofamo.v1.LeaveNodesResponse
+	(*LinkName)(nil),             // 4: lofamo.v1.LinkName
+	(*SetMaskRequest)(nil),       // 5: lofamo.v1.SetMaskRequest
+	(*SetMaskResponse)(nil),      // 6: lofamo.v1.SetMaskResponse
+	(*ListMasksRequest)(nil),     // 7: lofamo.v1.ListMasksRequest
+	(*ListMasksResponse)(nil),    // 8: lofamo.v1.ListMasksResponse
+	(*NodeMask)(nil),             // 9: lofamo.v1.NodeMask
+	(*CloseRegionsRequest)(nil),  // 10: lofamo.v1.CloseRegionsRequest
+	(*CloseRegionsResponse)(nil), // 11: lofamo.v1.CloseRegionsResponse
+	(*FaultyRegion)(nil),         // 12: lofamo.v1.FaultyRegion
+	(*TopologyNode)(nil),         // 13: lofamo.v1.TopologyNode
+	(*LinkMask)(nil),             // 14: lofamo.v1.LinkMask
 }
 var file_lofamo_v1_reconfigure_proto_depIdxs = []int32{
-	0,  // 0: lofamo.v1.SetMaskRequest.links:type_name -> lofamo.v1.LinkName
-	9,  // 1: lofamo.v1.SetMaskResponse.masks:type_name -> lofamo.v1.LinkMask
-	9,  // 2: lofamo.v1.ListMasksResponse.masks:type_name -> lofamo.v1.LinkMask
-	5,  // 3: lofamo.v1.ListMasksResponse.nodes:type_name -> lofamo.v1.NodeMask
-	8,  // 4: lofamo.v1.CloseRegionsResponse.regions:type_name -> lofamo.v1.FaultyRegion
-	9,  // 5: lofamo.v1.CloseRegionsResponse.masks:type_name -> lofamo.v1.LinkMask
-	0,  // 6: lofamo.v1.FaultyRegion.links:type_name -> lofamo.v1.LinkName
-	1,  // 7: lofamo.v1.Reconfigure.SetMask:input_type -> lofamo.v1.SetMaskRequest
-	3,  // 8: lofamo.v1.Reconfigure.ListMasks:input_type -> lofamo.v1.ListMasksRequest
-	6,  // 9: lofamo.v1.Reconfigure.CloseRegions:input_type -> lofamo.v1.CloseRegionsRequest
-	2,  // 10: lofamo.v1.Reconfigure.SetMask:output_type -> lofamo.v1.SetMaskResponse
-	4,  // 11: lofamo.v1.Reconfigure.ListMasks:output_type -> lofamo.v1.ListMasksResponse
-	7,  // 12: lofamo.v1.Reconfigure.CloseRegions:output_type -> lofamo.v1.CloseRegionsResponse
-	10, // [10:13] is the sub-list for method output_type
-	7,  // [7:10] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	13, // 0: lofamo.v1.JoinNodesRequest.nodes:type_name -> lofamo.v1.TopologyNode
+	13, // 1: lofamo.v1.JoinNodesResponse.nodes:type_name -> lofamo.v1.TopologyNode
+	13, // 2: lofamo.v1.LeaveNodesResponse.nodes:type_name -> lofamo.v1.TopologyNode
+	4,  // 3: lofamo.v1.SetMaskRequest.links:type_name -> lofamo.v1.LinkName
+	14, // 4: lofamo.v1.SetMaskResponse.masks:type_name -> lofamo.v1.LinkMask
+	14, // 5: lofamo.v1.ListMasksResponse.masks:type_name -> lofamo.v1.LinkMask
+	9,  // 6: lofamo.v1.ListMasksResponse.nodes:type_name -> lofamo.v1.NodeMask
+	12, // 7: lofamo.v1.CloseRegionsResponse.regions:type_name -> lofamo.v1.FaultyRegion
+	14, // 8: lofamo.v1.CloseRegionsResponse.masks:type_name -> lofamo.v1.LinkMask
+	4,  // 9: lofamo.v1.FaultyRegion.links:type_name -> lofamo.v1.LinkName
+	5,  // 10: lofamo.v1.Reconfigure.SetMask:input_type -> lofamo.v1.SetMaskRequest
+	7,  // 11: lofamo.v1.Reconfigure.ListMasks:input_type -> lofamo.v1.ListMasksRequest
+	10, // 12: lofamo.v1.Reconfigure.CloseRegions:input_type -> lofamo.v1.CloseRegionsRequest
+	0,  // 13: lofamo.v1.Reconfigure.JoinNodes:input_type -> lofamo.v1.JoinNodesRequest
+	2,  // 14: lofamo.v1.Reconfigure.LeaveNodes:input_type -> lofamo.v1.LeaveNodesRequest
+	6,  // 15: lofamo.v1.Reconfigure.SetMask:output_type -> lofamo.v1.SetMaskResponse
+	8,  // 16: lofamo.v1.Reconfigure.ListMasks:output_type -> lofamo.v1.ListMasksResponse
+	11, // 17: lofamo.v1.Reconfigure.CloseRegions:output_type -> lofamo.v1.CloseRegionsResponse
+	1,  // 18: lofamo.v1.Reconfigure.JoinNodes:output_type -> lofamo.v1.JoinNodesResponse
+	3,  // 19: lofamo.v1.Reconfigure.LeaveNodes:output_type -> lofamo.v1.LeaveNodesResponse
+	15, // [15:20] is the sub-list for method output_type
+	10, // [10:15] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_reconfigure_proto_init() }
@@ -689,6 +957,7 @@ func file_lofamo_v1_reconfigure_proto_init() {
 	if File_lofamo_v1_reconfigure_proto != nil {
 		return
 	}
+	file_lofamo_v1_fault_supervisor_proto_init()
 	file_lofamo_v1_types_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -696,7 +965,7 @@ func file_lofamo_v1_reconfigure_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_reconfigure_proto_rawDesc), len(file_lofamo_v1_reconfigure_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -24,6 +24,8 @@ const (
 	Reconfigure_SetMask_FullMethodName      = "/lofamo.v1.Reconfigure/SetMask"
 	Reconfigure_ListMasks_FullMethodName    = "/lofamo.v1.Reconfigure/ListMasks"
 	Reconfigure_CloseRegions_FullMethodName = "/lofamo.v1.Reconfigure/CloseRegions"
+	Reconfigure_JoinNodes_FullMethodName    = "/lofamo.v1.Reconfigure/JoinNodes"
+	Reconfigure_LeaveNodes_FullMethodName   = "/lofamo.v1.Reconfigure/LeaveNodes"
 )
 
 // ReconfigureClient is the client API for Reconfigure service.
@@ -41,6 +43,14 @@ type ReconfigureClient interface {
 	// CloseRegions finds the concave faulty regions, which may trap messages for ever, and masks the links that close
 	// them (Figure 17).
 	CloseRegions(ctx context.Context, in *CloseRegionsRequest, opts ...grpc.CallOption) (*CloseRegionsResponse, error)
+	// JoinNodes puts nodes into the running torus, all of them or none: spares of the topology, or nodes that it does not
+	// have yet. Nodes at the lines through the new places get new neighbours; all other links stay. FAILED_PRECONDITION
+	// names the node that cannot join, and why.
+	JoinNodes(ctx context.Context, in *JoinNodesRequest, opts ...grpc.CallOption) (*JoinNodesResponse, error)
+	// LeaveNodes takes nodes out of the running torus, all of them or none: their places become empty, and their
+	// neighbours get one another. FAILED_PRECONDITION names the node that cannot leave, and why: the torus must stay in one
+	// part, of at least two nodes.
+	LeaveNodes(ctx context.Context, in *LeaveNodesRequest, opts ...grpc.CallOption) (*LeaveNodesResponse, error)
 }
 
 type reconfigureClient struct {
@@ -81,6 +91,26 @@ func (c *reconfigureClient) CloseRegions(ctx context.Context, in *CloseRegionsRe
 	return out, nil
 }
 
+func (c *reconfigureClient) JoinNodes(ctx context.Context, in *JoinNodesRequest, opts ...grpc.CallOption) (*JoinNodesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(JoinNodesResponse)
+	err := c.cc.Invoke(ctx, Reconfigure_JoinNodes_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *reconfigureClient) LeaveNodes(ctx context.Context, in *LeaveNodesRequest, opts ...grpc.CallOption) (*LeaveNodesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(LeaveNodesResponse)
+	err := c.cc.Invoke(ctx, Reconfigure_LeaveNodes_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ReconfigureServer is the server API for Reconfigure service.
 // All implementations must embed UnimplementedReconfigureServer
 // for forward compatibility.
@@ -96,6 +126,14 @@ type ReconfigureServer interface {
 	// CloseRegions finds the concave faulty regions, which may trap messages for ever, and masks the links that close
 	// them (Figure 17).
 	CloseRegions(context.Context, *CloseRegionsRequest) (*CloseRegionsResponse, error)
+	// JoinNodes puts nodes into the running torus, all of them or none: spares of the topology, or nodes that it does not
+	// have yet. Nodes at the lines through the new places get new neighbours; all other links stay. FAILED_PRECONDITION
+	// names the node that cannot join, and why.
+	JoinNodes(context.Context, *JoinNodesRequest) (*JoinNodesResponse, error)
+	// LeaveNodes takes nodes out of the running torus, all of them or none: their places become empty, and their
+	// neighbours get one another. FAILED_PRECONDITION names the node that cannot leave, and why: the torus must stay in one
+	// part, of at least two nodes.
+	LeaveNodes(context.Context, *LeaveNodesRequest) (*LeaveNodesResponse, error)
 	mustEmbedUnimplementedReconfigureServer()
 }
 
@@ -114,6 +152,12 @@ func (UnimplementedReconfigureServer) ListMasks(context.Context, *ListMasksReque
 }
 func (UnimplementedReconfigureServer) CloseRegions(context.Context, *CloseRegionsRequest) (*CloseRegionsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CloseRegions not implemented")
+}
+func (UnimplementedReconfigureServer) JoinNodes(context.Context, *JoinNodesRequest) (*JoinNodesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method JoinNodes not implemented")
+}
+func (UnimplementedReconfigureServer) LeaveNodes(context.Context, *LeaveNodesRequest) (*LeaveNodesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method LeaveNodes not implemented")
 }
 func (UnimplementedReconfigureServer) mustEmbedUnimplementedReconfigureServer() {}
 func (UnimplementedReconfigureServer) testEmbeddedByValue()                     {}
@@ -190,6 +234,42 @@ func _Reconfigure_CloseRegions_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Reconfigure_JoinNodes_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(JoinNodesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReconfigureServer).JoinNodes(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Reconfigure_JoinNodes_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReconfigureServer).JoinNodes(ctx, req.(*JoinNodesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Reconfigure_LeaveNodes_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(LeaveNodesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReconfigureServer).LeaveNodes(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Reconfigure_LeaveNodes_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReconfigureServer).LeaveNodes(ctx, req.(*LeaveNodesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Reconfigure_ServiceDesc is the grpc.ServiceDesc for Reconfigure service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -208,6 +288,14 @@ var Reconfigure_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CloseRegions",
 			Handler:    _Reconfigure_CloseRegions_Handler,
+		},
+		{
+			MethodName: "JoinNodes",
+			Handler:    _Reconfigure_JoinNodes_Handler,
+		},
+		{
+			MethodName: "LeaveNodes",
+			Handler:    _Reconfigure_LeaveNodes_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -181,14 +181,14 @@ func drains(s replaceState, masks []*lofamov1.LinkMask) []string {
 // NodeCommand returns `lofamoctl node`.
 func NodeCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "node replace BROKEN SPARE",
-		Short: "Replace a node by a spare while the cluster runs",
+		Use:   "node",
+		Short: "Let nodes join the running torus, leave it, or replace one another",
 		Args:  cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
-			return command.Usagef("node %s: want replace", strings.Join(args, " "))
+			return command.Usagef("node %s: want join, leave or replace", strings.Join(args, " "))
 		},
 	}
-	cmd.AddCommand(replaceCommand(a))
+	cmd.AddCommand(joinCommand(a), leaveCommand(a), replaceCommand(a))
 	return cmd
 }
 

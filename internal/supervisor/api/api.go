@@ -75,6 +75,8 @@ type Config struct {
 	Masks        *view.Masks // the masks of links; nil: none
 	// MasksSaid returns the nodes' reports of their channel masks while this replica leads; nil: none.
 	MasksSaid func() []*lofamov1.MaskStatus
+	// Ends returns the ends of links that nodes have stated, while this replica leads; nil on a parent of regions.
+	Ends topology.Ends
 	// Diagnosed returns the last diagnosis in this replica's own copy, or nil if there was none. It is nil on a
 	// parent of regions.
 	Diagnosed func(context.Context) (*lofamov1.DiagnosisReport, error)

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -74,7 +75,7 @@ func leadBy[R any](ctx context.Context, s *Server, do func(ctx context.Context, 
 	var reached peer.Peer
 	resp, err = ask(metadata.AppendToOutgoingContext(ctx, proxiedKey, "1", SubjectKey, by), noted{conn, &reached})
 	switch code := status.Code(err); {
-	case code == codes.FailedPrecondition:
+	case code == codes.FailedPrecondition && strings.Contains(status.Convert(err).Message(), engine.ErrNotLeading.Error()):
 		return none, noLeader("supervisor " + leader + " does not lead any more")
 	case code == codes.Unavailable && reached.Addr == nil:
 		return none, noLeader("supervisor " + leader + ", which led last, is not reached")

@@ -56,26 +56,40 @@ func (s *Server) applyTopology(ctx context.Context, by string, req *lofamov1.App
 	if err != nil {
 		return nil, invalidTopology(err)
 	}
-	var changes []string
-	revision := uint64(0) // of the present topology
-	committed, err := s.cfg.Operators.Change(ctx, func(have store.Topology) ([]store.Write, error) {
-		revision = have.Revision
-		if want := req.GetIfRevision(); want != 0 && want != revision {
+	return s.changeTopology(ctx, by, req.GetDryRun(), func(have *topology.Topology) (*topology.Topology, error) {
+		if want := req.GetIfRevision(); want != 0 && want != have.Revision {
 			return nil, status.Errorf(codes.Aborted, "the topology is at revision %d, not at %d: somebody has changed it; start "+
-				"again from the present one", revision, want)
+				"again from the present one", have.Revision, want)
 		}
 		if have.Region != to.Region {
 			return nil, status.Errorf(codes.InvalidArgument, "topology: region: given %q: want %q, which these supervisors are of",
 				to.Region, have.Region)
 		}
-		if err := topology.CheckPlaces(have.Topology, to); err != nil {
+		if err := topology.CheckPlaces(have, to); err != nil {
 			return nil, invalidTopology(err)
+		}
+		return to, nil
+	})
+}
+
+// changeTopology commits the topology that change makes of the present one, unless it is a dry run. The revision in the
+// answer is that of the commit, or of the present topology if nothing changes.
+func (s *Server) changeTopology(ctx context.Context, by string, dryRun bool,
+	change func(*topology.Topology) (*topology.Topology, error)) (*lofamov1.ApplyTopologyResponse, error) {
+	var changes []string
+	var to *topology.Topology
+	revision := uint64(0) // of the present topology
+	committed, err := s.cfg.Operators.Change(ctx, func(have store.Topology) ([]store.Write, error) {
+		revision = have.Revision
+		var err error
+		if to, err = change(have.Topology); err != nil {
+			return nil, err
 		}
 		diff := topology.Diff(have.Topology, to)
 		for _, c := range diff {
 			changes = append(changes, c.String())
 		}
-		if len(diff) == 0 || req.GetDryRun() {
+		if len(diff) == 0 || dryRun {
 			return nil, nil
 		}
 		writes, err := store.TopologyWrites(have, to, view.TopologyEvents(have.Topology, to, by, time.Now()))

@@ -69,6 +69,7 @@ type Channel struct {
 	cfg     Config
 	masks   *standing[chanmask.Mask, *lofamov1.MaskStatus]
 	mapping *mapping
+	peers   *peers
 	workers []*worker
 }
 
@@ -76,7 +77,9 @@ type Channel struct {
 func New(cfg Config) *Channel {
 	c := &Channel{cfg: cfg, masks: newMasks(&cfg), mapping: newMapping(&cfg)}
 	c.add(servicenet.OrderMask, "masks", c.masks)
-	c.add(servicenet.OrderPeers, "peers", newPeers(&cfg)).plans = true
+	peers, standing := newPeers(&cfg)
+	c.peers = peers
+	c.add(servicenet.OrderPeers, "peers", standing).plans = true
 	if !cfg.Spans { // the leaders of two regions would contradict each other
 		c.add(servicenet.OrderConfiguration, "configurations", newConfiguration(&cfg)).plans = true
 	}
@@ -114,6 +117,9 @@ func (c *Channel) Lead(ctx context.Context, term uint64, await func(ctx context.
 
 // Masks returns the masks that nodes have reported to this replica since it leads.
 func (c *Channel) Masks() []*lofamov1.MaskStatus { return c.masks.Said() }
+
+// Ends implements topology.Ends, while this replica leads.
+func (c *Channel) Ends(id fault.NodeID) (directions uint8, known bool) { return c.peers.Ends(id) }
 
 // Mapped returns the findings of mapping about a node; false: there are none, or its state is known.
 func (c *Channel) Mapped(id fault.NodeID) (view.Mapped, bool) {

@@ -10,6 +10,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -24,6 +25,9 @@ type peerEnd struct {
 type peerWord struct {
 	Coord string // of a spare
 	Peers [grid.NumDirections]peerEnd
+	Torus grid.Dims // zero: as configured
+	// AnyTorus says that the node keeps the torus that it holds: there is nothing to change at it.
+	AnyTorus bool
 }
 
 // Order renders the word for one incarnation of a node. Incarnation 0 stands for a node without a
@@ -35,14 +39,28 @@ func (w peerWord) Order(node fault.NodeID, number, life uint64) *lofamov1.PeerOr
 			o.Peers = append(o.Peers, &lofamov1.Peer{Direction: uint32(d), Address: p.Address, Node: string(p.Node)})
 		}
 	}
+	if w.Torus != (grid.Dims{}) {
+		o.Torus, _ = w.Torus.AppendBinary(nil) // never fails
+	}
 	return o
+}
+
+// heldBy reports whether a node says that it holds the word.
+func (w peerWord) heldBy(st *lofamov1.PeerStatus) bool {
+	torus := ""
+	if w.Torus != (grid.Dims{}) {
+		torus = w.Torus.Short()
+	}
+	same := w.AnyTorus || st.GetTorus() == torus
+	w.Torus, w.AnyTorus = grid.Dims{}, false
+	return same && heldPeers(st) == w
 }
 
 // peerLife returns the incarnation that orders use for a node, as reported by itself: a spare that does not run yet
 // has no boot epoch. 0: it is of an earlier version.
 func peerLife(st *lofamov1.PeerStatus) uint64 { return cmp.Or(st.GetLife(), st.GetEpoch()) }
 
-// heldPeers returns the word that a node reports to hold.
+// heldPeers returns the word that a node reports to hold, without its torus.
 func heldPeers(st *lofamov1.PeerStatus) peerWord {
 	w := peerWord{Peers: byDirection(st.GetPeers())}
 	if st.GetSpare() {
@@ -70,14 +88,18 @@ func canonicalAddress(address string) string {
 }
 
 // keepPeers returns the record of a node after a status; was is the earlier record or nil. The record omits transient
-// fields, so that it stays the same until something changes. Fields that the status lacks keep their old values.
+// fields, so that it stays the same until something changes. Fields that the status lacks keep their old values. The
+// torus of a record is the configured one.
 func keepPeers(was, st *lofamov1.PeerStatus) *lofamov1.PeerStatus {
 	out := proto.CloneOf(st)
 	out.Epoch, out.Life, out.Number, out.Lost, out.Configuration = 0, 0, 0, false, false
 	if st.GetConfiguration() {
 		out.Peers = was.GetPeers()
-	} else if len(st.GetEnds())+len(st.GetConfigured()) == 0 {
-		out.Ends, out.Configured = was.GetEnds(), was.GetConfigured()
+	} else {
+		out.Torus = was.GetTorus()
+		if len(st.GetEnds())+len(st.GetConfigured()) == 0 {
+			out.Ends, out.Configured = was.GetEnds(), was.GetConfigured()
+		}
 	}
 	return out
 }
@@ -100,16 +122,29 @@ type peerPlan struct {
 	Lacking []fault.NodeID
 }
 
+// noTorus is what a spare's record has for its configured torus when its configuration names none. An agent of an earlier
+// version says nothing about it, and follows no order of a torus.
+const noTorus = "-"
+
 // peerPlanner works a plan out.
 type peerPlanner struct {
 	topo     *topology.Topology
+	settled  grid.Dims // see planPeers
+	names    [2]string // short names of the torus and the settled one; empty: too long for an order
 	records  peerRecords
 	occupant map[string]*lofamov1.PeerStatus // whose configuration has a place
 }
 
-// planPeers works out the plan of a topology.
-func planPeers(t *topology.Topology, records peerRecords) peerPlan {
-	p := peerPlanner{topo: t, records: records, occupant: make(map[string]*lofamov1.PeerStatus)}
+// planPeers works out the plan of a topology. Nodes whose links lead to the same places in the settled torus, an earlier
+// one, get that torus: when many nodes join one after the other, only the nodes on the lines through their places get
+// an order for each.
+func planPeers(t *topology.Topology, settled grid.Dims, records peerRecords) peerPlan {
+	p := peerPlanner{topo: t, settled: settled, records: records, occupant: make(map[string]*lofamov1.PeerStatus)}
+	for i, d := range [...]grid.Dims{t.Dims, settled} {
+		if b, _ := d.AppendBinary(nil); len(b) <= servicenet.MaxOrderTorus {
+			p.names[i] = d.Short()
+		}
+	}
 	for _, id := range sortedRecords(records) {
 		if r := records[id]; !r.GetSpare() && r.GetCoord() != "" && p.occupant[r.GetCoord()] == nil {
 			p.occupant[r.GetCoord()] = r
@@ -155,10 +190,11 @@ func (p *peerPlanner) word(n topology.Node, r *lofamov1.PeerStatus) (w peerWord,
 	case n.Spare:
 		return peerWord{}, true
 	case !p.stands(n):
-		return heldPeers(r), true
+		return keeps(heldPeers(r)), true
 	case r.GetSpare():
 		return p.place(n, r)
 	}
+	w.Torus = p.torus(n, r)
 	held, configured := heldPeers(r), byDirection(r.GetConfigured())
 	whole = true
 	for i, d := range grid.Directions() {
@@ -178,11 +214,41 @@ func (p *peerPlanner) word(n topology.Node, r *lofamov1.PeerStatus) (w peerWord,
 	return w, whole
 }
 
+// torus returns the torus that the node must hold by order; zero: that of its configuration.
+func (p *peerPlanner) torus(n topology.Node, r *lofamov1.PeerStatus) grid.Dims {
+	is, name := p.topo.Dims, p.names[0]
+	if p.settled != is && p.settled.Contains(n.Coord) && p.sameLinks(n.Coord) {
+		is, name = p.settled, p.names[1]
+	}
+	if name == "" || r.GetTorus() == "" || r.GetTorus() == name {
+		return grid.Dims{}
+	}
+	return is
+}
+
+// sameLinks reports whether the links of a place lead to the same places in the settled torus.
+func (p *peerPlanner) sameLinks(at grid.Coord) bool {
+	for _, d := range grid.Directions() {
+		was, had := p.settled.Neighbour(at, d)
+		is, has := p.topo.Dims.Neighbour(at, d)
+		if had != has || was != is {
+			return false
+		}
+	}
+	return true
+}
+
+// keeps returns the word for a node that keeps what it holds.
+func keeps(held peerWord) peerWord {
+	held.AnyTorus = held != (peerWord{})
+	return held
+}
+
 // place returns the word for a spare: all of its peers, or the ones that it already holds while any peer is
 // unknown.
 func (p *peerPlanner) place(n topology.Node, r *lofamov1.PeerStatus) (w peerWord, whole bool) {
 	held, former := heldPeers(r), p.occupant[n.Coord.String()]
-	w.Coord = n.Coord.String()
+	w.Coord, w.Torus = n.Coord.String(), p.torus(n, r)
 	before := byDirection(former.GetConfigured())
 	for i, d := range grid.Directions() {
 		if _, linked := p.topo.Dims.Neighbour(n.Coord, d); !linked {
@@ -201,7 +267,7 @@ func (p *peerPlanner) place(n topology.Node, r *lofamov1.PeerStatus) (w peerWord
 		case held.Coord == w.Coord && held.Peers[i].Node != "" && (!ok || held.Peers[i].Node == there.ID):
 			w.Peers[i] = held.Peers[i]
 		default:
-			return held, false
+			return keeps(held), false
 		}
 	}
 	return w, true

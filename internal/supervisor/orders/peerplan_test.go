@@ -49,7 +49,7 @@ func replaced(nodes []topology.Node) []topology.Node {
 }
 
 func plan(nodes []topology.Node, records peerRecords) peerPlan {
-	return planPeers(topology.New(peerDims, slices.Clone(nodes), nil, 1), records)
+	return planPeers(topology.New(peerDims, slices.Clone(nodes), nil, 1), peerDims, records)
 }
 
 func word(coord string, minus, plus peerEnd) peerWord {
@@ -141,3 +141,63 @@ func TestPeerRecordsOmitTransientFields(t *testing.T) {
 		t.Errorf("%v of %+v", o, w)
 	}
 }
+
+// torusOf is a record's or a status's name of a torus.
+func torusOf(records peerRecords, name string, ids ...fault.NodeID) {
+	for _, id := range ids {
+		records[id].Torus = name
+	}
+}
+
+// A spare that joins a ring of three gets its place, both its neighbours, and the torus. Its neighbours get it as their
+// peer at once, and the third node, whose links stay, gets the torus later.
+func TestPeerPlanOfJoin(t *testing.T) {
+	nodes, records := peerWorld()
+	torusOf(records, peerDims.Short(), "n0", "n1", "n2")
+	torusOf(records, noTorus, "x")
+	top, err := topology.New(peerDims, nodes, nil, 1).Join([]topology.Node{{ID: "x", Spare: true}}, endsOf{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := func(i int, d grid.Direction) peerEnd { return peerEnd{fault.NodeID(fmt.Sprint("n", i)), end(i, d)} }
+	x := func(d grid.Direction) peerEnd { return peerEnd{"x", end(9, d)} }
+	in := func(w peerWord) peerWord { w.Torus = top.Dims; return w }
+	joined := map[fault.NodeID]peerWord{
+		"x":  in(word("3,0,0", n(2, grid.XPlus), n(0, grid.XMinus))),
+		"n0": in(word("", x(grid.XPlus), peerEnd{})), "n2": in(word("", peerEnd{}, x(grid.XMinus))),
+	}
+	planPeers(top, peerDims, records).check(t, "the lines through the place change", joined)
+	joined["n1"] = in(peerWord{})
+	planPeers(top, top.Dims, records).check(t, "all get the torus", joined)
+
+	st := &lofamov1.PeerStatus{Node: "n0", Peers: joined["n0"].Order("n0", 1, 1).GetPeers(), Torus: top.Dims.Short()}
+	if !joined["n0"].heldBy(st) {
+		t.Errorf("%v does not hold %+v", st, joined["n0"])
+	}
+	if st.Torus = peerDims.Short(); joined["n0"].heldBy(st) {
+		t.Errorf("%v, of another torus, holds %+v", st, joined["n0"])
+	}
+
+	// It leaves again: everything is as configured.
+	left, err := top.Leave([]fault.NodeID{"x"}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id := range joined {
+		records[id].Peers = joined[id].Order(id, 1, 1).GetPeers()
+	}
+	back := map[fault.NodeID]peerWord{}
+	for _, id := range []fault.NodeID{"n0", "n1", "n2"} {
+		back[id] = peerWord{Torus: left.Dims}
+	}
+	planPeers(left, left.Dims, records).check(t, "it has left: one place of the larger torus is empty", back)
+
+	// Agents of an earlier version get no torus.
+	torusOf(records, "", "n0", "n1", "n2")
+	planPeers(left, left.Dims, records).check(t, "earlier versions", nil)
+}
+
+// endsOf has every end.
+type endsOf struct{}
+
+func (endsOf) Ends(fault.NodeID) (uint8, bool) { return 1<<grid.NumDirections - 1, true }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -15,6 +16,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/order"
 	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 // Times for instructions on peers.
@@ -44,16 +46,55 @@ type peers struct {
 	dirty   bool               // the plan is outdated
 	askAt   time.Time
 	lacking int
+	// settled is the torus that nodes away from newer changes get, and settledAt when it was set: see planPeers.
+	settled   grid.Dims
+	settledAt time.Time
+	change    <-chan struct{} // closed when the topology changes
+
+	mu   sync.Mutex
+	ends map[fault.NodeID]uint8 // the directions in which nodes have stated ends
 }
 
-func newPeers(cfg *Config) *standing[peerWord, *lofamov1.PeerStatus] {
-	return newStanding(cfg, servicenet.OrderPeers, order.Config[peerWord, *lofamov1.PeerStatus]{
+const (
+	// settlePace is the shortest interval at which all nodes get a changed torus, and settleEach its part for each node: an
+	// order is a signature.
+	settlePace = 2 * time.Second
+	settleEach = 2 * time.Millisecond
+)
+
+func newPeers(cfg *Config) (*peers, *standing[peerWord, *lofamov1.PeerStatus]) {
+	k := &peers{cfg: cfg}
+	return k, newStanding(cfg, servicenet.OrderPeers, order.Config[peerWord, *lofamov1.PeerStatus]{
 		Asks:  2,
-		Holds: func(st *lofamov1.PeerStatus, w peerWord) bool { return heldPeers(st) == w && !st.GetLost() },
+		Holds: func(st *lofamov1.PeerStatus, w peerWord) bool { return w.heldBy(st) && !st.GetLost() },
 		// A waiting spare has no boot epoch, and may have started with an empty disk.
 		Anew: func(st *lofamov1.PeerStatus) bool { return st.GetLost() || st.GetEpoch() == 0 },
 		Life: peerLife,
-	}, &peers{cfg: cfg})
+	}, k)
+}
+
+// Ends implements topology.Ends, from the nodes' reports to this leader and those that it has loaded.
+func (k *peers) Ends(id fault.NodeID) (directions uint8, known bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	directions, known = k.ends[id]
+	return directions, known
+}
+
+// note makes a record's ends known.
+func (k *peers) note(id fault.NodeID, r *lofamov1.PeerStatus) {
+	if len(r.GetEnds()) == 0 {
+		return
+	}
+	set := uint8(0)
+	for i, e := range byDirection(r.GetEnds()) {
+		if e.Address != "" {
+			set |= 1 << i
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.ends[id] = set
 }
 
 // begin loads the stored records.
@@ -64,7 +105,14 @@ func (k *peers) begin(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("load the ends of links: %w", err)
 	}
-	*k = peers{cfg: k.cfg, records: records, put: make(map[fault.NodeID]bool), askAt: time.Now().Add(peersAsk)}
+	k.records, k.put, k.plan, k.topo, k.dirty = records, make(map[fault.NodeID]bool), peerPlan{}, nil, false
+	k.askAt, k.lacking, k.settledAt = time.Now().Add(peersAsk), 0, time.Time{}
+	k.mu.Lock()
+	k.ends = make(map[fault.NodeID]uint8, len(records))
+	k.mu.Unlock()
+	for id, r := range records {
+		k.note(id, r)
+	}
 	return nil
 }
 
@@ -79,21 +127,24 @@ func (k *peers) said(st *lofamov1.PeerStatus) bool {
 	kept := keepPeers(k.records[id], st)
 	if !proto.Equal(k.records[id], kept) {
 		k.records[id], k.put[id], k.dirty = kept, true, true
+		k.note(id, kept)
 	}
 	return !st.GetConfiguration() // such a status says nothing about its peers
 }
 
-func (*peers) changed() <-chan struct{} { return nil }
+func (k *peers) changed() <-chan struct{} { return k.change }
 
 // follow stores the nodes' statuses, and then makes a new plan if the present one is outdated: the records are stored
 // before other nodes receive instructions from them.
 func (k *peers) follow(ctx context.Context, m *order.Standing[peerWord, *lofamov1.PeerStatus]) error {
+	k.change = k.cfg.Names.Changed()
 	topo := k.cfg.Names.Topology()
+	k.settle(topo, time.Now())
 	if k.topo != topo || k.dirty {
 		if err := k.store(ctx, topo); err != nil {
 			return err
 		}
-		k.plan, k.topo, k.dirty = planPeers(topo, k.records), topo, false
+		k.plan, k.topo, k.dirty = planPeers(topo, k.settled, k.records), topo, false
 		if n := len(k.plan.Lacking); n != k.lacking {
 			k.lacking = n
 			k.cfg.Logger.Info("orders of peers are incomplete: no node has reported the addresses", "nodes", k.plan.Lacking)
@@ -103,6 +154,14 @@ func (k *peers) follow(ctx context.Context, m *order.Standing[peerWord, *lofamov
 	}
 	m.Wanted(time.Now(), k.plan.Words, topo.Revision)
 	return nil
+}
+
+// settle gives all nodes the present torus, unless they have got one lately.
+func (k *peers) settle(topo *topology.Topology, now time.Time) {
+	if k.settled == topo.Dims && !k.settledAt.IsZero() || now.Before(k.settledAt.Add(max(settlePace, time.Duration(len(topo.Nodes))*settleEach))) {
+		return
+	}
+	k.settled, k.settledAt, k.dirty = topo.Dims, now, true
 }
 
 // ask schedules questions to nodes that never reported their ends.
@@ -131,6 +190,9 @@ func (k *peers) store(ctx context.Context, topo *topology.Topology) error {
 			deletes = append(deletes, store.PeersKey(id))
 			delete(k.records, id)
 			delete(k.put, id)
+			k.mu.Lock()
+			delete(k.ends, id)
+			k.mu.Unlock()
 		}
 	}
 	if len(topo.Nodes) > peersBound {

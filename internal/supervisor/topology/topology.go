@@ -114,6 +114,18 @@ func (t *Topology) Node(id fault.NodeID) (Node, bool) {
 	return t.Nodes[i], true
 }
 
+// Find finds a node by its id, or by its place as "x,y,z".
+func (t *Topology) Find(name string) (Node, bool) {
+	if n, ok := t.Node(fault.NodeID(name)); ok {
+		return n, true
+	}
+	at, err := grid.ParseCoord(name)
+	if err != nil || !t.Dims.Contains(at) {
+		return Node{}, false
+	}
+	return t.Place(at)
+}
+
 // Placed are the nodes with a place, by rank.
 func (t *Topology) Placed() []Node { return t.Nodes[:t.placed] }
 

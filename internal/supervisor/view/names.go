@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
@@ -21,6 +22,9 @@ import (
 type Names struct {
 	now    atomic.Pointer[topology.Topology]
 	border map[fault.NodeID]topology.Node // of other regions; immutable
+
+	mu      sync.Mutex
+	changed chan struct{} // closed by the next change; nil: nobody waits
 }
 
 // NewNames returns the names of a torus whose every node has an id.
@@ -76,9 +80,25 @@ func (n *Names) Set(t *topology.Topology) bool {
 			return false
 		}
 		if n.now.CompareAndSwap(have, t) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			if n.changed != nil {
+				close(n.changed)
+				n.changed = nil
+			}
 			return true
 		}
 	}
+}
+
+// Changed returns a channel that is closed by the next Set. Call it before Topology.
+func (n *Names) Changed() <-chan struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.changed == nil {
+		n.changed = make(chan struct{})
+	}
+	return n.changed
 }
 
 // Replace sets a topology that is assembled from several, and so has no revision that orders versions. A caller of

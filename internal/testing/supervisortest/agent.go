@@ -39,6 +39,7 @@ type Agent struct {
 	mask          *lofamov1.MaskOrder          // the newest; nil: none
 	configuration *lofamov1.TorusConfiguration // newest part; nil: none
 	peers         *lofamov1.PeerStatus         // nil: it has no peers
+	torus         string                       // short name of the torus of its configuration, "-" for none
 	maps          func(*lofamov1.MapOrder) []*lofamov1.MappedNode
 
 	acts       func(*lofamov1.ActOrder) *lofamov1.ActStatus

@@ -26,8 +26,10 @@ func EndOf(id fault.NodeID, d grid.Direction) string {
 // then on it answers peer orders.
 func (a *Agent) Link(dims grid.Dims, at string) {
 	st := &lofamov1.PeerStatus{Node: string(a.ID), Epoch: 2, Coord: at, Spare: at == ""}
+	torus := dims.Short()
 	if st.Spare {
 		st.Epoch, st.Life = 0, 77 // it waits
+		torus = "-"
 	}
 	for _, d := range dims.Links() {
 		st.Ends = append(st.Ends, &lofamov1.Peer{Direction: uint32(d), Address: EndOf(a.ID, d)})
@@ -39,13 +41,25 @@ func (a *Agent) Link(dims grid.Dims, at string) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.peers = st
+	a.peers, a.torus = st, torus
 }
 
 // SayPeers makes the node report its peers.
 func (a *Agent) SayPeers(t testing.TB, to string) {
 	t.Helper()
-	a.Say(t, fault.HalfDNP, to, &lofamov1.Message{Body: &lofamov1.Message_PeerStatus{PeerStatus: a.Peers()}})
+	for _, st := range a.statuses() {
+		a.Say(t, fault.HalfDNP, to, &lofamov1.Message{Body: &lofamov1.Message_PeerStatus{PeerStatus: st}})
+	}
+}
+
+// statuses are both parts of what the node says: what it holds, and its configuration.
+func (a *Agent) statuses() [2]*lofamov1.PeerStatus {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	held, configured := proto.CloneOf(a.peers), proto.CloneOf(a.peers)
+	held.Ends, held.Configured = nil, nil
+	configured.Number, configured.Peers, configured.Configuration, configured.Torus = 0, nil, true, a.torus
+	return [...]*lofamov1.PeerStatus{held, configured}
 }
 
 // Peers returns the node's peers.
@@ -66,13 +80,18 @@ func (a *Agent) takePeers(from netip.AddrPort, o *lofamov1.PeerOrder) {
 		if a.peers.GetSpare() {
 			a.peers.Coord = o.GetCoord()
 		}
+		a.peers.Torus = ""
+		if dims, err := grid.FromBinary(o.GetTorus()); err == nil {
+			a.peers.Torus = dims.Short()
+		}
 	}
 	a.mu.Unlock()
 	if dead {
 		return
 	}
-	if b, err := servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_PeerStatus{PeerStatus: a.Peers()}},
-		a.sign[fault.HalfDNP]); err == nil {
-		_ = a.socket.Send(from, b)
+	for _, st := range a.statuses() {
+		if b, err := servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_PeerStatus{PeerStatus: st}}, a.sign[fault.HalfDNP]); err == nil {
+			_ = a.socket.Send(from, b)
+		}
 	}
 }

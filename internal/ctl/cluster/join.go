@@ -1,0 +1,140 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/ctl/command"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+func joinCommand(a *command.App) *cobra.Command {
+	var place string
+	var service, labels []string
+	var dryRun bool
+	var wait time.Duration
+	cmd := &cobra.Command{
+		Use:   "join NODE",
+		Short: "Put a spare, or a new node, into the running torus",
+		Long: `Gives a node a place in the torus while the cluster runs: the empty place at which it has the most neighbours, or if
+no place is empty, one in a new plane. Only links of the lines through that place change, and the supervisors send
+the nodes there their new neighbours; no configuration needs a change, and no half restarts. The map shows the node
+as UNKNOWN until it reports, and nobody is accused because of the change. The command waits until the node is NORMAL.
+
+The node's agent must run, with 'spare: true' and the ends of its links: docs/topology.md says how. A node that the
+topology does not have yet needs --service.`,
+		Example: `  lofamoctl node join spare-0
+  lofamoctl node join n42 --service 10.1.0.42:7000 --label rack=r7`,
+		Args: command.Exactly("NODE (a node without a place)"),
+	}
+	f := cmd.Flags()
+	f.StringVar(&place, "place", "", `coordinates "x,y,z" of an empty place, or of one beside the torus; the supervisors choose one without it`)
+	f.StringSliceVar(&service, "service", nil, `addresses "ip:port" of its service interfaces, for a node that the topology does not have`)
+	f.StringSliceVar(&labels, "label", nil, `labels "key=value" for a node that the topology does not have`)
+	f.BoolVar(&dryRun, "dry-run", false, "only show the place that it would get")
+	f.DurationVar(&wait, "wait", time.Minute, "time limit until it is NORMAL; 0: do not wait")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		node := &lofamov1.TopologyNode{Id: args[0], Coord: place, Service: service}
+		if wait < 0 {
+			return command.Usagef("--wait %v: want 0 or a positive time such as 30s", wait)
+		}
+		for _, l := range labels {
+			key, value, ok := strings.Cut(l, "=")
+			if !ok {
+				return command.Usagef("--label %q: want key=value", l)
+			}
+			if node.Labels == nil {
+				node.Labels = map[string]string{}
+			}
+			node.Labels[key] = value
+		}
+		return a.WithOperator(cmd.Context(), func(ctx context.Context, s command.Session) error {
+			resp, err := s.JoinNodes(ctx, &lofamov1.JoinNodesRequest{Nodes: []*lofamov1.TopologyNode{node}, DryRun: dryRun})
+			if err != nil {
+				return fmt.Errorf("join %s: %w", args[0], command.Plain(err))
+			}
+			at := resp.GetNodes()[0].GetCoord()
+			if dryRun {
+				a.Printf("%s would join at %s: the torus would be %s\n", args[0], at, resp.GetDims())
+				return nil
+			}
+			a.Printf("%s joins at %s: the torus is %s\n", args[0], at, resp.GetDims())
+			if wait == 0 {
+				return nil
+			}
+			return awaitNormal(ctx, a, s, args[0], wait)
+		})
+	}
+	return cmd
+}
+
+// joinLook is the interval between looks at a joining node.
+const joinLook = 200 * time.Millisecond
+
+// awaitNormal waits until a node is NORMAL, and says how long that took.
+func awaitNormal(ctx context.Context, a *command.App, s command.Session, node string, wait time.Duration) error {
+	began := a.Env.Now()
+	for {
+		n, err := s.GetNode(ctx, node)
+		if err != nil {
+			return fmt.Errorf("join %s: %w", node, command.Plain(err))
+		}
+		took := a.Env.Now().Sub(began)
+		if n.GetState() == lofamov1.State_NORMAL {
+			a.Printf("%s is NORMAL, %s after it joined\n", node, took.Round(joinLook/2))
+			return nil
+		}
+		if took > wait {
+			return fmt.Errorf("join %s: it has its place, and is %s after %v: does its agent run, with 'spare: true'?", node,
+				command.StateName(n.GetState()), wait)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(joinLook):
+		}
+	}
+}
+
+func leaveCommand(a *command.App) *cobra.Command {
+	var forget, dryRun bool
+	cmd := &cobra.Command{
+		Use:   "leave NODE...",
+		Short: "Take nodes out of the running torus",
+		Long: `Takes the places of nodes away while the cluster runs: their neighbours become one another's neighbours, and nobody is
+accused because of the change. An agent with 'spare: true' then stops its halves and waits for another place; stop
+other agents by hand. A node that is broken for good is taken out in the same way.`,
+		Example: `  lofamoctl node leave n42
+  lofamoctl node leave n42 --forget`,
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: a.CompleteNodes,
+	}
+	cmd.Flags().BoolVar(&forget, "forget", false, "remove them from the topology too; otherwise they stay spares, which can join again")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only check")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return a.WithOperator(cmd.Context(), func(ctx context.Context, s command.Session) error {
+			resp, err := s.LeaveNodes(ctx, &lofamov1.LeaveNodesRequest{Nodes: args, Forget: forget, DryRun: dryRun})
+			if err != nil {
+				return fmt.Errorf("leave %s: %w", strings.Join(args, " "), command.Plain(err))
+			}
+			verb := "leave"
+			if dryRun {
+				verb = "would leave"
+			}
+			var names []string
+			for _, n := range resp.GetNodes() {
+				names = append(names, n.GetId())
+			}
+			slices.Sort(names)
+			a.Printf("%s %s: the torus is %s\n", fault.Plural(len(names), "node")+" ("+strings.Join(names, ", ")+")", verb, resp.GetDims())
+			return nil
+		})
+	}
+	return cmd
+}

@@ -1,0 +1,83 @@
+package supervisor_test
+
+import (
+	"slices"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/testing/supervisortest"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// A spare joins a ring of three nodes at any replica: it gets a place, its neighbours and the torus, its neighbours get
+// it, and the third node gets the torus. When it leaves, the neighbours get each other again.
+func TestNodesJoinAndLeave(t *testing.T) {
+	t.Parallel()
+	dims := grid.Dims{X: 3, Y: 1, Z: 1}
+	c, _, leader := three(t, supervisortest.Options{Dims: dims.String(), Spares: 1})
+	op := c.Reconfigure(t, c.Configs[(leader+1)%3].GRPC)
+	for id, at := range map[fault.NodeID]string{"n0-0-0": "0,0,0", "n1-0-0": "1,0,0", "n2-0-0": "2,0,0", "x1": ""} {
+		c.Agents[id].Link(dims, at)
+		c.Agents[id].SayPeers(t, c.Configs[leader].Report)
+	}
+	is := func(id fault.NodeID, d grid.Direction, peer fault.NodeID, torus string) bool {
+		st := c.Agents[id].Peers()
+		i := slices.IndexFunc(st.GetPeers(), func(p *lofamov1.Peer) bool { return p.GetDirection() == uint32(d) })
+		if st.GetTorus() != torus || peer == "" || i < 0 {
+			return st.GetTorus() == torus && peer == "" && i < 0
+		}
+		return st.GetPeers()[i].GetNode() == string(peer) && st.GetPeers()[i].GetAddress() == supervisortest.EndOf(peer, d.Opposite())
+	}
+
+	x1 := []*lofamov1.TopologyNode{{Id: "x1"}}
+	dry, err := op.JoinNodes(t.Context(), &lofamov1.JoinNodesRequest{Nodes: x1, DryRun: true})
+	if err != nil || dry.GetNodes()[0].GetCoord() != "3,0,0" || dry.GetRevision() != 0 {
+		t.Fatalf("dry run: %v, %v", dry, err)
+	}
+	joined, err := op.JoinNodes(t.Context(), &lofamov1.JoinNodesRequest{Nodes: x1})
+	if err != nil || joined.GetNodes()[0].GetCoord() != "3,0,0" || joined.GetDims() != "4x1x1" || joined.GetRevision() == 0 {
+		t.Fatalf("%v, %v", joined, err)
+	}
+	supervisortest.Eventually(t, "all follow the join", func() bool {
+		x := c.Agents["x1"].Peers()
+		return x.GetCoord() == "3,0,0" && is("x1", grid.XMinus, "n2-0-0", "4x1x1") && is("x1", grid.XPlus, "n0-0-0", "4x1x1") &&
+			is("n0-0-0", grid.XMinus, "x1", "4x1x1") && is("n0-0-0", grid.XPlus, "", "4x1x1") &&
+			is("n2-0-0", grid.XPlus, "x1", "4x1x1") && is("n1-0-0", grid.XPlus, "", "4x1x1")
+	})
+	list, err := c.Client(t, c.Configs[leader].GRPC).ListNodes(t.Context(), &lofamov1.ListNodesRequest{})
+	if err != nil || len(list.GetNodes()) != 4 || list.GetCluster().GetDims() != "4x1x1" {
+		t.Errorf("the map is %v, %v", list, err)
+	}
+
+	_, err = op.JoinNodes(t.Context(), &lofamov1.JoinNodesRequest{Nodes: x1})
+	wantCode(t, "once more", err, codes.FailedPrecondition, "x1: has the place 3,0,0")
+	_, err = op.JoinNodes(t.Context(), &lofamov1.JoinNodesRequest{})
+	wantCode(t, "nobody", err, codes.InvalidArgument, "nodes")
+	_, err = op.JoinNodes(t.Context(), &lofamov1.JoinNodesRequest{Nodes: []*lofamov1.TopologyNode{{Id: "-"}}})
+	wantCode(t, "a bad name", err, codes.InvalidArgument, "nodes[0].id")
+	_, err = op.LeaveNodes(t.Context(), &lofamov1.LeaveNodesRequest{Nodes: []string{"nobody"}})
+	wantCode(t, "nobody leaves", err, codes.NotFound, "nobody")
+	_, err = op.LeaveNodes(t.Context(), &lofamov1.LeaveNodesRequest{Nodes: []string{"0,0,0", "n1-0-0", "n2-0-0"}})
+	wantCode(t, "too many leave", err, codes.FailedPrecondition, "want at least 2")
+	viewer := lofamov1.NewReconfigureClient(c.Conn(t, pki.RoleViewer, c.Configs[leader].GRPC))
+	_, err = viewer.LeaveNodes(t.Context(), &lofamov1.LeaveNodesRequest{Nodes: []string{"x1"}})
+	wantCode(t, "a viewer", err, codes.PermissionDenied, "viewer")
+
+	left, err := op.LeaveNodes(t.Context(), &lofamov1.LeaveNodesRequest{Nodes: []string{"3,0,0"}})
+	if err != nil || left.GetNodes()[0].GetId() != "x1" || left.GetDims() != "4x1x1 without 3,0,0" {
+		t.Fatalf("%v, %v", left, err)
+	}
+	without, err := grid.ParseDims(left.GetDims())
+	if err != nil {
+		t.Fatal(err)
+	}
+	supervisortest.Eventually(t, "all follow the leave", func() bool {
+		x := c.Agents["x1"].Peers()
+		return x.GetCoord() == "" && len(x.GetPeers()) == 0 && is("n0-0-0", grid.XMinus, "", without.Short()) &&
+			is("n2-0-0", grid.XPlus, "", without.Short()) && is("n1-0-0", grid.XPlus, "", without.Short())
+	})
+}

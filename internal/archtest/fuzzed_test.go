@@ -114,6 +114,7 @@ var fuzzed = map[string]string{
 	"internal/executor.Deny":                         "none: a list that pki.OpenDenyList has verified",
 	"internal/executor/webhook.parse":                "internal/executor/webhook FuzzReply",
 	"internal/pki.parseRoots":                        "none: the operator's own file",
+	"internal/supervisor/api.Events":                 "none: bytes that this process has encoded",
 	"internal/supervisor/api.ListCertificates":       "none: a list that pki.OpenDenyList has verified",
 	"internal/supervisor/engine.addsNothing":         "none: bytes that this process has encoded itself",
 	"internal/supervisor/engine.healthOf":            "none: bytes that this process has encoded itself",

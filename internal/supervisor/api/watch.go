@@ -167,7 +167,7 @@ func (w *watcher) committed(ctx context.Context, sub *subscription) error {
 			return w.refusal(err)
 		}
 		for _, f := range frames {
-			if len(f.Events) == 0 && f.Revision <= w.sent.Load() {
+			if f.Len() == 0 && f.Revision <= w.sent.Load() {
 				continue // a bookmark without news
 			}
 			keep := w.keep

@@ -107,13 +107,13 @@ func (w *hubWorld) readOn(s *subscription, after uint64) error {
 			return err
 		}
 		for _, f := range frames {
-			for _, ev := range f.Events {
+			for _, ev := range f.Events() {
 				if next == len(w.all) || ev.GetReason() != fmt.Sprint(next+1) || ev.GetRevision() != w.all[next] || f.Revision != w.all[next] {
 					w.t.Fatalf("after %d: event %s of revision %d in frame %d: want event %d", after, ev.GetReason(), ev.GetRevision(), f.Revision, next+1)
 				}
 				next++
 			}
-			if len(f.Events) > 0 && next < len(w.all) && w.all[next] == f.Revision {
+			if f.Len() > 0 && next < len(w.all) && w.all[next] == f.Revision {
 				w.t.Fatalf("after %d: revision %d is split", after, f.Revision)
 			}
 		}
@@ -172,7 +172,7 @@ func TestReadersThatResumeLoseNoEvents(t *testing.T) {
 					return
 				}
 				for _, f := range frames {
-					for _, ev := range f.Events {
+					for _, ev := range f.Events() {
 						var n int
 						_, _ = fmt.Sscan(ev.GetReason(), &n)
 						if last > 0 && n != last+1 {
@@ -328,7 +328,7 @@ func TestNothingWasForgotten(t *testing.T) {
 		for err := error(nil); !errors.Is(err, context.DeadlineExceeded); {
 			var frames []*watchFrame
 			frames, err = s.Next(ctx)
-			if len(frames) > 0 && len(frames[0].Events) > 0 || err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			if len(frames) > 0 && frames[0].Len() > 0 || err != nil && !errors.Is(err, context.DeadlineExceeded) {
 				t.Fatalf("after %d: %v, %v", after, frames, err)
 			}
 		}
@@ -408,7 +408,7 @@ func TestIdleReaderGetsBookmarks(t *testing.T) {
 	if err := w.hub.take(store.Update{Revision: at + 5}); err != nil {
 		t.Fatal(err)
 	}
-	if frames, err := s.Next(t.Context()); err != nil || len(frames) != 1 || frames[0].Revision != at+5 || len(frames[0].Events) > 0 {
+	if frames, err := s.Next(t.Context()); err != nil || len(frames) != 1 || frames[0].Revision != at+5 || frames[0].Len() > 0 {
 		t.Errorf("%v, %v", frames, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -3,8 +3,10 @@ package api
 import (
 	"bytes"
 	"fmt"
+	"runtime"
 	"slices"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
@@ -45,14 +47,14 @@ func TestWatchFrameEqualsProtobuf(t *testing.T) {
 		}
 		values = append(values, b)
 	}
-	t.Run("stored", func(t *testing.T) { testWire(t, newStoredFrame(300, f.Events, values), nodes) })
+	t.Run("stored", func(t *testing.T) { testWire(t, newStoredFrame(300, f.Events(), values), nodes) })
 }
 
 func testWire(t *testing.T, f *watchFrame, nodes []string) {
 	for chosen := range 1 << len(nodes) {
 		keep := func(ev *lofamov1.Event) bool { return chosen>>slices.Index(nodes, ev.GetNode())&1 == 1 }
 		want := &lofamov1.WatchResponse{Revision: 300}
-		for _, ev := range f.Events {
+		for _, ev := range f.Events() {
 			if keep(ev) {
 				want.Events = append(want.Events, ev)
 			}
@@ -76,6 +78,52 @@ func testWire(t *testing.T, f *watchFrame, nodes []string) {
 	if err := proto.Unmarshal(frame(t, 7).Wire(func(*lofamov1.Event) bool { return false })[0], &mark); err != nil ||
 		mark.GetRevision() != 7 || len(mark.GetEvents()) > 0 {
 		t.Errorf("bookmark: %v, %v", &mark, err)
+	}
+}
+
+// TestRingKeepsOnlyEncodedEvents: the memory of a ring is its encoded bytes, not the decoded events, and readers with a
+// filter still get every event.
+func TestRingKeepsOnlyEncodedEvents(t *testing.T) {
+	const revisions, events = 64, 64
+	r := newWatchRing(revisions, 1<<30)
+	r.Begin(0)
+	freed := make(chan struct{}, revisions)
+	for rev := uint64(1); rev <= revisions; rev++ {
+		var list []*lofamov1.Event
+		for i := range events {
+			list = append(list, &lofamov1.Event{Revision: rev, Node: fmt.Sprint("n", i), Reason: "of the test"})
+		}
+		f, err := newWatchFrame(rev, list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		runtime.AddCleanup(list[0], func(struct{}) { freed <- struct{}{} }, struct{}{})
+		r.Add(f)
+	}
+	for range revisions {
+		runtime.GC() // cleanups follow a collection at some time
+		select {
+		case <-freed:
+		case <-time.After(time.Minute):
+			t.Fatal("a ring keeps decoded events")
+		}
+	}
+	frames, _ := r.After(0, revisions, nil)
+	if len(frames) != revisions {
+		t.Fatalf("%d frames: want %d", len(frames), revisions)
+	}
+	for _, f := range frames {
+		kept := 0
+		pieces := f.Wire(func(ev *lofamov1.Event) bool {
+			if ev.GetNode() == "n7" && ev.GetRevision() == f.Revision {
+				kept++
+			}
+			return ev.GetNode() == "n7"
+		})
+		var got lofamov1.WatchResponse
+		if err := proto.Unmarshal(bytes.Join(pieces, nil), &got); err != nil || kept != 1 || len(got.GetEvents()) != 1 {
+			t.Errorf("revision %d: %d kept, %d sent: want one; %v", f.Revision, kept, len(got.GetEvents()), err)
+		}
 	}
 }
 
@@ -119,7 +167,7 @@ func TestRevisionComesOnce(t *testing.T) {
 	r.Add(frame(t, 8, "e"))
 	r.Pass(7)
 	got, ok := r.After(5, 10, nil)
-	if !ok || len(got) != 1 || len(got[0].Events) != 2 || r.Head() != 9 || r.Bookmark() != 9 {
+	if !ok || len(got) != 1 || got[0].Len() != 2 || r.Head() != 9 || r.Bookmark() != 9 {
 		t.Errorf("%v, head %d, bookmark %d", revisions(got), r.Head(), r.Bookmark())
 	}
 	if got, ok := r.After(9, 10, nil); !ok || len(got) > 0 {

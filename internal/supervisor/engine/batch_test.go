@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -164,5 +165,20 @@ func TestGroupsAndWarningsAreRestored(t *testing.T) {
 	}
 	if e, _ := m.Find("n1-0-0"); len(e.Status.Groups) != 1 {
 		t.Errorf("n1-0-0 is a member of %v", e.Status.Groups)
+	}
+}
+
+// TestLaunchedBatchIsNotRetained: the queue of waiting batches holds no batch that left it. A batch has the full state of
+// thousands of nodes.
+func TestLaunchedBatchIsNotRetained(t *testing.T) {
+	batches := []*batch{newBatch(), newBatch(), newBatch()}
+	queue := slices.Clone(batches)
+	tm := &term{e: New(Config{}, nil), sealed: queue}
+	work := make(chan *batch, 1)
+	for i, want := range batches {
+		tm.launch(work)
+		if b := <-work; b != want || len(tm.sealed) != len(batches)-1-i || slices.Contains(queue, b) {
+			t.Errorf("batch %d: %d wait: want the oldest in flight, and the queue without it", i, len(tm.sealed))
+		}
 	}
 }

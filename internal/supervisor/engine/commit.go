@@ -120,7 +120,8 @@ func (t *term) launch(work chan<- *batch) {
 		}
 		t.seal()
 	}
-	t.inflight, t.sealed = t.sealed[0], t.sealed[1:]
+	t.inflight = t.sealed[0]
+	t.sealed = slices.Delete(t.sealed, 0, 1) // leaves no batch behind in the array: they are large
 	now := time.Now()
 	t.e.commitBegan.Store(&now)
 	work <- t.inflight

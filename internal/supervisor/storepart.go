@@ -47,7 +47,7 @@ func (p *storePart) open(s *Supervisor) error {
 		AllowStream: api.AuthorizeStream(api.SupervisorsOnly, s.trust.registry),
 		Verify:      s.trust.registry.WithTLS(conf).VerifyConnection,
 		Closed:      func(listener, reason string) { s.metrics.Closed.WithLabelValues(listener, reason).Inc() },
-		Retention:   time.Duration(e.CompactionRetention), QuotaBytes: e.QuotaBytes, Logger: s.logger,
+		Retention:   time.Duration(e.CompactionRetention), QuotaBytes: e.QuotaBytes, Nodes: len(s.cfg.Nodes), Logger: s.logger,
 	})
 	if err != nil {
 		return err

@@ -380,6 +380,21 @@ func clientTLS(t *testing.T, dir, name string) *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}, RootCAs: roots, NextProtos: []string{"h2"}}
 }
 
+// TestLargeTorusKeepsFewEntriesInMemory: an entry of raft's log has up to a megabyte, while many nodes change.
+func TestLargeTorusKeepsFewEntriesInMemory(t *testing.T) {
+	dir := keys(t)
+	for _, tc := range []struct {
+		nodes         int
+		kept, atStart uint64
+	}{{0, 5000, 10_000}, {64, 5000, 10_000}, {1000, 2000, 4000}, {4000, 500, 1000}, {100_000, 250, 500}} {
+		cfg := config(t, dir)
+		cfg.Nodes = tc.nodes
+		if kept, atStart, err := embedded.LogInMemory(cfg); kept != tc.kept || atStart != tc.atStart || err != nil {
+			t.Errorf("%d nodes: %d entries, %d at a start, %v: want %d and %d", tc.nodes, kept, atStart, err, tc.kept, tc.atStart)
+		}
+	}
+}
+
 // TestNormalStartLogsNothing: etcd's routine messages and its warnings of every start do not reach the log.
 func TestNormalStartLogsNothing(t *testing.T) {
 	var buf lockedBuffer

@@ -2,3 +2,12 @@ package embedded
 
 // EndByItself ends the member's server as a removal from the cluster does.
 func (m *Member) EndByItself() { m.etcd.Server.HardStop() }
+
+// LogInMemory returns the entries of its log that a member keeps in memory, and those that it reads at a start.
+func LogInMemory(cfg Config) (kept, atStart uint64, err error) {
+	ec, err := etcdConfig(cfg)
+	if err != nil {
+		return 0, 0, err
+	}
+	return ec.SnapshotCatchUpEntries, ec.SnapshotCount, nil
+}

@@ -20,7 +20,7 @@ import (
 // processes with embedded etcd on this machine's disk.
 func loads() []named {
 	return []named{{"commits", commits}, {"deaths", deaths}, {"digests", steadies}, {"map", largeMap}, {"regions", hierarchies},
-		{"model", model}}
+		{"processors", processors}, {"model", model}}
 }
 
 // wants reports whether -rows selects a row.
@@ -63,7 +63,7 @@ func commits(ctx context.Context, o options) error {
 		if len(under) == 0 {
 			continue
 		}
-		err := withFleet(ctx, fleet.Config{Dims: cube(side), Replicas: 3, Preset: config.PresetDefault, Periods: seldom(5 * time.Minute)},
+		err := withFleet(ctx, fleet.Config{Dims: cube(side), Replicas: 3, Preset: config.PresetDefault, Periods: seldom(loadSilence)},
 			func(f *fleet.Fleet) error {
 				if err := everybodySpeaks(ctx, f); err != nil {
 					return err
@@ -95,11 +95,31 @@ func everybodySpeaks(ctx context.Context, f *fleet.Fleet) error {
 }
 
 func commit(ctx context.Context, o options, f *fleet.Fleet, under, count int) error {
+	d, err := deliver(ctx, o, f, under, count, 128)
+	if err != nil {
+		return err
+	}
+	o.out.f("| %d | %d | %d | %.0f | %s ms | %s ms | %d | %.2f cores | %.2f cores |\n", len(f.Nodes()), under, d.changes,
+		float64(d.changes)/d.all.Seconds(), printed("%.1f", ms(d.took.Median())), printed("%.1f", ms(d.took.P99())), d.retries,
+		cores(d.supervisors, d.all), cores(d.here, d.all))
+	return nil
+}
+
+// delivered are the changes that a fleet has sent until the last was COMMITTED.
+type delivered struct {
+	changes, retries  int
+	took              measure.Latencies // of each datagram
+	all               time.Duration
+	supervisors, here time.Duration // processor time
+}
+
+// deliver signs count changes, so many under one signature, and then sends them, at most window datagrams at a time.
+func deliver(ctx context.Context, o options, f *fleet.Fleet, under, count, window int) (d delivered, err error) {
 	batches := make([]*fleet.Batch, count/under)
 	for i := range batches {
 		b, err := f.Nodes()[i%len(f.Nodes())].Changes(under)
 		if err != nil {
-			return err
+			return d, err
 		}
 		batches[i] = b
 		if i%1000 == 0 {
@@ -108,25 +128,20 @@ func commit(ctx context.Context, o options, f *fleet.Fleet, under, count int) er
 	}
 	before, used, err := consumed(f)
 	if err != nil {
-		return err
+		return d, err
 	}
 	retries := f.Wire().Retries
-	var took measure.Latencies
 	begun := time.Now()
 	bounded, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	if err := f.Deliver(bounded, batches, 128, func(_ *fleet.Batch, d time.Duration) { took = append(took, d) }); err != nil {
-		return err
+	if err := f.Deliver(bounded, batches, window, func(_ *fleet.Batch, t time.Duration) { d.took = append(d.took, t) }); err != nil {
+		return d, err
 	}
-	all := time.Since(begun)
+	d.all = time.Since(begun)
 	after, usedAfter, err := consumed(f)
-	if err != nil {
-		return err
-	}
-	o.out.f("| %d | %d | %d | %.0f | %s ms | %s ms | %d | %.2f cores | %.2f cores |\n", len(f.Nodes()), under, len(batches)*under,
-		float64(len(batches)*under)/all.Seconds(), printed("%.1f", ms(took.Median())), printed("%.1f", ms(took.P99())), f.Wire().Retries-retries,
-		cores(after-before, all), cores(usedAfter-used, all))
-	return nil
+	d.changes, d.retries = len(batches)*under, int(f.Wire().Retries-retries)
+	d.supervisors, d.here = after-before, usedAfter-used
+	return d, err
 }
 
 func consumed(f *fleet.Fleet) (supervisors, here time.Duration, err error) {
@@ -175,6 +190,9 @@ func whose(count, block int) string {
 	}
 	return printed("%d scattered", count)
 }
+
+// loadSilence is the digests' period where changes are measured.
+const loadSilence = 5 * time.Minute
 
 // loadDigests is the digests' period where deaths are measured: 10,000 nodes leave two cores time to spare.
 const loadDigests = 2 * time.Second

@@ -14,9 +14,10 @@ import (
 // quantity is a measured quantity of the sections on load, from which the model extrapolates.
 type quantity struct {
 	Name, Unit string
-	Per        string       // unit of the size, such as nodes
+	Per        string // unit of the size, such as nodes
+	Terms      [2]measure.Term
 	Points     [][2]float64 // size and value, as published
-	Sizes      []float64    // to extrapolate to
+	Sizes      []float64    // to extrapolate to; none for a quantity that the model does not fit
 }
 
 // scale holds the published points.
@@ -36,23 +37,23 @@ func (q quantity) model() (measure.Model, error) {
 	for i, p := range q.Points {
 		points[i] = measure.Point{Size: p[0], Value: p[1]}
 	}
-	m, err := measure.NewModel(points)
+	m, err := measure.NewModel(q.Terms, points)
 	if err != nil {
 		return m, fmt.Errorf("model of %s: %w", q.Name, err)
 	}
 	return m, nil
 }
 
-// model prints what larger tori would cost, by lines through the published points.
+// model prints what larger tori would cost, by curves through the published points.
 func model(_ context.Context, o options) error {
 	list, err := quantities()
 	if err != nil {
 		return err
 	}
-	o.out.f("\n### A model of larger tori\n\nEach row is a line through the points of the tables above, fitted by least relative errors. " +
-		"*Error* is the largest deviation from a point. *Beyond* is the deviation at the largest size of a line through the other " +
-		"points: the test of an extrapolation, which here goes further.\n\n")
-	o.out.f("| quantity | size | measured at | model | error | beyond | extrapolated |\n|---|---|---|---|---|---|---|\n")
+	o.out.f("\n### A model of larger tori\n\nEach row is a curve of two terms through the points of the tables above, fitted by least " +
+		"relative errors. *Error* is the largest deviation from a point. *Left out* is the largest deviation at a point of a curve through " +
+		"the other points, and *beyond* that at the largest size: the test of an extrapolation, which here goes further.\n\n")
+	o.out.f("| quantity | size | measured at | model | error | left out | beyond | extrapolated |\n|---|---|---|---|---|---|---|---|\n")
 	for _, q := range list {
 		row, err := q.row()
 		if err != nil {
@@ -76,15 +77,20 @@ func (q quantity) row() (string, error) {
 	for _, size := range q.Sizes {
 		far = append(far, fmt.Sprintf("%s: %s %s", number(size), number(significant(m.At(size))), q.Unit))
 	}
-	beyond := "-"
-	if !math.IsNaN(m.Beyond) {
-		beyond = fraction(m.Beyond)
+	if len(far) == 0 {
+		far = []string{"none: the errors are too large"}
 	}
-	return fmt.Sprintf("| %s | %s | %s | %.3g + %.3g·size %s | %s | %s | %s |", q.Name, q.Per, strings.Join(sizes, ", "), m.Base, m.Slope,
-		q.Unit, fraction(m.Worst), beyond, strings.Join(far, "; ")), nil
+	return fmt.Sprintf("| %s | %s | %s | %s %s | %s | %s | %s | %s |", q.Name, q.Per, strings.Join(sizes, ", "), m.Curve, q.Unit,
+		fraction(m.Worst), fraction(m.LeftOut), fraction(m.Beyond), strings.Join(far, "; ")), nil
 }
 
-func fraction(f float64) string { return fmt.Sprintf("%.0f %%", 100*f) }
+// fraction prints an error in percent, "-" for none.
+func fraction(f float64) string {
+	if math.IsNaN(f) {
+		return "-"
+	}
+	return fmt.Sprintf("%.0f %%", 100*f)
+}
 
 // significant rounds to two digits: more would claim more than the model knows.
 func significant(v float64) float64 {

@@ -154,7 +154,8 @@ func TestPieceWithOtherSystemsKeepsTheFirst(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"| 0 loops | 8 | other |", "| 0 loops | 8 | peer |", "- 8 members, 4 loops: all systems", "22 of the plan's 24"} {
+	for _, want := range []string{"| 0 loops | 8 | other |", "| 0 loops | 8 | peer |", "- 8 members, 4 loops: all systems",
+		"22 of the plan's 24"} {
 		if page := again.Page(); !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q:\n%s", want, page)
 		}

@@ -66,7 +66,8 @@ func (r Run) results(line printer) {
 		}
 		p := r.Pieces[c.Piece]
 		line("| %s | %d | %s | %s `%s` | %d | %s | %s | %d | %s | %s | %s | %s |", c.Load, c.Members, inTable(name),
-			p.Begun.UTC().Format(time.DateOnly), p.Commit, len(c.Kills), spread(f), spread(a), missed, falsely, figure("%.1f", 100*c.CPU), figure("%.0f", c.Bytes), figure("%.1f", c.Memory/1e6))
+			p.Begun.UTC().Format(time.DateOnly), p.Commit, len(c.Kills), spread(f), spread(a), missed, falsely,
+			figure("%.1f", 100*c.CPU), figure("%.0f", c.Bytes), figure("%.1f", c.Memory/1e6))
 	}
 }
 

@@ -15,8 +15,8 @@ const fewInTransit = 16
 // processors measures the processor time of a change on the cores that this process may use. Under taskset with other
 // numbers of cores it tests the model that the time does not depend on them, so that the rate grows with their number.
 func processors(ctx context.Context, o options) error {
-	o.out.f("\n### Processor time of a change\n\nAs above, with 125 nodes and 16 datagrams in transit, on the cores that `taskset` leaves. Processor time is of the three " +
-		"supervisors, the emulated nodes and the kernel.\n\n")
+	o.out.f("\n### Processor time of a change\n\nAs above, with 125 nodes and 16 datagrams in transit, on the cores that " +
+		"`taskset` leaves. Processor time is of the three supervisors, the emulated nodes and the kernel.\n\n")
 	o.out.f("| cores | changes under one signature | changes | processor time of a change, supervisors | emulated nodes | sent again | " +
 		"changes/s | cores in use |\n|---|---|---|---|---|---|---|---|\n")
 	side, total := 5, 40_000

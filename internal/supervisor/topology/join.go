@@ -130,8 +130,8 @@ func (t *Topology) planes() []grid.Coord {
 	return out
 }
 
-// filled returns the torus with a node at the place. It refuses a place that would give a link to a node without an end
-// for it.
+// filled returns the torus with a node at the place. It refuses a place that would give a node a link without an end
+// there.
 func (t *Topology) filled(id fault.NodeID, at grid.Coord, ends Ends) (grid.Dims, error) {
 	dims, err := t.Dims.Filled(at)
 	if err != nil {
@@ -152,7 +152,8 @@ func (t *Topology) filled(id fault.NodeID, at grid.Coord, ends Ends) (grid.Dims,
 			continue
 		}
 		if theirs, known := ends.Ends(n.ID); !known || theirs>>back.Index()&1 == 0 {
-			return dims, &CannotJoinError{id, fmt.Sprintf("place %s: node %s, its neighbour there, has stated no end of link %s: want links.%s.local "+
+			return dims, &CannotJoinError{id, fmt.Sprintf("place %s: node %s, its neighbour there, has stated no end of link %s: "+
+				"want links.%s.local "+
 				"in its configuration", at, n.ID, back, back)}
 		}
 	}
@@ -186,7 +187,8 @@ func (t *Topology) Leave(ids []fault.NodeID, gone bool) (*Topology, error) {
 	dims := t.Dims
 	if len(empty) > 0 {
 		if dims.Nodes()-len(empty) < MinNodes {
-			return nil, &CannotJoinError{ids[0], fmt.Sprintf("%s would be left: want at least %d", fault.Plural(dims.Nodes()-len(empty), "node"), MinNodes)}
+			return nil, &CannotJoinError{ids[0], fmt.Sprintf("%s would be left: want at least %d", fault.Plural(dims.Nodes()-len(empty), "node"),
+				MinNodes)}
 		}
 		var err error
 		if dims, err = dims.Without(empty...); err == nil {

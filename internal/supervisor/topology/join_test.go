@@ -146,8 +146,8 @@ func TestJoinTakesPlaceWithMostNeighbours(t *testing.T) {
 	}
 }
 
-// A node whose configuration has no end for a new link gets none: the torus grows elsewhere, or the error says what is
-// missing.
+// A node whose configuration has no end for a new link gets none: the torus grows elsewhere, or the error names the
+// missing end.
 func TestJoinNeedsEndsOfLinks(t *testing.T) {
 	alongX := uint8(1<<grid.XPlus.Index() | 1<<grid.XMinus.Index())
 	old := allEnds{"n0": alongX, "n1": alongX, "n2": alongX, "n3": alongX}

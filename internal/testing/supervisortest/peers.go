@@ -52,7 +52,7 @@ func (a *Agent) SayPeers(t testing.TB, to string) {
 	}
 }
 
-// statuses are both parts of what the node says: what it holds, and its configuration.
+// statuses returns both parts of the status: the contents and the configuration of the node.
 func (a *Agent) statuses() [2]*lofamov1.PeerStatus {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -44,7 +44,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Event is an input of the machine: Evidence, Restated, Answered, Refused, ForeignVerdict, GossipOpinion or Tick.
+// Event is an input of the machine: Evidence, Restated, Answered, Refused, ForeignVerdict, GossipOpinion, Labelled, Moved,
+// Revoked or Tick.
 type Event interface{ event() }
 
 // Evidence is a verified report. Duplicates and any order are harmless.

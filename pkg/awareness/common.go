@@ -104,6 +104,9 @@ func (m *Machine) size(d domain) int {
 	case m.everywhere():
 		return m.cfg.Dims.Places() / sizeAlong(m.cfg.Dims, d.key)
 	}
+	if m.sizes == nil {
+		m.measure()
+	}
 	return m.sizes[d]
 }
 
@@ -114,9 +117,6 @@ func (m *Machine) everywhere() bool {
 
 // measure counts the map's nodes in each row and plane.
 func (m *Machine) measure() {
-	if m.everywhere() {
-		return
-	}
 	m.sizes = map[domain]int{}
 	for _, n := range m.own {
 		m.domainsOf(n, func(d domain) { m.sizes[d]++ })

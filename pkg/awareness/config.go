@@ -38,6 +38,9 @@ type Config struct {
 	// peer's death to explain it; 0 for HalfBound. PauseSettle is how long it waits after the peer's answer, at most LinkSettle:
 	// if the peer paused, its next frame and the report of it arrive within that time; 0 for a third of HalfBound.
 	HalfBound, LinkSettle, PauseSettle time.Duration
+	// RelinkBound is how long a link that leads to another peer since a change of places (Moved) may take until it works:
+	// until then silence on it proves nothing. 0 for DefaultRelinkBound.
+	RelinkBound time.Duration
 	// HoldOff is the minimum time between changes of a flapping component; 0 for no limit. A component flaps from its
 	// third change within HoldOff. Halves and nodes are never delayed.
 	HoldOff time.Duration
@@ -51,6 +54,9 @@ type Config struct {
 	// Nonce returns 16 fresh random bytes; injected, so that the machine itself is deterministic.
 	Nonce func() [16]byte
 }
+
+// DefaultRelinkBound is the usual Config.RelinkBound: an order is repeated up to 10 s apart.
+const DefaultRelinkBound = 15 * time.Second
 
 // Validate names every bad field.
 func (c Config) Validate() error {
@@ -79,7 +85,7 @@ func (c Config) Validate() error {
 		d    time.Duration
 	}{
 		{"Grace", c.Grace}, {"StartGrace", c.StartGrace}, {"LinkSettle", c.LinkSettle}, {"PauseSettle", c.PauseSettle},
-		{"HoldOff", c.HoldOff}, {"Horizon", c.Horizon},
+		{"RelinkBound", c.RelinkBound}, {"HoldOff", c.HoldOff}, {"Horizon", c.Horizon},
 	} {
 		if p.d < 0 {
 			bad(p.name, p.d, "0s or more")

@@ -49,7 +49,7 @@ func newDomains(cfg Config, nodes []*node) domains {
 func (m *Machine) labelled(l Labelled, now time.Time) {
 	m.cfg.Labels, m.cfg.DomainLabels = l.Labels, l.DomainLabels
 	m.domains = newDomains(m.cfg, m.nodes)
-	m.measure()
+	m.sizes = nil
 	for _, n := range m.own {
 		if n.suspicion != &m.calm {
 			m.touch(n)
@@ -99,7 +99,7 @@ func (m *Machine) verdict(n *node, v votes, now time.Time) (ok, single bool, dom
 		return ok, single, ""
 	}
 	for _, nb := range n.neighbours {
-		if m.domains.of[k][nb.node.rank] != value && nb.node.rounds[0].mute.IsZero() && m.witness(nb.node, now) {
+		if !m.apart(nb, now) && m.domains.of[k][nb.node.rank] != value && nb.node.rounds[0].mute.IsZero() && m.witness(nb.node, now) {
 			ok = false
 		}
 	}

@@ -37,6 +37,9 @@ type standing struct {
 // A node that is UNKNOWN and that this leader has never heard owes nothing: it has no state to lose.
 func (m *Machine) doubted(n *node, now time.Time) time.Time {
 	var since time.Time
+	if m.joining(n, now) {
+		return since
+	}
 	if n.heard(0).IsZero() && n.components[fault.ComponentNode].state == fault.Unknown {
 		return since
 	}
@@ -216,6 +219,8 @@ func (m *Machine) encloses(set []*node, now time.Time) (ready time.Time, ok bool
 		}
 		for _, nb := range n.neighbours {
 			switch w := nb.node; {
+			case m.apart(nb, now):
+				continue
 			case slices.Contains(v.by, w):
 				if accusers[w] = true; !w.foreign && m.askedAt(w).Before(r.mute) {
 					return time.Time{}, false // already challenged
@@ -247,7 +252,7 @@ const outvotes = 8
 func (m *Machine) owed(n *node, now time.Time) bool {
 	for _, nb := range n.neighbours {
 		p := nb.node
-		if !p.foreign && !p.dead.on && !p.inferred && p.rounds[0].mute.IsZero() && !p.heard(0).IsZero() &&
+		if !m.joining(p, now) && !p.foreign && !p.dead.on && !p.inferred && p.rounds[0].mute.IsZero() && !p.heard(0).IsZero() &&
 			!m.current(p, fault.HalfHost, now) && !m.current(p, fault.HalfDNP, now) {
 			return true
 		}

@@ -41,6 +41,7 @@ func halfComponent(h fault.Half) fault.Component {
 
 // settle updates a node's rounds and verdicts.
 func (m *Machine) settle(n *node, now time.Time) {
+	m.settleRelinks(n, now)
 	for _, h := range halves {
 		if n.voice(h).heard.IsZero() {
 			continue
@@ -112,6 +113,9 @@ func (m *Machine) describedDead(n *node, back, now time.Time) accusation {
 	var a accusation
 	var v votes
 	for i, nb := range n.neighbours {
+		if m.apart(nb, now) {
+			continue
+		}
 		if !nb.node.rounds[0].mute.IsZero() {
 			v.mute++
 			continue

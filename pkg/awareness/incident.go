@@ -324,6 +324,22 @@ func (l *Incidents) Relabel(labels map[fault.NodeID]map[string]string, domainLab
 	l.cfg.Labels, l.cfg.DomainLabels = labels, domainLabels
 }
 
+// Move follows a change of places. Faults of nodes that have left, and of links that lead to another node now, have ended
+// with the next Update.
+func (l *Incidents) Move(to Moved) {
+	l.cfg.Dims, l.cfg.IDs, l.cfg.Labels, l.cfg.DomainLabels = to.Dims, to.IDs, to.Labels, to.DomainLabels
+	coords := make(map[fault.NodeID]grid.Coord, len(to.IDs))
+	for at, id := range to.IDs {
+		coords[id] = at
+	}
+	for id, n := range l.ill {
+		if at, ok := coords[id]; !ok || at != n.coord {
+			delete(l.ill, id)
+		}
+	}
+	l.coords, l.stale = coords, true
+}
+
 // All returns all kept incidents, the oldest first; read-only.
 func (l *Incidents) All() []*Incident {
 	out := make([]*Incident, 0, len(l.standing)+len(l.closed))

@@ -83,7 +83,8 @@ func hides(rule string) bool {
 func bad(s fault.State) bool { return s == fault.Sick || s == fault.Failed }
 
 // learn replaces what is known about a node. known reports whether an UNKNOWN component was known before this update; nil:
-// none was. A fault that is no longer seen stands until its part is NORMAL, except on a node with revoked certificates.
+// none was. A fault that is no longer seen stands until its part is NORMAL, except on a node with revoked certificates,
+// and of a link that leads to another node now.
 func (l *Incidents) learn(st *NodeStatus, known map[Part]bool) {
 	old := l.ill[st.ID]
 	var parts []illPart
@@ -91,7 +92,7 @@ func (l *Incidents) learn(st *NodeStatus, known map[Part]bool) {
 		c := &st.Components[i]
 		p := illPart{c.Component, c.State, c.Cause, c.Rule, c.Since}
 		switch {
-		case st.Rule == RuleRevoked || c.Rule == RuleRevoked, c.State == fault.Normal:
+		case st.Rule == RuleRevoked || c.Rule == RuleRevoked || c.Rule == RuleRelinked, c.State == fault.Normal:
 			continue
 		case c.State == fault.Unknown:
 			var was *illPart

@@ -85,7 +85,7 @@ const (
 
 // trip is a node's response time.
 type trip struct {
-	rank int
+	node *node
 	took time.Duration
 	at   time.Time
 }
@@ -96,11 +96,11 @@ func (m *Machine) took(n *node, sent, now time.Time) {
 	if n.dead.on || now.Sub(sent) > 2*m.cfg.DigestPeriod {
 		return
 	}
-	m.trips = slices.DeleteFunc(m.trips, func(t trip) bool { return t.rank == n.rank })
+	m.trips = slices.DeleteFunc(m.trips, func(t trip) bool { return t.node == n })
 	if len(m.trips) == manyAnswers {
 		m.trips = slices.Delete(m.trips, 0, 1)
 	}
-	m.trips = append(m.trips, trip{n.rank, now.Sub(sent), now})
+	m.trips = append(m.trips, trip{n, now.Sub(sent), now})
 }
 
 // doubtIfAllAreLate takes the fastest recent answer as a measure of the delay in the shell, the sockets and the

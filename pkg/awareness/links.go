@@ -19,11 +19,11 @@ func (m *Machine) findLink(n *node, d grid.Direction, now time.Time) finding {
 		return out
 	}
 	own, by := m.ownWord(n, c, now)
+	if m.isRelinked(n, d, now) {
+		return m.relinkedLink(n, d)
+	}
 	if p == nil { // of another region, and not at its border
-		if own == nil || own.state == fault.Unknown {
-			return m.unheard(n)
-		}
-		return m.told(own, c, by)
+		return m.ownEnd(n, own, c, by)
 	}
 	if p.revoked {
 		return m.distrustedPeer(p)
@@ -63,6 +63,14 @@ func (m *Machine) findLink(n *node, d grid.Direction, now time.Time) finding {
 		return f
 	}
 	return m.unheard(n)
+}
+
+// ownEnd returns the finding for a link whose other end is not known: its own end alone counts.
+func (m *Machine) ownEnd(n *node, own *record, c fault.Component, by fault.Origin) finding {
+	if own == nil || own.state == fault.Unknown {
+		return m.unheard(n)
+	}
+	return m.told(own, c, by)
 }
 
 // works reports whether this end hears the other over the link, and knows that the other hears it.

@@ -45,7 +45,7 @@ type Machine struct {
 	returned time.Time // first arrival after such a time
 
 	domains domains
-	sizes   map[domain]int // of the rows and planes of a region; nil if the torus is one region: see size
+	sizes   map[domain]int // of the rows and planes of a region, or of a torus with empty places; nil if not counted: see size
 	common  common
 
 	wakes   wakeHeap
@@ -58,10 +58,12 @@ type Machine struct {
 	restarts map[*node]*restarts
 	// regained holds the times when nodes became trusted again, as long as they matter: see relinking.
 	regained map[*node]time.Time
-	records  []record  // records in use for the current node: see said
-	calm     suspicion // shared suspicion of all nodes without a case against them; read-only
-	newest   *finding  // newest finding that a story keeps
-	out      Output
+	// rewired holds the nodes with links that lead to another peer since a change of places; nil if there was none.
+	rewired map[*node]*relinks
+	records []record  // records in use for the current node: see said
+	calm    suspicion // shared suspicion of all nodes without a case against them; read-only
+	newest  *finding  // newest finding that a story keeps
+	out     Output
 }
 
 // halves are both halves, the host's first.
@@ -80,10 +82,12 @@ func New(cfg Config, now time.Time, saved []NodeStatus) (*Machine, error) {
 	if cfg.LinkSettle == 0 {
 		cfg.LinkSettle = cfg.HalfBound
 	}
+	if cfg.RelinkBound == 0 {
+		cfg.RelinkBound = DefaultRelinkBound
+	}
 	m := &Machine{cfg: cfg, ranks: make(map[fault.NodeID]int, len(cfg.IDs)), clock: newClock(now), started: now, now: now}
 	m.build()
 	m.domains = newDomains(cfg, m.nodes)
-	m.measure()
 	seen := make(map[fault.NodeID]bool, len(saved))
 	for _, s := range saved {
 		if err := m.restore(s, seen[s.ID]); err != nil {
@@ -94,6 +98,7 @@ func New(cfg Config, now time.Time, saved []NodeStatus) (*Machine, error) {
 	for _, n := range m.own {
 		m.fillCauses(n)
 	}
+	m.restoreRelinks()
 	return m, nil
 }
 
@@ -226,6 +231,8 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		}
 	case Labelled:
 		m.labelled(ev, now)
+	case Moved:
+		m.moved(ev, now)
 	case Revoked:
 		m.revokedNodes(ev, now)
 	}

@@ -200,13 +200,7 @@ func (m *Machine) build() {
 		}
 		n := &store[0]
 		store = store[1:]
-		n.suspicion, n.rank, n.id, n.coord, n.foreign, n.place = &m.calm, rank, id, at, m.cfg.Foreign[id], -1
-		for i := range n.components {
-			n.components[i] = component{state: fault.Unknown, cause: fault.CauseNone, since: m.clock.instant(m.started), rule: ruleUnheard}
-		}
-		for i, h := range halves {
-			n.voices[i].half = h
-		}
+		m.create(n, rank, id, at, m.started)
 		m.nodes[rank], m.ranks[id] = n, rank
 		if !n.foreign {
 			m.own = append(m.own, n)
@@ -229,9 +223,21 @@ func (m *Machine) build() {
 	}
 }
 
+// create fills in a node that was never heard.
+func (m *Machine) create(n *node, rank int, id fault.NodeID, at grid.Coord, now time.Time) {
+	n.suspicion, n.rank, n.id, n.coord, n.foreign, n.place = &m.calm, rank, id, at, m.cfg.Foreign[id], -1
+	for i := range n.components {
+		n.components[i] = component{state: fault.Unknown, cause: fault.CauseNone, since: m.clock.instant(now), rule: ruleUnheard}
+	}
+	for i, h := range halves {
+		n.voices[i].half = h
+	}
+}
+
 // connect sets the node's peers and neighbours, in the order of directions, and returns the store with them appended.
 func (m *Machine) connect(n *node, store []neighbour) []neighbour {
 	start := len(store)
+	n.ends, n.peers = 0, [grid.NumDirections]*node{}
 	for _, d := range grid.Directions() {
 		at, ok := m.cfg.Dims.Neighbour(n.coord, d)
 		if !ok {

@@ -132,7 +132,7 @@ func (m *Machine) restartHolds(n *node, h fault.Half, now time.Time) bool {
 // keepsState reports whether an announced restart, of the node or of the node at the other end of a link, keeps a
 // component's state. Only a change to NORMAL is made meanwhile.
 func (m *Machine) keepsState(n *node, c fault.Component, f finding, now time.Time) bool {
-	if f.state == fault.Normal || len(m.restarts) == 0 {
+	if f.state == fault.Normal || f.name == ruleRelinked || len(m.restarts) == 0 {
 		return false
 	}
 	holds := m.restartHolds(n, 0, now)

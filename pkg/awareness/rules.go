@@ -41,11 +41,15 @@ const (
 	rulePartition                        // a part of the torus without a path to it
 	ruleRevoked                          // the node's certificates are revoked
 	ruleCutOff                           // at a parent: its region is not heard
+	ruleRelinked                         // the link leads to another node, and is not known to work yet
 )
 
 // RuleCutOff is the rule by which a parent of regions marks the nodes and group faults of a region that it does not
 // hear. A machine itself never uses it.
 const RuleCutOff = "cut-off"
+
+// RuleRelinked is the rule of a link that leads to another node since a change of the topology, until it works.
+const RuleRelinked = "relinked"
 
 // RuleRevoked is the rule for nodes with revoked certificates and for the links to them.
 const RuleRevoked = "revoked"
@@ -56,7 +60,8 @@ const RulePeerRestarting = "peer-restarting"
 var ruleNames = [...]string{"", "quorum", "single-witness", "both-halves", "watchdog", "descriptors", "answers", "speaks", "own-word",
 	"last-word", "described", "described-by-one", "near-end", "far-end", "disputed", "peer-dead", RulePeerRestarting, "node-dead", "dnp-dead",
 	"host-dead", "inferred",
-	"unreachable", "unheard", "restored", "row", "plane", "bundle", "block", "enclosed", "label", "partition", RuleRevoked, RuleCutOff}
+	"unreachable", "unheard", "restored", "row", "plane", "bundle", "block", "enclosed", "label", "partition", RuleRevoked, RuleCutOff,
+	RuleRelinked}
 
 // String returns the name, or "" for none.
 func (r ruleName) String() string { return ruleNames[r] }

@@ -2,6 +2,7 @@ package awareness
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -37,6 +38,9 @@ import (
 //	cut-own NODE                 NODE alone says that it hears nothing on any link
 //	gossip NODE                  memberlist believes it dead
 //	relabel [KEY=AXIS]...        from now on these are the labels and the failure domains, as with torus
+//	move DIMS                    from now on the torus has these places; the halves of new nodes do not run yet
+//	follow NODE                  its links lead where the torus has them: each changed one begins cold, as UNKNOWN
+//	up NODE                      its half, and those at the other ends, say that their links work
 //	notice NODE/HALF host|dnp D  this half announces a restart of the half named, back within D; 0s ends it
 //	replay NODE/HALF             every report it ever sent arrives again
 //	takeover [ruleless]          another supervisor leads, with the committed map; with one whose rules it does not know
@@ -136,6 +140,8 @@ func (s *scenario) command(f []string) error {
 		w.step(GossipOpinion{Node: fault.NodeID(arg(1))})
 	case "relabel":
 		return s.relabel(f[1:])
+	case "move", "follow", "up":
+		return s.move(f)
 	case "takeover":
 		return s.takeover(arg(1) == "ruleless")
 	case "map":
@@ -151,12 +157,16 @@ func (s *scenario) command(f []string) error {
 }
 
 func (s *scenario) torus(f []string) error {
-	dims, err := grid.ParseDims(f[0])
+	sizes := slices.IndexFunc(f, func(o string) bool { return strings.Contains(o, "=") })
+	if sizes < 0 {
+		sizes = len(f)
+	}
+	dims, err := grid.ParseDims(strings.Join(f[:sizes], " "))
 	if err != nil {
 		return err
 	}
 	cfg := testConfig(dims)
-	for _, o := range f[1:] {
+	for _, o := range f[sizes:] {
 		k, v, _ := strings.Cut(o, "=")
 		if k != "holdoff" && labelAlong(&cfg, k, v) {
 			continue
@@ -193,6 +203,32 @@ func (s *scenario) relabel(f []string) error {
 		}
 	}
 	s.w.step(Labelled{Labels: cfg.Labels, DomainLabels: cfg.DomainLabels})
+	return nil
+}
+
+// move executes move, follow and up.
+func (s *scenario) move(f []string) error {
+	w := s.w
+	if f[0] == "move" {
+		dims, err := grid.ParseDims(strings.Join(f[1:], " "))
+		if err == nil {
+			w.move(dims)
+		}
+		return err
+	}
+	id := fault.NodeID(f[1])
+	if f[0] == "follow" {
+		w.follow(id)
+		return nil
+	}
+	for _, d := range w.dims.LinksOf(w.coord(id)) {
+		to, _ := w.dims.Neighbour(w.coord(id), d)
+		for _, end := range [...]subject{{id, fault.Link(d)}, {w.cfg.IDs[to], fault.Link(d.Opposite())}} {
+			if a := w.actor(end.node, fault.HalfHost); a.alive {
+				w.say(a, end, fault.Normal, fault.KindSelf, 0)
+			}
+		}
+	}
 	return nil
 }
 

@@ -16,6 +16,7 @@ type voice struct {
 	half     fault.Half
 	path     fault.Path     // of the newest report
 	platform fault.Platform // platform of its node's halves; 0: not stated
+	cut      bool           // statements of the newest digest were dropped: it cannot be restated
 	epoch    fault.Epoch    // the highest heard
 	floor    fault.Epoch    // reports of older epochs are replays from before this leader's time
 	newest   stamp          // report
@@ -111,7 +112,7 @@ func (v *voice) take(a arrival, about func(fault.NodeID) (int, bool)) (fresh boo
 	}
 	if a.Report.Digest && !a.Report.Partial && at.newer(v.digest.stamp) {
 		v.withdraw(at, a.changed)
-		v.digest = t
+		v.digest, v.cut = t, false
 	} else if t.plain != 0 {
 		v.more = append(v.more, t)
 	}
@@ -247,7 +248,7 @@ func (v *voice) withdraw(digest stamp, changed func(slot)) {
 // unknown reports whether a restated digest cannot be matched: the half's newest report is not a whole digest, or there
 // is none of that epoch.
 func (v *voice) unknown(at stamp) bool {
-	return at.newer(v.digest.stamp) && (v.digest.seq == 0 || v.digest.epoch != at.epoch || v.digest.stamp != v.newest)
+	return at.newer(v.digest.stamp) && (v.cut || v.digest.seq == 0 || v.digest.epoch != at.epoch || v.digest.stamp != v.newest)
 }
 
 // restate records the newest digest as repeated by the report at, unless the voice already knows it. It returns whether

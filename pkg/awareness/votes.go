@@ -33,6 +33,9 @@ func (m *Machine) count(n *node, after, forgiven, now time.Time) votes {
 	var v votes
 	var old *record
 	for _, nb := range n.neighbours {
+		if m.apart(nb, now) {
+			continue
+		}
 		if !nb.node.rounds[0].mute.IsZero() {
 			v.mute++
 			if vote, _, _ := m.vote(nb, now); vote != nil { // the round stays open while the neighbour may report again
@@ -83,6 +86,9 @@ func (m *Machine) vote(nb neighbour, now time.Time) (last *record, all, ended bo
 	}
 	all, ended = true, true
 	for _, d := range nb.links() {
+		if m.mayBeSilent(nb.node, d, now) {
+			continue
+		}
 		r, _ := m.newestWord(nb.node, fault.Link(d), func(h fault.Half) bool { return m.current(nb.node, h, now) })
 		if !r.silent() {
 			all, ended = false, false
@@ -93,7 +99,7 @@ func (m *Machine) vote(nb neighbour, now time.Time) (last *record, all, ended bo
 			last = r
 		}
 	}
-	return last, all, ended
+	return last, all && last != nil, ended && last != nil
 }
 
 // hearsNothing reports whether the neighbour accuses the node, for the choice of rails.
@@ -115,6 +121,10 @@ func enough(cast, live, degree int) (ok, single bool) {
 // judgeNode counts the votes and declares the node dead if they suffice and it does not answer.
 func (m *Machine) judgeNode(n *node, now time.Time) {
 	m.speakAgain(n, now)
+	if m.joining(n, now) && !n.dead.on {
+		m.close(n, 0)
+		return
+	}
 	v := m.count(n, n.rounds[0].start, m.forgiven(n, now, halves[:]...), now)
 	ok, single, domain := m.verdict(n, v, now)
 	if n.dead.on {

@@ -104,6 +104,7 @@ type world struct {
 	m      *Machine
 	cfg    Config
 	dims   grid.Dims
+	before grid.Dims // the last move
 	now    time.Time
 	actors map[fault.Origin]*actor
 	order  []*actor
@@ -128,7 +129,7 @@ func newWorld(cfg Config) (*world, error) {
 		return nil, err
 	}
 	w := &world{m: m, cfg: cfg, dims: cfg.Dims, now: epoch0, actors: map[fault.Origin]*actor{}, log: func(time.Time, Output) {}}
-	for r := range cfg.Dims.Nodes() {
+	for r := range cfg.Dims.Places() {
 		for _, h := range halves {
 			if w.id(r) == "" {
 				continue // of another region
@@ -267,6 +268,39 @@ func (w *world) silenceBy(a *actor, c grid.Coord, heard bool, age time.Duration)
 		subjects = append(subjects, s)
 	}
 	w.report(a, false, subjects...)
+}
+
+// move gives the torus other places; nodes are named by their places. The new nodes' halves do not run, and those of
+// the nodes that have left keep running: nobody asks them any more.
+func (w *world) move(dims grid.Dims) {
+	cfg := testConfig(dims)
+	w.before, w.dims, w.cfg.Dims, w.cfg.IDs = w.dims, dims, dims, cfg.IDs
+	for at := range dims.All() {
+		for _, h := range halves {
+			a := &actor{origin: fault.Origin{Node: cfg.IDs[at], Half: h}, via: fault.PathDirect}
+			if w.actors[a.origin] == nil {
+				w.actors[a.origin] = a
+				w.order = append(w.order, a)
+			}
+		}
+	}
+	w.step(Moved{Dims: dims, IDs: cfg.IDs})
+}
+
+// follow has a node follow the last move.
+func (w *world) follow(id fault.NodeID) {
+	at, a := w.coord(id), w.actor(id, fault.HalfHost)
+	for _, d := range grid.Directions() {
+		was, had := w.before.Neighbour(at, d)
+		is, has := w.dims.Neighbour(at, d)
+		s := subject{id, fault.Link(d)}
+		switch {
+		case !has:
+			delete(a.says, s)
+		case !had || was != is:
+			w.say(a, s, fault.Unknown, fault.KindSelf, 0)
+		}
+	}
 }
 
 // run advances time.

@@ -1,0 +1,292 @@
+package awareness
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// checkWiring checks that a machine's indexes agree with one another and with its configuration.
+func checkWiring(t *rapid.T, m *Machine) {
+	count := 0
+	for rank, n := range m.nodes {
+		at := m.cfg.Dims.At(rank)
+		if id := m.cfg.IDs[at]; (n == nil) != (id == "") || n != nil && (n.id != id || n.coord != at || n.rank != rank || m.ranks[id] != rank) {
+			t.Fatalf("place %s of %q has %+v", at, id, n)
+		}
+		if n == nil {
+			continue
+		}
+		if m.own[count] != n {
+			t.Fatalf("node %d of the map is %s: want %s", count, m.own[count].id, n.id)
+		}
+		count++
+		var want []*node
+		for _, d := range grid.Directions() {
+			to, ok := m.cfg.Dims.Neighbour(at, d)
+			var p *node
+			if ok {
+				p = m.nodes[m.cfg.Dims.Rank(to)]
+			}
+			if n.ends.has(d) != ok || n.peers[d.Index()] != p {
+				t.Fatalf("%s: link %s leads to %v: want %v", n.id, d, n.peers[d.Index()], p)
+			}
+			if p != nil && !slices.Contains(want, p) {
+				want = append(want, p)
+			}
+		}
+		if len(want) != len(n.neighbours) {
+			t.Fatalf("%s has %d neighbours: want %d", n.id, len(n.neighbours), len(want))
+		}
+		for i, nb := range n.neighbours {
+			if nb.node != want[i] || nb.node.neighbours[nb.index].node != n {
+				t.Fatalf("%s: neighbour %d is %s, whose neighbour %d is not the node", n.id, i, nb.node.id, nb.index)
+			}
+			for _, d := range nb.links() {
+				if nb.node.peers[d.Index()] != n {
+					t.Fatalf("%s: link %s of %s does not end here", n.id, d, nb.node.id)
+				}
+			}
+		}
+		checkSlots(t, n)
+	}
+	if count != len(m.own) || count != len(m.ranks) || count != len(m.cfg.IDs) {
+		t.Fatalf("%d nodes, %d in the map, %d ids: want %d", count, len(m.own), len(m.ranks), len(m.cfg.IDs))
+	}
+	for n, r := range m.rewired {
+		if n.rank < 0 || m.nodes[n.rank] != n {
+			t.Fatalf("%s has left, and its links %+v still wait", n.id, r)
+		}
+	}
+	for i, n := range m.wakes {
+		if n.rank < 0 || int(n.place) != i {
+			t.Fatalf("%s at %d of the heap: %+v", n.id, i, n)
+		}
+	}
+}
+
+// checkSlots checks that a node's halves state something of each subject once, and only of neighbours that it has.
+func checkSlots(t *rapid.T, n *node) {
+	for i := range n.voices {
+		v := &n.voices[i]
+		seen := v.digest.plain
+		add := func(set uint64) {
+			if seen&set != 0 {
+				t.Fatalf("%s: two statements on %b", n.id, seen&set)
+			}
+			seen |= set
+		}
+		for k := range v.more {
+			add(v.more[k].plain)
+		}
+		for k := range v.others {
+			add(v.others[k].slot.bit())
+		}
+		for s := range slot(maxSlots) {
+			if about, _ := s.about(); seen&s.bit() != 0 && about >= len(n.neighbours) {
+				t.Fatalf("%s: a statement about neighbour %d of %d", n.id, about, len(n.neighbours))
+			}
+		}
+	}
+}
+
+// drawMove draws a torus with other empty places, or another size, in which every remaining node keeps its place.
+func drawMove(t *rapid.T, dims grid.Dims) grid.Dims {
+	for range 20 {
+		box := dims.Box()
+		at := grid.Coord{X: rapid.IntRange(0, box.X).Draw(t, "x"), Y: rapid.IntRange(0, box.Y-1).Draw(t, "y"),
+			Z: rapid.IntRange(0, box.Z-1).Draw(t, "z")}
+		var next grid.Dims
+		var err error
+		switch {
+		case dims.Contains(at) && dims.Nodes() >= 4:
+			next, err = dims.Without(at)
+		case !dims.Contains(at) && at.X < max(5, box.X):
+			next, err = dims.Filled(at)
+		default:
+			continue
+		}
+		if err == nil && next.Validate() == nil && next.CheckConnected() == nil {
+			return next
+		}
+	}
+	return dims
+}
+
+// idsOf names nodes by their places; again counts how often a place got another node.
+func idsOf(dims grid.Dims, again map[grid.Coord]int) map[grid.Coord]fault.NodeID {
+	ids := make(map[grid.Coord]fault.NodeID, dims.Nodes())
+	for at := range dims.All() {
+		ids[at] = fault.DefaultNodeID(at)
+		if k := again[at]; k > 0 {
+			ids[at] += fault.NodeID(fmt.Sprintf("-%d", k))
+		}
+	}
+	return ids
+}
+
+// TestMovesKeepTheMachineConsistent checks that after any sequence of moves, evidence and time the machine's indexes
+// agree, no statement about a former neighbour or a former link is left, and that the machine survives.
+func TestMovesKeepTheMachineConsistent(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		dims := grid.Dims{X: rapid.IntRange(1, 4).Draw(t, "X"), Y: rapid.IntRange(2, 3).Draw(t, "Y"), Z: rapid.IntRange(1, 2).Draw(t, "Z")}
+		cfg := testConfig(dims)
+		label(&cfg, "rack", func(c grid.Coord) int { return c.Y })
+		m, err := New(cfg, epoch0, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		now, seqs, again := epoch0, map[fault.Origin]fault.Seq{}, map[grid.Coord]int{}
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			now = now.Add(time.Duration(rapid.IntRange(0, 400).Draw(t, "ms")) * time.Millisecond)
+			var out Output
+			switch rapid.IntRange(0, 5).Draw(t, "step") {
+			case 0:
+				next := drawMove(t, m.cfg.Dims)
+				for at := range m.cfg.Dims.All() {
+					if !next.Contains(at) && rapid.Bool().Draw(t, "another") {
+						again[at]++
+					}
+				}
+				out = m.Step(now, Moved{Dims: next, IDs: idsOf(next, again)})
+			case 1:
+				out = m.Step(now, Tick{})
+			default:
+				n := m.own[rapid.IntRange(0, len(m.own)-1).Draw(t, "node")]
+				o := fault.Origin{Node: n.id, Half: halves[rapid.IntRange(0, 1).Draw(t, "half")]}
+				seqs[o]++
+				r := fault.Report{ID: fault.ReportID{Origin: o, Epoch: 1, Seq: seqs[o]}, Digest: rapid.Bool().Draw(t, "digest")}
+				for c := fault.ComponentHost; c.Valid(); c++ {
+					switch rapid.IntRange(0, 3).Draw(t, "state") {
+					case 0:
+						r.Observations = append(r.Observations, fault.Observation{Node: n.id, Component: c, State: fault.Normal, Kind: fault.KindSelf})
+					case 1:
+						r.Observations = append(r.Observations, fault.Observation{Node: n.id, Component: c, State: fault.Failed, Kind: fault.KindSilence})
+					}
+				}
+				for _, nb := range n.neighbours {
+					for _, c := range described {
+						if rapid.Bool().Draw(t, "described") {
+							r.Observations = append(r.Observations, fault.Observation{Node: nb.node.id, Component: c,
+								State: fault.State(rapid.IntRange(int(fault.Unknown), int(fault.Failed)).Draw(t, "of")), Kind: fault.KindDescriptor})
+						}
+					}
+				}
+				out = m.Step(now, Evidence{fault.Delivery{Report: r, Path: fault.PathDirect}})
+			}
+			for _, c := range out.Changes {
+				if _, ok := m.ranks[c.Node]; !ok {
+					t.Fatalf("a change of %s, which has no place", c.Node)
+				}
+			}
+			checkWiring(t, m)
+			if !out.Wake.IsZero() && !out.Wake.After(now) {
+				t.Fatalf("wake %s is not after %s", out.Wake, now)
+			}
+		}
+	})
+}
+
+// TestMoveKeepsStatementsOfNeighbours checks that a statement about a neighbour follows the neighbour, whatever index it
+// has afterwards, and that one about a former neighbour or link goes.
+func TestMoveKeepsStatementsOfNeighbours(t *testing.T) {
+	dims, err := grid.Dims{X: 4, Y: 3, Z: 3}.Without(grid.Coord{X: 1, Y: 0, Z: 0})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := newWorld(testConfig(dims))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.start()
+	a := w.actor("n0-0-0", fault.HalfHost)
+	for i, n := range dims.Neighbours(w.coord("n0-0-0")) {
+		w.say(a, subject{w.cfg.IDs[n], fault.ComponentMemory}, fault.Sick, fault.KindDescriptor, time.Duration(i)*time.Millisecond)
+	}
+	w.say(a, subject{a.origin.Node, fault.Link(grid.XPlus)}, fault.Failed, fault.KindSilence, 0)
+	w.run(100 * time.Millisecond)
+	n := w.m.nodes[w.m.ranks["n0-0-0"]]
+	v := n.voice(fault.HalfHost)
+	full, err := dims.Filled(grid.Coord{X: 1, Y: 0, Z: 0})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.m.Step(w.now, Moved{Dims: full, IDs: testConfig(full).IDs})
+	if r := v.other(ownSlot(fault.Link(grid.XPlus))); r != nil {
+		t.Errorf("the statement about the former link stands: %+v", r)
+	}
+	memory, _ := describedIndex(fault.ComponentMemory)
+	for i, nb := range n.neighbours {
+		r := v.other(aboutSlot(i, memory))
+		if isNew := nb.node.id == "n1-0-0"; isNew != (r == nil) {
+			t.Errorf("of %s the node states %+v", nb.node.id, r)
+		}
+	}
+	if s := n.voice(fault.HalfHost); !s.unknown(stamp{s.epoch, s.newest.seq + 1}) {
+		t.Error("a digest with dropped statements can be restated")
+	}
+}
+
+// BenchmarkMoved measures a join and a leave in tori of different sizes.
+func BenchmarkMoved(b *testing.B) {
+	for _, dims := range benchSizes {
+		hole, err := dims.Without(grid.Coord{X: 1, Y: 1, Z: 1})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Run(fmt.Sprint(dims.Nodes()), func(b *testing.B) {
+			x := newBench(dims)
+			label(&x.cfg, "rack", func(c grid.Coord) int { return c.X })
+			events := [2]Moved{}
+			for i, d := range [...]grid.Dims{hole, dims} {
+				cfg := testConfig(d)
+				events[i] = Moved{Dims: d, IDs: cfg.IDs, Labels: x.cfg.Labels, DomainLabels: x.cfg.DomainLabels}
+			}
+			b.ResetTimer()
+			for i := range b.N {
+				x.now = x.now.Add(time.Millisecond)
+				x.m.Step(x.now, events[i%2])
+			}
+		})
+	}
+}
+
+// TestMoveEndsIncidentsOfTheGone checks that an incident of a node that has left ends.
+func TestMoveEndsIncidentsOfTheGone(t *testing.T) {
+	w, err := newWorld(testConfig(grid.Dims{X: 3, Y: 3, Z: 1}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := NewIncidents(IncidentsOf("c", w.cfg), w.now, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var changes []Change
+	w.log = func(_ time.Time, out Output) { changes = append(changes, out.Changes...) }
+	update := func() IncidentOutput {
+		u := IncidentUpdate{Nodes: w.m.Nodes(), Changes: changes, Groups: w.m.Groups(), Status: w.m.Node}
+		changes = nil
+		return l.Update(w.now, u)
+	}
+	w.start()
+	w.say(w.actor("n1-1-0", fault.HalfHost), subject{"n1-1-0", fault.ComponentMemory}, fault.Failed, fault.KindSelf, 0)
+	w.run(time.Second)
+	if out := update(); len(out.Changed) != 1 || out.Changed[0].State != IncidentOpen {
+		t.Fatalf("the fault has %+v", out.Changed)
+	}
+	dims, err := w.dims.Without(grid.Coord{X: 1, Y: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.move(dims)
+	l.Move(Moved{Dims: dims, IDs: w.cfg.IDs})
+	if out := update(); len(out.Changed) != 1 || out.Changed[0].State == IncidentOpen {
+		t.Errorf("after its node has left it is %+v", out.Changed)
+	}
+}

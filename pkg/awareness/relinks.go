@@ -1,0 +1,207 @@
+package awareness
+
+import (
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// relinks are the link ends of a node that lead to another peer since a change of places. Both ends of a link follow
+// their orders at different times, and reports about the former link are still on their way. Until the link is known to
+// work, it is UNKNOWN by rule "relinked", and silence on it is no vote, neither for nor against:
+//
+//	                 both ends have followed, and say that it works
+//	relinked ────────────────────────────────────────────────────────► as its ends say
+//	         ────────────────────────────────────────────────────────►
+//	                               RelinkBound
+//
+// An end has followed when its node has said about it anything else than that it works: a link begins cold. All links
+// of a joiner wait for the last of them, because a joiner counts for or against nobody before it was heard on all its
+// links. Until the joiner was heard at all, they wait without a bound: it may start at any time.
+type relinks struct {
+	until  [grid.NumDirections]time.Time // zero: the end does not wait
+	turned directions                    // ends that have followed
+	joiner bool
+	met    bool // a joiner that was heard
+}
+
+// waits reports whether any end of the node waits.
+func (r *relinks) waits(now time.Time) bool {
+	for _, t := range r.until {
+		if now.Before(t) {
+			return true
+		}
+	}
+	return false
+}
+
+// relinksOf returns the node's relinks for writing.
+func (m *Machine) relinksOf(n *node) *relinks {
+	r := m.rewired[n]
+	if r == nil {
+		if m.rewired == nil {
+			m.rewired = make(map[*node]*relinks)
+		}
+		r = &relinks{}
+		m.rewired[n] = r
+	}
+	return r
+}
+
+// joining reports whether the node is a joiner that was not heard yet, or not on all its links.
+func (m *Machine) joining(n *node, now time.Time) bool {
+	r := m.rewired[n]
+	return r != nil && r.joiner && (!r.met || r.waits(now))
+}
+
+// expected reports whether the node is a joiner that was not heard yet.
+func (m *Machine) expected(n *node) bool {
+	r := m.rewired[n]
+	return r != nil && r.joiner && !r.met
+}
+
+// waiting reports whether a link end waits until the link works.
+func (m *Machine) waiting(n *node, d grid.Direction, now time.Time) bool {
+	if len(m.rewired) == 0 {
+		return false
+	}
+	if m.expected(n) || n.peers[d.Index()] != nil && m.expected(n.peers[d.Index()]) {
+		return true
+	}
+	r := m.rewired[n]
+	return r != nil && now.Before(r.until[d.Index()])
+}
+
+// mayBeSilent reports whether silence on a link proves nothing: it waits until it works, or one of its ends is a joiner.
+func (m *Machine) mayBeSilent(n *node, d grid.Direction, now time.Time) bool {
+	if len(m.rewired) == 0 {
+		return false
+	}
+	return m.waiting(n, d, now) || m.joining(n, now) || n.peers[d.Index()] != nil && m.joining(n.peers[d.Index()], now)
+}
+
+// apart reports whether the neighbour cannot be a witness, because silence on each of its links to the node proves
+// nothing.
+func (m *Machine) apart(nb neighbour, now time.Time) bool {
+	if len(m.rewired) == 0 {
+		return false
+	}
+	for _, d := range nb.links() {
+		if !m.mayBeSilent(nb.node, d, now) {
+			return false
+		}
+	}
+	return true
+}
+
+// settleRelinks ends the wait of a node's links that work, or have waited for too long.
+func (m *Machine) settleRelinks(n *node, now time.Time) {
+	r := m.rewired[n]
+	if r == nil {
+		return
+	}
+	if r.joiner && !r.met {
+		if n.heard(0).IsZero() {
+			return
+		}
+		m.meet(n, r, now)
+	}
+	for _, d := range grid.Directions() {
+		t := &r.until[d.Index()]
+		p := n.peers[d.Index()]
+		if t.IsZero() || p != nil && m.expected(p) {
+			continue
+		}
+		works := m.follows(n, r, d, now)
+		if works && p != nil {
+			works = m.follows(p, m.relinksOf(p), d.Opposite(), now)
+		}
+		switch {
+		case works || !now.Before(*t):
+			m.endRelink(n, d)
+			if p != nil {
+				m.endRelink(p, d.Opposite())
+			}
+		default:
+			n.wakeAt(*t, now)
+		}
+	}
+	if !r.waits(now) {
+		delete(m.rewired, n)
+		m.touchAround(n)
+	}
+}
+
+// follows reports whether the node's end has followed its order, and the node says that the link works.
+func (m *Machine) follows(n *node, r *relinks, d grid.Direction, now time.Time) bool {
+	word, _ := m.ownWord(n, fault.Link(d), now)
+	if word != nil && !word.works() {
+		r.turned |= 1 << d.Index()
+	}
+	return word.works() && r.turned.has(d)
+}
+
+// meet records the first sign of life of a joiner: from now on its links have the usual time.
+func (m *Machine) meet(n *node, r *relinks, now time.Time) {
+	r.met = true
+	until := now.Add(m.cfg.RelinkBound)
+	for _, d := range n.ends.list() {
+		r.until[d.Index()] = until
+		if p := n.peers[d.Index()]; p != nil {
+			m.relinksOf(p).until[d.Opposite().Index()] = until
+		}
+	}
+	m.touchAround(n)
+}
+
+// endRelink ends the wait of a link end.
+func (m *Machine) endRelink(n *node, d grid.Direction) {
+	r := m.rewired[n]
+	if r == nil {
+		return
+	}
+	r.until[d.Index()] = time.Time{}
+	if p := &n.components[fault.Link(d)]; p.rule == ruleRelinked && p.state == fault.Unknown {
+		p.rule = ruleUnheard // if its ends say nothing at all
+	}
+	m.touchAround(n)
+}
+
+// isRelinked reports whether a link is UNKNOWN because it waits until it works. The peer's death, or the revocation of
+// its certificates, explains the link before that.
+func (m *Machine) isRelinked(n *node, d grid.Direction, now time.Time) bool {
+	p := n.peers[d.Index()]
+	return m.waiting(n, d, now) && (p == nil || !p.revoked && !p.failure(fault.HalfDNP).on)
+}
+
+// relinkedLink returns the finding for a link that waits.
+func (m *Machine) relinkedLink(n *node, d grid.Direction) finding {
+	f := finding{state: fault.Unknown, cause: fault.CauseNone, kind: fault.KindDigest, name: ruleRelinked,
+		rule: "it leads to another node since a change of the topology, and is not known to work yet"}
+	if p := n.peers[d.Index()]; p != nil && m.expected(p) {
+		f.rule = "it leads to " + string(p.id) + ", which joins and was not heard yet"
+	}
+	return f
+}
+
+// restoreRelinks restores the waits of an earlier leader's links, which the map names by their rule. Peers that no
+// leader has ever heard are joiners.
+func (m *Machine) restoreRelinks() {
+	until := m.started.Add(m.cfg.RelinkBound)
+	for _, n := range m.own {
+		for _, d := range n.ends.list() {
+			if n.components[fault.Link(d)].rule != ruleRelinked {
+				continue
+			}
+			m.relinksOf(n).until[d.Index()] = until
+			p := n.peers[d.Index()]
+			if p == nil {
+				continue
+			}
+			r := m.relinksOf(p)
+			r.until[d.Opposite().Index()] = until
+			r.joiner = r.joiner || !p.foreign && p.voices[0].epoch == 0 && p.voices[1].epoch == 0
+		}
+	}
+}

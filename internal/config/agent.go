@@ -34,7 +34,8 @@ type Agent struct {
 	// Coord is the node's coordinates in the torus, "x,y,z". Inside Dims. Required, but empty for a spare.
 	Coord string `json:"coord"`
 	// Dims are the sizes of the torus, "XxYxZ", each 1 to 65536, and its empty places, if any: "3x2x2 without 1,0,0 2,1,1".
-	// "0,1,1..2,1,1" is a range of ranks, X fastest. A torus with empty places has at most 1,048,576 places. Required.
+	// "0,1,1..2,1,1" is a range of ranks, X fastest. A torus with empty places has at most 1,048,576 places. A supervisor's
+	// order about a node that has joined or left overrides it. Required, but optional for a spare.
 	Dims string `json:"dims"`
 	// StateDir is a directory of this node alone: register file, mailbox, boot epochs, sockets.
 	// At most 90 bytes, for Unix sockets' names end at 108. Default /var/lib/lofamo/agent.
@@ -53,7 +54,8 @@ type Agent struct {
 	// TLS are the files with the certificates and keys of both halves. Required.
 	TLS AgentTLS `json:"tls"`
 	// Links has one entry for each direction that the torus has: X+, X-, Y+, Y-, Z+, Z-. A dimension
-	// of size 1 has none.
+	// of size 1 has none. An entry for another direction has only Local, and Interface: it becomes a link when a node joins
+	// there. A spare needs entries for all directions in which it may get links.
 	Links map[string]LinkAddr `json:"links"`
 	// MaskedLinks are directions of links that carry no messages, regardless of the supervisors' orders: the node's own
 	// channel mask. A subset of Links. Default none.
@@ -108,8 +110,8 @@ type AgentTLS struct {
 type LinkAddr struct {
 	// Local address, "ip:port". No two links share one.
 	Local string `json:"local"`
-	// Peer is the neighbour's address for this link, "ip:port". Required, but empty for a spare. A supervisor's order
-	// about a replaced neighbour overrides this and PeerNode.
+	// Peer is the neighbour's address for this link, "ip:port". Required, but empty for a spare, and where the torus has
+	// no link. A supervisor's order about another neighbour overrides this and PeerNode.
 	Peer string `json:"peer,omitempty"`
 	// PeerNode is the neighbour's name. Default from its coordinate.
 	PeerNode fault.NodeID `json:"peerNode,omitempty"`

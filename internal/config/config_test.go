@@ -379,6 +379,19 @@ func TestAgentValidationNamesField(t *testing.T) {
 	if err := spare.Validate(); err != nil {
 		t.Errorf("a spare: %v", err)
 	}
+	spare.Dims, spare.Links["Z+"] = "", LinkAddr{Local: "10.0.0.9:7109"}
+	if err := spare.Validate(); err != nil {
+		t.Errorf("a spare that learns its torus: %v", err)
+	}
+	grows := goodAgent(t)
+	grows.Links["Z+"] = LinkAddr{Local: "10.0.0.9:7109"}
+	if err := grows.Validate(); err != nil {
+		t.Errorf("an end in a direction without a link: %v", err)
+	}
+	grows.Links["Z+"] = LinkAddr{Local: "10.0.0.1:7000"}
+	if err := grows.Validate(); err == nil || !strings.Contains(err.Error(), "links.Z+.local") {
+		t.Errorf("its address is another socket's: %v", err)
+	}
 	// The bare defaults: everything required is named at once.
 	err := DefaultAgent().Validate()
 	for _, f := range []string{"cluster", "dims", "coord", "tls.ca", "tls.hostCert", "tls.hostKey", "tls.dnpCert", "tls.dnpKey",

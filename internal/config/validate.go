@@ -188,7 +188,9 @@ func (a Agent) Validate() error {
 	p := &problems{}
 	p.cluster(a.Cluster)
 	dims, derr := grid.ParseTorus(a.Dims)
-	p.wrap("dims", derr)
+	if !a.Spare || a.Dims != "" { // a spare learns its torus
+		p.wrap("dims", derr)
+	}
 	coord, cerr := grid.ParseCoord(a.Coord)
 	if cerr == nil && derr == nil {
 		cerr = dims.Check(coord)

@@ -11,7 +11,7 @@ import (
 )
 
 // validateLinks checks that each of the node's directions has exactly one link, and that no two sockets of this node
-// share an address. If dims is zero (not valid), it does not check which directions have links.
+// share an address. Other directions may have an end without a peer. If dims is zero (not valid), it does not check which directions have links.
 func (a Agent) validateLinks(p *problems, dims grid.Dims, directions []grid.Direction) {
 	haveDims := dims != grid.Dims{}
 	if !dims.Full() && a.Routing != routing.Chaos.String() {
@@ -29,6 +29,7 @@ func (a Agent) validateLinks(p *problems, dims grid.Dims, directions []grid.Dire
 		switch {
 		case err != nil:
 			p.wrap(field, err)
+		case a.Spare || l.Peer == "" && l.PeerNode == "" && !slices.Contains(directions, dir): // an end, for a torus that grows
 		case haveDims && !dims.HasLink(dir):
 			p.bad(field, "a link", "none: the %s torus has size 1 in that dimension", dims)
 		case haveDims && !slices.Contains(directions, dir):
@@ -38,7 +39,9 @@ func (a Agent) validateLinks(p *problems, dims grid.Dims, directions []grid.Dire
 			udp.add(p, field+".local", l.Local)
 		}
 		if !a.Spare {
-			p.remote(field+".peer", l.Peer)
+			if l.Peer != "" || l.PeerNode != "" || !haveDims || slices.Contains(directions, dir) {
+				p.remote(field+".peer", l.Peer)
+			}
 			peers.add(p, field+".peer", l.Peer)
 		} else if l.Peer != "" || l.PeerNode != "" {
 			p.bad(field+".peer", strings.TrimSpace(l.Peer+" "+string(l.PeerNode)), "nothing: a spare learns its peers")

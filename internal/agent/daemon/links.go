@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -46,18 +47,23 @@ func newLinks(cfg config.Agent, log *slog.Logger) *links {
 	return l
 }
 
-// each calls do for every link of the node.
+// each calls do for every end of the node. An end without a link has no peer: an order may give it one while the half
+// runs, and then its socket must be there.
 func (l *links) each(do func(dir grid.Direction, local, peer netip.AddrPort)) {
 	cfg := half.WithStoredPeers(l.cfg)
 	src, dims, err := cfg.Topology()
 	if err != nil {
 		return // was validated
 	}
-	for _, dir := range dims.LinksOf(src) {
+	linked := dims.LinksOf(src)
+	for _, dir := range grid.Directions() {
 		addr := cfg.Links[dir.String()]
 		local, lerr := netip.ParseAddrPort(addr.Local)
 		peer, perr := netip.ParseAddrPort(addr.Peer)
-		if lerr == nil && perr == nil {
+		if perr != nil || !slices.Contains(linked, dir) {
+			peer = netip.AddrPort{}
+		}
+		if lerr == nil {
 			do(dir, local, peer)
 		}
 	}
@@ -107,6 +113,9 @@ func (l *links) open() {
 			return
 		}
 		defer func() { _ = conn.Close() }()
+		if !peer.IsValid() {
+			peer = local // nobody: a socket that nobody reads takes no packets
+		}
 		if raw, err := conn.SyscallConn(); err == nil { // the half does it too, and logs a failure
 			_ = udpguard.SetPeer(raw, peer)
 		}
@@ -182,7 +191,7 @@ func (l *links) announce(registers *regfile.File, back time.Duration, attempt in
 	l.each(func(dir grid.Direction, _, peer netip.AddrPort) {
 		of.Direction = dir
 		of.Dst, _ = dims.Neighbour(src, dir)
-		if fd := l.sockets[dir.Index()]; fd >= 0 {
+		if fd := l.sockets[dir.Index()]; fd >= 0 && peer.IsValid() {
 			errs = append(errs, announceBy(fd, peer, copied, of, torus.Restarting{Back: back, Attempt: uint32(attempt)}))
 		}
 	})

@@ -5,23 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
 	"github.com/lofamo/lofamo/pkg/torus/chanmask"
-	"github.com/lofamo/lofamo/pkg/torus/grid"
 
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
@@ -323,18 +319,34 @@ func (s *spare) order(order *lofamov1.PeerOrder) (placed bool) {
 	return next.Placed
 }
 
-// fits returns an error for an order that a half would refuse: a place outside the torus, a link without a peer.
+// fits returns an error for an order that a half would refuse: a place outside the torus, a link without a peer. Where
+// the spare has no end of its own it gets no link.
 func (s *spare) fits(next peers.State) error {
 	cfg := half.WithPeers(s.d.cfg.Agent, next)
-	cfg.Spare = false // with the order it is like any other node
-	if at, dims, err := cfg.Topology(); err == nil {
-		cfg.Links = maps.Clone(cfg.Links) // a spare is ready for every direction, but its place may lack some
-		maps.DeleteFunc(cfg.Links, func(name string, _ config.LinkAddr) bool {
-			d, err := grid.ParseDirection(name)
-			return err == nil && !slices.Contains(dims.LinksOf(at), d)
-		})
+	at, dims, err := cfg.Topology()
+	if err != nil {
+		return err
 	}
-	return cfg.Validate()
+	links := 0
+	for _, d := range dims.LinksOf(at) {
+		l, own := cfg.Links[d.String()]
+		peer, err := netip.ParseAddrPort(l.Peer)
+		switch end, _ := netip.ParseAddrPort(l.Local); {
+		case !own && next.Peers[d.Index()].Node != "":
+			return fmt.Errorf("links.%s: a peer is given: this spare has no end in that direction", d)
+		case !own:
+		case err != nil:
+			return fmt.Errorf("links.%s.peer: given %q: want an address: at %s in the %s torus is a link", d, l.Peer, at, dims)
+		case peer.Addr().Unmap().Is4() != end.Addr().Unmap().Is4():
+			return fmt.Errorf("links.%s.peer: given %s: want the family of this end, %s", d, peer, end)
+		default:
+			links++
+		}
+	}
+	if links == 0 {
+		return fmt.Errorf("place %s in the %s torus: this spare has no end for any of its links", at, dims)
+	}
+	return nil
 }
 
 // say reports this node's state to the supervisors: to one that has asked, or to all.

@@ -42,8 +42,8 @@ const (
 type Common struct {
 	Config   config.Agent // with the supervisors' changes: the place of a spare, the peers
 	Periods  config.Periods
-	Topo     *halfcore.Topology                 // names of neighbours are those of the start
-	Around   *atomic.Pointer[halfcore.Topology] // names of neighbours are those of now
+	Topo     *halfcore.Topology                 // torus and neighbours are those of the start
+	Around   *atomic.Pointer[halfcore.Topology] // of the host half: torus and neighbours are those of now
 	Peers    *halfcore.PeersConfig
 	Half     fault.Half
 	Log      *slog.Logger

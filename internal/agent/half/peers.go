@@ -15,21 +15,30 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// WithPeers returns the configuration with the supervisors' updates: a spare's place, and all peers.
+// WithPeers returns the configuration with the supervisors' updates: the torus, a spare's place, and all peers.
 func WithPeers(cfg config.Agent, word peers.State) config.Agent {
+	file := cfg
 	if cfg.Spare {
 		cfg.Coord = word.Place()
+	}
+	if word.Torus != (grid.Dims{}) {
+		cfg.Dims = word.Torus.String()
 	}
 	cfg.Links = maps.Clone(cfg.Links)
 	for i, d := range grid.Directions() {
 		l, ok := cfg.Links[d.String()]
-		if p := word.Peers[i]; ok && p.Node != "" {
+		if !ok {
+			continue
+		}
+		if p := word.Peers[i]; p.Node != "" {
 			l.PeerNode = p.Node
 			if p.Address.IsValid() {
 				l.Peer = p.Address.String()
 			}
-			cfg.Links[d.String()] = l
+		} else if l.Peer != "" && word.Torus != (grid.Dims{}) { // in another torus the default name would be another
+			l.PeerNode, _ = file.PeerNode(d)
 		}
+		cfg.Links[d.String()] = l
 	}
 	return cfg
 }
@@ -43,6 +52,7 @@ func WithStoredPeers(cfg config.Agent) config.Agent {
 // PeersConfig returns the DNP half's initial peers, from a configuration as read from its file.
 func PeersConfig(cfg config.Agent, word peers.State, lost error) *halfcore.PeersConfig {
 	out := &halfcore.PeersConfig{State: word, Lost: lost != nil, Spare: cfg.Spare}
+	out.Dims, _ = grid.ParseDims(cfg.Dims) // a spare may have none
 	for i, d := range grid.Directions() {
 		l, ok := cfg.Links[d.String()]
 		if !ok {
@@ -60,17 +70,23 @@ func PeersConfig(cfg config.Agent, word peers.State, lost error) *halfcore.Peers
 	return out
 }
 
-// TopologyOf returns a node's map of the torus around it, from a configuration with the supervisors' updates.
+// TopologyOf returns a node's map of the torus around it, from a configuration with the supervisors' updates. A link
+// without a peer is left out.
 func TopologyOf(cfg config.Agent) (*halfcore.Topology, error) {
 	coord, dims, err := cfg.Topology()
 	if err != nil {
 		return nil, err
 	}
 	ids := map[grid.Direction]fault.NodeID{}
+	var without []grid.Direction
 	for _, d := range dims.LinksOf(coord) {
+		if cfg.Links[d.String()].Peer == "" {
+			without = append(without, d)
+			continue
+		}
 		ids[d], _ = cfg.PeerNode(d)
 	}
-	return halfcore.NewTopology(cfg.Node, coord, dims, ids), nil
+	return halfcore.NewTopology(cfg.Node, coord, dims, ids).Without(without...), nil
 }
 
 // SealOrderStatus seals an answer to an order, shortened if it would not fit a relayed message.

@@ -18,8 +18,9 @@ const (
 	magic      = "LPE1"
 	headerSize = len(magic) + 2
 	trailer    = 4
-	// MaxSize of a file, in bytes: six peers with names of 64 bytes and addresses of 64, and a coordinate, with room to spare.
-	MaxSize = 2048
+	// MaxSize of a file, in bytes: six peers with names of 64 bytes and addresses of 64, a coordinate, and a torus of at
+	// most 1,024 bytes, with room to spare.
+	MaxSize = 4096
 )
 
 // ErrState is wrapped by Decode's refusals.
@@ -30,8 +31,11 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // Append appends the file's content to b.
 func (s State) Append(b []byte) ([]byte, error) {
 	from := len(b)
-	body, err := proto.MarshalOptions{Deterministic: true}.Marshal(&lofamov1.PeerOrder{Number: s.Number, Coord: s.Place(),
-		Peers: Proto(s.Peers)})
+	o := &lofamov1.PeerOrder{Number: s.Number, Coord: s.Place(), Peers: Proto(s.Peers)}
+	if s.Torus != (grid.Dims{}) {
+		o.Torus, _ = s.Torus.AppendBinary(nil) // never fails
+	}
+	body, err := proto.MarshalOptions{Deterministic: true}.Marshal(o)
 	if err != nil {
 		return b, fmt.Errorf("peers: %w", err)
 	}

@@ -4,7 +4,8 @@
 //	as configured ──order──► as ordered ──newer order──► as ordered, or as configured again
 //
 // An order overrides the node's configuration, link by link: links that it does not name are as configured. It never
-// changes an end of the node's own. Orders have numbers, and a node refuses one that is not newer than the last. So
+// changes an end of the node's own. It may also name the torus, in place of the configured one: a node that joins or
+// leaves changes it. Orders have numbers, and a node refuses one that is not newer than the last. So
 // an old order that arrives again, late or by another path, undoes nothing.
 //
 // It is pure: it keeps no file (internal/agent/storage does) and opens no link.
@@ -32,6 +33,7 @@ type State struct {
 	Number uint64 // of the word, from 1: the store's revision that it is of; 0: they have not spoken
 	Placed bool   // of a spare: it has a place
 	Coord  grid.Coord
+	Torus  grid.Dims // that the node holds in place of its configured one; zero: as configured
 	Peers  [grid.NumDirections]Peer
 }
 
@@ -44,6 +46,13 @@ func FromOrder(o *lofamov1.PeerOrder) (State, error) {
 			return State{}, fmt.Errorf("peer order %d: coord: %w", s.Number, err)
 		}
 		s.Placed, s.Coord = true, c
+	}
+	if b := o.GetTorus(); len(b) > 0 {
+		d, err := grid.FromBinary(b)
+		if err != nil {
+			return State{}, fmt.Errorf("peer order %d: %w", s.Number, err)
+		}
+		s.Torus = d
 	}
 	for _, p := range o.GetPeers() {
 		d := grid.Direction(p.GetDirection())
@@ -91,6 +100,19 @@ func (s State) Place() string {
 	return s.Coord.String()
 }
 
+// TorusName is the short name of the ordered torus, as messages have it; empty: none.
+func (s State) TorusName() string {
+	if s.Torus == (grid.Dims{}) {
+		return ""
+	}
+	return s.Torus.Short()
+}
+
+// In returns the torus that the node holds, which is the configured one unless an order names another.
+func (s State) In(configured grid.Dims) grid.Dims {
+	return cmp.Or(s.Torus, configured)
+}
+
 // Proto renders peers by direction, those that have a name.
 func Proto(all [grid.NumDirections]Peer) []*lofamov1.Peer {
 	var out []*lofamov1.Peer
@@ -122,11 +144,17 @@ func (s State) Over(configured [grid.NumDirections]Peer) [grid.NumDirections]Pee
 	return configured
 }
 
-// String is for logs: "place 1,0,1, X+ spare-0 at 10.0.0.9:7001", or "as configured".
+// String is for logs: "place 1,0,1, torus 2x2x2, X+ spare-0 at 10.0.0.9:7001", or "as configured".
 func (s State) String() string {
 	out := ""
 	if s.Placed {
 		out = "place " + s.Coord.String()
+	}
+	if name := s.TorusName(); name != "" {
+		if out != "" {
+			out += ", "
+		}
+		out += "torus " + name
 	}
 	for i, d := range grid.Directions() {
 		if p := s.Peers[i]; p.Node != "" {

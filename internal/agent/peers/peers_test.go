@@ -3,10 +3,13 @@ package peers
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -69,7 +72,9 @@ func TestFileRoundTrip(t *testing.T) {
 	placed := spare(1 << 40)
 	placed.Placed, placed.Coord = true, grid.Coord{X: 1, Y: 0, Z: 65535}
 	placed.Peers[grid.ZMinus.Index()] = Peer{Node: "n1-0-0"}
-	for _, want := range []State{{}, {Number: 3}, spare(7), placed} {
+	joined := placed
+	joined.Torus = torus(t, "3x2x2 without 1,0,0 2,1,1")
+	for _, want := range []State{{}, {Number: 3}, spare(7), placed, joined, {Number: 4, Torus: torus(t, "3x2x1")}} {
 		b, err := want.Append(nil)
 		if err != nil {
 			t.Fatal(err)
@@ -92,10 +97,59 @@ func TestFileRoundTrip(t *testing.T) {
 	}
 }
 
+func torus(t *testing.T, text string) grid.Dims {
+	t.Helper()
+	d, err := grid.ParseDims(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// The longest order that passes the checks of package servicenet can be stored.
+func TestLongestOrderFitsFile(t *testing.T) {
+	s := State{Number: 1<<63 + 1, Placed: true, Coord: grid.Coord{X: 65535, Y: 65535, Z: 65535}}
+	far := netip.MustParseAddrPort("[2001:db8:1111:2222:3333:4444:5555:6666]:65535")
+	for i := range s.Peers {
+		s.Peers[i] = Peer{Node: fault.NodeID(strings.Repeat("n", 64)), Address: far}
+	}
+	var empty []string
+	for x := 1; len(empty) < 500; x += 2 {
+		empty = append(empty, fmt.Sprintf("%d,0,0", x))
+	}
+	s.Torus = torus(t, "1001x1x1 without "+strings.Join(empty, " "))
+	if b, _ := s.Torus.AppendBinary(nil); len(b) < 1000 || len(b) > 1024 {
+		t.Fatalf("torus of %d bytes: the test tests something else", len(b))
+	}
+	b, err := s.Append(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := Decode(b); got != s || err != nil {
+		t.Errorf("%d bytes: %v, %v", len(b), got, err)
+	}
+}
+
+// An order with a torus replaces the configured one, until an order without it.
+func TestOrderedTorusOverridesConfigured(t *testing.T) {
+	configured, grown := torus(t, "2x2x2"), torus(t, "3x2x2 without 2,1,0..2,1,1 2,0,1")
+	s := State{Number: 4, Torus: grown}
+	if s.In(configured) != grown || s.TorusName() != grown.Short() || !strings.Contains(s.String(), grown.Short()) {
+		t.Errorf("%s: %s, %q", s, s.In(configured), s.TorusName())
+	}
+	if s := (State{Number: 5}); s.In(configured) != configured || s.TorusName() != "" || s.String() != "as configured" {
+		t.Errorf("%s: %s, %q", s, s.In(configured), s.TorusName())
+	}
+	if s.Says(State{Number: 4}) {
+		t.Error("the torus is no part of the content")
+	}
+}
+
 func TestFromOrderRefuses(t *testing.T) {
 	for what, o := range map[string]*lofamov1.PeerOrder{
 		"no place":     {Number: 1, Coord: "somewhere"},
 		"no direction": {Number: 1, Peers: []*lofamov1.Peer{{Direction: 7, Node: "n"}}},
+		"no torus":     {Number: 1, Torus: []byte{2, 2}},
 		"no address":   {Number: 1, Peers: []*lofamov1.Peer{{Direction: 1, Node: "n", Address: "somewhere"}}},
 	} {
 		if s, err := FromOrder(o); err == nil {
@@ -105,7 +159,7 @@ func TestFromOrderRefuses(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	for _, s := range []State{{}, spare(7)} {
+	for _, s := range []State{{}, spare(7), {Number: 3, Torus: grid.Dims{X: 3, Y: 2, Z: 1}}} {
 		b, err := s.Append(nil)
 		if err != nil {
 			f.Fatal(err)

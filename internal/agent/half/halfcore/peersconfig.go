@@ -17,7 +17,8 @@ type PeersConfig struct {
 	Ends [grid.NumDirections]peers.Peer
 	// Configured are the peers that the configuration names.
 	Configured [grid.NumDirections]peers.Peer
-	Spare      bool // the supervisors assign its place
+	Dims       grid.Dims // the configured torus; zero: none
+	Spare      bool      // the supervisors assign its place
 }
 
 // PeersOfAnotherLife reports whether an order is for another incarnation of the node than its own, which holds the
@@ -33,7 +34,10 @@ func PeerStatuses(self fault.NodeID, epoch fault.Epoch, coord string, s peers.St
 		coord = s.Place()
 	}
 	return [2]*lofamov1.PeerStatus{
-		{Node: string(self), Epoch: uint64(epoch), Number: s.Number, Peers: peers.Proto(s.Peers), Lost: lost, Coord: coord, Spare: cfg.Spare},
+		{
+			Node: string(self), Epoch: uint64(epoch), Number: s.Number, Peers: peers.Proto(s.Peers), Lost: lost, Coord: coord, Spare: cfg.Spare,
+			Torus: s.TorusName(),
+		},
 		{
 			Node: string(self), Epoch: uint64(epoch), Coord: coord, Spare: cfg.Spare, Configuration: true,
 			Ends: peers.Proto(cfg.Ends), Configured: peers.Proto(cfg.Configured),

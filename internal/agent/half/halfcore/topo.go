@@ -1,6 +1,7 @@
 package halfcore
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -13,7 +14,7 @@ type Topology struct {
 	Node       fault.NodeID
 	Coord      grid.Coord
 	Dims       grid.Dims
-	Links      []grid.Direction // in which the node has a link
+	Links      []grid.Direction // in which the node has a link: not where it has no end of its own
 	Neighbours []Neighbour      // the distinct ones, in the order of the directions
 	named      map[grid.Coord]fault.NodeID
 	at         map[fault.NodeID]grid.Coord
@@ -46,6 +47,23 @@ func NewTopology(node fault.NodeID, coord grid.Coord, dims grid.Dims, peers map[
 		m.Neighbours = append(m.Neighbours, Neighbour{ID: m.ID(c), Coord: c, Dirs: dims.LinksTo(coord, c)})
 	}
 	return m
+}
+
+// Without returns the view without some of the node's links, as if the nodes at their other ends were not linked to it.
+func (m *Topology) Without(dirs ...grid.Direction) *Topology {
+	if len(dirs) == 0 {
+		return m
+	}
+	out := *m
+	gone := func(d grid.Direction) bool { return slices.Contains(dirs, d) }
+	out.Links = slices.DeleteFunc(slices.Clone(m.Links), gone)
+	out.Neighbours = nil
+	for _, n := range m.Neighbours {
+		if n.Dirs = slices.DeleteFunc(slices.Clone(n.Dirs), gone); len(n.Dirs) > 0 {
+			out.Neighbours = append(out.Neighbours, n)
+		}
+	}
+	return &out
 }
 
 // ID returns the name of the node at c: the given one of this node and its neighbours, the

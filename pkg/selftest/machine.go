@@ -3,6 +3,7 @@ package selftest
 import (
 	"fmt"
 	"math/bits"
+	"slices"
 	"time"
 )
 
@@ -110,14 +111,29 @@ func New(cfg Config, now time.Time) *Machine {
 	}
 	m := &Machine{cfg: cfg, next: cfg.First, lastTick: now, start: now, saveAt: now.Add(saveEvery), rarer: 1}
 	for _, c := range cfg.Modules {
-		if c.Name == "" {
-			c.Name = c.Module.String()
-		}
-		m.modules = append(m.modules, &module{
-			cfg: c, state: Untested, slots: make([]slot, len(c.Sizes)), inUse: c.Always, testAt: now, answered: c.Local,
-		})
+		m.Add(now, c)
 	}
 	return m
+}
+
+// Add adds a module, untested. It does nothing if the module is there. The configuration with it must pass Validate.
+func (m *Machine) Add(now time.Time, c ModuleConfig) {
+	if m == nil || m.find(c.Module) != nil {
+		return
+	}
+	if c.Name == "" {
+		c.Name = c.Module.String()
+	}
+	m.modules = append(m.modules, &module{
+		cfg: c, state: Untested, slots: make([]slot, len(c.Sizes)), inUse: c.Always, testAt: now, answered: c.Local,
+	})
+}
+
+// Remove removes a module and its result.
+func (m *Machine) Remove(id Module) {
+	if m != nil {
+		m.modules = slices.DeleteFunc(m.modules, func(u *module) bool { return u.cfg.Module == id })
+	}
 }
 
 // Rarer makes the tests of modules that have not failed n times rarer than Config.Interval, from their next test on. A

@@ -70,10 +70,10 @@ func (d *dnpHalf) linksText() ([]byte, error) {
 	broken, broadcasts, procedures := d.core.ProtocolStats(), d.core.ExpressStats(), d.core.ProcedureStats()
 	var out bytes.Buffer
 	for i, dir := range grid.Directions() {
-		if d.links[i] == nil {
+		if _, linked := d.core.LinkTo(dir); !linked || d.links[i] == nil {
 			continue
 		}
-		fmt.Fprintf(&out, "link %s to %s\n", dir, d.Config.Links[dir.String()].Peer)
+		fmt.Fprintf(&out, "link %s to %s\n", dir, d.links[i].PeerAddr())
 		heard := "never"
 		if at := stats[i].LastHeard; !at.IsZero() {
 			heard = now.Sub(at).Round(time.Microsecond).String() + " ago"

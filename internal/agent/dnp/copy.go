@@ -18,7 +18,7 @@ type linkCopy struct {
 // storeLinks stores changed link state. It must run before frames are sent: a number that a neighbour has seen must not
 // be used again, and an acknowledged number must not be accepted twice.
 func (d *dnpHalf) storeLinks() {
-	for _, dir := range d.Topo.Links {
+	for _, dir := range grid.Directions() {
 		i := dir.Index()
 		s := d.core.LinkSnapshot(dir)
 		if s != d.linkCopy.stored[i] {

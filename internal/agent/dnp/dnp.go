@@ -46,11 +46,15 @@ import (
 // dnpHalf is the shell of the DNP Fault Manager.
 type dnpHalf struct {
 	half.Common
-	page    *half.Page
-	box     *mailbox.Box
-	ended   half.EndedChecks                  // of the host half's process; the mailbox' goroutine alone uses it
-	links   [grid.NumDirections]*udplink.Link // nil where the torus has none
-	sources []sensor.Source
+	page  *half.Page
+	box   *mailbox.Box
+	ended half.EndedChecks // of the host half's process; the mailbox' goroutine alone uses it
+	// links are nil where the node never had one. One that leads nowhere any more stays, without a peer. Guarded by mu.
+	links   [grid.NumDirections]*udplink.Link
+	runLink func(*udplink.Link) // runs a link that appears while the half runs
+	// unopened are the errors with which links that appeared could not be opened.
+	unopened [grid.NumDirections]error
+	sources  []sensor.Source
 
 	mu         sync.Mutex // the half's one mutex: see the package comment
 	core       *dnpcore.Machine
@@ -143,7 +147,14 @@ func (d *dnpHalf) open(cs *half.Closers) error {
 	cs.Add(d.box.Close)
 	failpoint.Hit(failpoint.StartOpened)
 	for _, dir := range d.Topo.Links {
-		l, err := d.listen(dir)
+		addr := d.Config.Links[dir.String()]
+		dst, _ := d.Topo.Dims.Neighbour(d.Topo.Coord, dir)
+		node, _ := d.Config.PeerNode(dir)
+		peer, err := netip.ParseAddrPort(addr.Peer)
+		if err != nil {
+			return fmt.Errorf("link %s: peer address: %w", dir, err)
+		}
+		l, err := d.listen(dir, dst, peers.Peer{Node: node, Address: peer})
 		if err != nil {
 			return err
 		}
@@ -165,26 +176,21 @@ func (d *dnpHalf) open(cs *half.Closers) error {
 	return d.begin(e, d.OpenKeeper(cs))
 }
 
-func (d *dnpHalf) listen(dir grid.Direction) (*udplink.Link, error) {
+func (d *dnpHalf) listen(dir grid.Direction, dst grid.Coord, peer peers.Peer) (*udplink.Link, error) {
 	addr := d.Config.Links[dir.String()]
 	local, err := netip.ParseAddrPort(addr.Local)
 	if err != nil {
 		return nil, fmt.Errorf("link %s: local address: %w", dir, err)
 	}
-	peer, err := netip.ParseAddrPort(addr.Peer)
-	if err != nil {
-		return nil, fmt.Errorf("link %s: peer address: %w", dir, err)
-	}
 	tls, err := pki.LinkTLS(d.Signer, d.Config.TLS.CA, d.Trust.Registry)
 	if err != nil {
 		return nil, err
 	}
-	node, _ := d.Config.PeerNode(dir)
-	dst, _ := d.Topo.Dims.Neighbour(d.Topo.Coord, dir)
 	return udplink.Listen(udplink.Config{
-		Dir: dir, Src: d.Topo.Coord, Dst: dst, Local: local, Peer: peer, Interface: addr.Interface, Dialer: dir.Positive(),
+		Dir: dir, Src: d.Topo.Coord, Dst: dst, Local: local, Peer: peer.Address, Interface: addr.Interface,
+		Dialer: dir.Positive(),
 		Socket: half.Inherited(dir, local), Resumed: d.linkCopy.resume.Has[dir.Index()], SessionAge: d.Copy.File.SessionAge(dir),
-		TLS: tls, VerifyPeer: pki.VerifyPeerIdentity(pki.NodeIdentity(d.Config.Cluster, node, fault.HalfDNP)),
+		TLS: tls, VerifyPeer: pki.VerifyPeerIdentity(pki.NodeIdentity(d.Config.Cluster, peer.Node, fault.HalfDNP)),
 		MTU: d.Config.MTU, Logger: d.Log,
 	})
 }
@@ -269,11 +275,14 @@ func (d *dnpHalf) serve(ctx context.Context) error {
 	g.Go(func() error { d.runOrders(ctx); return nil })
 	g.Go(func() error { openAll(ctx, d.judges, d.openData, d.step); return nil })
 	g.Go(func() error { d.serveMask(ctx); return nil })
+	d.mu.Lock()
+	d.runLink = func(l *udplink.Link) { g.Go(func() error { return l.Run(ctx, d) }) }
 	for _, l := range d.links {
 		if l != nil {
-			g.Go(func() error { return l.Run(ctx, d) })
+			d.runLink(l)
 		}
 	}
+	d.mu.Unlock()
 	return g.Wait()
 }
 
@@ -298,6 +307,7 @@ func (d *dnpHalf) eachSecond(now time.Time, own *lofamov1.HalfHealth) {
 	if own != nil {
 		d.settle(now, d.core.Step(now, dnpcore.Health{Half: fault.HalfDNP, Health: own}))
 	}
+	d.openMissing()
 	d.publishCounters(now)
 	d.tellDropped(now)
 	if ev, changed := d.SpoolState(); changed {
@@ -333,7 +343,7 @@ func (d *dnpHalf) step(ev dnpcore.Event) {
 func (d *dnpHalf) OnSession(dir grid.Direction, s *torus.Session) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.links[dir.Index()].Outdated(s) {
+	if _, linked := d.core.LinkTo(dir); !linked || d.links[dir.Index()].Outdated(s) {
 		return // a session with the former peer
 	}
 	now := time.Now()
@@ -384,6 +394,7 @@ func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 		state, _ := d.core.Mask()
 		d.masks.put(state)
 	}
+	d.sendFrames(out.Farewell)
 	for _, dir := range out.Repeer {
 		d.goOver(dir)
 	}
@@ -404,7 +415,9 @@ func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 	}
 	d.write(now, &out)
 	for _, dir := range out.Redial {
-		d.links[dir.Index()].Redial()
+		if l := d.links[dir.Index()]; l != nil { // else its address is taken: see openMissing
+			l.Redial()
+		}
 	}
 	d.sendFrames(out.Frames)
 	d.tellJobs(now, &out)

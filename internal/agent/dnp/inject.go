@@ -51,6 +51,8 @@ func (d *dnpHalf) injectHandler() http.Handler {
 	mux.Handle("/inject", half.Post(func(in dnpInjection) (any, error) {
 		if in.Heal {
 			d.Log.Warn("fault injection", "heal", true)
+			d.mu.Lock()
+			defer d.mu.Unlock()
 			for _, l := range d.links {
 				if l != nil {
 					l.SetFaults(udplink.LinkFaults{})
@@ -62,9 +64,13 @@ func (d *dnpHalf) injectHandler() http.Handler {
 		if err != nil {
 			return nil, err
 		}
+		d.mu.Lock()
 		l := d.links[dir.Index()]
-		if l == nil {
-			return nil, fmt.Errorf("direction %s: the %s torus has no such link", dir, d.Topo.Dims)
+		_, linked := d.core.LinkTo(dir)
+		dims := d.core.Torus()
+		d.mu.Unlock()
+		if l == nil || !linked {
+			return nil, fmt.Errorf("direction %s: the %s torus has no such link", dir, dims)
 		}
 		if in.Faults == nil {
 			return nil, errors.New("mangle: missing")

@@ -122,10 +122,14 @@ func (d *dnpHalf) sendFrames(frames []dnpcore.Outgoing) {
 	for i := range frames {
 		o := &frames[i]
 		d.testFrame(o)
+		l := d.links[o.Dir.Index()]
+		if l == nil {
+			continue // its address is taken: see openMissing
+		}
 		b, err := o.Frame.Append(d.packet[:0], &d.keys[o.Dir.Index()])
 		if err == nil {
 			for range failpoint.Packet(failpoint.LinkSend, b) {
-				err = d.links[o.Dir.Index()].Send(b)
+				err = l.Send(b)
 			}
 		}
 		failed[o.Dir.Index()] = failed[o.Dir.Index()] || err != nil

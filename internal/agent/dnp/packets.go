@@ -57,7 +57,7 @@ func (d *dnpHalf) onRefused(now time.Time, dir grid.Direction) {
 // readDue reads the heartbeats that wait at all links, if a tick is due. It runs under the mutex.
 func (d *dnpHalf) readDue(now time.Time) {
 	if !now.Before(d.alarm.Wake) {
-		d.readQuiet(now, d.Topo.Links...)
+		d.readQuiet(now, d.core.Links()...)
 	}
 }
 
@@ -66,7 +66,9 @@ func (d *dnpHalf) readDue(now time.Time) {
 func (d *dnpHalf) readQuiet(now time.Time, dirs ...grid.Direction) {
 	d.quiet.at = now
 	for _, dir := range dirs {
-		d.links[dir.Index()].ReadQuiet(now, d)
+		if l := d.links[dir.Index()]; l != nil {
+			l.ReadQuiet(now, d)
+		}
 	}
 	d.stepQuiet()
 }

@@ -1,13 +1,80 @@
 package dnp
 
 import (
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
+
+	"github.com/lofamo/lofamo/internal/agent/storage"
+	"github.com/lofamo/lofamo/internal/pki"
 )
 
 // goOver switches a link to the peer that the machine now knows. It removes all state of the former peer, here and in
-// the copy: a half that resumes from the copy must not talk to the new peer in a session of the old one.
+// the copy: a half that resumes from the copy must not talk to the new peer in a session of the old one. A link that the
+// node did not have is opened, and one that leads nowhere any more stays open without a peer.
 func (d *dnpHalf) goOver(dir grid.Direction) {
+	if _, linked := d.core.LinkTo(dir); !linked {
+		d.Log.Info("link ends: no other node is on its line", "link", dir.String())
+		d.forgetSession(dir)
+		d.Copy.Note(d.Log, d.Copy.File.StoreHop(dir, nil))
+		if l := d.links[dir.Index()]; l != nil {
+			l.Leave()
+		}
+		return
+	}
 	p := d.core.PeerAt(dir)
 	d.Log.Info("link changes to another peer", "link", dir.String(), "peer", p.Node, "address", p.Address.String())
 	d.newSession(dir)
+}
+
+// forgetSession forgets a link's session, here and in the copy.
+func (d *dnpHalf) forgetSession(dir grid.Direction) {
+	d.keys[dir.Index()] = torus.Keyring{}
+	d.Copy.Note(d.Log, d.Copy.File.StoreSession(dir, storage.Session{}))
+}
+
+// newSession forgets a link's session, and requests another one with its peer.
+func (d *dnpHalf) newSession(dir grid.Direction) {
+	d.forgetSession(dir)
+	to, _ := d.core.LinkTo(dir)
+	p, l := d.core.PeerAt(dir), d.links[dir.Index()]
+	if l == nil {
+		d.openLink(dir)
+		return
+	}
+	if err := l.SetPeer(to, p.Address, pki.VerifyPeerIdentity(pki.NodeIdentity(d.Config.Cluster, p.Node, fault.HalfDNP))); err != nil {
+		d.Log.Error("link cannot communicate with its peer", "link", dir.String(), "peer", p.Node, "err", err)
+		return
+	}
+	l.Redial()
+}
+
+// openLink opens a link that the node has got while it runs. The socket is that of the daemon, if the half has a daemon.
+func (d *dnpHalf) openLink(dir grid.Direction) {
+	if d.runLink == nil {
+		return // not serving yet
+	}
+	i := dir.Index()
+	to, _ := d.core.LinkTo(dir)
+	p := d.core.PeerAt(dir)
+	d.linkCopy.resume.Has[i] = false // what an earlier process had there is of another peer
+	l, err := d.listen(dir, to, p)
+	if err != nil {
+		if d.unopened[i] == nil {
+			d.Log.Error("link cannot be opened: trying again", "link", dir.String(), "peer", p.Node, "err", err)
+		}
+		d.unopened[i] = err
+		return
+	}
+	d.links[i], d.unopened[i] = l, nil
+	d.runLink(l)
+}
+
+// openMissing opens links that could not be opened before.
+func (d *dnpHalf) openMissing() {
+	for _, dir := range grid.Directions() {
+		if _, linked := d.core.LinkTo(dir); linked && d.links[dir.Index()] == nil {
+			d.openLink(dir)
+		}
+	}
 }

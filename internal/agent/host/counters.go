@@ -30,9 +30,9 @@ func counterFamilies() []metric {
 // master returns the master of this part of the torus, as known to the DNP half; nil: none. The caller holds the
 // mutex.
 func (h *hostHalf) master() *local.MasterStatus {
-	c := h.page.File.Counter(half.MasterCounter)
-	if rank := int(c>>1) - 1; rank >= 0 && rank < h.Topo.Dims.Places() {
-		return &local.MasterStatus{Node: string(h.Topo.ID(h.Topo.Dims.At(rank))), CutOff: c&1 != 0}
+	c, around := h.page.File.Counter(half.MasterCounter), h.Around.Load()
+	if rank := int(c>>1) - 1; rank >= 0 && rank < around.Dims.Places() {
+		return &local.MasterStatus{Node: string(around.ID(around.Dims.At(rank))), CutOff: c&1 != 0}
 	}
 	return nil
 }

@@ -379,7 +379,7 @@ func (h *hostHalf) settle(now time.Time, out hostcore.Output) {
 			h.do(now, h.core.Step(now, ev))
 		case h.takeDNP:
 			h.takeDNP = false
-			h.do(now, h.core.Step(now, h.page.ReadDNP(now, true, h.Topo.Links)))
+			h.do(now, h.core.Step(now, h.page.ReadDNP(now, true, h.Around.Load().Links)))
 		default:
 			h.next = h.next[:0]
 			return

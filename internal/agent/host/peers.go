@@ -31,7 +31,7 @@ func (h *hostHalf) lookAtPeers() {
 	if err != nil || around.Coord != h.Topo.Coord {
 		return // another node took this spare's place: its halves run until stopped from outside
 	}
-	h.Log.Info("new neighbours from the supervisors' order", "peers", fmt.Sprint(around.NeighbourIDs()))
+	h.Log.Info("new neighbours from the supervisors' order", "peers", fmt.Sprint(around.NeighbourIDs()), "torus", around.Dims.Short())
 	h.Around.Store(around)
 	h.step(hostcore.Neighbours{Topo: around})
 }

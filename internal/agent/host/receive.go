@@ -24,7 +24,7 @@ func (h *hostHalf) onMessage(m mailbox.Message) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		now := time.Now()
-		h.apply(now, h.core.Step(now, h.page.ReadDNP(now, false, h.Topo.Links)))
+		h.apply(now, h.core.Step(now, h.page.ReadDNP(now, false, h.Around.Load().Links)))
 		return
 	}
 	if m.Type == mailbox.Test {

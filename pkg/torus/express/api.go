@@ -83,7 +83,11 @@ type Tick struct{}
 // links that are not good: perhaps only the way back is broken.
 type Ways struct{ Open, Good Mask }
 
+// Relinked gives the links of a node whose torus has changed. Ways follow.
+type Relinked struct{ Links Mask }
+
 func (Raise) expressEvent()     {}
+func (Relinked) expressEvent()  {}
 func (*Received) expressEvent() {}
 func (Tick) expressEvent()      {}
 func (Ways) expressEvent()      {}

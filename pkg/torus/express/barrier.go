@@ -178,9 +178,20 @@ func NewBarriers(links Mask, period time.Duration) *Barriers {
 	return &Barriers{links: links, period: period, all: map[Barrier]*barrier{}, passed: map[passedKey]uint64{}}
 }
 
-// Place sets the position of the node, before the first Step. Without a place, every neighbour gets every arrival at
+// Place sets the position of the node, before the first Step; later Move does. Without a place, every neighbour gets every arrival at
 // once.
 func (b *Barriers) Place(dims grid.Dims, self grid.Coord) { b.dims, b.self = dims, self }
+
+// Move changes the node's links and its position in a torus that has changed. The barriers that are known continue:
+// their sets go towards their places in the new torus. Send Ways next.
+func (b *Barriers) Move(links Mask, dims grid.Dims, self grid.Coord) {
+	b.links = links
+	b.Place(dims, self)
+	for _, k := range b.order {
+		k.up, k.place = b.towards(k.of)
+		b.touch(k)
+	}
+}
 
 // Step handles one event: Arrive, Leave, *Received, Tick or Ways.
 func (b *Barriers) Step(now time.Time, ev Event) BarrierOutput {

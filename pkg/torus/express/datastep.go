@@ -37,6 +37,8 @@ func (m *Data) Step(now time.Time, ev Event) DataOutput {
 		m.judged(ev)
 	case *Received:
 		m.receive(now, ev)
+	case Relinked:
+		m.links = ev.Links
 	case Ways:
 		m.setWays(ev)
 	case Tick:
@@ -146,7 +148,11 @@ func (m *Data) judged(j Judged) {
 	}
 	if !j.Good {
 		m.stats.Refused++
-		m.refuse(s, time.Time{})
+		until := time.Time{}
+		if j.For > 0 {
+			until = m.now.Add(j.For)
+		}
+		m.refuse(s, until)
 		return
 	}
 	s.kept, s.next = &s.next.datum, nil

@@ -127,6 +127,8 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		m.receive(now, ev)
 	case Raise:
 		m.out.Raised, m.out.Err = m.raise(now, ev)
+	case Relinked:
+		m.relink(ev.Links)
 	case Ways:
 		m.setWays(now, ev)
 	}
@@ -355,6 +357,17 @@ func (m *Machine) release(i int) {
 	m.places &^= 1 << h.place
 	m.out.Keep = append(m.out.Keep, Keep{Place: h.place})
 	m.moved = true
+}
+
+// relink changes the node's links. Broadcasts wait no longer for a link that is gone.
+func (m *Machine) relink(links Mask) {
+	gone := m.cfg.Links &^ links
+	m.cfg.Links, m.budget.links = links, links
+	for _, h := range slices.Clone(m.held) {
+		if h.wait&gone != 0 {
+			m.reached(h, gone)
+		}
+	}
 }
 
 func (m *Machine) setWays(now time.Time, w Ways) {

@@ -342,6 +342,11 @@ func FromBinary(b []byte) (Dims, error) {
 	return d, nil
 }
 
+// Vacant reports whether the place is one of the torus, and has no node.
+func (d Dims) Vacant(c Coord) bool {
+	return d.inside(c) && !d.Contains(c)
+}
+
 func (d Dims) sizes() [3]int { return [3]int{d.X, d.Y, d.Z} }
 
 // Filled returns the torus with a node at the place, which is empty or beyond the present sizes. In the latter case the

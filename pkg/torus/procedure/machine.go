@@ -41,7 +41,15 @@ type Complete struct {
 	Round uint32
 }
 
+// Moved says that the torus has changed, and gives this node's rank and limits in it, which must have passed Validate. A
+// procedure of the former torus is over here, and not clear: its sets are not those of the new torus.
+type Moved struct {
+	Self   int
+	Limits Limits
+}
+
 func (Tick) procedureEvent()     {}
+func (Moved) procedureEvent()    {}
 func (Start) procedureEvent()    {}
 func (Heard) procedureEvent()    {}
 func (Holds) procedureEvent()    {}
@@ -145,6 +153,12 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		m.hold(now, ev.Messages)
 	case Complete:
 		m.complete(now, ev)
+	case Moved:
+		m.self, m.limits = ev.Self, ev.Limits
+		if m.state != Normal {
+			m.clear = false
+			m.becomeNormal(now, true)
+		}
 	}
 	for m.state != Normal && m.advance(now) {
 	}

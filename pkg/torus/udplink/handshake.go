@@ -106,6 +106,10 @@ func (l *Link) keepDialling(ctx context.Context, h Handler) {
 			return
 		}
 		r := l.remote.Load()
+		if r.away {
+			l.awaitNeed(ctx, 0)
+			continue
+		}
 		s, conn, err := l.dial(ctx, r)
 		if err != nil {
 			l.failed(ctx, "dial", err)
@@ -194,7 +198,7 @@ func (l *Link) dial(ctx context.Context, r *remote) (_ *torus.Session, _ *net.TC
 	if err := expect(tc, byteReady); err != nil {
 		return nil, nil, fmt.Errorf("handshake with %s: wait until it is ready: %w", r.addr, err)
 	}
-	s, err := l.derive(tc)
+	s, err := l.derive(tc, r)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -265,11 +269,11 @@ func (l *Link) accept(ctx context.Context, h Handler) {
 // port (own).
 func (l *Link) admit(conn net.Conn) (own, ok bool) {
 	from, ok := conn.RemoteAddr().(*net.TCPAddr)
-	peer := l.remote.Load().addr
-	if !ok || from.AddrPort().Addr().Unmap() != peer.Addr() || l.blocked() {
+	r := l.remote.Load()
+	if !ok || r.away || from.AddrPort().Addr().Unmap() != r.addr.Addr() || l.blocked() {
 		return false, false
 	}
-	return from.AddrPort().Port() == peer.Port(), true
+	return from.AddrPort().Port() == r.addr.Port(), true
 }
 
 func (l *Link) answer(ctx context.Context, conn net.Conn, r *remote) (*torus.Session, error) {
@@ -284,7 +288,7 @@ func (l *Link) answer(ctx context.Context, conn net.Conn, r *remote) (*torus.Ses
 	if err := tc.HandshakeContext(ctx); err != nil {
 		return nil, fmt.Errorf("handshake from %s: %w", from, err)
 	}
-	s, err := l.derive(tc)
+	s, err := l.derive(tc, r)
 	if err != nil {
 		return nil, err
 	}
@@ -302,8 +306,8 @@ func (l *Link) answer(ctx context.Context, conn net.Conn, r *remote) (*torus.Ses
 
 // derive makes the session from the handshake's exporter, bound to this link. So two links between the same two nodes
 // (a dimension of size 2) cannot be confused.
-func (l *Link) derive(tc *tls.Conn) (*torus.Session, error) {
-	dialer, acceptor, dir := l.cfg.Src, l.cfg.Dst, l.cfg.Dir
+func (l *Link) derive(tc *tls.Conn, r *remote) (*torus.Session, error) {
+	dialer, acceptor, dir := l.cfg.Src, r.at, l.cfg.Dir
 	if !l.cfg.Dialer {
 		dialer, acceptor, dir = acceptor, dialer, dir.Opposite()
 	}

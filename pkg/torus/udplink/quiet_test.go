@@ -179,7 +179,7 @@ func TestStatusThatComesBackIsNews(t *testing.T) {
 func TestNewPeersHeartbeatIsNews(t *testing.T) {
 	p := newQuietPair(t)
 	p.known(status(1))
-	if err := p.link.SetPeer(p.link.PeerAddr(), only("b")); err != nil {
+	if err := p.link.SetPeer(grid.Coord{X: 1}, p.link.PeerAddr(), only("b")); err != nil {
 		t.Fatal(err)
 	}
 	p.comesNow(status(1))

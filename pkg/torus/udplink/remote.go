@@ -7,10 +7,13 @@ import (
 	"net/netip"
 
 	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 // remote is the peer at the other end. It does not change, only another one can replace it.
 type remote struct {
+	at   grid.Coord
+	away bool // there is none: see Leave
 	addr netip.AddrPort
 	bare netip.AddrPort // the same without a zone, as packets carry it
 	to   rawAddr        // the same for the kernel
@@ -29,16 +32,16 @@ func (c Config) remote(addr netip.AddrPort, verify func(*x509.Certificate) error
 		return nil, fmt.Errorf("link %s: peer address %s: %w", c.Dir, addr, err)
 	}
 	bare := netip.AddrPortFrom(addr.Addr().WithZone(""), addr.Port())
-	return &remote{addr: addr, bare: bare, to: rawOf(to), tls: c.handshakeConfig(verify)}, nil
+	return &remote{at: c.Dst, addr: addr, bare: bare, to: rawOf(to), tls: c.handshakeConfig(verify)}, nil
 }
 
-// SetPeer makes the link speak with another peer from now on: at that address, with a certificate that verify
-// accepts. Packets of the previous peer are a stranger's then. A handshake with that one may still be under way and
+// SetPeer makes the link speak with another peer from now on: of that place, at that address, with a certificate that
+// verify accepts. Packets of the previous peer are a stranger's then. A handshake with that one may still be under way and
 // reported: see Outdated. The caller requests a session with the new peer by Redial. This end's address stays the
 // same.
-func (l *Link) SetPeer(addr netip.AddrPort, verify func(*x509.Certificate) error) error {
+func (l *Link) SetPeer(at grid.Coord, addr netip.AddrPort, verify func(*x509.Certificate) error) error {
 	cfg := l.cfg
-	cfg.Peer, cfg.VerifyPeer = unmap(addr), verify
+	cfg.Dst, cfg.Peer, cfg.VerifyPeer = at, unmap(addr), verify
 	if err := cfg.validate(); err != nil {
 		return err
 	}
@@ -46,10 +49,23 @@ func (l *Link) SetPeer(addr netip.AddrPort, verify func(*x509.Certificate) error
 	if err != nil {
 		return err
 	}
+	l.become(r)
+	return nil
+}
+
+func (l *Link) become(r *remote) {
 	l.remote.Store(r)
 	l.filter(l.raw, r.addr)
 	l.quiet.newPeer(l, r.addr)
-	return nil
+}
+
+// Leave makes the link speak with nobody until the next SetPeer: it takes no packets and makes no sessions. Its sockets
+// stay open.
+func (l *Link) Leave() {
+	r := *l.remote.Load()
+	r.addr, r.away = l.local, true // nobody sends from this end's own address
+	r.bare = netip.AddrPortFrom(r.addr.Addr().WithZone(""), r.addr.Port())
+	l.become(&r)
 }
 
 // Outdated reports whether a session passed to OnSession was made with a peer that SetPeer has since replaced. Its

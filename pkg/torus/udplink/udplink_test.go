@@ -578,7 +578,7 @@ func TestLinkMovesToAnotherPeerWhileItRuns(t *testing.T) {
 	c := &node{t: t, ca: a.ca, logs: make(logs, 64), cfg: b.cfg}
 	c.cfg.Local, c.cfg.TLS, c.cfg.Logger, c.cfg.Rand = freeport.Addr(t), a.ca.config("c"), slog.New(c.logs), nil
 	c.start()
-	if err := a.link.SetPeer(c.cfg.Local, only("c")); err != nil || a.link.PeerAddr() != c.cfg.Local {
+	if err := a.link.SetPeer(a.cfg.Dst, c.cfg.Local, only("c")); err != nil || a.link.PeerAddr() != c.cfg.Local {
 		t.Fatalf("%v, peer %s", err, a.link.PeerAddr())
 	}
 	a.link.Redial()
@@ -587,10 +587,10 @@ func TestLinkMovesToAnotherPeerWhileItRuns(t *testing.T) {
 	b.until("silent", func(o torus.LinkOutput, _ torus.LinkStats) bool { return o.Detail.Silent })
 	a.until("passed over b", func(torus.LinkOutput, torus.LinkStats) bool { return a.link.Stats().Dropped > 0 })
 
-	if err := a.link.SetPeer(netip.AddrPortFrom(netip.IPv6Loopback(), 1), only("c")); err == nil || a.link.PeerAddr() != c.cfg.Local {
+	if err := a.link.SetPeer(a.cfg.Dst, netip.AddrPortFrom(netip.IPv6Loopback(), 1), only("c")); err == nil || a.link.PeerAddr() != c.cfg.Local {
 		t.Errorf("an address of another family: %v", err)
 	}
-	if err := a.link.SetPeer(b.cfg.Local, only("c")); err != nil {
+	if err := a.link.SetPeer(a.cfg.Dst, b.cfg.Local, only("c")); err != nil {
 		t.Fatal(err)
 	}
 	a.link.Redial()
@@ -617,7 +617,7 @@ func TestHandshakeWithFormerPeerGivesNoKeys(t *testing.T) {
 	if l.Outdated(s) {
 		t.Error("outdated under the same peer")
 	}
-	if err := l.SetPeer(b.cfg.Peer, only("c")); err != nil {
+	if err := l.SetPeer(b.cfg.Dst, b.cfg.Peer, only("c")); err != nil {
 		t.Fatal(err)
 	}
 	if !l.Outdated(s) {

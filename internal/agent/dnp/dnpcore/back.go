@@ -65,7 +65,7 @@ func (m *Machine) passBack(now time.Time, msg halfcore.Relay, from *link) {
 	}
 	q := m.query(&msg, from)
 	q.Ready = q.Functional
-	l, _ := m.decide(m.cfg.Routing, &q)
+	l, _ := m.decide(m.algorithm(), &q)
 	if l == nil || msg.Made >= min(msg.Limit, m.cfg.MaxHops) {
 		m.bulkDropped++
 		return

@@ -122,6 +122,11 @@ func (m *Machine) broadcastConfiguration(now time.Time, body []byte) {
 // onDataOpened judges the contents of a received datum.
 func (m *Machine) onDataOpened(now time.Time, ev DataOpened) {
 	c, err := m.mergeConfiguration(ev.ID.Number, ev.Parts)
+	if errors.Is(err, errOtherTorus) { // this half may follow to that torus soon
+		m.note(NoteRefused, "data %s: %v", ev.ID, err)
+		_ = m.stepData(now, express.Judged{ID: ev.ID, For: otherTorusFor})
+		return
+	}
 	if err != nil {
 		m.refuseData(now, ev.ID, err)
 		return
@@ -131,6 +136,12 @@ func (m *Machine) onDataOpened(now time.Time, ev DataOpened) {
 		m.takeConfiguration(now, c)
 	}
 }
+
+// errOtherTorus refuses a configuration of another torus, for otherTorusFor: in a torus that changes, the nodes follow
+// one after the other.
+var errOtherTorus = errors.New("it is of a torus")
+
+const otherTorusFor = 5 * time.Second
 
 // mergeConfiguration merges the parts. Package servicenet has checked each part by itself.
 func (m *Machine) mergeConfiguration(number uint64, parts []*lofamov1.TorusConfiguration) (Configuration, error) {
@@ -145,7 +156,7 @@ func (m *Machine) mergeConfiguration(number uint64, parts []*lofamov1.TorusConfi
 			return Configuration{}, fmt.Errorf("part %d of %d is of another one: number %d, part %d of %d", i, len(parts), p.GetNumber(),
 				p.GetPart(), p.GetParts())
 		case p.GetDims() != dims.Short():
-			return Configuration{}, fmt.Errorf("it is of a torus of %s: this one is %s", p.GetDims(), dims.Short())
+			return Configuration{}, fmt.Errorf("%w of %s: this one is %s", errOtherTorus, p.GetDims(), dims.Short())
 		}
 		for _, rank := range p.GetAbsent() {
 			if n := len(c.Absent); int(rank) >= dims.Places() || n > 0 && int(rank) <= c.Absent[n-1] {

@@ -201,7 +201,7 @@ func (m *Machine) stepDiagnosis(now time.Time, ev diagnosis.Event) {
 	x.wake = out.Wake
 	for _, s := range out.Send {
 		l := m.links[s.Dir.Index()]
-		if !l.session {
+		if l == nil || !l.session {
 			continue
 		}
 		what := testAsks

@@ -119,6 +119,9 @@ func (c Config) withDefaults() Config {
 	if c.LinkGrace == 0 {
 		c.LinkGrace = cmp.Or(c.Periods.LinkGrace, 5*time.Second)
 	}
+	if p := c.Peers; p != nil && p.Spare && p.State.Torus != (grid.Dims{}) { // it joins: the other ends follow their orders meanwhile
+		c.LinkGrace = max(c.LinkGrace, relinkGrace)
+	}
 	c.Hold = cmp.Or(c.Hold, 10*c.Periods.DigestPeriod)
 	c.RelayRate = cmp.Or(c.RelayRate, 500)
 	c.BulkRate = cmp.Or(c.BulkRate, 250)
@@ -182,6 +185,7 @@ type Machine struct {
 	mask        masks
 	procedure   procedureState
 	peers       peerWord
+	relinked    time.Time // when an order last changed the torus; zero: never
 	orders      order.Registry[orderKind]
 	plain       *order.Node // handles the kinds of orders that have no messages of their own
 	bulkDropped uint64      // back messages that were not forwarded

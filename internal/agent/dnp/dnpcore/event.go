@@ -233,7 +233,8 @@ type Output struct {
 	SavePeers       bool                // store Peers, which may take long: PeersKept follows
 	KeepOrders      []byte              // plain orders to store, perhaps slowly: OrdersKept follows; nil: none
 	ApplyOrders     []order.Application // plain orders to apply, perhaps slowly: OrderApplied follows
-	Repeer          []grid.Direction    // links that start again with PeerAt, without a session
+	Farewell        []Outgoing          // send them before Repeer: the former peers' keys go with it
+	Repeer          []grid.Direction    // links that start again with PeerAt, without a session, or end: see LinkTo
 	Tested          bool                // a module starts or stops failing: tell the host half before ringing it
 	Missing         []routing.Missing   // messages whose pieces did not all arrive: evidence of a fault
 	Notes           []Note

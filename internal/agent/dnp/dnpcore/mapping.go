@@ -53,7 +53,7 @@ type mappingState struct {
 }
 
 func newMapping(cfg Config, now time.Time) (s mappingState) {
-	for _, d := range cfg.Topo.Links {
+	for _, d := range grid.Directions() {
 		s.budget[d.Index()] = newBucket(mapping.Rate, mapping.Burst, now)
 	}
 	return s

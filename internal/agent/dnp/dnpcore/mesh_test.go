@@ -9,6 +9,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -33,6 +34,9 @@ type mesh struct {
 	lost  int     // frames that a queue dropped
 	// signed holds the messages in the supervisors' envelopes, for a half that wants one opened.
 	signed map[string]*lofamov1.Message
+	// peersOf makes a torus that changes: frames then travel where both ends of a link say that it leads. It returns what
+	// a starting half knows of its peers.
+	peersOf func(n *meshNode) *halfcore.PeersConfig
 }
 
 type meshNode struct {
@@ -87,6 +91,9 @@ func (w *mesh) begin(n *meshNode, hops Hops) {
 	cfg := w.cfg
 	cfg.Topo = halfcore.NewTopology(fault.DefaultNodeID(n.at), n.at, w.dims, nil)
 	cfg.Hops, cfg.Seed = hops, w.rnd.Uint64()
+	if w.peersOf != nil {
+		cfg.Peers = w.peersOf(n)
+	}
 	m, err := New(cfg, w.now, 7)
 	if err != nil {
 		w.t.Fatal(err)
@@ -120,8 +127,10 @@ func (w *mesh) step(n *meshNode, ev Event) {
 	if n.dead {
 		return
 	}
+	before := n.m.cfg.Topo
 	out := n.m.Step(w.now, ev)
 	n.wake = out.Wake
+	w.farewell(n, before, out.Farewell)
 	if _, host := ev.(Host); !host {
 		n.saved = out.SaveMask
 	}
@@ -164,6 +173,9 @@ func (w *mesh) step(n *meshNode, ev Event) {
 			n.mapped = append(n.mapped, f)
 		}
 	}
+	for _, p := range out.Probes {
+		defer w.step(n, Test{selftest.Returned{Module: p.Module, Data: p.Data}})
+	}
 	for _, j := range out.Judge {
 		w.step(n, openedData(j))
 	}
@@ -181,9 +193,12 @@ func (w *mesh) step(n *meshNode, ev Event) {
 func (w *mesh) run(d time.Duration) {
 	for end := w.now.Add(d); w.now.Before(end); {
 		for _, n := range w.nodes {
-			for _, d := range w.dims.LinksOf(n.at) {
+			for _, d := range n.m.Links() {
 				w.carry(n, d)
 			}
+		}
+		if w.peersOf != nil {
+			w.shake()
 		}
 		w.now = w.now.Add(time.Millisecond)
 		for _, n := range w.nodes {
@@ -205,8 +220,7 @@ func (w *mesh) carry(n *meshNode, d grid.Direction) {
 	if w.rate > 0 {
 		k = min(k, w.rate)
 	}
-	if to, _ := w.dims.Neighbour(n.at, d); !n.cut[d.Index()] && !n.dead {
-		peer := w.nodes[w.dims.Index(to)]
+	if peer := w.peer(n, d); peer != nil && !n.cut[d.Index()] && !n.dead {
 		for _, f := range q[:k] {
 			peer.air = append(peer.air, Frame{Dir: d.Opposite(), Frame: f})
 		}

@@ -2,14 +2,10 @@ package dnpcore
 
 import (
 	"fmt"
-	"math"
-	"math/bits"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/order"
-	"github.com/lofamo/lofamo/pkg/selftest"
-	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
@@ -65,6 +61,20 @@ func (m *Machine) onPeersKept(now time.Time, of peers.State) {
 // Peers returns the peer state to store.
 func (m *Machine) Peers() peers.State { return m.peers.State }
 
+// LinkTo returns the place of the node at the other end of a link, and false where there is no link.
+func (m *Machine) LinkTo(d grid.Direction) (grid.Coord, bool) {
+	if l := m.links[d.Index()]; l != nil {
+		return l.dst, true
+	}
+	return grid.Coord{}, false
+}
+
+// Torus returns the present torus.
+func (m *Machine) Torus() grid.Dims { return m.cfg.Topo.Dims }
+
+// Links returns the directions in which the node has links now.
+func (m *Machine) Links() []grid.Direction { return m.cfg.Topo.Links }
+
 // PeerAt returns the peer at the other end of a link.
 func (m *Machine) PeerAt(d grid.Direction) peers.Peer {
 	if m.peers.cfg == nil {
@@ -112,20 +122,29 @@ func (m *Machine) onPeerOrder(now time.Time, o *lofamov1.PeerOrder) {
 
 // unfit returns why an order cannot be carried out; empty if it can.
 func (m *Machine) unfit(next peers.State) string {
+	dims, at := m.torusOf(next), m.cfg.Topo.Coord
+	if next.Placed {
+		at = next.Coord
+	}
+	if next.Placed && !m.peers.cfg.Spare || !dims.Contains(at) && (next.Placed || !m.peers.cfg.Spare) {
+		return fmt.Sprintf("place %s: want one of the torus of %s, and for a spare", at, dims)
+	}
 	for i, d := range grid.Directions() {
 		p, end, linked := next.Peers[i], m.peers.cfg.Ends[i].Address, m.links[i] != nil
-		if next.Placed && m.cfg.Topo.Dims.Contains(next.Coord) {
-			_, linked = m.cfg.Topo.Dims.Neighbour(next.Coord, d)
+		own := linked || end.IsValid()
+		if dims.Contains(at) {
+			_, linked = dims.Neighbour(at, d)
 		}
 		switch {
 		case p.Node != "" && !linked:
-			return fmt.Sprintf("a peer at %s, where this node of a torus of %s has no link", d, m.cfg.Topo.Dims)
+			return fmt.Sprintf("a peer at %s, where this node of a torus of %s has no link", d, dims)
+		case p.Node != "" && !own:
+			return fmt.Sprintf("a peer at %s, where this node has no end of its own", d)
+		case p.Node != "" && m.links[i] == nil && !p.Address.IsValid():
+			return fmt.Sprintf("a peer at %s without an address", d)
 		case p.Address.IsValid() && end.IsValid() && p.Address.Addr().Unmap().Is4() != end.Addr().Unmap().Is4():
 			return fmt.Sprintf("link %s: address %s is of another family than this end, %s", d, p.Address, end)
 		}
-	}
-	if next.Placed && (!m.peers.cfg.Spare || !m.cfg.Topo.Dims.Contains(next.Coord)) {
-		return fmt.Sprintf("place %s: want one of the torus of %s, and for a spare", next.Coord, m.cfg.Topo.Dims)
 	}
 	return ""
 }
@@ -144,47 +163,7 @@ func (m *Machine) changePeers(now time.Time, next peers.State) {
 		m.note(NotePeers, "this node's place is not %s any more: its daemon ends this half", m.cfg.Topo.Coord)
 		return // neighbours do not speak with it any more
 	}
-	is := next.Over(k.cfg.Configured)
-	for i, l := range m.links {
-		if l != nil && is[i] != was[i] {
-			m.out.Repeer = append(m.out.Repeer, l.dir)
-			m.beginLink(now, l)
-		}
-	}
-}
-
-// beginLink starts a link again because it has another peer. Numbers, windows and verdicts of the former peer are
-// dropped. Messages that waited there take another route, or wait for the new peer.
-func (m *Machine) beginLink(now time.Time, l *link) {
-	i := l.dir.Index()
-	var freed uint64
-	for on := m.hops.on; on != 0; on &= on - 1 {
-		slot := bits.TrailingZeros64(on)
-		if m.hops.slots[slot].wait[i] != 0 {
-			m.giveUp(slot, l)
-			freed |= 1 << slot
-		}
-	}
-	fresh, err := newLink(m.cfg, l.dir, now)
-	if err != nil { // the same configuration was valid when the half started
-		m.note(NoteRefused, "link %s: %v", l.dir, err)
-		return
-	}
-	// A new stream: a returning former neighbour must not mistake new messages for ones that it had already.
-	fresh.hop = torus.NewHop(m.hopConfig(), uint32(1+m.random.IntN(math.MaxInt32)))
-	fresh.machine.SetStatus(m.status(fresh))
-	fresh.cause, fresh.detail = l.cause, l.detail
-	*l = *fresh
-	m.linkChanged(now, l, l.machine.Detail())
-	m.out.Details = append(m.out.Details, l.extension()) // includes the loss rate
-	m.neighbourChanged(l)
-	m.storeCause(l, 0)
-	m.diagnosis.before[i], m.selfTest.epochs[i] = torus.LinkStats{}, 0
-	m.test(now, selftest.Renewed{Module: linkModule(l.dir)})
-	m.waysChanged(now)
-	for ; freed != 0; freed &= freed - 1 {
-		m.settle(now, bits.TrailingZeros64(freed))
-	}
+	m.relink(now, next, was, next.Over(k.cfg.Configured))
 }
 
 // tickPeers reports the state to the supervisors. An unrequested status waits for a host half that can carry it,

@@ -3,6 +3,7 @@ package dnpcore
 import (
 	"bytes"
 	"fmt"
+	"hash/crc32"
 	"slices"
 	"time"
 
@@ -87,11 +88,14 @@ func newProcedure(cfg Config) procedureState {
 	if cfg.NoExpress || cfg.NoHops || cfg.Topo.Dims.Places() > express.MaxMembers {
 		return procedureState{}
 	}
-	l := cfg.Procedure.Limits
-	if l == (procedure.Limits{}) {
-		l = defaultLimits(cfg.Topo.Dims, cfg.Periods.LinkPeriod)
+	return procedureState{machine: procedure.New(cfg.Topo.Dims.Rank(cfg.Topo.Coord), cfg.procedureLimits(cfg.Topo.Dims))}
+}
+
+func (c *Config) procedureLimits(dims grid.Dims) procedure.Limits {
+	if c.Procedure.Limits != (procedure.Limits{}) {
+		return c.Procedure.Limits
 	}
-	return procedureState{machine: procedure.New(cfg.Topo.Dims.Rank(cfg.Topo.Coord), l)}
+	return defaultLimits(dims, c.Periods.LinkPeriod)
 }
 
 const (
@@ -378,9 +382,15 @@ func (m *Machine) expressRoom() int {
 	return min(express.MaxBody, torus.MaxPayload(m.cfg.MaxFrame)-(express.MaxPayload-express.MaxBody))
 }
 
-// setOf returns the name of a set, which is unique to its procedure.
+// setOf returns the name of a set, which is unique to its procedure. In a torus with empty places the name has a
+// checksum of them: nodes that hold another torus, while a node joins, have other members. Their sets never mix, so none
+// completes without the new node.
 func (m *Machine) setOf(k procedure.Key, s procedure.Set, round uint32) express.Barrier {
-	return express.Barrier{Topic: express.TopicManage, Name: fmt.Sprintf("p%x.%x.%x.%d.%x", k.Wave, k.Starter, k.Run, s, round), Generation: 1}
+	name := fmt.Sprintf("p%x.%x.%x.%d.%x", k.Wave, k.Starter, k.Run, s, round)
+	if dims := m.cfg.Topo.Dims; !dims.Full() {
+		name = fmt.Sprintf("%s.%08x", name, crc32.ChecksumIEEE([]byte(dims.Short())))
+	}
+	return express.Barrier{Topic: express.TopicManage, Name: name, Generation: 1}
 }
 
 // arriveAt puts this half, and the absent members, into a set.

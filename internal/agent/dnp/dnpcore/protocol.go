@@ -55,6 +55,7 @@ func (m *Machine) lawful(now time.Time, from *link, msg *halfcore.Relay) bool {
 	switch n := len(msg.Hops); {
 	case msg.Made == 0 || msg.Made > msg.Limit:
 		m.breaks(now, from, halfcore.RuleHops, 1)
+	case msg.Kind != halfcore.RelayUp && m.cfg.Topo.Dims.Vacant(msg.Dst): // a node there has left, or has just joined
 	case msg.Kind != halfcore.RelayUp && !m.cfg.Topo.Dims.Contains(msg.Dst):
 		m.breaks(now, from, halfcore.RuleOutside, 1)
 	case msg.Kind == halfcore.RelayUp && n >= 2 && n < halfcore.MaxRelayRecorded && msg.Hops[n-1].Coord == from.dst &&

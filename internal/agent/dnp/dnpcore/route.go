@@ -255,7 +255,7 @@ func (m *Machine) route(now time.Time, i int, msg halfcore.Relay, from *link) {
 	if i == none {
 		q.Ready = q.Functional // it cannot wait
 	}
-	a := m.cfg.Routing
+	a := m.algorithm()
 	if msg.Made >= derouteHops(min(msg.Limit, m.cfg.MaxHops)) {
 		a = routing.MinimalAdaptive
 	}
@@ -275,6 +275,15 @@ func (m *Machine) route(now time.Time, i int, msg halfcore.Relay, from *link) {
 	m.routed.Flooded++
 	m.seen.Spread(now, msg)
 	m.flood(now, i, msg, from)
+}
+
+// algorithm returns the configured routing, but chaos where an order made places of the torus empty: no other algorithm
+// finds a way around them.
+func (m *Machine) algorithm() routing.Algorithm {
+	if !m.cfg.Topo.Dims.Full() {
+		return routing.Chaos
+	}
+	return m.cfg.Routing
 }
 
 // derouteHops returns how many hops of a message's limit may be detours; the rest is for the last resort, the flood.
@@ -328,8 +337,15 @@ func (m *Machine) flood(now time.Time, i int, msg halfcore.Relay, from *link) {
 		}
 		// With a single neighbour, there may be no other node to forward it to: that is no fault.
 		if usable && (from == nil || len(m.cfg.Topo.Neighbours) > 1) && now.Sub(m.start) > m.cfg.LinkGrace && !m.awaits() && !m.masking() {
-			m.raise(now, watchdog.AddrRouter0, watchdog.RouterNoRoute)
+			m.raiseNoRoute(now)
 		}
+	}
+}
+
+// raiseNoRoute notes that a message has no route. While the torus changes that is nobody's fault.
+func (m *Machine) raiseNoRoute(now time.Time) {
+	if m.relinked.IsZero() || now.Sub(m.relinked) >= relinkGrace {
+		m.raise(now, watchdog.AddrRouter0, watchdog.RouterNoRoute)
 	}
 }
 
@@ -377,7 +393,7 @@ func (m *Machine) mayHop(now time.Time, i int, msg halfcore.Relay) bool {
 	}
 	if msg.Kind == halfcore.RelayDown {
 		m.routed.Ended++
-		m.raise(now, watchdog.AddrRouter0, watchdog.RouterNoRoute)
+		m.raiseNoRoute(now)
 	} else {
 		m.raise(now, watchdog.AddrRouter0, watchdog.RouterHopsExceeded)
 	}

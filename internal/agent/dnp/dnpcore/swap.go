@@ -50,7 +50,7 @@ func (m *Machine) offer(now time.Time, l *link) bool {
 		}
 		left := int(min(s.msg.Limit, m.cfg.MaxHops)) - int(s.msg.Made)
 		q := m.query(&s.msg, m.link(s.from))
-		o, ok := m.cfg.Routing.Swap(&q, l.dir)
+		o, ok := m.algorithm().Swap(&q, l.dir)
 		least := m.cfg.Topo.Dims.Distance(l.dst, s.msg.Dst)
 		if !m.cfg.Topo.Dims.Full() {
 			least = min(least, 1) // one hop may pass several empty places

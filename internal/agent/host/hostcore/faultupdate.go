@@ -1,6 +1,7 @@
 package hostcore
 
 import (
+	"slices"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -71,12 +72,17 @@ func (m *Machine) Known(ids []fault.NodeID) Known {
 	return k
 }
 
-// onNeighbours handles a node that replaces a neighbour: the half withdraws its observations of the old one and
-// requests updates about the new one.
+// onNeighbours handles a change of the torus around this node: a node that replaces a neighbour, joins or leaves. The half
+// withdraws its observations of former neighbours and of links that are gone, and requests updates about new neighbours.
 func (m *Machine) onNeighbours(now time.Time, around *halfcore.Topology) {
 	for _, n := range m.cfg.Topo.Neighbours {
-		if around.ID(n.Coord) != n.ID {
+		if !slices.Contains(around.NeighbourIDs(), n.ID) {
 			m.forgetNeighbour(now, n)
+		}
+	}
+	for _, d := range m.cfg.Topo.Links {
+		if !slices.Contains(around.Links, d) {
+			m.state(now, fault.Link(d), fault.Unknown, fault.KindSelf, "", 0)
 		}
 	}
 	m.cfg.Topo = around

@@ -138,7 +138,7 @@ func (f *fakeSupervisor) onDatagram(from netip.AddrPort, b []byte) {
 	}
 	if st := d.Msg.GetPeerStatus(); st != nil {
 		if was := f.peers[st.GetNode()]; st.GetConfiguration() {
-			st.Number, st.Peers = was.GetNumber(), was.GetPeers()
+			st.Number, st.Peers, st.Torus = was.GetNumber(), was.GetPeers(), was.GetTorus()
 		} else {
 			st.Ends, st.Configured = was.GetEnds(), was.GetConfigured()
 		}

@@ -167,3 +167,84 @@ func withNode(o *lofamov1.PeerOrder, cfg config.Agent) *lofamov1.PeerOrder {
 	o.Node = string(cfg.Node)
 	return o
 }
+
+// A spare joins a running torus beyond its sizes, and leaves again. The other nodes follow their orders while they run, one
+// after the other: no link of theirs is called FAILED, and all links of the new torus work.
+func TestNodeJoinsAndLeavesWhileAgentsRun(t *testing.T) {
+	n := newTestNet(t, grid.Dims{X: 3, Y: 1, Z: 1}, unhurried)
+	at2, at3 := grid.Coord{X: 2}, grid.Coord{X: 3}
+	n.startAll()
+	n.awaitHealthy()
+	cfg := n.spareOf("joined")
+	cfg.Dims, cfg.Preset, cfg.Periods = "", n.cfgs[at0].Preset, n.cfgs[at0].Periods // it is as unhurried as the others
+	if err := cfg.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	grown, err := n.dims.Filled(at3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	order := func(number uint64, place string, to ...*lofamov1.Peer) *lofamov1.PeerOrder {
+		b, _ := grown.AppendBinary(nil)
+		return &lofamov1.PeerOrder{Number: number, Coord: place, Torus: b, Peers: to}
+	}
+	placed := make(chan error, 1)
+	go func() {
+		placed <- daemon.AwaitPlace(t.Context(), daemon.RunConfig{Agent: cfg}, slog.New(slog.NewTextHandler(agenttest.Writer{T: t}, nil)))
+	}()
+	life := n.awaitPeers(cfg, 0).GetLife()
+	place := order(11, at3.String(), toward(grid.XPlus, n.cfgs[at0]), toward(grid.XMinus, n.cfgs[at2]))
+	place.Life = life
+	n.super.forget()
+	if st := n.tell(n.cfgs[at0], order(11, "", toward(grid.XMinus, cfg))); st.GetTorus() != grown.Short() {
+		t.Errorf("the first neighbour says %v: want torus %s", st, grown.Short())
+	}
+	if st := n.tell(cfg, place); st.GetCoord() != at3.String() || st.GetTorus() != grown.Short() {
+		t.Errorf("the spare says %v", st)
+	}
+	if err := <-placed; err != nil {
+		t.Fatal(err)
+	}
+	n.cfgs[at3] = cfg
+	n.start(at3, fault.HalfHost)
+	n.start(at3, fault.HalfDNP)
+	n.tell(n.cfgs[at2], order(11, "", toward(grid.XPlus, cfg)))
+	n.tell(n.cfgs[at1], order(11, ""))
+	host2 := fault.Origin{Node: "n2-0-0", Half: fault.HalfHost}
+	joined := fault.Origin{Node: cfg.Node, Half: fault.HalfHost}
+	for by, dirs := range map[fault.Origin][]grid.Direction{host0: {grid.XMinus}, host2: {grid.XPlus}, joined: {grid.XPlus, grid.XMinus}} {
+		for _, dir := range dirs {
+			n.super.awaitState(by, by.Node, fault.Link(dir), fault.Normal, fault.KindSelf)
+		}
+	}
+	n.super.awaitState(host0, cfg.Node, fault.ComponentHost, fault.Normal, fault.KindDescriptor)
+	n.super.awaitState(host2, cfg.Node, fault.ComponentHost, fault.Normal, fault.KindDescriptor)
+
+	n.super.mu.Lock()
+	n.noLinkFailed()
+	n.super.heard = nil
+	n.super.mu.Unlock()
+	for _, at := range []grid.Coord{at2, at0, at1} { // back to their configurations
+		if st := n.tell(n.cfgs[at], &lofamov1.PeerOrder{Number: 13}); st.GetTorus() != "" {
+			t.Errorf("%s says %v", at, st)
+		}
+	}
+	n.halt(at3, fault.HalfDNP)
+	n.halt(at3, fault.HalfHost)
+	n.super.awaitState(host0, "n0-0-0", fault.Link(grid.XMinus), fault.Normal, fault.KindSelf)
+	n.super.awaitState(host2, "n2-0-0", fault.Link(grid.XPlus), fault.Normal, fault.KindSelf)
+	n.super.awaitState(host0, "n2-0-0", fault.ComponentHost, fault.Normal, fault.KindDescriptor)
+	n.super.mu.Lock()
+	n.noLinkFailed()
+	n.super.mu.Unlock()
+}
+
+// noLinkFailed checks that no half of the nodes from the beginning has called a link FAILED. The caller holds the mutex.
+func (n *testNet) noLinkFailed() {
+	n.t.Helper()
+	for _, s := range n.super.heard {
+		if _, ok := s.obs.Component.LinkDirection(); ok && s.obs.State == fault.Failed && s.by.Node != "joined" {
+			n.t.Errorf("a link is called FAILED: %s", s)
+		}
+	}
+}

@@ -62,6 +62,7 @@ func (m *Machine) viewOf(next peers.State) *halfcore.Topology {
 func (m *Machine) relink(now time.Time, next peers.State, was, is [grid.NumDirections]peers.Peer) {
 	around, before := m.viewOf(next), m.cfg.Topo
 	linked := express.MaskOf(around.Links...)
+	changes := next.Torus != (grid.Dims{}) || around.Dims != before.Dims
 	var begin []grid.Direction
 	for i, d := range grid.Directions() {
 		l := m.links[i]
@@ -73,7 +74,7 @@ func (m *Machine) relink(now time.Time, next peers.State, was, is [grid.NumDirec
 			begin = append(begin, d)
 		}
 		m.out.Repeer = append(m.out.Repeer, d)
-		if l != nil && next.Torus != (grid.Dims{}) {
+		if l != nil && changes {
 			m.sayFarewell(l)
 		}
 	}
@@ -91,7 +92,7 @@ func (m *Machine) relink(now time.Time, next peers.State, was, is [grid.NumDirec
 		}
 	}
 	grace := m.cfg.LinkGrace
-	if next.Torus != (grid.Dims{}) {
+	if changes {
 		grace = max(grace, relinkGrace)
 	}
 	for _, d := range begin {

@@ -11,7 +11,8 @@ import (
 )
 
 // validateLinks checks that each of the node's directions has exactly one link, and that no two sockets of this node
-// share an address. Other directions may have an end without a peer. If dims is zero (not valid), it does not check which directions have links.
+// share an address. Other directions may have an end without a peer. If dims is zero (not valid), it does not check which
+// directions have links.
 func (a Agent) validateLinks(p *problems, dims grid.Dims, directions []grid.Direction) {
 	haveDims := dims != grid.Dims{}
 	if !dims.Full() && a.Routing != routing.Chaos.String() {
@@ -38,17 +39,8 @@ func (a Agent) validateLinks(p *problems, dims grid.Dims, directions []grid.Dire
 		if _, ok := p.listen(field+".local", l.Local); ok {
 			udp.add(p, field+".local", l.Local)
 		}
-		if !a.Spare {
-			if l.Peer != "" || l.PeerNode != "" || !haveDims || slices.Contains(directions, dir) {
-				p.remote(field+".peer", l.Peer)
-			}
-			peers.add(p, field+".peer", l.Peer)
-		} else if l.Peer != "" || l.PeerNode != "" {
-			p.bad(field+".peer", strings.TrimSpace(l.Peer+" "+string(l.PeerNode)), "nothing: a spare learns its peers")
-		}
-		if l.PeerNode != "" {
-			p.name(field+".peerNode", string(l.PeerNode))
-		}
+		a.validatePeer(p, field, l, haveDims && !slices.Contains(directions, dir))
+		peers.add(p, field+".peer", l.Peer)
 		p.iface(field+".interface", l.Interface)
 	}
 	if !haveDims {
@@ -63,6 +55,20 @@ func (a Agent) validateLinks(p *problems, dims grid.Dims, directions []grid.Dire
 		if _, ok := a.Links[dir.String()]; !ok {
 			p.bad("links."+dir.String(), "", "a link: this node of the %s torus has one in that direction", dims)
 		}
+	}
+}
+
+// validatePeer checks the other end of a link. end: the torus has no link in that direction, so there may be none.
+func (a Agent) validatePeer(p *problems, field string, l LinkAddr, end bool) {
+	named := l.Peer != "" || l.PeerNode != ""
+	switch {
+	case a.Spare && named:
+		p.bad(field+".peer", strings.TrimSpace(l.Peer+" "+string(l.PeerNode)), "nothing: a spare learns its peers")
+	case !a.Spare && (named || !end):
+		p.remote(field+".peer", l.Peer)
+	}
+	if l.PeerNode != "" {
+		p.name(field+".peerNode", string(l.PeerNode))
 	}
 }
 

@@ -587,7 +587,8 @@ func TestLinkMovesToAnotherPeerWhileItRuns(t *testing.T) {
 	b.until("silent", func(o torus.LinkOutput, _ torus.LinkStats) bool { return o.Detail.Silent })
 	a.until("passed over b", func(torus.LinkOutput, torus.LinkStats) bool { return a.link.Stats().Dropped > 0 })
 
-	if err := a.link.SetPeer(a.cfg.Dst, netip.AddrPortFrom(netip.IPv6Loopback(), 1), only("c")); err == nil || a.link.PeerAddr() != c.cfg.Local {
+	err := a.link.SetPeer(a.cfg.Dst, netip.AddrPortFrom(netip.IPv6Loopback(), 1), only("c"))
+	if err == nil || a.link.PeerAddr() != c.cfg.Local {
 		t.Errorf("an address of another family: %v", err)
 	}
 	if err := a.link.SetPeer(a.cfg.Dst, b.cfg.Local, only("c")); err != nil {

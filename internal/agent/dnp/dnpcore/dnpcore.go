@@ -249,7 +249,7 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 	if cfg.Resume.Outbox.Epoch == epoch {
 		m.sender.Resume(cfg.Resume.Outbox)
 	}
-	m.selfTest, m.mapping = newSelfTest(cfg, now), newMapping(cfg, now)
+	m.selfTest, m.mapping = newSelfTest(cfg, now), newMapping(now)
 	m.beginProof(now)
 	m.sender.Restore(now, cfg.Kept)
 	m.sender.Step(now, servicenet.Supervisors{})

@@ -52,7 +52,7 @@ type mappingState struct {
 	budget [grid.NumDirections]bucket // for probes that arrive by each link
 }
 
-func newMapping(cfg Config, now time.Time) (s mappingState) {
+func newMapping(now time.Time) (s mappingState) {
 	for _, d := range grid.Directions() {
 		s.budget[d.Index()] = newBucket(mapping.Rate, mapping.Burst, now)
 	}

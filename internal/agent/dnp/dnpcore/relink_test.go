@@ -225,7 +225,7 @@ func (w *mesh) chat(count int) (check func()) {
 // meet makes all nodes arrive at a barrier of jobs, which must become complete at each.
 func (w *mesh) meet(name string) {
 	w.t.Helper()
-	done, rank, members := map[*meshNode]bool{}, 0, 0
+	done, members := map[*meshNode]bool{}, 0
 	for _, n := range w.nodes {
 		if !n.dead {
 			members++
@@ -233,7 +233,7 @@ func (w *mesh) meet(name string) {
 	}
 	b := express.Barrier{Topic: express.TopicJob, Name: name, Generation: 1}
 	for again := range 20 {
-		rank = 0
+		rank := 0
 		for _, n := range w.nodes {
 			if n.dead {
 				continue

@@ -89,32 +89,20 @@ func (c *Cluster) addresses(o Options) (Addresses, error) {
 func (c *Cluster) takePorts() (Addresses, error) {
 	interfaces := c.info.interfaces()
 	perSupervisor, perNode := 6+interfaces, 2+interfaces
-	dirs := c.dims.Links()
-	b, err := reservePorts(len(c.info.Supervisors)*perSupervisor + len(c.info.All())*(perNode+len(dirs)))
+	b, err := reservePorts(len(c.info.Supervisors)*perSupervisor + len(c.info.All())*(perNode+grid.NumDirections))
 	if err != nil {
 		return Addresses{}, err
 	}
 	c.ports = b
 	var a Addresses
-	takeOn := func(k int) string {
-		addr, takeErr := b.takeOn(k)
-		err = errors.Join(err, takeErr)
-		return addr
-	}
-	take := func() string { return takeOn(0) }
 	for range c.info.Supervisors {
 		s, takeErr := b.supervisor(interfaces)
 		err = errors.Join(err, takeErr)
 		a.Supervisors = append(a.Supervisors, s)
 	}
 	for range c.info.All() {
-		n := NodeAddresses{Gossip: take(), HTTP: take(), Links: map[grid.Direction]LinkAddress{}}
-		for k := range interfaces {
-			n.Service = append(n.Service, config.ServiceAddr{Listen: takeOn(k)})
-		}
-		for _, d := range dirs {
-			n.Links[d] = LinkAddress{Listen: take()}
-		}
+		n, takeErr := b.node(interfaces)
+		err = errors.Join(err, takeErr)
 		a.Nodes = append(a.Nodes, n)
 	}
 	return a, err

@@ -70,6 +70,22 @@ type Info struct {
 // All returns the nodes and the spares.
 func (i Info) All() []NodeInfo { return slices.Concat(i.Nodes, i.Spares) }
 
+// placed returns the number of nodes that have a place now.
+func (i Info) placed() int {
+	n := 0
+	for _, node := range i.Nodes {
+		if !node.Left {
+			n++
+		}
+	}
+	for _, node := range i.Spares {
+		if node.Joined {
+			n++
+		}
+	}
+	return n
+}
+
 // at returns a node by its number: its rank, or behind the nodes the number of a spare.
 func (i *Info) at(n int) *NodeInfo {
 	if n < len(i.Nodes) {
@@ -102,9 +118,13 @@ type NodeInfo struct {
 	StateDir string       `json:"stateDir"`
 	// Interface is the real network interface of its service network; empty when that is pretended.
 	Interface string `json:"interface,omitempty"`
-	HTTP      string `json:"http,omitempty"`    // host:port: metrics and health of its host half; empty: none, as of clusters that are older
-	RunPID    int    `json:"run_pid,omitempty"` // of `lofamo-agent run`
-	Started   uint64 `json:"started,omitempty"`
+	HTTP      string `json:"http,omitempty"` // host:port: metrics and health of its host half; empty: none, as of clusters that are older
+	// Left says that a node made with coordinates was taken out of the torus, and Joined that one made without them was put
+	// into it, by Scale.
+	Left    bool   `json:"left,omitempty"`
+	Joined  bool   `json:"joined,omitempty"`
+	RunPID  int    `json:"run_pid,omitempty"` // of `lofamo-agent run`
+	Started uint64 `json:"started,omitempty"`
 }
 
 // Cluster is a local cluster. Only the methods in inject.go are safe for concurrent use.

@@ -77,7 +77,7 @@ func (c *Cluster) Start(ctx context.Context, progress func(Progress)) error {
 		return err
 	}
 	c.exited = make(chan Exit, len(c.info.All())+len(c.info.Supervisors))
-	p := Progress{Phase: "supervisors", Supervisors: len(c.serving("")), Nodes: len(c.info.Nodes)}
+	p := Progress{Phase: "supervisors", Supervisors: len(c.serving("")), Nodes: c.info.placed()}
 	report(progress, p)
 	if err := c.startSupervisors(ctx); err != nil {
 		return err
@@ -125,6 +125,9 @@ func (c *Cluster) freePorts() error {
 
 func (c *Cluster) startNode(i int) error {
 	n := c.info.at(i)
+	if n.Left {
+		return nil
+	}
 	dir := c.nodeDir(n.ID)
 	pid, started, err := c.spawn(member{"node", string(n.ID)}, filepath.Join(dir, "run.log"), agentProgram,
 		"run", "--config", filepath.Join(dir, "agent.yaml"), "--restart="+cmp.Or(c.info.Restart, "never"))
@@ -211,7 +214,7 @@ func (c *Cluster) RegionClient(role pki.Role, region string) (*client.Client, er
 // pollNodes is the interval between two queries for all nodes. The answers grow with the cluster, and the supervisors
 // have more important work during a start.
 func (c *Cluster) pollNodes() time.Duration {
-	return max(pollEvery, min(time.Second, time.Duration(len(c.info.Nodes))*5*time.Millisecond))
+	return max(pollEvery, min(time.Second, time.Duration(c.info.placed())*5*time.Millisecond))
 }
 
 // pollEvery is the minimum interval between two queries.
@@ -282,10 +285,10 @@ func (c *Cluster) WaitNormal(ctx context.Context, progress func(Progress)) error
 // WaitNormalSince is WaitNormal, and waits until the supervisors have heard every node since a time (zero: ever).
 func (c *Cluster) WaitNormalSince(ctx context.Context, since time.Time, progress func(Progress)) error {
 	err := c.watchNodes(ctx, since, progress, func(s nodesSeen) (bool, error) {
-		if s.normal == len(c.info.Nodes) {
+		if s.normal == c.info.placed() {
 			return true, nil
 		}
-		return false, fmt.Errorf("%d of %d nodes are NORMAL; not yet: %s", s.normal, len(c.info.Nodes),
+		return false, fmt.Errorf("%d of %d nodes are NORMAL; not yet: %s", s.normal, c.info.placed(),
 			shorten(append(s.unheard, s.unwell...), 8))
 	})
 	if err != nil {
@@ -305,9 +308,9 @@ func (c *Cluster) WaitHeard(ctx context.Context, progress func(Progress)) (unwel
 	rest := max(minRest, time.Duration(periods.DigestMisses)*periods.DigestPeriod)
 	var since time.Time
 	err = c.watchNodes(ctx, time.Time{}, progress, func(s nodesSeen) (bool, error) {
-		if heard := s.normal + len(s.unwell); heard < len(c.info.Nodes) {
+		if heard := s.normal + len(s.unwell); heard < c.info.placed() {
 			since = time.Time{}
-			return false, fmt.Errorf("%d of %d nodes have reported; not yet: %s", heard, len(c.info.Nodes), shorten(s.unheard, 8))
+			return false, fmt.Errorf("%d of %d nodes have reported; not yet: %s", heard, c.info.placed(), shorten(s.unheard, 8))
 		}
 		if since.IsZero() || !slices.Equal(unwell, s.unwell) {
 			since, unwell = time.Now(), s.unwell
@@ -346,7 +349,7 @@ func (c *Cluster) watchNodes(ctx context.Context, since time.Time, progress func
 	if err != nil {
 		return err
 	}
-	p := Progress{Phase: "nodes", Supervisors: len(c.serving("")), Nodes: len(c.info.Nodes), Started: len(c.info.Nodes)}
+	p := Progress{Phase: "nodes", Supervisors: len(c.serving("")), Nodes: c.info.placed(), Started: c.info.placed()}
 	var last nodesSeen
 	err = c.poll(ctx, c.pollNodes(), func() (bool, error) {
 		last = nodesSeen{}

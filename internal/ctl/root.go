@@ -104,7 +104,8 @@ Exit codes: 0 success, 1 failure, 2 a usage error, 3 a diagnosis that found some
 	root.AddCommand(lists, get.StatusCommand(a), get.SummaryCommand(a), get.HistoryCommand(a), get.ExplainCommand(a),
 		get.MapCommand(a), get.WatchCommand(a),
 		get.DiagnoseCommand(a), get.ApplyCommand(a), get.LabelCommand(a), get.MaskCommand(a), get.UnmaskCommand(a), get.AcknowledgeCommand(a))
-	root.AddCommand(cluster.UpCommand(a), cluster.DownCommand(a), cluster.WebCommand(a), cluster.InjectCommand(a), cluster.Command(a),
+	root.AddCommand(cluster.UpCommand(a), cluster.DownCommand(a), cluster.ScaleCommand(a), cluster.WebCommand(a), cluster.InjectCommand(a),
+		cluster.Command(a),
 		cluster.NodeCommand(a), cluster.MaintenanceCommand(a), cluster.RegsCommand(a), cluster.BundleCommand(a), cluster.CertCommand(a))
 	root.AddCommand(policy.Command(a), policy.ResponseCommand(a), policy.AuditCommand(a), top.Command(a), cluster.SupervisorCommand(a),
 		cluster.ConfigCommand(a), versionCommand(a))

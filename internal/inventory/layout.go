@@ -41,10 +41,12 @@ type PlacedNode struct {
 	ID      fault.NodeID
 	Region  string
 	Labels  map[string]string
-	Service []config.ServiceAddr       // by service interface, at least one
-	Gossip  string                     // empty: no gossip
-	HTTP    string                     // empty: none
-	Links   map[grid.Direction]LinkEnd // one for each direction that the torus has
+	Service []config.ServiceAddr // by service interface, at least one
+	Gossip  string               // empty: no gossip
+	HTTP    string               // empty: none
+	// Links has one end for each direction that the torus has. A placed node may have more: it can then get links there
+	// when other nodes join.
+	Links map[grid.Direction]LinkEnd
 }
 
 // LinkEnd is one end of a link.
@@ -140,16 +142,20 @@ func (l Layout) Agent(number int) config.Agent {
 	return cfg
 }
 
-// links returns a node's links. A spare's links have no peers.
+// links returns a node's links. A spare's links have no peers, nor have ends in directions in which a node has no link.
 func (l Layout) links(number int) map[string]config.LinkAddr {
 	out := map[string]config.LinkAddr{}
-	for _, d := range l.Directions(number) {
-		local := l.Nodes[number].Links[d]
+	for _, d := range grid.Directions() {
+		local, ok := l.Nodes[number].Links[d]
+		if !ok {
+			continue
+		}
 		a := config.LinkAddr{Local: local.Listen, Interface: local.Interface}
 		if number < l.Places() {
-			at, _ := l.Dims.Neighbour(l.Dims.Node(number), d)
-			peer := l.Nodes[l.Dims.Index(at)]
-			a.Peer, a.PeerNode = peer.Links[d.Opposite()].Listen, peer.ID
+			if at, linked := l.Dims.Neighbour(l.Dims.Node(number), d); linked {
+				peer := l.Nodes[l.Dims.Index(at)]
+				a.Peer, a.PeerNode = peer.Links[d.Opposite()].Listen, peer.ID
+			}
 		}
 		out[d.String()] = a
 	}

@@ -337,12 +337,13 @@ func (c *Cluster) Heal(ctx context.Context, node string) error {
 	)
 }
 
-// HealAll heals every node, some at a time.
+// HealAll heals every node that has a place, some at a time.
 func (c *Cluster) HealAll(ctx context.Context) error {
-	errs := make([]error, len(c.info.Nodes))
+	nodes := slices.DeleteFunc(c.info.All(), func(n NodeInfo) bool { return n.Left || n.Coord == "" && !n.Joined })
+	errs := make([]error, len(nodes))
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, 8)
-	for i, n := range c.info.Nodes {
+	for i, n := range nodes {
 		wg.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()

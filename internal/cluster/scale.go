@@ -120,7 +120,6 @@ func (c *Cluster) shrink(ctx context.Context, cl *client.Client) (Scaled, error)
 
 // endNode ends the processes of a node.
 func (c *Cluster) endNode(ctx context.Context, n *NodeInfo) error {
-	c.expectExit(member{"node", string(n.ID)}.String())
 	p, err := openProcess(c.daemon(*n))
 	if errors.Is(err, errNotOurs) {
 		return nil
@@ -132,6 +131,7 @@ func (c *Cluster) endNode(ctx context.Context, n *NodeInfo) error {
 	if left := endAll(ctx, []*process{p}, stopGrace); len(left) > 0 {
 		return fmt.Errorf("process %d does not end, though killed", p.pid)
 	}
+	c.expectExit(member{"node", string(n.ID)}.String())
 	n.RunPID, n.Started = 0, 0
 	return nil
 }

@@ -4834,7 +4834,8 @@ type PeerStatus struct {
 	// 0: orders name its epoch.
 	Life uint64 `protobuf:"varint,11,opt,name=life,proto3" json:"life,omitempty"`
 	// Short name of the torus that it holds by order, "4x4x4" or "4x4x4-" and a checksum of the empty places, at most 32
-	// bytes; empty: as configured.
+	// bytes; empty: as configured. With configuration: of the configured torus; "-": none. Empty there too: the node is of an
+	// earlier version, which follows no order of a torus.
 	Torus         string `protobuf:"bytes,12,opt,name=torus,proto3" json:"torus,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -40,7 +40,15 @@ func PeerStatuses(self fault.NodeID, epoch fault.Epoch, coord string, s peers.St
 		},
 		{
 			Node: string(self), Epoch: uint64(epoch), Coord: coord, Spare: cfg.Spare, Configuration: true,
-			Ends: peers.Proto(cfg.Ends), Configured: peers.Proto(cfg.Configured),
+			Ends: peers.Proto(cfg.Ends), Configured: peers.Proto(cfg.Configured), Torus: cfg.torusName(),
 		},
 	}
+}
+
+// torusName is the short name of the configured torus; "-": none.
+func (c PeersConfig) torusName() string {
+	if c.Dims == (grid.Dims{}) {
+		return "-"
+	}
+	return c.Dims.Short()
 }

@@ -34,7 +34,7 @@ topology does not have yet needs --service.`,
 		Args: command.Exactly("NODE (a node without a place)"),
 	}
 	f := cmd.Flags()
-	f.StringVar(&place, "place", "", `coordinates "x,y,z" of an empty place, or of one beside the torus; the supervisors choose one without it`)
+	f.StringVar(&place, "place", "", `coordinates "x,y,z" of an empty place, or of one beside the torus; without it the supervisors choose`)
 	f.StringSliceVar(&service, "service", nil, `addresses "ip:port" of its service interfaces, for a node that the topology does not have`)
 	f.StringSliceVar(&labels, "label", nil, `labels "key=value" for a node that the topology does not have`)
 	f.BoolVar(&dryRun, "dry-run", false, "only show the place that it would get")

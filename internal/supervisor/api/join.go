@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -84,7 +83,7 @@ func (s *Server) leaveNodes(ctx context.Context, by string, req *lofamov1.LeaveN
 		for i, name := range req.GetNodes() {
 			n, ok := have.Find(name)
 			if !ok {
-				return nil, status.Error(codes.NotFound, fmt.Sprintf("nodes[%d]: given %.64q: want a node of the topology, or its coordinates", i, name))
+				return nil, status.Errorf(codes.NotFound, "nodes[%d]: given %.64q: want a node of the topology, or its coordinates", i, name)
 			}
 			ids = append(ids, n.ID)
 			resp.Nodes = append(resp.Nodes, n.Proto())

@@ -158,7 +158,8 @@ func (k *peers) follow(ctx context.Context, m *order.Standing[peerWord, *lofamov
 
 // settle gives all nodes the present torus, unless they have got one lately.
 func (k *peers) settle(topo *topology.Topology, now time.Time) {
-	if k.settled == topo.Dims && !k.settledAt.IsZero() || now.Before(k.settledAt.Add(max(settlePace, time.Duration(len(topo.Nodes))*settleEach))) {
+	pace := max(settlePace, time.Duration(len(topo.Nodes))*settleEach)
+	if k.settled == topo.Dims && !k.settledAt.IsZero() || now.Before(k.settledAt.Add(pace)) {
 		return
 	}
 	k.settled, k.settledAt, k.dirty = topo.Dims, now, true

@@ -124,8 +124,11 @@ other agents by hand. A node that is broken for good is taken out in the same wa
 				return fmt.Errorf("leave %s: %w", strings.Join(args, " "), command.Plain(err))
 			}
 			verb := "leave"
-			if dryRun {
+			switch {
+			case dryRun:
 				verb = "would leave"
+			case len(args) == 1:
+				verb = "leaves"
 			}
 			var names []string
 			for _, n := range resp.GetNodes() {

@@ -54,20 +54,31 @@ type cell struct {
 	word, guards int    // offsets in the file
 	valid        uint32 // the Valid bit, 0 for a word without one
 	owner        fault.Half
+	loading      string // what Load does, for its errors; "": no register
 }
+
+// registerCells are the cells of guardedRegisters, made once: a host half loads several registers in each tick.
+var registerCells = func() (out [len(guardedRegisters)]cell) {
+	for i, a := range guardedRegisters {
+		reg, ok := watchdog.Lookup(a)
+		if !ok {
+			continue
+		}
+		out[i] = cell{word: int(a), guards: pageSize + offGuards + guardStride*i, owner: reg.Owner, loading: "load register " + a.String()}
+		if reg.HasValid {
+			out[i].valid = watchdog.ValidBit
+		}
+	}
+	return out
+}()
 
 // registerCell returns the cell of a register, and false for an address without a register.
 func registerCell(a watchdog.Addr) (cell, bool) {
-	reg, ok := watchdog.Lookup(a)
 	i := slices.Index(guardedRegisters[:], a)
-	if !ok || i < 0 {
+	if i < 0 || registerCells[i].loading == "" {
 		return cell{}, false
 	}
-	c := cell{word: int(a), guards: pageSize + offGuards + guardStride*i, owner: reg.Owner}
-	if reg.HasValid {
-		c.valid = watchdog.ValidBit
-	}
-	return c, true
+	return registerCells[i], true
 }
 
 // The cells used on every tick, looked up once.

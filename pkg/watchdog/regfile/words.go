@@ -103,7 +103,7 @@ func (f *File) Load(a watchdog.Addr) (uint32, error) {
 	if err != nil {
 		return 0, err
 	}
-	return f.load("load register "+a.String(), c)
+	return f.load(c.loading, c)
 }
 
 // Poke writes a register of a file from outside, including the guards, as its owner would: for tests and fault

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime/pprof"
 	"strings"
 	"sync"
 	"testing"
@@ -257,10 +258,34 @@ func TestStartRefusesDiskWithoutRoom(t *testing.T) {
 	}
 }
 
+// awaitFirstPurge waits until a new member's three purges of old files have read their directories. The next ones follow half a
+// minute later. A purge that finds no directory ends the process.
+func awaitFirstPurge(t *testing.T) {
+	t.Helper()
+	const purges = 3 // of the log, of snapshots and of snapshots' databases
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		var b bytes.Buffer
+		_ = pprof.Lookup("goroutine").WriteTo(&b, 2) // into memory it does not fail
+		wait := 0
+		for g := range strings.SplitSeq(b.String(), "\n\n") {
+			if state, _, _ := strings.Cut(g, "\n"); strings.Contains(state, "[select") && strings.Contains(g, "fileutil.purgeFile.") {
+				wait++
+			}
+		}
+		if wait == purges {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d purges wait: want %d", wait, purges)
+		}
+	}
+}
+
 // TestDeletedDataDirIsNoticed deletes the directory of a member, and puts another one in its place.
 func TestDeletedDataDirIsNoticed(t *testing.T) {
 	cfg := config(t, keys(t))
 	m := start(t, cfg)
+	awaitFirstPurge(t)
 	if err := m.CheckDir(); err != nil {
 		t.Errorf("an intact directory: %v", err)
 	}

@@ -133,8 +133,11 @@ func (t *term) ended(r result) error {
 	w := t.inflight.write
 	switch {
 	case r.err == nil:
-		if w != nil && w.ChangesTopology() && !w.ends {
-			t.relabel(w, r.revision) // before the map of that revision is shown
+		if w != nil && w.ChangesTopology() { // before the map of that revision is shown
+			if err := t.followPlaces(w, r.revision); err != nil {
+				w.reply <- written{revision: r.revision}
+				return err
+			}
 		}
 		t.finish(r)
 	case w != nil && errors.Is(r.err, store.ErrConflict):
@@ -158,7 +161,7 @@ func (t *term) finish(r result) {
 	m.Revision.Set(float64(r.revision))
 	m.BatchOps.Observe(float64(b.ops()))
 	for _, st := range b.statuses {
-		if t.touched[st.ID]--; t.touched[st.ID] == 0 {
+		if t.touched[st.ID]--; t.touched[st.ID] <= 0 { // less: it has left its place meanwhile
 			delete(t.touched, st.ID)
 		}
 		t.committed.Set(view.Entry{Status: st, Revision: r.revision, Faults: b.evidence[st.ID]})

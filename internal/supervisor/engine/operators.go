@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -51,14 +50,7 @@ func (e *Engine) Change(ctx context.Context, change func(store.Topology) ([]stor
 	return rev, nil
 }
 
-// topologyChanged ends a term whose machine has other nodes or places than the current topology. No batch of the term
-// is left to commit.
-type topologyChanged struct{ reply func() }
-
-func (topologyChanged) Error() string { return "the topology has changed" }
-
-// follow updates the marks and sends the reply after a committed write. After a change of places it returns the error
-// that ends the term; the reply then follows once the next term runs.
+// follow updates the marks and sends the reply after a committed write.
 func (t *term) follow(w *write, r result) error {
 	if r.err == nil && t.e.cfg.Marks != nil {
 		set, ended, err := store.MaintenanceIn(w.Write)
@@ -74,21 +66,16 @@ func (t *term) follow(w *write, r result) error {
 		}
 		t.e.cfg.Masks.Change(set, ended, store.MaskKey, r.revision)
 	}
-	reply := func() { w.reply <- written{r.revision, r.err} }
-	if r.err == nil && w.ends {
-		return topologyChanged{reply}
+	if w.moves { // also if it was refused
+		t.pausing = slices.ContainsFunc(t.sealed, func(b *batch) bool { return b.write != nil && b.write.moves })
 	}
-	if w.ends {
-		t.pausing = false // the write was refused
-	}
-	reply()
+	w.reply <- written{r.revision, r.err}
 	return nil
 }
 
 // Lead runs one term of leadership: it loads the committed map and works until the context ends or the store refuses
-// a commit. It returns the reason. When nodes change places, it restarts at once from the committed map: remaining
-// nodes keep their state, new ones are UNKNOWN, and no node newly becomes FAILED within the first digest period.
-// Queued inputs are not lost. Lead applies other changes of the topology, such as labels, without a restart.
+// a commit. It returns the reason. It applies changes of the topology without a restart: nodes at their places keep
+// everything, and new ones are UNKNOWN.
 func (e *Engine) Lead(ctx context.Context, fence store.Fence) error {
 	t, err := e.newTerm(ctx, fence)
 	if err != nil {
@@ -113,35 +100,7 @@ func (e *Engine) Lead(ctx context.Context, fence store.Fence) error {
 		e.seen.close()
 		e.cfg.Metrics.Leader.Set(0)
 	}()
-	for {
-		err := t.run(ctx)
-		var changed topologyChanged
-		if !errors.As(err, &changed) {
-			return err
-		}
-		next, err := e.newTerm(ctx, fence)
-		if err != nil {
-			changed.reply()
-			return fmt.Errorf("follow the topology in term %d: %w", fence.Rev, err)
-		}
-		next.takeOver(t)
-		e.publish(next)
-		changed.reply()
-		t.end()
-		t = next
-	}
-}
-
-// takeOver inherits the state that survives a change of the topology: the report log, and the writes that came after
-// the change.
-func (t *term) takeOver(before *term) {
-	t.log, t.senders = before.log, before.senders
-	for _, b := range before.sealed {
-		if b.write != nil {
-			t.sealed = append(t.sealed, b)
-			t.pausing = t.pausing || b.write.ends
-		}
-	}
+	return t.run(ctx)
 }
 
 // end releases all callers that wait for an answer of the term.
@@ -193,7 +152,7 @@ func (e *Engine) settle(ctx context.Context, committer store.Committer, snap *st
 	if e.cfg.Marks != nil {
 		e.cfg.Marks.Replace(marks, snap.Revision)
 	}
-	masks, none := keptMasks(snap)
+	masks, none := keptMasks(snap.Topology.Dims, snap.Masks)
 	garbage = append(garbage, none...)
 	e.cfg.Masks.Replace(masks, snap.Revision)
 	keys, events := e.forget(snap, time.Now())
@@ -330,15 +289,15 @@ func (e *Engine) endMarks(ctx context.Context, over []mark) error {
 	return nil
 }
 
-// keptMasks returns the masks of links that the topology has, and the keys of the others. Masks for links of another
-// torus mean nothing.
-func keptMasks(snap *store.Snapshot) (masks []*lofamov1.LinkMask, none []string) {
-	for _, m := range snap.Masks {
+// keptMasks returns the masks of links that a torus has, and the keys of the others. Masks for links of another torus
+// mean nothing.
+func keptMasks(dims grid.Dims, all []*lofamov1.LinkMask) (masks []*lofamov1.LinkMask, none []string) {
+	for _, m := range all {
 		l, ok := view.LinkOf(m)
-		ok = ok && snap.Topology.Dims.Contains(l.Node)
+		ok = ok && dims.Contains(l.Node)
 		if ok {
 			var peer grid.Coord
-			peer, ok = snap.Topology.Dims.Neighbour(l.Node, l.Dir)
+			peer, ok = dims.Neighbour(l.Node, l.Dir)
 			ok = ok && (m.GetPeerCoord() == "" || m.GetPeerCoord() == peer.String())
 		}
 		if ok {

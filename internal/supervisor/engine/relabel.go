@@ -1,12 +1,14 @@
 package engine
 
 import (
+	"fmt"
 	"sync"
 	"time"
 
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // known is the stored topology, shared by the term's goroutine and by operators' changes.
@@ -40,6 +42,15 @@ func (k *known) samePlaces(to *topology.Topology) bool {
 	return now != nil && now.SamePlaces(to)
 }
 
+// followPlaces applies a committed topology.
+func (t *term) followPlaces(w *write, revision uint64) error {
+	if w.moves {
+		return t.move(w, revision)
+	}
+	t.relabel(w, revision)
+	return nil
+}
+
 // relabel applies a committed topology with the same nodes at the same places. The machine keeps all its evidence.
 func (t *term) relabel(w *write, revision uint64) {
 	was, now := t.topology.get(), *w.Topology
@@ -57,7 +68,65 @@ func (t *term) relabel(w *write, revision uint64) {
 	cfg := t.e.awareness(now.Topology)
 	t.incidents.Relabel(cfg.Labels, cfg.DomainLabels)
 	t.step(t.asOf(time.Now()), awareness.Labelled{Labels: cfg.Labels, DomainLabels: cfg.DomainLabels})
+	t.collect(garbage)
+}
+
+// collect deletes records that mean nothing any more.
+func (t *term) collect(garbage []string) {
 	if len(garbage) > 0 {
 		t.takeWrite(write{Write: store.Write{Deletes: garbage}, reply: make(chan written, 1)})
+	}
+}
+
+// move applies a committed topology in which nodes have other places. The machine keeps the evidence of all nodes that
+// stay. The documents of vacated places are deleted: they would be wrong when a node returns to its old place. The term
+// takes no input between the write and this step, so that no batch holds states of nodes that have left.
+func (t *term) move(w *write, revision uint64) error {
+	was, now := t.topology.get(), *w.Topology
+	now.Topology = now.At(revision)
+	cfg := t.e.awareness(now.Topology)
+	if err := cfg.Validate(); err != nil {
+		return fmt.Errorf("follow the topology of revision %d: %w", revision, err)
+	}
+	garbage := now.Garbage
+	for _, n := range was.Nodes {
+		to, ok := now.Node(n.ID)
+		if !ok && t.e.cfg.Marks.Of(n.ID) != nil {
+			garbage = append(garbage, store.MaintenanceKey(string(n.ID)))
+		}
+		if !n.Spare && (!ok || to.Spare || to.Coord != n.Coord) {
+			garbage = append(garbage, store.NodeKey(string(n.ID)))
+			t.forget(n.ID)
+		}
+	}
+	masks, _, _ := t.e.cfg.Masks.All()
+	_, none := keptMasks(now.Dims, masks)
+	garbage, now.Garbage = append(garbage, none...), nil
+	t.topology.set(now)
+	t.e.cfg.Names.Set(now.Topology)
+	at := time.Now()
+	var changed []fault.NodeID
+	t.committed, changed = t.committed.Move(t.e.cfg.Names, at)
+	to := awareness.Moved{Dims: cfg.Dims, IDs: cfg.IDs, Labels: cfg.Labels, DomainLabels: cfg.DomainLabels}
+	t.incidents.Move(to)
+	t.collect(garbage) // before the new documents of the same nodes
+	t.step(t.asOf(at), to)
+	if t.e.cfg.Revoked != nil {
+		t.step(t.asOf(at), t.e.cfg.Revoked())
+	}
+	for _, id := range changed {
+		t.touch(id)
+	}
+	return nil
+}
+
+// forget drops what the term knows about a node beside the machine.
+func (t *term) forget(id fault.NodeID) {
+	delete(t.touched, id)
+	delete(t.health, id)
+	delete(t.reported, id)
+	delete(t.publishedLast, id)
+	for _, h := range [...]fault.Half{fault.HalfHost, fault.HalfDNP} {
+		delete(t.words, fault.Origin{Node: id, Half: h})
 	}
 }

@@ -52,7 +52,7 @@ type term struct {
 	commitTime time.Duration
 
 	topology known
-	// pausing means that the term takes no more inputs, because a waiting write will end it.
+	// pausing means that the term takes no inputs until it has followed a waiting change of places.
 	pausing bool
 
 	done   chan struct{}
@@ -95,7 +95,7 @@ func (t *term) run(ctx context.Context) error {
 			in = nil // let the queue fill up
 		}
 		if t.pausing {
-			answers, digests, in = nil, nil, nil // they wait for the next term
+			answers, digests, in = nil, nil, nil // they wait for the new places
 		}
 		select {
 		case <-ctx.Done():

@@ -12,8 +12,8 @@ import (
 type write struct {
 	store.Write
 	reply chan<- written
-	// ends means that the write ends the term, because the machine cannot apply the change.
-	ends bool
+	// moves means that nodes change their places: the term takes no input until it has followed.
+	moves bool
 }
 
 // written is the result of a write.
@@ -63,7 +63,7 @@ func (t *term) takeWrite(w write) {
 	if !t.open.empty() {
 		t.seal()
 	}
-	w.ends = w.ChangesTopology() && (w.Topology == nil || !t.topology.samePlaces(w.Topology.Topology))
+	w.moves = w.ChangesTopology() && !t.topology.samePlaces(w.Topology.Topology)
 	t.sealed = append(t.sealed, &batch{write: &w})
-	t.pausing = t.pausing || w.ends
+	t.pausing = t.pausing || w.moves
 }

@@ -308,6 +308,36 @@ func (b *Builder) Relabel(topo *topology.Topology) bool {
 	return true
 }
 
+// Move returns a builder for the names' topology, in which nodes have other places. Nodes at their former places keep
+// their states. All others are UNKNOWN since the given time, like links that a node did not have. It also returns the
+// nodes at their former places whose set of links has changed. The builder b must not be used any more.
+func (b *Builder) Move(names *Names, since time.Time) (next *Builder, relinked []fault.NodeID) {
+	next = NewBuilder(names, since)
+	next.rules, next.above = b.rules, b.above
+	next.above.changed = true // the index of the nodes
+	for rank := range next.now.Len() {
+		id, at := next.now.ID(rank), next.now.Coord(rank)
+		was, ok := b.now.index[id]
+		if !ok || b.now.Coord(was) != at {
+			continue
+		}
+		p := b.now.packed(was)
+		fresh := next.now.packed(rank)
+		for i := firstLink; i < len(p.components); i++ {
+			if (p.components[i].state == 0) == (fresh.components[i].state == 0) {
+				continue
+			}
+			if len(relinked) == 0 || relinked[len(relinked)-1] != id {
+				other := *p
+				p, relinked = &other, append(relinked, id)
+			}
+			p.components[i] = fresh.components[i]
+		}
+		next.set(rank, p)
+	}
+	return next, relinked
+}
+
 // Reset makes a node UNKNOWN again.
 func (b *Builder) Reset(id fault.NodeID, since time.Time) {
 	if rank, ok := b.now.index[id]; ok {
@@ -316,6 +346,10 @@ func (b *Builder) Reset(id fault.NodeID, since time.Time) {
 }
 
 func (b *Builder) put(rank int, e Entry) {
+	b.set(rank, b.pack(e))
+}
+
+func (b *Builder) set(rank int, p *packed) {
 	i, j := rank/chunkSize, rank%chunkSize
 	if b.given {
 		b.now.chunks = append([]*chunk(nil), b.now.chunks...)
@@ -331,7 +365,6 @@ func (b *Builder) put(rank int, e Entry) {
 		c.counts.add(&was, -1)
 		b.now.counts.add(&was, -1)
 	}
-	p := b.pack(e)
 	c.nodes[j] = p
 	is := p.counts()
 	c.mark(j, is.NotNormal > 0)

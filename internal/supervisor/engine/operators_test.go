@@ -279,7 +279,8 @@ func TestExpiredMarksEndInOrder(t *testing.T) {
 // TestGroupsAndWarningsOfLeftNodesEnd: group faults whose members are all gone, and warnings of a node that has left its
 // place, end, and watchers receive the events.
 func TestGroupsAndWarningsOfLeftNodesEnd(t *testing.T) {
-	h := start(t, memstore.New(100), seeded)
+	st := memstore.New(100)
+	h := start(t, st, seeded)
 	var w store.Write
 	put := func(key string, m proto.Message) {
 		b, err := proto.Marshal(m)
@@ -304,16 +305,19 @@ func TestGroupsAndWarningsOfLeftNodesEnd(t *testing.T) {
 	if _, err := h.Write(t.Context(), w); err != nil {
 		t.Fatal(err)
 	}
+	h.stop()
+	h = start(t, st, seeded) // its machine knows them
 	if _, err := h.apply(t.Context(), withSpare(true)); err != nil {
 		t.Fatal(err)
 	}
+	events := awaitEvents(t, h, 4)
 	snap, err := h.store.Load(t.Context())
 	if err != nil || len(snap.Groups) != 1 || snap.Groups[0].GetId() != "label/rack=stays" || len(snap.Warnings) != 1 ||
 		snap.Warnings[0].Node != "n0-0-0" {
 		t.Errorf("groups %v, warnings %v, %v", snap.Groups, snap.Warnings, err)
 	}
 	told := make(map[string]bool)
-	for _, ev := range awaitEvents(t, h, 4) {
+	for _, ev := range events {
 		switch {
 		case ev.GetGroup().GetState() == lofamov1.State_NORMAL && ev.GetFrom() == lofamov1.State_FAILED:
 			told[ev.GetGroup().GetId()] = true

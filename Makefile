@@ -82,7 +82,7 @@ E2E_PARALLEL := 3
 PURE := ./internal/sim ./internal/sim/hostile ./internal/agent/storage ./pkg/servicenet ./pkg/torus/express
 
 # SINGLE are such packages of one goroutine, tests included (internal/archtest holds it): the race detector can find nothing there.
-SINGLE := ./internal/agent/dnp/dnpcore ./pkg/awareness ./pkg/selftest ./pkg/torus/procedure ./pkg/torus/routing
+SINGLE := ./internal/agent/dnp/dnpcore ./pkg/awareness ./pkg/selftest ./pkg/torus/grid ./pkg/torus/procedure ./pkg/torus/routing
 
 # UNTAGGED are tests without failpoints, whose names are like those of tests with them: they are not run twice.
 UNTAGGED := LeadersAreKilled|PausedServer|WindowOfOldLeaders

@@ -1,9 +1,9 @@
 // Package grid is the geometry of the torus: coordinates, directions, and neighbours.
 //
 // It is for one to three dimensions of any size, as the DNP has them (seed 001 §III-A). Places may be empty, so that any
-// number of nodes makes a torus: a link leads to the next place in its direction that has a node. The package knows
-// nothing of links, states or packets; those are in pkg/torus. Together with pkg/fault it is the bottom of the project:
-// it imports nothing of ours.
+// number of nodes makes a torus: a link leads to the next place in its direction that has a node. Placement, Arrange
+// and Join rate and choose the places of nodes by their failure domains. The package knows nothing of links, states or
+// packets; those are in pkg/torus. Together with pkg/fault it is the bottom of the project: it imports nothing of ours.
 package grid
 
 import (

@@ -12,6 +12,8 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/ctl/ctltest"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 func someTopology() *lofamov1.Topology {
@@ -41,6 +43,23 @@ func operated(t *testing.T) ctltest.Remote {
 	return r
 }
 
+// placedIn is a fake cluster whose nodes, by rank, are in the named racks.
+func placedIn(t *testing.T, dims, racks string) ctltest.Remote {
+	d, err := grid.ParseDims(dims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	top := &lofamov1.Topology{Dims: d.String(), Revision: 41, DomainLabels: fault.DomainLabels()}
+	for c := range d.All() {
+		i := len(top.GetNodes())
+		top.Nodes = append(top.Nodes, &lofamov1.TopologyNode{Id: string(fault.DefaultNodeID(c)), Coord: c.String(),
+			Labels: map[string]string{"rack": racks[i : i+1], "power": string("AB"[c.X%2])}})
+	}
+	r := ctltest.StartRemote(t, ctltest.Healthy(t, "2x2x2"))
+	r.Server.Operators.Topology = top
+	return r
+}
+
 func TestOperatorsOutput(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "topology.yaml")
 	if err := os.WriteFile(file, []byte("dims: 2x1x1\nrevision: \"41\"\n"), 0o600); err != nil {
@@ -60,6 +79,11 @@ func TestOperatorsOutput(t *testing.T) {
 		r          ctltest.Remote
 	}{
 		{"get-topology.txt", "get topology", operated(t)},
+		{"get-topology-separated.txt", "get topology", placedIn(t, "2x2x1", "abab")},
+		{"get-topology-exposed.txt", "get topology", placedIn(t, "4x2x1", "ababbaba")},
+		{"get-topology-improve.txt", "get topology --improve", placedIn(t, "4x2x1", "ababbaba")},
+		{"get-topology-improve-none.txt", "get topology --improve", placedIn(t, "2x2x1", "abab")},
+		{"get-topology-improve-move.txt", "get topology --improve", placedIn(t, "2x2x3 without 1,0,0 0,1,0 1,0,1 0,1,1", "abbcaaaa")},
 		{"get-topology.yaml", "get topology -o yaml", operated(t)},
 		{"get-topology.json", "get topology -o json", operated(t)},
 		{"apply.txt", "apply -f " + file, operated(t)},

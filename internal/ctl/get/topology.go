@@ -21,24 +21,59 @@ import (
 
 // getTopologyCommand returns `lofamoctl get topology`.
 func getTopologyCommand(a *command.App) *cobra.Command {
+	var improve bool
 	cmd := &cobra.Command{
 		Use:     "topology",
 		Aliases: []string{"topo"},
 		Short:   "The torus: sizes, nodes with places, labels and addresses, spares",
-		Long:    `Prints the supervisors' topology. You can edit the output of -o yaml and give it to 'lofamoctl apply'.`,
-		Example: "  lofamoctl get topology\n  lofamoctl get topology -o yaml > topology.yaml",
+		Long: `Prints the supervisors' topology. You can edit the output of -o yaml and give it to 'lofamoctl apply'.
+
+The lines before the table rate the places of the nodes. The neighbours of a node are the witnesses of its death. A node is
+exposed by a failure domain (a rack, switch or power feed, unless the topology names others) if all its witnesses lie in
+that domain, and the node itself does not. --improve proposes steps that leave fewer nodes exposed. It changes nothing.`,
+		Example: "  lofamoctl get topology\n  lofamoctl get topology -o yaml > topology.yaml\n  lofamoctl get topology --improve",
 		Args:    command.Exactly(),
 	}
+	cmd.Flags().BoolVar(&improve, "improve", false, "propose better places instead of listing the nodes")
 	o := command.GetFormats(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if improve && o.Format.Structured() {
+			return command.Usagef("--improve: want it without -o: the proposal is text")
+		}
 		return command.Query(a, cmd, "get topology", o, func(ctx context.Context, s command.Session) (*lofamov1.Topology, error) {
 			return s.GetTopology(ctx)
 		}, func(top *lofamov1.Topology) error {
 			a.Printf("dims %s, failure domains %s, revision %d\n", top.GetDims(), strings.Join(top.GetDomainLabels(), " "), top.GetRevision())
+			if err := printPlacement(a, top, improve); err != nil && improve {
+				return fmt.Errorf("get topology: %w", err)
+			} else if err != nil {
+				a.Printf("places: not rated: %v\n", err)
+			}
+			if improve {
+				return nil
+			}
 			return command.Table(a.Env.Stdout, topologyRows(top))
 		})
 	}
 	return cmd
+}
+
+// printPlacement rates the places of the nodes, and proposes better ones.
+func printPlacement(a *command.App, top *lofamov1.Topology, improve bool) error {
+	p, ids, err := placed(top)
+	if err != nil {
+		return err
+	}
+	lines := qualityLines(p.Quality(), ids)
+	if improve {
+		steps, err := proposalLines(p, ids)
+		if err != nil {
+			return err
+		}
+		lines = append(lines, steps...)
+	}
+	a.Printf("%s\n", strings.Join(lines, "\n"))
+	return nil
 }
 
 func topologyRows(top *lofamov1.Topology) [][]string {

@@ -1,0 +1,99 @@
+package get
+
+import (
+	"fmt"
+	"strings"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// Bounds of the text about a placement.
+const (
+	maxExposed = 5  // nodes named for each label key
+	maxSteps   = 32 // of a proposal
+)
+
+// placed returns the placement of a topology's nodes, and their ids by number.
+func placed(top *lofamov1.Topology) (*grid.Placement, []string, error) {
+	d, err := grid.ParseDims(top.GetDims())
+	if err != nil {
+		return nil, nil, err
+	}
+	var ids []string
+	var at []grid.Coord
+	var labels []map[string]string
+	for _, n := range top.GetNodes() {
+		if n.GetCoord() == "" {
+			continue
+		}
+		c, err := grid.ParseCoord(n.GetCoord())
+		if err != nil {
+			return nil, nil, fmt.Errorf("node %s: %w", n.GetId(), err)
+		}
+		ids, at, labels = append(ids, n.GetId()), append(at, c), append(labels, n.GetLabels())
+	}
+	p, err := grid.Place(d, grid.NewDomains(top.GetDomainLabels(), labels), at)
+	return p, ids, err
+}
+
+// qualityLines rates a placement, one line for the witnesses and one for each label key that nodes have.
+func qualityLines(q grid.Quality, ids []string) []string {
+	out := []string{"witnesses: each node has at least " + fmt.Sprint(q.Witnesses)}
+	for _, k := range q.Keys {
+		var named []string
+		for i, e := range k.Exposed {
+			if i == maxExposed {
+				named = append(named, fmt.Sprintf("and %d more", len(k.Exposed)-i))
+				break
+			}
+			named = append(named, fmt.Sprintf("%s by %s=%s", ids[e.Node], k.Key, e.Value))
+		}
+		switch n := len(k.Exposed); {
+		case n == 1:
+			out = append(out, fmt.Sprintf("%s: 1 node is exposed: %s", k.Key, named[0]))
+		case n > 1:
+			out = append(out, fmt.Sprintf("%s: %d nodes are exposed: %s", k.Key, n, strings.Join(named, ", ")))
+		case k.Least > 1:
+			out = append(out, fmt.Sprintf("%s: each node has witnesses in at least %d of %d domains", k.Key, k.Least, k.Domains))
+		default:
+			out = append(out, fmt.Sprintf("%s: no node is exposed; all witnesses of %s lie in one of %s", k.Key, ids[k.Worst],
+				fault.Plural(k.Domains, "domain")))
+		}
+	}
+	if len(q.Keys) == 0 {
+		out = append(out, "failure domains: no node has a label for one")
+	}
+	return out
+}
+
+// proposalLines names the steps to a better placement.
+func proposalLines(p *grid.Placement, ids []string) ([]string, error) {
+	before := p.Quality().Exposed()
+	if before == 0 {
+		return []string{"proposal: none, because no node is exposed"}, nil
+	}
+	better, steps, err := p.Improve(maxSteps)
+	if err != nil {
+		return nil, err
+	}
+	if len(steps) == 0 {
+		return []string{"proposal: none, because no single step leaves fewer nodes exposed"}, nil
+	}
+	out := []string{fmt.Sprintf("proposal: %s, after which %d instead of %d are exposed", fault.Plural(len(steps), "step"),
+		better.Quality().Exposed(), before)}
+	moves := false
+	for i, s := range steps {
+		if s.With >= 0 {
+			out = append(out, fmt.Sprintf("  %d. %s at %s and %s at %s exchange places", i+1, ids[s.Node], s.From, ids[s.With], s.To))
+			continue
+		}
+		moves = true
+		out = append(out, fmt.Sprintf("  %d. %s moves from %s to the empty place %s", i+1, ids[s.Node], s.From, s.To))
+	}
+	if moves {
+		out = append(out, "  dims become "+better.Dims().String())
+	}
+	return append(out, "nothing was changed"), nil
+}

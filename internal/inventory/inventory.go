@@ -28,7 +28,8 @@ type Inventory struct {
 	// Cluster is the cluster's name, as in the certificates. 1 to 63 of a-z, 0-9, '-' and '.'. Required.
 	Cluster string `json:"cluster"`
 	// Dims are the sizes of the torus, "XxYxZ", each 1 to 65536, and its empty places, if any: "3x2x2 without 1,0,0 2,1,1".
-	// "0,1,1..2,1,1" is a range of ranks, X fastest. A torus with empty places has at most 1,048,576 places. Required.
+	// "0,1,1..2,1,1" is a range of ranks, X fastest. A torus with empty places has at most 1,048,576 places. Required, but
+	// 'lofamoctl cluster init' chooses the torus for at most 10,000 nodes if no node has a coord.
 	Dims string `json:"dims"`
 	// Preset of periods: default, fast or relaxed. Default default.
 	Preset string `json:"preset,omitempty"`
@@ -88,7 +89,9 @@ type Supervisor struct {
 type Node struct {
 	// ID is its name. Default from the coordinate: n1-0-1 at 1,0,1. Required of a spare.
 	ID fault.NodeID `json:"id,omitempty"`
-	// Coord is the node's coordinates, "x,y,z". Required, but empty for a spare.
+	// Coord is the node's coordinates, "x,y,z". Empty for a spare. For a node with an id and without coord, 'lofamoctl
+	// cluster init' and 'add-node' choose a place by the labels rack, switch and power; the inventory.yaml that they write
+	// has it.
 	Coord string `json:"coord,omitempty"`
 	// Service is its address in the service network, an IP or "ip:port". Required.
 	Service string `json:"service"`
@@ -111,15 +114,23 @@ type Link struct {
 
 // Load reads and validates a file.
 func Load(path string) (Inventory, error) {
-	var inv Inventory
+	inv, err := readFile(path)
+	if err != nil {
+		return inv, err
+	}
+	if err := inv.Validate(); err != nil {
+		return inv, fmt.Errorf("inventory %s: %w", path, err)
+	}
+	return inv, nil
+}
+
+// readFile reads a file without validating it.
+func readFile(path string) (inv Inventory, err error) {
 	if _, err := os.Stat(path); err != nil {
 		return inv, fmt.Errorf("inventory: %w", err)
 	}
 	if err := config.ReadStrict(path, &inv); err != nil {
 		return inv, fmt.Errorf("inventory: %w", err)
-	}
-	if err := inv.Validate(); err != nil {
-		return inv, fmt.Errorf("inventory %s: %w", path, err)
 	}
 	return inv, nil
 }
@@ -293,6 +304,10 @@ func (p Ports) check(field string) error {
 }
 
 func (n Node) at(d grid.Dims) (grid.Coord, error) {
+	if n.Coord == "" {
+		return grid.Coord{}, errors.New("given nothing: want the node's place; inventory.yaml of the operator's directory has those that " +
+			"'cluster init' chose")
+	}
 	at, err := grid.ParseCoord(n.Coord)
 	if err != nil {
 		return at, err

@@ -79,7 +79,8 @@ func clusterInitCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init INVENTORY --out DIR",
 		Short: "Make authority, keys, certificates and configurations of a new cluster from its inventory",
-		Long: `Makes authority, keys, certificates and configurations of a new cluster from its inventory. It also adds a context with
+		Long: `Makes authority, keys, certificates and configurations of a new cluster from its inventory. Nodes without coord get places
+in which the death of one rack, switch or power feed leaves as many nodes as possible with a witness. It also adds a context with
 the cluster's name and the operator's certificate to your configuration file, so that lofamoctl on this machine needs no
 further flags; it never changes an existing context (lofamoctl config).
 
@@ -93,7 +94,7 @@ and most gRPC clients outside Go refuse. Nodes always have Ed25519 keys, and sup
 			if err != nil {
 				return err
 			}
-			inv, err := inventory.Load(args[0])
+			inv, chosen, err := inventory.Plan(args[0], inventory.Inventory{})
 			if err != nil {
 				return err
 			}
@@ -102,6 +103,9 @@ and most gRPC clients outside Go refuse. Nodes always have Ed25519 keys, and sup
 			}
 			a.Printf("%s: cluster %s, %s, %s, %s\n", out, inv.Cluster, inv.Dims, fault.Plural(len(inv.Supervisors), "supervisor"),
 				fault.Plural(len(inv.Spares), "spare"))
+			if chosen > 0 {
+				a.Printf("  inventory.yaml            has the chosen places of %s\n", fault.Plural(chosen, "node"))
+			}
 			a.Printf("  supervisors/ID, nodes/ID  what each machine gets: carry it there, then 'lofamoctl cluster join DIR'; supervisors first\n")
 			a.Printf("  operators/                certificates for people: --ca ca.pem --cert operator.pem --key operator.key\n")
 			a.Printf("  ca.key                    signs certificates: keep it secret\n")
@@ -125,6 +129,9 @@ func clusterAddNodeCommand(a *command.App) *cobra.Command {
 		Long: `Updates the bundles after a change of the inventory, and prints the members whose bundles have changed: carry those
 over.
 
+Nodes without coord keep the places that they have in the inventory.yaml of --out. New ones get a place, which changes
+dims in all bundles.
+
 A single added node is a spare (spares:), which 'lofamoctl node replace' puts in another node's place. To enlarge the
 torus, add all nodes of the new plane. 'lofamoctl apply' adds the nodes to the running supervisors: their own files
 count only for an empty store.
@@ -141,7 +148,7 @@ new ones without a restart.`,
 			inv, err := d.Inventory()
 			if err == nil && len(args) > 0 {
 				file = args[0]
-				inv, err = inventory.Load(file)
+				inv, _, err = inventory.Plan(file, inv)
 			}
 			if err != nil {
 				return err

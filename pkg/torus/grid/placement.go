@@ -41,6 +41,9 @@ func NewDomains(keys []string, labels []map[string]string) Domains {
 	return ds
 }
 
+// Nodes returns the number of nodes.
+func (ds Domains) Nodes() int { return ds.nodes }
+
 // Placement has nodes at places of a torus, and their failure domains. Each distinct neighbour of a node is a witness
 // of its death. Neighbours with the same value of a label key count as one witness, so a node needs witnesses in
 // several domains. Nodes without a value share no domain with any other.
@@ -111,6 +114,9 @@ func (p *Placement) put(node, rank int32) {
 
 // Dims returns the torus.
 func (p *Placement) Dims() Dims { return p.dims }
+
+// Placed returns the number of nodes that have a place.
+func (p *Placement) Placed() int { return len(p.where) }
 
 // Coord returns the place of a node, which must have one.
 func (p *Placement) Coord(node int) Coord { return p.dims.At(int(p.where[node])) }

@@ -83,6 +83,7 @@ type LinkConfig struct {
 	// HoldOff is how long a link must be good before it leaves sick or broken. It delays good news only: bad news is
 	// never held back. It counts as at least (Misses+2)·Period. There is none after a silence shorter than four
 	// times SilentAfter in which no frame was lost: the peer paused. That holds for at most three pauses in a HoldOff.
+	// There is none either after a silence that ended while no process of this end was reading: see ResumeLink.
 	HoldOff time.Duration
 }
 
@@ -288,6 +289,7 @@ type Link struct {
 	refusal      refusal
 	answerAt     time.Time // no frame of TypeAsk is answered before
 	resumed      bool      // this machine resumes another one, and has not received a frame yet
+	broke        bool      // the silence that rx is broken by began before this machine
 
 	// Sending way.
 	tx           LinkState

@@ -179,7 +179,7 @@ func (l *Link) judgeRx(now time.Time) {
 			l.becomeNormalRx()
 		}
 	case LinkBroken:
-		paused := l.peerPaused() && l.excused(now)
+		paused := l.heardAtOnce() || l.peerPaused() && l.excused(now)
 		if paused || due(now, l.rxClearAt()) {
 			wasSick := paused && l.before == LinkSick
 			l.becomeNormalRx()
@@ -188,6 +188,12 @@ func (l *Link) judgeRx(now time.Time) {
 			}
 		}
 	}
+}
+
+// heardAtOnce reports whether a machine that has resumed a silent link hears the peer within SilentAfter. The silence then
+// ended while no process was reading, or at once after that. A machine that starts without a copy has no hold-off.
+func (l *Link) heardAtOnce() bool {
+	return l.broke && l.hearing && l.hearingSince.Sub(l.start) < l.cfg.SilentAfter() && !l.peerDeaf
 }
 
 // peerPaused reports whether a pause of the peer explains the silence: frames came again within maxPause·SilentAfter, no
@@ -249,6 +255,6 @@ func (l *Link) becomeSilent(now time.Time) {
 }
 
 func (l *Link) setRx(s LinkState, silent bool, heardAge time.Duration) {
-	l.rx, l.silent, l.heardAge = s, silent, heardAge.Truncate(time.Millisecond)
+	l.rx, l.silent, l.broke, l.heardAge = s, silent, false, heardAge.Truncate(time.Millisecond)
 	l.cleanSince = time.Time{}
 }

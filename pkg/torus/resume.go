@@ -53,7 +53,7 @@ func (s LinkSnapshot) Forget() LinkSnapshot {
 // ResumeLink starts a machine at now that resumes where another one, of a process that is gone, stopped. Silence in
 // between is not held against the peer: no process was reading. A way that was good counts as good until it has been
 // silent for as long as makes a link silent; from then on its state is unknown, as at a start. A broken one is broken
-// until it is good again.
+// until it is good again; it is at once if the peer is heard within that time, for nobody knows when the silence ended.
 func ResumeLink(cfg LinkConfig, now time.Time, s LinkSnapshot) *Link {
 	l := NewLink(cfg, now)
 	if !s.Rx.Valid() || !s.Tx.Valid() {
@@ -67,7 +67,7 @@ func ResumeLink(cfg LinkConfig, now time.Time, s LinkSnapshot) *Link {
 		q.replay = s.Replay
 	}
 	l.rx, l.tx, l.silent, l.heardAge, l.peer = s.Rx, s.Tx, s.Silent, s.HeardAge, s.Peer
-	l.resumed = true
+	l.resumed, l.broke = true, s.Rx == LinkBroken && s.Silent
 	l.doubtUntil, l.forgive = now.Add(cfg.Period), true
 	l.last = l.Detail()
 	return l

@@ -440,16 +440,7 @@ func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 		}
 	}
 	for _, b := range out.Open {
-		if o, err := servicenet.Open(b, d.Verifier); err != nil {
-			d.Log.Debug("message refused", "err", err)
-			if servicenet.IsDamaged(err) {
-				d.then(dnpcore.Hint{Event: servicenet.Damaged{Path: fault.PathTorus}})
-			}
-		} else {
-			d.bulk.take(o)
-			d.acting.Hear(o.Msg)
-			d.then(dnpcore.Opened{Opened: o})
-		}
+		d.receive(b)
 	}
 	for _, j := range out.Judge {
 		d.judges.put(j)
@@ -457,6 +448,21 @@ func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 	d.toAct(out.Acts)
 	d.applyOrders(&out)
 	d.takeHost = d.takeHost || out.TakeHost
+}
+
+// receive verifies a message and takes it.
+func (d *dnpHalf) receive(envelope []byte) {
+	o, err := servicenet.Open(envelope, d.Verifier)
+	if err != nil {
+		d.Log.Debug("message refused", "err", err)
+		if servicenet.IsDamaged(err) {
+			d.then(dnpcore.Hint{Event: servicenet.Damaged{Path: fault.PathTorus}})
+		}
+		return
+	}
+	d.bulk.take(o)
+	d.acting.Hear(o.Msg)
+	d.then(dnpcore.Opened{Opened: o})
 }
 
 // write puts registers and words into the page. The words come last, so a reader of a word always finds the registers

@@ -64,6 +64,14 @@ func TestNodesJoinAndLeaveRunningTorus(t *testing.T) {
 			t.Errorf("%+v: want n1-1-0 at 1,1,0", steps)
 		}
 	})
+	try(t, l, "new machines join by the names of those that left", func(t trial) {
+		steps := t.scale(6)
+		t.settled()
+		t.neverFailed()
+		if len(steps) != 2 || string(steps[0].Node) != joined {
+			t.Errorf("%+v: want %s first of two", steps, joined)
+		}
+	})
 }
 
 // Users change the size of a local cluster, and let single nodes leave and join.

@@ -135,7 +135,7 @@ func (m *Machine) reconnect(now time.Time) (changed []*node) {
 				continue
 			}
 			lost |= 1 << i
-			m.relink(n, d, now)
+			m.relink(n, d, had.has(d), now)
 		}
 		for i := range n.voices {
 			n.voices[i].carry(neighbours, n.neighbours, lost)
@@ -162,8 +162,8 @@ func (m *Machine) peersOf(n *node) (peers [grid.NumDirections]*node, ends direct
 	return peers, ends
 }
 
-// relink begins the wait for a link end that leads to another peer now, or to none.
-func (m *Machine) relink(n *node, d grid.Direction, now time.Time) {
+// relink begins the wait for a link end that leads to another peer now, or to none; had says that it led anywhere before.
+func (m *Machine) relink(n *node, d grid.Direction, had bool, now time.Time) {
 	c := fault.Link(d)
 	p, r := &n.components[c], m.relinksOf(n)
 	p.flapping, p.held, p.restored = false, false, false
@@ -180,7 +180,10 @@ func (m *Machine) relink(n *node, d grid.Direction, now time.Time) {
 		*p = component{state: fault.Unknown, cause: fault.CauseNone, since: m.clock.instant(now), rule: ruleUnheard}
 		return
 	}
-	if !r.joiner {
+	switch {
+	case !had:
+		r.turned |= 1 << d.Index() // there is no former link of which the node could speak
+	case !r.joiner:
 		r.turned &^= 1 << d.Index()
 	}
 	r.until[d.Index()] = now.Add(m.cfg.RelinkBound)

@@ -11,13 +11,14 @@ import (
 // their orders at different times, and reports about the former link are still on their way. Until the link is known to
 // work, it is UNKNOWN by rule "relinked", and silence on it is no vote, neither for nor against:
 //
-//	                 both ends have followed, and say that it works
+//	                 an end that has followed says that it works, and the other one does not deny it
 //	relinked ────────────────────────────────────────────────────────► as its ends say
 //	         ────────────────────────────────────────────────────────►
 //	                               RelinkBound
 //
-// An end has followed when its node has said about it anything else than that it works: a link begins cold. All links
-// of a joiner wait for the last of them, because a joiner counts for or against nobody before it was heard on all its
+// An end has followed when its node has said about it anything else than that it works: a link begins cold. A joiner, and
+// an end that led nowhere before, can only speak about the new link. One such end's word is enough: a link works when it
+// hears the peer that its order names, and is heard there. All links of a joiner wait for the last of them, because a joiner counts for or against nobody before it was heard on all its
 // links. Until the joiner was heard at all, they wait without a bound: it may start at any time.
 type relinks struct {
 	until  [grid.NumDirections]time.Time // zero: the end does not wait
@@ -113,12 +114,13 @@ func (m *Machine) settleRelinks(n *node, now time.Time) {
 		if t.IsZero() || p != nil && m.expected(p) {
 			continue
 		}
-		works := m.follows(n, r, d, now)
-		if works && p != nil {
-			works = m.follows(p, m.relinksOf(p), d.Opposite(), now)
+		followed, denied := m.follows(n, r, d, now)
+		if p != nil {
+			also, not := m.follows(p, m.relinksOf(p), d.Opposite(), now)
+			followed, denied = followed || also, denied || not
 		}
 		switch {
-		case works || !now.Before(*t):
+		case followed && !denied || !now.Before(*t):
 			m.endRelink(n, d)
 			if p != nil {
 				m.endRelink(p, d.Opposite())
@@ -133,13 +135,17 @@ func (m *Machine) settleRelinks(n *node, now time.Time) {
 	}
 }
 
-// follows reports whether the node's end has followed its order, and the node says that the link works.
-func (m *Machine) follows(n *node, r *relinks, d grid.Direction, now time.Time) bool {
+// follows reports whether the node says that the link works and means the new one, and whether it says anything else.
+func (m *Machine) follows(n *node, r *relinks, d grid.Direction, now time.Time) (followed, denied bool) {
 	word, _ := m.ownWord(n, fault.Link(d), now)
-	if word != nil && !word.works() {
-		r.turned |= 1 << d.Index()
+	if word == nil {
+		return false, false
 	}
-	return word.works() && r.turned.has(d)
+	if !word.works() {
+		r.turned |= 1 << d.Index()
+		return false, true
+	}
+	return r.turned.has(d), false
 }
 
 // meet records the first sign of life of a joiner: from now on its links have the usual time.

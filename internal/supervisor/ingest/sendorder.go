@@ -33,7 +33,11 @@ func (s *Sender) Order(node fault.NodeID, what string, body func(replyTo string)
 		at, ok, err := s.place(fault.Origin{Node: id, Half: fault.HalfHost}, engine.To{})
 		return at, ok && err == nil
 	}
-	if at, ok := host(node); ok {
+	straight := s.places(node)
+	if at, ok := host(node); ok && len(via) == 0 {
+		straight = []Place{at}
+	}
+	for _, at := range straight { // a repeated order: a machine of that name may have another address now
 		if b, err := servicenet.Seal(body(s.cfg.Ports[at.Socket].ReplyTo), s.cfg.Signer); err != nil {
 			s.fail(what, node, err)
 		} else {

@@ -54,7 +54,7 @@ type Agent struct {
 	// TLS are the files with the certificates and keys of both halves. Required.
 	TLS AgentTLS `json:"tls"`
 	// Links has one entry for each direction that the torus has: X+, X-, Y+, Y-, Z+, Z-. A dimension
-	// of size 1 has none. An entry for another direction has only Local, and Interface: it becomes a link when a node joins
+	// of size 1 has none. An entry for another direction has no peer and no peerNode: it becomes a link when a node joins
 	// there. A spare needs entries for all directions in which it may get links.
 	Links map[string]LinkAddr `json:"links"`
 	// MaskedLinks are directions of links that carry no messages, regardless of the supervisors' orders: the node's own

@@ -20,15 +20,12 @@ func checkPeerOrder(m *lofamov1.PeerOrder) error {
 	)
 }
 
-// MaxOrderTorus bounds PeerOrder.torus, in bytes.
-const MaxOrderTorus = 1024
-
 func checkTorus(b []byte) error {
 	if len(b) == 0 {
 		return nil
 	}
-	if n := len(b); n > MaxOrderTorus {
-		return refuse(RefusedField, "peer_order.torus: given %d bytes: want at most %d", n, MaxOrderTorus)
+	if n := len(b); n > grid.MaxEncoding {
+		return refuse(RefusedField, "peer_order.torus: given %d bytes: want at most %d", n, grid.MaxEncoding)
 	}
 	if _, err := grid.FromBinary(b); err != nil {
 		return refuse(RefusedField, "peer_order.torus: %w", err)

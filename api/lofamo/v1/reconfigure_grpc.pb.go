@@ -44,11 +44,11 @@ type ReconfigureClient interface {
 	// them (Figure 17).
 	CloseRegions(ctx context.Context, in *CloseRegionsRequest, opts ...grpc.CallOption) (*CloseRegionsResponse, error)
 	// JoinNodes puts nodes into the running torus, all of them or none: spares of the topology, or nodes that it does not
-	// have yet. Nodes at the lines through the new places get new neighbours; all other links stay. FAILED_PRECONDITION
+	// have yet. Nodes on the lines through the new places get new neighbours; all other links stay. FAILED_PRECONDITION
 	// names the node that cannot join, and why.
 	JoinNodes(ctx context.Context, in *JoinNodesRequest, opts ...grpc.CallOption) (*JoinNodesResponse, error)
 	// LeaveNodes takes nodes out of the running torus, all of them or none: their places become empty, and their
-	// neighbours get one another. FAILED_PRECONDITION names the node that cannot leave, and why: the torus must stay in one
+	// neighbours become one another's neighbours. FAILED_PRECONDITION names the node that cannot leave, and why: the torus must stay in one
 	// part, of at least two nodes.
 	LeaveNodes(ctx context.Context, in *LeaveNodesRequest, opts ...grpc.CallOption) (*LeaveNodesResponse, error)
 }
@@ -127,11 +127,11 @@ type ReconfigureServer interface {
 	// them (Figure 17).
 	CloseRegions(context.Context, *CloseRegionsRequest) (*CloseRegionsResponse, error)
 	// JoinNodes puts nodes into the running torus, all of them or none: spares of the topology, or nodes that it does not
-	// have yet. Nodes at the lines through the new places get new neighbours; all other links stay. FAILED_PRECONDITION
+	// have yet. Nodes on the lines through the new places get new neighbours; all other links stay. FAILED_PRECONDITION
 	// names the node that cannot join, and why.
 	JoinNodes(context.Context, *JoinNodesRequest) (*JoinNodesResponse, error)
 	// LeaveNodes takes nodes out of the running torus, all of them or none: their places become empty, and their
-	// neighbours get one another. FAILED_PRECONDITION names the node that cannot leave, and why: the torus must stay in one
+	// neighbours become one another's neighbours. FAILED_PRECONDITION names the node that cannot leave, and why: the torus must stay in one
 	// part, of at least two nodes.
 	LeaveNodes(context.Context, *LeaveNodesRequest) (*LeaveNodesResponse, error)
 	mustEmbedUnimplementedReconfigureServer()

@@ -4667,7 +4667,7 @@ type PeerOrder struct {
 	// that follows.
 	LifeUnknown bool `protobuf:"varint,6,opt,name=life_unknown,json=lifeUnknown,proto3" json:"life_unknown,omitempty"`
 	// The torus with its empty places, as package grid encodes it (Dims.AppendBinary), at most 1,024 bytes. It holds for
-	// the whole node: links, routes and barriers follow it. Empty: as configured, or as it already holds it.
+	// the whole node: links, routes and barriers follow it. Empty: as configured.
 	Torus         []byte `protobuf:"bytes,7,opt,name=torus,proto3" json:"torus,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4833,9 +4833,9 @@ type PeerStatus struct {
 	// Of a spare that does not run yet, which has no boot epoch: random, from 1, different at each start of its daemon.
 	// 0: orders name its epoch.
 	Life uint64 `protobuf:"varint,11,opt,name=life,proto3" json:"life,omitempty"`
-	// Short name of the torus that it holds by order, "4x4x4" or "4x4x4-" and a checksum of the empty places, at most 32
-	// bytes; empty: as configured. With configuration: of the configured torus; "-": none. Empty there too: the node is of an
-	// earlier version, which follows no order of a torus.
+	// Short name of the ordered torus: "4x4x4", or "4x4x4-" and a checksum of the empty places, at most 32 bytes; empty: no
+	// order names one. If configuration is set: of the configured torus, "-" without one; empty: the node is of an earlier
+	// version, which ignores the torus of an order.
 	Torus         string `protobuf:"bytes,12,opt,name=torus,proto3" json:"torus,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -14,7 +14,7 @@ import (
 // node did not have is opened, and one that leads nowhere any more stays open without a peer.
 func (d *dnpHalf) goOver(dir grid.Direction) {
 	if _, linked := d.core.LinkTo(dir); !linked {
-		d.Log.Info("link ends: no other node is on its line", "link", dir.String())
+		d.Log.Info("link removed: no other node is on its line", "link", dir.String())
 		d.forgetSession(dir)
 		d.Copy.Note(d.Log, d.Copy.File.StoreHop(dir, nil))
 		if l := d.links[dir.Index()]; l != nil {

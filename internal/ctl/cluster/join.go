@@ -35,8 +35,8 @@ topology does not have yet needs --service.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&place, "place", "", `coordinates "x,y,z" of an empty place, or of one beside the torus; without it the supervisors choose`)
-	f.StringSliceVar(&service, "service", nil, `addresses "ip:port" of its service interfaces, for a node that the topology does not have`)
-	f.StringSliceVar(&labels, "label", nil, `labels "key=value" for a node that the topology does not have`)
+	f.StringSliceVar(&service, "service", nil, `addresses "ip:port" of its service interfaces; required for a node that the topology lacks`)
+	f.StringSliceVar(&labels, "label", nil, `its labels "key=value"; a spare of the topology keeps its own without them`)
 	f.BoolVar(&dryRun, "dry-run", false, "only show the place that it would get")
 	f.DurationVar(&wait, "wait", time.Minute, "time limit until it is NORMAL; 0: do not wait")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -107,7 +107,7 @@ func leaveCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "leave NODE...",
 		Short: "Take nodes out of the running torus",
-		Long: `Takes the places of nodes away while the cluster runs: their neighbours become one another's neighbours, and nobody is
+		Long: `Takes the places of up to 16 nodes away while the cluster runs: their neighbours become one another's neighbours, and nobody is
 accused because of the change. An agent with 'spare: true' then stops its halves and waits for another place; stop
 other agents by hand. A node that is broken for good is taken out in the same way.`,
 		Example: `  lofamoctl node leave n42
@@ -116,7 +116,7 @@ other agents by hand. A node that is broken for good is taken out in the same wa
 		ValidArgsFunction: a.CompleteNodes,
 	}
 	cmd.Flags().BoolVar(&forget, "forget", false, "remove them from the topology too; otherwise they stay spares, which can join again")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only check")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only check whether the nodes can leave")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.WithOperator(cmd.Context(), func(ctx context.Context, s command.Session) error {
 			resp, err := s.LeaveNodes(ctx, &lofamov1.LeaveNodesRequest{Nodes: args, Forget: forget, DryRun: dryRun})

@@ -10,7 +10,6 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/pkg/fault"
-	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -26,7 +25,7 @@ type peerWord struct {
 	Coord string // of a spare
 	Peers [grid.NumDirections]peerEnd
 	Torus grid.Dims // zero: as configured
-	// AnyTorus says that the node keeps the torus that it holds: there is nothing to change at it.
+	// AnyTorus says that the node keeps the torus that it holds: its torus needs no change.
 	AnyTorus bool
 }
 
@@ -141,7 +140,7 @@ type peerPlanner struct {
 func planPeers(t *topology.Topology, settled grid.Dims, records peerRecords) peerPlan {
 	p := peerPlanner{topo: t, settled: settled, records: records, occupant: make(map[string]*lofamov1.PeerStatus)}
 	for i, d := range [...]grid.Dims{t.Dims, settled} {
-		if b, _ := d.AppendBinary(nil); len(b) <= servicenet.MaxOrderTorus {
+		if b, _ := d.AppendBinary(nil); len(b) <= grid.MaxEncoding {
 			p.names[i] = d.Short()
 		}
 	}

@@ -137,13 +137,14 @@ func (t *Topology) filled(id fault.NodeID, at grid.Coord, ends Ends) (grid.Dims,
 	if err != nil {
 		return dims, &CannotJoinError{id, err.Error()}
 	}
-	if err := dims.CheckConnected(); err != nil {
+	if err := cmp.Or(dims.CheckConnected(), checkEncoding(dims)); err != nil {
 		return dims, &CannotJoinError{id, fmt.Sprintf("place %s: %v", at, err)}
 	}
 	own, known := ends.Ends(id)
 	for _, d := range dims.LinksOf(at) {
 		if known && own>>d.Index()&1 == 0 {
-			return dims, &CannotJoinError{id, fmt.Sprintf("place %s: its configuration has no end of link %s: want links.%s.local", at, d, d)}
+			return dims, &CannotJoinError{id, fmt.Sprintf("place %s: the node has stated no end of link %s: want links.%s.local in its "+
+				"configuration", at, d, d)}
 		}
 		c, _ := dims.Neighbour(at, d)
 		back := d.Opposite()
@@ -172,7 +173,7 @@ func (t *Topology) Leave(ids []fault.NodeID, gone bool) (*Topology, error) {
 		i := slices.IndexFunc(nodes, func(n Node) bool { return n.ID == id })
 		switch {
 		case i < 0:
-			return nil, &CannotJoinError{id, "is not in the topology, or named twice"}
+			return nil, &CannotJoinError{id, "not in the topology, or named twice"}
 		case nodes[i].Spare && !gone:
 			return nil, &CannotJoinError{id, "has no place: want a node that has one"}
 		case !nodes[i].Spare:
@@ -192,13 +193,22 @@ func (t *Topology) Leave(ids []fault.NodeID, gone bool) (*Topology, error) {
 		}
 		var err error
 		if dims, err = dims.Without(empty...); err == nil {
-			err = dims.CheckConnected()
+			err = cmp.Or(dims.CheckConnected(), checkEncoding(dims))
 		}
 		if err != nil {
-			return nil, &CannotJoinError{ids[0], "without it: " + err.Error()}
+			return nil, &CannotJoinError{ids[0], "if it leaves: " + err.Error()}
 		}
 	}
 	return New(dims, nodes, t.DomainLabels, t.Revision), nil
+}
+
+// checkEncoding returns an error for a torus that no order can name.
+func checkEncoding(d grid.Dims) error {
+	if b, _ := d.AppendBinary(nil); len(b) > grid.MaxEncoding {
+		return fmt.Errorf("dims %s: its empty places are too scattered: their encoding has %d bytes: want at most %d", d.Short(), len(b),
+			grid.MaxEncoding)
+	}
+	return nil
 }
 
 // MinNodes is the smallest number of nodes that Leave leaves.

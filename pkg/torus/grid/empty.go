@@ -256,6 +256,9 @@ func (d Dims) CheckConnected() error {
 	return nil
 }
 
+// MaxEncoding bounds what AppendBinary appends in an order to a node, in bytes: the order must fit a datagram.
+const MaxEncoding = 1024
+
 // AppendBinary appends a short form of the torus: its sizes, then by rank the lengths of the stretches that have nodes
 // and, in turn, those that have none, without the last stretch of nodes. All are varints. It never fails.
 func (d Dims) AppendBinary(b []byte) ([]byte, error) {

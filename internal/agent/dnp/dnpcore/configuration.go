@@ -139,7 +139,7 @@ func (m *Machine) onDataOpened(now time.Time, ev DataOpened) {
 
 // errOtherTorus refuses a configuration of another torus, for otherTorusFor: in a torus that changes, the nodes follow
 // one after the other.
-var errOtherTorus = errors.New("it is of a torus")
+var errOtherTorus = errors.New("other torus")
 
 const otherTorusFor = 5 * time.Second
 
@@ -156,7 +156,7 @@ func (m *Machine) mergeConfiguration(number uint64, parts []*lofamov1.TorusConfi
 			return Configuration{}, fmt.Errorf("part %d of %d is of another one: number %d, part %d of %d", i, len(parts), p.GetNumber(),
 				p.GetPart(), p.GetParts())
 		case p.GetDims() != dims.Short():
-			return Configuration{}, fmt.Errorf("%w of %s: this one is %s", errOtherTorus, p.GetDims(), dims.Short())
+			return Configuration{}, fmt.Errorf("%w %s: this node has %s", errOtherTorus, p.GetDims(), dims.Short())
 		}
 		for _, rank := range p.GetAbsent() {
 			if n := len(c.Absent); int(rank) >= dims.Places() || n > 0 && int(rank) <= c.Absent[n-1] {

@@ -1,6 +1,7 @@
 package awareness
 
 import (
+	"slices"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -18,8 +19,9 @@ import (
 //
 // An end has followed when its node has said about it anything else than that it works: a link begins cold. A joiner, and
 // an end that led nowhere before, can only speak about the new link. One such end's word is enough: a link works when it
-// hears the peer that its order names, and is heard there. All links of a joiner wait for the last of them, because a joiner counts for or against nobody before it was heard on all its
-// links. Until the joiner was heard at all, they wait without a bound: it may start at any time.
+// hears the peer that its order names, and is heard there. All links of a joiner wait for the last of them, because a
+// joiner counts for or against nobody before it was heard on all its links. Until the joiner was heard at all, they wait
+// without a bound: it may start at any time.
 type relinks struct {
 	until  [grid.NumDirections]time.Time // zero: the end does not wait
 	turned directions                    // ends that have followed
@@ -60,6 +62,12 @@ func (m *Machine) joining(n *node, now time.Time) bool {
 func (m *Machine) expected(n *node) bool {
 	r := m.rewired[n]
 	return r != nil && r.joiner && !r.met
+}
+
+// expects reports whether a peer of the node is a joiner that was not heard yet: what the node says until then still tells
+// whether its end has followed.
+func (m *Machine) expects(n *node) bool {
+	return slices.ContainsFunc(n.peers[:], func(p *node) bool { return p != nil && m.expected(p) })
 }
 
 // waiting reports whether a link end waits until the link works.
@@ -111,7 +119,11 @@ func (m *Machine) settleRelinks(n *node, now time.Time) {
 	for _, d := range grid.Directions() {
 		t := &r.until[d.Index()]
 		p := n.peers[d.Index()]
-		if t.IsZero() || p != nil && m.expected(p) {
+		if p != nil && m.expected(p) {
+			m.follows(n, r, d, now)
+			continue
+		}
+		if t.IsZero() {
 			continue
 		}
 		followed, denied := m.follows(n, r, d, now)
@@ -129,7 +141,7 @@ func (m *Machine) settleRelinks(n *node, now time.Time) {
 			n.wakeAt(*t, now)
 		}
 	}
-	if !r.waits(now) {
+	if !r.waits(now) && !m.expects(n) {
 		delete(m.rewired, n)
 		m.touchAround(n)
 	}

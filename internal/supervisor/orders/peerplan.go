@@ -140,7 +140,7 @@ type peerPlanner struct {
 func planPeers(t *topology.Topology, settled grid.Dims, records peerRecords) peerPlan {
 	p := peerPlanner{topo: t, settled: settled, records: records, occupant: make(map[string]*lofamov1.PeerStatus)}
 	for i, d := range [...]grid.Dims{t.Dims, settled} {
-		if b, _ := d.AppendBinary(nil); len(b) <= grid.MaxEncoding {
+		if b, _ := d.AppendBinary(nil); len(b) <= grid.MaxEncoding && d.Places() <= grid.MaxBinary {
 			p.names[i] = d.Short()
 		}
 	}
@@ -194,12 +194,12 @@ func (p *peerPlanner) word(n topology.Node, r *lofamov1.PeerStatus) (w peerWord,
 		return p.place(n, r)
 	}
 	w.Torus = p.torus(n, r)
-	held, configured := heldPeers(r), byDirection(r.GetConfigured())
+	held, configured, own := heldPeers(r), byDirection(r.GetConfigured()), byDirection(r.GetEnds())
 	whole = true
 	for i, d := range grid.Directions() {
 		there, ok := p.neighbour(n.Coord, d)
-		if !ok || configured[i].Node == there.ID {
-			continue
+		if !ok || configured[i].Node == there.ID || configured[i].Node == "" && len(r.GetEnds()) > 0 && own[i].Address == "" {
+			continue // the last: the node has no end there, so this link is left out
 		}
 		switch address := p.end(there, d.Opposite()); {
 		case address != "":

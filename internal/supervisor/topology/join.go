@@ -133,6 +133,9 @@ func (t *Topology) planes() []grid.Coord {
 // filled returns the torus with a node at the place. It refuses a place that would give a node a link without an end
 // there.
 func (t *Topology) filled(id fault.NodeID, at grid.Coord, ends Ends) (grid.Dims, error) {
+	if d := t.Dims; at.X > d.X || at.Y > d.Y || at.Z > d.Z {
+		return d, &CannotJoinError{id, fmt.Sprintf("place %s: want an empty place of the %s torus, or one beside it", at, d.Box())}
+	}
 	dims, err := t.Dims.Filled(at)
 	if err != nil {
 		return dims, &CannotJoinError{id, err.Error()}
@@ -154,8 +157,7 @@ func (t *Topology) filled(id fault.NodeID, at grid.Coord, ends Ends) (grid.Dims,
 		}
 		if theirs, known := ends.Ends(n.ID); !known || theirs>>back.Index()&1 == 0 {
 			return dims, &CannotJoinError{id, fmt.Sprintf("place %s: node %s, its neighbour there, has stated no end of link %s: "+
-				"want links.%s.local "+
-				"in its configuration", at, n.ID, back, back)}
+				"want links.%s.local in its configuration", at, n.ID, back, back)}
 		}
 	}
 	return dims, nil
@@ -204,6 +206,9 @@ func (t *Topology) Leave(ids []fault.NodeID, gone bool) (*Topology, error) {
 
 // checkEncoding returns an error for a torus that no order can name.
 func checkEncoding(d grid.Dims) error {
+	if n := d.Places(); n > grid.MaxBinary {
+		return fmt.Errorf("dims %s: %d places: want at most %d", d.Box(), n, grid.MaxBinary)
+	}
 	if b, _ := d.AppendBinary(nil); len(b) > grid.MaxEncoding {
 		return fmt.Errorf("dims %s: its empty places are too scattered: their encoding has %d bytes: want at most %d", d.Short(), len(b),
 			grid.MaxEncoding)

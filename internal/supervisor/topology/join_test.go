@@ -178,6 +178,7 @@ func TestJoinAndLeaveRefuse(t *testing.T) {
 		"that of node n1":  {ID: "a", Spare: true, Service: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:7000")}},
 		"has a node":       {ID: "a", Coord: grid.Coord{X: 2}},
 		"want a torus in ": {ID: "a", Coord: grid.Coord{X: 3, Y: 1, Z: 1}},
+		"or one beside it": {ID: "a", Coord: grid.Coord{X: 20_000}},
 	}
 	for want, n := range joins {
 		if got, err := top.Join([]Node{n}, allEnds{}); err == nil || !strings.Contains(err.Error(), want) {

@@ -238,7 +238,7 @@ func TestInvalidConfigurationPartIsRefused(t *testing.T) {
 		{func(a, b *lofamov1.TorusConfiguration) { b.Number++ }, "of another one"},
 		{func(a, b *lofamov1.TorusConfiguration) { b.DelayUs++ }, "of another one"},
 		{func(a, b *lofamov1.TorusConfiguration) { a.Part = 1 }, "of another one"},
-		{func(a, b *lofamov1.TorusConfiguration) { a.Dims = "3x1x1" }, "of a torus of 3x1x1: this one is 2x1x1"},
+		{func(a, b *lofamov1.TorusConfiguration) { a.Dims = "3x1x1" }, "other torus 3x1x1: this node has 2x1x1"},
 		{func(a, b *lofamov1.TorusConfiguration) { a.Absent = []uint32{2} }, "absent: given 2: want ranks below 2"},
 		{func(a, b *lofamov1.TorusConfiguration) { a.Absent, b.Absent = []uint32{1}, []uint32{0} }, "ascending"},
 		{func(a, b *lofamov1.TorusConfiguration) { a.Masks = []*lofamov1.TorusMask{{Rank: 2}} }, "masks: given rank 2"},

@@ -38,6 +38,11 @@ func (c *Cluster) Scale(ctx context.Context, nodes int, done func(Scaled)) error
 		return err
 	}
 	defer func() { _ = cl.Close() }()
+	top, err := cl.GetTopology(ctx)
+	if err != nil {
+		return fmt.Errorf("scale: %w", err)
+	}
+	c.notePlaces(top)
 	for c.info.placed() != nodes {
 		step := c.grow
 		if c.info.placed() > nodes {
@@ -54,6 +59,20 @@ func (c *Cluster) Scale(ctx context.Context, nodes int, done func(Scaled)) error
 	return nil
 }
 
+// notePlaces notes which nodes have places, since single nodes may have joined, left or been replaced.
+func (c *Cluster) notePlaces(top *lofamov1.Topology) {
+	placed := make(map[string]bool)
+	for _, n := range top.GetNodes() {
+		placed[n.GetId()] = n.GetCoord() != ""
+	}
+	for i := range c.info.Nodes {
+		c.info.Nodes[i].Left = !placed[string(c.info.Nodes[i].ID)]
+	}
+	for i := range c.info.Spares {
+		c.info.Spares[i].Joined = placed[string(c.info.Spares[i].ID)]
+	}
+}
+
 // grow lets one node join.
 func (c *Cluster) grow(ctx context.Context, cl *client.Client) (Scaled, error) {
 	i := slices.IndexFunc(c.info.Nodes, func(n NodeInfo) bool { return n.Left })
@@ -67,17 +86,20 @@ func (c *Cluster) grow(ctx context.Context, cl *client.Client) (Scaled, error) {
 		i += len(c.info.Nodes)
 	}
 	n := c.info.at(i)
-	left := n.Left
-	n.Left = false
-	if pid, _ := c.daemon(*n); pid == 0 {
-		if err := c.StartRun(string(n.ID)); err != nil {
-			n.Left = left
-			return Scaled{}, err
-		}
-	}
 	cfg, err := config.LoadAgent(filepath.Join(c.nodeDir(n.ID), "agent.yaml"), nil)
 	if err != nil {
 		return Scaled{}, err
+	}
+	left := n.Left
+	n.Left = false
+	fail := func(err error) (Scaled, error) {
+		n.Left = left
+		return Scaled{}, errors.Join(fmt.Errorf("node %s joins: %w", n.ID, err), c.save())
+	}
+	if pid, _ := c.daemon(*n); pid == 0 {
+		if err := c.StartRun(string(n.ID)); err != nil {
+			return fail(err)
+		}
 	}
 	node := &lofamov1.TopologyNode{Id: string(n.ID), Coord: n.Coord, Service: []string{cfg.Service.Listen}}
 	for _, a := range cfg.Service.Alternates {
@@ -85,8 +107,7 @@ func (c *Cluster) grow(ctx context.Context, cl *client.Client) (Scaled, error) {
 	}
 	resp, err := cl.JoinNodes(ctx, &lofamov1.JoinNodesRequest{Nodes: []*lofamov1.TopologyNode{node}})
 	if err != nil {
-		n.Left = left
-		return Scaled{}, fmt.Errorf("node %s joins: %w", n.ID, err)
+		return fail(err)
 	}
 	n.Joined = n.Coord == ""
 	return Scaled{Node: n.ID, Coord: resp.GetNodes()[0].GetCoord(), Dims: resp.GetDims()}, c.save()

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/ctl/command"
@@ -81,11 +83,11 @@ const joinLook = 200 * time.Millisecond
 func awaitNormal(ctx context.Context, a *command.App, s command.Session, node string, wait time.Duration) error {
 	began := a.Env.Now()
 	for {
-		n, err := s.GetNode(ctx, node)
-		if err != nil {
-			return fmt.Errorf("join %s: %w", node, command.Plain(err))
-		}
 		took := a.Env.Now().Sub(began)
+		n, err := s.GetNode(ctx, node)
+		if err != nil && (status.Code(err) != codes.Unavailable || took > wait) {
+			return fmt.Errorf("join %s: it has its place; whether it is NORMAL is unknown: %w", node, command.Plain(err))
+		}
 		if n.GetState() == lofamov1.State_NORMAL {
 			a.Printf("%s is NORMAL, %s after it joined\n", node, took.Round(joinLook/2))
 			return nil

@@ -121,6 +121,9 @@ func (c *Channel) Masks() []*lofamov1.MaskStatus { return c.masks.Said() }
 // Ends implements topology.Ends, while this replica leads.
 func (c *Channel) Ends(id fault.NodeID) (directions uint8, known bool) { return c.peers.Ends(id) }
 
+// Follows implements topology.Ends.
+func (c *Channel) Follows(id fault.NodeID) bool { return c.peers.Follows(id) }
+
 // Mapped returns the findings of mapping about a node; false: there are none, or its state is known.
 func (c *Channel) Mapped(id fault.NodeID) (view.Mapped, bool) {
 	m, ok := c.mapping.shown.Load().found[id]

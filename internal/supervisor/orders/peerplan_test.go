@@ -201,3 +201,4 @@ func TestPeerPlanOfJoin(t *testing.T) {
 type endsOf struct{}
 
 func (endsOf) Ends(fault.NodeID) (uint8, bool) { return 1<<grid.NumDirections - 1, true }
+func (endsOf) Follows(fault.NodeID) bool       { return true }

@@ -52,7 +52,7 @@ type peers struct {
 	change    <-chan struct{} // closed when the topology changes
 
 	mu   sync.Mutex
-	ends map[fault.NodeID]uint8 // the directions in which nodes have stated ends
+	ends map[fault.NodeID]statedEnds
 }
 
 const (
@@ -73,12 +73,26 @@ func newPeers(cfg *Config) (*peers, *standing[peerWord, *lofamov1.PeerStatus]) {
 	}, k)
 }
 
+// statedEnds is what a node has stated about its ends of links.
+type statedEnds struct {
+	directions uint8 // a bit for each
+	follows    bool  // it follows a torus that changes
+}
+
 // Ends implements topology.Ends, from the nodes' reports to this leader and those that it has loaded.
 func (k *peers) Ends(id fault.NodeID) (directions uint8, known bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	directions, known = k.ends[id]
-	return directions, known
+	e, known := k.ends[id]
+	return e.directions, known
+}
+
+// Follows implements topology.Ends.
+func (k *peers) Follows(id fault.NodeID) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	e, known := k.ends[id]
+	return !known || e.follows
 }
 
 // note makes a record's ends known.
@@ -86,15 +100,15 @@ func (k *peers) note(id fault.NodeID, r *lofamov1.PeerStatus) {
 	if len(r.GetEnds()) == 0 {
 		return
 	}
-	set := uint8(0)
-	for i, e := range byDirection(r.GetEnds()) {
-		if e.Address != "" {
-			set |= 1 << i
+	e := statedEnds{follows: r.GetTorus() != ""}
+	for i, end := range byDirection(r.GetEnds()) {
+		if end.Address != "" {
+			e.directions |= 1 << i
 		}
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.ends[id] = set
+	k.ends[id] = e
 }
 
 // begin loads the stored records.
@@ -108,7 +122,7 @@ func (k *peers) begin(ctx context.Context) error {
 	k.records, k.put, k.plan, k.topo, k.dirty = records, make(map[fault.NodeID]bool), peerPlan{}, nil, false
 	k.askAt, k.lacking, k.settledAt = time.Now().Add(peersAsk), 0, time.Time{}
 	k.mu.Lock()
-	k.ends = make(map[fault.NodeID]uint8, len(records))
+	k.ends = make(map[fault.NodeID]statedEnds, len(records))
 	k.mu.Unlock()
 	for id, r := range records {
 		k.note(id, r)

@@ -16,6 +16,9 @@ type Ends interface {
 	// Ends returns the directions, a bit for each index, in which the node has stated an own end of a link; false if
 	// it has stated none at all.
 	Ends(fault.NodeID) (directions uint8, known bool)
+	// Follows returns whether the node follows a torus that changes, or has said nothing yet; false: its agent is of an
+	// earlier version.
+	Follows(fault.NodeID) bool
 }
 
 // CannotJoinError says why a node cannot join or leave.
@@ -77,28 +80,21 @@ func (t *Topology) join(n Node, ends Ends) (*Topology, error) {
 // choose returns the empty place with the most neighbours, the first of several by rank. If no place is empty, it returns
 // one in a new plane.
 func (t *Topology) choose(id fault.NodeID, ends Ends) (at grid.Coord, dims grid.Dims, err error) {
-	places, most := t.Dims.Empty(), 0
+	places := t.Dims.Empty()
 	if len(places) == 0 {
 		places = t.planes()
+	} else {
+		slices.SortStableFunc(places, func(a, b grid.Coord) int { return len(t.Dims.Neighbours(b)) - len(t.Dims.Neighbours(a)) })
 	}
 	var refused error
-	for _, c := range places {
-		in, err := t.filled(id, c, ends)
-		if err != nil {
-			refused = cmp.Or(refused, err)
-			continue
+	for _, at := range places {
+		dims, err := t.filled(id, at, ends)
+		if err == nil {
+			return at, dims, nil
 		}
-		if n := len(in.Neighbours(c)); n > most {
-			at, dims, most = c, in, n
-		}
-		if most > 0 && t.Dims.Full() {
-			break // the planes are in the order in which the torus should grow
-		}
+		refused = cmp.Or(refused, err)
 	}
-	if most == 0 {
-		return at, dims, refused
-	}
-	return at, dims, nil
+	return at, dims, refused
 }
 
 // A dimension of size 1 counts as longer when the torus grows, because the first node of a second layer has only one
@@ -144,6 +140,10 @@ func (t *Topology) filled(id fault.NodeID, at grid.Coord, ends Ends) (grid.Dims,
 		return dims, &CannotJoinError{id, fmt.Sprintf("place %s: %v", at, err)}
 	}
 	own, known := ends.Ends(id)
+	if !ends.Follows(id) {
+		return dims, &CannotJoinError{id, "its agent is of an earlier version, which follows no changed torus: upgrade it, or restart it if it was "+
+			"upgraded before the supervisors"}
+	}
 	for _, d := range dims.LinksOf(at) {
 		if known && own>>d.Index()&1 == 0 {
 			return dims, &CannotJoinError{id, fmt.Sprintf("place %s: the node has stated no end of link %s: want links.%s.local in its "+
@@ -152,6 +152,10 @@ func (t *Topology) filled(id fault.NodeID, at grid.Coord, ends Ends) (grid.Dims,
 		c, _ := dims.Neighbour(at, d)
 		back := d.Opposite()
 		n, ok := t.Place(c)
+		if ok && !ends.Follows(n.ID) {
+			return dims, &CannotJoinError{id, fmt.Sprintf("place %s: the agent of node %s, its neighbour there, is of an earlier version, which "+
+				"follows no changed torus: upgrade it, or restart it if it was upgraded before the supervisors", at, n.ID)}
+		}
 		if _, linked := t.Dims.Neighbour(c, back); !ok || linked {
 			continue
 		}

@@ -24,6 +24,9 @@ func (e allEnds) Ends(id fault.NodeID) (uint8, bool) {
 	return 1<<grid.NumDirections - 1, true
 }
 
+// Follows is false for nodes whose names begin with "old".
+func (e allEnds) Follows(id fault.NodeID) bool { return !strings.HasPrefix(string(id), "old") }
+
 func ring(t testing.TB, n int) *Topology {
 	t.Helper()
 	var nodes []Node
@@ -174,11 +177,12 @@ func TestJoinAndLeaveRefuse(t *testing.T) {
 	top.Nodes[1].Service = []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:7000")}
 	top = New(top.Dims, top.Nodes, nil, 1)
 	joins := map[string]Node{
-		"has the place":    {ID: "n1", Spare: true},
-		"that of node n1":  {ID: "a", Spare: true, Service: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:7000")}},
-		"has a node":       {ID: "a", Coord: grid.Coord{X: 2}},
-		"want a torus in ": {ID: "a", Coord: grid.Coord{X: 3, Y: 1, Z: 1}},
-		"or one beside it": {ID: "a", Coord: grid.Coord{X: 20_000}},
+		"has the place":      {ID: "n1", Spare: true},
+		"that of node n1":    {ID: "a", Spare: true, Service: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:7000")}},
+		"has a node":         {ID: "a", Coord: grid.Coord{X: 2}},
+		"want a torus in ":   {ID: "a", Coord: grid.Coord{X: 3, Y: 1, Z: 1}},
+		"an earlier version": {ID: "old", Spare: true},
+		"or one beside it":   {ID: "a", Coord: grid.Coord{X: 20_000}},
 	}
 	for want, n := range joins {
 		if got, err := top.Join([]Node{n}, allEnds{}); err == nil || !strings.Contains(err.Error(), want) {

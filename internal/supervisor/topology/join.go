@@ -153,8 +153,8 @@ func (t *Topology) filled(id fault.NodeID, at grid.Coord, ends Ends) (grid.Dims,
 		back := d.Opposite()
 		n, ok := t.Place(c)
 		if ok && !ends.Follows(n.ID) {
-			return dims, &CannotJoinError{id, fmt.Sprintf("place %s: the agent of node %s, its neighbour there, is of an earlier version, which "+
-				"follows no changed torus: upgrade it, or restart it if it was upgraded before the supervisors", at, n.ID)}
+			return dims, &CannotJoinError{id, fmt.Sprintf("place %s: the agent of node %s, its neighbour there, is of an earlier version, "+
+				"which follows no changed torus: upgrade it, or restart it if it was upgraded before the supervisors", at, n.ID)}
 		}
 		if _, linked := t.Dims.Neighbour(c, back); !ok || linked {
 			continue

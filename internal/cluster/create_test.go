@@ -80,7 +80,8 @@ func TestCreateWritesValidConfigurations(t *testing.T) {
 						linked++
 					}
 				}
-				if len(a.Links) != grid.NumDirections || linked != tc.links || !a.Injection || a.Preset != config.PresetFast || len(a.Supervisors) != tc.supervisors {
+				if len(a.Links) != grid.NumDirections || linked != tc.links || !a.Injection || a.Preset != config.PresetFast ||
+					len(a.Supervisors) != tc.supervisors {
 					t.Errorf("node %s: %d ends, %d links, injection %v, preset %s, %d supervisors", n.ID, len(a.Links), linked, a.Injection, a.Preset,
 						len(a.Supervisors))
 				}

@@ -141,8 +141,8 @@ func (t *Topology) filled(id fault.NodeID, at grid.Coord, ends Ends) (grid.Dims,
 	}
 	own, known := ends.Ends(id)
 	if !ends.Follows(id) {
-		return dims, &CannotJoinError{id, "its agent is of an earlier version, which follows no changed torus: upgrade it, or restart it if it was " +
-			"upgraded before the supervisors"}
+		return dims, &CannotJoinError{id, "its agent is of an earlier version, which follows no changed torus: upgrade it, or restart it if " +
+			"it was upgraded before the supervisors"}
 	}
 	for _, d := range dims.LinksOf(at) {
 		if known && own>>d.Index()&1 == 0 {

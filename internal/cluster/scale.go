@@ -7,6 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/client"
@@ -59,6 +63,9 @@ func (c *Cluster) Scale(ctx context.Context, nodes int, done func(Scaled)) error
 	return nil
 }
 
+// joinTime bounds the wait until a node that joined before has reported its ends of links.
+const joinTime = 20 * time.Second
+
 // notePlaces notes which nodes have places, since single nodes may have joined, left or been replaced.
 func (c *Cluster) notePlaces(top *lofamov1.Topology) {
 	placed := make(map[string]bool)
@@ -105,7 +112,13 @@ func (c *Cluster) grow(ctx context.Context, cl *client.Client) (Scaled, error) {
 	for _, a := range cfg.Service.Alternates {
 		node.Service = append(node.Service, a.Listen)
 	}
-	resp, err := cl.JoinNodes(ctx, &lofamov1.JoinNodesRequest{Nodes: []*lofamov1.TopologyNode{node}})
+	var resp *lofamov1.JoinNodesResponse
+	trying, cancel := context.WithTimeout(ctx, joinTime)
+	defer cancel()
+	err = c.poll(trying, pollEvery, func() (bool, error) {
+		resp, err = cl.JoinNodes(ctx, &lofamov1.JoinNodesRequest{Nodes: []*lofamov1.TopologyNode{node}})
+		return status.Code(err) != codes.Aborted, err // aborted: the last one has not reported its ends of links yet
+	})
 	if err != nil {
 		return fail(err)
 	}

@@ -107,6 +107,9 @@ func (s *Server) leaveNodes(ctx context.Context, by string, req *lofamov1.LeaveN
 // refusedJoin returns the status of a join or a leave that the topology does not allow.
 func refusedJoin(err error) error {
 	if why := (*topology.CannotJoinError)(nil); errors.As(err, &why) {
+		if why.Later {
+			return status.Error(codes.Aborted, err.Error()+": try again")
+		}
 		return status.Error(codes.FailedPrecondition, err.Error())
 	}
 	return invalidTopology(err)

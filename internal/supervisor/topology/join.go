@@ -2,6 +2,7 @@ package topology
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -25,6 +26,12 @@ type Ends interface {
 type CannotJoinError struct {
 	Node fault.NodeID
 	Why  string
+	// Later says that it may be possible soon: another node has not reported its ends of links yet.
+	Later bool
+}
+
+func cannot(id fault.NodeID, format string, args ...any) *CannotJoinError {
+	return &CannotJoinError{Node: id, Why: fmt.Sprintf(format, args...)}
 }
 
 func (e *CannotJoinError) Error() string { return fmt.Sprintf("node %s: %s", e.Node, e.Why) }
@@ -34,7 +41,7 @@ func (e *CannotJoinError) Error() string { return fmt.Sprintf("node %s: %s", e.N
 // plane. Nodes that the topology does not have are added. The error is a *CannotJoinError or an *InvalidError.
 func (t *Topology) Join(nodes []Node, ends Ends) (*Topology, error) {
 	if t.Region != "" {
-		return nil, &CannotJoinError{nodes[0].ID, fmt.Sprintf("region %s: its places are fixed by the configurations of all regions", t.Region)}
+		return nil, cannot(nodes[0].ID, "region %s: its places are fixed by the configurations of all regions", t.Region)
 	}
 	for _, n := range nodes {
 		var err error
@@ -49,7 +56,7 @@ func (t *Topology) Join(nodes []Node, ends Ends) (*Topology, error) {
 func (t *Topology) join(n Node, ends Ends) (*Topology, error) {
 	old, known := t.Node(n.ID)
 	if known && !old.Spare {
-		return nil, &CannotJoinError{n.ID, fmt.Sprintf("has the place %s already", old.Coord)}
+		return nil, cannot(n.ID, "has the place %s already", old.Coord)
 	}
 	if known && len(n.Service) == 0 {
 		n.Service = old.Service
@@ -59,7 +66,7 @@ func (t *Topology) join(n Node, ends Ends) (*Topology, error) {
 	}
 	for _, a := range n.Service {
 		if owner, taken := t.Owner(a); taken && owner != n.ID {
-			return nil, &CannotJoinError{n.ID, fmt.Sprintf("service address %s: is that of node %s", a, owner)}
+			return nil, cannot(n.ID, "service address %s: is that of node %s", a, owner)
 		}
 	}
 	var dims grid.Dims
@@ -92,7 +99,9 @@ func (t *Topology) choose(id fault.NodeID, ends Ends) (at grid.Coord, dims grid.
 		if err == nil {
 			return at, dims, nil
 		}
-		refused = cmp.Or(refused, err)
+		if why := (*CannotJoinError)(nil); refused == nil || errors.As(err, &why) && why.Later {
+			refused = err
+		}
 	}
 	return at, dims, refused
 }
@@ -130,38 +139,44 @@ func (t *Topology) planes() []grid.Coord {
 // there.
 func (t *Topology) filled(id fault.NodeID, at grid.Coord, ends Ends) (grid.Dims, error) {
 	if d := t.Dims; at.X > d.X || at.Y > d.Y || at.Z > d.Z {
-		return d, &CannotJoinError{id, fmt.Sprintf("place %s: want an empty place of the %s torus, or one beside it", at, d.Box())}
+		return d, cannot(id, "place %s: want an empty place of the %s torus, or one beside it", at, d.Box())
 	}
 	dims, err := t.Dims.Filled(at)
 	if err != nil {
-		return dims, &CannotJoinError{id, err.Error()}
+		return dims, cannot(id, "%s", err.Error())
 	}
 	if err := cmp.Or(dims.CheckConnected(), checkEncoding(dims)); err != nil {
-		return dims, &CannotJoinError{id, fmt.Sprintf("place %s: %v", at, err)}
+		return dims, cannot(id, "place %s: %v", at, err)
 	}
 	own, known := ends.Ends(id)
 	if !ends.Follows(id) {
-		return dims, &CannotJoinError{id, "its agent is of an earlier version, which follows no changed torus: upgrade it, or restart it if " +
-			"it was upgraded before the supervisors"}
+		return dims, cannot(id, "its agent is of an earlier version, which follows no changed torus: upgrade it, or restart it if "+
+			"it was upgraded before the supervisors")
 	}
 	for _, d := range dims.LinksOf(at) {
 		if known && own>>d.Index()&1 == 0 {
-			return dims, &CannotJoinError{id, fmt.Sprintf("place %s: the node has stated no end of link %s: want links.%s.local in its "+
-				"configuration", at, d, d)}
+			return dims, cannot(id, "place %s: the node has stated no end of link %s: want links.%s.local in its "+
+				"configuration", at, d, d)
 		}
 		c, _ := dims.Neighbour(at, d)
 		back := d.Opposite()
 		n, ok := t.Place(c)
 		if ok && !ends.Follows(n.ID) {
-			return dims, &CannotJoinError{id, fmt.Sprintf("place %s: the agent of node %s, its neighbour there, is of an earlier version, "+
-				"which follows no changed torus: upgrade it, or restart it if it was upgraded before the supervisors", at, n.ID)}
+			return dims, cannot(id, "place %s: the agent of node %s, its neighbour there, is of an earlier version, "+
+				"which follows no changed torus: upgrade it, or restart it if it was upgraded before the supervisors", at, n.ID)
 		}
 		if _, linked := t.Dims.Neighbour(c, back); !ok || linked {
 			continue
 		}
-		if theirs, known := ends.Ends(n.ID); !known || theirs>>back.Index()&1 == 0 {
-			return dims, &CannotJoinError{id, fmt.Sprintf("place %s: node %s, its neighbour there, has stated no end of link %s: "+
-				"want links.%s.local in its configuration", at, n.ID, back, back)}
+		theirs, stated := ends.Ends(n.ID)
+		if !stated {
+			err := cannot(id, "place %s: node %s, its neighbour there, has not reported its ends of links yet", at, n.ID)
+			err.Later = true
+			return dims, err
+		}
+		if theirs>>back.Index()&1 == 0 {
+			return dims, cannot(id, "place %s: node %s, its neighbour there, has stated no end of link %s: want links.%s.local in its "+
+				"configuration", at, n.ID, back, back)
 		}
 	}
 	return dims, nil
@@ -171,7 +186,7 @@ func (t *Topology) filled(id fault.NodeID, at grid.Coord, ends Ends) (grid.Dims,
 // any more. The error is a *CannotJoinError.
 func (t *Topology) Leave(ids []fault.NodeID, gone bool) (*Topology, error) {
 	if t.Region != "" {
-		return nil, &CannotJoinError{ids[0], fmt.Sprintf("region %s: its places are fixed by the configurations of all regions", t.Region)}
+		return nil, cannot(ids[0], "region %s: its places are fixed by the configurations of all regions", t.Region)
 	}
 	nodes := slices.Clone(t.Nodes)
 	var empty []grid.Coord
@@ -179,9 +194,9 @@ func (t *Topology) Leave(ids []fault.NodeID, gone bool) (*Topology, error) {
 		i := slices.IndexFunc(nodes, func(n Node) bool { return n.ID == id })
 		switch {
 		case i < 0:
-			return nil, &CannotJoinError{id, "not in the topology, or named twice"}
+			return nil, cannot(id, "not in the topology, or named twice")
 		case nodes[i].Spare && !gone:
-			return nil, &CannotJoinError{id, "has no place: want a node that has one"}
+			return nil, cannot(id, "has no place: want a node that has one")
 		case !nodes[i].Spare:
 			empty = append(empty, nodes[i].Coord)
 		}
@@ -194,15 +209,15 @@ func (t *Topology) Leave(ids []fault.NodeID, gone bool) (*Topology, error) {
 	dims := t.Dims
 	if len(empty) > 0 {
 		if dims.Nodes()-len(empty) < MinNodes {
-			return nil, &CannotJoinError{ids[0], fmt.Sprintf("%s would be left: want at least %d", fault.Plural(dims.Nodes()-len(empty), "node"),
-				MinNodes)}
+			return nil, cannot(ids[0], "%s would be left: want at least %d", fault.Plural(dims.Nodes()-len(empty), "node"),
+				MinNodes)
 		}
 		var err error
 		if dims, err = dims.Without(empty...); err == nil {
 			err = cmp.Or(dims.CheckConnected(), checkEncoding(dims))
 		}
 		if err != nil {
-			return nil, &CannotJoinError{ids[0], "if it leaves: " + err.Error()}
+			return nil, cannot(ids[0], "if it leaves: %v", err)
 		}
 	}
 	return New(dims, nodes, t.DomainLabels, t.Revision), nil

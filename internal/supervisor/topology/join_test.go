@@ -18,6 +18,9 @@ import (
 type allEnds map[fault.NodeID]uint8
 
 func (e allEnds) Ends(id fault.NodeID) (uint8, bool) {
+	if strings.HasPrefix(string(id), "quiet") {
+		return 0, false
+	}
 	if own, ok := e[id]; ok {
 		return own, true
 	}
@@ -101,6 +104,18 @@ func TestJoinsAndLeavesKeepOtherPlaces(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A node that joined a moment ago has not reported its ends: the next one may join beside it soon.
+func TestJoinBesideQuietNode(t *testing.T) {
+	top, err := ring(t, 4).Join([]Node{{ID: "quiet", Coord: grid.Coord{X: 1, Y: 1}}}, allEnds{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = top.Join([]Node{{ID: "a", Coord: grid.Coord{X: 2, Y: 1}}}, allEnds{})
+	if why := (*CannotJoinError)(nil); !errors.As(err, &why) || !why.Later || !strings.Contains(err.Error(), "node quiet") {
+		t.Errorf("error %v, want one that names the quiet node and is for later", err)
+	}
 }
 
 // A cluster that grows from two nodes stays close to a cube, and nearly all of its nodes have many witnesses.

@@ -361,7 +361,7 @@ func TestWatchAsSeenAndItsEnds(t *testing.T) {
 		t.Errorf("a negative --timeout: %+v", got)
 	}
 	r = ctltest.StartRemote(t, m)
-	// Longer than a connection takes on a busy machine: a watch that nobody has answered by then fails.
+	// Longer than a connection takes on a busy machine: a watch without any answer by then fails.
 	if got := run(t, nil, r.Flags("watch", "--for", "2s")...); got.code != 0 || got.stdout != "" || got.stderr != "" {
 		t.Errorf("a watch that ends by --for: %+v", got)
 	}

@@ -46,27 +46,12 @@ func NewSession(id uint64, key [32]byte) *SessionKey {
 func (k *SessionKey) ID() uint64 { return k.id }
 
 // MAC returns the MAC of a payload.
-//
-// It computes HMAC (RFC 2104) by two plain hashes over memory on the stack: a supervisor computes two MACs for each digest,
-// and hmac.New allocates six times.
 func (k *SessionKey) MAC(payload []byte) [MACSize]byte {
-	var room [sha256.BlockSize + len(k.prefix) + MaxDatagram]byte
-	inner := append(append(k.pad(room[:0], 0x36), k.prefix[:]...), payload...)
-	sum := sha256.Sum256(inner)
-	var outer [sha256.BlockSize + sha256.Size]byte
-	sum = sha256.Sum256(append(k.pad(outer[:0], 0x5c), sum[:]...))
-	return [MACSize]byte(sum[:])
-}
-
-// pad appends a block of the key, XORed with a byte. The key is shorter than a block: zeros follow it.
-func (k *SessionKey) pad(b []byte, with byte) []byte {
-	for _, c := range k.key {
-		b = append(b, c^with)
-	}
-	for range sha256.BlockSize - len(k.key) {
-		b = append(b, with)
-	}
-	return b
+	h := hmac.New(sha256.New, k.key[:])
+	h.Write(k.prefix[:])
+	h.Write(payload)
+	var sum [sha256.Size]byte
+	return [MACSize]byte(h.Sum(sum[:0]))
 }
 
 // Verify reports whether the MAC is that of the payload, in a time that does not depend on where it differs.

@@ -330,13 +330,28 @@ func (c *Cluster) writeKeys(a Addresses, o Options) error {
 		}
 	}
 	for _, n := range c.info.All() {
-		for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
-			if err := c.issue(ca, pki.NodeIdentity(clusterName, n.ID, h), certName(n.ID, h), nil, nil); err != nil {
-				return err
-			}
+		if err := c.issueNode(ca, n.ID); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// issueNode writes the pairs of both halves of a node.
+func (c *Cluster) issueNode(ca *pki.CA, id fault.NodeID) error {
+	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		if err := c.issue(ca, pki.NodeIdentity(clusterName, id, h), certName(id, h), nil, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// agentTLS names the files that issueNode writes.
+func (c *Cluster) agentTLS(id fault.NodeID) config.AgentTLS {
+	host, dnp := certName(id, fault.HalfHost), certName(id, fault.HalfDNP)
+	return config.AgentTLS{CA: c.PKI("ca.pem"), HostCert: c.PKI(host + ".pem"), HostKey: c.PKI(host + ".key"),
+		DNPCert: c.PKI(dnp + ".pem"), DNPKey: c.PKI(dnp + ".key")}
 }
 
 // issue writes a certificate and its key. Unlike pki.WritePair it does not wait for the disk: a
@@ -421,14 +436,9 @@ func (c *Cluster) writeSupervisor(i int, l inventory.Layout, o Options) error {
 
 func (c *Cluster) writeNode(rank int, l inventory.Layout, o Options) error {
 	n := *c.info.at(rank)
-	dir := c.nodeDir(n.ID)
 	cfg := l.Agent(rank)
 	cfg.StateDir, cfg.Preset, cfg.Periods = n.StateDir, o.Preset, o.Periods
-	cfg.TLS = config.AgentTLS{
-		CA:       c.PKI("ca.pem"),
-		HostCert: c.PKI(certName(n.ID, fault.HalfHost) + ".pem"), HostKey: c.PKI(certName(n.ID, fault.HalfHost) + ".key"),
-		DNPCert: c.PKI(certName(n.ID, fault.HalfDNP) + ".pem"), DNPKey: c.PKI(certName(n.ID, fault.HalfDNP) + ".key"),
-	}
+	cfg.TLS = c.agentTLS(n.ID)
 	cfg.Service.GossipKeyFile, cfg.Service.SpoolBytes = c.path("gossip.key"), spoolBytes
 	cfg.Sensors = c.sensorConfig(n, checkInterval(o.Preset))
 	cfg.Processor.Budget = halfBudget(o.Preset, len(c.info.All()), runtime.NumCPU())
@@ -437,6 +447,12 @@ func (c *Cluster) writeNode(rank int, l inventory.Layout, o Options) error {
 	if o.Agent != nil {
 		o.Agent(&cfg)
 	}
+	return c.writeAgent(n, cfg)
+}
+
+// writeAgent writes a node's configuration, and the files of its sensors and checks.
+func (c *Cluster) writeAgent(n NodeInfo, cfg config.Agent) error {
+	dir := c.nodeDir(n.ID)
 	if err := cfg.Validate(); err != nil {
 		return fmt.Errorf("configuration of node %s: %w", n.ID, err)
 	}

@@ -182,8 +182,8 @@ func (c *Cluster) addNode() error {
 			id = name
 		}
 	}
-	n := NodeInfo{ID: id, StateDir: filepath.Join(c.nodeDir(id), "state")}
 	dir := c.nodeDir(id)
+	n := NodeInfo{ID: id, StateDir: filepath.Join(dir, "state")}
 	fail := func(err error) error {
 		return errors.Join(fmt.Errorf("add node %s: %w", id, err), os.RemoveAll(dir))
 	}
@@ -196,10 +196,8 @@ func (c *Cluster) addNode() error {
 	if err != nil {
 		return fail(err)
 	}
-	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
-		if err := c.issue(ca, pki.NodeIdentity(clusterName, id, h), certName(id, h), nil, nil); err != nil {
-			return fail(err)
-		}
+	if err := c.issueNode(ca, id); err != nil {
+		return fail(err)
 	}
 	interfaces := c.info.interfaces()
 	ports, err := reservePorts(2 + interfaces + grid.NumDirections)
@@ -219,24 +217,13 @@ func (c *Cluster) addNode() error {
 	cfg.Service.Listen, cfg.Service.Alternates = a.Service[0].Listen, a.Service[1:]
 	cfg.Service.GossipListen, cfg.HTTP = a.Gossip, a.HTTP
 	n.HTTP = a.HTTP
-	cfg.TLS.HostCert, cfg.TLS.HostKey = c.pair(id, fault.HalfHost)
-	cfg.TLS.DNPCert, cfg.TLS.DNPKey = c.pair(id, fault.HalfDNP)
+	cfg.TLS = c.agentTLS(id)
 	cfg.Sensors = c.sensorConfig(n, cfg.Sensors.Peripherals[0].Interval)
-	if err := cfg.Validate(); err != nil {
-		return fail(err)
-	}
-	if err := errors.Join(os.MkdirAll(n.StateDir, 0o700), writeSensors(dir, n),
-		os.WriteFile(filepath.Join(dir, "check-peripheral"), []byte(checkScript), 0o755), //nolint:gosec // a program
-		writeYAML(filepath.Join(dir, "agent.yaml"), cfg)); err != nil {
+	if err := c.writeAgent(n, cfg); err != nil {
 		return fail(err)
 	}
 	c.info.Spares = append(c.info.Spares, n)
 	return c.save()
-}
-
-// pair returns the files of a half's certificate and key.
-func (c *Cluster) pair(id fault.NodeID, h fault.Half) (cert, key string) {
-	return c.PKI(certName(id, h) + ".pem"), c.PKI(certName(id, h) + ".key")
 }
 
 // node takes the addresses of one node, with all ends of links.

@@ -34,7 +34,7 @@ var firstLines = []string{"beginning cold", "continuing from the copy of an earl
 var (
 	// attribute is one key and its value in a line of a log.
 	attribute = regexp.MustCompile(`(?:^| )([A-Za-z_][\w.-]*)=("(?:[^"\\]|\\.)*"|\S*)`)
-	// duration is one in a line: what is said again with another duration is no news.
+	// duration matches a duration in a line. Lines that differ only in durations are repetitions.
 	duration = regexp.MustCompile(`\b[0-9.]+(ns|µs|ms|s|m|h)\b`)
 )
 

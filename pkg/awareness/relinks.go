@@ -17,11 +17,11 @@ import (
 //	         ────────────────────────────────────────────────────────►
 //	                               RelinkBound
 //
-// An end has followed when its node has said about it anything else than that it works: a link begins cold. A joiner, and
-// an end that led nowhere before, can only speak about the new link. One such end's word is enough: a link works when it
-// hears the peer that its order names, and is heard there. All links of a joiner wait for the last of them, because a
-// joiner counts for or against nobody before it was heard on all its links. Until the joiner was heard at all, they wait
-// without a bound: it may start at any time.
+// An end has followed once its node has reported the link as not working, because every link begins cold. The reports of
+// a joiner, and of an end that had no link before, are always about the new link. A report from one such end is enough:
+// it means that frames pass in both directions. All links of a joiner wait for the last of them. Until then, silence of
+// the joiner accuses no node, and the joiner is no witness. Before the first report of the joiner the wait has no bound,
+// because the joiner may start at any time.
 type relinks struct {
 	until  [grid.NumDirections]time.Time // zero: the end does not wait
 	turned directions                    // ends that have followed

@@ -53,7 +53,8 @@ func (s LinkSnapshot) Forget() LinkSnapshot {
 // ResumeLink starts a machine at now that resumes where another one, of a process that is gone, stopped. Silence in
 // between is not held against the peer: no process was reading. A way that was good counts as good until it has been
 // silent for as long as makes a link silent; from then on its state is unknown, as at a start. A broken one is broken
-// until it is good again; it is at once if the peer is heard within that time, for nobody knows when the silence ended.
+// until it is good again. It is good at once if the machine hears the peer within that time: the silence may have ended
+// before the start.
 func ResumeLink(cfg LinkConfig, now time.Time, s LinkSnapshot) *Link {
 	l := NewLink(cfg, now)
 	if !s.Rx.Valid() || !s.Tx.Valid() {

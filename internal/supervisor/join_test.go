@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/pki"
@@ -80,4 +81,104 @@ func TestNodesJoinAndLeave(t *testing.T) {
 		return x.GetCoord() == "" && len(x.GetPeers()) == 0 && is("n0-0-0", grid.XMinus, "", without.Short()) &&
 			is("n2-0-0", grid.XPlus, "", without.Short()) && is("n1-0-0", grid.XPlus, "", without.Short())
 	})
+}
+
+// A node that leaves and is forgotten learns first that it has no place any more. One whose agent is dead is forgotten too.
+func TestForgottenNodeLearnsThatItLeft(t *testing.T) {
+	t.Parallel()
+	dims := grid.Dims{X: 3, Y: 1, Z: 1}
+	c, _, leader := three(t, supervisortest.Options{Dims: dims.String(), Spares: 2})
+	op := c.Reconfigure(t, c.Configs[(leader+1)%3].GRPC)
+	for id, at := range map[fault.NodeID]string{"n0-0-0": "0,0,0", "n1-0-0": "1,0,0", "n2-0-0": "2,0,0", "x1": "", "x2": ""} {
+		c.Agents[id].Link(dims, at)
+		c.Agents[id].SayPeers(t, c.Configs[leader].Report)
+	}
+	for _, id := range []fault.NodeID{"x1", "x2"} {
+		supervisortest.Eventually(t, string(id)+" joins", func() bool {
+			_, err := op.JoinNodes(t.Context(), &lofamov1.JoinNodesRequest{Nodes: []*lofamov1.TopologyNode{{Id: string(id)}}})
+			return err == nil || status.Code(err) == codes.FailedPrecondition
+		})
+		supervisortest.Eventually(t, string(id)+" follows", func() bool { return c.Agents[id].Peers().GetCoord() != "" })
+	}
+	nodes := func() (out []string) {
+		top, err := c.Client(t, c.Configs[leader].GRPC).GetTopology(t.Context(), &lofamov1.GetTopologyRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range top.GetNodes() {
+			out = append(out, n.GetId())
+		}
+		return out
+	}
+
+	left, err := op.LeaveNodes(t.Context(), &lofamov1.LeaveNodesRequest{Nodes: []string{"x1"}, Forget: true})
+	if err != nil || left.GetNodes()[0].GetId() != "x1" || left.GetRevision() == 0 {
+		t.Fatalf("%v, %v", left, err)
+	}
+	if x := c.Agents["x1"].Peers(); x.GetCoord() != "" || len(x.GetPeers()) != 0 {
+		t.Errorf("forgotten, and still holds %v", x)
+	}
+	if all := nodes(); slices.Contains(all, "x1") {
+		t.Errorf("the topology has %v", all)
+	}
+	c.Agents["x2"].Kill(fault.HalfHost, fault.HalfDNP)
+	if _, err := op.LeaveNodes(t.Context(), &lofamov1.LeaveNodesRequest{Nodes: []string{"x2"}, Forget: true}); err != nil {
+		t.Error(err)
+	}
+	if all := nodes(); len(all) != 3 {
+		t.Errorf("the topology has %v", all)
+	}
+	list, err := c.Client(t, c.Configs[leader].GRPC).ListEvents(t.Context(), &lofamov1.ListEventsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ev := range list.GetEvents() {
+		if ev.GetTo() == lofamov1.State_FAILED || ev.GetTo() == lofamov1.State_SICK {
+			t.Errorf("a leave is a fault: %v", ev)
+		}
+	}
+}
+
+// A node that nobody hears gets no place, since its neighbours would give up their links to one another. Its name may be a
+// typing error. A node that the topology does not have yet gets its place when its agent answers.
+func TestOnlyHeardNodesJoin(t *testing.T) {
+	t.Parallel()
+	dims := grid.Dims{X: 3, Y: 1, Z: 1}
+	c, _, leader := three(t, supervisortest.Options{Dims: dims.String(), Spares: 1})
+	op := c.Reconfigure(t, c.Configs[(leader+1)%3].GRPC)
+	for id, at := range map[fault.NodeID]string{"n0-0-0": "0,0,0", "n1-0-0": "1,0,0", "n2-0-0": "2,0,0"} {
+		c.Agents[id].Link(dims, at)
+		c.Agents[id].SayPeers(t, c.Configs[leader].Report)
+	}
+	x1 := c.Agents["x1"].Addr()
+	if _, err := op.LeaveNodes(t.Context(), &lofamov1.LeaveNodesRequest{Nodes: []string{"x1"}, Forget: true}); err != nil {
+		t.Fatal(err)
+	}
+	dimsNow := func() string {
+		top, err := c.Client(t, c.Configs[leader].GRPC).GetTopology(t.Context(), &lofamov1.GetTopologyRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return top.GetDims()
+	}
+
+	typo := &lofamov1.TopologyNode{Id: "x-typo", Service: []string{"127.0.0.1:9"}}
+	_, err := op.JoinNodes(t.Context(), &lofamov1.JoinNodesRequest{Nodes: []*lofamov1.TopologyNode{typo}})
+	wantCode(t, "nobody hears it", err, codes.Aborted, "x-typo")
+	if d := dimsNow(); d != "3x1x1" {
+		t.Errorf("the torus is %s", d)
+	}
+	c.Agents["x1"].Link(dims, "") // from now on it answers
+	x := &lofamov1.TopologyNode{Id: "x1", Service: []string{x1}}
+	supervisortest.Eventually(t, "a heard node joins", func() bool {
+		_, err = op.JoinNodes(t.Context(), &lofamov1.JoinNodesRequest{Nodes: []*lofamov1.TopologyNode{x}})
+		return status.Code(err) != codes.Aborted
+	})
+	if err != nil || dimsNow() != "4x1x1" {
+		t.Errorf("the torus is %s: %v", dimsNow(), err)
+	}
+	forced, err := op.JoinNodes(t.Context(), &lofamov1.JoinNodesRequest{Nodes: []*lofamov1.TopologyNode{typo}, Unheard: true})
+	if err != nil || forced.GetNodes()[0].GetCoord() == "" {
+		t.Errorf("forced: %v, %v", forced, err)
+	}
 }

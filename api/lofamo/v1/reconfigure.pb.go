@@ -28,8 +28,10 @@ type JoinNodesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 1 to 16. Without coord the supervisors choose the place: the empty one with the most neighbours, or if no place is
 	// empty, the first of a new plane. Without labels or service a known spare keeps those that it has.
-	Nodes         []*TopologyNode `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`
-	DryRun        bool            `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"` // only check, and choose the places
+	Nodes  []*TopologyNode `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	DryRun bool            `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"` // only check, and choose the places
+	// also nodes that the supervisors have not heard: links of their neighbours to one another end now, and the new ones wait
+	Unheard       bool `protobuf:"varint,3,opt,name=unheard,proto3" json:"unheard,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -74,6 +76,13 @@ func (x *JoinNodesRequest) GetNodes() []*TopologyNode {
 func (x *JoinNodesRequest) GetDryRun() bool {
 	if x != nil {
 		return x.DryRun
+	}
+	return false
+}
+
+func (x *JoinNodesRequest) GetUnheard() bool {
+	if x != nil {
+		return x.Unheard
 	}
 	return false
 }
@@ -141,10 +150,12 @@ func (x *JoinNodesResponse) GetRevision() uint64 {
 
 // LeaveNodesRequest names nodes that leave.
 type LeaveNodesRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Nodes         []string               `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`                  // ids or "x,y,z", 1 to 16
-	Forget        bool                   `protobuf:"varint,2,opt,name=forget,proto3" json:"forget,omitempty"`               // remove them from the topology; otherwise they stay spares, which can join again
-	DryRun        bool                   `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"` // only check
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Nodes []string               `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"` // ids or "x,y,z", 1 to 16
+	// remove them from the topology; otherwise they stay spares, which can join again. The call waits up to 5 s for agents that
+	// have not reported yet that they have no place any more.
+	Forget        bool `protobuf:"varint,2,opt,name=forget,proto3" json:"forget,omitempty"`
+	DryRun        bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"` // only check
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -832,10 +843,11 @@ var File_lofamo_v1_reconfigure_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_reconfigure_proto_rawDesc = "" +
 	"\n" +
-	"\x1blofamo/v1/reconfigure.proto\x12\tlofamo.v1\x1a lofamo/v1/fault_supervisor.proto\x1a\x15lofamo/v1/types.proto\"Z\n" +
+	"\x1blofamo/v1/reconfigure.proto\x12\tlofamo.v1\x1a lofamo/v1/fault_supervisor.proto\x1a\x15lofamo/v1/types.proto\"t\n" +
 	"\x10JoinNodesRequest\x12-\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x17.lofamo.v1.TopologyNodeR\x05nodes\x12\x17\n" +
-	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"r\n" +
+	"\adry_run\x18\x02 \x01(\bR\x06dryRun\x12\x18\n" +
+	"\aunheard\x18\x03 \x01(\bR\aunheard\"r\n" +
 	"\x11JoinNodesResponse\x12-\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x17.lofamo.v1.TopologyNodeR\x05nodes\x12\x12\n" +
 	"\x04dims\x18\x02 \x01(\tR\x04dims\x12\x1a\n" +

@@ -45,7 +45,8 @@ type ReconfigureClient interface {
 	CloseRegions(ctx context.Context, in *CloseRegionsRequest, opts ...grpc.CallOption) (*CloseRegionsResponse, error)
 	// JoinNodes puts nodes into the running torus, all of them or none: spares of the topology, or nodes that it does not
 	// have yet. Nodes on the lines through the new places get new neighbours; all other links stay. FAILED_PRECONDITION
-	// names the node that cannot join, and why. ABORTED: a node beside the place has only just joined; try again.
+	// names the node that cannot join, and why. ABORTED: the node, or one beside the place, has not reported its ends
+	// of links to the leader yet; try again. A waiting node reports every 10 s.
 	JoinNodes(ctx context.Context, in *JoinNodesRequest, opts ...grpc.CallOption) (*JoinNodesResponse, error)
 	// LeaveNodes takes nodes out of the running torus, all of them or none: their places become empty, and their
 	// neighbours become one another's neighbours. FAILED_PRECONDITION names the node that cannot leave, and why: the torus must stay in one
@@ -128,7 +129,8 @@ type ReconfigureServer interface {
 	CloseRegions(context.Context, *CloseRegionsRequest) (*CloseRegionsResponse, error)
 	// JoinNodes puts nodes into the running torus, all of them or none: spares of the topology, or nodes that it does not
 	// have yet. Nodes on the lines through the new places get new neighbours; all other links stay. FAILED_PRECONDITION
-	// names the node that cannot join, and why. ABORTED: a node beside the place has only just joined; try again.
+	// names the node that cannot join, and why. ABORTED: the node, or one beside the place, has not reported its ends
+	// of links to the leader yet; try again. A waiting node reports every 10 s.
 	JoinNodes(context.Context, *JoinNodesRequest) (*JoinNodesResponse, error)
 	// LeaveNodes takes nodes out of the running torus, all of them or none: their places become empty, and their
 	// neighbours become one another's neighbours. FAILED_PRECONDITION names the node that cannot leave, and why: the torus must stay in one

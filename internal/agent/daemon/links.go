@@ -22,6 +22,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
 	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/peers"
 	"github.com/lofamo/lofamo/internal/agent/storage"
 	"github.com/lofamo/lofamo/internal/config"
 )
@@ -37,6 +38,9 @@ type links struct {
 	cfg     config.Agent // as in its file: the supervisors may have changed the half's peers
 	log     *slog.Logger
 	sockets [grid.NumDirections]int // -1: none
+	// left is the order of the place that a spare has just left: its former neighbours are to learn of the stop. nil: the
+	// stored order counts.
+	left *peers.State
 }
 
 func newLinks(cfg config.Agent, log *slog.Logger) *links {
@@ -47,10 +51,18 @@ func newLinks(cfg config.Agent, log *slog.Logger) *links {
 	return l
 }
 
+// present returns the configuration with the supervisors' orders.
+func (l *links) present() config.Agent {
+	if l.left != nil {
+		return half.WithPeers(l.cfg, *l.left)
+	}
+	return half.WithStoredPeers(l.cfg)
+}
+
 // each calls do for every end of the node. An end without a link has no peer: an order may give it one while the half
 // runs, and then its socket must be there.
 func (l *links) each(do func(dir grid.Direction, local, peer netip.AddrPort)) {
-	cfg := half.WithStoredPeers(l.cfg)
+	cfg := l.present()
 	src, dims, err := cfg.Topology()
 	if err != nil {
 		return // was validated
@@ -176,7 +188,7 @@ func (l *links) announce(registers *regfile.File, back time.Duration, attempt in
 		return err
 	}
 	var errs []error
-	src, dims, _ := half.WithStoredPeers(l.cfg).Topology()
+	src, dims, _ := l.present().Topology()
 	of := torus.Frame{Src: src}
 	if hostDead {
 		of.Flags |= torus.FlagHostDead

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
+	"github.com/lofamo/lofamo/internal/agent/peers"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/program"
 	"github.com/lofamo/lofamo/internal/sdnotify"
@@ -95,6 +97,7 @@ type daemon struct {
 	locked  *os.File      // one of the daemon's locks
 	round   chan struct{} // accepts a value whenever remind goes round
 	manager managed
+	left    atomic.Pointer[peers.State] // the order of the place that a spare has left; nil: it has not
 
 	mu     sync.Mutex
 	unkept half.Condition // histories cannot be written

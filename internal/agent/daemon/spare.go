@@ -90,7 +90,7 @@ func (d *daemon) inPlace(ctx context.Context, serve func(context.Context) error)
 	if !d.cfg.Agent.Spare {
 		return serve(ctx)
 	}
-	at := half.WithStoredPeers(d.cfg.Agent).Coord
+	at, _ := storage.PeerOrders().Load(d.cfg.Agent.StateDir)
 	ctx, leave := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { d.watchPlace(ctx, at, leave) })
@@ -108,8 +108,8 @@ func moved(at string, word peers.State, lost error) bool {
 	return lost == nil && word.Number != 0 && word.Place() != at
 }
 
-// watchPlace watches until ctx ends for a change of the place.
-func (d *daemon) watchPlace(ctx context.Context, at string, leave context.CancelCauseFunc) {
+// watchPlace watches until ctx ends for a change of the place, which at names.
+func (d *daemon) watchPlace(ctx context.Context, at peers.State, leave context.CancelCauseFunc) {
 	t := time.NewTicker(placeLook)
 	defer t.Stop()
 	for {
@@ -118,14 +118,20 @@ func (d *daemon) watchPlace(ctx context.Context, at string, leave context.Cancel
 			return
 		case <-t.C:
 		}
-		if word, lost := storage.PeerOrders().Load(d.cfg.Agent.StateDir); moved(at, word, lost) {
-			d.log.Warn("spare: its place is another now: the halves are stopped", "was", at, "is", word.Place(), "order", word.Number)
-			d.manager.mu.Lock()
-			d.manager.over = true // the daemon itself continues: do not notify the service manager of a stop
-			d.manager.mu.Unlock()
-			leave(errMoved)
-			return
+		word, lost := storage.PeerOrders().Load(d.cfg.Agent.StateDir)
+		if !moved(at.Place(), word, lost) {
+			if lost == nil && word.Placed {
+				at = word // its neighbours may be others
+			}
+			continue
 		}
+		d.log.Warn("spare: its place is another now: the halves are stopped", "was", at.Place(), "is", word.Place(), "order", word.Number)
+		d.left.Store(&at)
+		d.manager.mu.Lock()
+		d.manager.over = true // the daemon itself continues: do not notify the service manager of a stop
+		d.manager.mu.Unlock()
+		leave(errMoved)
+		return
 	}
 }
 

@@ -1,12 +1,17 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
+	"net"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
 	"github.com/lofamo/lofamo/internal/agent/half"
@@ -82,5 +87,87 @@ func TestSpareLeavesItsPlace(t *testing.T) {
 	serving = make(chan struct{})
 	if err := d.inPlace(ctx, serve); err != nil {
 		t.Errorf("asked to stop: %v", err)
+	}
+}
+
+// A spare whose place is removed announces its stop to its former neighbours: those whose own orders are late do not call the link
+// broken.
+func TestLeavingSpareAnnouncesItsStop(t *testing.T) {
+	hear, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = hear.Close() }()
+	cfg := config.DefaultAgent()
+	cfg.Node, cfg.Spare, cfg.Dims, cfg.StateDir = "spare-0", true, "", t.TempDir()
+	cfg.Links = map[string]config.LinkAddr{"X+": {Local: "127.0.0.1:0"}, "X-": {Local: "127.0.0.1:0"}}
+	save := func(s peers.State) {
+		t.Helper()
+		if err := storage.PeerOrders().Save(cfg.StateDir, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	here := peers.State{Number: 3, Placed: true, Coord: grid.Coord{X: 1}, Torus: grid.Dims{X: 3, Y: 1, Z: 1}}
+	here.Peers[grid.XPlus.Index()] = peers.Peer{Node: "n2-0-0", Address: hear.LocalAddr().(*net.UDPAddr).AddrPort()}
+	save(here)
+	boot, err := storage.BootID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied, err := storage.OpenCopy(half.CopyPath(cfg.StateDir, fault.HalfDNP), storage.CopyIdentity{Node: cfg.Node, Half: fault.HalfDNP,
+		Boot: boot})
+	if err != nil {
+		t.Fatal(err)
+	}
+	session := storage.Session{ID: 7, Tx: [torus.KeySize]byte{1}, Rx: [torus.KeySize]byte{2}}
+	if err := copied.StoreSession(grid.XPlus, session); err != nil {
+		t.Fatal(err)
+	}
+	if err := copied.StoreCounters(grid.XPlus, &torus.LinkSnapshot{TxSession: 7, TxSeq: 100}); err != nil {
+		t.Fatal(err)
+	}
+	if err := copied.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	var log bytes.Buffer
+	d := &daemon{cfg: RunConfig{Agent: cfg}, log: slog.New(slog.NewTextHandler(&log, nil))}
+	c := newChild(d, fault.HalfDNP)
+	defer c.links.close()
+	serving, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- d.inPlace(t.Context(), func(ctx context.Context) error {
+			c.links.open()
+			close(serving)
+			<-ctx.Done()
+			c.handOver() // as lookAfter does when the half has ended
+			return nil
+		})
+	}()
+	<-serving
+	save(peers.State{Number: 4})
+	if err := <-ended; !errors.Is(err, errMoved) {
+		t.Fatalf("without a place: %v", err)
+	}
+	var keys torus.Keyring
+	keys.Add(time.Now(), torus.NewSession(7, session.Rx, session.Tx))
+	buf := make([]byte, 2000)
+	if err := hear.SetReadDeadline(time.Now().Add(checkBound)); err != nil {
+		t.Fatal(err)
+	}
+	n, err := hear.Read(buf)
+	if err != nil {
+		t.Fatalf("the former neighbour hears nothing: %v", err)
+	}
+	f, err := torus.Decode(buf[:n], torus.DefaultMaxFrame, &keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := torus.DecodeRestarting(f.Payload)
+	if f.Type != torus.TypeRestarting || err != nil || r.Back != leaveTime || f.Src != here.Coord || f.Dst != (grid.Coord{X: 2}) {
+		t.Errorf("the former neighbour hears %+v, %+v, %v", f, r, err)
+	}
+	if said := log.String(); !strings.Contains(said, "its place is another now") || !strings.Contains(said, "former neighbours are notified") {
+		t.Errorf("the log says %s", said)
 	}
 }

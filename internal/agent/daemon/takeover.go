@@ -37,6 +37,9 @@ const (
 	// before and failed are broken. It is takeOverTime and 1 s, after which links are silent at preset relaxed, plus
 	// time for the old daemon to receive the request to end, and for the new one to fail.
 	settleTime = takeOverTime + 3*time.Second
+	// leaveTime is the announced time of a spare that leaves its place: the supervisors' orders reach its former neighbours
+	// within 10 s.
+	leaveTime = 15 * time.Second
 )
 
 // errOther says that another process has the lock.
@@ -77,15 +80,25 @@ func (d *daemon) lock(ctx context.Context, path string) (*os.File, error) {
 	}
 }
 
-// handOver tells the neighbours of a stopped DNP half that it will return, if another daemon waits to start it.
+// handOver tells the neighbours of a stopped DNP half that it will return, if another daemon waits to start it. Former
+// neighbours of a spare that leaves its place may not have their orders yet: they are to wait for those.
 func (c *child) handOver() {
-	if c.links == nil || !c.d.awaited(c.half) {
+	if c.links == nil {
 		return
 	}
-	c.log.Info("another daemon takes over")
+	back, left := takeOverTime, c.d.left.Load()
+	switch {
+	case left != nil:
+		back, c.links.left = leaveTime, left
+		c.log.Info("place left: the former neighbours are notified", "was", left.Place())
+	case c.d.awaited(c.half):
+		c.log.Info("another daemon takes over")
+	default:
+		return
+	}
 	c.links.open()
 	c.readStores() // from the present register file
-	if err := c.links.announce(c.registers, takeOverTime, 1, false); err != nil {
+	if err := c.links.announce(c.registers, back, 1, false); err != nil {
 		c.log.Info("restart not announced to the neighbours", "err", err)
 	}
 }

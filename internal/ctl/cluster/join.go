@@ -19,7 +19,7 @@ import (
 func joinCommand(a *command.App) *cobra.Command {
 	var place string
 	var service, labels []string
-	var dryRun bool
+	var dryRun, unheard bool
 	var wait time.Duration
 	cmd := &cobra.Command{
 		Use:   "join NODE",
@@ -30,7 +30,7 @@ the nodes there their new neighbours; no configuration needs a change, and no ha
 as UNKNOWN until it reports, and nobody is accused because of the change. The command waits until the node is NORMAL.
 
 The node's agent must run, with 'spare: true' and the ends of its links: docs/topology.md says how. A node that the
-topology does not have yet needs --service.`,
+topology does not have yet needs --service. It is a spare until a supervisor hears its agent, which must happen within 5 s.`,
 		Example: `  lofamoctl node join spare-0
   lofamoctl node join n42 --service 10.1.0.42:7000 --label rack=r7`,
 		Args: command.Exactly("NODE (a node without a place)"),
@@ -40,6 +40,7 @@ topology does not have yet needs --service.`,
 	f.StringSliceVar(&service, "service", nil, `addresses "ip:port" of its service interfaces; required for a node that the topology lacks`)
 	f.StringSliceVar(&labels, "label", nil, `its labels "key=value"; a spare of the topology keeps its own without them`)
 	f.BoolVar(&dryRun, "dry-run", false, "only show the place that it would get")
+	f.BoolVar(&unheard, "unheard", false, "also a node that no supervisor has heard; its neighbours give up their links to one another for it")
 	f.DurationVar(&wait, "wait", time.Minute, "time limit until it is NORMAL; 0: do not wait")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		node := &lofamov1.TopologyNode{Id: args[0], Coord: place, Service: service}
@@ -57,7 +58,8 @@ topology does not have yet needs --service.`,
 			node.Labels[key] = value
 		}
 		return a.WithOperator(cmd.Context(), func(ctx context.Context, s command.Session) error {
-			resp, err := s.JoinNodes(ctx, &lofamov1.JoinNodesRequest{Nodes: []*lofamov1.TopologyNode{node}, DryRun: dryRun})
+			resp, err := s.JoinNodes(ctx, &lofamov1.JoinNodesRequest{Nodes: []*lofamov1.TopologyNode{node}, DryRun: dryRun,
+				Unheard: unheard})
 			if err != nil {
 				return fmt.Errorf("join %s: %w", args[0], command.Plain(err))
 			}

@@ -60,6 +60,13 @@ type Directory interface {
 	Conn(id string) *grpc.ClientConn
 }
 
+// Stated is what nodes have stated about their links and places.
+type Stated interface {
+	topology.Ends
+	// Placed reports whether a node's agent waits for orders about its place, and has one by its last report.
+	Placed(fault.NodeID) bool
+}
+
 // Config of the service.
 type Config struct {
 	Self      string                // this replica's id
@@ -75,8 +82,8 @@ type Config struct {
 	Masks        *view.Masks // the masks of links; nil: none
 	// MasksSaid returns the nodes' reports of their channel masks while this replica leads; nil: none.
 	MasksSaid func() []*lofamov1.MaskStatus
-	// Ends returns the ends of links that nodes have stated, while this replica leads; nil on a parent of regions.
-	Ends topology.Ends
+	// Ends has what nodes have stated about their links and places, while this replica leads; nil on a parent of regions.
+	Ends Stated
 	// Diagnosed returns the last diagnosis in this replica's own copy, or nil if there was none. It is nil on a
 	// parent of regions.
 	Diagnosed func(context.Context) (*lofamov1.DiagnosisReport, error)

@@ -3,6 +3,9 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -40,18 +43,32 @@ func (s *Server) joinNodes(ctx context.Context, by string, req *lofamov1.JoinNod
 		}
 	}
 	resp := &lofamov1.JoinNodesResponse{}
-	applied, err := s.changeTopology(ctx, by, req.GetDryRun(), func(have *topology.Topology) (*topology.Topology, error) {
+	var unheard []fault.NodeID
+	join := func(have *topology.Topology) (*topology.Topology, error) {
 		to, err := have.Join(nodes, s.cfg.Ends)
 		if err != nil {
 			return nil, refusedJoin(err)
 		}
+		if unheard = s.unheard(nodes); len(unheard) > 0 && !req.GetDryRun() && !req.GetUnheard() {
+			return have.Expect(nodes), nil // supervisors talk only to nodes of the topology
+		}
+		unheard, resp.Nodes, resp.Dims = nil, nil, to.Dims.String()
 		for _, n := range nodes {
 			placed, _ := to.Node(n.ID)
 			resp.Nodes = append(resp.Nodes, placed.Proto())
 		}
-		resp.Dims = to.Dims.String()
 		return to, nil
-	})
+	}
+	applied, err := s.changeTopology(ctx, by, req.GetDryRun(), join)
+	if err == nil && len(unheard) > 0 {
+		if s.awaitAgents(ctx, func() bool { return len(s.unheard(nodes)) == 0 }) {
+			applied, err = s.changeTopology(ctx, by, false, join)
+		}
+		if err == nil && len(unheard) > 0 {
+			return nil, status.Errorf(codes.Aborted, "node %s: is a spare of the topology, and no supervisor has heard its agent yet: want "+
+				"one that runs with spare: true; such an agent reports every 10 s: try again", unheard[0])
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -59,6 +76,17 @@ func (s *Server) joinNodes(ctx context.Context, by string, req *lofamov1.JoinNod
 		resp.Revision = applied.GetTopology().GetRevision()
 	}
 	return resp, nil
+}
+
+// unheard returns the nodes that have not stated their ends of links. If one of them had a place, its neighbours would give up
+// their links to one another for a node that may never come.
+func (s *Server) unheard(nodes []topology.Node) (out []fault.NodeID) {
+	for _, n := range nodes {
+		if _, known := s.cfg.Ends.Ends(n.ID); !known {
+			out = append(out, n.ID)
+		}
+	}
+	return out
 }
 
 // LeaveNodes implements the service Reconfigure.
@@ -78,14 +106,17 @@ func (s *Server) leaveNodes(ctx context.Context, by string, req *lofamov1.LeaveN
 		return nil, invalid("nodes", "given %d: want 1 to %d", n, maxJoining)
 	}
 	resp := &lofamov1.LeaveNodesResponse{}
+	var ids, informed []fault.NodeID
 	applied, err := s.changeTopology(ctx, by, req.GetDryRun(), func(have *topology.Topology) (*topology.Topology, error) {
-		var ids []fault.NodeID
+		var placed []fault.NodeID
 		for i, name := range req.GetNodes() {
 			n, ok := have.Find(name)
 			if !ok {
 				return nil, status.Errorf(codes.NotFound, "nodes[%d]: given %.64q: want a node of the topology, or its coordinates", i, name)
 			}
-			ids = append(ids, n.ID)
+			if ids = append(ids, n.ID); !n.Spare {
+				placed = append(placed, n.ID)
+			}
 			resp.Nodes = append(resp.Nodes, n.Proto())
 		}
 		to, err := have.Leave(ids, req.GetForget())
@@ -93,8 +124,21 @@ func (s *Server) leaveNodes(ctx context.Context, by string, req *lofamov1.LeaveN
 			return nil, refusedJoin(err)
 		}
 		resp.Dims = to.Dims.String()
-		return to, nil
+		if req.GetForget() && !req.GetDryRun() {
+			informed = slices.DeleteFunc(slices.Clone(placed), func(id fault.NodeID) bool { return !s.cfg.Ends.Placed(id) })
+		}
+		if len(informed) == 0 {
+			return to, nil
+		}
+		return have.Leave(placed, false) // supervisors send orders only to nodes of the topology
 	})
+	if err == nil && len(informed) > 0 {
+		if !s.awaitAgents(ctx, func() bool { return !slices.ContainsFunc(informed, s.cfg.Ends.Placed) }) {
+			s.cfg.Logger.Warn("nodes are removed from the topology, and some have not reported that they have no place any more: stop their agents",
+				"nodes", informed)
+		}
+		applied, err = s.forgetNodes(ctx, by, ids)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -102,6 +146,49 @@ func (s *Server) leaveNodes(ctx context.Context, by string, req *lofamov1.LeaveN
 		resp.Revision = applied.GetTopology().GetRevision()
 	}
 	return resp, nil
+}
+
+const (
+	// agentsWithin bounds the wait for the agents of nodes that join or leave: one may be dead.
+	agentsWithin = 5 * time.Second
+	// agentsLook is the interval between looks at their reports.
+	agentsLook = 20 * time.Millisecond
+)
+
+// awaitAgents waits until the agents of nodes have reported. It returns false if one has not in time.
+func (s *Server) awaitAgents(ctx context.Context, reported func() bool) bool {
+	ctx, cancel := context.WithTimeout(ctx, agentsWithin)
+	defer cancel()
+	look := time.NewTicker(agentsLook)
+	defer look.Stop()
+	for !reported() {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-look.C:
+		}
+	}
+	return true
+}
+
+// forgetNodes removes nodes that have left their places from the topology.
+func (s *Server) forgetNodes(ctx context.Context, by string, ids []fault.NodeID) (*lofamov1.ApplyTopologyResponse, error) {
+	applied, err := s.changeTopology(ctx, by, false, func(have *topology.Topology) (*topology.Topology, error) {
+		for _, id := range ids {
+			if n, ok := have.Node(id); ok && !n.Spare {
+				return nil, fmt.Errorf("node %s has got the place %s meanwhile", id, n.Coord)
+			}
+		}
+		left := slices.DeleteFunc(slices.Clone(ids), func(id fault.NodeID) bool { _, ok := have.Node(id); return !ok })
+		if len(left) == 0 {
+			return have, nil
+		}
+		return have.Leave(left, true)
+	})
+	if err != nil {
+		return nil, status.Errorf(codes.Aborted, "the nodes have left their places, but are not removed from the topology: %v: try again", err)
+	}
+	return applied, nil
 }
 
 // refusedJoin returns the status of a join or a leave that the topology does not allow.

@@ -124,6 +124,9 @@ func (c *Channel) Ends(id fault.NodeID) (directions uint8, known bool) { return 
 // Follows implements topology.Ends.
 func (c *Channel) Follows(id fault.NodeID) bool { return c.peers.Follows(id) }
 
+// Placed reports whether a node's agent has its place by an order, as of its last report.
+func (c *Channel) Placed(id fault.NodeID) bool { return c.peers.Placed(id) }
+
 // Mapped returns the findings of mapping about a node; false: there are none, or its state is known.
 func (c *Channel) Mapped(id fault.NodeID) (view.Mapped, bool) {
 	m, ok := c.mapping.shown.Load().found[id]

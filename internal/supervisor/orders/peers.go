@@ -77,6 +77,7 @@ func newPeers(cfg *Config) (*peers, *standing[peerWord, *lofamov1.PeerStatus]) {
 type statedEnds struct {
 	directions uint8 // a bit for each
 	follows    bool  // it follows a torus that changes
+	placed     bool  // it has a place by an order
 }
 
 // Ends implements topology.Ends, from the nodes' reports to this leader and those that it has loaded.
@@ -95,12 +96,19 @@ func (k *peers) Follows(id fault.NodeID) bool {
 	return !known || e.follows
 }
 
+// Placed reports whether a node's agent has its place by an order.
+func (k *peers) Placed(id fault.NodeID) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.ends[id].placed
+}
+
 // note makes a record's ends known.
 func (k *peers) note(id fault.NodeID, r *lofamov1.PeerStatus) {
 	if len(r.GetEnds()) == 0 {
 		return
 	}
-	e := statedEnds{follows: r.GetTorus() != ""}
+	e := statedEnds{follows: r.GetTorus() != "", placed: r.GetSpare() && r.GetCoord() != ""}
 	for i, end := range byDirection(r.GetEnds()) {
 		if end.Address != "" {
 			e.directions |= 1 << i
@@ -187,6 +195,11 @@ func (k *peers) ask(m *order.Standing[peerWord, *lofamov1.PeerStatus], topo *top
 	for i, n := range topo.Placed() {
 		if len(k.records[n.ID].GetEnds()) == 0 {
 			m.Ask(n.ID, k.askAt.Add(time.Duration(i)*peersPace))
+		}
+	}
+	for i, n := range topo.Spares() { // a node that joins waits for this
+		if len(k.records[n.ID].GetEnds()) == 0 {
+			m.Ask(n.ID, time.Now().Add(time.Duration(i)*peersPace))
 		}
 	}
 }

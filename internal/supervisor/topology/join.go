@@ -52,6 +52,18 @@ func (t *Topology) Join(nodes []Node, ends Ends) (*Topology, error) {
 	return t, nil
 }
 
+// Expect returns the topology with those of the nodes that it does not have, as spares.
+func (t *Topology) Expect(nodes []Node) *Topology {
+	all := slices.Clone(t.Nodes)
+	for _, n := range nodes {
+		if _, known := t.Node(n.ID); !known {
+			n.Spare, n.Coord = true, grid.Coord{}
+			all = append(all, n)
+		}
+	}
+	return New(t.Dims, all, t.DomainLabels, t.Revision)
+}
+
 // join places one node; n.Spare says that the place is not chosen yet.
 func (t *Topology) join(n Node, ends Ends) (*Topology, error) {
 	old, known := t.Node(n.ID)

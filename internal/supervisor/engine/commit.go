@@ -134,10 +134,7 @@ func (t *term) ended(r result) error {
 	switch {
 	case r.err == nil:
 		if w != nil && w.ChangesTopology() { // before the map of that revision is shown
-			if err := t.followPlaces(w, r.revision); err != nil {
-				w.reply <- written{revision: r.revision}
-				return err
-			}
+			t.followPlaces(w, r.revision)
 		}
 		t.finish(r)
 	case w != nil && errors.Is(r.err, store.ErrConflict):

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -43,11 +44,26 @@ func (k *known) samePlaces(to *topology.Topology) bool {
 }
 
 // followPlaces applies a committed topology.
-func (t *term) followPlaces(w *write, revision uint64) error {
+func (t *term) followPlaces(w *write, revision uint64) {
 	if w.moves {
-		return t.move(w, revision)
+		t.move(w, revision)
+		return
 	}
 	t.relabel(w, revision)
+}
+
+// ErrTopology says that the machine cannot follow a topology. It was not committed.
+var ErrTopology = errors.New("supervisors cannot follow this topology")
+
+// checkPlaces returns an ErrTopology for a change of places that the machine cannot follow. After the commit it would be too
+// late: every leader would fail to begin its term.
+func (t *term) checkPlaces(w *write) error {
+	if !w.moves {
+		return nil
+	}
+	if err := t.e.awareness(w.Topology.Topology).Validate(); err != nil {
+		return fmt.Errorf("%w: %w", ErrTopology, err)
+	}
 	return nil
 }
 
@@ -81,13 +97,10 @@ func (t *term) collect(garbage []string) {
 // move applies a committed topology in which nodes have other places. The machine keeps the evidence of all nodes that
 // stay. The documents of vacated places are deleted: they would be wrong when a node returns to its old place. The term
 // takes no input between the write and this step, so that no batch holds states of nodes that have left.
-func (t *term) move(w *write, revision uint64) error {
+func (t *term) move(w *write, revision uint64) {
 	was, now := t.topology.get(), *w.Topology
 	now.Topology = now.At(revision)
 	cfg := t.e.awareness(now.Topology)
-	if err := cfg.Validate(); err != nil {
-		return fmt.Errorf("follow the topology of revision %d: %w", revision, err)
-	}
 	garbage := now.Garbage
 	for _, n := range was.Nodes {
 		to, ok := now.Node(n.ID)
@@ -117,7 +130,6 @@ func (t *term) move(w *write, revision uint64) error {
 	for _, id := range changed {
 		t.touch(id)
 	}
-	return nil
 }
 
 // forget drops what the term knows about a node beside the machine.

@@ -8,7 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/store/memstore"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
@@ -192,5 +195,40 @@ func TestGroupsFollowLabels(t *testing.T) {
 	}
 	if _, err := (&Engine{}).ExplainGroup(t.Context(), "label/rack=r0"); !errors.Is(err, ErrNotLeading) {
 		t.Errorf("explained without a term: %v", err)
+	}
+}
+
+// TestTopologyThatCannotBeFollowedEndsNoTerm: a topology that the machine refuses is not committed, and the leader goes on.
+func TestTopologyThatCannotBeFollowedEndsNoTerm(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	h := start(t, memstore.New(100), func(cfg *Config) {
+		seeded(cfg)
+		cfg.Metrics = metrics.New(reg)
+	})
+	began := h.term.Load()
+	nodes := slices.DeleteFunc(slices.Clone(withSpare(false).Nodes), func(n topology.Node) bool { return n.ID == "n1-1-0" })
+	_, err := h.apply(t.Context(), topology.New(h.cfg.Seed.Dims, nodes, nil, 0)) // its place has no node
+	if !errors.Is(err, ErrTopology) {
+		t.Errorf("refused: %v", err)
+	}
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	counted := 0.0
+	for _, f := range families {
+		if f.GetName() == "lofamo_topologies_refused_total" {
+			counted = f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	if counted != 1 {
+		t.Errorf("counted %v times", counted)
+	}
+	snap, err := h.store.Load(t.Context())
+	if err != nil || len(topology.Diff(snap.Topology.Topology, h.cfg.Seed)) != 0 {
+		t.Errorf("stored: %v, %v", topology.Diff(snap.Topology.Topology, h.cfg.Seed), err)
+	}
+	if _, err := h.apply(t.Context(), withSpare(true)); err != nil || h.term.Load() != began {
+		t.Errorf("the next change: %v; another term %t", err, h.term.Load() != began)
 	}
 }

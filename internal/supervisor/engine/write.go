@@ -60,10 +60,16 @@ func (t *term) takeWrite(w write) {
 		w.reply <- written{err: fmt.Errorf("%w: the change is of term %d, and this is %d", ErrOtherTerm, w.Term, mine)}
 		return
 	}
+	w.moves = w.ChangesTopology() && !t.topology.samePlaces(w.Topology.Topology)
+	if err := t.checkPlaces(&w); err != nil {
+		t.e.cfg.Metrics.TopologiesRefused.Inc()
+		t.e.cfg.Logger.Error("topology refused", "err", err)
+		w.reply <- written{err: err}
+		return
+	}
 	if !t.open.empty() {
 		t.seal()
 	}
-	w.moves = w.ChangesTopology() && !t.topology.samePlaces(w.Topology.Topology)
 	t.sealed = append(t.sealed, &batch{write: &w})
 	t.pausing = t.pausing || w.moves
 }

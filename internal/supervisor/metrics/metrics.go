@@ -43,7 +43,8 @@ type Metrics struct {
 	Bulk          *prometheus.CounterVec // result
 	BulkPackets   *prometheus.CounterVec // their outcome
 
-	Challenges prometheus.Counter
+	Challenges        prometheus.Counter
+	TopologiesRefused prometheus.Counter // changes of places that this replica as leader could not have followed
 	// ChallengesRefused counts those that the node's kernel refused at every address.
 	ChallengesRefused prometheus.Counter
 	Commit            prometheus.Histogram
@@ -130,6 +131,8 @@ func New(reg prometheus.Registerer) *Metrics {
 
 		SendFails:  counter("send_failures_total", "Datagrams that could not be sent.").WithLabelValues(),
 		Challenges: counter("challenges_total", "Challenges sent by this replica as leader.").WithLabelValues(),
+		TopologiesRefused: counter("topologies_refused_total",
+			"Changes of nodes' places that this replica as leader refused, because its fault awareness cannot follow them.").WithLabelValues(),
 		ChallengesRefused: counter("challenges_refused_total",
 			"Challenges that the node's kernel refused at every address: no process listens there.").WithLabelValues(),
 		CommitRetries: counter("commit_retries_total",

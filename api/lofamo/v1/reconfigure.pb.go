@@ -26,8 +26,9 @@ const (
 // JoinNodesRequest names nodes that join.
 type JoinNodesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// 1 to 16. Without coord the supervisors choose the place: the empty one with the most neighbours, or if no place is
-	// empty, the first of a new plane. Without labels or service a known spare keeps those that it has.
+	// 1 to 16. Without coord the supervisors choose the place: an empty one, or if no place is empty, one in a new plane. Of
+	// these they take the one that is best for failure domains, then the one with the most neighbours. Without labels or
+	// service a known spare keeps those that it has.
 	Nodes  []*TopologyNode `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	DryRun bool            `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"` // only check, and choose the places
 	// also nodes that the supervisors have not heard: links of their neighbours to one another end now, and the new ones wait

@@ -36,9 +36,10 @@ func cannot(id fault.NodeID, format string, args ...any) *CannotJoinError {
 
 func (e *CannotJoinError) Error() string { return fmt.Sprintf("node %s: %s", e.Node, e.Why) }
 
-// Join returns the topology with the nodes placed, one after the other. A node without a place of its own choice gets the
-// empty place at which it has the most neighbours, since each is a witness. If no place is empty, the torus grows by a
-// plane. Nodes that the topology does not have are added. The error is a *CannotJoinError or an *InvalidError.
+// Join returns the topology with the nodes placed, one after the other. A node without a place of its own choice gets, of the
+// places that the ends of links allow, the one that grid.Placement.Choose rates best by failure domains and neighbours. If no
+// place is empty, the torus grows by a plane. Nodes that the topology does not have are added. The error is a
+// *CannotJoinError or an *InvalidError.
 func (t *Topology) Join(nodes []Node, ends Ends) (*Topology, error) {
 	if t.Region != "" {
 		return nil, cannot(nodes[0].ID, "region %s: its places are fixed by the configurations of all regions", t.Region)
@@ -84,9 +85,11 @@ func (t *Topology) join(n Node, ends Ends) (*Topology, error) {
 	var dims grid.Dims
 	var err error
 	if n.Spare {
-		n.Coord, dims, err = t.choose(n.ID, ends)
+		n.Coord, dims, err = t.choose(n, ends)
 	} else {
-		dims, err = t.filled(n.ID, n.Coord, ends)
+		if dims, err = t.filled(n.ID, n.Coord); err == nil {
+			err = t.checkEnds(n.ID, n.Coord, dims, ends)
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -96,60 +99,39 @@ func (t *Topology) join(n Node, ends Ends) (*Topology, error) {
 	return New(dims, append(out, n), t.DomainLabels, t.Revision), nil
 }
 
-// choose returns the empty place with the most neighbours, the first of several by rank. If no place is empty, it returns
-// one in a new plane.
-func (t *Topology) choose(id fault.NodeID, ends Ends) (at grid.Coord, dims grid.Dims, err error) {
-	places := t.Dims.Empty()
-	if len(places) == 0 {
-		places = t.planes()
-	} else {
-		slices.SortStableFunc(places, func(a, b grid.Coord) int { return len(t.Dims.Neighbours(b)) - len(t.Dims.Neighbours(a)) })
+// choose returns the best place for a node, and the torus with a node there.
+func (t *Topology) choose(n Node, ends Ends) (at grid.Coord, dims grid.Dims, err error) {
+	places := make([]grid.Coord, 0, len(t.Placed()))
+	labels := make([]map[string]string, 0, len(t.Placed())+1)
+	for _, n := range t.Placed() {
+		places, labels = append(places, n.Coord), append(labels, n.Labels)
+	}
+	p, err := grid.Place(t.Dims, grid.NewDomains(t.DomainLabels, append(labels, n.Labels)), places)
+	if err != nil {
+		return at, dims, cannot(n.ID, "%v", err)
 	}
 	var refused error
-	for _, at := range places {
-		dims, err := t.filled(id, at, ends)
+	at, _, err = p.Choose(func(in grid.Dims, at grid.Coord) bool {
+		err := t.checkEnds(n.ID, at, in, ends)
 		if err == nil {
-			return at, dims, nil
+			dims, err = t.filled(n.ID, at)
 		}
 		if why := (*CannotJoinError)(nil); refused == nil || errors.As(err, &why) && why.Later {
 			refused = err
 		}
+		return err == nil
+	})
+	switch {
+	case err == nil:
+		return at, dims, nil
+	case refused != nil:
+		return at, dims, refused
 	}
-	return at, dims, refused
+	return at, dims, cannot(n.ID, "%v", err)
 }
 
-// A dimension of size 1 counts as longer when the torus grows, because the first node of a second layer has only one
-// neighbour.
-const (
-	secondDimension = 3 // of a ring, which gets a second dimension when it is longer than this
-	thirdDimension  = 8
-)
-
-// planes returns the first place of each plane by which the torus can grow: along the shortest dimension first.
-func (t *Topology) planes() []grid.Coord {
-	d := t.Dims
-	sizes := [...]int{d.X, d.Y, d.Z}
-	short := thirdDimension
-	if d.X*d.Y*d.Z == max(d.X, d.Y, d.Z) {
-		short = secondDimension
-	}
-	for i, size := range sizes {
-		if size == 1 {
-			sizes[i] = short
-		}
-	}
-	order := []int{0, 1, 2}
-	slices.SortStableFunc(order, func(a, b int) int { return sizes[a] - sizes[b] })
-	var out []grid.Coord
-	for _, axis := range order {
-		out = append(out, [...]grid.Coord{{X: d.X}, {Y: d.Y}, {Z: d.Z}}[axis])
-	}
-	return out
-}
-
-// filled returns the torus with a node at the place. It refuses a place that would give a node a link without an end
-// there.
-func (t *Topology) filled(id fault.NodeID, at grid.Coord, ends Ends) (grid.Dims, error) {
+// filled returns the torus with a node at the place.
+func (t *Topology) filled(id fault.NodeID, at grid.Coord) (grid.Dims, error) {
 	if d := t.Dims; at.X > d.X || at.Y > d.Y || at.Z > d.Z {
 		return d, cannot(id, "place %s: want an empty place of the %s torus, or one beside it", at, d.Box())
 	}
@@ -157,24 +139,35 @@ func (t *Topology) filled(id fault.NodeID, at grid.Coord, ends Ends) (grid.Dims,
 	if err != nil {
 		return dims, cannot(id, "%s", err.Error())
 	}
-	if err := cmp.Or(dims.CheckConnected(), checkEncoding(dims)); err != nil {
+	if err = checkEncoding(dims); len(dims.LinksOf(at)) == 0 { // one neighbour is enough: the other nodes are in one part
+		err = cmp.Or(dims.CheckConnected(), err)
+	}
+	if err != nil {
 		return dims, cannot(id, "place %s: %v", at, err)
 	}
+	return dims, nil
+}
+
+// checkEnds refuses a place of the torus that would give a node a link without an end there.
+func (t *Topology) checkEnds(id fault.NodeID, at grid.Coord, in grid.Dims, ends Ends) error {
 	own, known := ends.Ends(id)
 	if !ends.Follows(id) {
-		return dims, cannot(id, "its agent is of an earlier version, which follows no changed torus: upgrade it, or restart it if "+
+		return cannot(id, "its agent is of an earlier version, which follows no changed torus: upgrade it, or restart it if "+
 			"it was upgraded before the supervisors")
 	}
-	for _, d := range dims.LinksOf(at) {
+	for _, d := range grid.Directions() {
+		c, linked := in.Neighbour(at, d)
+		if !linked {
+			continue
+		}
 		if known && own>>d.Index()&1 == 0 {
-			return dims, cannot(id, "place %s: the node has stated no end of link %s: want links.%s.local in its "+
+			return cannot(id, "place %s: the node has stated no end of link %s: want links.%s.local in its "+
 				"configuration", at, d, d)
 		}
-		c, _ := dims.Neighbour(at, d)
 		back := d.Opposite()
 		n, ok := t.Place(c)
 		if ok && !ends.Follows(n.ID) {
-			return dims, cannot(id, "place %s: the agent of node %s, its neighbour there, is of an earlier version, "+
+			return cannot(id, "place %s: the agent of node %s, its neighbour there, is of an earlier version, "+
 				"which follows no changed torus: upgrade it, or restart it if it was upgraded before the supervisors", at, n.ID)
 		}
 		if _, linked := t.Dims.Neighbour(c, back); !ok || linked {
@@ -184,14 +177,14 @@ func (t *Topology) filled(id fault.NodeID, at grid.Coord, ends Ends) (grid.Dims,
 		if !stated {
 			err := cannot(id, "place %s: node %s, its neighbour there, has not reported its ends of links yet", at, n.ID)
 			err.Later = true
-			return dims, err
+			return err
 		}
 		if theirs>>back.Index()&1 == 0 {
-			return dims, cannot(id, "place %s: node %s, its neighbour there, has stated no end of link %s: want links.%s.local in its "+
+			return cannot(id, "place %s: node %s, its neighbour there, has stated no end of link %s: want links.%s.local in its "+
 				"configuration", at, n.ID, back, back)
 		}
 	}
-	return dims, nil
+	return nil
 }
 
 // Leave returns the topology with the nodes' places empty. The nodes are spares then, or with gone not in the topology

@@ -164,6 +164,93 @@ func TestJoinTakesPlaceWithMostNeighbours(t *testing.T) {
 	}
 }
 
+// alone is 2 if the neighbours of a place all lie in one domain that is not the node's own, 1 if all lie in its own, and
+// otherwise 0.
+func alone(top *Topology, at grid.Coord, key string) int {
+	node, _ := top.Place(at)
+	near := top.Dims.Neighbours(at)
+	first, _ := top.Place(near[0])
+	for _, c := range near {
+		if n, _ := top.Place(c); n.Labels[key] == "" || n.Labels[key] != first.Labels[key] {
+			return 0
+		}
+	}
+	if first.Labels[key] == node.Labels[key] {
+		return 1
+	}
+	return 2
+}
+
+// Random nodes join at random places of random tori, some of whose nodes lack ends of links. No other empty place that the
+// ends allow would give the joiner witnesses in more domains, or harm fewer of the other nodes, or give the joiner
+// more witnesses.
+func TestJoinSeparatesDomains(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		size := rapid.IntRange(1, 4)
+		dims := grid.Dims{X: size.Draw(t, "x") + 1, Y: size.Draw(t, "y"), Z: size.Draw(t, "z")}
+		var empty []grid.Coord
+		for at := range dims.All() {
+			if rapid.IntRange(0, 3).Draw(t, "empty") == 0 {
+				empty = append(empty, at)
+			}
+		}
+		dims, err := dims.Without(empty...)
+		if err != nil || dims.CheckConnected() != nil || dims.Nodes() < MinNodes || len(empty) == 0 {
+			return
+		}
+		value := rapid.SampledFrom([]string{"", "a", "b", "c"})
+		labels := func() map[string]string {
+			return map[string]string{"rack": value.Draw(t, "rack"), "power": value.Draw(t, "power")}
+		}
+		var nodes []Node
+		ends := allEnds{}
+		for at := range dims.All() {
+			n := Node{ID: fault.DefaultNodeID(at), Coord: at, Labels: labels()}
+			if rapid.IntRange(0, 5).Draw(t, "few ends") == 0 {
+				ends[n.ID] = rapid.Uint8().Draw(t, "ends")
+			}
+			nodes = append(nodes, n)
+		}
+		before := New(dims, nodes, []string{"rack", "power"}, 1)
+		joiner := Node{ID: "joiner", Spare: true, Labels: labels()}
+		rate := func(top *Topology, at grid.Coord) []int {
+			var own, others [3]int
+			exposed := 0
+			for _, key := range top.DomainLabels {
+				own[alone(top, at, key)]++
+				for _, n := range before.Placed() {
+					had, has := alone(before, n.Coord, key), alone(top, n.Coord, key)
+					if has > had {
+						others[has]++
+					}
+					exposed += has/2 - had/2
+				}
+			}
+			return []int{own[2], own[1], others[2], others[1], own[2] + exposed, -len(top.Dims.Neighbours(at))}
+		}
+		after, err := before.Join([]Node{joiner}, ends)
+		var is []int
+		if err == nil {
+			n, _ := after.Node("joiner")
+			is = rate(after, n.Coord)
+		}
+		for _, at := range empty {
+			joiner.Spare, joiner.Coord = false, at
+			other, refused := before.Join([]Node{joiner}, ends)
+			if refused != nil {
+				continue
+			}
+			if err != nil {
+				t.Fatalf("%s: join: %v, but %s is allowed", dims, err, at)
+			}
+			if would := rate(other, at); slices.Compare(would, is) < 0 {
+				n, _ := after.Node("joiner")
+				t.Fatalf("%s: the node joins at %s, rated %v, but %s is rated %v", dims, n.Coord, is, at, would)
+			}
+		}
+	})
+}
+
 // A node whose configuration has no end for a new link gets none: the torus grows elsewhere, or the error names the
 // missing end.
 func TestJoinNeedsEndsOfLinks(t *testing.T) {
@@ -228,5 +315,42 @@ func TestJoinAndLeaveRefuse(t *testing.T) {
 	again, err := spare.Join([]Node{joiner("far")}, allEnds{})
 	if err != nil || !slices.ContainsFunc(again.Placed(), func(n Node) bool { return n.ID == "far" }) {
 		t.Errorf("it comes back: %+v, %v", again, err)
+	}
+}
+
+// BenchmarkJoin lets one node join a torus of 10,000 nodes.
+func BenchmarkJoin(b *testing.B) {
+	fit, err := grid.Fit(9_999)
+	if err != nil {
+		b.Fatal(err)
+	}
+	half, err := grid.ParseDims("25x25x25 without 0,0,16..24,24,24")
+	if err != nil {
+		b.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		dims grid.Dims
+		ends allEnds
+	}{
+		"full":    {grid.Dims{X: 20, Y: 20, Z: 25}, nil},
+		"fit":     {fit, nil},
+		"half":    {half, nil},
+		"refused": {half, allEnds{"joiner": 1 << grid.XPlus.Index()}},
+	} {
+		var nodes []Node
+		for at := range tc.dims.All() {
+			n := Node{ID: fault.DefaultNodeID(at), Coord: at}
+			i := len(nodes)
+			n.Labels = map[string]string{"rack": fmt.Sprint(i / 40), "power": fmt.Sprint(i / 320 % 2), "switch": fmt.Sprint(i / 20)}
+			nodes = append(nodes, n)
+		}
+		top := New(tc.dims, nodes, fault.DomainLabels(), 1)
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				if _, err := top.Join([]Node{joiner("joiner")}, tc.ends); (err == nil) != (tc.ends == nil) {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }

@@ -1,43 +1,107 @@
 package grid
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
 )
 
-// Join returns the placement with one more node, the first that has no place yet, at the best empty place. If there is
-// none, the torus grows by a plane in one dimension. The best place leaves the fewest nodes exposed. Then count the
-// witnesses of the node that has the fewest, the witnesses of all nodes, the domains of the witnesses, and the lowest
-// rank. Other nodes keep their places.
+// Join returns the placement with one more node, the first that has no place yet, at the place that Choose takes. Other
+// nodes keep their places.
 func (p *Placement) Join() (*Placement, error) {
-	if len(p.where) == p.domains.nodes {
-		return nil, errors.New("placement: every node has a place already")
+	at, in, err := p.Choose(func(Dims, Coord) bool { return true })
+	if err != nil {
+		return nil, err
 	}
-	if !p.dims.Full() {
-		rank, _ := p.bestEmpty()
-		return p.joined(rank)
+	d, err := in.Filled(at)
+	if err != nil {
+		return nil, err
 	}
-	var best *Placement
-	var at int
-	var most []int64
-	for _, axis := range [3]int{0, 1, 2} {
-		grown, err := p.grown(axis)
-		if err != nil {
-			continue // too large in this direction
-		}
-		rank, is := grown.bestEmpty()
-		if is = append(is, -int64(p.dims.size(axis))); best == nil || slices.Compare(is, most) > 0 {
-			best, at, most = grown, rank, is
-		}
-	}
-	if best == nil {
-		return nil, fmt.Errorf("dims %s: no larger torus has at most %d places", p.dims, MaxPlaces)
-	}
-	return best.joined(at)
+	return Place(d, p.domains, append(p.coords(), at))
 }
 
-// grown returns the placement in a torus with one more plane, which is empty.
+// ErrNoPlace is the error of Choose if no place is permitted.
+var ErrNoPlace = errors.New("placement: no place is permitted")
+
+// Choose returns the best permitted place for one more node, the first that has no place yet, and the torus in which that
+// place is empty: the present one, or if no place is empty, one with an empty plane more. It asks for places in the order
+// of their rating until one is permitted. These count, in this order:
+//
+//   - for how many label keys the node would be exposed, and for how many all its witnesses would lie in its own domain;
+//   - for how many nodes and keys either becomes so by the join;
+//   - the number of exposed nodes;
+//   - the witnesses of the node, then of the node that has the fewest, then of all nodes;
+//   - the domains of the witnesses, and the lowest rank.
+//
+// The torus grows along its shortest dimension, or if that is better for failure domains, along one that is up to twice as
+// long. A dimension of size 1 counts as longer than it is, because the first node of a second layer has only one witness.
+func (p *Placement) Choose(permitted func(in Dims, at Coord) bool) (at Coord, in Dims, err error) {
+	if len(p.where) == p.domains.nodes {
+		return at, in, errors.New("placement: every node has a place already")
+	}
+	var tori []*Placement
+	var places []candidate
+	if !p.dims.Full() {
+		tori = append(tori, p)
+		places = p.candidates(0, growth{})
+	} else {
+		for axis, growth := range p.dims.growths() {
+			if grown, err := p.grown(axis); err == nil { // else too large in this direction
+				places = append(places, grown.candidates(len(tori), growth)...)
+				tori = append(tori, grown)
+			}
+		}
+		if len(tori) == 0 {
+			return at, in, fmt.Errorf("dims %s: no larger torus has at most %d places", p.dims, MaxPlaces)
+		}
+	}
+	slices.SortFunc(places, func(a, b candidate) int {
+		return cmp.Or(slices.Compare(a.worse[:], b.worse[:]), cmp.Compare(a.torus, b.torus), cmp.Compare(a.rank, b.rank))
+	})
+	for _, c := range places {
+		in := tori[c.torus].dims
+		if at := in.At(int(c.rank)); permitted(in, at) {
+			return at, in, nil
+		}
+	}
+	return at, in, ErrNoPlace
+}
+
+// growth rates a dimension along which the torus may grow: lower is better.
+type growth struct {
+	long   int64 // 1 if the dimension is more than twice as long as the shortest
+	length int64
+}
+
+// A dimension of size 1 counts as so long when the torus grows.
+const (
+	secondDimension = 3 // of a ring, which gets a second dimension when it is longer than this
+	thirdDimension  = 8
+)
+
+// growths rates growth along each axis.
+func (d Dims) growths() (out [3]growth) {
+	shortest := int64(MaxSize)
+	for axis := range out {
+		n := int64(d.size(axis))
+		switch {
+		case n == 1 && d.Places() == max(d.X, d.Y, d.Z):
+			n = secondDimension
+		case n == 1:
+			n = thirdDimension
+		}
+		out[axis].length, shortest = n, min(shortest, n)
+	}
+	for axis := range out {
+		if out[axis].length > 2*shortest {
+			out[axis].long = 1
+		}
+	}
+	return out
+}
+
+// grown returns the placement in a torus with one more plane, which is empty. It has no costs.
 func (p *Placement) grown(axis int) (*Placement, error) {
 	old, d := p.dims, p.dims
 	*[3]*int{&d.X, &d.Y, &d.Z}[axis]++
@@ -55,57 +119,47 @@ func (p *Placement) grown(axis int) (*Placement, error) {
 	if err != nil {
 		return nil, err
 	}
-	return Place(d, p.domains, p.coords())
+	return place(d, p.domains, p.coords())
 }
 
-// joined returns the placement with one more node at an empty place.
-func (p *Placement) joined(rank int) (*Placement, error) {
-	d, err := p.dims.Box().withoutRanks(func(set func(int)) error {
-		for r := range p.dims.Places() {
-			if r != rank && p.dims.emptyRank(r) {
-				set(r)
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return Place(d, p.domains, append(p.coords(), p.dims.At(rank)))
+// candidate is an empty place for one more node.
+type candidate struct {
+	torus, rank int32
+	worse       [11]int64 // the rating: lower is better, and the first difference decides
 }
 
-// bestEmpty returns the rank of the best empty place for the next node, and its rating: higher is better.
-func (p *Placement) bestEmpty() (rank int, most []int64) {
-	next, keys := len(p.where), len(p.domains.keys)
-	have := p.domains.of[next*keys:][:keys]
+// candidates rates the empty places that have neighbours, by rank.
+func (p *Placement) candidates(torus int, g growth) []candidate {
 	var count [NumDirections + 1]int // of nodes, by their witnesses
 	for r := range p.near {
 		if !p.dims.emptyRank(r) {
 			count[p.near[r].n]++
 		}
 	}
-	rank = none
+	out := make([]candidate, 0, p.dims.Places()-p.dims.Nodes())
 	for r := range p.near {
 		if !p.dims.emptyRank(r) {
 			continue
 		}
-		is := p.rate(int32(r), int32(next), have, count) //nolint:gosec // MaxPlaces bounds both
-		if is != nil && (rank == none || slices.Compare(is, most) > 0) {
-			rank, most = r, is
+		if w := distinct(p.links[r]); w.n > 0 { // a place without a neighbour would part the torus
+			c := candidate{torus: int32(torus), rank: int32(r)} //nolint:gosec // MaxPlaces bounds both
+			c.worse = p.rate(c.rank, &w, count, g)
+			out = append(out, c)
 		}
 	}
-	return rank, most
+	return out
 }
 
-// rate rates an empty place for a node. A place without any neighbour has no rating.
-func (p *Placement) rate(at, next int32, values []int32, count [NumDirections + 1]int) []int64 {
-	own := distinct(p.links[at])
-	if own.n == 0 {
-		return nil
+// rate rates an empty place for the next node.
+func (p *Placement) rate(at int32, own *witnesses, count [NumDirections + 1]int, g growth) [11]int64 {
+	next, keys := len(p.where), len(p.domains.keys)
+	p.node[at] = int32(next) //nolint:gosec // MaxPlaces bounds it
+	copy(p.values[int(at)*keys:], p.domains.of[next*keys:][:keys])
+	cost, sum := p.cost(at, own), int64(own.n)
+	var weak, weaker [exposed + 1]int64 // by weakness: the node, and others
+	for k := range keys {
+		weak[p.weakness(at, own, k)]++
 	}
-	p.node[at] = next
-	copy(p.values[int(at)*len(values):], values)
-	cost, sum := p.cost(at, &own), int64(own.n)
 	count[own.n]++
 	for _, r := range own.all() {
 		links := p.links[r]
@@ -115,15 +169,21 @@ func (p *Placement) rate(at, next int32, values []int32, count [NumDirections + 
 			}
 		}
 		w := distinct(links)
-		cost += p.cost(r, &w) - p.costs[r]
+		cost += p.cost(r, &w) - p.cost(r, &p.near[r])
+		for k := range keys {
+			if is := p.weakness(r, &w, k); is > p.weakness(r, &p.near[r], k) {
+				weaker[is]++
+			}
+		}
 		sum += int64(w.n - p.near[r].n)
 		count[p.near[r].n]--
 		count[w.n]++
 	}
 	p.node[at] = none
-	clear(p.values[int(at)*len(values):][:len(values)])
+	clear(p.values[int(at)*keys:][:keys])
 	least := slices.IndexFunc(count[:], func(n int) bool { return n > 0 })
 	// A cost may fall below zero, with a remainder: rounding to the nearest multiple separates the two parts.
-	exposed := (cost + oneExposed/2) >> 36
-	return []int64{-exposed, int64(least), sum, -(cost - exposed*oneExposed)}
+	more := (cost + oneExposed/2) >> 36
+	return [11]int64{g.long, weak[exposed], weak[within], weaker[exposed], weaker[within], more, g.length,
+		-int64(own.n), -int64(least), -sum, cost - more*oneExposed}
 }

@@ -72,6 +72,19 @@ func (w *witnesses) all() []int32 { return w.rank[:w.n] }
 // Place makes a placement from the places of nodes 0 to len(at)-1. Further nodes of the domains have no place yet.
 // Places that at does not name, but that have a node, belong to nodes without known labels, as those of other regions.
 func Place(d Dims, ds Domains, at []Coord) (*Placement, error) {
+	p, err := place(d, ds, at)
+	if err != nil {
+		return nil, err
+	}
+	p.costs = make([]int64, d.Places())
+	for r := range p.costs {
+		p.costs[r] = p.cost(int32(r), &p.near[r]) //nolint:gosec // MaxPlaces bounds it
+	}
+	return p, nil
+}
+
+// place is Place without the costs, which only an exchange of nodes needs.
+func place(d Dims, ds Domains, at []Coord) (*Placement, error) {
 	if n := d.Places(); n > MaxPlaces {
 		return nil, fmt.Errorf("dims %s: %d places: want at most %d", d.Box(), n, MaxPlaces)
 	}
@@ -79,7 +92,7 @@ func Place(d Dims, ds Domains, at []Coord) (*Placement, error) {
 		return nil, fmt.Errorf("places: given %d: want at most one for each of %d nodes", len(at), ds.nodes)
 	}
 	p := &Placement{dims: d, domains: ds, where: make([]int32, len(at)), node: make([]int32, d.Places()),
-		values: make([]int32, d.Places()*len(ds.keys)), costs: make([]int64, d.Places())}
+		values: make([]int32, d.Places()*len(ds.keys))}
 	for r := range p.node {
 		p.node[r] = none
 	}
@@ -99,9 +112,6 @@ func Place(d Dims, ds Domains, at []Coord) (*Placement, error) {
 		if d.Full() || !d.emptyRank(r) {
 			p.near[r] = distinct(p.links[r])
 		}
-	}
-	for r := range p.costs {
-		p.costs[r] = p.cost(int32(r), &p.near[r]) //nolint:gosec // MaxPlaces bounds it
 	}
 	return p, nil
 }
@@ -184,23 +194,24 @@ func (p *Placement) cost(r int32, w *witnesses) (c int64) {
 		return 0
 	}
 	for k := range p.domains.keys {
-		domains, exposed := p.spread(r, w, k)
+		domains, only := p.domainsOf(w, k)
 		shared := int64(w.n - domains)
-		if c += shared * shared; exposed {
+		if c += shared * shared; weaknessOf(only, p.value(r, k)) == exposed {
 			c += oneExposed
 		}
 	}
 	return c
 }
 
-// spread returns the number of domains in which neighbours of a place lie, and whether the death of one of them would
-// take all neighbours, but not the node itself.
-func (p *Placement) spread(r int32, w *witnesses, k int) (domains int, exposed bool) {
-	keys := len(p.domains.keys)
+// value returns the value of a place's node for a label key.
+func (p *Placement) value(r int32, k int) int32 { return p.values[int(r)*len(p.domains.keys)+k] }
+
+// domainsOf returns the number of domains in which witnesses lie, and the domain if all lie in one.
+func (p *Placement) domainsOf(w *witnesses, k int) (domains int, only int32) {
 	var seen [NumDirections]int32
 	known := 0
 	for _, n := range w.all() {
-		v := p.values[int(n)*keys+k]
+		v := p.value(n, k)
 		if v == 0 {
 			domains++
 			continue
@@ -210,8 +221,35 @@ func (p *Placement) spread(r int32, w *witnesses, k int) (domains int, exposed b
 			known++
 		}
 	}
-	domains += known
-	return domains, domains == 1 && known == 1 && seen[0] != p.values[int(r)*keys+k]
+	if domains == 0 && known == 1 {
+		only = seen[0]
+	}
+	return domains + known, only
+}
+
+// weakness is what the witnesses of a node lack by one label key.
+type weakness int
+
+const (
+	spread  weakness = iota // nothing: they lie in several domains, or have no value
+	within                  // all lie in the node's own domain
+	exposed                 // all lie in one other domain: its death takes them, but not the node
+)
+
+// weaknessOf compares the only domain of all witnesses, if there is one, with the node's own.
+func weaknessOf(only, own int32) weakness {
+	switch only {
+	case 0:
+		return spread
+	case own:
+		return within
+	}
+	return exposed
+}
+
+func (p *Placement) weakness(r int32, w *witnesses, k int) weakness {
+	_, only := p.domainsOf(w, k)
+	return weaknessOf(only, p.value(r, k))
 }
 
 // Quality rates a placement.
@@ -261,13 +299,12 @@ func (p *Placement) Quality() Quality {
 		q.Witnesses = min(q.Witnesses, w.n)
 		for k := range q.Keys {
 			of := &q.Keys[k]
-			domains, exposed := p.spread(int32(r), w, k) //nolint:gosec // MaxPlaces bounds it
+			domains, only := p.domainsOf(w, k)
 			if domains < of.Least {
 				of.Least, of.Worst = domains, int(node)
 			}
-			if exposed {
-				v := p.values[int(w.rank[0])*len(q.Keys)+k]
-				of.Exposed = append(of.Exposed, Exposure{Node: int(node), Value: p.domains.values[k][v]})
+			if weaknessOf(only, p.value(int32(r), k)) == exposed { //nolint:gosec // MaxPlaces bounds it
+				of.Exposed = append(of.Exposed, Exposure{Node: int(node), Value: p.domains.values[k][only]})
 			}
 		}
 	}

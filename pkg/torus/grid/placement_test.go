@@ -1,6 +1,8 @@
 package grid
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -162,42 +164,135 @@ func TestPlaceRefuses(t *testing.T) {
 	}
 }
 
-// The joining node takes the place that the naive rule finds best; its torus stays in one part.
+// naiveWeakness is 2 if all neighbours have one value that the node has not, 1 if all have the node's, and 0 otherwise.
+func naiveWeakness(d Dims, key string, by map[Coord]map[string]string, at Coord) int {
+	near := d.Neighbours(at)
+	if len(near) == 0 {
+		return 0
+	}
+	v := by[near[0]][key]
+	switch {
+	case v == "" || slices.ContainsFunc(near, func(n Coord) bool { return by[n][key] != v }):
+		return 0
+	case v == by[at][key]:
+		return 1
+	}
+	return 2
+}
+
+// naiveJoin rates by the words of Choose the join of the last node, whose place is empty before: lower is better.
+func naiveJoin(before, d Dims, labels []map[string]string, at []Coord) []int {
+	by := map[Coord]map[string]string{}
+	for i, c := range at {
+		by[c] = labels[i]
+	}
+	joiner := at[len(at)-1]
+	own, others := [3]int{}, [3]int{}
+	for _, key := range twoKeys {
+		own[naiveWeakness(d, key, by, joiner)]++
+		for _, c := range at[:len(at)-1] {
+			if is := naiveWeakness(d, key, by, c); is > naiveWeakness(before, key, by, c) {
+				others[is]++
+			}
+		}
+	}
+	exposures, least, sum := naive(d, twoKeys, labels, at)
+	shared := 0
+	for _, key := range twoKeys {
+		for c := range d.All() {
+			near, domains := d.Neighbours(c), map[string]bool{}
+			for i, n := range near {
+				domains[cmp.Or(by[n][key], fmt.Sprint(i, " alone"))] = true
+			}
+			shared += (len(near) - len(domains)) * (len(near) - len(domains))
+		}
+	}
+	return []int{own[2], own[1], others[2], others[1], len(exposures), -len(d.Neighbours(joiner)), -least, -sum, shared}
+}
+
+// Of the permitted places the joining node takes the one that the naive rule finds best; its torus stays in one part.
 func TestJoinTakesBestPlace(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := drawDims(t)
 		labels := drawLabels(t, d.Nodes()+1)
 		at := slices.Collect(d.All())
 		p := inOrder(t, d, NewDomains(twoKeys, labels))
-		q, err := p.Join()
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := q.coords()
-		if !slices.Equal(got[:len(at)], at) || q.Dims().Nodes() != d.Nodes()+1 {
-			t.Fatalf("%s: places %v became %v", d, at, got)
-		}
-		if d.CheckConnected() == nil && q.Dims().CheckConnected() != nil {
-			t.Fatalf("%s: with the node at %s: %v", d, got[len(at)], q.Dims().CheckConnected())
-		}
-		rating := func(d Dims, at []Coord) []int {
-			exposures, least, sum := naive(d, twoKeys, labels, at)
-			return []int{-len(exposures), least, sum}
-		}
-		is := rating(q.Dims(), got)
-		for _, to := range placesToJoin(d) {
-			dims, err := to.dims.Without()
-			if err != nil {
-				t.Fatal(err)
+		forbidden := map[Coord]bool{}
+		for range rapid.IntRange(0, 3).Draw(t, "forbidden") {
+			if c, _, err := p.Choose(func(_ Dims, c Coord) bool { return !forbidden[c] }); err == nil {
+				forbidden[c] = true
 			}
-			if len(dims.Neighbours(to.at)) == 0 {
+		}
+		c, in, err := p.Choose(func(_ Dims, c Coord) bool { return !forbidden[c] })
+		some := slices.ContainsFunc(placesToJoin(d), func(to joining) bool { return !forbidden[to.at] && len(to.dims.Neighbours(to.at)) > 0 })
+		if !some && errors.Is(err, ErrNoPlace) {
+			return
+		}
+		if err != nil || !some {
+			t.Fatalf("%s without %v: place %s, %v; any place: %t", d, forbidden, c, err, some)
+		}
+		dims, err := in.Filled(c)
+		if err != nil || d.CheckConnected() == nil && dims.CheckConnected() != nil {
+			t.Fatalf("%s: with the node at %s: %v, %v", d, c, err, dims.CheckConnected())
+		}
+		if len(forbidden) == 0 {
+			q, err := p.Join()
+			if err != nil || q.Dims() != dims || !slices.Equal(q.coords(), append(slices.Clone(at), c)) {
+				t.Fatalf("%s: node joins at %s of %s, %v, not at %s of %s", d, q.coords(), q.Dims(), err, c, dims)
+			}
+		}
+		if d.Full() && dims.Places() != in.Places() {
+			t.Fatalf("%s: grows to %s, not %s", d, dims, in)
+		}
+		is := naiveJoin(d, dims, labels, append(slices.Clone(at), c))
+		for _, to := range placesToJoin(d) {
+			if len(to.dims.Neighbours(to.at)) == 0 || forbidden[to.at] || d.Full() && to.dims.Box() != dims.Box() {
 				continue
 			}
-			if other := rating(dims, append(slices.Clone(at), to.at)); slices.Compare(other, is) > 0 {
-				t.Fatalf("%s: the node joins at %s of %s, rated %v; %s of %s is rated %v", d, got[len(at)], q.Dims(), is, to.at, dims, other)
+			other := naiveJoin(d, to.dims, labels, append(slices.Clone(at), to.at))
+			if o := slices.Compare(other, is); o < 0 || o == 0 && to.dims.Rank(to.at) < dims.Rank(c) {
+				t.Fatalf("%s: the node joins at %s of %s, rated %v; %s of %s is rated %v", d, c, dims, is, to.at, to.dims, other)
 			}
 		}
 	})
+}
+
+// A full torus grows along its shortest dimension, or along another one if that separates domains and is not too long.
+func TestChooseKeepsTorusCompact(t *testing.T) {
+	byX := func(c Coord) map[string]string { return map[string]string{"rack": strconv.Itoa(c.X)} }
+	none := func(Coord) map[string]string { return nil }
+	for _, tc := range []struct {
+		dims, want string
+		labels     func(Coord) map[string]string
+	}{
+		{"2", "3x1x1", none},
+		{"3", "4x1x1", none},
+		{"4", "4x2x1", none},
+		{"4x3", "4x4x1", none},
+		{"4", "5x1x1", byX}, // the first node of a second row would have one witness
+		{"7", "7x2x1", byX}, // a ring stays no ring for ever
+		{"4x3", "5x3x1", byX},
+		{"7x3", "7x4x1", byX},
+		{"3x3", "4x3x1", none},
+		{"9x9", "9x9x2", none},
+	} {
+		d, err := ParseDims(tc.dims)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var labels []map[string]string
+		for c := range d.All() {
+			labels = append(labels, tc.labels(c))
+		}
+		labels = append(labels, map[string]string{"rack": "new"})
+		if tc.labels(Coord{}) == nil {
+			labels[len(labels)-1] = nil
+		}
+		q, err := inOrder(t, d, NewDomains([]string{"rack"}, labels)).Join()
+		if err != nil || q.Dims().Box().String() != tc.want {
+			t.Errorf("%s: %v, %v: want %s", tc.dims, q.Dims(), err, tc.want)
+		}
+	}
 }
 
 type joining struct {

@@ -27,15 +27,15 @@ func TestNodesJoinAndLeaveRunningTorus(t *testing.T) {
 		steps := t.scale(6)
 		t.settled()
 		t.neverFailed()
-		if first = steps[0]; len(steps) != 2 || steps[1].Dims != "3x2x1" {
-			t.Errorf("%+v: want two nodes, and 3x2x1", steps)
+		if first = steps[0]; len(steps) != 2 || steps[1].Dims != "2x3x1" {
+			t.Errorf("%+v: want two nodes, and 2x3x1, where their neighbours lie in both racks", steps)
 		}
 	})
 	joined := string(first.Node)
 	try(t, l, "cut cable at a node that joined", func(t trial) {
-		t.inject(joined, cluster.Fault{Kind: cluster.CutLink, Dir: grid.XPlus})
-		t.becomes(joined, "link/X+", failed)
-		t.becomes("n0-0-0", "link/X-", failed)
+		t.inject(joined, cluster.Fault{Kind: cluster.CutLink, Dir: grid.YPlus})
+		t.becomes(joined, "link/Y+", failed)
+		t.becomes("n0-0-0", "link/Y-", failed)
 		t.othersWereSpared(joined, "n0-0-0")
 	})
 	try(t, l, "death of a node that joined", func(t trial) {
@@ -44,15 +44,15 @@ func TestNodesJoinAndLeaveRunningTorus(t *testing.T) {
 		t.othersWereSpared(joined)
 	})
 	try(t, l, "an old neighbour dies", func(t trial) {
-		t.inject("n1-0-0", simple(cluster.KillNode))
-		t.becomes("n1-0-0", "node", failed)
-		t.othersWereSpared("n1-0-0")
+		t.inject("n0-1-0", simple(cluster.KillNode))
+		t.becomes("n0-1-0", "node", failed)
+		t.othersWereSpared("n0-1-0")
 	})
 	try(t, l, "they leave, and one of the first too", func(t trial) {
 		steps := t.scale(3)
 		t.settled()
 		t.neverFailed()
-		if len(steps) != 3 || steps[2].Node != "n1-1-0" || steps[2].Dims != "3x2x1 without 2,0,0 1,1,0..2,1,0" {
+		if len(steps) != 3 || steps[2].Node != "n1-1-0" || steps[2].Dims != "2x3x1 without 1,1,0..1,2,0" {
 			t.Errorf("%+v: want n1-1-0 to leave last", steps)
 		}
 	})

@@ -86,10 +86,8 @@ func (t *Topology) join(n Node, ends Ends) (*Topology, error) {
 	var err error
 	if n.Spare {
 		n.Coord, dims, err = t.choose(n, ends)
-	} else {
-		if dims, err = t.filled(n.ID, n.Coord); err == nil {
-			err = t.checkEnds(n.ID, n.Coord, dims, ends)
-		}
+	} else if dims, err = t.filled(n.ID, n.Coord); err == nil {
+		err = t.checkEnds(n.ID, n.Coord, dims, ends)
 	}
 	if err != nil {
 		return nil, err

@@ -25,9 +25,10 @@ func joinCommand(a *command.App) *cobra.Command {
 		Use:   "join NODE",
 		Short: "Put a spare, or a new node, into the running torus",
 		Long: `Gives a node a place in the torus while the cluster runs: an empty place, or if no place is empty, one in a new plane.
-Of these it takes the one whose neighbours lie in several failure domains, and then the one with the most neighbours. Only links of the lines through that place change, and the supervisors send
-the nodes there their new neighbours; no configuration needs a change, and no half restarts. The map shows the node
-as UNKNOWN until it reports, and nobody is accused because of the change. The command waits until the node is NORMAL.
+Of these it takes the one whose neighbours lie in several failure domains, and then the one with the most neighbours. Only
+links of the lines through that place change, and the supervisors send the nodes there their new neighbours; no configuration
+needs a change, and no half restarts. The map shows the node as UNKNOWN until it reports, and nobody is accused because of
+the change. The command waits until the node is NORMAL.
 
 The node's agent must run, with 'spare: true' and the ends of its links: docs/topology.md says how. A node that the
 topology does not have yet needs --service. It is a spare until a supervisor hears its agent, which must happen within 5 s.`,

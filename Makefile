@@ -84,6 +84,9 @@ PURE := ./internal/sim ./internal/sim/hostile ./internal/agent/storage ./pkg/ser
 # SINGLE are such packages of one goroutine, tests included (internal/archtest holds it): the race detector can find nothing there.
 SINGLE := ./internal/agent/dnp/dnpcore ./pkg/awareness ./pkg/selftest ./pkg/torus/grid ./pkg/torus/procedure ./pkg/torus/routing
 
+# KUBELET is the test of the chart on real kubelets.
+KUBELET := ^TestKubeletsRunTheChart$$
+
 # UNTAGGED are tests without failpoints, whose names are like those of tests with them: they are not run twice.
 UNTAGGED := LeadersAreKilled|PausedServer|WindowOfOldLeaders
 
@@ -94,7 +97,7 @@ TEST_TOOLS := $(TOOLS)/bin/nfpm-$(NFPM_VERSION) $(TOOLS)/bin/helm-$(HELM_VERSION
 SKIPPED := $(TOOLS)/skipped
 
 .PHONY: setup-tests
-setup-tests: ## what the tests want: Debian packages where root has apt, Helm, nfpm and an API server from source: 10 to 20 minutes, once
+setup-tests: ## what the tests want: Debian packages where root has apt, Helm, nfpm and Kubernetes from source: 10 to 20 minutes, once
 	@hack/setup-tests
 	@for tool in $(TEST_TOOLS); do \
 	  $(MAKE) --no-print-directory $$tool || printf '\n*** %s cannot be built: the tests that want it are SKIPPED\n\n' $${tool##*/} >&2; done
@@ -114,17 +117,19 @@ test: export LOFAMO_SKIPPED := $(SKIPPED)
 test: setup-tests ## all tests, with the race detector and real processes
 	@$(MAKE) --no-print-directory build # npm is here only now
 	@mkdir -p $(TOOLS) && : >$(SKIPPED)
-	hack/beside "$(MAKE) --no-print-directory $(BESIDE)" -- $(MAKE) --no-print-directory test-rest test-alone test-e2e test-tagged
+	hack/beside "$(MAKE) --no-print-directory $(BESIDE)" -- $(MAKE) --no-print-directory test-rest test-kubelet test-alone test-e2e test-tagged
 	@if [ -s $(SKIPPED) ]; then printf '\n*** %d tests SKIPPED, for want of:\n' $$(sort -u $(SKIPPED) | wc -l); \
 	  sort -u $(SKIPPED) | sed 's/^[^:]*: //' | sort | uniq -c | sort -rn; printf '*** which tests: %s\n' $(SKIPPED); fi
 
-.PHONY: test-pure test-rest test-alone test-e2e test-tagged
+.PHONY: test-pure test-rest test-kubelet test-alone test-e2e test-tagged
 test-pure:
 	go test -race -short -count=1 -p 2 -timeout $(IDLE_TIMEOUT) $(PURE)
 	go test -count=1 -p 2 -timeout $(IDLE_TIMEOUT) $(PURE) $(SINGLE)
 	cd papers && go test -count=1 -timeout $(IDLE_TIMEOUT) ./...
 test-rest:
-	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 3 -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -vxFf <(go list $(ALONE) $(PURE) $(SINGLE)))
+	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 3 -timeout $(TEST_TIMEOUT) -skip '$(KUBELET)' $$(go list ./... | grep -vxFf <(go list $(ALONE) $(PURE) $(SINGLE)))
+test-kubelet: # three kubelets with a control plane and nine pods: nothing with deadlines beside them
+	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -timeout $(TEST_TIMEOUT) -run '$(KUBELET)' ./internal/testing/charttest
 test-alone:
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 2 -timeout $(TEST_TIMEOUT) $$(go list $(ALONE) | grep -vxFf <(go list $(E2E)))
 test-e2e:
@@ -142,9 +147,9 @@ LONG := ./cmd/lofamo-supervisor ./internal/supervisor ./internal/campaign ./inte
 test-short: ## the tests of a change while it grows: no root, no set-up, 3 minutes at most; unchanged packages have their results from Go's cache
 	env -u CI go test -short -timeout 3m $$(go list ./... | grep -vxFf <(go list $(ALONE) $(LONG)))
 
-# Kubernetes' control plane, for the tests and benchmarks that use a real one. Its version is in hack/kube/go.mod.
+# Kubernetes, for the tests and benchmarks that use a real one. Its version is in hack/kube/go.mod.
 .PHONY: kube
-kube: ## kube-apiserver, kube-controller-manager and etcd in .tools/kube, from source: 6 to 9 minutes, once
+kube: ## API server, controller manager, scheduler, kubelet and etcd in .tools/kube, from source: 7 to 10 minutes, once
 	hack/kube/build $(TOOLS)/kube
 
 .PHONY: check

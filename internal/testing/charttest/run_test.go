@@ -542,12 +542,15 @@ func (in *installation) until(what string, is func() bool) {
 }
 
 // normal waits until all nodes are NORMAL.
-func normal(ctx context.Context, c *client.Client) error {
+func normal(ctx context.Context, c *client.Client) error { return allNormal(ctx, c, 2) }
+
+// allNormal waits until the map has this many nodes, all NORMAL.
+func allNormal(ctx context.Context, c *client.Client, count int) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		resp, err := c.ListNodes(ctx, &lofamov1.ListNodesRequest{})
-		if err == nil && len(resp.GetNodes()) == 2 && !slices.ContainsFunc(resp.GetNodes(),
+		if err == nil && len(resp.GetNodes()) == count && !slices.ContainsFunc(resp.GetNodes(),
 			func(n *lofamov1.Node) bool { return n.GetState() != lofamov1.State_NORMAL || n.GetAge() == nil }) {
 			return nil
 		}

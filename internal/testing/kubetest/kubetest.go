@@ -1,6 +1,6 @@
-// Package kubetest runs a real kube-apiserver on a real etcd, for tests and benchmarks: with RBAC, and without
-// kubelets and schedulers, whose work the test does itself. Of the controllers it can run the one that judges nodes. It
-// holds no tests; 'make kube' builds the programs.
+// Package kubetest runs a real Kubernetes for tests and benchmarks. Start runs an API server on an etcd, with RBAC, and without
+// kubelets and schedulers, whose work the test does itself; of the controllers it can run the one that judges nodes.
+// StartCluster runs everything, with kubelets that start containers. The package holds no tests; 'make kube' builds the programs.
 package kubetest
 
 import (
@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -35,7 +36,8 @@ const patience = 3 * time.Minute
 const without = "ServiceAccount,TaintNodesByCondition"
 
 // ErrMissing is the error for missing programs.
-var ErrMissing = errors.New("kube-apiserver, kube-controller-manager or etcd is missing: run 'make kube' (6 to 9 minutes, once)")
+var ErrMissing = errors.New("kube-apiserver, kube-controller-manager, kube-scheduler, kubelet or etcd is missing: run 'make kube' " +
+	"(7 to 10 minutes, once)")
 
 // Programs returns the programs' directory.
 func Programs() (string, error) {
@@ -76,19 +78,33 @@ type Server struct {
 
 // Start begins an etcd and an API server, with all their files in dir, and returns when they are ready.
 func Start(dir string) (*Server, error) {
-	programs, err := Programs()
-	if err != nil {
-		return nil, err
-	}
-	var addrs []string
+	var addrs []netip.AddrPort
 	for range 3 {
 		a, err := freeport.Find()
 		if err != nil {
 			return nil, err
 		}
-		addrs = append(addrs, a.String())
+		addrs = append(addrs, a)
 	}
-	s := &Server{Addr: addrs[0], ca: filepath.Join(dir, "pki", "apiserver.crt"), token: rand.Text()}
+	return startAt(dir, plane{host: freeport.IP(), bind: freeport.IP().String(), api: addrs[0], client: addrs[1], peer: addrs[2],
+		without: without})
+}
+
+// plane has the addresses of an API server and its etcd, and the API server's further settings.
+type plane struct {
+	host              netip.Addr // as the API server announces it
+	bind              string
+	api, client, peer netip.AddrPort
+	without           string
+	more              []string
+}
+
+func startAt(dir string, at plane) (*Server, error) {
+	programs, err := Programs()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{Addr: at.api.String(), ca: filepath.Join(dir, "pki", "apiserver.crt"), token: rand.Text()}
 	key, users := filepath.Join(dir, "sa.key"), filepath.Join(dir, "users.csv")
 	if err := writeKey(key); err != nil {
 		return nil, err
@@ -96,20 +112,20 @@ func Start(dir string) (*Server, error) {
 	if err := os.WriteFile(users, []byte(s.token+",admin,admin,\"system:masters\"\n"), 0o600); err != nil {
 		return nil, fmt.Errorf("users of the API server: %w", err)
 	}
-	client, peer := "http://"+addrs[1], "http://"+addrs[2]
+	client, peer := "http://"+at.client.String(), "http://"+at.peer.String()
 	s.etcd, err = start(dir, filepath.Join(programs, "etcd"), "--data-dir", filepath.Join(dir, "etcd"), "--unsafe-no-fsync",
 		"--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
 		"--initial-cluster", "default="+peer, "--log-level", "warn")
 	if err != nil {
 		return nil, err
 	}
-	host, port := freeport.IP().String(), s.Addr[len(freeport.IP().String())+1:]
-	s.api, err = start(dir, filepath.Join(programs, "kube-apiserver"), "--etcd-servers", client, "--bind-address", host,
-		"--advertise-address", host,
-		"--secure-port", port, "--cert-dir", filepath.Dir(s.ca), "--token-auth-file", users, "--authorization-mode", "RBAC",
+	s.api, err = start(dir, filepath.Join(programs, "kube-apiserver"), append([]string{"--etcd-servers", client, "--bind-address", at.bind,
+		"--advertise-address", at.host.String(),
+		"--secure-port", fmt.Sprint(at.api.Port()), "--cert-dir", filepath.Dir(s.ca), "--token-auth-file", users, "--authorization-mode", "RBAC",
 		"--service-account-key-file", key, "--service-account-signing-key-file", key, "--service-account-issuer",
 		"https://kubernetes.default.svc",
-		"--service-cluster-ip-range", "10.0.0.0/24", "--disable-admission-plugins", without, "--endpoint-reconciler-type", "none")
+		"--service-cluster-ip-range", "10.0.0.0/24", "--disable-admission-plugins", at.without, "--endpoint-reconciler-type", "none"},
+		at.more...)...)
 	if err == nil {
 		err = s.ready()
 	}
@@ -261,6 +277,11 @@ type process struct {
 
 // start begins a program, which ends with this one.
 func start(dir, program string, args ...string) (*process, error) {
+	return startWith(dir, nil, program, args...)
+}
+
+// startWith is start with more variables in the environment.
+func startWith(dir string, env []string, program string, args ...string) (*process, error) {
 	p := &process{log: filepath.Join(dir, filepath.Base(program)+".log"), ended: make(chan struct{})}
 	out, err := os.Create(p.log)
 	if err != nil {
@@ -269,6 +290,7 @@ func start(dir, program string, args ...string) (*process, error) {
 	defer func() { _ = out.Close() }()
 	p.cmd = exec.Command(program, args...)
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = dir, out, out
+	p.cmd.Env = append(os.Environ(), env...)
 	// The scheduler shares the processor between sessions: a new one is not slowed by other work of this session.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true}
 	begun := make(chan error)

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lofamo/lofamo/internal/testing/requirements"
 )
 
@@ -26,7 +28,26 @@ const patience = 90 * time.Second
 // Inside returns true in a fresh network namespace with only a loopback interface, which is up. The calling process
 // waits for the verdict of that one, and returns false: then the test must end. Call it first in a top-level test.
 // Without root or `ip` the test is skipped, and fails if $CI is set.
-func Inside(t *testing.T) bool {
+func Inside(t *testing.T) bool { t.Helper(); return enter(t, syscall.CLONE_NEWNET, patience) }
+
+// InsideMachine is Inside in fresh mount and process namespaces as well, for tests whose programs mount file systems and start processes
+// of their own: when the test's process ends, in whatever way, the kernel ends all of them and takes the mounts.
+func InsideMachine(t *testing.T, patience time.Duration) bool {
+	t.Helper()
+	if !enter(t, syscall.CLONE_NEWNET|syscall.CLONE_NEWNS|syscall.CLONE_NEWPID, patience) {
+		return false
+	}
+	if err := unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		t.Fatalf("separate the mounts: %v", err)
+	}
+	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
+		t.Fatalf("mount /proc: %v", err)
+	}
+	return true
+}
+
+// enter runs the test again in namespaces of these kinds.
+func enter(t *testing.T, kinds uintptr, patience time.Duration) bool {
 	t.Helper()
 	if os.Getenv(inside) == t.Name() {
 		IP(t, "link set lo up")
@@ -38,7 +59,7 @@ func Inside(t *testing.T) bool {
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.count=1",
 		"-test.timeout="+patience.String())
 	cmd.Env = append(os.Environ(), inside+"="+t.Name())
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: kinds, Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.CombinedOutput()
 	switch {
 	case err != nil:

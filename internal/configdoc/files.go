@@ -68,5 +68,10 @@ Write durations as 25ms, 10s, 1h30m. The third column has the default, unless th
 		}
 	}
 	out["docs/configuration.md"] = doc.String()
+	page, err := chartPage(root)
+	if err != nil {
+		return nil, err
+	}
+	out[chartReadme] = page
 	return out, nil
 }

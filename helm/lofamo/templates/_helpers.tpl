@@ -1,9 +1,21 @@
+{{- define "lofamo.name" -}}
+{{ .Values.nameOverride | default "lofamo" | trunc 40 | trimSuffix "-" }}
+{{- end }}
+
 {{- define "lofamo.fullname" -}}
-{{- if contains "lofamo" .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}{{ else }}{{ printf "%s-lofamo" .Release.Name | trunc 40 | trimSuffix "-" }}{{ end }}
+{{- $name := include "lofamo.name" . -}}
+{{- if .Values.fullnameOverride }}{{ .Values.fullnameOverride | trunc 40 | trimSuffix "-" }}{{ else if contains $name .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}{{ else }}{{ printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" }}{{ end }}
+{{- end }}
+
+{{/* The service account of a component. Given: root, component, values. */}}
+{{- define "lofamo.serviceAccount" -}}
+{{- $own := printf "%s-%s" (include "lofamo.fullname" .root) .component -}}
+{{- $account := .values.serviceAccount -}}
+{{- if $account.create }}{{ $account.name | default $own }}{{ else }}{{ $account.name | default "default" }}{{ end }}
 {{- end }}
 
 {{- define "lofamo.labels" -}}
-app.kubernetes.io/name: lofamo
+app.kubernetes.io/name: {{ include "lofamo.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
@@ -12,7 +24,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{/* The labels that select pods of a component: they never change. Given: root, component. */}}
 {{- define "lofamo.selector" -}}
-app.kubernetes.io/name: lofamo
+app.kubernetes.io/name: {{ include "lofamo.name" .root }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
 {{- end }}
@@ -21,14 +33,16 @@ app.kubernetes.io/component: {{ .component }}
 {{- define "lofamo.missing" -}}
 {{- $missing := list -}}
 {{- if not .Values.inventory }}{{ $missing = append $missing "inventory: given nothing: want the inventory's file: --set-file inventory=inventory.yaml" }}{{ end -}}
-{{- if not .Values.images.registry }}{{ $missing = append $missing "images.registry: given nothing: want where 'make images' has put the images, such as registry.example.org/lofamo" }}{{ end -}}
+{{- if and (not .Values.images.registry) (not .Values.images.repositories) }}{{ $missing = append $missing "images.registry: given nothing: want where 'make images' has put the images, such as registry.example.org/lofamo" }}{{ end -}}
 {{- join "; " $missing -}}
 {{- end }}
 
 {{/* Given: root, name. */}}
 {{- define "lofamo.image" -}}
 {{- with include "lofamo.missing" .root }}{{ fail . }}{{ end -}}
-{{ .root.Values.images.registry }}/{{ .name }}:{{ .root.Values.images.tag | default .root.Chart.AppVersion }}
+{{- $repository := index .root.Values.images.repositories .name -}}
+{{- if and (not $repository) (not .root.Values.images.registry) }}{{ fail (printf "images.repositories.%s: given nothing without images.registry: want one of them" .name) }}{{ end -}}
+{{ $repository | default (printf "%s/%s" .root.Values.images.registry .name) }}:{{ .root.Values.images.tag | default .root.Chart.AppVersion }}
 {{- end }}
 
 {{- define "lofamo.pullSecrets" -}}

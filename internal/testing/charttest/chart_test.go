@@ -82,6 +82,13 @@ var matrix = map[string][]string{
 		"agents.update.takeOver=false", "agents.update.maxNodes=10%"},
 	"agents": {"supervisors.enabled=false", "agents.realtime=false", "agents.update.type=OnDelete",
 		"agents.config.sensors.memory.sickCorrected=3"},
+	"conventions": {"nameOverride=watch", "images.repositories.lofamo-agent=mirror.example.org/agent", "agents.podLabels.team=hpc",
+		"agents.serviceAccount.create=false", "agents.serviceAccount.name=ours", "supervisors.podLabels.team=hpc",
+		"supervisors.kubernetes.enabled=true", "supervisors.serviceAccount.name=theirs",
+		`supervisors.serviceAccount.annotations.example\.org/role=act`, "executor.enabled=true", "executor.address=10.0.0.101:7950",
+		"executor.node=control-1", "executor.podLabels.team=hpc", "executor.serviceAccount.create=false",
+		"extraObjects[0].apiVersion=v1", "extraObjects[0].kind=ConfigMap", "extraObjects[0].metadata.name=extra",
+		"extraObjects[0].metadata.namespace=lofamo", "extraObjects[0].data.release=of {{ .Release.Name }}"},
 	"replicas": {"agents.enabled=false", "test.enabled=false", "supervisors.config.etcd.quotaBytes=2147483648"},
 }
 
@@ -241,6 +248,9 @@ func TestRefused(t *testing.T) {
 		{given(t, "executor.enabled=true", "executor.address=control-1"), "'/executor/address'"},
 		{given(t, "executor.enabled=true", "executor.address=10.0.0.1:7950", "executor.node=a", "executor.config.stateDir=/tmp"),
 			"executor.config.stateDir: given: want none"},
+		{given(t, "images.registry=", "images.repositories.lofamo-agent=a/b"),
+			"images.repositories.lofamoctl: given nothing without images.registry"},
+		{given(t, "nameOverride=Watch"), "'/nameOverride'"},
 		{given(t, "topology.from=labels"), "topology.from: given labels: the inventory has nodes"},
 		{append(given(t), "--set-file", "inventory="+bad), "supervisors[0].ports: given: want none"},
 	} {
@@ -251,6 +261,49 @@ func TestRefused(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestNamesAccountsAndLabelsFollowValues: overrides reach every object that depends on them.
+func TestNamesAccountsAndLabelsFollowValues(t *testing.T) {
+	t.Parallel()
+	all := render(t, given(t, matrix["conventions"]...)...)
+	for kind, want := range map[string]struct{ name, account string }{
+		"DaemonSet": {"lofamo-watch-agent", "ours"}, "StatefulSet": {"lofamo-watch-supervisor", "theirs"},
+		"Deployment": {"lofamo-watch-executor", "default"},
+	} {
+		o := find(t, all, kind, want.name)
+		if got := o.text("spec", "template", "spec", "serviceAccountName"); got != want.account {
+			t.Errorf("%s has the service account %q: want %q", o, got, want.account)
+		}
+		if got := o.text("spec", "template", "metadata", "labels", "team"); got != "hpc" {
+			t.Errorf("%s: label team is %q: want hpc", o, got)
+		}
+		if got := o.text("spec", "selector", "matchLabels", "app.kubernetes.io/name"); got != "watch" {
+			t.Errorf("%s selects the name %q: want watch", o, got)
+		}
+	}
+	var accounts []string
+	for _, o := range all {
+		if o.text("kind") == "ServiceAccount" {
+			accounts = append(accounts, o.text("metadata", "name")+" "+o.text("metadata", "annotations", "example.org/role"))
+		}
+		for _, s := range list(o, "subjects") {
+			if s.text("name") != "theirs" {
+				t.Errorf("%s: subject %v: want theirs", o, s)
+			}
+		}
+	}
+	if want := []string{"theirs act"}; !slices.Equal(accounts, want) {
+		t.Errorf("service accounts %q: want %q", accounts, want)
+	}
+	agent := list(find(t, all, "DaemonSet", "lofamo-watch-agent"), "spec", "template", "spec", "containers")[0].text("image")
+	if !strings.HasPrefix(agent, "mirror.example.org/agent:") {
+		t.Errorf("the agent's image is %s", agent)
+	}
+	if got := find(t, all, "ConfigMap", "extra").text("data", "release"); got != "of lofamo" {
+		t.Errorf("a template in an extra object gave %q: want of lofamo", got)
+	}
+	find(t, render(t, given(t, "fullnameOverride=eye")...), "DaemonSet", "eye-agent")
 }
 
 // TestChartCopiesEqualOriginals: the copies in the chart equal their originals. Helm cannot read files outside the chart.

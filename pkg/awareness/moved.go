@@ -188,7 +188,7 @@ func (m *Machine) relink(n *node, d grid.Direction, had bool, now time.Time) {
 	}
 	r.until[d.Index()] = now.Add(m.cfg.RelinkBound)
 	if p.state == fault.Unknown {
-		p.rule = ruleRelinked // no change of the state will set it
+		p.rule, p.since = ruleRelinked, m.clock.instant(now) // no change of the state will set them
 	}
 }
 

@@ -52,6 +52,18 @@ func (m *Machine) relinksOf(n *node) *relinks {
 	return r
 }
 
+// Relinked returns the nodes with links that wait, by id. Their rules must outlive the leader.
+func (m *Machine) Relinked() []fault.NodeID {
+	out := make([]fault.NodeID, 0, len(m.rewired))
+	for n := range m.rewired {
+		if !n.foreign {
+			out = append(out, n.id)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
 // joining reports whether the node is a joiner that was not heard yet, or not on all its links.
 func (m *Machine) joining(n *node, now time.Time) bool {
 	r := m.rewired[n]
@@ -203,23 +215,35 @@ func (m *Machine) relinkedLink(n *node, d grid.Direction) finding {
 	return f
 }
 
-// restoreRelinks restores the waits of an earlier leader's links, which the map names by their rule. Peers that no
-// leader has ever heard are joiners.
+// restoreRelinks restores the waits of an earlier leader's links, which the map names by their rule. They end when the
+// earlier leader would have ended them, but not before each node has had the time to report. Peers that no leader has ever
+// heard are joiners.
 func (m *Machine) restoreRelinks() {
-	until := m.started.Add(m.cfg.RelinkBound)
 	for _, n := range m.own {
 		for _, d := range n.ends.list() {
 			if n.components[fault.Link(d)].rule != ruleRelinked {
 				continue
 			}
-			m.relinksOf(n).until[d.Index()] = until
 			p := n.peers[d.Index()]
-			if p == nil {
-				continue
+			m.restoreRelink(n, d, p)
+			if p != nil {
+				m.restoreRelink(p, d.Opposite(), n)
 			}
-			r := m.relinksOf(p)
-			r.until[d.Opposite().Index()] = until
-			r.joiner = r.joiner || !p.foreign && p.voices[0].epoch == 0 && p.voices[1].epoch == 0
 		}
 	}
+}
+
+func (m *Machine) restoreRelink(n *node, d grid.Direction, p *node) {
+	r := m.relinksOf(n)
+	if r.joiner = r.joiner || !n.foreign && n.voices[0].epoch == 0 && n.voices[1].epoch == 0; r.joiner {
+		r.turned = 1<<grid.NumDirections - 1 // it can only speak about its new links
+	}
+	began := n.components[fault.Link(d)].since
+	for _, end := range [...]*node{n, p} { // a joiner was first heard later
+		if end != nil {
+			began = max(began, end.components[fault.ComponentNode].since)
+		}
+	}
+	until := m.clock.time(began).Add(m.cfg.RelinkBound)
+	r.until[d.Index()] = fault.Later(m.started.Add(m.cfg.DigestPeriod), fault.Earliest(until, m.started.Add(m.cfg.RelinkBound)))
 }

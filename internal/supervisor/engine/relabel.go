@@ -127,7 +127,7 @@ func (t *term) move(w *write, revision uint64) {
 	if t.e.cfg.Revoked != nil {
 		t.step(t.asOf(at), t.e.cfg.Revoked())
 	}
-	for _, id := range changed {
+	for _, id := range append(changed, t.machine.Relinked()...) {
 		t.touch(id)
 	}
 }

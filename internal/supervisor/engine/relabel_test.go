@@ -232,3 +232,34 @@ func TestTopologyThatCannotBeFollowedEndsNoTerm(t *testing.T) {
 		t.Errorf("the next change: %v; another term %t", err, h.term.Load() != began)
 	}
 }
+
+// TestRelinkedLinksAreStored: the next leader knows which links wait since a change of places, also of nodes that nobody has
+// heard yet.
+func TestRelinkedLinksAreStored(t *testing.T) {
+	h := start(t, memstore.New(100), seeded)
+	if _, err := h.apply(t.Context(), withSpare(true)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Write(t.Context(), store.Write{}); err != nil { // commits the documents first
+		t.Fatal(err)
+	}
+	snap, err := h.store.Load(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored := make(map[string]int)
+	for _, doc := range snap.Nodes {
+		entry, err := view.Restore(doc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range entry.Status.Components {
+			if _, link := c.Component.LinkDirection(); link && c.Rule == "relinked" {
+				stored[doc.GetId()]++
+			}
+		}
+	}
+	if len(stored) != 3 || stored["x"] != 4 { // of a 2x2 torus: both ways to each of its two neighbours
+		t.Errorf("links that wait in the store: %v", stored)
+	}
+}

@@ -84,7 +84,7 @@ func (k *kubeBench) alone(ctx context.Context, o options, plan kubePlan) (err er
 	o.out.f("| from, to | n | median | p99 | max |\n|---|---|---|---|---|\n")
 	row(o, "fault committed → condition set", committed)
 	row(o, "fault reported by its node → condition set", told)
-	row(o, "recovery committed → condition taken away", healed)
+	row(o, "recovery committed → condition False", healed)
 	row(o, "bound: a bare PATCH of a node's status → seen", bare)
 	row(o, "bound: a write to the supervisors' etcd, three members → answered", stored)
 	row(o, "the executor alone, called → condition seen", condition)

@@ -64,7 +64,7 @@ func conditionReason(j executor.Job) string {
 	return b.String()
 }
 
-// condition sets or removes a condition of the node. All responses that want its type share it: it exists while one of
+// condition makes a condition of the node True or False. All responses that want its type share it: it is True while one of
 // them wants it, and its message lists the fault of each.
 func (s *planned) condition() plan {
 	list, o := s.conditions()
@@ -83,8 +83,8 @@ func (s *planned) condition() plan {
 			others := s.others(func(m mark) bool { return m.Kind == response.KubernetesCondition && m.Type == typ })
 			list, said = s.restate(list, typ), fmt.Sprintf("condition %s stays: another response wants it: %s", typ, holders(others))
 		default:
-			list = drop(list, typ)
-			said = "condition " + typ + " taken away"
+			list = append(drop(list, typ), s.newCondition(typ, corev1.ConditionFalse, undoneReason, undoneMessage))
+			said = "condition " + typ + " is False now"
 		}
 	case s.mine != nil:
 		said = "an earlier attempt had done it"
@@ -174,14 +174,23 @@ func (s *planned) restate(list []map[string]any, typ string) []map[string]any {
 	for _, m := range wanting {
 		said = append(said, m.Message)
 	}
+	return append(drop(list, typ), s.newCondition(typ, corev1.ConditionTrue, wanting[0].Reason, cut(strings.Join(said, "; "), maxTexts)))
+}
+
+// Reason and message of a condition that no response wants any more. It stays on the node as False: others wait for that.
+const (
+	undoneReason  = "Undone"
+	undoneMessage = "no response wants this condition"
+)
+
+// newCondition returns the fields of a condition. The time of its last transition changes only with its status.
+func (s *planned) newCondition(typ string, status corev1.ConditionStatus, reason, message string) map[string]any {
 	now := metav1.NewTime(s.stampTime())
 	c := corev1.NodeCondition{
-		Type: corev1.NodeConditionType(typ), Status: corev1.ConditionTrue, Reason: wanting[0].Reason, Message: cut(strings.Join(said,
-			"; "), maxTexts),
-		LastHeartbeatTime: now, LastTransitionTime: now,
+		Type: corev1.NodeConditionType(typ), Status: status, Reason: reason, Message: message, LastHeartbeatTime: now, LastTransitionTime: now,
 	}
 	if was, there := find(s.n.Status.Conditions, typ); there && was.Status == c.Status {
 		c.LastTransitionTime = was.LastTransitionTime
 	}
-	return append(drop(list, typ), asMap(c))
+	return asMap(c)
 }

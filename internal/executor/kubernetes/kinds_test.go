@@ -59,7 +59,8 @@ func TestKubernetesKeepsExecutorContract(t *testing.T) {
 
 func (a act) job(id, node string) executor.Job { return aJob(id, node, a.kind, a.parameters) }
 
-// state returns everything on a node that anybody may have changed, except our token and attempt.
+// state returns everything on a node that anybody may have changed, except our token and attempt, and conditions that our undo has made
+// False.
 func state(n *corev1.Node) string {
 	var out []string
 	if n.Spec.Unschedulable {
@@ -77,6 +78,9 @@ func state(n *corev1.Node) string {
 		out = append(out, "taint "+t.ToString())
 	}
 	for _, c := range n.Status.Conditions {
+		if c.Status == corev1.ConditionFalse && c.Reason == undoneReason {
+			continue
+		}
 		out = append(out, fmt.Sprintf("condition %s=%s %s", c.Type, c.Status, c.Reason))
 	}
 	slices.Sort(out)

@@ -9,20 +9,34 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
+// Planned is what Plan has added to an inventory.
+type Planned struct {
+	Places   int      // of nodes that had none
+	Labelled int      // nodes that got the label of their switch
+	Unknown  []string // nodes that have neither that label nor a switch
+}
+
 // Plan is Load for an inventory whose nodes may have no coord: it chooses their places by their failure domains, and
-// without dims also the torus. Nodes of the former inventory keep their places; the zero Inventory has none. It returns
-// how many places it has chosen.
-func Plan(path string, former Inventory) (inv Inventory, chosen int, err error) {
+// without dims also the torus. Nodes of the former inventory keep their places; the zero Inventory has none. With switches
+// it first gives the nodes their label SwitchLabel.
+func Plan(path string, former Inventory, switches Switches) (inv Inventory, added Planned, err error) {
 	if inv, err = readFile(path); err != nil {
-		return inv, 0, err
+		return inv, added, err
 	}
-	if chosen, err = inv.choose(former); err != nil {
-		return inv, 0, fmt.Errorf("inventory %s: %w", path, err)
+	if switches != nil {
+		added.Labelled, added.Unknown = switches.label(&inv)
+		if n := len(inv.Nodes) + len(inv.Spares); n > 0 && len(added.Unknown) == n {
+			return inv, added, fmt.Errorf("inventory %s: topology.conf names none of its nodes, such as %s: want ids that are the names in Slurm",
+				path, added.Unknown[0])
+		}
 	}
-	if err := inv.Validate(); err != nil {
-		return inv, 0, fmt.Errorf("inventory %s: %w", path, err)
+	if added.Places, err = inv.choose(former); err == nil {
+		err = inv.Validate()
 	}
-	return inv, chosen, nil
+	if err != nil {
+		return inv, Planned{}, fmt.Errorf("inventory %s: %w", path, err)
+	}
+	return inv, added, nil
 }
 
 // choose gives a place to each node without one, and returns their number.
@@ -42,7 +56,11 @@ func (inv *Inventory) choose(former Inventory) (chosen int, err error) {
 	for i, n := range order {
 		labels[i] = inv.Nodes[n].Labels
 	}
-	domains := grid.NewDomains(fault.DomainLabels(), labels)
+	keys := inv.DomainLabels
+	if len(keys) == 0 {
+		keys = fault.DomainLabels()
+	}
+	domains := grid.NewDomains(keys, labels)
 	var p *grid.Placement
 	switch {
 	case inv.Dims != "":

@@ -25,7 +25,8 @@ func planned(t *testing.T, former Inventory, dims string, nodes ...string) (Inve
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return Plan(file, former)
+	inv, added, err := Plan(file, former, nil)
+	return inv, added.Places, err
 }
 
 func exposed(t *testing.T, inv Inventory) int {

@@ -40,6 +40,9 @@ type Inventory struct {
 	NodeCertificateDays int `json:"nodeCertificateDays,omitempty"`
 	// Ports of everything that an address below does not name.
 	Ports Ports `json:"ports,omitzero"`
+	// DomainLabels are the keys of labels that are failure domains, at most 16, such as topology.kubernetes.io/rack: places
+	// are chosen by them, and new clusters begin with them. Default rack, switch and power.
+	DomainLabels []string `json:"domainLabels,omitempty"`
 	// Supervisors are the replicas: 1, 3 or 5.
 	Supervisors []Supervisor `json:"supervisors"`
 	// Nodes has one entry for each place of the torus that is not empty.
@@ -90,7 +93,7 @@ type Node struct {
 	// ID is its name. Default from the coordinate: n1-0-1 at 1,0,1. Required of a spare.
 	ID fault.NodeID `json:"id,omitempty"`
 	// Coord is the node's coordinates, "x,y,z". Empty for a spare. For a node with an id and without coord, 'lofamoctl
-	// cluster init' and 'add-node' choose a place by the labels rack, switch and power; the inventory.yaml that they write
+	// cluster init' and 'add-node' choose a place by the labels of domainLabels; the inventory.yaml that they write
 	// has it.
 	Coord string `json:"coord,omitempty"`
 	// Service is its address in the service network, an IP or "ip:port". Required.
@@ -360,7 +363,7 @@ func (inv Inventory) Layout() (Layout, error) {
 	}
 	gossip := inv.Gossip == nil || *inv.Gossip
 	ports := inv.Ports.or(defaultPorts)
-	l := Layout{Cluster: inv.Cluster, Dims: d, Nodes: make([]PlacedNode, d.Nodes())}
+	l := Layout{Cluster: inv.Cluster, Dims: d, DomainLabels: inv.DomainLabels, Nodes: make([]PlacedNode, d.Nodes())}
 	for _, s := range inv.Supervisors {
 		p := s.Ports.or(ports)
 		on := func(port int) string {

@@ -16,10 +16,12 @@ import (
 // in the torus, the supervisors that a node reports to, and the peers of gossip and etcd. Callers add files, keys and
 // measurements, and validate.
 type Layout struct {
-	Cluster     string // name
-	Dims        grid.Dims
-	Supervisors []PlacedSupervisor
-	Nodes       []PlacedNode // those with a place, by rank; the spares follow
+	Cluster string // name
+	Dims    grid.Dims
+	// DomainLabels are the keys of failure domains; none: the default.
+	DomainLabels []string
+	Supervisors  []PlacedSupervisor
+	Nodes        []PlacedNode // those with a place, by rank; the spares follow
 }
 
 // PlacedSupervisor is one supervisor. Addresses are "ip:port".
@@ -91,6 +93,9 @@ func (l Layout) Supervisor(i int) config.Supervisor {
 	s := l.Supervisors[i]
 	cfg := config.DefaultSupervisor()
 	cfg.Cluster, cfg.ID, cfg.Dims, cfg.Region = l.Cluster, s.ID, l.Dims.String(), s.Region
+	if len(l.DomainLabels) > 0 {
+		cfg.DomainLabels = slices.Clone(l.DomainLabels)
+	}
 	places := slices.Collect(l.Dims.All())
 	for r, n := range l.Nodes {
 		services := n.Services()

@@ -48,6 +48,37 @@ func outFlag(cmd *cobra.Command, out *string) {
 	cmd.Flags().StringVar(out, "out", "", "the operator's directory (required)")
 }
 
+// slurmFlag adds --slurm-topology.
+func slurmFlag(cmd *cobra.Command, file *string) {
+	cmd.Flags().StringVar(file, "slurm-topology", "",
+		"Slurm's topology.conf: nodes without the label switch get it from this file, the name of their leaf switch or their block")
+}
+
+// plan reads an inventory, and the file of --slurm-topology if it was given.
+func plan(a *command.App, file, slurm string, former inventory.Inventory) (inventory.Inventory, inventory.Planned, error) {
+	var switches inventory.Switches
+	if slurm != "" {
+		var err error
+		if switches, err = inventory.LoadSwitches(slurm); err != nil {
+			return inventory.Inventory{}, inventory.Planned{}, err
+		}
+	}
+	inv, added, err := inventory.Plan(file, former, switches)
+	if n := len(added.Unknown); n > 0 && err == nil {
+		a.Warnf("lofamoctl: %s names no switch of %s: %s\n", slurm, fault.Plural(n, "node"), few(added.Unknown))
+	}
+	return inv, added, err
+}
+
+// few lists the first names of a list.
+func few(names []string) string {
+	const most = 5
+	if n := len(names); n > most {
+		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", n-most)
+	}
+	return strings.Join(names, ", ")
+}
+
 // keysFlag adds --key-type, for keys that a command makes.
 func keysFlag(cmd *cobra.Command, keys *string, usage string) {
 	cmd.Flags().StringVar(keys, "key-type", "", usage)
@@ -75,14 +106,14 @@ func wantOut(out string) error {
 }
 
 func clusterInitCommand(a *command.App) *cobra.Command {
-	var out, keys string
+	var out, keys, slurm string
 	cmd := &cobra.Command{
 		Use:   "init INVENTORY --out DIR",
 		Short: "Make authority, keys, certificates and configurations of a new cluster from its inventory",
 		Long: `Makes authority, keys, certificates and configurations of a new cluster from its inventory. Nodes without coord get places
-in which the death of one rack, switch or power feed leaves as many nodes as possible with a witness. It also adds a context with
-the cluster's name and the operator's certificate to your configuration file, so that lofamoctl on this machine needs no
-further flags; it never changes an existing context (lofamoctl config).
+in which the death of one rack, switch or power feed (domainLabels) leaves as many nodes as possible with a witness. It also
+adds a context with the cluster's name and the operator's certificate to your configuration file, so that lofamoctl on this
+machine needs no further flags; it never changes an existing context (lofamoctl config).
 
 The authority and people get ECDSA keys, which clients in every language accept. --key-type ed25519 gives them keys that browsers
 and most gRPC clients outside Go refuse. Nodes always have Ed25519 keys, and supervisors one of each type.`,
@@ -94,7 +125,7 @@ and most gRPC clients outside Go refuse. Nodes always have Ed25519 keys, and sup
 			if err != nil {
 				return err
 			}
-			inv, chosen, err := inventory.Plan(args[0], inventory.Inventory{})
+			inv, added, err := plan(a, args[0], slurm, inventory.Inventory{})
 			if err != nil {
 				return err
 			}
@@ -103,8 +134,11 @@ and most gRPC clients outside Go refuse. Nodes always have Ed25519 keys, and sup
 			}
 			a.Printf("%s: cluster %s, %s, %s, %s\n", out, inv.Cluster, inv.Dims, fault.Plural(len(inv.Supervisors), "supervisor"),
 				fault.Plural(len(inv.Spares), "spare"))
-			if chosen > 0 {
-				a.Printf("  inventory.yaml            has the chosen places of %s\n", fault.Plural(chosen, "node"))
+			if added.Places > 0 {
+				a.Printf("  inventory.yaml            has the chosen places of %s\n", fault.Plural(added.Places, "node"))
+			}
+			if added.Labelled > 0 {
+				a.Printf("  inventory.yaml            has the label switch of %s from %s\n", fault.Plural(added.Labelled, "node"), slurm)
 			}
 			a.Printf("  supervisors/ID, nodes/ID  what each machine gets: carry it there, then 'lofamoctl cluster join DIR'; supervisors first\n")
 			a.Printf("  operators/                certificates for people: --ca ca.pem --cert operator.pem --key operator.key\n")
@@ -117,12 +151,13 @@ and most gRPC clients outside Go refuse. Nodes always have Ed25519 keys, and sup
 		},
 	}
 	outFlag(cmd, &out)
+	slurmFlag(cmd, &slurm)
 	keysFlag(cmd, &keys, "keys of the authority and of people: ecdsa or ed25519 (default ecdsa)")
 	return cmd
 }
 
 func clusterAddNodeCommand(a *command.App) *cobra.Command {
-	var out, file, renew string
+	var out, file, renew, slurm string
 	cmd := &cobra.Command{
 		Use:   "add-node (INVENTORY | --renew ID) --out DIR",
 		Short: "Update the bundles after a change of the inventory, or make new certificates for a replaced machine",
@@ -148,13 +183,16 @@ new ones without a restart.`,
 			inv, err := d.Inventory()
 			if err == nil && len(args) > 0 {
 				file = args[0]
-				inv, _, err = inventory.Plan(file, inv)
+				inv, _, err = plan(a, file, slurm, inv)
 			}
 			if err != nil {
 				return err
 			}
 			if file == "" && renew == "" {
 				return command.Usagef("INVENTORY is missing, or --renew ID")
+			}
+			if file == "" && slurm != "" {
+				return command.Usagef("--slurm-topology: given %s: want it with INVENTORY", slurm)
 			}
 			var fresh []string
 			if renew != "" {
@@ -173,6 +211,7 @@ new ones without a restart.`,
 		},
 	}
 	outFlag(cmd, &out)
+	slurmFlag(cmd, &slurm)
 	cmd.Flags().StringVar(&renew, "renew", "", "new keys and certificates for this node or supervisor")
 	return cmd
 }

@@ -22,11 +22,12 @@ func TestClusterInitTakesSlurmTopology(t *testing.T) {
 		}
 		return file
 	}
-	text := "cluster: hall7\nsupervisors: [{id: s1, address: 10.0.0.101}]\nnodes:\n"
+	var text strings.Builder
+	text.WriteString("cluster: hall7\nsupervisors: [{id: s1, address: 10.0.0.101}]\nnodes:\n")
 	for i := range 4 {
-		text += fmt.Sprintf("- {id: n%02d, service: 10.0.1.%d}\n", i+1, i+1)
+		fmt.Fprintf(&text, "- {id: n%02d, service: 10.0.1.%d}\n", i+1, i+1)
 	}
-	file := write("inventory.yaml", text)
+	file := write("inventory.yaml", text.String())
 	slurm := write("topology.conf", "SwitchName=s1 Nodes=n[01-02]\nSwitchName=s2 Nodes=n[03,05]\nSwitchName=top Switches=s[1-2]\n")
 	out := filepath.Join(dir, "hall7")
 	got := run(t, nil, "cluster", "init", file, "--out", out, "--slurm-topology", slurm)
@@ -34,7 +35,7 @@ func TestClusterInitTakesSlurmTopology(t *testing.T) {
 		got.stderr != "lofamoctl: "+slurm+" names no switch of 1 node: n04\n" {
 		t.Fatalf("%+v", got)
 	}
-	file = write("inventory.yaml", text+"- {id: n05, service: 10.0.1.5}\n")
+	file = write("inventory.yaml", text.String()+"- {id: n05, service: 10.0.1.5}\n")
 	if got = run(t, nil, "cluster", "add-node", file, "--out", out, "--slurm-topology", slurm); got.code != 0 {
 		t.Fatalf("%+v", got)
 	}

@@ -91,13 +91,14 @@ func TestReadSwitchesRefuses(t *testing.T) {
 
 // Nodes get their switch as a label, and their places follow from it.
 func TestPlanTakesSwitchesFromSlurm(t *testing.T) {
-	text := "cluster: hall7\nsupervisors: [{id: s1, address: 10.0.0.101}]\nnodes:\n"
+	var text strings.Builder
+	text.WriteString("cluster: hall7\nsupervisors: [{id: s1, address: 10.0.0.101}]\nnodes:\n")
 	for i := range 8 {
-		text += fmt.Sprintf("- {id: n%d, service: 10.0.1.%d}\n", i+1, i+1)
+		fmt.Fprintf(&text, "- {id: n%d, service: 10.0.1.%d}\n", i+1, i+1)
 	}
-	text += "- {id: own, service: 10.0.1.20, labels: {switch: mine}}\nspares: [{id: x1, service: 10.0.1.30}]\n"
+	text.WriteString("- {id: own, service: 10.0.1.20, labels: {switch: mine}}\nspares: [{id: x1, service: 10.0.1.30}]\n")
 	file := filepath.Join(t.TempDir(), "inventory.yaml")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	switches, err := ReadSwitches(strings.NewReader("SwitchName=s1 Nodes=n[1-4],own\nSwitchName=s2 Nodes=n[5-7],other\n"))
@@ -119,12 +120,13 @@ func TestPlanTakesSwitchesFromSlurm(t *testing.T) {
 // The keys of failure domains may be those of Kubernetes: places are chosen by them, and supervisors begin with them.
 func TestInventoryNamesDomainLabels(t *testing.T) {
 	const key = "topology.kubernetes.io/rack"
-	text := "cluster: hall7\ndomainLabels: [" + key + "]\nsupervisors: [{id: s1, address: 10.0.0.101}]\nnodes:\n"
+	var text strings.Builder
+	text.WriteString("cluster: hall7\ndomainLabels: [" + key + "]\nsupervisors: [{id: s1, address: 10.0.0.101}]\nnodes:\n")
 	for i := range 8 {
-		text += fmt.Sprintf("- {id: n%d, service: 10.0.1.%d, labels: {%s: r%d}}\n", i, i+1, key, i%4)
+		fmt.Fprintf(&text, "- {id: n%d, service: 10.0.1.%d, labels: {%s: r%d}}\n", i, i+1, key, i%4)
 	}
 	file := filepath.Join(t.TempDir(), "inventory.yaml")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	inv, _, err := Plan(file, Inventory{}, nil)

@@ -286,13 +286,14 @@ func (d *dnpHalf) serve(ctx context.Context) error {
 	return g.Wait()
 }
 
-// dnpSources returns the sensors, and the error counters of the interfaces that links are bound to.
+// dnpSources returns the sensors, and the error counters of the interfaces that the ends of links are bound to. An end may get
+// its link while the half runs; the machine ignores the errors of one without a link.
 func (d *dnpHalf) dnpSources() ([]sensor.Source, error) {
 	out, err := sensor.DNPSources(d.Config.Sensors)
 	if err != nil {
 		return nil, err
 	}
-	for _, dir := range d.Topo.Links {
+	for _, dir := range grid.Directions() {
 		if name := d.Config.Links[dir.String()].Interface; name != "" {
 			out = append(out, newInterfaceErrors(d.Config.Sensors.Sysfs, name, dir))
 		}
@@ -399,6 +400,7 @@ func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 		d.goOver(dir)
 	}
 	if out.SavePeers {
+		d.Around.Store(d.core.Around())
 		d.words.put(d.core.Peers())
 	}
 	if out.Drains {

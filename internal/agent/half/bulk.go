@@ -51,7 +51,7 @@ func (c *Common) bundleConfig(history *bundle.History, parts []bundle.Part) bund
 	b := bundle.DefaultConfig(c.Origin())
 	b.Version, b.Proc = program.Build(), c.Config.Sensors.Procfs
 	b.Logs = bundle.OwnLogs("/proc") // of this process, even if the sensors read another tree
-	b.Parts = append(bundle.Registers(c.StatePath(RegisterFile), c.Topo.Links),
+	b.Parts = append(bundle.Registers(c.StatePath(RegisterFile), c.Around.Load().Links),
 		bundle.Part{Name: "register-history.txt", Make: history.Text},
 		// The configuration names key files, and holds no key.
 		bundle.Part{Name: "config.yaml", Make: func() ([]byte, error) { return yaml.Marshal(c.Config) }})

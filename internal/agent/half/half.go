@@ -43,7 +43,7 @@ type Common struct {
 	Config   config.Agent // with the supervisors' changes: the place of a spare, the peers
 	Periods  config.Periods
 	Topo     *halfcore.Topology                 // torus and neighbours are those of the start
-	Around   *atomic.Pointer[halfcore.Topology] // of the host half: torus and neighbours are those of now
+	Around   *atomic.Pointer[halfcore.Topology] // torus, links and, of the host half, neighbours are those of now
 	Peers    *halfcore.PeersConfig
 	Half     fault.Half
 	Log      *slog.Logger

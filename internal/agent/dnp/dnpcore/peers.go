@@ -72,6 +72,9 @@ func (m *Machine) LinkTo(d grid.Direction) (grid.Coord, bool) {
 // Torus returns the present torus.
 func (m *Machine) Torus() grid.Dims { return m.cfg.Topo.Dims }
 
+// Around returns the present torus around the node. It is not modified later.
+func (m *Machine) Around() *halfcore.Topology { return m.cfg.Topo }
+
 // Links returns the directions in which the node has links now.
 func (m *Machine) Links() []grid.Direction { return m.cfg.Topo.Links }
 

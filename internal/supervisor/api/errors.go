@@ -4,10 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
 )
 
 // Contents of google.rpc.ErrorInfo in refusals that a program can handle.
@@ -19,6 +22,8 @@ const (
 	reasonResume = "RESUME"
 	// reasonNoLeader: there is no leader, and nothing was changed.
 	reasonNoLeader = "NO_LEADER"
+	// reasonNotLeading: the replica that was asked as the leader does not lead, and nothing was changed.
+	reasonNotLeading = "NOT_LEADING"
 	// reasonSlow is reasonResume after the client read too slowly.
 	reasonSlow = "SLOW_READER"
 )
@@ -35,6 +40,21 @@ func withInfo(code codes.Code, reason, message string, metadata map[string]strin
 		st = detailed
 	}
 	return st.Err()
+}
+
+// isNotLeading reports whether a replica that was asked as the leader does not lead. Replicas of earlier versions give no
+// reason: their text decides.
+func isNotLeading(err error) bool {
+	st := status.Convert(err)
+	if st.Code() != codes.FailedPrecondition {
+		return false
+	}
+	for _, d := range st.Details() {
+		if info, ok := d.(*errdetails.ErrorInfo); ok && info.GetDomain() == errorDomain {
+			return info.GetReason() == reasonNotLeading
+		}
+	}
+	return strings.HasPrefix(st.Message(), engine.ErrNotLeading.Error())
 }
 
 // expired says that the position a request continues from is no longer kept, and what to do.

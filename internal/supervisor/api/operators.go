@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"errors"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -65,7 +64,7 @@ func leadBy[R any](ctx context.Context, s *Server, do func(ctx context.Context, 
 		return resp, changeStatus(err)
 	}
 	if isProxied(ctx) {
-		return none, status.Error(codes.FailedPrecondition, err.Error())
+		return none, withInfo(codes.FailedPrecondition, reasonNotLeading, err.Error(), nil)
 	}
 	leader := s.cfg.Directory.Leader()
 	conn := s.cfg.Directory.Conn(leader)
@@ -75,7 +74,7 @@ func leadBy[R any](ctx context.Context, s *Server, do func(ctx context.Context, 
 	var reached peer.Peer
 	resp, err = ask(metadata.AppendToOutgoingContext(ctx, proxiedKey, "1", SubjectKey, by), noted{conn, &reached})
 	switch code := status.Code(err); {
-	case code == codes.FailedPrecondition && strings.Contains(status.Convert(err).Message(), engine.ErrNotLeading.Error()):
+	case isNotLeading(err):
 		return none, noLeader("supervisor " + leader + " does not lead any more")
 	case code == codes.Unavailable && reached.Addr == nil:
 		return none, noLeader("supervisor " + leader + ", which led last, is not reached")

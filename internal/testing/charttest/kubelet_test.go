@@ -44,7 +44,10 @@ func TestKubeletsRunTheChart(t *testing.T) {
 	}
 	group := os.Getenv(groupVariable)
 	if group == "" {
-		group = fmt.Sprintf("lofamo-test-%d", os.Getpid())
+		if err := kubetest.RemoveStaleGroups(); err != nil {
+			t.Log(err)
+		}
+		group = kubetest.GroupName()
 		t.Setenv(groupVariable, group)
 		t.Setenv("TMPDIR", t.TempDir()) // its files go even if the process in the namespaces is killed
 		t.Cleanup(func() {
@@ -123,7 +126,9 @@ func installKubernetes(t *testing.T, programs, group string) *kubernetes {
 		t.Fatal(err)
 	}
 	write(t, filepath.Join(dir, "values.yaml"), "images: {registry: docker.io/lab, tag: v1, pullPolicy: Never}\ntopology: {from: labels}\n"+
-		"supervisors: {nodes: {s1: n1, s2: n2, s3: n3}}\nnetworkPolicy: {enabled: true}\n")
+		"networkPolicy: {enabled: true}\n"+
+		// The supervisors get a projected token of their account, and the certificate of the API server.
+		"supervisors: {kubernetes: {enabled: true}, nodes: {s1: n1, s2: n2, s3: n3}}\n")
 	images := kubeletImages(t, programs, dir)
 	c, err := kubetest.StartCluster(dir, group)
 	if err != nil {

@@ -234,6 +234,28 @@ func (c *Cluster) Stop() {
 	}
 }
 
+// groupPrefix begins the names of the nodes' control groups; the number of the process that uses them follows.
+const groupPrefix = "lofamo-test-"
+
+// GroupName returns the name of the control group of this process's nodes.
+func GroupName() string { return groupPrefix + strconv.Itoa(os.Getpid()) }
+
+// RemoveStaleGroups removes the control groups of processes that were killed before they could.
+func RemoveStaleGroups() error {
+	var err error
+	for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
+		found, bad := filepath.Glob(pattern + groupPrefix + "*")
+		err = errors.Join(err, bad)
+		for _, dir := range found {
+			group := filepath.Base(dir)
+			if _, gone := os.Stat("/proc/" + strings.TrimPrefix(group, groupPrefix)); errors.Is(gone, os.ErrNotExist) {
+				err = errors.Join(err, RemoveGroup(group))
+			}
+		}
+	}
+	return err
+}
+
 // RemoveGroup removes the remaining control groups of the nodes, as soon as they have no process.
 func RemoveGroup(group string) error {
 	var last error

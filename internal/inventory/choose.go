@@ -25,9 +25,9 @@ func Plan(path string, former Inventory, switches Switches) (inv Inventory, adde
 	}
 	if switches != nil {
 		added.Labelled, added.Unknown = switches.label(&inv)
-		if n := len(inv.Nodes) + len(inv.Spares); n > 0 && len(added.Unknown) == n {
-			return inv, added, fmt.Errorf("inventory %s: topology.conf names none of its nodes, such as %s: want ids that are the names in Slurm",
-				path, added.Unknown[0])
+		if added.Labelled == 0 && len(added.Unknown) > 0 {
+			return inv, added, fmt.Errorf("inventory %s: topology.conf names none of its nodes that have no label %s, such as %s: want ids that "+
+				"are the names in Slurm", path, SwitchLabel, added.Unknown[0])
 		}
 	}
 	if added.Places, err = inv.choose(former); err == nil {

@@ -42,10 +42,13 @@ func LoadSwitches(path string) (Switches, error) {
 
 // ReadSwitches reads the text of Slurm's topology.conf, for its tree plugin (SwitchName) or its block plugin (BlockName). It
 // returns the leaf switch or the block of each node. The error names each bad line, up to a bound.
-func ReadSwitches(r io.Reader) (Switches, error) {
+func ReadSwitches(r io.Reader) (Switches, error) { return readSwitches(r, maxSlurmNames) }
+
+// readSwitches is ReadSwitches for a number of names.
+func readSwitches(r io.Reader, most int) (Switches, error) {
 	limited := &io.LimitedReader{R: r, N: maxSlurmFile + 1}
 	t := slurmTopology{nodes: Switches{}, lineOf: map[string]int{}, switches: map[string]int{}, children: map[string]int{},
-		left: maxSlurmNames}
+		most: most, left: most}
 	lines := bufio.NewScanner(limited)
 	lines.Buffer(nil, maxSlurmFile+2)
 	var errs []error
@@ -94,7 +97,8 @@ type slurmTopology struct {
 	switches map[string]int // line by name of the switch or block
 	children map[string]int // line by name of a switch below another one
 	wanted   []string       // the latter names, in order
-	left     int            // names that lists may still have
+	most     int            // names that all lists may have
+	left     int            // of these
 }
 
 // line reads one line, whose continuations are joined.
@@ -273,7 +277,7 @@ const maxSlurmName = 64
 var errSlurmName = errors.New("want names of 1 to 63 letters, digits, '-', '_' and '.', the first and last a letter or digit")
 
 func (t *slurmTopology) tooMany() error {
-	return fmt.Errorf("want at most %d names in the whole file", maxSlurmNames)
+	return fmt.Errorf("want at most %d names in the whole file", t.most)
 }
 
 // maxDigits bounds the numbers of ranges.

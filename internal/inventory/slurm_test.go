@@ -112,7 +112,7 @@ func TestPlanTakesSwitchesFromSlurm(t *testing.T) {
 	if inv.Nodes[0].Labels["switch"] != "s1" || inv.Nodes[6].Labels["switch"] != "s2" || inv.Nodes[8].Labels["switch"] != "mine" {
 		t.Errorf("%+v", inv.Nodes)
 	}
-	if _, _, err := Plan(file, Inventory{}, Switches{"m1": "s1"}); err != nil && !strings.Contains(err.Error(), "names none of its nodes") {
+	if _, _, err := Plan(file, Inventory{}, Switches{"own": "s1"}); err == nil || !strings.Contains(err.Error(), "names none of its nodes") {
 		t.Errorf("a file of another cluster: %v", err)
 	}
 }
@@ -148,8 +148,9 @@ func FuzzReadSwitches(f *testing.F) {
 	f.Add("BlockName=b1 Nodes=n[1-2]\nBlockSizes=2,4\n")
 	f.Add("SwitchName=s1 Nodes=n[1-100][1-100][1-100]\nSwitchName=s2 Switches=s1")
 	f.Fuzz(func(t *testing.T, text string) {
-		got, err := ReadSwitches(strings.NewReader(text))
-		if len(got) > maxSlurmNames || err == nil && len(got) == 0 {
+		const most = 1_000 // long lists cost time and show nothing new
+		got, err := readSwitches(strings.NewReader(text), most)
+		if len(got) > most || err == nil && len(got) == 0 {
 			t.Fatalf("%d nodes, %v", len(got), err)
 		}
 		for node, of := range got {

@@ -290,3 +290,42 @@ func TestMoveEndsIncidentsOfTheGone(t *testing.T) {
 		t.Errorf("after its node has left it is %+v", out.Changed)
 	}
 }
+
+// TestMoveAtTheBorderOfARegion: a node at the border leaves, and its neighbour's link leads to a node of another region, which
+// this machine never hears. The link waits until its own end says that it works, and its silence accuses nobody.
+func TestMoveAtTheBorderOfARegion(t *testing.T) {
+	w := regionWorld(t, 0)
+	dims, err := w.dims.Without(grid.Coord{X: 3, Y: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := halfTorus(0).IDs
+	delete(ids, grid.Coord{X: 3, Y: 1})
+	w.before, w.dims, w.cfg.Dims, w.cfg.IDs = w.dims, dims, dims, ids
+	w.step(Moved{Dims: dims, IDs: ids})
+	const end = fault.NodeID("n2-1-0")
+	link := fault.Link(grid.XPlus)
+	n := w.m.nodes[w.m.ranks[end]]
+	if p := n.peers[grid.XPlus.Index()]; p == nil || p.id != "n4-1-0" || !p.foreign {
+		t.Fatalf("the link leads to %+v", p)
+	}
+	is := func(what string, want fault.State) {
+		t.Helper()
+		if got := w.state(end, link); got != want {
+			t.Errorf("%s: the link is %s, rule %s: want %s", what, got, n.components[link].rule, want)
+		}
+	}
+	w.run(time.Second)
+	is("it speaks of the former link", fault.Unknown)
+	w.say(w.actor(end, fault.HalfHost), subject{end, link}, fault.Failed, fault.KindSilence, 0)
+	w.run(time.Second)
+	is("it hears nothing yet", fault.Unknown)
+	w.say(w.actor(end, fault.HalfHost), subject{end, link}, fault.Normal, fault.KindSelf, 0)
+	w.run(time.Second)
+	is("it works", fault.Normal)
+	for _, n := range w.m.Nodes() {
+		if n.State != fault.Normal {
+			t.Errorf("%s is %s", n.ID, n.State)
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 var skipping = map[string]string{
 	"internal/testing/requirements/requirements.go": "it is what the others skip by",
 	"internal/testing/charttest/outside_test.go":    "minutes, by a variable",
+	"internal/testing/charttest/kubelet_test.go":    "a container may have no control groups of its own",
 	"internal/sim/bugs_test.go":                     "done without the race detector",
 	"papers/chaos/experiment/experiment_test.go":    "done without the race detector",
 	"internal/sim/campaign_test.go":                 "hours, by a flag",

@@ -240,6 +240,18 @@ const groupPrefix = "lofamo-test-"
 // GroupName returns the name of the control group of this process's nodes.
 func GroupName() string { return groupPrefix + strconv.Itoa(os.Getpid()) }
 
+// TryGroup returns an error if this machine has no control groups, or this process may make none.
+func TryGroup(group string) error {
+	dir := filepath.Join("/sys/fs/cgroup/memory", group)
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil { // version 2 has one hierarchy
+		dir = filepath.Join("/sys/fs/cgroup", group)
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return fmt.Errorf("make a control group: %w", err)
+	}
+	return RemoveGroup(group)
+}
+
 // RemoveStaleGroups removes the control groups of processes that were killed before they could.
 func RemoveStaleGroups() error {
 	var err error

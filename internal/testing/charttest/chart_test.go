@@ -82,7 +82,7 @@ var matrix = map[string][]string{
 		"agents.update.takeOver=false", "agents.update.maxNodes=10%"},
 	"agents": {"supervisors.enabled=false", "agents.realtime=false", "agents.update.type=OnDelete",
 		"agents.config.sensors.memory.sickCorrected=3"},
-	"conventions": {"nameOverride=watch", "images.repositories.lofamo-agent=mirror.example.org/agent", "agents.podLabels.team=hpc",
+	"conventions": {"images.repositories.lofamo-agent=mirror.example.org/agent", "agents.podLabels.team=hpc",
 		"agents.serviceAccount.create=false", "agents.serviceAccount.name=ours", "supervisors.podLabels.team=hpc",
 		"supervisors.kubernetes.enabled=true", "supervisors.serviceAccount.name=theirs",
 		`supervisors.serviceAccount.annotations.example\.org/role=act`, "executor.enabled=true", "executor.address=10.0.0.101:7950",
@@ -266,7 +266,7 @@ func TestRefused(t *testing.T) {
 // TestNamesAccountsAndLabelsFollowValues: overrides reach every object that depends on them.
 func TestNamesAccountsAndLabelsFollowValues(t *testing.T) {
 	t.Parallel()
-	all := render(t, given(t, matrix["conventions"]...)...)
+	all := render(t, given(t, append(matrix["conventions"], "nameOverride=watch")...)...)
 	for kind, want := range map[string]struct{ name, account string }{
 		"DaemonSet": {"lofamo-watch-agent", "ours"}, "StatefulSet": {"lofamo-watch-supervisor", "theirs"},
 		"Deployment": {"lofamo-watch-executor", "default"},

@@ -258,3 +258,41 @@ func TestFilledChangesItsLinesOnly(t *testing.T) {
 		}
 	})
 }
+
+// Tori of every size up to 1,000 nodes with random empty places: a way leads from every node to every other, and each node
+// has all witnesses that its place allows: two on each of its lines, or the only other node there.
+func TestEverySizeWithRandomEmptyPlaces(t *testing.T) {
+	most := 1000
+	if testing.Short() {
+		most = 100
+	}
+	random := dice(11)
+	for n := 1; n <= most; n++ {
+		d := scattered(t, n, &random)
+		if reached := reach(d); reached != n || d.Nodes() != n {
+			t.Fatalf("%s: %d of %d nodes reached from the first", d.Short(), reached, n)
+		}
+		var onLine [3]map[Coord]int // nodes of each line, by its first place
+		for axis := range onLine {
+			onLine[axis] = make(map[Coord]int)
+			for c := range d.All() {
+				onLine[axis][lineOf(c, axis)]++
+			}
+		}
+		for c := range d.All() {
+			want := 0
+			for axis := range onLine {
+				want += min(2, onLine[axis][lineOf(c, axis)]-1)
+			}
+			if got := len(d.Neighbours(c)); got != want {
+				t.Fatalf("%s: %s has %d witnesses, want %d", d.Short(), c, got, want)
+			}
+		}
+	}
+}
+
+// lineOf returns the first place of a place's line along an axis.
+func lineOf(c Coord, axis int) Coord {
+	*[3]*int{&c.X, &c.Y, &c.Z}[axis] = 0
+	return c
+}

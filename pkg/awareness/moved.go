@@ -171,7 +171,7 @@ func (m *Machine) relink(n *node, d grid.Direction, had bool, now time.Time) {
 		s.last, s.before = 0, 0
 	}
 	if p.forgotten = false; !n.ends.has(d) {
-		r.until[d.Index()] = time.Time{}
+		r.until[d.Index()] = now.Add(m.cfg.RelinkBound) // so that another link there does not take old words for its own
 		if p.state == fault.Sick || p.state == fault.Failed {
 			m.change(n, c, finding{state: fault.Unknown, cause: fault.CauseNone, kind: fault.KindDigest, name: ruleUnheard,
 				rule: whyMoved + "the node has no such link any more"}, now)
@@ -180,10 +180,13 @@ func (m *Machine) relink(n *node, d grid.Direction, had bool, now time.Time) {
 		*p = component{state: fault.Unknown, cause: fault.CauseNone, since: m.clock.instant(now), rule: ruleUnheard}
 		return
 	}
+	if !r.until[d.Index()].IsZero() {
+		r.blurred |= 1 << d.Index()
+	}
 	switch {
 	case !had:
 		r.turned |= 1 << d.Index() // there is no former link of which the node could speak
-	case !r.joiner:
+	case !r.joiner || r.met || r.blurred.has(d):
 		r.turned &^= 1 << d.Index()
 	}
 	r.until[d.Index()] = now.Add(m.cfg.RelinkBound)

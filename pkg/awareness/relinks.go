@@ -22,11 +22,19 @@ import (
 // it means that frames pass in both directions. All links of a joiner wait for the last of them. Until then, silence of
 // the joiner accuses no node, and the joiner is no witness. Before the first report of the joiner the wait has no bound,
 // because the joiner may start at any time.
+//
+// A link may get another peer again before it has settled. What its end says may then be about the peer in between, so that
+// end is blurred: it does not end the wait.
 type relinks struct {
 	until  [grid.NumDirections]time.Time // zero: the end does not wait
 	turned directions                    // ends that have followed
-	joiner bool
-	met    bool // a joiner that was heard
+	// blurred are ends that got another peer before the link to the former one was settled. What their node says may be
+	// about either link, so it does not tell whether the end has followed.
+	blurred directions
+	joiner  bool
+	met     bool // a joiner that was heard
+	// joined is when a joiner that was heard counts like any other node, however often its links change later.
+	joined time.Time
 }
 
 // waits reports whether any end of the node waits.
@@ -67,7 +75,7 @@ func (m *Machine) Relinked() []fault.NodeID {
 // joining reports whether the node is a joiner that was not heard yet, or not on all its links.
 func (m *Machine) joining(n *node, now time.Time) bool {
 	r := m.rewired[n]
-	return r != nil && r.joiner && (!r.met || r.waits(now))
+	return r != nil && r.joiner && (!r.met || r.waits(now) && now.Before(r.joined))
 }
 
 // expected reports whether the node is a joiner that was not heard yet.
@@ -169,13 +177,14 @@ func (m *Machine) follows(n *node, r *relinks, d grid.Direction, now time.Time) 
 		r.turned |= 1 << d.Index()
 		return false, true
 	}
-	return r.turned.has(d), false
+	return r.turned.has(d) && !r.blurred.has(d), false
 }
 
 // meet records the first sign of life of a joiner: from now on its links have the usual time.
 func (m *Machine) meet(n *node, r *relinks, now time.Time) {
 	r.met = true
 	until := now.Add(m.cfg.RelinkBound)
+	r.joined = until
 	for _, d := range n.ends.list() {
 		r.until[d.Index()] = until
 		if p := n.peers[d.Index()]; p != nil {
@@ -192,6 +201,7 @@ func (m *Machine) endRelink(n *node, d grid.Direction) {
 		return
 	}
 	r.until[d.Index()] = time.Time{}
+	r.blurred &^= 1 << d.Index()
 	if p := &n.components[fault.Link(d)]; p.rule == ruleRelinked && p.state == fault.Unknown {
 		p.rule = ruleUnheard // if its ends say nothing at all
 	}

@@ -56,6 +56,7 @@ func (m *Machine) lawful(now time.Time, from *link, msg *halfcore.Relay) bool {
 	case msg.Made == 0 || msg.Made > msg.Limit:
 		m.breaks(now, from, halfcore.RuleHops, 1)
 	case msg.Kind != halfcore.RelayUp && m.cfg.Topo.Dims.Vacant(msg.Dst): // a node there has left, or has just joined
+	case msg.Kind != halfcore.RelayUp && !m.cfg.Topo.Dims.Contains(msg.Dst) && m.mayGrow(msg.Dst): // the neighbour knows of it first
 	case msg.Kind != halfcore.RelayUp && !m.cfg.Topo.Dims.Contains(msg.Dst):
 		m.breaks(now, from, halfcore.RuleOutside, 1)
 	case msg.Kind == halfcore.RelayUp && n >= 2 && n < halfcore.MaxRelayRecorded && msg.Hops[n-1].Coord == from.dst &&
@@ -67,6 +68,16 @@ func (m *Machine) lawful(now time.Time, from *link, msg *halfcore.Relay) bool {
 		return true
 	}
 	return false
+}
+
+// maxGrowth is the number of planes by which a torus may have grown in one dimension while this half's order is on its
+// way: nodes get another torus in waves, and neighbours need not be in the same one.
+const maxGrowth = 8
+
+// mayGrow reports whether a place outside the torus may lie in one that a neighbour holds already.
+func (m *Machine) mayGrow(at grid.Coord) bool {
+	d := m.cfg.Topo.Dims
+	return m.peers.cfg != nil && at.X < d.X+maxGrowth && at.Y < d.Y+maxGrowth && at.Z < d.Z+maxGrowth
 }
 
 // ProtocolStats returns how often the neighbour at each link has broken each rule; zero where there is none.

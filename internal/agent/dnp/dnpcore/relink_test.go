@@ -362,3 +362,16 @@ func TestNodeJoinsAndLeavesRunningTorus(t *testing.T) {
 		})
 	}
 }
+
+// A neighbour may hold a larger torus a moment earlier: a message to one of its new places is dropped, and breaks no rule.
+func TestPlaceOfGrownTorusBreaksNoRule(t *testing.T) {
+	w := newChangingMesh(t, "3x1x1", 5)
+	m := w.nodes[0].m
+	l := m.links[grid.XPlus.Index()]
+	for i, at := range []grid.Coord{{X: 3}, {Y: maxGrowth}, {X: 3 + maxGrowth}} {
+		lawful := m.lawful(w.now, l, &halfcore.Relay{Kind: halfcore.RelayDown, Made: 1, Limit: 3, Dst: at})
+		if want := uint64(i / 2); lawful || l.protocol[halfcore.RuleOutside] != want {
+			t.Errorf("a message to %s: lawful %t, rule broken %d times: want %d", at, lawful, l.protocol[halfcore.RuleOutside], want)
+		}
+	}
+}

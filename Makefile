@@ -259,6 +259,12 @@ incidents: ## incidents of ROUNDS (1000) rounds of random faults in the simulato
 soak: soak-sim build ## thousands of simulated stories of faults; then ten minutes with eight busy loops on each core beside a real cluster
 	cd bench && LOFAMO_BIN_DIR=$(CURDIR)/bin go run ./cmd/lofamo-bench -soak $${SOAK:-10m}
 
+# The short form, 60 stories, is among the tests.
+.PHONY: moves
+moves: ## MOVES (1000) joins and leaves at up to 10 a second in the simulator, with faults between them, and STORIES (200) shorter stories: minutes
+	go test -count=1 -timeout 0 -v -run '^TestJoinsAndLeaves$$' ./internal/sim -moves.long $${MOVES:-1000} -moves.seed $${SEED:-1}
+	go test -count=1 -timeout 0 -run '^TestJoinsAndLeaves$$' ./internal/sim -moves.seeds $${STORIES:-200}
+
 .PHONY: soak-sim
 soak-sim: ## the simulated stories alone, on all cores, for SOAK (10m)
 	go test -count=1 -timeout 0 -v -run '^TestSoak$$' ./internal/sim -soak $${SOAK:-10m}

@@ -21,6 +21,7 @@ const (
 	bugAge      bug = "relays-age-is-trusted" // a relay's claim of a young message passes for an answer too
 	bugNoNews   bug = "no-news-is-good-news"  // missing digests lead to NORMAL
 	bugRestore  bug = "map-not-restored"      // a new leader begins with an empty map
+	bugRelinked bug = "relinked-links-judged" // a link that leads to another node is judged at once
 )
 
 // plant lets reports pass for answers where such a defect is planted.
@@ -60,6 +61,9 @@ func (t *term) doubleVotes(now time.Time, in input, rep *fault.Report) {
 			continue
 		}
 		accused := by.neighbour(d)
+		if accused == nil {
+			continue
+		}
 		for _, nb := range accused.topo.Neighbours {
 			if nb.ID == by.id() {
 				continue

@@ -8,15 +8,19 @@ import (
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 // wrong returns the error in a leader's change, according to the real state and the leader's evidence; "": none. It
 // becomes a violation when the store accepts the change.
 func (w *World) wrong(t *term, c awareness.Change) string {
 	n := w.find(c.Node)
-	_, link := c.Component.LinkDirection()
+	if why := w.wronglyMoved(t, n, c); why != "" {
+		return why
+	}
+	d, link := c.Component.LinkDirection()
 	switch {
-	case link && t.witness.flaps(c, w.now, w.cfg.Periods.LinkHoldOff):
+	case link && !n.movedSince(d, relinkTime) && t.witness.flaps(c, w.now, w.cfg.Periods.LinkHoldOff):
 		return "it changes oftener than the hold-off allows"
 	case c.To == fault.Normal && c.From != fault.Normal && !t.heardOf(n, link):
 		return "it is called NORMAL, and this leader has heard nobody who could know"
@@ -85,6 +89,9 @@ func (w *World) checkCommit(b *batch) {
 		p, ok := now[c.Node]
 		if !ok {
 			p = w.store.picture(c.Node)
+		}
+		if d, link := c.Component.LinkDirection(); link && !slices.Contains(w.find(c.Node).topo.Links, d) {
+			continue // the end of a fault of a link that is gone
 		}
 		if p.state[c.Component] != c.From {
 			w.violate("an event is from %s, and the committed map says %s: %s", c.From, p.state[c.Component], Known{c.Change, w.now})
@@ -213,7 +220,7 @@ func (w *World) checkAcked(id fault.ReportID) {
 // checkRestored compares the map at the start of a term with the committed one.
 func (w *World) checkRestored(t *term) {
 	for _, n := range w.nodes {
-		if why := t.mine[n.id()].differs(w.store.picture(n.id())); why != "" {
+		if why := t.mine.picture(w.store, n.id()).differs(w.store.picture(n.id())); why != "" {
 			w.violate("%s begins its term with another map than the committed one: %s: %s", t.r.id, n.id(), why)
 		}
 	}
@@ -239,7 +246,7 @@ func (w *World) checkAgreement(t *term, b *batch) {
 		return // another leads by now
 	}
 	for _, st := range b.statuses {
-		if why := t.mine[st.ID].differs(w.store.picture(st.ID)); why != "" {
+		if why := t.mine.picture(w.store, st.ID).differs(w.store.picture(st.ID)); why != "" {
 			w.violate("%s has another map than the store: %s: %s", t.r.id, st.ID, why)
 		}
 	}
@@ -248,7 +255,7 @@ func (w *World) checkAgreement(t *term, b *batch) {
 			continue
 		}
 		for _, st := range b.statuses {
-			if why := r.copied[st.ID].differs(w.store.picture(st.ID)); why != "" {
+			if why := r.copied.picture(w.store, st.ID).differs(w.store.picture(st.ID)); why != "" {
 				w.violate("the copy of %s at revision %d is not the map: %s: %s", r.id, r.applied, st.ID, why)
 			}
 		}
@@ -259,6 +266,7 @@ func (w *World) checkAgreement(t *term, b *batch) {
 func (r *replica) apply() {
 	for ; r.applied < r.w.store.rev(); r.applied++ {
 		b := r.w.store.log[r.applied]
+		delete(r.copied, b.gone)
 		for i, st := range b.statuses {
 			r.copied.put(st)
 			if r.answers != nil {
@@ -271,15 +279,32 @@ func (r *replica) apply() {
 // picture returns the committed state of a node: all UNKNOWN before the first commit.
 func (s *store) picture(id fault.NodeID) picture {
 	if p, ok := s.pictures[id]; ok {
-		return p
+		return s.linked(id, p)
 	}
 	return s.blank(id)
+}
+
+// linked returns a picture with the links that the node has by the committed topology.
+func (s *store) linked(id fault.NodeID, p picture) picture {
+	if s.w.moves == nil {
+		return p
+	}
+	for _, d := range grid.Directions() {
+		c := fault.Link(d)
+		switch linked := slices.Contains(s.w.ids[id].topo.Links, d); {
+		case !linked:
+			p.state[c], p.cause[c] = 0, 0
+		case p.state[c] == 0:
+			p.state[c], p.cause[c] = fault.Unknown, fault.CauseNone
+		}
+	}
+	return p
 }
 
 // picture returns a node's state in a copy.
 func (c copied) picture(s *store, id fault.NodeID) picture {
 	if p, ok := c[id]; ok {
-		return p
+		return s.linked(id, p)
 	}
 	return s.blank(id)
 }

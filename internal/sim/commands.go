@@ -16,7 +16,7 @@ import (
 // mends are the commands that improve the state; all others make it worse.
 var mends = []string{
 	"continue", "start", "mend-service", "mend-supervisor", "mend", "continue-supervisor", "start-supervisor",
-	"join-supervisors", "supervisor-mend", "honest", "unflap",
+	"join-supervisors", "supervisor-mend", "honest", "unflap", "mend-cables",
 }
 
 // system carries out the commands that are about no single node. done is false for any other.
@@ -44,10 +44,42 @@ func (r *runner) system(a []string) (done bool, err error) {
 		return true, r.coldStart(at(a, 1))
 	case "kill-fraction":
 		return true, r.killFraction(at(a, 1))
+	case "join", "leave":
+		return true, r.move(a)
+	case "mend-cables":
+		r.mendCables()
 	default:
 		return false, nil
 	}
 	return true, nil
+}
+
+// move has a node join or leave.
+func (r *runner) move(a []string) error {
+	c, err := grid.ParseCoord(at(a, 1))
+	if err != nil {
+		return err
+	}
+	m := move{at: c, leave: a[0] == "leave", back: at(a, 3) == "back"}
+	if m.wait = -1; !m.leave && at(a, 2) != "never" {
+		if m.wait, err = time.ParseDuration(at(a, 2)); err != nil {
+			return err
+		}
+	}
+	return r.requestMove(m)
+}
+
+// mendCables ends the faults of all cables: in a changed torus a fault may be at an end that leads nowhere.
+func (r *runner) mendCables() {
+	if r.moves == nil {
+		return
+	}
+	for _, n := range r.nodes {
+		for i := range n.links {
+			n.flaps[i]++
+			n.links[i].cut, n.links[i].lose, n.links[i].corrupt = false, 0, 0
+		}
+	}
 }
 
 func signalSupervisor(s *replica, what string) {
@@ -348,8 +380,11 @@ func (r *runner) exception(n *node, a []string) error {
 	return nil
 }
 
-func (r *runner) direction(a []string) (grid.Direction, error) {
+func (r *runner) direction(n *node, a []string) (grid.Direction, error) {
 	d, err := grid.ParseDirection(at(a, 2))
+	if err == nil && n.place != nil && !n.meets(d) {
+		return d, errAbsent
+	}
 	if err == nil && !r.cfg.Dims.HasLink(d) {
 		err = fmt.Errorf("a %s torus has no links in direction %s", r.cfg.Dims, d)
 	}
@@ -357,7 +392,7 @@ func (r *runner) direction(a []string) (grid.Direction, error) {
 }
 
 func (r *runner) cable(n *node, a []string) error {
-	d, err := r.direction(a)
+	d, err := r.direction(n, a)
 	if err != nil {
 		return err
 	}
@@ -392,7 +427,7 @@ func (r *runner) cutCable(n *node, d grid.Direction, cut bool) {
 
 // flap cuts a cable and mends it again, each half of the time, until unflap.
 func (r *runner) flap(n *node, a []string) error {
-	d, err := r.direction(a)
+	d, err := r.direction(n, a)
 	if err != nil {
 		return err
 	}
@@ -420,5 +455,8 @@ func (r *runner) flap(n *node, a []string) error {
 }
 
 func (r *runner) setCable(n *node, d grid.Direction, cut bool) {
-	n.links[d.Index()].cut, n.neighbour(d).links[d.Opposite().Index()].cut = cut, cut
+	n.links[d.Index()].cut = cut
+	if n.meets(d) {
+		n.neighbour(d).links[d.Opposite().Index()].cut = cut
+	}
 }

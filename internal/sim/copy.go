@@ -46,12 +46,12 @@ func (n *node) recover(within time.Duration) {
 		return
 	}
 	n.dnp.kill()
-	for _, d := range n.topo.Links {
+	for _, d := range n.dnpCore.Links() {
 		s := n.dnpCore.LinkSnapshot(d)
 		if s.TxSession == 0 {
 			continue
 		}
-		dst, _ := n.w.cfg.Dims.Neighbour(n.topo.Coord, d)
+		dst, _ := n.dnpCore.LinkTo(d)
 		for range announcements {
 			n.announced[d.Index()]++
 			n.sendFrame(dnpcore.Outgoing{Dir: d, Frame: torus.RestartingFrame(torus.Frame{

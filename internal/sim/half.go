@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"time"
+
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
@@ -22,8 +24,9 @@ type cable struct {
 	cut     bool
 	corrupt float64 // share of the frames that arrive damaged
 	lose    float64
-	session uint32 // that the receiving end has keys for
-	before  uint32 // the one before it
+	session uint32    // that the receiving end has keys for
+	before  uint32    // the one before it
+	bad     time.Time // when it was last not sound, in a world with moves
 }
 
 // sound reports whether all frames pass undamaged.

@@ -8,9 +8,18 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
+// neighbour returns the node to which an end leads; nil: it leads nowhere.
 func (n *node) neighbour(d grid.Direction) *node {
+	if n.place != nil {
+		return n.ends[d.Index()]
+	}
 	c, _ := n.w.cfg.Dims.Neighbour(n.topo.Coord, d)
 	return n.w.nodes[n.w.cfg.Dims.Index(c)]
+}
+
+// meets reports whether the other end of a link leads back to this one. An agent drops frames of others than its peer.
+func (n *node) meets(d grid.Direction) bool {
+	return n.place == nil || n.ends[d.Index()] != nil && n.ends[d.Index()].ends[d.Opposite().Index()] == n
 }
 
 // sendFrame carries a frame over a cable. A damaged one arrives as such; one of a session that the
@@ -24,8 +33,12 @@ func (n *node) sendFrame(f dnpcore.Outgoing) {
 	frame.Payload = append([]byte(nil), frame.Payload...)
 	peer, dir := n.neighbour(f.Dir), f.Dir.Opposite()
 	damaged := n.w.chance(c.corrupt)
+	if !n.meets(f.Dir) {
+		return
+	}
 	peer.dnp.deliver(n.w.between(linkDelayMin, linkDelayMax), func() {
 		switch {
+		case peer.place != nil && peer.ends[dir.Index()] != n:
 		case damaged:
 			peer.stepDNP(dnpcore.Bad{Dir: dir, Kind: torus.BadCRC, Count: 1})
 		case frame.Session != c.session && frame.Session != c.before:
@@ -47,6 +60,9 @@ func (n *node) redial(d grid.Direction) {
 	n.redialAt[i] = n.w.now
 	n.dnp.deliver(handshake, func() {
 		peer, back := n.neighbour(d), d.Opposite()
+		if !n.meets(d) {
+			return
+		}
 		out, in := &n.links[i], &peer.links[back.Index()]
 		if out.cut || in.cut || !peer.dnp.running || peer.dnp.stopped {
 			return
@@ -56,6 +72,10 @@ func (n *node) redial(d grid.Direction) {
 			c.before, c.session = c.session, id
 		}
 		n.stepDNP(dnpcore.Session{Dir: d, ID: id})
-		peer.dnp.deliver(0, func() { peer.stepDNP(dnpcore.Session{Dir: back, ID: id}) })
+		peer.dnp.deliver(0, func() {
+			if peer.links[back.Index()].session == id { // else its end leads elsewhere by now
+				peer.stepDNP(dnpcore.Session{Dir: back, ID: id})
+			}
+		})
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/express"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
@@ -34,6 +35,10 @@ type node struct {
 	proves    bool                       // the daemon restarted the host half, which has yet to report that
 	announced [grid.NumDirections]uint64 // frames that the recovery daemon has sent since the DNP half died
 
+	place *place                        // nil: the world has no moves
+	ends  [grid.NumDirections]*node     // where the ends lead by the DNP half's orders; nil: nowhere
+	led   [grid.NumDirections]time.Time // since when
+
 	rank    int
 	liar    bool // its processes send false reports
 	future  bool // they have a later version
@@ -47,8 +52,7 @@ type node struct {
 	speakers map[fault.Half]sealer
 }
 
-func newNode(w *World, at grid.Coord) *node {
-	id := fault.DefaultNodeID(at)
+func newNode(w *World, id fault.NodeID, at grid.Coord) *node {
 	n := &node{w: w, rank: w.cfg.Dims.Index(at), topo: halfcore.NewTopology(id, at, w.cfg.Dims, nil), sensors: map[fault.Component]reading{},
 		speakers: map[fault.Half]sealer{}}
 	n.service.cut = make([]bool, w.cfg.Interfaces)
@@ -97,7 +101,7 @@ func (n *node) goesOn(h fault.Half) bool {
 // resumeDNP returns the copy of the DNP half's previous life.
 func (n *node) resumeDNP() (r dnpcore.Resume) {
 	r.Outbox = n.dnpCore.Numbers()
-	for _, d := range n.topo.Links {
+	for _, d := range n.dnpCore.Links() {
 		i := d.Index()
 		if r.Links[i] = n.dnpCore.LinkSnapshot(d); n.w.now.Sub(n.dnp.lived) > time.Second {
 			r.Links[i] = r.Links[i].Forget()
@@ -116,6 +120,7 @@ func (n *node) start(h fault.Half) {
 		return
 	}
 	goesOn := n.goesOn(h)
+	n.beginLife()
 	var host hostcore.Numbers
 	var dnp dnpcore.Resume
 	if h == fault.HalfHost {
@@ -134,7 +139,7 @@ func (n *node) start(h fault.Half) {
 	var err error
 	if h == fault.HalfHost {
 		n.hostCore, err = hostcore.New(hostcore.Config{
-			Topo: n.topo, Periods: n.w.cfg.Periods, MaxHops: maxHops, Rails: []fault.Path{fault.PathDirect, fault.PathTorus},
+			Topo: n.around(), Periods: n.w.cfg.Periods, MaxHops: maxHops, Rails: []fault.Path{fault.PathDirect, fault.PathTorus},
 			Interfaces: n.interfaces(), Kept: n.kept(h), GossipSilence: 4 * n.gossipPeriod(), Resume: host,
 			SelfTest: halfcore.SelfTestConfig{Prove: n.proves},
 		}, p.clock(), p.epoch)
@@ -145,8 +150,14 @@ func (n *node) start(h fault.Half) {
 			n.host.again(n.w.between(0, n.gossipPeriod()), n.gossipPeriod(), n.hearGossip)
 		}
 	} else {
-		n.dnpCore, err = dnpcore.New(dnpcore.Config{Topo: n.topo, Periods: n.w.cfg.Periods, MaxHops: maxHops, Kept: n.kept(h),
-			Resume: dnp, Hops: n.copy.resume(n.w.now)}, p.clock(), p.epoch)
+		n.leadEnds()
+		var number express.Resume
+		if goesOn && n.place != nil {
+			number.Number = n.dnpCore.ExpressNumber()
+		}
+		n.dnpCore, err = dnpcore.New(dnpcore.Config{Topo: n.around(), Periods: n.w.cfg.Periods, MaxHops: maxHops, Kept: n.kept(h),
+			Resume: dnp, Hops: n.copy.resume(n.w.now), Peers: n.peersConfig(),
+			Express: number}, p.clock(), p.epoch)
 		if err == nil {
 			n.stepDNP(dnpcore.Tick{})
 			n.dnp.again(0, n.w.cfg.Periods.SensorPeriod, n.readDNPSensors)
@@ -288,6 +299,15 @@ func (n *node) stepDNP(ev dnpcore.Event) {
 	}
 	if out.Ring {
 		n.host.deliver(n.w.between(wakeDelayMin, wakeDelayMax), func() { n.stepHost(n.look(false, watchdog.Sample{})) })
+	}
+	for _, f := range out.Farewell {
+		n.sendFrame(f)
+	}
+	for _, d := range out.Repeer {
+		n.repeer(d)
+	}
+	if out.SavePeers {
+		n.keepPeers()
 	}
 	n.copy.keep(n.w.now, out.Keep)
 	for _, f := range out.Frames {

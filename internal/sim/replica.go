@@ -200,6 +200,7 @@ func (r *replica) lead(rev uint64) {
 		return
 	}
 	r.term = t
+	r.w.leaderBegins()
 	clear(r.said)
 	if r.answers != nil {
 		r.apply()
@@ -236,6 +237,9 @@ func (in *input) digests() bool {
 
 // receive takes a datagram that came from a node's host half by one of its interfaces.
 func (r *replica) receive(from *node, k uint8, b []byte, damaged bool) {
+	if !from.isPlaced() {
+		return
+	}
 	a, err := servicenet.Unwrap(b, fault.PathDirect, verifier{})
 	if servicenet.IsDamaged(err) {
 		r.send(from, k, r.seal(&lofamov1.Message{Body: &lofamov1.Message_Again{Again: &lofamov1.Again{}}}))

@@ -3,6 +3,7 @@ package sim
 import (
 	"bufio"
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -50,6 +51,10 @@ import (
 //	supervisor-cut s0|leader from NODE...|all     the nodes that it sees; supervisor-mend s0 ends this
 //	store ok|full|slow 500ms
 //
+//	join PLACE TIME|never [back] a node joins, and its halves start after that time; back: one that has left, if any
+//	leave PLACE
+//	mend-cables                  all faults of all cables end, if nodes join and leave
+//
 //	begin                        expectations below look at changes from here on
 //	expect NODE COMPONENT STATE [cause C] [path P] [within half|node|single|DURATION]
 //	never NODE COMPONENT STATE   no such change since begin
@@ -60,6 +65,7 @@ import (
 //	same                         every supervisor that runs has the same map
 //	group KIND [DURATION]        a group fault of that kind, as PLANE, is active by then
 //	no-groups [DURATION]         none is active by then
+//	followed [DURATION]          by then all nodes hold the torus, and all its links are NORMAL, if nodes join and leave
 //	revision                     no commit since begin
 //	map NODE COMPONENT STATE [cause C]   the map's present state
 type Script struct {
@@ -189,7 +195,7 @@ func (r *runner) do(a []string) error {
 		return nil
 	case "spared":
 		return r.spared(a[1:])
-	case "leads", "headless", "same", "revision", "no-groups", "group":
+	case "leads", "headless", "same", "revision", "no-groups", "group", "followed":
 		return r.supervised(a)
 	}
 	if done, err := r.asks(a); done {
@@ -252,6 +258,12 @@ func (r *runner) supervised(a []string) error {
 		}
 	case "no-groups", "group":
 		return r.group(a)
+	case "followed":
+		within, err := time.ParseDuration(cmp.Or(at(a, 1), "40s"))
+		if err == nil && !r.RunUntil(within, func() bool { return r.followed() == "" }) && len(r.broken) == 0 {
+			err = errors.New(r.followed())
+		}
+		return err
 	case "same":
 		for _, s := range r.replicas {
 			for _, n := range r.nodes {
@@ -295,7 +307,7 @@ func (r *runner) node(name string) (*node, error) {
 		return nil, err
 	}
 	if err := r.cfg.Dims.Check(c); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", errAbsent, err)
 	}
 	return r.nodes[r.cfg.Dims.Index(c)], nil
 }

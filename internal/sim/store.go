@@ -40,6 +40,7 @@ type entry struct {
 	term     uint64
 	statuses []awareness.NodeStatus
 	evidence [][]view.FaultEvidence // of each status
+	gone     fault.NodeID           // this node has left its place; empty: none
 }
 
 // store is the supervisors' etcd: one log of transactions with a quorum of members, one revision for each, leases and

@@ -30,6 +30,7 @@ type term struct {
 	open     *batch // takes changes
 	inflight *batch // with the store
 	waiting  map[fault.ReportID][]ackTo
+	asked    []move // changes of the topology that wait for the store
 	mine     copied // the map as this term has committed it
 
 	words map[fault.Origin]spoken // of the newest whole digests
@@ -95,8 +96,12 @@ func awarenessConfig(w *World, id string) awareness.Config {
 			cfg.Labels[ids[at]] = map[string]string{"rack": rack}
 		}
 	}
-	if w.cfg.bug == bugGrace {
+	switch w.cfg.bug {
+	case bugGrace:
 		cfg.Grace = 0
+	case bugRelinked:
+		cfg.RelinkBound = time.Nanosecond
+	default:
 	}
 	return cfg
 }
@@ -260,13 +265,16 @@ func (t *term) step(now time.Time, ev awareness.Event) (changed, unknown bool) {
 }
 
 func (t *term) touch(id fault.NodeID) {
-	if t.r.w.ids[id] != nil {
+	if n := t.r.w.ids[id]; n != nil && n.isPlaced() {
 		t.open.touched[id] = true
 	}
 }
 
 // launch starts a transaction with the open changes if the store is idle.
 func (t *term) launch() {
+	if t.inflight == nil {
+		t.moveNext()
+	}
 	if t.inflight != nil || t.open.empty() {
 		return
 	}

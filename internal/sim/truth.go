@@ -43,6 +43,7 @@ type debt struct {
 	lasts func() bool          // it is still so
 	known func(p picture) bool // the map shows it
 	node  *node
+	of    *node // the other end of a link; nil: none
 	// bound is the maximum time to detection, counted from when a report can reach the leader; 0: none can now.
 	bound func() time.Duration
 
@@ -53,8 +54,14 @@ type debt struct {
 }
 
 func newTruth(w *World) truth {
-	return truth{w: w, mute: make([]time.Time, len(w.nodes)), dnpWay: make([]bool, len(w.nodes)), hostWay: make([]bool, len(w.nodes)),
-		perhaps: make([]bool, len(w.nodes))}
+	t := truth{w: w}
+	t.resize(len(w.nodes))
+	return t
+}
+
+// resize makes room for another number of nodes.
+func (t *truth) resize(nodes int) {
+	t.mute, t.dnpWay, t.hostWay, t.perhaps = make([]time.Time, nodes), make([]bool, nodes), make([]bool, nodes), make([]bool, nodes)
 }
 
 // escalation is the extra allowance for bounds when a fault does not come alone: a half must find the service network
@@ -138,10 +145,13 @@ func (w *World) oweProcess(n *node, h fault.Half, alone bool) {
 
 // nodeBound returns the bound for a dead node, by the number of neighbours that can bear witness.
 func (w *World) nodeBound(n *node) time.Duration {
+	if !w.judged(n) {
+		return 0
+	}
 	heard := 0
 	for _, nb := range n.topo.Neighbours {
 		o := w.find(nb.ID)
-		heard += count(!o.liar && o.dnp.ready() && (w.truth.dnpWay[o.rank] || w.truth.hostWay[o.rank]))
+		heard += count(!o.liar && o.dnp.ready() && w.observes(n, o, nb) && (w.truth.dnpWay[o.rank] || w.truth.hostWay[o.rank]))
 	}
 	switch {
 	case heard >= awareness.Quorum(len(n.topo.Neighbours)):
@@ -162,14 +172,14 @@ func (w *World) oweLink(n *node, d grid.Direction, alone bool) {
 	peer, back := n.neighbour(d), fault.Link(d.Opposite())
 	c := &n.links[d.Index()]
 	w.owe(&debt{
-		what: fmt.Sprintf("the cut of %s %s", n.id(), d), node: peer,
-		lasts: func() bool { return c.cut },
+		what: fmt.Sprintf("the cut of %s %s", n.id(), d), node: peer, of: n,
+		lasts: func() bool { return c.cut && n.neighbour(d) == peer && n.meets(d) },
 		known: func(p picture) bool {
 			return p.state[back] == fault.Failed || p.state[fault.ComponentNode] == fault.Failed
 		},
 		bound: func() time.Duration {
 			// A dead half, or one with a dead peer, has no link to report.
-			if !n.dnp.ready() || !peer.dnp.ready() || peer.liar || !w.truth.hostWay[peer.rank] || !w.truth.dnpWay[peer.rank] {
+			if !w.settled(n, d) || !n.dnp.ready() || !peer.dnp.ready() || peer.liar || !w.truth.hostWay[peer.rank] || !w.truth.dnpWay[peer.rank] {
 				return 0
 			}
 			// A link that flapped before is delayed by the half and by the leader.
@@ -184,6 +194,7 @@ func (w *World) watch() {
 	w.after(watchEvery, w.watch)
 	l := w.leading()
 	w.ways(l)
+	w.watchMoves()
 	keep := w.truth.debts[:0]
 	for _, d := range w.truth.debts {
 		if !d.lasts() || d.known(w.store.picture(d.node.id())) {
@@ -315,11 +326,12 @@ func (w *World) forwards(n *node, l *replica) bool {
 type passage struct {
 	node  func(*node) bool
 	cable func(*cable) bool
+	since time.Duration // for which the link has led there, at both ends
 }
 
 var (
-	sure    = passage{func(n *node) bool { return n.sure(&n.dnp) }, (*cable).sound}
-	perhaps = passage{func(n *node) bool { return n.dnp.up() }, func(c *cable) bool { return !c.cut }}
+	sure    = passage{func(n *node) bool { return n.sure(&n.dnp) }, (*cable).sound, settling}
+	perhaps = passage{func(n *node) bool { return n.dnp.up() }, func(c *cable) bool { return !c.cut }, 0}
 )
 
 // flood marks every node whose DNP half is connected to one with an exit.
@@ -335,7 +347,11 @@ func (w *World) flood(way []bool, p passage, exit func(*node) bool) {
 		at := todo[0]
 		for _, d := range at.topo.Links {
 			peer := at.neighbour(d)
-			if !way[peer.rank] && p.node(peer) && p.cable(&at.links[d.Index()]) && p.cable(&peer.links[d.Opposite().Index()]) {
+			if !at.meets(d) || !peer.isPlaced() {
+				continue
+			}
+			if !way[peer.rank] && p.node(peer) && p.cable(&at.links[d.Index()]) && p.cable(&peer.links[d.Opposite().Index()]) &&
+				at.leads(d) >= p.since {
 				way[peer.rank] = true
 				todo = append(todo, peer)
 			}
@@ -347,8 +363,8 @@ func (w *World) flood(way []bool, p passage, exit func(*node) bool) {
 // forwards to the leader, which also sends its challenges.
 func (w *World) reached(l *replica, n *node) bool {
 	exit := func(o *node) bool { return o.sure(&o.host) && o.service.sure() && w.forwards(o, l) }
-	if exit(n) {
-		return true
+	if exit(n) || !n.isPlaced() {
+		return n.isPlaced()
 	}
 	way := make([]bool, len(w.nodes))
 	w.flood(way, sure, exit)

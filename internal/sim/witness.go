@@ -61,18 +61,19 @@ func (x *witness) takes(rep *fault.Report) {
 	}
 }
 
-// accusers counts the distinct neighbours with a half that has reported silence from n on any of the links between
-// them.
+// accusers counts the distinct neighbours with a half that has reported silence from n on all of the links between
+// them. A link that leads there only since a change of the topology may be silent or not.
 func (x *witness) accusers(n *node) int {
 	total := 0
 	for _, nb := range n.topo.Neighbours {
-		all := true
+		all, any := true, false
 		for _, d := range nb.Dirs {
 			back := d.Opposite()
-			all = all && (x.silent[linkEnd{fault.Origin{Node: nb.ID, Half: fault.HalfHost}, back}].on ||
-				x.silent[linkEnd{fault.Origin{Node: nb.ID, Half: fault.HalfDNP}, back}].on)
+			on := x.silent[linkEnd{fault.Origin{Node: nb.ID, Half: fault.HalfHost}, back}].on ||
+				x.silent[linkEnd{fault.Origin{Node: nb.ID, Half: fault.HalfDNP}, back}].on
+			all, any = all && (on || n.movedSince(d, relinkTime)), any || on
 		}
-		total += count(all)
+		total += count(all && any)
 	}
 	return total
 }

@@ -35,6 +35,9 @@ type Config struct {
 	// Responses: nil for none.
 	Responses *Responses
 
+	// Moves: nodes can join and leave.
+	Moves bool
+
 	bug bug // planted, to show that the checks find it
 }
 
@@ -64,6 +67,7 @@ type World struct {
 	// supervisorCut: no node reaches a supervisor, and the rest of the service network lives.
 	supervisorCut bool
 	responses     *responses // nil: none
+	moves         *moves     // nil: no node joins or leaves
 	deliveries    deliveries
 	truth         truth
 	known         []Known
@@ -97,9 +101,16 @@ func New(cfg Config) (*World, error) {
 		w.responses = newResponses(w, *cfg.Responses)
 	}
 	for at := range cfg.Dims.All() {
-		n := newNode(w, at)
+		n := newNode(w, fault.DefaultNodeID(at), at)
 		w.nodes = append(w.nodes, n)
 		w.ids[n.id()] = n
+	}
+	if cfg.Moves {
+		w.moves = &moves{revision: 1}
+		for _, n := range w.nodes {
+			n.settleIn()
+		}
+		w.after(orderEvery, w.sendOrders)
 	}
 	for i := range cfg.Supervisors {
 		w.replicas = append(w.replicas, newReplica(w, i))

@@ -1,0 +1,52 @@
+package sim
+
+import (
+	"flag"
+	"fmt"
+	"testing"
+)
+
+var (
+	movesSeed  = flag.Uint64("moves.seed", 0, "play the story of joins and leaves of this seed alone")
+	movesLong  = flag.Int("moves.long", 0, "play one story of so many joins and leaves, with -moves.seed")
+	movesSeeds = flag.Int("moves.seeds", 0, "how many stories TestJoinsAndLeaves plays; 0: as many as a run of all tests has time for")
+)
+
+// Nodes join and leave at random times, beside all other faults: no healthy node is accused, every death is found, a
+// joiner counts for and against nobody before it was heard, and everything is NORMAL at the end.
+func TestJoinsAndLeaves(t *testing.T) {
+	if *movesLong != 0 {
+		if err := NewMovingCampaign(*movesSeed, *movesLong).Run(); err != nil {
+			t.Error(err)
+		}
+		return
+	}
+	if *movesSeed != 0 {
+		playMoves(t, *movesSeed)
+		return
+	}
+	n := *movesSeeds
+	switch {
+	case n > 0:
+	case testing.Short():
+		n = 4
+	default:
+		n = 60
+	}
+	for seed := uint64(1); seed <= uint64(n); seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			playMoves(t, seed)
+		})
+	}
+}
+
+// playMoves plays one story, and reports the shortest one with the same failure.
+func playMoves(t *testing.T, seed uint64) {
+	t.Helper()
+	p := NewMovingPlan(seed)
+	if err := p.Run(); err != nil {
+		short, err := p.Shrink(err)
+		t.Errorf("%s\nagain: go test ./internal/sim -run TestJoinsAndLeaves -moves.seed %d", short.Story(err), seed)
+	}
+}

@@ -1,0 +1,176 @@
+package sim
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// leads returns the time since both ends of a link have led to one another.
+func (n *node) leads(d grid.Direction) time.Duration {
+	if n.place == nil {
+		return n.w.now.Sub(began) + settling
+	}
+	return n.w.now.Sub(fault.Later(n.led[d.Index()], n.ends[d.Index()].led[d.Opposite().Index()]))
+}
+
+// movedSince reports whether the committed topology has changed the peer of an end within a time.
+func (n *node) movedSince(d grid.Direction, within time.Duration) bool {
+	return n.place != nil && !n.place.moved[d.Index()].IsZero() && n.w.now.Sub(n.place.moved[d.Index()]) < within
+}
+
+// judged reports whether the death of a node is found within the usual bound: a joiner has had the time to be heard on
+// all its links.
+func (w *World) judged(n *node) bool {
+	return n.place == nil || !n.place.joins && w.now.Sub(n.place.first) > relinkTime
+}
+
+// observes reports whether one of the links to a neighbour tells of the node's death: see settled. A joiner that came
+// after the death never had a link that worked: it may blame the link.
+func (w *World) observes(n, o *node, nb neighbourOf) bool {
+	if n.place != nil && o.place.first.After(fault.Earlier(n.dnp.lived, n.host.lived)) {
+		return false
+	}
+	return slices.ContainsFunc(nb.Dirs, func(d grid.Direction) bool { return w.settled(o, d.Opposite()) })
+}
+
+// settled reports whether silence on a link counts: it has led to its peer for the usual time, at both ends and for the
+// leader, and none of its nodes has just joined. A spare's half also waits for that time when it starts.
+func (w *World) settled(n *node, d grid.Direction) bool {
+	if n.place == nil {
+		return true
+	}
+	i, back := d.Index(), d.Opposite().Index()
+	p := n.ends[i]
+	if p == nil || p.ends[back] != n {
+		return false
+	}
+	last := fault.Later(n.place.moved[i], p.place.moved[back])
+	for _, x := range []*node{n, p} {
+		if !w.judged(x) {
+			return false
+		}
+		if x.place.config.Spare {
+			last = fault.Later(last, x.dnp.started)
+		}
+	}
+	return w.now.Sub(last) > relinkTime && n.leads(d) > relinkTime
+}
+
+// leaderBegins notes that a leader begins, for which the time of links that wait begins again.
+func (w *World) leaderBegins() {
+	if w.moves == nil {
+		return
+	}
+	for _, n := range w.nodes {
+		for i := range n.place.moved {
+			if w.now.Sub(n.place.moved[i]) < relinkTime {
+				n.place.moved[i] = w.now
+			}
+		}
+		if !n.place.first.IsZero() && w.now.Sub(n.place.first) < relinkTime {
+			n.place.first = w.now
+		}
+	}
+}
+
+// watchMoves notes the joiners that a leader has heard, and the cables that are not sound.
+func (w *World) watchMoves() {
+	if w.moves == nil {
+		return
+	}
+	for _, n := range w.nodes {
+		for i := range n.links {
+			if !n.links[i].sound() {
+				n.links[i].bad = w.now
+			}
+		}
+		if s := w.store.picture(n.id()).state[fault.ComponentNode]; n.place.joins && s != fault.Unknown {
+			n.place.joins = false
+		}
+	}
+}
+
+// wronglyMoved returns the error in a change about a node that joins or leaves, or about a link that leads to another
+// node. A node without a place has no faults. Before anybody has heard a joiner, neither it nor a link to it is FAILED.
+// For some time, silence on a link that leads to another node is no fault of the link.
+func (w *World) wronglyMoved(t *term, n *node, c awareness.Change) string {
+	switch {
+	case n.place == nil || c.From == c.To:
+		return ""
+	case !n.place.placed:
+		return "it has left, and the map changes"
+	case c.To != fault.Failed:
+		return ""
+	}
+	unheard := func(n *node) bool { return n.place.joins && !t.witness.heard[n.id()] }
+	d, link := c.Component.LinkDirection()
+	if unheard(n) && !(link && ofPeer(c.Cause)) {
+		return "it joins and was never heard, and is called FAILED"
+	}
+	if !link || !slices.Contains(n.topo.Links, d) {
+		return ""
+	}
+	p := w.nodes[w.peerRank(n, d)]
+	if unheard(p) {
+		return fmt.Sprintf("it leads to %s, which joins and was never heard", p.id())
+	}
+	moved := fault.Later(n.place.moved[d.Index()], p.place.moved[d.Opposite().Index()])
+	if moved.IsZero() || ofPeer(c.Cause) || w.now.Sub(moved) > awareness.DefaultRelinkBound {
+		return ""
+	}
+	lives := func(n *node) bool {
+		return n.dnp.up() && !n.liar && (!n.dnp.started.After(moved) || n.dnp.started.Equal(n.place.first))
+	}
+	if lives(n) && lives(p) && w.soundSince(n, d, moved) && w.soundSince(p, d.Opposite(), moved) {
+		return fmt.Sprintf("it leads to %s since %s, both live, and the cable is sound", p.id(), w.now.Sub(moved))
+	}
+	return ""
+}
+
+// soundSince reports whether a cable has lost no frame since a time.
+func (w *World) soundSince(n *node, d grid.Direction, since time.Time) bool {
+	c := &n.links[d.Index()]
+	return c.sound() && !c.bad.After(since)
+}
+
+// moves drops what a term has heard about the links of a node that lead elsewhere.
+func (x *witness) moves(n *node) {
+	for _, d := range grid.Directions() {
+		if n.place.moved[d.Index()] != n.w.now {
+			continue
+		}
+		delete(x.moved, part{n.id(), fault.Link(d)})
+		delete(x.causes, part{n.id(), fault.Link(d)})
+	}
+}
+
+// followed reports whether all nodes hold the committed torus, and all links work: what a world comes to some time after
+// its last join or leave.
+func (w *World) followed() string {
+	if w.moves == nil {
+		return ""
+	}
+	for _, n := range w.nodes {
+		if n.dnpCore.Torus() != w.cfg.Dims {
+			return fmt.Sprintf("%s holds the torus %s: want %s", n.id(), n.dnpCore.Torus(), w.cfg.Dims)
+		}
+		p := w.store.picture(n.id())
+		for _, d := range n.topo.Links {
+			if to := w.nodes[w.peerRank(n, d)]; n.neighbour(d) != to || p.state[fault.Link(d)] != fault.Normal {
+				return fmt.Sprintf("link %s of %s is %s: want it NORMAL, and to lead to %s", d, n.id(), p.state[fault.Link(d)], to.id())
+			}
+		}
+	}
+	for _, in := range slices.Sorted(maps.Keys(w.store.pictures)) {
+		if n := w.ids[in]; !n.isPlaced() {
+			return fmt.Sprintf("the store has a map of %s, which has left", in)
+		}
+	}
+	return ""
+}

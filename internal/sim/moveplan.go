@@ -1,0 +1,152 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// movingShapes are the tori in which stories of joins and leaves begin.
+var movingShapes = []string{
+	"2x1x1", "3x1x1", "5x1x1", "2x2x1", "3x2x1", "3x3x1 without 1,1,0", "4x2x1 without 3,1,0", "2x2x2", "2x2x2 without 1,1,1", "3x2x2",
+	"3x3x2 without 2,2,0..2,2,1", "3x3x3 without 1,1,1",
+}
+
+// Sizes that a story does not go beyond by joins.
+const (
+	maxSide  = 4
+	maxNodes = 64
+)
+
+// NewMovingPlan makes a story of joins and leaves beside other faults. No node lies in it: a leave may make the liars
+// around a node a quorum.
+func NewMovingPlan(seed uint64) Plan {
+	rnd := rand.New(rand.NewPCG(seed, 4))
+	g := author{rnd: rand.New(rand.NewPCG(seed, 5)), theme: theme(rnd.IntN(int(numThemes))), times: 2, honest: true}
+	dims, err := grid.ParseDims(movingShapes[rnd.IntN(len(movingShapes))])
+	if err != nil {
+		panic("sim: " + err.Error())
+	}
+	p := g.plan(seed, dims)
+	p.Moves, p.Acts = true, nil
+	for n := 20 + rnd.IntN(25); len(p.Acts) < n; {
+		if rnd.IntN(3) > 0 {
+			p.Acts = append(p.Acts, g.ofMove()...)
+		} else {
+			p.Acts = append(p.Acts, g.act()...)
+		}
+		p.Acts = append(p.Acts, g.pause())
+	}
+	return p
+}
+
+// ofMove is one join or leave, with another fault close to it, or several in a row.
+func (g *author) ofMove() []string {
+	switch g.rnd.IntN(8) {
+	case 0, 1, 2:
+		return g.join()
+	case 3:
+		return g.leave()
+	case 4: // a dead node leaves
+		n := g.node()
+		return append(lines("kill %s node\nrun %s", n, g.ms(10, 6000)), g.leaveOf(n)...)
+	case 5: // a neighbour of the place dies before its links have settled
+		n := g.node()
+		near := g.dims.Neighbours(n)
+		return append(g.leaveOf(n), lines("run %s\nkill %s node", g.ms(10, 3000), near[g.rnd.IntN(len(near))])...)
+	case 6:
+		out := g.join()
+		return append(out, lines("run %s\nkill %s %s", g.ms(10, 20000), g.node(), g.half())...)
+	}
+	var out []string
+	for range 2 + g.rnd.IntN(5) { // at up to 10 a second
+		if g.rnd.IntN(2) == 0 {
+			out = append(out, g.join()...)
+		} else {
+			out = append(out, g.leave()...)
+		}
+		out = append(out, "run "+g.ms(100, 500))
+	}
+	return out
+}
+
+// join invents a joiner: it starts soon, after its neighbours have waited in vain, or not before all is mended.
+func (g *author) join() []string {
+	return g.joinAt([]string{g.ms(10, 1000), g.ms(10, 1000), g.ms(1000, 6000), g.ms(14000, 20000), "never"}[g.rnd.IntN(5)])
+}
+
+// joinAt invents a joiner that starts after a time.
+func (g *author) joinAt(wait string) []string {
+	places := slices.DeleteFunc(slices.Concat(g.dims.Empty(), beside(g.dims)), func(c grid.Coord) bool {
+		dims, err := g.dims.Filled(c)
+		return err != nil || dims.CheckConnected() != nil || dims.Nodes() > maxNodes || max(dims.X, dims.Y, dims.Z) > maxSide
+	})
+	if len(places) == 0 {
+		return g.leave()
+	}
+	at := places[g.rnd.IntN(len(places))]
+	g.dims, _ = g.dims.Filled(at)
+	out := fmt.Sprintf("join %s %s", at, wait)
+	if g.rnd.IntN(2) == 0 {
+		out += " back"
+	}
+	return []string{out}
+}
+
+// beside lists the first places of the planes by which a torus can grow, each beside a node of it.
+func beside(d grid.Dims) (out []grid.Coord) {
+	for c := range d.All() {
+		for axis := range 3 {
+			at := c
+			*[3]*int{&at.X, &at.Y, &at.Z}[axis] = [3]int{d.X, d.Y, d.Z}[axis]
+			if !slices.Contains(out, at) {
+				out = append(out, at)
+			}
+		}
+	}
+	return out
+}
+
+func (g *author) leave() []string { return g.leaveOf(g.node()) }
+
+func (g *author) leaveOf(n grid.Coord) []string {
+	dims, err := g.dims.Without(n)
+	if err != nil || dims.Nodes() < 2 || dims.CheckConnected() != nil {
+		return nil
+	}
+	g.dims = dims
+	return lines("leave %s", n)
+}
+
+// NewMovingCampaign makes one long story: so many joins and leaves in a torus of some 60 nodes, at up to 10 a second, with
+// kills, cuts, losses, restarts and changes of the leader between them.
+func NewMovingCampaign(seed uint64, moves int) Plan {
+	g := author{rnd: rand.New(rand.NewPCG(seed, 6)), times: 1, honest: true}
+	dims, err := grid.ParseDims("4x4x4 without 1,1,1 3,2,0 0,3,2 2,0,3")
+	if err != nil {
+		panic("sim: " + err.Error())
+	}
+	p := g.plan(seed, dims)
+	p.Moves, p.Acts = true, nil
+	for made := 0; made < moves; made++ {
+		change := g.leave
+		if g.rnd.IntN(2) == 0 && g.dims.Nodes() < 60 || g.dims.Nodes() < 50 {
+			change = func() []string { return g.joinAt(g.ms(10, 3000)) }
+		}
+		p.Acts = append(p.Acts, change()...)
+		switch g.rnd.IntN(12) {
+		case 0:
+			p.Acts = append(p.Acts, g.act()...)
+		case 1: // dead nodes come back, or the torus would be full of them
+			for c := range g.dims.All() {
+				if g.rnd.IntN(4) == 0 {
+					p.Acts = append(p.Acts, lines("continue %s node\nstart %s node", c, c)...)
+				}
+			}
+		}
+		p.Acts = append(p.Acts, "run "+g.ms(100, 600))
+	}
+	return p
+}

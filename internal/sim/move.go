@@ -180,7 +180,7 @@ func (w *World) sendOrders() {
 	}
 	for _, n := range w.nodes {
 		o, want := w.orderFor(n)
-		if !n.dnp.up() || !w.truth.dnpWay[n.rank] || n.place.held.Says(want) || want == (peers.State{Number: want.Number}) && n.place.held.Number == 0 {
+		if !n.dnp.up() || !w.truth.dnpWay[n.rank] || n.place.held.Says(want) {
 			continue
 		}
 		again := waveAgain

@@ -110,7 +110,7 @@ func (w *World) wronglyMoved(t *term, n *node, c awareness.Change) string {
 	}
 	unheard := func(n *node) bool { return n.place.joins && !t.witness.heard[n.id()] }
 	d, link := c.Component.LinkDirection()
-	if unheard(n) && !(link && ofPeer(c.Cause)) {
+	if unheard(n) && (!link || !ofPeer(c.Cause)) {
 		return "it joins and was never heard, and is called FAILED"
 	}
 	if !link || !slices.Contains(n.topo.Links, d) {

@@ -130,7 +130,7 @@ func NewMovingCampaign(seed uint64, moves int) Plan {
 	}
 	p := g.plan(seed, dims)
 	p.Moves, p.Acts = true, nil
-	for made := 0; made < moves; made++ {
+	for range moves {
 		change := g.leave
 		if g.rnd.IntN(2) == 0 && g.dims.Nodes() < 60 || g.dims.Nodes() < 50 {
 			change = func() []string { return g.joinAt(g.ms(10, 3000)) }

@@ -26,7 +26,7 @@ type moves struct {
 	spares   []*node // that have left, the first one first
 }
 
-// place is what a node knows about its place in a world with moves.
+// place is the place of a node in a world with moves.
 type place struct {
 	placed bool // by the committed topology
 	config halfcore.PeersConfig
@@ -77,7 +77,7 @@ func (n *node) settleIn() {
 // isPlaced reports whether the committed topology has a place for the node.
 func (n *node) isPlaced() bool { return n.place == nil || n.place.placed }
 
-// peersConfig returns what a starting half knows about its peers.
+// peersConfig returns the initial peers of a starting half.
 func (n *node) peersConfig() *halfcore.PeersConfig {
 	if n.place == nil {
 		return nil
@@ -264,7 +264,7 @@ func (t *term) moveNext() {
 	}
 }
 
-// forget drops what the term knows about a node beside the machine.
+// forget drops the term's own records of a node.
 func (t *term) forget(n *node) {
 	t.open.changes = slices.DeleteFunc(t.open.changes, func(c timedChange) bool { return c.Node == n.id() })
 	delete(t.open.touched, n.id())

@@ -12,8 +12,8 @@ var (
 	movesSeeds = flag.Int("moves.seeds", 0, "how many stories TestJoinsAndLeaves plays; 0: as many as a run of all tests has time for")
 )
 
-// Nodes join and leave at random times, beside all other faults: no healthy node is accused, every death is found, a
-// joiner counts for and against nobody before it was heard, and everything is NORMAL at the end.
+// Nodes join and leave at random times, with all other faults between: supervisors accuse no healthy node, find every
+// death, and blame no joiner before its first report. Everything is NORMAL at the end.
 func TestJoinsAndLeaves(t *testing.T) {
 	if *movesLong != 0 {
 		if err := NewMovingCampaign(*movesSeed, *movesLong).Run(); err != nil {

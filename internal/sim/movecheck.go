@@ -97,7 +97,7 @@ func (w *World) watchMoves() {
 }
 
 // wronglyMoved returns the error in a change about a node that joins or leaves, or about a link that leads to another
-// node. A node without a place has no faults. Before anybody has heard a joiner, neither it nor a link to it is FAILED.
+// node. A node without a place has no faults. Before the first report of a joiner, neither it nor a link to it is FAILED.
 // For some time, silence on a link that leads to another node is no fault of the link.
 func (w *World) wronglyMoved(t *term, n *node, c awareness.Change) string {
 	switch {
@@ -111,14 +111,14 @@ func (w *World) wronglyMoved(t *term, n *node, c awareness.Change) string {
 	unheard := func(n *node) bool { return n.place.joins && !t.witness.heard[n.id()] }
 	d, link := c.Component.LinkDirection()
 	if unheard(n) && (!link || !ofPeer(c.Cause)) {
-		return "it joins and was never heard, and is called FAILED"
+		return "it joins, has not reported yet, and is called FAILED"
 	}
 	if !link || !slices.Contains(n.topo.Links, d) {
 		return ""
 	}
 	p := w.nodes[w.peerRank(n, d)]
 	if unheard(p) {
-		return fmt.Sprintf("it leads to %s, which joins and was never heard", p.id())
+		return fmt.Sprintf("it leads to %s, which joins and has not reported yet", p.id())
 	}
 	moved := fault.Later(n.place.moved[d.Index()], p.place.moved[d.Opposite().Index()])
 	if moved.IsZero() || ofPeer(c.Cause) || w.now.Sub(moved) > awareness.DefaultRelinkBound {
@@ -139,7 +139,7 @@ func (w *World) soundSince(n *node, d grid.Direction, since time.Time) bool {
 	return c.sound() && !c.bad.After(since)
 }
 
-// moves drops what a term has heard about the links of a node that lead elsewhere.
+// moves drops the history of the links of a node that lead elsewhere.
 func (x *witness) moves(n *node) {
 	for _, d := range grid.Directions() {
 		if n.place.moved[d.Index()] != n.w.now {
@@ -150,8 +150,8 @@ func (x *witness) moves(n *node) {
 	}
 }
 
-// followed reports whether all nodes hold the committed torus, and all links work: what a world comes to some time after
-// its last join or leave.
+// followed returns "" if all nodes hold the committed torus and all links work, as they must some time after the last join
+// or leave. Otherwise it returns the difference.
 func (w *World) followed() string {
 	if w.moves == nil {
 		return ""

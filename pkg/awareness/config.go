@@ -64,7 +64,7 @@ func (c Config) Validate() error {
 	bad := func(field string, given any, want string) {
 		errs = append(errs, fmt.Errorf("%s: given %v: want %s", field, given, want))
 	}
-	if err := c.Dims.Validate(); err != nil {
+	if err := c.Dims.Validate(); err != nil && c.Dims != (grid.Dims{}) {
 		errs = append(errs, err)
 	} else {
 		errs = append(errs, c.validateIDs()...)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -92,13 +93,17 @@ func (t *Topology) join(n Node, ends Ends) (*Topology, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.Spare = false
+	n.Spare, n.Joining = false, false
 	out := slices.DeleteFunc(slices.Clone(t.Nodes), func(o Node) bool { return o.ID == n.ID })
 	return New(dims, append(out, n), t.DomainLabels, t.Revision), nil
 }
 
 // choose returns the best place for a node, and the torus with a node there.
 func (t *Topology) choose(n Node, ends Ends) (at grid.Coord, dims grid.Dims, err error) {
+	if t.Dims == (grid.Dims{}) {
+		dims, err = t.filled(n.ID, at) // the first node of all
+		return at, dims, err
+	}
 	places := make([]grid.Coord, 0, len(t.Placed()))
 	labels := make([]map[string]string, 0, len(t.Placed())+1)
 	for _, n := range t.Placed() {
@@ -185,6 +190,40 @@ func (t *Topology) checkEnds(id fault.NodeID, at grid.Coord, in grid.Dims, ends 
 	return nil
 }
 
+// EnrolledBy is the label of nodes that enrolled with something else than a token: EnrolledByKubernetes.
+const (
+	EnrolledBy           = "lofamo.io/enrolled-by"
+	EnrolledByKubernetes = "kubernetes"
+)
+
+// Admit returns the topology with a node that has enrolled: a spare that the leader gives a place when it reports. A known
+// node keeps its place, and gets the new addresses and labels. The error is a *CannotJoinError or an *InvalidError.
+func (t *Topology) Admit(n Node) (*Topology, error) {
+	if t.Region != "" {
+		return nil, cannot(n.ID, "region %s: its places are fixed by the configurations of all regions", t.Region)
+	}
+	for _, a := range n.Service {
+		if owner, taken := t.Owner(a); taken && owner != n.ID {
+			return nil, cannot(n.ID, "service address %s: is that of node %s", a, owner)
+		}
+	}
+	old, known := t.Node(n.ID)
+	n.Spare, n.Joining, n.Coord = true, true, grid.Coord{}
+	if known {
+		n.Spare, n.Joining, n.Coord = old.Spare, old.Joining, old.Coord
+		labels := maps.Clone(old.Labels) // which operators may have given it
+		for key, value := range n.Labels {
+			if labels == nil {
+				labels = make(map[string]string)
+			}
+			labels[key] = value
+		}
+		n.Labels = labels
+	}
+	out := slices.DeleteFunc(slices.Clone(t.Nodes), func(o Node) bool { return o.ID == n.ID })
+	return New(t.Dims, append(out, n), t.DomainLabels, t.Revision), nil
+}
+
 // Leave returns the topology with the nodes' places empty. The nodes are spares then, or with gone not in the topology
 // any more. The error is a *CannotJoinError.
 func (t *Topology) Leave(ids []fault.NodeID, gone bool) (*Topology, error) {
@@ -206,7 +245,7 @@ func (t *Topology) Leave(ids []fault.NodeID, gone bool) (*Topology, error) {
 		if gone {
 			nodes = slices.Delete(nodes, i, i+1)
 		} else {
-			nodes[i].Spare = true
+			nodes[i].Spare, nodes[i].Joining = true, false
 		}
 	}
 	dims := t.Dims

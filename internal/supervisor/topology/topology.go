@@ -42,6 +42,7 @@ type Node struct {
 	ID      fault.NodeID
 	Coord   grid.Coord // of no meaning for a spare
 	Spare   bool
+	Joining bool // a spare that has enrolled, and waits for its first place
 	Labels  map[string]string
 	Service []netip.AddrPort // of its service interfaces, by their numbers
 }
@@ -56,7 +57,8 @@ func (n Node) place() string {
 
 // Equal reports whether two nodes are equal in every field.
 func (n Node) Equal(o Node) bool {
-	return n.ID == o.ID && n.Coord == o.Coord && n.Spare == o.Spare && maps.Equal(n.Labels, o.Labels) && slices.Equal(n.Service, o.Service)
+	return n.ID == o.ID && n.Coord == o.Coord && n.Spare == o.Spare && n.Joining == o.Joining &&
+		maps.Equal(n.Labels, o.Labels) && slices.Equal(n.Service, o.Service)
 }
 
 // New makes a topology of valid nodes, and sorts them.
@@ -179,7 +181,7 @@ func (t *Topology) Proto() *lofamov1.Topology {
 
 // Proto renders the node.
 func (n Node) Proto() *lofamov1.TopologyNode {
-	out := &lofamov1.TopologyNode{Id: string(n.ID), Labels: maps.Clone(n.Labels)}
+	out := &lofamov1.TopologyNode{Id: string(n.ID), Labels: maps.Clone(n.Labels), Joining: n.Joining}
 	if !n.Spare {
 		out.Coord = n.Coord.String()
 	}

@@ -107,7 +107,8 @@ func ParseCoord(s string) (Coord, error) {
 
 // Dims are the sizes of the torus in X, Y and Z, each at least 1, and the places that have no node. A dimension of size 1
 // has no links; two nodes that are alone on a line have two distinct links to each other. Equal tori compare equal
-// with ==. A literal with only the sizes has a node at every place.
+// with ==. A literal with only the sizes has a node at every place. The zero value, "0x0x0", is the torus before the first
+// nodes have joined: it has no place.
 type Dims struct {
 	X, Y, Z int
 
@@ -123,7 +124,8 @@ func (d Dims) String() string {
 	return s + without + d.emptyRanges()
 }
 
-// ParseDims reads "4", "4x4" or "4x4x4"; missing sizes are 1. Empty places follow the word "without", in ranges by rank:
+// ParseDims reads "4", "4x4" or "4x4x4"; missing sizes are 1, and "0x0x0" is the torus without a place. Empty places follow
+// the word "without", in ranges by rank:
 // "3x2x2 without 2,0,0 1,1,1..2,1,1".
 func ParseDims(s string) (Dims, error) {
 	sizes, empty, some := strings.Cut(s, without)
@@ -132,6 +134,9 @@ func ParseDims(s string) (Dims, error) {
 		return Dims{}, fmt.Errorf("dims %q: want one to three sizes as in 2x2x2, each 1 to %d: %w", sizes, MaxSize, err)
 	}
 	d := Dims{X: v[0], Y: v[1], Z: v[2]}
+	if d == (Dims{}) && !some {
+		return d, nil
+	}
 	if err := d.Validate(); err != nil {
 		return Dims{}, err
 	}
@@ -187,6 +192,8 @@ func (d Dims) Contains(c Coord) bool { return d.inside(c) && !d.emptyAt(c) }
 // Check is Contains as an error that names the coordinate and the allowed ones.
 func (d Dims) Check(c Coord) error {
 	switch {
+	case d == (Dims{}):
+		return fmt.Errorf("coordinate %s: the torus has no place yet", c)
 	case !d.inside(c):
 		return fmt.Errorf("coordinate %s: outside the %s torus: want 0,0,0 to %d,%d,%d", c, d.Box(), d.X-1, d.Y-1, d.Z-1)
 	case d.emptyAt(c):

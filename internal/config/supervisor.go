@@ -17,11 +17,12 @@ type Supervisor struct {
 	// ID is this replica's name, as in its certificate. Letters, digits, '-', '_' and '.'. Required.
 	ID string `json:"id"`
 	// Dims are the sizes of the torus, "XxYxZ", each 1 to 65536, and its empty places, if any: "3x2x2 without 1,0,0 2,1,1".
-	// "0,1,1..2,1,1" is a range of ranks, X fastest. A torus with empty places has at most 1,048,576 places. Required.
+	// "0,1,1..2,1,1" is a range of ranks, X fastest. A torus with empty places has at most 1,048,576 places. "0x0x0" if
+	// all nodes join later. Required.
 	Dims string `json:"dims"`
 	// Nodes lists every node of the torus. This list, Dims, Spares and DomainLabels initialise a new cluster. Later the
 	// topology is kept in the store, changed by 'lofamoctl apply', and these fields are ignored.
-	Nodes []NodeEntry `json:"nodes"`
+	Nodes []NodeEntry `json:"nodes,omitempty"`
 	// Spares are nodes without coordinates in the torus. Default none.
 	Spares []SpareEntry `json:"spares,omitempty"`
 	// DomainLabels are the keys of labels that are failure domains: nodes that share a value do not
@@ -72,6 +73,8 @@ type Supervisor struct {
 	ECDSA KeyPair `json:"ecdsa,omitzero"`
 	// Renewal makes this replica renew the certificates of nodes. Default none: no renewal.
 	Renewal RenewalConfig `json:"renewal,omitzero"`
+	// Enrolment lets new nodes in. Default none.
+	Enrolment EnrolmentConfig `json:"enrolment,omitzero"`
 	// Replicas lists all the replicas, this one included.
 	Replicas []ReplicaEntry `json:"replicas"`
 	// Preset of periods: default, fast or relaxed. All nodes and supervisors alike.

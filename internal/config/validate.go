@@ -398,6 +398,10 @@ func (s Supervisor) Validate() error {
 		p.bad("ecdsa.cert, ecdsa.key", c.Cert+", "+c.Key, "both or none")
 	}
 	s.Renewal.validate(p)
+	s.Enrolment.validate(p, s.Renewal.Cert != "")
+	if s.Enrolment.Listen != "" {
+		tcp.add(p, "enrolment.listen", s.Enrolment.Listen)
+	}
 	s.validateReplicas(p)
 	_, err := s.Timing()
 	p.add(err)

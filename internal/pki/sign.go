@@ -202,6 +202,9 @@ func (s *Signer) tls() *tls.Certificate {
 	return s.current()
 }
 
+// Present returns the pair in use, for JoinTrust.
+func (s *Signer) Present() *tls.Certificate { return s.current() }
+
 // current returns the most recently renewed pair, for a handshake.
 func (s *Signer) current() *tls.Certificate {
 	p := s.pair.Load()

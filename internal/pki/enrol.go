@@ -1,0 +1,226 @@
+package pki
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/durable"
+)
+
+// EnrolClocks is the largest difference between the clocks of a node that enrols and a supervisor.
+const EnrolClocks = time.Hour
+
+// Issue signs a first certificate for a key of a half, as the authority would.
+func (i *Issuer) Issue(now time.Time, id Identity, key ed25519.PublicKey, lifetime time.Duration) ([]byte, error) {
+	fail := func(err error) ([]byte, error) { return nil, fmt.Errorf("issue certificate for %s: %w", id, err) }
+	if err := id.Validate(); err != nil {
+		return fail(err)
+	}
+	if id.Role != RoleNode || id.Cluster != i.cluster {
+		return fail(fmt.Errorf("want a node of cluster %s", i.cluster))
+	}
+	end := now.Add(lifetime)
+	if end.After(i.cert.NotAfter) {
+		end = i.cert.NotAfter
+	}
+	tmpl, err := leafTemplate(id, now.Add(-datesBack(backdate, lifetime)), end)
+	if err == nil && datesBack(backdate, lifetime) < backdate { // revocations rely on the whole span
+		tmpl.ExtraExtensions, err = descent(now.Add(-backdate))
+	}
+	if err != nil {
+		return fail(err)
+	}
+	tmpl.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	der, err := signLeaf(tmpl, i.cert, key, i.key)
+	if err != nil {
+		return fail(err)
+	}
+	return der, nil
+}
+
+// Authority returns the certificate of the authority in a PEM file that signed a certificate.
+func Authority(caFile, certFile string) (*x509.Certificate, error) {
+	cert, err := readCert(certFile)
+	if err != nil {
+		return nil, err
+	}
+	b, err := os.ReadFile(caFile)
+	if err != nil {
+		return nil, fmt.Errorf("CA certificates %s: %w", caFile, reason(err))
+	}
+	for block, rest := pem.Decode(b); block != nil; block, rest = pem.Decode(rest) {
+		if ca, err := x509.ParseCertificate(block.Bytes); err == nil && !isIssuer(ca) && cert.CheckSignatureFrom(ca) == nil {
+			return ca, nil
+		}
+	}
+	return nil, fmt.Errorf("certificate %s: none of the authorities in %s has signed it", certFile, caFile)
+}
+
+// EnrolServerTLS makes the TLS configuration of a server for nodes that have no certificate yet, or one that the caller
+// checks: a client may show any. The server also shows its authority's certificate, for clients that know only its pin.
+func EnrolServerTLS(certFile, keyFile, caFile string) (*tls.Config, error) {
+	own, err := loadTLS(certFile, keyFile)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := Authority(caFile, certFile); err != nil {
+		return nil, err
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS13, ClientAuth: tls.RequestClientCert, SessionTicketsDisabled: true}
+	c.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		ca, err := Authority(caFile, certFile) // both may have been replaced
+		if err != nil {
+			return nil, err
+		}
+		_, _ = own.Renew() // without a new pair the present one serves
+		shown := *own.tls()
+		shown.Certificate = append(slices.Clone(shown.Certificate), ca.Raw)
+		return &shown, nil
+	}
+	return c, nil
+}
+
+// JoinTrust is how a node without any configuration recognises the supervisors of its cluster.
+type JoinTrust struct {
+	// Pin is PinOf the authority; nil: Roots counts.
+	Pin *[32]byte
+	// Roots are the authorities; used without Pin.
+	Roots *x509.CertPool
+	// Present is the certificate that the node shows; nil: none.
+	Present *tls.Certificate
+}
+
+// JoinedServer is the supervisor that JoinTrust.TLS has accepted.
+type JoinedServer struct {
+	Identity Identity
+}
+
+// TLS makes the TLS configuration of a node that enrols. The server must be a supervisor whose certificate a trusted
+// authority has signed; its address does not matter. After a handshake, server has the supervisor.
+func (t JoinTrust) TLS(server *atomic.Pointer[JoinedServer]) *tls.Config {
+	c := &tls.Config{MinVersion: tls.VersionTLS13, SessionTicketsDisabled: true}
+	c.InsecureSkipVerify = true //nolint:gosec // replaced by VerifyConnection
+	c.VerifyConnection = func(cs tls.ConnectionState) error {
+		roots := t.Roots
+		if t.Pin != nil {
+			roots = x509.NewCertPool()
+			for _, cert := range cs.PeerCertificates {
+				if cert.IsCA && PinOf(cert) == *t.Pin {
+					roots.AddCert(cert)
+				}
+			}
+		}
+		if len(cs.PeerCertificates) == 0 {
+			return errors.New("the supervisor shows no certificate")
+		}
+		leaf := cs.PeerCertificates[0]
+		if _, err := leaf.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}); err != nil {
+			if t.Pin != nil {
+				return fmt.Errorf("the supervisor belongs to another cluster than the token, or the clocks differ: %w", err)
+			}
+			return fmt.Errorf("the supervisor belongs to another cluster, or the clocks differ: %w", err)
+		}
+		id, err := IdentityOf(leaf)
+		if err != nil {
+			return err
+		}
+		if id.Role != RoleSupervisor || isIssuer(leaf) {
+			return fmt.Errorf("%s answers: want a supervisor", id)
+		}
+		server.Store(&JoinedServer{Identity: id})
+		return nil
+	}
+	if t.Present != nil {
+		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return t.Present, nil }
+	}
+	return c
+}
+
+// CheckEnrolled returns an error unless ca, a PEM text, has an authority that vouches for both of a node's certificates.
+// With a pin, the authority must have it.
+func CheckEnrolled(ca []byte, pin *[32]byte, now time.Time, certs map[Identity][]byte, keys map[Identity]ed25519.PublicKey) error {
+	roots, err := parseRoots(ca)
+	if err != nil {
+		return fmt.Errorf("authorities: %w", err)
+	}
+	if pin != nil && !hasPin(ca, *pin) {
+		return errors.New("authorities: none has the pin of the token")
+	}
+	for id, der := range certs {
+		cert, err := x509.ParseCertificate(der)
+		if err != nil {
+			return fmt.Errorf("certificate of %s: %w", id, err)
+		}
+		got, err := verifyChain(cert, roots, id.Cluster, now)
+		if err != nil {
+			return fmt.Errorf("certificate of %s: %w", id, err)
+		}
+		if got.id != id || !keys[id].Equal(got.key) {
+			return fmt.Errorf("certificate of %s: is of %s, or of another key", id, got.id)
+		}
+	}
+	return nil
+}
+
+func hasPin(ca []byte, pin [32]byte) bool {
+	for block, rest := pem.Decode(ca); block != nil; block, rest = pem.Decode(rest) {
+		if cert, err := x509.ParseCertificate(block.Bytes); err == nil && PinOf(cert) == pin {
+			return true
+		}
+	}
+	return false
+}
+
+// KeepHalfKey returns the key of a half that enrols, from a file, which it makes at the first call: a request that is
+// repeated after a crash has the same key.
+func KeepHalfKey(file string) (ed25519.PrivateKey, error) {
+	k, err := readKey(file)
+	if err == nil {
+		key, ok := k.(ed25519.PrivateKey)
+		if !ok {
+			return nil, fmt.Errorf("key %s: of type %s: want Ed25519", file, nameOf(k.Public()))
+		}
+		return key, nil
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("new key %s: %w", file, err)
+	}
+	keyPEM, err := encodeKey(key)
+	if err != nil {
+		return nil, err
+	}
+	if err := durable.WriteFile(file, keyPEM, 0o600); err != nil {
+		return nil, fmt.Errorf("write key %s: %w", file, err)
+	}
+	return key, nil
+}
+
+// WriteCert writes a certificate, as LoadSigner reads it.
+func WriteCert(file string, der []byte) error {
+	if err := durable.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: pemCert, Bytes: der}), 0o644); err != nil {
+		return fmt.Errorf("write certificate %s: %w", file, err)
+	}
+	return nil
+}
+
+// PresentedPair loads a certificate and its key for JoinTrust.Present.
+func PresentedPair(certFile, keyFile string) (*tls.Certificate, error) {
+	c, err := tls.LoadX509KeyPair(certFile, keyFile)
+	if err != nil {
+		return nil, fmt.Errorf("certificate %s: %w", certFile, err)
+	}
+	return &c, nil
+}

@@ -50,6 +50,9 @@ func (p *apiPart) start(s *Supervisor) error {
 	lofamov1.RegisterManageServer(p.grpc, s.manage())
 	lofamov1.RegisterCertificatesServer(p.grpc, s.certificates())
 	lofamov1.RegisterResponseServiceServer(p.grpc, s.responseService())
+	if err := p.serveEnrolment(s); err != nil {
+		return err
+	}
 	p.served = make(chan struct{})
 	go func() {
 		defer close(p.served)
@@ -64,6 +67,10 @@ func (p *apiPart) start(s *Supervisor) error {
 func (p *apiPart) stop(ctx context.Context) error {
 	if p.served == nil {
 		return nil
+	}
+	if p.enrols != nil {
+		p.enrols.Stop() // nodes ask another replica
+		<-p.enrolled
 	}
 	p.health.Shutdown()
 	stop := context.AfterFunc(ctx, p.grpc.Stop)

@@ -15,6 +15,7 @@ import (
 type listeners struct {
 	sockets         []*direct.Socket // by the number of the report address
 	grpc, web, http net.Listener     // web and http: nil without that service
+	enrolment       net.Listener     // nil: no node enrols here
 }
 
 // start occupies the addresses first, so that a conflict shows before anything is written.
@@ -39,6 +40,11 @@ func (l *listeners) start(s *Supervisor) error {
 			return fmt.Errorf("web address %s: %w", s.cfg.Web.Listen, err)
 		}
 	}
+	if s.cfg.Enrolment.Listen != "" {
+		if l.enrolment, err = s.listenTCP("enrolment", s.cfg.Enrolment.Listen, enrolConns); err != nil {
+			return fmt.Errorf("enrolment address %s: %w", s.cfg.Enrolment.Listen, err)
+		}
+	}
 	if s.cfg.HTTP == "" {
 		return nil
 	}
@@ -51,7 +57,7 @@ func (l *listeners) start(s *Supervisor) error {
 // stop closes all addresses. Servers may have closed their listeners already.
 func (l *listeners) stop(context.Context) error {
 	var errs []error
-	for _, ln := range []net.Listener{l.http, l.web, l.grpc} {
+	for _, ln := range []net.Listener{l.enrolment, l.http, l.web, l.grpc} {
 		if ln == nil {
 			continue
 		}
@@ -81,6 +87,8 @@ var (
 	grpcConns = bounded.Limits{All: 2048, PerSource: 256, PerSubject: 256, Subjects: 1536}
 	webConns  = bounded.Limits{All: 512, PerSource: 128, PerSubject: 64, Subjects: 384}
 	httpConns = bounded.Limits{All: 128, PerSource: 32}
+	// Nodes that enrol have no certificate that could be a subject. They try again.
+	enrolConns = bounded.Limits{All: 512, PerSource: 64}
 )
 
 // listenTCP listens at an address, with limits, and counts closed connections under the given name.

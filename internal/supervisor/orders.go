@@ -65,6 +65,9 @@ func (s *Supervisor) leadOrders(ctx context.Context, wg *sync.WaitGroup, fence s
 		}, s.suspects)
 	})
 	wg.Go(func() { s.ingest.diagnoses.Strays(ctx) })
+	if s.cfg.Region == "" { // the places of regions are fixed
+		wg.Go(func() { s.leadJoins(ctx) })
+	}
 	wg.Go(func() { s.ingest.diagnoses.Resume(ctx) })
 }
 

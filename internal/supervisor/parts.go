@@ -15,6 +15,7 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/executor/alertmanager"
+	"github.com/lofamo/lofamo/internal/executor/kubernetes"
 	"github.com/lofamo/lofamo/internal/executor/node"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
@@ -53,7 +54,8 @@ type identity struct {
 	ecdsa    *pki.Signer // for gRPC clients that refuse Ed25519; nil: none
 	verify   *pki.Verifier
 	trust    trust
-	renewals *renewals // nil: this replica renews no certificate
+	renewals *renewals            // nil: this replica renews no certificate
+	accounts *kubernetes.Accounts // nil: no node enrols with the token of a service account
 	// renewEvery is the interval between checks for a renewed certificate of this replica.
 	renewEvery time.Duration
 	gossipKeys [][]byte // the first encrypts; nil without gossip
@@ -121,6 +123,9 @@ type apiPart struct {
 	grpc   *api.GRPC
 	health *health.Server
 	served chan struct{} // closed when the server has ended
+
+	enrols   *grpc.Server  // serves nodes that enrol; nil: none
+	enrolled chan struct{} // closed when that server has ended
 }
 
 // webPart serves the page for browsers.

@@ -106,7 +106,7 @@ func New(cfg config.Supervisor, logger *slog.Logger, options ...Option) (*Superv
 		return nil, fmt.Errorf("supervisor %s: %w", cfg.ID, err)
 	}
 	s.newTrust()
-	if s.renewals, err = s.newRenewals(); err != nil {
+	if err := s.newIssuing(); err != nil {
 		return nil, fmt.Errorf("supervisor %s: %w", cfg.ID, err)
 	}
 	if cfg.GossipListen != "" {

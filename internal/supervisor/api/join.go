@@ -201,3 +201,36 @@ func refusedJoin(err error) error {
 	}
 	return invalidTopology(err)
 }
+
+// Place gives places to nodes that have enrolled, all of them that can get one now. It fails with the reasons of the others.
+func (s *Server) Place(ctx context.Context, ids []fault.NodeID) error {
+	var left []error
+	_, err := s.changeTopology(ctx, "supervisor/"+s.cfg.Self, false, func(have *topology.Topology) (*topology.Topology, error) {
+		left = nil
+		to := have
+		for _, id := range ids {
+			n, ok := have.Node(id)
+			if !ok || !n.Joining {
+				continue // it left meanwhile
+			}
+			if next, err := to.Join([]topology.Node{n}, s.cfg.Ends); err != nil {
+				left = append(left, err)
+			} else {
+				to = next
+			}
+		}
+		if to.Dims.Nodes() == 1 {
+			return have, nil // one alone has no neighbour
+		}
+		return to, nil
+	})
+	return errors.Join(append(left, err)...)
+}
+
+// Forget removes a node from the topology.
+func (s *Server) Forget(ctx context.Context, id fault.NodeID) error {
+	_, err := s.changeTopology(ctx, "supervisor/"+s.cfg.Self, false, func(have *topology.Topology) (*topology.Topology, error) {
+		return have.Leave([]fault.NodeID{id}, true)
+	})
+	return err
+}

@@ -52,11 +52,18 @@ func lead[R any](ctx context.Context, s *Server, do func(ctx context.Context, by
 // leadBy is lead for any gRPC service.
 func leadBy[R any](ctx context.Context, s *Server, do func(ctx context.Context, by string) (R, error),
 	ask func(context.Context, grpc.ClientConnInterface) (R, error)) (R, error) {
-	var none R
 	by, err := subject(ctx)
 	if err != nil {
+		var none R
 		return none, err
 	}
+	return leadAs(ctx, s, by, do, ask)
+}
+
+// leadAs is leadBy for a caller that is known otherwise than by its certificate.
+func leadAs[R any](ctx context.Context, s *Server, by string, do func(ctx context.Context, by string) (R, error),
+	ask func(context.Context, grpc.ClientConnInterface) (R, error)) (R, error) {
+	var none R
 	ctx, cancel := context.WithTimeout(ctx, changeTime)
 	defer cancel()
 	resp, err := do(ctx, by)

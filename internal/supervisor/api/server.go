@@ -149,10 +149,24 @@ func rights(method string) []pki.Role {
 			return readers
 		}
 		return []pki.Role{pki.RoleOperator}
+	case lofamov1.Enrolment_ServiceDesc.ServiceName:
+		return enrolmentRights(method)
 	case lofamov1.SupervisorAdmin_ServiceDesc.ServiceName:
 		return []pki.Role{pki.RoleOperator, pki.RoleSupervisor}
 	case lofamov1.Replica_ServiceDesc.ServiceName, lofamov1.Upstream_ServiceDesc.ServiceName:
 		return SupervisorsOnly(method)
+	}
+	return nil
+}
+
+// enrolmentRights is rights for enrolments. Nobody enrols here: nodes have an address of their own for that.
+func enrolmentRights(method string) []pki.Role {
+	switch method {
+	case lofamov1.Enrolment_Admit_FullMethodName:
+		return []pki.Role{pki.RoleSupervisor}
+	case lofamov1.Enrolment_CreateToken_FullMethodName, lofamov1.Enrolment_RevokeToken_FullMethodName,
+		lofamov1.Enrolment_ListTokens_FullMethodName:
+		return []pki.Role{pki.RoleOperator, pki.RoleSupervisor}
 	}
 	return nil
 }
@@ -188,11 +202,7 @@ func SupervisorsOnly(string) []pki.Role { return []pki.Role{pki.RoleSupervisor} 
 func Caller(ctx context.Context) (pki.Identity, error) { return caller(ctx) }
 
 func caller(ctx context.Context) (pki.Identity, error) {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return pki.Identity{}, fmt.Errorf("no peer")
-	}
-	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	info, ok := tlsInfo(ctx)
 	if !ok || len(info.State.PeerCertificates) == 0 {
 		return pki.Identity{}, fmt.Errorf("no client certificate")
 	}
@@ -201,12 +211,20 @@ func caller(ctx context.Context) (pki.Identity, error) {
 
 // certificate returns the certificate that the caller opened its connection with.
 func certificate(ctx context.Context) *x509.Certificate {
-	if p, ok := peer.FromContext(ctx); ok {
-		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(info.State.PeerCertificates) > 0 {
-			return info.State.PeerCertificates[0]
-		}
+	if info, ok := tlsInfo(ctx); ok && len(info.State.PeerCertificates) > 0 {
+		return info.State.PeerCertificates[0]
 	}
 	return nil
+}
+
+// tlsInfo returns the state of the caller's connection.
+func tlsInfo(ctx context.Context) (credentials.TLSInfo, bool) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return credentials.TLSInfo{}, false
+	}
+	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	return info, ok
 }
 
 func authorize(ctx context.Context, method string, roles func(string) []pki.Role, revoked *pki.Registry) error {

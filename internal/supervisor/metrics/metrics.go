@@ -80,7 +80,9 @@ type Metrics struct {
 	// DenyVersion and Denials describe the list of revoked certificates in force.
 	DenyVersion, Denials prometheus.Gauge
 	// Renewals counts the requests for new certificates by their result.
-	Renewals   *prometheus.CounterVec
+	Renewals *prometheus.CounterVec
+	// Enrolments counts the requests of nodes that enrol by their result.
+	Enrolments *prometheus.CounterVec
 	IssuerEnds prometheus.Gauge
 	Notified   prometheus.Gauge
 	Watchers   prometheus.Gauge
@@ -243,6 +245,7 @@ var managing = []float64{.1, .25, .5, 1, 1.5, 2, 3, 5, 8, 15, 30, 60}
 
 // managed creates the metrics of diagnoses and procedures.
 func (m *Metrics) managed(counter makeCounter, histogram makeHistogram) {
+	m.Enrolments = counter("enrolments_total", "Requests of nodes to enrol: enrolled, refused, or dropped (too many at once).", "result")
 	m.Diagnoses = counter("diagnoses_total", "Diagnoses led by this replica, including those of procedures, by result: clean, "+
 		"faults, open, failed.", "result")
 	m.Procedures = counter("procedures_total", "Fault management procedures reported by this replica, including those that nodes "+

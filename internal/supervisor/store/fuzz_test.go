@@ -23,6 +23,7 @@ var loadedPrefixes = [loadedKinds]string{keyMeta, keyHead, keyNodes, keyInbox, k
 var otherPrefixes = []string{
 	keyEvents, keySupervisors, keyPeers, keyPolicyCurrent, keyPolicyFormer, OrderedKey, keyLastDiagnosis, keyLastProcedure, keyIdentity,
 	keyResponseHead, keyResponseAudit, keyResponseRecords, keyIncidentNotes, keyIncidentResponses,
+	keyTokens,
 }
 
 func marshalled(f *testing.F, m proto.Message) []byte {
@@ -86,6 +87,8 @@ func FuzzStoreValues(f *testing.F) {
 	add(keyLastProcedure, marshalled(f, &lofamov1.ProcedureReport{}))
 	add(keyIdentity, jsonOf(f, storedIdentity{ID: "x", First: 1}))
 	add(keyResponseAudit+"00000000000000000001", []byte("{}\n"))
+	add(TokenKey("3kz5ab2c"), jsonOf(f, JoinToken{Sum: []byte{1}, By: "a", Expires: time.Unix(1, 0), Uses: 2,
+		Used: map[string][]byte{"n0": {1}}}))
 	f.Fuzz(func(t *testing.T, kind byte, rest string, b []byte) {
 		all := append(loadedPrefixes[:], otherPrefixes...)
 		key := all[int(kind)%len(all)]
@@ -161,6 +164,8 @@ func readOthers(t *testing.T, kv *mvccpb.KeyValue) {
 	if _, err := decodeAudit(kv); err == nil && len(kv.Value) == 0 {
 		t.Fatalf("%q: an empty chunk of the audit is taken", key)
 	}
+	_, err = decodeToken(kv)
+	named(t, err, key)
 	var have storedIdentity
 	if json.Unmarshal(kv.Value, &have) == nil {
 		have.goesOn(5, "x", []Gap{{1, 2}}, 4)

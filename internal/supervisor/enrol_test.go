@@ -1,0 +1,196 @@
+package supervisor_test
+
+import (
+	"crypto/ed25519"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/testing/freeport"
+	"github.com/lofamo/lofamo/internal/testing/supervisortest"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// A cluster begins without any node. Its first two nodes join together, and a third one later.
+func TestTorusBeginsWithoutNodes(t *testing.T) {
+	t.Parallel()
+	c, _, leader := three(t, supervisortest.Options{Dims: "0x0x0", Spares: 3})
+	at := c.Configs[leader].GRPC
+	list, err := c.Client(t, at).ListNodes(t.Context(), &lofamov1.ListNodesRequest{})
+	if err != nil || len(list.GetNodes()) != 3 || !list.GetNodes()[0].GetSpare() || list.GetCluster().GetDims() != "0x0x0" {
+		t.Fatalf("the map at the beginning is %v, %v", list, err)
+	}
+	for _, a := range c.Agents {
+		a.Link(grid.Dims{X: 2, Y: 2, Z: 2}, "")
+		a.SayPeers(t, c.Configs[leader].Report)
+	}
+	op := c.Reconfigure(t, at)
+	join := func(dims string, ids ...string) {
+		t.Helper()
+		req := &lofamov1.JoinNodesRequest{}
+		for _, id := range ids {
+			req.Nodes = append(req.Nodes, &lofamov1.TopologyNode{Id: id})
+		}
+		resp, err := op.JoinNodes(t.Context(), req)
+		if err != nil || resp.GetDims() != dims {
+			t.Fatalf("%v join: %v, %v", ids, resp, err)
+		}
+	}
+	join("2x1x1", "x1", "x2")
+	supervisortest.Eventually(t, "both have their places", func() bool {
+		return c.Agents["x1"].Peers().GetCoord() == "0,0,0" && c.Agents["x2"].Peers().GetCoord() == "1,0,0"
+	})
+	join("3x1x1", "x3")
+	list, err = c.Client(t, at).ListNodes(t.Context(), &lofamov1.ListNodesRequest{})
+	if err != nil || len(list.GetNodes()) != 3 {
+		t.Fatalf("the map is %v, %v", list, err)
+	}
+}
+
+// A node enrols at any replica, also at a follower, with a token that the leader counts. Each wrong request is refused with
+// its reason, and changes nothing.
+func TestEnrolmentChecksItsEvidence(t *testing.T) {
+	t.Parallel()
+	c, _, leader := three(t, supervisortest.Options{Dims: "2x1x1", Renewed: 720 * time.Hour, Configure: func(cfg *config.Supervisor) {
+		cfg.Enrolment.Listen = freeport.Addr(t).String()
+	}})
+	follower := c.Configs[(leader+1)%3]
+	operator := lofamov1.NewEnrolmentClient(c.Conn(t, pki.RoleOperator, follower.GRPC))
+	create := func(req *lofamov1.CreateTokenRequest) string {
+		t.Helper()
+		resp, err := operator.CreateToken(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.GetToken()
+	}
+	two := create(&lofamov1.CreateTokenRequest{Uses: 2})
+	dir := t.TempDir()
+	parsed, err := pki.ParseJoinToken(two)
+	if err != nil {
+		t.Fatal(err)
+	}
+	enrol := func(node, address, token string, change func(*lofamov1.EnrolRequest)) (*lofamov1.EnrolResponse, error) {
+		var server atomic.Pointer[pki.JoinedServer]
+		conn, err := grpc.NewClient("passthrough:///"+follower.Enrolment.Listen,
+			grpc.WithTransportCredentials(credentials.NewTLS(pki.JoinTrust{Pin: &parsed.Pin}.TLS(&server))))
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = conn.Close() }()
+		req := &lofamov1.EnrolRequest{Node: node, Service: []string{address}, Token: token, Clock: timestamppb.Now()}
+		for h, to := range map[fault.Half][2]*[]byte{
+			fault.HalfHost: {&req.HostKey, &req.HostProof}, fault.HalfDNP: {&req.DnpKey, &req.DnpProof},
+		} {
+			key, err := pki.KeepHalfKey(filepath.Join(dir, url.PathEscape(node)+h.String()))
+			if err != nil {
+				return nil, err
+			}
+			*to[0], *to[1] = key.Public().(ed25519.PublicKey), pki.ProveKey(key, pki.NodeIdentity(supervisortest.Name, fault.NodeID(node), h))
+		}
+		if change != nil {
+			change(req)
+		}
+		return lofamov1.NewEnrolmentClient(conn).Enrol(t.Context(), req)
+	}
+
+	for i := range 2 { // the second request is a repeated one, after a lost answer
+		resp, err := enrol("e1", "10.0.0.1:7100", two, nil)
+		if err != nil || resp.GetCluster() != supervisortest.Name || len(resp.GetSupervisors()) != 3 {
+			t.Fatalf("request %d: %v, %v", i+1, resp, err)
+		}
+	}
+	list, err := operator.ListTokens(t.Context(), &lofamov1.ListTokensRequest{})
+	if err != nil || len(list.GetTokens()) != 1 || !slices.Equal(list.GetTokens()[0].GetNodes(), []string{"e1"}) {
+		t.Errorf("tokens: %v, %v: want one use, by e1", list, err)
+	}
+
+	forE2 := create(&lofamov1.CreateTokenRequest{Node: "e2"})
+	for name, w := range map[string]struct {
+		node, address, token string
+		change               func(*lofamov1.EnrolRequest)
+		code                 codes.Code
+		says                 string
+	}{
+		"a bad name":      {"e/1", "10.0.0.9:1", two, nil, codes.InvalidArgument, "id"},
+		"a bad address":   {"e9", "10.0.0.9", two, nil, codes.InvalidArgument, "service"},
+		"no address":      {"e9", "", two, func(r *lofamov1.EnrolRequest) { r.Service = nil }, codes.InvalidArgument, "service"},
+		"a taken name":    {"n0-0-0", "10.0.0.9:1", two, nil, codes.AlreadyExists, "token create --node n0-0-0"},
+		"a taken address": {"e9", "10.0.0.1:7100", two, nil, codes.FailedPrecondition, "is that of node e1"},
+		"another's token": {"e9", "10.0.0.9:1", forE2, nil, codes.PermissionDenied, "is for node e2"},
+		"no token":        {"e9", "10.0.0.9:1", "", nil, codes.Unauthenticated, "no evidence"},
+		"a damaged token": {"e9", "10.0.0.9:1", two[:len(two)-1], nil, codes.Unauthenticated, "PIN is damaged"},
+		"a foreign token": {"e9", "10.0.0.9:1", pki.NewJoinToken([32]byte{}).String(), nil, codes.Unauthenticated, "unknown"},
+		"a service account": {"e9", "10.0.0.9:1", "", func(r *lofamov1.EnrolRequest) { r.ServiceAccountToken = "x" }, codes.Unauthenticated,
+			"enrolment.kubernetes"},
+		"a late clock": {"e9", "10.0.0.9:1", two, func(r *lofamov1.EnrolRequest) {
+			r.Clock = timestamppb.New(time.Now().Add(-3 * time.Hour))
+		}, codes.FailedPrecondition, "set its clock"},
+		"another's key": {"e9", "10.0.0.9:1", two, func(r *lofamov1.EnrolRequest) { r.HostProof = r.GetDnpProof() }, codes.InvalidArgument,
+			"does not prove itself"},
+		"labels": {"e9", "10.0.0.9:1", two, func(r *lofamov1.EnrolRequest) { r.Labels = map[string]string{"a b": ""} }, codes.InvalidArgument,
+			"labels"},
+	} {
+		_, err := enrol(w.node, w.address, w.token, w.change)
+		if status.Code(err) != w.code || !strings.Contains(status.Convert(err).Message(), w.says) {
+			t.Errorf("%s: %v: want %s with %q", name, err, w.code, w.says)
+		}
+	}
+	if _, err := enrol("e2", "10.0.0.2:7100", forE2, nil); err != nil {
+		t.Error(err)
+	}
+	// One use is left: of many nodes at once, one gets it.
+	var in atomic.Int32
+	var wg sync.WaitGroup
+	for i := range 5 {
+		wg.Go(func() {
+			if _, err := enrol(fmt.Sprintf("m%d", i), fmt.Sprintf("10.0.1.%d:7100", i), two, nil); err == nil {
+				in.Add(1)
+			} else if status.Code(err) != codes.Unauthenticated && status.Code(err) != codes.Aborted {
+				t.Errorf("m%d: %v", i, err)
+			}
+		})
+	}
+	wg.Wait()
+	if in.Load() != 1 {
+		t.Errorf("%d nodes got the last use of a token: want 1", in.Load())
+	}
+	top, err := c.Client(t, follower.GRPC).GetTopology(t.Context(), &lofamov1.GetTopologyRequest{})
+	if err != nil || len(top.GetNodes()) != 5 {
+		t.Errorf("the topology is %v, %v: want two nodes, and three that have enrolled", top, err)
+	}
+	joining := 0
+	for _, n := range top.GetNodes() {
+		if n.GetJoining() {
+			joining++
+		}
+	}
+	if joining != 3 {
+		t.Errorf("%d nodes wait for a place: want 3", joining)
+	}
+	_, err = operator.RevokeToken(t.Context(), &lofamov1.RevokeTokenRequest{Id: "none"})
+	wantCode(t, "an unknown token", err, codes.NotFound, "none")
+	_, err = operator.CreateToken(t.Context(), &lofamov1.CreateTokenRequest{Lifetime: durationpb.New(time.Second)})
+	wantCode(t, "a short token", err, codes.InvalidArgument, "lifetime")
+	_, err = lofamov1.NewEnrolmentClient(c.Conn(t, pki.RoleViewer, follower.GRPC)).ListTokens(t.Context(), &lofamov1.ListTokensRequest{})
+	wantCode(t, "a viewer", err, codes.PermissionDenied, "viewer")
+	_, err = operator.Enrol(t.Context(), &lofamov1.EnrolRequest{})
+	wantCode(t, "at the API", err, codes.PermissionDenied, "Enrol")
+}

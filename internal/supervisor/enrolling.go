@@ -1,0 +1,255 @@
+package supervisor
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/executor/kubernetes"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/supervisor/api"
+	"github.com/lofamo/lofamo/internal/supervisor/topology"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// newEnrolment returns the service by which operators make tokens and nodes enrol.
+func (s *Supervisor) newEnrolment() (*api.Enrolment, error) {
+	c := s.cfg.Enrolment
+	answer, err := s.enrolAnswer()
+	if err != nil {
+		return nil, err
+	}
+	for _, result := range api.EnrolResults() {
+		s.metrics.Enrolments.WithLabelValues(result)
+	}
+	cfg := api.EnrolmentConfig{
+		Cluster: s.cfg.Cluster, Tokens: s.store.Etcd, Member: s.verify.Check, Answer: answer, Lifetime: s.cfg.Renewal.Filled().Lifetime.D(),
+		Pin: func() (pin [32]byte, err error) {
+			ca, err := pki.Authority(s.cfg.TLS.CA, s.cfg.TLS.Cert)
+			if err == nil {
+				pin = pki.PinOf(ca)
+			}
+			return pin, err
+		},
+		CA:    func() ([]byte, error) { return os.ReadFile(s.cfg.TLS.CA) },
+		Count: func(result string) { s.metrics.Enrolments.WithLabelValues(result).Inc() }, Logger: s.logger,
+	}
+	if s.renewals != nil {
+		cfg.Issuer = s.renewals.issuer
+	}
+	if s.accounts != nil {
+		cfg.ServiceAccount = s.podNode
+	}
+	if c.Certificates.CA != "" {
+		cfg.Foreign = func(chain []*x509.Certificate) (fault.NodeID, error) { return foreignNode(c.Certificates, chain) }
+	}
+	return api.NewEnrolment(s.api.Server, cfg), nil
+}
+
+// newIssuing prepares what signs and grants certificates.
+func (s *Supervisor) newIssuing() (err error) {
+	if s.renewals, err = s.newRenewals(); err == nil {
+		s.accounts, err = s.newAccounts()
+	}
+	return err
+}
+
+// newAccounts returns the client that checks tokens of service accounts; nil: none is accepted.
+func (s *Supervisor) newAccounts() (*kubernetes.Accounts, error) {
+	k := s.cfg.Enrolment.Kubernetes
+	if !k.Enabled() {
+		return nil, nil //nolint:nilnil // none is accepted
+	}
+	a, err := kubernetes.NewAccounts(k.Kubeconfig, k.Audience, k.ServiceAccounts)
+	if err != nil {
+		return nil, fmt.Errorf("enrolment.kubernetes: %w", err)
+	}
+	return a, nil
+}
+
+// podNode returns the node whose pod has a token, with its labels of failure domains.
+func (s *Supervisor) podNode(ctx context.Context, token string) (fault.NodeID, map[string]string, error) {
+	name, err := s.accounts.NodeOf(ctx, token)
+	if err != nil {
+		if !errors.Is(err, kubernetes.ErrToken) {
+			err = status.Error(codes.Unavailable, err.Error())
+		}
+		return "", nil, err
+	}
+	if !fault.IsName(name) {
+		return "", nil, fmt.Errorf("the node's name in Kubernetes is %.253q: want 1 to 63 letters, digits, '-', '_' and '.'", name)
+	}
+	all, err := s.accounts.Labels(ctx, name)
+	if err != nil {
+		return "", nil, status.Error(codes.Unavailable, err.Error())
+	}
+	labels := map[string]string{topology.EnrolledBy: topology.EnrolledByKubernetes}
+	for _, key := range s.names.Topology().DomainLabels {
+		if value, ok := all[key]; ok {
+			labels[key] = value
+		}
+	}
+	return fault.NodeID(name), labels, nil
+}
+
+// enrolAnswer returns what every node gets that enrols.
+func (s *Supervisor) enrolAnswer() (*lofamov1.EnrolResponse, error) {
+	out := &lofamov1.EnrolResponse{Preset: s.cfg.Preset, GossipKeys: s.gossipKeys}
+	if s.cfg.GossipListen != "" {
+		out.Gossip = append(out.Gossip, s.cfg.GossipListen)
+		for _, a := range s.cfg.GossipJoin {
+			if a != s.cfg.GossipListen {
+				out.Gossip = append(out.Gossip, a)
+			}
+		}
+	}
+	if s.cfg.Periods != nil {
+		b, err := json.Marshal(s.cfg.Periods)
+		if err != nil {
+			return nil, fmt.Errorf("periods: %w", err)
+		}
+		out.Periods = string(b)
+	}
+	for _, r := range s.cfg.Replicas {
+		sup := &lofamov1.EnrolmentSupervisor{Id: r.ID, Report: []string{r.Report}}
+		if r.ID == s.cfg.ID {
+			sup.Report = append(sup.Report, s.cfg.ReportAlternates...)
+		}
+		out.Supervisors = append(out.Supervisors, sup)
+	}
+	return out, nil
+}
+
+// foreignNode returns the node that a certificate of another authority names.
+func foreignNode(c config.EnrolmentCertificates, chain []*x509.Certificate) (fault.NodeID, error) {
+	pem, err := os.ReadFile(c.CA)
+	if err != nil {
+		return "", fmt.Errorf("enrolment.certificates.ca: %w", err)
+	}
+	roots, between := x509.NewCertPool(), x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(pem) {
+		return "", fmt.Errorf("enrolment.certificates.ca: %s: no certificate in it", c.CA)
+	}
+	for _, cert := range chain[1:] {
+		between.AddCert(cert)
+	}
+	leaf := chain[0]
+	options := x509.VerifyOptions{Roots: roots, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	if _, err := leaf.Verify(options); err != nil {
+		return "", fmt.Errorf("certificate: %w", err)
+	}
+	if len(leaf.URIs) != 1 {
+		return "", fmt.Errorf("certificate: %d SAN URIs: want one, %s", len(leaf.URIs), c.URI)
+	}
+	node, ok := c.NodeOf(leaf.URIs[0].String())
+	if !ok || leaf.IsCA {
+		return "", fmt.Errorf("certificate: its URI is %.128q: want %s of a leaf", leaf.URIs[0], c.URI)
+	}
+	return node, nil
+}
+
+// serveEnrolment registers the service, and serves it to nodes at the enrolment address.
+func (p *apiPart) serveEnrolment(s *Supervisor) error {
+	if s.cfg.Parent() {
+		return nil
+	}
+	e, err := s.newEnrolment()
+	if err != nil {
+		return err
+	}
+	lofamov1.RegisterEnrolmentServer(p.grpc, e)
+	if s.listeners.enrolment == nil {
+		return nil
+	}
+	conf, err := pki.EnrolServerTLS(s.cfg.TLS.Cert, s.cfg.TLS.Key, s.cfg.TLS.CA)
+	if err != nil {
+		return err
+	}
+	p.enrols, p.enrolled = api.NewEnrolmentServer(conf, e), make(chan struct{})
+	go func() {
+		defer close(p.enrolled)
+		if err := p.enrols.Serve(s.listeners.enrolment); err != nil {
+			s.fail(fmt.Errorf("enrolments on %s: %w", s.cfg.Enrolment.Listen, err))
+		}
+	}()
+	return nil
+}
+
+// Intervals of the leader's work for nodes that join and are gone.
+const (
+	// placeEvery is the interval at which it looks for nodes that can get a place.
+	placeEvery = 200 * time.Millisecond
+	// unheardFor is the time after which a node that has enrolled and never reported is removed.
+	unheardFor = 10 * time.Minute
+	// forgetEvery is the interval at which it looks for nodes that are gone.
+	forgetEvery = 10 * time.Second
+	// listEvery is the interval at which it lists the nodes of Kubernetes.
+	listEvery = 30 * time.Second
+)
+
+// leadJoins gives places to nodes that have enrolled, and forgets nodes that are gone, until ctx ends.
+func (s *Supervisor) leadJoins(ctx context.Context) {
+	j := newJoining(s.cfg.Enrolment.ForgetAfter.D())
+	if s.accounts != nil && s.cfg.Enrolment.Kubernetes.ForgetNodes {
+		j.listEvery = listEvery
+	}
+	t := time.NewTicker(placeEvery)
+	defer t.Stop()
+	said := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		step := j.step(time.Now(), s.names.Topology(), s.orders, joinReads{
+			failed: func() (map[fault.NodeID]bool, error) { return s.failedNodes(ctx) },
+			listed: func() (map[string]bool, error) { return s.accounts.Nodes(ctx) },
+		})
+		err := s.joinStep(ctx, step)
+		switch {
+		case err == nil:
+			said = ""
+		case ctx.Err() == nil && err.Error() != said: // the same reason once
+			said = err.Error()
+			s.logger.Warn("nodes that have enrolled get no place yet", "err", err)
+		}
+	}
+}
+
+// joinStep carries out one step.
+func (s *Supervisor) joinStep(ctx context.Context, step joinStep) error {
+	var errs []error
+	if len(step.place) > 0 {
+		errs = append(errs, s.api.Place(ctx, step.place))
+	}
+	for _, n := range step.forget {
+		s.logger.Warn("node is forgotten", "node", string(n.id), "why", n.why)
+		errs = append(errs, s.api.Forget(ctx, n.id))
+	}
+	return errors.Join(errs...)
+}
+
+// failedNodes returns the FAILED nodes of the leader's map.
+func (s *Supervisor) failedNodes(ctx context.Context) (map[fault.NodeID]bool, error) {
+	m, err := s.engine.Map(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[fault.NodeID]bool)
+	for rank := range m.NotNormal() {
+		if st := m.At(rank).Status; st.State == fault.Failed {
+			out[st.ID] = true
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,193 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/supervisor/topology"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// heard is what the leader has heard of nodes' ends of links.
+type heard map[fault.NodeID]bool
+
+func (h heard) Ends(id fault.NodeID) (uint8, bool) { return 0x3f, h[id] }
+func (h heard) Follows(fault.NodeID) bool          { return true }
+func (h heard) Placed(fault.NodeID) bool           { return false }
+
+// ring is a ring of nodes, with nodes that have enrolled beside it.
+func ring(nodes, joining int) *topology.Topology {
+	var all []topology.Node
+	for i := range nodes {
+		all = append(all, topology.Node{ID: fault.NodeID(fmt.Sprintf("n%02d", i)), Coord: grid.Coord{X: i}})
+	}
+	for i := range joining {
+		all = append(all, topology.Node{ID: fault.NodeID(fmt.Sprintf("j%02d", i)), Spare: true, Joining: true})
+	}
+	all = append(all, topology.Node{ID: "spare", Spare: true})
+	dims := grid.Dims{}
+	if nodes > 0 {
+		dims = grid.Dims{X: nodes, Y: 1, Z: 1}
+	}
+	return topology.New(dims, all, nil, 1)
+}
+
+// noMap are reads that fail.
+var noMap = joinReads{
+	failed: func() (map[fault.NodeID]bool, error) { return nil, errors.New("not needed") },
+	listed: func() (map[string]bool, error) { return nil, errors.New("not needed") },
+}
+
+func TestOnlyHeardNodesGetPlaces(t *testing.T) {
+	t.Parallel()
+	j, now := newJoining(0), time.Unix(1000, 0)
+	if s := j.step(now, ring(4, 2), heard{"spare": true, "n00": true}, noMap); len(s.place)+len(s.forget) != 0 {
+		t.Errorf("step %+v: want nothing: nobody who joins was heard", s)
+	}
+	s := j.step(now, ring(4, 2), heard{"j01": true, "spare": true}, noMap)
+	if !slices.Equal(s.place, []fault.NodeID{"j01"}) {
+		t.Errorf("placed %v: want j01 alone, for an operator's spare waits for an operator", s.place)
+	}
+	if s := j.step(now.Add(placeAgain/2), ring(4, 2), heard{"j01": true}, noMap); len(s.place) != 0 {
+		t.Errorf("placed %v: want a pause after a try", s.place)
+	}
+	if s := j.step(now.Add(placeAgain), ring(4, 2), heard{"j01": true}, noMap); len(s.place) != 1 {
+		t.Errorf("placed %v: want another try", s.place)
+	}
+}
+
+func TestFirstNodesGetPlacesTogether(t *testing.T) {
+	t.Parallel()
+	j, now := newJoining(0), time.Unix(1000, 0)
+	if s := j.step(now, ring(0, 2), heard{"j00": true}, noMap); len(s.place) != 0 {
+		t.Errorf("placed %v: want none: one node alone has no neighbour", s.place)
+	}
+	if s := j.step(now, ring(0, 2), heard{"j00": true, "j01": true}, noMap); len(s.place) != 2 {
+		t.Errorf("placed %v: want both", s.place)
+	}
+}
+
+func TestManyNodesGetPlacesInParts(t *testing.T) {
+	t.Parallel()
+	all := heard{}
+	for i := range 40 {
+		all[fault.NodeID(fmt.Sprintf("j%02d", i))] = true
+	}
+	j, now := newJoining(0), time.Unix(1000, 0)
+	seen := map[fault.NodeID]bool{}
+	for range 3 {
+		s := j.step(now, ring(4, 40), all, noMap)
+		if len(s.place) > maxPlaced {
+			t.Errorf("%d placed at once: want at most %d", len(s.place), maxPlaced)
+		}
+		for _, id := range s.place {
+			seen[id] = true
+		}
+	}
+	if len(seen) != 40 {
+		t.Errorf("%d of 40 nodes were tried: want each before any is tried again", len(seen))
+	}
+}
+
+func TestUnheardNodeIsRemovedInTime(t *testing.T) {
+	t.Parallel()
+	j, now := newJoining(0), time.Unix(1000, 0)
+	for d := time.Duration(0); d <= unheardFor; d += time.Minute {
+		if s := j.step(now.Add(d), ring(4, 2), heard{"j01": true}, noMap); len(s.forget) != 0 {
+			t.Fatalf("after %s: %+v is forgotten", d, s.forget)
+		}
+	}
+	s := j.step(now.Add(unheardFor+time.Second), ring(4, 2), heard{"j01": true}, noMap)
+	if len(s.forget) != 1 || s.forget[0].id != "j00" {
+		t.Errorf("forgotten: %+v: want j00", s.forget)
+	}
+	if s := j.step(now.Add(unheardFor+2*time.Second), ring(4, 1), heard{}, noMap); len(s.forget) != 1 {
+		t.Errorf("forgotten: %+v: want j00 again, because it is still there", s.forget)
+	}
+	if s := j.step(now.Add(unheardFor+3*time.Second), ring(4, 0), heard{}, noMap); len(s.forget) != 0 {
+		t.Errorf("forgotten: %+v: want nobody", s.forget)
+	}
+	if s := j.step(now.Add(unheardFor+4*time.Second), ring(4, 1), heard{}, noMap); len(s.forget) != 0 {
+		t.Errorf("forgotten: %+v: want nobody: it has enrolled again just now", s.forget)
+	}
+}
+
+func TestFailedNodeIsForgottenInTime(t *testing.T) {
+	t.Parallel()
+	const after = 10 * time.Minute
+	now := time.Unix(1000, 0)
+	run := func(nodes int, steps ...[]fault.NodeID) (out []forgotten) {
+		j := newJoining(after)
+		for i, failed := range steps {
+			s := j.step(now.Add(time.Duration(i)*after/2), ring(nodes, 0), heard{}, joinReads{failed: func() (map[fault.NodeID]bool, error) {
+				m := map[fault.NodeID]bool{}
+				for _, id := range failed {
+					m[id] = true
+				}
+				return m, nil
+			}})
+			out = append(out, s.forget...)
+		}
+		return out
+	}
+	one := []fault.NodeID{"n01"}
+	if got := run(8, one, one, one); len(got) != 1 || got[0].id != "n01" {
+		t.Errorf("forgotten: %+v: want n01", got)
+	}
+	if got := run(8, one, nil, one, one); len(got) != 0 {
+		t.Errorf("forgotten: %+v: want nobody: it came back meanwhile", got)
+	}
+	two := []fault.NodeID{"n01", "n02"}
+	if got := run(8, one, two, two, two[1:]); len(got) != 2 || got[0].id != "n01" || got[1].id != "n02" {
+		t.Errorf("forgotten: %+v: want n01, and then n02", got)
+	}
+	if got := run(7, two, two, two, two); len(got) != 0 {
+		t.Errorf("forgotten: %+v: want nobody: more than a quarter is FAILED", got)
+	}
+	j := newJoining(0)
+	reads := joinReads{failed: func() (map[fault.NodeID]bool, error) { t.Error("the map is read"); return nil, errors.New("") }}
+	if s := j.step(now, ring(8, 0), heard{}, reads); len(s.forget) != 0 {
+		t.Errorf("forgotten: %+v: want nobody without forgetAfter", s.forget)
+	}
+}
+
+func TestNodeThatKubernetesRemovedIsForgotten(t *testing.T) {
+	t.Parallel()
+	var all []topology.Node
+	for i, by := range []string{topology.EnrolledByKubernetes, topology.EnrolledByKubernetes, ""} {
+		n := topology.Node{ID: fault.NodeID(fmt.Sprintf("n%d", i)), Coord: grid.Coord{X: i}}
+		if by != "" {
+			n.Labels = map[string]string{topology.EnrolledBy: by}
+		}
+		all = append(all, n)
+	}
+	top := topology.New(grid.Dims{X: 3, Y: 1, Z: 1}, all, nil, 1)
+	j, now := newJoining(0), time.Unix(1000, 0)
+	j.listEvery = time.Minute
+	list := func(at time.Duration, err error, names ...string) []forgotten {
+		return j.step(now.Add(at), top, heard{}, joinReads{listed: func() (map[string]bool, error) {
+			m := map[string]bool{}
+			for _, n := range names {
+				m[n] = true
+			}
+			return m, err
+		}}).forget
+	}
+	for i, step := range []struct {
+		err   error
+		names []string
+		want  fault.NodeID
+	}{
+		{names: []string{"n0", "n1"}}, {names: []string{"n0"}}, {names: []string{"n0", "n1"}}, {names: []string{"n0"}}, {err: errors.New("away")},
+		{names: []string{"n0"}, want: "n1"}, {}, {},
+	} {
+		got := list(time.Duration(i)*time.Minute, step.err, step.names...)
+		if len(got) > 1 || (len(got) == 1) != (step.want != "") || len(got) == 1 && got[0].id != step.want {
+			t.Errorf("list %d of %v: forgotten %+v: want %q", i, step.names, got, step.want)
+		}
+	}
+}

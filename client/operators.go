@@ -147,3 +147,24 @@ func (c *Client) LeaveNodes(ctx context.Context, req *lofamov1.LeaveNodesRequest
 		return lofamov1.NewReconfigureClient(conn).LeaveNodes(ctx, req)
 	})
 }
+
+// CreateToken makes a token with which nodes enrol.
+func (c *Client) CreateToken(ctx context.Context, req *lofamov1.CreateTokenRequest) (*lofamov1.CreateTokenResponse, error) {
+	return changeBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (*lofamov1.CreateTokenResponse, error) {
+		return lofamov1.NewEnrolmentClient(conn).CreateToken(ctx, req)
+	})
+}
+
+// ListTokens returns the tokens that have not expired, without their secrets.
+func (c *Client) ListTokens(ctx context.Context) (*lofamov1.ListTokensResponse, error) {
+	return changeBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (*lofamov1.ListTokensResponse, error) {
+		return lofamov1.NewEnrolmentClient(conn).ListTokens(ctx, &lofamov1.ListTokensRequest{})
+	})
+}
+
+// RevokeToken ends a token.
+func (c *Client) RevokeToken(ctx context.Context, id string) (*lofamov1.RevokeTokenResponse, error) {
+	return changeBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (*lofamov1.RevokeTokenResponse, error) {
+		return lofamov1.NewEnrolmentClient(conn).RevokeToken(ctx, &lofamov1.RevokeTokenRequest{Id: id})
+	})
+}

@@ -78,6 +78,15 @@ type options struct {
 	half       string
 	wait       bool
 	logDir     string
+	join       joinFlags
+}
+
+// joinFlags are the flags of run about enrolment.
+type joinFlags struct {
+	supervisors []string
+	tokenFile   string
+	node        string
+	address     string
 }
 
 func newRoot(environ []string, stderr io.Writer) *cobra.Command {
@@ -121,14 +130,16 @@ func (o *options) runCommand() *cobra.Command {
 			"The daemon kills and restarts a half that exits, or that could run but writes nothing, the first time at once.\n" +
 			"After recovery.restarts restarts within recovery.window it gives the half up: the log and the fault map say why.\n" +
 			"SIGHUP to this process, or a stop and a new start, starts the half with a new budget. Halves continue if this\n" +
-			"process is killed; the next one adopts them. If each half has a container, run this in both, with --half.",
+			"process is killed; the next one adopts them. If each half has a container, run this in both, with --half.\n\n" +
+			"With --join, or join in the configuration, a machine without certificates becomes a node: it enrols with a token,\n" +
+			"gets its certificates, and a place in the torus. It needs the token only once.",
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			restart, err := daemon.ParseRestart(o.restart)
 			if err != nil {
 				return fmt.Errorf("%w: --%w", errUsage, err)
 			}
-			cfg, err := o.load()
+			cfg, err := o.enrolled(c.Context())
 			if err != nil {
 				return err
 			}
@@ -153,7 +164,7 @@ func (o *options) runCommand() *cobra.Command {
 			}
 			return daemon.Run(c.Context(), daemon.RunConfig{
 				Agent: cfg, Program: binary, Args: o.halfArgs(), Restart: restart, LogDir: o.logs(cfg),
-				Realtime: o.scheduling == string(half.SchedulingAuto), Half: of, Wait: o.wait, Again: again,
+				Realtime: o.scheduling == string(half.SchedulingAuto), Half: of, Wait: o.wait, Again: again, Environ: o.environ,
 			}, log)
 		},
 	}
@@ -162,6 +173,10 @@ func (o *options) runCommand() *cobra.Command {
 	c.Flags().StringVar(&o.half, "half", "", "look after this half alone: host or dnp (default both)")
 	c.Flags().BoolVar(&o.wait, "wait", false, "where another daemon looks after this node, wait until it ends and take over at once "+
 		"(default: fail)")
+	c.Flags().StringSliceVar(&o.join.supervisors, "join", nil, "enrol at these addresses of supervisors, HOST:PORT,...; any one suffices")
+	c.Flags().StringVar(&o.join.tokenFile, "token-file", "", "file with the token, as 'lofamoctl token create' prints it")
+	c.Flags().StringVar(&o.join.node, "node", "", "with --join: name of the node (default: the configuration's, or the machine's name)")
+	c.Flags().StringVar(&o.join.address, "address", "", "with --join: IP of this machine (default: that from which it reaches a supervisor)")
 	c.Flags().StringVar(&o.logDir, "log-dir", "",
 		"directory for host.log and dnp.log (default: the halves log to standard error; in a local cluster, beside the configuration)")
 	return c
@@ -306,8 +321,8 @@ func versionCommand() *cobra.Command {
 	}
 }
 
-// load reads file and environment, and applies the flags.
-func (o *options) load() (config.Agent, error) {
+// read reads file and environment, and applies the flags.
+func (o *options) read() (config.Agent, error) {
 	cfg, err := config.ReadAgent(o.config, o.environ)
 	if err != nil {
 		return config.Agent{}, &half.ConfigError{Err: err}
@@ -320,8 +335,69 @@ func (o *options) load() (config.Agent, error) {
 			*f.field = f.flag
 		}
 	}
+	return cfg, nil
+}
+
+// load is read for a complete configuration. That of a node that has enrolled is in its state directory.
+func (o *options) load() (config.Agent, error) {
+	cfg, err := o.read()
+	if err != nil {
+		return cfg, err
+	}
+	if cfg.Join.Given() || o.config == "" && cfg.Cluster == "" {
+		file, enrolled := daemon.JoinedFile(cfg.StateDir)
+		if enrolled {
+			o.config, o.environ = file, withoutConfig(o.environ)
+			return o.load()
+		}
+		if cfg.Join.Given() {
+			return cfg, fmt.Errorf("the node has not enrolled yet: %s does not exist: 'lofamo-agent run' enrols it", file)
+		}
+	}
 	if err := cfg.Validate(); err != nil {
 		return config.Agent{}, &half.ConfigError{Err: fmt.Errorf("configuration %s: %w", o.config, err)}
 	}
 	return cfg, nil
+}
+
+// enrolled is load for run, which enrols the node first if it has to.
+func (o *options) enrolled(ctx context.Context) (config.Agent, error) {
+	cfg, err := o.read()
+	if err != nil {
+		return cfg, err
+	}
+	j := o.join
+	if len(j.supervisors) > 0 {
+		cfg.Join.Supervisors = j.supervisors
+	}
+	cfg.Join.TokenFile = cmp.Or(j.tokenFile, cfg.Join.TokenFile)
+	cfg.Join.Address = cmp.Or(j.address, cfg.Join.Address)
+	cfg.Node = cmp.Or(fault.NodeID(j.node), cfg.Node)
+	if !cfg.Join.Given() {
+		if j.tokenFile != "" || j.address != "" || j.node != "" {
+			return cfg, fmt.Errorf("%w: --token-file, --address and --node need --join", errUsage)
+		}
+		return o.load()
+	}
+	if cfg.Node == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			return cfg, fmt.Errorf("--node: given nothing, and the machine has no name: %w", err)
+		}
+		cfg.Node = fault.NodeID(name)
+	}
+	cfg, file, err := daemon.Join(ctx, cfg, program.NewLogger(cfg.Log, o.stderr))
+	if err != nil {
+		return cfg, err
+	}
+	o.config, o.environ = file, withoutConfig(o.environ) // the file has what they say
+	return cfg, nil
+}
+
+// agentEnv begins the environment variables of the configuration.
+const agentEnv = "LOFAMO_AGENT_"
+
+// withoutConfig returns an environment without the variables of the configuration.
+func withoutConfig(environ []string) []string {
+	return slices.DeleteFunc(slices.Clone(environ), func(kv string) bool { return strings.HasPrefix(kv, agentEnv) })
 }

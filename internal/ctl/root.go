@@ -106,7 +106,8 @@ Exit codes: 0 success, 1 failure, 2 a usage error, 3 a diagnosis that found some
 		get.DiagnoseCommand(a), get.ApplyCommand(a), get.LabelCommand(a), get.MaskCommand(a), get.UnmaskCommand(a), get.AcknowledgeCommand(a))
 	root.AddCommand(cluster.UpCommand(a), cluster.DownCommand(a), cluster.ScaleCommand(a), cluster.WebCommand(a), cluster.InjectCommand(a),
 		cluster.Command(a),
-		cluster.NodeCommand(a), cluster.MaintenanceCommand(a), cluster.RegsCommand(a), cluster.BundleCommand(a), cluster.CertCommand(a))
+		cluster.NodeCommand(a), cluster.MaintenanceCommand(a), cluster.RegsCommand(a), cluster.BundleCommand(a), cluster.CertCommand(a),
+		cluster.TokenCommand(a))
 	root.AddCommand(policy.Command(a), policy.ResponseCommand(a), policy.AuditCommand(a), top.Command(a), cluster.SupervisorCommand(a),
 		cluster.ConfigCommand(a), versionCommand(a))
 	return root

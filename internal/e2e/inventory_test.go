@@ -26,6 +26,7 @@ type hall struct {
 	*testing.T
 	dir     string // inventory.yaml, operator, machines/ID
 	servers string
+	net     string               // the first three numbers of all addresses, which are this process's own: the ports are the defaults
 	procs   map[string]*exec.Cmd // of the machines, by ID
 }
 
@@ -136,13 +137,21 @@ func newHall(t *testing.T) *hall {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Relaxed, and join adds more misses: a busy machine takes longer to start a process than the default periods allow, so a
+	// restarted half would be called FAILED for that time, and rightly so.
+	return hallOf(t, 128, strings.Replace(string(b), "preset: default", "preset: relaxed", 1))
+}
+
+// hallOf makes the directory of an inventory whose addresses are 10.0.0.X. The machines get addresses of this process alone,
+// 127.N.M.X, where N is one of the 64 from octet on.
+func hallOf(t *testing.T, octet int, inventory string) *hall {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "lofamo-hall-") // not t.TempDir: its name is too long for Unix sockets
 	if err != nil {
 		t.Fatal(err)
 	}
 	pid := os.Getpid()
-	net := fmt.Sprintf("127.%d.%d.", 128+pid>>8&0x3f, pid&0xff) // this process's own: the inventory's ports are the defaults
-	h := &hall{T: t, dir: dir, procs: map[string]*exec.Cmd{}}
+	h := &hall{T: t, dir: dir, net: fmt.Sprintf("127.%d.%d.", octet+pid>>8&0x3f, pid&0xff), procs: map[string]*exec.Cmd{}}
 	t.Cleanup(func() {
 		var all sync.WaitGroup
 		for id, cmd := range h.procs {
@@ -155,14 +164,12 @@ func newHall(t *testing.T) *hall {
 			t.Error(err)
 		}
 	})
-	// Relaxed, and join adds more misses: a busy machine takes longer to start a process than the default periods allow, so a
-	// restarted half would be called FAILED for that time, and rightly so.
-	inv := strings.NewReplacer(" 10.0.0.", " "+net, "preset: default", "preset: relaxed").Replace(string(b))
-	if err := os.WriteFile(filepath.Join(dir, "inventory.yaml"), []byte(inv), 0o600); err != nil {
+	inventory = strings.ReplaceAll(inventory, " 10.0.0.", " "+h.net)
+	if err := os.WriteFile(filepath.Join(dir, "inventory.yaml"), []byte(inventory), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for i := range hallSupervisors {
-		h.servers += fmt.Sprintf("%s%d:7946,", net, 101+i)
+		h.servers += fmt.Sprintf("%s%d:7946,", h.net, 101+i)
 	}
 	h.servers = strings.TrimSuffix(h.servers, ",")
 	return h
@@ -206,11 +213,7 @@ func (h *hall) as(certs string, args ...string) ([]byte, error) {
 // join carries a member's bundle to its machine and installs it.
 func (h *hall) join(kind, id string) {
 	h.Helper()
-	for _, d := range []string{"over/lofamo", "etc/lofamo", "var/lib"} {
-		if err := os.MkdirAll(filepath.Join(h.machine(id), d), 0o755); err != nil {
-			h.Fatal(err)
-		}
-	}
+	h.build(id)
 	h.ctl("cluster", "join", filepath.Join(h.operator(), kind, id), "--root", h.machine(id))
 	// Changed on the machine, which later bundles keep: the inventory has presets only.
 	path := filepath.Join(h.machine(id), strings.TrimPrefix(configurationOf(id), "/"))
@@ -220,6 +223,16 @@ func (h *hall) join(kind, id string) {
 	}
 	if err != nil {
 		h.Fatal(err)
+	}
+}
+
+// build makes the directories of a machine.
+func (h *hall) build(id string) {
+	h.Helper()
+	for _, d := range []string{"over/lofamo", "etc/lofamo", "var/lib"} {
+		if err := os.MkdirAll(filepath.Join(h.machine(id), d), 0o755); err != nil {
+			h.Fatal(err)
+		}
 	}
 }
 
@@ -243,12 +256,18 @@ func (h *hall) start(id string) {
 	if strings.HasPrefix(id, "s") {
 		program = "lofamo-supervisor"
 	}
+	h.run(id, program, "run", "--config", configurationOf(id))
+}
+
+// run starts a program on a machine.
+func (h *hall) run(id, program string, args ...string) {
+	h.Helper()
 	log, err := os.OpenFile(filepath.Join(h.dir, id+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		h.Fatal(err)
 	}
 	defer func() { _ = log.Close() }()
-	cmd := h.on(context.WithoutCancel(h.Context()), id, program, "run", "--config", configurationOf(id)) // the test's end stops it
+	cmd := h.on(context.WithoutCancel(h.Context()), id, program, args...) // the test's end stops it
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := pdeathsig.Start(cmd, syscall.SIGTERM); err != nil { // upon which a daemon ends its halves, too
 		h.Fatal(err)
@@ -376,6 +395,12 @@ func (h *hall) eventually(what string, holds func() bool) {
 // settled waits until the map calls all nodes NORMAL and knows all their components.
 func (h *hall) settled() {
 	h.Helper()
+	h.settledOn(len(hallNodes))
+}
+
+// settledOn is settled for a number of nodes.
+func (h *hall) settledOn(nodes int) {
+	h.Helper()
 	h.eventually("all nodes are NORMAL", func() bool {
 		var list struct {
 			Nodes []struct {
@@ -384,7 +409,7 @@ func (h *hall) settled() {
 			}
 		}
 		out, err := h.try("get", "nodes", "-o", "json")
-		if err != nil || json.Unmarshal(out, &list) != nil || len(list.Nodes) != len(hallNodes) {
+		if err != nil || json.Unmarshal(out, &list) != nil || len(list.Nodes) != nodes {
 			return false
 		}
 		for _, n := range list.Nodes {

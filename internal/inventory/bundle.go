@@ -220,12 +220,12 @@ func (d *Dir) forgetOthers(l Layout) error {
 	}
 	var errs []error
 	for _, kind := range []string{supervisors, nodesDir} {
-		entries, err := os.ReadDir(d.file(kind))
+		names, err := entries(d.file(kind))
 		if err != nil {
 			return err
 		}
-		for _, e := range entries {
-			if p := d.file(kind, e.Name()); !known[p] {
+		for _, name := range names {
+			if p := d.file(kind, name); !known[p] {
 				errs = append(errs, os.RemoveAll(p))
 			}
 		}

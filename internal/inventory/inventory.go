@@ -35,6 +35,9 @@ type Inventory struct {
 	Preset string `json:"preset,omitempty"`
 	// Gossip: the gossip rail is used besides the direct one. Default true.
 	Gossip *bool `json:"gossip,omitempty"`
+	// Enrolment lets machines that are not listed here join the running cluster (lofamo-agent run --join). Default true if no
+	// node is listed, else false.
+	Enrolment *bool `json:"enrolment,omitempty"`
 	// NodeCertificateDays is the lifetime of node certificates in days, 1 to 365, both in the bundles and renewed.
 	// Halves renew them when half of that is left. Default 365 for those in the bundles and 30 for renewed ones.
 	NodeCertificateDays int `json:"nodeCertificateDays,omitempty"`
@@ -45,8 +48,8 @@ type Inventory struct {
 	DomainLabels []string `json:"domainLabels,omitempty"`
 	// Supervisors are the replicas: 1, 3 or 5.
 	Supervisors []Supervisor `json:"supervisors"`
-	// Nodes has one entry for each place of the torus that is not empty.
-	Nodes []Node `json:"nodes"`
+	// Nodes has one entry for each place of the torus that is not empty. Without any, all nodes join later.
+	Nodes []Node `json:"nodes,omitempty"`
 	// Spares stand by to replace nodes. Default none.
 	Spares []Node `json:"spares,omitempty"`
 }
@@ -70,6 +73,8 @@ type Ports struct {
 	Web int `json:"web,omitempty"`
 	// Gossip is the supervisors' gossip rail, UDP and TCP. Default 7948.
 	Gossip int `json:"gossip,omitempty"`
+	// Enrolment is where nodes join the supervisors. Default 7944.
+	Enrolment int `json:"enrolment,omitempty"`
 	// EtcdPeer is where their members of etcd reach one another. Default 2380.
 	EtcdPeer int `json:"etcdPeer,omitempty"`
 	// EtcdClient is where clients reach them. Default 2379.
@@ -147,7 +152,8 @@ func (p Ports) or(q Ports) Ports {
 	for _, f := range []struct{ to, from *int }{
 		{&p.Service, &q.Service}, {&p.NodeGossip, &q.NodeGossip}, {&p.Links, &q.Links}, {&p.Report, &q.Report}, {&p.GRPC,
 			&q.GRPC}, {&p.HTTP, &q.HTTP}, {&p.Web, &q.Web},
-		{&p.Gossip, &q.Gossip}, {&p.EtcdPeer, &q.EtcdPeer}, {&p.EtcdClient, &q.EtcdClient}, {&p.AgentHTTP, &q.AgentHTTP},
+		{&p.Gossip, &q.Gossip}, {&p.Enrolment, &q.Enrolment}, {&p.EtcdPeer, &q.EtcdPeer}, {&p.EtcdClient, &q.EtcdClient},
+		{&p.AgentHTTP, &q.AgentHTTP},
 	} {
 		if *f.to == 0 {
 			*f.to = *f.from
@@ -156,8 +162,8 @@ func (p Ports) or(q Ports) Ports {
 	return p
 }
 
-var defaultPorts = Ports{Service: 7100, NodeGossip: 7101, Links: 7110, Report: 7945, GRPC: 7946, HTTP: 7947, Web: 7949,
-	Gossip: 7948, EtcdPeer: 2380, EtcdClient: 2379}
+var defaultPorts = Ports{Service: config.PortService, NodeGossip: config.PortGossip, Links: config.PortLinks, Report: 7945,
+	GRPC: 7946, HTTP: 7947, Web: 7949, Gossip: 7948, Enrolment: config.PortEnrolment, EtcdPeer: 2380, EtcdClient: 2379}
 
 // Validate names every bad field. Checks by the programs' own configurations follow when these are generated.
 func (inv Inventory) Validate() error {
@@ -258,6 +264,7 @@ func (inv Inventory) checkAddresses() error {
 		listen(of+"ports.grpc", s.GRPC, "tcp")
 		listen(of+"ports.http", s.HTTP, "tcp")
 		listen(of+"ports.web", s.Web, "tcp")
+		listen(of+"ports.enrolment", s.Enrolment, "tcp")
 		listen(of+"ports.etcdPeer", s.EtcdPeer, "tcp")
 		listen(of+"ports.etcdClient", s.EtcdClient, "tcp")
 	}
@@ -296,8 +303,8 @@ func (p Ports) check(field string) error {
 	}{
 		{"service", p.Service, p.Service}, {"nodeGossip", p.NodeGossip, p.NodeGossip}, {"links", p.Links, p.Links + 5}, {"report",
 			p.Report, p.Report}, {"grpc", p.GRPC, p.GRPC},
-		{"http", p.HTTP, p.HTTP}, {"web", p.Web, p.Web}, {"gossip", p.Gossip, p.Gossip}, {"etcdPeer", p.EtcdPeer,
-			p.EtcdPeer}, {"etcdClient", p.EtcdClient, p.EtcdClient}, {"agentHTTP", p.AgentHTTP, p.AgentHTTP},
+		{"http", p.HTTP, p.HTTP}, {"web", p.Web, p.Web}, {"gossip", p.Gossip, p.Gossip}, {"enrolment", p.Enrolment,
+			p.Enrolment}, {"etcdPeer", p.EtcdPeer, p.EtcdPeer}, {"etcdClient", p.EtcdClient, p.EtcdClient}, {"agentHTTP", p.AgentHTTP, p.AgentHTTP},
 	} {
 		if f.port < 0 || f.port != 0 && f.to > 65535 {
 			errs = append(errs, fmt.Errorf("%s.%s: given %d: want 1 to %d, or 0 for the default", field, f.name, f.port, 65535-(f.to-f.port)))
@@ -355,6 +362,14 @@ func at(address string, port int) (string, error) {
 	return ap.String(), nil
 }
 
+// enrols reports whether machines that are not listed may join.
+func (inv Inventory) enrols() bool {
+	if inv.Enrolment != nil {
+		return *inv.Enrolment
+	}
+	return len(inv.Nodes) == 0
+}
+
 // Layout is where everything of a validated inventory is.
 func (inv Inventory) Layout() (Layout, error) {
 	d, err := grid.ParseDims(inv.Dims)
@@ -376,6 +391,9 @@ func (inv Inventory) Layout() (Layout, error) {
 			EtcdPeer: on(p.EtcdPeer), EtcdClient: on(p.EtcdClient), Report: []string{on(p.Report)}}
 		if gossip {
 			r.Gossip = on(p.Gossip)
+		}
+		if inv.enrols() {
+			r.Enrolment = on(p.Enrolment)
 		}
 		l.Supervisors = append(l.Supervisors, r)
 	}

@@ -35,6 +35,7 @@ type PlacedSupervisor struct {
 	// EtcdPeer and EtcdClient are the addresses of its etcd member.
 	EtcdPeer, EtcdClient string
 	Gossip               string   // empty: no gossip
+	Enrolment            string   // empty: no node enrols there
 	Report               []string // by service interface of the nodes
 }
 
@@ -107,6 +108,7 @@ func (l Layout) Supervisor(i int) config.Supervisor {
 		}
 	}
 	cfg.GRPC, cfg.HTTP, cfg.Web.Listen, cfg.GossipListen = s.GRPC, s.HTTP, s.Web, s.Gossip
+	cfg.Enrolment.Listen = s.Enrolment
 	cfg.Report, cfg.ReportAlternates = s.Report[0], s.Report[1:]
 	var members []string
 	for _, j := range l.Serving(s.Region) {
@@ -170,7 +172,7 @@ func (l Layout) links(number int) map[string]config.LinkAddr {
 // IPs returns the distinct IPs of a supervisor, for its certificate.
 func (s PlacedSupervisor) IPs() ([]net.IP, error) {
 	var all []netip.Addr
-	for _, addr := range append([]string{s.GRPC, s.HTTP, s.Web, s.Gossip, s.EtcdPeer, s.EtcdClient}, s.Report...) {
+	for _, addr := range append([]string{s.GRPC, s.HTTP, s.Web, s.Gossip, s.Enrolment, s.EtcdPeer, s.EtcdClient}, s.Report...) {
 		if addr == "" {
 			continue
 		}

@@ -359,7 +359,7 @@ func (c *child) launch() (*process, error) {
 		defer func() { _ = f.Close() }()
 		cmd.Stdout, cmd.Stderr = f, f
 	}
-	cmd.Env = slices.DeleteFunc(sdnotify.Environment(os.Environ()), func(kv string) bool {
+	cmd.Env = slices.DeleteFunc(sdnotify.Environment(c.d.cfg.environ()), func(kv string) bool {
 		return strings.HasPrefix(kv, half.RecoveryEnv+"=") || strings.HasPrefix(kv, half.LinksEnv+"=")
 	})
 	if c.links != nil {

@@ -72,8 +72,18 @@ type RunConfig struct {
 	// Wait makes the daemon wait for another running daemon to end instead of failing, so that a new version is ready
 	// and takes over at once.
 	Wait bool
+	// Environ is the environment of the halves; nil: that of this process.
+	Environ []string
 	// Again signals that a person wants the halves that were given up to start; nil: never.
 	Again <-chan os.Signal
+}
+
+// environ returns the environment of the halves.
+func (c RunConfig) environ() []string {
+	if c.Environ == nil {
+		return os.Environ()
+	}
+	return c.Environ
 }
 
 // halves lists the halves to look after.

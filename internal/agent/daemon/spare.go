@@ -29,8 +29,10 @@ import (
 
 // Intervals of a waiting spare.
 const (
-	// spareSays is the interval at which it reports its presence and its ends of links to the supervisors.
-	spareSays = 10 * time.Second
+	// spareSays is the interval at which it reports its presence and its ends of links to the supervisors. The first
+	// intervals are shorter, from spareSaysFirst on, each twice as long as the one before: a report may be lost.
+	spareSays      = 10 * time.Second
+	spareSaysFirst = 500 * time.Millisecond
 	// placeLook is the interval at which a spare's daemon checks for a new place. A daemon of one half alone, which
 	// does not listen, also checks at this interval whether the other daemon received the first place.
 	placeLook = time.Second
@@ -227,7 +229,8 @@ func (s *spare) run(ctx context.Context) error {
 	defer s.placed()
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		t := time.NewTicker(spareSays)
+		pause := spareSaysFirst
+		t := time.NewTimer(pause)
 		defer t.Stop()
 		for {
 			s.renew(time.Now())
@@ -237,6 +240,8 @@ func (s *spare) run(ctx context.Context) error {
 				return
 			case <-t.C:
 			}
+			pause = min(2*pause, spareSays)
+			t.Reset(pause)
 		}
 	})
 	err := s.net.Run(ctx, s.take)

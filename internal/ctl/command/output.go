@@ -89,11 +89,16 @@ func Query[M proto.Message](a *App, cmd *cobra.Command, what string, o *OutputFl
 		if o.Watch {
 			return follow(a, ctx, s, what, o, answer, ask, text)
 		}
-		if o.Format.Structured() {
-			return o.print(a, answer)
-		}
-		return text(answer)
+		return Show(a, o, answer, text)
 	})
+}
+
+// Show prints an answer: as JSON or YAML if o selects that, otherwise by text.
+func Show[M proto.Message](a *App, o *OutputFlag, answer M, text func(M) error) error {
+	if o.Format.Structured() {
+		return o.print(a, answer)
+	}
+	return text(answer)
 }
 
 // OutputFlag is the -o flag of a command, restricted to the formats of the command.

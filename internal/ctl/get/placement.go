@@ -40,6 +40,9 @@ func placed(top *lofamov1.Topology) (*grid.Placement, []string, error) {
 
 // qualityLines rates a placement, one line for the witnesses and one for each label key that nodes have.
 func qualityLines(q grid.Quality, ids []string) []string {
+	if len(ids) == 0 {
+		return []string{"no node has a place yet"}
+	}
 	out := []string{"witnesses: each node has at least " + fmt.Sprint(q.Witnesses)}
 	for _, k := range q.Keys {
 		var named []string

@@ -1,0 +1,509 @@
+package daemon
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"sigs.k8s.io/yaml"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+
+	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/durable"
+	"github.com/lofamo/lofamo/internal/pki"
+)
+
+// Files of a node that has enrolled, in joinDir of the state directory. The answer is written last: without it, the node has
+// not enrolled.
+const (
+	joinDir    = "joined"
+	joinAgent  = "agent.yaml"
+	joinAnswer = "answer.json"
+	joinLock   = "lock"
+)
+
+// Times of enrolments.
+const (
+	// joinTry bounds one request.
+	joinTry = 5 * time.Second
+	// joinPause is the first pause between two rounds of requests to all supervisors. It doubles up to joinPauseMost.
+	joinPause, joinPauseMost = time.Second, 30 * time.Second
+	// joinFresh is the age below which an enrolment needs no look at the supervisors when the daemon starts.
+	joinFresh = time.Hour
+	// joinLook bounds that look: with the supervisors away, the node starts with what it has.
+	joinLook = 3 * time.Second
+	// maxJoinFile bounds the files that are read, in bytes.
+	maxJoinFile = 1 << 20
+	maxToken    = 16 << 10
+)
+
+// joinedNode is the stored form of an enrolment.
+type joinedNode struct {
+	Cluster     string                  `json:"cluster"`
+	Node        fault.NodeID            `json:"node"`
+	Preset      string                  `json:"preset"`
+	Periods     *config.PeriodsOverride `json:"periods,omitempty"`
+	Supervisors []config.SupervisorAddr `json:"supervisors"`
+	Gossip      []string                `json:"gossip,omitempty"`
+	Keys        bool                    `json:"gossipKeys,omitempty"`
+	Address     netip.Addr              `json:"address"`
+	At          time.Time               `json:"at"`
+}
+
+// JoinedFile returns the configuration of a node that has enrolled, if there is one in a state directory.
+func JoinedFile(stateDir string) (string, bool) {
+	file := filepath.Join(stateDir, joinDir, joinAgent)
+	_, err := os.Stat(file)
+	return file, err == nil
+}
+
+// Join enrols the node with the supervisors, unless it has enrolled before, and writes its complete configuration to a
+// file of the state directory. It tries until ctx ends, or until the supervisors refuse the node.
+func Join(ctx context.Context, a config.Agent, log *slog.Logger) (config.Agent, string, error) {
+	if err := a.ValidateJoin(); err != nil {
+		return a, "", half.InvalidConfig(err)
+	}
+	if err := half.MakeStateDir(a.StateDir); err != nil {
+		return a, "", err
+	}
+	j := &joiner{cfg: a, dir: filepath.Join(a.StateDir, joinDir), log: log.With("node", string(a.Node))}
+	if err := os.MkdirAll(j.dir, 0o700); err != nil {
+		return a, "", fmt.Errorf("state directory: %w", err)
+	}
+	lock, err := j.lock(ctx)
+	if err != nil {
+		return a, "", err
+	}
+	defer func() { _ = lock.Close() }()
+	joined, err := j.ensure(ctx)
+	if err != nil {
+		return a, "", err
+	}
+	out := a.With(joined)
+	if err := out.Validate(); err != nil {
+		return a, "", half.InvalidConfig(err)
+	}
+	b, err := yaml.Marshal(out)
+	if err != nil {
+		return a, "", fmt.Errorf("configuration of the node: %w", err)
+	}
+	file := j.file(joinAgent)
+	if err := durable.WriteFile(file, b, 0o600); err != nil {
+		return a, "", fmt.Errorf("configuration of the node: %w", err)
+	}
+	return out, file, nil
+}
+
+// joiner enrols one node.
+type joiner struct {
+	cfg config.Agent
+	dir string
+	log *slog.Logger
+	own *pki.Signer // of the host half, with a certificate that is good; nil: none
+}
+
+func (j *joiner) file(name string) string { return filepath.Join(j.dir, name) }
+
+// lock waits for another daemon of this node that enrols: each half may have its own.
+func (j *joiner) lock(ctx context.Context) (*os.File, error) {
+	f, err := os.OpenFile(j.file(joinLock), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	t := time.NewTicker(joinPause / 10)
+	defer t.Stop()
+	for {
+		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil { //nolint:gosec // a descriptor
+			return f, nil
+		}
+		select {
+		case <-ctx.Done():
+			_ = f.Close()
+			return nil, context.Cause(ctx)
+		case <-t.C:
+		}
+	}
+}
+
+// ensure returns the present enrolment, or makes one.
+func (j *joiner) ensure(ctx context.Context) (config.Joined, error) {
+	have, stored := j.stored()
+	if stored == nil && time.Since(have.At).Abs() < joinFresh {
+		return j.joined(have), nil
+	}
+	looking, patience := ctx, context.CancelFunc(func() {})
+	if stored == nil {
+		looking, patience = context.WithTimeout(ctx, joinLook)
+	} else if !errors.Is(stored, os.ErrNotExist) {
+		j.log.Warn("the stored enrolment cannot be used: enrolling again", "err", stored)
+	}
+	defer patience()
+	got, err := j.enrol(looking, stored == nil)
+	switch {
+	case err == nil:
+		return j.joined(got), nil
+	case stored == nil && looking.Err() != nil && ctx.Err() == nil:
+		j.log.Warn("no supervisor answers: starting with the stored enrolment", "enrolled", have.At.Format(time.RFC3339), "err", err)
+		return j.joined(have), nil
+	}
+	return config.Joined{}, err
+}
+
+// stored reads the enrolment, and returns why it cannot be used.
+func (j *joiner) stored() (joinedNode, error) {
+	b, err := durable.Read(j.file(joinAnswer), maxJoinFile)
+	if err != nil {
+		return joinedNode{}, err
+	}
+	have, err := decodeJoined(b)
+	if err != nil {
+		return have, fmt.Errorf("%s: %w", j.file(joinAnswer), err)
+	}
+	if have.Node != j.cfg.Node {
+		return have, fmt.Errorf("%s: is of node %s: want %s: empty the state directory", j.file(joinAnswer), have.Node, j.cfg.Node)
+	}
+	address, err := j.address()
+	if err == nil && address != have.Address {
+		return have, fmt.Errorf("the node's address is %s now, and was %s", address, have.Address)
+	}
+	c := j.joined(have)
+	verifier, err := pki.LoadVerifier(c.TLS.CA, c.Cluster)
+	if err != nil {
+		return have, err
+	}
+	a := j.cfg.With(c)
+	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		signer, err := half.LoadSigner(a, h)
+		if err != nil {
+			return have, err
+		}
+		half.NewRenewer(j.log, fault.Origin{Node: have.Node, Half: h}, a.StateDir, signer, verifier).Keep()
+		if _, err := verifier.Check(signer.Cert()); err != nil {
+			return have, err
+		}
+		if h == fault.HalfHost {
+			j.own = signer
+		}
+	}
+	return have, nil
+}
+
+// decodeJoined reads the stored form of an enrolment.
+func decodeJoined(b []byte) (n joinedNode, err error) {
+	err = json.Unmarshal(b, &n)
+	return n, err
+}
+
+// decodePeriods reads the periods that a supervisor names. Their ranges are checked with the whole configuration.
+func decodePeriods(text string) (*config.PeriodsOverride, error) {
+	out := new(config.PeriodsOverride)
+	d := json.NewDecoder(strings.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(out); err != nil {
+		return nil, fmt.Errorf("periods: %w", err)
+	}
+	return out, nil
+}
+
+// joined returns an enrolment in terms of the configuration.
+func (j *joiner) joined(n joinedNode) config.Joined {
+	out := config.Joined{
+		Cluster: n.Cluster, Node: n.Node, Preset: n.Preset, Periods: n.Periods, Supervisors: n.Supervisors, Gossip: n.Gossip, Address: n.Address,
+		TLS: config.AgentTLS{CA: j.file("ca.pem"), HostCert: j.file("host.pem"), HostKey: j.file("host.key"), DNPCert: j.file("dnp.pem"),
+			DNPKey: j.file("dnp.key")},
+	}
+	if n.Keys {
+		out.GossipKeys = j.file("gossip.key")
+	}
+	return out
+}
+
+// address returns the node's address: that of the configuration, or that from which it reaches a supervisor.
+func (j *joiner) address() (netip.Addr, error) {
+	if j.cfg.Join.Address != "" {
+		return netip.ParseAddr(j.cfg.Join.Address)
+	}
+	var err error
+	for _, to := range j.cfg.Join.Supervisors {
+		var c net.Conn
+		if c, err = net.Dial("udp", to); err != nil { // it sends nothing
+			continue
+		}
+		local, _ := netip.ParseAddrPort(c.LocalAddr().String())
+		_ = c.Close()
+		if a := local.Addr().Unmap().WithZone(""); a.IsValid() && !a.IsUnspecified() {
+			return a, nil
+		}
+	}
+	return netip.Addr{}, fmt.Errorf("join.address: given nothing, and no supervisor can be reached: %w", err)
+}
+
+// enrol asks the supervisors, one after the other and round after round, until one lets the node in or all refuse it.
+func (j *joiner) enrol(ctx context.Context, again bool) (joinedNode, error) {
+	pause, said := joinPause, ""
+	for {
+		var refused, failed error
+		first := rand.IntN(len(j.cfg.Join.Supervisors))
+		for i := range j.cfg.Join.Supervisors {
+			to := j.cfg.Join.Supervisors[(first+i)%len(j.cfg.Join.Supervisors)]
+			got, err := j.ask(ctx, to, again)
+			switch {
+			case err == nil:
+				j.log.Info("enrolled", "supervisor", to, "cluster", got.Cluster, "address", got.Address.String())
+				return got, nil
+			case ctx.Err() != nil:
+				return joinedNode{}, fmt.Errorf("enrol at %s: %w", to, err)
+			case final(err):
+				refused = fmt.Errorf("enrol at %s: %s", to, status.Convert(err).Message())
+			default:
+				failed = fmt.Errorf("enrol at %s: %w", to, err)
+			}
+		}
+		if failed == nil {
+			return joinedNode{}, refused
+		}
+		if err := errors.Join(failed, refused); err.Error() != said {
+			said = err.Error()
+			j.log.Warn("not enrolled yet: trying again", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return joinedNode{}, failed
+		case <-time.After(pause/2 + rand.N(pause)):
+		}
+		pause = min(2*pause, joinPauseMost)
+	}
+}
+
+// final reports whether asking the same supervisor again cannot help.
+func final(err error) bool {
+	switch status.Code(err) {
+	case codes.Unauthenticated, codes.PermissionDenied, codes.AlreadyExists, codes.InvalidArgument, codes.FailedPrecondition:
+		return true
+	default:
+		return false
+	}
+}
+
+// trust returns how the node recognises supervisors, and a request with its evidence.
+func (j *joiner) trust(again bool) (pki.JoinTrust, *lofamov1.EnrolRequest, error) {
+	c, req, trust := j.cfg.Join, &lofamov1.EnrolRequest{}, pki.JoinTrust{}
+	var err error
+	if c.CA != "" {
+		if trust.Roots, err = pki.Roots(c.CA); err != nil {
+			return trust, nil, err
+		}
+	}
+	if c.TokenFile != "" {
+		text, err := readToken(c.TokenFile)
+		if err != nil && !again {
+			return trust, nil, err
+		}
+		if token, bad := pki.ParseJoinToken(text); err == nil && bad == nil {
+			req.Token = text
+			if c.CA == "" {
+				trust.Pin = &token.Pin
+			}
+		} else if err == nil && !again {
+			return trust, nil, fmt.Errorf("%s: %w", c.TokenFile, bad)
+		}
+	}
+	if c.ServiceAccountTokenFile != "" {
+		if req.ServiceAccountToken, err = readToken(c.ServiceAccountTokenFile); err != nil {
+			return trust, nil, err
+		}
+	}
+	if c.Cert != "" {
+		if trust.Present, err = pki.PresentedPair(c.Cert, c.Key); err != nil {
+			return trust, nil, err
+		}
+	}
+	if again && j.own != nil { // its own certificate is the best evidence
+		trust.Present = j.own.Present()
+		if trust.Roots == nil {
+			if trust.Roots, err = pki.Roots(j.file("ca.pem")); err != nil {
+				return trust, nil, err
+			}
+			trust.Pin = nil
+		}
+	}
+	return trust, req, nil
+}
+
+// readToken reads a token's file without the white space at its end.
+func readToken(file string) (string, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return "", fmt.Errorf("token: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	b, err := io.ReadAll(io.LimitReader(f, maxToken+1))
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("token: %w", err)
+	case len(b) > maxToken:
+		return "", fmt.Errorf("token: %s: more than %d bytes", file, maxToken)
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+// ask sends one request to one supervisor, and stores a good answer.
+func (j *joiner) ask(ctx context.Context, to string, again bool) (joinedNode, error) {
+	ctx, cancel := context.WithTimeout(ctx, joinTry)
+	defer cancel()
+	trust, req, err := j.trust(again)
+	if err != nil {
+		return joinedNode{}, status.Error(codes.InvalidArgument, err.Error())
+	}
+	var server atomic.Pointer[pki.JoinedServer]
+	conn, err := grpc.NewClient("passthrough:///"+to, grpc.WithTransportCredentials(credentials.NewTLS(trust.TLS(&server))))
+	if err != nil {
+		return joinedNode{}, err
+	}
+	defer func() { _ = conn.Close() }()
+	if err := connect(ctx, conn); err != nil {
+		return joinedNode{}, err
+	}
+	n := joinedNode{Cluster: server.Load().Identity.Cluster, Node: j.cfg.Node, At: time.Now()}
+	keys, err := j.fill(req, &n)
+	if err != nil {
+		return joinedNode{}, status.Error(codes.InvalidArgument, err.Error())
+	}
+	resp, err := lofamov1.NewEnrolmentClient(conn).Enrol(ctx, req)
+	if err != nil {
+		return joinedNode{}, err
+	}
+	if err := j.accept(resp, &n, keys, trust.Pin); err != nil {
+		return joinedNode{}, fmt.Errorf("the supervisor's answer: %w", err)
+	}
+	return n, nil
+}
+
+// connect waits for a connection, so that the server's certificate is known before a secret is sent.
+func connect(ctx context.Context, conn *grpc.ClientConn) error {
+	conn.Connect()
+	for {
+		s := conn.GetState()
+		if s == connectivity.Ready {
+			return nil
+		}
+		if s == connectivity.TransientFailure {
+			// A call that does not wait tells why.
+			return whyUnconnected(ctx, conn)
+		}
+		if !conn.WaitForStateChange(ctx, s) {
+			return ctx.Err()
+		}
+	}
+}
+
+// whyUnconnected returns why there is no connection. It sends nothing, because there is none.
+func whyUnconnected(ctx context.Context, conn *grpc.ClientConn) error {
+	_, err := lofamov1.NewEnrolmentClient(conn).ListTokens(ctx, &lofamov1.ListTokensRequest{})
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("no connection: %s", status.Convert(err).Message())
+}
+
+// fill completes a request with the node's keys and addresses.
+func (j *joiner) fill(req *lofamov1.EnrolRequest, n *joinedNode) (map[pki.Identity]ed25519.PublicKey, error) {
+	var err error
+	if n.Address, err = j.address(); err != nil {
+		return nil, err
+	}
+	a := j.cfg.With(j.joined(*n))
+	req.Node, req.Labels, req.Clock = string(n.Node), j.cfg.Join.Labels, timestamppb.Now()
+	for _, i := range a.Service.Interfaces() {
+		req.Service = append(req.Service, i.Listen)
+	}
+	keys := make(map[pki.Identity]ed25519.PublicKey)
+	for _, of := range []struct {
+		half       fault.Half
+		file       string
+		key, proof *[]byte
+	}{
+		{fault.HalfHost, "host.key", &req.HostKey, &req.HostProof}, {fault.HalfDNP, "dnp.key", &req.DnpKey, &req.DnpProof},
+	} {
+		key, err := pki.KeepHalfKey(j.file(of.file))
+		if err != nil {
+			return nil, err
+		}
+		id := pki.NodeIdentity(n.Cluster, n.Node, of.half)
+		keys[id] = key.Public().(ed25519.PublicKey)
+		*of.key, *of.proof = keys[id], pki.ProveKey(key, id)
+	}
+	return keys, nil
+}
+
+// accept checks an answer and stores it; the file with the answer last.
+func (j *joiner) accept(resp *lofamov1.EnrolResponse, n *joinedNode, keys map[pki.Identity]ed25519.PublicKey, pin *[32]byte) error {
+	if resp.GetCluster() != n.Cluster || resp.GetNode() != string(n.Node) {
+		return fmt.Errorf("it is for node %.64q of cluster %.64q: want %s of %s", resp.GetNode(), resp.GetCluster(), n.Node, n.Cluster)
+	}
+	certs := map[pki.Identity][]byte{
+		pki.NodeIdentity(n.Cluster, n.Node, fault.HalfHost): resp.GetHostCertificate(),
+		pki.NodeIdentity(n.Cluster, n.Node, fault.HalfDNP):  resp.GetDnpCertificate(),
+	}
+	if err := pki.CheckEnrolled(resp.GetCa(), pin, time.Now(), certs, keys); err != nil {
+		return err
+	}
+	n.Preset, n.Gossip, n.Keys = resp.GetPreset(), resp.GetGossip(), len(resp.GetGossipKeys()) > 0
+	for _, s := range resp.GetSupervisors() {
+		if len(s.GetReport()) == 0 {
+			return fmt.Errorf("supervisor %.64q: no report address", s.GetId())
+		}
+		n.Supervisors = append(n.Supervisors, config.SupervisorAddr{ID: s.GetId(), Report: s.GetReport()[0], Alternates: s.GetReport()[1:]})
+	}
+	if text := resp.GetPeriods(); text != "" {
+		var err error
+		if n.Periods, err = decodePeriods(text); err != nil {
+			return err
+		}
+	}
+	complete := j.joined(*n)
+	if err := j.cfg.With(complete).Validate(); err != nil {
+		return err
+	}
+	if n.Keys {
+		if err := pki.SaveGossipKeys(complete.GossipKeys, resp.GetGossipKeys()); err != nil {
+			return err
+		}
+	}
+	if err := durable.WriteFile(complete.TLS.CA, resp.GetCa(), 0o644); err != nil {
+		return fmt.Errorf("write %s: %w", complete.TLS.CA, err)
+	}
+	if err := pki.WriteCert(complete.TLS.HostCert, resp.GetHostCertificate()); err != nil {
+		return err
+	}
+	if err := pki.WriteCert(complete.TLS.DNPCert, resp.GetDnpCertificate()); err != nil {
+		return err
+	}
+	b, err := json.Marshal(n)
+	if err != nil {
+		return fmt.Errorf("encode the enrolment: %w", err)
+	}
+	return durable.Whole(j.file(joinAnswer), b)
+}

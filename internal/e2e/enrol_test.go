@@ -1,0 +1,104 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/testing/requirements"
+)
+
+// TestMachinesEnrol begins with three supervisors and no node. Machines that have one address and a token become nodes:
+// each makes its own keys, gets certificates and a place, and the map shows it NORMAL. A restarted node needs no token. A
+// token that is used up, and a name that is taken, are refused with the reason. A lost machine comes back with a token for
+// its name. No other node is FAILED meanwhile.
+func TestMachinesEnrol(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		requirements.Missing(t, "machines of their own want root")
+	}
+	h := hallOf(t, 192, "cluster: hall8\npreset: relaxed\nsupervisors:\n- {id: s1, address: 10.0.0.101}\n- {id: s2, address: 10.0.0.102}\n"+
+		"- {id: s3, address: 10.0.0.103}\n")
+	h.ctl("cluster", "init", filepath.Join(h.dir, "inventory.yaml"), "--out", h.operator())
+	for _, s := range hallSupervisors {
+		h.join("supervisors", s)
+		h.start(s)
+	}
+	h.eventually("the supervisors answer", func() bool { _, err := h.try("get", "nodes"); return err == nil })
+	begin := h.revision()
+	token := func(args ...string) string { return h.ctl(append([]string{"token", "create"}, args...)...) }
+
+	four := token("--uses", "4")
+	for i := range 4 {
+		h.enrols(fmt.Sprintf("n%d", i), i, four)
+	}
+	h.settledOn(4)
+	if out := h.ctl("token", "list"); !strings.Contains(out, "4/4") || strings.Contains(out, strings.Split(four, ".")[2]) {
+		t.Errorf("token list: %s: want all four uses, and no secret", out)
+	}
+
+	h.refused("n9", 9, four, "used up")
+	h.refused("n1", 9, token(), "n1: there is one")
+	h.refused("n9", 1, token(), "is that of node n1")
+	h.refused("n9", 9, token("--node", "n8"), "is for node n8")
+	revoked := token()
+	h.ctl("token", "revoke", strings.TrimSpace(revoked))
+	h.refused("n9", 9, revoked, "unknown")
+
+	h.stop("n2")
+	h.enrols("n2", 2, "none") // it has enrolled
+	h.settledOn(4)
+
+	mark := h.revision()
+	h.loses("n3")
+	h.eventually("the lost machine is FAILED", func() bool { return h.called(mark, "n3", "node", "FAILED") })
+	if err := os.RemoveAll(h.machine("n3")); err != nil {
+		t.Fatal(err)
+	}
+	h.enrols("n3", 3, token("--node", "n3"))
+	h.settledOn(4)
+
+	h.ctl("node", "leave", "n0", "--forget")
+	h.enrols("n4", 4, token())
+	h.settledOn(4)
+	for _, e := range h.events(begin) {
+		if e.To == "FAILED" && e.Component == "node" && e.Node != "n3" {
+			t.Errorf("called FAILED: %+v", e)
+		}
+	}
+}
+
+// enrolment is the command line of a machine that becomes a node.
+func (h *hall) enrolment(id string, number int, token string) []string {
+	h.Helper()
+	h.build(id)
+	if err := os.WriteFile(filepath.Join(h.machine(id), "etc/lofamo/token"), []byte(token), 0o600); err != nil {
+		h.Fatal(err)
+	}
+	return []string{"run", "--join", fmt.Sprintf("%s101:7944,%s102:7944", h.net, h.net), "--token-file", "/etc/lofamo/token", "--node", id,
+		"--address", fmt.Sprintf("%s%d", h.net, 1+number)}
+}
+
+// enrols starts the agent of a machine that becomes a node.
+func (h *hall) enrols(id string, number int, token string) {
+	h.Helper()
+	h.run(id, "lofamo-agent", h.enrolment(id, number, token)...)
+}
+
+// refused starts the agent of another machine with a name, which must end with a reason.
+func (h *hall) refused(name string, number int, token, why string) {
+	h.Helper()
+	args := h.enrolment("stranger", number, token)
+	args[6] = name
+	began := time.Now()
+	out, err := h.on(h.Context(), "stranger", "lofamo-agent", args...).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), why) {
+		h.Errorf("%s with a token enrols: %v after %s: want %q in\n%s", name, err, time.Since(began), why, out)
+	}
+	if err := os.RemoveAll(h.machine("stranger")); err != nil {
+		h.Error(err)
+	}
+}

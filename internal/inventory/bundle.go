@@ -452,7 +452,7 @@ func (d *Dir) sums() (map[string]string, error) {
 	out := map[string]string{}
 	for _, kind := range []string{nodesDir, supervisors, executorsDir} {
 		err := fs.WalkDir(os.DirFS(d.path), kind, func(p string, e fs.DirEntry, err error) error {
-			if p == executorsDir && errors.Is(err, fs.ErrNotExist) {
+			if p == kind && kind != supervisors && errors.Is(err, fs.ErrNotExist) { // a cluster may begin without nodes
 				return nil
 			}
 			if err != nil || e.IsDir() {

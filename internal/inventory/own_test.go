@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lofamo/lofamo/internal/config"
 )
@@ -107,5 +108,35 @@ func TestOperatorSettingsSurviveRotation(t *testing.T) {
 	if _, err := d.Update(inv); err == nil || !strings.Contains(err.Error(), "sockets") ||
 		!strings.Contains(err.Error(), d.file("settings", "agent.yaml")) {
 		t.Errorf("an unknown key: %v", err)
+	}
+}
+
+// A cluster that begins without nodes has no bundles for them: its settings and keys can change all the same.
+func TestClusterWithoutNodesIsChanged(t *testing.T) {
+	d, inv := Open(filepath.Join(t.TempDir(), "hall7")), load(t)
+	inv.Nodes, inv.Spares, inv.Dims = nil, nil, "0x0x0"
+	if err := d.Init(inv); err != nil {
+		t.Fatal(err)
+	}
+	if changed, err := d.Update(inv); err != nil || len(changed) != 0 {
+		t.Errorf("without a change: %v, %v: want none", changed, err)
+	}
+	if err := os.Mkdir(d.file("settings"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(d.file("settings", "supervisor.yaml"), []byte("enrolment: {forgetAfter: 24h}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if changed, err := d.Update(inv); err != nil || len(changed) != len(inv.Supervisors) {
+		t.Errorf("with a setting: %v, %v: want the supervisors", changed, err)
+	}
+	s, err := config.LoadSupervisor(d.file("supervisors", "s1", "supervisor.yaml"), nil)
+	if err != nil || s.Enrolment.Listen == "" || s.Enrolment.ForgetAfter.D() != 24*time.Hour {
+		t.Errorf("%+v, %v: want the address and the setting", s.Enrolment, err)
+	}
+	for _, step := range []Step{StepAdd, StepUse, StepRemove} {
+		if _, err := d.Rotate(step, false); err != nil {
+			t.Errorf("%v: %v", step, err)
+		}
 	}
 }

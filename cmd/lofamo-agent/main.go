@@ -81,7 +81,7 @@ type options struct {
 	join       joinFlags
 }
 
-// joinFlags are the flags of run about enrolment.
+// joinFlags are the enrolment flags of run.
 type joinFlags struct {
 	supervisors []string
 	tokenFile   string
@@ -284,6 +284,9 @@ func (o *options) configCommand() *cobra.Command {
 			case o.config == "" && !slices.ContainsFunc(o.environ, func(v string) bool { return strings.HasPrefix(v, "LOFAMO_AGENT_") }):
 				return fmt.Errorf("%w: config check: FILE is missing", errUsage)
 			}
+			if joins, err := o.checkJoin(c.OutOrStdout()); joins || err != nil {
+				return err
+			}
 			cfg, err := o.load()
 			if err != nil {
 				return err
@@ -298,15 +301,23 @@ func (o *options) configCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "%s: good: node %s at %s of %s, preset %s; death of a half known within %s, of the node "+
+			_, err = fmt.Fprintf(c.OutOrStdout(), "%s: good: node %s %s, preset %s; death of a half known within %s, of the node "+
 				"within %s; a half that hangs is ended by its daemon within %s\n",
-				cmp.Or(o.config, "environment"), cfg.Node, cfg.Coord, cfg.Dims, cfg.Preset, p.HalfBound().Round(time.Millisecond),
+				cmp.Or(o.config, "environment"), cfg.Node, placeOf(cfg), cfg.Preset, p.HalfBound().Round(time.Millisecond),
 				p.NodeBound().Round(time.Millisecond),
 				halfcore.HangBound(p.TRead, p.ReadMisses).Round(time.Millisecond))
 			return err
 		},
 	})
 	return c
+}
+
+// placeOf is a node's place, in words.
+func placeOf(cfg config.Agent) string {
+	if cfg.Spare {
+		return "without a place of its own: the supervisors choose one"
+	}
+	return "at " + cfg.Coord + " of " + cfg.Dims
 }
 
 func versionCommand() *cobra.Command {
@@ -338,7 +349,7 @@ func (o *options) read() (config.Agent, error) {
 	return cfg, nil
 }
 
-// load is read for a complete configuration. That of a node that has enrolled is in its state directory.
+// load reads the complete configuration and checks it. That of an enrolled node is in its state directory.
 func (o *options) load() (config.Agent, error) {
 	cfg, err := o.read()
 	if err != nil {
@@ -360,7 +371,7 @@ func (o *options) load() (config.Agent, error) {
 	return cfg, nil
 }
 
-// enrolled is load for run, which enrols the node first if it has to.
+// enrolled enrols the node if necessary, and then loads its configuration.
 func (o *options) enrolled(ctx context.Context) (config.Agent, error) {
 	cfg, err := o.read()
 	if err != nil {
@@ -379,19 +390,48 @@ func (o *options) enrolled(ctx context.Context) (config.Agent, error) {
 		}
 		return o.load()
 	}
-	if cfg.Node == "" {
-		name, err := os.Hostname()
-		if err != nil {
-			return cfg, fmt.Errorf("--node: given nothing, and the machine has no name: %w", err)
-		}
-		cfg.Node = fault.NodeID(name)
+	if cfg, err = named(cfg); err != nil {
+		return cfg, err
 	}
 	cfg, file, err := daemon.Join(ctx, cfg, program.NewLogger(cfg.Log, o.stderr))
 	if err != nil {
 		return cfg, err
 	}
-	o.config, o.environ = file, withoutConfig(o.environ) // the file has what they say
+	o.config, o.environ = file, withoutConfig(o.environ) // the file has their values
 	return cfg, nil
+}
+
+// named gives a node that enrols the name of its machine, unless it has one.
+func named(cfg config.Agent) (config.Agent, error) {
+	if cfg.Node != "" {
+		return cfg, nil
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return cfg, fmt.Errorf("node: given nothing, and the machine's name cannot be read: %w", err)
+	}
+	cfg.Node = fault.NodeID(name)
+	return cfg, nil
+}
+
+// checkJoin checks the configuration of a node that has still to enrol; false: it is none.
+func (o *options) checkJoin(stdout io.Writer) (bool, error) {
+	cfg, err := o.read()
+	if err != nil || !cfg.Join.Given() {
+		return false, err
+	}
+	if _, enrolled := daemon.JoinedFile(cfg.StateDir); enrolled {
+		return false, nil
+	}
+	if cfg, err = named(cfg); err != nil {
+		return true, err
+	}
+	if err := cfg.ValidateJoin(); err != nil {
+		return true, &half.ConfigError{Err: fmt.Errorf("configuration %s: %w", o.config, err)}
+	}
+	_, err = fmt.Fprintf(stdout, "%s: good: node %s will enrol at %s; it has not enrolled yet\n", cmp.Or(o.config, "environment"), cfg.Node,
+		strings.Join(cfg.Join.Supervisors, ", "))
+	return true, err
 }
 
 // agentEnv begins the environment variables of the configuration.

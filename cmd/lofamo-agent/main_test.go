@@ -237,6 +237,20 @@ func TestConfigCheckAndVersion(t *testing.T) {
 	shared.Supervisors = append(shared.Supervisors, twin)
 	refusal(t, 2, []string{"supervisors[1].report", "an address other than that of supervisors[0].report"}, "config", "check", "--config",
 		write(t, shared, ""))
+	join := filepath.Join(t.TempDir(), "agent.yaml")
+	text := "stateDir: " + t.TempDir() + "\nnode: n7\njoin: {supervisors: [10.0.0.1:7944], tokenFile: /t}\n"
+	if err := os.WriteFile(join, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err = agentCommand(t, "config", "check", join).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "node n7 will enrol at 10.0.0.1:7944; it has not enrolled yet") {
+		t.Errorf("config check before the node has enrolled: %v\n%s", err, out)
+	}
+	refusal(t, 1, []string{"has not enrolled yet", "lofamo-agent run"}, "status", "--config", join)
+	if err := os.WriteFile(join, []byte("node: n7\ndims: 2x2x2\njoin: {supervisors: [10.0.0.1]}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	refusal(t, 2, []string{"join.supervisors[0]", "exactly one", "dims: given"}, "config", "check", join)
 	out, err = agentCommand(t, "version").CombinedOutput()
 	if err != nil || !strings.HasPrefix(string(out), "lofamo-agent ") {
 		t.Errorf("version: %v\n%s", err, out)

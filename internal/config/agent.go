@@ -72,8 +72,9 @@ type Agent struct {
 	Routing string `json:"routing"`
 	// Service is the node's side of the service network.
 	Service ServiceConfig `json:"service"`
-	// Join makes the node enrol with the supervisors instead of reading its names, keys and addresses here. It excludes
-	// cluster, coord, dims, tls, links, supervisors and preset. Default none.
+	// Join makes the node enrol with the supervisors instead of reading its names, keys and addresses here. Not
+	// allowed together with cluster, coord, dims, tls, links, supervisors or periods. The supervisors' preset replaces preset.
+	// Default none.
 	Join JoinConfig `json:"join,omitzero"`
 	// Supervisors are the replicas to report to, the preferred first. At least one.
 	Supervisors []SupervisorAddr `json:"supervisors"`

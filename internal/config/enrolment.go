@@ -14,7 +14,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// EnrolmentConfig lets new nodes enrol: each gets certificates and a place in the torus. All replicas alike, but for Listen.
+// EnrolmentConfig lets new nodes enrol: each gets certificates and a place in the torus. All fields but listen must be equal
+// on all replicas.
 type EnrolmentConfig struct {
 	// Listen is the address at which nodes without a certificate enrol, TCP, "ip:port". Requires renewal. Default none: no
 	// node can enrol here.
@@ -23,9 +24,9 @@ type EnrolmentConfig struct {
 	Kubernetes EnrolmentKubernetes `json:"kubernetes,omitzero"`
 	// Certificates accepts certificates that nodes have from another authority, such as a SPIFFE one. Default none.
 	Certificates EnrolmentCertificates `json:"certificates,omitzero"`
-	// ForgetAfter is the time after which a node that is FAILED all the while is removed from the topology, so that its
-	// place can be used again; it may enrol again. At most one node in 10 s, and none while more than a quarter of all
-	// nodes is FAILED. 10m to 8760h. Default 0: never.
+	// ForgetAfter is the time after which a node that stays FAILED is removed from the topology, which frees its place. It
+	// may enrol again. At most one node is removed in 10 s, and none while more than a quarter of all nodes are FAILED. 10m
+	// to 8760h. Default 0: never.
 	ForgetAfter Duration `json:"forgetAfter,omitzero"`
 }
 
@@ -39,7 +40,7 @@ type EnrolmentKubernetes struct {
 	// Kubeconfig is the absolute path of a kubeconfig file. Default none: the supervisor runs in a pod, and asks as its
 	// service account, which needs the right to create tokenreviews.
 	Kubeconfig string `json:"kubeconfig,omitempty"`
-	// ForgetNodes removes a node that enrolled this way from the topology when the cluster no longer has its Node object. The
+	// ForgetNodes removes a node that enrolled this way from the topology when Kubernetes no longer has its Node object. The
 	// service account needs the right to list nodes. Default false.
 	ForgetNodes bool `json:"forgetNodes,omitempty"`
 }
@@ -146,7 +147,7 @@ const (
 	PortService = 7100
 	PortGossip  = 7101
 	PortLinks   = 7110
-	// PortEnrolment is that of supervisors for nodes that enrol.
+	// PortEnrolment is the supervisors' default port for enrolment.
 	PortEnrolment = 7944
 )
 
@@ -165,7 +166,7 @@ func (a Agent) ValidateJoin() error {
 		{"supervisors", len(a.Supervisors) > 0}, {"periods", a.Periods != nil},
 	} {
 		if f.given {
-			p.bad(f.name, "a value", "nothing with join: the supervisors answer with it")
+			p.bad(f.name, "a value", "nothing with join: the supervisors provide it")
 		}
 	}
 	p.name("node", string(a.Node))
@@ -191,7 +192,7 @@ func (c JoinConfig) validate() error {
 		}
 	}
 	if evidence != 1 {
-		p.bad("join.tokenFile, join.serviceAccountTokenFile, join.cert", fmt.Sprintf("%d given", evidence), "one of them")
+		p.bad("join.tokenFile, join.serviceAccountTokenFile, join.cert", evidence, "exactly one of them")
 	}
 	if (c.Cert == "") != (c.Key == "") {
 		p.bad("join.cert, join.key", c.Cert+", "+c.Key, "both or none")

@@ -22,7 +22,7 @@ func TestJoinConfigNamesWhatIsWrong(t *testing.T) {
 		"join.supervisors[0]":           func(a *Agent) { a.Join.Supervisors = []string{"10.0.0.1"} },
 		"join.supervisors[1]":           func(a *Agent) { a.Join.Supervisors[1] = "fd00::1:7944" },
 		"join.tokenFile":                func(a *Agent) { a.Join.TokenFile = "" },
-		"2 given":                       func(a *Agent) { a.Join.ServiceAccountTokenFile = "/t" },
+		"given 2:":                      func(a *Agent) { a.Join.ServiceAccountTokenFile = "/t" },
 		"join.ca":                       func(a *Agent) { a.Join.TokenFile, a.Join.ServiceAccountTokenFile = "", "/t" },
 		"join.cert, join.key":           func(a *Agent) { a.Join.TokenFile, a.Join.Cert, a.Join.CA = "", "/c", "/ca" },
 		"join.address":                  func(a *Agent) { a.Join.Address = "0.0.0.0" },

@@ -81,7 +81,7 @@ func EnrolServerTLS(certFile, keyFile, caFile string) (*tls.Config, error) {
 		if err != nil {
 			return nil, err
 		}
-		_, _ = own.Renew() // without a new pair the present one serves
+		_, _ = own.Renew() // if that fails, the present pair stays in use
 		shown := *own.tls()
 		shown.Certificate = append(slices.Clone(shown.Certificate), ca.Raw)
 		return &shown, nil
@@ -134,7 +134,7 @@ func (t JoinTrust) TLS(server *atomic.Pointer[JoinedServer]) *tls.Config {
 			return err
 		}
 		if id.Role != RoleSupervisor || isIssuer(leaf) {
-			return fmt.Errorf("%s answers: want a supervisor", id)
+			return fmt.Errorf("the server's certificate is of %s: want a supervisor", id)
 		}
 		server.Store(&JoinedServer{Identity: id})
 		return nil
@@ -147,7 +147,7 @@ func (t JoinTrust) TLS(server *atomic.Pointer[JoinedServer]) *tls.Config {
 
 // CheckEnrolled returns an error unless ca, a PEM text, has an authority that vouches for both of a node's certificates.
 // With a pin, the authority must have it.
-func CheckEnrolled(ca []byte, pin *[32]byte, now time.Time, certs map[Identity][]byte, keys map[Identity]ed25519.PublicKey) error {
+func CheckEnrolled(ca []byte, pin *[32]byte, now time.Time, certs map[Identity][]byte, keys map[Identity]ed25519.PrivateKey) error {
 	roots, err := parseRoots(ca)
 	if err != nil {
 		return fmt.Errorf("authorities: %w", err)
@@ -164,8 +164,11 @@ func CheckEnrolled(ca []byte, pin *[32]byte, now time.Time, certs map[Identity][
 		if err != nil {
 			return fmt.Errorf("certificate of %s: %w", id, err)
 		}
-		if got.id != id || !keys[id].Equal(got.key) {
-			return fmt.Errorf("certificate of %s: is of %s, or of another key", id, got.id)
+		if got.id != id {
+			return fmt.Errorf("certificate of %s: is of %s", id, got.id)
+		}
+		if key, ok := keys[id]; !ok || !key.Public().(ed25519.PublicKey).Equal(got.key) {
+			return fmt.Errorf("certificate of %s: its key is not that of the request", id)
 		}
 	}
 	return nil
@@ -208,12 +211,13 @@ func KeepHalfKey(file string) (ed25519.PrivateKey, error) {
 	return key, nil
 }
 
-// WriteCert writes a certificate, as LoadSigner reads it.
-func WriteCert(file string, der []byte) error {
-	if err := durable.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: pemCert, Bytes: der}), 0o644); err != nil {
-		return fmt.Errorf("write certificate %s: %w", file, err)
+// WriteHalf writes a half's certificate and key, as LoadSigner reads them.
+func WriteHalf(certFile, keyFile string, certDER []byte, key ed25519.PrivateKey) error {
+	keyPEM, err := encodeKey(key)
+	if err != nil {
+		return err
 	}
-	return nil
+	return WritePair(certFile, keyFile, pem.EncodeToMemory(&pem.Block{Type: pemCert, Bytes: certDER}), keyPEM)
 }
 
 // PresentedPair loads a certificate and its key for JoinTrust.Present.

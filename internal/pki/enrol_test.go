@@ -20,7 +20,7 @@ func TestJoinTokenText(t *testing.T) {
 	}
 	sum := tok.Sum()
 	if other := NewJoinToken(tok.Pin); !tok.Is(sum[:]) || other.Is(sum[:]) || tok.Is(nil) {
-		t.Error("a token is recognised by its own sum alone")
+		t.Error("a token does not match its own checksum, or matches another one")
 	}
 	text := tok.String()
 	for name, s := range map[string]string{
@@ -130,15 +130,15 @@ func TestIssuedCertificateIsCheckedAndRevocable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		check := func(pin *[32]byte, id Identity, key ed25519.PublicKey) error {
-			return CheckEnrolled(pem, pin, now, map[Identity][]byte{id: der}, map[Identity]ed25519.PublicKey{id: key})
+		check := func(pin *[32]byte, id Identity, key ed25519.PrivateKey) error {
+			return CheckEnrolled(pem, pin, now, map[Identity][]byte{id: der}, map[Identity]ed25519.PrivateKey{id: key})
 		}
 		right, wrong := PinOf(ca.cert), [32]byte{}
-		if err := check(&right, id, pub); err != nil {
+		if err := check(&right, id, key); err != nil {
 			t.Errorf("lifetime %s: %v", lifetime, err)
 		}
-		other, _, _ := ed25519.GenerateKey(nil)
-		if check(&wrong, id, pub) == nil || check(nil, NodeIdentity("c", "n2", 1), pub) == nil || check(nil, id, other) == nil {
+		_, other, _ := ed25519.GenerateKey(nil)
+		if check(&wrong, id, key) == nil || check(nil, NodeIdentity("c", "n2", 1), key) == nil || check(nil, id, other) == nil {
 			t.Errorf("lifetime %s: a wrong pin, name or key is accepted", lifetime)
 		}
 		p, err := ReadPresented(der)

@@ -72,10 +72,10 @@ func ParseJoinToken(s string) (JoinToken, error) {
 	return t, nil
 }
 
-// Sum returns what a supervisor stores of a token, so that a reader of the store cannot use it.
+// Sum returns the checksum that supervisors store in place of the secret, so that a reader of the store cannot use it.
 func (t JoinToken) Sum() [32]byte { return sha256.Sum256([]byte(t.ID + "." + t.Secret)) }
 
-// Is reports whether the token has a stored sum. It takes the same time for every sum.
+// Is reports whether sum is the token's checksum, in the same time for every sum.
 func (t JoinToken) Is(sum []byte) bool {
 	own := t.Sum()
 	return subtle.ConstantTimeCompare(own[:], sum) == 1

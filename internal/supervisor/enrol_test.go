@@ -2,6 +2,7 @@ package supervisor_test
 
 import (
 	"crypto/ed25519"
+	"crypto/tls"
 	"fmt"
 	"net/url"
 	"path/filepath"
@@ -87,10 +88,11 @@ func TestEnrolmentChecksItsEvidence(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var shown *tls.Certificate // by the node
 	enrol := func(node, address, token string, change func(*lofamov1.EnrolRequest)) (*lofamov1.EnrolResponse, error) {
 		var server atomic.Pointer[pki.JoinedServer]
 		conn, err := grpc.NewClient("passthrough:///"+follower.Enrolment.Listen,
-			grpc.WithTransportCredentials(credentials.NewTLS(pki.JoinTrust{Pin: &parsed.Pin}.TLS(&server))))
+			grpc.WithTransportCredentials(credentials.NewTLS(pki.JoinTrust{Pin: &parsed.Pin, Present: shown}.TLS(&server))))
 		if err != nil {
 			return nil, err
 		}
@@ -145,6 +147,10 @@ func TestEnrolmentChecksItsEvidence(t *testing.T) {
 		}, codes.FailedPrecondition, "set its clock"},
 		"another's key": {"e9", "10.0.0.9:1", two, func(r *lofamov1.EnrolRequest) { r.HostProof = r.GetDnpProof() }, codes.InvalidArgument,
 			"does not prove itself"},
+		"an operator's label": {"e9", "10.0.0.9:1", two, func(r *lofamov1.EnrolRequest) {
+			r.Labels = map[string]string{"lofamo.io/no-response": "true"}
+		}, codes.InvalidArgument, "only operators and supervisors"},
+		"an address of many": {"e9", "239.0.0.1:7100", two, nil, codes.InvalidArgument, "one machine"},
 		"labels": {"e9", "10.0.0.9:1", two, func(r *lofamov1.EnrolRequest) { r.Labels = map[string]string{"a b": ""} }, codes.InvalidArgument,
 			"labels"},
 	} {
@@ -155,6 +161,30 @@ func TestEnrolmentChecksItsEvidence(t *testing.T) {
 	}
 	if _, err := enrol("e2", "10.0.0.2:7100", forE2, nil); err != nil {
 		t.Error(err)
+	}
+	// A node of the cluster needs no token: its own certificate is its evidence, until it is revoked.
+	if shown, err = pki.PresentedPair(filepath.Join(c.Dir, "n0-0-0-host.pem"), filepath.Join(c.Dir, "n0-0-0-host.key")); err != nil {
+		t.Fatal(err)
+	}
+	own := c.Agents["n0-0-0"].Addr()
+	if resp, err := enrol("n0-0-0", own, "", nil); err != nil || len(resp.GetHostCertificate())+len(resp.GetDnpCertificate()) != 0 ||
+		len(resp.GetSupervisors()) != 3 {
+		t.Errorf("with its own certificate: %v, %v: want the settings, and no certificate: its halves renew theirs", resp, err)
+	}
+	_, err = enrol("n1-0-0", c.Agents["n1-0-0"].Addr(), "", nil)
+	wantCode(t, "with another node's certificate", err, codes.PermissionDenied, "want one of node n1-0-0")
+	before := create(&lofamov1.CreateTokenRequest{Node: "n0-0-0"})
+	revoke(t, c, pki.NodeIdentity(supervisortest.Name, "n0-0-0", fault.HalfHost),
+		pki.NodeIdentity(supervisortest.Name, "n0-0-0", fault.HalfDNP))
+	supervisortest.Eventually(t, "the follower refuses the revoked certificate", func() bool {
+		_, err = enrol("n0-0-0", own, create(&lofamov1.CreateTokenRequest{Node: "n0-0-0"}), nil)
+		return status.Code(err) == codes.PermissionDenied && strings.Contains(err.Error(), "revoked")
+	})
+	shown = nil
+	_, err = enrol("n0-0-0", own, before, nil)
+	wantCode(t, "with a token from before the revocation", err, codes.PermissionDenied, "want a later token")
+	if _, err := enrol("n0-0-0", own, create(&lofamov1.CreateTokenRequest{Node: "n0-0-0"}), nil); err != nil {
+		t.Errorf("with a token from after the revocation: %v", err)
 	}
 	// One use is left: of many nodes at once, one gets it.
 	var in atomic.Int32

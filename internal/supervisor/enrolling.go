@@ -40,8 +40,13 @@ func (s *Supervisor) newEnrolment() (*api.Enrolment, error) {
 			}
 			return pin, err
 		},
-		CA:    func() ([]byte, error) { return os.ReadFile(s.cfg.TLS.CA) },
-		Count: func(result string) { s.metrics.Enrolments.WithLabelValues(result).Inc() }, Logger: s.logger,
+		CA: func() ([]byte, error) { return os.ReadFile(s.cfg.TLS.CA) },
+		Revoked: func(id fault.NodeID) (time.Time, bool) {
+			at, is := s.revokedNodes().Nodes[id]
+			return at, is
+		},
+		OptOut: s.cfg.Responses.OptOutLabel,
+		Count:  func(result string) { s.metrics.Enrolments.WithLabelValues(result).Inc() }, Logger: s.logger,
 	}
 	if s.renewals != nil {
 		cfg.Issuer = s.renewals.issuer
@@ -133,11 +138,11 @@ func (s *Supervisor) enrolAnswer() (*lofamov1.EnrolResponse, error) {
 func foreignNode(c config.EnrolmentCertificates, chain []*x509.Certificate) (fault.NodeID, error) {
 	pem, err := os.ReadFile(c.CA)
 	if err != nil {
-		return "", fmt.Errorf("enrolment.certificates.ca: %w", err)
+		return "", status.Error(codes.Unavailable, "this supervisor cannot read enrolment.certificates.ca")
 	}
 	roots, between := x509.NewCertPool(), x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(pem) {
-		return "", fmt.Errorf("enrolment.certificates.ca: %s: no certificate in it", c.CA)
+		return "", status.Error(codes.Unavailable, "this supervisor finds no certificate in enrolment.certificates.ca")
 	}
 	for _, cert := range chain[1:] {
 		between.AddCert(cert)
@@ -212,43 +217,71 @@ func (s *Supervisor) leadJoins(ctx context.Context) {
 		case <-t.C:
 		}
 		step := j.step(time.Now(), s.names.Topology(), s.orders, joinReads{
-			failed: func() (map[fault.NodeID]bool, error) { return s.failedNodes(ctx) },
+			failed: func() (mapNow, error) { return s.failedNodes(ctx) },
 			listed: func() (map[string]bool, error) { return s.accounts.Nodes(ctx) },
 		})
-		err := s.joinStep(ctx, step)
+		err := s.joinStep(ctx, j, step)
 		switch {
 		case err == nil:
 			said = ""
 		case ctx.Err() == nil && err.Error() != said: // the same reason once
 			said = err.Error()
-			s.logger.Warn("nodes that have enrolled get no place yet", "err", err)
+			s.logger.Warn("a node cannot be given a place, or removed: trying again", "err", err)
 		}
 	}
 }
 
 // joinStep carries out one step.
-func (s *Supervisor) joinStep(ctx context.Context, step joinStep) error {
+func (s *Supervisor) joinStep(ctx context.Context, j *joining, step joinStep) error {
 	var errs []error
 	if len(step.place) > 0 {
-		errs = append(errs, s.api.Place(ctx, step.place))
+		if err := s.api.Place(ctx, step.place); err != nil {
+			errs = append(errs, fmt.Errorf("place nodes that have enrolled: %w", err))
+		}
 	}
 	for _, n := range step.forget {
-		s.logger.Warn("node is forgotten", "node", string(n.id), "why", n.why)
-		errs = append(errs, s.api.Forget(ctx, n.id))
+		if err := s.forget(ctx, n); err != nil {
+			j.kept(n.id, time.Now())
+			errs = append(errs, fmt.Errorf("remove node %s: %w", n.id, err))
+		}
 	}
 	return errors.Join(errs...)
 }
 
-// failedNodes returns the FAILED nodes of the leader's map.
-func (s *Supervisor) failedNodes(ctx context.Context) (map[fault.NodeID]bool, error) {
+// errThere says that Kubernetes has a node after all.
+var errThere = errors.New("its Node object is in Kubernetes")
+
+// forget removes a node from the topology.
+func (s *Supervisor) forget(ctx context.Context, n forgotten) error {
+	if n.absent { // a list may be old
+		switch _, err := s.accounts.Labels(ctx, string(n.id)); {
+		case err == nil:
+			return errThere
+		case !kubernetes.IsNotFound(err):
+			return err
+		}
+	}
+	removed, err := s.api.Forget(ctx, n.id, n.unless)
+	if removed {
+		s.logger.Warn("node removed from the topology", "node", string(n.id), "reason", n.why)
+	}
+	return err
+}
+
+// failedNodes returns the nodes of the leader's map that may be gone.
+func (s *Supervisor) failedNodes(ctx context.Context) (mapNow, error) {
 	m, err := s.engine.Map(ctx)
 	if err != nil {
-		return nil, err
+		return mapNow{}, err
 	}
-	out := make(map[fault.NodeID]bool)
+	out := mapNow{failed: make(map[fault.NodeID]bool)}
 	for rank := range m.NotNormal() {
-		if st := m.At(rank).Status; st.State == fault.Failed {
-			out[st.ID] = true
+		st := m.At(rank).Status
+		if st.State == fault.Failed {
+			out.failed[st.ID] = true
+		}
+		if st.State == fault.Failed || st.State == fault.Unknown {
+			out.out++
 		}
 	}
 	return out, nil

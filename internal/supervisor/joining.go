@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -21,6 +22,7 @@ type joining struct {
 	listed    time.Time                  // when they were last listed
 	absent    map[fault.NodeID]bool      // nodes that the last list did not have
 	tried     map[fault.NodeID]time.Time // when a place was last looked for
+	stays     map[fault.NodeID]time.Time // until when a node is not removed, because the last attempt failed
 }
 
 // joinStep is the next step of the leader.
@@ -30,28 +32,41 @@ type joinStep struct {
 }
 
 type forgotten struct {
-	id  fault.NodeID
-	why string
+	id     fault.NodeID
+	why    string
+	unless func(topology.Node) bool // it stays, as the topology is when it is removed
+	absent bool                     // from Kubernetes
 }
+
+// kept notes that a node could not be removed, or proved to be there.
+func (j *joining) kept(id fault.NodeID, now time.Time) { j.stays[id] = now.Add(stayFor) }
 
 // joinReads are what joining reads from outside.
 type joinReads struct {
-	failed func() (map[fault.NodeID]bool, error) // nodes that the map calls FAILED
-	listed func() (map[string]bool, error)       // nodes of Kubernetes
+	failed func() (mapNow, error)          // from the leader's map
+	listed func() (map[string]bool, error) // nodes of Kubernetes
+}
+
+// mapNow has the nodes that the map calls FAILED, and the number of those that are FAILED or UNKNOWN.
+type mapNow struct {
+	failed map[fault.NodeID]bool
+	out    int
 }
 
 const (
+	// stayFor is the pause after a node could not be removed.
+	stayFor = 10 * time.Minute
 	// maxPlaced bounds the nodes that one change gives places.
 	maxPlaced = 16
 	// placeAgain is the pause after a node got no place.
 	placeAgain = time.Second
-	// mostFailed is the part of all nodes, as a divisor, above which no node is forgotten: an outage is no departure.
+	// No node is removed while more than 1/mostFailed of all nodes are FAILED or UNKNOWN: that is an outage.
 	mostFailed = 4
 )
 
 func newJoining(forgetAfter time.Duration) *joining {
 	return &joining{forgetAfter: forgetAfter, since: make(map[fault.NodeID]time.Time), failed: make(map[fault.NodeID]time.Time),
-		tried: make(map[fault.NodeID]time.Time)}
+		tried: make(map[fault.NodeID]time.Time), stays: make(map[fault.NodeID]time.Time)}
 }
 
 // step returns the next step. It reads the map only when it needs it.
@@ -61,14 +76,15 @@ func (j *joining) step(now time.Time, t *topology.Topology, ends topology.Ends, 
 		if !n.Joining {
 			continue
 		}
-		if at := j.since[n.ID]; len(out.forget) == 0 && now.Sub(at) > unheardFor {
-			out.forget = append(out.forget, forgotten{n.ID, fmt.Sprintf("it has enrolled, and was not heard for %s", unheardFor)})
+		if at := j.since[n.ID]; now.Sub(at) > unheardFor {
+			out.forget = append(out.forget, forgotten{id: n.ID, why: fmt.Sprintf("it has enrolled, and sent no report for %s", unheardFor),
+				unless: func(n topology.Node) bool { return !n.Joining }})
 		}
 	}
 	if j.forgetAfter > 0 && now.Sub(j.looked) >= forgetEvery {
 		j.looked = now
-		if failed, err := read.failed(); err == nil {
-			out.forget = append(out.forget, j.gone(now, t, failed)...)
+		if m, err := read.failed(); err == nil {
+			out.forget = append(out.forget, j.gone(now, t, m)...)
 		}
 	}
 	if j.listEvery > 0 && now.Sub(j.listed) >= j.listEvery {
@@ -77,6 +93,7 @@ func (j *joining) step(now time.Time, t *topology.Topology, ends topology.Ends, 
 			out.forget = append(out.forget, j.removed(t, listed)...)
 		}
 	}
+	out.forget = slices.DeleteFunc(out.forget, func(f forgotten) bool { return now.Before(j.stays[f.id]) })
 	out.forget = out.forget[:min(1, len(out.forget))]
 	return out
 }
@@ -92,7 +109,7 @@ func (j *joining) places(now time.Time, t *topology.Topology, ends topology.Ends
 		waiting[n.ID] = true
 		if _, heard := ends.Ends(n.ID); heard {
 			j.since[n.ID] = now
-			if now.Sub(j.tried[n.ID]) >= placeAgain && len(out) < maxPlaced {
+			if now.Sub(j.tried[n.ID]) >= placeAgain {
 				out = append(out, n.ID)
 			}
 		} else if _, known := j.since[n.ID]; !known {
@@ -109,14 +126,17 @@ func (j *joining) places(now time.Time, t *topology.Topology, ends topology.Ends
 	if len(t.Placed()) == 0 && len(out) < topology.MinNodes {
 		return nil
 	}
+	slices.SortStableFunc(out, func(a, b fault.NodeID) int { return j.tried[a].Compare(j.tried[b]) }) // so that each gets its turn
+	out = out[:min(maxPlaced, len(out))]
 	for _, id := range out {
 		j.tried[id] = now
 	}
 	return out
 }
 
-// gone returns the node that has been FAILED for longest, if that is long enough.
-func (j *joining) gone(now time.Time, t *topology.Topology, failed map[fault.NodeID]bool) []forgotten {
+// gone returns the nodes that have been FAILED for forgetAfter, the longest first, unless there is an outage.
+func (j *joining) gone(now time.Time, t *topology.Topology, m mapNow) (gone []forgotten) {
+	failed := m.failed
 	for id := range j.failed {
 		if !failed[id] {
 			delete(j.failed, id)
@@ -131,31 +151,37 @@ func (j *joining) gone(now time.Time, t *topology.Topology, failed map[fault.Nod
 			out = append(out, id)
 		}
 	}
-	if len(out) == 0 || len(failed)*mostFailed > len(t.Placed()) {
+	if len(out) == 0 || m.out*mostFailed > len(t.Placed()) {
 		return nil
 	}
-	id := slices.MinFunc(out, func(a, b fault.NodeID) int {
-		if d := j.failed[a].Compare(j.failed[b]); d != 0 {
-			return d
-		}
-		return slices.Compare([]byte(a), []byte(b))
-	})
-	return []forgotten{{id, fmt.Sprintf("it has been FAILED for %s", now.Sub(j.failed[id]).Round(time.Second))}}
+	slices.SortFunc(out, func(a, b fault.NodeID) int { return cmp.Or(j.failed[a].Compare(j.failed[b]), cmp.Compare(a, b)) })
+	for _, id := range out {
+		gone = append(gone, forgotten{id: id, why: fmt.Sprintf("it has been FAILED for %s", now.Sub(j.failed[id]).Round(time.Second))})
+	}
+	return gone
 }
 
-// removed returns a node that enrolled from Kubernetes, and that two lists of its nodes in a row did not have. An empty list
-// proves nothing.
+// removed returns nodes that enrolled from Kubernetes and are missing from two consecutive lists of nodes there. A list that
+// lacks more than one of them, and more than 1/mostFailed of all, proves nothing.
 func (j *joining) removed(t *topology.Topology, listed map[string]bool) (out []forgotten) {
 	absent := make(map[fault.NodeID]bool)
+	all := 0
 	for _, n := range t.Nodes {
-		if n.Labels[topology.EnrolledBy] != topology.EnrolledByKubernetes || listed[string(n.ID)] || len(listed) == 0 {
+		if n.Labels[topology.EnrolledBy] != topology.EnrolledByKubernetes {
+			continue
+		}
+		all++
+		if listed[string(n.ID)] {
 			continue
 		}
 		absent[n.ID] = true
 		if j.absent[n.ID] {
-			out = append(out, forgotten{n.ID, "Kubernetes has removed it"})
+			out = append(out, forgotten{id: n.ID, why: "its Node object in Kubernetes does not exist any more", absent: true})
 		}
 	}
 	j.absent = absent
+	if len(listed) == 0 || len(absent) > max(1, all/mostFailed) {
+		return nil
+	}
 	return out
 }

@@ -38,7 +38,7 @@ func ring(nodes, joining int) *topology.Topology {
 
 // noMap are reads that fail.
 var noMap = joinReads{
-	failed: func() (map[fault.NodeID]bool, error) { return nil, errors.New("not needed") },
+	failed: func() (mapNow, error) { return mapNow{}, errors.New("not needed") },
 	listed: func() (map[string]bool, error) { return nil, errors.New("not needed") },
 }
 
@@ -123,10 +123,10 @@ func TestFailedNodeIsForgottenInTime(t *testing.T) {
 	run := func(nodes int, steps ...[]fault.NodeID) (out []forgotten) {
 		j := newJoining(after)
 		for i, failed := range steps {
-			s := j.step(now.Add(time.Duration(i)*after/2), ring(nodes, 0), heard{}, joinReads{failed: func() (map[fault.NodeID]bool, error) {
-				m := map[fault.NodeID]bool{}
+			s := j.step(now.Add(time.Duration(i)*after/2), ring(nodes, 0), heard{}, joinReads{failed: func() (mapNow, error) {
+				m := mapNow{failed: map[fault.NodeID]bool{}, out: len(failed)}
 				for _, id := range failed {
-					m[id] = true
+					m.failed[id] = true
 				}
 				return m, nil
 			}})
@@ -149,7 +149,7 @@ func TestFailedNodeIsForgottenInTime(t *testing.T) {
 		t.Errorf("forgotten: %+v: want nobody: more than a quarter is FAILED", got)
 	}
 	j := newJoining(0)
-	reads := joinReads{failed: func() (map[fault.NodeID]bool, error) { t.Error("the map is read"); return nil, errors.New("") }}
+	reads := joinReads{failed: func() (mapNow, error) { t.Error("the map is read"); return mapNow{}, errors.New("") }}
 	if s := j.step(now, ring(8, 0), heard{}, reads); len(s.forget) != 0 {
 		t.Errorf("forgotten: %+v: want nobody without forgetAfter", s.forget)
 	}

@@ -33,9 +33,9 @@ type EnrolRequest struct {
 	Service             []string               `protobuf:"bytes,2,rep,name=service,proto3" json:"service,omitempty"`                                                                         // addresses of its service interfaces by number, "ip:port", 1 to 8
 	Labels              map[string]string      `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // as of a TopologyNode
 	HostKey             []byte                 `protobuf:"bytes,4,opt,name=host_key,json=hostKey,proto3" json:"host_key,omitempty"`                                                          // Ed25519 public key of the host half, 32 bytes
-	HostProof           []byte                 `protobuf:"bytes,5,opt,name=host_proof,json=hostProof,proto3" json:"host_proof,omitempty"`                                                    // signature by that key that it is for lofamo://CLUSTER/node/NODE/host
+	HostProof           []byte                 `protobuf:"bytes,5,opt,name=host_proof,json=hostProof,proto3" json:"host_proof,omitempty"`                                                    // proof of possession: its signature that binds it to lofamo://CLUSTER/node/NODE/host
 	DnpKey              []byte                 `protobuf:"bytes,6,opt,name=dnp_key,json=dnpKey,proto3" json:"dnp_key,omitempty"`                                                             // Ed25519 public key of the DNP half, 32 bytes
-	DnpProof            []byte                 `protobuf:"bytes,7,opt,name=dnp_proof,json=dnpProof,proto3" json:"dnp_proof,omitempty"`                                                       // signature by that key that it is for lofamo://CLUSTER/node/NODE/dnp
+	DnpProof            []byte                 `protobuf:"bytes,7,opt,name=dnp_proof,json=dnpProof,proto3" json:"dnp_proof,omitempty"`                                                       // proof of possession: its signature that binds it to lofamo://CLUSTER/node/NODE/dnp
 	Clock               *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=clock,proto3" json:"clock,omitempty"`                                                                             // the node's wall clock: at most an hour away from the supervisor's
 	Token               string                 `protobuf:"bytes,9,opt,name=token,proto3" json:"token,omitempty"`                                                                             // as CreateToken returned it; empty: none
 	ServiceAccountToken string                 `protobuf:"bytes,10,opt,name=service_account_token,json=serviceAccountToken,proto3" json:"service_account_token,omitempty"`                   // of a Kubernetes service account, made for the audience of enrolment.kubernetes; empty: none
@@ -149,10 +149,10 @@ type EnrolResponse struct {
 	Cluster         string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`                                        // name of the cluster
 	Node            string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                                              // name of the node, as in the request
 	Ca              []byte                 `protobuf:"bytes,3,opt,name=ca,proto3" json:"ca,omitempty"`                                                  // the cluster's authorities and issuers, PEM
-	HostCertificate []byte                 `protobuf:"bytes,4,opt,name=host_certificate,json=hostCertificate,proto3" json:"host_certificate,omitempty"` // DER
-	DnpCertificate  []byte                 `protobuf:"bytes,5,opt,name=dnp_certificate,json=dnpCertificate,proto3" json:"dnp_certificate,omitempty"`    // DER
-	GossipKeys      [][]byte               `protobuf:"bytes,6,rep,name=gossip_keys,json=gossipKeys,proto3" json:"gossip_keys,omitempty"`                // of 32 bytes, the first encrypts; none: no gossip
-	Preset          string                 `protobuf:"bytes,7,opt,name=preset,proto3" json:"preset,omitempty"`                                          // of the periods
+	HostCertificate []byte                 `protobuf:"bytes,4,opt,name=host_certificate,json=hostCertificate,proto3" json:"host_certificate,omitempty"` // DER; empty if the node showed its own certificate: it keeps it
+	DnpCertificate  []byte                 `protobuf:"bytes,5,opt,name=dnp_certificate,json=dnpCertificate,proto3" json:"dnp_certificate,omitempty"`    // DER; empty if the node showed its own certificate
+	GossipKeys      [][]byte               `protobuf:"bytes,6,rep,name=gossip_keys,json=gossipKeys,proto3" json:"gossip_keys,omitempty"`                // 32 bytes each, the first encrypts; none: no gossip
+	Preset          string                 `protobuf:"bytes,7,opt,name=preset,proto3" json:"preset,omitempty"`                                          // name of the preset of periods
 	Periods         string                 `protobuf:"bytes,8,opt,name=periods,proto3" json:"periods,omitempty"`                                        // values that differ from the preset's: JSON with the keys of periods in the configuration; empty: none
 	Supervisors     []*EnrolmentSupervisor `protobuf:"bytes,9,rep,name=supervisors,proto3" json:"supervisors,omitempty"`                                // the preferred first
 	Gossip          []string               `protobuf:"bytes,10,rep,name=gossip,proto3" json:"gossip,omitempty"`                                         // addresses of supervisors in the gossip pool, "ip:port"
@@ -316,13 +316,13 @@ func (x *EnrolmentSupervisor) GetReport() []string {
 // AdmitRequest is a node whose evidence a replica has checked.
 type AdmitRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                                                                               // as in EnrolRequest
-	Service       []string               `protobuf:"bytes,2,rep,name=service,proto3" json:"service,omitempty"`                                                                         // as in EnrolRequest
-	Labels        map[string]string      `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // as in EnrolRequest
-	Key           []byte                 `protobuf:"bytes,4,opt,name=key,proto3" json:"key,omitempty"`                                                                                 // of the host half: a repeated request has the same one
-	Token         string                 `protobuf:"bytes,5,opt,name=token,proto3" json:"token,omitempty"`                                                                             // id of the token that it showed; empty: other evidence
-	Named         bool                   `protobuf:"varint,6,opt,name=named,proto3" json:"named,omitempty"`                                                                            // the evidence is for this node name alone: the node may enrol again
-	Known         bool                   `protobuf:"varint,7,opt,name=known,proto3" json:"known,omitempty"`                                                                            // its evidence is its own certificate: it must be in the topology
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                                                                                                      // as in EnrolRequest
+	Service       []string               `protobuf:"bytes,2,rep,name=service,proto3" json:"service,omitempty"`                                                                                                // as in EnrolRequest
+	Labels        map[string]string      `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`                        // as in EnrolRequest: a known node's own labels win
+	Keys          []byte                 `protobuf:"bytes,4,opt,name=keys,proto3" json:"keys,omitempty"`                                                                                                      // SHA-256 of the host key and the DNP key: a repeated request has the same
+	Token         string                 `protobuf:"bytes,5,opt,name=token,proto3" json:"token,omitempty"`                                                                                                    // id of the token that it showed; empty: other evidence
+	Named         bool                   `protobuf:"varint,6,opt,name=named,proto3" json:"named,omitempty"`                                                                                                   // the evidence names this node, so a known node may enrol again
+	SetLabels     map[string]string      `protobuf:"bytes,7,rep,name=set_labels,json=setLabels,proto3" json:"set_labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // labels from Kubernetes, which win over all others
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -378,9 +378,9 @@ func (x *AdmitRequest) GetLabels() map[string]string {
 	return nil
 }
 
-func (x *AdmitRequest) GetKey() []byte {
+func (x *AdmitRequest) GetKeys() []byte {
 	if x != nil {
-		return x.Key
+		return x.Keys
 	}
 	return nil
 }
@@ -399,11 +399,11 @@ func (x *AdmitRequest) GetNamed() bool {
 	return false
 }
 
-func (x *AdmitRequest) GetKnown() bool {
+func (x *AdmitRequest) GetSetLabels() map[string]string {
 	if x != nil {
-		return x.Known
+		return x.SetLabels
 	}
-	return false
+	return nil
 }
 
 // AdmitResponse says that the node is in the topology.
@@ -447,7 +447,7 @@ func (*AdmitResponse) Descriptor() ([]byte, []int) {
 type CreateTokenRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Lifetime      *durationpb.Duration   `protobuf:"bytes,1,opt,name=lifetime,proto3" json:"lifetime,omitempty"` // 1m to 168h; 0: 10m
-	Uses          uint32                 `protobuf:"varint,2,opt,name=uses,proto3" json:"uses,omitempty"`        // number of nodes that may enrol with it, 1 to 10000; 0: 1
+	Uses          uint32                 `protobuf:"varint,2,opt,name=uses,proto3" json:"uses,omitempty"`        // number of nodes that may enrol with it, 1 to 500; 0: 1
 	Node          string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`         // the only node that may use it; empty: any new one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -565,7 +565,7 @@ type JoinToken struct {
 	Made          *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=made,proto3" json:"made,omitempty"`       // by the clock of the leader of that time
 	Expires       *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=expires,proto3" json:"expires,omitempty"` // the end of its lifetime
 	Uses          uint32                 `protobuf:"varint,5,opt,name=uses,proto3" json:"uses,omitempty"`      // number of nodes that may enrol with it
-	Nodes         []string               `protobuf:"bytes,6,rep,name=nodes,proto3" json:"nodes,omitempty"`     // nodes that have
+	Nodes         []string               `protobuf:"bytes,6,rep,name=nodes,proto3" json:"nodes,omitempty"`     // nodes that have used it
 	Node          string                 `protobuf:"bytes,7,opt,name=node,proto3" json:"node,omitempty"`       // the only node that may use it; empty: any new one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -850,16 +850,20 @@ const file_lofamo_v1_enrolment_proto_rawDesc = "" +
 	" \x03(\tR\x06gossip\"=\n" +
 	"\x13EnrolmentSupervisor\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
-	"\x06report\x18\x02 \x03(\tR\x06report\"\x88\x02\n" +
+	"\x06report\x18\x02 \x03(\tR\x06report\"\xf9\x02\n" +
 	"\fAdmitRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\aservice\x18\x02 \x03(\tR\aservice\x12;\n" +
-	"\x06labels\x18\x03 \x03(\v2#.lofamo.v1.AdmitRequest.LabelsEntryR\x06labels\x12\x10\n" +
-	"\x03key\x18\x04 \x01(\fR\x03key\x12\x14\n" +
+	"\x06labels\x18\x03 \x03(\v2#.lofamo.v1.AdmitRequest.LabelsEntryR\x06labels\x12\x12\n" +
+	"\x04keys\x18\x04 \x01(\fR\x04keys\x12\x14\n" +
 	"\x05token\x18\x05 \x01(\tR\x05token\x12\x14\n" +
-	"\x05named\x18\x06 \x01(\bR\x05named\x12\x14\n" +
-	"\x05known\x18\a \x01(\bR\x05known\x1a9\n" +
+	"\x05named\x18\x06 \x01(\bR\x05named\x12E\n" +
+	"\n" +
+	"set_labels\x18\a \x03(\v2&.lofamo.v1.AdmitRequest.SetLabelsEntryR\tsetLabels\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a<\n" +
+	"\x0eSetLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x0f\n" +
 	"\rAdmitResponse\"s\n" +
@@ -904,7 +908,7 @@ func file_lofamo_v1_enrolment_proto_rawDescGZIP() []byte {
 	return file_lofamo_v1_enrolment_proto_rawDescData
 }
 
-var file_lofamo_v1_enrolment_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_lofamo_v1_enrolment_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_lofamo_v1_enrolment_proto_goTypes = []any{
 	(*EnrolRequest)(nil),          // 0: lofamo.v1.EnrolRequest
 	(*EnrolResponse)(nil),         // 1: lofamo.v1.EnrolResponse
@@ -920,34 +924,36 @@ var file_lofamo_v1_enrolment_proto_goTypes = []any{
 	(*RevokeTokenResponse)(nil),   // 11: lofamo.v1.RevokeTokenResponse
 	nil,                           // 12: lofamo.v1.EnrolRequest.LabelsEntry
 	nil,                           // 13: lofamo.v1.AdmitRequest.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 15: google.protobuf.Duration
+	nil,                           // 14: lofamo.v1.AdmitRequest.SetLabelsEntry
+	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 16: google.protobuf.Duration
 }
 var file_lofamo_v1_enrolment_proto_depIdxs = []int32{
 	12, // 0: lofamo.v1.EnrolRequest.labels:type_name -> lofamo.v1.EnrolRequest.LabelsEntry
-	14, // 1: lofamo.v1.EnrolRequest.clock:type_name -> google.protobuf.Timestamp
+	15, // 1: lofamo.v1.EnrolRequest.clock:type_name -> google.protobuf.Timestamp
 	2,  // 2: lofamo.v1.EnrolResponse.supervisors:type_name -> lofamo.v1.EnrolmentSupervisor
 	13, // 3: lofamo.v1.AdmitRequest.labels:type_name -> lofamo.v1.AdmitRequest.LabelsEntry
-	15, // 4: lofamo.v1.CreateTokenRequest.lifetime:type_name -> google.protobuf.Duration
-	7,  // 5: lofamo.v1.CreateTokenResponse.info:type_name -> lofamo.v1.JoinToken
-	14, // 6: lofamo.v1.JoinToken.made:type_name -> google.protobuf.Timestamp
-	14, // 7: lofamo.v1.JoinToken.expires:type_name -> google.protobuf.Timestamp
-	7,  // 8: lofamo.v1.ListTokensResponse.tokens:type_name -> lofamo.v1.JoinToken
-	0,  // 9: lofamo.v1.Enrolment.Enrol:input_type -> lofamo.v1.EnrolRequest
-	3,  // 10: lofamo.v1.Enrolment.Admit:input_type -> lofamo.v1.AdmitRequest
-	5,  // 11: lofamo.v1.Enrolment.CreateToken:input_type -> lofamo.v1.CreateTokenRequest
-	8,  // 12: lofamo.v1.Enrolment.ListTokens:input_type -> lofamo.v1.ListTokensRequest
-	10, // 13: lofamo.v1.Enrolment.RevokeToken:input_type -> lofamo.v1.RevokeTokenRequest
-	1,  // 14: lofamo.v1.Enrolment.Enrol:output_type -> lofamo.v1.EnrolResponse
-	4,  // 15: lofamo.v1.Enrolment.Admit:output_type -> lofamo.v1.AdmitResponse
-	6,  // 16: lofamo.v1.Enrolment.CreateToken:output_type -> lofamo.v1.CreateTokenResponse
-	9,  // 17: lofamo.v1.Enrolment.ListTokens:output_type -> lofamo.v1.ListTokensResponse
-	11, // 18: lofamo.v1.Enrolment.RevokeToken:output_type -> lofamo.v1.RevokeTokenResponse
-	14, // [14:19] is the sub-list for method output_type
-	9,  // [9:14] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	14, // 4: lofamo.v1.AdmitRequest.set_labels:type_name -> lofamo.v1.AdmitRequest.SetLabelsEntry
+	16, // 5: lofamo.v1.CreateTokenRequest.lifetime:type_name -> google.protobuf.Duration
+	7,  // 6: lofamo.v1.CreateTokenResponse.info:type_name -> lofamo.v1.JoinToken
+	15, // 7: lofamo.v1.JoinToken.made:type_name -> google.protobuf.Timestamp
+	15, // 8: lofamo.v1.JoinToken.expires:type_name -> google.protobuf.Timestamp
+	7,  // 9: lofamo.v1.ListTokensResponse.tokens:type_name -> lofamo.v1.JoinToken
+	0,  // 10: lofamo.v1.Enrolment.Enrol:input_type -> lofamo.v1.EnrolRequest
+	3,  // 11: lofamo.v1.Enrolment.Admit:input_type -> lofamo.v1.AdmitRequest
+	5,  // 12: lofamo.v1.Enrolment.CreateToken:input_type -> lofamo.v1.CreateTokenRequest
+	8,  // 13: lofamo.v1.Enrolment.ListTokens:input_type -> lofamo.v1.ListTokensRequest
+	10, // 14: lofamo.v1.Enrolment.RevokeToken:input_type -> lofamo.v1.RevokeTokenRequest
+	1,  // 15: lofamo.v1.Enrolment.Enrol:output_type -> lofamo.v1.EnrolResponse
+	4,  // 16: lofamo.v1.Enrolment.Admit:output_type -> lofamo.v1.AdmitResponse
+	6,  // 17: lofamo.v1.Enrolment.CreateToken:output_type -> lofamo.v1.CreateTokenResponse
+	9,  // 18: lofamo.v1.Enrolment.ListTokens:output_type -> lofamo.v1.ListTokensResponse
+	11, // 19: lofamo.v1.Enrolment.RevokeToken:output_type -> lofamo.v1.RevokeTokenResponse
+	15, // [15:20] is the sub-list for method output_type
+	10, // [10:15] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_enrolment_proto_init() }
@@ -961,7 +967,7 @@ func file_lofamo_v1_enrolment_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_enrolment_proto_rawDesc), len(file_lofamo_v1_enrolment_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -47,7 +47,7 @@ type EnrolmentClient interface {
 	CreateToken(ctx context.Context, in *CreateTokenRequest, opts ...grpc.CallOption) (*CreateTokenResponse, error)
 	// ListTokens returns the tokens that have not expired, without their secrets. For operators.
 	ListTokens(ctx context.Context, in *ListTokensRequest, opts ...grpc.CallOption) (*ListTokensResponse, error)
-	// RevokeToken ends a token. Nodes that have enrolled with it stay. NOT_FOUND: no such token. For operators.
+	// RevokeToken revokes a token. Nodes that enrolled with it stay. NOT_FOUND: no such token. For operators.
 	RevokeToken(ctx context.Context, in *RevokeTokenRequest, opts ...grpc.CallOption) (*RevokeTokenResponse, error)
 }
 
@@ -128,7 +128,7 @@ type EnrolmentServer interface {
 	CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error)
 	// ListTokens returns the tokens that have not expired, without their secrets. For operators.
 	ListTokens(context.Context, *ListTokensRequest) (*ListTokensResponse, error)
-	// RevokeToken ends a token. Nodes that have enrolled with it stay. NOT_FOUND: no such token. For operators.
+	// RevokeToken revokes a token. Nodes that enrolled with it stay. NOT_FOUND: no such token. For operators.
 	RevokeToken(context.Context, *RevokeTokenRequest) (*RevokeTokenResponse, error)
 	mustEmbedUnimplementedEnrolmentServer()
 }

@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"crypto/ed25519"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -42,6 +41,7 @@ const (
 	joinAgent  = "agent.yaml"
 	joinAnswer = "answer.json"
 	joinLock   = "lock"
+	pendingKey = ".pending" // follows the name of a key's file until the answer to the request is stored
 )
 
 // Times of enrolments.
@@ -50,27 +50,15 @@ const (
 	joinTry = 5 * time.Second
 	// joinPause is the first pause between two rounds of requests to all supervisors. It doubles up to joinPauseMost.
 	joinPause, joinPauseMost = time.Second, 30 * time.Second
-	// joinFresh is the age below which an enrolment needs no look at the supervisors when the daemon starts.
-	joinFresh = time.Hour
-	// joinLook bounds that look: with the supervisors away, the node starts with what it has.
-	joinLook = 3 * time.Second
+	// joinFresh is the age up to which a stored enrolment is used without a question to a supervisor: that of the daemon of the
+	// other half, which may start beside this one.
+	joinFresh = time.Minute
+	// joinAsk is the time limit of that question. After it, the node starts with the stored enrolment.
+	joinAsk = 3 * time.Second
 	// maxJoinFile bounds the files that are read, in bytes.
 	maxJoinFile = 1 << 20
 	maxToken    = 16 << 10
 )
-
-// joinedNode is the stored form of an enrolment.
-type joinedNode struct {
-	Cluster     string                  `json:"cluster"`
-	Node        fault.NodeID            `json:"node"`
-	Preset      string                  `json:"preset"`
-	Periods     *config.PeriodsOverride `json:"periods,omitempty"`
-	Supervisors []config.SupervisorAddr `json:"supervisors"`
-	Gossip      []string                `json:"gossip,omitempty"`
-	Keys        bool                    `json:"gossipKeys,omitempty"`
-	Address     netip.Addr              `json:"address"`
-	At          time.Time               `json:"at"`
-}
 
 // JoinedFile returns the configuration of a node that has enrolled, if there is one in a state directory.
 func JoinedFile(stateDir string) (string, bool) {
@@ -121,7 +109,8 @@ type joiner struct {
 	cfg config.Agent
 	dir string
 	log *slog.Logger
-	own *pki.Signer // of the host half, with a certificate that is good; nil: none
+	own []*pki.Signer // of the host half and the DNP half, with certificates that are good; none: it has not enrolled
+	at  netip.Addr    // the address of the stored enrolment, which the machine still has; zero: none
 }
 
 func (j *joiner) file(name string) string { return filepath.Join(j.dir, name) }
@@ -155,100 +144,71 @@ func (j *joiner) ensure(ctx context.Context) (config.Joined, error) {
 	}
 	looking, patience := ctx, context.CancelFunc(func() {})
 	if stored == nil {
-		looking, patience = context.WithTimeout(ctx, joinLook)
+		looking, patience = context.WithTimeout(ctx, joinAsk)
+	} else if _, _, err := j.trust(); err != nil { // no supervisor can help
+		return config.Joined{}, half.InvalidConfig(err)
 	} else if !errors.Is(stored, os.ErrNotExist) {
-		j.log.Warn("the stored enrolment cannot be used: enrolling again", "err", stored)
+		j.log.Warn("stored enrolment cannot be used: enrolling again", "err", stored)
 	}
 	defer patience()
-	got, err := j.enrol(looking, stored == nil)
+	got, err := j.enrol(looking)
 	switch {
 	case err == nil:
 		return j.joined(got), nil
-	case stored == nil && looking.Err() != nil && ctx.Err() == nil:
-		j.log.Warn("no supervisor answers: starting with the stored enrolment", "enrolled", have.At.Format(time.RFC3339), "err", err)
+	case stored == nil && ctx.Err() == nil && !expelled(err):
+		j.log.Warn("starting with the stored enrolment", "enrolled", have.At.Format(time.RFC3339), "err", err)
 		return j.joined(have), nil
 	}
 	return config.Joined{}, err
 }
 
-// stored reads the enrolment, and returns why it cannot be used.
-func (j *joiner) stored() (joinedNode, error) {
-	b, err := durable.Read(j.file(joinAnswer), maxJoinFile)
-	if err != nil {
-		return joinedNode{}, err
-	}
-	have, err := decodeJoined(b)
-	if err != nil {
-		return have, fmt.Errorf("%s: %w", j.file(joinAnswer), err)
-	}
-	if have.Node != j.cfg.Node {
-		return have, fmt.Errorf("%s: is of node %s: want %s: empty the state directory", j.file(joinAnswer), have.Node, j.cfg.Node)
-	}
-	address, err := j.address()
-	if err == nil && address != have.Address {
-		return have, fmt.Errorf("the node's address is %s now, and was %s", address, have.Address)
-	}
-	c := j.joined(have)
-	verifier, err := pki.LoadVerifier(c.TLS.CA, c.Cluster)
-	if err != nil {
-		return have, err
-	}
-	a := j.cfg.With(c)
-	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
-		signer, err := half.LoadSigner(a, h)
-		if err != nil {
-			return have, err
-		}
-		half.NewRenewer(j.log, fault.Origin{Node: have.Node, Half: h}, a.StateDir, signer, verifier).Keep()
-		if _, err := verifier.Check(signer.Cert()); err != nil {
-			return have, err
-		}
-		if h == fault.HalfHost {
-			j.own = signer
-		}
-	}
-	return have, nil
+// refusal is a supervisor's refusal of a node, which asking again does not change.
+type refusal struct {
+	code codes.Code
+	text string
 }
 
-// decodeJoined reads the stored form of an enrolment.
-func decodeJoined(b []byte) (n joinedNode, err error) {
-	err = json.Unmarshal(b, &n)
-	return n, err
+func (r *refusal) Error() string { return r.text }
+
+// expelled reports whether an error says that the node does not belong to the cluster any more. Any other error, such as a
+// mistake in a supervisor's configuration, does not keep a node with good certificates from its work.
+func expelled(err error) bool {
+	r, ok := errors.AsType[*refusal](err)
+	return ok && (r.code == codes.Unauthenticated || r.code == codes.PermissionDenied || r.code == codes.AlreadyExists)
 }
 
-// decodePeriods reads the periods that a supervisor names. Their ranges are checked with the whole configuration.
-func decodePeriods(text string) (*config.PeriodsOverride, error) {
-	out := new(config.PeriodsOverride)
-	d := json.NewDecoder(strings.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(out); err != nil {
-		return nil, fmt.Errorf("periods: %w", err)
+// has returns an error if an address is not the node's any more.
+func (j *joiner) has(address netip.Addr) error {
+	if want := j.cfg.Join.Address; want != "" {
+		if want != address.String() {
+			return fmt.Errorf("the node's address is %s now, and was %s", want, address)
+		}
+		return nil
 	}
-	return out, nil
-}
-
-// joined returns an enrolment in terms of the configuration.
-func (j *joiner) joined(n joinedNode) config.Joined {
-	out := config.Joined{
-		Cluster: n.Cluster, Node: n.Node, Preset: n.Preset, Periods: n.Periods, Supervisors: n.Supervisors, Gossip: n.Gossip, Address: n.Address,
-		TLS: config.AgentTLS{CA: j.file("ca.pem"), HostCert: j.file("host.pem"), HostKey: j.file("host.key"), DNPCert: j.file("dnp.pem"),
-			DNPKey: j.file("dnp.key")},
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return fmt.Errorf("addresses of this machine: %w", err)
 	}
-	if n.Keys {
-		out.GossipKeys = j.file("gossip.key")
+	for _, a := range all {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Unmap().WithZone("") == address {
+			return nil
+		}
 	}
-	return out
+	return fmt.Errorf("this machine does not have the address %s any more", address)
 }
 
 // address returns the node's address: that of the configuration, or that from which it reaches a supervisor.
-func (j *joiner) address() (netip.Addr, error) {
+func (j *joiner) address(ctx context.Context) (netip.Addr, error) {
 	if j.cfg.Join.Address != "" {
 		return netip.ParseAddr(j.cfg.Join.Address)
+	}
+	if j.at.IsValid() {
+		return j.at, nil
 	}
 	var err error
 	for _, to := range j.cfg.Join.Supervisors {
 		var c net.Conn
-		if c, err = net.Dial("udp", to); err != nil { // it sends nothing
+		if c, err = new(net.Dialer).DialContext(ctx, "udp", to); err != nil { // it sends nothing
 			continue
 		}
 		local, _ := netip.ParseAddrPort(c.LocalAddr().String())
@@ -261,14 +221,14 @@ func (j *joiner) address() (netip.Addr, error) {
 }
 
 // enrol asks the supervisors, one after the other and round after round, until one lets the node in or all refuse it.
-func (j *joiner) enrol(ctx context.Context, again bool) (joinedNode, error) {
+func (j *joiner) enrol(ctx context.Context) (joinedNode, error) {
 	pause, said := joinPause, ""
 	for {
 		var refused, failed error
 		first := rand.IntN(len(j.cfg.Join.Supervisors))
 		for i := range j.cfg.Join.Supervisors {
 			to := j.cfg.Join.Supervisors[(first+i)%len(j.cfg.Join.Supervisors)]
-			got, err := j.ask(ctx, to, again)
+			got, err := j.ask(ctx, to)
 			switch {
 			case err == nil:
 				j.log.Info("enrolled", "supervisor", to, "cluster", got.Cluster, "address", got.Address.String())
@@ -276,7 +236,7 @@ func (j *joiner) enrol(ctx context.Context, again bool) (joinedNode, error) {
 			case ctx.Err() != nil:
 				return joinedNode{}, fmt.Errorf("enrol at %s: %w", to, err)
 			case final(err):
-				refused = fmt.Errorf("enrol at %s: %s", to, status.Convert(err).Message())
+				refused = &refusal{status.Code(err), fmt.Sprintf("enrol at %s: %s", to, status.Convert(err).Message())}
 			default:
 				failed = fmt.Errorf("enrol at %s: %w", to, err)
 			}
@@ -307,9 +267,11 @@ func final(err error) bool {
 	}
 }
 
-// trust returns how the node recognises supervisors, and a request with its evidence.
-func (j *joiner) trust(again bool) (pki.JoinTrust, *lofamov1.EnrolRequest, error) {
+// trust returns how the node recognises supervisors, and a request with its evidence. A node with good certificates needs no
+// other evidence.
+func (j *joiner) trust() (pki.JoinTrust, *lofamov1.EnrolRequest, error) {
 	c, req, trust := j.cfg.Join, &lofamov1.EnrolRequest{}, pki.JoinTrust{}
+	again := len(j.own) > 0
 	var err error
 	if c.CA != "" {
 		if trust.Roots, err = pki.Roots(c.CA); err != nil {
@@ -331,17 +293,17 @@ func (j *joiner) trust(again bool) (pki.JoinTrust, *lofamov1.EnrolRequest, error
 		}
 	}
 	if c.ServiceAccountTokenFile != "" {
-		if req.ServiceAccountToken, err = readToken(c.ServiceAccountTokenFile); err != nil {
+		if req.ServiceAccountToken, err = readToken(c.ServiceAccountTokenFile); err != nil && !again {
 			return trust, nil, err
 		}
 	}
 	if c.Cert != "" {
-		if trust.Present, err = pki.PresentedPair(c.Cert, c.Key); err != nil {
+		if trust.Present, err = pki.PresentedPair(c.Cert, c.Key); err != nil && !again {
 			return trust, nil, err
 		}
 	}
-	if again && j.own != nil { // its own certificate is the best evidence
-		trust.Present = j.own.Present()
+	if again { // its own certificate is the best evidence
+		trust.Present = j.own[0].Present()
 		if trust.Roots == nil {
 			if trust.Roots, err = pki.Roots(j.file("ca.pem")); err != nil {
 				return trust, nil, err
@@ -370,10 +332,10 @@ func readToken(file string) (string, error) {
 }
 
 // ask sends one request to one supervisor, and stores a good answer.
-func (j *joiner) ask(ctx context.Context, to string, again bool) (joinedNode, error) {
+func (j *joiner) ask(ctx context.Context, to string) (joinedNode, error) {
 	ctx, cancel := context.WithTimeout(ctx, joinTry)
 	defer cancel()
-	trust, req, err := j.trust(again)
+	trust, req, err := j.trust()
 	if err != nil {
 		return joinedNode{}, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -387,7 +349,7 @@ func (j *joiner) ask(ctx context.Context, to string, again bool) (joinedNode, er
 		return joinedNode{}, err
 	}
 	n := joinedNode{Cluster: server.Load().Identity.Cluster, Node: j.cfg.Node, At: time.Now()}
-	keys, err := j.fill(req, &n)
+	keys, err := j.fill(ctx, req, &n)
 	if err != nil {
 		return joinedNode{}, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -429,9 +391,9 @@ func whyUnconnected(ctx context.Context, conn *grpc.ClientConn) error {
 }
 
 // fill completes a request with the node's keys and addresses.
-func (j *joiner) fill(req *lofamov1.EnrolRequest, n *joinedNode) (map[pki.Identity]ed25519.PublicKey, error) {
+func (j *joiner) fill(ctx context.Context, req *lofamov1.EnrolRequest, n *joinedNode) (map[pki.Identity]ed25519.PrivateKey, error) {
 	var err error
-	if n.Address, err = j.address(); err != nil {
+	if n.Address, err = j.address(ctx); err != nil {
 		return nil, err
 	}
 	a := j.cfg.With(j.joined(*n))
@@ -439,7 +401,7 @@ func (j *joiner) fill(req *lofamov1.EnrolRequest, n *joinedNode) (map[pki.Identi
 	for _, i := range a.Service.Interfaces() {
 		req.Service = append(req.Service, i.Listen)
 	}
-	keys := make(map[pki.Identity]ed25519.PublicKey)
+	keys := make(map[pki.Identity]ed25519.PrivateKey)
 	for _, of := range []struct {
 		half       fault.Half
 		file       string
@@ -447,63 +409,13 @@ func (j *joiner) fill(req *lofamov1.EnrolRequest, n *joinedNode) (map[pki.Identi
 	}{
 		{fault.HalfHost, "host.key", &req.HostKey, &req.HostProof}, {fault.HalfDNP, "dnp.key", &req.DnpKey, &req.DnpProof},
 	} {
-		key, err := pki.KeepHalfKey(j.file(of.file))
+		key, err := pki.KeepHalfKey(j.file(of.file + pendingKey))
 		if err != nil {
 			return nil, err
 		}
 		id := pki.NodeIdentity(n.Cluster, n.Node, of.half)
-		keys[id] = key.Public().(ed25519.PublicKey)
-		*of.key, *of.proof = keys[id], pki.ProveKey(key, id)
+		keys[id] = key
+		*of.key, *of.proof = key.Public().(ed25519.PublicKey), pki.ProveKey(key, id)
 	}
 	return keys, nil
-}
-
-// accept checks an answer and stores it; the file with the answer last.
-func (j *joiner) accept(resp *lofamov1.EnrolResponse, n *joinedNode, keys map[pki.Identity]ed25519.PublicKey, pin *[32]byte) error {
-	if resp.GetCluster() != n.Cluster || resp.GetNode() != string(n.Node) {
-		return fmt.Errorf("it is for node %.64q of cluster %.64q: want %s of %s", resp.GetNode(), resp.GetCluster(), n.Node, n.Cluster)
-	}
-	certs := map[pki.Identity][]byte{
-		pki.NodeIdentity(n.Cluster, n.Node, fault.HalfHost): resp.GetHostCertificate(),
-		pki.NodeIdentity(n.Cluster, n.Node, fault.HalfDNP):  resp.GetDnpCertificate(),
-	}
-	if err := pki.CheckEnrolled(resp.GetCa(), pin, time.Now(), certs, keys); err != nil {
-		return err
-	}
-	n.Preset, n.Gossip, n.Keys = resp.GetPreset(), resp.GetGossip(), len(resp.GetGossipKeys()) > 0
-	for _, s := range resp.GetSupervisors() {
-		if len(s.GetReport()) == 0 {
-			return fmt.Errorf("supervisor %.64q: no report address", s.GetId())
-		}
-		n.Supervisors = append(n.Supervisors, config.SupervisorAddr{ID: s.GetId(), Report: s.GetReport()[0], Alternates: s.GetReport()[1:]})
-	}
-	if text := resp.GetPeriods(); text != "" {
-		var err error
-		if n.Periods, err = decodePeriods(text); err != nil {
-			return err
-		}
-	}
-	complete := j.joined(*n)
-	if err := j.cfg.With(complete).Validate(); err != nil {
-		return err
-	}
-	if n.Keys {
-		if err := pki.SaveGossipKeys(complete.GossipKeys, resp.GetGossipKeys()); err != nil {
-			return err
-		}
-	}
-	if err := durable.WriteFile(complete.TLS.CA, resp.GetCa(), 0o644); err != nil {
-		return fmt.Errorf("write %s: %w", complete.TLS.CA, err)
-	}
-	if err := pki.WriteCert(complete.TLS.HostCert, resp.GetHostCertificate()); err != nil {
-		return err
-	}
-	if err := pki.WriteCert(complete.TLS.DNPCert, resp.GetDnpCertificate()); err != nil {
-		return err
-	}
-	b, err := json.Marshal(n)
-	if err != nil {
-		return fmt.Errorf("encode the enrolment: %w", err)
-	}
-	return durable.Whole(j.file(joinAnswer), b)
 }

@@ -18,10 +18,10 @@ import (
 func TokenCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token create|list|revoke",
-		Short: "Make and end the tokens with which machines join the cluster",
+		Short: "Create and revoke the tokens with which machines enrol",
 		Long: `A token lets a machine without any certificate become a node: 'lofamo-agent run --join ADDRESS --token-file FILE'. It
-lives for minutes, and names the cluster's authority, so that the machine recognises the supervisors. Whoever has it can
-join. The supervisors keep only its checksum.`,
+expires after minutes, and names the cluster's authority, so that the machine recognises the supervisors. Whoever has it can
+enrol a node. The supervisors keep only its checksum.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
 			return command.Usagef("token %s: want create, list or revoke", strings.Join(args, " "))
@@ -48,11 +48,11 @@ names are new.`,
 	}
 	f := cmd.Flags()
 	f.DurationVar(&ttl, "ttl", 10*time.Minute, "lifetime, 1m to 168h")
-	f.Uint32Var(&uses, "uses", 1, "number of nodes that may use it, 1 to 10000")
+	f.Uint32Var(&uses, "uses", 1, "number of nodes that may use it, 1 to 500")
 	f.StringVar(&node, "node", "", "the only node that may use it, also if the cluster has it already (default: any new one)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if ttl <= 0 || uses == 0 {
-			return command.Usagef("--ttl %v, --uses %d: want a lifetime of 1m to 168h, and 1 to 10000 uses", ttl, uses)
+			return command.Usagef("--ttl %v, --uses %d: want a lifetime of 1m to 168h, and 1 to 500 uses", ttl, uses)
 		}
 		return a.WithOperator(cmd.Context(), func(ctx context.Context, s command.Session) error {
 			resp, err := s.CreateToken(ctx, &lofamov1.CreateTokenRequest{Lifetime: durationpb.New(ttl), Uses: uses, Node: node})
@@ -99,7 +99,7 @@ func tokenListCommand(a *command.App) *cobra.Command {
 func tokenRevokeCommand(a *command.App) *cobra.Command {
 	return &cobra.Command{
 		Use:     "revoke ID",
-		Short:   "End a token; nodes that have joined with it stay",
+		Short:   "Revoke a token; nodes that enrolled with it stay",
 		Example: `  lofamoctl token revoke 3kz5ab2c`,
 		Args:    command.Exactly("ID (see lofamoctl token list)"),
 		RunE: func(cmd *cobra.Command, args []string) error {

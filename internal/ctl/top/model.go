@@ -230,7 +230,9 @@ func (m *topModel) load(l topLoaded) {
 		m.notice = "the map cannot be drawn: " + command.Printable(err.Error())
 		return
 	}
-	m.torus = torus
+	if m.torus = torus; torus.Dims.Places() == 0 { // no node has joined yet
+		m.torus = nil
+	}
 	m.nodes, m.odd, m.groups, m.marked = make(map[string]*lofamov1.Node,
 		len(l.nodes.GetNodes())), make(map[string]*lofamov1.Node), make(map[string]*lofamov1.Group), make(map[string]bool)
 	m.nodeCounts, m.linkCounts, m.placed = make(map[lofamov1.State]int), make(map[lofamov1.State]int), 0
@@ -255,7 +257,7 @@ func (m *topModel) load(l topLoaded) {
 	m.events = nil
 	m.addEvents(l.events)
 	m.cluster, m.revision, m.heard = l.nodes.GetCluster(), l.nodes.GetRevision(), m.now
-	if m.torus.Dims.Box().Check(m.at) != nil {
+	if m.torus == nil || m.torus.Dims.Box().Check(m.at) != nil {
 		m.at = grid.Coord{}
 	}
 }
@@ -284,7 +286,7 @@ func (m *topModel) replace(n *lofamov1.Node) {
 	}
 	m.setState(old, n.GetState())
 	m.nodes[n.GetId()] = n
-	if at, err := grid.ParseCoord(n.GetCoord()); err == nil && !n.GetSpare() {
+	if at, err := grid.ParseCoord(n.GetCoord()); err == nil && !n.GetSpare() && m.torus != nil {
 		m.torus.Nodes[m.torus.Dims.Rank(at)] = n // that it is within the torus was seen when all were listed
 	}
 	m.noteNode(n)
@@ -388,7 +390,7 @@ func (m *topModel) component(n *lofamov1.Node, e *lofamov1.Event) {
 	name, link := strings.CutPrefix(e.GetComponent(), "link/")
 	dir, err := grid.ParseDirection(name)
 	at, err2 := grid.ParseCoord(n.GetCoord())
-	if !link || err != nil || err2 != nil {
+	if !link || err != nil || err2 != nil || m.torus == nil {
 		return
 	}
 	ends := m.torus.Ends[m.torus.Dims.Rank(at)]

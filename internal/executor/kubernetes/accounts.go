@@ -11,6 +11,7 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // Accounts asks an API server about the tokens of service accounts, and about nodes. It changes nothing.
@@ -25,6 +26,7 @@ const (
 	accountsTimeout = 5 * time.Second
 	accountsQPS     = 50
 	accountsBurst   = 100
+	podNameKey      = "authentication.kubernetes.io/pod-name"
 	nodeNameKey     = "authentication.kubernetes.io/node-name"
 	userPrefix      = "system:serviceaccount:"
 )
@@ -82,7 +84,7 @@ func (a *Accounts) NodeOf(ctx context.Context, token string) (string, error) {
 		return refused("is of %.200q: want one of %s", st.User.Username, strings.Join(a.users, ", "))
 	}
 	nodes := st.User.Extra[nodeNameKey]
-	if len(nodes) != 1 || nodes[0] == "" {
+	if len(nodes) != 1 || nodes[0] == "" || len(st.User.Extra[podNameKey]) != 1 {
 		return refused("names no node: want the token of a pod's projected volume, and Kubernetes 1.32 or later")
 	}
 	return nodes[0], nil
@@ -97,10 +99,13 @@ func (a *Accounts) Labels(ctx context.Context, node string) (map[string]string, 
 	return n.Labels, nil
 }
 
-// Nodes returns the names of all nodes. The API server may answer from its cache.
+// IsNotFound reports whether the API server has answered that there is no such object.
+func IsNotFound(err error) bool { return apierrors.IsNotFound(err) }
+
+// Nodes returns the names of all nodes.
 func (a *Accounts) Nodes(ctx context.Context) (map[string]bool, error) {
 	l := &corev1.NodeList{}
-	if err := a.c.read(ctx, a.c.all, a.c.api.Get().Resource("nodes").Param("resourceVersion", "0"), l); err != nil {
+	if err := a.c.read(ctx, a.c.all, a.c.api.Get().Resource("nodes"), l); err != nil {
 		return nil, fmt.Errorf("list the nodes of the API server: %w", err)
 	}
 	out := make(map[string]bool, len(l.Items))

@@ -11,13 +11,18 @@ import (
 	"hash/fnv"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -25,15 +30,23 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
-	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // Limits of enrolments.
 const (
-	// enrolRate and enrolBurst bound the requests that a replica looks at: each costs a read with a quorum, or a question to
-	// an API server.
+	// enrolRate and enrolBurst bound the requests that a replica looks at: each costs a read with a quorum, or a request to
+	// a Kubernetes API server.
 	enrolRate, enrolBurst = 50, 200
+	// sourceRate and sourceBurst bound the requests of one address, maxSources the addresses that are remembered.
+	sourceRate, sourceBurst, maxSources = 10, 40, 4096
+	logBurst                            = 20
+	// enrolTime bounds the work for one request.
+	enrolTime = 10 * time.Second
+	// issuerPart is the smallest rest of the issuer's lifetime, as a part of a certificate's.
+	issuerPart = 8
+	// ownLabels begins the keys of labels that have a meaning for supervisors.
+	ownLabels = "lofamo.io/"
 	// maxJoiningSpares bounds the nodes that have enrolled and wait for a place.
 	maxJoiningSpares = 2048
 	// maxEvidence bounds a token's text, in bytes.
@@ -44,7 +57,7 @@ const (
 const (
 	tokenLifetime                      = 10 * time.Minute
 	minTokenLifetime, maxTokenLifetime = time.Minute, 168 * time.Hour
-	maxTokenUses                       = 10_000
+	maxTokenUses                       = 500 // each use rewrites the token with all uses before it
 )
 
 // Tokens is the store of tokens.
@@ -70,6 +83,10 @@ type EnrolmentConfig struct {
 	ServiceAccount func(ctx context.Context, token string) (fault.NodeID, map[string]string, error)
 	// Foreign returns the node that a certificate of another authority names; nil: none is accepted.
 	Foreign func(chain []*x509.Certificate) (fault.NodeID, error)
+	// Revoked returns when the certificates of a node were revoked; false: they were not.
+	Revoked func(fault.NodeID) (time.Time, bool)
+	// OptOut is the label that keeps responses from a node.
+	OptOut string
 	// Answer has what all nodes get: gossip keys and addresses, periods and supervisors.
 	Answer *lofamov1.EnrolResponse
 	// Count counts requests by their results.
@@ -84,82 +101,153 @@ func EnrolResults() []string { return []string{"enrolled", "refused", "dropped"}
 type Enrolment struct {
 	lofamov1.UnimplementedEnrolmentServer
 
-	s     *Server
-	cfg   EnrolmentConfig
-	limit *rate.Limiter
+	s       *Server
+	cfg     EnrolmentConfig
+	limit   *rate.Limiter // of all requests that look good
+	sources sources
+	logs    *rate.Limiter // of refusals in the log
 }
 
 // NewEnrolment returns the service; s commits its changes.
 func NewEnrolment(s *Server, cfg EnrolmentConfig) *Enrolment {
-	return &Enrolment{s: s, cfg: cfg, limit: rate.NewLimiter(enrolRate, enrolBurst)}
+	return &Enrolment{s: s, cfg: cfg, limit: rate.NewLimiter(enrolRate, enrolBurst), logs: rate.NewLimiter(1, logBurst),
+		sources: sources{of: make(map[string]*rate.Limiter)}}
+}
+
+// sources limits the requests of each address.
+type sources struct {
+	mu sync.Mutex
+	of map[string]*rate.Limiter
+}
+
+func (s *sources) allow(ctx context.Context) bool {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return false
+	}
+	source := bounded.SourceOf(p.Addr)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.of[source]
+	if l == nil {
+		if len(s.of) >= maxSources {
+			clear(s.of)
+		}
+		l = rate.NewLimiter(sourceRate, sourceBurst)
+		s.of[source] = l
+	}
+	return l.Allow()
 }
 
 // Enrol implements the service.
 func (e *Enrolment) Enrol(ctx context.Context, req *lofamov1.EnrolRequest) (*lofamov1.EnrolResponse, error) {
-	if !e.limit.Allow() {
+	if !e.sources.allow(ctx) {
 		e.cfg.Count("dropped")
-		return nil, status.Error(codes.ResourceExhausted, "too many nodes enrol at once: try again in a moment")
+		return nil, status.Error(codes.ResourceExhausted, "too many requests from this address: try again in a moment")
 	}
 	resp, err := e.enrol(ctx, req)
 	log := e.cfg.Logger.With("node", fmt.Sprintf("%.64q", req.GetNode()))
-	if err != nil {
+	switch {
+	case err == nil:
+		e.cfg.Count("enrolled")
+		log.Info("node enrolled", "service", req.GetService())
+	case status.Code(err) == codes.ResourceExhausted:
+		e.cfg.Count("dropped")
+	default:
 		e.cfg.Count("refused")
-		log.Info("enrolment refused", "err", err)
-		return nil, err
+		if e.logs.Allow() { // strangers cannot fill the log
+			log.Info("enrolment refused", "err", err)
+		}
 	}
-	e.cfg.Count("enrolled")
-	log.Info("node enrolled", "service", req.GetService())
-	return resp, nil
+	return resp, err
 }
 
 func (e *Enrolment) enrol(ctx context.Context, req *lofamov1.EnrolRequest) (*lofamov1.EnrolResponse, error) {
-	if e.cfg.Issuer == nil {
-		return nil, status.Error(codes.FailedPrecondition, "this supervisor signs no certificates: want renewal.cert in its configuration")
-	}
 	now := time.Now()
-	if _, err := enrolling(req.GetNode(), req.GetService(), req.GetLabels()); err != nil {
+	keys, err := e.check(req, now)
+	if err != nil {
 		return nil, err
 	}
-	theirs := req.GetClock().AsTime() // of the wall clock, which certificates are about
-	if theirs.Before(now.Add(-pki.EnrolClocks)) || theirs.After(now.Add(pki.EnrolClocks)) {
-		return nil, status.Errorf(codes.FailedPrecondition, "clock: the node says it is %s, here it is %s: want less than %s between: "+
-			"set its clock",
-			theirs.Format(time.RFC3339), now.UTC().Format(time.RFC3339), pki.EnrolClocks)
+	if !e.limit.Allow() {
+		return nil, status.Error(codes.ResourceExhausted, "too many nodes enrol at once: try again in a moment")
 	}
-	node := fault.NodeID(req.GetNode())
-	keys := map[fault.Half]ed25519.PublicKey{fault.HalfHost: req.GetHostKey(), fault.HalfDNP: req.GetDnpKey()}
-	proofs := map[fault.Half][]byte{fault.HalfHost: req.GetHostProof(), fault.HalfDNP: req.GetDnpProof()}
-	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
-		if err := pki.CheckProof(keys[h], pki.NodeIdentity(e.cfg.Cluster, node, h), proofs[h]); err != nil {
-			return nil, invalid(h.String()+"_key", "the key does not prove itself for cluster %s", e.cfg.Cluster)
-		}
+	ctx, cancel := context.WithTimeout(ctx, enrolTime)
+	defer cancel()
+	own, err := e.member(ctx, req)
+	if err != nil {
+		return nil, err
 	}
-	if keys[fault.HalfHost].Equal(keys[fault.HalfDNP]) {
-		return nil, invalid("dnp_key", "the key is also that of the host half: want one for each")
+	resp, err := e.answer(req)
+	if err != nil || own { // its halves have certificates, and renew them
+		return resp, err
 	}
-	admit := &lofamov1.AdmitRequest{Node: req.GetNode(), Service: req.GetService(), Labels: req.GetLabels(), Key: req.GetHostKey()}
-	if err := e.evidence(ctx, req, admit, now); err != nil {
+	if left := e.cfg.Issuer.Ends().Sub(now); left < e.cfg.Lifetime/issuerPart {
+		return nil, status.Errorf(codes.FailedPrecondition, "the issuer's certificate ends in %s: change the keys", left.Round(time.Second))
+	}
+	admit, err := e.evidence(ctx, req, now)
+	if err != nil {
 		return nil, err
 	}
 	if _, err := leadAs(ctx, e.s, "node/"+req.GetNode(), e.doAdmit(admit), askAdmit(admit)); err != nil {
 		return nil, err
 	}
-	ca, err := e.cfg.CA()
-	if err != nil {
-		return nil, status.Error(codes.Internal, err.Error())
-	}
-	resp := &lofamov1.EnrolResponse{Cluster: e.cfg.Cluster, Node: req.GetNode(), Ca: ca, GossipKeys: e.cfg.Answer.GetGossipKeys(),
-		Preset: e.cfg.Answer.GetPreset(), Periods: e.cfg.Answer.GetPeriods(), Gossip: e.cfg.Answer.GetGossip(),
-		Supervisors: preferred(e.cfg.Answer.GetSupervisors(), node)}
 	for h, to := range map[fault.Half]*[]byte{fault.HalfHost: &resp.HostCertificate, fault.HalfDNP: &resp.DnpCertificate} {
-		if *to, err = e.cfg.Issuer.Issue(now, pki.NodeIdentity(e.cfg.Cluster, node, h), keys[h], e.cfg.Lifetime); err != nil {
+		id := pki.NodeIdentity(e.cfg.Cluster, fault.NodeID(req.GetNode()), h)
+		if *to, err = e.cfg.Issuer.Issue(now, id, keys[h], e.cfg.Lifetime); err != nil {
 			return nil, status.Error(codes.Internal, err.Error())
 		}
 	}
 	return resp, nil
 }
 
-// preferred turns the list, so that nodes prefer different supervisors.
+// check checks what needs no other party, and returns the keys of both halves.
+func (e *Enrolment) check(req *lofamov1.EnrolRequest, now time.Time) (map[fault.Half]ed25519.PublicKey, error) {
+	if e.cfg.Issuer == nil {
+		return nil, status.Error(codes.FailedPrecondition, "this supervisor signs no certificates: want renewal.cert in its configuration")
+	}
+	if _, err := enrolling(req.GetNode(), req.GetService(), req.GetLabels()); err != nil {
+		return nil, err
+	}
+	for key := range req.GetLabels() {
+		if strings.HasPrefix(key, ownLabels) || key == e.cfg.OptOut {
+			return nil, invalid("labels", "given %s: want none that only operators and supervisors may set", key)
+		}
+	}
+	if len(req.GetToken()) > maxEvidence || len(req.GetServiceAccountToken()) > maxEvidence {
+		return nil, invalid("token", "given more than %d bytes", maxEvidence)
+	}
+	theirs := req.GetClock().AsTime() // of the wall clock, which certificates are about
+	if theirs.Before(now.Add(-pki.EnrolClocks)) || theirs.After(now.Add(pki.EnrolClocks)) {
+		return nil, status.Errorf(codes.FailedPrecondition, "clock: the node says it is %s, here it is %s: want less than %s between: "+
+			"set its clock", theirs.Format(time.RFC3339), now.UTC().Format(time.RFC3339), pki.EnrolClocks)
+	}
+	keys := map[fault.Half]ed25519.PublicKey{fault.HalfHost: req.GetHostKey(), fault.HalfDNP: req.GetDnpKey()}
+	proofs := map[fault.Half][]byte{fault.HalfHost: req.GetHostProof(), fault.HalfDNP: req.GetDnpProof()}
+	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		if err := pki.CheckProof(keys[h], pki.NodeIdentity(e.cfg.Cluster, fault.NodeID(req.GetNode()), h), proofs[h]); err != nil {
+			return nil, invalid(h.String()+"_proof", "given one that does not prove itself: want the key's signature for this node of cluster %s",
+				e.cfg.Cluster)
+		}
+	}
+	if keys[fault.HalfHost].Equal(keys[fault.HalfDNP]) {
+		return nil, invalid("dnp_key", "the key is also that of the host half: want one for each")
+	}
+	return keys, nil
+}
+
+// answer returns what every node gets.
+func (e *Enrolment) answer(req *lofamov1.EnrolRequest) (*lofamov1.EnrolResponse, error) {
+	ca, err := e.cfg.CA()
+	if err != nil {
+		e.cfg.Logger.Error("a node cannot enrol", "err", err)
+		return nil, status.Error(codes.Unavailable, "this supervisor cannot read its authorities: its log says why")
+	}
+	return &lofamov1.EnrolResponse{Cluster: e.cfg.Cluster, Node: req.GetNode(), Ca: ca, GossipKeys: e.cfg.Answer.GetGossipKeys(),
+		Preset: e.cfg.Answer.GetPreset(), Periods: e.cfg.Answer.GetPeriods(), Gossip: e.cfg.Answer.GetGossip(),
+		Supervisors: preferred(e.cfg.Answer.GetSupervisors(), fault.NodeID(req.GetNode()))}, nil
+}
+
+// preferred rotates the list by a sum of the name, so that nodes prefer different supervisors.
 func preferred(all []*lofamov1.EnrolmentSupervisor, node fault.NodeID) []*lofamov1.EnrolmentSupervisor {
 	if len(all) == 0 {
 		return nil
@@ -170,7 +258,10 @@ func preferred(all []*lofamov1.EnrolmentSupervisor, node fault.NodeID) []*lofamo
 	return slices.Concat(all[i:], all[:i])
 }
 
-// enrolling checks what a node says of itself.
+// broadcast is the address of all machines of a network.
+var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
+
+// enrolling checks the name, the addresses and the labels of a node.
 func enrolling(node string, service []string, labels map[string]string) (topology.Node, error) {
 	n, err := topology.NodeFromProto(0, &lofamov1.TopologyNode{Id: node, Service: service, Labels: labels})
 	if err != nil {
@@ -179,66 +270,90 @@ func enrolling(node string, service []string, labels map[string]string) (topolog
 	if len(service) == 0 {
 		return n, invalid("service", "given none: want at least one address")
 	}
+	for i, a := range n.Service {
+		if ip := a.Addr(); ip.IsMulticast() || ip == broadcast {
+			return n, invalid(fmt.Sprintf("service[%d]", i), "given %s: want an address of one machine", a)
+		}
+	}
 	return n, nil
 }
 
-// evidence checks the evidence of a request, and notes in admit what it proves.
-func (e *Enrolment) evidence(ctx context.Context, req *lofamov1.EnrolRequest, admit *lofamov1.AdmitRequest, now time.Time) error {
-	if len(req.GetToken()) > maxEvidence || len(req.GetServiceAccountToken()) > maxEvidence {
-		return invalid("token", "given more than %d bytes", maxEvidence)
+// member reports whether the caller shows a good certificate of the node itself, which is in the topology. Such a node gets
+// the present settings and no certificate: its halves renew theirs. A certificate of a node that was removed proves nothing.
+func (e *Enrolment) member(ctx context.Context, req *lofamov1.EnrolRequest) (bool, error) {
+	chain := shown(ctx)
+	if len(chain) == 0 {
+		return false, nil
+	}
+	id, err := e.cfg.Member(chain[0].Raw)
+	if errors.Is(err, pki.ErrRevoked) {
+		return false, status.Error(codes.PermissionDenied, "the node's certificate was revoked: empty its state directory, so that it makes "+
+			"new keys")
+	}
+	if err != nil || id.Role != pki.RoleNode {
+		return false, nil //nolint:nilerr // another authority's, or too old: other evidence counts
 	}
 	node := fault.NodeID(req.GetNode())
-	if _, ok := req.GetLabels()[topology.EnrolledBy]; ok {
-		return invalid("labels", "%s: want it left out: the supervisors set it", topology.EnrolledBy)
+	if o, ok := id.Origin(); !ok || o.Node != node {
+		return false, status.Errorf(codes.PermissionDenied, "the certificate is of %s: want one of node %s", id, node)
 	}
-	chain := shown(ctx)
-	if len(chain) > 0 {
-		if id, err := e.cfg.Member(chain[0].Raw); err == nil && id.Role == pki.RoleNode {
-			if o, ok := id.Origin(); !ok || o.Node != node {
-				return status.Errorf(codes.PermissionDenied, "the certificate is of %s: want one of node %s", id, node)
-			}
-			if _, in := e.s.cfg.Names.Topology().Node(node); in {
-				admit.Known = true
-				return nil
-			}
-			// It was forgotten: other evidence counts.
-			chain = nil
-		}
-	}
+	_, in := e.s.cfg.Names.Topology().Node(node)
+	return in, nil
+}
+
+// evidence checks the evidence of a request, and returns what it proves.
+func (e *Enrolment) evidence(ctx context.Context, req *lofamov1.EnrolRequest, now time.Time) (*lofamov1.AdmitRequest, error) {
+	node := fault.NodeID(req.GetNode())
+	sum := sha256.Sum256(slices.Concat(req.GetHostKey(), req.GetDnpKey()))
+	admit := &lofamov1.AdmitRequest{Node: req.GetNode(), Service: req.GetService(), Labels: maps.Clone(req.GetLabels()), Keys: sum[:]}
 	var named fault.NodeID
 	var err error
+	chain := shown(ctx)
 	switch {
 	case req.GetServiceAccountToken() != "" && e.cfg.ServiceAccount != nil:
-		var labels map[string]string
-		named, labels, err = e.cfg.ServiceAccount(ctx, req.GetServiceAccountToken())
-		admit.Labels = maps.Clone(admit.GetLabels())
-		for key, value := range labels {
-			if admit.Labels == nil {
-				admit.Labels = make(map[string]string)
-			}
-			admit.Labels[key] = value
-		}
+		named, admit.SetLabels, err = e.cfg.ServiceAccount(ctx, req.GetServiceAccountToken())
+		maps.DeleteFunc(admit.Labels, func(key, _ string) bool { return slices.Contains(e.s.cfg.Names.Topology().DomainLabels, key) })
 	case req.GetServiceAccountToken() != "":
 		err = errors.New("service_account_token: the supervisors accept none: want enrolment.kubernetes in their configuration")
 	case req.GetToken() != "":
-		admit.Token, admit.Named, err = e.token(ctx, req.GetToken(), node, now)
-		return err
+		var t store.JoinToken
+		if t, err = e.token(ctx, req.GetToken(), node, now); err == nil {
+			admit.Token, admit.Named, named = t.ID, t.Node != "", node
+			err = e.revoked(node, t)
+			if err == nil {
+				return admit, nil
+			}
+		}
 	case len(chain) > 0 && e.cfg.Foreign != nil:
 		named, err = e.cfg.Foreign(chain)
 	default:
-		err = fmt.Errorf("no evidence: node %s is not in the topology, and shows no token", node)
+		err = fmt.Errorf("no evidence: node %s shows neither a token nor a valid certificate that the supervisors accept", node)
+	}
+	if err == nil && named != node {
+		err = status.Errorf(codes.PermissionDenied, "the evidence is for node %s: want it for %s", named, node)
+	}
+	if err == nil {
+		err = e.revoked(node, store.JoinToken{})
 	}
 	if err != nil {
 		if _, is := status.FromError(err); is {
-			return err
+			return nil, err
 		}
-		return status.Error(codes.Unauthenticated, err.Error())
-	}
-	if named != node {
-		return status.Errorf(codes.PermissionDenied, "the evidence is for node %s: want it for %s", named, node)
+		return nil, status.Error(codes.Unauthenticated, err.Error())
 	}
 	admit.Named = true
-	return nil
+	return admit, nil
+}
+
+// revoked returns an error for a node whose certificates were revoked. A token that an operator has made for it since then
+// lets it in again.
+func (e *Enrolment) revoked(node fault.NodeID, t store.JoinToken) error {
+	at, is := e.cfg.Revoked(node)
+	if !is || t.Node == string(node) && t.Made.After(at) {
+		return nil
+	}
+	return status.Errorf(codes.PermissionDenied, "node %s: its certificates were revoked at %s: want a later token for it, by "+
+		"'lofamoctl token create --node %s'", node, at.UTC().Format(time.RFC3339), node)
 }
 
 // shown returns the certificates that the caller showed in the handshake. Nothing has verified them.
@@ -249,153 +364,26 @@ func shown(ctx context.Context) []*x509.Certificate {
 	return nil
 }
 
-// errToken is the answer to a wrong token. It does not tell an unknown one from one with a wrong secret.
-var errToken = status.Error(codes.Unauthenticated, "token: unknown: it has expired, was revoked, or is of another cluster: make one with "+
+// errToken is the answer to a wrong token. It does not distinguish an unknown token from a wrong secret.
+var errToken = status.Error(codes.Unauthenticated, "token: unknown: it is wrong, expired, revoked, or from another cluster: make one with "+
 	"'lofamoctl token create'")
 
-// token checks a token's text, and returns its id and whether it is for this node alone.
-func (e *Enrolment) token(ctx context.Context, text string, node fault.NodeID, now time.Time) (id string, named bool, err error) {
+// token checks a token's text, and returns the stored token.
+func (e *Enrolment) token(ctx context.Context, text string, node fault.NodeID, now time.Time) (store.JoinToken, error) {
 	t, err := pki.ParseJoinToken(text)
 	if err != nil {
-		return "", false, status.Error(codes.Unauthenticated, err.Error())
+		return store.JoinToken{}, status.Error(codes.Unauthenticated, err.Error())
 	}
 	have, ok, err := e.cfg.Tokens.Token(ctx, t.ID)
 	switch {
 	case err != nil:
-		return "", false, status.Error(codes.Unavailable, err.Error())
+		return have, status.Error(codes.Unavailable, err.Error())
 	case !ok || !t.Is(have.Sum) || now.After(have.Expires):
-		return "", false, errToken
+		return have, errToken
 	case have.Node != "" && have.Node != string(node):
-		return "", false, status.Errorf(codes.PermissionDenied, "token: is for node %s: want it for %s", have.Node, node)
+		return have, status.Errorf(codes.PermissionDenied, "token: is for node %s: want it for %s", have.Node, node)
 	}
-	return t.ID, have.Node != "", nil
-}
-
-// Admit implements the service, for other replicas.
-func (e *Enrolment) Admit(ctx context.Context, req *lofamov1.AdmitRequest) (*lofamov1.AdmitResponse, error) {
-	return leadBy(ctx, e.s, func(ctx context.Context, by string) (*lofamov1.AdmitResponse, error) {
-		return e.doAdmit(req)(ctx, by)
-	}, askAdmit(req))
-}
-
-// askAdmit forwards an admission to the leader.
-func askAdmit(req *lofamov1.AdmitRequest) func(context.Context, grpc.ClientConnInterface) (*lofamov1.AdmitResponse, error) {
-	return func(ctx context.Context, conn grpc.ClientConnInterface) (*lofamov1.AdmitResponse, error) {
-		return lofamov1.NewEnrolmentClient(conn).Admit(ctx, req)
-	}
-}
-
-// doAdmit adds the node to the topology, and notes the use of its token, in one commit.
-func (e *Enrolment) doAdmit(req *lofamov1.AdmitRequest) func(context.Context, string) (*lofamov1.AdmitResponse, error) {
-	return func(ctx context.Context, by string) (*lofamov1.AdmitResponse, error) {
-		n, err := enrolling(req.GetNode(), req.GetService(), req.GetLabels())
-		if err != nil {
-			return nil, err
-		}
-		now := time.Now()
-		_, err = e.s.cfg.Operators.Change(ctx, func(have store.Topology) ([]store.Write, error) {
-			var token *store.JoinToken
-			if req.GetToken() != "" {
-				t, ok, err := e.cfg.Tokens.Token(ctx, req.GetToken())
-				if err != nil {
-					return nil, status.Error(codes.Unavailable, err.Error())
-				}
-				if !ok || now.After(t.Expires) {
-					return nil, errToken
-				}
-				token = &t
-			}
-			repeated, err := mayJoin(have.Topology, n.ID, req, token)
-			if err != nil {
-				return nil, err
-			}
-			to, err := have.Admit(n)
-			if err != nil {
-				return nil, refusedJoin(err)
-			}
-			return admitWrites(have, to, token, repeated, n.ID, req.GetKey(), by, now)
-		})
-		if err != nil {
-			return nil, err
-		}
-		return &lofamov1.AdmitResponse{}, nil
-	}
-}
-
-// mayJoin returns an error for a node that must not join, and whether its request is a repeated one.
-func mayJoin(have *topology.Topology, id fault.NodeID, req *lofamov1.AdmitRequest, token *store.JoinToken) (repeated bool, err error) {
-	old, known := have.Node(id)
-	if token != nil {
-		sum := sha256.Sum256(req.GetKey())
-		used, ok := token.Used[string(id)]
-		if repeated = ok && string(used) == string(sum[:]); repeated {
-			return true, nil
-		}
-		if len(token.Used) >= token.Uses {
-			return false, status.Errorf(codes.Unauthenticated, "token: used up, by %s: make one with 'lofamoctl token create'", nodesOf(token))
-		}
-	}
-	switch {
-	case req.GetKnown() && !known:
-		return false, status.Errorf(codes.Unauthenticated, "node %s: not in the topology any more: give it a new token", id)
-	case known && !req.GetKnown() && !req.GetNamed():
-		where := "a spare"
-		if !old.Spare {
-			where = "at " + old.Coord.String()
-		}
-		return false, status.Errorf(codes.AlreadyExists, "node %s: there is one, %s: choose another name, or make a token for this one: "+
-			"'lofamoctl token create --node %s'", id, where, id)
-	}
-	joining := 0
-	for _, n := range have.Spares() {
-		if n.Joining {
-			joining++
-		}
-	}
-	if joining >= maxJoiningSpares {
-		return false, status.Errorf(codes.ResourceExhausted, "%d nodes wait for a place already: want fewer than %d", joining, maxJoiningSpares)
-	}
-	return false, nil
-}
-
-// nodesOf lists the nodes that have used a token.
-func nodesOf(t *store.JoinToken) string {
-	names := tokenInfo(*t).GetNodes()
-	const most = 5
-	if n := len(names) - most; n > 0 {
-		return fmt.Sprintf("%v and %d more", names[:most], n)
-	}
-	return fmt.Sprint(names)
-}
-
-// admitWrites returns the writes of one admission. A token that changes meanwhile refuses them all.
-func admitWrites(have store.Topology, to *topology.Topology, token *store.JoinToken, repeated bool, id fault.NodeID, key []byte, by string,
-	now time.Time) ([]store.Write, error) {
-	var writes []store.Write
-	var err error
-	if len(topology.Diff(have.Topology, to)) > 0 {
-		if writes, err = store.TopologyWrites(have, to, view.TopologyEvents(have.Topology, to, by, now)); err != nil {
-			return nil, err
-		}
-	}
-	if token == nil || repeated {
-		return writes, nil
-	}
-	if len(writes) == 0 {
-		writes = []store.Write{{}}
-	}
-	guard, sum := token.Guard(), sha256.Sum256(key)
-	if token.Used == nil {
-		token.Used = make(map[string][]byte)
-	}
-	token.Used[string(id)] = sum[:]
-	kv, err := token.Put()
-	if err != nil {
-		return nil, err
-	}
-	last := &writes[len(writes)-1]
-	last.Puts, last.Guards = append(last.Puts, kv), append(last.Guards, guard)
-	return writes, nil
+	return have, nil
 }
 
 // Limits of connections to the enrolment address.
@@ -409,7 +397,7 @@ const (
 // NewEnrolmentServer returns the gRPC server of the enrolment address. It serves Enrol alone.
 func NewEnrolmentServer(conf *tls.Config, e *Enrolment) *grpc.Server {
 	srv := grpc.NewServer(
-		grpc.Creds(bounded.Credentials(conf, func(tls.ConnectionState) string { return "" })),
+		grpc.Creds(credentials.NewTLS(conf)), // connections keep counting for their source, for nobody has proved who it is
 		grpc.ConnectionTimeout(handshakeTime),
 		grpc.MaxConcurrentStreams(enrolStreams),
 		grpc.MaxHeaderListSize(maxHeaderList),

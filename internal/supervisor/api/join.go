@@ -202,35 +202,41 @@ func refusedJoin(err error) error {
 	return invalidTopology(err)
 }
 
-// Place gives places to nodes that have enrolled, all of them that can get one now. It fails with the reasons of the others.
+// Place gives places to as many of the enrolled nodes as possible. Its error has the reasons of the others.
 func (s *Server) Place(ctx context.Context, ids []fault.NodeID) error {
 	var left []error
 	_, err := s.changeTopology(ctx, "supervisor/"+s.cfg.Self, false, func(have *topology.Topology) (*topology.Topology, error) {
-		left = nil
-		to := have
-		for _, id := range ids {
-			n, ok := have.Node(id)
-			if !ok || !n.Joining {
-				continue // it left meanwhile
+		for first := range ids { // the first node of all may be one beside which no other can have a place
+			to := have
+			left = nil
+			for _, id := range slices.Concat(ids[first:], ids[:first]) {
+				n, ok := have.Node(id)
+				if !ok || !n.Joining {
+					continue // it left meanwhile
+				}
+				if next, err := to.Join([]topology.Node{n}, s.cfg.Ends); err != nil {
+					left = append(left, err)
+				} else {
+					to = next
+				}
 			}
-			if next, err := to.Join([]topology.Node{n}, s.cfg.Ends); err != nil {
-				left = append(left, err)
-			} else {
-				to = next
+			if to.Dims.Nodes() != 1 { // a single node would have no neighbour
+				return to, nil
 			}
 		}
-		if to.Dims.Nodes() == 1 {
-			return have, nil // one alone has no neighbour
-		}
-		return to, nil
+		return have, nil
 	})
 	return errors.Join(append(left, err)...)
 }
 
-// Forget removes a node from the topology.
-func (s *Server) Forget(ctx context.Context, id fault.NodeID) error {
-	_, err := s.changeTopology(ctx, "supervisor/"+s.cfg.Self, false, func(have *topology.Topology) (*topology.Topology, error) {
+// Forget removes a node from the topology, unless the function (nil: none) wants it to stay. It returns whether it did.
+func (s *Server) Forget(ctx context.Context, id fault.NodeID, unless func(topology.Node) bool) (removed bool, err error) {
+	_, err = s.changeTopology(ctx, "supervisor/"+s.cfg.Self, false, func(have *topology.Topology) (*topology.Topology, error) {
+		n, ok := have.Node(id)
+		if removed = ok && (unless == nil || !unless(n)); !removed {
+			return have, nil
+		}
 		return have.Leave([]fault.NodeID{id}, true)
 	})
-	return err
+	return removed && err == nil, err
 }

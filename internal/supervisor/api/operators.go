@@ -60,7 +60,7 @@ func leadBy[R any](ctx context.Context, s *Server, do func(ctx context.Context, 
 	return leadAs(ctx, s, by, do, ask)
 }
 
-// leadAs is leadBy for a caller that is known otherwise than by its certificate.
+// leadAs is leadBy for a caller that its certificate does not identify.
 func leadAs[R any](ctx context.Context, s *Server, by string, do func(ctx context.Context, by string) (R, error),
 	ask func(context.Context, grpc.ClientConnInterface) (R, error)) (R, error) {
 	var none R

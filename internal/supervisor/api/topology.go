@@ -65,6 +65,10 @@ func (s *Server) applyTopology(ctx context.Context, by string, req *lofamov1.App
 			return nil, status.Errorf(codes.InvalidArgument, "topology: region: given %q: want %q, which these supervisors are of",
 				to.Region, have.Region)
 		}
+		if len(have.Placed()) > 0 && len(to.Placed()) == 0 {
+			return nil, status.Errorf(codes.FailedPrecondition, "topology: nodes: given none with a place: want at least %d, for nodes have places",
+				topology.MinNodes)
+		}
 		if err := topology.CheckPlaces(have, to); err != nil {
 			return nil, invalidTopology(err)
 		}

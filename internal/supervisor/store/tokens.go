@@ -18,17 +18,23 @@ const MaxTokens = 1000
 
 // JoinToken is a token with which nodes enrol, without its secret.
 type JoinToken struct {
-	ID      string            `json:"-"`
-	Sum     []byte            `json:"sum"` // of the secret
-	By      string            `json:"by"`  // who made it, "ROLE/NAME"
-	Made    time.Time         `json:"made"`
-	Expires time.Time         `json:"expires"`
-	Uses    int               `json:"uses"`           // nodes that may use it
-	Node    string            `json:"node,omitempty"` // the only one that may; empty: any new one
-	Used    map[string][]byte `json:"used,omitempty"` // keys of the host halves that have, by node
+	ID      string             `json:"-"`
+	Sum     []byte             `json:"sum"` // of the secret
+	By      string             `json:"by"`  // who made it, "ROLE/NAME"
+	Made    time.Time          `json:"made"`
+	Expires time.Time          `json:"expires"`
+	Uses    int                `json:"uses"`           // nodes that may use it
+	Node    string             `json:"node,omitempty"` // the only one that may; empty: any new one
+	Used    map[string]JoinUse `json:"used,omitempty"` // by node
 
 	// Revision is that of its last write.
 	Revision uint64 `json:"-"`
+}
+
+// JoinUse is the use of a token by a node.
+type JoinUse struct {
+	Keys []byte    `json:"keys"` // SHA-256 of the public keys of its halves
+	At   time.Time `json:"at"`
 }
 
 // Put returns the key and the value that store the token.

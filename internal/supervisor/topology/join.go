@@ -190,15 +190,16 @@ func (t *Topology) checkEnds(id fault.NodeID, at grid.Coord, in grid.Dims, ends 
 	return nil
 }
 
-// EnrolledBy is the label of nodes that enrolled with something else than a token: EnrolledByKubernetes.
+// EnrolledBy is the label of nodes that enrolled without a token, and EnrolledByKubernetes its value for pods' tokens.
 const (
 	EnrolledBy           = "lofamo.io/enrolled-by"
 	EnrolledByKubernetes = "kubernetes"
 )
 
 // Admit returns the topology with a node that has enrolled: a spare that the leader gives a place when it reports. A known
-// node keeps its place, and gets the new addresses and labels. The error is a *CannotJoinError or an *InvalidError.
-func (t *Topology) Admit(n Node) (*Topology, error) {
+// node keeps its place and its labels, and gets the new addresses; labels in set replace all others. The error is a
+// *CannotJoinError or an *InvalidError.
+func (t *Topology) Admit(n Node, set map[string]string) (*Topology, error) {
 	if t.Region != "" {
 		return nil, cannot(n.ID, "region %s: its places are fixed by the configurations of all regions", t.Region)
 	}
@@ -211,14 +212,16 @@ func (t *Topology) Admit(n Node) (*Topology, error) {
 	n.Spare, n.Joining, n.Coord = true, true, grid.Coord{}
 	if known {
 		n.Spare, n.Joining, n.Coord = old.Spare, old.Joining, old.Coord
-		labels := maps.Clone(old.Labels) // which operators may have given it
-		for key, value := range n.Labels {
-			if labels == nil {
-				labels = make(map[string]string)
-			}
-			labels[key] = value
-		}
-		n.Labels = labels
+	}
+	labels := make(map[string]string)
+	for _, from := range []map[string]string{n.Labels, old.Labels, set} { // the later ones win
+		maps.Copy(labels, from)
+	}
+	if n.Labels = labels; len(labels) == 0 {
+		n.Labels = nil
+	}
+	if errs := fault.CheckLabels(labels); len(errs) > 0 {
+		return nil, &InvalidError{[]FieldError{{"labels", errs[0].Error()}}}
 	}
 	out := slices.DeleteFunc(slices.Clone(t.Nodes), func(o Node) bool { return o.ID == n.ID })
 	return New(t.Dims, append(out, n), t.DomainLabels, t.Revision), nil
@@ -282,7 +285,7 @@ const MinNodes = 2
 
 // NodeFromProto checks one node that joins, with a place of its choice or without. The error is an *InvalidError.
 func NodeFromProto(i int, p *lofamov1.TopologyNode) (Node, error) {
-	c := &checker{ids: map[fault.NodeID]int{}, coords: map[grid.Coord]int{}, addresses: map[netip.AddrPort]string{}}
+	c := &checker{ids: map[fault.NodeID]int{}, coords: map[grid.Coord]int{}, addresses: map[netip.AddrPort]string{}, unknown: true}
 	n := c.node(i, p)
 	if len(c.fields) > 0 {
 		return Node{}, &InvalidError{c.fields}

@@ -46,7 +46,9 @@ func (e *InvalidError) Named() []FieldError { return e.Fields[:min(len(e.Fields)
 // checker gathers the errors.
 type checker struct {
 	fields []FieldError
-	dims   grid.Dims // zero while it is not known
+	dims   grid.Dims
+	// unknown: the dims are wrong, or not given
+	unknown bool
 
 	ids       map[fault.NodeID]int
 	coords    map[grid.Coord]int
@@ -63,9 +65,8 @@ func FromProto(p *lofamov1.Topology) (*Topology, error) {
 	dims, err := grid.ParseTorus(p.GetDims())
 	if err != nil {
 		c.bad("dims", "%v", err)
-	} else {
-		c.dims = dims
 	}
+	c.dims, c.unknown = dims, err != nil
 	domains := c.domains(p.GetDomainLabels())
 	nodes := make([]Node, 0, len(p.GetNodes()))
 	for i, n := range p.GetNodes() {
@@ -135,7 +136,7 @@ func (c *checker) node(i int, p *lofamov1.TopologyNode) Node {
 
 func (c *checker) coord(i int, field, text string) grid.Coord {
 	at, err := grid.ParseCoord(text)
-	if err == nil && c.dims != (grid.Dims{}) {
+	if err == nil && !c.unknown {
 		err = c.dims.Check(at)
 	}
 	if err != nil {
@@ -170,7 +171,7 @@ const maxMissing = 8
 
 // complete reports the vacant places.
 func (c *checker) complete() {
-	if c.dims == (grid.Dims{}) || c.dims.Nodes() == len(c.coords) {
+	if c.dims.Nodes() == len(c.coords) || c.unknown {
 		return
 	}
 	var missing []string

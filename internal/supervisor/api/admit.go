@@ -1,0 +1,155 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/topology"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// Admit implements the service, for other replicas.
+func (e *Enrolment) Admit(ctx context.Context, req *lofamov1.AdmitRequest) (*lofamov1.AdmitResponse, error) {
+	return leadBy(ctx, e.s, func(ctx context.Context, by string) (*lofamov1.AdmitResponse, error) {
+		return e.doAdmit(req)(ctx, by)
+	}, askAdmit(req))
+}
+
+// askAdmit forwards an admission to the leader.
+func askAdmit(req *lofamov1.AdmitRequest) func(context.Context, grpc.ClientConnInterface) (*lofamov1.AdmitResponse, error) {
+	return func(ctx context.Context, conn grpc.ClientConnInterface) (*lofamov1.AdmitResponse, error) {
+		return lofamov1.NewEnrolmentClient(conn).Admit(ctx, req)
+	}
+}
+
+// doAdmit adds the node to the topology, and notes the use of its token, in one commit.
+func (e *Enrolment) doAdmit(req *lofamov1.AdmitRequest) func(context.Context, string) (*lofamov1.AdmitResponse, error) {
+	return func(ctx context.Context, by string) (*lofamov1.AdmitResponse, error) {
+		n, err := enrolling(req.GetNode(), req.GetService(), req.GetLabels())
+		if err != nil {
+			return nil, err
+		}
+		now := time.Now()
+		_, err = e.s.cfg.Operators.Change(ctx, func(have store.Topology) ([]store.Write, error) {
+			var token *store.JoinToken
+			if req.GetToken() != "" {
+				t, ok, err := e.cfg.Tokens.Token(ctx, req.GetToken())
+				if err != nil {
+					return nil, status.Error(codes.Unavailable, err.Error())
+				}
+				if !ok || now.After(t.Expires) {
+					return nil, errToken
+				}
+				token = &t
+			}
+			a := &admittance{node: n.ID, keys: req.GetKeys(), named: req.GetNamed(), token: token, by: by, now: now}
+			if err := e.revoked(n.ID, a.made()); err != nil {
+				return nil, err
+			}
+			if err := a.mayJoin(have.Topology); err != nil {
+				return nil, err
+			}
+			to, err := have.Admit(n, req.GetSetLabels())
+			if err != nil {
+				return nil, refusedJoin(err)
+			}
+			return a.writes(have, to)
+		})
+		if err != nil {
+			return nil, err
+		}
+		return &lofamov1.AdmitResponse{}, nil
+	}
+}
+
+// admittance is one node that asks to be added to the topology.
+type admittance struct {
+	node     fault.NodeID
+	keys     []byte // sum of the keys of its halves
+	named    bool
+	token    *store.JoinToken // nil: other evidence
+	by       string
+	now      time.Time
+	repeated bool // the answer to an earlier request was lost
+}
+
+// made returns the token, or the zero value.
+func (a *admittance) made() store.JoinToken {
+	if a.token == nil {
+		return store.JoinToken{}
+	}
+	return *a.token
+}
+
+// repeatWithin is the time within which a request with the same keys is a repeated one.
+const repeatWithin = 10 * time.Minute
+
+// mayJoin returns an error if the node must not join, and notes whether its request is a repeated one.
+func (a *admittance) mayJoin(have *topology.Topology) error {
+	old, known := have.Node(a.node)
+	if a.token != nil {
+		use, used := a.token.Used[string(a.node)]
+		if known && used && bytes.Equal(use.Keys, a.keys) && a.now.Before(use.At.Add(repeatWithin)) {
+			a.repeated = true
+			return nil
+		}
+		if n := len(a.token.Used); n >= a.token.Uses {
+			return status.Errorf(codes.Unauthenticated, "token: used up: %s: make one with 'lofamoctl token create'", fault.Plural(n, "node"))
+		}
+	}
+	if known && !a.named {
+		where := "a spare"
+		if !old.Spare {
+			where = "at " + old.Coord.String()
+		}
+		return status.Errorf(codes.AlreadyExists, "node %s: there is one, %s: choose another name, or make a token for this one: "+
+			"'lofamoctl token create --node %s'", a.node, where, a.node)
+	}
+	joining := 0
+	for _, n := range have.Spares() {
+		if n.Joining {
+			joining++
+		}
+	}
+	if joining >= maxJoiningSpares && !known {
+		return status.Errorf(codes.ResourceExhausted, "%d nodes wait for a place already: want fewer than %d", joining, maxJoiningSpares)
+	}
+	return nil
+}
+
+// writes returns the writes of one admission. If the token changes meanwhile, none is committed.
+func (a *admittance) writes(have store.Topology, to *topology.Topology) ([]store.Write, error) {
+	var writes []store.Write
+	var err error
+	if len(topology.Diff(have.Topology, to)) > 0 {
+		if writes, err = store.TopologyWrites(have, to, view.TopologyEvents(have.Topology, to, a.by, a.now)); err != nil {
+			return nil, err
+		}
+	}
+	if a.token == nil || a.repeated {
+		return writes, nil
+	}
+	if len(writes) == 0 {
+		writes = []store.Write{{}}
+	}
+	guard := a.token.Guard()
+	if a.token.Used == nil {
+		a.token.Used = make(map[string]store.JoinUse)
+	}
+	a.token.Used[string(a.node)] = store.JoinUse{Keys: a.keys, At: a.now}
+	kv, err := a.token.Put()
+	if err != nil {
+		return nil, err
+	}
+	last := &writes[len(writes)-1]
+	last.Puts, last.Guards = append(last.Puts, kv), append(last.Guards, guard)
+	return writes, nil
+}

@@ -1,0 +1,51 @@
+package api
+
+import (
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/topology"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// A repeated request needs no further use of its token for some minutes, with the same keys, while the node is known.
+func TestRepeatedRequestNeedsNoFurtherUse(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1000, 0)
+	late := now.Add(repeatWithin)
+	have := func(ids ...fault.NodeID) *topology.Topology {
+		var nodes []topology.Node
+		for _, id := range ids {
+			nodes = append(nodes, topology.Node{ID: id, Spare: true, Joining: true})
+		}
+		return topology.New(grid.Dims{}, nodes, nil, 1)
+	}
+	used := map[string]store.JoinUse{"n1": {Keys: []byte("keys"), At: now}}
+	for name, c := range map[string]struct {
+		a        admittance
+		have     *topology.Topology
+		code     codes.Code
+		repeated bool
+	}{
+		"the same":                 {admittance{node: "n1", keys: []byte("keys"), now: now.Add(time.Minute)}, have("n1"), codes.OK, true},
+		"other keys":               {admittance{node: "n1", keys: []byte("else"), now: now}, have("n1"), codes.Unauthenticated, false},
+		"late":                     {admittance{node: "n1", keys: []byte("keys"), now: late}, have("n1"), codes.Unauthenticated, false},
+		"after it was removed":     {admittance{node: "n1", keys: []byte("keys"), now: now}, have(), codes.Unauthenticated, false},
+		"another node":             {admittance{node: "n2", keys: []byte("keys"), now: now}, have("n1"), codes.Unauthenticated, false},
+		"without a token":          {admittance{node: "n1", now: now}, have("n1"), codes.AlreadyExists, false},
+		"with evidence of a name":  {admittance{node: "n1", named: true, now: now}, have("n1"), codes.OK, false},
+		"a new node by other ways": {admittance{node: "n3", named: true, now: now}, have("n1"), codes.OK, false},
+	} {
+		if len(c.a.keys) > 0 {
+			c.a.token = &store.JoinToken{ID: "t", Uses: 1, Used: used}
+		}
+		if err := c.a.mayJoin(c.have); status.Code(err) != c.code || c.a.repeated != c.repeated {
+			t.Errorf("%s: %v, repeated %v: want %s, %v", name, err, c.a.repeated, c.code, c.repeated)
+		}
+	}
+}

@@ -41,6 +41,9 @@ type Resources struct {
 type usage struct {
 	role                         string
 	resident, descriptors, tasks []Sample
+	// anonymous and files are parts of resident. The kernel takes pages of files, such as the store's database, back when it
+	// needs memory; anonymous ones it cannot.
+	anonymous, files []Sample
 }
 
 // WatchResources starts the sampling. Close ends it.
@@ -80,7 +83,7 @@ func (r *Resources) take() {
 			u = &usage{role: roleOf(p)}
 			r.procs[p] = u
 		}
-		resident, tasks, err := readStatus(p.PID)
+		now, err := readStatus(p.PID)
 		if err != nil {
 			continue // it has just ended
 		}
@@ -88,8 +91,10 @@ func (r *Resources) take() {
 		if err != nil {
 			continue
 		}
-		u.resident = append(u.resident, Sample{at, resident})
-		u.tasks = append(u.tasks, Sample{at, tasks})
+		u.resident = append(u.resident, Sample{at, now.resident})
+		u.anonymous = append(u.anonymous, Sample{at, now.anonymous})
+		u.files = append(u.files, Sample{at, now.files})
+		u.tasks = append(u.tasks, Sample{at, now.tasks})
 		u.descriptors = append(u.descriptors, Sample{at, float64(len(descriptors))})
 	}
 }
@@ -112,31 +117,41 @@ func roleOf(p cluster.Process) string {
 	return "daemon"
 }
 
-// readStatus returns the resident memory of a process in MB and its threads.
-func readStatus(pid int) (resident, tasks float64, err error) {
+// procStatus is the memory of a process in MB, and its threads.
+type procStatus struct{ resident, anonymous, files, tasks float64 }
+
+func readStatus(pid int) (out procStatus, err error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
-		return 0, 0, err
+		return procStatus{}, err
 	}
+	const mb = 1024 / 1e6 // of one KiB
 	for l := range strings.Lines(string(b)) {
 		f := strings.Fields(l)
 		if len(f) < 2 {
 			continue
 		}
+		var to *float64
+		unit := mb
 		switch f[0] {
 		case "VmRSS:":
-			kib, err := strconv.ParseFloat(f[1], 64)
-			if err != nil {
-				return 0, 0, err
-			}
-			resident = kib * 1024 / 1e6
+			to = &out.resident
+		case "RssAnon:":
+			to = &out.anonymous
+		case "RssFile:":
+			to = &out.files
 		case "Threads:":
-			if tasks, err = strconv.ParseFloat(f[1], 64); err != nil {
-				return 0, 0, err
-			}
+			to, unit = &out.tasks, 1
+		default:
+			continue
 		}
+		v, err := strconv.ParseFloat(f[1], 64)
+		if err != nil {
+			return procStatus{}, err
+		}
+		*to = v * unit
 	}
-	return resident, tasks, nil
+	return out, nil
 }
 
 // Usage is the consumption of all processes of one role. Slopes are of processes that were sampled for at least five
@@ -187,7 +202,8 @@ func (r *Resources) Usages() (out []Usage, bad []string) {
 		role.Steepest, role.MoreFiles = max(role.Steepest, memory), max(role.MoreFiles, files)
 		role.MoreThreads = max(role.MoreThreads, threads)
 		if span >= judgedSpan {
-			bad = append(bad, grown(u.role, p.PID, memory, files, threads)...)
+			parts := [2]float64{Slope(warm(u.anonymous)), Slope(warm(u.files))}
+			bad = append(bad, grown(u.role, p.PID, memory, parts, files, threads)...)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(byRole)) {
@@ -197,10 +213,11 @@ func (r *Resources) Usages() (out []Usage, bad []string) {
 	return out, bad
 }
 
-// grown judges the slopes of one process.
-func grown(role string, pid int, memory, files, threads float64) (bad []string) {
+// grown judges the slopes of one process. The parts of the memory's slope are anonymous memory and pages of files.
+func grown(role string, pid int, memory float64, parts [2]float64, files, threads float64) (bad []string) {
 	if memory > memoryLimit {
-		bad = append(bad, fmt.Sprintf("resources: %s, process %d, grows by %.2f MB/h: limit %.0f MB/h", role, pid, memory, memoryLimit))
+		bad = append(bad, fmt.Sprintf("resources: %s, process %d, grows by %.2f MB/h (%.2f anonymous, %.2f of files): limit %.0f MB/h", role, pid,
+			memory, parts[0], parts[1], memoryLimit))
 	}
 	if files > countLimit || threads > countLimit {
 		bad = append(bad, fmt.Sprintf("resources: %s, process %d, has %.1f descriptors and %.1f threads more an hour: limit %.0f", role, pid,

@@ -26,13 +26,14 @@ func TestGrowingProcessIsFound(t *testing.T) {
 		want                   []string
 	}{
 		{"steady", 0.5, 0, 1, 120, nil},
-		{"memory", 3, 0, 0, 120, []string{"supervisor, process 1, grows by 3.00 MB/h"}},
+		{"memory", 3, 0, 0, 120, []string{"supervisor, process 1, grows by 3.00 MB/h (2.00 anonymous, 1.00 of files)"}},
 		{"memory, too short to judge", 3, 0, 0, 50, nil},
 		{"descriptors", 0, 60, 0, 90, []string{"60.0 descriptors"}},
 		{"threads and memory", 2, 0, 30, 90, []string{"grows by 2.00", "30.0 threads"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := &Resources{procs: map[cluster.Process]*usage{{PID: 1, Started: 1}: {role: "supervisor", resident: grows(tt.memory, tt.minutes),
+				anonymous: grows(tt.memory*2/3, tt.minutes), files: grows(tt.memory/3, tt.minutes),
 				descriptors: grows(tt.files, tt.minutes), tasks: grows(tt.threads, tt.minutes)}}}
 			u, bad := r.Usages()
 			if len(u) != 1 || u[0].Sloped != 1 || u[0].Processes != 1 {
@@ -51,11 +52,14 @@ func TestGrowingProcessIsFound(t *testing.T) {
 }
 
 func TestProcessIsSampled(t *testing.T) {
-	resident, tasks, err := readStatus(os.Getpid())
-	if err != nil || resident < 1 || tasks < 1 {
-		t.Errorf("%v MB, %v threads, %v: want those of this process", resident, tasks, err)
+	s, err := readStatus(os.Getpid())
+	if err != nil || s.resident < 1 || s.anonymous < 1 || s.files < 1 || s.tasks < 1 {
+		t.Errorf("%+v, %v: want the memory and the threads of this process", s, err)
 	}
-	if _, _, err := readStatus(-1); err == nil {
+	if sum := s.anonymous + s.files; sum > 1.1*s.resident || sum < 0.8*s.resident {
+		t.Errorf("%+v: want parts that make the whole", s)
+	}
+	if _, err := readStatus(-1); err == nil {
 		t.Error("no error for a missing process")
 	}
 	r := WatchResources(func() []cluster.Process { return []cluster.Process{{PID: os.Getpid(), Agent: true}} })

@@ -157,15 +157,17 @@ func TestTopHeaderNamesWorstIncident(t *testing.T) {
 
 // At any size, with anything open, the content fills the screen exactly, and no text from the network moves the cursor.
 func TestTopFillsEveryScreen(t *testing.T) {
-	for _, dims := range []string{"2x2x2", "4", "1x1x3", "10x10", "7x7x3", "22x22"} {
+	for _, dims := range []string{"0x0x0", "2x2x2", "4", "1x1x3", "10x10", "7x7x3", "22x22"} {
 		d, err := grid.ParseDims(dims)
 		if err != nil {
 			t.Fatal(err)
 		}
 		fault := ctltest.HealthyMap(d)
-		fault.Nodes.Nodes[1].State, fault.Nodes.Nodes[1].Reason = lofamov1.State_SICK, "\x1b[2J"
-		fault.Nodes.Nodes[1].Components[0] = &lofamov1.Component{Name: "host\x1b[2J", State: lofamov1.State_FAILED}
-		fault.Links.Links[len(fault.Links.Links)-1].State = lofamov1.State_FAILED
+		if d.Nodes() > 0 { // else no node has joined yet
+			fault.Nodes.Nodes[1].State, fault.Nodes.Nodes[1].Reason = lofamov1.State_SICK, "\x1b[2J"
+			fault.Nodes.Nodes[1].Components[0] = &lofamov1.Component{Name: "host\x1b[2J", State: lofamov1.State_FAILED}
+			fault.Links.Links[len(fault.Links.Links)-1].State = lofamov1.State_FAILED
+		}
 		for _, keys := range [][]string{nil, {"2"}, {"2", "z", "G", "j", "]"}, {"3", "z", "down"}, {"4"}, {"?", "down"}, {"/", "x", "x"},
 			{"/", "n", "1", "enter", "down", "enter"}, {"1", "z", "pgdown"}} {
 			m := topOf(t, fault, 100, 30)

@@ -27,11 +27,15 @@ func TestMachinesEnrol(t *testing.T) {
 		h.join("supervisors", s)
 		h.start(s)
 	}
-	h.eventually("the supervisors answer", func() bool { _, err := h.try("get", "nodes"); return err == nil })
+	var four string
+	h.eventually("a leader makes a token", func() bool { // the first leaders may be short-lived
+		out, err := h.try("token", "create", "--uses", "4")
+		four = string(out)
+		return err == nil
+	})
 	begin := h.revision()
 	token := func(args ...string) string { return h.ctl(append([]string{"token", "create"}, args...)...) }
 
-	four := token("--uses", "4")
 	for i := range 4 {
 		h.enrols(fmt.Sprintf("n%d", i), i, four)
 	}

@@ -46,7 +46,7 @@ func TestOnlyHeardNodesGetPlaces(t *testing.T) {
 	t.Parallel()
 	j, now := newJoining(0), time.Unix(1000, 0)
 	if s := j.step(now, ring(4, 2), heard{"spare": true, "n00": true}, noMap); len(s.place)+len(s.forget) != 0 {
-		t.Errorf("step %+v: want nothing: nobody who joins was heard", s)
+		t.Errorf("step %+v: want nothing: no enrolled node has reported", s)
 	}
 	s := j.step(now, ring(4, 2), heard{"j01": true, "spare": true}, noMap)
 	if !slices.Equal(s.place, []fault.NodeID{"j01"}) {

@@ -32,9 +32,9 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Enrolment lets nodes in. Enrol is served at an address of its own (enrolment.listen of the supervisor), to callers
+// Enrolment makes machines nodes of the cluster. Enrol is served at an address of its own (enrolment.listen of the supervisor), to callers
 // without a certificate. All other methods are served with the rest of the API. The leader commits changes, and the other
-// replicas forward calls to it.
+// replicas forward calls to the leader.
 type EnrolmentClient interface {
 	// Enrol checks the caller's evidence, adds the node to the topology as a spare, and signs certificates for both of its
 	// halves. The leader gives the node a place when the node reports. UNAUTHENTICATED: the evidence is wrong, has expired or
@@ -113,9 +113,9 @@ func (c *enrolmentClient) RevokeToken(ctx context.Context, in *RevokeTokenReques
 // All implementations must embed UnimplementedEnrolmentServer
 // for forward compatibility.
 //
-// Enrolment lets nodes in. Enrol is served at an address of its own (enrolment.listen of the supervisor), to callers
+// Enrolment makes machines nodes of the cluster. Enrol is served at an address of its own (enrolment.listen of the supervisor), to callers
 // without a certificate. All other methods are served with the rest of the API. The leader commits changes, and the other
-// replicas forward calls to it.
+// replicas forward calls to the leader.
 type EnrolmentServer interface {
 	// Enrol checks the caller's evidence, adds the node to the topology as a spare, and signs certificates for both of its
 	// halves. The leader gives the node a place when the node reports. UNAUTHENTICATED: the evidence is wrong, has expired or

@@ -281,7 +281,7 @@ func (o *options) configCommand() *cobra.Command {
 				return fmt.Errorf("%w: config check: FILE %s and --config %s: want only one", errUsage, args[0], o.config)
 			case len(args) == 1:
 				o.config = args[0]
-			case o.config == "" && !slices.ContainsFunc(o.environ, func(v string) bool { return strings.HasPrefix(v, "LOFAMO_AGENT_") }):
+			case o.config == "" && !slices.ContainsFunc(o.environ, func(v string) bool { return strings.HasPrefix(v, agentEnv) }):
 				return fmt.Errorf("%w: config check: FILE is missing", errUsage)
 			}
 			if joins, err := o.checkJoin(c.OutOrStdout()); joins || err != nil {

@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"net"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -180,8 +181,8 @@ func (c JoinConfig) validate() error {
 		p.bad("join.supervisors", n, "1 to 16 addresses")
 	}
 	for i, s := range c.Supervisors {
-		host, port, ok := cutPort(s)
-		if n, err := strconv.ParseUint(port, 10, 16); !ok || host == "" || err != nil || n == 0 {
+		host, port, err := net.SplitHostPort(s)
+		if n, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || n == 0 || host == "" || strings.ContainsAny(s, " /") {
 			p.bad(fmt.Sprintf("join.supervisors[%d]", i), s, `"ip:port" or "host:port", port 1 to 65535`)
 		}
 	}
@@ -222,19 +223,6 @@ func (c JoinConfig) validate() error {
 	}
 	p.labels("join", c.Labels)
 	return p.err()
-}
-
-// cutPort splits "host:port", also with an IPv6 address in brackets.
-func cutPort(s string) (host, port string, ok bool) {
-	i := strings.LastIndexByte(s, ':')
-	if i < 0 || strings.ContainsAny(s, " /") {
-		return "", "", false
-	}
-	host = s[:i]
-	if bracketed := strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]"); strings.Contains(host, ":") && !bracketed {
-		return "", "", false
-	}
-	return host, s[i+1:], true
 }
 
 // Joined is what a node learns when it enrols.

@@ -216,10 +216,7 @@ func (ca *CA) issue(id Identity, ips []net.IP, dns []string, options ...IssueOpt
 	if id.Role == RoleNode {
 		lifetime = ca.nodes
 	}
-	tmpl, err := leafTemplate(id, now.Add(-datesBack(backdate, lifetime)), now.Add(lifetime))
-	if err == nil && datesBack(backdate, lifetime) < backdate { // revocations rely on the whole span
-		tmpl.ExtraExtensions, err = descent(now.Add(-backdate))
-	}
+	tmpl, err := firstTemplate(id, now, now.Add(lifetime), lifetime)
 	if err != nil {
 		return nil, nil, fmt.Errorf("issue certificate for %s: %w", id, err)
 	}

@@ -28,14 +28,7 @@ func (i *Issuer) Issue(now time.Time, id Identity, key ed25519.PublicKey, lifeti
 	if id.Role != RoleNode || id.Cluster != i.cluster {
 		return fail(fmt.Errorf("want a node of cluster %s", i.cluster))
 	}
-	end := now.Add(lifetime)
-	if end.After(i.cert.NotAfter) {
-		end = i.cert.NotAfter
-	}
-	tmpl, err := leafTemplate(id, now.Add(-datesBack(backdate, lifetime)), end)
-	if err == nil && datesBack(backdate, lifetime) < backdate { // revocations rely on the whole span
-		tmpl.ExtraExtensions, err = descent(now.Add(-backdate))
-	}
+	tmpl, err := firstTemplate(id, now, i.end(now, lifetime), lifetime)
 	if err != nil {
 		return fail(err)
 	}
@@ -57,8 +50,12 @@ func Authority(caFile, certFile string) (*x509.Certificate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("CA certificates %s: %w", caFile, reason(err))
 	}
-	for block, rest := pem.Decode(b); block != nil; block, rest = pem.Decode(rest) {
-		if ca, err := x509.ParseCertificate(block.Bytes); err == nil && !isIssuer(ca) && cert.CheckSignatureFrom(ca) == nil {
+	certs, err := parseCerts(b)
+	if err != nil {
+		return nil, fmt.Errorf("CA certificates %s: %w", caFile, err)
+	}
+	for _, ca := range certs {
+		if !isIssuer(ca) && cert.CheckSignatureFrom(ca) == nil {
 			return ca, nil
 		}
 	}
@@ -81,7 +78,6 @@ func EnrolServerTLS(certFile, keyFile, caFile string) (*tls.Config, error) {
 		if err != nil {
 			return nil, err
 		}
-		_, _ = own.Renew() // if that fails, the present pair stays in use
 		shown := *own.tls()
 		shown.Certificate = append(slices.Clone(shown.Certificate), ca.Raw)
 		return &shown, nil
@@ -99,14 +95,9 @@ type JoinTrust struct {
 	Present *tls.Certificate
 }
 
-// JoinedServer is the supervisor that JoinTrust.TLS has accepted.
-type JoinedServer struct {
-	Identity Identity
-}
-
 // TLS makes the TLS configuration of a node that enrols. The server must be a supervisor whose certificate a trusted
 // authority has signed; its address does not matter. After a handshake, server has the supervisor.
-func (t JoinTrust) TLS(server *atomic.Pointer[JoinedServer]) *tls.Config {
+func (t JoinTrust) TLS(server *atomic.Pointer[Identity]) *tls.Config {
 	c := &tls.Config{MinVersion: tls.VersionTLS13, SessionTicketsDisabled: true}
 	c.InsecureSkipVerify = true //nolint:gosec // replaced by VerifyConnection
 	c.VerifyConnection = func(cs tls.ConnectionState) error {
@@ -136,7 +127,7 @@ func (t JoinTrust) TLS(server *atomic.Pointer[JoinedServer]) *tls.Config {
 		if id.Role != RoleSupervisor || isIssuer(leaf) {
 			return fmt.Errorf("the server's certificate is of %s: want a supervisor", id)
 		}
-		server.Store(&JoinedServer{Identity: id})
+		server.Store(&id)
 		return nil
 	}
 	if t.Present != nil {
@@ -148,11 +139,15 @@ func (t JoinTrust) TLS(server *atomic.Pointer[JoinedServer]) *tls.Config {
 // CheckEnrolled returns an error unless ca, a PEM text, has an authority that vouches for both of a node's certificates.
 // With a pin, the authority must have it.
 func CheckEnrolled(ca []byte, pin *[32]byte, now time.Time, certs map[Identity][]byte, keys map[Identity]ed25519.PrivateKey) error {
-	roots, err := parseRoots(ca)
+	trusted, err := parseCerts(ca)
 	if err != nil {
 		return fmt.Errorf("authorities: %w", err)
 	}
-	if pin != nil && !hasPin(ca, *pin) {
+	roots, err := rootsOf(trusted)
+	if err != nil {
+		return fmt.Errorf("authorities: %w", err)
+	}
+	if pin != nil && !slices.ContainsFunc(trusted, func(c *x509.Certificate) bool { return PinOf(c) == *pin }) {
 		return errors.New("authorities: none has the pin of the token")
 	}
 	for id, der := range certs {
@@ -172,15 +167,6 @@ func CheckEnrolled(ca []byte, pin *[32]byte, now time.Time, certs map[Identity][
 		}
 	}
 	return nil
-}
-
-func hasPin(ca []byte, pin [32]byte) bool {
-	for block, rest := pem.Decode(ca); block != nil; block, rest = pem.Decode(rest) {
-		if cert, err := x509.ParseCertificate(block.Bytes); err == nil && PinOf(cert) == pin {
-			return true
-		}
-	}
-	return false
 }
 
 // KeepHalfKey returns the key of a half that enrols, from a file, which it makes at the first call: a request that is

@@ -43,6 +43,28 @@ func FuzzJoinToken(f *testing.F) {
 	})
 }
 
+// The authorities of a supervisor's answer are refused, or there is an authority among them.
+func FuzzParseRoots(f *testing.F) {
+	ca, err := NewCA("c")
+	if err != nil {
+		f.Fatal(err)
+	}
+	issuer, err := NewIssuer("c")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(ca.CertPEM())
+	f.Add(append(ca.CertPEM(), issuer.CertPEM()...))
+	f.Add(issuer.CertPEM())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		a, err := parseRoots(b)
+		certs, bad := parseCerts(b)
+		if err == nil && (bad != nil || len(certs) <= len(a.issuers)) {
+			t.Errorf("%q: %d certificates, %d issuers, %v: want an authority", b, len(certs), len(a.issuers), bad)
+		}
+	})
+}
+
 // A node that knows only the pin of a token, or only the authority, accepts its own cluster's supervisors, and nobody else.
 func TestJoinTrustAcceptsOwnSupervisorsAlone(t *testing.T) {
 	t.Parallel()
@@ -88,12 +110,12 @@ func TestJoinTrustAcceptsOwnSupervisorsAlone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var who atomic.Pointer[JoinedServer]
+			var who atomic.Pointer[Identity]
 			a, b := net.Pipe()
 			defer func() { _, _ = a.Close(), b.Close() }()
 			go func() { _ = tls.Server(b, c.server).Handshake() }()
 			err := tls.Client(a, c.trust.TLS(&who)).Handshake()
-			if c.wrong == "" && (err != nil || who.Load().Identity != supervisor) {
+			if c.wrong == "" && (err != nil || *who.Load() != supervisor) {
 				t.Errorf("handshake: %v", err)
 			}
 			if c.wrong != "" && (err == nil || !strings.Contains(err.Error(), c.wrong) || who.Load() != nil) {

@@ -149,11 +149,7 @@ func (i *Issuer) Renew(now time.Time, with Presented, key ed25519.PublicKey, lif
 	if next := with.NotBefore.Add(time.Second); begin.Before(next) {
 		begin = next
 	}
-	end := now.Add(lifetime)
-	if end.After(i.cert.NotAfter) {
-		end = i.cert.NotAfter
-	}
-	tmpl, err := leafTemplate(id, begin, end)
+	tmpl, err := leafTemplate(id, begin, i.end(now, lifetime))
 	if err != nil {
 		return nil, fmt.Errorf("renew certificate of %s: %w", id, err)
 	}
@@ -166,6 +162,23 @@ func (i *Issuer) Renew(now time.Time, with Presented, key ed25519.PublicKey, lif
 		return nil, fmt.Errorf("renew certificate of %s: %w", id, err)
 	}
 	return der, nil
+}
+
+// end returns the end of a certificate with a lifetime, which does not outlive the issuer.
+func (i *Issuer) end(now time.Time, lifetime time.Duration) time.Time {
+	if end := now.Add(lifetime); end.Before(i.cert.NotAfter) {
+		return end
+	}
+	return i.cert.NotAfter
+}
+
+// firstTemplate is leafTemplate for a certificate that descends from no other.
+func firstTemplate(id Identity, now, end time.Time, lifetime time.Duration) (*x509.Certificate, error) {
+	tmpl, err := leafTemplate(id, now.Add(-datesBack(backdate, lifetime)), end)
+	if err == nil && datesBack(backdate, lifetime) < backdate { // revocations rely on the whole span
+		tmpl.ExtraExtensions, err = descent(now.Add(-backdate))
+	}
+	return tmpl, err
 }
 
 // datesBack returns how far a certificate with the given lifetime is backdated: by most, but by at most a quarter of

@@ -462,14 +462,9 @@ func (v *Verifier) insert(sum [sha256.Size]byte, c *verified) {
 	v.young[sum] = c
 }
 
-// parseRoots reads all the certificates of a PEM text.
-func parseRoots(caPEM []byte) (*authorities, error) {
-	a, n := &authorities{full: x509.NewCertPool(), nodes: x509.NewCertPool()}, 0
-	for rest := caPEM; ; {
-		var block *pem.Block
-		if block, rest = pem.Decode(rest); block == nil {
-			break
-		}
+// parseCerts reads all the certificates of a PEM text.
+func parseCerts(text []byte) (out []*x509.Certificate, err error) {
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != pemCert {
 			return nil, fmt.Errorf("PEM block of type %q: want %q", block.Type, pemCert)
 		}
@@ -477,13 +472,29 @@ func parseRoots(caPEM []byte) (*authorities, error) {
 		if err != nil {
 			return nil, err
 		}
+		out = append(out, cert)
+	}
+	return out, nil
+}
+
+// parseRoots reads the authorities and the issuers of a PEM text.
+func parseRoots(caPEM []byte) (*authorities, error) {
+	certs, err := parseCerts(caPEM)
+	if err != nil {
+		return nil, err
+	}
+	return rootsOf(certs)
+}
+
+func rootsOf(certs []*x509.Certificate) (*authorities, error) {
+	a := &authorities{full: x509.NewCertPool(), nodes: x509.NewCertPool()}
+	for _, cert := range certs {
 		if !cert.IsCA {
 			return nil, fmt.Errorf("certificate of %q: not that of a certificate authority", cert.Subject)
 		}
 		a.add(cert)
-		n++
 	}
-	if n == len(a.issuers) {
+	if len(certs) == len(a.issuers) {
 		return nil, errors.New("no certificate of an authority in it")
 	}
 	return a, nil

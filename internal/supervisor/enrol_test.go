@@ -90,7 +90,7 @@ func TestEnrolmentChecksItsEvidence(t *testing.T) {
 	}
 	var shown *tls.Certificate // by the node
 	enrol := func(node, address, token string, change func(*lofamov1.EnrolRequest)) (*lofamov1.EnrolResponse, error) {
-		var server atomic.Pointer[pki.JoinedServer]
+		var server atomic.Pointer[pki.Identity]
 		conn, err := grpc.NewClient("passthrough:///"+follower.Enrolment.Listen,
 			grpc.WithTransportCredentials(credentials.NewTLS(pki.JoinTrust{Pin: &parsed.Pin, Present: shown}.TLS(&server))))
 		if err != nil {

@@ -339,7 +339,7 @@ func (j *joiner) ask(ctx context.Context, to string) (joinedNode, error) {
 	if err != nil {
 		return joinedNode{}, status.Error(codes.InvalidArgument, err.Error())
 	}
-	var server atomic.Pointer[pki.JoinedServer]
+	var server atomic.Pointer[pki.Identity]
 	conn, err := grpc.NewClient("passthrough:///"+to, grpc.WithTransportCredentials(credentials.NewTLS(trust.TLS(&server))))
 	if err != nil {
 		return joinedNode{}, err
@@ -348,7 +348,7 @@ func (j *joiner) ask(ctx context.Context, to string) (joinedNode, error) {
 	if err := connect(ctx, conn); err != nil {
 		return joinedNode{}, err
 	}
-	n := joinedNode{Cluster: server.Load().Identity.Cluster, Node: j.cfg.Node, At: time.Now()}
+	n := joinedNode{Cluster: server.Load().Cluster, Node: j.cfg.Node, At: time.Now()}
 	keys, err := j.fill(ctx, req, &n)
 	if err != nil {
 		return joinedNode{}, status.Error(codes.InvalidArgument, err.Error())

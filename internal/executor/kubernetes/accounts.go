@@ -39,11 +39,7 @@ var ErrToken = errors.New("service account token")
 func NewAccounts(kubeconfig, audience string, accounts []string) (*Accounts, error) {
 	cfg := Config{Kubeconfig: kubeconfig}.Filled()
 	cfg.QPS, cfg.Burst = accountsQPS, accountsBurst
-	rc, err := restConfig(cfg)
-	if err != nil {
-		return nil, err
-	}
-	c, err := newClient(cfg, rc)
+	c, err := connect(cfg)
 	if err != nil {
 		return nil, err
 	}

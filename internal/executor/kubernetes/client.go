@@ -55,6 +55,15 @@ func restConfig(cfg Config) (*rest.Config, error) {
 	return c, nil
 }
 
+// connect returns a client of the configured API server. It sends nothing yet.
+func connect(cfg Config) (*client, error) {
+	rc, err := restConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return newClient(cfg, rc)
+}
+
 // newClient returns a client for the few types in use. The typed clients of client-go would be several times as large.
 func newClient(cfg Config, rc *rest.Config) (*client, error) {
 	scheme := runtime.NewScheme()

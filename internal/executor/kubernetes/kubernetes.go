@@ -70,11 +70,7 @@ func New(cfg Config, open executor.Open, log *slog.Logger) (*Executor, error) {
 		return nil, err
 	}
 	cfg = cfg.Filled()
-	rc, err := restConfig(cfg)
-	if err != nil {
-		return nil, err
-	}
-	c, err := newClient(cfg, rc)
+	c, err := connect(cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -18,56 +18,56 @@ import (
 
 // Admit implements the service, for other replicas.
 func (e *Enrolment) Admit(ctx context.Context, req *lofamov1.AdmitRequest) (*lofamov1.AdmitResponse, error) {
-	return leadBy(ctx, e.s, func(ctx context.Context, by string) (*lofamov1.AdmitResponse, error) {
-		return e.doAdmit(req)(ctx, by)
-	}, askAdmit(req))
+	by, err := subject(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return e.admit(ctx, by, req)
 }
 
-// askAdmit forwards an admission to the leader.
-func askAdmit(req *lofamov1.AdmitRequest) func(context.Context, grpc.ClientConnInterface) (*lofamov1.AdmitResponse, error) {
-	return func(ctx context.Context, conn grpc.ClientConnInterface) (*lofamov1.AdmitResponse, error) {
+// admit has the leader add a node to the topology.
+func (e *Enrolment) admit(ctx context.Context, by string, req *lofamov1.AdmitRequest) (*lofamov1.AdmitResponse, error) {
+	return leadAs(ctx, e.s, by, func(ctx context.Context, by string) (*lofamov1.AdmitResponse, error) {
+		return e.commitAdmit(ctx, by, req)
+	}, func(ctx context.Context, conn grpc.ClientConnInterface) (*lofamov1.AdmitResponse, error) {
 		return lofamov1.NewEnrolmentClient(conn).Admit(ctx, req)
-	}
+	})
 }
 
-// doAdmit adds the node to the topology, and notes the use of its token, in one commit.
-func (e *Enrolment) doAdmit(req *lofamov1.AdmitRequest) func(context.Context, string) (*lofamov1.AdmitResponse, error) {
-	return func(ctx context.Context, by string) (*lofamov1.AdmitResponse, error) {
-		n, err := enrolling(req.GetNode(), req.GetService(), req.GetLabels())
-		if err != nil {
-			return nil, err
-		}
-		now := time.Now()
-		_, err = e.s.cfg.Operators.Change(ctx, func(have store.Topology) ([]store.Write, error) {
-			var token *store.JoinToken
-			if req.GetToken() != "" {
-				t, ok, err := e.cfg.Tokens.Token(ctx, req.GetToken())
-				if err != nil {
-					return nil, status.Error(codes.Unavailable, err.Error())
-				}
-				if !ok || now.After(t.Expires) {
-					return nil, errToken
-				}
-				token = &t
-			}
-			a := &admittance{node: n.ID, keys: req.GetKeys(), named: req.GetNamed(), token: token, by: by, now: now}
-			if err := e.revoked(n.ID, a.made()); err != nil {
-				return nil, err
-			}
-			if err := a.mayJoin(have.Topology); err != nil {
-				return nil, err
-			}
-			to, err := have.Admit(n, req.GetSetLabels())
-			if err != nil {
-				return nil, refusedJoin(err)
-			}
-			return a.writes(have, to)
-		})
-		if err != nil {
-			return nil, err
-		}
-		return &lofamov1.AdmitResponse{}, nil
+// commitAdmit adds the node to the topology, and notes the use of its token, in one commit.
+func (e *Enrolment) commitAdmit(ctx context.Context, by string, req *lofamov1.AdmitRequest) (*lofamov1.AdmitResponse, error) {
+	n, err := enrolling(req.GetNode(), req.GetService(), req.GetLabels())
+	if err != nil {
+		return nil, err
 	}
+	a := &admittance{node: n.ID, keys: req.GetKeys(), named: req.GetNamed(), by: by, now: time.Now()}
+	_, err = e.s.cfg.Operators.Change(ctx, func(have store.Topology) ([]store.Write, error) {
+		if req.GetToken() != "" {
+			t, ok, err := e.cfg.Tokens.Token(ctx, req.GetToken())
+			if err != nil {
+				return nil, status.Error(codes.Unavailable, err.Error())
+			}
+			if !ok || a.now.After(t.Expires) {
+				return nil, errToken
+			}
+			a.token = &t
+		}
+		if err := e.revoked(n.ID, a.token); err != nil {
+			return nil, err
+		}
+		if err := a.mayJoin(have.Topology); err != nil {
+			return nil, err
+		}
+		to, err := have.Admit(n, req.GetSetLabels())
+		if err != nil {
+			return nil, refusedJoin(err)
+		}
+		return a.writes(have, to)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &lofamov1.AdmitResponse{}, nil
 }
 
 // admittance is one node that asks to be added to the topology.
@@ -79,14 +79,6 @@ type admittance struct {
 	by       string
 	now      time.Time
 	repeated bool // the answer to an earlier request was lost
-}
-
-// made returns the token, or the zero value.
-func (a *admittance) made() store.JoinToken {
-	if a.token == nil {
-		return store.JoinToken{}
-	}
-	return *a.token
 }
 
 // repeatWithin is the time within which a request with the same keys is a repeated one.

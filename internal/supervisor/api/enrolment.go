@@ -188,7 +188,7 @@ func (e *Enrolment) enrol(ctx context.Context, req *lofamov1.EnrolRequest) (*lof
 	if err != nil {
 		return nil, err
 	}
-	if _, err := leadAs(ctx, e.s, "node/"+req.GetNode(), e.doAdmit(admit), askAdmit(admit)); err != nil {
+	if _, err := e.admit(ctx, "node/"+req.GetNode(), admit); err != nil {
 		return nil, err
 	}
 	for h, to := range map[fault.Half]*[]byte{fault.HalfHost: &resp.HostCertificate, fault.HalfDNP: &resp.DnpCertificate} {
@@ -316,14 +316,15 @@ func (e *Enrolment) evidence(ctx context.Context, req *lofamov1.EnrolRequest, no
 	case req.GetServiceAccountToken() != "":
 		err = errors.New("service_account_token: the supervisors accept none: want enrolment.kubernetes in their configuration")
 	case req.GetToken() != "":
-		var t store.JoinToken
-		if t, err = e.token(ctx, req.GetToken(), node, now); err == nil {
-			admit.Token, admit.Named, named = t.ID, t.Node != "", node
-			err = e.revoked(node, t)
-			if err == nil {
-				return admit, nil
-			}
+		t, err := e.token(ctx, req.GetToken(), node, now)
+		if err == nil {
+			err = e.revoked(node, &t)
 		}
+		if err != nil {
+			return nil, err
+		}
+		admit.Token, admit.Named = t.ID, t.Node != ""
+		return admit, nil
 	case len(chain) > 0 && e.cfg.Foreign != nil:
 		named, err = e.cfg.Foreign(chain)
 	default:
@@ -333,7 +334,7 @@ func (e *Enrolment) evidence(ctx context.Context, req *lofamov1.EnrolRequest, no
 		err = status.Errorf(codes.PermissionDenied, "the evidence is for node %s: want it for %s", named, node)
 	}
 	if err == nil {
-		err = e.revoked(node, store.JoinToken{})
+		err = e.revoked(node, nil)
 	}
 	if err != nil {
 		if _, is := status.FromError(err); is {
@@ -347,9 +348,9 @@ func (e *Enrolment) evidence(ctx context.Context, req *lofamov1.EnrolRequest, no
 
 // revoked returns an error for a node whose certificates were revoked. A token that an operator has made for it since then
 // lets it in again.
-func (e *Enrolment) revoked(node fault.NodeID, t store.JoinToken) error {
+func (e *Enrolment) revoked(node fault.NodeID, t *store.JoinToken) error {
 	at, is := e.cfg.Revoked(node)
-	if !is || t.Node == string(node) && t.Made.After(at) {
+	if !is || t != nil && t.Node == string(node) && t.Made.After(at) {
 		return nil
 	}
 	return status.Errorf(codes.PermissionDenied, "node %s: its certificates were revoked at %s: want a later token for it, by "+

@@ -78,10 +78,8 @@ func (t *Topology) join(n Node, ends Ends) (*Topology, error) {
 	if known && n.Labels == nil {
 		n.Labels = old.Labels
 	}
-	for _, a := range n.Service {
-		if owner, taken := t.Owner(a); taken && owner != n.ID {
-			return nil, cannot(n.ID, "service address %s: is that of node %s", a, owner)
-		}
+	if err := t.checkService(n); err != nil {
+		return nil, err
 	}
 	var dims grid.Dims
 	var err error
@@ -196,6 +194,16 @@ const (
 	EnrolledByKubernetes = "kubernetes"
 )
 
+// checkService returns an error if a service address of a node is that of another one.
+func (t *Topology) checkService(n Node) error {
+	for _, a := range n.Service {
+		if owner, taken := t.Owner(a); taken && owner != n.ID {
+			return cannot(n.ID, "service address %s: is that of node %s", a, owner)
+		}
+	}
+	return nil
+}
+
 // Admit returns the topology with a node that has enrolled: a spare that the leader gives a place when it reports. A known
 // node keeps its place and its labels, and gets the new addresses; labels in set replace all others. The error is a
 // *CannotJoinError or an *InvalidError.
@@ -203,10 +211,8 @@ func (t *Topology) Admit(n Node, set map[string]string) (*Topology, error) {
 	if t.Region != "" {
 		return nil, cannot(n.ID, "region %s: its places are fixed by the configurations of all regions", t.Region)
 	}
-	for _, a := range n.Service {
-		if owner, taken := t.Owner(a); taken && owner != n.ID {
-			return nil, cannot(n.ID, "service address %s: is that of node %s", a, owner)
-		}
+	if err := t.checkService(n); err != nil {
+		return nil, err
 	}
 	old, known := t.Node(n.ID)
 	n.Spare, n.Joining, n.Coord = true, true, grid.Coord{}

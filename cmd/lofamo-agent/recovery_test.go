@@ -226,6 +226,7 @@ func TestStoppedBeforeItsLock(t *testing.T) {
 			c.Recovery.StartWithin = config.Duration(time.Minute) // the first daemon leaves the half alone
 			d := startDaemon(t, c)
 			first := awaitRecord(t, c, half, "it runs", runs).PID
+			awaitRecord(t, c, half.Other(), "it runs", runs) // it has read its configuration: the pipe's reader is the half under test
 			// A pipe without a writer in place of its configuration keeps the next one from reaching its lock.
 			file := filepath.Join(filepath.Dir(c.StateDir), "agent.yaml")
 			if err := errors.Join(os.Remove(file), unix.Mkfifo(file, 0o600)); err != nil {

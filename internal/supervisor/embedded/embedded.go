@@ -24,7 +24,6 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
-	"go.etcd.io/etcd/server/v3/etcdserver"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
@@ -73,10 +72,11 @@ type Config struct {
 
 // catchUpEntries is the number of entries of raft's log that a member keeps in memory, so that a member that was away needs no
 // copy of the whole store. While many nodes change at once, an entry has the documents of a hundred of them. etcd would keep
-// 5,000 entries of any size: with 100,000 nodes, half a gigabyte after their start.
+// 5,000 entries of any size: with 100,000 nodes, half a gigabyte after their start. With few nodes the whole store is small, so
+// a copy of it costs less than the memory for more entries.
 func catchUpEntries(nodes int) uint64 {
-	const most, least, ofNodes = etcdserver.DefaultSnapshotCatchUpEntries, 250, 2_000_000
-	if nodes <= ofNodes/int(most) {
+	const most, least, ofNodes = 1000, 250, 2_000_000
+	if nodes <= ofNodes/most {
 		return most
 	}
 	return max(least, uint64(ofNodes/nodes))

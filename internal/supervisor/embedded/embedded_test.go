@@ -411,7 +411,7 @@ func TestLargeTorusKeepsFewEntriesInMemory(t *testing.T) {
 	for _, tc := range []struct {
 		nodes         int
 		kept, atStart uint64
-	}{{0, 5000, 10_000}, {64, 5000, 10_000}, {1000, 2000, 4000}, {4000, 500, 1000}, {100_000, 250, 500}} {
+	}{{0, 1000, 2000}, {64, 1000, 2000}, {2000, 1000, 2000}, {4000, 500, 1000}, {100_000, 250, 500}} {
 		cfg := config(t, dir)
 		cfg.Nodes = tc.nodes
 		if kept, atStart, err := embedded.LogInMemory(cfg); kept != tc.kept || atStart != tc.atStart || err != nil {

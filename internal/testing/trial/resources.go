@@ -19,8 +19,8 @@ import (
 
 const (
 	sampleEvery = 5 * time.Second
-	// warmUp is the part of a process's life that its slopes leave out.
-	warmUp = 2 * time.Minute
+	// warmUp is the part of a process's life that its slopes leave out. The store of a supervisor takes longer to fill.
+	warmUp, storeWarmUp = 2 * time.Minute, 15 * time.Minute
 	// slopeSpan is the least time for a slope in the record, and judgedSpan that for a violation.
 	slopeSpan, judgedSpan = 5 * time.Minute, time.Hour
 	// memoryLimit and countLimit are the largest slopes of a process: MB, and descriptors or threads, an hour.
@@ -99,10 +99,12 @@ func (r *Resources) take() {
 	}
 }
 
+const supervisorRole = "supervisor"
+
 // roleOf returns "host half", "DNP half", "daemon" or "supervisor".
 func roleOf(p cluster.Process) string {
 	if !p.Agent {
-		return "supervisor"
+		return supervisorRole
 	}
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID)) // of an ended process: daemon
 	args := bytes.Split(b, []byte{0})
@@ -186,7 +188,7 @@ func (r *Resources) Usages() (out []Usage, bad []string) {
 		role.Resident = max(role.Resident, most(u.resident))
 		role.Descriptors = max(role.Descriptors, most(u.descriptors))
 		role.Threads = max(role.Threads, most(u.tasks))
-		resident, descriptors, tasks := warm(u.resident), warm(u.descriptors), warm(u.tasks)
+		resident, descriptors, tasks := u.warm(u.resident), u.warm(u.descriptors), u.warm(u.tasks)
 		span := spanOf(resident)
 		if span < slopeSpan {
 			continue
@@ -202,7 +204,7 @@ func (r *Resources) Usages() (out []Usage, bad []string) {
 		role.Steepest, role.MoreFiles = max(role.Steepest, memory), max(role.MoreFiles, files)
 		role.MoreThreads = max(role.MoreThreads, threads)
 		if span >= judgedSpan {
-			parts := [2]float64{Slope(warm(u.anonymous)), Slope(warm(u.files))}
+			parts := [2]float64{Slope(u.warm(u.anonymous)), Slope(u.warm(u.files))}
 			bad = append(bad, grown(u.role, p.PID, memory, parts, files, threads)...)
 		}
 	}
@@ -235,9 +237,13 @@ func most(s []Sample) float64 {
 }
 
 // warm leaves out the samples of the warm-up.
-func warm(s []Sample) []Sample {
+func (u *usage) warm(s []Sample) []Sample {
 	if len(s) == 0 {
 		return nil
+	}
+	warmUp := warmUp
+	if u.role == supervisorRole {
+		warmUp = storeWarmUp
 	}
 	i := slices.IndexFunc(s, func(v Sample) bool { return v.At >= s[0].At+warmUp })
 	if i < 0 {

@@ -117,7 +117,7 @@ func Run(ctx context.Context, o Options) (rec *Record, err error) {
 	starting, cancel := context.WithTimeout(ctx, startBound)
 	defer cancel()
 	r.lab, err = lab.Start(starting, cluster.Options{Dir: filepath.Join(o.Dir, "c"), Dims: o.Dims, Supervisors: o.Supervisors,
-		Preset: o.Preset, Periods: o.Periods, BinDir: o.BinDir, Restart: restart})
+		Preset: o.Preset, Periods: o.Periods, BinDir: o.BinDir, Restart: restart, Supervisor: o.Unharmed.keepLittle})
 	if err != nil {
 		return nil, fmt.Errorf("start the cluster of a trial: %w", err)
 	}

@@ -3,6 +3,9 @@ package trial
 import (
 	"fmt"
 	"strings"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/config"
 )
 
 // Unharmed names kinds of processes that no step ends or stops, so that their memory can be judged over the whole trial.
@@ -28,6 +31,14 @@ func ParseUnharmed(text string) (s Unharmed, err error) {
 		}
 	}
 	return s, nil
+}
+
+// keepLittle bounds the history of a supervisor that lives for the whole trial, so that its store is full after its warm-up. Its
+// memory then grows only if something leaks.
+func (s Unharmed) keepLittle(c *config.Supervisor) {
+	if s.Supervisors {
+		c.Etcd.KeepEvents, c.Etcd.HistoryBytes, c.Etcd.CompactionRetention = 1000, 1<<20, config.Duration(time.Minute)
+	}
 }
 
 // String is the inverse of ParseUnharmed.

@@ -110,7 +110,7 @@ var fuzzed = map[string]string{
 	"internal/pki.unpack":                            "internal/pki FuzzUnpack",
 	"internal/executor/kubernetes.asMap":             "internal/executor/kubernetes FuzzMarks",
 	"internal/executor/kubernetes.marks":             "internal/executor/kubernetes FuzzMarks",
-	"internal/executor/kubernetes.ownedBy":           "internal/executor/kubernetes FuzzMarks",
+	"internal/executor/kubernetes.ownedByManager":    "internal/executor/kubernetes FuzzMarks",
 	"internal/executor/process.follow":               "internal/executor/process FuzzRedfishAnswers",
 	"internal/executor/process.resetTarget":          "internal/executor/process FuzzRedfishAnswers",
 	"internal/executor/process.decodeLedger":         "internal/executor/process FuzzDecodeLedger",

@@ -2,7 +2,9 @@ package config
 
 import (
 	"cmp"
+	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,6 +31,59 @@ type KubernetesConfig struct {
 	Burst int `json:"burst,omitempty"`
 	// RequestTimeout bounds one request, 100ms to 1m. 0 stands for 5s, the default.
 	RequestTimeout Duration `json:"requestTimeout,omitzero"`
+	// Conditions keeps conditions on all nodes, also on healthy ones. The service account needs the right to list and watch
+	// nodes. Default none: only responses set conditions.
+	Conditions *KubernetesConditions `json:"conditions,omitempty"`
+}
+
+// KubernetesConditions configures the conditions that the leader keeps on every known node of Kubernetes: those that policies
+// set, False until a response makes one True, and lofamo.io/LinksReady, True while the node's agent has reported and all its
+// links are NORMAL.
+type KubernetesConditions struct {
+	// Enabled keeps the conditions. false removes them again, which needs no more rights than responses do. Default false.
+	Enabled bool `json:"enabled"`
+	// Types of conditions that policies set, at most 8. Default LofamoFault, that of the shipped policies.
+	Types []string `json:"types,omitempty"`
+	// Heartbeat is the longest time between two updates of a condition's lastHeartbeatTime, 1m to 1h. 0 stands for 5m, the
+	// default.
+	Heartbeat Duration `json:"heartbeat,omitzero"`
+}
+
+// Filled returns the configuration with its defaults filled in.
+func (c KubernetesConditions) Filled() KubernetesConditions {
+	if len(c.Types) == 0 {
+		c.Types = []string{"LofamoFault"}
+	}
+	if c.Heartbeat == 0 {
+		c.Heartbeat = Duration(5 * time.Minute)
+	}
+	return c
+}
+
+// maxConditionTypes bounds KubernetesConditions.Types.
+const maxConditionTypes = 8
+
+var conditionType = lazily(`^[A-Z][A-Za-z0-9]{0,62}$`)
+
+func (c KubernetesConditions) validate(p *problems) {
+	if n := len(c.Types); n > maxConditionTypes {
+		p.bad("conditions.types", n, "at most %d", maxConditionTypes)
+	}
+	kubelets := []string{"Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"}
+	for i, t := range c.Types {
+		at := fmt.Sprintf("conditions.types[%d]", i)
+		switch {
+		case !conditionType().MatchString(t):
+			p.bad(at, t, "1 to 63 letters and digits, the first a capital")
+		case slices.Contains(kubelets, t):
+			p.bad(at, t, "none of %s: they are the kubelet's", strings.Join(kubelets, ", "))
+		case slices.Contains(c.Types[:i], t):
+			p.bad(at, t, "each type once")
+		}
+	}
+	if d := c.Filled().Heartbeat.D(); d < time.Minute || d > time.Hour {
+		p.bad("conditions.heartbeat", d.String(), "1m to 1h")
+	}
 }
 
 // nodeHole is the placeholder for a node's id in KubernetesConfig.NodeName.
@@ -50,6 +105,17 @@ func (c KubernetesConfig) Filled() KubernetesConfig {
 // NameOf returns the node's name in Kubernetes, for nodes without NodeLabel.
 func (c KubernetesConfig) NameOf(n fault.NodeID) string {
 	return strings.Replace(c.Filled().NodeName, nodeHole, string(n), 1)
+}
+
+// IDOf returns the node that has a name in Kubernetes, or "" if no node can have it, for nodes without NodeLabel.
+func (c KubernetesConfig) IDOf(name string) fault.NodeID {
+	before, after, _ := strings.Cut(c.Filled().NodeName, nodeHole)
+	rest, ok := strings.CutPrefix(name, before)
+	id, cut := strings.CutSuffix(rest, after)
+	if !ok || !cut {
+		return ""
+	}
+	return fault.NodeID(id)
 }
 
 var kubernetesNodeName = lazily(`^[a-z0-9.-]*\{node\}[a-z0-9.-]*$`)
@@ -83,6 +149,9 @@ func (c KubernetesConfig) Validate() error {
 	}
 	if d := time.Duration(f.RequestTimeout); d < 100*time.Millisecond || d > time.Minute {
 		p.bad("requestTimeout", d, "100ms to 1m")
+	}
+	if c.Conditions != nil {
+		c.Conditions.validate(p)
 	}
 	return p.err()
 }

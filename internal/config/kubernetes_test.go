@@ -23,6 +23,11 @@ func TestKubernetesValidationNamesField(t *testing.T) {
 		{QPS: -1, RequestTimeout: Duration(-1)}:      `requestTimeout: given -1ns`,
 		{Kubeconfig: "/k", Context: "c", QPS: 3000}:  `qps: given 3000`,
 		{NodeName: "UPPER-{node}", NodeLabel: "a/b"}: `nodeName: given UPPER-{node}`,
+		{Conditions: &KubernetesConditions{Types: []string{"lower"}}}:                        `conditions.types[0]: given lower`,
+		{Conditions: &KubernetesConditions{Types: []string{"Ready"}}}:                        `conditions.types[0]: given Ready: want none of`,
+		{Conditions: &KubernetesConditions{Types: []string{"A", "A"}}}:                       `conditions.types[1]: given A: want each type once`,
+		{Conditions: &KubernetesConditions{Types: make([]string, 9)}}:                        `conditions.types: given 9: want at most 8`,
+		{Conditions: &KubernetesConditions{Enabled: true, Heartbeat: Duration(time.Second)}}: `conditions.heartbeat: given 1s: want 1m to 1h`,
 	} {
 		if err := given.Validate(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %s", given, err, want)
@@ -31,6 +36,14 @@ func TestKubernetesValidationNamesField(t *testing.T) {
 	for given, want := range map[string]string{"": "N1", "{node}": "N1", "a-{node}.b": "a-N1.b"} {
 		if got := (KubernetesConfig{NodeName: given}).NameOf("N1"); got != want {
 			t.Errorf("%s: %s, want %s", given, got, want)
+		}
+		if got := (KubernetesConfig{NodeName: given}).IDOf(want); got != "N1" {
+			t.Errorf("%s: %s is %q, want N1", given, want, got)
+		}
+	}
+	for _, name := range []string{"N1", "a-N1", "N1.b", "a-.b", "a"} {
+		if got := (KubernetesConfig{NodeName: "a-{node}.b"}).IDOf(name); got != "" {
+			t.Errorf("%s: %q, want none", name, got)
 		}
 	}
 }

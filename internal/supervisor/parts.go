@@ -104,6 +104,7 @@ type respondPart struct {
 	executor  *executor.Remote       // the executor process; nil if there is none
 	actor     *node.Actor            // sends the actions of responses to nodes
 	alerts    *alertmanager.Executor // nil: no alerts are sent
+	cluster   *kubernetes.Executor   // nil: no responses in Kubernetes
 }
 
 // federationPart connects this replica to other regions and to a parent.

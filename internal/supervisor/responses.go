@@ -75,6 +75,7 @@ func (s *Supervisor) executors() (map[response.Kind]executor.Executor, error) {
 		if err != nil {
 			return nil, fmt.Errorf("responses.executors.kubernetes: %w", err)
 		}
+		s.respond.cluster = x
 		add(x, kubernetes.Kinds()...)
 	}
 	if c.Webhooks != nil {
@@ -149,6 +150,7 @@ func (s *Supervisor) leadResponses(ctx context.Context, wg *sync.WaitGroup, fenc
 	if s.respond.responder != nil {
 		wg.Go(func() { s.respond.responder.Lead(ctx, fence) })
 	}
+	s.leadConditions(ctx, wg, fence)
 }
 
 // whereReplicas returns the nodes on which the replicas run, and which replicas live.

@@ -112,6 +112,7 @@ imagePullSecrets:
 {{- if .Values.supervisors.kubernetes.enabled -}}
   {{- $k := dict -}}
   {{- with .Values.supervisors.kubernetes.nodeLabel }}{{ $_ := set $k "nodeLabel" . }}{{ end -}}
+  {{- with .Values.supervisors.kubernetes.conditions }}{{ $_ := set $k "conditions" (dict "enabled" (eq . "keep")) }}{{ end -}}
   {{- $_ := set $s "responses" (dict "executors" (dict "kubernetes" $k)) -}}
 {{- end -}}
 {{- if .Values.executor.enabled -}}

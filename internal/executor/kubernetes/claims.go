@@ -40,7 +40,8 @@ func wants(n *corev1.Node, j executor.Job) (claim, bool) {
 		}}, true
 	case response.KubernetesCondition:
 		c, there := find(n.Status.Conditions, p["type"])
-		return claim{"condition " + p["type"], there, there && c.Status == corev1.ConditionTrue,
+		stands := there && !ownedByManager(n, keeperManager).condition(p["type"]) // the keeper's says that nobody claims it
+		return claim{"condition " + p["type"], stands, there && c.Status == corev1.ConditionTrue,
 			func(m mark) bool { return m.Kind == response.KubernetesCondition && m.Type == p["type"] }}, true
 	default:
 		return claim{}, false

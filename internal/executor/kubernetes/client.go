@@ -33,6 +33,7 @@ type client struct {
 	http    *http.Client
 	all     *pace         // for all requests except those for events
 	events  *pace         // for events, so that they never delay a request that takes effect
+	follow  *pace         // for the watch of nodes and for the kept conditions, so that they never delay a response
 	timeout time.Duration // per request
 	sure    time.Duration // the constant sure; shorter in tests
 }
@@ -90,6 +91,7 @@ func newClient(cfg Config, rc *rest.Config) (*client, error) {
 		return nil, fmt.Errorf("client of Kubernetes: %w", err)
 	}
 	return &client{api: api, http: h, all: newPace(cfg.QPS, cfg.Burst), events: newPace(cfg.QPS, cfg.Burst),
+		follow:  newPace(min(keepQPS, cfg.QPS), min(keepQPS, cfg.Burst)),
 		timeout: time.Duration(cfg.RequestTimeout), sure: sure}, nil
 }
 

@@ -91,7 +91,8 @@ func (s *planned) condition() plan {
 	case slices.Contains(kubelets, typ):
 		return ends(executor.Unchanged("condition %s: want none of %s: they are the kubelet's", typ, strings.Join(kubelets, ", ")))
 	default:
-		if _, there := find(s.n.Status.Conditions, typ); there && !o.condition(typ) {
+		_, there := find(s.n.Status.Conditions, typ)
+		if there && !o.condition(typ) && !ownedByManager(s.n, keeperManager).condition(typ) {
 			return ends(executor.Unchanged("node %s: condition %s is somebody else's: want a type that no other program "+
 				"sets", s.n.Name, typ))
 		}

@@ -166,6 +166,8 @@ func asked(r *http.Request) string {
 	switch {
 	case len(parts) > 2:
 		resource += "/" + parts[2]
+	case len(parts) == 1 && r.URL.Query().Get("watch") == "true":
+		verb = "watch"
 	case len(parts) == 1 && r.Method == http.MethodGet:
 		verb = "list"
 	}

@@ -77,10 +77,13 @@ type owned struct {
 func (o owned) condition(typ string) bool { return o.conditions[typ]["status"] }
 
 // ownedBy reads the managed fields.
-func ownedBy(n *corev1.Node) owned {
+func ownedBy(n *corev1.Node) owned { return ownedByManager(n, fieldManager) }
+
+// ownedByManager returns the fields that a field manager owns through applies.
+func ownedByManager(n *corev1.Node, manager string) owned {
 	o := owned{labels: map[string]bool{}, conditions: map[string]map[string]bool{}}
 	for _, e := range n.ManagedFields {
-		if e.Manager != fieldManager || e.Operation != metav1.ManagedFieldsOperationApply || e.FieldsV1 == nil {
+		if e.Manager != manager || e.Operation != metav1.ManagedFieldsOperationApply || e.FieldsV1 == nil {
 			continue
 		}
 		var fields struct {

@@ -406,6 +406,11 @@ func TestChartGrantsNeededRightsOnly(t *testing.T) {
 		{nil, nil},
 		{[]string{"supervisors.kubernetes.enabled=true"}, []string{"rbac.yaml"}},
 		{[]string{"supervisors.kubernetes.enabled=true", "supervisors.kubernetes.nodeLabel=a/b"}, []string{"rbac.yaml", "rbac-node-label.yaml"}},
+		{
+			[]string{"supervisors.kubernetes.enabled=true", "supervisors.kubernetes.conditions=keep"},
+			[]string{"rbac.yaml", "rbac-conditions.yaml"},
+		},
+		{[]string{"supervisors.kubernetes.enabled=true", "supervisors.kubernetes.conditions=remove"}, []string{"rbac.yaml"}},
 	} {
 		var want []object
 		for _, f := range tc.files {

@@ -1,0 +1,264 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// Limits of the keeper.
+const (
+	// keepQPS is the maximum rate of its writes in a second: conditions of 200 new nodes stand after some 10 s.
+	keepQPS = 20
+	// keepEvery is the interval at which it compares the nodes with the map.
+	keepEvery = time.Second
+	// keepLeave is how long a node must be missing from the map before it loses its conditions.
+	keepLeave = 10 * time.Second
+	// keepEcho is how long it waits for its own write to come back through the watch.
+	keepEcho = 10 * time.Second
+	// keepMost bounds the pause after failures.
+	keepMost = time.Minute
+)
+
+// States returns the states of all nodes that the fault map knows. An error means that they are unknown now.
+type States func(ctx context.Context) (map[fault.NodeID]NodeState, error)
+
+// keeper keeps the conditions of nodes while this replica leads.
+type keeper struct {
+	e       *Executor
+	plan    keeping
+	states  States
+	every   time.Duration
+	leave   time.Duration
+	missing map[string]time.Time // nodes with kept conditions that the map lacks, since when
+	sent    map[string]sentWrite
+
+	mu    sync.Mutex
+	known bool // the nodes of Kubernetes have been listed
+	nodes map[string]*keptNode
+}
+
+// sentWrite is the last write to a node: the version that it was planned for, and when it was sent.
+type sentWrite struct {
+	version string
+	at      time.Time
+}
+
+// Keeps reports whether conditions are to be kept or removed.
+func (e *Executor) Keeps() bool { return e.cfg.Conditions != nil }
+
+// Keep keeps the conditions of all nodes up to date until ctx ends, or removes them if the configuration has turned them
+// off. Only the leader calls it, with a fence in ctx.
+func (e *Executor) Keep(ctx context.Context, states States) {
+	switch {
+	case e.cfg.Conditions == nil:
+	case e.cfg.Conditions.Enabled:
+		e.newKeeper(states).run(ctx)
+	default:
+		e.removeKept(ctx, states)
+	}
+}
+
+func (e *Executor) newKeeper(states States) *keeper {
+	c := e.cfg.Conditions.Filled()
+	return &keeper{
+		e: e, plan: keeping{types: c.Types, heartbeat: c.Heartbeat.D()}, states: states, every: keepEvery, leave: keepLeave,
+		missing: map[string]time.Time{}, sent: map[string]sentWrite{}, nodes: map[string]*keptNode{},
+	}
+}
+
+// reset implements nodeFollower.
+func (k *keeper) reset(all []corev1.Node) {
+	nodes := make(map[string]*keptNode, len(all))
+	for i := range all {
+		nodes[all[i].Name] = keptOf(&all[i], k.e.cfg.NodeLabel)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.nodes, k.known = nodes, true
+}
+
+// changed implements nodeFollower.
+func (k *keeper) changed(n *corev1.Node, gone bool) {
+	kept := keptOf(n, k.e.cfg.NodeLabel)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if gone {
+		delete(k.nodes, n.Name)
+		return
+	}
+	k.nodes[kept.name] = kept
+}
+
+// run follows the nodes, and writes what they need.
+func (k *keeper) run(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { k.e.c.followNodes(ctx, k, k.e.log) })
+	said, pause := "", k.every
+	for wait(ctx, pause) {
+		err := k.round(ctx)
+		switch {
+		case err == nil:
+			said, pause = "", k.every
+		case ctx.Err() != nil || errors.Is(err, executor.ErrStale):
+			return
+		default:
+			pause = min(2*pause, keepMost)
+			if err.Error() != said { // the same reason once
+				said = err.Error()
+				k.e.log.Warn("cannot keep the conditions of nodes: trying again", "err", err)
+			}
+		}
+	}
+}
+
+// round writes what the nodes need now, at most as much as the rate allows until the next round. It fails if the API server
+// refuses a write, or does not answer.
+func (k *keeper) round(ctx context.Context) error {
+	states, err := k.states(ctx)
+	if err != nil {
+		return nil //nolint:nilerr // the map is not known yet: nothing is wrong with Kubernetes
+	}
+	for _, w := range k.needed(states, time.Now()) {
+		k.sent[w.node.name] = sentWrite{w.node.version, time.Now()}
+		err := k.e.c.keep(ctx, w)
+		switch {
+		case err == nil, apierrors.IsConflict(err), apierrors.IsNotFound(err): // somebody else was faster: the watch tells
+		default:
+			delete(k.sent, w.node.name)
+			return err
+		}
+	}
+	return nil
+}
+
+// needed returns the next writes: first those that change more than heartbeats, then by the age of the heartbeats.
+func (k *keeper) needed(states map[fault.NodeID]NodeState, now time.Time) []keepWrite {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.known {
+		return nil
+	}
+	for name, s := range k.sent {
+		if n := k.nodes[name]; n == nil || n.version != s.version || now.Sub(s.at) > keepEcho {
+			delete(k.sent, name)
+		}
+	}
+	var out []keepWrite
+	for name, n := range k.nodes {
+		var st *NodeState
+		if s, ok := states[k.e.idOf(n)]; ok {
+			st = &s
+			delete(k.missing, name)
+		} else if n.owns && !k.left(name, now) {
+			continue
+		}
+		if _, sent := k.sent[name]; sent {
+			continue
+		}
+		if w, need := k.plan.plan(n, st, now); need {
+			out = append(out, w)
+		}
+	}
+	for name := range k.missing {
+		if k.nodes[name] == nil {
+			delete(k.missing, name)
+		}
+	}
+	slices.SortFunc(out, func(a, b keepWrite) int {
+		if a.urgent != b.urgent {
+			if a.urgent {
+				return -1
+			}
+			return 1
+		}
+		return a.due.Compare(b.due)
+	})
+	return out[:min(keepQPS, len(out))]
+}
+
+// left reports whether a node has been missing from the map for long enough.
+func (k *keeper) left(name string, now time.Time) bool {
+	at, known := k.missing[name]
+	if !known {
+		k.missing[name] = now
+		return false
+	}
+	return now.Sub(at) >= k.leave
+}
+
+// idOf returns the name of a node of Kubernetes here.
+func (e *Executor) idOf(n *keptNode) fault.NodeID {
+	if e.cfg.NodeLabel != "" {
+		return fault.NodeID(n.label)
+	}
+	return e.cfg.IDOf(n.name)
+}
+
+// keep sends one write of kept conditions.
+func (c *client) keep(ctx context.Context, w keepWrite) error {
+	r := c.api.Patch(types.ApplyPatchType).Resource("nodes").Name(w.node.name).SubResource("status").Param("fieldManager", keeperManager).
+		Param("force", "true") // a heartbeat may be of a response's write
+	return c.do(ctx, c.follow, r.Body(w.body))
+}
+
+// removeKept removes the kept conditions from all nodes of the map, one after the other, because they have been turned off.
+// It needs only the rights of every executor.
+func (e *Executor) removeKept(ctx context.Context, states States) {
+	removed, log := 0, e.log
+	for pause := keepEvery; wait(ctx, pause); pause = min(2*pause, keepMost) {
+		all, err := states(ctx)
+		if err != nil {
+			continue
+		}
+		var last error
+		for id := range all {
+			done, err := e.removeKeptFrom(ctx, id)
+			switch {
+			case ctx.Err() != nil || errors.Is(err, executor.ErrStale):
+				return
+			case err != nil:
+				last = err
+			case done:
+				removed++
+			}
+		}
+		if last == nil {
+			if removed > 0 {
+				log.Info("kept conditions removed", "nodes", removed)
+			}
+			return
+		}
+		log.Warn("cannot remove the conditions of all nodes: trying again", "err", last)
+	}
+}
+
+// removeKeptFrom removes the kept conditions of a node. It reports whether there were any.
+func (e *Executor) removeKeptFrom(ctx context.Context, id fault.NodeID) (bool, error) {
+	n, err := e.find(ctx, e.c.follow, id)
+	switch {
+	case errors.Is(err, errGone), errors.Is(err, errNoName):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	w, need := keeping{}.plan(keptOf(n, e.cfg.NodeLabel), nil, time.Now())
+	if !need {
+		return false, nil
+	}
+	err = e.c.keep(ctx, w)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil, err
+}

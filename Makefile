@@ -265,6 +265,12 @@ moves: ## MOVES (1000) joins and leaves at up to 10 a second in the simulator, w
 	go test -count=1 -timeout 0 -v -run '^TestJoinsAndLeaves$$' ./internal/sim -moves.long $${MOVES:-1000} -moves.seed $${SEED:-1}
 	go test -count=1 -timeout 0 -run '^TestJoinsAndLeaves$$' ./internal/sim -moves.seeds $${STORIES:-200}
 
+# The short form is among the tests. SEED 0 means a new one, which is printed.
+.PHONY: joins
+joins: build ## MOVES (1000) joins and leaves of emulated nodes at up to 10 a second against three real supervisors, with faults between them: 4 minutes
+	cd bench && LOFAMO_BIN_DIR=$(CURDIR)/bin go test -count=1 -timeout 0 -v -run '^TestNodesJoinAndLeaveRealSupervisors$$' ./fleet \
+	  -joins $${MOVES:-1000} -joins.nodes $${NODES:-50} -joins.rate $${RATE:-10} -joins.seed $${SEED:-0}
+
 .PHONY: soak-sim
 soak-sim: ## the simulated stories alone, on all cores, for SOAK (10m)
 	go test -count=1 -timeout 0 -v -run '^TestSoak$$' ./internal/sim -soak $${SOAK:-10m}

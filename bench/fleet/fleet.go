@@ -2,6 +2,8 @@
 // process, but every message is as an agent's host half would send it, signed or under the MAC of a session that was
 // exchanged as usual, and every challenge is answered while the node lives.
 //
+// Nodes have their places from the beginning, or enrol, join, leave and die while the fleet runs: see Agent.
+//
 // Emulated agents have no registers, links, gossip or torus rail. They do not verify the supervisors' answers, which
 // would only burn the processor that the supervisors need. Reports are sent again, to the next replica, until they
 // are RECEIVED.
@@ -19,6 +21,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -27,6 +30,7 @@ import (
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -38,6 +42,8 @@ type Config struct {
 	Preset   string
 	Periods  *config.PeriodsOverride
 	Seed     uint64
+	// Enrol begins without nodes: see Fleet.Join. Dims are empty then.
+	Enrol bool
 	// Adjust may change a supervisor's configuration before it is written; nil: nothing is changed.
 	Adjust func(*config.Supervisor)
 }
@@ -54,16 +60,24 @@ type Fleet struct {
 	byID    map[string]*Node
 	configs []config.Supervisor
 	targets []netip.AddrPort // report addresses, by replica
+	bin     string           // folder of the programs
 	procs   []*exec.Cmd
 	wire    *wire
 	stop    func() error // of the wire
 	client  *client.Client
+
+	mu     sync.Mutex // of byID and stalls
+	stalls []stall
+	air    sync.Mutex // of all agents and the links between them
+	agents map[fault.NodeID]*Agent
+	cut    map[[2]fault.NodeID]bool // pairs of agents whose cables are cut
+	ranks  int                      // addresses given to agents so far
 }
 
 // Start makes keys and configurations, starts the supervisors and opens a path for every node. It waits
 // until one leads. The caller closes the fleet.
 func Start(ctx context.Context, cfg Config) (_ *Fleet, err error) {
-	f := &Fleet{cfg: cfg, byID: make(map[string]*Node)}
+	f := &Fleet{cfg: cfg, byID: make(map[string]*Node), agents: make(map[fault.NodeID]*Agent), cut: make(map[[2]fault.NodeID]bool)}
 	preset, err := config.Preset(cfg.Preset)
 	if err != nil {
 		return nil, err
@@ -95,6 +109,7 @@ func (f *Fleet) Close() error {
 	if f.client != nil {
 		errs = append(errs, f.client.Close())
 	}
+	f.procs = slices.DeleteFunc(f.procs, func(p *exec.Cmd) bool { return p == nil || p.ProcessState != nil })
 	for _, p := range f.procs {
 		_ = p.Process.Signal(syscall.SIGTERM)
 	}
@@ -136,6 +151,9 @@ func (f *Fleet) issue(context.Context) (err error) {
 	}
 	if err := f.person("bench", pki.RoleOperator); err != nil {
 		return err
+	}
+	if f.cfg.Enrol {
+		return f.issuer()
 	}
 	for rank := range f.cfg.Dims.Nodes() {
 		n, err := newNode(f, rank)
@@ -197,7 +215,7 @@ func (f *Fleet) configure(context.Context) error {
 	for rank, n := range f.nodes {
 		u := f.unitOf(n)
 		n.first, n.count = u.first, f.cfg.Replicas
-		n.target = u.first + rank%f.cfg.Replicas
+		n.target.Store(int32(u.first + rank%f.cfg.Replicas))
 		nodes = append(nodes, config.NodeEntry{ID: n.id, Coord: n.coord.String(), Service: f.service(rank), Region: u.name})
 	}
 	entries := func(u unit) (out []config.UpstreamEntry) {
@@ -237,7 +255,7 @@ func (f *Fleet) configure(context.Context) error {
 
 // plan gives the replicas of a unit their addresses and certificates.
 func (f *Fleet) plan(u unit) error {
-	ports, err := freePorts(5 * f.cfg.Replicas)
+	ports, err := freePorts(6 * f.cfg.Replicas)
 	if err != nil {
 		return err
 	}
@@ -256,6 +274,10 @@ func (f *Fleet) plan(u unit) error {
 		c := config.DefaultSupervisor()
 		c.Cluster, c.ID, c.Dims, c.Region, c.Preset, c.Periods = clusterName, id, f.cfg.Dims.String(), u.name, f.cfg.Preset, f.cfg.Periods
 		c.Report, c.GRPC, c.HTTP = next(), next(), next()
+		if f.cfg.Enrol {
+			c.Renewal = config.RenewalConfig{Cert: f.path("issuer.pem"), Key: f.path("issuer.key")}
+			c.Enrolment.Listen = next()
+		}
 		c.Etcd.PeerURL, c.Etcd.ClientURL = "https://"+next(), "https://"+next()
 		c.DataDir = f.path(id)
 		c.TLS = config.SupervisorTLS{CA: f.path("ca.pem"), Cert: f.path(id + ".pem"), Key: f.path(id + ".key")}
@@ -295,20 +317,12 @@ func (f *Fleet) launch(context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, c := range f.configs {
-		log, err := os.Create(f.path(c.ID + ".log"))
-		if err != nil {
+	f.bin = bin
+	f.procs = make([]*exec.Cmd, len(f.configs))
+	for i := range f.configs {
+		if err := f.StartReplica(i); err != nil {
 			return err
 		}
-		cmd := exec.Command(filepath.Join(bin, "lofamo-supervisor"), "run", "--config", f.path(c.ID+".yaml"))
-		cmd.Stdout, cmd.Stderr = log, log
-		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		err = cmd.Start()
-		_ = log.Close() // the process has its own
-		if err != nil {
-			return fmt.Errorf("start supervisor %s: %w", c.ID, err)
-		}
-		f.procs = append(f.procs, cmd)
 	}
 	var targets []string
 	for _, c := range f.configs[:f.cfg.Replicas] {
@@ -320,6 +334,35 @@ func (f *Fleet) launch(context.Context) error {
 	}
 	f.client, err = client.New(client.Config{Targets: targets, TLS: conf, TryTimeout: 30 * time.Second})
 	return err
+}
+
+// StartReplica starts a supervisor's process, also once more after KillReplica. Its log continues.
+func (f *Fleet) StartReplica(i int) error {
+	c := f.configs[i]
+	log, err := os.OpenFile(f.path(c.ID+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(filepath.Join(f.bin, "lofamo-supervisor"), "run", "--config", f.path(c.ID+".yaml"))
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	err = cmd.Start()
+	_ = log.Close() // the process has its own
+	if err != nil {
+		return fmt.Errorf("start supervisor %s: %w", c.ID, err)
+	}
+	f.procs[i] = cmd
+	return nil
+}
+
+// KillReplica kills a supervisor's process. Agents that report to it go to the next one.
+func (f *Fleet) KillReplica(i int) error {
+	if err := f.procs[i].Process.Kill(); err != nil {
+		return err
+	}
+	_ = f.procs[i].Wait() // says that it was killed
+	f.leaveReplica(i)
+	return nil
 }
 
 func (f *Fleet) tls(name string) (*tls.Config, error) {
@@ -388,7 +431,11 @@ func (f *Fleet) Usage() (total measure.Usage, each []measure.Usage, err error) {
 func (f *Fleet) At(c grid.Coord) *Node { return f.nodes[f.cfg.Dims.Rank(c)] }
 
 // find returns the node of that id, nil when there is none.
-func (f *Fleet) find(id string) *Node { return f.byID[id] }
+func (f *Fleet) find(id string) *Node {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.byID[id]
+}
 
 // Leader returns the number of the replica that leads.
 func (f *Fleet) Leader(ctx context.Context) (int, error) {

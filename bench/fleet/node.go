@@ -15,22 +15,25 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// epoch is the boot epoch of every emulated half.
-const epoch fault.Epoch = 1
+// firstEpoch is the boot epoch of every emulated half before its first restart.
+const firstEpoch fault.Epoch = 1
 
 // Node is one emulated agent: its host half, which speaks for both.
 type Node struct {
 	id     fault.NodeID
 	coord  grid.Coord
 	signer *pki.Signer
-	source []byte // the control message that gives its datagrams its address
-	peers  []peer // at the end of each link
-	target int    // replica of its primary path, among
-	first  int    // it reports to count supervisors from this one on
+	source []byte       // the control message that gives its datagrams its address
+	peers  []peer       // at the end of each link
+	target atomic.Int32 // replica of its primary path, among
+	first  int          // it reports to count supervisors from this one on
 	count  int
 	dead   atomic.Bool
+	agent  *Agent // nil: its place and its peers never change
 
 	mu      sync.Mutex
+	epoch   fault.Epoch
+	path    uint64 // number of the newest exchange
 	seq     fault.Seq
 	key     *ecdh.PrivateKey // of the exchange under way
 	session *servicenet.SessionKey
@@ -55,8 +58,8 @@ type subject struct {
 func newNode(f *Fleet, rank int) (*Node, error) {
 	dims := f.cfg.Dims
 	at := dims.At(rank)
-	n := &Node{id: fault.DefaultNodeID(at), coord: at, states: make(map[subject]fault.Observation), started: time.Now(),
-		source: unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: address(rank).As4()})}
+	n := newSilent(fault.DefaultNodeID(at), rank)
+	n.coord = at
 	var err error
 	if n.signer, err = f.ca.IssueSigner(pki.NodeIdentity(clusterName, n.id, fault.HalfHost)); err != nil {
 		return nil, err
@@ -68,6 +71,12 @@ func newNode(f *Fleet, rank int) (*Node, error) {
 	}
 	n.healthy()
 	return n, nil
+}
+
+// newSilent makes a node without keys, states and peers.
+func newSilent(id fault.NodeID, rank int) *Node {
+	return &Node{id: id, epoch: firstEpoch, path: 1, states: make(map[subject]fault.Observation), started: time.Now(),
+		source: unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: address(rank).As4()})}
 }
 
 // healthy fills in the observations of a healthy host half.
@@ -111,7 +120,7 @@ func (n *Node) Kill() { n.dead.Store(true) }
 func (n *Node) report(digest bool, obs []fault.Observation) fault.Report {
 	n.seq++
 	return fault.Report{
-		ID:     fault.ReportID{Origin: fault.Origin{Node: n.id, Half: fault.HalfHost}, Epoch: epoch, Seq: n.seq},
+		ID:     fault.ReportID{Origin: fault.Origin{Node: n.id, Half: fault.HalfHost}, Epoch: n.epoch, Seq: n.seq},
 		Digest: digest, Observations: obs, Uptime: time.Since(n.started),
 		Registers: fault.Registers{DNPWatchdog: 1, HostWatchdog: 1},
 	}
@@ -205,22 +214,29 @@ func (n *Node) seal(reports []fault.Report, changes int) (*Batch, error) {
 func (n *Node) pathRequest(key *ecdh.PrivateKey) ([]byte, error) {
 	n.mu.Lock()
 	n.key = key
+	epoch, path := n.epoch, n.path
 	n.mu.Unlock()
 	return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_PathRequest{PathRequest: &lofamov1.PathRequest{
-		Node: string(n.id), Half: lofamov1.Half_HALF_HOST, Epoch: uint64(epoch), Id: 1,
+		Node: string(n.id), Half: lofamov1.Half_HALF_HOST, Epoch: uint64(epoch), Id: path,
 		Checksums: []lofamov1.Checksum{lofamov1.Checksum_CHECKSUM_CRC32C}, Key: key.PublicKey().Bytes(),
 	}}}, n.signer)
 }
 
 // pathAck signs an ACK.
 func (n *Node) pathAck() ([]byte, error) {
+	n.mu.Lock()
+	epoch, path := n.epoch, n.path
+	n.mu.Unlock()
 	return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_PathAck{PathAck: &lofamov1.PathAck{
-		Node: string(n.id), Half: lofamov1.Half_HALF_HOST, Epoch: uint64(epoch), Id: 1,
+		Node: string(n.id), Half: lofamov1.Half_HALF_HOST, Epoch: uint64(epoch), Id: path,
 	}}}, n.signer)
 }
 
 // answer signs the answer to a challenge.
 func (n *Node) answer(c *lofamov1.Challenge) ([]byte, error) {
+	n.mu.Lock()
+	epoch := n.epoch
+	n.mu.Unlock()
 	return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_Answer{Answer: &lofamov1.Answer{
 		Nonce: c.GetNonce(), Node: string(n.id), Half: lofamov1.Half_HALF_HOST, Epoch: uint64(epoch),
 	}}}, n.signer)

@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -52,14 +53,18 @@ func (w *wire) onTheWay(batches []*Batch, next int) (open int, busy bool) {
 	if next < len(batches) {
 		_, busy = w.pending[batches[next].node]
 	}
-	return len(w.pending), busy
+	for _, all := range w.pending {
+		open += len(all)
+	}
+	return open, busy
 }
 
 func (w *wire) launch(b *Batch, done func(time.Duration)) error {
 	now := time.Now()
-	fl := &flight{Batch: b, left: b.count, target: b.node.target, again: now.Add(firstWait), wait: firstWait, begun: now, done: done}
+	fl := &flight{Batch: b, left: b.count, target: int(b.node.target.Load()), again: now.Add(firstWait), wait: firstWait, begun: now,
+		done: done}
 	w.mu.Lock()
-	w.pending[b.node] = fl
+	w.pending[b.node] = append(w.pending[b.node], fl)
 	w.mu.Unlock()
 	return w.send(b.node, w.f.targets[fl.target], b.data)
 }
@@ -72,32 +77,49 @@ func (w *wire) acked(a *lofamov1.Ack) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	fl := w.pending[n]
+	all := w.pending[n]
 	for _, seq := range a.GetSeqs() {
-		mine := fl != nil && fault.Seq(seq) <= fl.last && fault.Seq(seq)+fault.Seq(fl.count) > fl.last
+		i := slices.IndexFunc(all, func(fl *flight) bool { return fl.has(fault.Seq(seq)) })
 		switch {
-		case !mine && a.GetStatus() == lofamov1.Ack_RECEIVED:
+		case i < 0 && a.GetStatus() == lofamov1.Ack_RECEIVED:
 			w.answered.Add(1)
-		case !mine:
+		case i < 0:
 		case a.GetStatus() == lofamov1.Ack_RECEIVED:
-			fl.received, fl.again = true, time.Now().Add(commitWait)
-		case a.GetStatus() == lofamov1.Ack_COMMITTED && !fl.committed[fault.Seq(seq)]:
-			if fl.committed == nil {
-				fl.committed = make(map[fault.Seq]bool, fl.count)
+			all[i].received, all[i].again = true, time.Now().Add(commitWait)
+		case a.GetStatus() == lofamov1.Ack_COMMITTED && !all[i].committed[fault.Seq(seq)]:
+			if all[i].committed == nil {
+				all[i].committed = make(map[fault.Seq]bool, all[i].count)
 			}
-			fl.committed[fault.Seq(seq)] = true
-			fl.left--
+			all[i].committed[fault.Seq(seq)] = true
+			all[i].left--
 		}
 	}
-	if fl == nil || fl.left > 0 {
+	for _, fl := range all {
+		if fl.left == 0 {
+			fl.done(time.Since(fl.begun))
+		}
+	}
+	left := slices.DeleteFunc(all, func(fl *flight) bool { return fl.left == 0 })
+	if len(left) == len(all) {
 		return
 	}
-	delete(w.pending, n)
-	fl.done(time.Since(fl.begun))
+	if w.pending[n] = left; len(left) == 0 {
+		delete(w.pending, n)
+	}
 	select {
 	case w.settled <- struct{}{}:
 	default:
 	}
+}
+
+// has reports whether a report is one of the batch.
+func (b *Batch) has(seq fault.Seq) bool { return seq <= b.last && seq+fault.Seq(b.count) > b.last }
+
+// forget gives up what a node that is gone has on its way.
+func (w *wire) forget(n *Node) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.pending, n)
 }
 
 // repeat sends unanswered reports again.
@@ -123,14 +145,16 @@ func (w *wire) repeat(ctx context.Context) error {
 func (w *wire) due(now time.Time) (out []flight) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, fl := range w.pending {
-		if now.Before(fl.again) {
-			continue
+	for _, all := range w.pending {
+		for _, fl := range all {
+			if now.Before(fl.again) {
+				continue
+			}
+			fl.target = fl.node.first + (fl.target-fl.node.first+1)%fl.node.count
+			fl.wait = min(2*fl.wait, longWait)
+			fl.again, fl.received = now.Add(fl.wait), false
+			out = append(out, *fl)
 		}
-		fl.target = fl.node.first + (fl.target-fl.node.first+1)%fl.node.count
-		fl.wait = min(2*fl.wait, longWait)
-		fl.again, fl.received = now.Add(fl.wait), false
-		out = append(out, *fl)
 	}
 	return out
 }

@@ -115,5 +115,5 @@ func (f *Fleet) speak(n *Node) error {
 	if err != nil {
 		return err
 	}
-	return f.wire.send(n, f.targets[n.target], b)
+	return f.wire.send(n, f.targets[n.target.Load()], b)
 }

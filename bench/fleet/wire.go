@@ -37,9 +37,9 @@ type wire struct {
 	sent, received, answered, challenges, updates, retries, unreadable atomic.Uint64
 
 	mu      sync.Mutex
-	pending map[*Node]*flight // reports on their way
-	settled chan struct{}     // has room for one: something was COMMITTED
-	paths   int               // exchanges that are complete
+	pending map[*Node][]*flight // reports on their way
+	settled chan struct{}       // has room for one: something was COMMITTED
+	paths   int                 // exchanges that are complete
 }
 
 // flight is a batch that is not COMMITTED yet.
@@ -66,7 +66,7 @@ func newWire(f *Fleet) (*wire, error) {
 	if err := errors.Join(conn.SetReadBuffer(socketBuffer), conn.SetWriteBuffer(socketBuffer)); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	return &wire{f: f, conn: conn, pending: make(map[*Node]*flight), settled: make(chan struct{}, 1)}, nil
+	return &wire{f: f, conn: conn, pending: make(map[*Node][]*flight), settled: make(chan struct{}, 1)}, nil
 }
 
 func (w *wire) port() uint16 { return netip.MustParseAddrPort(w.conn.LocalAddr().String()).Port() }
@@ -146,6 +146,10 @@ func (w *wire) handle(from netip.AddrPort, m *lofamov1.Message) error {
 		if n := w.f.find(body.FaultUpdate.GetNode()); n != nil {
 			n.hears(body.FaultUpdate)
 		}
+	case *lofamov1.Message_PeerOrder:
+		if n := w.f.find(body.PeerOrder.GetNode()); n != nil && n.agent != nil {
+			return n.agent.ordered(from, body.PeerOrder)
+		}
 	case *lofamov1.Message_Downcall: // through a neighbour: the same question comes directly too
 		w.challenges.Add(1)
 	}
@@ -178,11 +182,11 @@ func (w *wire) granted(from netip.AddrPort, r *lofamov1.PathReply) error {
 		return nil
 	}
 	n.mu.Lock()
-	fresh := n.session == nil
+	fresh := n.session == nil && n.key != nil && r.GetId() == n.path
 	if fresh {
 		secret, err := servicenet.PathExchange{
-			Half: string(n.id) + "/" + fault.HalfHost.String(), Epoch: uint64(epoch), ID: r.GetId(),
-			Supervisor: w.f.configs[n.target].ID, Session: r.GetSession(),
+			Half: string(n.id) + "/" + fault.HalfHost.String(), Epoch: uint64(n.epoch), ID: r.GetId(),
+			Supervisor: w.f.configs[n.target.Load()].ID, Session: r.GetSession(),
 		}.Secret(n.key, r.GetKey())
 		if err != nil {
 			n.mu.Unlock()
@@ -244,7 +248,7 @@ func (f *Fleet) ask(nodes []*Node) error {
 		if err != nil {
 			return err
 		}
-		if err := f.wire.send(n, f.targets[n.target], b); err != nil {
+		if err := f.wire.send(n, f.targets[n.target.Load()], b); err != nil {
 			return err
 		}
 	}

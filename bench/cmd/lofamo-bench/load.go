@@ -19,8 +19,8 @@ import (
 // loads are the sections on the supervisors' load: emulated agents speak the real protocol to real replicas,
 // processes with embedded etcd on this machine's disk.
 func loads() []named {
-	return []named{{"commits", commits}, {"deaths", deaths}, {"digests", steadies}, {"map", largeMap}, {"regions", hierarchies},
-		{"processors", processors}, {"model", model}}
+	return []named{{"commits", commits}, {"deaths", deaths}, {"digests", steadies}, {"enrolment", enrolments}, {"map", largeMap},
+		{"regions", hierarchies}, {"processors", processors}, {"model", model}}
 }
 
 // wants reports whether -rows selects a row.

@@ -157,6 +157,9 @@ func (i *Inbox) Position(o fault.Origin) InboxPosition {
 	return InboxPosition{Origin: o}
 }
 
+// Forget drops the position of an origin that is gone.
+func (i *Inbox) Forget(o fault.Origin) { delete(i.origins, o) }
+
 // shiftWindow moves every bit n places up; bits that leave the window are forgotten.
 func shiftWindow(w [WindowWords]uint64, n uint64) [WindowWords]uint64 {
 	var out [WindowWords]uint64

@@ -79,6 +79,8 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (_ *term, err e
 	t.step(now, awareness.Tick{}) // sets the first wake-up
 	t.foldIncidents(t.open, now)
 	t.closeUnread(t.open, now)
+	t.strays = newStrays(maxStrays, snap.Inbox, snap.Topology.Topology)
+	t.collect(t.dropPositions(t.strays.surplus()))
 	return t, nil
 }
 

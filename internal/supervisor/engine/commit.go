@@ -75,7 +75,9 @@ func (t *term) seal() {
 		}
 	}
 	for _, o := range b.origins {
-		b.inbox = append(b.inbox, t.inbox.Position(o))
+		if p := t.inbox.Position(o); p.Epoch > 0 { // otherwise it was dropped meanwhile
+			b.inbox = append(b.inbox, p)
+		}
 	}
 	b.commitTime = t.commitTime
 	t.foldIncidents(b, now)

@@ -77,6 +77,7 @@ func (t *term) relabel(w *write, revision uint64) {
 			garbage = append(garbage, store.MaintenanceKey(string(n.ID)))
 		}
 	}
+	garbage = append(garbage, t.dropPositions(t.strays.follow(was.Topology, now.Topology))...)
 	now.Garbage = nil
 	t.topology.set(now)
 	t.e.cfg.Names.Set(now.Topology)
@@ -114,6 +115,7 @@ func (t *term) move(w *write, revision uint64) {
 	}
 	masks, _, _ := t.e.cfg.Masks.All()
 	_, none := keptMasks(now.Dims, masks)
+	garbage = append(garbage, t.dropPositions(t.strays.follow(was.Topology, now.Topology))...)
 	garbage, now.Garbage = append(garbage, none...), nil
 	t.topology.set(now)
 	t.e.cfg.Names.Set(now.Topology)

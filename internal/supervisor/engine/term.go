@@ -52,6 +52,7 @@ type term struct {
 	commitTime time.Duration
 
 	topology known
+	strays   *strays
 	// pausing means that the term takes no inputs until it has followed a waiting change of places.
 	pausing bool
 

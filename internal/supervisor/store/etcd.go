@@ -84,7 +84,8 @@ func NewEtcd(c *clientv3.Client, opts Options) *Etcd {
 
 func eventKey(n uint64) string { return fmt.Sprintf("%s%020d", keyEvents, n) }
 
-func inboxKey(o fault.Origin) string {
+// InboxKey returns the key of an inbox position.
+func InboxKey(o fault.Origin) string {
 	return keyInbox + string(o.Node) + "/" + o.Half.String()
 }
 

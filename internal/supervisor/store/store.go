@@ -14,7 +14,7 @@
 //	/lofamo/v1/head                     the last transaction: JSON of head, the key that every commit renews
 //	/lofamo/v1/nodes/<id>               a Node, protobuf
 //	/lofamo/v1/events/<20 digits>       an Event, protobuf, numbered without gaps in order of commit
-//	/lofamo/v1/inbox/<node>/<half>      an InboxPosition, binary (before: JSON)
+//	/lofamo/v1/inbox/<node>/<half>      an InboxPosition, binary (before: JSON); of removed nodes a bounded number
 //	/lofamo/v1/groups/<id>              a Group with all of its members, protobuf
 //	/lofamo/v1/warnings/<node>/<component>/<quantity>
 //	                                    a Warning, protobuf

@@ -245,7 +245,7 @@ func (w *writer) ops(b Batch) (head, []clientv3.Op, error) {
 		}
 	}
 	for _, p := range b.Inbox {
-		ops = append(ops, clientv3.OpPut(inboxKey(p.Origin), string(encodeInbox(p))))
+		ops = append(ops, clientv3.OpPut(InboxKey(p.Origin), string(encodeInbox(p))))
 	}
 	for _, kv := range b.Puts {
 		ops = append(ops, clientv3.OpPut(kv.Key, string(kv.Value)))

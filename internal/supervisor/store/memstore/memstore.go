@@ -307,6 +307,7 @@ func (w *writer) Commit(ctx context.Context, b store.Batch) (uint64, error) {
 		delete(s.keys, key)
 		delete(s.written, key)
 		delete(s.nodes, strings.TrimPrefix(key, store.NodeKey("")))
+		maps.DeleteFunc(s.inbox, func(o fault.Origin, _ store.InboxPosition) bool { return store.InboxKey(o) == key })
 	}
 	close(s.changed)
 	s.changed = make(chan struct{})

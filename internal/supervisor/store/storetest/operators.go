@@ -148,7 +148,7 @@ func testMaintenance(t *testing.T, h Harness) {
 	}
 }
 
-// testForgotten: a node's document can be deleted.
+// testForgotten: a node's document can be deleted, and so can its inbox positions.
 func testForgotten(t *testing.T, h Harness) {
 	w := lead(t, h)
 	commit(t, w, store.Batch{Nodes: []*lofamov1.Node{{Id: "a"}, {Id: "b"}}})
@@ -156,5 +156,11 @@ func testForgotten(t *testing.T, h Harness) {
 	snap, err := h.Store.Load(t.Context())
 	if err != nil || len(snap.Nodes) != 1 || snap.Nodes[0].GetId() != "b" {
 		t.Errorf("%+v, %v", snap.Nodes, err)
+	}
+	a, b := fault.Origin{Node: "a", Half: fault.HalfHost}, fault.Origin{Node: "a", Half: fault.HalfDNP}
+	commit(t, w, store.Batch{Inbox: []store.InboxPosition{{Origin: a, Epoch: 1}, {Origin: b, Epoch: 1}}})
+	commit(t, w, store.Batch{Deletes: []string{store.InboxKey(a)}})
+	if snap, err = h.Store.Load(t.Context()); err != nil || len(snap.Inbox) != 1 || snap.Inbox[0].Origin != b {
+		t.Errorf("%+v, %v", snap.Inbox, err)
 	}
 }

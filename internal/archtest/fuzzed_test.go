@@ -111,6 +111,8 @@ var fuzzed = map[string]string{
 	"internal/executor/kubernetes.asMap":             "internal/executor/kubernetes FuzzMarks",
 	"internal/executor/kubernetes.marks":             "internal/executor/kubernetes FuzzMarks",
 	"internal/executor/kubernetes.ownedByManager":    "internal/executor/kubernetes FuzzMarks",
+	"internal/executor/kubernetes.conditionKey":      "internal/executor/kubernetes FuzzMarks",
+	"internal/executor/kubernetes.settersOf":         "internal/executor/kubernetes FuzzMarks",
 	"internal/executor/process.follow":               "internal/executor/process FuzzRedfishAnswers",
 	"internal/executor/process.resetTarget":          "internal/executor/process FuzzRedfishAnswers",
 	"internal/executor/process.decodeLedger":         "internal/executor/process FuzzDecodeLedger",

@@ -34,6 +34,9 @@ type KubernetesConfig struct {
 	// Conditions keeps conditions on all nodes, also on healthy ones. The service account needs the right to list and watch
 	// nodes. Default none: only responses set conditions.
 	Conditions *KubernetesConditions `json:"conditions,omitempty"`
+	// Evidence lets policies require conditions that other programs set on nodes (spec.outside), such as
+	// node-problem-detector. The service account needs the right to list and watch nodes. Default false: such policies wait.
+	Evidence bool `json:"evidence,omitempty"`
 }
 
 // KubernetesConditions configures the conditions that the leader keeps on every known node of Kubernetes: those that policies

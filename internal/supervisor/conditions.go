@@ -17,7 +17,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// leadConditions keeps the conditions of nodes in Kubernetes, until ctx ends.
+// leadConditions keeps the conditions of nodes in Kubernetes, and follows those of other programs, until ctx ends.
 func (s *Supervisor) leadConditions(ctx context.Context, wg *sync.WaitGroup, fence store.Fence) {
 	x := s.respond.cluster
 	if x == nil || !x.Keeps() {
@@ -32,7 +32,7 @@ func (s *Supervisor) leadConditions(ctx context.Context, wg *sync.WaitGroup, fen
 		return err
 	})
 	states := &nodeStates{read: s.engine.Map}
-	wg.Go(func() { x.Keep(ctx, states.get) })
+	wg.Go(func() { x.Keep(ctx, states.get, s.respond.responder.OutsideChanged) })
 }
 
 // nodeStates derives the states of nodes for Kubernetes from the leader's map. It recomputes changed nodes only.

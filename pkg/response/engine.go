@@ -71,6 +71,10 @@ type Engine struct {
 
 	incidentsKnown bool // standing is known, even if it is empty
 
+	outside      map[fault.NodeID][]OutsideCondition // of the nodes in Kubernetes
+	outsideKnown bool                                // outside is known, even if it is empty
+	outsideUsed  bool                                // a policy requires some
+
 	// State of the current step.
 	dirty   map[Target]bool // faults to look at
 	touched map[string]bool // responses to look at
@@ -104,7 +108,7 @@ func New(cfg Config) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{cfg: cfg, world: newWorld(), epochs: map[fault.NodeID]fault.Epoch{}, marked: map[fault.NodeID]bool{},
-		byName: map[string]*Policy{}, turned: newTurns()}
+		byName: map[string]*Policy{}, turned: newTurns(), outside: map[fault.NodeID][]OutsideCondition{}}
 	e.forget()
 	return e, nil
 }
@@ -173,6 +177,8 @@ func (e *Engine) take(ev Event) {
 		e.stir()
 	case IncidentsChanged:
 		e.incidentsChanged(ev)
+	case OutsideChanged:
+		e.outsideChanged(ev)
 	case Led:
 		e.becomeLeader(ev)
 	case Lost:

@@ -59,8 +59,8 @@ func (e *Engine) policyOf(r *Response) *Policy {
 // first. The gate for approval by people follows only if these are open. Gates for scarce capacity come last.
 func (e *Engine) gate(r *Response, s *StepRecord) block {
 	for _, g := range [...]func(*Response, *StepRecord) block{
-		e.gateStart, e.gateMatch, e.gateBreaker, e.gateNode, e.gateYoung, e.gateApproval, e.gateCooldown, e.gateAge, e.gateWitnesses,
-		e.gateRestart, e.gateLife, e.gateEpoch, e.gateQuorum, e.gateCaps, e.gateRate,
+		e.gateStart, e.gateMatch, e.gateOutside, e.gateBreaker, e.gateNode, e.gateYoung, e.gateApproval, e.gateCooldown, e.gateAge,
+		e.gateWitnesses, e.gateRestart, e.gateLife, e.gateEpoch, e.gateQuorum, e.gateCaps, e.gateRate,
 	} {
 		if b := g(r, s); b.reason != 0 {
 			return b
@@ -245,13 +245,14 @@ const (
 
 // gateWitnesses blocks a step that takes capacity away or ends work on the word of one witness or of one failure
 // domain. The accused is the best witness of its own measurements, if it signed them. A missing answer needs two
-// witnesses, and the supervisors' unanswered challenge may be one. The other half of the node is a witness in any rack.
+// witnesses, and the supervisors' unanswered challenge may be one. The other half of the node is a witness in any rack,
+// and so is an outside condition that the policy requires.
 func (e *Engine) gateWitnesses(r *Response, s *StepRecord) block {
 	if notifies(s) {
 		return block{}
 	}
-	ev := e.evidence(r.Target)
-	if ev.SingleWitness {
+	ev, vouched := e.evidence(r.Target), e.vouched(r)
+	if ev.SingleWitness && !vouched {
 		return block{reason: ReasonSingleWitness, detail: "the verdict is marked so"}
 	}
 	nodes, own, all := witnesses(ev, r.Target.Node)
@@ -259,6 +260,9 @@ func (e *Engine) gateWitnesses(r *Response, s *StepRecord) block {
 		return gateLink(s, own && ev.Port)
 	}
 	if own && ev.Own || s.Kind.Traits().Class == Reduce && e.unaccused(r.Target, nodes, all) {
+		return block{}
+	}
+	if vouched && all > 0 { // another program, which may run on the node itself, beside ours
 		return block{}
 	}
 	if all < 2 {

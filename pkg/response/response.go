@@ -194,6 +194,7 @@ type Policy struct {
 	// Incidents: the condition depends on fault.incident, so that the policy notifies once for each incident.
 	Incidents bool
 	Match     Matcher
+	Outside   []Outside // required beside Match, at most MaxOutside; none for group faults
 	Guards    Guards
 	Steps     []Step // at least one
 	Undo      Undo

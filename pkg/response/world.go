@@ -318,6 +318,7 @@ func (e *Engine) policiesChanged(ev PoliciesChanged) {
 		}
 		return 1
 	})
+	e.outsideUsed = slices.ContainsFunc(e.policies, func(p *Policy) bool { return len(p.Outside) > 0 })
 	e.byName = map[string]*Policy{}
 	e.index = [fault.NumComponents][fault.Failed + 1][]*Policy{}
 	for _, p := range e.policies {
@@ -393,6 +394,12 @@ func (e *Engine) lookAt(t Target) {
 			continue
 		}
 		match, err := p.Match.Match(&s)
+		if match && len(p.Outside) > 0 {
+			var at time.Time
+			if match, at, _ = e.outsideHolds(p, t.Node); !match && !at.IsZero() {
+				e.wakeAt(t, at)
+			}
+		}
 		switch {
 		case err != nil:
 			e.refuse(p, t, ReasonMatchError, err.Error())

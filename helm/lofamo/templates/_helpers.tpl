@@ -113,6 +113,7 @@ imagePullSecrets:
   {{- $k := dict -}}
   {{- with .Values.supervisors.kubernetes.nodeLabel }}{{ $_ := set $k "nodeLabel" . }}{{ end -}}
   {{- with .Values.supervisors.kubernetes.conditions }}{{ $_ := set $k "conditions" (dict "enabled" (eq . "keep")) }}{{ end -}}
+  {{- with .Values.supervisors.kubernetes.evidence }}{{ $_ := set $k "evidence" . }}{{ end -}}
   {{- $_ := set $s "responses" (dict "executors" (dict "kubernetes" $k)) -}}
 {{- end -}}
 {{- if .Values.executor.enabled -}}

@@ -11,8 +11,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
 )
 
 // Limits of the keeper.
@@ -42,9 +44,13 @@ type keeper struct {
 	missing map[string]time.Time // nodes with kept conditions that the map lacks, since when
 	sent    map[string]sentWrite
 
-	mu    sync.Mutex
-	known bool // the nodes of Kubernetes have been listed
-	nodes map[string]*keptNode
+	evidence Evidence // nil: nobody needs it
+
+	mu       sync.Mutex
+	known    bool // the nodes of Kubernetes have been listed
+	nodes    map[string]*keptNode
+	relisted bool                                         // news has not passed the list on yet
+	renewed  map[fault.NodeID][]response.OutsideCondition // nodes that have changed since
 }
 
 // sentWrite is the last write to a node: the version that it was planned for, and when it was sent.
@@ -53,45 +59,73 @@ type sentWrite struct {
 	at      time.Time
 }
 
-// Keeps reports whether conditions are to be kept or removed.
-func (e *Executor) Keeps() bool { return e.cfg.Conditions != nil }
+// Keeps reports whether Keep has anything to do.
+func (e *Executor) Keeps() bool { return e.cfg.Conditions != nil || e.cfg.Evidence }
 
 // Keep keeps the conditions of all nodes up to date until ctx ends, or removes them if the configuration has turned them
-// off. Only the leader calls it, with a fence in ctx.
-func (e *Executor) Keep(ctx context.Context, states States) {
-	switch {
-	case e.cfg.Conditions == nil:
-	case e.cfg.Conditions.Enabled:
-		e.newKeeper(states).run(ctx)
-	default:
-		e.removeKept(ctx, states)
+// off. It also passes the conditions of other programs on, if the configuration wants that. Only the leader calls it, with a
+// fence in ctx.
+func (e *Executor) Keep(ctx context.Context, states States, evidence Evidence) {
+	c := e.cfg.Conditions
+	keeps := c != nil && c.Enabled
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	if c != nil && !keeps {
+		wg.Go(func() { e.removeKept(ctx, states) })
+	}
+	if !e.cfg.Evidence {
+		evidence = nil
+	}
+	if !keeps && evidence == nil {
+		return
+	}
+	k := e.newKeeper(states, evidence)
+	if k.evidence != nil {
+		e.following.Store(k)
+		defer e.following.CompareAndSwap(k, nil)
+	}
+	k.run(ctx, keeps)
+}
+
+func (e *Executor) newKeeper(states States, evidence Evidence) *keeper {
+	c := config.KubernetesConditions{}
+	if e.cfg.Conditions != nil {
+		c = *e.cfg.Conditions
+	}
+	c = c.Filled()
+	return &keeper{
+		e: e, plan: keeping{types: c.Types, heartbeat: c.Heartbeat.D()}, states: states, every: keepEvery, leave: keepLeave,
+		missing: map[string]time.Time{}, sent: map[string]sentWrite{}, nodes: map[string]*keptNode{}, evidence: evidence,
+		renewed: map[fault.NodeID][]response.OutsideCondition{},
 	}
 }
 
-func (e *Executor) newKeeper(states States) *keeper {
-	c := e.cfg.Conditions.Filled()
-	return &keeper{
-		e: e, plan: keeping{types: c.Types, heartbeat: c.Heartbeat.D()}, states: states, every: keepEvery, leave: keepLeave,
-		missing: map[string]time.Time{}, sent: map[string]sentWrite{}, nodes: map[string]*keptNode{},
+// keptOf returns the part of a node that concerns its conditions.
+func (k *keeper) keptOf(n *corev1.Node) *keptNode {
+	kept := keptOf(n, k.e.cfg.NodeLabel)
+	if k.evidence != nil {
+		kept.outside = outsideOf(n)
 	}
+	return kept
 }
 
 // reset implements nodeFollower.
 func (k *keeper) reset(all []corev1.Node) {
 	nodes := make(map[string]*keptNode, len(all))
 	for i := range all {
-		nodes[all[i].Name] = keptOf(&all[i], k.e.cfg.NodeLabel)
+		nodes[all[i].Name] = k.keptOf(&all[i])
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.nodes, k.known = nodes, true
+	k.nodes, k.known, k.relisted = nodes, true, true
 }
 
 // changed implements nodeFollower.
 func (k *keeper) changed(n *corev1.Node, gone bool) {
-	kept := keptOf(n, k.e.cfg.NodeLabel)
+	kept := k.keptOf(n)
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.renew(k.nodes[n.Name], kept, gone)
 	if gone {
 		delete(k.nodes, n.Name)
 		return
@@ -99,11 +133,17 @@ func (k *keeper) changed(n *corev1.Node, gone bool) {
 	k.nodes[kept.name] = kept
 }
 
-// run follows the nodes, and writes what they need.
-func (k *keeper) run(ctx context.Context) {
+// run follows the nodes, passes evidence on, and writes what the nodes need if it keeps conditions.
+func (k *keeper) run(ctx context.Context, keeps bool) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { k.e.c.followNodes(ctx, k, k.e.log) })
+	if k.evidence != nil {
+		wg.Go(func() { k.tell(ctx) })
+	}
+	if !keeps {
+		return
+	}
 	said, pause := "", k.every
 	for wait(ctx, pause) {
 		err := k.round(ctx)

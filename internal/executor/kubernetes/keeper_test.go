@@ -94,11 +94,11 @@ func shipped(t *testing.T, account string, files ...string) string {
 // keep starts a keeper with short waits. The returned function ends it.
 func keep(t *testing.T, e *Executor, m *mapped) (stop func()) {
 	t.Helper()
-	k := e.newKeeper(m.get)
+	k := e.newKeeper(m.get, nil)
 	k.every, k.leave = 50*time.Millisecond, 200*time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); k.run(ctx) }()
+	go func() { defer close(done); k.run(ctx, true) }()
 	stop = func() { cancel(); <-done }
 	t.Cleanup(stop)
 	return stop
@@ -210,7 +210,7 @@ func TestConditionsGoWhenTurnedOff(t *testing.T) {
 	do(t, e, j)
 	stop()
 	off := newExecutor(t, Config{Conditions: &config.KubernetesConditions{}}, nil)
-	off.Keep(t.Context(), m.get) // returns when all are gone
+	off.Keep(t.Context(), m.get, nil) // returns when all are gone
 	if c := theNode(t, a).Status.Conditions; len(c) > 0 {
 		t.Errorf("conditions stay: %+v", c)
 	}

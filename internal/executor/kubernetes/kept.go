@@ -53,6 +53,7 @@ type keptNode struct {
 	ours, kept    owned           // what responses and the keeper own
 	owns          bool            // the keeper owns anything
 	claimed       map[string]bool // types that a response's mark claims
+	outside       []Outside       // those of other programs, if anybody needs them
 }
 
 // keptOf returns the part of a node that concerns its conditions. It keeps no reference to the node.

@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -51,6 +52,8 @@ type Executor struct {
 	log    *slog.Logger
 	pacing pacing
 	names  sync.Map // fault.NodeID to the Kubernetes node's name, if found by label
+
+	following atomic.Pointer[keeper] // that passes evidence on now; nil: none
 }
 
 // pacing holds the intervals between two tries.

@@ -108,18 +108,15 @@ func ownedByManager(n *corev1.Node, manager string) owned {
 			_, o.unschedulable = fields.Spec["f:unschedulable"]
 		case "status":
 			for k, sub := range fields.Status.Conditions {
-				var id struct {
-					Type string `json:"type"`
-				}
-				key, ok := strings.CutPrefix(k, "k:")
-				if !ok || json.Unmarshal([]byte(key), &id) != nil {
+				typ, ok := conditionKey(k)
+				if !ok {
 					continue
 				}
 				names := map[string]bool{"type": true}
 				for f := range sub {
 					names[strings.TrimPrefix(f, "f:")] = true
 				}
-				o.conditions[id.Type] = names
+				o.conditions[typ] = names
 			}
 		default:
 		}

@@ -156,6 +156,11 @@ func FuzzMarks(f *testing.F) {
 			Annotations: map[string]string{"lofamo.io/did-other.0": mark, markKey("r7-1", 2): mark},
 			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: fieldManager, Operation: "Apply", FieldsV1: fv},
 				{Manager: fieldManager, Operation: "Apply", Subresource: "status", FieldsV1: fv}}}}
+		for typ, by := range settersOf(n) {
+			if by != fieldManager { // every entry is ours
+				t.Fatalf("condition %q is of %q", typ, by)
+			}
+		}
 		p := nextPlan(n, j, nil, time.Unix(1, 0))
 		if p.Write == nil {
 			if p.Result.Outcome != response.Unchanged || p.Result.Detail == "" {

@@ -242,6 +242,9 @@ func marked(marks []store.Mark) []fault.NodeID {
 // changed. It does not block.
 func (r *Responder) MapChanged(m view.Map, changed []fault.NodeID) { r.queue.putMap(m, changed) }
 
+// OutsideChanged reports conditions of nodes that other programs have set. It does not block.
+func (r *Responder) OutsideChanged(ev response.OutsideChanged) { r.queue.put(input{event: ev}) }
+
 // Leading reports whether this replica's engine decides.
 func (r *Responder) Leading() bool { return r.leads.Load() }
 

@@ -411,6 +411,10 @@ func TestChartGrantsNeededRightsOnly(t *testing.T) {
 			[]string{"rbac.yaml", "rbac-conditions.yaml"},
 		},
 		{[]string{"supervisors.kubernetes.enabled=true", "supervisors.kubernetes.conditions=remove"}, []string{"rbac.yaml"}},
+		{
+			[]string{"supervisors.kubernetes.enabled=true", "supervisors.kubernetes.evidence=true"},
+			[]string{"rbac.yaml", "rbac-conditions.yaml"},
+		},
 	} {
 		var want []object
 		for _, f := range tc.files {

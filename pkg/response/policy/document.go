@@ -85,6 +85,7 @@ func (r *reader) spec(d *Document, v any, c *compiler) *response.Policy {
 	}
 	p.Groups = o.oneOf("target", "Node", "Node", "Group") == "Group"
 	d.Match = o.text("match", true, MaxMatch)
+	p.Outside = r.outside(o, p.Groups)
 	p.Guards = r.guards(o)
 	for i, s := range o.list("steps", 1, MaxSteps) {
 		p.Steps = append(p.Steps, r.step(fmt.Sprintf("spec.steps[%d]", i), s, p.Steps, p.Groups))
@@ -115,6 +116,31 @@ func (r *reader) guards(spec *object) response.Guards {
 	}
 	o.done()
 	return g
+}
+
+// conditionName matches the types of conditions of other programs.
+var conditionName = regexp.MustCompile(`^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
+
+// outside parses the required conditions of other programs.
+func (r *reader) outside(spec *object, groups bool) []response.Outside {
+	if _, given := spec.m["outside"]; !given {
+		return nil
+	}
+	var out []response.Outside
+	for i, v := range spec.list("outside", 1, response.MaxOutside) {
+		o := r.object(fmt.Sprintf("spec.outside[%d]", i), v)
+		w := response.Outside{Condition: o.text("condition", true, 317), Status: o.oneOf("status", "True", "True", "False", "Unknown"),
+			For: o.duration("for", 0, 0)}
+		if w.Condition != "" && (!conditionName.MatchString(w.Condition) || strings.HasPrefix(w.Condition, "lofamo.io/")) {
+			r.bad(o.at("condition"), w.Condition, "the type of another program's condition, such as KernelDeadlock or example.org/Healthy")
+		}
+		o.done()
+		out = append(out, w)
+	}
+	if groups {
+		r.bad("spec.outside", shown("conditions"), "none with target: Group, because conditions describe one node")
+	}
+	return out
 }
 
 func (r *reader) undo(spec *object) response.Undo {

@@ -1,0 +1,112 @@
+package kubernetes
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/testing/kubetest"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// detect sets a condition as node-problem-detector does.
+func detect(t *testing.T, node, typ, status, message string) {
+	t.Helper()
+	now := time.Now().UTC().Format(time.RFC3339)
+	admin(t, http.MethodPatch, "/api/v1/nodes/"+node+"/status?fieldManager=node-problem-detector", "application/strategic-merge-patch+json",
+		fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q,"reason":"Test","message":%q,"lastHeartbeatTime":%q,
+			"lastTransitionTime":%q}]}}`, typ, status, message, now, now))
+}
+
+// TestConditionsOfOthersAreEvidence: the leader learns of conditions that other programs set, change and remove, with their
+// owner. Its own conditions are none of them, and after the term nothing is known.
+func TestConditionsOfOthersAreEvidence(t *testing.T) {
+	e := keeperExecutor(t, config.KubernetesConditions{Enabled: true})
+	e.cfg.Evidence = true
+	a, b := aNode(t), aNode(t)
+	detect(t, a, "KernelDeadlock", "True", "task blocked")
+	m := &mapped{states: map[fault.NodeID]NodeState{}}
+	m.set(ready, a, b)
+	var mu sync.Mutex
+	known, seen := false, map[fault.NodeID][]response.OutsideCondition{}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		e.Keep(ctx, m.get, func(ev response.OutsideChanged) {
+			mu.Lock()
+			defer mu.Unlock()
+			if known = !ev.Unknown; ev.All || ev.Unknown {
+				seen = map[fault.NodeID][]response.OutsideCondition{}
+			}
+			maps.Copy(seen, ev.Nodes)
+		})
+	}()
+	defer func() { cancel(); <-done }()
+	status := func(node string) string {
+		mu.Lock()
+		defer mu.Unlock()
+		var out []string
+		for _, c := range seen[fault.NodeID(node)] {
+			out = append(out, c.Type+"="+c.Status)
+		}
+		return strings.Join(out, " ")
+	}
+	becomes := func(node, want string) {
+		t.Helper()
+		eventually(t, func() bool { return status(node) == want }, fmt.Sprintf("%s has %q", node, want))
+	}
+	becomes(a, "KernelDeadlock=True")
+	stands(t, a, LinksReady, "True", "LinksNormal") // ours
+	do(t, e, aJob(responseID(), b, response.KubernetesCondition, map[string]string{"type": "LofamoFault"}))
+	detect(t, b, "XIDError", "True", strings.Repeat("x", 1000))
+	becomes(b, "XIDError=True")
+	detect(t, a, "KernelDeadlock", "False", "")
+	becomes(a, "KernelDeadlock=False")
+	all, ok := e.Outside(fault.NodeID(b))
+	if !ok || len(all) != 1 || all[0].By != "node-problem-detector" || all[0].Reason != "Test" || len(all[0].Message) != maxOutsideText ||
+		all[0].Beat.IsZero() {
+		t.Errorf("%t %+v", ok, all)
+	}
+	admin(t, http.MethodDelete, "/api/v1/nodes/"+a, "", "")
+	becomes(a, "")
+	admin(t, http.MethodPatch, "/api/v1/nodes/"+b+"/status", kubetest.MergePatch, `{"status":{"conditions":[]}}`)
+	becomes(b, "")
+	cancel()
+	<-done
+	if _, ok := e.Outside(fault.NodeID(b)); ok || known {
+		t.Errorf("after the term conditions are known: %t, %t", ok, known)
+	}
+}
+
+// TestOutsideConditionsAreBounded: of any node only so much is kept.
+func TestOutsideConditionsAreBounded(t *testing.T) {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{
+		{Subresource: "status", FieldsV1: metav1.NewFieldsV1(`not JSON`)}, {Subresource: "status"},
+	}}}
+	for i := range 1000 {
+		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{
+			Type: corev1.NodeConditionType(fmt.Sprintf("C%04d%s", 999-i, strings.Repeat("x", 330*(i%2)))), Reason: strings.Repeat("r", 1000),
+			Message: strings.Repeat("m", 100_000),
+		})
+	}
+	all := outsideOf(n)
+	if len(all) != maxOutside || all[0].Type != "C0001" {
+		t.Fatalf("%d conditions, the first %.20s", len(all), all[0].Type)
+	}
+	for _, o := range all {
+		if len(o.Type) > maxOutsideType || len(o.Reason) > maxOutsideReason || len(o.Message) > maxOutsideText {
+			t.Errorf("%.20s: %d, %d, %d bytes", o.Type, len(o.Type), len(o.Reason), len(o.Message))
+		}
+	}
+}

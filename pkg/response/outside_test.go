@@ -1,0 +1,121 @@
+package response_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// requiring returns a policy that acts only if another program supports the fault.
+func requiring(t *testing.T, name string) *response.Policy {
+	t.Helper()
+	p := *testPolicies(t)[name]
+	p.Outside = []response.Outside{{Condition: "KernelDeadlock", Status: "True", For: 30 * time.Second}}
+	return &p
+}
+
+// conditions are those of one node.
+func conditions(node fault.NodeID, status string, since, beat time.Time) response.OutsideChanged {
+	return response.OutsideChanged{Nodes: map[fault.NodeID][]response.OutsideCondition{node: {
+		{Type: "Other", Status: "True", Since: since, Beat: beat},
+		{Type: "KernelDeadlock", Status: status, Since: since, Beat: beat},
+	}}}
+}
+
+// TestPolicyWaitsForOutsideCondition: a policy that requires an outside condition acts as soon as the condition has held for
+// long enough, and not on another status, another node, a stale heartbeat or one from the future.
+func TestPolicyWaitsForOutsideCondition(t *testing.T) {
+	for name, tc := range map[string]struct {
+		ev  response.OutsideChanged
+		at  time.Duration // when it acts
+		not bool          // it never acts
+	}{
+		"it holds already":     {ev: conditions("n0-0-0", "True", start.Add(-time.Hour), start)},
+		"it holds later":       {ev: conditions("n0-0-0", "True", start.Add(-10*time.Second), start), at: 20 * time.Second},
+		"another status":       {ev: conditions("n0-0-0", "False", start.Add(-time.Hour), start), not: true},
+		"another node":         {ev: conditions("n0-0-1", "True", start.Add(-time.Hour), start), not: true},
+		"a stale heartbeat":    {ev: conditions("n0-0-0", "True", start.Add(-time.Hour), start.Add(-response.OutsideAge-1)), not: true},
+		"one from the future":  {ev: conditions("n0-0-0", "True", start.Add(-time.Hour), start.Add(time.Hour)), not: true},
+		"an unknown beginning": {ev: conditions("n0-0-0", "True", time.Time{}, start), not: true},
+		"nothing":              {ev: response.OutsideChanged{All: true}, not: true},
+	} {
+		l := newLab(t, quick(), grid.Dims{X: 2, Y: 2, Z: 2}, requiring(t, "drain"))
+		l.lead()
+		l.set(l.own("n0-0-0", fault.ComponentMemory, fault.Failed))
+		if len(l.flying)+len(l.e.Responses()) > 0 {
+			t.Errorf("%s: the policy acts before anything is known", name)
+		}
+		_ = l.step(tc.ev)
+		if tc.at > 0 {
+			l.until(start.Add(tc.at - time.Second))
+			if len(l.flying) > 0 {
+				t.Errorf("%s: too early", name)
+			}
+			l.until(start.Add(tc.at))
+		}
+		if (len(l.flying) == 0) != tc.not {
+			t.Errorf("%s: %d steps", name, len(l.flying))
+		}
+	}
+}
+
+// TestOutsideConditionThatGoesEndsResponse: before its next step a response checks the condition again. While nothing is
+// known, as after a change of the leader, it waits.
+func TestOutsideConditionThatGoesEndsResponse(t *testing.T) {
+	l := newLab(t, quick(), grid.Dims{X: 2, Y: 2, Z: 2}, requiring(t, "drain"))
+	l.lead()
+	_ = l.step(conditions("n0-0-0", "True", start.Add(-time.Hour), start))
+	l.set(l.own("n0-0-0", fault.ComponentMemory, fault.Failed))
+	if len(l.flying) != 1 {
+		t.Fatalf("%d steps: want the cordon", len(l.flying))
+	}
+	_ = l.step(response.OutsideChanged{Unknown: true})
+	l.land(response.Succeeded, "")
+	if len(l.flying) != 0 || len(l.e.Responses()) != 1 {
+		t.Fatalf("%d steps while nothing is known: want none", len(l.flying))
+	}
+	_ = l.step(conditions("n0-0-0", "True", start.Add(-time.Hour), start))
+	if len(l.flying) != 1 {
+		t.Fatalf("%d steps: want the drain", len(l.flying))
+	}
+	l.land(response.Unchanged, "")
+	_ = l.step(conditions("n0-0-0", "False", start, start))
+	l.until(start.Add(time.Hour))
+	if len(l.flying) != 0 {
+		t.Errorf("the drain is repeated without the condition")
+	}
+}
+
+// TestOutsideConditionIsOneWitness: it makes up for the second witness, and never for the first.
+func TestOutsideConditionIsOneWitness(t *testing.T) {
+	for _, tc := range []struct {
+		by     []string
+		single bool
+		acts   bool
+	}{
+		{[]string{"n1-0-0/dnp"}, true, true},
+		{[]string{"n1-0-0/dnp"}, false, true},
+		{nil, false, false},
+	} {
+		for _, vouched := range []bool{false, true} {
+			cfg := quick()
+			cfg.StormDelay = 0
+			p := *testPolicies(t)["drain"]
+			if vouched {
+				p = *requiring(t, "drain")
+			}
+			l := newLab(t, cfg, grid.Dims{X: 2, Y: 2, Z: 2}, &p)
+			l.lead()
+			_ = l.step(conditions("n0-0-0", "True", start.Add(-time.Hour), start))
+			f := l.own("n0-0-0", fault.ComponentMemory, fault.Failed)
+			f.Evidence = response.Evidence{At: start, Witnesses: tc.by, SingleWitness: tc.single}
+			l.set(f)
+			if acts := len(l.flying) > 0; acts != (tc.acts && vouched) {
+				t.Errorf("witnesses %q, outside %t: acts %t", tc.by, vouched, acts)
+			}
+		}
+	}
+}

@@ -417,3 +417,12 @@ func (v *Verifier) rank(der []byte) (int, error) {
 	}
 	return 2, nil
 }
+
+// Due reports whether a certificate is in the last third of its lifetime. Its key need not be there.
+func Due(certFile string, now time.Time) (bool, error) {
+	cert, err := readCert(certFile)
+	if err != nil {
+		return false, err
+	}
+	return cert.NotAfter.Sub(now) < cert.NotAfter.Sub(cert.NotBefore)/3, nil
+}

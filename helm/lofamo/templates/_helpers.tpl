@@ -32,7 +32,8 @@ app.kubernetes.io/component: {{ .component }}
 {{/* Every required value that is missing, so that one error names them all. */}}
 {{- define "lofamo.missing" -}}
 {{- $missing := list -}}
-{{- if not .Values.inventory }}{{ $missing = append $missing "inventory: given nothing: want the inventory's file: --set-file inventory=inventory.yaml" }}{{ end -}}
+{{- include "lofamo.look" . -}}
+{{- if not (or .Values.inventory .Values.seen.chosen .Values.seen.nodes) }}{{ $missing = append $missing "inventory: given nothing: want the inventory's file: --set-file inventory=inventory.yaml, or Helm with a connection to the cluster: 'helm template' alone sees no nodes for the supervisors" }}{{ end -}}
 {{- if and (not .Values.images.registry) (not .Values.images.repositories) }}{{ $missing = append $missing "images.registry: given nothing: want where 'make images' has put the images, such as registry.example.org/lofamo" }}{{ end -}}
 {{- join "; " $missing -}}
 {{- end }}
@@ -54,15 +55,100 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
+{{/* Asks the API server once: for the nodes, and for what an earlier installation has chosen. Supervisors keep their nodes, because their
+stores are there. */}}
+{{- define "lofamo.look" -}}
+{{- if not (hasKey .Values "seen") -}}
+{{- $chosen := index ((lookup "v1" "ConfigMap" .Release.Namespace (include "lofamo.fullname" .)).data | default dict) "chosen.yaml" | default "" -}}
+{{- $nodes := list -}}
+{{- if not (or $chosen .Values.inventory) }}{{ $nodes = (lookup "v1" "Node" "" "").items | default list }}{{ end -}}
+{{- $_ := set .Values "seen" (dict "chosen" $chosen "nodes" $nodes) -}}
+{{- end -}}
+{{- end }}
+
+{{/* The inventory of a cluster whose nodes enrol, with supervisors on nodes of Kubernetes. The key nodes maps supervisors to them. */}}
+{{- define "lofamo.automatic" -}}
+{{- $a := .Values.automatic -}}
+{{- include "lofamo.look" . -}}
+{{- if .Values.seen.chosen }}{{ .Values.seen.chosen }}{{ else -}}
+  {{- $control := list -}}{{- $others := list -}}
+  {{- range .Values.seen.nodes -}}
+    {{- $labels := .metadata.labels | default dict -}}
+    {{- $fits := not .spec.unschedulable -}}
+    {{- range $key, $value := $a.nodeSelector }}{{ if ne (index $labels $key | default "") $value }}{{ $fits = false }}{{ end }}{{ end -}}
+    {{- $ready := false -}}
+    {{- range .status.conditions }}{{ if and (eq .type "Ready") (eq .status "True") }}{{ $ready = true }}{{ end }}{{ end -}}
+    {{- $address := "" -}}
+    {{- range .status.addresses }}{{ if and (eq .type "InternalIP") (not $address) }}{{ $address = .address }}{{ end }}{{ end -}}
+    {{- if and $fits $ready $address -}}
+      {{- $n := dict "host" (index $labels "kubernetes.io/hostname" | default .metadata.name) "address" $address -}}
+      {{- if hasKey $labels "node-role.kubernetes.io/control-plane" }}{{ $control = append $control $n }}{{ else }}{{ $others = append $others $n }}{{ end -}}
+    {{- end -}}
+  {{- end -}}
+  {{- $count := int $a.supervisors -}}
+  {{- if not (has $count (list 1 3 5)) }}{{ fail (printf "automatic.supervisors: given %v: want 1, 3 or 5" $a.supervisors) }}{{ end -}}
+  {{- $all := concat $control $others -}}
+  {{- if not $all }}{{ fail (include "lofamo.missing" . | default "automatic.nodeSelector: no Ready node has these labels: want labels of nodes that may run supervisors") }}{{ else -}}{{/* 'helm lint' goes on after fail */}}
+  {{- if lt (len $all) $count }}{{ $count = 1 }}{{ end -}}
+  {{- $supervisors := list -}}{{- $nodes := dict -}}
+  {{- range $i := until $count -}}
+    {{- $n := index $all $i -}}
+    {{- $id := printf "s%d" (add $i 1) -}}
+    {{- $supervisors = append $supervisors (dict "id" $id "address" $n.address) -}}
+    {{- $_ := set $nodes $id $n.host -}}
+  {{- end -}}
+  {{- toYaml (dict "supervisors" $supervisors "nodes" $nodes) -}}
+  {{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* The inventory file as YAML; refuses a file that is not YAML. */}}
 {{- define "lofamo.given" -}}
-{{- if not .Values.inventory }}{{ fail (include "lofamo.missing" .) }}{{ else -}}{{/* 'helm lint' goes on after fail */}}
+{{- if not .Values.inventory -}}
+{{- $a := .Values.automatic -}}
+{{- $chosen := fromYaml (include "lofamo.automatic" .) -}}
+{{- $inv := dict "cluster" $a.cluster "dims" "0x0x0" "preset" $a.preset "supervisors" $chosen.supervisors "ports" $a.ports -}}
+{{- with $a.domainLabels }}{{ $_ := set $inv "domainLabels" . }}{{ end -}}
+{{- toYaml $inv -}}
+{{- else -}}
 {{- $inv := fromYaml .Values.inventory -}}
 {{- if hasKey $inv "Error" }}{{ fail (printf "inventory: is no YAML: %s" $inv.Error) }}{{ end -}}
 {{- range $i, $s := $inv.supervisors }}{{ if $s.ports }}{{ fail (printf "inventory: supervisors[%d].ports: given: want none: replicas of one StatefulSet have the same ports" $i) }}{{ end }}{{ end -}}
 {{- with len ($inv.supervisors | default list) }}{{ if not (has . (list 1 3 5)) }}{{ fail (printf "inventory: supervisors: given %d: want 1, 3 or 5" .) }}{{ end }}{{ else }}{{ fail "inventory: supervisors: given none: want 1, 3 or 5" }}{{ end -}}
 {{ .Values.inventory }}
 {{- end -}}
+{{- end }}
+
+{{/* "true" if nodes enrol: the inventory has none. */}}
+{{- define "lofamo.enrol" -}}
+{{- if and (ne .Values.topology.from "labels") (not (fromYaml (include "lofamo.given" .)).nodes) }}true{{ end -}}
+{{- end }}
+
+{{/* The nodes of Kubernetes by the ids of their supervisors, as YAML. */}}
+{{- define "lofamo.supervisorNodes" -}}
+{{- if .Values.inventory }}{{ toYaml (.Values.supervisors.nodes | default dict) }}{{ else }}{{ toYaml (fromYaml (include "lofamo.automatic" .)).nodes }}{{ end -}}
+{{- end }}
+
+{{/* The kind of the supervisors' volumes. */}}
+{{- define "lofamo.volume" -}}
+{{ .Values.supervisors.persistence.volume | default (ternary "local" "hostPath" (not (not .Values.inventory))) }}
+{{- end }}
+
+{{/* Where supervisors' keys come from. */}}
+{{- define "lofamo.keysFrom" -}}
+{{- $from := .Values.supervisors.keys.from | default (ternary "secrets" "job" (not (not .Values.inventory))) -}}
+{{- if not (has $from (list "secrets" "cert-manager" "job")) }}{{ fail (printf "supervisors.keys.from: given %s: want secrets, cert-manager or job" $from) }}{{ end -}}
+{{- $enrol := include "lofamo.enrol" . -}}
+{{- if and $enrol (eq $from "cert-manager") }}{{ fail "supervisors.keys.from: given cert-manager, and the inventory has no nodes: want job or secrets: nodes that enrol need an issuer that supervisors have" }}{{ end -}}
+{{- if and (not $enrol) (eq $from "job") }}{{ fail "supervisors.keys.from: given job, and the inventory has nodes: want secrets or cert-manager: the job makes no keys of nodes" }}{{ end -}}
+{{- $from -}}
+{{- end }}
+
+{{/* The Secret of a supervisor. Given: root, id. */}}
+{{- define "lofamo.supervisorSecret" -}}
+{{- $prefix := .root.Values.supervisors.keys.secretPrefix -}}
+{{- if eq (include "lofamo.keysFrom" .root) "job" }}{{ $prefix = printf "%s-supervisor-" (include "lofamo.fullname" .root) }}{{ end -}}
+{{- include "lofamo.secretName" (dict "prefix" $prefix "id" .id) -}}
 {{- end }}
 
 {{/* The inventory as the pods get it. */}}
@@ -89,7 +175,6 @@ imagePullSecrets:
   {{- $_ := set $inv "nodes" $nodes -}}
   {{- toYaml $inv -}}
 {{- else -}}
-  {{- if and $given (not $inv.nodes) }}{{ fail "inventory: nodes: given none: want all places of the torus, or topology.from: labels" }}{{ end -}}
   {{- $given -}}
 {{- end -}}
 {{- end }}
@@ -97,7 +182,7 @@ imagePullSecrets:
 {{/* Ports with their defaults: those of internal/inventory. */}}
 {{- define "lofamo.ports" -}}
 {{- $inv := fromYaml (include "lofamo.given" .) -}}
-{{- toYaml (merge (deepCopy ($inv.ports | default dict)) (dict "service" 7100 "nodeGossip" 7101 "links" 7110 "report" 7945 "grpc" 7946 "http" 7947 "web" 7949 "gossip" 7948 "etcdPeer" 2380 "etcdClient" 2379 "agentHTTP" 0)) -}}
+{{- toYaml (merge (deepCopy ($inv.ports | default dict)) (dict "service" 7100 "nodeGossip" 7101 "links" 7110 "enrolment" 7944 "report" 7945 "grpc" 7946 "http" 7947 "web" 7949 "gossip" 7948 "etcdPeer" 2380 "etcdClient" 2379 "agentHTTP" 0)) -}}
 {{- end }}
 
 {{- define "lofamo.gossip" -}}
@@ -109,6 +194,10 @@ imagePullSecrets:
 {{- define "lofamo.supervisorSettings" -}}
 {{- $s := dict "dataDir" "/var/lib/lofamo/supervisor/store" -}}
 {{- with .Values.supervisors.etcd.endpoints }}{{ $_ := set $s "etcd" (dict "endpoints" .) }}{{ end -}}
+{{- if include "lofamo.enrol" . -}}
+  {{- $account := include "lofamo.serviceAccount" (dict "root" . "component" "agent" "values" .Values.agents) -}}
+  {{- $_ := set $s "enrolment" (dict "kubernetes" (dict "audience" (include "lofamo.audience" .) "serviceAccounts" (list (printf "%s/%s" .Release.Namespace $account)) "forgetNodes" true)) -}}
+{{- end -}}
 {{- if .Values.supervisors.kubernetes.enabled -}}
   {{- $k := dict -}}
   {{- with .Values.supervisors.kubernetes.nodeLabel }}{{ $_ := set $k "nodeLabel" . }}{{ end -}}
@@ -122,8 +211,23 @@ imagePullSecrets:
 {{- toYaml (mergeOverwrite $s (deepCopy .Values.supervisors.config)) -}}
 {{- end }}
 
+{{/* The audience of the tokens with which agents enrol. */}}
+{{- define "lofamo.audience" -}}
+{{ (fromYaml (include "lofamo.given" .)).cluster }}.lofamo.io
+{{- end }}
+
+{{/* The key join of the agents' configuration. */}}
+{{- define "lofamo.join" -}}
+{{- $ports := fromYaml (include "lofamo.ports" .) -}}
+{{- $at := list -}}
+{{- range (fromYaml (include "lofamo.given" .)).supervisors }}{{ $at = append $at (printf (ternary "[%s]:%v" "%s:%v" (contains ":" .address)) .address $ports.enrolment) }}{{ end -}}
+{{- toYaml (dict "supervisors" $at "serviceAccountTokenFile" "/etc/lofamo/token" "ca" "/etc/lofamo/ca.pem" "ports" (dict "service" $ports.service "gossip" $ports.nodeGossip "links" $ports.links)) -}}
+{{- end }}
+
 {{- define "lofamo.agentSettings" -}}
-{{- toYaml (mergeOverwrite (dict "stateDir" .Values.agents.stateDir) (deepCopy .Values.agents.config)) -}}
+{{- $settings := dict "stateDir" .Values.agents.stateDir -}}
+{{- if include "lofamo.enrol" . }}{{ $_ := set $settings "join" (fromYaml (include "lofamo.join" .)) }}{{ end -}}
+{{- toYaml (mergeOverwrite $settings (deepCopy .Values.agents.config)) -}}
 {{- end }}
 
 {{/* The Secret of a member. Given: prefix, id. */}}

@@ -49,7 +49,7 @@ const (
 	// joinTry bounds one request.
 	joinTry = 5 * time.Second
 	// joinPause is the first pause between two rounds of requests to all supervisors. It doubles up to joinPauseMost.
-	joinPause, joinPauseMost = time.Second, 30 * time.Second
+	joinPause, joinPauseMost = time.Second, 8 * time.Second
 	// joinFresh is the age up to which a stored enrolment is used without a question to a supervisor: that of the daemon of the
 	// other half, which may start beside this one.
 	joinFresh = time.Minute

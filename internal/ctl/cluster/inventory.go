@@ -40,7 +40,7 @@ no machine gets it. 'lofamoctl up' makes a cluster on this machine, for a trial.
 		},
 	}
 	cmd.AddCommand(clusterInitCommand(a), clusterAddNodeCommand(a), clusterIssueCommand(a), clusterRotateCommand(a), clusterJoinCommand(a),
-		clusterPlaceCommand(a))
+		clusterPlaceCommand(a), clusterSecretsCommand(a), clusterOwnCommand(a))
 	return cmd
 }
 

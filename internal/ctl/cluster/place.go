@@ -190,3 +190,27 @@ func placed(inv inventory.Inventory, node, replica string, addresses []netip.Add
 	}
 	return inv.PlaceNode(i, p)
 }
+
+func clusterOwnCommand(a *command.App) *cobra.Command {
+	var user, group int
+	cmd := &cobra.Command{
+		Use:   "own DIRECTORY --user UID --group GID",
+		Short: "In a container's init step: give a directory to the user of the containers",
+		Long: `Gives one directory, and nothing in it, to a user and a group, with mode 0700. The chart (helm/lofamo) uses it for a directory that
+the kubelet has made for root. Needs CAP_CHOWN and CAP_FOWNER.`,
+		Args: command.Exactly("DIRECTORY"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if user < 1 || group < 1 {
+				return command.Usagef("--user %d, --group %d: want numbers above 0", user, group)
+			}
+			if err := errors.Join(os.Chmod(args[0], 0o700), os.Chown(args[0], user, group)); err != nil {
+				return err
+			}
+			a.Printf("%s belongs to user %d and group %d\n", args[0], user, group)
+			return nil
+		},
+	}
+	cmd.Flags().IntVar(&user, "user", 0, "number of the user, 1 or more (required)")
+	cmd.Flags().IntVar(&group, "group", 0, "number of the group, 1 or more (required)")
+	return cmd
+}

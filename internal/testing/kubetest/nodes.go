@@ -114,9 +114,9 @@ func NodeAddress(number int) netip.Addr {
 	return netip.AddrFrom4(a)
 }
 
-// AddNode starts a machine with a kubelet. script is hack/kubelet/node; images are tarballs, which it imports; etc is the
-// content of /etc/lofamo. It does not wait until the node is ready.
-func (c *Cluster) AddNode(script, name, etc string, images []string, labels map[string]string) (*Node, error) {
+// AddNode starts a machine with a kubelet. script is hack/kubelet/node; images are tarballs, which it imports. It does
+// not wait until the node is ready.
+func (c *Cluster) AddNode(script, name string, images []string, labels map[string]string) (*Node, error) {
 	number := len(c.nodes) + 1
 	n := &Node{Name: name, Address: NodeAddress(number), Dir: filepath.Join(c.dir, name)}
 	if err := os.MkdirAll(filepath.Join(n.Dir, "images"), 0o755); err != nil {
@@ -128,8 +128,7 @@ func (c *Cluster) AddNode(script, name, etc string, images []string, labels map[
 		}
 	}
 	if err := errors.Join(os.Symlink(filepath.Join(c.dir, "kubeconfig"), filepath.Join(n.Dir, "kubeconfig")),
-		os.CopyFS(filepath.Join(n.Dir, "etc"), os.DirFS(etc)),
-		os.MkdirAll(filepath.Join(n.Dir, "disk", "supervisor"), 0o755)); err != nil {
+		os.MkdirAll(filepath.Join(n.Dir, "disk"), 0o755)); err != nil {
 		return nil, fmt.Errorf("node %s: %w", name, err)
 	}
 	var of []string

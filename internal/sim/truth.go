@@ -148,14 +148,21 @@ func (w *World) nodeBound(n *node) time.Duration {
 	if !w.judged(n) {
 		return 0
 	}
-	heard := 0
+	heard, blind, quorum := 0, 0, awareness.Quorum(len(n.topo.Neighbours))
 	for _, nb := range n.topo.Neighbours {
 		o := w.find(nb.ID)
-		heard += count(!o.liar && o.dnp.ready() && w.observes(n, o, nb) && (w.truth.dnpWay[o.rank] || w.truth.hostWay[o.rank]))
+		switch {
+		case !o.liar && o.dnp.ready() && w.observes(n, o, nb) && (w.truth.dnpWay[o.rank] || w.truth.hostWay[o.rank]):
+			heard++
+		case n.place != nil && (o.dnp.up() || o.host.up()):
+			blind++ // it counts as living, and does not accuse: its link to the node has never worked in its present life
+		}
 	}
 	switch {
-	case heard >= awareness.Quorum(len(n.topo.Neighbours)):
+	case heard >= quorum:
 		return w.cfg.Periods.NodeBound()
+	case blind > 0 && (heard+blind >= quorum || heard <= blind):
+		return 0
 	case heard > 0:
 		// Neighbours whose reports no longer arrive count as living until their last report is old.
 		return w.cfg.Periods.SingleBound() + w.window()

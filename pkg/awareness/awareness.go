@@ -199,6 +199,14 @@ type NodeStatus struct {
 	DNPEpoch      fault.Epoch
 	Platform      fault.Platform // platform of its halves; 0: not stated
 	Restart       Restart        // announced by the node; zero: none
+	Wiring        Wiring         // where its links lead; the map's copies do not keep it
+}
+
+// Wiring is where a node's links lead, and what is known about links that lead to another peer since a change of places.
+type Wiring struct {
+	Peers    [grid.NumDirections]fault.NodeID // by direction; "": no link. All empty: not kept
+	Followed uint8                            // bits of directions: ends that have followed
+	Unclear  uint8                            // bits of directions: ends whose peer changed again before their link had settled
 }
 
 // ComponentStatus is one component of a node.

@@ -98,7 +98,7 @@ func New(cfg Config, now time.Time, saved []NodeStatus) (*Machine, error) {
 	for _, n := range m.own {
 		m.fillCauses(n)
 	}
-	m.restoreRelinks()
+	m.restoreRelinks(saved)
 	return m, nil
 }
 

@@ -166,6 +166,11 @@ func (m *Machine) peersOf(n *node) (peers [grid.NumDirections]*node, ends direct
 func (m *Machine) relink(n *node, d grid.Direction, had bool, now time.Time) {
 	c := fault.Link(d)
 	p, r := &n.components[c], m.relinksOf(n)
+	if word, _ := m.ownWord(n, c, now); word.works() {
+		r.dark &^= 1 << d.Index()
+	} else {
+		r.dark |= 1 << d.Index()
+	}
 	p.flapping, p.held, p.restored = false, false, false
 	if s := n.story(c); s != nil {
 		s.last, s.before = 0, 0

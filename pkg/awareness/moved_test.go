@@ -329,3 +329,54 @@ func TestMoveAtTheBorderOfARegion(t *testing.T) {
 		}
 	}
 }
+
+// A leader ends after it has stored a change of places and before it has stored the map. Its successor, whose clock may be an
+// hour ahead, waits for the links that lead elsewhere as well: their silence is no fault.
+func TestLinksWaitWhenTheMapIsOlderThanTheTopology(t *testing.T) {
+	for _, stored := range []bool{false, true} {
+		t.Run(fmt.Sprintf("map stored %t", stored), func(t *testing.T) {
+			w, err := newWorld(testConfig(grid.Dims{X: 4, Y: 4, Z: 4}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.start()
+			w.run(3 * time.Second)
+			saved := w.m.Nodes()
+			dims, err := w.dims.Without(grid.Coord{X: 1, Y: 1, Z: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if w.move(dims); stored {
+				saved = w.m.Nodes()
+			}
+			saved = slices.DeleteFunc(saved, func(n NodeStatus) bool { return n.ID == "n1-1-1" })
+			for i := range saved {
+				for k := range saved[i].Components {
+					c := &saved[i].Components[k]
+					c.Since = c.Since.Add(-time.Hour)
+				}
+			}
+			if w.m, err = New(w.cfg, w.now, saved); err != nil {
+				t.Fatal(err)
+			}
+			w.queue = nil
+			w.step(Tick{})
+			ends := []subject{{"n0-1-1", fault.Link(grid.XPlus)}, {"n2-1-1", fault.Link(grid.XMinus)}}
+			for _, end := range ends {
+				w.say(w.actor(end.node, fault.HalfHost), end, fault.Failed, fault.KindSilence, 0)
+			}
+			w.run(DefaultRelinkBound - time.Second)
+			for _, end := range ends {
+				if got := w.state(end.node, end.comp); got != fault.Unknown {
+					t.Errorf("%s %s is %s: want UNKNOWN", end.node, end.comp, got)
+				}
+			}
+			w.run(3 * time.Second)
+			for _, end := range ends {
+				if got := w.state(end.node, end.comp); got != fault.Failed {
+					t.Errorf("after its time %s %s is %s: want FAILED", end.node, end.comp, got)
+				}
+			}
+		})
+	}
+}

@@ -17,22 +17,27 @@ import (
 //	         ────────────────────────────────────────────────────────►
 //	                               RelinkBound
 //
-// An end has followed once its node has reported the link as not working, because every link begins cold. The reports of
+// An end has followed once its node has reported the link as not working, because every link begins cold. If the former
+// link did not work either, the end has followed once its node has reported the link as UNKNOWN. The reports of
 // a joiner, and of an end that had no link before, are always about the new link. A report from one such end is enough:
 // it means that frames pass in both directions. All links of a joiner wait for the last of them. Until then, silence of
 // the joiner accuses no node, and the joiner is no witness. Before the first report of the joiner the wait has no bound,
 // because the joiner may start at any time.
 //
 // A link may get another peer again before it has settled. What its end says may then be about the peer in between, so that
-// end is blurred: it does not end the wait.
+// end is blurred: it does not end the wait, and the wait lasts for a third of RelinkBound at least, because the order about the
+// peer in between may still be on its way.
 type relinks struct {
 	until  [grid.NumDirections]time.Time // zero: the end does not wait
 	turned directions                    // ends that have followed
 	// blurred are ends that got another peer before the link to the former one was settled. What their node says may be
 	// about either link, so it does not tell whether the end has followed.
 	blurred directions
-	joiner  bool
-	met     bool // a joiner that was heard
+	// dark are ends of which the former link did not work. Only UNKNOWN, the state of a link that begins, shows that they
+	// have followed.
+	dark   directions
+	joiner bool
+	met    bool // a joiner that was heard
 	// joined is when a joiner that was heard counts like any other node, however often its links change later.
 	joined time.Time
 }
@@ -151,14 +156,21 @@ func (m *Machine) settleRelinks(n *node, now time.Time) {
 			also, not := m.follows(p, m.relinksOf(p), d.Opposite(), now)
 			followed, denied = followed || also, denied || not
 		}
+		clear := m.clears(r, d)
+		if p != nil {
+			clear = fault.Later(clear, m.clears(m.rewired[p], d.Opposite()))
+		}
 		switch {
-		case followed && !denied || !now.Before(*t):
+		case followed && !denied && !now.Before(clear) || !now.Before(*t):
 			m.endRelink(n, d)
 			if p != nil {
 				m.endRelink(p, d.Opposite())
 			}
 		default:
 			n.wakeAt(*t, now)
+			if clear.After(now) {
+				n.wakeAt(clear, now)
+			}
 		}
 	}
 	if !r.waits(now) && !m.expects(n) {
@@ -174,10 +186,21 @@ func (m *Machine) follows(n *node, r *relinks, d grid.Direction, now time.Time) 
 		return false, false
 	}
 	if !word.works() {
-		r.turned |= 1 << d.Index()
+		if word.state == fault.Unknown || !r.dark.has(d) {
+			r.turned |= 1 << d.Index()
+		}
 		return false, true
 	}
 	return r.turned.has(d) && !r.blurred.has(d), false
+}
+
+// clears returns the time until which a blurred end may still follow an order about the peer in between, which ends a link that
+// works already. Zero: the end is not blurred.
+func (m *Machine) clears(r *relinks, d grid.Direction) time.Time {
+	if r == nil || !r.blurred.has(d) {
+		return time.Time{}
+	}
+	return r.until[d.Index()].Add(m.cfg.RelinkBound/3 - m.cfg.RelinkBound)
 }
 
 // meet records the first sign of life of a joiner: from now on its links have the usual time.
@@ -225,35 +248,79 @@ func (m *Machine) relinkedLink(n *node, d grid.Direction) finding {
 	return f
 }
 
-// restoreRelinks restores the waits of an earlier leader's links, which the map names by their rule. They end when the
-// earlier leader would have ended them, but not before each node has had the time to report. Peers that no leader has ever
-// heard are joiners.
-func (m *Machine) restoreRelinks() {
+// restoreRelinks restores the waits of an earlier leader's links, which the map names by their rule. Their time begins again,
+// because the earlier leader's clock may be another one. Peers that no leader has ever heard are joiners. The earlier leader
+// may have ended after a change of places and before it stored the map: a link whose stored peer is another one than now
+// waits as well.
+func (m *Machine) restoreRelinks(saved []NodeStatus) {
+	for i := range saved {
+		if w := &saved[i].Wiring; *w != (Wiring{}) {
+			m.restoreWiring(m.nodes[m.ranks[saved[i].ID]], w)
+		}
+	}
 	for _, n := range m.own {
 		for _, d := range n.ends.list() {
 			if n.components[fault.Link(d)].rule != ruleRelinked {
 				continue
 			}
 			p := n.peers[d.Index()]
-			m.restoreRelink(n, d, p)
+			m.restoreRelink(n, d)
 			if p != nil {
-				m.restoreRelink(p, d.Opposite(), n)
+				m.restoreRelink(p, d.Opposite())
 			}
 		}
 	}
 }
 
-func (m *Machine) restoreRelink(n *node, d grid.Direction, p *node) {
-	r := m.relinksOf(n)
-	if r.joiner = r.joiner || !n.foreign && n.voices[0].epoch == 0 && n.voices[1].epoch == 0; r.joiner {
-		r.turned = 1<<grid.NumDirections - 1 // it can only speak about its new links
-	}
-	began := n.components[fault.Link(d)].since
-	for _, end := range [...]*node{n, p} { // a joiner was first heard later
-		if end != nil {
-			began = max(began, end.components[fault.ComponentNode].since)
+// restoreWiring restores what an earlier leader knew about the links of a node that wait, and begins the wait for links
+// that lead to other peers than those of its committed state.
+func (m *Machine) restoreWiring(n *node, was *Wiring) {
+	now := m.wiring(n)
+	for _, d := range grid.Directions() {
+		i, bit := d.Index(), directions(1)<<d.Index()
+		waits := n.components[fault.Link(d)].rule == ruleRelinked
+		if waits {
+			r := m.relinksOf(n)
+			r.turned |= directions(was.Followed) & bit
+			r.blurred |= directions(was.Unclear) & bit
+			r.dark |= bit
+			r.until[i] = m.started
+		}
+		if now.Peers[i] == was.Peers[i] {
+			continue
+		}
+		m.relink(n, d, was.Peers[i] != "", m.started)
+		if p := n.peers[i]; p != nil {
+			r := m.relinksOf(p)
+			r.until[d.Opposite().Index()] = m.started.Add(m.cfg.RelinkBound)
+			m.restoreJoiner(p, r)
 		}
 	}
-	until := m.clock.time(began).Add(m.cfg.RelinkBound)
-	r.until[d.Index()] = fault.Later(m.started.Add(m.cfg.DigestPeriod), fault.Earliest(until, m.started.Add(m.cfg.RelinkBound)))
+}
+
+// restoreJoiner makes a node a joiner that no leader has ever heard.
+func (m *Machine) restoreJoiner(n *node, r *relinks) {
+	r.joiner = r.joiner || !n.foreign && n.voices[0].epoch == 0 && n.voices[1].epoch == 0
+	if r.dark = 1<<grid.NumDirections - 1; r.joiner {
+		r.turned = 1<<grid.NumDirections - 1 // it can only speak about its new links
+	}
+}
+
+// wiring returns where the links of a node lead.
+func (m *Machine) wiring(n *node) (w Wiring) {
+	for i, p := range n.peers {
+		if p != nil {
+			w.Peers[i] = p.id
+		}
+	}
+	if r := m.rewired[n]; r != nil {
+		w.Followed, w.Unclear = uint8(r.turned), uint8(r.blurred)
+	}
+	return w
+}
+
+func (m *Machine) restoreRelink(n *node, d grid.Direction) {
+	r := m.relinksOf(n)
+	m.restoreJoiner(n, r)
+	r.until[d.Index()] = m.started.Add(m.cfg.RelinkBound)
 }

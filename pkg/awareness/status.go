@@ -76,6 +76,7 @@ func (m *Machine) status(n *node) NodeStatus {
 			n.voices[1].heard}, RegistersAt: m.clock.time(n.registersAt),
 		HostEpoch: n.voices[0].epoch, DNPEpoch: n.voices[1].epoch,
 		Platform: n.platform(), Restart: m.announced(n, m.now),
+		Wiring: m.wiring(n),
 	}
 	if n.speaker != 0 {
 		out.Registers = n.voice(n.speaker).registers

@@ -702,7 +702,14 @@ type Node struct {
 	Starved *Starved `protobuf:"bytes,31,opt,name=starved,proto3" json:"starved,omitempty"`
 	// The rule in words, for this case, as it stood when the state was committed; empty if the node is NORMAL, or if an
 	// earlier version committed it.
-	Why           string `protobuf:"bytes,32,opt,name=why,proto3" json:"why,omitempty"`
+	Why string `protobuf:"bytes,32,opt,name=why,proto3" json:"why,omitempty"`
+	// In the store only: ids of the peers to which the links led when the node was committed, in the order X+ X- Y+ Y- Z+ Z-,
+	// "" for no link. None: an earlier version committed the node.
+	LinkPeers []string `protobuf:"bytes,33,rep,name=link_peers,json=linkPeers,proto3" json:"link_peers,omitempty"`
+	// In the store only, a bit for each link in the same order: the node has followed a change of the link's peer.
+	LinksFollowed uint32 `protobuf:"varint,34,opt,name=links_followed,json=linksFollowed,proto3" json:"links_followed,omitempty"`
+	// In the store only, in the same way: the peer changed again before the link had settled.
+	LinksUnclear  uint32 `protobuf:"varint,35,opt,name=links_unclear,json=linksUnclear,proto3" json:"links_unclear,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -959,6 +966,27 @@ func (x *Node) GetWhy() string {
 		return x.Why
 	}
 	return ""
+}
+
+func (x *Node) GetLinkPeers() []string {
+	if x != nil {
+		return x.LinkPeers
+	}
+	return nil
+}
+
+func (x *Node) GetLinksFollowed() uint32 {
+	if x != nil {
+		return x.LinksFollowed
+	}
+	return 0
+}
+
+func (x *Node) GetLinksUnclear() uint32 {
+	if x != nil {
+		return x.LinksUnclear
+	}
+	return 0
 }
 
 // Starved is how late a half runs that gets too little processor time.
@@ -3162,8 +3190,7 @@ var File_lofamo_v1_types_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\n" +
-	"\x15lofamo/v1/types.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xce\n" +
-	"\n" +
+	"\x15lofamo/v1/types.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb9\v\n" +
 	"\x04Node\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05coord\x18\x02 \x01(\tR\x05coord\x12&\n" +
@@ -3204,7 +3231,11 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"restarting\x12?\n" +
 	"\x0efault_evidence\x18\x1e \x03(\v2\x18.lofamo.v1.FaultEvidenceR\rfaultEvidence\x12,\n" +
 	"\astarved\x18\x1f \x01(\v2\x12.lofamo.v1.StarvedR\astarved\x12\x10\n" +
-	"\x03why\x18  \x01(\tR\x03why\x1a9\n" +
+	"\x03why\x18  \x01(\tR\x03why\x12\x1d\n" +
+	"\n" +
+	"link_peers\x18! \x03(\tR\tlinkPeers\x12%\n" +
+	"\x0elinks_followed\x18\" \x01(\rR\rlinksFollowed\x12#\n" +
+	"\rlinks_unclear\x18# \x01(\rR\flinksUnclear\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"c\n" +

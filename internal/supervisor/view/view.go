@@ -185,6 +185,7 @@ func Stored(st awareness.NodeStatus) *lofamov1.Node {
 		Since: Timestamp(st.Since), HostEpoch: uint64(st.HostEpoch), DnpEpoch: uint64(st.DNPEpoch),
 		Platform: lofamov1.Platform(st.Platform), Restarting: restarting(st.Restart),
 	}
+	storeWiring(n, st.Wiring)
 	all := make([]lofamov1.Component, len(st.Components))
 	n.Components = make([]*lofamov1.Component, len(all))
 	for i := range st.Components {
@@ -212,6 +213,7 @@ func Restore(n *lofamov1.Node) (Entry, error) {
 		HostEpoch: fault.Epoch(n.GetHostEpoch()), DNPEpoch: fault.Epoch(n.GetDnpEpoch()),
 		Platform: fault.Platform(n.GetPlatform()), Restart: restart(n.GetRestarting()),
 	}
+	st.Wiring = restoreWiring(n)
 	var err error
 	if st.Coord, err = grid.ParseCoord(n.GetCoord()); err != nil {
 		return Entry{}, fmt.Errorf("restore node %q: %w", n.GetId(), err)
@@ -249,6 +251,26 @@ func Restore(n *lofamov1.Node) (Entry, error) {
 		st.Components = append(st.Components, cs)
 	}
 	return Entry{Status: st, Revision: n.GetRevision(), Faults: faultEvidence(n, st)}, nil
+}
+
+// storeWiring adds where a node's links lead to its stored form.
+func storeWiring(n *lofamov1.Node, w awareness.Wiring) {
+	if w == (awareness.Wiring{}) {
+		return
+	}
+	for _, id := range w.Peers {
+		n.LinkPeers = append(n.LinkPeers, string(id))
+	}
+	n.LinksFollowed, n.LinksUnclear = uint32(w.Followed), uint32(w.Unclear)
+}
+
+// restoreWiring is the inverse of storeWiring.
+func restoreWiring(n *lofamov1.Node) (w awareness.Wiring) {
+	for i, id := range n.GetLinkPeers()[:min(len(n.GetLinkPeers()), len(w.Peers))] {
+		w.Peers[i] = fault.NodeID(id)
+	}
+	w.Followed, w.Unclear = uint8(n.GetLinksFollowed()), uint8(n.GetLinksUnclear())
+	return w
 }
 
 func storedCauses(n *lofamov1.Node) []byte {

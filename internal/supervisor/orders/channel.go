@@ -79,7 +79,8 @@ func New(cfg Config) *Channel {
 	c.add(servicenet.OrderMask, "masks", c.masks)
 	peers, standing := newPeers(&cfg)
 	c.peers = peers
-	c.add(servicenet.OrderPeers, "peers", standing).plans = true
+	planner := c.add(servicenet.OrderPeers, "peers", standing)
+	planner.plans, planner.cheap = true, func() time.Duration { return peers.waited + standing.sending }
 	if !cfg.Spans { // the leaders of two regions would contradict each other
 		c.add(servicenet.OrderConfiguration, "configurations", newConfiguration(&cfg)).plans = true
 	}
@@ -158,7 +159,8 @@ const (
 	checkEvery = time.Second
 	// pauseShare bounds the share of its time that the leader spends on plans: after the work of a kind that plans, the next
 	// work waits that many times as long as the last one took. The diameter of a large torus and the plan of its peers are
-	// expensive, and any node's answer may cause work. longestPause bounds the wait.
+	// expensive, and any node's answer may cause work. Waits for the store and the sending of orders count once, because both have
+	// bounds of their own, and a node that joins waits for the next work. longestPause bounds the wait.
 	pauseShare   = 20
 	longestPause = time.Minute
 )
@@ -167,7 +169,8 @@ const (
 type worker struct {
 	name, queue string
 	kind        kind
-	plans       bool // its work is expensive
+	plans       bool                 // its work is expensive
+	cheap       func() time.Duration // the part of the last work that was no planning; nil: none
 	cfg         *Config
 
 	mu      sync.Mutex
@@ -218,7 +221,7 @@ func (w *worker) lead(ctx context.Context, term uint64, await func(ctx context.C
 		wake, err := w.kind.work(ctx)
 		pause := time.Duration(0)
 		if w.plans {
-			pause = min(pauseShare*time.Since(begun), longestPause)
+			pause = w.pause(time.Since(begun))
 		}
 		if err != nil {
 			w.cfg.Logger.Info("orders wait", "kind", w.name, "err", err)
@@ -226,6 +229,15 @@ func (w *worker) lead(ctx context.Context, term uint64, await func(ctx context.C
 		}
 		w.await(ctx, answers, pause, wake, check.C)
 	}
+}
+
+// pause returns the pause after work that took so long.
+func (w *worker) pause(took time.Duration) time.Duration {
+	cheap := time.Duration(0)
+	if w.cheap != nil {
+		cheap = min(w.cheap(), took)
+	}
+	return min(pauseShare*(took-cheap)+cheap, longestPause)
 }
 
 // await processes answers during a pause. After the pause it waits for the reason to work again.

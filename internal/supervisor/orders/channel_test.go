@@ -43,12 +43,14 @@ func TestLeaderPausesAfterExpensiveWork(t *testing.T) {
 	const lasts = 10 * time.Minute
 	for name, tc := range map[string]struct {
 		takes  time.Duration
-		orders bool // a kind that plans nothing
+		cheap  time.Duration // as a part of that: it waits for the store, or sends orders
+		orders bool          // a kind that plans nothing
 		err    error
 		period time.Duration // from one work to the next
 	}{
 		"expensive":      {takes: 100 * time.Millisecond, period: 2100 * time.Millisecond},
 		"very expensive": {takes: 20 * time.Second, period: 20*time.Second + longestPause},
+		"slow store":     {takes: 2 * time.Second, cheap: 1990 * time.Millisecond, period: 4190 * time.Millisecond},
 		"orders alone":   {takes: 100 * time.Millisecond, orders: true, period: 100 * time.Millisecond},
 		"failing":        {takes: 5 * time.Second, err: errors.New("the store does not answer"), period: 5*time.Second + checkEvery},
 	} {
@@ -57,6 +59,9 @@ func TestLeaderPausesAfterExpensiveWork(t *testing.T) {
 				k := &busyKind{takes: tc.takes, err: tc.err}
 				w := &worker{name: "busy", kind: k, plans: !tc.orders, cfg: &Config{Metrics: metrics.New(prometheus.NewRegistry()),
 					Logger: slog.New(slog.DiscardHandler)}}
+				if tc.cheap > 0 {
+					w.cheap = func() time.Duration { return tc.cheap }
+				}
 				ctx, end := context.WithTimeout(t.Context(), lasts)
 				defer end()
 				var sender sync.WaitGroup

@@ -50,6 +50,7 @@ type peers struct {
 	settled   grid.Dims
 	settledAt time.Time
 	change    <-chan struct{} // closed when the topology changes
+	waited    time.Duration   // for the store, in the last follow
 
 	mu   sync.Mutex
 	ends map[fault.NodeID]statedEnds
@@ -159,7 +160,7 @@ func (k *peers) changed() <-chan struct{} { return k.change }
 // follow stores the nodes' statuses, and then makes a new plan if the present one is outdated: the records are stored
 // before other nodes receive instructions from them.
 func (k *peers) follow(ctx context.Context, m *order.Standing[peerWord, *lofamov1.PeerStatus]) error {
-	k.change = k.cfg.Names.Changed()
+	k.change, k.waited = k.cfg.Names.Changed(), 0
 	topo := k.cfg.Names.Topology()
 	k.settle(topo, time.Now())
 	if k.topo != topo || k.dirty {
@@ -254,6 +255,8 @@ func (k *peers) store(ctx context.Context, topo *topology.Topology) error {
 func (k *peers) write(ctx context.Context, w store.Write) error {
 	ctx, cancel := context.WithTimeout(ctx, peersStore)
 	defer cancel()
+	begun := time.Now()
+	defer func() { k.waited += time.Since(begun) }()
 	if _, err := k.cfg.Store.Write(ctx, w); err != nil {
 		return fmt.Errorf("store the ends of links: %w", err)
 	}

@@ -70,6 +70,7 @@ type standing[W comparable, S order.Status] struct {
 	cfg     *Config
 	machine order.Config[W, S]
 	m       *order.Standing[W, S] // of the term
+	sending time.Duration         // of the orders that were due last
 
 	mu    sync.Mutex
 	saids []S // nil unless requested
@@ -119,7 +120,9 @@ func (k *standing[W, S]) work(ctx context.Context) (wake time.Time, err error) {
 
 // send sends the orders that are due, and returns when the next one is.
 func (k *standing[W, S]) send() time.Time {
-	due, wake := k.m.Tick(time.Now())
+	begun := time.Now()
+	defer func() { k.sending = time.Since(begun) }()
+	due, wake := k.m.Tick(begun)
 	for _, o := range due {
 		var via []fault.NodeID
 		if !o.Asked {

@@ -113,6 +113,8 @@ var fuzzed = map[string]string{
 	"internal/executor/kubernetes.ownedByManager":    "internal/executor/kubernetes FuzzMarks",
 	"internal/executor/kubernetes.conditionKey":      "internal/executor/kubernetes FuzzMarks",
 	"internal/executor/kubernetes.settersOf":         "internal/executor/kubernetes FuzzMarks",
+	"internal/executor/kubernetes.remediationOf":     "internal/executor/kubernetes FuzzRemediations",
+	"internal/executor/kubernetes.specOf":            "internal/executor/kubernetes FuzzRemediations",
 	"internal/executor/process.follow":               "internal/executor/process FuzzRedfishAnswers",
 	"internal/executor/process.resetTarget":          "internal/executor/process FuzzRedfishAnswers",
 	"internal/executor/process.decodeLedger":         "internal/executor/process FuzzDecodeLedger",

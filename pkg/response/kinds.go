@@ -40,6 +40,7 @@ const (
 	KubernetesTaint     Kind = "kubernetes.taint"
 	KubernetesEvict     Kind = "kubernetes.taint-no-execute"
 	KubernetesDrain     Kind = "kubernetes.drain"
+	KubernetesRemediate Kind = "kubernetes.remediate"
 	SlurmDrain          Kind = "slurm.drain"
 	WebhookNotify       Kind = "webhook.notify"
 	WebhookRemediate    Kind = "webhook.remediate"
@@ -80,6 +81,7 @@ var traits = map[Kind]Traits{
 	KubernetesTaint:     {Class: Reduce, Undoable: true, Repeatable: true},
 	KubernetesEvict:     {Class: Destroy, Undoable: true, Repeatable: true},
 	KubernetesDrain:     {Class: Destroy, Undoable: true, Repeatable: true},
+	KubernetesRemediate: {Class: Destroy, Undoable: true, Repeatable: true},
 	SlurmDrain:          {Class: Reduce, Undoable: true, Repeatable: true},
 	WebhookNotify:       {Class: Notify, Undoable: true, Repeatable: true, Groups: true},
 	WebhookRemediate:    {Class: Destroy, Undoable: true, Repeatable: true},

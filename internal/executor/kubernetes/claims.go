@@ -18,6 +18,7 @@ type claim struct {
 	stands bool            // something of its name is there, set by any client
 	asked  bool            // it is there with the value that the step wants
 	same   func(mark) bool // whether a mark's step wants the same
+	alone  bool            // only one open response may claim it
 }
 
 // wants returns the claim of the job's step, or false if there is nothing to claim.
@@ -25,24 +26,28 @@ func wants(n *corev1.Node, j executor.Job) (claim, bool) {
 	p := j.Parameters
 	switch j.Kind {
 	case response.KubernetesCordon, response.KubernetesDrain:
-		return claim{"the cordon", n.Spec.Unschedulable, n.Spec.Unschedulable, func(m mark) bool {
+		return claim{name: "the cordon", stands: n.Spec.Unschedulable, asked: n.Spec.Unschedulable, same: func(m mark) bool {
 			return m.Kind == response.KubernetesCordon || m.Kind == response.KubernetesDrain
 		}}, true
 	case response.KubernetesLabel:
 		is, there := n.Labels[p["key"]]
-		return claim{"label " + p["key"], there, there && is == p["value"],
-			func(m mark) bool { return m.Kind == response.KubernetesLabel && m.Key == p["key"] }}, true
+		return claim{name: "label " + p["key"], stands: there, asked: there && is == p["value"],
+			same: func(m mark) bool { return m.Kind == response.KubernetesLabel && m.Key == p["key"] }}, true
 	case response.KubernetesTaint, response.KubernetesEvict:
 		t := taintOf(j)
 		at := slices.IndexFunc(n.Spec.Taints, func(x corev1.Taint) bool { return x.Key == t.Key && x.Effect == t.Effect })
-		return claim{fmt.Sprintf("taint %s:%s", t.Key, t.Effect), at >= 0, at >= 0 && n.Spec.Taints[at].Value == t.Value, func(m mark) bool {
+		asked := at >= 0 && n.Spec.Taints[at].Value == t.Value
+		return claim{name: fmt.Sprintf("taint %s:%s", t.Key, t.Effect), stands: at >= 0, asked: asked, same: func(m mark) bool {
 			return (m.Kind == response.KubernetesTaint || m.Kind == response.KubernetesEvict) && m.Key == t.Key && m.Effect == t.Effect
 		}}, true
 	case response.KubernetesCondition:
 		c, there := find(n.Status.Conditions, p["type"])
-		stands := there && !ownedByManager(n, keeperManager).condition(p["type"]) // the keeper's says that nobody claims it
-		return claim{"condition " + p["type"], stands, there && c.Status == corev1.ConditionTrue,
-			func(m mark) bool { return m.Kind == response.KubernetesCondition && m.Type == p["type"] }}, true
+		stands := there && !ownedByManager(n, keeperManager).condition(p["type"]) // the keeper's means that no response claims it
+		return claim{name: "condition " + p["type"], stands: stands, asked: there && c.Status == corev1.ConditionTrue,
+			same: func(m mark) bool { return m.Kind == response.KubernetesCondition && m.Type == p["type"] }}, true
+	case response.KubernetesRemediate:
+		same := func(m mark) bool { return m.Kind == response.KubernetesRemediate }
+		return claim{name: "a remediation", asked: true, same: same, alone: true}, true
 	default:
 		return claim{}, false
 	}
@@ -81,7 +86,11 @@ func overruled(n *corev1.Node, j executor.Job) []string {
 func (s *planned) overrule(open map[string]bool) (executor.Result, bool) {
 	c, keys := s.overruled()
 	for _, k := range keys {
-		if id := responseOf(k); id == s.j.Response || open[id] {
+		id := responseOf(k)
+		if c.alone && (id == s.j.Response || open[id]) {
+			return executor.Unchanged("node %s: response %s has begun %s, and is open: one at a time", s.n.Name, id, c.name), true
+		}
+		if id == s.j.Response || open[id] {
 			return executor.Unchanged("node %s: somebody has removed %s, which response %s had set: it is not set again while that one "+
 				"is open and annotation %s stands",
 				s.n.Name, c.name, id, k), true

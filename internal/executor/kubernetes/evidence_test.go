@@ -29,7 +29,7 @@ func detect(t *testing.T, node, typ, status, message string) {
 }
 
 // TestConditionsOfOthersAreEvidence: the leader learns of conditions that other programs set, change and remove, with their
-// owner. Its own conditions are none of them, and after the term nothing is known.
+// owner. Its own conditions do not count, and after the term nothing is known.
 func TestConditionsOfOthersAreEvidence(t *testing.T) {
 	e := keeperExecutor(t, config.KubernetesConditions{Enabled: true})
 	e.cfg.Evidence = true

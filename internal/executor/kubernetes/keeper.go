@@ -44,7 +44,7 @@ type keeper struct {
 	missing map[string]time.Time // nodes with kept conditions that the map lacks, since when
 	sent    map[string]sentWrite
 
-	evidence Evidence // nil: nobody needs it
+	evidence Evidence // nil: not needed
 
 	mu       sync.Mutex
 	known    bool // the nodes of Kubernetes have been listed

@@ -39,7 +39,7 @@ type Config = config.KubernetesConfig
 func Kinds() []response.Kind {
 	return []response.Kind{
 		response.KubernetesCondition, response.KubernetesEvent, response.KubernetesLabel, response.KubernetesCordon,
-		response.KubernetesTaint, response.KubernetesEvict, response.KubernetesDrain,
+		response.KubernetesTaint, response.KubernetesEvict, response.KubernetesDrain, response.KubernetesRemediate,
 	}
 }
 
@@ -99,6 +99,10 @@ func (e *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
 		r = executor.Unchanged("%s: want the fault of a node", j.Target)
 	case j.Kind == response.KubernetesDrain && !j.Undo:
 		r = e.drain(ctx, j)
+	case j.Kind == response.KubernetesRemediate && j.Undo:
+		r = e.endRemediation(ctx, j)
+	case j.Kind == response.KubernetesRemediate:
+		r = e.remediate(ctx, j)
 	default:
 		r = e.alter(ctx, j)
 	}

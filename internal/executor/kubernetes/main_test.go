@@ -159,10 +159,13 @@ func (n noting) WrappedRoundTripper() http.RoundTripper { return n.next }
 // asked returns a request in the form of RBAC rules.
 func asked(r *http.Request) string {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")[2:] // without api/v1
+	if strings.HasPrefix(r.URL.Path, "/apis/") {
+		parts = parts[1:]
+	}
 	if parts[0] == "namespaces" {
 		parts = parts[2:]
 	}
-	resource, verb := parts[0], map[string]string{"GET": "get", "POST": "create", "PATCH": "patch"}[r.Method]
+	resource, verb := parts[0], map[string]string{"GET": "get", "POST": "create", "PATCH": "patch", "DELETE": "delete"}[r.Method]
 	switch {
 	case len(parts) > 2:
 		resource += "/" + parts[2]

@@ -119,6 +119,8 @@ func nextPlan(n *corev1.Node, j executor.Job, open map[string]bool, now time.Tim
 		return s.cordon()
 	case response.KubernetesTaint, response.KubernetesEvict:
 		return s.taint()
+	case response.KubernetesRemediate:
+		return s.remediation()
 	default:
 		return ends(executor.Unchanged("kind %q: want one that writes to a node", j.Kind))
 	}

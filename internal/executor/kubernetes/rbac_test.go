@@ -14,7 +14,7 @@ import (
 // The tests themselves show that no right is missing, because they run under these roles.
 func rbacIsMinimal() error {
 	allowed := map[string]bool{}
-	for _, of := range []string{"rbac", "rbac-node-label", "rbac-conditions"} {
+	for _, of := range []string{"rbac", "rbac-node-label", "rbac-conditions", "rbac-remediation"} {
 		path := strings.Replace(manifest, "rbac", of, 1)
 		b, err := os.ReadFile(path)
 		if err != nil {

@@ -412,6 +412,10 @@ func TestChartGrantsNeededRightsOnly(t *testing.T) {
 		},
 		{[]string{"supervisors.kubernetes.enabled=true", "supervisors.kubernetes.conditions=remove"}, []string{"rbac.yaml"}},
 		{
+			[]string{"supervisors.kubernetes.enabled=true", "supervisors.kubernetes.remediation=true"},
+			[]string{"rbac.yaml", "rbac-remediation.yaml"},
+		},
+		{
 			[]string{"supervisors.kubernetes.enabled=true", "supervisors.kubernetes.evidence=true"},
 			[]string{"rbac.yaml", "rbac-conditions.yaml"},
 		},

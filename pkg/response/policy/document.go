@@ -205,6 +205,9 @@ func (r *reader) reachable(p *response.Policy, m *matcher) {
 	if p.Undo.OnRecovery && !has(func(t response.Traits) bool { return t.Undoable }) {
 		r.bad("spec.undo.onRecovery", true, "false: nothing that the steps do can be put back")
 	}
+	if !p.Undo.OnRecovery && slices.ContainsFunc(p.Steps, func(s response.Step) bool { return s.Kind == response.KubernetesRemediate }) {
+		r.bad("spec.undo.onRecovery", false, "true with kubernetes.remediate: the remediation must end when the fault is gone")
+	}
 	acts := has(func(t response.Traits) bool { return t.Class > response.Notify })
 	if !acts {
 		for _, g := range []struct {
@@ -269,16 +272,21 @@ var parametersOf = map[response.Kind][]parameter{
 	response.KubernetesTaint:     {labelKey("key"), labelValue("value"), choice("effect", "NoSchedule", "PreferNoSchedule")},
 	response.KubernetesEvict:     {labelKey("key"), labelValue("value")},
 	response.KubernetesDrain:     {span("gracePeriod", time.Hour), flag("force"), flag("deleteEmptyDirData")},
-	response.SlurmDrain:          {words("reason", true)},
-	response.WebhookNotify:       {called("target")},
-	response.WebhookRemediate:    {called("target")},
-	response.Alertmanager:        {choice("severity", "info", "warning", "critical")},
-	response.Command:             {called("command")},
-	response.NodeCheck:           {called("script")},
-	response.NodeRestartHalf:     {choice("half", "host", "dnp")},
-	response.NodeLimitFrequency:  {percent("percent")},
-	response.PowerReset:          {choice("method", "redfish", "ipmi")},
-	response.Eureka:              {words("text", true)},
+	response.KubernetesRemediate: {template("apiVersion", `^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/v[a-z0-9]{1,62}$`,
+		"group/version, such as self-node-remediation.medik8s.io/v1alpha1"),
+		template("kind", `^[A-Z][A-Za-z0-9]{0,53}Template$`, "the kind of a template, such as SelfNodeRemediationTemplate"),
+		template("namespace", `^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`, "the template's namespace"),
+		template("name", `^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$`, "the template's name")},
+	response.SlurmDrain:         {words("reason", true)},
+	response.WebhookNotify:      {called("target")},
+	response.WebhookRemediate:   {called("target")},
+	response.Alertmanager:       {choice("severity", "info", "warning", "critical")},
+	response.Command:            {called("command")},
+	response.NodeCheck:          {called("script")},
+	response.NodeRestartHalf:    {choice("half", "host", "dnp")},
+	response.NodeLimitFrequency: {percent("percent")},
+	response.PowerReset:         {choice("method", "redfish", "ipmi")},
+	response.Eureka:             {words("text", true)},
 }
 
 func textual(check func(string) bool) func(any) (string, bool) {
@@ -308,6 +316,11 @@ func labelValue(key string) parameter {
 
 // called returns a parameter that is a name from the supervisor's own configuration.
 func called(key string) parameter { return parameter{key, true, nameWanted, textual(name.MatchString)} }
+
+// template returns a parameter that names the template of a remediation.
+func template(key, pattern, want string) parameter {
+	return parameter{key, true, want, textual(regexp.MustCompile(pattern).MatchString)}
+}
 
 const maxWords = 120
 

@@ -226,8 +226,9 @@ func TestEveryKindHasParameters(t *testing.T) {
 		response.KubernetesLabel: "{key: a/b, value: c}", response.KubernetesCordon: "{}",
 		response.KubernetesTaint: "{key: a, effect: PreferNoSchedule}", response.KubernetesEvict: "{key: a, value: b}",
 		response.KubernetesDrain: "{gracePeriod: 30s, force: true, deleteEmptyDirData: false}", response.SlurmDrain: "{reason: a b}",
-		response.WebhookNotify:    "{target: a}",
-		response.WebhookRemediate: "{target: a}", response.Alertmanager: "{severity: info}", response.Command: "{command: a}",
+		response.WebhookNotify:       "{target: a}",
+		response.KubernetesRemediate: "{apiVersion: a.example.org/v1alpha1, kind: ATemplate, namespace: a, name: b}",
+		response.WebhookRemediate:    "{target: a}", response.Alertmanager: "{severity: info}", response.Command: "{command: a}",
 		response.NodeCheck:       "{script: a}",
 		response.NodeRestartHalf: "{half: dnp}", response.NodeMaskChannel: "{}", response.NodeLimitFrequency: "{percent: 50}",
 		response.PowerReset: "{method: ipmi}", response.Eureka: "{text: a}",
@@ -235,6 +236,9 @@ func TestEveryKindHasParameters(t *testing.T) {
 	for _, k := range response.Kinds() {
 		text := strings.Replace(string(policyWith(`fault.component == "link/X+"`)), "kubernetes.event, parameters: {reason: Fault}",
 			string(k)+", parameters: "+given[k], 1)
+		if k == response.KubernetesRemediate { // which must be undone
+			text += "  undo: {onRecovery: true}\n"
+		}
 		docs, err := Parse([]byte(text))
 		if err != nil {
 			t.Errorf("%s: %v", k, err)

@@ -43,6 +43,9 @@ func (p *apiPart) start(s *Supervisor) error {
 		cfg.Mapped, cfg.MappedDead, cfg.Ends = s.orders.Mapped, s.orders.MappedDead, s.orders
 		lofamov1.RegisterReplicaServer(p.grpc, s.engine.followers)
 	}
+	if s.respond.cluster != nil {
+		cfg.Outside = s.respond.cluster.OutsideNotes
+	}
 	p.Server = api.New(cfg)
 	lofamov1.RegisterFaultSupervisorServer(p.grpc, p.Server)
 	lofamov1.RegisterReconfigureServer(p.grpc, p.Server)

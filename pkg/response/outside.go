@@ -97,7 +97,7 @@ func (e *Engine) outsideHolds(p *Policy, node fault.NodeID) (holds bool, at time
 
 func (e *Engine) outsideHolding(want Outside, node fault.NodeID) (ok bool, at time.Time) {
 	for _, c := range e.outside[node] {
-		if c.Type != want.Condition || c.Status != want.Status || !c.fresh(e.now) {
+		if c.Type != want.Condition || c.Status != want.Status || !c.Fresh(e.now) {
 			continue
 		}
 		if want.For == 0 {
@@ -112,8 +112,8 @@ func (e *Engine) outsideHolding(want Outside, node fault.NodeID) (ok bool, at ti
 	return false, time.Time{}
 }
 
-// fresh reports whether a condition's heartbeat still counts.
-func (c OutsideCondition) fresh(now time.Time) bool {
+// Fresh reports whether a condition's heartbeat still counts.
+func (c OutsideCondition) Fresh(now time.Time) bool {
 	return now.Sub(c.Beat) <= OutsideAge && c.Beat.Sub(now) <= outsideAhead
 }
 

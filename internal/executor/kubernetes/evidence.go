@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -178,4 +180,57 @@ func (e *Executor) Outside(id fault.NodeID) (all []Outside, known bool) {
 		}
 	}
 	return nil, true
+}
+
+// maxNotes bounds the conditions that an explanation lists.
+const maxNotes = 8
+
+// OutsideNotes returns what other programs report of a node, in words: the conditions of a problem, and nothing of the
+// kubelet's. It is empty unless this replica leads and follows conditions.
+func (e *Executor) OutsideNotes(id fault.NodeID, now time.Time) []string {
+	all, _ := e.Outside(id)
+	return outsideNotes(all, now)
+}
+
+func outsideNotes(all []Outside, now time.Time) (out []string) {
+	left := 0
+	for _, o := range all {
+		if o.By == "kubelet" || !o.problem() {
+			continue
+		}
+		if len(out) == maxNotes {
+			left++
+			continue
+		}
+		out = append(out, o.note(now))
+	}
+	if left > 0 {
+		out = append(out, fmt.Sprintf("%d further conditions of other programs", left))
+	}
+	return out
+}
+
+// problem reports whether a condition states a problem, by the custom that conditions named Ready or Healthy are good when
+// True, and all others bad.
+func (o Outside) problem() bool {
+	good := strings.HasSuffix(o.Type, "Ready") || strings.HasSuffix(o.Type, "Healthy")
+	return o.Status == string(corev1.ConditionTrue) != good
+}
+
+func (o Outside) note(now time.Time) string {
+	age := func(at time.Time) string { return max(0, now.Sub(at)).Round(time.Second).String() }
+	s := fmt.Sprintf("outside evidence, no verdict: %s of %s is %s", o.Type, cmp.Or(o.By, "an unknown program"), o.Status)
+	if !o.Since.IsZero() {
+		s += " for " + age(o.Since)
+	}
+	if text := strings.Trim(o.Reason+": "+o.Message, ": "); text != "" {
+		s += ": " + strings.Join(strings.FieldsFunc(text, unicode.IsControl), " ")
+	}
+	switch {
+	case o.Beat.IsZero():
+		return s + " (without a heartbeat: it does not count)"
+	case !o.Fresh(now):
+		return s + fmt.Sprintf(" (last heartbeat %s ago: it does not count)", age(o.Beat))
+	}
+	return s + fmt.Sprintf(" (heartbeat %s ago)", age(o.Beat))
 }

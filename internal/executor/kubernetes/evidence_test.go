@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -108,5 +109,32 @@ func TestOutsideConditionsAreBounded(t *testing.T) {
 		if len(o.Type) > maxOutsideType || len(o.Reason) > maxOutsideReason || len(o.Message) > maxOutsideText {
 			t.Errorf("%.20s: %d, %d, %d bytes", o.Type, len(o.Type), len(o.Reason), len(o.Message))
 		}
+	}
+}
+
+// TestExplanationsNameOutsideProblems: a note says who reports what for how long, and whether it still counts. Good conditions and
+// the kubelet's are left out, and so is everything beyond a bound.
+func TestExplanationsNameOutsideProblems(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	of := func(typ, status, by string, beat time.Duration) Outside {
+		return Outside{OutsideCondition: response.OutsideCondition{Type: typ, Status: status, Since: now.Add(-time.Hour), Beat: now.Add(-beat)},
+			Reason: "R", Message: "a\nb", By: by}
+	}
+	got := outsideNotes([]Outside{
+		of("KernelDeadlock", "True", "node-problem-detector", 12*time.Second), of("StorageReady", "False", "eks", 20*time.Minute),
+		of("ReadonlyFilesystem", "False", "node-problem-detector", 0), of("NetworkingReady", "True", "eks", 0),
+		of("DiskPressure", "True", "kubelet", 0), {OutsideCondition: response.OutsideCondition{Type: "XID", Status: "True"}},
+	}, now)
+	want := []string{
+		"outside evidence, no verdict: KernelDeadlock of node-problem-detector is True for 1h0m0s: R: a b (heartbeat 12s ago)",
+		"outside evidence, no verdict: StorageReady of eks is False for 1h0m0s: R: a b (last heartbeat 20m0s ago: it does not count)",
+		"outside evidence, no verdict: XID of an unknown program is True (without a heartbeat: it does not count)",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q\nwant %q", got, want)
+	}
+	many := outsideNotes(slices.Repeat([]Outside{of("A", "True", "b", 0)}, 20), now)
+	if len(many) != maxNotes+1 || many[maxNotes] != "12 further conditions of other programs" {
+		t.Errorf("%q", many)
 	}
 }

@@ -90,7 +90,9 @@ type Config struct {
 	// Mapped returns the findings of a mapper node about an unknown node, and MappedDead the dead links that mappers
 	// found where nothing else is known about them, while this replica leads (mapping by delegation, seed 003
 	// §5.2.3.2). nil: none.
-	Mapped     func(fault.NodeID) (view.Mapped, bool)
+	Mapped func(fault.NodeID) (view.Mapped, bool)
+	// Outside returns what other programs report of a node, in words, while this replica leads; nil: nothing.
+	Outside    func(fault.NodeID, time.Time) []string
 	MappedDead func() []chanmask.Link
 	Directory  Directory
 	Bundles    Bundles

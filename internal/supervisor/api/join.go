@@ -46,11 +46,13 @@ func (s *Server) joinNodes(ctx context.Context, by string, req *lofamov1.JoinNod
 	var unheard []fault.NodeID
 	join := func(have *topology.Topology) (*topology.Topology, error) {
 		to, err := have.Join(nodes, s.cfg.Ends)
+		why := (*topology.CannotJoinError)(nil)
+		mayWait := err == nil || errors.As(err, &why) && why.Later // the next of these nodes waits for one that is unheard, too
+		if unheard = s.unheard(nodes); len(unheard) > 0 && mayWait && !req.GetDryRun() && !req.GetUnheard() {
+			return have.Expect(nodes), nil // supervisors talk only to nodes of the topology
+		}
 		if err != nil {
 			return nil, refusedJoin(err)
-		}
-		if unheard = s.unheard(nodes); len(unheard) > 0 && !req.GetDryRun() && !req.GetUnheard() {
-			return have.Expect(nodes), nil // supervisors talk only to nodes of the topology
 		}
 		unheard, resp.Nodes, resp.Dims = nil, nil, to.Dims.String()
 		for _, n := range nodes {

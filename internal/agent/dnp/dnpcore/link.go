@@ -27,7 +27,7 @@ type link struct {
 	hop      *torus.Hop
 	ackDue   bool        // acknowledge received messages with this step
 	swap     bool        // a message took the slot of one that is in flight there
-	rxEpoch  fault.Epoch // the neighbour's at the start of its present stream; 0: not known
+	rxEpoch  fault.Epoch // the neighbour's at the start of its present stream; 0: not known, or of another session
 	protocol [halfcore.Rules]uint64
 
 	maskNoted time.Time // when the neighbour's mask was last logged
@@ -182,6 +182,7 @@ func (m *Machine) onSession(now time.Time, ev Session) {
 	}
 	out := l.machine.Step(now, torus.SessionStarted{ID: ev.ID})
 	l.session = true
+	l.rxEpoch = 0 // the neighbour's link may have begun anew: it led to another node for a moment
 	m.afterLink(now, l, &out)
 	m.beat(l)
 	m.waysChanged(now)

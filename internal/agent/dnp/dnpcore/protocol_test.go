@@ -62,6 +62,11 @@ func TestProtocolFaultsAreCounted(t *testing.T) {
 			w.receive(p, p.machine.NextFrame(p.status))
 			numbered(w, p, 51)
 		}},
+		"counts anew in another session": {halfcore.RuleStream, 0, func(w *world, p *peer) {
+			numbered(w, p, 50)
+			w.step(Session{Dir: grid.XPlus, ID: 77})
+			numbered(w, p, 51)
+		}},
 		"no hop made":   {halfcore.RuleHops, 1, func(w *world, p *peer) { w.message(p, up(0, 3)) }},
 		"too many hops": {halfcore.RuleHops, 1, func(w *world, p *peer) { w.message(p, up(4, 3)) }},
 		"all its hops":  {halfcore.RuleHops, 0, func(w *world, p *peer) { w.message(p, up(3, 3)) }},

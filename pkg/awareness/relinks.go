@@ -160,8 +160,8 @@ func (m *Machine) settleRelinks(n *node, now time.Time) {
 		if p != nil {
 			clear = fault.Later(clear, m.clears(m.rewired[p], d.Opposite()))
 		}
-		switch {
-		case followed && !denied && !now.Before(clear) || !now.Before(*t):
+		switch { // an end that leads nowhere waits for its whole time: its words are about the former link
+		case n.ends.has(d) && followed && !denied && !now.Before(clear) || !now.Before(*t):
 			m.endRelink(n, d)
 			if p != nil {
 				m.endRelink(p, d.Opposite())

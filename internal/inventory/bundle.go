@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"sigs.k8s.io/yaml"
 
@@ -59,6 +60,8 @@ const (
 type Dir struct {
 	path string
 	keys pki.KeyType // of new authorities and of people's certificates; "": the default
+	// withAuthority says that the issuer's key is kept where the authority's is, for as long.
+	withAuthority bool
 }
 
 // Open is an operator's directory, which need not be there yet.
@@ -67,7 +70,7 @@ func Open(path string) *Dir { return &Dir{path: path} }
 // WithKeys chooses the type of key of an authority that Init or Rotate makes, and of a person's certificate from Issue.
 // "" is the default: ECDSA for an authority, and the authority's type for people.
 func (d *Dir) WithKeys(k pki.KeyType) *Dir {
-	return &Dir{path: d.path, keys: k}
+	return &Dir{path: d.path, keys: k, withAuthority: d.withAuthority}
 }
 
 // authorityKeys returns the type of key of a new authority.
@@ -100,7 +103,11 @@ func (d *Dir) Init(inv Inventory) error {
 	if err := ca.Save(d.file(caCert), d.file(caKey)); err != nil {
 		return err
 	}
-	if err := newIssuer(inv.Cluster, d.path); err != nil {
+	lifetime := pki.IssuerValidity
+	if d.withAuthority {
+		lifetime = pki.AuthorityValidity // a shorter one would protect nothing
+	}
+	if err := newIssuer(inv.Cluster, d.path, lifetime); err != nil {
 		return err
 	}
 	if err := pki.NewGossipKey(d.file(gossipFile)); err != nil {
@@ -110,8 +117,8 @@ func (d *Dir) Init(inv Inventory) error {
 }
 
 // newIssuer makes the files of an issuer in a directory.
-func newIssuer(cluster, dir string) error {
-	i, err := pki.NewIssuer(cluster)
+func newIssuer(cluster, dir string, lifetime time.Duration) error {
+	i, err := pki.NewIssuerFor(cluster, lifetime)
 	if err != nil {
 		return err
 	}

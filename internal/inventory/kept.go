@@ -84,7 +84,7 @@ func (inv Inventory) Keep(dir string, kept Kept, now time.Time) (Kept, error) {
 		}
 		names[SupervisorKept(s.ID)] = s.ID
 	}
-	d := Open(dir)
+	d := &Dir{path: dir, withAuthority: true}
 	if len(kept[KeptAuthority]) == 0 {
 		for name, files := range kept {
 			if len(files) > 0 {

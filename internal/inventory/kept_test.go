@@ -2,11 +2,14 @@ package inventory
 
 import (
 	"bytes"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/lofamo/lofamo/internal/pki"
 )
 
 // empty is the inventory of a cluster whose nodes enrol.
@@ -133,5 +136,24 @@ func TestKeptClusterIsNotReplaced(t *testing.T) {
 		if _, err := tc.inv.Keep(filepath.Join(t.TempDir(), "hall"), tc.kept, now); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v: want %q", name, err, tc.want)
 		}
+	}
+}
+
+func TestKeptIssuerLivesAsLongAsItsAuthority(t *testing.T) {
+	first := keepIn(t, empty("s1"), nil, time.Now())
+	ends := func(name, file string) time.Time {
+		path := filepath.Join(t.TempDir(), file)
+		if err := os.WriteFile(path, first[name][file], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		at, err := pki.Ends(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+	authority, issuer := ends(KeptAuthority, caCert), ends("supervisor-s1", issuerCert)
+	if issuer.Before(authority.Add(-time.Minute)) || issuer.Before(time.Now().Add(9*pki.IssuerValidity)) {
+		t.Errorf("the issuer ends at %s, the authority at %s", issuer, authority)
 	}
 }

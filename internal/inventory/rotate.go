@@ -153,7 +153,7 @@ func (d *Dir) prepare(cluster string, authority bool) error {
 		}
 	}
 	if _, err := os.Stat(d.file(nextDir, issuerKey)); errors.Is(err, fs.ErrNotExist) {
-		if err := newIssuer(cluster, d.file(nextDir)); err != nil {
+		if err := newIssuer(cluster, d.file(nextDir), pki.IssuerValidity); err != nil {
 			return err
 		}
 	}

@@ -21,7 +21,9 @@ import (
 // Validities. Certificates begin backdate before their making, so that clocks which are an hour
 // apart agree on them.
 const (
-	caValidity   = 10 * 365 * 24 * time.Hour
+	// AuthorityValidity is the lifetime of a new authority.
+	AuthorityValidity = 10 * 365 * 24 * time.Hour
+
 	leafValidity = 365 * 24 * time.Hour
 	backdate     = 2 * time.Hour
 )
@@ -85,7 +87,7 @@ func newCA(k KeyType, name pkix.Name) (*CA, error) {
 		SerialNumber:          serial,
 		Subject:               name,
 		NotBefore:             now.Add(-backdate),
-		NotAfter:              now.Add(caValidity),
+		NotAfter:              now.Add(AuthorityValidity),
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 		BasicConstraintsValid: true,
 		IsCA:                  true,

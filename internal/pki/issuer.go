@@ -18,7 +18,7 @@ import (
 	"github.com/lofamo/lofamo/internal/durable"
 )
 
-// IssuerValidity is the lifetime of a new issuer.
+// IssuerValidity is the lifetime of a new issuer whose key is not beside that of the authority.
 const IssuerValidity = 365 * 24 * time.Hour
 
 // Extensions of this package's own, below the arc for identifiers without a registration.
@@ -40,7 +40,10 @@ type Issuer struct {
 }
 
 // NewIssuer makes an issuer with a new key for a cluster.
-func NewIssuer(cluster string) (*Issuer, error) {
+func NewIssuer(cluster string) (*Issuer, error) { return NewIssuerFor(cluster, IssuerValidity) }
+
+// NewIssuerFor is NewIssuer with another lifetime.
+func NewIssuerFor(cluster string, lifetime time.Duration) (*Issuer, error) {
 	if !isCluster(cluster) {
 		return nil, fmt.Errorf("new issuer: cluster %q: want 1 to 63 of a-z, 0-9, '-' and '.'", cluster)
 	}
@@ -57,7 +60,7 @@ func NewIssuer(cluster string) (*Issuer, error) {
 		SerialNumber:          serial,
 		Subject:               pkix.Name{CommonName: cluster + " nodes"},
 		NotBefore:             now.Add(-backdate),
-		NotAfter:              now.Add(IssuerValidity),
+		NotAfter:              now.Add(lifetime),
 		KeyUsage:              x509.KeyUsageCertSign,
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, // no server's
 		BasicConstraintsValid: true,

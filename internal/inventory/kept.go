@@ -24,6 +24,9 @@ const (
 	KeptCA = "ca"
 )
 
+// authorityFiles are the files of KeptAuthority.
+var authorityFiles = []string{inventoryFile, caCert, caKey, issuerCert, issuerKey, gossipFile}
+
 // maxKept is the largest size of a Secret in Kubernetes, in bytes.
 const maxKept = 1 << 20
 
@@ -35,7 +38,7 @@ func SupervisorKept(id string) string {
 // keptFiles returns the paths of the files in each Secret. Those of KeptCA are copies.
 func (d *Dir) keptFiles(inv Inventory) map[string]map[string]string {
 	out := map[string]map[string]string{KeptAuthority: {}, KeptCA: {caCert: d.file(supervisors, inv.Supervisors[0].ID, "pki", caCert)}}
-	for _, name := range []string{inventoryFile, caCert, caKey, issuerCert, issuerKey, gossipFile} {
+	for _, name := range authorityFiles {
 		out[KeptAuthority][name] = d.file(name)
 	}
 	for _, s := range inv.Supervisors {
@@ -131,6 +134,11 @@ func (d *Dir) keep(inv Inventory) (Kept, error) {
 
 // unpack writes the kept files into the directory, and returns the kept inventory. Members without files get new ones later.
 func (d *Dir) unpack(inv Inventory, kept Kept) (Inventory, error) {
+	for _, name := range authorityFiles {
+		if len(kept[KeptAuthority][name]) == 0 {
+			return Inventory{}, fmt.Errorf("%s: %s is missing: restore it from a copy", KeptAuthority, name)
+		}
+	}
 	of := kept[KeptAuthority][inventoryFile]
 	if err := errors.Join(os.MkdirAll(d.path, 0o700), os.WriteFile(d.file(inventoryFile), of, 0o600)); err != nil {
 		return Inventory{}, err
@@ -163,32 +171,37 @@ func (d *Dir) unpack(inv Inventory, kept Kept) (Inventory, error) {
 	return old, nil
 }
 
-// due returns the members and people whose certificate is in the last third of its lifetime, or whose key is missing, in the terms of
-// Update.
+// due returns the members and people whose certificate is in the last third of its lifetime, or whose pair is not good, in the terms of
+// Update. It refuses an authority that has issued none of them.
 func (d *Dir) due(inv Inventory, now time.Time) ([]string, error) {
 	var out []string
-	check := func(id string, bases ...string) error {
+	own, foreign := 0, ""
+	check := func(id string, want pki.Identity, bases ...string) {
 		for _, base := range bases {
 			if !exists(base + ".pem") {
 				continue // Update makes it
 			}
-			due, err := pki.Due(base+".pem", now)
-			if err != nil {
-				return fmt.Errorf("%s: %w", id, err)
+			issued, due := pki.CheckPair(d.file(caCert), base+".pem", base+".key", want, now)
+			if issued {
+				own++
+			} else {
+				foreign = id
 			}
-			if (due || !exists(base+".key")) && !slices.Contains(out, id) {
+			if due && !slices.Contains(out, id) {
 				out = append(out, id)
 			}
 		}
-		return nil
 	}
-	var errs []error
 	for _, s := range inv.Supervisors {
 		keys := d.file(supervisors, s.ID, "pki")
-		errs = append(errs, check(s.ID, filepath.Join(keys, "supervisor"), filepath.Join(keys, ecdsaPair)))
+		check(s.ID, pki.SupervisorIdentity(inv.Cluster, s.ID), filepath.Join(keys, "supervisor"), filepath.Join(keys, ecdsaPair))
 	}
 	for _, role := range people {
-		errs = append(errs, check(string(role)+"/"+string(role), d.file(operatorsDir, string(role))))
+		check(string(role)+"/"+string(role), pki.Identity{Cluster: inv.Cluster, Role: role, Name: string(role)}, d.file(operatorsDir, string(role)))
 	}
-	return out, errors.Join(errs...)
+	if own == 0 && foreign != "" {
+		return nil, fmt.Errorf("%s: has not issued any certificate that is kept, such as that of %s: want the authority of this cluster",
+			KeptAuthority, foreign)
+	}
+	return out, nil
 }

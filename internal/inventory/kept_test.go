@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"bytes"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -90,6 +91,14 @@ func TestKeptClusterStaysTheSame(t *testing.T) {
 		t.Error("no new keys in place of lost ones")
 	}
 
+	crossed := Kept{}
+	maps.Copy(crossed, first)
+	crossed["viewer"] = maps.Clone(first["viewer"])
+	crossed["viewer"]["viewer.key"] = first["operator"]["operator.key"]
+	if got := changed(first, keepIn(t, inv, crossed, now)); !slices.Equal(got, []string{"viewer/viewer.key", "viewer/viewer.pem"}) {
+		t.Errorf("a pair that does not match: changes %q", got)
+	}
+
 	late := keepIn(t, inv, first, now.Add(300*24*time.Hour))
 	for _, of := range []string{"supervisor-s1/supervisor.pem", "supervisor-s1/supervisor-ecdsa.key", "operator/operator.pem"} {
 		if !slices.Contains(changed(first, late), of) {
@@ -120,6 +129,9 @@ func TestKeptClusterIsNotReplaced(t *testing.T) {
 	huge := Kept{KeptAuthority: first[KeptAuthority], "viewer": {"viewer.pem": make([]byte, maxKept+1)}}
 	garbage := Kept{KeptAuthority: {inventoryFile: []byte("cluster: [")}}
 	cut := Kept{KeptAuthority: {inventoryFile: first[KeptAuthority][inventoryFile]}}
+	foreign := Kept{}
+	maps.Copy(foreign, first)
+	foreign[KeptAuthority] = keepIn(t, inv, nil, now)[KeptAuthority]
 	for name, tc := range map[string]struct {
 		inv  Inventory
 		kept Kept
@@ -131,7 +143,8 @@ func TestKeptClusterIsNotReplaced(t *testing.T) {
 		"one name for two":         {empty("a_b", "a-b", "c"), nil, "supervisors a_b and a-b"},
 		"too large":                {inv, huge, "viewer: has more than 1048576 bytes"},
 		"no inventory":             {inv, garbage, "authority: "},
-		"an authority without key": {inv, cut, "authority"},
+		"an authority without key": {inv, cut, "authority: ca.pem is missing"},
+		"another authority":        {inv, foreign, "authority: has not issued any certificate"},
 	} {
 		if _, err := tc.inv.Keep(filepath.Join(t.TempDir(), "hall"), tc.kept, now); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v: want %q", name, err, tc.want)

@@ -4,6 +4,7 @@ import (
 	"crypto"
 	"crypto/ed25519"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/asn1"
@@ -421,11 +422,25 @@ func (v *Verifier) rank(der []byte) (int, error) {
 	return 2, nil
 }
 
-// Due reports whether a certificate is in the last third of its lifetime. Its key need not be there.
-func Due(certFile string, now time.Time) (bool, error) {
+// CheckPair reports whether an authority has issued a certificate, and whether a new pair is due: the certificate is in the last third of
+// its lifetime, or is not the authority's, not want's, or not that of the key.
+func CheckPair(caFile, certFile, keyFile string, want Identity, now time.Time) (issued, due bool) {
+	roots, err := Roots(caFile)
+	if err != nil {
+		return false, true
+	}
 	cert, err := readCert(certFile)
 	if err != nil {
-		return false, err
+		return false, true
 	}
-	return cert.NotAfter.Sub(now) < cert.NotAfter.Sub(cert.NotBefore)/3, nil
+	at := now
+	if at.After(cert.NotAfter) {
+		at = cert.NotAfter
+	}
+	_, err = cert.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
+	issued = err == nil
+	id, err := IdentityOf(cert)
+	_, mismatch := tls.LoadX509KeyPair(certFile, keyFile)
+	late := cert.NotAfter.Sub(now) < cert.NotAfter.Sub(cert.NotBefore)/3
+	return issued, !issued || err != nil || id != want || mismatch != nil || late
 }

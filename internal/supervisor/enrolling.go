@@ -198,7 +198,7 @@ const (
 	// forgetEvery is the interval at which it looks for nodes that are gone.
 	forgetEvery = 10 * time.Second
 	// listEvery is the interval at which it lists the nodes of Kubernetes.
-	listEvery = 30 * time.Second
+	listEvery = 15 * time.Second
 )
 
 // leadJoins gives places to nodes that have enrolled, and forgets nodes that are gone, until ctx ends.

@@ -20,7 +20,7 @@ type joining struct {
 
 	listEvery time.Duration              // interval of lists of Kubernetes' nodes; 0: none
 	listed    time.Time                  // when they were last listed
-	absent    map[fault.NodeID]bool      // nodes that the last list did not have
+	absent    map[fault.NodeID]time.Time // nodes that the last list did not have, since when
 	tried     map[fault.NodeID]time.Time // when a place was last looked for
 	stays     map[fault.NodeID]time.Time // until when a node is not removed, because the last attempt failed
 }
@@ -54,7 +54,7 @@ type mapNow struct {
 }
 
 const (
-	// stayFor is the pause after a node could not be removed.
+	// stayFor is the pause after a node could not be removed, and before many nodes that are missing at once are.
 	stayFor = 10 * time.Minute
 	// maxPlaced bounds the nodes that one change gives places.
 	maxPlaced = 16
@@ -90,7 +90,7 @@ func (j *joining) step(now time.Time, t *topology.Topology, ends topology.Ends, 
 	if j.listEvery > 0 && now.Sub(j.listed) >= j.listEvery {
 		j.listed = now
 		if listed, err := read.listed(); err == nil {
-			out.forget = append(out.forget, j.removed(t, listed)...)
+			out.forget = append(out.forget, j.removed(now, t, listed)...)
 		}
 	}
 	out.forget = slices.DeleteFunc(out.forget, func(f forgotten) bool { return now.Before(j.stays[f.id]) })
@@ -161,10 +161,10 @@ func (j *joining) gone(now time.Time, t *topology.Topology, m mapNow) (gone []fo
 	return gone
 }
 
-// removed returns nodes that enrolled from Kubernetes and are missing from two consecutive lists of nodes there. A list that
-// lacks more than one of them, and more than 1/mostFailed of all, proves nothing.
-func (j *joining) removed(t *topology.Topology, listed map[string]bool) (out []forgotten) {
-	absent := make(map[fault.NodeID]bool)
+// removed returns nodes that enrolled from Kubernetes and are missing from two consecutive lists of nodes there. Lists that
+// lack more than one of them, and more than 1/mostFailed of all, prove nothing until they have lacked a node for stayFor.
+func (j *joining) removed(now time.Time, t *topology.Topology, listed map[string]bool) (out []forgotten) {
+	absent := make(map[fault.NodeID]time.Time)
 	all := 0
 	for _, n := range t.Nodes {
 		if n.Labels[topology.EnrolledBy] != topology.EnrolledByKubernetes {
@@ -174,14 +174,21 @@ func (j *joining) removed(t *topology.Topology, listed map[string]bool) (out []f
 		if listed[string(n.ID)] {
 			continue
 		}
-		absent[n.ID] = true
-		if j.absent[n.ID] {
+		since, before := j.absent[n.ID]
+		if !before {
+			since = now
+		}
+		absent[n.ID] = since
+		if before {
 			out = append(out, forgotten{id: n.ID, why: "its Node object in Kubernetes does not exist any more", absent: true})
 		}
 	}
 	j.absent = absent
-	if len(listed) == 0 || len(absent) > max(1, all/mostFailed) {
+	if len(listed) == 0 {
 		return nil
+	}
+	if len(absent) > max(1, all/mostFailed) {
+		out = slices.DeleteFunc(out, func(f forgotten) bool { return now.Sub(absent[f.id]) < stayFor })
 	}
 	return out
 }

@@ -191,3 +191,27 @@ func TestNodeThatKubernetesRemovedIsForgotten(t *testing.T) {
 		}
 	}
 }
+
+// Many nodes that are missing at once may be a mistake of the API server. They are removed after stayFor, one after the other.
+func TestManyRemovedNodesStayForAWhile(t *testing.T) {
+	var all []topology.Node
+	for i := range 4 {
+		all = append(all, topology.Node{ID: fault.NodeID(fmt.Sprintf("n%d", i)), Coord: grid.Coord{X: i},
+			Labels: map[string]string{topology.EnrolledBy: topology.EnrolledByKubernetes}})
+	}
+	top := topology.New(grid.Dims{X: 4, Y: 1, Z: 1}, all, nil, 1)
+	j, now := newJoining(0), time.Unix(1000, 0)
+	j.listEvery = time.Minute
+	var got []string
+	for i := range 13 {
+		step := j.step(now.Add(time.Duration(i)*time.Minute), top, heard{}, joinReads{listed: func() (map[string]bool, error) {
+			return map[string]bool{"n0": true, "n1": true}, nil
+		}})
+		for _, f := range step.forget {
+			got = append(got, fmt.Sprintf("%d %s", i, f.id))
+		}
+	}
+	if want := []string{"10 n2", "11 n2", "12 n2"}; !slices.Equal(got, want) { // the topology of this test stays the same
+		t.Errorf("minutes of removals %q: want %q", got, want)
+	}
+}

@@ -59,7 +59,7 @@ imagePullSecrets:
 stores are there. */}}
 {{- define "lofamo.look" -}}
 {{- if not (hasKey .Values "seen") -}}
-{{- $chosen := index ((lookup "v1" "ConfigMap" .Release.Namespace (include "lofamo.fullname" .)).data | default dict) "chosen.yaml" | default "" -}}
+{{- $chosen := index ((lookup "v1" "ConfigMap" .Release.Namespace (printf "%s-chosen" (include "lofamo.fullname" .))).data | default dict) "chosen.yaml" | default "" -}}
 {{- $nodes := list -}}
 {{- if not (or $chosen .Values.inventory) }}{{ $nodes = (lookup "v1" "Node" "" "").items | default list }}{{ end -}}
 {{- $_ := set .Values "seen" (dict "chosen" $chosen "nodes" $nodes) -}}
@@ -74,7 +74,7 @@ stores are there. */}}
   {{- $control := list -}}{{- $others := list -}}
   {{- range .Values.seen.nodes -}}
     {{- $labels := .metadata.labels | default dict -}}
-    {{- $fits := not .spec.unschedulable -}}
+    {{- $fits := and (not .spec.unschedulable) (eq (index $labels "kubernetes.io/os" | default "linux") "linux") -}}
     {{- range $key, $value := $a.nodeSelector }}{{ if ne (index $labels $key | default "") $value }}{{ $fits = false }}{{ end }}{{ end -}}
     {{- $ready := false -}}
     {{- range .status.conditions }}{{ if and (eq .type "Ready") (eq .status "True") }}{{ $ready = true }}{{ end }}{{ end -}}
@@ -89,7 +89,7 @@ stores are there. */}}
   {{- if not (has $count (list 1 3 5)) }}{{ fail (printf "automatic.supervisors: given %v: want 1, 3 or 5" $a.supervisors) }}{{ end -}}
   {{- $all := concat $control $others -}}
   {{- if not $all }}{{ fail (include "lofamo.missing" . | default "automatic.nodeSelector: no Ready node has these labels: want labels of nodes that may run supervisors") }}{{ else -}}{{/* 'helm lint' goes on after fail */}}
-  {{- if lt (len $all) $count }}{{ $count = 1 }}{{ end -}}
+  {{- if lt (len $all) $count }}{{ $count = ternary 3 1 (ge (len $all) 3) }}{{ end -}}
   {{- $supervisors := list -}}{{- $nodes := dict -}}
   {{- range $i := until $count -}}
     {{- $n := index $all $i -}}
@@ -121,12 +121,16 @@ stores are there. */}}
 
 {{/* "true" if nodes enrol: the inventory has none. */}}
 {{- define "lofamo.enrol" -}}
-{{- if and (ne .Values.topology.from "labels") (not (fromYaml (include "lofamo.given" .)).nodes) }}true{{ end -}}
+{{- if and (ne .Values.topology.from "labels") (not (fromYaml (include "lofamo.given" .)).nodes) -}}
+{{- if semverCompare "<1.32-0" .Capabilities.KubeVersion.Version }}{{ fail (printf "inventory: nodes: given none on Kubernetes %s: want 1.32 or later, whose tokens name the node of a pod, or an inventory with nodes" .Capabilities.KubeVersion.Version) }}{{ end -}}
+true
+{{- end -}}
 {{- end }}
 
 {{/* The nodes of Kubernetes by the ids of their supervisors, as YAML. */}}
 {{- define "lofamo.supervisorNodes" -}}
-{{- if .Values.inventory }}{{ toYaml (.Values.supervisors.nodes | default dict) }}{{ else }}{{ toYaml (fromYaml (include "lofamo.automatic" .)).nodes }}{{ end -}}
+{{- $given := .Values.supervisors.nodes | default dict -}}
+{{- if .Values.inventory }}{{ toYaml $given }}{{ else }}{{ toYaml (merge (deepCopy $given) ((fromYaml (include "lofamo.automatic" .)).nodes | default dict)) }}{{ end -}}
 {{- end }}
 
 {{/* The kind of the supervisors' volumes. */}}

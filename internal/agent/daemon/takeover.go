@@ -158,14 +158,18 @@ func waits(stateDir string, h fault.Half) (time.Duration, bool) {
 	return time.Duration(half.Monotonic() - since), true
 }
 
-// MayTakeOver returns the reason why the waiting daemon of this container, for a half or for both if of is 0, should
-// not take over yet; nil: it may, or none waits. A missing neighbour may be one whose takeover has just failed: it did
+// MayTakeOver returns the reason why the daemon of this container, for a half or for both if of is 0, should not take over
+// yet; nil: it may, or has already done so. A daemon that still enrols does not wait yet. A missing neighbour may be one whose takeover has just failed: it did
 // not return. So a version that does not work reaches some nodes, but not all.
 func MayTakeOver(cfg config.Agent, of fault.Half) error {
 	return half.EachHalf(of, func(h fault.Half) error {
 		waited, is := waits(cfg.StateDir, h)
 		switch {
 		case !is:
+			holder, held, err := regfile.HolderOf(filepath.Join(cfg.StateDir, half.RegisterFile), h)
+			if err == nil && held && holder.Elsewhere(regfile.PIDNamespace()) {
+				return fmt.Errorf("%s half: runs in another container, and the daemon of this one does not wait for it yet", h)
+			}
 			return nil
 		case waited < settleTime:
 			return fmt.Errorf("%s half: its daemon has waited for %s: want %s, in which a neighbour that does not come back is found",

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,7 +38,7 @@ func clusterSecretsCommand(a *command.App) *cobra.Command {
 		Short: "In Kubernetes: make the keys of a cluster whose nodes enrol, and renew them",
 		Long: `Makes the authority and the keys of a cluster, and keeps them in Secrets of a namespace. A later call makes missing ones, and
 renews certificates in the last third of their lifetime. The chart (helm/lofamo) runs it before an installation, before
-an upgrade, and once a month. The inventory has no nodes: they make their own keys when they enrol.
+an upgrade, and twice a month. The inventory has no nodes: they make their own keys when they enrol.
 
 PREFIXauthority has the keys of the authority. Whoever can read it can make any certificate of the cluster.
 PREFIXsupervisor-ID has the keys of one supervisor. PREFIXviewer, PREFIXoperator and PREFIXapprover have those of people.
@@ -105,8 +106,9 @@ type object interface {
 	metav1.Object
 }
 
-// keep reads the Secrets, and writes those that inventory.Keep changes, the authority first: without it, the others are useless. Of two
-// calls at the same time, one fails at a conflict, and may be repeated.
+// keep reads the Secrets, and writes those that inventory.Keep changes. It writes a new authority first, because the others are useless
+// without it, and an existing one last: its inventory says which addresses all certificates have. Of two calls at the same time, one
+// fails at a conflict, and may be repeated.
 func (s *secrets) keep(ctx context.Context, a *command.App, inv inventory.Inventory) (err error) {
 	kept, have := inventory.Kept{}, map[string]object{}
 	names := inv.KeptNames()
@@ -127,6 +129,9 @@ func (s *secrets) keep(ctx context.Context, a *command.App, inv inventory.Invent
 	want, err := inv.Keep(filepath.Join(dir, "cluster"), kept, a.Env.Now())
 	if err != nil {
 		return err
+	}
+	if have[inventory.KeptAuthority] != nil {
+		names = append(slices.DeleteFunc(names, func(n string) bool { return n == inventory.KeptAuthority }), inventory.KeptAuthority)
 	}
 	for _, name := range names {
 		what := "unchanged"

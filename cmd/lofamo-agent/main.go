@@ -139,7 +139,7 @@ func (o *options) runCommand() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("%w: --%w", errUsage, err)
 			}
-			cfg, err := o.enrolled(c.Context())
+			cfg, later, err := o.enrolled(c.Context())
 			if err != nil {
 				return err
 			}
@@ -162,10 +162,12 @@ func (o *options) runCommand() *cobra.Command {
 			if err := cfg.SharedAddresses(); err != nil {
 				log.Warn("configuration: supervisors share an address", "err", err)
 			}
-			return daemon.Run(c.Context(), daemon.RunConfig{
-				Agent: cfg, Program: binary, Args: o.halfArgs(), Restart: restart, LogDir: o.logs(cfg),
-				Realtime: o.scheduling == string(half.SchedulingAuto), Half: of, Wait: o.wait, Again: again, Environ: o.environ,
-			}, log)
+			return later.Run(c.Context(), func(ctx context.Context) error {
+				return daemon.Run(ctx, daemon.RunConfig{
+					Agent: cfg, Program: binary, Args: o.halfArgs(), Restart: restart, LogDir: o.logs(cfg),
+					Realtime: o.scheduling == string(half.SchedulingAuto), Half: of, Wait: o.wait, Again: again, Environ: o.environ,
+				}, log)
+			})
 		},
 	}
 	c.Flags().StringVar(&o.restart, "restart", string(daemon.RestartAlways),
@@ -372,10 +374,10 @@ func (o *options) load() (config.Agent, error) {
 }
 
 // enrolled enrols the node if necessary, and then loads its configuration.
-func (o *options) enrolled(ctx context.Context) (config.Agent, error) {
+func (o *options) enrolled(ctx context.Context) (config.Agent, *daemon.Later, error) {
 	cfg, err := o.read()
 	if err != nil {
-		return cfg, err
+		return cfg, nil, err
 	}
 	j := o.join
 	if len(j.supervisors) > 0 {
@@ -386,19 +388,20 @@ func (o *options) enrolled(ctx context.Context) (config.Agent, error) {
 	cfg.Node = cmp.Or(fault.NodeID(j.node), cfg.Node)
 	if !cfg.Join.Given() {
 		if j.tokenFile != "" || j.address != "" || j.node != "" {
-			return cfg, fmt.Errorf("%w: --token-file, --address and --node need --join", errUsage)
+			return cfg, nil, fmt.Errorf("%w: --token-file, --address and --node need --join", errUsage)
 		}
-		return o.load()
+		cfg, err = o.load()
+		return cfg, nil, err
 	}
 	if cfg, err = named(cfg); err != nil {
-		return cfg, err
+		return cfg, nil, err
 	}
-	cfg, file, err := daemon.Join(ctx, cfg, program.NewLogger(cfg.Log, o.stderr))
+	cfg, file, later, err := daemon.Join(ctx, cfg, program.NewLogger(cfg.Log, o.stderr))
 	if err != nil {
-		return cfg, err
+		return cfg, nil, err
 	}
 	o.config, o.environ = file, withoutConfig(o.environ) // the file has their values
-	return cfg, nil
+	return cfg, later, nil
 }
 
 // named gives a node that enrols the name of its machine, unless it has one.

@@ -68,11 +68,44 @@ func TestMachinesEnrol(t *testing.T) {
 	h.ctl("node", "leave", "n0", "--forget")
 	h.enrols("n4", 4, token())
 	h.settledOn(4)
+	h.forgottenMeanwhile("n1", 1, token())
 	for _, e := range h.events(begin) {
 		if e.To == "FAILED" && e.Component == "node" && e.Node != "n3" {
 			t.Errorf("called FAILED: %+v", e)
 		}
 	}
+}
+
+// forgottenMeanwhile: a node that was forgotten while it was down starts when no supervisor answers, and so with its stored enrolment. When
+// they answer again, they enrol it anew, and its agent ends so that it is started again.
+func (h *hall) forgottenMeanwhile(id string, number int, token string) {
+	h.Helper()
+	h.stop(id)
+	h.ctl("node", "leave", id, "--forget")
+	for _, s := range hallSupervisors {
+		h.stop(s)
+	}
+	h.enrols(id, number, token)
+	says := func(text string) int {
+		b, err := os.ReadFile(filepath.Join(h.dir, id+".log"))
+		if err != nil {
+			h.Fatal(err)
+		}
+		return strings.Count(string(b), text)
+	}
+	h.eventually("it starts with its stored enrolment", func() bool { return says("recovery daemon runs") == 2 })
+	agent := h.procs[id]
+	delete(h.procs, id)
+	for _, s := range hallSupervisors {
+		h.start(s)
+	}
+	late := time.AfterFunc(settling, func() { _, _ = killAll(agent) })
+	err := agent.Wait()
+	if late.Stop(); err == nil || says("enrolled this node anew") == 0 {
+		h.Fatalf("the agent of a forgotten node: %v: want an end because it was enrolled anew", err)
+	}
+	h.enrols(id, number, "none")
+	h.settledOn(4)
 }
 
 // enrolment is the command line of a machine that becomes a node.

@@ -3,6 +3,7 @@ package pki
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"os"
@@ -20,6 +21,32 @@ func Roots(caFile string) (*x509.CertPool, error) {
 		return nil, err
 	}
 	return a.full, nil
+}
+
+// ShareAuthority reports whether two files have a certificate in common: both are of one cluster, perhaps before and after a change of
+// keys.
+func ShareAuthority(a, b string) (bool, error) {
+	first, err := certificatesOf(a)
+	if err != nil {
+		return false, err
+	}
+	second, err := certificatesOf(b)
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(first, func(der string) bool { return slices.Contains(second, der) }), nil
+}
+
+// certificatesOf returns the certificates of a file in DER.
+func certificatesOf(file string) (out []string, err error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("CA certificates %s: %w", file, reason(err))
+	}
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		out = append(out, string(block.Bytes))
+	}
+	return out, nil
 }
 
 func loadAuthorities(caFile string) (*authorities, error) {

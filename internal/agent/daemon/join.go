@@ -50,8 +50,8 @@ const (
 	joinTry = 5 * time.Second
 	// joinPause is the first pause between two rounds of requests to all supervisors. It doubles up to joinPauseMost.
 	joinPause, joinPauseMost = time.Second, 8 * time.Second
-	// joinFresh is the age up to which a stored enrolment is used without a question to a supervisor: that of the daemon of the
-	// other half, which may start beside this one.
+	// joinFresh is the age up to which a node starts with a stored enrolment before it asks a supervisor: that of the daemon of
+	// the other half, which may start beside this one.
 	joinFresh = time.Minute
 	// joinAsk is the time limit of that question. After it, the node starts with the stored enrolment.
 	joinAsk = 3 * time.Second
@@ -68,40 +68,41 @@ func JoinedFile(stateDir string) (string, bool) {
 }
 
 // Join enrols the node with the supervisors, unless it has enrolled before, and writes its complete configuration to a
-// file of the state directory. It tries until ctx ends, or until the supervisors refuse the node.
-func Join(ctx context.Context, a config.Agent, log *slog.Logger) (config.Agent, string, error) {
+// file of the state directory. It tries until ctx ends, or until the supervisors refuse the node. The returned Later is nil
+// if a supervisor has answered now.
+func Join(ctx context.Context, a config.Agent, log *slog.Logger) (config.Agent, string, *Later, error) {
 	if err := a.ValidateJoin(); err != nil {
-		return a, "", half.InvalidConfig(err)
+		return a, "", nil, half.InvalidConfig(err)
 	}
 	if err := half.MakeStateDir(a.StateDir); err != nil {
-		return a, "", err
+		return a, "", nil, err
 	}
 	j := &joiner{cfg: a, dir: filepath.Join(a.StateDir, joinDir), log: log.With("node", string(a.Node))}
 	if err := os.MkdirAll(j.dir, 0o700); err != nil {
-		return a, "", fmt.Errorf("state directory: %w", err)
+		return a, "", nil, fmt.Errorf("state directory: %w", err)
 	}
 	lock, err := j.lock(ctx)
 	if err != nil {
-		return a, "", err
+		return a, "", nil, err
 	}
 	defer func() { _ = lock.Close() }()
-	joined, err := j.ensure(ctx)
+	joined, later, err := j.ensure(ctx)
 	if err != nil {
-		return a, "", err
+		return a, "", nil, err
 	}
 	out := a.With(joined)
 	if err := out.Validate(); err != nil {
-		return a, "", half.InvalidConfig(err)
+		return a, "", nil, half.InvalidConfig(err)
 	}
 	b, err := yaml.Marshal(out)
 	if err != nil {
-		return a, "", fmt.Errorf("configuration of the node: %w", err)
+		return a, "", nil, fmt.Errorf("configuration of the node: %w", err)
 	}
 	file := j.file(joinAgent)
 	if err := durable.WriteFile(file, b, 0o600); err != nil {
-		return a, "", fmt.Errorf("configuration of the node: %w", err)
+		return a, "", nil, fmt.Errorf("configuration of the node: %w", err)
 	}
-	return out, file, nil
+	return out, file, later, nil
 }
 
 // joiner enrols one node.
@@ -137,16 +138,16 @@ func (j *joiner) lock(ctx context.Context) (*os.File, error) {
 }
 
 // ensure returns the present enrolment, or makes one.
-func (j *joiner) ensure(ctx context.Context) (config.Joined, error) {
+func (j *joiner) ensure(ctx context.Context) (config.Joined, *Later, error) {
 	have, stored := j.stored()
 	if stored == nil && time.Since(have.At).Abs() < joinFresh {
-		return j.joined(have), nil
+		return j.joined(have), j.later(), nil
 	}
 	looking, patience := ctx, context.CancelFunc(func() {})
 	if stored == nil {
 		looking, patience = context.WithTimeout(ctx, joinAsk)
 	} else if _, _, err := j.trust(); err != nil { // no supervisor can help
-		return config.Joined{}, half.InvalidConfig(err)
+		return config.Joined{}, nil, half.InvalidConfig(err)
 	} else if !errors.Is(stored, os.ErrNotExist) {
 		j.log.Warn("stored enrolment cannot be used: enrolling again", "err", stored)
 	}
@@ -154,12 +155,12 @@ func (j *joiner) ensure(ctx context.Context) (config.Joined, error) {
 	got, err := j.enrol(looking)
 	switch {
 	case err == nil:
-		return j.joined(got), nil
+		return j.joined(got), nil, nil
 	case stored == nil && ctx.Err() == nil && !expelled(err):
 		j.log.Warn("starting with the stored enrolment", "enrolled", have.At.Format(time.RFC3339), "err", err)
-		return j.joined(have), nil
+		return j.joined(have), j.later(), nil
 	}
-	return config.Joined{}, err
+	return config.Joined{}, nil, err
 }
 
 // refusal is a supervisor's refusal of a node, which asking again does not change.

@@ -49,6 +49,11 @@ func (j *joiner) stored() (joinedNode, error) {
 	if err := j.has(have.Address); err != nil {
 		return have, err
 	}
+	if ca := j.cfg.Join.CA; ca != "" {
+		if same, err := pki.ShareAuthority(ca, j.file("ca.pem")); err != nil || !same {
+			return have, errors.Join(fmt.Errorf("%s: is from another authority than those of join.ca, %s", j.file("ca.pem"), ca), err)
+		}
+	}
 	c := j.joined(have)
 	verifier, err := pki.LoadVerifier(c.TLS.CA, c.Cluster)
 	if err != nil {

@@ -1,0 +1,101 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// laterPause is the first pause before a node that has started with a stored enrolment asks the supervisors again. It doubles up to
+// laterPauseMost.
+const laterPause, laterPauseMost = 2 * time.Second, 30 * time.Second
+
+// ErrEnrolledAnew ends a daemon: its node was let in again, with other certificates. A new daemon takes them.
+var ErrEnrolledAnew = errors.New("the supervisors have enrolled this node anew: it starts again with its new certificates")
+
+// Later asks the supervisors about a node that has started with a stored enrolment. Meanwhile the cluster may have forgotten the
+// node.
+type Later struct {
+	j    *joiner
+	cert []byte // of the host half, in the enrolment with which the node has started
+	said string // the last refusal
+}
+
+func (j *joiner) later() *Later {
+	cert, _ := os.ReadFile(j.file("host.pem"))
+	return &Later{j: j, cert: cert}
+}
+
+// Run runs the daemon, and asks until a supervisor answers. If the node was enrolled anew, it stops the daemon in order and returns
+// ErrEnrolledAnew. A nil Later only runs the daemon.
+func (l *Later) Run(ctx context.Context, run func(context.Context) error) error {
+	if l == nil {
+		return run(ctx)
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var asking errgroup.Group
+	asking.Go(func() error {
+		if l.ask(ctx) {
+			stop(ErrEnrolledAnew)
+		}
+		return nil
+	})
+	err := run(ctx)
+	anew := errors.Is(context.Cause(ctx), ErrEnrolledAnew)
+	stop(nil)
+	_ = asking.Wait()
+	if anew {
+		return errors.Join(ErrEnrolledAnew, err)
+	}
+	return err
+}
+
+// ask reports whether the node was enrolled anew. It returns when that is certain, or when ctx ends.
+func (l *Later) ask(ctx context.Context) bool {
+	for pause := laterPause; ; pause = min(2*pause, laterPauseMost) {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(pause/2 + rand.N(pause)):
+		}
+		if l.answered(ctx) {
+			return l.anew()
+		}
+	}
+}
+
+// anew reports whether the node has other certificates than at the start of this daemon: this one has got them, or that of the
+// other half.
+func (l *Later) anew() bool {
+	now, err := os.ReadFile(l.j.file("host.pem"))
+	return err == nil && !bytes.Equal(now, l.cert)
+}
+
+// answered asks every supervisor once, unless the other half's daemon has an answer.
+func (l *Later) answered(ctx context.Context) bool {
+	lock, err := l.j.lock(ctx)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = lock.Close() }()
+	if l.anew() {
+		return true
+	}
+	for _, to := range l.j.cfg.Join.Supervisors {
+		_, err := l.j.ask(ctx, to)
+		if err == nil {
+			return true
+		}
+		if final(err) && err.Error() != l.said {
+			l.said = err.Error()
+			l.j.log.Warn("supervisors refuse this node, which runs with its stored enrolment", "supervisor", to, "err", err)
+		}
+	}
+	return false
+}

@@ -113,7 +113,24 @@ func (inv Inventory) PlaceSupervisor(i int, p Placement) (Bundle, error) {
 	if err := p.heard(cfg); err != nil {
 		return Bundle{}, err
 	}
+	if err := p.own(l.Supervisors[i].ID); err != nil {
+		return Bundle{}, err
+	}
 	return p.write(l.Supervisors[i].ID, "supervisor.yaml", cfg, pairs, cfg.GossipKeyFile != "")
+}
+
+// own rejects a directory that has the keys of another cluster, whose replica may still run.
+func (p Placement) own(id string) error {
+	placed := filepath.Join(p.Etc, "pki", caCert)
+	if !exists(placed) {
+		return nil
+	}
+	given := filepath.Join(p.of(id), "pki", caCert)
+	if same, err := pki.ShareAuthority(given, placed); err != nil || !same {
+		return errors.Join(fmt.Errorf("place the bundle of %s: %s is from another authority than %s: want a directory of this cluster, or an "+
+			"empty one", id, placed, given), err)
+	}
+	return nil
 }
 
 // heard rejects a replica that would never become ready, because it does not listen on the address of its health

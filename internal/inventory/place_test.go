@@ -214,3 +214,24 @@ func TestPlaceRefusesWrongKeys(t *testing.T) {
 		}
 	}
 }
+
+// TestPlaceKeepsOtherClusterApart: a second cluster with the same names must not replace the keys of a replica that may run.
+func TestPlaceKeepsOtherClusterApart(t *testing.T) {
+	first, inv := made(t)
+	second, _ := made(t)
+	p := Placement{Keys: first.file("supervisors"), Etc: t.TempDir()}
+	for range 2 {
+		if _, err := inv.PlaceSupervisor(0, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	key := filepath.Join(p.Etc, "pki", "supervisor.key")
+	before := read(t, key)
+	p.Keys = second.file("supervisors")
+	if _, err := inv.PlaceSupervisor(0, p); err == nil || !strings.Contains(err.Error(), "is from another authority") {
+		t.Errorf("over the keys of another cluster: %v", err)
+	}
+	if !bytes.Equal(before, read(t, key)) {
+		t.Error("the refused keys were written")
+	}
+}

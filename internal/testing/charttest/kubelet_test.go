@@ -130,8 +130,8 @@ func installKubernetes(t *testing.T, programs, group string) *kubernetes {
 	})
 	k.server = server{t, c.Admin}
 	k.images = images
-	for range supervisors {
-		k.start()
+	for i := range supervisors {
+		k.start(fmt.Sprintf("n%d", i+1))
 	}
 	t.Logf("control plane: %.1f s", time.Since(k.started).Seconds())
 	for _, n := range k.nodes {
@@ -142,23 +142,24 @@ func installKubernetes(t *testing.T, programs, group string) *kubernetes {
 }
 
 // start starts a further node without labels.
-func (k *kubernetes) start() {
+func (k *kubernetes) start(name string) {
 	k.t.Helper()
 	script, err := filepath.Abs(filepath.Join(root, "hack", "kubelet", "node"))
 	if err != nil {
 		k.t.Fatal(err)
 	}
-	n, err := k.c.AddNode(script, fmt.Sprintf("n%d", k.count()+1), k.images, nil)
+	n, err := k.c.AddNode(script, name, k.images, nil)
 	if err != nil {
 		k.t.Fatal(err)
 	}
 	k.nodes = append(k.nodes, n)
 }
 
-// addNode starts a node. Its agent's pod makes it a node of the torus.
+// addNode starts a node. Its agent's pod makes it a node of the torus. Its name is before all others: a later installation that chose the
+// supervisors' nodes again would choose it, and could not change their volumes.
 func (k *kubernetes) addNode() {
 	k.t.Helper()
-	k.start()
+	k.start("a1")
 	k.ready(k.nodes[k.count()-1].Name, "True")
 	ready := time.Now()
 	if err := allNormal(k.ctx, k.client, k.count()); err != nil {

@@ -197,7 +197,8 @@ func (d *Dir) due(inv Inventory, now time.Time) ([]string, error) {
 		check(s.ID, pki.SupervisorIdentity(inv.Cluster, s.ID), filepath.Join(keys, "supervisor"), filepath.Join(keys, ecdsaPair))
 	}
 	for _, role := range people {
-		check(string(role)+"/"+string(role), pki.Identity{Cluster: inv.Cluster, Role: role, Name: string(role)}, d.file(operatorsDir, string(role)))
+		name := string(role)
+		check(name+"/"+name, pki.Identity{Cluster: inv.Cluster, Role: role, Name: name}, d.file(operatorsDir, name))
 	}
 	if own == 0 && foreign != "" {
 		return nil, fmt.Errorf("%s: has not issued any certificate that is kept, such as that of %s: want the authority of this cluster",

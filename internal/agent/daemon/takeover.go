@@ -159,8 +159,8 @@ func waits(stateDir string, h fault.Half) (time.Duration, bool) {
 }
 
 // MayTakeOver returns the reason why the daemon of this container, for a half or for both if of is 0, should not take over
-// yet; nil: it may, or has already done so. A daemon that still enrols does not wait yet. A missing neighbour may be one whose takeover has just failed: it did
-// not return. So a version that does not work reaches some nodes, but not all.
+// yet; nil: it may, or has already done so. A daemon that still enrols does not wait yet. A missing neighbour may be one
+// whose takeover has just failed: it did not return. So a version that does not work reaches some nodes, but not all.
 func MayTakeOver(cfg config.Agent, of fault.Half) error {
 	return half.EachHalf(of, func(h fault.Half) error {
 		waited, is := waits(cfg.StateDir, h)

@@ -64,6 +64,7 @@ type Machine struct {
 	calm    suspicion // shared suspicion of all nodes without a case against them; read-only
 	newest  *finding  // newest finding that a story keeps
 	out     Output
+	atStart []Change // to the saved map, before the first step
 }
 
 // halves are both halves, the host's first.
@@ -99,6 +100,7 @@ func New(cfg Config, now time.Time, saved []NodeStatus) (*Machine, error) {
 		m.fillCauses(n)
 	}
 	m.restoreRelinks(saved)
+	m.atStart = m.out.Changes
 	return m, nil
 }
 
@@ -209,7 +211,8 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		m.doubtIfAllAreLate(now)
 	}
 	m.awake, m.now = m.now, now
-	m.out = Output{}
+	m.out = Output{Changes: m.atStart}
+	m.atStart = nil
 	m.look()
 	switch ev := ev.(type) {
 	case Evidence:

@@ -178,8 +178,7 @@ func (m *Machine) relink(n *node, d grid.Direction, had bool, now time.Time) {
 	if p.forgotten = false; !n.ends.has(d) {
 		r.until[d.Index()] = now.Add(m.cfg.RelinkBound) // so that another link there does not take old words for its own
 		if p.state == fault.Sick || p.state == fault.Failed {
-			m.change(n, c, finding{state: fault.Unknown, cause: fault.CauseNone, kind: fault.KindDigest, name: ruleUnheard,
-				rule: whyMoved + "the node has no such link any more"}, now)
+			m.change(n, c, m.goneLink(), now)
 		}
 		n.stories = slices.DeleteFunc(n.stories, func(s story) bool { return s.component == c })
 		*p = component{state: fault.Unknown, cause: fault.CauseNone, since: m.clock.instant(now), rule: ruleUnheard}
@@ -198,6 +197,12 @@ func (m *Machine) relink(n *node, d grid.Direction, had bool, now time.Time) {
 	if p.state == fault.Unknown {
 		p.rule, p.since = ruleRelinked, m.clock.instant(now) // no change of the state will set them
 	}
+}
+
+// goneLink returns the finding for a link that a node has no more.
+func (m *Machine) goneLink() finding {
+	return finding{state: fault.Unknown, cause: fault.CauseNone, kind: fault.KindDigest, name: ruleUnheard,
+		rule: whyMoved + "the node has no such link any more"}
 }
 
 // carry moves the statements about neighbours to the neighbours' new places in the list, and drops those about former

@@ -380,3 +380,51 @@ func TestLinksWaitWhenTheMapIsOlderThanTheTopology(t *testing.T) {
 		})
 	}
 }
+
+// A leader ends after it has stored a change of places and before it has stored the map, which still has a link that is gone.
+// Its successor ends the link's state by an event, in its first step, so that events and map agree when the link comes back.
+func TestLinkThatIsGoneEndsWhenTheMapIsOlderThanTheTopology(t *testing.T) {
+	for _, was := range []fault.State{fault.Normal, fault.Sick, fault.Failed} {
+		t.Run(was.String(), func(t *testing.T) {
+			w, err := newWorld(testConfig(grid.Dims{X: 3, Y: 2, Z: 1}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.start()
+			w.run(3 * time.Second)
+			end, link := fault.NodeID("n0-0-0"), fault.Link(grid.YPlus)
+			saved, before := w.m.Nodes(), w.dims
+			saved = slices.DeleteFunc(saved, func(n NodeStatus) bool { return n.ID == "n0-1-0" })
+			for i := range saved {
+				for k := range saved[i].Components {
+					if c := &saved[i].Components[k]; saved[i].ID == end && c.Component == link {
+						c.State = was
+					}
+				}
+			}
+			dims, err := before.Without(grid.Coord{Y: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			cfg := testConfig(dims)
+			m, err := New(cfg, w.now, saved)
+			if err != nil {
+				t.Fatal(err)
+			}
+			changes := m.Step(w.now, Moved{Dims: before, IDs: testConfig(before).IDs}).Changes
+			state := was
+			for _, c := range changes {
+				if c.Node != end || c.Component != link {
+					continue
+				}
+				if c.From != state {
+					t.Errorf("an event is from %s after %s", c.From, state)
+				}
+				state = c.To
+			}
+			if got := m.nodes[m.ranks[end]].components[link].state; got != fault.Unknown || got != state {
+				t.Errorf("the events %+v lead to %s, and the map has %s: want UNKNOWN", changes, state, got)
+			}
+		})
+	}
+}

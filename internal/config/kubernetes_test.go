@@ -47,3 +47,22 @@ func TestKubernetesValidationNamesField(t *testing.T) {
 		}
 	}
 }
+
+func TestKubernetesObjectsNameWhatIsWrong(t *testing.T) {
+	for want, c := range map[string]KubernetesObjects{
+		"":                                 {},
+		"kubernetes.namespace: given":      {Faults: true},
+		"kubernetes.namespace: given a":    {Namespace: "a"},
+		"kubernetes.namespace: given A.b":  {Namespace: "A.b", Faults: true},
+		"kubernetes.kubeconfig":            {Namespace: "a", Faults: true, Kubeconfig: "b"},
+		"kubernetes.context":               {Namespace: "a", Faults: true, Context: "b"},
+		"kubernetes.maxFaults: given 1001": {Namespace: "a", Faults: true, MaxFaults: 1001},
+		"kubernetes.keepClosed: given 1s":  {Namespace: "a", Faults: true, KeepClosed: Duration(time.Second)},
+	} {
+		p := &problems{}
+		c.validate(p)
+		if err := p.err(); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v: want %q", c, err, want)
+		}
+	}
+}

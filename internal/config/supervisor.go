@@ -90,6 +90,8 @@ type Supervisor struct {
 	Diagnosis DiagnosisConfig `json:"diagnosis,omitzero"`
 	// Responses limits the supervisors' responses to faults. Default: policies apply, within cautious limits.
 	Responses SupervisorResponses `json:"responses"`
+	// Kubernetes has the custom objects that the leader keeps there. Default none.
+	Kubernetes KubernetesObjects `json:"kubernetes,omitzero"`
 	// LocalPID shows this process' id in the API, for clusters on one machine. Default false.
 	LocalPID bool `json:"localPID,omitempty"`
 }

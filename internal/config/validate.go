@@ -367,6 +367,7 @@ func (s Supervisor) Validate() error {
 	}
 	s.Diagnosis.validate(p)
 	s.Responses.validate(p)
+	s.Kubernetes.validate(p)
 	udp, tcp := taken{}, taken{}
 	s.validateReport(p, udp)
 	p.checksums("checksums", s.Checksums)

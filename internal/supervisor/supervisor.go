@@ -41,6 +41,7 @@ type Supervisor struct {
 	plain      []order.Plain   // kinds of orders without messages of their own
 	notifier   *notify.Notifier
 	respond    respondPart
+	objects    objectsPart
 	federation federationPart
 	api        apiPart
 	web        webPart
@@ -106,7 +107,7 @@ func New(cfg config.Supervisor, logger *slog.Logger, options ...Option) (*Superv
 		return nil, fmt.Errorf("supervisor %s: %w", cfg.ID, err)
 	}
 	s.newTrust()
-	if err := s.newIssuing(); err != nil {
+	if err := errors.Join(s.newIssuing(), s.newObjects()); err != nil {
 		return nil, fmt.Errorf("supervisor %s: %w", cfg.ID, err)
 	}
 	if cfg.GossipListen != "" {

@@ -201,6 +201,7 @@ func (s *Supervisor) lead(ctx context.Context, fence store.Fence) error {
 	s.leadOrders(ctx, &wg, fence)
 	s.leadResponses(ctx, &wg, fence)
 	s.leadRegion(ctx, &wg, fence)
+	s.leadObjects(ctx, &wg)
 	err := s.engine.Lead(ctx, fence)
 	cancel() // all work of the term at once: the session may live on
 	wg.Wait()

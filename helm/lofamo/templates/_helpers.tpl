@@ -194,6 +194,11 @@ true
 {{- if hasKey $inv "gossip" }}{{ if $inv.gossip }}true{{ end }}{{ else }}true{{ end }}
 {{- end }}
 
+{{/* Not empty: the supervisors keep custom resources. */}}
+{{- define "lofamo.objects" -}}
+{{- if .Values.supervisors.kubernetes.faults }}true{{ end -}}
+{{- end }}
+
 {{/* The overrides of the configuration made from the inventory. */}}
 {{- define "lofamo.supervisorSettings" -}}
 {{- $s := dict "dataDir" "/var/lib/lofamo/supervisor/store" -}}
@@ -208,6 +213,9 @@ true
   {{- with .Values.supervisors.kubernetes.conditions }}{{ $_ := set $k "conditions" (dict "enabled" (eq . "keep")) }}{{ end -}}
   {{- with .Values.supervisors.kubernetes.evidence }}{{ $_ := set $k "evidence" . }}{{ end -}}
   {{- $_ := set $s "responses" (dict "executors" (dict "kubernetes" $k)) -}}
+{{- end -}}
+{{- if include "lofamo.objects" . -}}
+  {{- $_ := set $s "kubernetes" (dict "namespace" .Release.Namespace "faults" .Values.supervisors.kubernetes.faults) -}}
 {{- end -}}
 {{- if .Values.executor.enabled -}}
   {{- $s = mergeOverwrite $s (dict "responses" (dict "executors" (dict "process" (dict "address" .Values.executor.address)))) -}}

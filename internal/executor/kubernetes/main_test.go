@@ -53,7 +53,7 @@ func TestMain(m *testing.M) {
 		}
 		defer shared.server.Stop()
 		if code == 0 {
-			if err := rbacIsMinimal(); err != nil {
+			if err := errors.Join(rbacIsMinimal(), objectRightsAreMinimal()); err != nil {
 				fmt.Fprintln(os.Stderr, err)
 				return 1
 			}

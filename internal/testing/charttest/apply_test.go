@@ -51,7 +51,11 @@ func TestAPIServerAcceptsEveryObject(t *testing.T) {
 			first[o.String()] = k.apply(o, "")
 		}
 		for _, o := range all {
-			if again := k.apply(o, ""); again != first[o.String()] {
+			again := k.apply(o, "")
+			if o.text("kind") == "CustomResourceDefinition" {
+				continue // the API server itself writes its status meanwhile
+			}
+			if again != first[o.String()] {
 				t.Errorf("%s: %s, applied twice, has changed", name, o)
 			}
 		}

@@ -1,0 +1,310 @@
+package kubernetes
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"reflect"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lofamo/lofamo/internal/config"
+)
+
+// FaultSpec identifies the incident of a Fault.
+type FaultSpec struct {
+	Cluster  string `json:"cluster"`
+	Incident string `json:"incident"`
+}
+
+// FaultStatus is the state of an incident. It has no ages, only times, so that it changes only with the incident.
+type FaultStatus struct {
+	State         string             `json:"state,omitempty"`    // OPEN, RECOVERING or CLOSED
+	Severity      string             `json:"severity,omitempty"` // CRITICAL or WARNING
+	Component     string             `json:"component,omitempty"`
+	Node          string             `json:"node,omitempty"`
+	Peer          string             `json:"peer,omitempty"`
+	Group         string             `json:"group,omitempty"`
+	Fault         string             `json:"fault,omitempty"` // the component's worst state
+	Cause         string             `json:"cause,omitempty"`
+	Since         metav1.Time        `json:"since,omitzero"`
+	Until         metav1.Time        `json:"until,omitzero"`
+	Summary       string             `json:"summary,omitempty"`
+	Runbook       string             `json:"runbook,omitempty"`
+	Consequences  int                `json:"consequences,omitempty"`
+	NotListed     int                `json:"notListed,omitempty"` // only in the object that counts the rest
+	Witnesses     []string           `json:"witnesses,omitempty"`
+	Evidence      []string           `json:"evidence,omitempty"`
+	SingleWitness bool               `json:"singleWitness,omitempty"`
+	Conditions    []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// Fault is one incident for Kubernetes. Its name is the incident's ID.
+type Fault struct {
+	Name   string
+	Status FaultStatus
+	// Grave and Closed order the faults if there are too many: open before closed ones, then the gravest, then the oldest.
+	Grave  int
+	Closed time.Time // zero: open
+}
+
+// Conditions of a Fault.
+const (
+	FaultActive       = "Active"
+	FaultAcknowledged = "Acknowledged"
+)
+
+// Limits of a Fault's texts, as in the custom resource definition.
+const (
+	maxFaultLines = 16
+	maxFaultLine  = 512 // bytes
+)
+
+// Periods of the keeper of Faults.
+const (
+	// faultsEvery is the shortest interval between two passes, and faultsLook the longest.
+	faultsEvery, faultsLook = 500 * time.Millisecond, 10 * time.Second
+	// faultsUnknown is how long an object without an incident stays after the beginning of a term: this replica's copy of the
+	// incidents may be behind that of the former leader.
+	faultsUnknown = 10 * time.Second
+)
+
+// Faults keeps the Fault objects of a cluster. Only the leader runs it.
+type Faults struct {
+	cluster string
+	most    int
+	keep    time.Duration
+	unknown time.Duration // faultsUnknown; shorter in tests
+	source  func() (list []Fault, changed <-chan struct{}, ready bool)
+	r       *resource
+	log     *slog.Logger
+	said    string
+}
+
+// NewFaults returns a keeper of the objects in the configured namespace. source returns all incidents in any order, a channel
+// that the next change closes, and false if they are not known yet.
+func NewFaults(cfg config.KubernetesObjects, cluster string,
+	source func() (list []Fault, changed <-chan struct{}, ready bool), log *slog.Logger) (*Faults, error) {
+	c, err := connectObjects(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return newFaults(cfg.Filled(), c, cluster, source, log), nil
+}
+
+// connectObjects returns a client with the pace of custom resources.
+func connectObjects(cfg config.KubernetesObjects) (*client, error) {
+	k := Config{Kubeconfig: cfg.Kubeconfig, Context: cfg.Context}.Filled()
+	k.QPS, k.Burst = objectsQPS, objectsBurst
+	return connect(k)
+}
+
+func newFaults(cfg config.KubernetesObjects, c *client, cluster string,
+	source func() (list []Fault, changed <-chan struct{}, ready bool), log *slog.Logger) *Faults {
+	// Twice the number: others may have made some with our label, and all of them must go.
+	r := newResource(c, cfg.Namespace, "faults", "Fault", clusterLabel+"="+cluster, 2*cfg.MaxFaults+objectsPage, log)
+	return &Faults{cluster: cluster, most: cfg.MaxFaults, keep: cfg.KeepClosed.D(), unknown: faultsUnknown, source: source, r: r, log: log}
+}
+
+// Run keeps the objects until ctx ends, with follow in a goroutine of its own. It never blocks the source.
+func (f *Faults) Run(ctx context.Context) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f.r.follow(ctx)
+	}()
+	defer func() { <-done }()
+	begin := time.Now()
+	for ctx.Err() == nil {
+		list, changed, ready := f.source()
+		if ready {
+			f.pass(ctx, list, time.Now(), time.Since(begin) < f.unknown)
+		}
+		look := time.NewTimer(faultsLook)
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		case <-f.r.changed:
+		case <-look.C:
+		}
+		look.Stop()
+		wait(ctx, faultsEvery)
+	}
+}
+
+// pass brings the objects to the state of the incidents. In the beginning of a term it removes no object without an incident.
+func (f *Faults) pass(ctx context.Context, list []Fault, now time.Time, beginning bool) {
+	have, over, synced := f.r.all()
+	if !synced {
+		return
+	}
+	var firstErr error
+	note := func(err error) {
+		if firstErr == nil && ctx.Err() == nil {
+			firstErr = err
+		}
+	}
+	want := f.wanted(list, now)
+	names := map[string]bool{}
+	for _, w := range want {
+		names[w.Name] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(have)) {
+		known := slices.ContainsFunc(list, func(in Fault) bool { return in.Name == name })
+		if o := have[name]; !names[name] && o.Metadata.DeletionTimestamp == nil && (known || !beginning) && ctx.Err() == nil {
+			note(f.r.delete(ctx, o))
+		}
+	}
+	// New objects first: a storm of changes must not delay them.
+	slices.SortStableFunc(want, func(a, b Fault) int {
+		_, ha := have[a.Name]
+		_, hb := have[b.Name]
+		switch {
+		case ha == hb:
+			return 0
+		case hb:
+			return -1
+		}
+		return 1
+	})
+	for _, w := range want {
+		if o, there := have[w.Name]; ctx.Err() == nil {
+			note(f.write(ctx, w, o, there))
+		}
+	}
+	if over && firstErr == nil {
+		firstErr = fmt.Errorf("there are more than %d Fault objects of cluster %s: somebody else makes them", f.r.most, f.cluster)
+	}
+	f.report(firstErr)
+}
+
+// report logs an error of a pass, each once.
+func (f *Faults) report(err error) {
+	switch {
+	case err == nil:
+		f.said = ""
+	case err.Error() != f.said:
+		f.said = err.Error()
+		f.log.Warn("Fault objects in Kubernetes are not up to date: trying again", "err", err)
+	}
+}
+
+// wanted returns the faults that have objects, at most f.most, and one more that counts the rest.
+func (f *Faults) wanted(list []Fault, now time.Time) []Fault {
+	list = slices.DeleteFunc(slices.Clone(list), func(in Fault) bool { return !in.Closed.IsZero() && now.Sub(in.Closed) > f.keep })
+	slices.SortFunc(list, func(a, b Fault) int {
+		if d := btoi(!a.Closed.IsZero()) - btoi(!b.Closed.IsZero()); d != 0 {
+			return d
+		}
+		return cmp.Or(b.Grave-a.Grave, a.Status.Since.Compare(b.Status.Since.Time), cmp.Compare(a.Name, b.Name))
+	})
+	if len(list) <= f.most {
+		return list
+	}
+	rest := list[f.most:]
+	open := 0
+	for _, in := range rest {
+		if in.Closed.IsZero() {
+			open++
+		}
+	}
+	list = list[:f.most:f.most]
+	if open > 0 {
+		list = append(list, f.more(open, rest[0].Status.Since))
+	}
+	return list
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// more returns the object that counts the open incidents without one.
+func (f *Faults) more(n int, since metav1.Time) Fault {
+	sum := sha256.Sum256([]byte(f.cluster))
+	return Fault{Name: "more-" + hex.EncodeToString(sum[:4]), Status: FaultStatus{
+		State: "OPEN", NotListed: n, Since: since,
+		Summary: fmt.Sprintf("%d more incidents are open, and have no object here: lofamoctl get incidents", n),
+	}}
+}
+
+// write brings an object to its wanted form, in one request for its identity and one for its status, each only if needed.
+func (f *Faults) write(ctx context.Context, w Fault, have object, there bool) error {
+	if there && have.Metadata.DeletionTimestamp != nil {
+		return nil // a finalizer holds it: a new one follows
+	}
+	spec, labels := FaultSpec{Cluster: f.cluster, Incident: w.Name}, map[string]string{clusterLabel: f.cluster}
+	if w.Status.Node != "" {
+		labels["lofamo.io/node"] = w.Status.Node
+	}
+	if there && !sameJSON(have.Spec, spec) { // somebody else made it: a spec never changes
+		return f.r.delete(ctx, have)
+	}
+	head := map[string]any{"apiVersion": objectsVersion, "kind": "Fault"}
+	if !there || !hasLabels(have, labels) {
+		whole := maps.Clone(head)
+		whole["metadata"], whole["spec"] = map[string]any{"name": w.Name, "labels": labels}, spec
+		if err := f.r.apply(ctx, w.Name, "", whole); err != nil {
+			return err
+		}
+	}
+	st := bounded(w.Status)
+	if there && sameStatus(have.Status, st) {
+		return nil
+	}
+	head["metadata"], head["status"] = map[string]any{"name": w.Name}, st
+	return f.r.apply(ctx, w.Name, "status", head)
+}
+
+func hasLabels(o object, want map[string]string) bool {
+	for k, v := range want {
+		if o.Metadata.Labels[k] != v {
+			return false
+		}
+	}
+	return true
+}
+
+// sameJSON reports whether a part of an object has that value.
+func sameJSON[T any](part json.RawMessage, want T) bool {
+	var is T
+	return json.Unmarshal(part, &is) == nil && reflect.DeepEqual(is, want)
+}
+
+// sameStatus is sameJSON for a status, without conditions of other types, which belong to others.
+func sameStatus(part json.RawMessage, want FaultStatus) bool {
+	var is FaultStatus
+	if json.Unmarshal(part, &is) != nil {
+		return false
+	}
+	is.Conditions = slices.DeleteFunc(is.Conditions, func(c metav1.Condition) bool {
+		return c.Type != FaultActive && c.Type != FaultAcknowledged
+	})
+	a, err := json.Marshal(is)
+	b, err2 := json.Marshal(want)
+	return err == nil && err2 == nil && string(a) == string(b)
+}
+
+// bounded cuts texts to the limits of the custom resource definition.
+func bounded(s FaultStatus) FaultStatus {
+	s.Summary = cut(s.Summary, maxFaultLine)
+	lines := func(list []string) []string {
+		var out []string
+		for _, line := range list[:min(len(list), maxFaultLines)] {
+			out = append(out, cut(line, maxFaultLine))
+		}
+		return out
+	}
+	s.Witnesses, s.Evidence = lines(s.Witnesses), lines(s.Evidence)
+	return s
+}

@@ -1,0 +1,324 @@
+package kubernetes
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"strconv"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+)
+
+// Group and version of our custom resources.
+const objectsVersion = "lofamo.io/v1alpha1"
+
+// Label of our objects, with the name of the cluster that they belong to.
+const clusterLabel = "lofamo.io/cluster"
+
+// Limits of the work with custom resources. The reads are bounded because anybody with rights in the namespace may write there.
+const (
+	objectsQPS, objectsBurst = 10, 20
+	// objectsPage is the number of objects in one answer to a list.
+	objectsPage = 25
+	// maxObjectPart bounds a spec or a status that is kept, in bytes. Our own are smaller.
+	maxObjectPart = 64 << 10
+	// maxWatched bounds one event of a watch, in bytes: more than the API server stores in one object.
+	maxWatched = 8 << 20
+	// watchTime is the length of a watch, after which the follower lists again.
+	watchTime = 5 * time.Minute
+	// followRetry and followRetryMost are the first and the longest pause after a list or a watch that failed.
+	followRetry, followRetryMost = time.Second, 30 * time.Second
+)
+
+// object is what we read of a custom object.
+type object struct {
+	Metadata struct {
+		Name              string            `json:"name"`
+		UID               types.UID         `json:"uid"`
+		ResourceVersion   string            `json:"resourceVersion"`
+		Generation        int64             `json:"generation"`
+		Labels            map[string]string `json:"labels"`
+		DeletionTimestamp *metav1.Time      `json:"deletionTimestamp"`
+	} `json:"metadata"`
+	Spec   json.RawMessage `json:"spec"`
+	Status json.RawMessage `json:"status"`
+
+	large bool // the spec or the status was too large to keep
+}
+
+// readObject decodes an object, and drops parts that are too large.
+func readObject(b []byte) (object, error) {
+	var o object
+	if err := json.Unmarshal(b, &o); err != nil {
+		return object{}, fmt.Errorf("object of the API server: %w", err)
+	}
+	if len(o.Spec) > maxObjectPart || len(o.Status) > maxObjectPart {
+		o.Spec, o.Status, o.large = nil, nil, true
+	}
+	return o, nil
+}
+
+// readPage decodes one page of a list.
+func readPage(b []byte) (metav1.ListMeta, []object, error) {
+	var page struct {
+		Metadata metav1.ListMeta   `json:"metadata"`
+		Items    []json.RawMessage `json:"items"`
+	}
+	if err := json.Unmarshal(b, &page); err != nil {
+		return metav1.ListMeta{}, nil, fmt.Errorf("list of the API server: %w", err)
+	}
+	var out []object
+	for _, item := range page.Items {
+		o, err := readObject(item)
+		if err != nil {
+			return metav1.ListMeta{}, nil, err
+		}
+		out = append(out, o)
+	}
+	return page.Metadata, out, nil
+}
+
+// readEvents decodes the events of a watch until it ends: by its time, by an error, or by an event that is too large.
+func readEvents(from io.Reader, each func(kind string, o object)) {
+	in := &io.LimitedReader{R: from}
+	for d := json.NewDecoder(in); ; {
+		in.N = maxWatched
+		var ev struct {
+			Type   string          `json:"type"`
+			Object json.RawMessage `json:"object"`
+		}
+		if err := d.Decode(&ev); err != nil || ev.Type == "ERROR" { // such as a version that is gone
+			return
+		}
+		o, err := readObject(ev.Object)
+		if err != nil {
+			return
+		}
+		each(ev.Type, o)
+	}
+}
+
+// newer reports whether the object is of a later version than another one of the same UID.
+func (o object) newer(than object) bool {
+	a, err := strconv.ParseUint(o.Metadata.ResourceVersion, 10, 64)
+	b, err2 := strconv.ParseUint(than.Metadata.ResourceVersion, 10, 64)
+	return o.Metadata.UID != than.Metadata.UID || err != nil || err2 != nil || a > b
+}
+
+// resource is one custom resource in one namespace, with a bounded copy of its objects. It is safe for concurrent use.
+type resource struct {
+	c        *client
+	path     string // of the list
+	kind     string
+	selector string // of labels; "": all objects
+	most     int    // objects that the copy holds
+	log      *slog.Logger
+
+	mu      sync.Mutex
+	synced  bool
+	over    bool // there are more objects than the copy holds
+	objects map[string]object
+	changed chan struct{} // holds one signal
+}
+
+func newResource(c *client, namespace, plural, kind, selector string, most int, log *slog.Logger) *resource {
+	return &resource{
+		c: c, path: "/apis/" + objectsVersion + "/namespaces/" + namespace + "/" + plural, kind: kind, selector: selector, most: most, log: log,
+		objects: map[string]object{}, changed: make(chan struct{}, 1),
+	}
+}
+
+// signal wakes the one who waits for changed.
+func (r *resource) signal() {
+	select {
+	case r.changed <- struct{}{}:
+	default:
+	}
+}
+
+// all returns a copy of the objects; false: they have not been read yet. over reports that there are more.
+func (r *resource) all() (objects map[string]object, over, synced bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.objects), r.over, r.synced
+}
+
+// put stores an object unless the copy has a newer version.
+func (r *resource) put(o object) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	was, there := r.objects[o.Metadata.Name]
+	switch {
+	case there && !o.newer(was):
+	case !there && len(r.objects) >= r.most:
+		r.over = true
+	default:
+		r.objects[o.Metadata.Name] = o
+	}
+}
+
+func (r *resource) remove(o object) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if was, there := r.objects[o.Metadata.Name]; there && was.Metadata.UID == o.Metadata.UID {
+		delete(r.objects, o.Metadata.Name)
+	}
+}
+
+// follow keeps the copy current until ctx ends. A watch that breaks is followed by a new list.
+func (r *resource) follow(ctx context.Context) {
+	said, pause := "", followRetry
+	for ctx.Err() == nil {
+		version, err := r.list(ctx)
+		if err == nil {
+			if said != "" {
+				r.log.Info("custom resources of Kubernetes can be read again", "kind", r.kind)
+			}
+			said, pause = "", followRetry
+			r.signal()
+			err = r.watch(ctx, version)
+		}
+		if err == nil || ctx.Err() != nil {
+			wait(ctx, followRetry) // a proxy may end every watch at once
+			continue
+		}
+		if text := err.Error(); text != said { // the same reason once
+			said = text
+			r.log.Warn("custom resources of Kubernetes cannot be read: trying again", "kind", r.kind, "err", err)
+		}
+		if !wait(ctx, pause) {
+			return
+		}
+		pause = min(2*pause, followRetryMost)
+	}
+}
+
+// list reads all objects, page by page, and returns the version for a watch. It stops when the copy is full.
+func (r *resource) list(ctx context.Context) (version string, err error) {
+	objects, next := map[string]object{}, ""
+	for {
+		req := r.request(r.c.api.Get()).Param("limit", strconv.Itoa(objectsPage))
+		if next != "" {
+			req = req.Param("continue", next)
+		}
+		b, err := r.send(ctx, req)
+		if err != nil {
+			return "", fmt.Errorf("list %s: %w", r.path, err)
+		}
+		meta, items, err := readPage(b)
+		if err != nil {
+			return "", fmt.Errorf("list %s: %w", r.path, err)
+		}
+		version, next = meta.ResourceVersion, meta.Continue
+		for _, o := range items {
+			if len(objects) < r.most {
+				objects[o.Metadata.Name] = o
+			} else {
+				next = "full"
+			}
+		}
+		if next == "" || next == "full" || len(objects) >= r.most {
+			break
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.objects, r.over, r.synced = objects, next != "", true
+	return version, nil
+}
+
+// request adds the path and the selector to a list or a watch.
+func (r *resource) request(req *rest.Request) *rest.Request {
+	req = req.AbsPath(r.path)
+	if r.selector != "" {
+		req = req.Param("labelSelector", r.selector)
+	}
+	return req
+}
+
+// watch applies changes after a version to the copy, until the watch ends.
+func (r *resource) watch(ctx context.Context, version string) error {
+	ctx, cancel := context.WithTimeout(ctx, watchTime+r.c.timeout)
+	defer cancel()
+	established := time.AfterFunc(r.c.timeout, cancel) // a server that does not answer
+	body, err := r.request(r.c.api.Get()).Param("watch", "true").Param("resourceVersion", version).
+		Param("timeoutSeconds", strconv.Itoa(int(watchTime/time.Second))).MaxRetries(0).Stream(ctx)
+	established.Stop()
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", r.path, err)
+	}
+	defer func() { _ = body.Close() }()
+	readEvents(body, func(kind string, o object) {
+		if kind == "DELETED" {
+			r.remove(o)
+		} else {
+			r.put(o)
+		}
+		r.signal()
+	})
+	return nil
+}
+
+// send sends one request within the pace, and returns the answer's body.
+func (r *resource) send(ctx context.Context, req *rest.Request) ([]byte, error) {
+	if err := r.c.all.Wait(ctx); err != nil {
+		return nil, unpaced{err}
+	}
+	one, cancel := context.WithTimeout(ctx, r.c.timeout)
+	defer cancel()
+	b, err := req.MaxRetries(0).Do(one).Raw()
+	if err != nil && one.Err() != nil && ctx.Err() == nil {
+		err = fmt.Errorf("no answer within %s: %w", r.c.timeout, err)
+	}
+	return b, err
+}
+
+// apply brings an object, or with a subresource that part of it, to the server by server-side apply. Others' values of the
+// fields that it has are replaced.
+func (r *resource) apply(ctx context.Context, name, subresource string, o any) error {
+	body, err := json.Marshal(o)
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", r.kind, name, err)
+	}
+	path := r.path + "/" + name
+	if subresource != "" {
+		path += "/" + subresource
+	}
+	req := r.c.api.Patch(types.ApplyPatchType).AbsPath(path).Param("fieldManager", fieldManager).Param("force", "true").Body(body)
+	b, err := r.send(ctx, req)
+	if err != nil {
+		return fmt.Errorf("write %s %s: %w", r.kind, name, err)
+	}
+	is, err := readObject(b)
+	if err == nil {
+		r.put(is)
+	}
+	return err
+}
+
+// delete removes an object, unless it is another one by now.
+func (r *resource) delete(ctx context.Context, o object) error {
+	body, err := json.Marshal(metav1.DeleteOptions{
+		TypeMeta:      metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"},
+		Preconditions: &metav1.Preconditions{UID: &o.Metadata.UID},
+	})
+	if err != nil {
+		return fmt.Errorf("delete %s %s: %w", r.kind, o.Metadata.Name, err)
+	}
+	_, err = r.send(ctx, r.c.api.Delete().AbsPath(r.path+"/"+o.Metadata.Name).Body(body))
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete %s %s: %w", r.kind, o.Metadata.Name, err)
+	}
+	if err == nil {
+		r.remove(o)
+	}
+	return nil
+}

@@ -65,7 +65,8 @@ func given(t *testing.T, values ...string) []string {
 var matrix = map[string][]string{
 	"defaults": nil,
 	"everything": {"supervisors.kubernetes.enabled=true", "supervisors.kubernetes.nodeLabel=example.org/lofamo",
-		"supervisors.kubernetes.faults=true", "networkPolicy.enabled=true", "networkPolicy.clients[0].ipBlock.cidr=10.0.0.0/8", "networkPolicy.metrics[0].ipBlock.cidr=10.0.0.0/8",
+		"supervisors.kubernetes.faults=true",
+		"networkPolicy.enabled=true", "networkPolicy.clients[0].ipBlock.cidr=10.0.0.0/8", "networkPolicy.metrics[0].ipBlock.cidr=10.0.0.0/8",
 		"monitoring.podMonitor.enabled=true", "monitoring.prometheusRule.enabled=true",
 		"monitoring.prometheusRule.runbooks=https://map.example.org:9443/runbooks/", "monitoring.dashboards.enabled=true",
 		"images.pullSecrets[0]=pull", "services.web.type=NodePort"},

@@ -12,6 +12,9 @@ import (
 // Internals for tests of replicas over real sockets.
 var NodeExecutors = (*Supervisor).nodeExecutors
 
+// FaultOf renders an incident for Kubernetes.
+var FaultOf = faultOf
+
 // Term returns the token of this replica's lead; 0: another one leads.
 func (s *Supervisor) Term() uint64 { return s.engine.Term() }
 

@@ -116,7 +116,7 @@ func TestFaultObjectsFollowIncidents(t *testing.T) {
 			a.Metadata.Labels["mine"] == "yes" && statusOf(t, l["k-b"]).Summary != ""
 	})
 
-	// Another leader begins: it changes nothing that stands, removes what was left, and adds what is new.
+	// Another leader begins: it changes no current object, removes old objects, and adds new ones.
 	stop()
 	before := listObjects(t, ns, "faults")["k-a"].Metadata.ResourceVersion
 	closed := aFault("k-c")
@@ -216,7 +216,7 @@ func TestFaultKeeperReadsNoMoreThanItKeeps(t *testing.T) {
 	if l, over, synced := r.all(); len(l) != 40 || !over || !synced {
 		t.Errorf("%d objects, more %v, read %v: want 40 and more", len(l), over, synced)
 	}
-	// The keeper removes all of them, over some lists.
+	// The keeper removes all objects, over some lists.
 	src := &incidents{}
 	src.set()
 	keepFaults(t, config.KubernetesObjects{Namespace: ns, Faults: true}, objectsClient(t, cluster(t).Addr), src)

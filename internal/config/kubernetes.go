@@ -35,7 +35,7 @@ type KubernetesConfig struct {
 	// nodes. Default none: only responses set conditions.
 	Conditions *KubernetesConditions `json:"conditions,omitempty"`
 	// Evidence lets policies require conditions that other programs set on nodes (spec.outside), such as
-	// node-problem-detector. The service account needs the right to list and watch nodes. Default false: such policies wait.
+	// node-problem-detector. The service account needs the right to list and watch nodes. Default false: such policies start no response.
 	Evidence bool `json:"evidence,omitempty"`
 }
 

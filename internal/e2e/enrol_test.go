@@ -101,7 +101,7 @@ func (h *hall) forgottenMeanwhile(id string, number int, token string) {
 	}
 	late := time.AfterFunc(settling, func() { _, _ = killAll(agent) })
 	err := agent.Wait()
-	if late.Stop(); err == nil || says("enrolled this node anew") == 0 {
+	if late.Stop(); err == nil || says("enrolled this node again") == 0 {
 		h.Fatalf("the agent of a forgotten node: %v: want an end because it was enrolled anew", err)
 	}
 	h.enrols(id, number, "none")

@@ -60,7 +60,7 @@ const (
 type Dir struct {
 	path string
 	keys pki.KeyType // of new authorities and of people's certificates; "": the default
-	// withAuthority says that the issuer's key is kept where the authority's is, for as long.
+	// withAuthority gives the issuer the authority's lifetime: nodes learn of a new issuer only when their daemons start.
 	withAuthority bool
 }
 
@@ -105,7 +105,7 @@ func (d *Dir) Init(inv Inventory) error {
 	}
 	lifetime := pki.IssuerValidity
 	if d.withAuthority {
-		lifetime = pki.AuthorityValidity // a shorter one would protect nothing
+		lifetime = pki.AuthorityValidity
 	}
 	if err := newIssuer(inv.Cluster, d.path, lifetime); err != nil {
 		return err

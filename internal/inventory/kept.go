@@ -91,7 +91,8 @@ func (inv Inventory) Keep(dir string, kept Kept, now time.Time) (Kept, error) {
 	if len(kept[KeptAuthority]) == 0 {
 		for name, files := range kept {
 			if len(files) > 0 {
-				return nil, fmt.Errorf("%s: is missing, and %s is there: want both, or none for a new cluster", KeptAuthority, name)
+				return nil, fmt.Errorf("the Secret for %s is missing, but the one for %s exists: restore the missing one from your copy, or delete all "+
+					"of them to make a new cluster", KeptAuthority, name)
 			}
 		}
 		if err := d.Init(inv); err != nil {
@@ -148,7 +149,7 @@ func (d *Dir) unpack(inv Inventory, kept Kept) (Inventory, error) {
 		return old, fmt.Errorf("%s: %w", KeptAuthority, err)
 	}
 	if old.Cluster != inv.Cluster {
-		return old, fmt.Errorf("cluster: given %s: want %s, which is kept here", inv.Cluster, old.Cluster)
+		return old, fmt.Errorf("cluster: given %s: want %s, the cluster of the existing Secrets", inv.Cluster, old.Cluster)
 	}
 	if err := errors.Join(os.MkdirAll(d.file(supervisors), 0o700), os.MkdirAll(d.file(operatorsDir), 0o700)); err != nil {
 		return old, err

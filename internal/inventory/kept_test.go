@@ -137,7 +137,7 @@ func TestKeptClusterIsNotReplaced(t *testing.T) {
 		kept Kept
 		want string
 	}{
-		"the authority is lost":    {inv, without, "authority: is missing, and supervisor-s1 is there"},
+		"the authority is lost":    {inv, without, "the Secret for authority is missing, but the one for supervisor-s1 exists"},
 		"another cluster":          {other, first, "cluster: given hall8: want hall7"},
 		"nodes have bundles":       {nodes, nil, "nodes"},
 		"one name for two":         {empty("a_b", "a-b", "c"), nil, "supervisors a_b and a-b"},

@@ -19,7 +19,7 @@ import (
 	"github.com/lofamo/lofamo/internal/durable"
 )
 
-// IssuerValidity is the lifetime of a new issuer whose key is not beside that of the authority.
+// IssuerValidity is the default lifetime of a new issuer.
 const IssuerValidity = 365 * 24 * time.Hour
 
 // Extensions of this package's own, below the arc for identifiers without a registration.

@@ -54,7 +54,7 @@ type mapNow struct {
 }
 
 const (
-	// stayFor is the pause after a node could not be removed, and before many nodes that are missing at once are.
+	// stayFor is the pause before another attempt to remove a node, and before the removal of many nodes that disappeared at once.
 	stayFor = 10 * time.Minute
 	// maxPlaced bounds the nodes that one change gives places.
 	maxPlaced = 16

@@ -704,11 +704,11 @@ type Node struct {
 	// earlier version committed it.
 	Why string `protobuf:"bytes,32,opt,name=why,proto3" json:"why,omitempty"`
 	// In the store only: ids of the peers to which the links led when the node was committed, in the order X+ X- Y+ Y- Z+ Z-,
-	// "" for no link. None: an earlier version committed the node.
+	// "" for no link. Empty if an earlier version committed the node.
 	LinkPeers []string `protobuf:"bytes,33,rep,name=link_peers,json=linkPeers,proto3" json:"link_peers,omitempty"`
-	// In the store only, a bit for each link in the same order: the node has followed a change of the link's peer.
+	// In the store only: a bit for each link, in the same order; set if the node has followed a change of the link's peer.
 	LinksFollowed uint32 `protobuf:"varint,34,opt,name=links_followed,json=linksFollowed,proto3" json:"links_followed,omitempty"`
-	// In the store only, in the same way: the peer changed again before the link had settled.
+	// In the store only: a bit for each link, in the same order; set if the peer changed again before the link had settled.
 	LinksUnclear  uint32 `protobuf:"varint,35,opt,name=links_unclear,json=linksUnclear,proto3" json:"links_unclear,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

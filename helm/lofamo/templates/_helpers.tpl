@@ -88,7 +88,7 @@ stores are there. */}}
   {{- $count := int $a.supervisors -}}
   {{- if not (has $count (list 1 3 5)) }}{{ fail (printf "automatic.supervisors: given %v: want 1, 3 or 5" $a.supervisors) }}{{ end -}}
   {{- $all := concat $control $others -}}
-  {{- if not $all }}{{ fail (include "lofamo.missing" . | default "automatic.nodeSelector: no Ready node has these labels: want labels of nodes that may run supervisors") }}{{ else -}}{{/* 'helm lint' goes on after fail */}}
+  {{- if not $all }}{{ fail (include "lofamo.missing" . | default "automatic.nodeSelector: no node fits: want at least one node with these labels that is Ready, not cordoned, runs Linux and has an InternalIP") }}{{ else -}}{{/* 'helm lint' goes on after fail */}}
   {{- if lt (len $all) $count }}{{ $count = ternary 3 1 (ge (len $all) 3) }}{{ end -}}
   {{- $supervisors := list -}}{{- $nodes := dict -}}
   {{- range $i := until $count -}}

@@ -50,10 +50,10 @@ const (
 	joinTry = 5 * time.Second
 	// joinPause is the first pause between two rounds of requests to all supervisors. It doubles up to joinPauseMost.
 	joinPause, joinPauseMost = time.Second, 8 * time.Second
-	// joinFresh is the age up to which a node starts with a stored enrolment before it asks a supervisor: that of the daemon of
-	// the other half, which may start beside this one.
+	// joinFresh is the maximum age of a stored enrolment with which a daemon starts without asking first: the daemon of the other
+	// half has probably just stored it.
 	joinFresh = time.Minute
-	// joinAsk is the time limit of that question. After it, the node starts with the stored enrolment.
+	// joinAsk limits how long a daemon asks about an older stored enrolment before it starts with it.
 	joinAsk = 3 * time.Second
 	// maxJoinFile bounds the files that are read, in bytes.
 	maxJoinFile = 1 << 20

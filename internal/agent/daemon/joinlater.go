@@ -15,8 +15,8 @@ import (
 // laterPauseMost.
 const laterPause, laterPauseMost = 2 * time.Second, 30 * time.Second
 
-// ErrEnrolledAnew ends a daemon: its node was let in again, with other certificates. A new daemon takes them.
-var ErrEnrolledAnew = errors.New("the supervisors have enrolled this node anew: it starts again with its new certificates")
+// ErrEnrolledAnew ends a daemon whose node got new certificates. The next daemon loads them.
+var ErrEnrolledAnew = errors.New("the supervisors have enrolled this node again: exiting, so that a restart loads its new certificates")
 
 // Later asks the supervisors about a node that has started with a stored enrolment. Meanwhile the cluster may have forgotten the
 // node.
@@ -70,8 +70,8 @@ func (l *Later) ask(ctx context.Context) bool {
 	}
 }
 
-// anew reports whether the node has other certificates than at the start of this daemon: this one has got them, or that of the
-// other half.
+// anew reports whether the node's certificates have changed since this daemon started: it or the daemon of the other half has stored
+// new ones.
 func (l *Later) anew() bool {
 	now, err := os.ReadFile(l.j.file("host.pem"))
 	return err == nil && !bytes.Equal(now, l.cert)

@@ -88,7 +88,7 @@ func (s *planned) overrule(open map[string]bool) (executor.Result, bool) {
 	for _, k := range keys {
 		id := responseOf(k)
 		if c.alone && (id == s.j.Response || open[id]) {
-			return executor.Unchanged("node %s: response %s has begun %s, and is open: one at a time", s.n.Name, id, c.name), true
+			return executor.Unchanged("node %s: response %s is still open and has begun %s: only one at a time", s.n.Name, id, c.name), true
 		}
 		if id == s.j.Response || open[id] {
 			return executor.Unchanged("node %s: somebody has removed %s, which response %s had set: it is not set again while that one "+

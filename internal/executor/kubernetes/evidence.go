@@ -219,7 +219,7 @@ func (o Outside) problem() bool {
 
 func (o Outside) note(now time.Time) string {
 	age := func(at time.Time) string { return max(0, now.Sub(at)).Round(time.Second).String() }
-	s := fmt.Sprintf("outside evidence, no verdict: %s of %s is %s", o.Type, cmp.Or(o.By, "an unknown program"), o.Status)
+	s := fmt.Sprintf("outside evidence, not a verdict: condition %s, set by %s, is %s", o.Type, cmp.Or(o.By, "an unknown program"), o.Status)
 	if !o.Since.IsZero() {
 		s += " for " + age(o.Since)
 	}

@@ -126,9 +126,9 @@ func TestExplanationsNameOutsideProblems(t *testing.T) {
 		of("DiskPressure", "True", "kubelet", 0), {OutsideCondition: response.OutsideCondition{Type: "XID", Status: "True"}},
 	}, now)
 	want := []string{
-		"outside evidence, no verdict: KernelDeadlock of node-problem-detector is True for 1h0m0s: R: a b (heartbeat 12s ago)",
-		"outside evidence, no verdict: StorageReady of eks is False for 1h0m0s: R: a b (last heartbeat 20m0s ago: it does not count)",
-		"outside evidence, no verdict: XID of an unknown program is True (without a heartbeat: it does not count)",
+		"outside evidence, not a verdict: condition KernelDeadlock, set by node-problem-detector, is True for 1h0m0s: R: a b (heartbeat 12s ago)",
+		"outside evidence, not a verdict: condition StorageReady, set by eks, is False for 1h0m0s: R: a b (last heartbeat 20m0s ago: it does not count)",
+		"outside evidence, not a verdict: condition XID, set by an unknown program, is True (without a heartbeat: it does not count)",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q\nwant %q", got, want)

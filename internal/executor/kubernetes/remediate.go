@@ -91,7 +91,7 @@ func (e *Executor) remediate(ctx context.Context, j executor.Job) executor.Resul
 		case err != nil:
 			return endIfRefused(err)
 		case there && object.Metadata.Annotations[remediationKey] != d.of():
-			return ended{executor.Unchanged("%s is of another program or response: want none, or its end", d)}
+			return ended{executor.Unchanged("%s already exists and belongs to another program or response: wait until it is gone, or delete it", d)}
 		case marked && !there:
 			return ended{executor.Unchanged("%s is missing: somebody has removed it, or an earlier attempt ended before it was created. It is "+
 				"not created again while annotation %s stands on the node", d, markKey(j.Response, j.Step))}
@@ -197,7 +197,7 @@ func (d *remediating) create(ctx context.Context, sent *bool) error {
 			return ended{executor.Done("created by an earlier try")}
 		}
 		if err == nil && object != nil {
-			return ended{executor.Unchanged("%s is of another program or response: want none, or its end", d)}
+			return ended{executor.Unchanged("%s already exists and belongs to another program or response: wait until it is gone, or delete it", d)}
 		}
 		return errors.Join(err, errors.New("the object comes and goes"))
 	case refused(err) && !*sent:
@@ -280,7 +280,7 @@ func (d *remediating) remove(ctx context.Context, sent *bool) error {
 	case object == nil:
 		return ended{executor.Done("%s is gone", d)}
 	case object.Metadata.Annotations[remediationKey] != d.of():
-		return ended{executor.Done("%s is of another program or response: left alone", d)}
+		return ended{executor.Done("%s belongs to another program or response: left alone", d)}
 	case object.Metadata.DeletionTimestamp != nil:
 		return fmt.Errorf("%s is being removed: its remediator has not released it", d)
 	}

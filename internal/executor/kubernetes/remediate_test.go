@@ -175,7 +175,7 @@ func TestRemediationIsHandedOver(t *testing.T) {
 		r.says(node, "False", "True")
 		want(t, result(), response.Succeeded, "has succeeded")
 		other := aJob(responseID(), node, response.KubernetesRemediate, r.parameters())
-		want(t, e.Do(t.Context(), under(8, other)), response.Unchanged, "is of another program or response")
+		want(t, e.Do(t.Context(), under(8, other)), response.Unchanged, "belongs to another program or response")
 		result = begun(t.Context(), t, e, undo(j))
 		eventually(t, func() bool {
 			b := r.do(http.MethodGet, r.path(r.kind)+"/"+node, "", "")
@@ -208,7 +208,7 @@ func TestOneRemediationOfANode(t *testing.T) {
 	b.do(http.MethodPost, b.path(b.kind), "",
 		fmt.Sprintf(`{"apiVersion":"%s/v1alpha1","kind":%q,"metadata":{"name":%q}}`, b.group, b.kind, theirs))
 	foreign := aJob(responseID(), theirs, response.KubernetesRemediate, b.parameters())
-	want(t, e.Do(t.Context(), foreign), response.Unchanged, "is of another program or response")
+	want(t, e.Do(t.Context(), foreign), response.Unchanged, "belongs to another program or response")
 	do(t, e, undo(foreign))
 	if _, there := b.object(theirs); !there || len(marks(theNode(t, theirs))) != 0 {
 		t.Errorf("another program's remediation: there %t; marks %v", there, marks(theNode(t, theirs)))

@@ -159,8 +159,8 @@ const (
 	checkEvery = time.Second
 	// pauseShare bounds the share of its time that the leader spends on plans: after the work of a kind that plans, the next
 	// work waits that many times as long as the last one took. The diameter of a large torus and the plan of its peers are
-	// expensive, and any node's answer may cause work. Waits for the store and the sending of orders count once, because both have
-	// bounds of their own, and a node that joins waits for the next work. longestPause bounds the wait.
+	// expensive, and any node's answer may cause work. Time spent waiting for the store or sending orders is not multiplied: both have
+	// their own bounds, and a joining node would wait for it. longestPause bounds the wait.
 	pauseShare   = 20
 	longestPause = time.Minute
 )

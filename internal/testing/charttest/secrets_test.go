@@ -111,7 +111,7 @@ func TestKeysAreMadeOnce(t *testing.T) {
 		t.Errorf("another cluster's inventory: %v: %s", err, out)
 	}
 	drop("secrets", "authority")
-	if out, err := run(inv); err == nil || !strings.Contains(out, "authority: is missing") {
+	if out, err := run(inv); err == nil || !strings.Contains(out, "the Secret for authority is missing") {
 		t.Errorf("without the authority: %v: %s", err, out)
 	}
 	k.apply(object{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": "lofamo-authority", "namespace": "lofamo"},

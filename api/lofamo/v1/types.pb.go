@@ -703,13 +703,8 @@ type Node struct {
 	// The rule in words, for this case, as it stood when the state was committed; empty if the node is NORMAL, or if an
 	// earlier version committed it.
 	Why string `protobuf:"bytes,32,opt,name=why,proto3" json:"why,omitempty"`
-	// In the store only: ids of the peers to which the links led when the node was committed, in the order X+ X- Y+ Y- Z+ Z-,
-	// "" for no link. Empty if an earlier version committed the node.
-	LinkPeers []string `protobuf:"bytes,33,rep,name=link_peers,json=linkPeers,proto3" json:"link_peers,omitempty"`
-	// In the store only: a bit for each link, in the same order; set if the node has followed a change of the link's peer.
-	LinksFollowed uint32 `protobuf:"varint,34,opt,name=links_followed,json=linksFollowed,proto3" json:"links_followed,omitempty"`
-	// In the store only: a bit for each link, in the same order; set if the peer changed again before the link had settled.
-	LinksUnclear  uint32 `protobuf:"varint,35,opt,name=links_unclear,json=linksUnclear,proto3" json:"links_unclear,omitempty"`
+	// In the store only: where the node's links led when it was committed. Unset if an earlier version committed it.
+	StoredLinks   *StoredLinks `protobuf:"bytes,33,opt,name=stored_links,json=storedLinks,proto3" json:"stored_links,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -968,23 +963,73 @@ func (x *Node) GetWhy() string {
 	return ""
 }
 
-func (x *Node) GetLinkPeers() []string {
+func (x *Node) GetStoredLinks() *StoredLinks {
 	if x != nil {
-		return x.LinkPeers
+		return x.StoredLinks
 	}
 	return nil
 }
 
-func (x *Node) GetLinksFollowed() uint32 {
+// StoredLinks are the links of a node in the store. New leaders compare them with the topology.
+type StoredLinks struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ids of the peers in the order X+ X- Y+ Y- Z+ Z-, "" for no link.
+	Peers []string `protobuf:"bytes,1,rep,name=peers,proto3" json:"peers,omitempty"`
+	// A bit for each link, in the same order; set if the node has followed a change of the link's peer.
+	Followed uint32 `protobuf:"varint,2,opt,name=followed,proto3" json:"followed,omitempty"`
+	// A bit for each link, in the same order; set if the peer changed again before the link had settled.
+	Unclear       uint32 `protobuf:"varint,3,opt,name=unclear,proto3" json:"unclear,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoredLinks) Reset() {
+	*x = StoredLinks{}
+	mi := &file_lofamo_v1_types_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoredLinks) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoredLinks) ProtoMessage() {}
+
+func (x *StoredLinks) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_types_proto_msgTypes[1]
 	if x != nil {
-		return x.LinksFollowed
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoredLinks.ProtoReflect.Descriptor instead.
+func (*StoredLinks) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *StoredLinks) GetPeers() []string {
+	if x != nil {
+		return x.Peers
+	}
+	return nil
+}
+
+func (x *StoredLinks) GetFollowed() uint32 {
+	if x != nil {
+		return x.Followed
 	}
 	return 0
 }
 
-func (x *Node) GetLinksUnclear() uint32 {
+func (x *StoredLinks) GetUnclear() uint32 {
 	if x != nil {
-		return x.LinksUnclear
+		return x.Unclear
 	}
 	return 0
 }
@@ -1001,7 +1046,7 @@ type Starved struct {
 
 func (x *Starved) Reset() {
 	*x = Starved{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[1]
+	mi := &file_lofamo_v1_types_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1013,7 +1058,7 @@ func (x *Starved) String() string {
 func (*Starved) ProtoMessage() {}
 
 func (x *Starved) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[1]
+	mi := &file_lofamo_v1_types_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1026,7 +1071,7 @@ func (x *Starved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Starved.ProtoReflect.Descriptor instead.
 func (*Starved) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{1}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Starved) GetHalf() string {
@@ -1067,7 +1112,7 @@ type FaultEvidence struct {
 
 func (x *FaultEvidence) Reset() {
 	*x = FaultEvidence{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[2]
+	mi := &file_lofamo_v1_types_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1079,7 +1124,7 @@ func (x *FaultEvidence) String() string {
 func (*FaultEvidence) ProtoMessage() {}
 
 func (x *FaultEvidence) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[2]
+	mi := &file_lofamo_v1_types_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1092,7 +1137,7 @@ func (x *FaultEvidence) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FaultEvidence.ProtoReflect.Descriptor instead.
 func (*FaultEvidence) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{2}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *FaultEvidence) GetComponent() string {
@@ -1162,7 +1207,7 @@ type Restarting struct {
 
 func (x *Restarting) Reset() {
 	*x = Restarting{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[3]
+	mi := &file_lofamo_v1_types_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1174,7 +1219,7 @@ func (x *Restarting) String() string {
 func (*Restarting) ProtoMessage() {}
 
 func (x *Restarting) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[3]
+	mi := &file_lofamo_v1_types_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1187,7 +1232,7 @@ func (x *Restarting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restarting.ProtoReflect.Descriptor instead.
 func (*Restarting) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{3}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Restarting) GetHalf() string {
@@ -1218,7 +1263,7 @@ type Maintenance struct {
 
 func (x *Maintenance) Reset() {
 	*x = Maintenance{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[4]
+	mi := &file_lofamo_v1_types_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1230,7 +1275,7 @@ func (x *Maintenance) String() string {
 func (*Maintenance) ProtoMessage() {}
 
 func (x *Maintenance) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[4]
+	mi := &file_lofamo_v1_types_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1243,7 +1288,7 @@ func (x *Maintenance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Maintenance.ProtoReflect.Descriptor instead.
 func (*Maintenance) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{4}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Maintenance) GetNode() string {
@@ -1300,7 +1345,7 @@ type Warning struct {
 
 func (x *Warning) Reset() {
 	*x = Warning{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[5]
+	mi := &file_lofamo_v1_types_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1312,7 +1357,7 @@ func (x *Warning) String() string {
 func (*Warning) ProtoMessage() {}
 
 func (x *Warning) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[5]
+	mi := &file_lofamo_v1_types_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1325,7 +1370,7 @@ func (x *Warning) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Warning.ProtoReflect.Descriptor instead.
 func (*Warning) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{5}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Warning) GetComponent() string {
@@ -1409,7 +1454,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[6]
+	mi := &file_lofamo_v1_types_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1421,7 +1466,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[6]
+	mi := &file_lofamo_v1_types_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1434,7 +1479,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Group) GetId() string {
@@ -1542,7 +1587,7 @@ type DeliveryStatus struct {
 
 func (x *DeliveryStatus) Reset() {
 	*x = DeliveryStatus{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[7]
+	mi := &file_lofamo_v1_types_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1554,7 +1599,7 @@ func (x *DeliveryStatus) String() string {
 func (*DeliveryStatus) ProtoMessage() {}
 
 func (x *DeliveryStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[7]
+	mi := &file_lofamo_v1_types_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1567,7 +1612,7 @@ func (x *DeliveryStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeliveryStatus.ProtoReflect.Descriptor instead.
 func (*DeliveryStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *DeliveryStatus) GetState() PathState {
@@ -1690,7 +1735,7 @@ type RailStatus struct {
 
 func (x *RailStatus) Reset() {
 	*x = RailStatus{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[8]
+	mi := &file_lofamo_v1_types_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1702,7 +1747,7 @@ func (x *RailStatus) String() string {
 func (*RailStatus) ProtoMessage() {}
 
 func (x *RailStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[8]
+	mi := &file_lofamo_v1_types_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1715,7 +1760,7 @@ func (x *RailStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RailStatus.ProtoReflect.Descriptor instead.
 func (*RailStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RailStatus) GetName() string {
@@ -1783,7 +1828,7 @@ type HalfHealth struct {
 
 func (x *HalfHealth) Reset() {
 	*x = HalfHealth{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[9]
+	mi := &file_lofamo_v1_types_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1795,7 +1840,7 @@ func (x *HalfHealth) String() string {
 func (*HalfHealth) ProtoMessage() {}
 
 func (x *HalfHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[9]
+	mi := &file_lofamo_v1_types_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1808,7 +1853,7 @@ func (x *HalfHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HalfHealth.ProtoReflect.Descriptor instead.
 func (*HalfHealth) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *HalfHealth) GetRecovery() *RecoveryStatus {
@@ -1875,7 +1920,7 @@ type ProcessorTime struct {
 
 func (x *ProcessorTime) Reset() {
 	*x = ProcessorTime{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[10]
+	mi := &file_lofamo_v1_types_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1887,7 +1932,7 @@ func (x *ProcessorTime) String() string {
 func (*ProcessorTime) ProtoMessage() {}
 
 func (x *ProcessorTime) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[10]
+	mi := &file_lofamo_v1_types_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1900,7 +1945,7 @@ func (x *ProcessorTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessorTime.ProtoReflect.Descriptor instead.
 func (*ProcessorTime) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{10}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ProcessorTime) GetStarved() bool {
@@ -1971,7 +2016,7 @@ type RecoveryStatus struct {
 
 func (x *RecoveryStatus) Reset() {
 	*x = RecoveryStatus{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[11]
+	mi := &file_lofamo_v1_types_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1983,7 +2028,7 @@ func (x *RecoveryStatus) String() string {
 func (*RecoveryStatus) ProtoMessage() {}
 
 func (x *RecoveryStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[11]
+	mi := &file_lofamo_v1_types_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1996,7 +2041,7 @@ func (x *RecoveryStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoveryStatus.ProtoReflect.Descriptor instead.
 func (*RecoveryStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{11}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RecoveryStatus) GetState() RecoveryState {
@@ -2130,7 +2175,7 @@ type SelfTest struct {
 
 func (x *SelfTest) Reset() {
 	*x = SelfTest{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[12]
+	mi := &file_lofamo_v1_types_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2142,7 +2187,7 @@ func (x *SelfTest) String() string {
 func (*SelfTest) ProtoMessage() {}
 
 func (x *SelfTest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[12]
+	mi := &file_lofamo_v1_types_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2155,7 +2200,7 @@ func (x *SelfTest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SelfTest.ProtoReflect.Descriptor instead.
 func (*SelfTest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{12}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SelfTest) GetNumber() uint32 {
@@ -2268,7 +2313,7 @@ type Component struct {
 
 func (x *Component) Reset() {
 	*x = Component{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[13]
+	mi := &file_lofamo_v1_types_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2280,7 +2325,7 @@ func (x *Component) String() string {
 func (*Component) ProtoMessage() {}
 
 func (x *Component) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[13]
+	mi := &file_lofamo_v1_types_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2293,7 +2338,7 @@ func (x *Component) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Component.ProtoReflect.Descriptor instead.
 func (*Component) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{13}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Component) GetName() string {
@@ -2372,7 +2417,7 @@ type Evidence struct {
 
 func (x *Evidence) Reset() {
 	*x = Evidence{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[14]
+	mi := &file_lofamo_v1_types_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2384,7 +2429,7 @@ func (x *Evidence) String() string {
 func (*Evidence) ProtoMessage() {}
 
 func (x *Evidence) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[14]
+	mi := &file_lofamo_v1_types_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2397,7 +2442,7 @@ func (x *Evidence) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Evidence.ProtoReflect.Descriptor instead.
 func (*Evidence) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{14}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Evidence) GetKind() string {
@@ -2455,7 +2500,7 @@ type Registers struct {
 
 func (x *Registers) Reset() {
 	*x = Registers{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[15]
+	mi := &file_lofamo_v1_types_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2467,7 +2512,7 @@ func (x *Registers) String() string {
 func (*Registers) ProtoMessage() {}
 
 func (x *Registers) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[15]
+	mi := &file_lofamo_v1_types_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2480,7 +2525,7 @@ func (x *Registers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registers.ProtoReflect.Descriptor instead.
 func (*Registers) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{15}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Registers) GetDnpWatchdog() uint32 {
@@ -2533,7 +2578,7 @@ type Link struct {
 
 func (x *Link) Reset() {
 	*x = Link{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[16]
+	mi := &file_lofamo_v1_types_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2545,7 +2590,7 @@ func (x *Link) String() string {
 func (*Link) ProtoMessage() {}
 
 func (x *Link) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[16]
+	mi := &file_lofamo_v1_types_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2558,7 +2603,7 @@ func (x *Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Link.ProtoReflect.Descriptor instead.
 func (*Link) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{16}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Link) GetNode() string {
@@ -2672,7 +2717,7 @@ type LinkMask struct {
 
 func (x *LinkMask) Reset() {
 	*x = LinkMask{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[17]
+	mi := &file_lofamo_v1_types_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2684,7 +2729,7 @@ func (x *LinkMask) String() string {
 func (*LinkMask) ProtoMessage() {}
 
 func (x *LinkMask) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[17]
+	mi := &file_lofamo_v1_types_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2697,7 +2742,7 @@ func (x *LinkMask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkMask.ProtoReflect.Descriptor instead.
 func (*LinkMask) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{17}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *LinkMask) GetNode() string {
@@ -2815,7 +2860,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[18]
+	mi := &file_lofamo_v1_types_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2827,7 +2872,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[18]
+	mi := &file_lofamo_v1_types_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2840,7 +2885,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{18}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Event) GetRevision() uint64 {
@@ -3074,7 +3119,7 @@ type Supervisor struct {
 
 func (x *Supervisor) Reset() {
 	*x = Supervisor{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[19]
+	mi := &file_lofamo_v1_types_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3086,7 +3131,7 @@ func (x *Supervisor) String() string {
 func (*Supervisor) ProtoMessage() {}
 
 func (x *Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[19]
+	mi := &file_lofamo_v1_types_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3099,7 +3144,7 @@ func (x *Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Supervisor.ProtoReflect.Descriptor instead.
 func (*Supervisor) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{19}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Supervisor) GetId() string {
@@ -3190,7 +3235,7 @@ var File_lofamo_v1_types_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\n" +
-	"\x15lofamo/v1/types.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb9\v\n" +
+	"\x15lofamo/v1/types.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x89\v\n" +
 	"\x04Node\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05coord\x18\x02 \x01(\tR\x05coord\x12&\n" +
@@ -3231,14 +3276,15 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"restarting\x12?\n" +
 	"\x0efault_evidence\x18\x1e \x03(\v2\x18.lofamo.v1.FaultEvidenceR\rfaultEvidence\x12,\n" +
 	"\astarved\x18\x1f \x01(\v2\x12.lofamo.v1.StarvedR\astarved\x12\x10\n" +
-	"\x03why\x18  \x01(\tR\x03why\x12\x1d\n" +
-	"\n" +
-	"link_peers\x18! \x03(\tR\tlinkPeers\x12%\n" +
-	"\x0elinks_followed\x18\" \x01(\rR\rlinksFollowed\x12#\n" +
-	"\rlinks_unclear\x18# \x01(\rR\flinksUnclear\x1a9\n" +
+	"\x03why\x18  \x01(\tR\x03why\x129\n" +
+	"\fstored_links\x18! \x01(\v2\x16.lofamo.v1.StoredLinksR\vstoredLinks\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"c\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"Y\n" +
+	"\vStoredLinks\x12\x14\n" +
+	"\x05peers\x18\x01 \x03(\tR\x05peers\x12\x1a\n" +
+	"\bfollowed\x18\x02 \x01(\rR\bfollowed\x12\x18\n" +
+	"\aunclear\x18\x03 \x01(\rR\aunclear\"c\n" +
 	"\aStarved\x12\x12\n" +
 	"\x04half\x18\x01 \x01(\tR\x04half\x12\x1d\n" +
 	"\n" +
@@ -3565,7 +3611,7 @@ func file_lofamo_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_lofamo_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
-var file_lofamo_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_lofamo_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_lofamo_v1_types_proto_goTypes = []any{
 	(State)(0),                    // 0: lofamo.v1.State
 	(Platform)(0),                 // 1: lofamo.v1.Platform
@@ -3578,103 +3624,105 @@ var file_lofamo_v1_types_proto_goTypes = []any{
 	(TestState)(0),                // 8: lofamo.v1.TestState
 	(EventKind)(0),                // 9: lofamo.v1.EventKind
 	(*Node)(nil),                  // 10: lofamo.v1.Node
-	(*Starved)(nil),               // 11: lofamo.v1.Starved
-	(*FaultEvidence)(nil),         // 12: lofamo.v1.FaultEvidence
-	(*Restarting)(nil),            // 13: lofamo.v1.Restarting
-	(*Maintenance)(nil),           // 14: lofamo.v1.Maintenance
-	(*Warning)(nil),               // 15: lofamo.v1.Warning
-	(*Group)(nil),                 // 16: lofamo.v1.Group
-	(*DeliveryStatus)(nil),        // 17: lofamo.v1.DeliveryStatus
-	(*RailStatus)(nil),            // 18: lofamo.v1.RailStatus
-	(*HalfHealth)(nil),            // 19: lofamo.v1.HalfHealth
-	(*ProcessorTime)(nil),         // 20: lofamo.v1.ProcessorTime
-	(*RecoveryStatus)(nil),        // 21: lofamo.v1.RecoveryStatus
-	(*SelfTest)(nil),              // 22: lofamo.v1.SelfTest
-	(*Component)(nil),             // 23: lofamo.v1.Component
-	(*Evidence)(nil),              // 24: lofamo.v1.Evidence
-	(*Registers)(nil),             // 25: lofamo.v1.Registers
-	(*Link)(nil),                  // 26: lofamo.v1.Link
-	(*LinkMask)(nil),              // 27: lofamo.v1.LinkMask
-	(*Event)(nil),                 // 28: lofamo.v1.Event
-	(*Supervisor)(nil),            // 29: lofamo.v1.Supervisor
-	nil,                           // 30: lofamo.v1.Node.LabelsEntry
-	nil,                           // 31: lofamo.v1.Event.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 32: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 33: google.protobuf.Duration
+	(*StoredLinks)(nil),           // 11: lofamo.v1.StoredLinks
+	(*Starved)(nil),               // 12: lofamo.v1.Starved
+	(*FaultEvidence)(nil),         // 13: lofamo.v1.FaultEvidence
+	(*Restarting)(nil),            // 14: lofamo.v1.Restarting
+	(*Maintenance)(nil),           // 15: lofamo.v1.Maintenance
+	(*Warning)(nil),               // 16: lofamo.v1.Warning
+	(*Group)(nil),                 // 17: lofamo.v1.Group
+	(*DeliveryStatus)(nil),        // 18: lofamo.v1.DeliveryStatus
+	(*RailStatus)(nil),            // 19: lofamo.v1.RailStatus
+	(*HalfHealth)(nil),            // 20: lofamo.v1.HalfHealth
+	(*ProcessorTime)(nil),         // 21: lofamo.v1.ProcessorTime
+	(*RecoveryStatus)(nil),        // 22: lofamo.v1.RecoveryStatus
+	(*SelfTest)(nil),              // 23: lofamo.v1.SelfTest
+	(*Component)(nil),             // 24: lofamo.v1.Component
+	(*Evidence)(nil),              // 25: lofamo.v1.Evidence
+	(*Registers)(nil),             // 26: lofamo.v1.Registers
+	(*Link)(nil),                  // 27: lofamo.v1.Link
+	(*LinkMask)(nil),              // 28: lofamo.v1.LinkMask
+	(*Event)(nil),                 // 29: lofamo.v1.Event
+	(*Supervisor)(nil),            // 30: lofamo.v1.Supervisor
+	nil,                           // 31: lofamo.v1.Node.LabelsEntry
+	nil,                           // 32: lofamo.v1.Event.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 33: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 34: google.protobuf.Duration
 }
 var file_lofamo_v1_types_proto_depIdxs = []int32{
 	0,  // 0: lofamo.v1.Node.state:type_name -> lofamo.v1.State
 	2,  // 1: lofamo.v1.Node.cause:type_name -> lofamo.v1.Cause
-	23, // 2: lofamo.v1.Node.components:type_name -> lofamo.v1.Component
-	25, // 3: lofamo.v1.Node.registers:type_name -> lofamo.v1.Registers
-	32, // 4: lofamo.v1.Node.since:type_name -> google.protobuf.Timestamp
-	33, // 5: lofamo.v1.Node.age:type_name -> google.protobuf.Duration
-	17, // 6: lofamo.v1.Node.delivery:type_name -> lofamo.v1.DeliveryStatus
-	33, // 7: lofamo.v1.Node.delivery_age:type_name -> google.protobuf.Duration
-	30, // 8: lofamo.v1.Node.labels:type_name -> lofamo.v1.Node.LabelsEntry
-	14, // 9: lofamo.v1.Node.maintenance:type_name -> lofamo.v1.Maintenance
-	15, // 10: lofamo.v1.Node.warnings:type_name -> lofamo.v1.Warning
-	19, // 11: lofamo.v1.Node.host_health:type_name -> lofamo.v1.HalfHealth
-	19, // 12: lofamo.v1.Node.dnp_health:type_name -> lofamo.v1.HalfHealth
+	24, // 2: lofamo.v1.Node.components:type_name -> lofamo.v1.Component
+	26, // 3: lofamo.v1.Node.registers:type_name -> lofamo.v1.Registers
+	33, // 4: lofamo.v1.Node.since:type_name -> google.protobuf.Timestamp
+	34, // 5: lofamo.v1.Node.age:type_name -> google.protobuf.Duration
+	18, // 6: lofamo.v1.Node.delivery:type_name -> lofamo.v1.DeliveryStatus
+	34, // 7: lofamo.v1.Node.delivery_age:type_name -> google.protobuf.Duration
+	31, // 8: lofamo.v1.Node.labels:type_name -> lofamo.v1.Node.LabelsEntry
+	15, // 9: lofamo.v1.Node.maintenance:type_name -> lofamo.v1.Maintenance
+	16, // 10: lofamo.v1.Node.warnings:type_name -> lofamo.v1.Warning
+	20, // 11: lofamo.v1.Node.host_health:type_name -> lofamo.v1.HalfHealth
+	20, // 12: lofamo.v1.Node.dnp_health:type_name -> lofamo.v1.HalfHealth
 	1,  // 13: lofamo.v1.Node.platform:type_name -> lofamo.v1.Platform
-	13, // 14: lofamo.v1.Node.restarting:type_name -> lofamo.v1.Restarting
-	12, // 15: lofamo.v1.Node.fault_evidence:type_name -> lofamo.v1.FaultEvidence
-	11, // 16: lofamo.v1.Node.starved:type_name -> lofamo.v1.Starved
-	0,  // 17: lofamo.v1.FaultEvidence.state:type_name -> lofamo.v1.State
-	32, // 18: lofamo.v1.FaultEvidence.at:type_name -> google.protobuf.Timestamp
-	32, // 19: lofamo.v1.FaultEvidence.life:type_name -> google.protobuf.Timestamp
-	32, // 20: lofamo.v1.Restarting.until:type_name -> google.protobuf.Timestamp
-	32, // 21: lofamo.v1.Maintenance.since:type_name -> google.protobuf.Timestamp
-	32, // 22: lofamo.v1.Maintenance.until:type_name -> google.protobuf.Timestamp
-	33, // 23: lofamo.v1.Warning.time_to_threshold:type_name -> google.protobuf.Duration
-	32, // 24: lofamo.v1.Warning.since:type_name -> google.protobuf.Timestamp
-	4,  // 25: lofamo.v1.Group.kind:type_name -> lofamo.v1.GroupKind
-	0,  // 26: lofamo.v1.Group.state:type_name -> lofamo.v1.State
-	2,  // 27: lofamo.v1.Group.cause:type_name -> lofamo.v1.Cause
-	32, // 28: lofamo.v1.Group.since:type_name -> google.protobuf.Timestamp
-	5,  // 29: lofamo.v1.DeliveryStatus.state:type_name -> lofamo.v1.PathState
-	18, // 30: lofamo.v1.DeliveryStatus.rails:type_name -> lofamo.v1.RailStatus
-	21, // 31: lofamo.v1.HalfHealth.recovery:type_name -> lofamo.v1.RecoveryStatus
-	22, // 32: lofamo.v1.HalfHealth.tests:type_name -> lofamo.v1.SelfTest
-	20, // 33: lofamo.v1.HalfHealth.processor:type_name -> lofamo.v1.ProcessorTime
-	6,  // 34: lofamo.v1.RecoveryStatus.state:type_name -> lofamo.v1.RecoveryState
-	7,  // 35: lofamo.v1.RecoveryStatus.resumption:type_name -> lofamo.v1.Resumption
-	8,  // 36: lofamo.v1.SelfTest.state:type_name -> lofamo.v1.TestState
-	0,  // 37: lofamo.v1.Component.state:type_name -> lofamo.v1.State
-	32, // 38: lofamo.v1.Component.since:type_name -> google.protobuf.Timestamp
-	24, // 39: lofamo.v1.Component.evidence:type_name -> lofamo.v1.Evidence
-	2,  // 40: lofamo.v1.Component.cause:type_name -> lofamo.v1.Cause
-	3,  // 41: lofamo.v1.Evidence.path:type_name -> lofamo.v1.Path
-	33, // 42: lofamo.v1.Evidence.age:type_name -> google.protobuf.Duration
-	0,  // 43: lofamo.v1.Evidence.state:type_name -> lofamo.v1.State
-	33, // 44: lofamo.v1.Registers.age:type_name -> google.protobuf.Duration
-	0,  // 45: lofamo.v1.Link.state:type_name -> lofamo.v1.State
-	2,  // 46: lofamo.v1.Link.cause:type_name -> lofamo.v1.Cause
-	32, // 47: lofamo.v1.Link.since:type_name -> google.protobuf.Timestamp
-	24, // 48: lofamo.v1.Link.evidence:type_name -> lofamo.v1.Evidence
-	27, // 49: lofamo.v1.Link.mask:type_name -> lofamo.v1.LinkMask
-	32, // 50: lofamo.v1.LinkMask.since:type_name -> google.protobuf.Timestamp
-	0,  // 51: lofamo.v1.Event.from:type_name -> lofamo.v1.State
-	0,  // 52: lofamo.v1.Event.to:type_name -> lofamo.v1.State
-	2,  // 53: lofamo.v1.Event.cause:type_name -> lofamo.v1.Cause
-	3,  // 54: lofamo.v1.Event.path:type_name -> lofamo.v1.Path
-	33, // 55: lofamo.v1.Event.awareness_latency:type_name -> google.protobuf.Duration
-	32, // 56: lofamo.v1.Event.time:type_name -> google.protobuf.Timestamp
-	9,  // 57: lofamo.v1.Event.kind:type_name -> lofamo.v1.EventKind
-	16, // 58: lofamo.v1.Event.group:type_name -> lofamo.v1.Group
-	15, // 59: lofamo.v1.Event.warning:type_name -> lofamo.v1.Warning
-	14, // 60: lofamo.v1.Event.maintenance:type_name -> lofamo.v1.Maintenance
-	31, // 61: lofamo.v1.Event.labels:type_name -> lofamo.v1.Event.LabelsEntry
-	21, // 62: lofamo.v1.Event.recovery:type_name -> lofamo.v1.RecoveryStatus
-	27, // 63: lofamo.v1.Event.mask:type_name -> lofamo.v1.LinkMask
-	1,  // 64: lofamo.v1.Event.platform:type_name -> lofamo.v1.Platform
-	0,  // 65: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
-	33, // 66: lofamo.v1.Supervisor.quorum_age:type_name -> google.protobuf.Duration
-	67, // [67:67] is the sub-list for method output_type
-	67, // [67:67] is the sub-list for method input_type
-	67, // [67:67] is the sub-list for extension type_name
-	67, // [67:67] is the sub-list for extension extendee
-	0,  // [0:67] is the sub-list for field type_name
+	14, // 14: lofamo.v1.Node.restarting:type_name -> lofamo.v1.Restarting
+	13, // 15: lofamo.v1.Node.fault_evidence:type_name -> lofamo.v1.FaultEvidence
+	12, // 16: lofamo.v1.Node.starved:type_name -> lofamo.v1.Starved
+	11, // 17: lofamo.v1.Node.stored_links:type_name -> lofamo.v1.StoredLinks
+	0,  // 18: lofamo.v1.FaultEvidence.state:type_name -> lofamo.v1.State
+	33, // 19: lofamo.v1.FaultEvidence.at:type_name -> google.protobuf.Timestamp
+	33, // 20: lofamo.v1.FaultEvidence.life:type_name -> google.protobuf.Timestamp
+	33, // 21: lofamo.v1.Restarting.until:type_name -> google.protobuf.Timestamp
+	33, // 22: lofamo.v1.Maintenance.since:type_name -> google.protobuf.Timestamp
+	33, // 23: lofamo.v1.Maintenance.until:type_name -> google.protobuf.Timestamp
+	34, // 24: lofamo.v1.Warning.time_to_threshold:type_name -> google.protobuf.Duration
+	33, // 25: lofamo.v1.Warning.since:type_name -> google.protobuf.Timestamp
+	4,  // 26: lofamo.v1.Group.kind:type_name -> lofamo.v1.GroupKind
+	0,  // 27: lofamo.v1.Group.state:type_name -> lofamo.v1.State
+	2,  // 28: lofamo.v1.Group.cause:type_name -> lofamo.v1.Cause
+	33, // 29: lofamo.v1.Group.since:type_name -> google.protobuf.Timestamp
+	5,  // 30: lofamo.v1.DeliveryStatus.state:type_name -> lofamo.v1.PathState
+	19, // 31: lofamo.v1.DeliveryStatus.rails:type_name -> lofamo.v1.RailStatus
+	22, // 32: lofamo.v1.HalfHealth.recovery:type_name -> lofamo.v1.RecoveryStatus
+	23, // 33: lofamo.v1.HalfHealth.tests:type_name -> lofamo.v1.SelfTest
+	21, // 34: lofamo.v1.HalfHealth.processor:type_name -> lofamo.v1.ProcessorTime
+	6,  // 35: lofamo.v1.RecoveryStatus.state:type_name -> lofamo.v1.RecoveryState
+	7,  // 36: lofamo.v1.RecoveryStatus.resumption:type_name -> lofamo.v1.Resumption
+	8,  // 37: lofamo.v1.SelfTest.state:type_name -> lofamo.v1.TestState
+	0,  // 38: lofamo.v1.Component.state:type_name -> lofamo.v1.State
+	33, // 39: lofamo.v1.Component.since:type_name -> google.protobuf.Timestamp
+	25, // 40: lofamo.v1.Component.evidence:type_name -> lofamo.v1.Evidence
+	2,  // 41: lofamo.v1.Component.cause:type_name -> lofamo.v1.Cause
+	3,  // 42: lofamo.v1.Evidence.path:type_name -> lofamo.v1.Path
+	34, // 43: lofamo.v1.Evidence.age:type_name -> google.protobuf.Duration
+	0,  // 44: lofamo.v1.Evidence.state:type_name -> lofamo.v1.State
+	34, // 45: lofamo.v1.Registers.age:type_name -> google.protobuf.Duration
+	0,  // 46: lofamo.v1.Link.state:type_name -> lofamo.v1.State
+	2,  // 47: lofamo.v1.Link.cause:type_name -> lofamo.v1.Cause
+	33, // 48: lofamo.v1.Link.since:type_name -> google.protobuf.Timestamp
+	25, // 49: lofamo.v1.Link.evidence:type_name -> lofamo.v1.Evidence
+	28, // 50: lofamo.v1.Link.mask:type_name -> lofamo.v1.LinkMask
+	33, // 51: lofamo.v1.LinkMask.since:type_name -> google.protobuf.Timestamp
+	0,  // 52: lofamo.v1.Event.from:type_name -> lofamo.v1.State
+	0,  // 53: lofamo.v1.Event.to:type_name -> lofamo.v1.State
+	2,  // 54: lofamo.v1.Event.cause:type_name -> lofamo.v1.Cause
+	3,  // 55: lofamo.v1.Event.path:type_name -> lofamo.v1.Path
+	34, // 56: lofamo.v1.Event.awareness_latency:type_name -> google.protobuf.Duration
+	33, // 57: lofamo.v1.Event.time:type_name -> google.protobuf.Timestamp
+	9,  // 58: lofamo.v1.Event.kind:type_name -> lofamo.v1.EventKind
+	17, // 59: lofamo.v1.Event.group:type_name -> lofamo.v1.Group
+	16, // 60: lofamo.v1.Event.warning:type_name -> lofamo.v1.Warning
+	15, // 61: lofamo.v1.Event.maintenance:type_name -> lofamo.v1.Maintenance
+	32, // 62: lofamo.v1.Event.labels:type_name -> lofamo.v1.Event.LabelsEntry
+	22, // 63: lofamo.v1.Event.recovery:type_name -> lofamo.v1.RecoveryStatus
+	28, // 64: lofamo.v1.Event.mask:type_name -> lofamo.v1.LinkMask
+	1,  // 65: lofamo.v1.Event.platform:type_name -> lofamo.v1.Platform
+	0,  // 66: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
+	34, // 67: lofamo.v1.Supervisor.quorum_age:type_name -> google.protobuf.Duration
+	68, // [68:68] is the sub-list for method output_type
+	68, // [68:68] is the sub-list for method input_type
+	68, // [68:68] is the sub-list for extension type_name
+	68, // [68:68] is the sub-list for extension extendee
+	0,  // [0:68] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_types_proto_init() }
@@ -3688,7 +3736,7 @@ func file_lofamo_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_types_proto_rawDesc), len(file_lofamo_v1_types_proto_rawDesc)),
 			NumEnums:      10,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

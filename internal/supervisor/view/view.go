@@ -258,18 +258,19 @@ func storeWiring(n *lofamov1.Node, w awareness.Wiring) {
 	if w == (awareness.Wiring{}) {
 		return
 	}
+	n.StoredLinks = &lofamov1.StoredLinks{Followed: uint32(w.Followed), Unclear: uint32(w.Unclear)}
 	for _, id := range w.Peers {
-		n.LinkPeers = append(n.LinkPeers, string(id))
+		n.StoredLinks.Peers = append(n.StoredLinks.Peers, string(id))
 	}
-	n.LinksFollowed, n.LinksUnclear = uint32(w.Followed), uint32(w.Unclear)
 }
 
 // restoreWiring is the inverse of storeWiring.
 func restoreWiring(n *lofamov1.Node) (w awareness.Wiring) {
-	for i, id := range n.GetLinkPeers()[:min(len(n.GetLinkPeers()), len(w.Peers))] {
+	links := n.GetStoredLinks()
+	for i, id := range links.GetPeers()[:min(len(links.GetPeers()), len(w.Peers))] {
 		w.Peers[i] = fault.NodeID(id)
 	}
-	w.Followed, w.Unclear = uint8(n.GetLinksFollowed()), uint8(n.GetLinksUnclear())
+	w.Followed, w.Unclear = uint8(links.GetFollowed()), uint8(links.GetUnclear())
 	return w
 }
 

@@ -2,6 +2,7 @@ package response
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -245,25 +246,26 @@ const (
 
 // gateWitnesses blocks a step that takes capacity away or ends work on the word of one witness or of one failure
 // domain. The accused is the best witness of its own measurements, if it signed them. A missing answer needs two
-// witnesses, and the supervisors' unanswered challenge may be one. The other half of the node is a witness in any rack,
-// and so is an outside condition that the policy requires.
+// witnesses, and the supervisors' unanswered challenge may be one. The other half of the node is a witness in any rack.
+// Required outside conditions are one witness beside neighbours, for steps that end no work (vouched).
 func (e *Engine) gateWitnesses(r *Response, s *StepRecord) block {
 	if notifies(s) {
 		return block{}
 	}
-	ev, vouched := e.evidence(r.Target), e.vouched(r)
+	ev := e.evidence(r.Target)
+	nodes, own, all := witnesses(ev, r.Target.Node)
+	vouched := s.Kind.Traits().Class == Reduce && len(nodes) > 0 && e.vouched(r)
 	if ev.SingleWitness && !vouched {
 		return block{reason: ReasonSingleWitness, detail: "the verdict is marked so"}
 	}
-	nodes, own, all := witnesses(ev, r.Target.Node)
 	if _, link := r.Target.Component.LinkDirection(); link {
 		return gateLink(s, own && ev.Port)
 	}
 	if own && ev.Own || s.Kind.Traits().Class == Reduce && e.unaccused(r.Target, nodes, all) {
 		return block{}
 	}
-	if vouched && all > 0 { // another program, which may run on the node itself, beside ours
-		return block{}
+	if vouched { // by a program on the node itself: that is one more witness, in the failure domains of the node
+		nodes, all = append(slices.Clone(nodes), r.Target.Node), all+1
 	}
 	if all < 2 {
 		return block{reason: ReasonSingleWitness, detail: fmt.Sprintf("%d witnesses, want 2", all)}

@@ -139,7 +139,9 @@ func (e *Engine) gateOutside(r *Response, _ *StepRecord) block {
 	return block{}
 }
 
-// vouched reports whether outside conditions that the policy names support the fault: another program is a witness then.
+// vouched reports whether the policy requires outside conditions, which hold when a step begins. Their programs may lie, and any
+// program with the right to write the status of nodes can set them. So they open no gate for steps that end work, and none without a
+// neighbour.
 func (e *Engine) vouched(r *Response) bool {
 	p := e.policyOf(r)
 	return p != nil && len(p.Outside) > 0

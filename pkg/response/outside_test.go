@@ -89,16 +89,25 @@ func TestOutsideConditionThatGoesEndsResponse(t *testing.T) {
 	}
 }
 
-// TestOutsideConditionIsOneWitness: it makes up for the second witness, and never for the first.
+// TestOutsideConditionIsOneWitness: beside a neighbour it makes up for the second witness, where a step ends no work. It makes up
+// neither for the neighbour nor for its failure domain.
 func TestOutsideConditionIsOneWitness(t *testing.T) {
 	for _, tc := range []struct {
 		by     []string
 		single bool
+		rack   bool // the neighbour is in the node's rack
+		ends   bool // the step ends work
 		acts   bool
 	}{
-		{[]string{"n1-0-0/dnp"}, true, true},
-		{[]string{"n1-0-0/dnp"}, false, true},
-		{nil, false, false},
+		{by: []string{"n1-0-0/dnp"}, single: true, acts: true},
+		{by: []string{"n1-0-0/dnp"}, acts: true},
+		{by: []string{"n1-0-0/dnp"}, single: true, rack: true},
+		{by: []string{"n1-0-0/dnp"}, single: true, ends: true},
+		{by: []string{"n1-0-0/dnp"}, ends: true},
+		{by: []string{"supervisor/s1"}},
+		{by: []string{"supervisor/s1"}, single: true},
+		{by: []string{"n0-0-0/dnp"}, single: true},
+		{},
 	} {
 		for _, vouched := range []bool{false, true} {
 			cfg := quick()
@@ -107,14 +116,22 @@ func TestOutsideConditionIsOneWitness(t *testing.T) {
 			if vouched {
 				p = *requiring(t, "drain")
 			}
+			if tc.ends {
+				p.Steps = p.Steps[1:]
+			}
 			l := newLab(t, cfg, grid.Dims{X: 2, Y: 2, Z: 2}, &p)
+			for i, n := range l.topo.Nodes {
+				if tc.rack && (n.ID == "n0-0-0" || n.ID == "n1-0-0") {
+					l.topo.Nodes[i].Labels = map[string]string{"rack": "r1"}
+				}
+			}
 			l.lead()
 			_ = l.step(conditions("n0-0-0", "True", start.Add(-time.Hour), start))
 			f := l.own("n0-0-0", fault.ComponentMemory, fault.Failed)
 			f.Evidence = response.Evidence{At: start, Witnesses: tc.by, SingleWitness: tc.single}
 			l.set(f)
 			if acts := len(l.flying) > 0; acts != (tc.acts && vouched) {
-				t.Errorf("witnesses %q, outside %t: acts %t", tc.by, vouched, acts)
+				t.Errorf("%+v, outside %t: acts %t", tc, vouched, acts)
 			}
 		}
 	}

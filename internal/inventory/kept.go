@@ -91,8 +91,8 @@ func (inv Inventory) Keep(dir string, kept Kept, now time.Time) (Kept, error) {
 	if len(kept[KeptAuthority]) == 0 {
 		for name, files := range kept {
 			if len(files) > 0 {
-				return nil, fmt.Errorf("the Secret for %s is missing, but the one for %s exists: restore the missing one from your copy, or delete all "+
-					"of them to make a new cluster", KeptAuthority, name)
+				return nil, fmt.Errorf("the Secret for %s is missing, but the one for %s exists: restore the missing one from your copy, or delete "+
+					"all of them to make a new cluster", KeptAuthority, name)
 			}
 		}
 		if err := d.Init(inv); err != nil {

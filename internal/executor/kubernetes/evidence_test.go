@@ -127,7 +127,8 @@ func TestExplanationsNameOutsideProblems(t *testing.T) {
 	}, now)
 	want := []string{
 		"outside evidence, not a verdict: condition KernelDeadlock, set by node-problem-detector, is True for 1h0m0s: R: a b (heartbeat 12s ago)",
-		"outside evidence, not a verdict: condition StorageReady, set by eks, is False for 1h0m0s: R: a b (last heartbeat 20m0s ago: it does not count)",
+		"outside evidence, not a verdict: condition StorageReady, set by eks, is False for 1h0m0s: R: a b " +
+			"(last heartbeat 20m0s ago: it does not count)",
 		"outside evidence, not a verdict: condition XID, set by an unknown program, is True (without a heartbeat: it does not count)",
 	}
 	if !slices.Equal(got, want) {

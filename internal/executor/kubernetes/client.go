@@ -36,6 +36,7 @@ type client struct {
 	follow  *pace         // for the watch of nodes and for the kept conditions, so that they never delay a response
 	timeout time.Duration // per request
 	sure    time.Duration // the constant sure; shorter in tests
+	watch   time.Duration // the longest watch of nodes; shorter in tests
 }
 
 // restConfig returns the client configuration for the API server.
@@ -92,7 +93,7 @@ func newClient(cfg Config, rc *rest.Config) (*client, error) {
 	}
 	return &client{api: api, http: h, all: newPace(cfg.QPS, cfg.Burst), events: newPace(cfg.QPS, cfg.Burst),
 		follow:  newPace(min(keepQPS, cfg.QPS), min(keepQPS, cfg.Burst)),
-		timeout: time.Duration(cfg.RequestTimeout), sure: sure}, nil
+		timeout: time.Duration(cfg.RequestTimeout), sure: sure, watch: watchSpan + watchSlack}, nil
 }
 
 // errNotSent means that a request has not left this process.

@@ -46,6 +46,8 @@ type keeper struct {
 
 	evidence Evidence // nil: not needed
 
+	listing map[string]*keptNode // the pages of a list that is not complete
+
 	mu       sync.Mutex
 	known    bool // the nodes of Kubernetes have been listed
 	nodes    map[string]*keptNode
@@ -109,15 +111,21 @@ func (k *keeper) keptOf(n *corev1.Node) *keptNode {
 	return kept
 }
 
-// reset implements nodeFollower.
-func (k *keeper) reset(all []corev1.Node) {
-	nodes := make(map[string]*keptNode, len(all))
-	for i := range all {
-		nodes[all[i].Name] = k.keptOf(&all[i])
+// page implements nodeFollower.
+func (k *keeper) page(nodes []corev1.Node, first, last bool) {
+	if first {
+		k.listing = map[string]*keptNode{}
+	}
+	for i := range nodes {
+		k.listing[nodes[i].Name] = k.keptOf(&nodes[i])
+	}
+	if !last {
+		return
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.nodes, k.known, k.relisted = nodes, true, true
+	k.nodes, k.known, k.relisted = k.listing, true, true
+	k.listing = nil
 }
 
 // changed implements nodeFollower.

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,16 +17,18 @@ import (
 
 // nodeFollower receives the nodes of Kubernetes, from one goroutine. It must not keep references to the objects.
 type nodeFollower interface {
-	// reset replaces all nodes.
-	reset(all []corev1.Node)
+	// page takes the next nodes of a list. first begins a new list, and last ends it: then it replaces all nodes.
+	page(nodes []corev1.Node, first, last bool)
 	// changed sets one node, or removes it.
 	changed(n *corev1.Node, gone bool)
 }
 
 // Limits of following nodes.
 const (
-	nodesPage   = 500             // nodes in one answer
-	watchSpan   = 5 * time.Minute // of one watch, after which the API server ends it
+	nodesPage   = 500              // nodes in one answer
+	watchSpan   = 5 * time.Minute  // of one watch, after which the API server ends it
+	watchSlack  = 30 * time.Second // after which this side ends it, should the API server not
+	watchLeast  = time.Second      // a watch that ends sooner, without an event, has failed
 	followFirst = 500 * time.Millisecond
 	followMost  = 30 * time.Second
 )
@@ -37,7 +40,10 @@ func (c *client) followNodes(ctx context.Context, to nodeFollower, log *slog.Log
 		begin := time.Now()
 		version, err := c.listNodes(ctx, to)
 		for err == nil {
-			version, err = c.watchNodes(ctx, version, to)
+			was, at := version, time.Now()
+			if version, err = c.watchNodes(ctx, was, to); err == nil && version == was && time.Since(at) < watchLeast {
+				err = errors.New("watch nodes: the API server, or a proxy, ends every watch at once")
+			}
 		}
 		if ctx.Err() != nil {
 			return
@@ -55,11 +61,9 @@ func (c *client) followNodes(ctx context.Context, to nodeFollower, log *slog.Log
 	}
 }
 
-// listNodes passes all nodes on, and returns the version to watch from.
+// listNodes passes all nodes on, page by page, and returns the version to watch from.
 func (c *client) listNodes(ctx context.Context, to nodeFollower) (version string, err error) {
-	var all []corev1.Node
-	next := ""
-	for {
+	for next, first := "", true; ; first = false {
 		l := &corev1.NodeList{}
 		r := c.api.Get().Resource("nodes").Param("limit", fmt.Sprint(nodesPage))
 		if next != "" {
@@ -68,9 +72,9 @@ func (c *client) listNodes(ctx context.Context, to nodeFollower) (version string
 		if err := c.read(ctx, c.follow, r, l); err != nil {
 			return "", fmt.Errorf("list nodes: %w", err)
 		}
-		all = append(all, l.Items...)
-		if next = l.Continue; next == "" {
-			to.reset(all)
+		next = l.Continue
+		to.page(l.Items, first, next == "")
+		if next == "" {
 			return l.ResourceVersion, nil
 		}
 	}
@@ -81,8 +85,10 @@ func (c *client) watchNodes(ctx context.Context, version string, to nodeFollower
 	if err := c.follow.waitToRead(ctx); err != nil {
 		return version, unpaced{err}
 	}
+	one, cancel := context.WithTimeout(ctx, c.watch)
+	defer cancel()
 	w, err := c.api.Get().Resource("nodes").Param("watch", "true").Param("allowWatchBookmarks", "true").Param("resourceVersion", version).
-		Param("timeoutSeconds", fmt.Sprint(int(watchSpan.Seconds()))).MaxRetries(0).Watch(ctx)
+		Param("timeoutSeconds", fmt.Sprint(int(watchSpan.Seconds()))).MaxRetries(0).Watch(one)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return version, fmt.Errorf("watch nodes: %w", err)
 	}
@@ -90,9 +96,12 @@ func (c *client) watchNodes(ctx context.Context, version string, to nodeFollower
 		return version, nil
 	}
 	defer w.Stop()
+	late := fmt.Errorf("watch nodes: the API server has not ended the watch within %s", c.watch)
 	for ev := range w.ResultChan() {
 		n, is := ev.Object.(*corev1.Node)
 		switch {
+		case ev.Type == watch.Error && one.Err() != nil:
+			return version, cmp.Or(ctx.Err(), late)
 		case ev.Type == watch.Error:
 			return version, fmt.Errorf("watch nodes: %w", apierrors.FromObject(ev.Object))
 		case !is:
@@ -104,5 +113,8 @@ func (c *client) watchNodes(ctx context.Context, version string, to nodeFollower
 		}
 		version = n.ResourceVersion
 	}
-	return version, ctx.Err()
+	if one.Err() != nil {
+		return version, cmp.Or(ctx.Err(), late)
+	}
+	return version, nil
 }

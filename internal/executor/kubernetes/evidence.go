@@ -37,13 +37,14 @@ const (
 // Evidence receives the conditions of other programs, from one goroutine. It must not block.
 type Evidence func(response.OutsideChanged)
 
-// outsideOf returns the conditions of a node that other programs have set, by type. It keeps no reference to the node.
-func outsideOf(n *corev1.Node) []Outside {
+// outsideOf returns the conditions of a node that other programs have set, by type. It keeps no reference to the node. ours are
+// the types that this program may have set: some programs write nodes so that the field managers are lost.
+func outsideOf(n *corev1.Node, ours func(typ string) bool) []Outside {
 	by := settersOf(n)
 	var out []Outside
 	for _, c := range n.Status.Conditions {
 		typ := string(c.Type)
-		if by[typ] == fieldManager || by[typ] == keeperManager || typ == LinksReady || len(typ) > maxOutsideType {
+		if by[typ] == fieldManager || by[typ] == keeperManager || typ == LinksReady || ours(typ) || len(typ) > maxOutsideType {
 			continue
 		}
 		out = append(out, Outside{
@@ -129,30 +130,29 @@ func (k *keeper) news() (response.OutsideChanged, bool) {
 	ev := response.OutsideChanged{All: k.relisted, Nodes: k.renewed}
 	if k.relisted {
 		ev.Nodes = make(map[fault.NodeID][]response.OutsideCondition, len(k.nodes))
-		for _, n := range k.nodes {
-			if id := k.e.idOf(n); id != "" {
-				ev.Nodes[id] = briefs(n.outside)
-			}
+		for id := range k.names {
+			ev.Nodes[id] = briefs(k.outside(id))
 		}
 	}
 	k.relisted, k.renewed = false, map[fault.NodeID][]response.OutsideCondition{}
 	return ev, true
 }
 
-// renew notes the conditions of a node that has changed; gone nodes have none. The caller holds mu.
+// renew notes the conditions of a node that has changed, after its change. The caller holds mu.
 func (k *keeper) renew(was, n *keptNode, gone bool) {
 	if k.evidence == nil {
 		return
 	}
-	if was != nil && k.e.idOf(was) != k.e.idOf(n) {
-		k.renewed[k.e.idOf(was)] = nil
+	id := k.e.idOf(n)
+	if was != nil {
+		if before := k.e.idOf(was); before != id && before != "" {
+			k.renewed[before] = briefs(k.outside(before))
+		} else if before == id && !gone && slices.Equal(was.outside, n.outside) {
+			return
+		}
 	}
-	switch id := k.e.idOf(n); {
-	case id == "":
-	case gone:
-		k.renewed[id] = nil
-	case was == nil || !slices.Equal(was.outside, n.outside):
-		k.renewed[id] = briefs(n.outside)
+	if id != "" {
+		k.renewed[id] = briefs(k.outside(id))
 	}
 }
 
@@ -168,18 +168,7 @@ func (e *Executor) Outside(id fault.NodeID) (all []Outside, known bool) {
 	if !k.known {
 		return nil, false
 	}
-	if e.cfg.NodeLabel == "" {
-		if n := k.nodes[e.cfg.NameOf(id)]; n != nil {
-			all = n.outside
-		}
-		return slices.Clone(all), true
-	}
-	for _, n := range k.nodes {
-		if e.idOf(n) == id {
-			return slices.Clone(n.outside), true
-		}
-	}
-	return nil, true
+	return slices.Clone(k.outside(id)), true
 }
 
 // maxNotes bounds the conditions that an explanation lists.

@@ -101,7 +101,7 @@ func TestOutsideConditionsAreBounded(t *testing.T) {
 			Message: strings.Repeat("m", 100_000),
 		})
 	}
-	all := outsideOf(n)
+	all := outsideOf(n, func(string) bool { return false })
 	if len(all) != maxOutside || all[0].Type != "C0001" {
 		t.Fatalf("%d conditions, the first %.20s", len(all), all[0].Type)
 	}

@@ -1,8 +1,10 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -43,6 +45,7 @@ type keeper struct {
 	leave   time.Duration
 	missing map[string]time.Time // nodes with kept conditions that the map lacks, since when
 	sent    map[string]sentWrite
+	paused  map[string]time.Time // nodes whose last write was refused, until when
 
 	evidence Evidence // nil: not needed
 
@@ -51,6 +54,8 @@ type keeper struct {
 	mu       sync.Mutex
 	known    bool // the nodes of Kubernetes have been listed
 	nodes    map[string]*keptNode
+	names    map[fault.NodeID][]string                    // of the nodes in Kubernetes that are it: more than one have its label wrongly
+	shared   map[fault.NodeID]bool                        // ids of more than one node, in the log already
 	relisted bool                                         // news has not passed the list on yet
 	renewed  map[fault.NodeID][]response.OutsideCondition // nodes that have changed since
 }
@@ -97,7 +102,8 @@ func (e *Executor) newKeeper(states States, evidence Evidence) *keeper {
 	c = c.Filled()
 	return &keeper{
 		e: e, plan: keeping{types: c.Types, heartbeat: c.Heartbeat.D()}, states: states, every: keepEvery, leave: keepLeave,
-		missing: map[string]time.Time{}, sent: map[string]sentWrite{}, nodes: map[string]*keptNode{}, evidence: evidence,
+		missing: map[string]time.Time{}, sent: map[string]sentWrite{}, paused: map[string]time.Time{}, evidence: evidence,
+		nodes: map[string]*keptNode{}, names: map[fault.NodeID][]string{}, shared: map[fault.NodeID]bool{},
 		renewed: map[fault.NodeID][]response.OutsideCondition{},
 	}
 }
@@ -106,7 +112,7 @@ func (e *Executor) newKeeper(states States, evidence Evidence) *keeper {
 func (k *keeper) keptOf(n *corev1.Node) *keptNode {
 	kept := keptOf(n, k.e.cfg.NodeLabel)
 	if k.evidence != nil {
-		kept.outside = outsideOf(n)
+		kept.outside = outsideOf(n, func(typ string) bool { return slices.Contains(k.plan.types, typ) || kept.claimed[typ] })
 	}
 	return kept
 }
@@ -125,7 +131,41 @@ func (k *keeper) page(nodes []corev1.Node, first, last bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.nodes, k.known, k.relisted = k.listing, true, true
-	k.listing = nil
+	k.listing, k.names = nil, map[fault.NodeID][]string{}
+	for _, n := range k.nodes {
+		k.name(n)
+	}
+}
+
+// name notes which node of ours a node is. The caller holds mu.
+func (k *keeper) name(n *keptNode) {
+	id := k.e.idOf(n)
+	if id == "" {
+		return
+	}
+	k.names[id] = append(k.names[id], n.name)
+	if all := k.names[id]; len(all) > 1 && !k.shared[id] {
+		k.shared[id] = true
+		k.e.log.Warn("several nodes of Kubernetes have the label of one node: none keeps conditions, and theirs do not count",
+			"node", id, "label", k.e.cfg.NodeLabel, "nodes", all)
+	}
+}
+
+// unname is the opposite of name.
+func (k *keeper) unname(n *keptNode) {
+	id := k.e.idOf(n)
+	k.names[id] = slices.DeleteFunc(k.names[id], func(name string) bool { return name == n.name })
+	if len(k.names[id]) == 0 {
+		delete(k.names, id)
+	}
+}
+
+// outside returns the conditions of other programs on a node of ours. It has none unless exactly one node of Kubernetes is it.
+func (k *keeper) outside(id fault.NodeID) []Outside {
+	if all := k.names[id]; len(all) == 1 {
+		return k.nodes[all[0]].outside
+	}
+	return nil
 }
 
 // changed implements nodeFollower.
@@ -133,12 +173,17 @@ func (k *keeper) changed(n *corev1.Node, gone bool) {
 	kept := k.keptOf(n)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.renew(k.nodes[n.Name], kept, gone)
-	if gone {
-		delete(k.nodes, n.Name)
-		return
+	was := k.nodes[kept.name]
+	if was != nil {
+		k.unname(was)
 	}
-	k.nodes[kept.name] = kept
+	if gone {
+		delete(k.nodes, kept.name)
+	} else {
+		k.nodes[kept.name] = kept
+		k.name(kept)
+	}
+	k.renew(was, kept, gone)
 }
 
 // run follows the nodes, passes evidence on, and writes what the nodes need if it keeps conditions.
@@ -156,6 +201,8 @@ func (k *keeper) run(ctx context.Context, keeps bool) {
 	for wait(ctx, pause) {
 		err := k.round(ctx)
 		switch {
+		case err == nil && len(k.paused) > 0:
+			pause = k.every
 		case err == nil:
 			said, pause = "", k.every
 		case ctx.Err() != nil || errors.Is(err, executor.ErrStale):
@@ -171,23 +218,28 @@ func (k *keeper) run(ctx context.Context, keeps bool) {
 }
 
 // round writes what the nodes need now, at most as much as the rate allows until the next round. It fails if the API server
-// refuses a write, or does not answer.
+// does not answer. If that refuses a write, the node pauses, the others go on, and the round fails at its end.
 func (k *keeper) round(ctx context.Context) error {
 	states, err := k.states(ctx)
 	if err != nil {
 		return nil //nolint:nilerr // the map is not known yet: nothing is wrong with Kubernetes
 	}
+	var first error
 	for _, w := range k.needed(states, time.Now()) {
 		k.sent[w.node.name] = sentWrite{w.node.version, time.Now()}
 		err := k.e.c.keep(ctx, w)
 		switch {
 		case err == nil, apierrors.IsConflict(err), apierrors.IsNotFound(err): // somebody else was faster: the watch tells
+		case refused(err): // of this node, as by a webhook: the others go on
+			delete(k.sent, w.node.name)
+			k.paused[w.node.name] = time.Now().Add(keepMost)
+			first = cmp.Or(first, err)
 		default:
 			delete(k.sent, w.node.name)
 			return err
 		}
 	}
-	return nil
+	return first
 }
 
 // needed returns the next writes: first those that change more than heartbeats, then by the age of the heartbeats.
@@ -202,16 +254,19 @@ func (k *keeper) needed(states map[fault.NodeID]NodeState, now time.Time) []keep
 			delete(k.sent, name)
 		}
 	}
+	maps.DeleteFunc(k.paused, func(_ string, until time.Time) bool { return !now.Before(until) })
 	var out []keepWrite
 	for name, n := range k.nodes {
 		var st *NodeState
-		if s, ok := states[k.e.idOf(n)]; ok {
+		id := k.e.idOf(n)
+		if s, ok := states[id]; ok && len(k.names[id]) < 2 {
 			st = &s
 			delete(k.missing, name)
 		} else if n.owns && !k.left(name, now) {
 			continue
 		}
-		if _, sent := k.sent[name]; sent {
+		_, sent := k.sent[name]
+		if _, paused := k.paused[name]; sent || paused {
 			continue
 		}
 		if w, need := k.plan.plan(n, st, now); need {

@@ -1,0 +1,129 @@
+package kubernetes
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// labelledNode returns a node with a label and one condition of an unknown program.
+func labelledNode(name, label, typ string) corev1.Node {
+	return corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: "1", Labels: map[string]string{"machine": label}},
+		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeConditionType(typ), Status: corev1.ConditionTrue}}},
+	}
+}
+
+// TestSharedLabelIsNoEvidence: while several nodes of Kubernetes have the label of one node, none of them tells anything about it
+// or keeps conditions.
+func TestSharedLabelIsNoEvidence(t *testing.T) {
+	var log bytes.Buffer
+	e := &Executor{cfg: Config{NodeLabel: "machine"}.Filled(), log: slog.New(slog.NewTextHandler(&log, nil))}
+	k := e.newKeeper(nil, func(response.OutsideChanged) {})
+	k.leave = 0
+	e.following.Store(k)
+	told := map[fault.NodeID]int{}
+	want := func(what string, conditions, writes int) {
+		t.Helper()
+		ev, _ := k.news()
+		for id, all := range ev.Nodes {
+			told[id] = len(all)
+		}
+		all, known := e.Outside("m1")
+		if told["m1"] != conditions || len(all) != conditions || !known {
+			t.Errorf("%s: %d conditions are told, %d stand: want %d", what, told["m1"], len(all), conditions)
+		}
+		if got := len(k.needed(map[fault.NodeID]NodeState{"m1": ready}, time.Now())); got != writes {
+			t.Errorf("%s: %d writes: want %d", what, got, writes)
+		}
+	}
+	a, b := labelledNode("a", "m1", "KernelDeadlock"), labelledNode("b", "m1", "XIDError")
+	k.page([]corev1.Node{a}, true, true)
+	want("one node", 1, 1)
+	k.changed(&b, false)
+	want("a second one", 0, 0)
+	k.page([]corev1.Node{a, b}, true, true)
+	want("both listed", 0, 0)
+	other := labelledNode("b", "m2", "XIDError")
+	k.changed(&other, false)
+	want("the second one has another label", 1, 1)
+	k.changed(&b, false)
+	k.changed(&a, true)
+	want("the first one is gone", 1, 1)
+	if strings.Count(log.String(), "several nodes of Kubernetes") != 1 {
+		t.Errorf("log %q: want one line", log.String())
+	}
+}
+
+// TestOwnConditionsAreNoEvidence: the types that this program sets do not count, even if the field managers are lost.
+func TestOwnConditionsAreNoEvidence(t *testing.T) {
+	k := (&Executor{}).newKeeper(nil, func(response.OutsideChanged) {})
+	n := labelledNode("a", "", "LofamoFault") // of the configuration's default
+	for _, typ := range []string{"OfAPolicy", "KernelDeadlock"} {
+		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeConditionType(typ), Status: corev1.ConditionTrue})
+	}
+	n.Annotations = map[string]string{markKey("r1-1", 0): mark{Kind: response.KubernetesCondition, Type: "OfAPolicy"}.encode()}
+	if all := k.keptOf(&n).outside; len(all) != 1 || all[0].Type != "KernelDeadlock" {
+		t.Errorf("evidence %+v: want KernelDeadlock alone", all)
+	}
+}
+
+// TestRefusedNodeStopsNoOther: a round goes on after a refused write. The refused node pauses.
+func TestRefusedNodeStopsNoOther(t *testing.T) {
+	var mu sync.Mutex
+	got := map[string]int{}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name := path.Base(path.Dir(r.URL.Path)) // of …/nodes/NAME/status
+		mu.Lock()
+		got[name]++
+		mu.Unlock()
+		w.Header().Set("Content-Type", "application/json")
+		if name != "c" {
+			w.WriteHeader(http.StatusForbidden)
+			_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","message":"no","code":403}`)
+			return
+		}
+		_, _ = io.WriteString(w, `{"kind":"Node","apiVersion":"v1","metadata":{"name":"c"}}`)
+	}))
+	defer s.Close()
+	c, err := newClient(Config{}.Filled(), &rest.Config{Host: s.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.http.CloseIdleConnections()
+	m := &mapped{states: map[fault.NodeID]NodeState{}}
+	m.set(ready, "a", "b", "c", "d")
+	k := (&Executor{cfg: Config{}.Filled(), c: c}).newKeeper(m.get, nil)
+	k.page([]corev1.Node{labelledNode("a", "", "A"), labelledNode("b", "", "A"), labelledNode("c", "", "A"), labelledNode("d", "", "A")},
+		true, true)
+	ctx := executor.WithFence(t.Context(), func(context.Context) error { return nil })
+	if err := k.round(ctx); err == nil {
+		t.Error("a refusal is no error")
+	}
+	if err := k.round(ctx); err != nil { // nothing is left to write
+		t.Error(err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for _, name := range []string{"a", "b", "c", "d"} {
+		if got[name] != 1 {
+			t.Errorf("node %s: %d writes: want one", name, got[name])
+		}
+	}
+}

@@ -52,6 +52,7 @@ type Executor struct {
 	log    *slog.Logger
 	pacing pacing
 	names  sync.Map // fault.NodeID to the Kubernetes node's name, if found by label
+	absent sync.Map // the key of a remediation's mark to the time at which its undo first found no object
 
 	following atomic.Pointer[keeper] // that passes evidence on now; nil: none
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -79,6 +80,7 @@ func (d *remediating) String() string {
 func (e *Executor) remediate(ctx context.Context, j executor.Job) executor.Result {
 	d := &remediating{e: e, j: j}
 	var marked, there bool
+	var spec json.RawMessage
 	if r := e.retry(ctx, "remediation of "+string(j.Target.Node), func(*bool) error {
 		n, err := e.find(ctx, e.c.all, j.Target.Node)
 		if err != nil {
@@ -95,6 +97,10 @@ func (e *Executor) remediate(ctx context.Context, j executor.Job) executor.Resul
 		case marked && !there:
 			return ended{executor.Unchanged("%s is missing: somebody has removed it, or an earlier attempt ended before it was created. It is "+
 				"not created again while annotation %s stands on the node", d, markKey(j.Response, j.Step))}
+		case !there:
+			if spec, err = d.template(ctx); err != nil { // before the mark, which would stay
+				return err
+			}
 		}
 		return ended{executor.Done("read")}
 	}); r.Outcome != response.Succeeded {
@@ -104,11 +110,56 @@ func (e *Executor) remediate(ctx context.Context, j executor.Job) executor.Resul
 		return r
 	}
 	if !there {
-		if r := e.retry(ctx, d.String(), func(sent *bool) error { return d.create(ctx, sent) }); r.Outcome != response.Succeeded {
+		tried := false // an object may come of it
+		r := e.retry(ctx, d.String(), func(sent *bool) error {
+			err := d.create(ctx, spec, sent)
+			tried = tried || *sent
+			return err
+		})
+		switch {
+		case r.Outcome == response.Unchanged && !tried:
+			return d.unmark(ctx, r)
+		case r.Outcome != response.Succeeded:
 			return r
 		}
 	}
 	return d.follow(ctx)
+}
+
+// unmark removes the mark of an attempt that could not create its object, so that the next one begins anew. r is the attempt's
+// result.
+func (d *remediating) unmark(ctx context.Context, r executor.Result) executor.Result {
+	if done := d.e.retry(ctx, "node "+d.node, func(*bool) error { return d.unmarkOnce(ctx) }); done.Outcome != response.Succeeded {
+		return executor.Partly("%s; annotation %s stays on the node: %s", r.Detail, markKey(d.j.Response, d.j.Step), done.Detail)
+	}
+	return r
+}
+
+func (d *remediating) unmarkOnce(ctx context.Context) error {
+	j := d.j
+	j.Undo = true
+	n, err := d.e.find(ctx, d.e.c.all, j.Target.Node)
+	if errors.Is(err, errGone) {
+		return ended{executor.Done("it is gone, with its mark")}
+	}
+	if err != nil {
+		return endIfRefused(err)
+	}
+	if r, stale := fencedNode(n, j.Token); stale {
+		return ended{r}
+	}
+	s := newStep(n, j, time.Now())
+	if s.mine == nil {
+		return ended{executor.Done("it has no mark")}
+	}
+	switch err := d.e.c.write(ctx, n.Name, s.remediation().Write); {
+	case err == nil:
+		return ended{executor.Done("its mark was removed")}
+	case errors.Is(err, executor.ErrStale):
+		return ended{executor.Stale("token %d: %v", j.Token, err)}
+	default:
+		return endIfRefused(err)
+	}
 }
 
 // endIfRefused ends the attempt if an error is permanent.
@@ -162,20 +213,26 @@ func specOf(b []byte) (json.RawMessage, error) {
 	return template.Spec.Template.Spec, nil
 }
 
-// create creates the object once. It sets sent if the outcome is unknown.
-func (d *remediating) create(ctx context.Context, sent *bool) error {
+// template reads the spec of the object.
+func (d *remediating) template(ctx context.Context) (json.RawMessage, error) {
 	p := d.j.Parameters
 	b, err := d.e.c.readRaw(ctx, d.e.c.api.Get().AbsPath(d.path(p["kind"])+"/"+p["name"]))
-	var spec json.RawMessage
 	if err == nil {
-		spec, err = specOf(b)
-	}
-	if err != nil {
-		if refused(err) && !*sent {
-			return ended{executor.Unchanged("template %s %s/%s: %v", p["kind"], p["namespace"], p["name"], err)}
+		var spec json.RawMessage
+		if spec, err = specOf(b); err == nil {
+			return spec, nil
 		}
-		return err
 	}
+	if refused(err) {
+		return nil, ended{executor.Unchanged("template %s %s/%s: %v", p["kind"], p["namespace"], p["name"], err)}
+	}
+	return nil, err
+}
+
+// create creates the object once. It sets sent if the outcome is unknown. The API server drops the request after the time that
+// endRemediation waits for it.
+func (d *remediating) create(ctx context.Context, spec json.RawMessage, sent *bool) error {
+	p := d.j.Parameters
 	body, err := json.Marshal(map[string]any{
 		"apiVersion": p["apiVersion"], "kind": strings.TrimSuffix(p["kind"], templateSuffix), "spec": spec,
 		"metadata": map[string]any{"name": d.node, "namespace": p["namespace"],
@@ -185,7 +242,8 @@ func (d *remediating) create(ctx context.Context, sent *bool) error {
 	if err != nil {
 		return ended{executor.Unchanged("%s: %v", d, err)}
 	}
-	err = d.e.c.do(ctx, d.e.c.all, d.e.c.api.Post().AbsPath(d.objects()).Param("fieldManager", fieldManager).Body(body))
+	err = d.e.c.do(ctx, d.e.c.all, d.e.c.api.Post().AbsPath(d.objects()).Param("fieldManager", fieldManager).
+		Timeout(d.e.c.timeout).Body(body))
 	switch {
 	case err == nil:
 		return ended{executor.Done("created")}
@@ -244,10 +302,12 @@ func (d *remediating) follow(ctx context.Context) executor.Result {
 	}
 }
 
-// endRemediation removes the object, waits until it is gone, and then removes the mark.
+// endRemediation removes the object, waits until it is gone, and then removes the mark. If there is no object, a request that
+// creates it may be on its way: of an earlier attempt, or of a former leader that was stopped. So the mark stays until no such
+// request can take effect any more.
 func (e *Executor) endRemediation(ctx context.Context, j executor.Job) executor.Result {
 	d := &remediating{e: e, j: j}
-	gone := false
+	gone, ours := false, false
 	r := e.retry(ctx, "remediation of "+string(j.Target.Node), func(sent *bool) error {
 		n, err := e.find(ctx, e.c.all, j.Target.Node)
 		switch {
@@ -255,23 +315,47 @@ func (e *Executor) endRemediation(ctx context.Context, j executor.Job) executor.
 			if r, refused := fencedNode(n, j.Token); refused {
 				return ended{r}
 			}
-			d.node = n.Name
+			d.node, gone = n.Name, false
 		case errors.Is(err, errGone) && e.cfg.NodeLabel == "": // the object may outlive its node
 			d.node, gone = e.cfg.NameOf(j.Target.Node), true
 		default:
 			return endIfRefused(err)
 		}
-		return d.remove(ctx, sent)
+		at := time.Now()
+		object, err := d.read(ctx)
+		if err == nil && object == nil && !ours && !gone {
+			if err := d.late(n, at); err != nil {
+				return err
+			}
+		}
+		ours = ours || object != nil && object.Metadata.Annotations[remediationKey] == d.of()
+		return d.remove(ctx, object, err, sent)
 	})
 	if r.Outcome != response.Succeeded || gone {
 		return r
 	}
-	return e.alter(ctx, j)
+	if r = e.alter(ctx, j); r.Outcome == response.Succeeded {
+		e.absent.Delete(markKey(j.Response, j.Step))
+	}
+	return r
 }
 
-// remove deletes the object once, and ends when it is gone.
-func (d *remediating) remove(ctx context.Context, sent *bool) error {
-	object, err := d.read(ctx)
+// late fails while a request for the object may take effect after its read at that time. No such request leaves once an undo has
+// begun, apart from one that has passed the check of the token just before. The API server drops it after the time that it names.
+func (d *remediating) late(n *corev1.Node, at time.Time) error {
+	key := markKey(d.j.Response, d.j.Step)
+	if _, marked := n.Annotations[key]; !marked {
+		return nil
+	}
+	first, _ := d.e.absent.LoadOrStore(key, time.Now())
+	if left := d.e.c.timeout + d.e.c.sure - at.Sub(first.(time.Time)); left > 0 {
+		return fmt.Errorf("%s is missing, and may still be created by an earlier attempt: looked at again for %s", d, left.Round(time.Second/10))
+	}
+	return nil
+}
+
+// remove deletes the object once, and ends when it is gone. The object and the error are of its last read.
+func (d *remediating) remove(ctx context.Context, object *remediation, err error, sent *bool) error {
 	switch {
 	case err != nil && !*sent:
 		return endIfRefused(err)

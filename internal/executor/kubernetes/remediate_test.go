@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/testing/kubetest"
 	"github.com/lofamo/lofamo/pkg/response"
@@ -216,6 +218,7 @@ func TestOneRemediationOfANode(t *testing.T) {
 	// Somebody removes the object: it is not created again, and the undo has nothing to remove.
 	a.do(http.MethodDelete, a.path(a.kind)+"/"+node, "", "")
 	want(t, e.Do(t.Context(), again(j)), response.Unchanged, "is not created again")
+	e.c.timeout = time.Second // which the undo waits
 	do(t, e, undo(again(j)))
 }
 
@@ -235,8 +238,8 @@ func TestRemediationWithoutItsNeeds(t *testing.T) {
 	} {
 		node := aNode(t)
 		want(t, e.Do(t.Context(), aJob(responseID(), node, response.KubernetesRemediate, p)), response.Unchanged, text)
-		if _, there := r.object(node); there {
-			t.Errorf("%s: and yet there is one", text)
+		if _, there := r.object(node); there || len(marks(theNode(t, node))) != 0 {
+			t.Errorf("%s: object %t, marks %v: want neither", text, there, marks(theNode(t, node)))
 		}
 	}
 	node := aNode(t)
@@ -248,6 +251,78 @@ func TestRemediationWithoutItsNeeds(t *testing.T) {
 	gone := aJob(responseID(), "nowhere", response.KubernetesRemediate, r.parameters())
 	want(t, e.Do(t.Context(), gone), response.Unchanged, "no such node")
 	do(t, e, undo(gone))
+}
+
+// answering answers requests that create remediations, instead of the API server. It sets asked to the time that they name.
+type answering struct {
+	next   http.RoundTripper
+	asked  *atomic.Value
+	answer func(*http.Request) (*http.Response, error)
+}
+
+func (a answering) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "remediations") {
+		a.asked.Store(r.URL.Query().Get("timeout"))
+		return a.answer(r)
+	}
+	return a.next.RoundTrip(r)
+}
+
+// WrappedRoundTripper implements the interface that client-go looks for.
+func (a answering) WrappedRoundTripper() http.RoundTripper { return a.next }
+
+// TestUndoWaitsForALateRemediation: the object of a request with an unknown outcome appears after the undo has begun. The undo
+// removes it, and the mark stands until then.
+func TestUndoWaitsForALateRemediation(t *testing.T) {
+	r := installed(t, remediators[0][0], remediators[0][1])
+	var asked atomic.Value
+	account := shipped(t, "remediating", "rbac", "rbac-remediation")
+	cfg := Config{Kubeconfig: kubeconfig(t, cluster(t).Addr, account), RequestTimeout: config.Duration(time.Minute)}
+	e := newExecutor(t, cfg, func(next http.RoundTripper) http.RoundTripper {
+		return answering{next, &asked, func(*http.Request) (*http.Response, error) { return nil, errors.New("no answer") }}
+	})
+	node := aNode(t)
+	j := aJob(responseID(), node, response.KubernetesRemediate, r.parameters())
+	ctx, cancel := context.WithCancel(t.Context())
+	result := begun(ctx, t, e, j)
+	eventually(t, func() bool { return asked.Load() != nil }, "a request for the object")
+	cancel()
+	want(t, result(), response.NotKnown, "")
+	if asked.Load() != "1m0s" {
+		t.Errorf("the request names the time %q: want 1m", asked.Load())
+	}
+	result = begun(t.Context(), t, e, undo(j))
+	key := markKey(j.Response, j.Step)
+	eventually(t, func() bool { _, ok := e.absent.Load(key); return ok }, "the undo finds no object")
+	if _, marked := marks(theNode(t, node))[key]; !marked {
+		t.Error("the mark has gone before the time of the request")
+	}
+	r.do(http.MethodPost, r.path(r.kind), "", fmt.Sprintf(
+		`{"apiVersion":"%s/v1alpha1","kind":%q,"metadata":{"name":%q,"annotations":{%q:%q}}}`, r.group, r.kind, node,
+		remediationKey, j.Response+"/0"))
+	want(t, result(), response.Succeeded, "its remediation has ended")
+	if _, there := r.object(node); there || len(marks(theNode(t, node))) != 0 {
+		t.Errorf("object %t, marks %v: want neither", there, marks(theNode(t, node)))
+	}
+}
+
+// TestRefusedRemediationLeavesNoMark: if the API server refuses the object, the node is as before.
+func TestRefusedRemediationLeavesNoMark(t *testing.T) {
+	r := installed(t, remediators[0][0], remediators[0][1])
+	var asked atomic.Value
+	account := shipped(t, "remediating", "rbac", "rbac-remediation")
+	e := newExecutor(t, Config{Kubeconfig: kubeconfig(t, cluster(t).Addr, account)}, func(next http.RoundTripper) http.RoundTripper {
+		return answering{next, &asked, func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: http.StatusForbidden, Header: http.Header{"Content-Type": {"application/json"}},
+				Body: io.NopCloser(strings.NewReader(
+					`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","message":"a webhook says no","code":403}`))}, nil
+		}}
+	})
+	node := aNode(t)
+	want(t, e.Do(t.Context(), aJob(responseID(), node, response.KubernetesRemediate, r.parameters())), response.Unchanged, "a webhook says no")
+	if len(marks(theNode(t, node))) != 0 {
+		t.Errorf("marks %v: want none", marks(theNode(t, node)))
+	}
 }
 
 // FuzzRemediations: what remediators and people write into their objects makes no attempt panic, and the object that is created

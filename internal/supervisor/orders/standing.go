@@ -70,7 +70,7 @@ type standing[W comparable, S order.Status] struct {
 	cfg     *Config
 	machine order.Config[W, S]
 	m       *order.Standing[W, S] // of the term
-	sending time.Duration         // of the orders that were due last
+	sending time.Duration         // of the orders in the last work
 
 	mu    sync.Mutex
 	saids []S // nil unless requested
@@ -109,6 +109,7 @@ func (k *standing[W, S]) heard(now time.Time, m *lofamov1.Message) {
 }
 
 func (k *standing[W, S]) work(ctx context.Context) (wake time.Time, err error) {
+	k.sending = 0
 	if err = k.follow(ctx, k.m); err == nil {
 		wake = k.send()
 	}
@@ -120,9 +121,9 @@ func (k *standing[W, S]) work(ctx context.Context) (wake time.Time, err error) {
 
 // send sends the orders that are due, and returns when the next one is.
 func (k *standing[W, S]) send() time.Time {
+	due, wake := k.m.Tick(time.Now())
 	begun := time.Now()
 	defer func() { k.sending = time.Since(begun) }()
-	due, wake := k.m.Tick(begun)
 	for _, o := range due {
 		var via []fault.NodeID
 		if !o.Asked {

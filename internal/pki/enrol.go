@@ -46,13 +46,9 @@ func Authority(caFile, certFile string) (*x509.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := os.ReadFile(caFile)
+	certs, err := certificatesOf(caFile)
 	if err != nil {
-		return nil, fmt.Errorf("CA certificates %s: %w", caFile, reason(err))
-	}
-	certs, err := parseCerts(b)
-	if err != nil {
-		return nil, fmt.Errorf("CA certificates %s: %w", caFile, err)
+		return nil, err
 	}
 	for _, ca := range certs {
 		if !isIssuer(ca) && cert.CheckSignatureFrom(ca) == nil {

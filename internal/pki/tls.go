@@ -3,7 +3,6 @@ package pki
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"os"
@@ -34,27 +33,28 @@ func ShareAuthority(a, b string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return slices.ContainsFunc(first, func(der string) bool { return slices.Contains(second, der) }), nil
+	return slices.ContainsFunc(first, func(c *x509.Certificate) bool { return slices.ContainsFunc(second, c.Equal) }), nil
 }
 
-// certificatesOf returns the certificates of a file in DER.
-func certificatesOf(file string) (out []string, err error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("CA certificates %s: %w", file, reason(err))
-	}
-	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
-		out = append(out, string(block.Bytes))
-	}
-	return out, nil
-}
-
-func loadAuthorities(caFile string) (*authorities, error) {
+// certificatesOf reads a file with authorities and issuers.
+func certificatesOf(caFile string) ([]*x509.Certificate, error) {
 	b, err := os.ReadFile(caFile)
 	if err != nil {
 		return nil, fmt.Errorf("CA certificates %s: %w", caFile, reason(err))
 	}
-	pool, err := parseRoots(b)
+	certs, err := parseCerts(b)
+	if err != nil {
+		return nil, fmt.Errorf("CA certificates %s: %w", caFile, err)
+	}
+	return certs, nil
+}
+
+func loadAuthorities(caFile string) (*authorities, error) {
+	certs, err := certificatesOf(caFile)
+	if err != nil {
+		return nil, err
+	}
+	pool, err := rootsOf(certs)
 	if err != nil {
 		return nil, fmt.Errorf("CA certificates %s: %w", caFile, err)
 	}

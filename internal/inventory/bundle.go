@@ -70,7 +70,9 @@ func Open(path string) *Dir { return &Dir{path: path} }
 // WithKeys chooses the type of key of an authority that Init or Rotate makes, and of a person's certificate from Issue.
 // "" is the default: ECDSA for an authority, and the authority's type for people.
 func (d *Dir) WithKeys(k pki.KeyType) *Dir {
-	return &Dir{path: d.path, keys: k, withAuthority: d.withAuthority}
+	with := *d
+	with.keys = k
+	return &with
 }
 
 // authorityKeys returns the type of key of a new authority.

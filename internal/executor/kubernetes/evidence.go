@@ -91,7 +91,8 @@ func conditionKey(k string) (string, bool) {
 		Type string `json:"type"`
 	}
 	key, ok := strings.CutPrefix(k, "k:")
-	return id.Type, ok && json.Unmarshal([]byte(key), &id) == nil
+	ok = ok && json.Unmarshal([]byte(key), &id) == nil // before id.Type is read: Go orders calls, and not reads beside them
+	return id.Type, ok
 }
 
 // briefs returns what policies need of conditions.

@@ -344,7 +344,7 @@ func (a *Agent) say(now time.Time) error {
 	return nil
 }
 
-// report sends what has changed.
+// report sends the changes.
 func (a *Agent) report() error {
 	if len(a.news) == 0 {
 		return nil

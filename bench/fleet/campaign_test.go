@@ -149,7 +149,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// random returns a source of its own: goroutines take from it.
+// random returns a source for one goroutine. Its seed is from the source of the campaign.
 func (c *campaign) random() *rand.Rand {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -389,7 +389,7 @@ func (c *campaign) notNormal() error {
 	return err
 }
 
-// resource is what a supervisor's process holds.
+// resource is the memory and the descriptors of a supervisor's process.
 type resource struct {
 	memory int64
 	files  int

@@ -336,7 +336,7 @@ func (f *Fleet) launch(context.Context) error {
 	return err
 }
 
-// StartReplica starts a supervisor's process, also once more after KillReplica. Its log continues.
+// StartReplica starts a supervisor's process, also again after KillReplica. Its log continues.
 func (f *Fleet) StartReplica(i int) error {
 	c := f.configs[i]
 	log, err := os.OpenFile(f.path(c.ID+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)

@@ -49,7 +49,7 @@ func (a *Agent) relink(now time.Time, i int, peer fault.NodeID) {
 	}
 }
 
-// neighbours drops what the agent said about nodes that are no neighbours any more.
+// neighbours drops the agent's statements about former neighbours.
 func (a *Agent) neighbours() {
 	a.mu.Lock()
 	subjects := slices.Clone(a.order)

@@ -115,7 +115,7 @@ func (w *wire) acked(a *lofamov1.Ack) {
 // has reports whether a report is one of the batch.
 func (b *Batch) has(seq fault.Seq) bool { return seq <= b.last && seq+fault.Seq(b.count) > b.last }
 
-// forget gives up what a node that is gone has on its way.
+// forget drops the pending reports of a removed node.
 func (w *wire) forget(n *Node) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -17,13 +17,13 @@ import (
 const (
 	// aftermath is how long a fault that is over explains states that come late.
 	aftermath = 25 * time.Second
-	// slack is what a busy machine adds to the bound of a verdict, and failover what a dead leader adds.
+	// slack is the time that a busy machine adds to the bound of a verdict, and failover the time that a dead leader adds.
 	slack, failover = 3 * time.Second, 15 * time.Second
 	// stallExcuses is the shortest stall of the emulated agents that explains a verdict: they answered no challenge meanwhile.
 	stallExcuses = 150 * time.Millisecond
 )
 
-// member is an agent, and what has really happened to it.
+// member is an agent with its real history.
 type member struct {
 	*Agent
 	begun  time.Time // its request to enrol
@@ -38,7 +38,7 @@ type member struct {
 	near   []fault.NodeID // its peers when it was killed; nil: not all links had settled
 }
 
-// truth is what has really happened, and what the map says beside it.
+// truth is the real history of all agents, beside that of the map.
 type truth struct {
 	f *Fleet
 
@@ -118,7 +118,7 @@ func ofPeer(c lofamov1.Cause) bool {
 	return c == lofamov1.Cause_NODE || c == lofamov1.Cause_HOST || c == lofamov1.Cause_DNP
 }
 
-// ofNode notes what the map says about a node as a whole.
+// ofNode notes an event about a node as a whole.
 func (t *truth) ofNode(m *member, to lofamov1.State, now time.Time) {
 	switch {
 	case to == lofamov1.State_NORMAL && !m.normal && !m.dead:

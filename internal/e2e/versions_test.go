@@ -20,7 +20,7 @@ import (
 )
 
 // previous is the commit of version N-1.
-const previous = "f23c7615e1c3fe17e161d96a460833e0a29b4a66"
+const previous = "46fced4200d711fae2d5a9663c68f3a3ccc4a043"
 
 // buildPrevious builds the programs of version N-1 from the history and returns their directory. Without the
 // history (a shallow clone, an archive) the test is skipped, but never in CI.

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
@@ -25,8 +26,8 @@ import (
 // maxErrorText bounds the errors about invalid documents, in bytes: they travel in a trailer.
 const maxErrorText = 4 << 10
 
-// documents caches parsed policies: compiling a condition is expensive, and every change reads all policies in force.
-// It is safe for concurrent use.
+// documents caches descriptions of stored policies: compiling a condition is expensive, and every change reads all
+// policies in force. It is safe for concurrent use.
 type documents struct {
 	mu  sync.Mutex
 	all map[version]parsed
@@ -36,7 +37,7 @@ type documents struct {
 type version struct {
 	name   string
 	number uint64
-	json   string
+	json   [sha256.Size]byte
 }
 
 type parsed struct {
@@ -47,11 +48,12 @@ type parsed struct {
 // maxParsed bounds the cache: all policies that may be in force, and some former ones.
 const maxParsed = 3 * policy.MaxDocuments
 
-// of returns the document of a stored policy. A document written by an older or newer version may be unreadable.
+// of returns the document of a stored policy, without its text and its compiled condition. A document written by an older or
+// newer version may be unreadable.
 func (d *documents) of(p store.StoredPolicy) (*policy.Document, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	key := version{p.Name, p.Version, string(p.JSON)}
+	key := version{p.Name, p.Version, sha256.Sum256(p.JSON)}
 	if is, ok := d.all[key]; ok {
 		return is.doc, is.err
 	}
@@ -62,13 +64,22 @@ func (d *documents) of(p store.StoredPolicy) (*policy.Document, error) {
 	case len(docs) != 1 || docs[0].Name != p.Name:
 		is.err = fmt.Errorf("policy %s: the document that is stored is another one", p.Name)
 	default:
-		is.doc = docs[0]
+		is.doc = description(docs[0])
 	}
 	if d.all == nil || len(d.all) >= maxParsed {
 		d.all = map[version]parsed{}
 	}
+	maps.DeleteFunc(d.all, func(v version, _ parsed) bool { return v.name == p.Name && v.number+store.MaxFormer < p.Version })
 	d.all[key] = is
 	return is.doc, is.err
+}
+
+// description returns a document without its text and its compiled condition, which takes some 50 kB.
+func description(d *policy.Document) *policy.Document {
+	short, bare := *d, *d.Policy
+	bare.Match = nil
+	short.JSON, short.Policy = nil, &bare
+	return &short
 }
 
 // plan is a validated change of policies.

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
+	"github.com/lofamo/lofamo/pkg/response/policy"
 )
 
 // leading commits operators' changes, as the engine does while it leads.
@@ -339,5 +341,37 @@ func TestEveryResponseStateHasName(t *testing.T) {
 	if g.GetComponent() != "" || g.GetGroup() != "label/rack=r7" || g.GetFaultState() != lofamov1.State_FAILED ||
 		g.GetFaultCause() != lofamov1.Cause_NODE || g.GetUndoAfter() == nil || g.GetClosed() != nil {
 		t.Errorf("%v", g)
+	}
+}
+
+// TestFormerPoliciesAreForgotten changes one policy many times. The cache of documents keeps the versions that the store keeps, without
+// their compiled conditions.
+func TestFormerPoliciesAreForgotten(t *testing.T) {
+	var d documents
+	change := func(from, to uint64) uint64 {
+		for n := from; n <= to; n++ {
+			p := store.StoredPolicy{Name: "a", Version: n}
+			docs, err := policy.Parse([]byte(document("a", "one of a test", fmt.Sprint("version ", n))))
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.JSON = docs[0].JSON
+			doc, err := d.of(p)
+			if err != nil || doc.Description != fmt.Sprint("version ", n) || doc.Policy.Digest == "" || len(doc.Policy.Steps) != 1 {
+				t.Fatalf("version %d: %+v, %v", n, doc, err)
+			}
+		}
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := change(1, 100)
+	after := change(101, 300)
+	if after > before+2<<20 {
+		t.Errorf("200 more versions of a policy: %d kB more in use: want at most 2 MiB", (after-before)>>10)
+	}
+	if len(d.all) > store.MaxFormer+1 {
+		t.Errorf("%d versions kept: want at most %d", len(d.all), store.MaxFormer+1)
 	}
 }

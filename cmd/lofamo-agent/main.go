@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -87,6 +88,7 @@ type joinFlags struct {
 	tokenFile   string
 	node        string
 	address     string
+	labels      map[string]string
 }
 
 func newRoot(environ []string, stderr io.Writer) *cobra.Command {
@@ -98,8 +100,8 @@ func newRoot(environ []string, stderr io.Writer) *cobra.Command {
 		SilenceErrors: true,
 		Args:          noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return fmt.Errorf("%w: no command: want run, host, dnp, checks, status, restart, mask, acts, faults, eureka, barrier, config or "+
-				"version (see --help)", errUsage)
+			return fmt.Errorf("%w: no command: want run, host, dnp, checks, status, restart, mask, acts, faults, eureka, barrier, lldp, "+
+				"config or version (see --help)", errUsage)
 		},
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, program.FlagError(err)) })
@@ -111,7 +113,7 @@ func newRoot(environ []string, stderr io.Writer) *cobra.Command {
 	f.StringVar(&o.scheduling, "scheduling", string(half.SchedulingAuto), "scheduling class of the halves: auto (SCHED_FIFO priority 1 "+
 		"where permitted, else prompt), prompt (short slices of CPU time, where the kernel has them) or default")
 	root.AddCommand(o.runCommand(), o.hostCommand(), o.dnpCommand(), o.checksCommand(), o.statusCommand(), o.restartCommand(), o.maskCommand(),
-		o.actsCommand(), o.faultsCommand(), o.eurekaCommand(), o.barrierCommand(), o.configCommand(), versionCommand())
+		o.actsCommand(), o.faultsCommand(), o.eurekaCommand(), o.barrierCommand(), o.lldpCommand(), o.configCommand(), versionCommand())
 	return root
 }
 
@@ -179,6 +181,8 @@ func (o *options) runCommand() *cobra.Command {
 	c.Flags().StringVar(&o.join.tokenFile, "token-file", "", "file with the token, as 'lofamoctl token create' prints it")
 	c.Flags().StringVar(&o.join.node, "node", "", "with --join: name of the node (default: the configuration's, or the machine's name)")
 	c.Flags().StringVar(&o.join.address, "address", "", "with --join: IP of this machine (default: that from which it reaches a supervisor)")
+	c.Flags().StringToStringVar(&o.join.labels, "label", nil,
+		"with --join: labels of the node, KEY=VALUE,...; they win over the configuration's")
 	c.Flags().StringVar(&o.logDir, "log-dir", "",
 		"directory for host.log and dnp.log (default: the halves log to standard error; in a local cluster, beside the configuration)")
 	return c
@@ -386,9 +390,18 @@ func (o *options) enrolled(ctx context.Context) (config.Agent, *daemon.Later, er
 	cfg.Join.TokenFile = cmp.Or(j.tokenFile, cfg.Join.TokenFile)
 	cfg.Join.Address = cmp.Or(j.address, cfg.Join.Address)
 	cfg.Node = cmp.Or(fault.NodeID(j.node), cfg.Node)
+	if len(j.labels) > 0 {
+		all := maps.Clone(j.labels)
+		for key, value := range cfg.Join.Labels {
+			if _, given := all[key]; !given {
+				all[key] = value
+			}
+		}
+		cfg.Join.Labels = all
+	}
 	if !cfg.Join.Given() {
-		if j.tokenFile != "" || j.address != "" || j.node != "" {
-			return cfg, nil, fmt.Errorf("%w: --token-file, --address and --node need --join", errUsage)
+		if j.tokenFile != "" || j.address != "" || j.node != "" || len(j.labels) > 0 {
+			return cfg, nil, fmt.Errorf("%w: --token-file, --address, --node and --label need --join", errUsage)
 		}
 		cfg, err = o.load()
 		return cfg, nil, err

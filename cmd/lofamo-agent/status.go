@@ -96,11 +96,15 @@ func writeStatus(w io.Writer, s local.Status, output string) error {
 	if output == "table" {
 		return local.WriteTable(w, s)
 	}
+	return writeJSON(w, s)
+}
+
+func writeJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false) // the names of paths have a '>'
 	e.SetIndent("", "  ")
-	if err := e.Encode(s); err != nil {
-		return fmt.Errorf("write status: %w", err)
+	if err := e.Encode(v); err != nil {
+		return fmt.Errorf("write the answer: %w", err)
 	}
 	return nil
 }

@@ -83,6 +83,7 @@ var fuzzed = map[string]string{
 	"internal/supervisor/store.decodeToken":          "internal/supervisor/store FuzzStoreValues",
 	"internal/agent/daemon.decodeRecovery":           "internal/agent/daemon FuzzDecodeRecovery",
 	"internal/agent/daemon.RestartHalf":              "none: the answer of the node's own daemon, at a socket of mode 0600",
+	"internal/agent/host.parseLLDP":                  "internal/agent/host FuzzLLDP",
 	"internal/agent/half.HeardHealth":                "internal/agent/mailbox FuzzDecode",
 	"internal/agent/half.Post":                       "none: injection, in clusters made by lofamoctl up alone",
 	"internal/agent/daemon.restartHalf":              "none: an earlier answer of the node's own daemon, which it has kept in its ledger",

@@ -44,6 +44,10 @@ func TestMachinesEnrol(t *testing.T) {
 		t.Errorf("token list: %s: want all four uses, and no secret", out)
 	}
 
+	out := h.ctl("get", "nodes", "-l", "switch=sw1")
+	if !strings.Contains(out, "n1") || !strings.Contains(out, "n3") || strings.Contains(out, "n2") {
+		t.Errorf("nodes with switch=sw1: %s: want n1 and n3", out)
+	}
 	h.refused("n9", 9, four, "used up")
 	h.refused("n1", 9, token(), "n1: there is one")
 	h.refused("n9", 1, token(), "is that of node n1")
@@ -116,7 +120,7 @@ func (h *hall) enrolment(id string, number int, token string) []string {
 		h.Fatal(err)
 	}
 	return []string{"run", "--join", fmt.Sprintf("%s101:7944,%s102:7944", h.net, h.net), "--token-file", "/etc/lofamo/token", "--node", id,
-		"--address", fmt.Sprintf("%s%d", h.net, 1+number)}
+		"--address", fmt.Sprintf("%s%d", h.net, 1+number), "--label", fmt.Sprintf("switch=sw%d", number%2)}
 }
 
 // enrols starts the agent of a machine that becomes a node.

@@ -88,7 +88,7 @@ var layers = map[string][]string{
 	"internal/testing/charttest": {"api", "client", "internal/ctl", "internal/testing/kubetest", "internal/testing/freeport",
 		"internal/inventory",
 		"internal/cluster", "internal/pki"},
-	"internal/configdoc": {"internal/config", "internal/executor", "internal/inventory"},
+	"internal/configdoc": {"internal/config", "internal/executor", "internal/inventory", "pkg/response/policy"},
 	"internal/cluster": {"api", "client", "pkg", "internal/config", "internal/durable", "internal/inventory", "internal/pki",
 		"internal/program"},
 	"internal/ctl": {"api", "client", "pkg", "internal/cluster", "internal/inventory", "internal/config", "internal/durable",

@@ -7,6 +7,7 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor/process"
 	"github.com/lofamo/lofamo/internal/inventory"
+	"github.com/lofamo/lofamo/pkg/response/policy"
 )
 
 // Files are all generated files, by their paths in the module.
@@ -73,5 +74,10 @@ Write durations as 25ms, 10s, 1h30m. The third column has the default, unless th
 		return nil, err
 	}
 	out[chartReadme] = page
+	definition, err := policy.Definition()
+	if err != nil {
+		return nil, err
+	}
+	out["deploy/kubernetes/crd-faultpolicies.yaml"] = string(definition)
 	return out, nil
 }

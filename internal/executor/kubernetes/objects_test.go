@@ -30,7 +30,7 @@ var objectsShared struct {
 const objectsManifest = "../../../deploy/kubernetes/rbac-objects.yaml"
 
 // definitions are the custom resource definitions that the project ships.
-var definitions = []string{"../../../deploy/kubernetes/crd-faults.yaml"}
+var definitions = []string{"../../../deploy/kubernetes/crd-faults.yaml", "../../../deploy/kubernetes/crd-faultpolicies.yaml"}
 
 // objectsNamespace creates the custom resources, and returns a namespace in which the supervisor's account has the shipped role.
 func objectsNamespace(t testing.TB) string {

@@ -79,7 +79,7 @@ func (r *reader) metadata(d *Document, top *object) {
 func (r *reader) spec(d *Document, v any, c *compiler) *response.Policy {
 	o := r.object("spec", v)
 	p := &response.Policy{Mode: response.ObserveOnly}
-	d.Description = o.text("description", false, 1024)
+	d.Description = o.text("description", false, maxDescription)
 	if o.oneOf("mode", "observe-only", "observe-only", "enforce") == "enforce" {
 		p.Mode = response.Enforce
 	}
@@ -111,7 +111,7 @@ func (r *reader) guards(spec *object) response.Guards {
 	}
 	o := r.object("spec.guards", v)
 	g := response.Guards{
-		Approvals: o.integer("approvals", 0, 0, response.MaxApprovals), MaxNodes: o.integer("maxNodes", 0, 1, 1<<20),
+		Approvals: o.integer("approvals", 0, 0, response.MaxApprovals), MaxNodes: o.integer("maxNodes", 0, 1, maxNodes),
 		Cooldown: o.duration("cooldown", 0, 0), MaxEvidenceAge: o.duration("maxEvidenceAge", 0, time.Second),
 	}
 	o.done()
@@ -119,7 +119,7 @@ func (r *reader) guards(spec *object) response.Guards {
 }
 
 // conditionName matches the types of conditions of other programs.
-var conditionName = regexp.MustCompile(`^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
+var conditionName = regexp.MustCompile(labelKeyForm)
 
 // outside parses the required conditions of other programs.
 func (r *reader) outside(spec *object, groups bool) []response.Outside {
@@ -129,7 +129,7 @@ func (r *reader) outside(spec *object, groups bool) []response.Outside {
 	var out []response.Outside
 	for i, v := range spec.list("outside", 1, response.MaxOutside) {
 		o := r.object(fmt.Sprintf("spec.outside[%d]", i), v)
-		w := response.Outside{Condition: o.text("condition", true, 317), Status: o.oneOf("status", "True", "True", "False", "Unknown"),
+		w := response.Outside{Condition: o.text("condition", true, maxText), Status: o.oneOf("status", "True", "True", "False", "Unknown"),
 			For: o.duration("for", 0, 0)}
 		if w.Condition != "" && (!conditionName.MatchString(w.Condition) || strings.HasPrefix(w.Condition, "lofamo.io/")) {
 			r.bad(o.at("condition"), w.Condition, "the type of another program's condition, such as KernelDeadlock or example.org/Healthy")
@@ -175,7 +175,7 @@ func (r *reader) step(path string, v any, before []response.Step, groups bool) r
 	}
 	s.Kind = response.Kind(o.oneOf("executor", "", kinds...))
 	s.Timeout = o.duration("timeout", 30*time.Second, time.Second)
-	s.Retries = o.integer("retries", 0, 0, 10)
+	s.Retries = o.integer("retries", 0, 0, maxRetries)
 	s.Wait = o.duration("wait", 0, 0)
 	if o.oneOf("onFailure", "stop", "stop", "next") == "next" {
 		s.OnFailure = response.Next
@@ -262,6 +262,8 @@ type parameter struct {
 	required bool
 	want     string
 	read     func(v any) (string, bool)
+	of       string // its type in a schema
+	cel      string // the check of read in CEL, where {v} stands for the value; "": the type suffices
 }
 
 // parametersOf lists the parameters of every kind that has any.
@@ -289,64 +291,79 @@ var parametersOf = map[response.Kind][]parameter{
 	response.Eureka:             {words("text", true)},
 }
 
-func textual(check func(string) bool) func(any) (string, bool) {
-	return func(v any) (string, bool) {
+func textual(key string, required bool, want, cel string, check func(string) bool) parameter {
+	return parameter{key, required, want, func(v any) (string, bool) {
 		s, ok := v.(string)
 		return s, ok && check(s)
-	}
+	}, "string", cel}
+}
+
+// matching returns a parameter that matches a regular expression, which has the same syntax in CEL.
+func matching(key string, required bool, want string, re *regexp.Regexp) parameter {
+	return textual(key, required, want, "{v}.matches("+celText(re.String())+")", re.MatchString)
 }
 
 func choice(key string, options ...string) parameter {
-	return parameter{key, true, "one of " + strings.Join(options, ", "), textual(func(s string) bool { return slices.Contains(options, s) })}
+	return textual(key, true, "one of "+strings.Join(options, ", "), "{v} in "+celList(options),
+		func(s string) bool { return slices.Contains(options, s) })
 }
 
 var camelCase = regexp.MustCompile(`^[A-Z][A-Za-z0-9]{0,62}$`)
 
 func camel(key string, required bool) parameter {
-	return parameter{key, required, "1 to 63 letters and digits, the first a capital", textual(camelCase.MatchString)}
+	return matching(key, required, "1 to 63 letters and digits, the first a capital", camelCase)
 }
 
+// labelKeyForm and labelValueForm match the texts that fault.CheckLabelKey and fault.CheckLabelValue allow.
+const (
+	labelKeyForm   = `^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`
+	labelValueForm = `^([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?$`
+)
+
 func labelKey(key string) parameter {
-	return parameter{key, true, "a label's key", textual(func(s string) bool { return fault.CheckLabelKey(s) == nil })}
+	return textual(key, true, "a label's key", "{v}.matches("+celText(labelKeyForm)+")",
+		func(s string) bool { return fault.CheckLabelKey(s) == nil })
 }
 
 func labelValue(key string) parameter {
-	return parameter{key, false, "a label's value", textual(func(s string) bool { return fault.CheckLabelValue(s) == nil })}
+	return textual(key, false, "a label's value", "{v}.matches("+celText(labelValueForm)+")",
+		func(s string) bool { return fault.CheckLabelValue(s) == nil })
 }
 
 // called returns a parameter that is a name from the supervisor's own configuration.
-func called(key string) parameter { return parameter{key, true, nameWanted, textual(name.MatchString)} }
+func called(key string) parameter { return matching(key, true, nameWanted, name) }
 
 // template returns a parameter that names the template of a remediation.
 func template(key, pattern, want string) parameter {
-	return parameter{key, true, want, textual(regexp.MustCompile(pattern).MatchString)}
+	return matching(key, true, want, regexp.MustCompile(pattern))
 }
 
 const maxWords = 120
 
 func words(key string, required bool) parameter {
-	return parameter{key, required, fmt.Sprintf("a text of 1 to %d bytes in one line", maxWords), textual(func(s string) bool {
-		return s != "" && len(s) <= maxWords && !strings.ContainsFunc(s, func(c rune) bool { return c < ' ' || c == 0x7f })
-	})}
+	return textual(key, required, fmt.Sprintf("a text of 1 to %d bytes in one line", maxWords),
+		fmt.Sprintf(`{v} != '' && size(bytes({v})) <= %d && !{v}.matches(r'[\x00-\x1f\x7f]')`, maxWords), func(s string) bool {
+			return s != "" && len(s) <= maxWords && !strings.ContainsFunc(s, func(c rune) bool { return c < ' ' || c == 0x7f })
+		})
 }
 
 func span(key string, most time.Duration) parameter {
-	return parameter{key, false, "a duration from 0s to " + hours(most), textual(func(s string) bool {
+	return textual(key, false, "a duration from 0s to "+hours(most), celDuration("{v}", 0, most), func(s string) bool {
 		d, err := time.ParseDuration(s)
 		return err == nil && d >= 0 && d <= most
-	})}
+	})
 }
 
 func flag(key string) parameter {
 	return parameter{key, false, "true or false", func(v any) (string, bool) {
 		b, ok := v.(bool)
 		return fmt.Sprint(b), ok
-	}}
+	}, "boolean", ""}
 }
 
 func percent(key string) parameter {
 	return parameter{key, true, "a whole number from 10 to 100", func(v any) (string, bool) {
 		f, ok := v.(float64)
 		return fmt.Sprint(f), ok && f >= 10 && f <= 100 && f == float64(int(f))
-	}}
+	}, "integer", "{v} >= 10 && {v} <= 100"}
 }

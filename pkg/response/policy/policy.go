@@ -47,6 +47,11 @@ const (
 	MaxDocuments = 200     // in a file, and in force
 	MaxSteps     = 16      // of a policy
 	MaxMatch     = 2048    // bytes of a condition
+
+	maxDescription = 1024 // bytes
+	maxText        = 317  // bytes of the type of a condition in Kubernetes
+	maxRetries     = 10
+	maxNodes       = 1 << 20
 )
 
 // Document is one policy, as written and as compiled.

@@ -524,6 +524,7 @@ func TestSupervisorValidationNamesField(t *testing.T) {
 		{func(s *Supervisor) { s.Etcd.KeepEvents = 99 }, "etcd.keepEvents: given 99: want 100 to 10000000"},
 		{func(s *Supervisor) { s.Etcd.HistoryAge = 1 }, "etcd.historyAge: given 1ns: want 1m to 8760h"},
 		{func(s *Supervisor) { s.Etcd.HistoryBytes = 1 }, "etcd.historyBytes: given 1: want 1048576 to 4294967296"},
+		{func(s *Supervisor) { s.Etcd.KeepIncidents = 9 }, "etcd.keepIncidents: given 9: want 10 to 1000, or 0 for 1000"},
 		{func(s *Supervisor) { s.Etcd.QuotaBytes = 1 }, "etcd.quotaBytes: given 1: want 16777216 to 8589934592"},
 		{func(s *Supervisor) { s.TLS.Cert = "" }, "tls.cert: given nothing"},
 		{func(s *Supervisor) { s.ECDSA.Cert = "e.pem" }, "ecdsa.cert, ecdsa.key: given e.pem, : want both or none"},

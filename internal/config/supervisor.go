@@ -254,6 +254,8 @@ type EtcdConfig struct {
 	HistoryAge Duration `json:"historyAge"`
 	// HistoryBytes is the maximum size of the kept events. 1 MiB to 4 GiB. Default 128 MiB.
 	HistoryBytes int64 `json:"historyBytes"`
+	// KeepIncidents is the number of kept CLOSED incidents, the newest ones. 10 to 1000. 0 stands for 1000, the default.
+	KeepIncidents int `json:"keepIncidents,omitzero"`
 }
 
 // SupervisorTLS names PEM files.

@@ -521,6 +521,9 @@ func (s Supervisor) validateEtcd(p *problems) {
 	if e.HistoryBytes < 1<<20 || e.HistoryBytes > 4<<30 {
 		p.bad("etcd.historyBytes", e.HistoryBytes, "%d to %d", 1<<20, 4<<30)
 	}
+	if e.KeepIncidents != 0 && (e.KeepIncidents < 10 || e.KeepIncidents > 1000) {
+		p.bad("etcd.keepIncidents", e.KeepIncidents, "10 to 1000, or 0 for 1000")
+	}
 	if !s.Embedded() {
 		return
 	}

@@ -22,7 +22,7 @@ func (p *enginePart) start(s *Supervisor) error {
 	p.Engine = engine.New(engine.Config{
 		Awareness: s.awareness(), Meta: store.Meta{Cluster: s.cfg.Cluster, Dims: s.names.Dims().String()},
 		Challenger: everywhere{s}, Metrics: s.metrics.Metrics, Logger: s.logger, Names: s.names, Seed: s.seed, Marks: s.marks, Masks: s.masks,
-		Revoked: s.revokedNodes,
+		Revoked: s.revokedNodes, KeepIncidents: s.cfg.Etcd.KeepIncidents,
 	}, s.store.Etcd)
 	p.local = replica.NewCopy(replica.CopyConfig{
 		Store: s.store.Etcd, Names: s.names, Logger: s.logger,

@@ -94,10 +94,12 @@ type Config struct {
 	Backlog int
 	// BatchOps is the number of operations at which a batch is sealed; 0 means 2,000, which take about 50 ms. A batch
 	// is committed at any smaller size if the committer is idle.
-	BatchOps   int
-	Challenger Challenger
-	Metrics    *metrics.Metrics
-	Logger     *slog.Logger
+	BatchOps int
+	// KeepIncidents is the number of kept CLOSED incidents; 0 means 1,000.
+	KeepIncidents int
+	Challenger    Challenger
+	Metrics       *metrics.Metrics
+	Logger        *slog.Logger
 	// Names gives events their coordinates, and follows the stored topology.
 	Names *view.Names
 	// Seed is the topology that the first leader of a cluster stores. With nil the store holds no topology, and

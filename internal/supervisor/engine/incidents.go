@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -27,6 +28,7 @@ func (t *term) restoreIncidents(snap store.Snapshot, now time.Time, nodes []awar
 		saved = append(saved, in)
 	}
 	cfg := awareness.IncidentsOf(t.e.cfg.Meta.Cluster, t.e.awareness(snap.Topology.Topology))
+	cfg.KeepClosed = cmp.Or(t.e.cfg.KeepIncidents, cfg.KeepClosed)
 	incidents, err := awareness.NewIncidents(cfg, now, saved, nodes)
 	t.incidents, t.keepFor = incidents, cfg.KeepFor
 	return err

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -86,5 +87,46 @@ func TestIncidentOfAnotherVersionIsClosed(t *testing.T) {
 	}
 	if open != 1 {
 		t.Errorf("%d incidents are open: want that of the dead node", open)
+	}
+}
+
+// TestKeepIncidentsBoundsClosedOnes: of four stored CLOSED incidents a leader keeps the newest two.
+func TestKeepIncidentsBoundsClosedOnes(t *testing.T) {
+	st := memstore.New(100)
+	var puts []store.KV
+	for i, id := range []string{"test-aaaaaaaa", "test-bbbbbbbb", "test-cccccccc", "test-dddddddd"} {
+		at := time.Now().Add(time.Duration(i-10) * time.Minute)
+		kv, err := store.IncidentPut(view.Incident(&awareness.Incident{ID: id, State: awareness.IncidentClosed,
+			Severity: awareness.IncidentWarning, Root: awareness.Part{Node: "n1-0-0", Component: fault.ComponentMemory},
+			Coord: grid.Coord{X: 1}, Cause: fault.CauseMemory, Fault: fault.Sick, Since: at, Until: at, Version: 1}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		puts = append(puts, kv)
+	}
+	w, err := st.Writer(st.Campaign(), testConfig(nil).Meta, store.Snapshot{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Commit(t.Context(), store.Batch{Puts: puts}); err != nil {
+		t.Fatal(err)
+	}
+	start(t, st, func(c *Config) { c.KeepIncidents = 2 })
+	kept := func() (ids []string) {
+		snap, err := st.Load(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, in := range snap.Incidents {
+			ids = append(ids, in.GetId())
+		}
+		slices.Sort(ids)
+		return ids
+	}
+	want := []string{"test-cccccccc", "test-dddddddd"}
+	for deadline := time.Now().Add(wait); !slices.Equal(kept(), want); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("kept %q: want %q", kept(), want)
+		}
 	}
 }

@@ -20,7 +20,7 @@ and compares the fault map with the ground truth.
 It exits with 1 after a violation and keeps the cluster's logs then. With
 ` + "`TRIAL_FLAGS=-record`" + ` it adds its results to ` + "`internal/testing/trial/testdata/trials.json`" + ` and prints this page from
 that file. With ` + "`-unharmed supervisors,daemons`" + ` no step ends or stops a supervisor or a recovery daemon, so that all live for
-the whole trial. The supervisors then keep 1,000 events of history.
+the whole trial. The supervisors then keep 1,000 events of history and 100 closed incidents, so that both are full after the warm-up.
 
 The invariants:
 

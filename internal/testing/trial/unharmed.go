@@ -38,6 +38,7 @@ func ParseUnharmed(text string) (s Unharmed, err error) {
 func (s Unharmed) keepLittle(c *config.Supervisor) {
 	if s.Supervisors {
 		c.Etcd.KeepEvents, c.Etcd.HistoryBytes, c.Etcd.CompactionRetention = 1000, 1<<20, config.Duration(time.Minute)
+		c.Etcd.KeepIncidents = 100
 	}
 }
 

@@ -117,6 +117,7 @@ var fuzzed = map[string]string{
 	"internal/executor/kubernetes.remediationOf":     "internal/executor/kubernetes FuzzRemediations",
 	"internal/executor/kubernetes.specOf":            "internal/executor/kubernetes FuzzRemediations",
 	"internal/executor/kubernetes.readEvents":        "internal/executor/kubernetes FuzzObjects",
+	"internal/executor/kubernetes.policyStatusOf":    "internal/executor/kubernetes FuzzObjects",
 	"internal/executor/kubernetes.readObject":        "internal/executor/kubernetes FuzzObjects",
 	"internal/executor/kubernetes.readPage":          "internal/executor/kubernetes FuzzObjects",
 	"internal/executor/kubernetes.sameJSON":          "internal/executor/kubernetes FuzzObjects",

@@ -52,6 +52,7 @@ func TestKubernetesObjectsNameWhatIsWrong(t *testing.T) {
 	for want, c := range map[string]KubernetesObjects{
 		"":                                 {},
 		"kubernetes.namespace: given":      {Faults: true},
+		"kubernetes.namespace: given n":    {Policies: true},
 		"kubernetes.namespace: given a":    {Namespace: "a"},
 		"kubernetes.namespace: given A.b":  {Namespace: "A.b", Faults: true},
 		"kubernetes.kubeconfig":            {Namespace: "a", Faults: true, Kubeconfig: "b"},

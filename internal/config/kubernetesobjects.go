@@ -6,9 +6,10 @@ import (
 	"time"
 )
 
-// KubernetesObjects shows faults as objects of a Kubernetes namespace. The leader does the work. All replicas alike.
+// KubernetesObjects shows faults as objects of a Kubernetes namespace, and takes policies from there. The leader does the work. All
+// replicas alike.
 type KubernetesObjects struct {
-	// Namespace of the objects. Required with faults.
+	// Namespace of the objects. Required with faults and policies.
 	Namespace string `json:"namespace,omitempty"`
 	// Kubeconfig is the absolute path of a kubeconfig file. Default none: the supervisor runs in a pod, and acts as its
 	// service account.
@@ -17,6 +18,8 @@ type KubernetesObjects struct {
 	Context string `json:"context,omitempty"`
 	// Faults keeps one Fault object for each open incident. Default false.
 	Faults bool `json:"faults,omitempty"`
+	// Policies puts the policies of FaultPolicy objects in force: whoever may write these objects may order responses. Default false.
+	Policies bool `json:"policies,omitempty"`
 	// MaxFaults is the maximum number of Fault objects, 1 to 1000. One more object counts the rest. 0 stands for 200, the
 	// default.
 	MaxFaults int `json:"maxFaults,omitempty"`
@@ -25,7 +28,7 @@ type KubernetesObjects struct {
 }
 
 // Enabled reports whether the supervisors work with any objects.
-func (c KubernetesObjects) Enabled() bool { return c.Faults }
+func (c KubernetesObjects) Enabled() bool { return c.Faults || c.Policies }
 
 // Filled returns the configuration with its defaults filled in.
 func (c KubernetesObjects) Filled() KubernetesObjects {

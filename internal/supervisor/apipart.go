@@ -52,7 +52,12 @@ func (p *apiPart) start(s *Supervisor) error {
 	lofamov1.RegisterSupervisorAdminServer(p.grpc, s.admin())
 	lofamov1.RegisterManageServer(p.grpc, s.manage())
 	lofamov1.RegisterCertificatesServer(p.grpc, s.certificates())
-	lofamov1.RegisterResponseServiceServer(p.grpc, s.responseService())
+	responses := s.responseService()
+	if s.objects.policies != nil {
+		responses.KeptBy("kubernetes/" + s.cfg.Kubernetes.Namespace)
+	}
+	s.objects.responses = responses
+	lofamov1.RegisterResponseServiceServer(p.grpc, responses)
 	if err := p.serveEnrolment(s); err != nil {
 		return err
 	}

@@ -10,11 +10,14 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/executor/kubernetes"
+	"github.com/lofamo/lofamo/internal/supervisor/api"
 )
 
 // objectsPart keeps custom resources in Kubernetes while this replica leads.
 type objectsPart struct {
-	faults *kubernetes.Faults // nil: none
+	faults    *kubernetes.Faults   // nil: none
+	policies  *kubernetes.Policies // nil: none
+	responses *api.Responses       // knows the origin of the policies
 }
 
 // newObjects creates the clients. They connect when this replica leads.
@@ -22,6 +25,11 @@ func (s *Supervisor) newObjects() (err error) {
 	c := s.cfg.Kubernetes
 	if c.Faults && !s.cfg.Parent() {
 		if s.objects.faults, err = kubernetes.NewFaults(c, s.cfg.Cluster, s.faultObjects, s.logger); err != nil {
+			return fmt.Errorf("kubernetes: %w", err)
+		}
+	}
+	if c.Policies && !s.cfg.Parent() {
+		if s.objects.policies, err = kubernetes.NewPolicies(c, s.keepPolicies, s.logger); err != nil {
 			return fmt.Errorf("kubernetes: %w", err)
 		}
 	}
@@ -33,6 +41,28 @@ func (s *Supervisor) leadObjects(ctx context.Context, wg *sync.WaitGroup) {
 	if s.objects.faults != nil {
 		wg.Go(func() { s.objects.faults.Run(ctx) })
 	}
+	if s.objects.policies != nil {
+		wg.Go(func() { s.objects.policies.Run(ctx) })
+	}
+}
+
+// keepPolicies brings policies to the objects that ask for them.
+func (s *Supervisor) keepPolicies(ctx context.Context, objects []kubernetes.FaultPolicy, complete bool) (
+	map[string]kubernetes.PolicyStanding, bool, error) {
+	var given []api.PolicyObject
+	for _, o := range objects {
+		g := api.PolicyObject{Name: o.Name, Spec: o.Spec}
+		if o.Large {
+			g.Bad = "the object is too large"
+		}
+		given = append(given, g)
+	}
+	standing, more, err := s.objects.responses.Keep(ctx, given, complete)
+	out := map[string]kubernetes.PolicyStanding{}
+	for name, st := range standing {
+		out[name] = kubernetes.PolicyStanding(st)
+	}
+	return out, more, err
 }
 
 // faultObjects returns this replica's copy of the incidents as Faults.

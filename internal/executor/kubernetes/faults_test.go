@@ -235,6 +235,7 @@ func FuzzObjects(f *testing.F) {
 			}
 			sameJSON(o.Spec, FaultSpec{})
 			sameStatus(o.Status, FaultStatus{})
+			policyStatusOf(o.Status)
 		}
 		if o, err := readObject(b); err == nil {
 			check(o)

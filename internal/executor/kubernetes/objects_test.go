@@ -27,12 +27,13 @@ var objectsShared struct {
 	names atomic.Int64
 }
 
-const objectsManifest = "../../../deploy/kubernetes/rbac-objects.yaml"
+// objectsManifests are the shipped roles for custom resources.
+var objectsManifests = []string{"../../../deploy/kubernetes/rbac-objects.yaml", "../../../deploy/kubernetes/rbac-policies.yaml"}
 
 // definitions are the custom resource definitions that the project ships.
 var definitions = []string{"../../../deploy/kubernetes/crd-faults.yaml", "../../../deploy/kubernetes/crd-faultpolicies.yaml"}
 
-// objectsNamespace creates the custom resources, and returns a namespace in which the supervisor's account has the shipped role.
+// objectsNamespace creates the custom resources, and returns a namespace in which the supervisor's account has the shipped roles.
 func objectsNamespace(t testing.TB) string {
 	t.Helper()
 	s := cluster(t)
@@ -53,15 +54,17 @@ func objectsNamespace(t testing.TB) string {
 	}
 	name := fmt.Sprintf("objects-%d", objectsShared.names.Add(1))
 	admin(t, http.MethodPost, "/api/v1/namespaces", "", `{"metadata":{"name":"`+name+`"}}`)
-	b, err := os.ReadFile(objectsManifest)
-	if err != nil {
-		t.Fatal(err)
-	}
-	roles, _, _ := strings.Cut(string(b), "\nsubjects:")
-	text := strings.ReplaceAll(roles, "namespace: lofamo", "namespace: "+name) +
-		"\nsubjects:\n- {kind: ServiceAccount, name: lofamo-supervisor, namespace: lofamo}\n"
-	if err := s.Admin.Apply([]byte(text)); err != nil {
-		t.Fatal(err)
+	for _, path := range objectsManifests {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		roles, _, _ := strings.Cut(string(b), "\nsubjects:")
+		text := strings.ReplaceAll(roles, "namespace: lofamo", "namespace: "+name) +
+			"\nsubjects:\n- {kind: ServiceAccount, name: lofamo-supervisor, namespace: lofamo}\n"
+		if err := s.Admin.Apply([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, path := range definitions { // served some moments after it was created
 		_, plural, _ := strings.Cut(strings.TrimSuffix(path, ".yaml"), "crd-")
@@ -124,33 +127,35 @@ func (n notingObjects) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func (n notingObjects) WrappedRoundTripper() http.RoundTripper { return n.next }
 
-// objectRightsAreMinimal compares the shipped role with the requests of all tests: it allows no unused right.
+// objectRightsAreMinimal compares the shipped roles with the requests of all tests: they allow no unused right.
 func objectRightsAreMinimal() error {
 	if len(os.Args) > 1 && strings.Contains(strings.Join(os.Args, " "), "-test.run") {
 		return nil
 	}
-	b, err := os.ReadFile(objectsManifest)
-	if err != nil {
-		return err
-	}
-	first, _, _ := strings.Cut(string(b), "\n---\n")
-	var role struct {
-		Rules []struct{ Resources, Verbs []string }
-	}
-	if err := yaml.Unmarshal([]byte(first), &role); err != nil {
-		return err
-	}
 	allowed, used := map[string]bool{}, map[string]bool{}
-	for _, r := range role.Rules {
-		for _, resource := range r.Resources {
-			for _, verb := range r.Verbs {
-				allowed[verb+" "+resource] = true
+	for _, path := range objectsManifests {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		first, _, _ := strings.Cut(string(b), "\n---\n")
+		var role struct {
+			Rules []struct{ Resources, Verbs []string }
+		}
+		if err := yaml.Unmarshal([]byte(first), &role); err != nil {
+			return err
+		}
+		for _, r := range role.Rules {
+			for _, resource := range r.Resources {
+				for _, verb := range r.Verbs {
+					allowed[verb+" "+resource] = true
+				}
 			}
 		}
 	}
 	objectsShared.asked.Range(func(k, _ any) bool { used[k.(string)] = true; return true })
 	if !maps.Equal(allowed, used) {
-		return fmt.Errorf("%s allows %v, the tests have asked for %v: want the same", objectsManifest, slices.Sorted(maps.Keys(allowed)),
+		return fmt.Errorf("%v allow %v, the tests have asked for %v: want the same", objectsManifests, slices.Sorted(maps.Keys(allowed)),
 			slices.Sorted(maps.Keys(used)))
 	}
 	return nil

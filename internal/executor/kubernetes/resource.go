@@ -284,9 +284,18 @@ func (r *resource) send(ctx context.Context, req *rest.Request) ([]byte, error) 
 // apply brings an object, or with a subresource that part of it, to the server by server-side apply. Others' values of the
 // fields that it has are replaced.
 func (r *resource) apply(ctx context.Context, name, subresource string, o any) error {
+	is, err := r.patch(ctx, name, subresource, o)
+	if err == nil {
+		r.put(is)
+	}
+	return err
+}
+
+// patch is apply without a change of the copy. It returns the object.
+func (r *resource) patch(ctx context.Context, name, subresource string, o any) (object, error) {
 	body, err := json.Marshal(o)
 	if err != nil {
-		return fmt.Errorf("%s %s: %w", r.kind, name, err)
+		return object{}, fmt.Errorf("%s %s: %w", r.kind, name, err)
 	}
 	path := r.path + "/" + name
 	if subresource != "" {
@@ -295,13 +304,9 @@ func (r *resource) apply(ctx context.Context, name, subresource string, o any) e
 	req := r.c.api.Patch(types.ApplyPatchType).AbsPath(path).Param("fieldManager", fieldManager).Param("force", "true").Body(body)
 	b, err := r.send(ctx, req)
 	if err != nil {
-		return fmt.Errorf("write %s %s: %w", r.kind, name, err)
+		return object{}, fmt.Errorf("write %s %s: %w", r.kind, name, err)
 	}
-	is, err := readObject(b)
-	if err == nil {
-		r.put(is)
-	}
-	return err
+	return readObject(b)
 }
 
 // delete removes an object, unless it is another one by now.

@@ -272,7 +272,13 @@ func (r *Responses) CheckPolicies(ctx context.Context, req *lofamov1.CheckPolici
 		return &lofamov1.CheckPoliciesResponse{Errors: errorsOf(err)}, nil
 	}
 	p, err := r.planApply(set, docs, "", time.Time{})
+	if err == nil {
+		err = r.kept(set, p)
+	}
 	if err != nil {
+		if st, is := status.FromError(err); is {
+			err = errors.New(st.Message())
+		}
 		return &lofamov1.CheckPoliciesResponse{Errors: errorsOf(err)}, nil
 	}
 	r.countOpen(ctx, p.changes)
@@ -300,7 +306,7 @@ func (r *Responses) ApplyPolicies(ctx context.Context, req *lofamov1.ApplyPolici
 		if err != nil {
 			return plan{}, wrongDocuments(err)
 		}
-		return p, nil
+		return p, r.kept(set, p)
 	}
 	changes, revision, err := r.change(ctx, req.GetDryRun(), prepare,
 		func(ctx context.Context, c lofamov1.ResponseServiceClient) (changed, error) {
@@ -327,7 +333,11 @@ func (r *Responses) DeletePolicies(ctx context.Context, req *lofamov1.DeletePoli
 		if err := expect(set, req.GetNames(), req.GetExpected()); err != nil {
 			return plan{}, err
 		}
-		return r.planDelete(set, req.GetNames(), by, time.Now())
+		p, err := r.planDelete(set, req.GetNames(), by, time.Now())
+		if err != nil {
+			return plan{}, err
+		}
+		return p, r.kept(set, p)
 	}
 	changes, revision, err := r.change(ctx, req.GetDryRun(), prepare,
 		func(ctx context.Context, c lofamov1.ResponseServiceClient) (changed, error) {

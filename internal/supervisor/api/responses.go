@@ -40,6 +40,9 @@ type Responses struct {
 	policies Policies        // nil: a parent of regions
 	service  respond.Service // nil: responses are switched off
 	parsed   documents
+	origin   string // of policies that only Keep changes; "": none
+	keeping  sync.Mutex
+	given    map[string]given // what Keep knows of objects, by name
 	checks   *checks
 	watched  watched
 }

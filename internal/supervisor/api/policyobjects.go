@@ -1,0 +1,230 @@
+package api
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/pkg/response/policy"
+)
+
+// PolicyObject is an object elsewhere that asks for a policy.
+type PolicyObject struct {
+	Name string
+	Spec []byte // JSON
+	Bad  string // why it cannot be used; "": it can
+}
+
+// PolicyStanding is the state of the policy that an object asks for.
+type PolicyStanding struct {
+	Accepted bool
+	Reason   string // one word
+	Message  string
+	Mode     string // of the origin's policy in force; "": none is in force
+	Version  uint64
+	Fired    time.Time // when its last response began; zero: unknown
+}
+
+// Reasons of a standing.
+const (
+	policyInForce   = "InForce"
+	policyInvalid   = "Invalid"
+	policyNameTaken = "NameTaken"
+	policyConflict  = "Conflict"
+)
+
+// maxKept and maxKeptBytes bound one commit of Keep, so that it fits any store's transaction. The rest follows in the next commit.
+const (
+	maxKept      = 8
+	maxKeptBytes = 4 * store.MaxPolicyJSON
+)
+
+// KeptBy makes Keep the only one who changes the policies of an origin, such as kubernetes/NAMESPACE.
+func (r *Responses) KeptBy(origin string) { r.origin = origin }
+
+// kept refuses a change of policies that come from elsewhere.
+func (r *Responses) kept(set store.PolicySet, p plan) error {
+	for _, s := range p.stored {
+		if was, is := set.Of(s.Name); is && r.origin != "" && was.By == r.origin {
+			return status.Errorf(codes.FailedPrecondition, "policy %s: it comes from %s: change or delete the FaultPolicy object %s there, with "+
+				"kubectl: nothing was changed", s.Name, r.origin, s.Name)
+		}
+	}
+	return nil
+}
+
+// Keep brings the policies of the origin to those of the objects, in one commit at most, while this replica leads. It withdraws policies
+// without an object only if the list is complete, and changes no policy of another origin. It returns the standing of each object by name,
+// without those whose change is still to come; more reports that there are such changes. The objects have distinct names, in order.
+func (r *Responses) Keep(ctx context.Context, objects []PolicyObject, complete bool) (_ map[string]PolicyStanding, more bool, _ error) {
+	r.keeping.Lock()
+	defer r.keeping.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, changeTime)
+	defer cancel()
+	r.describe(objects)
+	policies, _, err := r.policies.Policies(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	p, out := r.planKeep(store.PolicySet{Policies: policies}, objects, complete, time.Now())
+	if len(p.stored) > 0 { // planned again with the policies at the time of the commit
+		_, err = r.commit(ctx, r.origin, func(set store.PolicySet, _ string) (plan, error) {
+			p, out = r.planKeep(set, objects, complete, time.Now())
+			return p, nil
+		})
+		if errors.Is(err, engine.ErrNotLeading) { // the term has not begun yet, or is over
+			return nil, true, nil
+		}
+		if err != nil {
+			return nil, true, err
+		}
+	}
+	r.fired(ctx, out)
+	return out, len(out) < len(objects) || len(p.stored) >= maxKept, nil
+}
+
+// fired adds the times of the last responses.
+func (r *Responses) fired(ctx context.Context, out map[string]PolicyStanding) {
+	if r.service == nil {
+		return
+	}
+	all, _, err := r.service.Responses(ctx)
+	if err != nil {
+		return // information only
+	}
+	for _, is := range all {
+		if st, ok := out[is.Policy]; ok && st.Mode != "" && is.Proposed.After(st.Fired) {
+			st.Fired = is.Proposed
+			out[is.Policy] = st
+		}
+	}
+}
+
+// planKeep returns the changes of one commit, and the standing of the objects after it.
+func (r *Responses) planKeep(set store.PolicySet, objects []PolicyObject, complete bool, now time.Time) (plan, map[string]PolicyStanding) {
+	var p plan
+	out := map[string]PolicyStanding{}
+	wanted, together := map[string]bool{}, map[string]*policy.Document{}
+	for _, o := range objects {
+		wanted[o.Name] = true
+	}
+	bytes, full := 0, func() bool { return len(p.stored) >= maxKept }
+	for _, s := range set.Policies {
+		if complete && s.By == r.origin && !wanted[s.Name] && !full() {
+			p.change(set, &r.parsed, s.Name, nil, r.origin, now)
+			bytes += len(s.JSON)
+		} else if d, err := r.parsed.of(s); err == nil {
+			together[s.Name] = d
+		}
+	}
+	for _, o := range objects {
+		was, is := set.Of(o.Name)
+		refuse := func(reason, message string) {
+			st := PolicyStanding{Reason: reason, Message: message}
+			if is && was.By == r.origin {
+				st.Mode, st.Version = modeText(modeOf(together[o.Name])), was.Version
+				st.Message = fmt.Sprintf("version %d stays in force: %s", was.Version, message)
+			}
+			out[o.Name] = st
+		}
+		g := r.given[o.Name]
+		switch {
+		case is && was.By != r.origin:
+			refuse(policyNameTaken, fmt.Sprintf("%s has put a policy of this name in force: withdraw it with lofamoctl policy delete, or rename "+
+				"the object", was.By))
+			continue
+		case g.err != nil:
+			refuse(policyInvalid, g.err.Error())
+			continue
+		}
+		if !is || sha256.Sum256(was.JSON) != g.json {
+			if full() || bytes+len(was.JSON)+g.size > maxKeptBytes {
+				continue
+			}
+			if err := conflict(together, g.doc); err != nil {
+				refuse(policyConflict, err.Error())
+				continue
+			}
+			doc, err := documentOf(o)
+			if err != nil { // unreachable: it was valid when it was described
+				refuse(policyInvalid, err.Error())
+				continue
+			}
+			bytes += len(was.JSON) + g.size
+			p.change(set, &r.parsed, o.Name, doc, r.origin, now)
+			was.Version = p.changes[len(p.changes)-1].GetVersion()
+		}
+		together[o.Name] = g.doc
+		out[o.Name] = PolicyStanding{Accepted: true, Reason: policyInForce, Message: "the policy is in force", Mode: modeText(modeOf(g.doc)),
+			Version: was.Version}
+	}
+	return p, out
+}
+
+// conflict returns why a document cannot be in force together with the others.
+func conflict(together map[string]*policy.Document, doc *policy.Document) error {
+	docs := []*policy.Document{doc}
+	for name, d := range together {
+		if name != doc.Name {
+			docs = append(docs, d)
+		}
+	}
+	slices.SortFunc(docs[1:], func(a, b *policy.Document) int { return strings.Compare(a.Name, b.Name) })
+	return policy.CheckSet(docs)
+}
+
+// given is an object's document, without its text and its compiled condition.
+type given struct {
+	spec [sha256.Size]byte
+	doc  *policy.Document // see description
+	json [sha256.Size]byte
+	size int // of the JSON, in bytes
+	err  error
+}
+
+// describe brings r.given to the objects. It parses only specs that have changed: that takes milliseconds.
+func (r *Responses) describe(objects []PolicyObject) {
+	next := map[string]given{}
+	for _, o := range objects {
+		g := given{spec: sha256.Sum256(append([]byte(o.Bad), o.Spec...))}
+		if was, ok := r.given[o.Name]; ok && was.spec == g.spec {
+			g = was
+		} else if d, err := documentOf(o); err != nil {
+			g.err = err
+		} else {
+			g.doc, g.json, g.size = description(d), sha256.Sum256(d.JSON), len(d.JSON)
+		}
+		next[o.Name] = g
+	}
+	r.given = next
+}
+
+// documentOf returns the document of an object.
+func documentOf(o PolicyObject) (*policy.Document, error) {
+	if o.Bad != "" {
+		return nil, errors.New(o.Bad)
+	}
+	js, err := policy.FromSpec(o.Name, o.Spec)
+	if err != nil {
+		return nil, err
+	}
+	docs, err := policy.Parse(js)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(docs) != 1 || docs[0].Name != o.Name:
+		return nil, fmt.Errorf("policy %s: the object has another document", o.Name)
+	case len(docs[0].JSON) > store.MaxPolicyJSON:
+		return nil, fmt.Errorf("policy %s: given %d bytes: want at most %d", o.Name, len(docs[0].JSON), store.MaxPolicyJSON)
+	}
+	return docs[0], nil
+}

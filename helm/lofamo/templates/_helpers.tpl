@@ -194,9 +194,9 @@ true
 {{- if hasKey $inv "gossip" }}{{ if $inv.gossip }}true{{ end }}{{ else }}true{{ end }}
 {{- end }}
 
-{{/* Not empty: the supervisors keep custom resources. */}}
+{{/* Not empty: the supervisors work with custom resources. */}}
 {{- define "lofamo.objects" -}}
-{{- if .Values.supervisors.kubernetes.faults }}true{{ end -}}
+{{- if or .Values.supervisors.kubernetes.faults .Values.supervisors.kubernetes.policies }}true{{ end -}}
 {{- end }}
 
 {{/* The overrides of the configuration made from the inventory. */}}
@@ -215,7 +215,9 @@ true
   {{- $_ := set $s "responses" (dict "executors" (dict "kubernetes" $k)) -}}
 {{- end -}}
 {{- if include "lofamo.objects" . -}}
-  {{- $_ := set $s "kubernetes" (dict "namespace" .Release.Namespace "faults" .Values.supervisors.kubernetes.faults) -}}
+  {{- $o := dict "namespace" .Release.Namespace "faults" .Values.supervisors.kubernetes.faults -}}
+  {{- if .Values.supervisors.kubernetes.policies }}{{ $_ := set $o "policies" true }}{{ end -}}
+  {{- $_ := set $s "kubernetes" $o -}}
 {{- end -}}
 {{- if .Values.executor.enabled -}}
   {{- $s = mergeOverwrite $s (dict "responses" (dict "executors" (dict "process" (dict "address" .Values.executor.address)))) -}}

@@ -65,7 +65,7 @@ func given(t *testing.T, values ...string) []string {
 var matrix = map[string][]string{
 	"defaults": nil,
 	"everything": {"supervisors.kubernetes.enabled=true", "supervisors.kubernetes.nodeLabel=example.org/lofamo",
-		"supervisors.kubernetes.faults=true",
+		"supervisors.kubernetes.faults=true", "supervisors.kubernetes.policies=true",
 		"networkPolicy.enabled=true", "networkPolicy.clients[0].ipBlock.cidr=10.0.0.0/8", "networkPolicy.metrics[0].ipBlock.cidr=10.0.0.0/8",
 		"monitoring.podMonitor.enabled=true", "monitoring.prometheusRule.enabled=true",
 		"monitoring.prometheusRule.runbooks=https://map.example.org:9443/runbooks/", "monitoring.dashboards.enabled=true",
@@ -421,6 +421,7 @@ func TestChartGrantsNeededRightsOnly(t *testing.T) {
 			[]string{"rbac.yaml", "rbac-conditions.yaml"},
 		},
 		{[]string{"supervisors.kubernetes.faults=true"}, []string{"rbac-objects.yaml"}},
+		{[]string{"supervisors.kubernetes.policies=true"}, []string{"rbac-policies.yaml"}},
 	} {
 		var want []object
 		for _, f := range tc.files {

@@ -19,7 +19,28 @@ type configuration struct {
 	cfg *Config
 	m   *configurationMachine // of the term
 
-	of [3]uint64 // last seen revisions of map, masks and topology
+	of    [3]uint64 // last seen revisions of map, masks and topology
+	delay networkDelays
+}
+
+// networkDelays keeps the newest Network Delay. Its calculation takes the square of the nodes, and most changes of a map leave
+// all ways as they are.
+type networkDelays struct {
+	dims   string
+	places []Place
+	delay  time.Duration
+}
+
+// of returns the Network Delay of the map's torus, for the members of a plan. late must be the same in all calls.
+func (n *networkDelays) of(dims grid.Dims, places []Place, members []int, late time.Duration) time.Duration {
+	same := func(a, b Place) bool {
+		a.Well = b.Well
+		return a == b
+	}
+	if short := dims.Short(); n.dims != short || !slices.EqualFunc(n.places, places, same) {
+		*n = networkDelays{short, places, networkDelay(dims, places, members, late)}
+	}
+	return n.delay
 }
 
 func newConfiguration(cfg *Config) *configuration { return &configuration{cfg: cfg} }
@@ -73,7 +94,7 @@ func (k *configuration) follow() {
 	_, late := HopBound(k.cfg.Periods.LinkPeriod)
 	c := torusContent{
 		Dims: mp.Dims().Short(), Absent: plan.Absent, Masks: rankMasks(mp.Dims(), masks),
-		Delay: networkDelay(mp.Dims(), places, plan.Members, late),
+		Delay: k.delay.of(mp.Dims(), places, plan.Members, late),
 	}
 	var nodes []fault.NodeID
 	for _, rank := range plan.Members {

@@ -1,6 +1,8 @@
 package orders
 
 import (
+	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -9,6 +11,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 var (
@@ -172,5 +175,39 @@ func TestLargestConfigurationFitsMessages(t *testing.T) {
 	if absent != servicenet.MaxConfigurationAbsent || masks != servicenet.MaxConfigurationMasks ||
 		len(parts) > servicenet.MaxConfigurationParts {
 		t.Errorf("%d parts with %d absent and %d masks", len(parts), absent, masks)
+	}
+}
+
+// TestKeptNetworkDelayIsThatOfPlaces changes places at random. A Network Delay that was kept is that of the present places.
+func TestKeptNetworkDelayIsThatOfPlaces(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	dims := grid.Dims{X: 4, Y: 3, Z: 2}
+	places := make([]Place, dims.Places())
+	for rank := range places {
+		places[rank] = Place{Node: fault.DefaultNodeID(dims.At(rank)), Well: true, Links: 63}
+	}
+	var kept networkDelays
+	seen := make(map[time.Duration]bool)
+	for i := range 500 {
+		places = slices.Clone(places)
+		switch p := &places[rng.IntN(len(places))]; rng.IntN(4) {
+		case 0:
+			p.Well = !p.Well
+		case 1:
+			p.Links ^= 1 << rng.IntN(6)
+		case 2:
+			p.Dead ^= 1 << rng.IntN(6)
+		case 3:
+			p.Failed = !p.Failed
+		}
+		members := wholeTorus(dims, places).Members
+		want := networkDelay(dims, places, members, time.Second)
+		if got := kept.of(dims, places, members, time.Second); got != want {
+			t.Fatalf("change %d: %v: want %v", i, got, want)
+		}
+		seen[want] = true
+	}
+	if len(seen) < 2 {
+		t.Errorf("only the delays %v: the changes prove nothing", seen)
 	}
 }

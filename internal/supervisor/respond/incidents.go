@@ -18,7 +18,7 @@ import (
 func (r *Responder) followIncidents(ctx context.Context) error {
 	var roots response.IncidentsChanged
 	for {
-		v := r.cfg.Incidents.View()
+		v := r.cfg.Incidents.Standing()
 		if now := rootsOf(v.Incidents); v.Ready && (roots.Roots == nil || !reflect.DeepEqual(roots, now)) {
 			roots = now
 			r.queue.put(input{event: roots})

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
 // feedRetry is the pause before a feed that broke off begins again.
@@ -97,6 +99,23 @@ func (f *IncidentFeed) View() IncidentView {
 	}
 	f.view.Revision = f.set.Revision
 	return f.view
+}
+
+// Standing is View for readers of the incidents that are not CLOSED, which are few. It returns only these, in no order.
+func (f *IncidentFeed) Standing() IncidentView {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	v := IncidentView{Ready: f.set != nil, Changed: f.changed}
+	if !v.Ready {
+		return v
+	}
+	v.Revision = f.set.Revision
+	for _, in := range f.set.of {
+		if in.GetState() != lofamov1.IncidentState_CLOSED {
+			v.Incidents = append(v.Incidents, in)
+		}
+	}
+	return v
 }
 
 func byRevision(a, b *StoredIncident) int {

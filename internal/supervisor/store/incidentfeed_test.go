@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -69,7 +70,7 @@ func TestFeedReadsWhatTheStoreHas(t *testing.T) {
 		record, notes, responses := store.IncidentKeys(id)
 		part := &lofamov1.Incident{Acknowledgement: &lofamov1.Acknowledgement{By: fmt.Sprint(i)}}
 		if key := []string{record, notes, responses}[rng.IntN(3)]; key == record || rng.IntN(4) == 0 {
-			in := &lofamov1.Incident{Summary: fmt.Sprint(i)}
+			in := &lofamov1.Incident{Summary: fmt.Sprint(i), State: lofamov1.IncidentState(1 + rng.IntN(3))}
 			if rng.IntN(4) == 0 {
 				in = nil
 			}
@@ -115,6 +116,15 @@ func TestFeedReadsWhatTheStoreHas(t *testing.T) {
 		if rest := v.After(in.GetRevision()); len(rest) > len(v.Incidents)-i-1 || f.Of(in.GetId()) != in {
 			t.Errorf("%d incidents after revision %d: want at most %d", len(rest), in.GetRevision(), len(v.Incidents)-i-1)
 		}
+	}
+	standing := f.Standing()
+	left := slices.DeleteFunc(slices.Clone(v.Incidents), func(in *store.StoredIncident) bool {
+		return in.GetState() == lofamov1.IncidentState_CLOSED || slices.Contains(standing.Incidents, in)
+	})
+	if !standing.Ready || len(left) > 0 || slices.ContainsFunc(standing.Incidents, func(in *store.StoredIncident) bool {
+		return in.GetState() == lofamov1.IncidentState_CLOSED || f.Of(in.GetId()) != in
+	}) {
+		t.Errorf("%+v: want the incidents of %+v that are not CLOSED", standing, v)
 	}
 	if len(v.Incidents) == 0 || len(v.After(0)) != len(v.Incidents) {
 		t.Errorf("%d of %d incidents after revision 0", len(v.After(0)), len(v.Incidents))

@@ -168,6 +168,7 @@ func (o *options) runCommand() *cobra.Command {
 				return daemon.Run(ctx, daemon.RunConfig{
 					Agent: cfg, Program: binary, Args: o.halfArgs(), Restart: restart, LogDir: o.logs(cfg),
 					Realtime: o.scheduling == string(half.SchedulingAuto), Half: of, Wait: o.wait, Again: again, Environ: o.environ,
+					Refresh: later.Refresh,
 				}, log)
 			})
 		},

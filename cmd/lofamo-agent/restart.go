@@ -19,7 +19,8 @@ func (o *options) restartCommand() *cobra.Command {
 		Long: `Makes the recovery daemon restart the DNP half and then the host half, as after a crash: at once, from its
 copy, announced to the neighbours, so that the node does not become FAILED. The second restart follows when the first
 half has passed its self-test, and no half is restarted while the other does not serve. The halves read the
-configuration, certificates and keys again, and run the program that is installed now. The daemon itself keeps running:
+configuration, certificates and keys again, and run the program that is installed now. A node that has enrolled first
+asks the supervisors for the present settings, authorities and keys of the cluster. The daemon itself keeps running:
 'systemctl kill --kill-whom=main -s KILL lofamo-agent' replaces it without the halves.
 
 The command first checks the configuration, and restarts nothing if it is wrong. Restarts count towards

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -17,22 +19,7 @@ import (
 // its name. No other node is FAILED meanwhile.
 func TestMachinesEnrol(t *testing.T) {
 	t.Parallel()
-	if os.Geteuid() != 0 {
-		requirements.Missing(t, "machines of their own want root")
-	}
-	h := hallOf(t, 192, "cluster: hall8\npreset: relaxed\nsupervisors:\n- {id: s1, address: 10.0.0.101}\n- {id: s2, address: 10.0.0.102}\n"+
-		"- {id: s3, address: 10.0.0.103}\n")
-	h.ctl("cluster", "init", filepath.Join(h.dir, "inventory.yaml"), "--out", h.operator())
-	for _, s := range hallSupervisors {
-		h.join("supervisors", s)
-		h.start(s)
-	}
-	var four string
-	h.eventually("a leader makes a token", func() bool { // the first leaders may be short-lived
-		out, err := h.try("token", "create", "--uses", "4")
-		four = string(out)
-		return err == nil
-	})
+	h, four := emptyHall(t, 192, 4)
 	begin := h.revision()
 	token := func(args ...string) string { return h.ctl(append([]string{"token", "create"}, args...)...) }
 
@@ -142,4 +129,69 @@ func (h *hall) refused(name string, number int, token, why string) {
 	if err := os.RemoveAll(h.machine("stranger")); err != nil {
 		h.Error(err)
 	}
+}
+
+// TestEnrolledNodesAreRekeyed changes all keys, the authority too, of a cluster whose nodes have enrolled. These have no
+// bundles: a restart of their halves gets them the new authorities and gossip keys, and the halves replace certificates of
+// the former issuer.
+func TestEnrolledNodesAreRekeyed(t *testing.T) {
+	t.Parallel()
+	h, token := emptyHall(t, 64, 3)
+	for i := range 3 {
+		h.enrols(fmt.Sprintf("n%d", i), i, token)
+	}
+	h.settledOn(3)
+	mark := h.revision()
+	for _, step := range []string{"add", "use", "remove"} {
+		args := []string{"cluster", "rotate-keys", "--step", step, "--out", h.operator()}
+		if step == "add" {
+			args = append(args, "--authority")
+		}
+		h.ctl(args...)
+		h.takesOn(hallSupervisors, nil)
+		for i := range 3 {
+			h.restartWith(fmt.Sprintf("n%d", i), "/var/lib/lofamo/agent/joined/agent.yaml")
+		}
+		if step == "use" {
+			h.eventually("no half has a certificate of the former issuer", func() bool {
+				return h.halvesBy("earlier issuer") == 0 && h.halvesBy("good") == 6
+			})
+		}
+	}
+	h.settledOn(3)
+	for _, e := range h.events(mark) {
+		if e.To == "FAILED" && e.From != "FAILED" {
+			t.Errorf("called FAILED while keys were changed: %+v", e)
+		}
+	}
+}
+
+// halvesBy counts the halves whose certificates have a status.
+func (h *hall) halvesBy(status string) int {
+	out, err := h.try("cert", "list")
+	if err != nil {
+		return -1
+	}
+	return len(regexp.MustCompile(`(?m)^node/n\d/\S+\s+`+status+`\s`).FindAll(out, -1))
+}
+
+// emptyHall starts three supervisors of a cluster without nodes, and makes a token for some. network is the hall's on loopback.
+func emptyHall(t *testing.T, network, nodes int) (h *hall, token string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		requirements.Missing(t, "machines of their own want root")
+	}
+	h = hallOf(t, network, "cluster: hall8\npreset: relaxed\nsupervisors:\n- {id: s1, address: 10.0.0.101}\n- {id: s2, address: 10.0.0.102}\n"+
+		"- {id: s3, address: 10.0.0.103}\n")
+	h.ctl("cluster", "init", filepath.Join(h.dir, "inventory.yaml"), "--out", h.operator())
+	for _, s := range hallSupervisors {
+		h.join("supervisors", s)
+		h.start(s)
+	}
+	h.eventually("a leader makes a token", func() bool { // the first leaders may be short-lived
+		out, err := h.try("token", "create", "--uses", strconv.Itoa(nodes))
+		token = string(out)
+		return err == nil
+	})
+	return h, token
 }

@@ -371,11 +371,13 @@ func (h *hall) takesOn(replicas, members []string) {
 }
 
 // restart has a node's halves restarted, one after the other.
-func (h *hall) restart(id string) {
+func (h *hall) restart(id string) { h.restartWith(id, "/etc/lofamo/agent.yaml") }
+
+func (h *hall) restartWith(id, file string) {
 	ctx, cancel := context.WithTimeout(h.Context(), settling)
 	defer cancel()
-	out, err := h.on(ctx, id, "lofamo-agent", "restart", "--config", "/etc/lofamo/agent.yaml").CombinedOutput()
-	if err != nil || strings.Count(string(out), "has passed its self-test") != 2 {
+	out, err := h.on(ctx, id, "lofamo-agent", "restart", "--config", file).CombinedOutput()
+	if err != nil || strings.Count(string(out), "has passed its self-test") != 2 || strings.Contains(string(out), "no present settings") {
 		h.Errorf("restart of %s: %v\n%s", id, err, out)
 	}
 }

@@ -122,6 +122,8 @@ type Presented struct {
 	Key                 ed25519.PublicKey
 	NotBefore, NotAfter time.Time
 	Descends            time.Time // begin of the authority's certificate that it descends from
+	// Outdated: an earlier issuer signed it, and the desk has the newest one. It may be renewed at any time.
+	Outdated bool
 }
 
 // ReadPresented reads a verified certificate.
@@ -420,6 +422,25 @@ func (v *Verifier) rank(der []byte) (int, error) {
 		return 1, nil
 	}
 	return 2, nil
+}
+
+// Outdated reports whether an issuer other than the newest trusted one signed a certificate. Whoever removes that issuer from
+// the trusted ones makes the certificate worthless.
+func (v *Verifier) Outdated(der []byte) bool {
+	rank, err := v.rank(der)
+	return err == nil && rank == 1
+}
+
+// Earlier reports whether an issuer, known by its serial number as in Issued, is not the newest trusted one.
+func (v *Verifier) Earlier(issuer string) bool {
+	newest := v.roots.newest()
+	return issuer != "" && newest != nil && hexSerial(newest.SerialNumber) != issuer
+}
+
+// Newest reports whether no trusted issuer is newer than this one.
+func (v *Verifier) Newest(i *Issuer) bool {
+	newest := v.roots.newest()
+	return newest != nil && newest.Equal(i.cert)
 }
 
 // CheckPair reports whether an authority has issued a certificate, and whether a new pair is due: the certificate is in the last third of

@@ -42,6 +42,7 @@ type Issued struct {
 	Serial              string // lower-case hexadecimal
 	NotBefore, NotAfter time.Time
 	Descends            time.Time // begin of the authority's certificate that it descends from, which Denial.Before refuses
+	Issuer              string    // serial number of the issuer that signed it; empty: the authority did, or not known
 }
 
 // maxSeen limits the identities that a Registry remembers. Only certificates that the authority signed are remembered,
@@ -132,7 +133,7 @@ func (r *Registry) CheckCertificate(cert *x509.Certificate) error {
 	if err != nil {
 		return err
 	}
-	r.note(id, cert)
+	r.note(id, cert, nil)
 	return r.check(id, cert.SerialNumber, began(cert))
 }
 
@@ -143,8 +144,8 @@ func hexSerial(n *big.Int) string {
 	return n.Text(16)
 }
 
-// note remembers a certificate, unless a newer one of its identity is known.
-func (r *Registry) note(id Identity, cert *x509.Certificate) {
+// note remembers a certificate, unless a newer one of its identity is known. issuer may be nil, as in Issued.
+func (r *Registry) note(id Identity, cert, issuer *x509.Certificate) {
 	if r == nil {
 		return
 	}
@@ -154,8 +155,13 @@ func (r *Registry) note(id Identity, cert *x509.Certificate) {
 	if known && old.NotBefore.After(cert.NotBefore) || !known && len(r.seen) >= maxSeen {
 		return
 	}
-	r.seen[id] = Issued{Identity: id, Serial: hexSerial(cert.SerialNumber), NotBefore: cert.NotBefore, NotAfter: cert.NotAfter,
-		Descends: began(cert)}
+	c := Issued{Identity: id, Serial: hexSerial(cert.SerialNumber), NotBefore: cert.NotBefore, NotAfter: cert.NotAfter, Descends: began(cert)}
+	if issuer != nil {
+		c.Issuer = hexSerial(issuer.SerialNumber)
+	} else if old.Serial == c.Serial {
+		c.Issuer = old.Issuer
+	}
+	r.seen[id] = c
 }
 
 // Seen returns the newest presented certificate of each identity, sorted by identity.

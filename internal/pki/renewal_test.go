@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/ed25519"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -30,7 +31,7 @@ func TestWhenToAsk(t *testing.T) {
 			var asked []time.Time
 			step := max(tc.life/100000, 10*time.Millisecond)
 			for now := t0; now.Before(end); now = now.Add(step) {
-				if a.Step(now, t0, end) == RenewalAsk {
+				if a.Step(now, t0, end, false) == RenewalAsk {
 					asked = append(asked, now)
 				}
 			}
@@ -48,10 +49,10 @@ func TestWhenToAsk(t *testing.T) {
 					t.Errorf("request %d: %s after the one before: want at most %s", i, got, tc.longestP)
 				}
 			}
-			if got := a.Step(end, t0, end); got != RenewalExpired {
+			if got := a.Step(end, t0, end, false); got != RenewalExpired {
 				t.Errorf("at the end: %d: want Expired", got)
 			}
-			if got := a.Step(end, t0.Add(time.Second), end.Add(tc.life)); got == RenewalExpired {
+			if got := a.Step(end, t0.Add(time.Second), end.Add(tc.life), false); got == RenewalExpired {
 				t.Error("another certificate: expired")
 			}
 		})
@@ -65,10 +66,10 @@ func TestStartOfManyIsSpread(t *testing.T) {
 	for range 1000 {
 		a := NewRenewalAsker(rnd.Float64)
 		begins, ends := t0.Add(-20*24*time.Hour), t0.Add(10*24*time.Hour)
-		if a.Step(t0, begins, ends) == RenewalAsk {
+		if a.Step(t0, begins, ends, false) == RenewalAsk {
 			early++
 		}
-		if a.Step(t0.Add(time.Minute), begins, ends) == RenewalAsk {
+		if a.Step(t0.Add(time.Minute), begins, ends, false) == RenewalAsk {
 			asked++
 		}
 	}
@@ -208,5 +209,67 @@ func TestLongLifetimesAreDue(t *testing.T) {
 				t.Errorf("%d years, %d %% left: %s, %v: want %s", years, part, result, err, want)
 			}
 		}
+	}
+}
+
+// TestCertificatesOfAnEarlierIssuerAreReplaced: during a change of keys, both issuers are trusted. A certificate that the earlier one
+// signed is replaced at once, by the newest one alone. One of the authority, or of the newest issuer, waits until it is due.
+func TestCertificatesOfAnEarlierIssuerAreReplaced(t *testing.T) {
+	now := time.Now()
+	c := newCustomer(t, 8*time.Hour)
+	next, err := NewIssuer("c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !next.cert.NotBefore.After(c.issuer.cert.NotBefore) { // certificates count seconds
+		next.cert.NotBefore = c.issuer.cert.NotBefore.Add(time.Second)
+	}
+	registry := NewRegistry()
+	v, err := NewVerifier(slices.Concat(c.ca.CertPEM(), c.issuer.CertPEM()), "c", WithRegistry(registry))
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.roots.add(next.cert)
+
+	pub, _, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, err := c.issuer.Renew(now, c.presented(), pub, 8*time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := v.Check(old); err != nil {
+		t.Fatal(err)
+	}
+	if !v.Outdated(old) || !v.Newest(next) || v.Newest(c.issuer) || !v.Earlier(registry.Seen()[0].Issuer) {
+		t.Errorf("outdated %v, newest %v and %v, seen %+v: want the later issuer as the newest one", v.Outdated(old), v.Newest(next),
+			v.Newest(c.issuer), registry.Seen())
+	}
+	with, err := ReadPresented(old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	desk := NewRenewalDesk(next, 8*time.Hour)
+	if _, result, err := desk.Answer(now, with, c.request(now)); result != RenewalRefused {
+		t.Errorf("not due, of the same issuer: %s, %v: want a refusal", result, err)
+	}
+	with.Outdated = true
+	der, result, err := desk.Answer(now, with, c.request(now))
+	if result != RenewalIssued {
+		t.Fatalf("%s, %v: want a certificate", result, err)
+	}
+	if _, err := v.Check(der); err != nil || v.Outdated(der) || v.Earlier(registry.Seen()[0].Issuer) {
+		t.Errorf("the new one: %v, outdated %v, seen %+v", err, v.Outdated(der), registry.Seen())
+	}
+
+	a := NewRenewalAsker(func() float64 { return 0.5 })
+	begins, ends := now.Add(-time.Hour), now.Add(29*24*time.Hour)
+	if got := a.Step(now.Add(time.Minute), begins, ends, false); got != RenewalWait {
+		t.Errorf("not outdated: %v: want to wait", got)
+	}
+	a = NewRenewalAsker(func() float64 { return 0.5 })
+	if a.Step(now, begins, ends, true) != RenewalWait || a.Step(now.Add(startSpread), begins, ends, true) != RenewalAsk {
+		t.Error("outdated: want a request within a minute")
 	}
 }

@@ -24,8 +24,9 @@ const (
 	startSpread              = time.Minute
 )
 
-// RenewalAsker decides when a half asks: when half of its certificate's lifetime is left, and then with growing pauses until
-// it uses another certificate. All times are randomised, so that certificates made together are not renewed together.
+// RenewalAsker decides when a half asks: when half of its certificate's lifetime is left, or within a minute if an earlier
+// issuer signed it, and then with growing pauses until it uses another certificate. All times are randomised, so that
+// certificates made together are not renewed together.
 // One goroutine may use it.
 type RenewalAsker struct {
 	random       func() float64 // in [0, 1)
@@ -37,13 +38,13 @@ type RenewalAsker struct {
 // NewRenewalAsker returns an asker with a source of random numbers in [0, 1).
 func NewRenewalAsker(random func() float64) *RenewalAsker { return &RenewalAsker{random: random} }
 
-// Step returns the action for the certificate that the half uses now.
-func (a *RenewalAsker) Step(now, begins, ends time.Time) RenewalAction {
+// Step returns the action for the certificate that the half uses now. outdated: an earlier issuer signed it.
+func (a *RenewalAsker) Step(now, begins, ends time.Time, outdated bool) RenewalAction {
 	life := ends.Sub(begins)
 	if !begins.Equal(a.begins) || !ends.Equal(a.ends) {
 		a.begins, a.ends = begins, ends
 		a.next = begins.Add(life/2 + a.part(life/spreadPart))
-		if late := now.Add(a.part(min(life/spreadPart, startSpread))); a.next.Before(now) {
+		if late := now.Add(a.part(min(life/spreadPart, startSpread))); outdated || a.next.Before(now) {
 			a.next = late // many halves may have started at once
 		}
 		a.pause = within(life/firstPart, firstMost)

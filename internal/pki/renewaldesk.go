@@ -29,8 +29,8 @@ const (
 	// clocks is the largest difference between the clocks of a half and a supervisor. Certificates are backdated by as
 	// much.
 	clocks = 2 * time.Hour
-	// dueLeft is the largest part of a certificate's lifetime, in percent, that may be left when it is renewed. Halves
-	// ask at 50.
+	// dueLeft is the largest part of a certificate's lifetime, in percent, that may be left when it is renewed, unless an
+	// earlier issuer signed it. Halves ask at 50.
 	dueLeft = 60
 	// rarest bounds the rate of certificates for one identity: at most one in each 1/rarest of a renewed certificate's
 	// lifetime.
@@ -114,7 +114,7 @@ func (d *RenewalDesk) check(now time.Time, with Presented, r RenewalRequest) err
 		return fmt.Errorf("made at %s, here it is %s: want less than %s between", stamp(r.Made), stamp(now), clocks)
 	}
 	life, left := with.NotAfter.Sub(with.NotBefore), with.NotAfter.Sub(now)
-	if left > life/100*dueLeft { // in this order, because long lifetimes overflow
+	if left > life/100*dueLeft && !with.Outdated { // in this order, because long lifetimes overflow
 		return fmt.Errorf("not due: %s of %s left: want at most %d %%", left.Round(time.Second), life.Round(time.Second), dueLeft)
 	}
 	return nil

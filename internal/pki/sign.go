@@ -392,7 +392,7 @@ func (v *Verifier) chain(der []byte, now time.Time) (*verified, error) {
 	}
 	c, err := verifyChain(cert, v.roots, v.cluster, now)
 	if err == nil {
-		v.revoked.note(c.id, cert)
+		v.revoked.note(c.id, cert, c.issuer)
 	}
 	return c, err
 }

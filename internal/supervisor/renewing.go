@@ -126,5 +126,6 @@ func (r *renewals) grant(now time.Time, q renewalAsked) ([]byte, pki.RenewalResu
 	if _, placed := r.s.names.Topology().Node(o.Node); !ok || !placed {
 		return nil, pki.RenewalRefused, fmt.Errorf("%s: no node or spare of the topology", o.Node)
 	}
+	with.Outdated = r.s.verify.Newest(r.issuer) && r.s.verify.Outdated(q.cert)
 	return r.desk.Answer(now, with, pki.RenewalRequest{Key: q.req.GetKey(), Proof: q.req.GetProof(), Made: time.Unix(0, q.req.GetMadeNs())})
 }

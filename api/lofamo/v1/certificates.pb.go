@@ -142,12 +142,15 @@ func (x *ListCertificatesResponse) GetIssuers() []*Certificate {
 
 // Certificate is a certificate that the answering replica has verified.
 type Certificate struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Identity      string                 `protobuf:"bytes,1,opt,name=identity,proto3" json:"identity,omitempty"`                    // lofamo://CLUSTER/ROLE/NAME
-	Serial        string                 `protobuf:"bytes,2,opt,name=serial,proto3" json:"serial,omitempty"`                        // in lower-case hexadecimal
-	NotBefore     *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=not_before,json=notBefore,proto3" json:"not_before,omitempty"` // start of its validity
-	NotAfter      *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=not_after,json=notAfter,proto3" json:"not_after,omitempty"`    // end of its validity
-	Revoked       bool                   `protobuf:"varint,5,opt,name=revoked,proto3" json:"revoked,omitempty"`                     // the list refuses it
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Identity  string                 `protobuf:"bytes,1,opt,name=identity,proto3" json:"identity,omitempty"`                    // lofamo://CLUSTER/ROLE/NAME
+	Serial    string                 `protobuf:"bytes,2,opt,name=serial,proto3" json:"serial,omitempty"`                        // in lower-case hexadecimal
+	NotBefore *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=not_before,json=notBefore,proto3" json:"not_before,omitempty"` // start of its validity
+	NotAfter  *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=not_after,json=notAfter,proto3" json:"not_after,omitempty"`    // end of its validity
+	Revoked   bool                   `protobuf:"varint,5,opt,name=revoked,proto3" json:"revoked,omitempty"`                     // the list refuses it
+	// An earlier issuer than the newest of the replica's tls.ca signed it. The half asks for another one by itself. Before that,
+	// "cluster rotate-keys --step remove" would make it worthless.
+	Outdated      bool `protobuf:"varint,6,opt,name=outdated,proto3" json:"outdated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -213,6 +216,13 @@ func (x *Certificate) GetNotAfter() *timestamppb.Timestamp {
 func (x *Certificate) GetRevoked() bool {
 	if x != nil {
 		return x.Revoked
+	}
+	return false
+}
+
+func (x *Certificate) GetOutdated() bool {
+	if x != nil {
+		return x.Outdated
 	}
 	return false
 }
@@ -542,14 +552,15 @@ const file_lofamo_v1_certificates_proto_rawDesc = "" +
 	"\x04list\x18\x02 \x01(\v2\x13.lofamo.v1.DenyListR\x04list\x12:\n" +
 	"\fcertificates\x18\x03 \x03(\v2\x16.lofamo.v1.CertificateR\fcertificates\x12!\n" +
 	"\fnext_version\x18\x04 \x01(\x04R\vnextVersion\x120\n" +
-	"\aissuers\x18\x05 \x03(\v2\x16.lofamo.v1.CertificateR\aissuers\"\xcf\x01\n" +
+	"\aissuers\x18\x05 \x03(\v2\x16.lofamo.v1.CertificateR\aissuers\"\xeb\x01\n" +
 	"\vCertificate\x12\x1a\n" +
 	"\bidentity\x18\x01 \x01(\tR\bidentity\x12\x16\n" +
 	"\x06serial\x18\x02 \x01(\tR\x06serial\x129\n" +
 	"\n" +
 	"not_before\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\tnotBefore\x127\n" +
 	"\tnot_after\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bnotAfter\x12\x18\n" +
-	"\arevoked\x18\x05 \x01(\bR\arevoked\"G\n" +
+	"\arevoked\x18\x05 \x01(\bR\arevoked\x12\x1a\n" +
+	"\boutdated\x18\x06 \x01(\bR\boutdated\"G\n" +
 	"\x12PutDenyListRequest\x121\n" +
 	"\x06signed\x18\x01 \x01(\v2\x19.lofamo.v1.SignedDenyListR\x06signed\"/\n" +
 	"\x13PutDenyListResponse\x12\x18\n" +

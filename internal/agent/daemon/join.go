@@ -68,8 +68,7 @@ func JoinedFile(stateDir string) (string, bool) {
 }
 
 // Join enrols the node with the supervisors, unless it has enrolled before, and writes its complete configuration to a
-// file of the state directory. It tries until ctx ends, or until the supervisors refuse the node. The returned Later is nil
-// if a supervisor has answered now.
+// file of the state directory. It tries until ctx ends, or until the supervisors refuse the node.
 func Join(ctx context.Context, a config.Agent, log *slog.Logger) (config.Agent, string, *Later, error) {
 	if err := a.ValidateJoin(); err != nil {
 		return a, "", nil, half.InvalidConfig(err)
@@ -86,23 +85,31 @@ func Join(ctx context.Context, a config.Agent, log *slog.Logger) (config.Agent, 
 		return a, "", nil, err
 	}
 	defer func() { _ = lock.Close() }()
-	joined, later, err := j.ensure(ctx)
+	joined, answered, err := j.ensure(ctx)
 	if err != nil {
 		return a, "", nil, err
 	}
-	out := a.With(joined)
+	out, err := j.complete(joined)
+	if err != nil {
+		return a, "", nil, err
+	}
+	return out, j.file(joinAgent), j.later(answered), nil
+}
+
+// complete writes and returns the node's complete configuration.
+func (j *joiner) complete(joined config.Joined) (config.Agent, error) {
+	out := j.cfg.With(joined)
 	if err := out.Validate(); err != nil {
-		return a, "", nil, half.InvalidConfig(err)
+		return out, half.InvalidConfig(err)
 	}
 	b, err := yaml.Marshal(out)
+	if err == nil {
+		err = durable.WriteFile(j.file(joinAgent), b, 0o600)
+	}
 	if err != nil {
-		return a, "", nil, fmt.Errorf("configuration of the node: %w", err)
+		return out, fmt.Errorf("configuration of the node: %w", err)
 	}
-	file := j.file(joinAgent)
-	if err := durable.WriteFile(file, b, 0o600); err != nil {
-		return a, "", nil, fmt.Errorf("configuration of the node: %w", err)
-	}
-	return out, file, later, nil
+	return out, nil
 }
 
 // joiner enrols one node.
@@ -137,17 +144,17 @@ func (j *joiner) lock(ctx context.Context) (*os.File, error) {
 	}
 }
 
-// ensure returns the present enrolment, or makes one.
-func (j *joiner) ensure(ctx context.Context) (config.Joined, *Later, error) {
+// ensure returns the present enrolment, or makes one, and whether a supervisor has answered now.
+func (j *joiner) ensure(ctx context.Context) (joined config.Joined, answered bool, err error) {
 	have, stored := j.stored()
 	if stored == nil && time.Since(have.At).Abs() < joinFresh {
-		return j.joined(have), j.later(), nil
+		return j.joined(have), false, nil
 	}
 	looking, patience := ctx, context.CancelFunc(func() {})
 	if stored == nil {
 		looking, patience = context.WithTimeout(ctx, joinAsk)
 	} else if _, _, err := j.trust(); err != nil { // no supervisor can help
-		return config.Joined{}, nil, half.InvalidConfig(err)
+		return config.Joined{}, false, half.InvalidConfig(err)
 	} else if !errors.Is(stored, os.ErrNotExist) {
 		j.log.Warn("stored enrolment cannot be used: enrolling again", "err", stored)
 	}
@@ -155,12 +162,12 @@ func (j *joiner) ensure(ctx context.Context) (config.Joined, *Later, error) {
 	got, err := j.enrol(looking)
 	switch {
 	case err == nil:
-		return j.joined(got), nil, nil
+		return j.joined(got), true, nil
 	case stored == nil && ctx.Err() == nil && !expelled(err):
 		j.log.Warn("starting with the stored enrolment", "enrolled", have.At.Format(time.RFC3339), "err", err)
-		return j.joined(have), j.later(), nil
+		return j.joined(have), false, nil
 	}
-	return config.Joined{}, nil, err
+	return config.Joined{}, false, err
 }
 
 // refusal is a supervisor's refusal of a node, which asking again does not change.

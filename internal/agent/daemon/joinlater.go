@@ -18,23 +18,48 @@ const laterPause, laterPauseMost = 2 * time.Second, 30 * time.Second
 // ErrEnrolledAnew ends a daemon whose node got new certificates. The next daemon loads them.
 var ErrEnrolledAnew = errors.New("the supervisors have enrolled this node again: exiting, so that a restart loads its new certificates")
 
-// Later asks the supervisors about a node that has started with a stored enrolment. Meanwhile the cluster may have forgotten the
-// node.
+// Later asks the supervisors about a node that has enrolled. If it has started with a stored enrolment, the cluster may have forgotten
+// the node meanwhile.
 type Later struct {
-	j    *joiner
-	cert []byte // of the host half, in the enrolment with which the node has started
-	said string // the last refusal
+	j     *joiner
+	cert  []byte // of the host half, in the enrolment with which the node has started
+	asked bool   // a supervisor has answered when the node started
+	said  string // the last refusal
 }
 
-func (j *joiner) later() *Later {
+func (j *joiner) later(asked bool) *Later {
 	cert, _ := os.ReadFile(j.file("host.pem"))
-	return &Later{j: j, cert: cert}
+	return &Later{j: j, cert: cert, asked: asked}
 }
 
-// Run runs the daemon, and asks until a supervisor answers. If the node was enrolled anew, it stops the daemon in order and returns
-// ErrEnrolledAnew. A nil Later only runs the daemon.
-func (l *Later) Run(ctx context.Context, run func(context.Context) error) error {
+// Refresh asks for the present settings, authorities and gossip keys of the cluster, and writes them for the halves that start next. An
+// error changes nothing. A nil Later is that of a node that has not enrolled, and does nothing.
+func (l *Later) Refresh(ctx context.Context) error {
 	if l == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, joinAsk)
+	defer cancel()
+	lock, err := l.j.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lock.Close() }()
+	if _, err := l.j.stored(); err != nil { // the halves may have renewed their certificates
+		return err
+	}
+	got, err := l.j.enrol(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = l.j.complete(l.j.joined(got))
+	return err
+}
+
+// Run runs the daemon, and asks until a supervisor answers, unless one has answered at the start. If the node was enrolled anew, it
+// stops the daemon in order and returns ErrEnrolledAnew. A nil Later only runs the daemon.
+func (l *Later) Run(ctx context.Context, run func(context.Context) error) error {
+	if l == nil || l.asked {
 		return run(ctx)
 	}
 	ctx, stop := context.WithCancelCause(ctx)

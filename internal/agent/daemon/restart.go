@@ -76,5 +76,22 @@ func (d *daemon) restartByPerson(w http.ResponseWriter, r *http.Request, h fault
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), restartWithin)
 	defer cancel()
-	half.WriteJSON(w, d.restartHalf(ctx, h, "", func(string) error { return nil }))
+	refreshed := d.refresh(ctx)
+	res := d.restartHalf(ctx, h, "", func(string) error { return nil })
+	if refreshed != nil {
+		res.Detail += fmt.Sprintf("; it got no present settings, because no supervisor gave them: %v", refreshed)
+	}
+	half.WriteJSON(w, res)
+}
+
+// refresh gets what a node that has enrolled needs for a half that starts.
+func (d *daemon) refresh(ctx context.Context) error {
+	if d.cfg.Refresh == nil {
+		return nil
+	}
+	err := d.cfg.Refresh(ctx)
+	if err != nil {
+		d.log.Warn("no supervisor gave the present settings: a half restarts with the stored ones", "err", err)
+	}
+	return err
 }

@@ -74,6 +74,8 @@ type RunConfig struct {
 	Wait bool
 	// Environ is the environment of the halves; nil: that of this process.
 	Environ []string
+	// Refresh gets the present settings of a node that has enrolled, before a person restarts a half; nil: nothing does.
+	Refresh func(context.Context) error
 	// Again signals that a person wants the halves that were given up to start; nil: never.
 	Again <-chan os.Signal
 }

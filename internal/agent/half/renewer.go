@@ -1,6 +1,7 @@
 package half
 
 import (
+	"bytes"
 	"crypto/ed25519"
 	"errors"
 	"fmt"
@@ -41,6 +42,8 @@ type Renewer struct {
 	announce int                // rounds left
 	expired  Condition
 	refused  string // reason for the last refusal
+	looked   []byte // the certificate to which earlier belongs
+	earlier  bool   // an earlier issuer signed it
 }
 
 // NewRenewer returns the renewer of one half's certificate. It keeps the renewed one in stateDir.
@@ -64,7 +67,7 @@ var errExpired = errors.New("the certificate has ended: supervisors and neighbou
 
 // Tick sends requests, announcements and warnings when they are due. The caller calls it once a second.
 func (r *Renewer) Tick(now time.Time) {
-	action := r.asker.Step(now, r.Signer.Begins(), r.Signer.Expires())
+	action := r.asker.Step(now, r.Signer.Begins(), r.Signer.Expires(), r.outdated())
 	var ended error
 	if action == pki.RenewalExpired {
 		ended = fmt.Errorf("%w (at %s)", errExpired, r.Signer.Expires().UTC().Format(time.RFC3339))
@@ -84,6 +87,14 @@ func (r *Renewer) Tick(now time.Time) {
 			r.Send(b, true)
 		}
 	}
+}
+
+// outdated reports whether an earlier issuer signed the certificate in use. Trusted issuers change with a restart only.
+func (r *Renewer) outdated() bool {
+	if cert := r.Signer.Cert(); !bytes.Equal(cert, r.looked) {
+		r.looked, r.earlier = cert, r.verifier.Outdated(cert)
+	}
+	return r.earlier
 }
 
 // ask sends a request for a new key. A retry is for the same key, so that a lost answer costs no certificate.
@@ -122,7 +133,10 @@ func (r *Renewer) Answered(reply *lofamov1.RenewReply) {
 		return
 	}
 	if why := reply.GetError(); why != "" {
-		if why != r.refused {
+		switch {
+		case r.outdated(): // until the supervisors sign with the newest issuer
+			r.log.Debug("a supervisor does not replace the certificate of an earlier issuer yet", "why", why)
+		case why != r.refused:
 			r.log.Warn("a supervisor refuses a new certificate: asking again later", "why", why, "ends", r.Signer.Expires())
 		}
 		r.refused = why

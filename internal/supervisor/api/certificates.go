@@ -57,7 +57,7 @@ func (c *Certificates) ListCertificates(context.Context, *lofamov1.ListCertifica
 	for _, s := range c.cfg.Registry.Seen() {
 		resp.Certificates = append(resp.Certificates, &lofamov1.Certificate{
 			Identity: s.Identity.String(), Serial: s.Serial, NotBefore: timestamppb.New(s.NotBefore), NotAfter: timestamppb.New(s.NotAfter),
-			Revoked: c.cfg.Registry.Revoked(s),
+			Revoked: c.cfg.Registry.Revoked(s), Outdated: c.cfg.Verifier.Earlier(s.Issuer),
 		})
 	}
 	for _, i := range c.cfg.Verifier.Issuers() {

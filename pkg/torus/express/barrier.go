@@ -131,7 +131,7 @@ type Barriers struct {
 	order   []*barrier // as they began
 	news    []*barrier // those with news for a neighbour, perhaps
 	sweep   time.Time  // before then the node neither asks nor forgets
-	passed  map[passedKey]uint64
+	passed  map[passedKey]passed
 	buckets [grid.NumDirections]bucket
 	heard   [grid.NumDirections]bucket
 	out     BarrierOutput
@@ -141,6 +141,13 @@ type Barriers struct {
 type passedKey struct {
 	topic Topic
 	name  string
+}
+
+// passed is the newest generation that was complete, and its members. Another number of members means another torus, or
+// other users of the name: what the former ones have passed says nothing about these.
+type passed struct {
+	generation uint64
+	members    int
 }
 
 type barrier struct {
@@ -175,7 +182,7 @@ type barrierPeer struct {
 
 // NewBarriers returns the barriers of a node with these links, whose heartbeats have this period. No way is open.
 func NewBarriers(links Mask, period time.Duration) *Barriers {
-	return &Barriers{links: links, period: period, all: map[Barrier]*barrier{}, passed: map[passedKey]uint64{}}
+	return &Barriers{links: links, period: period, all: map[Barrier]*barrier{}, passed: map[passedKey]passed{}}
 }
 
 // Place sets the position of the node, before the first Step; later Move does. Without a place, every neighbour gets every arrival at
@@ -240,7 +247,7 @@ func (b *Barriers) arrive(now time.Time, a Arrive) error {
 		return err
 	}
 	k := b.all[a.Barrier]
-	if k == nil && b.hasPassed(a.Barrier) {
+	if k == nil && b.hasPassed(a.Barrier, a.Members) {
 		b.out.Results = append(b.out.Results, BarrierResult{Barrier: a.Barrier})
 		return nil
 	}
@@ -320,9 +327,10 @@ func (b *Barriers) forget(k *barrier) {
 	b.order = slices.DeleteFunc(b.order, func(o *barrier) bool { return o == k })
 }
 
-func (b *Barriers) hasPassed(of Barrier) bool {
-	g, known := b.passed[passedKey{of.Topic, of.Name}]
-	return known && of.Generation <= g
+// hasPassed reports whether a barrier of so many members, or a later generation of it, was complete.
+func (b *Barriers) hasPassed(of Barrier, members int) bool {
+	p, known := b.passed[passedKey{of.Topic, of.Name}]
+	return known && of.Generation <= p.generation && members == p.members
 }
 
 // judge ends a barrier that is complete, or cannot become so.
@@ -340,13 +348,17 @@ func (b *Barriers) becomeComplete(k *barrier) {
 	b.end(k)
 	b.stats.Completed++
 	key := passedKey{k.of.Topic, k.of.Name}
-	if _, known := b.passed[key]; !known && len(b.passed) >= maxPassed {
-		b.passed = map[passedKey]uint64{} // their last generations are still known in full for a minute
+	last, known := b.passed[key]
+	if !known && len(b.passed) >= maxPassed {
+		b.passed = map[passedKey]passed{} // their last generations are still known in full for a minute
 	}
-	b.passed[key] = max(b.passed[key], k.of.Generation)
+	if !known || last.members != k.members || last.generation < k.of.Generation {
+		b.passed[key] = passed{k.of.Generation, k.members}
+	}
 	b.result(k)
 	for _, o := range b.order { // latecomers to earlier generations get the same result
-		if !o.over && o.of.Topic == k.of.Topic && o.of.Name == k.of.Name && o.of.Generation < k.of.Generation {
+		if !o.over && o.of.Topic == k.of.Topic && o.of.Name == k.of.Name && o.members == k.members &&
+			o.of.Generation < k.of.Generation {
 			o.arrived = fullSet(o.members)
 			b.becomeComplete(o)
 		}
@@ -403,7 +415,7 @@ func (b *Barriers) receive(now time.Time, r *Received) {
 	k := b.all[f.of]
 	switch {
 	case k != nil:
-	case b.hasPassed(f.of):
+	case b.hasPassed(f.of, f.members):
 		if f.kind == setNews {
 			b.send(r.Dir, setFrame{setAnswer, f.of, f.members, fullSet(f.members), nil})
 		}

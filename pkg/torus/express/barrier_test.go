@@ -126,6 +126,44 @@ func TestBarrierCompletesThoseBefore(t *testing.T) {
 	}
 }
 
+// What a barrier of fewer members has passed completes no barrier of more: neither for an arrival, nor for a neighbour that asks.
+func TestPassedBarrierOfFewerMembersCompletesNoLargerOne(t *testing.T) {
+	w := line(3)
+	of := Barrier{TopicJob, "job/step", 7}
+	for i := range 2 {
+		if err := w.arrive(w.nodes[i], Arrive{Barrier: of, Members: 2, Ranks: []int{i}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.run(2*forgetOver + time.Second)
+	again := Barrier{of.Topic, of.Name, of.Generation - 1}
+	for i, n := range w.nodes[:2] {
+		if r := n.results[of]; len(r) != 1 {
+			t.Fatalf("node %d: %+v", i, r)
+		}
+	}
+	arrive := func(i int) {
+		t.Helper()
+		if err := w.arrive(w.nodes[i], Arrive{Barrier: again, Members: 3, Ranks: []int{i}}); err != nil {
+			t.Fatal(err)
+		}
+		w.run(time.Second)
+	}
+	arrive(2) // asks its neighbour, which has passed the smaller one
+	arrive(0)
+	for i, n := range w.nodes {
+		if r := n.results[again]; len(r) > 0 {
+			t.Errorf("node %d passes without node 1: %+v", i, r)
+		}
+	}
+	arrive(1)
+	for i, n := range w.nodes {
+		if r := n.results[again]; len(r) != 1 || len(r[0].Gone) > 0 {
+			t.Errorf("node %d: %+v", i, r)
+		}
+	}
+}
+
 // A member that is gone gives an error that names it to every waiter, and no completion; unless it had arrived.
 func TestBarrierMemberGone(t *testing.T) {
 	for _, tc := range []struct {

@@ -176,8 +176,9 @@ func (m *Machine) relink(n *node, d grid.Direction, had bool, now time.Time) {
 		s.last, s.before = 0, 0
 	}
 	if p.forgotten = false; !n.ends.has(d) {
-		r.until[d.Index()] = now.Add(m.cfg.RelinkBound) // so that another link there does not take old words for its own
-		if p.state == fault.Sick || p.state == fault.Failed {
+		// So that another link there does not take old words for its own:
+		r.until[d.Index()] = now.Add(m.cfg.RelinkBound)
+		if p.state != fault.Unknown { // a link that comes back before the next commit must not change without an event
 			m.change(n, c, m.goneLink(), now)
 		}
 		n.stories = slices.DeleteFunc(n.stories, func(s story) bool { return s.component == c })

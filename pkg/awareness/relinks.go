@@ -274,7 +274,7 @@ func (m *Machine) restoreRelinks(saved []NodeStatus) {
 
 // restoreWiring restores what an earlier leader knew about the links of a node that wait, and begins the wait for links
 // that lead to other peers than those of its committed state. That state has a link that is gone: the change to UNKNOWN is part
-// of the first step, else a link that comes back before the next commit would change without an event.
+// of the first step.
 func (m *Machine) restoreWiring(n *node, was *Wiring) {
 	now := m.wiring(n)
 	for _, d := range grid.Directions() {
@@ -289,9 +289,6 @@ func (m *Machine) restoreWiring(n *node, was *Wiring) {
 		}
 		if now.Peers[i] == was.Peers[i] {
 			continue
-		}
-		if c := fault.Link(d); !n.ends.has(d) && n.components[c].state != fault.Unknown {
-			m.change(n, c, m.goneLink(), m.started)
 		}
 		m.relink(n, d, was.Peers[i] != "", m.started)
 		if p := n.peers[i]; p != nil {

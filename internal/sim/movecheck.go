@@ -1,11 +1,13 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -30,13 +32,29 @@ func (w *World) judged(n *node) bool {
 	return n.place == nil || !n.place.joins && w.now.Sub(n.place.first) > relinkTime
 }
 
-// observes reports whether one of the links to a neighbour tells of the node's death: see settled. A joiner that came
-// after the death never had a link that worked: it may blame the link.
+// observes reports whether a neighbour of a dead node has had the time to accuse it. Neither need the link between them have
+// worked, nor the node have followed the order for it: after the time that a link has to begin, a half accuses a link that
+// was silent from its start. A half that has started since the death waits for that time again, and so does one whose end
+// leads there since then.
 func (w *World) observes(n, o *node, nb neighbourOf) bool {
-	if n.place != nil && o.place.first.After(fault.Earlier(n.dnp.lived, n.host.lived)) {
+	if n.place == nil {
+		return true
+	}
+	if !w.judged(n) || !w.judged(o) {
 		return false
 	}
-	return slices.ContainsFunc(nb.Dirs, func(d grid.Direction) bool { return w.settled(o, d.Opposite()) })
+	grace := cmp.Or(w.cfg.Periods.LinkGrace, dnpcore.DefaultLinkGrace) + halfReady
+	if o.place.config.Spare {
+		grace = relinkTime
+	}
+	if o.dnp.started.After(fault.Later(n.dnp.lived, n.host.lived)) && w.now.Sub(o.dnp.started) <= grace {
+		return false
+	}
+	return slices.ContainsFunc(nb.Dirs, func(d grid.Direction) bool {
+		i, back := d.Index(), d.Opposite().Index()
+		moved := fault.Later(n.place.moved[i], o.place.moved[back])
+		return o.ends[back] == n && w.now.Sub(fault.Later(moved, o.led[back])) > relinkTime
+	})
 }
 
 // settled reports whether silence on a link counts: it has led to its peer for the usual time, at both ends and for the

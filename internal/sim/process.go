@@ -147,9 +147,12 @@ func (p *process) kill() {
 // up reports whether the process works now.
 func (p *process) up() bool { return p.running && !p.stopped }
 
+// halfReady is the time from a half's start until its other half and its links know it.
+const halfReady = 500 * time.Millisecond
+
 // ready reports whether a half can be expected to answer: one that has just started, or was just continued, has no
 // links yet and does not know its other half.
-func (p *process) ready() bool { return p.up() && p.w.now.Sub(p.started) > 500*time.Millisecond }
+func (p *process) ready() bool { return p.up() && p.w.now.Sub(p.started) > halfReady }
 
 func (p *process) stop() {
 	if p.up() {

@@ -154,8 +154,8 @@ func (w *World) nodeBound(n *node) time.Duration {
 		switch {
 		case !o.liar && o.dnp.ready() && w.observes(n, o, nb) && (w.truth.dnpWay[o.rank] || w.truth.hostWay[o.rank]):
 			heard++
-		case n.place != nil && (o.dnp.up() || o.host.up()):
-			blind++ // it counts as living, and does not accuse: its link to the node has never worked in its present life
+		case n.place != nil && (o.dnp.up() || o.host.up()) && w.truth.perhaps[o.rank]:
+			blind++ // it counts as living, and does not accuse yet: see observes, all of whose waits end
 		}
 	}
 	switch {

@@ -58,13 +58,15 @@ import (
 // busy machine is not a sick DNP.
 const LateException = time.Second
 
+// DefaultLinkGrace is enough for a cold start of a whole cluster on a busy machine.
+const DefaultLinkGrace = 5 * time.Second
+
 // Config configures a machine.
 type Config struct {
 	Topo    *halfcore.Topology
 	Periods config.Periods
 	MaxHops uint8 // register 0x08: maximum torus hops of a message
-	// LinkGrace is how long after the start a link may stay silent; 0: 5 s, enough for a cold start of a whole cluster
-	// on a busy machine.
+	// LinkGrace is how long after the start a link may stay silent; 0: DefaultLinkGrace.
 	LinkGrace time.Duration
 	// Hold is how long an exception bit stays set; 0: ten digest periods.
 	Hold time.Duration
@@ -117,7 +119,7 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	if c.LinkGrace == 0 {
-		c.LinkGrace = cmp.Or(c.Periods.LinkGrace, 5*time.Second)
+		c.LinkGrace = cmp.Or(c.Periods.LinkGrace, DefaultLinkGrace)
 	}
 	if p := c.Peers; p != nil && p.Spare && p.State.Torus != (grid.Dims{}) { // it joins: the other ends follow their orders meanwhile
 		c.LinkGrace = max(c.LinkGrace, relinkGrace)

@@ -126,7 +126,7 @@ func (w *World) wronglyMoved(t *term, n *node, c awareness.Change) string {
 	case c.To != fault.Failed:
 		return ""
 	}
-	unheard := func(n *node) bool { return n.place.joins && !t.witness.heard[n.id()] }
+	unheard := func(n *node) bool { return n.place.joins && (n.place.first.IsZero() || !t.witness.heard[n.id()]) }
 	d, link := c.Component.LinkDirection()
 	if unheard(n) && (!link || !ofPeer(c.Cause)) {
 		return "it joins, has not reported yet, and is called FAILED"

@@ -274,7 +274,7 @@ func (m *Machine) evidence(d fault.Delivery, now time.Time) {
 		return
 	}
 	still := m.undisturbed(n, h, now)
-	a := arrival{Delivery: d, clock: m.clock, now: now, window: m.window(), changed: func(s slot) {
+	a := arrival{Delivery: d, clock: m.clock, now: now, window: m.window(), placed: m.placed(n), changed: func(s slot) {
 		still = false
 		about, c := s.about()
 		if about >= 0 {

@@ -72,6 +72,7 @@ func (m *Machine) replace(ev Moved, now time.Time) (gone []*node) {
 			n = &node{}
 			m.create(n, rank, id, at, now)
 			r := m.relinksOf(n)
+			r.placed = now
 			if r.joiner = true; known { // it had another place: late reports of an earlier life stay what they are
 				for i := range n.voices {
 					n.voices[i].epoch, n.voices[i].floor = was[old].voices[i].epoch, was[old].voices[i].floor

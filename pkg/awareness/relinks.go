@@ -38,6 +38,8 @@ type relinks struct {
 	dark   directions
 	joiner bool
 	met    bool // a joiner that was heard
+	// placed is when a joiner got its place; zero: under an earlier leader.
+	placed time.Time
 	// joined is when a joiner that was heard counts like any other node, however often its links change later.
 	joined time.Time
 }
@@ -75,6 +77,14 @@ func (m *Machine) Relinked() []fault.NodeID {
 	}
 	slices.Sort(out)
 	return out
+}
+
+// placed returns when a joiner got its place; zero: the node is none, or got it under an earlier leader.
+func (m *Machine) placed(n *node) time.Time {
+	if r := m.rewired[n]; r != nil && r.joiner {
+		return r.placed
+	}
+	return time.Time{}
 }
 
 // joining reports whether the node is a joiner that was not heard yet, or not on all its links.
@@ -136,7 +146,7 @@ func (m *Machine) settleRelinks(n *node, now time.Time) {
 		return
 	}
 	if r.joiner && !r.met {
-		if n.heard(0).IsZero() {
+		if heard := n.heard(0); heard.IsZero() || heard.Before(r.placed) { // a relay may have held a report of an earlier life
 			return
 		}
 		m.meet(n, r, now)

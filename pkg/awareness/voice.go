@@ -72,14 +72,20 @@ type arrival struct {
 	now     time.Time
 	made    time.Time
 	window  time.Duration // see outdated
+	placed  time.Time     // when a joiner got its place; zero: the node is none
 	changed func(slot)    // called for every statement whose state or kind changed
 }
 
 // outdated reports whether a report of a change is no longer news, because later digests describe the present. After a
 // time without a reachable supervisor, a half replays its log from the beginning. Those changes may be long past;
-// taking them for the newest statements would make working components FAILED.
+// taking them for the newest statements would make working components FAILED. So are failures from before a joiner got its
+// place: it may have had a place earlier, and its log still has them.
 func (a arrival) outdated(o fault.Observation) bool {
-	return !a.Report.Digest && a.Age(o) > a.window
+	if a.Report.Digest {
+		return false
+	}
+	age := a.Age(o)
+	return age > a.window || !a.placed.IsZero() && o.State == fault.Failed && a.now.Add(-age).Before(a.placed)
 }
 
 // take stores a report and returns whether it is newer than all earlier reports of this half. about finds the neighbour

@@ -26,16 +26,16 @@ func (n *node) movedSince(d grid.Direction, within time.Duration) bool {
 	return n.place != nil && !n.place.moved[d.Index()].IsZero() && n.w.now.Sub(n.place.moved[d.Index()]) < within
 }
 
-// judged reports whether the death of a node is found within the usual bound: a joiner has had the time to be heard on
-// all its links.
+// judged reports whether supervisors find the death of a node within the usual bound: a joiner has had the time to send
+// frames on all its links.
 func (w *World) judged(n *node) bool {
 	return n.place == nil || !n.place.joins && w.now.Sub(n.place.first) > relinkTime
 }
 
-// observes reports whether a neighbour of a dead node has had the time to accuse it. Neither need the link between them have
-// worked, nor the node have followed the order for it: after the time that a link has to begin, a half accuses a link that
-// was silent from its start. A half that has started since the death waits for that time again, and so does one whose end
-// leads there since then.
+// observes reports whether a neighbour of a dead node has had the time to accuse it. The link between them need not have
+// worked, and the node need not have followed its order. After the time that a link has to begin, a half accuses a link
+// that was silent from its start. A half that has started since the death waits for that time again, and so does one
+// whose end leads there only since then.
 func (w *World) observes(n, o *node, nb neighbourOf) bool {
 	if n.place == nil {
 		return true

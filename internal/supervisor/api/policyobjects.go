@@ -70,7 +70,9 @@ func (r *Responses) Keep(ctx context.Context, objects []PolicyObject, complete b
 	defer r.keeping.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, changeTime)
 	defer cancel()
-	r.describe(objects)
+	if err := r.describe(ctx, objects); err != nil {
+		return nil, false, err
+	}
 	policies, _, err := r.policies.Policies(ctx)
 	if err != nil {
 		return nil, false, err
@@ -113,17 +115,17 @@ func (r *Responses) fired(ctx context.Context, out map[string]PolicyStanding) {
 func (r *Responses) planKeep(set store.PolicySet, objects []PolicyObject, complete bool, now time.Time) (plan, map[string]PolicyStanding) {
 	var p plan
 	out := map[string]PolicyStanding{}
-	wanted, together := map[string]bool{}, map[string]*policy.Document{}
+	wanted, gone := map[string]bool{}, map[string]bool{}
 	for _, o := range objects {
 		wanted[o.Name] = true
 	}
+	var together map[string]*policy.Document // made when it is needed: it takes time
 	bytes, full := 0, func() bool { return len(p.stored) >= maxKept }
 	for _, s := range set.Policies {
 		if complete && s.By == r.origin && !wanted[s.Name] && !full() {
 			p.change(set, &r.parsed, s.Name, nil, r.origin, now)
 			bytes += len(s.JSON)
-		} else if d, err := r.parsed.of(s); err == nil {
-			together[s.Name] = d
+			gone[s.Name] = true
 		}
 	}
 	for _, o := range objects {
@@ -131,7 +133,8 @@ func (r *Responses) planKeep(set store.PolicySet, objects []PolicyObject, comple
 		refuse := func(reason, message string) {
 			st := PolicyStanding{Reason: reason, Message: message}
 			if is && was.By == r.origin {
-				st.Mode, st.Version = modeText(modeOf(together[o.Name])), was.Version
+				d, _ := r.parsed.of(was) // an unreadable document has an unknown mode
+				st.Mode, st.Version = modeText(modeOf(d)), was.Version
 				st.Message = fmt.Sprintf("version %d stays in force: %s", was.Version, message)
 			}
 			out[o.Name] = st
@@ -150,6 +153,9 @@ func (r *Responses) planKeep(set store.PolicySet, objects []PolicyObject, comple
 			if full() || bytes+len(was.JSON)+g.size > maxKeptBytes {
 				continue
 			}
+			if together == nil {
+				together = r.documents(set, gone)
+			}
 			if err := conflict(together, g.doc); err != nil {
 				refuse(policyConflict, err.Error())
 				continue
@@ -161,13 +167,25 @@ func (r *Responses) planKeep(set store.PolicySet, objects []PolicyObject, comple
 			}
 			bytes += len(was.JSON) + g.size
 			p.change(set, &r.parsed, o.Name, doc, r.origin, now)
-			was.Version = p.changes[len(p.changes)-1].GetVersion()
+			was.Version, together[o.Name] = p.changes[len(p.changes)-1].GetVersion(), g.doc
 		}
-		together[o.Name] = g.doc
 		out[o.Name] = PolicyStanding{Accepted: true, Reason: policyInForce, Message: "the policy is in force", Mode: modeText(modeOf(g.doc)),
 			Version: was.Version}
 	}
 	return p, out
+}
+
+// documents returns the documents of the policies in force, without those that are gone and without unreadable ones.
+func (r *Responses) documents(set store.PolicySet, gone map[string]bool) map[string]*policy.Document {
+	out := map[string]*policy.Document{}
+	for _, s := range set.Policies {
+		if g := r.given[s.Name]; g.doc != nil && g.json == sha256.Sum256(s.JSON) {
+			out[s.Name] = g.doc
+		} else if d, err := r.parsed.of(s); err == nil && !gone[s.Name] {
+			out[s.Name] = d
+		}
+	}
+	return out
 }
 
 // conflict returns why a document cannot be in force together with the others.
@@ -191,10 +209,14 @@ type given struct {
 	err  error
 }
 
-// describe brings r.given to the objects. It parses only specs that have changed: that takes milliseconds.
-func (r *Responses) describe(objects []PolicyObject) {
+// describe brings r.given to the objects. It parses only specs that have changed: each takes milliseconds. It stops when ctx ends, so that
+// a term ends at once.
+func (r *Responses) describe(ctx context.Context, objects []PolicyObject) error {
 	next := map[string]given{}
 	for _, o := range objects {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		g := given{spec: sha256.Sum256(append([]byte(o.Bad), o.Spec...))}
 		if was, ok := r.given[o.Name]; ok && was.spec == g.spec {
 			g = was
@@ -206,6 +228,7 @@ func (r *Responses) describe(objects []PolicyObject) {
 		next[o.Name] = g
 	}
 	r.given = next
+	return nil
 }
 
 // documentOf returns the document of an object.

@@ -375,3 +375,16 @@ func TestPlaceOfGrownTorusBreaksNoRule(t *testing.T) {
 		}
 	}
 }
+
+// The host half learns of a changed torus later than the DNP half: its message to a place that is empty since is dropped, and the
+// mailbox is not called faulty. One to a place outside of the torus shows that the mailbox is.
+func TestMessageToPlaceThatNodeLeftIsNoFaultOfMailbox(t *testing.T) {
+	for at, faulty := range map[grid.Coord]bool{{X: 2, Y: 1}: false, {Z: 1}: true} {
+		w := newChangingMesh(t, "3x2x1 without 2,1,0", 5)
+		n := w.nodes[0]
+		w.step(n, FromHost{Message: halfcore.Relay{Kind: halfcore.RelayDown, Limit: 3, Dst: at, Envelope: []byte("x")}})
+		if bad := n.m.exceptions.at(watchdog.AddrRDMA).value&watchdog.RDMAMailboxBad != 0; bad != faulty {
+			t.Errorf("a message to %s: mailbox called faulty %t", at, bad)
+		}
+	}
+}

@@ -80,6 +80,7 @@ func (m *Machine) onFromHost(now time.Time, ev FromHost) {
 	}
 	msg.Made = 0
 	switch {
+	case msg.Kind == halfcore.RelayDown && m.cfg.Topo.Dims.Vacant(msg.Dst): // a node there has left: the host half learns of it later
 	case msg.Kind == halfcore.RelayDown && !m.cfg.Topo.Dims.Contains(msg.Dst):
 		m.raise(now, watchdog.AddrRDMA, watchdog.RDMAMailboxBad)
 	case msg.Kind == halfcore.RelayDown && msg.Dst == m.cfg.Topo.Coord:

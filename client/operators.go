@@ -148,6 +148,13 @@ func (c *Client) LeaveNodes(ctx context.Context, req *lofamov1.LeaveNodesRequest
 	})
 }
 
+// MoveNodes gives nodes of the running torus other places.
+func (c *Client) MoveNodes(ctx context.Context, req *lofamov1.MoveNodesRequest) (*lofamov1.MoveNodesResponse, error) {
+	return changeBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (*lofamov1.MoveNodesResponse, error) {
+		return lofamov1.NewReconfigureClient(conn).MoveNodes(ctx, req)
+	})
+}
+
 // CreateToken makes a token with which nodes enrol.
 func (c *Client) CreateToken(ctx context.Context, req *lofamov1.CreateTokenRequest) (*lofamov1.CreateTokenResponse, error) {
 	return changeBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (*lofamov1.CreateTokenResponse, error) {

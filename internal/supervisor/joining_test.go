@@ -17,6 +17,7 @@ type heard map[fault.NodeID]bool
 
 func (h heard) Ends(id fault.NodeID) (uint8, bool) { return 0x3f, h[id] }
 func (h heard) Follows(fault.NodeID) bool          { return true }
+func (h heard) Moves(fault.NodeID) bool            { return true }
 func (h heard) Placed(fault.NodeID) bool           { return false }
 
 // ring is a ring of nodes, with nodes that have enrolled beside it.

@@ -270,7 +270,7 @@ func (m *Machine) evidence(d fault.Delivery, now time.Time) {
 		return
 	}
 	n, h := m.nodes[rank], id.Origin.Half
-	if m.refuses(n, now) {
+	if m.refuses(n, now) || m.ofFormerPlace(n, h, id.Epoch, now) {
 		return
 	}
 	still := m.undisturbed(n, h, now)
@@ -314,7 +314,7 @@ func (m *Machine) unknown(r Restated) bool {
 // restated processes a repetition of a half's newest digest.
 func (m *Machine) restated(r Restated, now time.Time) {
 	n := m.speaks(r)
-	if n == nil || m.refuses(n, now) {
+	if n == nil || m.refuses(n, now) || m.ofFormerPlace(n, r.Origin.Half, r.Epoch, now) {
 		return
 	}
 	h := r.Origin.Half

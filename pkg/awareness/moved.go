@@ -73,12 +73,13 @@ func (m *Machine) replace(ev Moved, now time.Time) (gone []*node) {
 			m.create(n, rank, id, at, now)
 			r := m.relinksOf(n)
 			r.placed = now
-			if r.joiner = true; known { // it had another place: late reports of an earlier life stay what they are
+			r.joiner, r.turned = true, 1<<grid.NumDirections-1 // it can only speak about its new links
+			if known {                                         // it had another place: late reports of an earlier life stay what they are
+				r.formerUntil = now.Add(m.cfg.RelinkBound)
 				for i := range n.voices {
-					n.voices[i].epoch, n.voices[i].floor = was[old].voices[i].epoch, was[old].voices[i].floor
+					r.former[i] = was[old].voices[i].epoch
+					n.voices[i].epoch, n.voices[i].floor = r.former[i], was[old].voices[i].floor
 				}
-			} else {
-				r.turned = 1<<grid.NumDirections - 1 // it can only speak about its new links
 			}
 		}
 		m.nodes[rank], m.ranks[id] = n, rank

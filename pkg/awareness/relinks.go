@@ -40,6 +40,10 @@ type relinks struct {
 	met    bool // a joiner that was heard
 	// placed is when a joiner got its place; zero: under an earlier leader.
 	placed time.Time
+	// former are the boot epochs of a node's halves at the place that it had before. Until formerUntil their reports are about that
+	// place: a node begins a new life at another place. An agent of an earlier version goes on in the same epoch.
+	former      [2]fault.Epoch
+	formerUntil time.Time
 	// joined is when a joiner that was heard counts like any other node, however often its links change later.
 	joined time.Time
 }
@@ -97,6 +101,12 @@ func (m *Machine) joining(n *node, now time.Time) bool {
 func (m *Machine) expected(n *node) bool {
 	r := m.rewired[n]
 	return r != nil && r.joiner && !r.met
+}
+
+// ofFormerPlace reports whether a report is of the life of a half at the place that its node had before.
+func (m *Machine) ofFormerPlace(n *node, h fault.Half, e fault.Epoch, now time.Time) bool {
+	r := m.rewired[n]
+	return r != nil && now.Before(r.formerUntil) && e <= r.former[h-1]
 }
 
 // expects reports whether a peer of the node is a joiner that was not heard yet: what the node says until then still tells

@@ -273,6 +273,181 @@ func (x *LeaveNodesResponse) GetRevision() uint64 {
 	return 0
 }
 
+// NodeMove is one node and its new place.
+type NodeMove struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // id, or its present place "x,y,z"
+	To            string                 `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`     // "x,y,z": an empty place of the torus, or one that another of these nodes leaves
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeMove) Reset() {
+	*x = NodeMove{}
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeMove) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeMove) ProtoMessage() {}
+
+func (x *NodeMove) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeMove.ProtoReflect.Descriptor instead.
+func (*NodeMove) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *NodeMove) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *NodeMove) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+// MoveNodesRequest names nodes that get other places.
+type MoveNodesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Moves         []*NodeMove            `protobuf:"bytes,1,rep,name=moves,proto3" json:"moves,omitempty"`                              // 1 to 16
+	IfRevision    uint64                 `protobuf:"varint,2,opt,name=if_revision,json=ifRevision,proto3" json:"if_revision,omitempty"` // of the topology; 0: any
+	DryRun        bool                   `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`             // only check
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveNodesRequest) Reset() {
+	*x = MoveNodesRequest{}
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveNodesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveNodesRequest) ProtoMessage() {}
+
+func (x *MoveNodesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveNodesRequest.ProtoReflect.Descriptor instead.
+func (*MoveNodesRequest) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *MoveNodesRequest) GetMoves() []*NodeMove {
+	if x != nil {
+		return x.Moves
+	}
+	return nil
+}
+
+func (x *MoveNodesRequest) GetIfRevision() uint64 {
+	if x != nil {
+		return x.IfRevision
+	}
+	return 0
+}
+
+func (x *MoveNodesRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+// MoveNodesResponse describes the committed change, or with dry_run the change that would be made.
+type MoveNodesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Nodes         []*TopologyNode        `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`        // with their new places
+	Dims          string                 `protobuf:"bytes,2,opt,name=dims,proto3" json:"dims,omitempty"`          // the torus with its empty places
+	Revision      uint64                 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"` // of the store, with the change; 0 in a dry run
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveNodesResponse) Reset() {
+	*x = MoveNodesResponse{}
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveNodesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveNodesResponse) ProtoMessage() {}
+
+func (x *MoveNodesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveNodesResponse.ProtoReflect.Descriptor instead.
+func (*MoveNodesResponse) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *MoveNodesResponse) GetNodes() []*TopologyNode {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *MoveNodesResponse) GetDims() string {
+	if x != nil {
+		return x.Dims
+	}
+	return ""
+}
+
+func (x *MoveNodesResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
 // LinkName names a link by either of its ends.
 type LinkName struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -284,7 +459,7 @@ type LinkName struct {
 
 func (x *LinkName) Reset() {
 	*x = LinkName{}
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[4]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -296,7 +471,7 @@ func (x *LinkName) String() string {
 func (*LinkName) ProtoMessage() {}
 
 func (x *LinkName) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[4]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -309,7 +484,7 @@ func (x *LinkName) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkName.ProtoReflect.Descriptor instead.
 func (*LinkName) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{4}
+	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *LinkName) GetNode() string {
@@ -339,7 +514,7 @@ type SetMaskRequest struct {
 
 func (x *SetMaskRequest) Reset() {
 	*x = SetMaskRequest{}
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[5]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -351,7 +526,7 @@ func (x *SetMaskRequest) String() string {
 func (*SetMaskRequest) ProtoMessage() {}
 
 func (x *SetMaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[5]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -364,7 +539,7 @@ func (x *SetMaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMaskRequest.ProtoReflect.Descriptor instead.
 func (*SetMaskRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{5}
+	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SetMaskRequest) GetLinks() []*LinkName {
@@ -406,7 +581,7 @@ type SetMaskResponse struct {
 
 func (x *SetMaskResponse) Reset() {
 	*x = SetMaskResponse{}
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[6]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -418,7 +593,7 @@ func (x *SetMaskResponse) String() string {
 func (*SetMaskResponse) ProtoMessage() {}
 
 func (x *SetMaskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[6]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -431,7 +606,7 @@ func (x *SetMaskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMaskResponse.ProtoReflect.Descriptor instead.
 func (*SetMaskResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{6}
+	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SetMaskResponse) GetMasks() []*LinkMask {
@@ -457,7 +632,7 @@ type ListMasksRequest struct {
 
 func (x *ListMasksRequest) Reset() {
 	*x = ListMasksRequest{}
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[7]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -469,7 +644,7 @@ func (x *ListMasksRequest) String() string {
 func (*ListMasksRequest) ProtoMessage() {}
 
 func (x *ListMasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[7]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -482,7 +657,7 @@ func (x *ListMasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMasksRequest.ProtoReflect.Descriptor instead.
 func (*ListMasksRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{7}
+	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{10}
 }
 
 // ListMasksResponse has all masks.
@@ -499,7 +674,7 @@ type ListMasksResponse struct {
 
 func (x *ListMasksResponse) Reset() {
 	*x = ListMasksResponse{}
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[8]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -511,7 +686,7 @@ func (x *ListMasksResponse) String() string {
 func (*ListMasksResponse) ProtoMessage() {}
 
 func (x *ListMasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[8]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -524,7 +699,7 @@ func (x *ListMasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMasksResponse.ProtoReflect.Descriptor instead.
 func (*ListMasksResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{8}
+	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListMasksResponse) GetMasks() []*LinkMask {
@@ -563,7 +738,7 @@ type NodeMask struct {
 
 func (x *NodeMask) Reset() {
 	*x = NodeMask{}
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[9]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -575,7 +750,7 @@ func (x *NodeMask) String() string {
 func (*NodeMask) ProtoMessage() {}
 
 func (x *NodeMask) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[9]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -588,7 +763,7 @@ func (x *NodeMask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeMask.ProtoReflect.Descriptor instead.
 func (*NodeMask) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{9}
+	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *NodeMask) GetNode() string {
@@ -645,7 +820,7 @@ type CloseRegionsRequest struct {
 
 func (x *CloseRegionsRequest) Reset() {
 	*x = CloseRegionsRequest{}
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[10]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -657,7 +832,7 @@ func (x *CloseRegionsRequest) String() string {
 func (*CloseRegionsRequest) ProtoMessage() {}
 
 func (x *CloseRegionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[10]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -670,7 +845,7 @@ func (x *CloseRegionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseRegionsRequest.ProtoReflect.Descriptor instead.
 func (*CloseRegionsRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{10}
+	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CloseRegionsRequest) GetDryRun() bool {
@@ -709,7 +884,7 @@ type CloseRegionsResponse struct {
 
 func (x *CloseRegionsResponse) Reset() {
 	*x = CloseRegionsResponse{}
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[11]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -721,7 +896,7 @@ func (x *CloseRegionsResponse) String() string {
 func (*CloseRegionsResponse) ProtoMessage() {}
 
 func (x *CloseRegionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[11]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -734,7 +909,7 @@ func (x *CloseRegionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseRegionsResponse.ProtoReflect.Descriptor instead.
 func (*CloseRegionsResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{11}
+	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CloseRegionsResponse) GetRegions() []*FaultyRegion {
@@ -791,7 +966,7 @@ type FaultyRegion struct {
 
 func (x *FaultyRegion) Reset() {
 	*x = FaultyRegion{}
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[12]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -803,7 +978,7 @@ func (x *FaultyRegion) String() string {
 func (*FaultyRegion) ProtoMessage() {}
 
 func (x *FaultyRegion) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[12]
+	mi := &file_lofamo_v1_reconfigure_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -816,7 +991,7 @@ func (x *FaultyRegion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FaultyRegion.ProtoReflect.Descriptor instead.
 func (*FaultyRegion) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{12}
+	return file_lofamo_v1_reconfigure_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *FaultyRegion) GetLinks() []*LinkName {
@@ -860,6 +1035,18 @@ const file_lofamo_v1_reconfigure_proto_rawDesc = "" +
 	"\x12LeaveNodesResponse\x12-\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x17.lofamo.v1.TopologyNodeR\x05nodes\x12\x12\n" +
 	"\x04dims\x18\x02 \x01(\tR\x04dims\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision\".\n" +
+	"\bNodeMove\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x0e\n" +
+	"\x02to\x18\x02 \x01(\tR\x02to\"w\n" +
+	"\x10MoveNodesRequest\x12)\n" +
+	"\x05moves\x18\x01 \x03(\v2\x13.lofamo.v1.NodeMoveR\x05moves\x12\x1f\n" +
+	"\vif_revision\x18\x02 \x01(\x04R\n" +
+	"ifRevision\x12\x17\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"r\n" +
+	"\x11MoveNodesResponse\x12-\n" +
+	"\x05nodes\x18\x01 \x03(\v2\x17.lofamo.v1.TopologyNodeR\x05nodes\x12\x12\n" +
+	"\x04dims\x18\x02 \x01(\tR\x04dims\x12\x1a\n" +
 	"\brevision\x18\x03 \x01(\x04R\brevision\"<\n" +
 	"\bLinkName\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1c\n" +
@@ -898,14 +1085,15 @@ const file_lofamo_v1_reconfigure_proto_rawDesc = "" +
 	"\fFaultyRegion\x12)\n" +
 	"\x05links\x18\x01 \x03(\v2\x13.lofamo.v1.LinkNameR\x05links\x12\x18\n" +
 	"\aconcave\x18\x02 \x01(\bR\aconcave\x12\x12\n" +
-	"\x04trap\x18\x03 \x03(\tR\x04trap2\xfb\x02\n" +
+	"\x04trap\x18\x03 \x03(\tR\x04trap2\xc3\x03\n" +
 	"\vReconfigure\x12@\n" +
 	"\aSetMask\x12\x19.lofamo.v1.SetMaskRequest\x1a\x1a.lofamo.v1.SetMaskResponse\x12F\n" +
 	"\tListMasks\x12\x1b.lofamo.v1.ListMasksRequest\x1a\x1c.lofamo.v1.ListMasksResponse\x12O\n" +
 	"\fCloseRegions\x12\x1e.lofamo.v1.CloseRegionsRequest\x1a\x1f.lofamo.v1.CloseRegionsResponse\x12F\n" +
 	"\tJoinNodes\x12\x1b.lofamo.v1.JoinNodesRequest\x1a\x1c.lofamo.v1.JoinNodesResponse\x12I\n" +
 	"\n" +
-	"LeaveNodes\x12\x1c.lofamo.v1.LeaveNodesRequest\x1a\x1d.lofamo.v1.LeaveNodesResponseB1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
+	"LeaveNodes\x12\x1c.lofamo.v1.LeaveNodesRequest\x1a\x1d.lofamo.v1.LeaveNodesResponse\x12F\n" +
+	"\tMoveNodes\x12\x1b.lofamo.v1.MoveNodesRequest\x1a\x1c.lofamo.v1.MoveNodesResponseB1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
 
 var (
 	file_lofamo_v1_reconfigure_proto_rawDescOnce sync.Once
@@ -919,50 +1107,57 @@ func file_lofamo_v1_reconfigure_proto_rawDescGZIP() []byte {
 	return file_lofamo_v1_reconfigure_proto_rawDescData
 }
 
-var file_lofamo_v1_reconfigure_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_lofamo_v1_reconfigure_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_lofamo_v1_reconfigure_proto_goTypes = []any{
 	(*JoinNodesRequest)(nil),     // 0: lofamo.v1.JoinNodesRequest
 	(*JoinNodesResponse)(nil),    // 1: lofamo.v1.JoinNodesResponse
 	(*LeaveNodesRequest)(nil),    // 2: lofamo.v1.LeaveNodesRequest
 	(*LeaveNodesResponse)(nil),   // 3: lofamo.v1.LeaveNodesResponse
-	(*LinkName)(nil),             // 4: lofamo.v1.LinkName
-	(*SetMaskRequest)(nil),       // 5: lofamo.v1.SetMaskRequest
-	(*SetMaskResponse)(nil),      // 6: lofamo.v1.SetMaskResponse
-	(*ListMasksRequest)(nil),     // 7: lofamo.v1.ListMasksRequest
-	(*ListMasksResponse)(nil),    // 8: lofamo.v1.ListMasksResponse
-	(*NodeMask)(nil),             // 9: lofamo.v1.NodeMask
-	(*CloseRegionsRequest)(nil),  // 10: lofamo.v1.CloseRegionsRequest
-	(*CloseRegionsResponse)(nil), // 11: lofamo.v1.CloseRegionsResponse
-	(*FaultyRegion)(nil),         // 12: lofamo.v1.FaultyRegion
-	(*TopologyNode)(nil),         // 13: lofamo.v1.TopologyNode
-	(*LinkMask)(nil),             // 14: lofamo.v1.LinkMask
+	(*NodeMove)(nil),             // 4: lofamo.v1.NodeMove
+	(*MoveNodesRequest)(nil),     // 5: lofamo.v1.MoveNodesRequest
+	(*MoveNodesResponse)(nil),    // 6: lofamo.v1.MoveNodesResponse
+	(*LinkName)(nil),             // 7: lofamo.v1.LinkName
+	(*SetMaskRequest)(nil),       // 8: lofamo.v1.SetMaskRequest
+	(*SetMaskResponse)(nil),      // 9: lofamo.v1.SetMaskResponse
+	(*ListMasksRequest)(nil),     // 10: lofamo.v1.ListMasksRequest
+	(*ListMasksResponse)(nil),    // 11: lofamo.v1.ListMasksResponse
+	(*NodeMask)(nil),             // 12: lofamo.v1.NodeMask
+	(*CloseRegionsRequest)(nil),  // 13: lofamo.v1.CloseRegionsRequest
+	(*CloseRegionsResponse)(nil), // 14: lofamo.v1.CloseRegionsResponse
+	(*FaultyRegion)(nil),         // 15: lofamo.v1.FaultyRegion
+	(*TopologyNode)(nil),         // 16: lofamo.v1.TopologyNode
+	(*LinkMask)(nil),             // 17: lofamo.v1.LinkMask
 }
 var file_lofamo_v1_reconfigure_proto_depIdxs = []int32{
-	13, // 0: lofamo.v1.JoinNodesRequest.nodes:type_name -> lofamo.v1.TopologyNode
-	13, // 1: lofamo.v1.JoinNodesResponse.nodes:type_name -> lofamo.v1.TopologyNode
-	13, // 2: lofamo.v1.LeaveNodesResponse.nodes:type_name -> lofamo.v1.TopologyNode
-	4,  // 3: lofamo.v1.SetMaskRequest.links:type_name -> lofamo.v1.LinkName
-	14, // 4: lofamo.v1.SetMaskResponse.masks:type_name -> lofamo.v1.LinkMask
-	14, // 5: lofamo.v1.ListMasksResponse.masks:type_name -> lofamo.v1.LinkMask
-	9,  // 6: lofamo.v1.ListMasksResponse.nodes:type_name -> lofamo.v1.NodeMask
-	12, // 7: lofamo.v1.CloseRegionsResponse.regions:type_name -> lofamo.v1.FaultyRegion
-	14, // 8: lofamo.v1.CloseRegionsResponse.masks:type_name -> lofamo.v1.LinkMask
-	4,  // 9: lofamo.v1.FaultyRegion.links:type_name -> lofamo.v1.LinkName
-	5,  // 10: lofamo.v1.Reconfigure.SetMask:input_type -> lofamo.v1.SetMaskRequest
-	7,  // 11: lofamo.v1.Reconfigure.ListMasks:input_type -> lofamo.v1.ListMasksRequest
-	10, // 12: lofamo.v1.Reconfigure.CloseRegions:input_type -> lofamo.v1.CloseRegionsRequest
-	0,  // 13: lofamo.v1.Reconfigure.JoinNodes:input_type -> lofamo.v1.JoinNodesRequest
-	2,  // 14: lofamo.v1.Reconfigure.LeaveNodes:input_type -> lofamo.v1.LeaveNodesRequest
-	6,  // 15: lofamo.v1.Reconfigure.SetMask:output_type -> lofamo.v1.SetMaskResponse
-	8,  // 16: lofamo.v1.Reconfigure.ListMasks:output_type -> lofamo.v1.ListMasksResponse
-	11, // 17: lofamo.v1.Reconfigure.CloseRegions:output_type -> lofamo.v1.CloseRegionsResponse
-	1,  // 18: lofamo.v1.Reconfigure.JoinNodes:output_type -> lofamo.v1.JoinNodesResponse
-	3,  // 19: lofamo.v1.Reconfigure.LeaveNodes:output_type -> lofamo.v1.LeaveNodesResponse
-	15, // [15:20] is the sub-list for method output_type
-	10, // [10:15] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	16, // 0: lofamo.v1.JoinNodesRequest.nodes:type_name -> lofamo.v1.TopologyNode
+	16, // 1: lofamo.v1.JoinNodesResponse.nodes:type_name -> lofamo.v1.TopologyNode
+	16, // 2: lofamo.v1.LeaveNodesResponse.nodes:type_name -> lofamo.v1.TopologyNode
+	4,  // 3: lofamo.v1.MoveNodesRequest.moves:type_name -> lofamo.v1.NodeMove
+	16, // 4: lofamo.v1.MoveNodesResponse.nodes:type_name -> lofamo.v1.TopologyNode
+	7,  // 5: lofamo.v1.SetMaskRequest.links:type_name -> lofamo.v1.LinkName
+	17, // 6: lofamo.v1.SetMaskResponse.masks:type_name -> lofamo.v1.LinkMask
+	17, // 7: lofamo.v1.ListMasksResponse.masks:type_name -> lofamo.v1.LinkMask
+	12, // 8: lofamo.v1.ListMasksResponse.nodes:type_name -> lofamo.v1.NodeMask
+	15, // 9: lofamo.v1.CloseRegionsResponse.regions:type_name -> lofamo.v1.FaultyRegion
+	17, // 10: lofamo.v1.CloseRegionsResponse.masks:type_name -> lofamo.v1.LinkMask
+	7,  // 11: lofamo.v1.FaultyRegion.links:type_name -> lofamo.v1.LinkName
+	8,  // 12: lofamo.v1.Reconfigure.SetMask:input_type -> lofamo.v1.SetMaskRequest
+	10, // 13: lofamo.v1.Reconfigure.ListMasks:input_type -> lofamo.v1.ListMasksRequest
+	13, // 14: lofamo.v1.Reconfigure.CloseRegions:input_type -> lofamo.v1.CloseRegionsRequest
+	0,  // 15: lofamo.v1.Reconfigure.JoinNodes:input_type -> lofamo.v1.JoinNodesRequest
+	2,  // 16: lofamo.v1.Reconfigure.LeaveNodes:input_type -> lofamo.v1.LeaveNodesRequest
+	5,  // 17: lofamo.v1.Reconfigure.MoveNodes:input_type -> lofamo.v1.MoveNodesRequest
+	9,  // 18: lofamo.v1.Reconfigure.SetMask:output_type -> lofamo.v1.SetMaskResponse
+	11, // 19: lofamo.v1.Reconfigure.ListMasks:output_type -> lofamo.v1.ListMasksResponse
+	14, // 20: lofamo.v1.Reconfigure.CloseRegions:output_type -> lofamo.v1.CloseRegionsResponse
+	1,  // 21: lofamo.v1.Reconfigure.JoinNodes:output_type -> lofamo.v1.JoinNodesResponse
+	3,  // 22: lofamo.v1.Reconfigure.LeaveNodes:output_type -> lofamo.v1.LeaveNodesResponse
+	6,  // 23: lofamo.v1.Reconfigure.MoveNodes:output_type -> lofamo.v1.MoveNodesResponse
+	18, // [18:24] is the sub-list for method output_type
+	12, // [12:18] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_reconfigure_proto_init() }
@@ -978,7 +1173,7 @@ func file_lofamo_v1_reconfigure_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_reconfigure_proto_rawDesc), len(file_lofamo_v1_reconfigure_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -26,6 +26,7 @@ const (
 	Reconfigure_CloseRegions_FullMethodName = "/lofamo.v1.Reconfigure/CloseRegions"
 	Reconfigure_JoinNodes_FullMethodName    = "/lofamo.v1.Reconfigure/JoinNodes"
 	Reconfigure_LeaveNodes_FullMethodName   = "/lofamo.v1.Reconfigure/LeaveNodes"
+	Reconfigure_MoveNodes_FullMethodName    = "/lofamo.v1.Reconfigure/MoveNodes"
 )
 
 // ReconfigureClient is the client API for Reconfigure service.
@@ -52,6 +53,11 @@ type ReconfigureClient interface {
 	// neighbours become one another's neighbours. FAILED_PRECONDITION names the node that cannot leave, and why: the torus must stay in one
 	// part, of at least two nodes.
 	LeaveNodes(ctx context.Context, in *LeaveNodesRequest, opts ...grpc.CallOption) (*LeaveNodesResponse, error)
+	// MoveNodes gives nodes of the running torus other places, all of them or none: empty places, or those of one another. A
+	// node keeps its name, certificates and addresses; its halves start again at the new place. FAILED_PRECONDITION names the
+	// node that cannot move, and why: it must be NORMAL and not under maintenance. ABORTED: the topology has changed since
+	// if_revision, or a node has not reported its ends of links to the leader yet; read the topology, and try again.
+	MoveNodes(ctx context.Context, in *MoveNodesRequest, opts ...grpc.CallOption) (*MoveNodesResponse, error)
 }
 
 type reconfigureClient struct {
@@ -112,6 +118,16 @@ func (c *reconfigureClient) LeaveNodes(ctx context.Context, in *LeaveNodesReques
 	return out, nil
 }
 
+func (c *reconfigureClient) MoveNodes(ctx context.Context, in *MoveNodesRequest, opts ...grpc.CallOption) (*MoveNodesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(MoveNodesResponse)
+	err := c.cc.Invoke(ctx, Reconfigure_MoveNodes_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ReconfigureServer is the server API for Reconfigure service.
 // All implementations must embed UnimplementedReconfigureServer
 // for forward compatibility.
@@ -136,6 +152,11 @@ type ReconfigureServer interface {
 	// neighbours become one another's neighbours. FAILED_PRECONDITION names the node that cannot leave, and why: the torus must stay in one
 	// part, of at least two nodes.
 	LeaveNodes(context.Context, *LeaveNodesRequest) (*LeaveNodesResponse, error)
+	// MoveNodes gives nodes of the running torus other places, all of them or none: empty places, or those of one another. A
+	// node keeps its name, certificates and addresses; its halves start again at the new place. FAILED_PRECONDITION names the
+	// node that cannot move, and why: it must be NORMAL and not under maintenance. ABORTED: the topology has changed since
+	// if_revision, or a node has not reported its ends of links to the leader yet; read the topology, and try again.
+	MoveNodes(context.Context, *MoveNodesRequest) (*MoveNodesResponse, error)
 	mustEmbedUnimplementedReconfigureServer()
 }
 
@@ -160,6 +181,9 @@ func (UnimplementedReconfigureServer) JoinNodes(context.Context, *JoinNodesReque
 }
 func (UnimplementedReconfigureServer) LeaveNodes(context.Context, *LeaveNodesRequest) (*LeaveNodesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method LeaveNodes not implemented")
+}
+func (UnimplementedReconfigureServer) MoveNodes(context.Context, *MoveNodesRequest) (*MoveNodesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method MoveNodes not implemented")
 }
 func (UnimplementedReconfigureServer) mustEmbedUnimplementedReconfigureServer() {}
 func (UnimplementedReconfigureServer) testEmbeddedByValue()                     {}
@@ -272,6 +296,24 @@ func _Reconfigure_LeaveNodes_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Reconfigure_MoveNodes_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(MoveNodesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReconfigureServer).MoveNodes(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Reconfigure_MoveNodes_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReconfigureServer).MoveNodes(ctx, req.(*MoveNodesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Reconfigure_ServiceDesc is the grpc.ServiceDesc for Reconfigure service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -298,6 +340,10 @@ var Reconfigure_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "LeaveNodes",
 			Handler:    _Reconfigure_LeaveNodes_Handler,
+		},
+		{
+			MethodName: "MoveNodes",
+			Handler:    _Reconfigure_MoveNodes_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -4836,7 +4836,10 @@ type PeerStatus struct {
 	// Short name of the ordered torus: "4x4x4", or "4x4x4-" and a checksum of the empty places, at most 32 bytes; empty: no
 	// order names one. If configuration is set: of the configured torus, "-" without one; empty: the node is of an earlier
 	// version, which ignores the torus of an order.
-	Torus         string `protobuf:"bytes,12,opt,name=torus,proto3" json:"torus,omitempty"`
+	Torus string `protobuf:"bytes,12,opt,name=torus,proto3" json:"torus,omitempty"`
+	// The node follows an order of another place, also if its configuration names one: its daemon starts the halves again
+	// there. false: of an earlier version, or no daemon runs.
+	Moves         bool `protobuf:"varint,13,opt,name=moves,proto3" json:"moves,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4953,6 +4956,13 @@ func (x *PeerStatus) GetTorus() string {
 		return x.Torus
 	}
 	return ""
+}
+
+func (x *PeerStatus) GetMoves() bool {
+	if x != nil {
+		return x.Moves
+	}
+	return false
 }
 
 // TorusConfiguration is the shared configuration of the torus (start-up configuration, seed 003 §4.4.1), which one node
@@ -6085,7 +6095,7 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\x04Peer\x12\x1c\n" +
 	"\tdirection\x18\x01 \x01(\rR\tdirection\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
-	"\x04node\x18\x03 \x01(\tR\x04node\"\xdb\x02\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\"\xf1\x02\n" +
 	"\n" +
 	"PeerStatus\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
@@ -6102,7 +6112,8 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\rconfiguration\x18\n" +
 	" \x01(\bR\rconfiguration\x12\x12\n" +
 	"\x04life\x18\v \x01(\x04R\x04life\x12\x14\n" +
-	"\x05torus\x18\f \x01(\tR\x05torus\"\xcf\x01\n" +
+	"\x05torus\x18\f \x01(\tR\x05torus\x12\x14\n" +
+	"\x05moves\x18\r \x01(\bR\x05moves\"\xcf\x01\n" +
 	"\x12TorusConfiguration\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
 	"\x04dims\x18\x02 \x01(\tR\x04dims\x12\x16\n" +

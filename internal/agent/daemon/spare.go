@@ -1,13 +1,16 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"net/netip"
+	"os"
 	"sync"
 	"time"
 
@@ -18,6 +21,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
 	"github.com/lofamo/lofamo/pkg/torus/chanmask"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
@@ -83,15 +87,13 @@ func (d *daemon) awaitPlace(ctx context.Context) error {
 	return nil
 }
 
-// errMoved says that a spare has a new place, or none any more: its halves have been stopped.
-var errMoved = errors.New("this spare has another place now")
+// errMoved says that a node has a new place, or none any more: its halves have been stopped.
+var errMoved = errors.New("this node has another place now")
 
-// inPlace runs serve while the node keeps its present place. When a spare gets another place, or loses its place,
-// inPlace stops the halves, because they have no neighbours at the old place any more.
+// inPlace runs serve while the node keeps its present place. When the node gets another place, or a spare loses its place,
+// inPlace stops the halves, because they have no neighbours at the old place any more. Their copies are about the old links:
+// at the new place the halves begin cold, in a new boot epoch.
 func (d *daemon) inPlace(ctx context.Context, serve func(context.Context) error) error {
-	if !d.cfg.Agent.Spare {
-		return serve(ctx)
-	}
 	at, _ := storage.PeerOrders().Load(d.cfg.Agent.StateDir)
 	ctx, leave := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
@@ -100,20 +102,36 @@ func (d *daemon) inPlace(ctx context.Context, serve func(context.Context) error)
 	leave(nil)
 	wg.Wait()
 	if err == nil && errors.Is(context.Cause(ctx), errMoved) {
+		for _, h := range d.cfg.halves() {
+			if err := os.Remove(half.CopyPath(d.cfg.Agent.StateDir, h)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				d.log.Warn("the copy of the former place is not removed: the half goes on from it", "half", h.String(), "err", err)
+			}
+		}
 		return errMoved
 	}
 	return err
 }
 
-// moved reports whether a spare's place on disk differs from at. A missing or unreadable file proves nothing.
-func moved(at string, word peers.State, lost error) bool {
-	return lost == nil && word.Number != 0 && word.Place() != at
+// moved reports whether the place on disk differs from at. A missing or unreadable file proves nothing. Without a place on
+// disk, one that is configured counts.
+func moved(configured, at string, word peers.State, lost error) bool {
+	return lost == nil && word.Number != 0 && cmp.Or(word.Place(), configured) != at
+}
+
+// configuredPlace returns the place in the node's file; empty: it is a spare.
+func (d *daemon) configuredPlace() string {
+	if c, err := grid.ParseCoord(d.cfg.Agent.Coord); err == nil && !d.cfg.Agent.Spare {
+		return c.String()
+	}
+	return ""
 }
 
 // watchPlace watches until ctx ends for a change of the place, which at names.
 func (d *daemon) watchPlace(ctx context.Context, at peers.State, leave context.CancelCauseFunc) {
 	t := time.NewTicker(placeLook)
 	defer t.Stop()
+	configured := d.configuredPlace()
+	was := cmp.Or(at.Place(), configured)
 	for {
 		select {
 		case <-ctx.Done():
@@ -121,13 +139,14 @@ func (d *daemon) watchPlace(ctx context.Context, at peers.State, leave context.C
 		case <-t.C:
 		}
 		word, lost := storage.PeerOrders().Load(d.cfg.Agent.StateDir)
-		if !moved(at.Place(), word, lost) {
-			if lost == nil && word.Placed {
+		if !moved(configured, was, word, lost) {
+			if lost == nil && (word.Placed || configured != "") {
 				at = word // its neighbours may be others
 			}
 			continue
 		}
-		d.log.Warn("spare: its place is another now: the halves are stopped", "was", at.Place(), "is", word.Place(), "order", word.Number)
+		d.log.Warn("the place of this node is another now: the halves are stopped", "was", was, "is", cmp.Or(word.Place(), configured),
+			"order", word.Number)
 		d.left.Store(&at)
 		d.manager.mu.Lock()
 		d.manager.over = true // the daemon itself continues: do not notify the service manager of a stop
@@ -194,7 +213,9 @@ func newSpare(d *daemon) (*spare, error) {
 	if lost != nil {
 		d.log.Error("stored place lost: asking the supervisors", "err", lost)
 	}
-	s := &spare{d: d, known: half.PeersConfig(cfg, word, lost), word: word, lost: lost != nil, life: max(1, rand.Uint64())}
+	known := half.PeersConfig(cfg, word, lost)
+	known.Moves = true
+	s := &spare{d: d, known: known, word: word, lost: lost != nil, life: max(1, rand.Uint64())}
 	for _, sup := range cfg.Supervisors {
 		s.supervisors = append(s.supervisors, netip.MustParseAddrPort(sup.Addr(0))) // validated
 	}

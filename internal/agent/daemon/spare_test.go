@@ -58,7 +58,7 @@ func TestSpareLeavesItsPlace(t *testing.T) {
 		"another place":              {peers.State{Number: 4, Placed: true}, nil, true},
 		"a file that cannot be read": {peers.State{}, peers.ErrState, false}, "no file": {peers.State{}, nil, false},
 	} {
-		if got := moved("1,0,0", tc.word, tc.lost); got != tc.want {
+		if got := moved("", "1,0,0", tc.word, tc.lost); got != tc.want {
 			t.Errorf("%s: moved %t", what, got)
 		}
 	}
@@ -167,7 +167,7 @@ func TestLeavingSpareAnnouncesItsStop(t *testing.T) {
 	if f.Type != torus.TypeRestarting || err != nil || r.Back != leaveTime || f.Src != here.Coord || f.Dst != (grid.Coord{X: 2}) {
 		t.Errorf("the former neighbour hears %+v, %+v, %v", f, r, err)
 	}
-	if said := log.String(); !strings.Contains(said, "its place is another now") || !strings.Contains(said, "former neighbours are notified") {
+	if said := log.String(); !strings.Contains(said, "place of this node is another now") || !strings.Contains(said, "former neighbours are notified") {
 		t.Errorf("the log says %s", said)
 	}
 }

@@ -70,6 +70,7 @@ func Prepare(cfg config.Agent, half fault.Half, log *slog.Logger) (Common, error
 	}
 	word, lost := storage.PeerOrders().Load(cfg.StateDir)
 	known := PeersConfig(cfg, word, lost)
+	known.Moves = StartedByDaemon(os.Environ())
 	if cfg = WithPeers(cfg, word); cfg.Spare && !word.Placed {
 		return Common{}, &ConfigError{fmt.Errorf("node %s is a spare without a place: lofamo-agent run waits until it gets "+
 			"one", cfg.Node)}

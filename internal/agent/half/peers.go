@@ -15,10 +15,11 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// WithPeers returns the configuration with the supervisors' updates: the torus, a spare's place, and all peers.
+// WithPeers returns the configuration with the supervisors' updates: the torus, the place of a spare or of a node that has moved,
+// and all peers.
 func WithPeers(cfg config.Agent, word peers.State) config.Agent {
 	file := cfg
-	if cfg.Spare {
+	if cfg.Spare || word.Placed {
 		cfg.Coord = word.Place()
 	}
 	if word.Torus != (grid.Dims{}) {
@@ -35,6 +36,8 @@ func WithPeers(cfg config.Agent, word peers.State) config.Agent {
 			if p.Address.IsValid() {
 				l.Peer = p.Address.String()
 			}
+		} else if word.Placed { // the configured peer is that of another place
+			l.Peer, l.PeerNode = "", ""
 		} else if l.Peer != "" && word.Torus != (grid.Dims{}) { // in another torus the default name would be another
 			l.PeerNode, _ = file.PeerNode(d)
 		}
@@ -51,7 +54,7 @@ func WithStoredPeers(cfg config.Agent) config.Agent {
 
 // PeersConfig returns the DNP half's initial peers, from a configuration as read from its file.
 func PeersConfig(cfg config.Agent, word peers.State, lost error) *halfcore.PeersConfig {
-	out := &halfcore.PeersConfig{State: word, Lost: lost != nil, Spare: cfg.Spare}
+	out := &halfcore.PeersConfig{State: word, Lost: lost != nil, Spare: cfg.Spare || word.Placed}
 	out.Dims, _ = grid.ParseDims(cfg.Dims) // a spare may have none
 	for i, d := range grid.Directions() {
 		l, ok := cfg.Links[d.String()]
@@ -61,7 +64,7 @@ func PeersConfig(cfg config.Agent, word peers.State, lost error) *halfcore.Peers
 		if a, err := netip.ParseAddrPort(l.Local); err == nil && !a.Addr().IsUnspecified() {
 			out.Ends[i].Address = a
 		}
-		if cfg.Spare {
+		if out.Spare {
 			continue
 		}
 		out.Configured[i].Node, _ = cfg.PeerNode(d)

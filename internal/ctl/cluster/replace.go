@@ -182,13 +182,13 @@ func drains(s replaceState, masks []*lofamov1.LinkMask) []string {
 func NodeCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "node",
-		Short: "Let nodes join the running torus, leave it, or replace one another",
+		Short: "Let nodes join the running torus, leave it, get other places, or replace one another",
 		Args:  cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
-			return command.Usagef("node %s: want join, leave or replace", strings.Join(args, " "))
+			return command.Usagef("node %s: want improve, join, leave, move or replace", strings.Join(args, " "))
 		},
 	}
-	cmd.AddCommand(joinCommand(a), leaveCommand(a), replaceCommand(a))
+	cmd.AddCommand(joinCommand(a), leaveCommand(a), moveCommand(a), improveCommand(a), replaceCommand(a))
 	return cmd
 }
 

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/ctl/command"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -14,29 +14,6 @@ const (
 	maxExposed = 5  // nodes named for each label key
 	maxSteps   = 32 // of a proposal
 )
-
-// placed returns the placement of a topology's nodes, and their ids by number.
-func placed(top *lofamov1.Topology) (*grid.Placement, []string, error) {
-	d, err := grid.ParseDims(top.GetDims())
-	if err != nil {
-		return nil, nil, err
-	}
-	var ids []string
-	var at []grid.Coord
-	var labels []map[string]string
-	for _, n := range top.GetNodes() {
-		if n.GetCoord() == "" {
-			continue
-		}
-		c, err := grid.ParseCoord(n.GetCoord())
-		if err != nil {
-			return nil, nil, fmt.Errorf("node %s: %w", n.GetId(), err)
-		}
-		ids, at, labels = append(ids, n.GetId()), append(at, c), append(labels, n.GetLabels())
-	}
-	p, err := grid.Place(d, grid.NewDomains(top.GetDomainLabels(), labels), at)
-	return p, ids, err
-}
 
 // qualityLines rates a placement, one line for the witnesses and one for each label key that nodes have.
 func qualityLines(q grid.Quality, ids []string) []string {
@@ -88,15 +65,11 @@ func proposalLines(p *grid.Placement, ids []string) ([]string, error) {
 		better.Quality().Exposed(), before)}
 	moves := false
 	for i, s := range steps {
-		if s.With >= 0 {
-			out = append(out, fmt.Sprintf("  %d. %s at %s and %s at %s exchange places", i+1, ids[s.Node], s.From, ids[s.With], s.To))
-			continue
-		}
-		moves = true
-		out = append(out, fmt.Sprintf("  %d. %s moves from %s to the empty place %s", i+1, ids[s.Node], s.From, s.To))
+		moves = moves || s.With < 0
+		out = append(out, fmt.Sprintf("  %d. %s", i+1, command.StepText(s, ids)))
 	}
 	if moves {
 		out = append(out, "  dims become "+better.Dims().String())
 	}
-	return append(out, "nothing was changed"), nil
+	return append(out, "nothing was changed: `lofamoctl node improve` makes the steps"), nil
 }

@@ -30,7 +30,8 @@ func getTopologyCommand(a *command.App) *cobra.Command {
 
 The lines before the table rate the places of the nodes. The neighbours of a node are the witnesses of its death. A node is
 exposed by a failure domain (a rack, switch or power feed, unless the topology names others) if all its witnesses lie in
-that domain, and the node itself does not. --improve proposes steps that leave fewer nodes exposed. It changes nothing.`,
+that domain, and the node itself does not. --improve proposes steps that leave fewer nodes exposed. It changes
+nothing: 'lofamoctl node improve' makes the steps.`,
 		Example: "  lofamoctl get topology\n  lofamoctl get topology -o yaml > topology.yaml\n  lofamoctl get topology --improve",
 		Args:    command.Exactly(),
 	}
@@ -60,7 +61,7 @@ that domain, and the node itself does not. --improve proposes steps that leave f
 
 // printPlacement rates the places of the nodes, and proposes better ones.
 func printPlacement(a *command.App, top *lofamov1.Topology, improve bool) error {
-	p, ids, err := placed(top)
+	p, ids, err := command.Placement(top)
 	if err != nil {
 		return err
 	}

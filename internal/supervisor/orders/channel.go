@@ -125,6 +125,9 @@ func (c *Channel) Ends(id fault.NodeID) (directions uint8, known bool) { return 
 // Follows implements topology.Ends.
 func (c *Channel) Follows(id fault.NodeID) bool { return c.peers.Follows(id) }
 
+// Moves implements topology.Ends.
+func (c *Channel) Moves(id fault.NodeID) bool { return c.peers.Moves(id) }
+
 // Placed reports whether a node's agent has its place by an order, as of its last report.
 func (c *Channel) Placed(id fault.NodeID) bool { return c.peers.Placed(id) }
 

@@ -176,11 +176,11 @@ func sortedRecords(records peerRecords) []fault.NodeID {
 	return out
 }
 
-// stands reports whether a node is at its place in the topology: by its configuration, or as a spare with that
-// place.
+// stands reports whether a node is at its place in the topology: by its configuration, or because it follows an order of
+// a place, as a spare does.
 func (p *peerPlanner) stands(n topology.Node) bool {
 	r := p.records[n.ID]
-	return !n.Spare && r != nil && (r.GetSpare() || r.GetCoord() == n.Coord.String())
+	return !n.Spare && r != nil && (r.GetSpare() || r.GetMoves() || r.GetCoord() == n.Coord.String())
 }
 
 // word returns the word for a node, and whether it is complete.
@@ -190,7 +190,7 @@ func (p *peerPlanner) word(n topology.Node, r *lofamov1.PeerStatus) (w peerWord,
 		return peerWord{}, true
 	case !p.stands(n):
 		return keeps(heldPeers(r)), true
-	case r.GetSpare():
+	case r.GetSpare() || r.GetCoord() != n.Coord.String():
 		return p.place(n, r)
 	}
 	w.Torus = p.torus(n, r)
@@ -243,8 +243,8 @@ func keeps(held peerWord) peerWord {
 	return held
 }
 
-// place returns the word for a spare: all of its peers, or the ones that it already holds while any peer is
-// unknown.
+// place returns the word for a spare, or for a node that moves from its configured place: all of its peers, or the ones that
+// it already holds while any peer is unknown.
 func (p *peerPlanner) place(n topology.Node, r *lofamov1.PeerStatus) (w peerWord, whole bool) {
 	held, former := heldPeers(r), p.occupant[n.Coord.String()]
 	w.Coord, w.Torus = n.Coord.String(), p.torus(n, r)

@@ -202,3 +202,4 @@ type endsOf struct{}
 
 func (endsOf) Ends(fault.NodeID) (uint8, bool) { return 1<<grid.NumDirections - 1, true }
 func (endsOf) Follows(fault.NodeID) bool       { return true }
+func (endsOf) Moves(fault.NodeID) bool         { return true }

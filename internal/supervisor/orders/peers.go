@@ -79,6 +79,7 @@ type statedEnds struct {
 	directions uint8 // a bit for each
 	follows    bool  // it follows a torus that changes
 	placed     bool  // it has a place by an order
+	moves      bool  // it follows an order of another place
 }
 
 // Ends implements topology.Ends, from the nodes' reports to this leader and those that it has loaded.
@@ -104,12 +105,19 @@ func (k *peers) Placed(id fault.NodeID) bool {
 	return k.ends[id].placed
 }
 
+// Moves implements topology.Ends.
+func (k *peers) Moves(id fault.NodeID) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.ends[id].moves
+}
+
 // note makes a record's ends known.
 func (k *peers) note(id fault.NodeID, r *lofamov1.PeerStatus) {
 	if len(r.GetEnds()) == 0 {
 		return
 	}
-	e := statedEnds{follows: r.GetTorus() != "", placed: r.GetSpare() && r.GetCoord() != ""}
+	e := statedEnds{follows: r.GetTorus() != "", placed: r.GetSpare() && r.GetCoord() != "", moves: r.GetMoves()}
 	for i, end := range byDirection(r.GetEnds()) {
 		if end.Address != "" {
 			e.directions |= 1 << i

@@ -21,9 +21,11 @@ type Ends interface {
 	// Follows returns whether the node follows a torus that changes, or has said nothing yet; false: its agent is of an
 	// earlier version.
 	Follows(fault.NodeID) bool
+	// Moves returns whether the node has stated that it follows an order of another place.
+	Moves(fault.NodeID) bool
 }
 
-// CannotJoinError says why a node cannot join or leave.
+// CannotJoinError says why a node cannot join, leave or move.
 type CannotJoinError struct {
 	Node fault.NodeID
 	Why  string

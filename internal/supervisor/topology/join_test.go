@@ -31,6 +31,9 @@ func (e allEnds) Ends(id fault.NodeID) (uint8, bool) {
 // Follows is false for nodes whose names begin with "old".
 func (e allEnds) Follows(id fault.NodeID) bool { return !strings.HasPrefix(string(id), "old") }
 
+// Moves is false for nodes whose names begin with "still".
+func (e allEnds) Moves(id fault.NodeID) bool { return !strings.HasPrefix(string(id), "still") }
+
 func ring(t testing.TB, n int) *Topology {
 	t.Helper()
 	var nodes []Node

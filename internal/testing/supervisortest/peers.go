@@ -25,7 +25,7 @@ func EndOf(id fault.NodeID, d grid.Direction) string {
 // Link gives a node link ends, and the peers of its configuration: those of its place, or none for a spare (""). From
 // then on it answers peer orders.
 func (a *Agent) Link(dims grid.Dims, at string) {
-	st := &lofamov1.PeerStatus{Node: string(a.ID), Epoch: 2, Coord: at, Spare: at == ""}
+	st := &lofamov1.PeerStatus{Node: string(a.ID), Epoch: 2, Coord: at, Spare: at == "", Moves: true}
 	torus := dims.Short()
 	if st.Spare {
 		st.Epoch, st.Life = 0, 77 // it waits
@@ -77,6 +77,9 @@ func (a *Agent) takePeers(from netip.AddrPort, o *lofamov1.PeerOrder) {
 	if mine := !first || !o.GetLifeUnknown() && o.GetLife() == max(a.peers.GetLife(), a.peers.GetEpoch()); !dead && mine &&
 		o.GetNumber() > a.peers.GetNumber() {
 		a.peers.Number, a.peers.Peers = o.GetNumber(), o.GetPeers()
+		if o.GetCoord() != "" && !a.peers.GetSpare() { // as if its daemon had started the halves again at the ordered place
+			a.peers.Spare, a.peers.Configured = true, nil
+		}
 		if a.peers.GetSpare() {
 			a.peers.Coord = o.GetCoord()
 		}

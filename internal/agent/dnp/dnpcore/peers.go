@@ -129,8 +129,8 @@ func (m *Machine) unfit(next peers.State) string {
 	if next.Placed {
 		at = next.Coord
 	}
-	if next.Placed && !m.peers.cfg.Spare || !dims.Contains(at) && (next.Placed || !m.peers.cfg.Spare) {
-		return fmt.Sprintf("place %s: want one of the torus of %s, and for a spare", at, dims)
+	if next.Placed && !m.peers.cfg.Spare && !m.peers.cfg.Moves || !dims.Contains(at) && (next.Placed || !m.peers.cfg.Spare) {
+		return fmt.Sprintf("place %s: want one of the torus of %s, and for a node that follows one", at, dims)
 	}
 	for i, d := range grid.Directions() {
 		p, end, linked := next.Peers[i], m.peers.cfg.Ends[i].Address, m.links[i] != nil
@@ -162,7 +162,7 @@ func (m *Machine) changePeers(now time.Time, next peers.State) {
 	if says {
 		m.note(NotePeers, "peers by order %d: %s", next.Number, next)
 	}
-	if k.cfg.Spare && (!next.Placed || next.Coord != m.cfg.Topo.Coord) {
+	if (k.cfg.Spare || next.Placed) && (!next.Placed || next.Coord != m.cfg.Topo.Coord) {
 		m.note(NotePeers, "this node's place is not %s any more: its daemon ends this half", m.cfg.Topo.Coord)
 		return // neighbours do not speak with it any more
 	}

@@ -19,6 +19,7 @@ type PeersConfig struct {
 	Configured [grid.NumDirections]peers.Peer
 	Dims       grid.Dims // the configured torus; zero: none
 	Spare      bool      // the supervisors assign its place
+	Moves      bool      // its daemon starts the halves again at another place
 }
 
 // PeersOfAnotherLife reports whether an order is for another incarnation of the node than its own, which holds the
@@ -36,11 +37,12 @@ func PeerStatuses(self fault.NodeID, epoch fault.Epoch, coord string, s peers.St
 	return [2]*lofamov1.PeerStatus{
 		{
 			Node: string(self), Epoch: uint64(epoch), Number: s.Number, Peers: peers.Proto(s.Peers), Lost: lost, Coord: coord, Spare: cfg.Spare,
-			Torus: s.TorusName(),
+			Torus: s.TorusName(), Moves: cfg.Moves,
 		},
 		{
 			Node: string(self), Epoch: uint64(epoch), Coord: coord, Spare: cfg.Spare, Configuration: true,
 			Ends: peers.Proto(cfg.Ends), Configured: peers.Proto(cfg.Configured), Torus: cfg.torusName(),
+			Moves: cfg.Moves,
 		},
 	}
 }

@@ -428,3 +428,44 @@ func TestLinkThatIsGoneEndsWhenTheMapIsOlderThanTheTopology(t *testing.T) {
 		})
 	}
 }
+
+// A node that has moved begins a new life. What its halves said at the former place does not count, even if it arrives later; a
+// half of an earlier version, which goes on in its life, counts after the time of relinked links.
+func TestMovedNodeIsHeardFromItsNewPlaceOnly(t *testing.T) {
+	before, err := grid.Dims{X: 4, Y: 1, Z: 1}.Without(grid.Coord{X: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := grid.Dims{X: 4, Y: 1, Z: 1}.Without(grid.Coord{X: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		epoch fault.Epoch
+		wait  time.Duration
+		heard bool
+	}{{1, time.Second, false}, {2, time.Second, true}, {1, DefaultRelinkBound, true}} {
+		m, err := New(testConfig(before), epoch0, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seq := fault.Seq(0)
+		say := func(now time.Time, epoch fault.Epoch) {
+			seq++
+			m.Step(now, Evidence{fault.Delivery{Path: fault.PathDirect, Report: fault.Report{Digest: true,
+				ID:           fault.ReportID{Origin: fault.Origin{Node: "n1-0-0", Half: fault.HalfHost}, Epoch: epoch, Seq: seq},
+				Observations: []fault.Observation{{Node: "n1-0-0", Component: fault.ComponentHost, State: fault.Normal, Kind: fault.KindSelf}}}}})
+		}
+		say(epoch0.Add(time.Second), 1)
+		ids := testConfig(before).IDs
+		delete(ids, grid.Coord{X: 1})
+		ids[grid.Coord{X: 3}] = "n1-0-0"
+		at := epoch0.Add(2 * time.Second)
+		m.Step(at, Moved{Dims: after, IDs: ids})
+		n := m.nodes[m.ranks["n1-0-0"]]
+		say(at.Add(tc.wait), tc.epoch)
+		if heard := !n.heard(0).IsZero(); heard != tc.heard || n.coord != (grid.Coord{X: 3}) {
+			t.Errorf("a report of epoch %d, %s after the move: heard %t at %s", tc.epoch, tc.wait, heard, n.coord)
+		}
+	}
+}

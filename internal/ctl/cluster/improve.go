@@ -25,8 +25,8 @@ func improveCommand(a *command.App) *cobra.Command {
 		Short: "Give nodes better places, step by step, so that failure domains take fewer witnesses",
 		Long: `Carries out what 'lofamoctl get topology --improve' proposes, while the cluster runs. Each step moves one node to an empty
 place, or lets two nodes exchange theirs, and leaves fewer nodes exposed. The next step begins when the moved nodes and
-all changed links are NORMAL, and no other node has a new fault. Otherwise the command stops, and says what it
-did and what is left. An interrupt (Ctrl-C) ends it after the present step. Call it again to continue: each step
+all changed links are NORMAL, and no other node has a new fault. Otherwise the command stops, and names the steps
+that it made and those left. An interrupt (Ctrl-C) ends it after the present step. Call it again to continue: each step
 follows from the present topology alone.`,
 		Example: `  lofamoctl node improve --dry-run
   lofamoctl node improve --steps 1`,

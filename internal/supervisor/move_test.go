@@ -76,7 +76,8 @@ func TestNodesMove(t *testing.T) {
 	}
 	_, err = move(&lofamov1.MoveNodesRequest{IfRevision: before.GetRevision() - 1}, "n1-1-0", "1,1,1")
 	wantCode(t, "an older revision", err, codes.Aborted, "somebody has changed it")
-	_, err = lofamov1.NewReconfigureClient(c.Conn(t, pki.RoleViewer, c.Configs[leader].GRPC)).MoveNodes(t.Context(), &lofamov1.MoveNodesRequest{})
+	viewer := lofamov1.NewReconfigureClient(c.Conn(t, pki.RoleViewer, c.Configs[leader].GRPC))
+	_, err = viewer.MoveNodes(t.Context(), &lofamov1.MoveNodesRequest{})
 	wantCode(t, "a viewer", err, codes.PermissionDenied, "viewer")
 	operator := lofamov1.NewFaultSupervisorClient(c.Conn(t, pki.RoleOperator, c.Configs[leader].GRPC))
 	if _, err := operator.SetMaintenance(t.Context(), &lofamov1.SetMaintenanceRequest{Nodes: []string{"n1-1-0"}, Reason: "fan",
@@ -102,7 +103,8 @@ func TestNodesMove(t *testing.T) {
 		})
 	}
 	supervisortest.Eventually(t, "all follow the move", func() bool {
-		return c.Agents["n1-1-0"].Peers().GetCoord() == "1,1,1" && leads("n1-1-0", grid.XPlus, "n0-1-1") && leads("n1-1-0", grid.YMinus, "n1-0-1") &&
+		return c.Agents["n1-1-0"].Peers().GetCoord() == "1,1,1" &&
+			leads("n1-1-0", grid.XPlus, "n0-1-1") && leads("n1-1-0", grid.YMinus, "n1-0-1") &&
 			leads("n0-1-1", grid.XPlus, "n1-1-0") && leads("n1-0-1", grid.YPlus, "n1-1-0")
 	})
 }

@@ -167,7 +167,8 @@ func TestLeavingSpareAnnouncesItsStop(t *testing.T) {
 	if f.Type != torus.TypeRestarting || err != nil || r.Back != leaveTime || f.Src != here.Coord || f.Dst != (grid.Coord{X: 2}) {
 		t.Errorf("the former neighbour hears %+v, %+v, %v", f, r, err)
 	}
-	if said := log.String(); !strings.Contains(said, "place of this node is another now") || !strings.Contains(said, "former neighbours are notified") {
+	said := log.String()
+	if !strings.Contains(said, "place of this node is another now") || !strings.Contains(said, "former neighbours are notified") {
 		t.Errorf("the log says %s", said)
 	}
 }

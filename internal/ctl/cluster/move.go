@@ -118,7 +118,8 @@ func faults(ctx context.Context, s command.Session) (wrong, dead map[string]bool
 	wrong, dead = make(map[string]bool), make(map[string]bool)
 	for _, n := range list.GetNodes() {
 		bad := func(st lofamov1.State) bool { return st == lofamov1.State_SICK || st == lofamov1.State_FAILED }
-		wrong[n.GetId()] = bad(n.GetState()) || slices.ContainsFunc(n.GetComponents(), func(c *lofamov1.Component) bool { return bad(c.GetState()) })
+		wrong[n.GetId()] = bad(n.GetState()) ||
+			slices.ContainsFunc(n.GetComponents(), func(c *lofamov1.Component) bool { return bad(c.GetState()) })
 		dead[n.GetId()] = n.GetState() == lofamov1.State_FAILED
 	}
 	return wrong, dead, nil

@@ -33,7 +33,8 @@ func (t *Topology) Move(moves []Move, ends Ends) (*Topology, error) {
 		left, taken = append(left, nodes[i].Coord), append(taken, mv.To)
 		nodes[i].Coord = mv.To
 	}
-	dims, err := t.Dims, error(nil)
+	dims := t.Dims
+	var err error
 	for i, mv := range moves {
 		if slices.Contains(left, taken[i]) {
 			continue

@@ -113,8 +113,10 @@ func newFaults(cfg config.KubernetesObjects, c *client, cluster string,
 	return &Faults{cluster: cluster, most: cfg.MaxFaults, keep: cfg.KeepClosed.D(), unknown: faultsUnknown, source: source, r: r, log: log}
 }
 
-// Run keeps the objects until ctx ends, with follow in a goroutine of its own. It never blocks the source.
+// Run keeps the objects until ctx ends, with follow in a goroutine of its own. It never blocks the source. A replica that leads again
+// runs it again.
 func (f *Faults) Run(ctx context.Context) {
+	f.r.reset()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -245,7 +247,7 @@ func (f *Faults) write(ctx context.Context, w Fault, have object, there bool) er
 	}
 	spec, labels := FaultSpec{Cluster: f.cluster, Incident: w.Name}, map[string]string{clusterLabel: f.cluster}
 	if w.Status.Node != "" {
-		labels["lofamo.io/node"] = w.Status.Node
+		labels[nodeLabel] = w.Status.Node
 	}
 	if there && !sameJSON(have.Spec, spec) { // somebody else made it: a spec never changes
 		return f.r.delete(ctx, have)

@@ -79,7 +79,7 @@ func statusOf(t *testing.T, o object) FaultStatus {
 }
 
 // TestFaultObjectsFollowIncidents: objects appear, change and go with their incidents. Edits of people are put right, their own
-// additions stay, and another leader continues without writing what stands.
+// additions stay, and another leader continues without a write.
 func TestFaultObjectsFollowIncidents(t *testing.T) {
 	ns := objectsNamespace(t)
 	src, cfg := &incidents{}, config.KubernetesObjects{Namespace: ns, Faults: true}

@@ -186,7 +186,7 @@ func (k *keeper) changed(n *corev1.Node, gone bool) {
 	k.renew(was, kept, gone)
 }
 
-// run follows the nodes, passes evidence on, and writes what the nodes need if it keeps conditions.
+// run follows the nodes, passes evidence on, and writes the conditions of nodes if it keeps them.
 func (k *keeper) run(ctx context.Context, keeps bool) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -217,7 +217,7 @@ func (k *keeper) run(ctx context.Context, keeps bool) {
 	}
 }
 
-// round writes what the nodes need now, at most as much as the rate allows until the next round. It fails if the API server
+// round writes all pending changes of nodes, at most as much as the rate allows until the next round. It fails if the API server
 // does not answer. If that refuses a write, the node pauses, the others go on, and the round fails at its end.
 func (k *keeper) round(ctx context.Context) error {
 	states, err := k.states(ctx)

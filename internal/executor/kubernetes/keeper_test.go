@@ -234,7 +234,7 @@ func TestKeptHeartbeatsArePaced(t *testing.T) {
 		k.nodes[name] = keptOf(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: "1"}}, "")
 		states[fault.NodeID(name)] = ready
 	}
-	// apply is what the API server makes of a write.
+	// apply has the result of a write at the API server.
 	apply := func(w keepWrite) {
 		var body struct {
 			Status struct{ Conditions []corev1.NodeCondition }

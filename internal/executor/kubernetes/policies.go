@@ -83,8 +83,9 @@ func newPolicies(cfg config.KubernetesObjects, c *client, keep KeepPolicies, log
 	return &Policies{keep: keep, r: newResource(c, cfg.Namespace, "faultpolicies", "FaultPolicy", "", maxPolicies, log), log: log}
 }
 
-// Run follows the objects until ctx ends, with follow in a goroutine of its own.
+// Run follows the objects until ctx ends, with follow in a goroutine of its own. A replica that leads again runs it again.
 func (p *Policies) Run(ctx context.Context) {
+	p.r.reset()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

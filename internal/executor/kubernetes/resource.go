@@ -20,8 +20,8 @@ import (
 // Group and version of our custom resources.
 const objectsVersion = "lofamo.io/v1alpha1"
 
-// Label of our objects, with the name of the cluster that they belong to.
-const clusterLabel = "lofamo.io/cluster"
+// Labels of our objects: the names of the cluster and of the node that they belong to.
+const clusterLabel, nodeLabel = "lofamo.io/cluster", "lofamo.io/node"
 
 // Limits of the work with custom resources. The reads are bounded because anybody with rights in the namespace may write there.
 const (
@@ -38,20 +38,23 @@ const (
 	followRetry, followRetryMost = time.Second, 30 * time.Second
 )
 
-// object is what we read of a custom object.
+// object is the part of a custom object that we read.
 type object struct {
-	Metadata struct {
-		Name              string            `json:"name"`
-		UID               types.UID         `json:"uid"`
-		ResourceVersion   string            `json:"resourceVersion"`
-		Generation        int64             `json:"generation"`
-		Labels            map[string]string `json:"labels"`
-		DeletionTimestamp *metav1.Time      `json:"deletionTimestamp"`
-	} `json:"metadata"`
-	Spec   json.RawMessage `json:"spec"`
-	Status json.RawMessage `json:"status"`
+	Metadata objectMeta      `json:"metadata"`
+	Spec     json.RawMessage `json:"spec"`
+	Status   json.RawMessage `json:"status"`
 
 	large bool // the spec or the status was too large to keep
+}
+
+// objectMeta is the part of the metadata that we read.
+type objectMeta struct {
+	Name              string            `json:"name"`
+	UID               types.UID         `json:"uid"`
+	ResourceVersion   string            `json:"resourceVersion"`
+	Generation        int64             `json:"generation"`
+	Labels            map[string]string `json:"labels"`
+	DeletionTimestamp *metav1.Time      `json:"deletionTimestamp"`
 }
 
 // readObject decodes an object, and drops parts that are too large.
@@ -134,6 +137,13 @@ func newResource(c *client, namespace, plural, kind, selector string, most int, 
 		c: c, path: "/apis/" + objectsVersion + "/namespaces/" + namespace + "/" + plural, kind: kind, selector: selector, most: most, log: log,
 		objects: map[string]object{}, changed: make(chan struct{}, 1),
 	}
+}
+
+// reset empties the copy before a term. Others may have led since the last list.
+func (r *resource) reset() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.objects, r.over, r.synced = map[string]object{}, false, false
 }
 
 // signal wakes the one who waits for changed.

@@ -1,0 +1,182 @@
+package kubernetes
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lofamo/lofamo/internal/config"
+)
+
+// objectServer is an API server that has only objects of one kind.
+type objectServer struct {
+	mu      sync.Mutex
+	names   []string
+	down    bool
+	lists   int                   // all requests for a list
+	writes  []string              // "PATCH name", "DELETE name"
+	events  chan string           // for the watch
+	patched func(name string) int // returns the code of the answer; nil: always 200
+}
+
+func (f *objectServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	if r.URL.Query().Has("watch") {
+		f.watch(w, r)
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")[6:] // apis/GROUP/VERSION/namespaces/NAMESPACE/PLURAL
+	switch {
+	case len(parts) == 0:
+		f.lists++
+		if f.down {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		var items []json.RawMessage
+		for _, name := range f.names {
+			items = append(items, json.RawMessage(testObject(name, 1)))
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"metadata": metav1.ListMeta{ResourceVersion: "1"}, "items": items})
+	default:
+		f.writes = append(f.writes, r.Method+" "+parts[0])
+		code := http.StatusOK
+		if f.patched != nil {
+			code = f.patched(parts[0])
+		}
+		w.WriteHeader(code)
+		if code == http.StatusOK {
+			_, _ = w.Write([]byte(testObject(parts[0], 1)))
+		}
+	}
+}
+
+// watch sends the events until the client goes.
+func (f *objectServer) watch(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusOK)
+	for {
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-r.Context().Done():
+			return
+		case ev := <-f.events:
+			_, _ = w.Write([]byte(ev))
+		}
+	}
+}
+
+// set changes the server, and returns the number of lists before.
+func (f *objectServer) set(down bool, names ...string) (lists int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.down, f.names = down, names
+	return f.lists
+}
+
+func (f *objectServer) seen() (lists int, writes []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.lists, slices.Clone(f.writes)
+}
+
+// testObject renders an object that belongs to the cluster "torus".
+func testObject(name string, generation int) string {
+	return fmt.Sprintf(`{"metadata":{"name":%q,"uid":"u%s","resourceVersion":"%d","generation":%d,"labels":{%q:"torus"}},"spec":{}}`,
+		name, name, generation, generation, clusterLabel)
+}
+
+// serveObjects starts the server, and returns a configuration for it.
+func serveObjects(t *testing.T, f *objectServer) config.KubernetesObjects {
+	t.Helper()
+	f.events = make(chan string)
+	server := httptest.NewServer(f)
+	t.Cleanup(server.Close)
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	text := `{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a}}],
+clusters: [{name: a, cluster: {server: "` + server.URL + `"}}]}`
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return config.KubernetesObjects{Namespace: "fabric", Kubeconfig: path}
+}
+
+// term runs a follower until the returned function is called.
+func term(t *testing.T, run func(context.Context)) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		run(ctx)
+	}()
+	stop = func() { cancel(); <-done }
+	t.Cleanup(stop)
+	return stop
+}
+
+// TestSecondTermUsesNoPoliciesOfTheFirst: a replica that leads again waits for a new list. Others led meanwhile.
+func TestSecondTermUsesNoPoliciesOfTheFirst(t *testing.T) {
+	f, s := &objectServer{names: []string{"a"}}, &policyStore{}
+	p, err := NewPolicies(serveObjects(t, f), s.keep, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := term(t, p.Run)
+	await(t, "a pass of the first term", func() bool { names, _, _ := s.last(); return names == "a" })
+	stop()
+	_, _, before := s.last()
+	lists := f.set(true)
+	term(t, p.Run)
+	await(t, "two lists that fail", func() bool { n, _ := f.seen(); return n >= lists+2 })
+	if names, _, n := s.last(); n != before {
+		t.Errorf("the second term took %q before it had read anything", names)
+	}
+	f.set(false, "b")
+	await(t, "a pass with the new list", func() bool { names, complete, n := s.last(); return n > before && names == "b" && complete })
+}
+
+// TestSecondTermUsesNoFaultsOfTheFirst is the same for Faults, which a term deletes.
+func TestSecondTermUsesNoFaultsOfTheFirst(t *testing.T) {
+	f := &objectServer{names: []string{"a"}}
+	var mu sync.Mutex
+	ready := false
+	changed := make(chan struct{})
+	k, err := NewFaults(serveObjects(t, f), "torus", func() ([]Fault, <-chan struct{}, bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		return nil, changed, ready
+	}, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.unknown = 0
+	stop := term(t, k.Run)
+	await(t, "a list", func() bool { l, _, synced := k.r.all(); return synced && len(l) == 1 })
+	stop()
+	lists := f.set(true)
+	mu.Lock()
+	ready = true
+	mu.Unlock()
+	term(t, k.Run)
+	await(t, "two lists that fail", func() bool { n, _ := f.seen(); return n >= lists+2 })
+	if _, writes := f.seen(); len(writes) != 0 {
+		t.Errorf("%v: the second term acts on objects of the first", writes)
+	}
+	f.set(false, "b")
+	await(t, "the object of the new list to be deleted", func() bool {
+		_, writes := f.seen()
+		return len(writes) > 0 && !slices.Contains(writes, "DELETE a") && slices.Contains(writes, "DELETE b")
+	})
+}

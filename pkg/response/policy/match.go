@@ -19,6 +19,7 @@ type matcher struct {
 	may       [fault.NumComponents][fault.Failed + 1]bool // by component (0: group faults) and state
 	durations []time.Duration
 	incidents bool // it depends on fault.incident
+	asked     int  // evaluations that newMatcher has taken
 }
 
 // Match implements response.Matcher.
@@ -55,7 +56,8 @@ func (m *matcher) beyondLinks() (fault.Component, bool) {
 
 // newMatcher compiles the program and determines the components and states for which it may be true. For each of these
 // and each cause, it evaluates the condition with all other variables unknown. If the condition compares the duration,
-// it also evaluates with a duration between any two of the literals. It refuses a condition that is false everywhere.
+// it also evaluates with a duration between any two of the literals. It refuses a condition that is false everywhere, unless
+// that takes more than maxAsked evaluations.
 func newMatcher(env *cel.Env, checked *cel.Ast, groups bool, durations []time.Duration) (*matcher, error) {
 	program, err := env.Program(checked, cel.EvalOptions(cel.OptOptimize))
 	if err != nil {
@@ -79,11 +81,15 @@ func newMatcher(env *cel.Env, checked *cel.Ast, groups bool, durations []time.Du
 			}
 		}
 	}
+	m.asked = q.asked
 	if !any {
 		return nil, errors.New("given a condition that no fault can meet: want one that some can")
 	}
 	return m, nil
 }
+
+// maxAsked limits the evaluations with causes and durations for one condition. One takes up to some 100 µs.
+const maxAsked = 2000
 
 // question determines whether a condition can be true of a component in a state.
 type question struct {
@@ -91,8 +97,11 @@ type question struct {
 	groups  bool
 	c       fault.Component
 	s       fault.State
+	asked   int // evaluations
 }
 
+// possible narrows the values step by step: one evaluation with an unknown cause may exclude all causes. After maxAsked evaluations it
+// considers no causes and durations any more, so the answer may be true for a condition that is always false.
 func (q *question) possible(durations []time.Duration) bool {
 	known := map[string]any{"fault.state": q.s.String()}
 	if !q.groups {
@@ -101,20 +110,27 @@ func (q *question) possible(durations []time.Duration) bool {
 	if !q.ask(known) {
 		return false // false for every cause and duration: most conditions end here for most components
 	}
+	if len(durations) == 0 {
+		return q.possibleCause(known)
+	}
+	for _, d := range samples(durations) {
+		delete(known, "fault.cause")
+		if known["fault.duration"] = d; q.asked >= maxAsked || q.ask(known) && q.possibleCause(known) {
+			return true
+		}
+	}
+	return false
+}
+
+// possibleCause is possible for known values with each cause in turn.
+func (q *question) possibleCause(known map[string]any) bool {
 	for _, cause := range causes {
 		// The map states a cause for SICK and FAILED only; a partition has none.
 		if !q.groups && (cause == fault.CauseNone) != (q.s == fault.Unknown) {
 			continue
 		}
-		known["fault.cause"] = cause.String()
-		delete(known, "fault.duration")
-		if len(durations) == 0 && q.ask(known) {
+		if known["fault.cause"] = cause.String(); q.asked >= maxAsked || q.ask(known) {
 			return true
-		}
-		for _, d := range samples(durations) {
-			if known["fault.duration"] = d; q.ask(known) {
-				return true
-			}
 		}
 	}
 	return false
@@ -122,6 +138,7 @@ func (q *question) possible(durations []time.Duration) bool {
 
 // ask evaluates the condition with the known values. After an error the answer may differ for other values.
 func (q *question) ask(known map[string]any) bool {
+	q.asked++
 	var unknown []*cel.AttributePatternType
 	for _, v := range variables(q.groups) {
 		if _, ok := known[v.name]; !ok {

@@ -135,6 +135,45 @@ func TestPossibleMatchesFollowMeaning(t *testing.T) {
 	}
 }
 
+// TestPossibleMatchesTakeFewEvaluations: no condition takes long to compile, and the shipped ones stay far below the limit.
+func TestPossibleMatchesTakeFewEvaluations(t *testing.T) {
+	docs, err := Default()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range docs {
+		if m, is := d.Policy.Match.(*matcher); !is || m.asked > maxAsked/4 {
+			t.Errorf("%s takes %d evaluations: want at most %d", d.Name, m.asked, maxAsked/4)
+		}
+	}
+	var ranges, thresholds []string
+	for i := range maxThresholds / 2 {
+		ranges = append(ranges, fmt.Sprintf(`fault.duration<duration("%dm")&&fault.duration>duration("%dm")`, 2*i+1, 2*i+2))
+	}
+	for i := range maxThresholds {
+		thresholds = append(thresholds, fmt.Sprintf(`fault.duration>duration("%dm")`, i+1))
+	}
+	long := func(n int) string { return strings.Repeat("fault.inferred!=fault.flapping&&", n) }
+	failed := `||fault.component=="memory"&&fault.state=="FAILED"`
+	for _, tc := range []struct {
+		match string
+		exact bool // it stays below the limit
+	}{
+		{long(50) + "(" + strings.Join(ranges, "||") + ")" + failed, true},
+		{long(40) + `fault.cause=="NONE"&&fault.state!="UNKNOWN"&&(` + strings.Join(thresholds, "||") + ")" + failed, false},
+	} {
+		begin := time.Now()
+		m, is := compiled(t, tc.match).(*matcher)
+		t.Logf("%d evaluations in %s", m.asked, time.Since(begin))
+		if most := maxAsked + len(fault.Components())*len(badStates); !is || m.asked > most || !m.May(fault.ComponentMemory, fault.Failed) {
+			t.Errorf("%d evaluations: want at most %d, and a possible match", m.asked, most)
+		}
+		if got := !m.May(fault.Component(fault.NumComponents-1), fault.Sick); got != tc.exact {
+			t.Errorf("exact %v: want %v", got, tc.exact)
+		}
+	}
+}
+
 func TestDurationThresholdsAreFound(t *testing.T) {
 	m := compiled(t,
 		`fault.duration > duration("5m") && !(duration("1h") <= fault.duration) || fault.duration >= duration("5m") && fault.recurrence > 2`)

@@ -244,6 +244,6 @@ func FuzzObjects(f *testing.F) {
 		for _, o := range items {
 			check(o)
 		}
-		readEvents(bytes.NewReader(b), func(_ string, o object) { check(o) })
+		readEvents(bytes.NewReader(b), func(_ string, o object) bool { check(o); return true })
 	})
 }

@@ -22,6 +22,8 @@ const PolicyAccepted = "Accepted"
 const (
 	// policiesEvery is the shortest interval between two passes, and policiesLook the longest. A pass commits at most once.
 	policiesEvery, policiesLook = time.Second, 10 * time.Second
+	// policiesWrite is the longest time for which a pass begins to write status. The rest follows in the next pass.
+	policiesWrite = 2 * time.Second
 )
 
 const (
@@ -109,6 +111,7 @@ func (p *Policies) Run(ctx context.Context) {
 // pass brings policies and objects together. It reports whether the next pass should follow at once. An API server that does not answer
 // leaves the copy of the objects unchanged, and so all policies.
 func (p *Policies) pass(ctx context.Context, now time.Time) (more bool) {
+	turn := p.r.turn()
 	have, over, synced := p.r.all()
 	if !synced {
 		return false
@@ -120,14 +123,9 @@ func (p *Policies) pass(ctx context.Context, now time.Time) (more bool) {
 		}
 	}
 	standing, more, firstErr := p.keep(ctx, list, !over)
-	for _, name := range slices.Sorted(maps.Keys(standing)) {
-		if ctx.Err() != nil {
-			break
-		}
-		err := p.write(ctx, have[name], standing[name], now)
-		if firstErr == nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) { // the watch brings the change
-			firstErr = err
-		}
+	unwritten, err := p.writeAll(ctx, have, standing, turn, now)
+	if firstErr == nil {
+		firstErr = err
 	}
 	if over && firstErr == nil {
 		firstErr = fmt.Errorf("there are more than %d FaultPolicy objects: some have no effect, and no policy is withdrawn", maxPolicies)
@@ -139,20 +137,49 @@ func (p *Policies) pass(ctx context.Context, now time.Time) (more bool) {
 		p.said = firstErr.Error()
 		p.log.Warn("policies are not those of the FaultPolicy objects: trying again", "err", firstErr)
 	}
-	return more
+	return more || unwritten
 }
 
-// write brings the status of an object to its standing, if it differs.
-func (p *Policies) write(ctx context.Context, have object, st PolicyStanding, now time.Time) error {
+// writeAll brings the status of all objects to their standing, if it differs. A policy that must be withdrawn does not wait for status: the
+// pass ends early if the API server does not work, after policiesWrite, or when an object has changed since turn. unwritten asks for
+// another pass at once.
+func (p *Policies) writeAll(ctx context.Context, have map[string]object, standing map[string]PolicyStanding, turn int, now time.Time) (
+	unwritten bool, firstErr error) {
+	begin, writes := time.Now(), 0
+	for _, name := range slices.Sorted(maps.Keys(standing)) {
+		want, differs := pendingStatus(have[name], standing[name], now)
+		if !differs {
+			continue
+		}
+		if ctx.Err() != nil || writes > 0 && (time.Since(begin) >= policiesWrite || p.r.turn() != turn) {
+			return true, firstErr
+		}
+		writes++
+		err := p.r.applyStatus(ctx, have[name], want)
+		if err == nil || apierrors.IsConflict(err) || apierrors.IsNotFound(err) { // the watch brings the change
+			continue
+		}
+		if firstErr == nil {
+			firstErr = err
+		}
+		if !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) { // it may refuse all of them: the next pass tries again
+			return false, firstErr
+		}
+	}
+	return false, firstErr
+}
+
+// pendingStatus returns the wanted status of an object, and whether the present one differs.
+func pendingStatus(have object, st PolicyStanding, now time.Time) (want FaultPolicyStatus, differs bool) {
 	was := policyStatusOf(have.Status)
-	want := wantedStatus(have, was, st, now)
+	want = wantedStatus(have, was, st, now)
 	a, err := json.Marshal(was)
 	b, err2 := json.Marshal(want)
-	if err == nil && err2 == nil && string(a) == string(b) {
-		return nil
-	}
-	return p.r.applyStatus(ctx, have, want)
+	return want, err != nil || err2 != nil || string(a) != string(b)
 }
+
+// maxAhead is how far the clocks of supervisors may differ.
+const maxAhead = time.Minute
 
 // policyStatusOf reads a status, without conditions of other types, which belong to others.
 func policyStatusOf(part json.RawMessage) FaultPolicyStatus {
@@ -164,7 +191,8 @@ func policyStatusOf(part json.RawMessage) FaultPolicyStatus {
 	return is
 }
 
-// wantedStatus returns the status of an object. The time of its condition stays while the condition does.
+// wantedStatus returns the status of an object. The time of its condition stays while the condition does. The time of the last response
+// stays unless a later one is known, or it is in the future: somebody else has written it.
 func wantedStatus(have object, was FaultPolicyStatus, st PolicyStanding, now time.Time) FaultPolicyStatus {
 	c := metav1.Condition{
 		Type: PolicyAccepted, Status: metav1.ConditionFalse, Reason: st.Reason, Message: cut(st.Message, maxPolicyText),
@@ -178,6 +206,9 @@ func wantedStatus(have object, was FaultPolicyStatus, st PolicyStanding, now tim
 	}
 	out := FaultPolicyStatus{ObservedGeneration: have.Metadata.Generation, Mode: st.Mode, Version: st.Version, LastFired: was.LastFired,
 		Conditions: []metav1.Condition{c}}
+	if out.LastFired.After(now.Add(maxAhead)) {
+		out.LastFired = metav1.Time{}
+	}
 	if fired := metav1.NewTime(st.Fired.Truncate(time.Second)); !st.Fired.IsZero() && out.LastFired.Time.Before(fired.Time) {
 		out.LastFired = fired
 	}

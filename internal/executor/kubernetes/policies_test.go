@@ -134,6 +134,7 @@ func TestUnreachableServerLeavesPolicies(t *testing.T) {
 	if err := server.Pause(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = server.Continue() }) // all tests share the server
 	_, _, passes := s.last()
 	s.mu.Lock()
 	s.fired = time.Now()
@@ -203,14 +204,14 @@ func TestStatusOfAnotherObjectIsRefused(t *testing.T) {
 	}
 	have, _, _ := p.r.all()
 	admin(t, http.MethodDelete, objectsPath(ns, "faultpolicies")+"/a", "", "")
-	st := PolicyStanding{Accepted: true, Reason: "InForce"}
-	if err := p.write(t.Context(), have["a"], st, time.Now()); err == nil {
+	status := wantedStatus(have["a"], FaultPolicyStatus{}, PolicyStanding{Accepted: true, Reason: "InForce"}, time.Now())
+	if err := p.r.applyStatus(t.Context(), have["a"], status); err == nil {
 		t.Error("the status of a deleted object was written")
 	}
 	if err := createPolicy(t, ns, "a", policySpec("kubernetes.cordon", ""), false); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.write(t.Context(), have["a"], st, time.Now()); err == nil {
+	if err := p.r.applyStatus(t.Context(), have["a"], status); err == nil {
 		t.Error("the status of an earlier object was written")
 	}
 	if got := acceptedOf(t, ns, "a"); got != "" {
@@ -218,7 +219,7 @@ func TestStatusOfAnotherObjectIsRefused(t *testing.T) {
 	}
 	p.r.remove(have["a"])
 	fresh := listObjects(t, ns, "faultpolicies")["a"]
-	if err := p.write(t.Context(), fresh, st, time.Now()); err != nil {
+	if err := p.r.applyStatus(t.Context(), fresh, status); err != nil {
 		t.Error(err)
 	}
 	if l, _, _ := p.r.all(); len(l) != 0 {
@@ -226,7 +227,8 @@ func TestStatusOfAnotherObjectIsRefused(t *testing.T) {
 	}
 }
 
-// TestPolicyStatusChangesWithItsCondition: the time of the condition is that of its last change, and lastFired never goes back.
+// TestPolicyStatusChangesWithItsCondition: the time of the condition is that of its last change, and lastFired never goes back, unless it
+// is in the future.
 func TestPolicyStatusChangesWithItsCondition(t *testing.T) {
 	var o object
 	o.Metadata.Generation = 4
@@ -234,11 +236,14 @@ func TestPolicyStatusChangesWithItsCondition(t *testing.T) {
 	first := wantedStatus(o, FaultPolicyStatus{}, PolicyStanding{Accepted: true, Reason: "InForce", Fired: at(50)}, at(100))
 	same := wantedStatus(o, first, PolicyStanding{Accepted: true, Reason: "InForce", Fired: at(40)}, at(200))
 	other := wantedStatus(o, same, PolicyStanding{Reason: "Invalid", Fired: at(60)}, at(300))
+	forged := other
+	forged.LastFired = metav1.NewTime(at(4000))
+	forged = wantedStatus(o, forged, PolicyStanding{Reason: "Invalid", Fired: at(60)}, at(400))
 	for _, tc := range []struct {
 		st           FaultPolicyStatus
 		status       metav1.ConditionStatus
 		since, fired int64
-	}{{first, "True", 100, 50}, {same, "True", 100, 50}, {other, "False", 300, 60}} {
+	}{{first, "True", 100, 50}, {same, "True", 100, 50}, {other, "False", 300, 60}, {forged, "False", 300, 60}} {
 		if c := tc.st.Conditions[0]; c.Status != tc.status || c.LastTransitionTime.Unix() != tc.since || c.ObservedGeneration != 4 ||
 			tc.st.LastFired.Unix() != tc.fired || tc.st.ObservedGeneration != 4 {
 			t.Errorf("%+v", tc.st)

@@ -57,7 +57,7 @@ type objectMeta struct {
 	DeletionTimestamp *metav1.Time      `json:"deletionTimestamp"`
 }
 
-// readObject decodes an object, and drops parts that are too large.
+// readObject decodes an object, and drops parts that are too large, and the labels of others: there may be many.
 func readObject(b []byte) (object, error) {
 	var o object
 	if err := json.Unmarshal(b, &o); err != nil {
@@ -66,6 +66,7 @@ func readObject(b []byte) (object, error) {
 	if len(o.Spec) > maxObjectPart || len(o.Status) > maxObjectPart {
 		o.Spec, o.Status, o.large = nil, nil, true
 	}
+	maps.DeleteFunc(o.Metadata.Labels, func(k, _ string) bool { return k != clusterLabel && k != nodeLabel })
 	return o, nil
 }
 
@@ -89,8 +90,9 @@ func readPage(b []byte) (metav1.ListMeta, []object, error) {
 	return page.Metadata, out, nil
 }
 
-// readEvents decodes the events of a watch until it ends: by its time, by an error, or by an event that is too large.
-func readEvents(from io.Reader, each func(kind string, o object)) {
+// readEvents decodes the events of a watch until it ends: by its time, by an error, by an event that is too large, or because each
+// returns false.
+func readEvents(from io.Reader, each func(kind string, o object) bool) {
 	in := &io.LimitedReader{R: from}
 	for d := json.NewDecoder(in); ; {
 		in.N = maxWatched
@@ -105,7 +107,9 @@ func readEvents(from io.Reader, each func(kind string, o object)) {
 		if err != nil {
 			return
 		}
-		each(ev.Type, o)
+		if !each(ev.Type, o) {
+			return
+		}
 	}
 }
 
@@ -128,6 +132,7 @@ type resource struct {
 	mu      sync.Mutex
 	synced  bool
 	over    bool // there are more objects than the copy holds
+	turns   int  // changes of objects, apart from those of status, labels and annotations
 	objects map[string]object
 	changed chan struct{} // holds one signal
 }
@@ -172,6 +177,10 @@ func (r *resource) put(o object) {
 		r.over = true
 	default:
 		r.objects[o.Metadata.Name] = o
+		if was, o := was.Metadata, o.Metadata; was.UID != o.UID || was.Generation != o.Generation ||
+			(was.DeletionTimestamp == nil) != (o.DeletionTimestamp == nil) {
+			r.turns++
+		}
 	}
 }
 
@@ -180,7 +189,22 @@ func (r *resource) remove(o object) {
 	defer r.mu.Unlock()
 	if was, there := r.objects[o.Metadata.Name]; there && was.Metadata.UID == o.Metadata.UID {
 		delete(r.objects, o.Metadata.Name)
+		r.turns++
 	}
+}
+
+// turn counts the changes of objects, apart from those of status, labels and annotations.
+func (r *resource) turn() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.turns
+}
+
+// excess reports whether there are more objects than the copy holds.
+func (r *resource) excess() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.over
 }
 
 // follow keeps the copy current until ctx ends. A watch that breaks is followed by a new list.
@@ -242,6 +266,7 @@ func (r *resource) list(ctx context.Context) (version string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.objects, r.over, r.synced = objects, next != "", true
+	r.turns++
 	return version, nil
 }
 
@@ -254,7 +279,8 @@ func (r *resource) request(req *rest.Request) *rest.Request {
 	return req
 }
 
-// watch applies changes after a version to the copy, until the watch ends.
+// watch applies changes after a version to the copy, until the watch ends. If there are too many objects, it ends with the next deletion:
+// only a list shows whether all objects are in the copy now.
 func (r *resource) watch(ctx context.Context, version string) error {
 	ctx, cancel := context.WithTimeout(ctx, watchTime+r.c.timeout)
 	defer cancel()
@@ -266,13 +292,14 @@ func (r *resource) watch(ctx context.Context, version string) error {
 		return fmt.Errorf("watch %s: %w", r.path, err)
 	}
 	defer func() { _ = body.Close() }()
-	readEvents(body, func(kind string, o object) {
+	readEvents(body, func(kind string, o object) bool {
 		if kind == "DELETED" {
 			r.remove(o)
 		} else {
 			r.put(o)
 		}
 		r.signal()
+		return kind != "DELETED" || !r.excess()
 	})
 	return nil
 }

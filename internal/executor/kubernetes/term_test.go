@@ -12,8 +12,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lofamo/lofamo/internal/config"
 )
@@ -179,4 +181,94 @@ func TestSecondTermUsesNoFaultsOfTheFirst(t *testing.T) {
 		_, writes := f.seen()
 		return len(writes) > 0 && !slices.Contains(writes, "DELETE a") && slices.Contains(writes, "DELETE b")
 	})
+}
+
+// TestDeletionEndsAnExcess: when an object of too many is deleted, the leader lists again at once, so that deletions have an effect.
+func TestDeletionEndsAnExcess(t *testing.T) {
+	for _, gone := range []string{"a", "c"} { // one that the copy holds, and one beyond
+		f, s := &objectServer{names: []string{"a", "b", "c"}}, &policyStore{}
+		p, err := NewPolicies(serveObjects(t, f), s.keep, quiet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.r.most = 2
+		stop := term(t, p.Run)
+		await(t, "a pass with too many objects", func() bool { names, complete, _ := s.last(); return names == "a b" && !complete })
+		rest := slices.DeleteFunc([]string{"a", "b", "c"}, func(name string) bool { return name == gone })
+		f.set(false, rest...)
+		f.events <- `{"type":"DELETED","object":` + testObject(gone, 1) + `}`
+		await(t, "a complete list without "+gone, func() bool {
+			names, complete, _ := s.last()
+			return complete && names == strings.Join(rest, " ")
+		})
+		stop()
+	}
+}
+
+// TestStatusDelaysNoPolicy: a pass ends before all status is written if the server does not work, if a change waits, or if the time is
+// over. The refusal of one object delays no other one.
+func TestStatusDelaysNoPolicy(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		answer func(r *resource, name string) int
+		writes int
+		more   bool
+		said   bool
+	}{
+		{"all written", func(*resource, string) int { return http.StatusOK }, 3, false, false},
+		{"conflict", func(*resource, string) int { return http.StatusConflict }, 3, false, false},
+		{"refusal", func(*resource, string) int { return http.StatusUnprocessableEntity }, 3, false, true},
+		{"server out of order", func(*resource, string) int { return http.StatusServiceUnavailable }, 1, false, true},
+		{"object deleted", func(r *resource, name string) int {
+			if name == "a" {
+				r.remove(object{Metadata: objectMeta{Name: "c", UID: "uc"}})
+			}
+			return http.StatusOK
+		}, 1, true, false},
+		{"object changed", func(r *resource, name string) int {
+			o, err := readObject([]byte(testObject("c", 2)))
+			if err == nil && name == "a" {
+				r.put(o)
+			}
+			return http.StatusOK
+		}, 1, true, false},
+		{"status changed", func(r *resource, _ string) int {
+			o := object{Metadata: objectMeta{Name: "c", UID: types.UID("uc"), Generation: 1, ResourceVersion: "2"}}
+			r.put(o)
+			return http.StatusOK
+		}, 3, false, false},
+		{"slow", func(*resource, string) int { time.Sleep(policiesWrite); return http.StatusOK }, 1, true, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f, s := &objectServer{names: []string{"a", "b", "c"}}, &policyStore{}
+			p, err := NewPolicies(serveObjects(t, f), s.keep, quiet)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.patched = func(name string) int { return tc.answer(p.r, name) }
+			if _, err := p.r.list(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			more := p.pass(t.Context(), time.Now())
+			if _, writes := f.seen(); len(writes) != tc.writes || more != tc.more || (p.said != "") != tc.said {
+				t.Errorf("%v, more %v, said %q: want %d writes, more %v", writes, more, p.said, tc.writes, tc.more)
+			}
+		})
+	}
+}
+
+// TestForeignLabelsAreNotKept: the bound of the copy holds for objects with many labels.
+func TestForeignLabelsAreNotKept(t *testing.T) {
+	labels := map[string]string{clusterLabel: "torus", nodeLabel: "n1"}
+	for i := range 1000 {
+		labels[fmt.Sprintf("example.com/%d", i)] = "x"
+	}
+	b, err := json.Marshal(map[string]any{"metadata": map[string]any{"name": "a", "labels": labels}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := readObject(b)
+	if l := o.Metadata.Labels; err != nil || len(l) != 2 || l[clusterLabel] != "torus" || l[nodeLabel] != "n1" {
+		t.Errorf("%d labels, %v: want the two that are used", len(l), err)
+	}
 }

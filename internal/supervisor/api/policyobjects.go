@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -48,6 +49,9 @@ const (
 	maxKeptBytes = 4 * store.MaxPolicyJSON
 )
 
+// describeTime bounds the time in which one Keep reads changed objects, so that it withdraws policies soon. The rest follows in the next.
+const describeTime = 10 * time.Second
+
 // KeptBy makes Keep the only one who changes the policies of an origin, such as kubernetes/NAMESPACE.
 func (r *Responses) KeptBy(origin string) { r.origin = origin }
 
@@ -70,17 +74,24 @@ func (r *Responses) Keep(ctx context.Context, objects []PolicyObject, complete b
 	defer r.keeping.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, changeTime)
 	defer cancel()
-	if err := r.describe(ctx, objects); err != nil {
-		return nil, false, err
+	if err := r.describe(ctx, objects, time.Now().Add(describeTime)); err != nil {
+		return nil, true, err
 	}
 	policies, _, err := r.policies.Policies(ctx)
 	if err != nil {
 		return nil, false, err
 	}
-	p, out := r.planKeep(store.PolicySet{Policies: policies}, objects, complete, time.Now())
-	if len(p.stored) > 0 { // planned again with the policies at the time of the commit
+	docs := map[string]*policy.Document{}
+	p, out := r.planKeep(store.PolicySet{Policies: policies}, objects, complete, time.Now(), func(o PolicyObject) (*policy.Document, error) {
+		doc, err := documentOf(o)
+		if err == nil {
+			docs[o.Name] = doc
+		}
+		return doc, err
+	})
+	if len(p.stored) > 0 { // planned again with the policies at the time of the commit, under a lock: it parses no objects
 		_, err = r.commit(ctx, r.origin, func(set store.PolicySet, _ string) (plan, error) {
-			p, out = r.planKeep(set, objects, complete, time.Now())
+			p, out = r.planKeep(set, objects, complete, time.Now(), func(o PolicyObject) (*policy.Document, error) { return docs[o.Name], nil })
 			return p, nil
 		})
 		if errors.Is(err, engine.ErrNotLeading) { // the term has not begun yet, or is over
@@ -111,8 +122,10 @@ func (r *Responses) fired(ctx context.Context, out map[string]PolicyStanding) {
 	}
 }
 
-// planKeep returns the changes of one commit, and the standing of the objects after it.
-func (r *Responses) planKeep(set store.PolicySet, objects []PolicyObject, complete bool, now time.Time) (plan, map[string]PolicyStanding) {
+// planKeep returns the changes of one commit, and the standing of the objects after it. document returns the document of an object that
+// changes a policy, or nil: the object waits for the next commit.
+func (r *Responses) planKeep(set store.PolicySet, objects []PolicyObject, complete bool, now time.Time,
+	document func(PolicyObject) (*policy.Document, error)) (plan, map[string]PolicyStanding) {
 	var p plan
 	out := map[string]PolicyStanding{}
 	wanted, gone := map[string]bool{}, map[string]bool{}
@@ -139,11 +152,13 @@ func (r *Responses) planKeep(set store.PolicySet, objects []PolicyObject, comple
 			}
 			out[o.Name] = st
 		}
-		g := r.given[o.Name]
+		g, described := r.given[o.Name]
 		switch {
 		case is && was.By != r.origin:
 			refuse(policyNameTaken, fmt.Sprintf("%s has put a policy of this name in force: withdraw it with lofamoctl policy delete, or rename "+
 				"the object", was.By))
+			continue
+		case !described:
 			continue
 		case g.err != nil:
 			refuse(policyInvalid, g.err.Error())
@@ -160,9 +175,12 @@ func (r *Responses) planKeep(set store.PolicySet, objects []PolicyObject, comple
 				refuse(policyConflict, err.Error())
 				continue
 			}
-			doc, err := documentOf(o)
+			doc, err := document(o)
 			if err != nil { // unreachable: it was valid when it was described
 				refuse(policyInvalid, err.Error())
+				continue
+			}
+			if doc == nil {
 				continue
 			}
 			bytes += len(was.JSON) + g.size
@@ -209,25 +227,35 @@ type given struct {
 	err  error
 }
 
-// describe brings r.given to the objects. It parses only specs that have changed: each takes milliseconds. It stops when ctx ends, so that
-// a term ends at once.
-func (r *Responses) describe(ctx context.Context, objects []PolicyObject) error {
-	next := map[string]given{}
+// describe brings r.given to the objects. It parses only specs that have changed: each takes milliseconds, or much more with a condition
+// that is hard to compile. It ends when ctx ends, so that a term ends at once. At until it stops parsing: objects without an entry
+// follow in the next call.
+func (r *Responses) describe(ctx context.Context, objects []PolicyObject, until time.Time) error {
+	there, parsed := map[string]bool{}, false
 	for _, o := range objects {
 		if err := ctx.Err(); err != nil {
-			return err
+			return fmt.Errorf("read FaultPolicy objects: %w", err)
 		}
+		there[o.Name] = true
 		g := given{spec: sha256.Sum256(append([]byte(o.Bad), o.Spec...))}
 		if was, ok := r.given[o.Name]; ok && was.spec == g.spec {
-			g = was
-		} else if d, err := documentOf(o); err != nil {
+			continue
+		}
+		if delete(r.given, o.Name); parsed && time.Now().After(until) {
+			continue
+		}
+		parsed = true
+		if d, err := documentOf(o); err != nil {
 			g.err = err
 		} else {
 			g.doc, g.json, g.size = description(d), sha256.Sum256(d.JSON), len(d.JSON)
 		}
-		next[o.Name] = g
+		if r.given == nil {
+			r.given = map[string]given{}
+		}
+		r.given[o.Name] = g
 	}
-	r.given = next
+	maps.DeleteFunc(r.given, func(name string, _ given) bool { return !there[name] })
 	return nil
 }
 

@@ -252,7 +252,82 @@ func TestReplicaThatDoesNotLeadKeepsNothing(t *testing.T) {
 	if len(out) != 0 || !more || err != nil {
 		t.Errorf("%v, more %v, %v", out, more, err)
 	}
-	if got := inForce(t, s); got != "" || time.Since(begin) > changeTime {
+	if got, took := inForce(t, s), time.Since(begin); got != "" || took > changeTime {
+		t.Errorf("%q in force after %s: want none, at once", got, took)
+	}
+}
+
+// before calls a function at the beginning of each change.
+type before struct {
+	Operators
+	call func()
+}
+
+func (b before) Change(ctx context.Context, prepare func(store.Topology) ([]store.Write, error)) (uint64, error) {
+	return b.Operators.Change(ctx, func(top store.Topology) ([]store.Write, error) {
+		b.call()
+		return prepare(top)
+	})
+}
+
+// TestObjectsAreParsedBeforeTheCommit: no object is parsed while operators' changes wait.
+func TestObjectsAreParsedBeforeTheCommit(t *testing.T) {
+	r, s := onEtcd(t, newMemory(t, twoApprovals))
+	r.KeptBy(testOrigin)
+	objects := []PolicyObject{wanting("a", "a")}
+	r.s.cfg.Operators = before{r.s.cfg.Operators, func() { objects[0].Spec = []byte("{}") }}
+	if said, _ := keep(t, r, true, objects...); said != "a true InForce observe-only 1" {
+		t.Errorf("%s: want a policy in force", said)
+	}
+	if got := inForce(t, s); got != "a 1 kubernetes/fabric" {
 		t.Error(got)
 	}
+}
+
+// TestReadingOfManyObjectsContinues: objects that one call had no time to read follow in the next, and delay no withdrawal. What was read
+// stays when the time of a call is over.
+func TestReadingOfManyObjectsContinues(t *testing.T) {
+	r, s := onEtcd(t, newMemory(t, twoApprovals))
+	r.KeptBy(testOrigin)
+	gone := wanting("gone", "gone")
+	keep(t, r, true, gone)
+	objects := []PolicyObject{wanting("a", "a"), wanting("b", "b"), wanting("c", "c")}
+	late := time.Now().Add(-time.Second)
+	for i := range objects {
+		if err := r.describe(t.Context(), objects, late); err != nil {
+			t.Fatal(err)
+		}
+		if len(r.given) != i+1 {
+			t.Errorf("call %d: %d objects are read: want %d", i, len(r.given), i+1)
+		}
+		if i == 0 {
+			p, out := r.planKeep(setOf(t, s), objects, true, time.Now(), documentOf)
+			if len(p.stored) != 2 || !p.stored[0].Deleted || p.stored[1].Name != "a" || len(out) != 1 {
+				t.Errorf("%d changes, %v: want a withdrawal and one new policy", len(p.stored), out)
+			}
+		}
+	}
+	objects[0] = wanting("a", "x")
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := r.describe(ended, objects, late); err == nil || len(r.given) != 3 {
+		t.Errorf("%v, %d objects: want an error, and no loss", err, len(r.given))
+	}
+	objects[1] = wanting("b", "x")
+	if err := r.describe(t.Context(), objects, late); err != nil || len(r.given) != 2 {
+		t.Errorf("%v, %d objects: want no outdated one", err, len(r.given))
+	}
+	if err := r.describe(t.Context(), nil, late); err != nil || len(r.given) != 0 {
+		t.Errorf("%v, %d objects: want none", err, len(r.given))
+	}
+}
+
+// setOf returns the policies of the store.
+func setOf(t *testing.T, s *store.Etcd) store.PolicySet {
+	t.Helper()
+	set, err := s.PolicySet(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
 }

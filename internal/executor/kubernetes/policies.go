@@ -66,10 +66,11 @@ type KeepPolicies func(ctx context.Context, objects []FaultPolicy, complete bool
 
 // Policies takes the policies of FaultPolicy objects. Only the leader runs it.
 type Policies struct {
-	keep KeepPolicies
-	r    *resource
-	log  *slog.Logger
-	said string
+	keep    KeepPolicies
+	writing time.Duration // policiesWrite; another one in tests
+	r       *resource
+	log     *slog.Logger
+	said    string
 }
 
 // NewPolicies returns the follower of all FaultPolicy objects in the configured namespace.
@@ -82,7 +83,8 @@ func NewPolicies(cfg config.KubernetesObjects, keep KeepPolicies, log *slog.Logg
 }
 
 func newPolicies(cfg config.KubernetesObjects, c *client, keep KeepPolicies, log *slog.Logger) *Policies {
-	return &Policies{keep: keep, r: newResource(c, cfg.Namespace, "faultpolicies", "FaultPolicy", "", maxPolicies, log), log: log}
+	r := newResource(c, cfg.Namespace, "faultpolicies", "FaultPolicy", "", maxPolicies, log)
+	return &Policies{keep: keep, writing: policiesWrite, r: r, log: log}
 }
 
 // Run follows the objects until ctx ends, with follow in a goroutine of its own. A replica that leads again runs it again.
@@ -151,7 +153,7 @@ func (p *Policies) writeAll(ctx context.Context, have map[string]object, standin
 		if !differs {
 			continue
 		}
-		if ctx.Err() != nil || writes > 0 && (time.Since(begin) >= policiesWrite || p.r.turn() != turn) {
+		if ctx.Err() != nil || writes > 0 && (time.Since(begin) >= p.writing || p.r.turn() != turn) {
 			return true, firstErr
 		}
 		writes++

@@ -133,11 +133,21 @@ func newTerm(r *replica, rev uint64) (*term, error) {
 	if t.machine, err = awareness.New(awarenessConfig(w, r.id), r.clock(), saved); err != nil {
 		return nil, err
 	}
+	placed := make(map[fault.NodeID]bool, len(w.nodes))
+	for _, n := range w.nodes {
+		placed[n.id()] = true
+	}
 	var groups []awareness.GroupStatus
-	for _, doc := range s.groups {
+	for key, doc := range s.groups {
 		g, err := view.RestoreGroup(doc)
 		if err != nil {
 			return nil, err
+		}
+		// As in engine: the leader before may have ended between the topology's commit and the group's.
+		g.Members = slices.DeleteFunc(g.Members, func(id fault.NodeID) bool { return !placed[id] })
+		if len(g.Members) == 0 {
+			delete(s.groups, key)
+			continue
 		}
 		groups = append(groups, g)
 	}

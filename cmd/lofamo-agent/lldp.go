@@ -57,11 +57,7 @@ the cable can give a name, as the node itself can give any label. It fails if no
 			if output == "json" {
 				return writeJSON(c.OutOrStdout(), heard)
 			}
-			var names []string
-			for _, s := range heard {
-				names = append(names, s.Label())
-			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "%s=%s\n", key, slices.Min(names))
+			_, err = fmt.Fprintf(c.OutOrStdout(), "%s=%s\n", key, firstOf(heard))
 			return err
 		},
 	}
@@ -69,4 +65,13 @@ the cable can give a name, as the node itself can give any label. It fails if no
 	c.Flags().StringVar(&key, "key", "switch", "key of the label")
 	c.Flags().DurationVar(&wait, "wait", 65*time.Second, "how long to listen at most, 1s to 1h")
 	return c
+}
+
+// firstOf returns the label that comes first in the alphabet.
+func firstOf(heard []host.Switch) string {
+	var labels []string
+	for _, s := range heard {
+		labels = append(labels, s.Label())
+	}
+	return slices.Min(labels)
 }

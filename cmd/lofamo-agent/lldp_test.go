@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lofamo/lofamo/internal/agent/host"
 	"github.com/lofamo/lofamo/internal/testing/netnstest"
 )
 
@@ -31,7 +32,15 @@ func TestLLDPCommandRefusesInvalidArguments(t *testing.T) {
 	}
 }
 
-// TestLLDPCommandPrintsLabel sends frames of two switches over loopback, until the command ends.
+// Machines with cables to the same two switches get the same label, whatever interface leads to which.
+func TestFirstOfTwoSwitches(t *testing.T) {
+	a, b := host.Switch{Interface: "eth0", Name: "sw8"}, host.Switch{Interface: "eth1", Name: "sw7"}
+	if one, other := firstOf([]host.Switch{a, b}), firstOf([]host.Switch{b, a}); one != "sw7" || other != "sw7" {
+		t.Errorf("%q and %q: want sw7 for both", one, other)
+	}
+}
+
+// TestLLDPCommandPrintsLabel sends frames of a switch over loopback, until the command ends.
 func TestLLDPCommandPrintsLabel(t *testing.T) {
 	if !netnstest.Inside(t) {
 		return

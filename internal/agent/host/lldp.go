@@ -163,6 +163,10 @@ func Switches(ctx context.Context, interfaces []string) ([]Switch, error) {
 			}
 		}
 	}
+	// A port of a bond: the frame is the port's own.
+	if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_ORIGDEV, 1); err != nil {
+		return nil, fmt.Errorf("packet socket: %w", err)
+	}
 	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: bigEndian(lldpType)}); err != nil {
 		return nil, fmt.Errorf("packet socket: %w", err)
 	}

@@ -183,7 +183,7 @@ func (o *options) runCommand() *cobra.Command {
 	c.Flags().StringVar(&o.join.node, "node", "", "with --join: name of the node (default: the configuration's, or the machine's name)")
 	c.Flags().StringVar(&o.join.address, "address", "", "with --join: IP of this machine (default: that from which it reaches a supervisor)")
 	c.Flags().StringToStringVar(&o.join.labels, "label", nil,
-		"with --join: labels of the node, KEY=VALUE,...; they win over the configuration's")
+		"with --join: labels of a node that enrols, KEY=VALUE,...; they win over the configuration's (later: lofamoctl label)")
 	c.Flags().StringVar(&o.logDir, "log-dir", "",
 		"directory for host.log and dnp.log (default: the halves log to standard error; in a local cluster, beside the configuration)")
 	return c

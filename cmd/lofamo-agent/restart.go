@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -20,7 +21,8 @@ func (o *options) restartCommand() *cobra.Command {
 copy, announced to the neighbours, so that the node does not become FAILED. The second restart follows when the first
 half has passed its self-test, and no half is restarted while the other does not serve. The halves read the
 configuration, certificates and keys again, and run the program that is installed now. A node that has enrolled first
-asks the supervisors for the present settings, authorities and keys of the cluster. The daemon itself keeps running:
+asks the supervisors for the present authorities and keys of the cluster. If it gets none, the halves restart with what they
+have, and the command fails. The daemon itself keeps running:
 'systemctl kill --kill-whom=main -s KILL lofamo-agent' replaces it without the halves.
 
 The command first checks the configuration, and restarts nothing if it is wrong. Restarts count towards
@@ -43,16 +45,20 @@ recovery.restarts. Run it as root or as the user of the halves.`,
 			if h != 0 {
 				halves = []fault.Half{h}
 			}
+			var stale error
 			for _, h := range halves {
 				said, err := daemon.RestartHalf(c.Context(), cfg.StateDir, h)
 				if err != nil {
 					return err
 				}
-				if _, err := fmt.Fprintln(c.OutOrStdout(), said); err != nil {
+				if said.Stale != "" {
+					stale = errors.Join(stale, fmt.Errorf("the %s half has the stored settings, authorities and keys: %s", h, said.Stale))
+				}
+				if _, err := fmt.Fprintln(c.OutOrStdout(), said.Detail); err != nil {
 					return err
 				}
 			}
-			return nil
+			return stale
 		},
 	}
 	c.Flags().StringVar(&name, "half", "", "this half alone: host or dnp (default both)")

@@ -148,6 +148,11 @@ func TestEnrolledNodesAreRekeyed(t *testing.T) {
 			args = append(args, "--authority")
 		}
 		h.ctl(args...)
+		if step == "remove" { // other periods come with it
+			for _, s := range hallSupervisors {
+				h.replaces(s, "etc/lofamo/supervisor.yaml", "readMisses: 16", "readMisses: 15")
+			}
+		}
 		h.takesOn(hallSupervisors, nil)
 		for i := range 3 {
 			h.restartWith(fmt.Sprintf("n%d", i), "/var/lib/lofamo/agent/joined/agent.yaml")
@@ -159,10 +164,49 @@ func TestEnrolledNodesAreRekeyed(t *testing.T) {
 		}
 	}
 	h.settledOn(3)
+	const joined = "var/lib/lofamo/agent/joined"
+	if !h.has("n0", joined+"/answer.json", `"readMisses":15`) || !h.has("n0", joined+"/agent.yaml", "readMisses: 16") {
+		t.Error("n0 does not keep the periods of its daemon for its halves, or has not got the new ones for the next daemon")
+	}
 	for _, e := range h.events(mark) {
 		if e.To == "FAILED" && e.From != "FAILED" {
 			t.Errorf("called FAILED while keys were changed: %+v", e)
 		}
+	}
+
+	// Without a supervisor, the halves restart with their stored settings, and the command says so.
+	for _, s := range hallSupervisors {
+		h.stop(s)
+	}
+	out, err := h.on(t.Context(), "n0", "lofamo-agent", "restart", "--half", "host", "--config", "/"+joined+"/agent.yaml").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "has passed its self-test") || !strings.Contains(string(out), "stored settings") {
+		t.Errorf("restart without supervisors: %v\n%s", err, out)
+	}
+}
+
+// has reports whether a file of a machine has a text.
+func (h *hall) has(id, file, text string) bool {
+	h.Helper()
+	b, err := os.ReadFile(filepath.Join(h.machine(id), file))
+	if err != nil {
+		h.Fatal(err)
+	}
+	return strings.Contains(string(b), text)
+}
+
+// replaces replaces a text in a file of a machine.
+func (h *hall) replaces(id, file, from, to string) {
+	h.Helper()
+	path := filepath.Join(h.machine(id), file)
+	b, err := os.ReadFile(path)
+	if err == nil && strings.Count(string(b), from) != 1 {
+		err = fmt.Errorf("%s: want %q once:\n%s", path, from, b)
+	}
+	if err == nil {
+		err = os.WriteFile(path, []byte(strings.Replace(string(b), from, to, 1)), 0o600)
+	}
+	if err != nil {
+		h.Fatal(err)
 	}
 }
 

@@ -60,7 +60,7 @@ const (
 type Dir struct {
 	path string
 	keys pki.KeyType // of new authorities and of people's certificates; "": the default
-	// withAuthority gives the issuer the authority's lifetime: nodes learn of a new issuer only when their daemons start.
+	// withAuthority gives the issuer the authority's lifetime: nodes learn of a new issuer only when their halves restart.
 	withAuthority bool
 }
 

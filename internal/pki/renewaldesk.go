@@ -39,6 +39,9 @@ const (
 	maxGiven = 1 << 17
 )
 
+// NotDue begins the reason for a refusal because too much of the lifetime is left.
+const NotDue = "not due"
+
 // RenewalRequest is a half's request. The caller has verified its signature, and takes the half from the certificate.
 type RenewalRequest struct {
 	Key   ed25519.PublicKey
@@ -115,7 +118,7 @@ func (d *RenewalDesk) check(now time.Time, with Presented, r RenewalRequest) err
 	}
 	life, left := with.NotAfter.Sub(with.NotBefore), with.NotAfter.Sub(now)
 	if left > life/100*dueLeft && !with.Outdated { // in this order, because long lifetimes overflow
-		return fmt.Errorf("not due: %s of %s left: want at most %d %%", left.Round(time.Second), life.Round(time.Second), dueLeft)
+		return fmt.Errorf(NotDue+": %s of %s left: want at most %d %%", left.Round(time.Second), life.Round(time.Second), dueLeft)
 	}
 	return nil
 }

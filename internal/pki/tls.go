@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -14,10 +15,18 @@ import (
 
 // Roots reads the certificates of the authorities in a PEM file, without issuers: certificates from issuers are valid
 // only for messages and links of nodes.
-func Roots(caFile string) (*x509.CertPool, error) {
-	a, err := loadAuthorities(caFile)
+func Roots(caFiles ...string) (*x509.CertPool, error) {
+	var all []*x509.Certificate
+	for _, file := range caFiles {
+		certs, err := certificatesOf(file)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, certs...)
+	}
+	a, err := rootsOf(all)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("CA certificates %s: %w", strings.Join(caFiles, ", "), err)
 	}
 	return a.full, nil
 }
@@ -25,13 +34,22 @@ func Roots(caFile string) (*x509.CertPool, error) {
 // ShareAuthority reports whether two files have a certificate in common: both are of one cluster, perhaps before and after a change of
 // keys.
 func ShareAuthority(a, b string) (bool, error) {
+	text, err := os.ReadFile(b)
+	if err != nil {
+		return false, fmt.Errorf("CA certificates %s: %w", b, reason(err))
+	}
+	return SharesAuthority(a, text)
+}
+
+// SharesAuthority is ShareAuthority for a file and a PEM text.
+func SharesAuthority(a string, b []byte) (bool, error) {
 	first, err := certificatesOf(a)
 	if err != nil {
 		return false, err
 	}
-	second, err := certificatesOf(b)
+	second, err := parseCerts(b)
 	if err != nil {
-		return false, err
+		return false, fmt.Errorf("CA certificates: %w", err)
 	}
 	return slices.ContainsFunc(first, func(c *x509.Certificate) bool { return slices.ContainsFunc(second, c.Equal) }), nil
 }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
+	"strings"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -105,7 +107,11 @@ func (r *renewals) answer(now time.Time, q renewalAsked) {
 		log.Debug("request for a certificate not answered", "err", err)
 		return
 	case pki.RenewalRefused:
-		log.Info("request for a certificate refused", "err", err)
+		level := slog.LevelInfo
+		if strings.HasPrefix(err.Error(), pki.NotDue) { // halves ask early during a change of keys
+			level = slog.LevelDebug
+		}
+		log.Log(context.Background(), level, "request for a certificate refused", "err", err)
 		reply.Error = err.Error()
 		if len(reply.Error) > servicenet.MaxRenewProblem {
 			reply.Error = reply.Error[:servicenet.MaxRenewProblem]

@@ -93,7 +93,7 @@ func Join(ctx context.Context, a config.Agent, log *slog.Logger) (config.Agent, 
 	if err != nil {
 		return a, "", nil, err
 	}
-	return out, j.file(joinAgent), j.later(answered), nil
+	return out, j.file(joinAgent), j.later(joined, answered), nil
 }
 
 // complete writes and returns the node's complete configuration.
@@ -312,12 +312,14 @@ func (j *joiner) trust() (pki.JoinTrust, *lofamov1.EnrolRequest, error) {
 	}
 	if again { // its own certificate is the best evidence
 		trust.Present = j.own[0].Present()
-		if trust.Roots == nil {
-			if trust.Roots, err = pki.Roots(j.file("ca.pem")); err != nil {
-				return trust, nil, err
-			}
-			trust.Pin = nil
+		known := []string{j.file("ca.pem")} // the supervisors may have certificates of the next authority already
+		if c.CA != "" {
+			known = append(known, c.CA)
 		}
+		if trust.Roots, err = pki.Roots(known...); err != nil {
+			return trust, nil, err
+		}
+		trust.Pin = nil
 	}
 	return trust, req, nil
 }

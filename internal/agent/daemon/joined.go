@@ -132,6 +132,11 @@ func (j *joiner) accept(resp *lofamov1.EnrolResponse, n *joinedNode, keys map[pk
 			return err
 		}
 	}
+	if c := j.cfg.Join.CA; c != "" {
+		if shared, err := pki.SharesAuthority(c, resp.GetCa()); err != nil || !shared {
+			return errors.Join(fmt.Errorf("join.ca: %s has none of the cluster's authorities any more: add the new one", c), err)
+		}
+	}
 	n.Preset, n.Gossip, n.Keys = resp.GetPreset(), resp.GetGossip(), len(resp.GetGossipKeys()) > 0
 	for _, s := range resp.GetSupervisors() {
 		if len(s.GetReport()) == 0 {

@@ -6,9 +6,13 @@ import (
 	"errors"
 	"math/rand/v2"
 	"os"
+	"reflect"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/lofamo/lofamo/internal/config"
 )
 
 // laterPause is the first pause before a node that has started with a stored enrolment asks the supervisors again. It doubles up to
@@ -21,39 +25,64 @@ var ErrEnrolledAnew = errors.New("the supervisors have enrolled this node again:
 // Later asks the supervisors about a node that has enrolled. If it has started with a stored enrolment, the cluster may have forgotten
 // the node meanwhile.
 type Later struct {
+	mu    sync.Mutex // held while it asks
 	j     *joiner
 	cert  []byte // of the host half, in the enrolment with which the node has started
 	asked bool   // a supervisor has answered when the node started
 	said  string // the last refusal
+	// preset and periods are those of this daemon.
+	preset  string
+	periods *config.PeriodsOverride
+	files   [2]string // that the halves have, from trusted
 }
 
-func (j *joiner) later(asked bool) *Later {
+func (j *joiner) later(joined config.Joined, asked bool) *Later {
 	cert, _ := os.ReadFile(j.file("host.pem"))
-	return &Later{j: j, cert: cert, asked: asked}
+	return &Later{j: j, cert: cert, asked: asked, preset: joined.Preset, periods: joined.Periods, files: j.trusted()}
 }
 
-// Refresh asks for the present settings, authorities and gossip keys of the cluster, and writes them for the halves that start next. An
-// error changes nothing. A nil Later is that of a node that has not enrolled, and does nothing.
+// refreshWithin bounds Refresh. It waits for the other half's daemon that asks, which takes joinTry for each supervisor that is silent.
+const refreshWithin = 2 * joinTry
+
+// Refresh asks for the present settings, authorities and gossip keys of the cluster, and writes them for the halves that start next. New
+// periods wait for the daemon's next start, because it judges its halves by those that it has. After an error the halves
+// have what they had. A nil Later is that of a node that has not enrolled, and does nothing.
 func (l *Later) Refresh(ctx context.Context) error {
 	if l == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, joinAsk)
+	ctx, cancel := context.WithTimeout(ctx, refreshWithin)
 	defer cancel()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	lock, err := l.j.lock(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = lock.Close() }()
-	if _, err := l.j.stored(); err != nil { // the halves may have renewed their certificates
+	if _, err := l.j.stored(); err != nil { // again: the halves may have renewed their certificates
 		return err
 	}
 	got, err := l.j.enrol(ctx)
 	if err != nil {
 		return err
 	}
-	_, err = l.j.complete(l.j.joined(got))
+	joined := l.j.joined(got)
+	if joined.Preset != l.preset || !reflect.DeepEqual(joined.Periods, l.periods) {
+		l.j.log.Warn("the cluster has other periods now: restart the daemon, so that it and both halves use them", "preset", joined.Preset)
+	}
+	joined.Preset, joined.Periods = l.preset, l.periods
+	if _, err = l.j.complete(joined); err == nil {
+		l.files = l.j.trusted()
+	}
 	return err
+}
+
+// trusted returns the text of the files that the halves read at their start.
+func (j *joiner) trusted() [2]string {
+	ca, _ := os.ReadFile(j.file("ca.pem"))
+	keys, _ := os.ReadFile(j.file("gossip.key"))
+	return [2]string{string(ca), string(keys)}
 }
 
 // Run runs the daemon, and asks until a supervisor answers, unless one has answered at the start. If the node was enrolled anew, it
@@ -104,6 +133,8 @@ func (l *Later) anew() bool {
 
 // answered asks every supervisor once, unless the other half's daemon has an answer.
 func (l *Later) answered(ctx context.Context) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	lock, err := l.j.lock(ctx)
 	if err != nil {
 		return false
@@ -115,6 +146,9 @@ func (l *Later) answered(ctx context.Context) bool {
 	for _, to := range l.j.cfg.Join.Supervisors {
 		_, err := l.j.ask(ctx, to)
 		if err == nil {
+			if l.j.trusted() != l.files {
+				l.j.log.Warn("the cluster's authorities or gossip keys are new: restart the halves, so that they use them (lofamo-agent restart)")
+			}
 			return true
 		}
 		if final(err) && err.Error() != l.said {

@@ -29,14 +29,15 @@ const restartWithin = 20 * time.Second
 
 // RestartHalf makes a half's daemon restart it, like a half that has ended: neighbours are notified, and the new
 // process resumes from the old one's copy, with the current program and configuration. It returns when the new process
-// has passed its self-test. It does nothing while the other half does not serve.
-func RestartHalf(ctx context.Context, stateDir string, h fault.Half) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, restartWithin+time.Second)
+// has passed its self-test. It does nothing while the other half does not serve. The answer says in Stale why a node that has
+// enrolled restarted the half without asking for the present settings.
+func RestartHalf(ctx context.Context, stateDir string, h fault.Half) (RestartAnswer, error) {
+	ctx, cancel := context.WithTimeout(ctx, refreshWithin+restartWithin+time.Second)
 	defer cancel()
 	path := filepath.Join(stateDir, local.LiveSocket(h))
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://node"+restartPath, nil)
 	if err != nil {
-		return "", fmt.Errorf("restart the %s half: %w", h, err)
+		return RestartAnswer{}, fmt.Errorf("restart the %s half: %w", h, err)
 	}
 	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
@@ -46,27 +47,33 @@ func RestartHalf(ctx context.Context, stateDir string, h fault.Half) (string, er
 	resp, err := (&http.Client{Transport: tr}).Do(req)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return "", fmt.Errorf("restart the %s half: %w: no process listens at %s", h, local.ErrNoDaemon, path)
+		return RestartAnswer{}, fmt.Errorf("restart the %s half: %w: no process listens at %s", h, local.ErrNoDaemon, path)
 	case err != nil:
-		return "", fmt.Errorf("restart the %s half at %s: %w", h, path, err)
+		return RestartAnswer{}, fmt.Errorf("restart the %s half at %s: %w", h, path, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	b, err := io.ReadAll(io.LimitReader(resp.Body, 1<<16))
 	if err != nil {
-		return "", fmt.Errorf("restart the %s half: the daemon's answer: %w", h, err)
+		return RestartAnswer{}, fmt.Errorf("restart the %s half: the daemon's answer: %w", h, err)
 	}
-	var res actions.Result
+	var res RestartAnswer
 	if len(b) == 0 {
-		return "", fmt.Errorf("restart the %s half: the daemon is of an earlier version, and does nothing: end it with SIGKILL, and the next "+
-			"one adopts the halves", h)
+		return RestartAnswer{}, fmt.Errorf("restart the %s half: the daemon is of an earlier version, and does nothing: end it with SIGKILL, "+
+			"and the next one adopts the halves", h)
 	}
 	if err := json.Unmarshal(b, &res); err != nil {
-		return "", fmt.Errorf("restart the %s half: the daemon's answer: %w", h, err)
+		return RestartAnswer{}, fmt.Errorf("restart the %s half: the daemon's answer: %w", h, err)
 	}
 	if res.State != actions.Done {
-		return "", fmt.Errorf("restart the %s half: %s", h, res.Detail)
+		return RestartAnswer{}, fmt.Errorf("restart the %s half: %s", h, res.Detail)
 	}
-	return res.Detail, nil
+	return res, nil
+}
+
+// RestartAnswer is a daemon's answer to a person who has a half restarted.
+type RestartAnswer struct {
+	actions.Result
+	Stale string `json:",omitempty"`
 }
 
 func (d *daemon) restartByPerson(w http.ResponseWriter, r *http.Request, h fault.Half) {
@@ -74,24 +81,13 @@ func (d *daemon) restartByPerson(w http.ResponseWriter, r *http.Request, h fault
 		http.Error(w, "want POST", http.StatusMethodNotAllowed)
 		return
 	}
+	var answer RestartAnswer
+	if err := d.cfg.refresh(r.Context()); err != nil {
+		d.log.Warn("present settings not received: a half restarts with the stored ones", "err", err)
+		answer.Stale = err.Error()
+	}
 	ctx, cancel := context.WithTimeout(r.Context(), restartWithin)
 	defer cancel()
-	refreshed := d.refresh(ctx)
-	res := d.restartHalf(ctx, h, "", func(string) error { return nil })
-	if refreshed != nil {
-		res.Detail += fmt.Sprintf("; it got no present settings, because no supervisor gave them: %v", refreshed)
-	}
-	half.WriteJSON(w, res)
-}
-
-// refresh gets what a node that has enrolled needs for a half that starts.
-func (d *daemon) refresh(ctx context.Context) error {
-	if d.cfg.Refresh == nil {
-		return nil
-	}
-	err := d.cfg.Refresh(ctx)
-	if err != nil {
-		d.log.Warn("no supervisor gave the present settings: a half restarts with the stored ones", "err", err)
-	}
-	return err
+	answer.Result = d.restartHalf(ctx, h, "", func(string) error { return nil })
+	half.WriteJSON(w, answer)
 }

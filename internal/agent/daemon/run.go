@@ -80,6 +80,13 @@ type RunConfig struct {
 	Again <-chan os.Signal
 }
 
+func (c RunConfig) refresh(ctx context.Context) error {
+	if c.Refresh == nil {
+		return nil
+	}
+	return c.Refresh(ctx)
+}
+
 // environ returns the environment of the halves.
 func (c RunConfig) environ() []string {
 	if c.Environ == nil {

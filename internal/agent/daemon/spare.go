@@ -64,7 +64,7 @@ func (d *daemon) awaitPlace(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, h := range d.cfg.halves() { // a waiting daemon is healthy
 		g.Go(func() error {
-			_ = half.ServeUnix(ctx, d.statePath(local.LiveSocket(h)), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+			_ = half.ServeUnix(ctx, d.statePath(local.LiveSocket(h)), http.HandlerFunc(waitingSpare))
 			return nil
 		})
 	}
@@ -400,5 +400,12 @@ func (s *spare) say(to netip.AddrPort) {
 		for _, addr := range targets {
 			_ = s.net.Send(addr, b) // it repeats, and supervisors ask again
 		}
+	}
+}
+
+// waitingSpare answers at the liveness socket of a spare that waits for a place. It has no halves to restart.
+func waitingSpare(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == restartPath {
+		half.WriteJSON(w, RestartAnswer{Result: resultUnchanged("this node waits for a place, and runs no halves: restart its daemon instead")})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -134,7 +135,7 @@ func (r *Renewer) Answered(reply *lofamov1.RenewReply) {
 	}
 	if why := reply.GetError(); why != "" {
 		switch {
-		case r.outdated(): // until the supervisors sign with the newest issuer
+		case r.outdated() && strings.HasPrefix(why, pki.NotDue): // until the supervisors sign with the newest issuer
 			r.log.Debug("a supervisor does not replace the certificate of an earlier issuer yet", "why", why)
 		case why != r.refused:
 			r.log.Warn("a supervisor refuses a new certificate: asking again later", "why", why, "ends", r.Signer.Expires())

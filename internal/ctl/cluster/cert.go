@@ -42,8 +42,8 @@ func certListCommand(a *command.App) *cobra.Command {
 		Short: "Certificates in the order in which they expire, and the revocations",
 		Long: `Lists the newest certificate of each identity that a supervisor has verified since it started, the first to expire first,
 and below them all revocations. The row "issuer" is the certificate with which supervisors renew those of nodes; no
-renewed certificate outlives it. "earlier issuer" is the status of a certificate that a former issuer signed: wait until
-none is left before 'cluster rotate-keys --step remove'.`,
+renewed certificate outlives it. "earlier issuer" is the status of a certificate that a former issuer signed: before
+'cluster rotate-keys --step remove', wait until both halves of every node are listed with another one.`,
 		Args: command.Exactly(),
 	}
 	o := command.AddOutputFlag(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
@@ -86,10 +86,10 @@ func certificateRows(a *command.App, list []*lofamov1.Certificate) [][]string {
 			state = "revoked"
 		case !end.After(now):
 			state = "ended"
-		case end.Sub(now) < life/3:
-			state = "ends soon"
 		case c.GetOutdated():
 			state = "earlier issuer"
+		case end.Sub(now) < life/3:
+			state = "ends soon"
 		}
 		rows = append(rows, []string{name, state, command.Minute(a, end), roughDays(end.Sub(now)), c.GetSerial()})
 	}

@@ -52,15 +52,18 @@ func TestIssuerIsARow(t *testing.T) {
 			NotAfter: timestamppb.New(now.Add(ends))}
 	}
 	const day = 24 * time.Hour
+	outdated := cert("lofamo://c/node/n2/host", -20*day, 5*day) // and ends soon
+	outdated.Outdated = true
 	rows := certificateRows(&command.App{Env: command.Env{Location: time.UTC}}, []*lofamov1.Certificate{
 		cert("lofamo://c/issuer", -300*day, 65*day), cert("lofamo://c/node/n1/host", -10*day, 20*day), cert("lofamo://c/operator/ann", 0,
-			365*day),
+			365*day), outdated,
 	})
 	var got []string
 	for _, r := range rows[1:] {
 		got = append(got, r[0]+" "+r[1])
 	}
-	if want := []string{"node/n1/host good", "issuer ends soon", "operator/ann good"}; !slices.Equal(got, want) {
+	want := []string{"node/n2/host earlier issuer", "node/n1/host good", "issuer ends soon", "operator/ann good"}
+	if !slices.Equal(got, want) {
 		t.Errorf("rows %q: want %q", got, want)
 	}
 }

@@ -121,7 +121,7 @@ func (c Config) withDefaults() Config {
 	if c.LinkGrace == 0 {
 		c.LinkGrace = cmp.Or(c.Periods.LinkGrace, DefaultLinkGrace)
 	}
-	if p := c.Peers; p != nil && p.Spare && p.State.Torus != (grid.Dims{}) { // it joins: the other ends follow their orders meanwhile
+	if p := c.Peers; p != nil && p.Spare && p.State.Placed { // it joins or moves: the other ends follow their orders meanwhile
 		c.LinkGrace = max(c.LinkGrace, relinkGrace)
 	}
 	c.Hold = cmp.Or(c.Hold, 10*c.Periods.DigestPeriod)

@@ -111,6 +111,41 @@ func TestLinkChangesToOrderedPeer(t *testing.T) {
 	w.noRuleBroken()
 }
 
+// A running neighbour gets another node at the other end of a link: two nodes exchange their places. The torus stays, but the
+// ends follow at different times. So this half says farewell, and the new link may be silent for longer than the grace of
+// a start. That of a spare that replaces a silent neighbour may not.
+func TestExchangedNeighbourGetsFarewellAndGrace(t *testing.T) {
+	for _, runs := range []bool{true, false} {
+		w := newMesh(t, "4x1x1", 1, peered)
+		n := w.node("0,0,0")
+		l := n.m.links[grid.XPlus.Index()]
+		l.session = runs
+		out := n.told(w, &lofamov1.PeerOrder{Number: 7, Peers: to(grid.XPlus)})
+		for _, f := range out.Farewell {
+			if f.Dir != grid.XPlus {
+				t.Errorf("a farewell to %s", f.Dir)
+			}
+		}
+		if len(out.Farewell) > 0 != runs {
+			t.Errorf("neighbour runs %t: %d farewells", runs, len(out.Farewell))
+		}
+		w.begin(w.node("1,0,0"), Hops{})
+		w.node("1,0,0").dead = true
+		w.run(relinkGrace / 2)
+		if failed := l.detail.State() == torus.LinkBroken; failed == runs {
+			t.Errorf("neighbour ran %t: the new link is %v after half of the grace", runs, l.detail)
+		}
+	}
+}
+
+// A half that starts at an ordered place waits longer for the other ends, also if the order names no torus, as in an exchange.
+func TestHalfAtOrderedPlaceHasGrace(t *testing.T) {
+	c := Config{Peers: &halfcore.PeersConfig{Spare: true, State: peers.State{Number: 1, Placed: true}}}.withDefaults()
+	if c.LinkGrace != relinkGrace {
+		t.Errorf("grace %s: want %s", c.LinkGrace, relinkGrace)
+	}
+}
+
 // A half without an order accepts one that names its boot epoch, or names none, as those of supervisors of an earlier
 // version. A copy of an order to an earlier incarnation switches no link. The half answers it all the same, so that the
 // next order names the epoch. A half with an order decides by the number.

@@ -62,7 +62,7 @@ func (m *Machine) viewOf(next peers.State) *halfcore.Topology {
 func (m *Machine) relink(now time.Time, next peers.State, was, is [grid.NumDirections]peers.Peer) {
 	around, before := m.viewOf(next), m.cfg.Topo
 	linked := express.MaskOf(around.Links...)
-	changes := next.Torus != (grid.Dims{}) || around.Dims != before.Dims
+	changes := next.Torus != (grid.Dims{}) || around.Dims != before.Dims || m.exchanges(was, is)
 	var begin []grid.Direction
 	for i, d := range grid.Directions() {
 		l := m.links[i]
@@ -104,6 +104,17 @@ func (m *Machine) relink(now time.Time, next peers.State, was, is [grid.NumDirec
 	if m.diagnosis.machine != nil && len(m.out.Repeer) > 0 { // its links are others
 		m.diagnosis.machine, m.diagnosis.beginAt, m.diagnosis.wake = nil, now, now
 	}
+}
+
+// exchanges reports whether a link that works gets another node. Then two nodes exchange their places, or a spare takes the
+// place of a node that runs: the other end follows its own order at another time, as when the torus changes.
+func (m *Machine) exchanges(was, is [grid.NumDirections]peers.Peer) bool {
+	for i, l := range m.links {
+		if l != nil && l.session && is[i].Node != "" && is[i].Node != was[i].Node {
+			return true
+		}
+	}
+	return false
 }
 
 // sayFarewell announces to a link's peer that this end is away.

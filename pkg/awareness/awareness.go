@@ -147,7 +147,7 @@ type Change struct {
 	Was  Aspect // before this change, beside From
 }
 
-// Aspect is what a reader sees of a component beside its state.
+// Aspect is the visible part of a component beside its state.
 type Aspect struct {
 	Cause         fault.Cause
 	SingleWitness bool
@@ -207,6 +207,17 @@ type Wiring struct {
 	Peers    [grid.NumDirections]fault.NodeID // by direction; "": no link. All empty: not kept
 	Followed uint8                            // bits of directions: ends that have followed
 	Unclear  uint8                            // bits of directions: ends whose peer changed again before their link had settled
+	// Former are the boot epochs of the host half and of the DNP half at the place that the node had before. Zero: the node
+	// has not moved, or its reports need no comparison with these any more.
+	Former [2]fault.Epoch
+}
+
+// AtNewPlace returns the status of a node at a new place before its first report from there. fresh is the status of any unheard
+// node at that place, and was is the node's last status at its former place.
+func AtNewPlace(fresh, was NodeStatus) NodeStatus {
+	fresh.HostEpoch, fresh.DNPEpoch, fresh.Platform = was.HostEpoch, was.DNPEpoch, was.Platform
+	fresh.Wiring.Former = [2]fault.Epoch{was.HostEpoch, was.DNPEpoch}
+	return fresh
 }
 
 // ComponentStatus is one component of a node.

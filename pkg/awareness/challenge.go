@@ -306,7 +306,7 @@ func (m *Machine) answered(a Answered, now time.Time) {
 		return
 	}
 	n, v := m.nodes[rank], (*voice)(nil)
-	if n.revoked {
+	if n.revoked || m.ofFormerPlace(n, a.Origin.Half, a.Epoch, now) {
 		return
 	}
 	for _, c := range n.nonces {

@@ -202,7 +202,7 @@ func (m *Machine) judgeHalf(n *node, h fault.Half, now time.Time) {
 		n.wakeAt(m.graceEnds(), now)
 		return
 	}
-	if m.restartHolds(n, h, now) {
+	if m.restartHolds(n, h, now) || m.moveHolds(n, h, now) {
 		return
 	}
 	f := a.record.finding(fault.Failed, halfComponent(h), a.by)

@@ -73,13 +73,12 @@ func (m *Machine) replace(ev Moved, now time.Time) (gone []*node) {
 			m.create(n, rank, id, at, now)
 			r := m.relinksOf(n)
 			r.placed = now
-			r.joiner, r.turned = true, 1<<grid.NumDirections-1 // it can only speak about its new links
-			if known {                                         // it had another place: late reports of an earlier life stay what they are
-				r.formerUntil = now.Add(m.cfg.RelinkBound)
+			r.joiner, r.turned = true, 1<<grid.NumDirections-1                     // it can only speak about its new links
+			if known && (was[old].voices[0].epoch|was[old].voices[1].epoch) != 0 { // late reports of its former life stay what they are
 				for i := range n.voices {
-					r.former[i] = was[old].voices[i].epoch
-					n.voices[i].epoch, n.voices[i].floor = r.former[i], was[old].voices[i].floor
+					n.voices[i].epoch, n.voices[i].floor = was[old].voices[i].epoch, was[old].voices[i].floor
 				}
+				m.becomeMoved(r, [2]fault.Epoch{n.voices[0].epoch, n.voices[1].epoch}, now)
 			}
 		}
 		m.nodes[rank], m.ranks[id] = n, rank

@@ -430,7 +430,7 @@ func TestLinkThatIsGoneEndsWhenTheMapIsOlderThanTheTopology(t *testing.T) {
 }
 
 // A node that has moved begins a new life. What its halves said at the former place does not count, even if it arrives later; a
-// half of an earlier version, which goes on in its life, counts after the time of relinked links.
+// half that goes on in its life counts after twice the time of relinked links.
 func TestMovedNodeIsHeardFromItsNewPlaceOnly(t *testing.T) {
 	before, err := grid.Dims{X: 4, Y: 1, Z: 1}.Without(grid.Coord{X: 3})
 	if err != nil {
@@ -444,7 +444,7 @@ func TestMovedNodeIsHeardFromItsNewPlaceOnly(t *testing.T) {
 		epoch fault.Epoch
 		wait  time.Duration
 		heard bool
-	}{{1, time.Second, false}, {2, time.Second, true}, {1, DefaultRelinkBound, true}} {
+	}{{1, time.Second, false}, {2, time.Second, true}, {1, DefaultRelinkBound + time.Second, false}, {1, 2 * DefaultRelinkBound, true}} {
 		m, err := New(testConfig(before), epoch0, nil)
 		if err != nil {
 			t.Fatal(err)

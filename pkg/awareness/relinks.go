@@ -22,7 +22,8 @@ import (
 // a joiner, and of an end that had no link before, are always about the new link. A report from one such end is enough:
 // it means that frames pass in both directions. All links of a joiner wait for the last of them. Until then, silence of
 // the joiner accuses no node, and the joiner is no witness. Before the first report of the joiner the wait has no bound,
-// because the joiner may start at any time.
+// because the joiner may start at any time. A joiner that had another place before counts as heard after twice RelinkBound:
+// its halves ran, so their silence means something.
 //
 // A link may get another peer again before it has settled. What its end says may then be about the peer in between, so that
 // end is blurred: it does not end the wait, and the wait lasts for a third of RelinkBound at least, because the order about the
@@ -40,8 +41,9 @@ type relinks struct {
 	met    bool // a joiner that was heard
 	// placed is when a joiner got its place; zero: under an earlier leader.
 	placed time.Time
-	// former are the boot epochs of a node's halves at the place that it had before. Until formerUntil their reports are about that
-	// place: a node begins a new life at another place. An agent of an earlier version goes on in the same epoch.
+	// former are the boot epochs of the halves at the place that the node had before, zero for a half that was never heard.
+	// A node begins a new life at another place, so reports of these epochs are about the former place. formerUntil bounds
+	// the wait for the new life; zero: the node has not moved. See moving.
 	former      [2]fault.Epoch
 	formerUntil time.Time
 	// joined is when a joiner that was heard counts like any other node, however often its links change later.
@@ -103,10 +105,45 @@ func (m *Machine) expected(n *node) bool {
 	return r != nil && r.joiner && !r.met
 }
 
-// ofFormerPlace reports whether a report is of the life of a half at the place that its node had before.
+// becomeMoved makes a node a joiner with a former place. The wait for its first report has a bound, unlike the wait for other
+// joiners, because a node that dies on its way must not stay UNKNOWN.
+func (m *Machine) becomeMoved(r *relinks, former [2]fault.Epoch, now time.Time) {
+	r.joiner, r.turned = true, 1<<grid.NumDirections-1
+	r.former, r.formerUntil = former, now.Add(2*m.cfg.RelinkBound)
+}
+
+// began reports whether a half of a node that has moved was heard from the present place.
+func (r *relinks) began(n *node, h fault.Half) bool { return n.voice(h).epoch > r.former[h-1] }
+
+// comes reports whether a joiner was heard. A node that has moved counts as heard at formerUntil, so that the usual judgement
+// begins.
+func (r *relinks) comes(n *node, now time.Time) bool {
+	heard := n.heard(0) // before it got its place: a relay held a report of an earlier life
+	return !heard.IsZero() && !heard.Before(r.placed) || !r.formerUntil.IsZero() && !now.Before(r.formerUntil)
+}
+
+// moving reports whether a half of a node that has moved was not heard from its new place yet, and may still come.
+func (m *Machine) moving(n *node, now time.Time) bool {
+	r := m.rewired[n]
+	return r != nil && now.Before(r.formerUntil) && (!r.began(n, fault.HalfHost) || !r.began(n, fault.HalfDNP))
+}
+
+// moveHolds reports whether a verdict on a half waits, because its process may not run yet at the node's new place. Links that
+// work show that the DNP half runs there.
+func (m *Machine) moveHolds(n *node, h fault.Half, now time.Time) bool {
+	r := m.rewired[n]
+	if !m.moving(n, now) || r.began(n, h) || h == fault.HalfDNP && !m.joining(n, now) {
+		return false
+	}
+	n.wakeAt(r.formerUntil, now)
+	return true
+}
+
+// ofFormerPlace reports whether a message is from a half at the former place of its node. The epoch of a half without reports
+// from there proves nothing, so the other half must report first.
 func (m *Machine) ofFormerPlace(n *node, h fault.Half, e fault.Epoch, now time.Time) bool {
 	r := m.rewired[n]
-	return r != nil && now.Before(r.formerUntil) && e <= r.former[h-1]
+	return r != nil && now.Before(r.formerUntil) && (e <= r.former[h-1] || r.former[h-1] == 0 && !r.met)
 }
 
 // expects reports whether a peer of the node is a joiner that was not heard yet: what the node says until then still tells
@@ -156,7 +193,8 @@ func (m *Machine) settleRelinks(n *node, now time.Time) {
 		return
 	}
 	if r.joiner && !r.met {
-		if heard := n.heard(0); heard.IsZero() || heard.Before(r.placed) { // a relay may have held a report of an earlier life
+		if !r.comes(n, now) {
+			n.wakeAt(r.formerUntil, now)
 			return
 		}
 		m.meet(n, r, now)
@@ -192,6 +230,10 @@ func (m *Machine) settleRelinks(n *node, now time.Time) {
 				n.wakeAt(clear, now)
 			}
 		}
+	}
+	if m.moving(n, now) {
+		n.wake(r.formerUntil)
+		return
 	}
 	if !r.waits(now) && !m.expects(n) {
 		delete(m.rewired, n)
@@ -274,6 +316,11 @@ func (m *Machine) relinkedLink(n *node, d grid.Direction) finding {
 // waits as well.
 func (m *Machine) restoreRelinks(saved []NodeStatus) {
 	for i := range saved {
+		if w := &saved[i].Wiring; w.Former != [2]fault.Epoch{} {
+			m.restoreMoved(m.nodes[m.ranks[saved[i].ID]], w.Former)
+		}
+	}
+	for i := range saved {
 		if w := &saved[i].Wiring; *w != (Wiring{}) {
 			m.restoreWiring(m.nodes[m.ranks[saved[i].ID]], w)
 		}
@@ -319,6 +366,16 @@ func (m *Machine) restoreWiring(n *node, was *Wiring) {
 	}
 }
 
+// restoreMoved makes a node a joiner that had another place before. Its time begins again, like the time of its links.
+func (m *Machine) restoreMoved(n *node, former [2]fault.Epoch) {
+	r := m.relinksOf(n)
+	r.placed = m.started
+	m.becomeMoved(r, former, m.started)
+	if r.met = r.began(n, fault.HalfHost) || r.began(n, fault.HalfDNP); r.met {
+		r.joined = m.started.Add(m.cfg.RelinkBound)
+	}
+}
+
 // restoreJoiner makes a node a joiner that no leader has ever heard.
 func (m *Machine) restoreJoiner(n *node, r *relinks) {
 	r.joiner = r.joiner || !n.foreign && n.voices[0].epoch == 0 && n.voices[1].epoch == 0
@@ -336,6 +393,9 @@ func (m *Machine) wiring(n *node) (w Wiring) {
 	}
 	if r := m.rewired[n]; r != nil {
 		w.Followed, w.Unclear = uint8(r.turned), uint8(r.blurred)
+		if m.moving(n, m.now) {
+			w.Former = r.former
+		}
 	}
 	return w
 }

@@ -978,7 +978,10 @@ type StoredLinks struct {
 	// A bit for each link, in the same order; set if the node has followed a change of the link's peer.
 	Followed uint32 `protobuf:"varint,2,opt,name=followed,proto3" json:"followed,omitempty"`
 	// A bit for each link, in the same order; set if the peer changed again before the link had settled.
-	Unclear       uint32 `protobuf:"varint,3,opt,name=unclear,proto3" json:"unclear,omitempty"`
+	Unclear uint32 `protobuf:"varint,3,opt,name=unclear,proto3" json:"unclear,omitempty"`
+	// Boot epochs of the host half and of the DNP half at the place that the node had before. Set until both halves have been
+	// heard from the present place, or the wait for them is over.
+	Former        []uint64 `protobuf:"varint,4,rep,packed,name=former,proto3" json:"former,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1032,6 +1035,13 @@ func (x *StoredLinks) GetUnclear() uint32 {
 		return x.Unclear
 	}
 	return 0
+}
+
+func (x *StoredLinks) GetFormer() []uint64 {
+	if x != nil {
+		return x.Former
+	}
+	return nil
 }
 
 // Starved is how late a half runs that gets too little processor time.
@@ -3280,11 +3290,12 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\fstored_links\x18! \x01(\v2\x16.lofamo.v1.StoredLinksR\vstoredLinks\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"Y\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"q\n" +
 	"\vStoredLinks\x12\x14\n" +
 	"\x05peers\x18\x01 \x03(\tR\x05peers\x12\x1a\n" +
 	"\bfollowed\x18\x02 \x01(\rR\bfollowed\x12\x18\n" +
-	"\aunclear\x18\x03 \x01(\rR\aunclear\"c\n" +
+	"\aunclear\x18\x03 \x01(\rR\aunclear\x12\x16\n" +
+	"\x06former\x18\x04 \x03(\x04R\x06former\"c\n" +
 	"\aStarved\x12\x12\n" +
 	"\x04half\x18\x01 \x01(\tR\x04half\x12\x1d\n" +
 	"\n" +

@@ -47,20 +47,9 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (_ *term, err e
 		t.verdicts[v] = e.cfg.Metrics.Verdicts.WithLabelValues(v.String())
 	}
 	t.trace.begins(snap)
-	var saved []awareness.NodeStatus
-	for _, doc := range snap.Nodes {
-		entry, err := view.Restore(doc)
-		if err != nil {
-			return nil, err
-		}
-		if !t.committed.Set(entry) {
-			e.cfg.Logger.Warn("stored node is not in the configured torus: left out", "node", entry.Status.ID, "coord", entry.Status.Coord)
-			continue
-		}
-		saved = append(saved, entry.Status)
-		if r := recoveriesOf(doc); r != (recoveries{}) {
-			t.reported[entry.Status.ID] = r
-		}
+	saved, moved, err := t.restoreNodes(snap)
+	if err != nil {
+		return nil, err
 	}
 	if t.machine, err = awareness.New(e.awareness(snap.Topology.Topology), now, saved); err != nil {
 		return nil, err
@@ -77,11 +66,38 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (_ *term, err e
 		t.step(now, e.cfg.Revoked())
 	}
 	t.step(now, awareness.Tick{}) // sets the first wake-up
+	for _, id := range moved {
+		t.touch(id)
+	}
 	t.foldIncidents(t.open, now)
 	t.closeUnread(t.open, now)
 	t.strays = newStrays(maxStrays, snap.Inbox, snap.Topology.Topology)
 	t.collect(t.dropPositions(t.strays.surplus()))
 	return t, nil
+}
+
+// restoreNodes restores the committed map. moved are the nodes with another place than in the map: the earlier leader ended
+// before it committed them at their new places.
+func (t *term) restoreNodes(snap store.Snapshot) (saved []awareness.NodeStatus, moved []fault.NodeID, err error) {
+	for _, doc := range snap.Nodes {
+		entry, err := view.Restore(doc)
+		if err != nil {
+			return nil, nil, err
+		}
+		if fresh, ok := t.committed.At(entry.Status.ID); ok && fresh.Status.Coord != entry.Status.Coord {
+			entry = view.Entry{Status: awareness.AtNewPlace(fresh.Status, entry.Status), Revision: entry.Revision}
+			doc, moved = nil, append(moved, entry.Status.ID)
+		}
+		if !t.committed.Set(entry) {
+			t.e.cfg.Logger.Warn("stored node is not in the configured torus: left out", "node", entry.Status.ID, "coord", entry.Status.Coord)
+			continue
+		}
+		saved = append(saved, entry.Status)
+		if r := recoveriesOf(doc); r != (recoveries{}) {
+			t.reported[entry.Status.ID] = r
+		}
+	}
+	return saved, moved, nil
 }
 
 // restoreAbove restores the group faults and warnings. It skips those of nodes that the torus no longer has.

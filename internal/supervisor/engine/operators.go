@@ -176,6 +176,9 @@ func (e *Engine) forget(snap *store.Snapshot, now time.Time) (keys []string, eve
 			return false
 		}
 		left[doc.GetId()] = true
+		if ok && !n.Spare {
+			return false // newTerm needs the boot epochs of the former place
+		}
 		keys = append(keys, store.NodeKey(doc.GetId()))
 		return true
 	})

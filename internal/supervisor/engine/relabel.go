@@ -96,8 +96,10 @@ func (t *term) collect(garbage []string) {
 }
 
 // move applies a committed topology in which nodes have other places. The machine keeps the evidence of all nodes that
-// stay. The documents of vacated places are deleted: they would be wrong when a node returns to its old place. The term
-// takes no input between the write and this step, so that no batch holds states of nodes that have left.
+// stay. The documents of nodes that have left are deleted: they would be wrong when a node returns to its old place. That of
+// a node with another place remains until the next batch replaces it: if this leader ends before, the next one reads the boot
+// epochs of the former place from it. The term takes no input between the write and this step, so that no batch holds
+// states of nodes that have left.
 func (t *term) move(w *write, revision uint64) {
 	was, now := t.topology.get(), *w.Topology
 	now.Topology = now.At(revision)
@@ -109,7 +111,9 @@ func (t *term) move(w *write, revision uint64) {
 			garbage = append(garbage, store.MaintenanceKey(string(n.ID)))
 		}
 		if !n.Spare && (!ok || to.Spare || to.Coord != n.Coord) {
-			garbage = append(garbage, store.NodeKey(string(n.ID)))
+			if !ok || to.Spare {
+				garbage = append(garbage, store.NodeKey(string(n.ID)))
+			}
 			t.forget(n.ID)
 		}
 	}

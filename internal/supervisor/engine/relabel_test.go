@@ -263,3 +263,71 @@ func TestRelinkedLinksAreStored(t *testing.T) {
 		t.Errorf("links that wait in the store: %v", stored)
 	}
 }
+
+// TestNextLeaderKnowsFormerEpochsOfMovedNode: a leader that ends right after a node got another place leaves the boot epochs of the
+// former place to the next one, which does not take late reports for those of the new place.
+func TestNextLeaderKnowsFormerEpochsOfMovedNode(t *testing.T) {
+	const id = "n1-0-0"
+	for _, committed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("map committed %t", committed), func(t *testing.T) {
+			st := memstore.New(100)
+			to := edited(withSpare(false), func(n *topology.Node) {
+				switch n.ID {
+				case id:
+					n.Coord = grid.Coord{Y: 1}
+				case "n0-1-0":
+					n.Coord = grid.Coord{X: 1}
+				}
+			})
+			h := start(t, st, seeded)
+			h.report(1, false, fault.ComponentMemory, fault.Sick)
+			h.box.await(t, 1)
+			commit := func() {
+				t.Helper()
+				if _, err := h.Write(t.Context(), store.Write{}); err != nil { // commits the documents first
+					t.Fatal(err)
+				}
+			}
+			for deadline := time.Now().Add(wait); h.node(t, id).Status.State != fault.Sick; time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatalf("it is %s", h.node(t, id).Status.State)
+				}
+			}
+			commit()
+			if committed {
+				if _, err := h.apply(t.Context(), to); err != nil {
+					t.Fatal(err)
+				}
+				commit()
+			}
+			h.stop()
+			if !committed { // the change is the last that the leader does
+				snap, err := st.Load(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				writes, err := store.TopologyWrites(snap.Topology, to, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				w, err := st.Writer(st.Campaign(), testConfig(nil).Meta, snap)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, write := range writes {
+					if _, err := w.Commit(t.Context(), write.Batch()); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			h = start(t, st, seeded)
+			for seq := range fault.Seq(2) {
+				h.taken(t)
+				if n := h.node(t, id).Status; n.Coord != (grid.Coord{Y: 1}) || n.State != fault.Unknown || !n.Life.IsZero() {
+					t.Fatalf("it is %s at %s, heard at %s: want UNKNOWN and unheard", n.State, n.Coord, n.Life)
+				}
+				h.report(2+seq, true, fault.ComponentMemory, fault.Sick)
+			}
+		})
+	}
+}

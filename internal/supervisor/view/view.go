@@ -262,6 +262,9 @@ func storeWiring(n *lofamov1.Node, w awareness.Wiring) {
 	for _, id := range w.Peers {
 		n.StoredLinks.Peers = append(n.StoredLinks.Peers, string(id))
 	}
+	if w.Former != [2]fault.Epoch{} {
+		n.StoredLinks.Former = []uint64{uint64(w.Former[0]), uint64(w.Former[1])}
+	}
 }
 
 // restoreWiring is the inverse of storeWiring.
@@ -271,6 +274,9 @@ func restoreWiring(n *lofamov1.Node) (w awareness.Wiring) {
 		w.Peers[i] = fault.NodeID(id)
 	}
 	w.Followed, w.Unclear = uint8(links.GetFollowed()), uint8(links.GetUnclear())
+	for i, e := range links.GetFormer()[:min(len(links.GetFormer()), len(w.Former))] {
+		w.Former[i] = fault.Epoch(e)
+	}
 	return w
 }
 

@@ -37,15 +37,15 @@ func (s *Server) moveNodes(ctx context.Context, by string, req *lofamov1.MoveNod
 		}
 		to[i] = at
 	}
-	m, err := s.cfg.Engine.Map(ctx)
-	if err != nil {
-		return nil, err // of a replica that does not lead: the call is forwarded
-	}
 	resp := &lofamov1.MoveNodesResponse{}
 	applied, err := s.changeTopology(ctx, by, req.GetDryRun(), func(have *topology.Topology) (*topology.Topology, error) {
 		if want := req.GetIfRevision(); want != 0 && want != have.Revision {
 			return nil, status.Errorf(codes.Aborted, "the topology is at revision %d, not at %d: somebody has changed it: start again from the "+
 				"present one", have.Revision, want)
+		}
+		m, err := s.cfg.Engine.Map(ctx) // here, because a change before this one may have moved the same nodes
+		if err != nil {
+			return nil, err // of a replica that does not lead: the call is forwarded
 		}
 		moves := make([]topology.Move, len(to))
 		for i, mv := range req.GetMoves() {

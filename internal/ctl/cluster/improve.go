@@ -85,7 +85,11 @@ func (im *improvement) run(ctx, interrupted context.Context, s command.Session) 
 		err = st.commit(ctx, s)
 		if status.Code(err) == codes.Aborted && im.changed < maxChanged {
 			im.changed++
-			continue // somebody has changed the topology: look again
+			select { // somebody has changed the topology, and may not have finished
+			case <-interrupted.Done():
+			case <-time.After(moveLook):
+			}
+			continue
 		}
 		if err != nil {
 			return im.stopped(left, fmt.Errorf("%s: %w", text, plainMove(err)))

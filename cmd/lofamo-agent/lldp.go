@@ -20,15 +20,16 @@ func (o *options) lldpCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "lldp [INTERFACE...]",
 		Short: "Print the label of the switch at the other end of this machine's cables",
-		Long: `Listens for the Link Layer Discovery Protocol (LLDP), by which a switch tells its name on each of its ports, usually
-every 30 s. It prints a label such as switch=sw7, as 'run --label', 'lofamoctl label' and inventories take it. It ends when
-each INTERFACE has heard a switch or a router (default: all Ethernet interfaces that are hardware and up), or after --wait.
+		Long: `Listens for the Link Layer Discovery Protocol (LLDP), with which a switch announces its name on each port, usually every
+30 s. It prints a label such as switch=sw7, as 'run --label', 'lofamoctl label' and inventories take it. It ends when
+each INTERFACE has heard a switch or a router (default: all physical Ethernet interfaces that are up), or after --wait.
 
 If the machine hears several switches, the label has the name that comes first in the alphabet: machines with cables to
-the same pair of switches get the same label. Bytes that a label cannot have become '-', and a checksum follows.
+the same pair of switches get the same label. Each byte that is not allowed in a label becomes '-', and a checksum is
+appended.
 
 It sends nothing, and needs no configuration. It needs CAP_NET_RAW, so run it as root. Anybody who can send frames on
-the cable can give a name, as the node itself can give any label. It fails if no switch is heard.`,
+the cable can forge a name, just as a node can claim any label. The command fails if it hears no switch.`,
 		Example: `  lofamo-agent lldp
   lofamo-agent lldp eth0 eth1 --wait 2m -o json
   lofamo-agent run --join 10.0.0.101:7944 --token-file token --label "$(lofamo-agent lldp)"`,

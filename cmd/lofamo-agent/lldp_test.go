@@ -22,7 +22,7 @@ func TestLLDPCommandRefusesInvalidArguments(t *testing.T) {
 		{2, "--wait: given 10ms: want 1s to 1h", []string{"--wait", "10ms"}},
 		{2, `--output: given "yaml"`, []string{"-o", "yaml"}},
 		{2, "--key", []string{"--key", "a b"}},
-		{1, "is hardware and up", []string{"--sysfs", t.TempDir()}},
+		{1, "no physical Ethernet interface", []string{"--sysfs", t.TempDir()}},
 	} {
 		var out, errs bytes.Buffer
 		code := execute(t.Context(), append([]string{"lldp"}, c.args...), nil, &out, &errs)

@@ -52,7 +52,8 @@ recovery.restarts. Run it as root or as the user of the halves.`,
 					return err
 				}
 				if said.Stale != "" {
-					stale = errors.Join(stale, fmt.Errorf("the %s half has the stored settings, authorities and keys: %s", h, said.Stale))
+					stale = errors.Join(stale, fmt.Errorf("the %s half restarted, but with the old stored settings, "+
+						"authorities and keys: %s", h, said.Stale))
 				}
 				if _, err := fmt.Fprintln(c.OutOrStdout(), said.Detail); err != nil {
 					return err

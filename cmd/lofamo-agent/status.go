@@ -104,7 +104,7 @@ func writeJSON(w io.Writer, v any) error {
 	e.SetEscapeHTML(false) // the names of paths have a '>'
 	e.SetIndent("", "  ")
 	if err := e.Encode(v); err != nil {
-		return fmt.Errorf("write the answer: %w", err)
+		return fmt.Errorf("write JSON output: %w", err)
 	}
 	return nil
 }

@@ -32,10 +32,10 @@ func (w *World) judged(n *node) bool {
 	return n.place == nil || !n.place.joins && w.now.Sub(n.place.first) > relinkTime
 }
 
-// observes reports whether a neighbour of a dead node has had the time to accuse it. The link between them need not have
-// worked, and the node need not have followed its order. After the time that a link has to begin, a half accuses a link
-// that was silent from its start. A half that has started since the death waits for that time again, and so does one
-// whose end leads there only since then.
+// observes reports whether a neighbour of a dead node has had the time to accuse it. A half accuses a link that has been
+// silent since its start once the link's grace period is over. The link need not have worked before, and the dead node
+// need not have followed its order. The grace period begins again if the half restarted, or its link end was redirected
+// to the dead node, after the death.
 func (w *World) observes(n, o *node, nb neighbourOf) bool {
 	if n.place == nil {
 		return true

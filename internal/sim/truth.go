@@ -155,7 +155,7 @@ func (w *World) nodeBound(n *node) time.Duration {
 		case !o.liar && o.dnp.ready() && w.observes(n, o, nb) && (w.truth.dnpWay[o.rank] || w.truth.hostWay[o.rank]):
 			heard++
 		case n.place != nil && (o.dnp.up() || o.host.up()) && w.truth.perhaps[o.rank]:
-			blind++ // it counts as living, and does not accuse yet: see observes, all of whose waits end
+			blind++ // counts as living, but its grace period still runs: see observes; every grace period ends
 		}
 	}
 	switch {

@@ -75,7 +75,7 @@ func TestNodesMove(t *testing.T) {
 		wantCode(t, what, err, tc.code, tc.want)
 	}
 	_, err = move(&lofamov1.MoveNodesRequest{IfRevision: before.GetRevision() - 1}, "n1-1-0", "1,1,1")
-	wantCode(t, "an older revision", err, codes.Aborted, "somebody has changed it")
+	wantCode(t, "an older revision", err, codes.Aborted, "the topology has changed")
 	viewer := lofamov1.NewReconfigureClient(c.Conn(t, pki.RoleViewer, c.Configs[leader].GRPC))
 	_, err = viewer.MoveNodes(t.Context(), &lofamov1.MoveNodesRequest{})
 	wantCode(t, "a viewer", err, codes.PermissionDenied, "viewer")

@@ -73,7 +73,7 @@ func (m *Machine) replace(ev Moved, now time.Time) (gone []*node) {
 			m.create(n, rank, id, at, now)
 			r := m.relinksOf(n)
 			r.placed = now
-			r.joiner, r.turned = true, 1<<grid.NumDirections-1                     // it can only speak about its new links
+			r.joiner, r.turned = true, 1<<grid.NumDirections-1                     // its reports can only be about its new links
 			if known && (was[old].voices[0].epoch|was[old].voices[1].epoch) != 0 { // late reports of its former life stay what they are
 				for i := range n.voices {
 					n.voices[i].epoch, n.voices[i].floor = was[old].voices[i].epoch, was[old].voices[i].floor
@@ -177,7 +177,7 @@ func (m *Machine) relink(n *node, d grid.Direction, had bool, now time.Time) {
 		s.last, s.before = 0, 0
 	}
 	if p.forgotten = false; !n.ends.has(d) {
-		// So that another link there does not take old words for its own:
+		// So that old reports are not attributed to a new link at this end:
 		r.until[d.Index()] = now.Add(m.cfg.RelinkBound)
 		if p.state != fault.Unknown { // a link that comes back before the next commit must not change without an event
 			m.change(n, c, m.goneLink(), now)

@@ -4837,7 +4837,7 @@ type PeerStatus struct {
 	// order names one. If configuration is set: of the configured torus, "-" without one; empty: the node is of an earlier
 	// version, which ignores the torus of an order.
 	Torus string `protobuf:"bytes,12,opt,name=torus,proto3" json:"torus,omitempty"`
-	// The node follows an order of another place, also if its configuration names one: its daemon starts the halves again
+	// The node's agent can move it to another place, even if its configuration names one: its daemon restarts the halves
 	// there. false: of an earlier version, or no daemon runs.
 	Moves         bool `protobuf:"varint,13,opt,name=moves,proto3" json:"moves,omitempty"`
 	unknownFields protoimpl.UnknownFields

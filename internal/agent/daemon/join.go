@@ -144,7 +144,7 @@ func (j *joiner) lock(ctx context.Context) (*os.File, error) {
 	}
 }
 
-// ensure returns the present enrolment, or makes one, and whether a supervisor has answered now.
+// ensure returns the stored enrolment or enrols the node. answered reports whether a supervisor answered this time.
 func (j *joiner) ensure(ctx context.Context) (joined config.Joined, answered bool, err error) {
 	have, stored := j.stored()
 	if stored == nil && time.Since(have.At).Abs() < joinFresh {

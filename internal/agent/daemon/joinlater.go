@@ -28,7 +28,7 @@ type Later struct {
 	mu    sync.Mutex // held while it asks
 	j     *joiner
 	cert  []byte // of the host half, in the enrolment with which the node has started
-	asked bool   // a supervisor has answered when the node started
+	asked bool   // a supervisor answered when the node started
 	said  string // the last refusal
 	// preset and periods are those of this daemon.
 	preset  string
@@ -41,12 +41,12 @@ func (j *joiner) later(joined config.Joined, asked bool) *Later {
 	return &Later{j: j, cert: cert, asked: asked, preset: joined.Preset, periods: joined.Periods, files: j.trusted()}
 }
 
-// refreshWithin bounds Refresh. It waits for the other half's daemon that asks, which takes joinTry for each supervisor that is silent.
+// refreshWithin bounds Refresh, which may wait while the other half's daemon asks: up to joinTry for each silent supervisor.
 const refreshWithin = 2 * joinTry
 
 // Refresh asks for the present settings, authorities and gossip keys of the cluster, and writes them for the halves that start next. New
-// periods wait for the daemon's next start, because it judges its halves by those that it has. After an error the halves
-// have what they had. A nil Later is that of a node that has not enrolled, and does nothing.
+// periods wait for the daemon's next start, because the daemon judges its halves by its own periods. An error leaves the halves' files
+// unchanged. A nil Later is that of a node that has not enrolled, and does nothing.
 func (l *Later) Refresh(ctx context.Context) error {
 	if l == nil {
 		return nil
@@ -69,7 +69,7 @@ func (l *Later) Refresh(ctx context.Context) error {
 	}
 	joined := l.j.joined(got)
 	if joined.Preset != l.preset || !reflect.DeepEqual(joined.Periods, l.periods) {
-		l.j.log.Warn("the cluster has other periods now: restart the daemon, so that it and both halves use them", "preset", joined.Preset)
+		l.j.log.Warn("the cluster's periods have changed: restart the daemon to apply them to it and both halves", "preset", joined.Preset)
 	}
 	joined.Preset, joined.Periods = l.preset, l.periods
 	if _, err = l.j.complete(joined); err == nil {
@@ -147,7 +147,8 @@ func (l *Later) answered(ctx context.Context) bool {
 		_, err := l.j.ask(ctx, to)
 		if err == nil {
 			if l.j.trusted() != l.files {
-				l.j.log.Warn("the cluster's authorities or gossip keys are new: restart the halves, so that they use them (lofamo-agent restart)")
+				l.j.log.Warn("the cluster's authorities or gossip keys have changed: restart the halves to use the new ones " +
+					"(lofamo-agent restart)")
 			}
 			return true
 		}

@@ -83,7 +83,7 @@ func (d *daemon) restartByPerson(w http.ResponseWriter, r *http.Request, h fault
 	}
 	var answer RestartAnswer
 	if err := d.cfg.refresh(r.Context()); err != nil {
-		d.log.Warn("present settings not received: a half restarts with the stored ones", "err", err)
+		d.log.Warn("get the current settings from the supervisors: failed; restarting the half with the stored ones", "err", err)
 		answer.Stale = err.Error()
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), restartWithin)

@@ -87,8 +87,8 @@ func (d *daemon) awaitPlace(ctx context.Context) error {
 	return nil
 }
 
-// errMoved says that a node has a new place, or none any more: its halves have been stopped.
-var errMoved = errors.New("this node has another place now")
+// errMoved: the node's place changed or was withdrawn, and its halves have been stopped.
+var errMoved = errors.New("this node's place has changed")
 
 // inPlace runs serve while the node keeps its present place. When the node gets another place, or a spare loses its place,
 // inPlace stops the halves, because they have no neighbours at the old place any more. Their copies are about the old links:
@@ -104,7 +104,8 @@ func (d *daemon) inPlace(ctx context.Context, serve func(context.Context) error)
 	if err == nil && errors.Is(context.Cause(ctx), errMoved) {
 		for _, h := range d.cfg.halves() {
 			if err := os.Remove(half.CopyPath(d.cfg.Agent.StateDir, h)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				d.log.Warn("the copy of the former place is not removed: the half goes on from it", "half", h.String(), "err", err)
+				d.log.Warn("remove the half's copy from the former place: failed; the half resumes from that copy",
+					"half", h.String(), "err", err)
 			}
 		}
 		return errMoved
@@ -145,7 +146,7 @@ func (d *daemon) watchPlace(ctx context.Context, at peers.State, leave context.C
 			}
 			continue
 		}
-		d.log.Warn("the place of this node is another now: the halves are stopped", "was", was, "is", cmp.Or(word.Place(), configured),
+		d.log.Warn("this node's place has changed: stopping the halves", "was", was, "is", cmp.Or(word.Place(), configured),
 			"order", word.Number)
 		d.left.Store(&at)
 		d.manager.mu.Lock()

@@ -168,7 +168,7 @@ func TestLeavingSpareAnnouncesItsStop(t *testing.T) {
 		t.Errorf("the former neighbour hears %+v, %+v, %v", f, r, err)
 	}
 	said := log.String()
-	if !strings.Contains(said, "place of this node is another now") || !strings.Contains(said, "former neighbours are notified") {
+	if !strings.Contains(said, "this node's place has changed") || !strings.Contains(said, "former neighbours are notified") {
 		t.Errorf("the log says %s", said)
 	}
 }

@@ -229,8 +229,8 @@ func bigEndian(v uint16) uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
 }
 
-// Cables returns the interfaces of this machine that are hardware and up: those that a cable to a switch may have. sysfs is
-// the root of /sys.
+// Cables returns the physical Ethernet interfaces of this machine that are up: those that a cable to a switch may have.
+// sysfs is the root of /sys.
 func Cables(sysfs string) ([]string, error) {
 	all, err := net.Interfaces()
 	if err != nil {
@@ -243,7 +243,7 @@ func Cables(sysfs string) ([]string, error) {
 		}
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("no Ethernet interface of this machine is hardware and up: %w", ErrNoFrame)
+		return nil, fmt.Errorf("no physical Ethernet interface of this machine is up: %w", ErrNoFrame)
 	}
 	return out, nil
 }

@@ -42,8 +42,9 @@ func certListCommand(a *command.App) *cobra.Command {
 		Short: "Certificates in the order in which they expire, and the revocations",
 		Long: `Lists the newest certificate of each identity that a supervisor has verified since it started, the first to expire first,
 and below them all revocations. The row "issuer" is the certificate with which supervisors renew those of nodes; no
-renewed certificate outlives it. "earlier issuer" is the status of a certificate that a former issuer signed: before
-'cluster rotate-keys --step remove', wait until both halves of every node are listed with another one.`,
+renewed certificate outlives it. "earlier issuer" is the status of a certificate that a former issuer signed.
+Before 'cluster rotate-keys --step remove', wait until the list shows both halves of every node, and none as "earlier
+issuer".`,
 		Args: command.Exactly(),
 	}
 	o := command.AddOutputFlag(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)

@@ -98,7 +98,7 @@ func (im *improvement) run(ctx, interrupted context.Context, s command.Session) 
 		im.app.Printf("step %d: %s\n", im.done, text)
 		took, err := st.await(ctx, im.app, s, im.wait)
 		if err != nil {
-			return im.stopped(left-1, fmt.Errorf("step %d is made, but not well: %w", im.done, err))
+			return im.stopped(left-1, fmt.Errorf("step %d was carried out, but its result is not healthy: %w", im.done, err))
 		}
 		im.app.Printf("  all its links are NORMAL after %s\n", took)
 	}

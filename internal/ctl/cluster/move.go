@@ -68,7 +68,7 @@ The node must be NORMAL, and not under maintenance.`,
 			}
 			took, err := st.await(ctx, a, s, wait)
 			if err != nil {
-				return fmt.Errorf("move %s: it has its place: %w", args[0], err)
+				return fmt.Errorf("move %s: the node has its new place, but the wait failed: %w", args[0], err)
 			}
 			a.Printf("%s and its links are NORMAL, %s after it moved\n", args[0], took)
 			return nil

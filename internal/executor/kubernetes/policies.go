@@ -59,9 +59,9 @@ type FaultPolicyStatus struct {
 	Conditions         []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// KeepPolicies brings the policies that come from Kubernetes to the objects, in one commit at most. It withdraws policies without an
-// object only if the list is complete. It returns the standing of each object by name, without those whose change is still to come;
-// more reports that there are such changes.
+// KeepPolicies reconciles the policies that come from Kubernetes with the objects, in at most one commit. It withdraws policies
+// without an object only if the list is complete. It returns the standing of each object by name, without those whose change is
+// still to come; more reports that there are such changes.
 type KeepPolicies func(ctx context.Context, objects []FaultPolicy, complete bool) (standing map[string]PolicyStanding, more bool, err error)
 
 // Policies takes the policies of FaultPolicy objects. Only the leader runs it.
@@ -110,7 +110,7 @@ func (p *Policies) Run(ctx context.Context) {
 	}
 }
 
-// pass brings policies and objects together. It reports whether the next pass should follow at once. An API server that does not answer
+// pass reconciles policies with objects. It reports whether the next pass should follow at once. An API server that does not answer
 // leaves the copy of the objects unchanged, and so all policies.
 func (p *Policies) pass(ctx context.Context, now time.Time) (more bool) {
 	turn := p.r.turn()
@@ -137,14 +137,13 @@ func (p *Policies) pass(ctx context.Context, now time.Time) (more bool) {
 		p.said = ""
 	case ctx.Err() == nil && firstErr.Error() != p.said:
 		p.said = firstErr.Error()
-		p.log.Warn("policies are not those of the FaultPolicy objects: trying again", "err", firstErr)
+		p.log.Warn("apply FaultPolicy objects: failed, retrying", "err", firstErr)
 	}
 	return more || unwritten
 }
 
-// writeAll brings the status of all objects to their standing, if it differs. A policy that must be withdrawn does not wait for status: the
-// pass ends early if the API server does not work, after policiesWrite, or when an object has changed since turn. unwritten asks for
-// another pass at once.
+// writeAll updates each object's status that differs from its standing. It ends early so that withdrawals do not wait: if the API server
+// does not work, after policiesWrite, or when an object has changed since turn. unwritten asks for another pass at once.
 func (p *Policies) writeAll(ctx context.Context, have map[string]object, standing map[string]PolicyStanding, turn int, now time.Time) (
 	unwritten bool, firstErr error) {
 	begin, writes := time.Now(), 0

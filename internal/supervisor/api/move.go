@@ -40,8 +40,8 @@ func (s *Server) moveNodes(ctx context.Context, by string, req *lofamov1.MoveNod
 	resp := &lofamov1.MoveNodesResponse{}
 	applied, err := s.changeTopology(ctx, by, req.GetDryRun(), func(have *topology.Topology) (*topology.Topology, error) {
 		if want := req.GetIfRevision(); want != 0 && want != have.Revision {
-			return nil, status.Errorf(codes.Aborted, "the topology is at revision %d, not at %d: somebody has changed it: start again from the "+
-				"present one", have.Revision, want)
+			return nil, status.Errorf(codes.Aborted, "the topology has changed: it is at revision %d, the request names %d: read it again "+
+				"and retry", have.Revision, want)
 		}
 		m, err := s.cfg.Engine.Map(ctx) // here, because a change before this one may have moved the same nodes
 		if err != nil {

@@ -66,9 +66,9 @@ func (r *Responses) kept(set store.PolicySet, p plan) error {
 	return nil
 }
 
-// Keep brings the policies of the origin to those of the objects, in one commit at most, while this replica leads. It withdraws policies
-// without an object only if the list is complete, and changes no policy of another origin. It returns the standing of each object by name,
-// without those whose change is still to come; more reports that there are such changes. The objects have distinct names, in order.
+// Keep reconciles the origin's policies with the objects, in at most one commit, while this replica leads. It withdraws policies without
+// an object only if the list is complete, and changes no policy of another origin. It returns the standing of each object by name, without
+// those whose change is still to come; more reports that there are such changes. The objects have distinct names, in order.
 func (r *Responses) Keep(ctx context.Context, objects []PolicyObject, complete bool) (_ map[string]PolicyStanding, more bool, _ error) {
 	r.keeping.Lock()
 	defer r.keeping.Unlock()
@@ -227,8 +227,8 @@ type given struct {
 	err  error
 }
 
-// describe brings r.given to the objects. It parses only specs that have changed: each takes milliseconds, or much more with a condition
-// that is hard to compile. It ends when ctx ends, so that a term ends at once. At until it stops parsing: objects without an entry
+// describe updates r.given from the objects. It parses only specs that have changed: each takes milliseconds, or much more with a condition
+// that is hard to compile. It ends when ctx ends, so that a term ends at once. It stops parsing at the time until; objects without an entry
 // follow in the next call.
 func (r *Responses) describe(ctx context.Context, objects []PolicyObject, until time.Time) error {
 	there, parsed := map[string]bool{}, false

@@ -23,8 +23,8 @@ type configuration struct {
 	delay networkDelays
 }
 
-// networkDelays keeps the newest Network Delay. Its calculation takes the square of the nodes, and most changes of a map leave
-// all ways as they are.
+// networkDelays keeps the newest Network Delay. The calculation is quadratic in the number of nodes, and most map changes
+// leave all links unchanged.
 type networkDelays struct {
 	dims   string
 	places []Place

@@ -79,7 +79,7 @@ type statedEnds struct {
 	directions uint8 // a bit for each
 	follows    bool  // it follows a torus that changes
 	placed     bool  // it has a place by an order
-	moves      bool  // it follows an order of another place
+	moves      bool  // its agent can move it to another place
 }
 
 // Ends implements topology.Ends, from the nodes' reports to this leader and those that it has loaded.

@@ -21,7 +21,7 @@ type Ends interface {
 	// Follows returns whether the node follows a torus that changes, or has said nothing yet; false: its agent is of an
 	// earlier version.
 	Follows(fault.NodeID) bool
-	// Moves returns whether the node has stated that it follows an order of another place.
+	// Moves reports whether the node's agent can move it to another place.
 	Moves(fault.NodeID) bool
 }
 

@@ -28,7 +28,7 @@ func (t *Topology) Move(moves []Move, ends Ends) (*Topology, error) {
 			return nil, err
 		}
 		if slices.Contains(taken, mv.To) || nodes[i].Coord != t.Nodes[i].Coord {
-			return nil, cannot(mv.Node, "it, or the place %s, is named twice", mv.To)
+			return nil, cannot(mv.Node, "the request names this node or the place %s twice", mv.To)
 		}
 		left, taken = append(left, nodes[i].Coord), append(taken, mv.To)
 		nodes[i].Coord = mv.To
@@ -73,8 +73,8 @@ func (t *Topology) mayMove(mv Move, i int, ends Ends) error {
 	case t.Dims.Box().Check(at) != nil:
 		return cannot(mv.Node, "place %s: want an empty place of the %s torus", at, t.Dims.Box())
 	case !ends.Moves(mv.Node):
-		return cannot(mv.Node, "its agent does not follow an order of another place: it is of an earlier version, or its halves run "+
-			"without `lofamo-agent run`: upgrade it, or restart it if it was upgraded before the supervisors")
+		return cannot(mv.Node, "its agent cannot move: it is of an earlier version, or runs the halves without `lofamo-agent run`: "+
+			"upgrade it, or restart it if it was upgraded before the supervisors")
 	}
 	return nil
 }

@@ -117,8 +117,9 @@ func stepSchema() schema {
 			fmt.Sprintf("parameters.%s: want it only with %s", p, strings.Join(users[p], ", "))))
 	}
 	return mapping([]string{"name", "executor"}, rules, schema{
-		"name":       schema{"type": "string", "maxLength": 63, "pattern": name.String()},
-		"executor":   explained("The act, as in docs/responses.md.", optionSchema(kindsWith(func(response.Traits) bool { return true })...)),
+		"name": schema{"type": "string", "maxLength": 63, "pattern": name.String()},
+		"executor": explained("The executor, as described in docs/responses.md.",
+			optionSchema(kindsWith(func(response.Traits) bool { return true })...)),
 		"parameters": mapping(nil, nil, params),
 		"timeout":    durationSchema(time.Second),
 		"retries":    numberSchema(0, maxRetries),
@@ -143,7 +144,7 @@ func specSchema() schema {
 		rule("!has("+last+".wait) || duration("+last+".wait) == duration('0s')", "steps: want no wait at the last step: nothing comes after it"),
 		rule("!has("+last+".onFailure) || "+last+".onFailure != 'next'", "steps: want onFailure: stop at the last step: nothing comes after it"),
 		rule("!("+undone+") || "+uses(kindsWith(func(t response.Traits) bool { return t.Undoable })),
-			"undo.onRecovery: want false: nothing that the steps do can be put back"),
+			"undo.onRecovery: want false: no step can be undone"),
 		rule("("+undone+") || !"+uses([]string{string(response.KubernetesRemediate)}),
 			"undo.onRecovery: want true with kubernetes.remediate: the remediation must end when the fault is gone"),
 		rule("!has(self.undo) || !has(self.undo.after) || "+undone,

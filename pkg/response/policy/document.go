@@ -203,7 +203,7 @@ func (r *reader) reachable(p *response.Policy, m *matcher) {
 		return slices.ContainsFunc(p.Steps, func(s response.Step) bool { return f(s.Kind.Traits()) })
 	}
 	if p.Undo.OnRecovery && !has(func(t response.Traits) bool { return t.Undoable }) {
-		r.bad("spec.undo.onRecovery", true, "false: nothing that the steps do can be put back")
+		r.bad("spec.undo.onRecovery", true, "false: no step can be undone")
 	}
 	if !p.Undo.OnRecovery && slices.ContainsFunc(p.Steps, func(s response.Step) bool { return s.Kind == response.KubernetesRemediate }) {
 		r.bad("spec.undo.onRecovery", false, "true with kubernetes.remediate: the remediation must end when the fault is gone")

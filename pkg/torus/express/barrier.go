@@ -144,7 +144,7 @@ type passedKey struct {
 }
 
 // passed is the newest generation that was complete, and its members. Another number of members means another torus, or
-// other users of the name: what the former ones have passed says nothing about these.
+// other users of the name: the earlier group's result says nothing about the new one.
 type passed struct {
 	generation uint64
 	members    int
@@ -327,7 +327,7 @@ func (b *Barriers) forget(k *barrier) {
 	b.order = slices.DeleteFunc(b.order, func(o *barrier) bool { return o == k })
 }
 
-// hasPassed reports whether a barrier of so many members, or a later generation of it, was complete.
+// hasPassed reports whether this barrier, or a later generation with the same number of members, was complete.
 func (b *Barriers) hasPassed(of Barrier, members int) bool {
 	p, known := b.passed[passedKey{of.Topic, of.Name}]
 	return known && of.Generation <= p.generation && members == p.members

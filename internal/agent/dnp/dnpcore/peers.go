@@ -130,7 +130,7 @@ func (m *Machine) unfit(next peers.State) string {
 		at = next.Coord
 	}
 	if next.Placed && !m.peers.cfg.Spare && !m.peers.cfg.Moves || !dims.Contains(at) && (next.Placed || !m.peers.cfg.Spare) {
-		return fmt.Sprintf("place %s: want one of the torus of %s, and for a node that follows one", at, dims)
+		return fmt.Sprintf("place %s: want a place in the %s torus, for a spare or a node that can move", at, dims)
 	}
 	for i, d := range grid.Directions() {
 		p, end, linked := next.Peers[i], m.peers.cfg.Ends[i].Address, m.links[i] != nil

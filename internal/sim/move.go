@@ -34,6 +34,7 @@ type place struct {
 	sent   time.Time   // when the newest order was sent
 
 	moved [grid.NumDirections]time.Time // when the committed topology changed the peer of an end, or a later leader began
+	led   [grid.NumDirections]time.Time // moved, without regard to leaders
 	turns uint64                        // counts joins and leaves
 	joins bool                          // it has joined, and no leader has heard it since
 	first time.Time                     // its first life at this place, or when a later leader began; zero: none yet
@@ -346,7 +347,7 @@ func (w *World) replace(dims grid.Dims, m move) (changed []*node) {
 		ends := n == joiner
 		for _, d := range grid.Directions() {
 			if n == joiner || peerOf(before, d) != peerOf(n.topo, d) {
-				n.place.moved[d.Index()], ends = w.now, true
+				n.place.moved[d.Index()], n.place.led[d.Index()], ends = w.now, w.now, true
 			}
 		}
 		if ends {

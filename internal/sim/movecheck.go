@@ -142,10 +142,12 @@ func (w *World) wronglyMoved(t *term, n *node, c awareness.Change) string {
 	if moved.IsZero() || ofPeer(c.Cause) || w.now.Sub(moved) > awareness.DefaultRelinkBound {
 		return ""
 	}
+	// A half that died after the change explains the fault, also if it lived again when the leader began.
+	led := fault.Later(n.place.led[d.Index()], p.place.led[d.Opposite().Index()])
 	lives := func(n *node) bool {
-		return n.dnp.up() && !n.liar && (!n.dnp.started.After(moved) || n.dnp.started.Equal(n.place.first))
+		return n.dnp.up() && !n.liar && (!n.dnp.started.After(led) || n.dnp.started.Equal(n.place.first))
 	}
-	if lives(n) && lives(p) && w.soundSince(n, d, moved) && w.soundSince(p, d.Opposite(), moved) {
+	if lives(n) && lives(p) && w.soundSince(n, d, led) && w.soundSince(p, d.Opposite(), led) {
 		return fmt.Sprintf("it leads to %s since %s, both live, and the cable is sound", p.id(), w.now.Sub(moved))
 	}
 	return ""

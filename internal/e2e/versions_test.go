@@ -20,7 +20,7 @@ import (
 )
 
 // previous is the commit of version N-1.
-const previous = "46fced4200d711fae2d5a9663c68f3a3ccc4a043"
+const previous = "6a2061b257bc01bca33603a9ce79b221b5709bb7"
 
 // buildPrevious builds the programs of version N-1 from the history and returns their directory. Without the
 // history (a shallow clone, an archive) the test is skipped, but never in CI.

@@ -327,7 +327,7 @@ func (m *Machine) observer(o fault.Origin) string {
 }
 
 // findNode derives the state of the node itself. Only votes make it FAILED. A SICK or FAILED component makes it SICK,
-// with the gravest cause in the order of fault.Cause. It is NORMAL when both halves are NORMAL and no fault is known. A
+// with the gravest cause (fault.Cause.Severity). It is NORMAL when both halves are NORMAL and no fault is known. A
 // single bad link is only that link's fault; bad links to several neighbours may be the node's: see badPorts. Sensors
 // that a machine lacks stay UNKNOWN and do not count.
 func (m *Machine) findNode(n *node, now time.Time) finding {
@@ -350,7 +350,7 @@ func (m *Machine) findNode(n *node, now time.Time) finding {
 		if _, link := c.LinkDirection(); link && (p.cause != fault.CauseLink || n.badPorts() < minPorts) {
 			continue
 		}
-		if worst == nil || p.cause > worst.cause || (p.cause == worst.cause && p.state > worst.state) {
+		if worst == nil || p.cause.Severity() > worst.cause.Severity() || (p.cause == worst.cause && p.state > worst.state) {
 			worst, which = p, c
 		}
 	}

@@ -1,6 +1,7 @@
 package awareness
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -32,7 +33,10 @@ func (m *Machine) find(n *node, c fault.Component, now time.Time) finding {
 	if d, ok := c.LinkDirection(); ok {
 		return m.findLink(n, d, now)
 	}
-	if ofDNP(c) {
+	switch {
+	case c == fault.ComponentBus:
+		return m.findBus(n, now)
+	case ofDNP(c):
 		return m.findDNPPart(n, c, now)
 	}
 	return m.findHostPart(n, c, now)
@@ -55,12 +59,14 @@ func (m *Machine) findHalf(n *node, h fault.Half, now time.Time) finding {
 		return out
 	}
 	if a := m.accused(n, h, now); a.enough {
-		if !n.answered(h) {
+		switch {
+		case !n.answered(h):
 			return finding{keep: true}
+		case !m.hearsNoBus(n, h, now) && !m.hearsNoBus(n, h.Other(), now): // else the bus has failed, not the half: see findBus
+			f := a.record.finding(fault.Sick, c, a.by)
+			f.name, f.rule = ruleAnswers, m.accusers(a)+", but it answers"
+			return f
 		}
-		f := a.record.finding(fault.Sick, c, a.by)
-		f.name, f.rule = ruleAnswers, m.accusers(a)+", but it answers"
-		return f
 	}
 	if m.current(n, h, now) {
 		if r := m.said(n, h, c); r != nil && r.kind == fault.KindSelf && (r.state == fault.Sick || r.state == fault.Failed) {
@@ -99,6 +105,42 @@ func (m *Machine) unheard(n *node) finding {
 		state: fault.Unknown, cause: fault.CauseNone, kind: fault.KindDigest, began: n.heard(0),
 		name: ruleUnheard, rule: "no evidence, or too old", blank: true,
 	}
+}
+
+// findBus derives the state of the bus between the two halves of a node with two kernels. A half at one end of a silent
+// bus cannot tell a cut from the death of the other half. So the other half is challenged, by rails that do not need the
+// bus: if it answers, the bus has failed; if it does not, the half has.
+func (m *Machine) findBus(n *node, now time.Time) finding {
+	for _, h := range halves {
+		if f := n.failure(h); f.on {
+			out := f.finding
+			out.state, out.cause, out.name, out.rule = fault.Unknown, fault.CauseNone, ruleHostDead, "its host is dead"
+			if h == fault.HalfDNP {
+				out.name, out.rule = ruleDNPDead, "its DNP is dead"
+			}
+			return out
+		}
+	}
+	waits := false
+	for _, h := range halves {
+		a := m.accused(n, h, now)
+		switch {
+		case !a.bus:
+		case n.answered(h):
+			f := a.record.finding(fault.Failed, fault.ComponentBus, a.by)
+			f.name, f.rule = ruleBus, fmt.Sprintf("the %s half hears nothing over the bus, but the %s half answers", h.Other(), h)
+			return f
+		default:
+			waits = true
+		}
+	}
+	if waits {
+		return finding{keep: true}
+	}
+	if r, by := m.ownWord(n, fault.ComponentBus, now); r != nil && !r.silent() {
+		return m.told(r, fault.ComponentBus, by)
+	}
+	return m.unheard(n)
 }
 
 // findDNPPart derives the state of the DNP's sensors and core from the statements of the node's own halves. Once the

@@ -35,7 +35,7 @@ func (p stamp) newer(than stamp) bool {
 	return p.epoch > than.epoch || (p.epoch == than.epoch && p.seq > than.seq)
 }
 
-// silent reports whether the observer hears no authentic frame on the link.
+// silent reports whether the observer hears no authentic frame on the link or the bus.
 func (r *record) silent() bool {
 	return r != nil && r.state == fault.Failed && r.kind == fault.KindSilence
 }

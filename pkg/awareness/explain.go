@@ -328,6 +328,9 @@ func (x *explainer) asked(k fault.Half) {
 func (x *explainer) ofHalf(h fault.Half) {
 	x.verdicts()
 	x.life()
+	if a := x.accused(x.n, h, x.now); a.bus {
+		x.say("the %s half hears nothing from it over the bus %s", h.Other(), x.lasting(a.record.began))
+	}
 	if r := x.said(x.n, h.Other(), x.c); r != nil && r.kind == fault.KindWatchdog {
 		weight := ""
 		if !x.states(x.n, h.Other(), x.now) {
@@ -451,6 +454,11 @@ func (x *explainer) word(who string, n *node, c fault.Component) {
 func (x *explainer) ofPart() {
 	x.ends()
 	x.word("the node itself", x.n, x.c)
+	if x.c == fault.ComponentBus {
+		x.asked(fault.HalfHost)
+		x.asked(fault.HalfDNP)
+		return
+	}
 	x.measured()
 	if _, ok := describedIndex(x.c); ok {
 		if first, count, _ := x.describedFailed(x.n, x.c, x.now); count > 0 {
@@ -515,6 +523,9 @@ func (x *explainer) until() []string {
 	case ruleDisputed:
 		return []string{"the far end finds it FAILED as well: then FAILED at both ends",
 			"the near end reports that it hears the other again: then NORMAL"}
+	case ruleBus:
+		return []string{"both halves hear each other over the bus again: then NORMAL",
+			"one of the halves does not answer any more: then that half is FAILED, and the bus UNKNOWN"}
 	case ruleNearEnd, ruleFarEnd:
 		return []string{"that end reports that it hears the other again", fmt.Sprintf("that end is not heard for %s: then UNKNOWN", window)}
 	case ruleDescribed, ruleDescribedOne:

@@ -80,6 +80,7 @@ func (m *Machine) settle(n *node, now time.Time) {
 
 // accusation is the case against one half.
 type accusation struct {
+	bus    bool         // the other half hears nothing over the bus, which may be what has failed
 	by     fault.Origin // observer of the deciding statement
 	record *record      // nil: no accuser
 	count  int          // neighbours that accuse by their descriptors
@@ -100,13 +101,26 @@ func (m *Machine) accused(n *node, h fault.Half, now time.Time) accusation {
 	if h == fault.HalfHost {
 		a = m.describedDead(n, back, now)
 	}
-	if r := m.said(n, h.Other(), halfComponent(h)); r != nil && r.kind == fault.KindWatchdog && r.state == fault.Failed &&
-		!r.since.Before(back) && m.states(n, h.Other(), now) {
-		a.record, a.by, a.enough = r, n.origin(h.Other()), true
+	r := m.said(n, h.Other(), halfComponent(h))
+	found := r != nil && r.kind == fault.KindWatchdog && r.state == fault.Failed
+	bus := m.said(n, h.Other(), fault.ComponentBus)
+	if bus.silent() {
+		r, found = bus, true // a watchdog behind a silent bus sees nothing either
+	}
+	if found && !r.since.Before(back) && m.states(n, h.Other(), now) {
+		a.record, a.by, a.enough, a.bus = r, n.origin(h.Other()), true, bus.silent()
 		a.latest = fault.Later(a.latest, fault.Later(r.since, n.backAt[h.Other()-1]))
 	}
 	return a
 }
+
+// hearsNoBus reports whether a valid statement of the half says that it hears nothing over the bus.
+func (m *Machine) hearsNoBus(n *node, h fault.Half, now time.Time) bool {
+	return m.said(n, h, fault.ComponentBus).silent() && m.states(n, h, now)
+}
+
+// ofOtherHalf reports whether the accuser is the node's own other half: by its watchdog, or by the silence of the bus.
+func (a accusation) ofOtherHalf() bool { return a.bus || a.record.kind == fault.KindWatchdog }
 
 // describedDead gathers the neighbours' descriptors that call the node's host dead, since its last verdict ended.
 func (m *Machine) describedDead(n *node, back, now time.Time) accusation {
@@ -183,7 +197,7 @@ func (m *Machine) judgeHalf(n *node, h fault.Half, now time.Time) {
 		return
 	}
 	start, due := r.start, m.caughtUp(r.due)
-	if a.record.kind == fault.KindWatchdog {
+	if a.ofOtherHalf() {
 		due = m.caughtUp(m.promptAnswerBy(start, time.Duration(r.waits)*wait))
 	}
 	if n0 := &n.rounds[0]; h == fault.HalfDNP && n0.open && n0.sent > 0 && r.waits == 1 && !n.proven(h, n0.since) {
@@ -209,7 +223,7 @@ func (m *Machine) judgeHalf(n *node, h fault.Half, now time.Time) {
 	f.rule = fmt.Sprintf("%s, no answer within %s", m.accusers(a), roughly(due.Sub(start)))
 	f.name = ruleDescriptors
 	f.rule += n.survivor(h)
-	if a.record.kind == fault.KindWatchdog {
+	if a.ofOtherHalf() {
 		f.name = ruleWatchdog
 	}
 	m.becomeFailed(n, h, f, now)
@@ -229,7 +243,10 @@ func (n *node) survivor(h fault.Half) string {
 
 // accusers describes the accusers in words.
 func (m *Machine) accusers(a accusation) string {
-	if a.record.kind == fault.KindWatchdog {
+	switch {
+	case a.bus:
+		return "its other half hears nothing from it over the bus"
+	case a.record.kind == fault.KindWatchdog:
 		return "its other half finds it dead"
 	}
 	return fmt.Sprintf("descriptors of %d neighbours say it is dead", a.count)
@@ -260,7 +277,7 @@ func (m *Machine) recover(n *node, h fault.Half, now time.Time) {
 	if f.proven.IsZero() {
 		word := m.said(n, h.Other(), halfComponent(h))
 		seen := word != nil && word.kind == fault.KindWatchdog && word.state == fault.Normal && word.came.After(f.at) &&
-			m.states(n, h.Other(), now)
+			m.states(n, h.Other(), now) && !m.hearsNoBus(n, h.Other(), now)
 		if seen && !now.After(word.came) {
 			n.wakeAt(now.Add(lull), now)
 			seen = false

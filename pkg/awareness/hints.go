@@ -1,10 +1,6 @@
 package awareness
 
-import (
-	"time"
-
-	"github.com/lofamo/lofamo/pkg/fault"
-)
+import "time"
 
 // Hints that a process has ended shorten the wait for its answer. They come from the node's kernels: a kernel refuses
 // frames or challenges because no process listens there, or it confirms the end of a half to the other half. A process
@@ -42,7 +38,7 @@ func (m *Machine) waitForNode(n *node, v votes, single bool, now time.Time) time
 // waitForHalf returns the wait for an answer of an accused half. It is short if the accuser is the node's other half,
 // and that half's kernel has confirmed the end of the process.
 func (m *Machine) waitForHalf(a accusation) time.Duration {
-	if a.record.kind == fault.KindWatchdog && a.record.ended {
+	if a.ofOtherHalf() && a.record.ended {
 		return m.hintedWait()
 	}
 	return m.cfg.ChallengeHalf

@@ -48,7 +48,7 @@ func (n *illNode) dead() bool { return n.state == fault.Failed || n.inferred }
 
 // ports reports whether the map blames the node itself for several bad links. Its cause may be a graver fault beside them.
 func (l *Incidents) ports(n *illNode) bool {
-	if n.state != fault.Sick || n.cause <= fault.CauseLink {
+	if n.state != fault.Sick || n.cause.Severity() <= fault.CauseLink.Severity() {
 		return n.state == fault.Sick && n.cause == fault.CauseLink
 	}
 	if n.failed(fault.ComponentDNP) {

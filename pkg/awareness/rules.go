@@ -41,6 +41,7 @@ const (
 	rulePartition                        // a part of the torus without a path to it
 	ruleRevoked                          // the node's certificates are revoked
 	ruleCutOff                           // at a parent: its region is not heard
+	ruleBus                              // one half hears nothing over the bus, but the other one answers
 	ruleRelinked                         // the link leads to another node, and is not known to work yet
 )
 
@@ -60,7 +61,7 @@ const RulePeerRestarting = "peer-restarting"
 var ruleNames = [...]string{"", "quorum", "single-witness", "both-halves", "watchdog", "descriptors", "answers", "speaks", "own-word",
 	"last-word", "described", "described-by-one", "near-end", "far-end", "disputed", "peer-dead", RulePeerRestarting, "node-dead", "dnp-dead",
 	"host-dead", "inferred",
-	"unreachable", "unheard", "restored", "row", "plane", "bundle", "block", "enclosed", "label", "partition", RuleRevoked, RuleCutOff,
+	"unreachable", "unheard", "restored", "row", "plane", "bundle", "block", "enclosed", "label", "partition", RuleRevoked, RuleCutOff, "bus",
 	RuleRelinked}
 
 // String returns the name, or "" for none.

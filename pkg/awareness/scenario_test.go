@@ -17,6 +17,7 @@ import (
 //
 //	torus DIMS [holdoff=D] [KEY=AXIS]...  a cluster of that shape, nothing started; nodes at the same place of the
 //	                             axis (X, Y, Z) share a value of the failure domain KEY: rack=X gives rack=r0, rack=r1, ...
+//	platform NAME                the platform that all halves state from now on: shared-kernel or dpu
 //	start                        boot every half; runs past grace without printing
 //	run D                        let time pass
 //	kill NODE[/HALF]             the half runs no longer; without a half, both
@@ -86,6 +87,14 @@ func (s *scenario) command(f []string) error {
 	}
 	w := s.w
 	switch f[0] {
+	case "platform":
+		for _, p := range []fault.Platform{fault.PlatformSharedKernel, fault.PlatformDPU} {
+			if p.String() == arg(1) {
+				w.platform = p
+				return nil
+			}
+		}
+		return fmt.Errorf("platform %q", arg(1))
 	case "start":
 		w.start()
 		return nil

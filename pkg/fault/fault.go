@@ -64,10 +64,10 @@ const (
 	Failed // permanently wrong, or no longer participating: needs action
 )
 
-// Cause is the faulty part of a node that is not normal.
+// Cause is the faulty part of a node that is not normal. Severity compares causes.
 type Cause uint8
 
-// The causes, the gravest last.
+// The causes.
 const (
 	CauseNone Cause = iota + 1
 	CauseSensor
@@ -78,7 +78,21 @@ const (
 	CauseDNP
 	CauseHost
 	CauseNode
+	CauseBus
 )
+
+// Severity ranks causes: the higher one is graver. The bus ranks below both halves and above all else, because the
+// halves of a node whose bus has failed no longer watch each other.
+func (c Cause) Severity() int {
+	switch {
+	case c == CauseBus:
+		return int(CauseDNP)
+	case c >= CauseDNP:
+		return int(c) + 1
+	default:
+		return int(c)
+	}
+}
 
 // Component is a part of a node with a state of its own. ComponentNode is the node itself.
 type Component uint8
@@ -99,15 +113,19 @@ const (
 	componentLinkBase // plus direction index
 )
 
+// ComponentBus is the path between the two halves of a node with two kernels (PlatformDPU). A node with one kernel has
+// no bus of its own.
+const ComponentBus = componentLinkBase + grid.NumDirections
+
 // NumComponents bounds Component values from above, for arrays.
-const NumComponents = int(componentLinkBase) + grid.NumDirections
+const NumComponents = int(ComponentBus) + 1
 
 // Link returns the component for the link in direction d, from the point of view of this node.
 func Link(d grid.Direction) Component { return componentLinkBase + Component(d.Index()) }
 
 // LinkDirection returns the direction of a link component, and false for any other.
 func (c Component) LinkDirection() (grid.Direction, bool) {
-	if c < componentLinkBase || int(c) >= NumComponents {
+	if c < componentLinkBase || c >= ComponentBus {
 		return 0, false
 	}
 	return grid.Directions()[c-componentLinkBase], true
@@ -116,7 +134,7 @@ func (c Component) LinkDirection() (grid.Direction, bool) {
 // Valid reports whether c is one of the components.
 func (c Component) Valid() bool { return c >= ComponentNode && int(c) < NumComponents }
 
-// Components lists every component in order, links last.
+// Components lists every component in order.
 func Components() []Component {
 	out := make([]Component, 0, NumComponents-1)
 	for c := ComponentNode; c.Valid(); c++ {
@@ -142,6 +160,8 @@ func (c Component) Cause() Cause {
 		return CausePeripheral
 	case ComponentTemperature, ComponentPower, ComponentVoltage:
 		return CauseSensor
+	case ComponentBus:
+		return CauseBus
 	default:
 		if _, ok := c.LinkDirection(); ok {
 			return CauseLink
@@ -158,7 +178,7 @@ const (
 	KindSelf       Kind = iota + 1 // a half on a component that it owns or measures itself
 	KindWatchdog                   // a half on its other half: Valid still 0 when read (§III-E)
 	KindDescriptor                 // a neighbour's DNP or host, from the torus (Table V)
-	KindSilence                    // no authentic frame from the neighbour within the timeout
+	KindSilence                    // no authentic frame from the neighbour, or from the node's other half, within the timeout
 	KindHandshake                  // the neighbour's frames arrive, but report that ours do not
 	KindErrorRatio                 // the ratio of errors to received frames exceeded the threshold (§IV-B)
 	KindGossip                     // memberlist's opinion: a hint, never proof

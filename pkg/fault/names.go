@@ -29,7 +29,7 @@ func (n names) parse(kind, s string) (uint8, error) {
 var (
 	halfNames  = names{"", "host", "dnp"}
 	stateNames = names{"", "UNKNOWN", "NORMAL", "SICK", "FAILED"}
-	causeNames = names{"", "NONE", "SENSOR", "PERIPHERAL", "MEMORY", "LINK", "SERVICE_NETWORK", "DNP", "HOST", "NODE"}
+	causeNames = names{"", "NONE", "SENSOR", "PERIPHERAL", "MEMORY", "LINK", "SERVICE_NETWORK", "DNP", "HOST", "NODE", "BUS"}
 	kindNames  = names{"", "SELF", "WATCHDOG", "DESCRIPTOR", "SILENCE", "HANDSHAKE", "ERROR_RATIO", "GOSSIP", "CHALLENGE", "VOTES", "DIGEST",
 		"ABSENT"}
 	pathNames = names{"", "DIRECT", "GOSSIP", "TORUS"}
@@ -43,7 +43,7 @@ var componentNames = func() names {
 	for _, d := range grid.Directions() {
 		n = append(n, "link/"+d.String())
 	}
-	return n
+	return append(n, "bus")
 }()
 
 func (h Half) String() string      { return halfNames.str("Half", uint8(h)) }

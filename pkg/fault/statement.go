@@ -8,8 +8,8 @@ import "fmt"
 //
 //   - Only supervisors state verdicts on whole nodes, votes, challenges, missing digests and gossip.
 //   - About another node a half may state only its descriptor: the host and its parts, of kind DESCRIPTOR.
-//   - Silence, lost handshakes and error ratios concern the half's own links. About a link, a descriptor may only state
-//     SICK (restarting).
+//   - Silence, lost handshakes and error ratios concern the half's own links and its end of the bus. About a link, a
+//     descriptor may only state SICK (restarting).
 //   - ABSENT is UNKNOWN, and concerns the own node's memory, peripherals and sensors.
 //   - A watchdog states the other half of its own node, and only a half itself states that it is SICK or FAILED by SELF.
 func (o Observation) CheckStatement(own NodeID, half Half) error {
@@ -38,8 +38,8 @@ func (o Observation) CheckStatement(own NodeID, half Half) error {
 			return refuse("DESCRIPTOR on another node, or on a SICK link")
 		}
 	case o.Kind == KindSilence, o.Kind == KindHandshake, o.Kind == KindErrorRatio:
-		if !link {
-			return refuse("that kind on a link")
+		if !link && o.Component != ComponentBus {
+			return refuse("that kind on a link or the bus")
 		}
 	case o.Kind == KindWatchdog:
 		if o.Component != half.Other().component() {

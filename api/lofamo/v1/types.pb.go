@@ -144,31 +144,33 @@ func (Platform) EnumDescriptor() ([]byte, []int) {
 type Cause int32
 
 const (
-	Cause_CAUSE_UNSPECIFIED Cause = 0 // never sent
-	Cause_NONE              Cause = 1 // no fault, or nothing known
-	Cause_SENSOR            Cause = 2 // temperature, power or voltage beyond its thresholds
-	Cause_PERIPHERAL        Cause = 3 // peripheral/0 or peripheral/1 of the host
-	Cause_MEMORY            Cause = 4 // the host's, by its error counters
-	Cause_LINK              Cause = 5 // a cable or one of its two ends
-	Cause_SERVICE_NETWORK   Cause = 6 // the node's part in it, or its way there
-	Cause_DNP               Cause = 7 // the DNP half, or its core logic
-	Cause_HOST              Cause = 8 // the host half
-	Cause_NODE              Cause = 9 // both halves
+	Cause_CAUSE_UNSPECIFIED Cause = 0  // never sent
+	Cause_NONE              Cause = 1  // no fault, or nothing known
+	Cause_SENSOR            Cause = 2  // temperature, power or voltage beyond its thresholds
+	Cause_PERIPHERAL        Cause = 3  // peripheral/0 or peripheral/1 of the host
+	Cause_MEMORY            Cause = 4  // the host's, by its error counters
+	Cause_LINK              Cause = 5  // a cable or one of its two ends
+	Cause_SERVICE_NETWORK   Cause = 6  // the node's part in it, or its way there
+	Cause_DNP               Cause = 7  // the DNP half, or its core logic
+	Cause_HOST              Cause = 8  // the host half
+	Cause_NODE              Cause = 9  // both halves
+	Cause_BUS               Cause = 10 // the path between the halves of a node with two kernels; both halves live
 )
 
 // Enum value maps for Cause.
 var (
 	Cause_name = map[int32]string{
-		0: "CAUSE_UNSPECIFIED",
-		1: "NONE",
-		2: "SENSOR",
-		3: "PERIPHERAL",
-		4: "MEMORY",
-		5: "LINK",
-		6: "SERVICE_NETWORK",
-		7: "DNP",
-		8: "HOST",
-		9: "NODE",
+		0:  "CAUSE_UNSPECIFIED",
+		1:  "NONE",
+		2:  "SENSOR",
+		3:  "PERIPHERAL",
+		4:  "MEMORY",
+		5:  "LINK",
+		6:  "SERVICE_NETWORK",
+		7:  "DNP",
+		8:  "HOST",
+		9:  "NODE",
+		10: "BUS",
 	}
 	Cause_value = map[string]int32{
 		"CAUSE_UNSPECIFIED": 0,
@@ -181,6 +183,7 @@ var (
 		"DNP":               7,
 		"HOST":              8,
 		"NODE":              9,
+		"BUS":               10,
 	}
 )
 
@@ -3538,7 +3541,7 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\bPlatform\x12\x18\n" +
 	"\x14PLATFORM_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSHARED_KERNEL\x10\x01\x12\a\n" +
-	"\x03DPU\x10\x02*\x8c\x01\n" +
+	"\x03DPU\x10\x02*\x95\x01\n" +
 	"\x05Cause\x12\x15\n" +
 	"\x11CAUSE_UNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04NONE\x10\x01\x12\n" +
@@ -3552,7 +3555,9 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x0fSERVICE_NETWORK\x10\x06\x12\a\n" +
 	"\x03DNP\x10\a\x12\b\n" +
 	"\x04HOST\x10\b\x12\b\n" +
-	"\x04NODE\x10\t*?\n" +
+	"\x04NODE\x10\t\x12\a\n" +
+	"\x03BUS\x10\n" +
+	"*?\n" +
 	"\x04Path\x12\x14\n" +
 	"\x10PATH_UNSPECIFIED\x10\x00\x12\n" +
 	"\n" +

@@ -103,7 +103,7 @@ func faultOf(p *lofamov1.ExecutorTarget) executor.Fault {
 	if s := p.GetState(); s > 0 && s <= lofamov1.State_FAILED {
 		f.State = fault.State(s) //nolint:gosec // bounded above
 	}
-	if c := p.GetCause(); c > 0 && c <= lofamov1.Cause_NODE {
+	if c := p.GetCause(); c > 0 && c <= lofamov1.Cause_BUS {
 		f.Cause = fault.Cause(c) //nolint:gosec // bounded above
 	}
 	if p.GetSince().IsValid() {

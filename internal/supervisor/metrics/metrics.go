@@ -341,7 +341,7 @@ func (m *Metrics) preset() {
 	for _, s := range []string{"RECEIVED", "COMMITTED", "STALE_EPOCH"} {
 		m.Acks.WithLabelValues(s)
 	}
-	for c := fault.CauseNone + 1; c <= fault.CauseNode; c++ {
+	for c := fault.CauseNone + 1; c <= fault.CauseBus; c++ {
 		m.awareness.WithLabelValues(c.String())
 	}
 	for s := fault.Unknown; s.Valid(); s++ {

@@ -42,7 +42,7 @@ var (
 	badStates = []fault.State{fault.Sick, fault.Failed, fault.Unknown}
 	causes    = []fault.Cause{
 		fault.CauseNone, fault.CauseSensor, fault.CausePeripheral, fault.CauseMemory, fault.CauseLink, fault.CauseServiceNetwork, fault.CauseDNP,
-		fault.CauseHost, fault.CauseNode,
+		fault.CauseHost, fault.CauseNode, fault.CauseBus,
 	}
 	groupKinds = []string{"ROW", "PLANE", "BLOCK", "LABEL", "PARTITION"}
 )

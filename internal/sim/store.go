@@ -90,7 +90,7 @@ func (s *store) holdsBack() bool { return s.full || s.w.now.Before(s.lame) }
 // blank is the picture of a node without any commit.
 func (s *store) blank(id fault.NodeID) (p picture) {
 	links := s.w.ids[id].topo.Links
-	for c := fault.ComponentNode; c.Valid(); c++ {
+	for c := fault.ComponentNode; c < fault.ComponentBus; c++ { // each node has one kernel here
 		if d, link := c.LinkDirection(); !link || slices.Contains(links, d) {
 			p.state[c], p.cause[c] = fault.Unknown, fault.CauseNone
 		}

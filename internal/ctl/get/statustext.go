@@ -150,6 +150,8 @@ func causeInWords(in *lofamov1.Incident) string {
 		return "the cable or one of its two ends loses or damages frames"
 	case "service-network":
 		return "the node fails on the service network; the torus still reaches it"
+	case "bus":
+		return "the path between the two halves of the node is cut; both halves live"
 	case "memory":
 		return "the memory of the host has too many errors"
 	case "peripheral":

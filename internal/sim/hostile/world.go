@@ -385,7 +385,7 @@ func (w *world) plain(rank int) awareness.NodeStatus {
 		ID: w.ids[rank], Coord: w.s.Dims.At(rank), State: is[fault.ComponentNode].state, Cause: is[fault.ComponentNode].cause, Since: w.now,
 		HostEpoch: w.nodes[rank].halves[0].epoch, Components: make([]awareness.ComponentStatus, 0, fault.NumComponents),
 	}
-	for c := fault.ComponentHost; c.Valid(); c++ {
+	for c := fault.ComponentHost; c < fault.ComponentBus; c++ { // each node has one kernel here
 		if d, link := c.LinkDirection(); !link || w.s.Dims.HasLink(d) {
 			st.Components = append(st.Components, awareness.ComponentStatus{Component: c, State: is[c].state, Cause: is[c].cause, Since: w.now})
 		}

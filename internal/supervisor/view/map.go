@@ -275,11 +275,11 @@ func NewBuilder(names *Names, since time.Time) *Builder {
 	return b
 }
 
-// unheard returns a node of unknown state.
+// unheard returns a node of unknown state. Whether it has a bus is unknown, so it has none.
 func unheard(id fault.NodeID, at grid.Coord, dims grid.Dims, since time.Time) awareness.NodeStatus {
 	st := awareness.NodeStatus{ID: id, Coord: at, State: fault.Unknown, Cause: fault.CauseNone, Since: since}
 	links := dims.LinksOf(at)
-	for c := fault.ComponentHost; c.Valid(); c++ {
+	for c := fault.ComponentHost; c < fault.ComponentBus; c++ {
 		if d, link := c.LinkDirection(); !link || slices.Contains(links, d) {
 			st.Components = append(st.Components, awareness.ComponentStatus{Component: c, State: fault.Unknown, Cause: fault.CauseNone,
 				Since: since})
@@ -323,7 +323,8 @@ func (b *Builder) Move(names *Names, since time.Time) (next *Builder, relinked [
 		}
 		p := b.now.packed(was)
 		fresh := next.now.packed(rank)
-		for i := firstLink; i < len(p.components); i++ {
+		for _, d := range grid.Directions() {
+			i := fault.Link(d)
 			if (p.components[i].state == 0) == (fresh.components[i].state == 0) {
 				continue
 			}

@@ -155,8 +155,8 @@ func (p *packed) evidence(c fault.Component) []awareness.EvidenceStatus {
 func (p *packed) counts() Counts {
 	var c Counts
 	c.Nodes[p.state]++
-	for i := range p.components[:] {
-		if s := p.components[i].state; s != 0 && i >= firstLink {
+	for _, d := range grid.Directions() {
+		if s := p.components[fault.Link(d)].state; s != 0 {
 			c.Links[s]++
 		}
 	}
@@ -165,9 +165,6 @@ func (p *packed) counts() Counts {
 	}
 	return c
 }
-
-// firstLink is the number of the first link among the components.
-var firstLink = int(fault.Link(grid.Directions()[0]))
 
 // notNormal reports whether the node is not NORMAL, or has a component that is SICK or FAILED.
 func (p *packed) notNormal() bool {

@@ -80,7 +80,7 @@ func (m *Machine) settle(n *node, now time.Time) {
 
 // accusation is the case against one half.
 type accusation struct {
-	bus    bool         // the other half hears nothing over the bus, which may be what has failed
+	bus    bool         // the other half hears nothing over the bus, and the bus itself may have failed
 	by     fault.Origin // observer of the deciding statement
 	record *record      // nil: no accuser
 	count  int          // neighbours that accuse by their descriptors

@@ -218,6 +218,7 @@ var fuzzed = map[string]string{
 	"pkg/torus/procedure.decodeMessage":              "pkg/torus/procedure FuzzDecode",
 	"pkg/torus/routing.DecodeFlow":                   "pkg/torus/routing FuzzDecodeFlow",
 	"pkg/torus/routing.decodePiece":                  "pkg/torus/routing FuzzReorder",
+	"pkg/watchdog.DecodeWindow":                      "pkg/watchdog FuzzDecodeWindow",
 }
 
 // fuzzedFaults returns the errors in a list of decoders and their targets.

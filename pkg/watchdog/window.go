@@ -1,0 +1,225 @@
+package watchdog
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// WindowState is what a half knows about the window to the kernel of its other half. Zero: the two halves have one kernel
+// and no window.
+type WindowState uint8
+
+// The states.
+const (
+	WindowAlive   WindowState = iota + 1 // the other half's process sends frames
+	WindowRefused                        // the other half's kernel refuses frames: it lives, and the process has ended
+	WindowSilent                         // no frame and no refusal: the kernel is dead, the process is stopped, or the path is cut
+)
+
+// String returns alive, refused or silent.
+func (s WindowState) String() string {
+	switch s {
+	case WindowAlive:
+		return "alive"
+	case WindowRefused:
+		return "refused"
+	case WindowSilent:
+		return "silent"
+	}
+	return fmt.Sprintf("WindowState(%d)", uint8(s))
+}
+
+// refusalLife is how long a refusal counts. A kernel answers one peer with a few refusals at once, and then with one a second.
+const refusalLife = 2500 * time.Millisecond
+
+// replayBits is the number of sequence numbers below the highest one that may still arrive.
+const replayBits = 64
+
+// The errors of Window.Hear, each counted separately.
+var (
+	// ErrWindowReplay: the frame arrived before, or is too old to know.
+	ErrWindowReplay = errors.New("window frame repeated")
+	// ErrWindowLeased: another process holds the other half's side of the window.
+	ErrWindowLeased = errors.New("window held by another process")
+)
+
+// WindowConfig configures one end of a window.
+type WindowConfig struct {
+	TRead  time.Duration // period in which this half reads the other half's word
+	Misses int           // K of ReaderConfig
+	Life   uint64        // random number of this process
+}
+
+// Window is one end of the window between the two halves of a node that run under two kernels. Each half has a register
+// file of its own. The owner of words states all of them in each datagram, which is one write of its watchdog word; at
+// the other end the words go into the other register file. So a lost datagram is a missed write, and the machines Reader
+// and Writer need not know about the window.
+//
+// Window is pure: the caller authenticates frames, moves words and sends. A half that hears no statement for TRead sends
+// frames that ask for an answer instead of statements. So the states of the window are known before the Reader's verdict.
+//
+// The window's lease replaces the lock of a half on its register file. The first process whose statement arrives holds the
+// side of the other half for TRead after each of its statements. Meanwhile only a process with a newer boot epoch may
+// take it over.
+type Window struct {
+	cfg   WindowConfig
+	start time.Time
+
+	heard    time.Time // last authentic frame
+	stated   time.Time // last statement of the holder
+	refused  time.Time // last refusal by the peer's kernel
+	denied   time.Time // last time that the peer called this process a second claimant
+	life     uint64    // of the holder; 0: none yet
+	epoch    uint64    // of the holder
+	boot     BootID    // of the holder's kernel
+	session  uint32
+	top      uint64 // highest sequence number of the session
+	seen     uint64 // bit i: top-i has arrived
+	statedAt uint64 // sequence number of the newest statement of the session
+	stats    WindowStats
+}
+
+// WindowStats counts from the start.
+type WindowStats struct {
+	Statements uint64 // accepted
+	Mail       uint64 // accepted
+	Replays    uint64 // frames that arrived before
+	Leased     uint64 // statements of second claimants
+	Malformed  uint64 // payloads that are no datagram
+	Unknown    uint64 // datagrams of a later version
+	Refusals   uint64 // by the peer's kernel
+}
+
+// NewWindow returns one end of a window. It panics if TRead is not positive.
+func NewWindow(cfg WindowConfig, now time.Time) *Window {
+	if err := positive("TRead", cfg.TRead); err != nil {
+		panic("watchdog: NewWindow: " + err.Error())
+	}
+	return &Window{cfg: cfg, start: now}
+}
+
+// WindowFrame is an authentic frame from the other half.
+type WindowFrame struct {
+	Session uint32
+	Seq     uint64
+	Epoch   uint64 // boot epoch of the sender
+	Ask     bool   // the sender wants an answer
+	Payload []byte // a datagram, or empty
+}
+
+// WindowOutput is the result of a frame.
+type WindowOutput struct {
+	Answer bool         // send an empty frame at once
+	Deny   bool         // send AppendDenial: the sender is a second claimant
+	Words  []WindowWord // to store, in this order; they point into the payload's decoded form
+	Beat   bool         // validate the watchdog word with its last value: its owner has a later version
+	Mail   []byte       // for this half's mailbox; it points into the payload
+	Holder bool         // a new process holds the other half's side
+}
+
+// Hear takes a frame. The error says why nothing of it counts, except that its sender lives.
+func (w *Window) Hear(now time.Time, f WindowFrame) (WindowOutput, error) {
+	if !w.fresh(f) {
+		w.stats.Replays++
+		return WindowOutput{}, fmt.Errorf("frame %d of session %08x: %w", f.Seq, f.Session, ErrWindowReplay)
+	}
+	w.heard = now
+	out := WindowOutput{Answer: f.Ask}
+	if len(f.Payload) == 0 {
+		return out, nil
+	}
+	d, err := DecodeWindow(f.Payload)
+	switch {
+	case errors.Is(err, ErrWindowVersion):
+		w.stats.Unknown++
+		out.Beat = true
+		return out, err
+	case err != nil:
+		w.stats.Malformed++
+		return out, err
+	case d.Denied:
+		w.denied = now
+		return out, nil
+	}
+	if d.Life != w.life {
+		if now.Before(w.stated.Add(w.cfg.TRead)) && w.life != 0 && f.Epoch <= w.epoch {
+			w.stats.Leased++
+			out.Deny = true
+			return out, fmt.Errorf("second process of the other half, boot epoch %d beside %d: %w", f.Epoch, w.epoch, ErrWindowLeased)
+		}
+		w.life, out.Holder = d.Life, true
+	}
+	w.epoch = f.Epoch
+	if d.Mail != nil {
+		w.stats.Mail++
+		out.Mail = d.Mail
+		return out, nil
+	}
+	w.stats.Statements++
+	w.stated, w.boot = now, d.Boot
+	if f.Seq > w.statedAt { // an older one that was overtaken has old words
+		w.statedAt, out.Words = f.Seq, d.Words
+	}
+	return out, nil
+}
+
+// fresh reports whether a frame has not arrived before, and remembers it. Sequence numbers begin anew with a session; a
+// caller accepts frames of the previous session only until the first one of the next.
+func (w *Window) fresh(f WindowFrame) bool {
+	switch {
+	case f.Session != w.session:
+		w.session, w.top, w.seen, w.statedAt = f.Session, f.Seq, 1, 0
+		return true
+	case f.Seq > w.top:
+		w.seen, w.top = w.seen<<(f.Seq-w.top)|1, f.Seq // a shift by 64 or more leaves 0
+		return true
+	case w.top-f.Seq >= replayBits || w.seen>>(w.top-f.Seq)&1 == 1:
+		return false
+	}
+	w.seen |= 1 << (w.top - f.Seq)
+	return true
+}
+
+// Refused takes a refusal by the peer's kernel, which quoted a frame of this end.
+func (w *Window) Refused(now time.Time) {
+	w.refused = now
+	w.stats.Refusals++
+}
+
+// State returns the state of the window, and the time since the last frame of the other half; before the first frame, the
+// time since the start.
+func (w *Window) State(now time.Time) (WindowState, time.Duration) {
+	since := w.heard
+	if since.IsZero() {
+		since = w.start
+	}
+	switch {
+	case now.Sub(since) <= time.Duration(max(w.cfg.Misses, 1))*w.cfg.TRead:
+		return WindowAlive, now.Sub(since)
+	case !w.refused.IsZero() && w.refused.After(since) && now.Sub(w.refused) <= refusalLife:
+		return WindowRefused, now.Sub(since)
+	}
+	return WindowSilent, now.Sub(since)
+}
+
+// Asks reports whether to send a frame that asks for an answer instead of a statement: no statement came for TRead. A
+// kernel's refusal quotes an empty frame as a whole with its MAC, and so can be believed.
+func (w *Window) Asks(now time.Time) bool {
+	return w.stated.IsZero() || now.Sub(w.stated) > w.cfg.TRead+w.cfg.TRead/2
+}
+
+// Lost reports whether to request a new session: no frame came for a whole TRead.
+func (w *Window) Lost(now time.Time) bool { return w.heard.IsZero() || now.Sub(w.heard) > w.cfg.TRead }
+
+// Denied reports whether the other end called this process a second claimant within the last second.
+func (w *Window) Denied(now time.Time) bool {
+	return !w.denied.IsZero() && now.Sub(w.denied) < time.Second
+}
+
+// Peer returns the boot epoch of the process that holds the other half's side, and the boot of its kernel; zeros before
+// its first statement.
+func (w *Window) Peer() (epoch uint64, boot BootID) { return w.epoch, w.boot }
+
+// Stats returns the counters.
+func (w *Window) Stats() WindowStats { return w.stats }

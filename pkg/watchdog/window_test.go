@@ -1,0 +1,242 @@
+package watchdog
+
+import (
+	"bytes"
+	"errors"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	windowRead   = 30 * time.Millisecond
+	windowMisses = 2
+)
+
+var windowStart = time.Unix(1000, 0)
+
+func windowAt(ms int) time.Time { return windowStart.Add(time.Duration(ms) * time.Millisecond) }
+
+func newTestWindow() *Window {
+	return NewWindow(WindowConfig{TRead: windowRead, Misses: windowMisses, Life: 1}, windowAt(0))
+}
+
+// statement returns a frame with a statement of one word.
+func statement(t *testing.T, session uint32, seq, epoch, life uint64) WindowFrame {
+	t.Helper()
+	b, err := AppendStatement(nil, life, BootID{9}, []WindowWord{{Name: uint16(AddrHostWatchdog), Value: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return WindowFrame{Session: session, Seq: seq, Epoch: epoch, Payload: b}
+}
+
+func hear(t *testing.T, w *Window, ms int, f WindowFrame) WindowOutput {
+	t.Helper()
+	out, err := w.Hear(windowAt(ms), f)
+	if err != nil {
+		t.Fatalf("at %d ms: %v", ms, err)
+	}
+	return out
+}
+
+func TestWindowTellsDeadProcessFromSilentKernel(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		do   func(w *Window)
+		want WindowState
+	}{
+		{"answers without statements", func(w *Window) {
+			for ms := 40; ms <= 120; ms += 20 {
+				hear(t, w, ms, WindowFrame{Session: 7, Seq: uint64(ms)})
+			}
+		}, WindowAlive},
+		{"refusals", func(w *Window) { w.Refused(windowAt(60)) }, WindowRefused},
+		{"nothing", func(*Window) {}, WindowSilent},
+		{"a refusal from before the last frame", func(w *Window) {
+			w.Refused(windowAt(10))
+			hear(t, w, 30, WindowFrame{Session: 7, Seq: 2})
+		}, WindowSilent},
+	} {
+		w := newTestWindow()
+		hear(t, w, 0, statement(t, 7, 1, 1, 5))
+		tc.do(w)
+		if !w.Asks(windowAt(60)) {
+			t.Errorf("%s: no question after 60 ms without a statement", tc.name)
+		}
+		if got, age := w.State(windowAt(120)); got != tc.want {
+			t.Errorf("%s: %s after %s: want %s", tc.name, got, age, tc.want)
+		}
+	}
+	w := newTestWindow()
+	w.Refused(windowAt(100))
+	if s, _ := w.State(windowAt(2700)); s != WindowSilent {
+		t.Errorf("a refusal counts for ever: %s", s)
+	}
+}
+
+func TestWindowAcceptsEachFrameOnce(t *testing.T) {
+	w := newTestWindow()
+	if out := hear(t, w, 0, statement(t, 7, 10, 1, 5)); !out.Holder || len(out.Words) != 1 {
+		t.Errorf("first statement: %+v", out)
+	}
+	if out := hear(t, w, 1, statement(t, 7, 9, 1, 5)); out.Words != nil {
+		t.Errorf("words of a statement that was overtaken: %+v", out)
+	}
+	for _, seq := range []uint64{10, 9} {
+		if _, err := w.Hear(windowAt(2), statement(t, 7, seq, 1, 5)); !errors.Is(err, ErrWindowReplay) {
+			t.Errorf("frame %d again: %v", seq, err)
+		}
+	}
+	hear(t, w, 3, statement(t, 7, 100, 1, 5))
+	if _, err := w.Hear(windowAt(4), statement(t, 7, 36, 1, 5)); !errors.Is(err, ErrWindowReplay) {
+		t.Errorf("frame too old to know: %v", err)
+	}
+	hear(t, w, 4, WindowFrame{Session: 7, Seq: 37})
+	if out := hear(t, w, 5, statement(t, 8, 1, 1, 5)); out.Words == nil || out.Holder {
+		t.Errorf("first frame of a new session: %+v", out)
+	}
+	if s := w.Stats(); s.Replays != 3 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestSecondClaimantWaitsForLease(t *testing.T) {
+	w := newTestWindow()
+	hear(t, w, 0, statement(t, 7, 1, 4, 5))
+	if out, err := w.Hear(windowAt(20), statement(t, 8, 1, 4, 6)); !errors.Is(err, ErrWindowLeased) || !out.Deny || out.Words != nil {
+		t.Errorf("same epoch, within the lease: %+v %v", out, err)
+	}
+	if out := hear(t, w, 21, statement(t, 9, 1, 5, 6)); !out.Holder {
+		t.Errorf("newer epoch: %+v", out)
+	}
+	if _, err := w.Hear(windowAt(22), statement(t, 7, 2, 4, 5)); !errors.Is(err, ErrWindowLeased) {
+		t.Errorf("the former holder: %v", err)
+	}
+	if out := hear(t, w, 60, statement(t, 7, 3, 4, 5)); !out.Holder {
+		t.Errorf("after the lease: %+v", out)
+	}
+	claimant := newTestWindow()
+	hear(t, claimant, 0, WindowFrame{Session: 8, Seq: 1, Payload: AppendDenial(nil, 5)})
+	if !claimant.Denied(windowAt(500)) || claimant.Denied(windowAt(1000)) {
+		t.Error("a denial does not last for a second")
+	}
+}
+
+func TestLaterVersionIsSignOfLife(t *testing.T) {
+	w := newTestWindow()
+	f := statement(t, 7, 1, 1, 5)
+	f.Payload[0] = 2
+	out, err := w.Hear(windowAt(0), f)
+	if !errors.Is(err, ErrWindowVersion) || !out.Beat || !strings.Contains(err.Error(), "2: want 1") {
+		t.Errorf("%+v %v", out, err)
+	}
+}
+
+func TestWindowDatagrams(t *testing.T) {
+	words := []WindowWord{{1, 2}, {3, 0xffffffff}}
+	b, err := AppendStatement(nil, 5, BootID{1, 2}, words)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d, err := DecodeWindow(b); err != nil || !reflect.DeepEqual(d, WindowDatagram{Life: 5, Boot: BootID{1, 2}, Words: words}) {
+		t.Errorf("%+v %v", d, err)
+	}
+	mail, err := AppendMail(nil, 5, []byte("mail"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d, err := DecodeWindow(mail); err != nil || string(d.Mail) != "mail" {
+		t.Errorf("%+v %v", d, err)
+	}
+	if d, err := DecodeWindow(AppendDenial(nil, 5)); err != nil || !d.Denied || d.Life != 5 {
+		t.Errorf("%+v %v", d, err)
+	}
+	if _, err := AppendStatement(nil, 5, BootID{}, make([]WindowWord, MaxWindowWords+1)); err == nil {
+		t.Error("too many words")
+	}
+	if _, err := AppendStatement(nil, 0, BootID{}, nil); err == nil {
+		t.Error("process 0")
+	}
+	for _, n := range []int{0, MaxWindowMail + 1} {
+		if _, err := AppendMail(nil, 5, make([]byte, n)); err == nil {
+			t.Errorf("mail of %d bytes", n)
+		}
+	}
+	for _, tc := range []struct {
+		b    []byte
+		want string
+	}{
+		{nil, "0 bytes: want at least 10"},
+		{mail[:10], "mail of 0 bytes: want 1 to 8100"},
+		{slices.Concat(mail, make([]byte, MaxWindowMail)), "mail of 8104 bytes"},
+		{b[:20], "statement of 20 bytes: want at least 28"},
+		{b[:len(b)-1], "statement of 2 words in 11 bytes"},
+		{append(AppendDenial(nil, 5), 0), "denial with 1 bytes: want none"},
+		{[]byte{1, 4, 0, 0, 0, 0, 0, 0, 0, 1}, "kind is 4: want 1 to 3"},
+		{make([]byte, 10), "unknown version of a window datagram: 0: want 1"},
+		{[]byte{1, 1, 0, 0, 0, 0, 0, 0, 0, 0}, "process is 0"},
+	} {
+		if _, err := DecodeWindow(tc.b); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("% x: %v: want %q", tc.b[:min(len(tc.b), 16)], err, tc.want)
+		}
+	}
+}
+
+func FuzzDecodeWindow(f *testing.F) {
+	b, _ := AppendStatement(nil, 5, BootID{1, 2}, []WindowWord{{1, 2}})
+	m, _ := AppendMail(nil, 5, []byte("mail"))
+	for _, s := range [][]byte{b, m, AppendDenial(nil, 1)} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		d, err := DecodeWindow(b)
+		if err != nil {
+			return
+		}
+		var back []byte
+		switch {
+		case d.Denied:
+			back = AppendDenial(nil, d.Life)
+		case d.Mail != nil:
+			back, err = AppendMail(nil, d.Life, d.Mail)
+		default:
+			back, err = AppendStatement(nil, d.Life, d.Boot, d.Words)
+		}
+		if err != nil || !bytes.Equal(back, b) {
+			t.Errorf("%x comes back as %x, %v", b, back, err)
+		}
+	})
+}
+
+// FuzzWindowFrames gives the machine any sequence of well-formed frames: no frame counts twice, and a claimant never takes
+// a live lease with an old epoch.
+func FuzzWindowFrames(f *testing.F) {
+	f.Add([]byte{1, 1, 1, 1, 2, 1, 1, 1, 2, 3, 2, 2})
+	f.Fuzz(func(t *testing.T, in []byte) {
+		w, now := newTestWindow(), 0
+		taken := map[[2]uint64]bool{}
+		for ; len(in) >= 4; in = in[4:] {
+			now += int(in[0] >> 4)
+			session, seq, epoch, life := uint32(in[0]&3)+1, uint64(in[1]), uint64(in[2]&7), uint64(in[3]&3)+1
+			if session < w.session {
+				continue // the caller has forgotten its keys
+			}
+			was, wasEpoch, stated := w.life, w.epoch, w.stated
+			out, err := w.Hear(windowAt(now), statement(t, session, seq, epoch, life))
+			if err != nil {
+				continue
+			}
+			if key := [2]uint64{uint64(session), seq}; taken[key] {
+				t.Fatalf("frame %v counts twice", key)
+			} else {
+				taken[key] = true
+			}
+			if out.Holder && was != 0 && epoch <= wasEpoch && windowAt(now).Before(stated.Add(windowRead)) {
+				t.Fatal("a live lease went to an old epoch")
+			}
+		}
+	})
+}

@@ -10,6 +10,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
 
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 )
@@ -136,6 +137,10 @@ func (w *World) oweProcess(n *node, h fault.Half, alone bool) {
 				way = w.truth.dnpWay
 			}
 			if !way[n.rank] || !other.ready() {
+				return 0
+			}
+			// A half that began after the death never saw the dead one. It waits for the first write as long as at a cold start.
+			if other.born.After(p.lived) && w.now.Sub(other.born) <= watchdog.DefaultGrace {
 				return 0
 			}
 			return w.cfg.Periods.HalfBound()

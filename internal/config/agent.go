@@ -82,6 +82,8 @@ type Agent struct {
 	Sensors sensor.Config `json:"sensors"`
 	// Recovery limits the restarts of a half that ends or hangs.
 	Recovery RecoveryConfig `json:"recovery"`
+	// HardwareWatchdog makes the machine reset when its halves stand still, or when it is cut off. Default none.
+	HardwareWatchdog HardwareWatchdogConfig `json:"hardwareWatchdog,omitzero"`
 	// SelfTest is the schedule of self-tests of the modules in use.
 	SelfTest SelfTestConfig `json:"selfTest"`
 	// Processor is the processor time that the halves may use.
@@ -175,6 +177,23 @@ type RecoveryConfig struct {
 	// StartWithin is the maximum time for a started half to write its watchdog word for the first time; after that the
 	// daemon kills it. Only time in which it could run counts. 1s to 10m. Default 5s.
 	StartWithin Duration `json:"startWithin"`
+}
+
+// HardwareWatchdogConfig is the machine's watchdog device, which lofamo-agent run feeds. An armed device resets the machine
+// when the daemon dies or hangs, when a half writes no watchdog word for 30 s, and when the node is cut off. It is armed
+// once both halves serve, and disarmed when the daemon stops in order.
+type HardwareWatchdogConfig struct {
+	// Device is the device's path, such as /dev/watchdog0. No other program may feed it. Default none: nothing is armed.
+	Device string `json:"device,omitempty"`
+	// Timeout is the time after which an unfed device resets the machine, in whole seconds. 4s to 5m; the device may allow
+	// less. Required with Device.
+	Timeout Duration `json:"timeout,omitempty"`
+	// ContactWithin is how long the node may hear no neighbour and have no working service network before the device is no
+	// longer fed: self-fencing. The machine is down at most Timeout later. 5s to 1h, or 0s for no self-fencing. Default 0s.
+	ContactWithin Duration `json:"contactWithin,omitempty"`
+	// AllowNoWayOut accepts a device that cannot be disarmed, or of which the kernel does not tell. Each stop of the daemon
+	// for longer than Timeout then resets the machine. Default false.
+	AllowNoWayOut bool `json:"allowNoWayOut,omitempty"`
 }
 
 // SelfTestConfig is how the halves test the modules that are in use.

@@ -332,6 +332,16 @@ func TestAgentValidationNamesField(t *testing.T) {
 		{func(a *Agent) { a.Supervisors[1].Report = "s1:7001" }, "supervisors[1].report: given s1:7001"},
 		{func(a *Agent) { a.Sensors.Memory.SickCorrected = -1 }, "sensors.memory.sickCorrected: given -1"},
 		{func(a *Agent) { a.Recovery.Restarts = 0 }, "recovery.restarts: given 0: want 1 to 100"},
+		{func(a *Agent) { a.HardwareWatchdog.Timeout = Duration(time.Minute) }, `hardwareWatchdog.device: given "": want a device`},
+		{func(a *Agent) {
+			a.HardwareWatchdog = HardwareWatchdogConfig{Device: "watchdog0", Timeout: Duration(10 * time.Second)}
+		},
+			"hardwareWatchdog.device: given watchdog0: want an absolute path"},
+		{func(a *Agent) { a.HardwareWatchdog = HardwareWatchdogConfig{Device: "/dev/watchdog0"} },
+			"hardwareWatchdog.timeout: given 0s: want 4s to 5m"},
+		{func(a *Agent) {
+			a.HardwareWatchdog = HardwareWatchdogConfig{Device: "/dev/watchdog0", Timeout: Duration(10 * time.Second), ContactWithin: 1}
+		}, "hardwareWatchdog.contactWithin: given 1ns: want 5s to 1h"},
 		{func(a *Agent) { a.Recovery.Window = 0 }, "recovery.window: given 0s: want 1s to 24h"},
 		{func(a *Agent) { a.SelfTest.Interval = Duration(499 * time.Millisecond) },
 			"selfTest.interval: given 499ms: want 500ms to 5s, or 0s for no self-tests"},

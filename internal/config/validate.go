@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -231,6 +232,7 @@ func (a Agent) Validate() error {
 	a.validateSupervisors(p)
 	p.add(a.Sensors.Validate("sensors."))
 	a.Recovery.validate(p)
+	a.HardwareWatchdog.validate(p)
 	a.SelfTest.validate(p)
 	// Written so that NaN is refused too.
 	if b := a.Processor.Budget; b != 0 && !(b >= 0.1 && b <= 100) {
@@ -260,6 +262,25 @@ func (r RecoveryConfig) validate(p *problems) {
 	}
 	if w := r.StartWithin.D(); w < time.Second || w > 10*time.Minute {
 		p.bad("recovery.startWithin", w, "1s to 10m")
+	}
+}
+
+func (w HardwareWatchdogConfig) validate(p *problems) {
+	timeout, contact := w.Timeout.D(), w.ContactWithin.D()
+	switch {
+	case w.Device == "" && w != (HardwareWatchdogConfig{}):
+		p.bad("hardwareWatchdog.device", `""`, "a device such as /dev/watchdog0, because other keys of hardwareWatchdog are set")
+		return
+	case w.Device == "":
+		return
+	case !filepath.IsAbs(w.Device):
+		p.bad("hardwareWatchdog.device", w.Device, "an absolute path")
+	}
+	if timeout < 4*time.Second || timeout > 5*time.Minute || timeout%time.Second != 0 {
+		p.bad("hardwareWatchdog.timeout", timeout, "4s to 5m, in whole seconds")
+	}
+	if contact != 0 && (contact < 5*time.Second || contact > time.Hour) {
+		p.bad("hardwareWatchdog.contactWithin", contact, "5s to 1h, or 0s for no self-fencing")
 	}
 }
 

@@ -1,0 +1,86 @@
+package recovery
+
+import (
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// FenceStall is how long a half's watchdog word may stand still before the node's hardware watchdog is no longer fed. It
+// is longer than a planned restart takes.
+const FenceStall = 30 * time.Second
+
+// Fence decides when the recovery daemon feeds the hardware watchdog of its machine, which resets the machine when it is
+// not fed in time:
+//
+//	         both halves serve, and contact       a word stands still, or no contact for too long
+//	disarmed ─────────────────────────────► fed ◄───────────────────────────────────────────────► starved
+//	                                              both words advance, and contact
+//
+// It never arms the device before the halves have written their words and, with ContactWithin, before the node has
+// reached another one. So a machine that boots into a fault is not reset again and again.
+type Fence struct {
+	// ContactWithin is how long the node may be without contact. Zero: contact does not count.
+	ContactWithin time.Duration
+
+	armed   bool
+	seen    [2]bool // words that have advanced, by half
+	stores  [2]uint32
+	known   [2]bool      // stores holds a number
+	moved   [2]time.Time // when the word last advanced, or the fence began
+	contact time.Time    // the last one, or when the fence began
+	reached bool         // there was a contact
+}
+
+// FenceLook is what the daemon saw of the halves' registers.
+type FenceLook struct {
+	Readable [2]bool   // by half: host, DNP
+	Stores   [2]uint32 // numbers of the watchdog words, where readable
+	// Contact reports whether the node reaches another one: frames arrive on a link, or the service network works.
+	Contact bool
+}
+
+// Armed reports whether Look has asked for the device.
+func (f *Fence) Armed() bool { return f.armed }
+
+// Disarmed notes that the device is not open: it could not be opened, or the daemon closed it.
+func (f *Fence) Disarmed() { f.armed = false }
+
+// Look takes a look. It reports whether to feed the device now, which arms it the first time. why is the reason for not
+// feeding an armed device, and empty otherwise.
+func (f *Fence) Look(now time.Time, l FenceLook) (feed bool, why string) {
+	if f.contact.IsZero() {
+		f.contact, f.moved = now, [2]time.Time{now, now}
+	}
+	for i := range f.stores {
+		if !l.Readable[i] {
+			continue
+		}
+		if f.known[i] && l.Stores[i] != f.stores[i] {
+			f.seen[i], f.moved[i] = true, now
+		}
+		f.stores[i], f.known[i] = l.Stores[i], true
+	}
+	if l.Contact {
+		f.contact, f.reached = now, true
+	}
+	if !f.armed {
+		f.armed = f.seen[0] && f.seen[1] && f.late(now) == "" && (f.ContactWithin == 0 || f.reached)
+		return f.armed, ""
+	}
+	why = f.late(now)
+	return why == "", why
+}
+
+// late returns the reason for not feeding the device; "": none.
+func (f *Fence) late(now time.Time) string {
+	for i, h := range [...]fault.Half{fault.HalfHost, fault.HalfDNP} {
+		if silent := now.Sub(f.moved[i]); silent > FenceStall {
+			return "the " + h.String() + " half has written no watchdog word for " + silent.Round(time.Second).String()
+		}
+	}
+	if alone := now.Sub(f.contact); f.ContactWithin != 0 && alone > f.ContactWithin {
+		return "no neighbour is heard and the service network does not work for " + alone.Round(time.Second).String()
+	}
+	return ""
+}

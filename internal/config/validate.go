@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -251,47 +250,6 @@ func (a Agent) Validate() error {
 	}
 	p.log(a.Log)
 	return p.err()
-}
-
-func (r RecoveryConfig) validate(p *problems) {
-	if r.Restarts < 1 || r.Restarts > 100 {
-		p.bad("recovery.restarts", r.Restarts, "1 to 100")
-	}
-	if w := r.Window.D(); w < time.Second || w > 24*time.Hour {
-		p.bad("recovery.window", w, "1s to 24h")
-	}
-	if w := r.StartWithin.D(); w < time.Second || w > 10*time.Minute {
-		p.bad("recovery.startWithin", w, "1s to 10m")
-	}
-}
-
-func (w HardwareWatchdogConfig) validate(p *problems) {
-	timeout, contact := w.Timeout.D(), w.ContactWithin.D()
-	switch {
-	case w.Device == "" && w != (HardwareWatchdogConfig{}):
-		p.bad("hardwareWatchdog.device", `""`, "a device such as /dev/watchdog0, because other keys of hardwareWatchdog are set")
-		return
-	case w.Device == "":
-		return
-	case !filepath.IsAbs(w.Device):
-		p.bad("hardwareWatchdog.device", w.Device, "an absolute path")
-	}
-	if timeout < 4*time.Second || timeout > 5*time.Minute || timeout%time.Second != 0 {
-		p.bad("hardwareWatchdog.timeout", timeout, "4s to 5m, in whole seconds")
-	}
-	if contact != 0 && (contact < 5*time.Second || contact > time.Hour) {
-		p.bad("hardwareWatchdog.contactWithin", contact, "5s to 1h, or 0s for no self-fencing")
-	}
-}
-
-func (s SelfTestConfig) validate(p *problems) {
-	every, idle := s.Interval.D(), s.IdleAfter.D()
-	if every != 0 && (every < 500*time.Millisecond || every > 5*time.Second) {
-		p.bad("selfTest.interval", every, "500ms to 5s, or 0s for no self-tests")
-	}
-	if every != 0 && (idle < every || idle > 10*time.Minute) {
-		p.bad("selfTest.idleAfter", idle, "selfTest.interval (%v) to 10m", every)
-	}
 }
 
 func (s ServiceConfig) validate(p *problems) {

@@ -32,7 +32,7 @@ type Fence struct {
 	reached bool         // there was a contact
 }
 
-// FenceLook is what the daemon saw of the halves' registers.
+// FenceLook is one reading of the halves' registers.
 type FenceLook struct {
 	Readable [2]bool   // by half: host, DNP
 	Stores   [2]uint32 // numbers of the watchdog words, where readable
@@ -80,7 +80,7 @@ func (f *Fence) late(now time.Time) string {
 		}
 	}
 	if alone := now.Sub(f.contact); f.ContactWithin != 0 && alone > f.ContactWithin {
-		return "no neighbour is heard and the service network does not work for " + alone.Round(time.Second).String()
+		return "no frame of a neighbour and no working service network for " + alone.Round(time.Second).String()
 	}
 	return ""
 }

@@ -93,7 +93,7 @@ func TestFenceStarvesWithoutContact(t *testing.T) {
 			t.Fatalf("within 10s: not fed: %s", why)
 		}
 	}
-	if feed, why := r.step(true, true, false); feed || !strings.Contains(why, "no neighbour") {
+	if feed, why := r.step(true, true, false); feed || !strings.Contains(why, "no frame of a neighbour") {
 		t.Fatalf("11s without contact: feed %v, %q", feed, why)
 	}
 	if feed, _ := r.step(true, true, true); !feed {

@@ -255,7 +255,7 @@ func (t *term) moveNext() {
 		}
 		changed := w.replace(dims, m)
 		to := awarenessConfig(w, t.r.id)
-		moved := awareness.Moved{Dims: to.Dims, IDs: to.IDs, Labels: to.Labels, DomainLabels: to.DomainLabels}
+		moved := awareness.Moved{Dims: to.Dims, IDs: to.IDs, Labels: to.Labels, DomainLabels: to.DomainLabels, Revision: to.Revision}
 		t.incidents.Move(moved)
 		for _, n := range changed {
 			t.witness.moves(n)

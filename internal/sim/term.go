@@ -90,6 +90,9 @@ func awarenessConfig(w *World, id string) awareness.Config {
 			return n
 		},
 	}
+	if w.moves != nil {
+		cfg.Revision = w.moves.revision
+	}
 	if len(w.cfg.Racks) > 0 {
 		cfg.Labels, cfg.DomainLabels = make(map[fault.NodeID]map[string]string), []string{"rack"}
 		for at, rack := range w.cfg.Racks {

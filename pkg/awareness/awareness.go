@@ -210,6 +210,9 @@ type Wiring struct {
 	// Former are the boot epochs of the host half and of the DNP half at the place that the node had before. Zero: the node
 	// has not moved, or its reports need no comparison with these any more.
 	Former [2]fault.Epoch
+	// Revision of the topology in which the links lead there; 0: unknown. In a later topology a link may have led to another
+	// peer and back, so Followed may be about the earlier link to the same peer.
+	Revision uint64
 }
 
 // AtNewPlace returns the status of a node at a new place before its first report from there. fresh is the status of any unheard

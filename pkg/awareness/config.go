@@ -19,6 +19,8 @@ type Config struct {
 	// forward challenges, but are never judged and have no place in the map. If it is not nil, IDs may omit
 	// coordinates: those of other regions that do not border on this one. nil: the torus is one region.
 	Foreign map[fault.NodeID]bool
+	// Revision of the topology in the store; 0: unknown. See Wiring.Revision.
+	Revision uint64
 	// Supervisor is this replica's id, for evidence that it gathers itself.
 	Supervisor string
 

@@ -18,6 +18,7 @@ type Moved struct {
 	IDs          map[grid.Coord]fault.NodeID
 	Labels       map[fault.NodeID]map[string]string
 	DomainLabels []string
+	Revision     uint64 // as in Config
 }
 
 func (Moved) event() {}
@@ -55,6 +56,7 @@ func (m *Machine) moved(ev Moved, now time.Time) {
 func (m *Machine) replace(ev Moved, now time.Time) (gone []*node) {
 	was, ranks := m.nodes, m.ranks
 	m.cfg.Dims, m.cfg.IDs, m.cfg.Labels, m.cfg.DomainLabels = ev.Dims, ev.IDs, ev.Labels, ev.DomainLabels
+	m.cfg.Revision = ev.Revision
 	m.nodes, m.ranks, m.own = make([]*node, ev.Dims.Places()), make(map[fault.NodeID]int, len(ev.IDs)), make([]*node, 0, len(ev.IDs))
 	m.empty = ev.Dims.Empty()
 	stays := make([]bool, len(was))

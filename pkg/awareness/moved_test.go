@@ -381,6 +381,56 @@ func TestLinksWaitWhenTheMapIsOlderThanTheTopology(t *testing.T) {
 	}
 }
 
+// A link leads to a peer, then to another one, and then to the first one again. The map was stored before the second change. The
+// next leader does not take statements about the first of these links for statements about the present one. It knows from the
+// stored revision that the topology has changed since, and otherwise restores what the map has.
+func TestLinkToFormerPeerIsNotJudgedByEarlierWords(t *testing.T) {
+	for _, tc := range []struct {
+		name        string
+		stored, now uint64
+		want        fault.State
+	}{
+		{"changed twice since", 7, 9, fault.Unknown}, {"not changed since", 7, 7, fault.Failed},
+		{"stored by an earlier version", 0, 9, fault.Failed},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w, err := newWorld(testConfig(grid.Dims{X: 4, Y: 4, Z: 4}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.start()
+			w.run(3 * time.Second)
+			dims, err := w.dims.Without(grid.Coord{X: 1, Y: 1, Z: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.cfg.Revision = tc.stored
+			w.move(dims)
+			one, other := subject{"n0-1-1", fault.Link(grid.XPlus)}, subject{"n2-1-1", fault.Link(grid.XMinus)}
+			say := func(end subject, s fault.State, k fault.Kind) { w.say(w.actor(end.node, fault.HalfHost), end, s, k, 0) }
+			say(one, fault.Unknown, fault.KindSelf) // it has followed
+			w.run(50 * time.Millisecond)
+			saved := w.m.Nodes()
+			w.cfg.Revision = tc.now
+			if w.m, err = New(w.cfg, w.now, saved); err != nil {
+				t.Fatal(err)
+			}
+			w.queue = nil
+			w.step(Tick{})
+			for _, end := range []subject{one, other} {
+				say(end, fault.Normal, fault.KindSelf) // of the first link
+			}
+			w.run(time.Second)
+			say(other, fault.Unknown, fault.KindSelf)
+			say(one, fault.Failed, fault.KindSilence) // the order about the peer in between has reached one end alone
+			w.run(2 * time.Second)
+			if got := w.state(one.node, one.comp); got != tc.want {
+				t.Errorf("%s %s is %s: want %s", one.node, one.comp, got, tc.want)
+			}
+		})
+	}
+}
+
 // A leader ends after it has stored a change of places and before it has stored the map, which still has a link that is gone.
 // Its successor ends the link's state by an event, in its first step, so that events and map agree when the link comes back.
 func TestLinkThatIsGoneEndsWhenTheMapIsOlderThanTheTopology(t *testing.T) {

@@ -342,15 +342,22 @@ func (m *Machine) restoreRelinks(saved []NodeStatus) {
 // restoreWiring restores what an earlier leader knew about the links of a node that wait, and begins the wait for links
 // that lead to other peers than those of its committed state. That state has a link that is gone: the change to UNKNOWN is part
 // of the first step.
+//
+// The topology may have changed since that state was stored. Then a link that waits may have led to another peer in between, and
+// what its ends say may be about that peer or about the earlier link.
 func (m *Machine) restoreWiring(n *node, was *Wiring) {
 	now := m.wiring(n)
+	unclear := directions(was.Unclear)
+	if was.Revision != 0 && was.Revision != now.Revision {
+		unclear = 1<<grid.NumDirections - 1
+	}
 	for _, d := range grid.Directions() {
 		i, bit := d.Index(), directions(1)<<d.Index()
 		waits := n.components[fault.Link(d)].rule == ruleRelinked
 		if waits {
 			r := m.relinksOf(n)
 			r.turned |= directions(was.Followed) & bit
-			r.blurred |= directions(was.Unclear) & bit
+			r.blurred |= unclear & bit
 			r.dark |= bit
 			r.until[i] = m.started
 		}
@@ -386,6 +393,7 @@ func (m *Machine) restoreJoiner(n *node, r *relinks) {
 
 // wiring returns where the links of a node lead.
 func (m *Machine) wiring(n *node) (w Wiring) {
+	w.Revision = m.cfg.Revision
 	for i, p := range n.peers {
 		if p != nil {
 			w.Peers[i] = p.id

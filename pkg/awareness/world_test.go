@@ -284,7 +284,7 @@ func (w *world) move(dims grid.Dims) {
 			}
 		}
 	}
-	w.step(Moved{Dims: dims, IDs: cfg.IDs})
+	w.step(Moved{Dims: dims, IDs: cfg.IDs, Revision: w.cfg.Revision})
 }
 
 // follow has a node follow the last move.

@@ -984,9 +984,11 @@ type StoredLinks struct {
 	Unclear uint32 `protobuf:"varint,3,opt,name=unclear,proto3" json:"unclear,omitempty"`
 	// Boot epochs of the host half and of the DNP half at the place that the node had before. Set until both halves have been
 	// heard from the present place, or the wait for them is over.
-	Former        []uint64 `protobuf:"varint,4,rep,packed,name=former,proto3" json:"former,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Former []uint64 `protobuf:"varint,4,rep,packed,name=former,proto3" json:"former,omitempty"`
+	// Revision of the topology in which the links lead to these peers. Unset if unknown, as from an earlier version.
+	TopologyRevision uint64 `protobuf:"varint,5,opt,name=topology_revision,json=topologyRevision,proto3" json:"topology_revision,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *StoredLinks) Reset() {
@@ -1045,6 +1047,13 @@ func (x *StoredLinks) GetFormer() []uint64 {
 		return x.Former
 	}
 	return nil
+}
+
+func (x *StoredLinks) GetTopologyRevision() uint64 {
+	if x != nil {
+		return x.TopologyRevision
+	}
+	return 0
 }
 
 // Starved is how late a half runs that gets too little processor time.
@@ -3293,12 +3302,13 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\fstored_links\x18! \x01(\v2\x16.lofamo.v1.StoredLinksR\vstoredLinks\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"q\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9e\x01\n" +
 	"\vStoredLinks\x12\x14\n" +
 	"\x05peers\x18\x01 \x03(\tR\x05peers\x12\x1a\n" +
 	"\bfollowed\x18\x02 \x01(\rR\bfollowed\x12\x18\n" +
 	"\aunclear\x18\x03 \x01(\rR\aunclear\x12\x16\n" +
-	"\x06former\x18\x04 \x03(\x04R\x06former\"c\n" +
+	"\x06former\x18\x04 \x03(\x04R\x06former\x12+\n" +
+	"\x11topology_revision\x18\x05 \x01(\x04R\x10topologyRevision\"c\n" +
 	"\aStarved\x12\x12\n" +
 	"\x04half\x18\x01 \x01(\tR\x04half\x12\x1d\n" +
 	"\n" +

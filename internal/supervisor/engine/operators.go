@@ -225,7 +225,7 @@ func (e *Engine) awareness(t *topology.Topology) awareness.Config {
 			ids[at] = id
 		}
 	}
-	c.Dims, c.IDs, c.Labels, c.DomainLabels = t.Dims, ids, t.Labels(), t.DomainLabels
+	c.Dims, c.IDs, c.Labels, c.DomainLabels, c.Revision = t.Dims, ids, t.Labels(), t.DomainLabels, t.Revision
 	return c
 }
 

@@ -126,7 +126,7 @@ func (t *term) move(w *write, revision uint64) {
 	at := time.Now()
 	var changed []fault.NodeID
 	t.committed, changed = t.committed.Move(t.e.cfg.Names, at)
-	to := awareness.Moved{Dims: cfg.Dims, IDs: cfg.IDs, Labels: cfg.Labels, DomainLabels: cfg.DomainLabels}
+	to := awareness.Moved{Dims: cfg.Dims, IDs: cfg.IDs, Labels: cfg.Labels, DomainLabels: cfg.DomainLabels, Revision: cfg.Revision}
 	t.incidents.Move(to)
 	t.collect(garbage) // before the new documents of the same nodes
 	t.step(t.asOf(at), to)

@@ -258,7 +258,7 @@ func storeWiring(n *lofamov1.Node, w awareness.Wiring) {
 	if w == (awareness.Wiring{}) {
 		return
 	}
-	n.StoredLinks = &lofamov1.StoredLinks{Followed: uint32(w.Followed), Unclear: uint32(w.Unclear)}
+	n.StoredLinks = &lofamov1.StoredLinks{Followed: uint32(w.Followed), Unclear: uint32(w.Unclear), TopologyRevision: w.Revision}
 	for _, id := range w.Peers {
 		n.StoredLinks.Peers = append(n.StoredLinks.Peers, string(id))
 	}
@@ -273,7 +273,7 @@ func restoreWiring(n *lofamov1.Node) (w awareness.Wiring) {
 	for i, id := range links.GetPeers()[:min(len(links.GetPeers()), len(w.Peers))] {
 		w.Peers[i] = fault.NodeID(id)
 	}
-	w.Followed, w.Unclear = uint8(links.GetFollowed()), uint8(links.GetUnclear())
+	w.Followed, w.Unclear, w.Revision = uint8(links.GetFollowed()), uint8(links.GetUnclear()), links.GetTopologyRevision()
 	for i, e := range links.GetFormer()[:min(len(links.GetFormer()), len(w.Former))] {
 		w.Former[i] = fault.Epoch(e)
 	}

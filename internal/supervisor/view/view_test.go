@@ -88,7 +88,7 @@ func TestRestartShowsUntilItsTimeIsOver(t *testing.T) {
 func TestStoredNodeIsRestored(t *testing.T) {
 	want := sample()
 	want.Wiring = awareness.Wiring{
-		Peers: [grid.NumDirections]fault.NodeID{"n2-0-0", "n0-0-0", "", "", "n1-0-1", "n1-0-1"}, Followed: 1, Unclear: 1 << 5,
+		Peers: [grid.NumDirections]fault.NodeID{"n2-0-0", "n0-0-0", "", "", "n1-0-1", "n1-0-1"}, Followed: 1, Unclear: 1 << 5, Revision: 9,
 		Former: [2]fault.Epoch{3, 4},
 	}
 	b, err := proto.Marshal(Stored(want))

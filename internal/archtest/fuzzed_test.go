@@ -79,6 +79,7 @@ var fuzzed = map[string]string{
 	"examples/remediator/receiver.open":              "none: an example; it reads its own file",
 	"internal/agent/dnp.AskMask":                     "none: the answer of the node's own half, at a socket of mode 0600",
 	"internal/agent/daemon.decodeJoined":             "internal/agent/daemon FuzzJoined",
+	"internal/agent/daemon.decodeBoot":               "internal/agent/daemon FuzzBootRecord",
 	"internal/agent/daemon.decodePeriods":            "internal/agent/daemon FuzzJoined",
 	"internal/supervisor/store.decodeToken":          "internal/supervisor/store FuzzStoreValues",
 	"internal/agent/daemon.decodeRecovery":           "internal/agent/daemon FuzzDecodeRecovery",

@@ -1,6 +1,7 @@
 package servicenet
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/bits"
@@ -77,7 +78,7 @@ func cutHealth(h *lofamov1.HalfHealth, cut cutting) *lofamov1.HalfHealth {
 		return h
 	}
 	out := &lofamov1.HalfHealth{Recovery: h.GetRecovery(), Cut: h.GetCut() || len(h.GetTests()) > 0, AgeNs: h.GetAgeNs(),
-		Processor: h.GetProcessor()}
+		Processor: h.GetProcessor(), LastBoot: cutBoot(h.GetLastBoot(), cut)}
 	for _, t := range h.GetTests() {
 		well := t.GetState() == lofamov1.TestState_PASSED || t.GetState() == lofamov1.TestState_IDLE
 		if cut == bare || cut == unwell && !well {
@@ -108,6 +109,17 @@ func cutHealth(h *lofamov1.HalfHealth, cut cutting) *lofamov1.HalfHealth {
 		}
 	}
 	return out
+}
+
+// cutBoot leaves out the text of a boot's end, and then the whole.
+func cutBoot(b *lofamov1.LastBoot, cut cutting) *lofamov1.LastBoot {
+	switch {
+	case b == nil || cut < noTexts:
+		return b
+	case cut == noTexts:
+		return &lofamov1.LastBoot{End: b.GetEnd(), Boot: b.GetBoot()}
+	}
+	return nil
 }
 
 // healthSize returns how many bytes h adds to an encoded Reports message.
@@ -149,6 +161,12 @@ func appendHalf(b []byte, h *lofamov1.HalfHealth) []byte {
 	if h.GetProcessor() != nil {
 		b, at = beginField(b, 6)
 		b = endField(appendProcessor(b, h.GetProcessor()), at)
+	}
+	if boot := h.GetLastBoot(); boot != nil {
+		b, at = beginField(b, 7)
+		b = appendUint(b, 1, uint64(boot.GetEnd()))
+		b = appendText(b, 2, boot.GetDetail())
+		b = endField(appendWord(b, 3, boot.GetBoot()), at)
 	}
 	return b
 }
@@ -247,6 +265,15 @@ func (c *canonical) readHalf() *lofamov1.HalfHealth {
 			return nil
 		}
 	}
+	if c.next(7) {
+		b := c.message(7)
+		h.LastBoot = &lofamov1.LastBoot{
+			End: lofamov1.BootEnd(b.uint(1, uint64(lofamov1.BootEnd_BOOT_UNKNOWN))), Detail: b.string(2), Boot: b.word(3),
+		}
+		if !b.done() {
+			return nil
+		}
+	}
 	if !c.done() {
 		return nil
 	}
@@ -281,12 +308,15 @@ func checkHealth(h Health) error {
 
 // checkHalfHealth bounds the health of a half, which may be nil. No field is required: states that are 0 are omitted.
 func checkHalfHealth(field string, h *lofamov1.HalfHealth) error {
-	r := h.GetRecovery()
+	r, boot := h.GetRecovery(), h.GetLastBoot()
 	switch s, how := r.GetState(), r.GetResumption(); {
 	case s < 0 || s > lofamov1.RecoveryState_GIVEN_UP:
 		return refuse(RefusedField, "%s.recovery.state: given %d: want 0 to %d", field, s, lofamov1.RecoveryState_GIVEN_UP)
 	case how < 0 || how > lofamov1.Resumption_COLD:
 		return refuse(RefusedField, "%s.recovery.resumption: given %d: want 0 to %d", field, how, lofamov1.Resumption_COLD)
+	}
+	if end := boot.GetEnd(); end < 0 || end > lofamov1.BootEnd_BOOT_UNKNOWN {
+		return refuse(RefusedField, "%s.last_boot.end: given %d: want 0 to %d", field, end, lofamov1.BootEnd_BOOT_UNKNOWN)
 	}
 	if n := len(h.GetTests()); n > MaxSelfTests {
 		return refuse(RefusedField, "%s.tests: given %d: want at most %d", field, n, MaxSelfTests)
@@ -306,7 +336,7 @@ func checkHalfHealth(field string, h *lofamov1.HalfHealth) error {
 		}
 	}
 	if h.GetAgeNs() <= uint64(MaxAge) && r.GetAgeNs() <= uint64(MaxAge) && validText(r.GetCause()) && validText(r.GetCold()) &&
-		validText(r.GetReason()) {
+		validText(r.GetReason()) && validText(boot.GetDetail()) {
 		return nil // without making the names of fields
 	}
 	return firstError(
@@ -314,6 +344,7 @@ func checkHalfHealth(field string, h *lofamov1.HalfHealth) error {
 		checkText(field+".recovery.cause", r.GetCause()),
 		checkText(field+".recovery.cold", r.GetCold()),
 		checkText(field+".recovery.reason", r.GetReason()),
+		checkText(field+".last_boot.detail", boot.GetDetail()),
 		checkDuration(field+".recovery.age_ns", r.GetAgeNs()),
 	)
 }
@@ -323,6 +354,9 @@ func CheckHalfHealth(h *lofamov1.HalfHealth) error { return checkHalfHealth("hea
 
 // leaveOutLaterHealth removes states that have a number beyond those known here.
 func leaveOutLaterHealth(h *lofamov1.HalfHealth) {
+	if b := h.GetLastBoot(); b.GetEnd() > lofamov1.BootEnd_BOOT_UNKNOWN {
+		b.End = lofamov1.BootEnd_BOOT_END_UNSPECIFIED
+	}
 	if r := h.GetRecovery(); r != nil {
 		if r.GetState() > lofamov1.RecoveryState_GIVEN_UP {
 			r.State = lofamov1.RecoveryState_RECOVERY_STATE_UNSPECIFIED
@@ -374,6 +408,10 @@ func (h Health) Words() uint64 {
 		text(r.GetCause())
 		text(r.GetCold())
 		text(r.GetReason())
+		if b := half.GetLastBoot(); b != nil {
+			mix(uint64(b.GetEnd()), uint64(b.GetBoot()))
+			text(b.GetDetail())
+		}
 		mix(bit(half.GetCut()), uint64(len(half.GetTests())))
 		if p := half.GetProcessor(); p != nil {
 			mix(bit(p.GetStarved()), uint64(bits.Len32(p.GetLongestMs())), uint64(bits.Len32(p.GetSharePermille())), uint64(p.GetBudgetLevel()),
@@ -387,6 +425,37 @@ func (h Health) Words() uint64 {
 		}
 	}
 	return max(1, sum)
+}
+
+// LastBootWords describes for people how a machine's last boot ended; empty: not known.
+func LastBootWords(b *lofamov1.LastBoot) string {
+	what := b.GetDetail()
+	switch b.GetEnd() {
+	case lofamov1.BootEnd_BOOT_END_UNSPECIFIED:
+		return ""
+	case lofamov1.BootEnd_BOOT_PANIC:
+		what = cmp.Or(what, "a kernel panic")
+	case lofamov1.BootEnd_BOOT_OOPS:
+		what = "a reset or power loss after a kernel oops" + after(": ", what)
+	case lofamov1.BootEnd_BOOT_LOCKUP:
+		what = "a reset or power loss after a processor locked up" + after(": ", what)
+	case lofamov1.BootEnd_BOOT_WATCHDOG:
+		what = "a reset by the watchdog" + after(" ", what)
+	case lofamov1.BootEnd_BOOT_ORDERLY:
+		what = "an orderly shutdown or reboot" + after(": ", what)
+	case lofamov1.BootEnd_BOOT_POWER_LOSS:
+		what = "power loss, or a reset without a trace" + after(": ", what)
+	default:
+		what = "an unknown cause" + after(": ", what)
+	}
+	return "last boot ended by: " + what
+}
+
+func after(before, s string) string {
+	if s == "" {
+		return ""
+	}
+	return before + s
 }
 
 // BudgetWords describes for people the work that a half gives up to keep to its budget of processor time; empty: none.

@@ -491,6 +491,71 @@ func (Resumption) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
+// BootEnd is how a boot of a machine ended.
+type BootEnd int32
+
+const (
+	BootEnd_BOOT_END_UNSPECIFIED BootEnd = 0 // not stated, or a value of a later version
+	BootEnd_BOOT_PANIC           BootEnd = 1 // the kernel panicked
+	BootEnd_BOOT_OOPS            BootEnd = 2 // the kernel reported an error of its own (an oops), and the boot did not end in order
+	BootEnd_BOOT_LOCKUP          BootEnd = 3 // the kernel found a processor locked up, and the boot did not end in order
+	BootEnd_BOOT_WATCHDOG        BootEnd = 4 // a hardware watchdog reset the machine
+	BootEnd_BOOT_ORDERLY         BootEnd = 5 // a shutdown or reboot in order
+	BootEnd_BOOT_POWER_LOSS      BootEnd = 6 // power loss, or a reset that left no trace
+	BootEnd_BOOT_UNKNOWN         BootEnd = 7 // the agent had been stopped before, and nothing else left a trace
+)
+
+// Enum value maps for BootEnd.
+var (
+	BootEnd_name = map[int32]string{
+		0: "BOOT_END_UNSPECIFIED",
+		1: "BOOT_PANIC",
+		2: "BOOT_OOPS",
+		3: "BOOT_LOCKUP",
+		4: "BOOT_WATCHDOG",
+		5: "BOOT_ORDERLY",
+		6: "BOOT_POWER_LOSS",
+		7: "BOOT_UNKNOWN",
+	}
+	BootEnd_value = map[string]int32{
+		"BOOT_END_UNSPECIFIED": 0,
+		"BOOT_PANIC":           1,
+		"BOOT_OOPS":            2,
+		"BOOT_LOCKUP":          3,
+		"BOOT_WATCHDOG":        4,
+		"BOOT_ORDERLY":         5,
+		"BOOT_POWER_LOSS":      6,
+		"BOOT_UNKNOWN":         7,
+	}
+)
+
+func (x BootEnd) Enum() *BootEnd {
+	p := new(BootEnd)
+	*p = x
+	return p
+}
+
+func (x BootEnd) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (BootEnd) Descriptor() protoreflect.EnumDescriptor {
+	return file_lofamo_v1_types_proto_enumTypes[8].Descriptor()
+}
+
+func (BootEnd) Type() protoreflect.EnumType {
+	return &file_lofamo_v1_types_proto_enumTypes[8]
+}
+
+func (x BootEnd) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use BootEnd.Descriptor instead.
+func (BootEnd) EnumDescriptor() ([]byte, []int) {
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{8}
+}
+
 // TestState is the result of a module's self-test.
 type TestState int32
 
@@ -531,11 +596,11 @@ func (x TestState) String() string {
 }
 
 func (TestState) Descriptor() protoreflect.EnumDescriptor {
-	return file_lofamo_v1_types_proto_enumTypes[8].Descriptor()
+	return file_lofamo_v1_types_proto_enumTypes[9].Descriptor()
 }
 
 func (TestState) Type() protoreflect.EnumType {
-	return &file_lofamo_v1_types_proto_enumTypes[8]
+	return &file_lofamo_v1_types_proto_enumTypes[9]
 }
 
 func (x TestState) Number() protoreflect.EnumNumber {
@@ -544,7 +609,7 @@ func (x TestState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TestState.Descriptor instead.
 func (TestState) EnumDescriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 // EventKind is the kind of a change.
@@ -626,11 +691,11 @@ func (x EventKind) String() string {
 }
 
 func (EventKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_lofamo_v1_types_proto_enumTypes[9].Descriptor()
+	return file_lofamo_v1_types_proto_enumTypes[10].Descriptor()
 }
 
 func (EventKind) Type() protoreflect.EnumType {
-	return &file_lofamo_v1_types_proto_enumTypes[9]
+	return &file_lofamo_v1_types_proto_enumTypes[10]
 }
 
 func (x EventKind) Number() protoreflect.EnumNumber {
@@ -639,7 +704,7 @@ func (x EventKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EventKind.Descriptor instead.
 func (EventKind) EnumDescriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 // Node is one tile: a host half and a DNP half.
@@ -1843,7 +1908,10 @@ type HalfHealth struct {
 	Old bool `protobuf:"varint,5,opt,name=old,proto3" json:"old,omitempty"`
 	// Processor time of the half, while it is starved, over its budget or without real-time scheduling. Absent: none of
 	// these, or the half runs an earlier version.
-	Processor     *ProcessorTime `protobuf:"bytes,6,opt,name=processor,proto3" json:"processor,omitempty"`
+	Processor *ProcessorTime `protobuf:"bytes,6,opt,name=processor,proto3" json:"processor,omitempty"`
+	// Of the host half: how the boot of the machine before the present one ended. Absent: not known, or the agent has an
+	// earlier version.
+	LastBoot      *LastBoot `protobuf:"bytes,7,opt,name=last_boot,json=lastBoot,proto3" json:"last_boot,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1916,6 +1984,13 @@ func (x *HalfHealth) GetOld() bool {
 func (x *HalfHealth) GetProcessor() *ProcessorTime {
 	if x != nil {
 		return x.Processor
+	}
+	return nil
+}
+
+func (x *HalfHealth) GetLastBoot() *LastBoot {
+	if x != nil {
+		return x.LastBoot
 	}
 	return nil
 }
@@ -2171,6 +2246,69 @@ func (x *RecoveryStatus) GetReason() string {
 	return ""
 }
 
+// LastBoot is how the boot of a machine before the present one ended.
+type LastBoot struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	End   BootEnd                `protobuf:"varint,1,opt,name=end,proto3,enum=lofamo.v1.BootEnd" json:"end,omitempty"` // classified by the node's daemon
+	// The line of the kernel, or more about the end, for people: at most 120 bytes of UTF-8 without control characters. Text from
+	// a dead kernel is no proof.
+	Detail        string `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`
+	Boot          uint32 `protobuf:"fixed32,3,opt,name=boot,proto3" json:"boot,omitempty"` // part of the present boot's identity, so that one boot is told once; never 0
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LastBoot) Reset() {
+	*x = LastBoot{}
+	mi := &file_lofamo_v1_types_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LastBoot) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LastBoot) ProtoMessage() {}
+
+func (x *LastBoot) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_types_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LastBoot.ProtoReflect.Descriptor instead.
+func (*LastBoot) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *LastBoot) GetEnd() BootEnd {
+	if x != nil {
+		return x.End
+	}
+	return BootEnd_BOOT_END_UNSPECIFIED
+}
+
+func (x *LastBoot) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *LastBoot) GetBoot() uint32 {
+	if x != nil {
+		return x.Boot
+	}
+	return 0
+}
+
 // SelfTest is the result of one module's self-tests (seed 000 §3).
 type SelfTest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2197,7 +2335,7 @@ type SelfTest struct {
 
 func (x *SelfTest) Reset() {
 	*x = SelfTest{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[13]
+	mi := &file_lofamo_v1_types_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2209,7 +2347,7 @@ func (x *SelfTest) String() string {
 func (*SelfTest) ProtoMessage() {}
 
 func (x *SelfTest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[13]
+	mi := &file_lofamo_v1_types_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2222,7 +2360,7 @@ func (x *SelfTest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SelfTest.ProtoReflect.Descriptor instead.
 func (*SelfTest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{13}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SelfTest) GetNumber() uint32 {
@@ -2335,7 +2473,7 @@ type Component struct {
 
 func (x *Component) Reset() {
 	*x = Component{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[14]
+	mi := &file_lofamo_v1_types_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2347,7 +2485,7 @@ func (x *Component) String() string {
 func (*Component) ProtoMessage() {}
 
 func (x *Component) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[14]
+	mi := &file_lofamo_v1_types_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2360,7 +2498,7 @@ func (x *Component) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Component.ProtoReflect.Descriptor instead.
 func (*Component) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{14}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Component) GetName() string {
@@ -2439,7 +2577,7 @@ type Evidence struct {
 
 func (x *Evidence) Reset() {
 	*x = Evidence{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[15]
+	mi := &file_lofamo_v1_types_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2451,7 +2589,7 @@ func (x *Evidence) String() string {
 func (*Evidence) ProtoMessage() {}
 
 func (x *Evidence) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[15]
+	mi := &file_lofamo_v1_types_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2464,7 +2602,7 @@ func (x *Evidence) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Evidence.ProtoReflect.Descriptor instead.
 func (*Evidence) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{15}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Evidence) GetKind() string {
@@ -2522,7 +2660,7 @@ type Registers struct {
 
 func (x *Registers) Reset() {
 	*x = Registers{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[16]
+	mi := &file_lofamo_v1_types_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2534,7 +2672,7 @@ func (x *Registers) String() string {
 func (*Registers) ProtoMessage() {}
 
 func (x *Registers) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[16]
+	mi := &file_lofamo_v1_types_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2547,7 +2685,7 @@ func (x *Registers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registers.ProtoReflect.Descriptor instead.
 func (*Registers) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{16}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Registers) GetDnpWatchdog() uint32 {
@@ -2600,7 +2738,7 @@ type Link struct {
 
 func (x *Link) Reset() {
 	*x = Link{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[17]
+	mi := &file_lofamo_v1_types_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2612,7 +2750,7 @@ func (x *Link) String() string {
 func (*Link) ProtoMessage() {}
 
 func (x *Link) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[17]
+	mi := &file_lofamo_v1_types_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2625,7 +2763,7 @@ func (x *Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Link.ProtoReflect.Descriptor instead.
 func (*Link) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{17}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Link) GetNode() string {
@@ -2739,7 +2877,7 @@ type LinkMask struct {
 
 func (x *LinkMask) Reset() {
 	*x = LinkMask{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[18]
+	mi := &file_lofamo_v1_types_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2751,7 +2889,7 @@ func (x *LinkMask) String() string {
 func (*LinkMask) ProtoMessage() {}
 
 func (x *LinkMask) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[18]
+	mi := &file_lofamo_v1_types_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2764,7 +2902,7 @@ func (x *LinkMask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkMask.ProtoReflect.Descriptor instead.
 func (*LinkMask) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{18}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *LinkMask) GetNode() string {
@@ -2882,7 +3020,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[19]
+	mi := &file_lofamo_v1_types_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2894,7 +3032,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[19]
+	mi := &file_lofamo_v1_types_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2907,7 +3045,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{19}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Event) GetRevision() uint64 {
@@ -3141,7 +3279,7 @@ type Supervisor struct {
 
 func (x *Supervisor) Reset() {
 	*x = Supervisor{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[20]
+	mi := &file_lofamo_v1_types_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3153,7 +3291,7 @@ func (x *Supervisor) String() string {
 func (*Supervisor) ProtoMessage() {}
 
 func (x *Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[20]
+	mi := &file_lofamo_v1_types_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3166,7 +3304,7 @@ func (x *Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Supervisor.ProtoReflect.Descriptor instead.
 func (*Supervisor) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{20}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Supervisor) GetId() string {
@@ -3384,7 +3522,7 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\tin_flight\x18\x03 \x01(\rR\binFlight\x12\x12\n" +
 	"\x04sent\x18\x04 \x01(\x04R\x04sent\x12\x1a\n" +
 	"\banswered\x18\x05 \x01(\x04R\banswered\x12\x15\n" +
-	"\x06rtt_ns\x18\x06 \x01(\x04R\x05rttNs\"\xe1\x01\n" +
+	"\x06rtt_ns\x18\x06 \x01(\x04R\x05rttNs\"\x93\x02\n" +
 	"\n" +
 	"HalfHealth\x125\n" +
 	"\brecovery\x18\x01 \x01(\v2\x19.lofamo.v1.RecoveryStatusR\brecovery\x12)\n" +
@@ -3392,7 +3530,8 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x03cut\x18\x03 \x01(\bR\x03cut\x12\x15\n" +
 	"\x06age_ns\x18\x04 \x01(\x04R\x05ageNs\x12\x10\n" +
 	"\x03old\x18\x05 \x01(\bR\x03old\x126\n" +
-	"\tprocessor\x18\x06 \x01(\v2\x18.lofamo.v1.ProcessorTimeR\tprocessor\"\xda\x01\n" +
+	"\tprocessor\x18\x06 \x01(\v2\x18.lofamo.v1.ProcessorTimeR\tprocessor\x120\n" +
+	"\tlast_boot\x18\a \x01(\v2\x13.lofamo.v1.LastBootR\blastBoot\"\xda\x01\n" +
 	"\rProcessorTime\x12\x18\n" +
 	"\astarved\x18\x01 \x01(\bR\astarved\x12\x1d\n" +
 	"\n" +
@@ -3421,7 +3560,11 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"resumption\x12\x12\n" +
 	"\x04cold\x18\r \x01(\tR\x04cold\x12\x19\n" +
 	"\buntil_ms\x18\x0e \x01(\rR\auntilMs\x12\x16\n" +
-	"\x06reason\x18\x0f \x01(\tR\x06reason\"\xd9\x02\n" +
+	"\x06reason\x18\x0f \x01(\tR\x06reason\"\\\n" +
+	"\bLastBoot\x12$\n" +
+	"\x03end\x18\x01 \x01(\x0e2\x12.lofamo.v1.BootEndR\x03end\x12\x16\n" +
+	"\x06detail\x18\x02 \x01(\tR\x06detail\x12\x12\n" +
+	"\x04boot\x18\x03 \x01(\aR\x04boot\"\xd9\x02\n" +
 	"\bSelfTest\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12*\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x14.lofamo.v1.TestStateR\x05state\x12\x15\n" +
@@ -3600,7 +3743,17 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"Resumption\x12\x1a\n" +
 	"\x16RESUMPTION_UNSPECIFIED\x10\x00\x12\v\n" +
 	"\aRESUMED\x10\x01\x12\b\n" +
-	"\x04COLD\x10\x02*X\n" +
+	"\x04COLD\x10\x02*\x9f\x01\n" +
+	"\aBootEnd\x12\x18\n" +
+	"\x14BOOT_END_UNSPECIFIED\x10\x00\x12\x0e\n" +
+	"\n" +
+	"BOOT_PANIC\x10\x01\x12\r\n" +
+	"\tBOOT_OOPS\x10\x02\x12\x0f\n" +
+	"\vBOOT_LOCKUP\x10\x03\x12\x11\n" +
+	"\rBOOT_WATCHDOG\x10\x04\x12\x10\n" +
+	"\fBOOT_ORDERLY\x10\x05\x12\x13\n" +
+	"\x0fBOOT_POWER_LOSS\x10\x06\x12\x10\n" +
+	"\fBOOT_UNKNOWN\x10\a*X\n" +
 	"\tTestState\x12\x1a\n" +
 	"\x16TEST_STATE_UNSPECIFIED\x10\x00\x12\n" +
 	"\n" +
@@ -3636,8 +3789,8 @@ func file_lofamo_v1_types_proto_rawDescGZIP() []byte {
 	return file_lofamo_v1_types_proto_rawDescData
 }
 
-var file_lofamo_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
-var file_lofamo_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_lofamo_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
+var file_lofamo_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_lofamo_v1_types_proto_goTypes = []any{
 	(State)(0),                    // 0: lofamo.v1.State
 	(Platform)(0),                 // 1: lofamo.v1.Platform
@@ -3647,108 +3800,112 @@ var file_lofamo_v1_types_proto_goTypes = []any{
 	(PathState)(0),                // 5: lofamo.v1.PathState
 	(RecoveryState)(0),            // 6: lofamo.v1.RecoveryState
 	(Resumption)(0),               // 7: lofamo.v1.Resumption
-	(TestState)(0),                // 8: lofamo.v1.TestState
-	(EventKind)(0),                // 9: lofamo.v1.EventKind
-	(*Node)(nil),                  // 10: lofamo.v1.Node
-	(*StoredLinks)(nil),           // 11: lofamo.v1.StoredLinks
-	(*Starved)(nil),               // 12: lofamo.v1.Starved
-	(*FaultEvidence)(nil),         // 13: lofamo.v1.FaultEvidence
-	(*Restarting)(nil),            // 14: lofamo.v1.Restarting
-	(*Maintenance)(nil),           // 15: lofamo.v1.Maintenance
-	(*Warning)(nil),               // 16: lofamo.v1.Warning
-	(*Group)(nil),                 // 17: lofamo.v1.Group
-	(*DeliveryStatus)(nil),        // 18: lofamo.v1.DeliveryStatus
-	(*RailStatus)(nil),            // 19: lofamo.v1.RailStatus
-	(*HalfHealth)(nil),            // 20: lofamo.v1.HalfHealth
-	(*ProcessorTime)(nil),         // 21: lofamo.v1.ProcessorTime
-	(*RecoveryStatus)(nil),        // 22: lofamo.v1.RecoveryStatus
-	(*SelfTest)(nil),              // 23: lofamo.v1.SelfTest
-	(*Component)(nil),             // 24: lofamo.v1.Component
-	(*Evidence)(nil),              // 25: lofamo.v1.Evidence
-	(*Registers)(nil),             // 26: lofamo.v1.Registers
-	(*Link)(nil),                  // 27: lofamo.v1.Link
-	(*LinkMask)(nil),              // 28: lofamo.v1.LinkMask
-	(*Event)(nil),                 // 29: lofamo.v1.Event
-	(*Supervisor)(nil),            // 30: lofamo.v1.Supervisor
-	nil,                           // 31: lofamo.v1.Node.LabelsEntry
-	nil,                           // 32: lofamo.v1.Event.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 33: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 34: google.protobuf.Duration
+	(BootEnd)(0),                  // 8: lofamo.v1.BootEnd
+	(TestState)(0),                // 9: lofamo.v1.TestState
+	(EventKind)(0),                // 10: lofamo.v1.EventKind
+	(*Node)(nil),                  // 11: lofamo.v1.Node
+	(*StoredLinks)(nil),           // 12: lofamo.v1.StoredLinks
+	(*Starved)(nil),               // 13: lofamo.v1.Starved
+	(*FaultEvidence)(nil),         // 14: lofamo.v1.FaultEvidence
+	(*Restarting)(nil),            // 15: lofamo.v1.Restarting
+	(*Maintenance)(nil),           // 16: lofamo.v1.Maintenance
+	(*Warning)(nil),               // 17: lofamo.v1.Warning
+	(*Group)(nil),                 // 18: lofamo.v1.Group
+	(*DeliveryStatus)(nil),        // 19: lofamo.v1.DeliveryStatus
+	(*RailStatus)(nil),            // 20: lofamo.v1.RailStatus
+	(*HalfHealth)(nil),            // 21: lofamo.v1.HalfHealth
+	(*ProcessorTime)(nil),         // 22: lofamo.v1.ProcessorTime
+	(*RecoveryStatus)(nil),        // 23: lofamo.v1.RecoveryStatus
+	(*LastBoot)(nil),              // 24: lofamo.v1.LastBoot
+	(*SelfTest)(nil),              // 25: lofamo.v1.SelfTest
+	(*Component)(nil),             // 26: lofamo.v1.Component
+	(*Evidence)(nil),              // 27: lofamo.v1.Evidence
+	(*Registers)(nil),             // 28: lofamo.v1.Registers
+	(*Link)(nil),                  // 29: lofamo.v1.Link
+	(*LinkMask)(nil),              // 30: lofamo.v1.LinkMask
+	(*Event)(nil),                 // 31: lofamo.v1.Event
+	(*Supervisor)(nil),            // 32: lofamo.v1.Supervisor
+	nil,                           // 33: lofamo.v1.Node.LabelsEntry
+	nil,                           // 34: lofamo.v1.Event.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 35: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 36: google.protobuf.Duration
 }
 var file_lofamo_v1_types_proto_depIdxs = []int32{
 	0,  // 0: lofamo.v1.Node.state:type_name -> lofamo.v1.State
 	2,  // 1: lofamo.v1.Node.cause:type_name -> lofamo.v1.Cause
-	24, // 2: lofamo.v1.Node.components:type_name -> lofamo.v1.Component
-	26, // 3: lofamo.v1.Node.registers:type_name -> lofamo.v1.Registers
-	33, // 4: lofamo.v1.Node.since:type_name -> google.protobuf.Timestamp
-	34, // 5: lofamo.v1.Node.age:type_name -> google.protobuf.Duration
-	18, // 6: lofamo.v1.Node.delivery:type_name -> lofamo.v1.DeliveryStatus
-	34, // 7: lofamo.v1.Node.delivery_age:type_name -> google.protobuf.Duration
-	31, // 8: lofamo.v1.Node.labels:type_name -> lofamo.v1.Node.LabelsEntry
-	15, // 9: lofamo.v1.Node.maintenance:type_name -> lofamo.v1.Maintenance
-	16, // 10: lofamo.v1.Node.warnings:type_name -> lofamo.v1.Warning
-	20, // 11: lofamo.v1.Node.host_health:type_name -> lofamo.v1.HalfHealth
-	20, // 12: lofamo.v1.Node.dnp_health:type_name -> lofamo.v1.HalfHealth
+	26, // 2: lofamo.v1.Node.components:type_name -> lofamo.v1.Component
+	28, // 3: lofamo.v1.Node.registers:type_name -> lofamo.v1.Registers
+	35, // 4: lofamo.v1.Node.since:type_name -> google.protobuf.Timestamp
+	36, // 5: lofamo.v1.Node.age:type_name -> google.protobuf.Duration
+	19, // 6: lofamo.v1.Node.delivery:type_name -> lofamo.v1.DeliveryStatus
+	36, // 7: lofamo.v1.Node.delivery_age:type_name -> google.protobuf.Duration
+	33, // 8: lofamo.v1.Node.labels:type_name -> lofamo.v1.Node.LabelsEntry
+	16, // 9: lofamo.v1.Node.maintenance:type_name -> lofamo.v1.Maintenance
+	17, // 10: lofamo.v1.Node.warnings:type_name -> lofamo.v1.Warning
+	21, // 11: lofamo.v1.Node.host_health:type_name -> lofamo.v1.HalfHealth
+	21, // 12: lofamo.v1.Node.dnp_health:type_name -> lofamo.v1.HalfHealth
 	1,  // 13: lofamo.v1.Node.platform:type_name -> lofamo.v1.Platform
-	14, // 14: lofamo.v1.Node.restarting:type_name -> lofamo.v1.Restarting
-	13, // 15: lofamo.v1.Node.fault_evidence:type_name -> lofamo.v1.FaultEvidence
-	12, // 16: lofamo.v1.Node.starved:type_name -> lofamo.v1.Starved
-	11, // 17: lofamo.v1.Node.stored_links:type_name -> lofamo.v1.StoredLinks
+	15, // 14: lofamo.v1.Node.restarting:type_name -> lofamo.v1.Restarting
+	14, // 15: lofamo.v1.Node.fault_evidence:type_name -> lofamo.v1.FaultEvidence
+	13, // 16: lofamo.v1.Node.starved:type_name -> lofamo.v1.Starved
+	12, // 17: lofamo.v1.Node.stored_links:type_name -> lofamo.v1.StoredLinks
 	0,  // 18: lofamo.v1.FaultEvidence.state:type_name -> lofamo.v1.State
-	33, // 19: lofamo.v1.FaultEvidence.at:type_name -> google.protobuf.Timestamp
-	33, // 20: lofamo.v1.FaultEvidence.life:type_name -> google.protobuf.Timestamp
-	33, // 21: lofamo.v1.Restarting.until:type_name -> google.protobuf.Timestamp
-	33, // 22: lofamo.v1.Maintenance.since:type_name -> google.protobuf.Timestamp
-	33, // 23: lofamo.v1.Maintenance.until:type_name -> google.protobuf.Timestamp
-	34, // 24: lofamo.v1.Warning.time_to_threshold:type_name -> google.protobuf.Duration
-	33, // 25: lofamo.v1.Warning.since:type_name -> google.protobuf.Timestamp
+	35, // 19: lofamo.v1.FaultEvidence.at:type_name -> google.protobuf.Timestamp
+	35, // 20: lofamo.v1.FaultEvidence.life:type_name -> google.protobuf.Timestamp
+	35, // 21: lofamo.v1.Restarting.until:type_name -> google.protobuf.Timestamp
+	35, // 22: lofamo.v1.Maintenance.since:type_name -> google.protobuf.Timestamp
+	35, // 23: lofamo.v1.Maintenance.until:type_name -> google.protobuf.Timestamp
+	36, // 24: lofamo.v1.Warning.time_to_threshold:type_name -> google.protobuf.Duration
+	35, // 25: lofamo.v1.Warning.since:type_name -> google.protobuf.Timestamp
 	4,  // 26: lofamo.v1.Group.kind:type_name -> lofamo.v1.GroupKind
 	0,  // 27: lofamo.v1.Group.state:type_name -> lofamo.v1.State
 	2,  // 28: lofamo.v1.Group.cause:type_name -> lofamo.v1.Cause
-	33, // 29: lofamo.v1.Group.since:type_name -> google.protobuf.Timestamp
+	35, // 29: lofamo.v1.Group.since:type_name -> google.protobuf.Timestamp
 	5,  // 30: lofamo.v1.DeliveryStatus.state:type_name -> lofamo.v1.PathState
-	19, // 31: lofamo.v1.DeliveryStatus.rails:type_name -> lofamo.v1.RailStatus
-	22, // 32: lofamo.v1.HalfHealth.recovery:type_name -> lofamo.v1.RecoveryStatus
-	23, // 33: lofamo.v1.HalfHealth.tests:type_name -> lofamo.v1.SelfTest
-	21, // 34: lofamo.v1.HalfHealth.processor:type_name -> lofamo.v1.ProcessorTime
-	6,  // 35: lofamo.v1.RecoveryStatus.state:type_name -> lofamo.v1.RecoveryState
-	7,  // 36: lofamo.v1.RecoveryStatus.resumption:type_name -> lofamo.v1.Resumption
-	8,  // 37: lofamo.v1.SelfTest.state:type_name -> lofamo.v1.TestState
-	0,  // 38: lofamo.v1.Component.state:type_name -> lofamo.v1.State
-	33, // 39: lofamo.v1.Component.since:type_name -> google.protobuf.Timestamp
-	25, // 40: lofamo.v1.Component.evidence:type_name -> lofamo.v1.Evidence
-	2,  // 41: lofamo.v1.Component.cause:type_name -> lofamo.v1.Cause
-	3,  // 42: lofamo.v1.Evidence.path:type_name -> lofamo.v1.Path
-	34, // 43: lofamo.v1.Evidence.age:type_name -> google.protobuf.Duration
-	0,  // 44: lofamo.v1.Evidence.state:type_name -> lofamo.v1.State
-	34, // 45: lofamo.v1.Registers.age:type_name -> google.protobuf.Duration
-	0,  // 46: lofamo.v1.Link.state:type_name -> lofamo.v1.State
-	2,  // 47: lofamo.v1.Link.cause:type_name -> lofamo.v1.Cause
-	33, // 48: lofamo.v1.Link.since:type_name -> google.protobuf.Timestamp
-	25, // 49: lofamo.v1.Link.evidence:type_name -> lofamo.v1.Evidence
-	28, // 50: lofamo.v1.Link.mask:type_name -> lofamo.v1.LinkMask
-	33, // 51: lofamo.v1.LinkMask.since:type_name -> google.protobuf.Timestamp
-	0,  // 52: lofamo.v1.Event.from:type_name -> lofamo.v1.State
-	0,  // 53: lofamo.v1.Event.to:type_name -> lofamo.v1.State
-	2,  // 54: lofamo.v1.Event.cause:type_name -> lofamo.v1.Cause
-	3,  // 55: lofamo.v1.Event.path:type_name -> lofamo.v1.Path
-	34, // 56: lofamo.v1.Event.awareness_latency:type_name -> google.protobuf.Duration
-	33, // 57: lofamo.v1.Event.time:type_name -> google.protobuf.Timestamp
-	9,  // 58: lofamo.v1.Event.kind:type_name -> lofamo.v1.EventKind
-	17, // 59: lofamo.v1.Event.group:type_name -> lofamo.v1.Group
-	16, // 60: lofamo.v1.Event.warning:type_name -> lofamo.v1.Warning
-	15, // 61: lofamo.v1.Event.maintenance:type_name -> lofamo.v1.Maintenance
-	32, // 62: lofamo.v1.Event.labels:type_name -> lofamo.v1.Event.LabelsEntry
-	22, // 63: lofamo.v1.Event.recovery:type_name -> lofamo.v1.RecoveryStatus
-	28, // 64: lofamo.v1.Event.mask:type_name -> lofamo.v1.LinkMask
-	1,  // 65: lofamo.v1.Event.platform:type_name -> lofamo.v1.Platform
-	0,  // 66: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
-	34, // 67: lofamo.v1.Supervisor.quorum_age:type_name -> google.protobuf.Duration
-	68, // [68:68] is the sub-list for method output_type
-	68, // [68:68] is the sub-list for method input_type
-	68, // [68:68] is the sub-list for extension type_name
-	68, // [68:68] is the sub-list for extension extendee
-	0,  // [0:68] is the sub-list for field type_name
+	20, // 31: lofamo.v1.DeliveryStatus.rails:type_name -> lofamo.v1.RailStatus
+	23, // 32: lofamo.v1.HalfHealth.recovery:type_name -> lofamo.v1.RecoveryStatus
+	25, // 33: lofamo.v1.HalfHealth.tests:type_name -> lofamo.v1.SelfTest
+	22, // 34: lofamo.v1.HalfHealth.processor:type_name -> lofamo.v1.ProcessorTime
+	24, // 35: lofamo.v1.HalfHealth.last_boot:type_name -> lofamo.v1.LastBoot
+	6,  // 36: lofamo.v1.RecoveryStatus.state:type_name -> lofamo.v1.RecoveryState
+	7,  // 37: lofamo.v1.RecoveryStatus.resumption:type_name -> lofamo.v1.Resumption
+	8,  // 38: lofamo.v1.LastBoot.end:type_name -> lofamo.v1.BootEnd
+	9,  // 39: lofamo.v1.SelfTest.state:type_name -> lofamo.v1.TestState
+	0,  // 40: lofamo.v1.Component.state:type_name -> lofamo.v1.State
+	35, // 41: lofamo.v1.Component.since:type_name -> google.protobuf.Timestamp
+	27, // 42: lofamo.v1.Component.evidence:type_name -> lofamo.v1.Evidence
+	2,  // 43: lofamo.v1.Component.cause:type_name -> lofamo.v1.Cause
+	3,  // 44: lofamo.v1.Evidence.path:type_name -> lofamo.v1.Path
+	36, // 45: lofamo.v1.Evidence.age:type_name -> google.protobuf.Duration
+	0,  // 46: lofamo.v1.Evidence.state:type_name -> lofamo.v1.State
+	36, // 47: lofamo.v1.Registers.age:type_name -> google.protobuf.Duration
+	0,  // 48: lofamo.v1.Link.state:type_name -> lofamo.v1.State
+	2,  // 49: lofamo.v1.Link.cause:type_name -> lofamo.v1.Cause
+	35, // 50: lofamo.v1.Link.since:type_name -> google.protobuf.Timestamp
+	27, // 51: lofamo.v1.Link.evidence:type_name -> lofamo.v1.Evidence
+	30, // 52: lofamo.v1.Link.mask:type_name -> lofamo.v1.LinkMask
+	35, // 53: lofamo.v1.LinkMask.since:type_name -> google.protobuf.Timestamp
+	0,  // 54: lofamo.v1.Event.from:type_name -> lofamo.v1.State
+	0,  // 55: lofamo.v1.Event.to:type_name -> lofamo.v1.State
+	2,  // 56: lofamo.v1.Event.cause:type_name -> lofamo.v1.Cause
+	3,  // 57: lofamo.v1.Event.path:type_name -> lofamo.v1.Path
+	36, // 58: lofamo.v1.Event.awareness_latency:type_name -> google.protobuf.Duration
+	35, // 59: lofamo.v1.Event.time:type_name -> google.protobuf.Timestamp
+	10, // 60: lofamo.v1.Event.kind:type_name -> lofamo.v1.EventKind
+	18, // 61: lofamo.v1.Event.group:type_name -> lofamo.v1.Group
+	17, // 62: lofamo.v1.Event.warning:type_name -> lofamo.v1.Warning
+	16, // 63: lofamo.v1.Event.maintenance:type_name -> lofamo.v1.Maintenance
+	34, // 64: lofamo.v1.Event.labels:type_name -> lofamo.v1.Event.LabelsEntry
+	23, // 65: lofamo.v1.Event.recovery:type_name -> lofamo.v1.RecoveryStatus
+	30, // 66: lofamo.v1.Event.mask:type_name -> lofamo.v1.LinkMask
+	1,  // 67: lofamo.v1.Event.platform:type_name -> lofamo.v1.Platform
+	0,  // 68: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
+	36, // 69: lofamo.v1.Supervisor.quorum_age:type_name -> google.protobuf.Duration
+	70, // [70:70] is the sub-list for method output_type
+	70, // [70:70] is the sub-list for method input_type
+	70, // [70:70] is the sub-list for extension type_name
+	70, // [70:70] is the sub-list for extension extendee
+	0,  // [0:70] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_types_proto_init() }
@@ -3761,8 +3918,8 @@ func file_lofamo_v1_types_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_types_proto_rawDesc), len(file_lofamo_v1_types_proto_rawDesc)),
-			NumEnums:      10,
-			NumMessages:   23,
+			NumEnums:      11,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -117,6 +117,7 @@ type daemon struct {
 	round   chan struct{} // accepts a value whenever remind goes round
 	manager managed
 	left    atomic.Pointer[peers.State] // the order of the place that a spare has left; nil: it has not
+	boots   *boots                      // nil: this daemon does not look at them
 
 	mu     sync.Mutex
 	unkept half.Condition // histories cannot be written
@@ -191,6 +192,19 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	d.log.Info("recovery daemon runs", "halves", len(d.halves), "hangs_found_within",
 		halfcore.HangBound(periods.TRead, periods.ReadMisses).String(),
 		"restarts", cfg.Agent.Recovery.Restarts, "window", cfg.Agent.Recovery.Window.D().String())
+	d.boots = d.lookAtBoots()
+	if d.boots != nil {
+		recorded := make(chan struct{})
+		stop := context.AfterFunc(ctx, func() {
+			defer close(recorded)
+			d.boots.end(context.WithoutCancel(ctx))
+		})
+		defer func() {
+			if !stop() {
+				<-recorded
+			}
+		}()
+	}
 	return d.inPlace(ctx, d.serve)
 }
 

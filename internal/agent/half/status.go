@@ -110,7 +110,7 @@ func ofRecord(b []byte) (fault.Half, *lofamov1.HalfHealth) {
 	if err != nil {
 		return 0, nil
 	}
-	return r.Half, &lofamov1.HalfHealth{Recovery: halfcore.RecoveryStatus(r, Monotonic())}
+	return r.Half, &lofamov1.HalfHealth{Recovery: halfcore.RecoveryStatus(r, Monotonic()), LastBoot: r.LastBoot.Status()}
 }
 
 // GivenHealth returns the daemon's record of this half from the time it started it.

@@ -65,6 +65,9 @@ func Change(e *lofamov1.Event) (from, to string) {
 		if e.GetRecovery().GetState() == lofamov1.RecoveryState_GIVEN_UP {
 			return "-", "given up"
 		}
+		if e.GetRecovery() == nil { // of the machine, not of a half
+			return "-", "booted"
+		}
 		return "-", "recovered"
 	case lofamov1.EventKind_STARVATION_CHANGED:
 		return ended("starved")

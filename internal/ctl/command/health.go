@@ -6,6 +6,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
 // halfHealth is the known health of one half.
@@ -143,6 +144,9 @@ func printHealth(a *App, n *lofamov1.Node) error {
 		}
 		if r.GetCold() != "" {
 			more = append(more, fmt.Sprintf("the %s half began cold, its copy: %s", h.name, Printable(r.GetCold())))
+		}
+		if w := servicenet.LastBootWords(h.GetLastBoot()); w != "" {
+			more = append(more, "the machine's "+Printable(w))
 		}
 		if h.GetCut() {
 			more = append(more, fmt.Sprintf("of the %s half not everything is known: there was no room for it in the digest", h.name))

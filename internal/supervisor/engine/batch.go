@@ -40,6 +40,7 @@ type subject struct {
 	quantity  fault.Quantity // of a warning
 	group     string
 	recovery  fault.Half
+	boot      bool
 	starved   fault.Half
 }
 
@@ -50,7 +51,7 @@ func (c *timedChange) subject() subject {
 	case c.warning != nil:
 		return subject{node: c.warning.Node, component: c.warning.Component, quantity: c.warning.Quantity}
 	case c.recovered != nil:
-		return subject{node: c.recovered.node, recovery: c.recovered.half}
+		return subject{node: c.recovered.node, recovery: c.recovered.half, boot: c.recovered.boot != nil}
 	case c.starved != nil:
 		return subject{node: c.starved.node, starved: c.starved.half}
 	}
@@ -259,7 +260,9 @@ func (c *timedChange) render(now time.Time, commitTime time.Duration, names *vie
 		}
 	case c.recovered != nil:
 		ev = c.recovered.event(now, names)
-		ev.AwarenessLatency = durationpb.New(c.recovered.age + now.Sub(c.at) + commitTime)
+		if c.recovered.boot == nil {
+			ev.AwarenessLatency = durationpb.New(c.recovered.age + now.Sub(c.at) + commitTime)
+		}
 	case c.starved != nil:
 		ev = c.starved.event(now, names)
 	default:

@@ -178,6 +178,9 @@ func (t *term) finish(r result) {
 			t.committed.SetWarning(*c.warning)
 			continue
 		case c.recovered != nil:
+			if c.recovered.boot != nil {
+				continue
+			}
 			m.Recoveries.WithLabelValues(c.recovered.half.String(), c.recovered.outcome()).Add(float64(max(1, c.recovered.since)))
 			continue
 		case c.starved != nil:

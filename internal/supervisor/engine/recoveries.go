@@ -64,6 +64,7 @@ func (t *term) noteHealth(now, arrived time.Time, d *fault.Delivery, said servic
 		*was = health{said: b, by: id, at: arrived, heard: arrived, oldAt: oldAt}
 		t.health[id.Origin.Node] = n
 		changed = t.noteRecovery(now, arrived, d, half, h.GetRecovery()) || changed
+		changed = t.noteLastBoot(now, d, half, h.GetLastBoot()) || changed
 		changed = t.noteStarvation(now, d, half, h) || changed
 	}
 	return changed
@@ -138,6 +139,7 @@ type publishedHalf struct {
 	restarts uint32
 	givenUp  bool
 	starved  bool
+	boot     *lofamov1.LastBoot // immutable
 }
 
 // recoveries holds the published recoveries and starvations of a node's halves.
@@ -154,6 +156,7 @@ func (r recoveries) into(doc *lofamov1.Node) {
 			state = lofamov1.RecoveryState_GIVEN_UP
 		}
 		*at = &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: state, Restarts: r[i].restarts}}
+		(*at).LastBoot = r[i].boot
 		if r[i].starved {
 			(*at).Processor = &lofamov1.ProcessorTime{Starved: true}
 		}
@@ -165,7 +168,7 @@ func recoveriesOf(doc *lofamov1.Node) (r recoveries) {
 	for i, h := range [...]*lofamov1.HalfHealth{doc.GetHostHealth(), doc.GetDnpHealth()} {
 		s := h.GetRecovery()
 		r[i] = publishedHalf{restarts: s.GetRestarts(), givenUp: s.GetState() == lofamov1.RecoveryState_GIVEN_UP,
-			starved: h.GetProcessor().GetStarved()}
+			starved: h.GetProcessor().GetStarved(), boot: h.GetLastBoot()}
 	}
 	return r
 }
@@ -180,6 +183,8 @@ type recovered struct {
 	path   fault.Path
 	by     fault.Origin
 	age    time.Duration // of the recovery, at the time of the change
+	// boot makes the event one about the end of the machine's last boot; nil: it is about the half.
+	boot *lofamov1.LastBoot
 }
 
 // noteRecovery is the only writer of t.reported. It reports whether there is an event to commit: for restarts after which
@@ -208,6 +213,22 @@ func (t *term) noteRecovery(now, arrived time.Time, d *fault.Delivery, half faul
 	r := &recovered{node: node, half: half, status: s, was: t.halfState(node, half), since: since, path: d.Path, by: d.Report.ID.Origin,
 		age: age}
 	t.change(timedChange{recovered: r, at: now})
+	return true
+}
+
+// noteLastBoot publishes how the boot of a machine before the present one ended, once for each boot. It reports whether there is an
+// event to commit.
+func (t *term) noteLastBoot(now time.Time, d *fault.Delivery, half fault.Half, boot *lofamov1.LastBoot) bool {
+	node := d.Report.ID.Origin.Node
+	all := t.reported[node]
+	if boot.GetBoot() == 0 || servicenet.LastBootWords(boot) == "" || boot.GetBoot() == all[halfOf(half)].boot.GetBoot() {
+		return false
+	}
+	all[halfOf(half)].boot = boot
+	t.reported[node] = all
+	t.touch(node)
+	t.change(timedChange{recovered: &recovered{node: node, half: half, boot: boot, was: t.halfState(node, half), path: d.Path,
+		by: d.Report.ID.Origin}, at: now})
 	return true
 }
 
@@ -256,6 +277,9 @@ func follow(was publishedHalf, s *lofamov1.RecoveryStatus, young bool) (is publi
 // words describes the recovery for people.
 func (r *recovered) words() string {
 	s := r.status
+	if r.boot != nil {
+		return servicenet.LastBootWords(r.boot)
+	}
 	if s.GetState() == lofamov1.RecoveryState_GIVEN_UP {
 		if s.GetReason() == "" && s.GetCause() != "" { // the reason did not fit
 			return fmt.Sprintf("given up after %s, the last cause: %s", fault.Plural(s.GetRestarts(), "restart"), s.GetCause())

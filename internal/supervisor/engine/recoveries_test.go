@@ -48,6 +48,32 @@ func publishedRecoveries(t *testing.T, h *harness, want int) (out []*lofamov1.Ev
 	return out
 }
 
+// TestEndOfLastBootIsToldOnce: each boot of a machine tells once how the boot before it ended. A later leader repeats nothing, and
+// knows it for readers.
+func TestEndOfLastBootIsToldOnce(t *testing.T) {
+	s := memstore.New(100)
+	h := start(t, s, nil)
+	booted := func(boot uint32, line string) servicenet.Health {
+		return servicenet.Health{Host: &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING},
+			LastBoot: &lofamov1.LastBoot{End: lofamov1.BootEnd_BOOT_PANIC, Detail: line, Boot: boot}}}
+	}
+	const killed = "Kernel panic - not syncing: Attempted to kill init!"
+	h.healthy(1, booted(7, killed))
+	h.healthy(2, booted(7, killed))
+	h.healthy(3, booted(8, "Kernel panic - not syncing: Fatal exception"))
+	events := publishedRecoveries(t, h, 2)
+	if len(events) != 2 || events[0].GetReason() != "last boot ended by: "+killed || events[0].GetComponent() != "host" ||
+		events[0].GetObserver() != "n1-0-0/host" || events[0].GetRecovery() != nil || events[0].GetFrom() != events[0].GetTo() {
+		t.Fatalf("%v", events)
+	}
+	again := start(t, s, nil)
+	again.healthy(4, booted(8, "Kernel panic - not syncing: Fatal exception"))
+	again.healthy(5, booted(9, "x"))
+	if events = publishedRecoveries(t, again, 3); len(events) != 3 || events[2].GetReason() != "last boot ended by: x" {
+		t.Errorf("%v", events)
+	}
+}
+
 // Every reported recovery becomes one event, although no state changes. A later leader repeats no event.
 func TestRecoveriesAreEvents(t *testing.T) {
 	h := start(t, memstore.New(100), nil)

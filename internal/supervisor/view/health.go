@@ -67,6 +67,9 @@ func starved(n *lofamov1.Node) *lofamov1.Starved {
 // without test failures adds nothing.
 func HealthNotes(e Entry, c fault.Component, now time.Time) []string {
 	half, ok := e.Health[1], c == fault.ComponentDNP || c == fault.ComponentDNPCore
+	if c == fault.ComponentNode {
+		return bootNotes(e)
+	}
 	if c == fault.ComponentHost {
 		half, ok = e.Health[0], true
 	}
@@ -78,6 +81,9 @@ func HealthNotes(e Entry, c fault.Component, now time.Time) []string {
 	var out []string
 	if r := h.GetRecovery(); r.GetRestarts() > 0 || r.GetReason() != "" || r.GetState() == lofamov1.RecoveryState_RESTARTING {
 		out = append(out, "its daemon "+recoveryWords(r, name))
+	}
+	if c == fault.ComponentHost {
+		out = append(out, bootNotes(e)...)
 	}
 	if p := h.GetProcessor(); p.GetStarved() {
 		out = append(out, fmt.Sprintf("the %s half is starved of processor time: late by up to %d ms, for %d %% of the time", name,
@@ -103,6 +109,14 @@ func HealthNotes(e Entry, c fault.Component, now time.Time) []string {
 		out = append(out, fmt.Sprintf("that is of %s ago, and may be otherwise by now", round(time.Duration(h.GetAgeNs()))))
 	}
 	return out
+}
+
+// bootNotes describes how the last boot of a node's machine ended, if its node has said so.
+func bootNotes(e Entry) []string {
+	if w := servicenet.LastBootWords(e.Health[0].Said.GetLastBoot()); w != "" {
+		return []string{"the machine's " + w}
+	}
+	return nil
 }
 
 // recoveryWords begin with the daemon's present or past action.

@@ -30,6 +30,7 @@ type halfHealth struct {
 	testsAt    time.Time
 	processor  *lofamov1.ProcessorTime
 	spentAt    time.Time // of processor
+	lastBoot   *lofamov1.LastBoot
 }
 
 // Set merges a partial report of a half. An absent recovery, absent tests or an absent processor time mean no change. A recovery without a
@@ -52,6 +53,9 @@ func (k *HealthLog) Set(now time.Time, of fault.Half, h *lofamov1.HalfHealth) {
 	}
 	if p := h.GetProcessor(); p != nil {
 		s.processor, s.spentAt = p, now
+	}
+	if b := h.GetLastBoot(); b != nil {
+		s.lastBoot = b
 	}
 }
 
@@ -79,7 +83,7 @@ func (k *HealthLog) As(now time.Time) servicenet.Health {
 }
 
 func (s *halfHealth) as(now time.Time) *lofamov1.HalfHealth {
-	h := &lofamov1.HalfHealth{}
+	h := &lofamov1.HalfHealth{LastBoot: s.lastBoot}
 	if s.recovery != nil {
 		h.Recovery = proto.CloneOf(s.recovery)
 		OlderRecovery(h.Recovery, now.Sub(s.recoveryAt))
@@ -95,7 +99,7 @@ func (s *halfHealth) as(now time.Time) *lofamov1.HalfHealth {
 	if p := s.processor; (p.GetStarved() || p.GetBudgetLevel() > 0 || p.GetNotRealtime()) && now.Sub(s.spentAt) < testsFor {
 		h.Processor = p
 	}
-	if h.Recovery == nil && h.Tests == nil && h.Processor == nil {
+	if h.Recovery == nil && h.Tests == nil && h.Processor == nil && h.LastBoot == nil {
 		return nil
 	}
 	return h

@@ -168,6 +168,8 @@ type RecoveryRecord struct {
 	// Ended is the process of the half that ended by itself or by a signal, if the daemon starts no other: the half is
 	// Stopped or GivenUp. nil: no process has ended so, or the daemon does not know it well enough.
 	Ended *EndedProcess `json:"ended,omitempty"`
+	// LastBoot is how the machine's last boot ended, in the record of the host half; nil: not known.
+	LastBoot *LastBoot `json:"last_boot,omitempty"`
 }
 
 // EndedProcess identifies a process that has ended. All three numbers are known.
@@ -205,7 +207,13 @@ func (r RecoveryRecord) Encode() ([]byte, error) {
 	if err := r.validate(); err != nil {
 		return nil, err
 	}
-	return json.Marshal(r)
+	b, err := json.Marshal(r)
+	if len(b) > MaxRecoveryRecord && r.LastBoot != nil && r.LastBoot.Detail != "" { // JSON may write a character in six bytes
+		boot := *r.LastBoot
+		boot.Detail, r.LastBoot = "", &boot
+		return json.Marshal(r)
+	}
+	return b, err
 }
 
 func cutDetail(s string) string { return s[:min(len(s), maxCauseDetail)] }
@@ -233,6 +241,9 @@ func (r RecoveryRecord) validate() error {
 	case r.Ended != nil && (r.Ended.PID <= 0 || r.Ended.Start == 0 || r.Ended.Space == 0):
 		return fmt.Errorf("%w: of the %s half: ended is %+v: want pid, start_ticks and pid_namespace above 0", ErrMalformedRecord, r.Half,
 			*r.Ended)
+	case r.LastBoot != nil && (!r.LastBoot.End.Valid() || r.LastBoot.Boot == 0):
+		return fmt.Errorf("%w: of the %s half: last_boot is %+v: want an end of 1 to %d and a boot above 0", ErrMalformedRecord, r.Half,
+			*r.LastBoot, BootUnknown)
 	case r.Last != nil && !r.Last.Cause.Kind.Valid():
 		return fmt.Errorf("%w: of the %s half: cause is %d: want 1 to %d", ErrMalformedRecord, r.Half, r.Last.Cause.Kind, FailedTest)
 	}

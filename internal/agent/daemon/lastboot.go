@@ -1,0 +1,296 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
+	"github.com/lofamo/lofamo/internal/agent/storage"
+	"github.com/lofamo/lofamo/internal/durable"
+)
+
+// bootFile is the file in a state directory with the record of the machine's boots.
+const bootFile = "boot.json"
+
+// Bounds of what the former boot may have left. Panic logs are of 64 KiB at most with pstore's usual sizes; of a longer log,
+// its end has the panic.
+const (
+	maxBootFile   = 8 << 10
+	maxKernelLog  = 256 << 10
+	maxKernelLogs = 16  // the newest count
+	maxLogEntries = 512 // files and folders looked at
+	logDepth      = 3   // folders below the first
+)
+
+// bootRecord is the content of that file: what the daemon knows of the present boot, for the next one.
+type bootRecord struct {
+	Boot  string    `json:"boot"`            // the present boot's id, in hexadecimal digits
+	Ended *bootStop `json:"ended,omitempty"` // nil: the daemon runs, or ended without a word
+	// Last is how the boot before ended; nil: not known.
+	Last *halfcore.LastBoot `json:"last,omitempty"`
+	// Known are the keys of the errors in the kernel logs that were there at the daemon's first start in this boot.
+	Known []uint64 `json:"known,omitempty"`
+}
+
+// bootStop is the daemon's last word before it ended in order.
+type bootStop struct {
+	Reason string `json:"reason"`         // for people
+	Down   bool   `json:"down,omitempty"` // the machine was going down
+}
+
+// decodeBoot reads the stored record.
+func decodeBoot(b []byte) (r bootRecord, err error) {
+	if len(b) > maxBootFile {
+		return bootRecord{}, fmt.Errorf("%d bytes: want at most %d", len(b), maxBootFile)
+	}
+	if err = json.Unmarshal(b, &r); err != nil {
+		return bootRecord{}, err
+	}
+	if id, err := hex.DecodeString(r.Boot); err != nil || len(id) != 16 {
+		return bootRecord{}, fmt.Errorf("boot: given %.40q: want 32 hexadecimal digits", r.Boot)
+	}
+	if l := r.Last; l != nil && (!l.End.Valid() || l.Boot == 0) {
+		return bootRecord{}, fmt.Errorf("last: given %+v: want an end of 1 to %d and a boot above 0", *l, halfcore.BootUnknown)
+	}
+	return r, nil
+}
+
+// boots reads and writes the record of the machine's boots.
+type boots struct {
+	path  string
+	id    [16]byte // of the present boot
+	sysfs string   // its mount point
+	root  string   // in front of all other paths; empty outside tests
+	log   *slog.Logger
+
+	record bootRecord
+}
+
+// lookAtBoots finds out how the machine's last boot ended, once for each boot, and stores the answer. Whatever fails only costs
+// the answer: nothing here keeps the daemon from starting.
+func lookAtBoots(stateDir, sysfs, root string, id [16]byte, log *slog.Logger) *boots {
+	b := &boots{path: filepath.Join(stateDir, bootFile), id: id, sysfs: cmp.Or(sysfs, "/sys"), root: root, log: log}
+	was, lost := durable.Load(b.path, "record of boots", maxBootFile, bootRecord{}, decodeBoot)
+	if lost != nil {
+		log.Warn("the end of the machine's last boot is not known", "err", lost)
+	}
+	now := hex.EncodeToString(id[:])
+	if was.Boot == now {
+		b.record = was
+		b.record.Ended = nil
+		b.keep()
+		return b
+	}
+	deaths, unread := b.kernelDeaths()
+	b.record = bootRecord{Boot: now}
+	for _, d := range deaths {
+		b.record.Known = append(b.record.Known, d.Key)
+	}
+	if was.Boot != "" {
+		traces := halfcore.BootTraces{Watchdog: b.watchdog()}
+		for _, d := range deaths {
+			if !slices.Contains(was.Known, d.Key) {
+				traces.Deaths = append(traces.Deaths, d)
+			}
+		}
+		if e := was.Ended; e != nil {
+			traces.Orderly, traces.Reason, traces.Down = true, e.Reason, e.Down
+		}
+		last := halfcore.ClassifyBoot(traces)
+		if unread != nil && last.End == halfcore.BootPowerLoss {
+			last = halfcore.LastBoot{End: halfcore.BootUnknown, Detail: "the agent may not read the logs of dead kernels"}
+		}
+		last.Boot = max(1, binary.LittleEndian.Uint32(id[:]))
+		b.record.Last = &last
+		log.Info("the machine was booted", "last_boot_ended_by", last.End.String(), "detail", last.Detail)
+	}
+	b.keep()
+	return b
+}
+
+// last returns how the boot before the present one ended; nil: not known.
+func (b *boots) last() *halfcore.LastBoot {
+	if b == nil {
+		return nil
+	}
+	return b.record.Last
+}
+
+// withBoot adds the end of the machine's last boot to the record of the host half.
+func (c *child) withBoot(r halfcore.RecoveryRecord) halfcore.RecoveryRecord {
+	if c.half == fault.HalfHost {
+		r.LastBoot = c.d.boots.last()
+	}
+	return r
+}
+
+// keep stores the record, durably: it is for the time after a power loss.
+func (b *boots) keep() {
+	data, err := json.Marshal(b.record)
+	if err == nil {
+		err = durable.Replace(b.path, append(data, '\n'))
+	}
+	if err != nil {
+		b.log.Warn("the end of this boot will not be known", "err", err)
+	}
+}
+
+// end records that the daemon ends in order.
+func (b *boots) end(ctx context.Context) {
+	stop := bootStop{Reason: "the agent was stopped"}
+	if down, why := b.goingDown(ctx); down {
+		stop = bootStop{Reason: why, Down: true}
+	}
+	b.record.Ended = &stop
+	b.keep()
+}
+
+// downWithin bounds the question whether the machine is going down.
+const downWithin = time.Second
+
+// goingDown reports whether the machine is shutting down or rebooting. systemd knows; other systems leave a file that keeps
+// people from logging in. In a container neither can be seen, so a shutdown there looks like a stop of the agent.
+func (b *boots) goingDown(ctx context.Context) (down bool, why string) {
+	if _, err := os.Stat(b.root + "/run/nologin"); err == nil {
+		return true, "" // also from a shutdown that is announced for later; then the next start of the daemon forgets it
+	}
+	if _, err := os.Stat(b.root + "/run/systemd/system"); err != nil {
+		return false, ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, downWithin)
+	defer cancel()
+	out, _ := exec.CommandContext(ctx, "systemctl", "is-system-running").Output() // a state other than running is an exit code too
+	return strings.TrimSpace(string(out)) == "stopping", ""
+}
+
+// kernelDeaths returns the errors that kernels left in logs, from pstore, from the folder to which systemd moves pstore's records, and
+// from kdump. unread says that there may be more in logs that cannot be read.
+func (b *boots) kernelDeaths() (out []halfcore.KernelDeath, unread error) {
+	for _, dir := range []string{filepath.Join(b.sysfs, "fs/pstore"), b.root + "/var/lib/systemd/pstore", b.root + "/var/crash"} {
+		paths, err := newestLogs(dir)
+		for _, path := range paths {
+			log, readErr := readEnd(path)
+			if readErr != nil {
+				err = errors.Join(err, readErr)
+				continue
+			}
+			d, ok := halfcore.ReadKernelLog(log)
+			if !ok {
+				b.log.Info("a log of a dead kernel names no error", "path", path, "bytes", len(log))
+			} else if !slices.Contains(out, d) {
+				out = append(out, d)
+			}
+		}
+		unread = errors.Join(unread, err)
+	}
+	if unread != nil {
+		b.log.Warn("read the logs of dead kernels: failed", "err", unread)
+	}
+	return out, unread
+}
+
+// newestLogs returns the newest kernel logs below a folder, which may be absent.
+func newestLogs(dir string) (out []string, unread error) {
+	type entry struct {
+		path string
+		at   time.Time
+	}
+	var found []entry
+	looked := 0
+	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if looked++; looked > maxLogEntries {
+			return filepath.SkipAll
+		}
+		if err != nil {
+			if !errors.Is(err, fs.ErrNotExist) {
+				unread = err
+			}
+			return nil
+		}
+		if e.IsDir() && strings.Count(strings.TrimPrefix(path, dir), "/") > logDepth {
+			return filepath.SkipDir
+		}
+		if info, err := e.Info(); err == nil && info.Mode().IsRegular() && strings.Contains(e.Name(), "dmesg") {
+			found = append(found, entry{path, info.ModTime()})
+		}
+		return nil
+	})
+	slices.SortStableFunc(found, func(a, b entry) int { return b.at.Compare(a.at) })
+	for _, e := range found[:min(len(found), maxKernelLogs)] {
+		out = append(out, e.path)
+	}
+	return out, unread
+}
+
+// readEnd returns a file, or its last maxKernelLog bytes. Files of pstore tell their size only after they were read.
+func readEnd(path string) (_ []byte, err error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, maxKernelLog)
+	n, err := f.ReadAt(b, max(0, info.Size()-maxKernelLog))
+	if n > 0 || errors.Is(err, io.EOF) {
+		return b[:n], nil
+	}
+	return nil, err
+}
+
+// cardReset is WDIOF_CARDRESET of a watchdog's bootstatus: it reset the machine last.
+const cardReset = 0x20
+
+// watchdog returns the name of a watchdog that says it reset the machine; empty: none does.
+func (b *boots) watchdog() string {
+	names, _ := filepath.Glob(filepath.Join(b.sysfs, "class/watchdog/watchdog*"))
+	for _, dir := range names[:min(len(names), 16)] {
+		text, err := durable.Read(filepath.Join(dir, "bootstatus"), 64)
+		if err != nil {
+			continue // built without its attributes
+		}
+		if bits, err := strconv.ParseUint(strings.TrimSpace(string(text)), 0, 32); err == nil && bits&cardReset != 0 {
+			name := filepath.Base(dir)
+			if of, err := durable.Read(filepath.Join(dir, "identity"), 64); err == nil {
+				name += " (" + strings.TrimSpace(string(of)) + ")"
+			}
+			return name
+		}
+	}
+	return ""
+}
+
+// lookAtBoots is that of the daemon; nil: another daemon of the node does it, or the boot has no identity.
+func (d *daemon) lookAtBoots() *boots {
+	if d.halves[fault.HalfHost] == nil {
+		return nil
+	}
+	id, err := storage.BootID()
+	if err != nil {
+		d.log.Warn("the end of the machine's last boot is not known", "err", err)
+		return nil
+	}
+	return lookAtBoots(d.cfg.Agent.StateDir, d.cfg.Agent.Sensors.Sysfs, "", id, d.log)
+}

@@ -1,0 +1,155 @@
+package daemon
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
+)
+
+// machine is a machine whose boots a test makes up.
+type machine struct {
+	t           *testing.T
+	root, state string
+	boots       byte
+}
+
+func newMachine(t *testing.T) *machine {
+	return &machine{t: t, root: t.TempDir(), state: t.TempDir()}
+}
+
+// start starts the daemon in the present boot.
+func (m *machine) start() *boots {
+	return lookAtBoots(m.state, m.root+"/sys", m.root, [16]byte{m.boots, 15: 1}, slog.New(slog.DiscardHandler))
+}
+
+// boot starts the daemon in the next boot.
+func (m *machine) boot() *boots {
+	m.boots++
+	return m.start()
+}
+
+func (m *machine) write(path, content string) {
+	m.t.Helper()
+	path = filepath.Join(m.root, path)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		m.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+func (m *machine) want(b *boots, end halfcore.BootEnd, detail string) {
+	m.t.Helper()
+	got := b.last()
+	if got == nil || got.End != end || got.Detail != detail || got.Boot == 0 {
+		m.t.Errorf("boot %d: the last boot ended by %+v, want %s: %s", m.boots, got, end, detail)
+	}
+}
+
+const panicked = "Kernel panic - not syncing: Attempted to kill init! exitcode=0x00000009"
+
+// TestCauseOfLastBootIsFoundOnce plays the boots of one machine.
+func TestCauseOfLastBootIsFoundOnce(t *testing.T) {
+	m := newMachine(t)
+	if got := m.boot().last(); got != nil {
+		t.Errorf("the first boot that the agent sees: the last one ended by %+v", got)
+	}
+	m.want(m.boot(), halfcore.BootPowerLoss, "")
+
+	m.write("sys/fs/pstore/dmesg-ramoops-0", "Panic#1 Part1\n<0>[    9.5] "+panicked+"\n")
+	panics := m.boot()
+	m.want(panics, halfcore.BootPanic, panicked)
+	m.want(m.start(), halfcore.BootPanic, panicked) // the daemon starts again in that boot
+
+	// systemd moves the record. The next boot, which leaves nothing, must not find the old panic again.
+	m.write("var/lib/systemd/pstore/1700000000/dmesg.txt", "[    9.1] other line\n[    9.5] "+panicked+"\n")
+	m.want(m.boot(), halfcore.BootPowerLoss, "")
+
+	m.write("run/nologin", "")
+	m.start().end(t.Context())
+	m.want(m.boot(), halfcore.BootOrderly, "")
+	if err := os.Remove(filepath.Join(m.root, "run/nologin")); err != nil {
+		t.Fatal(err)
+	}
+	m.start().end(t.Context())
+	m.want(m.boot(), halfcore.BootUnknown, "the agent had been stopped before")
+
+	m.start().end(t.Context())
+	m.start() // and runs again
+	m.want(m.boot(), halfcore.BootPowerLoss, "")
+
+	m.write("sys/class/watchdog/watchdog0/bootstatus", "32\n")
+	m.write("sys/class/watchdog/watchdog0/identity", "i6300ESB timer\n")
+	m.want(m.boot(), halfcore.BootWatchdog, "watchdog0 (i6300ESB timer)")
+	m.write("sys/class/watchdog/watchdog0/bootstatus", "0\n")
+
+	m.write("var/crash/202611241200/dmesg.202611241200", "[  100.25] Kernel panic - not syncing: Fatal exception\n")
+	m.want(m.boot(), halfcore.BootPanic, "Kernel panic - not syncing: Fatal exception")
+}
+
+// TestGarbageOfDeadKernelIsBounded: neither the size nor the number nor the content of what lies in the folders matters.
+func TestGarbageOfDeadKernelIsBounded(t *testing.T) {
+	m := newMachine(t)
+	m.boot()
+	m.write("sys/fs/pstore/dmesg-efi-1", strings.Repeat("\x00\xff<[", 1<<20)+"\n[1.0] Kernel panic - not syncing: a\x1b[31m\x07"+
+		strings.Repeat("b", 1000)+"\n")
+	for i := range 40 {
+		m.write(filepath.Join("var/crash", strings.Repeat("x", i+1), "dmesg"), "\xff\xfe")
+	}
+	if err := os.Symlink("/dev/zero", filepath.Join(m.root, "sys/fs/pstore/dmesg-link")); err != nil {
+		t.Fatal(err)
+	}
+	got := m.boot().last()
+	if got == nil || got.End != halfcore.BootPanic || len(got.Detail) > 120 || strings.ContainsAny(got.Detail, "\x1b\x07\n") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestUnreadableLogsAreNoPowerLoss: who may not read the logs of dead kernels cannot know that there are none.
+func TestUnreadableLogsAreNoPowerLoss(t *testing.T) {
+	m := newMachine(t)
+	m.boot()
+	tooLong := "/" + strings.Repeat("y", 300) // root may read every folder, so this one fails in another way
+	b := lookAtBoots(m.state, tooLong, m.root, [16]byte{99}, slog.New(slog.DiscardHandler))
+	m.want(b, halfcore.BootUnknown, "the agent may not read the logs of dead kernels")
+}
+
+func TestDamagedBootRecordIsTakenForLost(t *testing.T) {
+	m := newMachine(t)
+	m.boot()
+	if err := os.WriteFile(filepath.Join(m.state, bootFile), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := m.boot().last(); got != nil {
+		t.Errorf("%+v", got)
+	}
+	m.want(m.boot(), halfcore.BootPowerLoss, "")
+}
+
+// FuzzBootRecord: a record is refused, or written again as it is.
+func FuzzBootRecord(f *testing.F) {
+	f.Add([]byte(`{"boot":"000102030405060708090a0b0c0d0e0f","ended":{"reason":"x","down":true},"last":{"end":1,"boot":7},"known":[1]}`))
+	f.Add([]byte(`{"boot":"00","last":{"end":99}}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r, err := decodeBoot(b)
+		if err != nil {
+			return
+		}
+		m := newMachine(t)
+		old := &boots{path: filepath.Join(m.state, bootFile), log: slog.New(slog.DiscardHandler), record: r}
+		old.keep()
+		data, err := os.ReadFile(old.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, err := decodeBoot(data); len(data) <= maxBootFile && (err != nil || !reflect.DeepEqual(again, r)) {
+			t.Errorf("%q: %+v, then %+v, %v", b, r, again, err)
+		}
+	})
+}

@@ -182,10 +182,21 @@ func (b *boots) goingDown(ctx context.Context) (down bool, why string) {
 	return strings.TrimSpace(string(out)) == "stopping", ""
 }
 
-// kernelDeaths returns the errors that kernels left in logs, from pstore, from the folder to which systemd moves pstore's records, and
-// from kdump. unread says that there may be more in logs that cannot be read.
+// copiedLogs is where the packages' unit puts copies of the logs of dead kernels: only root may read the logs themselves.
+const copiedLogs = "/run/lofamo-kernel"
+
+// logDirs returns the folders with logs of dead kernels: that of the copies; or pstore, the folder to which systemd moves pstore's
+// records, and that of kdump.
+func (b *boots) logDirs() []string {
+	if info, err := os.Lstat(b.root + copiedLogs); err == nil && info.IsDir() {
+		return []string{b.root + copiedLogs}
+	}
+	return []string{filepath.Join(b.sysfs, "fs/pstore"), b.root + "/var/lib/systemd/pstore", b.root + "/var/crash"}
+}
+
+// kernelDeaths returns the errors that kernels left in logs. unread says that there may be more in logs that cannot be read.
 func (b *boots) kernelDeaths() (out []halfcore.KernelDeath, unread error) {
-	for _, dir := range []string{filepath.Join(b.sysfs, "fs/pstore"), b.root + "/var/lib/systemd/pstore", b.root + "/var/crash"} {
+	for _, dir := range b.logDirs() {
 		paths, err := newestLogs(dir)
 		for _, path := range paths {
 			log, readErr := readEnd(path)

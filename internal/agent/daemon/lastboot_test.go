@@ -91,6 +91,11 @@ func TestCauseOfLastBootIsFoundOnce(t *testing.T) {
 
 	m.write("var/crash/202611241200/dmesg.202611241200", "[  100.25] Kernel panic - not syncing: Fatal exception\n")
 	m.want(m.boot(), halfcore.BootPanic, "Kernel panic - not syncing: Fatal exception")
+
+	// The unit of the packages copies the logs for a daemon that may not read them.
+	m.write("run/lofamo-kernel/dmesg-1", "[    7.5] "+panicked+"\n")
+	m.want(m.boot(), halfcore.BootPanic, panicked)
+	m.want(m.boot(), halfcore.BootPowerLoss, "")
 }
 
 // TestGarbageOfDeadKernelIsBounded: neither the size nor the number nor the content of what lies in the folders matters.

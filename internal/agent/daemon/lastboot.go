@@ -85,8 +85,8 @@ type boots struct {
 	record bootRecord
 }
 
-// lookAtBoots finds out how the machine's last boot ended, once for each boot, and stores the answer. Whatever fails only costs
-// the answer: nothing here keeps the daemon from starting.
+// lookAtBoots finds out how the machine's last boot ended, once for each boot, and stores the answer. A failure costs only
+// the answer, and does not keep the daemon from starting.
 func lookAtBoots(stateDir, sysfs, root string, id [16]byte, log *slog.Logger) *boots {
 	b := &boots{path: filepath.Join(stateDir, bootFile), id: id, sysfs: cmp.Or(sysfs, "/sys"), root: root, log: log}
 	was, lost := durable.Load(b.path, "record of boots", maxBootFile, bootRecord{}, decodeBoot)

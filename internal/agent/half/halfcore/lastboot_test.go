@@ -91,7 +91,7 @@ func TestLastBootFitsRecord(t *testing.T) {
 	}
 }
 
-// FuzzKernelLog: whatever a dead kernel left, its end is one of the ends, in text that may be sent.
+// FuzzKernelLog: for every log of a dead kernel, its end is one of the ends, in text that may be sent.
 func FuzzKernelLog(f *testing.F) {
 	f.Add([]byte(panicLog), "")
 	f.Add([]byte(oopsLog), "watchdog0")

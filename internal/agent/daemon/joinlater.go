@@ -85,7 +85,7 @@ func (j *joiner) trusted() [2]string {
 	return [2]string{string(ca), string(keys)}
 }
 
-// Run runs the daemon, and asks until a supervisor answers, unless one has answered at the start. If the node was enrolled anew, it
+// Run runs the daemon, and asks until a supervisor answers, unless one has answered at the start. If the node was enrolled again, it
 // stops the daemon in order and returns ErrEnrolledAnew. A nil Later only runs the daemon.
 func (l *Later) Run(ctx context.Context, run func(context.Context) error) error {
 	if l == nil || l.asked {
@@ -110,7 +110,7 @@ func (l *Later) Run(ctx context.Context, run func(context.Context) error) error 
 	return err
 }
 
-// ask reports whether the node was enrolled anew. It returns when that is certain, or when ctx ends.
+// ask reports whether the node was enrolled again. It returns when that is certain, or when ctx ends.
 func (l *Later) ask(ctx context.Context) bool {
 	for pause := laterPause; ; pause = min(2*pause, laterPauseMost) {
 		select {

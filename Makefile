@@ -270,9 +270,9 @@ soak: soak-sim build ## thousands of simulated stories of faults; then ten minut
 
 # The short form, 60 stories, is among the tests.
 .PHONY: moves
-moves: ## MOVES (1000) joins and leaves at up to 10 a second in the simulator, with faults between them, and STORIES (200) shorter stories: minutes
+moves: ## MOVES (1000) joins and leaves at up to 10 a second in the simulator, with faults between them, and STORIES (200) shorter stories, also of moves to other places: minutes
 	go test -count=1 -timeout 0 -v -run '^TestJoinsAndLeaves$$' ./internal/sim -moves.long $${MOVES:-1000} -moves.seed $${SEED:-1}
-	go test -count=1 -timeout 0 -run '^TestJoinsAndLeaves$$' ./internal/sim -moves.seeds $${STORIES:-200}
+	go test -count=1 -timeout 0 -run '^(TestJoinsAndLeaves|TestNodesMoveToOtherPlaces)$$' ./internal/sim -moves.seeds $${STORIES:-200}
 
 # The short form is among the tests. SEED 0 means a new one, which is printed.
 .PHONY: joins

@@ -44,7 +44,7 @@ func (r *runner) system(a []string) (done bool, err error) {
 		return true, r.coldStart(at(a, 1))
 	case "kill-fraction":
 		return true, r.killFraction(at(a, 1))
-	case "join", "leave":
+	case "join", "leave", "move":
 		return true, r.move(a)
 	case "mend-cables":
 		r.mendCables()
@@ -54,11 +54,18 @@ func (r *runner) system(a []string) (done bool, err error) {
 	return true, nil
 }
 
-// move has a node join or leave.
+// move has a node join, leave or move to another place.
 func (r *runner) move(a []string) error {
 	c, err := grid.ParseCoord(at(a, 1))
 	if err != nil {
 		return err
+	}
+	if a[0] == "move" {
+		to, err := grid.ParseCoord(at(a, 2))
+		if err != nil {
+			return err
+		}
+		return r.requestMove(move{at: to, from: &c})
 	}
 	m := move{at: c, leave: a[0] == "leave", back: at(a, 3) == "back"}
 	if m.wait = -1; !m.leave && at(a, 2) != "never" {

@@ -38,6 +38,8 @@ type place struct {
 	turns uint64                        // counts joins and leaves
 	joins bool                          // it has joined, and no leader has heard it since
 	first time.Time                     // its first life at this place, or when a later leader began; zero: none yet
+
+	transfer transfer
 }
 
 const (
@@ -139,6 +141,9 @@ func (n *node) repeer(d grid.Direction) {
 
 // keepPeers stores the orders of the DNP half, and lets both halves know.
 func (n *node) keepPeers() {
+	if n.place.transfer.away {
+		return // the order for the new place replaces this one
+	}
 	state := n.dnpCore.Peers()
 	n.place.held = state
 	n.dnp.deliver(n.w.between(time.Millisecond, 20*time.Millisecond), func() { n.stepDNP(dnpcore.PeersKept{State: state}) })
@@ -180,6 +185,10 @@ func (w *World) sendOrders() {
 		return
 	}
 	for _, n := range w.nodes {
+		if n.place.transfer.away {
+			w.orderAway(n)
+			continue
+		}
 		o, want := w.orderFor(n)
 		if !n.dnp.up() || !w.truth.dnpWay[n.rank] || n.place.held.Says(want) {
 			continue
@@ -198,10 +207,11 @@ func (w *World) sendOrders() {
 	}
 }
 
-// move is a join or a leave that waits for the leader.
+// move is a join, a leave or a move that waits for the leader.
 type move struct {
 	at    grid.Coord
 	leave bool
+	from  *grid.Coord   // the place that the node has before; nil: it joins or leaves
 	back  bool          // the joiner is a node that has left, if there is one
 	wait  time.Duration // until the joiner starts; negative: it does not
 }
@@ -222,12 +232,20 @@ func (w *World) requestMove(m move) error {
 
 // moveTo returns the torus after a change.
 func (w *World) moveTo(m move) (dims grid.Dims, err error) {
-	if m.leave {
+	switch {
+	case m.from != nil:
+		if !w.movable(*m.from) || !slices.Contains(w.cfg.Dims.Empty(), m.at) {
+			return dims, errAbsent
+		}
+		if dims, err = w.cfg.Dims.Filled(m.at); err == nil {
+			dims, err = dims.Without(*m.from)
+		}
+	case m.leave:
 		if !w.cfg.Dims.Contains(m.at) || w.cfg.Dims.Nodes() <= 2 {
 			return dims, errAbsent
 		}
 		dims, err = w.cfg.Dims.Without(m.at)
-	} else {
+	default:
 		dims, err = w.cfg.Dims.Filled(m.at)
 	}
 	if err != nil || dims.CheckConnected() != nil {
@@ -246,9 +264,15 @@ func (t *term) moveNext() {
 		if err != nil || !w.store.serves(t.r) || !w.store.stands(t.rev) {
 			continue
 		}
-		var gone *node
-		if m.leave {
-			gone = w.nodes[w.cfg.Dims.Index(m.at)]
+		switch {
+		case m.from != nil:
+			n := w.nodes[w.cfg.Dims.Index(*m.from)]
+			t.forget(n)
+			doc := w.store.docs[n.id()] // until the next batch: the next leader reads the former epochs from it
+			w.store.forget(n, t.rev)
+			w.store.docs[n.id()] = doc
+		case m.leave:
+			gone := w.nodes[w.cfg.Dims.Index(m.at)]
 			t.forget(gone)
 			w.store.forget(gone, t.rev)
 			w.leaves(gone)
@@ -325,7 +349,13 @@ func (w *World) replace(dims grid.Dims, m move) (changed []*node) {
 		at[n.topo.Coord] = n
 	}
 	var joiner *node
-	if !m.leave {
+	switch {
+	case m.from != nil:
+		joiner = at[*m.from]
+		w.transfers(joiner, m.at)
+		delete(at, *m.from)
+		at[m.at] = joiner
+	case !m.leave:
 		joiner = w.joiner(m)
 		at[m.at] = joiner
 	}
@@ -354,7 +384,7 @@ func (w *World) replace(dims grid.Dims, m move) (changed []*node) {
 			changed = append(changed, n)
 		}
 	}
-	if joiner != nil {
+	if joiner != nil && m.from == nil {
 		w.startJoiner(joiner, m.wait)
 	}
 	return changed

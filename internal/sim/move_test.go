@@ -41,12 +41,36 @@ func TestJoinsAndLeaves(t *testing.T) {
 	}
 }
 
-// playMoves plays one story, and reports the shortest one with the same failure.
+// Nodes move to other places, and leaders, nodes and their neighbours die meanwhile: supervisors accuse no healthy node, name every
+// death, and everything is NORMAL at the end.
+func TestNodesMoveToOtherPlaces(t *testing.T) {
+	n := *movesSeeds
+	switch {
+	case n > 0:
+	case testing.Short():
+		n = 4
+	default:
+		n = 30
+	}
+	for seed := uint64(1); seed <= uint64(n); seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			playPlan(t, NewTransferPlan(seed), fmt.Sprintf("TestNodesMoveToOtherPlaces/^%d$", seed))
+		})
+	}
+}
+
+// playMoves plays one story of joins and leaves.
 func playMoves(t *testing.T, seed uint64) {
 	t.Helper()
-	p := NewMovingPlan(seed)
+	playPlan(t, NewMovingPlan(seed), fmt.Sprintf("TestJoinsAndLeaves -moves.seed %d", seed))
+}
+
+// playPlan plays a story, and reports the shortest one with the same failure.
+func playPlan(t *testing.T, p Plan, again string) {
+	t.Helper()
 	if err := p.Run(); err != nil {
 		short, err := p.Shrink(err)
-		t.Errorf("%s\nagain: go test ./internal/sim -run TestJoinsAndLeaves -moves.seed %d", short.Story(err), seed)
+		t.Errorf("%s\nagain: go test ./internal/sim -run %s", short.Story(err), again)
 	}
 }

@@ -29,7 +29,13 @@ func (n *node) movedSince(d grid.Direction, within time.Duration) bool {
 // judged reports whether supervisors find the death of a node within the usual bound: a joiner has had the time to send
 // frames on all its links.
 func (w *World) judged(n *node) bool {
-	return n.place == nil || !n.place.joins && w.now.Sub(n.place.first) > relinkTime
+	switch {
+	case n.place == nil:
+		return true
+	case n.place.joins:
+		return !n.place.transfer.since.IsZero() && w.now.Sub(n.place.transfer.since) > moveTime+relinkTime
+	}
+	return w.now.Sub(n.place.first) > relinkTime
 }
 
 // observes reports whether a neighbour of a dead node has had the time to accuse it. A half accuses a link that has been
@@ -91,6 +97,9 @@ func (w *World) leaderBegins() {
 				n.place.moved[i] = w.now
 			}
 		}
+		if n.place.transfer.moves(w.now) {
+			n.place.transfer.since = w.now
+		}
 		if !n.place.first.IsZero() && w.now.Sub(n.place.first) < relinkTime {
 			n.place.first = w.now
 		}
@@ -126,7 +135,10 @@ func (w *World) wronglyMoved(t *term, n *node, c awareness.Change) string {
 	case c.To != fault.Failed:
 		return ""
 	}
-	unheard := func(n *node) bool { return n.place.joins && (n.place.first.IsZero() || !t.witness.heard[n.id()]) }
+	unheard := func(n *node) bool {
+		overdue := !n.place.transfer.since.IsZero() && !n.place.transfer.moves(w.now)
+		return n.place.joins && (n.place.first.IsZero() || !t.witness.heard[n.id()]) && !overdue
+	}
 	d, link := c.Component.LinkDirection()
 	if unheard(n) && (!link || !ofPeer(c.Cause)) {
 		return "it joins, has not reported yet, and is called FAILED"

@@ -150,3 +150,64 @@ func NewMovingCampaign(seed uint64, moves int) Plan {
 	}
 	return p
 }
+
+// transferShapes are the tori in which stories of moves begin.
+var transferShapes = []string{
+	"3x3x1 without 1,1,0", "4x2x1 without 3,1,0", "2x2x2 without 1,1,1", "3x2x2 without 2,1,1", "3x3x2 without 2,2,0..2,2,1",
+	"3x3x3 without 1,1,1", "3x3x3 without 0,0,0 1,1,1 2,2,2",
+}
+
+// NewTransferPlan makes a story of moves to other places, with joins, leaves and other faults beside them.
+func NewTransferPlan(seed uint64) Plan {
+	rnd := rand.New(rand.NewPCG(seed, 7))
+	g := author{rnd: rand.New(rand.NewPCG(seed, 8)), theme: theme(rnd.IntN(int(numThemes))), times: 2, honest: true}
+	dims, err := grid.ParseDims(transferShapes[rnd.IntN(len(transferShapes))])
+	if err != nil {
+		panic("sim: " + err.Error())
+	}
+	p := g.plan(seed, dims)
+	p.Moves, p.Acts = true, nil
+	for n := 20 + rnd.IntN(25); len(p.Acts) < n; {
+		switch rnd.IntN(6) {
+		case 0:
+			p.Acts = append(p.Acts, g.act()...)
+		case 1:
+			p.Acts = append(p.Acts, g.ofMove()...)
+		default:
+			p.Acts = append(p.Acts, g.ofTransfer()...)
+		}
+		p.Acts = append(p.Acts, g.pause())
+	}
+	return p
+}
+
+// ofTransfer is one move to another place, in most cases with a fault close to it.
+func (g *author) ofTransfer() []string {
+	empty := g.dims.Empty()
+	if len(empty) == 0 {
+		return g.leave()
+	}
+	n, to := g.node(), empty[g.rnd.IntN(len(empty))]
+	dims, err := g.dims.Filled(to)
+	if err == nil {
+		dims, err = dims.Without(n)
+	}
+	if err != nil || dims.CheckConnected() != nil {
+		return g.join()
+	}
+	g.dims = dims
+	out := append(lines("move %s %s", n, to), "run "+g.ms(10, 3000))
+	switch g.rnd.IntN(6) {
+	case 0, 1: // the leader ends, also before it has stored the map
+		out[1] = "run " + g.ms(1, 300)
+		return append(out, lines("kill-supervisor %s\nrun %s\nstart-supervisor s0 s1 s2", g.supervisor(), g.ms(10, 4000))...)
+	case 2: // the node dies on its way
+		return append(out, lines("kill %s %s", to, g.half())...)
+	case 3:
+		return append(out, lines("kill %s node", to)...)
+	case 4: // a neighbour dies before its links have settled
+		near := g.dims.Neighbours(to)
+		return append(out, lines("kill %s node", near[g.rnd.IntN(len(near))])...)
+	}
+	return out
+}

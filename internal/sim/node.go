@@ -116,7 +116,7 @@ func (n *node) resumeDNP() (r dnpcore.Resume) {
 // start starts a dead half: from its copy, or with the next boot epoch.
 func (n *node) start(h fault.Half) {
 	p := n.process(h)
-	if p.running {
+	if p.running || !n.mayStart(h) {
 		return
 	}
 	goesOn := n.goesOn(h)

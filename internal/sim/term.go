@@ -127,6 +127,10 @@ func newTerm(r *replica, rev uint64) (*term, error) {
 		if err != nil {
 			return nil, err
 		}
+		if e.Status.Coord != n.topo.Coord { // as in engine: the leader before ended before it stored the node at its new place
+			e.Status = awareness.AtNewPlace(awareness.NodeStatus{ID: n.id(), Coord: n.topo.Coord, State: fault.Unknown}, e.Status)
+			t.open.touched[n.id()] = true
+		}
 		saved = append(saved, e.Status)
 	}
 	if w.cfg.bug == bugRestore {
@@ -184,7 +188,9 @@ func (t *term) asOf(now time.Time) time.Time {
 func (t *term) take(in input) {
 	now := t.asOf(t.r.clock())
 	if in.answer != nil {
-		t.witness.hears(in.answer.Origin.Node)
+		if n := t.r.w.ids[in.answer.Origin.Node]; n.place == nil || !n.place.transfer.ofFormer(in.answer.Origin.Half, in.answer.Epoch) {
+			t.witness.hears(n.id())
+		}
 		t.step(now, *in.answer)
 		return
 	}
@@ -225,7 +231,9 @@ func (t *term) takeReport(now time.Time, in input, rep *fault.Report) {
 	for i := range rep.Observations {
 		rep.Observations[i].Age = max(0, rep.Observations[i].Age+held)
 	}
-	t.witness.takes(rep)
+	if n := t.r.w.ids[rep.ID.Origin.Node]; n.place == nil || !n.place.transfer.ofFormer(rep.ID.Origin.Half, rep.ID.Epoch) {
+		t.witness.takes(rep)
+	}
 	changed, _ := t.step(now, awareness.Evidence{Delivery: fault.Delivery{Report: *rep, Path: in.path, Hops: in.hops}})
 	t.doubleVotes(now, in, rep)
 	if rep.Digest && !changed {

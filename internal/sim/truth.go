@@ -136,8 +136,8 @@ func (w *World) oweProcess(n *node, h fault.Half, alone bool) {
 			if h == fault.HalfHost {
 				way = w.truth.dnpWay
 			}
-			if !way[n.rank] || !other.ready() {
-				return 0
+			if !way[n.rank] || !other.ready() || n.place != nil && n.place.transfer.moves(w.now) {
+				return 0 // reports from a former place tell nothing, and the other half may not run at the new one yet
 			}
 			// A half that began after the death never saw the dead one. It waits for the first write as long as at a cold start.
 			if other.born.After(p.lived) && w.now.Sub(other.born) <= watchdog.DefaultGrace {

@@ -152,6 +152,9 @@ func (o *options) runCommand() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("%w: --half: %w", errUsage, err)
 			}
+			if err := half.CheckHalf(cfg, of); err != nil {
+				return err
+			}
 			again := make(chan os.Signal, 1)
 			signal.Notify(again, syscall.SIGHUP)
 			defer signal.Stop(again)

@@ -16,7 +16,7 @@ import (
 // The platforms on which a node's DNP half can run.
 const (
 	PlatformSharedKernel = "shared-kernel" // both halves under one kernel: both die with it
-	PlatformDPU          = "dpu"           // reserved for a DNP half on the network card's own processor
+	PlatformDPU          = "dpu"           // the DNP half has a kernel of its own, on the network card's processor
 )
 
 // Agent is the configuration of the two halves of one node. Both halves and the recovery daemon
@@ -43,9 +43,8 @@ type Agent struct {
 	// DiskWarnBytes is the free space of StateDir's disk, in bytes, below which the host half warns: in its log and by
 	// the metric lofamo_agent_disk_low. 0 for never, or at most 1 TiB. Default 64 MiB.
 	DiskWarnBytes int64 `json:"diskWarnBytes"`
-	// Platform is the platform of the DNP half: shared-kernel or dpu. This version has no DNP half on a card's own
-	// processor, because the halves share a mapped register file: with dpu the agent starts, warns, and reports
-	// shared-kernel. Default shared-kernel.
+	// Platform is the platform of the DNP half: shared-kernel or dpu. The agent reports what it finds: dpu if a window joins
+	// two kernels, and otherwise shared-kernel. With dpu and without a window it warns. Default shared-kernel.
 	Platform string `json:"platform"`
 	// Preset of periods: default, fast or relaxed. All nodes and supervisors alike.
 	Preset string `json:"preset"`
@@ -76,6 +75,8 @@ type Agent struct {
 	// allowed together with cluster, coord, dims, tls, links, supervisors or periods. The supervisors' preset replaces preset.
 	// Default none.
 	Join JoinConfig `json:"join,omitzero"`
+	// Window joins the two halves of a node that run under two kernels. Default none: both halves have one kernel.
+	Window WindowConfig `json:"window,omitzero"`
 	// Supervisors are the replicas to report to, the preferred first. At least one.
 	Supervisors []SupervisorAddr `json:"supervisors"`
 	// Sensors configures the measurements.

@@ -211,10 +211,7 @@ func (a Agent) Validate() error {
 	_, err := a.Timing()
 	p.add(err)
 	p.path("tls.ca", a.TLS.CA)
-	p.path("tls.hostCert", a.TLS.HostCert)
-	p.path("tls.hostKey", a.TLS.HostKey)
-	p.path("tls.dnpCert", a.TLS.DNPCert)
-	p.path("tls.dnpKey", a.TLS.DNPKey)
+	a.validateHalves(p)
 	directions := dims.Links()
 	if !a.Spare && cerr == nil {
 		directions = dims.LinksOf(coord)

@@ -94,8 +94,8 @@ const (
 	// Both halves run under one kernel and die together with this kernel. A FAILED host half beside a living DNP half is
 	// then a dead process, because the shared kernel still lives.
 	Platform_SHARED_KERNEL Platform = 1
-	// The DNP half runs on its own processor and outlives the host. No agent of this version reports it: the halves
-	// share a mapped register file, which needs one kernel.
+	// The two halves run under a kernel each: the DNP half has its own processor, and outlives the host. Agents report
+	// it if a window joins them and each half finds another boot ID.
 	Platform_DPU Platform = 2
 )
 

@@ -46,9 +46,10 @@ import (
 // dnpHalf is the shell of the DNP Fault Manager.
 type dnpHalf struct {
 	half.Common
-	page  *half.Page
-	box   *mailbox.Box
-	ended half.EndedChecks // of the host half's process; the mailbox' goroutine alone uses it
+	page   *half.Page
+	window *half.Window // nil: both halves have one kernel
+	box    *mailbox.Box
+	ended  half.EndedChecks // of the host half's process; the mailbox' goroutine alone uses it
 	// links are nil where the node never had one. One that leads nowhere any more stays, without a peer. Guarded by mu.
 	links   [grid.NumDirections]*udplink.Link
 	runLink func(*udplink.Link) // runs a link that appears while the half runs
@@ -117,7 +118,7 @@ func run(ctx context.Context, cfg config.Agent, s half.Scheduling, log *slog.Log
 	if err := d.open(&open); err != nil {
 		return fmt.Errorf("DNP half of %s: %w", cfg.Node, err)
 	}
-	d.Log.Info("DNP half runs", "epoch", d.core.Epoch(), "links", len(d.Topo.Links), "platform", d.Config.Platform)
+	d.Log.Info("DNP half runs", "epoch", d.core.Epoch(), "links", len(d.Topo.Links), "platform", d.window.PlatformName())
 	d.Manager.Ready()
 	if err := d.serve(ctx); err != nil {
 		return fmt.Errorf("DNP half of %s: %w", cfg.Node, err)
@@ -136,6 +137,9 @@ func (d *dnpHalf) open(cs *half.Closers) error {
 		return err
 	}
 	cs.Add(func() error { return d.page.File.Close() })
+	if d.window, err = d.OpenWindow(d.page, cs); err != nil {
+		return err
+	}
 	d.OpenCopy(cs)
 	d.linkCopy.resume, d.linkCopy.sessions = d.Copy.Links()
 	if d.Copy.Numbers.Epoch != 0 {
@@ -212,7 +216,7 @@ func (d *dnpHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	core, err := dnpcore.New(dnpcore.Config{
-		Topo: d.Topo, Periods: d.Periods, MaxHops: d.MaxHops(), Kept: kept, Resume: d.linkCopy.resume,
+		Topo: d.Topo, Periods: d.Periods, Window: d.window != nil, MaxHops: d.MaxHops(), Kept: kept, Resume: d.linkCopy.resume,
 		SelfTest: d.SelfTest(), Budget: d.Config.Processor.Budget, MaxFrame: d.Config.MTU, Hops: d.resumeHops(), Express: d.resumeExpress(),
 		Routing: algorithm, Seed: randomSeed(),
 		Mask: &mask, MaskLost: lost != nil, Masked: d.Config.Masked(), Peers: d.Peers, Orders: d.plain.kinds,
@@ -258,6 +262,7 @@ func (d *dnpHalf) serve(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	loop.Start(ctx, g)
+	d.window.Run(ctx, g)
 	g.Go(func() error {
 		return storeOrders(ctx, d, storage.MaskOrders(), d.masks, func(s chanmask.State, err error) {
 			d.noteKept(s, err)

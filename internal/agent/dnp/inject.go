@@ -84,5 +84,6 @@ func (d *dnpHalf) injectHandler() http.Handler {
 		return nil, nil
 	}))
 	failpoint.Mount(mux)
+	d.window.Mount(mux)
 	return mux
 }

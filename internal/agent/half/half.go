@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -84,12 +85,15 @@ func Prepare(cfg config.Agent, half fault.Half, log *slog.Logger) (Common, error
 		Log: log.With("node", string(cfg.Node), "half", half.String()), debug: log.Enabled(context.Background(), slog.LevelDebug),
 	}
 	c.Around.Store(around)
-	if cfg.Platform == config.PlatformDPU {
-		c.Log.Warn("platform dpu is not available: the halves share a register file and so a kernel; reports and metrics say shared-kernel")
+	if cfg.Platform == config.PlatformDPU && cfg.Window.Zero() {
+		c.Log.Warn("platform dpu needs a window: without one the halves share a register file and so a kernel; reports and metrics say shared-kernel")
 		c.Config.Platform = config.PlatformSharedKernel
 	}
 	if lost != nil {
 		c.Log.Error("stored peers lost: using the configuration until the supervisors send orders", "err", lost)
+	}
+	if err := CheckHalf(cfg, half); err != nil {
+		return Common{}, err
 	}
 	if c.Signer, err = LoadSigner(cfg, half); err != nil {
 		return Common{}, &ConfigError{err}
@@ -142,14 +146,14 @@ func LoadSigner(cfg config.Agent, half fault.Half) (*pki.Signer, error) {
 	return s, nil
 }
 
-// Check finds the configuration errors that can be found without starting: fields, certificates and keys of both
-// halves, the gossip key.
+// Check finds the configuration errors that can be found without starting: fields, certificates and keys of the
+// halves on this kernel, the gossip key.
 func Check(cfg config.Agent) error {
 	if err := cfg.Validate(); err != nil {
 		return InvalidConfig(err)
 	}
 	var errs []error
-	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+	for _, h := range cfg.HalvesHere() {
 		_, err := LoadSigner(cfg, h)
 		errs = append(errs, err)
 	}
@@ -163,6 +167,19 @@ func Check(cfg config.Agent) error {
 		return &ConfigError{err}
 	}
 	return nil
+}
+
+// CheckHalf returns an error if a half, or both for 0, cannot run with this configuration, because a window joins it to the
+// kernel of the other half.
+func CheckHalf(cfg config.Agent, half fault.Half) error {
+	here := cfg.HalvesHere()
+	switch {
+	case cfg.Window.Zero() || slices.Contains(here, half):
+		return nil
+	case half == 0:
+		return &ConfigError{fmt.Errorf("window: joins the kernels of two halves: want each half alone, with --half %s here", here[0])}
+	}
+	return &ConfigError{fmt.Errorf("window: tls has no certificate and key of the %s half: want them where that half runs", half)}
 }
 
 // Origin returns the node and the half, as reports name them.

@@ -32,6 +32,7 @@ type Page struct {
 	broken  Condition
 	History *bundle.History // of writes and reads; nil: none
 	recent  map[pageWord]recentWord
+	Window  *Window // to the kernel of the other half; nil: both have one kernel
 }
 
 // rememberFor is how long the last good value of a corrupt word stands in: the word's owner checks its words every
@@ -168,6 +169,7 @@ func (p *Page) sensed(now time.Time, c fault.Component, thresholds watchdog.Addr
 // ReadDNP reads the DNP half's registers for the host half, taking the DNP word or only looking at it.
 func (p *Page) ReadDNP(now time.Time, take bool, links []grid.Direction) hostcore.Registers {
 	r := hostcore.Registers{Taken: take}
+	r.Window = p.Window.State(now)
 	var err error
 	if take {
 		r.DNP, r.Sample, err = p.File.TakeDNP()
@@ -234,6 +236,7 @@ func (p *Page) WriteDNP(now time.Time, out *dnpcore.Output) {
 	if out.WriteDNP {
 		p.note(p.File.StoreDNP(out.DNP))
 		p.saw(now, watchdog.AddrDNPWatchdog, out.DNP.Encode())
+		p.Window.Wrote(now, p)
 	}
 }
 
@@ -241,11 +244,13 @@ func (p *Page) WriteDNP(now time.Time, out *dnpcore.Output) {
 func (p *Page) WriteHost(now time.Time, w watchdog.HostWord) {
 	p.note(p.File.StoreHost(w))
 	p.saw(now, watchdog.AddrHostWatchdog, w.Encode())
+	p.Window.Wrote(now, p)
 }
 
 // ReadHost reads the host word for the DNP half, taking it or only looking at it.
 func (p *Page) ReadHost(now time.Time, take bool) dnpcore.Host {
 	h := dnpcore.Host{Taken: take}
+	h.Window = p.Window.State(now)
 	var err error
 	if take {
 		h.Word, h.Sample, err = p.File.TakeHost()

@@ -44,6 +44,7 @@ import (
 type hostHalf struct {
 	half.Common
 	page    *half.Page
+	window  *half.Window // nil: both halves have one kernel
 	box     *mailbox.Box
 	nets    []*direct.Socket            // by the number of the service interface
 	gossip  *gossip.Net                 // nil without gossip
@@ -123,7 +124,7 @@ func Run(ctx context.Context, cfg config.Agent, s half.Scheduling, log *slog.Log
 		return fmt.Errorf("host half of %s: %w", cfg.Node, err)
 	}
 	h.Log.Info("host half runs", "epoch", h.core.Epoch(), "listen", h.nets[0].LocalAddr().String(), "interfaces", len(h.nets), "platform",
-		h.Config.Platform)
+		h.window.PlatformName())
 	h.Manager.Ready()
 	if err := h.serve(ctx); err != nil {
 		return fmt.Errorf("host half of %s: %w", cfg.Node, err)
@@ -158,6 +159,9 @@ func (h *hostHalf) open(cs *half.Closers) error {
 		return err
 	}
 	cs.Add(func() error { return h.page.File.Close() })
+	if h.window, err = h.OpenWindow(h.page, cs); err != nil {
+		return err
+	}
 	h.OpenCopy(cs)
 	if h.Copy.Numbers.Epoch != 0 {
 		h.keys.resume(h.Copy.File.PathSessions())
@@ -264,7 +268,7 @@ func (h *hostHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	core, err := hostcore.New(hostcore.Config{
-		Topo: h.Topo, Periods: h.Periods, MaxHops: h.MaxHops(), MaxFrame: h.Config.MTU, Rails: rails,
+		Topo: h.Topo, Periods: h.Periods, Window: h.window != nil, MaxHops: h.MaxHops(), MaxFrame: h.Config.MTU, Rails: rails,
 		Interfaces: h.names, Sensed: h.sensed(), Checksums: offered, Kept: kept,
 		Resume:        hostcore.Numbers{OutboxSnapshot: h.Copy.Numbers.OutboxSnapshot, List: h.Copy.Numbers.List},
 		GossipSilence: gossipMisses * gossipTiming(h.Periods).ProbeInterval,
@@ -318,6 +322,7 @@ func (h *hostHalf) serve(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	loop.Start(ctx, g)
+	h.window.Run(ctx, g)
 	for k, s := range h.nets {
 		g.Go(func() error {
 			return s.Run(ctx, func(from netip.AddrPort, b []byte) { h.onDatagram(uint8(k), from, b) })

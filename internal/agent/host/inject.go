@@ -58,5 +58,6 @@ func (h *hostHalf) injectHandler() http.Handler {
 		return nil, nil
 	}))
 	failpoint.Mount(mux)
+	h.window.Mount(mux)
 	return mux
 }

@@ -103,22 +103,27 @@ func families() []metric {
 // half's values come from the registers.
 type hostMetrics struct {
 	h    *hostHalf
-	desc map[string]*prometheus.Desc
+	desc map[string]map[string]*prometheus.Desc // by platform, which a window shows only after a while, and name
 }
 
 func newHostMetrics(h *hostHalf) *hostMetrics {
-	labels := prometheus.Labels{"node": string(h.Config.Node), "platform": h.Config.Platform}
-	m := &hostMetrics{h: h, desc: map[string]*prometheus.Desc{}}
-	for _, d := range allFamilies() {
-		m.desc[d.name] = prometheus.NewDesc(d.name, d.help, d.labels, labels)
+	m := &hostMetrics{h: h, desc: map[string]map[string]*prometheus.Desc{}}
+	for _, platform := range h.window.PlatformNames() {
+		labels, desc := prometheus.Labels{"node": string(h.Config.Node), "platform": platform}, map[string]*prometheus.Desc{}
+		for _, d := range allFamilies() {
+			desc[d.name] = prometheus.NewDesc(d.name, d.help, d.labels, labels)
+		}
+		m.desc[platform] = desc
 	}
 	return m
 }
 
 // Describe implements prometheus.Collector.
 func (m *hostMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range m.desc {
-		ch <- d
+	for _, of := range m.desc {
+		for _, d := range of {
+			ch <- d
+		}
 	}
 }
 
@@ -148,7 +153,7 @@ func seconds(ns uint64) float64 { return float64(ns) / float64(time.Second) }
 
 // Collect implements prometheus.Collector.
 func (m *hostMetrics) Collect(ch chan<- prometheus.Metric) {
-	h, s := m.h, sink{m.desc, ch}
+	h, s := m.h, sink{m.desc[m.h.window.PlatformName()], ch}
 	h.mu.Lock()
 	box, verdict, e := h.core.OutboxStats(), h.core.Verdict(), h.core.Epoch()
 	states := h.core.States()

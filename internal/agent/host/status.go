@@ -46,7 +46,7 @@ func (h *hostHalf) announce(ctx context.Context, n fault.RestartNotice) error {
 // status returns this half's status for people on its node.
 func (h *hostHalf) status() local.Status {
 	s := local.Status{
-		Node: string(h.Config.Node), Coord: h.Config.Coord, Platform: h.Config.Platform,
+		Node: string(h.Config.Node), Coord: h.Config.Coord, Platform: h.window.PlatformName(), Window: h.window.Status(time.Now()),
 		Damaged: h.damaged.Load(), Spool: h.SpoolStatus(),
 	}
 	for i := range h.refused {

@@ -42,7 +42,8 @@ type testNet struct {
 	super *fakeSupervisor   // sup-0
 	more  []*fakeSupervisor // sup-1 and so on
 	halts map[fault.Origin]func()
-	seam  *half.Seam // of halves that start from now on
+	seam  *half.Seam                    // of halves that start from now on
+	apart map[fault.Origin]config.Agent // of halves with a configuration of their own
 }
 
 // newTestNet makes the network with one supervisor, sup-0, and as many more as are named.
@@ -84,6 +85,9 @@ func (n *testNet) path(elem ...string) string {
 func (n *testNet) start(c grid.Coord, h fault.Half) {
 	n.t.Helper()
 	cfg := n.cfgs[c]
+	if own, ok := n.apart[fault.Origin{Node: cfg.Node, Half: h}]; ok {
+		cfg = own
+	}
 	ctx, cancel := context.WithCancel(context.WithValue(context.Background(), half.SeamKey{}, n.seam))
 	done := make(chan error, 1)
 	log := slog.New(slog.NewTextHandler(agenttest.Writer{T: n.t}, &slog.HandlerOptions{Level: slog.LevelInfo}))

@@ -100,12 +100,17 @@ func (n *testNet) all() (out []grid.Coord) {
 // inject makes a link's end at a node lose frames in both directions, or stops that.
 func (n *testNet) inject(c grid.Coord, body string) {
 	n.t.Helper()
-	path := filepath.Join(n.cfgs[c].StateDir, half.DNPInjectSock)
+	n.postTo(filepath.Join(n.cfgs[c].StateDir, half.DNPInjectSock), "/inject", body)
+}
+
+// postTo sends a request to a half's socket for fault injection.
+func (n *testNet) postTo(socket, path, body string) {
+	n.t.Helper()
 	client := &http.Client{Timeout: bound, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", path)
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}}}
 	defer client.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, "http://half/inject", bytes.NewBufferString(body))
+	req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, "http://half"+path, bytes.NewBufferString(body))
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -115,7 +120,7 @@ func (n *testNet) inject(c grid.Coord, body string) {
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
-		n.t.Fatalf("inject at %s: %s", c, resp.Status)
+		n.t.Fatalf("POST %s: %s", path, resp.Status)
 	}
 }
 

@@ -29,9 +29,12 @@ const answerWithin = 3 * time.Second
 
 // Status is the status of a node's host half.
 type Status struct {
-	Node     string `json:"node"`
-	Coord    string `json:"coord"`
+	Node  string `json:"node"`
+	Coord string `json:"coord"`
+	// Platform is shared-kernel or dpu; unknown, until the halves of a node with a window have heard each other.
 	Platform string `json:"platform"`
+	// Window is the host half's end of the window to the DNP half's kernel; absent: both halves have one kernel.
+	Window *WindowStatus `json:"window,omitempty"`
 	// Host and DNP are the halves, as the host half sees them.
 	Host HalfStatus `json:"host"`
 	DNP  HalfStatus `json:"dnp"`
@@ -66,6 +69,27 @@ type HalfStatus struct {
 	State string `json:"state"` // of the DNP half, from its watchdog: WAITING, ALIVE or STALE
 	Epoch uint64 `json:"epoch"` // boot epoch; 0: never written
 	PID   int    `json:"pid,omitempty"`
+}
+
+// WindowStatus is one end of the window between the halves of a node with two kernels. Counts are since the half's start.
+type WindowStatus struct {
+	Listen  string `json:"listen"`
+	Peer    string `json:"peer"`
+	State   string `json:"state"`   // alive, refused or silent
+	Silence string `json:"silence"` // since the last frame
+
+	Sessions       uint64 `json:"sessions"`
+	FailedSessions uint64 `json:"failed_sessions"`
+	Statements     uint64 `json:"statements"`    // of the other half's words
+	Messages       uint64 `json:"messages"`      // for this half's mailbox
+	MessagesLost   uint64 `json:"messages_lost"` // not sent: too long, or without a session
+	Repeated       uint64 `json:"repeated"`
+	Forged         uint64 `json:"forged"`
+	OldSession     uint64 `json:"old_session"`
+	Damaged        uint64 `json:"damaged"`
+	Malformed      uint64 `json:"malformed"`
+	SecondClaimant uint64 `json:"second_claimant"` // statements of a second process of the other half
+	Refusals       uint64 `json:"refusals"`        // by the other kernel
 }
 
 // InterfaceStatus is one service interface.

@@ -65,6 +65,8 @@ const DefaultLinkGrace = 5 * time.Second
 type Config struct {
 	Topo    *halfcore.Topology
 	Periods config.Periods
+	// Window: a window joins this half to the kernel of the other half.
+	Window  bool
 	MaxHops uint8 // register 0x08: maximum torus hops of a message
 	// LinkGrace is how long after the start a link may stay silent; 0: DefaultLinkGrace.
 	LinkGrace time.Duration
@@ -159,6 +161,7 @@ type Machine struct {
 	exceptions exceptions
 	sensors    [3]sensorRegisters
 
+	window     halfcore.Window // at the last read
 	readerWake time.Time
 	writerWake time.Time
 	digestAt   time.Time // while speaking

@@ -30,6 +30,7 @@ type Host struct {
 	Sample     watchdog.Sample // if taken
 	Unreadable bool            // the page could not be read: Word is not valid
 	Word       watchdog.HostWord
+	Window     halfcore.Window // to the host half's kernel
 }
 
 // Reading is the reading of one sensor.

@@ -22,8 +22,10 @@ func (m *Machine) onHost(now time.Time, ev Host) {
 		}
 	}
 	m.unreadable = ev.Unreadable
+	m.window = ev.Window
 	if ev.Taken {
 		m.judge(now, ev.Sample)
+		m.observeBus(now)
 	}
 	if m.verdict == watchdog.Stale || ev.Unreadable || ev.Sample.Corrupt {
 		return
@@ -71,6 +73,13 @@ func (m *Machine) onEnded(now time.Time, ev Ended) {
 	m.becomeStale(now, min(max(0, ev.Age), out.Age))
 }
 
+// observeBus states the bus to the host half's kernel, in the report that accuses that half.
+func (m *Machine) observeBus(now time.Time) {
+	if o, known := m.window.Bus(m.self, m.verdict); known {
+		m.ledger.Set(now, o)
+	}
+}
+
 // becomeStale handles the total host breakdown (Table II): it informs the neighbours by a frame at once, and the
 // supervisors by a report through them.
 func (m *Machine) becomeStale(now time.Time, age time.Duration) {
@@ -79,7 +88,7 @@ func (m *Machine) becomeStale(now time.Time, age time.Duration) {
 		m.note(NoteHost, "the host half does not validate its word: last valid %s ago", age.Round(time.Millisecond))
 	}
 	m.ledger.Changes(now) // the host half reported these while it lived
-	m.failed(now, fault.ComponentHost, fault.KindWatchdog, m.whyStale(now), age, m.ended != "")
+	m.failed(now, fault.ComponentHost, fault.KindWatchdog, m.whyStale(now), age, m.ended != "" || m.window.Ended())
 	m.test(now, selftest.Excused{Module: selftest.Module{Kind: selftest.Mailbox}})
 	m.speaking, m.digestAt, m.aliveAt, m.withdrawAt = true, now.Add(m.cfg.Periods.DigestPeriod), time.Time{}, time.Time{}
 	m.beatAll()
@@ -93,6 +102,9 @@ func (m *Machine) whyStale(now time.Time) string {
 	}
 	if m.ended != "" {
 		return m.ended
+	}
+	if m.window.Ended() {
+		return "its kernel refuses frames: its process has ended"
 	}
 	return "watchdog word not valid"
 }
@@ -127,14 +139,17 @@ func (m *Machine) becomeAlive(now time.Time) {
 // withdrawDigest sends the last digest: this half withdraws every statement that the digest omits.
 func (m *Machine) withdrawDigest(now time.Time) {
 	m.withdrawAt = time.Time{}
-	m.add(now, fault.Report{Digest: true, Observations: alive(m.self)})
+	own := fault.Observation{Node: m.self, Component: fault.ComponentDNP, State: fault.Normal, Kind: fault.KindSelf}
+	m.add(now, fault.Report{Digest: true, Observations: append(m.alive(), own)})
 }
 
-func alive(node fault.NodeID) []fault.Observation {
-	return []fault.Observation{
-		{Node: node, Component: fault.ComponentHost, State: fault.Normal, Kind: fault.KindWatchdog},
-		{Node: node, Component: fault.ComponentDNP, State: fault.Normal, Kind: fault.KindSelf},
+// alive returns this half's statements that the host half is back, and the bus to its kernel.
+func (m *Machine) alive() []fault.Observation {
+	out := []fault.Observation{{Node: m.self, Component: fault.ComponentHost, State: fault.Normal, Kind: fault.KindWatchdog}}
+	if o, known := m.window.Bus(m.self, m.verdict); known {
+		out = append(out, o)
 	}
+	return out
 }
 
 // hostCarries reports whether this node's host half can pass messages to the supervisors.
@@ -147,7 +162,7 @@ func (m *Machine) report(now time.Time) {
 	if !m.speaking {
 		if !m.aliveAt.IsZero() && !now.Before(m.aliveAt) {
 			m.aliveAt = time.Time{}
-			m.add(now, fault.Report{Observations: alive(m.self)[:1]})
+			m.add(now, fault.Report{Observations: m.alive()})
 		}
 		if !m.withdrawAt.IsZero() && !now.Before(m.withdrawAt) {
 			m.withdrawDigest(now)
@@ -172,12 +187,20 @@ func (m *Machine) add(now time.Time, r fault.Report) {
 	r.Uptime = now.Sub(m.start)
 	// constant during one incarnation, and later digests by the torus need every byte
 	if !r.Digest || r.Uptime < 4*m.cfg.Periods.DigestPeriod {
-		r.Platform = fault.PlatformSharedKernel // the halves map one register file
+		r.Platform = m.platform()
 	}
 	r.Registers = fault.Registers{
 		DNPWatchdog: w.Encode(), HostWatchdog: h.Encode(), RemoteFaultDescriptor: m.descriptor.Encode(),
 	}
 	m.sender.Add(now, r)
+}
+
+// platform returns the platform of the two halves: halves without a window map one register file.
+func (m *Machine) platform() fault.Platform {
+	if !m.cfg.Window {
+		return fault.PlatformSharedKernel
+	}
+	return m.window.Platform
 }
 
 // deliver carries out the outbox's output of this step.

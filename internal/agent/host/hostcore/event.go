@@ -46,6 +46,8 @@ type Registers struct {
 
 	Router0, Router1, RDMA, Engine uint32 // exception registers
 
+	Window halfcore.Window // to the DNP half's kernel
+
 	// Draining: the DNP half holds back messages that may wait, because the torus drains (seed 003 §4.5.3).
 	Draining bool
 }

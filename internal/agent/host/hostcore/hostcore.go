@@ -27,6 +27,8 @@ import (
 type Config struct {
 	Topo    *halfcore.Topology
 	Periods config.Periods
+	// Window: a window joins this half to the kernel of the other half.
+	Window  bool
 	MaxHops uint8 // limit for this half's messages on the torus
 	// MaxFrame bounds a torus frame, in bytes; 0: torus.DefaultMaxFrame.
 	MaxFrame int
@@ -63,8 +65,9 @@ type Machine struct {
 
 	word       watchdog.HostWord
 	verdict    watchdog.Verdict
-	ended      string    // how the DNP half's process ended; empty: not known to have ended
-	registers  Registers // last good content
+	ended      string          // how the DNP half's process ended; empty: not known to have ended
+	registers  Registers       // last good content
+	window     halfcore.Window // at the last read
 	readerWake time.Time
 	writerWake time.Time
 	digestAt   time.Time
@@ -286,12 +289,20 @@ func (m *Machine) waits(now time.Time) bool {
 func (m *Machine) add(now time.Time, r fault.Report) fault.ReportID {
 	r.Uptime = now.Sub(m.start)
 	if !r.Digest || r.Uptime < 4*m.cfg.Periods.DigestPeriod { // constant during one life, and later digests by the torus need every byte
-		r.Platform = fault.PlatformSharedKernel // the halves map one register file
+		r.Platform = m.platform()
 	}
 	r.Registers = fault.Registers{
 		DNPWatchdog: m.registers.DNPRaw, HostWatchdog: m.word.Encode(), RemoteFaultDescriptor: m.registers.DescriptorRaw,
 	}
 	return m.sender.Add(now, r)
+}
+
+// platform returns the platform of the two halves: halves without a window map one register file.
+func (m *Machine) platform() fault.Platform {
+	if !m.cfg.Window {
+		return fault.PlatformSharedKernel
+	}
+	return m.window.Platform
 }
 
 // deliver copies the outbox's effects and messages of this step to the output.

@@ -21,8 +21,10 @@ func (m *Machine) onRegisters(now time.Time, ev Registers) {
 		m.note(NoteUnreadable, "the register page cannot be read")
 	}
 	m.unreadable = ev.Unreadable
+	m.window = ev.Window
 	if ev.Taken {
 		m.judge(now, ev.Sample)
+		m.observeBus(now)
 	}
 	if m.verdict != watchdog.Alive || ev.Unreadable || ev.Sample.Corrupt {
 		return
@@ -78,6 +80,13 @@ func (m *Machine) onEnded(now time.Time, ev Ended) {
 	m.becomeStale(now, min(max(0, ev.Age), out.Age))
 }
 
+// observeBus states the bus to the DNP half's kernel, in the report that accuses that half.
+func (m *Machine) observeBus(now time.Time) {
+	if o, known := m.window.Bus(m.self, m.verdict); known {
+		m.ledger.Set(now, o)
+	}
+}
+
 // becomeStale is the paper's DNP core melt-down, seen by the host (Table II). All states that only the DNP half can
 // know become unknown.
 func (m *Machine) becomeStale(now time.Time, age time.Duration) {
@@ -85,7 +94,7 @@ func (m *Machine) becomeStale(now time.Time, age time.Duration) {
 	if m.ended == "" {
 		m.note(NoteDNP, "the DNP half does not validate its word: last valid %s ago", age.Round(time.Millisecond))
 	}
-	m.failed(now, fault.ComponentDNP, fault.KindWatchdog, m.whyStale(now), age, m.ended != "")
+	m.failed(now, fault.ComponentDNP, fault.KindWatchdog, m.whyStale(now), age, m.ended != "" || m.window.Ended())
 	m.forgetDNP(now)
 	m.setRail(now, fault.PathTorus, 0, false, "the DNP half is dead")
 	m.test(now, selftest.Excused{Module: selftest.Module{Kind: selftest.Mailbox}})
@@ -98,6 +107,9 @@ func (m *Machine) whyStale(now time.Time) string {
 	}
 	if m.ended != "" {
 		return m.ended
+	}
+	if m.window.Ended() {
+		return "its kernel refuses frames: its process has ended"
 	}
 	return fmt.Sprintf("watchdog word not valid for %d reads", m.cfg.Periods.ReadMisses+1)
 }

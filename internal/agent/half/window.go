@@ -1,0 +1,349 @@
+package half
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/torus/udplink"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
+	"github.com/lofamo/lofamo/internal/agent/local"
+	"github.com/lofamo/lofamo/internal/agent/mailbox"
+	"github.com/lofamo/lofamo/internal/agent/storage"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/pki"
+)
+
+// Window is a half's end of the window to the kernel of its other half. It plays the other half on this kernel: it holds
+// that half's lock on this half's register file, writes the words that arrive, and forwards the messages of its mailbox. So
+// the half itself works as it does beside its other half.
+//
+// A link of pkg/torus/udplink carries the window. Its frames have sessions with keys of the halves' certificates. A frame
+// that is damaged, forged, repeated, or of an old session is counted and dropped.
+type Window struct {
+	common *Common
+	page   *Page        // of the other half, on this half's register file
+	box    *mailbox.Box // the other half's place in the mailbox
+	link   *udplink.Link
+	dir    grid.Direction
+	boot   watchdog.BootID
+	life   uint64
+
+	bad [torus.BadInterface + 1]atomic.Uint64 // frames, by torus.BadKind
+
+	mu         sync.Mutex // guards the rest; a caller may hold the half's mutex, never the reverse
+	core       *watchdog.Window
+	keys       torus.Keyring
+	seq        uint64
+	countersAt time.Time // when the next statement has the counters too
+	epoch      fault.Epoch
+	words      []watchdog.WindowWord
+	payload    []byte
+	packet     []byte
+	refused    Condition // by the other end, as a second claimant
+	wrong      Condition // datagrams that cannot be understood
+	second     Condition // a second process claims the other half's side
+	lost       uint64    // messages of the mailbox that were too long for the window, or found no session
+}
+
+// OpenWindow opens this half's end of the window; nil: the configuration has none. The caller must hold the half's lock on the
+// register file.
+func (c *Common) OpenWindow(own *Page, cs *Closers) (_ *Window, err error) {
+	if c.Config.Window.Zero() {
+		return nil, nil //nolint:nilnil // a node with one kernel has none
+	}
+	other := c.Half.Other()
+	w := &Window{common: c, dir: grid.XPlus}
+	if c.Half == fault.HalfDNP {
+		w.dir = grid.XMinus
+	}
+	if w.boot, err = storage.BootID(); err != nil {
+		return nil, fmt.Errorf("window: %w", err)
+	}
+	var random [8]byte
+	_, _ = rand.Read(random[:]) // never fails
+	w.life = max(1, binary.BigEndian.Uint64(random[:]))
+	w.core = watchdog.NewWindow(watchdog.WindowConfig{TRead: c.Periods.TRead, Misses: c.Periods.ReadMisses, Life: w.life}, time.Now())
+	if w.page, err = OpenPage(c.StatePath(RegisterFile), other, c.Log); err != nil {
+		return nil, fmt.Errorf("window: the %s half has another kernel, but its place here is taken: %w", other, err)
+	}
+	cs.Add(func() error { return w.page.File.Close() })
+	if w.box, err = mailbox.Open(c.Config.StateDir, other); err != nil {
+		return nil, fmt.Errorf("window: %w", err)
+	}
+	cs.Add(w.box.Close)
+	if w.link, err = w.listen(c.Config.Window); err != nil {
+		return nil, fmt.Errorf("window: %w", err)
+	}
+	cs.Add(w.link.Close)
+	own.Window = w
+	return w, nil
+}
+
+// listen opens the sockets. The host half dials. Certificates name the node and the halves, so both ends use coordinate
+// 0,0,0: the node may get another place while the window is open.
+func (w *Window) listen(cfg config.WindowConfig) (*udplink.Link, error) {
+	local, err := netip.ParseAddrPort(cfg.Listen)
+	if err != nil {
+		return nil, err
+	}
+	peer, err := netip.ParseAddrPort(cfg.Peer)
+	if err != nil {
+		return nil, err
+	}
+	c := w.common
+	tls, err := pki.LinkTLS(c.Signer, c.Config.TLS.CA, c.Trust.Registry)
+	if err != nil {
+		return nil, err
+	}
+	return udplink.Listen(udplink.Config{
+		Dir: w.dir, Local: local, Peer: peer, Interface: cfg.Interface, Dialer: c.Half == fault.HalfHost, MTU: torus.MaxFrame,
+		TLS: tls, VerifyPeer: pki.VerifyPeerIdentity(pki.NodeIdentity(c.Config.Cluster, c.Config.Node, c.Half.Other())),
+		Logger: c.Log.With("carries", "window"),
+	})
+}
+
+// Run carries words and messages until ctx ends. A nil Window does nothing.
+func (w *Window) Run(ctx context.Context, g *errgroup.Group) {
+	if w == nil {
+		return
+	}
+	g.Go(func() error { return w.link.Run(ctx, w) })
+	g.Go(func() error { return w.box.Run(ctx, w.post) })
+}
+
+// Wrote sends this half's words after a write of its watchdog word. Nothing else sends them: each statement is a sign of
+// life.
+func (w *Window) Wrote(now time.Time, own *Page) {
+	if w == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.page.Maintain(now)
+	w.keys.Expire(now)
+	w.epoch = own.epoch
+	w.refused.Set(w.common.Log, "claiming the window", w.denied(now))
+	if w.core.Lost(now) && w.common.Half == fault.HalfHost {
+		w.link.Redial()
+	}
+	if w.core.Asks(now) {
+		w.send(torus.TypeAsk, nil)
+		if s, _ := w.core.State(now); s != watchdog.WindowAlive {
+			return // the kernel's refusal must quote the question, not a statement that is too long to check
+		}
+	}
+	counters := !now.Before(w.countersAt)
+	if counters {
+		w.countersAt = now.Add(CheckEvery)
+	}
+	w.words = own.File.AppendWords(w.words[:0], w.common.Half, counters)
+	var err error
+	if w.payload, err = watchdog.AppendStatement(w.payload[:0], w.life, w.boot, w.words); err == nil {
+		w.send(torus.TypeMessage, w.payload)
+	}
+}
+
+func (w *Window) denied(now time.Time) error {
+	if w.core.Denied(now) {
+		return fmt.Errorf("the other kernel serves another process of the %s half: stop one of the two", w.common.Half)
+	}
+	return nil
+}
+
+// post sends a message that this half left for its other half.
+func (w *Window) post(m mailbox.Message) {
+	b, err := m.Append(nil)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err == nil {
+		w.payload, err = watchdog.AppendMail(w.payload[:0], w.life, b)
+	}
+	if _, live := w.keys.Current(); err != nil || !live {
+		w.lost++
+		return
+	}
+	w.send(torus.TypeMessage, w.payload)
+}
+
+// send sends one frame, if there is a session. It runs under the mutex.
+func (w *Window) send(t torus.FrameType, payload []byte) {
+	session, live := w.keys.Current()
+	if !live {
+		return
+	}
+	w.seq++
+	f := torus.Frame{Type: t, Direction: w.dir, Session: session, Epoch: w.epoch, Seq: w.seq, Payload: payload}
+	var err error
+	if w.packet, err = f.Append(w.packet[:0], &w.keys); err == nil {
+		_ = w.link.Send(w.packet) // counted by the link; a lost statement is a missed write
+	}
+}
+
+// OnPacket implements udplink.Handler.
+func (w *Window) OnPacket(_ grid.Direction, b []byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f, err := torus.Decode(b, torus.MaxFrame, &w.keys)
+	if err != nil {
+		w.bad[torus.KindOf(err)].Add(1)
+		return
+	}
+	now := time.Now()
+	w.keys.Confirm(f.Session)
+	out, err := w.core.Hear(now, watchdog.WindowFrame{
+		Session: f.Session, Seq: f.Seq, Epoch: uint64(f.Epoch), Ask: f.Type == torus.TypeAsk, Payload: f.Payload,
+	})
+	w.noteWrong(err, len(f.Payload) > 0)
+	if out.Answer {
+		w.send(torus.TypeHeartbeat, nil)
+	}
+	if out.Deny {
+		w.send(torus.TypeMessage, watchdog.AppendDenial(nil, w.life))
+	}
+	if out.Beat {
+		w.page.note(w.page.File.Revalidate())
+	}
+	if len(out.Words) > 0 {
+		if e := fault.Epoch(f.Epoch); e != w.page.epoch || w.page.File.Epoch(w.page.half) != e {
+			w.page.SetEpoch(e)
+		}
+		w.page.note(w.page.File.StoreWords(out.Words))
+	}
+	if out.Mail != nil {
+		w.deliver(out.Mail)
+	}
+}
+
+// noteWrong logs datagrams that cannot be used, once until one can.
+func (w *Window) noteWrong(err error, datagram bool) {
+	switch {
+	case errors.Is(err, watchdog.ErrWindowReplay):
+	case errors.Is(err, watchdog.ErrWindowLeased):
+		w.second.Set(w.common.Log, "window: one process of the other half", err)
+	case datagram:
+		w.wrong.Set(w.common.Log, "window: reading datagrams", err)
+		if err == nil {
+			w.second.On = false
+		}
+	}
+}
+
+// deliver leaves a message for this half, as its other half would.
+func (w *Window) deliver(b []byte) {
+	m, err := mailbox.Decode(b)
+	switch {
+	case err != nil || m.Type.Later():
+		w.bad[torus.BadMalformed].Add(1)
+	case m.Type == mailbox.Doorbell:
+		_ = w.box.Ring()
+	default:
+		_ = w.box.Send(m) // counted there; a full mailbox drops the newest message, as beside the other half
+	}
+}
+
+// OnSession implements udplink.Handler.
+func (w *Window) OnSession(_ grid.Direction, s *torus.Session) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.keys.Add(time.Now(), s)
+}
+
+// OnRefused implements udplink.Handler.
+func (w *Window) OnRefused(grid.Direction) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.core.Refused(time.Now())
+}
+
+// Mount serves the fault injection of the window: POST /window {"cut":true} drops all frames and handshakes at this end, both
+// ways.
+func (w *Window) Mount(mux *http.ServeMux) {
+	if w == nil {
+		return
+	}
+	mux.Handle("/window", Post(func(in struct {
+		Cut bool `json:"cut"`
+	},
+	) (any, error) {
+		w.common.Log.Warn("fault injection", "window_cut", in.Cut)
+		w.link.SetFaults(udplink.LinkFaults{BlockIn: in.Cut, BlockOut: in.Cut})
+		return nil, nil
+	}))
+}
+
+// State returns what this half knows about the way to its other half. A nil Window is one kernel.
+func (w *Window) State(now time.Time) (s halfcore.Window) {
+	if w == nil {
+		return s
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s.State, s.Silence = w.core.State(now)
+	switch _, boot := w.core.Peer(); boot {
+	case watchdog.BootID{}:
+	case w.boot:
+		s.Platform = fault.PlatformSharedKernel
+	default:
+		s.Platform = fault.PlatformDPU
+	}
+	return s
+}
+
+// Status returns what people on the node see of the window; nil without one.
+func (w *Window) Status(now time.Time) *local.WindowStatus {
+	if w == nil {
+		return nil
+	}
+	is := w.State(now)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s, l := w.core.Stats(), w.link.Stats()
+	return &local.WindowStatus{
+		Listen: w.link.LocalAddr().String(), Peer: w.link.PeerAddr().String(), State: is.State.String(),
+		Silence:  is.Silence.Round(time.Millisecond).String(),
+		Sessions: l.Handshakes, FailedSessions: l.HandshakeFailures, Statements: s.Statements, Messages: s.Mail, MessagesLost: w.lost,
+		Repeated: s.Replays, Forged: w.bad[torus.BadMAC].Load(), OldSession: w.bad[torus.BadSession].Load(),
+		Damaged:   w.bad[torus.BadCRC].Load(),
+		Malformed: w.bad[torus.BadMalformed].Load() + s.Malformed, SecondClaimant: s.Leased, Refusals: s.Refusals,
+	}
+}
+
+const unknownPlatform = "unknown"
+
+// PlatformNames lists the results that PlatformName may have.
+func (w *Window) PlatformNames() []string {
+	if w == nil {
+		return []string{config.PlatformSharedKernel}
+	}
+	return []string{config.PlatformSharedKernel, config.PlatformDPU, unknownPlatform}
+}
+
+// PlatformName returns the platform of the halves as the configuration names it, or "unknown" before the first statement of
+// the other kernel.
+func (w *Window) PlatformName() string {
+	switch w.State(time.Now()).Platform {
+	case fault.PlatformDPU:
+		return config.PlatformDPU
+	case 0:
+		if w != nil {
+			return unknownPlatform
+		}
+	default:
+	}
+	return config.PlatformSharedKernel
+}

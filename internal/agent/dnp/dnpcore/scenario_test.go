@@ -32,6 +32,7 @@ import (
 //	stall DURATION OTHERS     nothing on this machine runs: not this half, and not the neighbours and the host half, who
 //	                          come back after OTHERS
 //	host alive|dead|corrupt
+//	window alive|refused|silent   that to the host half's kernel, from now on
 //	host ended HOW            the kernel confirms that its process has ended
 //	host word none|memory|service-network|peripheral/0    broken in the host word
 //	peer DIR alive|dead|host-dead|memory|ok|masked|unmasked     the neighbour there: its state and status
@@ -88,6 +89,7 @@ type peer struct {
 
 // world is the environment of one DNP half.
 type world struct {
+	window     halfcore.Window
 	t          *testing.T
 	now, begun time.Time
 	m          *Machine
@@ -244,7 +246,7 @@ func (w *world) apply(out Output) {
 		w.seal(s)
 	}
 	if out.TakeHost {
-		w.step(Host{Taken: true, Sample: watchdog.Sample{Valid: w.hostAlive, Corrupt: w.corrupt}, Word: w.host})
+		w.step(Host{Taken: true, Sample: watchdog.Sample{Valid: w.hostAlive, Corrupt: w.corrupt}, Word: w.host, Window: w.window})
 	}
 }
 
@@ -528,6 +530,11 @@ func (w *world) do(args []string) {
 	case "down":
 		w.message(w.peerOf(args[1]), halfcore.Relay{Kind: halfcore.RelayDown, Limit: 9, Made: 1, Dst: w.coord(args[2]),
 			Envelope: []byte(args[3])})
+	case "window":
+		w.window.State = map[string]watchdog.WindowState{
+			"alive": watchdog.WindowAlive, "refused": watchdog.WindowRefused, "silent": watchdog.WindowSilent,
+		}[args[1]]
+		w.window.Silence = 70 * time.Millisecond
 	case "host-up":
 		w.step(FromHost{Message: halfcore.Relay{Kind: halfcore.RelayUp, Envelope: []byte(args[1])}})
 	case "host-down":

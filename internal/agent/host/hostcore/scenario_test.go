@@ -27,6 +27,7 @@ import (
 //	                          interface; the DNP half runs, supervisors answer
 //	run DURATION              time passes
 //	dnp alive|dead|corrupt
+//	window alive|refused|silent   that to the DNP half's kernel, from now on
 //	dnp ended HOW             the kernel confirms that its process has ended
 //	link DIR normal|sick|restarting|silent|unheard|unknown
 //	neighbour DIR ok|dead|service-network|memory|peripheral/0|peripheral/1 [cause MASK]
@@ -273,6 +274,11 @@ func (w *world) do(args []string) {
 		if args[1] == "ended" {
 			w.step(Ended{How: strings.Join(args[2:], " "), Age: 2 * time.Millisecond})
 		}
+	case "window":
+		w.regs.Window.State = map[string]watchdog.WindowState{
+			"alive": watchdog.WindowAlive, "refused": watchdog.WindowRefused, "silent": watchdog.WindowSilent,
+		}[args[1]]
+		w.regs.Window.Silence = 70 * time.Millisecond
 	case "link":
 		w.link(w.dir(args[1]), args[2])
 		w.ring()

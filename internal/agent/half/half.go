@@ -86,7 +86,7 @@ func Prepare(cfg config.Agent, half fault.Half, log *slog.Logger) (Common, error
 	}
 	c.Around.Store(around)
 	if cfg.Platform == config.PlatformDPU && cfg.Window.Zero() {
-		c.Log.Warn("platform dpu needs a window: without one the halves share a register file and so a kernel; reports and metrics say shared-kernel")
+		c.Log.Warn("platform dpu needs a window: without one the halves share a register file and so a kernel, and reports say shared-kernel")
 		c.Config.Platform = config.PlatformSharedKernel
 	}
 	if lost != nil {

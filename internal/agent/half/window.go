@@ -219,7 +219,7 @@ func (w *Window) OnPacket(_ grid.Direction, b []byte) {
 		w.page.note(w.page.File.Revalidate())
 	}
 	if len(out.Words) > 0 {
-		if e := fault.Epoch(f.Epoch); e != w.page.epoch || w.page.File.Epoch(w.page.half) != e {
+		if e := f.Epoch; e != w.page.epoch || w.page.File.Epoch(w.page.half) != e {
 			w.page.SetEpoch(e)
 		}
 		w.page.note(w.page.File.StoreWords(out.Words))

@@ -138,7 +138,8 @@ func (n *testNet) awaitDNPAnswers() {
 	n.t.Helper()
 	got := n.super.awaitOneAnswer(func(nonce string) {
 		c := &lofamov1.Challenge{Nonce: []byte(nonce), Node: "n0-0-0", Half: lofamov1.Half_HALF_DNP, ReplyTo: n.super.net.LocalAddr().String()}
-		n.super.send(netip.MustParseAddrPort(n.cfgs[at0].Service.Listen), "n0-0-0", fault.PathDirect, &lofamov1.Message{Body: &lofamov1.Message_Challenge{Challenge: c}})
+		to, m := netip.MustParseAddrPort(n.cfgs[at0].Service.Listen), &lofamov1.Message{Body: &lofamov1.Message_Challenge{Challenge: c}}
+		n.super.send(to, "n0-0-0", fault.PathDirect, m)
 	})
 	if got != dnp0 {
 		n.t.Errorf("the challenge is answered by %s", got)

@@ -524,6 +524,8 @@ func TestSupervisorValidationNamesField(t *testing.T) {
 		{func(s *Supervisor) { s.Responses.Executors.Process = &ExecutorClient{} }, "responses.executors.process.address: given nothing"},
 		{func(s *Supervisor) { s.Responses.AuditBytes = 1 }, "responses.auditBytes: given 1: want 1 MiB to 1 GiB"},
 		{func(s *Supervisor) { s.Foresight = Duration(time.Second) }, "foresight: given 1s: want 0s (none), or 1m to 168h"},
+		{func(s *Supervisor) { d := Duration(time.Millisecond); s.StopLimit = &d }, "stopLimit: given 1ms: want 0s (none), or 1s to 24h"},
+		{func(s *Supervisor) { d := Duration(25 * time.Hour); s.StopLimit = &d }, "stopLimit: given 25h"},
 		{func(s *Supervisor) { s.Foresight = Duration(200 * time.Hour) }, "foresight: given 200h"},
 		{func(s *Supervisor) { s.Etcd.Endpoints = []string{"http://e:1"} }, `etcd.endpoints[0]: given http://e:1: want "https://host:port"`},
 		{func(s *Supervisor) { s.Etcd.PeerURL = "" }, "etcd.peerURL: given nothing"},

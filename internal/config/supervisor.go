@@ -86,6 +86,9 @@ type Supervisor struct {
 	// Foresight is the maximum lead time of warnings about a trend towards a threshold (temperature, power, voltage,
 	// corrected memory errors, lost frames of a link). 0 for no warnings, or 1m to 168h. Default 1h.
 	Foresight Duration `json:"foresight"`
+	// StopLimit is how long a node that has announced a stop or a reboot may be away before that is a fault. 0: its silence is a
+	// fault at once. Or 1s to 24h. Default 10m.
+	StopLimit *Duration `json:"stopLimit,omitempty"`
 	// Diagnosis lists the automatic diagnoses of the supervisors. Default none.
 	Diagnosis DiagnosisConfig `json:"diagnosis,omitzero"`
 	// Responses limits the supervisors' responses to faults. Default: policies apply, within cautious limits.
@@ -316,6 +319,17 @@ type ReplicaEntry struct {
 	// Web is the address of the replica's page for browsers, "https://host:port", so that they can switch to it when
 	// another replica fails. Default none.
 	Web string `json:"web,omitempty"`
+}
+
+// defaultStopLimit is the time in which most servers boot, with their memory tests.
+const defaultStopLimit = 10 * time.Minute
+
+// StopTime returns StopLimit, or its default.
+func (s Supervisor) StopTime() time.Duration {
+	if s.StopLimit == nil {
+		return defaultStopLimit
+	}
+	return s.StopLimit.D()
 }
 
 // DefaultSupervisor returns the defaults. Fields without a default are empty, and Validate names them.

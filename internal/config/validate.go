@@ -341,6 +341,9 @@ func (s Supervisor) Validate() error {
 	if d := s.Foresight.D(); d != 0 && (d < time.Minute || d > 168*time.Hour) {
 		p.bad("foresight", d.String(), "0s (none), or 1m to 168h")
 	}
+	if d := s.StopTime(); d != 0 && (d < time.Second || d > 24*time.Hour) {
+		p.bad("stopLimit", d.String(), "0s (none), or 1s to 24h")
+	}
 	s.Diagnosis.validate(p)
 	s.Responses.validate(p)
 	s.Kubernetes.validate(p)

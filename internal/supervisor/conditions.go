@@ -77,6 +77,9 @@ func (s *nodeStates) get(ctx context.Context) (map[fault.NodeID]kubernetes.NodeS
 func linksOf(m view.Map, rank int) kubernetes.NodeState {
 	switch m.State(rank) {
 	case fault.Unknown:
+		if stop := m.Stop(rank); stop.Reason != 0 {
+			return kubernetes.NodeState{Ready: corev1.ConditionUnknown, Reason: "Stopped", Message: "the node announced its " + stop.Reason.String()}
+		}
 		return kubernetes.NodeState{Ready: corev1.ConditionUnknown, Reason: "NotHeard", Message: "no report of the node's agent is known"}
 	case fault.Failed:
 		return kubernetes.NodeState{Ready: corev1.ConditionFalse, Reason: "NodeFailed", Message: "the node is FAILED"}

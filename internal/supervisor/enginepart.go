@@ -48,6 +48,7 @@ func (s *Supervisor) awareness() awareness.Config {
 		ChallengeNode: p.ChallengeNode, ChallengeHalf: p.ChallengeHalf, ChallengeSingle: p.ChallengeSingle,
 		DigestPeriod: p.DigestPeriod, DigestMisses: p.DigestMisses, Grace: p.DigestPeriod, StartGrace: p.LinkGrace,
 		HalfBound: p.HalfBound(), PauseSettle: p.PauseSettle(), HoldOff: p.LinkHoldOff, Horizon: s.cfg.Foresight.D(),
+		StopLimit: s.cfg.StopTime(),
 		Nonce: func() (n [16]byte) {
 			_, _ = rand.Read(n[:]) // never fails
 			return n

@@ -227,12 +227,12 @@ func (m *Machine) apply(n *node, c fault.Component, f finding, now time.Time) {
 	m.change(n, c, f, now)
 }
 
-// reflagged reports whether the change sets or clears one of a node's flags: inferred dead, unreachable or revoked.
+// reflagged reports whether the change sets or clears one of a node's flags: inferred dead, unreachable, revoked or stopped.
 func reflagged(c fault.Component, old, now ruleName) bool { return flagOf(c, old) != flagOf(c, now) }
 
 // flagOf returns the flag that a rule gives a node; empty: none.
 func flagOf(c fault.Component, r ruleName) string {
-	if c == fault.ComponentNode && (r == ruleInferred || r == ruleUnreachable || r == ruleRevoked) {
+	if c == fault.ComponentNode && (r == ruleInferred || r == ruleUnreachable || r == ruleRevoked || r == ruleStopped) {
 		return r.String()
 	}
 	return ""
@@ -246,7 +246,7 @@ func (m *Machine) hold(n *node, c fault.Component, f finding, now time.Time) boo
 		return false
 	}
 	p, s := &n.components[c], n.story(c)
-	if m.cfg.HoldOff == 0 || s == nil || s.last == 0 || ofPeer(c, f.cause) || ofPeer(c, p.cause) {
+	if m.cfg.HoldOff == 0 || s == nil || s.last == 0 || f.name == ruleStopped || p.rule == ruleStopped || ofPeer(c, f.cause) || ofPeer(c, p.cause) {
 		return false
 	}
 	last := m.clock.time(s.last)
@@ -334,6 +334,9 @@ func (m *Machine) findNode(n *node, now time.Time) finding {
 	if n.revoked {
 		return m.distrusted(n)
 	}
+	if n.stopped {
+		return m.stoppedPart(n, fault.ComponentNode)
+	}
 	if n.dead.on {
 		return n.dead.finding
 	}
@@ -361,6 +364,8 @@ func (m *Machine) findNode(n *node, now time.Time) finding {
 		f := m.why(n, which)
 		f.state, f.cause, f.single, f.keep, f.blank = fault.Sick, worst.cause, false, false, false
 		return f
+	case !heard && n.rounds[0].open && !n.answered(0) && !m.missedStop(n).IsZero():
+		return finding{keep: true} // the verdict is under way
 	case !heard || host.state == fault.Unknown || dnp.state == fault.Unknown:
 		return m.unheard(n)
 	}

@@ -142,7 +142,7 @@ type Change struct {
 	// Flapping marks a change of a component that changes too often: HoldOff delays its changes.
 	Flapping bool
 	Platform fault.Platform // platform of the node's halves; 0: not stated
-	// Flag is inferred, unreachable or revoked, of a node that is now so. Else it is empty.
+	// Flag is inferred, unreachable, revoked or stopped, of a node that is now so. Else it is empty.
 	Flag string
 	Was  Aspect // before this change, beside From
 }
@@ -199,6 +199,7 @@ type NodeStatus struct {
 	DNPEpoch      fault.Epoch
 	Platform      fault.Platform // platform of its halves; 0: not stated
 	Restart       Restart        // announced by the node; zero: none
+	Stop          Stop           // announced by the node; zero: none
 	Wiring        Wiring         // where its links lead; the map's copies do not keep it
 }
 

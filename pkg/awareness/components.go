@@ -12,6 +12,9 @@ func (m *Machine) find(n *node, c fault.Component, now time.Time) finding {
 	if n.revoked {
 		return m.distrusted(n)
 	}
+	if n.stopped {
+		return m.stoppedPart(n, c)
+	}
 	if h, ok := halfOf(c); ok && n.inferred && n.failure(h).on {
 		// An inferred death of the node does not contradict a finding about one half.
 		return m.findHalf(n, h, now)

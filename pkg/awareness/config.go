@@ -48,6 +48,8 @@ type Config struct {
 	HoldOff time.Duration
 	// Horizon is how far ahead the machine warns of a trend towards a threshold; 0 disables trend warnings.
 	Horizon time.Duration
+	// StopLimit is how long a node that announced a stop may be away without a fault; 0: stops are not excused.
+	StopLimit time.Duration
 	// Labels of nodes, by key; nodes without labels may be omitted. DomainLabels are the keys whose values are failure
 	// domains, e.g. rack, switch, power. Nodes that share a value do not confirm one another's accusations. When all of
 	// them have the same fault, they form one group fault.
@@ -88,6 +90,7 @@ func (c Config) Validate() error {
 	}{
 		{"Grace", c.Grace}, {"StartGrace", c.StartGrace}, {"LinkSettle", c.LinkSettle}, {"PauseSettle", c.PauseSettle},
 		{"RelinkBound", c.RelinkBound}, {"HoldOff", c.HoldOff}, {"Horizon", c.Horizon},
+		{"StopLimit", c.StopLimit},
 	} {
 		if p.d < 0 {
 			bad(p.name, p.d, "0s or more")

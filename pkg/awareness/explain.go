@@ -100,6 +100,7 @@ func (x *explainer) because() []string {
 		x.say("nothing has arrived since supervisor %s took over %s; until then the committed state stands", x.cfg.Supervisor, x.ago(x.started))
 	}
 	x.restarts()
+	x.stopped()
 	h, ofHalf := halfOf(x.c)
 	_, link := x.c.LinkDirection()
 	switch {
@@ -517,6 +518,8 @@ func (x *explainer) until() []string {
 		return []string{"a report from it, or from a node linked to it"}
 	case rulePeerDead, ruleNodeDead, ruleHostDead, ruleDNPDead, ruleLastWord:
 		return []string{"a sign of life that lifts the verdict, and a new report"}
+	case ruleStopped:
+		return []string{"the node is back, and its halves pass their self-tests: then NORMAL", "it is not back in time: the usual rules apply"}
 	case ruleRestarting:
 		return []string{"the half is back: then the link's state before the restart",
 			"the half is not back at the announced time: then it counts as silent, and the link is FAILED"}

@@ -149,7 +149,7 @@ func (m *Machine) remark(n *node, now time.Time) {
 
 func (m *Machine) marksOf(n *node, now time.Time) marks {
 	switch {
-	case n.revoked:
+	case n.revoked || n.stopped:
 		return 0
 	case n.inferred:
 		return markDead | markInferred

@@ -42,6 +42,7 @@ func halfComponent(h fault.Half) fault.Component {
 // settle updates a node's rounds and verdicts.
 func (m *Machine) settle(n *node, now time.Time) {
 	m.settleRelinks(n, now)
+	m.settleStop(n, now)
 	for _, h := range halves {
 		if n.voice(h).heard.IsZero() {
 			continue
@@ -56,7 +57,10 @@ func (m *Machine) settle(n *node, now time.Time) {
 		m.settleForeign(n, now)
 		return // its own region judges it
 	}
-	if n.revoked {
+	if n.stopped && n.rounds != [3]round{} {
+		m.suspicionOf(n).rounds = [3]round{}
+	}
+	if n.revoked || n.stopped {
 		m.noteMute(n, now)
 		return
 	}

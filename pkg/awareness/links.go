@@ -28,6 +28,9 @@ func (m *Machine) findLink(n *node, d grid.Direction, now time.Time) finding {
 	if p.revoked {
 		return m.distrustedPeer(p)
 	}
+	if p.stopped {
+		return m.stoppedPeer(n, p, c)
+	}
 	if f := p.failure(fault.HalfDNP); f.on {
 		return explained(p, own, by)
 	}

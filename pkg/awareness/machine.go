@@ -56,6 +56,8 @@ type Machine struct {
 	revocations map[*node]revocation
 	// restarts holds the announced restarts; nil if there were none.
 	restarts map[*node]*restarts
+	// stops holds the announced stops; nil if there were none.
+	stops map[*node]*stops
 	// regained holds the times when nodes became trusted again, as long as they matter: see relinking.
 	regained map[*node]time.Time
 	// rewired holds the nodes with links that lead to another peer since a change of places; nil if there was none.
@@ -143,6 +145,7 @@ func (m *Machine) restore(s NodeStatus, again bool) error {
 		t.dead.single = s.SingleWitness
 	}
 	m.restoreRestart(n, s.Restart)
+	m.restoreStop(n, s.Stop)
 	if n.unreachable = s.Unreachable; s.Unreachable {
 		m.restoreStranded(n)
 	}
@@ -229,7 +232,7 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	case ForeignVerdict:
 		m.foreignVerdict(ev, now)
 	case GossipOpinion:
-		if rank, ok := m.ranks[ev.Node]; ok && !ev.Alive && !m.nodes[rank].foreign && !m.nodes[rank].revoked {
+		if rank, ok := m.ranks[ev.Node]; ok && !ev.Alive && !m.nodes[rank].foreign && !m.nodes[rank].revoked && !m.nodes[rank].stopped {
 			m.probe(m.nodes[rank], 0, m.cfg.DigestPeriod, now)
 		}
 	case Labelled:
@@ -290,6 +293,7 @@ func (m *Machine) evidence(d fault.Delivery, now time.Time) {
 	}
 	m.foresees(n, d, now)
 	m.notice(n, d, now)
+	m.stopNotice(n, d, now)
 	if still && n.voice(h).epoch == epoch && len(d.Report.Readings) == 0 {
 		return
 	}
@@ -425,6 +429,7 @@ func (m *Machine) run(now time.Time) {
 		if !n.foreign {
 			m.acquit(n, now)
 			m.forgetRestart(n, now)
+			m.forgetStop(n, now)
 		}
 		n.disputed(func(slot) { n.restless = true })
 		n.restless = n.restless || n.inferred || n.suspicion != &m.calm

@@ -111,6 +111,7 @@ func (m *Machine) forgetGone(gone []*node) {
 		delete(m.rewired, n)
 		delete(m.revocations, n)
 		delete(m.restarts, n)
+		delete(m.stops, n)
 		delete(m.regained, n)
 	}
 	left := func(n *node) bool { return n.rank < 0 }

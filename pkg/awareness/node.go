@@ -46,6 +46,7 @@ type node struct {
 	coord      grid.Coord
 	foreign    bool       // of another region: it is a witness, and is never judged
 	revoked    bool       // its certificates are revoked: it is no witness and is not judged
+	stopped    bool       // it has announced a stop: the same, until it is back
 	ends       directions // its links
 	neighbours []neighbour
 	peers      [grid.NumDirections]*node // at the end of each link; nil if there is no link or the peer is unknown

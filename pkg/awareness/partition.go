@@ -46,7 +46,7 @@ func (m *Machine) partitions(marked []*node, now time.Time) [][]*node {
 			for _, nb := range set[i].neighbours {
 				p := nb.node
 				switch {
-				case seen[p] || p.dead.on || p.inferred || p.revoked || !joined(set[i], nb):
+				case seen[p] || p.dead.on || p.inferred || p.revoked || p.stopped || !joined(set[i], nb):
 				case !m.missed(p, now):
 					heard = true
 				default:

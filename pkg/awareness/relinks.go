@@ -297,7 +297,7 @@ func (m *Machine) endRelink(n *node, d grid.Direction) {
 // its certificates, explains the link before that.
 func (m *Machine) isRelinked(n *node, d grid.Direction, now time.Time) bool {
 	p := n.peers[d.Index()]
-	return m.waiting(n, d, now) && (p == nil || !p.revoked && !p.failure(fault.HalfDNP).on)
+	return m.waiting(n, d, now) && (p == nil || !p.revoked && !p.stopped && !p.failure(fault.HalfDNP).on)
 }
 
 // relinkedLink returns the finding for a link that waits.

@@ -117,6 +117,10 @@ func (m *Machine) announced(n *node, now time.Time) (r Restart) {
 // restart does. The node is looked at again when the notice ends.
 func (m *Machine) restartHolds(n *node, h fault.Half, now time.Time) bool {
 	r := m.announced(n, now)
+	if t := m.settlesUntil(n, now); !t.IsZero() { // back from a stop
+		n.wakeAt(t, now)
+		return true
+	}
 	if r.Half == 0 {
 		return false
 	}
@@ -132,13 +136,17 @@ func (m *Machine) restartHolds(n *node, h fault.Half, now time.Time) bool {
 // keepsState reports whether an announced restart, of the node or of the node at the other end of a link, keeps a
 // component's state. Only a change to NORMAL is made meanwhile.
 func (m *Machine) keepsState(n *node, c fault.Component, f finding, now time.Time) bool {
-	if f.state == fault.Normal || f.name == ruleRelinked || len(m.restarts) == 0 {
+	if f.state == fault.Normal || f.name == ruleRelinked || f.name == ruleStopped || len(m.restarts)+len(m.stops) == 0 {
 		return false
 	}
 	holds := m.restartHolds(n, 0, now)
 	if d, link := c.LinkDirection(); link && n.peers[d.Index()] != nil {
 		if r := m.announced(n.peers[d.Index()], now); r.Half != 0 {
 			n.wakeAt(r.Until, now)
+			holds = true
+		}
+		if t := m.settlesUntil(n.peers[d.Index()], now); !t.IsZero() {
+			n.wakeAt(t, now)
 			holds = true
 		}
 	}

@@ -42,6 +42,7 @@ const (
 	ruleRevoked                          // the node's certificates are revoked
 	ruleCutOff                           // at a parent: its region is not heard
 	ruleBus                              // one half hears nothing over the bus, but the other one answers
+	ruleStopped                          // the node has stopped in good order, as it announced
 	ruleRelinked                         // the link leads to another node, and is not known to work yet
 )
 
@@ -55,6 +56,9 @@ const RuleRelinked = "relinked"
 // RuleRevoked is the rule for nodes with revoked certificates and for the links to them.
 const RuleRevoked = "revoked"
 
+// RuleStopped is the rule for nodes that have announced a stop and for the links to them.
+const RuleStopped = "stopped"
+
 // RulePeerRestarting is the rule of a link that is sick because its peer's DNP half is being restarted.
 const RulePeerRestarting = "peer-restarting"
 
@@ -62,7 +66,7 @@ var ruleNames = [...]string{"", "quorum", "single-witness", "both-halves", "watc
 	"last-word", "described", "described-by-one", "near-end", "far-end", "disputed", "peer-dead", RulePeerRestarting, "node-dead", "dnp-dead",
 	"host-dead", "inferred",
 	"unreachable", "unheard", "restored", "row", "plane", "bundle", "block", "enclosed", "label", "partition", RuleRevoked, RuleCutOff, "bus",
-	RuleRelinked}
+	RuleStopped, RuleRelinked}
 
 // String returns the name, or "" for none.
 func (r ruleName) String() string { return ruleNames[r] }

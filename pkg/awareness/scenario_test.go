@@ -43,6 +43,7 @@ import (
 //	follow NODE                  its links lead where the torus has them: each changed one begins cold, as UNKNOWN
 //	up NODE                      its half, and those at the other ends, say that their links work
 //	notice NODE/HALF host|dnp D  this half announces a restart of the half named, back within D; 0s ends it
+//	stop NODE/HALF stop|shutdown|reboot|over   this half announces a stop of the node, or its end
 //	replay NODE/HALF             every report it ever sent arrives again
 //	takeover [ruleless]          another supervisor leads, with the committed map; with one whose rules it does not know
 //	measure NODE/HALF QUANTITY THRESHOLD EVERY VALUE...   it reads the values, so far apart, and sends each with a digest
@@ -110,6 +111,8 @@ func (s *scenario) command(f []string) error {
 		return s.measure(f[1:])
 	case "notice":
 		return s.notice(f[1:])
+	case "stop":
+		return s.stop(f[1:])
 	case "die":
 		return s.die(arg(1))
 	case "cut":
@@ -307,6 +310,16 @@ func (s *scenario) notice(f []string) error {
 	by[0].restart = fault.RestartNotice{Half: half, Within: within}
 	s.w.report(by[0], false)
 	return nil
+}
+
+func (s *scenario) stop(f []string) error {
+	by, err := s.find(f[0])
+	if err != nil {
+		return err
+	}
+	by[0].stop, err = fault.ParseStop(f[1])
+	s.w.report(by[0], false)
+	return err
 }
 
 func (s *scenario) find(name string) ([]*actor, error) {
@@ -594,6 +607,9 @@ func (s *scenario) reasons(because, until []string) {
 
 func (s *scenario) printMap() {
 	for _, n := range s.w.m.Nodes() {
+		if n.Stop.Reason != 0 {
+			s.printf("%s stops: %s at %s, until %s", n.ID, n.Stop.Reason, s.clock(n.Stop.Since), s.clock(n.Stop.Until))
+		}
 		if n.Restart.Half != 0 {
 			s.printf("%s restarts its %s half, until %s", n.ID, n.Restart.Half, s.clock(n.Restart.Until))
 		}

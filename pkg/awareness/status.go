@@ -75,7 +75,7 @@ func (m *Machine) status(n *node) NodeStatus {
 		Since: m.clock.time(self.since), Life: n.heard(0), HalfLife: [2]time.Time{n.voices[0].heard,
 			n.voices[1].heard}, RegistersAt: m.clock.time(n.registersAt),
 		HostEpoch: n.voices[0].epoch, DNPEpoch: n.voices[1].epoch,
-		Platform: n.platform(), Restart: m.announced(n, m.now),
+		Platform: n.platform(), Restart: m.announced(n, m.now), Stop: m.isStopped(n),
 		Wiring: m.wiring(n),
 	}
 	if n.speaker != 0 {

@@ -22,7 +22,7 @@ type votes struct {
 
 // witness reports whether the node can observe its neighbours' lives: it reports, and its DNP hears.
 func (m *Machine) witness(n *node, now time.Time) bool {
-	return !n.dead.on && !n.failure(fault.HalfDNP).on && (m.current(n, fault.HalfHost, now) || m.current(n, fault.HalfDNP, now))
+	return !n.dead.on && !n.stopped && !n.failure(fault.HalfDNP).on && (m.current(n, fault.HalfHost, now) || m.current(n, fault.HalfDNP, now))
 }
 
 // count counts the votes against the node. Silences that began to arrive at after or later decide: an old silence, of a
@@ -164,13 +164,14 @@ func (m *Machine) judgeNode(n *node, now time.Time) {
 	}
 	f := finding{
 		state: fault.Failed, cause: fault.CauseNode, kind: fault.KindVotes, path: v.decides.path, single: single,
-		began: fault.Later(v.decides.began, n.heard(0)), // a later sign of life puts the death later
+		began: fault.Later(fault.Later(v.decides.began, n.heard(0)), m.missedStop(n)), // a later sign of life puts the death later
 		name:  ruleQuorum,
 		rule:  fmt.Sprintf("%s, no answer within %s", v.silentTo(n), roughly(r.due.Sub(r.start))),
 	}
 	if wait < m.cfg.ChallengeNode {
 		f.rule += "; its kernel refused frames and challenges"
 	}
+	f.rule += m.notBack(n)
 	if single {
 		f.name = ruleSingle
 		if domain != "" {

@@ -25,7 +25,7 @@ func testConfig(dims grid.Dims) Config {
 		Dims: dims, IDs: ids, Supervisor: "s0",
 		ChallengeNode: 60 * time.Millisecond, ChallengeHalf: 20 * time.Millisecond, ChallengeSingle: 300 * time.Millisecond,
 		DigestPeriod: 500 * time.Millisecond, DigestMisses: 4, Grace: 500 * time.Millisecond,
-		HalfBound: 210 * time.Millisecond, Horizon: time.Hour,
+		HalfBound: 210 * time.Millisecond, Horizon: time.Hour, StopLimit: time.Minute,
 		Nonce: func() (b [16]byte) {
 			n++
 			binary.BigEndian.PutUint64(b[8:], n)
@@ -81,6 +81,7 @@ type actor struct {
 	nextDigest time.Time
 	readings   []fault.Reading     // to include in its next report
 	restart    fault.RestartNotice // the same
+	stop       fault.Stop          // the same
 }
 
 // loses draws whether one of n datagrams is lost.
@@ -217,6 +218,7 @@ func (w *world) report(a *actor, digest bool, subjects ...subject) {
 	}
 	d.Report.Readings, a.readings = a.readings, nil
 	d.Report.Restart, a.restart = a.restart, fault.RestartNotice{}
+	d.Report.Stop, a.stop = a.stop, 0
 	if a.via == fault.PathTorus {
 		d.Hops = []fault.Hop{{Node: "relay", Half: fault.HalfDNP, Held: a.held}}
 	}

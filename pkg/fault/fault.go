@@ -282,6 +282,8 @@ type Report struct {
 	Platform Platform
 	// Restart announces or ends a planned restart of a half of the origin's node. Zero: neither.
 	Restart RestartNotice
+	// Stop announces a planned stop of the origin's node, or its return. Zero: neither.
+	Stop Stop
 }
 
 // RestartNotice announces a planned restart of a half, or ends the announcement. Only the node itself can send it,

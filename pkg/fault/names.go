@@ -35,6 +35,7 @@ var (
 	pathNames = names{"", "DIRECT", "GOSSIP", "TORUS"}
 
 	platformNames = names{"", "shared-kernel", "dpu"}
+	stopNames     = names{"", "stop", "shutdown", "reboot", "over"}
 )
 
 var componentNames = func() names {

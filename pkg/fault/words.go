@@ -23,7 +23,7 @@ func Words(r Report) uint64 {
 		h.bytes(byte(o.Component), byte(o.State), byte(o.Kind)|flag(o.Ended)<<7) // earlier versions have the same number without Ended
 		h.text(o.Detail)
 	}
-	if len(r.Readings) > 0 || r.Restart.Half != 0 { // readings exist only for moving values: no two are alike
+	if len(r.Readings) > 0 || r.Restart.Half != 0 || r.Stop != 0 { // readings exist only for moving values: no two are alike
 		h.number(uint64(r.ID.Seq))
 	}
 	return uint64(h)

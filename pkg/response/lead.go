@@ -121,7 +121,7 @@ func (f Fault) unheard() bool { return f.State == fault.Unknown && !f.Inferred &
 // any report by then is starting, and does not count before its first NORMAL.
 func (e *Engine) turn(f Fault, was fault.State, stood bool) {
 	worse := f.State == fault.Failed && was != fault.Failed || f.State == fault.Sick && was != fault.Sick && was != fault.Failed ||
-		f.State == fault.Unknown && was == fault.Normal
+		f.State == fault.Unknown && was == fault.Normal && !f.Stopped
 	switch {
 	case f.State == fault.Normal:
 		delete(e.turned.heard, f.Node)

@@ -42,6 +42,7 @@ func drawReports(t *rapid.T) []fault.Report {
 			Uptime:   time.Duration(rapid.Int64().Draw(t, "uptime")),
 			Platform: fault.Platform(rapid.IntRange(0, 2).Draw(t, "platform")),
 			Restart:  restartNotice(t),
+			Stop:     fault.Stop(rapid.IntRange(0, int(fault.StopOver)).Draw(t, "stop")),
 		}
 		id.Seq += fault.Seq(number.Draw(t, "step"))
 		if rapid.Bool().Draw(t, "next epoch") {

@@ -109,6 +109,9 @@ func naiveReport(t *testing.T, b []byte) fault.Report {
 		ms := min(uint32(restart.numbers[2]), 30_000)
 		r.Restart = fault.RestartNotice{Half: fault.Half(h), Within: time.Duration(ms) * time.Millisecond}
 	}
+	if s := m.numbers[12]; s <= uint64(fault.StopOver) {
+		r.Stop = fault.Stop(s)
+	}
 	return r
 }
 
@@ -154,8 +157,8 @@ func TestRefusalNamesNumberThatArrived(t *testing.T) {
 		}
 	}
 	m := EncodeReport(fullReport())
-	m.Platform, m.Restart.Half = 300, 300 // of a later version
-	if r, err := ParseReport(marshal(t, m)); err != nil || r.Platform != 0 || r.Restart != (fault.RestartNotice{}) {
+	m.Platform, m.Restart.Half, m.Stop = 300, 300, 300 // of a later version
+	if r, err := ParseReport(marshal(t, m)); err != nil || r.Platform != 0 || r.Stop != 0 || r.Restart != (fault.RestartNotice{}) {
 		t.Errorf("%+v, %v", r, err)
 	}
 }

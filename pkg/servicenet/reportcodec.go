@@ -31,7 +31,8 @@ func (w *wire) report(r *fault.Report) {
 	w.readings(9, r)
 	enum(w, 10, "", &r.Platform)
 	w.restart(11, &r.Restart)
-	w.end(11)
+	enum(w, 12, "", &r.Stop)
+	w.end(12)
 }
 
 // observation passes through the fields of an Observation of r. It omits the origin's own node, and in a digest the age
@@ -400,6 +401,9 @@ func (w *wire) read(i int, r *fault.Report, before fault.ReportID, name string) 
 	w.report(r)
 	if !r.Platform.Valid() {
 		r.Platform = 0 // of a later version
+	}
+	if !r.Stop.Valid() {
+		r.Stop = 0
 	}
 	if w.ok() {
 		w.refuse(checkReport(i, r, before))

@@ -18,7 +18,7 @@ import (
 // fullReport has every field, none of them zero.
 func fullReport() fault.Report {
 	r := sampleReport()
-	r.Digest, r.Partial = true, true
+	r.Digest, r.Partial, r.Stop = true, true, fault.StopReboot
 	r.Readings = []fault.Reading{{Component: fault.ComponentTemperature, Quantity: fault.QuantityTemperature,
 		Value: 71.5, Threshold: 80, Age: time.Second}}
 	r.Observations = []fault.Observation{{Node: "n1-0-1", Component: fault.ComponentHost, State: fault.Failed, Kind: fault.KindDescriptor,
@@ -29,7 +29,7 @@ func fullReport() fault.Report {
 // TestReportBytesAreFixed holds the bytes that earlier versions write and store, and therefore read.
 func TestReportBytesAreFixed(t *testing.T) {
 	first, second := fullReport(), sampleReport()
-	first.Observations[0].Ended = false // earlier versions do not know it
+	first.Observations[0].Ended, first.Stop = false, 0 // earlier versions do not know them
 	for _, tc := range []struct {
 		report fault.Report
 		want   string

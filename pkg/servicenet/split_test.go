@@ -84,6 +84,7 @@ func TestReportSizeEqualsEncoders(t *testing.T) {
 			Uptime:   time.Duration(rapid.Int64().Draw(t, "uptime")),
 			Platform: fault.Platform(rapid.IntRange(0, 2).Draw(t, "platform")),
 			Restart:  restartNotice(t),
+			Stop:     fault.Stop(rapid.IntRange(0, int(fault.StopOver)).Draw(t, "stop")),
 		}
 		for range rapid.IntRange(0, 5).Draw(t, "observations") {
 			r.Observations = append(r.Observations, fault.Observation{

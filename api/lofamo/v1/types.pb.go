@@ -772,7 +772,9 @@ type Node struct {
 	// earlier version committed it.
 	Why string `protobuf:"bytes,32,opt,name=why,proto3" json:"why,omitempty"`
 	// In the store only: where the node's links led when it was committed. Unset if an earlier version committed it.
-	StoredLinks   *StoredLinks `protobuf:"bytes,33,opt,name=stored_links,json=storedLinks,proto3" json:"stored_links,omitempty"`
+	StoredLinks *StoredLinks `protobuf:"bytes,33,opt,name=stored_links,json=storedLinks,proto3" json:"stored_links,omitempty"`
+	// A stop in good order that the node has announced, and from which it is not back. Absent: none, or its time is over.
+	Stopped       *Stopped `protobuf:"bytes,34,opt,name=stopped,proto3" json:"stopped,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1034,6 +1036,13 @@ func (x *Node) GetWhy() string {
 func (x *Node) GetStoredLinks() *StoredLinks {
 	if x != nil {
 		return x.StoredLinks
+	}
+	return nil
+}
+
+func (x *Node) GetStopped() *Stopped {
+	if x != nil {
+		return x.Stopped
 	}
 	return nil
 }
@@ -1336,6 +1345,68 @@ func (x *Restarting) GetUntil() *timestamppb.Timestamp {
 	return nil
 }
 
+// Stopped is a stop in good order that a node has announced.
+type Stopped struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Reason string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"` // stop (of the agent), shutdown or reboot (of the machine)
+	Since  *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`   // when the node announced the stop
+	// When the usual verdict falls, if the node is not back before. A leader of a later term keeps it.
+	Until         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=until,proto3" json:"until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Stopped) Reset() {
+	*x = Stopped{}
+	mi := &file_lofamo_v1_types_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Stopped) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Stopped) ProtoMessage() {}
+
+func (x *Stopped) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_types_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Stopped.ProtoReflect.Descriptor instead.
+func (*Stopped) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Stopped) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Stopped) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Stopped) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
 // Maintenance marks a node under maintenance: its faults are shown, but no response acts on them.
 type Maintenance struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1350,7 +1421,7 @@ type Maintenance struct {
 
 func (x *Maintenance) Reset() {
 	*x = Maintenance{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[5]
+	mi := &file_lofamo_v1_types_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1362,7 +1433,7 @@ func (x *Maintenance) String() string {
 func (*Maintenance) ProtoMessage() {}
 
 func (x *Maintenance) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[5]
+	mi := &file_lofamo_v1_types_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1375,7 +1446,7 @@ func (x *Maintenance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Maintenance.ProtoReflect.Descriptor instead.
 func (*Maintenance) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{5}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Maintenance) GetNode() string {
@@ -1432,7 +1503,7 @@ type Warning struct {
 
 func (x *Warning) Reset() {
 	*x = Warning{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[6]
+	mi := &file_lofamo_v1_types_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1444,7 +1515,7 @@ func (x *Warning) String() string {
 func (*Warning) ProtoMessage() {}
 
 func (x *Warning) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[6]
+	mi := &file_lofamo_v1_types_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1457,7 +1528,7 @@ func (x *Warning) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Warning.ProtoReflect.Descriptor instead.
 func (*Warning) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Warning) GetComponent() string {
@@ -1541,7 +1612,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[7]
+	mi := &file_lofamo_v1_types_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1553,7 +1624,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[7]
+	mi := &file_lofamo_v1_types_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1566,7 +1637,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Group) GetId() string {
@@ -1674,7 +1745,7 @@ type DeliveryStatus struct {
 
 func (x *DeliveryStatus) Reset() {
 	*x = DeliveryStatus{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[8]
+	mi := &file_lofamo_v1_types_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1686,7 +1757,7 @@ func (x *DeliveryStatus) String() string {
 func (*DeliveryStatus) ProtoMessage() {}
 
 func (x *DeliveryStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[8]
+	mi := &file_lofamo_v1_types_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1699,7 +1770,7 @@ func (x *DeliveryStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeliveryStatus.ProtoReflect.Descriptor instead.
 func (*DeliveryStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *DeliveryStatus) GetState() PathState {
@@ -1822,7 +1893,7 @@ type RailStatus struct {
 
 func (x *RailStatus) Reset() {
 	*x = RailStatus{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[9]
+	mi := &file_lofamo_v1_types_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1834,7 +1905,7 @@ func (x *RailStatus) String() string {
 func (*RailStatus) ProtoMessage() {}
 
 func (x *RailStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[9]
+	mi := &file_lofamo_v1_types_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1847,7 +1918,7 @@ func (x *RailStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RailStatus.ProtoReflect.Descriptor instead.
 func (*RailStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RailStatus) GetName() string {
@@ -1918,7 +1989,7 @@ type HalfHealth struct {
 
 func (x *HalfHealth) Reset() {
 	*x = HalfHealth{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[10]
+	mi := &file_lofamo_v1_types_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1930,7 +2001,7 @@ func (x *HalfHealth) String() string {
 func (*HalfHealth) ProtoMessage() {}
 
 func (x *HalfHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[10]
+	mi := &file_lofamo_v1_types_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1943,7 +2014,7 @@ func (x *HalfHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HalfHealth.ProtoReflect.Descriptor instead.
 func (*HalfHealth) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{10}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *HalfHealth) GetRecovery() *RecoveryStatus {
@@ -2017,7 +2088,7 @@ type ProcessorTime struct {
 
 func (x *ProcessorTime) Reset() {
 	*x = ProcessorTime{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[11]
+	mi := &file_lofamo_v1_types_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2029,7 +2100,7 @@ func (x *ProcessorTime) String() string {
 func (*ProcessorTime) ProtoMessage() {}
 
 func (x *ProcessorTime) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[11]
+	mi := &file_lofamo_v1_types_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2042,7 +2113,7 @@ func (x *ProcessorTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessorTime.ProtoReflect.Descriptor instead.
 func (*ProcessorTime) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{11}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ProcessorTime) GetStarved() bool {
@@ -2113,7 +2184,7 @@ type RecoveryStatus struct {
 
 func (x *RecoveryStatus) Reset() {
 	*x = RecoveryStatus{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[12]
+	mi := &file_lofamo_v1_types_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2125,7 +2196,7 @@ func (x *RecoveryStatus) String() string {
 func (*RecoveryStatus) ProtoMessage() {}
 
 func (x *RecoveryStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[12]
+	mi := &file_lofamo_v1_types_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2138,7 +2209,7 @@ func (x *RecoveryStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoveryStatus.ProtoReflect.Descriptor instead.
 func (*RecoveryStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{12}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RecoveryStatus) GetState() RecoveryState {
@@ -2260,7 +2331,7 @@ type LastBoot struct {
 
 func (x *LastBoot) Reset() {
 	*x = LastBoot{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[13]
+	mi := &file_lofamo_v1_types_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2272,7 +2343,7 @@ func (x *LastBoot) String() string {
 func (*LastBoot) ProtoMessage() {}
 
 func (x *LastBoot) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[13]
+	mi := &file_lofamo_v1_types_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2285,7 +2356,7 @@ func (x *LastBoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LastBoot.ProtoReflect.Descriptor instead.
 func (*LastBoot) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{13}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *LastBoot) GetEnd() BootEnd {
@@ -2335,7 +2406,7 @@ type SelfTest struct {
 
 func (x *SelfTest) Reset() {
 	*x = SelfTest{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[14]
+	mi := &file_lofamo_v1_types_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2347,7 +2418,7 @@ func (x *SelfTest) String() string {
 func (*SelfTest) ProtoMessage() {}
 
 func (x *SelfTest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[14]
+	mi := &file_lofamo_v1_types_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2360,7 +2431,7 @@ func (x *SelfTest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SelfTest.ProtoReflect.Descriptor instead.
 func (*SelfTest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{14}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SelfTest) GetNumber() uint32 {
@@ -2473,7 +2544,7 @@ type Component struct {
 
 func (x *Component) Reset() {
 	*x = Component{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[15]
+	mi := &file_lofamo_v1_types_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2485,7 +2556,7 @@ func (x *Component) String() string {
 func (*Component) ProtoMessage() {}
 
 func (x *Component) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[15]
+	mi := &file_lofamo_v1_types_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2498,7 +2569,7 @@ func (x *Component) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Component.ProtoReflect.Descriptor instead.
 func (*Component) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{15}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Component) GetName() string {
@@ -2577,7 +2648,7 @@ type Evidence struct {
 
 func (x *Evidence) Reset() {
 	*x = Evidence{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[16]
+	mi := &file_lofamo_v1_types_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2589,7 +2660,7 @@ func (x *Evidence) String() string {
 func (*Evidence) ProtoMessage() {}
 
 func (x *Evidence) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[16]
+	mi := &file_lofamo_v1_types_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2602,7 +2673,7 @@ func (x *Evidence) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Evidence.ProtoReflect.Descriptor instead.
 func (*Evidence) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{16}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Evidence) GetKind() string {
@@ -2660,7 +2731,7 @@ type Registers struct {
 
 func (x *Registers) Reset() {
 	*x = Registers{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[17]
+	mi := &file_lofamo_v1_types_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2672,7 +2743,7 @@ func (x *Registers) String() string {
 func (*Registers) ProtoMessage() {}
 
 func (x *Registers) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[17]
+	mi := &file_lofamo_v1_types_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2685,7 +2756,7 @@ func (x *Registers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registers.ProtoReflect.Descriptor instead.
 func (*Registers) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{17}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Registers) GetDnpWatchdog() uint32 {
@@ -2738,7 +2809,7 @@ type Link struct {
 
 func (x *Link) Reset() {
 	*x = Link{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[18]
+	mi := &file_lofamo_v1_types_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2750,7 +2821,7 @@ func (x *Link) String() string {
 func (*Link) ProtoMessage() {}
 
 func (x *Link) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[18]
+	mi := &file_lofamo_v1_types_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2763,7 +2834,7 @@ func (x *Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Link.ProtoReflect.Descriptor instead.
 func (*Link) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{18}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Link) GetNode() string {
@@ -2877,7 +2948,7 @@ type LinkMask struct {
 
 func (x *LinkMask) Reset() {
 	*x = LinkMask{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[19]
+	mi := &file_lofamo_v1_types_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2889,7 +2960,7 @@ func (x *LinkMask) String() string {
 func (*LinkMask) ProtoMessage() {}
 
 func (x *LinkMask) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[19]
+	mi := &file_lofamo_v1_types_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2902,7 +2973,7 @@ func (x *LinkMask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkMask.ProtoReflect.Descriptor instead.
 func (*LinkMask) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{19}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *LinkMask) GetNode() string {
@@ -3020,7 +3091,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[20]
+	mi := &file_lofamo_v1_types_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3032,7 +3103,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[20]
+	mi := &file_lofamo_v1_types_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3045,7 +3116,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{20}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Event) GetRevision() uint64 {
@@ -3279,7 +3350,7 @@ type Supervisor struct {
 
 func (x *Supervisor) Reset() {
 	*x = Supervisor{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[21]
+	mi := &file_lofamo_v1_types_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3291,7 +3362,7 @@ func (x *Supervisor) String() string {
 func (*Supervisor) ProtoMessage() {}
 
 func (x *Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[21]
+	mi := &file_lofamo_v1_types_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3304,7 +3375,7 @@ func (x *Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Supervisor.ProtoReflect.Descriptor instead.
 func (*Supervisor) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{21}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Supervisor) GetId() string {
@@ -3395,7 +3466,7 @@ var File_lofamo_v1_types_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\n" +
-	"\x15lofamo/v1/types.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x89\v\n" +
+	"\x15lofamo/v1/types.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb7\v\n" +
 	"\x04Node\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05coord\x18\x02 \x01(\tR\x05coord\x12&\n" +
@@ -3437,7 +3508,8 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x0efault_evidence\x18\x1e \x03(\v2\x18.lofamo.v1.FaultEvidenceR\rfaultEvidence\x12,\n" +
 	"\astarved\x18\x1f \x01(\v2\x12.lofamo.v1.StarvedR\astarved\x12\x10\n" +
 	"\x03why\x18  \x01(\tR\x03why\x129\n" +
-	"\fstored_links\x18! \x01(\v2\x16.lofamo.v1.StoredLinksR\vstoredLinks\x1a9\n" +
+	"\fstored_links\x18! \x01(\v2\x16.lofamo.v1.StoredLinksR\vstoredLinks\x12,\n" +
+	"\astopped\x18\" \x01(\v2\x12.lofamo.v1.StoppedR\astopped\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9e\x01\n" +
@@ -3464,7 +3536,11 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\n" +
 	"Restarting\x12\x12\n" +
 	"\x04half\x18\x01 \x01(\tR\x04half\x120\n" +
-	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\xad\x01\n" +
+	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\x85\x01\n" +
+	"\aStopped\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x120\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\xad\x01\n" +
 	"\vMaintenance\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x0e\n" +
@@ -3790,7 +3866,7 @@ func file_lofamo_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_lofamo_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
-var file_lofamo_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_lofamo_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_lofamo_v1_types_proto_goTypes = []any{
 	(State)(0),                    // 0: lofamo.v1.State
 	(Platform)(0),                 // 1: lofamo.v1.Platform
@@ -3808,104 +3884,108 @@ var file_lofamo_v1_types_proto_goTypes = []any{
 	(*Starved)(nil),               // 13: lofamo.v1.Starved
 	(*FaultEvidence)(nil),         // 14: lofamo.v1.FaultEvidence
 	(*Restarting)(nil),            // 15: lofamo.v1.Restarting
-	(*Maintenance)(nil),           // 16: lofamo.v1.Maintenance
-	(*Warning)(nil),               // 17: lofamo.v1.Warning
-	(*Group)(nil),                 // 18: lofamo.v1.Group
-	(*DeliveryStatus)(nil),        // 19: lofamo.v1.DeliveryStatus
-	(*RailStatus)(nil),            // 20: lofamo.v1.RailStatus
-	(*HalfHealth)(nil),            // 21: lofamo.v1.HalfHealth
-	(*ProcessorTime)(nil),         // 22: lofamo.v1.ProcessorTime
-	(*RecoveryStatus)(nil),        // 23: lofamo.v1.RecoveryStatus
-	(*LastBoot)(nil),              // 24: lofamo.v1.LastBoot
-	(*SelfTest)(nil),              // 25: lofamo.v1.SelfTest
-	(*Component)(nil),             // 26: lofamo.v1.Component
-	(*Evidence)(nil),              // 27: lofamo.v1.Evidence
-	(*Registers)(nil),             // 28: lofamo.v1.Registers
-	(*Link)(nil),                  // 29: lofamo.v1.Link
-	(*LinkMask)(nil),              // 30: lofamo.v1.LinkMask
-	(*Event)(nil),                 // 31: lofamo.v1.Event
-	(*Supervisor)(nil),            // 32: lofamo.v1.Supervisor
-	nil,                           // 33: lofamo.v1.Node.LabelsEntry
-	nil,                           // 34: lofamo.v1.Event.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 35: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 36: google.protobuf.Duration
+	(*Stopped)(nil),               // 16: lofamo.v1.Stopped
+	(*Maintenance)(nil),           // 17: lofamo.v1.Maintenance
+	(*Warning)(nil),               // 18: lofamo.v1.Warning
+	(*Group)(nil),                 // 19: lofamo.v1.Group
+	(*DeliveryStatus)(nil),        // 20: lofamo.v1.DeliveryStatus
+	(*RailStatus)(nil),            // 21: lofamo.v1.RailStatus
+	(*HalfHealth)(nil),            // 22: lofamo.v1.HalfHealth
+	(*ProcessorTime)(nil),         // 23: lofamo.v1.ProcessorTime
+	(*RecoveryStatus)(nil),        // 24: lofamo.v1.RecoveryStatus
+	(*LastBoot)(nil),              // 25: lofamo.v1.LastBoot
+	(*SelfTest)(nil),              // 26: lofamo.v1.SelfTest
+	(*Component)(nil),             // 27: lofamo.v1.Component
+	(*Evidence)(nil),              // 28: lofamo.v1.Evidence
+	(*Registers)(nil),             // 29: lofamo.v1.Registers
+	(*Link)(nil),                  // 30: lofamo.v1.Link
+	(*LinkMask)(nil),              // 31: lofamo.v1.LinkMask
+	(*Event)(nil),                 // 32: lofamo.v1.Event
+	(*Supervisor)(nil),            // 33: lofamo.v1.Supervisor
+	nil,                           // 34: lofamo.v1.Node.LabelsEntry
+	nil,                           // 35: lofamo.v1.Event.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 36: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 37: google.protobuf.Duration
 }
 var file_lofamo_v1_types_proto_depIdxs = []int32{
 	0,  // 0: lofamo.v1.Node.state:type_name -> lofamo.v1.State
 	2,  // 1: lofamo.v1.Node.cause:type_name -> lofamo.v1.Cause
-	26, // 2: lofamo.v1.Node.components:type_name -> lofamo.v1.Component
-	28, // 3: lofamo.v1.Node.registers:type_name -> lofamo.v1.Registers
-	35, // 4: lofamo.v1.Node.since:type_name -> google.protobuf.Timestamp
-	36, // 5: lofamo.v1.Node.age:type_name -> google.protobuf.Duration
-	19, // 6: lofamo.v1.Node.delivery:type_name -> lofamo.v1.DeliveryStatus
-	36, // 7: lofamo.v1.Node.delivery_age:type_name -> google.protobuf.Duration
-	33, // 8: lofamo.v1.Node.labels:type_name -> lofamo.v1.Node.LabelsEntry
-	16, // 9: lofamo.v1.Node.maintenance:type_name -> lofamo.v1.Maintenance
-	17, // 10: lofamo.v1.Node.warnings:type_name -> lofamo.v1.Warning
-	21, // 11: lofamo.v1.Node.host_health:type_name -> lofamo.v1.HalfHealth
-	21, // 12: lofamo.v1.Node.dnp_health:type_name -> lofamo.v1.HalfHealth
+	27, // 2: lofamo.v1.Node.components:type_name -> lofamo.v1.Component
+	29, // 3: lofamo.v1.Node.registers:type_name -> lofamo.v1.Registers
+	36, // 4: lofamo.v1.Node.since:type_name -> google.protobuf.Timestamp
+	37, // 5: lofamo.v1.Node.age:type_name -> google.protobuf.Duration
+	20, // 6: lofamo.v1.Node.delivery:type_name -> lofamo.v1.DeliveryStatus
+	37, // 7: lofamo.v1.Node.delivery_age:type_name -> google.protobuf.Duration
+	34, // 8: lofamo.v1.Node.labels:type_name -> lofamo.v1.Node.LabelsEntry
+	17, // 9: lofamo.v1.Node.maintenance:type_name -> lofamo.v1.Maintenance
+	18, // 10: lofamo.v1.Node.warnings:type_name -> lofamo.v1.Warning
+	22, // 11: lofamo.v1.Node.host_health:type_name -> lofamo.v1.HalfHealth
+	22, // 12: lofamo.v1.Node.dnp_health:type_name -> lofamo.v1.HalfHealth
 	1,  // 13: lofamo.v1.Node.platform:type_name -> lofamo.v1.Platform
 	15, // 14: lofamo.v1.Node.restarting:type_name -> lofamo.v1.Restarting
 	14, // 15: lofamo.v1.Node.fault_evidence:type_name -> lofamo.v1.FaultEvidence
 	13, // 16: lofamo.v1.Node.starved:type_name -> lofamo.v1.Starved
 	12, // 17: lofamo.v1.Node.stored_links:type_name -> lofamo.v1.StoredLinks
-	0,  // 18: lofamo.v1.FaultEvidence.state:type_name -> lofamo.v1.State
-	35, // 19: lofamo.v1.FaultEvidence.at:type_name -> google.protobuf.Timestamp
-	35, // 20: lofamo.v1.FaultEvidence.life:type_name -> google.protobuf.Timestamp
-	35, // 21: lofamo.v1.Restarting.until:type_name -> google.protobuf.Timestamp
-	35, // 22: lofamo.v1.Maintenance.since:type_name -> google.protobuf.Timestamp
-	35, // 23: lofamo.v1.Maintenance.until:type_name -> google.protobuf.Timestamp
-	36, // 24: lofamo.v1.Warning.time_to_threshold:type_name -> google.protobuf.Duration
-	35, // 25: lofamo.v1.Warning.since:type_name -> google.protobuf.Timestamp
-	4,  // 26: lofamo.v1.Group.kind:type_name -> lofamo.v1.GroupKind
-	0,  // 27: lofamo.v1.Group.state:type_name -> lofamo.v1.State
-	2,  // 28: lofamo.v1.Group.cause:type_name -> lofamo.v1.Cause
-	35, // 29: lofamo.v1.Group.since:type_name -> google.protobuf.Timestamp
-	5,  // 30: lofamo.v1.DeliveryStatus.state:type_name -> lofamo.v1.PathState
-	20, // 31: lofamo.v1.DeliveryStatus.rails:type_name -> lofamo.v1.RailStatus
-	23, // 32: lofamo.v1.HalfHealth.recovery:type_name -> lofamo.v1.RecoveryStatus
-	25, // 33: lofamo.v1.HalfHealth.tests:type_name -> lofamo.v1.SelfTest
-	22, // 34: lofamo.v1.HalfHealth.processor:type_name -> lofamo.v1.ProcessorTime
-	24, // 35: lofamo.v1.HalfHealth.last_boot:type_name -> lofamo.v1.LastBoot
-	6,  // 36: lofamo.v1.RecoveryStatus.state:type_name -> lofamo.v1.RecoveryState
-	7,  // 37: lofamo.v1.RecoveryStatus.resumption:type_name -> lofamo.v1.Resumption
-	8,  // 38: lofamo.v1.LastBoot.end:type_name -> lofamo.v1.BootEnd
-	9,  // 39: lofamo.v1.SelfTest.state:type_name -> lofamo.v1.TestState
-	0,  // 40: lofamo.v1.Component.state:type_name -> lofamo.v1.State
-	35, // 41: lofamo.v1.Component.since:type_name -> google.protobuf.Timestamp
-	27, // 42: lofamo.v1.Component.evidence:type_name -> lofamo.v1.Evidence
-	2,  // 43: lofamo.v1.Component.cause:type_name -> lofamo.v1.Cause
-	3,  // 44: lofamo.v1.Evidence.path:type_name -> lofamo.v1.Path
-	36, // 45: lofamo.v1.Evidence.age:type_name -> google.protobuf.Duration
-	0,  // 46: lofamo.v1.Evidence.state:type_name -> lofamo.v1.State
-	36, // 47: lofamo.v1.Registers.age:type_name -> google.protobuf.Duration
-	0,  // 48: lofamo.v1.Link.state:type_name -> lofamo.v1.State
-	2,  // 49: lofamo.v1.Link.cause:type_name -> lofamo.v1.Cause
-	35, // 50: lofamo.v1.Link.since:type_name -> google.protobuf.Timestamp
-	27, // 51: lofamo.v1.Link.evidence:type_name -> lofamo.v1.Evidence
-	30, // 52: lofamo.v1.Link.mask:type_name -> lofamo.v1.LinkMask
-	35, // 53: lofamo.v1.LinkMask.since:type_name -> google.protobuf.Timestamp
-	0,  // 54: lofamo.v1.Event.from:type_name -> lofamo.v1.State
-	0,  // 55: lofamo.v1.Event.to:type_name -> lofamo.v1.State
-	2,  // 56: lofamo.v1.Event.cause:type_name -> lofamo.v1.Cause
-	3,  // 57: lofamo.v1.Event.path:type_name -> lofamo.v1.Path
-	36, // 58: lofamo.v1.Event.awareness_latency:type_name -> google.protobuf.Duration
-	35, // 59: lofamo.v1.Event.time:type_name -> google.protobuf.Timestamp
-	10, // 60: lofamo.v1.Event.kind:type_name -> lofamo.v1.EventKind
-	18, // 61: lofamo.v1.Event.group:type_name -> lofamo.v1.Group
-	17, // 62: lofamo.v1.Event.warning:type_name -> lofamo.v1.Warning
-	16, // 63: lofamo.v1.Event.maintenance:type_name -> lofamo.v1.Maintenance
-	34, // 64: lofamo.v1.Event.labels:type_name -> lofamo.v1.Event.LabelsEntry
-	23, // 65: lofamo.v1.Event.recovery:type_name -> lofamo.v1.RecoveryStatus
-	30, // 66: lofamo.v1.Event.mask:type_name -> lofamo.v1.LinkMask
-	1,  // 67: lofamo.v1.Event.platform:type_name -> lofamo.v1.Platform
-	0,  // 68: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
-	36, // 69: lofamo.v1.Supervisor.quorum_age:type_name -> google.protobuf.Duration
-	70, // [70:70] is the sub-list for method output_type
-	70, // [70:70] is the sub-list for method input_type
-	70, // [70:70] is the sub-list for extension type_name
-	70, // [70:70] is the sub-list for extension extendee
-	0,  // [0:70] is the sub-list for field type_name
+	16, // 18: lofamo.v1.Node.stopped:type_name -> lofamo.v1.Stopped
+	0,  // 19: lofamo.v1.FaultEvidence.state:type_name -> lofamo.v1.State
+	36, // 20: lofamo.v1.FaultEvidence.at:type_name -> google.protobuf.Timestamp
+	36, // 21: lofamo.v1.FaultEvidence.life:type_name -> google.protobuf.Timestamp
+	36, // 22: lofamo.v1.Restarting.until:type_name -> google.protobuf.Timestamp
+	36, // 23: lofamo.v1.Stopped.since:type_name -> google.protobuf.Timestamp
+	36, // 24: lofamo.v1.Stopped.until:type_name -> google.protobuf.Timestamp
+	36, // 25: lofamo.v1.Maintenance.since:type_name -> google.protobuf.Timestamp
+	36, // 26: lofamo.v1.Maintenance.until:type_name -> google.protobuf.Timestamp
+	37, // 27: lofamo.v1.Warning.time_to_threshold:type_name -> google.protobuf.Duration
+	36, // 28: lofamo.v1.Warning.since:type_name -> google.protobuf.Timestamp
+	4,  // 29: lofamo.v1.Group.kind:type_name -> lofamo.v1.GroupKind
+	0,  // 30: lofamo.v1.Group.state:type_name -> lofamo.v1.State
+	2,  // 31: lofamo.v1.Group.cause:type_name -> lofamo.v1.Cause
+	36, // 32: lofamo.v1.Group.since:type_name -> google.protobuf.Timestamp
+	5,  // 33: lofamo.v1.DeliveryStatus.state:type_name -> lofamo.v1.PathState
+	21, // 34: lofamo.v1.DeliveryStatus.rails:type_name -> lofamo.v1.RailStatus
+	24, // 35: lofamo.v1.HalfHealth.recovery:type_name -> lofamo.v1.RecoveryStatus
+	26, // 36: lofamo.v1.HalfHealth.tests:type_name -> lofamo.v1.SelfTest
+	23, // 37: lofamo.v1.HalfHealth.processor:type_name -> lofamo.v1.ProcessorTime
+	25, // 38: lofamo.v1.HalfHealth.last_boot:type_name -> lofamo.v1.LastBoot
+	6,  // 39: lofamo.v1.RecoveryStatus.state:type_name -> lofamo.v1.RecoveryState
+	7,  // 40: lofamo.v1.RecoveryStatus.resumption:type_name -> lofamo.v1.Resumption
+	8,  // 41: lofamo.v1.LastBoot.end:type_name -> lofamo.v1.BootEnd
+	9,  // 42: lofamo.v1.SelfTest.state:type_name -> lofamo.v1.TestState
+	0,  // 43: lofamo.v1.Component.state:type_name -> lofamo.v1.State
+	36, // 44: lofamo.v1.Component.since:type_name -> google.protobuf.Timestamp
+	28, // 45: lofamo.v1.Component.evidence:type_name -> lofamo.v1.Evidence
+	2,  // 46: lofamo.v1.Component.cause:type_name -> lofamo.v1.Cause
+	3,  // 47: lofamo.v1.Evidence.path:type_name -> lofamo.v1.Path
+	37, // 48: lofamo.v1.Evidence.age:type_name -> google.protobuf.Duration
+	0,  // 49: lofamo.v1.Evidence.state:type_name -> lofamo.v1.State
+	37, // 50: lofamo.v1.Registers.age:type_name -> google.protobuf.Duration
+	0,  // 51: lofamo.v1.Link.state:type_name -> lofamo.v1.State
+	2,  // 52: lofamo.v1.Link.cause:type_name -> lofamo.v1.Cause
+	36, // 53: lofamo.v1.Link.since:type_name -> google.protobuf.Timestamp
+	28, // 54: lofamo.v1.Link.evidence:type_name -> lofamo.v1.Evidence
+	31, // 55: lofamo.v1.Link.mask:type_name -> lofamo.v1.LinkMask
+	36, // 56: lofamo.v1.LinkMask.since:type_name -> google.protobuf.Timestamp
+	0,  // 57: lofamo.v1.Event.from:type_name -> lofamo.v1.State
+	0,  // 58: lofamo.v1.Event.to:type_name -> lofamo.v1.State
+	2,  // 59: lofamo.v1.Event.cause:type_name -> lofamo.v1.Cause
+	3,  // 60: lofamo.v1.Event.path:type_name -> lofamo.v1.Path
+	37, // 61: lofamo.v1.Event.awareness_latency:type_name -> google.protobuf.Duration
+	36, // 62: lofamo.v1.Event.time:type_name -> google.protobuf.Timestamp
+	10, // 63: lofamo.v1.Event.kind:type_name -> lofamo.v1.EventKind
+	19, // 64: lofamo.v1.Event.group:type_name -> lofamo.v1.Group
+	18, // 65: lofamo.v1.Event.warning:type_name -> lofamo.v1.Warning
+	17, // 66: lofamo.v1.Event.maintenance:type_name -> lofamo.v1.Maintenance
+	35, // 67: lofamo.v1.Event.labels:type_name -> lofamo.v1.Event.LabelsEntry
+	24, // 68: lofamo.v1.Event.recovery:type_name -> lofamo.v1.RecoveryStatus
+	31, // 69: lofamo.v1.Event.mask:type_name -> lofamo.v1.LinkMask
+	1,  // 70: lofamo.v1.Event.platform:type_name -> lofamo.v1.Platform
+	0,  // 71: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
+	37, // 72: lofamo.v1.Supervisor.quorum_age:type_name -> google.protobuf.Duration
+	73, // [73:73] is the sub-list for method output_type
+	73, // [73:73] is the sub-list for method input_type
+	73, // [73:73] is the sub-list for extension type_name
+	73, // [73:73] is the sub-list for extension extendee
+	0,  // [0:73] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_types_proto_init() }
@@ -3919,7 +3999,7 @@ func file_lofamo_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_types_proto_rawDesc), len(file_lofamo_v1_types_proto_rawDesc)),
 			NumEnums:      11,
-			NumMessages:   24,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -137,6 +137,63 @@ func (Half) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{1}
 }
 
+// StopNotice announces the stop of a whole node in good order, or its end. Until the node is back, its silence is no
+// fault.
+type StopNotice int32
+
+const (
+	StopNotice_STOP_NOTICE_UNSPECIFIED StopNotice = 0 // no notice
+	StopNotice_STOP_DAEMON             StopNotice = 1 // the agent's daemon was told to end; the machine may live on
+	StopNotice_STOP_SHUTDOWN           StopNotice = 2 // the machine shuts down
+	StopNotice_STOP_REBOOT             StopNotice = 3 // the machine reboots
+	StopNotice_STOP_OVER               StopNotice = 4 // the node is back: its halves have passed their self-tests
+)
+
+// Enum value maps for StopNotice.
+var (
+	StopNotice_name = map[int32]string{
+		0: "STOP_NOTICE_UNSPECIFIED",
+		1: "STOP_DAEMON",
+		2: "STOP_SHUTDOWN",
+		3: "STOP_REBOOT",
+		4: "STOP_OVER",
+	}
+	StopNotice_value = map[string]int32{
+		"STOP_NOTICE_UNSPECIFIED": 0,
+		"STOP_DAEMON":             1,
+		"STOP_SHUTDOWN":           2,
+		"STOP_REBOOT":             3,
+		"STOP_OVER":               4,
+	}
+)
+
+func (x StopNotice) Enum() *StopNotice {
+	p := new(StopNotice)
+	*p = x
+	return p
+}
+
+func (x StopNotice) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (StopNotice) Descriptor() protoreflect.EnumDescriptor {
+	return file_lofamo_v1_wire_proto_enumTypes[2].Descriptor()
+}
+
+func (StopNotice) Type() protoreflect.EnumType {
+	return &file_lofamo_v1_wire_proto_enumTypes[2]
+}
+
+func (x StopNotice) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use StopNotice.Descriptor instead.
+func (StopNotice) EnumDescriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{2}
+}
+
 // ProcedureState is a state of Figure 7, by the paper's names.
 type ProcedureState int32
 
@@ -186,11 +243,11 @@ func (x ProcedureState) String() string {
 }
 
 func (ProcedureState) Descriptor() protoreflect.EnumDescriptor {
-	return file_lofamo_v1_wire_proto_enumTypes[2].Descriptor()
+	return file_lofamo_v1_wire_proto_enumTypes[3].Descriptor()
 }
 
 func (ProcedureState) Type() protoreflect.EnumType {
-	return &file_lofamo_v1_wire_proto_enumTypes[2]
+	return &file_lofamo_v1_wire_proto_enumTypes[3]
 }
 
 func (x ProcedureState) Number() protoreflect.EnumNumber {
@@ -199,7 +256,7 @@ func (x ProcedureState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ProcedureState.Descriptor instead.
 func (ProcedureState) EnumDescriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{2}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{3}
 }
 
 // MapKnowledge is the known condition of a node or a link.
@@ -239,11 +296,11 @@ func (x MapKnowledge) String() string {
 }
 
 func (MapKnowledge) Descriptor() protoreflect.EnumDescriptor {
-	return file_lofamo_v1_wire_proto_enumTypes[3].Descriptor()
+	return file_lofamo_v1_wire_proto_enumTypes[4].Descriptor()
 }
 
 func (MapKnowledge) Type() protoreflect.EnumType {
-	return &file_lofamo_v1_wire_proto_enumTypes[3]
+	return &file_lofamo_v1_wire_proto_enumTypes[4]
 }
 
 func (x MapKnowledge) Number() protoreflect.EnumNumber {
@@ -252,7 +309,7 @@ func (x MapKnowledge) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use MapKnowledge.Descriptor instead.
 func (MapKnowledge) EnumDescriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{3}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{4}
 }
 
 // ActState is the state of an attempt.
@@ -304,11 +361,11 @@ func (x ActState) String() string {
 }
 
 func (ActState) Descriptor() protoreflect.EnumDescriptor {
-	return file_lofamo_v1_wire_proto_enumTypes[4].Descriptor()
+	return file_lofamo_v1_wire_proto_enumTypes[5].Descriptor()
 }
 
 func (ActState) Type() protoreflect.EnumType {
-	return &file_lofamo_v1_wire_proto_enumTypes[4]
+	return &file_lofamo_v1_wire_proto_enumTypes[5]
 }
 
 func (x ActState) Number() protoreflect.EnumNumber {
@@ -317,7 +374,7 @@ func (x ActState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ActState.Descriptor instead.
 func (ActState) EnumDescriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{4}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{5}
 }
 
 // Status is the fate of a report.
@@ -359,11 +416,11 @@ func (x Ack_Status) String() string {
 }
 
 func (Ack_Status) Descriptor() protoreflect.EnumDescriptor {
-	return file_lofamo_v1_wire_proto_enumTypes[5].Descriptor()
+	return file_lofamo_v1_wire_proto_enumTypes[6].Descriptor()
 }
 
 func (Ack_Status) Type() protoreflect.EnumType {
-	return &file_lofamo_v1_wire_proto_enumTypes[5]
+	return &file_lofamo_v1_wire_proto_enumTypes[6]
 }
 
 func (x Ack_Status) Number() protoreflect.EnumNumber {
@@ -1493,7 +1550,10 @@ type Report struct {
 	Platform              Platform   `protobuf:"varint,10,opt,name=platform,proto3,enum=lofamo.v1.Platform" json:"platform,omitempty"`                                  // platform of the origin's halves, in reports of changes and the first digests; a value of a later version counts as not stated
 	// A planned restart of a half of the origin's node. Absent: none is announced. Supervisors of earlier versions ignore
 	// it.
-	Restart       *RestartNotice `protobuf:"bytes,11,opt,name=restart,proto3" json:"restart,omitempty"`
+	Restart *RestartNotice `protobuf:"bytes,11,opt,name=restart,proto3" json:"restart,omitempty"`
+	// A planned stop of the origin's node, or the end of one. Unspecified: neither. Supervisors of earlier versions ignore
+	// it, as this version ignores a value of a later one.
+	Stop          StopNotice `protobuf:"varint,12,opt,name=stop,proto3,enum=lofamo.v1.StopNotice" json:"stop,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1603,6 +1663,13 @@ func (x *Report) GetRestart() *RestartNotice {
 		return x.Restart
 	}
 	return nil
+}
+
+func (x *Report) GetStop() StopNotice {
+	if x != nil {
+		return x.Stop
+	}
+	return StopNotice_STOP_NOTICE_UNSPECIFIED
 }
 
 // RestartNotice announces the restart of a half, or its end. Until the half is back, the map keeps the states that the
@@ -5811,7 +5878,7 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\areports\x18\x01 \x03(\v2\x11.lofamo.v1.ReportR\areports\x121\n" +
 	"\x06status\x18\x02 \x01(\v2\x19.lofamo.v1.DeliveryStatusR\x06status\x12)\n" +
 	"\x04host\x18\x03 \x01(\v2\x15.lofamo.v1.HalfHealthR\x04host\x12'\n" +
-	"\x03dnp\x18\x04 \x01(\v2\x15.lofamo.v1.HalfHealthR\x03dnp\"\xcd\x03\n" +
+	"\x03dnp\x18\x04 \x01(\v2\x15.lofamo.v1.HalfHealthR\x03dnp\"\xf8\x03\n" +
 	"\x06Report\x12#\n" +
 	"\x02id\x18\x01 \x01(\v2\x13.lofamo.v1.ReportIDR\x02id\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\bR\x06digest\x12:\n" +
@@ -5824,7 +5891,8 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\breadings\x18\t \x03(\v2\x12.lofamo.v1.ReadingR\breadings\x12/\n" +
 	"\bplatform\x18\n" +
 	" \x01(\x0e2\x13.lofamo.v1.PlatformR\bplatform\x122\n" +
-	"\arestart\x18\v \x01(\v2\x18.lofamo.v1.RestartNoticeR\arestart\"Q\n" +
+	"\arestart\x18\v \x01(\v2\x18.lofamo.v1.RestartNoticeR\arestart\x12)\n" +
+	"\x04stop\x18\f \x01(\x0e2\x15.lofamo.v1.StopNoticeR\x04stop\"Q\n" +
 	"\rRestartNotice\x12#\n" +
 	"\x04half\x18\x01 \x01(\x0e2\x0f.lofamo.v1.HalfR\x04half\x12\x1b\n" +
 	"\twithin_ms\x18\x02 \x01(\rR\bwithinMs\"\x8e\x01\n" +
@@ -6192,7 +6260,14 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\x04Half\x12\x14\n" +
 	"\x10HALF_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tHALF_HOST\x10\x01\x12\f\n" +
-	"\bHALF_DNP\x10\x02*\xf5\x01\n" +
+	"\bHALF_DNP\x10\x02*m\n" +
+	"\n" +
+	"StopNotice\x12\x1b\n" +
+	"\x17STOP_NOTICE_UNSPECIFIED\x10\x00\x12\x0f\n" +
+	"\vSTOP_DAEMON\x10\x01\x12\x11\n" +
+	"\rSTOP_SHUTDOWN\x10\x02\x12\x0f\n" +
+	"\vSTOP_REBOOT\x10\x03\x12\r\n" +
+	"\tSTOP_OVER\x10\x04*\xf5\x01\n" +
 	"\x0eProcedureState\x12\x1f\n" +
 	"\x1bPROCEDURE_STATE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10PROCEDURE_NORMAL\x10\x01\x12$\n" +
@@ -6230,185 +6305,187 @@ func file_lofamo_v1_wire_proto_rawDescGZIP() []byte {
 	return file_lofamo_v1_wire_proto_rawDescData
 }
 
-var file_lofamo_v1_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_lofamo_v1_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
 var file_lofamo_v1_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
 var file_lofamo_v1_wire_proto_goTypes = []any{
 	(Checksum)(0),               // 0: lofamo.v1.Checksum
 	(Half)(0),                   // 1: lofamo.v1.Half
-	(ProcedureState)(0),         // 2: lofamo.v1.ProcedureState
-	(MapKnowledge)(0),           // 3: lofamo.v1.MapKnowledge
-	(ActState)(0),               // 4: lofamo.v1.ActState
-	(Ack_Status)(0),             // 5: lofamo.v1.Ack.Status
-	(*Envelope)(nil),            // 6: lofamo.v1.Envelope
-	(*Message)(nil),             // 7: lofamo.v1.Message
-	(*DenyPart)(nil),            // 8: lofamo.v1.DenyPart
-	(*RenewRequest)(nil),        // 9: lofamo.v1.RenewRequest
-	(*RenewReply)(nil),          // 10: lofamo.v1.RenewReply
-	(*ReportID)(nil),            // 11: lofamo.v1.ReportID
-	(*Reports)(nil),             // 12: lofamo.v1.Reports
-	(*Report)(nil),              // 13: lofamo.v1.Report
-	(*RestartNotice)(nil),       // 14: lofamo.v1.RestartNotice
-	(*Reading)(nil),             // 15: lofamo.v1.Reading
-	(*Observation)(nil),         // 16: lofamo.v1.Observation
-	(*Ack)(nil),                 // 17: lofamo.v1.Ack
-	(*PathRequest)(nil),         // 18: lofamo.v1.PathRequest
-	(*PathReply)(nil),           // 19: lofamo.v1.PathReply
-	(*PathAck)(nil),             // 20: lofamo.v1.PathAck
-	(*Again)(nil),               // 21: lofamo.v1.Again
-	(*Challenge)(nil),           // 22: lofamo.v1.Challenge
-	(*Answer)(nil),              // 23: lofamo.v1.Answer
-	(*Relayed)(nil),             // 24: lofamo.v1.Relayed
-	(*Hop)(nil),                 // 25: lofamo.v1.Hop
-	(*Downcall)(nil),            // 26: lofamo.v1.Downcall
-	(*BulkRequest)(nil),         // 27: lofamo.v1.BulkRequest
-	(*BulkAnnounce)(nil),        // 28: lofamo.v1.BulkAnnounce
-	(*BulkPull)(nil),            // 29: lofamo.v1.BulkPull
-	(*ChunkRange)(nil),          // 30: lofamo.v1.ChunkRange
-	(*FaultUpdate)(nil),         // 31: lofamo.v1.FaultUpdate
-	(*NodeView)(nil),            // 32: lofamo.v1.NodeView
-	(*ComponentFault)(nil),      // 33: lofamo.v1.ComponentFault
-	(*Interest)(nil),            // 34: lofamo.v1.Interest
-	(*OrderNumber)(nil),         // 35: lofamo.v1.OrderNumber
-	(*DiagnosisOrder)(nil),      // 36: lofamo.v1.DiagnosisOrder
-	(*DiagnosisFindings)(nil),   // 37: lofamo.v1.DiagnosisFindings
-	(*LinkFinding)(nil),         // 38: lofamo.v1.LinkFinding
-	(*DiagnosisTest)(nil),       // 39: lofamo.v1.DiagnosisTest
-	(*JobEureka)(nil),           // 40: lofamo.v1.JobEureka
-	(*MaskOrder)(nil),           // 41: lofamo.v1.MaskOrder
-	(*MaskStatus)(nil),          // 42: lofamo.v1.MaskStatus
-	(*ProcedureOrder)(nil),      // 43: lofamo.v1.ProcedureOrder
-	(*ProcedureStep)(nil),       // 44: lofamo.v1.ProcedureStep
-	(*ProcedureStatus)(nil),     // 45: lofamo.v1.ProcedureStatus
-	(*MapOrder)(nil),            // 46: lofamo.v1.MapOrder
-	(*MapFindings)(nil),         // 47: lofamo.v1.MapFindings
-	(*MappedNode)(nil),          // 48: lofamo.v1.MappedNode
-	(*PeerOrder)(nil),           // 49: lofamo.v1.PeerOrder
-	(*Peer)(nil),                // 50: lofamo.v1.Peer
-	(*PeerStatus)(nil),          // 51: lofamo.v1.PeerStatus
-	(*TorusConfiguration)(nil),  // 52: lofamo.v1.TorusConfiguration
-	(*ConfigurationStatus)(nil), // 53: lofamo.v1.ConfigurationStatus
-	(*Order)(nil),               // 54: lofamo.v1.Order
-	(*OrderStatus)(nil),         // 55: lofamo.v1.OrderStatus
-	(*TorusMask)(nil),           // 56: lofamo.v1.TorusMask
-	(*ActOrder)(nil),            // 57: lofamo.v1.ActOrder
-	(*ActParameter)(nil),        // 58: lofamo.v1.ActParameter
-	(*ActStatus)(nil),           // 59: lofamo.v1.ActStatus
-	(*DeliveryStatus)(nil),      // 60: lofamo.v1.DeliveryStatus
-	(*HalfHealth)(nil),          // 61: lofamo.v1.HalfHealth
-	(Platform)(0),               // 62: lofamo.v1.Platform
-	(State)(0),                  // 63: lofamo.v1.State
-	(Cause)(0),                  // 64: lofamo.v1.Cause
+	(StopNotice)(0),             // 2: lofamo.v1.StopNotice
+	(ProcedureState)(0),         // 3: lofamo.v1.ProcedureState
+	(MapKnowledge)(0),           // 4: lofamo.v1.MapKnowledge
+	(ActState)(0),               // 5: lofamo.v1.ActState
+	(Ack_Status)(0),             // 6: lofamo.v1.Ack.Status
+	(*Envelope)(nil),            // 7: lofamo.v1.Envelope
+	(*Message)(nil),             // 8: lofamo.v1.Message
+	(*DenyPart)(nil),            // 9: lofamo.v1.DenyPart
+	(*RenewRequest)(nil),        // 10: lofamo.v1.RenewRequest
+	(*RenewReply)(nil),          // 11: lofamo.v1.RenewReply
+	(*ReportID)(nil),            // 12: lofamo.v1.ReportID
+	(*Reports)(nil),             // 13: lofamo.v1.Reports
+	(*Report)(nil),              // 14: lofamo.v1.Report
+	(*RestartNotice)(nil),       // 15: lofamo.v1.RestartNotice
+	(*Reading)(nil),             // 16: lofamo.v1.Reading
+	(*Observation)(nil),         // 17: lofamo.v1.Observation
+	(*Ack)(nil),                 // 18: lofamo.v1.Ack
+	(*PathRequest)(nil),         // 19: lofamo.v1.PathRequest
+	(*PathReply)(nil),           // 20: lofamo.v1.PathReply
+	(*PathAck)(nil),             // 21: lofamo.v1.PathAck
+	(*Again)(nil),               // 22: lofamo.v1.Again
+	(*Challenge)(nil),           // 23: lofamo.v1.Challenge
+	(*Answer)(nil),              // 24: lofamo.v1.Answer
+	(*Relayed)(nil),             // 25: lofamo.v1.Relayed
+	(*Hop)(nil),                 // 26: lofamo.v1.Hop
+	(*Downcall)(nil),            // 27: lofamo.v1.Downcall
+	(*BulkRequest)(nil),         // 28: lofamo.v1.BulkRequest
+	(*BulkAnnounce)(nil),        // 29: lofamo.v1.BulkAnnounce
+	(*BulkPull)(nil),            // 30: lofamo.v1.BulkPull
+	(*ChunkRange)(nil),          // 31: lofamo.v1.ChunkRange
+	(*FaultUpdate)(nil),         // 32: lofamo.v1.FaultUpdate
+	(*NodeView)(nil),            // 33: lofamo.v1.NodeView
+	(*ComponentFault)(nil),      // 34: lofamo.v1.ComponentFault
+	(*Interest)(nil),            // 35: lofamo.v1.Interest
+	(*OrderNumber)(nil),         // 36: lofamo.v1.OrderNumber
+	(*DiagnosisOrder)(nil),      // 37: lofamo.v1.DiagnosisOrder
+	(*DiagnosisFindings)(nil),   // 38: lofamo.v1.DiagnosisFindings
+	(*LinkFinding)(nil),         // 39: lofamo.v1.LinkFinding
+	(*DiagnosisTest)(nil),       // 40: lofamo.v1.DiagnosisTest
+	(*JobEureka)(nil),           // 41: lofamo.v1.JobEureka
+	(*MaskOrder)(nil),           // 42: lofamo.v1.MaskOrder
+	(*MaskStatus)(nil),          // 43: lofamo.v1.MaskStatus
+	(*ProcedureOrder)(nil),      // 44: lofamo.v1.ProcedureOrder
+	(*ProcedureStep)(nil),       // 45: lofamo.v1.ProcedureStep
+	(*ProcedureStatus)(nil),     // 46: lofamo.v1.ProcedureStatus
+	(*MapOrder)(nil),            // 47: lofamo.v1.MapOrder
+	(*MapFindings)(nil),         // 48: lofamo.v1.MapFindings
+	(*MappedNode)(nil),          // 49: lofamo.v1.MappedNode
+	(*PeerOrder)(nil),           // 50: lofamo.v1.PeerOrder
+	(*Peer)(nil),                // 51: lofamo.v1.Peer
+	(*PeerStatus)(nil),          // 52: lofamo.v1.PeerStatus
+	(*TorusConfiguration)(nil),  // 53: lofamo.v1.TorusConfiguration
+	(*ConfigurationStatus)(nil), // 54: lofamo.v1.ConfigurationStatus
+	(*Order)(nil),               // 55: lofamo.v1.Order
+	(*OrderStatus)(nil),         // 56: lofamo.v1.OrderStatus
+	(*TorusMask)(nil),           // 57: lofamo.v1.TorusMask
+	(*ActOrder)(nil),            // 58: lofamo.v1.ActOrder
+	(*ActParameter)(nil),        // 59: lofamo.v1.ActParameter
+	(*ActStatus)(nil),           // 60: lofamo.v1.ActStatus
+	(*DeliveryStatus)(nil),      // 61: lofamo.v1.DeliveryStatus
+	(*HalfHealth)(nil),          // 62: lofamo.v1.HalfHealth
+	(Platform)(0),               // 63: lofamo.v1.Platform
+	(State)(0),                  // 64: lofamo.v1.State
+	(Cause)(0),                  // 65: lofamo.v1.Cause
 }
 var file_lofamo_v1_wire_proto_depIdxs = []int32{
 	0,   // 0: lofamo.v1.Envelope.checksum_algorithm:type_name -> lofamo.v1.Checksum
-	12,  // 1: lofamo.v1.Message.reports:type_name -> lofamo.v1.Reports
-	22,  // 2: lofamo.v1.Message.challenge:type_name -> lofamo.v1.Challenge
-	23,  // 3: lofamo.v1.Message.answer:type_name -> lofamo.v1.Answer
-	24,  // 4: lofamo.v1.Message.relayed:type_name -> lofamo.v1.Relayed
-	26,  // 5: lofamo.v1.Message.downcall:type_name -> lofamo.v1.Downcall
-	18,  // 6: lofamo.v1.Message.path_request:type_name -> lofamo.v1.PathRequest
-	19,  // 7: lofamo.v1.Message.path_reply:type_name -> lofamo.v1.PathReply
-	20,  // 8: lofamo.v1.Message.path_ack:type_name -> lofamo.v1.PathAck
-	21,  // 9: lofamo.v1.Message.again:type_name -> lofamo.v1.Again
-	27,  // 10: lofamo.v1.Message.bulk_request:type_name -> lofamo.v1.BulkRequest
-	28,  // 11: lofamo.v1.Message.bulk_announce:type_name -> lofamo.v1.BulkAnnounce
-	29,  // 12: lofamo.v1.Message.bulk_pull:type_name -> lofamo.v1.BulkPull
-	31,  // 13: lofamo.v1.Message.fault_update:type_name -> lofamo.v1.FaultUpdate
-	34,  // 14: lofamo.v1.Message.interest:type_name -> lofamo.v1.Interest
-	43,  // 15: lofamo.v1.Message.procedure_order:type_name -> lofamo.v1.ProcedureOrder
-	36,  // 16: lofamo.v1.Message.diagnosis_order:type_name -> lofamo.v1.DiagnosisOrder
-	37,  // 17: lofamo.v1.Message.diagnosis_findings:type_name -> lofamo.v1.DiagnosisFindings
-	45,  // 18: lofamo.v1.Message.procedure_status:type_name -> lofamo.v1.ProcedureStatus
-	40,  // 19: lofamo.v1.Message.eureka:type_name -> lofamo.v1.JobEureka
-	41,  // 20: lofamo.v1.Message.mask_order:type_name -> lofamo.v1.MaskOrder
-	42,  // 21: lofamo.v1.Message.mask_status:type_name -> lofamo.v1.MaskStatus
-	46,  // 22: lofamo.v1.Message.map_order:type_name -> lofamo.v1.MapOrder
-	47,  // 23: lofamo.v1.Message.map_findings:type_name -> lofamo.v1.MapFindings
-	49,  // 24: lofamo.v1.Message.peer_order:type_name -> lofamo.v1.PeerOrder
-	51,  // 25: lofamo.v1.Message.peer_status:type_name -> lofamo.v1.PeerStatus
-	52,  // 26: lofamo.v1.Message.torus_configuration:type_name -> lofamo.v1.TorusConfiguration
-	53,  // 27: lofamo.v1.Message.configuration_status:type_name -> lofamo.v1.ConfigurationStatus
-	57,  // 28: lofamo.v1.Message.act_order:type_name -> lofamo.v1.ActOrder
-	59,  // 29: lofamo.v1.Message.act_status:type_name -> lofamo.v1.ActStatus
-	8,   // 30: lofamo.v1.Message.deny_part:type_name -> lofamo.v1.DenyPart
-	9,   // 31: lofamo.v1.Message.renew_request:type_name -> lofamo.v1.RenewRequest
-	10,  // 32: lofamo.v1.Message.renew_reply:type_name -> lofamo.v1.RenewReply
-	54,  // 33: lofamo.v1.Message.order:type_name -> lofamo.v1.Order
-	55,  // 34: lofamo.v1.Message.order_status:type_name -> lofamo.v1.OrderStatus
-	17,  // 35: lofamo.v1.Message.acks:type_name -> lofamo.v1.Ack
+	13,  // 1: lofamo.v1.Message.reports:type_name -> lofamo.v1.Reports
+	23,  // 2: lofamo.v1.Message.challenge:type_name -> lofamo.v1.Challenge
+	24,  // 3: lofamo.v1.Message.answer:type_name -> lofamo.v1.Answer
+	25,  // 4: lofamo.v1.Message.relayed:type_name -> lofamo.v1.Relayed
+	27,  // 5: lofamo.v1.Message.downcall:type_name -> lofamo.v1.Downcall
+	19,  // 6: lofamo.v1.Message.path_request:type_name -> lofamo.v1.PathRequest
+	20,  // 7: lofamo.v1.Message.path_reply:type_name -> lofamo.v1.PathReply
+	21,  // 8: lofamo.v1.Message.path_ack:type_name -> lofamo.v1.PathAck
+	22,  // 9: lofamo.v1.Message.again:type_name -> lofamo.v1.Again
+	28,  // 10: lofamo.v1.Message.bulk_request:type_name -> lofamo.v1.BulkRequest
+	29,  // 11: lofamo.v1.Message.bulk_announce:type_name -> lofamo.v1.BulkAnnounce
+	30,  // 12: lofamo.v1.Message.bulk_pull:type_name -> lofamo.v1.BulkPull
+	32,  // 13: lofamo.v1.Message.fault_update:type_name -> lofamo.v1.FaultUpdate
+	35,  // 14: lofamo.v1.Message.interest:type_name -> lofamo.v1.Interest
+	44,  // 15: lofamo.v1.Message.procedure_order:type_name -> lofamo.v1.ProcedureOrder
+	37,  // 16: lofamo.v1.Message.diagnosis_order:type_name -> lofamo.v1.DiagnosisOrder
+	38,  // 17: lofamo.v1.Message.diagnosis_findings:type_name -> lofamo.v1.DiagnosisFindings
+	46,  // 18: lofamo.v1.Message.procedure_status:type_name -> lofamo.v1.ProcedureStatus
+	41,  // 19: lofamo.v1.Message.eureka:type_name -> lofamo.v1.JobEureka
+	42,  // 20: lofamo.v1.Message.mask_order:type_name -> lofamo.v1.MaskOrder
+	43,  // 21: lofamo.v1.Message.mask_status:type_name -> lofamo.v1.MaskStatus
+	47,  // 22: lofamo.v1.Message.map_order:type_name -> lofamo.v1.MapOrder
+	48,  // 23: lofamo.v1.Message.map_findings:type_name -> lofamo.v1.MapFindings
+	50,  // 24: lofamo.v1.Message.peer_order:type_name -> lofamo.v1.PeerOrder
+	52,  // 25: lofamo.v1.Message.peer_status:type_name -> lofamo.v1.PeerStatus
+	53,  // 26: lofamo.v1.Message.torus_configuration:type_name -> lofamo.v1.TorusConfiguration
+	54,  // 27: lofamo.v1.Message.configuration_status:type_name -> lofamo.v1.ConfigurationStatus
+	58,  // 28: lofamo.v1.Message.act_order:type_name -> lofamo.v1.ActOrder
+	60,  // 29: lofamo.v1.Message.act_status:type_name -> lofamo.v1.ActStatus
+	9,   // 30: lofamo.v1.Message.deny_part:type_name -> lofamo.v1.DenyPart
+	10,  // 31: lofamo.v1.Message.renew_request:type_name -> lofamo.v1.RenewRequest
+	11,  // 32: lofamo.v1.Message.renew_reply:type_name -> lofamo.v1.RenewReply
+	55,  // 33: lofamo.v1.Message.order:type_name -> lofamo.v1.Order
+	56,  // 34: lofamo.v1.Message.order_status:type_name -> lofamo.v1.OrderStatus
+	18,  // 35: lofamo.v1.Message.acks:type_name -> lofamo.v1.Ack
 	1,   // 36: lofamo.v1.RenewRequest.half:type_name -> lofamo.v1.Half
 	1,   // 37: lofamo.v1.RenewReply.half:type_name -> lofamo.v1.Half
 	1,   // 38: lofamo.v1.ReportID.half:type_name -> lofamo.v1.Half
-	13,  // 39: lofamo.v1.Reports.reports:type_name -> lofamo.v1.Report
-	60,  // 40: lofamo.v1.Reports.status:type_name -> lofamo.v1.DeliveryStatus
-	61,  // 41: lofamo.v1.Reports.host:type_name -> lofamo.v1.HalfHealth
-	61,  // 42: lofamo.v1.Reports.dnp:type_name -> lofamo.v1.HalfHealth
-	11,  // 43: lofamo.v1.Report.id:type_name -> lofamo.v1.ReportID
-	16,  // 44: lofamo.v1.Report.observations:type_name -> lofamo.v1.Observation
-	15,  // 45: lofamo.v1.Report.readings:type_name -> lofamo.v1.Reading
-	62,  // 46: lofamo.v1.Report.platform:type_name -> lofamo.v1.Platform
-	14,  // 47: lofamo.v1.Report.restart:type_name -> lofamo.v1.RestartNotice
-	1,   // 48: lofamo.v1.RestartNotice.half:type_name -> lofamo.v1.Half
-	63,  // 49: lofamo.v1.Observation.state:type_name -> lofamo.v1.State
-	5,   // 50: lofamo.v1.Ack.status:type_name -> lofamo.v1.Ack.Status
-	1,   // 51: lofamo.v1.Ack.half:type_name -> lofamo.v1.Half
-	1,   // 52: lofamo.v1.PathRequest.half:type_name -> lofamo.v1.Half
-	0,   // 53: lofamo.v1.PathRequest.checksums:type_name -> lofamo.v1.Checksum
-	1,   // 54: lofamo.v1.PathReply.half:type_name -> lofamo.v1.Half
-	0,   // 55: lofamo.v1.PathReply.checksum:type_name -> lofamo.v1.Checksum
-	1,   // 56: lofamo.v1.PathAck.half:type_name -> lofamo.v1.Half
-	1,   // 57: lofamo.v1.Challenge.half:type_name -> lofamo.v1.Half
-	1,   // 58: lofamo.v1.Answer.half:type_name -> lofamo.v1.Half
-	6,   // 59: lofamo.v1.Relayed.inner:type_name -> lofamo.v1.Envelope
-	25,  // 60: lofamo.v1.Relayed.hops:type_name -> lofamo.v1.Hop
-	1,   // 61: lofamo.v1.Hop.half:type_name -> lofamo.v1.Half
-	6,   // 62: lofamo.v1.Downcall.inner:type_name -> lofamo.v1.Envelope
-	1,   // 63: lofamo.v1.BulkRequest.half:type_name -> lofamo.v1.Half
-	1,   // 64: lofamo.v1.BulkAnnounce.half:type_name -> lofamo.v1.Half
-	0,   // 65: lofamo.v1.BulkAnnounce.checksum_algorithm:type_name -> lofamo.v1.Checksum
-	1,   // 66: lofamo.v1.BulkPull.half:type_name -> lofamo.v1.Half
-	30,  // 67: lofamo.v1.BulkPull.ranges:type_name -> lofamo.v1.ChunkRange
-	32,  // 68: lofamo.v1.FaultUpdate.nodes:type_name -> lofamo.v1.NodeView
-	63,  // 69: lofamo.v1.NodeView.state:type_name -> lofamo.v1.State
-	64,  // 70: lofamo.v1.NodeView.cause:type_name -> lofamo.v1.Cause
-	33,  // 71: lofamo.v1.NodeView.faults:type_name -> lofamo.v1.ComponentFault
-	63,  // 72: lofamo.v1.ComponentFault.state:type_name -> lofamo.v1.State
-	64,  // 73: lofamo.v1.ComponentFault.cause:type_name -> lofamo.v1.Cause
-	35,  // 74: lofamo.v1.DiagnosisOrder.number:type_name -> lofamo.v1.OrderNumber
-	35,  // 75: lofamo.v1.DiagnosisFindings.number:type_name -> lofamo.v1.OrderNumber
-	1,   // 76: lofamo.v1.DiagnosisFindings.half:type_name -> lofamo.v1.Half
-	63,  // 77: lofamo.v1.DiagnosisFindings.dnp:type_name -> lofamo.v1.State
-	38,  // 78: lofamo.v1.DiagnosisFindings.link:type_name -> lofamo.v1.LinkFinding
-	39,  // 79: lofamo.v1.DiagnosisFindings.own_host:type_name -> lofamo.v1.DiagnosisTest
-	39,  // 80: lofamo.v1.LinkFinding.dnp:type_name -> lofamo.v1.DiagnosisTest
-	39,  // 81: lofamo.v1.LinkFinding.host:type_name -> lofamo.v1.DiagnosisTest
-	39,  // 82: lofamo.v1.LinkFinding.through:type_name -> lofamo.v1.DiagnosisTest
-	1,   // 83: lofamo.v1.MaskStatus.half:type_name -> lofamo.v1.Half
-	35,  // 84: lofamo.v1.ProcedureOrder.number:type_name -> lofamo.v1.OrderNumber
-	2,   // 85: lofamo.v1.ProcedureStep.state:type_name -> lofamo.v1.ProcedureState
-	35,  // 86: lofamo.v1.ProcedureStatus.number:type_name -> lofamo.v1.OrderNumber
-	1,   // 87: lofamo.v1.ProcedureStatus.half:type_name -> lofamo.v1.Half
-	2,   // 88: lofamo.v1.ProcedureStatus.state:type_name -> lofamo.v1.ProcedureState
-	44,  // 89: lofamo.v1.ProcedureStatus.steps:type_name -> lofamo.v1.ProcedureStep
-	35,  // 90: lofamo.v1.MapOrder.number:type_name -> lofamo.v1.OrderNumber
-	35,  // 91: lofamo.v1.MapFindings.number:type_name -> lofamo.v1.OrderNumber
-	48,  // 92: lofamo.v1.MapFindings.nodes:type_name -> lofamo.v1.MappedNode
-	3,   // 93: lofamo.v1.MappedNode.dnp:type_name -> lofamo.v1.MapKnowledge
-	3,   // 94: lofamo.v1.MappedNode.host:type_name -> lofamo.v1.MapKnowledge
-	50,  // 95: lofamo.v1.PeerOrder.peers:type_name -> lofamo.v1.Peer
-	50,  // 96: lofamo.v1.PeerStatus.peers:type_name -> lofamo.v1.Peer
-	50,  // 97: lofamo.v1.PeerStatus.ends:type_name -> lofamo.v1.Peer
-	50,  // 98: lofamo.v1.PeerStatus.configured:type_name -> lofamo.v1.Peer
-	56,  // 99: lofamo.v1.TorusConfiguration.masks:type_name -> lofamo.v1.TorusMask
-	1,   // 100: lofamo.v1.OrderStatus.half:type_name -> lofamo.v1.Half
-	58,  // 101: lofamo.v1.ActOrder.parameters:type_name -> lofamo.v1.ActParameter
-	1,   // 102: lofamo.v1.ActStatus.half:type_name -> lofamo.v1.Half
-	4,   // 103: lofamo.v1.ActStatus.state:type_name -> lofamo.v1.ActState
-	104, // [104:104] is the sub-list for method output_type
-	104, // [104:104] is the sub-list for method input_type
-	104, // [104:104] is the sub-list for extension type_name
-	104, // [104:104] is the sub-list for extension extendee
-	0,   // [0:104] is the sub-list for field type_name
+	14,  // 39: lofamo.v1.Reports.reports:type_name -> lofamo.v1.Report
+	61,  // 40: lofamo.v1.Reports.status:type_name -> lofamo.v1.DeliveryStatus
+	62,  // 41: lofamo.v1.Reports.host:type_name -> lofamo.v1.HalfHealth
+	62,  // 42: lofamo.v1.Reports.dnp:type_name -> lofamo.v1.HalfHealth
+	12,  // 43: lofamo.v1.Report.id:type_name -> lofamo.v1.ReportID
+	17,  // 44: lofamo.v1.Report.observations:type_name -> lofamo.v1.Observation
+	16,  // 45: lofamo.v1.Report.readings:type_name -> lofamo.v1.Reading
+	63,  // 46: lofamo.v1.Report.platform:type_name -> lofamo.v1.Platform
+	15,  // 47: lofamo.v1.Report.restart:type_name -> lofamo.v1.RestartNotice
+	2,   // 48: lofamo.v1.Report.stop:type_name -> lofamo.v1.StopNotice
+	1,   // 49: lofamo.v1.RestartNotice.half:type_name -> lofamo.v1.Half
+	64,  // 50: lofamo.v1.Observation.state:type_name -> lofamo.v1.State
+	6,   // 51: lofamo.v1.Ack.status:type_name -> lofamo.v1.Ack.Status
+	1,   // 52: lofamo.v1.Ack.half:type_name -> lofamo.v1.Half
+	1,   // 53: lofamo.v1.PathRequest.half:type_name -> lofamo.v1.Half
+	0,   // 54: lofamo.v1.PathRequest.checksums:type_name -> lofamo.v1.Checksum
+	1,   // 55: lofamo.v1.PathReply.half:type_name -> lofamo.v1.Half
+	0,   // 56: lofamo.v1.PathReply.checksum:type_name -> lofamo.v1.Checksum
+	1,   // 57: lofamo.v1.PathAck.half:type_name -> lofamo.v1.Half
+	1,   // 58: lofamo.v1.Challenge.half:type_name -> lofamo.v1.Half
+	1,   // 59: lofamo.v1.Answer.half:type_name -> lofamo.v1.Half
+	7,   // 60: lofamo.v1.Relayed.inner:type_name -> lofamo.v1.Envelope
+	26,  // 61: lofamo.v1.Relayed.hops:type_name -> lofamo.v1.Hop
+	1,   // 62: lofamo.v1.Hop.half:type_name -> lofamo.v1.Half
+	7,   // 63: lofamo.v1.Downcall.inner:type_name -> lofamo.v1.Envelope
+	1,   // 64: lofamo.v1.BulkRequest.half:type_name -> lofamo.v1.Half
+	1,   // 65: lofamo.v1.BulkAnnounce.half:type_name -> lofamo.v1.Half
+	0,   // 66: lofamo.v1.BulkAnnounce.checksum_algorithm:type_name -> lofamo.v1.Checksum
+	1,   // 67: lofamo.v1.BulkPull.half:type_name -> lofamo.v1.Half
+	31,  // 68: lofamo.v1.BulkPull.ranges:type_name -> lofamo.v1.ChunkRange
+	33,  // 69: lofamo.v1.FaultUpdate.nodes:type_name -> lofamo.v1.NodeView
+	64,  // 70: lofamo.v1.NodeView.state:type_name -> lofamo.v1.State
+	65,  // 71: lofamo.v1.NodeView.cause:type_name -> lofamo.v1.Cause
+	34,  // 72: lofamo.v1.NodeView.faults:type_name -> lofamo.v1.ComponentFault
+	64,  // 73: lofamo.v1.ComponentFault.state:type_name -> lofamo.v1.State
+	65,  // 74: lofamo.v1.ComponentFault.cause:type_name -> lofamo.v1.Cause
+	36,  // 75: lofamo.v1.DiagnosisOrder.number:type_name -> lofamo.v1.OrderNumber
+	36,  // 76: lofamo.v1.DiagnosisFindings.number:type_name -> lofamo.v1.OrderNumber
+	1,   // 77: lofamo.v1.DiagnosisFindings.half:type_name -> lofamo.v1.Half
+	64,  // 78: lofamo.v1.DiagnosisFindings.dnp:type_name -> lofamo.v1.State
+	39,  // 79: lofamo.v1.DiagnosisFindings.link:type_name -> lofamo.v1.LinkFinding
+	40,  // 80: lofamo.v1.DiagnosisFindings.own_host:type_name -> lofamo.v1.DiagnosisTest
+	40,  // 81: lofamo.v1.LinkFinding.dnp:type_name -> lofamo.v1.DiagnosisTest
+	40,  // 82: lofamo.v1.LinkFinding.host:type_name -> lofamo.v1.DiagnosisTest
+	40,  // 83: lofamo.v1.LinkFinding.through:type_name -> lofamo.v1.DiagnosisTest
+	1,   // 84: lofamo.v1.MaskStatus.half:type_name -> lofamo.v1.Half
+	36,  // 85: lofamo.v1.ProcedureOrder.number:type_name -> lofamo.v1.OrderNumber
+	3,   // 86: lofamo.v1.ProcedureStep.state:type_name -> lofamo.v1.ProcedureState
+	36,  // 87: lofamo.v1.ProcedureStatus.number:type_name -> lofamo.v1.OrderNumber
+	1,   // 88: lofamo.v1.ProcedureStatus.half:type_name -> lofamo.v1.Half
+	3,   // 89: lofamo.v1.ProcedureStatus.state:type_name -> lofamo.v1.ProcedureState
+	45,  // 90: lofamo.v1.ProcedureStatus.steps:type_name -> lofamo.v1.ProcedureStep
+	36,  // 91: lofamo.v1.MapOrder.number:type_name -> lofamo.v1.OrderNumber
+	36,  // 92: lofamo.v1.MapFindings.number:type_name -> lofamo.v1.OrderNumber
+	49,  // 93: lofamo.v1.MapFindings.nodes:type_name -> lofamo.v1.MappedNode
+	4,   // 94: lofamo.v1.MappedNode.dnp:type_name -> lofamo.v1.MapKnowledge
+	4,   // 95: lofamo.v1.MappedNode.host:type_name -> lofamo.v1.MapKnowledge
+	51,  // 96: lofamo.v1.PeerOrder.peers:type_name -> lofamo.v1.Peer
+	51,  // 97: lofamo.v1.PeerStatus.peers:type_name -> lofamo.v1.Peer
+	51,  // 98: lofamo.v1.PeerStatus.ends:type_name -> lofamo.v1.Peer
+	51,  // 99: lofamo.v1.PeerStatus.configured:type_name -> lofamo.v1.Peer
+	57,  // 100: lofamo.v1.TorusConfiguration.masks:type_name -> lofamo.v1.TorusMask
+	1,   // 101: lofamo.v1.OrderStatus.half:type_name -> lofamo.v1.Half
+	59,  // 102: lofamo.v1.ActOrder.parameters:type_name -> lofamo.v1.ActParameter
+	1,   // 103: lofamo.v1.ActStatus.half:type_name -> lofamo.v1.Half
+	5,   // 104: lofamo.v1.ActStatus.state:type_name -> lofamo.v1.ActState
+	105, // [105:105] is the sub-list for method output_type
+	105, // [105:105] is the sub-list for method input_type
+	105, // [105:105] is the sub-list for extension type_name
+	105, // [105:105] is the sub-list for extension extendee
+	0,   // [0:105] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_wire_proto_init() }
@@ -6458,7 +6535,7 @@ func file_lofamo_v1_wire_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_wire_proto_rawDesc), len(file_lofamo_v1_wire_proto_rawDesc)),
-			NumEnums:      6,
+			NumEnums:      7,
 			NumMessages:   54,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -53,6 +53,14 @@ func overBudget(h halfHealth) bool { return h.GetProcessor().GetBudgetLevel() > 
 // notRealtime reports whether a half lacks real-time scheduling, by a report that is not old.
 func notRealtime(h halfHealth) bool { return h.GetProcessor().GetNotRealtime() && !h.GetOld() }
 
+// stoppedFor returns the remark on an announced stop.
+func stoppedFor(s *lofamov1.Stopped) string {
+	if s.GetReason() == fault.StopDaemon.String() {
+		return "stopped"
+	}
+	return "stopped: " + Printable(s.GetReason())
+}
+
 // notes returns remarks that complete the state of a node.
 func notes(n *lofamov1.Node) []string {
 	var out []string
@@ -64,6 +72,7 @@ func notes(n *lofamov1.Node) []string {
 	add(n.GetSpare(), "spare")
 	add(n.GetMaintenance() != nil, "maintenance")
 	add(n.GetRestarting() != nil, "restarting "+n.GetRestarting().GetHalf())
+	add(n.GetStopped() != nil, stoppedFor(n.GetStopped()))
 	add(n.GetStarved() != nil, "starved "+n.GetStarved().GetHalf()+" "+starvedFor(n.GetStarved()))
 	for _, h := range halves(n) {
 		add(overBudget(h), fmt.Sprintf("%s over budget, level %d", h.name, h.GetProcessor().GetBudgetLevel()))
@@ -304,6 +313,10 @@ func nodeNotes(a *App, n *lofamov1.Node) [][]string {
 	if r := n.GetRestarting(); r != nil {
 		add(true, "Restarting", "its "+Printable(r.GetHalf())+" half, as announced; "+a.Until(r.GetUntil())+
 			" at most its states stand as they were")
+	}
+	if s := n.GetStopped(); s != nil {
+		add(true, "Stopped", "announced its "+Printable(s.GetReason())+"; in order since "+a.Clock(s.GetSince())+"; "+a.Until(s.GetUntil())+
+			" at most its silence is no fault")
 	}
 	if s := n.GetStarved(); s != nil {
 		add(true, "Starved", "its "+Printable(s.GetHalf())+" half gets too little processor time: late by up to "+starvedFor(s)+

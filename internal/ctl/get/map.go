@@ -126,7 +126,7 @@ func summary(a *command.App, nodes *lofamov1.ListNodesResponse, links *lofamov1.
 		}
 	}
 	list("Not normal", rows)
-	marked, restarting := [][]string{}, [][]string{}
+	marked, restarting, stopped := [][]string{}, [][]string{}, [][]string{}
 	for _, n := range nodes.GetNodes() {
 		if m := n.GetMaintenance(); m != nil {
 			marked = append(marked, []string{"  " + n.GetId(), command.Maintenance(a, m)})
@@ -135,9 +135,13 @@ func summary(a *command.App, nodes *lofamov1.ListNodesResponse, links *lofamov1.
 			restarting = append(restarting, []string{"  " + n.GetId(), command.Printable(r.GetHalf()),
 				a.Until(r.GetUntil()) + " at most"})
 		}
+		if s := n.GetStopped(); s != nil {
+			stopped = append(stopped, []string{"  " + n.GetId(), command.Printable(s.GetReason()), a.Until(s.GetUntil()) + " at most"})
+		}
 	}
 	list("Under maintenance, drawn in round brackets", marked)
 	list("Restarting a half, as announced", restarting)
+	list("Stopped in order, as announced", stopped)
 	return b.String()
 }
 

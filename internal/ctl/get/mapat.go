@@ -71,7 +71,7 @@ func rewind(events []*lofamov1.Event, at time.Time, nodes *lofamov1.ListNodesRes
 			byPlace[n.GetCoord()] = n
 		}
 		n.Inferred, n.Unreachable, n.SingleWitness, n.Age, n.Groups, n.Warnings, n.Restarting = false, false, false, nil, nil, nil, nil
-		n.Starved = nil
+		n.Starved, n.Stopped = nil, nil
 		for _, c := range n.GetComponents() {
 			c.Evidence = nil
 		}

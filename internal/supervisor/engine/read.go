@@ -225,7 +225,7 @@ func (t *term) detail(ids []fault.NodeID) []view.Entry {
 			} else {
 				entry.Status.Life, entry.Status.HalfLife = st.Life, st.HalfLife
 				entry.Status.Registers, entry.Status.RegistersAt = st.Registers, st.RegistersAt
-				entry.Status.Platform, entry.Status.Restart = st.Platform, st.Restart
+				entry.Status.Platform, entry.Status.Restart, entry.Status.Stop = st.Platform, st.Restart, st.Stop
 			}
 		}
 		said := t.senders[id]

@@ -66,6 +66,9 @@ func Fingerprint(r fault.Report) string {
 	if r.Restart.Half != 0 {
 		_, _ = fmt.Fprintf(h, "%d %t\n", r.Restart.Half, r.Restart.Within > 0)
 	}
+	if r.Stop != 0 {
+		_, _ = fmt.Fprintf(h, "stop %d\n", r.Stop)
+	}
 	for _, o := range r.Observations {
 		_, _ = fmt.Fprintf(h, "%q %d %d %d %q\n", o.Node, o.Component, o.State, o.Kind, o.Detail)
 	}

@@ -44,7 +44,7 @@ type Collector struct {
 	get  func() (view.Map, bool)
 	list func() []*lofamov1.Incident
 
-	nodes, links, components                  *prometheus.Desc
+	nodes, links, components, stopped         *prometheus.Desc
 	nodeState, componentState, linkState      *prometheus.Desc
 	nodeInfo, linkInfo, leftOut, size, groups *prometheus.Desc
 	groupNodes, incidents, incidentSince      *prometheus.Desc
@@ -58,8 +58,9 @@ func NewCollector(get func() (view.Map, bool), incidents func() []*lofamov1.Inci
 	}
 	c := &Collector{
 		get: get, list: incidents,
-		nodes: desc("nodes", "Nodes by state, as committed.", "state"),
-		links: desc("links", "Link ends by state, as committed: a link has two.", "state"),
+		nodes:   desc("nodes", "Nodes by state, as committed.", "state"),
+		stopped: desc("stopped_nodes", "Nodes that have announced a stop in good order and are not back, as committed."),
+		links:   desc("links", "Link ends by state, as committed: a link has two.", "state"),
 		components: desc("components", "Components of nodes that are SICK or FAILED, by kind; links are in lofamo_links.",
 			"component", "state"),
 		nodeState: desc("node_state", "1 for the state of each node that is not NORMAL.", "node", "state"),
@@ -86,7 +87,7 @@ func NewCollector(get func() (view.Map, bool), incidents func() []*lofamov1.Inci
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		c.nodes, c.links, c.components, c.nodeState, c.componentState, c.linkState, c.nodeInfo, c.linkInfo, c.leftOut, c.size, c.groups,
+		c.nodes, c.stopped, c.links, c.components, c.nodeState, c.componentState, c.linkState, c.nodeInfo, c.linkInfo, c.leftOut, c.size, c.groups,
 		c.groupNodes, c.incidents, c.incidentSince,
 	} {
 		ch <- d
@@ -133,6 +134,13 @@ func (s *scrape) counts() {
 		s.gauge(s.size, float64(n), string("xyz"[i]))
 	}
 	s.gauge(s.groups, float64(len(s.m.Groups)))
+	stopped := 0
+	for rank := range s.m.NotNormal() {
+		if s.m.Stop(rank).Reason != 0 {
+			stopped++
+		}
+	}
+	s.gauge(s.stopped, float64(stopped))
 	members := s.members()
 	for _, st := range []fault.State{fault.Unknown, fault.Sick, fault.Failed} {
 		s.gauge(s.groupNodes, float64(members[st]), st.String())

@@ -112,6 +112,7 @@ func faultsOf(st awareness.NodeStatus, keep func(fault.Component) bool) []respon
 		out = append(out, response.Fault{
 			Node: st.ID, Component: fault.ComponentNode, State: st.State, Cause: st.Cause, Since: st.Since, Inferred: st.Inferred,
 			Unreachable: st.Unreachable,
+			Stopped:     st.Stop.Reason != 0,
 			Platform:    st.Platform,
 			Accusers:    view.Accusers(st), Evidence: response.Evidence{SingleWitness: st.SingleWitness}, // other evidence is requested
 		})
@@ -129,7 +130,7 @@ func faultsOf(st awareness.NodeStatus, keep func(fault.Component) bool) []respon
 // same reports whether two faults are equal for the engine. Of the evidence it compares only the single-witness mark,
 // because its end is news.
 func same(a, b response.Fault) bool {
-	return a.State == b.State && a.Cause == b.Cause && a.Since.Equal(b.Since) && a.Inferred == b.Inferred && a.Unreachable == b.Unreachable &&
+	return a.State == b.State && a.Cause == b.Cause && a.Since.Equal(b.Since) && a.Inferred == b.Inferred && a.Unreachable == b.Unreachable && a.Stopped == b.Stopped &&
 		a.Flapping == b.Flapping && a.Platform == b.Platform &&
 		a.Evidence.SingleWitness == b.Evidence.SingleWitness
 }

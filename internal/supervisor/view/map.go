@@ -135,6 +135,14 @@ func (m Map) ID(rank int) fault.NodeID { return m.packed(rank).id }
 // State returns the state of the node of a rank.
 func (m Map) State(rank int) fault.State { return m.packed(rank).state }
 
+// Stop returns the announced stop of a node, or zero.
+func (m Map) Stop(rank int) awareness.Stop {
+	if x := m.packed(rank).extra; x != nil {
+		return x.stop
+	}
+	return awareness.Stop{}
+}
+
 // NodeRevision returns the revision at which the node of a rank last changed.
 func (m Map) NodeRevision(rank int) uint64 { return m.packed(rank).revision }
 
@@ -387,7 +395,7 @@ func (b *Builder) Plain(id fault.NodeID) (e Entry, ok bool) {
 		return Entry{}, false
 	}
 	p := b.now.packed(rank)
-	if p.notNormal() || p.flapping() || p.extra != nil && p.extra.restart.Half != 0 {
+	if p.notNormal() || p.flapping() || p.extra != nil && (p.extra.restart.Half != 0 || p.extra.stop.Reason != 0) {
 		return Entry{}, false
 	}
 	return p.unpack(b.now.Coord(rank), b.rules.names), true

@@ -71,6 +71,7 @@ type packedComponent struct {
 // extra holds data that few nodes have.
 type extra struct {
 	restart  awareness.Restart
+	stop     awareness.Stop
 	evidence []componentEvidence
 	faults   []FaultEvidence
 }
@@ -99,8 +100,8 @@ func (b *Builder) pack(e Entry) *packed {
 			x.evidence = append(x.evidence, componentEvidence{c.Component, c.Evidence})
 		}
 	}
-	x.restart, x.faults = st.Restart, e.Faults
-	if x.evidence != nil || x.faults != nil || x.restart.Half != 0 {
+	x.restart, x.stop, x.faults = st.Restart, st.Stop, e.Faults
+	if x.evidence != nil || x.faults != nil || x.restart.Half != 0 || x.stop.Reason != 0 {
 		p.extra = &x
 	}
 	return p
@@ -115,7 +116,7 @@ func (p *packed) unpack(at grid.Coord, rules []string) Entry {
 	}
 	e := Entry{Status: st, Revision: p.revision}
 	if p.extra != nil {
-		e.Status.Restart, e.Faults = p.extra.restart, p.extra.faults
+		e.Status.Restart, e.Status.Stop, e.Faults = p.extra.restart, p.extra.stop, p.extra.faults
 	}
 	return e
 }

@@ -51,6 +51,9 @@ func Node(e Entry, now time.Time) *lofamov1.Node {
 	if st.Restart.Until.After(now) {
 		n.Restarting = restarting(st.Restart)
 	}
+	if st.Stop.Until.After(now) {
+		n.Stopped = stopped(st.Stop)
+	}
 	for _, c := range st.Components {
 		n.Components = append(n.Components, &lofamov1.Component{
 			Name: c.Component.String(), State: ShownState(c.State, c.Evidence), Since: Timestamp(c.Since),
@@ -100,6 +103,26 @@ func restart(r *lofamov1.Restarting) awareness.Restart {
 		}
 	}
 	return awareness.Restart{}
+}
+
+// stopped renders an announced stop, or nil for none.
+func stopped(s awareness.Stop) *lofamov1.Stopped {
+	if s.Reason == 0 {
+		return nil
+	}
+	return &lofamov1.Stopped{Reason: s.Reason.String(), Since: timestamppb.New(s.Since), Until: timestamppb.New(s.Until)}
+}
+
+// stop is the inverse of stopped. A reason known only to a later version counts as a stop of the agent.
+func stop(s *lofamov1.Stopped) awareness.Stop {
+	if s == nil {
+		return awareness.Stop{}
+	}
+	reason, err := fault.ParseStop(s.GetReason())
+	if err != nil || !reason.Begins() {
+		reason = fault.StopDaemon
+	}
+	return awareness.Stop{Reason: reason, Since: fromTimestamp(s.GetSince()), Until: fromTimestamp(s.GetUntil())}
 }
 
 // Evidence renders observations as of now.
@@ -183,7 +206,7 @@ func Stored(st awareness.NodeStatus) *lofamov1.Node {
 		Id: string(st.ID), Coord: st.Coord.String(), State: lofamov1.State(st.State), Cause: lofamov1.Cause(st.Cause),
 		SingleWitness: st.SingleWitness, Inferred: st.Inferred, Unreachable: st.Unreachable, Reason: st.Rule, Why: st.Reason,
 		Since: Timestamp(st.Since), HostEpoch: uint64(st.HostEpoch), DnpEpoch: uint64(st.DNPEpoch),
-		Platform: lofamov1.Platform(st.Platform), Restarting: restarting(st.Restart),
+		Platform: lofamov1.Platform(st.Platform), Restarting: restarting(st.Restart), Stopped: stopped(st.Stop),
 	}
 	storeWiring(n, st.Wiring)
 	all := make([]lofamov1.Component, len(st.Components))
@@ -211,7 +234,7 @@ func Restore(n *lofamov1.Node) (Entry, error) {
 		SingleWitness: n.GetSingleWitness(), Inferred: n.GetInferred(), Unreachable: n.GetUnreachable(), Rule: n.GetReason(),
 		Reason: n.GetWhy(), Since: fromTimestamp(n.GetSince()),
 		HostEpoch: fault.Epoch(n.GetHostEpoch()), DNPEpoch: fault.Epoch(n.GetDnpEpoch()),
-		Platform: fault.Platform(n.GetPlatform()), Restart: restart(n.GetRestarting()),
+		Platform: fault.Platform(n.GetPlatform()), Restart: restart(n.GetRestarting()), Stop: stop(n.GetStopped()),
 	}
 	st.Wiring = restoreWiring(n)
 	var err error

@@ -1,0 +1,268 @@
+package awareness
+
+import (
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// A node that stops in good order announces it in advance, in a signed report (fault.Stop). Until it is back, its silence
+// is no fault: it and its links are UNKNOWN by rule "stopped", and it is no witness.
+//
+//	       notice              back                    settled
+//	runs ──────────► stopped ──────────► settling ──────────────► runs
+//	 ▲                  │      as after a restart
+//	 └──────────────────┘ not back within Config.StopLimit, or it never stopped: the usual verdict falls
+//
+// A node is back when it announces the end of the stop, or stopEnding after its first report with a newer boot epoch. A
+// node that still reports stopEnding after the notice in its old epoch has not stopped.
+//
+// Only the host half's own notice counts. It changes no fault that the map has already, and a budget limits all notices of
+// a node.
+const (
+	// stopEnding is how long a stopping node may still report, and how long a returning one may take for its self-tests.
+	stopEnding = fault.MaxRestart
+	// stopBudget is how many stops of full length a node may announce at once.
+	stopBudget = 4
+	// stopShare is the growth rate of a used budget: it regains 1/stopShare of the elapsed time.
+	stopShare = 20
+)
+
+// stops holds a node's stop notices. Few nodes have any.
+type stops struct {
+	reason       fault.Stop
+	since, until time.Time
+	epochs       [2]fault.Epoch // boot epochs of the halves at the notice
+	backBy       time.Time      // a half has booted again, and the node is back at this time; zero: none has
+	settles      time.Time      // after the return, until then only changes to NORMAL are made
+	missed       time.Time      // when StopLimit passed without the node; zero: it has not
+	newest       stamp          // of the newest notice
+	budget       time.Duration
+	asOf         time.Time // time for which budget is valid
+}
+
+// Stop is an announced stop of a node, as the map shows it. Zero: none.
+type Stop struct {
+	Reason fault.Stop
+	Since  time.Time // when the node announced it
+	Until  time.Time // when verdicts fall again, unless the node is back earlier
+}
+
+// stopNotice processes a report's notice about a stop. Copies, older notices and notices of earlier boots change nothing.
+func (m *Machine) stopNotice(n *node, d fault.Delivery, now time.Time) {
+	s, id := d.Report.Stop, d.Report.ID
+	if !s.Valid() || id.Origin.Half != fault.HalfHost || id.Epoch < n.voice(fault.HalfHost).epoch || n.revoked || m.cfg.StopLimit == 0 {
+		return
+	}
+	if r := m.restarts[n]; r != nil && s == fault.StopOver { // a daemon that took over ends its predecessor's notices
+		for _, h := range halves {
+			r.over(h, now.Add(m.restartSettles()))
+		}
+	}
+	p := m.stops[n]
+	switch at := stampOf(id); {
+	case p == nil && s == fault.StopOver:
+		return
+	case p == nil:
+		p = &stops{budget: stopBudget * m.cfg.StopLimit, asOf: now}
+	case !at.newer(p.newest):
+		return
+	}
+	p.newest = stampOf(id)
+	if s == fault.StopOver {
+		m.isBack(n, p, now)
+		return
+	}
+	if m.stops == nil {
+		m.stops = make(map[*node]*stops)
+	}
+	m.stops[n] = p
+	m.becomeStopped(n, p, s, made(d, now), now)
+}
+
+// becomeStopped begins a stop that was announced at since, if the budget allows it.
+func (m *Machine) becomeStopped(n *node, p *stops, reason fault.Stop, since, now time.Time) {
+	if n.stopped || n.dead.on || n.inferred {
+		return
+	}
+	limit := m.cfg.StopLimit
+	p.budget, p.asOf = min(stopBudget*limit, p.budget+max(0, now.Sub(p.asOf))/stopShare), now
+	end := since.Add(limit)
+	if longest := now.Add(p.budget); end.After(longest) {
+		end = longest
+	}
+	if !end.After(now) {
+		return
+	}
+	p.budget -= end.Sub(now)
+	p.reason, p.since, p.until, p.backBy, p.settles, p.missed = reason, since, end, time.Time{}, time.Time{}, time.Time{}
+	p.epochs = [2]fault.Epoch{n.voices[0].epoch, n.voices[1].epoch}
+	n.stopped, n.unreachable = true, false
+	m.touchAround(n)
+}
+
+// isBack ends a stop. Until the links have settled, only changes to NORMAL are made.
+func (m *Machine) isBack(n *node, p *stops, now time.Time) {
+	if !n.stopped {
+		return
+	}
+	m.endStop(n)
+	p.settles = now.Add(m.restartSettles())
+	p.budget = min(stopBudget*m.cfg.StopLimit, p.budget+max(0, p.until.Sub(now)))
+}
+
+// endStop ends a stop. The components that it made UNKNOWN have no other reason for that yet.
+func (m *Machine) endStop(n *node) {
+	n.stopped = false
+	for _, nb := range n.neighbours {
+		for _, d := range nb.links() {
+			nb.node.unstop(fault.Link(d))
+		}
+	}
+	for c := fault.ComponentHost; c.Valid(); c++ {
+		n.unstop(c)
+	}
+	m.touchAround(n)
+}
+
+// unstop removes the rule "stopped" from a component.
+func (n *node) unstop(c fault.Component) {
+	p := &n.components[c]
+	if p.rule != ruleStopped {
+		return
+	}
+	p.rule = ruleUnheard
+	if s := n.story(c); s != nil {
+		s.why = nil
+	}
+}
+
+// settleStop ends a node's stop when its time is over.
+func (m *Machine) settleStop(n *node, now time.Time) {
+	if !n.stopped {
+		return
+	}
+	p := m.stops[n]
+	if p.backBy.IsZero() && (n.voices[0].epoch > p.epochs[0] || n.voices[1].epoch > p.epochs[1]) {
+		p.backBy = now.Add(stopEnding)
+	}
+	switch {
+	case n.revoked:
+		m.endStop(n)
+	case !p.backBy.IsZero() && !now.Before(p.backBy):
+		m.isBack(n, p, now)
+	case p.backBy.IsZero() && n.heard(0).After(p.since.Add(stopEnding)):
+		m.endStop(n)
+	case !now.Before(p.until):
+		p.missed = now
+		m.endStop(n)
+	default:
+		n.wakeAt(fault.Earliest(p.until, p.backBy), now)
+		n.restless = true // any report may end it
+	}
+}
+
+// isStopped returns the announced stop of a node, or zero.
+func (m *Machine) isStopped(n *node) Stop {
+	if !n.stopped {
+		return Stop{}
+	}
+	p := m.stops[n]
+	return Stop{Reason: p.reason, Since: p.since, Until: p.until}
+}
+
+// settlesUntil returns the time until which a node that is back from a stop keeps the states of its components and links;
+// zero: it does not.
+func (m *Machine) settlesUntil(n *node, now time.Time) time.Time {
+	if p := m.stops[n]; p != nil && now.Before(p.settles) && !n.revoked {
+		return p.settles
+	}
+	return time.Time{}
+}
+
+// missedStop returns when the time of a stop passed from which the node has not come back; zero: there is none.
+func (m *Machine) missedStop(n *node) time.Time {
+	p := m.stops[n]
+	if p == nil || p.missed.IsZero() || n.heard(0).After(p.missed) {
+		return time.Time{}
+	}
+	return p.missed
+}
+
+// notBack returns a note for the reason of a death: the node did not come back from a stop.
+func (m *Machine) notBack(n *node) string {
+	t := m.missedStop(n)
+	if t.IsZero() {
+		return ""
+	}
+	p := m.stops[n]
+	return "; it did not come back from the " + p.reason.String() + " that it announced " + roughly(t.Sub(p.since)) + " before"
+}
+
+// stoppedPart returns the finding for a component of a stopped node, or for the node itself. A fault that the map has
+// already stays.
+func (m *Machine) stoppedPart(n *node, c fault.Component) finding {
+	if p := &n.components[c]; (p.state == fault.Sick || p.state == fault.Failed) && !ofPeer(c, p.cause) {
+		return finding{keep: true}
+	}
+	words := map[fault.Stop]string{fault.StopShutdown: "its machine shuts down", fault.StopReboot: "its machine reboots"}[m.stops[n].reason]
+	if words == "" {
+		words = "its agent was told to stop"
+	}
+	return finding{state: fault.Unknown, cause: fault.CauseNone, kind: fault.KindSelf, from: n.origin(fault.HalfHost), name: ruleStopped,
+		rule: words + ", as it announced: its silence is no fault"}
+}
+
+// stoppedPeer returns the finding for a link to a stopped node.
+func (m *Machine) stoppedPeer(n, p *node, c fault.Component) finding {
+	if own := &n.components[c]; own.cause == fault.CauseLink && (own.state == fault.Sick || own.state == fault.Failed) {
+		return finding{keep: true}
+	}
+	return finding{state: fault.Unknown, cause: fault.CauseNone, kind: fault.KindSelf, from: p.origin(fault.HalfHost), name: ruleStopped,
+		rule: string(p.id) + " has stopped, as it announced"}
+}
+
+// restoreStop restores a stop that an earlier leader committed. Its time ends as committed, and never later than a stop
+// that begins now.
+func (m *Machine) restoreStop(n *node, s Stop) {
+	if !s.Reason.Begins() || m.cfg.StopLimit == 0 || n.dead.on || n.inferred || !s.Until.After(m.started) {
+		return
+	}
+	p := &stops{budget: stopBudget * m.cfg.StopLimit, asOf: m.started}
+	if m.stops == nil {
+		m.stops = make(map[*node]*stops)
+	}
+	m.stops[n] = p
+	m.becomeStopped(n, p, s.Reason, fault.Earlier(s.Since, m.started), m.started)
+	if n.stopped {
+		p.until = fault.Earlier(p.until, s.Until)
+	}
+	p.budget = 0 // the earlier leader's rest is unknown
+}
+
+// forgetStop drops a node's notices once the budget is full again, and no older notice can still be on its way.
+func (m *Machine) forgetStop(n *node, now time.Time) {
+	p := m.stops[n]
+	if p == nil || n.stopped || now.Before(p.settles) || now.Before(p.since.Add(m.cfg.StopLimit)) || !m.missedStop(n).IsZero() {
+		return
+	}
+	if p.budget+now.Sub(p.asOf)/stopShare >= stopBudget*m.cfg.StopLimit {
+		delete(m.stops, n)
+	}
+}
+
+// stopped lists the announced stops that explain the state.
+func (x *explainer) stopped() {
+	nodes := []*node{x.n}
+	if d, link := x.c.LinkDirection(); link && x.n.peers[d.Index()] != nil {
+		nodes = append(nodes, x.n.peers[d.Index()])
+	}
+	for _, n := range nodes {
+		if s := x.isStopped(n); s.Reason != 0 {
+			x.say("%s announced its %s %s: its silence is no fault until it is back, for at most %s more", n.id, s.Reason, x.ago(s.Since),
+				roughly(s.Until.Sub(x.now)))
+		} else if t := x.settlesUntil(n, x.now); !t.IsZero() {
+			x.say("%s is back from a stop: for %s more only changes to NORMAL are made", n.id, roughly(t.Sub(x.now)))
+		}
+	}
+}

@@ -204,7 +204,9 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 			}
 		}()
 	}
-	return d.inPlace(ctx, d.serve)
+	serving, end := d.untilAnnounced(ctx)
+	defer end()
+	return d.inPlace(serving, d.serve)
 }
 
 // goesOn reports whether this daemon replaces one that was not asked to stop, or finds a half that another process
@@ -237,6 +239,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	if d.cfg.Agent.HardwareWatchdog.Device != "" && d.cfg.Half == 0 {
 		g.Go(func() error { d.feedHardware(ctx); return nil })
 	}
+	g.Go(func() error { d.announceReturn(ctx); return nil })
 	if d.halves[fault.HalfHost] != nil {
 		g.Go(func() error { d.serveChecks(ctx, serveChecks); return nil })
 	}

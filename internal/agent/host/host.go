@@ -70,7 +70,8 @@ type hostHalf struct {
 	core       *hostcore.Machine
 	halfStatus half.Status
 	records    [2]halfcore.RecoveryRecord // of both halves, as the daemon said last
-	announced  chan struct{}              // closed when the newest restart notice is committed; nil: no waiter
+	announced  []chan struct{}            // closed when the newest notice is committed
+	stopping   chan struct{}              // closed when the notice of a stop is committed; nil: none was announced
 	tests      *half.Prober
 	readers    half.Readers
 	alarm      *half.Alarm
@@ -405,8 +406,10 @@ func (h *hostHalf) do(now time.Time, out hostcore.Output) {
 		_ = h.box.Ring()                // the DNP half reads every TRead anyway
 	}
 	h.logNotes(now, out.Notes)
-	if out.Announced && h.announced != nil {
-		close(h.announced)
+	if out.Announced {
+		for _, c := range h.announced {
+			close(c)
+		}
 		h.announced = nil
 	}
 	if len(out.Learned) > 0 {

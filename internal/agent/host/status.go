@@ -18,7 +18,7 @@ import (
 // serveStatus answers `lofamo-agent status` until ctx ends. The half can run without it: if the socket cannot be
 // created, it logs a warning and continues.
 func (h *hostHalf) serveStatus(ctx context.Context) {
-	if err := half.ServeUnix(ctx, h.StatePath(local.StatusSocket), local.StatusHandler(h.status, h.announce)); err != nil {
+	if err := half.ServeUnix(ctx, h.StatePath(local.StatusSocket), local.StatusHandler(h.status, h.announce, h.announceStop)); err != nil {
 		h.Log.Warn("lofamo-agent status will not be answered", "err", err)
 	}
 }
@@ -26,15 +26,52 @@ func (h *hostHalf) serveStatus(ctx context.Context) {
 // announce reports the restart or end of a half to the supervisors. It waits until they have committed a restart, or
 // ctx ends.
 func (h *hostHalf) announce(ctx context.Context, n fault.RestartNotice) error {
-	committed := make(chan struct{})
 	h.mu.Lock()
-	h.announced = committed
-	now := time.Now()
-	h.apply(now, h.core.Step(now, hostcore.Restart{Notice: n}))
+	committed := h.announceAs(hostcore.Restart{Notice: n})
 	h.mu.Unlock()
 	if n.Within == 0 {
 		return nil
 	}
+	return awaitCommit(ctx, committed)
+}
+
+// announceStop reports a stop of the node, or its end, to the supervisors. It waits until they have committed a stop, or
+// ctx ends. Each half may have a daemon that announces the same stop: one report is enough.
+func (h *hostHalf) announceStop(ctx context.Context, s fault.Stop) error {
+	h.mu.Lock()
+	committed := h.stopping
+	switch {
+	case !s.Begins():
+		h.announceAs(hostcore.Stop{Notice: s})
+		h.stopping = nil
+	case committed == nil:
+		committed = h.announceAs(hostcore.Stop{Notice: s})
+		h.stopping = committed
+	}
+	h.mu.Unlock()
+	if !s.Begins() {
+		return nil
+	}
+	return awaitCommit(ctx, committed)
+}
+
+// announceAs reports a notice, and returns a channel that is closed when the supervisors have committed it. It runs under the
+// mutex.
+func (h *hostHalf) announceAs(notice hostcore.Event) chan struct{} {
+	committed := make(chan struct{})
+	if len(h.announced) == maxWaiters {
+		h.announced = h.announced[1:] // its request ends by its own deadline
+	}
+	h.announced = append(h.announced, committed)
+	now := time.Now()
+	h.apply(now, h.core.Step(now, notice))
+	return committed
+}
+
+// maxWaiters bounds the requests that wait for the commit of a notice.
+const maxWaiters = 16
+
+func awaitCommit(ctx context.Context, committed <-chan struct{}) error {
 	select {
 	case <-committed:
 		return nil

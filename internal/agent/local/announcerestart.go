@@ -24,6 +24,19 @@ func AnnounceRestart(ctx context.Context, stateDir string, n fault.RestartNotice
 	return nil
 }
 
+// stopPath accepts stop notices at the host half's socket. Host halves of earlier versions answer 404.
+const stopPath = "/announce-stop"
+
+// AnnounceStop has the host half of a state directory announce a stop of the node to the supervisors, or its end. It returns
+// when the supervisors have committed the stop. After an error they may still receive the notice.
+func AnnounceStop(ctx context.Context, stateDir string, s fault.Stop) error {
+	q := url.Values{"notice": {s.String()}}
+	if _, err := askSocket(ctx, filepath.Join(stateDir, StatusSocket), http.MethodPost, stopPath+"?"+q.Encode()); err != nil {
+		return fmt.Errorf("announce a stop of the node (%s): %w", s, err)
+	}
+	return nil
+}
+
 // parseNotice reads the parameters of announcePath.
 func parseNotice(q url.Values) (n fault.RestartNotice, err error) {
 	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {

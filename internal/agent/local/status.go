@@ -245,9 +245,20 @@ func explainSocket(err error) error {
 
 // StatusHandler serves the result of get.
 //
-// announce reports a restart to the supervisors, for the recovery daemon.
-func StatusHandler(get func() Status, announce func(context.Context, fault.RestartNotice) error) http.Handler {
+// announce reports a restart to the supervisors, and stop a stop of the node, for the recovery daemon.
+func StatusHandler(get func() Status, announce func(context.Context, fault.RestartNotice) error,
+	stop func(context.Context, fault.Stop) error) http.Handler {
 	mux := http.NewServeMux()
+	mux.HandleFunc("POST "+stopPath, func(w http.ResponseWriter, r *http.Request) {
+		s, err := fault.ParseStop(r.URL.Query().Get("notice"))
+		if err != nil {
+			http.Error(w, fmt.Sprintf("notice: given %.20q: want stop, shutdown, reboot or over", r.URL.Query().Get("notice")), http.StatusBadRequest)
+			return
+		}
+		if err := stop(r.Context(), s); err != nil {
+			http.Error(w, err.Error(), http.StatusGatewayTimeout)
+		}
+	})
 	mux.HandleFunc("POST "+announcePath, func(w http.ResponseWriter, r *http.Request) {
 		n, err := parseNotice(r.URL.Query())
 		if err != nil {

@@ -171,7 +171,7 @@ func listenStatus(t *testing.T, h http.Handler) (stateDir string) {
 }
 
 func TestStatusIsServed(t *testing.T) {
-	dir := listenStatus(t, StatusHandler(exampleStatus, nil))
+	dir := listenStatus(t, StatusHandler(exampleStatus, nil, nil))
 	s, err := AskStatus(context.Background(), dir)
 	if err != nil || s.Node != "n1-0-1" || s.Delivery.GetPrimary() != "eth0>sup-0" {
 		t.Errorf("%+v, %v", s, err)
@@ -212,7 +212,7 @@ func TestMissingStatusNamesItsCause(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := AskStatus(ctx, listenStatus(t, StatusHandler(exampleStatus, nil))); !errors.Is(err, context.Canceled) {
+	if _, err := AskStatus(ctx, listenStatus(t, StatusHandler(exampleStatus, nil, nil))); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
 	if err := explainSocket(context.DeadlineExceeded); !strings.Contains(err.Error(), "it may be stopped") {

@@ -117,6 +117,10 @@ type Ended struct {
 // Output.Announced follows when they have committed it.
 type Restart struct{ Notice fault.RestartNotice }
 
+// Stop announces to the supervisors that this node is about to be stopped, or that it is back. Output.Announced follows when
+// they have committed it.
+type Stop struct{ Notice fault.Stop }
+
 // GossipHeard reports a message from another member of the gossip. It shows that the service network works, even if
 // no supervisor answers.
 type GossipHeard struct{}
@@ -133,6 +137,7 @@ func (Watch) hostEvent()       {}
 func (Health) hostEvent()      {}
 func (Ended) hostEvent()       {}
 func (Restart) hostEvent()     {}
+func (Stop) hostEvent()        {}
 
 // Send is one message to be signed with the host half's key and sent.
 type Send struct {

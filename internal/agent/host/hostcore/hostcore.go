@@ -205,6 +205,8 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		m.onActed(ev)
 	case Restart:
 		m.notice = m.add(now, fault.Report{Restart: ev.Notice})
+	case Stop:
+		m.notice = m.add(now, fault.Report{Stop: ev.Notice})
 	case Neighbours:
 		m.onNeighbours(now, ev.Topo)
 	}

@@ -1,0 +1,137 @@
+package daemon
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
+	"github.com/lofamo/lofamo/internal/agent/local"
+)
+
+// A daemon that is told to end announces that to the supervisors before it ends the halves, and announces the return when
+// the halves of the next start have passed their self-tests. See docs/adr/0070-announced-stops.md.
+
+const (
+	// returnLook is the interval of looking at halves that are starting.
+	returnLook = 20 * time.Millisecond
+	// returnRetry is the time between two tries to announce the return.
+	returnRetry = time.Second
+)
+
+// untilAnnounced returns a context that ends after ctx, when the stop has been announced. Call end to release it.
+func (d *daemon) untilAnnounced(ctx context.Context) (serving context.Context, end func()) {
+	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		d.stopping()
+		d.announceStop(context.WithoutCancel(ctx))
+		cancel()
+	})
+	return serving, func() {
+		stop()
+		cancel()
+	}
+}
+
+// announceStop makes the host half notify the supervisors that this node stops. If another daemon waits to take over, the
+// notice is about restarts of the halves, which change no state. The stop goes on even without the supervisors.
+func (d *daemon) announceStop(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, announceWithin)
+	defer cancel()
+	takenOver := false
+	for _, h := range d.cfg.halves() {
+		if d.awaited(h) {
+			takenOver = true
+			d.announce(ctx, h)
+		}
+	}
+	if takenOver {
+		return
+	}
+	reason := stopReason(shutdownFiles)
+	began := time.Now()
+	if err := local.AnnounceStop(ctx, d.cfg.Agent.StateDir, reason); err != nil {
+		d.log.Info("stop not announced to the supervisors: they will see a node that died", "reason", reason.String(), "err", err)
+		return
+	}
+	d.log.Info("stop announced to the supervisors", "reason", reason.String(), "took", time.Since(began).Round(time.Millisecond).String())
+}
+
+// announceReturn makes the host half notify the supervisors that this node is back, when this daemon's halves have passed
+// their self-tests. After restartWithin it does so in any case, and the supervisors judge by the evidence.
+func (d *daemon) announceReturn(ctx context.Context) {
+	t := time.NewTicker(returnLook)
+	defer t.Stop()
+	for end := time.Now().Add(restartWithin); !d.proven() && time.Now().Before(end); {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+	}
+	for {
+		once, cancel := context.WithTimeout(ctx, announceWithin)
+		err := local.AnnounceStop(once, d.cfg.Agent.StateDir, fault.StopOver)
+		cancel()
+		if err == nil {
+			return
+		}
+		d.log.Debug("return not announced yet", "err", err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(returnRetry):
+		}
+	}
+}
+
+// proven reports whether all halves of this daemon have passed their self-tests.
+func (d *daemon) proven() bool {
+	for _, c := range d.halves {
+		r, known := c.known()
+		if p := c.holder(); !known || r.State != halfcore.Running || p.PID == 0 || !c.proven(p) {
+			return false
+		}
+	}
+	return true
+}
+
+// shutdownAt names the files of systemd that show a shutdown.
+type shutdownAt struct {
+	scheduled string // has MODE=reboot, poweroff, halt or kexec
+	noLogin   string // present from the start of a shutdown on; of unknown kind
+}
+
+var shutdownFiles = shutdownAt{scheduled: "/run/systemd/shutdown/scheduled", noLogin: "/run/nologin"}
+
+// maxScheduled bounds the read part of the file: it has a few lines.
+const maxScheduled = 4096
+
+// stopReason returns the reason for a stop as far as the files show it. In a container without them it is a stop of the
+// agent.
+func stopReason(at shutdownAt) fault.Stop {
+	f, err := os.Open(at.scheduled)
+	if err == nil {
+		defer func() { _ = f.Close() }()
+		lines := bufio.NewScanner(io.LimitReader(f, maxScheduled))
+		for lines.Scan() {
+			mode, ok := strings.CutPrefix(lines.Text(), "MODE=")
+			switch {
+			case !ok || strings.HasPrefix(mode, "dry-"):
+			case strings.HasSuffix(mode, "reboot"): // also soft-reboot
+				return fault.StopReboot
+			default:
+				return fault.StopShutdown
+			}
+		}
+	}
+	if _, err := os.Stat(at.noLogin); err == nil {
+		return fault.StopShutdown
+	}
+	return fault.StopDaemon
+}

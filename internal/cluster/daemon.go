@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -39,6 +40,16 @@ func (c *Cluster) Log(n NodeInfo, who string) string {
 
 // SupervisorLog returns the path of a supervisor's log.
 func (c *Cluster) SupervisorLog(id string) string { return c.path("supervisors", id, "log") }
+
+// StopRun asks the daemon of a node to end, and returns when it and its halves have ended.
+func (c *Cluster) StopRun(ctx context.Context, name string) error {
+	n, err := c.Node(name)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(c.info.All(), func(o NodeInfo) bool { return o.ID == n.ID })
+	return errors.Join(c.endNode(ctx, c.info.at(i)), c.save())
+}
 
 // KillRun ends the daemon of a node by signal 9, and returns when it has ended. Its halves live on.
 func (c *Cluster) KillRun(ctx context.Context, name string) error {

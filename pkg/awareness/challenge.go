@@ -46,7 +46,7 @@ func (n *node) proven(h fault.Half, since mark) bool {
 //	         accused                        answered
 //	closed ───────────► open, unanswered ─────────────► open, answered
 //	   ▲                  │    ▲  due and enough accusers   │      │
-//	   │                  │    └── accused anew, or quiet ──┘      │
+//	   │                  │    └── accused again, or quiet ──┘      │
 //	   │                  ▼        for too long                    │
 //	   │               verdict                                     │
 //	   └───────────── accusation withdrawn ────────────────────────┘

@@ -14,7 +14,7 @@ import (
 // A node that does not is mute, and no witness. The spreading ends at the live nodes.
 //
 //	asked ──no answer in time──► mute ──all around are dead, mute or accuse──► FAILED (seen from outside)
-//	  ▲                           │                                            or inferred (seen by nobody)
+//	  ▲                           │                                            or inferred (seen by none)
 //	  └── a neighbour is mute     └──any sign of life──► no longer mute
 //
 // A connected set of mute nodes is judged as a whole. The verdict falls when the live witnesses around it hear

@@ -44,7 +44,7 @@ func (b *bench) digest(rank int, h fault.Half, memory fault.State) fault.Deliver
 	o := fault.Origin{Node: b.cfg.IDs[at], Half: h}
 	b.seqs[o]++
 	r := fault.Report{ID: fault.ReportID{Origin: o, Epoch: 1, Seq: b.seqs[o]}, Digest: true}
-	for c := fault.ComponentHost; c.Valid(); c++ {
+	for c := fault.ComponentHost; c < fault.ComponentBus; c++ {
 		kind, state := fault.KindSelf, fault.Normal
 		if c == halfComponent(h.Other()) {
 			kind = fault.KindWatchdog

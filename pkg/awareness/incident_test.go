@@ -40,7 +40,7 @@ func (l *ledger) build(dims grid.Dims) {
 		id := fault.NodeID(fmt.Sprintf("n%d-%d-%d", at.X, at.Y, at.Z))
 		ids[at] = id
 		st := &NodeStatus{ID: id, Coord: at, State: fault.Normal, Cause: fault.CauseNone, Since: ledgerStart}
-		for c := fault.ComponentHost; c.Valid(); c++ {
+		for c := fault.ComponentHost; c < fault.ComponentBus; c++ {
 			st.Components = append(st.Components, ComponentStatus{Component: c, State: fault.Normal, Cause: fault.CauseNone, Since: ledgerStart})
 		}
 		l.nodes[id] = st

@@ -36,7 +36,7 @@ func roundTrip[E interface {
 func TestEnumsRoundTrip(t *testing.T) {
 	roundTrip(t, ParseHalf, HalfDNP)
 	roundTrip(t, ParseState, Failed)
-	roundTrip(t, ParseCause, CauseNode)
+	roundTrip(t, ParseCause, CauseBus)
 	roundTrip(t, ParseKind, KindAbsent)
 	roundTrip(t, ParsePath, PathTorus)
 	roundTrip(t, ParseComponent, Component(NumComponents-1))
@@ -49,16 +49,30 @@ func TestLinkComponentsHaveDirections(t *testing.T) {
 			t.Errorf("Link(%s) = %s, direction %s %t, cause %s", d, c, got, ok, c.Cause())
 		}
 	}
-	if _, ok := ComponentVoltage.LinkDirection(); ok {
-		t.Error("voltage has a link direction")
+	for _, c := range [...]Component{ComponentVoltage, ComponentBus} {
+		if _, ok := c.LinkDirection(); ok {
+			t.Errorf("%s has a link direction", c)
+		}
 	}
 	for _, c := range Components() {
 		if c.Cause() == CauseNone || strings.Contains(c.Cause().String(), "(") {
 			t.Errorf("%s has no cause", c)
 		}
 	}
-	if got := len(Components()); got != 17 {
-		t.Errorf("%d components, want 17", got)
+	if got := len(Components()); got != 18 {
+		t.Errorf("%d components, want 18", got)
+	}
+}
+
+// TestSeverityOfCauses: the bus ranks between the service network and the halves, although its number is the highest.
+func TestSeverityOfCauses(t *testing.T) {
+	order := []Cause{
+		CauseNone, CauseSensor, CausePeripheral, CauseMemory, CauseLink, CauseServiceNetwork, CauseBus, CauseDNP, CauseHost, CauseNode,
+	}
+	for i := range order[1:] {
+		if order[i].Severity() >= order[i+1].Severity() {
+			t.Errorf("%s does not rank below %s", order[i], order[i+1])
+		}
 	}
 }
 

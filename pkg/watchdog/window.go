@@ -56,8 +56,8 @@ type WindowConfig struct {
 // the other end the words go into the other register file. So a lost datagram is a missed write, and the machines Reader
 // and Writer need not know about the window.
 //
-// Window is pure: the caller authenticates frames, moves words and sends. A half that hears no statement for TRead sends
-// frames that ask for an answer instead of statements. So the states of the window are known before the Reader's verdict.
+// Window is pure: the caller authenticates frames, moves words and sends. A half that hears no statement for three
+// quarters of TRead asks for an answer. So the states of the window are known before the Reader's verdict.
 //
 // The window's lease replaces the lock of a half on its register file. The first process whose statement arrives holds the
 // side of the other half for TRead after each of its statements. Meanwhile only a process with a newer boot epoch may
@@ -203,10 +203,11 @@ func (w *Window) State(now time.Time) (WindowState, time.Duration) {
 	return WindowSilent, now.Sub(since)
 }
 
-// Asks reports whether to send a frame that asks for an answer instead of a statement: no statement came for TRead. A
-// kernel's refusal quotes an empty frame as a whole with its MAC, and so can be believed.
+// Asks reports whether to send a frame that asks for an answer: no statement came for three quarters of TRead. With the
+// next write, the question then leaves, and a refusal arrives, well before the Reader's verdict. A kernel's refusal
+// quotes an empty frame as a whole with its MAC, and so can be believed.
 func (w *Window) Asks(now time.Time) bool {
-	return w.stated.IsZero() || now.Sub(w.stated) > w.cfg.TRead+w.cfg.TRead/2
+	return w.stated.IsZero() || now.Sub(w.stated) > w.cfg.TRead-w.cfg.TRead/4
 }
 
 // Lost reports whether to request a new session: no frame came for a whole TRead.

@@ -77,6 +77,19 @@ func TestWindowTellsDeadProcessFromSilentKernel(t *testing.T) {
 	}
 }
 
+// TestWindowAsksBeforeVerdict: the first question leaves with the first write at which a statement is overdue. The verdict
+// comes at least two reads after the last statement.
+func TestWindowAsksBeforeVerdict(t *testing.T) {
+	w := newTestWindow()
+	hear(t, w, 0, statement(t, 7, 1, 1, 5))
+	if w.Asks(windowAt(20)) {
+		t.Error("a question although the next statement is not overdue")
+	}
+	if !w.Asks(windowAt(23)) {
+		t.Error("no question after three quarters of a read")
+	}
+}
+
 func TestWindowAcceptsEachFrameOnce(t *testing.T) {
 	w := newTestWindow()
 	if out := hear(t, w, 0, statement(t, 7, 10, 1, 5)); !out.Holder || len(out.Words) != 1 {

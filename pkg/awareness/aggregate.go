@@ -246,7 +246,10 @@ func (m *Machine) hold(n *node, c fault.Component, f finding, now time.Time) boo
 		return false
 	}
 	p, s := &n.components[c], n.story(c)
-	if m.cfg.HoldOff == 0 || s == nil || s.last == 0 || f.name == ruleStopped || p.rule == ruleStopped || ofPeer(c, f.cause) || ofPeer(c, p.cause) {
+	if m.cfg.HoldOff == 0 || s == nil || s.last == 0 || f.name == ruleStopped || p.rule == ruleStopped {
+		return false
+	}
+	if ofPeer(c, f.cause) || ofPeer(c, p.cause) {
 		return false
 	}
 	last := m.clock.time(s.last)

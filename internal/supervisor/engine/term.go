@@ -322,7 +322,8 @@ func (t *term) touchReported(rep *fault.Report) {
 	if by.Half == fault.HalfDNP {
 		epoch = e.Status.DNPEpoch
 	}
-	if !plain || t.touched[by.Node] > 0 || epoch != rep.ID.Epoch || e.Status.Platform != rep.Platform || rep.Restart.Half != 0 || rep.Stop != 0 {
+	if !plain || t.touched[by.Node] > 0 || epoch != rep.ID.Epoch || e.Status.Platform != rep.Platform ||
+		rep.Restart.Half != 0 || rep.Stop != 0 {
 		t.touch(by.Node)
 	}
 	for _, o := range rep.Observations {

@@ -87,8 +87,8 @@ func NewCollector(get func() (view.Map, bool), incidents func() []*lofamov1.Inci
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		c.nodes, c.stopped, c.links, c.components, c.nodeState, c.componentState, c.linkState, c.nodeInfo, c.linkInfo, c.leftOut, c.size, c.groups,
-		c.groupNodes, c.incidents, c.incidentSince,
+		c.nodes, c.stopped, c.links, c.components, c.nodeState, c.componentState, c.linkState, c.nodeInfo, c.linkInfo, c.leftOut, c.size,
+		c.groups, c.groupNodes, c.incidents, c.incidentSince,
 	} {
 		ch <- d
 	}

@@ -130,8 +130,8 @@ func faultsOf(st awareness.NodeStatus, keep func(fault.Component) bool) []respon
 // same reports whether two faults are equal for the engine. Of the evidence it compares only the single-witness mark,
 // because its end is news.
 func same(a, b response.Fault) bool {
-	return a.State == b.State && a.Cause == b.Cause && a.Since.Equal(b.Since) && a.Inferred == b.Inferred && a.Unreachable == b.Unreachable && a.Stopped == b.Stopped &&
-		a.Flapping == b.Flapping && a.Platform == b.Platform &&
+	return a.State == b.State && a.Cause == b.Cause && a.Since.Equal(b.Since) && a.Inferred == b.Inferred &&
+		a.Unreachable == b.Unreachable && a.Stopped == b.Stopped && a.Flapping == b.Flapping && a.Platform == b.Platform &&
 		a.Evidence.SingleWitness == b.Evidence.SingleWitness
 }
 

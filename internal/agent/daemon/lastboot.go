@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"cmp"
-	"context"
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
@@ -12,7 +11,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -154,32 +152,17 @@ func (b *boots) keep() {
 	}
 }
 
-// end records that the daemon ends in order.
-func (b *boots) end(ctx context.Context) {
+// end records that the daemon ends in order. A nil receiver does nothing.
+func (b *boots) end(reason fault.Stop) {
+	if b == nil {
+		return
+	}
 	stop := bootStop{Reason: "the agent was stopped"}
-	if down, why := b.goingDown(ctx); down {
-		stop = bootStop{Reason: why, Down: true}
+	if reason == fault.StopShutdown || reason == fault.StopReboot {
+		stop = bootStop{Down: true}
 	}
 	b.record.Ended = &stop
 	b.keep()
-}
-
-// downWithin bounds the question whether the machine is going down.
-const downWithin = time.Second
-
-// goingDown reports whether the machine is shutting down or rebooting. systemd knows; other systems leave a file that keeps
-// people from logging in. In a container neither can be seen, so a shutdown there looks like a stop of the agent.
-func (b *boots) goingDown(ctx context.Context) (down bool, why string) {
-	if _, err := os.Stat(b.root + "/run/nologin"); err == nil {
-		return true, "" // also from a shutdown that is announced for later; then the next start of the daemon forgets it
-	}
-	if _, err := os.Stat(b.root + "/run/systemd/system"); err != nil {
-		return false, ""
-	}
-	ctx, cancel := context.WithTimeout(ctx, downWithin)
-	defer cancel()
-	out, _ := exec.CommandContext(ctx, "systemctl", "is-system-running").Output() // a state other than running is an exit code too
-	return strings.TrimSpace(string(out)) == "stopping", ""
 }
 
 // copiedLogs is where the packages' unit puts copies of the logs of dead kernels: only root may read the logs themselves.

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lofamo/lofamo/pkg/fault"
+
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 )
 
@@ -71,16 +73,14 @@ func TestCauseOfLastBootIsFoundOnce(t *testing.T) {
 	m.write("var/lib/systemd/pstore/1700000000/dmesg.txt", "[    9.1] other line\n[    9.5] "+panicked+"\n")
 	m.want(m.boot(), halfcore.BootPowerLoss, "")
 
-	m.write("run/nologin", "")
-	m.start().end(t.Context())
-	m.want(m.boot(), halfcore.BootOrderly, "")
-	if err := os.Remove(filepath.Join(m.root, "run/nologin")); err != nil {
-		t.Fatal(err)
+	for _, down := range [...]fault.Stop{fault.StopReboot, fault.StopShutdown} {
+		m.start().end(down)
+		m.want(m.boot(), halfcore.BootOrderly, "")
 	}
-	m.start().end(t.Context())
+	m.start().end(fault.StopDaemon)
 	m.want(m.boot(), halfcore.BootUnknown, "the agent had been stopped before")
 
-	m.start().end(t.Context())
+	m.start().end(fault.StopDaemon)
 	m.start() // and runs again
 	m.want(m.boot(), halfcore.BootPowerLoss, "")
 

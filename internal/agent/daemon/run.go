@@ -192,18 +192,6 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 		halfcore.HangBound(periods.TRead, periods.ReadMisses).String(),
 		"restarts", cfg.Agent.Recovery.Restarts, "window", cfg.Agent.Recovery.Window.D().String())
 	d.boots = d.lookAtBoots()
-	if d.boots != nil {
-		recorded := make(chan struct{})
-		stop := context.AfterFunc(ctx, func() {
-			defer close(recorded)
-			d.boots.end(context.WithoutCancel(ctx))
-		})
-		defer func() {
-			if !stop() {
-				<-recorded
-			}
-		}()
-	}
 	serving, end := d.untilAnnounced(ctx)
 	defer end()
 	return d.inPlace(serving, d.serve)

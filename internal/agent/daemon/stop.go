@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"os"
+	"os/exec"
 	"strings"
 	"time"
 
@@ -24,23 +25,36 @@ const (
 	returnRetry = time.Second
 )
 
-// untilAnnounced returns a context that ends after ctx, when the stop has been announced. Call end to release it.
+// untilAnnounced returns a context that ends after ctx, when the stop has been announced. Call end to release it: it waits until
+// the stop is on disk, too.
 func (d *daemon) untilAnnounced(ctx context.Context) (serving context.Context, end func()) {
 	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
+		defer close(done)
 		d.stopping()
-		d.announceStop(context.WithoutCancel(ctx))
+		ctx := context.WithoutCancel(ctx)
+		reason := stopReason(ctx, shutdownSigns)
+		recorded := make(chan struct{})
+		go func() { // a slow disk delays no announcement
+			defer close(recorded)
+			d.boots.end(reason)
+		}()
+		d.announceStop(ctx, reason)
 		cancel()
+		<-recorded
 	})
 	return serving, func() {
-		stop()
+		if !stop() {
+			<-done
+		}
 		cancel()
 	}
 }
 
 // announceStop makes the host half notify the supervisors that this node stops. If another daemon waits to take over, the
 // notice is about restarts of the halves, which change no state. The stop goes on even without the supervisors.
-func (d *daemon) announceStop(ctx context.Context) {
+func (d *daemon) announceStop(ctx context.Context, reason fault.Stop) {
 	ctx, cancel := context.WithTimeout(ctx, announceWithin)
 	defer cancel()
 	takenOver := false
@@ -53,7 +67,6 @@ func (d *daemon) announceStop(ctx context.Context) {
 	if takenOver {
 		return
 	}
-	reason := stopReason(shutdownFiles)
 	began := time.Now()
 	if err := local.AnnounceStop(ctx, d.cfg.Agent.StateDir, reason); err != nil {
 		d.log.Info("stop not announced to the supervisors: they will see a node that died", "reason", reason.String(), "err", err)
@@ -101,20 +114,24 @@ func (d *daemon) proven() bool {
 	return true
 }
 
-// shutdownAt names the files of systemd that show a shutdown.
+// shutdownAt names the files that show a shutdown.
 type shutdownAt struct {
 	scheduled string // has MODE=reboot, poweroff, halt or kexec
-	noLogin   string // present from the start of a shutdown on; of unknown kind
+	noLogin   string // present during a shutdown, and before a scheduled one
+	systemd   string // present where systemd is the first process
 }
 
-var shutdownFiles = shutdownAt{scheduled: "/run/systemd/shutdown/scheduled", noLogin: "/run/nologin"}
+var shutdownSigns = shutdownAt{scheduled: "/run/systemd/shutdown/scheduled", noLogin: "/run/nologin", systemd: "/run/systemd/system"}
+
+// stateWithin bounds the question to systemd for its state.
+const stateWithin = time.Second
 
 // maxScheduled bounds the read part of the file: it has a few lines.
 const maxScheduled = 4096
 
-// stopReason returns the reason for a stop as far as the files show it. In a container without them it is a stop of the
-// agent.
-func stopReason(at shutdownAt) fault.Stop {
+// stopReason returns the reason for a stop as far as the files and systemd show it. In a container without them it is a stop
+// of the agent.
+func stopReason(ctx context.Context, at shutdownAt) fault.Stop {
 	f, err := os.Open(at.scheduled)
 	if err == nil {
 		defer func() { _ = f.Close() }()
@@ -131,6 +148,15 @@ func stopReason(at shutdownAt) fault.Stop {
 		}
 	}
 	if _, err := os.Stat(at.noLogin); err == nil {
+		return fault.StopShutdown
+	}
+	if _, err := os.Stat(at.systemd); err != nil {
+		return fault.StopDaemon
+	}
+	ctx, cancel := context.WithTimeout(ctx, stateWithin)
+	defer cancel()
+	out, _ := exec.CommandContext(ctx, "systemctl", "is-system-running").Output() // its exit code tells less
+	if strings.TrimSpace(string(out)) == "stopping" {
 		return fault.StopShutdown
 	}
 	return fault.StopDaemon

@@ -36,8 +36,28 @@ func TestStopReasonFollowsSystemd(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if got := stopReason(at); got != tc.want {
+		if got := stopReason(t.Context(), at); got != tc.want {
 			t.Errorf("%s: %s: want %s", name, got, tc.want)
+		}
+	}
+}
+
+// TestSystemdTellsOfShutdown: `systemctl reboot` ends the agent before any file shows the shutdown, so systemd's own state counts.
+func TestSystemdTellsOfShutdown(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	for state, want := range map[string]fault.Stop{
+		"stopping": fault.StopShutdown, "running": fault.StopDaemon, "degraded": fault.StopDaemon, "offline": fault.StopDaemon,
+	} {
+		script := "#!/bin/sh\n[ \"$*\" = is-system-running ] && echo " + state + "\nexit 1\n"
+		if err := os.WriteFile(filepath.Join(dir, "systemctl"), []byte(script), 0o700); err != nil { //nolint:gosec // a program
+			t.Fatal(err)
+		}
+		if got := stopReason(t.Context(), shutdownAt{systemd: dir}); got != want {
+			t.Errorf("systemd is %s: %s: want %s", state, got, want)
+		}
+		if got := stopReason(t.Context(), shutdownAt{}); got != fault.StopDaemon {
+			t.Errorf("without systemd: %s: want %s", got, fault.StopDaemon)
 		}
 	}
 }

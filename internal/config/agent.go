@@ -83,7 +83,7 @@ type Agent struct {
 	Sensors sensor.Config `json:"sensors"`
 	// Recovery limits the restarts of a half that ends or hangs.
 	Recovery RecoveryConfig `json:"recovery"`
-	// HardwareWatchdog makes the machine reset when its halves stand still, or when it is cut off. Default none.
+	// HardwareWatchdog resets the machine when a half stalls or, with contactWithin, when the node is cut off. Default none.
 	HardwareWatchdog HardwareWatchdogConfig `json:"hardwareWatchdog,omitzero"`
 	// SelfTest is the schedule of self-tests of the modules in use.
 	SelfTest SelfTestConfig `json:"selfTest"`
@@ -182,7 +182,7 @@ type RecoveryConfig struct {
 
 // HardwareWatchdogConfig is the machine's watchdog device, which lofamo-agent run feeds. An armed device resets the machine
 // when the daemon dies or hangs, when a half writes no watchdog word for 30 s, and when the node is cut off. It is armed
-// once both halves serve, and disarmed when the daemon stops in order.
+// once both halves serve, and disarmed when the daemon stops on request.
 type HardwareWatchdogConfig struct {
 	// Device is the device's path, such as /dev/watchdog0. No other program may feed it. Default none: nothing is armed.
 	Device string `json:"device,omitempty"`
@@ -192,8 +192,8 @@ type HardwareWatchdogConfig struct {
 	// ContactWithin is how long the node may hear no neighbour and have no working service network before the device is no
 	// longer fed: self-fencing. The machine is down at most Timeout later. 5s to 1h, or 0s for no self-fencing. Default 0s.
 	ContactWithin Duration `json:"contactWithin,omitempty"`
-	// AllowNoWayOut accepts a device that cannot be disarmed, or of which the kernel does not tell. Each stop of the daemon
-	// for longer than Timeout then resets the machine. Default false.
+	// AllowNoWayOut accepts a device that cannot be disarmed, or for which the kernel does not say. If the daemon is then
+	// stopped for longer than Timeout, the machine resets. Default false.
 	AllowNoWayOut bool `json:"allowNoWayOut,omitempty"`
 }
 

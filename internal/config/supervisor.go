@@ -86,8 +86,8 @@ type Supervisor struct {
 	// Foresight is the maximum lead time of warnings about a trend towards a threshold (temperature, power, voltage,
 	// corrected memory errors, lost frames of a link). 0 for no warnings, or 1m to 168h. Default 1h.
 	Foresight Duration `json:"foresight"`
-	// StopLimit is how long a node that has announced a stop or a reboot may be away before that is a fault. 0: its silence is a
-	// fault at once. Or 1s to 24h. Default 10m.
+	// StopLimit is how long a node may be away after it announced a stop or reboot before its silence is a fault. 1s to 24h, or 0
+	// to switch announced stops off. Default 10m.
 	StopLimit *Duration `json:"stopLimit,omitempty"`
 	// Diagnosis lists the automatic diagnoses of the supervisors. Default none.
 	Diagnosis DiagnosisConfig `json:"diagnosis,omitzero"`

@@ -109,7 +109,7 @@ func (m *Machine) accused(n *node, h fault.Half, now time.Time) accusation {
 	found := r != nil && r.kind == fault.KindWatchdog && r.state == fault.Failed
 	bus := m.said(n, h.Other(), fault.ComponentBus)
 	if bus.silent() {
-		r, found = bus, true // a watchdog behind a silent bus sees nothing either
+		r, found = bus, true // if the bus is silent, the watchdog cannot see the half either
 	}
 	if found && !r.since.Before(back) && m.states(n, h.Other(), now) {
 		a.record, a.by, a.enough, a.bus = r, n.origin(h.Other()), true, bus.silent()

@@ -127,8 +127,8 @@ func (n *node) platform() fault.Platform {
 	return a
 }
 
-// has reports whether the node has the component. A node has a bus if its halves have a kernel each, and as long as the
-// map has a state of one.
+// has reports whether the node has the component. A node has a bus if its halves run under separate kernels, or if
+// the map still holds a state for a bus.
 func (n *node) has(c fault.Component) bool {
 	if c == fault.ComponentBus {
 		return n.components[c].state != fault.Unknown || n.platform() == fault.PlatformDPU

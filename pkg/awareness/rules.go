@@ -42,7 +42,7 @@ const (
 	ruleRevoked                          // the node's certificates are revoked
 	ruleCutOff                           // at a parent: its region is not heard
 	ruleBus                              // one half hears nothing over the bus, but the other one answers
-	ruleStopped                          // the node has stopped in good order, as it announced
+	ruleStopped                          // the node has stopped, as it announced
 	ruleRelinked                         // the link leads to another node, and is not known to work yet
 )
 

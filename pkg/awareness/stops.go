@@ -6,7 +6,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// A node that stops in good order announces it in advance, in a signed report (fault.Stop). Until it is back, its silence
+// A node announces a clean stop in advance, in a signed report (fault.Stop). Until it is back, its silence
 // is no fault: it and its links are UNKNOWN by rule "stopped", and it is no witness.
 //
 //	       notice              back                    settled
@@ -22,7 +22,7 @@ import (
 const (
 	// stopEnding is how long a stopping node may still report, and how long a returning one may take for its self-tests.
 	stopEnding = fault.MaxRestart
-	// stopBudget is how many stops of full length a node may announce at once.
+	// stopBudget is a node's full budget, in multiples of Config.StopLimit.
 	stopBudget = 4
 	// stopShare is the growth rate of a used budget: it regains 1/stopShare of the elapsed time.
 	stopShare = 20
@@ -33,12 +33,12 @@ type stops struct {
 	reason       fault.Stop
 	since, until time.Time
 	epochs       [2]fault.Epoch // boot epochs of the halves at the notice
-	backBy       time.Time      // a half has booted again, and the node is back at this time; zero: none has
-	settles      time.Time      // after the return, until then only changes to NORMAL are made
-	missed       time.Time      // when StopLimit passed without the node; zero: it has not
+	backBy       time.Time      // a half has rebooted: when the node counts as back without a return notice; zero: no reboot seen
+	settles      time.Time      // after a return: until then, only changes to NORMAL are made
+	missed       time.Time      // when the stop's deadline passed without a return; zero: it has not
 	newest       stamp          // of the newest notice
 	budget       time.Duration
-	asOf         time.Time // time for which budget is valid
+	asOf         time.Time // when budget was last updated
 }
 
 // Stop is an announced stop of a node, as the map shows it. Zero: none.
@@ -111,7 +111,7 @@ func (m *Machine) isBack(n *node, p *stops, now time.Time) {
 	p.budget = min(stopBudget*m.cfg.StopLimit, p.budget+max(0, p.until.Sub(now)))
 }
 
-// endStop ends a stop. The components that it made UNKNOWN have no other reason for that yet.
+// endStop ends a stop. Components that it made UNKNOWN stay so, by rule "unheard", until the next evaluation.
 func (m *Machine) endStop(n *node) {
 	n.stopped = false
 	for _, nb := range n.neighbours {
@@ -237,7 +237,7 @@ func (m *Machine) restoreStop(n *node, s Stop) {
 	if n.stopped {
 		p.until = fault.Earlier(p.until, s.Until)
 	}
-	p.budget = 0 // the earlier leader's rest is unknown
+	p.budget = 0 // the earlier leader's remaining budget is not stored
 }
 
 // forgetStop drops a node's notices once the budget is full again, and no older notice can still be on its way.

@@ -74,7 +74,7 @@ type Fault struct {
 	Evidence  Evidence
 	// Inferred: UNKNOWN, and enclosed by dead nodes. Unreachable: UNKNOWN, and no live path leads to the node.
 	Inferred, Unreachable bool
-	Stopped               bool // UNKNOWN, and the node has announced a stop in good order
+	Stopped               bool // UNKNOWN, and the node has announced a clean stop
 	Flapping              bool
 	// Accusers are the nodes whose statements alone make the node bad. Nil if its own halves or the supervisors support
 	// the fault.

@@ -38,7 +38,7 @@ const replayBits = 64
 
 // The errors of Window.Hear, each counted separately.
 var (
-	// ErrWindowReplay: the frame arrived before, or is too old to know.
+	// ErrWindowReplay: the frame arrived before, or is too old for the replay window.
 	ErrWindowReplay = errors.New("window frame repeated")
 	// ErrWindowLeased: another process holds the other half's side of the window.
 	ErrWindowLeased = errors.New("window held by another process")
@@ -52,9 +52,9 @@ type WindowConfig struct {
 }
 
 // Window is one end of the window between the two halves of a node that run under two kernels. Each half has a register
-// file of its own. The owner of words states all of them in each datagram, which is one write of its watchdog word; at
-// the other end the words go into the other register file. So a lost datagram is a missed write, and the machines Reader
-// and Writer need not know about the window.
+// file of its own. With each write of its watchdog word, a half sends all its words in one datagram, and the other end
+// stores them in its register file. So a lost datagram is only a missed write, and Reader and Writer need not know
+// about the window.
 //
 // Window is pure: the caller authenticates frames, moves words and sends. A half that hears no statement for three
 // quarters of TRead asks for an answer. So the states of the window are known before the Reader's verdict.
@@ -118,7 +118,7 @@ type WindowOutput struct {
 	Holder bool         // a new process holds the other half's side
 }
 
-// Hear takes a frame. The error says why nothing of it counts, except that its sender lives.
+// Hear processes a frame. After an error, the frame counts at most as a sign of life.
 func (w *Window) Hear(now time.Time, f WindowFrame) (WindowOutput, error) {
 	if !w.fresh(f) {
 		w.stats.Replays++

@@ -29,7 +29,7 @@ export async function showNode(into: HTMLElement, model: Model, rank: number, gr
     n.unreachable && h('p', {}, 'No living path leads to it.'),
     n.singleWitness && h('p', {}, 'Only one witness: no response that ends work may rest on it.'),
     n.restarting && h('p', {}, `Restarts its ${n.restarting.half} half, as announced; back at the latest `, when(n.restarting.until)),
-    n.stopped && h('p', {}, `Stopped in order (${n.stopped.reason}), as announced; no fault until `, when(n.stopped.until)),
+    n.stopped && h('p', {}, `Stopped as announced (${n.stopped.reason}); no fault until `, when(n.stopped.until)),
     n.maintenance && h('p', {}, `Under maintenance by ${n.maintenance.by}: ${n.maintenance.reason}`),
     ...(n.warnings ?? []).map((w: any) => h('p', {}, `Warning, ${w.component}: ${w.reason}`)),
     ...groups.filter((g) => g.members?.includes(n.id)).map((g) => h('p', {}, 'One of a group: ', h('button', { class: 'link', onclick: () => chooseGroup(g.id) }, groupWords(g)))),

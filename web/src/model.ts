@@ -60,7 +60,7 @@ export function causeWords(i: Incident): string {
       : 'the network processor (DNP) reports errors'
     case 'link': return failed ? 'the cable or one of its two ends carries nothing; both nodes live' : 'the cable or one of its two ends loses or damages frames'
     case 'service-network': return 'the node fails on the service network; the torus still reaches it'
-    case 'bus': return 'the path between the two halves of the node is cut; both halves live'
+    case 'bus': return 'the path between the two halves of the node is cut; both halves are alive'
     case 'memory': return 'the memory of the host has too many errors'
     case 'peripheral': return 'a peripheral of the host does not work'
     case 'temperature': case 'power': case 'voltage': return `the ${part} is beyond its threshold`

@@ -154,7 +154,7 @@ const (
 	Cause_DNP               Cause = 7  // the DNP half, or its core logic
 	Cause_HOST              Cause = 8  // the host half
 	Cause_NODE              Cause = 9  // both halves
-	Cause_BUS               Cause = 10 // the path between the halves of a node with two kernels; both halves live
+	Cause_BUS               Cause = 10 // the path between the halves of a node with two kernels; both halves are alive
 )
 
 // Enum value maps for Cause.
@@ -497,10 +497,10 @@ type BootEnd int32
 const (
 	BootEnd_BOOT_END_UNSPECIFIED BootEnd = 0 // not stated, or a value of a later version
 	BootEnd_BOOT_PANIC           BootEnd = 1 // the kernel panicked
-	BootEnd_BOOT_OOPS            BootEnd = 2 // the kernel reported an error of its own (an oops), and the boot did not end in order
-	BootEnd_BOOT_LOCKUP          BootEnd = 3 // the kernel found a processor locked up, and the boot did not end in order
+	BootEnd_BOOT_OOPS            BootEnd = 2 // the kernel reported an error of its own (an oops), and the boot did not end cleanly
+	BootEnd_BOOT_LOCKUP          BootEnd = 3 // the kernel found a processor locked up, and the boot did not end cleanly
 	BootEnd_BOOT_WATCHDOG        BootEnd = 4 // a hardware watchdog reset the machine
-	BootEnd_BOOT_ORDERLY         BootEnd = 5 // a shutdown or reboot in order
+	BootEnd_BOOT_ORDERLY         BootEnd = 5 // a clean shutdown or reboot
 	BootEnd_BOOT_POWER_LOSS      BootEnd = 6 // power loss, or a reset that left no trace
 	BootEnd_BOOT_UNKNOWN         BootEnd = 7 // the agent had been stopped before, and nothing else left a trace
 )
@@ -773,7 +773,7 @@ type Node struct {
 	Why string `protobuf:"bytes,32,opt,name=why,proto3" json:"why,omitempty"`
 	// In the store only: where the node's links led when it was committed. Unset if an earlier version committed it.
 	StoredLinks *StoredLinks `protobuf:"bytes,33,opt,name=stored_links,json=storedLinks,proto3" json:"stored_links,omitempty"`
-	// A stop in good order that the node has announced, and from which it is not back. Absent: none, or its time is over.
+	// A clean stop that the node announced and has not returned from. Absent: none, or its limit has passed.
 	Stopped       *Stopped `protobuf:"bytes,34,opt,name=stopped,proto3" json:"stopped,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1345,12 +1345,12 @@ func (x *Restarting) GetUntil() *timestamppb.Timestamp {
 	return nil
 }
 
-// Stopped is a stop in good order that a node has announced.
+// Stopped is a clean stop that a node has announced.
 type Stopped struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Reason string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"` // stop (of the agent), shutdown or reboot (of the machine)
 	Since  *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`   // when the node announced the stop
-	// When the usual verdict falls, if the node is not back before. A leader of a later term keeps it.
+	// Deadline: if the node is not back by then, the usual rules apply. Later leaders keep this deadline.
 	Until         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=until,proto3" json:"until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1980,8 +1980,7 @@ type HalfHealth struct {
 	// Processor time of the half, while it is starved, over its budget or without real-time scheduling. Absent: none of
 	// these, or the half runs an earlier version.
 	Processor *ProcessorTime `protobuf:"bytes,6,opt,name=processor,proto3" json:"processor,omitempty"`
-	// Of the host half: how the boot of the machine before the present one ended. Absent: not known, or the agent has an
-	// earlier version.
+	// Host half only: how the machine's previous boot ended. Absent: unknown, or an agent of an earlier version.
 	LastBoot      *LastBoot `protobuf:"bytes,7,opt,name=last_boot,json=lastBoot,proto3" json:"last_boot,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2317,14 +2316,14 @@ func (x *RecoveryStatus) GetReason() string {
 	return ""
 }
 
-// LastBoot is how the boot of a machine before the present one ended.
+// LastBoot describes how the machine's previous boot ended.
 type LastBoot struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	End   BootEnd                `protobuf:"varint,1,opt,name=end,proto3,enum=lofamo.v1.BootEnd" json:"end,omitempty"` // classified by the node's daemon
 	// The line of the kernel, or more about the end, for people: at most 120 bytes of UTF-8 without control characters. Text from
 	// a dead kernel is no proof.
 	Detail        string `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`
-	Boot          uint32 `protobuf:"fixed32,3,opt,name=boot,proto3" json:"boot,omitempty"` // part of the present boot's identity, so that one boot is told once; never 0
+	Boot          uint32 `protobuf:"fixed32,3,opt,name=boot,proto3" json:"boot,omitempty"` // part of the present boot's identity, so that each boot is reported once; never 0
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

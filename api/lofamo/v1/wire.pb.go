@@ -137,7 +137,7 @@ func (Half) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{1}
 }
 
-// StopNotice announces the stop of a whole node in good order, or its end. Until the node is back, its silence is no
+// StopNotice announces the clean stop of a whole node, or its end. Until the node is back, its silence is no
 // fault.
 type StopNotice int32
 

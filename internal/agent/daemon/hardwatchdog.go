@@ -53,10 +53,11 @@ type hardware struct {
 	log       *slog.Logger
 	registers string // path of the register file
 	fence     recovery.Fence
-	device    *os.File      // nil while disarmed
-	page      *regfile.File // nil while there is none
-	retryAt   time.Time     // when to try to open the device again
-	failed    half.Condition
+	device    *os.File       // nil while disarmed
+	page      *regfile.File  // nil while there is none
+	retryAt   time.Time      // when to try to open the device again
+	failed    half.Condition // the device cannot be opened
+	unfed     half.Condition // the device refuses to be fed
 	starving  half.Condition
 }
 
@@ -64,7 +65,7 @@ type hardware struct {
 func (w *hardware) look(now time.Time) {
 	feed, why := w.fence.Look(now, w.read())
 	if why != "" {
-		w.starving.Set(w.log, "feed hardware watchdog", fmt.Errorf("%s: the machine resets in at most %s unless that ends", why,
+		w.starving.Set(w.log, "feed hardware watchdog", fmt.Errorf("%s: not feeding it; the machine resets within %s unless this clears", why,
 			w.cfg.Timeout.D()))
 		return
 	}
@@ -78,17 +79,17 @@ func (w *hardware) look(now time.Time) {
 			return
 		}
 		err := w.open()
-		w.failed.Set(w.log, "hardware watchdog", err)
+		w.failed.Set(w.log, "open hardware watchdog", err)
 		if err != nil {
 			w.retryAt = now.Add(openRetry)
 			w.fence.Disarmed()
 			return
 		}
 	}
-	w.failed.Set(w.log, "hardware watchdog", unix.IoctlWatchdogKeepalive(int(w.device.Fd())))
+	w.unfed.Set(w.log, "keep hardware watchdog alive", unix.IoctlWatchdogKeepalive(int(w.device.Fd())))
 }
 
-// read reads the halves' progress and contacts from the register file. Unreadable words are no progress and no contact.
+// read reads the halves' progress and contacts from the register file. A word that cannot be read counts as neither.
 func (w *hardware) read() (l recovery.FenceLook) {
 	if w.page == nil {
 		f, err := regfile.OpenReadOnly(w.registers)
@@ -139,8 +140,8 @@ func (w *hardware) open() error {
 	case gerr == nil && got < seconds:
 		err = fmt.Errorf("%s: timeout is %ds: want at least %ds", w.cfg.Device, got, seconds)
 	case gerr == nil && got > seconds:
-		err = fmt.Errorf("%s: timeout is %ds, and the device does not accept %ds: set hardwareWatchdog.timeout to that", w.cfg.Device, got,
-			seconds)
+		err = fmt.Errorf("set timeout of %s: the device offers %ds instead of %ds: set hardwareWatchdog.timeout to %ds",
+			w.cfg.Device, got, seconds, got)
 	case err != nil:
 		err = fmt.Errorf("set timeout of %s to %ds: %w", w.cfg.Device, seconds, err)
 	}
@@ -187,7 +188,7 @@ func checkWayOut(device string) error {
 	b, err := os.ReadFile(filepath.Clean(name))
 	switch {
 	case err != nil:
-		return fmt.Errorf("%s: the kernel does not tell whether it can be disarmed, use /dev/watchdog0 rather than /dev/watchdog: %w", device,
+		return fmt.Errorf("%s: the kernel does not say whether it can be disarmed; use /dev/watchdog0 instead of /dev/watchdog: %w", device,
 			err)
 	case strings.TrimSpace(string(b)) != "0":
 		return fmt.Errorf("%s cannot be disarmed, its driver was loaded with nowayout", device)

@@ -49,7 +49,7 @@ type bootRecord struct {
 	Known []uint64 `json:"known,omitempty"`
 }
 
-// bootStop is the daemon's last word before it ended in order.
+// bootStop is the daemon's record of an end on request.
 type bootStop struct {
 	Reason string `json:"reason"`         // for people
 	Down   bool   `json:"down,omitempty"` // the machine was going down
@@ -89,7 +89,7 @@ func lookAtBoots(stateDir, sysfs, root string, id [16]byte, log *slog.Logger) *b
 	b := &boots{path: filepath.Join(stateDir, bootFile), id: id, sysfs: cmp.Or(sysfs, "/sys"), root: root, log: log}
 	was, lost := durable.Load(b.path, "record of boots", maxBootFile, bootRecord{}, decodeBoot)
 	if lost != nil {
-		log.Warn("the end of the machine's last boot is not known", "err", lost)
+		log.Warn("read boot record: the end of the previous boot is unknown", "path", b.path, "err", lost)
 	}
 	now := hex.EncodeToString(id[:])
 	if was.Boot == now {
@@ -119,13 +119,13 @@ func lookAtBoots(stateDir, sysfs, root string, id [16]byte, log *slog.Logger) *b
 		}
 		last.Boot = max(1, binary.LittleEndian.Uint32(id[:]))
 		b.record.Last = &last
-		log.Info("the machine was booted", "last_boot_ended_by", last.End.String(), "detail", last.Detail)
+		log.Info("first start since the machine booted", "last_boot_ended_by", last.End.String(), "detail", last.Detail)
 	}
 	b.keep()
 	return b
 }
 
-// last returns how the boot before the present one ended; nil: not known.
+// last returns how the machine's previous boot ended, or nil if unknown.
 func (b *boots) last() *halfcore.LastBoot {
 	if b == nil {
 		return nil
@@ -148,11 +148,11 @@ func (b *boots) keep() {
 		err = durable.Replace(b.path, append(data, '\n'))
 	}
 	if err != nil {
-		b.log.Warn("the end of this boot will not be known", "err", err)
+		b.log.Warn("store boot record: the next boot cannot tell how this one ended", "path", b.path, "err", err)
 	}
 }
 
-// end records that the daemon ends in order. A nil receiver does nothing.
+// end records that the daemon ends on request. A nil receiver does nothing.
 func (b *boots) end(reason fault.Stop) {
 	if b == nil {
 		return

@@ -126,7 +126,7 @@ var shutdownSigns = shutdownAt{scheduled: "/run/systemd/shutdown/scheduled", noL
 // stateWithin bounds the question to systemd for its state.
 const stateWithin = time.Second
 
-// maxScheduled bounds the read part of the file: it has a few lines.
+// maxScheduled is how many bytes of the scheduled file are read.
 const maxScheduled = 4096
 
 // stopReason returns the reason for a stop as far as the files and systemd show it. In a container without them it is a stop

@@ -177,9 +177,9 @@ func CheckHalf(cfg config.Agent, half fault.Half) error {
 	case cfg.Window.Zero() || slices.Contains(here, half):
 		return nil
 	case half == 0:
-		return &ConfigError{fmt.Errorf("window: joins the kernels of two halves: want each half alone, with --half %s here", here[0])}
+		return &ConfigError{fmt.Errorf("window: this configuration is for one half: run it with --half %s", here[0])}
 	}
-	return &ConfigError{fmt.Errorf("window: tls has no certificate and key of the %s half: want them where that half runs", half)}
+	return &ConfigError{fmt.Errorf("window: tls has no certificate and key of the %s half: run that half on the other kernel", half)}
 }
 
 // Origin returns the node and the half, as reports name them.

@@ -28,9 +28,9 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
-// Window is a half's end of the window to the kernel of its other half. It plays the other half on this kernel: it holds
-// that half's lock on this half's register file, writes the words that arrive, and forwards the messages of its mailbox. So
-// the half itself works as it does beside its other half.
+// Window is this half's end of the window to the other half's kernel. It stands in for the remote half on this kernel: it
+// holds the remote half's lock on the local register file, stores the words that arrive, and forwards mailbox messages. The
+// local half therefore works as if both halves shared one kernel.
 //
 // A link of pkg/torus/udplink carries the window. Its frames have sessions with keys of the halves' certificates. A frame
 // that is damaged, forged, repeated, or of an old session is counted and dropped.
@@ -137,7 +137,7 @@ func (w *Window) Wrote(now time.Time, own *Page) {
 	w.page.Maintain(now)
 	w.keys.Expire(now)
 	w.epoch = own.epoch
-	w.refused.Set(w.common.Log, "claiming the window", w.denied(now))
+	w.refused.Set(w.common.Log, "claim the window", w.denied(now))
 	if w.core.Lost(now) && w.common.Half == fault.HalfHost {
 		w.link.Redial()
 	}
@@ -160,7 +160,7 @@ func (w *Window) Wrote(now time.Time, own *Page) {
 
 func (w *Window) denied(now time.Time) error {
 	if w.core.Denied(now) {
-		return fmt.Errorf("the other kernel serves another process of the %s half: stop one of the two", w.common.Half)
+		return fmt.Errorf("the other kernel already accepts another process of the %s half: stop one of them", w.common.Half)
 	}
 	return nil
 }
@@ -234,9 +234,9 @@ func (w *Window) noteWrong(err error, datagram bool) {
 	switch {
 	case errors.Is(err, watchdog.ErrWindowReplay):
 	case errors.Is(err, watchdog.ErrWindowLeased):
-		w.second.Set(w.common.Log, "window: one process of the other half", err)
+		w.second.Set(w.common.Log, "accept statements through the window", err)
 	case datagram:
-		w.wrong.Set(w.common.Log, "window: reading datagrams", err)
+		w.wrong.Set(w.common.Log, "decode window datagrams", err)
 		if err == nil {
 			w.second.On = false
 		}

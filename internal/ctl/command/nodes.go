@@ -315,8 +315,8 @@ func nodeNotes(a *App, n *lofamov1.Node) [][]string {
 			" at most its states stand as they were")
 	}
 	if s := n.GetStopped(); s != nil {
-		add(true, "Stopped", "announced its "+Printable(s.GetReason())+"; in order since "+a.Clock(s.GetSince())+"; "+a.Until(s.GetUntil())+
-			" at most its silence is no fault")
+		add(true, "Stopped", "announced a "+Printable(s.GetReason())+" at "+a.Clock(s.GetSince())+"; its silence is no fault for "+
+			a.Until(s.GetUntil())+" at most")
 	}
 	if s := n.GetStarved(); s != nil {
 		add(true, "Starved", "its "+Printable(s.GetHalf())+" half gets too little processor time: late by up to "+starvedFor(s)+

@@ -141,7 +141,7 @@ func summary(a *command.App, nodes *lofamov1.ListNodesResponse, links *lofamov1.
 	}
 	list("Under maintenance, drawn in round brackets", marked)
 	list("Restarting a half, as announced", restarting)
-	list("Stopped in order, as announced", stopped)
+	list("Stopped, as announced", stopped)
 	return b.String()
 }
 

@@ -151,7 +151,7 @@ func causeInWords(in *lofamov1.Incident) string {
 	case "service-network":
 		return "the node fails on the service network; the torus still reaches it"
 	case "bus":
-		return "the path between the two halves of the node is cut; both halves live"
+		return "the path between the two halves of the node is cut; both halves are alive"
 	case "memory":
 		return "the memory of the host has too many errors"
 	case "peripheral":

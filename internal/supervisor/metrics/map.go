@@ -59,7 +59,7 @@ func NewCollector(get func() (view.Map, bool), incidents func() []*lofamov1.Inci
 	c := &Collector{
 		get: get, list: incidents,
 		nodes:   desc("nodes", "Nodes by state, as committed.", "state"),
-		stopped: desc("stopped_nodes", "Nodes that have announced a stop in good order and are not back, as committed."),
+		stopped: desc("stopped_nodes", "Nodes that announced a clean stop and are not back yet, as committed."),
 		links:   desc("links", "Link ends by state, as committed: a link has two.", "state"),
 		components: desc("components", "Components of nodes that are SICK or FAILED, by kind; links are in lofamo_links.",
 			"component", "state"),

@@ -6,7 +6,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// FenceStall is how long a half's watchdog word may stand still before the node's hardware watchdog is no longer fed. It
+// FenceStall is how long a half's watchdog word may stay unchanged before the daemon stops feeding the hardware watchdog. It
 // is longer than a planned restart takes.
 const FenceStall = 30 * time.Second
 

@@ -37,7 +37,7 @@ func (e BootEnd) String() string {
 	return bootEndNames[e]
 }
 
-// LastBoot is how the boot of a machine before the present one ended.
+// LastBoot describes how the machine's previous boot ended.
 type LastBoot struct {
 	End    BootEnd `json:"end"`
 	Detail string  `json:"detail,omitempty"` // for people: see CleanText

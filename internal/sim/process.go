@@ -42,7 +42,8 @@ type process struct {
 	armedAt time.Time
 	arms    uint64 // number of the newest timer: older ones were reset
 
-	started  time.Time
+	born     time.Time // began this life
+	started  time.Time // began it, or was last continued
 	lived    time.Time // last, if it is not up
 	maxTicks int
 	ticks    int // since lastTick, less than tickSpan later
@@ -54,7 +55,7 @@ func (p *process) clock() time.Time { return p.w.now.Add(p.base) }
 
 // become starts the process; tick is the work of its timer. A resuming process keeps the epoch of its previous life.
 func (p *process) become(tick func(), goesOn bool) {
-	p.running, p.started, p.tick, p.cold = true, p.w.now, tick, false
+	p.running, p.born, p.started, p.tick, p.cold = true, p.w.now, p.w.now, tick, false
 	p.life++
 	if !goesOn {
 		p.epoch++

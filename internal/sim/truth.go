@@ -10,6 +10,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
 
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 )
@@ -137,6 +138,10 @@ func (w *World) oweProcess(n *node, h fault.Half, alone bool) {
 			}
 			if !way[n.rank] || !other.ready() || n.place != nil && n.place.transfer.moves(w.now) {
 				return 0 // reports from a former place tell nothing, and the other half may not run at the new one yet
+			}
+			// A half that began after the death never saw the dead one. It waits for the first write as long as at a cold start.
+			if other.born.After(p.lived) && w.now.Sub(other.born) <= watchdog.DefaultGrace {
+				return 0
 			}
 			return w.cfg.Periods.HalfBound()
 		},

@@ -185,6 +185,7 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	half.ArmFailpoints(cfg.Agent, "run", d.log)
 	d.manager.to = sdnotify.New(d.log)
 	defer func() { _ = d.manager.to.Close() }() // a manager that hangs must not keep the daemon from ending
+	d.leaveFormerPlace()
 	if err := d.awaitPlace(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}

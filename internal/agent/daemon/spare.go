@@ -103,14 +103,50 @@ func (d *daemon) inPlace(ctx context.Context, serve func(context.Context) error)
 	wg.Wait()
 	if err == nil && errors.Is(context.Cause(ctx), errMoved) {
 		for _, h := range d.cfg.halves() {
-			if err := os.Remove(half.CopyPath(d.cfg.Agent.StateDir, h)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				d.log.Warn("remove the half's copy from the former place: failed; the half resumes from that copy",
-					"half", h.String(), "err", err)
-			}
+			d.removeCopy(h)
 		}
 		return errMoved
 	}
 	return err
+}
+
+// removeCopy removes a half's copy, which is from a former place.
+func (d *daemon) removeCopy(h fault.Half) {
+	if err := os.Remove(half.CopyPath(d.cfg.Agent.StateDir, h)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		d.log.Warn("remove the half's copy from the former place: failed", "half", h.String(), "err", err)
+	}
+}
+
+// leaveFormerPlace stops the halves whose copies are from a former place, and removes these copies. An earlier daemon ended
+// between the order for the present place and the stop of its halves.
+func (d *daemon) leaveFormerPlace() {
+	word, lost := storage.PeerOrders().Load(d.cfg.Agent.StateDir)
+	boot, err := storage.BootID()
+	if err != nil {
+		d.log.Warn("cannot determine the place that the halves serve", "err", err)
+		return
+	}
+	configured := d.configuredPlace()
+	for _, h := range d.cfg.halves() {
+		copied, err := storage.ReadCopy(half.CopyPath(d.cfg.Agent.StateDir, h), storage.CopyIdentity{Node: d.cfg.Agent.Node, Half: h, Boot: boot})
+		if err != nil || copied.Place() == "" || !moved(configured, copied.Place(), word, lost) {
+			continue
+		}
+		c := d.halves[h]
+		c.log.Warn("half serves a former place: stopping it", "was", copied.Place(), "is", cmp.Or(word.Place(), configured), "order", word.Number)
+		p, served := c.adopt()
+		if served {
+			continue // adopt has logged the reason
+		}
+		if p != nil {
+			c.set(p)
+			c.stop()
+		}
+		if c.links != nil {
+			c.links.close()
+		}
+		d.removeCopy(h)
+	}
 }
 
 // moved reports whether the place on disk differs from at. A missing or unreadable file proves nothing. Without a place on

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -87,6 +89,50 @@ func TestSpareLeavesItsPlace(t *testing.T) {
 	serving = make(chan struct{})
 	if err := d.inPlace(ctx, serve); err != nil {
 		t.Errorf("asked to stop: %v", err)
+	}
+}
+
+// The next daemon removes the copies from a former place. It keeps those of the present place and of earlier versions, and
+// all of them when the stored order is unreadable.
+func TestNextDaemonLeavesFormerPlace(t *testing.T) {
+	boot, err := storage.BootID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	order := func(dir string) error {
+		return storage.PeerOrders().Save(dir, peers.State{Number: 3, Placed: true, Coord: grid.Coord{X: 2}})
+	}
+	for what, tc := range map[string]struct {
+		copied string
+		order  func(dir string) error
+		kept   bool
+	}{
+		"former place":      {"1,0,0", order, false},
+		"present place":     {"2,0,0", order, true},
+		"earlier version":   {"", order, true},
+		"configured place":  {"0,0,0", func(string) error { return nil }, true},
+		"place withdrawn":   {"1,0,0", func(dir string) error { return storage.PeerOrders().Save(dir, peers.State{Number: 4}) }, false},
+		"unreadable orders": {"1,0,0", func(dir string) error { return os.WriteFile(storage.PeerOrders().Path(dir), []byte("?"), 0o600) }, true},
+	} {
+		d := &daemon{log: slog.New(slog.DiscardHandler), halves: map[fault.Half]*child{},
+			cfg: RunConfig{Agent: config.Agent{Node: "n0", Coord: "0,0,0", Dims: "3x1x1", StateDir: t.TempDir()}}}
+		if err := tc.order(d.cfg.Agent.StateDir); err != nil {
+			t.Fatal(err)
+		}
+		for _, h := range d.cfg.halves() {
+			d.halves[h] = newChild(d, h)
+			f, err := storage.OpenCopy(half.CopyPath(d.cfg.Agent.StateDir, h),
+				storage.CopyIdentity{Node: "n0", Half: h, Boot: boot, Place: tc.copied})
+			if err := errors.Join(err, f.Close()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d.leaveFormerPlace()
+		for _, h := range d.cfg.halves() {
+			if _, err := os.Stat(half.CopyPath(d.cfg.Agent.StateDir, h)); errors.Is(err, fs.ErrNotExist) == tc.kept {
+				t.Errorf("%s: the copy of the %s half: %v, want it kept: %t", what, h, err, tc.kept)
+			}
+		}
 	}
 }
 

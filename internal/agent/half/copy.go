@@ -42,7 +42,8 @@ type resumption struct {
 // on the register file.
 func (c *Common) OpenCopy(cs *Closers) {
 	boot, bootErr := storage.BootID()
-	file, err := storage.OpenCopy(CopyPath(c.Config.StateDir, c.Half), storage.CopyIdentity{Node: c.Config.Node, Half: c.Half, Boot: boot})
+	file, err := storage.OpenCopy(CopyPath(c.Config.StateDir, c.Half),
+		storage.CopyIdentity{Node: c.Config.Node, Half: c.Half, Boot: boot, Place: c.Topo.Coord.String()})
 	c.Copy = &resumption{File: file}
 	c.Copy.judge(c.Log, err)
 	cs.Add(file.Close)

@@ -37,6 +37,8 @@ type CopyIdentity struct {
 	Node fault.NodeID
 	Half fault.Half
 	Boot [16]byte // the kernel's boot id
+	// Place is the node's place in the torus, x,y,z. A copy from another place is cold. Empty: any place is good.
+	Place string
 }
 
 // CopyFile is the copy of one half. Its methods may be called from several goroutines. Only those that make or repair the
@@ -82,7 +84,7 @@ func OpenCopy(path string, id CopyIdentity) (*CopyFile, error) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	if err == nil {
-		return f, nil
+		return f, f.namePlace()
 	}
 	f.becomeCold(err.Error())
 	if errors.Is(err, fs.ErrNotExist) {

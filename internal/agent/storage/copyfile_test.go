@@ -29,7 +29,7 @@ func must(t testing.TB, err error) {
 }
 
 func identity(half fault.Half) CopyIdentity {
-	return CopyIdentity{Node: "n1", Half: half, Boot: [16]byte{1, 2, 3}}
+	return CopyIdentity{Node: "n1", Half: half, Boot: [16]byte{1, 2, 3}, Place: "0,1,2"}
 }
 
 func numbers(e fault.Epoch, seq fault.Seq) Numbers {
@@ -407,6 +407,53 @@ func TestCopyOfOtherNodeIsRefused(t *testing.T) {
 	g := openedCopy(t, path, fault.HalfDNP)
 	if g.Cold() != "" {
 		t.Errorf("the file itself: %s", g.Cold())
+	}
+}
+
+// A half resumes only from a copy of its present place. A copy of an earlier version names no place, and is named when a
+// half opens it.
+func TestCopyOfFormerPlaceIsRefused(t *testing.T) {
+	for _, half := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		path := pathIn(t)
+		at := func(place string) CopyIdentity {
+			id := identity(half)
+			id.Place = place
+			return id
+		}
+		open := func(place, cold, named string) {
+			t.Helper()
+			f, err := OpenCopy(path, at(place))
+			must(t, err)
+			defer func() { must(t, f.Close()) }()
+			if got := f.Cold(); !strings.Contains(got, cold) || (got == "") != (cold == "") {
+				t.Errorf("%s at %q: cold %q, want %q", half, place, got, cold)
+			}
+			must(t, f.StoreNumbers(numbers(7, 8)))
+			if r, err := ReadCopy(path, at("")); err != nil || r.Place() != named {
+				t.Errorf("%s at %q: the copy names %q, %v: want %q", half, place, r.Place(), err, named)
+			}
+		}
+		open("", "there was none", "") // by an earlier version
+		open("", "", "")
+		open("1,0,0", "", "1,0,0")
+		open("1,0,0", "", "1,0,0")
+		open("", "", "1,0,0") // by an earlier version after a downgrade
+		open("2,0,0", `of place "1,0,0": want 2,0,0`, "2,0,0")
+		if _, err := OpenCopyForDaemon(path, at("1,0,0")); !errors.Is(err, ErrCold) {
+			t.Errorf("%s for the daemon: %v", half, err)
+		}
+	}
+}
+
+// The place stands where earlier versions have nothing: files have the same size, and their other cells the same places.
+func TestPlaceLeavesLayout(t *testing.T) {
+	for half, size := range map[fault.Half]int{fault.HalfHost: 811008, fault.HalfDNP: 1163264} {
+		if got := CopySize(half); got != size {
+			t.Errorf("%s: %d bytes, want %d", half, got, size)
+		}
+		if l := newLayout(half); l.place.at < l.reports[NumReports-1].at {
+			t.Errorf("%s: the place stands at %d", half, l.place.at)
+		}
 	}
 }
 

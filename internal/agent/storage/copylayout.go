@@ -40,6 +40,7 @@ const (
 	numberBaseline = 3
 	numberPaths    = 4
 	numberSeen     = 5
+	numberPlace    = 6
 	numberSession  = 16
 	numberCounters = 32
 	numberHop      = 48
@@ -56,6 +57,7 @@ type layout struct {
 	relay, express           []cell                   // none
 	seen                     cell                     // of size 0 for a host half
 	reports                  []cell
+	place                    cell // in bytes that earlier versions left unused: they ignore it
 	all                      []cell
 	half                     int // of the file: where copy B begins
 }
@@ -96,6 +98,7 @@ func newLayout(half fault.Half) layout {
 	for i := range uint32(NumReports) {
 		l.reports = append(l.reports, add(numberReport+i, headerSize+reportHeader+MaxReport))
 	}
+	l.place = add(numberPlace, 64)
 	l.half = (next + pageSize - 1) / pageSize * pageSize
 	return l
 }

@@ -42,7 +42,28 @@ func (f *CopyFile) setHead(file *os.File) error {
 		return fmt.Errorf("node %q: %w", f.id.Node, ErrTooLong)
 	}
 	c.put(c.in(f.cells), sequenceOf(c.in(f.cells))+1, b)
+	if at := f.lay.place; f.id.Place != "" {
+		if len(f.id.Place) > at.room() {
+			return fmt.Errorf("place %q: %w", f.id.Place, ErrTooLong)
+		}
+		at.put(at.in(f.cells), sequenceOf(at.in(f.cells))+1, []byte(f.id.Place))
+	}
 	return nil
+}
+
+// namePlace adds the place to the copy of an earlier version. The caller holds the mutex.
+func (f *CopyFile) namePlace() error {
+	if f.id.Place == "" || f.payload(f.lay.place) != nil {
+		return nil
+	}
+	return f.storeLocked(f.lay.place, []byte(f.id.Place))
+}
+
+// Place returns the place in the torus, x,y,z, to which the copy belongs. Empty: an earlier version made the copy.
+func (f *CopyFile) Place() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return string(f.payload(f.lay.place))
 }
 
 // checkHead returns the defect of the loaded head, if there is one.
@@ -64,6 +85,9 @@ func (f *CopyFile) checkHead(file *os.File) error {
 		return errors.New("it is of an earlier boot of the machine")
 	case string(got) != string(want):
 		return errors.New("it was copied from another file")
+	}
+	if at := f.payload(f.lay.place); at != nil && f.id.Place != "" && string(at) != f.id.Place {
+		return fmt.Errorf("it is of place %q: want %s, where this node is now", at, f.id.Place)
 	}
 	return nil
 }

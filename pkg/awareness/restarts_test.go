@@ -33,3 +33,29 @@ func TestNoticeAfterItsOwnEndDelaysNothing(t *testing.T) {
 		t.Errorf("%+v: want the restart of the DNP half", r)
 	}
 }
+
+// TestStopsAgainAndAgainHideNoFault: a node that announces stops and returns without end uses up its budget. Then its faults show.
+func TestStopsAgainAndAgainHideNoFault(t *testing.T) {
+	w, err := newWorld(testConfig(grid.Dims{X: 2, Y: 2, Z: 2}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range w.order {
+		w.boot(a)
+	}
+	w.run(time.Second)
+	id := w.id(0)
+	liar := w.actor(id, fault.HalfHost)
+	w.say(liar, subject{id, fault.ComponentMemory}, fault.Failed, fault.KindSelf, 0)
+	for range 60 {
+		for _, s := range []fault.Stop{fault.StopDaemon, fault.StopOver} {
+			liar.stop = s
+			w.report(liar, false)
+			w.run(700 * time.Millisecond)
+		}
+	}
+	st, _ := w.m.Node(id)
+	if st.Stop.Reason != 0 || st.State != fault.Sick || st.Cause != fault.CauseMemory {
+		t.Errorf("after 60 stops in 84 s: %s, cause %s, stop %q: want SICK, cause MEMORY, and no stop", st.State, st.Cause, st.Stop.Reason)
+	}
+}

@@ -54,8 +54,8 @@ func (m *Machine) stopNotice(n *node, d fault.Delivery, now time.Time) {
 	if !s.Valid() || id.Origin.Half != fault.HalfHost || id.Epoch < n.voice(fault.HalfHost).epoch || n.revoked || m.cfg.StopLimit == 0 {
 		return
 	}
-	if r := m.restarts[n]; r != nil && s == fault.StopOver { // a daemon that took over ends its predecessor's notices
-		for _, h := range halves {
+	if r := m.restarts[n]; r != nil && s == fault.StopOver && stampOf(id).newer(r.newest[0]) {
+		for _, h := range halves { // a daemon that took over ends its predecessor's notices
 			r.over(h, now.Add(m.restartSettles()))
 		}
 	}
@@ -82,7 +82,7 @@ func (m *Machine) stopNotice(n *node, d fault.Delivery, now time.Time) {
 
 // becomeStopped begins a stop that was announced at since, if the budget allows it.
 func (m *Machine) becomeStopped(n *node, p *stops, reason fault.Stop, since, now time.Time) {
-	if n.stopped || n.dead.on || n.inferred {
+	if n.stopped || n.dead.on || n.inferred || now.Before(p.settles) {
 		return
 	}
 	limit := m.cfg.StopLimit
@@ -108,7 +108,13 @@ func (m *Machine) isBack(n *node, p *stops, now time.Time) {
 	}
 	m.endStop(n)
 	p.settles = now.Add(m.restartSettles())
-	p.budget = min(stopBudget*m.cfg.StopLimit, p.budget+max(0, p.until.Sub(now)))
+	// The time until then costs budget too: a node that stops and returns again and again hides its faults meanwhile.
+	p.budget = max(0, min(stopBudget*m.cfg.StopLimit, p.budget+max(0, p.until.Sub(now)))-m.stopCost())
+}
+
+// stopCost returns the price of a return: at least the time for which the node's states then stand.
+func (m *Machine) stopCost() time.Duration {
+	return max(m.restartSettles(), min(stopEnding, m.cfg.StopLimit/8))
 }
 
 // endStop ends a stop. Components that it made UNKNOWN stay so, by rule "unheard", until the next evaluation.
@@ -143,7 +149,7 @@ func (m *Machine) settleStop(n *node, now time.Time) {
 		return
 	}
 	p := m.stops[n]
-	if p.backBy.IsZero() && (n.voices[0].epoch > p.epochs[0] || n.voices[1].epoch > p.epochs[1]) {
+	if p.backBy.IsZero() && (n.voices[0].epoch > p.epochs[0] || n.stopsItself() == 0 && n.voices[1].epoch > p.epochs[1]) {
 		p.backBy = now.Add(stopEnding)
 	}
 	switch {
@@ -151,7 +157,7 @@ func (m *Machine) settleStop(n *node, now time.Time) {
 		m.endStop(n)
 	case !p.backBy.IsZero() && !now.Before(p.backBy):
 		m.isBack(n, p, now)
-	case p.backBy.IsZero() && n.heard(0).After(p.since.Add(stopEnding)):
+	case p.backBy.IsZero() && n.heard(n.stopsItself()).After(p.since.Add(stopEnding)):
 		m.endStop(n)
 	case !now.Before(p.until):
 		p.missed = now
@@ -160,6 +166,15 @@ func (m *Machine) settleStop(n *node, now time.Time) {
 		n.wakeAt(fault.Earliest(p.until, p.backBy), now)
 		n.restless = true // any report may end it
 	}
+}
+
+// stopsItself returns the half whose reports show that a stopping node has not stopped: of two kernels the host half, because
+// the DNP half goes on; otherwise 0 for either half.
+func (n *node) stopsItself() fault.Half {
+	if n.platform() == fault.PlatformDPU {
+		return fault.HalfHost
+	}
+	return 0
 }
 
 // isStopped returns the announced stop of a node, or zero.
@@ -183,7 +198,7 @@ func (m *Machine) settlesUntil(n *node, now time.Time) time.Time {
 // missedStop returns when the time of a stop passed from which the node has not come back; zero: there is none.
 func (m *Machine) missedStop(n *node) time.Time {
 	p := m.stops[n]
-	if p == nil || p.missed.IsZero() || n.heard(0).After(p.missed) {
+	if p == nil || p.missed.IsZero() || n.heard(n.stopsItself()).After(p.missed) {
 		return time.Time{}
 	}
 	return p.missed

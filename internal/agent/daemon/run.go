@@ -117,7 +117,9 @@ type daemon struct {
 	round   chan struct{} // accepts a value whenever remind goes round
 	manager managed
 	left    atomic.Pointer[peers.State] // the order of the place that a spare has left; nil: it has not
-	boots   *boots                      // nil: this daemon does not look at them
+	// stopLock is held while this daemon of one half stops; nil: it does not stop.
+	stopLock *os.File
+	boots    *boots // nil: this daemon does not look at them
 
 	mu     sync.Mutex
 	unkept half.Condition // histories cannot be written

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
+	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/agent/local"
 )
@@ -23,6 +25,10 @@ const (
 	returnLook = 20 * time.Millisecond
 	// returnRetry is the time between two tries to announce the return.
 	returnRetry = time.Second
+	// returnFor is how long the daemon tries. By then the supervisors know of the return by the new boot epochs.
+	returnFor = time.Minute
+	// togetherWithin is how long the daemon of one half waits for the other half's daemon to stop as well.
+	togetherWithin = 500 * time.Millisecond
 )
 
 // untilAnnounced returns a context that ends after ctx, when the stop has been announced. Call end to release it: it waits until
@@ -67,6 +73,10 @@ func (d *daemon) announceStop(ctx context.Context, reason fault.Stop) {
 	if takenOver {
 		return
 	}
+	if !d.nodeStops(ctx, reason) {
+		d.announce(ctx, d.cfg.Half)
+		return
+	}
 	began := time.Now()
 	if err := local.AnnounceStop(ctx, d.cfg.Agent.StateDir, reason); err != nil {
 		d.log.Info("stop not announced to the supervisors: they will see a node that died", "reason", reason.String(), "err", err)
@@ -75,9 +85,46 @@ func (d *daemon) announceStop(ctx context.Context, reason fault.Stop) {
 	d.log.Info("stop announced to the supervisors", "reason", reason.String(), "took", time.Since(began).Round(time.Millisecond).String())
 }
 
+// stopLock is the lock that a half's daemon holds while it stops.
+func stopLock(h fault.Half) string { return h.String() + ".run.stop" }
+
+// nodeStops reports whether the whole node stops, and not only this daemon's half: the machine goes down, or the daemon of the
+// other half stops too.
+func (d *daemon) nodeStops(ctx context.Context, reason fault.Stop) bool {
+	switch {
+	case d.cfg.Half == 0 || reason != fault.StopDaemon:
+		return true
+	case !d.cfg.Agent.Window.Zero():
+		return false // the other half has another kernel
+	}
+	lock, err := lockAlone(d.statePath(stopLock(d.cfg.Half)), "run")
+	if err != nil {
+		d.log.Warn("cannot show the other daemon that this one stops", "err", err)
+	} else {
+		d.stopLock = lock // until this process ends
+	}
+	ctx, cancel := context.WithTimeout(ctx, togetherWithin)
+	defer cancel()
+	t := time.NewTicker(returnLook)
+	defer t.Stop()
+	for !d.held(stopLock(d.cfg.Half.Other())) {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-t.C:
+		}
+	}
+	return true
+}
+
 // announceReturn makes the host half notify the supervisors that this node is back, when this daemon's halves have passed
 // their self-tests. After restartWithin it does so in any case, and the supervisors judge by the evidence.
 func (d *daemon) announceReturn(ctx context.Context) {
+	if d.halves[fault.HalfHost] == nil && !d.cfg.Agent.Window.Zero() {
+		return // the host half has another kernel, and a daemon there
+	}
+	ctx, cancel := context.WithTimeout(ctx, returnFor)
+	defer cancel()
 	t := time.NewTicker(returnLook)
 	defer t.Stop()
 	for end := time.Now().Add(restartWithin); !d.proven() && time.Now().Before(end); {
@@ -103,7 +150,7 @@ func (d *daemon) announceReturn(ctx context.Context) {
 	}
 }
 
-// proven reports whether all halves of this daemon have passed their self-tests.
+// proven reports whether both halves have passed their self-tests; of two kernels, the half on this one.
 func (d *daemon) proven() bool {
 	for _, c := range d.halves {
 		r, known := c.known()
@@ -111,7 +158,16 @@ func (d *daemon) proven() bool {
 			return false
 		}
 	}
-	return true
+	if d.cfg.Half == 0 || !d.cfg.Agent.Window.Zero() {
+		return true
+	}
+	path, other := d.statePath(half.RegisterFile), d.cfg.Half.Other()
+	_, held, err := regfile.HolderOf(path, other)
+	if err != nil || !held {
+		return false
+	}
+	h, err := regfile.LastHolder(path, other)
+	return err == nil && h.Tests == regfile.Proven
 }
 
 // shutdownAt names the files that show a shutdown.

@@ -1,11 +1,14 @@
 package daemon
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/lofamo/lofamo/pkg/fault"
+
+	"github.com/lofamo/lofamo/internal/config"
 )
 
 // TestStopReasonFollowsSystemd: the files of systemd tell a reboot and a shutdown from a stop of the agent.
@@ -59,5 +62,32 @@ func TestSystemdTellsOfShutdown(t *testing.T) {
 		if got := stopReason(t.Context(), shutdownAt{}); got != fault.StopDaemon {
 			t.Errorf("without systemd: %s: want %s", got, fault.StopDaemon)
 		}
+	}
+}
+
+// TestDaemonOfOneHalfStopsNodeOnlyWithTheOther: the end of one half's daemon is no stop of the node, unless the machine goes down
+// or the other half's daemon ends too.
+func TestDaemonOfOneHalfStopsNodeOnlyWithTheOther(t *testing.T) {
+	dir := t.TempDir()
+	of := func(h fault.Half) *daemon {
+		return &daemon{cfg: RunConfig{Half: h, Agent: config.Agent{StateDir: dir}}, log: slog.New(slog.DiscardHandler)}
+	}
+	host, dnp := of(fault.HalfHost), of(fault.HalfDNP)
+	if !of(0).nodeStops(t.Context(), fault.StopDaemon) || !dnp.nodeStops(t.Context(), fault.StopReboot) {
+		t.Error("the daemon of both halves, or the machine, goes down: want a stop of the node")
+	}
+	if dnp.nodeStops(t.Context(), fault.StopDaemon) {
+		t.Error("the DNP half's daemon stops alone: want no stop of the node")
+	}
+	if err := dnp.stopLock.Close(); err != nil { // the daemon ends, and another one starts
+		t.Fatal(err)
+	}
+	both := make(chan bool)
+	go func() { both <- dnp.nodeStops(t.Context(), fault.StopDaemon) }()
+	if !host.nodeStops(t.Context(), fault.StopDaemon) || !<-both {
+		t.Error("both daemons stop: want a stop of the node")
+	}
+	for _, d := range []*daemon{host, dnp} {
+		_ = d.stopLock.Close()
 	}
 }

@@ -104,10 +104,13 @@ func (c *child) handOver() {
 }
 
 // awaited reports whether a daemon waits to look after the half.
-func (d *daemon) awaited(h fault.Half) bool {
-	f, err := os.OpenFile(d.statePath(awaitedLock(h)), os.O_RDWR|unix.O_NOFOLLOW, 0)
+func (d *daemon) awaited(h fault.Half) bool { return d.held(awaitedLock(h)) }
+
+// held reports whether a process holds the lock of that name in the state directory.
+func (d *daemon) held(name string) bool {
+	f, err := os.OpenFile(d.statePath(name), os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return false // no daemon has ever waited
+		return false // no process has ever held it
 	}
 	defer func() { _ = f.Close() }()
 	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)

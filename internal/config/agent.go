@@ -182,7 +182,8 @@ type RecoveryConfig struct {
 
 // HardwareWatchdogConfig is the machine's watchdog device, which lofamo-agent run feeds. An armed device resets the machine
 // when the daemon dies or hangs, when a half writes no watchdog word for 30 s, and when the node is cut off. It is armed
-// once both halves serve, and disarmed when the daemon stops on request.
+// once both halves serve, and disarmed when the daemon stops on request. Of two daemons, each with one half, that of the host
+// half feeds it. Not allowed beside window.
 type HardwareWatchdogConfig struct {
 	// Device is the device's path, such as /dev/watchdog0. No other program may feed it. Default none: nothing is armed.
 	Device string `json:"device,omitempty"`
@@ -193,7 +194,7 @@ type HardwareWatchdogConfig struct {
 	// longer fed: self-fencing. The machine is down at most Timeout later. 5s to 1h, or 0s for no self-fencing. Default 0s.
 	ContactWithin Duration `json:"contactWithin,omitempty"`
 	// AllowNoWayOut accepts a device that cannot be disarmed, or for which the kernel does not say. If the daemon is then
-	// stopped for longer than Timeout, the machine resets. Default false.
+	// stopped for longer than Timeout, or the node gets another place, the machine resets. Default false.
 	AllowNoWayOut bool `json:"allowNoWayOut,omitempty"`
 }
 

@@ -17,7 +17,10 @@ func (r RecoveryConfig) validate(p *problems) {
 	}
 }
 
-func (w HardwareWatchdogConfig) validate(p *problems) {
+func (w HardwareWatchdogConfig) validate(p *problems, window WindowConfig) {
+	if !window.Zero() && w.Device != "" {
+		p.bad("hardwareWatchdog.device", w.Device, "nothing beside window: the words of a half on another kernel must not reset this machine")
+	}
 	timeout, contact := w.Timeout.D(), w.ContactWithin.D()
 	switch {
 	case w.Device == "" && w != (HardwareWatchdogConfig{}):

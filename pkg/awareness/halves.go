@@ -108,7 +108,7 @@ func (m *Machine) accused(n *node, h fault.Half, now time.Time) accusation {
 	r := m.said(n, h.Other(), halfComponent(h))
 	found := r != nil && r.kind == fault.KindWatchdog && r.state == fault.Failed
 	bus := m.said(n, h.Other(), fault.ComponentBus)
-	if bus.silent() {
+	if bus.silent() && (!found || !bus.since.Before(back)) {
 		r, found = bus, true // if the bus is silent, the watchdog cannot see the half either
 	}
 	if found && !r.since.Before(back) && m.states(n, h.Other(), now) {

@@ -133,8 +133,9 @@ func (w *Window) Hear(now time.Time, f WindowFrame) (WindowOutput, error) {
 	switch {
 	case errors.Is(err, ErrWindowVersion):
 		w.stats.Unknown++
-		out.Beat = true
-		return out, err
+		if !d.Statement {
+			return out, err
+		}
 	case err != nil:
 		w.stats.Malformed++
 		return out, err
@@ -148,6 +149,9 @@ func (w *Window) Hear(now time.Time, f WindowFrame) (WindowOutput, error) {
 			out.Deny = true
 			return out, fmt.Errorf("second process of the other half, boot epoch %d beside %d: %w", f.Epoch, w.epoch, ErrWindowLeased)
 		}
+		if !d.Statement {
+			return out, nil // only a statement begins a lease
+		}
 		w.life, out.Holder = d.Life, true
 	}
 	w.epoch = f.Epoch
@@ -155,6 +159,10 @@ func (w *Window) Hear(now time.Time, f WindowFrame) (WindowOutput, error) {
 		w.stats.Mail++
 		out.Mail = d.Mail
 		return out, nil
+	}
+	if err != nil { // of a later version: its owner writes its watchdog word
+		w.stated, out.Beat = now, true
+		return out, err
 	}
 	w.stats.Statements++
 	w.stated, w.boot = now, d.Boot

@@ -146,6 +146,29 @@ func TestLaterVersionIsSignOfLife(t *testing.T) {
 	if !errors.Is(err, ErrWindowVersion) || !out.Beat || !strings.Contains(err.Error(), "2: want 1") {
 		t.Errorf("%+v %v", out, err)
 	}
+	mail, err := AppendMail(nil, 7, []byte("mail"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mail[0] = 2
+	f.Seq, f.Payload = f.Seq+1, mail
+	if out, err := w.Hear(windowAt(0), f); !errors.Is(err, ErrWindowVersion) || out.Beat {
+		t.Errorf("mail of a later version: %+v %v: want no beat, since it writes no watchdog word", out, err)
+	}
+}
+
+// TestMailBeginsNoLease: mail of a process that never stated its words reaches no mailbox, and takes nobody's place.
+func TestMailBeginsNoLease(t *testing.T) {
+	w := newTestWindow()
+	mail, err := AppendMail(nil, 9, []byte("mail"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := statement(t, 7, 1, 1, 5)
+	f.Payload = mail
+	if out, err := w.Hear(windowAt(0), f); err != nil || out.Mail != nil || out.Holder {
+		t.Errorf("%+v %v", out, err)
+	}
 }
 
 func TestWindowDatagrams(t *testing.T) {
@@ -154,7 +177,7 @@ func TestWindowDatagrams(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d, err := DecodeWindow(b); err != nil || !reflect.DeepEqual(d, WindowDatagram{Life: 5, Boot: BootID{1, 2}, Words: words}) {
+	if d, err := DecodeWindow(b); err != nil || !reflect.DeepEqual(d, WindowDatagram{Life: 5, Boot: BootID{1, 2}, Words: words, Statement: true}) {
 		t.Errorf("%+v %v", d, err)
 	}
 	mail, err := AppendMail(nil, 5, []byte("mail"))
@@ -189,7 +212,7 @@ func TestWindowDatagrams(t *testing.T) {
 		{b[:len(b)-1], "statement of 2 words in 11 bytes"},
 		{append(AppendDenial(nil, 5), 0), "denial with 1 bytes: want none"},
 		{[]byte{1, 4, 0, 0, 0, 0, 0, 0, 0, 1}, "kind is 4: want 1 to 3"},
-		{make([]byte, 10), "unknown version of a window datagram: 0: want 1"},
+		{append(make([]byte, 9), 5), "unknown version of a window datagram: 0: want 1"},
 		{[]byte{1, 1, 0, 0, 0, 0, 0, 0, 0, 0}, "process is 0"},
 	} {
 		if _, err := DecodeWindow(tc.b); err == nil || !strings.Contains(err.Error(), tc.want) {

@@ -6,7 +6,8 @@ import (
 	"fmt"
 )
 
-// A datagram of the window is the payload of an authenticated frame (pkg/torus). All numbers are big-endian:
+// A datagram of the window is the payload of an authenticated frame (pkg/torus). All numbers are big-endian. The first ten bytes are the
+// same in all versions:
 //
 //	0      version, 1
 //	1      kind: 1 statement, 2 mail, 3 denial
@@ -17,7 +18,7 @@ import (
 //	           and its value, 4 bytes. The name is a register's address, or names a word of the register file's extension
 //	           page. The watchdog word comes last.
 //	mail:      a datagram of the mailbox, 1 to MaxWindowMail bytes
-//	denial:    empty; the random number is that of the process that holds the receiver's side
+//	denial:    empty; the sender refuses the receiver's process, because another one holds its side
 const (
 	windowVersion = 1
 
@@ -52,6 +53,8 @@ type WindowDatagram struct {
 	Words  []WindowWord // of a statement; never nil there
 	Mail   []byte       // a part of the input; nil: no mail
 	Denied bool
+	// Statement: it is a statement, also one of a later version, of which only Life is known.
+	Statement bool
 }
 
 var (
@@ -102,12 +105,13 @@ func DecodeWindow(b []byte) (WindowDatagram, error) {
 	switch {
 	case len(b) < windowHead:
 		return bad("%d bytes: want at least %d", len(b), windowHead)
-	case b[0] != windowVersion:
-		return WindowDatagram{}, fmt.Errorf("%w: %d: want %d", ErrWindowVersion, b[0], windowVersion)
 	}
-	d := WindowDatagram{Life: binary.BigEndian.Uint64(b[2:])}
-	if d.Life == 0 {
+	d := WindowDatagram{Life: binary.BigEndian.Uint64(b[2:]), Statement: b[1] == windowStatement}
+	switch {
+	case d.Life == 0:
 		return bad("process is 0: want a random number")
+	case b[0] != windowVersion:
+		return d, fmt.Errorf("%w: %d: want %d", ErrWindowVersion, b[0], windowVersion)
 	}
 	rest := b[windowHead:]
 	switch b[1] {

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,16 +16,30 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
-	"github.com/lofamo/lofamo/pkg/watchdog"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
 	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/local"
+	"github.com/lofamo/lofamo/internal/agent/storage"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/durable"
 )
 
 // This file feeds the machine's hardware watchdog (Linux' watchdog API) while recovery.Fence allows it. Opening the device
 // arms it. Closing it after the character V disarms it, unless the driver was loaded with nowayout.
+
+// armedFile in the state directory names the boot in which the daemon has armed the device, and not disarmed it.
+const (
+	armedFile = "hardware-watchdog.armed"
+	maxArmed  = 64
+)
+
+// hardwareLook is the interval of looks, and of feeding. The shortest time-out is four times as long.
+const hardwareLook = time.Second
+
+// askWithin bounds the question to the host half whether the service network works.
+const askWithin = hardwareLook / 2
 
 // openRetry is the time between two attempts to open a device that another process holds.
 const openRetry = 30 * time.Second
@@ -32,38 +47,45 @@ const openRetry = 30 * time.Second
 // feedHardware feeds the configured device until ctx ends, and then disarms it. The daemon leaves the device armed only if it
 // dies or hangs.
 func (d *daemon) feedHardware(ctx context.Context) {
-	w := &hardware{cfg: d.cfg.Agent.HardwareWatchdog, log: d.log, registers: d.statePath(half.RegisterFile)}
+	w := &hardware{cfg: d.cfg.Agent.HardwareWatchdog, log: d.log, stateDir: d.cfg.Agent.StateDir}
 	w.fence.ContactWithin = w.cfg.ContactWithin.D()
-	t := time.NewTicker(w.cfg.Timeout.D() / 4)
+	if boot, err := storage.BootID(); err == nil {
+		w.boot = hex.EncodeToString(boot[:])
+	}
+	if b, err := durable.Read(w.path(armedFile), maxArmed); err == nil && w.boot != "" && string(b) == w.boot {
+		w.fence.Resume() // the device may be armed, and has not been fed since the earlier daemon died
+	}
+	t := time.NewTicker(hardwareLook)
 	defer t.Stop()
 	defer w.disarm()
-	for {
+	for now := time.Now(); ; {
+		w.look(ctx, now)
 		select {
 		case <-ctx.Done():
 			return
-		case now := <-t.C:
-			w.look(now)
+		case now = <-t.C:
 		}
 	}
 }
 
 // hardware is the machine's watchdog device. One goroutine owns it.
 type hardware struct {
-	cfg       config.HardwareWatchdogConfig
-	log       *slog.Logger
-	registers string // path of the register file
-	fence     recovery.Fence
-	device    *os.File       // nil while disarmed
-	page      *regfile.File  // nil while there is none
-	retryAt   time.Time      // when to try to open the device again
-	failed    half.Condition // the device cannot be opened
-	unfed     half.Condition // the device refuses to be fed
-	starving  half.Condition
+	cfg      config.HardwareWatchdogConfig
+	log      *slog.Logger
+	stateDir string
+	boot     string // the boot's identity; empty: not known
+	fence    recovery.Fence
+	device   *os.File       // nil while disarmed
+	page     *regfile.File  // nil while there is none
+	retryAt  time.Time      // when to try to open the device again
+	failed   half.Condition // the device cannot be opened
+	unfed    half.Condition // the device refuses to be fed
+	starving half.Condition
 }
 
 // look reads the registers, and feeds the device if the fence allows it.
-func (w *hardware) look(now time.Time) {
-	feed, why := w.fence.Look(now, w.read())
+func (w *hardware) look(ctx context.Context, now time.Time) {
+	feed, why := w.fence.Look(now, w.read(ctx))
 	if why != "" {
 		w.starving.Set(w.log, "feed hardware watchdog", fmt.Errorf("%s: not feeding it; the machine resets within %s unless this clears", why,
 			w.cfg.Timeout.D()))
@@ -81,6 +103,7 @@ func (w *hardware) look(now time.Time) {
 		err := w.open()
 		w.failed.Set(w.log, "open hardware watchdog", err)
 		if err != nil {
+			_ = os.Remove(w.path(armedFile))
 			w.retryAt = now.Add(openRetry)
 			w.fence.Disarmed()
 			return
@@ -90,9 +113,9 @@ func (w *hardware) look(now time.Time) {
 }
 
 // read reads the halves' progress and contacts from the register file. A word that cannot be read counts as neither.
-func (w *hardware) read() (l recovery.FenceLook) {
+func (w *hardware) read(ctx context.Context) (l recovery.FenceLook) {
 	if w.page == nil {
-		f, err := regfile.OpenReadOnly(w.registers)
+		f, err := regfile.OpenReadOnly(w.path(half.RegisterFile))
 		if err != nil {
 			return l
 		}
@@ -107,24 +130,33 @@ func (w *hardware) read() (l recovery.FenceLook) {
 		n, err := w.page.Progress(h)
 		l.Stores[i], l.Readable[i] = n, err == nil
 	}
-	host, _, err := w.page.LoadHost()
-	l.Contact = err == nil && host.ServiceNetwork != watchdog.HealthBroken
 	for _, dir := range grid.Directions() {
 		v, err := w.page.LoadLinkDetail(dir)
 		if err != nil {
 			continue
 		}
 		if det, err := torus.DecodeDetail(v); err == nil && (det.Rx == torus.LinkNormal || det.Rx == torus.LinkSick) {
-			l.Contact = true
+			l.Links = true
 		}
+	}
+	if w.cfg.ContactWithin != 0 && !l.Links { // the register has no UNKNOWN for a network that has never answered
+		ctx, cancel := context.WithTimeout(ctx, askWithin)
+		defer cancel()
+		s, err := local.AskStatus(ctx, w.stateDir)
+		l.Service = err == nil && (s.ServiceNetwork == fault.Normal.String() || s.ServiceNetwork == fault.Sick.String())
 	}
 	return l
 }
+
+func (w *hardware) path(name string) string { return filepath.Join(w.stateDir, name) }
 
 // open opens the device, which arms it, and sets its time-out.
 func (w *hardware) open() error {
 	if err := checkWayOut(w.cfg.Device); err != nil && !w.cfg.AllowNoWayOut {
 		return fmt.Errorf("%w (hardwareWatchdog.allowNoWayOut accepts that)", err)
+	}
+	if err := durable.Replace(w.path(armedFile), []byte(w.boot)); err != nil { // before the device is armed
+		return fmt.Errorf("record that it is armed: %w", err)
 	}
 	f, err := os.OpenFile(w.cfg.Device, os.O_WRONLY, 0)
 	if errors.Is(err, unix.EBUSY) {
@@ -172,6 +204,7 @@ func (w *hardware) disarm() {
 		w.log.Error("disarm hardware watchdog: the machine may reset", "device", w.cfg.Device, "err", err)
 		return
 	}
+	_ = os.Remove(w.path(armedFile))
 	w.log.Info("hardware watchdog disarmed", "device", w.cfg.Device)
 }
 

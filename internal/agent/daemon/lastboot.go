@@ -168,6 +168,9 @@ func (b *boots) end(reason fault.Stop) {
 // copiedLogs is where the packages' unit puts copies of the logs of dead kernels: only root may read the logs themselves.
 const copiedLogs = "/run/lofamo-kernel"
 
+// copiesComplete is the file there that the unit makes last.
+const copiesComplete = "complete"
+
 // logDirs returns the folders with logs of dead kernels: that of the copies; or pstore, the folder to which systemd moves pstore's
 // records, and that of kdump.
 func (b *boots) logDirs() []string {
@@ -181,6 +184,9 @@ func (b *boots) logDirs() []string {
 func (b *boots) kernelDeaths() (out []halfcore.KernelDeath, unread error) {
 	for _, dir := range b.logDirs() {
 		paths, err := newestLogs(dir)
+		if _, lost := os.Lstat(filepath.Join(dir, copiesComplete)); dir == b.root+copiedLogs && lost != nil {
+			err = errors.Join(err, fmt.Errorf("copies are not complete: %w", lost))
+		}
 		for _, path := range paths {
 			log, readErr := readEnd(path)
 			if readErr != nil {
@@ -212,6 +218,7 @@ func newestLogs(dir string) (out []string, unread error) {
 	looked := 0
 	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if looked++; looked > maxLogEntries {
+			unread = fmt.Errorf("%s has more than %d files", dir, maxLogEntries)
 			return filepath.SkipAll
 		}
 		if err != nil {

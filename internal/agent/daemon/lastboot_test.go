@@ -95,6 +95,8 @@ func TestCauseOfLastBootIsFoundOnce(t *testing.T) {
 	// The unit of the packages copies the logs for a daemon that may not read them.
 	m.write("run/lofamo-kernel/dmesg-1", "[    7.5] "+panicked+"\n")
 	m.want(m.boot(), halfcore.BootPanic, panicked)
+	m.want(m.boot(), halfcore.BootUnknown, "the agent may not read the logs of dead kernels") // the copies are not complete
+	m.write("run/lofamo-kernel/complete", "")
 	m.want(m.boot(), halfcore.BootPowerLoss, "")
 }
 

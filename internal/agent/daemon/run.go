@@ -227,7 +227,7 @@ func (d *daemon) serve(ctx context.Context) error {
 		g.Go(func() error { d.serveLive(ctx, h); return nil })
 	}
 	g.Go(func() error { d.serveActs(ctx); return nil })
-	if d.cfg.Agent.HardwareWatchdog.Device != "" && d.cfg.Half == 0 {
+	if d.cfg.Agent.HardwareWatchdog.Device != "" && d.halves[fault.HalfHost] != nil {
 		g.Go(func() error { d.feedHardware(ctx); return nil })
 	}
 	g.Go(func() error { d.announceReturn(ctx); return nil })

@@ -36,12 +36,12 @@ type Fence struct {
 type FenceLook struct {
 	Readable [2]bool   // by half: host, DNP
 	Stores   [2]uint32 // numbers of the watchdog words, where readable
-	// Contact reports whether the node reaches another one: frames arrive on a link, or the service network works.
-	Contact bool
+	Links    bool      // the DNP half's registers say that frames arrive on a link
+	Service  bool      // the host half says that the service network works: a supervisor has answered
 }
 
-// Armed reports whether Look has asked for the device.
-func (f *Fence) Armed() bool { return f.armed }
+// Resume makes a fence that an earlier daemon of this boot had armed: the device is not fed now, so the next Look feeds it.
+func (f *Fence) Resume() { f.armed = true }
 
 // Disarmed notes that the device is not open: it could not be opened, or the daemon closed it.
 func (f *Fence) Disarmed() { f.armed = false }
@@ -52,16 +52,18 @@ func (f *Fence) Look(now time.Time, l FenceLook) (feed bool, why string) {
 	if f.contact.IsZero() {
 		f.contact, f.moved = now, [2]time.Time{now, now}
 	}
+	var advances [2]bool
 	for i := range f.stores {
 		if !l.Readable[i] {
 			continue
 		}
-		if f.known[i] && l.Stores[i] != f.stores[i] {
+		if advances[i] = f.known[i] && l.Stores[i] != f.stores[i]; advances[i] {
 			f.seen[i], f.moved[i] = true, now
 		}
 		f.stores[i], f.known[i] = l.Stores[i], true
 	}
-	if l.Contact {
+	// What a half has left in its registers counts only while it runs.
+	if l.Service && advances[0] || l.Links && advances[1] {
 		f.contact, f.reached = now, true
 	}
 	if !f.armed {

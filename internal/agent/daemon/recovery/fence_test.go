@@ -22,7 +22,7 @@ func (r *fenceRun) step(host, dnp, contact bool) (bool, string) {
 			r.stores[i] += 10
 		}
 	}
-	return r.f.Look(r.now, FenceLook{Readable: [2]bool{true, true}, Stores: r.stores, Contact: contact})
+	return r.f.Look(r.now, FenceLook{Readable: [2]bool{true, true}, Stores: r.stores, Links: contact})
 }
 
 func newFenceRun(t *testing.T, contactWithin time.Duration) *fenceRun {
@@ -34,7 +34,7 @@ func armedRun(t *testing.T, contactWithin time.Duration) *fenceRun {
 	t.Helper()
 	r := newFenceRun(t, contactWithin)
 	r.step(true, true, true)
-	if feed, why := r.step(true, true, true); !feed || why != "" || !r.f.Armed() {
+	if feed, why := r.step(true, true, true); !feed || why != "" {
 		t.Fatalf("two words of both halves and a contact: feed %v, %q: want the device fed", feed, why)
 	}
 	return r
@@ -107,9 +107,54 @@ func TestFenceTakesUnreadableRegistersAsNoWord(t *testing.T) {
 	feed := true
 	for range FenceStall/time.Second + 1 {
 		r.now = r.now.Add(time.Second)
-		feed, _ = r.f.Look(r.now, FenceLook{Contact: true})
+		feed, _ = r.f.Look(r.now, FenceLook{Links: true, Service: true})
 	}
 	if feed {
 		t.Fatalf("registers unreadable for more than %s: fed", FenceStall)
+	}
+}
+
+// TestFenceTakesOldRegistersAsNoContact: the registers of the former boot still name links and a service network. They count only
+// when the half that owns them writes.
+func TestFenceTakesOldRegistersAsNoContact(t *testing.T) {
+	r := newFenceRun(t, time.Minute)
+	look := func(host, dnp, links, service bool) bool {
+		r.now = r.now.Add(time.Second)
+		for i, on := range [...]bool{host, dnp} {
+			if on {
+				r.stores[i]++
+			}
+		}
+		feed, _ := r.f.Look(r.now, FenceLook{Readable: [2]bool{true, true}, Stores: r.stores, Links: links, Service: service})
+		return feed
+	}
+	look(false, false, true, true) // nothing runs yet
+	for range 5 {
+		if look(true, false, true, false) {
+			t.Fatal("armed by links of a DNP half that does not run")
+		}
+	}
+	for range 5 {
+		if look(true, true, false, false) {
+			t.Fatal("armed without contact")
+		}
+	}
+	if !look(true, true, false, true) {
+		t.Fatal("a supervisor answers, and both halves run: want the device fed")
+	}
+}
+
+// TestFenceResumesAtOnce: a daemon that starts again in the same boot feeds the armed device at its first look.
+func TestFenceResumesAtOnce(t *testing.T) {
+	r := newFenceRun(t, 10*time.Second)
+	r.f.Resume()
+	if feed, why := r.step(false, false, false); !feed {
+		t.Fatalf("the first look: not fed: %s", why)
+	}
+	for range 11 {
+		r.step(true, true, false)
+	}
+	if feed, _ := r.step(true, true, false); feed {
+		t.Fatal("no contact since the start: fed")
 	}
 }

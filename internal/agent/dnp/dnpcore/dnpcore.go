@@ -423,10 +423,12 @@ func (m *Machine) fillPage() {
 		m.store(r.addr, r.value)
 	}
 	m.out.WriteDescriptor, m.out.WriteDNP = true, true
-	for _, l := range m.links {
-		if l != nil {
+	for _, d := range grid.Directions() {
+		if l := m.links[d.Index()]; l != nil {
 			m.out.Details = append(m.out.Details, l.extension())
 			m.out.Causes = append(m.out.Causes, Extension{l.dir, l.cause})
+		} else { // the earlier incarnation may have had a link there
+			m.out.Details = append(m.out.Details, Extension{d, torus.Detail{Rx: torus.LinkUnknown, Tx: torus.LinkUnknown}.Encode()})
 		}
 	}
 }

@@ -74,6 +74,9 @@ func ResumeLink(cfg LinkConfig, now time.Time, s LinkSnapshot) *Link {
 	return l
 }
 
+// Unheard reports whether the machine resumes another one and has not received a frame yet: its states are the earlier ones.
+func (l *Link) Unheard() bool { return l.resumed }
+
 // ResumeSession returns a session with the last sealed sequence number: the next one must be above it.
 func ResumeSession(id uint32, txKey, rxKey [KeySize]byte, lastSeq uint64) *Session {
 	s := NewSession(id, txKey, rxKey)

@@ -144,10 +144,10 @@ func (m *Machine) tickTests(now time.Time) {
 }
 
 // excuse keeps the self-test from blaming this half for a link that either end reports as unwell, and from expecting an
-// echo of a restarted neighbour.
+// echo of a restarted neighbour, or of one that has not been heard since this half resumed: both may have been stopped.
 func (m *Machine) excuse(now time.Time, l *link) {
 	i := l.dir.Index()
-	bad := !l.session || l.detail.State() != torus.LinkNormal
+	bad := !l.session || l.detail.State() != torus.LinkNormal || l.machine.Unheard()
 	if w, err := watchdog.DecodeDNPWord(l.peer.DNP); err == nil && w.Links[l.dir.Opposite().Index()] != watchdog.HealthNormal {
 		bad = true
 	}

@@ -177,7 +177,8 @@ func TestWindowDatagrams(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d, err := DecodeWindow(b); err != nil || !reflect.DeepEqual(d, WindowDatagram{Life: 5, Boot: BootID{1, 2}, Words: words, Statement: true}) {
+	want := WindowDatagram{Life: 5, Boot: BootID{1, 2}, Words: words, Statement: true}
+	if d, err := DecodeWindow(b); err != nil || !reflect.DeepEqual(d, want) {
 		t.Errorf("%+v %v", d, err)
 	}
 	mail, err := AppendMail(nil, 5, []byte("mail"))

@@ -102,8 +102,7 @@ func DecodeWindow(b []byte) (WindowDatagram, error) {
 	bad := func(format string, args ...any) (WindowDatagram, error) {
 		return WindowDatagram{}, fmt.Errorf("%w: %s", ErrWindowMalformed, fmt.Sprintf(format, args...))
 	}
-	switch {
-	case len(b) < windowHead:
+	if len(b) < windowHead {
 		return bad("%d bytes: want at least %d", len(b), windowHead)
 	}
 	d := WindowDatagram{Life: binary.BigEndian.Uint64(b[2:]), Statement: b[1] == windowStatement}

@@ -172,7 +172,7 @@ func (w *Window) Hear(now time.Time, f WindowFrame) (WindowOutput, error) {
 	return out, nil
 }
 
-// fresh reports whether a frame has not arrived before, and remembers it. Sequence numbers begin anew with a session; a
+// fresh reports whether a frame has not arrived before, and remembers it. Sequence numbers restart with each session; a
 // caller accepts frames of the previous session only until the first one of the next.
 func (w *Window) fresh(f WindowFrame) bool {
 	switch {

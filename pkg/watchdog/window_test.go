@@ -157,7 +157,7 @@ func TestLaterVersionIsSignOfLife(t *testing.T) {
 	}
 }
 
-// TestMailBeginsNoLease: mail of a process that never stated its words reaches no mailbox, and takes nobody's place.
+// TestMailBeginsNoLease: mail of a process that never stated its words reaches no mailbox, and takes no lease.
 func TestMailBeginsNoLease(t *testing.T) {
 	w := newTestWindow()
 	mail, err := AppendMail(nil, 9, []byte("mail"))

@@ -25,37 +25,30 @@ func TestJoinsAndLeaves(t *testing.T) {
 		playMoves(t, *movesSeed)
 		return
 	}
-	n := *movesSeeds
-	switch {
-	case n > 0:
-	case testing.Short():
-		n = 4
-	default:
-		n = 60
-	}
-	for seed := uint64(1); seed <= uint64(n); seed++ {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
-			playMoves(t, seed)
-		})
-	}
+	eachStory(t, 60, playMoves)
 }
 
 // Nodes move to other places, and leaders, nodes and their neighbours die meanwhile: supervisors accuse no healthy node, name every
 // death, and everything is NORMAL at the end.
 func TestNodesMoveToOtherPlaces(t *testing.T) {
-	n := *movesSeeds
+	eachStory(t, 30, func(t *testing.T, seed uint64) {
+		playPlan(t, NewTransferPlan(seed), fmt.Sprintf("TestNodesMoveToOtherPlaces/^%d$", seed))
+	})
+}
+
+// eachStory plays the stories of the first n seeds, or of as many as the flag and -short want.
+func eachStory(t *testing.T, n int, play func(*testing.T, uint64)) {
+	t.Helper()
 	switch {
-	case n > 0:
+	case *movesSeeds > 0:
+		n = *movesSeeds
 	case testing.Short():
 		n = 4
-	default:
-		n = 30
 	}
 	for seed := uint64(1); seed <= uint64(n); seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			playPlan(t, NewTransferPlan(seed), fmt.Sprintf("TestNodesMoveToOtherPlaces/^%d$", seed))
+			play(t, seed)
 		})
 	}
 }

@@ -48,6 +48,10 @@ type SupervisorResponses struct {
 	Cooldown Duration `json:"cooldown"`
 	// MaxEvidenceAge is the maximum age of the evidence of a fault, 1ms or more. Default 30s.
 	MaxEvidenceAge Duration `json:"maxEvidenceAge"`
+	// FenceMargin is added to the time after which a node that fences itself counts as down. It covers the time in which halves
+	// find out that a link or the service network no longer works: 30s suffice for the presets fast and default, 2m for
+	// relaxed. 1s or more. Default 30s.
+	FenceMargin Duration `json:"fenceMargin"`
 	// Approvals is the number of people who must approve actions that may end work on a node, besides those that a
 	// policy requires. 0 to 2. Default 0.
 	Approvals int `json:"approvals"`
@@ -131,7 +135,7 @@ func DefaultResponses() SupervisorResponses {
 		RateWindow: Duration(d.RateWindow), BreakerPercent: d.BreakerPercent, BreakerNodes: d.BreakerNodes,
 		BreakerWindow: Duration(d.BreakerWindow),
 		Grace:         Duration(d.Grace), StormDelay: Duration(d.StormDelay), Cooldown: Duration(d.Cooldown),
-		MaxEvidenceAge: Duration(d.MaxEvidenceAge),
+		MaxEvidenceAge: Duration(d.MaxEvidenceAge), FenceMargin: Duration(d.FenceMargin),
 		Approvals:      d.Approvals, ApprovalTime: Duration(d.ApprovalTime), MaxActive: d.MaxActive, Keep: Duration(d.Keep),
 		OptOutLabel: d.OptOutLabel,
 		AuditLines:  100_000, AuditBytes: 64 << 20,
@@ -147,6 +151,7 @@ func (c SupervisorResponses) Limits(domainLabels []string) response.Config {
 	l.BreakerPercent, l.BreakerNodes, l.BreakerWindow = c.BreakerPercent, c.BreakerNodes, c.BreakerWindow.D()
 	l.Grace, l.StormDelay, l.Cooldown, l.MaxEvidenceAge = c.Grace.D(), c.StormDelay.D(), c.Cooldown.D(), c.MaxEvidenceAge.D()
 	l.LookAgain = min(l.LookAgain, max(l.MaxEvidenceAge/3, time.Millisecond)) // check again before findings expire
+	l.FenceMargin = c.FenceMargin.D()
 	l.Approvals, l.ApprovalTime, l.MaxActive, l.Keep, l.OptOutLabel = c.Approvals, c.ApprovalTime.D(), c.MaxActive, c.Keep.D(), c.OptOutLabel
 	return l
 }

@@ -104,7 +104,7 @@ func (a *answering) lead(t *term) {
 	before, open := a.told, respond.OpenTargets(led.Records)
 	a.told = respond.KnownNodes{}
 	for _, st := range t.machine.Nodes() {
-		a.told.Lead(&led, st, a.r.applied, before, open)
+		a.told.Lead(&led, view.Entry{Status: st}, a.r.applied, before, open)
 	}
 	_ = a.step(led)
 }

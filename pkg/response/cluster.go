@@ -11,10 +11,11 @@ import (
 type cluster struct {
 	dims  grid.Dims
 	nodes map[fault.NodeID]place
-	keys  []string   // of failure domains for which some node has a value
-	sizes [][]int    // nodes by key and value; value 0: none
-	names [][]string // of the values
-	inUse int        // nodes that are not spare
+	at    map[grid.Coord]fault.NodeID // those that are not spare
+	keys  []string                    // of failure domains for which some node has a value
+	sizes [][]int                     // nodes by key and value; value 0: none
+	names [][]string                  // of the values
+	inUse int                         // nodes that are not spare
 }
 
 // place is a node's position in the torus and in its failure domains.
@@ -25,7 +26,8 @@ type place struct {
 
 // newCluster builds the cluster from a topology. The cost grows with the number of nodes.
 func newCluster(t TopologyChanged, cfg Config) cluster {
-	c := cluster{dims: t.Dims, nodes: make(map[fault.NodeID]place, len(t.Nodes))}
+	c := cluster{dims: t.Dims, nodes: make(map[fault.NodeID]place, len(t.Nodes)),
+		at: make(map[grid.Coord]fault.NodeID, len(t.Nodes))}
 	for _, key := range cfg.DomainLabels {
 		for _, n := range t.Nodes {
 			if n.Labels[key] != "" {
@@ -43,6 +45,7 @@ func newCluster(t TopologyChanged, cfg Config) cluster {
 		p := place{NodeInfo: n, values: make([]int32, len(c.keys))}
 		if !n.Spare {
 			c.inUse++
+			c.at[n.Coord] = n.ID
 		}
 		for k, key := range c.keys {
 			v := n.Labels[key]

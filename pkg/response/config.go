@@ -38,6 +38,8 @@ type Config struct {
 	// Silence is how long the accused must have signed nothing before a step that may end work, unless its own
 	// statement supports the fault.
 	Silence time.Duration
+	// FenceMargin is added to the time after which a node that fences itself is down: see Watchdog.DownAfter.
+	FenceMargin time.Duration
 	// Approvals that every response with a step that may end work needs, even if its policy requires fewer: 0 to 2.
 	Approvals        int
 	ApprovalTime     time.Duration // how long a response waits for approvals
@@ -62,7 +64,7 @@ func Default() Config {
 		Rate: 30, NotifyRate: 10_000, RateWindow: time.Hour,
 		BreakerPercent: 20, BreakerNodes: 3, BreakerWindow: 5 * time.Minute,
 		Grace: 30 * time.Second, StormDelay: 10 * time.Second, Cooldown: 30 * time.Minute,
-		MaxEvidenceAge: 30 * time.Second, LookAgain: 10 * time.Second, Silence: 2 * time.Second,
+		MaxEvidenceAge: 30 * time.Second, LookAgain: 10 * time.Second, Silence: 2 * time.Second, FenceMargin: 30 * time.Second,
 		ApprovalTime: 4 * time.Hour, RetryAfter: 5 * time.Second, RetryMost: 5 * time.Minute, ResultTime: 5 * time.Second,
 		RecurrenceWindow: 24 * time.Hour, MaxActive: 2000, Keep: 7 * 24 * time.Hour,
 		OptOutLabel: "lofamo.io/no-response",
@@ -98,7 +100,7 @@ func (c Config) Validate() error {
 		{"RateWindow", c.RateWindow, time.Second}, {"BreakerWindow", c.BreakerWindow, time.Second}, {"Grace", c.Grace, 0}, {"StormDelay",
 			c.StormDelay, 0},
 		{"Cooldown", c.Cooldown, 0}, {"MaxEvidenceAge", c.MaxEvidenceAge, time.Millisecond}, {"LookAgain", c.LookAgain,
-			time.Millisecond}, {"Silence", c.Silence, 0},
+			time.Millisecond}, {"Silence", c.Silence, 0}, {"FenceMargin", c.FenceMargin, time.Second},
 		{"ApprovalTime", c.ApprovalTime, time.Second}, {"RetryAfter", c.RetryAfter, time.Millisecond}, {"RetryMost", c.RetryMost, c.RetryAfter},
 		{"ResultTime", c.ResultTime, 0}, {"RecurrenceWindow", c.RecurrenceWindow, time.Second}, {"Keep", c.Keep,
 			max(c.RateWindow, c.Cooldown, c.BreakerWindow)},

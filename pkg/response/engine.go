@@ -65,6 +65,8 @@ type Engine struct {
 	parts     map[Target]string            // ids of incidents, by listed consequence
 	standing  map[string]uint32            // notices of the incidents that are not closed, by id
 	epochs    map[fault.NodeID]fault.Epoch // of the nodes' hosts
+	quiets    map[fault.NodeID]*quiet      // nodes whose fencing is awaited
+	quietFrom map[string]time.Time         // by id of a running NodeFence step: the beginning of the wait that it has seen
 	timers    timers                       // scheduled looks
 	pending   map[due]time.Time            // the earliest timer of each
 	pruned    time.Time                    // when ended was last pruned
@@ -125,6 +127,7 @@ func (e *Engine) forget() {
 	}
 	e.active, e.waiters = map[string]bool{}, map[string]bool{}
 	e.bearers = map[string]Target{}
+	e.quiets, e.quietFrom = map[fault.NodeID]*quiet{}, map[string]time.Time{}
 	e.incidents, e.joined = map[string]*IncidentRecord{}, map[string]string{}
 	e.starts = [2]window{}
 	e.timers, e.pending = nil, map[due]time.Time{}
@@ -164,10 +167,12 @@ func (e *Engine) take(ev Event) {
 		e.policiesChanged(ev)
 	case TopologyChanged:
 		e.cluster = newCluster(ev, e.cfg)
+		e.recheckFences()
 		e.recount()
 		e.lookAtAll()
 	case SupervisorsChanged:
 		e.quorum = slices.Clone(ev.Supervisors)
+		e.recheckFences()
 		e.freed()
 	case MaintenanceChanged:
 		e.marked = map[fault.NodeID]bool{}

@@ -25,7 +25,7 @@ const UntilLayout = "2006-01-02 15:04:05 UTC"
 func (b block) timed() bool {
 	switch b.reason {
 	case ReasonGrace, ReasonStormDelay, ReasonApproval, ReasonCooldown, ReasonRestarting, ReasonEscalationWait, ReasonRetryWait,
-		ReasonRecoveryWait, ReasonUnseen:
+		ReasonRecoveryWait, ReasonUnseen, ReasonNotFenced:
 		return !b.until.IsZero()
 	default:
 		return false // another event opens the gate, or the time moves: with the rate limit, each step that begins moves it
@@ -61,7 +61,7 @@ func (e *Engine) policyOf(r *Response) *Policy {
 func (e *Engine) gate(r *Response, s *StepRecord) block {
 	for _, g := range [...]func(*Response, *StepRecord) block{
 		e.gateStart, e.gateMatch, e.gateOutside, e.gateBreaker, e.gateNode, e.gateYoung, e.gateApproval, e.gateCooldown, e.gateAge,
-		e.gateWitnesses, e.gateRestart, e.gateLife, e.gateEpoch, e.gateQuorum, e.gateCaps, e.gateRate,
+		e.gateWitnesses, e.gateRestart, e.gateLife, e.gateFence, e.gateEpoch, e.gateQuorum, e.gateCaps, e.gateRate,
 	} {
 		if b := g(r, s); b.reason != 0 {
 			return b

@@ -50,6 +50,7 @@ const (
 	NodeRestartHalf     Kind = "node.restart-half"
 	NodeMaskChannel     Kind = "node.mask-channel"
 	NodeLimitFrequency  Kind = "node.limit-frequency"
+	NodeFence           Kind = "node.fence"
 	PowerReset          Kind = "power.reset"
 	Eureka              Kind = "eureka"
 )
@@ -70,6 +71,8 @@ type Traits struct {
 	Groups bool
 	// Always: exempt from the engine's rates; its executor has its own limit and does the rest later.
 	Always bool
+	// Waits: the engine itself carries it out. It has no executor.
+	Waits bool
 }
 
 // traits by kind. A webhook's remediator and a command may do anything, so they belong to the gravest class.
@@ -91,6 +94,7 @@ var traits = map[Kind]Traits{
 	NodeRestartHalf:     {Class: Reduce, Repeatable: true},
 	NodeMaskChannel:     {Class: Reduce, Undoable: true, Repeatable: true},
 	NodeLimitFrequency:  {Class: Reduce, Undoable: true, Repeatable: true},
+	NodeFence:           {Class: Notify, Repeatable: true, Always: true, Waits: true},
 	PowerReset:          {Class: Destroy, BootSettles: true},
 	Eureka:              {Class: Notify, Repeatable: true, Groups: true},
 }

@@ -52,6 +52,8 @@ func (e *Engine) once(r *Response) bool {
 	switch {
 	case r.Mode == ObserveOnly:
 		return e.observe(r)
+	case r.State == Running && !r.Undoing && r.Steps[r.Step].Kind.Traits().Waits:
+		return e.fencing(r)
 	case r.State == Running:
 		e.halt(r)
 		return e.overdue(r)
@@ -87,6 +89,9 @@ func (e *Engine) follow(r *Response) {
 }
 
 func (e *Engine) stop(r *Response) {
+	if r.Steps[r.Step].Kind.Traits().Waits {
+		return // no executor has it
+	}
 	e.out.Stops = append(e.out.Stops, Attempt{r.ID, r.Step, r.Steps[r.Step].Attempt})
 }
 
@@ -157,7 +162,7 @@ func (e *Engine) tryStep(r *Response) bool {
 		return true
 	}
 	e.becomeRunning(r)
-	return false
+	return s.Kind.Traits().Waits
 }
 
 // patience returns the response's own wait: for the previous step to help, or for the pause after a failed attempt.
@@ -245,6 +250,9 @@ func (e *Engine) attempt(r *Response, i int, recheck bool) {
 	s.Started, s.Ended, s.Detail, s.Reported, s.Up = e.now, time.Time{}, "", false, e.up(r.Target.Node)
 	r.State, r.Reason, r.Detail = Running, 0, ""
 	e.save(r)
+	if s.Kind.Traits().Waits {
+		return
+	}
 	key := fmt.Sprintf("%s/%d", r.ID, i)
 	if r.Undoing {
 		key += "/undo"

@@ -81,6 +81,8 @@ type Fault struct {
 	Accusers []fault.NodeID
 	// Platform of the node; 0 if no report states it. A dead host half on PlatformSharedKernel is a dead process.
 	Platform fault.Platform
+	// Watchdog is the node's hardware watchdog, by its own word.
+	Watchdog Watchdog
 }
 
 // Target returns the subject of the fault.

@@ -20,7 +20,9 @@ import (
 //	policies NAME...                  of testdata/policies.yaml
 //	at TIME                           time passes, with a tick whenever the engine wants one
 //	fault NODE COMPONENT STATE [by=WITNESS,...] [single] [alive=AGO] [restarting=FOR] [accused-by=NODE]
+//	      [watchdog=TIMEOUT,CONTACTWITHIN | watchdog=off] [stopped]   as the node has stated it
 //	                               by the node itself, unless a witness is named; the accused last signed something AGO before
+//	cut NODE                          all neighbours call their links to the node FAILED
 //	ok NODE COMPONENT                 the fault is gone
 //	group ID KIND NODE...             a group fault; without nodes it is gone
 //	evidence fresh|stale              whether newer evidence is available
@@ -87,6 +89,8 @@ func (p *player) command(cmd string, args []string) error {
 		}
 		l.groups[g.ID] = g
 		l.step(response.GroupChanged{Group: g})
+	case "cut":
+		p.cut(fault.NodeID(args[0]))
 	case "evidence":
 		l.stale = args[0] == "stale"
 	case "land":
@@ -212,10 +216,36 @@ func (p *player) fault(args []string) error {
 		if who, ok := strings.CutPrefix(arg, "accused-by="); ok {
 			f.Accusers = []fault.NodeID{fault.NodeID(who)}
 		}
+		if text, ok := strings.CutPrefix(arg, "watchdog="); ok {
+			timeout, contact, armed := strings.Cut(text, ",")
+			f.Watchdog = response.Watchdog{Armed: armed, Boot: 1}
+			if armed {
+				if f.Watchdog.Timeout, err = time.ParseDuration(timeout); err != nil {
+					return err
+				}
+				if f.Watchdog.ContactWithin, err = time.ParseDuration(contact); err != nil {
+					return err
+				}
+			}
+		}
+		f.Stopped = f.Stopped || arg == "stopped"
 		f.Evidence.SingleWitness = f.Evidence.SingleWitness || arg == "single"
 	}
 	p.l.set(f)
 	return nil
+}
+
+// cut makes all neighbours of a node call their links to it FAILED.
+func (p *player) cut(id fault.NodeID) {
+	for _, n := range p.l.topo.Nodes {
+		if n.ID != id {
+			continue
+		}
+		for _, dir := range grid.Directions() {
+			at, _ := p.l.topo.Dims.Neighbour(n.Coord, dir)
+			p.l.set(p.l.own(fault.DefaultNodeID(at), fault.Link(dir.Opposite()), fault.Failed))
+		}
+	}
 }
 
 func (p *player) ask(args []string) error {

@@ -72,6 +72,7 @@ func (e *Engine) faultChanged(ev FaultChanged) {
 		}
 	}
 	e.dirty[t] = true
+	e.lifeSeen(f.Node)
 	if c, ok := e.cables[t]; ok { // its other end may have become the root, or no longer be it
 		e.dirty[c.ends[0]], e.dirty[c.ends[1]] = true, true
 	}
@@ -247,6 +248,7 @@ func (e *Engine) seen(ev Seen) {
 	if ok {
 		f.Evidence = ev.Evidence
 		e.world.faults[ev.Target], e.world.gathered[ev.Target] = f, e.now
+		e.recheckFence(ev.Target.Node)
 	}
 	for _, r := range e.of[ev.Target] {
 		e.touched[r.ID] = true
@@ -259,6 +261,7 @@ func (e *Engine) booted(ev Booted) {
 		return
 	}
 	e.epochs[ev.Node] = ev.Epoch
+	e.recheckFence(ev.Node)
 	for _, r := range e.ofNode(ev.Node) {
 		e.touched[r.ID] = true
 	}

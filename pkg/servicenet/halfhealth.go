@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/bits"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
@@ -78,7 +79,7 @@ func cutHealth(h *lofamov1.HalfHealth, cut cutting) *lofamov1.HalfHealth {
 		return h
 	}
 	out := &lofamov1.HalfHealth{Recovery: h.GetRecovery(), Cut: h.GetCut() || len(h.GetTests()) > 0, AgeNs: h.GetAgeNs(),
-		Processor: h.GetProcessor(), LastBoot: cutBoot(h.GetLastBoot(), cut)}
+		Processor: h.GetProcessor(), LastBoot: cutBoot(h.GetLastBoot(), cut), HardwareWatchdog: h.GetHardwareWatchdog()}
 	for _, t := range h.GetTests() {
 		well := t.GetState() == lofamov1.TestState_PASSED || t.GetState() == lofamov1.TestState_IDLE
 		if cut == bare || cut == unwell && !well {
@@ -167,6 +168,13 @@ func appendHalf(b []byte, h *lofamov1.HalfHealth) []byte {
 		b = appendUint(b, 1, uint64(boot.GetEnd()))
 		b = appendText(b, 2, boot.GetDetail())
 		b = endField(appendWord(b, 3, boot.GetBoot()), at)
+	}
+	if w := h.GetHardwareWatchdog(); w != nil {
+		b, at = beginField(b, 9)
+		b = appendFlag(b, 1, w.GetArmed())
+		b = appendUint(b, 2, uint64(w.GetTimeoutMs()))
+		b = appendUint(b, 3, uint64(w.GetContactWithinMs()))
+		b = endField(appendWord(b, 4, w.GetBoot()), at)
 	}
 	return b
 }
@@ -274,6 +282,15 @@ func (c *canonical) readHalf() *lofamov1.HalfHealth {
 			return nil
 		}
 	}
+	if c.next(9) {
+		w := c.message(9)
+		h.HardwareWatchdog = &lofamov1.HardwareWatchdog{
+			Armed: w.flag(1), TimeoutMs: uint32(w.uint(2, math.MaxUint32)), ContactWithinMs: uint32(w.uint(3, math.MaxUint32)), Boot: w.word(4),
+		}
+		if !w.done() {
+			return nil
+		}
+	}
 	if !c.done() {
 		return nil
 	}
@@ -318,6 +335,9 @@ func checkHalfHealth(field string, h *lofamov1.HalfHealth) error {
 	if end := boot.GetEnd(); end < 0 || end > lofamov1.BootEnd_BOOT_UNKNOWN {
 		return refuse(RefusedField, "%s.last_boot.end: given %d: want 0 to %d", field, end, lofamov1.BootEnd_BOOT_UNKNOWN)
 	}
+	if err := checkWatchdog(field, h.GetHardwareWatchdog()); err != nil {
+		return err
+	}
 	if n := len(h.GetTests()); n > MaxSelfTests {
 		return refuse(RefusedField, "%s.tests: given %d: want at most %d", field, n, MaxSelfTests)
 	}
@@ -347,6 +367,44 @@ func checkHalfHealth(field string, h *lofamov1.HalfHealth) error {
 		checkText(field+".last_boot.detail", boot.GetDetail()),
 		checkDuration(field+".recovery.age_ns", r.GetAgeNs()),
 	)
+}
+
+// Bounds of a hardware watchdog's times: those of the agents' configuration.
+const (
+	maxWatchdogTimeout = 5 * time.Minute
+	maxWatchdogContact = time.Hour
+)
+
+// checkWatchdog refuses what no agent may state of its hardware watchdog, which may be nil. A statement without a boot would hold for
+// every boot.
+func checkWatchdog(field string, w *lofamov1.HardwareWatchdog) error {
+	switch timeout, contact := w.GetTimeoutMs(), w.GetContactWithinMs(); {
+	case w == nil:
+		return nil
+	case timeout > uint32(maxWatchdogTimeout.Milliseconds()) || timeout == 0 && w.GetArmed():
+		return refuse(RefusedField, "%s.hardware_watchdog.timeout_ms: given %d: want 1 to %d", field, timeout, maxWatchdogTimeout.Milliseconds())
+	case contact > uint32(maxWatchdogContact.Milliseconds()):
+		return refuse(RefusedField, "%s.hardware_watchdog.contact_within_ms: given %d: want at most %d", field, contact,
+			maxWatchdogContact.Milliseconds())
+	case w.GetBoot() == 0:
+		return refuse(RefusedField, "%s.hardware_watchdog.boot: given 0: want a part of the boot's identity", field)
+	}
+	return nil
+}
+
+// WatchdogWords describes for people a node's hardware watchdog; empty: the node has stated none.
+func WatchdogWords(w *lofamov1.HardwareWatchdog) string {
+	timeout := time.Duration(w.GetTimeoutMs()) * time.Millisecond
+	switch {
+	case w == nil:
+		return ""
+	case !w.GetArmed():
+		return "not armed"
+	case w.GetContactWithinMs() == 0:
+		return fmt.Sprintf("armed, resets the machine %s after a stall", timeout)
+	}
+	return fmt.Sprintf("armed, fences itself: without contact for %s it resets the machine within %s",
+		time.Duration(w.GetContactWithinMs())*time.Millisecond, timeout)
 }
 
 // CheckHalfHealth refuses health that no digest may carry.
@@ -411,6 +469,9 @@ func (h Health) Words() uint64 {
 		if b := half.GetLastBoot(); b != nil {
 			mix(uint64(b.GetEnd()), uint64(b.GetBoot()))
 			text(b.GetDetail())
+		}
+		if w := half.GetHardwareWatchdog(); w != nil {
+			mix(9, bit(w.GetArmed()), uint64(w.GetTimeoutMs()), uint64(w.GetContactWithinMs()), uint64(w.GetBoot()))
 		}
 		mix(bit(half.GetCut()), uint64(len(half.GetTests())))
 		if p := half.GetProcessor(); p != nil {

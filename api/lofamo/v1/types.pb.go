@@ -774,9 +774,12 @@ type Node struct {
 	// In the store only: where the node's links led when it was committed. Unset if an earlier version committed it.
 	StoredLinks *StoredLinks `protobuf:"bytes,33,opt,name=stored_links,json=storedLinks,proto3" json:"stored_links,omitempty"`
 	// A clean stop that the node announced and has not returned from. Absent: none, or its limit has passed.
-	Stopped       *Stopped `protobuf:"bytes,34,opt,name=stopped,proto3" json:"stopped,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Stopped *Stopped `protobuf:"bytes,34,opt,name=stopped,proto3" json:"stopped,omitempty"`
+	// The machine's hardware watchdog, by the newest word of the host half; a later leader continues with it. Absent: the node states
+	// none, or has stopped cleanly.
+	HardwareWatchdog *HardwareWatchdog `protobuf:"bytes,35,opt,name=hardware_watchdog,json=hardwareWatchdog,proto3" json:"hardware_watchdog,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Node) Reset() {
@@ -1043,6 +1046,13 @@ func (x *Node) GetStoredLinks() *StoredLinks {
 func (x *Node) GetStopped() *Stopped {
 	if x != nil {
 		return x.Stopped
+	}
+	return nil
+}
+
+func (x *Node) GetHardwareWatchdog() *HardwareWatchdog {
+	if x != nil {
+		return x.HardwareWatchdog
 	}
 	return nil
 }
@@ -1981,9 +1991,12 @@ type HalfHealth struct {
 	// these, or the half runs an earlier version.
 	Processor *ProcessorTime `protobuf:"bytes,6,opt,name=processor,proto3" json:"processor,omitempty"`
 	// Host half only: how the machine's previous boot ended. Absent: unknown, or an agent of an earlier version.
-	LastBoot      *LastBoot `protobuf:"bytes,7,opt,name=last_boot,json=lastBoot,proto3" json:"last_boot,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	LastBoot *LastBoot `protobuf:"bytes,7,opt,name=last_boot,json=lastBoot,proto3" json:"last_boot,omitempty"`
+	// Host half only: the machine's watchdog device, as the recovery daemon feeds it. Only the host half's own digests state it.
+	// Absent: the daemon feeds none, or an agent of an earlier version.
+	HardwareWatchdog *HardwareWatchdog `protobuf:"bytes,9,opt,name=hardware_watchdog,json=hardwareWatchdog,proto3" json:"hardware_watchdog,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *HalfHealth) Reset() {
@@ -2065,6 +2078,93 @@ func (x *HalfHealth) GetLastBoot() *LastBoot {
 	return nil
 }
 
+func (x *HalfHealth) GetHardwareWatchdog() *HardwareWatchdog {
+	if x != nil {
+		return x.HardwareWatchdog
+	}
+	return nil
+}
+
+// HardwareWatchdog is the machine's watchdog device, which resets the machine when its recovery daemon does not feed it.
+type HardwareWatchdog struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Armed     bool                   `protobuf:"varint,1,opt,name=armed,proto3" json:"armed,omitempty"`                          // not armed: the daemon has not armed it yet, or has disarmed it
+	TimeoutMs uint32                 `protobuf:"varint,2,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"` // the device resets the machine after this time without feeding, milliseconds
+	// The daemon stops feeding the device after this time without contact, milliseconds: then the node fences itself. 0: contact
+	// does not count.
+	ContactWithinMs uint32 `protobuf:"varint,3,opt,name=contact_within_ms,json=contactWithinMs,proto3" json:"contact_within_ms,omitempty"`
+	Boot            uint32 `protobuf:"fixed32,4,opt,name=boot,proto3" json:"boot,omitempty"` // part of the identity of the boot in which this holds; never 0
+	// In the API: when the leader first received this statement. A later leader continues with it.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HardwareWatchdog) Reset() {
+	*x = HardwareWatchdog{}
+	mi := &file_lofamo_v1_types_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HardwareWatchdog) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HardwareWatchdog) ProtoMessage() {}
+
+func (x *HardwareWatchdog) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_types_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HardwareWatchdog.ProtoReflect.Descriptor instead.
+func (*HardwareWatchdog) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *HardwareWatchdog) GetArmed() bool {
+	if x != nil {
+		return x.Armed
+	}
+	return false
+}
+
+func (x *HardwareWatchdog) GetTimeoutMs() uint32 {
+	if x != nil {
+		return x.TimeoutMs
+	}
+	return 0
+}
+
+func (x *HardwareWatchdog) GetContactWithinMs() uint32 {
+	if x != nil {
+		return x.ContactWithinMs
+	}
+	return 0
+}
+
+func (x *HardwareWatchdog) GetBoot() uint32 {
+	if x != nil {
+		return x.Boot
+	}
+	return 0
+}
+
+func (x *HardwareWatchdog) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
 // ProcessorTime is how late a half runs, the work that it gives up to keep to its budget of processor time, and whether
 // it lacks real-time scheduling.
 type ProcessorTime struct {
@@ -2087,7 +2187,7 @@ type ProcessorTime struct {
 
 func (x *ProcessorTime) Reset() {
 	*x = ProcessorTime{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[12]
+	mi := &file_lofamo_v1_types_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2099,7 +2199,7 @@ func (x *ProcessorTime) String() string {
 func (*ProcessorTime) ProtoMessage() {}
 
 func (x *ProcessorTime) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[12]
+	mi := &file_lofamo_v1_types_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2112,7 +2212,7 @@ func (x *ProcessorTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessorTime.ProtoReflect.Descriptor instead.
 func (*ProcessorTime) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{12}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ProcessorTime) GetStarved() bool {
@@ -2183,7 +2283,7 @@ type RecoveryStatus struct {
 
 func (x *RecoveryStatus) Reset() {
 	*x = RecoveryStatus{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[13]
+	mi := &file_lofamo_v1_types_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2195,7 +2295,7 @@ func (x *RecoveryStatus) String() string {
 func (*RecoveryStatus) ProtoMessage() {}
 
 func (x *RecoveryStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[13]
+	mi := &file_lofamo_v1_types_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2208,7 +2308,7 @@ func (x *RecoveryStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoveryStatus.ProtoReflect.Descriptor instead.
 func (*RecoveryStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{13}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RecoveryStatus) GetState() RecoveryState {
@@ -2330,7 +2430,7 @@ type LastBoot struct {
 
 func (x *LastBoot) Reset() {
 	*x = LastBoot{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[14]
+	mi := &file_lofamo_v1_types_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2342,7 +2442,7 @@ func (x *LastBoot) String() string {
 func (*LastBoot) ProtoMessage() {}
 
 func (x *LastBoot) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[14]
+	mi := &file_lofamo_v1_types_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2355,7 +2455,7 @@ func (x *LastBoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LastBoot.ProtoReflect.Descriptor instead.
 func (*LastBoot) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{14}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *LastBoot) GetEnd() BootEnd {
@@ -2405,7 +2505,7 @@ type SelfTest struct {
 
 func (x *SelfTest) Reset() {
 	*x = SelfTest{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[15]
+	mi := &file_lofamo_v1_types_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2417,7 +2517,7 @@ func (x *SelfTest) String() string {
 func (*SelfTest) ProtoMessage() {}
 
 func (x *SelfTest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[15]
+	mi := &file_lofamo_v1_types_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2430,7 +2530,7 @@ func (x *SelfTest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SelfTest.ProtoReflect.Descriptor instead.
 func (*SelfTest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{15}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SelfTest) GetNumber() uint32 {
@@ -2543,7 +2643,7 @@ type Component struct {
 
 func (x *Component) Reset() {
 	*x = Component{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[16]
+	mi := &file_lofamo_v1_types_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2555,7 +2655,7 @@ func (x *Component) String() string {
 func (*Component) ProtoMessage() {}
 
 func (x *Component) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[16]
+	mi := &file_lofamo_v1_types_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2568,7 +2668,7 @@ func (x *Component) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Component.ProtoReflect.Descriptor instead.
 func (*Component) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{16}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Component) GetName() string {
@@ -2647,7 +2747,7 @@ type Evidence struct {
 
 func (x *Evidence) Reset() {
 	*x = Evidence{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[17]
+	mi := &file_lofamo_v1_types_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2659,7 +2759,7 @@ func (x *Evidence) String() string {
 func (*Evidence) ProtoMessage() {}
 
 func (x *Evidence) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[17]
+	mi := &file_lofamo_v1_types_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2672,7 +2772,7 @@ func (x *Evidence) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Evidence.ProtoReflect.Descriptor instead.
 func (*Evidence) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{17}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Evidence) GetKind() string {
@@ -2730,7 +2830,7 @@ type Registers struct {
 
 func (x *Registers) Reset() {
 	*x = Registers{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[18]
+	mi := &file_lofamo_v1_types_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2742,7 +2842,7 @@ func (x *Registers) String() string {
 func (*Registers) ProtoMessage() {}
 
 func (x *Registers) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[18]
+	mi := &file_lofamo_v1_types_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2755,7 +2855,7 @@ func (x *Registers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registers.ProtoReflect.Descriptor instead.
 func (*Registers) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{18}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Registers) GetDnpWatchdog() uint32 {
@@ -2808,7 +2908,7 @@ type Link struct {
 
 func (x *Link) Reset() {
 	*x = Link{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[19]
+	mi := &file_lofamo_v1_types_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2820,7 +2920,7 @@ func (x *Link) String() string {
 func (*Link) ProtoMessage() {}
 
 func (x *Link) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[19]
+	mi := &file_lofamo_v1_types_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2833,7 +2933,7 @@ func (x *Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Link.ProtoReflect.Descriptor instead.
 func (*Link) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{19}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Link) GetNode() string {
@@ -2947,7 +3047,7 @@ type LinkMask struct {
 
 func (x *LinkMask) Reset() {
 	*x = LinkMask{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[20]
+	mi := &file_lofamo_v1_types_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2959,7 +3059,7 @@ func (x *LinkMask) String() string {
 func (*LinkMask) ProtoMessage() {}
 
 func (x *LinkMask) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[20]
+	mi := &file_lofamo_v1_types_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2972,7 +3072,7 @@ func (x *LinkMask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkMask.ProtoReflect.Descriptor instead.
 func (*LinkMask) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{20}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *LinkMask) GetNode() string {
@@ -3090,7 +3190,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[21]
+	mi := &file_lofamo_v1_types_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3102,7 +3202,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[21]
+	mi := &file_lofamo_v1_types_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3115,7 +3215,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{21}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Event) GetRevision() uint64 {
@@ -3349,7 +3449,7 @@ type Supervisor struct {
 
 func (x *Supervisor) Reset() {
 	*x = Supervisor{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[22]
+	mi := &file_lofamo_v1_types_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3361,7 +3461,7 @@ func (x *Supervisor) String() string {
 func (*Supervisor) ProtoMessage() {}
 
 func (x *Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[22]
+	mi := &file_lofamo_v1_types_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3374,7 +3474,7 @@ func (x *Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Supervisor.ProtoReflect.Descriptor instead.
 func (*Supervisor) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{22}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Supervisor) GetId() string {
@@ -3465,7 +3565,7 @@ var File_lofamo_v1_types_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\n" +
-	"\x15lofamo/v1/types.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb7\v\n" +
+	"\x15lofamo/v1/types.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x81\f\n" +
 	"\x04Node\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05coord\x18\x02 \x01(\tR\x05coord\x12&\n" +
@@ -3508,7 +3608,8 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\astarved\x18\x1f \x01(\v2\x12.lofamo.v1.StarvedR\astarved\x12\x10\n" +
 	"\x03why\x18  \x01(\tR\x03why\x129\n" +
 	"\fstored_links\x18! \x01(\v2\x16.lofamo.v1.StoredLinksR\vstoredLinks\x12,\n" +
-	"\astopped\x18\" \x01(\v2\x12.lofamo.v1.StoppedR\astopped\x1a9\n" +
+	"\astopped\x18\" \x01(\v2\x12.lofamo.v1.StoppedR\astopped\x12H\n" +
+	"\x11hardware_watchdog\x18# \x01(\v2\x1b.lofamo.v1.HardwareWatchdogR\x10hardwareWatchdog\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9e\x01\n" +
@@ -3597,7 +3698,7 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\tin_flight\x18\x03 \x01(\rR\binFlight\x12\x12\n" +
 	"\x04sent\x18\x04 \x01(\x04R\x04sent\x12\x1a\n" +
 	"\banswered\x18\x05 \x01(\x04R\banswered\x12\x15\n" +
-	"\x06rtt_ns\x18\x06 \x01(\x04R\x05rttNs\"\x93\x02\n" +
+	"\x06rtt_ns\x18\x06 \x01(\x04R\x05rttNs\"\xdd\x02\n" +
 	"\n" +
 	"HalfHealth\x125\n" +
 	"\brecovery\x18\x01 \x01(\v2\x19.lofamo.v1.RecoveryStatusR\brecovery\x12)\n" +
@@ -3606,7 +3707,15 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x06age_ns\x18\x04 \x01(\x04R\x05ageNs\x12\x10\n" +
 	"\x03old\x18\x05 \x01(\bR\x03old\x126\n" +
 	"\tprocessor\x18\x06 \x01(\v2\x18.lofamo.v1.ProcessorTimeR\tprocessor\x120\n" +
-	"\tlast_boot\x18\a \x01(\v2\x13.lofamo.v1.LastBootR\blastBoot\"\xda\x01\n" +
+	"\tlast_boot\x18\a \x01(\v2\x13.lofamo.v1.LastBootR\blastBoot\x12H\n" +
+	"\x11hardware_watchdog\x18\t \x01(\v2\x1b.lofamo.v1.HardwareWatchdogR\x10hardwareWatchdog\"\xb9\x01\n" +
+	"\x10HardwareWatchdog\x12\x14\n" +
+	"\x05armed\x18\x01 \x01(\bR\x05armed\x12\x1d\n" +
+	"\n" +
+	"timeout_ms\x18\x02 \x01(\rR\ttimeoutMs\x12*\n" +
+	"\x11contact_within_ms\x18\x03 \x01(\rR\x0fcontactWithinMs\x12\x12\n" +
+	"\x04boot\x18\x04 \x01(\aR\x04boot\x120\n" +
+	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xda\x01\n" +
 	"\rProcessorTime\x12\x18\n" +
 	"\astarved\x18\x01 \x01(\bR\astarved\x12\x1d\n" +
 	"\n" +
@@ -3865,7 +3974,7 @@ func file_lofamo_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_lofamo_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
-var file_lofamo_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_lofamo_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_lofamo_v1_types_proto_goTypes = []any{
 	(State)(0),                    // 0: lofamo.v1.State
 	(Platform)(0),                 // 1: lofamo.v1.Platform
@@ -3890,32 +3999,33 @@ var file_lofamo_v1_types_proto_goTypes = []any{
 	(*DeliveryStatus)(nil),        // 20: lofamo.v1.DeliveryStatus
 	(*RailStatus)(nil),            // 21: lofamo.v1.RailStatus
 	(*HalfHealth)(nil),            // 22: lofamo.v1.HalfHealth
-	(*ProcessorTime)(nil),         // 23: lofamo.v1.ProcessorTime
-	(*RecoveryStatus)(nil),        // 24: lofamo.v1.RecoveryStatus
-	(*LastBoot)(nil),              // 25: lofamo.v1.LastBoot
-	(*SelfTest)(nil),              // 26: lofamo.v1.SelfTest
-	(*Component)(nil),             // 27: lofamo.v1.Component
-	(*Evidence)(nil),              // 28: lofamo.v1.Evidence
-	(*Registers)(nil),             // 29: lofamo.v1.Registers
-	(*Link)(nil),                  // 30: lofamo.v1.Link
-	(*LinkMask)(nil),              // 31: lofamo.v1.LinkMask
-	(*Event)(nil),                 // 32: lofamo.v1.Event
-	(*Supervisor)(nil),            // 33: lofamo.v1.Supervisor
-	nil,                           // 34: lofamo.v1.Node.LabelsEntry
-	nil,                           // 35: lofamo.v1.Event.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 36: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 37: google.protobuf.Duration
+	(*HardwareWatchdog)(nil),      // 23: lofamo.v1.HardwareWatchdog
+	(*ProcessorTime)(nil),         // 24: lofamo.v1.ProcessorTime
+	(*RecoveryStatus)(nil),        // 25: lofamo.v1.RecoveryStatus
+	(*LastBoot)(nil),              // 26: lofamo.v1.LastBoot
+	(*SelfTest)(nil),              // 27: lofamo.v1.SelfTest
+	(*Component)(nil),             // 28: lofamo.v1.Component
+	(*Evidence)(nil),              // 29: lofamo.v1.Evidence
+	(*Registers)(nil),             // 30: lofamo.v1.Registers
+	(*Link)(nil),                  // 31: lofamo.v1.Link
+	(*LinkMask)(nil),              // 32: lofamo.v1.LinkMask
+	(*Event)(nil),                 // 33: lofamo.v1.Event
+	(*Supervisor)(nil),            // 34: lofamo.v1.Supervisor
+	nil,                           // 35: lofamo.v1.Node.LabelsEntry
+	nil,                           // 36: lofamo.v1.Event.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 37: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 38: google.protobuf.Duration
 }
 var file_lofamo_v1_types_proto_depIdxs = []int32{
 	0,  // 0: lofamo.v1.Node.state:type_name -> lofamo.v1.State
 	2,  // 1: lofamo.v1.Node.cause:type_name -> lofamo.v1.Cause
-	27, // 2: lofamo.v1.Node.components:type_name -> lofamo.v1.Component
-	29, // 3: lofamo.v1.Node.registers:type_name -> lofamo.v1.Registers
-	36, // 4: lofamo.v1.Node.since:type_name -> google.protobuf.Timestamp
-	37, // 5: lofamo.v1.Node.age:type_name -> google.protobuf.Duration
+	28, // 2: lofamo.v1.Node.components:type_name -> lofamo.v1.Component
+	30, // 3: lofamo.v1.Node.registers:type_name -> lofamo.v1.Registers
+	37, // 4: lofamo.v1.Node.since:type_name -> google.protobuf.Timestamp
+	38, // 5: lofamo.v1.Node.age:type_name -> google.protobuf.Duration
 	20, // 6: lofamo.v1.Node.delivery:type_name -> lofamo.v1.DeliveryStatus
-	37, // 7: lofamo.v1.Node.delivery_age:type_name -> google.protobuf.Duration
-	34, // 8: lofamo.v1.Node.labels:type_name -> lofamo.v1.Node.LabelsEntry
+	38, // 7: lofamo.v1.Node.delivery_age:type_name -> google.protobuf.Duration
+	35, // 8: lofamo.v1.Node.labels:type_name -> lofamo.v1.Node.LabelsEntry
 	17, // 9: lofamo.v1.Node.maintenance:type_name -> lofamo.v1.Maintenance
 	18, // 10: lofamo.v1.Node.warnings:type_name -> lofamo.v1.Warning
 	22, // 11: lofamo.v1.Node.host_health:type_name -> lofamo.v1.HalfHealth
@@ -3926,65 +4036,68 @@ var file_lofamo_v1_types_proto_depIdxs = []int32{
 	13, // 16: lofamo.v1.Node.starved:type_name -> lofamo.v1.Starved
 	12, // 17: lofamo.v1.Node.stored_links:type_name -> lofamo.v1.StoredLinks
 	16, // 18: lofamo.v1.Node.stopped:type_name -> lofamo.v1.Stopped
-	0,  // 19: lofamo.v1.FaultEvidence.state:type_name -> lofamo.v1.State
-	36, // 20: lofamo.v1.FaultEvidence.at:type_name -> google.protobuf.Timestamp
-	36, // 21: lofamo.v1.FaultEvidence.life:type_name -> google.protobuf.Timestamp
-	36, // 22: lofamo.v1.Restarting.until:type_name -> google.protobuf.Timestamp
-	36, // 23: lofamo.v1.Stopped.since:type_name -> google.protobuf.Timestamp
-	36, // 24: lofamo.v1.Stopped.until:type_name -> google.protobuf.Timestamp
-	36, // 25: lofamo.v1.Maintenance.since:type_name -> google.protobuf.Timestamp
-	36, // 26: lofamo.v1.Maintenance.until:type_name -> google.protobuf.Timestamp
-	37, // 27: lofamo.v1.Warning.time_to_threshold:type_name -> google.protobuf.Duration
-	36, // 28: lofamo.v1.Warning.since:type_name -> google.protobuf.Timestamp
-	4,  // 29: lofamo.v1.Group.kind:type_name -> lofamo.v1.GroupKind
-	0,  // 30: lofamo.v1.Group.state:type_name -> lofamo.v1.State
-	2,  // 31: lofamo.v1.Group.cause:type_name -> lofamo.v1.Cause
-	36, // 32: lofamo.v1.Group.since:type_name -> google.protobuf.Timestamp
-	5,  // 33: lofamo.v1.DeliveryStatus.state:type_name -> lofamo.v1.PathState
-	21, // 34: lofamo.v1.DeliveryStatus.rails:type_name -> lofamo.v1.RailStatus
-	24, // 35: lofamo.v1.HalfHealth.recovery:type_name -> lofamo.v1.RecoveryStatus
-	26, // 36: lofamo.v1.HalfHealth.tests:type_name -> lofamo.v1.SelfTest
-	23, // 37: lofamo.v1.HalfHealth.processor:type_name -> lofamo.v1.ProcessorTime
-	25, // 38: lofamo.v1.HalfHealth.last_boot:type_name -> lofamo.v1.LastBoot
-	6,  // 39: lofamo.v1.RecoveryStatus.state:type_name -> lofamo.v1.RecoveryState
-	7,  // 40: lofamo.v1.RecoveryStatus.resumption:type_name -> lofamo.v1.Resumption
-	8,  // 41: lofamo.v1.LastBoot.end:type_name -> lofamo.v1.BootEnd
-	9,  // 42: lofamo.v1.SelfTest.state:type_name -> lofamo.v1.TestState
-	0,  // 43: lofamo.v1.Component.state:type_name -> lofamo.v1.State
-	36, // 44: lofamo.v1.Component.since:type_name -> google.protobuf.Timestamp
-	28, // 45: lofamo.v1.Component.evidence:type_name -> lofamo.v1.Evidence
-	2,  // 46: lofamo.v1.Component.cause:type_name -> lofamo.v1.Cause
-	3,  // 47: lofamo.v1.Evidence.path:type_name -> lofamo.v1.Path
-	37, // 48: lofamo.v1.Evidence.age:type_name -> google.protobuf.Duration
-	0,  // 49: lofamo.v1.Evidence.state:type_name -> lofamo.v1.State
-	37, // 50: lofamo.v1.Registers.age:type_name -> google.protobuf.Duration
-	0,  // 51: lofamo.v1.Link.state:type_name -> lofamo.v1.State
-	2,  // 52: lofamo.v1.Link.cause:type_name -> lofamo.v1.Cause
-	36, // 53: lofamo.v1.Link.since:type_name -> google.protobuf.Timestamp
-	28, // 54: lofamo.v1.Link.evidence:type_name -> lofamo.v1.Evidence
-	31, // 55: lofamo.v1.Link.mask:type_name -> lofamo.v1.LinkMask
-	36, // 56: lofamo.v1.LinkMask.since:type_name -> google.protobuf.Timestamp
-	0,  // 57: lofamo.v1.Event.from:type_name -> lofamo.v1.State
-	0,  // 58: lofamo.v1.Event.to:type_name -> lofamo.v1.State
-	2,  // 59: lofamo.v1.Event.cause:type_name -> lofamo.v1.Cause
-	3,  // 60: lofamo.v1.Event.path:type_name -> lofamo.v1.Path
-	37, // 61: lofamo.v1.Event.awareness_latency:type_name -> google.protobuf.Duration
-	36, // 62: lofamo.v1.Event.time:type_name -> google.protobuf.Timestamp
-	10, // 63: lofamo.v1.Event.kind:type_name -> lofamo.v1.EventKind
-	19, // 64: lofamo.v1.Event.group:type_name -> lofamo.v1.Group
-	18, // 65: lofamo.v1.Event.warning:type_name -> lofamo.v1.Warning
-	17, // 66: lofamo.v1.Event.maintenance:type_name -> lofamo.v1.Maintenance
-	35, // 67: lofamo.v1.Event.labels:type_name -> lofamo.v1.Event.LabelsEntry
-	24, // 68: lofamo.v1.Event.recovery:type_name -> lofamo.v1.RecoveryStatus
-	31, // 69: lofamo.v1.Event.mask:type_name -> lofamo.v1.LinkMask
-	1,  // 70: lofamo.v1.Event.platform:type_name -> lofamo.v1.Platform
-	0,  // 71: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
-	37, // 72: lofamo.v1.Supervisor.quorum_age:type_name -> google.protobuf.Duration
-	73, // [73:73] is the sub-list for method output_type
-	73, // [73:73] is the sub-list for method input_type
-	73, // [73:73] is the sub-list for extension type_name
-	73, // [73:73] is the sub-list for extension extendee
-	0,  // [0:73] is the sub-list for field type_name
+	23, // 19: lofamo.v1.Node.hardware_watchdog:type_name -> lofamo.v1.HardwareWatchdog
+	0,  // 20: lofamo.v1.FaultEvidence.state:type_name -> lofamo.v1.State
+	37, // 21: lofamo.v1.FaultEvidence.at:type_name -> google.protobuf.Timestamp
+	37, // 22: lofamo.v1.FaultEvidence.life:type_name -> google.protobuf.Timestamp
+	37, // 23: lofamo.v1.Restarting.until:type_name -> google.protobuf.Timestamp
+	37, // 24: lofamo.v1.Stopped.since:type_name -> google.protobuf.Timestamp
+	37, // 25: lofamo.v1.Stopped.until:type_name -> google.protobuf.Timestamp
+	37, // 26: lofamo.v1.Maintenance.since:type_name -> google.protobuf.Timestamp
+	37, // 27: lofamo.v1.Maintenance.until:type_name -> google.protobuf.Timestamp
+	38, // 28: lofamo.v1.Warning.time_to_threshold:type_name -> google.protobuf.Duration
+	37, // 29: lofamo.v1.Warning.since:type_name -> google.protobuf.Timestamp
+	4,  // 30: lofamo.v1.Group.kind:type_name -> lofamo.v1.GroupKind
+	0,  // 31: lofamo.v1.Group.state:type_name -> lofamo.v1.State
+	2,  // 32: lofamo.v1.Group.cause:type_name -> lofamo.v1.Cause
+	37, // 33: lofamo.v1.Group.since:type_name -> google.protobuf.Timestamp
+	5,  // 34: lofamo.v1.DeliveryStatus.state:type_name -> lofamo.v1.PathState
+	21, // 35: lofamo.v1.DeliveryStatus.rails:type_name -> lofamo.v1.RailStatus
+	25, // 36: lofamo.v1.HalfHealth.recovery:type_name -> lofamo.v1.RecoveryStatus
+	27, // 37: lofamo.v1.HalfHealth.tests:type_name -> lofamo.v1.SelfTest
+	24, // 38: lofamo.v1.HalfHealth.processor:type_name -> lofamo.v1.ProcessorTime
+	26, // 39: lofamo.v1.HalfHealth.last_boot:type_name -> lofamo.v1.LastBoot
+	23, // 40: lofamo.v1.HalfHealth.hardware_watchdog:type_name -> lofamo.v1.HardwareWatchdog
+	37, // 41: lofamo.v1.HardwareWatchdog.since:type_name -> google.protobuf.Timestamp
+	6,  // 42: lofamo.v1.RecoveryStatus.state:type_name -> lofamo.v1.RecoveryState
+	7,  // 43: lofamo.v1.RecoveryStatus.resumption:type_name -> lofamo.v1.Resumption
+	8,  // 44: lofamo.v1.LastBoot.end:type_name -> lofamo.v1.BootEnd
+	9,  // 45: lofamo.v1.SelfTest.state:type_name -> lofamo.v1.TestState
+	0,  // 46: lofamo.v1.Component.state:type_name -> lofamo.v1.State
+	37, // 47: lofamo.v1.Component.since:type_name -> google.protobuf.Timestamp
+	29, // 48: lofamo.v1.Component.evidence:type_name -> lofamo.v1.Evidence
+	2,  // 49: lofamo.v1.Component.cause:type_name -> lofamo.v1.Cause
+	3,  // 50: lofamo.v1.Evidence.path:type_name -> lofamo.v1.Path
+	38, // 51: lofamo.v1.Evidence.age:type_name -> google.protobuf.Duration
+	0,  // 52: lofamo.v1.Evidence.state:type_name -> lofamo.v1.State
+	38, // 53: lofamo.v1.Registers.age:type_name -> google.protobuf.Duration
+	0,  // 54: lofamo.v1.Link.state:type_name -> lofamo.v1.State
+	2,  // 55: lofamo.v1.Link.cause:type_name -> lofamo.v1.Cause
+	37, // 56: lofamo.v1.Link.since:type_name -> google.protobuf.Timestamp
+	29, // 57: lofamo.v1.Link.evidence:type_name -> lofamo.v1.Evidence
+	32, // 58: lofamo.v1.Link.mask:type_name -> lofamo.v1.LinkMask
+	37, // 59: lofamo.v1.LinkMask.since:type_name -> google.protobuf.Timestamp
+	0,  // 60: lofamo.v1.Event.from:type_name -> lofamo.v1.State
+	0,  // 61: lofamo.v1.Event.to:type_name -> lofamo.v1.State
+	2,  // 62: lofamo.v1.Event.cause:type_name -> lofamo.v1.Cause
+	3,  // 63: lofamo.v1.Event.path:type_name -> lofamo.v1.Path
+	38, // 64: lofamo.v1.Event.awareness_latency:type_name -> google.protobuf.Duration
+	37, // 65: lofamo.v1.Event.time:type_name -> google.protobuf.Timestamp
+	10, // 66: lofamo.v1.Event.kind:type_name -> lofamo.v1.EventKind
+	19, // 67: lofamo.v1.Event.group:type_name -> lofamo.v1.Group
+	18, // 68: lofamo.v1.Event.warning:type_name -> lofamo.v1.Warning
+	17, // 69: lofamo.v1.Event.maintenance:type_name -> lofamo.v1.Maintenance
+	36, // 70: lofamo.v1.Event.labels:type_name -> lofamo.v1.Event.LabelsEntry
+	25, // 71: lofamo.v1.Event.recovery:type_name -> lofamo.v1.RecoveryStatus
+	32, // 72: lofamo.v1.Event.mask:type_name -> lofamo.v1.LinkMask
+	1,  // 73: lofamo.v1.Event.platform:type_name -> lofamo.v1.Platform
+	0,  // 74: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
+	38, // 75: lofamo.v1.Supervisor.quorum_age:type_name -> google.protobuf.Duration
+	76, // [76:76] is the sub-list for method output_type
+	76, // [76:76] is the sub-list for method input_type
+	76, // [76:76] is the sub-list for extension type_name
+	76, // [76:76] is the sub-list for extension extendee
+	0,  // [0:76] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_types_proto_init() }
@@ -3998,7 +4111,7 @@ func file_lofamo_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_types_proto_rawDesc), len(file_lofamo_v1_types_proto_rawDesc)),
 			NumEnums:      11,
-			NumMessages:   25,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

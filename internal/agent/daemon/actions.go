@@ -126,12 +126,14 @@ const announceWithin = 2 * time.Second
 
 // announce makes the host half notify the supervisors that a half is about to be restarted. Until it is back, they keep
 // the states that the restart explains. The notice lasts as long as this daemon allows for the restart.
-func (d *daemon) announce(ctx context.Context, half fault.Half) {
+func (d *daemon) announce(ctx context.Context, half fault.Half) (committed bool) {
 	ctx, cancel := context.WithTimeout(ctx, announceWithin)
 	defer cancel()
 	if err := local.AnnounceRestart(ctx, d.cfg.Agent.StateDir, fault.RestartNotice{Half: half, Within: restartWithin}); err != nil {
 		d.log.Info("restart not announced to the supervisors: they will see a half that died", "half", half.String(), "err", err)
+		return false
 	}
+	return true
 }
 
 // endNotice makes the host half notify the supervisors that the restart is over, with any outcome.

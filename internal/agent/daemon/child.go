@@ -98,7 +98,7 @@ func (c *child) lookAfterUntil(ctx context.Context) error {
 		return err
 	}
 	c.mu.Lock()
-	c.record, c.begun = c.withBoot(c.machine.Record()), true // a half that stays given up has published nothing
+	c.record, c.begun = c.withMachine(c.machine.Record()), true // a half that stays given up has published nothing
 	c.mu.Unlock()
 	c.d.tellManager()
 	for {
@@ -270,7 +270,7 @@ func (c *child) publish(r halfcore.RecoveryRecord) {
 	if r.State == halfcore.Stopped || r.State == halfcore.GivenUp {
 		r.Ended = c.ended
 	}
-	r = c.withBoot(r)
+	r = c.withMachine(r)
 	c.mu.Lock()
 	before := c.record.State
 	c.record = r

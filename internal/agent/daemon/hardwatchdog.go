@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/agent/local"
 	"github.com/lofamo/lofamo/internal/agent/storage"
 	"github.com/lofamo/lofamo/internal/config"
@@ -35,6 +37,13 @@ const (
 	maxArmed  = 64
 )
 
+// contactFile holds the boot and the time of the last contact, for a daemon that replaces one that died. It needs no fsync: it is for
+// the same boot.
+const (
+	contactFile = "hardware-watchdog.contact"
+	maxContact  = 64
+)
+
 // hardwareLook is the interval of looks, and of feeding. The shortest time-out is four times as long.
 const hardwareLook = time.Second
 
@@ -47,29 +56,47 @@ const openRetry = 30 * time.Second
 // feedHardware feeds the configured device until ctx ends, and then disarms it. The daemon leaves the device armed only if it
 // dies or hangs.
 func (d *daemon) feedHardware(ctx context.Context) {
-	w := &hardware{cfg: d.cfg.Agent.HardwareWatchdog, log: d.log, stateDir: d.cfg.Agent.StateDir}
+	w := &hardware{cfg: d.cfg.Agent.HardwareWatchdog, log: d.log, stateDir: d.cfg.Agent.StateDir, tell: func(bool) {}}
 	w.fence.ContactWithin = w.cfg.ContactWithin.D()
 	if boot, err := storage.BootID(); err == nil {
 		w.boot = hex.EncodeToString(boot[:])
 	}
+	if boot, err := storage.BootID(); err == nil {
+		w.tell = func(armed bool) { d.stateWatchdog(armed, boot) }
+	}
+	w.tell(false)
 	if b, err := durable.Read(w.path(armedFile), maxArmed); err == nil && w.boot != "" && string(b) == w.boot {
-		w.fence.Resume() // the device may be armed, and has not been fed since the earlier daemon died
+		w.fence.Resume(time.Now(), w.alone()) // the device may be armed, and has not been fed since the earlier daemon died
 	}
 	t := time.NewTicker(hardwareLook)
 	defer t.Stop()
-	defer w.disarm()
 	for now := time.Now(); ; {
 		w.look(ctx, now)
 		select {
 		case <-ctx.Done():
+			w.end(d.announced.Load())
 			return
 		case now = <-t.C:
 		}
 	}
 }
 
+// stateWatchdog makes the host half state the watchdog.
+func (d *daemon) stateWatchdog(armed bool, boot [16]byte) {
+	cfg := d.cfg.Agent.HardwareWatchdog
+	d.watchdog.Store(&halfcore.HardwareWatchdog{Armed: armed, Timeout: cfg.Timeout.D(), ContactWithin: cfg.ContactWithin.D(),
+		Boot: halfcore.BootPart(boot)})
+	if c := d.halves[fault.HalfHost]; c != nil {
+		c.mu.Lock()
+		c.record = c.withMachine(c.record)
+		c.mu.Unlock()
+	}
+	d.tell()
+}
+
 // hardware is the machine's watchdog device. One goroutine owns it.
 type hardware struct {
+	tell     func(armed bool) // makes the host half state it; does nothing if the boot is not known
 	cfg      config.HardwareWatchdogConfig
 	log      *slog.Logger
 	stateDir string
@@ -79,6 +106,8 @@ type hardware struct {
 	page     *regfile.File  // nil while there is none
 	retryAt  time.Time      // when to try to open the device again
 	failed   half.Condition // the device cannot be opened
+	kept     time.Time      // the last contact that is recorded
+	unkept   half.Condition // it cannot be recorded
 	unfed    half.Condition // the device refuses to be fed
 	starving half.Condition
 }
@@ -86,6 +115,7 @@ type hardware struct {
 // look reads the registers, and feeds the device if the fence allows it.
 func (w *hardware) look(ctx context.Context, now time.Time) {
 	feed, why := w.fence.Look(now, w.read(ctx))
+	w.keepContact(now)
 	if why != "" {
 		w.starving.Set(w.log, "feed hardware watchdog", fmt.Errorf("%s: not feeding it; the machine resets within %s unless this clears", why,
 			w.cfg.Timeout.D()))
@@ -135,7 +165,8 @@ func (w *hardware) read(ctx context.Context) (l recovery.FenceLook) {
 		if err != nil {
 			continue
 		}
-		if det, err := torus.DecodeDetail(v); err == nil && (det.Rx == torus.LinkNormal || det.Rx == torus.LinkSick) {
+		if det, err := torus.DecodeDetail(v); err == nil && (det.Rx == torus.LinkNormal || det.Rx == torus.LinkSick) &&
+			det.Tx == torus.LinkNormal { // a neighbour that does not hear this node cannot vouch for it
 			l.Links = true
 		}
 	}
@@ -143,7 +174,10 @@ func (w *hardware) read(ctx context.Context) (l recovery.FenceLook) {
 		ctx, cancel := context.WithTimeout(ctx, askWithin)
 		defer cancel()
 		s, err := local.AskStatus(ctx, w.stateDir)
-		l.Service = err == nil && (s.ServiceNetwork == fault.Normal.String() || s.ServiceNetwork == fault.Sick.String())
+		if l.Service = err == nil && (s.ServiceNetwork == fault.Normal.String() || s.ServiceNetwork == fault.Sick.String()); l.Service &&
+			s.SupervisorAnswers != nil { // nil: a half of an earlier version
+			l.Service = *s.SupervisorAnswers
+		}
 	}
 	return l
 }
@@ -188,7 +222,58 @@ func (w *hardware) open() error {
 	w.device = f
 	w.log.Info("hardware watchdog armed", "device", w.cfg.Device, "identity", identity, "timeout", w.cfg.Timeout.D().String(),
 		"stall", recovery.FenceStall.String(), "contact_within", w.cfg.ContactWithin.D().String())
+	w.tell(true)
 	return nil
+}
+
+// bootTime returns the time since the machine booted.
+func bootTime() (time.Duration, error) {
+	var ts unix.Timespec
+	err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts)
+	return time.Duration(ts.Nano()), err
+}
+
+// keepContact records the last contact for the next daemon, while the node fences itself.
+func (w *hardware) keepContact(now time.Time) {
+	at := w.fence.Contact()
+	if w.device == nil || w.cfg.ContactWithin == 0 || !at.After(w.kept) {
+		return
+	}
+	up, err := bootTime()
+	if err == nil {
+		err = os.WriteFile(w.path(contactFile), fmt.Appendf(nil, "%s %d", w.boot, up-now.Sub(at)), 0o600)
+	}
+	if w.unkept.Set(w.log, "record the last contact of a node that fences itself", err); err == nil {
+		w.kept = at
+	}
+}
+
+// alone returns the time since the last contact that an earlier daemon of this boot recorded. If it is not known, the node has been
+// alone for as long as it may.
+func (w *hardware) alone() time.Duration {
+	if w.cfg.ContactWithin == 0 {
+		return 0
+	}
+	b, err := durable.Read(w.path(contactFile), maxContact)
+	up, terr := bootTime()
+	boot, text, _ := strings.Cut(string(b), " ")
+	at, perr := strconv.ParseInt(text, 10, 64)
+	if err != nil || terr != nil || perr != nil || boot != w.boot || time.Duration(at) > up {
+		return w.cfg.ContactWithin.D()
+	}
+	return up - time.Duration(at)
+}
+
+// end ends the feeding. announced: the supervisors have committed that the node stops, so they no longer rely on its fencing. Without
+// that, a node that fences itself must not disarm the device: others may be waiting for its reset.
+func (w *hardware) end(announced bool) {
+	if w.device != nil && w.cfg.ContactWithin != 0 && !announced {
+		w.log.Error("hardware watchdog stays armed, because no supervisor knows that this node stops: the machine resets unless the agent "+
+			"starts again; to prevent that, write the character V to the device", "device", w.cfg.Device, "within", w.cfg.Timeout.D().String())
+		return
+	}
+	w.tell(false)
+	w.disarm()
 }
 
 // disarm closes the device so that it does not reset the machine.

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"cmp"
-	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -117,7 +116,7 @@ func lookAtBoots(stateDir, sysfs, root string, id [16]byte, log *slog.Logger) *b
 		if unread != nil && last.End == halfcore.BootPowerLoss {
 			last = halfcore.LastBoot{End: halfcore.BootUnknown, Detail: "the agent may not read the logs of dead kernels"}
 		}
-		last.Boot = max(1, binary.LittleEndian.Uint32(id[:]))
+		last.Boot = halfcore.BootPart(id)
 		b.record.Last = &last
 		log.Info("first start since the machine booted", "last_boot_ended_by", last.End.String(), "detail", last.Detail)
 	}
@@ -133,10 +132,11 @@ func (b *boots) last() *halfcore.LastBoot {
 	return b.record.Last
 }
 
-// withBoot adds the end of the machine's last boot to the record of the host half.
-func (c *child) withBoot(r halfcore.RecoveryRecord) halfcore.RecoveryRecord {
+// withMachine adds what the daemon knows of the machine to the record of the host half: the end of its last boot, and its
+// hardware watchdog.
+func (c *child) withMachine(r halfcore.RecoveryRecord) halfcore.RecoveryRecord {
 	if c.half == fault.HalfHost {
-		r.LastBoot = c.d.boots.last()
+		r.LastBoot, r.Watchdog = c.d.boots.last(), c.d.watchdog.Load()
 	}
 	return r
 }

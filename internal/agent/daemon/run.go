@@ -119,7 +119,10 @@ type daemon struct {
 	left    atomic.Pointer[peers.State] // the order of the place that a spare has left; nil: it has not
 	// stopLock is held while this daemon of one half stops; nil: it does not stop.
 	stopLock *os.File
-	boots    *boots // nil: this daemon does not look at them
+	boots    *boots                                    // nil: this daemon does not look at them
+	watchdog atomic.Pointer[halfcore.HardwareWatchdog] // what the host half states; nil: the daemon feeds none
+	// announced: the supervisors have committed that this node stops, or that its halves restart.
+	announced atomic.Bool
 
 	mu     sync.Mutex
 	unkept half.Condition // histories cannot be written

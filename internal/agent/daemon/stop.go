@@ -67,14 +67,14 @@ func (d *daemon) announceStop(ctx context.Context, reason fault.Stop) {
 	for _, h := range d.cfg.halves() {
 		if d.awaited(h) {
 			takenOver = true
-			d.announce(ctx, h)
+			d.announced.Store(d.announce(ctx, h) || d.announced.Load())
 		}
 	}
 	if takenOver {
 		return
 	}
 	if !d.nodeStops(ctx, reason) {
-		d.announce(ctx, d.cfg.Half)
+		d.announced.Store(d.announce(ctx, d.cfg.Half))
 		return
 	}
 	began := time.Now()
@@ -82,6 +82,7 @@ func (d *daemon) announceStop(ctx context.Context, reason fault.Stop) {
 		d.log.Info("stop not announced to the supervisors: they will see a node that died", "reason", reason.String(), "err", err)
 		return
 	}
+	d.announced.Store(true)
 	d.log.Info("stop announced to the supervisors", "reason", reason.String(), "took", time.Since(began).Round(time.Millisecond).String())
 }
 

@@ -110,7 +110,8 @@ func ofRecord(b []byte) (fault.Half, *lofamov1.HalfHealth) {
 	if err != nil {
 		return 0, nil
 	}
-	return r.Half, &lofamov1.HalfHealth{Recovery: halfcore.RecoveryStatus(r, Monotonic()), LastBoot: r.LastBoot.Status()}
+	return r.Half, &lofamov1.HalfHealth{Recovery: halfcore.RecoveryStatus(r, Monotonic()), LastBoot: r.LastBoot.Status(),
+		HardwareWatchdog: r.Watchdog.Status()}
 }
 
 // GivenHealth returns the daemon's record of this half from the time it started it.

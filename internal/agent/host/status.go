@@ -102,6 +102,8 @@ func (h *hostHalf) status() local.Status {
 			s.ServiceNetwork = c.State.String()
 		}
 	}
+	answers := h.core.SupervisorAnswers()
+	s.SupervisorAnswers = &answers
 	now := time.Now()
 	s.Delivery.DeliveryStatus = h.core.Delivery(now)
 	h.statusOfHalves(now, &s)

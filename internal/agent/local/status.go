@@ -40,6 +40,9 @@ type Status struct {
 	DNP  HalfStatus `json:"dnp"`
 	// ServiceNetwork is the network's state according to this half: NORMAL, SICK, FAILED or UNKNOWN.
 	ServiceNetwork string `json:"service_network"`
+	// SupervisorAnswers: a supervisor answers this half's reports on the service network. Gossip of other nodes does not count.
+	// Absent: the half has an earlier version.
+	SupervisorAnswers *bool `json:"supervisor_answers,omitempty"`
 	// Interfaces are the service interfaces by their numbers.
 	Interfaces []InterfaceStatus `json:"interfaces"`
 	Delivery   DeliveryStatus    `json:"delivery"`

@@ -367,7 +367,7 @@ func (w *world) lead(since time.Time) error {
 		if st.State != fault.Normal {
 			st, _ = w.m.Node(st.ID)
 		}
-		w.told.Lead(&led, st, w.rev, before, open)
+		w.told.Lead(&led, view.Entry{Status: st}, w.rev, before, open)
 	}
 	for _, ev := range []response.Event{
 		topo, response.SupervisorsChanged{Supervisors: []response.SupervisorInfo{{ID: "s0",

@@ -163,7 +163,8 @@ func (t *term) finish(r result) {
 		if t.touched[st.ID]--; t.touched[st.ID] <= 0 { // less: it has left its place meanwhile
 			delete(t.touched, st.ID)
 		}
-		t.committed.Set(view.Entry{Status: st, Revision: r.revision, Faults: b.evidence[st.ID]})
+		t.committed.Set(view.Entry{Status: st, Revision: r.revision, Faults: b.evidence[st.ID],
+			Watchdog: b.reported[st.ID][halfOf(fault.HalfHost)].watchdog})
 	}
 	now := time.Now()
 	for i := range b.changes {

@@ -37,7 +37,7 @@ func (t *term) noteHealth(now, arrived time.Time, d *fault.Delivery, said servic
 	if !d.Report.Digest || !t.committed.Has(id.Origin.Node) {
 		return false
 	}
-	changed := false
+	changed := t.noteWatchdog(now, d, said.Host)
 	for _, half := range [...]fault.Half{fault.HalfHost, fault.HalfDNP} {
 		h := said.Of(half)
 		if h == nil {
@@ -139,7 +139,8 @@ type publishedHalf struct {
 	restarts uint32
 	givenUp  bool
 	starved  bool
-	boot     *lofamov1.LastBoot // immutable
+	boot     *lofamov1.LastBoot         // immutable
+	watchdog *lofamov1.HardwareWatchdog // the host half's newest statement; immutable
 }
 
 // recoveries holds the published recoveries and starvations of a node's halves.
@@ -156,7 +157,7 @@ func (r recoveries) into(doc *lofamov1.Node) {
 			state = lofamov1.RecoveryState_GIVEN_UP
 		}
 		*at = &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: state, Restarts: r[i].restarts}}
-		(*at).LastBoot = r[i].boot
+		(*at).LastBoot, (*at).HardwareWatchdog = r[i].boot, r[i].watchdog
 		if r[i].starved {
 			(*at).Processor = &lofamov1.ProcessorTime{Starved: true}
 		}
@@ -168,7 +169,7 @@ func recoveriesOf(doc *lofamov1.Node) (r recoveries) {
 	for i, h := range [...]*lofamov1.HalfHealth{doc.GetHostHealth(), doc.GetDnpHealth()} {
 		s := h.GetRecovery()
 		r[i] = publishedHalf{restarts: s.GetRestarts(), givenUp: s.GetState() == lofamov1.RecoveryState_GIVEN_UP,
-			starved: h.GetProcessor().GetStarved(), boot: h.GetLastBoot()}
+			starved: h.GetProcessor().GetStarved(), boot: h.GetLastBoot(), watchdog: h.GetHardwareWatchdog()}
 	}
 	return r
 }
@@ -229,6 +230,44 @@ func (t *term) noteLastBoot(now time.Time, d *fault.Delivery, half fault.Half, b
 	t.touch(node)
 	t.change(timedChange{recovered: &recovered{node: node, half: half, boot: boot, was: t.halfState(node, half), path: d.Path,
 		by: d.Report.ID.Origin}, at: now})
+	return true
+}
+
+// noteWatchdog keeps the newest statement on a node's hardware watchdog. Only the host half's own digests count, in the order in which
+// the half made them: the DNP half may repeat an older statement. A digest that describes the host half without a watchdog takes
+// the statement back, as agents of earlier versions do. It reports whether there is something to commit.
+func (t *term) noteWatchdog(now time.Time, d *fault.Delivery, h *lofamov1.HalfHealth) bool {
+	id := d.Report.ID
+	if id.Origin.Half != fault.HalfHost || h == nil {
+		return false
+	}
+	if by, ok := t.watchdogBy[id.Origin.Node]; ok && (id.Epoch < by.Epoch || id.Epoch == by.Epoch && id.Seq < by.Seq) {
+		return false // delayed in transit
+	}
+	t.watchdogBy[id.Origin.Node] = id
+	return t.setWatchdog(now, id.Origin.Node, h.GetHardwareWatchdog())
+}
+
+// stopsWatchdog takes a node's statement back when the node announces a clean stop: its daemon disarms the device then.
+func (t *term) stopsWatchdog(now time.Time, rep *fault.Report) {
+	if rep.Stop.Begins() && t.committed.Has(rep.ID.Origin.Node) {
+		t.setWatchdog(now, rep.ID.Origin.Node, nil)
+	}
+}
+
+func (t *term) setWatchdog(now time.Time, node fault.NodeID, is *lofamov1.HardwareWatchdog) bool {
+	all := t.reported[node]
+	host := &all[halfOf(fault.HalfHost)]
+	if was := host.watchdog; (was == nil) == (is == nil) && was.GetArmed() == is.GetArmed() && was.GetTimeoutMs() == is.GetTimeoutMs() &&
+		was.GetContactWithinMs() == is.GetContactWithinMs() && was.GetBoot() == is.GetBoot() {
+		return false
+	}
+	if host.watchdog = nil; is != nil {
+		host.watchdog = &lofamov1.HardwareWatchdog{Armed: is.GetArmed(), TimeoutMs: is.GetTimeoutMs(),
+			ContactWithinMs: is.GetContactWithinMs(), Boot: is.GetBoot(), Since: timestamppb.New(now)}
+	}
+	t.reported[node] = all
+	t.touch(node)
 	return true
 }
 

@@ -23,10 +23,11 @@ type term struct {
 	inbox         *servicenet.Inbox
 	log           *reportLog
 	trace         *tracer
-	senders       map[fault.NodeID]Sender       // from the newest digest of the host half
-	health        map[fault.NodeID][2]health    // from the newest digests
-	reported      map[fault.NodeID]recoveries   // published as events; most nodes have none
-	publishedLast map[fault.NodeID][2]time.Time // time of the last event in this term
+	senders       map[fault.NodeID]Sender         // from the newest digest of the host half
+	health        map[fault.NodeID][2]health      // from the newest digests
+	reported      map[fault.NodeID]recoveries     // published as events; most nodes have none
+	watchdogBy    map[fault.NodeID]fault.ReportID // the host half's digest that last described it
+	publishedLast map[fault.NodeID][2]time.Time   // time of the last event in this term
 	began         time.Time
 	groups        map[string]fault.State  // by ID: the state of the group faults that stand
 	incidents     *awareness.Incidents    // as of the last sealed batch
@@ -258,6 +259,7 @@ func (t *term) takeReport(now time.Time, in Input, rep *fault.Report, to answerT
 	if rep.Digest {
 		return
 	}
+	t.stopsWatchdog(now, rep)
 	t.touchReported(rep)
 	t.open.reports = append(t.open.reports, rep.ID)
 	t.waiting[rep.ID] = []answerTo{to}

@@ -145,7 +145,7 @@ func (f *feed) reset(m view.Map, open map[response.Target]bool) response.Led {
 	f.topo, f.newest = m.Topology(), m
 	var led response.Led
 	for rank := range m.Len() {
-		f.nodes.Lead(&led, m.At(rank).Status, m.NodeRevision(rank), old, open)
+		f.nodes.Lead(&led, m.At(rank), m.NodeRevision(rank), old, open)
 	}
 	for _, g := range m.Groups {
 		f.groups[g.ID] = g

@@ -151,7 +151,7 @@ func TestFeedReportsSingleWitness(t *testing.T) {
 		t.Errorf("a single witness: told %t", got)
 	}
 	var led response.Led
-	KnownNodes{}.Lead(&led, st, 1, told, nil)
+	KnownNodes{}.Lead(&led, view.Entry{Status: st}, 1, told, nil)
 	if len(led.Faults) != 1 || !led.Faults[0].Evidence.SingleWitness {
 		t.Errorf("who begins to lead is told %+v", led.Faults)
 	}

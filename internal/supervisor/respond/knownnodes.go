@@ -3,6 +3,7 @@ package respond
 import (
 	"time"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -48,7 +49,7 @@ func (k KnownNodes) Changes(in view.Entry, e *response.Engine) []response.Event 
 	}
 	was, known := k[st.ID]
 	now := knownNode{revision: revision, epoch: st.HostEpoch,
-		faults: faultsOf(st, func(c fault.Component) bool { _, told := was.of(c); return told })}
+		faults: faultsOf(in, func(c fault.Component) bool { _, told := was.of(c); return told })}
 	k[st.ID] = now
 	var out []response.Event
 	if now.epoch > was.epoch {
@@ -91,9 +92,10 @@ func newest(committed []view.FaultEvidence, of response.Fault, gathered response
 // Lead adds to led the full state of a node as committed at a revision, for an engine that begins to lead. before is
 // the state that it has received until then. open are the targets of open responses, whose faults Lead always
 // includes.
-func (k KnownNodes) Lead(led *response.Led, st awareness.NodeStatus, revision uint64, before KnownNodes, open map[response.Target]bool) {
+func (k KnownNodes) Lead(led *response.Led, in view.Entry, revision uint64, before KnownNodes, open map[response.Target]bool) {
+	st := in.Status
 	was := before[st.ID]
-	n := knownNode{revision: revision, epoch: st.HostEpoch, faults: faultsOf(st, func(c fault.Component) bool {
+	n := knownNode{revision: revision, epoch: st.HostEpoch, faults: faultsOf(in, func(c fault.Component) bool {
 		_, told := was.of(c)
 		return told || open[response.Target{Node: st.ID, Component: c}]
 	})}
@@ -106,14 +108,16 @@ func (k KnownNodes) Lead(led *response.Led, st awareness.NodeStatus, revision ui
 
 // faultsOf returns the faults of a node: the node and its components that are not NORMAL. keep selects components to
 // include although they are UNKNOWN like their node.
-func faultsOf(st awareness.NodeStatus, keep func(fault.Component) bool) []response.Fault {
+func faultsOf(in view.Entry, keep func(fault.Component) bool) []response.Fault {
 	var out []response.Fault
+	st, watchdog := in.Status, watchdogOf(in.Watchdog)
 	if st.State != fault.Normal {
 		out = append(out, response.Fault{
 			Node: st.ID, Component: fault.ComponentNode, State: st.State, Cause: st.Cause, Since: st.Since, Inferred: st.Inferred,
 			Unreachable: st.Unreachable,
 			Stopped:     st.Stop.Reason != 0,
 			Platform:    st.Platform,
+			Watchdog:    watchdog,
 			Accusers:    view.Accusers(st), Evidence: response.Evidence{SingleWitness: st.SingleWitness}, // other evidence is requested
 		})
 	}
@@ -122,9 +126,18 @@ func faultsOf(st awareness.NodeStatus, keep func(fault.Component) bool) []respon
 			continue
 		}
 		out = append(out, response.Fault{Node: st.ID, Component: c.Component, State: c.State, Cause: c.Cause, Since: c.Since,
-			Flapping: c.Flapping, Platform: st.Platform})
+			Flapping: c.Flapping, Platform: st.Platform, Watchdog: watchdog})
 	}
 	return out
+}
+
+// watchdogOf converts a node's committed statement.
+func watchdogOf(w *lofamov1.HardwareWatchdog) response.Watchdog {
+	if w == nil {
+		return response.Watchdog{}
+	}
+	return response.Watchdog{Armed: w.GetArmed(), Timeout: time.Duration(w.GetTimeoutMs()) * time.Millisecond,
+		ContactWithin: time.Duration(w.GetContactWithinMs()) * time.Millisecond, Boot: w.GetBoot()}
 }
 
 // same reports whether two faults are equal for the engine. Of the evidence it compares only the single-witness mark,
@@ -132,6 +145,7 @@ func faultsOf(st awareness.NodeStatus, keep func(fault.Component) bool) []respon
 func same(a, b response.Fault) bool {
 	return a.State == b.State && a.Cause == b.Cause && a.Since.Equal(b.Since) && a.Inferred == b.Inferred &&
 		a.Unreachable == b.Unreachable && a.Stopped == b.Stopped && a.Flapping == b.Flapping && a.Platform == b.Platform &&
+		a.Watchdog == b.Watchdog &&
 		a.Evidence.SingleWitness == b.Evidence.SingleWitness
 }
 

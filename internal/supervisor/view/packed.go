@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -74,6 +75,7 @@ type extra struct {
 	stop     awareness.Stop
 	evidence []componentEvidence
 	faults   []FaultEvidence
+	watchdog *lofamov1.HardwareWatchdog
 }
 
 type componentEvidence struct {
@@ -100,8 +102,8 @@ func (b *Builder) pack(e Entry) *packed {
 			x.evidence = append(x.evidence, componentEvidence{c.Component, c.Evidence})
 		}
 	}
-	x.restart, x.stop, x.faults = st.Restart, st.Stop, e.Faults
-	if x.evidence != nil || x.faults != nil || x.restart.Half != 0 || x.stop.Reason != 0 {
+	x.restart, x.stop, x.faults, x.watchdog = st.Restart, st.Stop, e.Faults, e.Watchdog
+	if x.watchdog != nil || x.evidence != nil || x.faults != nil || x.restart.Half != 0 || x.stop.Reason != 0 {
 		p.extra = &x
 	}
 	return p
@@ -117,6 +119,7 @@ func (p *packed) unpack(at grid.Coord, rules []string) Entry {
 	e := Entry{Status: st, Revision: p.revision}
 	if p.extra != nil {
 		e.Status.Restart, e.Status.Stop, e.Faults = p.extra.restart, p.extra.stop, p.extra.faults
+		e.Watchdog = p.extra.watchdog
 	}
 	return e
 }

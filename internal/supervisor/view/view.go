@@ -32,6 +32,8 @@ type Entry struct {
 	Faults []FaultEvidence
 	// Health is the latest report of the host half and of the DNP half.
 	Health [2]Health
+	// Watchdog is the host half's newest statement on the machine's hardware watchdog, as committed; nil: none. It is immutable.
+	Watchdog *lofamov1.HardwareWatchdog
 }
 
 // Node renders one node as of now.
@@ -47,6 +49,7 @@ func Node(e Entry, now time.Time) *lofamov1.Node {
 		Delivery: e.Delivery, DeliveryAge: Age(e.DeliveryAt, now), DeliveryOld: Old(e.DeliveryOldAt, now),
 		HostHealth: e.Health[0].render(now, e.Delivery), DnpHealth: e.Health[1].render(now, e.Delivery),
 	}
+	n.HardwareWatchdog = e.Watchdog
 	n.Starved = starved(n)
 	if st.Restart.Until.After(now) {
 		n.Restarting = restarting(st.Restart)
@@ -273,7 +276,7 @@ func Restore(n *lofamov1.Node) (Entry, error) {
 		}
 		st.Components = append(st.Components, cs)
 	}
-	return Entry{Status: st, Revision: n.GetRevision(), Faults: faultEvidence(n, st)}, nil
+	return Entry{Status: st, Revision: n.GetRevision(), Faults: faultEvidence(n, st), Watchdog: n.GetHostHealth().GetHardwareWatchdog()}, nil
 }
 
 // storeWiring adds where a node's links lead to its stored form.

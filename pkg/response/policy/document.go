@@ -174,7 +174,7 @@ func (r *reader) step(path string, v any, before []response.Step, groups bool) r
 		}
 	}
 	s.Kind = response.Kind(o.oneOf("executor", "", kinds...))
-	s.Timeout = o.duration("timeout", 30*time.Second, time.Second)
+	s.Timeout = o.duration("timeout", defaultTimeout(s.Kind), time.Second)
 	s.Retries = o.integer("retries", 0, 0, maxRetries)
 	s.Wait = o.duration("wait", 0, 0)
 	if o.oneOf("onFailure", "stop", "stop", "next") == "next" {
@@ -188,12 +188,24 @@ func (r *reader) step(path string, v any, before []response.Step, groups bool) r
 	return s
 }
 
+// defaultTimeout returns the timeout of a step that states none. A node that fences itself takes contactWithin, its device's timeout and
+// a margin.
+func defaultTimeout(k response.Kind) time.Duration {
+	if k == response.NodeFence {
+		return 15 * time.Minute
+	}
+	return 30 * time.Second
+}
+
 // reachable reports rules that could never take effect.
 func (r *reader) reachable(p *response.Policy, m *matcher) {
 	if n := len(p.Steps); n > 0 {
 		last, path := p.Steps[n-1], fmt.Sprintf("spec.steps[%d]", n-1)
 		if last.Wait > 0 {
 			r.bad(path+".wait", last.Wait.String(), "none at the last step: nothing comes after it")
+		}
+		if last.Kind == response.NodeFence {
+			r.bad(path+".executor", string(last.Kind), "another one at the last step: node.fence only delays the steps after it")
 		}
 		if last.OnFailure == response.Next {
 			r.bad(path+".onFailure", "next", "stop at the last step: nothing comes after it")

@@ -212,6 +212,8 @@ func (a activation) ResolveName(name string) (any, bool) {
 		return types.Bool(f.Unreachable), true
 	case "fault.platform":
 		return types.String(f.Platform.String()), true
+	case "fault.watchdog":
+		return types.String(f.Watchdog.String()), true
 	case "fault.flapping":
 		return types.Bool(f.Flapping), true
 	case "fault.groups":

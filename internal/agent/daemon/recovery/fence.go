@@ -36,12 +36,18 @@ type Fence struct {
 type FenceLook struct {
 	Readable [2]bool   // by half: host, DNP
 	Stores   [2]uint32 // numbers of the watchdog words, where readable
-	Links    bool      // the DNP half's registers say that frames arrive on a link
-	Service  bool      // the host half says that the service network works: a supervisor has answered
+	Links    bool      // the DNP half's registers say that a link works both ways: frames arrive, and the neighbour hears this node
+	Service  bool      // the host half says that a supervisor answers it on the service network
 }
 
-// Resume makes a fence that an earlier daemon of this boot had armed: the device is not fed now, so the next Look feeds it.
-func (f *Fence) Resume() { f.armed = true }
+// Resume makes a fence that an earlier daemon of this boot had armed: the device is not fed now, so the next Look feeds it unless the
+// node has been alone for too long. alone is the time since the last contact that the earlier daemon saw.
+func (f *Fence) Resume(now time.Time, alone time.Duration) {
+	f.armed, f.contact, f.moved = true, now.Add(-alone), [2]time.Time{now, now}
+}
+
+// Contact returns the time of the last contact.
+func (f *Fence) Contact() time.Time { return f.contact }
 
 // Disarmed notes that the device is not open: it could not be opened, or the daemon closed it.
 func (f *Fence) Disarmed() { f.armed = false }

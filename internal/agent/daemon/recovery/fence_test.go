@@ -147,7 +147,7 @@ func TestFenceTakesOldRegistersAsNoContact(t *testing.T) {
 // TestFenceResumesAtOnce: a daemon that starts again in the same boot feeds the armed device at its first look.
 func TestFenceResumesAtOnce(t *testing.T) {
 	r := newFenceRun(t, 10*time.Second)
-	r.f.Resume()
+	r.f.Resume(r.now, 0)
 	if feed, why := r.step(false, false, false); !feed {
 		t.Fatalf("the first look: not fed: %s", why)
 	}
@@ -156,5 +156,21 @@ func TestFenceResumesAtOnce(t *testing.T) {
 	}
 	if feed, _ := r.step(true, true, false); feed {
 		t.Fatal("no contact since the start: fed")
+	}
+}
+
+// TestFenceKeepsAgeOfContactAcrossDaemons: a daemon that dies again and again does not lengthen the time without contact.
+func TestFenceKeepsAgeOfContactAcrossDaemons(t *testing.T) {
+	r := newFenceRun(t, 10*time.Second)
+	r.f.Resume(r.now, 8*time.Second)
+	if feed, why := r.step(true, true, false); !feed {
+		t.Fatalf("9s after the contact: not fed: %s", why)
+	}
+	r.step(true, true, false)
+	if feed, _ := r.step(true, true, false); feed {
+		t.Fatal("11s after the contact that the earlier daemon saw: fed")
+	}
+	if feed, why := r.step(true, true, true); !feed {
+		t.Fatalf("contact again: not fed: %s", why)
 	}
 }

@@ -31,6 +31,7 @@ type halfHealth struct {
 	processor  *lofamov1.ProcessorTime
 	spentAt    time.Time // of processor
 	lastBoot   *lofamov1.LastBoot
+	watchdog   *lofamov1.HardwareWatchdog
 }
 
 // Set merges a partial report of a half. An absent recovery, absent tests or an absent processor time mean no change. A recovery without a
@@ -56,6 +57,9 @@ func (k *HealthLog) Set(now time.Time, of fault.Half, h *lofamov1.HalfHealth) {
 	}
 	if b := h.GetLastBoot(); b != nil {
 		s.lastBoot = b
+	}
+	if w := h.GetHardwareWatchdog(); w != nil || h.GetRecovery().GetState() != lofamov1.RecoveryState_RECOVERY_STATE_UNSPECIFIED {
+		s.watchdog = w // the daemon's records state both: a daemon that feeds no device takes back the word of one that did
 	}
 }
 
@@ -83,7 +87,7 @@ func (k *HealthLog) As(now time.Time) servicenet.Health {
 }
 
 func (s *halfHealth) as(now time.Time) *lofamov1.HalfHealth {
-	h := &lofamov1.HalfHealth{LastBoot: s.lastBoot}
+	h := &lofamov1.HalfHealth{LastBoot: s.lastBoot, HardwareWatchdog: s.watchdog}
 	if s.recovery != nil {
 		h.Recovery = proto.CloneOf(s.recovery)
 		OlderRecovery(h.Recovery, now.Sub(s.recoveryAt))
@@ -99,7 +103,7 @@ func (s *halfHealth) as(now time.Time) *lofamov1.HalfHealth {
 	if p := s.processor; (p.GetStarved() || p.GetBudgetLevel() > 0 || p.GetNotRealtime()) && now.Sub(s.spentAt) < testsFor {
 		h.Processor = p
 	}
-	if h.Recovery == nil && h.Tests == nil && h.Processor == nil && h.LastBoot == nil {
+	if h.Recovery == nil && h.Tests == nil && h.Processor == nil && h.LastBoot == nil && h.HardwareWatchdog == nil {
 		return nil
 	}
 	return h

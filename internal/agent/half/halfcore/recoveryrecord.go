@@ -1,11 +1,13 @@
 package halfcore
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
@@ -170,7 +172,29 @@ type RecoveryRecord struct {
 	Ended *EndedProcess `json:"ended,omitempty"`
 	// LastBoot is how the machine's last boot ended, in the record of the host half; nil: not known.
 	LastBoot *LastBoot `json:"last_boot,omitempty"`
+	// Watchdog is the machine's watchdog device, in the record of the host half; nil: the daemon feeds none.
+	Watchdog *HardwareWatchdog `json:"hardware_watchdog,omitempty"`
 }
+
+// HardwareWatchdog is the machine's watchdog device, as the daemon feeds it.
+type HardwareWatchdog struct {
+	Armed         bool          `json:"armed"`
+	Timeout       time.Duration `json:"timeout_ns"`        // 1ms to 5m, from the last feeding to the reset
+	ContactWithin time.Duration `json:"contact_within_ns"` // up to 1h; the longest time without contact; 0: contact does not count
+	Boot          uint32        `json:"boot"`              // see BootPart
+}
+
+// Status returns the message for the supervisors; nil for nil.
+func (w *HardwareWatchdog) Status() *lofamov1.HardwareWatchdog {
+	if w == nil {
+		return nil
+	}
+	return &lofamov1.HardwareWatchdog{Armed: w.Armed, TimeoutMs: uint32(w.Timeout.Milliseconds()),
+		ContactWithinMs: uint32(w.ContactWithin.Milliseconds()), Boot: w.Boot}
+}
+
+// BootPart returns the part of a boot's identity that a node states. It is never 0.
+func BootPart(id [16]byte) uint32 { return max(1, binary.LittleEndian.Uint32(id[:])) }
 
 // EndedProcess identifies a process that has ended. All three numbers are known.
 type EndedProcess struct {
@@ -244,6 +268,10 @@ func (r RecoveryRecord) validate() error {
 	case r.LastBoot != nil && (!r.LastBoot.End.Valid() || r.LastBoot.Boot == 0):
 		return fmt.Errorf("%w: of the %s half: last_boot is %+v: want an end of 1 to %d and a boot above 0", ErrMalformedRecord, r.Half,
 			*r.LastBoot, BootUnknown)
+	case r.Watchdog != nil && (r.Watchdog.Timeout < time.Millisecond || r.Watchdog.Timeout > 5*time.Minute ||
+		r.Watchdog.ContactWithin < 0 || r.Watchdog.ContactWithin > time.Hour || r.Watchdog.Boot == 0):
+		return fmt.Errorf("%w: of the %s half: hardware_watchdog is %+v: want a timeout of 1ms to 5m, contact within 0s to 1h, and a boot above 0",
+			ErrMalformedRecord, r.Half, *r.Watchdog)
 	case r.Last != nil && !r.Last.Cause.Kind.Valid():
 		return fmt.Errorf("%w: of the %s half: cause is %d: want 1 to %d", ErrMalformedRecord, r.Half, r.Last.Cause.Kind, FailedTest)
 	}

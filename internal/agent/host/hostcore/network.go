@@ -42,6 +42,12 @@ func (m *Machine) followNetwork(now time.Time) {
 	m.updateServiceNetwork(now)
 }
 
+// SupervisorAnswers reports whether a supervisor answers this half's reports on the service network.
+func (m *Machine) SupervisorAnswers() bool {
+	is := m.sender.Network()
+	return is == fault.Normal || is == fault.Sick
+}
+
 // silentFor is how long after a silence missing answers are blamed on the supervisors and not on this node's network, in multiples
 // of the time after which a network counts as dead: the supervisors may be overloaded and answer rarely.
 const silentFor = 8

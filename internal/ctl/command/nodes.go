@@ -19,7 +19,8 @@ import (
 func NodeRows(a *App, nodes []*lofamov1.Node, wide bool) [][]string {
 	head := []string{"NODE", "COORD", "STATE", "CAUSE", "SINCE", "HEARD", "NOTES", "NOT NORMAL"}
 	if wide {
-		head = append(head[:6:6], "HOST EPOCH", "DNP EPOCH", "REVISION", "WITNESSES", "DELIVERY", "RESTARTS", "SELF-TESTS", "RULE", "LABELS",
+		head = append(head[:6:6], "HOST EPOCH", "DNP EPOCH", "REVISION", "WITNESSES", "DELIVERY", "RESTARTS", "SELF-TESTS", "PLATFORM",
+			"WATCHDOG", "RULE", "LABELS",
 			"NOTES", "NOT NORMAL")
 	}
 	regions := wide && slices.ContainsFunc(nodes, func(n *lofamov1.Node) bool { return n.GetRegion() != "" })
@@ -35,11 +36,25 @@ func NodeRows(a *App, nodes []*lofamov1.Node, wide bool) [][]string {
 		}
 		if wide {
 			r = append(r, strconv.FormatUint(n.GetHostEpoch(), 10), strconv.FormatUint(n.GetDnpEpoch(), 10), strconv.FormatUint(n.GetRevision(), 10),
-				witnesses(n), delivery(n), restarts(n), tested(n), Dash(Printable(n.GetReason())), Dash(labels(n.GetLabels())))
+				witnesses(n), delivery(n), restarts(n), tested(n), Dash(fault.Platform(n.GetPlatform()).String()), hardwareWatchdog(n),
+				Dash(Printable(n.GetReason())), Dash(labels(n.GetLabels())))
 		}
 		rows = append(rows, append(r, Dash(strings.Join(notes(n), ", ")), Dash(notNormal(n))))
 	}
 	return rows
+}
+
+// hardwareWatchdog returns the state of a node's hardware watchdog in one word.
+func hardwareWatchdog(n *lofamov1.Node) string {
+	switch w := n.GetHardwareWatchdog(); {
+	case w == nil:
+		return "-"
+	case !w.GetArmed():
+		return "disarmed"
+	case w.GetContactWithinMs() == 0:
+		return "armed"
+	}
+	return "self-fencing"
 }
 
 // starvedFor returns the measure of a starved half.
@@ -303,6 +318,7 @@ func nodeNotes(a *App, n *lofamov1.Node) [][]string {
 	}
 	add(n.GetReason() != "", "Rule", Printable(n.GetReason()))
 	add(n.GetPlatform() != 0, "Platform", platform(n.GetPlatform()))
+	add(n.GetHardwareWatchdog() != nil, "Watchdog", servicenet.WatchdogWords(n.GetHardwareWatchdog()))
 	add(n.GetSingleWitness(), "Witnesses", "fewer than the quorum: no destructive response may rest on this verdict")
 	add(n.GetInferred(), "Inferred", "taken for dead: no living node could see it")
 	add(n.GetUnreachable(), "Unreachable", "no living path from the supervisors leads to it")

@@ -7,7 +7,10 @@
 package metrics
 
 import (
+	"cmp"
 	"iter"
+	"maps"
+	"slices"
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -45,6 +48,7 @@ type Collector struct {
 	list func() []*lofamov1.Incident
 
 	nodes, links, components, stopped         *prometheus.Desc
+	platforms, watchdogs                      *prometheus.Desc
 	nodeState, componentState, linkState      *prometheus.Desc
 	nodeInfo, linkInfo, leftOut, size, groups *prometheus.Desc
 	groupNodes, incidents, incidentSince      *prometheus.Desc
@@ -58,7 +62,11 @@ func NewCollector(get func() (view.Map, bool), incidents func() []*lofamov1.Inci
 	}
 	c := &Collector{
 		get: get, list: incidents,
-		nodes:   desc("nodes", "Nodes by state, as committed.", "state"),
+		nodes: desc("nodes", "Nodes by state, as committed.", "state"),
+		platforms: desc("platform_nodes", "Nodes by the platform of their halves, as committed: shared-kernel, dpu, or unknown if no report states it.",
+			"platform"),
+		watchdogs: desc("watchdog_nodes",
+			"Nodes by the hardware watchdog that they state, as committed: self-fencing, armed, disarmed, or none.", "watchdog"),
 		stopped: desc("stopped_nodes", "Nodes that announced a clean stop and are not back yet, as committed."),
 		links:   desc("links", "Link ends by state, as committed: a link has two.", "state"),
 		components: desc("components", "Components of nodes that are SICK or FAILED, by kind; links are in lofamo_links.",
@@ -87,7 +95,7 @@ func NewCollector(get func() (view.Map, bool), incidents func() []*lofamov1.Inci
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		c.nodes, c.stopped, c.links, c.components, c.nodeState, c.componentState, c.linkState, c.nodeInfo, c.linkInfo, c.leftOut, c.size,
+		c.nodes, c.platforms, c.watchdogs, c.stopped, c.links, c.components, c.nodeState, c.componentState, c.linkState, c.nodeInfo, c.linkInfo, c.leftOut, c.size,
 		c.groups, c.groupNodes, c.incidents, c.incidentSince,
 	} {
 		ch <- d
@@ -134,6 +142,7 @@ func (s *scrape) counts() {
 		s.gauge(s.size, float64(n), string("xyz"[i]))
 	}
 	s.gauge(s.groups, float64(len(s.m.Groups)))
+	s.placements()
 	stopped := 0
 	for rank := range s.m.NotNormal() {
 		if s.m.Stop(rank).Reason != 0 {
@@ -189,6 +198,31 @@ func (s *scrape) faulty() iter.Seq2[int, part] {
 				}
 			}
 		}
+	}
+}
+
+// placements counts the nodes by platform and by hardware watchdog.
+func (s *scrape) placements() {
+	platforms := map[string]int{"unknown": 0, fault.PlatformSharedKernel.String(): 0, fault.PlatformDPU.String(): 0}
+	watchdogs := map[string]int{"none": 0, "disarmed": 0, "armed": 0, "self-fencing": 0}
+	for rank := range s.m.Len() {
+		platforms[cmp.Or(s.m.Platform(rank).String(), "unknown")]++
+		switch w := s.m.Watchdog(rank); {
+		case w == nil:
+			watchdogs["none"]++
+		case !w.GetArmed():
+			watchdogs["disarmed"]++
+		case w.GetContactWithinMs() == 0:
+			watchdogs["armed"]++
+		default:
+			watchdogs["self-fencing"]++
+		}
+	}
+	for _, k := range slices.Sorted(maps.Keys(platforms)) {
+		s.gauge(s.platforms, float64(platforms[k]), k)
+	}
+	for _, k := range slices.Sorted(maps.Keys(watchdogs)) {
+		s.gauge(s.watchdogs, float64(watchdogs[k]), k)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -131,6 +132,17 @@ func (m Map) Brief(rank int) Entry {
 
 // ID returns the id of the node of a rank. Like State and Revision, it is far cheaper than At.
 func (m Map) ID(rank int) fault.NodeID { return m.packed(rank).id }
+
+// Platform returns the platform of the node of a rank; 0: no report states it.
+func (m Map) Platform(rank int) fault.Platform { return m.packed(rank).platform }
+
+// Watchdog returns the hardware watchdog of the node of a rank; nil: the node states none. It is immutable.
+func (m Map) Watchdog(rank int) *lofamov1.HardwareWatchdog {
+	if x := m.packed(rank).extra; x != nil {
+		return x.watchdog
+	}
+	return nil
+}
 
 // State returns the state of the node of a rank.
 func (m Map) State(rank int) fault.State { return m.packed(rank).state }

@@ -27,6 +27,8 @@ type Agent struct {
 	sign   map[fault.Half]*pki.Signer
 	// suffers is an additional observation of the host half; nil: none.
 	suffers atomic.Pointer[fault.Observation]
+	// health goes with the host half's digests; nil: none.
+	health atomic.Pointer[lofamov1.HalfHealth]
 
 	mu            sync.Mutex
 	seq           map[fault.Half]fault.Seq
@@ -131,11 +133,21 @@ func (a *Agent) Report(t testing.TB, h fault.Half, digest bool, obs ...fault.Obs
 		status = &lofamov1.DeliveryStatus{State: lofamov1.PathState_MIGRATED, Primary: "eth0>s1"}
 	}
 	b, err := servicenet.SealReports([]fault.Report{{ID: id, Digest: digest, Observations: obs, Uptime: time.Minute}}, status,
-		a.sign[h], servicenet.SealOptions{})
+		a.sign[h], servicenet.SealOptions{Health: a.healthFor(h, digest)})
 	if err != nil {
 		t.Errorf("seal report %s: %v", id, err) // not Fatal: agents report from their own goroutines
 	}
 	return id, b
+}
+
+// SetHealth makes the host half's later digests carry its health.
+func (a *Agent) SetHealth(h *lofamov1.HalfHealth) { a.health.Store(h) }
+
+func (a *Agent) healthFor(h fault.Half, digest bool) servicenet.Health {
+	if h != fault.HalfHost || !digest {
+		return servicenet.Health{}
+	}
+	return servicenet.Health{Host: a.health.Load()}
 }
 
 // Relay wraps another node's envelope, like this node's host half.

@@ -72,7 +72,7 @@ const token = 1
 //
 // Nothing is carried out: every step succeeds after ReplayOptions.Took. Recordings do not contain the age of evidence, so
 // evidence counts as fresh while its fault stands. Every node counts as booted before, and boots again as soon as it
-// was reset. The replay finds the incidents itself, with the rules and default periods of pkg/awareness.
+// was reset. Every node counts as one that fences itself (node.fence). The replay finds the incidents itself, with the rules and default periods of pkg/awareness.
 func Replay(events []Recorded, o ReplayOptions) (ReplayReport, error) {
 	if len(events) == 0 {
 		return ReplayReport{}, errors.New("replay: given no events: want at least one")
@@ -145,9 +145,16 @@ func (r *replay) next(events *[]Recorded) (at time.Time, ev response.Event) {
 	return at, ev
 }
 
+// assumedWatchdog is the hardware watchdog of every node: recordings do not contain the nodes' own.
+var assumedWatchdog = response.Watchdog{Armed: true, Timeout: 10 * time.Second, ContactWithin: 30 * time.Second, Boot: 1}
+
 // step feeds an event to the engine, and answers its requests at once.
 func (r *replay) step(at time.Time, ev response.Event) {
 	r.now = at
+	if f, ok := ev.(response.FaultChanged); ok && f.Watchdog == (response.Watchdog{}) {
+		f.Watchdog = assumedWatchdog
+		ev = f
+	}
 	out := r.e.Step(at, ev)
 	r.wake = out.Wake
 	r.report.Decisions = append(r.report.Decisions, out.Decisions...)

@@ -190,8 +190,9 @@ type HardwareWatchdogConfig struct {
 	// Timeout is the time after which an unfed device resets the machine, in whole seconds. 4s to 5m; the device may allow
 	// less. Required with Device.
 	Timeout Duration `json:"timeout,omitempty"`
-	// ContactWithin is how long the node may hear no neighbour and have no working service network before the device is no
-	// longer fed: self-fencing. The machine is down at most Timeout later. 5s to 1h, or 0s for no self-fencing. Default 0s.
+	// ContactWithin is how long the node may be without contact before the device is no longer fed: self-fencing. Contact is a
+	// link that works both ways, or a supervisor that answers. The machine is down at most Timeout later. If the daemon is
+	// stopped while no supervisor can commit that, the device stays armed. 5s to 1h, or 0s for no self-fencing. Default 0s.
 	ContactWithin Duration `json:"contactWithin,omitempty"`
 	// AllowNoWayOut accepts a device that cannot be disarmed, or for which the kernel does not say. If the daemon is then
 	// stopped for longer than Timeout, or the node gets another place, the machine resets. Default false.

@@ -52,7 +52,7 @@ spec:
 		if err != nil || sum.GetNodes().GetNormal() != 6 {
 			return false
 		}
-		n, err := client.GetNode(t.Context(), &lofamov1.GetNodeRequest{Id: "n1-0-0"})
+		n, err := client.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: "n1-0-0"})
 		w := n.GetNode().GetHardwareWatchdog()
 		return err == nil && w.GetArmed() && w.GetBoot() == 7 && w.GetSince() != nil
 	})

@@ -143,6 +143,8 @@ func specSchema() schema {
 		rule("!("+group+") || !has(self.outside)", "outside: want none with target: Group, because conditions describe one node"),
 		rule("!has("+last+".wait) || duration("+last+".wait) == duration('0s')", "steps: want no wait at the last step: nothing comes after it"),
 		rule("!has("+last+".onFailure) || "+last+".onFailure != 'next'", "steps: want onFailure: stop at the last step: nothing comes after it"),
+		rule(last+".executor != '"+string(response.NodeFence)+"'",
+			"steps: want another executor than node.fence at the last step: it only delays the steps after it"),
 		rule("!("+undone+") || "+uses(kindsWith(func(t response.Traits) bool { return t.Undoable })),
 			"undo.onRecovery: want false: no step can be undone"),
 		rule("("+undone+") || !"+uses([]string{string(response.KubernetesRemediate)}),

@@ -270,13 +270,16 @@ func TestEveryKindHasParameters(t *testing.T) {
 		response.WebhookRemediate:    "{target: a}", response.Alertmanager: "{severity: info}", response.Command: "{command: a}",
 		response.NodeCheck:       "{script: a}",
 		response.NodeRestartHalf: "{half: dnp}", response.NodeMaskChannel: "{}", response.NodeLimitFrequency: "{percent: 50}",
-		response.PowerReset: "{method: ipmi}", response.Eureka: "{text: a}",
+		response.PowerReset: "{method: ipmi}", response.Eureka: "{text: a}", response.NodeFence: "{}",
 	}
 	for _, k := range response.Kinds() {
 		text := strings.Replace(string(policyWith(`fault.component == "link/X+"`)), "kubernetes.event, parameters: {reason: Fault}",
 			string(k)+", parameters: "+given[k], 1)
 		if k == response.KubernetesRemediate { // which must be undone
 			text += "  undo: {onRecovery: true}\n"
+		}
+		if k == response.NodeFence { // which only delays the steps after it
+			text += "  - {name: then, executor: kubernetes.cordon}\n"
 		}
 		docs, err := Parse([]byte(text))
 		if err != nil {

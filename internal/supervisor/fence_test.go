@@ -53,7 +53,7 @@ spec:
 			return false
 		}
 		n, err := client.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: "n1-0-0"})
-		w := n.GetNode().GetHardwareWatchdog()
+		w := n.GetHardwareWatchdog()
 		return err == nil && w.GetArmed() && w.GetBoot() == 7 && w.GetSince() != nil
 	})
 	stop()

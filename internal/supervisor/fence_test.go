@@ -13,7 +13,7 @@ import (
 )
 
 // TestFenceOfDeadNode: two nodes die. The step that rests on fencing begins only for the one that stated a self-fencing watchdog, and
-// not before the node is down. The neighbours' links to the dead nodes are the proof that nobody has contact with them.
+// not before the node is down. The neighbours' links to the dead nodes are the proof that the dead nodes have no contact.
 func TestFenceOfDeadNode(t *testing.T) {
 	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{Dims: "6x1x1", Preset: config.PresetFast, Configure: func(cfg *config.Supervisor) {

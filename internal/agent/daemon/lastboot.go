@@ -132,8 +132,7 @@ func (b *boots) last() *halfcore.LastBoot {
 	return b.record.Last
 }
 
-// withMachine adds what the daemon knows of the machine to the record of the host half: the end of its last boot, and its
-// hardware watchdog.
+// withMachine adds the machine's state to the record of the host half: the end of its last boot, and its hardware watchdog.
 func (c *child) withMachine(r halfcore.RecoveryRecord) halfcore.RecoveryRecord {
 	if c.half == fault.HalfHost {
 		r.LastBoot, r.Watchdog = c.d.boots.last(), c.d.watchdog.Load()

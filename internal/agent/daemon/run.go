@@ -120,7 +120,7 @@ type daemon struct {
 	// stopLock is held while this daemon of one half stops; nil: it does not stop.
 	stopLock *os.File
 	boots    *boots                                    // nil: this daemon does not look at them
-	watchdog atomic.Pointer[halfcore.HardwareWatchdog] // what the host half states; nil: the daemon feeds none
+	watchdog atomic.Pointer[halfcore.HardwareWatchdog] // the statement of the host half; nil: the daemon feeds none
 	// announced: the supervisors have committed that this node stops, or that its halves restart.
 	announced atomic.Bool
 

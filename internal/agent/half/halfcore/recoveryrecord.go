@@ -270,8 +270,8 @@ func (r RecoveryRecord) validate() error {
 			*r.LastBoot, BootUnknown)
 	case r.Watchdog != nil && (r.Watchdog.Timeout < time.Millisecond || r.Watchdog.Timeout > 5*time.Minute ||
 		r.Watchdog.ContactWithin < 0 || r.Watchdog.ContactWithin > time.Hour || r.Watchdog.Boot == 0):
-		return fmt.Errorf("%w: of the %s half: hardware_watchdog is %+v: want a timeout of 1ms to 5m, contact within 0s to 1h, and a boot above 0",
-			ErrMalformedRecord, r.Half, *r.Watchdog)
+		return fmt.Errorf("%w: of the %s half: hardware_watchdog is %+v: want a timeout of 1ms to 5m, contact within 0s to 1h, and a "+
+			"boot above 0", ErrMalformedRecord, r.Half, *r.Watchdog)
 	case r.Last != nil && !r.Last.Cause.Kind.Valid():
 		return fmt.Errorf("%w: of the %s half: cause is %d: want 1 to %d", ErrMalformedRecord, r.Half, r.Last.Cause.Kind, FailedTest)
 	}

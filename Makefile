@@ -243,6 +243,12 @@ figures: ## plots and tables of docs/papers/chaos.md and chaos-router.md; FIGURE
 campaign: ## the fault-injection campaign in full, with docs/campaign.md rewritten: about 45 minutes, on a quiet machine
 	go test -count=1 -timeout 0 -v -run 'Page|Headers|Processes' ./internal/campaign/inject -campaign.full -campaign.seed $${SEED:-1} -campaign.out $(CURDIR)/docs/campaign.md -campaign.record testdata/campaign.json
 
+# The short form is among the tests.
+.PHONY: campaign-code
+campaign-code: ## flips in the code of running halves: each bit of the routine that sends frames, and as many (FLIPS) in the lines that halves run, with docs/campaign.md rewritten: about 25 minutes, as root
+	cd internal/campaign/inject && go test -count=1 -timeout 0 -v -run '^TestCode$$' . -campaign.code $${FLIPS:-1700} -campaign.seed $${SEED:-1} -campaign.record testdata/campaign.json
+	go test -count=1 -run '^TestDocumentIs' ./internal/campaign/inject -campaign.render
+
 .PHONY: fuzz
 fuzz: ## every fuzz target with FUZZ inputs each, as in FUZZ=100000x
 	hack/fuzz $${FUZZ:-100000x}

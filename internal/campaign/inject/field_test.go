@@ -70,11 +70,23 @@ type field struct {
 // newField starts a cluster of the programs with failpoints.
 func newField(t *testing.T, dims string) *field {
 	t.Helper()
+	return newFieldOf(t, dims, programs(t))
+}
+
+// programs returns the folder of the programs with failpoints.
+func programs(t *testing.T) string {
+	t.Helper()
 	bin, err := binaries()
 	if err != nil {
 		t.Fatal(err)
 	}
 	started = true
+	return bin
+}
+
+// newFieldOf starts a cluster of the programs in a folder.
+func newFieldOf(t *testing.T, dims, bin string) *field {
+	t.Helper()
 	d, err := grid.ParseDims(dims)
 	if err != nil {
 		t.Fatal(err)

@@ -24,14 +24,8 @@ const watchFor = 1200 * time.Millisecond
 // network processor after each run.
 func (f *field) tryFlip(n cluster.NodeInfo, w who, seed uint64) (sample, error) {
 	s := sample{applied: true, touched: true, category: catNoImpact}
-	h := w.half()
-	before, err := f.await(n, h, func(x halfcore.RecoveryRecord) bool { // no recovery of an earlier sample is in progress
-		return x.State == halfcore.Running && x.PID != 0 && (x.Last == nil || x.Last.Proven > 0 || x.Last.Serving == 0)
-	})
+	before, err := f.beforeFlip(n, w)
 	if err != nil {
-		return s, err
-	}
-	if err := f.wellAgain(n, unloaded); err != nil {
 		return s, err
 	}
 	var hit struct {
@@ -43,8 +37,26 @@ func (f *field) tryFlip(n cluster.NodeInfo, w who, seed uint64) (sample, error) 
 		return s, err
 	}
 	s.what = fmt.Sprintf("%s, bit %d (of %d scalars)", hit.Path, hit.Bit, hit.Of)
+	f.observeFlip(n, w, before, at, &s)
+	f.judgeFlip(n, mark, at, &s)
+	return s, f.restartAfterFlip(n, w, &s)
+}
+
+// beforeFlip waits until no trace of an earlier sample is left, and returns the half's record.
+func (f *field) beforeFlip(n cluster.NodeInfo, w who) (halfcore.RecoveryRecord, error) {
+	before, err := f.await(n, w.half(), func(x halfcore.RecoveryRecord) bool { // no recovery is in progress
+		return x.State == halfcore.Running && x.PID != 0 && (x.Last == nil || x.Last.Proven > 0 || x.Last.Serving == 0)
+	})
+	if err != nil {
+		return before, err
+	}
+	return before, f.wellAgain(n, unloaded)
+}
+
+// observeFlip watches a half after a flip, and records whether its daemon restarted it.
+func (f *field) observeFlip(n cluster.NodeInfo, w who, before halfcore.RecoveryRecord, at int64, s *sample) {
 	time.Sleep(watchFor)
-	if r, err := f.running(n, h); err != nil {
+	if r, err := f.running(n, w.half()); err != nil {
 		s.what += ": " + err.Error()
 	} else if r.Total > before.Total && r.Last != nil {
 		s.found(*r.Last, at)
@@ -52,26 +64,30 @@ func (f *field) tryFlip(n cluster.NodeInfo, w who, seed uint64) (sample, error) 
 			s.category = catHang
 		}
 	}
-	f.judgeFlip(n, mark, at, &s)
+}
+
+// restartAfterFlip kills a half, and records whether it and its node recover.
+func (f *field) restartAfterFlip(n cluster.NodeInfo, w who, s *sample) error {
+	h := w.half()
 	r, err := f.running(n, h)
 	if err != nil {
-		return s, nil //nolint:nilerr // it is not healed, which the sample says
+		return nil //nolint:nilerr // it is not healed, which the sample says
 	}
 	if err := syscall.Kill(r.PID, syscall.SIGKILL); err != nil {
-		return s, err
+		return err
 	}
-	if _, err := f.await(n, h, func(x halfcore.RecoveryRecord) bool {
+	_, err = f.await(n, h, func(x halfcore.RecoveryRecord) bool {
 		return x.State == halfcore.Running && x.PID != r.PID && x.PID != 0 && x.Last != nil && x.Last.Proven > 0
-	}); err != nil {
-		s.what += ": " + err.Error()
-		return s, nil //nolint:nilerr // see above
+	})
+	if err == nil {
+		err = f.wellAgain(n, unloaded)
 	}
-	if err := f.wellAgain(n, unloaded); err != nil {
+	if err != nil {
 		s.what += ": " + err.Error()
-		return s, nil //nolint:nilerr // see above
+		return nil //nolint:nilerr // see above
 	}
 	s.healed = true
-	return s, nil
+	return nil
 }
 
 // judgeFlip records both observers' findings on a flip that did not end the half.

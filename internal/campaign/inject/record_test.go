@@ -39,6 +39,8 @@ type record struct {
 	HangBound  time.Duration               `json:"hangBound"`
 	Timeline   []timelineRow               `json:"timeline"`
 	Classes    []classRecord               `json:"classes"`
+	// Code is the newest run of flips in code, which has conditions of its own.
+	Code *record `json:"code,omitempty"`
 }
 
 type reportCounts struct {
@@ -102,6 +104,8 @@ const (
 // columnOf returns the column of Table 1 for a class.
 func columnOf(k *class) string {
 	switch {
+	case k.name == codeSend || k.name == codeActive:
+		return k.name
 	case k.apart:
 		return columnLive
 	case strings.HasPrefix(k.name, "processes") || k.name == "failpoints":
@@ -112,17 +116,29 @@ func columnOf(k *class) string {
 
 // record returns the record of the run.
 func (c conditions) record() record {
-	r := record{
-		Full: *full, Seed: *seed, Commit: machine.SourceCommit(), Begun: c.began.UTC(), Took: time.Since(c.began).Round(time.Second),
-		Machine: machine.Describe(), Load: c.load, LoadAfter: machine.LoadAverages(), Failed: c.failed,
-		Reports: reportCounts{done.kept, done.replaced, done.lost, done.doubled}, Categories: map[string]map[category]int{},
-	}
+	r := c.recordOf(done.classes)
 	var serve []time.Duration
 	for _, x := range done.courses {
 		serve = append(serve, x.Serving)
 	}
 	r.Serving = spreadOf(serve)
-	for _, k := range done.classes {
+	if periods, err := config.Preset(config.PresetDefault); err == nil {
+		r.HangBound = halfcore.HangBound(periods.TRead, periods.ReadMisses)
+		for _, hang := range []bool{true, false} {
+			r.Timeline = append(r.Timeline, timelineOf(hang, r.HangBound, periods.TRead))
+		}
+	}
+	return r
+}
+
+// recordOf returns the record of some classes of the run.
+func (c conditions) recordOf(classes []*class) record {
+	r := record{
+		Full: *full, Seed: *seed, Commit: machine.SourceCommit(), Begun: c.began.UTC(), Took: time.Since(c.began).Round(time.Second),
+		Machine: machine.Describe(), Load: c.load, LoadAfter: machine.LoadAverages(), Failed: c.failed,
+		Reports: reportCounts{done.kept, done.replaced, done.lost, done.doubled}, Categories: map[string]map[category]int{},
+	}
+	for _, k := range classes {
 		column := columnOf(k)
 		if r.Categories[column] == nil {
 			r.Categories[column] = map[category]int{}
@@ -131,12 +147,6 @@ func (c conditions) record() record {
 			r.Categories[column][cat] += n
 		}
 		r.Classes = append(r.Classes, k.record())
-	}
-	if periods, err := config.Preset(config.PresetDefault); err == nil {
-		r.HangBound = halfcore.HangBound(periods.TRead, periods.ReadMisses)
-		for _, hang := range []bool{true, false} {
-			r.Timeline = append(r.Timeline, timelineOf(hang, r.HangBound, periods.TRead))
-		}
 	}
 	return r
 }

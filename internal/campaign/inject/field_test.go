@@ -53,6 +53,7 @@ type field struct {
 	*lab.Lab
 	t     *testing.T
 	dir   string
+	dims  grid.Dims
 	nodes []cluster.NodeInfo
 	// other is a second handle of the same cluster, for the goroutines that generate load while daemons are started: a
 	// Cluster is not safe for both.
@@ -113,7 +114,7 @@ func newFieldOf(t *testing.T, dims, bin string) *field {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &field{Lab: l, t: t, dir: dir, nodes: slices.Clone(l.Cluster.Info().Nodes), vain: map[string][]look{}}
+	f := &field{Lab: l, t: t, dir: dir, dims: d, nodes: slices.Clone(l.Cluster.Info().Nodes), vain: map[string][]look{}}
 	if f.other, err = cluster.Load(l.Cluster.Dir()); err != nil {
 		t.Fatal(errors.Join(err, l.Close()))
 	}

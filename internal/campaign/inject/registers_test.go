@@ -21,9 +21,8 @@ var (
 
 	recordOut = flag.String("campaign.record", "", "file for the counts that the results are printed from")
 	render    = flag.Bool("campaign.render", false, "print docs/campaign.md anew from the counts of its run")
-	// If set, TestCode flips bits in the lines that halves run, too, and adds its counts to -campaign.record. From the
-	// size of the routine that sends frames on, it flips each of its bits once.
-	codeFlips = flag.Int("campaign.code", 0, "most flips in each class of code")
+	// If set, TestCode also flips each bit of the routine that sends frames, and adds its counts to -campaign.record.
+	codeFlips = flag.Int("campaign.code", 0, "number of flips in the lines that halves run")
 	// If set, TestProcesses/hangs-and-crashes runs for this time, with any number of samples.
 	rageFor = flag.Duration("campaign.for", 0, "how long halves and daemons are killed and stopped at random moments")
 )

@@ -31,7 +31,12 @@ type halfHealth struct {
 	processor  *lofamov1.ProcessorTime
 	spentAt    time.Time // of processor
 	lastBoot   *lofamov1.LastBoot
+	words      []*lofamov1.LastWords
+	wordsAt    time.Time
 }
+
+// wordsFor is how long a digest restates the last words of another machine. The supervisors store them.
+const wordsFor = 2 * time.Minute
 
 // Set merges a partial report of a half. An absent recovery, absent tests or an absent processor time mean no change. A recovery without a
 // state only tells how the half resumed when it started, which the daemon does not know. The caller must not change h
@@ -56,6 +61,9 @@ func (k *HealthLog) Set(now time.Time, of fault.Half, h *lofamov1.HalfHealth) {
 	}
 	if b := h.GetLastBoot(); b != nil {
 		s.lastBoot = b
+	}
+	if w := h.GetLastWords(); len(w) > 0 {
+		s.words, s.wordsAt = w, now
 	}
 }
 
@@ -99,7 +107,10 @@ func (s *halfHealth) as(now time.Time) *lofamov1.HalfHealth {
 	if p := s.processor; (p.GetStarved() || p.GetBudgetLevel() > 0 || p.GetNotRealtime()) && now.Sub(s.spentAt) < testsFor {
 		h.Processor = p
 	}
-	if h.Recovery == nil && h.Tests == nil && h.Processor == nil && h.LastBoot == nil {
+	if now.Sub(s.wordsAt) < wordsFor {
+		h.LastWords = s.words
+	}
+	if h.Recovery == nil && h.Tests == nil && h.Processor == nil && h.LastBoot == nil && h.LastWords == nil {
 		return nil
 	}
 	return h

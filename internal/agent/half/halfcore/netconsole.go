@@ -125,7 +125,7 @@ func (n *Netconsole) lines(s *netconsoleSender, now time.Time, b []byte) (out []
 		}
 		return out
 	}
-	if len(bytes.TrimSpace(b)) == 0 {
+	if len(bytes.TrimSpace(b)) == 0 && len(s.part) == 0 {
 		n.counts.Malformed++
 		return nil
 	}

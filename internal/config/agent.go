@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -85,6 +86,8 @@ type Agent struct {
 	Recovery RecoveryConfig `json:"recovery"`
 	// HardwareWatchdog resets the machine when a half stalls or, with contactWithin, when the node is cut off. Default none.
 	HardwareWatchdog HardwareWatchdogConfig `json:"hardwareWatchdog,omitzero"`
+	// Netconsole receives the last lines of other machines' kernels. Default none.
+	Netconsole NetconsoleConfig `json:"netconsole,omitzero"`
 	// SelfTest is the schedule of self-tests of the modules in use.
 	SelfTest SelfTestConfig `json:"selfTest"`
 	// Processor is the processor time that the halves may use.
@@ -197,6 +200,18 @@ type HardwareWatchdogConfig struct {
 	// AllowNoWayOut accepts a device that cannot be disarmed, or for which the kernel does not say. If the daemon is then
 	// stopped for longer than Timeout, or the node gets another place, the machine resets. Default false.
 	AllowNoWayOut bool `json:"allowNoWayOut,omitempty"`
+}
+
+// NetconsoleConfig is the receiver of netconsole: UDP datagrams with the lines of other machines' kernels. They are not
+// authenticated, so they are only text for people. The machines of the neighbours in the torus are expected from the addresses
+// in links.
+type NetconsoleConfig struct {
+	// Listen is the address of the receiver, "ip:port" with port 1 to 65535; netconsole's usual port is 6666. Default none: nothing
+	// is received.
+	Listen string `json:"listen,omitempty"`
+	// Senders maps further source addresses to the names of their nodes, such as "10.7.0.2": n1-0-0. An entry replaces
+	// a neighbour's. At most 64. Default none.
+	Senders map[string]fault.NodeID `json:"senders,omitempty"`
 }
 
 // SelfTestConfig is how the halves test the modules that are in use.
@@ -360,4 +375,22 @@ func (a Agent) PeerNode(dir grid.Direction) (fault.NodeID, bool) {
 		return id, true
 	}
 	return fault.DefaultNodeID(n), true
+}
+
+// NetconsoleSenders returns the addresses from which the receiver of netconsole expects lines, with the nodes that have them.
+func (a Agent) NetconsoleSenders() map[netip.Addr]fault.NodeID {
+	out := make(map[netip.Addr]fault.NodeID)
+	for name, l := range a.Links {
+		dir, err := grid.ParseDirection(name)
+		peer, err2 := netip.ParseAddrPort(l.Peer)
+		if node, ok := a.PeerNode(dir); err == nil && err2 == nil && ok {
+			out[peer.Addr()] = node
+		}
+	}
+	for addr, node := range a.Netconsole.Senders {
+		if at, err := netip.ParseAddr(addr); err == nil {
+			out[at] = node
+		}
+	}
+	return out
 }

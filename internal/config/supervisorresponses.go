@@ -136,7 +136,7 @@ func DefaultResponses() SupervisorResponses {
 		BreakerWindow: Duration(d.BreakerWindow),
 		Grace:         Duration(d.Grace), StormDelay: Duration(d.StormDelay), Cooldown: Duration(d.Cooldown),
 		MaxEvidenceAge: Duration(d.MaxEvidenceAge), FenceMargin: Duration(d.FenceMargin),
-		Approvals:      d.Approvals, ApprovalTime: Duration(d.ApprovalTime), MaxActive: d.MaxActive, Keep: Duration(d.Keep),
+		Approvals: d.Approvals, ApprovalTime: Duration(d.ApprovalTime), MaxActive: d.MaxActive, Keep: Duration(d.Keep),
 		OptOutLabel: d.OptOutLabel,
 		AuditLines:  100_000, AuditBytes: 64 << 20,
 	}

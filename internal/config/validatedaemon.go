@@ -1,6 +1,7 @@
 package config
 
 import (
+	"net/netip"
 	"path/filepath"
 	"time"
 )
@@ -36,6 +37,24 @@ func (w HardwareWatchdogConfig) validate(p *problems, window WindowConfig) {
 	}
 	if contact != 0 && (contact < 5*time.Second || contact > time.Hour) {
 		p.bad("hardwareWatchdog.contactWithin", contact, "5s to 1h, or 0s for no self-fencing")
+	}
+}
+
+func (n NetconsoleConfig) validate(p *problems) {
+	switch {
+	case n.Listen != "":
+		p.listen("netconsole.listen", n.Listen)
+	case len(n.Senders) > 0:
+		p.bad("netconsole.listen", `""`, "an address ip:port, because netconsole.senders is set")
+	}
+	if len(n.Senders) > 64 {
+		p.bad("netconsole.senders", len(n.Senders), "at most 64 entries")
+	}
+	for _, addr := range sortedKeys(n.Senders) {
+		if _, err := netip.ParseAddr(addr); err != nil {
+			p.bad("netconsole.senders", addr, "an IP address without a port")
+		}
+		p.name("netconsole.senders."+addr, string(n.Senders[addr]))
 	}
 }
 

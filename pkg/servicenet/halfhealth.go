@@ -78,7 +78,8 @@ func cutHealth(h *lofamov1.HalfHealth, cut cutting) *lofamov1.HalfHealth {
 		return h
 	}
 	out := &lofamov1.HalfHealth{Recovery: h.GetRecovery(), Cut: h.GetCut() || len(h.GetTests()) > 0, AgeNs: h.GetAgeNs(),
-		Processor: h.GetProcessor(), LastBoot: cutBoot(h.GetLastBoot(), cut), HardwareWatchdog: h.GetHardwareWatchdog()}
+		Processor: h.GetProcessor(), LastBoot: cutBoot(h.GetLastBoot(), cut), HardwareWatchdog: h.GetHardwareWatchdog(),
+		LastWords: cutWords(h.GetLastWords(), cut)}
 	for _, t := range h.GetTests() {
 		well := t.GetState() == lofamov1.TestState_PASSED || t.GetState() == lofamov1.TestState_IDLE
 		if cut == bare || cut == unwell && !well {
@@ -120,6 +121,21 @@ func cutBoot(b *lofamov1.LastBoot, cut cutting) *lofamov1.LastBoot {
 		return &lofamov1.LastBoot{End: b.GetEnd(), Boot: b.GetBoot()}
 	}
 	return nil
+}
+
+// cutWords leaves out the context of last words, then all but the newest, and then these.
+func cutWords(all []*lofamov1.LastWords, cut cutting) []*lofamov1.LastWords {
+	switch {
+	case len(all) == 0 || cut >= onlyCauses:
+		return nil
+	case cut >= noTests:
+		all = all[:1]
+	}
+	out := make([]*lofamov1.LastWords, len(all))
+	for i, w := range all {
+		out[i] = &lofamov1.LastWords{Node: w.GetNode(), From: w.GetFrom(), End: w.GetEnd(), Line: w.GetLine(), Serial: w.GetSerial()}
+	}
+	return out
 }
 
 // healthSize returns how many bytes h adds to an encoded Reports message.
@@ -168,6 +184,10 @@ func appendHalf(b []byte, h *lofamov1.HalfHealth) []byte {
 		b = appendText(b, 2, boot.GetDetail())
 		b = endField(appendWord(b, 3, boot.GetBoot()), at)
 	}
+	for _, w := range h.GetLastWords() {
+		b, at = beginField(b, 8)
+		b = endField(appendWords(b, w), at)
+	}
 	if w := h.GetHardwareWatchdog(); w != nil {
 		b, at = beginField(b, 9)
 		b = appendFlag(b, 1, w.GetArmed())
@@ -176,6 +196,28 @@ func appendHalf(b []byte, h *lofamov1.HalfHealth) []byte {
 		b = endField(appendWord(b, 4, w.GetBoot()), at)
 	}
 	return b
+}
+
+func appendWords(b []byte, w *lofamov1.LastWords) []byte {
+	b = appendText(b, 1, w.GetNode())
+	b = appendText(b, 2, w.GetFrom())
+	b = appendUint(b, 3, uint64(w.GetEnd()))
+	b = appendText(b, 4, w.GetLine())
+	for _, line := range w.GetContext() {
+		b = protowire.AppendTag(b, 5, protowire.BytesType)
+		b = protowire.AppendString(b, line)
+	}
+	return appendWord(b, 6, w.GetSerial())
+}
+
+func (c *canonical) readWords() *lofamov1.LastWords {
+	w := &lofamov1.LastWords{Node: c.string(1), From: c.string(2), End: lofamov1.BootEnd(c.uint(3, uint64(lofamov1.BootEnd_BOOT_UNKNOWN))),
+		Line: c.string(4)}
+	for c.next(5) && len(w.Context) <= MaxWordsContext {
+		w.Context = append(w.Context, c.string(5))
+	}
+	w.Serial = c.word(6)
+	return w
 }
 
 func appendProcessor(b []byte, p *lofamov1.ProcessorTime) []byte {
@@ -281,6 +323,14 @@ func (c *canonical) readHalf() *lofamov1.HalfHealth {
 			return nil
 		}
 	}
+	for c.next(8) {
+		m := c.message(8)
+		w := m.readWords()
+		if !m.done() || len(h.LastWords) == MaxLastWords {
+			return nil
+		}
+		h.LastWords = append(h.LastWords, w)
+	}
 	if c.next(9) {
 		w := c.message(9)
 		h.HardwareWatchdog = &lofamov1.HardwareWatchdog{
@@ -340,6 +390,9 @@ func checkHalfHealth(field string, h *lofamov1.HalfHealth) error {
 	if n := len(h.GetTests()); n > MaxSelfTests {
 		return refuse(RefusedField, "%s.tests: given %d: want at most %d", field, n, MaxSelfTests)
 	}
+	if err := checkLastWords(field, h.GetLastWords()); err != nil {
+		return err
+	}
 	for i, t := range h.GetTests() {
 		switch s := t.GetState(); {
 		case t.GetNumber() == 0:
@@ -368,6 +421,33 @@ func checkHalfHealth(field string, h *lofamov1.HalfHealth) error {
 	)
 }
 
+// Bounds of the last words in the health of one half.
+const (
+	MaxLastWords    = 2
+	MaxWordsContext = 4 // lines
+)
+
+func checkLastWords(field string, all []*lofamov1.LastWords) error {
+	if n := len(all); n > MaxLastWords {
+		return refuse(RefusedField, "%s.last_words: given %d: want at most %d", field, n, MaxLastWords)
+	}
+	for i, w := range all {
+		switch end := w.GetEnd(); {
+		case end < 0 || end > lofamov1.BootEnd_BOOT_UNKNOWN:
+			return refuse(RefusedField, "%s.last_words[%d].end: given %d: want 0 to %d", field, i, end, lofamov1.BootEnd_BOOT_UNKNOWN)
+		case len(w.GetContext()) > MaxWordsContext:
+			return refuse(RefusedField, "%s.last_words[%d].context: given %d lines: want at most %d", field, i, len(w.GetContext()),
+				MaxWordsContext)
+		}
+		for _, text := range append([]string{w.GetNode(), w.GetFrom(), w.GetLine(), w.GetReceivedBy()}, w.GetContext()...) {
+			if err := checkText(field+".last_words", text); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // CheckHalfHealth refuses health that no digest may carry.
 func CheckHalfHealth(h *lofamov1.HalfHealth) error { return checkHalfHealth("health", h) }
 
@@ -375,6 +455,11 @@ func CheckHalfHealth(h *lofamov1.HalfHealth) error { return checkHalfHealth("hea
 func leaveOutLaterHealth(h *lofamov1.HalfHealth) {
 	if b := h.GetLastBoot(); b.GetEnd() > lofamov1.BootEnd_BOOT_UNKNOWN {
 		b.End = lofamov1.BootEnd_BOOT_END_UNSPECIFIED
+	}
+	for _, w := range h.GetLastWords() {
+		if w.GetEnd() > lofamov1.BootEnd_BOOT_UNKNOWN {
+			w.End = lofamov1.BootEnd_BOOT_END_UNSPECIFIED
+		}
 	}
 	if r := h.GetRecovery(); r != nil {
 		if r.GetState() > lofamov1.RecoveryState_GIVEN_UP {
@@ -434,6 +519,10 @@ func (h Health) Words() uint64 {
 		if w := half.GetHardwareWatchdog(); w != nil {
 			mix(9, bit(w.GetArmed()), uint64(w.GetTimeoutMs()), uint64(w.GetContactWithinMs()), uint64(w.GetBoot()))
 		}
+		for _, w := range half.GetLastWords() {
+			mix(uint64(w.GetSerial()))
+			text(w.GetNode())
+		}
 		mix(bit(half.GetCut()), uint64(len(half.GetTests())))
 		if p := half.GetProcessor(); p != nil {
 			mix(bit(p.GetStarved()), uint64(bits.Len32(p.GetLongestMs())), uint64(bits.Len32(p.GetSharePermille())), uint64(p.GetBudgetLevel()),
@@ -471,6 +560,19 @@ func LastBootWords(b *lofamov1.LastBoot) string {
 		what = "an unknown cause" + after(": ", what)
 	}
 	return "last boot ended by: " + what
+}
+
+// LastWordsText describes for people the lines that a dead machine's kernel sent by netconsole; empty: there are none.
+func LastWordsText(w *lofamov1.LastWords) string {
+	if w.GetLine() == "" {
+		return ""
+	}
+	by := cmp.Or(w.GetReceivedBy(), "a node")
+	text := fmt.Sprintf("last kernel words, received by %s from %s, not authenticated: %s", by, w.GetFrom(), w.GetLine())
+	if len(w.GetContext()) > 0 {
+		text += " (around it: " + strings.Join(w.GetContext(), " | ") + ")"
+	}
+	return text
 }
 
 func after(before, s string) string {

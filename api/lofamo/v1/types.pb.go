@@ -1992,6 +1992,9 @@ type HalfHealth struct {
 	Processor *ProcessorTime `protobuf:"bytes,6,opt,name=processor,proto3" json:"processor,omitempty"`
 	// Host half only: how the machine's previous boot ended. Absent: unknown, or an agent of an earlier version.
 	LastBoot *LastBoot `protobuf:"bytes,7,opt,name=last_boot,json=lastBoot,proto3" json:"last_boot,omitempty"`
+	// Host half only. In a digest: the last kernel lines of other machines, received by netconsole; at most 2, the newest
+	// first. In the API: those of this node's machine, as another node received them; empty after the machine's next boot.
+	LastWords []*LastWords `protobuf:"bytes,8,rep,name=last_words,json=lastWords,proto3" json:"last_words,omitempty"`
 	// Host half only: the machine's watchdog device, as the recovery daemon feeds it. Only the host half's own digests state it.
 	// Absent: the daemon feeds none, or an agent of an earlier version.
 	HardwareWatchdog *HardwareWatchdog `protobuf:"bytes,9,opt,name=hardware_watchdog,json=hardwareWatchdog,proto3" json:"hardware_watchdog,omitempty"`
@@ -2074,6 +2077,13 @@ func (x *HalfHealth) GetProcessor() *ProcessorTime {
 func (x *HalfHealth) GetLastBoot() *LastBoot {
 	if x != nil {
 		return x.LastBoot
+	}
+	return nil
+}
+
+func (x *HalfHealth) GetLastWords() []*LastWords {
+	if x != nil {
+		return x.LastWords
 	}
 	return nil
 }
@@ -2479,6 +2489,109 @@ func (x *LastBoot) GetBoot() uint32 {
 	return 0
 }
 
+// LastWords are lines that a machine's kernel sent by netconsole when it died. Netconsole is not authenticated: the text
+// is for people, is no proof, and changes no state.
+type LastWords struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                       // whose address sent the lines
+	From  string                 `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`                       // that address
+	End   BootEnd                `protobuf:"varint,3,opt,name=end,proto3,enum=lofamo.v1.BootEnd" json:"end,omitempty"` // BOOT_PANIC, BOOT_OOPS or BOOT_LOCKUP, as the receiver classified the line
+	// The kernel's line about the error: at most 120 bytes of UTF-8 without control characters, as each line of context.
+	Line          string                 `protobuf:"bytes,4,opt,name=line,proto3" json:"line,omitempty"`
+	Context       []string               `protobuf:"bytes,5,rep,name=context,proto3" json:"context,omitempty"`                         // at most 4 lines around it, in the kernel's order
+	Serial        uint32                 `protobuf:"fixed32,6,opt,name=serial,proto3" json:"serial,omitempty"`                         // identifies the error at its receiver, so that each is reported once; never 0
+	ReceivedBy    string                 `protobuf:"bytes,7,opt,name=received_by,json=receivedBy,proto3" json:"received_by,omitempty"` // in the API: the half that received and signed the lines, such as n1-0-0/host
+	Time          *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=time,proto3" json:"time,omitempty"`                               // in the API: when the supervisors learned of it, by the leader's wall clock
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LastWords) Reset() {
+	*x = LastWords{}
+	mi := &file_lofamo_v1_types_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LastWords) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LastWords) ProtoMessage() {}
+
+func (x *LastWords) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_types_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LastWords.ProtoReflect.Descriptor instead.
+func (*LastWords) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *LastWords) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *LastWords) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *LastWords) GetEnd() BootEnd {
+	if x != nil {
+		return x.End
+	}
+	return BootEnd_BOOT_END_UNSPECIFIED
+}
+
+func (x *LastWords) GetLine() string {
+	if x != nil {
+		return x.Line
+	}
+	return ""
+}
+
+func (x *LastWords) GetContext() []string {
+	if x != nil {
+		return x.Context
+	}
+	return nil
+}
+
+func (x *LastWords) GetSerial() uint32 {
+	if x != nil {
+		return x.Serial
+	}
+	return 0
+}
+
+func (x *LastWords) GetReceivedBy() string {
+	if x != nil {
+		return x.ReceivedBy
+	}
+	return ""
+}
+
+func (x *LastWords) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
 // SelfTest is the result of one module's self-tests (seed 000 §3).
 type SelfTest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2505,7 +2618,7 @@ type SelfTest struct {
 
 func (x *SelfTest) Reset() {
 	*x = SelfTest{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[16]
+	mi := &file_lofamo_v1_types_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2517,7 +2630,7 @@ func (x *SelfTest) String() string {
 func (*SelfTest) ProtoMessage() {}
 
 func (x *SelfTest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[16]
+	mi := &file_lofamo_v1_types_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2530,7 +2643,7 @@ func (x *SelfTest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SelfTest.ProtoReflect.Descriptor instead.
 func (*SelfTest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{16}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SelfTest) GetNumber() uint32 {
@@ -2643,7 +2756,7 @@ type Component struct {
 
 func (x *Component) Reset() {
 	*x = Component{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[17]
+	mi := &file_lofamo_v1_types_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2655,7 +2768,7 @@ func (x *Component) String() string {
 func (*Component) ProtoMessage() {}
 
 func (x *Component) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[17]
+	mi := &file_lofamo_v1_types_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2668,7 +2781,7 @@ func (x *Component) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Component.ProtoReflect.Descriptor instead.
 func (*Component) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{17}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Component) GetName() string {
@@ -2747,7 +2860,7 @@ type Evidence struct {
 
 func (x *Evidence) Reset() {
 	*x = Evidence{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[18]
+	mi := &file_lofamo_v1_types_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2759,7 +2872,7 @@ func (x *Evidence) String() string {
 func (*Evidence) ProtoMessage() {}
 
 func (x *Evidence) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[18]
+	mi := &file_lofamo_v1_types_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2772,7 +2885,7 @@ func (x *Evidence) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Evidence.ProtoReflect.Descriptor instead.
 func (*Evidence) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{18}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Evidence) GetKind() string {
@@ -2830,7 +2943,7 @@ type Registers struct {
 
 func (x *Registers) Reset() {
 	*x = Registers{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[19]
+	mi := &file_lofamo_v1_types_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2842,7 +2955,7 @@ func (x *Registers) String() string {
 func (*Registers) ProtoMessage() {}
 
 func (x *Registers) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[19]
+	mi := &file_lofamo_v1_types_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2855,7 +2968,7 @@ func (x *Registers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registers.ProtoReflect.Descriptor instead.
 func (*Registers) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{19}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Registers) GetDnpWatchdog() uint32 {
@@ -2908,7 +3021,7 @@ type Link struct {
 
 func (x *Link) Reset() {
 	*x = Link{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[20]
+	mi := &file_lofamo_v1_types_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2920,7 +3033,7 @@ func (x *Link) String() string {
 func (*Link) ProtoMessage() {}
 
 func (x *Link) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[20]
+	mi := &file_lofamo_v1_types_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2933,7 +3046,7 @@ func (x *Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Link.ProtoReflect.Descriptor instead.
 func (*Link) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{20}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Link) GetNode() string {
@@ -3047,7 +3160,7 @@ type LinkMask struct {
 
 func (x *LinkMask) Reset() {
 	*x = LinkMask{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[21]
+	mi := &file_lofamo_v1_types_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3059,7 +3172,7 @@ func (x *LinkMask) String() string {
 func (*LinkMask) ProtoMessage() {}
 
 func (x *LinkMask) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[21]
+	mi := &file_lofamo_v1_types_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3072,7 +3185,7 @@ func (x *LinkMask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkMask.ProtoReflect.Descriptor instead.
 func (*LinkMask) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{21}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *LinkMask) GetNode() string {
@@ -3190,7 +3303,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[22]
+	mi := &file_lofamo_v1_types_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3202,7 +3315,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[22]
+	mi := &file_lofamo_v1_types_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3215,7 +3328,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{22}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Event) GetRevision() uint64 {
@@ -3449,7 +3562,7 @@ type Supervisor struct {
 
 func (x *Supervisor) Reset() {
 	*x = Supervisor{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[23]
+	mi := &file_lofamo_v1_types_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3461,7 +3574,7 @@ func (x *Supervisor) String() string {
 func (*Supervisor) ProtoMessage() {}
 
 func (x *Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[23]
+	mi := &file_lofamo_v1_types_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3474,7 +3587,7 @@ func (x *Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Supervisor.ProtoReflect.Descriptor instead.
 func (*Supervisor) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{23}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Supervisor) GetId() string {
@@ -3698,7 +3811,7 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\tin_flight\x18\x03 \x01(\rR\binFlight\x12\x12\n" +
 	"\x04sent\x18\x04 \x01(\x04R\x04sent\x12\x1a\n" +
 	"\banswered\x18\x05 \x01(\x04R\banswered\x12\x15\n" +
-	"\x06rtt_ns\x18\x06 \x01(\x04R\x05rttNs\"\xdd\x02\n" +
+	"\x06rtt_ns\x18\x06 \x01(\x04R\x05rttNs\"\x92\x03\n" +
 	"\n" +
 	"HalfHealth\x125\n" +
 	"\brecovery\x18\x01 \x01(\v2\x19.lofamo.v1.RecoveryStatusR\brecovery\x12)\n" +
@@ -3707,7 +3820,9 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x06age_ns\x18\x04 \x01(\x04R\x05ageNs\x12\x10\n" +
 	"\x03old\x18\x05 \x01(\bR\x03old\x126\n" +
 	"\tprocessor\x18\x06 \x01(\v2\x18.lofamo.v1.ProcessorTimeR\tprocessor\x120\n" +
-	"\tlast_boot\x18\a \x01(\v2\x13.lofamo.v1.LastBootR\blastBoot\x12H\n" +
+	"\tlast_boot\x18\a \x01(\v2\x13.lofamo.v1.LastBootR\blastBoot\x123\n" +
+	"\n" +
+	"last_words\x18\b \x03(\v2\x14.lofamo.v1.LastWordsR\tlastWords\x12H\n" +
 	"\x11hardware_watchdog\x18\t \x01(\v2\x1b.lofamo.v1.HardwareWatchdogR\x10hardwareWatchdog\"\xb9\x01\n" +
 	"\x10HardwareWatchdog\x12\x14\n" +
 	"\x05armed\x18\x01 \x01(\bR\x05armed\x12\x1d\n" +
@@ -3748,7 +3863,17 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\bLastBoot\x12$\n" +
 	"\x03end\x18\x01 \x01(\x0e2\x12.lofamo.v1.BootEndR\x03end\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12\x12\n" +
-	"\x04boot\x18\x03 \x01(\aR\x04boot\"\xd9\x02\n" +
+	"\x04boot\x18\x03 \x01(\aR\x04boot\"\xf0\x01\n" +
+	"\tLastWords\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\tR\x04from\x12$\n" +
+	"\x03end\x18\x03 \x01(\x0e2\x12.lofamo.v1.BootEndR\x03end\x12\x12\n" +
+	"\x04line\x18\x04 \x01(\tR\x04line\x12\x18\n" +
+	"\acontext\x18\x05 \x03(\tR\acontext\x12\x16\n" +
+	"\x06serial\x18\x06 \x01(\aR\x06serial\x12\x1f\n" +
+	"\vreceived_by\x18\a \x01(\tR\n" +
+	"receivedBy\x12.\n" +
+	"\x04time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"\xd9\x02\n" +
 	"\bSelfTest\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12*\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x14.lofamo.v1.TestStateR\x05state\x12\x15\n" +
@@ -3974,7 +4099,7 @@ func file_lofamo_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_lofamo_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
-var file_lofamo_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_lofamo_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_lofamo_v1_types_proto_goTypes = []any{
 	(State)(0),                    // 0: lofamo.v1.State
 	(Platform)(0),                 // 1: lofamo.v1.Platform
@@ -4003,29 +4128,30 @@ var file_lofamo_v1_types_proto_goTypes = []any{
 	(*ProcessorTime)(nil),         // 24: lofamo.v1.ProcessorTime
 	(*RecoveryStatus)(nil),        // 25: lofamo.v1.RecoveryStatus
 	(*LastBoot)(nil),              // 26: lofamo.v1.LastBoot
-	(*SelfTest)(nil),              // 27: lofamo.v1.SelfTest
-	(*Component)(nil),             // 28: lofamo.v1.Component
-	(*Evidence)(nil),              // 29: lofamo.v1.Evidence
-	(*Registers)(nil),             // 30: lofamo.v1.Registers
-	(*Link)(nil),                  // 31: lofamo.v1.Link
-	(*LinkMask)(nil),              // 32: lofamo.v1.LinkMask
-	(*Event)(nil),                 // 33: lofamo.v1.Event
-	(*Supervisor)(nil),            // 34: lofamo.v1.Supervisor
-	nil,                           // 35: lofamo.v1.Node.LabelsEntry
-	nil,                           // 36: lofamo.v1.Event.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 37: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 38: google.protobuf.Duration
+	(*LastWords)(nil),             // 27: lofamo.v1.LastWords
+	(*SelfTest)(nil),              // 28: lofamo.v1.SelfTest
+	(*Component)(nil),             // 29: lofamo.v1.Component
+	(*Evidence)(nil),              // 30: lofamo.v1.Evidence
+	(*Registers)(nil),             // 31: lofamo.v1.Registers
+	(*Link)(nil),                  // 32: lofamo.v1.Link
+	(*LinkMask)(nil),              // 33: lofamo.v1.LinkMask
+	(*Event)(nil),                 // 34: lofamo.v1.Event
+	(*Supervisor)(nil),            // 35: lofamo.v1.Supervisor
+	nil,                           // 36: lofamo.v1.Node.LabelsEntry
+	nil,                           // 37: lofamo.v1.Event.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 38: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 39: google.protobuf.Duration
 }
 var file_lofamo_v1_types_proto_depIdxs = []int32{
 	0,  // 0: lofamo.v1.Node.state:type_name -> lofamo.v1.State
 	2,  // 1: lofamo.v1.Node.cause:type_name -> lofamo.v1.Cause
-	28, // 2: lofamo.v1.Node.components:type_name -> lofamo.v1.Component
-	30, // 3: lofamo.v1.Node.registers:type_name -> lofamo.v1.Registers
-	37, // 4: lofamo.v1.Node.since:type_name -> google.protobuf.Timestamp
-	38, // 5: lofamo.v1.Node.age:type_name -> google.protobuf.Duration
+	29, // 2: lofamo.v1.Node.components:type_name -> lofamo.v1.Component
+	31, // 3: lofamo.v1.Node.registers:type_name -> lofamo.v1.Registers
+	38, // 4: lofamo.v1.Node.since:type_name -> google.protobuf.Timestamp
+	39, // 5: lofamo.v1.Node.age:type_name -> google.protobuf.Duration
 	20, // 6: lofamo.v1.Node.delivery:type_name -> lofamo.v1.DeliveryStatus
-	38, // 7: lofamo.v1.Node.delivery_age:type_name -> google.protobuf.Duration
-	35, // 8: lofamo.v1.Node.labels:type_name -> lofamo.v1.Node.LabelsEntry
+	39, // 7: lofamo.v1.Node.delivery_age:type_name -> google.protobuf.Duration
+	36, // 8: lofamo.v1.Node.labels:type_name -> lofamo.v1.Node.LabelsEntry
 	17, // 9: lofamo.v1.Node.maintenance:type_name -> lofamo.v1.Maintenance
 	18, // 10: lofamo.v1.Node.warnings:type_name -> lofamo.v1.Warning
 	22, // 11: lofamo.v1.Node.host_health:type_name -> lofamo.v1.HalfHealth
@@ -4038,66 +4164,69 @@ var file_lofamo_v1_types_proto_depIdxs = []int32{
 	16, // 18: lofamo.v1.Node.stopped:type_name -> lofamo.v1.Stopped
 	23, // 19: lofamo.v1.Node.hardware_watchdog:type_name -> lofamo.v1.HardwareWatchdog
 	0,  // 20: lofamo.v1.FaultEvidence.state:type_name -> lofamo.v1.State
-	37, // 21: lofamo.v1.FaultEvidence.at:type_name -> google.protobuf.Timestamp
-	37, // 22: lofamo.v1.FaultEvidence.life:type_name -> google.protobuf.Timestamp
-	37, // 23: lofamo.v1.Restarting.until:type_name -> google.protobuf.Timestamp
-	37, // 24: lofamo.v1.Stopped.since:type_name -> google.protobuf.Timestamp
-	37, // 25: lofamo.v1.Stopped.until:type_name -> google.protobuf.Timestamp
-	37, // 26: lofamo.v1.Maintenance.since:type_name -> google.protobuf.Timestamp
-	37, // 27: lofamo.v1.Maintenance.until:type_name -> google.protobuf.Timestamp
-	38, // 28: lofamo.v1.Warning.time_to_threshold:type_name -> google.protobuf.Duration
-	37, // 29: lofamo.v1.Warning.since:type_name -> google.protobuf.Timestamp
+	38, // 21: lofamo.v1.FaultEvidence.at:type_name -> google.protobuf.Timestamp
+	38, // 22: lofamo.v1.FaultEvidence.life:type_name -> google.protobuf.Timestamp
+	38, // 23: lofamo.v1.Restarting.until:type_name -> google.protobuf.Timestamp
+	38, // 24: lofamo.v1.Stopped.since:type_name -> google.protobuf.Timestamp
+	38, // 25: lofamo.v1.Stopped.until:type_name -> google.protobuf.Timestamp
+	38, // 26: lofamo.v1.Maintenance.since:type_name -> google.protobuf.Timestamp
+	38, // 27: lofamo.v1.Maintenance.until:type_name -> google.protobuf.Timestamp
+	39, // 28: lofamo.v1.Warning.time_to_threshold:type_name -> google.protobuf.Duration
+	38, // 29: lofamo.v1.Warning.since:type_name -> google.protobuf.Timestamp
 	4,  // 30: lofamo.v1.Group.kind:type_name -> lofamo.v1.GroupKind
 	0,  // 31: lofamo.v1.Group.state:type_name -> lofamo.v1.State
 	2,  // 32: lofamo.v1.Group.cause:type_name -> lofamo.v1.Cause
-	37, // 33: lofamo.v1.Group.since:type_name -> google.protobuf.Timestamp
+	38, // 33: lofamo.v1.Group.since:type_name -> google.protobuf.Timestamp
 	5,  // 34: lofamo.v1.DeliveryStatus.state:type_name -> lofamo.v1.PathState
 	21, // 35: lofamo.v1.DeliveryStatus.rails:type_name -> lofamo.v1.RailStatus
 	25, // 36: lofamo.v1.HalfHealth.recovery:type_name -> lofamo.v1.RecoveryStatus
-	27, // 37: lofamo.v1.HalfHealth.tests:type_name -> lofamo.v1.SelfTest
+	28, // 37: lofamo.v1.HalfHealth.tests:type_name -> lofamo.v1.SelfTest
 	24, // 38: lofamo.v1.HalfHealth.processor:type_name -> lofamo.v1.ProcessorTime
 	26, // 39: lofamo.v1.HalfHealth.last_boot:type_name -> lofamo.v1.LastBoot
-	23, // 40: lofamo.v1.HalfHealth.hardware_watchdog:type_name -> lofamo.v1.HardwareWatchdog
-	37, // 41: lofamo.v1.HardwareWatchdog.since:type_name -> google.protobuf.Timestamp
-	6,  // 42: lofamo.v1.RecoveryStatus.state:type_name -> lofamo.v1.RecoveryState
-	7,  // 43: lofamo.v1.RecoveryStatus.resumption:type_name -> lofamo.v1.Resumption
-	8,  // 44: lofamo.v1.LastBoot.end:type_name -> lofamo.v1.BootEnd
-	9,  // 45: lofamo.v1.SelfTest.state:type_name -> lofamo.v1.TestState
-	0,  // 46: lofamo.v1.Component.state:type_name -> lofamo.v1.State
-	37, // 47: lofamo.v1.Component.since:type_name -> google.protobuf.Timestamp
-	29, // 48: lofamo.v1.Component.evidence:type_name -> lofamo.v1.Evidence
-	2,  // 49: lofamo.v1.Component.cause:type_name -> lofamo.v1.Cause
-	3,  // 50: lofamo.v1.Evidence.path:type_name -> lofamo.v1.Path
-	38, // 51: lofamo.v1.Evidence.age:type_name -> google.protobuf.Duration
-	0,  // 52: lofamo.v1.Evidence.state:type_name -> lofamo.v1.State
-	38, // 53: lofamo.v1.Registers.age:type_name -> google.protobuf.Duration
-	0,  // 54: lofamo.v1.Link.state:type_name -> lofamo.v1.State
-	2,  // 55: lofamo.v1.Link.cause:type_name -> lofamo.v1.Cause
-	37, // 56: lofamo.v1.Link.since:type_name -> google.protobuf.Timestamp
-	29, // 57: lofamo.v1.Link.evidence:type_name -> lofamo.v1.Evidence
-	32, // 58: lofamo.v1.Link.mask:type_name -> lofamo.v1.LinkMask
-	37, // 59: lofamo.v1.LinkMask.since:type_name -> google.protobuf.Timestamp
-	0,  // 60: lofamo.v1.Event.from:type_name -> lofamo.v1.State
-	0,  // 61: lofamo.v1.Event.to:type_name -> lofamo.v1.State
-	2,  // 62: lofamo.v1.Event.cause:type_name -> lofamo.v1.Cause
-	3,  // 63: lofamo.v1.Event.path:type_name -> lofamo.v1.Path
-	38, // 64: lofamo.v1.Event.awareness_latency:type_name -> google.protobuf.Duration
-	37, // 65: lofamo.v1.Event.time:type_name -> google.protobuf.Timestamp
-	10, // 66: lofamo.v1.Event.kind:type_name -> lofamo.v1.EventKind
-	19, // 67: lofamo.v1.Event.group:type_name -> lofamo.v1.Group
-	18, // 68: lofamo.v1.Event.warning:type_name -> lofamo.v1.Warning
-	17, // 69: lofamo.v1.Event.maintenance:type_name -> lofamo.v1.Maintenance
-	36, // 70: lofamo.v1.Event.labels:type_name -> lofamo.v1.Event.LabelsEntry
-	25, // 71: lofamo.v1.Event.recovery:type_name -> lofamo.v1.RecoveryStatus
-	32, // 72: lofamo.v1.Event.mask:type_name -> lofamo.v1.LinkMask
-	1,  // 73: lofamo.v1.Event.platform:type_name -> lofamo.v1.Platform
-	0,  // 74: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
-	38, // 75: lofamo.v1.Supervisor.quorum_age:type_name -> google.protobuf.Duration
-	76, // [76:76] is the sub-list for method output_type
-	76, // [76:76] is the sub-list for method input_type
-	76, // [76:76] is the sub-list for extension type_name
-	76, // [76:76] is the sub-list for extension extendee
-	0,  // [0:76] is the sub-list for field type_name
+	27, // 40: lofamo.v1.HalfHealth.last_words:type_name -> lofamo.v1.LastWords
+	23, // 41: lofamo.v1.HalfHealth.hardware_watchdog:type_name -> lofamo.v1.HardwareWatchdog
+	38, // 42: lofamo.v1.HardwareWatchdog.since:type_name -> google.protobuf.Timestamp
+	6,  // 43: lofamo.v1.RecoveryStatus.state:type_name -> lofamo.v1.RecoveryState
+	7,  // 44: lofamo.v1.RecoveryStatus.resumption:type_name -> lofamo.v1.Resumption
+	8,  // 45: lofamo.v1.LastBoot.end:type_name -> lofamo.v1.BootEnd
+	8,  // 46: lofamo.v1.LastWords.end:type_name -> lofamo.v1.BootEnd
+	38, // 47: lofamo.v1.LastWords.time:type_name -> google.protobuf.Timestamp
+	9,  // 48: lofamo.v1.SelfTest.state:type_name -> lofamo.v1.TestState
+	0,  // 49: lofamo.v1.Component.state:type_name -> lofamo.v1.State
+	38, // 50: lofamo.v1.Component.since:type_name -> google.protobuf.Timestamp
+	30, // 51: lofamo.v1.Component.evidence:type_name -> lofamo.v1.Evidence
+	2,  // 52: lofamo.v1.Component.cause:type_name -> lofamo.v1.Cause
+	3,  // 53: lofamo.v1.Evidence.path:type_name -> lofamo.v1.Path
+	39, // 54: lofamo.v1.Evidence.age:type_name -> google.protobuf.Duration
+	0,  // 55: lofamo.v1.Evidence.state:type_name -> lofamo.v1.State
+	39, // 56: lofamo.v1.Registers.age:type_name -> google.protobuf.Duration
+	0,  // 57: lofamo.v1.Link.state:type_name -> lofamo.v1.State
+	2,  // 58: lofamo.v1.Link.cause:type_name -> lofamo.v1.Cause
+	38, // 59: lofamo.v1.Link.since:type_name -> google.protobuf.Timestamp
+	30, // 60: lofamo.v1.Link.evidence:type_name -> lofamo.v1.Evidence
+	33, // 61: lofamo.v1.Link.mask:type_name -> lofamo.v1.LinkMask
+	38, // 62: lofamo.v1.LinkMask.since:type_name -> google.protobuf.Timestamp
+	0,  // 63: lofamo.v1.Event.from:type_name -> lofamo.v1.State
+	0,  // 64: lofamo.v1.Event.to:type_name -> lofamo.v1.State
+	2,  // 65: lofamo.v1.Event.cause:type_name -> lofamo.v1.Cause
+	3,  // 66: lofamo.v1.Event.path:type_name -> lofamo.v1.Path
+	39, // 67: lofamo.v1.Event.awareness_latency:type_name -> google.protobuf.Duration
+	38, // 68: lofamo.v1.Event.time:type_name -> google.protobuf.Timestamp
+	10, // 69: lofamo.v1.Event.kind:type_name -> lofamo.v1.EventKind
+	19, // 70: lofamo.v1.Event.group:type_name -> lofamo.v1.Group
+	18, // 71: lofamo.v1.Event.warning:type_name -> lofamo.v1.Warning
+	17, // 72: lofamo.v1.Event.maintenance:type_name -> lofamo.v1.Maintenance
+	37, // 73: lofamo.v1.Event.labels:type_name -> lofamo.v1.Event.LabelsEntry
+	25, // 74: lofamo.v1.Event.recovery:type_name -> lofamo.v1.RecoveryStatus
+	33, // 75: lofamo.v1.Event.mask:type_name -> lofamo.v1.LinkMask
+	1,  // 76: lofamo.v1.Event.platform:type_name -> lofamo.v1.Platform
+	0,  // 77: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
+	39, // 78: lofamo.v1.Supervisor.quorum_age:type_name -> google.protobuf.Duration
+	79, // [79:79] is the sub-list for method output_type
+	79, // [79:79] is the sub-list for method input_type
+	79, // [79:79] is the sub-list for extension type_name
+	79, // [79:79] is the sub-list for extension extendee
+	0,  // [0:79] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_types_proto_init() }
@@ -4111,7 +4240,7 @@ func file_lofamo_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_types_proto_rawDesc), len(file_lofamo_v1_types_proto_rawDesc)),
 			NumEnums:      11,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -337,6 +337,9 @@ func (h *hostHalf) serve(ctx context.Context) error {
 	g.Go(func() error { h.serveLocal(ctx); return nil })
 	g.Go(func() error { h.local.Run(ctx); return nil })
 	g.Go(func() error { h.postWaiting(ctx); return nil })
+	if h.Config.Netconsole.Listen != "" {
+		g.Go(func() error { h.receiveNetconsole(ctx); return nil })
+	}
 	if h.Config.HTTP != "" {
 		g.Go(func() error { return serveHTTP(ctx, h.Config.HTTP, h.Log, h.metrics()) })
 	}

@@ -148,6 +148,11 @@ func printHealth(a *App, n *lofamov1.Node) error {
 		if w := servicenet.LastBootWords(h.GetLastBoot()); w != "" {
 			more = append(more, "the machine's "+Printable(w))
 		}
+		for _, w := range h.GetLastWords() {
+			if text := servicenet.LastWordsText(w); text != "" {
+				more = append(more, "the machine's "+Printable(text))
+			}
+		}
 		if h.GetCut() {
 			more = append(more, fmt.Sprintf("of the %s half not everything is known: there was no room for it in the digest", h.name))
 		}

@@ -41,6 +41,7 @@ type subject struct {
 	group     string
 	recovery  fault.Half
 	boot      bool
+	words     bool
 	starved   fault.Half
 }
 
@@ -51,7 +52,8 @@ func (c *timedChange) subject() subject {
 	case c.warning != nil:
 		return subject{node: c.warning.Node, component: c.warning.Component, quantity: c.warning.Quantity}
 	case c.recovered != nil:
-		return subject{node: c.recovered.node, recovery: c.recovered.half, boot: c.recovered.boot != nil}
+		return subject{node: c.recovered.node, recovery: c.recovered.half, boot: c.recovered.boot != nil,
+			words: c.recovered.last != nil}
 	case c.starved != nil:
 		return subject{node: c.starved.node, starved: c.starved.half}
 	}
@@ -260,7 +262,7 @@ func (c *timedChange) render(now time.Time, commitTime time.Duration, names *vie
 		}
 	case c.recovered != nil:
 		ev = c.recovered.event(now, names)
-		if c.recovered.boot == nil {
+		if !c.recovered.told() {
 			ev.AwarenessLatency = durationpb.New(c.recovered.age + now.Sub(c.at) + commitTime)
 		}
 	case c.starved != nil:

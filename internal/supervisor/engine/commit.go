@@ -179,7 +179,7 @@ func (t *term) finish(r result) {
 			t.committed.SetWarning(*c.warning)
 			continue
 		case c.recovered != nil:
-			if c.recovered.boot != nil {
+			if c.recovered.told() {
 				continue
 			}
 			m.Recoveries.WithLabelValues(c.recovered.half.String(), c.recovered.outcome()).Add(float64(max(1, c.recovered.since)))

@@ -66,6 +66,7 @@ func (t *term) noteHealth(now, arrived time.Time, d *fault.Delivery, said servic
 		changed = t.noteRecovery(now, arrived, d, half, h.GetRecovery()) || changed
 		changed = t.noteLastBoot(now, d, half, h.GetLastBoot()) || changed
 		changed = t.noteStarvation(now, d, half, h) || changed
+		changed = t.noteLastWords(now, d, half, h.GetLastWords()) || changed
 	}
 	return changed
 }
@@ -73,7 +74,7 @@ func (t *term) noteHealth(now, arrived time.Time, d *fault.Delivery, said servic
 // addsNothing reports whether a status that was cut to fit, such as the torus's state and number of restarts, adds
 // nothing to the stored one. The stored status then stays, with its ages.
 func addsNothing(was health, h *lofamov1.HalfHealth) bool {
-	if !h.GetCut() || len(h.GetTests()) > 0 || was.said == nil {
+	if !h.GetCut() || len(h.GetTests()) > 0 || len(h.GetLastWords()) > 0 || was.said == nil {
 		return false
 	}
 	before := &lofamov1.HalfHealth{}
@@ -128,8 +129,15 @@ func (t *term) healthOf(node fault.NodeID) (out [2]view.Health) {
 		}
 		said := &lofamov1.HalfHealth{}
 		if err := proto.Unmarshal(h.said, said); err == nil {
+			said.LastWords = nil // of other machines
 			out[i] = view.Health{Said: said, At: h.at, Heard: h.heard, OldAt: h.oldAt}
 		}
+	}
+	if w := t.reported[node][0].words; w.GetLine() != "" {
+		if out[0].Said == nil { // nobody has heard from the node since this leader took over
+			out[0] = view.Health{Said: &lofamov1.HalfHealth{}, At: t.began, Heard: t.began, OldAt: t.began}
+		}
+		out[0].Said.LastWords = []*lofamov1.LastWords{w}
 	}
 	return out
 }
@@ -141,6 +149,9 @@ type publishedHalf struct {
 	starved  bool
 	boot     *lofamov1.LastBoot         // immutable
 	watchdog *lofamov1.HardwareWatchdog // the host half's newest statement; immutable
+	// words are the last words of the node's kernel, of the host half only; immutable. Without a line they are over: the machine
+	// has booted since.
+	words *lofamov1.LastWords
 }
 
 // recoveries holds the published recoveries and starvations of a node's halves.
@@ -158,6 +169,9 @@ func (r recoveries) into(doc *lofamov1.Node) {
 		}
 		*at = &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: state, Restarts: r[i].restarts}}
 		(*at).LastBoot, (*at).HardwareWatchdog = r[i].boot, r[i].watchdog
+		if r[i].words != nil {
+			(*at).LastWords = []*lofamov1.LastWords{r[i].words}
+		}
 		if r[i].starved {
 			(*at).Processor = &lofamov1.ProcessorTime{Starved: true}
 		}
@@ -170,6 +184,9 @@ func recoveriesOf(doc *lofamov1.Node) (r recoveries) {
 		s := h.GetRecovery()
 		r[i] = publishedHalf{restarts: s.GetRestarts(), givenUp: s.GetState() == lofamov1.RecoveryState_GIVEN_UP,
 			starved: h.GetProcessor().GetStarved(), boot: h.GetLastBoot(), watchdog: h.GetHardwareWatchdog()}
+		if w := h.GetLastWords(); len(w) > 0 {
+			r[i].words = w[0]
+		}
 	}
 	return r
 }
@@ -186,7 +203,12 @@ type recovered struct {
 	age    time.Duration // of the recovery, at the time of the change
 	// boot makes the event one about the end of the machine's last boot; nil: it is about the half.
 	boot *lofamov1.LastBoot
+	// last makes the event one about the last words of the machine's kernel.
+	last *lofamov1.LastWords
 }
+
+// told reports whether the event repeats text for people, and is about no restart.
+func (r *recovered) told() bool { return r.boot != nil || r.last != nil }
 
 // noteRecovery is the only writer of t.reported. It reports whether there is an event to commit: for restarts after which
 // the half serves, and for giving the half up. While a half is down, its state changes say enough.
@@ -226,6 +248,9 @@ func (t *term) noteLastBoot(now time.Time, d *fault.Delivery, half fault.Half, b
 		return false
 	}
 	all[halfOf(half)].boot = boot
+	if w := all[halfOf(half)].words; w.GetLine() != "" {
+		all[halfOf(half)].words = &lofamov1.LastWords{Serial: w.GetSerial(), ReceivedBy: w.GetReceivedBy(), Time: w.GetTime()}
+	}
 	t.reported[node] = all
 	t.touch(node)
 	t.change(timedChange{recovered: &recovered{node: node, half: half, boot: boot, was: t.halfState(node, half), path: d.Path,
@@ -269,6 +294,46 @@ func (t *term) setWatchdog(now time.Time, node fault.NodeID, is *lofamov1.Hardwa
 	t.reported[node] = all
 	t.touch(node)
 	return true
+}
+
+// wordsAgain is the least time between two last words of a machine, unless the newer ones tell of a graver error. Anybody who can forge
+// the machine's address can write them.
+const wordsAgain = 10 * time.Second
+
+// noteLastWords publishes the last words of other machines' kernels that a node has received, each once. They change no state. It
+// reports whether there is an event to commit.
+func (t *term) noteLastWords(now time.Time, d *fault.Delivery, half fault.Half, words []*lofamov1.LastWords) (changed bool) {
+	by := d.Report.ID.Origin
+	if half != fault.HalfHost || by.Half != fault.HalfHost {
+		return false
+	}
+	for _, w := range words {
+		node := fault.NodeID(w.GetNode())
+		if w.GetSerial() == 0 || w.GetLine() == "" || !t.committed.Has(node) {
+			continue
+		}
+		all := t.reported[node]
+		was := all[0].words
+		age := now.Sub(was.GetTime().AsTime())
+		known := was.GetSerial() == w.GetSerial() && was.GetReceivedBy() == by.String()
+		if known || age >= 0 && age < wordsAgain && !graver(w, was) {
+			continue
+		}
+		w = proto.CloneOf(w)
+		w.ReceivedBy, w.Time = by.String(), timestamppb.New(now)
+		all[0].words = w
+		t.reported[node] = all
+		t.touch(node)
+		t.change(timedChange{recovered: &recovered{node: node, half: half, last: w, was: t.halfState(node, half), path: d.Path, by: by},
+			at: now})
+		changed = true
+	}
+	return changed
+}
+
+// graver reports whether w is about a panic and was is not.
+func graver(w, was *lofamov1.LastWords) bool {
+	return w.GetEnd() == lofamov1.BootEnd_BOOT_PANIC && was.GetEnd() != lofamov1.BootEnd_BOOT_PANIC && was.GetLine() != ""
 }
 
 // publishedAt returns the time of the last recovery event of a half. Events of earlier terms precede this term.
@@ -318,6 +383,9 @@ func (r *recovered) words() string {
 	s := r.status
 	if r.boot != nil {
 		return servicenet.LastBootWords(r.boot)
+	}
+	if r.last != nil {
+		return servicenet.LastWordsText(r.last)
 	}
 	if s.GetState() == lofamov1.RecoveryState_GIVEN_UP {
 		if s.GetReason() == "" && s.GetCause() != "" { // the reason did not fit

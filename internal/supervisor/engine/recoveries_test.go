@@ -298,3 +298,33 @@ func TestShortHealthKeepsFullStatus(t *testing.T) {
 		t.Errorf("after another restart %+v, want what is said now", third)
 	}
 }
+
+// TestLastWordsAreToldOnceForDeadNode: the last words of a kernel, which another node received, are one event of the dead node and
+// change no state. A later leader knows them. They end with the machine's next boot.
+func TestLastWordsAreToldOnceForDeadNode(t *testing.T) {
+	s := memstore.New(100)
+	h := start(t, s, nil)
+	const line = "Kernel panic - not syncing: Fatal exception"
+	words := func(node string, serial uint32, line string) servicenet.Health {
+		return servicenet.Health{Host: &lofamov1.HalfHealth{LastWords: []*lofamov1.LastWords{{Node: node, From: "10.7.0.1",
+			End: lofamov1.BootEnd_BOOT_PANIC, Line: line, Serial: serial, ReceivedBy: "forged"}}}}
+	}
+	h.healthy(1, words("n0-0-0", 7, line))
+	h.healthy(2, words("n0-0-0", 7, line))
+	h.healthy(3, words("n0-0-0", 8, "Kernel panic - not syncing: flood"))
+	h.healthy(4, words("nobody", 9, line))
+	h.healthy(5, words("n0-1-0", 10, line))
+	events := publishedRecoveries(t, h, 2)
+	const want = "last kernel words, received by n1-0-0/host from 10.7.0.1, not authenticated: " + line
+	if len(events) != 2 || events[0].GetReason() != want || events[0].GetNode() != "n0-0-0" || events[1].GetNode() != "n0-1-0" ||
+		events[0].GetObserver() != "n1-0-0/host" || events[0].GetFrom() != events[0].GetTo() {
+		t.Fatalf("%v", events)
+	}
+	again := start(t, s, nil)
+	again.healthy(6, words("n0-0-0", 7, line))
+	again.healthy(7, words("n0-1-0", 11, "Kernel panic - not syncing: flood"))
+	again.healthy(8, servicenet.Health{Host: &lofamov1.HalfHealth{LastBoot: &lofamov1.LastBoot{End: lofamov1.BootEnd_BOOT_POWER_LOSS, Boot: 3}}})
+	if events = publishedRecoveries(t, again, 3); len(events) != 3 || events[2].GetNode() != "n1-0-0" {
+		t.Errorf("%v", events)
+	}
+}

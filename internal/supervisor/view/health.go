@@ -111,12 +111,18 @@ func HealthNotes(e Entry, c fault.Component, now time.Time) []string {
 	return out
 }
 
-// bootNotes describes how the last boot of a node's machine ended, if its node has said so.
-func bootNotes(e Entry) []string {
-	if w := servicenet.LastBootWords(e.Health[0].Said.GetLastBoot()); w != "" {
-		return []string{"the machine's " + w}
+// bootNotes describes the last words of a node's kernel, if another node has received them, and how the last boot of its machine
+// ended, if the node has said so.
+func bootNotes(e Entry) (out []string) {
+	for _, w := range e.Health[0].Said.GetLastWords() {
+		if text := servicenet.LastWordsText(w); text != "" {
+			out = append(out, "the machine's "+text)
+		}
 	}
-	return nil
+	if w := servicenet.LastBootWords(e.Health[0].Said.GetLastBoot()); w != "" {
+		out = append(out, "the machine's "+w)
+	}
+	return out
 }
 
 // recoveryWords begin with the daemon's present or past action.

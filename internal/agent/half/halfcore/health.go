@@ -32,7 +32,12 @@ type halfHealth struct {
 	spentAt    time.Time // of processor
 	lastBoot   *lofamov1.LastBoot
 	watchdog   *lofamov1.HardwareWatchdog
+	words      []*lofamov1.LastWords
+	wordsAt    time.Time
 }
+
+// wordsFor is how long a digest restates the last words of another machine. The supervisors store them.
+const wordsFor = 2 * time.Minute
 
 // Set merges a partial report of a half. An absent recovery, absent tests or an absent processor time mean no change. A recovery without a
 // state only tells how the half resumed when it started, which the daemon does not know. The caller must not change h
@@ -60,6 +65,9 @@ func (k *HealthLog) Set(now time.Time, of fault.Half, h *lofamov1.HalfHealth) {
 	}
 	if w := h.GetHardwareWatchdog(); w != nil || h.GetRecovery().GetState() != lofamov1.RecoveryState_RECOVERY_STATE_UNSPECIFIED {
 		s.watchdog = w // the daemon's records state both: a daemon that feeds no device takes back the word of one that did
+	}
+	if w := h.GetLastWords(); len(w) > 0 {
+		s.words, s.wordsAt = w, now
 	}
 }
 
@@ -103,7 +111,11 @@ func (s *halfHealth) as(now time.Time) *lofamov1.HalfHealth {
 	if p := s.processor; (p.GetStarved() || p.GetBudgetLevel() > 0 || p.GetNotRealtime()) && now.Sub(s.spentAt) < testsFor {
 		h.Processor = p
 	}
-	if h.Recovery == nil && h.Tests == nil && h.Processor == nil && h.LastBoot == nil && h.HardwareWatchdog == nil {
+	if now.Sub(s.wordsAt) < wordsFor {
+		h.LastWords = s.words
+	}
+	if h.Recovery == nil && h.Tests == nil && h.Processor == nil && h.LastBoot == nil && h.HardwareWatchdog == nil &&
+		h.LastWords == nil {
 		return nil
 	}
 	return h

@@ -1,0 +1,121 @@
+package halfcore
+
+import (
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+const panicLine = "Kernel panic - not syncing: sysrq triggered crash"
+
+var sender = netip.MustParseAddr("10.7.0.2")
+
+func receiver() *Netconsole {
+	return NewNetconsole(map[netip.Addr]fault.NodeID{sender: "n1-0-0"}, 6)
+}
+
+// TestNetconsoleFindsLastWords gives datagrams of one machine to a receiver.
+func TestNetconsoleFindsLastWords(t *testing.T) {
+	tests := map[string]struct {
+		give    []string
+		end     BootEnd
+		line    string
+		context []string
+	}{
+		"plain": {[]string{"[    9.1] sysrq: Trigger a crash\n", "[    9.2] " + panicLine + "\n", "[    9.3] CPU: 0 PID: 1\n"},
+			BootPanic, panicLine, []string{"sysrq: Trigger a crash", "CPU: 0 PID: 1"}},
+		"plain in pieces": {[]string{"[    9.2] Kernel panic - not syn", "cing: sysrq triggered crash\n"}, BootPanic, panicLine, nil},
+		"several lines":   {[]string{"a\nb\n" + panicLine + "\nc\nd\ne\nf\n"}, BootPanic, panicLine, []string{"b", "c", "d", "e"}},
+		"extended": {[]string{"4,11,9100000,-;sysrq: Trigger a crash\n", "0,12,9200001,-;" + panicLine + "\n SUBSYSTEM=x\n"},
+			BootPanic, panicLine, []string{"sysrq: Trigger a crash"}},
+		"extended with release": {[]string{"6.1.0,0,12,9200001,-;" + panicLine + "\n"}, BootPanic, panicLine, nil},
+		"extended in fragments": {[]string{"0,12,9,-,ncfrag=0/49;Kernel panic - not syn", "0,12,9,-,ncfrag=22/49;cing: sysrq triggered crash"},
+			BootPanic, panicLine, nil},
+		"panic after oops": {[]string{"BUG: unable to handle\n" + panicLine + "\n"}, BootPanic, panicLine, nil},
+		"lockup":           {[]string{"watchdog: BUG: soft lockup - CPU#0 stuck\n"}, BootLockup, "watchdog: BUG: soft lockup - CPU#0 stuck", nil},
+		"control characters": {[]string{"a\x1b[2Jb\n" + panicLine + "\x07\xff\n"},
+			BootPanic, panicLine + " ?", []string{"a [2Jb"}},
+		"quoted": {[]string{"app: " + panicLine + "\n"}, 0, "", nil},
+	}
+	for name, tt := range tests {
+		n, now, found := receiver(), time.Unix(1000, 0), false
+		for _, b := range tt.give {
+			found = n.Packet(now, sender, []byte(b)) || found
+		}
+		words := n.Words()
+		if tt.end == 0 {
+			if found || words != nil {
+				t.Errorf("%s: %v", name, words)
+			}
+			continue
+		}
+		if !found || len(words) != 1 {
+			t.Errorf("%s: found %v, %v", name, found, words)
+			continue
+		}
+		w := words[0]
+		if w.GetNode() != "n1-0-0" || w.GetFrom() != "10.7.0.2" || w.GetEnd() != lofamov1.BootEnd(tt.end) || w.GetLine() != tt.line ||
+			w.GetSerial() == 0 || len(w.GetContext())+len(tt.context) > 0 && !reflect.DeepEqual(w.GetContext(), tt.context) {
+			t.Errorf("%s: %v", name, w)
+		}
+	}
+}
+
+// TestNetconsoleTellsOneDeathOnce: the same error counts again only after some time.
+func TestNetconsoleTellsOneDeathOnce(t *testing.T) {
+	n, now := receiver(), time.Unix(1000, 0)
+	say := func(after time.Duration) bool { return n.Packet(now.Add(after), sender, []byte(panicLine+"\n")) }
+	if !say(0) || say(time.Second) || say(netconsoleAgain-1) || !say(netconsoleAgain) {
+		t.Error("want the first, and the one after a minute")
+	}
+}
+
+// TestNetconsoleBoundsHostileSenders: strangers, floods, huge lines and garbage are counted and bounded.
+func TestNetconsoleBoundsHostileSenders(t *testing.T) {
+	n, now := receiver(), time.Unix(1000, 0)
+	if n.Packet(now, netip.MustParseAddr("10.7.0.9"), []byte(panicLine+"\n")) || n.Words() != nil {
+		t.Error("a stranger was believed")
+	}
+	for range 100 {
+		n.Packet(now, sender, []byte(strings.Repeat("x", 1000)))
+	}
+	n.Packet(now, sender, []byte("\n"))
+	for range 2 * netconsoleBurst {
+		n.Packet(now, sender, []byte("y\n"))
+	}
+	n.Packet(now, sender, []byte(" \n"))
+	n.Packet(now, sender, []byte("0,12,9,-,ncfrag=22/49;cing"))
+	want := NetconsoleCounts{Lines: netconsoleBurst, Strangers: 1, Flooded: netconsoleBurst + 1, Cut: 1, Malformed: 2}
+	if n.Counts() != want {
+		t.Errorf("%+v, want %+v", n.Counts(), want)
+	}
+	if c := cap(n.senders[sender].part); c > 2*netconsoleLine {
+		t.Errorf("holds %d bytes", c)
+	}
+}
+
+func FuzzNetconsole(f *testing.F) {
+	f.Add([]byte("0,12,9,-,ncfrag=0/49;Kernel panic"), []byte("0,12,9,-,ncfrag=12/49;x\n"))
+	f.Add([]byte(panicLine+"\n"), []byte("\x00\xff;,,,,"))
+	f.Fuzz(func(t *testing.T, a, b []byte) {
+		n, now := receiver(), time.Unix(1000, 0)
+		for _, p := range [][]byte{a, b, []byte(panicLine), []byte("\nx\n")} {
+			n.Packet(now, sender, p)
+		}
+		for _, w := range n.Words() {
+			if err := servicenet.CheckHalfHealth(&lofamov1.HalfHealth{LastWords: []*lofamov1.LastWords{w}}); err != nil {
+				t.Error(err)
+			}
+			if !utf8.ValidString(w.GetLine()) {
+				t.Errorf("%q", w.GetLine())
+			}
+		}
+	})
+}

@@ -1,0 +1,86 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
+	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
+)
+
+// wordsSettle is the time for the lines behind an error to arrive: a kernel sends all lines of a panic within 10 ms.
+const wordsSettle = 50 * time.Millisecond
+
+// netconsoleComplain is the least time between two warnings about lines that are left out.
+const netconsoleComplain = time.Minute
+
+// receiveNetconsole receives the last lines of other machines' kernels until ctx ends. The half can run without it: if the socket
+// cannot be opened, it logs a warning and continues.
+func (h *hostHalf) receiveNetconsole(ctx context.Context) {
+	conn, err := (&net.ListenConfig{}).ListenPacket(ctx, "udp", h.Config.Netconsole.Listen)
+	if err != nil {
+		h.Log.Warn("receive netconsole: the last lines of other kernels are not received", "listen", h.Config.Netconsole.Listen, "err", err)
+		return
+	}
+	udp := conn.(*net.UDPConn) //nolint:forcetypeassert // the network is udp
+	defer context.AfterFunc(ctx, func() { _ = udp.Close() })()
+	defer udp.Close()
+	core := halfcore.NewNetconsole(h.Config.NetconsoleSenders(), rand.Uint32())
+	err = readNetconsole(udp, core, func(words []*lofamov1.LastWords) {
+		h.Log.Warn("kernel error of another machine received by netconsole", "node", words[0].GetNode(), "from", words[0].GetFrom(),
+			"line", words[0].GetLine())
+		now := time.Now()
+		h.mu.Lock()
+		h.settle(now, h.core.Step(now, hostcore.Health{Half: fault.HalfHost, Health: &lofamov1.HalfHealth{LastWords: words}}))
+		h.mu.Unlock()
+	}, func(c halfcore.NetconsoleCounts) {
+		h.Log.Warn("lines of netconsole were left out", "strangers", c.Strangers, "flooded", c.Flooded, "cut", c.Cut, "malformed", c.Malformed,
+			"taken", c.Lines)
+	})
+	if ctx.Err() == nil {
+		h.Log.Warn("receive netconsole", "err", err)
+	}
+}
+
+// readNetconsole reads datagrams until the socket fails. It calls found with new last words once the lines behind them have had
+// time to arrive, and left, at most once in netconsoleComplain, when the core has left out more.
+func readNetconsole(udp *net.UDPConn, core *halfcore.Netconsole, found func([]*lofamov1.LastWords), left func(halfcore.NetconsoleCounts)) error {
+	var due, complained time.Time
+	var was halfcore.NetconsoleCounts
+	buf := make([]byte, 2048) // a datagram of netconsole has 1000 bytes at most
+	for {
+		if err := udp.SetReadDeadline(due); err != nil {
+			return fmt.Errorf("set deadline: %w", err)
+		}
+		n, from, err := udp.ReadFromUDPAddrPort(buf)
+		now := time.Now()
+		switch {
+		case err == nil:
+			if core.Packet(now, from.Addr(), buf[:n]) && due.IsZero() {
+				due = now.Add(wordsSettle)
+			}
+		case !errors.Is(err, os.ErrDeadlineExceeded):
+			return err
+		}
+		if !due.IsZero() && !now.Before(due) {
+			due = time.Time{}
+			if words := core.Words(); len(words) > 0 {
+				found(words)
+			}
+		}
+		is := core.Counts()
+		is.Lines, was.Lines = 0, 0
+		if is != was && (complained.IsZero() || now.Sub(complained) >= netconsoleComplain) {
+			complained, was = now, is
+			left(core.Counts())
+		}
+	}
+}

@@ -1,0 +1,57 @@
+package host
+
+import (
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
+)
+
+// TestNetconsoleReceivesPanicOverUDP sends a panic between two real sockets, after garbage from a stranger.
+func TestNetconsoleReceivesPanicOverUDP(t *testing.T) {
+	listen := func(ip string) *net.UDPConn {
+		c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(ip+":0")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	server, kernel, stranger := listen("127.0.0.1"), listen("127.0.0.2"), listen("127.0.0.3")
+	core := halfcore.NewNetconsole(map[netip.Addr]fault.NodeID{netip.MustParseAddr("127.0.0.2"): "n1-0-0"}, 1)
+	found, left, ended := make(chan []*lofamov1.LastWords, 1), make(chan halfcore.NetconsoleCounts, 10), make(chan error, 1)
+	go func() {
+		ended <- readNetconsole(server, core, func(w []*lofamov1.LastWords) { found <- w }, func(c halfcore.NetconsoleCounts) { left <- c })
+	}()
+	send := func(from *net.UDPConn, text string) {
+		if _, err := from.WriteTo([]byte(text), server.LocalAddr()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const panicked = "Kernel panic - not syncing: Fatal exception"
+	for range 100 {
+		send(stranger, strings.Repeat("\x00", 5000))
+	}
+	send(kernel, "[ 1.0] "+panicked+"\n")
+	send(kernel, "[ 1.1] Call Trace:\n")
+	select {
+	case w := <-found:
+		if len(w) != 1 || w[0].GetNode() != "n1-0-0" || w[0].GetFrom() != "127.0.0.2" || w[0].GetLine() != panicked ||
+			len(w[0].GetContext()) != 1 {
+			t.Errorf("%v", w)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("no last words")
+	}
+	_ = server.Close()
+	<-ended
+	if len(left) != 1 {
+		t.Errorf("%d warnings about strangers: want 1", len(left))
+	}
+}

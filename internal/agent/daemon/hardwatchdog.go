@@ -60,8 +60,6 @@ func (d *daemon) feedHardware(ctx context.Context) {
 	w.fence.ContactWithin = w.cfg.ContactWithin.D()
 	if boot, err := storage.BootID(); err == nil {
 		w.boot = hex.EncodeToString(boot[:])
-	}
-	if boot, err := storage.BootID(); err == nil {
 		w.tell = func(armed bool) { d.stateWatchdog(armed, boot) }
 	}
 	w.tell(false)

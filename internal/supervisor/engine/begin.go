@@ -39,7 +39,7 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (_ *term, err e
 		confirmer: &confirmer{ctx: ctx, store: e.store, fence: fence},
 		log:       newReportLog(reportsKept), trace: newTracer(e.cfg.Logger, fence), senders: make(map[fault.NodeID]Sender),
 		health: make(map[fault.NodeID][2]health), reported: make(map[fault.NodeID]recoveries),
-		watchdogBy:    make(map[fault.NodeID]fault.ReportID),
+		watchdogBy: make(map[fault.NodeID]fault.ReportID), wordsOf: make(map[fault.NodeID][servicenet.MaxLastWords]wordsID),
 		publishedLast: make(map[fault.NodeID][2]time.Time), began: now,
 		words: make(map[fault.Origin]spoken), groups: make(map[string]fault.State),
 		open: newBatch(), waiting: make(map[fault.ReportID][]answerTo), done: make(chan struct{}),
@@ -95,6 +95,7 @@ func (t *term) restoreNodes(snap store.Snapshot) (saved []awareness.NodeStatus, 
 		}
 		saved = append(saved, entry.Status)
 		if r := recoveriesOf(doc); r != (recoveries{}) {
+			r[halfOf(fault.HalfHost)].wordsAt = t.began
 			t.reported[entry.Status.ID] = r
 		}
 	}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -151,7 +152,8 @@ type publishedHalf struct {
 	watchdog *lofamov1.HardwareWatchdog // the host half's newest statement; immutable
 	// words are the last words of the node's kernel, of the host half only; immutable. Without a line they are over: the machine
 	// has booted since.
-	words *lofamov1.LastWords
+	words   *lofamov1.LastWords
+	wordsAt time.Time // when this leader took them, or began if an earlier one did
 }
 
 // recoveries holds the published recoveries and starvations of a node's halves.
@@ -307,28 +309,44 @@ func (t *term) noteLastWords(now time.Time, d *fault.Delivery, half fault.Half, 
 	if half != fault.HalfHost || by.Half != fault.HalfHost {
 		return false
 	}
-	for _, w := range words {
+	before := t.wordsOf[by.Node]
+	var restated [servicenet.MaxLastWords]wordsID
+	for i, w := range words[:min(len(words), len(restated))] {
 		node := fault.NodeID(w.GetNode())
 		if w.GetSerial() == 0 || w.GetLine() == "" || !t.committed.Has(node) {
 			continue
 		}
+		restated[i] = wordsID{node, w.GetSerial()}
+		if slices.Contains(before[:], restated[i]) {
+			continue
+		}
 		all := t.reported[node]
 		was := all[0].words
-		age := now.Sub(was.GetTime().AsTime())
-		known := was.GetSerial() == w.GetSerial() && was.GetReceivedBy() == by.String()
-		if known || age >= 0 && age < wordsAgain && !graver(w, was) {
+		again := was.GetSerial() == w.GetSerial() && was.GetReceivedBy() == by.String() // an earlier leader has published them
+		other := was.GetLine() == w.GetLine()                                           // another receiver of the same packets
+		soon := was.GetLine() != "" && now.Sub(all[0].wordsAt) < wordsAgain && !graver(w, was)
+		if again || other || soon {
 			continue
 		}
 		w = proto.CloneOf(w)
 		w.ReceivedBy, w.Time = by.String(), timestamppb.New(now)
-		all[0].words = w
+		all[0].words, all[0].wordsAt = w, now
 		t.reported[node] = all
 		t.touch(node)
 		t.change(timedChange{recovered: &recovered{node: node, half: half, last: w, was: t.halfState(node, half), path: d.Path, by: by},
 			at: now})
 		changed = true
 	}
+	if len(words) > 0 {
+		t.wordsOf[by.Node] = restated
+	}
 	return changed
+}
+
+// wordsID identifies last words among those of one receiver.
+type wordsID struct {
+	node   fault.NodeID
+	serial uint32
 }
 
 // graver reports whether w is about a panic and was is not.

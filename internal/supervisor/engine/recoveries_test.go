@@ -299,6 +299,27 @@ func TestShortHealthKeepsFullStatus(t *testing.T) {
 	}
 }
 
+// TestOnePanicFromTwoReceiversIsOneEvent: both neighbours restate the packets of one panic for minutes.
+func TestOnePanicFromTwoReceiversIsOneEvent(t *testing.T) {
+	h := start(t, memstore.New(100), nil)
+	words := func(node string, serial uint32, line string) servicenet.Health {
+		return servicenet.Health{Host: &lofamov1.HalfHealth{LastWords: []*lofamov1.LastWords{{Node: node, From: "10.7.0.1",
+			End: lofamov1.BootEnd_BOOT_PANIC, Line: line, Serial: serial}}}}
+	}
+	const line = "Kernel panic - not syncing: Fatal exception"
+	other := memoryDigest("n0-1-0", 1, fault.Normal)
+	h.healthy(1, words("n0-0-0", 7, line))
+	health := words("n0-0-0", 3, line)
+	h.Submit(Input{Reports: &servicenet.Reports{Path: fault.PathTorus, List: []fault.Report{other}, Health: health, Words: Words(other, nil, health)},
+		Answerer: h.box, Arrived: time.Now()})
+	h.healthy(2, words("n0-0-0", 7, line))
+	h.healthy(3, words("n1-1-0", 8, line))
+	events := publishedRecoveries(t, h, 2)
+	if len(events) != 2 || events[0].GetNode() != "n0-0-0" || events[1].GetNode() != "n1-1-0" {
+		t.Fatalf("%v", events)
+	}
+}
+
 // TestLastWordsAreToldOnceForDeadNode: the last words of a kernel, which another node received, are one event of the dead node and
 // change no state. A later leader knows them. They end with the machine's next boot.
 func TestLastWordsAreToldOnceForDeadNode(t *testing.T) {

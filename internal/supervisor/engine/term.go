@@ -17,17 +17,19 @@ import (
 
 // term is one term of leadership. It belongs to Lead's goroutine; other goroutines use only done.
 type term struct {
-	e             *Engine
-	committer     store.Committer
-	machine       *awareness.Machine
-	inbox         *servicenet.Inbox
-	log           *reportLog
-	trace         *tracer
-	senders       map[fault.NodeID]Sender         // from the newest digest of the host half
-	health        map[fault.NodeID][2]health      // from the newest digests
-	reported      map[fault.NodeID]recoveries     // published as events; most nodes have none
-	watchdogBy    map[fault.NodeID]fault.ReportID // the host half's digest that last described it
-	publishedLast map[fault.NodeID][2]time.Time   // time of the last event in this term
+	e          *Engine
+	committer  store.Committer
+	machine    *awareness.Machine
+	inbox      *servicenet.Inbox
+	log        *reportLog
+	trace      *tracer
+	senders    map[fault.NodeID]Sender         // from the newest digest of the host half
+	health     map[fault.NodeID][2]health      // from the newest digests
+	reported   map[fault.NodeID]recoveries     // published as events; most nodes have none
+	watchdogBy map[fault.NodeID]fault.ReportID // the host half's digest that last described it
+	// wordsOf are the last words in the newest digest of a receiver that had some.
+	wordsOf       map[fault.NodeID][servicenet.MaxLastWords]wordsID
+	publishedLast map[fault.NodeID][2]time.Time // time of the last event in this term
 	began         time.Time
 	groups        map[string]fault.State  // by ID: the state of the group faults that stand
 	incidents     *awareness.Incidents    // as of the last sealed batch

@@ -1,0 +1,88 @@
+package servicenet
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// Bounds of the last words in the health of one half.
+const (
+	MaxLastWords    = 2
+	MaxWordsContext = 4 // lines
+)
+
+// cutWords leaves out the context of last words, then all but the newest, and then these.
+func cutWords(all []*lofamov1.LastWords, cut cutting) []*lofamov1.LastWords {
+	switch {
+	case len(all) == 0 || cut >= onlyCauses:
+		return nil
+	case cut >= noTests:
+		all = all[:1]
+	}
+	out := make([]*lofamov1.LastWords, len(all))
+	for i, w := range all {
+		out[i] = &lofamov1.LastWords{Node: w.GetNode(), From: w.GetFrom(), End: w.GetEnd(), Line: w.GetLine(), Serial: w.GetSerial()}
+	}
+	return out
+}
+
+func appendWords(b []byte, w *lofamov1.LastWords) []byte {
+	b = appendText(b, 1, w.GetNode())
+	b = appendText(b, 2, w.GetFrom())
+	b = appendUint(b, 3, uint64(w.GetEnd()))
+	b = appendText(b, 4, w.GetLine())
+	for _, line := range w.GetContext() {
+		b = protowire.AppendTag(b, 5, protowire.BytesType)
+		b = protowire.AppendString(b, line)
+	}
+	return appendWord(b, 6, w.GetSerial())
+}
+
+func (c *canonical) readWords() *lofamov1.LastWords {
+	w := &lofamov1.LastWords{Node: c.string(1), From: c.string(2), End: lofamov1.BootEnd(c.uint(3, uint64(lofamov1.BootEnd_BOOT_UNKNOWN))),
+		Line: c.string(4)}
+	for c.next(5) && len(w.Context) <= MaxWordsContext {
+		w.Context = append(w.Context, c.string(5))
+	}
+	w.Serial = c.word(6)
+	return w
+}
+
+func checkLastWords(field string, all []*lofamov1.LastWords) error {
+	if n := len(all); n > MaxLastWords {
+		return refuse(RefusedField, "%s.last_words: given %d: want at most %d", field, n, MaxLastWords)
+	}
+	for i, w := range all {
+		switch end := w.GetEnd(); {
+		case end < 0 || end > lofamov1.BootEnd_BOOT_UNKNOWN:
+			return refuse(RefusedField, "%s.last_words[%d].end: given %d: want 0 to %d", field, i, end, lofamov1.BootEnd_BOOT_UNKNOWN)
+		case len(w.GetContext()) > MaxWordsContext:
+			return refuse(RefusedField, "%s.last_words[%d].context: given %d lines: want at most %d", field, i, len(w.GetContext()),
+				MaxWordsContext)
+		}
+		for _, text := range append([]string{w.GetNode(), w.GetFrom(), w.GetLine(), w.GetReceivedBy()}, w.GetContext()...) {
+			if err := checkText(field+".last_words", text); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// LastWordsText describes for people the lines that a dead machine's kernel sent by netconsole; empty: there are none.
+func LastWordsText(w *lofamov1.LastWords) string {
+	if w.GetLine() == "" {
+		return ""
+	}
+	by := cmp.Or(w.GetReceivedBy(), "a node")
+	text := fmt.Sprintf("last kernel words, received by %s from %s, not authenticated: %s", by, w.GetFrom(), w.GetLine())
+	if len(w.GetContext()) > 0 {
+		text += " (around it: " + strings.Join(w.GetContext(), " | ") + ")"
+	}
+	return text
+}

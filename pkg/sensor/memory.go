@@ -58,6 +58,7 @@ func (s *memorySource) Read(context.Context) (source.Reading, error) {
 	j := source.NewJudge(s.Component(), s.Name())
 	now := s.cfg.Clock()
 	s.edac(j, now)
+	s.poisoned(j)
 	s.oom(j, now)
 	s.pressure(j)
 	return j.Reading("no EDAC, no oom_kill counter and no memory pressure on this machine")
@@ -107,6 +108,35 @@ func (s *memorySource) edac(j *source.Judge, now time.Time) {
 			s.cfg.CorrectedWindow, s.cfg.SickCorrected)
 	default:
 		j.Say(fault.Normal, float64(grown), "", "%s within %v", fault.Plural(grown, "corrected memory error"), s.cfg.CorrectedWindow)
+	}
+}
+
+// poisoned reads how much memory the kernel has withdrawn since boot because its hardware reported errors there
+// (HardwareCorrupted of /proc/meminfo). It sees uncorrected errors on machines without an EDAC driver. It is SICK, not
+// FAILED: nothing uses that memory any more, and a page that the kernel withdrew as a precaution counts too.
+func (s *memorySource) poisoned(j *source.Judge) {
+	text, err := s.proc.Text("meminfo")
+	if err != nil {
+		if !source.Missing(err) {
+			j.Fail(err)
+		}
+		return
+	}
+	for line := range strings.Lines(text) {
+		value, ok := strings.CutPrefix(line, "HardwareCorrupted:")
+		if !ok {
+			continue
+		}
+		kb, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
+		switch {
+		case err != nil:
+			j.Fail(fmt.Errorf("read %s: HardwareCorrupted is %.40q: want a number of kB", s.proc.Path("meminfo"), strings.TrimSpace(value)))
+		case kb > 0:
+			j.Say(fault.Sick, float64(kb), "kB", "the kernel has withdrawn %d kB of memory with hardware errors since boot", kb)
+		default:
+			j.Say(fault.Normal, 0, "", "no memory withdrawn with hardware errors since boot")
+		}
+		return
 	}
 }
 

@@ -1,6 +1,7 @@
 package watchdog
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 )
@@ -79,6 +80,14 @@ func DecodeThresholds(v uint32) (Thresholds, error) {
 		return Thresholds{}, fmt.Errorf("thresholds 0x%08x: %w", v, err)
 	}
 	return t, nil
+}
+
+// Over returns t, with the bounds of own where t has none.
+func (t Thresholds) Over(own Thresholds) Thresholds {
+	return Thresholds{
+		AlarmLow: cmp.Or(t.AlarmLow, own.AlarmLow), WarnLow: cmp.Or(t.WarnLow, own.WarnLow),
+		WarnHigh: cmp.Or(t.WarnHigh, own.WarnHigh), AlarmHigh: cmp.Or(t.AlarmHigh, own.AlarmHigh),
+	}
 }
 
 // Validate refuses bounds that are out of order; it ignores absent ones.

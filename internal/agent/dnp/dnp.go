@@ -504,6 +504,8 @@ func (d *dnpHalf) onMessage(m mailbox.Message) {
 		d.step(dnpcore.FromHost{Message: msg, Held: held})
 	case mailbox.Recovery, mailbox.Health:
 		d.onHealth(m)
+	case mailbox.Setting:
+		d.onSetting(m.Payload)
 	default: // of a later version
 	}
 }

@@ -45,6 +45,7 @@ type hostHalf struct {
 	half.Common
 	page    *half.Page
 	window  *half.Window // nil: both halves have one kernel
+	setAt   time.Time    // when to set registers of the DNP half again
 	box     *mailbox.Box
 	nets    []*direct.Socket            // by the number of the service interface
 	gossip  *gossip.Net                 // nil without gossip
@@ -348,6 +349,7 @@ func (h *hostHalf) serve(ctx context.Context) error {
 
 // eachSecond does the host half's own work that no event triggers.
 func (h *hostHalf) eachSecond(now time.Time, own *lofamov1.HalfHealth) {
+	h.setRegisters(now)
 	if own != nil {
 		h.settle(now, h.core.Step(now, hostcore.Health{Half: fault.HalfHost, Health: own}))
 	}

@@ -160,6 +160,7 @@ type Machine struct {
 	descriptor watchdog.DescriptorWord
 	exceptions exceptions
 	sensors    [3]sensorRegisters
+	hopsSet    bool // the host half has set the maximum number of hops
 
 	window     halfcore.Window // at the last read
 	readerWake time.Time
@@ -291,6 +292,8 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		m.onLink(now, ev)
 	case FromHost:
 		m.onFromHost(now, ev)
+	case Set:
+		m.onSet(now, ev)
 	case Opened:
 		m.onOpened(now, ev.Opened)
 	case Sealed:

@@ -144,7 +144,7 @@ func (m *Machine) leaveTorus(now time.Time, next *halfcore.Topology) {
 // enterTorus adapts to the present torus.
 func (m *Machine) enterTorus(before grid.Dims) {
 	dims := m.cfg.Topo.Dims
-	if m.cfg.MaxHops == routing.HopBound(before) { // not set by a person
+	if !m.hopsSet && m.cfg.MaxHops == routing.HopBound(before) { // not set by a person
 		m.cfg.MaxHops = routing.HopBound(dims)
 		m.store(watchdog.AddrMaxHops, uint32(m.cfg.MaxHops))
 	}

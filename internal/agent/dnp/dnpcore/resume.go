@@ -37,7 +37,7 @@ func (m *Machine) resumeSensors(now time.Time) {
 			continue
 		}
 		s := &m.sensors[i]
-		s.value, s.thresholds = was.Value, was.Thresholds
+		s.value, s.thresholds, s.state = was.Value, was.Thresholds, halfcore.StateOf(was.Health)
 		*m.sensorField(s.component) = was.Health
 		m.state(now, s.component, halfcore.StateOf(was.Health), fault.KindSelf, "")
 	}

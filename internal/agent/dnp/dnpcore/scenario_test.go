@@ -42,6 +42,7 @@ import (
 //	drop DIR PERCENT          the same, but the interface drops them unseen
 //	interface DIR COUNT       so many damaged frames the link's interface has counted
 //	sensor COMPONENT STATE VALUE [CODE CODE CODE CODE]    and the thresholds, as register codes
+//	set ADDRESS VALUE         the host half sets a register
 //	sensors silent            they do not answer any more
 //	up DIR TEXT [LIMIT]       an envelope comes from the neighbour, bound for the supervisors
 //	down DIR COORD TEXT       an envelope comes from the neighbour, bound for a node
@@ -517,6 +518,11 @@ func (w *world) do(args []string) {
 		w.step(bad)
 	case "sensor":
 		w.sensor(args[1:])
+	case "set":
+		var v Store
+		_, err := fmt.Sscan(args[1]+" "+args[2], &v.Addr, &v.Value)
+		w.must(err)
+		w.step(Set{[]Store{v}})
 	case "sensors":
 		w.sensorsAt = w.now.Add(time.Hour)
 	case "up":

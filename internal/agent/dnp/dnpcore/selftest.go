@@ -210,7 +210,7 @@ func (m *Machine) sendTest(l *link, what byte, data []byte) {
 // testRelay sends a message to this node through a neighbour that has answered a test, a different one each time.
 func (m *Machine) testRelay(now time.Time, p selftest.Probe) {
 	dirs := m.cfg.Topo.Links
-	if m.inhibited() {
+	if m.inhibited() || m.cfg.MaxHops < testHops {
 		dirs = nil // it pauses
 	}
 	for n := range dirs {

@@ -16,8 +16,10 @@ type sensorRegisters struct {
 	encode       func(float64) byte
 	valueAt      watchdog.Addr
 	thresholdsAt watchdog.Addr
-	value        byte // 0: no reading
+	value        byte        // 0: no reading
+	state        fault.State // of the last reading, by this half's own bounds
 	thresholds   uint32
+	own, set     watchdog.Thresholds // this half's bounds, and those that the host half sets over them
 }
 
 func newSensorRegisters() [3]sensorRegisters {
@@ -66,9 +68,9 @@ func (m *Machine) onReading(now time.Time, s *sensorRegisters, r Reading) {
 	} else {
 		r.State = fault.Unknown
 	}
-	if r.Thresholds != nil && r.Thresholds.Encode() != s.thresholds {
-		s.thresholds = r.Thresholds.Encode()
-		m.store(s.thresholdsAt, s.thresholds)
+	if r.Thresholds != nil {
+		s.own = *r.Thresholds
+		m.storeThresholds(s)
 	}
 	if value != s.value {
 		// Only the value register shows whether the reading is known.
@@ -76,15 +78,21 @@ func (m *Machine) onReading(now time.Time, s *sensorRegisters, r Reading) {
 		s.value = value
 		m.store(s.valueAt, uint32(value))
 	}
-	if field, h := m.sensorField(s.component), halfcore.HealthOf(r.State); h != *field {
-		*field = h
-		m.out.Ring = true
-	}
+	s.state = r.State
 	kind := fault.KindSelf
 	if r.Absent && r.State == fault.Unknown {
 		kind = fault.KindAbsent
 	}
-	m.state(now, s.component, r.State, kind, "")
+	m.stateSensor(now, s, s.judged(r.State), kind)
+}
+
+// stateSensor puts a sensor's state into its field and reports it.
+func (m *Machine) stateSensor(now time.Time, s *sensorRegisters, state fault.State, kind fault.Kind) {
+	if field, h := m.sensorField(s.component), halfcore.HealthOf(state); h != *field {
+		*field = h
+		m.out.Ring = true
+	}
+	m.state(now, s.component, state, kind, "")
 }
 
 // checkSensors marks sensors that have stopped answering as unknown.

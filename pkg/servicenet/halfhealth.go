@@ -1,7 +1,6 @@
 package servicenet
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"math/bits"
@@ -110,17 +109,6 @@ func cutHealth(h *lofamov1.HalfHealth, cut cutting) *lofamov1.HalfHealth {
 		}
 	}
 	return out
-}
-
-// cutBoot leaves out the text of a boot's end, and then the whole.
-func cutBoot(b *lofamov1.LastBoot, cut cutting) *lofamov1.LastBoot {
-	switch {
-	case b == nil || cut < noTexts:
-		return b
-	case cut == noTexts:
-		return &lofamov1.LastBoot{End: b.GetEnd(), Boot: b.GetBoot()}
-	}
-	return nil
 }
 
 // healthSize returns how many bytes h adds to an encoded Reports message.
@@ -472,37 +460,6 @@ func (h Health) Words() uint64 {
 		}
 	}
 	return max(1, sum)
-}
-
-// LastBootWords describes for people how a machine's last boot ended; empty: not known.
-func LastBootWords(b *lofamov1.LastBoot) string {
-	what := b.GetDetail()
-	switch b.GetEnd() {
-	case lofamov1.BootEnd_BOOT_END_UNSPECIFIED:
-		return ""
-	case lofamov1.BootEnd_BOOT_PANIC:
-		what = cmp.Or(what, "a kernel panic")
-	case lofamov1.BootEnd_BOOT_OOPS:
-		what = "a reset or power loss after a kernel oops" + after(": ", what)
-	case lofamov1.BootEnd_BOOT_LOCKUP:
-		what = "a reset or power loss after a processor locked up" + after(": ", what)
-	case lofamov1.BootEnd_BOOT_WATCHDOG:
-		what = "a reset by the watchdog" + after(" ", what)
-	case lofamov1.BootEnd_BOOT_ORDERLY:
-		what = "an orderly shutdown or reboot" + after(": ", what)
-	case lofamov1.BootEnd_BOOT_POWER_LOSS:
-		what = "power loss, or a reset without a trace" + after(": ", what)
-	default:
-		what = "an unknown cause" + after(": ", what)
-	}
-	return "last boot ended by: " + what
-}
-
-func after(before, s string) string {
-	if s == "" {
-		return ""
-	}
-	return before + s
 }
 
 // BudgetWords describes for people the work that a half gives up to keep to its budget of processor time; empty: none.

@@ -290,10 +290,8 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		m.onReadings(now, ev.Readings)
 	case Bad, Session, Refused:
 		m.onLink(now, ev)
-	case FromHost:
-		m.onFromHost(now, ev)
-	case Set:
-		m.onSet(now, ev)
+	case FromHost, Set:
+		m.onMail(now, ev)
 	case Opened:
 		m.onOpened(now, ev.Opened)
 	case Sealed:
@@ -342,6 +340,16 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	m.out.Wake = m.wake()
 	m.due = m.out.Wake
 	return m.out
+}
+
+// onMail handles what the host half has sent by mail.
+func (m *Machine) onMail(now time.Time, ev Event) {
+	switch ev := ev.(type) {
+	case FromHost:
+		m.onFromHost(now, ev)
+	case Set:
+		m.onSet(now, ev)
+	}
 }
 
 // beginStep empties the output and measures the lateness of the step.

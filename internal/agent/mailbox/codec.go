@@ -25,6 +25,7 @@ const (
 	Test                        // a probe of the self-test, or one of the other half's on its way back
 	Jobs                        // a eureka, an arrival at a barrier, or a result: package jobs
 	Certificate                 // DNP to host: the end and begin of its certificate
+	Files                       // between the two ends of a window: files of the state directory; in no mailbox
 )
 
 // String returns the type's name.
@@ -44,16 +45,18 @@ func (t Type) String() string {
 		return "Jobs"
 	case Certificate:
 		return "Certificate"
+	case Files:
+		return "Files"
 	}
 	return fmt.Sprintf("Type(%d)", uint8(t))
 }
 
 // Valid reports whether t is one of the types.
-func (t Type) Valid() bool { return t >= Doorbell && t <= Certificate }
+func (t Type) Valid() bool { return t >= Doorbell && t <= Files }
 
 // Later reports whether t may be a type of a later version: during an upgrade a half of that version may share the
 // node with this one. Its messages are ignored here without an error.
-func (t Type) Later() bool { return t > Certificate }
+func (t Type) Later() bool { return t > Files }
 
 // Message is a message of the mailbox.
 type Message struct {
@@ -86,7 +89,7 @@ func (m Message) Append(dst []byte) ([]byte, error) {
 func (m Message) validate() error {
 	switch {
 	case !m.Type.Valid():
-		return fmt.Errorf("%w: type is %d: want 1 to 7", ErrMalformed, uint8(m.Type))
+		return fmt.Errorf("%w: type is %d: want 1 to 8", ErrMalformed, uint8(m.Type))
 	case len(m.Payload) > MaxPayload:
 		return fmt.Errorf("%w: payload of %d bytes: want at most %d", ErrTooLong, len(m.Payload), MaxPayload)
 	case m.Type == Doorbell && len(m.Payload) > 0:

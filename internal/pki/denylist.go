@@ -328,12 +328,18 @@ func (k *DenyListKeeper) TakeList(l DenyList) (taken bool, err error) {
 	if !k.use(l) {
 		return false, nil
 	}
-	if k.path != "" {
-		if err := durable.Replace(k.path, l.Raw); err != nil {
-			return true, fmt.Errorf("keep deny list %s: %w", k.path, err)
-		}
+	return true, k.Persist()
+}
+
+// Persist stores the list in force on disk again, if there are a list and a directory.
+func (k *DenyListKeeper) Persist() error {
+	if k.path == "" || len(k.now.Raw) == 0 {
+		return nil
 	}
-	return true, nil
+	if err := durable.Replace(k.path, k.now.Raw); err != nil {
+		return fmt.Errorf("keep deny list %s: %w", k.path, err)
+	}
+	return nil
 }
 
 // Part collects a part of a list that a supervisor sent, and applies the list with its last part.

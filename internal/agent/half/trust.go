@@ -13,7 +13,7 @@ import (
 )
 
 // trust keeps a half's certificate and the list of revoked certificates current while the half runs. Both halves of a
-// node share the list's file: the host half writes it.
+// node share the list's file: the host half writes it. With a window each half writes its own.
 type trust struct {
 	Registry *pki.Registry
 	signer   *pki.Signer
@@ -29,8 +29,10 @@ type trust struct {
 	answers  chan RenewalAnswer
 
 	parts   chan denyPart
-	look    chan struct{} // receives once a second
-	Version atomic.Uint64 // of the list in force
+	lists   chan pki.DenyList // verified
+	look    chan struct{}     // receives once a second
+	Version atomic.Uint64     // of the list in force
+	Stored  atomic.Uint64     // of the list in force, if it is on disk too
 }
 
 // Limits and periods of trust.
@@ -44,7 +46,7 @@ const (
 func newTrust(c *Common, r *pki.Registry) *trust {
 	t := &trust{
 		Registry: r, signer: c.Signer, log: c.Log, file: Watch(filepath.Join(c.Config.StateDir, pki.DenyListFile)),
-		parts: make(chan denyPart, trustQueue), look: make(chan struct{}, 1), answers: make(chan RenewalAnswer, 4),
+		parts: make(chan denyPart, trustQueue), lists: make(chan pki.DenyList, 1), look: make(chan struct{}, 1), answers: make(chan RenewalAnswer, 4),
 		Renewals: NewRenewer(c.Log, c.Origin(), c.Config.StateDir, c.Signer, c.Verifier), Carry: func() {},
 	}
 	var lost error
@@ -52,6 +54,7 @@ func newTrust(c *Common, r *pki.Registry) *trust {
 		c.Log.Error("list of revoked certificates not read: none is refused until a supervisor sends it again", "err", lost)
 	}
 	t.Version.Store(t.keeper.List().GetVersion())
+	t.Stored.Store(t.Version.Load())
 	return t
 }
 
@@ -73,6 +76,14 @@ type denyPart struct {
 func (t *trust) Take(supervisor string, p *lofamov1.DenyPart) {
 	select {
 	case t.parts <- denyPart{supervisor, p}:
+	default:
+	}
+}
+
+// TakeList queues a verified list, also one that is in force but not on disk. It does not block.
+func (t *trust) TakeList(l pki.DenyList) {
+	select {
+	case t.lists <- l:
 	default:
 	}
 }
@@ -99,15 +110,27 @@ func (t *trust) Run(ctx context.Context, changed func()) {
 			t.Pass(a)
 		case p := <-t.parts:
 			taken, err = t.keeper.Part(p.supervisor, p.DenyPart)
+		case l := <-t.lists:
+			if taken, err = t.keeper.TakeList(l); !taken {
+				err = t.keeper.Persist()
+			}
 		case <-t.look:
 			t.renew(time.Now())
 			t.Carry()
 			t.Renewals.Tick(time.Now())
-			if t.file.Changed() {
+			switch {
+			case t.file.Changed():
 				taken, err = t.keeper.Reload()
+			case t.Stored.Load() != t.Version.Load():
+				if err = t.keeper.Persist(); err == nil {
+					t.Stored.Store(t.Version.Load())
+				}
 			}
 		}
 		t.failed.Set(t.log, "loading the list of revoked certificates", err)
+		if err == nil && taken {
+			t.Stored.Store(t.keeper.List().GetVersion())
+		}
 		if taken {
 			l := t.keeper.List()
 			t.Version.Store(l.GetVersion())

@@ -45,6 +45,8 @@ type Window struct {
 
 	bad [torus.BadInterface + 1]atomic.Uint64 // frames, by torus.BadKind
 
+	files *windowFiles
+
 	mu         sync.Mutex // guards the rest; a caller may hold the half's mutex, never the reverse
 	core       *watchdog.Window
 	keys       torus.Keyring
@@ -90,7 +92,7 @@ func (c *Common) OpenWindow(own *Page, cs *Closers) (_ *Window, err error) {
 		return nil, fmt.Errorf("window: %w", err)
 	}
 	cs.Add(w.link.Close)
-	own.Window = w
+	own.Window, w.files = w, newWindowFiles(w)
 	return w, nil
 }
 
@@ -123,7 +125,14 @@ func (w *Window) Run(ctx context.Context, g *errgroup.Group) {
 		return
 	}
 	g.Go(func() error { return w.link.Run(ctx, w) })
-	g.Go(func() error { return w.box.Run(ctx, w.post) })
+	g.Go(func() error {
+		return w.box.Run(ctx, func(m mailbox.Message) {
+			if m.Type != mailbox.Files { // those are the window's own
+				w.post(m)
+			}
+		})
+	})
+	g.Go(func() error { w.files.run(ctx); return nil })
 }
 
 // Wrote sends this half's words after a write of its watchdog word. Nothing else sends them: each statement is a sign of
@@ -215,6 +224,9 @@ func (w *Window) OnPacket(_ grid.Direction, b []byte) {
 	if out.Deny {
 		w.send(torus.TypeMessage, watchdog.AppendDenial(nil, w.life))
 	}
+	if out.Holder {
+		w.files.fresh.Store(true)
+	}
 	if out.Beat {
 		w.page.note(w.page.File.Revalidate())
 	}
@@ -249,6 +261,8 @@ func (w *Window) deliver(b []byte) {
 	switch {
 	case err != nil || m.Type.Later():
 		w.bad[torus.BadMalformed].Add(1)
+	case m.Type == mailbox.Files:
+		w.files.take(m.Payload)
 	case m.Type == mailbox.Doorbell:
 		_ = w.box.Ring()
 	default:

@@ -108,7 +108,7 @@ func (h *hostHalf) seal(s *hostcore.Send) ([]byte, error) {
 	body := &lofamov1.Message{}
 	switch {
 	case s.Reports != nil:
-		if v := h.Trust.Version.Load(); v > 0 && s.Status != nil && s.Path == fault.PathDirect {
+		if v := h.window.Denied(h.Trust.Version.Load()); v > 0 && s.Status != nil && s.Path == fault.PathDirect {
 			s.Status.Denied = v
 		}
 		how := servicenet.SealOptions{Checksum: s.Checksum, Health: s.Health}

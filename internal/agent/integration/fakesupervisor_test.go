@@ -50,6 +50,7 @@ type fakeSupervisor struct {
 	heard      []said
 	answers    map[string]fault.Origin        // by nonce
 	mask       *lofamov1.MaskStatus           // the last that came
+	denied     map[fault.NodeID]uint64        // version of the list of revoked certificates that a node stated last
 	mapped     []*lofamov1.MapFindings        // all that came
 	configured *lofamov1.ConfigurationStatus  // the last that came
 	acts       map[string]*lofamov1.ActStatus // by node, response and attempt, the last that came
@@ -74,7 +75,7 @@ type fakeSupervisor struct {
 func newFakeSupervisor(t *testing.T, n *testNet, ca *pki.CA, id string) *fakeSupervisor {
 	t.Helper()
 	f := &fakeSupervisor{
-		t: t, id: id, answers: map[string]fault.Origin{}, peers: map[string]*lofamov1.PeerStatus{}, reports: map[fault.ReportID]int{},
+		t: t, id: id, answers: map[string]fault.Origin{}, denied: map[fault.NodeID]uint64{}, peers: map[string]*lofamov1.PeerStatus{}, reports: map[fault.ReportID]int{},
 		sessions: direct.NewSessions(),
 		acts:     map[string]*lofamov1.ActStatus{}, requests: map[uint64]*lofamov1.PathRequest{}, pathAcks: map[uint64]bool{},
 		findings: map[string]*lofamov1.LinkFinding{},
@@ -156,6 +157,9 @@ func (f *fakeSupervisor) onDatagram(from netip.AddrPort, b []byte) {
 	if d.Msg.GetBulkAnnounce() != nil {
 		f.bulk <- bulkArrival{from: from, announce: &d}
 		return
+	}
+	if d.Status != nil && len(d.List) > 0 {
+		f.denied[d.List[0].ID.Origin.Node] = d.Status.GetDenied()
 	}
 	f.note(&d)
 	if f.mute {

@@ -26,6 +26,7 @@ const (
 	Jobs                        // a eureka, an arrival at a barrier, or a result: package jobs
 	Certificate                 // DNP to host: the end and begin of its certificate
 	Setting                     // host to DNP: values for registers of Table VI
+	Files                       // between the two ends of a window: files of the state directory; in no mailbox
 )
 
 // String returns the type's name.
@@ -47,16 +48,18 @@ func (t Type) String() string {
 		return "Certificate"
 	case Setting:
 		return "Setting"
+	case Files:
+		return "Files"
 	}
 	return fmt.Sprintf("Type(%d)", uint8(t))
 }
 
 // Valid reports whether t is one of the types.
-func (t Type) Valid() bool { return t >= Doorbell && t <= Setting }
+func (t Type) Valid() bool { return t >= Doorbell && t <= Files }
 
 // Later reports whether t may be a type of a later version: during an upgrade a half of that version may share the
 // node with this one. Its messages are ignored here without an error.
-func (t Type) Later() bool { return t > Setting }
+func (t Type) Later() bool { return t > Files }
 
 // Message is a message of the mailbox.
 type Message struct {

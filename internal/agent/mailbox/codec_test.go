@@ -27,7 +27,7 @@ func TestMessageRoundTrip(t *testing.T) {
 			t.Errorf("%s: %v, %v", m.Type, got.Type, err)
 		}
 	}
-	later := sum([]byte{byte(Setting) + 1, 'x'})
+	later := sum([]byte{byte(Files) + 1, 'x'})
 	if m, err := Decode(later); err != nil || !m.Type.Later() || string(m.Payload) != "x" {
 		t.Errorf("of a later version: %+v, %v", m, err)
 	}

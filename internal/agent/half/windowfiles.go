@@ -1,0 +1,172 @@
+package half
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync/atomic"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/servicenet"
+
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
+	"github.com/lofamo/lofamo/internal/agent/mailbox"
+	"github.com/lofamo/lofamo/internal/agent/peers"
+	"github.com/lofamo/lofamo/internal/agent/storage"
+	"github.com/lofamo/lofamo/internal/durable"
+	"github.com/lofamo/lofamo/internal/pki"
+)
+
+// windowFiles carries files of the state directory to the other half's kernel and back: the list of revoked certificates,
+// the peers from supervisors, and the certificate requests of the DNP half with their answers. The halves find
+// new files there as on one kernel. What arrives is verified and on disk before this end states that it has it.
+type windowFiles struct {
+	w      *Window
+	in     chan []byte   // messages of the other end
+	fresh  atomic.Bool   // another process holds the other half's side
+	denied atomic.Uint64 // version of the list of revoked certificates that the other half has in force and on disk
+
+	core  *halfcore.FileExchange // owned by run, as are:
+	files []windowFile
+	wrong Condition // a message or a file of the other half
+}
+
+// windowFile is one file at this end.
+type windowFile struct {
+	WatchedFile
+	halfcore.HeldFile
+	read   bool
+	broken Condition // the file cannot be read or written
+}
+
+// windowFilesEvery is how often each end states what it has.
+const windowFilesEvery = time.Second
+
+// windowFilesWaiting bounds the messages that wait for the disk. Lost ones are asked for again.
+const windowFilesWaiting = 64
+
+func newWindowFiles(w *Window) *windowFiles {
+	c := w.common
+	file := func(id halfcore.FileID, path string, most int) windowFile {
+		return windowFile{WatchedFile: Watch(path), HeldFile: halfcore.HeldFile{ID: id, Most: most}}
+	}
+	return &windowFiles{
+		w: w, in: make(chan []byte, windowFilesWaiting), core: halfcore.NewFileExchange(c.Half),
+		files: []windowFile{
+			file(halfcore.FileRevoked, c.StatePath(pki.DenyListFile), pki.MaxDenyListSize),
+			file(halfcore.FilePeers, storage.PeerOrders().Path(c.Config.StateDir), peers.MaxSize),
+			file(halfcore.FileRenewRequest, c.StatePath(DnpRequestFile), servicenet.MaxDatagram),
+			file(halfcore.FileRenewAnswer, c.StatePath(DnpAnswerFile), servicenet.MaxDatagram),
+		},
+	}
+}
+
+// take queues a message of the other end. It does not block.
+func (f *windowFiles) take(b []byte) {
+	select {
+	case f.in <- append([]byte(nil), b...):
+	default: // the disk hangs, or the other end sends more than was asked for
+	}
+}
+
+// run exchanges files until ctx ends. No other goroutine waits for the disk here.
+func (f *windowFiles) run(ctx context.Context) {
+	t := time.NewTicker(windowFilesEvery)
+	defer t.Stop()
+	f.look()
+	for {
+		var send [][]byte
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			f.look()
+			send = f.core.Tick()
+		case b := <-f.in:
+			send = f.hear(time.Now(), b)
+		}
+		for _, b := range send {
+			f.w.post(mailbox.Message{Type: mailbox.Files, Payload: b})
+		}
+	}
+}
+
+// look reads the files that have changed.
+func (f *windowFiles) look() {
+	for i := range f.files {
+		file := &f.files[i]
+		if file.Changed() || !file.read {
+			b, err := durable.Read(file.Path, file.Most)
+			if errors.Is(err, fs.ErrNotExist) {
+				b, err = nil, nil
+			}
+			file.broken.Set(f.w.common.Log, "reading "+file.Path+" for the other half's kernel", err)
+			if file.read = err == nil; !file.read {
+				b = nil
+			}
+			file.Data = b
+		}
+		if file.Version = 0; file.ID == halfcore.FileRevoked && len(file.Data) > 0 {
+			file.Version = f.w.common.Trust.Stored.Load()
+		}
+		f.core.Hold(file.HeldFile)
+	}
+}
+
+// hear takes a message of the other end.
+func (f *windowFiles) hear(now time.Time, b []byte) [][]byte {
+	if f.fresh.Swap(false) {
+		f.core.Forget()
+	}
+	send, got, err := f.core.Hear(now, b)
+	if err == nil && got.Data != nil {
+		if err = f.keep(got); err != nil {
+			f.core.Refuse(now, got.ID, got.Data)
+			err = fmt.Errorf("%s: %w", got.ID, err)
+		} else {
+			f.look()
+		}
+	}
+	if err != nil || got.Data != nil {
+		f.wrong.Set(f.w.common.Log, "taking a file of the other half's kernel", err)
+	}
+	f.denied.Store(f.core.Version(halfcore.FileRevoked))
+	return send
+}
+
+// keep verifies a file of the other half and stores it.
+func (f *windowFiles) keep(got halfcore.HeldFile) error {
+	c := f.w.common
+	switch got.ID {
+	case halfcore.FileRevoked:
+		l, err := pki.OpenDenyList(got.Data, c.Verifier, c.Config.Cluster)
+		if err == nil {
+			c.Trust.TakeList(l)
+		}
+		return err
+	case halfcore.FilePeers:
+		if _, err := peers.Decode(got.Data); err != nil {
+			return err
+		}
+	default:
+		if _, err := servicenet.Open(got.Data, c.Verifier); err != nil {
+			return err
+		}
+	}
+	for i := range f.files {
+		if file := &f.files[i]; file.ID == got.ID {
+			return durable.Replace(file.Path, got.Data)
+		}
+	}
+	return nil
+}
+
+// Denied returns the version of the list of revoked certificates that this node has in force, given that of this half. With
+// a window it is the older one of both halves, and the other half's counts when it is on disk there.
+func (w *Window) Denied(own uint64) uint64 {
+	if w == nil {
+		return own
+	}
+	return min(own, w.files.denied.Load())
+}

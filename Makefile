@@ -66,14 +66,19 @@ images: web $(TOOLS)/bin/ko-$(KO_VERSION) ## images of agent, supervisor, lofamo
 demo: build ## a 2x2x2 cluster here: kill a host half, see it named, heal it, stop
 	hack/demo
 
-# Virtual machines without KVM, from Debian's kernel: hack/vm. They need qemu-system-x86, kmod, cpio and e2fsprogs (hack/setup-tests).
+# Virtual machines without KVM, from Debian's kernel: hack/vm. They need qemu-system-x86, kmod, cpio, e2fsprogs, iproute2 and
+# smartmontools (hack/setup-tests).
 VM := $(TOOLS)/vm
-.PHONY: vm vm-test
+.PHONY: vm vm-test vm-sensors vm-campaign
 vm: ## the image of virtual machines in .tools/vm, and the programs that run in them: 1 minute
 	hack/vm/build $(VM)/image
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(VM)/bin/ ./cmd/lofamo-agent ./cmd/lofamo-supervisor ./cmd/lofamoctl
 vm-test: ## kernels of nodes panic, lose power and reboot, in virtual machines: 5 minutes at most
 	@hack/vm/able || { [ $$? = 1 ] && exit 0; exit 1; }; $(MAKE) --no-print-directory vm && hack/vm/test $(VM)/image $(VM)/bin
+vm-sensors: ## real parts of a node fail in virtual machines, row by row of Table II: 5 minutes
+	@hack/vm/able || { [ $$? = 1 ] && exit 0; exit 1; }; $(MAKE) --no-print-directory vm && hack/vm/sensors $(VM)/image $(VM)/bin
+vm-campaign: ## vm-test and vm-sensors by turns, ROUNDS times (10): 8 minutes a round
+	@hack/vm/able || { [ $$? = 1 ] && exit 0; exit 1; }; $(MAKE) --no-print-directory vm && hack/vm/campaign $(VM)/image $(VM)/bin $(ROUNDS)
 
 .PHONY: newcomer
 newcomer: ## a fresh clone and the README's commands up to the map, timed

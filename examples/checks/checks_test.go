@@ -1,7 +1,10 @@
 package checks
 
 import (
+	"fmt"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -40,5 +43,37 @@ func TestFilesystemCheckGivesVerdicts(t *testing.T) {
 				t.Errorf("error %v with the state %s", err, r.State)
 			}
 		})
+	}
+}
+
+// TestSmartCheckReadsExitStatus checks the verdicts for the exit statuses of smartctl, whose place a program of this test takes.
+func TestSmartCheckReadsExitStatus(t *testing.T) {
+	program, err := filepath.Abs("check-smart")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	for _, tc := range []struct {
+		status int
+		prints string
+		want   fault.State
+		says   string
+	}{
+		{0, "SMART overall-health self-assessment test result: PASSED", fault.Normal, "/dev/nvme0 passes its own health check"},
+		{8, "- NVM subsystem reliability has been degraded", fault.Failed, "/dev/nvme0 is failing: NVM subsystem reliability has been degraded;"},
+		{8, "", fault.Failed, "/dev/nvme0 is failing: SMART status FAILED"},
+		{16, "", fault.Sick, "/dev/nvme0: an attribute is or was below its threshold"},
+		{2, "Smartctl open device: /dev/nvme0 failed: Permission denied", fault.Unknown, "check ended with exit status 3"},
+		{127, "", fault.Unknown, "check ended with exit status 3"},
+	} {
+		stub := fmt.Sprintf("#!/bin/sh\necho '%s'\nexit %d\n", tc.prints, tc.status)
+		if err := os.WriteFile(filepath.Join(dir, "smartctl"), []byte(stub), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		s := script.New(script.Config{Component: fault.ComponentPeripheral0, Command: []string{program, "/dev/nvme0"}, Timeout: 30 * time.Second})
+		if r, err := s.Read(t.Context()); r.State != tc.want || !strings.HasPrefix(r.Detail, tc.says) {
+			t.Errorf("smartctl ends with %d: %s, %q, error %v: want %s, %q", tc.status, r.State, r.Detail, err, tc.want, tc.says)
+		}
 	}
 }

@@ -64,7 +64,8 @@ type Agent struct {
 	// so use the same value on all nodes. 1280 to 8224. Default 1472: Ethernet's.
 	MTU int `json:"mtu"`
 	// MaxHops is the maximum number of links that a message may travel in the torus: 1 to 255, or 0 for twice the
-	// torus' diameter plus 20, within 32 to 255, which is enough for detours around faults. Default 0.
+	// torus' diameter plus 20, within 32 to 255, which is enough for detours around faults. With a window, the host
+	// half's value overrules the DNP half's, unless it is 0. Default 0.
 	MaxHops int `json:"maxHops"`
 	// Routing is the routing algorithm for torus messages: chaos detours around faults, minimal-adaptive takes shortest
 	// paths only, dimension-order one of those only. A message without a path goes to all neighbours. Nodes may differ.

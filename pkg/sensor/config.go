@@ -53,7 +53,7 @@ type InterfaceConfig struct {
 // MemoryConfig limits the errors and pressure of normal memory. Any uncorrected error is FAILED, without a bound.
 type MemoryConfig struct {
 	// SickCorrected is the number of corrected ECC errors within CorrectedWindow above which memory is
-	// SICK. 0 or more. Default 10.
+	// SICK. 0 or more. Default 10. Memory that the kernel has withdrawn because of hardware errors is SICK too.
 	SickCorrected int `json:"sickCorrected"`
 	// CorrectedWindow is 1s to 24h. Default 1h.
 	CorrectedWindow Duration `json:"correctedWindow"`
@@ -65,7 +65,8 @@ type MemoryConfig struct {
 }
 
 // ThresholdConfig selects inputs of one quantity and may set its four bounds. The default of a bound is the chip's own,
-// and none if the chip has none. AlarmLow ≤ WarnLow ≤ WarnHigh ≤ AlarmHigh.
+// and none if the chip has none. With a window, the bounds in the host half's configuration overrule the DNP half's, rounded
+// to the units of the registers: 1 °C, 2 W and 1/16 V. AlarmLow ≤ WarnLow ≤ WarnHigh ≤ AlarmHigh.
 type ThresholdConfig struct {
 	// Chip limits the inputs to hwmon chips (or thermal zone types) of this name. Default all.
 	Chip string `json:"chip,omitempty"`

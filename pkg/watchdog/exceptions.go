@@ -63,15 +63,21 @@ const (
 	EngineRecovered                       // an internal error was caught and survived
 	EngineSelfTest                        // the self-test finds a faulty link, register, report or bulk path
 	EngineRestarted                       // the DNP half was restarted, and has not passed its self-test yet
+	EngineFatal                           // the DNP half cannot use its own registers: it can neither hear its host nor report to it
 
-	EngineKnown = EngineRegisterFile | EngineRegisterBad | EngineLate | EngineSensor | EngineRecovered | EngineSelfTest | EngineRestarted
+	EngineKnown = EngineRegisterFile | EngineRegisterBad | EngineLate | EngineSensor | EngineRecovered | EngineSelfTest | EngineRestarted |
+		EngineFatal
 )
 
 // CoreHealth returns the DNP core's health by the exception registers of the core: "we consider sick a DNP that has
 // raised an exception" (§IV-B). It excludes the channels' registers, because a link has a health of its own. It also
 // excludes RouterNoRoute and RouterProtocol: a dead destination is no fault of the nodes on the way, and a neighbour's
 // behaviour is not this node's. And it excludes EngineLate: a node without processor time is starved, and not sick.
+// EngineFatal makes the core broken: the paper leaves the values above sick open.
 func CoreHealth(router0, router1, rdma, engine uint32) Health {
+	if engine&EngineFatal != 0 {
+		return HealthBroken
+	}
 	if router0&^(RouterNoRoute|RouterProtocol)|router1|rdma|engine&^EngineLate != 0 {
 		return HealthSick
 	}

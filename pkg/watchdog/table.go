@@ -78,7 +78,7 @@ func makeRegisters() []RegisterInfo {
 			channels()},
 		{AddrEngine, 0xfff, "Engine exceptions", dnp, false, table6, "engine status and exceptions",
 			flags(12, "Register file unusable", "Host word corrupt", "Late", "Sensor silent", "Internal error survived", "Self-test failed",
-				"Restarted, not proven")},
+				"Restarted, not proven", "Registers unusable: fatal")},
 		{AddrRouter0, 0xffffffff, "Router exceptions 0", dnp, false, table6, "router status and exceptions",
 			flags(32, "Hops exceeded", "No route", "Malformed message", "Forwarding memory full", "Relay self-test failed",
 				"Protocol: message never sent acknowledged", "Protocol: frame never sent acknowledged", "Protocol: stream without restart",

@@ -236,10 +236,10 @@ func TestCoreHealth(t *testing.T) {
 		CoreHealth(RouterHopsExceeded, 0, 0, 0) != HealthSick ||
 		CoreHealth(RouterNoRoute|RouterProtocol, 0, 0, 0) != HealthNormal || CoreHealth(0, 1, 0, 0) != HealthSick ||
 		CoreHealth(0, 0, 1, 0) != HealthSick || CoreHealth(0, 0, 0, EngineLate) != HealthNormal ||
-		CoreHealth(0, 0, 0, EngineLate|EngineSensor) != HealthSick {
+		CoreHealth(0, 0, 0, EngineLate|EngineSensor) != HealthSick || CoreHealth(1, 0, 0, EngineFatal|EngineLate) != HealthBroken {
 		t.Error("core health by exceptions")
 	}
-	if RouterKnown != 0xfff || RDMAKnown != 7 || EngineKnown != 0x7f {
+	if RouterKnown != 0xfff || RDMAKnown != 7 || EngineKnown != 0xff {
 		t.Error("known bits")
 	}
 }

@@ -175,6 +175,7 @@ type Machine struct {
 	begun      bool // the first tick is done and the registers are filled in
 	corrupt    bool
 	unreadable bool
+	unreads    int // consecutive failures to read the registers
 
 	lateness halfcore.Lateness
 	budget   halfcore.Budget

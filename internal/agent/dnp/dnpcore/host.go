@@ -22,6 +22,11 @@ func (m *Machine) onHost(now time.Time, ev Host) {
 		}
 	}
 	m.unreadable = ev.Unreadable
+	m.unreads++
+	if !ev.Unreadable {
+		m.unreads = 0
+	}
+	m.judgeRegisters()
 	m.window = ev.Window
 	if ev.Taken {
 		m.judge(now, ev.Sample)
@@ -36,6 +41,18 @@ func (m *Machine) onHost(now time.Time, ev Host) {
 		m.host = w
 		m.beatAll()
 	}
+}
+
+// fatalUnreads is the number of consecutive failures to read the registers that make the core broken.
+const fatalUnreads = 3
+
+// judgeRegisters decides whether this half can use its own registers.
+func (m *Machine) judgeRegisters() {
+	fatal := m.unreads >= fatalUnreads || m.selfTest.registers
+	if was := m.exceptions.at(watchdog.AddrEngine).levels&watchdog.EngineFatal != 0; was == fatal {
+		return
+	}
+	m.exceptions.level(watchdog.AddrEngine, watchdog.EngineFatal, fatal)
 }
 
 // judge passes a read sample to the watchdog reader (seed 001 §III-E).

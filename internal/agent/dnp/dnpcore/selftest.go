@@ -50,13 +50,14 @@ const testHops = 2
 
 // selfTest holds the machine's self-test state.
 type selfTest struct {
-	machine *selftest.Machine
-	echoes  [grid.NumDirections]bucket
-	epochs  [grid.NumDirections]fault.Epoch // of the neighbours, at their last echoes
-	excused [grid.NumDirections]bool
-	changed bool      // since the last publish
-	by      int       // index of the neighbour that took the last relay probe
-	vain    time.Time // of the first message up since the last one down or back, or since vainAgain; zero: none
+	machine   *selftest.Machine
+	echoes    [grid.NumDirections]bucket
+	epochs    [grid.NumDirections]fault.Epoch // of the neighbours, at their last echoes
+	excused   [grid.NumDirections]bool
+	changed   bool      // since the last publish
+	registers bool      // the test finds that the own registers alter what this half writes
+	by        int       // index of the neighbour that took the last relay probe
+	vain      time.Time // of the first message up since the last one down or back, or since vainAgain; zero: none
 }
 
 // linkModule names a link's module.
@@ -276,16 +277,21 @@ func (m *Machine) tested(r selftest.Result) {
 	}
 	m.selfTest.changed, m.out.Tested = true, true
 	var engine, router, rdma bool
+	m.selfTest.registers = false
 	for _, f := range m.selfTest.machine.Failed() {
 		switch f.Module.Kind {
 		case selftest.Relay:
 			router = true
 		case selftest.Mailbox:
 			rdma = true
+		case selftest.Register:
+			engine = true
+			m.selfTest.registers = f.Fault == selftest.Altered // late or lost ones may be those of a busy machine
 		default:
 			engine = true
 		}
 	}
+	m.judgeRegisters()
 	m.exceptions.level(watchdog.AddrEngine, watchdog.EngineSelfTest, engine)
 	m.exceptions.level(watchdog.AddrRouter0, watchdog.RouterSelfTest, router)
 	m.exceptions.level(watchdog.AddrRDMA, watchdog.RDMASelfTest, rdma)

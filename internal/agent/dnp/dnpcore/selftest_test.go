@@ -30,6 +30,7 @@ type pair struct {
 	// slow is the time that a frame takes in addition to a millisecond.
 	slow     func(f torus.Frame) time.Duration
 	noMail   bool // the hosts' mailboxes echo nothing
+	flips    bool // the registers of the first alter what it writes
 	messages int  // message frames of the first
 	tests    int  // test frames of the first
 	text     [2]string
@@ -103,7 +104,11 @@ func (p *pair) step(i int, ev Event) {
 		}
 	}
 	for _, probe := range out.Probes {
-		p.flying = append(p.flying, flying{p.now.Add(time.Millisecond), i, Test{selftest.Returned{Module: probe.Module, Data: probe.Data}}})
+		data := slices.Clone(probe.Data)
+		if probe.Module.Kind == selftest.Register && i == 0 && p.flips {
+			data[len(data)-1] ^= 1
+		}
+		p.flying = append(p.flying, flying{p.now.Add(time.Millisecond), i, Test{selftest.Returned{Module: probe.Module, Data: data}}})
 	}
 	if out.TakeHost {
 		p.step(i, Host{Taken: true, Sample: watchdog.Sample{Valid: true}, Word: watchdog.HostWord{Valid: true}})

@@ -32,7 +32,7 @@ func (h *hostHalf) receiveNetconsole(ctx context.Context) {
 	}
 	udp := conn.(*net.UDPConn) //nolint:forcetypeassert // the network is udp
 	defer context.AfterFunc(ctx, func() { _ = udp.Close() })()
-	defer udp.Close()
+	defer func() { _ = udp.Close() }()
 	core := halfcore.NewNetconsole(h.Config.NetconsoleSenders(), rand.Uint32())
 	err = readNetconsole(udp, core, func(words []*lofamov1.LastWords) {
 		h.Log.Warn("kernel error of another machine received by netconsole", "node", words[0].GetNode(), "from", words[0].GetFrom(),
@@ -52,7 +52,8 @@ func (h *hostHalf) receiveNetconsole(ctx context.Context) {
 
 // readNetconsole reads datagrams until the socket fails. It calls found with new last words once the lines behind them have had
 // time to arrive, and left, at most once in netconsoleComplain, when the core has left out more.
-func readNetconsole(udp *net.UDPConn, core *halfcore.Netconsole, found func([]*lofamov1.LastWords), left func(halfcore.NetconsoleCounts)) error {
+func readNetconsole(udp *net.UDPConn, core *halfcore.Netconsole, found func([]*lofamov1.LastWords),
+	left func(halfcore.NetconsoleCounts)) error {
 	var due, complained time.Time
 	var was halfcore.NetconsoleCounts
 	buf := make([]byte, 2048) // a datagram of netconsole has 1000 bytes at most

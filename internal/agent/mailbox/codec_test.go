@@ -73,7 +73,7 @@ func TestCodecRefusesMalformedMessages(t *testing.T) {
 	if _, err := Decode(make([]byte, overhead+MaxPayload+1)); !errors.Is(err, ErrTooLong) {
 		t.Errorf("too long: %v", err)
 	}
-	if Envelope.String() != "Envelope" || Recovery.String() != "Recovery" || Health.String() != "Health" || Type(9).String() != "Type(9)" {
+	if Envelope.String() != "Envelope" || Recovery.String() != "Recovery" || Health.String() != "Health" || Type(99).String() != "Type(99)" {
 		t.Error("names")
 	}
 }

@@ -300,8 +300,9 @@ var codeColumns = []struct {
 
 // code writes the flips in code, which are the paper's main experiment.
 func (r record) code(b *bytes.Buffer) {
-	fmt.Fprintf(b, "## Flips in code\n\nThe paper's main experiment. The campaign flips one bit in the machine code of a running half, watches for %s, and "+
-		"restarts the half.\n`make campaign-code` repeats it. Commit %s, seed %d, begun %s, took %s, on %s; load averages before and after: %s; %s.\n\n",
+	fmt.Fprintf(b, "## Flips in code\n\nThe paper's main experiment. The campaign flips one bit in the machine code of a running "+
+		"half, watches for %s, and restarts the half.\n`make campaign-code` repeats it. Commit %s, seed %d, begun %s, took %s, on %s; "+
+		"load averages before and after: %s; %s.\n\n",
 		watchFor, r.Commit, r.Seed, r.Begun.Format("2006-01-02 15:04 MST"), r.Took, r.Machine, r.Load, r.LoadAfter)
 	if r.Failed {
 		b.WriteString("**The run broke a promise: see lost and not recovered below.**\n\n")
@@ -381,8 +382,8 @@ func method(b *bytes.Buffer) {
   the fault is masked.
 - *Flips in code*: through /proc/PID/mem, in a page that the kernel then gives to this process alone. The routine that sends frames is
   flipped bit by bit, as the paper's send_chunk, in the DNP half. The lines that halves run are those that a half built with Go's counters
-  has run after ten seconds of load: of this project's packages, without libraries and the Go runtime. The prober is the paper's application:
-  it asks for the status, and expects a report within the 1.2 s, where the load makes four. It sends no frames of its own, so a link that
+  has run after ten seconds of load: of this project's packages, without libraries and the Go runtime. The prober is the paper's
+  application: it asks for the status, and expects a report within the 1.2 s, where the load makes four. It sends no frames of its own, so a link that
   the map names counts as a failure of sending, found by peers. If only the prober has noticed the flip by then, the campaign waits for the
   map for 10 s more.
 - *Numbers*: the whole campaign has 3,000 or more of each class. Live data stays at 900, two nodes of a cluster at a time: each takes some

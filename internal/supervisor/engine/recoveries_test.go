@@ -310,7 +310,9 @@ func TestOnePanicFromTwoReceiversIsOneEvent(t *testing.T) {
 	other := memoryDigest("n0-1-0", 1, fault.Normal)
 	h.healthy(1, words("n0-0-0", 7, line))
 	health := words("n0-0-0", 3, line)
-	h.Submit(Input{Reports: &servicenet.Reports{Path: fault.PathTorus, List: []fault.Report{other}, Health: health, Words: Words(other, nil, health)},
+	h.Submit(Input{
+		Reports: &servicenet.Reports{Path: fault.PathTorus, List: []fault.Report{other}, Health: health,
+			Words: Words(other, nil, health)},
 		Answerer: h.box, Arrived: time.Now()})
 	h.healthy(2, words("n0-0-0", 7, line))
 	h.healthy(3, words("n1-1-0", 8, line))
@@ -344,7 +346,8 @@ func TestLastWordsAreToldOnceForDeadNode(t *testing.T) {
 	again := start(t, s, nil)
 	again.healthy(6, words("n0-0-0", 7, line))
 	again.healthy(7, words("n0-1-0", 11, "Kernel panic - not syncing: flood"))
-	again.healthy(8, servicenet.Health{Host: &lofamov1.HalfHealth{LastBoot: &lofamov1.LastBoot{End: lofamov1.BootEnd_BOOT_POWER_LOSS, Boot: 3}}})
+	again.healthy(8, servicenet.Health{Host: &lofamov1.HalfHealth{LastBoot: &lofamov1.LastBoot{End: lofamov1.BootEnd_BOOT_POWER_LOSS,
+		Boot: 3}}})
 	if events = publishedRecoveries(t, again, 3); len(events) != 3 || events[2].GetNode() != "n1-0-0" {
 		t.Errorf("%v", events)
 	}

@@ -63,7 +63,8 @@ func NewCollector(get func() (view.Map, bool), incidents func() []*lofamov1.Inci
 	c := &Collector{
 		get: get, list: incidents,
 		nodes: desc("nodes", "Nodes by state, as committed.", "state"),
-		platforms: desc("platform_nodes", "Nodes by the platform of their halves, as committed: shared-kernel, dpu, or unknown if no report states it.",
+		platforms: desc("platform_nodes",
+			"Nodes by the platform of their halves, as committed: shared-kernel, dpu, or unknown if no report states it.",
 			"platform"),
 		watchdogs: desc("watchdog_nodes",
 			"Nodes by the hardware watchdog that they state, as committed: self-fencing, armed, disarmed, or none.", "watchdog"),
@@ -95,7 +96,8 @@ func NewCollector(get func() (view.Map, bool), incidents func() []*lofamov1.Inci
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		c.nodes, c.platforms, c.watchdogs, c.stopped, c.links, c.components, c.nodeState, c.componentState, c.linkState, c.nodeInfo, c.linkInfo, c.leftOut, c.size,
+		c.nodes, c.platforms, c.watchdogs, c.stopped, c.links, c.components, c.nodeState, c.componentState, c.linkState,
+		c.nodeInfo, c.linkInfo, c.leftOut, c.size,
 		c.groups, c.groupNodes, c.incidents, c.incidentSince,
 	} {
 		ch <- d

@@ -72,7 +72,8 @@ const token = 1
 //
 // Nothing is carried out: every step succeeds after ReplayOptions.Took. Recordings do not contain the age of evidence, so
 // evidence counts as fresh while its fault stands. Every node counts as booted before, and boots again as soon as it
-// was reset. Every node counts as one that fences itself (node.fence). The replay finds the incidents itself, with the rules and default periods of pkg/awareness.
+// was reset. Every node counts as one that fences itself (node.fence). The replay finds the incidents itself, with the
+// rules and default periods of pkg/awareness.
 func Replay(events []Recorded, o ReplayOptions) (ReplayReport, error) {
 	if len(events) == 0 {
 		return ReplayReport{}, errors.New("replay: given no events: want at least one")

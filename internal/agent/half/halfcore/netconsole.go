@@ -28,7 +28,7 @@ const (
 	wordsBehind = servicenet.MaxWordsContext - wordsBefore
 )
 
-// NetconsoleCounts are what a receiver left out, and what it took.
+// NetconsoleCounts count the lines and packets of a receiver.
 type NetconsoleCounts struct {
 	Lines     uint64 // taken
 	Strangers uint64 // packets from other addresses

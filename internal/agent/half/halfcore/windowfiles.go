@@ -97,7 +97,7 @@ type fileEnd struct {
 	moved   bool // a piece has arrived since the tick before
 }
 
-// FileExchange is one end of the exchange of files through a window. Each end states once a second what it has, and asks
+// FileExchange is one end of the exchange of files through a window. Each end states its files once a second, and asks
 // for content that it lacks, piece by piece. So nothing has to be remembered about lost messages. It is pure.
 type FileExchange struct {
 	half    fault.Half // of this end
@@ -227,7 +227,7 @@ func (x *FileExchange) onPiece(b []byte) (send [][]byte, got HeldFile, err error
 	e, sum, at := &x.files[id], [sha256.Size]byte(b[2:]), binary.BigEndian.Uint32(b[fileHead-4:])
 	if b[0] == fileWant {
 		if sum != e.own.sum || at >= e.own.size || x.answers >= fileAnswers {
-			return nil, got, nil // the other end asks again when it knows what there is
+			return nil, got, nil // the other end asks again when it knows the new content
 		}
 		x.answers++
 		data := e.held.Data[at:]

@@ -291,10 +291,8 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		m.onReadings(now, ev.Readings)
 	case Bad, Session, Refused:
 		m.onLink(now, ev)
-	case FromHost:
-		m.onFromHost(now, ev)
-	case Set:
-		m.onSet(now, ev)
+	case FromHost, Set:
+		m.onMail(now, ev)
 	case Opened:
 		m.onOpened(now, ev.Opened)
 	case Sealed:

@@ -19,6 +19,16 @@ type Set struct{ Values []Store }
 
 func (Set) dnpEvent() {}
 
+// onMail handles what the host half sends.
+func (m *Machine) onMail(now time.Time, ev Event) {
+	switch ev := ev.(type) {
+	case FromHost:
+		m.onFromHost(now, ev)
+	case Set:
+		m.onSet(now, ev)
+	}
+}
+
 // onSet brings values into force. It refuses those that their register cannot hold, and registers that the host half
 // cannot set. A refusal is no exception of this half: the host half's configuration is wrong.
 func (m *Machine) onSet(now time.Time, ev Set) {

@@ -343,16 +343,6 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	return m.out
 }
 
-// onMail handles what the host half has sent by mail.
-func (m *Machine) onMail(now time.Time, ev Event) {
-	switch ev := ev.(type) {
-	case FromHost:
-		m.onFromHost(now, ev)
-	case Set:
-		m.onSet(now, ev)
-	}
-}
-
 // beginStep empties the output and measures the lateness of the step.
 func (m *Machine) beginStep(now time.Time) {
 	m.out = Output{}

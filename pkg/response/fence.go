@@ -275,15 +275,14 @@ func (e *Engine) gateFence(r *Response, s *StepRecord) block {
 	return block{}
 }
 
-// rests reports whether a step rests on the node's fencing: one before it of kind NodeFence has succeeded, or would have.
+// rests reports whether a step rests on the node's fencing: one before it is of kind NodeFence. That one may have failed.
 func rests(r *Response, s *StepRecord) bool {
 	for i := range r.Steps {
-		before := &r.Steps[i]
-		if before.Kind == NodeFence && (before.State == Acted || r.Mode == ObserveOnly) {
-			return true
-		}
-		if before == s {
+		switch before := &r.Steps[i]; {
+		case before == s:
 			return false
+		case before.Kind == NodeFence:
+			return true
 		}
 	}
 	return false

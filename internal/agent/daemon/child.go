@@ -88,6 +88,13 @@ func (c *child) lookAfter(ctx context.Context) error {
 	return err
 }
 
+// hasBegun reports whether the half runs under this daemon, which has then replaced any earlier one.
+func (c *child) hasBegun() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.begun
+}
+
 func (c *child) lookAfterUntil(ctx context.Context) error {
 	rang, stop, err := c.openAlarm()
 	if err != nil {
@@ -270,8 +277,8 @@ func (c *child) publish(r halfcore.RecoveryRecord) {
 	if r.State == halfcore.Stopped || r.State == halfcore.GivenUp {
 		r.Ended = c.ended
 	}
-	r = c.withMachine(r)
 	c.mu.Lock()
+	r = c.withMachine(r)
 	before := c.record.State
 	c.record = r
 	if r.State == halfcore.Running {

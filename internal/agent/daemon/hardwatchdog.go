@@ -57,6 +57,9 @@ const openRetry = 30 * time.Second
 // dies or hangs.
 func (d *daemon) feedHardware(ctx context.Context) {
 	w := &hardware{cfg: d.cfg.Agent.HardwareWatchdog, log: d.log, stateDir: d.cfg.Agent.StateDir, tell: func(bool) {}}
+	if !d.awaitHostHalf(ctx) {
+		return // an earlier daemon still feeds the device, or has left it as it must be
+	}
 	w.fence.ContactWithin = w.cfg.ContactWithin.D()
 	if boot, err := storage.BootID(); err == nil {
 		w.boot = hex.EncodeToString(boot[:])
@@ -64,6 +67,7 @@ func (d *daemon) feedHardware(ctx context.Context) {
 	}
 	w.tell(false)
 	if b, err := durable.Read(w.path(armedFile), maxArmed); err == nil && w.boot != "" && string(b) == w.boot {
+		w.resumed = true
 		w.fence.Resume(time.Now(), w.alone()) // the device may be armed, and has not been fed since the earlier daemon died
 	}
 	t := time.NewTicker(hardwareLook)
@@ -77,6 +81,20 @@ func (d *daemon) feedHardware(ctx context.Context) {
 		case now = <-t.C:
 		}
 	}
+}
+
+// awaitHostHalf waits until this daemon has taken the host half over. false: ctx has ended.
+func (d *daemon) awaitHostHalf(ctx context.Context) bool {
+	t := time.NewTicker(100 * time.Millisecond)
+	defer t.Stop()
+	for !d.halves[fault.HalfHost].hasBegun() {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-t.C:
+		}
+	}
+	return true
 }
 
 // stateWatchdog makes the host half state the watchdog.
@@ -95,6 +113,7 @@ func (d *daemon) stateWatchdog(armed bool, boot [16]byte) {
 // hardware is the machine's watchdog device. One goroutine owns it.
 type hardware struct {
 	tell     func(armed bool) // makes the host half state it; does nothing if the boot is not known
+	resumed  bool             // an earlier daemon of this boot may have left the device armed, and this one has not opened it yet
 	cfg      config.HardwareWatchdogConfig
 	log      *slog.Logger
 	stateDir string
@@ -130,6 +149,9 @@ func (w *hardware) look(ctx context.Context, now time.Time) {
 		}
 		err := w.open()
 		w.failed.Set(w.log, "open hardware watchdog", err)
+		if err != nil && w.resumed {
+			return // the device may count down: the next look tries again
+		}
 		if err != nil {
 			_ = os.Remove(w.path(armedFile))
 			w.retryAt = now.Add(openRetry)
@@ -187,8 +209,10 @@ func (w *hardware) open() error {
 	if err := checkWayOut(w.cfg.Device); err != nil && !w.cfg.AllowNoWayOut {
 		return fmt.Errorf("%w (hardwareWatchdog.allowNoWayOut accepts that)", err)
 	}
-	if err := durable.Replace(w.path(armedFile), []byte(w.boot)); err != nil { // before the device is armed
-		return fmt.Errorf("record that it is armed: %w", err)
+	if !w.resumed { // otherwise the record is there
+		if err := durable.Replace(w.path(armedFile), []byte(w.boot)); err != nil { // before the device is armed
+			return fmt.Errorf("record that it is armed: %w", err)
+		}
 	}
 	f, err := os.OpenFile(w.cfg.Device, os.O_WRONLY, 0)
 	if errors.Is(err, unix.EBUSY) {
@@ -217,7 +241,7 @@ func (w *hardware) open() error {
 	if info, err := unix.IoctlGetWatchdogInfo(int(f.Fd())); err == nil {
 		identity = unix.ByteSliceToString(info.Identity[:])
 	}
-	w.device = f
+	w.device, w.resumed = f, false
 	w.log.Info("hardware watchdog armed", "device", w.cfg.Device, "identity", identity, "timeout", w.cfg.Timeout.D().String(),
 		"stall", recovery.FenceStall.String(), "contact_within", w.cfg.ContactWithin.D().String())
 	w.tell(true)

@@ -105,6 +105,8 @@ func (d *daemon) keepHistory(h fault.Half, history halfcore.RecoveryHistory) {
 
 // tell sends the records of this daemon's halves to both halves. A half that is absent or behind gets them later.
 func (d *daemon) tell() {
+	d.telling.Lock() // the newest record must be the last to go out
+	defer d.telling.Unlock()
 	for _, c := range d.halves {
 		c.mu.Lock()
 		r, known := c.record, c.begun || c.record.State != halfcore.Stopped

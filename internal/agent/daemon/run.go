@@ -123,6 +123,7 @@ type daemon struct {
 	watchdog atomic.Pointer[halfcore.HardwareWatchdog] // the statement of the host half; nil: the daemon feeds none
 	// announced: the supervisors have committed that this node stops, or that its halves restart.
 	announced atomic.Bool
+	telling   sync.Mutex // held while tell sends
 
 	mu     sync.Mutex
 	unkept half.Condition // histories cannot be written

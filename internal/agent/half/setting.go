@@ -71,10 +71,13 @@ func AppendSettings(dst []byte, settings []Setting) []byte {
 	return dst
 }
 
+// maxReadSettings is the largest number of settings that a message may have: a later version may set more registers.
+const maxReadSettings = 64
+
 // ReadSettings is the inverse of AppendSettings. It does not judge addresses and values.
 func ReadSettings(b []byte) ([]Setting, error) {
-	if len(b) == 0 || len(b)%8 != 0 || len(b) > 8*maxSettings {
-		return nil, fmt.Errorf("settings of %d bytes: want 8 for each of 1 to %d registers", len(b), maxSettings)
+	if len(b) == 0 || len(b)%8 != 0 || len(b) > 8*maxReadSettings {
+		return nil, fmt.Errorf("settings of %d bytes: want 8 for each of 1 to %d registers", len(b), maxReadSettings)
 	}
 	var out []Setting
 	for ; len(b) > 0; b = b[8:] {

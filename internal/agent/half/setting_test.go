@@ -28,7 +28,7 @@ func TestSettingsAreWhatTheConfigurationNames(t *testing.T) {
 }
 
 func TestSettingsOfWrongLengthAreRefused(t *testing.T) {
-	for _, n := range []int{0, 1, 7, 9, 8 * (maxSettings + 1)} {
+	for _, n := range []int{0, 1, 7, 9, 8 * (maxReadSettings + 1)} {
 		if got, err := ReadSettings(make([]byte, n)); err == nil {
 			t.Errorf("%d bytes: %v", n, got)
 		}

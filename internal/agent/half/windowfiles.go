@@ -141,6 +141,9 @@ func (f *windowFiles) keep(got halfcore.HeldFile) error {
 	switch got.ID {
 	case halfcore.FileRevoked:
 		l, err := pki.OpenDenyList(got.Data, c.Verifier, c.Config.Cluster)
+		if err == nil && l.GetVersion() != got.Version {
+			err = fmt.Errorf("list of revoked certificates: version %d: want %d, as the other half states", l.GetVersion(), got.Version)
+		}
 		if err == nil {
 			c.Trust.TakeList(l)
 		}

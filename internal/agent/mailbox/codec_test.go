@@ -47,7 +47,7 @@ func TestCodecRefusesMalformedMessages(t *testing.T) {
 		is   error
 		want string
 	}{
-		{Message{}, ErrMalformed, "type is 0: want 1 to 8"},
+		{Message{}, ErrMalformed, "type is 0: want 1 to 9"},
 		{Message{Type: 99}, ErrMalformed, "type is 99"},
 		{Message{Type: Doorbell, Payload: []byte{1}}, ErrMalformed, "doorbell with a payload of 1 bytes"},
 		{Message{Type: Envelope, Payload: make([]byte, MaxPayload+1)}, ErrTooLong, "8193 bytes: want at most 8192"},

@@ -272,14 +272,31 @@ func (t *term) noteWatchdog(now time.Time, d *fault.Delivery, h *lofamov1.HalfHe
 		return false // delayed in transit
 	}
 	t.watchdogBy[id.Origin.Node] = id
+	if stopped, ok := t.watchdogStopped[id.Origin.Node]; ok && id.Epoch <= stopped && h.GetHardwareWatchdog().GetArmed() {
+		return false // made before the daemon disarmed the device
+	}
 	return t.setWatchdog(now, id.Origin.Node, h.GetHardwareWatchdog())
 }
 
-// stopsWatchdog takes a node's statement back when the node announces a clean stop: its daemon disarms the device then.
+// stopsWatchdog takes a node's statement back when the node announces a clean stop, because its daemon disarms the device then, and when
+// its host half reports with a newer epoch, because the machine may have booted since. The next full digest states it again.
 func (t *term) stopsWatchdog(now time.Time, rep *fault.Report) {
-	if rep.Stop.Begins() && t.committed.Has(rep.ID.Origin.Node) {
-		t.setWatchdog(now, rep.ID.Origin.Node, nil)
+	id := rep.ID
+	node := id.Origin.Node
+	if id.Origin.Half != fault.HalfHost || !t.committed.Has(node) {
+		return
 	}
+	by, known := t.watchdogBy[node]
+	switch {
+	case rep.Stop.Begins():
+		t.watchdogStopped[node] = id.Epoch
+	case rep.Stop != 0:
+		delete(t.watchdogStopped, node)
+		return
+	case !known || id.Epoch <= by.Epoch:
+		return
+	}
+	t.setWatchdog(now, node, nil)
 }
 
 func (t *term) setWatchdog(now time.Time, node fault.NodeID, is *lofamov1.HardwareWatchdog) bool {

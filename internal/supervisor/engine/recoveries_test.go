@@ -299,6 +299,38 @@ func TestShortHealthKeepsFullStatus(t *testing.T) {
 	}
 }
 
+// TestWatchdogStatementEndsWithStopAndBoot: nobody may rely on a device that was disarmed at a stop, or armed in an earlier boot.
+func TestWatchdogStatementEndsWithStopAndBoot(t *testing.T) {
+	h := start(t, memstore.New(100), nil)
+	armed := servicenet.Health{Host: &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING},
+		HardwareWatchdog: &lofamov1.HardwareWatchdog{Armed: true, TimeoutMs: 10_000, ContactWithinMs: 30_000, Boot: 7}}}
+	report := func(epoch fault.Epoch, seq fault.Seq, stop fault.Stop) {
+		id := fault.ReportID{Origin: fault.Origin{Node: "n1-0-0", Half: fault.HalfHost}, Epoch: epoch, Seq: seq}
+		h.Submit(Input{Reports: &servicenet.Reports{Path: fault.PathDirect, List: []fault.Report{{ID: id, Stop: stop, Observations: []fault.Observation{
+			{Node: "n1-0-0", Component: fault.ComponentMemory, State: fault.Normal, Kind: fault.KindSelf}}}}}, Answerer: h.box, Arrived: time.Now()})
+	}
+	stated := func(what string, want bool) {
+		t.Helper()
+		h.taken(t)
+		for deadline := time.Now().Add(wait); h.node(t, "n1-0-0").Watchdog.GetArmed() != want; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: armed is %t, want %t", what, !want, want)
+			}
+		}
+	}
+	h.healthy(1, armed)
+	stated("a digest", true)
+	report(2, 2, fault.StopDaemon)
+	stated("a stop", false)
+	h.healthy(3, armed) // delayed
+	report(2, 4, fault.StopOver)
+	stated("a digest from before the stop", false)
+	h.healthy(5, armed)
+	stated("a digest after the return", true)
+	report(3, 1, 0)
+	stated("a report of a newer epoch", false)
+}
+
 // TestOnePanicFromTwoReceiversIsOneEvent: both neighbours restate the packets of one panic for minutes.
 func TestOnePanicFromTwoReceiversIsOneEvent(t *testing.T) {
 	h := start(t, memstore.New(100), nil)

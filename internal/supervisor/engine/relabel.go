@@ -144,6 +144,7 @@ func (t *term) forget(id fault.NodeID) {
 	delete(t.health, id)
 	delete(t.reported, id)
 	delete(t.watchdogBy, id)
+	delete(t.watchdogStopped, id)
 	delete(t.wordsOf, id)
 	delete(t.publishedLast, id)
 	for _, h := range [...]fault.Half{fault.HalfHost, fault.HalfDNP} {

@@ -27,6 +27,8 @@ type term struct {
 	health     map[fault.NodeID][2]health      // from the newest digests
 	reported   map[fault.NodeID]recoveries     // published as events; most nodes have none
 	watchdogBy map[fault.NodeID]fault.ReportID // the host half's digest that last described it
+	// watchdogStopped holds the host half's epoch at the stop of a node, until the node is back.
+	watchdogStopped map[fault.NodeID]fault.Epoch
 	// wordsOf are the last words in the newest digest of a receiver that had some.
 	wordsOf       map[fault.NodeID][servicenet.MaxLastWords]wordsID
 	publishedLast map[fault.NodeID][2]time.Time // time of the last event in this term

@@ -145,6 +145,8 @@ func specSchema() schema {
 		rule("!has("+last+".onFailure) || "+last+".onFailure != 'next'", "steps: want onFailure: stop at the last step: nothing comes after it"),
 		rule(last+".executor != '"+string(response.NodeFence)+"'",
 			"steps: want another executor than node.fence at the last step: it only delays the steps after it"),
+		rule("self.steps.all(s, s.executor != '"+string(response.NodeFence)+"' || !has(s.onFailure) || s.onFailure != 'next')",
+			"steps: want onFailure: stop with node.fence: the steps after it need a node that is down"),
 		rule("!("+undone+") || "+uses(kindsWith(func(t response.Traits) bool { return t.Undoable })),
 			"undo.onRecovery: want false: no step can be undone"),
 		rule("("+undone+") || !"+uses([]string{string(response.KubernetesRemediate)}),

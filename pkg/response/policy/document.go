@@ -180,6 +180,9 @@ func (r *reader) step(path string, v any, before []response.Step, groups bool) r
 	if o.oneOf("onFailure", "stop", "stop", "next") == "next" {
 		s.OnFailure = response.Next
 	}
+	if s.Kind == response.NodeFence && s.OnFailure == response.Next {
+		r.bad(path+".onFailure", "next", "stop with node.fence: the steps after it need a node that is down")
+	}
 	params, _ := o.get("parameters")
 	if s.Kind.Valid() {
 		s.Parameters = r.parameters(path+".parameters", s.Kind, params)

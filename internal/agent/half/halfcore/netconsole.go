@@ -84,14 +84,14 @@ func (n *Netconsole) Packet(now time.Time, from netip.Addr, b []byte) bool {
 		n.counts.Strangers++
 		return false
 	}
+	found := false
 	if len(s.part) > 0 && now.Sub(s.partAt) > time.Second {
-		n.flush(s)
+		found = n.line(s, now, from, n.flush(s)) // its end was lost
 	}
 	if now.Sub(s.lastAt) > netconsoleAge {
 		s.before = nil
 	}
 	s.lastAt = now
-	found := false
 	for _, line := range n.lines(s, now, b) {
 		s.room = min(netconsoleBurst, s.room+now.Sub(s.roomAt).Seconds()*netconsoleRate)
 		if s.roomAt = now; s.room < 1 {

@@ -77,6 +77,17 @@ func TestNetconsoleTellsOneDeathOnce(t *testing.T) {
 	}
 }
 
+// TestNetconsoleTakesLineWithoutItsEnd: the machine was reset before the end of its last line.
+func TestNetconsoleTakesLineWithoutItsEnd(t *testing.T) {
+	n, now := receiver(), time.Unix(1000, 0)
+	if n.Packet(now, sender, []byte(panicLine)) {
+		t.Error("a line counted before its end")
+	}
+	if !n.Packet(now.Add(2*time.Second), sender, []byte("[    0.0] Linux version 6.1\n")) {
+		t.Error("the unfinished line was lost")
+	}
+}
+
 // TestNetconsoleBoundsHostileSenders: strangers, floods, huge lines and garbage are counted and bounded.
 func TestNetconsoleBoundsHostileSenders(t *testing.T) {
 	n, now := receiver(), time.Unix(1000, 0)

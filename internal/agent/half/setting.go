@@ -16,9 +16,6 @@ type Setting struct {
 	Value uint32
 }
 
-// maxSettings is the number of registers that the host half can set.
-const maxSettings = 4
-
 // Settings returns what this half's configuration sets: the maximum number of hops if it is not 0, and the bounds of
 // sensors that it names. Bounds that it does not name stay the DNP half's.
 func (c *Common) Settings() (out []Setting) {

@@ -46,7 +46,8 @@ const (
 func newTrust(c *Common, r *pki.Registry) *trust {
 	t := &trust{
 		Registry: r, signer: c.Signer, log: c.Log, file: Watch(filepath.Join(c.Config.StateDir, pki.DenyListFile)),
-		parts: make(chan denyPart, trustQueue), lists: make(chan pki.DenyList, 1), look: make(chan struct{}, 1), answers: make(chan RenewalAnswer, 4),
+		parts: make(chan denyPart, trustQueue), lists: make(chan pki.DenyList, 1), look: make(chan struct{}, 1),
+		answers:  make(chan RenewalAnswer, 4),
 		Renewals: NewRenewer(c.Log, c.Origin(), c.Config.StateDir, c.Signer, c.Verifier), Carry: func() {},
 	}
 	var lost error

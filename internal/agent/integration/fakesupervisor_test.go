@@ -75,7 +75,8 @@ type fakeSupervisor struct {
 func newFakeSupervisor(t *testing.T, n *testNet, ca *pki.CA, id string) *fakeSupervisor {
 	t.Helper()
 	f := &fakeSupervisor{
-		t: t, id: id, answers: map[string]fault.Origin{}, denied: map[fault.NodeID]uint64{}, peers: map[string]*lofamov1.PeerStatus{}, reports: map[fault.ReportID]int{},
+		t: t, id: id, answers: map[string]fault.Origin{}, denied: map[fault.NodeID]uint64{}, peers: map[string]*lofamov1.PeerStatus{},
+		reports:  map[fault.ReportID]int{},
 		sessions: direct.NewSessions(),
 		acts:     map[string]*lofamov1.ActStatus{}, requests: map[uint64]*lofamov1.PathRequest{}, pathAcks: map[uint64]bool{},
 		findings: map[string]*lofamov1.LinkFinding{},

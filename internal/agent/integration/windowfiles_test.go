@@ -30,9 +30,10 @@ func (n *testNet) denyList(version uint64) pki.DenyList {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	signed, err := pki.SignDenyList(&lofamov1.DenyList{Cluster: testCluster, Version: version, Issued: timestamppb.Now(), Denials: []*lofamov1.Denial{{
-		Role: string(pki.RoleOperator), Name: "gone", Before: timestamppb.Now(), Revoked: timestamppb.Now(), By: "operator/o", Reason: "lost",
-	}}}, op)
+	signed, err := pki.SignDenyList(&lofamov1.DenyList{Cluster: testCluster, Version: version, Issued: timestamppb.Now(),
+		Denials: []*lofamov1.Denial{{
+			Role: string(pki.RoleOperator), Name: "gone", Before: timestamppb.Now(), Revoked: timestamppb.Now(), By: "operator/o", Reason: "lost",
+		}}}, op)
 	if err != nil {
 		n.t.Fatal(err)
 	}

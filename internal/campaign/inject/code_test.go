@@ -279,8 +279,7 @@ func (f *field) judgeCode(n cluster.NodeInfo, mark int, at int64, reports int, s
 // foundBy records a change of the map that names a fault of the node.
 func (s *sample) foundBy(e lab.Seen, n cluster.NodeInfo, at int64) {
 	s.ours, s.detect = byPeer, time.Duration(e.At-at)
-	core := e.GetComponent() == "host" || e.GetComponent() == "dnp-core"
-	if core && e.GetNode() == string(n.ID) && e.GetTo() == lofamov1.State_SICK { // a half reports a fault of its own
+	if e.GetNode() == string(n.ID) && ownFault(e) {
 		s.ours = bySelfTest
 	}
 }

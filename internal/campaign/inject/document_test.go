@@ -383,9 +383,9 @@ func method(b *bytes.Buffer) {
 - *Flips in code*: through /proc/PID/mem, in a page that the kernel then gives to this process alone. The routine that sends frames is
   flipped bit by bit, as the paper's send_chunk, in the DNP half. The lines that halves run are those that a half built with Go's counters
   has run after ten seconds of load: of this project's packages, without libraries and the Go runtime. The prober is the paper's
-  application: it asks for the status, and expects a report within the 1.2 s, where the load makes four. It sends no frames of its own, so a link that
-  the map names counts as a failure of sending, found by peers. If only the prober has noticed the flip by then, the campaign waits for the
-  map for 10 s more.
+  application: it asks for the status, and expects a report within the 1.2 s, where the load makes four. It sends no frames of its own,
+  so a link that the map names counts as a failure of sending, found by peers. If only the prober has noticed the flip by then, the
+  campaign waits for the map for 10 s more. A report that was on its way at the flip may hide a failure from the prober.
 - *Numbers*: the whole campaign has 3,000 or more of each class. Live data stays at 900, two nodes of a cluster at a time: each takes some
   2.5 s to watch and to heal by a restart, so 3,000 would add a quarter of an hour.
 - *Reports*: the campaign compares the reports kept in the halves' logs with the reports committed in the supervisors' logs, and counts

@@ -12,6 +12,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/cluster"
+	"github.com/lofamo/lofamo/internal/testing/lab"
 )
 
 // unloaded reports whether a component keeps its state under the load.
@@ -98,7 +99,7 @@ func (f *field) judgeFlip(n cluster.NodeInfo, mark int, at int64, s *sample) {
 			continue
 		}
 		said = append(said, e.String())
-		if own := e.GetComponent() == "host" || e.GetComponent() == "dnp-core"; own && e.GetTo() == lofamov1.State_SICK && s.ours == "" {
+		if ownFault(e) && s.ours == "" {
 			s.ours, s.detect = bySelfTest, time.Duration(e.At-at) // a half reports a fault of its own
 		}
 		if e.GetComponent() == "dnp" && s.ours == "" {
@@ -112,6 +113,14 @@ func (f *field) judgeFlip(n cluster.NodeInfo, mark int, at int64, s *sample) {
 			s.category = catControl
 		}
 	}
+}
+
+// ownFault reports whether a half reports a fault of its own: its host or its DNP core is SICK, or its DNP core broken.
+// Only others call a host
+// FAILED.
+func ownFault(e lab.Seen) bool {
+	return e.GetTo() == lofamov1.State_SICK && (e.GetComponent() == "host" || e.GetComponent() == "dnp-core") ||
+		e.GetTo() == lofamov1.State_FAILED && e.GetComponent() == "dnp-core"
 }
 
 // wellAgain waits until the map shows the counted components of a node as NORMAL.

@@ -306,8 +306,10 @@ func TestWatchdogStatementEndsWithStopAndBoot(t *testing.T) {
 		HardwareWatchdog: &lofamov1.HardwareWatchdog{Armed: true, TimeoutMs: 10_000, ContactWithinMs: 30_000, Boot: 7}}}
 	report := func(epoch fault.Epoch, seq fault.Seq, stop fault.Stop) {
 		id := fault.ReportID{Origin: fault.Origin{Node: "n1-0-0", Half: fault.HalfHost}, Epoch: epoch, Seq: seq}
-		h.Submit(Input{Reports: &servicenet.Reports{Path: fault.PathDirect, List: []fault.Report{{ID: id, Stop: stop, Observations: []fault.Observation{
-			{Node: "n1-0-0", Component: fault.ComponentMemory, State: fault.Normal, Kind: fault.KindSelf}}}}}, Answerer: h.box, Arrived: time.Now()})
+		well := []fault.Observation{{Node: "n1-0-0", Component: fault.ComponentMemory, State: fault.Normal, Kind: fault.KindSelf}}
+		h.Submit(Input{
+			Reports:  &servicenet.Reports{Path: fault.PathDirect, List: []fault.Report{{ID: id, Stop: stop, Observations: well}}},
+			Answerer: h.box, Arrived: time.Now()})
 	}
 	stated := func(what string, want bool) {
 		t.Helper()

@@ -96,10 +96,13 @@ func refusedSpecs() map[string]string {
 		"on failure":              step("onFailure: panic"),
 		"unknown field of a step": step("when: now"),
 		"wait at the end":         "match: 'true'\nsteps: [{name: a, executor: kubernetes.cordon, wait: 1s}]",
-		"next at the end":         "match: 'true'\nsteps: [{name: a, executor: kubernetes.cordon, onFailure: next}]",
-		"parameter of none":       policySpec("kubernetes.cordon", "force: true"),
-		"parameter of others":     policySpec("kubernetes.event", "reason: A, severity: info"),
-		"unknown parameter":       policySpec("kubernetes.drain", "grace: 1m"),
+		"fence at the end":        "match: 'true'\nsteps: [{name: a, executor: node.fence}]",
+		"next after a fence": "match: 'true'\nsteps: [{name: a, executor: node.fence, onFailure: next}, " +
+			"{name: b, executor: kubernetes.cordon}]",
+		"next at the end":     "match: 'true'\nsteps: [{name: a, executor: kubernetes.cordon, onFailure: next}]",
+		"parameter of none":   policySpec("kubernetes.cordon", "force: true"),
+		"parameter of others": policySpec("kubernetes.event", "reason: A, severity: info"),
+		"unknown parameter":   policySpec("kubernetes.drain", "grace: 1m"),
 	}
 	for k, bad := range map[response.Kind][]string{
 		response.KubernetesCondition: {"", "type: lofamo", "type: A, reason: a", "type: 5"},
@@ -139,6 +142,7 @@ func refusedSpecs() map[string]string {
 // goodSpecs are specs that the API server and we accept.
 func goodSpecs() map[string]string {
 	out := map[string]string{
+		"fence first": "match: 'true'\nsteps: [{name: a, executor: node.fence, timeout: 15m}, {name: b, executor: kubernetes.cordon}]",
 		"every field": `description: some words
 mode: enforce
 target: Node
@@ -260,7 +264,7 @@ func TestEveryParameterIsChecked(t *testing.T) {
 	bad := refusedSpecs()
 	for _, k := range response.Kinds() {
 		if _, has := goodParameters[k]; has != (parsePolicy(t, "a", policySpec(string(k), "")) != nil || k == response.KubernetesDrain) &&
-			k != response.NodeMaskChannel {
+			k != response.NodeMaskChannel && k != response.NodeFence { // neither can be a policy's only step
 			t.Errorf("%s: good parameters %v", k, has)
 		}
 		found := false

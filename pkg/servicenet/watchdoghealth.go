@@ -44,3 +44,16 @@ func WatchdogWords(w *lofamov1.HardwareWatchdog) string {
 	return fmt.Sprintf("armed, fences itself: without contact for %s it resets the machine within %s",
 		time.Duration(w.GetContactWithinMs())*time.Millisecond, timeout)
 }
+
+// WatchdogState returns the state of a hardware watchdog in one word: disarmed, armed or self-fencing; "" for nil.
+func WatchdogState(w *lofamov1.HardwareWatchdog) string {
+	switch {
+	case w == nil:
+		return ""
+	case !w.GetArmed():
+		return "disarmed"
+	case w.GetContactWithinMs() == 0:
+		return "armed"
+	}
+	return "self-fencing"
+}

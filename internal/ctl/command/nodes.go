@@ -36,25 +36,13 @@ func NodeRows(a *App, nodes []*lofamov1.Node, wide bool) [][]string {
 		}
 		if wide {
 			r = append(r, strconv.FormatUint(n.GetHostEpoch(), 10), strconv.FormatUint(n.GetDnpEpoch(), 10), strconv.FormatUint(n.GetRevision(), 10),
-				witnesses(n), delivery(n), restarts(n), tested(n), Dash(fault.Platform(n.GetPlatform()).String()), hardwareWatchdog(n),
+				witnesses(n), delivery(n), restarts(n), tested(n), Dash(fault.Platform(n.GetPlatform()).String()),
+				Dash(servicenet.WatchdogState(n.GetHardwareWatchdog())),
 				Dash(Printable(n.GetReason())), Dash(labels(n.GetLabels())))
 		}
 		rows = append(rows, append(r, Dash(strings.Join(notes(n), ", ")), Dash(notNormal(n))))
 	}
 	return rows
-}
-
-// hardwareWatchdog returns the state of a node's hardware watchdog in one word.
-func hardwareWatchdog(n *lofamov1.Node) string {
-	switch w := n.GetHardwareWatchdog(); {
-	case w == nil:
-		return "-"
-	case !w.GetArmed():
-		return "disarmed"
-	case w.GetContactWithinMs() == 0:
-		return "armed"
-	}
-	return "self-fencing"
 }
 
 // starvedFor returns the measure of a starved half.

@@ -18,6 +18,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -209,16 +210,7 @@ func (s *scrape) placements() {
 	watchdogs := map[string]int{"none": 0, "disarmed": 0, "armed": 0, "self-fencing": 0}
 	for rank := range s.m.Len() {
 		platforms[cmp.Or(s.m.Platform(rank).String(), "unknown")]++
-		switch w := s.m.Watchdog(rank); {
-		case w == nil:
-			watchdogs["none"]++
-		case !w.GetArmed():
-			watchdogs["disarmed"]++
-		case w.GetContactWithinMs() == 0:
-			watchdogs["armed"]++
-		default:
-			watchdogs["self-fencing"]++
-		}
+		watchdogs[cmp.Or(servicenet.WatchdogState(s.m.Watchdog(rank)), "none")]++
 	}
 	for _, k := range slices.Sorted(maps.Keys(platforms)) {
 		s.gauge(s.platforms, float64(platforms[k]), k)

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
@@ -246,9 +248,7 @@ func (n *Netconsole) Words() (out []*lofamov1.LastWords) {
 	}
 	for _, s := range newest {
 		if s != nil {
-			w := s.words
-			out = append(out, &lofamov1.LastWords{Node: w.GetNode(), From: w.GetFrom(), End: w.GetEnd(), Line: w.GetLine(),
-				Context: append([]string(nil), w.GetContext()...), Serial: w.GetSerial()})
+			out = append(out, proto.CloneOf(s.words))
 		}
 	}
 	return out

@@ -97,7 +97,7 @@ func (e *Engine) notFencing(id fault.NodeID) string {
 }
 
 // contacts returns the times since which the neighbours call their links to a node FAILED, by direction from the node. who is
-// somebody that may be in contact with it; empty: nobody.
+// the node or supervisor that may be in contact with it; empty: none.
 func (e *Engine) contacts(id fault.NodeID) (since [grid.NumDirections]time.Time, who string) {
 	for _, s := range e.quorum {
 		if s.Unknown || !s.Alive {

@@ -77,8 +77,9 @@ vm-test: ## kernels of nodes panic, lose power and reboot, in virtual machines: 
 	@hack/vm/able || { [ $$? = 1 ] && exit 0; exit 1; }; $(MAKE) --no-print-directory vm && hack/vm/test $(VM)/image $(VM)/bin
 vm-sensors: ## real parts of a node fail in virtual machines, row by row of Table II: 5 minutes
 	@hack/vm/able || { [ $$? = 1 ] && exit 0; exit 1; }; $(MAKE) --no-print-directory vm && hack/vm/sensors $(VM)/image $(VM)/bin
-vm-campaign: ## vm-test and vm-sensors by turns, ROUNDS times (10): 8 minutes a round
-	@hack/vm/able || { [ $$? = 1 ] && exit 0; exit 1; }; $(MAKE) --no-print-directory vm && hack/vm/campaign $(VM)/image $(VM)/bin $(ROUNDS)
+vm-campaign: ## random deaths of kernels in virtual machines against ground truth, ROUNDS of them (20): make vm-campaign ROUNDS=200 SEED=1
+	@hack/vm/able || { [ $$? = 1 ] && exit 0; exit 1; }; $(MAKE) --no-print-directory vm && cd bench && \
+	  go run ./cmd/lofamo-deaths -image $(VM)/image -bin $(VM)/bin -rounds $${ROUNDS:-20} -seed $${SEED:-0} $(CAMPAIGN_FLAGS)
 
 .PHONY: newcomer
 newcomer: ## a fresh clone and the README's commands up to the map, timed
@@ -151,6 +152,7 @@ test-e2e:
 test-tagged: # the page in the browser, failpoints, the module of the benchmarks
 	go test -count=1 -timeout $(TEST_TIMEOUT) -run TestBrowser ./internal/supervisor
 	go test -count=1 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint ./internal/failpoint
+	go test -count=1 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint -run SealCovers ./internal/agent/half
 	go test -count=1 -p 2 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint -run 'Killed|Paused|Window|AtEveryStep' -skip '$(UNTAGGED)' ./internal/executor/{kubernetes,process,node,alertmanager,webhook}
 	cd bench && LOFAMO_BIN_DIR=$(CURDIR)/bin go test -count=1 -timeout $(TEST_TIMEOUT) ./...
 
@@ -249,6 +251,11 @@ campaign: ## the fault-injection campaign in full, with docs/campaign.md rewritt
 	go test -count=1 -timeout 0 -v -run 'Page|Headers|Processes' ./internal/campaign/inject -campaign.full -campaign.seed $${SEED:-1} -campaign.out $(CURDIR)/docs/campaign.md -campaign.record testdata/campaign.json
 
 # The short form is among the tests.
+.PHONY: campaign-live
+campaign-live: ## flips in the live data of running halves for FOR (3m30s), half of it with halves that only note them, with docs/campaign.md rewritten
+	cd internal/campaign/inject && go test -count=1 -timeout 0 -v -run '^TestLive$$' . -campaign.live $${FOR:-3m30s} -campaign.seed $${SEED:-1} -campaign.record testdata/campaign.json
+	go test -count=1 -run '^TestDocumentIs' ./internal/campaign/inject -campaign.render
+
 .PHONY: campaign-code
 campaign-code: ## flips in the code of running halves: each bit of the routine that sends frames, and FLIPS (400) in the lines that halves run, with docs/campaign.md rewritten: about 20 minutes, as root
 	cd internal/campaign/inject && go test -count=1 -timeout 0 -v -run '^TestCode$$' . -campaign.code $${FLIPS:-400} -campaign.seed $${SEED:-1} -campaign.record testdata/campaign.json
@@ -284,6 +291,11 @@ soak: soak-sim build ## thousands of simulated stories of faults; then ten minut
 moves: ## MOVES (1000) joins and leaves at up to 10 a second in the simulator, with faults between them, and STORIES (200) shorter stories, also of moves to other places: minutes
 	go test -count=1 -timeout 0 -v -run '^TestJoinsAndLeaves$$' ./internal/sim -moves.long $${MOVES:-1000} -moves.seed $${SEED:-1}
 	go test -count=1 -timeout 0 -run '^(TestJoinsAndLeaves|TestNodesMoveToOtherPlaces)$$' ./internal/sim -moves.seeds $${STORIES:-200}
+
+# The short form, 40 stories, is among the tests.
+.PHONY: fences
+fences: ## STORIES (500) stories of nodes that are cut off and fence themselves, in the simulator, with faults of all kinds beside: minutes
+	go test -count=1 -timeout 0 -v -run '^TestSelfFencing$$' ./internal/sim -fences.seeds $${STORIES:-500} -fences.first $${SEED:-1}
 
 # The short form is among the tests. SEED 0 means a new one, which is printed.
 .PHONY: joins

@@ -187,19 +187,8 @@ func TestDocumentIsWhatIsPrinted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if *render {
-		if err := os.WriteFile(pageFile, []byte(r.Page()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(pageFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if line := golden.FirstDifference(string(got), r.Page()); line != "" {
-		t.Errorf("docs/compare.md is not what its record prints: %s", line)
-	}
-	if golden.FirstDifference(string(got)+"\nWritten by hand.\n", r.Page()) == "" {
+	golden.Page(t, pageFile, []byte(r.Page()), *render, "go test ./bench/compare -run Document -render")
+	if golden.FirstDifference(r.Page()+"\nWritten by hand.\n", r.Page()) == "" {
 		t.Error("a line written by hand is not noticed")
 	}
 	if r.Short {

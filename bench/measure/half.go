@@ -32,6 +32,8 @@ type HalfConfig struct {
 	// of a supervisor after the outbox. Both are called with the Half locked, and must not block. Either may be nil.
 	Sealed func(at time.Time, s *servicenet.Send)
 	Heard  func(h *Heard)
+	// Added gets the numbers of a report's parts before any part is sent, with the Half locked. It may be nil.
+	Added func(first, last fault.Seq)
 	// Keep stores the state, before anything of the same step is sent; nil: no state is stored.
 	Keep func(e servicenet.SenderEffects, at servicenet.OutboxSnapshot)
 	// SelfTest is the interval of the half's self-tests; with 0 there are none, while its timer still rings; nil: it
@@ -134,7 +136,10 @@ func (h *Half) Add(r fault.Report) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
-	h.box.Add(now, r)
+	id := h.box.Add(now, r)
+	if h.cfg.Added != nil {
+		h.cfg.Added(id.Seq, h.box.Snapshot().Seq)
+	}
 	h.apply(now)
 }
 

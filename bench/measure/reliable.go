@@ -27,10 +27,10 @@ type Reliable struct {
 	datagrams atomic.Uint64
 
 	mu      sync.Mutex
-	added   uint64              // reports so far: the number of the last
-	waiting map[uint64]struct{} // reports without an answer; a second one is none
-	last    Sample              // Once fills in the rest
-	out     time.Time           // when the last datagram was sealed
+	added   uint64          // parts of reports so far: the number of the last
+	waiting map[uint64]*int // by part without an answer: how many parts of its report have none
+	last    Sample          // Once fills in the rest
+	out     time.Time       // when the last datagram was sealed
 }
 
 // NewReliable connects the two and, where the report is a digest, waits until they share a session, so
@@ -62,7 +62,7 @@ func NewKeeping(ids Identities, origin fault.Origin, report fault.Report, keepin
 }
 
 func newReliable(ids Identities, origin fault.Origin, report fault.Report, kept *Kept, selfTest *time.Duration) (*Reliable, error) {
-	r := &Reliable{report: report, back: make(chan time.Time, 1<<16), waiting: map[uint64]struct{}{}}
+	r := &Reliable{report: report, back: make(chan time.Time, 1<<16), waiting: map[uint64]*int{}}
 	var err error
 	r.replica, err = NewReplica(ReplicaConfig{ID: ReplicaName, Signer: ids.Supervisor, Verifier: ids.Verifier, Took: r.took})
 	if err != nil {
@@ -72,7 +72,7 @@ func newReliable(ids Identities, origin fault.Origin, report fault.Report, kept 
 	half := HalfConfig{
 		Origin: origin, Epoch: 1, Outbox: cfg, Listen: []string{"127.0.0.1:0"},
 		Supervisors: []map[string]netip.AddrPort{{ReplicaName: r.replica.Addr()}},
-		Signer:      ids.Half, Verifier: ids.Verifier, Sealed: r.sealed, Heard: r.heard, SelfTest: selfTest,
+		Signer:      ids.Half, Verifier: ids.Verifier, Sealed: r.sealed, Heard: r.heard, Added: r.expect, SelfTest: selfTest,
 	}
 	if kept != nil {
 		half.Keep = kept.Keep
@@ -127,24 +127,31 @@ func (r *Reliable) heard(h *Heard) {
 			continue
 		}
 		for _, seq := range a.GetSeqs() {
-			if _, ok := r.waiting[seq]; ok {
-				delete(r.waiting, seq)
+			left, ok := r.waiting[seq]
+			if !ok {
+				continue // a repeated answer
+			}
+			delete(r.waiting, seq)
+			if *left--; *left == 0 {
 				r.back <- h.Done
 			}
 		}
 	}
 }
 
-func (r *Reliable) expect() {
+// expect waits for the answers to all parts of a report.
+func (r *Reliable) expect(first, last fault.Seq) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.added++
-	r.waiting[r.added] = struct{}{}
+	left := int(last - first + 1)
+	for seq := first; seq <= last; seq++ {
+		r.waiting[uint64(seq)] = &left
+	}
+	r.added = uint64(last)
 }
 
 // Once implements Exchange.
 func (r *Reliable) Once() (Sample, error) {
-	r.expect()
 	begun := time.Now()
 	r.half.Add(r.report)
 	at, err := await(r.back)
@@ -162,7 +169,6 @@ func (r *Reliable) Saturate(d time.Duration, window int) (Flow, error) {
 	begun := time.Now()
 	for inFlight := 0; inFlight > 0 || time.Since(begun) < d; {
 		for ; inFlight < window && time.Since(begun) < d; inFlight++ {
-			r.expect()
 			r.half.Add(r.report)
 			f.Reports++
 		}

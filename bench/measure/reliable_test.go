@@ -1,6 +1,7 @@
 package measure
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -147,5 +148,31 @@ func TestFold(t *testing.T) {
 	f := Fold(lofamov1.Checksum_CHECKSUM_CRC32C, 4096, 100*time.Microsecond, 3)
 	if f.Copy <= 0 || f.TwoPasses <= 0 || f.Folded <= 0 {
 		t.Errorf("%+v", f)
+	}
+}
+
+// TestReportOfSeveralPartsIsAnsweredOnce: the outbox splits a long report, and the exchange ends with the answer to the last of its parts.
+func TestReportOfSeveralPartsIsAnsweredOnce(t *testing.T) {
+	ids := identities(t)
+	long := fault.Report{Uptime: time.Hour}
+	for i := range 12 {
+		long.Observations = append(long.Observations, fault.Observation{Node: half.Node, Component: fault.Component(1 + i), State: fault.Sick,
+			Kind: fault.KindSelf, Detail: strings.Repeat("d", 40)})
+	}
+	r, err := NewReliable(ids, half, long)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Once(); err != nil {
+		t.Error(err)
+	}
+	if f, err := r.Saturate(10*time.Millisecond, 8); err != nil || f.Reports == 0 {
+		t.Errorf("%+v, %v", f, err)
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+	if parts := r.replica.Fresh(); parts != r.added || len(r.back)+len(r.waiting) > 0 {
+		t.Errorf("%d of %d parts were taken, %d without an answer, %d answers more than reports", parts, r.added, len(r.waiting), len(r.back))
 	}
 }

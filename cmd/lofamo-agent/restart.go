@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -42,6 +43,12 @@ recovery.restarts. Run it as root or as the user of the halves.`,
 				return err
 			}
 			halves := []fault.Half{fault.HalfDNP, fault.HalfHost}
+			if !cfg.Window.Zero() {
+				halves = cfg.HalvesHere() // the other one has a daemon on its own kernel
+			}
+			if h != 0 && !slices.Contains(halves, h) {
+				return fmt.Errorf("%w: --half %s: that half has another kernel (window): restart it there", errUsage, h)
+			}
 			if h != 0 {
 				halves = []fault.Half{h}
 			}
@@ -62,6 +69,6 @@ recovery.restarts. Run it as root or as the user of the halves.`,
 			return stale
 		},
 	}
-	c.Flags().StringVar(&name, "half", "", "this half alone: host or dnp (default both)")
+	c.Flags().StringVar(&name, "half", "", "this half alone: host or dnp (default both; beside a window, the half on this kernel)")
 	return c
 }

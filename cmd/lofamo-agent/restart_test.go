@@ -59,3 +59,13 @@ func TestRestartCommandStartsBothHalvesAgain(t *testing.T) {
 		}
 	}
 }
+
+// TestRestartRefusesHalfOfAnotherKernel: its daemon does not listen here.
+func TestRestartRefusesHalfOfAnotherKernel(t *testing.T) {
+	host, _ := twoKernels(t)
+	var out bytes.Buffer
+	code := execute(t.Context(), []string{"restart", "--config", write(t, host, ""), "--half", "dnp"}, nil, &out, &out)
+	if code != 2 || !strings.Contains(out.String(), "another kernel") {
+		t.Errorf("%d, %s", code, out.String())
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -117,6 +118,11 @@ func TestDaemonsOfTwoKernels(t *testing.T) {
 	startDaemon(t, host, "--half", "host")
 	startDaemon(t, dnp, "--half", "dnp")
 	awaitWindow(t, host, "the halves find each other", sees("ALIVE", "alive"))
+	out, err := agentCommand(t, "restart", "--config", write(t, dnp, "")).CombinedOutput()
+	const passed = "the dnp half serves and has passed its self-test"
+	if err != nil || !strings.Contains(string(out), passed) || strings.Contains(string(out), "host") {
+		t.Errorf("restart of the half on this kernel: %v: %s", err, out)
+	}
 	was := awaitRecord(t, dnp, fault.HalfDNP, "it runs", runs)
 	var before uint64
 	awaitWindow(t, host, "a session", func(s local.Status) bool { before = s.Window.Sessions; return before > 0 })

@@ -20,7 +20,7 @@ var decoding = regexp.MustCompile(
 // tools are packages whose input is the repository's, the user's own, or another test's.
 var tools = []string{
 	"internal/apidoc", "internal/configdoc", "internal/campaign", "internal/ctl", "internal/cluster", "internal/testing/lab",
-	"internal/testing/netlab", "internal/testing/trial", "internal/testing/docstest", "internal/testing/kubetest",
+	"internal/testing/netlab", "internal/testing/trial", "internal/testing/deaths", "internal/testing/docstest", "internal/testing/kubetest",
 	"internal/failpoint", "internal/sim", "internal/inventory", "internal/e2e", "internal/testing/charttest",
 	"internal/executor/process/powertest",
 	"pkg/sensor/source/sourcetest", "papers", "internal/dashboards", "internal/metricsdoc",
@@ -123,6 +123,9 @@ var fuzzed = map[string]string{
 	"internal/executor/kubernetes.readPage":          "internal/executor/kubernetes FuzzObjects",
 	"internal/executor/kubernetes.sameJSON":          "internal/executor/kubernetes FuzzObjects",
 	"internal/executor/kubernetes.sameStatus":        "internal/executor/kubernetes FuzzObjects",
+	"internal/executor/process.decodeLinks":          "internal/executor/process FuzzControllerAnswers",
+	"internal/executor/process.get":                  "internal/executor/process FuzzControllerAnswers",
+	"internal/executor/process.collection":           "internal/executor/process FuzzControllerAnswers",
 	"internal/executor/process.follow":               "internal/executor/process FuzzRedfishAnswers",
 	"internal/executor/process.resetTarget":          "internal/executor/process FuzzRedfishAnswers",
 	"internal/executor/process.decodeLedger":         "internal/executor/process FuzzDecodeLedger",

@@ -15,6 +15,7 @@ var skipping = map[string]string{
 	"internal/testing/charttest/outside_test.go":    "minutes, by a variable",
 	"internal/testing/charttest/kubelet_test.go":    "a container may have no control groups of its own",
 	"internal/sim/bugs_test.go":                     "done without the race detector",
+	"internal/sim/fencebugs_test.go":                "as bugs_test.go",
 	"papers/chaos/experiment/experiment_test.go":    "done without the race detector",
 	"internal/sim/campaign_test.go":                 "hours, by a flag",
 	"pkg/awareness/restore_test.go":                 "a draw that asks nothing",

@@ -143,7 +143,7 @@ func TestWriteAndRead(t *testing.T) {
 
 func TestUnknownKeyIsRefusedWithSuggestions(t *testing.T) {
 	for _, tc := range []struct{ yaml, names string }{
-		{"clusterr: x", "clusterr: unknown key: want one of cluster, coord, dims"},
+		{"clusterr: x", "clusterr: unknown key: want one of checkMemory, cluster, coord, dims"},
 		{"periods: {tWirte: 5ms}", "periods.tWirte: unknown key: want one of ackTimeout"},
 		{"links: {X+: {lokal: a}}", "links.X+.lokal: unknown key: want one of interface, local, peer, peerNode"},
 		{"supervisors: [{id: a}, {it: b}]", "supervisors[1].it: unknown key"},

@@ -111,6 +111,16 @@ func Preset(name string) (Periods, error) {
 	return p, nil
 }
 
+// SupervisorGone is the time in which a leader notices that another supervisor is gone. It is the connection's keepalive, at least 12 s in
+// gRPC, and the leader's interval between two checks.
+const SupervisorGone = 14 * time.Second
+
+// LeastFenceMargin returns the shortest safe responses.fenceMargin in a cluster of several supervisors. Within it, a leader notices that
+// another supervisor is gone, and halves notice that a link or the service network no longer works.
+func (p Periods) LeastFenceMargin() time.Duration {
+	return SupervisorGone + p.DigestPeriod*12/5 + p.LinkHoldOff
+}
+
 // PresetNames lists the presets.
 func PresetNames() []string { return []string{PresetDefault, PresetFast, PresetRelaxed} }
 

@@ -49,6 +49,9 @@ func (a Agent) validateHalves(p *problems) {
 	p.listen("window.listen", a.Window.Listen)
 	p.remote("window.peer", a.Window.Peer)
 	p.iface("window.interface", a.Window.Interface)
+	if a.Spare {
+		p.bad("spare", a.Spare, "false beside window: a spare's daemon finds a place for both halves, and here each has its own")
+	}
 	listen, err := netip.ParseAddrPort(a.Window.Listen)
 	peer, perr := netip.ParseAddrPort(a.Window.Peer)
 	switch {

@@ -36,6 +36,17 @@ func TestWindowNamesBadFields(t *testing.T) {
 	}
 }
 
+// TestSpareHasNoWindow: a spare's daemon looks for a place for both halves.
+func TestSpareHasNoWindow(t *testing.T) {
+	p := &problems{}
+	window := WindowConfig{Listen: "192.0.2.1:7960", Peer: "192.0.2.2:7960"}
+	Agent{Spare: true, Window: window, TLS: AgentTLS{HostCert: "host.pem", HostKey: "host.key"}}.
+		validateHalves(p)
+	if err := p.err(); err == nil || !strings.Contains(err.Error(), "spare") || !strings.Contains(err.Error(), "window") {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestHalvesHere(t *testing.T) {
 	both, window := []fault.Half{fault.HalfHost, fault.HalfDNP}, WindowConfig{Listen: "192.0.2.1:1"}
 	for _, tc := range []struct {

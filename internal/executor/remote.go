@@ -36,9 +36,10 @@ func RemoteKinds() []response.Kind {
 // It sends each attempt once. Without an answer it queries the outcome, which has no effect, and reports NotKnown if it
 // cannot find out. It never repeats an attempt by itself.
 type Remote struct {
-	cfg    config.ExecutorClient // with defaults
-	conn   *grpc.ClientConn
-	client lofamov1.ExecutorServiceClient
+	cluster string
+	cfg     config.ExecutorClient // with defaults
+	conn    *grpc.ClientConn
+	client  lofamov1.ExecutorServiceClient
 }
 
 // NewRemote returns an executor that connects on first use with the supervisor's own certificate. It rejects a process whose
@@ -68,7 +69,7 @@ func NewRemote(cfg config.ExecutorClient, cluster string, tls config.SupervisorT
 	if err != nil {
 		return nil, fmt.Errorf("executor process %s: %w", cfg.Address, err)
 	}
-	return &Remote{cfg: cfg, conn: conn, client: lofamov1.NewExecutorServiceClient(conn)}, nil
+	return &Remote{cluster: cluster, cfg: cfg, conn: conn, client: lofamov1.NewExecutorServiceClient(conn)}, nil
 }
 
 // Close closes the connection. Running attempts continue at the other end.

@@ -17,36 +17,52 @@ import (
 type Flipped struct {
 	Path string // from the root, in Go syntax
 	Bit  int
-	Of   int // number of scalars to choose from
+	Of   int // number of places to choose from
+	at   scalar
 }
+
+// Undo flips the bit back, in the process that flipped it.
+func (f Flipped) Undo() { f.at.flip(f.Bit) }
 
 // scalar is a place in live memory.
 type scalar struct {
 	path string
 	at   unsafe.Pointer
 	size uintptr
+	ref  bool // part of a pointer, slice, text, map, interface or function
 }
 
-// Flip flips one bit of one scalar reachable from the roots, chosen by seed. It leaves out pointers, lengths, strings
-// and types with their own locks: a flip there is a fault of the Go runtime, which ends the process sooner or later. No
-// other goroutine may use data reachable from the roots during the flip.
-func Flip(roots map[string]any, seed uint64) (Flipped, error) {
+// Flip flips one bit of one place reachable from the roots, chosen by seed: a scalar, or with refs a pointer, a length
+// or a capacity. It leaves out the bytes of texts, the insides of maps, and types with locks of their own. No other
+// goroutine may use data reachable from the roots during the flip.
+func Flip(roots map[string]any, seed uint64, refs bool) (Flipped, error) {
+	s, bit, of, err := choose(roots, seed, refs)
+	if err != nil {
+		return Flipped{}, err
+	}
+	s.flip(bit)
+	return Flipped{s.path, bit, of, s}, nil
+}
+
+func (s scalar) flip(bit int) { *(*byte)(unsafe.Add(s.at, bit/8)) ^= 1 << (bit % 8) }
+
+// choose returns the place and the bit for a flip, and the number of places.
+func choose(roots map[string]any, seed uint64, refs bool) (s scalar, bit, of int, err error) {
 	w := walker{seen: map[visit]bool{}}
 	for _, name := range slices.Sorted(maps.Keys(roots)) {
 		w.walk(name, reflect.ValueOf(roots[name]), 0)
 	}
-	if len(w.found) == 0 {
-		return Flipped{}, errors.New("flip: nothing lives here")
+	found := slices.DeleteFunc(w.found, func(s scalar) bool { return s.ref != refs })
+	if len(found) == 0 {
+		return s, 0, 0, errors.New("flip: nothing lives here")
 	}
 	r := rand.New(rand.NewPCG(seed, seed))
-	s := w.found[r.IntN(len(w.found))]
-	bit := r.IntN(int(s.size) * 8)
-	if w.isBool[s.at] {
+	s = found[r.IntN(len(found))]
+	bit = r.IntN(int(s.size) * 8)
+	if !refs && w.isBool[s.at] {
 		bit = 0 // any other bit would make an invalid bool
 	}
-	p := (*byte)(unsafe.Add(s.at, bit/8))
-	*p ^= 1 << (bit % 8)
-	return Flipped{s.path, bit, len(w.found)}, nil
+	return s, bit, len(found), nil
 }
 
 type visit struct {
@@ -72,6 +88,7 @@ func (w *walker) walk(path string, v reflect.Value, depth int) {
 	if depth > maxDepth || len(w.found) >= maxFound || !v.IsValid() || left(v.Type()) {
 		return
 	}
+	w.refs(path, v)
 	switch v.Kind() {
 	case reflect.Bool:
 		if v.CanAddr() {
@@ -120,7 +137,30 @@ func (w *walker) walk(path string, v reflect.Value, depth int) {
 
 func (w *walker) take(path string, v reflect.Value) {
 	if v.CanAddr() {
-		w.found = append(w.found, scalar{path, at(v), v.Type().Size()})
+		w.found = append(w.found, scalar{path, at(v), v.Type().Size(), false})
+	}
+}
+
+// refs takes the words of a reference.
+func (w *walker) refs(path string, v reflect.Value) {
+	if !v.CanAddr() {
+		return
+	}
+	var words []string
+	switch v.Kind() {
+	case reflect.Pointer, reflect.Map, reflect.Func, reflect.Chan, reflect.UnsafePointer:
+		words = []string{"pointer"}
+	case reflect.Slice:
+		words = []string{"pointer", "length", "capacity"}
+	case reflect.String:
+		words = []string{"pointer", "length"}
+	case reflect.Interface:
+		words = []string{"type", "pointer"}
+	default:
+	}
+	for i, name := range words {
+		const word = unsafe.Sizeof(uintptr(0))
+		w.found = append(w.found, scalar{path + " (" + name + ")", unsafe.Add(at(v), uintptr(i)*word), word, true})
 	}
 }
 

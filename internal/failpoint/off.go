@@ -22,5 +22,8 @@ func Mount(*http.ServeMux) {}
 // Live does nothing.
 func Live(string, any, sync.Locker) {}
 
+// OnlyNotesFlips returns false: there are none.
+func OnlyNotesFlips() bool { return false }
+
 // ArmAtStart does nothing.
 func ArmAtStart(string, string) error { return nil }

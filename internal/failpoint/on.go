@@ -34,6 +34,12 @@ var armed struct {
 	hits  atomic.Uint64
 }
 
+// notes is set by a flip that the half is only to note.
+var notes atomic.Bool
+
+// OnlyNotesFlips reports whether a half that finds a flip goes on, so that a campaign sees its effects.
+func OnlyNotesFlips() bool { return notes.Load() }
+
 // living is the data that flips may hit, and its owner's lock.
 type living struct {
 	root  any
@@ -200,7 +206,7 @@ func Live(name string, root any, owner sync.Locker) {
 
 // flipLive flips a bit of live data. It does not take the owners' locks under armed's, since owners pass points while
 // they hold theirs.
-func flipLive(seed uint64) (Flipped, error) {
+func flipLive(seed uint64, refs bool) (Flipped, error) {
 	armed.mu.Lock()
 	all := maps.Clone(armed.roots)
 	armed.mu.Unlock()
@@ -210,11 +216,12 @@ func flipLive(seed uint64) (Flipped, error) {
 		defer all[name].owner.Unlock()
 		roots[name] = all[name].root
 	}
-	return Flip(roots, seed)
+	return Flip(roots, seed, refs)
 }
 
 // Mount serves four requests. POST /failpoint takes an Order. DELETE /failpoint disarms all points and returns the
-// number that was armed. GET /failpoint returns the numbers of hits and of armed points. POST /flip takes a seed.
+// number that was armed. GET /failpoint returns the numbers of hits and of armed points. POST /flip takes a seed,
+// whether to flip a pointer or length, and whether the half is only to note that its memory has changed.
 func Mount(mux *http.ServeMux) {
 	mux.HandleFunc("POST /failpoint", func(w http.ResponseWriter, r *http.Request) {
 		var o Order
@@ -239,12 +246,16 @@ func Mount(mux *http.ServeMux) {
 		_ = json.NewEncoder(w).Encode(map[string]uint64{"hits": armed.hits.Load(), "armed": uint64(len(armed.by))})
 	})
 	mux.HandleFunc("POST /flip", func(w http.ResponseWriter, r *http.Request) {
-		var in struct{ Seed uint64 }
+		var in struct {
+			Seed       uint64
+			Refs, Note bool
+		}
 		if err := json.NewDecoder(io.LimitReader(r.Body, 4096)).Decode(&in); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		f, err := flipLive(in.Seed)
+		notes.Store(in.Note)
+		f, err := flipLive(in.Seed, in.Refs)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return

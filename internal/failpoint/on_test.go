@@ -142,7 +142,7 @@ func TestFlipChangesOneBitOfLiveData(t *testing.T) {
 	r.self = r
 	paths := map[string]bool{}
 	for seed := range uint64(400) {
-		f, err := Flip(map[string]any{"r": r}, seed)
+		f, err := Flip(map[string]any{"r": r}, seed, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -154,8 +154,23 @@ func TestFlipChangesOneBitOfLiveData(t *testing.T) {
 	if len(paths) != 8 || r.text != "abc" {
 		t.Errorf("flipped %v", paths)
 	}
-	if _, err := Flip(nil, 1); err == nil {
-		t.Error("nothing was flipped")
+	for _, refs := range []bool{false, true} {
+		if _, err := Flip(nil, 1, refs); err == nil {
+			t.Error("nothing was flipped")
+		}
+	}
+	refs := map[string]bool{}
+	for seed := range uint64(400) { // a machine that runs on with such a flip ends soon
+		s, _, of, err := choose(map[string]any{"r": r}, seed, true)
+		if err != nil || of != 10 {
+			t.Fatalf("%d references, want 10: %v", of, err)
+		}
+		refs[s.path] = true
+	}
+	for _, want := range []string{"r.p (pointer)", "r.list (length)", "r.list (capacity)", "r.by (pointer)", "r.any (type)", "r.text (length)"} {
+		if !refs[want] {
+			t.Errorf("%s is never chosen, of %v", want, refs)
+		}
 	}
 }
 

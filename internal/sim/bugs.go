@@ -22,7 +22,25 @@ const (
 	bugNoNews   bug = "no-news-is-good-news"  // missing digests lead to NORMAL
 	bugRestore  bug = "map-not-restored"      // a new leader begins with an empty map
 	bugRelinked bug = "relinked-links-judged" // a link that leads to another node is judged at once
+	bugNoStop   bug = "stop-not-excused"      // the time of every stop is over after a second
+	bugHoldOff  bug = "hold-off-forgotten"    // the leader does not know how long a returned link stays bad
+
+	bugMargin    bug = "fence-without-margin"     // a node counts as down as soon as its own times have passed
+	bugOnce      bug = "fed-once-less"            // the leader does not know that a device is fed when its daemon dies
+	bugGossip    bug = "gossip-is-contact"        // another node's gossip keeps the device fed
+	bugFed       bug = "fed-without-contact"      // the daemon does not look for contact
+	bugOneWay    bug = "deaf-link-is-contact"     // so does a link on which only this node hears the other
+	bugStatement bug = "statement-not-taken-back" // an armed device counts as armed for good
+	bugStop      bug = "disarmed-unannounced"     // a daemon that stops always disarms the device
+	bugForgotten bug = "contact-forgotten"        // a daemon that replaces a dead one forgets the last contact
+	bugSettings  bug = "settings-replaced"        // it takes its own settings, which the supervisors may not know
+	bugPause     bug = "fed-after-a-pause"        // the daemon feeds the device because of what held before it was paused
 )
+
+// needsStrictDevice reports whether the defect shows only with a device that the kernel does not feed when the daemon ends. The bound
+// of real devices counts the time-out twice, and that slack hides most stories of such a defect. So device and leader both count it
+// once.
+func (b bug) needsStrictDevice() bool { return b == bugStop || b == bugForgotten || b == bugPause }
 
 // plant lets reports pass for answers where such a defect is planted.
 func (t *term) plant(now time.Time, v servicenet.Verdict, rep *fault.Report, in input) {

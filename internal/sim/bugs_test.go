@@ -18,6 +18,7 @@ func TestPlantedBugsAreFound(t *testing.T) {
 	for b, stories := range map[bug]func(seed uint64) Plan{
 		bugFence: NewPlan, bugInbox: NewPlan, bugGrace: NewPlan, bugEarlyAck: NewPlan, bugVotes: NewPlan, bugNoNews: NewPlan, bugRestore: NewPlan,
 		bugReplay: ofLiars, bugAge: ofLiars, bugRelinked: NewMovingPlan,
+		bugNoStop: NewStopPlan, bugHoldOff: NewStopPlan,
 	} {
 		t.Run(string(b), func(t *testing.T) {
 			t.Parallel()

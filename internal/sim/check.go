@@ -14,8 +14,14 @@ import (
 // wrong returns the error in a leader's change, according to the real state and the leader's evidence; "": none. It
 // becomes a violation when the store accepts the change.
 func (w *World) wrong(t *term, c awareness.Change) string {
+	if w.cfg.Fences != nil {
+		return "" // delays change what can be known when
+	}
 	n := w.find(c.Node)
 	if why := w.wronglyMoved(t, n, c); why != "" {
+		return why
+	}
+	if why := w.wronglyStopped(n, c); why != "" {
 		return why
 	}
 	d, link := c.Component.LinkDirection()
@@ -23,7 +29,7 @@ func (w *World) wrong(t *term, c awareness.Change) string {
 	case link && !n.movedSince(d, relinkTime) && t.witness.flaps(c, w.now, w.cfg.Periods.LinkHoldOff):
 		return "it changes oftener than the hold-off allows"
 	case c.To == fault.Normal && c.From != fault.Normal && !t.heardOf(n, link):
-		return "it is called NORMAL, and this leader has heard nobody who could know"
+		return "it is called NORMAL, and this leader has heard no node that could know"
 	case c.To == fault.Failed && c.From != fault.Failed:
 		return w.wronglyFailed(t, n, c)
 	case c.From == fault.Failed && c.To != fault.Failed:
@@ -204,6 +210,7 @@ func (w *World) committed(b *batch) {
 		w.store.normal += count(st.State == fault.Normal) - count(was.state[fault.ComponentNode] == fault.Normal)
 		w.store.pictures.put(st)
 	}
+	w.placeWriters(b)
 	for _, r := range w.replicas {
 		w.after(w.between(serviceDelayMin, serviceDelayMax), r.follow)
 	}
@@ -270,7 +277,7 @@ func (r *replica) apply() {
 		for i, st := range b.statuses {
 			r.copied.put(st)
 			if r.answers != nil {
-				r.answers.follow(view.Entry{Status: st, Revision: r.applied + 1, Faults: b.evidence[i]})
+				r.answers.follow(view.Entry{Status: st, Revision: r.applied + 1, Faults: b.evidence[i], Watchdog: b.stated[i]})
 			}
 		}
 	}

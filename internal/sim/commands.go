@@ -16,11 +16,14 @@ import (
 // mends are the commands that improve the state; all others make it worse.
 var mends = []string{
 	"continue", "start", "mend-service", "mend-supervisor", "mend", "continue-supervisor", "start-supervisor",
-	"join-supervisors", "supervisor-mend", "honest", "unflap", "mend-cables",
+	"join-supervisors", "supervisor-mend", "honest", "unflap", "mend-cables", "rejoin", "start-agent",
 }
 
 // system carries out the commands that are about no single node. done is false for any other.
 func (r *runner) system(a []string) (done bool, err error) {
+	if done, err := r.fenceCommand(a); done {
+		return true, err
+	}
 	switch a[0] {
 	case "cut-supervisor", "mend-supervisor":
 		r.supervisorCut = a[0] == "cut-supervisor"
@@ -262,6 +265,12 @@ func (r *runner) harm(n *node, a []string) error {
 	switch a[0] {
 	case "kill", "hang", "continue", "start":
 		return r.signal(n, a[0], at(a, 2))
+	case "stop-agent":
+		n.stopAgent()
+		return nil
+	case "start-agent":
+		n.startAgent()
+		return nil
 	case "recover":
 		d, err := time.ParseDuration(at(a, 2))
 		if err == nil {
@@ -365,7 +374,11 @@ func (r *runner) signal(n *node, what, whom string) error {
 		case "continue":
 			p.resume()
 		default:
-			n.start(h)
+			if n.stop != nil {
+				n.startAgent()
+			} else {
+				n.start(h)
+			}
 		}
 		if lived && !p.up() {
 			r.oweProcess(n, h, r.alone && len(halves) == 1)

@@ -17,6 +17,7 @@ type registers struct {
 	details    [grid.NumDirections]uint32
 	causes     [grid.NumDirections]uint32
 	words      map[watchdog.Addr]uint32
+	stores     [2]uint32 // of the halves' watchdog words
 }
 
 // cable has the faults of one direction of a link, at its sending end.
@@ -26,7 +27,7 @@ type cable struct {
 	lose    float64
 	session uint32    // that the receiving end has keys for
 	before  uint32    // the one before it
-	bad     time.Time // when it was last not sound, in a world with moves
+	bad     time.Time // when the cable was last cut, lossy or corrupting
 }
 
 // sound reports whether all frames pass undamaged.

@@ -107,10 +107,10 @@ func unknownBytes() protoreflect.RawFields {
 }
 
 // sealReports seals as the node's version does.
-func (n *node) sealReports(rs []fault.Report, status *lofamov1.DeliveryStatus, key sealer) ([]byte, error) {
+func (n *node) sealReports(rs []fault.Report, status *lofamov1.DeliveryStatus, h servicenet.Health, key sealer) ([]byte, error) {
 	rs = n.lie(rs)
 	if !n.future {
-		return servicenet.SealReports(rs, status, key, servicenet.SealOptions{})
+		return servicenet.SealReports(rs, status, key, servicenet.SealOptions{Health: h})
 	}
 	return n.sealMessage(&lofamov1.Message{Body: &lofamov1.Message_Reports{Reports: servicenet.EncodeReports(rs, status)}}, key)
 }

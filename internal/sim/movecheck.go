@@ -106,9 +106,9 @@ func (w *World) leaderBegins() {
 	}
 }
 
-// watchMoves notes the joiners that a leader has heard, and the cables that are not sound.
-func (w *World) watchMoves() {
-	if w.moves == nil {
+// watchCables notes the cables that are not sound, where a check asks for that.
+func (w *World) watchCables() {
+	if w.moves == nil && w.cfg.StopLimit == 0 {
 		return
 	}
 	for _, n := range w.nodes {
@@ -117,6 +117,15 @@ func (w *World) watchMoves() {
 				n.links[i].bad = w.now
 			}
 		}
+	}
+}
+
+// watchMoves notes the joiners that a leader has heard.
+func (w *World) watchMoves() {
+	if w.moves == nil {
+		return
+	}
+	for _, n := range w.nodes {
 		if s := w.store.picture(n.id()).state[fault.ComponentNode]; n.place.joins && s != fault.Unknown {
 			n.place.joins = false
 		}

@@ -31,13 +31,18 @@ type node struct {
 	dnpCore  *dnpcore.Machine
 	copy     backup // of the DNP half
 
-	recovers  bool                       // the next start is from the copy
-	proves    bool                       // the daemon restarted the host half, which has yet to report that
-	announced [grid.NumDirections]uint64 // frames that the recovery daemon has sent since the DNP half died
+	recovers      bool                       // the next start is from the copy
+	stop          *stop                      // nil: none, or the agent was started again
+	returned      time.Time                  // the last start after an excused stop
+	away          time.Time                  // when the committed map last showed a stop of the node
+	announcedStop bool                       // the supervisors have committed the newest notice
+	proves        bool                       // the daemon restarted the host half, which has yet to report that
+	announced     [grid.NumDirections]uint64 // frames that the recovery daemon has sent since the DNP half died
 
-	place *place                        // nil: the world has no moves
-	ends  [grid.NumDirections]*node     // where the ends lead by the DNP half's orders; nil: nowhere
-	led   [grid.NumDirections]time.Time // since when
+	machine *computer                     // nil: the world has no hardware watchdogs
+	place   *place                        // nil: the world has no moves
+	ends    [grid.NumDirections]*node     // where the ends lead by the DNP half's orders; nil: nowhere
+	led     [grid.NumDirections]time.Time // since when
 
 	rank    int
 	liar    bool // its processes send false reports
@@ -116,7 +121,7 @@ func (n *node) resumeDNP() (r dnpcore.Resume) {
 // start starts a dead half: from its copy, or with the next boot epoch.
 func (n *node) start(h fault.Half) {
 	p := n.process(h)
-	if p.running || !n.mayStart(h) {
+	if p.running || !n.mayStart(h) || n.machine != nil && !n.machine.on {
 		return
 	}
 	goesOn := n.goesOn(h)
@@ -163,6 +168,9 @@ func (n *node) start(h fault.Half) {
 			n.dnp.again(0, n.w.cfg.Periods.SensorPeriod, n.readDNPSensors)
 		}
 	}
+	if err == nil && n.machine != nil {
+		n.machine.restate(h)
+	}
 	if err != nil {
 		panic("sim: configuration that was validated is refused: " + err.Error())
 	}
@@ -172,7 +180,9 @@ func (n *node) start(h fault.Half) {
 func (n *node) stepHost(ev hostcore.Event) {
 	out := n.hostCore.Step(n.host.clock(), ev)
 	n.carryOut(fault.HalfHost, out.SenderEffects)
+	n.announcedStop = n.announcedStop || out.Announced
 	if out.WriteHost {
+		n.page.stores[0]++
 		n.page.host = out.Host
 		n.page.host.Valid = true
 	}
@@ -234,7 +244,7 @@ func (n *node) sendHost(s hostcore.Send) {
 	var err error
 	switch {
 	case s.Reports != nil:
-		b, err = n.sealReports(s.Reports, s.Status, key)
+		b, err = n.sealReports(s.Reports, s.Status, s.Health, key)
 	case s.Answer != nil:
 		b, err = n.sealMessage(&lofamov1.Message{Body: &lofamov1.Message_Answer{Answer: &lofamov1.Answer{
 			Nonce: s.Answer.Nonce, Node: string(n.id()), Half: lofamov1.Half_HALF_HOST, Epoch: uint64(s.Answer.Epoch),
@@ -294,6 +304,7 @@ func (n *node) stepDNP(ev dnpcore.Event) {
 		n.page.descriptor = out.Descriptor
 	}
 	if out.WriteDNP {
+		n.page.stores[1]++
 		n.page.dnp = out.DNP
 		n.page.dnp.Valid = true
 	}
@@ -351,7 +362,7 @@ func (n *node) seal(s dnpcore.Seal) {
 	var err error
 	switch {
 	case s.Reports != nil:
-		b, err = n.sealReports(s.Reports, s.Status, n.speakers[fault.HalfDNP])
+		b, err = n.sealReports(s.Reports, s.Status, s.Health, n.speakers[fault.HalfDNP])
 	case s.Order != nil:
 		b, err = n.sealMessage(s.Order, n.speakers[fault.HalfDNP])
 	default:

@@ -22,7 +22,9 @@ type Plan struct {
 	Supervisors int
 	Seed        uint64
 	Acts        []string
-	Moves       bool // nodes join and leave
+	Moves       bool       // nodes join and leave
+	Stops       bool       // nodes announce stops
+	Fences      *FencePlan // nodes fence themselves
 
 	bug bug
 }
@@ -63,11 +65,7 @@ func NewPlan(seed uint64) Plan {
 // newPlan makes a story with the given emphasis on a theme.
 func newPlan(seed uint64, th theme, times int) Plan {
 	g := author{rnd: rand.New(rand.NewPCG(seed, 2)), theme: th, times: times}
-	weights := make([]int, len(shapes))
-	for i, s := range shapes {
-		weights[i] = s.weight
-	}
-	return g.plan(seed, shapes[g.pick(weights)].dims)
+	return g.plan(seed, g.shape(shapes))
 }
 
 // plan writes the story.
@@ -111,6 +109,15 @@ func (g *author) pick(weights []int) int {
 		}
 	}
 	panic("sim: weights")
+}
+
+// shape returns the torus of one of the shapes.
+func (g *author) shape(of []shape) grid.Dims {
+	weights := make([]int, len(of))
+	for i, s := range of {
+		weights[i] = s.weight
+	}
+	return of[g.pick(weights)].dims
 }
 
 func (g *author) node() grid.Coord { return g.dims.Node(g.rnd.IntN(g.dims.Nodes())) }
@@ -313,6 +320,10 @@ func (p Plan) mendAll(dims grid.Dims) []string {
 // Run plays the story: from a healthy cluster, through its faults, to the repair of everything. Then all must be NORMAL
 // again, every report committed, and all supervisors in agreement.
 func (p Plan) Run() error {
+	if p.Fences != nil {
+		_, err := p.runFences()
+		return err
+	}
 	w, r, err := p.begin()
 	if err != nil {
 		return err
@@ -347,8 +358,17 @@ func (p Plan) begin() (*World, *runner, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	w, err := New(Config{Dims: p.Dims, Periods: periods, Seed: p.Seed, Interfaces: p.Interfaces, Supervisors: p.Supervisors,
-		Moves: p.Moves, bug: p.bug})
+	cfg := Config{Dims: p.Dims, Periods: periods, Seed: p.Seed, Interfaces: p.Interfaces, Supervisors: p.Supervisors,
+		Moves: p.Moves, bug: p.bug}
+	if p.Stops {
+		cfg.StopLimit = stopLimit
+	}
+	if p.Fences != nil {
+		if err := p.Fences.configure(&cfg); err != nil {
+			return nil, nil, err
+		}
+	}
+	w, err := New(cfg)
 	if err != nil {
 		return nil, nil, err
 	}

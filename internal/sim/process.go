@@ -35,6 +35,7 @@ type process struct {
 	name    string
 	wall    time.Duration // present error of its machine's wall clock
 	base    time.Duration // that error when the process started
+	rate    float64       // by how much its clock is too fast, such as 0.0001
 
 	tick    func() // work of its one timer
 	wake    time.Time
@@ -51,7 +52,20 @@ type process struct {
 }
 
 // clock is the process' own time.
-func (p *process) clock() time.Time { return p.w.now.Add(p.base) }
+func (p *process) clock() time.Time { return fast(p.w.now, p.rate).Add(p.base) }
+
+// fast returns the time of a clock that is too fast by a rate.
+func fast(now time.Time, rate float64) time.Time {
+	return now.Add(time.Duration(float64(now.Sub(began)) * rate))
+}
+
+// moment returns when the process' clock shows a time.
+func (p *process) moment(t time.Time) time.Time {
+	if t = t.Add(-p.base); p.rate == 0 {
+		return t
+	}
+	return began.Add(time.Duration(float64(t.Sub(began))/(1+p.rate)) + 1) // no later by its own clock than it thinks
+}
 
 // become starts the process; tick is the work of its timer. A resuming process keeps the epoch of its previous life.
 func (p *process) become(tick func(), goesOn bool) {
@@ -100,7 +114,7 @@ func (p *process) sleepUntil(t time.Time) {
 		p.wake = t
 		return
 	}
-	p.wake = t.Add(-p.base)
+	p.wake = p.moment(t)
 	if !p.armed || p.wake.Before(p.armedAt) {
 		p.arm()
 	}

@@ -215,6 +215,7 @@ type input struct {
 	path    fault.Path
 	hops    []fault.Hop
 	answer  *awareness.Answered
+	health  servicenet.Health
 	known   bool // a digest of which only the repetition is reported
 
 	to      ackTo
@@ -264,7 +265,7 @@ func (r *replica) receive(from *node, k uint8, b []byte, damaged bool) {
 			Epoch: fault.Epoch(body.Answer.GetEpoch()), Path: a.Path,
 		}
 	default:
-		if in.reports = a.List; len(in.reports) == 0 {
+		if in.reports, in.health = a.List, a.Health; len(in.reports) == 0 {
 			return
 		}
 		origin := in.reports[0].ID.Origin.Node

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/account"
+	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/supervisor/respond"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -60,6 +61,8 @@ type answering struct {
 	queue  []response.Output // with records that are not committed yet, in order
 	busy   bool              // the first of them is with the store
 	wakes  uint64
+	heard  []time.Time // by supervisor: when it last answered
+	sups   []response.SupervisorInfo
 }
 
 func newAnswering(of *responses, r *replica) (*answering, error) {
@@ -67,7 +70,7 @@ func newAnswering(of *responses, r *replica) (*answering, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &answering{of: of, r: r, engine: e, told: respond.KnownNodes{}}
+	a := &answering{of: of, r: r, engine: e, told: respond.KnownNodes{}, heard: make([]time.Time, len(of.w.replicas))}
 	topo := response.TopologyChanged{Dims: of.w.cfg.Dims}
 	var sups response.SupervisorsChanged
 	for _, n := range of.w.nodes {
@@ -104,9 +107,37 @@ func (a *answering) lead(t *term) {
 	before, open := a.told, respond.OpenTargets(led.Records)
 	a.told = respond.KnownNodes{}
 	for _, st := range t.machine.Nodes() {
-		a.told.Lead(&led, view.Entry{Status: st}, a.r.applied, before, open)
+		a.told.Lead(&led, view.Entry{Status: st, Watchdog: t.stated[st.ID]}, a.r.applied, before, open)
 	}
+	a.tellSupervisors(true)
 	_ = a.step(led)
+}
+
+const supervisorsEvery = time.Second
+
+// tellSupervisors tells a leader's engine which supervisors answer it. begins: the term does.
+func (a *answering) tellSupervisors(begins bool) {
+	if a.of.w.cfg.Fences == nil {
+		return
+	}
+	var sups []response.SupervisorInfo
+	for i, o := range a.of.w.replicas {
+		if a.of.w.store.connected(a.r, o) || begins {
+			a.heard[i] = a.of.w.now
+		}
+		sups = append(sups, response.SupervisorInfo{ID: o.id, Alive: a.of.w.now.Sub(a.heard[i]) < config.SupervisorGone})
+	}
+	if !slices.Equal(sups, a.sups) {
+		a.sups = sups
+		_ = a.step(response.SupervisorsChanged{Supervisors: sups})
+	}
+	if t := a.t; begins {
+		a.r.again(supervisorsEvery, supervisorsEvery, func() {
+			if a.t == t {
+				a.tellSupervisors(false)
+			}
+		})
+	}
 }
 
 // lose ends the term.
@@ -258,6 +289,9 @@ func (s *responses) commit(records []response.Record) {
 			for i := range rec.Steps {
 				st := &rec.Steps[i]
 				began := was == nil || st.Attempt > was.Steps[i].Attempt
+				if began && st.Attempt > 0 && !rec.Undoing {
+					s.w.checkFenced(rec, i)
+				}
 				if began && open && st.Attempt > 0 && st.Kind.Traits().Class > response.Notify && !rec.Cancelled {
 					s.w.violate("%s of %s begins attempt %d while the breaker is open", st.Name, rec.ID, st.Attempt)
 				}

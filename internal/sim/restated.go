@@ -17,11 +17,11 @@ type spoken struct {
 	words uint64
 }
 
-func spokenIn(rep *fault.Report) spoken {
+func spokenIn(rep *fault.Report, h servicenet.Health) spoken {
 	if !rep.Digest || rep.Partial || len(rep.Readings) > 0 {
 		return spoken{}
 	}
-	return spoken{rep.ID.Epoch, max(1, fault.Words(*rep))}
+	return spoken{rep.ID.Epoch, max(1, fault.Words(*rep)^h.Words())}
 }
 
 // given is the whole digest that a supervisor has passed on of a half.
@@ -37,7 +37,7 @@ func (r *replica) restates(in *input) bool {
 		return false
 	}
 	rep := &in.reports[0]
-	o, says := rep.ID.Origin, spokenIn(rep)
+	o, says := rep.ID.Origin, spokenIn(rep, in.health)
 	g := r.said[o]
 	if says.words == 0 || g.spoken != says || g.left == 0 {
 		r.said[o] = given{says, wholeEvery}
@@ -52,7 +52,7 @@ func (r *replica) restates(in *input) bool {
 func (t *term) takeRestated(now time.Time, in input) {
 	rep := &in.reports[0]
 	o := rep.ID.Origin
-	known := t.words[o] == spokenIn(rep)
+	known := t.words[o] == spokenIn(rep, in.health)
 	if known {
 		verdict := t.inbox.Accept(rep.ID, true)
 		if verdict == servicenet.Fresh {

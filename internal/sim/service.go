@@ -13,8 +13,10 @@ import (
 
 // service is a node's end of the service network.
 type service struct {
-	cut           []bool  // by the number of the interface
-	lose, corrupt float64 // share of the datagrams, both ways
+	cut           []bool        // by the number of the interface
+	lose, corrupt float64       // share of the datagrams, both ways
+	deaf, mute    bool          // no datagram arrives; none leaves
+	delay         time.Duration // of datagrams that leave, at most: they overtake each other
 }
 
 // gone reports whether every interface is cut.
@@ -22,7 +24,9 @@ func (s *service) gone() bool { return !slices.Contains(s.cut, false) }
 
 // sure reports whether sent datagrams arrive. A challenge is not repeated: where datagrams are lost, it or its answer
 // may be.
-func (s *service) sure() bool { return !s.gone() && s.lose == 0 && s.corrupt == 0 }
+func (s *service) sure() bool {
+	return !s.gone() && s.lose == 0 && s.corrupt == 0 && !s.deaf && !s.mute && s.delay == 0
+}
 
 // spool is a half's log on disk: it outlives the half, and loses nothing.
 type spool map[fault.ReportID]keptReport
@@ -47,16 +51,20 @@ func (n *node) interfaces() []string {
 
 // toService sends a datagram to a supervisor.
 func (n *node) toService(to *replica, k uint8, b []byte) {
-	if n.service.cut[k] || !to.sees(n) || n.w.chance(n.service.lose) {
+	if n.service.cut[k] || n.service.mute || !to.sees(n) || n.w.chance(n.service.lose) {
 		return
 	}
 	b, damaged := n.damage(b)
-	to.deliver(n.w.between(serviceDelayMin, serviceDelayMax), func() { to.receive(n, k, b, damaged) })
+	delay := n.w.between(serviceDelayMin, serviceDelayMax)
+	if n.service.delay > 0 {
+		delay = n.w.between(delay, n.service.delay)
+	}
+	to.deliver(delay, func() { to.receive(n, k, b, damaged) })
 }
 
 // fromService delivers a datagram of a supervisor to the host half.
 func (n *node) fromService(by *replica, k uint8, b []byte) {
-	if n.service.cut[k] || n.w.chance(n.service.lose) {
+	if n.service.cut[k] || n.service.deaf || n.w.chance(n.service.lose) {
 		return
 	}
 	b, damaged := n.damage(b)
@@ -80,10 +88,16 @@ func (n *node) gossipPeriod() time.Duration { return n.w.cfg.Periods.DigestPerio
 
 // hearGossip informs the host half of other members, on interface 0, which carries gossip.
 func (n *node) hearGossip() {
-	lives := slices.ContainsFunc(n.w.nodes, func(o *node) bool { return o != n && o.host.up() && !o.service.cut[0] })
-	if lives && !n.service.cut[0] {
+	if n.hearsGossip() {
 		n.stepHost(hostcore.GossipHeard{})
 	}
+}
+
+// hearsGossip reports whether another node's gossip reaches this one.
+func (n *node) hearsGossip() bool {
+	return !n.service.cut[0] && !n.service.deaf && slices.ContainsFunc(n.w.nodes, func(o *node) bool {
+		return o != n && o.host.up() && !o.service.cut[0] && !o.service.mute
+	})
 }
 
 // kept returns the content of a half's spool, as a starting half gets it.

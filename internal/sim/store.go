@@ -39,8 +39,9 @@ type head struct{ term, batch uint64 }
 type entry struct {
 	term     uint64
 	statuses []awareness.NodeStatus
-	evidence [][]view.FaultEvidence // of each status
-	gone     fault.NodeID           // this node has left its place; empty: none
+	evidence [][]view.FaultEvidence       // of each status
+	stated   []*lofamov1.HardwareWatchdog // of each status' node
+	gone     fault.NodeID                 // this node has left its place; empty: none
 }
 
 // store is the supervisors' etcd: one log of transactions with a quorum of members, one revision for each, leases and
@@ -222,7 +223,7 @@ func (s *store) commit(b *batch) (rev uint64, ok bool) {
 	}
 	s.w.checkCommit(b)
 	s.head = b.head
-	s.append(entry{term: b.head.term, statuses: b.statuses, evidence: b.evidence})
+	s.append(entry{term: b.head.term, statuses: b.statuses, evidence: b.evidence, stated: b.stated})
 	b.rev = s.rev()
 	s.commits++
 	for _, d := range b.docs {

@@ -35,6 +35,9 @@ type term struct {
 
 	words map[fault.Origin]spoken // of the newest whole digests
 
+	watchdogs *view.Watchdogs
+	stated    map[fault.NodeID]*lofamov1.HardwareWatchdog // of the nodes, as of the open batch
+
 	witness witness
 }
 
@@ -48,8 +51,9 @@ type batch struct {
 	touched  map[fault.NodeID]bool
 	origins  map[fault.Origin]bool
 	reports  []fault.ReportID
-	statuses []awareness.NodeStatus // from here on set when sealed
-	evidence [][]view.FaultEvidence // of each status
+	statuses []awareness.NodeStatus       // from here on set when sealed
+	evidence [][]view.FaultEvidence       // of each status
+	stated   []*lofamov1.HardwareWatchdog // of each status' node; nil: none
 	docs     []*lofamov1.Node
 	folded   awareness.IncidentOutput
 	inbox    []servicenet.InboxPosition
@@ -83,7 +87,7 @@ func awarenessConfig(w *World, id string) awareness.Config {
 		Dims: w.cfg.Dims, IDs: ids, Supervisor: id,
 		ChallengeNode: p.ChallengeNode, ChallengeHalf: p.ChallengeHalf, ChallengeSingle: p.ChallengeSingle,
 		DigestPeriod: p.DigestPeriod, DigestMisses: p.DigestMisses, Grace: p.DigestPeriod, HalfBound: p.HalfBound(),
-		PauseSettle: p.PauseSettle(), HoldOff: p.LinkHoldOff,
+		PauseSettle: p.PauseSettle(), HoldOff: p.LinkHoldOff, StopLimit: w.cfg.StopLimit,
 		Nonce: func() (n [16]byte) {
 			binary.LittleEndian.PutUint64(n[:], w.rnd.Uint64())
 			binary.LittleEndian.PutUint64(n[8:], w.rnd.Uint64())
@@ -102,6 +106,10 @@ func awarenessConfig(w *World, id string) awareness.Config {
 	switch w.cfg.bug {
 	case bugGrace:
 		cfg.Grace = 0
+	case bugNoStop:
+		cfg.StopLimit = time.Second
+	case bugHoldOff:
+		cfg.HoldOff = 0
 	case bugRelinked:
 		cfg.RelinkBound = time.Nanosecond
 	default:
@@ -115,7 +123,7 @@ func newTerm(r *replica, rev uint64) (*term, error) {
 	t := &term{
 		r: r, rev: rev, started: w.now, inbox: servicenet.NewInbox(slices.Collect(maps.Values(s.inbox))), head: s.head,
 		open: newBatch(), waiting: make(map[fault.ReportID][]ackTo), mine: make(copied), words: make(map[fault.Origin]spoken),
-		witness: newWitness(),
+		witness: newWitness(), watchdogs: view.NewWatchdogs(), stated: make(map[fault.NodeID]*lofamov1.HardwareWatchdog),
 	}
 	var saved []awareness.NodeStatus
 	for _, n := range w.nodes {
@@ -132,6 +140,8 @@ func newTerm(r *replica, rev uint64) (*term, error) {
 			t.open.touched[n.id()] = true
 		}
 		saved = append(saved, e.Status)
+		t.stated[n.id()] = e.Watchdog
+		t.watchdogs.Restore(n.id(), e.Watchdog, e.Status.HostEpoch)
 	}
 	if w.cfg.bug == bugRestore {
 		saved = nil
@@ -225,7 +235,7 @@ func (t *term) take(in input) {
 // takeReport takes one that has not been seen before.
 func (t *term) takeReport(now time.Time, in input, rep *fault.Report) {
 	if rep.Digest {
-		t.words[rep.ID.Origin] = spokenIn(rep)
+		t.words[rep.ID.Origin] = spokenIn(rep, in.health)
 	}
 	held := in.held + t.r.w.now.Sub(in.arrived)
 	for i := range rep.Observations {
@@ -236,6 +246,7 @@ func (t *term) takeReport(now time.Time, in input, rep *fault.Report) {
 	}
 	changed, _ := t.step(now, awareness.Evidence{Delivery: fault.Delivery{Report: *rep, Path: in.path, Hops: in.hops}})
 	t.doubleVotes(now, in, rep)
+	changed = t.noteWatchdog(now, in, rep) || changed
 	if rep.Digest && !changed {
 		return // liveness is not committed
 	}
@@ -305,12 +316,16 @@ func (t *term) launch() {
 		if !b.touched[n.id()] {
 			continue
 		}
-		st, _ := t.machine.Node(n.id())
+		st, _ := t.machine.NodeToCommit(n.id())
 		t.rosyStatus(&st)
 		b.statuses = append(b.statuses, st)
 		b.evidence = append(b.evidence, view.GatherAll(st, t.life, t.r.clock()))
+		b.stated = append(b.stated, t.stated[n.id()])
 		doc := view.Stored(st)
 		view.PutEvidence(doc, b.evidence[len(b.evidence)-1])
+		if is := t.stated[n.id()]; is != nil {
+			doc.HostHealth = &lofamov1.HalfHealth{HardwareWatchdog: is}
+		}
 		b.docs = append(b.docs, doc)
 	}
 	t.fold(b)

@@ -129,6 +129,9 @@ func (w *World) oweProcess(n *node, h fault.Half, alone bool) {
 			return pic.state[c] == fault.Failed || pic.state[fault.ComponentNode] == fault.Failed
 		},
 		bound: func() time.Duration {
+			if w.stopHolds(n) {
+				return 0
+			}
 			if !other.up() {
 				return w.nodeBound(n)
 			}
@@ -139,8 +142,9 @@ func (w *World) oweProcess(n *node, h fault.Half, alone bool) {
 			if !way[n.rank] || !other.ready() || n.place != nil && n.place.transfer.moves(w.now) {
 				return 0 // reports from a former place tell nothing, and the other half may not run at the new one yet
 			}
-			// A half that began after the death never saw the dead one. It waits for the first write as long as at a cold start.
-			if other.born.After(p.lived) && w.now.Sub(other.born) <= watchdog.DefaultGrace {
+			// A half that began after the death, or just before it, never saw the dead one. It waits for the first write as long as at
+			// a cold start.
+			if other.born.Add(2*w.cfg.Periods.TRead).After(p.lived) && w.now.Sub(other.born) <= watchdog.DefaultGrace {
 				return 0
 			}
 			return w.cfg.Periods.HalfBound()
@@ -203,10 +207,15 @@ func (w *World) oweLink(n *node, d grid.Direction, alone bool) {
 // watch checks at intervals that broken parts are reported in time, and that any part called NORMAL can have reported
 // so.
 func (w *World) watch() {
+	if w.cfg.Fences != nil {
+		return // delays change what can be known when
+	}
 	w.after(watchEvery, w.watch)
 	l := w.leading()
 	w.ways(l)
+	w.watchCables()
 	w.watchMoves()
+	w.watchStops()
 	keep := w.truth.debts[:0]
 	for _, d := range w.truth.debts {
 		if !d.lasts() || d.known(w.store.picture(d.node.id())) {

@@ -38,6 +38,13 @@ type Config struct {
 	// Moves: nodes can join and leave.
 	Moves bool
 
+	// Fences gives every machine a hardware watchdog, which its recovery daemon feeds; nil: none has one. The other checks of
+	// verdicts are off then.
+	Fences *Fences
+
+	// StopLimit is that of the supervisors; 0: they excuse no announced stop.
+	StopLimit time.Duration
+
 	bug bug // planted, to show that the checks find it
 }
 
@@ -67,6 +74,8 @@ type World struct {
 	// supervisorCut: no node reaches a supervisor, and the rest of the service network lives.
 	supervisorCut bool
 	responses     *responses // nil: none
+	fenced        []fenced   // in the order of time
+	resets        int        // by hardware watchdogs
 	moves         *moves     // nil: no node joins or leaves
 	deliveries    deliveries
 	truth         truth
@@ -112,6 +121,11 @@ func New(cfg Config) (*World, error) {
 		}
 		w.after(orderEvery, w.sendOrders)
 	}
+	if cfg.Fences != nil {
+		for _, n := range w.nodes {
+			n.machine = newComputer(n, *cfg.Fences)
+		}
+	}
 	for i := range cfg.Supervisors {
 		w.replicas = append(w.replicas, newReplica(w, i))
 	}
@@ -124,6 +138,7 @@ func New(cfg Config) (*World, error) {
 		w.after(w.between(0, cfg.Periods.TRead), r.start)
 	}
 	w.startNodes(cfg.Periods.TRead)
+	w.startMachines()
 	w.at(w.now, w.watch)
 	return w, nil
 }

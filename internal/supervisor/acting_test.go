@@ -12,11 +12,9 @@ import (
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/executor/node"
 	"github.com/lofamo/lofamo/internal/supervisor"
-	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
-	"github.com/lofamo/lofamo/pkg/response/policy"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -138,9 +136,7 @@ func TestNodeActsOnOrderOfLeader(t *testing.T) {
 // wantedByPolicy makes a node act through a policy, beginning with the report of a fault.
 func wantedByPolicy(t *testing.T, c *supervisortest.Cluster, leader int, n *acting, token uint64) {
 	t.Helper()
-	etcd := etcdClient(t, c.Configs[leader])
-	s := store.NewEtcd(etcd, store.Options{})
-	docs, err := policy.Parse([]byte(`
+	s := storedPolicy(t, c.Configs[leader], `
 apiVersion: lofamo.io/v1
 kind: ResponsePolicy
 metadata: {name: look}
@@ -149,23 +145,7 @@ spec:
   match: fault.component == "memory" && fault.state == "SICK"
   steps:
   - {name: look, executor: node.check, parameters: {script: memory}}
-`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	set, err := s.PolicySet(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	w, err := set.Write([]store.StoredPolicy{{Name: docs[0].Name, JSON: docs[0].JSON, By: "operator/ann", At: time.Now()}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, kv := range w.Puts {
-		if _, err := etcd.Put(t.Context(), kv.Key, string(kv.Value)); err != nil {
-			t.Fatal(err)
-		}
-	}
+`)
 	before := len(n.did())
 	a := c.Agents["n1-0-0"]
 	id, b := a.Report(t, fault.HalfHost, false, fault.Observation{Component: fault.ComponentMemory, State: fault.Sick, Kind: fault.KindSelf})

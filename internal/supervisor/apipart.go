@@ -43,8 +43,12 @@ func (p *apiPart) start(s *Supervisor) error {
 		cfg.Mapped, cfg.MappedDead, cfg.Ends = s.orders.Mapped, s.orders.MappedDead, s.orders
 		lofamov1.RegisterReplicaServer(p.grpc, s.engine.followers)
 	}
-	if s.respond.cluster != nil {
-		cfg.Outside = s.respond.cluster.OutsideNotes
+	cfg.Outside = s.outsideNotes
+	if s.respond.responder != nil {
+		cfg.Sources = s.respond.responder.SourceNotes
+	}
+	if s.respond.witnesses != nil {
+		cfg.Controller = s.respond.witnesses.node
 	}
 	p.Server = api.New(cfg)
 	lofamov1.RegisterFaultSupervisorServer(p.grpc, p.Server)

@@ -271,13 +271,29 @@ func (b *browsed) pages() string {
 		return srv.URL, end
 	}
 	second, _ := serve("p2", alone{faults, &b.quorum}, tripped{responses})
-	first, end := serve("p1", faults, responses, web.Peer{ID: "p2", URL: second})
+	first, end := serve("p1", watched{faults}, responses, web.Peer{ID: "p2", URL: second})
 	b.lose = end
 	token, err := pki.NewWebLogin(signer(t, b.c, "viewer"), "p1", time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
 	return first + "/#login=" + token + " " + second
+}
+
+// watched is a replica that has read the management controller of n1-1-1.
+type watched struct {
+	lofamov1.FaultSupervisorClient
+}
+
+func (w watched) GetNode(ctx context.Context, in *lofamov1.GetNodeRequest, opts ...grpc.CallOption) (*lofamov1.Node, error) {
+	n, err := w.FaultSupervisorClient.GetNode(ctx, in, opts...)
+	if n.GetId() == "n1-1-1" {
+		n.Controller = &lofamov1.ManagementController{Finding: lofamov1.ControllerFinding_CONTROLLER_SILENT, Detail: "no route to host",
+			Since: durationpb.New(3 * time.Minute), Age: durationpb.New(4 * time.Second), PowerFeedSuspected: true,
+			Sensors: []string{"CPU 1 97 °C: Critical", "Inlet 20 °C: OK"},
+			Log:     []string{"2026-01-01T00:00:00Z OK: System boot", "2026-01-01T01:00:00Z Critical: PSU 1 has lost its input"}}
+	}
+	return n, err
 }
 
 // alone is a replica that reaches no quorum until the flag is set.

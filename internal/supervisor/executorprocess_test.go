@@ -12,17 +12,15 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/executor/process"
-	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/testing/freeport"
 	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
-	"github.com/lofamo/lofamo/pkg/response/policy"
 )
 
 // executorProcess runs an executor process with the cluster's certificates. Its command makes a directory with the
 // attempt's name, and fails if the directory exists.
-func executorProcess(t *testing.T, pki, made string) string {
+func executorProcess(t *testing.T, pki, made string, change ...func(*process.Config)) string {
 	cfg := process.Default()
 	cfg.Cluster, cfg.Listen, cfg.StateDir = supervisortest.Name, freeport.Addr(t).String(), filepath.Join(t.TempDir(), "state")
 	cfg.TLS = config.SupervisorTLS{CA: filepath.Join(pki, "ca.pem"), Cert: filepath.Join(pki, "executor.pem"),
@@ -31,6 +29,9 @@ func executorProcess(t *testing.T, pki, made string) string {
 		Name: "repair", Path: "/bin/mkdir", Args: []string{made + "/${node}.${attempt}"},
 		Parameters: map[string]string{"node": "n[0-9-]+", "attempt": "[0-9]+"},
 	}}
+	for _, f := range change {
+		f(&cfg)
+	}
 	_, err := process.Init(cfg.StateDir, cfg.Cluster, false)
 	var p *process.Process
 	if err == nil {
@@ -64,9 +65,7 @@ func TestExecutorProcessActsOncePerFault(t *testing.T) {
 		cfg.Responses.Executors.Process = &config.ExecutorClient{Address: address}
 	}})
 	follower := (leader + 1) % 3
-	etcd := etcdClient(t, c.Configs[follower])
-	s := store.NewEtcd(etcd, store.Options{})
-	docs, err := policy.Parse([]byte(`
+	s := storedPolicy(t, c.Configs[follower], `
 apiVersion: lofamo.io/v1
 kind: ResponsePolicy
 metadata: {name: repair}
@@ -75,23 +74,7 @@ spec:
   match: fault.component == "memory" && fault.state == "FAILED"
   steps:
   - {name: repair, executor: command, parameters: {command: repair}, timeout: 20s}
-`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	set, err := s.PolicySet(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	w, err := set.Write([]store.StoredPolicy{{Name: docs[0].Name, JSON: docs[0].JSON, By: "operator/ann", At: time.Now()}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, kv := range w.Puts {
-		if _, err := etcd.Put(t.Context(), kv.Key, string(kv.Value)); err != nil {
-			t.Fatal(err)
-		}
-	}
+`)
 	// repaired reports faults of nodes until one of them had its command. If the lead moves in the middle of an
 	// attempt, as it may on a busy machine, the outcome of the command is unknown, and it is not repeated.
 	repaired := func(by int, ids ...fault.NodeID) *response.Response {

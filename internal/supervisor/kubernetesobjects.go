@@ -11,6 +11,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/executor/kubernetes"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
 // objectsPart keeps custom resources in Kubernetes while this replica leads.
@@ -90,6 +91,7 @@ func faultOf(in *lofamov1.Incident) kubernetes.Fault {
 	for _, e := range in.GetVerdict().GetEvidence() {
 		st.Evidence = append(st.Evidence, evidenceText(e, in.GetVerdict().GetTime().AsTime()))
 	}
+	st.Evidence = append(servicenet.DeathNotes(in), st.Evidence...) // first: the list is bounded
 	active := metav1.Condition{Type: kubernetes.FaultActive, Status: metav1.ConditionTrue, Reason: "Open", Message: "the fault stands",
 		LastTransitionTime: st.Since}
 	out := kubernetes.Fault{Name: in.GetId(), Grave: int(in.GetSeverity())}

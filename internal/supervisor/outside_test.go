@@ -16,11 +16,9 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/examples/remediator/receiver"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
-	"github.com/lofamo/lofamo/pkg/response/policy"
 )
 
 // outside is the systems that responses reach beyond the cluster: a receiver of webhooks that keeps the contract, and
@@ -101,9 +99,7 @@ func TestWebhookAndAlertHappenOnce(t *testing.T) {
 		cfg.Responses.Executors.Alertmanager = &config.Alertmanagers{URLs: []string{alertmanager.URL}}
 	}})
 	follower := (leader + 1) % 3
-	etcd := etcdClient(t, c.Configs[follower])
-	s := store.NewEtcd(etcd, store.Options{})
-	docs, err := policy.Parse([]byte(`
+	s := storedPolicy(t, c.Configs[follower], `
 apiVersion: lofamo.io/v1
 kind: ResponsePolicy
 metadata: {name: repair}
@@ -114,23 +110,7 @@ spec:
   - {name: repair, executor: webhook.remediate, parameters: {target: repair}, timeout: 20s}
   - {name: alert, executor: alertmanager, parameters: {severity: critical}, timeout: 20s}
   undo: {onRecovery: true, after: 0s}
-`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	set, err := s.PolicySet(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	w, err := set.Write([]store.StoredPolicy{{Name: docs[0].Name, JSON: docs[0].JSON, By: "operator/ann", At: time.Now()}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, kv := range w.Puts {
-		if _, err := etcd.Put(t.Context(), kv.Key, string(kv.Value)); err != nil {
-			t.Fatal(err)
-		}
-	}
+`)
 	tell := func(st fault.State, to string) {
 		a := c.Agents["n0-0-0"]
 		id, b := a.Report(t, fault.HalfHost, false, fault.Observation{Component: fault.ComponentMemory, State: st, Kind: fault.KindSelf})

@@ -105,6 +105,7 @@ type respondPart struct {
 	actor     *node.Actor            // sends the actions of responses to nodes
 	alerts    *alertmanager.Executor // nil: no alerts are sent
 	cluster   *kubernetes.Executor   // nil: no responses in Kubernetes
+	witnesses *witnesses             // the management controllers of nodes; nil without an executor process
 }
 
 // federationPart connects this replica to other regions and to a parent.

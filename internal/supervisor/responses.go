@@ -41,11 +41,15 @@ func (p *respondPart) start(s *Supervisor) error {
 	}
 	limits := c.Limits(s.cfg.DomainLabels)
 	limits.Silence = time.Duration(s.periods.DigestMisses) * s.periods.DigestPeriod // older reports of a half do not count
+	if limits.SharedMargin = s.periods.LeastFenceMargin(); limits.FenceMargin < limits.SharedMargin && len(s.cfg.Replicas) > 1 {
+		s.logger.Warn("responses.fenceMargin is too short for a cluster of several supervisors: the longer margin is used",
+			"configured", limits.FenceMargin.String(), "in_force", limits.SharedMargin.String())
+	}
 	p.responder, err = respond.New(respond.Config{
 		Cluster: s.cfg.Cluster, Limits: limits, Audit: store.AuditLimits{Lines: uint64(c.AuditLines), Bytes: uint64(c.AuditBytes)},
 		Store: s.store.Etcd, Incidents: s.store.incidents, Awareness: awarenessOf{s.engine.Engine}, Supervisors: s.whereReplicas,
-		Executors: executors,
-		Metrics:   respond.NewMetrics(s.metrics.registry), Logger: s.logger,
+		Executors: executors, Unconfigured: s.sourceKey,
+		Metrics: respond.NewMetrics(s.metrics.registry), Logger: s.logger,
 	})
 	return err
 }
@@ -99,6 +103,9 @@ func (s *Supervisor) executors() (map[response.Kind]executor.Executor, error) {
 			return nil, fmt.Errorf("responses.executors.process: %w", err)
 		}
 		s.respond.executor = x
+		s.respond.witnesses = &witnesses{fetch: x.Controllers, read: s.engine.Map, logger: s.logger,
+			tell: func(ev response.OutsideChanged) { s.respond.responder.OutsideChanged(ev) },
+			warn: func() { s.respond.responder.WarnSources() }}
 		add(x, executor.RemoteKinds()...)
 	}
 	return out, nil
@@ -125,6 +132,21 @@ func (s *Supervisor) workResponses(ctx context.Context, wg *sync.WaitGroup) {
 	}
 }
 
+// sourceKey implements response.Unconfigured.
+func (s *Supervisor) sourceKey(source response.Source) string {
+	c := s.cfg.Responses.Executors
+	switch {
+	case source == response.FromKubernetes && (c.Kubernetes == nil || !c.Kubernetes.Evidence):
+		return "responses.executors.kubernetes.evidence: true"
+	case source == response.FromControllers && c.Process == nil:
+		return "responses.executors.process, and controllers.nodes in the configuration of the executor process"
+	case source == response.FromControllers && s.respond.witnesses.none.Load():
+		return "controllers.nodes in the configuration of the executor process"
+	default:
+		return ""
+	}
+}
+
 // responseService returns the service of policies and responses. A parent of regions has neither.
 func (s *Supervisor) responseService() *api.Responses {
 	switch {
@@ -133,7 +155,9 @@ func (s *Supervisor) responseService() *api.Responses {
 	case s.respond.responder == nil:
 		return api.NewResponses(s.api.Server, s.store.Etcd, nil)
 	default:
-		return api.NewResponses(s.api.Server, s.store.Etcd, s.respond.responder)
+		out := api.NewResponses(s.api.Server, s.store.Etcd, s.respond.responder)
+		out.Sources(s.sourceKey)
+		return out
 	}
 }
 
@@ -151,6 +175,21 @@ func (s *Supervisor) leadResponses(ctx context.Context, wg *sync.WaitGroup, fenc
 		wg.Go(func() { s.respond.responder.Lead(ctx, fence) })
 	}
 	s.leadConditions(ctx, wg, fence)
+	if w := s.respond.witnesses; w != nil {
+		wg.Go(func() { w.lead(ctx) })
+	}
+}
+
+// outsideNotes returns the reports of other programs about a node, in words.
+func (s *Supervisor) outsideNotes(id fault.NodeID, now time.Time) []string {
+	var out []string
+	if s.respond.cluster != nil {
+		out = s.respond.cluster.OutsideNotes(id, now)
+	}
+	if s.respond.witnesses != nil {
+		out = append(out, s.respond.witnesses.notes(id, now)...)
+	}
+	return out
 }
 
 // whereReplicas returns the nodes on which the replicas run, and which replicas live.

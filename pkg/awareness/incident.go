@@ -131,6 +131,9 @@ type Incident struct {
 	Escalated    time.Time // the last time; zero: never
 	Labels       map[string]string
 	Version      uint64 // from 1
+	// LastWords, LastBoot and Kernel are the traces of the death of the root's machine: see MachineTrace.
+	LastWords, LastBoot string
+	Kernel              KernelVerdict
 }
 
 // Bounds of an incident.
@@ -210,6 +213,7 @@ type Incidents struct {
 	folded   time.Time // the last folding
 	parts    int       // that it folded
 	statuses func(fault.NodeID) (NodeStatus, bool)
+	traces   map[fault.NodeID]MachineTrace
 
 	changed   []*Incident // by the current update
 	isChanged map[*Incident]bool
@@ -224,7 +228,8 @@ type incident struct {
 	// due is when a RECOVERING incident is CLOSED, or, if left is true, when a remaining fault becomes the root cause.
 	due   time.Time
 	left  bool
-	stood bool // covers comes from a matched root cause, and not from the stored incident
+	again time.Time // when the present fault of a reopened incident began; zero: it was not reopened since the term began
+	stood bool      // covers comes from a matched root cause, and not from the stored incident
 	// held are the root causes that wait below this one, by key, until settles. had are those, the root cause and the members
 	// of its group fault that were ever seen here: only another one restarts the wait. joined is when the last member began.
 	// behind are root causes that it explained until now, with the time until which each stays: see incidenthold.go.
@@ -242,6 +247,8 @@ type IncidentUpdate struct {
 	Groups  []GroupStatus // all that stand, by ID
 	// Status returns the present status of any other node; false: the torus has none of that ID.
 	Status func(fault.NodeID) (NodeStatus, bool)
+	// Traces of nodes replace the earlier ones; zero: there is none any more.
+	Traces map[fault.NodeID]MachineTrace
 }
 
 // IncidentOutput is what an update changed.
@@ -257,7 +264,8 @@ func NewIncidents(cfg IncidentConfig, now time.Time, saved []Incident, nodes []N
 		return nil, errors.New("incidents: want Quiet, Recover, Settle, KeepClosed and KeepFor above zero")
 	}
 	l := &Incidents{cfg: cfg, ill: make(map[fault.NodeID]*illNode), coords: make(map[fault.NodeID]grid.Coord, len(cfg.IDs)),
-		ids: make(map[string]bool, len(saved)), isChanged: make(map[*Incident]bool), now: now, wake: now, stale: true}
+		ids: make(map[string]bool, len(saved)), isChanged: make(map[*Incident]bool), now: now, wake: now, stale: true,
+		traces: make(map[fault.NodeID]MachineTrace)}
 	for at, id := range cfg.IDs {
 		l.coords[id] = at
 	}

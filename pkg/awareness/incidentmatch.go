@@ -15,6 +15,14 @@ import (
 func (l *Incidents) Update(now time.Time, u IncidentUpdate) IncidentOutput {
 	l.now, l.changed, l.gone = fault.Later(now, l.now), nil, nil
 	clear(l.isChanged)
+	l.update(u)
+	l.trace(u.Traces)
+	slices.SortFunc(l.changed, func(a, b *Incident) int { return strings.Compare(a.ID, b.ID) })
+	return IncidentOutput{Changed: l.changed, Gone: l.gone}
+}
+
+// update is Update without the traces of machines.
+func (l *Incidents) update(u IncidentUpdate) {
 	known := make(map[Part]bool)
 	for _, c := range u.Changes {
 		if c.From != fault.Unknown {
@@ -33,13 +41,13 @@ func (l *Incidents) Update(now time.Time, u IncidentUpdate) IncidentOutput {
 		l.groups, l.stale = u.Groups, true
 	}
 	if !l.stale && (l.wake.IsZero() || l.now.Before(l.wake)) {
-		return IncidentOutput{}
+		return
 	}
 	if next := l.folded.Add(foldingPause(len(l.standing), l.parts)); l.now.Before(next) {
 		if l.wake.IsZero() || l.wake.After(next) || !l.now.Before(l.wake) {
 			l.wake = next
 		}
-		return IncidentOutput{}
+		return
 	}
 	l.stale, l.folded = false, l.now
 	l.statuses = func(id fault.NodeID) (NodeStatus, bool) {
@@ -57,8 +65,6 @@ func (l *Incidents) Update(now time.Time, u IncidentUpdate) IncidentOutput {
 	for _, s := range l.standing {
 		l.wake = fault.Earliest(l.wake, s.wake(l.cfg.Settle))
 	}
-	slices.SortFunc(l.changed, func(a, b *Incident) int { return strings.Compare(a.ID, b.ID) })
-	return IncidentOutput{Changed: l.changed, Gone: l.gone}
 }
 
 // foldingPause returns the least time between two foldings. With many standing incidents, or many faulty parts in the last
@@ -263,6 +269,7 @@ func (l *Incidents) stand(s *incident, c *cluster) {
 	worse := c.state > s.Fault
 	plain := len(s.held)+len(s.behind)+len(c.held)+len(c.behind) == 0
 	l.settle(s, c)
+	again := s.State == IncidentRecovering || s.State == IncidentClosed
 	same := !moved && !worse && s.State == IncidentOpen && s.Count == len(parts) && slices.Equal(s.Consequences, shown)
 	if same && plain && s.stood && len(shown) == len(parts) {
 		return // covers is up to date
@@ -270,8 +277,8 @@ func (l *Incidents) stand(s *incident, c *cluster) {
 	if !same {
 		fresh := s.Version == 0
 		in := l.change(s)
-		if in.State == IncidentRecovering || in.State == IncidentClosed {
-			in.Reopened++
+		if again {
+			l.reopen(s, c)
 		}
 		if !fresh && (severity(c.root, c.state) > in.Severity || larger(in, c)) {
 			l.escalate(in)
@@ -282,6 +289,9 @@ func (l *Incidents) stand(s *incident, c *cluster) {
 		in.Severity = max(in.Severity, severity(c.root, c.state))
 		if moved || worse {
 			in.Fault, in.Verdict = c.state, l.reached(c)
+		}
+		if moved {
+			in.dropTraces()
 		}
 		in.Summary = fault.Cut(sentence(c, in.Fault, in.Verdict.Reason), maxSummary)
 	}

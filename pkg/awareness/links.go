@@ -35,7 +35,7 @@ func (m *Machine) findLink(n *node, d grid.Direction, now time.Time) finding {
 		return explained(p, own, by)
 	}
 	far, farBy := m.ownWord(p, fault.Link(d.Opposite()), now)
-	if t := m.relinking(n, p, now); t.After(now) && (own.silent() || far.silent()) {
+	if t := m.linkExcused(n, p, own, far, now); t.After(now) {
 		n.wakeAt(t, now)
 		return finding{keep: true}
 	}
@@ -66,6 +66,16 @@ func (m *Machine) findLink(n *node, d grid.Direction, now time.Time) finding {
 		return f
 	}
 	return m.unheard(n)
+}
+
+// linkExcused returns until when something other than the link explains what its ends say: one of them has only just regained the other's
+// trust, or is back from a stop. Zero: nothing does.
+func (m *Machine) linkExcused(n, p *node, own, far *record, now time.Time) time.Time {
+	t := fault.Later(m.stopExplains(n, p, own), m.stopExplains(n, p, far))
+	if own.silent() || far.silent() {
+		t = fault.Later(t, m.relinking(n, p, now))
+	}
+	return t
 }
 
 // ownEnd returns the finding for a link whose other end is not known: its own end alone counts.

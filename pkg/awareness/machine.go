@@ -146,6 +146,7 @@ func (m *Machine) restore(s NodeStatus, again bool) error {
 	}
 	m.restoreRestart(n, s.Restart)
 	m.restoreStop(n, s.Stop)
+	m.restoreReturn(n, s.LinksSettle)
 	if n.unreachable = s.Unreachable; s.Unreachable {
 		m.restoreStranded(n)
 	}

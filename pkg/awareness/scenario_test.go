@@ -46,6 +46,7 @@ import (
 //	stop NODE/HALF stop|shutdown|reboot|over   this half announces a stop of the node, or its end
 //	replay NODE/HALF             every report it ever sent arrives again
 //	takeover [ruleless]          another supervisor leads, with the committed map; with one whose rules it does not know
+//	takeover after DURATION      another supervisor leads; the former one's clock was behind by that
 //	measure NODE/HALF QUANTITY THRESHOLD EVERY VALUE...   it reads the values, so far apart, and sends each with a digest
 //	map                          prints everything that is not NORMAL
 //	nodes                        prints the nodes that are not NORMAL, without their components
@@ -54,6 +55,8 @@ import (
 //	explain GROUP                explains a group fault that stands
 //	brief, full                  of changes print only those of whole nodes and of groups; everything
 //	evidence NODE COMPONENT      prints why
+//	kernel NODE [booted=AGO] [panic=AGO,RECEIVER...]   prints whether the kernels of its FAILED halves are dead; the machine stated
+//	                             another boot, or the receivers a panic, so long ago
 //	links NODE                   prints its link ends that are not NORMAL
 func TestScenarios(t *testing.T) {
 	golden.Files(t, "testdata/*.txt", func(t *testing.T, text string) string {
@@ -155,9 +158,18 @@ func (s *scenario) command(f []string) error {
 	case "move", "follow", "up":
 		return s.move(f)
 	case "takeover":
-		return s.takeover(arg(1) == "ruleless")
+		behind := time.Duration(0)
+		if arg(1) == "after" {
+			var err error
+			if behind, err = time.ParseDuration(arg(2)); err != nil {
+				return err
+			}
+		}
+		return s.takeover(arg(1) == "ruleless", behind)
 	case "map":
 		s.printMap()
+	case "kernel":
+		return s.kernel(f[1:])
 	case "links":
 		s.printLinks(fault.NodeID(arg(1)))
 	case "evidence":
@@ -372,11 +384,14 @@ func (s *scenario) actors(f []string) error {
 	return nil
 }
 
-func (s *scenario) takeover(ruleless bool) error {
+func (s *scenario) takeover(ruleless bool, behind time.Duration) error {
 	saved, warned, groups := s.w.m.Nodes(), s.w.m.Warnings(), s.w.m.Groups()
 	for i := range saved {
+		if at := &saved[i].Stop; at.Reason != 0 {
+			at.Since, at.Until = at.Since.Add(-behind), at.Until.Add(-behind)
+		}
 		if !ruleless {
-			break
+			continue
 		}
 		saved[i].Rule = "of a version to come"
 		for k := range saved[i].Components {

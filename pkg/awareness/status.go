@@ -12,7 +12,7 @@ import (
 func (m *Machine) Nodes() []NodeStatus {
 	out := make([]NodeStatus, 0, len(m.own))
 	for _, n := range m.own {
-		out = append(out, m.status(n))
+		out = append(out, m.status(n, false))
 	}
 	return out
 }
@@ -22,7 +22,7 @@ func (m *Machine) Len() int { return len(m.own) }
 
 // NodeAt returns the i-th node of the map, 0 to Len()-1, in the order of rank, so that callers can read the map in
 // pieces.
-func (m *Machine) NodeAt(i int) NodeStatus { return m.status(m.own[i]) }
+func (m *Machine) NodeAt(i int) NodeStatus { return m.status(m.own[i], false) }
 
 // Node returns one node.
 func (m *Machine) Node(id fault.NodeID) (NodeStatus, bool) {
@@ -30,7 +30,17 @@ func (m *Machine) Node(id fault.NodeID) (NodeStatus, bool) {
 	if !ok || m.nodes[rank].foreign {
 		return NodeStatus{}, false
 	}
-	return m.status(m.nodes[rank]), true
+	return m.status(m.nodes[rank], false), true
+}
+
+// NodeToCommit returns the status like Node, but without evidence that a NORMAL component is NORMAL, because no record stores it. In a
+// healthy node this is all evidence, and collecting it costs more than the rest of the status.
+func (m *Machine) NodeToCommit(id fault.NodeID) (NodeStatus, bool) {
+	rank, ok := m.ranks[id]
+	if !ok || m.nodes[rank].foreign {
+		return NodeStatus{}, false
+	}
+	return m.status(m.nodes[rank], true), true
 }
 
 // Life returns the time of a node's newest report; zero: none, or no such node in the map.
@@ -65,7 +75,8 @@ func (m *Machine) Links() []LinkStatus {
 	return out
 }
 
-func (m *Machine) status(n *node) NodeStatus {
+// status returns the node's status. If it is terse, the evidence on NORMAL components leaves out all NORMAL statements.
+func (m *Machine) status(n *node, terse bool) NodeStatus {
 	m.look()
 	self := &n.components[fault.ComponentNode]
 	out := NodeStatus{
@@ -75,19 +86,26 @@ func (m *Machine) status(n *node) NodeStatus {
 		Since: m.clock.time(self.since), Life: n.heard(0), HalfLife: [2]time.Time{n.voices[0].heard,
 			n.voices[1].heard}, RegistersAt: m.clock.time(n.registersAt),
 		HostEpoch: n.voices[0].epoch, DNPEpoch: n.voices[1].epoch,
-		Platform: n.platform(), Restart: m.announced(n, m.now), Stop: m.isStopped(n),
+		Platform: n.platform(), Restart: m.announced(n, m.now), Stop: m.isStopped(n), LinksSettle: m.linksSettle(n),
 		Wiring: m.wiring(n),
 	}
 	if n.speaker != 0 {
 		out.Registers = n.voice(n.speaker).registers
 	}
+	out.Components = make([]ComponentStatus, 0, fault.NumComponents)
 	for c := fault.ComponentHost; c.Valid(); c++ {
 		if n.has(c) {
 			p := &n.components[c]
-			out.Components = append(out.Components, ComponentStatus{
+			s := ComponentStatus{
 				Component: c, State: p.state, Cause: p.cause, Since: m.clock.time(p.since), Rule: p.rule.String(), Reason: n.reason(c),
-				Flapping: p.flapping, Evidence: m.evidenceOf(n, c),
-			})
+				Flapping: p.flapping,
+			}
+			if terse && p.state == fault.Normal {
+				s.Evidence = m.contradicting(n, c)
+			} else {
+				s.Evidence = m.evidenceOf(n, c)
+			}
+			out.Components = append(out.Components, s)
 		}
 	}
 	return out
@@ -108,39 +126,9 @@ func (n *node) reason(c fault.Component) string {
 // evidenceOf gathers every statement that bears on the component, newest first.
 func (m *Machine) evidenceOf(n *node, c fault.Component) []EvidenceStatus {
 	var out []EvidenceStatus
-	add := func(r *record, by fault.Origin) {
-		if r != nil {
-			out = append(out, EvidenceStatus{Kind: r.kind, Observer: by.String(), Path: r.path, At: r.began, State: r.state, Detail: r.detail})
-		}
-	}
-	for _, h := range halves {
-		add(m.said(n, h, c), n.origin(h))
-	}
-	if k, ok := describedIndex(c); ok {
-		for _, nb := range n.neighbours {
-			for _, h := range halves {
-				add(m.saidOf(nb, h, k), nb.node.origin(h))
-			}
-		}
-	}
-	if d, ok := c.LinkDirection(); ok {
-		for _, h := range halves {
-			if p := n.peers[d.Index()]; p != nil {
-				add(m.said(p, h, fault.Link(d.Opposite())), p.origin(h))
-			}
-		}
-	}
-	if c == fault.ComponentDNP || c == fault.ComponentHost && n.dead.on {
-		for _, nb := range n.neighbours {
-			for _, d := range nb.links() {
-				for _, h := range halves {
-					if r := m.said(nb.node, h, fault.Link(d)); r.silent() {
-						add(r, nb.node.origin(h))
-					}
-				}
-			}
-		}
-	}
+	m.statements(n, c, m.record, func(r *record, by fault.Origin) {
+		out = append(out, r.evidence(by))
+	})
 	out = append(out, m.ownEvidence(n, c)...)
 	if len(out) == 0 {
 		if s := n.story(c); s != nil {
@@ -148,13 +136,71 @@ func (m *Machine) evidenceOf(n *node, c fault.Component) []EvidenceStatus {
 		}
 		return nil
 	}
-	slices.SortStableFunc(out, func(a, b EvidenceStatus) int {
+	sortEvidence(out)
+	return out
+}
+
+// contradicting is evidenceOf for a NORMAL component, without the NORMAL statements.
+func (m *Machine) contradicting(n *node, c fault.Component) []EvidenceStatus {
+	var out []EvidenceStatus
+	m.statements(n, c, (*voice).other, func(r *record, by fault.Origin) {
+		if r.state != fault.Normal {
+			out = append(out, r.evidence(by))
+		}
+	})
+	for _, e := range m.ownEvidence(n, c) {
+		if e.State != fault.Normal {
+			out = append(out, e)
+		}
+	}
+	sortEvidence(out)
+	return out
+}
+
+func (r *record) evidence(by fault.Origin) EvidenceStatus {
+	return EvidenceStatus{Kind: r.kind, Observer: by.String(), Path: r.path, At: r.began, State: r.state, Detail: r.detail}
+}
+
+func sortEvidence(list []EvidenceStatus) {
+	slices.SortStableFunc(list, func(a, b EvidenceStatus) int {
 		if d := b.At.Compare(a.At); d != 0 {
 			return d
 		}
 		return strings.Compare(a.Observer, b.Observer)
 	})
-	return out
+}
+
+// statements calls add with every statement that bears on the component. find returns a half's statement, nil if it has
+// none.
+func (m *Machine) statements(n *node, c fault.Component, find func(*voice, slot) *record, add func(*record, fault.Origin)) {
+	both := func(of *node, s slot) {
+		for _, h := range halves {
+			if r := find(of.voice(h), s); r != nil {
+				add(r, of.origin(h))
+			}
+		}
+	}
+	both(n, ownSlot(c))
+	if k, ok := describedIndex(c); ok {
+		for _, nb := range n.neighbours {
+			both(nb.node, aboutSlot(int(nb.index), k))
+		}
+	}
+	if d, ok := c.LinkDirection(); ok && n.peers[d.Index()] != nil {
+		both(n.peers[d.Index()], ownSlot(fault.Link(d.Opposite())))
+	}
+	if c != fault.ComponentDNP && (c != fault.ComponentHost || !n.dead.on) {
+		return
+	}
+	for _, nb := range n.neighbours {
+		for _, d := range nb.links() {
+			for _, h := range halves {
+				if r := find(nb.node.voice(h), ownSlot(fault.Link(d))); r.silent() {
+					add(r, nb.node.origin(h))
+				}
+			}
+		}
+	}
 }
 
 // ownEvidence returns the supervisor's own evidence: challenges, verdicts, missing digests.

@@ -11,8 +11,13 @@ import (
 //
 //	       notice              back                    settled
 //	runs ──────────► stopped ──────────► settling ──────────────► runs
-//	 ▲                  │      as after a restart
-//	 └──────────────────┘ not back within Config.StopLimit, or it never stopped: the usual verdict falls
+//	 ▲                │   ▲                 │
+//	 │                │   └─────────────────┘ newer notice
+//	 │                │
+//	 └────────────────┘ not back within Config.StopLimit, or it never stopped: the usual verdict falls
+//
+// A settling node has the same rules as a node after a restart. A newer notice of a node that is still stopped ends the former stop and
+// begins another.
 //
 // A node is back when it announces the end of the stop, or stopEnding after its first report with a newer boot epoch. A
 // node that still reports stopEnding after the notice in its old epoch has not stopped.
@@ -26,6 +31,8 @@ const (
 	stopBudget = 4
 	// stopShare is the growth rate of a used budget: it regains 1/stopShare of the elapsed time.
 	stopShare = 20
+	// stopClocks is how far the clocks of two leaders may differ for the later one to know of a return just before it began.
+	stopClocks = 10 * time.Minute
 )
 
 // stops holds a node's stop notices. Few nodes have any.
@@ -34,7 +41,7 @@ type stops struct {
 	since, until time.Time
 	epochs       [2]fault.Epoch // boot epochs of the halves at the notice
 	backBy       time.Time      // a half has rebooted: when the node counts as back without a return notice; zero: no reboot seen
-	settles      time.Time      // after a return: until then, only changes to NORMAL are made
+	settles      time.Time      // restartSettles after a return: until then, only changes to NORMAL are made
 	missed       time.Time      // when the stop's deadline passed without a return; zero: it has not
 	newest       stamp          // of the newest notice
 	budget       time.Duration
@@ -69,20 +76,24 @@ func (m *Machine) stopNotice(n *node, d fault.Delivery, now time.Time) {
 		return
 	}
 	p.newest = stampOf(id)
+	m.isBack(n, p, now) // a newer stop begins after the end of the former one, even if the node did not announce that end
 	if s == fault.StopOver {
-		m.isBack(n, p, now)
 		return
 	}
+	m.rememberStops(n, p)
+	m.becomeStopped(n, p, s, made(d, now), now)
+}
+
+func (m *Machine) rememberStops(n *node, p *stops) {
 	if m.stops == nil {
 		m.stops = make(map[*node]*stops)
 	}
 	m.stops[n] = p
-	m.becomeStopped(n, p, s, made(d, now), now)
 }
 
 // becomeStopped begins a stop that was announced at since, if the budget allows it.
 func (m *Machine) becomeStopped(n *node, p *stops, reason fault.Stop, since, now time.Time) {
-	if n.stopped || n.dead.on || n.inferred || now.Before(p.settles) {
+	if n.stopped || n.dead.on || n.inferred {
 		return
 	}
 	limit := m.cfg.StopLimit
@@ -157,7 +168,7 @@ func (m *Machine) settleStop(n *node, now time.Time) {
 		m.endStop(n)
 	case !p.backBy.IsZero() && !now.Before(p.backBy):
 		m.isBack(n, p, now)
-	case p.backBy.IsZero() && n.heard(n.stopsItself()).After(p.since.Add(stopEnding)):
+	case p.backBy.IsZero() && n.heard(n.stopsItself()).After(fault.Later(p.since, m.started).Add(stopEnding)):
 		m.endStop(n)
 	case !now.Before(p.until):
 		p.missed = now
@@ -193,6 +204,36 @@ func (m *Machine) settlesUntil(n *node, now time.Time) time.Time {
 		return p.settles
 	}
 	return time.Time{}
+}
+
+// stopExplains returns how long a former stop of either end excuses a report that the link is FAILED; zero: no stop excuses the report.
+// After a stop, each end calls the link good only after its hold-off. Until then its frames say that it does not hear the other end.
+func (m *Machine) stopExplains(n, p *node, r *record) (t time.Time) {
+	if r == nil || r.state != fault.Failed || r.kind != fault.KindSilence && r.kind != fault.KindHandshake {
+		return time.Time{}
+	}
+	for _, end := range [...]*node{n, p} {
+		if s := m.stops[end]; s != nil && !s.settles.IsZero() && r.began.Before(s.settles.Add(-m.restartSettles())) {
+			t = fault.Later(t, m.holdOffEnd(s))
+		}
+	}
+	return t
+}
+
+// linksSettle returns when the usual rules apply again to the links of a node that is back from a stop; zero: they apply now.
+func (m *Machine) linksSettle(n *node) time.Time {
+	if p := m.stops[n]; p != nil && m.now.Before(m.holdOffEnd(p)) {
+		return m.holdOffEnd(p)
+	}
+	return time.Time{}
+}
+
+// holdOffEnd returns the end of the neighbours' hold-off after the newest return; zero: there was no return.
+func (m *Machine) holdOffEnd(p *stops) time.Time {
+	if p.settles.IsZero() {
+		return time.Time{}
+	}
+	return p.settles.Add(m.cfg.HoldOff)
 }
 
 // missedStop returns when the time of a stop passed from which the node has not come back; zero: there is none.
@@ -237,28 +278,38 @@ func (m *Machine) stoppedPeer(n, p *node, c fault.Component) finding {
 		rule: string(p.id) + " has stopped, as it announced"}
 }
 
-// restoreStop restores a stop that an earlier leader committed. Its time ends as committed, and never later than a stop
-// that begins now.
+// restoreStop restores a stop that an earlier leader committed. By this leader's clock, the stop ends at the committed time, but no later
+// than a stop that begins now. If that time has passed, the clocks of the two leaders may differ, so the stop gets its whole time again.
 func (m *Machine) restoreStop(n *node, s Stop) {
-	if !s.Reason.Begins() || m.cfg.StopLimit == 0 || n.dead.on || n.inferred || !s.Until.After(m.started) {
+	if !s.Reason.Begins() || m.cfg.StopLimit == 0 || n.dead.on || n.inferred || !s.Until.After(s.Since) {
 		return
 	}
-	p := &stops{budget: stopBudget * m.cfg.StopLimit, asOf: m.started}
-	if m.stops == nil {
-		m.stops = make(map[*node]*stops)
+	since, until := fault.Earlier(s.Since, m.started), s.Until
+	if !until.After(m.started) {
+		since, until = m.started, m.started.Add(s.Until.Sub(s.Since))
 	}
-	m.stops[n] = p
-	m.becomeStopped(n, p, s.Reason, fault.Earlier(s.Since, m.started), m.started)
+	p := &stops{budget: stopBudget * m.cfg.StopLimit, asOf: m.started}
+	m.rememberStops(n, p)
+	m.becomeStopped(n, p, s.Reason, since, m.started)
 	if n.stopped {
-		p.until = fault.Earlier(p.until, s.Until)
+		p.until = fault.Earlier(p.until, until)
 	}
 	p.budget = 0 // the earlier leader's remaining budget is not stored
+}
+
+// restoreReturn restores that a node came back from a stop just before this leader began. The settling time of its links begins again,
+// because the clocks of the two leaders may differ. A time that differs by more than stopClocks or StopLimit does not count.
+func (m *Machine) restoreReturn(n *node, settle time.Time) {
+	if settle.IsZero() || n.stopped || n.dead.on || m.started.Sub(settle).Abs() > min(m.cfg.StopLimit, stopClocks) {
+		return
+	}
+	m.rememberStops(n, &stops{budget: stopBudget * m.cfg.StopLimit, asOf: m.started, settles: m.started.Add(m.restartSettles())})
 }
 
 // forgetStop drops a node's notices once the budget is full again, and no older notice can still be on its way.
 func (m *Machine) forgetStop(n *node, now time.Time) {
 	p := m.stops[n]
-	if p == nil || n.stopped || now.Before(p.settles) || now.Before(p.since.Add(m.cfg.StopLimit)) || !m.missedStop(n).IsZero() {
+	if p == nil || n.stopped || now.Before(m.holdOffEnd(p)) || now.Before(p.since.Add(m.cfg.StopLimit)) || !m.missedStop(n).IsZero() {
 		return
 	}
 	if p.budget+now.Sub(p.asOf)/stopShare >= stopBudget*m.cfg.StopLimit {
@@ -278,6 +329,9 @@ func (x *explainer) stopped() {
 				roughly(s.Until.Sub(x.now)))
 		} else if t := x.settlesUntil(n, x.now); !t.IsZero() {
 			x.say("%s is back from a stop: for %s more only changes to NORMAL are made", n.id, roughly(t.Sub(x.now)))
+		} else if p := x.stops[n]; p != nil && x.now.Before(x.holdOffEnd(p)) {
+			x.say("%s is back from a stop: for %s more, a silence from before its return blames no link", n.id,
+				roughly(x.holdOffEnd(p).Sub(x.now)))
 		}
 	}
 }

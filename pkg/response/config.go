@@ -40,6 +40,9 @@ type Config struct {
 	Silence time.Duration
 	// FenceMargin is added to the time after which a node that fences itself is down: see Watchdog.DownAfter.
 	FenceMargin time.Duration
+	// SharedMargin is the minimum of FenceMargin while there are other supervisors. A node may regain contact with another supervisor just
+	// before its reset, and this leader must notice in time that the other supervisor is gone.
+	SharedMargin time.Duration
 	// Approvals that every response with a step that may end work needs, even if its policy requires fewer: 0 to 2.
 	Approvals        int
 	ApprovalTime     time.Duration // how long a response waits for approvals
@@ -100,7 +103,7 @@ func (c Config) Validate() error {
 		{"RateWindow", c.RateWindow, time.Second}, {"BreakerWindow", c.BreakerWindow, time.Second}, {"Grace", c.Grace, 0}, {"StormDelay",
 			c.StormDelay, 0},
 		{"Cooldown", c.Cooldown, 0}, {"MaxEvidenceAge", c.MaxEvidenceAge, time.Millisecond}, {"LookAgain", c.LookAgain,
-			time.Millisecond}, {"Silence", c.Silence, 0}, {"FenceMargin", c.FenceMargin, time.Second},
+			time.Millisecond}, {"Silence", c.Silence, 0}, {"FenceMargin", c.FenceMargin, time.Second}, {"SharedMargin", c.SharedMargin, 0},
 		{"ApprovalTime", c.ApprovalTime, time.Second}, {"RetryAfter", c.RetryAfter, time.Millisecond}, {"RetryMost", c.RetryMost, c.RetryAfter},
 		{"ResultTime", c.ResultTime, 0}, {"RecurrenceWindow", c.RecurrenceWindow, time.Second}, {"Keep", c.Keep,
 			max(c.RateWindow, c.Cooldown, c.BreakerWindow)},

@@ -73,9 +73,9 @@ type Engine struct {
 
 	incidentsKnown bool // standing is known, even if it is empty
 
-	outside      map[fault.NodeID][]OutsideCondition // of the nodes in Kubernetes
-	outsideKnown bool                                // outside is known, even if it is empty
-	outsideUsed  bool                                // a policy requires some
+	outside      [sources]map[fault.NodeID][]OutsideCondition // by source; nil: none
+	outsideKnown [sources]bool                                // outside is known, even if it is empty
+	outsideUsed  bool                                         // a policy requires some
 
 	// State of the current step.
 	dirty   map[Target]bool // faults to look at
@@ -110,7 +110,7 @@ func New(cfg Config) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{cfg: cfg, world: newWorld(), epochs: map[fault.NodeID]fault.Epoch{}, marked: map[fault.NodeID]bool{},
-		byName: map[string]*Policy{}, turned: newTurns(), outside: map[fault.NodeID][]OutsideCondition{}}
+		byName: map[string]*Policy{}, turned: newTurns()}
 	e.forget()
 	return e, nil
 }

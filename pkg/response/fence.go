@@ -47,10 +47,11 @@ func (w Watchdog) String() string {
 }
 
 // DownAfter returns the time after the last contact by which a node that fences itself is down: it feeds the device for
-// ContactWithin at most, and the device resets the machine within Timeout. The margin covers the time in which the halves
-// still call a link or a service network good that is not, and the time in which others notice that a witness is gone.
+// ContactWithin at most. The kernel feeds an armed device again when its feeder ends, and that may be just before the reset.
+// Then the device resets the machine within Timeout. The margin covers the time in which the halves still call a link or a
+// service network good that is not, and the time in which others notice that a witness is gone.
 func (w Watchdog) DownAfter(margin time.Duration) time.Duration {
-	return w.ContactWithin + w.Timeout + margin
+	return w.ContactWithin + 2*w.Timeout + margin
 }
 
 // quiet is a node without contact, for as long as nothing contradicts that.
@@ -143,7 +144,11 @@ func (e *Engine) fence(id fault.NodeID) fenceView {
 		q = &quiet{since: e.now, watchdog: f.Watchdog, epoch: e.epochs[id], links: links}
 		e.quiets[id] = q
 	}
-	until := q.since.Add(q.watchdog.DownAfter(e.cfg.FenceMargin))
+	margin := e.cfg.FenceMargin
+	if len(e.quorum) > 1 {
+		margin = max(margin, e.cfg.SharedMargin)
+	}
+	until := q.since.Add(q.watchdog.DownAfter(margin))
 	switch {
 	case until.After(e.now):
 		return fenceView{until: until}
@@ -275,13 +280,13 @@ func (e *Engine) gateFence(r *Response, s *StepRecord) block {
 	return block{}
 }
 
-// rests reports whether a step rests on the node's fencing: one before it is of kind NodeFence. That one may have failed.
+// rests reports whether a step rests on the node's fencing: the engine itself waits in one before it. That one may have failed.
 func rests(r *Response, s *StepRecord) bool {
 	for i := range r.Steps {
 		switch before := &r.Steps[i]; {
 		case before == s:
 			return false
-		case before.Kind == NodeFence:
+		case before.Kind.Traits().Waits:
 			return true
 		}
 	}

@@ -458,11 +458,11 @@ func (e *Engine) window(k Kind) *window {
 	return &e.starts[0]
 }
 
-// began counts a step by its First.
+// began counts a step for the rate limits at its First. A First in the future counts as now: see bury.
 func (e *Engine) began(s *StepRecord) {
 	if !s.Kind.Traits().Always {
 		w := e.window(s.Kind)
-		*w = append(*w, s.First)
+		*w = append(*w, fault.Earlier(s.First, e.now))
 	}
 }
 

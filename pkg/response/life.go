@@ -480,9 +480,11 @@ func (e *Engine) becomeClosed(r *Response) {
 	}
 }
 
-// bury records a closed response's effect on later ones.
+// bury records how a closed response limits later ones. A closing time in the future comes from a former leader whose clock was ahead. It
+// counts as now, because otherwise the cooldown would last longer by that difference.
 func (e *Engine) bury(r *Response) {
-	e.ended[r.ID] = r.Closed.Add(max(e.cfg.Keep, r.Guards.Cooldown))
+	closed := fault.Earlier(r.Closed, e.now)
+	e.ended[r.ID] = closed.Add(max(e.cfg.Keep, r.Guards.Cooldown))
 	if !r.begun() || r.Target.Node == "" {
 		return
 	}
@@ -491,7 +493,7 @@ func (e *Engine) bury(r *Response) {
 		keys = append(keys, restKey{r.Target.Node, ""})
 	}
 	for _, k := range keys {
-		e.rest[k] = fault.Later(e.rest[k], r.Closed)
+		e.rest[k] = fault.Later(e.rest[k], closed)
 	}
 }
 

@@ -2,14 +2,15 @@ package response
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // Outside is evidence of another program that a policy requires: a condition of the node in Kubernetes, as
-// node-problem-detector sets. It changes no verdict: it decides only whether a policy acts on a fault of the map. There it
-// counts as one more witness, beside at least one of ours.
+// node-problem-detector sets, or a report of its management controller. It changes no verdict: it decides only whether a
+// policy acts on a fault of the map. There it counts as one more witness, beside at least one of ours.
 type Outside struct {
 	Condition string
 	Status    string        // True, False or Unknown
@@ -24,8 +25,91 @@ type OutsideCondition struct {
 	Beat   time.Time // its last heartbeat
 }
 
-// OutsideChanged lists the conditions of nodes from now on, of those nodes that have any.
+// Source is the origin of outside conditions. Zero is none, and invalid.
+type Source uint8
+
+// The sources.
+const (
+	FromKubernetes  Source = iota + 1 // the conditions of nodes in Kubernetes
+	FromControllers                   // the management controllers of nodes, read by the executor process
+	sources
+)
+
+// Valid reports whether s is a source.
+func (s Source) Valid() bool { return s > 0 && s < sources }
+
+// String returns the source for people.
+func (s Source) String() string {
+	switch s {
+	case FromKubernetes:
+		return "Kubernetes"
+	case FromControllers:
+		return "management controllers"
+	default:
+		return fmt.Sprintf("source %d", uint8(s))
+	}
+}
+
+// Conditions from management controllers. No other source can set them, and management controllers set no others.
+const (
+	// NodePoweredOff is True or False as the node's management controller reports it, and Unknown without a plain answer.
+	NodePoweredOff = "lofamo.io/NodePoweredOff"
+	// ControllerSilent is True if the node's management controller does not answer.
+	ControllerSilent = "lofamo.io/ControllerSilent"
+	// HardwareCritical is True if the controller calls the node's hardware critical, False if it calls it better, and Unknown
+	// otherwise.
+	HardwareCritical = "lofamo.io/HardwareCritical"
+	// PowerFeedSuspected is True while a node and its controller are both silent, if the controller has answered before.
+	PowerFeedSuspected = "lofamo.io/PowerFeedSuspected"
+)
+
+// ControllerConditions returns the types of conditions that come from management controllers.
+func ControllerConditions() []string {
+	return []string{NodePoweredOff, ControllerSilent, HardwareCritical, PowerFeedSuspected}
+}
+
+// sourceOf returns the only source of a condition.
+func sourceOf(condition string) Source {
+	if slices.Contains(ControllerConditions(), condition) {
+		return FromControllers
+	}
+	return FromKubernetes
+}
+
+// Unconfigured returns the configuration key that makes a source available, or "" if the source is configured.
+type Unconfigured func(Source) (key string)
+
+// Sources returns the sources of a policy's outside conditions, sorted.
+func (p *Policy) Sources() []Source {
+	var out []Source
+	for _, want := range p.Outside {
+		out = append(out, sourceOf(want.Condition))
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// Warnings returns a sentence for each outside condition of a policy that no configured source can report: the policy starts no response.
+// Without f every source counts as configured.
+func (p *Policy) Warnings(f Unconfigured) []string {
+	if f == nil {
+		return nil
+	}
+	var out []string
+	for _, want := range p.Outside {
+		s := sourceOf(want.Condition)
+		if key := f(s); key != "" {
+			out = append(out, fmt.Sprintf("the policy starts no response: it requires condition %s, whose source (%s) is not configured: set %s",
+				want.Condition, s, key))
+		}
+	}
+	return out
+}
+
+// OutsideChanged lists the conditions of nodes from now on, of those nodes that have any. It leaves those of other sources
+// unchanged.
 type OutsideChanged struct {
+	Source Source
 	// All: Nodes is complete. Otherwise the conditions of all other nodes are unchanged.
 	All   bool
 	Nodes map[fault.NodeID][]OutsideCondition
@@ -49,14 +133,18 @@ const (
 
 // outsideChanged looks again at the faults and responses of the nodes whose conditions have changed.
 func (e *Engine) outsideChanged(ev OutsideChanged) {
-	e.outsideKnown = !ev.Unknown
-	if ev.All || ev.Unknown {
-		e.outside = map[fault.NodeID][]OutsideCondition{}
+	if !ev.Source.Valid() {
+		return
 	}
+	e.outsideKnown[ev.Source] = !ev.Unknown
+	if ev.All || ev.Unknown || e.outside[ev.Source] == nil {
+		e.outside[ev.Source] = map[fault.NodeID][]OutsideCondition{}
+	}
+	of := e.outside[ev.Source]
 	for id, conditions := range ev.Nodes {
-		e.outside[id] = conditions
+		of[id] = conditions
 		if len(conditions) == 0 {
-			delete(e.outside, id)
+			delete(of, id)
 		}
 	}
 	if !e.outsideUsed {
@@ -96,7 +184,7 @@ func (e *Engine) outsideHolds(p *Policy, node fault.NodeID) (holds bool, at time
 }
 
 func (e *Engine) outsideHolding(want Outside, node fault.NodeID) (ok bool, at time.Time) {
-	for _, c := range e.outside[node] {
+	for _, c := range e.outside[sourceOf(want.Condition)][node] {
 		if c.Type != want.Condition || c.Status != want.Status || !c.Fresh(e.now) {
 			continue
 		}
@@ -130,8 +218,10 @@ func (e *Engine) gateOutside(r *Response, _ *StepRecord) block {
 	if p == nil || len(p.Outside) == 0 {
 		return block{}
 	}
-	if !e.outsideKnown { // the leader has just begun
-		return block{reason: ReasonUnmatched, until: e.now.Add(outsideWait), quiet: true}
+	for _, want := range p.Outside {
+		if !e.outsideKnown[sourceOf(want.Condition)] { // the leader has just begun
+			return block{reason: ReasonUnmatched, until: e.now.Add(outsideWait), quiet: true}
+		}
 	}
 	if ok, _, missing := e.outsideHolds(p, r.Target.Node); !ok {
 		return block{reason: ReasonUnmatched, detail: missing}
@@ -141,8 +231,11 @@ func (e *Engine) gateOutside(r *Response, _ *StepRecord) block {
 
 // vouched reports whether the policy requires outside conditions, which hold when a step begins. Their programs may lie, and any
 // program with the right to write the status of nodes can set them. So they open no gate for steps that end work, and none without a
-// neighbour.
+// neighbour. Of a management controller only the plain report that the node is powered off vouches for a fault. Silence is no
+// witness.
 func (e *Engine) vouched(r *Response) bool {
 	p := e.policyOf(r)
-	return p != nil && len(p.Outside) > 0
+	return p != nil && slices.ContainsFunc(p.Outside, func(o Outside) bool {
+		return sourceOf(o.Condition) == FromKubernetes || o.Condition == NodePoweredOff && o.Status == "True"
+	})
 }

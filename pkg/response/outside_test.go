@@ -19,7 +19,7 @@ func requiring(t *testing.T, name string) *response.Policy {
 
 // conditions are those of one node.
 func conditions(node fault.NodeID, status string, since, beat time.Time) response.OutsideChanged {
-	return response.OutsideChanged{Nodes: map[fault.NodeID][]response.OutsideCondition{node: {
+	return response.OutsideChanged{Source: response.FromKubernetes, Nodes: map[fault.NodeID][]response.OutsideCondition{node: {
 		{Type: "Other", Status: "True", Since: since, Beat: beat},
 		{Type: "KernelDeadlock", Status: status, Since: since, Beat: beat},
 	}}}
@@ -40,7 +40,7 @@ func TestPolicyWaitsForOutsideCondition(t *testing.T) {
 		"a stale heartbeat":    {ev: conditions("n0-0-0", "True", start.Add(-time.Hour), start.Add(-response.OutsideAge-1)), not: true},
 		"one from the future":  {ev: conditions("n0-0-0", "True", start.Add(-time.Hour), start.Add(time.Hour)), not: true},
 		"an unknown beginning": {ev: conditions("n0-0-0", "True", time.Time{}, start), not: true},
-		"nothing":              {ev: response.OutsideChanged{All: true}, not: true},
+		"nothing":              {ev: response.OutsideChanged{Source: response.FromKubernetes, All: true}, not: true},
 	} {
 		l := newLab(t, quick(), grid.Dims{X: 2, Y: 2, Z: 2}, requiring(t, "drain"))
 		l.lead()
@@ -72,7 +72,7 @@ func TestOutsideConditionThatGoesEndsResponse(t *testing.T) {
 	if len(l.flying) != 1 {
 		t.Fatalf("%d steps: want the cordon", len(l.flying))
 	}
-	_ = l.step(response.OutsideChanged{Unknown: true})
+	_ = l.step(response.OutsideChanged{Source: response.FromKubernetes, Unknown: true})
 	l.land(response.Succeeded, "")
 	if len(l.flying) != 0 || len(l.e.Responses()) != 1 {
 		t.Fatalf("%d steps while nothing is known: want none", len(l.flying))
@@ -133,6 +133,76 @@ func TestOutsideConditionIsOneWitness(t *testing.T) {
 			if acts := len(l.flying) > 0; acts != (tc.acts && vouched) {
 				t.Errorf("%+v, outside %t: acts %t", tc, vouched, acts)
 			}
+		}
+	}
+}
+
+// TestControllersAreTheirOwnSource: Kubernetes cannot set the conditions of management controllers, a source that is lost takes only its
+// own conditions away, and an unknown source sets nothing.
+func TestControllersAreTheirOwnSource(t *testing.T) {
+	off := func(s response.Source) response.OutsideChanged {
+		return response.OutsideChanged{Source: s, All: true, Nodes: map[fault.NodeID][]response.OutsideCondition{"n0-0-0": {
+			{Type: response.NodePoweredOff, Status: "True", Since: start.Add(-time.Hour), Beat: start},
+			{Type: "KernelDeadlock", Status: "True", Since: start.Add(-time.Hour), Beat: start}}}}
+	}
+	p := requiring(t, "drain")
+	p.Outside = append(p.Outside, response.Outside{Condition: response.NodePoweredOff, Status: "True"})
+	for name, tc := range map[string]struct {
+		events []response.Event
+		acts   bool
+	}{
+		"both sources":         {[]response.Event{off(response.FromKubernetes), off(response.FromControllers)}, true},
+		"Kubernetes sets both": {[]response.Event{off(response.FromKubernetes)}, false},
+		"controllers set both": {[]response.Event{off(response.FromControllers)}, false},
+		"the controllers are lost": {[]response.Event{off(response.FromKubernetes), off(response.FromControllers),
+			response.OutsideChanged{Source: response.FromControllers, Unknown: true}}, false},
+		"Kubernetes is lost and comes back": {[]response.Event{off(response.FromControllers), off(response.FromKubernetes),
+			response.OutsideChanged{Source: response.FromKubernetes, Unknown: true}, off(response.FromKubernetes)}, true},
+		"no source":         {[]response.Event{off(0), off(response.FromControllers)}, false},
+		"an unknown source": {[]response.Event{off(response.FromKubernetes), off(77)}, false},
+	} {
+		l := newLab(t, quick(), grid.Dims{X: 2, Y: 2, Z: 2}, p)
+		l.lead()
+		for _, ev := range tc.events {
+			_ = l.step(ev)
+		}
+		l.set(l.own("n0-0-0", fault.ComponentMemory, fault.Failed))
+		if acts := len(l.flying) > 0; acts != tc.acts {
+			t.Errorf("%s: acts %t", name, acts)
+		}
+	}
+}
+
+// TestControllerVouchesOnlyByPlainWord: beside one neighbour, the report "powered off" is the second witness of a step that ends no work.
+// Every other condition of a controller is none. Without a neighbour nothing acts.
+func TestControllerVouchesOnlyByPlainWord(t *testing.T) {
+	for _, tc := range []struct {
+		condition, status string
+		by                []string
+		acts              bool
+	}{
+		{response.NodePoweredOff, "True", []string{"n1-0-0/dnp"}, true},
+		{response.NodePoweredOff, "False", []string{"n1-0-0/dnp"}, false},
+		{response.NodePoweredOff, "Unknown", []string{"n1-0-0/dnp"}, false},
+		{response.ControllerSilent, "True", []string{"n1-0-0/dnp"}, false},
+		{response.HardwareCritical, "True", []string{"n1-0-0/dnp"}, false},
+		{response.PowerFeedSuspected, "True", []string{"n1-0-0/dnp"}, false},
+		{response.NodePoweredOff, "True", []string{"supervisor/s1"}, false},
+		{response.NodePoweredOff, "True", nil, false},
+	} {
+		cfg := quick()
+		cfg.StormDelay = 0
+		p := *testPolicies(t)["drain"]
+		p.Outside = []response.Outside{{Condition: tc.condition, Status: tc.status}}
+		l := newLab(t, cfg, grid.Dims{X: 2, Y: 2, Z: 2}, &p)
+		l.lead()
+		_ = l.step(response.OutsideChanged{Source: response.FromControllers, All: true, Nodes: map[fault.NodeID][]response.OutsideCondition{
+			"n0-0-0": {{Type: tc.condition, Status: tc.status, Since: start, Beat: start}}}})
+		f := l.own("n0-0-0", fault.ComponentMemory, fault.Failed)
+		f.Evidence = response.Evidence{At: start, Witnesses: tc.by, SingleWitness: true}
+		l.set(f)
+		if acts := len(l.flying) > 0; acts != tc.acts {
+			t.Errorf("%+v: acts %t", tc, acts)
 		}
 	}
 }

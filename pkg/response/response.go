@@ -81,6 +81,8 @@ type Fault struct {
 	Accusers []fault.NodeID
 	// Platform of the node; 0 if no report states it. A dead host half on PlatformSharedKernel is a dead process.
 	Platform fault.Platform
+	// KernelDead says whether the kernel died with the half, or with the FAILED node; for other components it is unknown.
+	KernelDead fault.KernelDead
 	// Watchdog is the node's hardware watchdog, by its own word.
 	Watchdog Watchdog
 }

@@ -21,6 +21,7 @@ import (
 //	at TIME                           time passes, with a tick whenever the engine wants one
 //	fault NODE COMPONENT STATE [by=WITNESS,...] [single] [alive=AGO] [restarting=FOR] [accused-by=NODE]
 //	      [watchdog=TIMEOUT,CONTACTWITHIN | watchdog=off] [stopped]   as the node has stated it
+//	      [kernel-dead=yes|no]     whether its kernel is proven dead, or alive
 //	                               by the node itself, unless a witness is named; the accused last signed something AGO before
 //	cut NODE                          all neighbours call their links to the node FAILED
 //	ok NODE COMPONENT                 the fault is gone
@@ -227,6 +228,12 @@ func (p *player) fault(args []string) error {
 					return err
 				}
 			}
+		}
+		switch arg {
+		case "kernel-dead=yes":
+			f.KernelDead = fault.KernelIsDead
+		case "kernel-dead=no":
+			f.KernelDead = fault.KernelIsAlive
 		}
 		f.Stopped = f.Stopped || arg == "stopped"
 		f.Evidence.SingleWitness = f.Evidence.SingleWitness || arg == "single"

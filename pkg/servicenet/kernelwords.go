@@ -122,6 +122,45 @@ func LastBootWords(b *lofamov1.LastBoot) string {
 	return "last boot ended by: " + what
 }
 
+// DeathNotes describes the death of an incident's machine for people, a sentence each; none: nothing is known. The last words are
+// text from a dead kernel, and not authenticated.
+func DeathNotes(in *lofamov1.Incident) (out []string) {
+	if w := in.GetKernel().GetWhy(); w != "" {
+		out = append(out, w)
+	}
+	return append(out, ofMachine(in.GetLastWords(), in.GetLastBoot())...)
+}
+
+// MachineNotes describes for people the last words of the machine's kernel and the end of its last boot, as far as the health of its host
+// half has them, a sentence each.
+func MachineNotes(h *lofamov1.HalfHealth) []string {
+	var texts []string
+	for _, w := range h.GetLastWords() {
+		texts = append(texts, LastWordsText(w))
+	}
+	return ofMachine(append(texts, LastBootWords(h.GetLastBoot()))...)
+}
+
+// NodeNotes describes for people whether the kernels of a node's FAILED halves are dead, and its MachineNotes, a sentence each.
+func NodeNotes(n *lofamov1.Node) (out []string) {
+	if w := n.GetHostKernel().GetWhy(); w != "" {
+		out = append(out, "the host half: "+w)
+	}
+	if w := n.GetDnpKernel().GetWhy(); w != "" {
+		out = append(out, "the DNP half: "+w)
+	}
+	return append(out, MachineNotes(n.GetHostHealth())...)
+}
+
+func ofMachine(texts ...string) (out []string) {
+	for _, w := range texts {
+		if w != "" {
+			out = append(out, "the machine's "+w)
+		}
+	}
+	return out
+}
+
 func after(before, s string) string {
 	if s == "" {
 		return ""

@@ -24,7 +24,7 @@
 //	    32     8  sequence number within the session, from 1
 //	    40     8  acknowledgement: the highest sequence number heard from the peer, 0 for none
 //	    48     4  the sender's DNP watchdog word
-//	    52     4  the sender's host watchdog word
+//	    52     4  the sender's host watchdog word; not valid: the sender does not know whether its host lives
 //	    56     n  payload
 //	  56+n    16  MAC over everything before it: AES-128-GMAC, nonce = session and sequence number
 //	  72+n     4  CRC-32 (IEEE) over everything before it

@@ -144,10 +144,9 @@ func (w *Window) Hear(now time.Time, f WindowFrame) (WindowOutput, error) {
 		return out, nil
 	}
 	if d.Life != w.life {
-		if now.Before(w.stated.Add(w.cfg.TRead)) && w.life != 0 && f.Epoch <= w.epoch {
-			w.stats.Leased++
+		if w.Leased(now) && f.Epoch <= w.epoch {
 			out.Deny = true
-			return out, fmt.Errorf("second process of the other half, boot epoch %d beside %d: %w", f.Epoch, w.epoch, ErrWindowLeased)
+			return out, w.leased(f)
 		}
 		if !d.Statement {
 			return out, nil // only a statement begins a lease
@@ -170,6 +169,29 @@ func (w *Window) Hear(now time.Time, f WindowFrame) (WindowOutput, error) {
 		w.statedAt, out.Words = f.Seq, d.Words
 	}
 	return out, nil
+}
+
+// Leased reports whether a process holds the other half's side.
+func (w *Window) Leased(now time.Time) bool {
+	return w.life != 0 && now.Before(w.stated.Add(w.cfg.TRead))
+}
+
+func (w *Window) leased(f WindowFrame) error {
+	w.stats.Leased++
+	return fmt.Errorf("second process of the other half, boot epoch %d beside %d: %w", f.Epoch, w.epoch, ErrWindowLeased)
+}
+
+// Admit decides about a frame of a session that was made beside the current one, and is not in use yet. Without an error the
+// caller goes over to that session, and passes the frame to Hear. After one, the frame is no sign of life, and the holder's
+// session stays: the frame is not the holder's, or does not show it. Deny is as in WindowOutput.
+func (w *Window) Admit(now time.Time, f WindowFrame) (deny bool, err error) {
+	if !w.Leased(now) || f.Epoch > w.epoch {
+		return false, nil
+	}
+	if d, err := DecodeWindow(f.Payload); (err == nil || errors.Is(err, ErrWindowVersion)) && !d.Denied && d.Life == w.life {
+		return false, nil
+	}
+	return len(f.Payload) > 0, w.leased(f)
 }
 
 // fresh reports whether a frame has not arrived before, and remembers it. Sequence numbers restart with each session; a

@@ -138,6 +138,38 @@ func TestSecondClaimantWaitsForLease(t *testing.T) {
 	}
 }
 
+// TestLeaseDecidesAboutSession: a session that another process made is not used while the holder's lease lasts.
+func TestLeaseDecidesAboutSession(t *testing.T) {
+	empty := WindowFrame{Session: 8, Seq: 1, Epoch: 4, Ask: true}
+	newer := empty
+	newer.Epoch = 5
+	denial := empty
+	denial.Payload = AppendDenial(nil, 5)
+	for _, tc := range []struct {
+		name     string
+		ms       int
+		f        WindowFrame
+		ok, deny bool
+	}{
+		{"the holder's statement", 20, statement(t, 8, 1, 4, 5), true, false},
+		{"another process", 20, statement(t, 8, 1, 4, 6), false, true},
+		{"a question, of nobody knows whom", 20, empty, false, false},
+		{"a denial, which has the receiver's random number", 20, denial, false, true},
+		{"a newer epoch", 20, newer, true, false},
+		{"after the lease", 40, statement(t, 8, 1, 4, 6), true, false},
+	} {
+		w := newTestWindow()
+		hear(t, w, 0, statement(t, 7, 1, 4, 5))
+		deny, err := w.Admit(windowAt(tc.ms), tc.f)
+		if (err == nil) != tc.ok || deny != tc.deny || err != nil && !errors.Is(err, ErrWindowLeased) {
+			t.Errorf("%s: deny %t, %v", tc.name, deny, err)
+		}
+		if _, silence := w.State(windowAt(tc.ms)); silence != time.Duration(tc.ms)*time.Millisecond {
+			t.Errorf("%s: a sign of life", tc.name)
+		}
+	}
+}
+
 func TestLaterVersionIsSignOfLife(t *testing.T) {
 	w := newTestWindow()
 	f := statement(t, 7, 1, 1, 5)

@@ -6,6 +6,11 @@ import "github.com/lofamo/lofamo/pkg/torus/grid"
 // other half last read.
 const ValidBit uint32 = 1
 
+// BitOfMap is a mark in the last host word of a neighbour, where the Valid bit is otherwise unused. If the neighbour-host bit of that
+// direction is raised with an empty nibble and BitOfMap is set, only the fault map says that the neighbour's host is dead. The DNP half
+// clears BitOfMap while the neighbour's own frames say so.
+const BitOfMap = ValidBit
+
 // The masks of the three LO|FA|MO words.
 const (
 	MaskDNPWatchdog           uint32 = 0x07ffffff

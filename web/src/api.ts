@@ -38,7 +38,7 @@ export const api = {
     return { ...s, skew: s.now - Date.now() }
   },
   map: () => call<WholeMap>('/api/map'),
-  node: (node: string) => call<{ node: any; words?: Word[] }>('/api/node?' + query({ node })),
+  node: (node: string) => call<{ node: any; words?: Word[]; machine?: string[] }>('/api/node?' + query({ node })),
   explain: (q: { node?: string; component?: string; group?: string }) => call<any>('/api/explain?' + query(q)),
   history: (of: { node?: string; group?: string }, limit: number) => call<Page>('/api/history?' + query({ ...of, limit })),
   events: (limit: number, after?: number) => call<Page>('/api/events?' + query({ limit, after })),

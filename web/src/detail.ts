@@ -1,6 +1,7 @@
 import { api, Refused, type Word } from './api'
 import { badge, h, put, seconds, span, time } from './dom'
-import { Model, groupWords, type Group, worstPartsFirst } from './model'
+import { type Controller, controllerWords, sensorWarns } from './controller'
+import { Model, groupWords, type Group, plain, worstPartsFirst } from './model'
 import { eventLine } from './events'
 
 const state = (s: unknown) => badge(typeof s === 'string' ? s : 'UNKNOWN')
@@ -30,12 +31,14 @@ export async function showNode(into: HTMLElement, model: Model, rank: number, gr
     n.singleWitness && h('p', {}, 'Only one witness: no response that ends work may rest on it.'),
     n.restarting && h('p', {}, `Restarts its ${n.restarting.half} half, as announced; back at the latest `, when(n.restarting.until)),
     n.stopped && h('p', {}, `Stopped as announced (${n.stopped.reason}); no fault until `, when(n.stopped.until)),
+    ...(node.value.machine ?? []).map((w) => h('p', { 'data-machine': '' }, plain(w))),
     n.maintenance && h('p', {}, `Under maintenance by ${n.maintenance.by}: ${n.maintenance.reason}`),
     ...(n.warnings ?? []).map((w: any) => h('p', {}, `Warning, ${w.component}: ${w.reason}`)),
     ...groups.filter((g) => g.members?.includes(n.id)).map((g) => h('p', {}, 'One of a group: ', h('button', { class: 'link', onclick: () => chooseGroup(g.id) }, groupWords(g)))),
     labels(n.labels),
     h('h3', {}, 'Why'), explained,
     h('h3', {}, 'Parts'), parts(n, explained, name),
+    ...controller(n.controller),
     h('h3', {}, 'Registers'), registers(node.value.words, n.registers?.age),
     h('h3', {}, 'Neighbours'), neighbours(model, rank, choose),
     h('h3', {}, 'Evidence'), evidence(n.components ?? []),
@@ -76,6 +79,18 @@ function parts(n: any, explained: HTMLElement, name: string): HTMLElement {
   const all: any[] = worstPartsFirst(n.components ?? []), absent = all.filter((c) => c.state === 'ABSENT')
   return h('div', {}, table(all.filter((c) => c.state !== 'ABSENT')),
     absent.length ? h('details', { class: 'fold', id: 'absent' }, h('summary', {}, `${absent.length} ${absent.length > 1 ? 'parts' : 'part'} that the node does not have`), table(absent)) : null)
+}
+
+/** controller shows the last answer of the node's management controller: its finding, its sensors, those at fault first and marked, and its event log,
+ * the newest entry first. */
+function controller(c: Controller | undefined): (HTMLElement | null)[] {
+  if (!c) return []
+  const sensors = c.sensors ?? [], log = [...(c.log ?? [])].reverse()
+  return [h('h3', {}, 'Management controller'), h('div', { 'data-controller': '' },
+    h('p', {}, h('b', {}, plain(controllerWords(c, (d) => span(seconds(d) * 1000)))), ' ', h('span', { class: 'soft' }, '(evidence, not a verdict)')),
+    c.powerFeedSuspected ? h('p', {}, 'Hint: node and controller are both silent: check the power feed.') : null,
+    sensors.length ? h('div', {}, h('span', { class: 'soft' }, 'sensors'), h('ul', { class: 'said' }, ...sensors.map((s) => h('li', {}, sensorWarns(s) ? h('b', {}, plain(s)) : plain(s))))) : null,
+    log.length ? h('div', {}, h('span', { class: 'soft' }, 'event log, newest first, by its own clock'), h('ul', { class: 'said' }, ...log.map((l) => h('li', {}, plain(l))))) : null)]
 }
 
 /** registers shows the fields that are set in each word; a click shows all. */

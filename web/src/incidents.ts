@@ -1,6 +1,6 @@
 import { api, Refused, type Session } from './api'
 import { badge, h, put, span, time } from './dom'
-import { causeWords, doingWords, type Incident, incidentWords, worstFirst } from './model'
+import { causeWords, deathWords, doingWords, type Incident, incidentWords, worstFirst } from './model'
 
 /** Incidents are those that are open or recover: each is one fault with its consequences. */
 export class Incidents {
@@ -57,6 +57,7 @@ export class Incidents {
       i.summary && !i.summary.endsWith(i.verdict?.reason || '?') ? h('p', {}, i.summary) : null,
       line('Cause:', causeWords(i)),
       i.verdict?.reason ? line('Verdict:', i.verdict.reason) : null,
+      ...deathWords(i).map((w) => line('Machine:', w)),
       line('Being done:', doing.length ? null : 'nothing: no response is open'),
       doing.length ? h('ul', { class: 'said' }, ...doing.map((d) => h('li', {}, d)),
         h('li', {}, h('button', { class: 'link', 'data-keep': i.id + '/responses', onclick: () => go.responses() }, 'all responses'))) : null,

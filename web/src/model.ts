@@ -25,6 +25,7 @@ export interface Group {
 export interface Incident {
   id: string; state: string; severity?: string; node?: string; coord?: string; component: string; cause?: string; peer?: string; group?: string; region?: string; fault?: string
   since?: string; until?: string; summary?: string; runbook?: string; reopened?: number
+  kernel?: { dead?: string; why?: string }; lastWords?: string; lastBoot?: string
   verdict?: { time?: string; rule?: string; reason?: string; witnesses?: string[]; singleWitness?: boolean; leader?: string
     evidence?: { observer?: string; kind?: string; state?: string; detail?: string; age?: string }[] }
   consequences?: { node: string; component: string; state: string; reason?: string }[]; consequenceCount?: number
@@ -38,6 +39,17 @@ export function incidentWords(i: Incident): string {
   if (i.component === 'node') return `node ${i.node}`
   if (i.component.startsWith('link/')) return `cable ${i.node} ${i.component.slice(5)} ${i.peer ?? ''}`.trim()
   return `${i.component} of ${i.node}`
+}
+
+/** deathWords describes the death of an incident's machine, a sentence each, as lofamoctl does. The last words are hostile text. */
+export function deathWords(i: Incident): string[] {
+  return [i.kernel?.why, i.lastWords && `the machine's ${i.lastWords}`, i.lastBoot && `the machine's ${i.lastBoot}`].filter((w): w is string => !!w).map(plain)
+}
+
+/** plain bounds a text from a machine, and shows its control characters and those that reorder it as "?". */
+export function plain(text: string): string {
+  const all = [...text.replace(/[\p{Cc}\p{Cf}\u2028\u2029]/gu, '?')]
+  return all.length > 1024 ? all.slice(0, 1023).join('') + '…' : all.join('')
 }
 
 /** causeWords says which kind of fault an incident is, in the words of lofamoctl status. */

@@ -351,8 +351,18 @@ async function lost() {
 async function elsewhere() {
   const [first, second] = (await ask('pages')).split(' ')
   ours.push(new URL(first).origin, second)
-  await page.goto(first)
+  await page.goto(first + '&node=n1-1-1')
   await live('live')
+  await page.waitForSelector('#panel [data-controller]', wait)
+  const said = await page.textContent('#panel [data-controller]')
+  for (const want of ['The controller is silent for 3 min 0 s, read 4.0 s ago: no route to host', 'check the power feed', 'CPU 1 97 °C: Critical', 'PSU 1 has lost its input']) {
+    check(said.includes(want), `the management controller: ${said}: want ${want}`)
+  }
+  check(said.indexOf('PSU 1 has lost') < said.indexOf('System boot'), 'the newest entry of the event log is not the first')
+  check(await page.locator('#panel [data-controller] li b').count() === 1, 'not exactly the sensor at fault is marked')
+  await page.locator('#panel [data-controller]').scrollIntoViewIfNeeded()
+  await shot('controller')
+  await axe('controller')
   check(await page.locator('#breaker').isHidden(), 'a breaker that is closed has a banner')
   await ask('lose')
   await page.waitForURL(second + '/**', wait)

@@ -8,7 +8,7 @@ const load = (name) => {
   const source = ts.transpileModule(readFileSync(new URL(`../src/${name}.ts`, import.meta.url), 'utf8'), { compilerOptions: { module: ts.ModuleKind.ESNext, target: ts.ScriptTarget.ES2022 } })
   return import('data:text/javascript,' + encodeURIComponent(source.outputText))
 }
-const { Model, badCables, boxes, cableWords, causeWords, course, doingWords, ends, groupWords, incidentWords, merged, namedNodes, past, pastGroups, planeOffer, step, worstFirst, worstPartsFirst } = await load('model')
+const { Model, badCables, boxes, cableWords, causeWords, course, deathWords, doingWords, ends, groupWords, incidentWords, merged, namedNodes, past, pastGroups, plain, planeOffer, step, worstFirst, worstPartsFirst } = await load('model')
 const { most, placed } = await load('labels')
 const { Pace } = await load('pace')
 
@@ -242,4 +242,24 @@ test('marks and warnings of a moment are those that had begun by then and not en
   assert.equal(at(2200), '2,1')
   assert.equal(at(2700), '0,1')
   assert.equal(at(3000), '2,1')
+})
+
+test('the last words of a kernel are bounded, and hide nothing', () => {
+  const i = { id: 'x', state: 'OPEN', component: 'node', node: 'n1-0-0', kernel: { dead: 'KERNEL_DEAD_YES', why: 'its kernel is dead: two' }, lastWords: 'last kernel words: <img src=x onerror=alert(1)>\u202e\u0007', lastBoot: 'last boot ended by: power loss' }
+  assert.deepEqual(deathWords(i), ['its kernel is dead: two', "the machine's last kernel words: <img src=x onerror=alert(1)>??", "the machine's last boot ended by: power loss"])
+  assert.deepEqual(deathWords({ id: 'x', state: 'OPEN', component: 'node' }), [])
+  assert.equal(plain('x'.repeat(5000)).length, 1024)
+  assert.equal(plain('ä'.repeat(1024)), 'ä'.repeat(1024))
+})
+
+test('a management controller is shown as lofamoctl shows it', async () => {
+  const { controllerWords, sensorWarns } = await load('controller')
+  for (const [c, want] of [
+    [{ finding: 'POWERED_OFF', health: 'HEALTH_CRITICAL', since: '180s', age: '4s' }, 'Powered off for 180s, read 4s ago, hardware critical'],
+    [{ finding: 'POWERED_ON', health: 'HEALTH_GOOD', since: '1s', age: '1s' }, 'Powered on for 1s, read 1s ago'],
+    [{ finding: 'CONTROLLER_SILENT', detail: 'no route to host', since: '60s', age: '1s' }, 'The controller is silent for 60s, read 1s ago: no route to host'],
+    [{ finding: 'CONTROLLER_ERROR', detail: '401', since: '60s', age: '1s' }, 'Controller error for 60s, read 1s ago: 401'],
+    [{ finding: 9, since: '0s', age: '0s' }, 'Finding 9 for 0s, read 0s ago'],
+  ]) assert.equal(controllerWords(c, String), want)
+  assert.deepEqual(['Inlet 20 °C: OK', 'P12V 12 V: no health stated', 'CPU 1 97 °C: Critical', 'sensors not read: x: OK not'].map(sensorWarns), [false, false, true, true])
 })

@@ -83,6 +83,269 @@ func (ExecutorOutcome) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_executor_proto_rawDescGZIP(), []int{0}
 }
 
+// ExecutorControllersRequest asks for the answers of management controllers.
+type ExecutorControllersRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Cluster       string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`   // the cluster's name; refused if it is not the executor's own
+	Suspects      []string               `protobuf:"bytes,2,rep,name=suspects,proto3" json:"suspects,omitempty"` // ids of nodes that are FAILED, SICK or UNKNOWN: at most 4096; ids without a controller are ignored
+	Run           string                 `protobuf:"bytes,3,opt,name=run,proto3" json:"run,omitempty"`           // of the last response; empty at first
+	After         uint64                 `protobuf:"varint,4,opt,name=after,proto3" json:"after,omitempty"`      // version of the last reading that the caller has, of that run; 0 for all
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExecutorControllersRequest) Reset() {
+	*x = ExecutorControllersRequest{}
+	mi := &file_lofamo_v1_executor_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExecutorControllersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExecutorControllersRequest) ProtoMessage() {}
+
+func (x *ExecutorControllersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_executor_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExecutorControllersRequest.ProtoReflect.Descriptor instead.
+func (*ExecutorControllersRequest) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_executor_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *ExecutorControllersRequest) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *ExecutorControllersRequest) GetSuspects() []string {
+	if x != nil {
+		return x.Suspects
+	}
+	return nil
+}
+
+func (x *ExecutorControllersRequest) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *ExecutorControllersRequest) GetAfter() uint64 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+// ExecutorControllersResponse has the answers that are new to the caller.
+type ExecutorControllersResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`                // names this run of the process; if it has changed, earlier readings are void and all are sent
+	Configured    uint32                 `protobuf:"varint,2,opt,name=configured,proto3" json:"configured,omitempty"` // number of nodes with a controller
+	Readings      []*ControllerReading   `protobuf:"bytes,3,rep,name=readings,proto3" json:"readings,omitempty"`      // oldest first, at most 1000; more follow after the last version
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExecutorControllersResponse) Reset() {
+	*x = ExecutorControllersResponse{}
+	mi := &file_lofamo_v1_executor_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExecutorControllersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExecutorControllersResponse) ProtoMessage() {}
+
+func (x *ExecutorControllersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_executor_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExecutorControllersResponse.ProtoReflect.Descriptor instead.
+func (*ExecutorControllersResponse) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_executor_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ExecutorControllersResponse) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *ExecutorControllersResponse) GetConfigured() uint32 {
+	if x != nil {
+		return x.Configured
+	}
+	return 0
+}
+
+func (x *ExecutorControllersResponse) GetReadings() []*ControllerReading {
+	if x != nil {
+		return x.Readings
+	}
+	return nil
+}
+
+// ControllerReading is the last answer of the management controller of a node. It is evidence, and never a verdict.
+type ControllerReading struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Node           string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                                                               // id
+	Finding        ControllerFinding      `protobuf:"varint,2,opt,name=finding,proto3,enum=lofamo.v1.ControllerFinding" json:"finding,omitempty"`                       // of the last look
+	Detail         string                 `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`                                                           // for people: at most 160 bytes
+	Log            []string               `protobuf:"bytes,4,rep,name=log,proto3" json:"log,omitempty"`                                                                 // newest entries of its event log, oldest first: at most 8 of 160 bytes
+	Sensors        []string               `protobuf:"bytes,5,rep,name=sensors,proto3" json:"sensors,omitempty"`                                                         // sensors, bad ones first: at most 8 of 160 bytes
+	AgeMs          uint64                 `protobuf:"varint,6,opt,name=age_ms,json=ageMs,proto3" json:"age_ms,omitempty"`                                               // of the answer
+	SinceMs        uint64                 `protobuf:"varint,7,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"`                                         // time for which the finding has been the same
+	Version        uint64                 `protobuf:"varint,8,opt,name=version,proto3" json:"version,omitempty"`                                                        // grows with every answer
+	Health         ControllerHealth       `protobuf:"varint,9,opt,name=health,proto3,enum=lofamo.v1.ControllerHealth" json:"health,omitempty"`                          // of the node's hardware, by the controller's own rules
+	HealthSinceMs  uint64                 `protobuf:"varint,10,opt,name=health_since_ms,json=healthSinceMs,proto3" json:"health_since_ms,omitempty"`                    // time for which the health has been the same
+	LastPlain      ControllerFinding      `protobuf:"varint,11,opt,name=last_plain,json=lastPlain,proto3,enum=lofamo.v1.ControllerFinding" json:"last_plain,omitempty"` // the last finding POWERED_OFF or POWERED_ON; unspecified: none in this run
+	LastPlainAgeMs uint64                 `protobuf:"varint,12,opt,name=last_plain_age_ms,json=lastPlainAgeMs,proto3" json:"last_plain_age_ms,omitempty"`               // age of that finding
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *ControllerReading) Reset() {
+	*x = ControllerReading{}
+	mi := &file_lofamo_v1_executor_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ControllerReading) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ControllerReading) ProtoMessage() {}
+
+func (x *ControllerReading) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_executor_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ControllerReading.ProtoReflect.Descriptor instead.
+func (*ControllerReading) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_executor_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ControllerReading) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ControllerReading) GetFinding() ControllerFinding {
+	if x != nil {
+		return x.Finding
+	}
+	return ControllerFinding_CONTROLLER_FINDING_UNSPECIFIED
+}
+
+func (x *ControllerReading) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *ControllerReading) GetLog() []string {
+	if x != nil {
+		return x.Log
+	}
+	return nil
+}
+
+func (x *ControllerReading) GetSensors() []string {
+	if x != nil {
+		return x.Sensors
+	}
+	return nil
+}
+
+func (x *ControllerReading) GetAgeMs() uint64 {
+	if x != nil {
+		return x.AgeMs
+	}
+	return 0
+}
+
+func (x *ControllerReading) GetSinceMs() uint64 {
+	if x != nil {
+		return x.SinceMs
+	}
+	return 0
+}
+
+func (x *ControllerReading) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *ControllerReading) GetHealth() ControllerHealth {
+	if x != nil {
+		return x.Health
+	}
+	return ControllerHealth_CONTROLLER_HEALTH_UNSPECIFIED
+}
+
+func (x *ControllerReading) GetHealthSinceMs() uint64 {
+	if x != nil {
+		return x.HealthSinceMs
+	}
+	return 0
+}
+
+func (x *ControllerReading) GetLastPlain() ControllerFinding {
+	if x != nil {
+		return x.LastPlain
+	}
+	return ControllerFinding_CONTROLLER_FINDING_UNSPECIFIED
+}
+
+func (x *ControllerReading) GetLastPlainAgeMs() uint64 {
+	if x != nil {
+		return x.LastPlainAgeMs
+	}
+	return 0
+}
+
 // ExecutorDenyRequest carries the list.
 type ExecutorDenyRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -93,7 +356,7 @@ type ExecutorDenyRequest struct {
 
 func (x *ExecutorDenyRequest) Reset() {
 	*x = ExecutorDenyRequest{}
-	mi := &file_lofamo_v1_executor_proto_msgTypes[0]
+	mi := &file_lofamo_v1_executor_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -105,7 +368,7 @@ func (x *ExecutorDenyRequest) String() string {
 func (*ExecutorDenyRequest) ProtoMessage() {}
 
 func (x *ExecutorDenyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_executor_proto_msgTypes[0]
+	mi := &file_lofamo_v1_executor_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -118,7 +381,7 @@ func (x *ExecutorDenyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecutorDenyRequest.ProtoReflect.Descriptor instead.
 func (*ExecutorDenyRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_executor_proto_rawDescGZIP(), []int{0}
+	return file_lofamo_v1_executor_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ExecutorDenyRequest) GetSigned() *SignedDenyList {
@@ -138,7 +401,7 @@ type ExecutorDenyResponse struct {
 
 func (x *ExecutorDenyResponse) Reset() {
 	*x = ExecutorDenyResponse{}
-	mi := &file_lofamo_v1_executor_proto_msgTypes[1]
+	mi := &file_lofamo_v1_executor_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -150,7 +413,7 @@ func (x *ExecutorDenyResponse) String() string {
 func (*ExecutorDenyResponse) ProtoMessage() {}
 
 func (x *ExecutorDenyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_executor_proto_msgTypes[1]
+	mi := &file_lofamo_v1_executor_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -163,7 +426,7 @@ func (x *ExecutorDenyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecutorDenyResponse.ProtoReflect.Descriptor instead.
 func (*ExecutorDenyResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_executor_proto_rawDescGZIP(), []int{1}
+	return file_lofamo_v1_executor_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ExecutorDenyResponse) GetVersion() uint64 {
@@ -192,7 +455,7 @@ type ExecutorDoRequest struct {
 
 func (x *ExecutorDoRequest) Reset() {
 	*x = ExecutorDoRequest{}
-	mi := &file_lofamo_v1_executor_proto_msgTypes[2]
+	mi := &file_lofamo_v1_executor_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -204,7 +467,7 @@ func (x *ExecutorDoRequest) String() string {
 func (*ExecutorDoRequest) ProtoMessage() {}
 
 func (x *ExecutorDoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_executor_proto_msgTypes[2]
+	mi := &file_lofamo_v1_executor_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -217,7 +480,7 @@ func (x *ExecutorDoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecutorDoRequest.ProtoReflect.Descriptor instead.
 func (*ExecutorDoRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_executor_proto_rawDescGZIP(), []int{2}
+	return file_lofamo_v1_executor_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ExecutorDoRequest) GetAttempt() *ExecutorAttempt {
@@ -303,7 +566,7 @@ type ExecutorAttempt struct {
 
 func (x *ExecutorAttempt) Reset() {
 	*x = ExecutorAttempt{}
-	mi := &file_lofamo_v1_executor_proto_msgTypes[3]
+	mi := &file_lofamo_v1_executor_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -315,7 +578,7 @@ func (x *ExecutorAttempt) String() string {
 func (*ExecutorAttempt) ProtoMessage() {}
 
 func (x *ExecutorAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_executor_proto_msgTypes[3]
+	mi := &file_lofamo_v1_executor_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -328,7 +591,7 @@ func (x *ExecutorAttempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecutorAttempt.ProtoReflect.Descriptor instead.
 func (*ExecutorAttempt) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_executor_proto_rawDescGZIP(), []int{3}
+	return file_lofamo_v1_executor_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ExecutorAttempt) GetResponse() string {
@@ -376,7 +639,7 @@ type ExecutorTarget struct {
 
 func (x *ExecutorTarget) Reset() {
 	*x = ExecutorTarget{}
-	mi := &file_lofamo_v1_executor_proto_msgTypes[4]
+	mi := &file_lofamo_v1_executor_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -388,7 +651,7 @@ func (x *ExecutorTarget) String() string {
 func (*ExecutorTarget) ProtoMessage() {}
 
 func (x *ExecutorTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_executor_proto_msgTypes[4]
+	mi := &file_lofamo_v1_executor_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -401,7 +664,7 @@ func (x *ExecutorTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecutorTarget.ProtoReflect.Descriptor instead.
 func (*ExecutorTarget) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_executor_proto_rawDescGZIP(), []int{4}
+	return file_lofamo_v1_executor_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ExecutorTarget) GetNode() string {
@@ -471,7 +734,7 @@ type ExecutorDoResponse struct {
 
 func (x *ExecutorDoResponse) Reset() {
 	*x = ExecutorDoResponse{}
-	mi := &file_lofamo_v1_executor_proto_msgTypes[5]
+	mi := &file_lofamo_v1_executor_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -483,7 +746,7 @@ func (x *ExecutorDoResponse) String() string {
 func (*ExecutorDoResponse) ProtoMessage() {}
 
 func (x *ExecutorDoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_executor_proto_msgTypes[5]
+	mi := &file_lofamo_v1_executor_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -496,7 +759,7 @@ func (x *ExecutorDoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecutorDoResponse.ProtoReflect.Descriptor instead.
 func (*ExecutorDoResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_executor_proto_rawDescGZIP(), []int{5}
+	return file_lofamo_v1_executor_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ExecutorDoResponse) GetOutcome() ExecutorOutcome {
@@ -524,7 +787,7 @@ type ExecutorSettleRequest struct {
 
 func (x *ExecutorSettleRequest) Reset() {
 	*x = ExecutorSettleRequest{}
-	mi := &file_lofamo_v1_executor_proto_msgTypes[6]
+	mi := &file_lofamo_v1_executor_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -536,7 +799,7 @@ func (x *ExecutorSettleRequest) String() string {
 func (*ExecutorSettleRequest) ProtoMessage() {}
 
 func (x *ExecutorSettleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_executor_proto_msgTypes[6]
+	mi := &file_lofamo_v1_executor_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -549,7 +812,7 @@ func (x *ExecutorSettleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecutorSettleRequest.ProtoReflect.Descriptor instead.
 func (*ExecutorSettleRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_executor_proto_rawDescGZIP(), []int{6}
+	return file_lofamo_v1_executor_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ExecutorSettleRequest) GetAttempt() *ExecutorAttempt {
@@ -570,7 +833,33 @@ var File_lofamo_v1_executor_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_executor_proto_rawDesc = "" +
 	"\n" +
-	"\x18lofamo/v1/executor.proto\x12\tlofamo.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1clofamo/v1/certificates.proto\x1a\x15lofamo/v1/types.proto\"H\n" +
+	"\x18lofamo/v1/executor.proto\x12\tlofamo.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1clofamo/v1/certificates.proto\x1a\x15lofamo/v1/types.proto\"z\n" +
+	"\x1aExecutorControllersRequest\x12\x18\n" +
+	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1a\n" +
+	"\bsuspects\x18\x02 \x03(\tR\bsuspects\x12\x10\n" +
+	"\x03run\x18\x03 \x01(\tR\x03run\x12\x14\n" +
+	"\x05after\x18\x04 \x01(\x04R\x05after\"\x89\x01\n" +
+	"\x1bExecutorControllersResponse\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x12\x1e\n" +
+	"\n" +
+	"configured\x18\x02 \x01(\rR\n" +
+	"configured\x128\n" +
+	"\breadings\x18\x03 \x03(\v2\x1c.lofamo.v1.ControllerReadingR\breadings\"\xb4\x03\n" +
+	"\x11ControllerReading\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x126\n" +
+	"\afinding\x18\x02 \x01(\x0e2\x1c.lofamo.v1.ControllerFindingR\afinding\x12\x16\n" +
+	"\x06detail\x18\x03 \x01(\tR\x06detail\x12\x10\n" +
+	"\x03log\x18\x04 \x03(\tR\x03log\x12\x18\n" +
+	"\asensors\x18\x05 \x03(\tR\asensors\x12\x15\n" +
+	"\x06age_ms\x18\x06 \x01(\x04R\x05ageMs\x12\x19\n" +
+	"\bsince_ms\x18\a \x01(\x04R\asinceMs\x12\x18\n" +
+	"\aversion\x18\b \x01(\x04R\aversion\x123\n" +
+	"\x06health\x18\t \x01(\x0e2\x1b.lofamo.v1.ControllerHealthR\x06health\x12&\n" +
+	"\x0fhealth_since_ms\x18\n" +
+	" \x01(\x04R\rhealthSinceMs\x12;\n" +
+	"\n" +
+	"last_plain\x18\v \x01(\x0e2\x1c.lofamo.v1.ControllerFindingR\tlastPlain\x12)\n" +
+	"\x11last_plain_age_ms\x18\f \x01(\x04R\x0elastPlainAgeMs\"H\n" +
 	"\x13ExecutorDenyRequest\x121\n" +
 	"\x06signed\x18\x01 \x01(\v2\x19.lofamo.v1.SignedDenyListR\x06signed\"0\n" +
 	"\x14ExecutorDenyResponse\x12\x18\n" +
@@ -620,11 +909,12 @@ const file_lofamo_v1_executor_proto_rawDesc = "" +
 	"\n" +
 	"\x06PARTLY\x10\x03\x12\r\n" +
 	"\tNOT_KNOWN\x10\x04\x12\x0f\n" +
-	"\vSTALE_TOKEN\x10\x052\xe8\x01\n" +
+	"\vSTALE_TOKEN\x10\x052\xc6\x02\n" +
 	"\x0fExecutorService\x12A\n" +
 	"\x02Do\x12\x1c.lofamo.v1.ExecutorDoRequest\x1a\x1d.lofamo.v1.ExecutorDoResponse\x12I\n" +
 	"\x06Settle\x12 .lofamo.v1.ExecutorSettleRequest\x1a\x1d.lofamo.v1.ExecutorDoResponse\x12G\n" +
-	"\x04Deny\x12\x1e.lofamo.v1.ExecutorDenyRequest\x1a\x1f.lofamo.v1.ExecutorDenyResponseB1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
+	"\x04Deny\x12\x1e.lofamo.v1.ExecutorDenyRequest\x1a\x1f.lofamo.v1.ExecutorDenyResponse\x12\\\n" +
+	"\vControllers\x12%.lofamo.v1.ExecutorControllersRequest\x1a&.lofamo.v1.ExecutorControllersResponseB1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
 
 var (
 	file_lofamo_v1_executor_proto_rawDescOnce sync.Once
@@ -639,43 +929,54 @@ func file_lofamo_v1_executor_proto_rawDescGZIP() []byte {
 }
 
 var file_lofamo_v1_executor_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_lofamo_v1_executor_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_lofamo_v1_executor_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_lofamo_v1_executor_proto_goTypes = []any{
-	(ExecutorOutcome)(0),          // 0: lofamo.v1.ExecutorOutcome
-	(*ExecutorDenyRequest)(nil),   // 1: lofamo.v1.ExecutorDenyRequest
-	(*ExecutorDenyResponse)(nil),  // 2: lofamo.v1.ExecutorDenyResponse
-	(*ExecutorDoRequest)(nil),     // 3: lofamo.v1.ExecutorDoRequest
-	(*ExecutorAttempt)(nil),       // 4: lofamo.v1.ExecutorAttempt
-	(*ExecutorTarget)(nil),        // 5: lofamo.v1.ExecutorTarget
-	(*ExecutorDoResponse)(nil),    // 6: lofamo.v1.ExecutorDoResponse
-	(*ExecutorSettleRequest)(nil), // 7: lofamo.v1.ExecutorSettleRequest
-	nil,                           // 8: lofamo.v1.ExecutorDoRequest.ParametersEntry
-	(*SignedDenyList)(nil),        // 9: lofamo.v1.SignedDenyList
-	(State)(0),                    // 10: lofamo.v1.State
-	(Cause)(0),                    // 11: lofamo.v1.Cause
-	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
+	(ExecutorOutcome)(0),                // 0: lofamo.v1.ExecutorOutcome
+	(*ExecutorControllersRequest)(nil),  // 1: lofamo.v1.ExecutorControllersRequest
+	(*ExecutorControllersResponse)(nil), // 2: lofamo.v1.ExecutorControllersResponse
+	(*ControllerReading)(nil),           // 3: lofamo.v1.ControllerReading
+	(*ExecutorDenyRequest)(nil),         // 4: lofamo.v1.ExecutorDenyRequest
+	(*ExecutorDenyResponse)(nil),        // 5: lofamo.v1.ExecutorDenyResponse
+	(*ExecutorDoRequest)(nil),           // 6: lofamo.v1.ExecutorDoRequest
+	(*ExecutorAttempt)(nil),             // 7: lofamo.v1.ExecutorAttempt
+	(*ExecutorTarget)(nil),              // 8: lofamo.v1.ExecutorTarget
+	(*ExecutorDoResponse)(nil),          // 9: lofamo.v1.ExecutorDoResponse
+	(*ExecutorSettleRequest)(nil),       // 10: lofamo.v1.ExecutorSettleRequest
+	nil,                                 // 11: lofamo.v1.ExecutorDoRequest.ParametersEntry
+	(ControllerFinding)(0),              // 12: lofamo.v1.ControllerFinding
+	(ControllerHealth)(0),               // 13: lofamo.v1.ControllerHealth
+	(*SignedDenyList)(nil),              // 14: lofamo.v1.SignedDenyList
+	(State)(0),                          // 15: lofamo.v1.State
+	(Cause)(0),                          // 16: lofamo.v1.Cause
+	(*timestamppb.Timestamp)(nil),       // 17: google.protobuf.Timestamp
 }
 var file_lofamo_v1_executor_proto_depIdxs = []int32{
-	9,  // 0: lofamo.v1.ExecutorDenyRequest.signed:type_name -> lofamo.v1.SignedDenyList
-	4,  // 1: lofamo.v1.ExecutorDoRequest.attempt:type_name -> lofamo.v1.ExecutorAttempt
-	8,  // 2: lofamo.v1.ExecutorDoRequest.parameters:type_name -> lofamo.v1.ExecutorDoRequest.ParametersEntry
-	5,  // 3: lofamo.v1.ExecutorDoRequest.target:type_name -> lofamo.v1.ExecutorTarget
-	10, // 4: lofamo.v1.ExecutorTarget.state:type_name -> lofamo.v1.State
-	11, // 5: lofamo.v1.ExecutorTarget.cause:type_name -> lofamo.v1.Cause
-	12, // 6: lofamo.v1.ExecutorTarget.since:type_name -> google.protobuf.Timestamp
-	0,  // 7: lofamo.v1.ExecutorDoResponse.outcome:type_name -> lofamo.v1.ExecutorOutcome
-	4,  // 8: lofamo.v1.ExecutorSettleRequest.attempt:type_name -> lofamo.v1.ExecutorAttempt
-	3,  // 9: lofamo.v1.ExecutorService.Do:input_type -> lofamo.v1.ExecutorDoRequest
-	7,  // 10: lofamo.v1.ExecutorService.Settle:input_type -> lofamo.v1.ExecutorSettleRequest
-	1,  // 11: lofamo.v1.ExecutorService.Deny:input_type -> lofamo.v1.ExecutorDenyRequest
-	6,  // 12: lofamo.v1.ExecutorService.Do:output_type -> lofamo.v1.ExecutorDoResponse
-	6,  // 13: lofamo.v1.ExecutorService.Settle:output_type -> lofamo.v1.ExecutorDoResponse
-	2,  // 14: lofamo.v1.ExecutorService.Deny:output_type -> lofamo.v1.ExecutorDenyResponse
-	12, // [12:15] is the sub-list for method output_type
-	9,  // [9:12] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	3,  // 0: lofamo.v1.ExecutorControllersResponse.readings:type_name -> lofamo.v1.ControllerReading
+	12, // 1: lofamo.v1.ControllerReading.finding:type_name -> lofamo.v1.ControllerFinding
+	13, // 2: lofamo.v1.ControllerReading.health:type_name -> lofamo.v1.ControllerHealth
+	12, // 3: lofamo.v1.ControllerReading.last_plain:type_name -> lofamo.v1.ControllerFinding
+	14, // 4: lofamo.v1.ExecutorDenyRequest.signed:type_name -> lofamo.v1.SignedDenyList
+	7,  // 5: lofamo.v1.ExecutorDoRequest.attempt:type_name -> lofamo.v1.ExecutorAttempt
+	11, // 6: lofamo.v1.ExecutorDoRequest.parameters:type_name -> lofamo.v1.ExecutorDoRequest.ParametersEntry
+	8,  // 7: lofamo.v1.ExecutorDoRequest.target:type_name -> lofamo.v1.ExecutorTarget
+	15, // 8: lofamo.v1.ExecutorTarget.state:type_name -> lofamo.v1.State
+	16, // 9: lofamo.v1.ExecutorTarget.cause:type_name -> lofamo.v1.Cause
+	17, // 10: lofamo.v1.ExecutorTarget.since:type_name -> google.protobuf.Timestamp
+	0,  // 11: lofamo.v1.ExecutorDoResponse.outcome:type_name -> lofamo.v1.ExecutorOutcome
+	7,  // 12: lofamo.v1.ExecutorSettleRequest.attempt:type_name -> lofamo.v1.ExecutorAttempt
+	6,  // 13: lofamo.v1.ExecutorService.Do:input_type -> lofamo.v1.ExecutorDoRequest
+	10, // 14: lofamo.v1.ExecutorService.Settle:input_type -> lofamo.v1.ExecutorSettleRequest
+	4,  // 15: lofamo.v1.ExecutorService.Deny:input_type -> lofamo.v1.ExecutorDenyRequest
+	1,  // 16: lofamo.v1.ExecutorService.Controllers:input_type -> lofamo.v1.ExecutorControllersRequest
+	9,  // 17: lofamo.v1.ExecutorService.Do:output_type -> lofamo.v1.ExecutorDoResponse
+	9,  // 18: lofamo.v1.ExecutorService.Settle:output_type -> lofamo.v1.ExecutorDoResponse
+	5,  // 19: lofamo.v1.ExecutorService.Deny:output_type -> lofamo.v1.ExecutorDenyResponse
+	2,  // 20: lofamo.v1.ExecutorService.Controllers:output_type -> lofamo.v1.ExecutorControllersResponse
+	17, // [17:21] is the sub-list for method output_type
+	13, // [13:17] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_executor_proto_init() }
@@ -691,7 +992,7 @@ func file_lofamo_v1_executor_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_executor_proto_rawDesc), len(file_lofamo_v1_executor_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   8,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

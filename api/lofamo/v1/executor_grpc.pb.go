@@ -21,9 +21,10 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ExecutorService_Do_FullMethodName     = "/lofamo.v1.ExecutorService/Do"
-	ExecutorService_Settle_FullMethodName = "/lofamo.v1.ExecutorService/Settle"
-	ExecutorService_Deny_FullMethodName   = "/lofamo.v1.ExecutorService/Deny"
+	ExecutorService_Do_FullMethodName          = "/lofamo.v1.ExecutorService/Do"
+	ExecutorService_Settle_FullMethodName      = "/lofamo.v1.ExecutorService/Settle"
+	ExecutorService_Deny_FullMethodName        = "/lofamo.v1.ExecutorService/Deny"
+	ExecutorService_Controllers_FullMethodName = "/lofamo.v1.ExecutorService/Controllers"
 )
 
 // ExecutorServiceClient is the client API for ExecutorService service.
@@ -44,6 +45,9 @@ type ExecutorServiceClient interface {
 	// disk, and from then on refuses the listed supervisors. INVALID_ARGUMENT if the list is for another cluster or not
 	// signed by an operator of this one.
 	Deny(ctx context.Context, in *ExecutorDenyRequest, opts ...grpc.CallOption) (*ExecutorDenyResponse, error)
+	// Controllers names the nodes whose management controllers the process reads soon and often, for one minute, and returns
+	// the last answers. It returns at once and never waits for a controller. It acts on nothing.
+	Controllers(ctx context.Context, in *ExecutorControllersRequest, opts ...grpc.CallOption) (*ExecutorControllersResponse, error)
 }
 
 type executorServiceClient struct {
@@ -84,6 +88,16 @@ func (c *executorServiceClient) Deny(ctx context.Context, in *ExecutorDenyReques
 	return out, nil
 }
 
+func (c *executorServiceClient) Controllers(ctx context.Context, in *ExecutorControllersRequest, opts ...grpc.CallOption) (*ExecutorControllersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExecutorControllersResponse)
+	err := c.cc.Invoke(ctx, ExecutorService_Controllers_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ExecutorServiceServer is the server API for ExecutorService service.
 // All implementations must embed UnimplementedExecutorServiceServer
 // for forward compatibility.
@@ -102,6 +116,9 @@ type ExecutorServiceServer interface {
 	// disk, and from then on refuses the listed supervisors. INVALID_ARGUMENT if the list is for another cluster or not
 	// signed by an operator of this one.
 	Deny(context.Context, *ExecutorDenyRequest) (*ExecutorDenyResponse, error)
+	// Controllers names the nodes whose management controllers the process reads soon and often, for one minute, and returns
+	// the last answers. It returns at once and never waits for a controller. It acts on nothing.
+	Controllers(context.Context, *ExecutorControllersRequest) (*ExecutorControllersResponse, error)
 	mustEmbedUnimplementedExecutorServiceServer()
 }
 
@@ -120,6 +137,9 @@ func (UnimplementedExecutorServiceServer) Settle(context.Context, *ExecutorSettl
 }
 func (UnimplementedExecutorServiceServer) Deny(context.Context, *ExecutorDenyRequest) (*ExecutorDenyResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Deny not implemented")
+}
+func (UnimplementedExecutorServiceServer) Controllers(context.Context, *ExecutorControllersRequest) (*ExecutorControllersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Controllers not implemented")
 }
 func (UnimplementedExecutorServiceServer) mustEmbedUnimplementedExecutorServiceServer() {}
 func (UnimplementedExecutorServiceServer) testEmbeddedByValue()                         {}
@@ -196,6 +216,24 @@ func _ExecutorService_Deny_Handler(srv interface{}, ctx context.Context, dec fun
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ExecutorService_Controllers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExecutorControllersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ExecutorServiceServer).Controllers(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ExecutorService_Controllers_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ExecutorServiceServer).Controllers(ctx, req.(*ExecutorControllersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ExecutorService_ServiceDesc is the grpc.ServiceDesc for ExecutorService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -214,6 +252,10 @@ var ExecutorService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Deny",
 			Handler:    _ExecutorService_Deny_Handler,
+		},
+		{
+			MethodName: "Controllers",
+			Handler:    _ExecutorService_Controllers_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -1375,7 +1375,7 @@ func (x *TimeIn) GetTimes() uint32 {
 	return 0
 }
 
-// ListReportsRequest selects among the reports in the leader's memory: 4,096, and as many digests.
+// ListReportsRequest selects among the reports in the leader's memory: 32 for each node, 1,024 to 4,096 in all, and as many digests.
 type ListReportsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`        // id or "x,y,z"; empty for all

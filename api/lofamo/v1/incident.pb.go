@@ -187,7 +187,16 @@ type Incident struct {
 	Escalated   *timestamppb.Timestamp `protobuf:"bytes,30,opt,name=escalated,proto3" json:"escalated,omitempty"` // the last time, by the leader's wall clock; absent: never
 	// At a parent of regions: the region that keeps the incident. Its name and "/" precede id, group, merged_into, merged, split_from and
 	// the groups of responses.
-	Region        string `protobuf:"bytes,31,opt,name=region,proto3" json:"region,omitempty"`
+	Region string `protobuf:"bytes,31,opt,name=region,proto3" json:"region,omitempty"`
+	// Of an incident of a node or half, for people: the last words of the machine's kernel, as another node received them by netconsole
+	// from shortly before the fault until the incident was CLOSED. Not authenticated; at most 1,024 bytes. Empty: none.
+	LastWords string `protobuf:"bytes,32,opt,name=last_words,json=lastWords,proto3" json:"last_words,omitempty"`
+	// Of an incident of a node or half, for people: how the boot ended in which the fault began, if the machine stated another boot before
+	// the incident was CLOSED; at most 512 bytes. Empty: it did not.
+	LastBoot string `protobuf:"bytes,33,opt,name=last_boot,json=lastBoot,proto3" json:"last_boot,omitempty"`
+	// Of an incident of a node or half: whether its kernel is dead, by the first proof until the incident was CLOSED. Absent:
+	// nothing is known.
+	Kernel        *KernelVerdict `protobuf:"bytes,34,opt,name=kernel,proto3" json:"kernel,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -437,6 +446,27 @@ func (x *Incident) GetRegion() string {
 		return x.Region
 	}
 	return ""
+}
+
+func (x *Incident) GetLastWords() string {
+	if x != nil {
+		return x.LastWords
+	}
+	return ""
+}
+
+func (x *Incident) GetLastBoot() string {
+	if x != nil {
+		return x.LastBoot
+	}
+	return ""
+}
+
+func (x *Incident) GetKernel() *KernelVerdict {
+	if x != nil {
+		return x.Kernel
+	}
+	return nil
 }
 
 // IncidentResponse is a response of a policy to a fault of an incident, from the record of the response engine.
@@ -1346,7 +1376,8 @@ var File_lofamo_v1_incident_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_incident_proto_rawDesc = "" +
 	"\n" +
-	"\x18lofamo/v1/incident.proto\x12\tlofamo.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18lofamo/v1/response.proto\x1a\x15lofamo/v1/types.proto\"\xdd\t\n" +
+	"\x18lofamo/v1/incident.proto\x12\tlofamo.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18lofamo/v1/response.proto\x1a\x15lofamo/v1/types.proto\"\xcb\n" +
+	"\n" +
 	"\bIncident\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12.\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x18.lofamo.v1.IncidentStateR\x05state\x127\n" +
@@ -1381,7 +1412,11 @@ const file_lofamo_v1_incident_proto_rawDesc = "" +
 	"\x0eresponse_count\x18\x1c \x01(\rR\rresponseCount\x12 \n" +
 	"\vescalations\x18\x1d \x01(\rR\vescalations\x128\n" +
 	"\tescalated\x18\x1e \x01(\v2\x1a.google.protobuf.TimestampR\tescalated\x12\x16\n" +
-	"\x06region\x18\x1f \x01(\tR\x06region\x1a9\n" +
+	"\x06region\x18\x1f \x01(\tR\x06region\x12\x1d\n" +
+	"\n" +
+	"last_words\x18  \x01(\tR\tlastWords\x12\x1b\n" +
+	"\tlast_boot\x18! \x01(\tR\blastBoot\x120\n" +
+	"\x06kernel\x18\" \x01(\v2\x18.lofamo.v1.KernelVerdictR\x06kernel\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xbf\x03\n" +
@@ -1499,9 +1534,10 @@ var file_lofamo_v1_incident_proto_goTypes = []any{
 	(Cause)(0),                          // 16: lofamo.v1.Cause
 	(State)(0),                          // 17: lofamo.v1.State
 	(*timestamppb.Timestamp)(nil),       // 18: google.protobuf.Timestamp
-	(PolicyMode)(0),                     // 19: lofamo.v1.PolicyMode
-	(ResponseState)(0),                  // 20: lofamo.v1.ResponseState
-	(*Evidence)(nil),                    // 21: lofamo.v1.Evidence
+	(*KernelVerdict)(nil),               // 19: lofamo.v1.KernelVerdict
+	(PolicyMode)(0),                     // 20: lofamo.v1.PolicyMode
+	(ResponseState)(0),                  // 21: lofamo.v1.ResponseState
+	(*Evidence)(nil),                    // 22: lofamo.v1.Evidence
 }
 var file_lofamo_v1_incident_proto_depIdxs = []int32{
 	0,  // 0: lofamo.v1.Incident.state:type_name -> lofamo.v1.IncidentState
@@ -1517,27 +1553,28 @@ var file_lofamo_v1_incident_proto_depIdxs = []int32{
 	7,  // 10: lofamo.v1.Incident.notes:type_name -> lofamo.v1.IncidentNote
 	3,  // 11: lofamo.v1.Incident.responses:type_name -> lofamo.v1.IncidentResponse
 	18, // 12: lofamo.v1.Incident.escalated:type_name -> google.protobuf.Timestamp
-	19, // 13: lofamo.v1.IncidentResponse.mode:type_name -> lofamo.v1.PolicyMode
-	20, // 14: lofamo.v1.IncidentResponse.state:type_name -> lofamo.v1.ResponseState
-	18, // 15: lofamo.v1.IncidentResponse.since:type_name -> google.protobuf.Timestamp
-	18, // 16: lofamo.v1.IncidentResponse.closed:type_name -> google.protobuf.Timestamp
-	18, // 17: lofamo.v1.Verdict.time:type_name -> google.protobuf.Timestamp
-	21, // 18: lofamo.v1.Verdict.evidence:type_name -> lofamo.v1.Evidence
-	17, // 19: lofamo.v1.Consequence.state:type_name -> lofamo.v1.State
-	16, // 20: lofamo.v1.Consequence.cause:type_name -> lofamo.v1.Cause
-	18, // 21: lofamo.v1.Acknowledgement.time:type_name -> google.protobuf.Timestamp
-	18, // 22: lofamo.v1.IncidentNote.time:type_name -> google.protobuf.Timestamp
-	0,  // 23: lofamo.v1.ListIncidentsRequest.states:type_name -> lofamo.v1.IncidentState
-	18, // 24: lofamo.v1.ListIncidentsRequest.since:type_name -> google.protobuf.Timestamp
-	2,  // 25: lofamo.v1.ListIncidentsResponse.incidents:type_name -> lofamo.v1.Incident
-	0,  // 26: lofamo.v1.WatchIncidentsRequest.states:type_name -> lofamo.v1.IncidentState
-	2,  // 27: lofamo.v1.WatchIncidentsResponse.incidents:type_name -> lofamo.v1.Incident
-	2,  // 28: lofamo.v1.AcknowledgeIncidentResponse.incident:type_name -> lofamo.v1.Incident
-	29, // [29:29] is the sub-list for method output_type
-	29, // [29:29] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	19, // 13: lofamo.v1.Incident.kernel:type_name -> lofamo.v1.KernelVerdict
+	20, // 14: lofamo.v1.IncidentResponse.mode:type_name -> lofamo.v1.PolicyMode
+	21, // 15: lofamo.v1.IncidentResponse.state:type_name -> lofamo.v1.ResponseState
+	18, // 16: lofamo.v1.IncidentResponse.since:type_name -> google.protobuf.Timestamp
+	18, // 17: lofamo.v1.IncidentResponse.closed:type_name -> google.protobuf.Timestamp
+	18, // 18: lofamo.v1.Verdict.time:type_name -> google.protobuf.Timestamp
+	22, // 19: lofamo.v1.Verdict.evidence:type_name -> lofamo.v1.Evidence
+	17, // 20: lofamo.v1.Consequence.state:type_name -> lofamo.v1.State
+	16, // 21: lofamo.v1.Consequence.cause:type_name -> lofamo.v1.Cause
+	18, // 22: lofamo.v1.Acknowledgement.time:type_name -> google.protobuf.Timestamp
+	18, // 23: lofamo.v1.IncidentNote.time:type_name -> google.protobuf.Timestamp
+	0,  // 24: lofamo.v1.ListIncidentsRequest.states:type_name -> lofamo.v1.IncidentState
+	18, // 25: lofamo.v1.ListIncidentsRequest.since:type_name -> google.protobuf.Timestamp
+	2,  // 26: lofamo.v1.ListIncidentsResponse.incidents:type_name -> lofamo.v1.Incident
+	0,  // 27: lofamo.v1.WatchIncidentsRequest.states:type_name -> lofamo.v1.IncidentState
+	2,  // 28: lofamo.v1.WatchIncidentsResponse.incidents:type_name -> lofamo.v1.Incident
+	2,  // 29: lofamo.v1.AcknowledgeIncidentResponse.incident:type_name -> lofamo.v1.Incident
+	30, // [30:30] is the sub-list for method output_type
+	30, // [30:30] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_incident_proto_init() }

@@ -284,7 +284,10 @@ type ResponsePolicy struct {
 	Steps       []string               `protobuf:"bytes,10,rep,name=steps,proto3" json:"steps,omitempty"`                         // its executors, in order: "kubernetes.cordon"
 	Description string                 `protobuf:"bytes,11,opt,name=description,proto3" json:"description,omitempty"`             // for people; empty: none was given
 	// Of a former version: it was withdrawn by it, and has no document.
-	Deleted       bool `protobuf:"varint,12,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	Deleted bool `protobuf:"varint,12,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	// Reasons why the policy starts no response with the configuration of this supervisor: a source of its outside conditions is missing.
+	// Each sentence names the key to set. Only the leader knows whether the executor process reads any management controllers.
+	Warnings      []string `protobuf:"bytes,13,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -403,6 +406,13 @@ func (x *ResponsePolicy) GetDeleted() bool {
 	return false
 }
 
+func (x *ResponsePolicy) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
 // CheckPoliciesRequest has the documents to check.
 type CheckPoliciesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -511,7 +521,8 @@ type PolicyChange struct {
 	To      PolicyMode             `protobuf:"varint,5,opt,name=to,proto3,enum=lofamo.v1.PolicyMode" json:"to,omitempty"`           // the new mode; unspecified: removed
 	// Its open, running responses, which stop because the policy changed; their effects are undone once the fault is
 	// gone.
-	Open          uint32 `protobuf:"varint,6,opt,name=open,proto3" json:"open,omitempty"`
+	Open          uint32   `protobuf:"varint,6,opt,name=open,proto3" json:"open,omitempty"`
+	Warnings      []string `protobuf:"bytes,7,rep,name=warnings,proto3" json:"warnings,omitempty"` // as in ResponsePolicy, of the new version
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -586,6 +597,13 @@ func (x *PolicyChange) GetOpen() uint32 {
 		return x.Open
 	}
 	return 0
+}
+
+func (x *PolicyChange) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
 }
 
 // ApplyPoliciesRequest has the documents to put in force.
@@ -2782,7 +2800,7 @@ var File_lofamo_v1_response_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_response_proto_rawDesc = "" +
 	"\n" +
-	"\x18lofamo/v1/response.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15lofamo/v1/types.proto\"\xd9\x02\n" +
+	"\x18lofamo/v1/response.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15lofamo/v1/types.proto\"\xf5\x02\n" +
 	"\x0eResponsePolicy\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x1a\n" +
@@ -2796,19 +2814,21 @@ const file_lofamo_v1_response_proto_rawDesc = "" +
 	"\x05steps\x18\n" +
 	" \x03(\tR\x05steps\x12 \n" +
 	"\vdescription\x18\v \x01(\tR\vdescription\x12\x18\n" +
-	"\adeleted\x18\f \x01(\bR\adeleted\"4\n" +
+	"\adeleted\x18\f \x01(\bR\adeleted\x12\x1a\n" +
+	"\bwarnings\x18\r \x03(\tR\bwarnings\"4\n" +
 	"\x14CheckPoliciesRequest\x12\x1c\n" +
 	"\tdocuments\x18\x01 \x01(\tR\tdocuments\"b\n" +
 	"\x15CheckPoliciesResponse\x12\x16\n" +
 	"\x06errors\x18\x01 \x03(\tR\x06errors\x121\n" +
-	"\achanges\x18\x02 \x03(\v2\x17.lofamo.v1.PolicyChangeR\achanges\"\xd3\x01\n" +
+	"\achanges\x18\x02 \x03(\v2\x17.lofamo.v1.PolicyChangeR\achanges\"\xef\x01\n" +
 	"\fPolicyChange\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12/\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1b.lofamo.v1.PolicyChangeKindR\x04kind\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\x04R\aversion\x12)\n" +
 	"\x04from\x18\x04 \x01(\x0e2\x15.lofamo.v1.PolicyModeR\x04from\x12%\n" +
 	"\x02to\x18\x05 \x01(\x0e2\x15.lofamo.v1.PolicyModeR\x02to\x12\x12\n" +
-	"\x04open\x18\x06 \x01(\rR\x04open\"\xd5\x01\n" +
+	"\x04open\x18\x06 \x01(\rR\x04open\x12\x1a\n" +
+	"\bwarnings\x18\a \x03(\tR\bwarnings\"\xd5\x01\n" +
 	"\x14ApplyPoliciesRequest\x12\x1c\n" +
 	"\tdocuments\x18\x01 \x01(\tR\tdocuments\x12\x17\n" +
 	"\adry_run\x18\x02 \x01(\bR\x06dryRun\x12I\n" +

@@ -267,6 +267,165 @@ func (Path) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{3}
 }
 
+// KernelDead says whether a kernel died with the half that runs on it.
+type KernelDead int32
+
+const (
+	KernelDead_KERNEL_DEAD_UNSPECIFIED KernelDead = 0 // not proven, or a value of a later version
+	KernelDead_KERNEL_DEAD_YES         KernelDead = 1 // the boot in which the fault began has ended
+	KernelDead_KERNEL_DEAD_NO          KernelDead = 2 // the kernel still ran after the half had failed
+)
+
+// Enum value maps for KernelDead.
+var (
+	KernelDead_name = map[int32]string{
+		0: "KERNEL_DEAD_UNSPECIFIED",
+		1: "KERNEL_DEAD_YES",
+		2: "KERNEL_DEAD_NO",
+	}
+	KernelDead_value = map[string]int32{
+		"KERNEL_DEAD_UNSPECIFIED": 0,
+		"KERNEL_DEAD_YES":         1,
+		"KERNEL_DEAD_NO":          2,
+	}
+)
+
+func (x KernelDead) Enum() *KernelDead {
+	p := new(KernelDead)
+	*p = x
+	return p
+}
+
+func (x KernelDead) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (KernelDead) Descriptor() protoreflect.EnumDescriptor {
+	return file_lofamo_v1_types_proto_enumTypes[4].Descriptor()
+}
+
+func (KernelDead) Type() protoreflect.EnumType {
+	return &file_lofamo_v1_types_proto_enumTypes[4]
+}
+
+func (x KernelDead) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use KernelDead.Descriptor instead.
+func (KernelDead) EnumDescriptor() ([]byte, []int) {
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{4}
+}
+
+// ControllerFinding is the result of a look at a management controller.
+type ControllerFinding int32
+
+const (
+	ControllerFinding_CONTROLLER_FINDING_UNSPECIFIED ControllerFinding = 0 // never sent; receivers ignore the reading
+	ControllerFinding_POWERED_OFF                    ControllerFinding = 1 // the controller reports that the node has no power
+	ControllerFinding_POWERED_ON                     ControllerFinding = 2 // the controller reports that the node has power
+	ControllerFinding_CONTROLLER_SILENT              ControllerFinding = 3 // no answer within the timeout, or no connection
+	ControllerFinding_CONTROLLER_ERROR               ControllerFinding = 4 // an error, a wrong certificate, or an answer that is too long, malformed or not credible
+)
+
+// Enum value maps for ControllerFinding.
+var (
+	ControllerFinding_name = map[int32]string{
+		0: "CONTROLLER_FINDING_UNSPECIFIED",
+		1: "POWERED_OFF",
+		2: "POWERED_ON",
+		3: "CONTROLLER_SILENT",
+		4: "CONTROLLER_ERROR",
+	}
+	ControllerFinding_value = map[string]int32{
+		"CONTROLLER_FINDING_UNSPECIFIED": 0,
+		"POWERED_OFF":                    1,
+		"POWERED_ON":                     2,
+		"CONTROLLER_SILENT":              3,
+		"CONTROLLER_ERROR":               4,
+	}
+)
+
+func (x ControllerFinding) Enum() *ControllerFinding {
+	p := new(ControllerFinding)
+	*p = x
+	return p
+}
+
+func (x ControllerFinding) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ControllerFinding) Descriptor() protoreflect.EnumDescriptor {
+	return file_lofamo_v1_types_proto_enumTypes[5].Descriptor()
+}
+
+func (ControllerFinding) Type() protoreflect.EnumType {
+	return &file_lofamo_v1_types_proto_enumTypes[5]
+}
+
+func (x ControllerFinding) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ControllerFinding.Descriptor instead.
+func (ControllerFinding) EnumDescriptor() ([]byte, []int) {
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{5}
+}
+
+// ControllerHealth is the health of a node's hardware, by the rules of its management controller.
+type ControllerHealth int32
+
+const (
+	ControllerHealth_CONTROLLER_HEALTH_UNSPECIFIED ControllerHealth = 0 // the controller states none
+	ControllerHealth_HEALTH_GOOD                   ControllerHealth = 1 // no fault
+	ControllerHealth_HEALTH_WARNING                ControllerHealth = 2 // a fault that needs attention
+	ControllerHealth_HEALTH_CRITICAL               ControllerHealth = 3 // a fault that needs attention at once
+)
+
+// Enum value maps for ControllerHealth.
+var (
+	ControllerHealth_name = map[int32]string{
+		0: "CONTROLLER_HEALTH_UNSPECIFIED",
+		1: "HEALTH_GOOD",
+		2: "HEALTH_WARNING",
+		3: "HEALTH_CRITICAL",
+	}
+	ControllerHealth_value = map[string]int32{
+		"CONTROLLER_HEALTH_UNSPECIFIED": 0,
+		"HEALTH_GOOD":                   1,
+		"HEALTH_WARNING":                2,
+		"HEALTH_CRITICAL":               3,
+	}
+)
+
+func (x ControllerHealth) Enum() *ControllerHealth {
+	p := new(ControllerHealth)
+	*p = x
+	return p
+}
+
+func (x ControllerHealth) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ControllerHealth) Descriptor() protoreflect.EnumDescriptor {
+	return file_lofamo_v1_types_proto_enumTypes[6].Descriptor()
+}
+
+func (ControllerHealth) Type() protoreflect.EnumType {
+	return &file_lofamo_v1_types_proto_enumTypes[6]
+}
+
+func (x ControllerHealth) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ControllerHealth.Descriptor instead.
+func (ControllerHealth) EnumDescriptor() ([]byte, []int) {
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{6}
+}
+
 // GroupKind is the shape of a common cause.
 type GroupKind int32
 
@@ -310,11 +469,11 @@ func (x GroupKind) String() string {
 }
 
 func (GroupKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_lofamo_v1_types_proto_enumTypes[4].Descriptor()
+	return file_lofamo_v1_types_proto_enumTypes[7].Descriptor()
 }
 
 func (GroupKind) Type() protoreflect.EnumType {
-	return &file_lofamo_v1_types_proto_enumTypes[4]
+	return &file_lofamo_v1_types_proto_enumTypes[7]
 }
 
 func (x GroupKind) Number() protoreflect.EnumNumber {
@@ -323,7 +482,7 @@ func (x GroupKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use GroupKind.Descriptor instead.
 func (GroupKind) EnumDescriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{4}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 // PathState is the state of a half's paths to the supervisors (seed 004, Figure 2).
@@ -366,11 +525,11 @@ func (x PathState) String() string {
 }
 
 func (PathState) Descriptor() protoreflect.EnumDescriptor {
-	return file_lofamo_v1_types_proto_enumTypes[5].Descriptor()
+	return file_lofamo_v1_types_proto_enumTypes[8].Descriptor()
 }
 
 func (PathState) Type() protoreflect.EnumType {
-	return &file_lofamo_v1_types_proto_enumTypes[5]
+	return &file_lofamo_v1_types_proto_enumTypes[8]
 }
 
 func (x PathState) Number() protoreflect.EnumNumber {
@@ -379,7 +538,7 @@ func (x PathState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PathState.Descriptor instead.
 func (PathState) EnumDescriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{5}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 // RecoveryState is the state of a half, as its recovery daemon sees it.
@@ -425,11 +584,11 @@ func (x RecoveryState) String() string {
 }
 
 func (RecoveryState) Descriptor() protoreflect.EnumDescriptor {
-	return file_lofamo_v1_types_proto_enumTypes[6].Descriptor()
+	return file_lofamo_v1_types_proto_enumTypes[9].Descriptor()
 }
 
 func (RecoveryState) Type() protoreflect.EnumType {
-	return &file_lofamo_v1_types_proto_enumTypes[6]
+	return &file_lofamo_v1_types_proto_enumTypes[9]
 }
 
 func (x RecoveryState) Number() protoreflect.EnumNumber {
@@ -438,7 +597,7 @@ func (x RecoveryState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RecoveryState.Descriptor instead.
 func (RecoveryState) EnumDescriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 // Resumption is the way in which a started half resumed.
@@ -475,11 +634,11 @@ func (x Resumption) String() string {
 }
 
 func (Resumption) Descriptor() protoreflect.EnumDescriptor {
-	return file_lofamo_v1_types_proto_enumTypes[7].Descriptor()
+	return file_lofamo_v1_types_proto_enumTypes[10].Descriptor()
 }
 
 func (Resumption) Type() protoreflect.EnumType {
-	return &file_lofamo_v1_types_proto_enumTypes[7]
+	return &file_lofamo_v1_types_proto_enumTypes[10]
 }
 
 func (x Resumption) Number() protoreflect.EnumNumber {
@@ -488,7 +647,7 @@ func (x Resumption) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Resumption.Descriptor instead.
 func (Resumption) EnumDescriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 // BootEnd is how a boot of a machine ended.
@@ -540,11 +699,11 @@ func (x BootEnd) String() string {
 }
 
 func (BootEnd) Descriptor() protoreflect.EnumDescriptor {
-	return file_lofamo_v1_types_proto_enumTypes[8].Descriptor()
+	return file_lofamo_v1_types_proto_enumTypes[11].Descriptor()
 }
 
 func (BootEnd) Type() protoreflect.EnumType {
-	return &file_lofamo_v1_types_proto_enumTypes[8]
+	return &file_lofamo_v1_types_proto_enumTypes[11]
 }
 
 func (x BootEnd) Number() protoreflect.EnumNumber {
@@ -553,7 +712,7 @@ func (x BootEnd) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use BootEnd.Descriptor instead.
 func (BootEnd) EnumDescriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{11}
 }
 
 // TestState is the result of a module's self-test.
@@ -596,11 +755,11 @@ func (x TestState) String() string {
 }
 
 func (TestState) Descriptor() protoreflect.EnumDescriptor {
-	return file_lofamo_v1_types_proto_enumTypes[9].Descriptor()
+	return file_lofamo_v1_types_proto_enumTypes[12].Descriptor()
 }
 
 func (TestState) Type() protoreflect.EnumType {
-	return &file_lofamo_v1_types_proto_enumTypes[9]
+	return &file_lofamo_v1_types_proto_enumTypes[12]
 }
 
 func (x TestState) Number() protoreflect.EnumNumber {
@@ -609,7 +768,7 @@ func (x TestState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TestState.Descriptor instead.
 func (TestState) EnumDescriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{12}
 }
 
 // EventKind is the kind of a change.
@@ -691,11 +850,11 @@ func (x EventKind) String() string {
 }
 
 func (EventKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_lofamo_v1_types_proto_enumTypes[10].Descriptor()
+	return file_lofamo_v1_types_proto_enumTypes[13].Descriptor()
 }
 
 func (EventKind) Type() protoreflect.EnumType {
-	return &file_lofamo_v1_types_proto_enumTypes[10]
+	return &file_lofamo_v1_types_proto_enumTypes[13]
 }
 
 func (x EventKind) Number() protoreflect.EnumNumber {
@@ -704,7 +863,7 @@ func (x EventKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EventKind.Descriptor instead.
 func (EventKind) EnumDescriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{10}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{13}
 }
 
 // Node is one tile: a host half and a DNP half.
@@ -778,8 +937,17 @@ type Node struct {
 	// The machine's hardware watchdog, by the newest word of the host half; a later leader continues with it. Absent: the node states
 	// none, or has stopped cleanly.
 	HardwareWatchdog *HardwareWatchdog `protobuf:"bytes,35,opt,name=hardware_watchdog,json=hardwareWatchdog,proto3" json:"hardware_watchdog,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Whether the kernel under the FAILED host half is dead. Absent: the half is not FAILED, or nothing is known.
+	HostKernel *KernelVerdict `protobuf:"bytes,36,opt,name=host_kernel,json=hostKernel,proto3" json:"host_kernel,omitempty"`
+	DnpKernel  *KernelVerdict `protobuf:"bytes,37,opt,name=dnp_kernel,json=dnpKernel,proto3" json:"dnp_kernel,omitempty"` // the same of the DNP half
+	// The last answer of the node's management controller, as evidence: it never makes or changes the state. Absent: none is known, or in
+	// lists. Only the leader knows it.
+	Controller *ManagementController `protobuf:"bytes,40,opt,name=controller,proto3" json:"controller,omitempty"`
+	// In the store only, for a node that is back from a stop. Until this time, a silence that began before the return blames none of the
+	// node's links. Absent: the usual rules apply to its links.
+	LinksSettle   *timestamppb.Timestamp `protobuf:"bytes,41,opt,name=links_settle,json=linksSettle,proto3" json:"links_settle,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Node) Reset() {
@@ -1057,6 +1225,190 @@ func (x *Node) GetHardwareWatchdog() *HardwareWatchdog {
 	return nil
 }
 
+func (x *Node) GetHostKernel() *KernelVerdict {
+	if x != nil {
+		return x.HostKernel
+	}
+	return nil
+}
+
+func (x *Node) GetDnpKernel() *KernelVerdict {
+	if x != nil {
+		return x.DnpKernel
+	}
+	return nil
+}
+
+func (x *Node) GetController() *ManagementController {
+	if x != nil {
+		return x.Controller
+	}
+	return nil
+}
+
+func (x *Node) GetLinksSettle() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LinksSettle
+	}
+	return nil
+}
+
+// KernelVerdict tells a dead kernel from a dead agent, as it stood when the node was committed.
+type KernelVerdict struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Dead          KernelDead             `protobuf:"varint,1,opt,name=dead,proto3,enum=lofamo.v1.KernelDead" json:"dead,omitempty"` // proven either way, or unspecified
+	Why           string                 `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`                              // a sentence for people: the proof, or why a panic by netconsole is none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KernelVerdict) Reset() {
+	*x = KernelVerdict{}
+	mi := &file_lofamo_v1_types_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KernelVerdict) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KernelVerdict) ProtoMessage() {}
+
+func (x *KernelVerdict) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_types_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KernelVerdict.ProtoReflect.Descriptor instead.
+func (*KernelVerdict) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *KernelVerdict) GetDead() KernelDead {
+	if x != nil {
+		return x.Dead
+	}
+	return KernelDead_KERNEL_DEAD_UNSPECIFIED
+}
+
+func (x *KernelVerdict) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+// ManagementController is the last answer of a node's management controller (BMC), as its executor process has read it.
+type ManagementController struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Finding ControllerFinding      `protobuf:"varint,1,opt,name=finding,proto3,enum=lofamo.v1.ControllerFinding" json:"finding,omitempty"` // of the last look
+	Health  ControllerHealth       `protobuf:"varint,2,opt,name=health,proto3,enum=lofamo.v1.ControllerHealth" json:"health,omitempty"`    // of the node's hardware, by the controller's own rules
+	Detail  string                 `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`                                     // for people: at most 160 bytes
+	Age     *durationpb.Duration   `protobuf:"bytes,4,opt,name=age,proto3" json:"age,omitempty"`                                           // of the answer
+	Since   *durationpb.Duration   `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`                                       // time for which the finding has been the same
+	// The newest entries of the controller's event log, oldest first, with times of its clock: at most 8 of 160 bytes.
+	Log     []string `protobuf:"bytes,6,rep,name=log,proto3" json:"log,omitempty"`
+	Sensors []string `protobuf:"bytes,7,rep,name=sensors,proto3" json:"sensors,omitempty"` // sensors, bad ones first: at most 8 of 160 bytes
+	// The node and its controller are both silent, and the controller has answered before: a hint at a power feed.
+	PowerFeedSuspected bool `protobuf:"varint,8,opt,name=power_feed_suspected,json=powerFeedSuspected,proto3" json:"power_feed_suspected,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
+}
+
+func (x *ManagementController) Reset() {
+	*x = ManagementController{}
+	mi := &file_lofamo_v1_types_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ManagementController) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ManagementController) ProtoMessage() {}
+
+func (x *ManagementController) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_types_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ManagementController.ProtoReflect.Descriptor instead.
+func (*ManagementController) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ManagementController) GetFinding() ControllerFinding {
+	if x != nil {
+		return x.Finding
+	}
+	return ControllerFinding_CONTROLLER_FINDING_UNSPECIFIED
+}
+
+func (x *ManagementController) GetHealth() ControllerHealth {
+	if x != nil {
+		return x.Health
+	}
+	return ControllerHealth_CONTROLLER_HEALTH_UNSPECIFIED
+}
+
+func (x *ManagementController) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *ManagementController) GetAge() *durationpb.Duration {
+	if x != nil {
+		return x.Age
+	}
+	return nil
+}
+
+func (x *ManagementController) GetSince() *durationpb.Duration {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *ManagementController) GetLog() []string {
+	if x != nil {
+		return x.Log
+	}
+	return nil
+}
+
+func (x *ManagementController) GetSensors() []string {
+	if x != nil {
+		return x.Sensors
+	}
+	return nil
+}
+
+func (x *ManagementController) GetPowerFeedSuspected() bool {
+	if x != nil {
+		return x.PowerFeedSuspected
+	}
+	return false
+}
+
 // StoredLinks are the links of a node in the store. New leaders compare them with the topology.
 type StoredLinks struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1077,7 +1429,7 @@ type StoredLinks struct {
 
 func (x *StoredLinks) Reset() {
 	*x = StoredLinks{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[1]
+	mi := &file_lofamo_v1_types_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1089,7 +1441,7 @@ func (x *StoredLinks) String() string {
 func (*StoredLinks) ProtoMessage() {}
 
 func (x *StoredLinks) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[1]
+	mi := &file_lofamo_v1_types_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1102,7 +1454,7 @@ func (x *StoredLinks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredLinks.ProtoReflect.Descriptor instead.
 func (*StoredLinks) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{1}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *StoredLinks) GetPeers() []string {
@@ -1152,7 +1504,7 @@ type Starved struct {
 
 func (x *Starved) Reset() {
 	*x = Starved{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[2]
+	mi := &file_lofamo_v1_types_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1164,7 +1516,7 @@ func (x *Starved) String() string {
 func (*Starved) ProtoMessage() {}
 
 func (x *Starved) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[2]
+	mi := &file_lofamo_v1_types_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1177,7 +1529,7 @@ func (x *Starved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Starved.ProtoReflect.Descriptor instead.
 func (*Starved) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{2}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Starved) GetHalf() string {
@@ -1218,7 +1570,7 @@ type FaultEvidence struct {
 
 func (x *FaultEvidence) Reset() {
 	*x = FaultEvidence{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[3]
+	mi := &file_lofamo_v1_types_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1230,7 +1582,7 @@ func (x *FaultEvidence) String() string {
 func (*FaultEvidence) ProtoMessage() {}
 
 func (x *FaultEvidence) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[3]
+	mi := &file_lofamo_v1_types_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1243,7 +1595,7 @@ func (x *FaultEvidence) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FaultEvidence.ProtoReflect.Descriptor instead.
 func (*FaultEvidence) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{3}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *FaultEvidence) GetComponent() string {
@@ -1313,7 +1665,7 @@ type Restarting struct {
 
 func (x *Restarting) Reset() {
 	*x = Restarting{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[4]
+	mi := &file_lofamo_v1_types_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1325,7 +1677,7 @@ func (x *Restarting) String() string {
 func (*Restarting) ProtoMessage() {}
 
 func (x *Restarting) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[4]
+	mi := &file_lofamo_v1_types_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1338,7 +1690,7 @@ func (x *Restarting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restarting.ProtoReflect.Descriptor instead.
 func (*Restarting) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{4}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Restarting) GetHalf() string {
@@ -1368,7 +1720,7 @@ type Stopped struct {
 
 func (x *Stopped) Reset() {
 	*x = Stopped{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[5]
+	mi := &file_lofamo_v1_types_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1380,7 +1732,7 @@ func (x *Stopped) String() string {
 func (*Stopped) ProtoMessage() {}
 
 func (x *Stopped) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[5]
+	mi := &file_lofamo_v1_types_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1393,7 +1745,7 @@ func (x *Stopped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stopped.ProtoReflect.Descriptor instead.
 func (*Stopped) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{5}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Stopped) GetReason() string {
@@ -1431,7 +1783,7 @@ type Maintenance struct {
 
 func (x *Maintenance) Reset() {
 	*x = Maintenance{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[6]
+	mi := &file_lofamo_v1_types_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1443,7 +1795,7 @@ func (x *Maintenance) String() string {
 func (*Maintenance) ProtoMessage() {}
 
 func (x *Maintenance) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[6]
+	mi := &file_lofamo_v1_types_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1456,7 +1808,7 @@ func (x *Maintenance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Maintenance.ProtoReflect.Descriptor instead.
 func (*Maintenance) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Maintenance) GetNode() string {
@@ -1513,7 +1865,7 @@ type Warning struct {
 
 func (x *Warning) Reset() {
 	*x = Warning{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[7]
+	mi := &file_lofamo_v1_types_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1525,7 +1877,7 @@ func (x *Warning) String() string {
 func (*Warning) ProtoMessage() {}
 
 func (x *Warning) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[7]
+	mi := &file_lofamo_v1_types_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1538,7 +1890,7 @@ func (x *Warning) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Warning.ProtoReflect.Descriptor instead.
 func (*Warning) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Warning) GetComponent() string {
@@ -1622,7 +1974,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[8]
+	mi := &file_lofamo_v1_types_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1634,7 +1986,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[8]
+	mi := &file_lofamo_v1_types_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1647,7 +1999,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Group) GetId() string {
@@ -1755,7 +2107,7 @@ type DeliveryStatus struct {
 
 func (x *DeliveryStatus) Reset() {
 	*x = DeliveryStatus{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[9]
+	mi := &file_lofamo_v1_types_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1767,7 +2119,7 @@ func (x *DeliveryStatus) String() string {
 func (*DeliveryStatus) ProtoMessage() {}
 
 func (x *DeliveryStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[9]
+	mi := &file_lofamo_v1_types_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1780,7 +2132,7 @@ func (x *DeliveryStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeliveryStatus.ProtoReflect.Descriptor instead.
 func (*DeliveryStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DeliveryStatus) GetState() PathState {
@@ -1903,7 +2255,7 @@ type RailStatus struct {
 
 func (x *RailStatus) Reset() {
 	*x = RailStatus{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[10]
+	mi := &file_lofamo_v1_types_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1915,7 +2267,7 @@ func (x *RailStatus) String() string {
 func (*RailStatus) ProtoMessage() {}
 
 func (x *RailStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[10]
+	mi := &file_lofamo_v1_types_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1928,7 +2280,7 @@ func (x *RailStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RailStatus.ProtoReflect.Descriptor instead.
 func (*RailStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{10}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RailStatus) GetName() string {
@@ -2004,7 +2356,7 @@ type HalfHealth struct {
 
 func (x *HalfHealth) Reset() {
 	*x = HalfHealth{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[11]
+	mi := &file_lofamo_v1_types_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2016,7 +2368,7 @@ func (x *HalfHealth) String() string {
 func (*HalfHealth) ProtoMessage() {}
 
 func (x *HalfHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[11]
+	mi := &file_lofamo_v1_types_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2029,7 +2381,7 @@ func (x *HalfHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HalfHealth.ProtoReflect.Descriptor instead.
 func (*HalfHealth) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{11}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *HalfHealth) GetRecovery() *RecoveryStatus {
@@ -2112,7 +2464,7 @@ type HardwareWatchdog struct {
 
 func (x *HardwareWatchdog) Reset() {
 	*x = HardwareWatchdog{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[12]
+	mi := &file_lofamo_v1_types_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2124,7 +2476,7 @@ func (x *HardwareWatchdog) String() string {
 func (*HardwareWatchdog) ProtoMessage() {}
 
 func (x *HardwareWatchdog) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[12]
+	mi := &file_lofamo_v1_types_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2137,7 +2489,7 @@ func (x *HardwareWatchdog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HardwareWatchdog.ProtoReflect.Descriptor instead.
 func (*HardwareWatchdog) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{12}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *HardwareWatchdog) GetArmed() bool {
@@ -2197,7 +2549,7 @@ type ProcessorTime struct {
 
 func (x *ProcessorTime) Reset() {
 	*x = ProcessorTime{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[13]
+	mi := &file_lofamo_v1_types_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2209,7 +2561,7 @@ func (x *ProcessorTime) String() string {
 func (*ProcessorTime) ProtoMessage() {}
 
 func (x *ProcessorTime) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[13]
+	mi := &file_lofamo_v1_types_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2222,7 +2574,7 @@ func (x *ProcessorTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessorTime.ProtoReflect.Descriptor instead.
 func (*ProcessorTime) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{13}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ProcessorTime) GetStarved() bool {
@@ -2293,7 +2645,7 @@ type RecoveryStatus struct {
 
 func (x *RecoveryStatus) Reset() {
 	*x = RecoveryStatus{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[14]
+	mi := &file_lofamo_v1_types_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2305,7 +2657,7 @@ func (x *RecoveryStatus) String() string {
 func (*RecoveryStatus) ProtoMessage() {}
 
 func (x *RecoveryStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[14]
+	mi := &file_lofamo_v1_types_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2318,7 +2670,7 @@ func (x *RecoveryStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoveryStatus.ProtoReflect.Descriptor instead.
 func (*RecoveryStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{14}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RecoveryStatus) GetState() RecoveryState {
@@ -2432,15 +2784,19 @@ type LastBoot struct {
 	End   BootEnd                `protobuf:"varint,1,opt,name=end,proto3,enum=lofamo.v1.BootEnd" json:"end,omitempty"` // classified by the node's daemon
 	// The line of the kernel, or more about the end, for people: at most 120 bytes of UTF-8 without control characters. Text from
 	// a dead kernel is no proof.
-	Detail        string `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`
-	Boot          uint32 `protobuf:"fixed32,3,opt,name=boot,proto3" json:"boot,omitempty"` // part of the present boot's identity, so that each boot is reported once; never 0
+	Detail string `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`
+	Boot   uint32 `protobuf:"fixed32,3,opt,name=boot,proto3" json:"boot,omitempty"` // part of the present boot's identity, so that each boot is reported once; never 0
+	// In the API: when the leader first heard the host half in the present boot, by its wall clock. Absent: not known, or the boot
+	// before is not known.
+	Heard         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=heard,proto3" json:"heard,omitempty"`
+	Before        uint32                 `protobuf:"fixed32,5,opt,name=before,proto3" json:"before,omitempty"` // in the API: the same part of the identity of the boot that ended; 0: not known
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LastBoot) Reset() {
 	*x = LastBoot{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[15]
+	mi := &file_lofamo_v1_types_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2452,7 +2808,7 @@ func (x *LastBoot) String() string {
 func (*LastBoot) ProtoMessage() {}
 
 func (x *LastBoot) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[15]
+	mi := &file_lofamo_v1_types_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2465,7 +2821,7 @@ func (x *LastBoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LastBoot.ProtoReflect.Descriptor instead.
 func (*LastBoot) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{15}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *LastBoot) GetEnd() BootEnd {
@@ -2489,6 +2845,20 @@ func (x *LastBoot) GetBoot() uint32 {
 	return 0
 }
 
+func (x *LastBoot) GetHeard() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Heard
+	}
+	return nil
+}
+
+func (x *LastBoot) GetBefore() uint32 {
+	if x != nil {
+		return x.Before
+	}
+	return 0
+}
+
 // LastWords are lines that a machine's kernel sent by netconsole when it died. Netconsole is not authenticated: the text
 // is for people, is no proof, and changes no state.
 type LastWords struct {
@@ -2502,13 +2872,14 @@ type LastWords struct {
 	Serial        uint32                 `protobuf:"fixed32,6,opt,name=serial,proto3" json:"serial,omitempty"`                         // identifies the error at its receiver, so that each is reported once; never 0
 	ReceivedBy    string                 `protobuf:"bytes,7,opt,name=received_by,json=receivedBy,proto3" json:"received_by,omitempty"` // in the API: the half that received and signed the lines, such as n1-0-0/host
 	Time          *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=time,proto3" json:"time,omitempty"`                               // in the API: when the supervisors learned of it, by the leader's wall clock
+	Witnesses     []*WordsWitness        `protobuf:"bytes,9,rep,name=witnesses,proto3" json:"witnesses,omitempty"`                     // in the API: further receivers of the same line within a minute; at most 3
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LastWords) Reset() {
 	*x = LastWords{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[16]
+	mi := &file_lofamo_v1_types_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2520,7 +2891,7 @@ func (x *LastWords) String() string {
 func (*LastWords) ProtoMessage() {}
 
 func (x *LastWords) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[16]
+	mi := &file_lofamo_v1_types_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2533,7 +2904,7 @@ func (x *LastWords) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LastWords.ProtoReflect.Descriptor instead.
 func (*LastWords) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{16}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *LastWords) GetNode() string {
@@ -2592,6 +2963,66 @@ func (x *LastWords) GetTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *LastWords) GetWitnesses() []*WordsWitness {
+	if x != nil {
+		return x.Witnesses
+	}
+	return nil
+}
+
+// WordsWitness is another receiver of a machine's last words.
+type WordsWitness struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ReceivedBy    string                 `protobuf:"bytes,1,opt,name=received_by,json=receivedBy,proto3" json:"received_by,omitempty"` // the half that received and signed the line, as in LastWords
+	Serial        uint32                 `protobuf:"fixed32,2,opt,name=serial,proto3" json:"serial,omitempty"`                         // of the line at this receiver
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WordsWitness) Reset() {
+	*x = WordsWitness{}
+	mi := &file_lofamo_v1_types_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WordsWitness) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WordsWitness) ProtoMessage() {}
+
+func (x *WordsWitness) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_types_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WordsWitness.ProtoReflect.Descriptor instead.
+func (*WordsWitness) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *WordsWitness) GetReceivedBy() string {
+	if x != nil {
+		return x.ReceivedBy
+	}
+	return ""
+}
+
+func (x *WordsWitness) GetSerial() uint32 {
+	if x != nil {
+		return x.Serial
+	}
+	return 0
+}
+
 // SelfTest is the result of one module's self-tests (seed 000 §3).
 type SelfTest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2618,7 +3049,7 @@ type SelfTest struct {
 
 func (x *SelfTest) Reset() {
 	*x = SelfTest{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[17]
+	mi := &file_lofamo_v1_types_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2630,7 +3061,7 @@ func (x *SelfTest) String() string {
 func (*SelfTest) ProtoMessage() {}
 
 func (x *SelfTest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[17]
+	mi := &file_lofamo_v1_types_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2643,7 +3074,7 @@ func (x *SelfTest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SelfTest.ProtoReflect.Descriptor instead.
 func (*SelfTest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{17}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SelfTest) GetNumber() uint32 {
@@ -2756,7 +3187,7 @@ type Component struct {
 
 func (x *Component) Reset() {
 	*x = Component{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[18]
+	mi := &file_lofamo_v1_types_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2768,7 +3199,7 @@ func (x *Component) String() string {
 func (*Component) ProtoMessage() {}
 
 func (x *Component) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[18]
+	mi := &file_lofamo_v1_types_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2781,7 +3212,7 @@ func (x *Component) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Component.ProtoReflect.Descriptor instead.
 func (*Component) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{18}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Component) GetName() string {
@@ -2860,7 +3291,7 @@ type Evidence struct {
 
 func (x *Evidence) Reset() {
 	*x = Evidence{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[19]
+	mi := &file_lofamo_v1_types_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2872,7 +3303,7 @@ func (x *Evidence) String() string {
 func (*Evidence) ProtoMessage() {}
 
 func (x *Evidence) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[19]
+	mi := &file_lofamo_v1_types_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2885,7 +3316,7 @@ func (x *Evidence) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Evidence.ProtoReflect.Descriptor instead.
 func (*Evidence) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{19}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Evidence) GetKind() string {
@@ -2943,7 +3374,7 @@ type Registers struct {
 
 func (x *Registers) Reset() {
 	*x = Registers{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[20]
+	mi := &file_lofamo_v1_types_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2955,7 +3386,7 @@ func (x *Registers) String() string {
 func (*Registers) ProtoMessage() {}
 
 func (x *Registers) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[20]
+	mi := &file_lofamo_v1_types_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2968,7 +3399,7 @@ func (x *Registers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registers.ProtoReflect.Descriptor instead.
 func (*Registers) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{20}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Registers) GetDnpWatchdog() uint32 {
@@ -3021,7 +3452,7 @@ type Link struct {
 
 func (x *Link) Reset() {
 	*x = Link{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[21]
+	mi := &file_lofamo_v1_types_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3033,7 +3464,7 @@ func (x *Link) String() string {
 func (*Link) ProtoMessage() {}
 
 func (x *Link) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[21]
+	mi := &file_lofamo_v1_types_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3046,7 +3477,7 @@ func (x *Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Link.ProtoReflect.Descriptor instead.
 func (*Link) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{21}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Link) GetNode() string {
@@ -3160,7 +3591,7 @@ type LinkMask struct {
 
 func (x *LinkMask) Reset() {
 	*x = LinkMask{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[22]
+	mi := &file_lofamo_v1_types_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3172,7 +3603,7 @@ func (x *LinkMask) String() string {
 func (*LinkMask) ProtoMessage() {}
 
 func (x *LinkMask) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[22]
+	mi := &file_lofamo_v1_types_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3185,7 +3616,7 @@ func (x *LinkMask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkMask.ProtoReflect.Descriptor instead.
 func (*LinkMask) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{22}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *LinkMask) GetNode() string {
@@ -3303,7 +3734,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[23]
+	mi := &file_lofamo_v1_types_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3315,7 +3746,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[23]
+	mi := &file_lofamo_v1_types_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3328,7 +3759,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{23}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Event) GetRevision() uint64 {
@@ -3562,7 +3993,7 @@ type Supervisor struct {
 
 func (x *Supervisor) Reset() {
 	*x = Supervisor{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[24]
+	mi := &file_lofamo_v1_types_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3574,7 +4005,7 @@ func (x *Supervisor) String() string {
 func (*Supervisor) ProtoMessage() {}
 
 func (x *Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[24]
+	mi := &file_lofamo_v1_types_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3587,7 +4018,7 @@ func (x *Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Supervisor.ProtoReflect.Descriptor instead.
 func (*Supervisor) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{24}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Supervisor) GetId() string {
@@ -3678,7 +4109,7 @@ var File_lofamo_v1_types_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\n" +
-	"\x15lofamo/v1/types.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x81\f\n" +
+	"\x15lofamo/v1/types.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf5\r\n" +
 	"\x04Node\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05coord\x18\x02 \x01(\tR\x05coord\x12&\n" +
@@ -3722,10 +4153,30 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x03why\x18  \x01(\tR\x03why\x129\n" +
 	"\fstored_links\x18! \x01(\v2\x16.lofamo.v1.StoredLinksR\vstoredLinks\x12,\n" +
 	"\astopped\x18\" \x01(\v2\x12.lofamo.v1.StoppedR\astopped\x12H\n" +
-	"\x11hardware_watchdog\x18# \x01(\v2\x1b.lofamo.v1.HardwareWatchdogR\x10hardwareWatchdog\x1a9\n" +
+	"\x11hardware_watchdog\x18# \x01(\v2\x1b.lofamo.v1.HardwareWatchdogR\x10hardwareWatchdog\x129\n" +
+	"\vhost_kernel\x18$ \x01(\v2\x18.lofamo.v1.KernelVerdictR\n" +
+	"hostKernel\x127\n" +
+	"\n" +
+	"dnp_kernel\x18% \x01(\v2\x18.lofamo.v1.KernelVerdictR\tdnpKernel\x12?\n" +
+	"\n" +
+	"controller\x18( \x01(\v2\x1f.lofamo.v1.ManagementControllerR\n" +
+	"controller\x12=\n" +
+	"\flinks_settle\x18) \x01(\v2\x1a.google.protobuf.TimestampR\vlinksSettle\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9e\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"L\n" +
+	"\rKernelVerdict\x12)\n" +
+	"\x04dead\x18\x01 \x01(\x0e2\x15.lofamo.v1.KernelDeadR\x04dead\x12\x10\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why\"\xd7\x02\n" +
+	"\x14ManagementController\x126\n" +
+	"\afinding\x18\x01 \x01(\x0e2\x1c.lofamo.v1.ControllerFindingR\afinding\x123\n" +
+	"\x06health\x18\x02 \x01(\x0e2\x1b.lofamo.v1.ControllerHealthR\x06health\x12\x16\n" +
+	"\x06detail\x18\x03 \x01(\tR\x06detail\x12+\n" +
+	"\x03age\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03age\x12/\n" +
+	"\x05since\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x05since\x12\x10\n" +
+	"\x03log\x18\x06 \x03(\tR\x03log\x12\x18\n" +
+	"\asensors\x18\a \x03(\tR\asensors\x120\n" +
+	"\x14power_feed_suspected\x18\b \x01(\bR\x12powerFeedSuspected\"\x9e\x01\n" +
 	"\vStoredLinks\x12\x14\n" +
 	"\x05peers\x18\x01 \x03(\tR\x05peers\x12\x1a\n" +
 	"\bfollowed\x18\x02 \x01(\rR\bfollowed\x12\x18\n" +
@@ -3859,11 +4310,13 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"resumption\x12\x12\n" +
 	"\x04cold\x18\r \x01(\tR\x04cold\x12\x19\n" +
 	"\buntil_ms\x18\x0e \x01(\rR\auntilMs\x12\x16\n" +
-	"\x06reason\x18\x0f \x01(\tR\x06reason\"\\\n" +
+	"\x06reason\x18\x0f \x01(\tR\x06reason\"\xa6\x01\n" +
 	"\bLastBoot\x12$\n" +
 	"\x03end\x18\x01 \x01(\x0e2\x12.lofamo.v1.BootEndR\x03end\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12\x12\n" +
-	"\x04boot\x18\x03 \x01(\aR\x04boot\"\xf0\x01\n" +
+	"\x04boot\x18\x03 \x01(\aR\x04boot\x120\n" +
+	"\x05heard\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05heard\x12\x16\n" +
+	"\x06before\x18\x05 \x01(\aR\x06before\"\xa7\x02\n" +
 	"\tLastWords\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\tR\x04from\x12$\n" +
@@ -3873,7 +4326,12 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x06serial\x18\x06 \x01(\aR\x06serial\x12\x1f\n" +
 	"\vreceived_by\x18\a \x01(\tR\n" +
 	"receivedBy\x12.\n" +
-	"\x04time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"\xd9\x02\n" +
+	"\x04time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x125\n" +
+	"\twitnesses\x18\t \x03(\v2\x17.lofamo.v1.WordsWitnessR\twitnesses\"G\n" +
+	"\fWordsWitness\x12\x1f\n" +
+	"\vreceived_by\x18\x01 \x01(\tR\n" +
+	"receivedBy\x12\x16\n" +
+	"\x06serial\x18\x02 \x01(\aR\x06serial\"\xd9\x02\n" +
 	"\bSelfTest\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12*\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x14.lofamo.v1.TestStateR\x05state\x12\x15\n" +
@@ -4026,7 +4484,24 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x06DIRECT\x10\x01\x12\n" +
 	"\n" +
 	"\x06GOSSIP\x10\x02\x12\t\n" +
-	"\x05TORUS\x10\x03*`\n" +
+	"\x05TORUS\x10\x03*R\n" +
+	"\n" +
+	"KernelDead\x12\x1b\n" +
+	"\x17KERNEL_DEAD_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fKERNEL_DEAD_YES\x10\x01\x12\x12\n" +
+	"\x0eKERNEL_DEAD_NO\x10\x02*\x85\x01\n" +
+	"\x11ControllerFinding\x12\"\n" +
+	"\x1eCONTROLLER_FINDING_UNSPECIFIED\x10\x00\x12\x0f\n" +
+	"\vPOWERED_OFF\x10\x01\x12\x0e\n" +
+	"\n" +
+	"POWERED_ON\x10\x02\x12\x15\n" +
+	"\x11CONTROLLER_SILENT\x10\x03\x12\x14\n" +
+	"\x10CONTROLLER_ERROR\x10\x04*o\n" +
+	"\x10ControllerHealth\x12!\n" +
+	"\x1dCONTROLLER_HEALTH_UNSPECIFIED\x10\x00\x12\x0f\n" +
+	"\vHEALTH_GOOD\x10\x01\x12\x12\n" +
+	"\x0eHEALTH_WARNING\x10\x02\x12\x13\n" +
+	"\x0fHEALTH_CRITICAL\x10\x03*`\n" +
 	"\tGroupKind\x12\x1a\n" +
 	"\x16GROUP_KIND_UNSPECIFIED\x10\x00\x12\a\n" +
 	"\x03ROW\x10\x01\x12\t\n" +
@@ -4098,135 +4573,152 @@ func file_lofamo_v1_types_proto_rawDescGZIP() []byte {
 	return file_lofamo_v1_types_proto_rawDescData
 }
 
-var file_lofamo_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
-var file_lofamo_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_lofamo_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 14)
+var file_lofamo_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_lofamo_v1_types_proto_goTypes = []any{
 	(State)(0),                    // 0: lofamo.v1.State
 	(Platform)(0),                 // 1: lofamo.v1.Platform
 	(Cause)(0),                    // 2: lofamo.v1.Cause
 	(Path)(0),                     // 3: lofamo.v1.Path
-	(GroupKind)(0),                // 4: lofamo.v1.GroupKind
-	(PathState)(0),                // 5: lofamo.v1.PathState
-	(RecoveryState)(0),            // 6: lofamo.v1.RecoveryState
-	(Resumption)(0),               // 7: lofamo.v1.Resumption
-	(BootEnd)(0),                  // 8: lofamo.v1.BootEnd
-	(TestState)(0),                // 9: lofamo.v1.TestState
-	(EventKind)(0),                // 10: lofamo.v1.EventKind
-	(*Node)(nil),                  // 11: lofamo.v1.Node
-	(*StoredLinks)(nil),           // 12: lofamo.v1.StoredLinks
-	(*Starved)(nil),               // 13: lofamo.v1.Starved
-	(*FaultEvidence)(nil),         // 14: lofamo.v1.FaultEvidence
-	(*Restarting)(nil),            // 15: lofamo.v1.Restarting
-	(*Stopped)(nil),               // 16: lofamo.v1.Stopped
-	(*Maintenance)(nil),           // 17: lofamo.v1.Maintenance
-	(*Warning)(nil),               // 18: lofamo.v1.Warning
-	(*Group)(nil),                 // 19: lofamo.v1.Group
-	(*DeliveryStatus)(nil),        // 20: lofamo.v1.DeliveryStatus
-	(*RailStatus)(nil),            // 21: lofamo.v1.RailStatus
-	(*HalfHealth)(nil),            // 22: lofamo.v1.HalfHealth
-	(*HardwareWatchdog)(nil),      // 23: lofamo.v1.HardwareWatchdog
-	(*ProcessorTime)(nil),         // 24: lofamo.v1.ProcessorTime
-	(*RecoveryStatus)(nil),        // 25: lofamo.v1.RecoveryStatus
-	(*LastBoot)(nil),              // 26: lofamo.v1.LastBoot
-	(*LastWords)(nil),             // 27: lofamo.v1.LastWords
-	(*SelfTest)(nil),              // 28: lofamo.v1.SelfTest
-	(*Component)(nil),             // 29: lofamo.v1.Component
-	(*Evidence)(nil),              // 30: lofamo.v1.Evidence
-	(*Registers)(nil),             // 31: lofamo.v1.Registers
-	(*Link)(nil),                  // 32: lofamo.v1.Link
-	(*LinkMask)(nil),              // 33: lofamo.v1.LinkMask
-	(*Event)(nil),                 // 34: lofamo.v1.Event
-	(*Supervisor)(nil),            // 35: lofamo.v1.Supervisor
-	nil,                           // 36: lofamo.v1.Node.LabelsEntry
-	nil,                           // 37: lofamo.v1.Event.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 38: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 39: google.protobuf.Duration
+	(KernelDead)(0),               // 4: lofamo.v1.KernelDead
+	(ControllerFinding)(0),        // 5: lofamo.v1.ControllerFinding
+	(ControllerHealth)(0),         // 6: lofamo.v1.ControllerHealth
+	(GroupKind)(0),                // 7: lofamo.v1.GroupKind
+	(PathState)(0),                // 8: lofamo.v1.PathState
+	(RecoveryState)(0),            // 9: lofamo.v1.RecoveryState
+	(Resumption)(0),               // 10: lofamo.v1.Resumption
+	(BootEnd)(0),                  // 11: lofamo.v1.BootEnd
+	(TestState)(0),                // 12: lofamo.v1.TestState
+	(EventKind)(0),                // 13: lofamo.v1.EventKind
+	(*Node)(nil),                  // 14: lofamo.v1.Node
+	(*KernelVerdict)(nil),         // 15: lofamo.v1.KernelVerdict
+	(*ManagementController)(nil),  // 16: lofamo.v1.ManagementController
+	(*StoredLinks)(nil),           // 17: lofamo.v1.StoredLinks
+	(*Starved)(nil),               // 18: lofamo.v1.Starved
+	(*FaultEvidence)(nil),         // 19: lofamo.v1.FaultEvidence
+	(*Restarting)(nil),            // 20: lofamo.v1.Restarting
+	(*Stopped)(nil),               // 21: lofamo.v1.Stopped
+	(*Maintenance)(nil),           // 22: lofamo.v1.Maintenance
+	(*Warning)(nil),               // 23: lofamo.v1.Warning
+	(*Group)(nil),                 // 24: lofamo.v1.Group
+	(*DeliveryStatus)(nil),        // 25: lofamo.v1.DeliveryStatus
+	(*RailStatus)(nil),            // 26: lofamo.v1.RailStatus
+	(*HalfHealth)(nil),            // 27: lofamo.v1.HalfHealth
+	(*HardwareWatchdog)(nil),      // 28: lofamo.v1.HardwareWatchdog
+	(*ProcessorTime)(nil),         // 29: lofamo.v1.ProcessorTime
+	(*RecoveryStatus)(nil),        // 30: lofamo.v1.RecoveryStatus
+	(*LastBoot)(nil),              // 31: lofamo.v1.LastBoot
+	(*LastWords)(nil),             // 32: lofamo.v1.LastWords
+	(*WordsWitness)(nil),          // 33: lofamo.v1.WordsWitness
+	(*SelfTest)(nil),              // 34: lofamo.v1.SelfTest
+	(*Component)(nil),             // 35: lofamo.v1.Component
+	(*Evidence)(nil),              // 36: lofamo.v1.Evidence
+	(*Registers)(nil),             // 37: lofamo.v1.Registers
+	(*Link)(nil),                  // 38: lofamo.v1.Link
+	(*LinkMask)(nil),              // 39: lofamo.v1.LinkMask
+	(*Event)(nil),                 // 40: lofamo.v1.Event
+	(*Supervisor)(nil),            // 41: lofamo.v1.Supervisor
+	nil,                           // 42: lofamo.v1.Node.LabelsEntry
+	nil,                           // 43: lofamo.v1.Event.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 44: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 45: google.protobuf.Duration
 }
 var file_lofamo_v1_types_proto_depIdxs = []int32{
 	0,  // 0: lofamo.v1.Node.state:type_name -> lofamo.v1.State
 	2,  // 1: lofamo.v1.Node.cause:type_name -> lofamo.v1.Cause
-	29, // 2: lofamo.v1.Node.components:type_name -> lofamo.v1.Component
-	31, // 3: lofamo.v1.Node.registers:type_name -> lofamo.v1.Registers
-	38, // 4: lofamo.v1.Node.since:type_name -> google.protobuf.Timestamp
-	39, // 5: lofamo.v1.Node.age:type_name -> google.protobuf.Duration
-	20, // 6: lofamo.v1.Node.delivery:type_name -> lofamo.v1.DeliveryStatus
-	39, // 7: lofamo.v1.Node.delivery_age:type_name -> google.protobuf.Duration
-	36, // 8: lofamo.v1.Node.labels:type_name -> lofamo.v1.Node.LabelsEntry
-	17, // 9: lofamo.v1.Node.maintenance:type_name -> lofamo.v1.Maintenance
-	18, // 10: lofamo.v1.Node.warnings:type_name -> lofamo.v1.Warning
-	22, // 11: lofamo.v1.Node.host_health:type_name -> lofamo.v1.HalfHealth
-	22, // 12: lofamo.v1.Node.dnp_health:type_name -> lofamo.v1.HalfHealth
+	35, // 2: lofamo.v1.Node.components:type_name -> lofamo.v1.Component
+	37, // 3: lofamo.v1.Node.registers:type_name -> lofamo.v1.Registers
+	44, // 4: lofamo.v1.Node.since:type_name -> google.protobuf.Timestamp
+	45, // 5: lofamo.v1.Node.age:type_name -> google.protobuf.Duration
+	25, // 6: lofamo.v1.Node.delivery:type_name -> lofamo.v1.DeliveryStatus
+	45, // 7: lofamo.v1.Node.delivery_age:type_name -> google.protobuf.Duration
+	42, // 8: lofamo.v1.Node.labels:type_name -> lofamo.v1.Node.LabelsEntry
+	22, // 9: lofamo.v1.Node.maintenance:type_name -> lofamo.v1.Maintenance
+	23, // 10: lofamo.v1.Node.warnings:type_name -> lofamo.v1.Warning
+	27, // 11: lofamo.v1.Node.host_health:type_name -> lofamo.v1.HalfHealth
+	27, // 12: lofamo.v1.Node.dnp_health:type_name -> lofamo.v1.HalfHealth
 	1,  // 13: lofamo.v1.Node.platform:type_name -> lofamo.v1.Platform
-	15, // 14: lofamo.v1.Node.restarting:type_name -> lofamo.v1.Restarting
-	14, // 15: lofamo.v1.Node.fault_evidence:type_name -> lofamo.v1.FaultEvidence
-	13, // 16: lofamo.v1.Node.starved:type_name -> lofamo.v1.Starved
-	12, // 17: lofamo.v1.Node.stored_links:type_name -> lofamo.v1.StoredLinks
-	16, // 18: lofamo.v1.Node.stopped:type_name -> lofamo.v1.Stopped
-	23, // 19: lofamo.v1.Node.hardware_watchdog:type_name -> lofamo.v1.HardwareWatchdog
-	0,  // 20: lofamo.v1.FaultEvidence.state:type_name -> lofamo.v1.State
-	38, // 21: lofamo.v1.FaultEvidence.at:type_name -> google.protobuf.Timestamp
-	38, // 22: lofamo.v1.FaultEvidence.life:type_name -> google.protobuf.Timestamp
-	38, // 23: lofamo.v1.Restarting.until:type_name -> google.protobuf.Timestamp
-	38, // 24: lofamo.v1.Stopped.since:type_name -> google.protobuf.Timestamp
-	38, // 25: lofamo.v1.Stopped.until:type_name -> google.protobuf.Timestamp
-	38, // 26: lofamo.v1.Maintenance.since:type_name -> google.protobuf.Timestamp
-	38, // 27: lofamo.v1.Maintenance.until:type_name -> google.protobuf.Timestamp
-	39, // 28: lofamo.v1.Warning.time_to_threshold:type_name -> google.protobuf.Duration
-	38, // 29: lofamo.v1.Warning.since:type_name -> google.protobuf.Timestamp
-	4,  // 30: lofamo.v1.Group.kind:type_name -> lofamo.v1.GroupKind
-	0,  // 31: lofamo.v1.Group.state:type_name -> lofamo.v1.State
-	2,  // 32: lofamo.v1.Group.cause:type_name -> lofamo.v1.Cause
-	38, // 33: lofamo.v1.Group.since:type_name -> google.protobuf.Timestamp
-	5,  // 34: lofamo.v1.DeliveryStatus.state:type_name -> lofamo.v1.PathState
-	21, // 35: lofamo.v1.DeliveryStatus.rails:type_name -> lofamo.v1.RailStatus
-	25, // 36: lofamo.v1.HalfHealth.recovery:type_name -> lofamo.v1.RecoveryStatus
-	28, // 37: lofamo.v1.HalfHealth.tests:type_name -> lofamo.v1.SelfTest
-	24, // 38: lofamo.v1.HalfHealth.processor:type_name -> lofamo.v1.ProcessorTime
-	26, // 39: lofamo.v1.HalfHealth.last_boot:type_name -> lofamo.v1.LastBoot
-	27, // 40: lofamo.v1.HalfHealth.last_words:type_name -> lofamo.v1.LastWords
-	23, // 41: lofamo.v1.HalfHealth.hardware_watchdog:type_name -> lofamo.v1.HardwareWatchdog
-	38, // 42: lofamo.v1.HardwareWatchdog.since:type_name -> google.protobuf.Timestamp
-	6,  // 43: lofamo.v1.RecoveryStatus.state:type_name -> lofamo.v1.RecoveryState
-	7,  // 44: lofamo.v1.RecoveryStatus.resumption:type_name -> lofamo.v1.Resumption
-	8,  // 45: lofamo.v1.LastBoot.end:type_name -> lofamo.v1.BootEnd
-	8,  // 46: lofamo.v1.LastWords.end:type_name -> lofamo.v1.BootEnd
-	38, // 47: lofamo.v1.LastWords.time:type_name -> google.protobuf.Timestamp
-	9,  // 48: lofamo.v1.SelfTest.state:type_name -> lofamo.v1.TestState
-	0,  // 49: lofamo.v1.Component.state:type_name -> lofamo.v1.State
-	38, // 50: lofamo.v1.Component.since:type_name -> google.protobuf.Timestamp
-	30, // 51: lofamo.v1.Component.evidence:type_name -> lofamo.v1.Evidence
-	2,  // 52: lofamo.v1.Component.cause:type_name -> lofamo.v1.Cause
-	3,  // 53: lofamo.v1.Evidence.path:type_name -> lofamo.v1.Path
-	39, // 54: lofamo.v1.Evidence.age:type_name -> google.protobuf.Duration
-	0,  // 55: lofamo.v1.Evidence.state:type_name -> lofamo.v1.State
-	39, // 56: lofamo.v1.Registers.age:type_name -> google.protobuf.Duration
-	0,  // 57: lofamo.v1.Link.state:type_name -> lofamo.v1.State
-	2,  // 58: lofamo.v1.Link.cause:type_name -> lofamo.v1.Cause
-	38, // 59: lofamo.v1.Link.since:type_name -> google.protobuf.Timestamp
-	30, // 60: lofamo.v1.Link.evidence:type_name -> lofamo.v1.Evidence
-	33, // 61: lofamo.v1.Link.mask:type_name -> lofamo.v1.LinkMask
-	38, // 62: lofamo.v1.LinkMask.since:type_name -> google.protobuf.Timestamp
-	0,  // 63: lofamo.v1.Event.from:type_name -> lofamo.v1.State
-	0,  // 64: lofamo.v1.Event.to:type_name -> lofamo.v1.State
-	2,  // 65: lofamo.v1.Event.cause:type_name -> lofamo.v1.Cause
-	3,  // 66: lofamo.v1.Event.path:type_name -> lofamo.v1.Path
-	39, // 67: lofamo.v1.Event.awareness_latency:type_name -> google.protobuf.Duration
-	38, // 68: lofamo.v1.Event.time:type_name -> google.protobuf.Timestamp
-	10, // 69: lofamo.v1.Event.kind:type_name -> lofamo.v1.EventKind
-	19, // 70: lofamo.v1.Event.group:type_name -> lofamo.v1.Group
-	18, // 71: lofamo.v1.Event.warning:type_name -> lofamo.v1.Warning
-	17, // 72: lofamo.v1.Event.maintenance:type_name -> lofamo.v1.Maintenance
-	37, // 73: lofamo.v1.Event.labels:type_name -> lofamo.v1.Event.LabelsEntry
-	25, // 74: lofamo.v1.Event.recovery:type_name -> lofamo.v1.RecoveryStatus
-	33, // 75: lofamo.v1.Event.mask:type_name -> lofamo.v1.LinkMask
-	1,  // 76: lofamo.v1.Event.platform:type_name -> lofamo.v1.Platform
-	0,  // 77: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
-	39, // 78: lofamo.v1.Supervisor.quorum_age:type_name -> google.protobuf.Duration
-	79, // [79:79] is the sub-list for method output_type
-	79, // [79:79] is the sub-list for method input_type
-	79, // [79:79] is the sub-list for extension type_name
-	79, // [79:79] is the sub-list for extension extendee
-	0,  // [0:79] is the sub-list for field type_name
+	20, // 14: lofamo.v1.Node.restarting:type_name -> lofamo.v1.Restarting
+	19, // 15: lofamo.v1.Node.fault_evidence:type_name -> lofamo.v1.FaultEvidence
+	18, // 16: lofamo.v1.Node.starved:type_name -> lofamo.v1.Starved
+	17, // 17: lofamo.v1.Node.stored_links:type_name -> lofamo.v1.StoredLinks
+	21, // 18: lofamo.v1.Node.stopped:type_name -> lofamo.v1.Stopped
+	28, // 19: lofamo.v1.Node.hardware_watchdog:type_name -> lofamo.v1.HardwareWatchdog
+	15, // 20: lofamo.v1.Node.host_kernel:type_name -> lofamo.v1.KernelVerdict
+	15, // 21: lofamo.v1.Node.dnp_kernel:type_name -> lofamo.v1.KernelVerdict
+	16, // 22: lofamo.v1.Node.controller:type_name -> lofamo.v1.ManagementController
+	44, // 23: lofamo.v1.Node.links_settle:type_name -> google.protobuf.Timestamp
+	4,  // 24: lofamo.v1.KernelVerdict.dead:type_name -> lofamo.v1.KernelDead
+	5,  // 25: lofamo.v1.ManagementController.finding:type_name -> lofamo.v1.ControllerFinding
+	6,  // 26: lofamo.v1.ManagementController.health:type_name -> lofamo.v1.ControllerHealth
+	45, // 27: lofamo.v1.ManagementController.age:type_name -> google.protobuf.Duration
+	45, // 28: lofamo.v1.ManagementController.since:type_name -> google.protobuf.Duration
+	0,  // 29: lofamo.v1.FaultEvidence.state:type_name -> lofamo.v1.State
+	44, // 30: lofamo.v1.FaultEvidence.at:type_name -> google.protobuf.Timestamp
+	44, // 31: lofamo.v1.FaultEvidence.life:type_name -> google.protobuf.Timestamp
+	44, // 32: lofamo.v1.Restarting.until:type_name -> google.protobuf.Timestamp
+	44, // 33: lofamo.v1.Stopped.since:type_name -> google.protobuf.Timestamp
+	44, // 34: lofamo.v1.Stopped.until:type_name -> google.protobuf.Timestamp
+	44, // 35: lofamo.v1.Maintenance.since:type_name -> google.protobuf.Timestamp
+	44, // 36: lofamo.v1.Maintenance.until:type_name -> google.protobuf.Timestamp
+	45, // 37: lofamo.v1.Warning.time_to_threshold:type_name -> google.protobuf.Duration
+	44, // 38: lofamo.v1.Warning.since:type_name -> google.protobuf.Timestamp
+	7,  // 39: lofamo.v1.Group.kind:type_name -> lofamo.v1.GroupKind
+	0,  // 40: lofamo.v1.Group.state:type_name -> lofamo.v1.State
+	2,  // 41: lofamo.v1.Group.cause:type_name -> lofamo.v1.Cause
+	44, // 42: lofamo.v1.Group.since:type_name -> google.protobuf.Timestamp
+	8,  // 43: lofamo.v1.DeliveryStatus.state:type_name -> lofamo.v1.PathState
+	26, // 44: lofamo.v1.DeliveryStatus.rails:type_name -> lofamo.v1.RailStatus
+	30, // 45: lofamo.v1.HalfHealth.recovery:type_name -> lofamo.v1.RecoveryStatus
+	34, // 46: lofamo.v1.HalfHealth.tests:type_name -> lofamo.v1.SelfTest
+	29, // 47: lofamo.v1.HalfHealth.processor:type_name -> lofamo.v1.ProcessorTime
+	31, // 48: lofamo.v1.HalfHealth.last_boot:type_name -> lofamo.v1.LastBoot
+	32, // 49: lofamo.v1.HalfHealth.last_words:type_name -> lofamo.v1.LastWords
+	28, // 50: lofamo.v1.HalfHealth.hardware_watchdog:type_name -> lofamo.v1.HardwareWatchdog
+	44, // 51: lofamo.v1.HardwareWatchdog.since:type_name -> google.protobuf.Timestamp
+	9,  // 52: lofamo.v1.RecoveryStatus.state:type_name -> lofamo.v1.RecoveryState
+	10, // 53: lofamo.v1.RecoveryStatus.resumption:type_name -> lofamo.v1.Resumption
+	11, // 54: lofamo.v1.LastBoot.end:type_name -> lofamo.v1.BootEnd
+	44, // 55: lofamo.v1.LastBoot.heard:type_name -> google.protobuf.Timestamp
+	11, // 56: lofamo.v1.LastWords.end:type_name -> lofamo.v1.BootEnd
+	44, // 57: lofamo.v1.LastWords.time:type_name -> google.protobuf.Timestamp
+	33, // 58: lofamo.v1.LastWords.witnesses:type_name -> lofamo.v1.WordsWitness
+	12, // 59: lofamo.v1.SelfTest.state:type_name -> lofamo.v1.TestState
+	0,  // 60: lofamo.v1.Component.state:type_name -> lofamo.v1.State
+	44, // 61: lofamo.v1.Component.since:type_name -> google.protobuf.Timestamp
+	36, // 62: lofamo.v1.Component.evidence:type_name -> lofamo.v1.Evidence
+	2,  // 63: lofamo.v1.Component.cause:type_name -> lofamo.v1.Cause
+	3,  // 64: lofamo.v1.Evidence.path:type_name -> lofamo.v1.Path
+	45, // 65: lofamo.v1.Evidence.age:type_name -> google.protobuf.Duration
+	0,  // 66: lofamo.v1.Evidence.state:type_name -> lofamo.v1.State
+	45, // 67: lofamo.v1.Registers.age:type_name -> google.protobuf.Duration
+	0,  // 68: lofamo.v1.Link.state:type_name -> lofamo.v1.State
+	2,  // 69: lofamo.v1.Link.cause:type_name -> lofamo.v1.Cause
+	44, // 70: lofamo.v1.Link.since:type_name -> google.protobuf.Timestamp
+	36, // 71: lofamo.v1.Link.evidence:type_name -> lofamo.v1.Evidence
+	39, // 72: lofamo.v1.Link.mask:type_name -> lofamo.v1.LinkMask
+	44, // 73: lofamo.v1.LinkMask.since:type_name -> google.protobuf.Timestamp
+	0,  // 74: lofamo.v1.Event.from:type_name -> lofamo.v1.State
+	0,  // 75: lofamo.v1.Event.to:type_name -> lofamo.v1.State
+	2,  // 76: lofamo.v1.Event.cause:type_name -> lofamo.v1.Cause
+	3,  // 77: lofamo.v1.Event.path:type_name -> lofamo.v1.Path
+	45, // 78: lofamo.v1.Event.awareness_latency:type_name -> google.protobuf.Duration
+	44, // 79: lofamo.v1.Event.time:type_name -> google.protobuf.Timestamp
+	13, // 80: lofamo.v1.Event.kind:type_name -> lofamo.v1.EventKind
+	24, // 81: lofamo.v1.Event.group:type_name -> lofamo.v1.Group
+	23, // 82: lofamo.v1.Event.warning:type_name -> lofamo.v1.Warning
+	22, // 83: lofamo.v1.Event.maintenance:type_name -> lofamo.v1.Maintenance
+	43, // 84: lofamo.v1.Event.labels:type_name -> lofamo.v1.Event.LabelsEntry
+	30, // 85: lofamo.v1.Event.recovery:type_name -> lofamo.v1.RecoveryStatus
+	39, // 86: lofamo.v1.Event.mask:type_name -> lofamo.v1.LinkMask
+	1,  // 87: lofamo.v1.Event.platform:type_name -> lofamo.v1.Platform
+	0,  // 88: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
+	45, // 89: lofamo.v1.Supervisor.quorum_age:type_name -> google.protobuf.Duration
+	90, // [90:90] is the sub-list for method output_type
+	90, // [90:90] is the sub-list for method input_type
+	90, // [90:90] is the sub-list for extension type_name
+	90, // [90:90] is the sub-list for extension extendee
+	0,  // [0:90] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_types_proto_init() }
@@ -4239,8 +4731,8 @@ func file_lofamo_v1_types_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_types_proto_rawDesc), len(file_lofamo_v1_types_proto_rawDesc)),
-			NumEnums:      11,
-			NumMessages:   27,
+			NumEnums:      14,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

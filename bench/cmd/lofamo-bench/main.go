@@ -157,10 +157,12 @@ func sections() []named {
 	return []named{
 		{"delivery", deliveries},
 		{"copy", copies},
+		{"sizes", sizes},
 		{"checksums", func(_ context.Context, o options) error { return checksums(o) }},
 		{"stream", streams},
 		{"relay", relays},
 		{"selftest", selfTests},
+		{"selftest-sizes", testedSizes},
 		{"eureka", eurekas},
 		{"diagnose", diagnoses},
 		{"kubernetes", kubernetesActs},

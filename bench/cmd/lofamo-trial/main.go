@@ -156,8 +156,8 @@ func summary(p printer, r *trial.Record) {
 			trial.Quantile(d.Took, 0.5).Round(time.Millisecond), trial.Quantile(d.Took, 0.99).Round(time.Millisecond), d.Bound)
 	}
 	for _, u := range r.Usages {
-		p.f("  %-12s %3d processes: at most %.0f MB, %.0f descriptors, %.0f threads; steepest %.2f MB/h of %d over up to %s\n", u.Role,
-			u.Processes, u.Resident, u.Descriptors, u.Threads, u.Steepest, u.Sloped, u.Longest)
+		p.f("  %-12s %3d processes: at most %.0f MB, %.0f descriptors, %.0f threads; steepest %.2f MB/h (anonymous %.2f) of %d over up to %s\n",
+			u.Role, u.Processes, u.Resident, u.Descriptors, u.Threads, u.Steepest, u.Parts.Anonymous.Steepest, u.Sloped, u.Longest)
 	}
 	if s := r.Incidents; s != nil {
 		p.f("  incidents of %d faults in %d rounds: missed %d, spurious %d, wrongly merged %d\n", s.Faults, s.Rounds, s.Missed,

@@ -81,7 +81,7 @@ func writePage(b *bytes.Buffer, f *regfile.File, links []grid.Direction) {
 		if det, err := torus.DecodeDetail(w); err == nil {
 			text = det.String()
 		}
-		fmt.Fprintf(b, "link %s: %s; neighbour's last host word with a cause 0x%08x\n", d, text, f.NeighbourHost(d))
+		fmt.Fprintf(b, "link %s: %s; neighbour's last host word with a cause 0x%08x\n", d, text, f.NeighbourHost(d)&^watchdog.BitOfMap)
 	}
 	for _, c := range []fault.Component{fault.ComponentTemperature, fault.ComponentPower, fault.ComponentVoltage} {
 		if v, err := f.Sensor(c); err == nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/agent/local"
+	"github.com/lofamo/lofamo/internal/agent/mailbox"
 	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/internal/sdnotify"
 )
@@ -124,20 +125,39 @@ func (d *daemon) restartHalf(ctx context.Context, half fault.Half, earlier strin
 // them.
 const announceWithin = 2 * time.Second
 
+// announceRetry is the time between two tries to reach a host half that does not run.
+const announceRetry = 20 * time.Millisecond
+
 // announce makes the host half notify the supervisors that a half is about to be restarted. Until it is back, they keep
 // the states that the restart explains. The notice lasts as long as this daemon allows for the restart.
 func (d *daemon) announce(ctx context.Context, half fault.Half) (committed bool) {
+	if d.beyondWindow() {
+		d.announceThroughWindow(ctx, restartWithin)
+		return false // nothing confirms it
+	}
 	ctx, cancel := context.WithTimeout(ctx, announceWithin)
 	defer cancel()
-	if err := local.AnnounceRestart(ctx, d.cfg.Agent.StateDir, fault.RestartNotice{Half: half, Within: restartWithin}); err != nil {
-		d.log.Info("restart not announced to the supervisors: they will see a half that died", "half", half.String(), "err", err)
-		return false
+	notice := fault.RestartNotice{Half: half, Within: restartWithin}
+	err := local.AnnounceRestart(ctx, d.cfg.Agent.StateDir, notice)
+	for errors.Is(err, local.ErrNotRunning) && ctx.Err() == nil { // its own daemon may replace the host half: the next one announces
+		select {
+		case <-ctx.Done():
+		case <-time.After(announceRetry):
+			err = local.AnnounceRestart(ctx, d.cfg.Agent.StateDir, notice)
+		}
 	}
-	return true
+	if err != nil {
+		d.log.Info("restart not announced to the supervisors: they will see a half that died", "half", half.String(), "err", err)
+	}
+	return err == nil
 }
 
 // endNotice makes the host half notify the supervisors that the restart is over, with any outcome.
 func (d *daemon) endNotice(ctx context.Context, half fault.Half) {
+	if d.beyondWindow() {
+		d.announceThroughWindow(context.WithoutCancel(ctx), 0)
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), announceWithin)
 	defer cancel()
 	if err := local.AnnounceRestart(ctx, d.cfg.Agent.StateDir, fault.RestartNotice{Half: half}); err != nil {
@@ -145,11 +165,41 @@ func (d *daemon) endNotice(ctx context.Context, half fault.Half) {
 	}
 }
 
+// beyondWindow reports whether the host half, which informs the supervisors, has another kernel.
+func (d *daemon) beyondWindow() bool {
+	return d.halves[fault.HalfHost] == nil && !d.cfg.Agent.Window.Zero()
+}
+
+// A notice through the window is sent throughNotices times, because nothing confirms it, throughEvery apart. That leaves the
+// host half time to report before its watchdog judges.
+const (
+	throughNotices = 3
+	throughEvery   = 100 * time.Millisecond
+)
+
+// announceThroughWindow sends a restart notice of the DNP half to the host half by the mailbox, which the DNP half forwards through
+// the window. A host half of an earlier version ignores it.
+func (d *daemon) announceThroughWindow(ctx context.Context, within time.Duration) {
+	m := mailbox.Message{Type: mailbox.Restart, Payload: half.AppendRestart(nil, within)}
+	for range throughNotices {
+		if err := mailbox.Tell(d.cfg.Agent.StateDir, fault.HalfHost, m); err != nil {
+			d.log.Info("restart not announced through the window: the map may show a half that died", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(throughEvery):
+		}
+	}
+}
+
 // otherServes returns an error if the other half does not serve: by its record, which another daemon may keep, and by
-// its watchdog word, which must move.
+// its watchdog word, which must move. The record of a half with another kernel is not here: its word comes through the window.
 func (d *daemon) otherServes(ctx context.Context, other fault.Half) error {
 	state := halfcore.Stopped
-	if c := d.halves[other]; c != nil {
+	if !d.cfg.Agent.Window.Zero() {
+		state = halfcore.Running
+	} else if c := d.halves[other]; c != nil {
 		r, _ := c.known()
 		state = r.State
 	} else if h, err := ReadRecovery(d.cfg.Agent.StateDir, other); err == nil && h != nil {

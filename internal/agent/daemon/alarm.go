@@ -41,7 +41,7 @@ func (c *child) setAlarm(now, wake time.Time) {
 	if period := c.d.periods.TRead; wake.Sub(now) >= period {
 		wake = wake.Add(-(wake.Sub(c.d.start) % period))
 	}
-	c.alarm.Rang() // whatever it was set to
+	c.alarm.Rang() // its earlier time no longer counts
 	c.alarm.Wake = wake
 	c.alarm.Set(now)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/sensor"
 
 	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/testing/agenttest"
 )
 
 const checkBound = time.Minute
@@ -33,11 +34,7 @@ type checkWorld struct {
 
 func serveCheckWorld(t *testing.T, body string) *checkWorld {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "lofamo-") // short: socket addresses hold 107 bytes
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := agenttest.Dir(t)
 	program := filepath.Join(dir, "check")
 	if err := os.WriteFile(program, []byte("#!/bin/sh\n"+body+"\n"), 0o755); err != nil {
 		t.Fatal(err)

@@ -28,13 +28,14 @@ import (
 	"github.com/lofamo/lofamo/internal/durable"
 )
 
-// This file feeds the machine's hardware watchdog (Linux' watchdog API) while recovery.Fence allows it. Opening the device
-// arms it. Closing it after the character V disarms it, unless the driver was loaded with nowayout.
+// This file feeds the machine's hardware watchdog (Linux' watchdog API) as recovery.Feeder decides. Opening the device arms it.
+// Closing it after the character V disarms it, unless the driver was loaded with nowayout.
 
-// armedFile in the state directory names the boot in which the daemon has armed the device, and not disarmed it.
+// armedFile in the state directory names the boot in which the daemon has armed the device, and not disarmed it, the device's time-out
+// and contactWithin, both in ns.
 const (
 	armedFile = "hardware-watchdog.armed"
-	maxArmed  = 64
+	maxArmed  = 96
 )
 
 // contactFile holds the boot and the time of the last contact, for a daemon that replaces one that died. It needs no fsync: it is for
@@ -50,36 +51,43 @@ const hardwareLook = time.Second
 // askWithin bounds the question to the host half whether the service network works.
 const askWithin = hardwareLook / 2
 
-// openRetry is the time between two attempts to open a device that another process holds.
-const openRetry = 30 * time.Second
-
-// feedHardware feeds the configured device until ctx ends, and then disarms it. The daemon leaves the device armed only if it
-// dies or hangs.
+// feedHardware feeds the configured device until ctx ends, and then disarms it unless others may rely on its reset.
 func (d *daemon) feedHardware(ctx context.Context) {
-	w := &hardware{cfg: d.cfg.Agent.HardwareWatchdog, log: d.log, stateDir: d.cfg.Agent.StateDir, tell: func(bool) {}}
 	if !d.awaitHostHalf(ctx) {
 		return // an earlier daemon still feeds the device, or has left it as it must be
 	}
-	w.fence.ContactWithin = w.cfg.ContactWithin.D()
-	if boot, err := storage.BootID(); err == nil {
+	w := &hardware{cfg: d.cfg.Agent.HardwareWatchdog, log: d.log, stateDir: d.cfg.Agent.StateDir, tell: func(bool) {},
+		openDevice: openWatchdog, now: time.Now}
+	boot, err := storage.BootID()
+	if err == nil {
 		w.boot = hex.EncodeToString(boot[:])
-		w.tell = func(armed bool) { d.stateWatchdog(armed, boot) }
+	}
+	w.begin()
+	if err == nil {
+		w.tell = func(armed bool) { d.stateWatchdog(armed, boot, w.feeder) }
 	}
 	w.tell(false)
-	if b, err := durable.Read(w.path(armedFile), maxArmed); err == nil && w.boot != "" && string(b) == w.boot {
-		w.resumed = true
-		w.fence.Resume(time.Now(), w.alone()) // the device may be armed, and has not been fed since the earlier daemon died
-	}
 	t := time.NewTicker(hardwareLook)
 	defer t.Stop()
-	for now := time.Now(); ; {
-		w.look(ctx, now)
+	for {
+		w.look(ctx)
 		select {
 		case <-ctx.Done():
 			w.end(d.announced.Load())
 			return
-		case now = <-t.C:
+		case <-t.C:
 		}
+	}
+}
+
+// begin makes the feeder, which goes on from the records of an earlier daemon of this boot.
+func (w *hardware) begin() {
+	now := w.now() // before the records, so that the last contact does not seem later than it was
+	left := w.left()
+	w.feeder = recovery.NewFeeder(now, w.cfg.Timeout.D(), w.cfg.ContactWithin.D(), left)
+	if timeout, contact := w.feeder.Timeout(), w.feeder.ContactWithin(); timeout != w.cfg.Timeout.D() || contact != w.cfg.ContactWithin.D() {
+		w.log.Warn("hardware watchdog keeps settings of the earlier daemon, because supervisors may rely on them: the present ones apply "+
+			"after a stop that the supervisors commit, or a boot", "timeout", timeout.String(), "contact_within", contact.String())
 	}
 }
 
@@ -98,9 +106,8 @@ func (d *daemon) awaitHostHalf(ctx context.Context) bool {
 }
 
 // stateWatchdog makes the host half state the watchdog.
-func (d *daemon) stateWatchdog(armed bool, boot [16]byte) {
-	cfg := d.cfg.Agent.HardwareWatchdog
-	d.watchdog.Store(&halfcore.HardwareWatchdog{Armed: armed, Timeout: cfg.Timeout.D(), ContactWithin: cfg.ContactWithin.D(),
+func (d *daemon) stateWatchdog(armed bool, boot [16]byte, f *recovery.Feeder) {
+	d.watchdog.Store(&halfcore.HardwareWatchdog{Armed: armed, Timeout: f.Timeout(), ContactWithin: f.ContactWithin(),
 		Boot: halfcore.BootPart(boot)})
 	if c := d.halves[fault.HalfHost]; c != nil {
 		c.mu.Lock()
@@ -113,53 +120,53 @@ func (d *daemon) stateWatchdog(armed bool, boot [16]byte) {
 // hardware is the machine's watchdog device. One goroutine owns it.
 type hardware struct {
 	tell     func(armed bool) // makes the host half state it; does nothing if the boot is not known
-	resumed  bool             // an earlier daemon of this boot may have left the device armed, and this one has not opened it yet
 	cfg      config.HardwareWatchdogConfig
 	log      *slog.Logger
 	stateDir string
 	boot     string // the boot's identity; empty: not known
-	fence    recovery.Fence
-	device   *os.File       // nil while disarmed
-	page     *regfile.File  // nil while there is none
-	retryAt  time.Time      // when to try to open the device again
-	failed   half.Condition // the device cannot be opened
-	kept     time.Time      // the last contact that is recorded
-	unkept   half.Condition // it cannot be recorded
-	unfed    half.Condition // the device refuses to be fed
-	starving half.Condition
+	feeder   *recovery.Feeder
+	device   watchdogDevice // nil while closed
+	// openDevice opens, and so arms, the device of that path.
+	openDevice func(path string) (watchdogDevice, error)
+	now        func() time.Time
+	page       *regfile.File  // nil while there is none
+	failed     half.Condition // the device cannot be opened
+	unkept     half.Condition // the last contact cannot be recorded
+	unfed      half.Condition // the device refuses to be fed
+	starving   half.Condition
 }
 
-// look reads the registers, and feeds the device if the fence allows it.
-func (w *hardware) look(ctx context.Context, now time.Time) {
-	feed, why := w.fence.Look(now, w.read(ctx))
-	w.keepContact(now)
-	if why != "" {
+// look reads the registers, and opens or feeds the device if the feeder says so.
+func (w *hardware) look(ctx context.Context) {
+	began := w.now() // not the time of a tick: a daemon that did not run for a while finds an old one
+	w.feed(began, w.read(ctx))
+}
+
+// feed opens or feeds the device if the feeder says so after that look.
+func (w *hardware) feed(began time.Time, l recovery.FenceLook) {
+	w.feeder.Take(began, l)
+	w.keepContact()
+	do, why := w.feeder.Next(w.now())
+	switch do {
+	case recovery.Starve:
 		w.starving.Set(w.log, "feed hardware watchdog", fmt.Errorf("%s: not feeding it; the machine resets within %s unless this clears", why,
-			w.cfg.Timeout.D()))
+			w.feeder.Timeout()))
 		return
-	}
-	w.starving.Set(w.log, "feed hardware watchdog", nil)
-	if !feed {
-		return
-	}
-	if w.device == nil {
-		if now.Before(w.retryAt) {
-			w.fence.Disarmed()
-			return
-		}
+	case recovery.Feed:
+		w.unfed.Set(w.log, "keep hardware watchdog alive", w.device.KeepAlive())
+	case recovery.Open:
 		err := w.open()
 		w.failed.Set(w.log, "open hardware watchdog", err)
-		if err != nil && w.resumed {
-			return // the device may count down: the next look tries again
-		}
-		if err != nil {
+		if w.feeder.Opened(w.now(), err == nil) {
 			_ = os.Remove(w.path(armedFile))
-			w.retryAt = now.Add(openRetry)
-			w.fence.Disarmed()
-			return
 		}
+		if err == nil { // the device may have been left armed by an earlier daemon, and be about to reset the machine
+			w.unfed.Set(w.log, "keep hardware watchdog alive", w.device.KeepAlive())
+			w.tell(true)
+		}
+	case recovery.Wait:
 	}
-	w.unfed.Set(w.log, "keep hardware watchdog alive", unix.IoctlWatchdogKeepalive(int(w.device.Fd())))
+	w.starving.Set(w.log, "feed hardware watchdog", nil)
 }
 
 // read reads the halves' progress and contacts from the register file. A word that cannot be read counts as neither.
@@ -190,7 +197,7 @@ func (w *hardware) read(ctx context.Context) (l recovery.FenceLook) {
 			l.Links = true
 		}
 	}
-	if w.cfg.ContactWithin != 0 && !l.Links { // the register has no UNKNOWN for a network that has never answered
+	if w.feeder.ContactWithin() != 0 && !l.Links { // the register has no UNKNOWN for a network that has never answered
 		ctx, cancel := context.WithTimeout(ctx, askWithin)
 		defer cancel()
 		s, err := local.AskStatus(ctx, w.stateDir)
@@ -209,21 +216,23 @@ func (w *hardware) open() error {
 	if err := checkWayOut(w.cfg.Device); err != nil && !w.cfg.AllowNoWayOut {
 		return fmt.Errorf("%w (hardwareWatchdog.allowNoWayOut accepts that)", err)
 	}
-	if !w.resumed { // otherwise the record is there
-		if err := durable.Replace(w.path(armedFile), []byte(w.boot)); err != nil { // before the device is armed
+	timeout, contact := w.feeder.Timeout(), w.feeder.ContactWithin()
+	if !w.feeder.Resumed() { // otherwise the record is there
+		record := fmt.Appendf(nil, "%s %d %d", w.boot, timeout, contact)
+		if err := durable.Replace(w.path(armedFile), record); err != nil { // before the device is armed
 			return fmt.Errorf("record that it is armed: %w", err)
 		}
 	}
-	f, err := os.OpenFile(w.cfg.Device, os.O_WRONLY, 0)
+	f, err := w.openDevice(w.cfg.Device)
 	if errors.Is(err, unix.EBUSY) {
 		return fmt.Errorf("%w: another program feeds it, such as systemd (RuntimeWatchdogSec) or watchdog(8)", err)
 	}
 	if err != nil {
 		return err
 	}
-	seconds := int(w.cfg.Timeout.D() / time.Second)
-	err = unix.IoctlSetPointerInt(int(f.Fd()), unix.WDIOC_SETTIMEOUT, seconds)
-	got, gerr := unix.IoctlGetInt(int(f.Fd()), unix.WDIOC_GETTIMEOUT)
+	seconds := int(timeout / time.Second)
+	err = f.SetTimeout(seconds)
+	got, gerr := f.Timeout()
 	switch {
 	case gerr == nil && got < seconds:
 		err = fmt.Errorf("%s: timeout is %ds: want at least %ds", w.cfg.Device, got, seconds)
@@ -232,20 +241,70 @@ func (w *hardware) open() error {
 			w.cfg.Device, got, seconds, got)
 	case err != nil:
 		err = fmt.Errorf("set timeout of %s to %ds: %w", w.cfg.Device, seconds, err)
+	case contact != 0 && f.DisarmsOnClose():
+		err = fmt.Errorf("%s: its driver disarms it when its feeder dies: self-fencing (contactWithin) needs one that does not", w.cfg.Device)
 	}
 	if err != nil {
-		_, _ = f.WriteString("V")
-		return errors.Join(err, f.Close())
+		if w.feeder.Resumed() { // supervisors may rely on its reset
+			return errors.Join(err, f.Close())
+		}
+		return errors.Join(err, f.Disarm())
 	}
-	identity := ""
-	if info, err := unix.IoctlGetWatchdogInfo(int(f.Fd())); err == nil {
-		identity = unix.ByteSliceToString(info.Identity[:])
-	}
-	w.device, w.resumed = f, false
-	w.log.Info("hardware watchdog armed", "device", w.cfg.Device, "identity", identity, "timeout", w.cfg.Timeout.D().String(),
-		"stall", recovery.FenceStall.String(), "contact_within", w.cfg.ContactWithin.D().String())
-	w.tell(true)
+	w.device = f
+	w.log.Info("hardware watchdog armed", "device", w.cfg.Device, "identity", f.Identity(), "timeout", timeout.String(),
+		"stall", recovery.FenceStall.String(), "contact_within", contact.String())
 	return nil
+}
+
+// watchdogDevice is an open watchdog device of the kernel (Linux' watchdog API), which is armed.
+type watchdogDevice interface {
+	SetTimeout(seconds int) error
+	Timeout() (seconds int, err error)
+	KeepAlive() error
+	Identity() string // of the driver; empty: not known
+	// DisarmsOnClose reports whether the driver disarms the device when its feeder dies, or whether that is not known.
+	DisarmsOnClose() bool
+	Disarm() error // and close it
+	Close() error  // and leave it armed
+}
+
+// kernelWatchdog is a watchdogDevice.
+type kernelWatchdog struct{ *os.File }
+
+func openWatchdog(path string) (watchdogDevice, error) {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	return kernelWatchdog{f}, nil
+}
+
+func (d kernelWatchdog) SetTimeout(seconds int) error {
+	return unix.IoctlSetPointerInt(int(d.Fd()), unix.WDIOC_SETTIMEOUT, seconds)
+}
+
+func (d kernelWatchdog) Timeout() (int, error) {
+	return unix.IoctlGetInt(int(d.Fd()), unix.WDIOC_GETTIMEOUT)
+}
+
+func (d kernelWatchdog) KeepAlive() error { return unix.IoctlWatchdogKeepalive(int(d.Fd())) }
+
+func (d kernelWatchdog) Identity() string {
+	info, err := unix.IoctlGetWatchdogInfo(int(d.Fd()))
+	if err != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(info.Identity[:])
+}
+
+func (d kernelWatchdog) DisarmsOnClose() bool {
+	info, err := unix.IoctlGetWatchdogInfo(int(d.Fd()))
+	return err != nil || info.Options&unix.WDIOF_MAGICCLOSE == 0
+}
+
+func (d kernelWatchdog) Disarm() error {
+	_, err := d.WriteString("V") // the magic character: this end is on purpose
+	return errors.Join(err, d.Close())
 }
 
 // bootTime returns the time since the machine booted.
@@ -255,43 +314,59 @@ func bootTime() (time.Duration, error) {
 	return time.Duration(ts.Nano()), err
 }
 
-// keepContact records the last contact for the next daemon, while the node fences itself.
-func (w *hardware) keepContact(now time.Time) {
-	at := w.fence.Contact()
-	if w.device == nil || w.cfg.ContactWithin == 0 || !at.After(w.kept) {
+// keepContact records the last contact for the next daemon, while the node fences itself. This daemon may stop running at any point, so
+// the order counts: the record must not be later than the contact.
+func (w *hardware) keepContact() {
+	at, keep := w.feeder.Keep()
+	if !keep {
 		return
 	}
 	up, err := bootTime()
 	if err == nil {
-		err = os.WriteFile(w.path(contactFile), fmt.Appendf(nil, "%s %d", w.boot, up-now.Sub(at)), 0o600)
+		err = os.WriteFile(w.path(contactFile), fmt.Appendf(nil, "%s %d", w.boot, up-w.now().Sub(at)), 0o600)
 	}
 	if w.unkept.Set(w.log, "record the last contact of a node that fences itself", err); err == nil {
-		w.kept = at
+		w.feeder.Kept(at)
 	}
 }
 
-// alone returns the time since the last contact that an earlier daemon of this boot recorded. If it is not known, the node has been
-// alone for as long as it may.
-func (w *hardware) alone() time.Duration {
-	if w.cfg.ContactWithin == 0 {
-		return 0
+// left returns the records of an earlier daemon of this boot that left the device armed; nil: none did.
+func (w *hardware) left() *recovery.Left {
+	b, err := durable.Read(w.path(armedFile), maxArmed)
+	if err != nil || w.boot == "" {
+		return nil
 	}
+	boot, settings, _ := strings.Cut(string(b), " ")
+	if boot != w.boot {
+		return nil
+	}
+	l := &recovery.Left{Alone: w.alone()}
+	timeout, contact, ok := strings.Cut(settings, " ")
+	t, terr := strconv.ParseInt(timeout, 10, 64)
+	c, cerr := strconv.ParseInt(contact, 10, 64)
+	if ok && terr == nil && cerr == nil && t > 0 && c >= 0 { // otherwise an earlier version wrote it
+		l.Timeout, l.ContactWithin = time.Duration(t), time.Duration(c)
+	}
+	return l
+}
+
+// alone returns the time since the last contact that an earlier daemon of this boot recorded; negative: not known.
+func (w *hardware) alone() time.Duration {
 	b, err := durable.Read(w.path(contactFile), maxContact)
 	up, terr := bootTime()
 	boot, text, _ := strings.Cut(string(b), " ")
 	at, perr := strconv.ParseInt(text, 10, 64)
 	if err != nil || terr != nil || perr != nil || boot != w.boot || time.Duration(at) > up {
-		return w.cfg.ContactWithin.D()
+		return -1
 	}
 	return up - time.Duration(at)
 }
 
-// end ends the feeding. announced: the supervisors have committed that the node stops, so they no longer rely on its fencing. Without
-// that, a node that fences itself must not disarm the device: others may be waiting for its reset.
+// end ends the feeding.
 func (w *hardware) end(announced bool) {
-	if w.device != nil && w.cfg.ContactWithin != 0 && !announced {
+	if !w.feeder.Disarm(announced) {
 		w.log.Error("hardware watchdog stays armed, because no supervisor knows that this node stops: the machine resets unless the agent "+
-			"starts again; to prevent that, write the character V to the device", "device", w.cfg.Device, "within", w.cfg.Timeout.D().String())
+			"starts again; to prevent that, write the character V to the device", "device", w.cfg.Device, "within", w.feeder.Timeout().String())
 		return
 	}
 	w.tell(false)
@@ -306,8 +381,7 @@ func (w *hardware) disarm() {
 	if w.device == nil {
 		return
 	}
-	_, err := w.device.WriteString("V") // the magic character: this end is on purpose
-	if err = errors.Join(err, w.device.Close()); err != nil {
+	if err := w.device.Disarm(); err != nil {
 		w.log.Error("disarm hardware watchdog: the machine may reset", "device", w.cfg.Device, "err", err)
 		return
 	}

@@ -53,7 +53,7 @@ const (
 	// joinFresh is the maximum age of a stored enrolment with which a daemon starts without asking first: the daemon of the other
 	// half has probably just stored it.
 	joinFresh = time.Minute
-	// joinAsk limits how long a daemon asks about an older stored enrolment before it starts with it.
+	// joinAsk limits how long a daemon asks about an older stored enrolment before it uses that one.
 	joinAsk = 3 * time.Second
 	// maxJoinFile bounds the files that are read, in bytes.
 	maxJoinFile = 1 << 20

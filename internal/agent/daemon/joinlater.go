@@ -101,10 +101,10 @@ func (l *Later) Run(ctx context.Context, run func(context.Context) error) error 
 		return nil
 	})
 	err := run(ctx)
-	anew := errors.Is(context.Cause(ctx), ErrEnrolledAnew)
+	again := errors.Is(context.Cause(ctx), ErrEnrolledAnew)
 	stop(nil)
 	_ = asking.Wait()
-	if anew {
+	if again {
 		return errors.Join(ErrEnrolledAnew, err)
 	}
 	return err
@@ -119,14 +119,14 @@ func (l *Later) ask(ctx context.Context) bool {
 		case <-time.After(pause/2 + rand.N(pause)):
 		}
 		if l.answered(ctx) {
-			return l.anew()
+			return l.renewed()
 		}
 	}
 }
 
-// anew reports whether the node's certificates have changed since this daemon started: it or the daemon of the other half has stored
+// renewed reports whether the node's certificates have changed since this daemon started: it or the daemon of the other half has stored
 // new ones.
-func (l *Later) anew() bool {
+func (l *Later) renewed() bool {
 	now, err := os.ReadFile(l.j.file("host.pem"))
 	return err == nil && !bytes.Equal(now, l.cert)
 }
@@ -140,7 +140,7 @@ func (l *Later) answered(ctx context.Context) bool {
 		return false
 	}
 	defer func() { _ = lock.Close() }()
-	if l.anew() {
+	if l.renewed() {
 		return true
 	}
 	for _, to := range l.j.cfg.Join.Supervisors {

@@ -28,7 +28,7 @@ import (
 // bootFile is the file in a state directory with the record of the machine's boots.
 const bootFile = "boot.json"
 
-// Bounds of what the former boot may have left. Panic logs are of 64 KiB at most with pstore's usual sizes; of a longer log,
+// Bounds of the files that the former boot may have left. Panic logs are of 64 KiB at most with pstore's usual sizes; of a longer log,
 // its end has the panic.
 const (
 	maxBootFile   = 8 << 10
@@ -38,7 +38,7 @@ const (
 	logDepth      = 3   // folders below the first
 )
 
-// bootRecord is the content of that file: what the daemon knows of the present boot, for the next one.
+// bootRecord is the content of that file: the facts of the present boot that the next one needs.
 type bootRecord struct {
 	Boot  string    `json:"boot"`            // the present boot's id, in hexadecimal digits
 	Ended *bootStop `json:"ended,omitempty"` // nil: the daemon runs, or ended without a word

@@ -60,7 +60,7 @@ func start(cmd *exec.Cmd, realtime bool) (*exec.Cmd, error) {
 	if !realtime {
 		return cmd, cmd.Start()
 	}
-	again := anew(cmd)
+	again := unstarted(cmd)
 	err := startRealtime(cmd)
 	if err == nil || again.Start() != nil {
 		return cmd, err
@@ -68,8 +68,8 @@ func start(cmd *exec.Cmd, realtime bool) (*exec.Cmd, error) {
 	return again, nil
 }
 
-// anew returns an unstarted copy of a command that may have been started.
-func anew(cmd *exec.Cmd) *exec.Cmd {
+// unstarted returns an unstarted copy of a command that may have been started.
+func unstarted(cmd *exec.Cmd) *exec.Cmd {
 	attr := *cmd.SysProcAttr
 	return &exec.Cmd{
 		Path: cmd.Path, Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir, Stdin: cmd.Stdin, Stdout: cmd.Stdout, Stderr: cmd.Stderr,

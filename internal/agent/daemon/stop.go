@@ -73,6 +73,10 @@ func (d *daemon) announceStop(ctx context.Context, reason fault.Stop) {
 	if takenOver {
 		return
 	}
+	if d.beyondWindow() { // the host half has another kernel, and stays: for the supervisors, the DNP half restarts
+		d.announce(ctx, d.cfg.Half)
+		return
+	}
 	if !d.nodeStops(ctx, reason) {
 		d.announced.Store(d.announce(ctx, d.cfg.Half))
 		return
@@ -121,9 +125,6 @@ func (d *daemon) nodeStops(ctx context.Context, reason fault.Stop) bool {
 // announceReturn makes the host half notify the supervisors that this node is back, when this daemon's halves have passed
 // their self-tests. After restartWithin it does so in any case, and the supervisors judge by the evidence.
 func (d *daemon) announceReturn(ctx context.Context) {
-	if d.halves[fault.HalfHost] == nil && !d.cfg.Agent.Window.Zero() {
-		return // the host half has another kernel, and a daemon there
-	}
 	ctx, cancel := context.WithTimeout(ctx, returnFor)
 	defer cancel()
 	t := time.NewTicker(returnLook)
@@ -134,6 +135,10 @@ func (d *daemon) announceReturn(ctx context.Context) {
 			return
 		case <-t.C:
 		}
+	}
+	if d.beyondWindow() { // the daemon there announces the node's return
+		d.announceThroughWindow(ctx, 0)
+		return
 	}
 	for {
 		once, cancel := context.WithTimeout(ctx, announceWithin)

@@ -1,14 +1,22 @@
 package daemon
 
 import (
+	"context"
+	"errors"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
+	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/local"
+	"github.com/lofamo/lofamo/internal/agent/mailbox"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/testing/agenttest"
 )
 
 // TestStopReasonFollowsSystemd: the files of systemd tell a reboot and a shutdown from a stop of the agent.
@@ -89,5 +97,102 @@ func TestDaemonOfOneHalfStopsNodeOnlyWithTheOther(t *testing.T) {
 	}
 	for _, d := range []*daemon{host, dnp} {
 		_ = d.stopLock.Close()
+	}
+}
+
+// TestStopBeyondWindowIsAnnouncedAsRestart: when the machine of the DNP half goes down, the host half on another kernel learns by the
+// mailbox that the DNP half restarts. Nothing confirms that, so it does not count as committed.
+func TestStopBeyondWindowIsAnnouncedAsRestart(t *testing.T) {
+	dir := t.TempDir()
+	box, err := mailbox.Open(dir, fault.HalfHost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = box.Close() }()
+	d := &daemon{cfg: RunConfig{Half: fault.HalfDNP, Agent: config.Agent{StateDir: dir, Window: config.WindowConfig{Listen: "[fe80::1]:1"}}},
+		log: slog.New(slog.DiscardHandler)}
+	d.announceStop(t.Context(), fault.StopReboot)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	notices := 0
+	if err := box.Run(ctx, func(m mailbox.Message) {
+		if within, err := half.ReadRestart(m.Payload); m.Type != mailbox.Restart || err != nil || within != restartWithin {
+			t.Errorf("%s for %s, %v", m.Type, within, err)
+		}
+		if notices++; notices == throughNotices {
+			cancel()
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if notices != throughNotices || d.announced.Load() {
+		t.Errorf("%d notices, committed %t", notices, d.announced.Load())
+	}
+}
+
+// dnpDaemon returns a daemon of the DNP half alone. serve answers restart notices as the host half of the same state directory does,
+// until end.
+func dnpDaemon(t *testing.T) (d *daemon, serve func(announce func(context.Context, fault.RestartNotice) error) (end func())) {
+	t.Helper()
+	dir := agenttest.Dir(t)
+	d = &daemon{cfg: RunConfig{Half: fault.HalfDNP, Agent: config.Agent{StateDir: dir}}, log: slog.New(slog.DiscardHandler)}
+	return d, func(announce func(context.Context, fault.RestartNotice) error) func() {
+		l, err := half.ListenUnix(t.Context(), filepath.Join(dir, local.StatusSocket))
+		if err != nil {
+			t.Fatal(err)
+		}
+		srv, done := &http.Server{Handler: local.StatusHandler(nil, announce, nil), ReadHeaderTimeout: time.Second}, make(chan struct{})
+		go func() { defer close(done); _ = srv.Serve(l) }()
+		return func() { _ = srv.Close(); <-done }
+	}
+}
+
+// TestRestartIsAnnouncedByNextHostHalf: two daemons, one for each half, are replaced at once. If the host half ends before the
+// supervisors have committed the restart of the DNP half, the DNP half's daemon asks the host half that takes over.
+func TestRestartIsAnnouncedByNextHostHalf(t *testing.T) {
+	d, serve := dnpDaemon(t)
+	asked := make(chan fault.RestartNotice, 2)
+	endOld := serve(func(ctx context.Context, n fault.RestartNotice) error {
+		asked <- n
+		<-ctx.Done() // never committed
+		return ctx.Err()
+	})
+	committed := make(chan bool, 1)
+	go func() { committed <- d.announce(t.Context(), fault.HalfDNP) }()
+	want := fault.RestartNotice{Half: fault.HalfDNP, Within: restartWithin}
+	if got := <-asked; got != want {
+		t.Errorf("the first host half announces %+v: want %+v", got, want)
+	}
+	endOld()
+	defer serve(func(_ context.Context, n fault.RestartNotice) error {
+		asked <- n
+		return nil
+	})()
+	if !<-committed {
+		t.Fatal("the next host half announced nothing: want the restart of the DNP half")
+	}
+	if got := <-asked; got != want {
+		t.Errorf("the next host half announces %+v: want %+v", got, want)
+	}
+}
+
+// TestRefusedRestartNoticeIsNotRepeated: the daemon takes a refusal as final, and stops asking when its context ends.
+func TestRefusedRestartNoticeIsNotRepeated(t *testing.T) {
+	d, serve := dnpDaemon(t)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if d.announce(ended, fault.HalfDNP) {
+		t.Error("without a host half: committed")
+	}
+	times := 0
+	end := serve(func(context.Context, fault.RestartNotice) error {
+		times++
+		return errors.New("no supervisor has committed the notice")
+	})
+	if d.announce(t.Context(), fault.HalfDNP) {
+		t.Error("refused: committed")
+	}
+	if end(); times != 1 {
+		t.Errorf("asked %d times: want 1", times)
 	}
 }

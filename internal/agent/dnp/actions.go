@@ -10,6 +10,7 @@ import (
 // toAct handles orders to act that arrived through the torus for a host half that is not alive.
 func (d *dnpHalf) toAct(orders []*lofamov1.ActOrder) {
 	for _, o := range orders {
-		d.acting.Take(half.ActionRequest{Order: o, Answer: func(st *lofamov1.ActStatus) { d.step(dnpcore.Acted{Status: st}) }})
+		answer := func(st *lofamov1.ActStatus) { d.step(dnpcore.Acted{Status: st}) }
+		d.acting.Take(half.ActionRequest{Order: o, Apart: d.window.Apart(), Answer: answer})
 	}
 }

@@ -15,7 +15,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -57,7 +56,7 @@ type dnpHalf struct {
 	unopened [grid.NumDirections]error
 	sources  []sensor.Source
 
-	mu         sync.Mutex // the half's one mutex: see the package comment
+	mu         half.Guard // the half's one mutex: see the package comment
 	core       *dnpcore.Machine
 	halfStatus half.Status
 	tests      *half.Prober
@@ -244,7 +243,8 @@ func (d *dnpHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	}
 	d.apply(now, core.Step(now, dnpcore.Tick{}))
 	failpoint.Hit(failpoint.StartServing)
-	failpoint.Live("dnp", d.core, &d.mu)
+	d.mu.Watch(&d.Common, d.core)
+	failpoint.Live("dnp", d.core, d.mu.Unwatched())
 	return nil
 }
 
@@ -504,6 +504,8 @@ func (d *dnpHalf) onMessage(m mailbox.Message) {
 		d.step(dnpcore.FromHost{Message: msg, Held: held})
 	case mailbox.Recovery, mailbox.Health:
 		d.onHealth(m)
+	case mailbox.DeadHosts:
+		d.onDeadHosts(m.Payload)
 	case mailbox.Setting:
 		d.onSetting(m.Payload)
 	default: // of a later version

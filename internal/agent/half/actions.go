@@ -3,11 +3,13 @@ package half
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"sync/atomic"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/sensor/source"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 
@@ -28,6 +30,8 @@ type Actions struct {
 // ActionRequest is an order that waits.
 type ActionRequest struct {
 	Order *lofamov1.ActOrder
+	// Apart is the half that has another kernel; 0: both have this one.
+	Apart fault.Half
 	// Made performs an action that is the half's own, and Answer receives the outcome of the order. Both are called
 	// without any lock.
 	Made   func(ctx context.Context) actions.Result
@@ -85,6 +89,9 @@ func (a ActionRequest) pass(ctx context.Context, stateDir string, heard uint64) 
 	o.Heard = heard
 	s, err := TellAction(ctx, stateDir, &o)
 	switch {
+	case errors.Is(err, ErrNoActions) && o.Ask && o.Half() == a.Apart:
+		s = actions.Status{State: actions.Unchanged,
+			Detail: fmt.Sprintf("the %s half has another kernel, and does not answer: restart it there", a.Apart)}
 	case errors.Is(err, ErrNoActions) && o.Ask:
 		s = actions.Status{State: actions.Unchanged, Detail: err.Error()}
 	case err != nil: // also while the daemon is being restarted: it may have begun

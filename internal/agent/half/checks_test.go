@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -14,6 +13,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/sensor"
 
+	"github.com/lofamo/lofamo/internal/testing/agenttest"
 	"github.com/lofamo/lofamo/internal/testing/deadline"
 )
 
@@ -38,7 +38,7 @@ func TestFailedCheckProcessMakesReadingUnknown(t *testing.T) {
 		}, "no such file", false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			dir := socketDir(t)
+			dir := agenttest.Dir(t)
 			l, err := net.Listen("unix", filepath.Join(dir, CheckSocket))
 			if err != nil {
 				t.Fatal(err)
@@ -69,19 +69,8 @@ func TestFailedCheckProcessMakesReadingUnknown(t *testing.T) {
 			}
 		})
 	}
-	if r, err := CheckClient(socketDir(t))(t.Context(), fault.ComponentPeripheral0); r.State != fault.Unknown ||
+	if r, err := CheckClient(agenttest.Dir(t))(t.Context(), fault.ComponentPeripheral0); r.State != fault.Unknown ||
 		!errors.Is(err, ErrNoChecks) || !errors.Is(err, sensor.ErrUnavailable) {
 		t.Errorf("nobody: %+v, %v", r, err)
 	}
-}
-
-// socketDir makes a directory with a short name: socket addresses hold 107 bytes.
-func socketDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "lofamo-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return dir
 }

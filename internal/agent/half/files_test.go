@@ -47,11 +47,7 @@ func TestWritableStateDirectoryIsRefused(t *testing.T) {
 // The control sockets are accessible to the owner alone. They replace the socket of a dead process, and no other
 // file.
 func TestControlSocketBelongsToOwnerAlone(t *testing.T) {
-	dir, err := os.MkdirTemp("", "lofamo-") // short: socket addresses hold 107 bytes
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := agenttest.Dir(t)
 	path := filepath.Join(dir, RunSocket)
 	if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)

@@ -60,18 +60,26 @@ func ListenUnix(ctx context.Context, path string) (net.Listener, error) {
 	return l, nil
 }
 
-// Serve runs a small HTTP server until ctx ends.
+// lastAnswers is the time that a stopping server gives requests that have begun.
+const lastAnswers = time.Second
+
+// Serve runs a small HTTP server until ctx ends. It then finishes the requests that have begun, for lastAnswers at most: the process
+// may exit when Serve returns.
 func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
-	srv := bounded.HTTPServer(h)
+	srv, ended := bounded.HTTPServer(h), make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
-		bound, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer close(ended)
+		bound, cancel := context.WithTimeout(context.Background(), lastAnswers)
 		defer cancel()
 		if srv.Shutdown(bound) != nil {
 			_ = srv.Close()
 		}
 	})
-	defer stop()
-	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	err := srv.Serve(l) // returns when Shutdown begins
+	if !stop() {
+		<-ended
+	}
+	if !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve %s: %w", l.Addr(), err)
 	}
 	return nil

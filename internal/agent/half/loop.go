@@ -3,7 +3,6 @@ package half
 import (
 	"context"
 	"net/http"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -24,7 +23,7 @@ import (
 // part that differs.
 type Loop struct {
 	*Common
-	Mu      *sync.Mutex // the half's one mutex
+	Mu      *Guard // the half's one mutex
 	Alarm   *Alarm
 	Page    *Page
 	Box     *mailbox.Box

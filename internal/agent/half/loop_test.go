@@ -2,7 +2,6 @@ package half
 
 import (
 	"context"
-	"sync"
 	"testing"
 )
 
@@ -14,7 +13,7 @@ func TestHalfEndsWithItsTimer(t *testing.T) {
 			t.Fatal(err)
 		}
 		closeAlarm(t, a)
-		return (&Loop{Common: &Common{}, Mu: new(sync.Mutex), Alarm: a}).ring(ctx)
+		return (&Loop{Common: &Common{}, Mu: new(Guard), Alarm: a}).ring(ctx)
 	}
 	if err := ringOnClosed(t.Context()); err == nil {
 		t.Error("no error although the timer has failed")

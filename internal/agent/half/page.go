@@ -200,7 +200,9 @@ func (p *Page) ReadDNP(now time.Time, take bool, links []grid.Direction) hostcor
 		}
 		if r.DNP.NeighbourHostFailed[d.Index()] {
 			v, err := p.File.LoadNeighbourHost(d)
-			r.Causes[d.Index()] = p.recall(now, pageWord{cause: d}, v, err)
+			if r.Causes[d.Index()] = p.recall(now, pageWord{cause: d}, v, err); err != nil && r.Causes[d.Index()] == 0 {
+				r.Causes[d.Index()] = watchdog.BitOfMap // without the word, the raised bit is no evidence
+			}
 		}
 	}
 	r.Sensed = [3]hostcore.Sensed{

@@ -4,8 +4,11 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"time"
 
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/sensor"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
@@ -66,6 +69,44 @@ func AppendSettings(dst []byte, settings []Setting) []byte {
 		dst = binary.BigEndian.AppendUint32(dst, s.Value)
 	}
 	return dst
+}
+
+// AppendDirections appends the payload of a mailbox.DeadHosts: one byte with a bit for each direction.
+func AppendDirections(dst []byte, dirs [grid.NumDirections]bool) []byte {
+	var b byte
+	for i, on := range dirs {
+		if on {
+			b |= 1 << i
+		}
+	}
+	return append(dst, b)
+}
+
+// ReadDirections is the inverse of AppendDirections. It reports false for other lengths.
+func ReadDirections(b []byte) (dirs [grid.NumDirections]bool, ok bool) {
+	if len(b) != 1 {
+		return dirs, false
+	}
+	for i := range dirs {
+		dirs[i] = b[0]>>i&1 != 0
+	}
+	return dirs, true
+}
+
+// AppendRestart appends the payload of a mailbox.Restart: the milliseconds until the DNP half is back, 4 bytes, big-endian; 0: it is.
+func AppendRestart(dst []byte, within time.Duration) []byte {
+	return binary.BigEndian.AppendUint32(dst, uint32(max(0, within)/time.Millisecond))
+}
+
+// ReadRestart is the inverse of AppendRestart. It refuses other lengths, and more than fault.MaxRestart.
+func ReadRestart(b []byte) (within time.Duration, err error) {
+	if len(b) != 4 {
+		return 0, fmt.Errorf("restart notice of %d bytes: want 4", len(b))
+	}
+	if within = time.Duration(binary.BigEndian.Uint32(b)) * time.Millisecond; within > fault.MaxRestart {
+		return 0, fmt.Errorf("restart notice of %s: want at most %s", within, fault.MaxRestart)
+	}
+	return within, nil
 }
 
 // maxReadSettings is the largest number of settings that a message may have: a later version may set more registers.

@@ -50,6 +50,7 @@ type Window struct {
 	mu         sync.Mutex // guards the rest; a caller may hold the half's mutex, never the reverse
 	core       *watchdog.Window
 	keys       torus.Keyring
+	claim      *torus.Session // made beside the current one, and not used yet; nil: none
 	seq        uint64
 	countersAt time.Time // when the next statement has the counters too
 	epoch      fault.Epoch
@@ -135,6 +136,14 @@ func (w *Window) Run(ctx context.Context, g *errgroup.Group) {
 	g.Go(func() error { w.files.run(ctx); return nil })
 }
 
+// Apart returns the half that has another kernel; 0 for a nil Window.
+func (w *Window) Apart() fault.Half {
+	if w == nil {
+		return 0
+	}
+	return w.common.Half.Other()
+}
+
 // Wrote sends this half's words after a write of its watchdog word. Nothing else sends them: each statement is a sign of
 // life.
 func (w *Window) Wrote(now time.Time, own *Page) {
@@ -191,14 +200,17 @@ func (w *Window) post(m mailbox.Message) {
 
 // send sends one frame, if there is a session. It runs under the mutex.
 func (w *Window) send(t torus.FrameType, payload []byte) {
-	session, live := w.keys.Current()
-	if !live {
-		return
+	if session, live := w.keys.Current(); live {
+		w.sendBy(session, &w.keys, t, payload)
 	}
+}
+
+// sendBy sends one frame of a session. It runs under the mutex.
+func (w *Window) sendBy(session uint32, keys torus.Sealer, t torus.FrameType, payload []byte) {
 	w.seq++
 	f := torus.Frame{Type: t, Direction: w.dir, Session: session, Epoch: w.epoch, Seq: w.seq, Payload: payload}
 	var err error
-	if w.packet, err = f.Append(w.packet[:0], &w.keys); err == nil {
+	if w.packet, err = f.Append(w.packet[:0], keys); err == nil {
 		_ = w.link.Send(w.packet) // counted by the link; a lost statement is a missed write
 	}
 }
@@ -207,16 +219,19 @@ func (w *Window) send(t torus.FrameType, payload []byte) {
 func (w *Window) OnPacket(_ grid.Direction, b []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	now := time.Now()
 	f, err := torus.Decode(b, torus.MaxFrame, &w.keys)
+	if errors.Is(err, torus.ErrSession) && w.claim != nil {
+		if f, err = torus.Decode(b, torus.MaxFrame, w.claim); err == nil && !w.admit(now, f) {
+			return
+		}
+	}
 	if err != nil {
 		w.bad[torus.KindOf(err)].Add(1)
 		return
 	}
-	now := time.Now()
 	w.keys.Confirm(f.Session)
-	out, err := w.core.Hear(now, watchdog.WindowFrame{
-		Session: f.Session, Seq: f.Seq, Epoch: uint64(f.Epoch), Ask: f.Type == torus.TypeAsk, Payload: f.Payload,
-	})
+	out, err := w.core.Hear(now, windowFrame(f))
 	w.noteWrong(err, len(f.Payload) > 0)
 	if out.Answer {
 		w.send(torus.TypeHeartbeat, nil)
@@ -225,7 +240,7 @@ func (w *Window) OnPacket(_ grid.Direction, b []byte) {
 		w.send(torus.TypeMessage, watchdog.AppendDenial(nil, w.life))
 	}
 	if out.Holder {
-		w.files.fresh.Store(true)
+		w.files.newHolder()
 	}
 	if out.Beat {
 		w.page.note(w.page.File.Revalidate())
@@ -239,6 +254,28 @@ func (w *Window) OnPacket(_ grid.Direction, b []byte) {
 	if out.Mail != nil {
 		w.deliver(out.Mail)
 	}
+}
+
+func windowFrame(f torus.Frame) watchdog.WindowFrame {
+	return watchdog.WindowFrame{
+		Session: f.Session, Seq: f.Seq, Epoch: uint64(f.Epoch), Ask: f.Type == torus.TypeAsk, Payload: f.Payload,
+	}
+}
+
+// admit decides about a frame of the claimed session, and goes over to that session if its maker may hold the other half's side. It
+// runs under the mutex.
+func (w *Window) admit(now time.Time, f torus.Frame) bool {
+	deny, err := w.core.Admit(now, windowFrame(f))
+	if err == nil {
+		w.keys.Add(now, w.claim)
+		w.claim = nil
+		return true
+	}
+	if deny {
+		w.noteWrong(err, true)
+		w.sendBy(w.claim.ID(), w.claim, torus.TypeMessage, watchdog.AppendDenial(nil, w.life))
+	}
+	return false
 }
 
 // noteWrong logs datagrams that cannot be used, once until one can.
@@ -270,10 +307,15 @@ func (w *Window) deliver(b []byte) {
 	}
 }
 
-// OnSession implements udplink.Handler.
+// OnSession implements udplink.Handler. The end that dialled uses its session at once. At the other end, a session that comes beside
+// another one waits for a frame which shows that it may be used: it may be a second process' session.
 func (w *Window) OnSession(_ grid.Direction, s *torus.Session) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if _, live := w.keys.Current(); live && w.common.Half == fault.HalfDNP {
+		w.claim = s
+		return
+	}
 	w.keys.Add(time.Now(), s)
 }
 

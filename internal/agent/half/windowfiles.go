@@ -23,13 +23,20 @@ import (
 // new files there as on one kernel. What arrives is verified and on disk before this end states that it has it.
 type windowFiles struct {
 	w      *Window
-	in     chan []byte   // messages of the other end
-	fresh  atomic.Bool   // another process holds the other half's side
+	in     chan fileMail // messages of the other end
+	holder atomic.Uint64 // counts the processes that have held the other half's side
 	denied atomic.Uint64 // version of the list of revoked certificates that the other half has in force and on disk
 
 	core  *halfcore.FileExchange // owned by run, as are:
+	from  uint64                 // the holder whose messages core knows
 	files []windowFile
 	wrong Condition // a message or a file of the other half
+}
+
+// fileMail is a message of the other end.
+type fileMail struct {
+	holder uint64 // that sent it
+	b      []byte
 }
 
 // windowFile is one file at this end.
@@ -52,7 +59,7 @@ func newWindowFiles(w *Window) *windowFiles {
 		return windowFile{WatchedFile: Watch(path), HeldFile: halfcore.HeldFile{ID: id, Most: most}}
 	}
 	return &windowFiles{
-		w: w, in: make(chan []byte, windowFilesWaiting), core: halfcore.NewFileExchange(c.Half),
+		w: w, in: make(chan fileMail, windowFilesWaiting), core: halfcore.NewFileExchange(c.Half),
 		files: []windowFile{
 			file(halfcore.FileRevoked, c.StatePath(pki.DenyListFile), pki.MaxDenyListSize),
 			file(halfcore.FilePeers, storage.PeerOrders().Path(c.Config.StateDir), peers.MaxSize),
@@ -65,9 +72,16 @@ func newWindowFiles(w *Window) *windowFiles {
 // take queues a message of the other end. It does not block.
 func (f *windowFiles) take(b []byte) {
 	select {
-	case f.in <- append([]byte(nil), b...):
+	case f.in <- fileMail{f.holder.Load(), append([]byte(nil), b...)}:
 	default: // the disk hangs, or the other end sends more than was asked for
 	}
+}
+
+// newHolder notes that another process holds the other half's side. It may have lost its disk, so what the former one had there does not
+// count any more. Calls do not overlap with take.
+func (f *windowFiles) newHolder() {
+	f.holder.Add(1)
+	f.denied.Store(0)
 }
 
 // run exchanges files until ctx ends. No other goroutine waits for the disk here.
@@ -83,8 +97,8 @@ func (f *windowFiles) run(ctx context.Context) {
 		case <-t.C:
 			f.look()
 			send = f.core.Tick()
-		case b := <-f.in:
-			send = f.hear(time.Now(), b)
+		case m := <-f.in:
+			send = f.hear(time.Now(), m)
 		}
 		for _, b := range send {
 			f.w.post(mailbox.Message{Type: mailbox.Files, Payload: b})
@@ -115,11 +129,15 @@ func (f *windowFiles) look() {
 }
 
 // hear takes a message of the other end.
-func (f *windowFiles) hear(now time.Time, b []byte) [][]byte {
-	if f.fresh.Swap(false) {
-		f.core.Forget()
+func (f *windowFiles) hear(now time.Time, m fileMail) [][]byte {
+	if m.holder != f.holder.Load() {
+		return nil // of a process that is gone
 	}
-	send, got, err := f.core.Hear(now, b)
+	if m.holder != f.from {
+		f.core.Forget()
+		f.from = m.holder
+	}
+	send, got, err := f.core.Hear(now, m.b)
 	if err == nil && got.Data != nil {
 		if err = f.keep(got); err != nil {
 			f.core.Refuse(now, got.ID, got.Data)
@@ -131,7 +149,9 @@ func (f *windowFiles) hear(now time.Time, b []byte) [][]byte {
 	if err != nil || got.Data != nil {
 		f.wrong.Set(f.w.common.Log, "taking a file of the other half's kernel", err)
 	}
-	f.denied.Store(f.core.Version(halfcore.FileRevoked))
+	if f.denied.Store(f.core.Version(halfcore.FileRevoked)); m.holder != f.holder.Load() {
+		f.denied.Store(0) // another process has just begun
+	}
 	return send
 }
 

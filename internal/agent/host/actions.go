@@ -18,7 +18,7 @@ import (
 // holds the signed order that all other nodes verify.
 func (h *hostHalf) toAct(a hostcore.Act) {
 	h.acting.Take(half.ActionRequest{
-		Order: a.Order,
+		Order: a.Order, Apart: h.window.Apart(),
 		Made: func(ctx context.Context) actions.Result {
 			links, err := h.local.Announce(ctx, a.Order, a.By(), a.Envelope)
 			switch {

@@ -25,6 +25,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
 	"github.com/lofamo/lofamo/pkg/servicenet/gossip"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/torus/routing"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
@@ -43,35 +44,38 @@ import (
 // hostHalf is the shell of the Host Fault Manager.
 type hostHalf struct {
 	half.Common
-	page    *half.Page
-	window  *half.Window // nil: both halves have one kernel
-	setAt   time.Time    // when to set registers of the DNP half again
-	box     *mailbox.Box
-	nets    []*direct.Socket            // by the number of the service interface
-	gossip  *gossip.Net                 // nil without gossip
-	names   []string                    // of the service interfaces, by number, as are:
-	targets []map[string]netip.AddrPort // supervisors' addresses
-	rails   rails
-	ids     []string // of the supervisors, in the configured order
-	keys    *sessionKeys
-	opens   servicenet.Verifier // of certificates, and of the sessions with supervisors
-	courier *courier            // of requests for new certificates
-	refused [servicenet.NumRefusals]atomic.Uint64
-	damaged atomic.Uint64                 // packets that came damaged
-	dnpCert atomic.Pointer[half.Validity] // of the DNP half's certificate; nil: unknown
-	pieces  routing.Reorder               // of envelopes that the DNP half passes on; the mailbox' goroutine alone uses it
-	ended   half.EndedChecks              // of the DNP half's process; likewise
+	page      *half.Page
+	window    *half.Window // nil: both halves have one kernel
+	setAt     time.Time    // when to set registers of the DNP half again
+	settings  settingTries
+	deadHosts [grid.NumDirections]bool // as the DNP half knows them
+	box       *mailbox.Box
+	nets      []*direct.Socket            // by the number of the service interface
+	gossip    *gossip.Net                 // nil without gossip
+	names     []string                    // of the service interfaces, by number, as are:
+	targets   []map[string]netip.AddrPort // supervisors' addresses
+	rails     rails
+	ids       []string // of the supervisors, in the configured order
+	keys      *sessionKeys
+	opens     servicenet.Verifier // of certificates, and of the sessions with supervisors
+	courier   *courier            // of requests for new certificates
+	refused   [servicenet.NumRefusals]atomic.Uint64
+	damaged   atomic.Uint64                 // packets that came damaged
+	dnpCert   atomic.Pointer[half.Validity] // of the DNP half's certificate; nil: unknown
+	pieces    routing.Reorder               // of envelopes that the DNP half passes on; the mailbox' goroutine alone uses it
+	ended     half.EndedChecks              // of the DNP half's process; likewise
 
 	disk       diskRoom
 	unbound    chan uint8   // service interfaces whose sockets wait to be bound
 	bindMu     sync.Mutex   // for bind
 	gossipLate func() error // opens the gossip, which waits for service interface 0; nil: does not
 
-	mu         sync.Mutex // the half's one mutex: see the package comment
+	mu         half.Guard // the half's one mutex: see the package comment
 	core       *hostcore.Machine
 	halfStatus half.Status
 	records    [2]halfcore.RecoveryRecord // of both halves, as the daemon said last
 	announced  []chan struct{}            // closed when the newest notice is committed
+	notices    windowNotices              // of restarts, through the window
 	stopping   chan struct{}              // closed when the notice of a stop is committed; nil: none was announced
 	tests      *half.Prober
 	readers    half.Readers
@@ -288,7 +292,8 @@ func (h *hostHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	}
 	h.apply(now, core.Step(now, hostcore.Tick{}))
 	failpoint.Hit(failpoint.StartServing)
-	failpoint.Live("host", h.core, &h.mu)
+	h.mu.Watch(&h.Common, h.core)
+	failpoint.Live("host", h.core, h.mu.Unwatched())
 	return nil
 }
 
@@ -349,6 +354,7 @@ func (h *hostHalf) serve(ctx context.Context) error {
 
 // eachSecond does the host half's own work that no event triggers.
 func (h *hostHalf) eachSecond(now time.Time, own *lofamov1.HalfHealth) {
+	h.tellDeadHosts(false)
 	h.setRegisters(now)
 	if own != nil {
 		h.settle(now, h.core.Step(now, hostcore.Health{Half: fault.HalfHost, Health: own}))
@@ -419,6 +425,7 @@ func (h *hostHalf) do(now time.Time, out hostcore.Output) {
 	}
 	if len(out.Learned) > 0 {
 		h.local.Changed(out.Learned)
+		h.tellDeadHosts(true)
 	}
 	if out.Aged {
 		h.local.Aged()

@@ -1,9 +1,12 @@
 package host
 
 import (
+	"log/slog"
 	"net/netip"
 	"slices"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/sensor"
@@ -34,6 +37,10 @@ func (h *hostHalf) onMessage(m mailbox.Message) {
 	}
 	if m.Type == mailbox.Jobs {
 		h.onJobs(m.Payload)
+		return
+	}
+	if m.Type == mailbox.Restart {
+		h.onRestart(m.Payload)
 		return
 	}
 	if m.Type == mailbox.Certificate {
@@ -71,6 +78,59 @@ func (h *hostHalf) onMessage(m mailbox.Message) {
 	if b := h.whole(time.Now(), msg.Envelope); b != nil {
 		h.receive(b, hostcore.Received{Path: fault.PathTorus})
 	}
+}
+
+// Limits of restart notices through the window: the shortest time between two, how many a second, and how many at once. Each one
+// becomes a report that the supervisors commit.
+const (
+	noticesApart = 50 * time.Millisecond
+	noticeRate   = 2
+	noticeBurst  = 4
+)
+
+// windowNotices decides which restart notices through the window the host half takes.
+type windowNotices struct {
+	last    fault.RestartNotice
+	at      time.Time // of the last one
+	limit   *rate.Limiter
+	refused bool
+}
+
+// take reports whether to take a notice. It refuses repeated ones, because the window may lose one and the sender repeats it, and too
+// many.
+func (w *windowNotices) take(log *slog.Logger, now time.Time, n fault.RestartNotice) bool {
+	if since := now.Sub(w.at); since < noticesApart || w.last == n && since < time.Second {
+		return false
+	}
+	if w.limit == nil {
+		w.limit = rate.NewLimiter(noticeRate, noticeBurst)
+	}
+	if !w.limit.AllowN(now, 1) {
+		if !w.refused {
+			log.Warn("refuse restart notice of the DNP half: too many come through the window; further refusals are not logged")
+		}
+		w.refused = true
+		return false
+	}
+	w.last, w.at = n, now
+	return true
+}
+
+// onRestart announces a restart of the DNP half to the supervisors, for its daemon on the other kernel. Daemons on this kernel
+// use the half's socket, and wait for the supervisors.
+func (h *hostHalf) onRestart(payload []byte) {
+	within, err := half.ReadRestart(payload)
+	if err != nil || h.window == nil {
+		h.Log.Debug("restart notice refused", "window", h.window != nil, "err", err)
+		return
+	}
+	n, now := fault.RestartNotice{Half: fault.HalfDNP, Within: within}, time.Now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.notices.take(h.Log, now, n) {
+		return
+	}
+	h.apply(now, h.core.Step(now, hostcore.Restart{Notice: n}))
 }
 
 // onEnded passes on that the DNP half's process has ended, if the daemon says so and the kernel confirms it.

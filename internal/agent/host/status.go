@@ -102,6 +102,9 @@ func (h *hostHalf) status() local.Status {
 			s.ServiceNetwork = c.State.String()
 		}
 	}
+	if s.Window != nil {
+		s.Window.RefusedSettings = h.settings.refused()
+	}
 	answers := h.core.SupervisorAnswers()
 	s.SupervisorAnswers = &answers
 	now := time.Now()

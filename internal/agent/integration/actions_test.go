@@ -24,18 +24,24 @@ import (
 
 // serveDoer makes acts for a node until the test ends, as its recovery daemon does.
 func (n *testNet) serveDoer(c grid.Coord) {
+	n.serveDoerOf(n.cfgs[c], fault.HalfHost, nil)
+}
+
+// serveDoerOf is serveDoer for the daemon of one half, with its way to restart that half.
+func (n *testNet) serveDoerOf(cfg config.Agent, h fault.Half,
+	restart func(context.Context, fault.Half, string, func(string) error) actions.Result,
+) {
 	n.t.Helper()
-	cfg := n.cfgs[c]
 	ctx, cancel := context.WithCancel(context.Background())
 	d := daemon.NewActionRunner(ctx, daemon.ActionRunnerConfig{Node: cfg.Node, StateDir: cfg.StateDir, Allowed: cfg.Responses,
-		Sysfs: cfg.Sensors.Sysfs, Log: slog.New(slog.DiscardHandler)})
-	l, err := half.ListenUnix(ctx, filepath.Join(cfg.StateDir, actions.Socket(fault.HalfHost)))
+		Sysfs: cfg.Sensors.Sysfs, Restart: restart, Log: slog.New(slog.DiscardHandler)})
+	l, err := half.ListenUnix(ctx, filepath.Join(cfg.StateDir, actions.Socket(h)))
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := half.Serve(ctx, l, d.Handler(fault.HalfHost)); err != nil {
+		if err := half.Serve(ctx, l, d.Handler(h)); err != nil {
 			n.t.Error(err)
 		}
 	})

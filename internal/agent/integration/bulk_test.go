@@ -101,7 +101,7 @@ func (n *testNet) serviceOf(id fault.NodeID) netip.AddrPort {
 // TestBundlesOfBothHalves fetches bundles from real halves over real sockets: directly, where the DNP half's bundle
 // goes by its own host half, and through the torus and the neighbour's host half.
 func TestBundlesOfBothHalves(t *testing.T) {
-	n := newTestNet(t, grid.Dims{X: 2, Y: 1, Z: 1}, nil)
+	n := newTestNet(t, grid.Dims{X: 2, Y: 1, Z: 1}, checkedMemory)
 	n.startAll()
 	n.awaitHealthy()
 	for _, half := range []fault.Half{fault.HalfHost, fault.HalfDNP} {

@@ -70,6 +70,7 @@ type fakeSupervisor struct {
 	bulk       chan bulkArrival                 // nil: none is expected
 	damage     int                              // of the next answers, so many are damaged on the way
 	asked      int                              // calls of awaitOneAnswer
+	restarts   []fault.RestartNotice            // all that came
 }
 
 func newFakeSupervisor(t *testing.T, n *testNet, ca *pki.CA, id string) *fakeSupervisor {
@@ -184,7 +185,9 @@ func (f *fakeSupervisor) onDatagram(from netip.AddrPort, b []byte) {
 // note records an arrival.
 func (f *fakeSupervisor) note(d *servicenet.Arrival) {
 	for _, r := range d.List {
-		f.reports[r.ID]++
+		if f.reports[r.ID]++; r.Restart.Half != 0 && f.reports[r.ID] == 1 {
+			f.restarts = append(f.restarts, r.Restart)
+		}
 		for _, o := range r.Observations {
 			f.heard = append(f.heard, said{r.ID.Origin, d.Path, d.Hops, o})
 		}

@@ -2,6 +2,7 @@
 package integration
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"path/filepath"
@@ -80,6 +81,21 @@ func (n *testNet) path(elem ...string) string {
 	return filepath.Join(append([]string{n.dir}, elem...)...)
 }
 
+// checkedMemory finds code that changes a half's memory without its mutex. Under the race detector a check takes long, so tests of
+// timing leave it out.
+func checkedMemory(c *config.Agent) { c.CheckMemory = true }
+
+// halfLog is a half's log in a test. A half that finds changed memory then ends the test's process, so its line must be seen first.
+type halfLog struct{ agenttest.Writer }
+
+// Write writes one line, and fails the test if it is about changed memory.
+func (l halfLog) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte(half.MsgMemory)) {
+		panic(string(b))
+	}
+	return l.Writer.Write(b)
+}
+
 // start runs one half and registers its end. To the other half, halting it equals a kill: it stops at once and leaves
 // behind all that the other would see.
 func (n *testNet) start(c grid.Coord, h fault.Half) {
@@ -90,7 +106,7 @@ func (n *testNet) start(c grid.Coord, h fault.Half) {
 	}
 	ctx, cancel := context.WithCancel(context.WithValue(context.Background(), half.SeamKey{}, n.seam))
 	done := make(chan error, 1)
-	log := slog.New(slog.NewTextHandler(agenttest.Writer{T: n.t}, &slog.HandlerOptions{Level: slog.LevelInfo}))
+	log := slog.New(slog.NewTextHandler(halfLog{agenttest.Writer{T: n.t}}, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	run := host.Run
 	if h == fault.HalfDNP {
 		run = dnp.Run

@@ -13,7 +13,7 @@ import (
 // half, and its DNP half reports so. Then the discovered node maps further: its order arrives through the first node,
 // and its findings return the same way.
 func TestMappingByDelegation(t *testing.T) {
-	n := newTestNet(t, grid.Dims{X: 4, Y: 1, Z: 1}, nil)
+	n := newTestNet(t, grid.Dims{X: 4, Y: 1, Z: 1}, checkedMemory)
 	one, two := grid.Coord{X: 1}, grid.Coord{X: 2}
 	n.start(at0, fault.HalfHost)
 	n.start(at0, fault.HalfDNP)

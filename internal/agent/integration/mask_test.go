@@ -14,7 +14,7 @@ import (
 
 // A mask is on disk before the supervisors learn of the change, and the DNP half resumes from that file.
 func TestMaskIsKept(t *testing.T) {
-	n := newTestNet(t, grid.Dims{X: 3, Y: 1, Z: 1}, nil)
+	n := newTestNet(t, grid.Dims{X: 3, Y: 1, Z: 1}, checkedMemory)
 	n.start(at0, fault.HalfHost)
 	n.start(at0, fault.HalfDNP)
 	n.super.awaitState(host0, "n0-0-0", fault.ComponentDNP, fault.Normal, fault.KindWatchdog)

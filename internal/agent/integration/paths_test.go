@@ -100,7 +100,7 @@ func valueOf(page []byte, series string) string {
 // Digests are proved by a session's MAC. When the supervisor has forgotten the session, signatures carry
 // on at once, and a new session comes.
 func TestSessionsComeAndGo(t *testing.T) {
-	n := newTestNet(t, pair, nil)
+	n := newTestNet(t, pair, checkedMemory)
 	f := n.super
 	n.start(at0, fault.HalfHost)
 	f.awaitThat("digests under a session", func() bool { return f.byMAC >= 2 })
@@ -126,7 +126,7 @@ func TestAcksUnderSession(t *testing.T) {
 
 // Answers that come damaged are counted as that, and asked for again by sending again.
 func TestDamagedAnswersAskAgain(t *testing.T) {
-	n := newTestNet(t, pair, nil)
+	n := newTestNet(t, pair, checkedMemory)
 	n.super.set(func(f *fakeSupervisor) { f.damage = 6 })
 	n.start(at0, fault.HalfHost)
 	n.awaitStatus(at0, "everything committed after damage", func(s local.Status) bool {

@@ -38,7 +38,7 @@ func (n *testNet) awaitHealthy() {
 // When the DNP half dies, its host reports it, and the neighbour reports silence. When it comes back, both report
 // that as well.
 func TestDeadDNPHalfIsReported(t *testing.T) {
-	n := newTestNet(t, grid.Dims{X: 2, Y: 1, Z: 1}, nil)
+	n := newTestNet(t, grid.Dims{X: 2, Y: 1, Z: 1}, checkedMemory)
 	n.startAll()
 	n.awaitHealthy()
 	n.super.forget()

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -14,17 +15,25 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
+	"github.com/lofamo/lofamo/internal/agent/actions"
 	"github.com/lofamo/lofamo/internal/agent/dnp"
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/host"
 	"github.com/lofamo/lofamo/internal/agent/local"
+	"github.com/lofamo/lofamo/internal/agent/mailbox"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/testing/agenttest"
 	"github.com/lofamo/lofamo/internal/testing/freeport"
 )
 
 // newWindowNet makes two nodes, of which the first has a state directory for each half and a window between them.
-func newWindowNet(t *testing.T) *testNet {
-	n := newTestNet(t, grid.Dims{X: 2, Y: 1, Z: 1}, func(c *config.Agent) { c.Injection = true })
+func newWindowNet(t *testing.T, edits ...func(*config.Agent)) *testNet {
+	n := newTestNet(t, grid.Dims{X: 2, Y: 1, Z: 1}, func(c *config.Agent) {
+		c.Injection = true
+		for _, edit := range edits {
+			edit(c)
+		}
+	})
 	host, dnp := n.cfgs[at0], n.cfgs[at0]
 	dnp.StateDir = n.path("dnp0")
 	if err := os.Mkdir(dnp.StateDir, 0o700); err != nil {
@@ -132,6 +141,122 @@ func TestPlaceOfOtherHalfIsTaken(t *testing.T) {
 	cfg.Window = config.WindowConfig{}
 	cfg.TLS.DNPCert, cfg.TLS.DNPKey = n.apart[dnp0].TLS.DNPCert, n.apart[dnp0].TLS.DNPKey
 	n.refuses(cfg, fault.HalfDNP, "second agent on the same register file")
+}
+
+// TestSecondHostHalfDisturbsNobody: a second process with the host half's certificate gets a session with the DNP half, and the first
+// one keeps the window.
+func TestSecondHostHalfDisturbsNobody(t *testing.T) {
+	n := newWindowNet(t, func(c *config.Agent) { // a lease that outlasts the pauses of a busy machine
+		write, read := config.Duration(50*time.Millisecond), config.Duration(2*time.Second)
+		c.Periods = &config.PeriodsOverride{TWrite: &write, TRead: &read}
+	})
+	n.startAll()
+	n.awaitWindow()
+	alive := func(s local.Status) bool { return s.Window.State == "alive" && s.Window.Statements > 0 }
+	before := n.awaitStatus(at0, "the window", alive).Window
+	second := n.cfgs[at0]
+	second.StateDir, second.Service.Listen = n.path("second"), freeport.Addr(t).String()
+	second.Service.GossipListen, second.HTTP = "", ""
+	second.Window.Listen = freeport.Addr(t).String()
+	if err := os.Mkdir(second.StateDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- host.Run(ctx, second, half.SchedulingDefault, slog.New(slog.DiscardHandler)) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	for range 2 { // the second process asks again for a session, as it hears nothing
+		var sessions uint64
+		agenttest.Await(t, "a session of the second process", func() bool {
+			s, err := local.AskStatus(context.Background(), second.StateDir)
+			was := sessions
+			if err == nil && s.Window != nil {
+				sessions = s.Window.Sessions
+			}
+			return sessions > was
+		})
+		from := n.awaitStatus(at0, "the window", func(s local.Status) bool { return s.Window != nil }).Window.Statements
+		got := n.awaitStatus(at0, "statements of the DNP half", func(s local.Status) bool { return s.Window.Statements > from+20 })
+		if w := got.Window; w.Sessions != before.Sessions || w.OldSession > before.OldSession {
+			t.Fatalf("the holder had %d sessions, and now %d; frames of other sessions: %d", before.Sessions, w.Sessions, w.OldSession)
+		}
+	}
+}
+
+// TestResponseRestartsHalfOfOtherKernel: an order to restart the DNP half reaches the daemon on that half's kernel, directly and
+// through the torus. If that half is dead, the order is refused, and the refusal says where to restart it.
+func TestResponseRestartsHalfOfOtherKernel(t *testing.T) {
+	n := newWindowNet(t, func(c *config.Agent) { c.Responses.RestartHalf = true })
+	n.startAll()
+	n.awaitWindow()
+	n.serveDoerOf(n.apart[dnp0], fault.HalfDNP, func(_ context.Context, h fault.Half, _ string, _ func(string) error) actions.Result {
+		return actions.Result{State: actions.Done, Detail: h.String() + " restarted"}
+	})
+	order := func(response string) *lofamov1.ActOrder {
+		return &lofamov1.ActOrder{Token: 5, Response: response, Attempt: 1, Kind: actions.KindRestartHalf,
+			Parameters: []*lofamov1.ActParameter{{Name: "half", Value: "dnp"}}}
+	}
+	for i, path := range []fault.Path{fault.PathDirect, fault.PathTorus} {
+		via := []grid.Coord{at0, {X: 1}}[i]
+		if st := n.act(at0, via, path, order(fmt.Sprintf("r6-%d", i))); st.GetState() != lofamov1.ActState_ACT_DONE ||
+			st.GetDetail() != "dnp restarted" || st.GetHalf() != lofamov1.Half_HALF_DNP {
+			t.Errorf("path %s: %v", path, st)
+		}
+	}
+	n.super.forget()
+	n.halt(at0, fault.HalfDNP)
+	n.super.awaitState(host0, "n0-0-0", fault.ComponentDNP, fault.Failed, fault.KindWatchdog)
+	o := order("r7-1")
+	o.Node, o.ReplyTo, o.Ask, o.TimeoutMs = "n0-0-0", n.super.net.LocalAddr().String(), true, 30_000
+	var st *lofamov1.ActStatus
+	n.super.awaitAsking("a refusal", func() bool { st = n.super.acts["n0-0-0r7-11"]; return st != nil }, func() {
+		n.super.send(netip.MustParseAddrPort(n.cfgs[at0].Service.Listen), "n0-0-0", fault.PathDirect,
+			&lofamov1.Message{Body: &lofamov1.Message_ActOrder{ActOrder: o}})
+	})
+	if st.GetState() != lofamov1.ActState_ACT_UNCHANGED || !strings.Contains(st.GetDetail(), "the dnp half has another kernel") {
+		t.Errorf("%v", st)
+	}
+}
+
+// TestRestartIsAnnouncedThroughWindow: the host half reports the notice of the DNP half's daemon on the other kernel once, and then its
+// end. It ignores notices that are malformed or too long.
+func TestRestartIsAnnouncedThroughWindow(t *testing.T) {
+	n := newWindowNet(t)
+	n.startAll()
+	n.awaitWindow()
+	tell := func(payload []byte) {
+		t.Helper()
+		if err := mailbox.Tell(n.apart[dnp0].StateDir, fault.HalfHost, mailbox.Message{Type: mailbox.Restart, Payload: payload}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	announced := func(within time.Duration, count int) {
+		t.Helper()
+		n.super.awaitThat("a restart notice", func() bool { return len(n.super.restarts) >= count })
+		n.super.mu.Lock()
+		defer n.super.mu.Unlock()
+		if got := n.super.restarts; len(got) != count || got[count-1] != (fault.RestartNotice{Half: fault.HalfDNP, Within: within}) {
+			t.Errorf("%v", got)
+		}
+	}
+	tell([]byte{1, 2, 3})
+	tell(half.AppendRestart(nil, fault.MaxRestart+time.Second))
+	for range 3 {
+		tell(half.AppendRestart(nil, 20*time.Second))
+	}
+	announced(20*time.Second, 1)
+	agenttest.Await(t, "the end of the restart", func() bool {
+		tell(half.AppendRestart(nil, 0))
+		n.super.mu.Lock()
+		defer n.super.mu.Unlock()
+		return len(n.super.restarts) == 2
+	})
+	announced(0, 2)
 }
 
 func (n *testNet) awaitDNPAnswers() {

@@ -75,7 +75,11 @@ func TestInvalidRestartNoticeIsRefused(t *testing.T) {
 		!strings.Contains(err.Error(), "404") {
 		t.Errorf("of a host half of an earlier version: %v", err)
 	}
-	if err := AnnounceRestart(t.Context(), t.TempDir(), fault.RestartNotice{Half: fault.HalfDNP}); err == nil {
-		t.Error("without a host half: no error")
+	if err := AnnounceRestart(t.Context(), t.TempDir(), fault.RestartNotice{Half: fault.HalfDNP}); !errors.Is(err, ErrNotRunning) {
+		t.Errorf("without a host half: %v: want %v", err, ErrNotRunning)
+	}
+	ends := listenStatus(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+	if err := AnnounceRestart(t.Context(), ends, fault.RestartNotice{Half: fault.HalfDNP}); !errors.Is(err, ErrNotRunning) {
+		t.Errorf("of a host half that ends before it answers: %v: want %v", err, ErrNotRunning)
 	}
 }

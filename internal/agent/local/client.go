@@ -14,7 +14,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// ErrNotRunning is in the chain of an error when no host half listens.
+// ErrNotRunning is in the chain of an error when no host half listens, or when it ends before it answers.
 var ErrNotRunning = errors.New("the host half is not running")
 
 // Watch subscribes to the host half that listens at the socket of that path, and calls handle for every response

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/encoding/protojson"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -93,6 +94,8 @@ type WindowStatus struct {
 	Malformed      uint64 `json:"malformed"`
 	SecondClaimant uint64 `json:"second_claimant"` // statements of a second process of the other half
 	Refusals       uint64 `json:"refusals"`        // by the other kernel
+
+	RefusedSettings []string `json:"refused_settings,omitempty"` // registers whose values the DNP half does not take from this half
 }
 
 // InterfaceStatus is one service interface.
@@ -176,10 +179,7 @@ type SpoolStatus struct {
 // AskStatus asks the host half that serves a state directory.
 func AskStatus(ctx context.Context, stateDir string) (Status, error) {
 	path := filepath.Join(stateDir, StatusSocket)
-	b, err := askSocket(ctx, path, http.MethodGet, "/status")
-	if errors.Is(err, errNobody) {
-		err = fmt.Errorf("%w: %w", ErrNotRunning, err)
-	}
+	b, err := askHost(ctx, stateDir, http.MethodGet, "/status")
 	if err != nil {
 		return Status{}, fmt.Errorf("ask the host half at %s: %w", path, err)
 	}
@@ -204,6 +204,15 @@ func AskDaemon(ctx context.Context, stateDir string, h fault.Half) error {
 		return fmt.Errorf("ask the recovery daemon at %s: %w", path, err)
 	}
 	return nil
+}
+
+// askHost is askSocket for the host half.
+func askHost(ctx context.Context, stateDir, method, what string) ([]byte, error) {
+	b, err := askSocket(ctx, filepath.Join(stateDir, StatusSocket), method, what)
+	if errors.Is(err, errNobody) || errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) {
+		err = fmt.Errorf("%w: %w", ErrNotRunning, err)
+	}
+	return b, err
 }
 
 // askSocket sends a request to a process of this node at its socket, and returns the answer.

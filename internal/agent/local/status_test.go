@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -18,6 +17,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 
+	"github.com/lofamo/lofamo/internal/testing/agenttest"
 	"github.com/lofamo/lofamo/internal/testing/golden"
 )
 
@@ -154,11 +154,7 @@ func TestStatusSurvivesJSON(t *testing.T) {
 
 func listenStatus(t *testing.T, h http.Handler) (stateDir string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "lofamo") // short: sockets' names are
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := agenttest.Dir(t)
 	l, err := net.Listen("unix", filepath.Join(dir, StatusSocket))
 	if err != nil {
 		t.Fatal(err)

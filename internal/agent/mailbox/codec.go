@@ -27,6 +27,8 @@ const (
 	Certificate                 // DNP to host: the end and begin of its certificate
 	Setting                     // host to DNP: values for registers of Table VI
 	Files                       // between the two ends of a window: files of the state directory; in no mailbox
+	DeadHosts                   // host to DNP: the directions whose neighbours have a dead host in the fault map, one byte
+	Restart                     // from the DNP half's recovery daemon through a window: its half is restarted, see half.AppendRestart
 )
 
 // String returns the type's name.
@@ -50,16 +52,20 @@ func (t Type) String() string {
 		return "Setting"
 	case Files:
 		return "Files"
+	case DeadHosts:
+		return "DeadHosts"
+	case Restart:
+		return "Restart"
 	}
 	return fmt.Sprintf("Type(%d)", uint8(t))
 }
 
 // Valid reports whether t is one of the types.
-func (t Type) Valid() bool { return t >= Doorbell && t <= Files }
+func (t Type) Valid() bool { return t >= Doorbell && t <= Restart }
 
 // Later reports whether t may be a type of a later version: during an upgrade a half of that version may share the
 // node with this one. Its messages are ignored here without an error.
-func (t Type) Later() bool { return t > Files }
+func (t Type) Later() bool { return t > Restart }
 
 // Message is a message of the mailbox.
 type Message struct {
@@ -92,7 +98,7 @@ func (m Message) Append(dst []byte) ([]byte, error) {
 func (m Message) validate() error {
 	switch {
 	case !m.Type.Valid():
-		return fmt.Errorf("%w: type is %d: want 1 to %d", ErrMalformed, uint8(m.Type), uint8(Files))
+		return fmt.Errorf("%w: type is %d: want 1 to %d", ErrMalformed, uint8(m.Type), uint8(Restart))
 	case len(m.Payload) > MaxPayload:
 		return fmt.Errorf("%w: payload of %d bytes: want at most %d", ErrTooLong, len(m.Payload), MaxPayload)
 	case m.Type == Doorbell && len(m.Payload) > 0:

@@ -27,7 +27,7 @@ func TestMessageRoundTrip(t *testing.T) {
 			t.Errorf("%s: %v, %v", m.Type, got.Type, err)
 		}
 	}
-	later := sum([]byte{byte(Files) + 1, 'x'})
+	later := sum([]byte{byte(Restart) + 1, 'x'})
 	if m, err := Decode(later); err != nil || !m.Type.Later() || string(m.Payload) != "x" {
 		t.Errorf("of a later version: %+v, %v", m, err)
 	}
@@ -47,7 +47,7 @@ func TestCodecRefusesMalformedMessages(t *testing.T) {
 		is   error
 		want string
 	}{
-		{Message{}, ErrMalformed, "type is 0: want 1 to 9"},
+		{Message{}, ErrMalformed, "type is 0: want 1 to 11"},
 		{Message{Type: 99}, ErrMalformed, "type is 99"},
 		{Message{Type: Doorbell, Payload: []byte{1}}, ErrMalformed, "doorbell with a payload of 1 bytes"},
 		{Message{Type: Envelope, Payload: make([]byte, MaxPayload+1)}, ErrTooLong, "8193 bytes: want at most 8192"},

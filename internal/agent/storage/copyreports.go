@@ -89,6 +89,13 @@ func (f *CopyFile) PutReport(r CopiedReport) error {
 		f.stats.NoRoom++
 		return nil
 	}
+	if wrong := again && !f.holds(i, key) || !again && !f.vacant(s.free[len(s.free)-1]); wrong {
+		f.takeReports()
+		if i, again = s.at[key]; !again && len(s.free) == 0 {
+			f.stats.NoRoom++
+			return nil
+		}
+	}
 	if !again {
 		i = s.free[len(s.free)-1]
 		s.free = s.free[:len(s.free)-1]
@@ -101,7 +108,26 @@ func (f *CopyFile) PutReport(r CopiedReport) error {
 	return f.storeLocked(f.lay.reports[i], append(b, r.Payload...))
 }
 
-// FreeReports frees the slots of reports. It ignores reports that are not stored.
+// holds reports whether a slot holds a report, by the number in the slot itself.
+func (f *CopyFile) holds(i int, key reportKey) bool {
+	if i < 0 || i >= NumReports {
+		return false
+	}
+	r, ok := decodeCopiedReport(f.payload(f.lay.reports[i]))
+	return ok && reportKey{r.Epoch, r.Seq} == key
+}
+
+// vacant reports whether a slot holds no report.
+func (f *CopyFile) vacant(i int) bool {
+	if i < 0 || i >= NumReports {
+		return false
+	}
+	_, ok := decodeCopiedReport(f.payload(f.lay.reports[i]))
+	return !ok
+}
+
+// FreeReports frees the slots of reports. It ignores reports that are not stored. It frees no slot that holds another
+// report: if the index of the slots is wrong, because a bit of it flipped in memory, FreeReports makes a new one.
 func (f *CopyFile) FreeReports(ids []fault.ReportID) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -109,6 +135,10 @@ func (f *CopyFile) FreeReports(ids []fault.ReportID) error {
 	for _, id := range ids {
 		key := reportKey{id.Epoch, id.Seq}
 		i, ok := f.reports.at[key]
+		if ok && !f.holds(i, key) {
+			f.takeReports()
+			i, ok = f.reports.at[key]
+		}
 		if !ok {
 			continue
 		}

@@ -104,3 +104,52 @@ func TestReportsOfUnusableCopyAreRescued(t *testing.T) {
 		t.Errorf("%d warnings, want 3:\n%s", n, w.log.String())
 	}
 }
+
+// TestFlippedIndexFreesNoOtherReport: a bit that flips in the index of the slots neither frees nor overwrites a report
+// that still waits for its commit.
+func TestFlippedIndexFreesNoOtherReport(t *testing.T) {
+	for bit := range 11 { // of a slot's number
+		for _, where := range []string{"the index", "the free slots"} {
+			w := newWorld(t)
+			f := w.copied(t)
+			for seq := fault.Seq(1); seq <= 40; seq++ {
+				if err := f.PutReport(CopiedReport{Epoch: 1, Seq: seq, At: 1, Payload: payload(t, report(seq))}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			key := reportKey{1, 7}
+			if where == "the index" {
+				f.reports.at[key] ^= 1 << bit
+			} else {
+				f.reports.free[len(f.reports.free)-1] ^= 1 << bit
+			}
+			if err := f.FreeReports([]fault.ReportID{{Origin: host0, Epoch: 1, Seq: 7}}); err != nil {
+				t.Fatal(err)
+			}
+			for seq := fault.Seq(41); seq <= 44; seq++ {
+				if err := f.PutReport(CopiedReport{Epoch: 1, Seq: seq, At: 1, Payload: payload(t, report(seq))}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			again := w.again(t, f)
+			var want []fault.Seq
+			for seq := fault.Seq(1); seq <= 44; seq++ {
+				if seq != 7 {
+					want = append(want, seq)
+				}
+			}
+			if got := held(again); !reflect.DeepEqual(got, want) {
+				t.Errorf("bit %d of %s: holds %v, want %v", bit, where, got, want)
+			}
+		}
+	}
+}
+
+// again opens the world's copy as the next process does.
+func (w *world) again(t *testing.T, f *CopyFile) *CopyFile {
+	t.Helper()
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return w.copied(t)
+}

@@ -3,10 +3,8 @@ package inject
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"debug/dwarf"
 	"debug/elf"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -23,7 +21,6 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/cluster"
-	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/testing/lab"
 	"github.com/lofamo/lofamo/internal/testing/machine"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -195,64 +192,15 @@ func flipCode(pid int, b codeBit) error {
 
 // tryCode flips one bit of a half's code, observes it, and restarts the half.
 func (f *field) tryCode(n cluster.NodeInfo, w who, b codeBit) (sample, error) {
-	s := sample{applied: true, touched: true, category: catNoImpact, what: fmt.Sprintf("%s half of %s: %s", w, n.ID, b)}
-	before, err := f.beforeFlip(n, w)
-	if err == nil {
-		err = f.neighboursWell(n)
-	}
-	if err != nil {
-		return s, err
-	}
-	log := f.Cluster.SupervisorLog(f.Cluster.Info().Supervisors[0].ID)
-	read, err := os.Stat(log)
-	if err != nil {
-		return s, err
-	}
-	mark, at := f.Mark(), cluster.Monotonic()
-	if err := flipCode(before.PID, b); err != nil {
-		return s, err
-	}
-	f.observeFlip(n, w, before, at, &s)
-	reports, err := reportsSince(log, read.Size(), n)
-	if err != nil {
-		return s, err
-	}
-	f.judgeCode(n, mark, at, reports, &s)
-	if s.prober && s.ours == "" { // the application knows, and we do not yet
-		ctx, cancel := context.WithTimeout(f.t.Context(), watchOn)
-		if e, err := f.Wait(ctx, mark, func(e lab.Seen) bool { return f.detects(e, n) }); err == nil {
-			s.foundBy(e, n, at)
-		}
-		cancel()
-	}
-	return s, f.restartAfterFlip(n, w, &s)
+	return f.tryFlip(n, w, func(pid int) (string, error) {
+		return fmt.Sprintf("%s half of %s: %s", w, n.ID, b), flipCode(pid, b)
+	}, false)
 }
 
-// reportsSince counts the reports of a node that a supervisor has taken, in its log from an offset on.
-func reportsSince(log string, offset int64, n cluster.NodeInfo) (count int, err error) {
-	f, err := os.Open(log)
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	if _, err := f.Seek(offset, io.SeekStart); err != nil {
-		return 0, err
-	}
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var l struct{ Msg, Report string }
-		if json.Unmarshal(lines.Bytes(), &l) == nil && l.Msg == engine.TraceTaken && strings.HasPrefix(l.Report, string(n.ID)+"/") {
-			count++
-		}
-	}
-	return count, lines.Err()
-}
-
-// judgeCode records both observers' findings on a flip in code. The prober is the application: it asks for the node's
+// judgeFlip records both observers' findings on a flip. The prober is the application: it asks for the node's
 // status, and counts the node's reports, which the load causes all the time. The daemon, the half itself, and the
 // neighbours and supervisors are our detection.
-func (f *field) judgeCode(n cluster.NodeInfo, mark int, at int64, reports int, s *sample) {
+func (f *field) judgeFlip(n cluster.NodeInfo, mark int, at int64, reports int, s *sample) {
 	for _, e := range f.Since(mark) {
 		if s.ours == "" && f.detects(e, n) {
 			s.foundBy(e, n, at)

@@ -104,7 +104,7 @@ func newFieldOf(t *testing.T, dims, bin string) *field {
 		Periods:    &config.PeriodsOverride{SensorPeriod: &period},
 		Supervisor: func(c *config.Supervisor) { c.Log.Format = "json" },
 		Agent: func(c *config.Agent) {
-			c.Log.Format = "json"
+			c.Log.Format, c.CheckMemory = "json", true
 			c.Recovery.Restarts, c.Recovery.Window = 100, config.Duration(time.Second) // the kills of a campaign must not count as a crash loop
 			for i := range c.Sensors.Peripherals {
 				c.Sensors.Peripherals[i] = sensor.PeripheralConfig{Kind: sensor.PeripheralNone} // its checks start processes
@@ -290,6 +290,12 @@ func (f *field) answered(n cluster.NodeInfo, h fault.Half) (halfcore.RecoveryRec
 // of kept and replaced reports, the lost ones and those accepted twice.
 func (f *field) settle(t *testing.T) (kept, replaced int, lost, doubled []string) {
 	t.Helper()
+	return f.settleWithin(t, patience)
+}
+
+// settleWithin is settle with a bound for the wait for the last commits.
+func (f *field) settleWithin(t *testing.T, bound time.Duration) (kept, replaced int, lost, doubled []string) {
+	t.Helper()
 	f.loadStop()
 	f.load.Wait()
 	for _, n := range f.nodes {
@@ -306,7 +312,7 @@ func (f *field) settle(t *testing.T) (kept, replaced int, lost, doubled []string
 	if err := f.Settle(ctx); err != nil {
 		t.Error(err)
 	}
-	for deadline := time.Now().Add(patience); ; time.Sleep(200 * time.Millisecond) {
+	for deadline := time.Now().Add(bound); ; time.Sleep(200 * time.Millisecond) {
 		all := map[string]account.Fate{}
 		audit := account.NewAudit()
 		for _, n := range f.nodes {

@@ -218,8 +218,7 @@ func rageAll(fields []*field, r *results) {
 }
 
 // TestProcesses harms real halves and their daemons under report load. The system detects every hang and crash and
-// recovers from it, and every report arrives once. Every failpoint is triggered with every action, and bits flip in
-// live data.
+// recovers from it, and every report arrives once. Every failpoint is triggered with every action.
 func TestProcesses(t *testing.T) {
 	clusters, hung, crashed, daemon := 1, 32, 32, 12
 	if *full {
@@ -252,7 +251,6 @@ func TestProcesses(t *testing.T) {
 	})
 	t.Run("failpoints", func(t *testing.T) { failpoints(t, fields) })
 	t.Run("reports", func(t *testing.T) { accounts(t, fields) })
-	t.Run("live-data", func(t *testing.T) { liveData(t, fields) })
 	if *full { // the short form has too few samples
 		t.Run("promises", promises)
 	}

@@ -1,17 +1,24 @@
 package inject
 
 import (
+	"bufio"
+	"context"
+	"encoding/json"
 	"fmt"
-	"math/rand/v2"
+	"io"
+	"os"
+	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
+	"github.com/lofamo/lofamo/internal/campaign/account"
 	"github.com/lofamo/lofamo/internal/cluster"
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/testing/lab"
 )
 
@@ -21,26 +28,174 @@ func unloaded(component string) bool { return component != "temperature" && comp
 // watchFor is the observation time of a flip in live data before the half is restarted.
 const watchFor = 1200 * time.Millisecond
 
-// tryFlip flips one bit in the live data of a half, observes it, and restarts the half, as the paper reloads the
-// network processor after each run.
-func (f *field) tryFlip(n cluster.NodeInfo, w who, seed uint64) (sample, error) {
+// tryFlip makes a flip in a half, observes it, and restarts the half, as the paper reloads the network processor after
+// each run. noted means that the half only notes a change in its memory: the sample then counts as effective only if
+// the flip had an effect.
+func (f *field) tryFlip(n cluster.NodeInfo, w who, flip func(pid int) (string, error), noted bool) (sample, error) {
 	s := sample{applied: true, touched: true, category: catNoImpact}
 	before, err := f.beforeFlip(n, w)
+	if err == nil {
+		err = f.neighboursWell(n)
+	}
 	if err != nil {
 		return s, err
 	}
-	var hit struct {
-		Path    string
-		Bit, Of int
-	}
-	mark, at := f.Mark(), cluster.Monotonic()
-	if err := f.ask(n, w, "POST", "/flip", map[string]uint64{"Seed": seed}, &hit); err != nil {
+	log := f.Cluster.SupervisorLog(f.Cluster.Info().Supervisors[0].ID)
+	read, err := size(log)
+	if err != nil {
 		return s, err
 	}
-	s.what = fmt.Sprintf("%s, bit %d (of %d scalars)", hit.Path, hit.Bit, hit.Of)
+	own := f.Cluster.Log(n, w.half().String())
+	from, err := size(own)
+	if err != nil {
+		return s, err
+	}
+	mark, at, clock := f.Mark(), cluster.Monotonic(), time.Now()
+	if s.what, err = flip(before.PID); err != nil {
+		return s, err
+	}
+	kept := map[string]int64{}
+	for _, h := range []string{"host", "dnp"} {
+		path := f.Cluster.Log(n, h)
+		if kept[path], err = size(path); err != nil {
+			return s, err
+		}
+	}
 	f.observeFlip(n, w, before, at, &s)
-	f.judgeFlip(n, mark, at, &s)
-	return s, f.restartAfterFlip(n, w, &s)
+	reports, err := reportsSince(log, read, kept)
+	if err != nil {
+		return s, err
+	}
+	f.judgeFlip(n, mark, at, reports, &s)
+	if noted {
+		s.quiet = s.ours == "" && !s.prober && !s.harmed
+		if found, err := notedAt(own, from); err != nil {
+			return s, err
+		} else if !found.IsZero() {
+			s.ours, s.detect = byGuard, found.Sub(clock)
+		}
+	}
+	if s.prober && s.ours == "" { // the application knows, and we do not yet
+		ctx, cancel := context.WithTimeout(f.t.Context(), watchOn)
+		if e, err := f.Wait(ctx, mark, func(e lab.Seen) bool { return f.detects(e, n) }); err == nil {
+			s.foundBy(e, n, at)
+		}
+		cancel()
+	}
+	return s, f.restartAfterFlip(n, w, before, &s)
+}
+
+// size returns the length of a file.
+func size(path string) (int64, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
+}
+
+// notedAt returns when a half first noted a change in its memory, in its log from an offset on; zero: it did not.
+func notedAt(path string, from int64) (at time.Time, err error) {
+	err = eachLine(path, from, func(l logLine) {
+		if at.IsZero() && strings.HasPrefix(l.Msg, half.MsgMemory) {
+			at = l.Time
+		}
+	})
+	return at, err
+}
+
+// logLine has the fields of a log line that flips need.
+type logLine struct {
+	Time    time.Time
+	Msg     string
+	Report  string
+	Reports []string
+}
+
+// eachLine reads the JSON lines of a log from an offset on. It skips other lines, which a panic writes.
+func eachLine(path string, from int64, do func(logLine)) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := f.Seek(from, io.SeekStart); err != nil {
+		return err
+	}
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var l logLine
+		if json.Unmarshal(lines.Bytes(), &l) == nil {
+			do(l)
+		}
+	}
+	return lines.Err()
+}
+
+// reportsSince counts the reports that a supervisor has taken, in its log from an offset on, and that the halves of a
+// node have made after a flip: their logs name them as kept only behind these offsets. A report that was on its way at
+// the flip does not count, because behind it there may be silence.
+func reportsSince(log string, from int64, kept map[string]int64) (count int, err error) {
+	after := map[string]bool{}
+	for path, offset := range kept {
+		if err := eachLine(path, offset, func(l logLine) {
+			if l.Msg == account.Kept {
+				for _, id := range l.Reports {
+					after[id] = true
+				}
+			}
+		}); err != nil {
+			return 0, err
+		}
+	}
+	err = eachLine(log, from, func(l logLine) {
+		if l.Msg == engine.TraceTaken && after[l.Report] {
+			count++
+		}
+	})
+	return count, err
+}
+
+func TestReportOnItsWayAtFlipDoesNotCount(t *testing.T) {
+	dir := t.TempDir()
+	half, supervisor := filepath.Join(dir, "dnp.log"), filepath.Join(dir, "supervisor.log")
+	write := func(path, lines string) {
+		t.Helper()
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if _, err := f.WriteString(lines); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(half, `{"msg":"reports kept","reports":["n/dnp@1#5"]}`+"\n")
+	write(supervisor, `{"msg":"report taken","report":"n/dnp@1#4"}`+"\n")
+	from, err := size(supervisor)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := map[string]int64{}
+	if kept[half], err = size(half); err != nil { // the flip
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name, half, supervisor string
+		want                   int
+	}{
+		{"one that was on its way, and a digest", "", `{"msg":"report taken","report":"n/dnp@1#5"}` + "\n" +
+			`{"msg":"report taken","report":"n/dnp@1#6"}` + "\n", 0},
+		{"one that did not arrive", `{"msg":"reports kept","reports":["n/dnp@1#7"]}` + "\npanic: no JSON\n", "", 0},
+		{"one that did", "", `{"msg":"report taken","report":"n/dnp@1#7"}` + "\n", 1},
+	} {
+		write(half, tc.half)
+		write(supervisor, tc.supervisor)
+		if got, err := reportsSince(supervisor, from, kept); err != nil || got != tc.want {
+			t.Errorf("%s: %d reports, want %d: %v", tc.name, got, tc.want, err)
+		}
+	}
 }
 
 // beforeFlip waits until no trace of an earlier sample is left, and returns the half's record.
@@ -67,18 +222,20 @@ func (f *field) observeFlip(n cluster.NodeInfo, w who, before halfcore.RecoveryR
 	}
 }
 
-// restartAfterFlip kills a half, and records whether it and its node recover.
-func (f *field) restartAfterFlip(n cluster.NodeInfo, w who, s *sample) error {
+// restartAfterFlip kills a half that still is the process of before, and records whether it and its node recover.
+func (f *field) restartAfterFlip(n cluster.NodeInfo, w who, before halfcore.RecoveryRecord, s *sample) error {
 	h := w.half()
 	r, err := f.running(n, h)
 	if err != nil {
 		return nil //nolint:nilerr // it is not healed, which the sample says
 	}
-	if err := syscall.Kill(r.PID, syscall.SIGKILL); err != nil {
-		return err
+	if r.PID == before.PID {
+		if err := syscall.Kill(r.PID, syscall.SIGKILL); err != nil {
+			return err
+		}
 	}
 	_, err = f.await(n, h, func(x halfcore.RecoveryRecord) bool {
-		return x.State == halfcore.Running && x.PID != r.PID && x.PID != 0 && x.Last != nil && x.Last.Proven > 0
+		return x.State == halfcore.Running && x.PID != before.PID && x.PID != 0 && x.Last != nil && x.Last.Proven > 0
 	})
 	if err == nil {
 		err = f.wellAgain(n, unloaded)
@@ -89,30 +246,6 @@ func (f *field) restartAfterFlip(n cluster.NodeInfo, w who, s *sample) error {
 	}
 	s.healed = true
 	return nil
-}
-
-// judgeFlip records both observers' findings on a flip that did not end the half.
-func (f *field) judgeFlip(n cluster.NodeInfo, mark int, at int64, s *sample) {
-	var said []string
-	for _, e := range f.Since(mark) {
-		if e.GetNode() != string(n.ID) || !unloaded(e.GetComponent()) || e.GetTo() == lofamov1.State_NORMAL {
-			continue
-		}
-		said = append(said, e.String())
-		if ownFault(e) && s.ours == "" {
-			s.ours, s.detect = bySelfTest, time.Duration(e.At-at) // a half reports a fault of its own
-		}
-		if e.GetComponent() == "dnp" && s.ours == "" {
-			s.ours, s.detect = byWatchdog, time.Duration(e.At-at)
-		}
-	}
-	s.prober = len(said) > 0 || f.noticed(n, mark, at, cluster.Monotonic()).certain()
-	if s.prober {
-		s.what += ": " + strings.Join(said[:min(2, len(said))], "; ")
-		if s.category == catNoImpact {
-			s.category = catControl
-		}
-	}
 }
 
 // ownFault reports whether a half reports a fault of its own: its host or its DNP core is SICK, or its DNP core broken.
@@ -144,54 +277,4 @@ func (f *field) wellAgain(n cluster.NodeInfo, counts func(component string) bool
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-}
-
-// liveData flips bits in the live state of running halves: counters, states, times, buffers. The paper left data
-// structures out; here they are reported separately, and the requirement is that a restart heals any fault. Nodes tried
-// at the same time are never neighbours, because the restart of a neighbour shows in the links.
-func liveData(t *testing.T, fields []*field) {
-	flips := 6
-	if *full {
-		flips = 900
-	}
-	c, begin := newClass("live data, random flips", *seed), time.Now()
-	c.apart = true
-	var mu sync.Mutex
-	var all sync.WaitGroup
-	left := flips
-	for i, f := range fields {
-		f.startLoad()
-		nodes := f.nodes
-		for j, n := range []cluster.NodeInfo{nodes[0], nodes[3]} { // (0,0) and (1,1)
-			r := rand.New(rand.NewPCG(*seed, uint64(i*10+j)))
-			all.Go(func() {
-				for {
-					mu.Lock()
-					left--
-					stop := left < 0
-					mu.Unlock()
-					if stop {
-						return
-					}
-					s, err := f.tryFlip(n, []who{host, dnp}[r.IntN(2)], r.Uint64())
-					mu.Lock()
-					if err != nil {
-						t.Error(err)
-						s.applied = false
-					}
-					c.add(s)
-					mu.Unlock()
-				}
-			})
-		}
-	}
-	all.Wait()
-	c.took = time.Since(begin)
-	for _, f := range fields {
-		kept, replaced, lost, doubled := f.settle(t)
-		c.lost += len(lost)
-		c.doubled += len(doubled)
-		c.notes = append(c.notes, fmt.Sprintf("%d reports were kept, earlier ones included; other reports replace %d", kept, replaced))
-	}
-	finish(t, c)
 }

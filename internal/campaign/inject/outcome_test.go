@@ -32,6 +32,7 @@ type sample struct {
 	applied  bool             // it changed something; a bit stuck at its own value does not
 	touched  bool             // the damaged item was in use
 	harmed   bool             // it is effective by nature, even if no observer was fast enough to notice
+	quiet    bool             // it had no effect, though we may have found it
 	ours     detector
 	prober   bool          // the prober noticed a false statement or an absence
 	detect   time.Duration // from the injection to our detection
@@ -97,26 +98,27 @@ func (s sample) outcome() outcome {
 
 // class is the tally of a class of faults.
 type class struct {
-	name      string
-	outcomes  map[outcome]int
-	by        map[detector]int
-	cats      map[category]int
-	n         int
-	effective int // the prober noticed, or would have: the base of the coverage
-	covered   int // the part of these that we detected
-	proberOf  int // the part of the effective ones that the prober noticed itself
-	unhealed  []string
-	missed    []string
-	lost      int
-	doubled   int
-	detects   []time.Duration
-	recovers  []time.Duration
-	took      time.Duration
-	seed      uint64
-	strict    int // the part of the prober's that we detected
-	notes     []string
-	chances   bool // detection depends on the load of the machine
-	apart     bool // reported separately: missed samples do not fail the test
+	name       string
+	outcomes   map[outcome]int
+	by         map[detector]int
+	cats       map[category]int
+	n          int
+	effective  int // the prober noticed, or would have: the base of the coverage
+	covered    int // the part of these that we detected
+	proberOf   int // the part of the effective ones that the prober noticed itself
+	unhealed   []string
+	missed     []string
+	lost       int
+	doubled    int
+	detects    []time.Duration
+	recovers   []time.Duration
+	took       time.Duration
+	seed       uint64
+	strict     int // the part of the prober's that we detected
+	notes      []string
+	chances    bool // detection depends on the load of the machine
+	foundQuiet int  // found without an effect: not in the base of the coverage
+	apart      bool // reported separately: missed samples do not fail the test
 }
 
 func newClass(name string, seed uint64) *class {
@@ -135,7 +137,10 @@ func (c *class) add(s sample) {
 		c.by[s.ours]++
 		c.detects = append(c.detects, s.detect)
 	}
-	if s.prober || s.harmed || s.ours != "" {
+	if s.quiet && s.ours != "" {
+		c.foundQuiet++
+	}
+	if !s.quiet && (s.prober || s.harmed || s.ours != "") {
 		c.effective++
 		if s.ours != "" {
 			c.covered++

@@ -163,12 +163,13 @@ func (f *field) tryPoint(n cluster.NodeInfo, p pointFault) (sample, error) {
 // found records a restart.
 func (s *sample) found(l halfcore.Recovery, at int64) {
 	s.ours = byExit
-	switch l.Cause.Kind {
-	case halfcore.Hung:
+	switch {
+	case l.Cause.Kind == halfcore.Hung:
 		s.ours = byWatchdog
-	case halfcore.FailedTest:
+	case l.Cause.Kind == halfcore.FailedTest:
 		s.ours = bySelfTest
-	default:
+	case l.Cause.Memory():
+		s.ours = byGuard
 	}
 	s.detect, s.recover = time.Duration(l.At-at), time.Duration(l.At-at)+l.Serving
 }

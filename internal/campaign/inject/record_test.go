@@ -41,6 +41,8 @@ type record struct {
 	Classes    []classRecord               `json:"classes"`
 	// Code is the newest run of flips in code, which has conditions of its own.
 	Code *record `json:"code,omitempty"`
+	// Live is the newest run of flips in live data, which has conditions of its own.
+	Live *record `json:"live,omitempty"`
 }
 
 type reportCounts struct {
@@ -92,6 +94,8 @@ type classRecord struct {
 	Doubled   int              `json:"doubled,omitempty"`
 	Took      time.Duration    `json:"took"`
 	Apart     bool             `json:"apart,omitempty"`
+	// FoundQuiet are the faults that were found and had no effect, where the campaign separates these.
+	FoundQuiet int `json:"foundQuiet,omitempty"`
 }
 
 // Columns of Table 1.
@@ -104,7 +108,7 @@ const (
 // columnOf returns the column of Table 1 for a class.
 func columnOf(k *class) string {
 	switch {
-	case k.name == codeSend || k.name == codeActive:
+	case k.name == codeSend || k.name == codeActive || strings.HasPrefix(k.name, "live data: "):
 		return k.name
 	case k.apart:
 		return columnLive
@@ -156,7 +160,7 @@ func (c *class) record() classRecord {
 		Name: c.name, Faults: c.n, Outcomes: maps.Clone(c.outcomes), By: maps.Clone(c.by), Effective: c.effective, Covered: c.covered,
 		ProberOf: c.proberOf, Strict: c.strict,
 		Detect: spreadOf(c.detects), Recover: spreadOf(c.recovers), Unhealed: c.unhealed, Missed: c.missed, Notes: c.notes, Lost: c.lost,
-		Doubled: c.doubled, Took: c.took, Apart: c.apart,
+		Doubled: c.doubled, Took: c.took, Apart: c.apart, FoundQuiet: c.foundQuiet,
 	}
 }
 

@@ -96,7 +96,7 @@ func newWorld(t *testing.T) *world {
 	}
 	t.Cleanup(func() { _ = unix.Munmap(w.page); _ = w.raw.Close() })
 	w.start(dims, at)
-	w.run(4 * time.Second)
+	w.run(8 * time.Second) // a neighbour's host that was dead before the start is stated after 6 s
 	return w
 }
 

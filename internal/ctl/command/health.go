@@ -145,13 +145,8 @@ func printHealth(a *App, n *lofamov1.Node) error {
 		if r.GetCold() != "" {
 			more = append(more, fmt.Sprintf("the %s half began cold, its copy: %s", h.name, Printable(r.GetCold())))
 		}
-		if w := servicenet.LastBootWords(h.GetLastBoot()); w != "" {
-			more = append(more, "the machine's "+Printable(w))
-		}
-		for _, w := range h.GetLastWords() {
-			if text := servicenet.LastWordsText(w); text != "" {
-				more = append(more, "the machine's "+Printable(text))
-			}
+		for _, text := range servicenet.MachineNotes(h.HalfHealth) {
+			more = append(more, Printable(text))
 		}
 		if h.GetCut() {
 			more = append(more, fmt.Sprintf("of the %s half not everything is known: there was no room for it in the digest", h.name))

@@ -307,10 +307,19 @@ func nodeNotes(a *App, n *lofamov1.Node) [][]string {
 	add(n.GetReason() != "", "Rule", Printable(n.GetReason()))
 	add(n.GetPlatform() != 0, "Platform", platform(n.GetPlatform()))
 	add(n.GetHardwareWatchdog() != nil, "Watchdog", servicenet.WatchdogWords(n.GetHardwareWatchdog()))
+	for _, k := range []struct {
+		name string
+		v    *lofamov1.KernelVerdict
+	}{{"Host kernel", n.GetHostKernel()}, {"DNP kernel", n.GetDnpKernel()}} {
+		add(k.v.GetWhy() != "", k.name, Printable(k.v.GetWhy()))
+	}
 	add(n.GetSingleWitness(), "Witnesses", "fewer than the quorum: no destructive response may rest on this verdict")
 	add(n.GetInferred(), "Inferred", "taken for dead: no living node could see it")
 	add(n.GetUnreachable(), "Unreachable", "no living path from the supervisors leads to it")
 	add(len(n.GetGroups()) > 0, "Member of", strings.Join(n.GetGroups(), ", "))
+	for i, line := range controllerLines(n.GetController()) {
+		add(true, map[bool]string{true: "Controller"}[i == 0], line)
+	}
 	if m := n.GetMaintenance(); m != nil {
 		add(true, "Maintenance", Maintenance(a, m))
 	}

@@ -346,6 +346,8 @@ func Responding(t *testing.T) Remote {
 		Name: "drain", Version: 3, By: "operator/someone", At: Ago(time.Hour), Digest: "0123456789abcdef", Mode: lofamov1.PolicyMode_ENFORCE,
 		Match: `fault.component == "memory"`,
 		Steps: []string{"kubernetes.cordon", "kubernetes.drain"}, Description: "Uncorrected errors.", Document: string(docs[0].JSON),
+		Warnings: []string{"the policy starts no response: it requires condition KernelDeadlock, whose source (Kubernetes) is not configured: " +
+			"set responses.executors.kubernetes.evidence: true"},
 	}
 	alert := &lofamov1.ResponsePolicy{Name: "alert-group", Version: 1, By: "operator/someone", At: Ago(48 * time.Hour),
 		Digest: "fedcba9876543210", Mode: lofamov1.PolicyMode_OBSERVE_ONLY, Groups: true, Steps: []string{"alertmanager"}}

@@ -16,6 +16,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/ctl/command"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
 // incidentKind is the kind in "incident/ID".
@@ -267,6 +268,9 @@ func printIncident(a *command.App, in *lofamov1.Incident, preset string) error {
 	a.Printf("verdict    %s, rule %s, by supervisor %s\n", a.Clock(v.GetTime()), command.Dash(v.GetRule()), command.Dash(v.GetLeader()))
 	if v.GetSingleWitness() {
 		a.Printf("           single witness: no destructive response rests on it\n")
+	}
+	for i, text := range servicenet.DeathNotes(in) {
+		a.Printf("%-10s %s\n", []string{"machine", ""}[min(i, 1)], command.Printable(text))
 	}
 	for _, line := range []struct{ name, value string }{
 		{"merged into", in.GetMergedInto()}, {"merged", strings.Join(in.GetMerged(), ", ")}, {"split from", in.GetSplitFrom()},

@@ -11,6 +11,7 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/ctl/command"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
 // Bounds of the status, so that it fits a screen.
@@ -96,6 +97,9 @@ func (st *clusterStatus) printFull(a *command.App, in *lofamov1.Incident) {
 	line("cause", "%s", causeInWords(in))
 	if in.GetVerdict().GetSingleWitness() {
 		line("", "single witness: no destructive response rests on this verdict")
+	}
+	for i, text := range servicenet.DeathNotes(in) {
+		line([]string{"machine", ""}[min(i, 1)], "%s", command.Printable(text))
 	}
 	line("consequences", "%s", consequencesInWords(in))
 	for i, text := range st.doing(a, in) {

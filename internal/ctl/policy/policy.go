@@ -135,6 +135,9 @@ func printPolicyChanges(a *command.App, changes []*lofamov1.PolicyChange, dryRun
 			what += fmt.Sprintf(": %s under way to do nothing more", fault.Plural(int(n), "response"))
 		}
 		a.Printf("%s: %s\n", c.GetName(), what)
+		for _, w := range c.GetWarnings() {
+			a.Warnf("lofamoctl: policy %s: %s\n", c.GetName(), command.Printable(w))
+		}
 	}
 	if dryRun {
 		a.Printf("dry run: nothing was changed\n")
@@ -195,7 +198,15 @@ func printPolicies(a *command.App, resp *lofamov1.ListPoliciesResponse, f comman
 		a.Printf("no policy is in force: 'lofamoctl policy apply --defaults' applies the shipped ones, which are observe-only\n")
 		return nil
 	}
-	return command.Table(a.Env.Stdout, policyRows(a, resp.GetPolicies(), f == command.FormatWide))
+	if err := command.Table(a.Env.Stdout, policyRows(a, resp.GetPolicies(), f == command.FormatWide)); err != nil {
+		return err
+	}
+	for _, p := range resp.GetPolicies() {
+		for _, w := range p.GetWarnings() {
+			a.Printf("\n%s: %s\n", p.GetName(), command.Printable(w))
+		}
+	}
+	return nil
 }
 
 func policyRows(a *command.App, policies []*lofamov1.ResponsePolicy, wide bool) [][]string {
@@ -254,6 +265,9 @@ func printPolicy(a *command.App, resp *lofamov1.GetPolicyResponse) error {
 		{"Steps", command.Dash(strings.Join(p.GetSteps(), ", "))},
 		{"Description", command.Dash(command.Printable(p.GetDescription()))},
 	}
+	for _, w := range p.GetWarnings() {
+		head = append(head, []string{"Warning", command.Printable(w)})
+	}
 	if err := command.Table(a.Env.Stdout, head); err != nil {
 		return err
 	}
@@ -304,7 +318,7 @@ anything is wrong.`,
 	return cmd
 }
 
-// checkedPolicy describes the actions of a policy in two lines.
+// checkedPolicy describes the actions of a policy in two lines, and its sources of outside conditions in a third.
 func checkedPolicy(d *policy.Document) string {
 	var steps, faults []string
 	for _, s := range d.Policy.Steps {
@@ -332,7 +346,15 @@ func checkedPolicy(d *policy.Document) string {
 	if n := len(faults); n > 6 {
 		faults = append(faults[:6], fmt.Sprintf("and %d more", n-6))
 	}
-	return fmt.Sprintf("%s: right, %s: %s\n  may be for %s", d.Name, d.Policy.Mode, strings.Join(steps, ", "), strings.Join(faults, ", "))
+	out := fmt.Sprintf("%s: right, %s: %s\n  may be for %s", d.Name, d.Policy.Mode, strings.Join(steps, ", "), strings.Join(faults, ", "))
+	if needs := d.Policy.Sources(); len(needs) > 0 {
+		var names []string
+		for _, s := range needs {
+			names = append(names, s.String())
+		}
+		out += "\n  needs conditions of " + strings.Join(names, " and ") + ": 'lofamoctl policy apply --dry-run' warns if they are not configured"
+	}
+	return out
 }
 
 func policyDeleteCommand(a *command.App) *cobra.Command {

@@ -31,6 +31,7 @@ const maxEventsFile = 64 << 20
 // testFlags are the flags of policy test.
 type testFlags struct {
 	file, events, topology, config string
+	kernelDead                     string
 	defaults, enforce              bool
 	approve                        []string
 	since                          time.Duration
@@ -65,6 +66,7 @@ supervisor's configuration; flags override both.`,
 	fl.StringVar(&f.events, "events", "", "a file with recorded events (default: the supervisors' events)")
 	fl.StringVar(&f.topology, "topology", "", "a file with the topology (default: the supervisors' topology)")
 	fl.BoolVar(&f.enforce, "enforce", false, "observe-only policies act too")
+	fl.StringVar(&f.kernelDead, "kernel-dead", "", `assumed fault.kernelDead of every FAILED node and half: "yes" or "no" (default unknown)`)
 	fl.StringSliceVar(&f.approve, "approve", nil, "names of people who approve every request at once (comma-separated)")
 	fl.DurationVar(&f.since, "since", 0, "only events of this last period, such as 24h (default all)")
 	fl.StringVar(&f.config, "config", "", "a supervisor's configuration, for its limits")
@@ -74,6 +76,10 @@ supervisor's configuration; flags override both.`,
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if f.since < 0 {
 			return command.Usagef("--since %v: want a positive time such as 24h", f.since)
+		}
+		kernel, err := parseKernelDead(f.kernelDead)
+		if err != nil {
+			return err
 		}
 		if err := f.takeLimits(cmd); err != nil {
 			return err
@@ -86,7 +92,7 @@ supervisor's configuration; flags override both.`,
 		if err != nil {
 			return fmt.Errorf("%s:\n%w", name, err)
 		}
-		run := policy.ReplayOptions{Config: f.limits, Policies: policy.Policies(docs), Enforce: f.enforce,
+		run := policy.ReplayOptions{Config: f.limits, Policies: policy.Policies(docs), Enforce: f.enforce, KernelDead: kernel,
 			Supervisors: []response.SupervisorInfo{{ID: "supervisor", Alive: true}}}
 		for _, who := range f.approve {
 			run.Approve = append(run.Approve, "approver/"+who)
@@ -101,6 +107,16 @@ supervisor's configuration; flags override both.`,
 		return printReplay(a, events, run, &f, o.Format)
 	}
 	return cmd
+}
+
+// parseKernelDead parses the flag of that name.
+func parseKernelDead(s string) (fault.KernelDead, error) {
+	for k := fault.KernelDead(0); k.Valid(); k++ {
+		if k.String() == s {
+			return k, nil
+		}
+	}
+	return 0, command.Usagef(`--kernel-dead %q: want "yes" or "no", or nothing: unknown`, s)
 }
 
 // takeLimits takes the limits of a configuration, except those set by flags.

@@ -106,7 +106,7 @@ func briefs(all []Outside) []response.OutsideCondition {
 
 // tell passes the conditions of other programs on, until ctx ends. From then on none are known.
 func (k *keeper) tell(ctx context.Context) {
-	defer k.evidence(response.OutsideChanged{Unknown: true})
+	defer k.evidence(response.OutsideChanged{Source: response.FromKubernetes, Unknown: true})
 	t := time.NewTicker(k.every)
 	defer t.Stop()
 	for {
@@ -128,7 +128,7 @@ func (k *keeper) news() (response.OutsideChanged, bool) {
 	if !k.known || !k.relisted && len(k.renewed) == 0 {
 		return response.OutsideChanged{}, false
 	}
-	ev := response.OutsideChanged{All: k.relisted, Nodes: k.renewed}
+	ev := response.OutsideChanged{Source: response.FromKubernetes, All: k.relisted, Nodes: k.renewed}
 	if k.relisted {
 		ev.Nodes = make(map[fault.NodeID][]response.OutsideCondition, len(k.nodes))
 		for id := range k.names {

@@ -80,6 +80,7 @@ func refusedSpecs() map[string]string {
 		"outside without type":    cordon("outside: [{status: 'True'}]"),
 		"outside of a wrong form": cordon("outside: [{condition: a b}]"),
 		"our own condition":       cordon("outside: [{condition: lofamo.io/LinksReady}]"),
+		"unknown own condition":   cordon("outside: [{condition: lofamo.io/NodePoweredOn}]"),
 		"outside status":          cordon("outside: [{condition: A, status: Yes}]"),
 		"outside time":            cordon("outside: [{condition: A, for: soon}]"),
 		"unknown executor":        policySpec("kubernetes.delete", ""),

@@ -44,6 +44,8 @@ type Config struct {
 	Slurm *SlurmConfig `json:"slurm,omitempty"`
 	// Power configures resets of nodes through their BMCs. Default off.
 	Power PowerConfig `json:"power,omitzero"`
+	// Controllers are the management controllers of nodes that are read as witnesses. Reading changes nothing. Default none.
+	Controllers ControllersConfig `json:"controllers,omitzero"`
 }
 
 // Default returns the defaults. Required fields are empty.
@@ -82,7 +84,7 @@ func (c Config) Validate() error {
 	if c.Slurm != nil {
 		errs = append(errs, within("slurm", c.Slurm.Validate()))
 	}
-	errs = append(errs, within("power", c.Power.Validate()))
+	errs = append(errs, within("power", c.Power.Validate()), within("controllers", c.Controllers.Validate()))
 	return errors.Join(errs...)
 }
 

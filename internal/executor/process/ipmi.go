@@ -3,6 +3,7 @@ package process
 import (
 	"context"
 	"errors"
+	"net"
 	"net/netip"
 	"slices"
 	"time"
@@ -33,25 +34,40 @@ func refusal(err error) bool {
 	return errors.As(err, &e) && slices.Contains(refusals, e.CompletionCode())
 }
 
+// openIPMI begins a session, which end closes within goodbye. After an error no socket is left open.
+func openIPMI(ctx context.Context, c *client.Client, goodbye time.Duration) (end func(), err error) {
+	apart := context.WithoutCancel(ctx)
+	if err := c.Connect(ctx); err != nil {
+		if d := (*net.DNSError)(nil); !errors.As(err, &d) { // its socket is open: close it without a packet
+			ended, cancel := context.WithCancel(apart)
+			cancel()
+			_ = c.WithRetry(0).Close(ended)
+		}
+		return nil, err
+	}
+	return func() {
+		within, cancel := context.WithTimeout(apart, goodbye)
+		defer cancel()
+		_ = c.WithRetry(0).Close(within)
+	}, nil
+}
+
 // ipmi requests a reset with a single packet that is never repeated, because a BMC need not recognise a duplicate.
 func (b BMC) ipmi(ctx context.Context, password string) executor.Result {
 	ap, err := netip.ParseAddrPort(b.Address)
 	if err != nil {
 		return executor.Unchanged("address: %s", err)
 	}
-	c, err := client.NewClient(ap.Addr().String(), int(ap.Port()), b.Username, password)
+	c, err := client.NewClient(bracketed(ap.Addr().String()), int(ap.Port()), b.Username, password)
 	if err != nil {
 		return executor.Unchanged("%s: %s", b.Address, plain(err))
 	}
 	c.WithTimeout(packetTime).WithRetry(2).WithMaxPrivilegeLevel(types.PrivilegeLevelOperator)
-	if err := c.Connect(ctx); err != nil {
+	end, err := openIPMI(ctx, c, packetTime)
+	if err != nil {
 		return executor.Unchanged("%s: %s", b.Address, plain(err))
 	}
-	defer func() {
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), packetTime)
-		defer cancel()
-		_ = c.WithRetry(0).Close(end)
-	}()
+	defer end()
 	before, err := c.GetChassisStatus(ctx)
 	if err != nil {
 		return executor.Unchanged("%s: %s", b.Address, plain(err))

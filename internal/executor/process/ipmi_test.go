@@ -203,4 +203,5 @@ func TestSilentIPMIHasResetNothing(t *testing.T) {
 	if _, resets := i.counts(); resets != 0 {
 		t.Errorf("%d resets", resets)
 	}
+	wantDisconnected(t, i.addr)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/bounded"
 	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/executor/controller"
 	"github.com/lofamo/lofamo/internal/program"
 	"github.com/lofamo/lofamo/pkg/response"
 )
@@ -25,6 +26,8 @@ type Standing struct {
 	Remembered func() float64 // attempts in the ledger
 	Begins     func() float64 // start of its certificate's validity, in seconds since 1970
 	Expires    func() float64 // end of its certificate's validity, in seconds since 1970
+	// Controllers returns the number of management controllers by their last finding.
+	Controllers func() map[controller.Finding]int
 }
 
 // Metrics of an executor process.
@@ -33,6 +36,28 @@ type Metrics struct {
 	Refused  *prometheus.CounterVec // reason
 	Failures prometheus.Counter
 }
+
+// controllerCollector counts management controllers.
+type controllerCollector struct {
+	counts func() map[controller.Finding]int
+}
+
+var controllersDesc = prometheus.NewDesc("lofamo_executor_controllers",
+	"Management controllers that this process reads, by the last finding; none: not read yet.", []string{"finding"}, nil)
+
+// Describe implements prometheus.Collector.
+func (c controllerCollector) Describe(out chan<- *prometheus.Desc) { out <- controllersDesc }
+
+// Collect implements prometheus.Collector.
+func (c controllerCollector) Collect(out chan<- prometheus.Metric) {
+	n := c.counts()
+	for f, name := range findingNames {
+		out <- prometheus.MustNewConstMetric(controllersDesc, prometheus.GaugeValue, float64(n[controller.Finding(f)]), name) //nolint:gosec // 5
+	}
+}
+
+// findingNames are the values of the label "finding", by controller.Finding.
+var findingNames = [...]string{"none", "powered_off", "powered_on", "silent", "error"}
 
 // NewMetrics creates and registers the metrics of a process for these kinds.
 func NewMetrics(reg prometheus.Registerer, kinds []response.Kind, s Standing) *Metrics {
@@ -62,7 +87,7 @@ func NewMetrics(reg prometheus.Registerer, kinds []response.Kind, s Standing) *M
 	build := program.Build()
 	info := opts("build_info", "Always 1, with the build of this executor process.")
 	info.ConstLabels = prometheus.Labels{"version": build.Version, "goversion": runtime.Version()}
-	reg.MustRegister(m.Attempts, m.Refused, m.Failures,
+	reg.MustRegister(m.Attempts, m.Refused, m.Failures, controllerCollector{s.Controllers},
 		gauge("highest_token", "The highest fencing token that was seen; lower ones are refused.", s.Token),
 		gauge("certificate_begins_timestamp_seconds", "Begin of the certificate that this process uses now.", s.Begins),
 		gauge("certificate_expires_timestamp_seconds",

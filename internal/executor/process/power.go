@@ -91,21 +91,26 @@ func private(st os.FileInfo) bool {
 
 // password reads the file for every reset, because it may change while the process runs.
 func (b BMC) password() (string, error) {
-	st, err := os.Stat(b.PasswordFile)
+	return passwordIn(b.PasswordFile)
+}
+
+// passwordIn returns the password in the first line of a private file.
+func passwordIn(path string) (string, error) {
+	st, err := os.Stat(path)
 	if err != nil {
 		return "", fmt.Errorf("password: %w", err)
 	}
 	if !private(st) || !st.Mode().IsRegular() || st.Size() > maxPassword {
 		return "", fmt.Errorf("password %s: given %s, %d bytes: want a file of at most %d that only its owner may read, or root and this "+
-			"process' group", b.PasswordFile, st.Mode(), st.Size(), maxPassword)
+			"process' group", path, st.Mode(), st.Size(), maxPassword)
 	}
-	text, err := os.ReadFile(b.PasswordFile)
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return "", fmt.Errorf("password: %w", err)
 	}
 	line, _, _ := strings.Cut(string(text), "\n")
 	if line = strings.TrimRight(line, "\r"); line == "" {
-		return "", fmt.Errorf("password %s: its first line is empty", b.PasswordFile)
+		return "", fmt.Errorf("password %s: its first line is empty", path)
 	}
 	return line, nil
 }

@@ -57,6 +57,8 @@ type Process struct {
 	metrics  *Metrics
 	signer   *pki.Signer
 	denials  *denials
+	witness  *witness // nil: no controllers are configured
+	looking  context.CancelFunc
 	failed   chan error
 	serving  sync.WaitGroup
 }
@@ -86,7 +88,12 @@ func New(cfg Config, logger *slog.Logger) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{cfg: cfg, logger: logger, executors: executors, signer: signer, denials: denials, failed: make(chan error, 1)}
+	witness, err := newWitness(cfg.Controllers, time.Now(), logger)
+	if err != nil {
+		return nil, within("controllers", err)
+	}
+	p := &Process{cfg: cfg, logger: logger, executors: executors, signer: signer, denials: denials, witness: witness,
+		failed: make(chan error, 1)}
 	p.grpc = grpc.NewServer(
 		grpc.Creds(bounded.Credentials(denials.registry.WithTLS(conf), unlimited)), grpc.UnaryInterceptor(denials.refuse),
 		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxConcurrentStreams(1024), grpc.ConnectionTimeout(handshakeTime),
@@ -136,9 +143,11 @@ func (p *Process) Start() error {
 		Remembered: func() float64 { return float64(d.remembered()) },
 		Begins:     func() float64 { return float64(p.renewed().Begins().Unix()) },
 		Expires:    func() float64 { return float64(p.renewed().Expires().Unix()) },
+
+		Controllers: p.witness.counts,
 	})
 	p.server = newServer(p.cfg.Cluster, p.executors, p.cfg.AtOnce, d, p.metrics, p.logger)
-	p.server.denials = p.denials
+	p.server.denials, p.server.witness = p.denials, p.witness
 	d.lost = func(err error) {
 		p.metrics.Failures.Inc()
 		p.server.lost(err)
@@ -148,6 +157,11 @@ func (p *Process) Start() error {
 	h := health.NewServer()
 	healthpb.RegisterHealthServer(p.grpc, h)
 	p.logger.Info("serving", "listen", p.listener.Addr().String(), "kinds", p.Kinds(), "token", d.token(), "interrupted", interrupted)
+	if p.witness != nil {
+		var ctx context.Context
+		ctx, p.looking = context.WithCancel(context.Background())
+		p.serving.Go(func() { p.witness.Run(ctx) })
+	}
 	p.serving.Go(func() {
 		if err := p.grpc.Serve(bounded.Listen(p.listener, bounded.Options{Limits: grpcConns, Log: p.logger})); err != nil {
 			p.fail(err)
@@ -183,6 +197,9 @@ func (p *Process) fail(err error) {
 func (p *Process) Stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(p.cfg.StopTimeout))
 	defer cancel()
+	if p.looking != nil {
+		p.looking()
+	}
 	err := p.server.close(ctx)
 	// Give waiting callers time to receive their answers; idle connections are not waited for.
 	end := time.AfterFunc(answerTime, p.grpc.Stop)

@@ -35,16 +35,20 @@ const (
 
 // authorities returns the authorities for the BMC's certificate, or nil for the host's.
 func (b BMC) authorities() (*x509.CertPool, error) {
-	if b.CAFile == "" {
+	return authoritiesIn(b.CAFile)
+}
+
+func authoritiesIn(path string) (*x509.CertPool, error) {
+	if path == "" {
 		return nil, nil
 	}
-	pem, err := os.ReadFile(b.CAFile)
+	pem, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("caFile: %w", err)
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("caFile %s: no certificate in it", b.CAFile)
+		return nil, fmt.Errorf("caFile %s: no certificate in it", path)
 	}
 	return pool, nil
 }

@@ -33,6 +33,7 @@ type server struct {
 	metrics   *Metrics
 	durable   *durable
 	denials   *denials
+	witness   *witness      // nil: no controllers are configured
 	slots     chan struct{} // one for each concurrent act
 
 	acts context.Context // ends when the process ends its acts

@@ -19,12 +19,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// controller is a real slurmctld with helpers for the tests of this package.
-type controller struct{ *slurmtest.Controller }
+// slurmController is a real slurmctld with helpers for the tests of this package.
+type slurmController struct{ *slurmtest.Controller }
 
 // shared is the controller of all tests of the Slurm executor.
 var (
-	shared     controller
+	shared     slurmController
 	sharedOnce sync.Once
 )
 
@@ -35,7 +35,7 @@ func CloseSlurm() {
 	}
 }
 
-func slurmCluster(t *testing.T) controller {
+func slurmCluster(t *testing.T) slurmController {
 	t.Helper()
 	sharedOnce.Do(func() { shared.Controller = slurmtest.Start(t) })
 	if shared.Controller == nil {
@@ -45,7 +45,7 @@ func slurmCluster(t *testing.T) controller {
 }
 
 // node returns the current state of a node.
-func (c controller) node(t *testing.T, name string) slurmNode {
+func (c slurmController) node(t *testing.T, name string) slurmNode {
 	t.Helper()
 	n, err := c.executor(t).look(t.Context(), name)
 	if err != nil {
@@ -54,7 +54,7 @@ func (c controller) node(t *testing.T, name string) slurmNode {
 	return n
 }
 
-func (c controller) executor(t *testing.T) *slurmExecutor {
+func (c slurmController) executor(t *testing.T) *slurmExecutor {
 	t.Helper()
 	return newSlurmExecutor(t, SlurmConfig{Scontrol: c.Scontrol, Conf: c.Conf})
 }
@@ -89,11 +89,11 @@ func wantSlurm(t *testing.T, r executor.Result, o response.Outcome, detail strin
 
 // idle makes a node accept work again. If a node does not respond, as none does here, Slurm 24 keeps its reason when it
 // returns to service. This reason is a mark of the cluster, so the next drain replaces it.
-func (c controller) idle(t *testing.T, name string) {
+func (c slurmController) idle(t *testing.T, name string) {
 	c.Idle(t, name, reasonOf("new", slurmEntry{"r0-0", 1}))
 }
 
-func (c controller) want(t *testing.T, name, state, reason string) {
+func (c slurmController) want(t *testing.T, name, state, reason string) {
 	t.Helper()
 	n := c.node(t, name)
 	if reason == "" && !n.drained {
@@ -237,7 +237,7 @@ func TestConcurrentSlurmActsRunInTurn(t *testing.T) {
 }
 
 // between runs the real scontrol, but replaces its update by a script.
-func (c controller) between(t *testing.T, update string) SlurmConfig {
+func (c slurmController) between(t *testing.T, update string) SlurmConfig {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "scontrol")
 	script := "#!/bin/sh\nif [ \"$1\" = update ]; then\n" + strings.ReplaceAll(update, "SCONTROL",

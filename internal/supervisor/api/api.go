@@ -92,7 +92,11 @@ type Config struct {
 	// §5.2.3.2). nil: none.
 	Mapped func(fault.NodeID) (view.Mapped, bool)
 	// Outside returns what other programs report of a node, in words, while this replica leads; nil: nothing.
-	Outside    func(fault.NodeID, time.Time) []string
+	Outside func(fault.NodeID, time.Time) []string
+	// Sources returns, in words, policies that could respond to a fault if their sources of outside conditions were configured; nil: none.
+	Sources func(fault.Component, fault.State) []string
+	// Controller returns the last answer of a node's management controller, while this replica leads; nil: none is known.
+	Controller func(fault.NodeID, time.Time) *lofamov1.ManagementController
 	MappedDead func() []chanmask.Link
 	Directory  Directory
 	Bundles    Bundles

@@ -37,6 +37,8 @@ func fill(n, more *lofamov1.Node) {
 	n.Age, n.Registers, n.HostEpoch, n.DnpEpoch = more.GetAge(), more.GetRegisters(), more.GetHostEpoch(), more.GetDnpEpoch()
 	n.Delivery, n.DeliveryAge, n.DeliveryOld = more.GetDelivery(), more.GetDeliveryAge(), more.GetDeliveryOld()
 	n.Platform, n.Restarting, n.Stopped = more.GetPlatform(), more.GetRestarting(), more.GetStopped()
+	n.Controller, n.HardwareWatchdog = more.GetController(), more.GetHardwareWatchdog()
+	n.HostKernel, n.DnpKernel = more.GetHostKernel(), more.GetDnpKernel()
 	n.HostHealth, n.DnpHealth, n.Starved = more.GetHostHealth(), more.GetDnpHealth(), more.GetStarved()
 	have := make(map[string]*lofamov1.Component, len(more.GetComponents()))
 	for _, c := range more.GetComponents() {

@@ -13,6 +13,8 @@ func TestRegionDetailsAreAddedToSameVerdict(t *testing.T) {
 	ev := []*lofamov1.Evidence{{Kind: "SILENCE"}}
 	more := func(state lofamov1.State) *lofamov1.Node {
 		return &lofamov1.Node{State: state, Cause: lofamov1.Cause_LINK, Age: durationpb.New(5), Revision: 99, HostEpoch: 3,
+			HostKernel: &lofamov1.KernelVerdict{Why: "a"}, DnpKernel: &lofamov1.KernelVerdict{Why: "b"},
+			HardwareWatchdog: &lofamov1.HardwareWatchdog{Armed: true},
 			Components: []*lofamov1.Component{
 				{Name: "link/X+", State: lofamov1.State_FAILED, Evidence: ev}, {Name: "host", State: lofamov1.State_NORMAL, Evidence: ev},
 			}}
@@ -27,7 +29,8 @@ func TestRegionDetailsAreAddedToSameVerdict(t *testing.T) {
 			{Name: "host", State: lofamov1.State_UNKNOWN}, {Name: "link/X+", State: lofamov1.State_FAILED},
 		}}
 		fill(n, tc.more)
-		if got := n.GetAge() != nil && n.GetHostEpoch() == 3 && len(n.GetComponents()[1].GetEvidence()) == 1; got != tc.filled {
+		if got := n.GetAge() != nil && n.GetHostEpoch() == 3 && len(n.GetComponents()[1].GetEvidence()) == 1 &&
+			n.GetHostKernel().GetWhy() == "a" && n.GetDnpKernel().GetWhy() == "b" && n.GetHardwareWatchdog().GetArmed(); got != tc.filled {
 			t.Errorf("%s: %v", name, n)
 		}
 		if n.GetRevision() != 7 || n.GetState() != lofamov1.State_SICK || n.GetComponents()[0].GetEvidence() != nil {

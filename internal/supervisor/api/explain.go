@@ -97,6 +97,9 @@ func (s *Server) Explain(ctx context.Context, req *lofamov1.ExplainRequest) (*lo
 			if s.cfg.Outside != nil && !snap.Stale && c == fault.ComponentNode {
 				resp.Because = append(resp.Because, s.cfg.Outside(id, time.Now())...)
 			}
+			if s.cfg.Sources != nil && x.State != fault.Normal {
+				resp.Because = append(resp.Because, s.cfg.Sources(c, x.State)...)
+			}
 			s.explainMapped(snap, resp, id, c, time.Now())
 		}
 		resp.Maintenance = snap.marks(id)

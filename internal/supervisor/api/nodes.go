@@ -231,6 +231,9 @@ func (s *Server) GetNode(ctx context.Context, req *lofamov1.GetNodeRequest) (*lo
 		}
 		if !snap.Stale {
 			nodes[0].VerdictsHeld = s.held()
+			if s.cfg.Controller != nil {
+				nodes[0].Controller = s.cfg.Controller(id, time.Now())
+			}
 			fill(nodes[0], below(ctx, s, id, func(ctx context.Context, c lofamov1.FaultSupervisorClient) (*lofamov1.Node, error) {
 				return c.GetNode(ctx, &lofamov1.GetNodeRequest{Node: string(id)})
 			}))

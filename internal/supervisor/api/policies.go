@@ -178,6 +178,7 @@ func (r *Responses) planApply(set store.PolicySet, docs []*policy.Document, by s
 		}
 		names[d.Name] = true
 		p.change(set, &r.parsed, d.Name, d, by, now)
+		p.changes[len(p.changes)-1].Warnings = d.Policy.Warnings(r.sources)
 	}
 	for _, s := range set.Policies {
 		if d, err := r.parsed.of(s); err == nil && !names[s.Name] {
@@ -537,6 +538,7 @@ func (r *Responses) policy(p store.StoredPolicy) *lofamov1.ResponsePolicy {
 		return out
 	}
 	out.Digest, out.Mode, out.Groups, out.Match, out.Description = d.Policy.Digest, modeOf(d), d.Policy.Groups, d.Match, d.Description
+	out.Warnings = d.Policy.Warnings(r.sources)
 	for _, s := range d.Policy.Steps {
 		out.Steps = append(out.Steps, string(s.Kind))
 	}

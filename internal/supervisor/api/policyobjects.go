@@ -15,6 +15,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/pkg/response"
 	"github.com/lofamo/lofamo/pkg/response/policy"
 )
 
@@ -51,6 +52,9 @@ const (
 
 // describeTime bounds the time in which one Keep reads changed objects, so that it withdraws policies soon. The rest follows in the next.
 const describeTime = 10 * time.Second
+
+// Sources has the service warn of policies whose outside conditions no configured source reports.
+func (r *Responses) Sources(f response.Unconfigured) { r.sources = f }
 
 // KeptBy makes Keep the only one who changes the policies of an origin, such as kubernetes/NAMESPACE.
 func (r *Responses) KeptBy(origin string) { r.origin = origin }

@@ -40,7 +40,8 @@ type Responses struct {
 	policies Policies        // nil: a parent of regions
 	service  respond.Service // nil: responses are switched off
 	parsed   documents
-	origin   string // of policies that only Keep changes; "": none
+	sources  response.Unconfigured // nil: all are configured
+	origin   string                // of policies that only Keep changes; "": none
 	keeping  sync.Mutex
 	given    map[string]given // what Keep knows of objects, by name
 	checks   *checks

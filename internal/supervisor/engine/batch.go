@@ -75,8 +75,9 @@ type batch struct {
 
 	// The fields below are set when the batch is sealed.
 	statuses   []awareness.NodeStatus
-	evidence   map[fault.NodeID][]view.FaultEvidence // only nodes with faults
-	reported   map[fault.NodeID]recoveries           // only nodes that had recoveries
+	evidence   map[fault.NodeID][]view.FaultEvidence   // only nodes with faults
+	reported   map[fault.NodeID]recoveries             // only nodes that had recoveries
+	traces     map[fault.NodeID]awareness.MachineTrace // only nodes that had one
 	inbox      []store.InboxPosition
 	commitTime time.Duration // current mean duration of a commit
 
@@ -100,7 +101,7 @@ func (b *batch) begins() bool {
 
 func newBatch() *batch {
 	return &batch{hasNode: make(map[fault.NodeID]bool), hasOrigin: make(map[fault.Origin]bool), reported: make(map[fault.NodeID]recoveries),
-		evidence:  make(map[fault.NodeID][]view.FaultEvidence),
+		evidence: make(map[fault.NodeID][]view.FaultEvidence), traces: make(map[fault.NodeID]awareness.MachineTrace),
 		incidents: make(map[string]*awareness.Incident), unread: make(map[string]*lofamov1.Incident)}
 }
 
@@ -156,6 +157,7 @@ func (b *batch) merge(later *batch) (twice []fault.NodeID) {
 		*old = c
 	}
 	maps.Copy(b.reported, later.reported)
+	maps.Copy(b.traces, later.traces)
 	maps.Copy(b.incidents, later.incidents)
 	maps.Copy(b.unread, later.unread)
 	index := make(map[fault.NodeID]int, len(b.statuses))
@@ -224,6 +226,7 @@ func (b *batch) render(now time.Time, names *view.Names) (store.Batch, error) {
 		doc := view.Stored(st)
 		b.reported[st.ID].into(doc)
 		view.PutEvidence(doc, b.evidence[st.ID])
+		view.PutKernels(doc, b.traces[st.ID].Kernels)
 		out.Nodes = append(out.Nodes, doc)
 	}
 	return out, nil

@@ -37,10 +37,10 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (_ *term, err e
 		e: e, committer: committer, inbox: servicenet.NewInbox(snap.Inbox),
 		committed: view.NewBuilder(e.cfg.Names, now), touched: make(map[fault.NodeID]int),
 		confirmer: &confirmer{ctx: ctx, store: e.store, fence: fence},
-		log:       newReportLog(reportsKept), trace: newTracer(e.cfg.Logger, fence), senders: make(map[fault.NodeID]Sender),
-		health: make(map[fault.NodeID][2]health), reported: make(map[fault.NodeID]recoveries),
-		watchdogStopped: make(map[fault.NodeID]fault.Epoch),
-		watchdogBy:      make(map[fault.NodeID]fault.ReportID), wordsOf: make(map[fault.NodeID][servicenet.MaxLastWords]wordsID),
+		log:       newReportLog(reportsKept(len(e.cfg.Names.All()))), trace: newTracer(e.cfg.Logger, fence),
+		senders: make(map[fault.NodeID]Sender), health: make(map[fault.NodeID][2]health), reported: make(map[fault.NodeID]recoveries),
+		watchdogs: view.NewWatchdogs(), hostBegan: make(map[fault.NodeID]hostBegin), traced: make(map[fault.NodeID]bool),
+		wordsOf:       make(map[fault.NodeID][servicenet.MaxLastWords]wordsID),
 		publishedLast: make(map[fault.NodeID][2]time.Time), began: now,
 		words: make(map[fault.Origin]spoken), groups: make(map[string]fault.State),
 		open: newBatch(), waiting: make(map[fault.ReportID][]answerTo), done: make(chan struct{}),
@@ -71,6 +71,11 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (_ *term, err e
 	for _, id := range moved {
 		t.touch(id)
 	}
+	for id := range t.reported {
+		if st, ok := t.machine.Node(id); ok {
+			t.noteTrace(t.open, st)
+		}
+	}
 	t.foldIncidents(t.open, now)
 	t.closeUnread(t.open, now)
 	t.strays = newStrays(maxStrays, snap.Inbox, snap.Topology.Topology)
@@ -95,9 +100,13 @@ func (t *term) restoreNodes(snap store.Snapshot) (saved []awareness.NodeStatus, 
 			continue
 		}
 		saved = append(saved, entry.Status)
+		if st := entry.Status; st.Stop.Reason != 0 || st.Restart.Half == fault.HalfHost {
+			t.watchdogs.RestoreStop(st.ID, st.HostEpoch)
+		}
 		if r := recoveriesOf(doc); r != (recoveries{}) {
 			r[halfOf(fault.HalfHost)].wordsAt = t.began
 			t.reported[entry.Status.ID] = r
+			t.watchdogs.Restore(entry.Status.ID, r[halfOf(fault.HalfHost)].watchdog, entry.Status.HostEpoch)
 		}
 	}
 	return saved, moved, nil

@@ -64,7 +64,7 @@ func (t *term) sealFull() {
 func (t *term) seal() {
 	b, now := t.open, time.Now()
 	for _, id := range b.nodes {
-		if st, ok := t.machine.Node(id); ok {
+		if st, ok := t.machine.NodeToCommit(id); ok {
 			b.statuses = append(b.statuses, st)
 			if list := view.GatherAll(st, t.machine.Life, now); list != nil {
 				b.evidence[id] = list
@@ -72,6 +72,7 @@ func (t *term) seal() {
 			if r, ok := t.reported[id]; ok {
 				b.reported[id] = r
 			}
+			t.noteTrace(b, st)
 		}
 	}
 	for _, o := range b.origins {
@@ -164,7 +165,7 @@ func (t *term) finish(r result) {
 			delete(t.touched, st.ID)
 		}
 		t.committed.Set(view.Entry{Status: st, Revision: r.revision, Faults: b.evidence[st.ID],
-			Watchdog: b.reported[st.ID][halfOf(fault.HalfHost)].watchdog})
+			Watchdog: b.reported[st.ID][halfOf(fault.HalfHost)].watchdog, Kernels: b.traces[st.ID].Kernels})
 	}
 	now := time.Now()
 	for i := range b.changes {

@@ -36,7 +36,7 @@ func (t *term) restoreIncidents(snap store.Snapshot, now time.Time, nodes []awar
 
 // foldIncidents folds the changes of a batch into incidents, which the batch then commits as well.
 func (t *term) foldIncidents(b *batch, now time.Time) {
-	u := awareness.IncidentUpdate{Nodes: b.statuses, Groups: t.machine.Groups(), Status: t.machine.Node}
+	u := awareness.IncidentUpdate{Nodes: b.statuses, Groups: t.machine.Groups(), Status: t.machine.Node, Traces: b.traces}
 	for i := range b.changes {
 		if c := &b.changes[i]; c.Component.Valid() {
 			u.Changes = append(u.Changes, c.Change)

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -134,11 +133,15 @@ func (t *term) healthOf(node fault.NodeID) (out [2]view.Health) {
 			out[i] = view.Health{Said: said, At: h.at, Heard: h.heard, OldAt: h.oldAt}
 		}
 	}
-	if w := t.reported[node][0].words; w.GetLine() != "" {
-		if out[0].Said == nil { // nobody has heard from the node since this leader took over
-			out[0] = view.Health{Said: &lofamov1.HalfHealth{}, At: t.began, Heard: t.began, OldAt: t.began}
-		}
-		out[0].Said.LastWords = []*lofamov1.LastWords{w}
+	host := t.reported[node][0]
+	if out[0].Said == nil && (host.words.GetLine() != "" || host.boot != nil) { // the node has sent nothing since this leader took over
+		out[0] = view.Health{Said: &lofamov1.HalfHealth{}, At: t.began, Heard: t.began, OldAt: t.began}
+	}
+	if host.words.GetLine() != "" {
+		out[0].Said.LastWords = []*lofamov1.LastWords{host.words}
+	}
+	if host.boot != nil && out[0].Said.LastBoot == nil { // the newest digest has no room for it, or its half has just started
+		out[0].Said.LastBoot = host.boot
 	}
 	return out
 }
@@ -152,8 +155,10 @@ type publishedHalf struct {
 	watchdog *lofamov1.HardwareWatchdog // the host half's newest statement; immutable
 	// words are the last words of the node's kernel, of the host half only; immutable. Without a line they are over: the machine
 	// has booted since.
-	words   *lofamov1.LastWords
-	wordsAt time.Time // when this leader took them, or began if an earlier one did
+	words *lofamov1.LastWords
+	// repeatedAt is when the DNP half repeated the statement of the boot before the host half made it; zero: the host half was first.
+	repeatedAt time.Time
+	wordsAt    time.Time // when this leader took them, or began if an earlier one did
 }
 
 // recoveries holds the published recoveries and starvations of a node's halves.
@@ -239,136 +244,6 @@ func (t *term) noteRecovery(now, arrived time.Time, d *fault.Delivery, half faul
 		age: age}
 	t.change(timedChange{recovered: r, at: now})
 	return true
-}
-
-// noteLastBoot publishes how the boot of a machine before the present one ended, once for each boot. It reports whether there is an
-// event to commit.
-func (t *term) noteLastBoot(now time.Time, d *fault.Delivery, half fault.Half, boot *lofamov1.LastBoot) bool {
-	node := d.Report.ID.Origin.Node
-	all := t.reported[node]
-	if boot.GetBoot() == 0 || servicenet.LastBootWords(boot) == "" || boot.GetBoot() == all[halfOf(half)].boot.GetBoot() {
-		return false
-	}
-	all[halfOf(half)].boot = boot
-	if w := all[halfOf(half)].words; w.GetLine() != "" {
-		all[halfOf(half)].words = &lofamov1.LastWords{Serial: w.GetSerial(), ReceivedBy: w.GetReceivedBy(), Time: w.GetTime()}
-	}
-	t.reported[node] = all
-	t.touch(node)
-	t.change(timedChange{recovered: &recovered{node: node, half: half, boot: boot, was: t.halfState(node, half), path: d.Path,
-		by: d.Report.ID.Origin}, at: now})
-	return true
-}
-
-// noteWatchdog keeps the newest statement on a node's hardware watchdog. Only the host half's own digests count, in the order in which
-// the half made them: the DNP half may repeat an older statement. A digest that describes the host half without a watchdog takes
-// the statement back, as agents of earlier versions do. It reports whether there is something to commit.
-func (t *term) noteWatchdog(now time.Time, d *fault.Delivery, h *lofamov1.HalfHealth) bool {
-	id := d.Report.ID
-	if id.Origin.Half != fault.HalfHost || h == nil {
-		return false
-	}
-	if by, ok := t.watchdogBy[id.Origin.Node]; ok && (id.Epoch < by.Epoch || id.Epoch == by.Epoch && id.Seq < by.Seq) {
-		return false // delayed in transit
-	}
-	t.watchdogBy[id.Origin.Node] = id
-	if stopped, ok := t.watchdogStopped[id.Origin.Node]; ok && id.Epoch <= stopped && h.GetHardwareWatchdog().GetArmed() {
-		return false // made before the daemon disarmed the device
-	}
-	return t.setWatchdog(now, id.Origin.Node, h.GetHardwareWatchdog())
-}
-
-// stopsWatchdog takes a node's statement back when the node announces a clean stop, because its daemon disarms the device then, and when
-// its host half reports with a newer epoch, because the machine may have booted since. The next full digest states it again.
-func (t *term) stopsWatchdog(now time.Time, rep *fault.Report) {
-	id := rep.ID
-	node := id.Origin.Node
-	if id.Origin.Half != fault.HalfHost || !t.committed.Has(node) {
-		return
-	}
-	by, known := t.watchdogBy[node]
-	switch {
-	case rep.Stop.Begins():
-		t.watchdogStopped[node] = id.Epoch
-	case rep.Stop != 0:
-		delete(t.watchdogStopped, node)
-		return
-	case !known || id.Epoch <= by.Epoch:
-		return
-	}
-	t.setWatchdog(now, node, nil)
-}
-
-func (t *term) setWatchdog(now time.Time, node fault.NodeID, is *lofamov1.HardwareWatchdog) bool {
-	all := t.reported[node]
-	host := &all[halfOf(fault.HalfHost)]
-	if was := host.watchdog; (was == nil) == (is == nil) && was.GetArmed() == is.GetArmed() && was.GetTimeoutMs() == is.GetTimeoutMs() &&
-		was.GetContactWithinMs() == is.GetContactWithinMs() && was.GetBoot() == is.GetBoot() {
-		return false
-	}
-	if host.watchdog = nil; is != nil {
-		host.watchdog = &lofamov1.HardwareWatchdog{Armed: is.GetArmed(), TimeoutMs: is.GetTimeoutMs(),
-			ContactWithinMs: is.GetContactWithinMs(), Boot: is.GetBoot(), Since: timestamppb.New(now)}
-	}
-	t.reported[node] = all
-	t.touch(node)
-	return true
-}
-
-// wordsAgain is the least time between two last words of a machine, unless the newer ones tell of a graver error. Anybody who can forge
-// the machine's address can write them.
-const wordsAgain = 10 * time.Second
-
-// noteLastWords publishes the last words of other machines' kernels that a node has received, each once. They change no state. It
-// reports whether there is an event to commit.
-func (t *term) noteLastWords(now time.Time, d *fault.Delivery, half fault.Half, words []*lofamov1.LastWords) (changed bool) {
-	by := d.Report.ID.Origin
-	if half != fault.HalfHost || by.Half != fault.HalfHost {
-		return false
-	}
-	before := t.wordsOf[by.Node]
-	var restated [servicenet.MaxLastWords]wordsID
-	for i, w := range words[:min(len(words), len(restated))] {
-		node := fault.NodeID(w.GetNode())
-		if w.GetSerial() == 0 || w.GetLine() == "" || !t.committed.Has(node) {
-			continue
-		}
-		restated[i] = wordsID{node, w.GetSerial()}
-		if slices.Contains(before[:], restated[i]) {
-			continue
-		}
-		all := t.reported[node]
-		was := all[0].words
-		again := was.GetSerial() == w.GetSerial() && was.GetReceivedBy() == by.String() // an earlier leader has published them
-		other := was.GetLine() == w.GetLine()                                           // another receiver of the same packets
-		soon := was.GetLine() != "" && now.Sub(all[0].wordsAt) < wordsAgain && !graver(w, was)
-		if again || other || soon {
-			continue
-		}
-		w = proto.CloneOf(w)
-		w.ReceivedBy, w.Time = by.String(), timestamppb.New(now)
-		all[0].words, all[0].wordsAt = w, now
-		t.reported[node] = all
-		t.touch(node)
-		t.change(timedChange{recovered: &recovered{node: node, half: half, last: w, was: t.halfState(node, half), path: d.Path, by: by},
-			at: now})
-		changed = true
-	}
-	if len(words) > 0 {
-		t.wordsOf[by.Node] = restated
-	}
-	return changed
-}
-
-// wordsID identifies last words among those of one receiver.
-type wordsID struct {
-	node   fault.NodeID
-	serial uint32
-}
-
-// graver reports whether w is about a panic and was is not.
-func graver(w, was *lofamov1.LastWords) bool {
-	return w.GetEnd() == lofamov1.BootEnd_BOOT_PANIC && was.GetEnd() != lofamov1.BootEnd_BOOT_PANIC && was.GetLine() != ""
 }
 
 // publishedAt returns the time of the last recovery event of a half. Events of earlier terms precede this term.

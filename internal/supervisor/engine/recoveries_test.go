@@ -74,6 +74,28 @@ func TestEndOfLastBootIsToldOnce(t *testing.T) {
 	}
 }
 
+// TestEndOfLastBootIsShownWithoutRestatement: readers still see the end of the last boot after a digest that lacks it, such as the first
+// one of a restarted half, and of a new leader that has no digest yet.
+func TestEndOfLastBootIsShownWithoutRestatement(t *testing.T) {
+	s := memstore.New(100)
+	h := start(t, s, nil)
+	running := func(boot *lofamov1.LastBoot) servicenet.Health {
+		return servicenet.Health{Host: &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING},
+			LastBoot: boot}}
+	}
+	shown := func(h *harness) string { return h.node(t, "n1-0-0").Health[0].Said.GetLastBoot().GetEnd().String() }
+	h.healthy(1, running(&lofamov1.LastBoot{End: lofamov1.BootEnd_BOOT_POWER_LOSS, Boot: 7}))
+	publishedRecoveries(t, h, 1)
+	h.healthy(2, running(nil))
+	h.taken(t)
+	if got := shown(h); got != "BOOT_POWER_LOSS" {
+		t.Errorf("after a digest without the end of the last boot: %s", got)
+	}
+	if got := shown(start(t, s, nil)); got != "BOOT_POWER_LOSS" {
+		t.Errorf("of a new leader: %s", got)
+	}
+}
+
 // Every reported recovery becomes one event, although no state changes. A later leader repeats no event.
 func TestRecoveriesAreEvents(t *testing.T) {
 	h := start(t, memstore.New(100), nil)
@@ -296,93 +318,5 @@ func TestShortHealthKeepsFullStatus(t *testing.T) {
 	h.taken(t)
 	if third := h.node(t, "n1-0-0").Health[0]; !proto.Equal(third.Said, short(2).Host) {
 		t.Errorf("after another restart %+v, want what is said now", third)
-	}
-}
-
-// TestWatchdogStatementEndsWithStopAndBoot: nobody may rely on a device that was disarmed at a stop, or armed in an earlier boot.
-func TestWatchdogStatementEndsWithStopAndBoot(t *testing.T) {
-	h := start(t, memstore.New(100), nil)
-	armed := servicenet.Health{Host: &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING},
-		HardwareWatchdog: &lofamov1.HardwareWatchdog{Armed: true, TimeoutMs: 10_000, ContactWithinMs: 30_000, Boot: 7}}}
-	report := func(epoch fault.Epoch, seq fault.Seq, stop fault.Stop) {
-		id := fault.ReportID{Origin: fault.Origin{Node: "n1-0-0", Half: fault.HalfHost}, Epoch: epoch, Seq: seq}
-		well := []fault.Observation{{Node: "n1-0-0", Component: fault.ComponentMemory, State: fault.Normal, Kind: fault.KindSelf}}
-		h.Submit(Input{
-			Reports:  &servicenet.Reports{Path: fault.PathDirect, List: []fault.Report{{ID: id, Stop: stop, Observations: well}}},
-			Answerer: h.box, Arrived: time.Now()})
-	}
-	stated := func(what string, want bool) {
-		t.Helper()
-		h.taken(t)
-		for deadline := time.Now().Add(wait); h.node(t, "n1-0-0").Watchdog.GetArmed() != want; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: armed is %t, want %t", what, !want, want)
-			}
-		}
-	}
-	h.healthy(1, armed)
-	stated("a digest", true)
-	report(2, 2, fault.StopDaemon)
-	stated("a stop", false)
-	h.healthy(3, armed) // delayed
-	report(2, 4, fault.StopOver)
-	stated("a digest from before the stop", false)
-	h.healthy(5, armed)
-	stated("a digest after the return", true)
-	report(3, 1, 0)
-	stated("a report of a newer epoch", false)
-}
-
-// TestOnePanicFromTwoReceiversIsOneEvent: both neighbours restate the packets of one panic for minutes.
-func TestOnePanicFromTwoReceiversIsOneEvent(t *testing.T) {
-	h := start(t, memstore.New(100), nil)
-	words := func(node string, serial uint32, line string) servicenet.Health {
-		return servicenet.Health{Host: &lofamov1.HalfHealth{LastWords: []*lofamov1.LastWords{{Node: node, From: "10.7.0.1",
-			End: lofamov1.BootEnd_BOOT_PANIC, Line: line, Serial: serial}}}}
-	}
-	const line = "Kernel panic - not syncing: Fatal exception"
-	other := memoryDigest("n0-1-0", 1, fault.Normal)
-	h.healthy(1, words("n0-0-0", 7, line))
-	health := words("n0-0-0", 3, line)
-	h.Submit(Input{
-		Reports: &servicenet.Reports{Path: fault.PathTorus, List: []fault.Report{other}, Health: health,
-			Words: Words(other, nil, health)},
-		Answerer: h.box, Arrived: time.Now()})
-	h.healthy(2, words("n0-0-0", 7, line))
-	h.healthy(3, words("n1-1-0", 8, line))
-	events := publishedRecoveries(t, h, 2)
-	if len(events) != 2 || events[0].GetNode() != "n0-0-0" || events[1].GetNode() != "n1-1-0" {
-		t.Fatalf("%v", events)
-	}
-}
-
-// TestLastWordsAreToldOnceForDeadNode: the last words of a kernel, which another node received, are one event of the dead node and
-// change no state. A later leader knows them. They end with the machine's next boot.
-func TestLastWordsAreToldOnceForDeadNode(t *testing.T) {
-	s := memstore.New(100)
-	h := start(t, s, nil)
-	const line = "Kernel panic - not syncing: Fatal exception"
-	words := func(node string, serial uint32, line string) servicenet.Health {
-		return servicenet.Health{Host: &lofamov1.HalfHealth{LastWords: []*lofamov1.LastWords{{Node: node, From: "10.7.0.1",
-			End: lofamov1.BootEnd_BOOT_PANIC, Line: line, Serial: serial, ReceivedBy: "forged"}}}}
-	}
-	h.healthy(1, words("n0-0-0", 7, line))
-	h.healthy(2, words("n0-0-0", 7, line))
-	h.healthy(3, words("n0-0-0", 8, "Kernel panic - not syncing: flood"))
-	h.healthy(4, words("nobody", 9, line))
-	h.healthy(5, words("n0-1-0", 10, line))
-	events := publishedRecoveries(t, h, 2)
-	const want = "last kernel words, received by n1-0-0/host from 10.7.0.1, not authenticated: " + line
-	if len(events) != 2 || events[0].GetReason() != want || events[0].GetNode() != "n0-0-0" || events[1].GetNode() != "n0-1-0" ||
-		events[0].GetObserver() != "n1-0-0/host" || events[0].GetFrom() != events[0].GetTo() {
-		t.Fatalf("%v", events)
-	}
-	again := start(t, s, nil)
-	again.healthy(6, words("n0-0-0", 7, line))
-	again.healthy(7, words("n0-1-0", 11, "Kernel panic - not syncing: flood"))
-	again.healthy(8, servicenet.Health{Host: &lofamov1.HalfHealth{LastBoot: &lofamov1.LastBoot{End: lofamov1.BootEnd_BOOT_POWER_LOSS,
-		Boot: 3}}})
-	if events = publishedRecoveries(t, again, 3); len(events) != 3 || events[2].GetNode() != "n1-0-0" {
-		t.Errorf("%v", events)
 	}
 }

@@ -143,8 +143,10 @@ func (t *term) forget(id fault.NodeID) {
 	delete(t.touched, id)
 	delete(t.health, id)
 	delete(t.reported, id)
-	delete(t.watchdogBy, id)
-	delete(t.watchdogStopped, id)
+	t.watchdogs.Forget(id)
+	delete(t.hostBegan, id)
+	delete(t.traced, id)
+	t.open.traces[id] = awareness.MachineTrace{}
 	delete(t.wordsOf, id)
 	delete(t.publishedLast, id)
 	for _, h := range [...]fault.Half{fault.HalfHost, fault.HalfDNP} {

@@ -9,9 +9,13 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// reportsKept is how many reports, and separately how many digests, a term remembers. Digests arrive all the time and
-// must not push the reports out.
-const reportsKept = 4096
+// reportsKept returns the number of reports, and separately of digests, that a term remembers in a torus of so many nodes.
+// Digests arrive all the time and must not push the reports out. A report takes some 0.5 kB. In a small torus few arrive, and
+// 4,096 would take hours to fill.
+func reportsKept(nodes int) int {
+	const least, ofNode, most = 1024, 32, 4096
+	return min(most, max(least, ofNode*nodes))
+}
 
 // MaxSaid is how many observations of a report are remembered.
 const MaxSaid = 16

@@ -193,9 +193,18 @@ func TestReportLogIsBounded(t *testing.T) {
 	}
 }
 
+// TestSmallTorusKeepsFewerReports: what a term remembers fills soon after its begin, and a large torus keeps most.
+func TestSmallTorusKeepsFewerReports(t *testing.T) {
+	for nodes, want := range map[int]int{0: 1024, 8: 1024, 32: 1024, 64: 2048, 128: 4096, 100_000: 4096} {
+		if got := reportsKept(nodes); got != want {
+			t.Errorf("%d nodes: %d reports, want %d", nodes, got, want)
+		}
+	}
+}
+
 // BenchmarkListReports measures the cost of a reader to the engine's goroutine with 10,000 nodes.
 func BenchmarkListReports(b *testing.B) {
-	term := &term{log: newReportLog(reportsKept), senders: make(map[fault.NodeID]Sender)}
+	term := &term{log: newReportLog(reportsKept(10_000)), senders: make(map[fault.NodeID]Sender)}
 	for i := range 10_000 {
 		node := fault.NodeID(fmt.Sprint("n", i))
 		term.senders[node] = Sender{}
@@ -205,7 +214,7 @@ func BenchmarkListReports(b *testing.B) {
 		}
 	}
 	for name, q := range map[string]ReportQuery{
-		"all": {Limit: 100}, "most": {Limit: reportsKept, Digests: true}, "node": {Node: "n1", Limit: 100, Digests: true},
+		"all": {Limit: 100}, "most": {Limit: reportsKept(10_000), Digests: true}, "node": {Node: "n1", Limit: 100, Digests: true},
 	} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {

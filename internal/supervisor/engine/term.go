@@ -17,18 +17,18 @@ import (
 
 // term is one term of leadership. It belongs to Lead's goroutine; other goroutines use only done.
 type term struct {
-	e          *Engine
-	committer  store.Committer
-	machine    *awareness.Machine
-	inbox      *servicenet.Inbox
-	log        *reportLog
-	trace      *tracer
-	senders    map[fault.NodeID]Sender         // from the newest digest of the host half
-	health     map[fault.NodeID][2]health      // from the newest digests
-	reported   map[fault.NodeID]recoveries     // published as events; most nodes have none
-	watchdogBy map[fault.NodeID]fault.ReportID // the host half's digest that last described it
-	// watchdogStopped holds the host half's epoch at the stop of a node, until the node is back.
-	watchdogStopped map[fault.NodeID]fault.Epoch
+	e         *Engine
+	committer store.Committer
+	machine   *awareness.Machine
+	inbox     *servicenet.Inbox
+	log       *reportLog
+	trace     *tracer
+	senders   map[fault.NodeID]Sender     // from the newest digest of the host half
+	health    map[fault.NodeID][2]health  // from the newest digests
+	reported  map[fault.NodeID]recoveries // published as events; most nodes have none
+	watchdogs *view.Watchdogs
+	hostBegan map[fault.NodeID]hostBegin
+	traced    map[fault.NodeID]bool // nodes whose last batch had a trace of their machine's death
 	// wordsOf are the last words in the newest digest of a receiver that had some.
 	wordsOf       map[fault.NodeID][servicenet.MaxLastWords]wordsID
 	publishedLast map[fault.NodeID][2]time.Time // time of the last event in this term
@@ -247,6 +247,7 @@ func (t *term) takeReport(now time.Time, in Input, rep *fault.Report, to answerT
 		t.trace.taken(rep)
 	}
 	t.note(arrived, d, in)
+	t.noteHostEpoch(arrived, rep.ID)
 	held := now.Sub(arrived)
 	for i := range rep.Observations {
 		rep.Observations[i].Age = max(0, rep.Observations[i].Age+held)

@@ -12,6 +12,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
 // followIncidents gives the engine the root causes of the open incidents, now and after each change.
@@ -119,4 +120,29 @@ func onePerIncident(jobs []executor.Job, records []response.Record) []executor.J
 		}
 	}
 	return out
+}
+
+// standing returns the incidents that are not CLOSED.
+func (r *Responder) standing() []*store.StoredIncident { return r.cfg.Incidents.Standing().Incidents }
+
+// deathOf describes the death of a target's machine for people, from the incident of the node or half: whether its kernel
+// is dead, its last words, and how the boot ended. Empty: nothing is known, or the target is another part.
+func deathOf(standing []*store.StoredIncident, t response.Target) string {
+	if t.Group != "" || t.Component > fault.ComponentDNP {
+		return ""
+	}
+	var words []string
+	for _, in := range standing {
+		c, err := fault.ParseComponent(in.GetComponent())
+		if err != nil || c > fault.ComponentDNP || in.GetNode() != string(t.Node) {
+			continue
+		}
+		if c != t.Component && c != fault.ComponentNode && t.Component != fault.ComponentNode {
+			continue // of the other half
+		}
+		if own := servicenet.DeathNotes(in.Incident); words == nil || c == t.Component {
+			words = own
+		}
+	}
+	return strings.Join(words, "; ")
 }

@@ -3,7 +3,10 @@ package respond
 import (
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
+	"time"
+	"unicode/utf8"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/executor"
@@ -94,5 +97,47 @@ func TestOneAlertStandsForAnIncident(t *testing.T) {
 	}
 	if want := []string{"r1a", "r4b", "r6c", "r7c", "r8"}; !slices.Equal(got, want) {
 		t.Errorf("standing alerts %q: want %q", got, want)
+	}
+}
+
+// TestAlertSaysHowMachineDied: the text of a fault for alerts, webhooks and events has the traces of the machine's death, within its
+// bound. Faults of other parts, and of other nodes, do not.
+func TestAlertSaysHowMachineDied(t *testing.T) {
+	of := func(node, component string, in *lofamov1.Incident) *store.StoredIncident {
+		in.Node, in.Component = node, component
+		return &store.StoredIncident{Incident: in}
+	}
+	standing := []*store.StoredIncident{
+		of("n1", "node", &lofamov1.Incident{Kernel: &lofamov1.KernelVerdict{
+			Dead: lofamov1.KernelDead_KERNEL_DEAD_YES, Why: "its kernel is dead: two"},
+			LastWords: "last kernel words, not authenticated: Kernel panic", LastBoot: "last boot ended by: a kernel panic"}),
+		of("n2", "memory", &lofamov1.Incident{LastWords: "forged"}), of("n3", "quantum", &lofamov1.Incident{LastWords: "later"}),
+		of("n5", "dnp", &lofamov1.Incident{Kernel: &lofamov1.KernelVerdict{Why: "the DNP's"}}),
+		of("n4", "node", &lofamov1.Incident{LastWords: strings.Repeat("ä", 2000)}),
+	}
+	for _, tt := range []struct {
+		t    response.Target
+		want string
+	}{
+		{response.Target{Node: "n1", Component: fault.ComponentNode}, "its kernel is dead: two; " +
+			"the machine's last kernel words, not authenticated: Kernel panic; the machine's last boot ended by: a kernel panic"},
+		{response.Target{Node: "n1", Component: fault.ComponentMemory}, ""},
+		{response.Target{Node: "n2", Component: fault.ComponentHost}, ""},
+		{response.Target{Node: "n3", Component: fault.ComponentHost}, ""},
+		{response.Target{Node: "n5", Component: fault.ComponentHost}, ""},
+		{response.Target{Node: "n5", Component: fault.ComponentDNP}, "the DNP's"},
+		{response.Target{Node: "n5", Component: fault.ComponentNode}, "the DNP's"},
+		{response.Target{Group: "row/Y=1"}, ""},
+	} {
+		if got := deathOf(standing, tt.t); got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.t, got, tt.want)
+		}
+	}
+	r := &response.Response{Target: response.Target{Node: "n4", Component: fault.ComponentNode}, FaultState: fault.Failed,
+		FaultCause: fault.CauseNode, FaultSince: time.Unix(0, 0)}
+	f := faultOf(r, deathOf(standing, r.Target))
+	if len(f.Detail) > maxFaultDetail || !utf8.ValidString(f.Detail) ||
+		!strings.HasPrefix(f.Detail, "n4/node is FAILED since 1970-01-01T00:00:00Z (NODE); the machine's ää") {
+		t.Errorf("%d bytes: %.100q", len(f.Detail), f.Detail)
 	}
 }

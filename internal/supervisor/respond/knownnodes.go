@@ -118,6 +118,7 @@ func faultsOf(in view.Entry, keep func(fault.Component) bool) []response.Fault {
 			Stopped:     st.Stop.Reason != 0,
 			Platform:    st.Platform,
 			Watchdog:    watchdog,
+			KernelDead:  in.KernelDead(fault.ComponentNode).Dead,
 			Accusers:    view.Accusers(st), Evidence: response.Evidence{SingleWitness: st.SingleWitness}, // other evidence is requested
 		})
 	}
@@ -126,7 +127,7 @@ func faultsOf(in view.Entry, keep func(fault.Component) bool) []response.Fault {
 			continue
 		}
 		out = append(out, response.Fault{Node: st.ID, Component: c.Component, State: c.State, Cause: c.Cause, Since: c.Since,
-			Flapping: c.Flapping, Platform: st.Platform, Watchdog: watchdog})
+			Flapping: c.Flapping, Platform: st.Platform, Watchdog: watchdog, KernelDead: in.KernelDead(c.Component).Dead})
 	}
 	return out
 }
@@ -145,7 +146,7 @@ func watchdogOf(w *lofamov1.HardwareWatchdog) response.Watchdog {
 func same(a, b response.Fault) bool {
 	return a.State == b.State && a.Cause == b.Cause && a.Since.Equal(b.Since) && a.Inferred == b.Inferred &&
 		a.Unreachable == b.Unreachable && a.Stopped == b.Stopped && a.Flapping == b.Flapping && a.Platform == b.Platform &&
-		a.Watchdog == b.Watchdog &&
+		a.Watchdog == b.Watchdog && a.KernelDead == b.KernelDead &&
 		a.Evidence.SingleWitness == b.Evidence.SingleWitness
 }
 

@@ -55,8 +55,10 @@ type Config struct {
 	Supervisors func() []response.SupervisorInfo
 	// Executors by kind. A step of any other kind fails with an error that says so.
 	Executors map[response.Kind]executor.Executor
-	Metrics   *Metrics
-	Logger    *slog.Logger
+	// Unconfigured returns the missing configuration key of a source of outside conditions; nil: all sources are configured.
+	Unconfigured response.Unconfigured
+	Metrics      *Metrics
+	Logger       *slog.Logger
 }
 
 // Responder owns the engine of responses.
@@ -89,6 +91,8 @@ type Responder struct {
 	mu      sync.Mutex
 	changed chan struct{} // see Changed
 	trouble string        // the last trouble logged, while it lasts
+
+	sources sourceNeeds
 
 	hook func(failpoint.Point) // for tests; may be nil
 }
@@ -227,6 +231,8 @@ func (r *Responder) compile(stored []store.StoredPolicy) response.PoliciesChange
 		out.Policies = append(out.Policies, policy.Policies(docs)...)
 	}
 	r.cfg.Metrics.policies(out.Policies, len(out.Unread))
+	r.sources.set(out.Policies)
+	r.WarnSources()
 	return out
 }
 
@@ -327,7 +333,12 @@ func (r *Responder) Active(ctx context.Context, kinds ...response.Kind) ([]execu
 			return g.Members
 		}
 	}
-	return onePerIncident(executor.StandingJobs(r.cfg.Cluster, list, members, kinds...), own.Records), r.Leading(), nil
+	jobs := onePerIncident(executor.StandingJobs(r.cfg.Cluster, list, members, kinds...), own.Records)
+	standing := r.standing()
+	for i := range jobs { // words that came after the alert go out with its next repetition
+		jobs[i].Fault = described(jobs[i].Fault, jobs[i].Target, deathOf(standing, jobs[i].Target))
+	}
+	return jobs, r.Leading(), nil
 }
 
 // errLost is returned to people whose request was not committed.

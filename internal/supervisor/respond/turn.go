@@ -13,6 +13,7 @@ import (
 	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
@@ -262,20 +263,36 @@ func (r *Responder) start(t *term, b *batch, records []response.Record, sent tim
 	for _, e := range b.effects {
 		of[e.Response] = append(of[e.Response], e)
 	}
+	if len(of) == 0 {
+		return
+	}
+	standing := r.standing()
 	for _, rec := range records {
 		if res, ok := rec.(*response.Response); ok {
 			for _, e := range of[res.ID] {
-				r.runner.start(t, executor.Job{Effect: e, Cluster: r.cfg.Cluster, Policy: res.Policy, Fault: faultOf(res)}, sent)
+				r.runner.start(t, executor.Job{Effect: e, Cluster: r.cfg.Cluster, Policy: res.Policy,
+					Fault: faultOf(res, deathOf(standing, res.Target))}, sent)
 			}
 		}
 	}
 }
 
-func faultOf(r *response.Response) executor.Fault {
-	return executor.Fault{
-		State: r.FaultState, Cause: r.FaultCause, Since: r.FaultSince,
-		Detail: fmt.Sprintf("%s is %s since %s (%s)", r.Target, r.FaultState, r.FaultSince.UTC().Format(time.RFC3339), r.FaultCause),
+// faultOf describes the fault of a response, with the traces of its machine's death.
+func faultOf(r *response.Response, death string) executor.Fault {
+	return described(executor.Fault{State: r.FaultState, Cause: r.FaultCause, Since: r.FaultSince}, r.Target, death)
+}
+
+// maxFaultDetail limits the text of a fault for executors, in bytes.
+const maxFaultDetail = 1024
+
+// described adds the text for people to a fault.
+func described(f executor.Fault, t response.Target, death string) executor.Fault {
+	f.Detail = fmt.Sprintf("%s is %s since %s (%s)", t, f.State, f.Since.UTC().Format(time.RFC3339), f.Cause)
+	if death != "" {
+		f.Detail += "; " + death
 	}
+	f.Detail = fault.Cut(f.Detail, maxFaultDetail)
+	return f
 }
 
 // answer replies to people's requests.

@@ -68,22 +68,22 @@ func starved(n *lofamov1.Node) *lofamov1.Starved {
 func HealthNotes(e Entry, c fault.Component, now time.Time) []string {
 	half, ok := e.Health[1], c == fault.ComponentDNP || c == fault.ComponentDNPCore
 	if c == fault.ComponentNode {
-		return bootNotes(e)
+		return append(kernelNotes(e, c), servicenet.MachineNotes(e.Health[0].Said)...)
 	}
 	if c == fault.ComponentHost {
 		half, ok = e.Health[0], true
 	}
 	h := half.render(now, e.Delivery)
 	if !ok || h == nil {
-		return nil
+		return kernelNotes(e, c)
 	}
 	name := map[bool]string{true: "host", false: "DNP"}[c == fault.ComponentHost]
-	var out []string
+	out := kernelNotes(e, c)
 	if r := h.GetRecovery(); r.GetRestarts() > 0 || r.GetReason() != "" || r.GetState() == lofamov1.RecoveryState_RESTARTING {
 		out = append(out, "its daemon "+recoveryWords(r, name))
 	}
 	if c == fault.ComponentHost {
-		out = append(out, bootNotes(e)...)
+		out = append(out, servicenet.MachineNotes(e.Health[0].Said)...)
 	}
 	if p := h.GetProcessor(); p.GetStarved() {
 		out = append(out, fmt.Sprintf("the %s half is starved of processor time: late by up to %d ms, for %d %% of the time", name,
@@ -111,16 +111,10 @@ func HealthNotes(e Entry, c fault.Component, now time.Time) []string {
 	return out
 }
 
-// bootNotes describes the last words of a node's kernel, if another node has received them, and how the last boot of its machine
-// ended, if the node has said so.
-func bootNotes(e Entry) (out []string) {
-	for _, w := range e.Health[0].Said.GetLastWords() {
-		if text := servicenet.LastWordsText(w); text != "" {
-			out = append(out, "the machine's "+text)
-		}
-	}
-	if w := servicenet.LastBootWords(e.Health[0].Said.GetLastBoot()); w != "" {
-		out = append(out, "the machine's "+w)
+// kernelNotes says whether the kernel under a dead component is dead.
+func kernelNotes(e Entry, c fault.Component) (out []string) {
+	if w := e.KernelDead(c).Why; w != "" {
+		out = append(out, w)
 	}
 	return out
 }

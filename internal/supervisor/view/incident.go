@@ -25,6 +25,7 @@ func Incident(in *awareness.Incident) *lofamov1.Incident {
 			Evidence: Evidence(in.Verdict.Evidence, in.Verdict.At), SingleWitness: in.Verdict.SingleWitness, Leader: in.Verdict.Supervisor,
 		},
 	}
+	out.LastWords, out.LastBoot, out.Kernel = in.LastWords, in.LastBoot, kernelVerdict(in.Kernel)
 	if in.Root.Group == "" {
 		out.Node, out.Coord, out.Component = string(in.Root.Node), in.Coord.String(), in.Root.Component.String()
 	}
@@ -46,6 +47,7 @@ func RestoreIncident(in *lofamov1.Incident) (awareness.Incident, error) {
 		Count: int(in.GetConsequenceCount()), MergedInto: in.GetMergedInto(), Merged: in.GetMerged(), SplitFrom: in.GetSplitFrom(),
 		Reopened: int(in.GetReopened()), Escalations: int(in.GetEscalations()), Escalated: fromTimestamp(in.GetEscalated()),
 		Labels: in.GetLabels(), Version: in.GetVersion(),
+		LastWords: in.GetLastWords(), LastBoot: in.GetLastBoot(), Kernel: kernel(in.GetKernel()),
 		Verdict: awareness.IncidentVerdict{
 			At: fromTimestamp(v.GetTime()), Rule: v.GetRule(), Reason: v.GetReason(), Witnesses: v.GetWitnesses(),
 			SingleWitness: v.GetSingleWitness(), Supervisor: v.GetLeader(),

@@ -76,6 +76,7 @@ type extra struct {
 	evidence []componentEvidence
 	faults   []FaultEvidence
 	watchdog *lofamov1.HardwareWatchdog
+	kernels  [2]awareness.KernelVerdict
 }
 
 type componentEvidence struct {
@@ -102,8 +103,9 @@ func (b *Builder) pack(e Entry) *packed {
 			x.evidence = append(x.evidence, componentEvidence{c.Component, c.Evidence})
 		}
 	}
-	x.restart, x.stop, x.faults, x.watchdog = st.Restart, st.Stop, e.Faults, e.Watchdog
-	if x.watchdog != nil || x.evidence != nil || x.faults != nil || x.restart.Half != 0 || x.stop.Reason != 0 {
+	x.restart, x.stop, x.faults, x.watchdog, x.kernels = st.Restart, st.Stop, e.Faults, e.Watchdog, e.Kernels
+	if x.watchdog != nil || x.kernels != ([2]awareness.KernelVerdict{}) || x.evidence != nil || x.faults != nil ||
+		x.restart.Half != 0 || x.stop.Reason != 0 {
 		p.extra = &x
 	}
 	return p
@@ -119,7 +121,7 @@ func (p *packed) unpack(at grid.Coord, rules []string) Entry {
 	e := Entry{Status: st, Revision: p.revision}
 	if p.extra != nil {
 		e.Status.Restart, e.Status.Stop, e.Faults = p.extra.restart, p.extra.stop, p.extra.faults
-		e.Watchdog = p.extra.watchdog
+		e.Watchdog, e.Kernels = p.extra.watchdog, p.extra.kernels
 	}
 	return e
 }

@@ -34,6 +34,8 @@ type Entry struct {
 	Health [2]Health
 	// Watchdog is the host half's newest statement on the machine's hardware watchdog, as committed; nil: none. It is immutable.
 	Watchdog *lofamov1.HardwareWatchdog
+	// Kernels are the committed verdicts on the kernels under the host half and the DNP half, if these are FAILED.
+	Kernels [2]awareness.KernelVerdict
 }
 
 // Node renders one node as of now.
@@ -50,6 +52,7 @@ func Node(e Entry, now time.Time) *lofamov1.Node {
 		HostHealth: e.Health[0].render(now, e.Delivery), DnpHealth: e.Health[1].render(now, e.Delivery),
 	}
 	n.HardwareWatchdog = e.Watchdog
+	PutKernels(n, e.Kernels)
 	n.Starved = starved(n)
 	if st.Restart.Until.After(now) {
 		n.Restarting = restarting(st.Restart)
@@ -210,6 +213,7 @@ func Stored(st awareness.NodeStatus) *lofamov1.Node {
 		SingleWitness: st.SingleWitness, Inferred: st.Inferred, Unreachable: st.Unreachable, Reason: st.Rule, Why: st.Reason,
 		Since: Timestamp(st.Since), HostEpoch: uint64(st.HostEpoch), DnpEpoch: uint64(st.DNPEpoch),
 		Platform: lofamov1.Platform(st.Platform), Restarting: restarting(st.Restart), Stopped: stopped(st.Stop),
+		LinksSettle: Timestamp(st.LinksSettle),
 	}
 	storeWiring(n, st.Wiring)
 	all := make([]lofamov1.Component, len(st.Components))
@@ -238,6 +242,7 @@ func Restore(n *lofamov1.Node) (Entry, error) {
 		Reason: n.GetWhy(), Since: fromTimestamp(n.GetSince()),
 		HostEpoch: fault.Epoch(n.GetHostEpoch()), DNPEpoch: fault.Epoch(n.GetDnpEpoch()),
 		Platform: fault.Platform(n.GetPlatform()), Restart: restart(n.GetRestarting()), Stop: stop(n.GetStopped()),
+		LinksSettle: fromTimestamp(n.GetLinksSettle()),
 	}
 	st.Wiring = restoreWiring(n)
 	var err error
@@ -276,7 +281,8 @@ func Restore(n *lofamov1.Node) (Entry, error) {
 		}
 		st.Components = append(st.Components, cs)
 	}
-	return Entry{Status: st, Revision: n.GetRevision(), Faults: faultEvidence(n, st), Watchdog: n.GetHostHealth().GetHardwareWatchdog()}, nil
+	return Entry{Status: st, Revision: n.GetRevision(), Faults: faultEvidence(n, st), Watchdog: n.GetHostHealth().GetHardwareWatchdog(),
+		Kernels: [2]awareness.KernelVerdict{kernel(n.GetHostKernel()), kernel(n.GetDnpKernel())}}, nil
 }
 
 // storeWiring adds where a node's links lead to its stored form.

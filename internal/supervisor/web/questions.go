@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
@@ -40,6 +41,8 @@ func write(w http.ResponseWriter, r *http.Request, b []byte) {
 type nodePage struct {
 	Node  json.RawMessage `json:"node"`
 	Words []watchdog.Word `json:"words,omitempty"` // none: none were received since this leader took over
+	// Machine says for people whether its kernels are dead, the last words of its kernel, and how its last boot ended.
+	Machine []string `json:"machine,omitempty"`
 }
 
 func (s *Server) node(w http.ResponseWriter, r *http.Request, who visitor) {
@@ -55,6 +58,7 @@ func (s *Server) node(w http.ResponseWriter, r *http.Request, who visitor) {
 		if reg := n.GetRegisters(); reg != nil {
 			page.Words = watchdog.ReadNode(reg.GetDnpWatchdog(), reg.GetHostWatchdog(), reg.GetRemoteFaultDescriptor())
 		}
+		page.Machine = servicenet.NodeNotes(n)
 		return json.Marshal(page)
 	})
 }

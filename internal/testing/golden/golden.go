@@ -146,6 +146,24 @@ func diff(want, got string) string {
 	return out.String()
 }
 
+// Page compares a document with want, the output of its generator. With render it first writes the document. The error names
+// the command that does so.
+func Page(t *testing.T, path string, want []byte, render bool, command string) {
+	t.Helper()
+	if render {
+		if err := os.WriteFile(path, want, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if line := FirstDifference(string(got), string(want)); line != "" {
+		t.Errorf("%s is not the output of its generator (%s): %s", path, command, line)
+	}
+}
+
 // FirstDifference describes the first line in which a page differs from what its generator prints; "" if they are equal.
 func FirstDifference(got, want string) string {
 	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")

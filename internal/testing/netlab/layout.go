@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/lofamo/lofamo/internal/cluster"
@@ -17,6 +18,9 @@ type Shape struct {
 	Dims            grid.Dims
 	Supervisors     int // 1 to 9
 	ServiceNetworks int // 1 or 2; 1 when zero
+	// Cards are nodes whose DNP half has a namespace of its own (Card), with the node's torus links and a cable to the
+	// node's namespace.
+	Cards []fault.NodeID
 }
 
 func (s *Shape) complete() error {
@@ -35,6 +39,19 @@ func (s *Shape) complete() error {
 	if s.ServiceNetworks < 1 || s.ServiceNetworks > 2 {
 		errs = append(errs, fmt.Errorf("service networks: given %d: want 1 or 2", s.ServiceNetworks))
 	}
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	known := map[fault.NodeID]bool{}
+	for r := range s.Dims.Nodes() {
+		known[fault.DefaultNodeID(s.Dims.At(r))] = true
+	}
+	for _, id := range s.Cards {
+		if !known[id] {
+			errs = append(errs, fmt.Errorf("cards: given %s: want nodes of the torus, each once", id))
+		}
+		known[id] = false
+	}
 	return errors.Join(errs...)
 }
 
@@ -46,16 +63,30 @@ const (
 	supervisorBridge = "sup0"
 	// hub is the namespace that holds the bridges.
 	hub = "net"
+
+	// WindowInterface is the interface of a node and of its card for the window between the two halves.
+	WindowInterface = "win"
 )
+
+// Card returns the name of the member that runs the DNP half of a node in Shape.Cards.
+func Card(id fault.NodeID) string { return string(id) + "-card" }
+
+// WindowAddresses returns the addresses of the window between a node and its card, by the place of the node in Shape.Cards.
+func WindowAddresses(k int) (node, card netip.AddrPort) {
+	a, b := windowAddrs(k)
+	return netip.AddrPortFrom(a.Addr(), portWindow), netip.AddrPortFrom(b.Addr(), portWindow)
+}
 
 // Every member has its addresses for itself: the ports can be the same everywhere.
 const (
 	portReport, portGossip, portLink   = 7700, 7946, 7701
+	portWindow                         = 7960
 	portGRPC, portHTTP                 = 9443, 9080
 	portEtcdClient, portEtcdPeer       = 2379, 2380
 	testsHost, firstSupervisorHost     = 1, 11
 	firstNodeHost, firstServiceHost    = 1, 251 - maxSupervisors
 	serviceSubnet, linkSubnet          = 220, 230 // 10.220.n.0/24 service network n; 10.230.0.0/16 links
+	windowSubnet                       = 231      // 10.231.0.0/24
 	supervisorSubnet, slots            = 214, 64  // 10.214.SLOT.0/24
 	bitsOfService, bitsOfLink, perAxis = 24, 31, 3
 )
@@ -108,6 +139,12 @@ func plan(s Shape, prefix string, slot int) *layout {
 	}
 	for r := range s.Dims.Nodes() {
 		l.addLinks(r)
+	}
+	for k, id := range s.Cards {
+		mine, theirs := windowAddrs(k)
+		l.spaces = append(l.spaces, l.space(Card(id)))
+		l.connect(end{space: l.space(string(id)), dev: WindowInterface, addr: mine},
+			end{space: l.space(Card(id)), dev: WindowInterface, addr: theirs})
 	}
 	return l
 }
@@ -180,12 +217,20 @@ func (l *layout) addLinks(rank int) {
 		peer, back := l.shape.Dims.Rank(c), d.Opposite()
 		mine, theirs := linkAddrs(rank*perAxis + d.Axis())
 		l.connect(
-			end{space: l.space(string(l.nodes[rank])), dev: linkInterface(d), addr: mine},
-			end{space: l.space(string(l.nodes[peer])), dev: linkInterface(back), addr: theirs},
+			end{space: l.linkSpace(rank), dev: linkInterface(d), addr: mine},
+			end{space: l.linkSpace(peer), dev: linkInterface(back), addr: theirs},
 		)
 		l.addresses.Nodes[rank].Links[d] = cluster.LinkAddress{Listen: at(mine, portLink), Interface: linkInterface(d)}
 		l.addresses.Nodes[peer].Links[back] = cluster.LinkAddress{Listen: at(theirs, portLink), Interface: linkInterface(back)}
 	}
+}
+
+// linkSpace returns the namespace with the torus links of a node.
+func (l *layout) linkSpace(rank int) string {
+	if id := l.nodes[rank]; slices.Contains(l.shape.Cards, id) {
+		return l.space(Card(id))
+	}
+	return l.space(string(l.nodes[rank]))
 }
 
 // supervisorNet is the only network that the tests' own namespace takes part in.
@@ -203,6 +248,10 @@ func serviceAddr(network, host int) netip.Prefix {
 func linkAddrs(n int) (even, odd netip.Prefix) {
 	n *= 2
 	return ip4(linkSubnet, n/256, n%256, bitsOfLink), ip4(linkSubnet, n/256, n%256+1, bitsOfLink)
+}
+
+func windowAddrs(k int) (node, card netip.Prefix) {
+	return ip4(windowSubnet, 0, 2*k, bitsOfLink), ip4(windowSubnet, 0, 2*k+1, bitsOfLink)
 }
 
 func ip4(b, c, d, bits int) netip.Prefix {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -82,6 +83,21 @@ func TestLayoutsKeepKernelLimits(t *testing.T) {
 	}
 }
 
+// TestCardHasTheTorusLinks: the links of a node with a card end at the card, and a cable joins the two.
+func TestCardHasTheTorusLinks(t *testing.T) {
+	l := plan(Shape{Dims: dims(t, "3x1x1"), Supervisors: 1, ServiceNetworks: 1, Cards: []fault.NodeID{"n1-0-0"}}, "p-", 0)
+	for _, p := range []plug{{"n1-0-0-card", "tx+"}, {"n1-0-0-card", "tx-"}, {"n1-0-0", "svc0"}, {"n0-0-0", "tx+"}} {
+		if _, ok := l.plugs[p]; !ok {
+			t.Errorf("%s has no interface %s", p.member, p.iface)
+		}
+	}
+	node, card := WindowAddresses(0)
+	w := l.plugs[plug{"n1-0-0", WindowInterface}]
+	if w.far.space != "p-n1-0-0-card" || w.own.addr.Addr() != node.Addr() || w.far.addr.Addr() != card.Addr() {
+		t.Errorf("the window is %+v", w)
+	}
+}
+
 func TestInvalidShapeIsRefused(t *testing.T) {
 	for _, tc := range []struct {
 		shape Shape
@@ -91,6 +107,8 @@ func TestInvalidShapeIsRefused(t *testing.T) {
 		{Shape{Dims: dims(t, "7x7x7"), Supervisors: 10}, []string{"343 nodes: want at most 240", "given 10"}},
 		{Shape{Dims: dims(t, "2"), Supervisors: 1, ServiceNetworks: 3}, []string{"service networks: given 3: want 1 or 2"}},
 		{Shape{Supervisors: 1}, []string{"dims"}},
+		{Shape{Dims: dims(t, "2"), Supervisors: 1, Cards: []fault.NodeID{"n1-0-0", "n1-0-0"}}, []string{"cards: given n1-0-0"}},
+		{Shape{Dims: dims(t, "2"), Supervisors: 1, Cards: []fault.NodeID{"n2-0-0"}}, []string{"cards: given n2-0-0"}},
 	} {
 		err := tc.shape.complete()
 		for _, w := range tc.want {

@@ -53,12 +53,22 @@ func Start(ctx context.Context, o cluster.Options) (*Lab, error) {
 	if err != nil {
 		return nil, err
 	}
+	return StartOn(ctx, n, o)
+}
+
+// StartOn is Start on a network that exists already, and is closed with the Lab; after an error, at once. A Command of the
+// options is kept.
+func StartOn(ctx context.Context, n *Network, o cluster.Options) (*Lab, error) {
 	l := &Lab{Network: n, dir: n.directory()}
 	addresses := n.Addresses()
-	o.Dir, o.Addresses, o.Command = l.dir+"/c", &addresses, n.Command
+	o.Dir, o.Addresses = l.dir+"/c", &addresses
+	if o.Command == nil {
+		o.Command = n.Command
+	}
 	if err := os.Mkdir(l.dir, 0o755); err != nil {
 		return nil, errors.Join(fmt.Errorf("directory of the cluster: %w", err), n.Close())
 	}
+	var err error
 	if l.Lab, err = lab.Start(ctx, o); err != nil {
 		return nil, errors.Join(err, n.Close(), os.RemoveAll(l.dir))
 	}

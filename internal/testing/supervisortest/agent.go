@@ -50,6 +50,9 @@ type Agent struct {
 	heard      chan struct{}              // closed and renewed with every ack
 }
 
+// acksKept is the number of newest acks that an agent keeps at least; at most twice as many. A test of hours gets one for each digest.
+const acksKept = 1 << 14
+
 // Ack is an acknowledgement as an agent received it.
 type Ack struct {
 	*lofamov1.Ack
@@ -461,6 +464,9 @@ func (a *Agent) handle(from netip.AddrPort, b []byte) {
 		for _, ack := range acks {
 			a.acks = append(a.acks, Ack{Ack: ack, From: o.Name, Addr: from.String(), Through: through, At: time.Now()})
 		}
+		if n := len(a.acks); n > 2*acksKept {
+			a.acks = slices.Clone(a.acks[n-acksKept:])
+		}
 		close(a.heard)
 		a.heard = make(chan struct{})
 		a.mu.Unlock()
@@ -481,6 +487,17 @@ func (a *Agent) handle(from netip.AddrPort, b []byte) {
 		a.again++
 		a.mu.Unlock()
 	}
+	a.obey(from, o)
+	if c := o.Msg.GetTorusConfiguration(); c != nil {
+		a.takeConfiguration(from, c)
+	}
+	if c := o.Msg.GetChallenge(); c != nil && c.GetNode() == string(a.ID) {
+		a.answer(from, c)
+	}
+}
+
+// obey takes the orders to this node.
+func (a *Agent) obey(from netip.AddrPort, o servicenet.Opened) {
 	if m := o.Msg.GetMaskOrder(); m != nil && m.GetNode() == string(a.ID) {
 		a.takeMask(from, m)
 	}
@@ -495,12 +512,6 @@ func (a *Agent) handle(from netip.AddrPort, b []byte) {
 	}
 	if m := o.Msg.GetActOrder(); m != nil && m.GetNode() == string(a.ID) {
 		a.act(from, m)
-	}
-	if c := o.Msg.GetTorusConfiguration(); c != nil {
-		a.takeConfiguration(from, c)
-	}
-	if c := o.Msg.GetChallenge(); c != nil && c.GetNode() == string(a.ID) {
-		a.answer(from, c)
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/lofamo/lofamo/internal/testing/golden"
 )
 
 var render = flag.Bool("trial.render", false, "print docs/trials.md from the records of its trials")
@@ -25,20 +27,8 @@ func TestDocumentIsWhatIsPrinted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const page = "../../../docs/trials.md"
 	want := Document(records, simulated)
-	if *render {
-		if err := os.WriteFile(page, want, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(got) != string(want) {
-		t.Error("docs/trials.md is not what its records print: go test ./internal/testing/trial -run Document -trial.render")
-	}
+	golden.Page(t, "../../../docs/trials.md", want, *render, "go test ./internal/testing/trial -run Document -trial.render")
 	records[0].Violations = append(records[0].Violations, "planted")
 	if string(Document(records, simulated)) == string(want) {
 		t.Error("a violation in a record does not change the page")

@@ -19,12 +19,14 @@ import (
 
 const (
 	sampleEvery = 5 * time.Second
-	// warmUp is the part of a process's life that its slopes leave out. The store of a supervisor takes longer to fill.
+	// warmUp is the part of a process's life that its slopes leave out. A supervisor takes longer to fill its bounded buffers: the
+	// leader's 1,024 reports, 1,024 changes for watchers, 1,100 entries of raft's log, 1,000 events.
 	warmUp, storeWarmUp = 2 * time.Minute, 15 * time.Minute
 	// slopeSpan is the least time for a slope in the record, and judgedSpan that for a violation.
 	slopeSpan, judgedSpan = 5 * time.Minute, time.Hour
 	// memoryLimit and countLimit are the largest slopes of a process: MB, and descriptors or threads, an hour.
 	memoryLimit, countLimit = 1.0, 10.0
+	mega                    = 1e6
 )
 
 // Resources samples memory, descriptors and threads of all processes of a cluster.
@@ -41,9 +43,8 @@ type Resources struct {
 type usage struct {
 	role                         string
 	resident, descriptors, tasks []Sample
-	// anonymous and files are parts of resident. The kernel takes pages of files, such as the store's database, back when it
-	// needs memory; anonymous ones it cannot.
-	anonymous, files []Sample
+	// anonymous and files are parts of resident, see procStatus. mapped is the size of the files.
+	anonymous, files, mapped []Sample
 }
 
 // WatchResources starts the sampling. Close ends it.
@@ -92,6 +93,7 @@ func (r *Resources) take() {
 			continue
 		}
 		u.resident = append(u.resident, Sample{at, now.resident})
+		u.mapped = append(u.mapped, Sample{at, mappedFiles(p.PID)})
 		u.anonymous = append(u.anonymous, Sample{at, now.anonymous})
 		u.files = append(u.files, Sample{at, now.files})
 		u.tasks = append(u.tasks, Sample{at, now.tasks})
@@ -119,7 +121,9 @@ func roleOf(p cluster.Process) string {
 	return "daemon"
 }
 
-// procStatus is the memory of a process in MB, and its threads.
+// procStatus is the memory of a process in MB, and its threads. Without swap the kernel cannot take anonymous memory back;
+// shared memory counts as anonymous. It takes pages of files, such as the program and the store's database, back when it needs
+// memory.
 type procStatus struct{ resident, anonymous, files, tasks float64 }
 
 func readStatus(pid int) (out procStatus, err error) {
@@ -127,7 +131,7 @@ func readStatus(pid int) (out procStatus, err error) {
 	if err != nil {
 		return procStatus{}, err
 	}
-	const mb = 1024 / 1e6 // of one KiB
+	const mb = 1024 / mega // of one KiB
 	for l := range strings.Lines(string(b)) {
 		f := strings.Fields(l)
 		if len(f) < 2 {
@@ -138,7 +142,7 @@ func readStatus(pid int) (out procStatus, err error) {
 		switch f[0] {
 		case "VmRSS:":
 			to = &out.resident
-		case "RssAnon:":
+		case "RssAnon:", "RssShmem:":
 			to = &out.anonymous
 		case "RssFile:":
 			to = &out.files
@@ -151,9 +155,37 @@ func readStatus(pid int) (out procStatus, err error) {
 		if err != nil {
 			return procStatus{}, err
 		}
-		*to = v * unit
+		*to += v * unit
 	}
 	return out, nil
+}
+
+// mappedFiles returns the size of the files that a process maps, in MB; of each at most the mapped part. It bounds the resident
+// pages of files.
+func mappedFiles(pid int) float64 {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+	if err != nil {
+		return 0 // it has just ended
+	}
+	mapped := map[string]int64{}
+	for l := range strings.Lines(string(b)) {
+		f := strings.Fields(l) // address, rights, offset, device, inode, path
+		if len(f) < 6 || f[4] == "0" {
+			continue
+		}
+		var from, to int64
+		if _, err := fmt.Sscanf(f[0], "%x-%x", &from, &to); err == nil {
+			mapped[f[5]] += to - from
+		}
+	}
+	sum := int64(0)
+	for path, size := range mapped {
+		if st, err := os.Stat(path); err == nil {
+			size = min(size, st.Size())
+		}
+		sum += size
+	}
+	return float64(sum) / mega
 }
 
 // Usage is the consumption of all processes of one role. Slopes are of processes that were sampled for at least five
@@ -170,60 +202,101 @@ type Usage struct {
 	Steepest    float64       `json:"steepest"`  // slope of the memory, MB/h
 	MoreFiles   float64       `json:"moreFiles"` // steepest slope of descriptors, 1/h
 	MoreThreads float64       `json:"moreThreads"`
+	// Parts are the parts of the memory; nil: recorded by an earlier version.
+	Parts *Parts `json:"parts,omitempty"`
+}
+
+// Parts are anonymous memory, resident pages of files and the size of these files: the largest in MB, and slopes in MB/h.
+type Parts struct {
+	Anonymous Part `json:"anonymous"`
+	Files     Part `json:"files"`
+	Mapped    Part `json:"mapped"`
+}
+
+// Part is one part of the memory of all processes of one role.
+type Part struct {
+	Most     float64 `json:"most"`
+	Median   float64 `json:"median"`
+	Steepest float64 `json:"steepest"`
+}
+
+// slopes are the slopes of one process, in MB or a number per hour.
+type slopes struct{ memory, anonymous, files, mapped, descriptors, threads float64 }
+
+// grows returns the slopes after the warm-up, and the time that they cover.
+func (u *usage) grows() (s slopes, over time.Duration) {
+	slope := func(samples []Sample) float64 { return Slope(u.warm(samples)) }
+	return slopes{slope(u.resident), slope(u.anonymous), slope(u.files), slope(u.mapped), slope(u.descriptors), slope(u.tasks)},
+		spanOf(u.warm(u.resident))
 }
 
 // Usages returns the consumption by role, and a violation for every process that was sampled for an hour and grew.
 func (r *Resources) Usages() (out []Usage, bad []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	byRole, slopes := map[string]*Usage{}, map[string][]float64{}
+	byRole, grown := map[string]*Usage{}, map[string][]slopes{}
 	for _, p := range slices.SortedFunc(maps.Keys(r.procs), func(a, b cluster.Process) int { return cmp.Compare(a.PID, b.PID) }) {
 		u := r.procs[p]
 		role := byRole[u.role]
 		if role == nil {
-			role = &Usage{Role: u.role}
+			role = &Usage{Role: u.role, Parts: new(Parts)}
 			byRole[u.role] = role
 		}
 		role.Processes++
-		role.Resident = max(role.Resident, most(u.resident))
-		role.Descriptors = max(role.Descriptors, most(u.descriptors))
-		role.Threads = max(role.Threads, most(u.tasks))
-		resident, descriptors, tasks := u.warm(u.resident), u.warm(u.descriptors), u.warm(u.tasks)
-		span := spanOf(resident)
+		for to, samples := range map[*float64][]Sample{&role.Resident: u.resident, &role.Descriptors: u.descriptors, &role.Threads: u.tasks,
+			&role.Parts.Anonymous.Most: u.anonymous, &role.Parts.Files.Most: u.files, &role.Parts.Mapped.Most: u.mapped} {
+			*to = max(*to, most(samples))
+		}
+		s, span := u.grows()
 		if span < slopeSpan {
 			continue
 		}
-		memory, files, threads := Slope(resident), Slope(descriptors), Slope(tasks)
-		first := role.Sloped == 0
 		role.Sloped++
 		role.Longest = max(role.Longest, span.Round(time.Second))
-		slopes[u.role] = append(slopes[u.role], memory)
-		if first {
-			role.Steepest, role.MoreFiles, role.MoreThreads = memory, files, threads
-		}
-		role.Steepest, role.MoreFiles = max(role.Steepest, memory), max(role.MoreFiles, files)
-		role.MoreThreads = max(role.MoreThreads, threads)
+		grown[u.role] = append(grown[u.role], s)
 		if span >= judgedSpan {
-			parts := [2]float64{Slope(u.warm(u.anonymous)), Slope(u.warm(u.files))}
-			bad = append(bad, grown(u.role, p.PID, memory, parts, files, threads)...)
+			bad = append(bad, s.judge(u.role, p.PID)...)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(byRole)) {
-		byRole[name].Median = Quantile(slopes[name], 0.5)
+		byRole[name].summarise(grown[name])
 		out = append(out, *byRole[name])
 	}
 	return out, bad
 }
 
-// grown judges the slopes of one process. The parts of the memory's slope are anonymous memory and pages of files.
-func grown(role string, pid int, memory float64, parts [2]float64, files, threads float64) (bad []string) {
-	if memory > memoryLimit {
-		bad = append(bad, fmt.Sprintf("resources: %s, process %d, grows by %.2f MB/h (%.2f anonymous, %.2f of files): limit %.0f MB/h", role, pid,
-			memory, parts[0], parts[1], memoryLimit))
+// summarise fills in the slopes of a role.
+func (u *Usage) summarise(all []slopes) {
+	of := func(pick func(slopes) float64) (median, steepest float64) {
+		var values []float64
+		for _, s := range all {
+			values = append(values, pick(s))
+		}
+		return Quantile(values, 0.5), Quantile(values, 1)
 	}
-	if files > countLimit || threads > countLimit {
+	u.Median, u.Steepest = of(func(s slopes) float64 { return s.memory })
+	_, u.MoreFiles = of(func(s slopes) float64 { return s.descriptors })
+	_, u.MoreThreads = of(func(s slopes) float64 { return s.threads })
+	p := u.Parts
+	p.Anonymous.Median, p.Anonymous.Steepest = of(func(s slopes) float64 { return s.anonymous })
+	p.Files.Median, p.Files.Steepest = of(func(s slopes) float64 { return s.files })
+	p.Mapped.Median, p.Mapped.Steepest = of(func(s slopes) float64 { return s.mapped })
+}
+
+// judge returns the violations of one process. Pages of files that do not grow are no growth of the process: it reads them one
+// after the other, and the size of the files bounds them.
+func (s slopes) judge(role string, pid int) (bad []string) {
+	if s.anonymous > memoryLimit {
+		bad = append(bad, fmt.Sprintf("resources: %s, process %d, grows by %.2f MB/h of anonymous memory: limit %.0f MB/h", role, pid,
+			s.anonymous, memoryLimit))
+	}
+	if s.files > memoryLimit && s.mapped > memoryLimit {
+		bad = append(bad, fmt.Sprintf("resources: %s, process %d, grows by %.2f MB/h of pages of files, and these files by %.2f MB/h: "+
+			"limit %.0f MB/h", role, pid, s.files, s.mapped, memoryLimit))
+	}
+	if s.descriptors > countLimit || s.threads > countLimit {
 		bad = append(bad, fmt.Sprintf("resources: %s, process %d, has %.1f descriptors and %.1f threads more an hour: limit %.0f", role, pid,
-			files, threads, countLimit))
+			s.descriptors, s.threads, countLimit))
 	}
 	return bad
 }

@@ -1,6 +1,7 @@
 package trial
 
 import (
+	"math"
 	"os"
 	"strings"
 	"testing"
@@ -20,24 +21,37 @@ func TestGrowingProcessIsFound(t *testing.T) {
 		return out
 	}
 	for _, tt := range []struct {
-		name                   string
-		memory, files, threads float64
-		minutes                int
-		want                   []string
+		name             string
+		anonymous, pages float64
+		mapped           float64
+		files, threads   float64
+		minutes          int
+		want             []string
 	}{
-		{"steady", 0.5, 0, 1, 120, nil},
-		{"memory", 3, 0, 0, 120, []string{"supervisor, process 1, grows by 3.00 MB/h (2.00 anonymous, 1.00 of files)"}},
-		{"memory, too short to judge", 3, 0, 0, 70, nil}, // with the 15 minutes in which the store fills
-		{"descriptors", 0, 60, 0, 90, []string{"60.0 descriptors"}},
-		{"threads and memory", 2, 0, 30, 90, []string{"grows by 2.00", "30.0 threads"}},
+		{"steady", 0.5, 0.4, 0, 0, 1, 120, nil},
+		{"anonymous memory", 3, 0, 0, 0, 0, 120, []string{"supervisor, process 1, grows by 3.00 MB/h of anonymous memory: limit 1 MB/h"}},
+		{"anonymous memory instead of pages", 3, -3, 0, 0, 0, 120, []string{"grows by 3.00 MB/h of anonymous memory"}},
+		{"anonymous memory, too short to judge", 3, 0, 0, 0, 0, 70, nil}, // with the 15 minutes in which the store fills
+		{"pages of files that stay", 0, 4, 0, 0, 0, 120, nil},
+		{"pages of files that grow", 0, 4, 5, 0, 0, 120, []string{"grows by 4.00 MB/h of pages of files, and these files by 5.00 MB/h"}},
+		{"files that grow, but few pages", 0, 0.5, 5, 0, 0, 120, nil},
+		{"descriptors", 0, 0, 0, 60, 0, 90, []string{"60.0 descriptors"}},
+		{"threads and memory", 2, 0, 0, 0, 30, 90, []string{"grows by 2.00", "30.0 threads"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := &Resources{procs: map[cluster.Process]*usage{{PID: 1, Started: 1}: {role: "supervisor", resident: grows(tt.memory, tt.minutes),
-				anonymous: grows(tt.memory*2/3, tt.minutes), files: grows(tt.memory/3, tt.minutes),
-				descriptors: grows(tt.files, tt.minutes), tasks: grows(tt.threads, tt.minutes)}}}
+			r := &Resources{procs: map[cluster.Process]*usage{{PID: 1, Started: 1}: {role: "supervisor",
+				resident: grows(tt.anonymous+tt.pages, tt.minutes), anonymous: grows(tt.anonymous, tt.minutes), files: grows(tt.pages, tt.minutes),
+				mapped: grows(tt.mapped, tt.minutes), descriptors: grows(tt.files, tt.minutes), tasks: grows(tt.threads, tt.minutes)}}}
 			u, bad := r.Usages()
 			if len(u) != 1 || u[0].Sloped != 1 || u[0].Processes != 1 {
 				t.Fatalf("usages %+v: want one process with a slope", u)
+			}
+			for of, got := range map[string][2]float64{"memory": {u[0].Steepest, tt.anonymous + tt.pages},
+				"anonymous": {u[0].Parts.Anonymous.Steepest, tt.anonymous}, "pages": {u[0].Parts.Files.Median, tt.pages},
+				"files": {u[0].Parts.Mapped.Median, tt.mapped}} {
+				if math.Abs(got[0]-got[1]) > 1e-6 {
+					t.Errorf("slope of %s: %f, want %f", of, got[0], got[1])
+				}
 			}
 			if len(bad) != len(tt.want) {
 				t.Fatalf("violations %q, want %q", bad, tt.want)
@@ -58,6 +72,12 @@ func TestProcessIsSampled(t *testing.T) {
 	}
 	if sum := s.anonymous + s.files; sum > 1.1*s.resident || sum < 0.8*s.resident {
 		t.Errorf("%+v: want parts that make the whole", s)
+	}
+	if mapped := mappedFiles(os.Getpid()); mapped < s.files || mapped > 1000 {
+		t.Errorf("the mapped files have %f MB, their resident pages %f MB: want more, and no more than the files have", mapped, s.files)
+	}
+	if mapped := mappedFiles(-1); mapped != 0 {
+		t.Errorf("a missing process maps %f MB", mapped)
 	}
 	if _, err := readStatus(-1); err == nil {
 		t.Error("no error for a missing process")

@@ -135,6 +135,7 @@ func specSchema() schema {
 	undone := "has(self.undo) && has(self.undo.onRecovery) && self.undo.onRecovery"
 	uses := func(kinds []string) string { return "self.steps.exists(s, s.executor in " + celList(kinds) + ")" }
 	acts := uses(kindsWith(func(t response.Traits) bool { return t.Class > response.Notify }))
+	waits := kindsWith(func(t response.Traits) bool { return t.Waits })
 	group := "has(self.target) && self.target == 'Group'"
 	rules := []any{
 		rule("self.steps.all(s, self.steps.exists_one(o, o.name == s.name))", "steps: want distinct names"),
@@ -143,10 +144,10 @@ func specSchema() schema {
 		rule("!("+group+") || !has(self.outside)", "outside: want none with target: Group, because conditions describe one node"),
 		rule("!has("+last+".wait) || duration("+last+".wait) == duration('0s')", "steps: want no wait at the last step: nothing comes after it"),
 		rule("!has("+last+".onFailure) || "+last+".onFailure != 'next'", "steps: want onFailure: stop at the last step: nothing comes after it"),
-		rule(last+".executor != '"+string(response.NodeFence)+"'",
-			"steps: want another executor than node.fence at the last step: it only delays the steps after it"),
-		rule("self.steps.all(s, s.executor != '"+string(response.NodeFence)+"' || !has(s.onFailure) || s.onFailure != 'next')",
-			"steps: want onFailure: stop with node.fence: the steps after it need a node that is down"),
+		rule("!("+last+".executor in "+celList(waits)+")",
+			"steps: want another executor than "+strings.Join(waits, ", ")+" at the last step: it only delays the steps after it"),
+		rule("self.steps.all(s, !(s.executor in "+celList(waits)+") || !has(s.onFailure) || s.onFailure != 'next')",
+			"steps: want onFailure: stop with "+strings.Join(waits, ", ")+": the steps after it need a node that is down"),
 		rule("!("+undone+") || "+uses(kindsWith(func(t response.Traits) bool { return t.Undoable })),
 			"undo.onRecovery: want false: no step can be undone"),
 		rule("("+undone+") || !"+uses([]string{string(response.KubernetesRemediate)}),
@@ -161,7 +162,8 @@ func specSchema() schema {
 	match["pattern"] = `\S`
 	outside := mapping([]string{"condition"}, nil, schema{
 		"condition": schema{"type": "string", "maxLength": maxText, "pattern": conditionName.String(), "x-kubernetes-validations": []any{
-			rule("!self.startsWith('lofamo.io/')", "want the type of another program's condition")}},
+			rule("!self.startsWith('lofamo.io/') || self in "+celList(response.ControllerConditions()),
+				"want the type of another program's condition, or one of a management controller")}},
 		"status": optionSchema("True", "False", "Unknown"),
 		"for":    durationSchema(0),
 	})

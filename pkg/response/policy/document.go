@@ -131,8 +131,10 @@ func (r *reader) outside(spec *object, groups bool) []response.Outside {
 		o := r.object(fmt.Sprintf("spec.outside[%d]", i), v)
 		w := response.Outside{Condition: o.text("condition", true, maxText), Status: o.oneOf("status", "True", "True", "False", "Unknown"),
 			For: o.duration("for", 0, 0)}
-		if w.Condition != "" && (!conditionName.MatchString(w.Condition) || strings.HasPrefix(w.Condition, "lofamo.io/")) {
-			r.bad(o.at("condition"), w.Condition, "the type of another program's condition, such as KernelDeadlock or example.org/Healthy")
+		own := strings.HasPrefix(w.Condition, "lofamo.io/") && !slices.Contains(response.ControllerConditions(), w.Condition)
+		if w.Condition != "" && (!conditionName.MatchString(w.Condition) || own) {
+			r.bad(o.at("condition"), w.Condition, "the type of another program's condition, such as KernelDeadlock or example.org/Healthy, or "+
+				strings.Join(response.ControllerConditions(), ", "))
 		}
 		o.done()
 		out = append(out, w)
@@ -180,8 +182,8 @@ func (r *reader) step(path string, v any, before []response.Step, groups bool) r
 	if o.oneOf("onFailure", "stop", "stop", "next") == "next" {
 		s.OnFailure = response.Next
 	}
-	if s.Kind == response.NodeFence && s.OnFailure == response.Next {
-		r.bad(path+".onFailure", "next", "stop with node.fence: the steps after it need a node that is down")
+	if s.Kind.Traits().Waits && s.OnFailure == response.Next {
+		r.bad(path+".onFailure", "next", fmt.Sprintf("stop with %s: the steps after it need a node that is down", s.Kind))
 	}
 	params, _ := o.get("parameters")
 	if s.Kind.Valid() {
@@ -194,7 +196,7 @@ func (r *reader) step(path string, v any, before []response.Step, groups bool) r
 // defaultTimeout returns the timeout of a step that states none. A node that fences itself takes contactWithin, its device's timeout and
 // a margin.
 func defaultTimeout(k response.Kind) time.Duration {
-	if k == response.NodeFence {
+	if k.Traits().Waits {
 		return 15 * time.Minute
 	}
 	return 30 * time.Second
@@ -207,8 +209,8 @@ func (r *reader) reachable(p *response.Policy, m *matcher) {
 		if last.Wait > 0 {
 			r.bad(path+".wait", last.Wait.String(), "none at the last step: nothing comes after it")
 		}
-		if last.Kind == response.NodeFence {
-			r.bad(path+".executor", string(last.Kind), "another one at the last step: node.fence only delays the steps after it")
+		if last.Kind.Traits().Waits {
+			r.bad(path+".executor", string(last.Kind), fmt.Sprintf("another one at the last step: %s only delays the steps after it", last.Kind))
 		}
 		if last.OnFailure == response.Next {
 			r.bad(path+".onFailure", "next", "stop at the last step: nothing comes after it")

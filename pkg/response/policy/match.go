@@ -106,6 +106,9 @@ func (q *question) possible(durations []time.Duration) bool {
 	known := map[string]any{"fault.state": q.s.String()}
 	if !q.groups {
 		known["fault.component"] = q.c.String()
+		if q.c > fault.ComponentDNP || q.s != fault.Failed { // never proven of anything else
+			known["fault.kernelDead"] = ""
+		}
 	}
 	if !q.ask(known) {
 		return false // false for every cause and duration: most conditions end here for most components
@@ -212,6 +215,8 @@ func (a activation) ResolveName(name string) (any, bool) {
 		return types.Bool(f.Unreachable), true
 	case "fault.platform":
 		return types.String(f.Platform.String()), true
+	case "fault.kernelDead":
+		return types.String(f.KernelDead.String()), true
 	case "fault.watchdog":
 		return types.String(f.Watchdog.String()), true
 	case "fault.flapping":

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,13 +25,13 @@ spec:
 
 func TestOutsideConditionsAreRead(t *testing.T) {
 	docs, err := Parse([]byte(withOutside("Node",
-		`[{condition: KernelDeadlock, for: 30s}, {condition: example.org/Healthy, status: "False"}]`)))
+		`[{condition: KernelDeadlock, for: 30s}, {condition: example.org/Healthy, status: "False"}, {condition: lofamo.io/NodePoweredOff}]`)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []response.Outside{{Condition: "KernelDeadlock", Status: "True", For: 30 * time.Second},
-		{Condition: "example.org/Healthy", Status: "False"}}
-	if got := docs[0].Policy.Outside; len(got) != 2 || got[0] != want[0] || got[1] != want[1] {
+		{Condition: "example.org/Healthy", Status: "False"}, {Condition: response.NodePoweredOff, Status: "True"}}
+	if got := docs[0].Policy.Outside; !slices.Equal(got, want) {
 		t.Errorf("%+v", got)
 	}
 	for given, want := range map[string]string{

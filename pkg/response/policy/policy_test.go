@@ -76,6 +76,9 @@ func TestConditionsMatchFaults(t *testing.T) {
 		`node.id.matches("^n[0-9]$")`:                                                    "true",
 		`["memory", "host"].exists(c, c == fault.component)`:                             "true",
 		`fault.platform == ""`:                                                           "true",
+		`fault.kernelDead == ""`:                                                         "true",
+		`fault.kernelDead == "yes"`:                                                      "false",
+		`fault.kernelDead == "no"`:                                                       "false",
 		`fault.platform == "dpu"`:                                                        "false",
 	} {
 		got, err := compiled(t, match).Match(&s)
@@ -371,5 +374,34 @@ func TestDeadHalfOnSharedKernelIsNoDeadMachine(t *testing.T) {
 	}
 	if reset != 1 {
 		t.Errorf("reset-dead-host matches a dead host beside a living network processor in %d policies: want 1", reset)
+	}
+}
+
+// TestKernelDeadIsNeverTrueByDefault: a condition on a dead kernel is met only by its proof, one on a dead agent only by a living kernel.
+// Values that do not exist, and faults of which it is never proven, are refused.
+func TestKernelDeadIsNeverTrueByDefault(t *testing.T) {
+	for k, want := range map[fault.KernelDead][2]bool{0: {}, fault.KernelIsDead: {true, false}, fault.KernelIsAlive: {false, true}} {
+		s := response.Subject{Fault: response.Fault{Node: "n1", Component: fault.ComponentHost, State: fault.Failed, Cause: fault.CauseHost,
+			KernelDead: k}}
+		for i, match := range []string{`fault.kernelDead == "yes"`, `fault.kernelDead == "no"`} {
+			if got, err := compiled(t, match).Match(&s); err != nil || got != want[i] {
+				t.Errorf("%s of %q: %v, %v; want %v", match, k, got, err, want[i])
+			}
+		}
+	}
+	for match, want := range map[string]string{
+		`fault.kernelDead == "true"`:                                    `fault.kernelDead: given "true": want one of , yes, no`,
+		`fault.kernelDead`:                                              "given a condition that is a string: want a bool",
+		`fault.kernelDead == true`:                                      "found no matching overload",
+		`fault.component == "memory" && fault.kernelDead == "yes"`:      "no fault can meet",
+		`fault.state == "UNKNOWN" && fault.kernelDead in ["yes", "no"]`: "no fault can meet",
+	} {
+		if _, err := Parse(policyWith(match)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", match, err, want)
+		}
+	}
+	group := strings.Replace(string(policyWith(`fault.kernelDead == "yes"`)), "spec:", "spec:\n  target: Group", 1)
+	if _, err := Parse([]byte(group)); err == nil {
+		t.Error("a policy for group faults may ask for a dead kernel")
 	}
 }

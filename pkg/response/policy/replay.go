@@ -29,8 +29,10 @@ type ReplayOptions struct {
 	Enforce bool
 	// Approve lists subjects that approve every response at once.
 	Approve []string
-	Took    time.Duration // duration of each step; 0 stands for 1 s
-	Tail    time.Duration // how long the replay continues after the last event; 0 stands for 1 h
+	// KernelDead is assumed of every FAILED node and half: recordings do not contain it. 0: unknown, as in a new cluster.
+	KernelDead fault.KernelDead
+	Took       time.Duration // duration of each step; 0 stands for 1 s
+	Tail       time.Duration // how long the replay continues after the last event; 0 stands for 1 h
 }
 
 // ReplayReport is the result of a replay.
@@ -72,7 +74,8 @@ const token = 1
 //
 // Nothing is carried out: every step succeeds after ReplayOptions.Took. Recordings do not contain the age of evidence, so
 // evidence counts as fresh while its fault stands. Every node counts as booted before, and boots again as soon as it
-// was reset. Every node counts as one that fences itself (node.fence). The replay finds the incidents itself, with the
+// was reset. Every node counts as one that fences itself (node.fence). Whether a kernel died with a fault is unknown, unless
+// ReplayOptions.KernelDead assumes it. The replay finds the incidents itself, with the
 // rules and default periods of pkg/awareness.
 func Replay(events []Recorded, o ReplayOptions) (ReplayReport, error) {
 	if len(events) == 0 {
@@ -152,8 +155,13 @@ var assumedWatchdog = response.Watchdog{Armed: true, Timeout: 10 * time.Second, 
 // step feeds an event to the engine, and answers its requests at once.
 func (r *replay) step(at time.Time, ev response.Event) {
 	r.now = at
-	if f, ok := ev.(response.FaultChanged); ok && f.Watchdog == (response.Watchdog{}) {
-		f.Watchdog = assumedWatchdog
+	if f, ok := ev.(response.FaultChanged); ok {
+		if f.Watchdog == (response.Watchdog{}) {
+			f.Watchdog = assumedWatchdog
+		}
+		if f.State == fault.Failed && f.Component <= fault.ComponentDNP && f.KernelDead == 0 {
+			f.KernelDead = r.o.KernelDead
+		}
 		ev = f
 	}
 	out := r.e.Step(at, ev)

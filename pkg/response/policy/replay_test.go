@@ -139,3 +139,29 @@ func TestReplayRefusesInvalidInput(t *testing.T) {
 		t.Error("limits that allow nothing, and no error")
 	}
 }
+
+// TestReplayAssumesKernelDead: recordings do not say whether a kernel died, so a policy that asks for that acts only on the assumption.
+func TestReplayAssumesKernelDead(t *testing.T) {
+	docs, err := Parse(policyWith(`fault.component == "host" && fault.kernelDead == "yes"`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for assumed, want := range map[fault.KernelDead]int{0: 0, fault.KernelIsAlive: 0, fault.KernelIsDead: 1} {
+		o := options(t, grid.Dims{X: 2, Y: 2, Z: 2})
+		o.Policies, o.KernelDead = Policies(docs), assumed
+		r, err := Replay([]Recorded{change(0, "n1-0-0", fault.ComponentHost, fault.Failed), change(time.Second, "n0-0-0", fault.ComponentMemory,
+			fault.Failed)}, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		proposed := 0
+		for _, d := range r.Decisions {
+			if d.Act == response.Proposes {
+				proposed++
+			}
+		}
+		if proposed != want {
+			t.Errorf("assumed %q: %d responses, want %d", assumed, proposed, want)
+		}
+	}
+}

@@ -55,6 +55,12 @@ func (f *Fence) Disarmed() { f.armed = false }
 // Look takes a look. It reports whether to feed the device now, which arms it the first time. why is the reason for not
 // feeding an armed device, and empty otherwise.
 func (f *Fence) Look(now time.Time, l FenceLook) (feed bool, why string) {
+	f.take(now, l)
+	return f.decide(now)
+}
+
+// take takes a reading that began at a time.
+func (f *Fence) take(now time.Time, l FenceLook) {
 	if f.contact.IsZero() {
 		f.contact, f.moved = now, [2]time.Time{now, now}
 	}
@@ -72,6 +78,10 @@ func (f *Fence) Look(now time.Time, l FenceLook) (feed bool, why string) {
 	if l.Service && advances[0] || l.Links && advances[1] {
 		f.contact, f.reached = now, true
 	}
+}
+
+// decide returns what Look does.
+func (f *Fence) decide(now time.Time) (feed bool, why string) {
 	if !f.armed {
 		f.armed = f.seen[0] && f.seen[1] && f.late(now) == "" && (f.ContactWithin == 0 || f.reached)
 		return f.armed, ""

@@ -2,7 +2,10 @@ package dnpcore
 
 import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/watchdog"
+
+	"github.com/lofamo/lofamo/internal/agent/actions"
 )
 
 // Acted reports the outcome of an order to act (Output.Acts).
@@ -13,9 +16,11 @@ type Acted struct {
 func (Acted) dnpEvent() {}
 
 // onActOrder handles an order to act that arrived through the torus. It passes the order to the host half. If that half
-// is not alive, this half executes the order, so that a supervisor can still restart the node's host half.
+// is not alive, this half executes the order, so that a supervisor can still restart the node's host half. It also executes the restart
+// of a DNP half with a kernel of its own.
 func (m *Machine) onActOrder(o *lofamov1.ActOrder, envelope []byte) {
-	if m.verdict == watchdog.Alive {
+	order := actions.FromWire(o)
+	if own := m.cfg.Window && order.Half() == fault.HalfDNP; m.verdict == watchdog.Alive && !own {
 		m.toHost(envelope)
 	} else {
 		m.out.Acts = append(m.out.Acts, o)

@@ -163,6 +163,8 @@ type Machine struct {
 	hopsSet    bool // the host half has set the maximum number of hops
 
 	window     halfcore.Window // at the last read
+	told       torus.Status    // what the neighbours know about the host half: Host and HostDead
+	deadHosts  deadHosts
 	readerWake time.Time
 	writerWake time.Time
 	digestAt   time.Time // while speaking
@@ -291,7 +293,7 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		m.onReadings(now, ev.Readings)
 	case Bad, Session, Refused:
 		m.onLink(now, ev)
-	case FromHost, Set:
+	case FromHost, Set, DeadHosts:
 		m.onMail(now, ev)
 	case Opened:
 		m.onOpened(now, ev.Opened)
@@ -408,6 +410,7 @@ func (m *Machine) tick(now time.Time) {
 	m.tickConfiguration(now)
 	m.tickMask(now)
 	m.tickPeers(now)
+	m.tickDeadHosts(now)
 	m.plainOutput(m.plain.Tick(now))
 	m.sender.Tick(now)
 }

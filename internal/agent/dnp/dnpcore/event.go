@@ -114,9 +114,17 @@ type Ended struct {
 	Age time.Duration
 }
 
+// DeadHosts holds the directions whose neighbours have a dead host in the fault map, as this node's host half knows it. It
+// counts for DeadHostsLife: the host half repeats it.
+type DeadHosts struct{ Dead [grid.NumDirections]bool }
+
+// DeadHostsLife is how long a DeadHosts counts.
+const DeadHostsLife = 5 * time.Second
+
 // Hint is an observation about the rails for the outbox to judge: Damaged or SpoolState.
 type Hint struct{ Event servicenet.Event }
 
+func (DeadHosts) dnpEvent() {}
 func (Hint) dnpEvent()      {}
 func (Health) dnpEvent()    {}
 func (Ended) dnpEvent()     {}

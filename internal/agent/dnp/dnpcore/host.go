@@ -8,6 +8,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
@@ -31,6 +32,7 @@ func (m *Machine) onHost(now time.Time, ev Host) {
 	if ev.Taken {
 		m.judge(now, ev.Sample)
 		m.observeBus(now)
+		m.reviewStale(now)
 	}
 	if m.verdict == watchdog.Stale || ev.Unreadable || ev.Sample.Corrupt {
 		return
@@ -97,6 +99,34 @@ func (m *Machine) observeBus(now time.Time) {
 	}
 }
 
+// reviewStale follows what the window says about a host half that is stale: its kernel may answer only after the verdict, or
+// fall silent.
+func (m *Machine) reviewStale(now time.Time) {
+	if m.verdict != watchdog.Stale || m.window.State == 0 {
+		return
+	}
+	m.stateStale(now, 0)
+	if s := m.hostStatus(); s != m.told {
+		m.beatAll()
+	}
+}
+
+// hostStatus returns what the neighbours learn about the host half. Over a silent window this half cannot tell a dead kernel from a
+// cut bus: then the word is not valid, and the host is not called dead. The neighbours take the supervisors' verdict.
+func (m *Machine) hostStatus() torus.Status {
+	w, dead := m.host, m.verdict == watchdog.Stale
+	if dead && m.ended == "" && m.window.State == watchdog.WindowSilent {
+		w.Valid, dead = false, false
+	}
+	return torus.Status{Host: w.Encode(), HostDead: dead}
+}
+
+// stateStale states that the host half is dead.
+func (m *Machine) stateStale(now time.Time, age time.Duration) {
+	halfcore.DeadHalf{Node: m.self, Component: fault.ComponentHost, Health: m.health.As(now).Host, Ended: m.ended, Age: age,
+		Otherwise: "watchdog word not valid"}.State(now, m.ledger, m.window)
+}
+
 // becomeStale handles the total host breakdown (Table II): it informs the neighbours by a frame at once, and the
 // supervisors by a report through them.
 func (m *Machine) becomeStale(now time.Time, age time.Duration) {
@@ -105,32 +135,17 @@ func (m *Machine) becomeStale(now time.Time, age time.Duration) {
 		m.note(NoteHost, "the host half does not validate its word: last valid %s ago", age.Round(time.Millisecond))
 	}
 	m.ledger.Changes(now) // the host half reported these while it lived
-	m.failed(now, fault.ComponentHost, fault.KindWatchdog, m.whyStale(now), age, m.ended != "" || m.window.Ended())
+	m.stateStale(now, age)
 	m.test(now, selftest.Excused{Module: selftest.Module{Kind: selftest.Mailbox}})
 	m.speaking, m.digestAt, m.aliveAt, m.withdrawAt = true, now.Add(m.cfg.Periods.DigestPeriod), time.Time{}, time.Time{}
 	m.beatAll()
-}
-
-// whyStale returns why the host half has failed: its daemon's reason, if the daemon has given it up, or how its
-// process ended.
-func (m *Machine) whyStale(now time.Time) string {
-	if why := halfcore.WhyGivenUp(m.health.As(now).Host); why != "" {
-		return why
-	}
-	if m.ended != "" {
-		return m.ended
-	}
-	if m.window.Ended() {
-		return "its kernel refuses frames: its process has ended"
-	}
-	return "watchdog word not valid"
 }
 
 // onHealth records the health of a half.
 func (m *Machine) onHealth(now time.Time, ev Health) {
 	m.health.Set(now, ev.Half, ev.Health)
 	if ev.Half == fault.HalfHost && m.verdict == watchdog.Stale {
-		m.failed(now, fault.ComponentHost, fault.KindWatchdog, m.whyStale(now), 0, m.ended != "")
+		m.stateStale(now, 0)
 	}
 }
 

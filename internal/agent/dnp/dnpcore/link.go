@@ -47,7 +47,7 @@ func newLink(cfg Config, d grid.Direction, now time.Time) (*link, error) {
 		return nil, err
 	}
 	l := &link{dir: d, dst: dst, machine: torus.NewLink(lc, now), wake: now, bucket: newBucket(cfg.RelayRate, cfg.RelayRate, now),
-		bulk: newBucket(cfg.BulkRate, cfg.BulkBurst, now)}
+		bulk: newBucket(cfg.BulkRate, cfg.BulkBurst, now), cause: watchdog.BitOfMap}
 	l.detail = l.machine.Detail()
 	return l, nil
 }
@@ -76,8 +76,9 @@ func (l *link) informed() bool {
 func (m *Machine) status(l *link) torus.Status {
 	w := m.word
 	w.Valid = true
+	m.told = m.hostStatus()
 	return torus.Status{
-		Epoch: m.sender.Epoch(), DNP: w.Encode(), Host: m.host.Encode(), HostDead: m.verdict == watchdog.Stale,
+		Epoch: m.sender.Epoch(), DNP: w.Encode(), Host: m.told.Host, HostDead: m.told.HostDead,
 		Hops: !m.cfg.NoHops, Diagnosis: !m.cfg.NoHops, Express: m.express.machine != nil, Masked: !m.mask.wanted().Usable(l.dir),
 	}
 }
@@ -265,6 +266,10 @@ func linkHealth(s torus.LinkState) watchdog.Health {
 // empty nibble is a breakdown, one with a nibble lists the broken parts (§IV-B, Tables III and V). Over a silent link
 // both are cleared, because the state is unknown. The last cause before a breakdown stays on the extension page until
 // the host lives again.
+//
+// A neighbour whose window to its host is silent sends a host word that is not valid, and does not call the host dead. Then the fault map
+// decides (DeadHosts). The DNP half sets BitOfMap in the word of the last cause, so that the host half does not report the verdict as its
+// own evidence.
 func (m *Machine) neighbourChanged(l *link) {
 	i := l.dir.Index()
 	var failed bool
@@ -272,13 +277,18 @@ func (m *Machine) neighbourChanged(l *link) {
 	if l.informed() {
 		word, err := watchdog.DecodeHostWord(l.peer.Host)
 		switch {
-		case l.peer.HostDead:
+		case l.peer.HostDead, err == nil && !word.Valid && m.deadHosts.dead[i]:
 			failed = true
+			cause := l.cause &^ watchdog.BitOfMap
 			if err == nil && word.Faults().Any() {
-				m.storeCause(l, l.peer.Host&^watchdog.ValidBit)
+				cause = l.peer.Host &^ watchdog.ValidBit
 			}
+			if !l.peer.HostDead {
+				cause |= watchdog.BitOfMap
+			}
+			m.storeCause(l, cause)
 		default:
-			m.storeCause(l, 0)
+			m.storeCause(l, watchdog.BitOfMap)
 			if err == nil {
 				faults = word.Faults()
 				failed = faults.Any()

@@ -130,12 +130,11 @@ func (m *Machine) mapWord() mapping.Word {
 			w.Bad |= 1 << i
 		}
 	}
-	switch m.verdict {
-	case watchdog.Alive:
+	switch {
+	case m.verdict == watchdog.Alive:
 		w.Host = mapping.HostAlive
-	case watchdog.Stale:
+	case m.hostStatus().HostDead:
 		w.Host = mapping.HostDead
-	default:
 	}
 	return w
 }

@@ -74,6 +74,7 @@ func (m *Machine) relink(now time.Time, next peers.State, was, is [grid.NumDirec
 			begin = append(begin, d)
 		}
 		m.out.Repeer = append(m.out.Repeer, d)
+		m.deadHosts.dead[i] = false // that was another neighbour
 		if l != nil && changes {
 			m.sayFarewell(l)
 		}
@@ -200,7 +201,7 @@ func (m *Machine) endLink(now time.Time, l *link) {
 	l.peer, l.session = torus.PeerStatus{}, false
 	m.linkChanged(now, l, torus.Detail{Rx: torus.LinkUnknown, Tx: torus.LinkUnknown})
 	m.neighbourChanged(l)
-	m.storeCause(l, 0)
+	m.storeCause(l, watchdog.BitOfMap)
 	m.links[i] = nil
 	m.frames = slices.DeleteFunc(m.frames, func(f Outgoing) bool { return f.Dir == l.dir })
 	m.redial = slices.DeleteFunc(m.redial, func(d grid.Direction) bool { return d == l.dir })
@@ -238,7 +239,7 @@ func (m *Machine) beginLink(now time.Time, d grid.Direction, grace time.Duration
 	m.linkChanged(now, l, l.machine.Detail())
 	m.out.Details = append(m.out.Details, l.extension()) // includes the loss rate
 	m.neighbourChanged(l)
-	m.storeCause(l, 0)
+	m.storeCause(l, watchdog.BitOfMap)
 	m.diagnosis.before[i], m.selfTest.epochs[i], m.selfTest.excused[i] = torus.LinkStats{}, 0, false
 	m.test(now, selftest.Renewed{Module: linkModule(d)})
 	m.waysChanged(now)

@@ -35,7 +35,8 @@ import (
 //	window alive|refused|silent   that to the host half's kernel, from now on
 //	host ended HOW            the kernel confirms that its process has ended
 //	host word none|memory|service-network|peripheral/0    broken in the host word
-//	peer DIR alive|dead|host-dead|memory|ok|masked|unmasked     the neighbour there: its state and status
+//	peer DIR alive|dead|host-dead|host-silent|memory|ok|masked|unmasked     the neighbour there: its state and status
+//	dead-hosts DIR...         in the fault map, as the host half knows it
 //	announce DIR DURATION     the neighbour there, dead, is being restarted and back by then
 //	cut DIR in|out|both|none  frames that do not pass
 //	lose DIR PERCENT          of incoming frames damaged, evenly
@@ -100,6 +101,7 @@ type world struct {
 	hostAlive  bool
 	corrupt    bool
 	hostDead   map[grid.Direction]bool // last sent in frames
+	hostKnown  map[grid.Direction]bool // the last host word in frames was valid
 	maskedAt   map[grid.Direction]bool // last sent in frames
 	diskHangs  bool
 	sensorsAt  time.Time // when the sensors answer next
@@ -125,7 +127,8 @@ func newWorld(t *testing.T, dims, at string, options ...string) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, now: start, begun: start, hostAlive: true, hostDead: map[grid.Direction]bool{}, maskedAt: map[grid.Direction]bool{}}
+	w := &world{t: t, now: start, begun: start, hostAlive: true, hostDead: map[grid.Direction]bool{}, hostKnown: map[grid.Direction]bool{},
+		maskedAt: map[grid.Direction]bool{}}
 	w.cfg = Config{
 		Topo: halfcore.NewTopology(fault.DefaultNodeID(c), c, d, nil), Periods: p, MaxHops: 3, LinkGrace: time.Second, Hold: 2 * time.Second,
 		RelayRate: 5,
@@ -292,6 +295,13 @@ func (w *world) transmit(o *Outgoing) {
 	if dead := o.Frame.Flags&torus.FlagHostDead != 0; dead != w.hostDead[o.Dir] {
 		w.hostDead[o.Dir] = dead
 		w.say("tells %s: host dead %t", o.Dir, dead)
+	}
+	switch known := o.Frame.Host&watchdog.ValidBit != 0; {
+	case !known && w.hostKnown[o.Dir]:
+		w.say("tells %s: host not known", o.Dir)
+		w.hostKnown[o.Dir] = false
+	case known:
+		w.hostKnown[o.Dir] = true
 	}
 	if masked := o.Frame.Flags&torus.FlagMasked != 0; masked != w.maskedAt[o.Dir] {
 		w.maskedAt[o.Dir] = masked
@@ -541,6 +551,12 @@ func (w *world) do(args []string) {
 			"alive": watchdog.WindowAlive, "refused": watchdog.WindowRefused, "silent": watchdog.WindowSilent,
 		}[args[1]]
 		w.window.Silence = 70 * time.Millisecond
+	case "dead-hosts":
+		var ev DeadHosts
+		for _, d := range args[1:] {
+			ev.Dead[w.peerOf(d).dir.Index()] = true
+		}
+		w.step(ev)
 	case "host-up":
 		w.step(FromHost{Message: halfcore.Relay{Kind: halfcore.RelayUp, Envelope: []byte(args[1])}})
 	case "host-down":
@@ -621,6 +637,8 @@ func (w *world) setPeer(p *peer, what string) {
 		return
 	case "host-dead":
 		p.status.HostDead = true
+	case "host-silent":
+		p.status.HostDead, p.status.Host = false, watchdog.HostWord{Memory: watchdog.HealthBroken}.Encode()
 	case "memory":
 		p.status.Host = watchdog.HostWord{Valid: true, Memory: watchdog.HealthBroken}.Encode()
 	case "masked", "unmasked":

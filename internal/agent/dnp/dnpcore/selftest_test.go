@@ -30,6 +30,8 @@ type pair struct {
 	// slow is the time that a frame takes in addition to a millisecond.
 	slow     func(f torus.Frame) time.Duration
 	noMail   bool // the hosts' mailboxes echo nothing
+	mailFull bool // the hosts' mailboxes refuse held messages
+	mailed   int  // held messages that they took
 	flips    bool // the registers of the first alter what it writes
 	messages int  // message frames of the first
 	tests    int  // test frames of the first
@@ -109,6 +111,13 @@ func (p *pair) step(i int, ev Event) {
 			data[len(data)-1] ^= 1
 		}
 		p.flying = append(p.flying, flying{p.now.Add(time.Millisecond), i, Test{selftest.Returned{Module: probe.Module, Data: data}}})
+	}
+	for _, h := range slices.Clone(out.Hand) {
+		if p.mailFull {
+			p.step(i, NotTaken{h.Slot})
+			continue
+		}
+		p.mailed++
 	}
 	if out.TakeHost {
 		p.step(i, Host{Taken: true, Sample: watchdog.Sample{Valid: true}, Word: watchdog.HostWord{Valid: true}})

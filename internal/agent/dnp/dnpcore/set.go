@@ -26,6 +26,8 @@ func (m *Machine) onMail(now time.Time, ev Event) {
 		m.onFromHost(now, ev)
 	case Set:
 		m.onSet(now, ev)
+	case DeadHosts:
+		m.onDeadHosts(now, ev)
 	}
 }
 

@@ -20,8 +20,12 @@ const (
 	netconsoleBurst = 400  // lines at once
 	netconsoleRate  = 50   // lines a second after that
 	netconsoleAge   = 10 * time.Second
-	// netconsoleAgain is the time after an error in which a sender's next one counts only if it is graver.
+	// netconsoleAgain is the time after an error during which a sender's next error counts only if it is graver, or from another boot.
 	netconsoleAgain = time.Minute
+	// netconsoleBoot is shorter than the time that any machine needs from an error to the first error of its next boot.
+	netconsoleBoot = 5 * time.Second
+	// maxUptime bounds the time stamps that count.
+	maxUptime = 100 * 365 * 24 * time.Hour
 )
 
 // Lines of context before and behind an error.
@@ -61,6 +65,7 @@ type netconsoleSender struct {
 	lastAt time.Time
 	death  KernelDeath // zero: none
 	at     time.Time   // of death
+	booted time.Time   // when the kernel of death booted, computed from the time stamp of the line; zero: the line had none
 	words  *lofamov1.LastWords
 	behind int // lines of context that are still missing
 }
@@ -208,15 +213,21 @@ func extended(b []byte) (stamp, text string, offset, total int, ok bool) {
 
 // line takes one line, and reports whether it changes the last words.
 func (n *Netconsole) line(s *netconsoleSender, now time.Time, from netip.Addr, line string) bool {
-	if s.words != nil && now.Sub(s.at) >= netconsoleAgain {
+	death, ok := ReadKernelLog([]byte(line))
+	var booted time.Time
+	if ok {
+		booted = bootOf(now, line)
+	}
+	rebooted := death.Key != s.death.Key && !booted.IsZero() && !s.booted.IsZero() && booted.Sub(s.booted) >= netconsoleBoot
+	if age := now.Sub(s.at); s.words != nil && (age >= netconsoleAgain || age >= netconsoleBoot && rebooted) {
 		s.words, s.death, s.behind = nil, KernelDeath{}, 0
 	}
-	if death, ok := ReadKernelLog([]byte(line)); ok && death.graver(s.death) {
+	if ok && death.graver(s.death) {
 		n.serial++
 		if n.serial == 0 {
 			n.serial++
 		}
-		s.death, s.at, s.behind = death, now, wordsBehind
+		s.death, s.at, s.booted, s.behind = death, now, booted, wordsBehind
 		s.words = &lofamov1.LastWords{Node: string(s.node), From: from.String(), End: lofamov1.BootEnd(death.End), Line: death.Line,
 			Context: s.before, Serial: n.serial}
 		s.before = nil
@@ -234,6 +245,16 @@ func (n *Netconsole) line(s *netconsoleSender, now time.Time, from netip.Addr, l
 	s.before = append(s.before, text)
 	s.before = s.before[max(0, len(s.before)-wordsBefore):]
 	return false
+}
+
+// bootOf computes when a machine booted, from the time stamp of a line that arrives now; zero: the line has no time stamp.
+func bootOf(now time.Time, line string) time.Time {
+	stamp, _, found := strings.Cut(strings.TrimPrefix(string(withoutLevel([]byte(line))), "["), "]")
+	uptime, err := strconv.ParseFloat(strings.TrimSpace(stamp), 64)
+	if !found || err != nil || !(uptime >= 0 && uptime < maxUptime.Seconds()) {
+		return time.Time{}
+	}
+	return now.Add(-time.Duration(uptime * float64(time.Second)))
 }
 
 // Words returns copies of the newest last words, the newest first, at most servicenet.MaxLastWords.

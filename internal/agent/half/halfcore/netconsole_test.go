@@ -1,6 +1,7 @@
 package halfcore
 
 import (
+	"fmt"
 	"net/netip"
 	"reflect"
 	"strings"
@@ -68,12 +69,30 @@ func TestNetconsoleFindsLastWords(t *testing.T) {
 	}
 }
 
-// TestNetconsoleTellsOneDeathOnce: the same error counts again only after some time.
+// TestNetconsoleTellsOneDeathOnce: the same error counts again only after some time, or from another boot.
 func TestNetconsoleTellsOneDeathOnce(t *testing.T) {
-	n, now := receiver(), time.Unix(1000, 0)
-	say := func(after time.Duration) bool { return n.Packet(now.Add(after), sender, []byte(panicLine+"\n")) }
-	if !say(0) || say(time.Second) || say(netconsoleAgain-1) || !say(netconsoleAgain) {
-		t.Error("want the first, and the one after a minute")
+	type at struct{ arrives, uptime time.Duration } // uptime < 0: the line has no time stamp
+	const s = time.Second
+	for name, tt := range map[string]struct {
+		lines []at
+		want  []bool
+	}{
+		"one boot":               {[]at{{0, 9 * s}, {s, 10 * s}, {59 * s, 68 * s}, {60 * s, 69 * s}}, []bool{true, false, false, true}},
+		"no time stamps":         {[]at{{0, -1}, {s, -1}, {59 * s, -1}, {60 * s, -1}}, []bool{true, false, false, true}},
+		"reboots":                {[]at{{0, 90 * s}, {20 * s, 9 * s}, {50 * s, 25 * s}}, []bool{true, true, true}},
+		"copies of one packet":   {[]at{{0, 9 * s}, {s, 9 * s}, {6 * s, 9 * s}}, []bool{true, false, false}},
+		"a boot takes some time": {[]at{{0, 90 * s}, {s, s / 2}, {2 * s, s}}, []bool{true, false, false}},
+	} {
+		n, now := receiver(), time.Unix(1000, 0)
+		for i, l := range tt.lines {
+			line := "Kernel panic - not syncing: Fatal exception\n"
+			if l.uptime >= 0 {
+				line = fmt.Sprintf("[%12.6f] %s", l.uptime.Seconds(), line)
+			}
+			if got := n.Packet(now.Add(l.arrives), sender, []byte(line)); got != tt.want[i] {
+				t.Errorf("%s: line %d counts: %v, want %v", name, i, got, tt.want[i])
+			}
+		}
 	}
 }
 

@@ -106,10 +106,19 @@ type Cause struct {
 	Detail string `json:"detail,omitempty"`
 }
 
+// ExitMemory is the exit code of a half that has found its memory changed while none of its code ran.
+const ExitMemory = 79
+
+// Memory reports whether the half ended because it had found its memory changed.
+func (c Cause) Memory() bool { return c.Kind == Exited && c.Code == ExitMemory }
+
 // String returns the cause in words that fit after "restarted:" and after "the last".
 func (c Cause) String() string {
 	switch c.Kind {
 	case Exited:
+		if c.Memory() {
+			return "found its memory changed"
+		}
 		return fmt.Sprintf("ended with code %d", c.Code)
 	case Killed:
 		return fmt.Sprintf("ended by signal %d", c.Code)

@@ -1,8 +1,10 @@
 package halfcore
 
 import (
+	"cmp"
 	"time"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
@@ -30,3 +32,29 @@ func (w Window) Bus(node fault.NodeID, v watchdog.Verdict) (o fault.Observation,
 
 // Ended reports whether the other half's kernel says that its process has ended.
 func (w Window) Ended() bool { return w.State == watchdog.WindowRefused }
+
+// DeadHalf is a half's statement that the node's other half is dead.
+type DeadHalf struct {
+	Node      fault.NodeID
+	Component fault.Component
+	Health    *lofamov1.HalfHealth // of the dead half; nil: not known
+	Ended     string               // how its process ended; empty: not known to have ended
+	Otherwise string               // why, if nothing better is known
+	Age       time.Duration        // of its last sign of life
+}
+
+// State records in the ledger that the half is FAILED, and whether its process is known to have ended. The detail is the daemon's reason
+// for giving the half up, else how the process ended, else Otherwise. A change of Ended alone is reported too, because the supervisors
+// wait longer for a process that may only be cut off.
+func (d DeadHalf) State(now time.Time, l *Ledger, w Window) {
+	ended, why := d.Ended != "" || w.Ended(), ""
+	if ended {
+		why = "ended"
+	}
+	refused := ""
+	if w.Ended() {
+		refused = "its kernel refuses frames: its process has ended"
+	}
+	l.Because(now, fault.Observation{Node: d.Node, Component: d.Component, State: fault.Failed, Kind: fault.KindWatchdog,
+		Detail: cmp.Or(WhyGivenUp(d.Health), d.Ended, refused, d.Otherwise), Age: d.Age, Ended: ended}, why)
+}

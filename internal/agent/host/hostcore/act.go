@@ -2,6 +2,10 @@ package hostcore
 
 import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+
+	"github.com/lofamo/lofamo/internal/agent/actions"
 )
 
 // Act is a verified order to act. The action runner of this node executes it and answers with Acted.
@@ -22,8 +26,15 @@ type Acted struct {
 
 func (Acted) hostEvent() {}
 
-// onActOrder handles an order to this node. It decides nothing: the ledger and the agent's configuration do.
+// onActOrder handles an order to this node. It decides nothing: the ledger and the agent's configuration do. A restart of a DNP half
+// with another kernel is for the daemon there.
 func (m *Machine) onActOrder(ev Received, o *lofamov1.ActOrder) {
+	if order := actions.FromWire(o); m.cfg.Window && order.Half() == fault.HalfDNP && m.verdict == watchdog.Alive {
+		if ev.Path != fault.PathTorus {
+			m.passDown(m.self, ev.Opened.Raw)
+		}
+		return
+	}
 	m.out.Acts = append(m.out.Acts, Act{Order: o, Envelope: ev.Opened.Raw, came: ev})
 }
 

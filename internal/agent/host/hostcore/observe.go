@@ -25,6 +25,9 @@ func (m *Machine) onRegisters(now time.Time, ev Registers) {
 	if ev.Taken {
 		m.judge(now, ev.Sample)
 		m.observeBus(now)
+		if m.verdict == watchdog.Stale && m.window.State != 0 {
+			m.stateStale(now, 0) // its kernel may answer only after the verdict, or fall silent
+		}
 	}
 	if m.verdict != watchdog.Alive || ev.Unreadable || ev.Sample.Corrupt {
 		return
@@ -94,31 +97,23 @@ func (m *Machine) becomeStale(now time.Time, age time.Duration) {
 	if m.ended == "" {
 		m.note(NoteDNP, "the DNP half does not validate its word: last valid %s ago", age.Round(time.Millisecond))
 	}
-	m.failed(now, fault.ComponentDNP, fault.KindWatchdog, m.whyStale(now), age, m.ended != "" || m.window.Ended())
+	m.stateStale(now, age)
 	m.forgetDNP(now)
 	m.setRail(now, fault.PathTorus, 0, false, "the DNP half is dead")
 	m.test(now, selftest.Excused{Module: selftest.Module{Kind: selftest.Mailbox}})
 }
 
-// whyStale returns why the DNP half has failed: its daemon's reason, if that has given it up, or how its process ended.
-func (m *Machine) whyStale(now time.Time) string {
-	if why := halfcore.WhyGivenUp(m.health.As(now).DNP); why != "" {
-		return why
-	}
-	if m.ended != "" {
-		return m.ended
-	}
-	if m.window.Ended() {
-		return "its kernel refuses frames: its process has ended"
-	}
-	return fmt.Sprintf("watchdog word not valid for %d reads", m.cfg.Periods.ReadMisses+1)
+// stateStale states that the DNP half is dead.
+func (m *Machine) stateStale(now time.Time, age time.Duration) {
+	halfcore.DeadHalf{Node: m.self, Component: fault.ComponentDNP, Health: m.health.As(now).DNP, Ended: m.ended, Age: age,
+		Otherwise: fmt.Sprintf("watchdog word not valid for %d reads", m.cfg.Periods.ReadMisses+1)}.State(now, m.ledger, m.window)
 }
 
 // onHealth stores the health of a half.
 func (m *Machine) onHealth(now time.Time, ev Health) {
 	m.health.Set(now, ev.Half, ev.Health)
 	if ev.Half == fault.HalfDNP && m.verdict == watchdog.Stale {
-		m.failed(now, fault.ComponentDNP, fault.KindWatchdog, m.whyStale(now), 0, m.ended != "")
+		m.stateStale(now, 0)
 	}
 }
 
@@ -244,7 +239,7 @@ func (m *Machine) informed(d grid.Direction) bool {
 // observeNeighbour reads the DNP half's knowledge of a neighbour's host (Tables III and V): a neighbour bit with an
 // empty nibble is a host breakdown; a nibble that is not empty names the cause.
 func (m *Machine) observeNeighbour(now time.Time, n halfcore.Neighbour) {
-	var known, dead bool
+	var known, dead, own bool // own: not by the fault map alone
 	var broken watchdog.NeighbourFaults
 	var last uint32
 	for _, d := range n.Dirs {
@@ -259,6 +254,7 @@ func (m *Machine) observeNeighbour(now time.Time, n halfcore.Neighbour) {
 		if !f.Any() {
 			dead = true
 			last = m.registers.Causes[d.Index()]
+			own = own || last&watchdog.BitOfMap == 0
 		}
 		broken.ServiceNetwork = broken.ServiceNetwork || f.ServiceNetwork
 		broken.Memory = broken.Memory || f.Memory
@@ -275,7 +271,9 @@ func (m *Machine) observeNeighbour(now time.Time, n halfcore.Neighbour) {
 		// The neighbour's DNP half reports this after its own misses, so the last sign is at least this old.
 		host.Age = time.Duration(m.cfg.Periods.ReadMisses+1) * m.cfg.Periods.TRead
 	}
-	m.ledger.Set(now, host)
+	if !dead || own || m.ledger.State(n.ID, fault.ComponentHost) == fault.Failed {
+		m.ledger.Set(now, host)
+	}
 	m.observeRemote(now, n.ID, fault.ComponentServiceNetwork, broken.ServiceNetwork, dead)
 	m.observeRemote(now, n.ID, fault.ComponentMemory, broken.Memory, dead)
 	m.observeRemote(now, n.ID, fault.ComponentPeripheral0, broken.Peripheral0, dead)

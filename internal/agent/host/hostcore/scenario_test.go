@@ -30,7 +30,7 @@ import (
 //	window alive|refused|silent   that to the DNP half's kernel, from now on
 //	dnp ended HOW             the kernel confirms that its process has ended
 //	link DIR normal|sick|restarting|silent|unheard|unknown
-//	neighbour DIR ok|dead|service-network|memory|peripheral/0|peripheral/1 [cause MASK]
+//	neighbour DIR ok|dead|dead-in-map|service-network|memory|peripheral/0|peripheral/1 [cause MASK]
 //	core|temperature|power|voltage normal|sick|broken|absent
 //	sensor COMPONENT STATE    of the host's own sensors
 //	measured temperature|power|voltage LOW HIGH VALUE   a finer value with its thresholds, in the sensor's unit
@@ -43,7 +43,7 @@ import (
 //	damaged K                 a damaged packet came in there
 //	challenge host|dnp|either NODE direct|torus [K]   on the direct rail by interface K
 //	downcall NODE             a message for another node
-//	told REVISION SINCE PART/PARTS [want] NODE=STATE...   by a supervisor, on the direct rail
+//	told REVISION SINCE PART/PARTS [want] NODE=STATE...   by a supervisor, on the direct rail; host-dead: its host is FAILED
 //	quorum lost|back          of the supervisors that answer: without one they commit nothing, and report since when
 //	quorum elsewhere          an answer of one that has a quorum
 //	watch NODE...             a client on this node watches them
@@ -419,9 +419,20 @@ func (w *world) told(args []string) {
 			continue
 		}
 		id, state, _ := strings.Cut(a, "=")
+		if id, dead := strings.CutSuffix(a, "=host-dead"); dead {
+			m.Nodes = append(m.Nodes, &lofamov1.NodeView{Id: id, State: lofamov1.State_SICK, Faults: []*lofamov1.ComponentFault{
+				{Component: uint32(fault.ComponentHost), State: lofamov1.State_FAILED},
+			}})
+			continue
+		}
 		m.Nodes = append(m.Nodes, &lofamov1.NodeView{Id: id, State: lofamov1.State(lofamov1.State_value[state])})
 	}
 	w.receive(fault.PathDirect, "sup-0", &lofamov1.Message{Body: &lofamov1.Message_FaultUpdate{FaultUpdate: &m}})
+	for i, dead := range w.m.DeadHosts() {
+		if dead {
+			w.say("tells the DNP half: the host at %s is dead", grid.Directions()[i])
+		}
+	}
 }
 
 func (w *world) must(err error) {
@@ -477,7 +488,10 @@ func (w *world) neighbour(d grid.Direction, args []string) {
 		ServiceNetwork: args[0] == "service-network", Memory: args[0] == "memory",
 		Peripheral0: args[0] == "peripheral/0", Peripheral1: args[0] == "peripheral/1",
 	}
-	w.regs.Causes[i] = 0
+	w.regs.Causes[i] = watchdog.BitOfMap
+	if args[0] == "dead" {
+		w.regs.Causes[i] = 0
+	}
 	if len(args) == 3 && args[2] == "memory" {
 		w.regs.Causes[i] = watchdog.HostWord{Memory: watchdog.HealthBroken}.Encode()
 	}

@@ -23,10 +23,18 @@ type Emulator struct {
 	*httptest.Server
 	Dir string // holds ca.pem, for its certificate, and the password of the user root
 
-	mu     sync.Mutex
-	resets []string // in the order of execution
-	power  string
-	looks  int // polls of the task
+	mu       sync.Mutex
+	resets   []string // in the order of execution
+	power    string
+	health   string
+	looks    int // polls of the task
+	log      []Entry
+	sensors  []Sensor
+	modern   []map[string]any            // members of the Sensors collection, which stands in for Thermal and Power; nil: these two
+	expands  bool                        // the service supports $expand
+	instead  map[string]http.HandlerFunc // by path
+	requests int
+	others   int // requests that would change something, beside resets
 
 	// Faults to simulate; zero values mean none.
 	Status   int           // status of the answer to a reset that is not carried out
@@ -51,7 +59,8 @@ const (
 
 // New starts an emulator that stops with the test.
 func New(t testing.TB) *Emulator {
-	e := &Emulator{Dir: t.TempDir(), power: "On", Allowed: []string{"On", "ForceOff", "GracefulRestart", "ForceRestart", "PowerCycle"}}
+	e := &Emulator{Dir: t.TempDir(), power: "On", health: "OK", instead: map[string]http.HandlerFunc{},
+		Allowed: []string{"On", "ForceOff", "GracefulRestart", "ForceRestart", "PowerCycle"}}
 	e.Server = httptest.NewTLSServer(e)
 	t.Cleanup(func() {
 		e.CloseClientConnections()
@@ -93,9 +102,17 @@ func fail(w http.ResponseWriter, status int, id, text string) {
 
 // ServeHTTP implements http.Handler.
 func (e *Emulator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if h := e.override(r); h != nil {
+		h(w, r)
+		return
+	}
 	if r.URL.Path == root { // needs no authentication
+		e.mu.Lock()
+		expands := e.expands
+		e.mu.Unlock()
 		answer(w, 200, map[string]any{
-			"@odata.id": root, "@odata.type": "#ServiceRoot.v1_15_0.ServiceRoot", "Id": "RootService", "Name": "Root Service",
+			"ProtocolFeaturesSupported": map[string]any{"ExpandQuery": map[string]any{"NoLinks": expands}},
+			"@odata.id":                 root, "@odata.type": "#ServiceRoot.v1_15_0.ServiceRoot", "Id": "RootService", "Name": "Root Service",
 			"RedfishVersion": "1.20.0",
 			"UUID":           "92384634-2938-2342-8820-489239905423", "Systems": map[string]any{"@odata.id": "/redfish/v1/Systems"},
 			"Tasks": map[string]any{"@odata.id": "/redfish/v1/TaskService"},
@@ -113,17 +130,19 @@ func (e *Emulator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, e.Redirect, http.StatusTemporaryRedirect)
 	case r.URL.Path == System && r.Method == http.MethodGet:
 		e.mu.Lock()
-		power := e.power
+		power, health := e.power, e.health
 		e.mu.Unlock()
 		answer(w, 200, map[string]any{
 			"@odata.id": System, "@odata.type": "#ComputerSystem.v1_20_0.ComputerSystem", "Id": "437XR1138R2", "Name": "WebFrontEnd483",
 			"SystemType":   "Physical",
-			"SerialNumber": "437XR1138R2", "PowerState": power, "Status": map[string]any{"State": "Enabled", "Health": "OK"},
+			"SerialNumber": "437XR1138R2", "PowerState": power, "Status": map[string]any{"State": "Enabled", "Health": health},
+			"LogServices": id(logServices), "Links": map[string]any{"Chassis": []any{id(Chassis)}},
 			"Actions": map[string]any{
 				"#ComputerSystem.Reset":               map[string]any{"target": e.target(), "ResetType@Redfish.AllowableValues": e.Allowed},
 				"#ComputerSystem.RemoveResourceBlock": map[string]any{"target": System + "/Actions/ComputerSystem.RemoveResourceBlock"},
 			},
 		})
+	case r.Method == http.MethodGet && e.evidence(w, r):
 	case r.URL.Path == action && r.Method == http.MethodPost:
 		e.reset(w, r)
 	case strings.HasSuffix(r.URL.Path, "RemoveResourceBlock"):

@@ -1,0 +1,303 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
+	"github.com/lofamo/lofamo/internal/agent/storage"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// fakeWatchdog is a watchdog device that records its use.
+type fakeWatchdog struct {
+	seconds, offers int // offers: the device's only time-out; 0: any
+	armed           bool
+	opened, fed     int
+	disarmsOnClose  bool
+}
+
+func (d *fakeWatchdog) open(string) (watchdogDevice, error) {
+	d.armed = true
+	d.opened++
+	return d, nil
+}
+
+func (d *fakeWatchdog) SetTimeout(s int) error {
+	if d.seconds = s; d.offers != 0 {
+		d.seconds = d.offers
+	}
+	return nil
+}
+func (d *fakeWatchdog) Timeout() (int, error) { return d.seconds, nil }
+func (d *fakeWatchdog) KeepAlive() error      { d.fed++; return nil }
+func (d *fakeWatchdog) Identity() string      { return "fake" }
+func (d *fakeWatchdog) DisarmsOnClose() bool  { return d.disarmsOnClose }
+func (d *fakeWatchdog) Disarm() error         { d.armed = false; return nil }
+func (d *fakeWatchdog) Close() error          { return nil }
+
+// fed is a daemon that feeds a device, with the halves that it looks at.
+type fed struct {
+	*hardware
+	device *fakeWatchdog
+	now    time.Time
+	stores uint32
+	stated []bool // the statements that the host half got
+}
+
+const thisBoot = "00112233445566778899aabbccddeeff"
+
+func newFed(dir string, d *fakeWatchdog, contact time.Duration) *fed {
+	f := &fed{device: d, now: time.Unix(1_800_000_000, 0)}
+	f.hardware = &hardware{
+		log: slog.New(slog.DiscardHandler), stateDir: dir, boot: thisBoot, openDevice: d.open,
+		now:  func() time.Time { return f.now },
+		tell: func(armed bool) { f.stated = append(f.stated, armed) },
+		cfg: config.HardwareWatchdogConfig{
+			Device: os.DevNull, Timeout: config.Duration(10 * time.Second), ContactWithin: config.Duration(contact), AllowNoWayOut: true,
+		},
+	}
+	f.begin()
+	return f
+}
+
+// look takes a look a second later. The halves have written words; linked: a link works.
+func (f *fed) look(linked bool) {
+	f.now, f.stores = f.now.Add(hardwareLook), f.stores+1
+	f.feed(f.now, recovery.FenceLook{Readable: [2]bool{true, true}, Stores: [2]uint32{f.stores, f.stores}, Links: linked})
+}
+
+func exists(t *testing.T, path string) bool {
+	t.Helper()
+	_, err := os.Stat(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+// TestWatchdogIsStatedWhenArmedAndBeforeDisarmed: the host half states an armed device only once it is open, and takes that back before
+// the daemon disarms it. The record that it is armed stands exactly while it is.
+func TestWatchdogIsStatedWhenArmedAndBeforeDisarmed(t *testing.T) {
+	dir, d := t.TempDir(), &fakeWatchdog{}
+	f := newFed(dir, d, 30*time.Second)
+	f.look(false)
+	f.look(false)
+	if d.armed || len(f.stated) > 0 || exists(t, f.path(armedFile)) {
+		t.Fatalf("armed %t, stated %v before the first contact", d.armed, f.stated)
+	}
+	f.look(true)
+	if !d.armed || d.opened != 1 || d.seconds != 10 || !slices.Equal(f.stated, []bool{true}) || !exists(t, f.path(armedFile)) {
+		t.Fatalf("%+v, stated %v", d, f.stated)
+	}
+	tell := f.tell
+	f.tell = func(armed bool) {
+		if !armed && !d.armed {
+			t.Error("the device is disarmed before the statement is taken back")
+		}
+		tell(armed)
+	}
+	if f.end(true); d.armed || !slices.Equal(f.stated, []bool{true, false}) || exists(t, f.path(armedFile)) {
+		t.Errorf("after an announced stop: armed %t, stated %v, record %t", d.armed, f.stated, exists(t, f.path(armedFile)))
+	}
+}
+
+// TestUnannouncedStopLeavesDeviceArmed: no supervisor knows that the node stops, so others may wait for its reset. Without self-fencing,
+// no response rests on the device, and it is disarmed.
+func TestUnannouncedStopLeavesDeviceArmed(t *testing.T) {
+	for _, contact := range []time.Duration{0, 30 * time.Second} {
+		dir, d := t.TempDir(), &fakeWatchdog{}
+		f := newFed(dir, d, contact)
+		for range 3 {
+			f.look(true)
+		}
+		if f.end(false); d.armed != (contact > 0) || exists(t, f.path(armedFile)) != d.armed || f.stated[len(f.stated)-1] != d.armed {
+			t.Errorf("contactWithin %s: armed %t, record %t, stated %v", contact, d.armed, exists(t, f.path(armedFile)), f.stated)
+		}
+	}
+}
+
+// TestNextDaemonFeedsDeviceThatWasLeftArmed: it feeds the device at its first look if the node had contact in time, and not if the node has
+// been alone for too long: a daemon that dies again and again does not keep a node up.
+func TestNextDaemonFeedsDeviceThatWasLeftArmed(t *testing.T) {
+	up, err := bootTime()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		alone time.Duration
+		want  int
+	}{{5 * time.Second, 1}, {15 * time.Second, 1}, {31 * time.Second, 0}} {
+		dir, d := t.TempDir(), &fakeWatchdog{armed: true}
+		for file, text := range map[string]string{
+			armedFile:   fmt.Sprintf("%s %d %d", thisBoot, 10*time.Second, 30*time.Second),
+			contactFile: fmt.Sprintf("%s %d", thisBoot, up-tt.alone),
+		} {
+			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f := newFed(dir, d, 30*time.Second)
+		if f.look(false); d.opened != tt.want || d.fed != tt.want {
+			t.Errorf("alone for %s: opened %d times and fed %d times, want %d", tt.alone, d.opened, d.fed, tt.want)
+		}
+	}
+}
+
+// TestRecordsOfArmedDevice: a daemon reads the records of an earlier one of the same boot. Bad records make it stricter, never laxer.
+func TestRecordsOfArmedDevice(t *testing.T) {
+	const boot, other = "0123456789abcdef0123456789abcdef", "ffffffffffffffffffffffffffffffff"
+	up, err := bootTime()
+	if err != nil {
+		t.Fatal(err)
+	}
+	recent := fmt.Sprintf("%s %d", boot, up)
+	for name, tc := range map[string]struct {
+		armed, contact string
+		none           bool
+		timeout        time.Duration
+		contactWithin  time.Duration
+		unknown        bool // when the last contact was
+	}{
+		"no record":       {armed: "", contact: recent, none: true},
+		"of another boot": {armed: other + " 10000000000 20000000000", contact: recent, none: true},
+		"armed in this boot": {armed: boot + " 10000000000 20000000000", contact: recent, timeout: 10 * time.Second,
+			contactWithin: 20 * time.Second},
+		"of an earlier version":   {armed: boot, contact: recent},
+		"settings that are bad":   {armed: boot + " -5 x", contact: recent},
+		"settings cut short":      {armed: boot + " 10000000000", contact: recent},
+		"no contact recorded":     {armed: boot, contact: "", unknown: true},
+		"contact of another boot": {armed: boot, contact: other + " 5", unknown: true},
+		"contact in the future":   {armed: boot, contact: fmt.Sprintf("%s %d", boot, up+time.Hour), unknown: true},
+		"contact that is no time": {armed: boot, contact: boot + " soon", unknown: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := &hardware{stateDir: t.TempDir(), boot: boot}
+			for file, text := range map[string]string{armedFile: tc.armed, contactFile: tc.contact} {
+				if text == "" {
+					continue
+				}
+				if err := os.WriteFile(w.path(file), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			l := w.left()
+			if (l == nil) != tc.none {
+				t.Fatalf("%+v: want none %t", l, tc.none)
+			}
+			if l == nil {
+				return
+			}
+			if l.Timeout != tc.timeout || l.ContactWithin != tc.contactWithin || (l.Alone < 0) != tc.unknown {
+				t.Errorf("%+v: want %+v", *l, tc)
+			}
+		})
+	}
+}
+
+// TestLastContactIsRecorded: the record is of the last contact, and not of the last look, and only while the device is armed.
+func TestLastContactIsRecorded(t *testing.T) {
+	f := newFed(t.TempDir(), &fakeWatchdog{}, 30*time.Second)
+	f.look(false)
+	if exists(t, f.path(contactFile)) {
+		t.Error("recorded while the device is not armed")
+	}
+	for range 3 {
+		f.look(true)
+	}
+	read := func() string {
+		b, err := os.ReadFile(filepath.Join(f.stateDir, contactFile))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	last := read()
+	for range 3 {
+		f.look(false)
+	}
+	if read() != last {
+		t.Error("a look without contact counts as contact")
+	}
+	if f.look(true); read() == last {
+		t.Error("a new contact is not recorded")
+	}
+}
+
+// TestDeviceThatCannotBeUsedStaysDisarmed: a device with another time-out, or one that another program feeds, is neither stated nor
+// recorded as armed.
+func TestDeviceThatCannotBeUsedStaysDisarmed(t *testing.T) {
+	for name, spoil := range map[string]func(*fed){
+		"a shorter time-out": func(f *fed) { f.device.offers = 5 },
+		"a longer time-out":  func(f *fed) { f.device.offers = 60 },
+		"another feeder": func(f *fed) {
+			f.openDevice = func(path string) (watchdogDevice, error) {
+				return nil, &os.PathError{Op: "open", Path: path, Err: unix.EBUSY}
+			}
+		},
+		"no watchdog at all": func(f *fed) { f.openDevice = openWatchdog }, // the null device
+		"no way out":         func(f *fed) { f.cfg.AllowNoWayOut = false },
+		"self-fencing, and a driver that disarms it when the feeder dies": func(f *fed) {
+			f.device.disarmsOnClose = true
+			*f = *newFed(t.TempDir(), f.device, 30*time.Second)
+		},
+	} {
+		f := newFed(t.TempDir(), &fakeWatchdog{}, 0)
+		spoil(f)
+		for range 3 {
+			f.look(true)
+		}
+		if f.device.armed || f.hardware.device != nil || len(f.stated) > 0 || exists(t, f.path(armedFile)) {
+			t.Errorf("%s: armed %t, stated %v, record %t", name, f.device.armed, f.stated, exists(t, f.path(armedFile)))
+		}
+	}
+}
+
+// TestDeviceThatDisarmsOnCloseServesWithoutSelfFencing: no response rests on the device then.
+func TestDeviceThatDisarmsOnCloseServesWithoutSelfFencing(t *testing.T) {
+	d := &fakeWatchdog{disarmsOnClose: true}
+	f := newFed(t.TempDir(), d, 0)
+	for range 3 {
+		f.look(true)
+	}
+	if !d.armed || !slices.Equal(f.stated, []bool{true}) {
+		t.Errorf("armed %t, stated %v", d.armed, f.stated)
+	}
+}
+
+// TestLookWithoutHalvesArmsNothing: while there is no register file, the daemon never arms the device.
+func TestLookWithoutHalvesArmsNothing(t *testing.T) {
+	f := newFed(t.TempDir(), &fakeWatchdog{}, 30*time.Second)
+	for range 3 {
+		f.now = f.now.Add(hardwareLook)
+		f.hardware.look(t.Context())
+	}
+	if f.device.armed || len(f.stated) > 0 {
+		t.Errorf("armed %t, stated %v", f.device.armed, f.stated)
+	}
+}
+
+// TestStatementHasBootAndConfiguration: the host half states the device with the boot in which that holds.
+func TestStatementHasBootAndConfiguration(t *testing.T) {
+	boot, err := storage.BootID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &daemon{cfg: RunConfig{Agent: config.Agent{StateDir: t.TempDir(), HardwareWatchdog: config.HardwareWatchdogConfig{Device: os.DevNull,
+		Timeout: config.Duration(10 * time.Second), ContactWithin: config.Duration(30 * time.Second)}}}}
+	host := &child{d: d, half: fault.HalfHost}
+	d.halves = map[fault.Half]*child{fault.HalfHost: host}
+	d.stateWatchdog(true, boot, recovery.NewFeeder(time.Now(), 10*time.Second, 30*time.Second, nil))
+	if w := host.record.Watchdog; w == nil || !w.Armed || w.Timeout != 10*time.Second || w.ContactWithin != 30*time.Second || w.Boot == 0 {
+		t.Errorf("%+v", w)
+	}
+}

@@ -1,0 +1,294 @@
+package process
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bougou/go-ipmi/pkg/types"
+
+	"github.com/lofamo/lofamo/internal/executor/controller"
+	"github.com/lofamo/lofamo/internal/testing/freeport"
+	"github.com/lofamo/lofamo/internal/testing/requirements"
+)
+
+// simulator is OpenIPMI's simulated management controller: ipmi_sim, with one temperature sensor and an event log.
+type simulator struct {
+	t       *testing.T
+	dir     string
+	addr    string
+	console io.Writer
+}
+
+// cpuTemperature is the sensor's SDR (IPMI 2.0, table 43-1): number 1 of the type temperature, in °C, with upper thresholds.
+const cpuTemperature = "" +
+	"0x00 0x00 0x51 0x01 0x33 0x20 0x00 0x01 0x03 0x01 0x67 0x68 0x01 0x01 0x80 0x0a 0x80 0x0a 0x38 0x38 0x80 0x01 0x00 " +
+	"0x00 0x01 0x00 0x00 0x00 0x00 0x00 0x03 0x60 0xb0 0x00 0xff 0x00 0x64 0x5f 0x5a 0x00 0x00 0x00 0x02 0x02 0x00 0x00 0x00 " +
+	"0xc8 0x43 0x50 0x55 0x20 0x54 0x65 0x6d 0x70"
+
+func newSimulator(t *testing.T) *simulator {
+	t.Helper()
+	program := requirements.Program(t, "apt-get install openipmi", "ipmi_sim")
+	at := freeport.Addr(t)
+	s := &simulator{t: t, dir: t.TempDir(), addr: at.String()}
+	s.write("password", "calvin\n", 0o600)
+	s.write("chassis", "#!/bin/sh\n[ \"$2\" = get ] && echo \"power:$(cat "+s.dir+"/power)\"\nexit 0\n", 0o700)
+	s.write("lan.conf", fmt.Sprintf(`name "sim"
+chassis_control "%s/chassis 0x20"
+set_working_mc 0x20
+  startlan 1
+    addr %s %d
+    priv_limit user
+    allowed_auths_user none md2 md5 straight
+    guid a123456789abcdefa123456789abcdef
+  endlan
+  user 1 false "" "" user 10 none md2 md5 straight
+  user 2 true "root" "calvin" user 10 none md2 md5 straight
+`, s.dir, at.Addr(), at.Port()), 0o600)
+	const enabled = " 000111000111000"
+	s.write("sim.emu", `mc_setbmc 0x20
+mc_add 0x20 0 has-device-sdrs 0x23 9 8 0x9f 0x1291 0xf02
+sel_enable 0x20 1000 0x0a
+sensor_add 0x20 0 1 0x01 0x01
+sensor_set_threshold 0x20 0 1 settable 111000 100 95 90 0 0 0
+sensor_set_value 0x20 0 1 97 0
+main_sdr_add 0x20 `+cpuTemperature+`
+sensor_set_event_support 0x20 0 1 enable scanning per-state`+strings.Repeat(enabled, 4)+`
+mc_enable 0x20
+`, 0o600)
+	s.power(true)
+	cmd := exec.CommandContext(t.Context(), program, "-c", "lan.conf", "-f", "sim.emu", "-s", s.dir)
+	cmd.Dir = s.dir
+	console, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.console = console
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return s
+}
+
+func (s *simulator) write(name, text string, mode os.FileMode) {
+	s.t.Helper()
+	if err := os.WriteFile(filepath.Join(s.dir, name), []byte(text), mode); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// power sets the chassis' power.
+func (s *simulator) power(on bool) {
+	s.t.Helper()
+	s.write("power", map[bool]string{true: "1", false: "0"}[on], 0o600)
+}
+
+// event adds an entry of a power supply to the event log: its input is lost.
+func (s *simulator) event(sensor int) {
+	s.t.Helper()
+	if _, err := fmt.Fprintf(s.console, "sel_add 0x20 0x02 0x00 0x00 0x00 0x65 0x20 0x00 0x04 0x08 0x%02x 0x6f 0x03 0xff 0xff\n",
+		sensor); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *simulator) controller() Controller {
+	return Controller{Kind: methodIPMI, Address: s.addr, Username: "root", PasswordFile: filepath.Join(s.dir, "password"),
+		CipherSuite: 3} // the simulator does not answer other requests
+}
+
+// until looks until the answer fits.
+func (s *simulator) until(p *controllerPlace, full bool, what string, fits func(controller.Answer) bool) controller.Answer {
+	s.t.Helper()
+	var a controller.Answer
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		if a = lookAt(s.t, p, full); fits(a) {
+			return a
+		}
+	}
+	s.t.Fatalf("%s: %+v", what, a)
+	return a
+}
+
+// TestIPMIWitnessReadsPowerLogAndSensors: against OpenIPMI's simulator, with the privilege USER.
+func TestIPMIWitnessReadsPowerLogAndSensors(t *testing.T) {
+	t.Parallel()
+	s := newSimulator(t)
+	p := place(s.controller())
+	a := s.until(p, true, "the simulator answers", func(a controller.Answer) bool { return a.Finding == controller.On })
+	if want := []string{"CPU Temp 97 degrees C: above its critical threshold"}; len(a.Log) != 0 || !slices.Equal(a.Sensors, want) {
+		t.Errorf("log %q, sensors %q: want none, %q", a.Log, a.Sensors, want)
+	}
+	s.power(false)
+	if a := lookAt(t, p, false); a.Finding != controller.Off || a.Sensors != nil {
+		t.Errorf("%+v: want off, and no sensors in a short look", a)
+	}
+	for i := range 20 {
+		s.event(0x50 + i)
+	}
+	var log []string
+	s.until(p, true, "the log grows", func(a controller.Answer) bool {
+		log = append(log, a.Log...)
+		return len(log) > 0 && strings.Contains(log[len(log)-1], "sensor 0x63")
+	})
+	for i, line := range log {
+		if !strings.Contains(line, "Power Supply, sensor 0x") || slices.Contains(log[:i], line) {
+			t.Errorf("line %d: %q: want each event of a power supply once", i, line)
+		}
+	}
+	if a := lookAt(t, p, true); a.Finding != controller.Off || len(a.Log) != 0 {
+		t.Errorf("nothing new: %+v", a)
+	}
+	wrong := s.controller()
+	wrong.PasswordFile = filepath.Join(s.dir, "wrong")
+	s.write("wrong", "hobbes\n", 0o600)
+	if a := lookAt(t, place(wrong), true); a.Finding.Plain() || a.Detail == "" {
+		t.Errorf("with a wrong password: %+v: want an error or silence", a)
+	}
+}
+
+// TestIPMILogSkipsToNewest: of many new entries a look returns the oldest and the newest, and the next look goes on from there. A log that
+// was empty at the first look is read from its begin.
+func TestIPMILogSkipsToNewest(t *testing.T) {
+	t.Parallel()
+	s := newSimulator(t)
+	p := place(s.controller())
+	s.until(p, true, "the simulator answers", func(a controller.Answer) bool { return a.Finding == controller.On })
+	for i := range 20 {
+		s.event(0x50 + i)
+	}
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) { // the console takes them one by one
+		newest := lookAt(t, place(s.controller()), true).Log
+		if len(newest) == 1 && strings.Contains(newest[0], "sensor 0x63") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the log does not grow: %q", newest)
+		}
+	}
+	a := lookAt(t, p, true)
+	if n := len(a.Log); n != 2*controller.MaxLines+1 || !strings.Contains(a.Log[0], "sensor 0x50") ||
+		!strings.Contains(a.Log[n-1], "sensor 0x63") {
+		t.Errorf("%d entries: %q: want 17, from the first on, and the newest", n, a.Log)
+	}
+	if a := lookAt(t, p, true); len(a.Log) != 0 {
+		t.Errorf("nothing new: %q", a.Log)
+	}
+}
+
+func TestIPv6HostIsBracketed(t *testing.T) {
+	t.Parallel()
+	for host, want := range map[string]string{"::1": "[::1]", "fe80::1%eth0": "[fe80::1%eth0]", "192.0.2.1": "192.0.2.1", "bmc1": "bmc1"} {
+		if got := bracketed(host); got != want {
+			t.Errorf("%q: %q: want %q", host, got, want)
+		}
+	}
+}
+
+// wantDisconnected checks that no UDP socket of this machine is connected to that loopback address.
+func wantDisconnected(t *testing.T, address string) {
+	t.Helper()
+	_, port, _ := net.SplitHostPort(address)
+	n, _ := strconv.Atoi(port)
+	open, err := os.ReadFile("/proc/self/net/udp")
+	if err != nil || strings.Contains(string(open), fmt.Sprintf(" 0100007F:%04X 01", n)) {
+		t.Errorf("a socket connected to %s is open: %v\n%s", address, err, open)
+	}
+}
+
+// TestSilentIPMIIsNotOff: no listener, a listener that never answers, and one that answers with noise end within the timeout, and never as
+// a plain answer.
+func TestSilentIPMIIsNotOff(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "password"), []byte("calvin\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, answer := range map[string][]byte{
+		"no answer": nil, "an empty packet": {}, "noise": []byte(strings.Repeat("\xff", 1400)),
+		"a pong": {6, 0, 0xff, 6, 0, 0, 0x11, 0xbe, 0x40, 0, 0, 0x10}, "a short header": {6, 0, 0xff, 7, 6},
+		"a session of its own": append([]byte{6, 0, 0xff, 7, 6, 0x11, 0, 0, 0, 0, 0, 0, 0, 0, 36, 0}, make([]byte, 36)...),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l, err := net.ListenPacket("udp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = l.Close() })
+			go func() {
+				for b := make([]byte, 2048); ; {
+					_, from, err := l.ReadFrom(b)
+					if err != nil {
+						return
+					}
+					if answer != nil {
+						_, _ = l.WriteTo(answer, from)
+					}
+				}
+			}()
+			p := place(Controller{Kind: methodIPMI, Address: l.LocalAddr().String(), Username: "root", PasswordFile: filepath.Join(dir, "password")})
+			if a := lookAt(t, p, true); a.Finding.Plain() || a.Finding == 0 || a.Detail == "" {
+				t.Errorf("%+v: want silence or an error", a)
+			}
+			wantDisconnected(t, l.LocalAddr().String())
+		})
+	}
+	t.Run("no listener", func(t *testing.T) {
+		t.Parallel()
+		l, err := net.ListenPacket("udp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := place(Controller{Kind: methodIPMI, Address: l.LocalAddr().String(), Username: "root", PasswordFile: filepath.Join(dir, "password")})
+		_ = l.Close()
+		if a := lookAt(t, p, true); a.Finding != controller.Silent {
+			t.Errorf("%+v: want silence", a)
+		}
+	})
+}
+
+// TestIPMIServerOfLibraryIsRead: a second implementation, go-ipmi's own server, which has neither log nor sensors.
+func TestIPMIServerOfLibraryIsRead(t *testing.T) {
+	t.Parallel()
+	i := newIPMI(t)
+	c := Controller{Kind: methodIPMI, Address: i.addr, Username: "root", PasswordFile: filepath.Join(i.dir, "password")}
+	if a := lookAt(t, place(c), true); a.Finding != controller.On || len(a.Log)+len(a.Sensors) > 0 {
+		t.Errorf("%+v: want on, without log and sensors", a)
+	}
+	i.conn.lose()
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if _, err := place(c).readIPMI(ctx, "calvin", true); err == nil || silentOrWrong(ctx, err) != controller.Silent {
+		t.Errorf("packets are lost: %v: want silence", err)
+	}
+}
+
+// FuzzEventLogEntry: the text of any entry of an event log is bounded, once cleaned.
+func FuzzEventLogEntry(f *testing.F) {
+	f.Add([]byte{1, 0, 2, 0, 0, 0, 0x65, 0x20, 0, 4, 8, 0x50, 0x6f, 3, 0xff, 0xff})
+	f.Add([]byte{1, 0, 0xc0, 0, 0, 0, 0x65, 0x20, 0, 4, 8, 0x50, 0x6f, 3, 0xff, 0xff})
+	f.Add([]byte{1, 0, 0xe0})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		record, err := types.ParseSEL(b)
+		if err != nil {
+			return
+		}
+		if s := controller.Clean(selText(record)); s == "" || len(s) > controller.MaxText {
+			t.Errorf("%q", s)
+		}
+	})
+}

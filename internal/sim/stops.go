@@ -1,0 +1,177 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
+	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// stopLimit is the supervisors' limit in stories of stops. It is longer than any story.
+const stopLimit = 10 * time.Minute
+
+// agentStart bounds the time in which a daemon starts both halves. They have passed their self-tests by returnAfter.
+const (
+	agentStart  = time.Second
+	returnAfter = 2 * time.Second
+	// returnWatch is the time after a return in which nothing else explains a blame of its links.
+	returnWatch = 30 * time.Second
+)
+
+// stop is an orderly stop of a node's agent, from the announcement until the next start.
+type stop struct {
+	// excused: the supervisors committed the announcement before the halves ended, and the map did not call the node FAILED. So no
+	// verdict may follow.
+	excused bool
+}
+
+// NewStopPlan makes a story of announced stops beside other faults. No node lies in it.
+func NewStopPlan(seed uint64) Plan {
+	rnd := rand.New(rand.NewPCG(seed, 11))
+	g := author{rnd: rand.New(rand.NewPCG(seed, 12)), theme: theme(rnd.IntN(int(numThemes))), times: 1, honest: true}
+	p := g.plan(seed, g.shape(shapes))
+	p.Stops, p.Acts = true, nil
+	for n := 10 + rnd.IntN(15); len(p.Acts) < n; {
+		if rnd.IntN(3) > 0 {
+			p.Acts = append(p.Acts, g.ofStop()...)
+		} else {
+			p.Acts = append(p.Acts, g.act()...)
+		}
+		p.Acts = append(p.Acts, g.pause())
+	}
+	return p
+}
+
+// ofStop returns the acts of one story part: a single stop, a stop close to another fault, or several stops in a row.
+func (g *author) ofStop() []string {
+	n := g.node()
+	near := g.dims.Neighbours(n)
+	by := near[g.rnd.IntN(len(near))]
+	switch g.rnd.IntN(9) {
+	case 0, 1:
+		return lines("stop-agent %s\nrun %s\nstart-agent %s", n, g.ms(10, 8000), n)
+	case 2: // until the end of the story, or until another act starts it
+		return lines("stop-agent %s", n)
+	case 3: // again before its links have settled, or before it announces the return
+		return lines("stop-agent %s\nrun %s\nstart-agent %s\nrun %s\nstop-agent %s\nrun %s\nstart-agent %s", n, g.ms(10, 3000), n,
+			g.ms(10, 5000), n, g.ms(10, 8000), n)
+	case 4: // a neighbour dies meanwhile
+		return lines("stop-agent %s\nrun %s\nkill %s node\nrun %s\nstart-agent %s\nrun %s\nstart %s node", n, g.ms(10, 3000), by,
+			g.ms(10, 3000), n, g.ms(10, 3000), by)
+	case 5: // a neighbour has just died
+		return lines("kill %s node\nrun %s\nstop-agent %s\nrun %s\nstart %s node\nrun %s\nstart-agent %s", by, g.ms(10, 500), n,
+			g.ms(10, 3000), by, g.ms(10, 3000), n)
+	case 6: // the DNP half is dead already
+		return lines("kill %s dnp\nrun %s\nstop-agent %s\nrun %s\nstart-agent %s", n, g.ms(10, 500), n, g.ms(10, 8000), n)
+	case 7: // two neighbours at once
+		return lines("stop-agent %s\nstop-agent %s\nrun %s\nstart-agent %s\nrun %s\nstart-agent %s", n, by, g.ms(10, 5000), n, g.ms(10, 5000), by)
+	}
+	return lines("stop-agent %s\nrun %s\nkill-supervisor leader\nrun %s\nstart-agent %s\nstart-supervisor s0 s1 s2", n, g.ms(10, 500),
+		g.ms(10, 6000), n)
+}
+
+// stopAgent is an orderly stop by SIGTERM: the daemon has the host half announce it, waits until the supervisors have committed that,
+// for announceWithin at most, and ends the halves.
+func (n *node) stopAgent() {
+	if n.stop != nil || !n.host.running && !n.dnp.running {
+		return
+	}
+	s := &stop{}
+	n.stop = s
+	n.announceStop(n.w.after, func() bool { return n.stop == s }, func(committed bool) {
+		s.excused = committed && n.w.store.picture(n.id()).state[fault.ComponentNode] != fault.Failed
+		for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+			lived := n.process(h).up()
+			if n.process(h).kill(); lived && !s.excused {
+				n.w.oweProcess(n, h, false)
+			}
+		}
+	})
+}
+
+// startAgent starts the daemon of a stopped node: it starts the halves, and announces the return.
+func (n *node) startAgent() {
+	if n.stop == nil {
+		return
+	}
+	if n.excused() {
+		n.returned = n.w.now
+	}
+	n.stop = nil
+	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		n.w.after(n.w.between(0, agentStart), func() {
+			if n.stop == nil {
+				n.start(h)
+			}
+		})
+	}
+	n.w.after(n.w.between(agentStart, returnAfter), func() {
+		if n.stop == nil {
+			n.host.deliver(0, func() { n.stepHost(hostcore.Stop{Notice: fault.StopOver}) })
+		}
+	})
+}
+
+// excused reports whether the node's agent has stopped as it announced.
+func (n *node) excused() bool {
+	return n.stop != nil && n.stop.excused && !n.host.running && !n.dnp.running
+}
+
+// wronglyStopped returns the error in a change that blames a stopped node, or the link to one; "": none.
+func (w *World) wronglyStopped(n *node, c awareness.Change) string {
+	bad := c.To == fault.Failed || c.To == fault.Sick
+	if w.cfg.StopLimit == 0 || !bad || c.From == fault.Failed || c.From == fault.Sick {
+		return ""
+	}
+	if d, link := c.Component.LinkDirection(); link {
+		return w.wronglyBlamed(n, d, c)
+	}
+	if n.excused() {
+		return fmt.Sprintf("a node that stopped, as it announced, is called %s", c.To)
+	}
+	return ""
+}
+
+// wronglyBlamed returns the error if a link with a working cable is blamed for the silence of a node that stopped; "": none.
+func (w *World) wronglyBlamed(n *node, d grid.Direction, c awareness.Change) string {
+	peer := n.neighbour(d)
+	since := w.now.Add(-returnWatch)
+	if c.Cause != fault.CauseLink || !w.soundSince(n, d, since) || !w.soundSince(peer, d.Opposite(), since) {
+		return ""
+	}
+	back := func(n *node) bool {
+		return n.returned.After(since) && n.dnp.up() && n.dnp.born.After(n.returned) && n.dnp.started.Equal(n.dnp.born)
+	}
+	steady := func(n *node) bool {
+		return n.dnp.up() && n.host.up() && n.dnp.started.Before(since) && n.host.started.Before(since)
+	}
+	switch {
+	case n.excused() || peer.excused():
+		return "a link to a stopped node is called " + c.To.String()
+	case back(n) && (back(peer) || steady(peer)), back(peer) && steady(n):
+		return "a link to a node that is back from its stop is called " + c.To.String()
+	}
+	return ""
+}
+
+// watchStops notes the stops that the committed map has.
+func (w *World) watchStops() {
+	if w.cfg.StopLimit == 0 {
+		return
+	}
+	for _, n := range w.nodes {
+		if w.store.docs[n.id()].GetStopped() != nil {
+			n.away = w.now
+		}
+	}
+}
+
+// stopHolds reports whether a stop still delays the verdict on a half that died during the stop: while the committed map shows the stop,
+// and for two digest periods after that.
+func (w *World) stopHolds(n *node) bool {
+	return !n.away.IsZero() && w.now.Sub(n.away) <= 2*w.cfg.Periods.DigestPeriod
+}

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"sync/atomic"
+	"syscall"
 	"testing"
 )
 
@@ -50,7 +51,12 @@ func Find() (netip.AddrPort, error) {
 	}
 }
 
+// free reports whether nothing listens at an address. No process starts meanwhile: until it executes its program, a new process has copies
+// of the sockets that free opens, and keeps the address occupied.
 func free(addr netip.AddrPort) bool {
+	_, _ = os.FindProcess(os.Getpid()) // its first call in a process starts another one without the lock
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	l, err := net.Listen("tcp4", addr.String())
 	if err != nil {
 		return false

@@ -3,6 +3,8 @@ package freeport
 import (
 	"net"
 	"net/netip"
+	"os/exec"
+	"sync"
 	"testing"
 )
 
@@ -23,6 +25,40 @@ func TestAddressIsNeverGivenTwice(t *testing.T) {
 			t.Fatalf("%s twice, or taken", a)
 		}
 		seen[a] = true
+		u, err := net.ListenPacket("udp4", a.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := u.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Addr returns an address that can be used at once, also while other goroutines start processes: a process that has begun but not yet
+// executed its program has a copy of every socket that was open.
+func TestAddressIsFreeWhileProcessesStart(t *testing.T) {
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer close(done)
+	for range 4 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if err := exec.Command("/bin/true").Run(); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for range 2000 {
+		a := Addr(t)
 		u, err := net.ListenPacket("udp4", a.String())
 		if err != nil {
 			t.Fatal(err)

@@ -61,6 +61,7 @@ func parse(args []string) (o deaths.Options, record bool, err error) {
 	f.IntVar(&o.Rounds, "rounds", 20, "number of rounds, 1 to 9999")
 	minutes := f.Float64("minutes", 0, "begin no round later than this, in minutes, 0 to 1440; 0: no limit")
 	f.Uint64Var(&o.Seed, "seed", 0, "seed of the plan; 0 chooses one and prints it")
+	f.IntVar(&o.Nodes, "nodes", deaths.LeastNodes, fmt.Sprintf("number of nodes in the ring, %d to %d", deaths.LeastNodes, deaths.MostNodes))
 	f.Func("only", "play only kinds of death whose name matches this regular expression; not with -record", func(s string) (err error) {
 		o.Only, err = regexp.Compile(s)
 		return err
@@ -76,6 +77,9 @@ func parse(args []string) (o deaths.Options, record bool, err error) {
 	if o.Rounds < 1 || o.Rounds > 9999 || !(*minutes >= 0) || o.Duration > most || f.NArg() > 0 {
 		return o, false, fmt.Errorf("rounds %d, minutes %v, arguments %q: want 1 to 9999 rounds, 0 to 1440 minutes and no arguments",
 			o.Rounds, *minutes, f.Args())
+	}
+	if o.Nodes < deaths.LeastNodes || o.Nodes > deaths.MostNodes {
+		return o, false, fmt.Errorf("nodes %d: want %d to %d", o.Nodes, deaths.LeastNodes, deaths.MostNodes)
 	}
 	if o.Only != nil && record {
 		return o, false, errors.New("-only cannot be combined with -record: the record holds only plans of all kinds")

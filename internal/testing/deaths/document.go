@@ -2,6 +2,7 @@ package deaths
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -154,7 +155,7 @@ func Document(lines []Line) []byte {
 	var b bytes.Buffer
 	b.WriteString(`# Deaths of kernels
 
-` + "`make vm-campaign ROUNDS=50 SEED=1`" + ` boots three nodes in a ring and one supervisor in virtual machines without KVM. Then it
+` + "`make vm-campaign ROUNDS=50 SEED=1`" + ` boots a ring of nodes and one supervisor in virtual machines without KVM. Then it
 plays rounds. In each round a random node dies in a random way and comes back. The campaign compares the fault map with the ground
 truth. It exits with 1 after a failed round and keeps the logs then. With ` + "`CAMPAIGN_FLAGS=-record`" + ` it adds its results to
 ` + "`internal/testing/deaths/testdata/deaths.jsonl`" + ` and prints this page from that file.
@@ -223,15 +224,15 @@ func (r *result) summary(b io.Writer) {
 // campaigns prints the conditions of all campaigns.
 func (r *result) campaigns(b io.Writer) {
 	p := func(format string, args ...any) { _, _ = fmt.Fprintf(b, format, args...) }
-	p("\n## Campaigns\n\n| campaign | seed | commit | preset, bound | rounds | failed | kernels died | named rightly | false verdicts " +
+	p("\n## Campaigns\n\n| campaign | seed | nodes | commit | preset, bound | rounds | failed | kernels died | named rightly | false verdicts " +
 		"| took | hours of machines | events | SICK without a death " +
-		"| load averages before; after |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")
+		"| load averages before; after |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, c := range r.begins {
 		t, e := r.of[c.Campaign], r.ends[c.Campaign]
 		if e == nil {
 			e = &End{Load: "the campaign was ended from outside"}
 		}
-		p("| %s | %d | %s | %s, %s | %d | %d | %d | %d | %d | %s | %.2f | %d | %d | %s; %s |\n", c.Campaign, c.Seed, c.Commit, c.Preset,
+		p("| %s | %d | %d | %s | %s, %s | %d | %d | %d | %d | %d | %s | %.2f | %d | %d | %s; %s |\n", c.Campaign, c.Seed, cmp.Or(c.Nodes, 3), c.Commit, c.Preset,
 			trial.Milliseconds(c.Bound), t[0].rounds, t[0].failed, t[1].happened(), t[1].right, t[0].falseVerdicts, e.Took,
 			e.Machines.Hours(), e.Events, e.Sick, c.Load, e.Load)
 	}

@@ -1,5 +1,5 @@
 // Package deaths plays rounds of random deaths on real kernels, in virtual machines, and compares the fault map with the
-// ground truth. Three nodes in a ring and one supervisor boot once; then in each round one node dies in a way that
+// ground truth. The nodes of a ring and one supervisor boot once; then in each round one node dies in a way that
 // plan.go lists, and comes back. run.go plays a round. document.go prints docs/deaths.md from the record.
 //
 // Start reading with Kinds and Run. The package needs QEMU; its tests need only text.
@@ -68,7 +68,7 @@ func Kinds() []Kind {
 // Step is one round of a plan.
 type Step struct {
 	Kind Kind
-	Node int // 0 to 2
+	Node int // from 0
 	// Dark: the supervisor is paused before the death, so that reports of the node wait on its disk, and continues when
 	// the node is back.
 	Dark bool
@@ -77,13 +77,14 @@ type Step struct {
 // Plan is an endless sequence of rounds. Each kind comes once in every sequence of all kinds, in a random order.
 type Plan struct {
 	rnd   *rand.Rand
+	nodes int
 	kinds []Kind
 	next  []Kind
 }
 
-// NewPlan returns the plan for a seed. The plan has the kinds of death whose names match the given expression; nil: all kinds.
-func NewPlan(seed uint64, only *regexp.Regexp) (*Plan, error) {
-	p := &Plan{rnd: rand.New(rand.NewPCG(seed, 22)), kinds: Kinds()}
+// NewPlan returns the plan for a seed and a ring of so many nodes. The plan has the kinds of death whose names match the given expression; nil: all kinds.
+func NewPlan(seed uint64, nodes int, only *regexp.Regexp) (*Plan, error) {
+	p := &Plan{rnd: rand.New(rand.NewPCG(seed, 22)), nodes: nodes, kinds: Kinds()}
 	if only != nil {
 		p.kinds = slices.DeleteFunc(p.kinds, func(k Kind) bool { return !only.MatchString(k.Name) })
 	}
@@ -99,7 +100,7 @@ func (p *Plan) Next() Step {
 		p.next = slices.Clone(p.kinds)
 		p.rnd.Shuffle(len(p.next), func(i, j int) { p.next[i], p.next[j] = p.next[j], p.next[i] })
 	}
-	s := Step{Kind: p.next[0], Node: p.rnd.IntN(nodes)}
+	s := Step{Kind: p.next[0], Node: p.rnd.IntN(p.nodes)}
 	p.next = p.next[1:]
 	s.Dark = p.rnd.IntN(3) == 0 && s.Kind.Dead && s.Kind.End != 0
 	return s

@@ -29,7 +29,7 @@ func TestPlanRepeatsAndCoversAllKinds(t *testing.T) {
 			}
 			differs = !reflect.DeepEqual(s, other.Next()) || differs
 			seen[s.Kind.Name] = true
-			if s.Node < 0 || s.Node >= nodes || s.Dark && (!s.Kind.Dead || s.Kind.End == 0) {
+			if s.Node < 0 || s.Node >= LeastNodes || s.Dark && (!s.Kind.Dead || s.Kind.End == 0) {
 				t.Errorf("%+v: want a node of the ring, and a paused supervisor only beside a dead kernel", s)
 			}
 		}
@@ -45,7 +45,7 @@ func TestPlanRepeatsAndCoversAllKinds(t *testing.T) {
 // plan returns the plan of a seed, of kinds that match only.
 func plan(t *testing.T, seed uint64, only string) *Plan {
 	t.Helper()
-	p, err := NewPlan(seed, regexp.MustCompile(only))
+	p, err := NewPlan(seed, LeastNodes, regexp.MustCompile(only))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,8 +60,23 @@ func TestPlanOfSomeKinds(t *testing.T) {
 	if want := map[string]bool{"panic: sysrq": true, "panic: null dereference": true, "panic: NMI": true}; !maps.Equal(seen, want) {
 		t.Errorf("a plan of panics has %v: want %v", seen, want)
 	}
-	if _, err := NewPlan(1, regexp.MustCompile("earthquake")); err == nil || !strings.Contains(err.Error(), `"earthquake"`) {
+	if _, err := NewPlan(1, LeastNodes, regexp.MustCompile("earthquake")); err == nil || !strings.Contains(err.Error(), `"earthquake"`) {
 		t.Errorf("a plan of no kind: %v: want an error with the expression", err)
+	}
+}
+
+// TestPlanTakesAllNodes: nodes of larger rings die too.
+func TestPlanTakesAllNodes(t *testing.T) {
+	p, err := NewPlan(1, MostNodes, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var died [MostNodes]int
+	for range 20 * MostNodes {
+		died[p.Next().Node]++
+	}
+	if slices.Contains(died[:], 0) {
+		t.Errorf("deaths by node: %v: want some of each", died)
 	}
 }
 
@@ -86,7 +101,7 @@ func TestOnlyTheRightNameCounts(t *testing.T) {
 // TestReportsAreBalanced: of the reports that nodes kept, those that the supervisor did not commit are lost, unless they were younger than
 // the spool's delay when the node died.
 func TestReportsAreBalanced(t *testing.T) {
-	r := newReports(t.TempDir())
+	r := newReports(t.TempDir(), LeastNodes)
 	kept := func(i int, id string) {
 		r.agent(i, fmt.Appendf(nil, `{"level":"DEBUG","msg":"reports kept","reports":["%s"]}`+"\r\n", id))
 	}
@@ -107,7 +122,7 @@ func TestReportsAreBalanced(t *testing.T) {
 	got, err := r.count()
 	want := Reports{Kept: 5, Accepted: 2, Replaced: 1, Cut: 1, Lost: []string{"n0-0-0/host@1#2"},
 		Doubled: []string{"n1-0-0/host@1#1, 2 times"},
-		waiting: [nodes]int{1, 0, 0}}
+		waiting: []int{1, 0, 0}}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v: want %+v", got, err, want)
 	}

@@ -24,14 +24,14 @@ type reports struct {
 	dir string
 
 	mu   sync.Mutex
-	kept [nodes]map[string]time.Time // when each report entered the node's log
-	died [nodes][]time.Time
+	kept []map[string]time.Time // when each report entered the node's log
+	died [][]time.Time
 	more *feed[int] // the node that kept another report
 	err  error      // of a file
 }
 
-func newReports(dir string) *reports {
-	r := &reports{dir: dir, more: newFeed[int]()}
+func newReports(dir string, nodes int) *reports {
+	r := &reports{dir: dir, kept: make([]map[string]time.Time, nodes), died: make([][]time.Time, nodes), more: newFeed[int]()}
 	for i := range r.kept {
 		r.kept[i] = map[string]time.Time{}
 	}
@@ -98,7 +98,7 @@ type Reports struct {
 	Cut      int      `json:"cut"`      // kept in the last second before a death, and not yet on disk
 	Lost     []string `json:"lost,omitempty"`
 	Doubled  []string `json:"doubled,omitempty"`
-	waiting  [nodes]int
+	waiting  []int    // by node
 }
 
 // count reads the account up to now. Reports in transit count as lost until they arrive.
@@ -109,14 +109,14 @@ func (r *reports) count() (out Reports, err error) {
 	if err := errors.Join(r.err, audit.Read(r.path("s1"))); err != nil {
 		return out, err
 	}
-	for i := range nodes {
+	for i := range r.kept {
 		if err := account.ReadKept(r.path(fmt.Sprintf("n%d", i)), kept); err != nil {
 			return out, err
 		}
 	}
 	accepted := audit.Accepted()
 	lost, doubled, replaced := account.Balance(kept, accepted)
-	out = Reports{Kept: len(kept), Accepted: len(accepted), Replaced: replaced, Doubled: doubled}
+	out = Reports{Kept: len(kept), Accepted: len(accepted), Replaced: replaced, Doubled: doubled, waiting: make([]int, len(r.kept))}
 	for _, id := range lost {
 		i := r.owner(id)
 		if slices.ContainsFunc(r.died[i], func(d time.Time) bool { at := r.kept[i][id]; return at.Before(d) && d.Sub(at) < notOnDisk }) {

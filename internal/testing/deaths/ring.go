@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,8 +19,11 @@ import (
 	"github.com/lofamo/lofamo/internal/testing/freeport"
 )
 
-// nodes is the size of the ring, in which every node has two neighbours.
-const nodes = 3
+// The size of the ring, in which every node has two neighbours.
+const (
+	LeastNodes = 3
+	MostNodes  = 9
+)
 
 // preset has periods that emulated kernels keep.
 const preset = config.PresetRelaxed
@@ -29,7 +33,7 @@ const watchdogTimeout = 15 * time.Second
 
 // ring is the cluster: machines of nodes, and one of the supervisor.
 type ring struct {
-	nodes      [nodes]*guest
+	nodes      []*guest
 	supervisor *guest
 	client     *client.Client
 	reports    *reports
@@ -38,10 +42,10 @@ type ring struct {
 func nodeID(i int) string  { return fmt.Sprintf("n%d-0-0", i) }
 func address(i int) string { return fmt.Sprintf("10.7.0.%d", i+1) }
 
-func (r *ring) machines() []*guest { return append(r.nodes[:], r.supervisor) }
+func (r *ring) machines() []*guest { return append(slices.Clone(r.nodes), r.supervisor) }
 
 // inventory describes the cluster for lofamoctl.
-func inventory() string {
+func inventory(nodes int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "cluster: vm\ndims: %dx1x1\npreset: %s\nsupervisors:\n- {id: s1, address: 10.7.0.100}\nnodes:\n", nodes, preset)
 	for i := range nodes {
@@ -52,7 +56,7 @@ func inventory() string {
 
 // nodeStart is the start script of a node's machine. It runs each line of its input as a command. Each node sends its kernel's words to the
 // next node of the ring.
-func nodeStart(i int) string {
+func nodeStart(i, nodes int) string {
 	next := (i + 1) % nodes
 	return fmt.Sprintf(`net %s/24; keep; modprobe i6300esb
 modprobe netconsole netconsole=@%s/eth0,6666@%s/%s
@@ -87,7 +91,7 @@ func newRing(ctx context.Context, o Options) (_ *ring, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
-	if err := os.WriteFile(filepath.Join(work, "inventory.yaml"), []byte(inventory()), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(work, "inventory.yaml"), []byte(inventory(o.Nodes)), 0o600); err != nil {
 		return nil, err
 	}
 	cluster := filepath.Join(o.Dir, "cluster")
@@ -98,13 +102,13 @@ func newRing(ctx context.Context, o Options) (_ *ring, err error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &ring{reports: newReports(o.Dir)}
+	r := &ring{nodes: make([]*guest, o.Nodes), reports: newReports(o.Dir, o.Nodes)}
 	network := 20000 + rand.N(9000)
-	for i := range nodes {
+	for i := range o.Nodes {
 		disk := fmt.Sprintf("n%d", i)
 		extra := fmt.Sprintf("hardwareWatchdog: {device: /dev/watchdog0, timeout: %s}\nnetconsole: {listen: \"%s:6666\"}\n", watchdogTimeout,
 			address(i))
-		err := makeDisk(ctx, o, disk, filepath.Join(cluster, "nodes", nodeID(i)), "agent.yaml", extra, nodeStart(i), "lofamo-agent")
+		err := makeDisk(ctx, o, disk, filepath.Join(cluster, "nodes", nodeID(i)), "agent.yaml", extra, nodeStart(i, o.Nodes), "lofamo-agent")
 		if err != nil {
 			return nil, err
 		}

@@ -26,6 +26,7 @@ type Options struct {
 	Image, Bin string // what `make vm` makes
 	Dir        string // existing folder for disks and logs
 	Seed       uint64
+	Nodes      int            // of the ring, LeastNodes to MostNodes
 	Only       *regexp.Regexp // kinds of death by name; nil: all
 	Rounds     int            // end after so many
 	Duration   time.Duration  // begin no round after this time; 0: no limit
@@ -72,8 +73,8 @@ func Run(ctx context.Context, o Options) (passed, failed int, err error) {
 	began := time.Now()
 	c := &campaign{o: o, id: fmt.Sprintf("%s-%d", began.UTC().Format("20060102T150405"), o.Seed), events: newFeed[*lofamov1.Event](),
 		failed: map[string]bool{},
-		truth:  trial.NewTruth(grid.Dims{X: nodes, Y: 1, Z: 1}, false)}
-	if err := o.Record(Line{Begin: &Begin{Campaign: c.id, Seed: o.Seed, Commit: machine.SourceCommit(), Machine: machine.Describe(),
+		truth:  trial.NewTruth(grid.Dims{X: o.Nodes, Y: 1, Z: 1}, false)}
+	if err := o.Record(Line{Begin: &Begin{Campaign: c.id, Seed: o.Seed, Nodes: o.Nodes, Commit: machine.SourceCommit(), Machine: machine.Describe(),
 		Load: machine.LoadAverages(), Began: began.UTC().Truncate(time.Second), Preset: preset, Bound: periods.NodeBound(),
 		Conditions: o.Conditions}}); err != nil {
 		return 0, 0, err
@@ -111,7 +112,7 @@ func interrupted(ctx context.Context, err error) error {
 
 // play waits for the ring and plays the rounds.
 func (c *campaign) play(ctx context.Context, began time.Time) (passed, failed int, err error) {
-	plan, err := NewPlan(c.o.Seed, c.o.Only)
+	plan, err := NewPlan(c.o.Seed, c.o.Nodes, c.o.Only)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -172,7 +173,7 @@ func (c *campaign) begin(ctx context.Context) error {
 	began := time.Now()
 	for {
 		list, err := c.nodes(ctx)
-		if err == nil && len(list.GetNodes()) == nodes && healthy(list.GetNodes()) {
+		if err == nil && len(list.GetNodes()) == c.o.Nodes && healthy(list.GetNodes()) {
 			c.checker = trial.NewChecker(c.truth, list.GetNodes(), list.GetRevision())
 			_, _ = fmt.Fprintf(c.o.Out, "all nodes NORMAL %s after the start\n", short(time.Since(began)))
 			return nil

@@ -49,8 +49,8 @@ type SupervisorResponses struct {
 	// MaxEvidenceAge is the maximum age of the evidence of a fault, 1ms or more. Default 30s.
 	MaxEvidenceAge Duration `json:"maxEvidenceAge"`
 	// FenceMargin is added to the time after which a node that fences itself counts as down. It covers the time in which halves
-	// find out that a link or the service network no longer works: 30s suffice for the presets fast and default, 2m for
-	// relaxed. With several supervisors, the effective margin is at least 14s + 12/5 of digestPeriod + linkHoldOff. 1s or more. Default 30s.
+	// find out that a link or the service network no longer works. 30s suffice for all presets. With several supervisors, the
+	// effective margin is at least 14s + 12/5 of digestPeriod + linkHoldOff. 1s or more. Default 30s.
 	FenceMargin Duration `json:"fenceMargin"`
 	// Approvals is the number of people who must approve actions that may end work on a node, besides those that a
 	// policy requires. 0 to 2. Default 0.

@@ -106,7 +106,7 @@ func newFencePlan(seed uint64, only disturbance) Plan {
 	}
 	p := Plan{Dims: a.dims, Preset: config.PresetDefault, Interfaces: a.interfaces, Supervisors: a.supervisors, Seed: seed, Fences: f}
 	if a.rnd.IntN(2) == 0 && only == anyDisturbance {
-		p.Preset, f.Margin = config.PresetRelaxed, 2*time.Minute
+		p.Preset = config.PresetRelaxed
 	}
 	g := &fencer{author: a, FencePlan: f, n: a.node(), only: only}
 	g.pass(4*time.Second, 8*time.Second) // devices are armed

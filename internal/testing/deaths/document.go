@@ -224,16 +224,16 @@ func (r *result) summary(b io.Writer) {
 // campaigns prints the conditions of all campaigns.
 func (r *result) campaigns(b io.Writer) {
 	p := func(format string, args ...any) { _, _ = fmt.Fprintf(b, format, args...) }
-	p("\n## Campaigns\n\n| campaign | seed | nodes | commit | preset, bound | rounds | failed | kernels died | named rightly | false verdicts " +
-		"| took | hours of machines | events | SICK without a death " +
+	p("\n## Campaigns\n\n| campaign | seed | nodes | commit | preset, bound | rounds | failed | kernels died | named rightly " +
+		"| false verdicts | took | hours of machines | events | SICK without a death " +
 		"| load averages before; after |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, c := range r.begins {
 		t, e := r.of[c.Campaign], r.ends[c.Campaign]
 		if e == nil {
 			e = &End{Load: "the campaign was ended from outside"}
 		}
-		p("| %s | %d | %d | %s | %s, %s | %d | %d | %d | %d | %d | %s | %.2f | %d | %d | %s; %s |\n", c.Campaign, c.Seed, cmp.Or(c.Nodes, 3), c.Commit, c.Preset,
-			trial.Milliseconds(c.Bound), t[0].rounds, t[0].failed, t[1].happened(), t[1].right, t[0].falseVerdicts, e.Took,
+		p("| %s | %d | %d | %s | %s, %s | %d | %d | %d | %d | %d | %s | %.2f | %d | %d | %s; %s |\n", c.Campaign, c.Seed,
+			cmp.Or(c.Nodes, LeastNodes), c.Commit, c.Preset, trial.Milliseconds(c.Bound), t[0].rounds, t[0].failed, t[1].happened(), t[1].right, t[0].falseVerdicts, e.Took,
 			e.Machines.Hours(), e.Events, e.Sick, c.Load, e.Load)
 	}
 	p("\n")

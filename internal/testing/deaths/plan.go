@@ -82,7 +82,8 @@ type Plan struct {
 	next  []Kind
 }
 
-// NewPlan returns the plan for a seed and a ring of so many nodes. The plan has the kinds of death whose names match the given expression; nil: all kinds.
+// NewPlan returns the plan for a seed and the number of nodes in the ring. The plan has the kinds of death whose names match the given
+// expression; nil: all kinds.
 func NewPlan(seed uint64, nodes int, only *regexp.Regexp) (*Plan, error) {
 	p := &Plan{rnd: rand.New(rand.NewPCG(seed, 22)), nodes: nodes, kinds: Kinds()}
 	if only != nil {

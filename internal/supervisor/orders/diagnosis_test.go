@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -275,77 +276,81 @@ func faults(r *lofamov1.DiagnosisReport) (out []string) {
 }
 
 func TestDiagnosisOrdersItsScope(t *testing.T) {
-	for _, tc := range []struct {
-		req          DiagnosisRequest
-		nodes, links int
-		scope        string
-	}{
-		{DiagnosisRequest{}, 8, 24, "all"},
-		{DiagnosisRequest{Node: "n1-0-1"}, 4, 6, "node n1-0-1"},
-		{DiagnosisRequest{Node: "n1-0-1", Link: grid.YMinus}, 2, 1, "link n1-0-1 Y-"},
-	} {
-		n := newNodes(t, grid.Dims{X: 2, Y: 2, Z: 2})
-		n.m.Lead(7)
-		r, said, err := n.run(tc.req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if int(r.GetNodes()) != tc.nodes || len(r.GetLinks()) != tc.links || r.GetScope() != tc.scope ||
-			len(r.GetFaults())+len(r.GetOpen())+len(r.GetSilent()) > 0 {
-			t.Errorf("%s: %v", tc.scope, r)
-		}
-		for _, l := range r.GetLinks() {
-			if l.GetVerdict() != lofamov1.LinkVerdict_LINK_GOOD || l.GetHere().GetDnp().GetSent() != 36 ||
-				l.GetThere().GetThrough().GetSent() != 12 {
-				t.Errorf("%s: %v", tc.scope, l)
+	synctest.Test(t, func(t *testing.T) {
+		for _, tc := range []struct {
+			req          DiagnosisRequest
+			nodes, links int
+			scope        string
+		}{
+			{DiagnosisRequest{}, 8, 24, "all"},
+			{DiagnosisRequest{Node: "n1-0-1"}, 4, 6, "node n1-0-1"},
+			{DiagnosisRequest{Node: "n1-0-1", Link: grid.YMinus}, 2, 1, "link n1-0-1 Y-"},
+		} {
+			n := newNodes(t, grid.Dims{X: 2, Y: 2, Z: 2})
+			n.m.Lead(7)
+			r, said, err := n.run(tc.req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if int(r.GetNodes()) != tc.nodes || len(r.GetLinks()) != tc.links || r.GetScope() != tc.scope ||
+				len(r.GetFaults())+len(r.GetOpen())+len(r.GetSilent()) > 0 {
+				t.Errorf("%s: %v", tc.scope, r)
+			}
+			for _, l := range r.GetLinks() {
+				if l.GetVerdict() != lofamov1.LinkVerdict_LINK_GOOD || l.GetHere().GetDnp().GetSent() != 36 ||
+					l.GetThere().GetThrough().GetSent() != 12 {
+					t.Errorf("%s: %v", tc.scope, l)
+				}
+			}
+			if last := said[len(said)-1]; last.GetAnswered() != last.GetNodes() || int(last.GetNodes()) != tc.nodes {
+				t.Errorf("%s: the last progress is %v", tc.scope, last)
+			}
+			if most := 3 + int(time.Duration(r.GetTookMs())*time.Millisecond/tellEvery); len(said) > most {
+				t.Errorf("%s: %d words of progress in %d ms: want %d at most", tc.scope, len(said), r.GetTookMs(), most)
+			}
+			for _, o := range n.orders {
+				if o.GetNumber().GetTerm() != 7 || o.GetNumber().GetCount() != 1 || o.GetReplyTo() != "[::1]:10" {
+					t.Errorf("%v", o)
+				}
+			}
+			if kept, err := n.m.LastDiagnosis(t.Context()); err != nil || !proto.Equal(kept, r) {
+				t.Errorf("the last report is %v, %v", kept, err)
+			}
+			if ev := n.events(); len(ev) != 1 || ev[0].GetKind() != lofamov1.EventKind_DIAGNOSIS_ENDED || ev[0].GetNode() != string(tc.req.Node) ||
+				ev[0].GetReason() != "diagnosis of "+tc.scope+": nothing is wrong" {
+				t.Errorf("%s: events %v", tc.scope, ev)
+			}
+			if got := n.counted("lofamo_diagnoses_total", metrics.DiagnosisClean); got != 1 {
+				t.Errorf("%v diagnoses are counted", got)
 			}
 		}
-		if last := said[len(said)-1]; last.GetAnswered() != last.GetNodes() || int(last.GetNodes()) != tc.nodes {
-			t.Errorf("%s: the last progress is %v", tc.scope, last)
-		}
-		if most := 3 + int(time.Duration(r.GetTookMs())*time.Millisecond/tellEvery); len(said) > most {
-			t.Errorf("%s: %d words of progress in %d ms: want %d at most", tc.scope, len(said), r.GetTookMs(), most)
-		}
-		for _, o := range n.orders {
-			if o.GetNumber().GetTerm() != 7 || o.GetNumber().GetCount() != 1 || o.GetReplyTo() != "[::1]:10" {
-				t.Errorf("%v", o)
-			}
-		}
-		if kept, err := n.m.LastDiagnosis(t.Context()); err != nil || !proto.Equal(kept, r) {
-			t.Errorf("the last report is %v, %v", kept, err)
-		}
-		if ev := n.events(); len(ev) != 1 || ev[0].GetKind() != lofamov1.EventKind_DIAGNOSIS_ENDED || ev[0].GetNode() != string(tc.req.Node) ||
-			ev[0].GetReason() != "diagnosis of "+tc.scope+": nothing is wrong" {
-			t.Errorf("%s: events %v", tc.scope, ev)
-		}
-		if got := n.counted("lofamo_diagnoses_total", metrics.DiagnosisClean); got != 1 {
-			t.Errorf("%v diagnoses are counted", got)
-		}
-	}
+	})
 }
 
 func TestDiagnosisNamesFaultyParts(t *testing.T) {
-	n := newNodes(t, grid.Dims{X: 3, Y: 3, Z: 1})
-	n.m.Lead(7)
-	n.lose = 9 // requested again
-	n.dnp["n0-0-0"], n.host["n0-0-0"] = true, true
-	n.host["n2-1-0"] = true // reached by its neighbours
-	n.dnp["n1-2-0"] = true
-	r := n.must(DiagnosisRequest{})
-	if got := faults(r); !slices.Equal(got, []string{"PART_NODE n0-0-0", "PART_HOST_HALF n2-1-0", "PART_DNP_HALF n1-2-0"}) {
-		t.Errorf("found %v", got)
-	}
-	if !slices.Equal(r.GetSilent(), []string{"n0-0-0"}) {
-		t.Errorf("silent %v", r.GetSilent())
-	}
-	if len(n.via) == 0 || slices.Contains(n.via, "n2-1-0") {
-		t.Errorf("relays of unreachable nodes: %v", n.via)
-	}
-	for _, o := range n.orders {
-		if o.GetKnown()&^o.GetLinks() != 0 {
-			t.Errorf("known %b of %b", o.GetKnown(), o.GetLinks())
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodes(t, grid.Dims{X: 3, Y: 3, Z: 1})
+		n.m.Lead(7)
+		n.lose = 9 // requested again
+		n.dnp["n0-0-0"], n.host["n0-0-0"] = true, true
+		n.host["n2-1-0"] = true // reached by its neighbours
+		n.dnp["n1-2-0"] = true
+		r := n.must(DiagnosisRequest{})
+		if got := faults(r); !slices.Equal(got, []string{"PART_NODE n0-0-0", "PART_HOST_HALF n2-1-0", "PART_DNP_HALF n1-2-0"}) {
+			t.Errorf("found %v", got)
 		}
-	}
+		if !slices.Equal(r.GetSilent(), []string{"n0-0-0"}) {
+			t.Errorf("silent %v", r.GetSilent())
+		}
+		if len(n.via) == 0 || slices.Contains(n.via, "n2-1-0") {
+			t.Errorf("relays of unreachable nodes: %v", n.via)
+		}
+		for _, o := range n.orders {
+			if o.GetKnown()&^o.GetLinks() != 0 {
+				t.Errorf("known %b of %b", o.GetKnown(), o.GetLinks())
+			}
+		}
+	})
 }
 
 func TestOnlyLeaderDiagnoses(t *testing.T) {
@@ -383,30 +388,32 @@ func TestOnlyLeaderDiagnoses(t *testing.T) {
 // Neither the end of a term nor a caller that goes away keeps it from ending, and findings on another order are
 // ignored.
 func TestDiagnosisEndsWithTermOrCaller(t *testing.T) {
-	n := newNodes(t, grid.Dims{X: 2, Y: 2, Z: 1})
-	for _, id := range n.names.All() {
-		n.host[id] = true
-	}
-	n.m.Lead(3)
-	_, err := n.m.Run(t.Context(), DiagnosisRequest{Rounds: 1}, func(*lofamov1.DiagnosisProgress) error {
-		n.m.Lead(0)
-		return nil
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodes(t, grid.Dims{X: 2, Y: 2, Z: 1})
+		for _, id := range n.names.All() {
+			n.host[id] = true
+		}
+		n.m.Lead(3)
+		_, err := n.m.Run(t.Context(), DiagnosisRequest{Rounds: 1}, func(*lofamov1.DiagnosisProgress) error {
+			n.m.Lead(0)
+			return nil
+		})
+		if !errors.Is(err, ErrNotLeading) {
+			t.Errorf("the term ended: %v", err)
+		}
+		n.m.Lead(4)
+		ctx, cancel := context.WithCancel(t.Context())
+		_, err = n.m.Run(ctx, DiagnosisRequest{Rounds: 1}, func(*lofamov1.DiagnosisProgress) error { cancel(); return nil })
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("the caller went away: %v", err)
+		}
+		r, err := n.m.Run(t.Context(), DiagnosisRequest{Rounds: 1}, func(*lofamov1.DiagnosisProgress) error {
+			n.m.Findings(&lofamov1.DiagnosisFindings{Number: &lofamov1.OrderNumber{Term: 4, Count: 1}, Node: "n0-0-0",
+				Half: lofamov1.Half_HALF_HOST, Dnp: lofamov1.State_NORMAL})
+			return nil
+		})
+		if err != nil || len(r.GetSilent()) != 4 || len(r.GetFaults()) > 0 {
+			t.Errorf("no node answers: %v, %v", r, err)
+		}
 	})
-	if !errors.Is(err, ErrNotLeading) {
-		t.Errorf("the term ended: %v", err)
-	}
-	n.m.Lead(4)
-	ctx, cancel := context.WithCancel(t.Context())
-	_, err = n.m.Run(ctx, DiagnosisRequest{Rounds: 1}, func(*lofamov1.DiagnosisProgress) error { cancel(); return nil })
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("the caller went away: %v", err)
-	}
-	r, err := n.m.Run(t.Context(), DiagnosisRequest{Rounds: 1}, func(*lofamov1.DiagnosisProgress) error {
-		n.m.Findings(&lofamov1.DiagnosisFindings{Number: &lofamov1.OrderNumber{Term: 4, Count: 1}, Node: "n0-0-0",
-			Half: lofamov1.Half_HALF_HOST, Dnp: lofamov1.State_NORMAL})
-		return nil
-	})
-	if err != nil || len(r.GetSilent()) != 4 || len(r.GetFaults()) > 0 {
-		t.Errorf("no node answers: %v, %v", r, err)
-	}
 }

@@ -35,7 +35,7 @@ func sizes(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	blocks, each, flow := 60, 20, 10*time.Millisecond
+	blocks, each, flow := 200, 20, 50*time.Millisecond
 	if o.short {
 		blocks, each, flow = 8, 5, 5*time.Millisecond
 	}
@@ -67,9 +67,9 @@ func testedSizes(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	rounds, run := 10, 50*time.Millisecond
+	rounds, run := 10, time.Second
 	if o.short {
-		rounds, run = 2, 100*time.Millisecond
+		rounds, run = 2, 50*time.Millisecond
 	}
 	every := testIntervals[1]
 	o.out.f("\n### Cost of the self-test by message length\n\nFigure 11 of seed 000, on the report path. Runs of signed reports with a "+

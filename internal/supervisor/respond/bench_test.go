@@ -2,11 +2,14 @@ package respond
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -86,4 +89,26 @@ func BenchmarkStorm(b *testing.B) {
 		}
 	}
 	report(b, all)
+}
+
+// BenchmarkRoots measures what a responder does for a change of one incident while many stand: it finds the root causes of all,
+// and compares them with the former ones.
+func BenchmarkRoots(b *testing.B) {
+	for _, count := range []int{16, 1000} {
+		b.Run(fmt.Sprint(count, " stand"), func(b *testing.B) {
+			all := make([]*store.StoredIncident, count)
+			for i := range all {
+				node := string(fault.DefaultNodeID(grid.Dims{X: 16, Y: 16, Z: 16}.At(i)))
+				all[i] = &store.StoredIncident{Incident: &lofamov1.Incident{Id: fmt.Sprintf("k3f9-%08d", i*7919%count), Node: node,
+					Component: "temperature", State: lofamov1.IncidentState_OPEN}}
+			}
+			before := rootsOf(all)
+			b.ReportAllocs()
+			for b.Loop() {
+				if !sameRoots(before, rootsOf(all)) {
+					b.Fatal("the root causes differ")
+				}
+			}
+		})
+	}
 }

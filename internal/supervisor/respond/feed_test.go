@@ -36,19 +36,19 @@ func said(events []response.Event) string {
 	return strings.Join(out, ", ")
 }
 
-// maps builds versions of a map of two nodes, a and b.
-type maps struct {
+// mapVersions builds versions of a map of two nodes, a and b.
+type mapVersions struct {
 	b        *view.Builder
 	revision uint64
 }
 
-func newMaps() *maps {
+func newMaps() *mapVersions {
 	names := view.NewNames(grid.Dims{X: 2, Y: 1, Z: 1}, map[grid.Coord]fault.NodeID{{}: "a", {X: 1}: "b"})
-	return &maps{b: view.NewBuilder(names, day)}
+	return &mapVersions{b: view.NewBuilder(names, day)}
 }
 
 // set sets the state of a node and its memory. The other components get the node's state.
-func (m *maps) set(id fault.NodeID, epoch fault.Epoch, node, memory fault.State) view.Map {
+func (m *mapVersions) set(id fault.NodeID, epoch fault.Epoch, node, memory fault.State) view.Map {
 	m.revision++
 	at := grid.Coord{}
 	if id == "b" {

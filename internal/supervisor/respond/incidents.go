@@ -3,7 +3,7 @@ package respond
 import (
 	"cmp"
 	"context"
-	"reflect"
+	"maps"
 	"slices"
 	"strings"
 
@@ -20,7 +20,7 @@ func (r *Responder) followIncidents(ctx context.Context) error {
 	var roots response.IncidentsChanged
 	for {
 		v := r.cfg.Incidents.Standing()
-		if now := rootsOf(v.Incidents); v.Ready && (roots.Roots == nil || !reflect.DeepEqual(roots, now)) {
+		if now := rootsOf(v.Incidents); v.Ready && (roots.Roots == nil || !sameRoots(roots, now)) {
 			roots = now
 			r.queue.put(input{event: roots})
 		}
@@ -32,17 +32,19 @@ func (r *Responder) followIncidents(ctx context.Context) error {
 	}
 }
 
+func sameRoots(a, b response.IncidentsChanged) bool {
+	return maps.Equal(a.Roots, b.Roots) && maps.Equal(a.Ends, b.Ends) && maps.Equal(a.Parts, b.Parts) && maps.Equal(a.Standing, b.Standing)
+}
+
 // rootsOf returns the ids of the open incidents by root cause and consequence. It leaves out components that only another
-// version knows.
+// version knows. Of two incidents with one root or consequence, an OPEN one counts, and then the greater id. The result does
+// not depend on the order of the incidents, so they need no sorting: in a storm, thousands stand and each commit changes some.
 func rootsOf(all []*store.StoredIncident) response.IncidentsChanged {
 	out := response.IncidentsChanged{
-		Roots: make(map[response.Target]string), Ends: make(map[response.Target]response.Target),
-		Parts: make(map[response.Target]string), Standing: make(map[string]uint32),
+		Roots: make(map[response.Target]string, len(all)), Ends: make(map[response.Target]response.Target),
+		Parts: make(map[response.Target]string), Standing: make(map[string]uint32, len(all)),
 	}
-	all = slices.Clone(all)
-	slices.SortFunc(all, func(a, b *store.StoredIncident) int { // of two incidents that list a part, the OPEN one counts
-		return cmp.Or(cmp.Compare(b.GetState(), a.GetState()), strings.Compare(a.GetId(), b.GetId()))
-	})
+	recovering := make(map[response.Target]string) // as out.Parts
 	for _, in := range all {
 		if in.GetState() == lofamov1.IncidentState_CLOSED {
 			continue
@@ -51,29 +53,47 @@ func rootsOf(all []*store.StoredIncident) response.IncidentsChanged {
 		if ack := in.GetAcknowledgement(); ack.GetOutdated() {
 			out.Standing[in.GetId()] = ack.GetEscalations() + 1
 		}
+		parts := recovering
+		if in.GetState() == lofamov1.IncidentState_OPEN {
+			parts = out.Parts
+			addRoot(&out, in)
+		}
 		for _, part := range in.GetConsequences() {
 			if c, err := fault.ParseComponent(part.GetComponent()); err == nil {
-				out.Parts[response.Target{Node: fault.NodeID(part.GetNode()), Component: c}] = in.GetId()
+				t := response.Target{Node: fault.NodeID(part.GetNode()), Component: c}
+				parts[t] = max(parts[t], in.GetId())
 			}
 		}
-		if in.GetState() != lofamov1.IncidentState_OPEN {
-			continue
-		}
-		if in.GetGroup() != "" {
-			out.Roots[response.Target{Group: in.GetGroup()}] = in.GetId()
-			continue
-		}
-		c, err := fault.ParseComponent(in.GetComponent())
-		if err != nil {
-			continue
-		}
-		root := response.Target{Node: fault.NodeID(in.GetNode()), Component: c}
-		out.Roots[root] = in.GetId()
-		if d, link := c.LinkDirection(); link && in.GetPeer() != "" {
-			out.Ends[root] = response.Target{Node: fault.NodeID(in.GetPeer()), Component: fault.Link(d.Opposite())}
+	}
+	for t, id := range recovering {
+		if _, open := out.Parts[t]; !open {
+			out.Parts[t] = id
 		}
 	}
 	return out
+}
+
+// addRoot adds the root cause of an OPEN incident.
+func addRoot(out *response.IncidentsChanged, in *store.StoredIncident) {
+	if in.GetGroup() != "" {
+		root := response.Target{Group: in.GetGroup()}
+		out.Roots[root] = max(out.Roots[root], in.GetId())
+		return
+	}
+	c, err := fault.ParseComponent(in.GetComponent())
+	if err != nil {
+		return
+	}
+	root := response.Target{Node: fault.NodeID(in.GetNode()), Component: c}
+	if out.Roots[root] > in.GetId() {
+		return
+	}
+	out.Roots[root] = in.GetId()
+	if d, link := c.LinkDirection(); link && in.GetPeer() != "" {
+		out.Ends[root] = response.Target{Node: fault.NodeID(in.GetPeer()), Component: fault.Link(d.Opposite())}
+	} else {
+		delete(out.Ends, root)
+	}
 }
 
 // onePerIncident keeps only one of the standing notifications that an incident needs once: the oldest of those with its

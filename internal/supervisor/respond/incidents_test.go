@@ -1,6 +1,9 @@
 package respond
 
 import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strings"
@@ -38,6 +41,71 @@ func TestRootsOfOpenIncidents(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%v: want %v", got, want)
 	}
+}
+
+// TestRootsDoNotDependOnTheOrderOfIncidents compares rootsOf with a plain version that sorts: of two incidents with one root
+// or consequence, an OPEN one counts, and then the one with the greater id.
+func TestRootsDoNotDependOnTheOrderOfIncidents(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for round := range 200 {
+		all := make([]*store.StoredIncident, r.IntN(12))
+		for i := range all {
+			all[i] = &store.StoredIncident{Incident: &lofamov1.Incident{Id: fmt.Sprintf("i%02d", i), Node: fmt.Sprint("n", r.IntN(3)),
+				Component: [...]string{"node", "link/X+", "memory"}[r.IntN(3)], State: lofamov1.IncidentState(1 + r.IntN(3))}}
+			if r.IntN(3) == 0 {
+				all[i].Group = fmt.Sprint("row/Y=", r.IntN(2))
+			}
+			for range r.IntN(3) {
+				all[i].Consequences = append(all[i].Consequences, &lofamov1.Consequence{Node: fmt.Sprint("n", r.IntN(3)), Component: "host"})
+			}
+			all[i].Peer = "peer of " + all[i].GetNode()
+			all[i].Acknowledgement = &lofamov1.Acknowledgement{Outdated: r.IntN(2) == 0, Escalations: uint32(r.IntN(3))}
+		}
+		want := sortedRoots(all)
+		for range 5 {
+			r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+			if got := rootsOf(all); !sameRoots(got, want) {
+				t.Fatalf("round %d: %v: want %v", round, got, want)
+			}
+		}
+	}
+}
+
+// sortedRoots is rootsOf for incidents with links to one peer each, where a later incident replaces an earlier one.
+func sortedRoots(all []*store.StoredIncident) response.IncidentsChanged {
+	out := response.IncidentsChanged{Roots: map[response.Target]string{}, Ends: map[response.Target]response.Target{},
+		Parts: map[response.Target]string{}, Standing: map[string]uint32{}}
+	all = slices.Clone(all)
+	slices.SortFunc(all, func(a, b *store.StoredIncident) int {
+		return cmp.Or(cmp.Compare(b.GetState(), a.GetState()), strings.Compare(a.GetId(), b.GetId()))
+	})
+	of := func(node, component string) response.Target {
+		c, _ := fault.ParseComponent(component)
+		return response.Target{Node: fault.NodeID(node), Component: c}
+	}
+	for _, in := range all {
+		if in.GetState() == lofamov1.IncidentState_CLOSED {
+			continue
+		}
+		out.Standing[in.GetId()] = 0
+		if in.GetAcknowledgement().GetOutdated() {
+			out.Standing[in.GetId()] = in.GetAcknowledgement().GetEscalations() + 1
+		}
+		for _, part := range in.GetConsequences() {
+			out.Parts[of(part.GetNode(), part.GetComponent())] = in.GetId()
+		}
+		switch root := of(in.GetNode(), in.GetComponent()); {
+		case in.GetState() != lofamov1.IncidentState_OPEN:
+		case in.GetGroup() != "":
+			out.Roots[response.Target{Group: in.GetGroup()}] = in.GetId()
+		default:
+			out.Roots[root] = in.GetId()
+			if in.GetComponent() == "link/X+" {
+				out.Ends[root] = of(in.GetPeer(), "link/X-")
+			}
+		}
+	}
+	return out
 }
 
 // TestIncidentListsResponsesFromTheStore: the responder commits its responses to an incident beside the incident's record,

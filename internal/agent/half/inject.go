@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -64,9 +65,9 @@ func ListenUnix(ctx context.Context, path string) (net.Listener, error) {
 const lastAnswers = time.Second
 
 // Serve runs a small HTTP server until ctx ends. It then finishes the requests that have begun, for lastAnswers at most: the process
-// may exit when Serve returns.
+// may exit when Serve returns. A panic in h ends the process.
 func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
-	srv, ended := bounded.HTTPServer(h), make(chan struct{})
+	srv, ended := bounded.HTTPServer(endOnPanic(h)), make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)
 		bound, cancel := context.WithTimeout(context.Background(), lastAnswers)
@@ -83,6 +84,25 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 		return fmt.Errorf("serve %s: %w", l.Addr(), err)
 	}
 	return nil
+}
+
+// endOnPanic makes a panic of a handler end the process. net/http would close the connection and go on: the next requests
+// would panic too, and no watchdog would see it, because the half's steps go on.
+func endOnPanic(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			switch p := recover(); p {
+			case nil:
+			case http.ErrAbortHandler:
+				panic(p)
+			default:
+				words := fmt.Sprintf("%v, in the answer to %s %s:\n%s", p, r.Method, r.URL.Path, debug.Stack())
+				go panic(words) // net/http recovers panics of this goroutine
+				select {}
+			}
+		}()
+		h.ServeHTTP(w, r)
+	})
 }
 
 // Post answers a POST request with the result of do. The body must be one strict JSON object.

@@ -3,10 +3,16 @@ package half
 import (
 	"bufio"
 	"context"
+	"errors"
 	"net"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 // pipes is a listener whose connections are pipes in memory.
@@ -73,5 +79,63 @@ func TestServeFinishesTheLastAnswer(t *testing.T) {
 			}
 			_ = client.Close()
 		})
+	}
+}
+
+// TestPanicInHandlerEndsProcess: net/http alone would close the connection and go on with data in an unknown state, which
+// no watchdog sees.
+func TestPanicInHandlerEndsProcess(t *testing.T) {
+	const child = "LOFAMO_TEST_PANICS"
+	if os.Getenv(child) != "" {
+		l, err := net.FileListener(os.NewFile(3, "socket"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Fatal(Serve(t.Context(), l, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/abort" {
+				panic(http.ErrAbortHandler) // only closes the connection
+			}
+			panic("status is damaged")
+		})))
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket, err := l.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bound, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	half := exec.CommandContext(bound, os.Args[0], "-test.run=^TestPanicInHandlerEndsProcess$")
+	half.Env, half.ExtraFiles = append(os.Environ(), child+"=1"), []*os.File{socket}
+	var words strings.Builder
+	half.Stderr = &words
+	if err := errors.Join(half.Start(), socket.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for _, what := range []string{"/abort", "/status"} { // the second is asked only if the first has not ended the process
+		conn, err := net.Dial("unix", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = conn.Write([]byte("GET " + what + " HTTP/1.1\r\nHost: half\r\n\r\n")); err == nil {
+			_, err = bufio.NewReader(conn).ReadByte()
+		}
+		if err == nil {
+			t.Errorf("%s has an answer", what)
+		}
+		_ = conn.Close()
+	}
+	_ = l.Close()
+	var exit *exec.ExitError
+	if err := half.Wait(); !errors.As(err, &exit) || bound.Err() != nil || exit.ExitCode() != 2 {
+		t.Errorf("the process goes on after a panic: %v", err)
+	}
+	for _, want := range []string{"panic: status is damaged", "/status", "inject_test.go"} {
+		if !strings.Contains(words.String(), want) {
+			t.Errorf("the last words lack %q:\n%s", want, words.String())
+		}
 	}
 }

@@ -27,7 +27,7 @@ const (
 // look is a failed look of the prober.
 type look struct {
 	at, end int64 // cluster.Monotonic
-	gone    bool  // no process listened; otherwise no answer in time
+	gone    bool  // no process listened, or it closed the connection; otherwise no answer in time
 	again   bool  // the look before failed too
 }
 
@@ -63,7 +63,7 @@ func (f *field) probe(ctx context.Context, n cluster.NodeInfo) {
 type notice struct {
 	late   bool   // its host half did not answer in time
 	silent bool   // two looks in a row had no answer; users would not notice a shorter failure
-	gone   bool   // no process listened
+	gone   bool   // no process listened, or it closed the connection
 	mapped string // a state of one of its halves in the map, other than NORMAL
 }
 
@@ -78,7 +78,7 @@ func (v notice) String() string {
 	for _, x := range []struct {
 		is   bool
 		name string
-	}{{v.gone, "nobody answered"}, {v.silent, "no answer twice in a row"}, {v.late && !v.silent, "no answer once"},
+	}{{v.gone, "no process listened, or it closed the connection"}, {v.silent, "no answer twice in a row"}, {v.late && !v.silent, "no answer once"},
 		{v.mapped != "", v.mapped}} {
 		if x.is {
 			parts = append(parts, x.name)

@@ -48,21 +48,44 @@ func (s scalar) flip(bit int) { *(*byte)(unsafe.Add(s.at, bit/8)) ^= 1 << (bit %
 
 // choose returns the place and the bit for a flip, and the number of places.
 func choose(roots map[string]any, seed uint64, refs bool) (s scalar, bit, of int, err error) {
-	w := walker{seen: map[visit]bool{}}
-	for _, name := range slices.Sorted(maps.Keys(roots)) {
-		w.walk(name, reflect.ValueOf(roots[name]), 0)
-	}
-	found := slices.DeleteFunc(w.found, func(s scalar) bool { return s.ref != refs })
+	w, found := places(roots, refs)
 	if len(found) == 0 {
 		return s, 0, 0, errors.New("flip: nothing lives here")
 	}
 	r := rand.New(rand.NewPCG(seed, seed))
 	s = found[r.IntN(len(found))]
-	bit = r.IntN(int(s.size) * 8)
-	if !refs && w.isBool[s.at] {
-		bit = 0 // any other bit would make an invalid bool
+	return s, r.IntN(w.bits(s)), len(found), nil
+}
+
+// Each makes each flip that Flip may choose, calls found, and undoes the flip. found must neither use the roots' data nor
+// let the garbage collector run, which follows flipped pointers.
+func Each(roots map[string]any, refs bool, found func(Flipped)) {
+	w, all := places(roots, refs)
+	for _, s := range all {
+		for bit := range w.bits(s) {
+			f := Flipped{s.path, bit, len(all), s}
+			s.flip(bit)
+			found(f)
+			f.Undo()
+		}
 	}
-	return s, bit, len(found), nil
+}
+
+// places returns the places that are reachable from the roots.
+func places(roots map[string]any, refs bool) (*walker, []scalar) {
+	w := &walker{seen: map[visit]bool{}}
+	for _, name := range slices.Sorted(maps.Keys(roots)) {
+		w.walk(name, reflect.ValueOf(roots[name]), 0)
+	}
+	return w, slices.DeleteFunc(w.found, func(s scalar) bool { return s.ref != refs })
+}
+
+// bits returns the number of bits of a place that a flip may hit: other bits of a bool would make it invalid.
+func (w *walker) bits(s scalar) int {
+	if !s.ref && w.isBool[s.at] {
+		return 1
+	}
+	return int(s.size) * 8
 }
 
 type visit struct {

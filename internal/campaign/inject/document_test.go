@@ -398,8 +398,7 @@ func method(b *bytes.Buffer) {
 - *Flips in live data*: one bit of all memory that is reachable from the machine of a half, while no step is under way; but for the bytes of
   texts, the insides of maps, and memory with locks of its own. The prober is that of flips in code; it does not see a lost report, so the
   page counts these apart. A flip during a step is not tried: steps take few hundredths of the time, and the checksums do not cover them.
-  While halves only note, three of four flips hit pointers and lengths, because flips in values rarely have an effect. The run above may
-  be older and hit both alike.
+  While halves only note, three of four flips hit pointers and lengths, because flips in values rarely have an effect.
 - *Numbers*: the whole campaign has 3,000 or more of each class. Flips in live data and code take some 2.5 s each to watch and to heal by a
   restart, two nodes of a cluster at a time, so there are fewer.
 - *Reports*: the campaign compares the reports kept in the halves' logs with the reports committed in the supervisors' logs, and counts

@@ -86,15 +86,18 @@ type ThresholdConfig struct {
 const (
 	PeripheralNone   = "none"   // no peripheral: UNKNOWN
 	PeripheralBlock  = "block"  // a block or NVMe device
+	PeripheralRDMA   = "rdma"   // a port of an RDMA device
 	PeripheralScript = "script" // a check program
 )
 
 // PeripheralConfig defines a peripheral and its check.
 type PeripheralConfig struct {
-	// Kind is none, block or script. Default none.
+	// Kind is none, block, rdma or script. Default none.
 	Kind string `json:"kind"`
-	// Device is a block device's kernel name, such as "nvme0n1". For kind block.
+	// Device is a device's kernel name: "nvme0n1" for kind block, "mlx5_0" for kind rdma (InfiniBand, RoCE, iWARP).
 	Device string `json:"device,omitempty"`
+	// Port is the number of the device's port. 1 to 255. Default 1. For kind rdma.
+	Port int `json:"port,omitempty"`
 	// Command is the program's absolute path and arguments; no shell is involved. Exit codes 0, 1, 2 are NORMAL, SICK,
 	// FAILED. For kind script. lofamo-agent run starts it, or lofamo-agent checks beside a host half that runs alone;
 	// without them the peripheral is UNKNOWN.

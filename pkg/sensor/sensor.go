@@ -80,16 +80,22 @@ func DNPSources(cfg Config) ([]Source, error) {
 func peripheral(cfg Config, c fault.Component, p PeripheralConfig, check Check) Source {
 	switch p.Kind {
 	case PeripheralBlock:
-		var s Source = newBlockdev(blockdevConfig{Sysfs: cfg.Sysfs, Device: p.Device, Component: c, Clock: time.Now})
-		if p.Interval > 0 {
-			s = every{s, p.Interval.D()}
-		}
-		return s
+		return p.each(newBlockdev(blockdevConfig{Sysfs: cfg.Sysfs, Device: p.Device, Component: c, Clock: time.Now}))
+	case PeripheralRDMA:
+		return p.each(newRDMA(rdmaConfig{Sysfs: cfg.Sysfs, Device: p.Device, Port: max(p.Port, 1), Component: c}))
 	case PeripheralScript:
 		interval, timeout := p.ScriptTimes()
 		return asked{c, check, interval, timeout + answerMargin}
 	}
 	return none{c, "no peripheral configured"}
+}
+
+// each returns the source with the configured interval; without one, the source itself.
+func (p PeripheralConfig) each(s Source) Source {
+	if p.Interval > 0 {
+		return every{s, p.Interval.D()}
+	}
+	return s
 }
 
 // ScriptTimes returns the time between two checks and the timeout of one, with defaults filled in.

@@ -98,12 +98,19 @@ func (v *validation) peripheral(field string, p PeripheralConfig) {
 		if !fileName(p.Device) {
 			v.bad(field+".device", fmt.Sprintf("%q", p.Device), "a block device's kernel name, such as nvme0n1")
 		}
+	case PeripheralRDMA:
+		if !fileName(p.Device) {
+			v.bad(field+".device", fmt.Sprintf("%q", p.Device), "an RDMA device's kernel name, such as mlx5_0")
+		}
 	case PeripheralScript:
 		if len(p.Command) == 0 || !filepath.IsAbs(p.Command[0]) {
 			v.bad(field+".command", fmt.Sprintf("%q", p.Command), "a program's absolute path and its arguments")
 		}
 	default:
-		v.bad(field+".kind", p.Kind, "one of none, block, script")
+		v.bad(field+".kind", p.Kind, "one of none, block, rdma, script")
+	}
+	if p.Port < 0 || p.Port > 255 {
+		v.bad(field+".port", p.Port, "1 to 255")
 	}
 	if p.Interval != 0 {
 		v.between(field+".interval", p.Interval, 100*time.Millisecond, 24*time.Hour)

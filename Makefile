@@ -66,7 +66,7 @@ images: web $(TOOLS)/bin/ko-$(KO_VERSION) ## images of agent, supervisor, lofamo
 demo: build ## a 2x2x2 cluster here: kill a host half, see it named, heal it, stop
 	hack/demo
 
-# Virtual machines without KVM, from Debian's kernel: hack/vm. They need qemu-system-x86, kmod, cpio, e2fsprogs, iproute2 and
+# Virtual machines without KVM, from Debian's kernel: hack/vm. They need qemu-system-x86, kmod, cpio, e2fsprogs, iproute2, gcc, make and
 # smartmontools (hack/setup-tests).
 VM := $(TOOLS)/vm
 .PHONY: vm vm-test vm-sensors vm-campaign

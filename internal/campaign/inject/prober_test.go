@@ -78,8 +78,8 @@ func (v notice) String() string {
 	for _, x := range []struct {
 		is   bool
 		name string
-	}{{v.gone, "no process listened, or it closed the connection"}, {v.silent, "no answer twice in a row"}, {v.late && !v.silent, "no answer once"},
-		{v.mapped != "", v.mapped}} {
+	}{{v.gone, "no process listened, or it closed the connection"}, {v.silent, "no answer twice in a row"},
+		{v.late && !v.silent, "no answer once"}, {v.mapped != "", v.mapped}} {
 		if x.is {
 			parts = append(parts, x.name)
 		}

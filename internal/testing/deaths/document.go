@@ -233,8 +233,8 @@ func (r *result) campaigns(b io.Writer) {
 			e = &End{Load: "the campaign was ended from outside"}
 		}
 		p("| %s | %d | %d | %s | %s, %s | %d | %d | %d | %d | %d | %s | %.2f | %d | %d | %s; %s |\n", c.Campaign, c.Seed,
-			cmp.Or(c.Nodes, LeastNodes), c.Commit, c.Preset, trial.Milliseconds(c.Bound), t[0].rounds, t[0].failed, t[1].happened(), t[1].right, t[0].falseVerdicts, e.Took,
-			e.Machines.Hours(), e.Events, e.Sick, c.Load, e.Load)
+			cmp.Or(c.Nodes, LeastNodes), c.Commit, c.Preset, trial.Milliseconds(c.Bound), t[0].rounds, t[0].failed, t[1].happened(),
+			t[1].right, t[0].falseVerdicts, e.Took, e.Machines.Hours(), e.Events, e.Sick, c.Load, e.Load)
 	}
 	p("\n")
 	said := map[string]bool{}

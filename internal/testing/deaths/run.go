@@ -75,7 +75,8 @@ func Run(ctx context.Context, o Options) (passed, failed int, err error) {
 		failed: map[string]bool{},
 		truth:  trial.NewTruth(grid.Dims{X: o.Nodes, Y: 1, Z: 1}, false)}
 	if err := o.Record(Line{Begin: &Begin{Campaign: c.id, Seed: o.Seed, Nodes: o.Nodes, Commit: machine.SourceCommit(),
-		Machine: machine.Describe(), Load: machine.LoadAverages(), Began: began.UTC().Truncate(time.Second), Preset: preset, Bound: periods.NodeBound(),
+		Machine: machine.Describe(), Load: machine.LoadAverages(), Began: began.UTC().Truncate(time.Second),
+		Preset: preset, Bound: periods.NodeBound(),
 		Conditions: o.Conditions}}); err != nil {
 		return 0, 0, err
 	}

@@ -54,8 +54,7 @@ func (r record) live(b *bytes.Buffer) {
 	fmt.Fprintf(b, "\nReports while the halves acted: %d kept, %d replaced by others, %d lost, %d doubled. While they only noted: %d lost, "+
 		"%d doubled. A half that\nonly notes goes on with changed memory, such as a sequence number, and may lose reports, so it promises "+
 		"nothing. Delivered halves\nwith `checkMemory: true` act.\n\n", r.Reports.Kept, r.Reports.Replaced, r.Reports.Lost,
-		r.Reports.Doubled, noted.Lost,
-		noted.Doubled)
+		r.Reports.Doubled, noted.Lost, noted.Doubled)
 	for _, k := range r.Classes {
 		k.remarks(b)
 	}

@@ -252,7 +252,7 @@ campaign: ## the fault-injection campaign in full, with docs/campaign.md rewritt
 
 # The short form is among the tests.
 .PHONY: campaign-live
-campaign-live: ## flips in the live data of running halves for FOR (12m), three quarters of it with halves that only note them, with docs/campaign.md rewritten
+campaign-live: ## flip bits in the live data of running halves for FOR (12m; in three quarters of it halves only note them), and rewrite docs/campaign.md
 	cd internal/campaign/inject && go test -count=1 -timeout 0 -v -run '^TestLive$$' . -campaign.live $${FOR:-12m} -campaign.seed $${SEED:-1} -campaign.record testdata/campaign.json
 	go test -count=1 -run '^TestDocumentIs' ./internal/campaign/inject -campaign.render
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 /*
- * lofamo_edac: a memory controller with one module of memory, whose errors the tests of hack/vm/sensors raise. It registers itself with
+ * lofamo_edac: a memory controller with one DIMM, into which the tests of hack/vm/sensors inject errors. It registers itself with
  * the kernel's EDAC core as the drivers of real controllers do, and hands its errors to the core in the same way. The core alone counts
  * them, logs them, and shows the counters below /sys/devices/system/edac/mc.
  *
- * Write a number from 1 to 1000 to one of these files, and the controller reports as many errors at once:
+ * Write a number from 1 to 1000 to one of these files, and the controller reports that many errors at once:
  *
  *	/sys/devices/platform/lofamo_edac/corrected
  *	/sys/devices/platform/lofamo_edac/uncorrected
@@ -13,7 +13,7 @@
 #include <linux/module.h>
 #include <linux/platform_device.h>
 
-/* drivers/edac/edac_mc.h, which Debian's header packages leave out, declares these functions of the core so. */
+/* These are functions of the EDAC core. drivers/edac/edac_mc.h declares them, and Debian's header packages leave it out. */
 struct mem_ctl_info *edac_mc_alloc(unsigned int mc_num, unsigned int n_layers, struct edac_mc_layer *layers, unsigned int sz_pvt);
 int edac_mc_add_mc_with_groups(struct mem_ctl_info *mci, const struct attribute_group **groups);
 struct mem_ctl_info *edac_mc_del_mc(struct device *dev);
@@ -37,7 +37,7 @@ static ssize_t report(struct device *dev, const char *buf, size_t length, enum h
 	if (count < 1 || count > MAX_ERRORS)
 		return -EINVAL;
 	/* Page 1 of slot 0. */
-	edac_mc_handle_error(type, dev_get_drvdata(dev), count, 1, 0, 0, 0, -1, -1, "raised by a test", "");
+	edac_mc_handle_error(type, dev_get_drvdata(dev), count, 1, 0, 0, 0, -1, -1, "injected by a test", "");
 	return length;
 }
 
@@ -128,5 +128,5 @@ static void __exit lofamo_edac_exit(void)
 }
 module_exit(lofamo_edac_exit);
 
-MODULE_DESCRIPTION("A memory controller of EDAC whose errors tests raise");
+MODULE_DESCRIPTION("EDAC memory controller into which tests inject errors");
 MODULE_LICENSE("GPL");

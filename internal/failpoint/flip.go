@@ -57,7 +57,7 @@ func choose(roots map[string]any, seed uint64, refs bool) (s scalar, bit, of int
 	return s, r.IntN(w.bits(s)), len(found), nil
 }
 
-// Each makes each flip that Flip may choose, calls found, and undoes the flip. found must neither use the roots' data nor
+// Each tries each flip that Flip may choose: it flips the bit, calls found, and undoes the flip. found must neither use the roots' data nor
 // let the garbage collector run, which follows flipped pointers.
 func Each(roots map[string]any, refs bool, found func(Flipped)) {
 	w, all := places(roots, refs)
@@ -71,7 +71,7 @@ func Each(roots map[string]any, refs bool, found func(Flipped)) {
 	}
 }
 
-// places returns the places that are reachable from the roots.
+// places returns the places that are reachable from the roots: pointers and lengths if refs, otherwise values.
 func places(roots map[string]any, refs bool) (*walker, []scalar) {
 	w := &walker{seen: map[visit]bool{}}
 	for _, name := range slices.Sorted(maps.Keys(roots)) {

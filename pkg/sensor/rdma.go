@@ -1,5 +1,5 @@
-// An rdmaSource judges a peripheral that is one port of an RDMA device (InfiniBand, RoCE, iWARP) by the state that the device's
-// driver states for it.
+// An rdmaSource judges a peripheral that is one port of an RDMA device (InfiniBand, RoCE, iWARP) by the port state that the
+// device's driver reports.
 //
 // It sends nothing and reads no error counters: a check script can do both.
 
@@ -26,7 +26,7 @@ type rdmaConfig struct {
 type rdmaSource struct {
 	cfg  rdmaConfig
 	sys  source.Root
-	seen bool // the port once existed
+	seen bool // the port has existed since the half started
 }
 
 // newRDMA returns the source.
@@ -62,13 +62,13 @@ func (s *rdmaSource) Read(context.Context) (source.Reading, error) {
 	case "1: DOWN":
 		j.Say(fault.Failed, 0, "", "RDMA port %s is DOWN", s.port())
 	case "2: INIT", "3: ARMED": // it has a link, and no subnet manager has activated it
-		j.Say(fault.Sick, 0, "", "RDMA port %s carries no data yet: its state is %s", s.port(), state)
+		j.Say(fault.Sick, 0, "", "RDMA port %s is not active: state %q", s.port(), state)
 	case "5: ACTIVE_DEFER":
-		j.Say(fault.Sick, 0, "", "RDMA port %s has lost its link, and still hopes to regain it", s.port())
+		j.Say(fault.Sick, 0, "", "RDMA port %s lost its link and waits for its return (ACTIVE_DEFER)", s.port())
 	case "4: ACTIVE":
 		j.Say(fault.Normal, 0, "", "RDMA port %s is ACTIVE", s.port())
 	default:
-		j.Fail(fmt.Errorf("read %s: state %.40q is not one that is known", s.sys.Path(append(path, "state")...), state))
+		j.Fail(fmt.Errorf("read %s: unknown state %.40q", s.sys.Path(append(path, "state")...), state))
 	}
 	return j.Reading(absent)
 }

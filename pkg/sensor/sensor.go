@@ -90,7 +90,7 @@ func peripheral(cfg Config, c fault.Component, p PeripheralConfig, check Check) 
 	return none{c, "no peripheral configured"}
 }
 
-// each returns the source with the configured interval; without one, the source itself.
+// each limits a source to one reading per configured interval. Without an interval it returns the source itself.
 func (p PeripheralConfig) each(s Source) Source {
 	if p.Interval > 0 {
 		return every{s, p.Interval.D()}

@@ -96,8 +96,8 @@ func endOnPanic(h http.Handler) http.Handler {
 			case http.ErrAbortHandler:
 				panic(p)
 			default:
-				words := fmt.Sprintf("%v, in the answer to %s %s:\n%s", p, r.Method, r.URL.Path, debug.Stack())
-				go panic(words) // net/http recovers panics of this goroutine
+				words := fmt.Sprintf("%v, while serving %s %s:\n%s", p, r.Method, r.URL.Path, debug.Stack())
+				go panic(words) // net/http would recover a panic of this goroutine
 				select {}
 			}
 		}()

@@ -115,27 +115,31 @@ func TestPanicInHandlerEndsProcess(t *testing.T) {
 	if err := errors.Join(half.Start(), socket.Close()); err != nil {
 		t.Fatal(err)
 	}
-	for _, what := range []string{"/abort", "/status"} { // the second is asked only if the first has not ended the process
+	for _, what := range []string{"/abort", "/status"} { // the process must outlive /abort to read /status
 		conn, err := net.Dial("unix", l.Addr().String())
 		if err != nil {
+			t.Fatal(err)
+		}
+		deadline, _ := bound.Deadline()
+		if err := conn.SetDeadline(deadline); err != nil {
 			t.Fatal(err)
 		}
 		if _, err = conn.Write([]byte("GET " + what + " HTTP/1.1\r\nHost: half\r\n\r\n")); err == nil {
 			_, err = bufio.NewReader(conn).ReadByte()
 		}
 		if err == nil {
-			t.Errorf("%s has an answer", what)
+			t.Errorf("%s has an answer: want a closed connection", what)
 		}
 		_ = conn.Close()
 	}
 	_ = l.Close()
 	var exit *exec.ExitError
 	if err := half.Wait(); !errors.As(err, &exit) || bound.Err() != nil || exit.ExitCode() != 2 {
-		t.Errorf("the process goes on after a panic: %v", err)
+		t.Errorf("the process ended with %v: want exit code 2", err)
 	}
 	for _, want := range []string{"panic: status is damaged", "/status", "inject_test.go"} {
 		if !strings.Contains(words.String(), want) {
-			t.Errorf("the last words lack %q:\n%s", want, words.String())
+			t.Errorf("the standard error output lacks %q:\n%s", want, words.String())
 		}
 	}
 }

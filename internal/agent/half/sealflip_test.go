@@ -23,13 +23,13 @@ func TestSealCoversWhatCampaignFlips(t *testing.T) {
 		for _, refs := range []bool{false, true} {
 			n, missed := 0, map[string]bool{}
 			failpoint.Each(map[string]any{half: m}, refs, func(f failpoint.Flipped) {
-				if n++; n%step > 0 || strings.HasSuffix(f.Path, ".sizeCache") || s.check() != "" { // each encoding sets that one
+				if n++; n%step > 0 || strings.HasSuffix(f.Path, ".sizeCache") || s.check() != "" { // each encoding overwrites sizeCache
 					return
 				}
 				missed[f.Path] = true
 			})
 			for path := range missed {
-				t.Errorf("flips of %s are not found", path)
+				t.Errorf("the seal misses flips of %s", path)
 			}
 			if t.Logf("%s half, pointers and lengths %t: %d flips", half, refs, n); n < 50_000 {
 				t.Errorf("%s half: only %d flips", half, n)

@@ -215,7 +215,8 @@ func (r record) table1(b *bytes.Buffer) {
 	b.WriteString("## By the categories of the paper's Table 1\n\nIn our columns, *shared memory* is the register page, the backup " +
 		"page and the mailbox headers, where a masked or repaired fault has no impact;\n*processes* are hangs, crashes and " +
 		"failpoints; *live data* are the flips below that halves only note. The paper's columns are\nsend_chunk, registers and the " +
-		"entire code segment.\n\n")
+		"entire code segment. A half that ended and was back before the prober's next look is no impact here. The tables below\ncount such a " +
+		"flip among those with an effect.\n\n")
 	b.WriteString("| category | shared memory | processes | live data | paper: send_chunk | paper: registers | paper: code segment " +
 		"|\n|---|---|---|---|---|---|---|\n")
 	counts := []map[category]int{r.Categories[columnMemory], r.Categories[columnProcesses], r.Categories[columnLive]}
@@ -398,7 +399,7 @@ func method(b *bytes.Buffer) {
 - *Flips in live data*: one bit of all memory that is reachable from the machine of a half, while no step is under way; but for the bytes of
   texts, the insides of maps, and memory with locks of its own. The prober is that of flips in code; it does not see a lost report, so the
   page counts these apart. A flip during a step is not tried: steps take few hundredths of the time, and the checksums do not cover them.
-  While halves only note, three of four flips hit pointers and lengths, because flips in values rarely have an effect.
+  While halves only note, three of four flips hit pointers and lengths, because a flip in a value has an effect less often.
 - *Numbers*: the whole campaign has 3,000 or more of each class. Flips in live data and code take some 2.5 s each to watch and to heal by a
   restart, two nodes of a cluster at a time, so there are fewer.
 - *Reports*: the campaign compares the reports kept in the halves' logs with the reports committed in the supervisors' logs, and counts

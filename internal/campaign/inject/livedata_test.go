@@ -110,8 +110,8 @@ func TestLive(t *testing.T) {
 	}
 }
 
-// flipLive makes flips of the classes whose halves act, or only note: until a time, or a few. While halves only note,
-// three of four flips hit pointers and lengths: flips in values rarely have an effect.
+// flipLive flips bits in halves that act, or in halves that only note changes: until the given time, or a few if it is zero. While halves
+// only note changes, three of four flips hit pointers and lengths: a flip in a value has an effect less often.
 func flipLive(t *testing.T, fields []*field, noted bool, until time.Time) []*class {
 	var classes []*class
 	var kinds []int

@@ -14,7 +14,7 @@ const liveTarget = 0.99
 // meetsTarget reports whether enough of the flips with an effect were found.
 func meetsTarget(found, effective int) bool { return float64(found) >= liveTarget*float64(effective) }
 
-// live writes the flips in live data, and beside them the older run without checksums of memory.
+// live writes the section on flips in live data: a table for halves that only note changes, and one for halves that act.
 func (r record) live(b *bytes.Buffer) {
 	fmt.Fprintf(b, "## Flips in live data\n\nThe paper left data structures out, because silent faults in them need another "+
 		"kind of redundancy. Here a half keeps checksums of all memory\nof its machine between two steps, ends when it finds a change, "+
@@ -22,8 +22,8 @@ func (r record) live(b *bytes.Buffer) {
 		"running half under load, watches for %s, and restarts the half. *Values* are numbers, states,\ntimes and buffers; *pointers and "+
 		"lengths* lead to them. In the first table the halves only note changes, so that flips show their effects:\nwithout "+
 		"effect are those after which the half went on, and neither the prober nor the map noticed anything. This table is the base of "+
-		"the\ncoverage. In the second table the halves act, as delivered.\n\n`make campaign-live` repeats it. Commit %s, seed %d, begun %s, "+
-		"took %s, on %s; load averages before and after: %s; %s.\n\n", watchFor, r.Commit, r.Seed,
+		"the\ncoverage. In the second table the halves act, as they do with `checkMemory: true`.\n\n`make campaign-live` repeats it. "+
+		"Commit %s, seed %d, begun %s, took %s, on %s; load averages before and after: %s; %s.\n\n", watchFor, r.Commit, r.Seed,
 		r.Begun.Format("2006-01-02 15:04 MST"), r.Took, r.Machine, r.Load, r.LoadAfter)
 	if broken := r.brokenLive(); len(broken) > 0 {
 		fmt.Fprintf(b, "**The run broke a promise: %s.**\n\n", strings.Join(broken, "; "))
@@ -39,7 +39,8 @@ func (r record) live(b *bytes.Buffer) {
 			noted.Lost, noted.Doubled = noted.Lost+k.Lost, noted.Doubled+k.Doubled
 		}
 	}
-	fmt.Fprintf(b, "\nOf the flips with an effect in both classes, the halves found %s.", share(noted.Covered, noted.Effective))
+	fmt.Fprintf(b, "\nChecksums, ends of processes and watchdogs together found %s of the flips with an effect, over both classes.",
+		share(noted.Covered, noted.Effective))
 	if !meetsTarget(noted.Covered, noted.Effective) {
 		fmt.Fprintf(b, " **That is below the target of %.0f %%.**", 100*liveTarget)
 	}
@@ -53,17 +54,17 @@ func (r record) live(b *bytes.Buffer) {
 	}
 	fmt.Fprintf(b, "\nReports while the halves acted: %d kept, %d replaced by others, %d lost, %d doubled. While they only noted: %d lost, "+
 		"%d doubled. A half that\nonly notes goes on with changed memory, such as a sequence number, and may lose reports, so it promises "+
-		"nothing. Delivered halves\nwith `checkMemory: true` act.\n\n", r.Reports.Kept, r.Reports.Replaced, r.Reports.Lost,
+		"nothing.\n\n", r.Reports.Kept, r.Reports.Replaced, r.Reports.Lost,
 		r.Reports.Doubled, noted.Lost, noted.Doubled)
 	for _, k := range r.Classes {
 		k.remarks(b)
 	}
 }
 
-// notesOnly reports whether the halves of a class only note changes in their memory, unlike delivered halves.
+// notesOnly reports whether the halves of a class only note changes in their memory.
 func notesOnly(class string) bool { return class == liveValuesNoted || class == liveRefsNoted }
 
-// brokenLive lists the broken promises of delivered halves, which act. Halves that only note promise nothing.
+// brokenLive lists the broken promises of halves that act. Halves that only note changes promise nothing.
 func (r record) brokenLive() []string {
 	var out []string
 	if r.Reports.Lost+r.Reports.Doubled > 0 {
@@ -85,7 +86,7 @@ func (r record) brokenLive() []string {
 
 func TestLiveDocumentNamesBrokenPromisesOfActingHalvesOnly(t *testing.T) {
 	good := func() record {
-		r := record{Failed: true, Begun: time.Unix(0, 0).UTC()} // by the figures of halves that only note
+		r := record{Failed: true, Begun: time.Unix(0, 0).UTC()} // because of halves that only note
 		for _, k := range liveKinds {
 			c := classRecord{Name: k.name, Faults: 200, Effective: 100, Covered: 99, Missed: []string{"a length"}}
 			if k.noted {
@@ -128,6 +129,6 @@ func TestLiveDocumentNamesBrokenPromisesOfActingHalvesOnly(t *testing.T) {
 	}
 	var b bytes.Buffer
 	if r.live(&b); strings.Contains(b.String(), "target") {
-		t.Errorf("all flips were found:\n%s", b.String())
+		t.Errorf("all flips were found, but the document mentions the target:\n%s", b.String())
 	}
 }

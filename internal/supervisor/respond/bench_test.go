@@ -91,8 +91,8 @@ func BenchmarkStorm(b *testing.B) {
 	report(b, all)
 }
 
-// BenchmarkRoots measures what a responder does for a change of one incident while many stand: it finds the root causes of all,
-// and compares them with the former ones.
+// BenchmarkRoots measures the work of a responder when one incident changes while many are open: it finds the root causes of all, and
+// compares them with the former ones.
 func BenchmarkRoots(b *testing.B) {
 	for _, count := range []int{16, 1000} {
 		b.Run(fmt.Sprint(count, " stand"), func(b *testing.B) {

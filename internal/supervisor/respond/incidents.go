@@ -36,15 +36,16 @@ func sameRoots(a, b response.IncidentsChanged) bool {
 	return maps.Equal(a.Roots, b.Roots) && maps.Equal(a.Ends, b.Ends) && maps.Equal(a.Parts, b.Parts) && maps.Equal(a.Standing, b.Standing)
 }
 
-// rootsOf returns the ids of the open incidents by root cause and consequence. It leaves out components that only another
-// version knows. Of two incidents with one root or consequence, an OPEN one counts, and then the greater id. The result does
-// not depend on the order of the incidents, so they need no sorting: in a storm, thousands stand and each commit changes some.
+// rootsOf indexes the incidents that are not closed by root cause and consequence. It leaves out components that only another
+// version knows. Only OPEN incidents have roots. If several incidents list one consequence, an OPEN one counts rather than one that
+// recovers, and then the one with the greatest id. So the incidents need no sorting: in a storm, thousands are open and each
+// commit changes some.
 func rootsOf(all []*store.StoredIncident) response.IncidentsChanged {
 	out := response.IncidentsChanged{
 		Roots: make(map[response.Target]string, len(all)), Ends: make(map[response.Target]response.Target),
 		Parts: make(map[response.Target]string), Standing: make(map[string]uint32, len(all)),
 	}
-	recovering := make(map[response.Target]string) // as out.Parts
+	recovering := make(map[response.Target]string) // consequences of incidents that recover, which count where no OPEN incident lists them
 	for _, in := range all {
 		if in.GetState() == lofamov1.IncidentState_CLOSED {
 			continue
@@ -73,7 +74,7 @@ func rootsOf(all []*store.StoredIncident) response.IncidentsChanged {
 	return out
 }
 
-// addRoot adds the root cause of an OPEN incident.
+// addRoot adds the root cause of an OPEN incident, unless an incident with a greater id has the same.
 func addRoot(out *response.IncidentsChanged, in *store.StoredIncident) {
 	if in.GetGroup() != "" {
 		root := response.Target{Group: in.GetGroup()}

@@ -71,7 +71,7 @@ func TestRootsDoNotDependOnTheOrderOfIncidents(t *testing.T) {
 	}
 }
 
-// sortedRoots is rootsOf for incidents with links to one peer each, where a later incident replaces an earlier one.
+// sortedRoots is a plain version of rootsOf: it sorts the incidents and lets later ones replace earlier ones. Only links X+ have a peer.
 func sortedRoots(all []*store.StoredIncident) response.IncidentsChanged {
 	out := response.IncidentsChanged{Roots: map[response.Target]string{}, Ends: map[response.Target]response.Target{},
 		Parts: map[response.Target]string{}, Standing: map[string]uint32{}}

@@ -68,7 +68,7 @@ func Kinds() []Kind {
 // Step is one round of a plan.
 type Step struct {
 	Kind Kind
-	Node int // from 0
+	Node int // index in the ring, from 0
 	// Dark: the supervisor is paused before the death, so that reports of the node wait on its disk, and continues when
 	// the node is back.
 	Dark bool

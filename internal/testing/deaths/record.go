@@ -21,7 +21,7 @@ type Line struct {
 type Begin struct {
 	Campaign   string        `json:"campaign"` // identifies it in the record
 	Seed       uint64        `json:"seed"`
-	Nodes      int           `json:"nodes,omitempty"` // of the ring; 0: 3
+	Nodes      int           `json:"nodes,omitempty"` // 0 in old records: 3
 	Commit     string        `json:"commit"`
 	Machine    string        `json:"machine"`
 	Load       string        `json:"load"` // averages of this machine

@@ -19,7 +19,7 @@ import (
 	"github.com/lofamo/lofamo/internal/testing/freeport"
 )
 
-// The size of the ring, in which every node has two neighbours.
+// Bounds of the ring's size. From three nodes on, every node has two neighbours.
 const (
 	LeastNodes = 3
 	MostNodes  = 9

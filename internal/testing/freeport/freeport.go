@@ -51,10 +51,10 @@ func Find() (netip.AddrPort, error) {
 	}
 }
 
-// free reports whether nothing listens at an address. No process starts meanwhile: until it executes its program, a new process has copies
-// of the sockets that free opens, and keeps the address occupied.
+// free reports whether nothing listens at an address. It holds the lock of forks meanwhile: a forked process has copies of all open
+// sockets until it executes its program, and would keep the address occupied.
 func free(addr netip.AddrPort) bool {
-	_, _ = os.FindProcess(os.Getpid()) // its first call in a process starts another one without the lock
+	_, _ = os.FindProcess(os.Getpid()) // its first call in a process forks without the lock: let that happen now
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	l, err := net.Listen("tcp4", addr.String())

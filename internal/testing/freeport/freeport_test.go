@@ -35,8 +35,8 @@ func TestAddressIsNeverGivenTwice(t *testing.T) {
 	}
 }
 
-// Addr returns an address that can be used at once, also while other goroutines start processes: a process that has begun but not yet
-// executed its program has a copy of every socket that was open.
+// Addr returns an address that can be used at once, also while other goroutines start processes: a process that is forked but has not yet
+// executed its program has copies of all sockets that were open.
 func TestAddressIsFreeWhileProcessesStart(t *testing.T) {
 	done := make(chan struct{})
 	var wg sync.WaitGroup

@@ -12,6 +12,7 @@
 #include <linux/edac.h>
 #include <linux/module.h>
 #include <linux/platform_device.h>
+#include <linux/version.h>
 
 /* These are functions of the EDAC core. drivers/edac/edac_mc.h declares them, and Debian's header packages leave it out. */
 struct mem_ctl_info *edac_mc_alloc(unsigned int mc_num, unsigned int n_layers, struct edac_mc_layer *layers, unsigned int sz_pvt);
@@ -94,11 +95,18 @@ static int lofamo_edac_probe(struct platform_device *pdev)
 	return 0;
 }
 
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 11, 0)
 static int lofamo_edac_remove(struct platform_device *pdev)
 {
 	edac_mc_free(edac_mc_del_mc(&pdev->dev));
 	return 0;
 }
+#else
+static void lofamo_edac_remove(struct platform_device *pdev)
+{
+	edac_mc_free(edac_mc_del_mc(&pdev->dev));
+}
+#endif
 
 static struct platform_driver lofamo_edac_driver = {
 	.driver = { .name = "lofamo_edac", .dev_groups = lofamo_edac_groups },

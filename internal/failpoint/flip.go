@@ -57,8 +57,8 @@ func choose(roots map[string]any, seed uint64, refs bool) (s scalar, bit, of int
 	return s, r.IntN(w.bits(s)), len(found), nil
 }
 
-// Each tries each flip that Flip may choose: it flips the bit, calls found, and undoes the flip. found must neither use the roots' data nor
-// let the garbage collector run, which follows flipped pointers.
+// Each tries each flip that Flip may choose: it flips the bit, calls found, and undoes the flip. found must
+// neither change the roots' data, nor follow its pointers unchecked, nor let the garbage collector run, which follows them.
 func Each(roots map[string]any, refs bool, found func(Flipped)) {
 	w, all := places(roots, refs)
 	for _, s := range all {

@@ -143,6 +143,8 @@ func TestSensorValidationNamesField(t *testing.T) {
 			`sensors.peripherals[1].device: given "": want an RDMA device's kernel name, such as mlx5_0`},
 		{func(c *Config) { c.Peripherals[1] = PeripheralConfig{Kind: "rdma", Device: "mlx5_0", Port: 256} },
 			"sensors.peripherals[1].port: given 256: want 1 to 255"},
+		{func(c *Config) { c.Peripherals[1] = PeripheralConfig{Kind: "block", Device: "sda", Port: 1} },
+			"sensors.peripherals[1].port: given 1: want no port, except for kind rdma"},
 		{func(c *Config) { c.Peripherals[1] = PeripheralConfig{Kind: "script", Command: []string{"check"}} },
 			`sensors.peripherals[1].command: given ["check"]`},
 		{func(c *Config) { c.Peripherals[1].Interval = 1 }, "sensors.peripherals[1].interval: given 1ns: want 100ms to 24h0m0s"},

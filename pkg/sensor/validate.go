@@ -109,8 +109,11 @@ func (v *validation) peripheral(field string, p PeripheralConfig) {
 	default:
 		v.bad(field+".kind", p.Kind, "one of none, block, rdma, script")
 	}
-	if p.Port < 0 || p.Port > 255 {
+	switch {
+	case p.Port < 0 || p.Port > 255:
 		v.bad(field+".port", p.Port, "1 to 255")
+	case p.Port != 0 && p.Kind != PeripheralRDMA:
+		v.bad(field+".port", p.Port, "no port, except for kind rdma")
 	}
 	if p.Interval != 0 {
 		v.between(field+".interval", p.Interval, 100*time.Millisecond, 24*time.Hour)

@@ -87,7 +87,7 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 }
 
 // endOnPanic makes a panic of a handler end the process. net/http would close the connection and go on: the next requests
-// would panic too, and no watchdog would see it, because the half's steps go on.
+// would panic too. No watchdog would see it, because a half's steps go on and a daemon has none.
 func endOnPanic(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {

@@ -92,7 +92,7 @@ func TestLive(t *testing.T) {
 		report(t, k)
 		t.Logf("%s: %d samples: %v by %s; effective %d, covered %d, found without effect %d, prober %d; lost %d, doubled %d", k.name, k.n,
 			k.outcomes, byWhom(k.by), k.effective, k.covered, k.foundQuiet, k.proberOf, k.lost, k.doubled)
-		if !meetsTarget(k.covered, k.effective) {
+		if !meetsTarget(k.name, k.covered, k.effective) {
 			t.Errorf("%s: %d of %d effective flips found", k.name, k.covered, k.effective)
 		}
 	}

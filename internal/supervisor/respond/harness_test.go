@@ -55,7 +55,9 @@ type labStore struct {
 	*store.Etcd
 
 	policies  *[]store.StoredPolicy
-	confirmed *atomic.Int64 // number of Confirm calls
+	read      func() ([]store.StoredPolicy, uint64)         // Policies; nil: it returns policies
+	follow    func(each func([]store.StoredPolicy, uint64)) // WatchPolicies until the context ends; nil: it calls each once
+	confirmed *atomic.Int64                                 // number of Confirm calls
 }
 
 func (s labStore) Confirm(ctx context.Context, fence store.Fence) (store.Standing, error) {
@@ -64,11 +66,19 @@ func (s labStore) Confirm(ctx context.Context, fence store.Fence) (store.Standin
 }
 
 func (s labStore) Policies(context.Context) ([]store.StoredPolicy, uint64, error) {
+	if s.read != nil {
+		stored, revision := s.read()
+		return stored, revision, nil
+	}
 	return *s.policies, 1, nil
 }
 
 func (s labStore) WatchPolicies(ctx context.Context, each func([]store.StoredPolicy, uint64)) error {
-	each(*s.policies, 1)
+	if s.follow != nil {
+		s.follow(each)
+	} else {
+		each(*s.policies, 1)
+	}
 	<-ctx.Done()
 	return ctx.Err()
 }
@@ -122,7 +132,7 @@ func newLab(t testing.TB, dims grid.Dims, policies string) *lab {
 	e := supervisortest.NewEtcd(t, 1)
 	l := &lab{t: t, c: e.Members[0].Client(), names: view.NewNames(dims, ids), limit: quick(),
 		evidence: response.Evidence{Kind: fault.KindSelf, Own: true}}
-	l.store = labStore{store.NewEtcd(l.c, store.Options{MaxOps: 1000}), &stored, new(atomic.Int64)}
+	l.store = labStore{Etcd: store.NewEtcd(l.c, store.Options{MaxOps: 1000}), policies: &stored, confirmed: new(atomic.Int64)}
 	l.plant = &plant{l: l, acts: map[string]int{}, on: map[string]bool{}, admitted: map[response.Attempt]int{}}
 	l.builder = view.NewBuilder(l.names, time.Now())
 	for rank := range dims.Nodes() {

@@ -58,7 +58,9 @@ func TestRootsDoNotDependOnTheOrderOfIncidents(t *testing.T) {
 			for range r.IntN(3) {
 				all[i].Consequences = append(all[i].Consequences, &lofamov1.Consequence{Node: fmt.Sprint("n", r.IntN(3)), Component: "host"})
 			}
-			all[i].Peer = "peer of " + all[i].GetNode()
+			if r.IntN(3) > 0 {
+				all[i].Peer = "peer of " + all[i].GetNode()
+			}
 			all[i].Acknowledgement = &lofamov1.Acknowledgement{Outdated: r.IntN(2) == 0, Escalations: uint32(r.IntN(3))}
 		}
 		want := sortedRoots(all)
@@ -71,7 +73,7 @@ func TestRootsDoNotDependOnTheOrderOfIncidents(t *testing.T) {
 	}
 }
 
-// sortedRoots is a plain version of rootsOf: it sorts the incidents and lets later ones replace earlier ones. Only links X+ have a peer.
+// sortedRoots is a plain version of rootsOf: it sorts the incidents and lets later ones replace earlier ones.
 func sortedRoots(all []*store.StoredIncident) response.IncidentsChanged {
 	out := response.IncidentsChanged{Roots: map[response.Target]string{}, Ends: map[response.Target]response.Target{},
 		Parts: map[response.Target]string{}, Standing: map[string]uint32{}}
@@ -100,7 +102,8 @@ func sortedRoots(all []*store.StoredIncident) response.IncidentsChanged {
 			out.Roots[response.Target{Group: in.GetGroup()}] = in.GetId()
 		default:
 			out.Roots[root] = in.GetId()
-			if in.GetComponent() == "link/X+" {
+			delete(out.Ends, root)
+			if in.GetComponent() == "link/X+" && in.GetPeer() != "" {
 				out.Ends[root] = of(in.GetPeer(), "link/X-")
 			}
 		}

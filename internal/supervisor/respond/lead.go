@@ -120,11 +120,11 @@ func (r *Responder) loadOnce(ctx context.Context, t *term) error {
 		return err
 	}
 	// That read has made this replica's copy as new as the cluster's.
-	stored, _, err := r.cfg.Store.Policies(ctx)
+	stored, policiesRev, err := r.cfg.Store.Policies(ctx)
 	if err != nil {
 		return err
 	}
-	marks, _, err := r.cfg.Store.Maintenance(ctx)
+	marks, marksRev, err := r.cfg.Store.Maintenance(ctx)
 	if err != nil {
 		return err
 	}
@@ -133,7 +133,10 @@ func (r *Responder) loadOnce(ctx context.Context, t *term) error {
 		return err
 	}
 	r.verify(ctx, committed.Audit)
-	t.begin = beginning{committed, m, r.compile(stored), marked(marks)}
+	t.begin = beginning{committed, m, []input{
+		{event: r.compile(stored), set: &r.policies, rev: policiesRev},
+		{event: response.MaintenanceChanged{Nodes: marked(marks)}, set: &r.marks, rev: marksRev},
+	}}
 	t.writer = r.cfg.Store.ResponseWriter(t.fence, committed, r.cfg.Audit)
 	return nil
 }

@@ -12,9 +12,27 @@ import (
 // input is one input of the engine: an event with an optional waiting caller, or the beginning or end of a term.
 type input struct {
 	event response.Event
+	set   *latest      // the event is a version of this set; nil: of none
+	rev   uint64       // of the store, with which the set was read
 	reply chan<- error // nil: no caller waits
 	lead  *term
 	lose  *term
+}
+
+// latest is the newest version of a set in the store that the engine was given. A replica reads the set when it begins to lead, and
+// follows it all the time, so an older reading may come after a newer one. Only Run's goroutine uses it.
+type latest struct {
+	event response.Event // nil: none
+	rev   uint64         // of the store
+}
+
+// take keeps a version unless a newer one is known. It reports whether it has kept the version.
+func (l *latest) take(in input) bool {
+	if l.event != nil && in.rev < l.rev {
+		return false
+	}
+	l.event, l.rev = in.event, in.rev
+	return true
 }
 
 // mapped is a version of the map.

@@ -77,6 +77,8 @@ type Responder struct {
 	runner *runner
 	queue  queue
 
+	policies, marks latest
+
 	term    *term // nil: not leading; only for Run
 	leads   atomic.Bool
 	broken  atomic.Bool                      // the newest term could not continue from the committed state
@@ -111,8 +113,7 @@ type term struct {
 type beginning struct {
 	committed store.Responses
 	at        view.Map
-	policies  response.PoliciesChanged
-	marks     []fault.NodeID
+	sets      []input // policies and maintenance marks
 }
 
 // New returns a responder that follows nothing yet.
@@ -150,13 +151,13 @@ func (r *Responder) Run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	r.follow(ctx, &wg, "policies", func() error {
-		return r.cfg.Store.WatchPolicies(ctx, func(stored []store.StoredPolicy, _ uint64) {
-			r.queue.put(input{event: r.compile(stored)})
+		return r.cfg.Store.WatchPolicies(ctx, func(stored []store.StoredPolicy, rev uint64) {
+			r.queue.put(input{event: r.compile(stored), set: &r.policies, rev: rev})
 		})
 	})
 	r.follow(ctx, &wg, "maintenance marks", func() error {
-		return r.cfg.Store.FollowMaintenance(ctx, func(marks []store.Mark, _ uint64) {
-			r.queue.put(input{event: response.MaintenanceChanged{Nodes: marked(marks)}})
+		return r.cfg.Store.FollowMaintenance(ctx, func(marks []store.Mark, rev uint64) {
+			r.queue.put(input{event: response.MaintenanceChanged{Nodes: marked(marks)}, set: &r.marks, rev: rev})
 		})
 	})
 	r.follow(ctx, &wg, "incidents", func() error { return r.followIncidents(ctx) })

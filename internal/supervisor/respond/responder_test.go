@@ -317,6 +317,45 @@ func TestUnreadablePolicyIsNamed(t *testing.T) {
 	l.await("done", nil, state(response.Done))
 }
 
+// TestNewestPoliciesCount: a replica follows the policies, and reads them when it begins to lead. In its queue, an older reading may come
+// after a newer one.
+func TestNewestPoliciesCount(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		older bool // the reading for the lead
+	}{{"the lead begins with older policies", true}, {"the lead begins with newer policies", false}} {
+		t.Run(tc.name, func(t *testing.T) {
+			l := newLab(t, grid.Dims{X: 2, Y: 1, Z: 1}, reseat)
+			followed, leads := make(chan struct{}), make(chan struct{})
+			l.store.read = func() ([]store.StoredPolicy, uint64) {
+				if tc.older {
+					<-followed
+					return nil, 1
+				}
+				return *l.store.policies, 2
+			}
+			l.store.follow = func(each func([]store.StoredPolicy, uint64)) {
+				if tc.older {
+					each(*l.store.policies, 2)
+				} else {
+					<-leads
+					each(nil, 1)
+				}
+				close(followed)
+			}
+			r := l.start("", 0)
+			defer l.end(r)
+			supervisortest.Eventually(t, "the lead", r.Leading)
+			close(leads)
+			<-followed
+			// The answer comes after all that the queue held before.
+			_ = r.Ask(t.Context(), response.Asked{Subject: "someone", Verb: response.CloseBreaker})
+			l.set("n0-0-0", fault.Failed)
+			l.await("done", nil, state(response.Done))
+		})
+	}
+}
+
 // A leader with a refused commit resumes the lead while its fence stands, from the committed state.
 func TestRefusedCommitKeepsLead(t *testing.T) {
 	l := newLab(t, grid.Dims{X: 2, Y: 1, Z: 1}, reseat)

@@ -73,6 +73,7 @@ func (r *Responder) turn(replicas bool) {
 			in.reply <- ErrNotLeader
 		case in.reply != nil:
 			b.replies = append(b.replies, reply{in.reply, r.try(b, in.event)})
+		case in.set != nil && !in.set.take(in): // the engine has a newer version
 		default:
 			if _, ok := in.event.(response.Result); ok {
 				b.results = true
@@ -152,9 +153,11 @@ func (r *Responder) begin(b *batch, t *term) {
 	}
 	led := r.feed.reset(t.begin.at, OpenTargets(t.begin.committed.Records))
 	r.told = r.cfg.Supervisors()
+	for _, in := range t.begin.sets {
+		in.set.take(in)
+	}
 	for _, ev := range []response.Event{
-		topologyOf(r.feed.newest), t.begin.policies, response.MaintenanceChanged{Nodes: t.begin.marks},
-		response.SupervisorsChanged{Supervisors: r.told},
+		topologyOf(r.feed.newest), r.policies.event, r.marks.event, response.SupervisorsChanged{Supervisors: r.told},
 	} {
 		r.step(b, ev)
 	}

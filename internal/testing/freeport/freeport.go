@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -51,10 +52,17 @@ func Find() (netip.AddrPort, error) {
 	}
 }
 
+// forkOnce calls os.FindProcess, whose first call in a process forks without the lock of forks.
+var forkOnce = sync.OnceFunc(func() {
+	if p, err := os.FindProcess(os.Getpid()); err == nil {
+		_ = p.Release()
+	}
+})
+
 // free reports whether nothing listens at an address. It holds the lock of forks meanwhile: a forked process has copies of all open
 // sockets until it executes its program, and would keep the address occupied.
 func free(addr netip.AddrPort) bool {
-	_, _ = os.FindProcess(os.Getpid()) // its first call in a process forks without the lock: let that happen now
+	forkOnce()
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	l, err := net.Listen("tcp4", addr.String())

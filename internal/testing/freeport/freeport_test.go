@@ -57,7 +57,7 @@ func TestAddressIsFreeWhileProcessesStart(t *testing.T) {
 			}
 		})
 	}
-	for range 2000 {
+	for range 1000 {
 		a := Addr(t)
 		u, err := net.ListenPacket("udp4", a.String())
 		if err != nil {

@@ -231,10 +231,20 @@ func (r *Responder) compile(stored []store.StoredPolicy) response.PoliciesChange
 		}
 		out.Policies = append(out.Policies, policy.Policies(docs)...)
 	}
-	r.cfg.Metrics.policies(out.Policies, len(out.Unread))
-	r.sources.set(out.Policies)
-	r.WarnSources()
 	return out
+}
+
+// take keeps a version of a set unless the engine has a newer one. It reports whether it has kept the version. Only Run's goroutine calls it.
+func (r *Responder) take(in input) bool {
+	if !in.set.take(in) {
+		return false
+	}
+	if p, ok := in.event.(response.PoliciesChanged); ok {
+		r.cfg.Metrics.policies(p.Policies, len(p.Unread))
+		r.sources.set(p.Policies)
+		r.WarnSources()
+	}
+	return true
 }
 
 func marked(marks []store.Mark) []fault.NodeID {

@@ -350,6 +350,9 @@ func TestNewestPoliciesCount(t *testing.T) {
 			<-followed
 			// The answer comes after all that the queue held before.
 			_ = r.Ask(t.Context(), response.Asked{Subject: "someone", Verb: response.CloseBreaker})
+			if got := r.gauge(t, "lofamo_responses_policies"); got != 1 { // of the first mode, enforce
+				t.Errorf("lofamo_responses_policies counts %v enforced policies, want 1", got)
+			}
 			l.set("n0-0-0", fault.Failed)
 			l.await("done", nil, state(response.Done))
 		})

@@ -73,7 +73,7 @@ func (r *Responder) turn(replicas bool) {
 			in.reply <- ErrNotLeader
 		case in.reply != nil:
 			b.replies = append(b.replies, reply{in.reply, r.try(b, in.event)})
-		case in.set != nil && !in.set.take(in): // the engine has a newer version
+		case in.set != nil && !r.take(in): // the engine has a newer version
 		default:
 			if _, ok := in.event.(response.Result); ok {
 				b.results = true
@@ -154,7 +154,7 @@ func (r *Responder) begin(b *batch, t *term) {
 	led := r.feed.reset(t.begin.at, OpenTargets(t.begin.committed.Records))
 	r.told = r.cfg.Supervisors()
 	for _, in := range t.begin.sets {
-		in.set.take(in)
+		r.take(in)
 	}
 	for _, ev := range []response.Event{
 		topologyOf(r.feed.newest), r.policies.event, r.marks.event, response.SupervisorsChanged{Supervisors: r.told},

@@ -20,7 +20,7 @@ import (
 )
 
 // previous is the commit of version N-1.
-const previous = "b8d6fd1887917b99d5b5ce2d83e7beb62f7d67b3"
+const previous = "96380eb0e9f73cd2a97897c7570b860649ea31fa"
 
 // buildPrevious builds the programs of version N-1 from the history and returns their directory. Without the
 // history (a shallow clone, an archive) the test is skipped, but never in CI.

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -188,14 +189,39 @@ node's return. These rounds measure no verdict and no words.
 
 `)
 	r := evaluate(lines)
-	r.summary(&b)
+	r.summary(&b, lines)
 	r.campaigns(&b)
 	r.failures(&b)
 	return b.Bytes()
 }
 
+// since returns the lines of the campaigns that began after every campaign with a false verdict, and nil if there was no false verdict.
+func since(lines []Line) (out []Line) {
+	began, last := map[string]time.Time{}, time.Time{}
+	for _, l := range lines {
+		if l.Begin != nil {
+			began[l.Begin.Campaign] = l.Begin.Began
+		}
+		if l.Round != nil && len(l.Round.False) > 0 && began[l.Round.Campaign].After(last) {
+			last = began[l.Round.Campaign]
+		}
+	}
+	if last.IsZero() {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(lines), func(l Line) bool {
+		switch {
+		case l.Begin != nil:
+			return !l.Begin.Began.After(last)
+		case l.Round != nil:
+			return !began[l.Round.Campaign].After(last)
+		}
+		return !began[l.End.Campaign].After(last)
+	})
+}
+
 // summary prints the totals and the table of kinds.
-func (r *result) summary(b io.Writer) {
+func (r *result) summary(b io.Writer, lines []Line) {
 	p := func(format string, args ...any) { _, _ = fmt.Fprintf(b, format, args...) }
 	p("## Results\n\n**%d passed, %d failed.** %d kernels died, and %d of these deaths were named rightly. %d controls, %d named rightly. "+
 		"False verdicts: %d in %d rounds. In %d of the failed rounds the node did not end in the planned way: they count neither as deaths nor "+
@@ -209,6 +235,11 @@ func (r *result) summary(b io.Writer) {
 	p("Reports that nodes kept: %d. Accepted once: %d; replaced by others: %d; **lost: %d; doubled: %d**; not yet on disk at a death: %d. "+
 		"%d reports waited on the disk of a node that died beside a paused supervisor, in %d rounds.\n\n", r.reports.Kept, r.reports.Accepted,
 		r.reports.Replaced, len(r.reports.Lost), len(r.reports.Doubled), r.reports.Cut, r.all.waited, r.all.dark)
+	if clean := since(lines); clean != nil {
+		c := evaluate(clean)
+		p("Since the last false verdict: %d campaigns, %.2f hours of machines, %d kernels died, %d deaths named rightly, %d rounds failed.\n\n",
+			len(c.begins), c.machines.Hours(), c.deaths.happened(), c.deaths.right, c.all.failed)
+	}
 	p("| end | rounds | failed | named rightly | false verdicts | verdict: median | p99 | max | beyond | last words: median | max | " +
 		"named: median | max | NORMAL: median | max |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, k := range Kinds() {

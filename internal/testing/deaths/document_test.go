@@ -30,3 +30,24 @@ func TestDocumentShowsEveryFailure(t *testing.T) {
 		}
 	}
 }
+
+// TestDocumentCountsSinceLastFalseVerdict: campaigns at the same time as one with a false verdict, or before, do not count.
+func TestDocumentCountsSinceLastFalseVerdict(t *testing.T) {
+	kind, day := Kinds()[0].Name, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	campaign := func(name string, began time.Time, wrong ...string) []Line {
+		return []Line{{Begin: &Begin{Campaign: name, Began: began}}, {Round: &Round{Campaign: name, Kind: kind, Right: true, False: wrong}},
+			{End: &End{Campaign: name, Machines: time.Hour}}}
+	}
+	lines := campaign("a", day)
+	if page := string(Document(lines)); strings.Contains(page, "Since the last false verdict") {
+		t.Errorf("the page names a false verdict that never was:\n%s", page)
+	}
+	for _, more := range [][]Line{campaign("b", day.Add(time.Hour), "false FAILED: x"), campaign("c", day.Add(time.Hour)),
+		campaign("d", day.Add(2*time.Hour)), campaign("e", day.Add(3*time.Hour))} {
+		lines = append(lines, more...)
+	}
+	want := "Since the last false verdict: 2 campaigns, 2.00 hours of machines, 2 kernels died, 2 deaths named rightly, 0 rounds failed."
+	if page := string(Document(lines)); !strings.Contains(page, want) {
+		t.Errorf("the page lacks %q:\n%s", want, page)
+	}
+}

@@ -157,7 +157,7 @@ func Document(lines []Line) []byte {
 	b.WriteString(`# Deaths of kernels
 
 ` + "`make vm-campaign ROUNDS=50 SEED=1`" + ` boots a ring of three nodes and one supervisor in virtual machines without KVM, or up
-to nine nodes with ` + "`CAMPAIGN_FLAGS=-nodes=9`" + `. Then it plays rounds. In each round a random node dies in a random way and comes
+to twelve nodes with ` + "`CAMPAIGN_FLAGS=-nodes=12`" + `. Then it plays rounds. In each round a random node dies in a random way and comes
 back. The campaign compares the fault map with the ground truth. It exits with 1 after a failed round and keeps the logs then. With
 ` + "`CAMPAIGN_FLAGS=-record`" + ` it adds its results to ` + "`internal/testing/deaths/testdata/deaths.jsonl`" + `
 and prints this page from that file.

@@ -22,7 +22,7 @@ import (
 // Bounds of the ring's size. From three nodes on, every node has two neighbours.
 const (
 	LeastNodes = 3
-	MostNodes  = 9
+	MostNodes  = 12
 )
 
 // preset has periods that emulated kernels keep.

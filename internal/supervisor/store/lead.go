@@ -14,31 +14,32 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 )
 
-// LeaseTTL is the lease's time to live, in seconds: how long the replicas have no leader when one dies, in addition
-// to raft's own election and its grace for leases. 1 s is the shortest that an etcd with an election timeout of 500
-// ms grants.
-const LeaseTTL = 1
-
 // retryAfter is the pause after a failed campaign or watch.
 const retryAfter = 200 * time.Millisecond
 
 // Campaigner takes part in the election for one replica.
 type Campaigner struct {
 	Client *clientv3.Client
-	ID     string       // the replica's ID: the election's value
-	TTL    int          // seconds; 0 means LeaseTTL
-	Logger *slog.Logger // names the replica
+	ID     string        // the replica's ID: the election's value
+	TTL    int           // of a lease, seconds, unless leases are lost; 0 means LeaseTTL
+	Ease   time.Duration // for tests: replaces easeAfter
+	Logger *slog.Logger  // names the replica
 }
 
 // Run campaigns until the context ends, and calls work each time it is elected. The context of work ends when the
 // lease is lost or ctx ends. Leadership ends when work returns. Run resigns before it returns, so that another
 // replica need not wait for the lease to end.
 func (c Campaigner) Run(ctx context.Context, work func(context.Context, Fence) error) {
-	waits := false
+	c.TTL, c.Ease = cmp.Or(c.TTL, LeaseTTL), cmp.Or(c.Ease, easeAfter)
+	waits, ttl := false, c.TTL
 	for ctx.Err() == nil {
-		reached, err := c.term(ctx, work)
+		l := &lease{campaigner: c, ttl: ttl}
+		reached, err := c.term(ctx, l, work)
 		if err != nil && ctx.Err() == nil {
 			c.logEnd(reached, waits, err)
+		}
+		if ttl = l.ttl; errors.Is(err, errLost) {
+			ttl = longer(ttl, c.TTL)
 		}
 		waits = reached == nothing
 		select {
@@ -75,54 +76,43 @@ func (c Campaigner) logEnd(r reached, waits bool, err error) {
 // resignTime bounds an orderly resignation.
 const resignTime = time.Second
 
-func (c Campaigner) term(ctx context.Context, work func(context.Context, Fence) error) (r reached, err error) {
-	ttl := c.TTL
-	if ttl == 0 {
-		ttl = LeaseTTL
-	}
-	// The session must be able to outlive ctx for as long as resigning takes.
+func (c Campaigner) term(ctx context.Context, l *lease, work func(context.Context, Fence) error) (r reached, err error) {
+	// The lease must be able to outlive ctx for as long as resigning takes.
 	sctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	abort := context.AfterFunc(ctx, func() { time.AfterFunc(resignTime, stop) })
 	defer abort()
-
-	session, err := concurrency.NewSession(within(sctx, c.Client), concurrency.WithTTL(ttl), concurrency.WithContext(sctx))
-	if err != nil {
+	if err := l.take(sctx); err != nil {
 		return nothing, fmt.Errorf("election lease of %s: %w", c.ID, err)
 	}
 	defer func() {
 		// Revoking the lease resigns as well.
-		rctx, cancel := context.WithTimeout(sctx, resignTime)
-		defer cancel()
-		session.Orphan()
-		if _, rerr := c.Client.Revoke(rctx, session.Lease()); rerr != nil && err == nil {
+		if rerr := l.drop(sctx); rerr != nil && err == nil {
 			err = fmt.Errorf("resign %s: %w", c.ID, rerr)
 		}
 	}()
 	lctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	lost := make(chan struct{})
+	elected, ended := make(chan Fence, 1), make(chan struct{})
 	go func() {
-		defer close(lost)
-		select {
-		case <-session.Done():
-			cancel(errLost)
-		case <-lctx.Done():
-		}
+		defer close(ended)
+		cancel(l.keep(lctx, sctx, elected))
 	}()
 	defer func() {
 		cancel(nil)
-		<-lost
+		<-ended
 	}()
-	election := concurrency.NewElection(session, ElectionPrefix)
+	election := concurrency.NewElection(l.session, ElectionPrefix)
 	if err := election.Campaign(lctx, c.ID); err != nil {
 		return candidacy, fmt.Errorf("campaign of %s: %w", c.ID, cmp.Or(context.Cause(lctx), err))
 	}
 	if err := context.Cause(lctx); err != nil {
 		return candidacy, err
 	}
-	c.Logger.Info("leading", "term", election.Rev())
-	if err := work(lctx, Fence{Key: election.Key(), Rev: election.Rev()}); err != nil {
+	fence := Fence{Key: election.Key(), Rev: election.Rev()}
+	c.Logger.Info("leading", "term", fence.Rev, "lease", time.Duration(l.ttl)*time.Second)
+	elected <- fence
+	if err := work(lctx, fence); err != nil {
 		return leadership, errors.Join(err, context.Cause(lctx))
 	}
 	return leadership, context.Cause(lctx)
@@ -135,8 +125,6 @@ func within(ctx context.Context, client *clientv3.Client) *clientv3.Client {
 	bounded.KV, bounded.Lease, bounded.Watcher = client.KV, client.Lease, client.Watcher
 	return bounded
 }
-
-var errLost = errors.New("the election lease was lost")
 
 // Observer follows the election through its replica's etcd.
 type Observer struct {

@@ -21,7 +21,7 @@ const retryAfter = 200 * time.Millisecond
 type Campaigner struct {
 	Client *clientv3.Client
 	ID     string        // the replica's ID: the election's value
-	TTL    int           // of a lease, seconds, unless leases are lost; 0 means LeaseTTL
+	TTL    int           // of the shortest lease, seconds; 0 means LeaseTTL
 	Ease   time.Duration // for tests: replaces easeAfter
 	Logger *slog.Logger  // names the replica
 }

@@ -234,7 +234,7 @@ func (r *Responder) compile(stored []store.StoredPolicy) response.PoliciesChange
 	return out
 }
 
-// take keeps a version of a set unless the engine has a newer one. It reports whether it has kept the version. Only Run's goroutine calls it.
+// take keeps a version of a set unless the engine has a newer one, and reports whether it did. Only Run's goroutine calls it.
 func (r *Responder) take(in input) bool {
 	if !in.set.take(in) {
 		return false

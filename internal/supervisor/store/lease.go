@@ -84,11 +84,11 @@ func (l *lease) shorten(ctx context.Context, fence Fence) error {
 	defer cancel()
 	grant, err := client.Grant(bounded, int64(ttl))
 	if err != nil {
-		return nil //nolint:nilerr // the present lease stays
+		return nil // the present lease stays
 	}
 	next, err := concurrency.NewSession(within(ctx, client), concurrency.WithLease(grant.ID), concurrency.WithContext(ctx))
 	if err != nil {
-		return nil //nolint:nilerr // the present lease stays, and the new one ends by itself
+		return nil // the present lease stays, and the new one ends by itself
 	}
 	resp, err := client.Txn(bounded).If(clientv3.Compare(clientv3.CreateRevision(fence.Key), "=", fence.Rev)).
 		Then(clientv3.OpPut(fence.Key, l.campaigner.ID, clientv3.WithLease(grant.ID))).Commit()

@@ -261,6 +261,11 @@ campaign-code: ## flips in the code of running halves: each bit of the routine t
 	cd internal/campaign/inject && go test -count=1 -timeout 0 -v -run '^TestCode$$' . -campaign.code $${FLIPS:-400} -campaign.seed $${SEED:-1} -campaign.record testdata/campaign.json
 	go test -count=1 -run '^TestDocumentIs' ./internal/campaign/inject -campaign.render
 
+.PHONY: campaign-stream
+campaign-stream: ## FLIPS (40) in the sending path of a running half that makes a stream of reports, with the courses of latency and throughput in docs/campaign.md: about 10 minutes, as root
+	cd internal/campaign/inject && go test -count=1 -timeout 0 -v -run '^TestStream$$' . -campaign.stream $${FLIPS:-40} -campaign.seed $${SEED:-1} -campaign.record testdata/campaign.json
+	go test -count=1 -run '^TestDocumentIs' ./internal/campaign/inject -campaign.render
+
 .PHONY: fuzz
 fuzz: ## every fuzz target with FUZZ inputs each, as in FUZZ=100000x
 	hack/fuzz $${FUZZ:-100000x}

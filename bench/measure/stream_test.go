@@ -84,3 +84,21 @@ func TestStreamCutsOnlyWhatItKnows(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
+
+func TestOnce(t *testing.T) {
+	for _, tc := range []struct {
+		name           string
+		noted          []uint64
+		missing, twice int
+	}{
+		{"each once", []uint64{5, 3, 4}, 0, 0},
+		{"lost", []uint64{3, 5}, 1, 0},
+		{"twice", []uint64{3, 4, 5, 4}, 0, 1},
+		{"three times is one too", []uint64{3, 4, 5, 4, 4}, 0, 1},
+		{"nothing came", nil, 3, 0},
+	} {
+		if missing, twice := Once(3, 5, tc.noted); missing != tc.missing || twice != tc.twice {
+			t.Errorf("%s: %d missing, %d twice: want %d, %d", tc.name, missing, twice, tc.missing, tc.twice)
+		}
+	}
+}

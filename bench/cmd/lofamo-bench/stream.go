@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/bench/measure"
+	"github.com/lofamo/lofamo/internal/testing/timeplot"
 )
 
 // interval is that of seed 004's Figures 10 and 11.
@@ -136,10 +137,10 @@ func (s *stage) failure(ctx context.Context, o options, rate float64, reports in
 		err = fmt.Errorf("%s: %d reports lost, %d accepted twice", name, missing, twice)
 	}
 	end := st.Received[len(st.Received)-1]
-	counts := measure.Intervals(st.Received, interval, end)
+	counts := timeplot.Intervals(st.Received, interval, end)
 	at := int(st.CutAt / interval)
 	o.out.f("| %s | %d | %.0f | %d | %.1f ms | %d | %d | %d | %d | %d | %.1f ms | %.1f ms | %.1f ms |\n", name, len(st.Added), st.Rate(),
-		measure.LongestRun(counts[at:min(len(counts), at+100)]), ms(measure.LongestSilence(st.Received, st.CutAt,
+		timeplot.LongestRun(counts[at:min(len(counts), at+100)]), ms(timeplot.LongestSilence(st.Received, st.CutAt,
 			min(end, st.CutAt+time.Second))),
 		st.Migrations(), st.Retries(), missing, twice, copies, ms(st.ToReceived.Max()), ms(st.ToCommitted.Median()), ms(st.ToCommitted.P99()))
 	from, to := max(0, at-10), min(len(counts), at+25)
@@ -150,6 +151,7 @@ func (s *stage) failure(ctx context.Context, o options, rate float64, reports in
 	for _, n := range st.Notes {
 		fmt.Fprintf(&b, "- %s\n", n.Text)
 	}
-	fmt.Fprintf(&b, "\n```\n%s```\n", measure.Plot(counts[from:to], interval, time.Duration(at-from)*interval, 50))
+	fmt.Fprintf(&b, "\n```\n%s```\n", timeplot.Plot(interval, time.Duration(at-from)*interval, nil,
+		timeplot.Column{Values: counts[from:to], Bar: 50}))
 	return b.String(), err
 }

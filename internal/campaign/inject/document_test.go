@@ -26,7 +26,7 @@ func (c conditions) write(path, recordPath string) error {
 	r := c.record()
 	if recordPath != "" {
 		if before, err := readRecord(recordPath); err == nil {
-			r.Code, r.Live = before.Code, before.Live
+			r.Code, r.Live, r.Stream = before.Code, before.Live, before.Stream
 		}
 		if err := r.write(recordPath); err != nil {
 			return err
@@ -68,6 +68,9 @@ func (r record) document() []byte {
 	r.apart(&b)
 	if r.Code != nil {
 		r.Code.code(&b)
+	}
+	if r.Stream != nil {
+		r.Stream.stream(&b)
 	}
 	method(&b)
 	return b.Bytes()

@@ -51,10 +51,12 @@ var started bool // the programs were built
 // field is a local cluster of real processes under report load, into which faults are injected.
 type field struct {
 	*lab.Lab
-	t     *testing.T
-	dir   string
-	dims  grid.Dims
-	nodes []cluster.NodeInfo
+	t      *testing.T
+	dir    string
+	dims   grid.Dims
+	nodes  []cluster.NodeInfo
+	demand load
+	watch  time.Duration // after a flip
 	// other is a second handle of the same cluster, for the goroutines that generate load while daemons are started: a
 	// Cluster is not safe for both.
 	other *cluster.Cluster
@@ -71,8 +73,22 @@ type field struct {
 // newField starts a cluster of the programs with failpoints.
 func newField(t *testing.T, dims string) *field {
 	t.Helper()
-	return newFieldOf(t, dims, programs(t))
+	return newFieldOf(t, dims, programs(t), usualLoad)
 }
+
+// load is how nodes are made to report.
+type load struct {
+	sense time.Duration // period of the sensors
+	every time.Duration // between two changes of a node's temperature
+	nodes int           // the first of the cluster, whose temperatures change; 0: all
+	// changes are the components that it gives other states.
+	changes []string
+}
+
+// usualLoad keeps supervisors behind no report. Three clusters under test share two cores with their supervisors. With
+// more reports than these, supervisors would commit fewer than arrive, and the log of a node, with 1,024 entries, would
+// leave out reports that newer ones restate.
+var usualLoad = load{sense: 100 * time.Millisecond, every: 330 * time.Millisecond, changes: []string{"temperature"}}
 
 // programs returns the folder of the programs with failpoints.
 func programs(t *testing.T) string {
@@ -86,7 +102,7 @@ func programs(t *testing.T) string {
 }
 
 // newFieldOf starts a cluster of the programs in a folder.
-func newFieldOf(t *testing.T, dims, bin string) *field {
+func newFieldOf(t *testing.T, dims, bin string, demand load) *field {
 	t.Helper()
 	d, err := grid.ParseDims(dims)
 	if err != nil {
@@ -98,7 +114,7 @@ func newFieldOf(t *testing.T, dims, bin string) *field {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	period := config.Duration(100 * time.Millisecond)
+	period := config.Duration(demand.sense)
 	l, err := lab.Start(ctx, cluster.Options{
 		Dir: filepath.Join(dir, "c"), Dims: d, Supervisors: 1, BinDir: bin, LogLevel: "debug", Restart: "always",
 		Periods:    &config.PeriodsOverride{SensorPeriod: &period},
@@ -114,7 +130,8 @@ func newFieldOf(t *testing.T, dims, bin string) *field {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &field{Lab: l, t: t, dir: dir, dims: d, nodes: slices.Clone(l.Cluster.Info().Nodes), vain: map[string][]look{}}
+	f := &field{Lab: l, t: t, dir: dir, dims: d, nodes: slices.Clone(l.Cluster.Info().Nodes), vain: map[string][]look{},
+		demand: demand, watch: watchFor}
 	if f.other, err = cluster.Load(l.Cluster.Dir()); err != nil {
 		t.Fatal(errors.Join(err, l.Close()))
 	}
@@ -137,7 +154,11 @@ func (f *field) startLoad() {
 	}
 	loaded, stop := context.WithCancel(context.Background())
 	f.loadStop = stop
-	for _, n := range f.nodes {
+	nodes := f.nodes
+	if f.demand.nodes > 0 {
+		nodes = nodes[:f.demand.nodes]
+	}
+	for _, n := range nodes {
 		f.load.Go(func() { f.report(loaded, n) })
 	}
 }
@@ -159,11 +180,9 @@ func (f *field) close() {
 	}
 }
 
-// report makes the node report by changing its temperature up and down. Three clusters under test share two cores with
-// their supervisors. With more reports than these, supervisors would commit fewer than arrive, and the log of a node,
-// with 1,024 entries, would leave out reports that newer ones restate.
+// report makes the node report by changing its temperature up and down.
 func (f *field) report(ctx context.Context, n cluster.NodeInfo) {
-	tick := time.NewTicker(330 * time.Millisecond)
+	tick := time.NewTicker(f.demand.every)
 	defer tick.Stop()
 	for i := 0; ; i++ {
 		select {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -23,7 +24,9 @@ import (
 )
 
 // unloaded reports whether a component keeps its state under the load.
-func unloaded(component string) bool { return component != "temperature" && component != "node" }
+func (f *field) unloaded(component string) bool {
+	return component != "node" && !slices.Contains(f.demand.changes, component)
+}
 
 // watchFor is the observation time of a flip in live data before the half is restarted.
 const watchFor = 1200 * time.Millisecond
@@ -206,12 +209,12 @@ func (f *field) beforeFlip(n cluster.NodeInfo, w who) (halfcore.RecoveryRecord, 
 	if err != nil {
 		return before, err
 	}
-	return before, f.wellAgain(n, unloaded)
+	return before, f.wellAgain(n, f.unloaded)
 }
 
 // observeFlip watches a half after a flip, and records whether its daemon restarted it.
 func (f *field) observeFlip(n cluster.NodeInfo, w who, before halfcore.RecoveryRecord, at int64, s *sample) {
-	time.Sleep(watchFor)
+	time.Sleep(f.watch)
 	if r, err := f.running(n, w.half()); err != nil {
 		s.what += ": " + err.Error()
 	} else if r.Total > before.Total && r.Last != nil {
@@ -238,7 +241,7 @@ func (f *field) restartAfterFlip(n cluster.NodeInfo, w who, before halfcore.Reco
 		return x.State == halfcore.Running && x.PID != before.PID && x.PID != 0 && x.Last != nil && x.Last.Proven > 0
 	})
 	if err == nil {
-		err = f.wellAgain(n, unloaded)
+		err = f.wellAgain(n, f.unloaded)
 	}
 	if err != nil {
 		s.what += ": " + err.Error()

@@ -43,6 +43,8 @@ type record struct {
 	Code *record `json:"code,omitempty"`
 	// Live is the newest run of flips in live data, which has conditions of its own.
 	Live *record `json:"live,omitempty"`
+	// Stream is the newest run of flips in the sending path of a stream, which has conditions of its own.
+	Stream *streamRecord `json:"stream,omitempty"`
 }
 
 type reportCounts struct {
@@ -108,7 +110,7 @@ const (
 // columnOf returns the column of Table 1 for a class.
 func columnOf(k *class) string {
 	switch {
-	case k.name == codeSend || k.name == codeActive || strings.HasPrefix(k.name, "live data: "):
+	case k.name == codeSend || k.name == codeActive || k.name == codeStream || strings.HasPrefix(k.name, "live data: "):
 		return k.name
 	case k.apart:
 		return columnLive

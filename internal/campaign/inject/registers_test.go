@@ -23,6 +23,8 @@ var (
 	render    = flag.Bool("campaign.render", false, "print docs/campaign.md anew from the counts of its run")
 	// If set, TestCode also flips each bit of the routine that sends frames, and adds its counts to -campaign.record.
 	codeFlips = flag.Int("campaign.code", 0, "number of flips in the lines that halves run")
+	// If set, TestStream adds its courses to -campaign.record.
+	streamFlips = flag.Int("campaign.stream", 0, "number of flips in the sending path of a stream of reports")
 	// If set, TestLive flips bits for this time, in several clusters.
 	liveFor = flag.Duration("campaign.live", 0, "how long bits flip in the live data of running halves")
 	// If set, TestProcesses/hangs-and-crashes runs for this time, with any number of samples.

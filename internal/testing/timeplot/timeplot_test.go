@@ -1,4 +1,4 @@
-package measure
+package timeplot
 
 import (
 	"slices"
@@ -43,30 +43,23 @@ func TestLongestRun(t *testing.T) {
 	}
 }
 
-func TestPlot(t *testing.T) {
+func TestPlotOfOneColumn(t *testing.T) {
 	const want = "   -10 ms    4 ####\n    +0 ms    0 \n   +10 ms    1 #\n"
-	if got := Plot([]int{4, 0, 1}, 10*ms, 10*ms, 4); got != want {
+	if got := Plot(10*ms, 10*ms, nil, Column{Values: []int{4, 0, 1}, Bar: 4}); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
-	if got := Plot([]int{0}, 10*ms, 0, 4); got != "    +0 ms    0 \n" {
+	if got := Plot(10*ms, 0, nil, Column{Values: []int{0}, Bar: 4}); got != "    +0 ms    0 \n" {
 		t.Errorf("of nothing: got %q", got)
 	}
 }
 
-func TestOnce(t *testing.T) {
-	for _, tc := range []struct {
-		name           string
-		noted          []uint64
-		missing, twice int
-	}{
-		{"each once", []uint64{5, 3, 4}, 0, 0},
-		{"lost", []uint64{3, 5}, 1, 0},
-		{"twice", []uint64{3, 4, 5, 4}, 0, 1},
-		{"three times is one too", []uint64{3, 4, 5, 4, 4}, 0, 1},
-		{"nothing came", nil, 3, 0},
-	} {
-		if missing, twice := Once(3, 5, tc.noted); missing != tc.missing || twice != tc.twice {
-			t.Errorf("%s: %d missing, %d twice: want %d, %d", tc.name, missing, twice, tc.missing, tc.twice)
-		}
+func TestPlotAlignsColumnsAndMarks(t *testing.T) {
+	const want = "   -10 ms    1 #       2 #\n" +
+		"    +0 ms    –         0    ← flip\n" +
+		"   +10 ms    4 ####    1 #\n"
+	got := Plot(10*ms, 10*ms, map[int]string{1: "flip"}, Column{Values: []int{1, None, 4}, Bar: 4},
+		Column{Values: []int{2, 0, 1}, Bar: 2, Full: 4})
+	if got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -104,24 +105,32 @@ type streamRecord struct {
 	Flips []streamFlip `json:"flips"`
 }
 
-// lateFactor and lateLeast tell a late report from the delays of a busy machine: it takes longer than lateLeast, and
-// lateFactor times as long as the slowest report before the flip.
+// Reports are late if their median is longer than lateLeast, and than lateFactor medians before the flip. A busy machine
+// delays single reports for longer.
 const (
 	lateFactor = 3
-	lateLeast  = 100 * time.Millisecond
+	lateLeast  = 20 * time.Millisecond
 )
 
-// late reports whether a report that was made after the flip was late.
-func late(reports []passage) bool {
-	var before, after time.Duration
-	for _, p := range reports {
-		if took := p.received - p.made; p.made < 0 && p.received < 0 {
-			before = max(before, took)
+// late reports whether most reports after the flip were late.
+func (x streamFlip) late() bool {
+	before, after, _ := x.split()
+	median := quantile(after, .5)
+	return median > lateLeast && median > lateFactor*quantile(before, .5)
+}
+
+// split returns how long the reports made before and after the flip took until RECEIVED, and when reports were RECEIVED.
+// A report that was on its way at the flip belongs to those after it.
+func (x streamFlip) split() (before, after, received []time.Duration) {
+	for _, p := range x.Reports {
+		received = append(received, p.received)
+		if p.received < 0 {
+			before = append(before, p.received-p.made)
 		} else {
-			after = max(after, took)
+			after = append(after, p.received-p.made)
 		}
 	}
-	return after > lateLeast && after > lateFactor*before
+	return before, after, received
 }
 
 // effectOf returns the effect of a flip.
@@ -274,7 +283,7 @@ func (f *field) tryStream(n cluster.NodeInfo, b codeBit) (sample, streamFlip, er
 		}
 	}
 	restarted := s.recover > 0 // by its daemon, while the campaign watched
-	if x.Effect = effectOf(s.ours, restarted, late(x.Reports)); s.ours != "" {
+	if x.Effect = effectOf(s.ours, restarted, x.late()); s.ours != "" {
 		x.Found, x.Detect = string(s.ours), s.detect
 	}
 	switch {
@@ -318,6 +327,7 @@ func TestStream(t *testing.T) {
 		if b.name, err = lineAt(agent, b.addr); err != nil {
 			t.Fatal(err)
 		}
+		b.name = strings.TrimPrefix(b.name, "github.com/lofamo/lofamo/")
 		s, x, err := f.tryStream(f.nodes[0], b)
 		if err != nil {
 			t.Fatal(err)

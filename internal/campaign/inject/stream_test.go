@@ -67,13 +67,13 @@ func (p *passage) UnmarshalText(b []byte) error {
 // effect is the effect of a flip in the sending path on a stream.
 type effect string
 
-// Effects.
+// Effects, as the campaign sees them within streamAfter.
 const (
 	streamCrash  effect = "the half ended, and its daemon restarted it"
 	streamHang   effect = "the half hung, and its daemon restarted it"
 	streamTested effect = "the half failed its self-test, and its daemon restarted it"
 	streamNamed  effect = "the half went on, and the map named a fault"
-	streamLate   effect = "the half went on with late reports, and nothing found it"
+	streamLate   effect = "the half went on with late reports, and nothing found it in time"
 	streamNone   effect = "none"
 )
 

@@ -81,10 +81,10 @@ func (r *streamRecord) effects(b *bytes.Buffer) {
 			rates(received),
 			ms(timeplot.LongestSilence(received, 0, streamAfter)))
 	}
-	fmt.Fprintf(b, "\n*In time* means within the %s; then the campaign restarts the half. In the courses, each line is an interval of %s. The "+
-		"first\nbar is (a): the highest latency of the reports made in it, in ms; a dash means that the half made none. The second bar is (b): the\n"+
-		"reports RECEIVED in it. A half that does not run makes no reports, and one that gets little processor time makes fewer: the next one\n"+
-		"has the newest state.", streamAfter, drawnInterval)
+	fmt.Fprintf(b, "\n*In time* means within the %s; then the campaign restarts the half. In the courses, each line is an interval "+
+		"of %s. The first\nbar is (a): the highest latency of the reports made in it, in ms; a dash means that the half made none. The "+
+		"second bar is (b): the\nreports RECEIVED in it. A half that does not run makes no reports, and one that gets little processor time "+
+		"makes fewer: the next one\nhas the newest state.", streamAfter, drawnInterval)
 	if slices.ContainsFunc(r.Flips, func(x streamFlip) bool { return strings.HasPrefix(x.Found, "service-network ") }) {
 		b.WriteString(" Where the map names the service network, the direct rail gave no answer, and the outbox sent each report again by\n" +
 			"gossip or through the torus. As in the paper, messages then come late for as long as the half goes on; but the map\n" +

@@ -45,7 +45,8 @@ func (h *hostHalf) testDirect(p selftest.Probe) (sent bool) {
 	h.tests.Each(p.Module, p.Data, func(data []byte) {
 		b := append(half.ProbeMark[:], data...)
 		for range failpoint.Packet(failpoint.HostSend, b) {
-			if s.Send(half.Loopback(s.LocalAddr()), b) != nil {
+			// A probe that this process refuses to itself is lost; one that the network refuses is void.
+			if err := s.Send(half.Loopback(s.LocalAddr()), b); err != nil && !s.Damaged(err) {
 				failed.Store(true)
 			}
 		}

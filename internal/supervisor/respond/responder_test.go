@@ -350,7 +350,7 @@ func TestNewestPoliciesCount(t *testing.T) {
 			<-followed
 			// The answer comes after all that the queue held before.
 			_ = r.Ask(t.Context(), response.Asked{Subject: "someone", Verb: response.CloseBreaker})
-			if got := r.gauge(t, "lofamo_responses_policies"); got != 1 { // of the first mode, enforce
+			if got := r.gauge(t, "lofamo_responses_policies"); got != 1 { // gauge returns the first label's value: enforce
 				t.Errorf("lofamo_responses_policies counts %v enforced policies, want 1", got)
 			}
 			l.set("n0-0-0", fault.Failed)

@@ -21,8 +21,8 @@ const retryAfter = 200 * time.Millisecond
 type Campaigner struct {
 	Client *clientv3.Client
 	ID     string        // the replica's ID: the election's value
-	TTL    int           // of the shortest lease, seconds; 0 means LeaseTTL
-	Ease   time.Duration // for tests: replaces easeAfter
+	TTL    int           // shortest time to live of the lease, in seconds; 0 means LeaseTTL
+	Ease   time.Duration // 0 means easeAfter; for tests
 	Logger *slog.Logger  // names the replica
 }
 
@@ -30,16 +30,19 @@ type Campaigner struct {
 // lease is lost or ctx ends. Leadership ends when work returns. Run resigns before it returns, so that another
 // replica need not wait for the lease to end.
 func (c Campaigner) Run(ctx context.Context, work func(context.Context, Fence) error) {
-	c.TTL, c.Ease = cmp.Or(c.TTL, LeaseTTL), cmp.Or(c.Ease, easeAfter)
-	waits, ttl := false, c.TTL
+	ttl, ease := cmp.Or(c.TTL, LeaseTTL), cmp.Or(c.Ease, easeAfter)
+	c.run(ctx, &terms{shortest: ttl, ttl: ttl, easeFirst: ease, ease: ease}, work)
+}
+
+func (c Campaigner) run(ctx context.Context, t *terms, work func(context.Context, Fence) error) {
+	waits := false
 	for ctx.Err() == nil {
-		l := &lease{campaigner: c, ttl: ttl}
-		reached, err := c.term(ctx, l, work)
+		reached, err := c.term(ctx, t, work)
 		if err != nil && ctx.Err() == nil {
 			c.logEnd(reached, waits, err)
 		}
-		if ttl = l.ttl; errors.Is(err, errLost) {
-			ttl = longer(ttl, c.TTL)
+		if isLoss(err) {
+			t.lost()
 		}
 		waits = reached == nothing
 		select {
@@ -64,6 +67,8 @@ func (c Campaigner) logEnd(r reached, waits bool, err error) {
 	switch {
 	case r == leadership:
 		c.Logger.Warn("leadership ended", "err", err)
+	case errors.Is(err, errEased):
+		c.Logger.Debug("candidacy ended", "err", err)
 	case r == candidacy:
 		c.Logger.Warn("candidacy ended", "err", err)
 	case waits:
@@ -76,18 +81,19 @@ func (c Campaigner) logEnd(r reached, waits bool, err error) {
 // resignTime bounds an orderly resignation.
 const resignTime = time.Second
 
-func (c Campaigner) term(ctx context.Context, l *lease, work func(context.Context, Fence) error) (r reached, err error) {
-	// The lease must be able to outlive ctx for as long as resigning takes.
+func (c Campaigner) term(ctx context.Context, t *terms, work func(context.Context, Fence) error) (r reached, err error) {
+	// The lease must outlive ctx until the replica has resigned.
 	sctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	abort := context.AfterFunc(ctx, func() { time.AfterFunc(resignTime, stop) })
 	defer abort()
+	l, ttl := &lease{terms: t, client: c.Client, id: c.ID}, time.Duration(t.ttl)*time.Second
 	if err := l.take(sctx); err != nil {
 		return nothing, fmt.Errorf("election lease of %s: %w", c.ID, err)
 	}
 	defer func() {
 		// Revoking the lease resigns as well.
-		if rerr := l.drop(sctx); rerr != nil && err == nil {
+		if rerr := l.drop(context.WithoutCancel(ctx)); rerr != nil && err == nil {
 			err = fmt.Errorf("resign %s: %w", c.ID, rerr)
 		}
 	}()
@@ -110,7 +116,7 @@ func (c Campaigner) term(ctx context.Context, l *lease, work func(context.Contex
 		return candidacy, err
 	}
 	fence := Fence{Key: election.Key(), Rev: election.Rev()}
-	c.Logger.Info("leading", "term", fence.Rev, "lease", time.Duration(l.ttl)*time.Second)
+	c.Logger.Info("leading", "term", fence.Rev, "lease", ttl)
 	elected <- fence
 	if err := work(lctx, fence); err != nil {
 		return leadership, errors.Join(err, context.Cause(lctx))

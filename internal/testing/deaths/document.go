@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/testing/trial"
+	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // tally is the result of some rounds.
@@ -195,29 +196,30 @@ node's return. These rounds measure no verdict and no words.
 	return b.Bytes()
 }
 
-// since returns the lines of the campaigns that began after every campaign with a false verdict, and nil if there was no false verdict.
-func since(lines []Line) (out []Line) {
-	began, last := map[string]time.Time{}, time.Time{}
+// since returns the lines of campaigns that began after the end of the last one with a false verdict, and nil if none had one.
+func since(lines []Line) []Line {
+	began, wrong, last := map[string]time.Time{}, map[string]bool{}, time.Time{}
 	for _, l := range lines {
-		if l.Begin != nil {
+		switch {
+		case l.Begin != nil:
 			began[l.Begin.Campaign] = l.Begin.Began
+		case l.Round != nil:
+			wrong[l.Round.Campaign] = wrong[l.Round.Campaign] || len(l.Round.False) > 0
 		}
-		if l.Round != nil && len(l.Round.False) > 0 && began[l.Round.Campaign].After(last) {
-			last = began[l.Round.Campaign]
+	}
+	ends := evaluate(lines).ends
+	for name := range wrong {
+		if at := began[name]; wrong[name] {
+			if e := ends[name]; e != nil {
+				at = at.Add(e.Took)
+			}
+			last = fault.Later(last, at)
 		}
 	}
 	if last.IsZero() {
 		return nil
 	}
-	return slices.DeleteFunc(slices.Clone(lines), func(l Line) bool {
-		switch {
-		case l.Begin != nil:
-			return !l.Begin.Began.After(last)
-		case l.Round != nil:
-			return !began[l.Round.Campaign].After(last)
-		}
-		return !began[l.End.Campaign].After(last)
-	})
+	return slices.DeleteFunc(slices.Clone(lines), func(l Line) bool { return !began[l.campaign()].After(last) })
 }
 
 // summary prints the totals and the table of kinds.
@@ -237,8 +239,9 @@ func (r *result) summary(b io.Writer, lines []Line) {
 		r.reports.Replaced, len(r.reports.Lost), len(r.reports.Doubled), r.reports.Cut, r.all.waited, r.all.dark)
 	if clean := since(lines); clean != nil {
 		c := evaluate(clean)
-		p("Since the last false verdict: %d campaigns, %.2f hours of machines, %d kernels died, %d deaths named rightly, %d rounds failed.\n\n",
-			len(c.begins), c.machines.Hours(), c.deaths.happened(), c.deaths.right, c.all.failed)
+		p("Since the last false verdict: %s, %.2f hours of machines; %s died, %d of these deaths were named rightly; %s failed.\n\n",
+			fault.Plural(len(c.begins), "campaign"), c.machines.Hours(), fault.Plural(c.deaths.happened(), "kernel"), c.deaths.right,
+			fault.Plural(c.all.failed, "round"))
 	}
 	p("| end | rounds | failed | named rightly | false verdicts | verdict: median | p99 | max | beyond | last words: median | max | " +
 		"named: median | max | NORMAL: median | max |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")

@@ -31,7 +31,7 @@ func TestDocumentShowsEveryFailure(t *testing.T) {
 	}
 }
 
-// TestDocumentCountsSinceLastFalseVerdict: campaigns at the same time as one with a false verdict, or before, do not count.
+// TestDocumentCountsSinceLastFalseVerdict: campaigns that began before one with a false verdict ended do not count.
 func TestDocumentCountsSinceLastFalseVerdict(t *testing.T) {
 	kind, day := Kinds()[0].Name, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	campaign := func(name string, began time.Time, wrong ...string) []Line {
@@ -40,13 +40,13 @@ func TestDocumentCountsSinceLastFalseVerdict(t *testing.T) {
 	}
 	lines := campaign("a", day)
 	if page := string(Document(lines)); strings.Contains(page, "Since the last false verdict") {
-		t.Errorf("the page names a false verdict that never was:\n%s", page)
+		t.Errorf("the page mentions a false verdict, but there was none:\n%s", page)
 	}
 	for _, more := range [][]Line{campaign("b", day.Add(time.Hour), "false FAILED: x"), campaign("c", day.Add(time.Hour)),
 		campaign("d", day.Add(2*time.Hour)), campaign("e", day.Add(3*time.Hour))} {
 		lines = append(lines, more...)
 	}
-	want := "Since the last false verdict: 2 campaigns, 2.00 hours of machines, 2 kernels died, 2 deaths named rightly, 0 rounds failed."
+	want := "Since the last false verdict: 2 campaigns, 2.00 hours of machines; 2 kernels died, 2 of these deaths were named rightly; 0 rounds failed."
 	if page := string(Document(lines)); !strings.Contains(page, want) {
 		t.Errorf("the page lacks %q:\n%s", want, page)
 	}

@@ -17,6 +17,17 @@ type Line struct {
 	End   *End   `json:"end,omitempty"`
 }
 
+// campaign returns the campaign of a line.
+func (l Line) campaign() string {
+	switch {
+	case l.Begin != nil:
+		return l.Begin.Campaign
+	case l.Round != nil:
+		return l.Round.Campaign
+	}
+	return l.End.Campaign
+}
+
 // Begin is the start of a campaign. Times are in nanoseconds, here and below.
 type Begin struct {
 	Campaign   string        `json:"campaign"` // identifies it in the record

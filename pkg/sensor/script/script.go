@@ -2,9 +2,8 @@
 // its output is the detail.
 //
 // No shell is involved. When a check ends, the remaining processes in its group are killed. A check that exceeds its
-// time is killed with its whole process group and is SICK: the check or its subject is faulty. If it spent half of that
-// time or more in the queue for a processor, it is UNKNOWN instead: the machine is overloaded. Any other exit code, a
-// signal, or a program that does not start means UNKNOWN too.
+// time is killed with its whole process group and is SICK: the check or its subject is faulty. Any other exit code, a
+// signal, or a program that does not start means UNKNOWN.
 //
 // Do not use it in a real-time process with deadlines. Starting a program occupies Go's only processor until the new
 // process, of the ordinary class, has been scheduled and has executed its program. On a loaded machine that took 70 ms.
@@ -18,7 +17,6 @@ import (
 	"os/exec"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -57,8 +55,6 @@ type Source struct {
 	// running is closed when the last check's process has been reaped; nil before the first. While a process survives
 	// even SIGKILL (it waits in the kernel), no second one starts.
 	running chan struct{}
-	// starved is how long the last check that was killed had waited for a processor, in nanoseconds.
-	starved atomic.Int64
 }
 
 // New returns the source.
@@ -86,7 +82,6 @@ func (s *Source) Read(ctx context.Context) (source.Reading, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
-	s.starved.Store(0)
 	var stdout, stderr output
 	cmd := s.command(ctx, &stdout, &stderr)
 	started, ended := make(chan error, 1), make(chan struct{})
@@ -126,10 +121,7 @@ func (s *Source) command(ctx context.Context, stdout, stderr *output) *exec.Cmd 
 	cmd := exec.CommandContext(ctx, s.cfg.Command[0], s.cfg.Command[1:]...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = s.cfg.Env, stdout, stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL} // if its starting thread ends
-	cmd.Cancel = func() error {
-		s.starved.Store(int64(queued(cmd.Process.Pid)))
-		return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-	}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = drain
 	return cmd
 }
@@ -198,9 +190,6 @@ func (s *Source) late(ctx context.Context, r source.Reading, line string) (sourc
 		return r, ctx.Err()
 	}
 	r.State, r.Detail = fault.Sick, fmt.Sprintf("timed out after %v", s.cfg.Timeout)
-	if starved := time.Duration(s.starved.Load()); starved >= s.cfg.Timeout/2 {
-		r.State, r.Detail = fault.Unknown, fmt.Sprintf("%s, %v of it in the queue for a processor", r.Detail, starved.Round(time.Millisecond))
-	}
 	if line != "" {
 		r.Detail += ": " + line
 	}

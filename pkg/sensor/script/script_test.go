@@ -4,16 +4,12 @@ import (
 	"context"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/sensor/source/sourcetest"
@@ -88,41 +84,6 @@ func TestTimeoutKillsChildren(t *testing.T) {
 		}
 	}
 	t.Error("the check's output is never in the detail")
-}
-
-// TestStarvedCheckAccusesNobody: a check that times out in the queue for a processor is UNKNOWN. A child does the work, as in most
-// scripts. One that sleeps beside the same load is SICK.
-func TestStarvedCheckAccusesNobody(t *testing.T) {
-	var allowed unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &allowed); err != nil {
-		t.Fatal(err)
-	}
-	first := 0
-	for !allowed.IsSet(first) {
-		first++
-	}
-	pin := []string{"taskset", "-c", strconv.Itoa(first)}
-	loops, end := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
-	for range 8 {
-		loop := exec.CommandContext(loops, pin[0], append(pin[1:], "sh", "-c", "while :; do :; done")...)
-		if err := loop.Start(); err != nil {
-			t.Fatal(err)
-		}
-		wg.Go(func() { _ = loop.Wait() })
-	}
-	defer wg.Wait()
-	defer end()
-	busy := check(t, 2*time.Second, strings.Join(pin, " ")+" sh -c 'while :; do :; done'; exit 0")
-	r, err := busy.Read(t.Context())
-	if r.State != fault.Unknown || err != nil || !strings.Contains(r.Detail, "in the queue for a processor") {
-		t.Errorf("in the queue: %+v, %v", r, err)
-	}
-	sourcetest.Check(t, busy, r)
-	asleep := check(t, 2*time.Second, strings.Join(pin, " ")+" sleep 1000")
-	if r, err := asleep.Read(t.Context()); r.State != fault.Sick || err != nil || r.Detail != "timed out after 2s" {
-		t.Errorf("asleep: %+v, %v", r, err)
-	}
 }
 
 // readPID returns the number of the child, as the check wrote it.

@@ -121,8 +121,8 @@ func (l *lease) keep(ctx, sctx context.Context, elected <-chan Fence) error {
 	}
 }
 
-// shorten moves the election's key to a lease with a shorter time to live. The fence stays valid. If the store refuses, or grants no lease in
-// time, the current lease stays. It returns errLost if one of the two leases ended meanwhile, or if the key is gone.
+// shorten moves the election's key to a lease with a shorter time to live. The fence stays valid. If the store refuses, or grants no lease
+// in time, the current lease stays. It returns errLost if one of the two leases ended meanwhile, or if the key is gone.
 func (l *lease) shorten(ctx, sctx context.Context, fence Fence, ttl int) error {
 	bounded, cancel := l.bound(ctx)
 	defer cancel()

@@ -28,9 +28,9 @@ func TestLeaseGrowsWithLossesAndShrinksWithoutThem(t *testing.T) {
 		r.shortened(r.kept())
 		want("kept", ttl, time.Minute)
 	}
-	for _, ease := range []time.Duration{2, 4, 8, 16, 32, 60, 60} {
+	for _, minutes := range []int{2, 4, 8, 16, 32, 60, 60} {
 		r.lost()
-		want("lost after it became shorter", 2, ease*time.Minute)
+		want("lost after it became shorter", 2, time.Duration(minutes)*time.Minute)
 		r.shortened(r.kept())
 	}
 	if got := r.kept(); got != 1 {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/testing/trial"
-	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // tally is the result of some rounds.
@@ -213,7 +212,9 @@ func since(lines []Line) []Line {
 			if e := ends[name]; e != nil {
 				at = at.Add(e.Took)
 			}
-			last = fault.Later(last, at)
+			if at.After(last) {
+				last = at
+			}
 		}
 	}
 	if last.IsZero() {
@@ -239,9 +240,8 @@ func (r *result) summary(b io.Writer, lines []Line) {
 		r.reports.Replaced, len(r.reports.Lost), len(r.reports.Doubled), r.reports.Cut, r.all.waited, r.all.dark)
 	if clean := since(lines); clean != nil {
 		c := evaluate(clean)
-		p("Since the last false verdict: %s, %.2f hours of machines; %s died, %d of these deaths were named rightly; %s failed.\n\n",
-			fault.Plural(len(c.begins), "campaign"), c.machines.Hours(), fault.Plural(c.deaths.happened(), "kernel"), c.deaths.right,
-			fault.Plural(c.all.failed, "round"))
+		p("Since the last false verdict: campaigns: %d; hours of machines: %.2f; kernels that died: %d, deaths named rightly: %d; "+
+			"failed rounds: %d.\n\n", len(c.begins), c.machines.Hours(), c.deaths.happened(), c.deaths.right, c.all.failed)
 	}
 	p("| end | rounds | failed | named rightly | false verdicts | verdict: median | p99 | max | beyond | last words: median | max | " +
 		"named: median | max | NORMAL: median | max |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")

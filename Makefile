@@ -262,7 +262,7 @@ campaign-code: ## flips in the code of running halves: each bit of the routine t
 	go test -count=1 -run '^TestDocumentIs' ./internal/campaign/inject -campaign.render
 
 .PHONY: campaign-stream
-campaign-stream: ## FLIPS (40) in the sending path of a running half that makes a stream of reports, with the courses of latency and throughput in docs/campaign.md: about 10 minutes, as root
+campaign-stream: ## flip FLIPS (40) bits in the code with which a half sends its reports, and draw latency and throughput in docs/campaign.md: about 10 minutes, as root
 	cd internal/campaign/inject && go test -count=1 -timeout 0 -v -run '^TestStream$$' . -campaign.stream $${FLIPS:-40} -campaign.seed $${SEED:-1} -campaign.record testdata/campaign.json
 	go test -count=1 -run '^TestDocumentIs' ./internal/campaign/inject -campaign.render
 

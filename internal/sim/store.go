@@ -11,8 +11,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// Latencies of the store. The lease is that of store.LeaseTTL; the others are etcd's, as internal/supervisor/embedded
-// sets them.
+// Latencies of the store. The lease is that of store.LeaseTTL and does not grow after losses; the others are etcd's, as
+// internal/supervisor/embedded sets them.
 const (
 	leaseTTL                 = time.Second
 	keepAliveEvery           = leaseTTL / 3

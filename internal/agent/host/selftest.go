@@ -45,7 +45,7 @@ func (h *hostHalf) testDirect(p selftest.Probe) (sent bool) {
 	h.tests.Each(p.Module, p.Data, func(data []byte) {
 		b := append(half.ProbeMark[:], data...)
 		for range failpoint.Packet(failpoint.HostSend, b) {
-			// A probe that this process refuses to itself is lost; one that the network refuses is void.
+			// If the kernel refuses the call as malformed, the probe counts as sent, and so as lost.
 			if err := s.Send(half.Loopback(s.LocalAddr()), b); err != nil && !s.Damaged(err) {
 				failed.Store(true)
 			}

@@ -24,9 +24,10 @@ func (r *streamRecord) stream(b *bytes.Buffer) {
 	fmt.Fprintf(b, "## A stream through a flip in its sending path (Figure 3)\n\nThe paper's Figure 3 shows (a) the latency of messages and "+
 		"(b) the bandwidth after a bit flip in one of the two sending paths of a network\nprocessor. The bandwidth fell greatly, and "+
 		"messages were sent again and came late. The processor reported no error, so applications\nwent on as if nothing had "+
-		"happened.\n\nHere the host half of one node makes a report for each change of a temperature, one in %s, and sends it to a "+
+		"happened.\n\nHere the host half of one node makes a report for each change of a temperature, one every %s, and sends it to a "+
 		"supervisor. The\ncampaign flips one bit of the %d bytes of machine code that hand a datagram of the direct rail to the kernel, "+
-		"watches for %s, and\nrestarts a half that still is the same process. A seed chooses the bits. `make campaign-stream` repeats it.\n\n"+
+		"and watches for %s. If the\nhalf is still the same process then, the campaign restarts it. A seed chooses the bits. "+
+		"`make campaign-stream` repeats it.\n\n"+
 		"Commit %s, seed %d, begun %s, took %s, on %s;\nload averages before and after: %s; %s.",
 		r.Every, r.Bytes, streamAfter, r.Commit, r.Seed, r.Begun.Format("2006-01-02 15:04 MST"), r.Took, r.Machine, r.Load, r.LoadAfter)
 	if r.Nice > 0 {
@@ -37,8 +38,8 @@ func (r *streamRecord) stream(b *bytes.Buffer) {
 		b.WriteString("**The run broke a promise: see lost and doubled below.**\n\n")
 	}
 	fmt.Fprintf(b, "Reports of the whole run: %d kept, %d replaced by others, %d lost, %d doubled.\n\nThe table has the first flip with each "+
-		"effect. The latency of a report is the time from the half's log line that keeps it to the leader's\nline that takes it; the leader "+
-		"answers RECEIVED then. *Before* is the second before the flip, *after* the two seconds behind it. Times\ncount from the flip.\n\n",
+		"effect. The latency of a report is the time from the half's log line *reports kept* to the leader's\nline *report taken*, when the "+
+		"leader answers RECEIVED. *Before* is the second before the flip, *after* the two seconds after it. Times\ncount from the flip.\n\n",
 		r.Reports.Kept, r.Reports.Replaced, r.Reports.Lost, r.Reports.Doubled)
 	r.effects(b)
 	var latency, count int // the full bars, the same in all courses
@@ -83,12 +84,14 @@ func (r *streamRecord) effects(b *bytes.Buffer) {
 	}
 	fmt.Fprintf(b, "\n*In time* means within the %s; then the campaign restarts the half. In the courses, each line is an interval "+
 		"of %s. The first\nbar is (a): the highest latency of the reports made in it, in ms; a dash means that the half made none. The "+
-		"second bar is (b): the\nreports RECEIVED in it. A half that does not run makes no reports, and one that gets little processor time "+
-		"makes fewer: the next one\nhas the newest state.", streamAfter, drawnInterval)
+		"second bar is (b): the\nreports RECEIVED in it. A half makes no report while it does not run: the "+
+		"next report has the newest\nstate. Where a half made fewer reports after the flip than before, (b) falls with them; the cause was not "+
+		"measured.", streamAfter, drawnInterval)
 	if slices.ContainsFunc(r.Flips, func(x streamFlip) bool { return strings.HasPrefix(x.Found, "service-network ") }) {
-		b.WriteString(" Where the map names the service network, the direct rail gave no answer, and the outbox sent each report again by\n" +
-			"gossip or through the torus. As in the paper, messages then come late for as long as the half goes on; but the map\n" +
-			"says what is wrong.")
+		b.WriteString(" Where the map\nnames the service network, the direct rail gave no answer. " +
+			"The outbox tried it for about 60 ms and then " +
+			"sent each report again by gossip\nor through the torus. As in the paper, messages then come late for as long as the half goes on. Unlike " +
+			"in the paper, the map names a\nfault.")
 	}
 	b.WriteString("\n\n")
 }
@@ -203,7 +206,7 @@ func TestStreamDocumentDrawsLatencyThroughputAndMarks(t *testing.T) {
 	}
 	var text bytes.Buffer
 	kept.stream(&text)
-	for _, want := range []string{"nice 19", "**The run broke a promise", "one in 25ms",
+	for _, want := range []string{"nice 19", "**The run broke a promise", "one every 25ms",
 		"| the half ended, and its daemon restarted it | 1 (25.0 %) | 4, `b.go:2, bit 2 of 0x2` | exit | 20 ms | 130 ms | " +
 			"2.0 ms, 2.0 ms | 120 ms, 120 ms | 2, 0 | 2, 0 | 1870 ms |\n| none | 3 (75.0 %) | 1, ",
 		bars(-100, "2", 1, 1, 20, ""), bars(-50, "2", 1, 1, 20, ""), bars(0, "120", 40, 0, 0, " ← flip, found"),

@@ -20,21 +20,22 @@ const retryAfter = 200 * time.Millisecond
 // Campaigner takes part in the election for one replica.
 type Campaigner struct {
 	Client *clientv3.Client
-	ID     string        // the replica's ID: the election's value
-	TTL    int           // shortest time to live of the lease, in seconds; 0 means LeaseTTL
-	Ease   time.Duration // 0 means easeAfter; for tests
-	Logger *slog.Logger  // names the replica
+	ID     string // the replica's ID: the election's value
+	TTL    int    // shortest time to live of the lease, in seconds; 0 means LeaseTTL
+	// ShortenAfter is the first wait without a loss before a long lease is shortened; 0 means shortenAfter. Only tests set it.
+	ShortenAfter time.Duration
+	Logger       *slog.Logger // names the replica
 }
 
 // Run campaigns until the context ends, and calls work each time it is elected. The context of work ends when the
 // lease is lost or ctx ends. Leadership ends when work returns. Run resigns before it returns, so that another
 // replica need not wait for the lease to end.
 func (c Campaigner) Run(ctx context.Context, work func(context.Context, Fence) error) {
-	ttl, ease := cmp.Or(c.TTL, LeaseTTL), cmp.Or(c.Ease, easeAfter)
-	c.run(ctx, &terms{shortest: ttl, ttl: ttl, easeFirst: ease, ease: ease}, work)
+	ttl, wait := cmp.Or(c.TTL, LeaseTTL), cmp.Or(c.ShortenAfter, shortenAfter)
+	c.run(ctx, &leaseLength{shortest: ttl, ttl: ttl, first: wait, wait: wait}, work)
 }
 
-func (c Campaigner) run(ctx context.Context, t *terms, work func(context.Context, Fence) error) {
+func (c Campaigner) run(ctx context.Context, t *leaseLength, work func(context.Context, Fence) error) {
 	waits := false
 	for ctx.Err() == nil {
 		reached, err := c.term(ctx, t, work)
@@ -67,7 +68,7 @@ func (c Campaigner) logEnd(r reached, waits bool, err error) {
 	switch {
 	case r == leadership:
 		c.Logger.Warn("leadership ended", "err", err)
-	case errors.Is(err, errEased):
+	case errors.Is(err, errShorter):
 		c.Logger.Debug("candidacy ended", "err", err)
 	case r == candidacy:
 		c.Logger.Warn("candidacy ended", "err", err)
@@ -81,13 +82,13 @@ func (c Campaigner) logEnd(r reached, waits bool, err error) {
 // resignTime bounds an orderly resignation.
 const resignTime = time.Second
 
-func (c Campaigner) term(ctx context.Context, t *terms, work func(context.Context, Fence) error) (r reached, err error) {
+func (c Campaigner) term(ctx context.Context, t *leaseLength, work func(context.Context, Fence) error) (r reached, err error) {
 	// The lease must outlive ctx until the replica has resigned.
 	sctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	abort := context.AfterFunc(ctx, func() { time.AfterFunc(resignTime, stop) })
 	defer abort()
-	l, ttl := &lease{terms: t, client: c.Client, id: c.ID}, time.Duration(t.ttl)*time.Second
+	l, ttl := &lease{leaseLength: t, logger: c.Logger, client: c.Client, id: c.ID}, time.Duration(t.ttl)*time.Second
 	if err := l.take(sctx); err != nil {
 		return nothing, fmt.Errorf("election lease of %s: %w", c.ID, err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -11,61 +12,63 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 )
 
-// LeaseTTL is the shortest time to live of an election lease, in seconds. If a leader dies, the replicas have no leader for its lease, plus
-// raft's election and its grace for leases. 1 s is the shortest that an etcd with an election timeout of 500 ms grants.
+// LeaseTTL is the shortest time to live of an election lease, in seconds. After a leader dies, no replica leads until its lease ends.
+// Raft's election and its grace period for leases add to that. 1 s is the shortest that an etcd with an election timeout of 500 ms grants.
 const LeaseTTL = 1
 
 // maxLeaseTTL is the longest time to live of an election lease, in seconds.
 const maxLeaseTTL = 8
 
-// easeAfter is the shortest time between two halvings of a long lease, and maxEase the longest.
+// shortenAfter is the first wait without a loss before a long lease is shortened, and maxShortenAfter the longest.
 const (
-	easeAfter = 2 * time.Minute
-	maxEase   = time.Hour
+	shortenAfter    = 2 * time.Minute
+	maxShortenAfter = time.Hour
 )
 
 var errLost = errors.New("the election lease was lost")
 
-// errEased ends a candidacy so that the next one has a shorter lease.
-var errEased = errors.New("a shorter lease is due")
+// errShorter ends a candidacy so that the next one has a shorter lease.
+var errShorter = errors.New("a shorter lease is due")
 
-// terms is how long a replica's leases live. A replica that notices the loss of its lease is alive, so it is too slow or cut off. It might
-// lose an equally short lease again, and the start of each term adds load.
-type terms struct {
-	shortest  int           // time to live, seconds
-	ttl       int           // of the present or next lease, seconds
-	easeFirst time.Duration // the first ease
-	ease      time.Duration // after this time without a loss the lease becomes shorter
-	eased     bool          // the lease became shorter after the last loss, and less than ease ago
+// leaseLength decides how long a replica's next lease lives. A replica that notices the loss of its lease is alive, so it is too slow or
+// cut off. It might lose an equally short lease again, and the start of each term adds load.
+type leaseLength struct {
+	shortest int           // time to live, seconds
+	ttl      int           // of the present or next lease, seconds
+	first    time.Duration // first wait before a lease is shortened
+	wait     time.Duration // current wait
+	lately   bool          // the lease was shortened, and less than a wait has passed since
 }
 
-// lost makes the next lease longer. If the lost one had become shorter too early, the next waits longer for that.
-func (t *terms) lost() {
-	if t.eased {
-		t.ease, t.eased = min(2*t.ease, max(maxEase, t.easeFirst)), false
+// lost doubles the next lease. If the lost lease had been shortened lately, it also doubles the wait before the next shortening.
+func (t *leaseLength) lost() {
+	if t.lately {
+		t.wait, t.lately = min(2*t.wait, max(maxShortenAfter, t.first)), false
 	}
 	t.ttl = min(2*t.ttl, max(maxLeaseTTL, t.shortest))
 }
 
-// kept returns the time to live that the lease may have after an ease without a loss.
-func (t *terms) kept() int {
+// kept returns the time to live for the lease after a wait without a loss. If the lease is already the shortest, it resets the wait.
+func (t *leaseLength) kept() int {
+	t.lately = false
 	if t.ttl == t.shortest {
-		t.ease, t.eased = t.easeFirst, false
+		t.wait = t.first
 	}
 	return max(t.ttl/2, t.shortest)
 }
 
 // shortened records that the lease has become shorter.
-func (t *terms) shortened(ttl int) { t.ttl, t.eased = ttl, true }
+func (t *leaseLength) shortened(ttl int) { t.ttl, t.lately = ttl, true }
 
-// isLoss reports whether a term ended because its lease did.
+// isLoss reports whether a term ended because its lease or key was lost.
 func isLoss(err error) bool {
 	return errors.Is(err, errLost) || errors.Is(err, ErrNotLeader) || errors.Is(err, rpctypes.ErrLeaseNotFound)
 }
 
 // lease holds the election lease of one term. keep may replace it.
 type lease struct {
-	*terms
+	*leaseLength
+	logger  *slog.Logger
 	client  *clientv3.Client
 	id      string // of the replica
 	session *concurrency.Session
@@ -78,7 +81,7 @@ func (l *lease) take(ctx context.Context) (err error) {
 	return err
 }
 
-// drop revokes the lease, and so resigns. No work of the term may run any more.
+// drop revokes the lease, and so resigns. The work of the term must have ended.
 func (l *lease) drop(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, resignTime)
 	defer cancel()
@@ -92,12 +95,12 @@ func (l *lease) drop(ctx context.Context) (err error) {
 	return err
 }
 
-// keep watches over the lease. It returns errLost when the lease is lost, and nil when ctx ends. After each ease it shortens a long lease:
-// before the election by errEased, and then in place. sctx is the context in which leases are kept alive.
+// keep watches over the lease. It returns errLost when the lease is lost, and nil when ctx ends. It shortens a long lease after each wait:
+// for a leader in place, for a candidate by returning errShorter. sctx is the context in which leases are kept alive.
 func (l *lease) keep(ctx, sctx context.Context, elected <-chan Fence) error {
 	var fence Fence
-	ease := time.NewTimer(l.ease)
-	defer ease.Stop()
+	wait := time.NewTimer(l.wait)
+	defer wait.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -105,54 +108,51 @@ func (l *lease) keep(ctx, sctx context.Context, elected <-chan Fence) error {
 		case <-l.session.Done():
 			return errLost
 		case fence = <-elected:
-		case <-ease.C:
+		case <-wait.C:
+			select {
+			case fence = <-elected:
+			default:
+			}
 			switch shorter := l.kept(); {
 			case shorter == l.ttl:
 			case fence == Fence{}:
 				l.shortened(shorter)
-				return errEased
+				return errShorter
 			default:
 				if err := l.shorten(ctx, sctx, fence, shorter); err != nil {
 					return err
 				}
 			}
-			ease.Reset(l.ease)
+			wait.Reset(l.wait)
 		}
 	}
 }
 
 // shorten moves the election's key to a lease with a shorter time to live. The fence stays valid. If the store refuses, or grants no lease
-// in time, the current lease stays. It returns errLost if one of the two leases ended meanwhile, or if the key is gone.
+// in time, the current lease stays. It returns errLost if either lease ends, or the key disappears, during the move.
 func (l *lease) shorten(ctx, sctx context.Context, fence Fence, ttl int) error {
-	bounded, cancel := l.bound(ctx)
-	defer cancel()
-	grant, err := l.client.Grant(bounded, int64(ttl))
-	if err != nil {
+	next := l.another(ctx, sctx, ttl)
+	if next == nil {
 		return nil // the current lease stays
 	}
-	next, err := concurrency.NewSession(within(sctx, l.client), concurrency.WithLease(grant.ID), concurrency.WithContext(sctx))
-	if err != nil {
-		return nil // the current lease stays, and the new one ends by itself
-	}
-	// Without an answer to a renewal the client would believe in the new lease for longer than the store.
-	if _, err := l.client.KeepAliveOnce(bounded, grant.ID); err != nil {
-		next.Orphan()
-		return nil // the same
-	}
-	for l.doubt = next; ; {
-		switch moved, err := l.attach(ctx, fence, grant.ID); {
+	for unknown := false; ; unknown = true {
+		l.doubt = next
+		switch moved, err := l.attach(ctx, fence, next.Lease()); {
 		case moved:
 			former := l.session
 			l.session, l.doubt = next, nil
 			l.shortened(ttl)
 			former.Orphan() // nothing is attached to its lease, which ends by itself
+			l.logger.Info("election lease shortened", "lease", time.Duration(ttl)*time.Second)
 			return nil
 		case err == nil:
 			return errLost // the key is gone
-		case refused(err):
+		case errors.Is(err, rpctypes.ErrLeaseNotFound), errors.Is(err, rpctypes.ErrNoSpace) && !unknown:
+			// The store has refused the transaction. After an unknown outcome, a full store says nothing about the first attempt.
 			l.doubt = nil
 			next.Orphan()
-			return nil // the current lease stays
+			l.logger.Debug("the current election lease stays", "err", err)
+			return nil
 		}
 		// The outcome is unknown, and the transaction may be repeated.
 		select {
@@ -167,7 +167,34 @@ func (l *lease) shorten(ctx, sctx context.Context, fence Fence, ttl int) error {
 	}
 }
 
-// attach attaches the election's key to another lease. Neither an error nor moved: the key is gone.
+// another returns a session with another lease, once the store has renewed that lease; nil: not in time. Before the first renewal the
+// client would believe in the lease for longer than the store.
+func (l *lease) another(ctx, sctx context.Context, ttl int) *concurrency.Session {
+	ctx, cancel := l.bound(ctx)
+	defer cancel()
+	grant, err := l.client.Grant(ctx, int64(ttl))
+	if err != nil {
+		return nil
+	}
+	next, err := concurrency.NewSession(within(sctx, l.client), concurrency.WithLease(grant.ID), concurrency.WithContext(sctx))
+	if err != nil {
+		return nil
+	}
+	renewed, err := l.client.KeepAlive(ctx, grant.ID)
+	if err == nil {
+		select {
+		case answer := <-renewed:
+			if answer != nil {
+				return next
+			}
+		case <-ctx.Done():
+		}
+	}
+	next.Orphan()
+	return nil
+}
+
+// attach attaches the election's key to another lease. If moved is false and err is nil, the key is gone.
 func (l *lease) attach(ctx context.Context, fence Fence, to clientv3.LeaseID) (moved bool, err error) {
 	ctx, cancel := l.bound(ctx)
 	defer cancel()
@@ -179,7 +206,7 @@ func (l *lease) attach(ctx context.Context, fence Fence, to clientv3.LeaseID) (m
 	return resp.Succeeded, nil
 }
 
-// bound returns a context for a call of a second at most: it ends with ctx and with the lease too.
+// bound returns a context for one call. It ends after a second, with ctx, or with the lease.
 func (l *lease) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	bounded, cancel := context.WithTimeout(l.session.Ctx(), time.Second)
 	stop := context.AfterFunc(ctx, cancel)
@@ -187,9 +214,4 @@ func (l *lease) bound(ctx context.Context) (context.Context, context.CancelFunc)
 		stop()
 		cancel()
 	}
-}
-
-// refused reports whether a transaction certainly changed nothing.
-func refused(err error) bool {
-	return errors.Is(err, rpctypes.ErrLeaseNotFound) || errors.Is(err, rpctypes.ErrNoSpace)
 }

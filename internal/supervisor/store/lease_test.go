@@ -46,10 +46,10 @@ func (s slowLease) KeepAlive(ctx context.Context, id clientv3.LeaseID) (<-chan *
 	return answers, nil
 }
 
-// stubborn is a store whose transactions fail as told.
+// stubborn wraps a store. Its transactions fail with the error that fail returns.
 type stubborn struct {
 	clientv3.KV
-	fail atomic.Pointer[func() error] // nil, or returning nil: the transaction passes
+	fail atomic.Pointer[func() error] // nil, or a function that returns nil: transactions pass
 	txns atomic.Int64
 }
 
@@ -132,22 +132,24 @@ func TestSlowReplicaGetsLongerLease(t *testing.T) {
 func TestLongLeaseBecomesShorter(t *testing.T) {
 	t.Parallel()
 	const long, short = 8, 4
-	twice := func() func() error {
+	first := func(errs ...error) func() error {
 		var n atomic.Int64
 		return func() error {
-			if n.Add(1) <= 2 {
-				return context.DeadlineExceeded
+			if i := int(n.Add(1)) - 1; i < len(errs) {
+				return errs[i]
 			}
 			return nil
 		}
 	}
+	unknown := context.DeadlineExceeded
 	for _, tc := range []struct {
 		name string
 		fail func() error
 		want int64
 	}{
-		{"at once", func() error { return nil }, short},
-		{"after two unknown outcomes", twice(), short},
+		{"at once", first(), short},
+		{"after two unknown outcomes", first(unknown, unknown), short},
+		{"after an unknown outcome, the store is full for a while", first(unknown, rpctypes.ErrNoSpace, rpctypes.ErrNoSpace), short},
 		{"the store knows no such lease", func() error { return rpctypes.ErrLeaseNotFound }, long},
 		{"the store is full", func() error { return rpctypes.ErrNoSpace }, long},
 	} {
@@ -157,7 +159,7 @@ func TestLongLeaseBecomesShorter(t *testing.T) {
 			kv := &stubborn{KV: client.KV}
 			own := clientv3.NewCtxClient(t.Context())
 			own.KV, own.Watcher, own.Lease = kv, client.Watcher, client.Lease
-			c := store.Campaigner{Client: own, ID: "a", TTL: short, Ease: 500 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)}
+			c := store.Campaigner{Client: own, ID: "a", TTL: short, ShortenAfter: 500 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)}
 			began, ended := compete(t, func(ctx context.Context, work func(context.Context, store.Fence) error) {
 				kv.fail.Store(nil)
 				c.RunFrom(ctx, long, func(ctx context.Context, f store.Fence) error {
@@ -182,7 +184,7 @@ func TestLongLeaseBecomesShorter(t *testing.T) {
 func TestTermEndsWithItsKey(t *testing.T) {
 	t.Parallel()
 	client := supervisortest.NewEtcd(t, 1).Members[0].Client()
-	c := store.Campaigner{Client: client, ID: "a", TTL: 4, Ease: 500 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)}
+	c := store.Campaigner{Client: client, ID: "a", TTL: 4, ShortenAfter: 500 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)}
 	began, ended := compete(t, func(ctx context.Context, work func(context.Context, store.Fence) error) { c.RunFrom(ctx, 8, work) })
 	f := await(t, "a to lead", began)
 	if _, err := client.Delete(t.Context(), f.Key); err != nil {
@@ -199,7 +201,7 @@ func TestCandidateShortensItsLease(t *testing.T) {
 	client := supervisortest.NewEtcd(t, 1).Members[0].Client()
 	a := campaign(t, client, "a", patient)
 	first := await(t, "a to lead", a.began)
-	c := store.Campaigner{Client: client, ID: "b", TTL: 4, Ease: 500 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)}
+	c := store.Campaigner{Client: client, ID: "b", TTL: 4, ShortenAfter: 500 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)}
 	began, _ := compete(t, func(ctx context.Context, work func(context.Context, store.Fence) error) { c.RunFrom(ctx, 8, work) })
 	supervisortest.Eventually(t, "a candidate with a short lease", func() bool {
 		resp, err := client.Get(t.Context(), store.ElectionPrefix+"/", clientv3.WithPrefix())

@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wrongCalls are the errors of a wrong call: neither the network nor a firewall causes them.
+// wrongCalls are errors of a malformed system call. Neither the network nor a firewall causes them.
 var wrongCalls = []unix.Errno{unix.EBADF, unix.EFAULT, unix.ENOTSOCK, unix.EDESTADDRREQ, unix.EISCONN, unix.EAFNOSUPPORT, unix.ENOSYS}
 
-// Damaged reports whether an error of Send, to the socket's own address, shows that this process is damaged: its call was wrong, although
-// its code is right. EINVAL counts while the machine has the socket's address: without the address the kernel answers so too.
+// Damaged reports whether err shows that this process is damaged. err is from Send to the socket's own address. It does so if the kernel
+// rejected the call as malformed. EINVAL counts only while the machine has that address, because the kernel also returns it without.
 func (s *Socket) Damaged(err error) bool {
 	if slices.ContainsFunc(wrongCalls, func(e unix.Errno) bool { return errors.Is(err, e) }) {
 		return true
@@ -21,7 +21,7 @@ func (s *Socket) Damaged(err error) bool {
 	return errors.Is(err, unix.EINVAL) && hasAddress(s.local.Addr())
 }
 
-// hasAddress reports whether the machine has an address; it has the unspecified one.
+// hasAddress reports whether the machine has an address. It is true for the unspecified address.
 func hasAddress(want netip.Addr) bool {
 	if want.IsUnspecified() {
 		return true

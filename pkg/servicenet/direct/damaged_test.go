@@ -49,7 +49,7 @@ func TestWrongCallShowsDamage(t *testing.T) {
 	}
 }
 
-// TestKernelRefusesWrongCall: the kernel answers wrong calls as a damaged sending path would make them with these errors.
+// TestKernelRefusesWrongCall: the kernel rejects malformed calls, such as a damaged sending path makes, with errors that count as damage.
 func TestKernelRefusesWrongCall(t *testing.T) {
 	s, err := Listen("127.0.0.1:0", Options{})
 	if err != nil {

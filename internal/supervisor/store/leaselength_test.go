@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// RunFrom is Run of a replica that has lost leases: its first one lives for ttl seconds.
+// RunFrom is like Run for a replica that has lost leases: its first lease lives for ttl seconds.
 func (c Campaigner) RunFrom(ctx context.Context, ttl int, work func(context.Context, Fence) error) {
-	c.run(ctx, &terms{shortest: c.TTL, ttl: ttl, easeFirst: c.Ease, ease: c.Ease}, work)
+	c.run(ctx, &leaseLength{shortest: c.TTL, ttl: ttl, first: c.ShortenAfter, wait: c.ShortenAfter}, work)
 }
 
-// TestLeaseGrowsWithLossesAndShrinksWithoutThem: a lease that is lost soon after it became shorter waits longer for the next attempt.
+// TestLeaseGrowsWithLossesAndShrinksWithoutThem: a lease that is lost soon after it was shortened delays the next shortening.
 func TestLeaseGrowsWithLossesAndShrinksWithoutThem(t *testing.T) {
-	r := &terms{shortest: 1, ttl: 1, easeFirst: time.Minute, ease: time.Minute}
-	want := func(what string, ttl int, ease time.Duration) {
+	r := &leaseLength{shortest: 1, ttl: 1, first: time.Minute, wait: time.Minute}
+	want := func(what string, ttl int, wait time.Duration) {
 		t.Helper()
-		if r.ttl != ttl || r.ease != ease {
-			t.Errorf("%s: a lease of %d s, shorter after %s: want %d s, %s", what, r.ttl, r.ease, ttl, ease)
+		if r.ttl != ttl || r.wait != wait {
+			t.Errorf("%s: a lease of %d s, shorter after %s: want %d s, %s", what, r.ttl, r.wait, ttl, wait)
 		}
 	}
 	for _, ttl := range []int{2, 4, 8, 8} {
@@ -39,7 +39,7 @@ func TestLeaseGrowsWithLossesAndShrinksWithoutThem(t *testing.T) {
 	want("kept at last", 1, time.Minute)
 	r.lost()
 	want("lost later", 2, time.Minute)
-	long := &terms{shortest: 10, ttl: 10, easeFirst: time.Minute, ease: time.Minute}
+	long := &leaseLength{shortest: 10, ttl: 10, first: time.Minute, wait: time.Minute}
 	if long.lost(); long.ttl != 10 {
 		t.Errorf("a lease of %d s: want that of the configuration", long.ttl)
 	}

@@ -90,7 +90,8 @@ func (r *streamRecord) effects(b *bytes.Buffer) {
 	if slices.ContainsFunc(r.Flips, func(x streamFlip) bool { return strings.HasPrefix(x.Found, "service-network ") }) {
 		b.WriteString(" Where the map\nnames the service network, the direct rail gave no answer. " +
 			"The outbox tried it for about 60 ms and then " +
-			"sent each report again by gossip\nor through the torus. As in the paper, messages then come late for as long as the half goes on. Unlike " +
+			"sent each report again by gossip\nor through the torus. As in the paper, messages then come late for as long as the half " +
+			"goes on. Unlike " +
 			"in the paper, the map names a\nfault.")
 	}
 	b.WriteString("\n\n")

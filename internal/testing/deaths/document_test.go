@@ -46,7 +46,8 @@ func TestDocumentCountsSinceLastFalseVerdict(t *testing.T) {
 		campaign("d", day.Add(2*time.Hour)), campaign("e", day.Add(3*time.Hour))} {
 		lines = append(lines, more...)
 	}
-	want := "Since the last false verdict: campaigns: 2; hours of machines: 2.00; kernels that died: 2, deaths named rightly: 2; failed rounds: 0."
+	want := "Since the last false verdict: campaigns: 2; hours of machines: 2.00; kernels that died: 2, deaths named rightly: 2; " +
+		"failed rounds: 0."
 	if page := string(Document(lines)); !strings.Contains(page, want) {
 		t.Errorf("the page lacks %q:\n%s", want, page)
 	}

@@ -258,15 +258,9 @@ func TestCode(t *testing.T) {
 	if c.failed = t.Failed(); random == 0 || *recordOut == "" {
 		return
 	}
-	whole, err := readRecord(*recordOut)
-	if err != nil {
-		t.Fatal(err)
-	}
 	code := c.recordOf(classes)
-	code.Full, whole.Code = true, &code
-	if err := whole.write(*recordOut); err != nil {
-		t.Fatal(err)
-	}
+	code.Full = true
+	amend(t, *recordOut, func(whole *record) { whole.Code = &code })
 }
 
 // flipAll makes flips on clusters under load, on two nodes of each at a time that are not neighbours, and accounts for

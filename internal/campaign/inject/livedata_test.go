@@ -99,15 +99,9 @@ func TestLive(t *testing.T) {
 	if c.failed = t.Failed(); *liveFor == 0 || *recordOut == "" {
 		return
 	}
-	whole, err := readRecord(*recordOut)
-	if err != nil {
-		t.Fatal(err)
-	}
 	live := c.recordOf(classes)
-	live.Full, whole.Live = true, &live
-	if err := whole.write(*recordOut); err != nil {
-		t.Fatal(err)
-	}
+	live.Full = true
+	amend(t, *recordOut, func(whole *record) { whole.Live = &live })
 }
 
 // flipLive flips bits in halves that act, or in halves that only note changes: until the given time, or a few if it is zero. While halves

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
@@ -205,4 +206,17 @@ func readRecord(path string) (record, error) {
 		return r, fmt.Errorf("read record %s: %w", path, err)
 	}
 	return r, nil
+}
+
+// amend changes one part of a record and keeps the others.
+func amend(t *testing.T, path string, change func(whole *record)) {
+	t.Helper()
+	whole, err := readRecord(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	change(&whole)
+	if err := whole.write(path); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -346,13 +346,7 @@ func TestStream(t *testing.T) {
 	if c.failed = t.Failed(); *streamFlips == 0 || *recordOut == "" {
 		return
 	}
-	whole, err := readRecord(*recordOut)
-	if err != nil {
-		t.Fatal(err)
-	}
 	rec.record = c.recordOf([]*class{k})
-	rec.Full, whole.Stream = true, &rec
-	if err := whole.write(*recordOut); err != nil {
-		t.Fatal(err)
-	}
+	rec.Full = true
+	amend(t, *recordOut, func(whole *record) { whole.Stream = &rec })
 }

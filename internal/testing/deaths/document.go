@@ -196,25 +196,19 @@ node's return. These rounds measure no verdict and no words.
 }
 
 // since returns the lines of campaigns that began after the end of the last one with a false verdict, and nil if none had one.
-func since(lines []Line) []Line {
-	began, wrong, last := map[string]time.Time{}, map[string]bool{}, time.Time{}
-	for _, l := range lines {
-		switch {
-		case l.Begin != nil:
-			began[l.Begin.Campaign] = l.Begin.Began
-		case l.Round != nil:
-			wrong[l.Round.Campaign] = wrong[l.Round.Campaign] || len(l.Round.False) > 0
+func (r *result) since(lines []Line) []Line {
+	began, last := map[string]time.Time{}, time.Time{}
+	for _, c := range r.begins {
+		began[c.Campaign] = c.Began
+		if r.of[c.Campaign][0].falseVerdicts == 0 {
+			continue
 		}
-	}
-	ends := evaluate(lines).ends
-	for name := range wrong {
-		if at := began[name]; wrong[name] {
-			if e := ends[name]; e != nil {
-				at = at.Add(e.Took)
-			}
-			if at.After(last) {
-				last = at
-			}
+		end := c.Began
+		if e := r.ends[c.Campaign]; e != nil {
+			end = end.Add(e.Took)
+		}
+		if end.After(last) {
+			last = end
 		}
 	}
 	if last.IsZero() {
@@ -238,7 +232,7 @@ func (r *result) summary(b io.Writer, lines []Line) {
 	p("Reports that nodes kept: %d. Accepted once: %d; replaced by others: %d; **lost: %d; doubled: %d**; not yet on disk at a death: %d. "+
 		"%d reports waited on the disk of a node that died beside a paused supervisor, in %d rounds.\n\n", r.reports.Kept, r.reports.Accepted,
 		r.reports.Replaced, len(r.reports.Lost), len(r.reports.Doubled), r.reports.Cut, r.all.waited, r.all.dark)
-	if clean := since(lines); clean != nil {
+	if clean := r.since(lines); clean != nil {
 		c := evaluate(clean)
 		p("Since the last false verdict: campaigns: %d; hours of machines: %.2f; kernels that died: %d, deaths named rightly: %d; "+
 			"failed rounds: %d.\n\n", len(c.begins), c.machines.Hours(), c.deaths.happened(), c.deaths.right, c.all.failed)

@@ -20,7 +20,7 @@ import (
 )
 
 // previous is the commit of version N-1.
-const previous = "96380eb0e9f73cd2a97897c7570b860649ea31fa"
+const previous = "cf07f4f8ec47d2e8ca56f6520429b1b6463bdbdd"
 
 // buildPrevious builds the programs of version N-1 from the history and returns their directory. Without the
 // history (a shallow clone, an archive) the test is skipped, but never in CI.

@@ -104,8 +104,8 @@ type PeripheralConfig struct {
 	Command []string `json:"command,omitempty"`
 	// Interval between two checks. 100ms to 24h. Default 5s for a script, otherwise the sensor period.
 	Interval Duration `json:"interval,omitempty"`
-	// Timeout after which a script and its children are killed and the peripheral is SICK. 10ms to
-	// 10m, at most Interval. Default 2s, or Interval if that is less.
+	// Timeout after which a script and its children are killed and the peripheral is SICK; UNKNOWN if they waited for a
+	// processor for at least half of that time. 10ms to 10m, at most Interval. Default 2s, or Interval if that is less.
 	Timeout Duration `json:"timeout,omitempty"`
 }
 

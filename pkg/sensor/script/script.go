@@ -2,8 +2,9 @@
 // its output is the detail.
 //
 // No shell is involved. When a check ends, the remaining processes in its group are killed. A check that exceeds its
-// time is killed with its whole process group and is SICK: the check or its subject is faulty. Any other exit code, a
-// signal, or a program that does not start means UNKNOWN.
+// time is killed with its whole process group and is SICK: the check or its subject is faulty. But if the check waited
+// for a processor for at least half of that time, it proves nothing about its subject and the component is UNKNOWN. So it
+// is after any other exit code, after a signal, and if the program does not start.
 //
 // Do not use it in a real-time process with deadlines. Starting a program occupies Go's only processor until the new
 // process, of the ordinary class, has been scheduled and has executed its program. On a loaded machine that took 70 ms.
@@ -84,8 +85,7 @@ func (s *Source) Read(ctx context.Context) (source.Reading, error) {
 	defer cancel()
 	var stdout, stderr output
 	cmd := s.command(ctx, &stdout, &stderr)
-	started, ended := make(chan error, 1), make(chan struct{})
-	var waitErr error
+	started, c := make(chan error, 1), &run{ended: make(chan struct{})}
 	go func() { // ends with the process; running tells the next Read
 		release, err := ownThread()
 		defer release()
@@ -97,24 +97,46 @@ func (s *Source) Read(ctx context.Context) (source.Reading, error) {
 			return
 		}
 		killRest(cmd.Process.Pid)
-		waitErr = cmd.Wait()
-		close(ended)
+		c.err = cmd.Wait()
+		close(c.ended)
 	}()
 	if err := <-started; err != nil {
 		err = fmt.Errorf("start check: %w", err) // names the program itself
 		r.Detail = source.Detail(err.Error())
 		return r, err
 	}
-	s.running = ended
-	select {
-	case <-ended:
-	case <-ctx.Done():
+	s.running = c.ended
+	c.await(ctx, cmd.Process.Pid, s.cfg.Timeout/samples)
+	return s.judge(ctx, r, c, firstLine(&stdout, &stderr))
+}
+
+// run is one run of a check.
+type run struct {
+	ended chan struct{} // closed when the process has been reaped
+	err   error         // how it ended; valid once ended is closed
+	waits waits
+}
+
+// await returns when the check has ended, or some time after ctx has ended and with it, usually, the check. It takes a
+// sample every period.
+func (c *run) await(ctx context.Context, pid int, period time.Duration) {
+	start, t := time.Now(), time.NewTicker(max(period, time.Millisecond))
+	defer t.Stop()
+	for {
 		select {
-		case <-ended:
-		case <-time.After(2 * drain):
+		case <-c.ended:
+			return
+		case <-ctx.Done():
+			select {
+			case <-c.ended:
+			case <-time.After(2 * drain):
+			}
+			return
+		case <-t.C:
+			u, _ := sample("/proc", pid) // fails if the check has just ended
+			c.waits.add(time.Since(start), u)
 		}
 	}
-	return s.judge(ctx, r, ended, &waitErr, firstLine(&stdout, &stderr))
 }
 
 func (s *Source) command(ctx context.Context, stdout, stderr *output) *exec.Cmd {
@@ -155,15 +177,15 @@ func killRest(pid int) {
 	_ = syscall.Kill(-pid, syscall.SIGKILL) // fails if none remains
 }
 
-// judge gets ctx in its state at the end of the check; it reads waitErr only once ended is closed.
-func (s *Source) judge(ctx context.Context, r source.Reading, ended <-chan struct{}, waitErr *error, line string) (source.Reading, error) {
+// judge gets ctx in its state at the end of the check.
+func (s *Source) judge(ctx context.Context, r source.Reading, c *run, line string) (source.Reading, error) {
 	select {
-	case <-ended:
+	case <-c.ended:
 	default:
-		return s.late(ctx, r, line)
+		return s.late(ctx, r, c, line)
 	}
 	var exit *exec.ExitError
-	switch err := *waitErr; {
+	switch err := c.err; {
 	case err == nil:
 		r.State = fault.Normal
 	case errors.Is(err, exec.ErrWaitDelay):
@@ -174,7 +196,7 @@ func (s *Source) judge(ctx context.Context, r source.Reading, ended <-chan struc
 	case errors.As(err, &exit) && exit.ExitCode() == ExitFailed:
 		r.State = fault.Failed
 	case ctx.Err() != nil:
-		return s.late(ctx, r, line)
+		return s.late(ctx, r, c, line)
 	default:
 		r.Detail = source.Detail(fmt.Sprintf("check ended with %v, want exit code 0, 1 or 2: %s", err, line))
 		return r, fmt.Errorf("check %s: %w", s.cfg.Command[0], err)
@@ -184,12 +206,16 @@ func (s *Source) judge(ctx context.Context, r source.Reading, ended <-chan struc
 }
 
 // late distinguishes a check that took too long from one that the caller stopped.
-func (s *Source) late(ctx context.Context, r source.Reading, line string) (source.Reading, error) {
+func (s *Source) late(ctx context.Context, r source.Reading, c *run, line string) (source.Reading, error) {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		r.Detail = "check stopped"
 		return r, ctx.Err()
 	}
 	r.State, r.Detail = fault.Sick, fmt.Sprintf("timed out after %v", s.cfg.Timeout)
+	if excuse := c.waits.excuse(); excuse != "" { // the subject may be well
+		r.State = fault.Unknown
+		r.Detail += ", " + excuse
+	}
 	if line != "" {
 		r.Detail += ": " + line
 	}

@@ -16,9 +16,8 @@ const (
 	maxHeader  = 16 << 10 // bytes
 )
 
-// HTTPServer returns a server for a Listener with limits per client: 5 s for the handshake and a header, 10 s for a request, 30 s
-// for its answer,
-// 1 min between two requests, 16 KiB of header, 64 HTTP/2 streams per connection.
+// HTTPServer returns a server for a Listener with limits per client: 5 s for the handshake and a header, 10 s for a request,
+// 30 s for its answer, 1 min between two requests, 16 KiB of header, 64 HTTP/2 streams per connection.
 func HTTPServer(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler: h, ReadHeaderTimeout: headerTime, ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: idleTime,

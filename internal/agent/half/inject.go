@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"runtime/debug"
+	"sync"
 	"syscall"
 	"time"
 
@@ -65,9 +66,15 @@ func ListenUnix(ctx context.Context, path string) (net.Listener, error) {
 const lastAnswers = time.Second
 
 // Serve runs a small HTTP server until ctx ends. It then finishes the requests that have begun, for lastAnswers at most: the process
-// may exit when Serve returns. A panic in h ends the process.
+// may exit when Serve returns. A client that has sent nothing does not delay it. A panic in h ends the process.
 func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	srv, ended := bounded.HTTPServer(endOnPanic(h)), make(chan struct{})
+	var silent silentConns
+	srv.ConnState = func(c net.Conn, state http.ConnState) {
+		bounded.HTTPState(c, state)
+		silent.note(c, state)
+	}
+	srv.RegisterOnShutdown(silent.close)
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)
 		bound, cancel := context.WithTimeout(context.Background(), lastAnswers)
@@ -84,6 +91,24 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 		return fmt.Errorf("serve %s: %w", l.Addr(), err)
 	}
 	return nil
+}
+
+// silentConns holds the connections of a server that have sent nothing yet. Shutdown would wait 5 s for them.
+type silentConns struct{ conns sync.Map }
+
+func (s *silentConns) note(c net.Conn, state http.ConnState) {
+	if state == http.StateNew {
+		s.conns.Store(c, nil)
+		return
+	}
+	s.conns.Delete(c)
+}
+
+func (s *silentConns) close() {
+	s.conns.Range(func(c, _ any) bool {
+		_ = c.(net.Conn).Close()
+		return true
+	})
 }
 
 // endOnPanic makes a panic of a handler end the process. net/http would close the connection and go on: the next requests

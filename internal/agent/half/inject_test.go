@@ -35,6 +35,29 @@ func (p *pipes) Close() error { p.end(); return nil }
 
 func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
 
+// TestServeEndsDespiteSilentClient: a connection that has sent nothing, for example one that a scraper keeps ready, does not delay the end.
+func TestServeEndsDespiteSilentClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, end := context.WithCancel(t.Context())
+		l := &pipes{conns: make(chan net.Conn)}
+		l.ended, l.end = context.WithCancel(t.Context())
+		served := make(chan error, 1)
+		go func() { served <- Serve(ctx, l, http.NotFoundHandler()) }()
+		client, server := net.Pipe()
+		l.conns <- server
+		synctest.Wait()
+		ended := time.Now()
+		end()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(ended); took >= lastAnswers { // of virtual time
+			t.Errorf("the silent client delayed the end by %v", took)
+		}
+		_ = client.Close()
+	})
+}
+
 // TestServeFinishesTheLastAnswer: a server that ends returns only after a request that had begun has its answer, and after lastAnswers
 // in any case.
 func TestServeFinishesTheLastAnswer(t *testing.T) {

@@ -11,10 +11,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// Latencies of the store. The lease is that of store.LeaseTTL and does not grow after losses; the others are etcd's, as
+// Latencies of the store. Those of leases are the ones of internal/supervisor/store; the others are etcd's, as
 // internal/supervisor/embedded sets them.
 const (
-	leaseTTL                 = time.Second
+	leaseTTL                 = time.Second // of a replica's first lease
+	maxLeaseTTL              = 8 * time.Second
+	shortenAfter             = 2 * time.Minute // without a loss
 	keepAliveEvery           = leaseTTL / 3
 	deadlineEvery            = leaseTTL / 2 // interval at which a client checks whether its lease has expired
 	electionMin, electionMax = 500 * time.Millisecond, time.Second
@@ -29,6 +31,7 @@ type candidate struct {
 	replica *replica
 	life    uint64
 	rev     uint64 // at which it was made: the fence
+	ttl     time.Duration
 	expires time.Time
 }
 
@@ -136,9 +139,10 @@ func (s *store) majority(r *replica) bool {
 func (s *store) becomeServing(r *replica) {
 	s.raft, s.servesFrom = r, s.w.now.Add(s.w.between(electionMin, electionMax))
 	for i := range s.candidates {
-		s.candidates[i].expires = s.servesFrom.Add(leaseTTL)
+		c := &s.candidates[i]
+		c.expires = s.servesFrom.Add(c.ttl)
+		s.w.at(c.expires, s.expire)
 	}
-	s.w.at(s.servesFrom.Add(leaseTTL), s.expire)
 }
 
 // serves reports whether the store answers a supervisor now.
@@ -181,17 +185,17 @@ func (s *store) append(e entry) { s.log = append(s.log, e) }
 // campaign makes a candidate.
 func (s *store) campaign(r *replica) (rev uint64) {
 	s.append(entry{})
-	s.candidates = append(s.candidates, candidate{r, r.life, s.rev(), s.w.now.Add(leaseTTL)})
-	s.w.after(leaseTTL, s.expire)
+	s.candidates = append(s.candidates, candidate{r, r.life, s.rev(), r.ttl, s.w.now.Add(r.ttl)})
+	s.w.after(r.ttl, s.expire)
 	s.announce()
 	return s.rev()
 }
 
-// keepAlive renews a lease. False: it is gone.
-func (s *store) keepAlive(rev uint64) bool {
+// keepAlive renews a lease for ttl. False: it is gone.
+func (s *store) keepAlive(rev uint64, ttl time.Duration) bool {
 	for i := range s.candidates {
 		if c := &s.candidates[i]; c.rev == rev {
-			c.expires = s.w.now.Add(leaseTTL)
+			c.ttl, c.expires = ttl, s.w.now.Add(ttl)
 			s.w.at(c.expires, s.expire)
 			return true
 		}

@@ -20,9 +20,10 @@ const (
 type KernelFacts struct {
 	// Booted is when the node stated another boot than before; zero: never, or the boot before is not known.
 	Booted time.Time
-	// Panic is when receivers stated a panic of the kernel, which no boot has followed; zero: never. Receivers are the nodes that did.
+	// Panic is when receivers got a panic of the kernel, which no boot has followed; zero: never. Receivers are the halves that did, such
+	// as n1-0-0/host.
 	Panic     time.Time
-	Receivers []fault.NodeID
+	Receivers []string
 	// Was is the committed verdict on the same kernel in the same fault; see SameFault.
 	Was KernelVerdict
 }
@@ -55,12 +56,13 @@ func agentDied(format string, args ...any) KernelVerdict {
 //   - Boot identities prove a death: after the fault began, the machine stated another boot than before.
 //   - A panic by netconsole, which is not authenticated, proves nothing by itself. It counts beside silence that others have
 //     established, and with a second witness: another receiver while a quorum finds the whole node dead, or the node's own
-//     DNP half on another kernel, whose bus to the host is silent.
+//     DNP half on another kernel, whose bus to the host is silent. That half may be the receiver, too, because it cannot keep the host
+//     half from answering the leader's challenge.
 //   - The other half proves that the kernel lives: it says on the same kernel that the half is dead, or it does so on another kernel
 //     while the bus is not silent, so the kernel of the dead half answers there.
 //
 // A kernel that is proven dead stays dead while the same fault stands, unless the other half proves that it lives: newer last words
-// replace earlier ones and their witnesses. Everything else is unknown. The words of a node about itself are no last words.
+// replace earlier ones and their witnesses. Everything else is unknown. On one kernel, the words of a node about itself are no last words.
 func JudgeKernel(st NodeStatus, h fault.Half, f KernelFacts) KernelVerdict {
 	if st.State == fault.Normal {
 		return KernelVerdict{}
@@ -91,11 +93,16 @@ func JudgeKernel(st NodeStatus, h fault.Half, f KernelFacts) KernelVerdict {
 	if !ofHost || f.Panic.IsZero() || f.Panic.Before(own.Since.Add(-wordsBefore)) || f.Panic.After(own.Since.Add(wordsAfter)) {
 		return KernelVerdict{}
 	}
-	return judgePanic(&st, others(f.Receivers, st.ID), busSilent, reporter)
+	return judgePanic(&st, f.Receivers, st.Platform == fault.PlatformDPU && busSilent, reporter)
 }
 
-// judgePanic says whether a panic that receivers stated proves a death. reporter is the other half, to which the bus may be silent.
-func judgePanic(st *NodeStatus, receivers []string, busSilent bool, reporter string) KernelVerdict {
+// judgePanic says whether a panic that halves received proves a death. reporter is the other half. busSilent: it is on another kernel,
+// and the bus is silent to it.
+func judgePanic(st *NodeStatus, received []string, busSilent bool, reporter string) KernelVerdict {
+	receivers := others(received, st.ID)
+	if busSilent && slices.Contains(received, reporter) {
+		receivers = append(receivers, reporter)
+	}
 	if len(receivers) == 0 {
 		return KernelVerdict{}
 	}
@@ -103,7 +110,7 @@ func judgePanic(st *NodeStatus, receivers []string, busSilent bool, reporter str
 	switch by := strings.Join(receivers, " and "); {
 	case quorum && len(receivers) > 1:
 		return kernelDied("%s received its panic, and a quorum finds both halves silent", by)
-	case st.Platform == fault.PlatformDPU && busSilent:
+	case busSilent:
 		return kernelDied("%s received its panic, and the bus is silent to %s", by, reporter)
 	default:
 		return KernelVerdict{Why: "whether its kernel is dead is not proven: " + by +
@@ -111,11 +118,11 @@ func judgePanic(st *NodeStatus, receivers []string, busSilent bool, reporter str
 	}
 }
 
-// others returns the nodes except one, each once and sorted.
-func others(nodes []fault.NodeID, but fault.NodeID) (out []string) {
-	for _, id := range nodes {
-		if id != but && !slices.Contains(out, string(id)) {
-			out = append(out, string(id))
+// others returns the nodes of halves except one node, each once and sorted.
+func others(halves []string, but fault.NodeID) (out []string) {
+	for _, half := range halves {
+		if node, _, _ := strings.Cut(half, "/"); node != string(but) && !slices.Contains(out, node) {
+			out = append(out, node)
 		}
 	}
 	slices.Sort(out)

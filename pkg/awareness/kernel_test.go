@@ -33,7 +33,10 @@ func (s *scenario) kernel(f []string) error {
 		case "panic":
 			facts.Panic = at
 			for _, by := range words[1:] {
-				facts.Receivers = append(facts.Receivers, fault.NodeID(by))
+				if !strings.Contains(by, "/") {
+					by += "/host"
+				}
+				facts.Receivers = append(facts.Receivers, by)
 			}
 		default:
 			return fmt.Errorf("no fact %s", name)

@@ -58,6 +58,18 @@ func FitHealth(path fault.Path, rs []fault.Report, status *lofamov1.DeliveryStat
 	return Health{}
 }
 
+// FitLastWords is FitHealth for the last words that a DNP half has received. It goes with reports of their machine's death: a digest by
+// the torus often has no room beside all states.
+func FitLastWords(path fault.Path, rs []fault.Report, status *lofamov1.DeliveryStatus, words []*lofamov1.LastWords) Health {
+	if len(words) == 0 {
+		return Health{}
+	}
+	if h := FitHealth(path, rs, status, Health{DNP: &lofamov1.HalfHealth{LastWords: words}}); len(h.DNP.GetLastWords()) > 0 {
+		return h
+	}
+	return Health{}
+}
+
 // cutting is the extent to which a half's health is cut; each step omits more than the previous one.
 type cutting int
 

@@ -262,3 +262,60 @@ func BenchmarkHealth(b *testing.B) {
 		})
 	}
 }
+
+// TestLastWordsFitReportOfDeath: a DNP half's report of its host's death goes by the torus, with room for a kernel's line. A line that has
+// no room is left out, with the whole message about the half.
+func TestLastWordsFitReportOfDeath(t *testing.T) {
+	signer := newSignerSize(RoleNode, "n0-0-1/dnp", MaxCertificate)
+	report := func(observations int) fault.Report {
+		r := fault.Report{ID: fault.ReportID{Origin: fault.Origin{Node: "n0-0-1", Half: fault.HalfDNP}, Epoch: 7, Seq: 9}, Uptime: time.Hour,
+			Registers: fault.Registers{DNPWatchdog: 1, HostWatchdog: 1, RemoteFaultDescriptor: 1}, Platform: fault.PlatformDPU}
+		all := []fault.Observation{
+			{Component: fault.ComponentHost, State: fault.Failed, Kind: fault.KindWatchdog, Age: time.Second, Detail: "watchdog word not valid"},
+			{Component: fault.ComponentBus, State: fault.Failed, Kind: fault.KindSilence, Age: time.Second, Detail: "window silent"},
+		}
+		for i := range observations {
+			o := all[i%len(all)]
+			o.Node = "n0-0-1"
+			r.Observations = append(r.Observations, o)
+		}
+		return r
+	}
+	line := "Kernel panic - not syncing: " + strings.Repeat("x", 120-28)
+	words := []*lofamov1.LastWords{{Node: "n0-0-1", From: "fd00:1234:5678:9abc:def0:1234:5678:9abc", End: lofamov1.BootEnd_BOOT_PANIC, Line: line,
+		Context: []string{"a", "b"}, Serial: 1 << 31, AgeMs: 99}}
+	for _, tt := range []struct {
+		name         string
+		observations int
+		want         string
+	}{
+		{"the report of a death over a silent window", 2, line},
+		{"a report without room", 6, ""},
+	} {
+		r := report(tt.observations)
+		fits := FitLastWords(fault.PathTorus, []fault.Report{r}, nil, words)
+		b, err := SealReports([]fault.Report{r}, nil, signer, SealOptions{Health: fits})
+		if err != nil {
+			t.Fatalf("%s: %v", tt.name, err)
+		}
+		a, err := Unwrap(b, fault.PathDirect, fakeVerifier{})
+		if err != nil || a.Health.Host != nil || !proto.Equal(a.Health.DNP, fits.DNP) {
+			t.Fatalf("%s: read %v, %v; want %v", tt.name, a.Health, err, fits)
+		}
+		if tt.want == "" {
+			if a.Health.DNP != nil {
+				t.Errorf("%s: %v", tt.name, a.Health.DNP)
+			}
+			continue
+		}
+		if w := a.Health.DNP.GetLastWords(); len(w) != 1 || w[0].GetLine() != line || w[0].GetSerial() != 1<<31 || w[0].GetAgeMs() != 99 {
+			t.Errorf("%s: %v", tt.name, w)
+		}
+		if n := proto.Size(EncodeReports([]fault.Report{r}, nil)) + healthSize(fits); n > batchLimit(fault.PathTorus) {
+			t.Errorf("%s: %d bytes: want at most %d", tt.name, n, batchLimit(fault.PathTorus))
+		}
+	}
+	if h := FitLastWords(fault.PathDirect, []fault.Report{report(1)}, nil, nil); !h.empty() {
+		t.Errorf("without words: %v", h)
+	}
+}

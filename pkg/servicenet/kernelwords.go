@@ -3,6 +3,7 @@ package servicenet
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -16,7 +17,7 @@ const (
 	MaxWordsContext = 4 // lines
 )
 
-// cutWords leaves out the context of last words, then all but the newest, and then these.
+// cutWords leaves out the context of last words, then all but the newest, then the address of their sender, and then the whole.
 func cutWords(all []*lofamov1.LastWords, cut cutting) []*lofamov1.LastWords {
 	switch {
 	case len(all) == 0 || cut >= onlyCauses:
@@ -26,7 +27,11 @@ func cutWords(all []*lofamov1.LastWords, cut cutting) []*lofamov1.LastWords {
 	}
 	out := make([]*lofamov1.LastWords, len(all))
 	for i, w := range all {
-		out[i] = &lofamov1.LastWords{Node: w.GetNode(), From: w.GetFrom(), End: w.GetEnd(), Line: w.GetLine(), Serial: w.GetSerial()}
+		out[i] = &lofamov1.LastWords{Node: w.GetNode(), From: w.GetFrom(), End: w.GetEnd(), Line: w.GetLine(), Serial: w.GetSerial(),
+			AgeMs: w.GetAgeMs()}
+		if cut >= noTexts {
+			out[i].From = ""
+		}
 	}
 	return out
 }
@@ -40,7 +45,8 @@ func appendWords(b []byte, w *lofamov1.LastWords) []byte {
 		b = protowire.AppendTag(b, 5, protowire.BytesType)
 		b = protowire.AppendString(b, line)
 	}
-	return appendWord(b, 6, w.GetSerial())
+	b = appendWord(b, 6, w.GetSerial())
+	return appendUint(b, 10, uint64(w.GetAgeMs()))
 }
 
 func (c *canonical) readWords() *lofamov1.LastWords {
@@ -49,7 +55,7 @@ func (c *canonical) readWords() *lofamov1.LastWords {
 	for c.next(5) && len(w.Context) <= MaxWordsContext {
 		w.Context = append(w.Context, c.string(5))
 	}
-	w.Serial = c.word(6)
+	w.Serial, w.AgeMs = c.word(6), uint32(c.uint(10, math.MaxUint32))
 	return w
 }
 
@@ -80,7 +86,7 @@ func LastWordsText(w *lofamov1.LastWords) string {
 		return ""
 	}
 	by := cmp.Or(w.GetReceivedBy(), "a node")
-	text := fmt.Sprintf("last kernel words, received by %s from %s, not authenticated: %s", by, w.GetFrom(), w.GetLine())
+	text := fmt.Sprintf("last kernel words, received by %s%s, not authenticated: %s", by, after(" from ", w.GetFrom()), w.GetLine())
 	if len(w.GetContext()) > 0 {
 		text += " (around it: " + strings.Join(w.GetContext(), " | ") + ")"
 	}

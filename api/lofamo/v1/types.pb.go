@@ -2344,8 +2344,9 @@ type HalfHealth struct {
 	Processor *ProcessorTime `protobuf:"bytes,6,opt,name=processor,proto3" json:"processor,omitempty"`
 	// Host half only: how the machine's previous boot ended. Absent: unknown, or an agent of an earlier version.
 	LastBoot *LastBoot `protobuf:"bytes,7,opt,name=last_boot,json=lastBoot,proto3" json:"last_boot,omitempty"`
-	// Host half only. In a digest: the last kernel lines of other machines, received by netconsole; at most 2, the newest
-	// first. In the API: those of this node's machine, as another node received them; empty after the machine's next boot.
+	// In a digest: the last kernel lines of other machines, received by netconsole; at most 2, the newest first. The DNP half of a node
+	// with two kernels states those of its host's kernel, also in its reports while the host half is dead. In the API, of the host half
+	// only: those of this node's machine, as another node or the DNP half received them; empty after the machine's next boot.
 	LastWords []*LastWords `protobuf:"bytes,8,rep,name=last_words,json=lastWords,proto3" json:"last_words,omitempty"`
 	// Host half only: the machine's watchdog device, as the recovery daemon feeds it. Only the host half's own digests state it.
 	// Absent: the daemon feeds none, or an agent of an earlier version.
@@ -2867,12 +2868,14 @@ type LastWords struct {
 	From  string                 `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`                       // that address
 	End   BootEnd                `protobuf:"varint,3,opt,name=end,proto3,enum=lofamo.v1.BootEnd" json:"end,omitempty"` // BOOT_PANIC, BOOT_OOPS or BOOT_LOCKUP, as the receiver classified the line
 	// The kernel's line about the error: at most 120 bytes of UTF-8 without control characters, as each line of context.
-	Line          string                 `protobuf:"bytes,4,opt,name=line,proto3" json:"line,omitempty"`
-	Context       []string               `protobuf:"bytes,5,rep,name=context,proto3" json:"context,omitempty"`                         // at most 4 lines around it, in the kernel's order
-	Serial        uint32                 `protobuf:"fixed32,6,opt,name=serial,proto3" json:"serial,omitempty"`                         // identifies the error at its receiver, so that each is reported once; never 0
-	ReceivedBy    string                 `protobuf:"bytes,7,opt,name=received_by,json=receivedBy,proto3" json:"received_by,omitempty"` // in the API: the half that received and signed the lines, such as n1-0-0/host
-	Time          *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=time,proto3" json:"time,omitempty"`                               // in the API: when the supervisors learned of it, by the leader's wall clock
-	Witnesses     []*WordsWitness        `protobuf:"bytes,9,rep,name=witnesses,proto3" json:"witnesses,omitempty"`                     // in the API: further receivers of the same line within a minute; at most 3
+	Line       string                 `protobuf:"bytes,4,opt,name=line,proto3" json:"line,omitempty"`
+	Context    []string               `protobuf:"bytes,5,rep,name=context,proto3" json:"context,omitempty"`                         // at most 4 lines around it, in the kernel's order
+	Serial     uint32                 `protobuf:"fixed32,6,opt,name=serial,proto3" json:"serial,omitempty"`                         // identifies the error at its receiver, so that each is reported once; never 0
+	ReceivedBy string                 `protobuf:"bytes,7,opt,name=received_by,json=receivedBy,proto3" json:"received_by,omitempty"` // in the API: the half that received and signed the lines, such as n1-0-0/host
+	Time       *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=time,proto3" json:"time,omitempty"`                               // in the API: when the receiver got the line, by the leader's wall clock
+	Witnesses  []*WordsWitness        `protobuf:"bytes,9,rep,name=witnesses,proto3" json:"witnesses,omitempty"`                     // in the API: further receivers of the same line within a minute; at most 3
+	// Since the receiver got the line, milliseconds. Not in the API. 0: an agent of an earlier version.
+	AgeMs         uint32 `protobuf:"varint,10,opt,name=age_ms,json=ageMs,proto3" json:"age_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2968,6 +2971,13 @@ func (x *LastWords) GetWitnesses() []*WordsWitness {
 		return x.Witnesses
 	}
 	return nil
+}
+
+func (x *LastWords) GetAgeMs() uint32 {
+	if x != nil {
+		return x.AgeMs
+	}
+	return 0
 }
 
 // WordsWitness is another receiver of a machine's last words.
@@ -4316,7 +4326,7 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12\x12\n" +
 	"\x04boot\x18\x03 \x01(\aR\x04boot\x120\n" +
 	"\x05heard\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05heard\x12\x16\n" +
-	"\x06before\x18\x05 \x01(\aR\x06before\"\xa7\x02\n" +
+	"\x06before\x18\x05 \x01(\aR\x06before\"\xbe\x02\n" +
 	"\tLastWords\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\tR\x04from\x12$\n" +
@@ -4327,7 +4337,9 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\vreceived_by\x18\a \x01(\tR\n" +
 	"receivedBy\x12.\n" +
 	"\x04time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x125\n" +
-	"\twitnesses\x18\t \x03(\v2\x17.lofamo.v1.WordsWitnessR\twitnesses\"G\n" +
+	"\twitnesses\x18\t \x03(\v2\x17.lofamo.v1.WordsWitnessR\twitnesses\x12\x15\n" +
+	"\x06age_ms\x18\n" +
+	" \x01(\rR\x05ageMs\"G\n" +
 	"\fWordsWitness\x12\x1f\n" +
 	"\vreceived_by\x18\x01 \x01(\tR\n" +
 	"receivedBy\x12\x16\n" +

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -164,18 +163,18 @@ func compareWords(was, w *lofamov1.LastWords, by string, ago time.Duration) word
 	return wordsNew
 }
 
-// noteLastWords publishes the last words of other machines' kernels that a node has received, each once. They change no state. It
-// reports whether there is an event to commit.
-func (t *term) noteLastWords(now time.Time, d *fault.Delivery, half fault.Half, words []*lofamov1.LastWords) (changed bool) {
+// noteLastWords publishes the last words of other machines' kernels that a half has received, each once: a host half those of any node,
+// a DNP half those of its own host. They change no state. It reports whether there is an event to commit.
+func (t *term) noteLastWords(now, arrived time.Time, d *fault.Delivery, half fault.Half, words []*lofamov1.LastWords) (changed bool) {
 	by := d.Report.ID.Origin
-	if half != fault.HalfHost || by.Half != fault.HalfHost {
+	if half != by.Half {
 		return false
 	}
-	before := t.wordsOf[by.Node]
+	before := t.wordsOf[by]
 	var restated [servicenet.MaxLastWords]wordsID
 	for i, w := range words[:min(len(words), len(restated))] {
 		node := fault.NodeID(w.GetNode())
-		if w.GetSerial() == 0 || w.GetLine() == "" || !t.committed.Has(node) {
+		if w.GetSerial() == 0 || w.GetLine() == "" || !t.committed.Has(node) || by.Half == fault.HalfDNP && node != by.Node {
 			continue
 		}
 		restated[i] = wordsID{node, w.GetSerial()}
@@ -198,16 +197,17 @@ func (t *term) noteLastWords(now time.Time, d *fault.Delivery, half fault.Half, 
 		case wordsNew:
 		}
 		w = proto.CloneOf(w)
-		w.ReceivedBy, w.Time, w.Witnesses = by.String(), timestamppb.New(now), nil
+		age := time.Duration(w.GetAgeMs())*time.Millisecond + onTheWay(now, arrived, d)
+		w.ReceivedBy, w.Time, w.Witnesses, w.AgeMs = by.String(), timestamppb.New(now.Add(-age)), nil, 0
 		all[0].words, all[0].wordsAt = w, now
 		t.reported[node] = all
 		t.touch(node)
-		t.change(timedChange{recovered: &recovered{node: node, half: half, last: w, was: t.halfState(node, half), path: d.Path, by: by},
-			at: now})
+		t.change(timedChange{recovered: &recovered{node: node, half: fault.HalfHost, last: w, was: t.halfState(node, fault.HalfHost),
+			path: d.Path, by: by}, at: now})
 		changed = true
 	}
 	if len(words) > 0 {
-		t.wordsOf[by.Node] = restated
+		t.wordsOf[by] = restated
 	}
 	return changed
 }
@@ -269,8 +269,7 @@ func (t *term) traceOf(st awareness.NodeStatus) awareness.MachineTrace {
 		if w.GetEnd() == lofamov1.BootEnd_BOOT_PANIC {
 			out.Facts.Panic = out.WordsAt
 			for _, by := range append([]*lofamov1.WordsWitness{{ReceivedBy: w.GetReceivedBy()}}, w.GetWitnesses()...) {
-				node, _, _ := strings.Cut(by.GetReceivedBy(), "/")
-				out.Facts.Receivers = append(out.Facts.Receivers, fault.NodeID(node))
+				out.Facts.Receivers = append(out.Facts.Receivers, by.GetReceivedBy())
 			}
 		}
 	}

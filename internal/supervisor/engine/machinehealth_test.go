@@ -106,6 +106,42 @@ func TestLastWordsAreToldOnceForDeadNode(t *testing.T) {
 	}
 }
 
+// TestDNPHalfReceivesWordsOfItsHost: a DNP half states the last words of its own host in the report of the host's death, and again in
+// digests. They are one event of the host, dated by their age. It may not state those of another machine.
+func TestDNPHalfReceivesWordsOfItsHost(t *testing.T) {
+	h := start(t, memstore.New(100), nil)
+	const line = "Kernel panic - not syncing: Fatal exception"
+	words := func(node string, serial uint32) servicenet.Health {
+		return servicenet.Health{DNP: &lofamov1.HalfHealth{LastWords: []*lofamov1.LastWords{{Node: node, From: "192.168.100.1",
+			End: lofamov1.BootEnd_BOOT_PANIC, Line: line, Serial: serial, AgeMs: 60_000}}}}
+	}
+	by := fault.Origin{Node: "n1-0-0", Half: fault.HalfDNP}
+	submit := func(seq fault.Seq, digest bool, health servicenet.Health) {
+		r := fault.Report{ID: fault.ReportID{Origin: by, Epoch: 2, Seq: seq}, Digest: digest, Observations: []fault.Observation{
+			{Node: by.Node, Component: fault.ComponentHost, State: fault.Failed, Kind: fault.KindWatchdog}}}
+		h.Submit(Input{Reports: &servicenet.Reports{Path: fault.PathTorus, List: []fault.Report{r}, Health: health, Words: Words(r, nil, health)},
+			Answerer: h.box, Arrived: time.Now()})
+	}
+	submit(1, false, words("n0-0-0", 5))
+	before := time.Now()
+	submit(2, false, words("n1-0-0", 6))
+	submit(3, true, words("n1-0-0", 6))
+	h.healthy(1, servicenet.Health{Host: words("n0-1-0", 7).DNP}) // the last event
+	events := publishedRecoveries(t, h, 2)
+	const want = "last kernel words, received by n1-0-0/dnp from 192.168.100.1, not authenticated: " + line
+	if len(events) != 2 || events[0].GetReason() != want || events[0].GetNode() != "n1-0-0" || events[0].GetComponent() != "host" ||
+		events[0].GetObserver() != "n1-0-0/dnp" || events[1].GetNode() != "n0-1-0" {
+		t.Fatalf("%v", events)
+	}
+	said := h.node(t, "n1-0-0").Health[0].Said.GetLastWords()
+	if len(said) != 1 || said[0].GetReceivedBy() != "n1-0-0/dnp" || said[0].GetAgeMs() != 0 {
+		t.Fatalf("%v", said)
+	}
+	if at := said[0].GetTime().AsTime().Sub(before); at < -61*time.Second || at > -59*time.Second {
+		t.Errorf("words of a minute ago came at %s", at)
+	}
+}
+
 // TestNextPanicIsNews: a second receiver of the same packets is a witness and no event. A panic with the same line that comes later, or
 // from the same receiver, is another one, although no boot record came between.
 func TestNextPanicIsNews(t *testing.T) {

@@ -34,8 +34,11 @@ func halfOf(h fault.Half) int { return int(h - fault.HalfHost) }
 // noteHealth is, with restateHealth, the only writer of t.health. It reports whether there is an event to commit.
 func (t *term) noteHealth(now, arrived time.Time, d *fault.Delivery, said servicenet.Health) bool {
 	id := d.Report.ID
-	if !d.Report.Digest || !t.committed.Has(id.Origin.Node) {
+	if !t.committed.Has(id.Origin.Node) {
 		return false
+	}
+	if !d.Report.Digest { // has nothing but the last words
+		return t.noteLastWords(now, arrived, d, id.Origin.Half, said.Of(id.Origin.Half).GetLastWords())
 	}
 	changed := t.noteWatchdog(now, d, said.Host)
 	for _, half := range [...]fault.Half{fault.HalfHost, fault.HalfDNP} {
@@ -66,7 +69,7 @@ func (t *term) noteHealth(now, arrived time.Time, d *fault.Delivery, said servic
 		changed = t.noteRecovery(now, arrived, d, half, h.GetRecovery()) || changed
 		changed = t.noteLastBoot(now, d, half, h.GetLastBoot()) || changed
 		changed = t.noteStarvation(now, d, half, h) || changed
-		changed = t.noteLastWords(now, d, half, h.GetLastWords()) || changed
+		changed = t.noteLastWords(now, arrived, d, half, h.GetLastWords()) || changed
 	}
 	return changed
 }
@@ -223,10 +226,7 @@ func (t *term) noteRecovery(now, arrived time.Time, d *fault.Delivery, half faul
 	node := d.Report.ID.Origin.Node
 	all := t.reported[node]
 	was := all[halfOf(half)]
-	age := time.Duration(min(s.GetAgeNs(), uint64(servicenet.MaxAge))) + now.Sub(arrived)
-	for _, h := range d.Hops {
-		age += h.Held
-	}
+	age := time.Duration(min(s.GetAgeNs(), uint64(servicenet.MaxAge))) + onTheWay(now, arrived, d)
 	is, since, tell := follow(was, s, s.GetAgeNs() > 0 && now.Add(-age).After(t.publishedAt(node, half)))
 	if is == was {
 		return false
@@ -244,6 +244,15 @@ func (t *term) noteRecovery(now, arrived time.Time, d *fault.Delivery, half faul
 		age: age}
 	t.change(timedChange{recovered: r, at: now})
 	return true
+}
+
+// onTheWay returns the time that a report has spent at relays and replicas.
+func onTheWay(now, arrived time.Time, d *fault.Delivery) time.Duration {
+	held := now.Sub(arrived)
+	for _, h := range d.Hops {
+		held += h.Held
+	}
+	return held
 }
 
 // publishedAt returns the time of the last recovery event of a half. Events of earlier terms precede this term.

@@ -147,9 +147,9 @@ func (t *term) forget(id fault.NodeID) {
 	delete(t.hostBegan, id)
 	delete(t.traced, id)
 	t.open.traces[id] = awareness.MachineTrace{}
-	delete(t.wordsOf, id)
 	delete(t.publishedLast, id)
 	for _, h := range [...]fault.Half{fault.HalfHost, fault.HalfDNP} {
 		delete(t.words, fault.Origin{Node: id, Half: h})
+		delete(t.wordsOf, fault.Origin{Node: id, Half: h})
 	}
 }

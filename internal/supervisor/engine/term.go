@@ -30,7 +30,7 @@ type term struct {
 	hostBegan map[fault.NodeID]hostBegin
 	traced    map[fault.NodeID]bool // nodes whose last batch had a trace of their machine's death
 	// wordsOf are the last words in the newest digest of a receiver that had some.
-	wordsOf       map[fault.NodeID][servicenet.MaxLastWords]wordsID
+	wordsOf       map[fault.Origin][servicenet.MaxLastWords]wordsID
 	publishedLast map[fault.NodeID][2]time.Time // time of the last event in this term
 	began         time.Time
 	groups        map[string]fault.State  // by ID: the state of the group faults that stand

@@ -111,8 +111,12 @@ func (s *halfHealth) as(now time.Time) *lofamov1.HalfHealth {
 	if p := s.processor; (p.GetStarved() || p.GetBudgetLevel() > 0 || p.GetNotRealtime()) && now.Sub(s.spentAt) < testsFor {
 		h.Processor = p
 	}
-	if now.Sub(s.wordsAt) < wordsFor {
-		h.LastWords = s.words
+	if passed := now.Sub(s.wordsAt); passed < wordsFor {
+		for _, w := range s.words {
+			w = proto.CloneOf(w)
+			w.AgeMs = uint32(max(0, passed).Milliseconds())
+			h.LastWords = append(h.LastWords, w)
+		}
 	}
 	if h.Recovery == nil && h.Tests == nil && h.Processor == nil && h.LastBoot == nil && h.HardwareWatchdog == nil &&
 		h.LastWords == nil {

@@ -88,7 +88,7 @@ type Agent struct {
 	Recovery RecoveryConfig `json:"recovery"`
 	// HardwareWatchdog resets the machine when a half stalls or, with contactWithin, when the node is cut off. Default none.
 	HardwareWatchdog HardwareWatchdogConfig `json:"hardwareWatchdog,omitzero"`
-	// Netconsole receives the last lines of other machines' kernels. Default none.
+	// Netconsole receives the last lines of other machines' kernels, or of the own host's by a DNP half with a window. Default none.
 	Netconsole NetconsoleConfig `json:"netconsole,omitzero"`
 	// SelfTest is the schedule of self-tests of the modules in use.
 	SelfTest SelfTestConfig `json:"selfTest"`
@@ -210,14 +210,15 @@ type HardwareWatchdogConfig struct {
 }
 
 // NetconsoleConfig is the receiver of netconsole: UDP datagrams with the lines of other machines' kernels. They are not
-// authenticated, so they are only text for people. The machines of the neighbours in the torus are expected from the addresses
-// in links.
+// authenticated, so they are only text for people. The host half receives. It expects the machines of the neighbours in the torus from
+// the addresses in links. With a window, the DNP half receives, too, by its own configuration: the lines of its own host's kernel, from
+// the address in window.peer.
 type NetconsoleConfig struct {
-	// Listen is the address of the receiver, "ip:port" with port 1 to 65535; netconsole's usual port is 6666. Default none: nothing
-	// is received.
+	// Listen is the address of the receiver, "ip:port" with port 1 to 65535; netconsole's usual port is 6666. For a DNP half with
+	// a window, its IP is that of window.listen. Default none: nothing is received.
 	Listen string `json:"listen,omitempty"`
 	// Senders maps further source addresses to the names of their nodes, such as "10.7.0.2": n1-0-0. An entry replaces
-	// a neighbour's. At most 64. Default none.
+	// a neighbour's. At most 64, and none for a DNP half with a window. Default none.
 	Senders map[string]fault.NodeID `json:"senders,omitempty"`
 }
 
@@ -384,9 +385,16 @@ func (a Agent) PeerNode(dir grid.Direction) (fault.NodeID, bool) {
 	return fault.DefaultNodeID(n), true
 }
 
-// NetconsoleSenders returns the addresses from which the receiver of netconsole expects lines, with the nodes that have them.
-func (a Agent) NetconsoleSenders() map[netip.Addr]fault.NodeID {
+// NetconsoleSenders returns the addresses from which a half expects lines by netconsole, with the nodes that have them: the DNP half
+// only that of its own host on another kernel.
+func (a Agent) NetconsoleSenders(h fault.Half) map[netip.Addr]fault.NodeID {
 	out := make(map[netip.Addr]fault.NodeID)
+	if h == fault.HalfDNP {
+		if peer, err := netip.ParseAddrPort(a.Window.Peer); err == nil {
+			out[peer.Addr()] = a.Node
+		}
+		return out
+	}
 	for name, l := range a.Links {
 		dir, err := grid.ParseDirection(name)
 		peer, err2 := netip.ParseAddrPort(l.Peer)

@@ -342,6 +342,13 @@ func TestAgentValidationNamesField(t *testing.T) {
 		{func(a *Agent) {
 			a.HardwareWatchdog = HardwareWatchdogConfig{Device: "/dev/watchdog0", Timeout: Duration(10 * time.Second), ContactWithin: 1}
 		}, "hardwareWatchdog.contactWithin: given 1ns: want 5s to 1h"},
+		{func(a *Agent) { a.Netconsole.Listen = "6666" }, `netconsole.listen: given 6666: want "ip:port", port 1 to 65535`},
+		{func(a *Agent) { a.Netconsole.Listen = a.Service.Listen }, "want an address other than that of service.listen"},
+		{func(a *Agent) { a.Netconsole.Senders = map[string]fault.NodeID{"10.7.0.2": "n1"} },
+			`netconsole.listen: given "": want an address ip:port, because netconsole.senders is set`},
+		{func(a *Agent) {
+			a.Netconsole = NetconsoleConfig{Listen: "10.7.0.1:6666", Senders: map[string]fault.NodeID{"10.7.0.2:6666": "n1"}}
+		}, "netconsole.senders: given 10.7.0.2:6666: want an IP address without a port"},
 		{func(a *Agent) { a.Recovery.Window = 0 }, "recovery.window: given 0s: want 1s to 24h"},
 		{func(a *Agent) { a.SelfTest.Interval = Duration(499 * time.Millisecond) },
 			"selfTest.interval: given 499ms: want 500ms to 5s, or 0s for no self-tests"},

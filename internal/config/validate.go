@@ -229,7 +229,7 @@ func (a Agent) Validate() error {
 	p.add(a.Sensors.Validate("sensors."))
 	a.Recovery.validate(p)
 	a.HardwareWatchdog.validate(p, a.Window)
-	a.Netconsole.validate(p)
+	a.validateNetconsole(p)
 	a.SelfTest.validate(p)
 	// Written so that NaN is refused too.
 	if b := a.Processor.Budget; b != 0 && !(b >= 0.1 && b <= 100) {

@@ -40,10 +40,14 @@ func (w HardwareWatchdogConfig) validate(p *problems, window WindowConfig) {
 	}
 }
 
-func (n NetconsoleConfig) validate(p *problems) {
+func (a Agent) validateNetconsole(p *problems) {
+	n := a.Netconsole
 	switch {
 	case n.Listen != "":
 		p.listen("netconsole.listen", n.Listen)
+		if n.Listen == a.Window.Listen {
+			p.bad("netconsole.listen", n.Listen, "an address other than that of window.listen")
+		}
 	case len(n.Senders) > 0:
 		p.bad("netconsole.listen", `""`, "an address ip:port, because netconsole.senders is set")
 	}
@@ -56,6 +60,23 @@ func (n NetconsoleConfig) validate(p *problems) {
 		}
 		p.name("netconsole.senders."+addr, string(n.Senders[addr]))
 	}
+}
+
+// ValidateHostWords names the fields of netconsole with which the DNP half of a window would not receive the lines of its host's kernel.
+func (a Agent) ValidateHostWords() error {
+	p := &problems{}
+	n := a.Netconsole
+	listen, err := netip.ParseAddrPort(n.Listen)
+	window, werr := netip.ParseAddrPort(a.Window.Listen)
+	if err == nil && werr == nil && listen.Addr().Unmap() != window.Addr().Unmap() {
+		p.bad("netconsole.listen", n.Listen, "the IP of window.listen (%s), because the DNP half receives its own host's lines over the "+
+			"window's network", window.Addr())
+	}
+	if len(n.Senders) > 0 {
+		p.bad("netconsole.senders", len(n.Senders), "none, because the DNP half expects its own host's lines, from window.peer (%s)",
+			a.Window.Peer)
+	}
+	return p.err()
 }
 
 func (s SelfTestConfig) validate(p *problems) {

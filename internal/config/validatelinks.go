@@ -43,6 +43,7 @@ func (a Agent) validateLinks(p *problems, dims grid.Dims, directions []grid.Dire
 		peers.add(p, field+".peer", l.Peer)
 		p.iface(field+".interface", l.Interface)
 	}
+	udp.add(p, "netconsole.listen", a.Netconsole.Listen)
 	if !haveDims {
 		return
 	}

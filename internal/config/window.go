@@ -34,7 +34,11 @@ func (a Agent) HalvesHere() (out []fault.Half) {
 }
 
 func (a Agent) validateHalves(p *problems) {
-	for _, h := range a.HalvesHere() {
+	here := a.HalvesHere()
+	if len(here) == 1 && here[0] == fault.HalfDNP {
+		p.add(a.ValidateHostWords())
+	}
+	for _, h := range here {
 		if h == fault.HalfHost {
 			p.path("tls.hostCert", a.TLS.HostCert)
 			p.path("tls.hostKey", a.TLS.HostKey)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -64,6 +66,7 @@ func windowCluster(t *testing.T, restart string) *window {
 		w.card.StateDir = filepath.Join(dir, "card")
 		a.Window = config.WindowConfig{Listen: host.String(), Peer: card.String(), Interface: netlab.WindowInterface}
 		w.card.Window = config.WindowConfig{Listen: card.String(), Peer: host.String(), Interface: netlab.WindowInterface}
+		w.card.Netconsole.Listen = netip.AddrPortFrom(card.Addr(), 6666).String()
 		a.TLS.DNPCert, a.TLS.DNPKey, w.card.TLS.HostCert, w.card.TLS.HostKey = "", "", "", ""
 	}
 	w.argv = func() []string {
@@ -299,6 +302,48 @@ func TestWindowOfTwoKernels(t *testing.T) {
 		tr.settled()
 		tr.spares("dnp", "link")
 	})
+	t.Run("host kernel panics", func(t *testing.T) {
+		tr := w.begin(t)
+		s := w.hostSide(t)
+		s.signal(t, syscall.SIGSTOP) // as silent as a dead kernel, which has sent its last words before
+		w.panics(t)
+		tr.hostDead(w)
+		tr.knowsPanic()
+		s.signal(t, syscall.SIGCONT)
+		tr.settled()
+		tr.spares("host")
+	})
+}
+
+// panicLine is the last line of a dying kernel.
+const panicLine = "Kernel panic - not syncing: Fatal exception in interrupt"
+
+// panics sends the last words of a kernel from the host's network namespace to the card's receiver, as netconsole does.
+func (w *window) panics(t *testing.T) {
+	t.Helper()
+	to := netip.MustParseAddrPort(w.card.Netconsole.Listen)
+	send := fmt.Sprintf("echo '[  812.004711] %s' >/dev/udp/%s/%d", panicLine, to.Addr(), to.Port())
+	argv := w.Command(apart, []string{requirements.Program(t, "bash", "bash"), "-c", send})
+	if out, err := exec.CommandContext(t.Context(), argv[0], argv[1:]...).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v: %s", send, err, out)
+	}
+}
+
+// knowsPanic waits until the map has the last words of the host's kernel, as its card received them, and the proof that it is dead.
+func (t trial) knowsPanic() {
+	t.Helper()
+	by := apart + "/dnp"
+	eventually(t.T, "the last words of the dead host, by its card", func() bool {
+		n := t.node(apart)
+		words := n.GetHostHealth().GetLastWords()
+		return len(words) == 1 && words[0].GetLine() == panicLine && words[0].GetReceivedBy() == by &&
+			n.GetHostKernel().GetDead() == lofamov1.KernelDead_KERNEL_DEAD_YES
+	})
+	for _, args := range [][]string{{"get", "node", apart}, {"explain", apart, "host"}} {
+		if out := t.lofamoctl(args...); !strings.Contains(out, panicLine) || !strings.Contains(out, by+" received its panic") {
+			t.Errorf("lofamoctl %q does not show the panic:\n%s", args, out)
+		}
+	}
 }
 
 // hostDead waits for the death of the host: in the map, by a report through the torus, and in the neighbours' registers.

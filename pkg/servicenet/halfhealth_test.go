@@ -282,8 +282,8 @@ func TestLastWordsFitReportOfDeath(t *testing.T) {
 		return r
 	}
 	line := "Kernel panic - not syncing: " + strings.Repeat("x", 120-28)
-	words := []*lofamov1.LastWords{{Node: "n0-0-1", From: "fd00:1234:5678:9abc:def0:1234:5678:9abc", End: lofamov1.BootEnd_BOOT_PANIC, Line: line,
-		Context: []string{"a", "b"}, Serial: 1 << 31, AgeMs: 99}}
+	words := []*lofamov1.LastWords{{Node: "n0-0-1", From: "fd00:1234:5678:9abc:def0:1234:5678:9abc", End: lofamov1.BootEnd_BOOT_PANIC,
+		Line: line, Context: []string{"a", "b"}, Serial: 1 << 31, AgeMs: 99}}
 	for _, tt := range []struct {
 		name         string
 		observations int

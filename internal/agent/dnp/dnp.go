@@ -280,6 +280,9 @@ func (d *dnpHalf) serve(ctx context.Context) error {
 	g.Go(func() error { d.runOrders(ctx); return nil })
 	g.Go(func() error { openAll(ctx, d.judges, d.openData, d.step); return nil })
 	g.Go(func() error { d.serveMask(ctx); return nil })
+	if d.window != nil && d.Config.Netconsole.Listen != "" { // on one kernel, the host half receives
+		g.Go(func() error { d.ReceiveNetconsole(ctx, d.onLastWords); return nil })
+	}
 	d.mu.Lock()
 	d.runLink = func(l *udplink.Link) { g.Go(func() error { return l.Run(ctx, d) }) }
 	for _, l := range d.links {

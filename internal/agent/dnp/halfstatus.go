@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"time"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 
 	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
@@ -35,4 +36,9 @@ func (d *dnpHalf) onHealth(m mailbox.Message) {
 	if how, age, ok := d.ended.Confirm(m, d.StatePath(half.RegisterFile), fault.HalfHost); ok {
 		d.step(dnpcore.Ended{How: how, Age: age})
 	}
+}
+
+// onLastWords keeps the last words of the host's kernel for the reports of its death.
+func (d *dnpHalf) onLastWords(words []*lofamov1.LastWords) {
+	d.step(dnpcore.Health{Half: fault.HalfDNP, Health: &lofamov1.HalfHealth{LastWords: words}})
 }

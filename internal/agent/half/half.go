@@ -170,10 +170,15 @@ func Check(cfg config.Agent) error {
 }
 
 // CheckHalf returns an error if a half, or both for 0, cannot run with this configuration, because a window joins it to the
-// kernel of the other half.
+// kernel of the other half. A DNP half refuses a netconsole.listen that would not receive its host's lines.
 func CheckHalf(cfg config.Agent, half fault.Half) error {
 	here := cfg.HalvesHere()
 	switch {
+	case !cfg.Window.Zero() && half == fault.HalfDNP && len(here) > 1: // Validate does not know which half runs
+		if err := cfg.ValidateHostWords(); err != nil {
+			return InvalidConfig(err)
+		}
+		return nil
 	case cfg.Window.Zero() || slices.Contains(here, half):
 		return nil
 	case half == 0:

@@ -344,7 +344,7 @@ func (h *hostHalf) serve(ctx context.Context) error {
 	g.Go(func() error { h.local.Run(ctx); return nil })
 	g.Go(func() error { h.postWaiting(ctx); return nil })
 	if h.Config.Netconsole.Listen != "" {
-		g.Go(func() error { h.receiveNetconsole(ctx); return nil })
+		g.Go(func() error { h.ReceiveNetconsole(ctx, h.onLastWords); return nil })
 	}
 	if h.Config.HTTP != "" {
 		g.Go(func() error { return serveHTTP(ctx, h.Config.HTTP, h.Log, h.metrics()) })
@@ -366,6 +366,14 @@ func (h *hostHalf) eachSecond(now time.Time, own *lofamov1.HalfHealth) {
 	if ev, changed := h.SpoolState(); changed {
 		h.settle(now, h.core.Step(now, hostcore.Hint{Event: ev}))
 	}
+}
+
+// onLastWords keeps the last words of other machines for the next digest.
+func (h *hostHalf) onLastWords(words []*lofamov1.LastWords) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	h.settle(now, h.core.Step(now, hostcore.Health{Half: fault.HalfHost, Health: &lofamov1.HalfHealth{LastWords: words}}))
 }
 
 // step gives the machine an event that does not come from the timer.

@@ -71,6 +71,8 @@ type fakeSupervisor struct {
 	damage     int                              // of the next answers, so many are damaged on the way
 	asked      int                              // calls of awaitOneAnswer
 	restarts   []fault.RestartNotice            // all that came
+	// words are the last words of a kernel that a half stated last.
+	words map[fault.Origin]*lofamov1.LastWords
 }
 
 func newFakeSupervisor(t *testing.T, n *testNet, ca *pki.CA, id string) *fakeSupervisor {
@@ -80,7 +82,7 @@ func newFakeSupervisor(t *testing.T, n *testNet, ca *pki.CA, id string) *fakeSup
 		reports:  map[fault.ReportID]int{},
 		sessions: direct.NewSessions(),
 		acts:     map[string]*lofamov1.ActStatus{}, requests: map[uint64]*lofamov1.PathRequest{}, pathAcks: map[uint64]bool{},
-		findings: map[string]*lofamov1.LinkFinding{},
+		findings: map[string]*lofamov1.LinkFinding{}, words: map[fault.Origin]*lofamov1.LastWords{},
 	}
 	f.news = sync.NewCond(&f.mu)
 	cert, key := n.path(id+".pem"), n.path(id+".key")
@@ -185,6 +187,9 @@ func (f *fakeSupervisor) onDatagram(from netip.AddrPort, b []byte) {
 // note records an arrival.
 func (f *fakeSupervisor) note(d *servicenet.Arrival) {
 	for _, r := range d.List {
+		if w := d.Health.Of(r.ID.Origin.Half).GetLastWords(); len(w) > 0 {
+			f.words[r.ID.Origin] = w[0]
+		}
 		if f.reports[r.ID]++; r.Restart.Half != 0 && f.reports[r.ID] == 1 {
 			f.restarts = append(f.restarts, r.Restart)
 		}

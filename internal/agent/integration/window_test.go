@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -105,6 +106,46 @@ func TestHalvesWithoutSharedDirectory(t *testing.T) {
 	n.start(at0, fault.HalfHost)
 	n.super.awaitState(dnp0, "n0-0-0", fault.ComponentHost, fault.Normal, fault.KindWatchdog)
 	n.super.awaitState(host0, "n0-0-0", fault.ComponentHost, fault.Normal, fault.KindSelf)
+}
+
+// TestDNPHalfReceivesLastWordsOfItsHost: netconsole lines from the host's address come to the supervisors with the report of the host's
+// death, through the torus. Lines from other addresses do not.
+func TestDNPHalfReceivesLastWordsOfItsHost(t *testing.T) {
+	n := newWindowNet(t)
+	card := n.apart[dnp0]
+	card.Netconsole.Listen = freeport.Addr(t).String()
+	n.apart[dnp0] = card
+	n.startAll()
+	n.awaitWindow()
+	const line = "Kernel panic - not syncing: Fatal exception in interrupt"
+	host := netip.MustParseAddrPort(card.Window.Peer).Addr()
+	send := func(from netip.Addr, text string) {
+		t.Helper()
+		d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}
+		c, err := d.DialContext(t.Context(), "udp", card.Netconsole.Listen)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := c.Write([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.super.forget()
+	n.cutWindow(true) // the host's kernel falls silent
+	send(host.Next(), "[ 1.0] Kernel panic - not syncing: stranger\n")
+	send(host, "[ 812.004711] "+line+"\n[ 812.004733] Call Trace:\n")
+	var words *lofamov1.LastWords
+	n.super.awaitThat("the last words of the host's kernel", func() bool {
+		words = n.super.words[dnp0]
+		return words != nil
+	})
+	if words.GetNode() != "n0-0-0" || words.GetFrom() != host.String() || words.GetEnd() != lofamov1.BootEnd_BOOT_PANIC ||
+		words.GetLine() != line || words.GetSerial() == 0 {
+		t.Errorf("%v", words)
+	}
+	n.super.awaitState(dnp0, "n0-0-0", fault.ComponentHost, fault.Failed, fault.KindWatchdog)
+	n.super.awaitState(dnp0, "n0-0-0", fault.ComponentBus, fault.Failed, fault.KindSilence)
 }
 
 // TestCutWindowIsSilence: both halves state a silent bus, each in the report that accuses the other half, and neither is

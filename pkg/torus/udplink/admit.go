@@ -78,7 +78,7 @@ func (l *Link) connect(ctx context.Context, to netip.AddrPort) (*net.TCPConn, er
 }
 
 func (l *Link) connectFrom(ctx context.Context, port uint16, to netip.AddrPort) (*net.TCPConn, error) {
-	bound := bindTo(l.cfg.Interface)
+	bound := BindTo(l.cfg.Interface)
 	d := net.Dialer{
 		LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(l.local.Addr(), port)),
 		Control: func(network, address string, c syscall.RawConn) error {

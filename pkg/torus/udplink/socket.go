@@ -21,7 +21,7 @@ func Bind(local netip.AddrPort, iface string) (*net.UDPConn, error) {
 	if local.Addr().Is4() {
 		family = "4"
 	}
-	lc := net.ListenConfig{Control: bindTo(iface)}
+	lc := net.ListenConfig{Control: BindTo(iface)}
 	pc, err := lc.ListenPacket(context.Background(), "udp"+family, local.String())
 	if err != nil {
 		return nil, fmt.Errorf("listen on UDP %s: %w", local, err)

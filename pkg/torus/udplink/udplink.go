@@ -260,15 +260,15 @@ func (l *Link) open() error {
 		l.reserve()
 		return nil
 	}
-	lc := net.ListenConfig{Control: bindTo(l.cfg.Interface)}
+	lc := net.ListenConfig{Control: BindTo(l.cfg.Interface)}
 	if l.tcp, err = lc.Listen(context.Background(), "tcp"+family, l.local.String()); err != nil {
 		return fmt.Errorf("link %s: listen on TCP %s for handshakes: %w", l.cfg.Dir, l.local, err)
 	}
 	return nil
 }
 
-// bindTo returns the socket control that binds to an interface, and nil for none.
-func bindTo(iface string) func(network, address string, c syscall.RawConn) error {
+// BindTo returns the socket control that binds to an interface, and nil for none.
+func BindTo(iface string) func(network, address string, c syscall.RawConn) error {
 	if iface == "" {
 		return nil
 	}

@@ -184,6 +184,7 @@ type Machine struct {
 	due      time.Time // result of the last step
 
 	health      halfcore.HealthLog
+	wordsSerial uint32 // of the newest last words of the host's kernel; 0: none
 	selfTest    selfTest
 	diagnosis   diagnosisState
 	mapping     mappingState

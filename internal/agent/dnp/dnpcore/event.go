@@ -100,8 +100,9 @@ type Exception struct {
 // Refresh says that the register page is new and that all registers must be written again.
 type Refresh struct{}
 
-// Health is the health of a half of this node: this half's own, or the host half's as reported by its daemon. Its ages
-// count from the delivery of the event. It is immutable; nil: nothing is known any more.
+// Health is the health of a half of this node: this half's own, or the host half's as reported by its daemon. The last words in this
+// half's own are those of the host's kernel, on a node with two. Its ages count from the delivery of the event. It is immutable; nil:
+// nothing is known any more.
 type Health struct {
 	Half   fault.Half
 	Health *lofamov1.HalfHealth

@@ -124,7 +124,7 @@ func (m *Machine) hostStatus() torus.Status {
 // stateStale states that the host half is dead.
 func (m *Machine) stateStale(now time.Time, age time.Duration) {
 	halfcore.DeadHalf{Node: m.self, Component: fault.ComponentHost, Health: m.health.As(now).Host, Ended: m.ended, Age: age,
-		Otherwise: "watchdog word not valid"}.State(now, m.ledger, m.window)
+		Words: m.wordsSerial, Otherwise: "watchdog word not valid"}.State(now, m.ledger, m.window)
 }
 
 // becomeStale handles the total host breakdown (Table II): it informs the neighbours by a frame at once, and the
@@ -141,10 +141,14 @@ func (m *Machine) becomeStale(now time.Time, age time.Duration) {
 	m.beatAll()
 }
 
-// onHealth records the health of a half.
+// onHealth records the health of a half. Last words of the host's kernel that come after its death are reported, too.
 func (m *Machine) onHealth(now time.Time, ev Health) {
 	m.health.Set(now, ev.Half, ev.Health)
-	if ev.Half == fault.HalfHost && m.verdict == watchdog.Stale {
+	words := ev.Half == fault.HalfDNP && len(ev.Health.GetLastWords()) > 0
+	if words {
+		m.wordsSerial = ev.Health.GetLastWords()[0].GetSerial()
+	}
+	if (ev.Half == fault.HalfHost || words) && m.verdict == watchdog.Stale {
 		m.stateStale(now, 0)
 	}
 }
@@ -244,6 +248,8 @@ func (m *Machine) deliver(now time.Time) {
 		seal := Seal{Reports: s.Reports, Status: s.Status, Attempt: s.Attempt}
 		if slices.ContainsFunc(s.Reports, func(r fault.Report) bool { return r.Digest }) {
 			seal.Health = servicenet.FitHealth(s.Path, s.Reports, s.Status, m.health.As(now))
+		} else if m.verdict == watchdog.Stale {
+			seal.Health = servicenet.FitLastWords(s.Path, s.Reports, s.Status, m.health.As(now).DNP.GetLastWords())
 		}
 		m.out.Seal = append(m.out.Seal, seal)
 	}

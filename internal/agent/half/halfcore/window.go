@@ -2,6 +2,7 @@ package halfcore
 
 import (
 	"cmp"
+	"strconv"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -41,15 +42,19 @@ type DeadHalf struct {
 	Ended     string               // how its process ended; empty: not known to have ended
 	Otherwise string               // why, if nothing better is known
 	Age       time.Duration        // of its last sign of life
+	Words     uint32               // serial of its kernel's last words, which go with the report; 0: none
 }
 
 // State records in the ledger that the half is FAILED, and whether its process is known to have ended. The detail is the daemon's reason
 // for giving the half up, else how the process ended, else Otherwise. A change of Ended alone is reported too, because the supervisors
-// wait longer for a process that may only be cut off.
+// wait longer for a process that may only be cut off. So are newer last words.
 func (d DeadHalf) State(now time.Time, l *Ledger, w Window) {
 	ended, why := d.Ended != "" || w.Ended(), ""
 	if ended {
 		why = "ended"
+	}
+	if d.Words != 0 {
+		why += " words " + strconv.FormatUint(uint64(d.Words), 10)
 	}
 	refused := ""
 	if w.Ended() {

@@ -1,4 +1,4 @@
-package host
+package half
 
 import (
 	"context"
@@ -11,9 +11,9 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/udplink"
 
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
-	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 )
 
 // wordsSettle is the time for the lines behind an error to arrive: a kernel sends all lines of a panic within 10 ms.
@@ -22,31 +22,32 @@ const wordsSettle = 50 * time.Millisecond
 // netconsoleComplain is the least time between two warnings about lines that are left out.
 const netconsoleComplain = time.Minute
 
-// receiveNetconsole receives the last lines of other machines' kernels until ctx ends. The half can run without it: if the socket
-// cannot be opened, it logs a warning and continues.
-func (h *hostHalf) receiveNetconsole(ctx context.Context) {
-	conn, err := (&net.ListenConfig{}).ListenPacket(ctx, "udp", h.Config.Netconsole.Listen)
+// ReceiveNetconsole receives the last lines of other machines' kernels until ctx ends, and calls found with new last words. The half can
+// run without it: if the socket cannot be opened, it logs a warning and returns.
+func (c *Common) ReceiveNetconsole(ctx context.Context, found func([]*lofamov1.LastWords)) {
+	listen := net.ListenConfig{}
+	if c.Half == fault.HalfDNP {
+		listen.Control = udplink.BindTo(c.Config.Window.Interface) // only its own host can send by that
+	}
+	conn, err := listen.ListenPacket(ctx, "udp", c.Config.Netconsole.Listen)
 	if err != nil {
-		h.Log.Warn("receive netconsole: the last lines of other kernels are not received", "listen", h.Config.Netconsole.Listen, "err", err)
+		c.Log.Warn("receive netconsole: the last lines of other kernels are not received", "listen", c.Config.Netconsole.Listen, "err", err)
 		return
 	}
 	udp := conn.(*net.UDPConn) //nolint:forcetypeassert // the network is udp
 	defer context.AfterFunc(ctx, func() { _ = udp.Close() })()
 	defer func() { _ = udp.Close() }()
-	core := halfcore.NewNetconsole(h.Config.NetconsoleSenders(), rand.Uint32())
+	core := halfcore.NewNetconsole(c.Config.NetconsoleSenders(c.Half), rand.Uint32())
 	err = readNetconsole(udp, core, func(words []*lofamov1.LastWords) {
-		h.Log.Warn("kernel error of another machine received by netconsole", "node", words[0].GetNode(), "from", words[0].GetFrom(),
+		c.Log.Warn("kernel error of another machine received by netconsole", "node", words[0].GetNode(), "from", words[0].GetFrom(),
 			"line", words[0].GetLine())
-		now := time.Now()
-		h.mu.Lock()
-		h.settle(now, h.core.Step(now, hostcore.Health{Half: fault.HalfHost, Health: &lofamov1.HalfHealth{LastWords: words}}))
-		h.mu.Unlock()
-	}, func(c halfcore.NetconsoleCounts) {
-		h.Log.Warn("lines of netconsole were left out", "strangers", c.Strangers, "flooded", c.Flooded, "cut", c.Cut, "malformed", c.Malformed,
-			"taken", c.Lines)
+		found(words)
+	}, func(n halfcore.NetconsoleCounts) {
+		c.Log.Warn("lines of netconsole were left out", "strangers", n.Strangers, "flooded", n.Flooded, "cut", n.Cut, "malformed", n.Malformed,
+			"taken", n.Lines)
 	})
 	if ctx.Err() == nil {
-		h.Log.Warn("receive netconsole", "err", err)
+		c.Log.Warn("receive netconsole", "err", err)
 	}
 }
 

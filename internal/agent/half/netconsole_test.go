@@ -1,4 +1,4 @@
-package host
+package half
 
 import (
 	"net"
@@ -11,6 +11,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
+	"github.com/lofamo/lofamo/internal/config"
 )
 
 // TestNetconsoleReceivesPanicOverUDP sends a panic between two real sockets, after garbage from a stranger.
@@ -53,5 +54,24 @@ func TestNetconsoleReceivesPanicOverUDP(t *testing.T) {
 	<-ended
 	if len(left) != 1 {
 		t.Errorf("%d warnings about strangers: want 1", len(left))
+	}
+}
+
+// TestDNPHalfRefusesListenerWithoutEffect: a configuration with the keys of both halves may be that of either. Only the DNP half refuses
+// the listener that would not receive its host's lines.
+func TestDNPHalfRefusesListenerWithoutEffect(t *testing.T) {
+	cfg := config.Agent{Window: config.WindowConfig{Listen: "192.0.2.2:7960", Peer: "192.0.2.1:7960"},
+		TLS:        config.AgentTLS{HostCert: "host.pem", HostKey: "host.key", DNPCert: "dnp.pem", DNPKey: "dnp.key"},
+		Netconsole: config.NetconsoleConfig{Listen: "10.7.0.1:6666"}}
+	if err := CheckHalf(cfg, fault.HalfHost); err != nil {
+		t.Errorf("host half: %v", err)
+	}
+	const want = "netconsole.listen: given 10.7.0.1:6666: want the IP of window.listen (192.0.2.2)"
+	if err := CheckHalf(cfg, fault.HalfDNP); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("DNP half: %v: want %q", err, want)
+	}
+	cfg.Netconsole.Listen = "192.0.2.2:6666"
+	if err := CheckHalf(cfg, fault.HalfDNP); err != nil {
+		t.Errorf("DNP half with a good listener: %v", err)
 	}
 }

@@ -26,6 +26,7 @@ var layers = map[string][]string{
 	"pkg/fault":                     {"pkg/torus/grid"},
 	"pkg/watchdog":                  {"pkg/fault", "pkg/torus/grid"},
 	"pkg/watchdog/regfile":          {"pkg/watchdog", "pkg/fault", "pkg/torus/grid"},
+	"pkg/watchdog/regfile/pagetest": {"pkg/watchdog", "pkg/watchdog/regfile", "pkg/fault", "pkg/torus/grid"},
 	"pkg/torus":                     {"pkg/fault", "pkg/torus/grid"},
 	"pkg/torus/chanmask":            {"pkg/torus/grid"},
 	"pkg/udpguard":                  {},

@@ -55,6 +55,8 @@ type meshNode struct {
 	saved   bool                     // SaveMask of the last step other than the host's
 	stores  map[watchdog.Addr]uint32 // every bit that was ever set
 	noHost  bool                     // its host half is dead
+	window  halfcore.Window          // to its host half's kernel; zero: there is one kernel
+	page    Output                   // its registers as written last
 	mapped  []*lofamov1.MapFindings  // sent by it
 }
 
@@ -137,6 +139,13 @@ func (w *mesh) step(n *meshNode, ev Event) {
 	for _, s := range out.Stores {
 		n.stores[s.Addr] |= s.Value
 	}
+	if out.WriteDNP {
+		n.page.DNP = out.DNP
+	}
+	if out.WriteDescriptor {
+		n.page.Descriptor = out.Descriptor
+	}
+	n.page.Causes = append(n.page.Causes, out.Causes...)
 	for _, f := range out.Frames {
 		i := f.Dir.Index()
 		if f.Frame.Type == torus.TypeHop && w.rnd.Float64() < w.loss {
@@ -182,7 +191,7 @@ func (w *mesh) step(n *meshNode, ev Event) {
 	if out.TakeHost {
 		word := n.host
 		word.Valid = !n.noHost
-		w.step(n, Host{Taken: true, Sample: watchdog.Sample{Valid: !n.noHost}, Word: word})
+		w.step(n, Host{Taken: true, Sample: watchdog.Sample{Valid: !n.noHost}, Word: word, Window: n.window})
 	}
 	for _, t := range mail {
 		w.step(n, t)

@@ -292,6 +292,24 @@ func TestWindowOfTwoKernels(t *testing.T) {
 		tr.settled()
 		tr.spares("dnp", "link")
 	})
+	t.Run("both sides killed", func(t *testing.T) {
+		tr := w.begin(t)
+		if err := w.Cluster.KillRun(t.Context(), apart); err != nil {
+			t.Fatal(err)
+		}
+		s := w.hostSide(t)
+		s.daemon = 0
+		s.signal(t, syscall.SIGKILL)
+		w.cardSide().signal(t, syscall.SIGKILL)
+		_ = w.daemon.Wait()
+		tr.becomes(apart, "node", failed)
+		tr.is(apart, failed, lofamov1.Cause_NODE)
+		if err := errors.Join(w.startCard(), w.Cluster.StartRun(apart)); err != nil {
+			t.Fatal(err)
+		}
+		tr.settled()
+		tr.spares("node", "host", "dnp", "link")
+	})
 	t.Run("DNP side silent", func(t *testing.T) {
 		tr := w.begin(t)
 		s := w.cardSide()

@@ -15,9 +15,10 @@ const (
 	WindowAlive   WindowState = iota + 1 // the other half's process sends frames
 	WindowRefused                        // the other half's kernel refuses frames: it lives, and the process has ended
 	WindowSilent                         // no frame and no refusal: the kernel is dead, the process is stopped, or the path is cut
+	WindowClaimed                        // the process at the other end claims to be this half: that kernel lives, and the other half is not there
 )
 
-// String returns alive, refused or silent.
+// String returns alive, refused, silent or claimed.
 func (s WindowState) String() string {
 	switch s {
 	case WindowAlive:
@@ -26,12 +27,17 @@ func (s WindowState) String() string {
 		return "refused"
 	case WindowSilent:
 		return "silent"
+	case WindowClaimed:
+		return "claimed"
 	}
 	return fmt.Sprintf("WindowState(%d)", uint8(s))
 }
 
 // refusalLife is how long a refusal counts. A kernel answers one peer with a few refusals at once, and then with one a second.
 const refusalLife = 2500 * time.Millisecond
+
+// claimLife is how long a claim of the other end to be this half counts. It outlasts the pause between two handshakes of the caller.
+const claimLife = 5 * time.Second
 
 // replayBits is the number of sequence numbers below the highest one that may still arrive.
 const replayBits = 64
@@ -60,8 +66,9 @@ type WindowConfig struct {
 // quarters of TRead asks for an answer. So the states of the window are known before the Reader's verdict.
 //
 // The window's lease replaces the lock of a half on its register file. The first process whose statement arrives holds the
-// side of the other half for TRead after each of its statements. Meanwhile only a process with a newer boot epoch may
-// take it over.
+// side of the other half for TRead after each of its statements. Meanwhile only a process with a newer boot epoch on the same
+// kernel may take it over: the restarted half. A process on another kernel is a second one, whatever its epoch, because the
+// holder's kernel cannot have booted meanwhile.
 type Window struct {
 	cfg   WindowConfig
 	start time.Time
@@ -70,9 +77,11 @@ type Window struct {
 	stated   time.Time // last statement of the holder
 	refused  time.Time // last refusal by the peer's kernel
 	denied   time.Time // last time that the peer called this process a second claimant
+	claimed  time.Time // last time that the other end claimed to be this half
 	life     uint64    // of the holder; 0: none yet
 	epoch    uint64    // of the holder
-	boot     BootID    // of the holder's kernel
+	boot     BootID    // of the holder's kernel, or of an earlier holder's
+	booted   bool      // boot is the holder's
 	session  uint32
 	top      uint64 // highest sequence number of the session
 	seen     uint64 // bit i: top-i has arrived
@@ -85,7 +94,7 @@ type WindowStats struct {
 	Statements uint64 // accepted
 	Mail       uint64 // accepted
 	Replays    uint64 // frames that arrived before
-	Leased     uint64 // statements of second claimants
+	Leased     uint64 // statements of second claimants, and handshakes with another process of this half
 	Malformed  uint64 // payloads that are no datagram
 	Unknown    uint64 // datagrams of a later version
 	Refusals   uint64 // by the peer's kernel
@@ -144,14 +153,14 @@ func (w *Window) Hear(now time.Time, f WindowFrame) (WindowOutput, error) {
 		return out, nil
 	}
 	if d.Life != w.life {
-		if w.Leased(now) && f.Epoch <= w.epoch {
+		if w.Leased(now) && !w.succeeds(f, d) {
 			out.Deny = true
 			return out, w.leased(f)
 		}
 		if !d.Statement {
 			return out, nil // only a statement begins a lease
 		}
-		w.life, out.Holder = d.Life, true
+		w.life, w.booted, out.Holder = d.Life, false, true
 	}
 	w.epoch = f.Epoch
 	if d.Mail != nil {
@@ -164,7 +173,7 @@ func (w *Window) Hear(now time.Time, f WindowFrame) (WindowOutput, error) {
 		return out, err
 	}
 	w.stats.Statements++
-	w.stated, w.boot = now, d.Boot
+	w.stated, w.boot, w.booted = now, d.Boot, true
 	if f.Seq > w.statedAt { // an older one that was overtaken has old words
 		w.statedAt, out.Words = f.Seq, d.Words
 	}
@@ -176,6 +185,12 @@ func (w *Window) Leased(now time.Time) bool {
 	return w.life != 0 && now.Before(w.stated.Add(w.cfg.TRead))
 }
 
+// succeeds reports whether the sender of a datagram may take the side over while the holder's lease lasts. A datagram that does not
+// name the sender's kernel is judged by its epoch alone.
+func (w *Window) succeeds(f WindowFrame, d WindowDatagram) bool {
+	return f.Epoch > w.epoch && (d.Boot == w.boot || d.Boot == BootID{} || !w.booted)
+}
+
 func (w *Window) leased(f WindowFrame) error {
 	w.stats.Leased++
 	return fmt.Errorf("second process of the other half, boot epoch %d beside %d: %w", f.Epoch, w.epoch, ErrWindowLeased)
@@ -185,10 +200,11 @@ func (w *Window) leased(f WindowFrame) error {
 // caller goes over to that session, and passes the frame to Hear. After one, the frame is no sign of life, and the holder's
 // session stays: the frame is not the holder's, or does not show it. Deny is as in WindowOutput.
 func (w *Window) Admit(now time.Time, f WindowFrame) (deny bool, err error) {
-	if !w.Leased(now) || f.Epoch > w.epoch {
+	if !w.Leased(now) {
 		return false, nil
 	}
-	if d, err := DecodeWindow(f.Payload); (err == nil || errors.Is(err, ErrWindowVersion)) && !d.Denied && d.Life == w.life {
+	d, err := DecodeWindow(f.Payload)
+	if known := err == nil || errors.Is(err, ErrWindowVersion); known && (!d.Denied && d.Life == w.life || d.Statement && w.succeeds(f, d)) {
 		return false, nil
 	}
 	return len(f.Payload) > 0, w.leased(f)
@@ -217,6 +233,12 @@ func (w *Window) Refused(now time.Time) {
 	w.stats.Refusals++
 }
 
+// Claimed notes that the process at the other end has proved to be one of this half: it has this half's keys.
+func (w *Window) Claimed(now time.Time) {
+	w.claimed = now
+	w.stats.Leased++
+}
+
 // State returns the state of the window, and the time since the last frame of the other half; before the first frame, the
 // time since the start.
 func (w *Window) State(now time.Time) (WindowState, time.Duration) {
@@ -227,6 +249,8 @@ func (w *Window) State(now time.Time) (WindowState, time.Duration) {
 	switch {
 	case now.Sub(since) <= time.Duration(max(w.cfg.Misses, 1))*w.cfg.TRead:
 		return WindowAlive, now.Sub(since)
+	case w.claimed.After(since) && now.Sub(w.claimed) <= claimLife:
+		return WindowClaimed, now.Sub(since)
 	case !w.refused.IsZero() && w.refused.After(since) && now.Sub(w.refused) <= refusalLife:
 		return WindowRefused, now.Sub(since)
 	}

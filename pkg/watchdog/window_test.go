@@ -138,6 +138,58 @@ func TestSecondClaimantWaitsForLease(t *testing.T) {
 	}
 }
 
+// elsewhere returns a statement of a process on another kernel.
+func elsewhere(t *testing.T, session uint32, seq, epoch, life uint64) WindowFrame {
+	t.Helper()
+	b, err := AppendStatement(nil, life, BootID{8}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return WindowFrame{Session: session, Seq: seq, Epoch: epoch, Payload: b}
+}
+
+// TestSecondKernelWaitsForLease: a newer boot epoch shows a restarted process on the same kernel alone. A live lease of another
+// kernel outlasts it.
+func TestSecondKernelWaitsForLease(t *testing.T) {
+	w := newTestWindow()
+	hear(t, w, 0, statement(t, 7, 1, 4, 5))
+	if out, err := w.Hear(windowAt(20), elsewhere(t, 8, 1, 9, 6)); !errors.Is(err, ErrWindowLeased) || !out.Deny {
+		t.Errorf("within the lease: %+v %v", out, err)
+	}
+	if out := hear(t, w, 40, elsewhere(t, 8, 2, 9, 6)); !out.Holder {
+		t.Errorf("after the lease: %+v", out)
+	}
+	later := statement(t, 8, 3, 10, 7) // a process of a later version, whose kernel is not known
+	later.Payload[0] = 2
+	if out, err := w.Hear(windowAt(41), later); !errors.Is(err, ErrWindowVersion) || !out.Holder {
+		t.Errorf("a newer epoch on a kernel that is not known: %+v %v", out, err)
+	}
+	if out := hear(t, w, 42, statement(t, 8, 4, 11, 8)); !out.Holder {
+		t.Errorf("a newer epoch after a holder whose kernel is not known: %+v", out)
+	}
+}
+
+// TestClaimOfOtherEndIsNoSilence: a process of this half at the other end shows that its kernel lives, until a frame of the other half
+// arrives or the claim is old.
+func TestClaimOfOtherEndIsNoSilence(t *testing.T) {
+	w := newTestWindow()
+	w.Claimed(windowAt(100))
+	for ms, want := range map[int]WindowState{100: WindowClaimed, 5100: WindowClaimed, 5101: WindowSilent} {
+		if s, _ := w.State(windowAt(ms)); s != want {
+			t.Errorf("at %d ms: %s: want %s", ms, s, want)
+		}
+	}
+	hear(t, w, 200, statement(t, 7, 1, 1, 5))
+	for ms, want := range map[int]WindowState{200: WindowAlive, 300: WindowSilent} {
+		if s, _ := w.State(windowAt(ms)); s != want {
+			t.Errorf("at %d ms, after a statement: %s: want %s", ms, s, want)
+		}
+	}
+	if s := w.Stats(); s.Leased != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // TestLeaseDecidesAboutSession: a session that another process made is not used while the holder's lease lasts.
 func TestLeaseDecidesAboutSession(t *testing.T) {
 	empty := WindowFrame{Session: 8, Seq: 1, Epoch: 4, Ask: true}
@@ -155,7 +207,9 @@ func TestLeaseDecidesAboutSession(t *testing.T) {
 		{"another process", 20, statement(t, 8, 1, 4, 6), false, true},
 		{"a question, of nobody knows whom", 20, empty, false, false},
 		{"a denial, which has the receiver's random number", 20, denial, false, true},
-		{"a newer epoch", 20, newer, true, false},
+		{"a question with a newer epoch, which names no kernel", 20, newer, false, false},
+		{"a restarted process: a newer epoch on the same kernel", 20, statement(t, 8, 1, 5, 6), true, false},
+		{"a newer epoch on another kernel", 20, elsewhere(t, 8, 1, 5, 6), false, true},
 		{"after the lease", 40, statement(t, 8, 1, 4, 6), true, false},
 	} {
 		w := newTestWindow()

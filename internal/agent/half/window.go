@@ -57,9 +57,14 @@ type Window struct {
 	words      []watchdog.WindowWord
 	payload    []byte
 	packet     []byte
-	refused    Condition // by the other end, as a second claimant
+	claiming   Condition // this process is a second claimant, or the other end claims to be this half
+	undialled  Condition // no host half has begun a session
 	wrong      Condition // datagrams that cannot be understood
 	second     Condition // a second process claims the other half's side
+	secondAt   time.Time // last claim
+	dropped    frameCounts
+	droppedAt  time.Time // of the last line about dropped frames
+	opened     time.Time // this end
 	lost       uint64    // messages of the mailbox that were too long for the window, or found no session
 }
 
@@ -70,7 +75,7 @@ func (c *Common) OpenWindow(own *Page, cs *Closers) (_ *Window, err error) {
 		return nil, nil //nolint:nilnil // a node with one kernel has none
 	}
 	other := c.Half.Other()
-	w := &Window{common: c, dir: grid.XPlus}
+	w := &Window{common: c, dir: grid.XPlus, opened: time.Now()}
 	if c.Half == fault.HalfDNP {
 		w.dir = grid.XMinus
 	}
@@ -80,7 +85,7 @@ func (c *Common) OpenWindow(own *Page, cs *Closers) (_ *Window, err error) {
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // never fails
 	w.life = max(1, binary.BigEndian.Uint64(random[:]))
-	w.core = watchdog.NewWindow(watchdog.WindowConfig{TRead: c.Periods.TRead, Misses: c.Periods.ReadMisses, Life: w.life}, time.Now())
+	w.core = watchdog.NewWindow(watchdog.WindowConfig{TRead: c.Periods.TRead, Misses: c.Periods.ReadMisses, Life: w.life}, w.opened)
 	if w.page, err = OpenPage(c.StatePath(RegisterFile), other, c.Log); err != nil {
 		return nil, fmt.Errorf("window: the %s half has another kernel, but its place here is taken: %w", other, err)
 	}
@@ -115,8 +120,7 @@ func (w *Window) listen(cfg config.WindowConfig) (*udplink.Link, error) {
 	}
 	return udplink.Listen(udplink.Config{
 		Dir: w.dir, Local: local, Peer: peer, Interface: cfg.Interface, Dialer: c.Half == fault.HalfHost, MTU: torus.MaxFrame,
-		TLS: tls, VerifyPeer: pki.VerifyPeerIdentity(pki.NodeIdentity(c.Config.Cluster, c.Config.Node, c.Half.Other())),
-		Logger: c.Log.With("carries", "window"),
+		TLS: tls, VerifyPeer: w.verifyPeer, Logger: c.Log.With("carries", "window"),
 	})
 }
 
@@ -134,6 +138,9 @@ func (w *Window) Run(ctx context.Context, g *errgroup.Group) {
 		})
 	})
 	g.Go(func() error { w.files.run(ctx); return nil })
+	if w.common.Half == fault.HalfDNP {
+		g.Go(func() error { w.knock(ctx); return nil })
+	}
 }
 
 // Apart returns the half that has another kernel; 0 for a nil Window.
@@ -155,7 +162,12 @@ func (w *Window) Wrote(now time.Time, own *Page) {
 	w.page.Maintain(now)
 	w.keys.Expire(now)
 	w.epoch = own.epoch
-	w.refused.Set(w.common.Log, "claim the window", w.denied(now))
+	w.claiming.Set(w.common.Log, "claim the window", w.denied(now))
+	if w.second.On && now.Sub(w.secondAt) > claimOver { // the holder's statements come between the claimant's
+		w.second.Set(w.common.Log, "accept statements through the window", nil)
+	}
+	w.undialled.Set(w.common.Log, "serve the window", w.alone(now))
+	w.noteDropped(now)
 	if w.core.Lost(now) && w.common.Half == fault.HalfHost {
 		w.link.Redial()
 	}
@@ -173,14 +185,11 @@ func (w *Window) Wrote(now time.Time, own *Page) {
 	var err error
 	if w.payload, err = watchdog.AppendStatement(w.payload[:0], w.life, w.boot, w.words); err == nil {
 		w.send(torus.TypeMessage, w.payload)
+		if w.claim != nil && w.common.Half == fault.HalfHost {
+			// The holder goes over to a session with this; a second claimant thus hears this half, and does not call it dead.
+			w.sendBy(w.claim.ID(), w.claim, torus.TypeMessage, w.payload)
+		}
 	}
-}
-
-func (w *Window) denied(now time.Time) error {
-	if w.core.Denied(now) {
-		return fmt.Errorf("the other kernel already accepts another process of the %s half: stop one of them", w.common.Half)
-	}
-	return nil
 }
 
 // post sends a message that this half left for its other half.
@@ -283,12 +292,10 @@ func (w *Window) noteWrong(err error, datagram bool) {
 	switch {
 	case errors.Is(err, watchdog.ErrWindowReplay):
 	case errors.Is(err, watchdog.ErrWindowLeased):
+		w.secondAt = time.Now()
 		w.second.Set(w.common.Log, "accept statements through the window", err)
 	case datagram:
 		w.wrong.Set(w.common.Log, "decode window datagrams", err)
-		if err == nil {
-			w.second.On = false
-		}
 	}
 }
 
@@ -307,16 +314,18 @@ func (w *Window) deliver(b []byte) {
 	}
 }
 
-// OnSession implements udplink.Handler. The end that dialled uses its session at once. At the other end, a session that comes beside
-// another one waits for a frame which shows that it may be used: it may be a second process' session.
+// OnSession implements udplink.Handler. A session that comes beside another one waits for a frame which shows that it may be used: it
+// may be a second process' session. The end that dialled uses its session at once unless the holder's lease lasts.
 func (w *Window) OnSession(_ grid.Direction, s *torus.Session) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if _, live := w.keys.Current(); live && w.common.Half == fault.HalfDNP {
+	now := time.Now()
+	if _, live := w.keys.Current(); live && (w.common.Half == fault.HalfDNP || w.core.Leased(now)) {
 		w.claim = s
 		return
 	}
-	w.keys.Add(time.Now(), s)
+	w.claim = nil
+	w.keys.Add(now, s)
 }
 
 // OnRefused implements udplink.Handler.
@@ -368,14 +377,13 @@ func (w *Window) Status(now time.Time) *local.WindowStatus {
 	is := w.State(now)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	s, l := w.core.Stats(), w.link.Stats()
+	s, l, d := w.core.Stats(), w.link.Stats(), w.frameCounts()
 	return &local.WindowStatus{
 		Listen: w.link.LocalAddr().String(), Peer: w.link.PeerAddr().String(), State: is.State.String(),
 		Silence:  is.Silence.Round(time.Millisecond).String(),
 		Sessions: l.Handshakes, FailedSessions: l.HandshakeFailures, Statements: s.Statements, Messages: s.Mail, MessagesLost: w.lost,
-		Repeated: s.Replays, Forged: w.bad[torus.BadMAC].Load(), OldSession: w.bad[torus.BadSession].Load(),
-		Damaged:   w.bad[torus.BadCRC].Load(),
-		Malformed: w.bad[torus.BadMalformed].Load() + s.Malformed, SecondClaimant: s.Leased, Refusals: s.Refusals,
+		Repeated: d.repeated, Forged: d.forged, OldSession: d.oldSession, Damaged: d.damaged, Malformed: d.malformed,
+		SecondClaimant: s.Leased, Refusals: s.Refusals,
 	}
 }
 

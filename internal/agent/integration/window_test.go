@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -182,6 +183,41 @@ func TestPlaceOfOtherHalfIsTaken(t *testing.T) {
 	cfg.Window = config.WindowConfig{}
 	cfg.TLS.DNPCert, cfg.TLS.DNPKey = n.apart[dnp0].TLS.DNPCert, n.apart[dnp0].TLS.DNPKey
 	n.refuses(cfg, fault.HalfDNP, "second agent on the same register file")
+}
+
+// TestBothEndsAreDNPHalves: the end on the host's kernel runs the DNP half by mistake. After its grace the DNP half does not know the
+// state of the host half. It calls neither the host nor the bus FAILED, and the reports of its own parts go out. Then the host half
+// takes its place.
+func TestBothEndsAreDNPHalves(t *testing.T) {
+	n := newWindowNet(t)
+	n.start(grid.Coord{X: 1}, fault.HalfHost)
+	n.start(grid.Coord{X: 1}, fault.HalfDNP)
+	wrong := n.apart[dnp0]
+	wrong.StateDir, wrong.Window, wrong.Links = n.path("wrong"), n.cfgs[at0].Window, map[string]config.LinkAddr{}
+	for d := range n.apart[dnp0].Links { // its neighbours accept links from the card's machine alone
+		wrong.Links[d] = config.LinkAddr{Local: freeport.Addr(t).String(), Peer: freeport.Addr(t).String()}
+	}
+	if err := os.Mkdir(wrong.StateDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- dnp.Run(ctx, wrong, half.SchedulingDefault, slog.New(slog.DiscardHandler)) }()
+	stop := sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	defer stop()
+	n.start(at0, fault.HalfDNP)
+	n.super.awaitState(dnp0, "n0-0-0", fault.ComponentHost, fault.Unknown, fault.KindWatchdog)
+	n.super.awaitState(dnp0, "n0-0-0", fault.Link(grid.XPlus), fault.Normal, fault.KindSelf)
+	n.super.noneOf(t, fault.ComponentHost, fault.Failed)
+	n.super.noneOf(t, fault.ComponentBus, fault.Failed)
+	stop()
+	n.start(at0, fault.HalfHost)
+	n.awaitWindow()
 }
 
 // TestSecondHostHalfDisturbsNobody: a second process with the host half's certificate gets a session with the DNP half, and the first

@@ -79,7 +79,7 @@ type HalfStatus struct {
 type WindowStatus struct {
 	Listen  string `json:"listen"`
 	Peer    string `json:"peer"`
-	State   string `json:"state"`   // alive, refused or silent
+	State   string `json:"state"`   // alive, refused, silent or claimed
 	Silence string `json:"silence"` // since the last frame
 
 	Sessions       uint64 `json:"sessions"`
@@ -92,7 +92,7 @@ type WindowStatus struct {
 	OldSession     uint64 `json:"old_session"`
 	Damaged        uint64 `json:"damaged"`
 	Malformed      uint64 `json:"malformed"`
-	SecondClaimant uint64 `json:"second_claimant"` // statements of a second process of the other half
+	SecondClaimant uint64 `json:"second_claimant"` // frames of a second process of the other half, and meetings with one of this half
 	Refusals       uint64 `json:"refusals"`        // by the other kernel
 
 	RefusedSettings []string `json:"refused_settings,omitempty"` // registers whose values the DNP half does not take from this half

@@ -211,6 +211,29 @@ func (l *Link) dial(ctx context.Context, r *remote) (_ *torus.Session, _ *net.TC
 	return s, conn, nil
 }
 
+// Knock makes a handshake with the peer although this end accepts, and begins no session. The peer of an accepting end does not
+// listen, so a peer that answers waits for a dialer too. verify judges its certificate; if that is accepted, the peer sees
+// the certificate of this end.
+func (l *Link) Knock(ctx context.Context, verify func(*x509.Certificate) error) error {
+	if l.blocked() {
+		return errBlocked
+	}
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	conn, err := l.connectFrom(ctx, 0, l.remote.Load().addr)
+	if err != nil {
+		return err
+	}
+	defer finish(conn, 0)
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	tc := tls.Client(conn, l.cfg.handshakeConfig(verify))
+	if err := tc.HandshakeContext(ctx); err != nil {
+		return fmt.Errorf("handshake with %s: %w", l.PeerAddr(), err)
+	}
+	return expect(tc, byteReady) // it waits until the peer has judged this end
+}
+
 func expect(c net.Conn, want byte) error {
 	var b [1]byte
 	if _, err := c.Read(b[:]); err != nil {

@@ -1,9 +1,13 @@
 package udplink
 
 import (
+	"crypto/x509"
 	"errors"
+	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestNoWarningWhilePeerMayStart: agents that start together refuse each other's first connections. That is no warning,
@@ -63,4 +67,44 @@ func TestNoWarningWhilePeerMayStart(t *testing.T) {
 			t.Error("no warning of a peer that does not listen any more")
 		}
 	})
+}
+
+// TestKnockFindsPeerThatAccepts: two ends that both wait for a handshake find each other's certificate by a knock, and get no session. A
+// peer that dials, as it should, refuses a knock.
+func TestKnockFindsPeerThatAccepts(t *testing.T) {
+	a, b := pairOf(t)
+	a.cfg.Dialer = false
+	seen := make(chan string, 1)
+	b.cfg.VerifyPeer = func(c *x509.Certificate) error {
+		select {
+		case seen <- c.Subject.CommonName:
+		default:
+		}
+		return errors.New("not the peer")
+	}
+	a.start()
+	b.start()
+	name := ""
+	err := a.link.Knock(t.Context(), func(c *x509.Certificate) error { name = c.Subject.CommonName; return nil })
+	if got := <-seen; err == nil || name != "b" || got != "a" {
+		t.Errorf("a saw %q, b saw %q, %v: want each other, and no session", name, got, err)
+	}
+	if err := a.link.Knock(t.Context(), only("a")); err == nil || !strings.Contains(err.Error(), `certificate of "b"`) {
+		t.Errorf("another certificate: %v", err)
+	}
+	if n := a.link.Stats().Handshakes + b.link.Stats().Handshakes; n != 0 {
+		t.Errorf("%d sessions", n)
+	}
+	a.link.SetFaults(LinkFaults{BlockOut: true})
+	if err := a.link.Knock(t.Context(), only("b")); !errors.Is(err, errBlocked) {
+		t.Errorf("blocked: %v", err)
+	}
+	c, d := pairOf(t)
+	c.start() // it dials
+	d.start()
+	d.untilNormal()
+	if err := d.link.Knock(t.Context(), only("a")); !errors.Is(err, unix.ECONNREFUSED) {
+		t.Errorf("a peer that dials: %v", err)
+	}
+	c.untilNormal()
 }

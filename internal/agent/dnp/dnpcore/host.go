@@ -112,10 +112,11 @@ func (m *Machine) reviewStale(now time.Time) {
 }
 
 // hostStatus returns what the neighbours learn about the host half. Over a silent window this half cannot tell a dead kernel from a
-// cut bus: then the word is not valid, and the host is not called dead. The neighbours take the supervisors' verdict.
+// cut bus, and over a claimed one it knows nothing: then the word is not valid, and the host is not called dead. The neighbours
+// take the supervisors' verdict.
 func (m *Machine) hostStatus() torus.Status {
 	w, dead := m.host, m.verdict == watchdog.Stale
-	if dead && m.ended == "" && m.window.State == watchdog.WindowSilent {
+	if dead && m.ended == "" && (m.window.State == watchdog.WindowSilent || m.window.Claimed()) {
 		w.Valid, dead = false, false
 	}
 	return torus.Status{Host: w.Encode(), HostDead: dead}

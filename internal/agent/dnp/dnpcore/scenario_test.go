@@ -549,6 +549,7 @@ func (w *world) do(args []string) {
 	case "window":
 		w.window.State = map[string]watchdog.WindowState{
 			"alive": watchdog.WindowAlive, "refused": watchdog.WindowRefused, "silent": watchdog.WindowSilent,
+			"claimed": watchdog.WindowClaimed,
 		}[args[1]]
 		w.window.Silence = 70 * time.Millisecond
 	case "dead-hosts":

@@ -31,6 +31,9 @@ func (w Window) Bus(node fault.NodeID, v watchdog.Verdict) (o fault.Observation,
 	return o, true
 }
 
+// Claimed reports whether another process of this half has the other half's place.
+func (w Window) Claimed() bool { return w.State == watchdog.WindowClaimed }
+
 // Ended reports whether the other half's kernel says that its process has ended.
 func (w Window) Ended() bool { return w.State == watchdog.WindowRefused }
 
@@ -45,10 +48,16 @@ type DeadHalf struct {
 	Words     uint32               // serial of its kernel's last words, which go with the report; 0: none
 }
 
-// State records in the ledger that the half is FAILED, and whether its process is known to have ended. The detail is the daemon's reason
+// State records in the ledger that the half is FAILED, or that it is UNKNOWN because another process has its place: such a mistake in
+// a configuration accuses no half. State also records whether its process is known to have ended. The detail is the daemon's reason
 // for giving the half up, else how the process ended, else Otherwise. A change of Ended alone is reported too, because the supervisors
 // wait longer for a process that may only be cut off. So are newer last words.
 func (d DeadHalf) State(now time.Time, l *Ledger, w Window) {
+	if w.Claimed() {
+		l.Because(now, fault.Observation{Node: d.Node, Component: d.Component, State: fault.Unknown, Kind: fault.KindWatchdog,
+			Detail: "the other end of the window claims to be this half"}, "claimed")
+		return
+	}
 	ended, why := d.Ended != "" || w.Ended(), ""
 	if ended {
 		why = "ended"

@@ -21,6 +21,7 @@ func TestBusIsStatedByWindow(t *testing.T) {
 		{watchdog.WindowRefused, watchdog.Stale, fault.Normal},
 		{watchdog.WindowSilent, watchdog.Alive, fault.Normal}, // this half was late itself
 		{watchdog.WindowSilent, watchdog.Stale, fault.Failed},
+		{watchdog.WindowClaimed, watchdog.Stale, fault.Normal}, // the kernel at the other end made a handshake
 	} {
 		o, known := Window{State: tc.state, Silence: time.Second}.Bus("n", tc.verdict)
 		if known != (tc.want != 0) || o.State != tc.want {

@@ -1,0 +1,131 @@
+package half
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+
+	"github.com/lofamo/lofamo/internal/pki"
+)
+
+// Pauses between the handshakes in which a DNP half looks for another one at the other end. They double while nothing answers.
+const (
+	knockMin = time.Second
+	knockMax = time.Minute
+)
+
+// aloneAfter is how long a DNP half waits for its host half's first session without a line in the log.
+const aloneAfter = 10 * time.Second
+
+// claimOver is how long no second process claims the other half's side before its claim has ended.
+const claimOver = 10 * time.Second
+
+// droppedEvery is the least time between two lines about dropped frames.
+const droppedEvery = time.Minute
+
+// verifyPeer accepts the certificate of the node's other half. One of this half is a claim to this half's place.
+func (w *Window) verifyPeer(cert *x509.Certificate) error {
+	c := w.common
+	err := pki.VerifyPeerIdentity(pki.NodeIdentity(c.Config.Cluster, c.Config.Node, c.Half.Other()))(cert)
+	if err != nil && w.own(cert) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.core.Claimed(time.Now())
+	}
+	return err
+}
+
+// own reports whether a certificate is one of this half.
+func (w *Window) own(cert *x509.Certificate) bool {
+	c := w.common
+	return pki.VerifyPeerIdentity(pki.NodeIdentity(c.Config.Cluster, c.Config.Node, c.Half))(cert) == nil
+}
+
+// knock makes handshakes while the DNP half hears no host half. Without them, two DNP halves at the ends of one window would wait
+// for each other, in silence.
+func (w *Window) knock(ctx context.Context) {
+	pause := knockMin
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		if !w.silent(time.Now()) {
+			pause = knockMin
+			continue
+		}
+		claimed := false
+		err := w.link.Knock(ctx, func(cert *x509.Certificate) error {
+			if claimed = w.own(cert); claimed {
+				return nil // so that the other end sees this end's certificate
+			}
+			return fmt.Errorf("want the dnp half of node %s", w.common.Config.Node)
+		})
+		if pause = min(2*pause, knockMax); claimed {
+			pause = knockMin
+			w.mu.Lock()
+			w.core.Claimed(time.Now())
+			w.mu.Unlock()
+		}
+		w.common.Log.Debug("look for another dnp half at the other end of the window", "claimed", claimed, "err", err)
+	}
+}
+
+func (w *Window) silent(now time.Time) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.core.Lost(now)
+}
+
+// denied returns why this process may have no right to its place. It runs under the mutex.
+func (w *Window) denied(now time.Time) error {
+	h := w.common.Half
+	if w.core.Denied(now) {
+		return fmt.Errorf("the other kernel already accepts another process of the %s half: stop one of them", h)
+	}
+	if s, _ := w.core.State(now); s == watchdog.WindowClaimed {
+		return fmt.Errorf("the other end, %s, claims to be the %s half as well: run the %s half there, with that half's keys",
+			w.link.PeerAddr(), h, h.Other())
+	}
+	return nil
+}
+
+// alone returns an error if this DNP half waits for its first session too long. It runs under the mutex.
+func (w *Window) alone(now time.Time) error {
+	if _, live := w.keys.Current(); live || w.common.Half != fault.HalfDNP || now.Sub(w.opened) < aloneAfter {
+		return nil
+	}
+	return fmt.Errorf("the host half at %s does not dial %s: it does not run, or its window.peer names another card with this node's keys",
+		w.link.PeerAddr(), w.link.LocalAddr())
+}
+
+// frameCounts counts dropped frames since the start.
+type frameCounts struct{ repeated, forged, oldSession, damaged, malformed uint64 }
+
+// frameCounts returns the present counts. It runs under the mutex.
+func (w *Window) frameCounts() frameCounts {
+	s := w.core.Stats()
+	return frameCounts{repeated: s.Replays, forged: w.bad[torus.BadMAC].Load(), oldSession: w.bad[torus.BadSession].Load(),
+		damaged: w.bad[torus.BadCRC].Load(), malformed: w.bad[torus.BadMalformed].Load() + s.Malformed}
+}
+
+// noteDropped logs dropped frames, at most once in droppedEvery. Frames of an old session alone are not worth a line: they follow each
+// restart. It runs under the mutex.
+func (w *Window) noteDropped(now time.Time) {
+	if !w.droppedAt.IsZero() && now.Sub(w.droppedAt) < droppedEvery {
+		return
+	}
+	is, was := w.frameCounts(), w.dropped
+	if was.oldSession = is.oldSession; is == was {
+		return
+	}
+	w.dropped, w.droppedAt = is, now
+	w.common.Log.Warn("window frames dropped, counted since the start", "forged", is.forged, "damaged", is.damaged, "malformed", is.malformed,
+		"old_session", is.oldSession, "repeated", is.repeated)
+}

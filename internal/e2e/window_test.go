@@ -320,17 +320,20 @@ func TestWindowOfTwoKernels(t *testing.T) {
 		tr.settled()
 		tr.spares("dnp", "link")
 	})
-	t.Run("host kernel panics", func(t *testing.T) {
-		tr := w.begin(t)
-		s := w.hostSide(t)
-		s.signal(t, syscall.SIGSTOP) // as silent as a dead kernel, which has sent its last words before
-		w.panics(t)
-		tr.hostDead(w)
-		tr.knowsPanic()
-		s.signal(t, syscall.SIGCONT)
-		tr.settled()
-		tr.spares("host")
-	})
+	t.Run("host kernel panics", w.hostPanics)
+}
+
+// hostPanics makes the host's side as silent as a kernel that has died, and sends the last words of that kernel.
+func (w *window) hostPanics(t *testing.T) {
+	tr := w.begin(t)
+	s := w.hostSide(t)
+	s.signal(t, syscall.SIGSTOP)
+	w.panics(t)
+	tr.hostDead(w)
+	tr.knowsPanic()
+	s.signal(t, syscall.SIGCONT)
+	tr.settled()
+	tr.spares("host")
 }
 
 // panicLine is the last line of a dying kernel.

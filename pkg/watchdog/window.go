@@ -15,7 +15,7 @@ const (
 	WindowAlive   WindowState = iota + 1 // the other half's process sends frames
 	WindowRefused                        // the other half's kernel refuses frames: it lives, and the process has ended
 	WindowSilent                         // no frame and no refusal: the kernel is dead, the process is stopped, or the path is cut
-	WindowClaimed                        // the process at the other end claims to be this half: that kernel lives, and the other half is not there
+	WindowClaimed                        // the other end claims to be this half: its kernel lives, and the other half is not there
 )
 
 // String returns alive, refused, silent or claimed.

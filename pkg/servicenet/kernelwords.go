@@ -115,7 +115,7 @@ func LastBootWords(b *lofamov1.LastBoot) string {
 	case lofamov1.BootEnd_BOOT_OOPS:
 		what = "a reset or power loss after a kernel oops" + after(": ", what)
 	case lofamov1.BootEnd_BOOT_LOCKUP:
-		what = "a reset or power loss after a processor locked up" + after(": ", what)
+		what = "a processor that locked up" + after(": ", what)
 	case lofamov1.BootEnd_BOOT_WATCHDOG:
 		what = "a reset by the watchdog" + after(" ", what)
 	case lofamov1.BootEnd_BOOT_ORDERLY:

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"hash/fnv"
-	"strings"
+	"regexp"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
@@ -16,7 +16,7 @@ type BootEnd uint8
 const (
 	BootPanic     BootEnd = iota + 1 // the kernel panicked
 	BootOops                         // the kernel reported an oops, and the boot did not end in order
-	BootLockup                       // a processor locked up, and the boot did not end in order
+	BootLockup                       // the kernel found that a processor had locked up, and the boot did not end in order
 	BootWatchdog                     // a hardware watchdog reset the machine
 	BootOrderly                      // a shutdown or reboot in order
 	BootPowerLoss                    // power loss, or a reset without a trace
@@ -72,6 +72,9 @@ type BootTraces struct {
 
 // ClassifyBoot returns how the former boot ended, without Boot. The kernel's own words count more than the order in which the
 // daemon ended, because a kernel may panic during a shutdown. An oops alone ends no boot, so a boot that ended in order is orderly.
+//
+// A hard lockup counts more than the watchdog that ended it: it is the cause. A soft lockup does not, because it may have passed long before.
+// A kernel that panics for a hard lockup ended by the lockup.
 func ClassifyBoot(t BootTraces) LastBoot {
 	var worst KernelDeath
 	for _, d := range t.Deaths {
@@ -80,8 +83,12 @@ func ClassifyBoot(t BootTraces) LastBoot {
 		}
 	}
 	switch {
+	case worst.End == BootPanic && worst.lockedHard():
+		return LastBoot{End: BootLockup, Detail: worst.Line}
 	case worst.End == BootPanic:
 		return LastBoot{End: BootPanic, Detail: worst.Line}
+	case t.Watchdog != "" && worst.lockedHard():
+		return LastBoot{End: BootLockup, Detail: worst.Line}
 	case t.Watchdog != "":
 		return LastBoot{End: BootWatchdog, Detail: CleanText(t.Watchdog)}
 	case t.Orderly && t.Down:
@@ -95,25 +102,35 @@ func ClassifyBoot(t BootTraces) LastBoot {
 }
 
 // graver reports whether d explains the end of a boot better than by; the zero KernelDeath explains nothing.
-func (d KernelDeath) graver(by KernelDeath) bool {
-	rank := [...]int{0: 0, BootOops: 1, BootLockup: 2, BootPanic: 3}
-	return rank[d.End] > rank[by.End]
+func (d KernelDeath) graver(by KernelDeath) bool { return d.rank() > by.rank() }
+
+func (d KernelDeath) rank() int {
+	switch {
+	case d.End == BootPanic:
+		return 4
+	case d.lockedHard():
+		return 3
+	}
+	return [...]int{0: 0, BootOops: 1, BootLockup: 2}[d.End]
 }
 
-// deaths are the beginnings of the kernel's lines about its own errors.
+// lockedHard reports whether the kernel says that a processor took no interrupts.
+func (d KernelDeath) lockedHard() bool { return hardLockup.MatchString(d.Line) }
+
+// hardLockup is the line about a hard lockup, and that of a panic for one (hardlockup_panic). Linux has changed the wording, and powerpc has
+// its own.
+var hardLockup = regexp.MustCompile(
+	`^(Kernel panic - not syncing: |(NMI )?watchdog: )?(CPU ?\d+:? )?((Watchdog |self-)?detected )?[Hh]ard LOCKUP\b`)
+
+// deaths are the kernel's lines about its own errors. The first that matches counts.
 var deaths = []struct {
-	begins string
-	end    BootEnd
+	line *regexp.Regexp
+	end  BootEnd
 }{
-	{"Kernel panic - not syncing", BootPanic},
-	{"NMI watchdog: Watchdog detected hard LOCKUP", BootLockup},
-	{"Watchdog detected hard LOCKUP", BootLockup},
-	{"watchdog: BUG: soft lockup", BootLockup},
-	{"Oops:", BootOops},
-	{"BUG:", BootOops},
-	{"general protection fault", BootOops},
-	{"kernel BUG at", BootOops},
-	{"Internal error:", BootOops}, // arm64
+	{regexp.MustCompile("^Kernel panic - not syncing"), BootPanic},
+	{hardLockup, BootLockup},
+	{regexp.MustCompile(`^((NMI )?watchdog: )?BUG: soft lockup\b`), BootLockup},
+	{regexp.MustCompile("^(Oops:|BUG:|general protection fault|kernel BUG at|Internal error:)"), BootOops}, // the last one on arm64
 }
 
 // ReadKernelLog returns the gravest error in a log of a kernel, which may hold anything. Of two that are equally grave, the first
@@ -123,14 +140,18 @@ func ReadKernelLog(log []byte) (KernelDeath, bool) {
 	var worst KernelDeath
 	for raw := range bytes.Lines(log) {
 		line := withoutLevel(raw)
-		text := string(withoutTime(line))
+		text := bytes.TrimSpace(withoutTime(line))
 		for _, d := range deaths {
-			if found := (KernelDeath{End: d.end}); strings.HasPrefix(text, d.begins) && found.graver(worst) {
+			if !d.line.Match(text) {
+				continue
+			}
+			if found := (KernelDeath{End: d.end, Line: CleanText(string(text))}); found.graver(worst) {
 				h := fnv.New64a()
 				_, _ = h.Write(line)
-				found.Line, found.Key = CleanText(strings.TrimSpace(text)), h.Sum64()
+				found.Key = h.Sum64()
 				worst = found
 			}
+			break
 		}
 	}
 	return worst, worst.End != 0

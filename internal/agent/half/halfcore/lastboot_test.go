@@ -44,13 +44,39 @@ func TestBootEndIsClassified(t *testing.T) {
 		},
 		"oops, then reboot": {BootTraces{Orderly: true, Down: true, Deaths: logs(oopsLog)}, LastBoot{End: BootOrderly}},
 		"watchdog":          {BootTraces{Watchdog: "watchdog0 (i6300ESB)"}, LastBoot{End: BootWatchdog, Detail: "watchdog0 (i6300ESB)"}},
-		"lockup before watchdog": {
-			BootTraces{Watchdog: "watchdog0", Deaths: logs("<0>[1.0] Watchdog detected hard LOCKUP on cpu 1\n")},
+		"hard lockup and watchdog": {
+			BootTraces{Watchdog: "watchdog0", Deaths: logs("<0>[1.0] watchdog: Watchdog detected hard LOCKUP on cpu 1\n")},
+			LastBoot{End: BootLockup, Detail: "watchdog: Watchdog detected hard LOCKUP on cpu 1"},
+		},
+		"soft lockup, which may have passed, and watchdog": {
+			BootTraces{Watchdog: "watchdog0", Deaths: logs("<0>[1.0] watchdog: BUG: soft lockup - CPU#0 stuck for 26s! [sh:1]\n")},
 			LastBoot{End: BootWatchdog, Detail: "watchdog0"},
+		},
+		"hard lockup after a soft one": {
+			BootTraces{Watchdog: "watchdog0", Deaths: logs("[1.0] watchdog: BUG: soft lockup - CPU#0 stuck for 26s! [sh:1]\n" +
+				"[9.0] NMI watchdog: Watchdog detected hard LOCKUP on cpu 0\n")},
+			LastBoot{End: BootLockup, Detail: "NMI watchdog: Watchdog detected hard LOCKUP on cpu 0"},
 		},
 		"hard lockup": {
 			BootTraces{Deaths: logs("<0>[1.0][    C1] NMI watchdog: Watchdog detected hard LOCKUP on cpu 1\n")},
 			LastBoot{End: BootLockup, Detail: "NMI watchdog: Watchdog detected hard LOCKUP on cpu 1"},
+		},
+		"hard lockup that passed": {
+			BootTraces{Orderly: true, Down: true, Deaths: logs("[1.0] watchdog: Watchdog detected hard LOCKUP on cpu 1\n")},
+			LastBoot{End: BootOrderly},
+		},
+		"panic for a hard lockup": {
+			BootTraces{Watchdog: "watchdog0", Deaths: logs("[1.0] NMI watchdog: Watchdog detected hard LOCKUP on cpu 0\n" +
+				"[1.1] Kernel panic - not syncing: Hard LOCKUP\n")},
+			LastBoot{End: BootLockup, Detail: "Kernel panic - not syncing: Hard LOCKUP"},
+		},
+		"panic for a hard lockup in the shutdown": {
+			BootTraces{Orderly: true, Down: true, Deaths: logs("[1.1] Kernel panic - not syncing: Hard LOCKUP\n")},
+			LastBoot{End: BootLockup, Detail: "Kernel panic - not syncing: Hard LOCKUP"},
+		},
+		"panic for a soft lockup": {
+			BootTraces{Deaths: logs("[1.1] Kernel panic - not syncing: softlockup: hung tasks\n")},
+			LastBoot{End: BootPanic, Detail: "Kernel panic - not syncing: softlockup: hung tasks"},
 		},
 		"garbage": {BootTraces{Deaths: logs("\x00\xff\xfe[[[[<<<", "")}, LastBoot{End: BootPowerLoss}},
 		"error quoted by a program": {
@@ -59,6 +85,32 @@ func TestBootEndIsClassified(t *testing.T) {
 	} {
 		if got := ClassifyBoot(tt.give); got != tt.want {
 			t.Errorf("%s: got %+v, want %+v", name, got, tt.want)
+		}
+	}
+}
+
+// TestKernelsOwnLineIsRecognized: the wording of lockups differs between versions of Linux, and between architectures.
+func TestKernelsOwnLineIsRecognized(t *testing.T) {
+	for line, want := range map[string]BootEnd{
+		"NMI watchdog: Watchdog detected hard LOCKUP on cpu 1":                         BootLockup, // kernel/watchdog_hld.c before Linux 6.5
+		"watchdog: Watchdog detected hard LOCKUP on cpu 1":                             BootLockup, // kernel/watchdog.c of Linux 6.12
+		"watchdog: CPU3: Watchdog detected hard LOCKUP on cpu 3":                       BootLockup, // kernel/watchdog.c after Linux 6.12
+		"watchdog: CPU 1 detected hard LOCKUP on other CPUs 0":                         BootLockup, // arch/powerpc/kernel/watchdog.c, as the next two
+		"watchdog: CPU 0 self-detected hard LOCKUP @ plpar_hcall_norets_notrace+0x1c0": BootLockup,
+		"watchdog: CPU 0 Hard LOCKUP":                                                  BootLockup,
+		"Watchdog detected hard LOCKUP on cpu 1":                                       BootLockup, // arch/sparc/kernel/nmi.c, as the next one
+		"Kernel panic - not syncing: Watchdog detected hard LOCKUP on cpu 1":           BootPanic,
+		"Kernel panic - not syncing: Hard LOCKUP":                                      BootPanic,  // it ends in a panic
+		"watchdog: BUG: soft lockup - CPU#0 stuck for 26s! [sh:1]":                     BootLockup, // kernel/watchdog.c
+		"NMI watchdog: BUG: soft lockup - CPU#0 stuck for 22s! [sh:1]":                 BootLockup, // Linux 3.10
+		"BUG: soft lockup - CPU#0 stuck for 22s! [sh:1]":                               BootLockup, // Linux 2.6
+		"BUG: kernel NULL pointer dereference, address: 0000000000000000":              BootOops,
+		"watchdog: CPU 1 became unstuck":                                               0,
+		"NMI watchdog: Enabled. Permanently consumes one hw-PMU counter.":              0,
+		"app: watchdog: Watchdog detected hard LOCKUP on cpu 1":                        0,
+	} {
+		if got, _ := ReadKernelLog([]byte("<0>[   12.345678] " + line + "\n")); got.End != want || want != 0 && got.Line != line {
+			t.Errorf("%s: got %+v, want %s", line, got, want)
 		}
 	}
 }

@@ -30,6 +30,7 @@ type responses struct {
 
 	w       *World
 	records map[string]response.Record // committed
+	head    head                       // of the newest commit
 	breaker response.Breaker
 	opened  time.Time // when the breaker did for the first time; zero: never
 
@@ -58,6 +59,7 @@ type answering struct {
 	engine *response.Engine
 	told   respond.KnownNodes
 	t      *term             // nil: it does not lead
+	head   head              // of the newest commit that it knows
 	queue  []response.Output // with records that are not committed yet, in order
 	busy   bool              // the first of them is with the store
 	wakes  uint64
@@ -99,7 +101,7 @@ func newAnswering(of *responses, r *replica) (*answering, error) {
 
 // lead begins a term with the committed records.
 func (a *answering) lead(t *term) {
-	a.t, a.queue, a.busy = t, nil, false
+	a.t, a.head, a.queue, a.busy = t, a.of.head, nil, false
 	led := response.Led{Token: t.rev}
 	for _, key := range slices.Sorted(maps.Keys(a.of.records)) {
 		led.Records = append(led.Records, a.of.records[key])
@@ -217,6 +219,7 @@ func (a *answering) next() {
 
 func (a *answering) attempt(t *term, out response.Output, backoff time.Duration) {
 	w, r := a.of.w, a.r
+	before, after := a.head, head{t.rev, a.head.batch + 1}
 	answered := false
 	r.deliver(attemptTime+backoff, func() {
 		if a.t == t && !answered {
@@ -228,8 +231,9 @@ func (a *answering) attempt(t *term, out response.Output, backoff time.Duration)
 		if !w.store.serves(r) || w.store.full {
 			return // it is tried again
 		}
-		stands := w.store.stands(t.rev)
-		if stands {
+		taken := a.of.head == after // by an earlier attempt without an answer
+		if !taken && w.store.stands(t.rev) && a.of.head == before {
+			a.of.head, taken = after, true
 			a.of.commit(out.Records)
 		}
 		r.deliver(w.between(serviceDelayMin, serviceDelayMax), func() {
@@ -237,11 +241,11 @@ func (a *answering) attempt(t *term, out response.Output, backoff time.Duration)
 				return
 			}
 			answered = true
-			if !stands {
+			if !taken {
 				r.loseLease()
 				return
 			}
-			a.busy, a.queue = false, a.queue[1:]
+			a.head, a.busy, a.queue = after, false, a.queue[1:]
 			for _, f := range out.Effects {
 				a.begin(t, f)
 			}

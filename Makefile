@@ -69,17 +69,22 @@ demo: build ## a 2x2x2 cluster here: kill a host half, see it named, heal it, st
 # Virtual machines without KVM, from Debian's kernel: hack/vm. They need qemu-system-x86, kmod, cpio, e2fsprogs, iproute2, gcc, make and
 # smartmontools (hack/setup-tests).
 VM := $(TOOLS)/vm
-.PHONY: vm vm-test vm-sensors vm-campaign
+.PHONY: vm vm-test vm-sensors vm-campaign vm-ring
 vm: ## the image of virtual machines in .tools/vm, and the programs that run in them: 1 minute
 	hack/vm/build $(VM)/image
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(VM)/bin/ ./cmd/lofamo-agent ./cmd/lofamo-supervisor ./cmd/lofamoctl
 vm-test: ## kernels of nodes panic, lose power and reboot, in virtual machines: 5 minutes at most
-	@hack/vm/able || { [ $$? = 1 ] && exit 0; exit 1; }; $(MAKE) --no-print-directory vm && hack/vm/test $(VM)/image $(VM)/bin
+	@hack/vm/able || { [ $$? = 1 ] && exit 0; exit 1; }; $(MAKE) --no-print-directory vm && \
+	  { timeout --kill-after=20 300 hack/vm/test $(VM)/image $(VM)/bin || \
+	    { code=$$?; [ $$code != 124 ] || echo "make vm-test: not within 300 s" >&2; exit $$code; }; }
 vm-sensors: ## real parts of a node fail in virtual machines, row by row of Table II: 5 minutes
 	@hack/vm/able || { [ $$? = 1 ] && exit 0; exit 1; }; $(MAKE) --no-print-directory vm && hack/vm/sensors $(VM)/image $(VM)/bin
 vm-campaign: ## random deaths of kernels in virtual machines against ground truth, ROUNDS of them (20): make vm-campaign ROUNDS=200 SEED=1
 	@hack/vm/able || { [ $$? = 1 ] && exit 0; exit 1; }; $(MAKE) --no-print-directory vm && cd bench && \
 	  go run ./cmd/lofamo-deaths -image $(VM)/image -bin $(VM)/bin -rounds $${ROUNDS:-20} -seed $${SEED:-0} $(CAMPAIGN_FLAGS)
+vm-ring: ## a ring of virtual machines on loopback for a person, until Ctrl-C: make vm-ring RING_FLAGS='-nodes 4 -cards'
+	@hack/vm/able || { [ $$? = 1 ] && exit 0; exit 1; }; $(MAKE) --no-print-directory vm && cd bench && \
+	  go run ./cmd/lofamo-deaths -play -image $(VM)/image -bin $(VM)/bin $(RING_FLAGS)
 
 .PHONY: newcomer
 newcomer: ## a fresh clone and the README's commands up to the map, timed

@@ -75,9 +75,13 @@ func (q *qmp) read() {
 	}
 }
 
-// do gives one command and waits for its answer.
-func (q *qmp) do(command string) error {
-	b, err := json.Marshal(map[string]string{"execute": command})
+// do gives one command, with at most one set of arguments, and waits for its answer.
+func (q *qmp) do(command string, arguments ...map[string]any) error {
+	request := map[string]any{"execute": command}
+	for _, a := range arguments {
+		request["arguments"] = a
+	}
+	b, err := json.Marshal(request)
 	if err != nil {
 		return err
 	}

@@ -87,34 +87,34 @@ type result struct {
 // evaluate reads the lines of a record.
 func evaluate(lines []Line) *result {
 	out := &result{ends: map[string]*End{}, rounds: map[string][]*Round{}, kinds: map[string]*tally{}, of: map[string]*[2]tally{}}
-	bounds, dies := map[string]time.Duration{}, map[string]bool{}
-	for _, k := range Kinds() {
-		out.kinds[k.Name] = &tally{}
-		dies[k.Name] = k.Dead && k.End != 0
+	begins, kinds := map[string]*Begin{}, map[string]Kind{}
+	for _, k := range slices.Concat(Kinds(false), Kinds(true)) {
+		out.kinds[k.Name], kinds[k.Name] = &tally{}, k
 	}
 	for _, l := range lines {
 		switch {
 		case l.Begin != nil:
 			out.begins = append(out.begins, l.Begin)
 			out.of[l.Begin.Campaign] = &[2]tally{}
-			bounds[l.Begin.Campaign] = l.Begin.Bound
+			begins[l.Begin.Campaign] = l.Begin
 		case l.Round != nil:
 			r := l.Round
 			out.rounds[r.Campaign] = append(out.rounds[r.Campaign], r)
 			to := []*tally{&out.controls, &out.all}
-			if dies[r.Kind] {
+			kind := kinds[r.Kind]
+			if kind.kills() {
 				to[0] = &out.deaths
 			}
 			if k := out.kinds[r.Kind]; k != nil {
 				to = append(to, k)
 			}
 			if c := out.of[r.Campaign]; c != nil {
-				if to = append(to, &c[0]); dies[r.Kind] {
+				if to = append(to, &c[0]); kind.kills() {
 					to = append(to, &c[1])
 				}
 			}
 			for _, t := range to {
-				t.add(r, bounds[r.Campaign])
+				t.add(r, begins[r.Campaign].bound(kind))
 			}
 		case l.End != nil:
 			e := l.End
@@ -127,6 +127,17 @@ func evaluate(lines []Line) *result {
 	return out
 }
 
+// bound returns the documented bound of the verdict of a kind.
+func (b *Begin) bound(k Kind) time.Duration {
+	switch {
+	case b == nil:
+		return 0
+	case b.Cards && k.Fails != "node":
+		return b.HalfBound
+	}
+	return b.Bound
+}
+
 func (r *Reports) add(o Reports) {
 	r.Kept, r.Accepted, r.Replaced, r.Cut = r.Kept+o.Kept, r.Accepted+o.Accepted, r.Replaced+o.Replaced, r.Cut+o.Cut
 	r.Lost, r.Doubled = append(r.Lost, o.Lost...), append(r.Doubled, o.Doubled...)
@@ -136,7 +147,7 @@ func (r *Reports) add(o Reports) {
 func Summary(lines []Line) string {
 	var b strings.Builder
 	r := evaluate(lines)
-	for _, k := range Kinds() {
+	for _, k := range slices.Concat(Kinds(false), Kinds(true)) {
 		if t := r.kinds[k.Name]; t.rounds > 0 {
 			fmt.Fprintf(&b, "  %-36s %3d rounds, named rightly %d, %d false verdicts, verdict median %s, p99 %s, max %s\n", k.Name, t.rounds,
 				t.right, t.falseVerdicts, short(trial.Quantile(t.verdicts, 0.5)), short(trial.Quantile(t.verdicts, 0.99)),
@@ -161,6 +172,9 @@ to twelve nodes with ` + "`CAMPAIGN_FLAGS=-nodes=12`" + `. Then it plays rounds.
 back. The campaign compares the fault map with the ground truth. It exits with 1 after a failed round and keeps the logs then. With
 ` + "`CAMPAIGN_FLAGS=-record`" + ` it adds its results to ` + "`internal/testing/deaths/testdata/deaths.jsonl`" + `
 and prints this page from that file.
+
+` + "`make vm-ring`" + ` starts the same machines for a person, and prints how to query the supervisor and how to reach the consoles.
+` + "`RING_FLAGS='-nodes 4 -cards'`" + ` chooses the number of nodes, and two kernels for each.
 
 The kinds of death:
 
@@ -188,11 +202,31 @@ In a third of the deaths the supervisor is paused first, so that reports wait on
 node's return. These rounds measure no verdict and no words.
 
 `)
+	one, two := divided(lines)
+	evaluate(one).summary(&b, one)
+	if len(two) > 0 {
+		evaluate(two).cards(&b)
+	}
 	r := evaluate(lines)
-	r.summary(&b, lines)
 	r.campaigns(&b)
 	r.failures(&b)
 	return b.Bytes()
+}
+
+// divided separates the campaigns on nodes with one kernel from those with two.
+func divided(lines []Line) (one, two []Line) {
+	cards := map[string]bool{}
+	for _, l := range lines {
+		if l.Begin != nil {
+			cards[l.Begin.Campaign] = l.Begin.Cards
+		}
+		if cards[l.campaign()] {
+			two = append(two, l)
+		} else {
+			one = append(one, l)
+		}
+	}
+	return one, two
 }
 
 // since returns the lines of campaigns that began after the end of the last one with a false verdict, and nil if none had one.
@@ -239,7 +273,7 @@ func (r *result) summary(b io.Writer, lines []Line) {
 	}
 	p("| end | rounds | failed | named rightly | false verdicts | verdict: median | p99 | max | beyond | last words: median | max | " +
 		"named: median | max | NORMAL: median | max |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")
-	for _, k := range Kinds() {
+	for _, k := range Kinds(false) {
 		t := r.kinds[k.Name]
 		p("| %s | %d | %d | %d of %d | %d | %s | %s | %s | %d | %s | %s | %s | %s | %s | %s |\n", k.Name, t.rounds, t.failed, t.right,
 			t.happened(), t.falseVerdicts, quantile(t.verdicts, 0.5), quantile(t.verdicts, 0.99), quantile(t.verdicts, 1), t.beyond,
@@ -261,8 +295,12 @@ func (r *result) campaigns(b io.Writer) {
 		if e == nil {
 			e = &End{Load: "the campaign was ended from outside"}
 		}
-		p("| %s | %d | %d | %s | %s, %s | %d | %d | %d | %d | %d | %s | %.2f | %d | %d | %s; %s |\n", c.Campaign, c.Seed,
-			cmp.Or(c.Nodes, LeastNodes), c.Commit, c.Preset, trial.Milliseconds(c.Bound), t[0].rounds, t[0].failed, t[1].happened(),
+		nodes := fmt.Sprint(cmp.Or(c.Nodes, LeastNodes))
+		if c.Cards {
+			nodes += ", two kernels each"
+		}
+		p("| %s | %d | %s | %s | %s, %s | %d | %d | %d | %d | %d | %s | %.2f | %d | %d | %s; %s |\n", c.Campaign, c.Seed,
+			nodes, c.Commit, c.Preset, trial.Milliseconds(c.Bound), t[0].rounds, t[0].failed, t[1].happened(),
 			t[1].right, t[0].falseVerdicts, e.Took, e.Machines.Hours(), e.Events, e.Sick, c.Load, e.Load)
 	}
 	p("\n")

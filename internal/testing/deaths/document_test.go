@@ -1,6 +1,7 @@
 package deaths
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -8,7 +9,7 @@ import (
 
 // TestDocumentShowsEveryFailure: wrong names, false verdicts, lost and doubled reports, and campaigns that ended early change the page.
 func TestDocumentShowsEveryFailure(t *testing.T) {
-	kind := Kinds()[0].Name
+	kind := Kinds(false)[0].Name
 	page := string(Document([]Line{
 		{Begin: &Begin{Campaign: "c", Seed: 7, Bound: time.Second, Machine: "2 cores", Conditions: "Busy."}},
 		{Round: &Round{Campaign: "c", Number: 1, Node: "n0-0-0", Kind: kind, Right: true, Verdict: 900 * time.Millisecond, Waited: 3,
@@ -33,7 +34,7 @@ func TestDocumentShowsEveryFailure(t *testing.T) {
 
 // TestDocumentCountsSinceLastFalseVerdict: campaigns that began before one with a false verdict ended do not count.
 func TestDocumentCountsSinceLastFalseVerdict(t *testing.T) {
-	kind, day := Kinds()[0].Name, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	kind, day := Kinds(false)[0].Name, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	campaign := func(name string, began time.Time, wrong ...string) []Line {
 		return []Line{{Begin: &Begin{Campaign: name, Began: began}}, {Round: &Round{Campaign: name, Kind: kind, Right: true, False: wrong}},
 			{End: &End{Campaign: name, Machines: time.Hour}}}
@@ -50,5 +51,33 @@ func TestDocumentCountsSinceLastFalseVerdict(t *testing.T) {
 		"failed rounds: 0."
 	if page := string(Document(lines)); !strings.Contains(page, want) {
 		t.Errorf("the page lacks %q:\n%s", want, page)
+	}
+}
+
+// TestDocumentShowsTwoKernelsApart: campaigns on nodes with two kernels have a table of their own, with the bound of each part, and change
+// nothing in the other one.
+func TestDocumentShowsTwoKernelsApart(t *testing.T) {
+	one, two := Kinds(false)[0].Name, Kinds(true)
+	host, node := two[0].Name, two[slices.IndexFunc(two, func(k Kind) bool { return k.Fails == "node" })].Name
+	round := func(campaign, kind string, verdict time.Duration, wrong ...string) Line {
+		return Line{Round: &Round{Campaign: campaign, Kind: kind, Right: true, Verdict: verdict, False: wrong, Failures: wrong}}
+	}
+	lines := []Line{{Begin: &Begin{Campaign: "one", Bound: time.Second}}, round("one", one, 1100*time.Millisecond)}
+	if page := string(Document(lines)); strings.Contains(page, "## Nodes with two kernels") {
+		t.Errorf("the page has nodes with two kernels, but there was no such campaign:\n%s", page)
+	}
+	begin := &Begin{Campaign: "two", Cards: true, Bound: time.Second, HalfBound: 2 * time.Second}
+	page := string(Document(append(lines, Line{Begin: begin},
+		round("two", host, 1900*time.Millisecond), round("two", host, 2100*time.Millisecond, "false FAILED: x"),
+		round("two", node, 1500*time.Millisecond), Line{End: &End{Campaign: "two", Machines: time.Hour}})))
+	for _, want := range []string{"**1 passed, 0 failed.** 1 kernels died",
+		"| " + one + " | 1 | 0 | 1 of 1 | 0 | 1100 ms | 1100 ms | 1100 ms | 1 |", "**2 passed, 1 failed.** Kernels died in 3 rounds, and in 3 of these",
+		"all was named rightly. False verdicts: 1. Virtual machines ran for 1.00",
+		"| " + host + " | 2 | 1 | 2 of 2 | 1 | 1900 ms | 2100 ms | 2100 ms | 2000 ms | 1 |",
+		"| " + node + " | 1 | 0 | 1 of 1 | 0 | 1500 ms | 1500 ms | 1500 ms | 1000 ms | 1 |",
+		"| two | 0 | 3, two kernels each |", "- two, round 0, " + host + " of : false FAILED: x\n"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %q:\n%s", want, page)
+		}
 	}
 }

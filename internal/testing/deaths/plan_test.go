@@ -14,38 +14,42 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/testing/trial"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 // TestPlanRepeatsAndCoversAllKinds: a seed gives the same rounds again, and every sequence of all kinds has each once.
 func TestPlanRepeatsAndCoversAllKinds(t *testing.T) {
-	a, b, other := plan(t, 3, ""), plan(t, 3, ""), plan(t, 4, "")
-	differs := false
-	for range 20 {
-		seen := map[string]bool{}
-		for range Kinds() {
-			s := a.Next()
-			if again := b.Next(); !reflect.DeepEqual(s, again) {
-				t.Fatalf("%+v and then %+v from one seed", s, again)
+	for _, cards := range []bool{false, true} {
+		a, b, other := plan(t, 3, cards, ""), plan(t, 3, cards, ""), plan(t, 4, cards, "")
+		differs := false
+		for range 20 {
+			seen := map[string]bool{}
+			for range Kinds(cards) {
+				s := a.Next()
+				if again := b.Next(); !reflect.DeepEqual(s, again) {
+					t.Fatalf("%+v and then %+v from one seed", s, again)
+				}
+				differs = !reflect.DeepEqual(s, other.Next()) || differs
+				seen[s.Kind.Name] = true
+				if s.Node < 0 || s.Node >= LeastNodes || s.Dark && (!s.Kind.kills() || s.Kind.End == 0) {
+					t.Errorf("%+v: want a node of the ring, and a paused supervisor only beside a dead kernel of a host", s)
+				}
 			}
-			differs = !reflect.DeepEqual(s, other.Next()) || differs
-			seen[s.Kind.Name] = true
-			if s.Node < 0 || s.Node >= LeastNodes || s.Dark && (!s.Kind.Dead || s.Kind.End == 0) {
-				t.Errorf("%+v: want a node of the ring, and a paused supervisor only beside a dead kernel", s)
+			if len(seen) != len(Kinds(cards)) {
+				t.Errorf("%d kinds of %d in a sequence", len(seen), len(Kinds(cards)))
 			}
 		}
-		if len(seen) != len(Kinds()) {
-			t.Errorf("%d kinds of %d in a sequence", len(seen), len(Kinds()))
+		if !differs {
+			t.Errorf("cards %t: another seed gives the same plan", cards)
 		}
-	}
-	if !differs {
-		t.Error("another seed gives the same plan")
 	}
 }
 
 // plan returns the plan of a seed, of kinds that match only.
-func plan(t *testing.T, seed uint64, only string) *Plan {
+func plan(t *testing.T, seed uint64, cards bool, only string) *Plan {
 	t.Helper()
-	p, err := NewPlan(seed, LeastNodes, regexp.MustCompile(only))
+	p, err := NewPlan(seed, LeastNodes, cards, regexp.MustCompile(only))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,21 +57,22 @@ func plan(t *testing.T, seed uint64, only string) *Plan {
 }
 
 func TestPlanOfSomeKinds(t *testing.T) {
-	p, seen := plan(t, 1, "^panic: "), map[string]bool{}
+	p, seen := plan(t, 1, false, "^panic: "), map[string]bool{}
 	for range 6 {
 		seen[p.Next().Kind.Name] = true
 	}
 	if want := map[string]bool{"panic: sysrq": true, "panic: null dereference": true, "panic: NMI": true}; !maps.Equal(seen, want) {
 		t.Errorf("a plan of panics has %v: want %v", seen, want)
 	}
-	if _, err := NewPlan(1, LeastNodes, regexp.MustCompile("earthquake")); err == nil || !strings.Contains(err.Error(), `"earthquake"`) {
+	_, err := NewPlan(1, LeastNodes, false, regexp.MustCompile("earthquake"))
+	if err == nil || !strings.Contains(err.Error(), `"earthquake"`) {
 		t.Errorf("a plan of no kind: %v: want an error with the expression", err)
 	}
 }
 
 // TestPlanKillsEveryNode: nodes of larger rings die too.
 func TestPlanKillsEveryNode(t *testing.T) {
-	p, err := NewPlan(1, MostNodes, nil)
+	p, err := NewPlan(1, MostNodes, false, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,8 +85,49 @@ func TestPlanKillsEveryNode(t *testing.T) {
 	}
 }
 
+// TestTruthOfTwoKernelsAccusesOnlyTheBrokenPart: of nodes with two kernels, the checker accepts FAILED only of the part that a round
+// breaks.
+func TestTruthOfTwoKernelsAccusesOnlyTheBrokenPart(t *testing.T) {
+	may := map[string][]string{
+		"host": {"n1-0-0 host"},
+		"dnp":  {"n1-0-0 dnp", "n1-0-0 dnp-core", "n1-0-0 link/X+", "n1-0-0 link/X-", "n0-0-0 link/X+", "n2-0-0 link/X-"},
+		"node": {"n1-0-0 node", "n1-0-0 host", "n1-0-0 dnp", "n1-0-0 dnp-core", "n1-0-0 link/X+", "n1-0-0 link/X-", "n0-0-0 link/X+",
+			"n2-0-0 link/X-"},
+		"bus": {"n1-0-0 bus"},
+		"":    {},
+	}
+	fails := map[string]bool{}
+	for _, k := range Kinds(true) {
+		fails[k.Fails] = true
+		truth := trial.NewTruth(grid.Dims{X: LeastNodes, Y: 1, Z: 1}, false)
+		if f, ok := k.fault(1); ok {
+			truth.Begin(f)
+		}
+		for i := range LeastNodes {
+			for _, component := range []string{"node", "host", "dnp", "dnp-core", "bus", "link/X+", "link/X-", "service-network", "memory"} {
+				part := nodeID(i) + " " + component
+				if got, want := truth.MayFail(nodeID(i), component), slices.Contains(may[k.Fails], part); got != want {
+					t.Errorf("%s: %s may be FAILED: %t, want %t", k.Name, part, got, want)
+				}
+			}
+		}
+		if k.kills() != (k.Fails != "" && k.Fails != "bus" && !strings.HasPrefix(k.Name, "control: ")) {
+			t.Errorf("%s: a kernel dies: %t", k.Name, k.kills())
+		}
+		if k.Fails != "" && k.cause() == lofamov1.Cause_CAUSE_UNSPECIFIED {
+			t.Errorf("%s: no cause", k.Name)
+		}
+		if k.on == onCard && (k.End != 0 || k.Words) {
+			t.Errorf("%s: want no end of a boot and no last words: the host lives", k.Name)
+		}
+	}
+	if len(fails) != len(may) {
+		t.Errorf("kinds break %v: want each of %v", fails, may)
+	}
+}
+
 func TestOnlyTheRightNameCounts(t *testing.T) {
-	sysrq := Kinds()[0]
+	sysrq := Kinds(false)[0]
 	for _, tc := range []struct {
 		end    lofamov1.BootEnd
 		detail string
@@ -101,33 +147,33 @@ func TestOnlyTheRightNameCounts(t *testing.T) {
 // TestReportsAreBalanced: of the reports that nodes kept, those that the supervisor did not commit are lost, unless they were younger than
 // the spool's delay when the node died.
 func TestReportsAreBalanced(t *testing.T) {
-	r := newReports(t.TempDir(), LeastNodes)
-	kept := func(i int, id string) {
-		r.agent(i, fmt.Appendf(nil, `{"level":"DEBUG","msg":"reports kept","reports":["%s"]}`+"\r\n", id))
+	r := newReports(t.TempDir(), "n0", "n1", "n2")
+	kept := func(machine, id string) {
+		r.agent(machine, fmt.Appendf(nil, `{"level":"DEBUG","msg":"reports kept","reports":["%s"]}`+"\r\n", id))
 	}
-	r.agent(0, []byte("half started\n"))
-	r.agent(0, []byte(`{"msg":"reports kept","reports":["cut off`))
-	kept(0, "n0-0-0/host@1#1")
-	kept(0, "n0-0-0/host@1#2")
-	kept(1, "n1-0-0/host@1#1")
-	kept(1, "n1-0-0/host@1#2")
-	kept(2, "n2-0-0/host@1#1")
-	r.agent(2, []byte(`{"msg":"reports replaced","reports":["n2-0-0/host@1#1"]}`))
+	r.agent("n0", []byte("half started\n"))
+	r.agent("n0", []byte(`{"msg":"reports kept","reports":["cut off`))
+	kept("n0", "n0-0-0/host@1#1")
+	kept("n0", "n0-0-0/host@1#2")
+	kept("n1", "n1-0-0/host@1#1")
+	kept("n1", "n1-0-0/host@1#2")
+	kept("n2", "n2-0-0/host@1#1")
+	r.agent("n2", []byte(`{"msg":"reports replaced","reports":["n2-0-0/host@1#1"]}`))
 	for _, id := range []string{"n0-0-0/host@1#1", "n1-0-0/host@1#1", "n1-0-0/host@1#1"} {
 		r.supervisor(fmt.Appendf(nil, `{"msg":"report taken","term":1,"report":"%s","content":"c"}`, id))
 		r.supervisor(fmt.Appendf(nil, `{"msg":"reports committed","term":1,"reports":["%s"]}`, id))
 	}
-	r.dies(0, time.Now().Add(2*notOnDisk))
-	r.dies(1, time.Now().Add(notOnDisk/2))
+	r.dies("n0", time.Now().Add(2*notOnDisk))
+	r.dies("n1", time.Now().Add(notOnDisk/2))
 	got, err := r.count()
 	want := Reports{Kept: 5, Accepted: 2, Replaced: 1, Cut: 1, Lost: []string{"n0-0-0/host@1#2"},
 		Doubled: []string{"n1-0-0/host@1#1, 2 times"},
-		waiting: []int{1, 0, 0}}
+		waiting: map[string]int{"n0": 1}}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v: want %+v", got, err, want)
 	}
-	if seen := r.more.since(0); len(seen) != 5 || seen[4].of != 2 {
-		t.Errorf("%d notices of kept reports, want 5 and the last of node 2", len(seen))
+	if seen := r.more.since(0); len(seen) != 5 || seen[4].of != "n2" {
+		t.Errorf("%d notices of kept reports, want 5 and the last of n2", len(seen))
 	}
 }
 

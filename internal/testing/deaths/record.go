@@ -38,7 +38,9 @@ type Begin struct {
 	Load       string        `json:"load"` // averages of this machine
 	Began      time.Time     `json:"began"`
 	Preset     string        `json:"preset"`
-	Bound      time.Duration `json:"bound"` // documented, from a node's death to the verdict
+	Bound      time.Duration `json:"bound"`               // documented, from a node's death to the verdict
+	Cards      bool          `json:"cards,omitempty"`     // the nodes have two kernels
+	HalfBound  time.Duration `json:"halfBound,omitempty"` // of two kernels: from the death of one, or the cut between them, to the verdict
 	Conditions string        `json:"conditions"`
 }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,16 +23,17 @@ type reports struct {
 	dir string
 
 	mu   sync.Mutex
-	kept []map[string]time.Time // when each report entered the node's log
-	died [][]time.Time
-	more *feed[int] // the node that kept another report
-	err  error      // of a file
+	kept map[string]map[string]time.Time // by machine: when each report entered its log
+	died map[string][]time.Time
+	more *feed[string] // the machine that kept another report
+	err  error         // of a file
 }
 
-func newReports(dir string, nodes int) *reports {
-	r := &reports{dir: dir, kept: make([]map[string]time.Time, nodes), died: make([][]time.Time, nodes), more: newFeed[int]()}
-	for i := range r.kept {
-		r.kept[i] = map[string]time.Time{}
+// newReports collects from the logs of these machines and of the supervisor's.
+func newReports(dir string, machines ...string) *reports {
+	r := &reports{dir: dir, kept: map[string]map[string]time.Time{}, died: map[string][]time.Time{}, more: newFeed[string]()}
+	for _, m := range machines {
+		r.kept[m] = map[string]time.Time{}
 	}
 	return r
 }
@@ -59,21 +59,21 @@ func (r *reports) add(name string, line []byte) bool {
 
 func (r *reports) path(name string) string { return filepath.Join(r.dir, name+".reports") }
 
-// agent takes a line of a node's log.
-func (r *reports) agent(i int, line []byte) {
+// agent takes a line of the log of a node's machine.
+func (r *reports) agent(machine string, line []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var l struct {
 		Msg     string
 		Reports []string
 	}
-	if !r.add(fmt.Sprintf("n%d", i), line) || json.Unmarshal(line, &l) != nil || l.Msg != account.Kept {
+	if !r.add(machine, line) || json.Unmarshal(line, &l) != nil || l.Msg != account.Kept {
 		return
 	}
 	for _, id := range l.Reports {
-		r.kept[i][id] = time.Now()
+		r.kept[machine][id] = time.Now()
 	}
-	r.more.add(i)
+	r.more.add(machine)
 }
 
 // supervisor takes a line of the supervisor's log.
@@ -83,22 +83,22 @@ func (r *reports) supervisor(line []byte) {
 	r.add("s1", line)
 }
 
-// dies records the death of a node's kernel.
-func (r *reports) dies(i int, at time.Time) {
+// dies records the death of a machine's kernel.
+func (r *reports) dies(machine string, at time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.died[i] = append(r.died[i], at)
+	r.died[machine] = append(r.died[machine], at)
 }
 
 // Reports are the counts of an account.
 type Reports struct {
-	Kept     int      `json:"kept"`
-	Accepted int      `json:"accepted"` // committed at the supervisor, each counted once
-	Replaced int      `json:"replaced"` // others stand for them
-	Cut      int      `json:"cut"`      // kept in the last second before a death, and not yet on disk
-	Lost     []string `json:"lost,omitempty"`
-	Doubled  []string `json:"doubled,omitempty"`
-	waiting  []int    // by node
+	Kept     int            `json:"kept"`
+	Accepted int            `json:"accepted"` // committed at the supervisor, each counted once
+	Replaced int            `json:"replaced"` // others stand for them
+	Cut      int            `json:"cut"`      // kept in the last second before a death, and not yet on disk
+	Lost     []string       `json:"lost,omitempty"`
+	Doubled  []string       `json:"doubled,omitempty"`
+	waiting  map[string]int // by machine
 }
 
 // count reads the account up to now. Reports in transit count as lost until they arrive.
@@ -109,33 +109,33 @@ func (r *reports) count() (out Reports, err error) {
 	if err := errors.Join(r.err, audit.Read(r.path("s1"))); err != nil {
 		return out, err
 	}
-	for i := range r.kept {
-		if err := account.ReadKept(r.path(fmt.Sprintf("n%d", i)), kept); err != nil {
+	for m := range r.kept {
+		if err := account.ReadKept(r.path(m), kept); err != nil {
 			return out, err
 		}
 	}
 	accepted := audit.Accepted()
 	lost, doubled, replaced := account.Balance(kept, accepted)
-	out = Reports{Kept: len(kept), Accepted: len(accepted), Replaced: replaced, Doubled: doubled, waiting: make([]int, len(r.kept))}
+	out = Reports{Kept: len(kept), Accepted: len(accepted), Replaced: replaced, Doubled: doubled, waiting: map[string]int{}}
 	for _, id := range lost {
-		i := r.owner(id)
-		if slices.ContainsFunc(r.died[i], func(d time.Time) bool { at := r.kept[i][id]; return at.Before(d) && d.Sub(at) < notOnDisk }) {
+		m := r.owner(id)
+		if slices.ContainsFunc(r.died[m], func(d time.Time) bool { at := r.kept[m][id]; return at.Before(d) && d.Sub(at) < notOnDisk }) {
 			out.Cut++
 			continue
 		}
-		out.waiting[i]++
+		out.waiting[m]++
 		out.Lost = append(out.Lost, id)
 	}
 	slices.Sort(out.Lost)
 	return out, nil
 }
 
-// owner returns the node whose log has the report.
-func (r *reports) owner(id string) int {
-	for i := range r.kept {
-		if _, ok := r.kept[i][id]; ok {
-			return i
+// owner returns the machine whose log has the report.
+func (r *reports) owner(id string) string {
+	for m := range r.kept {
+		if _, ok := r.kept[m][id]; ok {
+			return m
 		}
 	}
-	return 0
+	return ""
 }

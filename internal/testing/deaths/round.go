@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -16,15 +17,21 @@ type player struct {
 	*campaign
 	step  Step
 	round *Round
-	node  *guest
-	mark  int       // of the events
-	boots int       // mark of the console
-	died  time.Time // when the kernel or the agent died
+	node  *guest         // with the host half
+	mark  int            // of the events
+	boots map[*guest]int // marks of the consoles
+	died  time.Time      // when the kernels or the agent died, or the window was cut
 }
 
-// play lets the node die and waits until its machine has booted again and the supervisor has named it.
+// dying returns the machines that the round concerns.
+func (p *player) dying() []*guest { return p.ring.of(p.step.Node, p.step.Kind.on) }
+
+// play lets the node or a part of it die, and waits until its machines have booted again.
 func (p *player) play(ctx context.Context) error {
-	p.boots = p.node.console.mark()
+	p.boots = map[*guest]int{}
+	for _, m := range p.ring.of(p.step.Node, onBoth) {
+		p.boots[m] = m.console.mark()
+	}
 	if p.step.Dark {
 		if err := p.darken(ctx); err != nil {
 			return err
@@ -33,10 +40,12 @@ func (p *player) play(ctx context.Context) error {
 	if err := p.die(ctx); err != nil {
 		return err
 	}
-	if p.step.Kind.End != 0 {
-		p.ring.reports.dies(p.step.Node, p.died)
+	if p.step.Kind.ends() {
+		for _, m := range p.dying() {
+			p.ring.reports.dies(m.name, p.died)
+		}
 	}
-	if p.step.Kind.Dead && !p.step.Dark {
+	if p.step.Kind.Fails != "" && !p.step.Dark {
 		if err := p.verdict(ctx); err != nil {
 			return err
 		}
@@ -52,7 +61,7 @@ func (p *player) darken(ctx context.Context) error {
 		return err
 	}
 	if _, err := reports.more.wait(ctx, mark, verdictBound, "a report of "+p.round.Node+" without a supervisor",
-		func(i int) bool { return i == p.step.Node }); err != nil {
+		func(machine string) bool { return machine == p.node.name }); err != nil {
 		return err
 	}
 	// The machine's own clock measures the time after which a report is on its disk.
@@ -64,15 +73,45 @@ func (p *player) darken(ctx context.Context) error {
 	return err
 }
 
-// die brings the death about and notes its time.
+// die brings the death about, on all machines of the round at once, and notes its time: that of the last one.
 func (p *player) die(ctx context.Context) error {
 	p.died = time.Now()
-	n, console, events := p.node, p.node.console.mark(), p.node.events.mark()
-	panics := func(err error) error {
-		if err != nil {
-			return err
+	if p.step.Kind.cuts() {
+		return p.cutWindow(ctx, true)
+	}
+	machines := p.dying()
+	ends, errs := make([]end, len(machines)), make([]error, len(machines))
+	var all sync.WaitGroup
+	for i, m := range machines {
+		all.Go(func() { ends[i], errs[i] = p.end(ctx, m) })
+	}
+	all.Wait()
+	for _, e := range ends {
+		if e.at.After(p.died) {
+			p.died = e.at
 		}
-		return p.panicsOrHangs(ctx, console, events)
+		if e.hung {
+			p.round.Hung = true
+			p.step.Kind.End, p.step.Kind.Detail, p.step.Kind.Words = lofamov1.BootEnd_BOOT_WATCHDOG, "watchdog0", false
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// end is the end of a kernel, or of an agent.
+type end struct {
+	at   time.Time // zero: when it was asked for
+	hung bool      // the kernel hung instead of panicking, and the watchdog reset the machine
+}
+
+// end brings a machine's end about.
+func (p *player) end(ctx context.Context, n *guest) (end, error) {
+	console, events := n.console.mark(), n.events.mark()
+	panics := func(err error) (end, error) {
+		if err != nil {
+			return end{}, err
+		}
+		return panicsOrHangs(ctx, n, console, events)
 	}
 	switch p.step.Kind.how {
 	case bySysrq:
@@ -83,108 +122,133 @@ func (p *player) die(ctx context.Context) error {
 		return panics(n.qmp.do("inject-nmi"))
 	case bySoftLockup:
 		if err := n.typeIn("echo 1 >/proc/sys/kernel/softlockup_panic; echo 2 >/proc/sys/kernel/watchdog_thresh; say armed"); err != nil {
-			return err
+			return end{}, err
 		}
 		if _, err := n.await(ctx, console, verdictBound, "^VM .* armed"); err != nil {
-			return err
+			return end{}, err
 		}
 		began := time.Now() // the panic comes later
-		err := panics(debug(ctx, n.path(".gdb"), spin(true)))
-		p.died = began
-		return err
+		e, err := panics(debug(ctx, n.path(".gdb"), spin(true)))
+		e.at = began
+		return e, err
 	case byHardLockup:
-		return debug(ctx, n.path(".gdb"), spin(false))
+		return end{}, debug(ctx, n.path(".gdb"), spin(false))
 	case byHungAgent:
 		err := n.typeIn("kill -STOP $agent")
 		if err == nil {
 			err = n.reset(ctx, events)
 		}
-		p.died = time.Now()
-		return err
+		return end{at: time.Now()}, err
 	case byPowerCut:
 		n.cut()
-		return nil
+		return end{}, nil
 	case byReset:
-		return n.qmp.do("system_reset")
+		return end{}, n.qmp.do("system_reset")
 	case byReboot:
-		return n.typeIn("down reboot")
+		return end{}, n.typeIn("down reboot")
 	case byPowerOff:
-		return n.powerOff()
+		return end{}, n.powerOff()
 	case byKilledHalves:
-		return n.typeIn("killall -9 lofamo-agent; say agent killed")
+		return end{}, n.typeIn("killall -9 lofamo-agent; say agent killed")
+	case byPulledCable, byLostPackets: // no machine ends
 	}
-	return fmt.Errorf("no way to die: %d", p.step.Kind.how)
+	return end{}, fmt.Errorf("no way to die: %d", p.step.Kind.how)
 }
 
 // panicsOrHangs waits until the kernel prints that it panics, or until the hardware watchdog resets the machine. A kernel that holds a lock
 // that printing needs hangs instead of panicking. Then the campaign expects the node to name the watchdog as the cause.
-func (p *player) panicsOrHangs(ctx context.Context, console, events int) error {
+func panicsOrHangs(ctx context.Context, n *guest, console, events int) (end, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	began, hung := time.Now(), make(chan error, 1)
 	go func() {
-		err := p.node.reset(ctx, events)
+		err := n.reset(ctx, events)
 		if err == nil {
 			cancel() // ends the wait for the panic
 		}
 		hung <- err
 	}()
-	at, err := p.node.await(ctx, console, dyingBound, "Kernel panic - not syncing")
+	at, err := n.await(ctx, console, dyingBound, "Kernel panic - not syncing")
 	if err == nil {
-		p.died = at.at
-		return nil
+		return end{at: at.at}, nil
 	}
 	if <-hung != nil {
-		return err
+		return end{}, err
 	}
-	p.died, p.round.Hung = began, true
-	p.step.Kind.End, p.step.Kind.Detail, p.step.Kind.Words = lofamov1.BootEnd_BOOT_WATCHDOG, "watchdog0", false
+	return end{began, true}, nil
+}
+
+// verdict waits until the component that the round breaks is FAILED, and the map names the cause of the node's state.
+func (p *player) verdict(ctx context.Context) error {
+	k, state := p.step.Kind, lofamov1.State_SICK
+	if k.Fails == "node" {
+		state = lofamov1.State_FAILED
+	}
+	changed := func(component string, to lofamov1.State, cause lofamov1.Cause) func(*lofamov1.Event) bool {
+		return func(e *lofamov1.Event) bool {
+			return e.GetKind() == lofamov1.EventKind_COMPONENT_CHANGED && e.GetNode() == p.round.Node && e.GetComponent() == component &&
+				e.GetTo() == to && e.GetCause() == cause
+		}
+	}
+	for _, want := range []struct {
+		component string
+		state     lofamov1.State
+	}{{k.Fails, lofamov1.State_FAILED}, {"node", state}} {
+		seen, err := p.events.wait(ctx, p.mark, verdictBound, fmt.Sprintf("%s %s is %s by cause %s", p.round.Node, want.component, want.state,
+			k.cause()), changed(want.component, want.state, k.cause()))
+		if err != nil {
+			return err
+		}
+		p.round.Verdict = max(p.round.Verdict, seen.at.Sub(p.died))
+	}
 	return nil
 }
 
-// verdict waits until the node is FAILED.
-func (p *player) verdict(ctx context.Context) error {
-	seen, err := p.events.wait(ctx, p.mark, verdictBound, p.round.Node+" is FAILED", func(e *lofamov1.Event) bool {
-		return e.GetKind() == lofamov1.EventKind_COMPONENT_CHANGED && e.GetNode() == p.round.Node && e.GetComponent() == "node" &&
-			e.GetTo() == lofamov1.State_FAILED
-	})
-	if err == nil {
-		p.round.Verdict = seen.at.Sub(p.died)
-	}
-	return err
-}
-
-// returns waits until the node's agent runs again, and lets the supervisor go on.
+// returns waits until the node's agents run again, and lets the supervisor go on.
 func (p *player) returns(ctx context.Context) error {
-	switch p.step.Kind.how {
-	case byPowerCut, byPowerOff:
-		if err := p.node.start(ctx); err != nil {
+	if p.step.Kind.cuts() {
+		// False verdicts have some time to appear: the checker finds them.
+		select {
+		case <-ctx.Done():
+		case <-time.After(cutHold):
+		}
+		return p.cutWindow(ctx, false)
+	}
+	for _, m := range p.dying() {
+		var err error
+		switch p.step.Kind.how {
+		case byPowerCut, byPowerOff:
+			err = m.start(ctx)
+		case byKilledHalves:
+			err = m.typeIn("start")
+		default: // the machine boots by itself
+		}
+		if err != nil {
 			return err
 		}
-	case byKilledHalves:
-		if err := p.node.typeIn("start"); err != nil {
-			return err
-		}
-	default: // the machine boots by itself
 	}
 	if p.step.Kind.Words {
 		if err := p.words(ctx); err != nil {
 			return err
 		}
 	}
-	_, err := p.node.await(ctx, p.boots, bootBound, "^VM .* agent started")
-	if p.step.Dark {
-		counts, cerr := p.ring.reports.count()
-		p.round.Waited = counts.waiting[p.step.Node]
-		err = errors.Join(err, cerr)
+	var errs []error
+	for _, m := range p.dying() {
+		_, err := m.await(ctx, p.boots[m], bootBound, "^VM .* agent started")
+		errs = append(errs, err)
 	}
-	return err
+	if p.step.Dark {
+		counts, err := p.ring.reports.count()
+		p.round.Waited = counts.waiting[p.node.name]
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // words waits for the kernel's last words. With a paused supervisor they come later, or not at all: the receiver keeps them, but the
 // next boot of the machine ends them.
 func (p *player) words(ctx context.Context) error {
-	panicked, err := p.node.await(ctx, p.boots, dyingBound, "Kernel panic - not syncing")
+	panicked, err := p.node.await(ctx, p.boots[p.node], dyingBound, "Kernel panic - not syncing")
 	if err != nil || p.step.Dark {
 		return err
 	}
@@ -228,7 +292,7 @@ func (p *player) lastBoot(ctx context.Context) error {
 	if p.step.Kind.End == 0 {
 		p.round.Right = events == 0
 		if events > 0 {
-			return fmt.Errorf("%d ends of a boot, and the kernel lives", events)
+			return fmt.Errorf("%d ends of a boot: want none", events)
 		}
 		return nil
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -27,6 +28,7 @@ type Options struct {
 	Dir        string // existing folder for disks and logs
 	Seed       uint64
 	Nodes      int            // of the ring, LeastNodes to MostNodes
+	Cards      bool           // each node has two kernels, in two machines
 	Only       *regexp.Regexp // kinds of death by name; nil: all
 	Rounds     int            // end after so many
 	Duration   time.Duration  // begin no round after this time; 0: no limit
@@ -70,14 +72,17 @@ func Run(ctx context.Context, o Options) (passed, failed int, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
+	var bound time.Duration
+	if o.Cards {
+		bound = halfBound(periods)
+	}
 	began := time.Now()
 	c := &campaign{o: o, id: fmt.Sprintf("%s-%d", began.UTC().Format("20060102T150405"), o.Seed), events: newFeed[*lofamov1.Event](),
 		failed: map[string]bool{},
 		truth:  trial.NewTruth(grid.Dims{X: o.Nodes, Y: 1, Z: 1}, false)}
 	if err := o.Record(Line{Begin: &Begin{Campaign: c.id, Seed: o.Seed, Nodes: o.Nodes, Commit: machine.SourceCommit(),
 		Machine: machine.Describe(), Load: machine.LoadAverages(), Began: began.UTC().Truncate(time.Second),
-		Preset: preset, Bound: periods.NodeBound(),
-		Conditions: o.Conditions}}); err != nil {
+		Preset: preset, Bound: periods.NodeBound(), Cards: o.Cards, HalfBound: bound, Conditions: o.Conditions}}); err != nil {
 		return 0, 0, err
 	}
 	log, err := os.Create(filepath.Join(o.Dir, "events"))
@@ -113,7 +118,7 @@ func interrupted(ctx context.Context, err error) error {
 
 // play waits for the ring and plays the rounds.
 func (c *campaign) play(ctx context.Context, began time.Time) (passed, failed int, err error) {
-	plan, err := NewPlan(c.o.Seed, c.o.Nodes, c.o.Only)
+	plan, err := NewPlan(c.o.Seed, c.o.Nodes, c.o.Cards, c.o.Only)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -174,7 +179,7 @@ func (c *campaign) begin(ctx context.Context) error {
 	began := time.Now()
 	for {
 		list, err := c.nodes(ctx)
-		if err == nil && len(list.GetNodes()) == c.o.Nodes && healthy(list.GetNodes()) {
+		if err == nil && len(list.GetNodes()) == c.o.Nodes && healthy(list.GetNodes()) && c.kernels(list.GetNodes()) {
 			c.checker = trial.NewChecker(c.truth, list.GetNodes(), list.GetRevision())
 			_, _ = fmt.Fprintf(c.o.Out, "all nodes NORMAL %s after the start\n", short(time.Since(began)))
 			return nil
@@ -193,16 +198,25 @@ func (c *campaign) nodes(ctx context.Context) (*lofamov1.ListNodesResponse, erro
 	return c.ring.client.AllNodes(ctx, &lofamov1.ListNodesRequest{}, 0)
 }
 
-// healthy reports whether all nodes, their halves and their links are NORMAL.
+// kernels reports whether each node has as many kernels as the campaign wants.
+func (c *campaign) kernels(list []*lofamov1.Node) bool {
+	platform := lofamov1.Platform_SHARED_KERNEL
+	if c.o.Cards {
+		platform = lofamov1.Platform_DPU
+	}
+	return !slices.ContainsFunc(list, func(n *lofamov1.Node) bool { return n.GetPlatform() != platform })
+}
+
+// healthy reports whether all nodes, their halves, and their links and windows are NORMAL.
 func healthy(list []*lofamov1.Node) bool {
 	for _, n := range list {
 		if n.GetState() != lofamov1.State_NORMAL {
 			return false
 		}
 		for _, part := range n.GetComponents() {
-			link := strings.HasPrefix(part.GetName(), "link/") && part.GetState() != lofamov1.State_ABSENT
-			if (link || part.GetName() == "host" || part.GetName() == "dnp" || part.GetName() == "service-network") &&
-				part.GetState() != lofamov1.State_NORMAL {
+			counts := slices.Contains([]string{"host", "dnp", "bus", "service-network"}, part.GetName()) ||
+				strings.HasPrefix(part.GetName(), "link/") && part.GetState() != lofamov1.State_ABSENT
+			if counts && part.GetState() != lofamov1.State_NORMAL {
 				return false
 			}
 		}
@@ -249,8 +263,8 @@ func (c *campaign) round(ctx context.Context, s Step, r *Round) {
 		return err != nil
 	}
 	p := &player{campaign: c, step: s, round: r, node: c.ring.nodes[s.Node], mark: c.events.mark()}
-	if s.Kind.Dead {
-		c.know(func(t *trial.Truth) { t.Begin(trial.Fault{At: grid.Coord{X: s.Node}, Kind: "kill-node"}) })
+	if f, ok := s.Kind.fault(s.Node); ok {
+		c.know(func(t *trial.Truth) { t.Begin(f) })
 	}
 	err := p.play(ctx)
 	fail(err)
@@ -284,16 +298,22 @@ func (c *campaign) round(ctx context.Context, s Step, r *Round) {
 // heal brings a node back after a failed round, whatever its state, and waits until everything is NORMAL.
 func (c *campaign) heal(ctx context.Context, i int) error {
 	c.know(func(t *trial.Truth) { t.Begin(trial.Fault{At: grid.Coord{X: i}, Kind: "kill-node"}) })
-	n := c.ring.nodes[i]
-	mark := n.console.mark()
-	n.cut()
-	c.ring.reports.dies(i, time.Now())
-	if err := n.start(ctx); err != nil {
-		return err
+	machines, marks := c.ring.of(i, onBoth), map[*guest]int{}
+	for _, m := range machines {
+		marks[m] = m.console.mark()
+		m.cut()
+		c.ring.reports.dies(m.name, time.Now())
 	}
-	p := &player{campaign: c, node: n, mark: c.events.mark()}
-	if _, err := n.await(ctx, mark, bootBound, "^VM .* agent started"); err != nil {
-		return err
+	for _, m := range machines {
+		if err := m.start(ctx); err != nil {
+			return err
+		}
+	}
+	p := &player{campaign: c, node: machines[0], mark: c.events.mark()}
+	for _, m := range machines {
+		if _, err := m.await(ctx, marks[m], bootBound, "^VM .* agent started"); err != nil {
+			return err
+		}
 	}
 	if _, err := p.settle(ctx); err != nil {
 		return err

@@ -3,9 +3,18 @@ package deaths
 import (
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/lofamo/lofamo/internal/testing/trial"
 )
+
+// roundTrip returns the longest way through a window and back that a campaign measured.
+func (r *result) roundTrip() (longest time.Duration) {
+	for _, e := range r.ends {
+		longest = max(longest, e.RoundTrip)
+	}
+	return longest
+}
 
 // cards prints the results of campaigns on nodes with two kernels.
 func (r *result) cards(b io.Writer) {
@@ -29,14 +38,15 @@ or both, or they cut the window while both kernels live. A round fails unless th
 
 All else is as above, but no watchdog resets these machines: a hardware watchdog is refused beside a window. Only the end of a host's
 boot has a name, because a card states no boot. The *bound* of a half, and of the bus, is the documented one of a half on a shared
-kernel and 40 ms for the way through the window and back: as much as that bound allows for everything that is no period. The bound
-of the node is the usual one. A verdict is the later of two events: the component is FAILED, and the node's state has its cause.
+kernel and 40 ms for the way through the window and back: as much as that bound allows for everything that is no period. The longest
+of ten pings between two kernels took %s. The bound of the node is the usual one. A verdict is the later of two events: the
+component is FAILED, and the node's state has its cause.
 
 **%d passed, %d failed.** Kernels died in %d rounds, and in %d of these
 all was named rightly. False verdicts: %d. Virtual machines ran for %.2f hours in all. Reports that nodes kept: %d; **lost: %d;
 doubled: %d**; not yet on disk at a death: %d.
 
-`, short(cutHold), r.all.rounds-r.all.failed, r.all.failed, r.deaths.happened(), r.deaths.right,
+`, short(cutHold), trial.Milliseconds(r.roundTrip()), r.all.rounds-r.all.failed, r.all.failed, r.deaths.happened(), r.deaths.right,
 		r.all.falseVerdicts, r.machines.Hours(), r.reports.Kept, len(r.reports.Lost), len(r.reports.Doubled), r.reports.Cut)
 	p("| end | rounds | failed | named rightly | false verdicts | verdict: median | p99 | max | bound | beyond | last words: median | max " +
 		"| NORMAL: median | max |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")

@@ -72,9 +72,11 @@ type End struct {
 	Load     string        `json:"load"`
 	Events   int           `json:"events"`
 	Sick     int           `json:"sick"` // changes to SICK that no death explains
-	Reports  Reports       `json:"reports"`
-	Failure  string        `json:"failure,omitempty"` // ended the campaign early
-	Note     string        `json:"note,omitempty"`    // added by hand: what people found later
+	// RoundTrip is the longest of ten ways through a window and back, of nodes with two kernels, before the first round.
+	RoundTrip time.Duration `json:"roundTrip,omitempty"`
+	Reports   Reports       `json:"reports"`
+	Failure   string        `json:"failure,omitempty"` // ended the campaign early
+	Note      string        `json:"note,omitempty"`    // added by hand: what people found later
 }
 
 // Append adds a line to a record.

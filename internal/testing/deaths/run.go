@@ -59,6 +59,8 @@ type campaign struct {
 	log    io.Writer       // of the events
 	counts Reports         // at the end of the last round
 	failed map[string]bool // lost and doubled reports, that failed a round already
+	// roundTrip is the way through a window and back.
+	roundTrip time.Duration
 
 	mu      sync.Mutex // guards the fields below
 	truth   *trial.Truth
@@ -99,6 +101,7 @@ func Run(ctx context.Context, o Options) (passed, failed int, err error) {
 	}
 	err = interrupted(ctx, err)
 	end.Took, end.Load, end.Events, end.Reports = time.Since(began).Round(time.Second), machine.LoadAverages(), c.events.mark(), c.counts
+	end.RoundTrip = c.roundTrip
 	if c.checker != nil {
 		end.Sick = c.checker.Sick
 	}
@@ -124,7 +127,11 @@ func (c *campaign) play(ctx context.Context, began time.Time) (passed, failed in
 	}
 	watching, stop := context.WithCancel(ctx)
 	watched := make(chan error, 1)
-	if err := c.begin(ctx); err != nil {
+	err = c.begin(ctx)
+	if err == nil && c.o.Cards {
+		c.roundTrip, err = c.ring.roundTrip(ctx)
+	}
+	if err != nil {
 		stop()
 		return 0, 0, err
 	}

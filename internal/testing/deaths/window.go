@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"time"
 
 	"github.com/lofamo/lofamo/internal/config"
@@ -74,6 +76,24 @@ func divide(root string, cfg map[string]any, half string) error {
 // halfBound is the bound of verdicts on a half with its own kernel, and on the path between two halves: that of a half on a shared kernel,
 // and one more allowance for the way through the window and back.
 func halfBound(p config.Periods) time.Duration { return p.HalfBound() + config.TransitAllowance }
+
+// pinged reads what ping prints at its end.
+var pinged = regexp.MustCompile(`^round-trip min/avg/max = [0-9.]+/[0-9.]+/([0-9.]+) ms`)
+
+// roundTrip measures the longest way of ten packets through the window of the first node and back, between the kernels.
+func (r *ring) roundTrip(ctx context.Context) (time.Duration, error) {
+	host := r.nodes[0]
+	mark := host.console.mark()
+	if err := host.typeIn("ping -q -c 10 " + windowAddresses[dnpHalf]); err != nil {
+		return 0, err
+	}
+	line, err := host.await(ctx, mark, verdictBound, pinged.String())
+	if err != nil {
+		return 0, err
+	}
+	ms, err := strconv.ParseFloat(pinged.FindStringSubmatch(line.of)[1], 64)
+	return time.Duration(ms * float64(time.Millisecond)), err
+}
 
 // cutHold is the time for which a window stays cut after the verdict, for false ones.
 const cutHold = 5 * time.Second

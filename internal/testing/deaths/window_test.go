@@ -1,11 +1,14 @@
 package deaths
 
 import (
+	"bufio"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"sigs.k8s.io/yaml"
 
@@ -68,5 +71,21 @@ func TestDividedConfigurationsAreThoseOfOneHalfEach(t *testing.T) {
 	}
 	if host, card := divided[fault.HalfHost].Window, divided[fault.HalfDNP].Window; host.Listen != card.Peer || card.Listen != host.Peer {
 		t.Errorf("windows %+v and %+v: want that each has the other as its peer", host, card)
+	}
+}
+
+// TestRoundTripIsReadFromPing: the longest way of a ping counts.
+func TestRoundTripIsReadFromPing(t *testing.T) {
+	script, keys := io.Pipe()
+	m := &guest{name: "n0", keys: keys, console: newFeed[string]()}
+	go func() {
+		if line, err := bufio.NewReader(script).ReadString('\n'); err == nil && strings.HasPrefix(line, "ping ") {
+			m.consoleLine([]byte("10 packets transmitted, 10 packets received, 0% packet loss\r\n"))
+			m.consoleLine([]byte("round-trip min/avg/max = 0.402/1.213/7.500 ms\r\n"))
+		}
+	}()
+	got, err := (&ring{nodes: []*guest{m}}).roundTrip(t.Context())
+	if want := 7500 * time.Microsecond; err != nil || got != want {
+		t.Errorf("%s, %v: want %s", got, err, want)
 	}
 }

@@ -100,9 +100,9 @@ const cutHold = 5 * time.Second
 
 // cutWindow cuts or joins the window of the node, at both ends.
 func (p *player) cutWindow(ctx context.Context, cut bool) error {
-	command, done := "tc qdisc add dev eth1 root netem loss 100%; say cut", "^VM .* cut"
+	command, done := "/bin/tc qdisc add dev eth1 root netem loss 100% && say cut", "^VM .* cut"
 	if !cut {
-		command, done = "tc qdisc del dev eth1 root; say joined", "^VM .* joined"
+		command, done = "/bin/tc qdisc del dev eth1 root && say joined", "^VM .* joined"
 	}
 	machines := p.ring.of(p.step.Node, onBoth)
 	marks := make([]int, len(machines))

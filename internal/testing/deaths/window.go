@@ -100,7 +100,7 @@ const cutHold = 5 * time.Second
 
 // cutWindow cuts or joins the window of the node, at both ends.
 func (p *player) cutWindow(ctx context.Context, cut bool) error {
-	command, done := "/bin/tc qdisc add dev eth1 root netem loss 100% && say cut", "^VM .* cut"
+	command, done := "modprobe sch_netem && /bin/tc qdisc add dev eth1 root netem loss 100% && say cut", "^VM .* cut"
 	if !cut {
 		command, done = "/bin/tc qdisc del dev eth1 root && say joined", "^VM .* joined"
 	}

@@ -194,7 +194,7 @@ func (m *Machine) judgeHalf(n *node, h fault.Half, now time.Time) {
 		m.close(n, h)
 		return
 	}
-	wait := m.waitForHalf(a)
+	wait := m.waitForHalf(n, a)
 	m.ask(n, h, grounds{latest: a.latest, enough: a.enough, wait: wait}, now)
 	r := &n.rounds[h]
 	if !a.enough || n.answered(h) {

@@ -1,6 +1,10 @@
 package awareness
 
-import "time"
+import (
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
 
 // Hints that a process has ended shorten the wait for its answer. They come from the node's kernels: a kernel refuses
 // frames or challenges because no process listens there, or it confirms the end of a half to the other half. A process
@@ -36,10 +40,14 @@ func (m *Machine) waitForNode(n *node, v votes, single bool, now time.Time) time
 }
 
 // waitForHalf returns the wait for an answer of an accused half. It is short if the accuser is the node's other half,
-// and that half's kernel has confirmed the end of the process.
-func (m *Machine) waitForHalf(a accusation) time.Duration {
-	if a.ofOtherHalf() && a.record.ended {
+// and that half's kernel has confirmed the end of the process. It is as long as that of a node if the other half has
+// another kernel and has heard only silence. A DNP half behind a cut bus answers through its neighbours and their buses.
+func (m *Machine) waitForHalf(n *node, a accusation) time.Duration {
+	switch {
+	case a.ofOtherHalf() && a.record.ended:
 		return m.hintedWait()
+	case a.ofOtherHalf() && n.platform() == fault.PlatformDPU:
+		return m.cfg.ChallengeNode
 	}
 	return m.cfg.ChallengeHalf
 }

@@ -73,9 +73,12 @@ func divide(root string, cfg map[string]any, half string) error {
 	return errors.Join(errs...)
 }
 
-// halfBound is the bound of verdicts on a half with its own kernel, and on the path between two halves: that of a half on a shared kernel,
-// and one more allowance for the way through the window and back.
-func halfBound(p config.Periods) time.Duration { return p.HalfBound() + config.TransitAllowance }
+// halfBounds are the bounds of verdicts on a host half with its own kernel, and on a DNP half or the path between the two: that of a half on
+// a shared kernel, and one more allowance for the way through the window and back. A DNP half has the time of a node to answer.
+func halfBounds(p config.Periods) (host, dnp time.Duration) {
+	host = p.HalfBound() + config.TransitAllowance
+	return host, host - p.ChallengeHalf + p.ChallengeNode
+}
 
 // pinged reads what ping prints at its end.
 var pinged = regexp.MustCompile(`^round-trip min/avg/max = [0-9.]+/[0-9.]+/([0-9.]+) ms`)

@@ -132,10 +132,8 @@ func (b *Begin) bound(k Kind) time.Duration {
 	switch {
 	case b == nil:
 		return 0
-	case b.Cards && k.Fails == "host":
-		return b.HalfBound
 	case b.Cards && k.Fails != "node":
-		return cmp.Or(b.DNPBound, b.HalfBound)
+		return b.HalfBound
 	}
 	return b.Bound
 }

@@ -58,10 +58,7 @@ func TestDocumentCountsSinceLastFalseVerdict(t *testing.T) {
 // nothing in the other one.
 func TestDocumentShowsTwoKernelsApart(t *testing.T) {
 	one, two := Kinds(false)[0].Name, Kinds(true)
-	of := func(fails string) string {
-		return two[slices.IndexFunc(two, func(k Kind) bool { return k.Fails == fails })].Name
-	}
-	host, card, node := of("host"), of("dnp"), of("node")
+	host, node := two[0].Name, two[slices.IndexFunc(two, func(k Kind) bool { return k.Fails == "node" })].Name
 	round := func(campaign, kind string, verdict time.Duration, wrong ...string) Line {
 		return Line{Round: &Round{Campaign: campaign, Kind: kind, Right: true, Verdict: verdict, False: wrong, Failures: wrong}}
 	}
@@ -69,17 +66,16 @@ func TestDocumentShowsTwoKernelsApart(t *testing.T) {
 	if page := string(Document(lines)); strings.Contains(page, "## Nodes with two kernels") {
 		t.Errorf("the page has nodes with two kernels, but there was no such campaign:\n%s", page)
 	}
-	begin := &Begin{Campaign: "two", Cards: true, Bound: time.Second, HalfBound: 2 * time.Second, DNPBound: 3 * time.Second}
+	begin := &Begin{Campaign: "two", Cards: true, Bound: time.Second, HalfBound: 2 * time.Second}
 	page := string(Document(append(lines, Line{Begin: begin},
 		round("two", host, 1900*time.Millisecond), round("two", host, 2100*time.Millisecond, "false FAILED: x"),
-		round("two", node, 1500*time.Millisecond), round("two", card, 2900*time.Millisecond), Line{End: &End{Campaign: "two", Machines: time.Hour, RoundTrip: 7 * time.Millisecond}})))
+		round("two", node, 1500*time.Millisecond), Line{End: &End{Campaign: "two", Machines: time.Hour, RoundTrip: 7 * time.Millisecond}})))
 	for _, want := range []string{"**1 passed, 0 failed.** 1 kernels died",
 		"| " + one + " | 1 | 0 | 1 of 1 | 0 | 1100 ms | 1100 ms | 1100 ms | 1 |",
-		"**3 passed, 1 failed.** Kernels died in 4 rounds, and in 4 of these",
+		"**2 passed, 1 failed.** Kernels died in 3 rounds, and in 3 of these",
 		"all was named rightly. False verdicts: 1. Virtual machines ran for 1.00",
 		"| " + host + " | 2 | 1 | 2 of 2 | 1 | 1900 ms | 2100 ms | 2100 ms | 2000 ms | 1 |",
 		"| " + node + " | 1 | 0 | 1 of 1 | 0 | 1500 ms | 1500 ms | 1500 ms | 1000 ms | 1 |",
-		"| " + card + " | 1 | 0 | 1 of 1 | 0 | 2900 ms | 2900 ms | 2900 ms | 3000 ms | 0 |",
 		"between two kernels took 7 ms.", "| two | 0 | 3, two kernels each |", "- two, round 0, " + host + " of : false FAILED: x\n"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q:\n%s", want, page)

@@ -38,10 +38,10 @@ or both, or they cut the window while both kernels live. A round fails unless th
 
 All else is as above, but no watchdog resets these machines: a hardware watchdog is refused beside a window. Only the end of a host's
 boot has a name, because a card states no boot. The *bound* of a half, and of the bus, is the documented one of a half on a shared
-kernel and 40 ms for the way through the window and back: as much as that bound allows for everything that is no period. The longest
-of ten pings between two kernels took %s. In later campaigns a DNP half behind a silent window has `+"`challengeNode`"+` instead of
-`+"`challengeHalf`"+` to answer. The bound of the node is the usual one. A verdict is the later of two events: the component is FAILED,
-and the node's state has its cause. The table has the bounds of the newest campaign.
+kernel, with the time of a node to answer (`+"`challengeNode`"+`), and 40 ms for the way through the window and back: as much as
+that bound allows for everything that is no period. The longest of ten pings between two kernels took %s. The bound of the node is
+the usual one. A verdict is the later of two events: the component is FAILED, and the node's state has its cause. The table has the
+bounds of the newest campaign.
 
 **%d passed, %d failed.** Kernels died in %d rounds, and in %d of these
 all was named rightly. False verdicts: %d. Virtual machines ran for %.2f hours in all. Reports that nodes kept: %d; **lost: %d;
@@ -51,11 +51,10 @@ doubled: %d**; not yet on disk at a death: %d.
 		r.all.falseVerdicts, r.machines.Hours(), r.reports.Kept, len(r.reports.Lost), len(r.reports.Doubled), r.reports.Cut)
 	p("| end | rounds | failed | named rightly | false verdicts | verdict: median | p99 | max | bound | beyond | last words: median | max " +
 		"| NORMAL: median | max |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")
-	newest := r.begins[len(r.begins)-1]
 	for _, k := range Kinds(true) {
 		t, bound := r.kinds[k.Name], "–"
 		if k.Fails != "" {
-			bound = trial.Milliseconds(newest.bound(k))
+			bound = trial.Milliseconds(r.begins[len(r.begins)-1].bound(k))
 		}
 		p("| %s | %d | %d | %d of %d | %d | %s | %s | %s | %s | %d | %s | %s | %s | %s |\n", k.Name, t.rounds, t.failed, t.right, t.happened(),
 			t.falseVerdicts, quantile(t.verdicts, 0.5), quantile(t.verdicts, 0.99), quantile(t.verdicts, 1), bound, t.beyond,

@@ -40,8 +40,7 @@ type Begin struct {
 	Preset     string        `json:"preset"`
 	Bound      time.Duration `json:"bound"`               // documented, from a node's death to the verdict
 	Cards      bool          `json:"cards,omitempty"`     // the nodes have two kernels
-	HalfBound  time.Duration `json:"halfBound,omitempty"` // of two kernels: from the death of the host's to the verdict
-	DNPBound   time.Duration `json:"dnpBound,omitempty"`  // from the death of the card's kernel, or a cut window; 0 in old records: HalfBound
+	HalfBound  time.Duration `json:"halfBound,omitempty"` // of two kernels: from the death of one, or the cut between them, to the verdict
 	Conditions string        `json:"conditions"`
 }
 

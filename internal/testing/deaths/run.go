@@ -74,9 +74,9 @@ func Run(ctx context.Context, o Options) (passed, failed int, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	var host, dnp time.Duration
+	var bound time.Duration
 	if o.Cards {
-		host, dnp = halfBounds(periods)
+		bound = halfBound(periods)
 	}
 	began := time.Now()
 	c := &campaign{o: o, id: fmt.Sprintf("%s-%d", began.UTC().Format("20060102T150405"), o.Seed), events: newFeed[*lofamov1.Event](),
@@ -84,7 +84,7 @@ func Run(ctx context.Context, o Options) (passed, failed int, err error) {
 		truth:  trial.NewTruth(grid.Dims{X: o.Nodes, Y: 1, Z: 1}, false)}
 	if err := o.Record(Line{Begin: &Begin{Campaign: c.id, Seed: o.Seed, Nodes: o.Nodes, Commit: machine.SourceCommit(),
 		Machine: machine.Describe(), Load: machine.LoadAverages(), Began: began.UTC().Truncate(time.Second),
-		Preset: preset, Bound: periods.NodeBound(), Cards: o.Cards, HalfBound: host, DNPBound: dnp, Conditions: o.Conditions}}); err != nil {
+		Preset: preset, Bound: periods.NodeBound(), Cards: o.Cards, HalfBound: bound, Conditions: o.Conditions}}); err != nil {
 		return 0, 0, err
 	}
 	log, err := os.Create(filepath.Join(o.Dir, "events"))

@@ -73,11 +73,10 @@ func divide(root string, cfg map[string]any, half string) error {
 	return errors.Join(errs...)
 }
 
-// halfBounds are the bounds of verdicts on a host half with its own kernel, and on a DNP half or the path between the two: that of a half on
-// a shared kernel, and one more allowance for the way through the window and back. A DNP half has the time of a node to answer.
-func halfBounds(p config.Periods) (host, dnp time.Duration) {
-	host = p.HalfBound() + config.TransitAllowance
-	return host, host - p.ChallengeHalf + p.ChallengeNode
+// halfBound is the bound of verdicts on a half with its own kernel, and on the path between two halves: that of a half on a shared kernel,
+// with the time of a node to answer, and one more allowance for the way through the window and back.
+func halfBound(p config.Periods) time.Duration {
+	return p.HalfBound() - p.ChallengeHalf + p.ChallengeNode + config.TransitAllowance
 }
 
 // pinged reads what ping prints at its end.

@@ -74,6 +74,8 @@ type Window struct {
 	start time.Time
 
 	heard    time.Time // last authentic frame
+	back     time.Time // first frame after the last silence
+	before   time.Time // last frame before it
 	stated   time.Time // last statement of the holder
 	refused  time.Time // last refusal by the peer's kernel
 	denied   time.Time // last time that the peer called this process a second claimant
@@ -132,6 +134,9 @@ func (w *Window) Hear(now time.Time, f WindowFrame) (WindowOutput, error) {
 	if !w.fresh(f) {
 		w.stats.Replays++
 		return WindowOutput{}, fmt.Errorf("frame %d of session %08x: %w", f.Seq, f.Session, ErrWindowReplay)
+	}
+	if last := w.lastSign(); now.Sub(last) > w.patience() {
+		w.back, w.before = now, last
 	}
 	w.heard = now
 	out := WindowOutput{Answer: f.Ask}
@@ -239,15 +244,28 @@ func (w *Window) Claimed(now time.Time) {
 	w.stats.Leased++
 }
 
+// patience is the time without a frame after which the window is no longer alive.
+func (w *Window) patience() time.Duration { return time.Duration(max(w.cfg.Misses, 1)) * w.cfg.TRead }
+
+// lastSign returns the time of the last frame; before the first one, that of the start.
+func (w *Window) lastSign() time.Time {
+	if w.heard.IsZero() {
+		return w.start
+	}
+	return w.heard
+}
+
 // State returns the state of the window, and the time since the last frame of the other half; before the first frame, the
-// time since the start.
+// time since the start. After a silence the window is alive again with the first statement: until then, the other half's
+// watchdog word is not valid, which says nothing about that half. Frames without a statement count after the time in which
+// a half becomes stale.
 func (w *Window) State(now time.Time) (WindowState, time.Duration) {
-	since := w.heard
-	if since.IsZero() {
-		since = w.start
+	since := w.lastSign()
+	if !w.back.IsZero() && w.stated.Before(w.back) && now.Sub(w.back) <= w.patience() {
+		since = w.before
 	}
 	switch {
-	case now.Sub(since) <= time.Duration(max(w.cfg.Misses, 1))*w.cfg.TRead:
+	case now.Sub(since) <= w.patience():
 		return WindowAlive, now.Sub(since)
 	case w.claimed.After(since) && now.Sub(w.claimed) <= claimLife:
 		return WindowClaimed, now.Sub(since)

@@ -79,6 +79,31 @@ func TestWindowTellsDeadProcessFromSilentKernel(t *testing.T) {
 
 // TestWindowAsksBeforeVerdict: the first question leaves with the first write at which a statement is overdue. The verdict
 // comes at least two reads after the last statement.
+// TestWindowThatWorksAgainWaitsForStatement: after a cut, the first frame may be an answer without words. The register then still has no
+// valid word, and the other half must not look dead beside a window that is alive.
+func TestWindowThatWorksAgainWaitsForStatement(t *testing.T) {
+	w := newTestWindow()
+	want := func(ms int, want WindowState) {
+		t.Helper()
+		if got, _ := w.State(windowAt(ms)); got != want {
+			t.Errorf("at %d ms: %v, want %v", ms, got, want)
+		}
+	}
+	hear(t, w, 10, statement(t, 7, 1, 1, 2))
+	want(20, WindowAlive)
+	want(200, WindowSilent)
+	hear(t, w, 210, WindowFrame{Session: 7, Seq: 2})
+	want(211, WindowSilent)
+	hear(t, w, 220, statement(t, 7, 3, 1, 2))
+	want(221, WindowAlive)
+	want(400, WindowSilent)
+	for ms := 410; ms <= 480; ms += 10 { // a process that answers, and does not write
+		hear(t, w, ms, WindowFrame{Session: 7, Seq: uint64(ms)})
+	}
+	want(470, WindowSilent)
+	want(471, WindowAlive)
+}
+
 func TestWindowAsksBeforeVerdict(t *testing.T) {
 	w := newTestWindow()
 	hear(t, w, 0, statement(t, 7, 1, 1, 5))

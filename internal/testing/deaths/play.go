@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
@@ -24,6 +26,7 @@ const (
 
 // Play starts a ring for a person, prints how to reach it, and lets it run until ctx ends. A machine that is off gets its power back.
 func Play(ctx context.Context, o Options) (err error) {
+	o.local = true
 	c := &campaign{o: o, truth: trial.NewTruth(grid.Dims{X: o.Nodes, Y: 1, Z: 1}, false)}
 	if c.ring, err = newRing(ctx, o); err != nil {
 		return err
@@ -49,6 +52,16 @@ func Play(ctx context.Context, o Options) (err error) {
 	return errors.Join(errs...)
 }
 
+// localPort finds a free port of localhost.
+func localPort() (netip.AddrPort, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	at, err := netip.ParseAddrPort(l.Addr().String())
+	return at, errors.Join(err, l.Close())
+}
+
 // instructions says how to reach the ring.
 func (r *ring) instructions(o Options) string {
 	who := r.operator(o, "operator")
@@ -68,7 +81,7 @@ let a kernel panic, cut the power of a machine, kill an agent and start it again
   echo %[9]s >%[8]s
   echo 'killall -9 lofamo-agent' >%[8]s
   echo start >%[8]s
-`, r.server, who.CA, who.Cert, who.Key, filepath.Join(o.Bin, "lofamoctl"), at("n0.console"), at("n0.log"), at("n0.keys"), powerCut)
+`, fmt.Sprintf("localhost:%d", r.server.Port()), who.CA, who.Cert, who.Key, filepath.Join(o.Bin, "lofamoctl"), at("n0.console"), at("n0.log"), at("n0.keys"), powerCut)
 	if r.cards != nil {
 		text += fmt.Sprintf("the card of n0 is the machine c0; cut the window between the two, and join it:\n"+
 			"  echo 'ip link set eth1 down' >%s\n  echo 'ip link set eth1 up' >%[1]s\n", at("c0.keys"))

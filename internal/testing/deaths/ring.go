@@ -130,7 +130,11 @@ func newRing(ctx context.Context, o Options) (_ *ring, err error) {
 		return nil, err
 	}
 	r := &ring{}
-	if r.server, err = freeport.Find(); err != nil {
+	find := freeport.Find
+	if o.local {
+		find = localPort
+	}
+	if r.server, err = find(); err != nil {
 		return nil, err
 	}
 	network := 20000 + rand.N(9000)

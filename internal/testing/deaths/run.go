@@ -36,6 +36,8 @@ type Options struct {
 	Conditions string         // what else the machine does, for the record
 	Record     func(Line) error
 	Out        io.Writer // one line per round
+
+	local bool // serve at localhost, which the supervisor's certificate names
 }
 
 // Bounds of waits. Emulated machines boot in 6 s; beside other work on this machine it may take several times as long.

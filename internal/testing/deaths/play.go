@@ -66,6 +66,7 @@ func localPort() (netip.AddrPort, error) {
 func (r *ring) instructions(o Options) string {
 	who := r.operator(o, "operator")
 	at := func(file string) string { return filepath.Join(o.Dir, file) }
+	server := fmt.Sprintf("localhost:%d", r.server.Port())
 	text := fmt.Sprintf(`
 ask the supervisor:
   export LOFAMO_SERVER=%s LOFAMO_CA=%s LOFAMO_CERT=%s LOFAMO_KEY=%s
@@ -81,7 +82,7 @@ let a kernel panic, cut the power of a machine, kill an agent and start it again
   echo %[9]s >%[8]s
   echo 'killall -9 lofamo-agent' >%[8]s
   echo start >%[8]s
-`, fmt.Sprintf("localhost:%d", r.server.Port()), who.CA, who.Cert, who.Key, filepath.Join(o.Bin, "lofamoctl"), at("n0.console"), at("n0.log"), at("n0.keys"), powerCut)
+`, server, who.CA, who.Cert, who.Key, filepath.Join(o.Bin, "lofamoctl"), at("n0.console"), at("n0.log"), at("n0.keys"), powerCut)
 	if r.cards != nil {
 		text += fmt.Sprintf("the card of n0 is the machine c0; cut the window between the two, and join it:\n"+
 			"  echo 'ip link set eth1 down' >%s\n  echo 'ip link set eth1 up' >%[1]s\n", at("c0.keys"))

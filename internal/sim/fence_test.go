@@ -70,8 +70,8 @@ func TestSelfFencing(t *testing.T) {
 	}
 }
 
-// TestLateCommitReplacesNoRecord: a commit of responses gets no answer, and its repetition succeeds. When the first one arrives at the store
-// later, it must not replace newer records.
+// TestLateCommitReplacesNoRecord: a commit of responses gets no answer, and its repetition succeeds. When the first one arrives at the
+// store later, it must not replace newer records.
 func TestLateCommitReplacesNoRecord(t *testing.T) {
 	if _, err := NewFencePlan(1077).runFences(); err != nil {
 		t.Error(err)

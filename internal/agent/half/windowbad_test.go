@@ -81,7 +81,8 @@ func TestBadFramesChangeNothing(t *testing.T) {
 	until("a forged frame", func() bool { return host.counts().Forged > 0 })
 	dnp.sendVersion2(t, 99)
 	until("the page of another version", func() bool {
-		return host.logs.count("decode window datagrams fails", "unknown version") == 1 && host.logs.count("decode window datagrams works again") == 1
+		return host.logs.count("decode window datagrams fails", "unknown version") == 1 &&
+			host.logs.count("decode window datagrams works again") == 1
 	})
 
 	for _, a := range []watchdog.Addr{watchdog.AddrTemperature, watchdog.AddrPower} {
@@ -95,7 +96,8 @@ func TestBadFramesChangeNothing(t *testing.T) {
 	if l.stale > 0 || l.Verdict() != watchdog.Alive || l.Stats().Corrupt > 0 {
 		t.Errorf("%d verdicts against the DNP half, which is now %s; %+v", l.stale, l.Verdict(), l.Stats())
 	}
-	if c := host.counts(); c.SecondClaimant > 0 || host.files.holder.Load() != 1 || c.State != "alive" || dnp.logs.count("claim the window") > 0 {
+	if c := host.counts(); c.SecondClaimant > 0 || host.files.holder.Load() != 1 || c.State != "alive" ||
+		dnp.logs.count("claim the window") > 0 {
 		t.Errorf("the lease: %d holders, %+v", host.files.holder.Load(), c)
 	}
 	if n, most := host.logs.count("window frames dropped"), 1+int(time.Since(began)/droppedEvery); n == 0 || n > most {

@@ -73,8 +73,8 @@ type BootTraces struct {
 // ClassifyBoot returns how the former boot ended, without Boot. The kernel's own words count more than the order in which the
 // daemon ended, because a kernel may panic during a shutdown. An oops alone ends no boot, so a boot that ended in order is orderly.
 //
-// A hard lockup counts more than the watchdog that ended it: it is the cause. A soft lockup does not, because it may have passed long before.
-// A kernel that panics for a hard lockup ended by the lockup.
+// A hard lockup counts more than the watchdog that ended it: it is the cause. A soft lockup does not, because it may have passed long
+// before. A kernel that panics for a hard lockup ended by the lockup.
 func ClassifyBoot(t BootTraces) LastBoot {
 	var worst KernelDeath
 	for _, d := range t.Deaths {
@@ -117,8 +117,8 @@ func (d KernelDeath) rank() int {
 // lockedHard reports whether the kernel says that a processor took no interrupts.
 func (d KernelDeath) lockedHard() bool { return hardLockup.MatchString(d.Line) }
 
-// hardLockup is the line about a hard lockup, and that of a panic for one (hardlockup_panic). Linux has changed the wording, and powerpc has
-// its own.
+// hardLockup is the line about a hard lockup, and that of a panic for one (hardlockup_panic). Linux has changed the wording, and powerpc
+// has its own.
 var hardLockup = regexp.MustCompile(
 	`^(Kernel panic - not syncing: |(NMI )?watchdog: )?(CPU ?\d+:? )?((Watchdog |self-)?detected )?[Hh]ard LOCKUP\b`)
 

@@ -95,7 +95,7 @@ func TestKernelsOwnLineIsRecognized(t *testing.T) {
 		"NMI watchdog: Watchdog detected hard LOCKUP on cpu 1":                         BootLockup, // kernel/watchdog_hld.c before Linux 6.5
 		"watchdog: Watchdog detected hard LOCKUP on cpu 1":                             BootLockup, // kernel/watchdog.c of Linux 6.12
 		"watchdog: CPU3: Watchdog detected hard LOCKUP on cpu 3":                       BootLockup, // kernel/watchdog.c after Linux 6.12
-		"watchdog: CPU 1 detected hard LOCKUP on other CPUs 0":                         BootLockup, // arch/powerpc/kernel/watchdog.c, as the next two
+		"watchdog: CPU 1 detected hard LOCKUP on other CPUs 0":                         BootLockup, // arch/powerpc, as the next two
 		"watchdog: CPU 0 self-detected hard LOCKUP @ plpar_hcall_norets_notrace+0x1c0": BootLockup,
 		"watchdog: CPU 0 Hard LOCKUP":                                                  BootLockup,
 		"Watchdog detected hard LOCKUP on cpu 1":                                       BootLockup, // arch/sparc/kernel/nmi.c, as the next one

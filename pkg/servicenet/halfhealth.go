@@ -79,6 +79,7 @@ const (
 	unwell             // of these only modules that are neither passed nor idle
 	noTests            // none
 	noTexts            // of the recoveries the numbers
+	noDetails          // nor the kernel's line about the end of the last boot
 	onlyCauses         // state and restarts, and why of a half that does not run
 	justCounts         // state and restarts
 	nothing
@@ -100,7 +101,7 @@ func cutHealth(h *lofamov1.HalfHealth, cut cutting) *lofamov1.HalfHealth {
 	r := h.GetRecovery()
 	switch {
 	case r == nil:
-	case cut == noTexts:
+	case cut == noTexts || cut == noDetails:
 		out.Recovery = &lofamov1.RecoveryStatus{
 			State: r.GetState(), Restarts: r.GetRestarts(), InWindow: r.GetInWindow(), Budget: r.GetBudget(), WindowMs: r.GetWindowMs(),
 			AgeNs:  r.GetAgeNs(),

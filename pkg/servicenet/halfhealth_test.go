@@ -124,7 +124,7 @@ func TestCutHealthKeepsRestart(t *testing.T) {
 	before := healthSize(fullHealth()) + 1
 	for cut := range nothing {
 		h := Health{cutHealth(fullHealth().Host, cut), cutHealth(fullHealth().DNP, cut)}
-		if n := healthSize(h); n >= before {
+		if n := healthSize(h); n > before || n == before && cut != noDetails { // it states no boot
 			t.Errorf("step %d leaves %d bytes of %d", cut, n, before)
 		} else {
 			before = n
@@ -154,6 +154,20 @@ func TestCutHealthKeepsRestart(t *testing.T) {
 		Cause: "ended by signal 9", Reason: "budget"}}}
 	if h := cutHealth(given.Host, onlyCauses); h.GetRecovery().GetCause() != "ended by signal 9" || h.GetRecovery().GetReason() != "" {
 		t.Errorf("of a half that was given up: %v", h)
+	}
+	booted := &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{Cause: "ended by signal 9"},
+		LastBoot: &lofamov1.LastBoot{End: lofamov1.BootEnd_BOOT_PANIC, Boot: 7, Detail: "Kernel panic - not syncing: NMI"}}
+	for cut := range nothing { // the kernel's line stays longer than the texts of recoveries
+		h := cutHealth(booted, cut)
+		if got, want := h.GetLastBoot().GetDetail() != "", cut <= noTexts; got != want {
+			t.Errorf("step %d after a boot leaves the kernel's line: %t, want %t", cut, got, want)
+		}
+		if got, want := h.GetLastBoot() != nil, cut <= noDetails; got != want {
+			t.Errorf("step %d after a boot leaves its end: %t, want %t", cut, got, want)
+		}
+		if got, want := h.GetRecovery().GetCause() != "", cut < noTexts; cut != onlyCauses && got != want {
+			t.Errorf("step %d after a boot leaves the cause: %t, want %t", cut, got, want)
+		}
 	}
 	if before > 40 {
 		t.Errorf("the least takes %d bytes: want at most 40", before)

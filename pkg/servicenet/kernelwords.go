@@ -96,9 +96,9 @@ func LastWordsText(w *lofamov1.LastWords) string {
 // cutBoot leaves out the text of a boot's end, and then the whole.
 func cutBoot(b *lofamov1.LastBoot, cut cutting) *lofamov1.LastBoot {
 	switch {
-	case b == nil || cut < noTexts:
+	case b == nil || cut < noDetails:
 		return b
-	case cut == noTexts:
+	case cut == noDetails:
 		return &lofamov1.LastBoot{End: b.GetEnd(), Boot: b.GetBoot()}
 	}
 	return nil

@@ -24,6 +24,12 @@ func (t *term) noteLastBoot(now time.Time, d *fault.Delivery, half fault.Half, b
 	node := d.Report.ID.Origin.Node
 	all := t.reported[node]
 	was := all[halfOf(half)].boot
+	if lacksDetail(was, boot) {
+		was = proto.CloneOf(was)
+		was.Detail, all[halfOf(half)].boot = boot.GetDetail(), was
+		t.reported[node] = all
+		t.touch(node)
+	}
 	if boot.GetBoot() != 0 && boot.GetBoot() == was.GetBoot() && half == fault.HalfHost && d.Report.ID.Origin.Half == fault.HalfHost {
 		return t.confirmBoot(d.Report.ID)
 	}
@@ -48,6 +54,11 @@ func (t *term) noteLastBoot(now time.Time, d *fault.Delivery, half fault.Half, b
 	t.change(timedChange{recovered: &recovered{node: node, half: half, boot: boot, was: t.halfState(node, half), path: d.Path,
 		by: d.Report.ID.Origin}, at: now})
 	return true
+}
+
+// lacksDetail reports whether the first statement of a boot had no room for the detail that a later one has.
+func lacksDetail(was, is *lofamov1.LastBoot) bool {
+	return is.GetBoot() != 0 && is.GetBoot() == was.GetBoot() && is.GetEnd() == was.GetEnd() && was.GetDetail() == "" && is.GetDetail() != ""
 }
 
 // confirmWithin is the time from the DNP half's statement of a boot to the host half's first message in it.

@@ -143,7 +143,8 @@ func (t *term) healthOf(node fault.NodeID) (out [2]view.Health) {
 	if host.words.GetLine() != "" {
 		out[0].Said.LastWords = []*lofamov1.LastWords{host.words}
 	}
-	if host.boot != nil && out[0].Said.LastBoot == nil { // the newest digest has no room for it, or its half has just started
+	said := out[0].Said.GetLastBoot()
+	if host.boot != nil && (said == nil || said.GetBoot() == host.boot.GetBoot() && said.GetDetail() == "") { // the newest digest has no room for it, or its half has just started
 		out[0].Said.LastBoot = host.boot
 	}
 	return out

@@ -96,6 +96,26 @@ func TestEndOfLastBootIsShownWithoutRestatement(t *testing.T) {
 	}
 }
 
+// TestMissingLineOfLastBootIsFilledIn: the first digest of a boot came through the torus, without room for the kernel's line.
+func TestMissingLineOfLastBootIsFilledIn(t *testing.T) {
+	h := start(t, memstore.New(100), nil)
+	booted := func(boot uint32, line string) servicenet.Health {
+		return servicenet.Health{Host: &lofamov1.HalfHealth{
+			LastBoot: &lofamov1.LastBoot{End: lofamov1.BootEnd_BOOT_PANIC, Detail: line, Boot: boot}}}
+	}
+	h.healthy(1, booted(7, ""))
+	h.healthy(2, booted(7, "the line"))
+	h.healthy(3, booted(7, ""))
+	h.taken(t)
+	if got := h.node(t, "n1-0-0").Health[0].Said.GetLastBoot().GetDetail(); got != "the line" {
+		t.Errorf("shown: %q", got)
+	}
+	h.healthy(4, booted(8, "another"))
+	if events := publishedRecoveries(t, h, 2); len(events) != 2 {
+		t.Errorf("%d events, want one of each boot: %v", len(events), events)
+	}
+}
+
 // Every reported recovery becomes one event, although no state changes. A later leader repeats no event.
 func TestRecoveriesAreEvents(t *testing.T) {
 	h := start(t, memstore.New(100), nil)

@@ -19,6 +19,7 @@ type tally struct {
 	hung                                        int // rounds in which the kernel hung instead of panicking
 	falseVerdicts, falsely                      int // and rounds with any
 	verdicts, words, named, normal              []time.Duration
+	wordsAfter                                  []time.Duration // from the verdict to the last words, of those that came later
 }
 
 // spared reports whether the node did not end in the planned way: the debugger failed, or there was no panic where one was planned.
@@ -58,6 +59,9 @@ func (t *tally) add(r *Round, bound time.Duration) {
 	}
 	if r.Verdict > bound {
 		t.beyond++
+	}
+	if r.Verdict > 0 && r.Words > r.Verdict {
+		t.wordsAfter = append(t.wordsAfter, r.Words-r.Verdict)
 	}
 	for _, d := range []struct {
 		to *[]time.Duration
@@ -263,6 +267,8 @@ func (r *result) summary(b io.Writer, lines []Line) {
 	p("From the death of a kernel to the verdict at the client: median %s, p99 %s, max %s (%d verdicts, %d beyond the documented bound).\n\n",
 		quantile(r.deaths.verdicts, 0.5), quantile(r.deaths.verdicts, 0.99), quantile(r.deaths.verdicts, 1),
 		len(r.deaths.verdicts), r.deaths.beyond)
+	p("Last words of panicked kernels at the client: %d. In %d of these rounds they came after the verdict, at most %s after it.\n\n",
+		len(r.deaths.words), len(r.deaths.wordsAfter), quantile(r.deaths.wordsAfter, 1))
 	p("Reports that nodes kept: %d. Accepted once: %d; replaced by others: %d; **lost: %d; doubled: %d**; not yet on disk at a death: %d. "+
 		"%d reports waited on the disk of a node that died beside a paused supervisor, in %d rounds.\n\n", r.reports.Kept, r.reports.Accepted,
 		r.reports.Replaced, len(r.reports.Lost), len(r.reports.Doubled), r.reports.Cut, r.all.waited, r.all.dark)

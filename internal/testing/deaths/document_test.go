@@ -13,8 +13,9 @@ func TestDocumentShowsEveryFailure(t *testing.T) {
 	page := string(Document([]Line{
 		{Begin: &Begin{Campaign: "c", Seed: 7, Bound: time.Second, Machine: "2 cores", Conditions: "Busy."}},
 		{Round: &Round{Campaign: "c", Number: 1, Node: "n0-0-0", Kind: kind, Right: true, Verdict: 900 * time.Millisecond, Waited: 3,
-			Dark: true, Hung: true}},
-		{Round: &Round{Campaign: "c", Number: 2, Node: "n1-0-0", Kind: kind, Verdict: 2 * time.Second, False: []string{"false FAILED: x"},
+			Words: 1200 * time.Millisecond, Dark: true, Hung: true}},
+		{Round: &Round{Campaign: "c", Number: 2, Node: "n1-0-0", Kind: kind, Verdict: 2 * time.Second, Words: time.Second,
+			False:    []string{"false FAILED: x"},
 			Failures: []string{"false FAILED: x", "named wrongly *"}}},
 		{Round: &Round{Campaign: "c", Number: 3, Node: "n1-0-0", Kind: kind, Failures: []string{"debugger: no"}}},
 		{End: &End{Campaign: "c", Machines: 90 * time.Minute, Reports: Reports{Kept: 9, Accepted: 6, Replaced: 1, Cut: 1, Lost: []string{"a"},
@@ -24,7 +25,9 @@ func TestDocumentShowsEveryFailure(t *testing.T) {
 	for _, want := range []string{"**1 passed, 2 failed.** 2 kernels died, and 1 of these deaths were named rightly",
 		"False verdicts: 1 in 1 rounds. In 1 of the failed rounds", "Kernels that hung instead of panicking: 1.",
 		"ran for 1.50 hours", "(2 verdicts, 1 beyond the documented bound)", "**lost: 1; doubled: 1**; not yet on disk at a death: 1.",
-		"3 reports waited", "| " + kind + " | 3 | 2 | 1 of 2 | 1 | 900 ms |", "round 2, " + kind + " of n1-0-0: named wrongly \n",
+		"3 reports waited",
+		"at the client: 2. In 1 of these rounds they came after the verdict, at most 300 ms after it.",
+		"| " + kind + " | 3 | 2 | 1 of 2 | 1 | 900 ms |", "round 2, " + kind + " of n1-0-0: named wrongly \n",
 		"c ended early: no power", "1 campaigns were ended from outside", "2 cores. Busy.", "\n*c.* It rained.\n"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q:\n%s", want, page)

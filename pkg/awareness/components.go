@@ -112,7 +112,8 @@ func (m *Machine) unheard(n *node) finding {
 
 // findBus derives the state of the bus between the two halves of a node with two kernels. A half at one end of a silent
 // bus cannot tell a cut from the death of the other half. So the other half is challenged, by rails that do not need the
-// bus: if it answers, the bus has failed; if it does not, the half has.
+// bus: if it answers, the bus has failed; if it does not, the half has. A half that has just booted answers too, although the
+// silence was its own: then the accuser has time to hear it.
 func (m *Machine) findBus(n *node, now time.Time) finding {
 	for _, h := range halves {
 		if f := n.failure(h); f.on {
@@ -129,6 +130,8 @@ func (m *Machine) findBus(n *node, now time.Time) finding {
 		a := m.accused(n, h, now)
 		switch {
 		case !a.bus:
+		case m.justBooted(n, h, now):
+			waits = true
 		case n.answered(h):
 			f := a.record.finding(fault.Failed, fault.ComponentBus, a.by)
 			f.name, f.rule = ruleBus, fmt.Sprintf("the %s half hears nothing over the bus, but the %s half answers", h.Other(), h)
@@ -144,6 +147,17 @@ func (m *Machine) findBus(n *node, now time.Time) finding {
 		return m.told(r, fault.ComponentBus, by)
 	}
 	return m.unheard(n)
+}
+
+// justBooted reports whether a half booted so recently that the other half may not have told yet that it hears it.
+func (m *Machine) justBooted(n *node, h fault.Half, now time.Time) bool {
+	booted := n.voice(h).booted
+	if booted == 0 {
+		return false
+	}
+	end := m.clock.time(booted).Add(2 * m.cfg.DigestPeriod)
+	n.wakeAt(end, now)
+	return now.Before(end)
 }
 
 // findDNPPart derives the state of the DNP's sensors and core from the statements of the node's own halves. Once the

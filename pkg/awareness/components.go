@@ -113,7 +113,7 @@ func (m *Machine) unheard(n *node) finding {
 // findBus derives the state of the bus between the two halves of a node with two kernels. A half at one end of a silent
 // bus cannot tell a cut from the death of the other half. So the other half is challenged, by rails that do not need the
 // bus: if it answers, the bus has failed; if it does not, the half has. A half that has just booted answers too, although the
-// silence was its own: then the accuser has time to hear it.
+// silence was its own: then the accuser must repeat that it hears nothing.
 func (m *Machine) findBus(n *node, now time.Time) finding {
 	for _, h := range halves {
 		if f := n.failure(h); f.on {
@@ -130,7 +130,7 @@ func (m *Machine) findBus(n *node, now time.Time) finding {
 		a := m.accused(n, h, now)
 		switch {
 		case !a.bus:
-		case m.justBooted(n, h, now):
+		case m.mayBeOver(n, h, a.record):
 			waits = true
 		case n.answered(h):
 			f := a.record.finding(fault.Failed, fault.ComponentBus, a.by)
@@ -149,15 +149,11 @@ func (m *Machine) findBus(n *node, now time.Time) finding {
 	return m.unheard(n)
 }
 
-// justBooted reports whether a half booted so recently that the other half may not have told yet that it hears it.
-func (m *Machine) justBooted(n *node, h fault.Half, now time.Time) bool {
-	booted := n.voice(h).booted
-	if booted == 0 {
-		return false
-	}
-	end := m.clock.time(booted).Add(2 * m.cfg.DigestPeriod)
-	n.wakeAt(end, now)
-	return now.Before(end)
+// mayBeOver reports whether a half may have booted after the other half said that it hears nothing from it, or so shortly before
+// that its boot was not complete. Reports of the accuser may be late, for example after a time without supervisors.
+func (m *Machine) mayBeOver(n *node, h fault.Half, silence *record) bool {
+	booted := m.clock.time(n.voice(h).booted)
+	return !booted.IsZero() && silence.said.Before(booted.Add(2*m.cfg.DigestPeriod))
 }
 
 // findDNPPart derives the state of the DNP's sensors and core from the statements of the node's own halves. Once the

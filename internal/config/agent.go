@@ -88,7 +88,7 @@ type Agent struct {
 	Recovery RecoveryConfig `json:"recovery"`
 	// HardwareWatchdog resets the machine when a half stalls or, with contactWithin, when the node is cut off. Default none.
 	HardwareWatchdog HardwareWatchdogConfig `json:"hardwareWatchdog,omitzero"`
-	// Netconsole receives the last lines of other machines' kernels, or of the own host's by a DNP half with a window. Default none.
+	// Netconsole receives the last kernel lines of other machines; in a DNP half with a window, those of its own host. Default none.
 	Netconsole NetconsoleConfig `json:"netconsole,omitzero"`
 	// SelfTest is the schedule of self-tests of the modules in use.
 	SelfTest SelfTestConfig `json:"selfTest"`
@@ -210,9 +210,8 @@ type HardwareWatchdogConfig struct {
 }
 
 // NetconsoleConfig is the receiver of netconsole: UDP datagrams with the lines of other machines' kernels. They are not
-// authenticated, so they are only text for people. The host half receives. It expects the machines of the neighbours in the torus from
-// the addresses in links. With a window, the DNP half receives, too, by its own configuration: the lines of its own host's kernel, from
-// the address in window.peer.
+// authenticated, so they are only text for people. The host half receives the lines of its neighbours' machines, from the addresses in
+// links. With a window, the DNP half, by its own configuration, receives the lines of its own host's kernel, from the address in window.peer.
 type NetconsoleConfig struct {
 	// Listen is the address of the receiver, "ip:port" with port 1 to 65535; netconsole's usual port is 6666. For a DNP half with
 	// a window, its IP is that of window.listen. Default none: nothing is received.
@@ -385,8 +384,8 @@ func (a Agent) PeerNode(dir grid.Direction) (fault.NodeID, bool) {
 	return fault.DefaultNodeID(n), true
 }
 
-// NetconsoleSenders returns the addresses from which a half expects lines by netconsole, with the nodes that have them: the DNP half
-// only that of its own host on another kernel.
+// NetconsoleSenders returns the addresses from which a half accepts netconsole lines, with their nodes. A DNP half accepts only its own
+// host's.
 func (a Agent) NetconsoleSenders(h fault.Half) map[netip.Addr]fault.NodeID {
 	out := make(map[netip.Addr]fault.NodeID)
 	if h == fault.HalfDNP {

@@ -56,8 +56,8 @@ func agentDied(format string, args ...any) KernelVerdict {
 //   - Boot identities prove a death: after the fault began, the machine stated another boot than before.
 //   - A panic by netconsole, which is not authenticated, proves nothing by itself. It counts beside silence that others have
 //     established, and with a second witness: another receiver while a quorum finds the whole node dead, or the node's own
-//     DNP half on another kernel, whose bus to the host is silent. That half may be the receiver, too, because it cannot keep the host
-//     half from answering the leader's challenge.
+//     DNP half on another kernel, whose bus to the host is silent. That half may itself be the receiver: a lying card cannot keep the
+//     host half from answering the leader's challenge, unless the service network passes through the card (ADR 78).
 //   - The other half proves that the kernel lives: it says on the same kernel that the half is dead, or it does so on another kernel
 //     while the bus is not silent, so the kernel of the dead half answers there.
 //

@@ -58,8 +58,8 @@ func FitHealth(path fault.Path, rs []fault.Report, status *lofamov1.DeliveryStat
 	return Health{}
 }
 
-// FitLastWords is FitHealth for the last words that a DNP half has received. It goes with reports of their machine's death: a digest by
-// the torus often has no room beside all states.
+// FitLastWords returns as much of a DNP half's last words as fits beside reports of its host half's death, or an empty Health. A digest
+// over the torus, which carries all states, often has no room for them.
 func FitLastWords(path fault.Path, rs []fault.Report, status *lofamov1.DeliveryStatus, words []*lofamov1.LastWords) Health {
 	if len(words) == 0 {
 		return Health{}

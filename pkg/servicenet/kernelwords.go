@@ -17,7 +17,7 @@ const (
 	MaxWordsContext = 4 // lines
 )
 
-// cutWords leaves out the context of last words, then all but the newest, then the address of their sender, and then the whole.
+// cutWords leaves out the context of last words, then all but the newest, then the address of their sender, and finally all last words.
 func cutWords(all []*lofamov1.LastWords, cut cutting) []*lofamov1.LastWords {
 	switch {
 	case len(all) == 0 || cut >= onlyCauses:

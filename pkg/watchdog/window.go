@@ -36,7 +36,7 @@ func (s WindowState) String() string {
 // refusalLife is how long a refusal counts. A kernel answers one peer with a few refusals at once, and then with one a second.
 const refusalLife = 2500 * time.Millisecond
 
-// claimLife is how long a claim of the other end to be this half counts. It outlasts the pause between two handshakes of the caller.
+// claimLife is how long a claim counts after the other end has shown this half's keys. It exceeds the pause between the caller's handshakes.
 const claimLife = 5 * time.Second
 
 // replayBits is the number of sequence numbers below the highest one that may still arrive.
@@ -67,7 +67,7 @@ type WindowConfig struct {
 //
 // The window's lease replaces the lock of a half on its register file. The first process whose statement arrives holds the
 // side of the other half for TRead after each of its statements. Meanwhile only a process with a newer boot epoch on the same
-// kernel may take it over: the restarted half. A process on another kernel is a second one, whatever its epoch, because the
+// kernel may take it over: the restarted half. A process on another kernel is a second one, even with a newer epoch, because the
 // holder's kernel cannot have booted meanwhile.
 type Window struct {
 	cfg   WindowConfig
@@ -75,7 +75,7 @@ type Window struct {
 
 	heard    time.Time // last authentic frame
 	back     time.Time // first frame after the last silence
-	before   time.Time // last frame before it
+	before   time.Time // last frame before that silence
 	stated   time.Time // last statement of the holder
 	refused  time.Time // last refusal by the peer's kernel
 	denied   time.Time // last time that the peer called this process a second claimant
@@ -247,7 +247,7 @@ func (w *Window) Claimed(now time.Time) {
 // patience is the time without a frame after which the window is no longer alive.
 func (w *Window) patience() time.Duration { return time.Duration(max(w.cfg.Misses, 1)) * w.cfg.TRead }
 
-// lastSign returns the time of the last frame; before the first one, that of the start.
+// lastSign returns the time of the last frame, or the start time if none has arrived.
 func (w *Window) lastSign() time.Time {
 	if w.heard.IsZero() {
 		return w.start
@@ -257,8 +257,8 @@ func (w *Window) lastSign() time.Time {
 
 // State returns the state of the window, and the time since the last frame of the other half; before the first frame, the
 // time since the start. After a silence the window is alive again with the first statement: until then, the other half's
-// watchdog word is not valid, which says nothing about that half. Frames without a statement count after the time in which
-// a half becomes stale.
+// watchdog word is not valid, which says nothing about that half. If no statement follows, frames alone count again after
+// patience: by then the other half is stale by its own fault.
 func (w *Window) State(now time.Time) (WindowState, time.Duration) {
 	since := w.lastSign()
 	if !w.back.IsZero() && w.stated.Before(w.back) && now.Sub(w.back) <= w.patience() {

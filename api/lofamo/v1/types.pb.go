@@ -2344,9 +2344,10 @@ type HalfHealth struct {
 	Processor *ProcessorTime `protobuf:"bytes,6,opt,name=processor,proto3" json:"processor,omitempty"`
 	// Host half only: how the machine's previous boot ended. Absent: unknown, or an agent of an earlier version.
 	LastBoot *LastBoot `protobuf:"bytes,7,opt,name=last_boot,json=lastBoot,proto3" json:"last_boot,omitempty"`
-	// In a digest: the last kernel lines of other machines, received by netconsole; at most 2, the newest first. The DNP half of a node
-	// with two kernels states those of its host's kernel, also in its reports while the host half is dead. In the API, of the host half
-	// only: those of this node's machine, as another node or the DNP half received them; empty after the machine's next boot.
+	// In a digest: the last kernel lines that this half received by netconsole; at most 2, the newest first. A host half states those of
+	// other machines. A DNP half with its own kernel states those of its host, also in its reports of the host half's death. In the API,
+	// only the host half has this field: the last lines of this node's machine, as another node or the DNP half received them. Empty after
+	// the machine's next boot.
 	LastWords []*LastWords `protobuf:"bytes,8,rep,name=last_words,json=lastWords,proto3" json:"last_words,omitempty"`
 	// Host half only: the machine's watchdog device, as the recovery daemon feeds it. Only the host half's own digests state it.
 	// Absent: the daemon feeds none, or an agent of an earlier version.
@@ -2874,7 +2875,7 @@ type LastWords struct {
 	ReceivedBy string                 `protobuf:"bytes,7,opt,name=received_by,json=receivedBy,proto3" json:"received_by,omitempty"` // in the API: the half that received and signed the lines, such as n1-0-0/host
 	Time       *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=time,proto3" json:"time,omitempty"`                               // in the API: when the receiver got the line, by the leader's wall clock
 	Witnesses  []*WordsWitness        `protobuf:"bytes,9,rep,name=witnesses,proto3" json:"witnesses,omitempty"`                     // in the API: further receivers of the same line within a minute; at most 3
-	// Since the receiver got the line, milliseconds. Not in the API. 0: an agent of an earlier version.
+	// Milliseconds since the receiver got the line. Not in the API. 0: an agent of an earlier version.
 	AgeMs         uint32 `protobuf:"varint,10,opt,name=age_ms,json=ageMs,proto3" json:"age_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -1466,7 +1466,7 @@ type Reports struct {
 	// Delivery status of the origin's reports. In digests with enough room.
 	Status *DeliveryStatus `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
 	// Recoveries and self-tests of the halves of the origin's node, as the origin knows them. In digests with room for
-	// them after the status. A DNP half's reports of its host half's death have the last words alone.
+	// them after the status. A DNP half's reports of its host half's death carry only the last words.
 	Host          *HalfHealth `protobuf:"bytes,3,opt,name=host,proto3" json:"host,omitempty"` // of the host half
 	Dnp           *HalfHealth `protobuf:"bytes,4,opt,name=dnp,proto3" json:"dnp,omitempty"`   // of the DNP half
 	unknownFields protoimpl.UnknownFields

@@ -93,7 +93,8 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	return nil
 }
 
-// silentConns holds the connections of a server that have sent nothing yet. Shutdown would wait 5 s for them.
+// silentConns holds the connections of a server that have sent nothing yet. Shutdown treats them as busy for 5 s, and so would use up
+// lastAnswers.
 type silentConns struct{ conns sync.Map }
 
 func (s *silentConns) note(c net.Conn, state http.ConnState) {

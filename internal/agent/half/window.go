@@ -186,7 +186,8 @@ func (w *Window) Wrote(now time.Time, own *Page) {
 	if w.payload, err = watchdog.AppendStatement(w.payload[:0], w.life, w.boot, w.words); err == nil {
 		w.send(torus.TypeMessage, w.payload)
 		if w.claim != nil && w.common.Half == fault.HalfHost {
-			// The holder goes over to a session with this; a second claimant thus hears this half, and does not call it dead.
+			// This statement makes the holder switch to the new session. A second claimant hears it too, and so does not call this
+			// half dead.
 			w.sendBy(w.claim.ID(), w.claim, torus.TypeMessage, w.payload)
 		}
 	}

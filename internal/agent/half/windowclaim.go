@@ -19,10 +19,10 @@ const (
 	knockMax = time.Minute
 )
 
-// aloneAfter is how long a DNP half waits for its host half's first session without a line in the log.
+// aloneAfter is how long a DNP half waits for a session with its host half before it logs a warning.
 const aloneAfter = 10 * time.Second
 
-// claimOver is how long no second process claims the other half's side before its claim has ended.
+// claimOver is how long a second process must be silent before its claim counts as over.
 const claimOver = 10 * time.Second
 
 // droppedEvery is the least time between two lines about dropped frames.
@@ -83,7 +83,7 @@ func (w *Window) silent(now time.Time) bool {
 	return w.core.Lost(now)
 }
 
-// denied returns why this process may have no right to its place. It runs under the mutex.
+// denied returns an error if another process holds or claims this process's place. The caller holds the mutex.
 func (w *Window) denied(now time.Time) error {
 	h := w.common.Half
 	if w.core.Denied(now) {
@@ -96,12 +96,12 @@ func (w *Window) denied(now time.Time) error {
 	return nil
 }
 
-// alone returns an error if this DNP half waits for its first session too long. It runs under the mutex.
+// alone returns an error if this DNP half has had no session for aloneAfter since its start. The caller holds the mutex.
 func (w *Window) alone(now time.Time) error {
 	if _, live := w.keys.Current(); live || w.common.Half != fault.HalfDNP || now.Sub(w.opened) < aloneAfter {
 		return nil
 	}
-	return fmt.Errorf("the host half at %s does not dial %s: it does not run, or its window.peer names another card with this node's keys",
+	return fmt.Errorf("the host half at %s does not dial %s: check that it runs, that its window.peer is this address, and that TCP is open",
 		w.link.PeerAddr(), w.link.LocalAddr())
 }
 

@@ -144,7 +144,8 @@ func (t *term) healthOf(node fault.NodeID) (out [2]view.Health) {
 		out[0].Said.LastWords = []*lofamov1.LastWords{host.words}
 	}
 	said := out[0].Said.GetLastBoot()
-	if host.boot != nil && (said == nil || said.GetBoot() == host.boot.GetBoot() && said.GetDetail() == "") { // the newest digest has no room for it, or its half has just started
+	// The newest digest may have no room for it, or its half has just started.
+	if host.boot != nil && (said == nil || said.GetBoot() == host.boot.GetBoot() && said.GetDetail() == "") {
 		out[0].Said.LastBoot = host.boot
 	}
 	return out

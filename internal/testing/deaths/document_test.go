@@ -76,7 +76,7 @@ func TestDocumentShowsTwoKernelsApart(t *testing.T) {
 	for _, want := range []string{"**1 passed, 0 failed.** 1 kernels died",
 		"| " + one + " | 1 | 0 | 1 of 1 | 0 | 1100 ms | 1100 ms | 1100 ms | 1 |",
 		"**2 passed, 1 failed.** Kernels died in 3 rounds, and in 3 of these",
-		"all was named rightly. False verdicts: 1. Virtual machines ran for 1.00",
+		"the map named the right part. False verdicts: 1. Virtual machines ran for 1.00",
 		"| " + host + " | 2 | 1 | 2 of 2 | 1 | 1900 ms | 2100 ms | 2100 ms | 2000 ms | 1 |",
 		"| " + node + " | 1 | 0 | 1 of 1 | 0 | 1500 ms | 1500 ms | 1500 ms | 1000 ms | 1 |",
 		"between two kernels took 7 ms.", "| two | 0 | 3, two kernels each |", "- two, round 0, " + host + " of : false FAILED: x\n"} {

@@ -37,14 +37,13 @@ or both, or they cut the window while both kernels live. A round fails unless th
 | orderly reboot of the host | nothing | all |
 
 All else is as above, but no watchdog resets these machines: a hardware watchdog is refused beside a window. Only the end of a host's
-boot has a name, because a card states no boot. The *bound* of a half, and of the bus, is the documented one of a half on a shared
-kernel, with the time of a node to answer (`+"`challengeNode`"+`), and 40 ms for the way through the window and back: as much as
-that bound allows for everything that is no period. The longest of ten pings between two kernels took %s. The bound of the node is
-the usual one. A verdict is the later of two events: the component is FAILED, and the node's state has its cause. The table has the
-bounds of the newest campaign.
+boot has a name, because a card states no boot. The *bound* of a half, and of the bus, is the documented bound of a half on a shared
+kernel with two changes: `+"`challengeNode` replaces `challengeHalf`"+`, and 40 ms are added for the way through the window and back.
+The longest of ten pings between two kernels took %s. The bound of the node is the usual one. A verdict counts from the later of
+two events: the component becomes FAILED, and the node's state gets its cause. The table has the bounds of the newest campaign.
 
 **%d passed, %d failed.** Kernels died in %d rounds, and in %d of these
-all was named rightly. False verdicts: %d. Virtual machines ran for %.2f hours in all. Reports that nodes kept: %d; **lost: %d;
+the map named the right part. False verdicts: %d. Virtual machines ran for %.2f hours in all. Reports that nodes kept: %d; **lost: %d;
 doubled: %d**; not yet on disk at a death: %d.
 
 `, short(cutHold), trial.Milliseconds(r.roundTrip()), r.all.rounds-r.all.failed, r.all.failed, r.deaths.happened(), r.deaths.right,

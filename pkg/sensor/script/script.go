@@ -117,8 +117,7 @@ type run struct {
 	waits waits
 }
 
-// await returns when the check has ended, or some time after ctx has ended and with it, usually, the check. It takes a
-// sample every period.
+// await returns when the check has ended, or 2*drain after ctx has ended if the check still runs. It takes a sample every period.
 func (c *run) await(ctx context.Context, pid int, period time.Duration) {
 	start, t := time.Now(), time.NewTicker(max(period, time.Millisecond))
 	defer t.Stop()

@@ -17,9 +17,9 @@ import (
 const (
 	// samples is how often a check is sampled within its timeout.
 	samples = 20
-	// fewest is the number of samples that this process takes at least, unless it gets no processor itself.
+	// fewest is the minimum number of samples of a check. With fewer, this process itself got no processor.
 	fewest = samples / 4
-	// maxProcesses limits the processes that one sample reads. A check that starts more has the wait of these.
+	// maxProcesses limits the processes that one sample reads. Processes of a check beyond this number are not counted.
 	maxProcesses = 256
 	// tick is the unit of processor times in /proc/PID/stat.
 	tick = 10 * time.Millisecond
@@ -59,7 +59,7 @@ func (w *waits) waited() time.Duration {
 func (w *waits) excuse() string {
 	switch {
 	case w.taken < fewest:
-		return "the process that started it waited for a processor too"
+		return "while the agent itself waited for a processor"
 	case w.waited() >= w.lasted/2:
 		return fmt.Sprintf("of which it waited %v for a processor", w.waited().Round(tick))
 	}

@@ -211,9 +211,9 @@ func (l *Link) dial(ctx context.Context, r *remote) (_ *torus.Session, _ *net.TC
 	return s, conn, nil
 }
 
-// Knock makes a handshake with the peer although this end accepts, and begins no session. The peer of an accepting end does not
-// listen, so a peer that answers waits for a dialer too. verify judges its certificate; if that is accepted, the peer sees
-// the certificate of this end.
+// Knock makes a handshake with the peer although this end is the one that accepts, and begins no session. A correctly configured
+// peer dials and does not listen. So a peer that answers is misconfigured: it waits for a dialer too. verify judges the peer's
+// certificate. If verify accepts it, the peer sees this end's certificate.
 func (l *Link) Knock(ctx context.Context, verify func(*x509.Certificate) error) error {
 	if l.blocked() {
 		return errBlocked

@@ -74,7 +74,7 @@ type BootTraces struct {
 // daemon ended, because a kernel may panic during a shutdown. An oops alone ends no boot, so a boot that ended in order is orderly.
 //
 // A hard lockup counts more than the watchdog that ended it: it is the cause. A soft lockup does not, because it may have passed long
-// before. A kernel that panics for a hard lockup ended by the lockup.
+// before. If a kernel panics because of a hard lockup, the boot ended by the lockup.
 func ClassifyBoot(t BootTraces) LastBoot {
 	var worst KernelDeath
 	for _, d := range t.Deaths {

@@ -48,14 +48,14 @@ type DeadHalf struct {
 	Words     uint32               // serial of its kernel's last words, which go with the report; 0: none
 }
 
-// State records in the ledger that the half is FAILED, or that it is UNKNOWN because another process has its place: such a mistake in
-// a configuration accuses no half. State also records whether its process is known to have ended. The detail is the daemon's reason
-// for giving the half up, else how the process ended, else Otherwise. A change of Ended alone is reported too, because the supervisors
-// wait longer for a process that may only be cut off. So are newer last words.
+// State records in the ledger that the half is FAILED. If another process of the reporter's half has its place, State records UNKNOWN
+// instead: a wrong configuration accuses no half. State also records whether the half's process is known to have ended. The detail is the
+// daemon's reason for giving the half up, else how the process ended, else Otherwise. A change of Ended alone is reported too, because the
+// supervisors wait longer for a process that may only be cut off. Newer last words are reported too.
 func (d DeadHalf) State(now time.Time, l *Ledger, w Window) {
 	if w.Claimed() {
 		l.Because(now, fault.Observation{Node: d.Node, Component: d.Component, State: fault.Unknown, Kind: fault.KindWatchdog,
-			Detail: "the other end of the window claims to be this half"}, "claimed")
+			Detail: "the other end of the window runs the reporter's half, not this one"}, "claimed")
 		return
 	}
 	ended, why := d.Ended != "" || w.Ended(), ""

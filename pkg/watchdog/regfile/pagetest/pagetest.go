@@ -19,7 +19,7 @@ import (
 type Page struct {
 	Host, DNP *regfile.File // of the halves, each on its own kernel
 	HostPath  string        // of the host half's file
-	// Wrote follows the writes of a half. It returns when they have arrived at the other half.
+	// Wrote is called after a half's writes. It returns when they have reached the other half.
 	Wrote func(fault.Half)
 }
 

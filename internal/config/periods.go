@@ -43,8 +43,8 @@ type Periods struct {
 	// frames and challenges, because no process listens there, it waits for half of ChallengeHalf. 1ms to 1m.
 	ChallengeNode time.Duration
 	// ChallengeHalf is its wait for an answer of a half that the other half accuses. If the kernel has confirmed the end of
-	// the accused process, it waits for half of ChallengeHalf. Otherwise, if each half has its own kernel, it waits for
-	// ChallengeNode. 1ms to 1m.
+	// the accused process, it waits for half of ChallengeHalf. Otherwise, if the window between two kernels is silent, it
+	// waits for ChallengeNode. 1ms to 1m.
 	ChallengeHalf time.Duration
 	// ChallengeSingle is its wait if there are fewer witnesses than the quorum. ChallengeNode to 10m.
 	ChallengeSingle time.Duration

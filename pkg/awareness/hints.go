@@ -46,7 +46,7 @@ func (m *Machine) waitForHalf(n *node, a accusation) time.Duration {
 	switch {
 	case a.ofOtherHalf() && a.record.ended:
 		return m.hintedWait()
-	case a.ofOtherHalf() && n.platform() == fault.PlatformDPU:
+	case a.bus && n.platform() == fault.PlatformDPU:
 		return m.cfg.ChallengeNode
 	}
 	return m.cfg.ChallengeHalf

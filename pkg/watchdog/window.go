@@ -48,6 +48,8 @@ var (
 	ErrWindowReplay = errors.New("window frame repeated")
 	// ErrWindowLeased: another process holds the other half's side of the window.
 	ErrWindowLeased = errors.New("window held by another process")
+	// ErrWindowUndecided: a frame of a new session does not show whether the holder has sent it.
+	ErrWindowUndecided = errors.New("frame of a session that is not in use yet")
 )
 
 // WindowConfig configures one end of a window.
@@ -212,7 +214,10 @@ func (w *Window) Admit(now time.Time, f WindowFrame) (deny bool, err error) {
 	if known := err == nil || errors.Is(err, ErrWindowVersion); known && (!d.Denied && d.Life == w.life || d.Statement && w.succeeds(f, d)) {
 		return false, nil
 	}
-	return len(f.Payload) > 0, w.leased(f)
+	if len(f.Payload) == 0 { // the first frame of the holder's own new session may be an answer
+		return false, ErrWindowUndecided
+	}
+	return true, w.leased(f)
 }
 
 // fresh reports whether a frame has not arrived before, and remembers it. Sequence numbers restart with each session; a
@@ -238,7 +243,7 @@ func (w *Window) Refused(now time.Time) {
 	w.stats.Refusals++
 }
 
-// Claimed notes that the process at the other end has proved to be one of this half: it has this half's keys.
+// Claimed notes that the process at the other end has proved, in a handshake, to have this half's key.
 func (w *Window) Claimed(now time.Time) {
 	w.claimed = now
 	w.stats.Leased++
@@ -246,6 +251,9 @@ func (w *Window) Claimed(now time.Time) {
 
 // patience is the time without a frame after which the window is no longer alive.
 func (w *Window) patience() time.Duration { return time.Duration(max(w.cfg.Misses, 1)) * w.cfg.TRead }
+
+// Hears reports whether frames of the other half arrive, with or without words.
+func (w *Window) Hears(now time.Time) bool { return now.Sub(w.lastSign()) <= w.patience() }
 
 // lastSign returns the time of the last frame, or the start time if none has arrived.
 func (w *Window) lastSign() time.Time {

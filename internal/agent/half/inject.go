@@ -66,7 +66,8 @@ func ListenUnix(ctx context.Context, path string) (net.Listener, error) {
 const lastAnswers = time.Second
 
 // Serve runs a small HTTP server until ctx ends. It then finishes the requests that have begun, for lastAnswers at most: the process
-// may exit when Serve returns. A client that has sent nothing does not delay it. A panic in h ends the process.
+// may exit when Serve returns. A client that has sent no whole header
+// does not delay it, and gets no answer. A panic in h ends the process.
 func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	srv, ended := bounded.HTTPServer(endOnPanic(h)), make(chan struct{})
 	var silent silentConns
@@ -93,8 +94,8 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	return nil
 }
 
-// silentConns holds the connections of a server that have sent nothing yet. Shutdown treats them as busy for 5 s, and so would use up
-// lastAnswers.
+// silentConns holds the connections of a server that have not sent the header of a request yet. Shutdown treats them as busy for 5 s, and
+// so would use up lastAnswers.
 type silentConns struct{ conns sync.Map }
 
 func (s *silentConns) note(c net.Conn, state http.ConnState) {

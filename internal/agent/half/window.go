@@ -51,6 +51,7 @@ type Window struct {
 	core       *watchdog.Window
 	keys       torus.Keyring
 	claim      *torus.Session // made beside the current one, and not used yet; nil: none
+	claimAt    time.Time      // the last sign of its maker
 	seq        uint64
 	countersAt time.Time // when the next statement has the counters too
 	epoch      fault.Epoch
@@ -120,7 +121,8 @@ func (w *Window) listen(cfg config.WindowConfig) (*udplink.Link, error) {
 	}
 	return udplink.Listen(udplink.Config{
 		Dir: w.dir, Local: local, Peer: peer, Interface: cfg.Interface, Dialer: c.Half == fault.HalfHost, MTU: torus.MaxFrame,
-		TLS: tls, VerifyPeer: w.verifyPeer, Logger: c.Log.With("carries", "window"),
+		TLS: tls, VerifyPeer: pki.VerifyPeerIdentity(pki.NodeIdentity(c.Config.Cluster, c.Config.Node, c.Half.Other())),
+		Logger: c.Log.With("carries", "window"),
 	})
 }
 
@@ -173,7 +175,7 @@ func (w *Window) Wrote(now time.Time, own *Page) {
 	}
 	if w.core.Asks(now) {
 		w.send(torus.TypeAsk, nil)
-		if s, _ := w.core.State(now); s != watchdog.WindowAlive {
+		if !w.core.Hears(now) {
 			return // the kernel's refusal must quote the question, not a statement that is too long to check
 		}
 	}
@@ -185,7 +187,7 @@ func (w *Window) Wrote(now time.Time, own *Page) {
 	var err error
 	if w.payload, err = watchdog.AppendStatement(w.payload[:0], w.life, w.boot, w.words); err == nil {
 		w.send(torus.TypeMessage, w.payload)
-		if w.claim != nil && w.common.Half == fault.HalfHost {
+		if w.claim != nil && w.common.Half == fault.HalfHost && now.Sub(w.claimAt) <= claimOver {
 			// This statement makes the holder switch to the new session. A second claimant hears it too, and so does not call this
 			// half dead.
 			w.sendBy(w.claim.ID(), w.claim, torus.TypeMessage, w.payload)
@@ -233,6 +235,7 @@ func (w *Window) OnPacket(_ grid.Direction, b []byte) {
 	f, err := torus.Decode(b, torus.MaxFrame, &w.keys)
 	if errors.Is(err, torus.ErrSession) && w.claim != nil {
 		if f, err = torus.Decode(b, torus.MaxFrame, w.claim); err == nil && !w.admit(now, f) {
+			w.claimAt = now
 			return
 		}
 	}
@@ -291,7 +294,7 @@ func (w *Window) admit(now time.Time, f torus.Frame) bool {
 // noteWrong logs datagrams that cannot be used, once until one can.
 func (w *Window) noteWrong(err error, datagram bool) {
 	switch {
-	case errors.Is(err, watchdog.ErrWindowReplay):
+	case errors.Is(err, watchdog.ErrWindowReplay), errors.Is(err, watchdog.ErrWindowUndecided):
 	case errors.Is(err, watchdog.ErrWindowLeased):
 		w.secondAt = time.Now()
 		w.second.Set(w.common.Log, "accept statements through the window", err)
@@ -322,7 +325,7 @@ func (w *Window) OnSession(_ grid.Direction, s *torus.Session) {
 	defer w.mu.Unlock()
 	now := time.Now()
 	if _, live := w.keys.Current(); live && (w.common.Half == fault.HalfDNP || w.core.Leased(now)) {
-		w.claim = s
+		w.claim, w.claimAt = s, now
 		return
 	}
 	w.claim = nil

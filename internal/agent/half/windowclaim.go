@@ -28,18 +28,6 @@ const claimOver = 10 * time.Second
 // droppedEvery is the least time between two lines about dropped frames.
 const droppedEvery = time.Minute
 
-// verifyPeer accepts the certificate of the node's other half. One of this half is a claim to this half's place.
-func (w *Window) verifyPeer(cert *x509.Certificate) error {
-	c := w.common
-	err := pki.VerifyPeerIdentity(pki.NodeIdentity(c.Config.Cluster, c.Config.Node, c.Half.Other()))(cert)
-	if err != nil && w.own(cert) {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.core.Claimed(time.Now())
-	}
-	return err
-}
-
 // own reports whether a certificate is one of this half.
 func (w *Window) own(cert *x509.Certificate) bool {
 	c := w.common
@@ -60,10 +48,9 @@ func (w *Window) knock(ctx context.Context) {
 			pause = knockMin
 			continue
 		}
-		claimed := false
-		err := w.link.Knock(ctx, func(cert *x509.Certificate) error {
-			if claimed = w.own(cert); claimed {
-				return nil // so that the other end sees this end's certificate
+		claimed, err := w.link.Knock(ctx, func(cert *x509.Certificate) error {
+			if w.own(cert) {
+				return nil
 			}
 			return fmt.Errorf("want the dnp half of node %s", w.common.Config.Node)
 		})

@@ -96,7 +96,7 @@ func TestCardAtAnotherAddressGetsNoSession(t *testing.T) {
 		_, s, err := host.own.File.TakeDNP()
 		return err == nil && s.Valid
 	}, host, a, b)
-	if w := host.counts(); w.Sessions != 1 || w.SecondClaimant != 0 || b.counts().Sessions != 0 {
+	if w := host.counts(); w.Sessions < 1 || w.SecondClaimant != 0 || b.counts().Sessions != 0 {
 		t.Errorf("host %+v, second card %+v", w, b.counts())
 	}
 }

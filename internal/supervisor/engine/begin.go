@@ -41,6 +41,7 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (_ *term, err e
 		senders: make(map[fault.NodeID]Sender), health: make(map[fault.NodeID][2]health), reported: make(map[fault.NodeID]recoveries),
 		watchdogs: view.NewWatchdogs(), hostBegan: make(map[fault.NodeID]hostBegin), traced: make(map[fault.NodeID]bool),
 		wordsOf:       make(map[fault.Origin][servicenet.MaxLastWords]wordsID),
+		wordsIn:       make(map[fault.Origin]fault.ReportID),
 		publishedLast: make(map[fault.NodeID][2]time.Time), began: now,
 		words: make(map[fault.Origin]spoken), groups: make(map[string]fault.State),
 		open: newBatch(), waiting: make(map[fault.ReportID][]answerTo), done: make(chan struct{}),

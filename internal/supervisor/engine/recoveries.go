@@ -38,7 +38,12 @@ func (t *term) noteHealth(now, arrived time.Time, d *fault.Delivery, said servic
 		return false
 	}
 	if !d.Report.Digest { // has nothing but the last words
-		return t.noteLastWords(now, arrived, d, id.Origin.Half, said.Of(id.Origin.Half).GetLastWords())
+		words, newest := said.Of(id.Origin.Half).GetLastWords(), t.wordsIn[id.Origin]
+		if len(words) == 0 || id.Epoch < newest.Epoch || id.Epoch == newest.Epoch && id.Seq < newest.Seq { // delayed in transit
+			return false
+		}
+		t.wordsIn[id.Origin] = id
+		return t.noteLastWords(now, arrived, d, id.Origin.Half, words)
 	}
 	changed := t.noteWatchdog(now, d, said.Host)
 	for _, half := range [...]fault.Half{fault.HalfHost, fault.HalfDNP} {

@@ -151,5 +151,6 @@ func (t *term) forget(id fault.NodeID) {
 	for _, h := range [...]fault.Half{fault.HalfHost, fault.HalfDNP} {
 		delete(t.words, fault.Origin{Node: id, Half: h})
 		delete(t.wordsOf, fault.Origin{Node: id, Half: h})
+		delete(t.wordsIn, fault.Origin{Node: id, Half: h})
 	}
 }

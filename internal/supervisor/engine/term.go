@@ -31,7 +31,8 @@ type term struct {
 	traced    map[fault.NodeID]bool // nodes whose last batch had a trace of their machine's death
 	// wordsOf are the last words in the newest digest of a receiver that had some.
 	wordsOf       map[fault.Origin][servicenet.MaxLastWords]wordsID
-	publishedLast map[fault.NodeID][2]time.Time // time of the last event in this term
+	wordsIn       map[fault.Origin]fault.ReportID // the newest report with last words that is no digest
+	publishedLast map[fault.NodeID][2]time.Time   // time of the last event in this term
 	began         time.Time
 	groups        map[string]fault.State  // by ID: the state of the group faults that stand
 	incidents     *awareness.Incidents    // as of the last sealed batch

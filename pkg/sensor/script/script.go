@@ -132,8 +132,14 @@ func (c *run) await(ctx context.Context, pid int, period time.Duration) {
 			}
 			return
 		case <-t.C:
-			u, _ := sample("/proc", pid) // fails if the check has just ended
-			c.waits.add(time.Since(start), u)
+			runtime.LockOSThread()
+			before := threadTime()
+			u, err := sample("/proc", pid)
+			c.waits.sampling += threadTime() - before
+			runtime.UnlockOSThread()
+			if err == nil { // else the check has just ended
+				c.waits.add(time.Since(start), u)
+			}
 		}
 	}
 }
@@ -211,7 +217,7 @@ func (s *Source) late(ctx context.Context, r source.Reading, c *run, line string
 		return r, ctx.Err()
 	}
 	r.State, r.Detail = fault.Sick, fmt.Sprintf("timed out after %v", s.cfg.Timeout)
-	if excuse := c.waits.excuse(); excuse != "" { // the subject may be well
+	if excuse := c.waits.excuse(s.cfg.Timeout); excuse != "" { // the subject may be well
 		r.State = fault.Unknown
 		r.Detail += ", " + excuse
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
 )
 
 // A check that does not end in time proves nothing about its subject if it hardly got a processor. This file measures the
@@ -21,6 +22,8 @@ const (
 	fewest = samples / 4
 	// maxProcesses limits the processes that one sample reads. Processes of a check beyond this number are not counted.
 	maxProcesses = 256
+	// maxThreads limits the threads of one process that a sample reads.
+	maxThreads = 256
 	// tick is the unit of processor times in /proc/PID/stat.
 	tick = 10 * time.Millisecond
 )
@@ -36,6 +39,7 @@ type waits struct {
 	taken, runnable int
 	last            usage
 	lasted          time.Duration // from the check's start to the last sample
+	sampling        time.Duration // processor time of this process for the samples
 }
 
 func (w *waits) add(lasted time.Duration, u usage) {
@@ -55,15 +59,23 @@ func (w *waits) waited() time.Duration {
 	return max(0, w.lasted*time.Duration(w.runnable)/time.Duration(w.taken)-w.last.cpu)
 }
 
-// excuse says why a check that did not end proves nothing about its subject, or returns "".
-func (w *waits) excuse() string {
+// excuse says why a check that did not end within its timeout proves nothing about its subject, or returns "". Few samples are no excuse if
+// each of them took long, because the check has many processes.
+func (w *waits) excuse(timeout time.Duration) string {
 	switch {
-	case w.taken < fewest:
+	case w.taken < fewest && w.sampling < timeout/4:
 		return "while the agent itself waited for a processor"
-	case w.waited() >= w.lasted/2:
+	case w.lasted > 0 && w.waited() >= w.lasted/2:
 		return fmt.Sprintf("of which it waited %v for a processor", w.waited().Round(tick))
 	}
 	return ""
+}
+
+// threadTime returns the processor time of the calling thread.
+func threadTime() time.Duration {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t) // 0 where it is not known
+	return time.Duration(t.Nano())
 }
 
 // sample reads the process pid and its descendants. It misses those whose parent has ended without waiting for them.
@@ -99,7 +111,7 @@ func (u *usage) addProcess(proc procfs.FS, root string, pid int) (children []int
 	if err != nil {
 		return nil, err
 	}
-	for _, t := range threads {
+	for _, t := range threads[:min(len(threads), maxThreads)] {
 		if s, err := t.Stat(); err == nil && s.State == "R" {
 			u.runnable = true
 		}

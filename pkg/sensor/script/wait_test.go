@@ -42,8 +42,8 @@ func TestStarvedCheckWaitedForHalfOfItsTime(t *testing.T) {
 			for i := range 20 {
 				w.add(time.Duration(i+1)*100*ms, usage{runnable: i < tt.runnable, cpu: tt.cpu})
 			}
-			if w.waited() != tt.waited || (w.excuse() != "") != tt.excused {
-				t.Errorf("waited %v, excuse %q: want %v, %t", w.waited(), w.excuse(), tt.waited, tt.excused)
+			if w.waited() != tt.waited || (w.excuse(2*time.Second) != "") != tt.excused {
+				t.Errorf("waited %v, excuse %q: want %v, %t", w.waited(), w.excuse(2*time.Second), tt.waited, tt.excused)
 			}
 		})
 	}
@@ -53,13 +53,16 @@ func TestStarvedCheckWaitedForHalfOfItsTime(t *testing.T) {
 func TestFewSamplesAreAnExcuse(t *testing.T) {
 	var w waits
 	for i := range fewest {
-		if w.excuse() == "" {
+		if w.excuse(2*time.Second) == "" {
 			t.Errorf("no excuse after %d samples", i)
 		}
 		w.add(time.Duration(i+1)*100*ms, usage{})
 	}
-	if got := w.excuse(); got != "" {
+	if got := w.excuse(2 * time.Second); got != "" {
 		t.Errorf("after %d samples of a check that sleeps: %s", fewest, got)
+	}
+	if got := (&waits{taken: 1, sampling: time.Second}).excuse(2 * time.Second); got != "" {
+		t.Errorf("one sample, which took 1 s of processor time: %s", got)
 	}
 }
 

@@ -213,25 +213,24 @@ func (l *Link) dial(ctx context.Context, r *remote) (_ *torus.Session, _ *net.TC
 
 // Knock makes a handshake with the peer although this end is the one that accepts, and begins no session. A correctly configured
 // peer dials and does not listen. So a peer that answers is misconfigured: it waits for a dialer too. verify judges the peer's
-// certificate. If verify accepts it, the peer sees this end's certificate.
-func (l *Link) Knock(ctx context.Context, verify func(*x509.Certificate) error) error {
+// certificate. Knock reports whether the peer has proved that it has the key of a certificate that verify accepts.
+func (l *Link) Knock(ctx context.Context, verify func(*x509.Certificate) error) (proved bool, err error) {
 	if l.blocked() {
-		return errBlocked
+		return false, errBlocked
 	}
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	conn, err := l.connectFrom(ctx, 0, l.remote.Load().addr)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer finish(conn, 0)
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	tc := tls.Client(conn, l.cfg.handshakeConfig(verify))
-	if err := tc.HandshakeContext(ctx); err != nil {
-		return fmt.Errorf("handshake with %s: %w", l.PeerAddr(), err)
+	if err := tls.Client(conn, l.cfg.handshakeConfig(verify)).HandshakeContext(ctx); err != nil {
+		return false, fmt.Errorf("handshake with %s: %w", l.PeerAddr(), err)
 	}
-	return expect(tc, byteReady) // it waits until the peer has judged this end
+	return true, nil
 }
 
 func expect(c net.Conn, want byte) error {

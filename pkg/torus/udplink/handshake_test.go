@@ -85,25 +85,25 @@ func TestKnockFindsPeerThatAccepts(t *testing.T) {
 	a.start()
 	b.start()
 	name := ""
-	err := a.link.Knock(t.Context(), func(c *x509.Certificate) error { name = c.Subject.CommonName; return nil })
-	if got := <-seen; err == nil || name != "b" || got != "a" {
-		t.Errorf("a saw %q, b saw %q, %v: want each other, and no session", name, got, err)
+	proved, err := a.link.Knock(t.Context(), func(c *x509.Certificate) error { name = c.Subject.CommonName; return nil })
+	if got := <-seen; err != nil || !proved || name != "b" || got != "a" {
+		t.Errorf("a saw %q, proved %t, b saw %q, %v: want each other", name, proved, got, err)
 	}
-	if err := a.link.Knock(t.Context(), only("a")); err == nil || !strings.Contains(err.Error(), `certificate of "b"`) {
+	if proved, err := a.link.Knock(t.Context(), only("a")); err == nil || proved || !strings.Contains(err.Error(), `certificate of "b"`) {
 		t.Errorf("another certificate: %v", err)
 	}
 	if n := a.link.Stats().Handshakes + b.link.Stats().Handshakes; n != 0 {
 		t.Errorf("%d sessions", n)
 	}
 	a.link.SetFaults(LinkFaults{BlockOut: true})
-	if err := a.link.Knock(t.Context(), only("b")); !errors.Is(err, errBlocked) {
+	if _, err := a.link.Knock(t.Context(), only("b")); !errors.Is(err, errBlocked) {
 		t.Errorf("blocked: %v", err)
 	}
 	c, d := pairOf(t)
 	c.start() // it dials
 	d.start()
 	d.untilNormal()
-	if err := d.link.Knock(t.Context(), only("a")); !errors.Is(err, unix.ECONNREFUSED) {
+	if _, err := d.link.Knock(t.Context(), only("a")); !errors.Is(err, unix.ECONNREFUSED) {
 		t.Errorf("a peer that dials: %v", err)
 	}
 	c.untilNormal()

@@ -210,8 +210,9 @@ type HardwareWatchdogConfig struct {
 }
 
 // NetconsoleConfig is the receiver of netconsole: UDP datagrams with the lines of other machines' kernels. They are not
-// authenticated, so they are only text for people. The host half receives the lines of its neighbours' machines, from the addresses in
-// links. With a window, the DNP half, by its own configuration, receives the lines of its own host's kernel, from the address in window.peer.
+// authenticated, so they are only text for people. The host half receives the lines of its neighbours' machines, from the
+// addresses in links. With a window, the DNP half, by its own configuration, receives the lines of its own host's kernel,
+// from the address in window.peer.
 type NetconsoleConfig struct {
 	// Listen is the address of the receiver, "ip:port" with port 1 to 65535; netconsole's usual port is 6666. For a DNP half with
 	// a window, its IP is that of window.listen. Default none: nothing is received.

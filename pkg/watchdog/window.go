@@ -36,7 +36,8 @@ func (s WindowState) String() string {
 // refusalLife is how long a refusal counts. A kernel answers one peer with a few refusals at once, and then with one a second.
 const refusalLife = 2500 * time.Millisecond
 
-// claimLife is how long a claim counts after the other end has shown this half's keys. It exceeds the pause between the caller's handshakes.
+// claimLife is how long a claim counts after the other end has shown this half's keys. It exceeds the pause between the caller's
+// handshakes.
 const claimLife = 5 * time.Second
 
 // replayBits is the number of sequence numbers below the highest one that may still arrive.

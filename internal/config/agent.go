@@ -88,7 +88,7 @@ type Agent struct {
 	Recovery RecoveryConfig `json:"recovery"`
 	// HardwareWatchdog resets the machine when a half stalls or, with contactWithin, when the node is cut off. Default none.
 	HardwareWatchdog HardwareWatchdogConfig `json:"hardwareWatchdog,omitzero"`
-	// Netconsole receives the last kernel lines of other machines; in a DNP half with a window, those of its own host. Default none.
+	// Netconsole receives the last kernel lines of other machines; in a DNP half with a window, those of its host. Default none.
 	Netconsole NetconsoleConfig `json:"netconsole,omitzero"`
 	// SelfTest is the schedule of self-tests of the modules in use.
 	SelfTest SelfTestConfig `json:"selfTest"`
@@ -211,7 +211,7 @@ type HardwareWatchdogConfig struct {
 
 // NetconsoleConfig is the receiver of netconsole: UDP datagrams with the lines of other machines' kernels. They are not
 // authenticated, so they are only text for people. The host half receives the lines of its neighbours' machines, from the
-// addresses in links. With a window, the DNP half, by its own configuration, receives the lines of its own host's kernel,
+// addresses in links. With a window, the DNP half, by its own configuration, receives the lines of its host's kernel,
 // from the address in window.peer.
 type NetconsoleConfig struct {
 	// Listen is the address of the receiver, "ip:port" with port 1 to 65535; netconsole's usual port is 6666. For a DNP half with

@@ -135,6 +135,17 @@ type side struct {
 	dir    string
 }
 
+// killHost ends all processes of the host's side, so that nothing starts them again.
+func (w *window) killHost(t *testing.T) {
+	t.Helper()
+	if err := w.Cluster.KillRun(t.Context(), apart); err != nil {
+		t.Fatal(err)
+	}
+	s := w.hostSide(t)
+	s.daemon = 0
+	s.signal(t, syscall.SIGKILL)
+}
+
 func (w *window) hostSide(t *testing.T) side {
 	t.Helper()
 	n, err := w.Cluster.Node(apart)
@@ -258,12 +269,7 @@ func TestWindowOfTwoKernels(t *testing.T) {
 	}
 	t.Run("host side killed", func(t *testing.T) {
 		tr := w.begin(t)
-		if err := w.Cluster.KillRun(t.Context(), apart); err != nil {
-			t.Fatal(err)
-		}
-		s := w.hostSide(t)
-		s.daemon = 0
-		s.signal(t, syscall.SIGKILL)
+		w.killHost(t)
 		tr.hostDead(w)
 		if err := w.Cluster.StartRun(apart); err != nil {
 			t.Fatal(err)
@@ -294,12 +300,7 @@ func TestWindowOfTwoKernels(t *testing.T) {
 	})
 	t.Run("both sides killed", func(t *testing.T) {
 		tr := w.begin(t)
-		if err := w.Cluster.KillRun(t.Context(), apart); err != nil {
-			t.Fatal(err)
-		}
-		s := w.hostSide(t)
-		s.daemon = 0
-		s.signal(t, syscall.SIGKILL)
+		w.killHost(t)
 		w.cardSide().signal(t, syscall.SIGKILL)
 		_ = w.daemon.Wait()
 		tr.becomes(apart, "node", failed)

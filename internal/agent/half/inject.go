@@ -66,8 +66,8 @@ func ListenUnix(ctx context.Context, path string) (net.Listener, error) {
 const lastAnswers = time.Second
 
 // Serve runs a small HTTP server until ctx ends. It then finishes the requests that have begun, for lastAnswers at most: the process
-// may exit when Serve returns. A client that has sent no whole header
-// does not delay it, and gets no answer. A panic in h ends the process.
+// may exit when Serve returns. A client that has sent no whole header does not delay
+// it, and gets no answer. A panic in h ends the process.
 func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	srv, ended := bounded.HTTPServer(endOnPanic(h)), make(chan struct{})
 	var silent silentConns

@@ -294,7 +294,7 @@ func (w *Window) admit(now time.Time, f torus.Frame) bool {
 // noteWrong logs datagrams that cannot be used, once until one can.
 func (w *Window) noteWrong(err error, datagram bool) {
 	switch {
-	case errors.Is(err, watchdog.ErrWindowReplay), errors.Is(err, watchdog.ErrWindowUndecided):
+	case errors.Is(err, watchdog.ErrWindowReplay):
 	case errors.Is(err, watchdog.ErrWindowLeased):
 		w.secondAt = time.Now()
 		w.second.Set(w.common.Log, "accept statements through the window", err)

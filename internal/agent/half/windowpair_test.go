@@ -38,7 +38,7 @@ func windowHalves(t *testing.T) (host, card config.Agent) {
 	return host, card
 }
 
-// windowEnd is one end of a window on a kernel of its own: in a state directory of its own.
+// windowEnd is one end of a window. Its state directory stands for a kernel.
 type windowEnd struct {
 	*Window
 	t    *testing.T

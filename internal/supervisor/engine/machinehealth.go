@@ -175,7 +175,7 @@ func compareWords(was, w *lofamov1.LastWords, by string, ago time.Duration) word
 }
 
 // noteLastWords publishes the last words of other machines' kernels that a half has received, each once: a host half those of any node,
-// a DNP half those of its own host. They change no state. It reports whether there is an event to commit.
+// a DNP half those of its host. They change no state. It reports whether there is an event to commit.
 func (t *term) noteLastWords(now, arrived time.Time, d *fault.Delivery, half fault.Half, words []*lofamov1.LastWords) (changed bool) {
 	by := d.Report.ID.Origin
 	if half != by.Half {

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
@@ -50,16 +48,6 @@ func Play(ctx context.Context, o Options) (err error) {
 	_, _ = fmt.Fprint(o.Out, c.ring.instructions(o))
 	all.Wait()
 	return errors.Join(errs...)
-}
-
-// localPort finds a free port of localhost.
-func localPort() (netip.AddrPort, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return netip.AddrPort{}, err
-	}
-	at, err := netip.ParseAddrPort(l.Addr().String())
-	return at, errors.Join(err, l.Close())
 }
 
 // instructions says how to reach the ring.

@@ -130,11 +130,11 @@ func newRing(ctx context.Context, o Options) (_ *ring, err error) {
 		return nil, err
 	}
 	r := &ring{}
-	find := freeport.Find
+	at := freeport.IP()
 	if o.local {
-		find = localPort
+		at = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	}
-	if r.server, err = find(); err != nil {
+	if r.server, err = freeport.FindAt(at); err != nil {
 		return nil, err
 	}
 	network := 20000 + rand.N(9000)

@@ -40,13 +40,16 @@ func Addr(t testing.TB) netip.AddrPort {
 }
 
 // Find is Addr for what begins before the first test, and for benchmarks.
-func Find() (netip.AddrPort, error) {
+func Find() (netip.AddrPort, error) { return FindAt(IP()) }
+
+// FindAt is Find for another loopback address, such as that of localhost, which other processes may use too.
+func FindAt(ip netip.Addr) (netip.AddrPort, error) {
 	for {
 		n := given.Add(1) - 1
 		if n >= count {
-			return netip.AddrPort{}, fmt.Errorf("all %d ports of %s were given", count, IP())
+			return netip.AddrPort{}, fmt.Errorf("all %d ports of %s were given", count, ip)
 		}
-		if addr := netip.AddrPortFrom(IP(), uint16(first+n)); free(addr) {
+		if addr := netip.AddrPortFrom(ip, uint16(first+n)); free(addr) {
 			return addr, nil
 		}
 	}

@@ -27,9 +27,10 @@ type aid struct {
 func socket(node string) string { return "LOFAMO_SOCKET=.lofamo/nodes/" + node + "/state/local.sock" }
 
 var aids = map[string]aid{
-	// Of eleven programs that have just started, one may be late beside other tests, and is rightly called SICK: a
-	// person would look again.
-	"lofamoctl map": {before: "for ((i = 0; i < 600; i++)); do lofamoctl map | grep -q '8: 8 NORMAL' && break; sleep 0.1; done"},
+	// Of the programs that have just started, one may be late beside other tests, and is rightly called SICK: a person
+	// would look again.
+	"lofamoctl map": {as: `for ((i = 0; i < 600; i++)); do map=$(lofamoctl map); ` +
+		`grep -Eq '^nodes: +([0-9]+): \1 NORMAL$' <<<"$map" && break; sleep 0.1; done; echo "$map"`},
 	// An injected fault shows some hundred milliseconds later: a person is slower.
 	"lofamoctl inject 1,0,1 kill-host": {after: "lofamoctl watch --initial --field-selector component=host,to=FAILED --count 1 --for 60s"},
 	// On each node, the job's own process runs it.

@@ -197,7 +197,7 @@ type LinkOutput struct {
 	// Accepted, for FrameReceived: the frame is new and of this link; its payload may be used.
 	// Duplicates, replays and frames of a session or an epoch gone by are not accepted.
 	Accepted bool
-	// Redial: the peer is silent, so the session may be lost: request a handshake. It is set with every Tick while
+	// Redial: the peer is silent and may have lost the session: request a handshake. It is set with every Tick while
 	// that holds; the dialler limits the rate.
 	Redial bool
 	// Late: this step came so late that the machine doubts itself.
@@ -276,6 +276,7 @@ type Link struct {
 	silent       bool                  // why rx is broken; with it stays heardAge
 	heardAge     time.Duration         // from the last frame to the verdict of silence
 	silentFrom   time.Time             // arrival of that last frame; the machine's start if there was none
+	ended        bool                  // the peer's kernel refused frames of this end: no pause explains the silence
 	before       LinkState             // the state of rx before the silence
 	excuses      [maxExcused]time.Time // ends of the newest pauses that needed no hold-off: see excused
 	excuse       int                   // index of the oldest
@@ -430,7 +431,7 @@ func (l *Link) Step(now time.Time, ev LinkEvent) LinkOutput {
 	out.Changed = out.Detail != l.last
 	out.Peer, out.PeerChanged = l.peer, l.peer != peer
 	_, tick := ev.(Tick)
-	out.Redial = tick && !l.hearing && (l.rx == LinkBroken || l.resumed && l.rx == LinkUnknown && now.Sub(l.start) >= l.silentAfter())
+	out.Redial = tick && l.needsSession(now)
 	l.last = out.Detail
 	l.wake = l.nextWake()
 	out.Wake = l.wake

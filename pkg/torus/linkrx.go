@@ -203,6 +203,19 @@ func (l *Link) peerPaused() bool {
 		len(l.heldBack.numbers) == 0 && l.seq.lostNothing()
 }
 
+// needsSession reports whether a silent peer may have lost the session. While a pause of the peer may explain the silence,
+// a new session would do harm: its numbers do not tell whether frames of the old one are missing. But a peer that has just
+// started must get its session within its Grace.
+func (l *Link) needsSession(now time.Time) bool {
+	switch {
+	case l.hearing:
+		return false
+	case l.rx == LinkBroken:
+		return l.ended || now.Sub(l.silentFrom) >= min(maxPause*l.cfg.SilentAfter(), l.cfg.grace()/2)
+	}
+	return l.resumed && l.rx == LinkUnknown && now.Sub(l.start) >= l.silentAfter()
+}
+
 // excused reports whether a pause that has just ended needs no hold-off, and counts it: within a HoldOff, at most maxExcused do.
 func (l *Link) excused(now time.Time) bool {
 	oldest := &l.excuses[l.excuse]
@@ -239,6 +252,7 @@ func (l *Link) becomeSilent(now time.Time) {
 	if l.restart.on {
 		was = l.restart.was // SICK only for the time of the restart
 	}
+	l.ended = due(now, l.refusedAt())
 	l.hearing, l.restart.on = false, false
 	l.endRefusal()
 	l.tx, l.ackingSince = LinkUnknown, time.Time{}

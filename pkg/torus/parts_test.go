@@ -311,8 +311,40 @@ func TestWakeEqualsDeadline(t *testing.T) {
 			}
 		}
 	}
-	if out.State != LinkBroken || !out.Detail.Silent || out.Detail.HeardAge != 75*time.Millisecond || !out.Redial {
+	if out.State != LinkBroken || !out.Detail.Silent || out.Detail.HeardAge != 75*time.Millisecond {
 		t.Errorf("at the deadline: %+v", out)
+	}
+}
+
+// A silent end asks for a new session when no pause explains the silence any more, and at once if the peer's kernel
+// refuses its frames.
+func TestRedial(t *testing.T) {
+	heard := time.Unix(1000, 0)
+	for _, tc := range []struct {
+		name    string
+		grace   time.Duration
+		refused bool
+		want    time.Duration
+	}{
+		{"silent for longer than a pause", time.Second, false, 300 * time.Millisecond},
+		{"refused", time.Second, true, 100 * time.Millisecond},
+		{"a short grace", 200 * time.Millisecond, false, 100 * time.Millisecond},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			cfg := testConfig()
+			cfg.Grace = tc.grace
+			l := NewLink(cfg, heard)
+			out := l.Step(heard, FrameReceived{Frame: Frame{Type: TypeHeartbeat, Direction: grid.XMinus, Src: grid.Coord{X: 1}, Seq: 1, Epoch: 1}})
+			for !out.Redial && out.Wake.Sub(heard) < time.Minute {
+				if tc.refused && out.State == LinkBroken {
+					l.Step(out.Wake, Refused{})
+				}
+				out = l.Step(out.Wake, Tick{})
+			}
+			if got := out.Wake.Add(-cfg.Period).Sub(heard); got != tc.want {
+				t.Errorf("asks %v after the last frame, want %v", got, tc.want)
+			}
+		})
 	}
 }
 

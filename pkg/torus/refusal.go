@@ -14,7 +14,8 @@ import (
 // that lives proves it by any frame. The link is silent only if no frame has come, a heartbeat of the peer is overdue by
 // refuseWait, and the kernel refused every one of these frames too. So a host that rejects our frames with the same
 // answer, while the frames of its living half arrive, makes no silent link. Hints about a peer that does not set
-// FlagAnswers change nothing: that peer is not asked.
+// FlagAnswers change nothing: that peer is not asked. A hint about a silent peer makes the machine ask for a new session
+// at once.
 type Refused struct{}
 
 func (Refused) linkEvent() {}
@@ -43,6 +44,9 @@ func (l *Link) refuseWait() time.Duration { return l.cfg.Period / 4 }
 func (l *Link) refused(now time.Time) (ask bool) {
 	r := &l.refusal
 	switch {
+	case l.rx == LinkBroken && !l.hearing:
+		l.ended = true
+		return false
 	case !l.hearing || l.restart.on || !l.peer.Answers:
 		return false
 	case !r.since.IsZero():

@@ -55,6 +55,7 @@ type world struct {
 	ends     [2]*end
 	sessions uint32
 	dialling bool
+	answered bool // a stopped end accepted the dial
 	log      []string
 }
 
@@ -336,21 +337,28 @@ func (w *world) step(e *end, ev LinkEvent) {
 	})
 }
 
-// redial is a handshake, for the end that dials and if packets pass both ways.
+// redial is a handshake, for the end that dials and if packets pass both ways. The kernel accepts the connection for a
+// stopped process too: the handshake then ends when the process continues.
 func (w *world) redial(e *end) {
 	if e.name != "a" || w.dialling {
 		return
 	}
 	w.dialling = true
-	w.at(w.now.Add(handshakeTime), func() {
-		w.dialling = false
-		for _, e := range w.ends {
-			if e.out.cut || !e.alive || e.stopped {
-				return
-			}
+	w.at(w.now.Add(handshakeTime), w.answerDial)
+}
+
+func (w *world) answerDial() {
+	w.answered = w.ends[0].stopped || w.ends[1].stopped
+	if w.answered {
+		return // until wakeUp
+	}
+	w.dialling = false
+	for _, e := range w.ends {
+		if e.out.cut || !e.alive {
+			return
 		}
-		w.handshake()
-	})
+	}
+	w.handshake()
 }
 
 func (w *world) handshake() {
@@ -415,6 +423,9 @@ func (w *world) arrive(e *end, wire []byte) {
 // wakeUp continues a stopped process, which looks at its timer before it looks at its socket.
 func (w *world) wakeUp(e *end) {
 	e.stopped = false
+	if w.answered {
+		w.answerDial()
+	}
 	w.step(e, Tick{})
 	for _, wire := range e.queue {
 		w.arrive(e, wire)

@@ -124,6 +124,7 @@ type daemon struct {
 	// announced: the supervisors have committed that this node stops, or that its halves restart.
 	announced atomic.Bool
 	telling   sync.Mutex // held while tell sends
+	ending    ending
 
 	mu     sync.Mutex
 	unkept half.Condition // histories cannot be written

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -30,6 +31,31 @@ const (
 	// togetherWithin is how long the daemon of one half waits for the other half's daemon to stop as well.
 	togetherWithin = 500 * time.Millisecond
 )
+
+// ending keeps the order of the notices: after that of a stop, the daemon announces no return of its start any more.
+type ending struct {
+	mu    sync.Mutex // held while the return is announced
+	begun bool
+}
+
+// begin waits until a return that is being announced has reached the host half.
+func (e *ending) begin() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.begun = true
+}
+
+// tellReturn announces the return, unless the daemon is ending.
+func (d *daemon) tellReturn(ctx context.Context) error {
+	d.ending.mu.Lock()
+	defer d.ending.mu.Unlock()
+	if d.ending.begun {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, announceWithin)
+	defer cancel()
+	return local.AnnounceStop(ctx, d.cfg.Agent.StateDir, fault.StopOver)
+}
 
 // untilAnnounced returns a context that ends after ctx, when the stop has been announced. Call end to release it: it waits until
 // the stop is on disk, too.
@@ -61,6 +87,7 @@ func (d *daemon) untilAnnounced(ctx context.Context) (serving context.Context, e
 // announceStop makes the host half notify the supervisors that this node stops. If another daemon waits to take over, the
 // notice is about restarts of the halves, which change no state. The stop goes on even without the supervisors.
 func (d *daemon) announceStop(ctx context.Context, reason fault.Stop) {
+	d.ending.begin()
 	ctx, cancel := context.WithTimeout(ctx, announceWithin)
 	defer cancel()
 	takenOver := false
@@ -141,9 +168,7 @@ func (d *daemon) announceReturn(ctx context.Context) {
 		return
 	}
 	for {
-		once, cancel := context.WithTimeout(ctx, announceWithin)
-		err := local.AnnounceStop(once, d.cfg.Agent.StateDir, fault.StopOver)
-		cancel()
+		err := d.tellReturn(ctx)
 		if err == nil {
 			return
 		}

@@ -130,6 +130,56 @@ func TestStopBeyondWindowIsAnnouncedAsRestart(t *testing.T) {
 	}
 }
 
+// TestNoReturnFollowsStop: a daemon that is told to end before it has announced the return from its start announces only the stop. A
+// return behind the notice would end the stop for the supervisors. If the return is being announced already, the stop comes after it.
+func TestNoReturnFollowsStop(t *testing.T) {
+	for name, announcing := range map[string]bool{"return not announced yet": false, "return being announced": true} {
+		t.Run(name, func(t *testing.T) {
+			dir := agenttest.Dir(t)
+			d := &daemon{cfg: RunConfig{Agent: config.Agent{StateDir: dir}}, log: slog.New(slog.DiscardHandler)}
+			l, err := half.ListenUnix(t.Context(), filepath.Join(dir, local.StatusSocket))
+			if err != nil {
+				t.Fatal(err)
+			}
+			notices, begun, release := make(chan fault.Stop, 2), make(chan bool), make(chan bool)
+			srv := &http.Server{ReadHeaderTimeout: time.Second, Handler: local.StatusHandler(nil, nil, func(_ context.Context, s fault.Stop) error {
+				if s == fault.StopOver {
+					begun <- true
+					<-release
+				}
+				notices <- s
+				return nil
+			})}
+			done := make(chan struct{})
+			go func() { defer close(done); _ = srv.Serve(l) }()
+			defer func() { _ = srv.Close(); <-done }()
+			want := []fault.Stop{fault.StopReboot}
+			if announcing {
+				want = []fault.Stop{fault.StopOver, fault.StopReboot}
+				go d.announceReturn(t.Context())
+				<-begun
+				go d.announceStop(t.Context(), fault.StopReboot)
+				close(release)
+			} else {
+				d.announceStop(t.Context(), fault.StopReboot)
+				returned := make(chan bool)
+				go func() { d.announceReturn(t.Context()); close(returned) }()
+				select {
+				case <-begun:
+					close(release)
+					t.Error("a return is announced after the stop")
+				case <-returned:
+				}
+			}
+			for i, w := range want {
+				if got := <-notices; got != w {
+					t.Errorf("notice %d: %s: want %s", i, got, w)
+				}
+			}
+		})
+	}
+}
+
 // dnpDaemon returns a daemon of the DNP half alone. serve answers restart notices as the host half of the same state directory does,
 // until end.
 func dnpDaemon(t *testing.T) (d *daemon, serve func(announce func(context.Context, fault.RestartNotice) error) (end func())) {

@@ -311,9 +311,13 @@ func (o *options) configCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			ofHalf := p.HalfBound()
+			if !cfg.Window.Zero() {
+				ofHalf = p.DPUHalfBound()
+			}
 			_, err = fmt.Fprintf(c.OutOrStdout(), "%s: good: node %s %s, preset %s; death of a half known within %s, of the node "+
 				"within %s; a half that hangs is ended by its daemon within %s\n",
-				cmp.Or(o.config, "environment"), cfg.Node, placeOf(cfg), cfg.Preset, p.HalfBound().Round(time.Millisecond),
+				cmp.Or(o.config, "environment"), cfg.Node, placeOf(cfg), cfg.Preset, ofHalf.Round(time.Millisecond),
 				p.NodeBound().Round(time.Millisecond),
 				halfcore.HangBound(p.TRead, p.ReadMisses).Round(time.Millisecond))
 			return err

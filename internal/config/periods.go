@@ -140,6 +140,13 @@ func (p Periods) HalfBound() time.Duration {
 	return watchdog.StaleBound(p.TRead, p.ReadMisses) + p.ChallengeHalf + TransitAllowance
 }
 
+// DPUHalfBound is HalfBound for a node whose halves run under two kernels (platform DPU), and for the path between them. A
+// half behind a cut path answers through its neighbours, so it gets ChallengeNode to answer, and TransitAllowance once
+// more.
+func (p Periods) DPUHalfBound() time.Duration {
+	return p.HalfBound() - p.ChallengeHalf + p.ChallengeNode + TransitAllowance
+}
+
 // NodeBound is the longest time from the death of a whole node, with enough neighbours alive for a
 // quorum, to its commit in the fault map: silence of its links, the challenge, TransitAllowance.
 func (p Periods) NodeBound() time.Duration {

@@ -11,13 +11,13 @@ const ms = time.Millisecond
 
 func TestPresetsHaveDocumentedBounds(t *testing.T) {
 	for _, tc := range []struct {
-		name               string
-		half, node, single time.Duration
-		pause              time.Duration
+		name                    string
+		half, dpu, node, single time.Duration
+		pause                   time.Duration
 	}{
-		{PresetDefault, 210 * ms, 175 * ms, 415 * ms, 65 * ms},
-		{PresetFast, 96 * ms, 79 * ms, 164 * ms, 48 * ms},
-		{PresetRelaxed, 2240 * ms, 1540 * ms, 3040 * ms, 290 * ms},
+		{PresetDefault, 210 * ms, 290 * ms, 175 * ms, 415 * ms, 65 * ms},
+		{PresetFast, 96 * ms, 143 * ms, 79 * ms, 164 * ms, 48 * ms},
+		{PresetRelaxed, 2240 * ms, 2580 * ms, 1540 * ms, 3040 * ms, 290 * ms},
 	} {
 		p, err := Preset(tc.name)
 		if err != nil {
@@ -28,6 +28,9 @@ func TestPresetsHaveDocumentedBounds(t *testing.T) {
 		}
 		if p.HalfBound() != tc.half || p.NodeBound() != tc.node || p.SingleBound() != tc.single {
 			t.Errorf("%s: bounds %v, %v, %v: want %v, %v, %v", tc.name, p.HalfBound(), p.NodeBound(), p.SingleBound(), tc.half, tc.node, tc.single)
+		}
+		if p.DPUHalfBound() != tc.dpu {
+			t.Errorf("%s: DPUHalfBound %v: want %v", tc.name, p.DPUHalfBound(), tc.dpu)
 		}
 		if p.PauseSettle() != tc.pause {
 			t.Errorf("%s: PauseSettle %v: want %v", tc.name, p.PauseSettle(), tc.pause)

@@ -115,6 +115,7 @@ func (s *Supervisor) admin() *embedded.Admin {
 func (s *Supervisor) info() *lofamov1.ClusterInfo {
 	return &lofamov1.ClusterInfo{
 		Cluster: s.cfg.Cluster, Dims: s.names.Dims().String(), Preset: s.cfg.Preset,
-		HalfBound: durationpb.New(s.periods.HalfBound()), NodeBound: durationpb.New(s.periods.NodeBound()),
+		HalfBound: durationpb.New(s.periods.HalfBound()), DpuHalfBound: durationpb.New(s.periods.DPUHalfBound()),
+		NodeBound: durationpb.New(s.periods.NodeBound()),
 	}
 }

@@ -5,13 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/bounded"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
-	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
 )
 
@@ -78,8 +76,8 @@ func (s *Supervisor) replicasUp() map[string]bool {
 	return out
 }
 
-// promised returns the awareness bounds that follow from the periods, without and with a single witness.
-func (s *Supervisor) promised() map[fault.Cause][2]time.Duration {
-	half, node, single := s.periods.HalfBound(), s.periods.NodeBound(), s.periods.SingleBound()
-	return map[fault.Cause][2]time.Duration{fault.CauseHost: {half, half}, fault.CauseDNP: {half, half}, fault.CauseNode: {node, single}}
+// promised returns the bounds that follow from the periods.
+func (s *Supervisor) promised() metrics.Bounds {
+	p := s.periods
+	return metrics.Bounds{Half: p.HalfBound(), DPUHalf: p.DPUHalfBound(), Node: p.NodeBound(), SingleNode: p.SingleBound()}
 }

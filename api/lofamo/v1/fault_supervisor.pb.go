@@ -2162,7 +2162,7 @@ type ClusterInfo struct {
 	Dims   string                 `protobuf:"bytes,1,opt,name=dims,proto3" json:"dims,omitempty"`     // "2x2x2", or with empty places "3x2x2 without 1,0,0 2,1,1"
 	Preset string                 `protobuf:"bytes,2,opt,name=preset,proto3" json:"preset,omitempty"` // preset of the periods
 	// Guaranteed awareness latency for these periods: from the fault to its commit.
-	HalfBound *durationpb.Duration `protobuf:"bytes,3,opt,name=half_bound,json=halfBound,proto3" json:"half_bound,omitempty"` // death of one half
+	HalfBound *durationpb.Duration `protobuf:"bytes,3,opt,name=half_bound,json=halfBound,proto3" json:"half_bound,omitempty"` // death of one half of a node with one kernel
 	NodeBound *durationpb.Duration `protobuf:"bytes,4,opt,name=node_bound,json=nodeBound,proto3" json:"node_bound,omitempty"` // death of a whole node
 	Leader    string               `protobuf:"bytes,5,opt,name=leader,proto3" json:"leader,omitempty"`                        // supervisor id, empty without a leader; with stale: the last leader
 	Stale     bool                 `protobuf:"varint,6,opt,name=stale,proto3" json:"stale,omitempty"`                         // the answering replica has no leader: ages are unknown
@@ -2172,7 +2172,8 @@ type ClusterInfo struct {
 	Regions  []*Region            `protobuf:"bytes,9,rep,name=regions,proto3" json:"regions,omitempty"` // of a parent of regions, by name
 	// Why the leader holds back verdicts, each for at most one digest period. Empty: it has held back none within the
 	// last 5 s.
-	VerdictsHeld  string `protobuf:"bytes,10,opt,name=verdicts_held,json=verdictsHeld,proto3" json:"verdicts_held,omitempty"`
+	VerdictsHeld  string               `protobuf:"bytes,10,opt,name=verdicts_held,json=verdictsHeld,proto3" json:"verdicts_held,omitempty"`
+	DpuHalfBound  *durationpb.Duration `protobuf:"bytes,11,opt,name=dpu_half_bound,json=dpuHalfBound,proto3" json:"dpu_half_bound,omitempty"` // death of one half of a node with two kernels (platform DPU)
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2275,6 +2276,13 @@ func (x *ClusterInfo) GetVerdictsHeld() string {
 		return x.VerdictsHeld
 	}
 	return ""
+}
+
+func (x *ClusterInfo) GetDpuHalfBound() *durationpb.Duration {
+	if x != nil {
+		return x.DpuHalfBound
+	}
+	return nil
 }
 
 // Region is one part of a larger system, with supervisors of its own.
@@ -3149,7 +3157,7 @@ const file_lofamo_v1_fault_supervisor_proto_rawDesc = "" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x120\n" +
 	"\acluster\x18\x03 \x01(\v2\x16.lofamo.v1.ClusterInfoR\acluster\x12\x1a\n" +
 	"\bcontinue\x18\x04 \x01(\tR\bcontinue\x12\x1c\n" +
-	"\tremaining\x18\x05 \x01(\rR\tremaining\"\xff\x02\n" +
+	"\tremaining\x18\x05 \x01(\rR\tremaining\"\xc0\x03\n" +
 	"\vClusterInfo\x12\x12\n" +
 	"\x04dims\x18\x01 \x01(\tR\x04dims\x12\x16\n" +
 	"\x06preset\x18\x02 \x01(\tR\x06preset\x128\n" +
@@ -3163,7 +3171,8 @@ const file_lofamo_v1_fault_supervisor_proto_rawDesc = "" +
 	"\acluster\x18\b \x01(\tR\acluster\x12+\n" +
 	"\aregions\x18\t \x03(\v2\x11.lofamo.v1.RegionR\aregions\x12#\n" +
 	"\rverdicts_held\x18\n" +
-	" \x01(\tR\fverdictsHeld\"\xa3\x01\n" +
+	" \x01(\tR\fverdictsHeld\x12?\n" +
+	"\x0edpu_half_bound\x18\v \x01(\v2\x19.google.protobuf.DurationR\fdpuHalfBound\"\xa3\x01\n" +
 	"\x06Region\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12&\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x10.lofamo.v1.StateR\x05state\x12+\n" +
@@ -3366,60 +3375,61 @@ var file_lofamo_v1_fault_supervisor_proto_depIdxs = []int32{
 	42, // 42: lofamo.v1.ClusterInfo.node_bound:type_name -> google.protobuf.Duration
 	42, // 43: lofamo.v1.ClusterInfo.stale_age:type_name -> google.protobuf.Duration
 	31, // 44: lofamo.v1.ClusterInfo.regions:type_name -> lofamo.v1.Region
-	45, // 45: lofamo.v1.Region.state:type_name -> lofamo.v1.State
-	42, // 46: lofamo.v1.Region.age:type_name -> google.protobuf.Duration
-	45, // 47: lofamo.v1.ListLinksRequest.states:type_name -> lofamo.v1.State
-	53, // 48: lofamo.v1.ListLinksResponse.links:type_name -> lofamo.v1.Link
-	30, // 49: lofamo.v1.ListLinksResponse.cluster:type_name -> lofamo.v1.ClusterInfo
-	49, // 50: lofamo.v1.ListEventsResponse.events:type_name -> lofamo.v1.Event
-	30, // 51: lofamo.v1.ListEventsResponse.cluster:type_name -> lofamo.v1.ClusterInfo
-	54, // 52: lofamo.v1.ListSupervisorsResponse.supervisors:type_name -> lofamo.v1.Supervisor
-	49, // 53: lofamo.v1.WatchResponse.events:type_name -> lofamo.v1.Event
-	28, // 54: lofamo.v1.FaultSupervisor.ListNodes:input_type -> lofamo.v1.ListNodesRequest
-	32, // 55: lofamo.v1.FaultSupervisor.GetNode:input_type -> lofamo.v1.GetNodeRequest
-	33, // 56: lofamo.v1.FaultSupervisor.ListLinks:input_type -> lofamo.v1.ListLinksRequest
-	9,  // 57: lofamo.v1.FaultSupervisor.ListGroups:input_type -> lofamo.v1.ListGroupsRequest
-	55, // 58: lofamo.v1.FaultSupervisor.ListIncidents:input_type -> lofamo.v1.ListIncidentsRequest
-	56, // 59: lofamo.v1.FaultSupervisor.GetIncident:input_type -> lofamo.v1.GetIncidentRequest
-	57, // 60: lofamo.v1.FaultSupervisor.WatchIncidents:input_type -> lofamo.v1.WatchIncidentsRequest
-	58, // 61: lofamo.v1.FaultSupervisor.AcknowledgeIncident:input_type -> lofamo.v1.AcknowledgeIncidentRequest
-	11, // 62: lofamo.v1.FaultSupervisor.GetSummary:input_type -> lofamo.v1.GetSummaryRequest
-	15, // 63: lofamo.v1.FaultSupervisor.Explain:input_type -> lofamo.v1.ExplainRequest
-	35, // 64: lofamo.v1.FaultSupervisor.ListEvents:input_type -> lofamo.v1.ListEventsRequest
-	17, // 65: lofamo.v1.FaultSupervisor.GetHistory:input_type -> lofamo.v1.GetHistoryRequest
-	37, // 66: lofamo.v1.FaultSupervisor.ListSupervisors:input_type -> lofamo.v1.ListSupervisorsRequest
-	39, // 67: lofamo.v1.FaultSupervisor.Watch:input_type -> lofamo.v1.WatchRequest
-	5,  // 68: lofamo.v1.FaultSupervisor.SetMaintenance:input_type -> lofamo.v1.SetMaintenanceRequest
-	7,  // 69: lofamo.v1.FaultSupervisor.EndMaintenance:input_type -> lofamo.v1.EndMaintenanceRequest
-	2,  // 70: lofamo.v1.FaultSupervisor.GetTopology:input_type -> lofamo.v1.GetTopologyRequest
-	3,  // 71: lofamo.v1.FaultSupervisor.ApplyTopology:input_type -> lofamo.v1.ApplyTopologyRequest
-	20, // 72: lofamo.v1.FaultSupervisor.ListReports:input_type -> lofamo.v1.ListReportsRequest
-	25, // 73: lofamo.v1.FaultSupervisor.GetBundle:input_type -> lofamo.v1.GetBundleRequest
-	29, // 74: lofamo.v1.FaultSupervisor.ListNodes:output_type -> lofamo.v1.ListNodesResponse
-	52, // 75: lofamo.v1.FaultSupervisor.GetNode:output_type -> lofamo.v1.Node
-	34, // 76: lofamo.v1.FaultSupervisor.ListLinks:output_type -> lofamo.v1.ListLinksResponse
-	10, // 77: lofamo.v1.FaultSupervisor.ListGroups:output_type -> lofamo.v1.ListGroupsResponse
-	59, // 78: lofamo.v1.FaultSupervisor.ListIncidents:output_type -> lofamo.v1.ListIncidentsResponse
-	60, // 79: lofamo.v1.FaultSupervisor.GetIncident:output_type -> lofamo.v1.Incident
-	61, // 80: lofamo.v1.FaultSupervisor.WatchIncidents:output_type -> lofamo.v1.WatchIncidentsResponse
-	62, // 81: lofamo.v1.FaultSupervisor.AcknowledgeIncident:output_type -> lofamo.v1.AcknowledgeIncidentResponse
-	12, // 82: lofamo.v1.FaultSupervisor.GetSummary:output_type -> lofamo.v1.GetSummaryResponse
-	16, // 83: lofamo.v1.FaultSupervisor.Explain:output_type -> lofamo.v1.ExplainResponse
-	36, // 84: lofamo.v1.FaultSupervisor.ListEvents:output_type -> lofamo.v1.ListEventsResponse
-	18, // 85: lofamo.v1.FaultSupervisor.GetHistory:output_type -> lofamo.v1.GetHistoryResponse
-	38, // 86: lofamo.v1.FaultSupervisor.ListSupervisors:output_type -> lofamo.v1.ListSupervisorsResponse
-	40, // 87: lofamo.v1.FaultSupervisor.Watch:output_type -> lofamo.v1.WatchResponse
-	6,  // 88: lofamo.v1.FaultSupervisor.SetMaintenance:output_type -> lofamo.v1.SetMaintenanceResponse
-	8,  // 89: lofamo.v1.FaultSupervisor.EndMaintenance:output_type -> lofamo.v1.EndMaintenanceResponse
-	0,  // 90: lofamo.v1.FaultSupervisor.GetTopology:output_type -> lofamo.v1.Topology
-	4,  // 91: lofamo.v1.FaultSupervisor.ApplyTopology:output_type -> lofamo.v1.ApplyTopologyResponse
-	21, // 92: lofamo.v1.FaultSupervisor.ListReports:output_type -> lofamo.v1.ListReportsResponse
-	26, // 93: lofamo.v1.FaultSupervisor.GetBundle:output_type -> lofamo.v1.GetBundleResponse
-	74, // [74:94] is the sub-list for method output_type
-	54, // [54:74] is the sub-list for method input_type
-	54, // [54:54] is the sub-list for extension type_name
-	54, // [54:54] is the sub-list for extension extendee
-	0,  // [0:54] is the sub-list for field type_name
+	42, // 45: lofamo.v1.ClusterInfo.dpu_half_bound:type_name -> google.protobuf.Duration
+	45, // 46: lofamo.v1.Region.state:type_name -> lofamo.v1.State
+	42, // 47: lofamo.v1.Region.age:type_name -> google.protobuf.Duration
+	45, // 48: lofamo.v1.ListLinksRequest.states:type_name -> lofamo.v1.State
+	53, // 49: lofamo.v1.ListLinksResponse.links:type_name -> lofamo.v1.Link
+	30, // 50: lofamo.v1.ListLinksResponse.cluster:type_name -> lofamo.v1.ClusterInfo
+	49, // 51: lofamo.v1.ListEventsResponse.events:type_name -> lofamo.v1.Event
+	30, // 52: lofamo.v1.ListEventsResponse.cluster:type_name -> lofamo.v1.ClusterInfo
+	54, // 53: lofamo.v1.ListSupervisorsResponse.supervisors:type_name -> lofamo.v1.Supervisor
+	49, // 54: lofamo.v1.WatchResponse.events:type_name -> lofamo.v1.Event
+	28, // 55: lofamo.v1.FaultSupervisor.ListNodes:input_type -> lofamo.v1.ListNodesRequest
+	32, // 56: lofamo.v1.FaultSupervisor.GetNode:input_type -> lofamo.v1.GetNodeRequest
+	33, // 57: lofamo.v1.FaultSupervisor.ListLinks:input_type -> lofamo.v1.ListLinksRequest
+	9,  // 58: lofamo.v1.FaultSupervisor.ListGroups:input_type -> lofamo.v1.ListGroupsRequest
+	55, // 59: lofamo.v1.FaultSupervisor.ListIncidents:input_type -> lofamo.v1.ListIncidentsRequest
+	56, // 60: lofamo.v1.FaultSupervisor.GetIncident:input_type -> lofamo.v1.GetIncidentRequest
+	57, // 61: lofamo.v1.FaultSupervisor.WatchIncidents:input_type -> lofamo.v1.WatchIncidentsRequest
+	58, // 62: lofamo.v1.FaultSupervisor.AcknowledgeIncident:input_type -> lofamo.v1.AcknowledgeIncidentRequest
+	11, // 63: lofamo.v1.FaultSupervisor.GetSummary:input_type -> lofamo.v1.GetSummaryRequest
+	15, // 64: lofamo.v1.FaultSupervisor.Explain:input_type -> lofamo.v1.ExplainRequest
+	35, // 65: lofamo.v1.FaultSupervisor.ListEvents:input_type -> lofamo.v1.ListEventsRequest
+	17, // 66: lofamo.v1.FaultSupervisor.GetHistory:input_type -> lofamo.v1.GetHistoryRequest
+	37, // 67: lofamo.v1.FaultSupervisor.ListSupervisors:input_type -> lofamo.v1.ListSupervisorsRequest
+	39, // 68: lofamo.v1.FaultSupervisor.Watch:input_type -> lofamo.v1.WatchRequest
+	5,  // 69: lofamo.v1.FaultSupervisor.SetMaintenance:input_type -> lofamo.v1.SetMaintenanceRequest
+	7,  // 70: lofamo.v1.FaultSupervisor.EndMaintenance:input_type -> lofamo.v1.EndMaintenanceRequest
+	2,  // 71: lofamo.v1.FaultSupervisor.GetTopology:input_type -> lofamo.v1.GetTopologyRequest
+	3,  // 72: lofamo.v1.FaultSupervisor.ApplyTopology:input_type -> lofamo.v1.ApplyTopologyRequest
+	20, // 73: lofamo.v1.FaultSupervisor.ListReports:input_type -> lofamo.v1.ListReportsRequest
+	25, // 74: lofamo.v1.FaultSupervisor.GetBundle:input_type -> lofamo.v1.GetBundleRequest
+	29, // 75: lofamo.v1.FaultSupervisor.ListNodes:output_type -> lofamo.v1.ListNodesResponse
+	52, // 76: lofamo.v1.FaultSupervisor.GetNode:output_type -> lofamo.v1.Node
+	34, // 77: lofamo.v1.FaultSupervisor.ListLinks:output_type -> lofamo.v1.ListLinksResponse
+	10, // 78: lofamo.v1.FaultSupervisor.ListGroups:output_type -> lofamo.v1.ListGroupsResponse
+	59, // 79: lofamo.v1.FaultSupervisor.ListIncidents:output_type -> lofamo.v1.ListIncidentsResponse
+	60, // 80: lofamo.v1.FaultSupervisor.GetIncident:output_type -> lofamo.v1.Incident
+	61, // 81: lofamo.v1.FaultSupervisor.WatchIncidents:output_type -> lofamo.v1.WatchIncidentsResponse
+	62, // 82: lofamo.v1.FaultSupervisor.AcknowledgeIncident:output_type -> lofamo.v1.AcknowledgeIncidentResponse
+	12, // 83: lofamo.v1.FaultSupervisor.GetSummary:output_type -> lofamo.v1.GetSummaryResponse
+	16, // 84: lofamo.v1.FaultSupervisor.Explain:output_type -> lofamo.v1.ExplainResponse
+	36, // 85: lofamo.v1.FaultSupervisor.ListEvents:output_type -> lofamo.v1.ListEventsResponse
+	18, // 86: lofamo.v1.FaultSupervisor.GetHistory:output_type -> lofamo.v1.GetHistoryResponse
+	38, // 87: lofamo.v1.FaultSupervisor.ListSupervisors:output_type -> lofamo.v1.ListSupervisorsResponse
+	40, // 88: lofamo.v1.FaultSupervisor.Watch:output_type -> lofamo.v1.WatchResponse
+	6,  // 89: lofamo.v1.FaultSupervisor.SetMaintenance:output_type -> lofamo.v1.SetMaintenanceResponse
+	8,  // 90: lofamo.v1.FaultSupervisor.EndMaintenance:output_type -> lofamo.v1.EndMaintenanceResponse
+	0,  // 91: lofamo.v1.FaultSupervisor.GetTopology:output_type -> lofamo.v1.Topology
+	4,  // 92: lofamo.v1.FaultSupervisor.ApplyTopology:output_type -> lofamo.v1.ApplyTopologyResponse
+	21, // 93: lofamo.v1.FaultSupervisor.ListReports:output_type -> lofamo.v1.ListReportsResponse
+	26, // 94: lofamo.v1.FaultSupervisor.GetBundle:output_type -> lofamo.v1.GetBundleResponse
+	75, // [75:95] is the sub-list for method output_type
+	55, // [55:75] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_fault_supervisor_proto_init() }

@@ -209,7 +209,7 @@ func (t *term) measure(c *timedChange, now time.Time) {
 	}
 	// Halves and nodes come before all other components. A link that fails because its peer is dead is no failure of its own.
 	if c.Component <= fault.ComponentDNP && c.To == fault.Failed && c.From != fault.Failed {
-		m.Failed(c.Cause, c.SingleWitness, took)
+		m.Failed(c.Cause, c.Platform, c.SingleWitness, took)
 	}
 }
 

@@ -56,7 +56,8 @@ type Metrics struct {
 	failures      *prometheus.CounterVec   // cause, outcome
 	late          *prometheus.CounterVec   // cause
 	bound         *prometheus.GaugeVec     // cause
-	promised      map[fault.Cause][2]time.Duration
+	dpuBound      *prometheus.GaugeVec     // cause
+	promised      Bounds
 	Changes       *prometheus.CounterVec // to
 	Recoveries    *prometheus.CounterVec // half, outcome
 	Starvations   *prometheus.CounterVec // half
@@ -146,7 +147,9 @@ func New(reg prometheus.Registerer) *Metrics {
 		awareness: histogram("awareness_latency_seconds",
 			"Time from a change to SICK, FAILED or UNKNOWN to its commit in the fault map, from the ages stated by observers and hops; "+
 				"of all components, with and without a bound.", latencies, "cause"),
-		bound:   gauge("awareness_bound_seconds", "The bound computed from the periods, with enough living witnesses.", "cause"),
+		bound: gauge("awareness_bound_seconds", "The bound computed from the periods, with enough living witnesses.", "cause"),
+		dpuBound: gauge("awareness_dpu_bound_seconds",
+			"The bound computed from the periods, for a half of a node with two kernels (platform DPU).", "cause"),
 		Changes: counter("changes_total", "Committed changes of the fault map, by the new state.", "to"),
 		Recoveries: counter("recoveries_total",
 			"Restarts of halves by their daemons, as committed in events (outcome serving), and halves given up (outcome given-up).",
@@ -355,12 +358,35 @@ func (m *Metrics) preset() {
 	}
 }
 
-// Promise sets the bounds within which failures of each cause must be committed: with enough living witnesses, and
-// with fewer. Call it once, before the replica works.
-func (m *Metrics) Promise(bounds map[fault.Cause][2]time.Duration) {
-	m.promised = bounds
-	for c, b := range bounds {
-		m.bound.WithLabelValues(c.String()).Set(b[0].Seconds())
+// Bounds are the longest times from a failure to its commit in the fault map.
+type Bounds struct {
+	Half, DPUHalf    time.Duration // of one half: of a node with one kernel, and with two
+	Node, SingleNode time.Duration // of a whole node: with enough living witnesses, and with fewer
+}
+
+// of returns the bound of one failure; false if failures of that cause have none.
+func (b Bounds) of(c fault.Cause, p fault.Platform, singleWitness bool) (time.Duration, bool) {
+	half := c == fault.CauseHost || c == fault.CauseDNP
+	switch {
+	case half && p == fault.PlatformDPU:
+		return b.DPUHalf, true
+	case half:
+		return b.Half, true
+	case c == fault.CauseNode && singleWitness:
+		return b.SingleNode, true
+	}
+	return b.Node, c == fault.CauseNode
+}
+
+// Promise sets the bounds, which the metrics of failures compare with. Call it once, before the replica works.
+func (m *Metrics) Promise(b Bounds) {
+	m.promised = b
+	for _, c := range []fault.Cause{fault.CauseHost, fault.CauseDNP, fault.CauseNode} {
+		within, _ := b.of(c, fault.PlatformSharedKernel, false)
+		m.bound.WithLabelValues(c.String()).Set(within.Seconds())
+		if c != fault.CauseNode {
+			m.dpuBound.WithLabelValues(c.String()).Set(b.DPUHalf.Seconds())
+		}
 		m.late.WithLabelValues(c.String())
 		m.failureTime.WithLabelValues(c.String())
 		for _, outcome := range []string{FailureInTime, FailureLate, FailureUnmeasured} {
@@ -391,15 +417,11 @@ func (m *Metrics) bounded(counter makeCounter, histogram makeHistogram) {
 		"from the periods.", "cause")
 }
 
-// Failed counts a committed failure of a half or a node, with its time from the failure to the commit. A negative time
-// is not known.
-func (m *Metrics) Failed(c fault.Cause, singleWitness bool, took time.Duration) {
+// Failed counts a committed failure of a half or a node of that platform, with its time from the failure to the commit. A
+// negative time is not known.
+func (m *Metrics) Failed(c fault.Cause, p fault.Platform, singleWitness bool, took time.Duration) {
 	outcome := FailureUnmeasured
-	if bounds, ok := m.promised[c]; ok && took >= 0 {
-		within := bounds[0]
-		if singleWitness {
-			within = bounds[1]
-		}
+	if within, ok := m.promised.of(c, p, singleWitness); ok && took >= 0 {
 		outcome = FailureInTime
 		if took > within {
 			outcome = FailureLate

@@ -64,14 +64,19 @@ func TestCountersStartAtZero(t *testing.T) {
 func TestEveryFailureHasOutcome(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m := New(reg)
-	m.Promise(map[fault.Cause][2]time.Duration{fault.CauseDNP: {time.Second, 2 * time.Second}})
-	m.Failed(fault.CauseDNP, false, 900*time.Millisecond)
-	m.Failed(fault.CauseDNP, false, 1100*time.Millisecond)
-	m.Failed(fault.CauseDNP, true, 1100*time.Millisecond)
-	m.Failed(fault.CauseDNP, false, -1)
+	m.Promise(Bounds{Half: time.Second, DPUHalf: 2 * time.Second, Node: 3 * time.Second, SingleNode: 4 * time.Second})
+	m.Failed(fault.CauseDNP, fault.PlatformSharedKernel, false, 900*time.Millisecond)
+	m.Failed(fault.CauseDNP, 0, false, 1100*time.Millisecond)
+	m.Failed(fault.CauseDNP, fault.PlatformDPU, false, 1100*time.Millisecond)
+	m.Failed(fault.CauseDNP, fault.PlatformDPU, false, 2100*time.Millisecond)
+	m.Failed(fault.CauseDNP, fault.PlatformSharedKernel, false, -1)
+	m.Failed(fault.CauseNode, fault.PlatformDPU, false, 3100*time.Millisecond)
+	m.Failed(fault.CauseNode, fault.PlatformSharedKernel, true, 3100*time.Millisecond)
 	m.Aware(fault.CauseDNP, 40*time.Second) // a change to SICK
-	want := []string{"lofamo_awareness_late_total DNP 1", "lofamo_failures_total DNP in-time 2", "lofamo_failures_total DNP late 1",
-		"lofamo_failures_total DNP unmeasured 1"}
+	want := []string{"lofamo_awareness_late_total DNP 2", "lofamo_awareness_late_total HOST 0", "lofamo_awareness_late_total NODE 1",
+		"lofamo_failures_total DNP in-time 2", "lofamo_failures_total DNP late 2", "lofamo_failures_total DNP unmeasured 1",
+		"lofamo_failures_total HOST in-time 0", "lofamo_failures_total HOST late 0", "lofamo_failures_total HOST unmeasured 0",
+		"lofamo_failures_total NODE in-time 1", "lofamo_failures_total NODE late 1", "lofamo_failures_total NODE unmeasured 0"}
 	if got := series(t, reg, "lofamo_failures_total", "lofamo_awareness_late_total"); !slices.Equal(got, want) {
 		t.Errorf("%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
@@ -81,8 +86,8 @@ func TestEveryFailureHasOutcome(t *testing.T) {
 	}
 	for _, f := range families {
 		h := f.GetMetric()[0].GetHistogram()
-		if n, sum := h.GetSampleCount(), h.GetSampleSum(); f.GetName() == "lofamo_failure_latency_seconds" && (n != 3 || sum > 3.2) {
-			t.Errorf("%d failures took %.1f s: want 3 measured ones, 3.1 s, without the change to SICK", n, sum)
+		if n, sum := h.GetSampleCount(), h.GetSampleSum(); f.GetName() == "lofamo_failure_latency_seconds" && (n != 4 || sum > 5.3) {
+			t.Errorf("%d failures took %.1f s: want 4 measured ones of DNP halves, 5.2 s, without the change to SICK", n, sum)
 		}
 	}
 }

@@ -78,7 +78,7 @@ func Run(ctx context.Context, o Options) (passed, failed int, err error) {
 	}
 	var bound time.Duration
 	if o.Cards {
-		bound = halfBound(periods)
+		bound = periods.DPUHalfBound()
 	}
 	began := time.Now()
 	c := &campaign{o: o, id: fmt.Sprintf("%s-%d", began.UTC().Format("20060102T150405"), o.Seed), events: newFeed[*lofamov1.Event](),

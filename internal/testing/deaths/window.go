@@ -9,8 +9,6 @@ import (
 	"regexp"
 	"strconv"
 	"time"
-
-	"github.com/lofamo/lofamo/internal/config"
 )
 
 // Nodes with two kernels are two machines: the host runs the host half, and the card the DNP half. The network of the service is the
@@ -71,12 +69,6 @@ func divide(root string, cfg map[string]any, half string) error {
 		errs = append(errs, os.Remove(filepath.Join(root, "pki", filepath.Base(path))))
 	}
 	return errors.Join(errs...)
-}
-
-// halfBound is the bound of verdicts on a half with its own kernel, and on the path between two halves: that of a half on a shared kernel,
-// with the time of a node to answer, and one more allowance for the way through the window and back.
-func halfBound(p config.Periods) time.Duration {
-	return p.HalfBound() - p.ChallengeHalf + p.ChallengeNode + config.TransitAllowance
 }
 
 // pinged reads what ping prints at its end.

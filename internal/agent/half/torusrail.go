@@ -15,7 +15,7 @@ import (
 // This file has the torus rail of the host half: envelopes go through the mailbox to the DNP half beside it, which
 // sends them over the neighbours (LO|FA|MO §III-D; dnpcore chooses the way). It also defines how the mailbox holds a
 // relay message: before the message stands its time of sending, CLOCK_MONOTONIC in ns, 8 bytes big endian. Both halves
-// read that clock: a mailbox is a socket of one kernel.
+// read that clock: a mailbox is a socket of one kernel. A Window to another kernel changes the time to this kernel's clock.
 
 // stampSize is that of the time of sending before the relay message.
 const stampSize = 8
@@ -34,6 +34,14 @@ func ReadMail(b []byte, now int64) (halfcore.Relay, time.Duration, error) {
 	m, err := halfcore.DecodeRelay(b[stampSize:])
 	held := time.Duration(now - int64(binary.BigEndian.Uint64(b)))
 	return m, min(max(held, 0), halfcore.MaxRelayHeld), err
+}
+
+// stampHere changes the time of sending of a message from another kernel to this kernel's clock.
+func stampHere(b []byte, c *halfcore.MailClock, now int64) {
+	if len(b) >= stampSize {
+		waited := c.Waited(int64(binary.BigEndian.Uint64(b)), now)
+		binary.BigEndian.PutUint64(b, uint64(now-int64(waited)))
+	}
 }
 
 // TorusRail is the torus rail: a servicenet.Rail. The box belongs to its owner, who closes it. The box counts refused

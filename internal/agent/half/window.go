@@ -55,6 +55,7 @@ type Window struct {
 	seq        uint64
 	countersAt time.Time // when the next statement has the counters too
 	epoch      fault.Epoch
+	mail       halfcore.MailClock // of the process that holds the other half's side
 	words      []watchdog.WindowWord
 	payload    []byte
 	packet     []byte
@@ -195,8 +196,11 @@ func (w *Window) Wrote(now time.Time, own *Page) {
 	}
 }
 
-// post sends a message that this half left for its other half.
+// post sends a message for the other half, of this half or its daemon.
 func (w *Window) post(m mailbox.Message) {
+	if m.Type == mailbox.Recovery {
+		m.Payload = editRecord(m.Payload, func(r *halfcore.RecoveryRecord) { r.Sent = Monotonic() })
+	}
 	b, err := m.Append(nil)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -253,6 +257,7 @@ func (w *Window) OnPacket(_ grid.Direction, b []byte) {
 		w.send(torus.TypeMessage, watchdog.AppendDenial(nil, w.life))
 	}
 	if out.Holder {
+		w.mail = halfcore.MailClock{}
 		w.files.newHolder()
 	}
 	if out.Beat {
@@ -267,6 +272,19 @@ func (w *Window) OnPacket(_ grid.Direction, b []byte) {
 	if out.Mail != nil {
 		w.deliver(out.Mail)
 	}
+}
+
+// editRecord changes a record of the daemon. One that cannot be decoded stays as it is, and the half refuses it.
+func editRecord(b []byte, edit func(*halfcore.RecoveryRecord)) []byte {
+	r, err := halfcore.DecodeRecovery(b)
+	if err != nil {
+		return b
+	}
+	edit(&r)
+	if edited, err := r.Encode(); err == nil {
+		return edited
+	}
+	return b
 }
 
 func windowFrame(f torus.Frame) watchdog.WindowFrame {
@@ -314,6 +332,12 @@ func (w *Window) deliver(b []byte) {
 	case m.Type == mailbox.Doorbell:
 		_ = w.box.Ring()
 	default:
+		switch m.Type {
+		case mailbox.Envelope:
+			stampHere(m.Payload, &w.mail, Monotonic())
+		case mailbox.Recovery:
+			m.Payload = editRecord(m.Payload, func(r *halfcore.RecoveryRecord) { r.ArriveAt(Monotonic()) })
+		}
 		_ = w.box.Send(m) // counted there; a full mailbox drops the newest message, as beside the other half
 	}
 }

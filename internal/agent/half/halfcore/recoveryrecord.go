@@ -183,6 +183,25 @@ type RecoveryRecord struct {
 	LastBoot *LastBoot `json:"last_boot,omitempty"`
 	// Watchdog is the machine's watchdog device, in the record of the host half; nil: the daemon feeds none.
 	Watchdog *HardwareWatchdog `json:"hardware_watchdog,omitempty"`
+	// Sent is when the record left for a half with another kernel, by the clock of all its times; 0: it did not.
+	Sent int64 `json:"sent_ns,omitempty"`
+}
+
+// ArriveAt changes the times of a record from another kernel to this kernel's clock.
+func (r *RecoveryRecord) ArriveAt(now int64) {
+	if r.Sent == 0 {
+		return // of an earlier version, which does not say it
+	}
+	apart := now - r.Sent
+	if r.Last != nil {
+		last := *r.Last
+		last.At += apart
+		r.Last = &last
+	}
+	if r.Until != 0 {
+		r.Until += apart
+	}
+	r.Sent = 0
 }
 
 // HardwareWatchdog is the machine's watchdog device, as the daemon feeds it.

@@ -1,0 +1,93 @@
+package half
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
+	"github.com/lofamo/lofamo/internal/agent/mailbox"
+)
+
+// TestMessageCrossesKernelsWithItsAge: the clocks of the two kernels differ by their uptimes. A report that a card has just received
+// from a neighbour is new for its host too, and one that waited is as old as it is. The times in a record of
+// the daemon follow.
+func TestMessageCrossesKernelsWithItsAge(t *testing.T) {
+	for name, apart := range map[string]time.Duration{"the card has booted earlier": 30 * 24 * time.Hour, "the card has booted later": -time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			hostCfg, cardCfg := windowHalves(t)
+			host, card := openEnd(t, hostCfg, fault.HalfHost), openEnd(t, cardCfg, fault.HalfDNP)
+			await(t, "the card's words", func() bool {
+				_, s, err := host.own.File.TakeDNP()
+				return err == nil && s.Valid
+			}, host, card)
+			box, err := mailbox.Open(host.common.Config.StateDir, fault.HalfHost)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = box.Close() }()
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			came := make(chan mailbox.Message, 8)
+			done := make(chan error, 1)
+			go func() {
+				done <- box.Run(ctx, func(m mailbox.Message) {
+					if m.Type != mailbox.Doorbell {
+						m.Payload = append([]byte(nil), m.Payload...)
+						came <- m
+					}
+				})
+			}()
+			next := func() mailbox.Message {
+				select {
+				case m := <-came:
+					return m
+				case <-ctx.Done():
+					t.Fatal("no message")
+				}
+				return mailbox.Message{}
+			}
+			for _, waited := range []time.Duration{0, time.Minute, 0} {
+				sent := Monotonic() + int64(apart) - int64(waited)
+				b, err := AppendMail(nil, sent, halfcore.Relay{Kind: halfcore.RelayUp, Limit: 1,
+					Hops: []halfcore.RelayHop{{Half: fault.HalfDNP}}, Envelope: []byte("report")})
+				if err != nil {
+					t.Fatal(err)
+				}
+				card.post(mailbox.Message{Type: mailbox.Envelope, Payload: b})
+				m := next()
+				_, held, err := ReadMail(m.Payload, Monotonic())
+				if m.Type != mailbox.Envelope || err != nil || (held-waited).Abs() > 5*time.Second {
+					t.Errorf("a %s that waited %s: waited %s for the host, %v", m.Type, waited, held, err)
+				}
+			}
+			record := halfcore.RecoveryRecord{Half: fault.HalfDNP, State: halfcore.Running, Total: 3, Until: 1, Sent: Monotonic() + int64(apart),
+				Last: &halfcore.Recovery{Cause: halfcore.Cause{Kind: halfcore.Hung}, At: Monotonic() + int64(apart-time.Minute)}}
+			b, err := record.Encode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			mail, err := mailbox.Message{Type: mailbox.Recovery, Payload: b}.Append(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			host.deliver(mail)
+			h, health := HeardHealth(next(), fault.HalfDNP)
+			age := time.Duration(health.GetRecovery().GetAgeNs())
+			if h != fault.HalfDNP || health.GetRecovery().GetRestarts() != 3 || (age-time.Minute).Abs() > 5*time.Second {
+				t.Errorf("the daemon's record of %s: %v", h, health)
+			}
+			card.post(mailbox.Message{Type: mailbox.Recovery, Payload: editRecord(b, func(r *halfcore.RecoveryRecord) { r.Sent = 0 })})
+			if r, err := halfcore.DecodeRecovery(next().Payload); err != nil || r.Sent != 0 ||
+				(time.Duration(r.Last.At-record.Last.At)).Abs() > 5*time.Second {
+				t.Errorf("a record of this kernel comes as %+v, %v", r, err)
+			}
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

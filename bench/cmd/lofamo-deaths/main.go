@@ -73,7 +73,7 @@ func parse(args []string) (o deaths.Options, what mode, err error) {
 	f.Uint64Var(&o.Seed, "seed", 0, "seed of the plan; 0 chooses one and prints it")
 	f.IntVar(&o.Nodes, "nodes", deaths.LeastNodes, fmt.Sprintf("number of nodes in the ring, %d to %d", deaths.LeastNodes, deaths.MostNodes))
 	f.BoolVar(&o.Cards, "cards", false, "each node has two kernels: a host and a card, which runs the DNP half")
-	f.Func("only", "play only kinds of death whose name matches this regular expression; not with -record", func(s string) (err error) {
+	f.Func("only", "play only kinds of death whose name matches this regular expression", func(s string) (err error) {
 		o.Only, err = regexp.Compile(s)
 		return err
 	})
@@ -95,9 +95,6 @@ func parse(args []string) (o deaths.Options, what mode, err error) {
 	}
 	if what.play && what.record {
 		return o, what, errors.New("-play cannot be combined with -record: there are no rounds")
-	}
-	if o.Only != nil && what.record {
-		return o, what, errors.New("-only cannot be combined with -record: the record holds only plans of all kinds")
 	}
 	for o.Seed == 0 {
 		o.Seed = rand.Uint64() >> 32

@@ -209,7 +209,7 @@ node's return. These rounds measure no verdict and no words.
 	one, two := divided(lines)
 	evaluate(one).summary(&b, one)
 	if len(two) > 0 {
-		evaluate(two).cards(&b)
+		evaluate(two).cards(&b, two)
 	}
 	r := evaluate(lines)
 	r.campaigns(&b)
@@ -255,6 +255,17 @@ func (r *result) since(lines []Line) []Line {
 	return slices.DeleteFunc(slices.Clone(lines), func(l Line) bool { return !began[l.campaign()].After(last) })
 }
 
+// clean returns the totals since the last false verdict; "" if there was none.
+func (r *result) clean(lines []Line) string {
+	clean := r.since(lines)
+	if clean == nil {
+		return ""
+	}
+	c := evaluate(clean)
+	return fmt.Sprintf("Since the last false verdict: campaigns: %d; hours of machines: %.2f; kernels that died: %d, deaths named rightly: %d; "+
+		"failed rounds: %d.\n\n", len(c.begins), c.machines.Hours(), c.deaths.happened(), c.deaths.right, c.all.failed)
+}
+
 // summary prints the totals and the table of kinds.
 func (r *result) summary(b io.Writer, lines []Line) {
 	p := func(format string, args ...any) { _, _ = fmt.Fprintf(b, format, args...) }
@@ -272,11 +283,7 @@ func (r *result) summary(b io.Writer, lines []Line) {
 	p("Reports that nodes kept: %d. Accepted once: %d; replaced by others: %d; **lost: %d; doubled: %d**; not yet on disk at a death: %d. "+
 		"%d reports waited on the disk of a node that died beside a paused supervisor, in %d rounds.\n\n", r.reports.Kept, r.reports.Accepted,
 		r.reports.Replaced, len(r.reports.Lost), len(r.reports.Doubled), r.reports.Cut, r.all.waited, r.all.dark)
-	if clean := r.since(lines); clean != nil {
-		c := evaluate(clean)
-		p("Since the last false verdict: campaigns: %d; hours of machines: %.2f; kernels that died: %d, deaths named rightly: %d; "+
-			"failed rounds: %d.\n\n", len(c.begins), c.machines.Hours(), c.deaths.happened(), c.deaths.right, c.all.failed)
-	}
+	p("%s", r.clean(lines))
 	p("| end | rounds | failed | named rightly | false verdicts | verdict: median | p99 | max | beyond | last words: median | max | " +
 		"named: median | max | NORMAL: median | max |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, k := range Kinds(false) {
@@ -304,6 +311,9 @@ func (r *result) campaigns(b io.Writer) {
 		nodes := fmt.Sprint(cmp.Or(c.Nodes, LeastNodes))
 		if c.Cards {
 			nodes += ", two kernels each"
+		}
+		if c.Only != "" {
+			nodes += fmt.Sprintf("; only rounds of %q", c.Only)
 		}
 		p("| %s | %d | %s | %s | %s, %s | %d | %d | %d | %d | %d | %s | %.2f | %d | %d | %s; %s |\n", c.Campaign, c.Seed,
 			nodes, c.Commit, c.Preset, trial.Milliseconds(c.Bound), t[0].rounds, t[0].failed, t[1].happened(),

@@ -17,7 +17,7 @@ func (r *result) roundTrip() (longest time.Duration) {
 }
 
 // cards prints the results of campaigns on nodes with two kernels.
-func (r *result) cards(b io.Writer) {
+func (r *result) cards(b io.Writer, lines []Line) {
 	p := func(format string, args ...any) { _, _ = fmt.Fprintf(b, format, args...) }
 	p(`
 ## Nodes with two kernels
@@ -48,6 +48,7 @@ doubled: %d**; not yet on disk at a death: %d.
 
 `, short(cutHold), trial.Milliseconds(r.roundTrip()), r.all.rounds-r.all.failed, r.all.failed, r.deaths.happened(), r.deaths.right,
 		r.all.falseVerdicts, r.machines.Hours(), r.reports.Kept, len(r.reports.Lost), len(r.reports.Doubled), r.reports.Cut)
+	p("%s", r.clean(lines))
 	p("| end | rounds | failed | named rightly | false verdicts | verdict: median | p99 | max | bound | beyond | last words: median | max " +
 		"| NORMAL: median | max |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, k := range Kinds(true) {

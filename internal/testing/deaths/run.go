@@ -84,7 +84,11 @@ func Run(ctx context.Context, o Options) (passed, failed int, err error) {
 	c := &campaign{o: o, id: fmt.Sprintf("%s-%d", began.UTC().Format("20060102T150405"), o.Seed), events: newFeed[*lofamov1.Event](),
 		failed: map[string]bool{},
 		truth:  trial.NewTruth(grid.Dims{X: o.Nodes, Y: 1, Z: 1}, false)}
-	if err := o.Record(Line{Begin: &Begin{Campaign: c.id, Seed: o.Seed, Nodes: o.Nodes, Commit: machine.SourceCommit(),
+	only := ""
+	if o.Only != nil {
+		only = o.Only.String()
+	}
+	if err := o.Record(Line{Begin: &Begin{Campaign: c.id, Only: only, Seed: o.Seed, Nodes: o.Nodes, Commit: machine.SourceCommit(),
 		Machine: machine.Describe(), Load: machine.LoadAverages(), Began: began.UTC().Truncate(time.Second),
 		Preset: preset, Bound: periods.NodeBound(), Cards: o.Cards, HalfBound: bound, Conditions: o.Conditions}}); err != nil {
 		return 0, 0, err

@@ -33,6 +33,9 @@ var windowCuts = flag.Int("window.cuts", 3, "how often TestWindowCutsAccuseNoHal
 // apart is the node whose two halves have a daemon, a network namespace, a state directory and a boot ID each.
 const apart = "n1-0-0"
 
+// uptime is by how many seconds the clock of apart's host is ahead of its card's: the host seems to run for a day longer.
+const uptime = "86400"
+
 // window is a cluster in which a window joins the two halves of one node.
 type window struct {
 	*netlab.Lab
@@ -86,7 +89,8 @@ func windowCluster(t *testing.T, restart string) *window {
 					t.Error(err)
 				}
 			}
-			return n.Command(member, append(slices.Clone(argv), "--half", "host"))
+			clock := []string{requirements.Program(t, "util-linux", "unshare"), "--time", "--monotonic", uptime}
+			return n.Command(member, append(append(clock, argv...), "--half", "host"))
 		},
 	})
 	if err != nil {
@@ -285,6 +289,25 @@ func TestWindowOfTwoKernels(t *testing.T) {
 		s.signal(t, syscall.SIGCONT)
 		tr.settled()
 		tr.spares("host")
+	})
+	t.Run("hosts of both neighbours killed", func(t *testing.T) { // their cards' reports come through the window alone
+		tr := w.begin(t)
+		neighbours := []string{"n0-0-0", "n2-0-0"}
+		for _, n := range neighbours {
+			tr.inject(n, simple(cluster.KillHost))
+		}
+		for _, n := range neighbours {
+			tr.becomes(n, "host", failed)
+			tr.is(n, sick, lofamov1.Cause_HOST)
+		}
+		for _, n := range neighbours {
+			if err := w.Cluster.Heal(t.Context(), n); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tr.settled()
+		tr.neverFailed()
+		tr.othersWereSpared(neighbours...)
 	})
 	t.Run("DNP side killed", func(t *testing.T) {
 		tr := w.begin(t)

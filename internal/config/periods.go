@@ -133,16 +133,16 @@ const TransitAllowance = 40 * time.Millisecond
 // the links and TransitAllowance.
 func (p Periods) PauseSettle() time.Duration { return p.LinkPeriod + TransitAllowance }
 
-// HalfBound is the longest time from the death of one half to its commit in the fault map: the
+// HalfBound is the longest time from the death of one half of a node with one kernel to its commit in the fault map: the
 // watchdog, the challenge to the dead half, and TransitAllowance. A reader that was late itself adds
 // the reads that it repeats; they are not in the bound.
 func (p Periods) HalfBound() time.Duration {
 	return watchdog.StaleBound(p.TRead, p.ReadMisses) + p.ChallengeHalf + TransitAllowance
 }
 
-// DPUHalfBound is HalfBound for a node whose halves run under two kernels (platform DPU), and for the path between them. A
-// half behind a cut path answers through its neighbours, so it gets ChallengeNode to answer, and TransitAllowance once
-// more.
+// DPUHalfBound is HalfBound for a node with two kernels (platform DPU). It also bounds the verdict on the bus between them.
+// While the window is cut, a half answers the challenge through its neighbours. So ChallengeNode replaces ChallengeHalf, and
+// a second TransitAllowance is added.
 func (p Periods) DPUHalfBound() time.Duration {
 	return p.HalfBound() - p.ChallengeHalf + p.ChallengeNode + TransitAllowance
 }

@@ -27,8 +27,7 @@ type aid struct {
 func socket(node string) string { return "LOFAMO_SOCKET=.lofamo/nodes/" + node + "/state/local.sock" }
 
 var aids = map[string]aid{
-	// Of the programs that have just started, one may be late beside other tests, and is rightly called SICK: a person
-	// would look again.
+	// While other tests run, a program that has just started may be late, and rightly be SICK. A person would look again.
 	"lofamoctl map": {as: `for ((i = 0; i < 600; i++)); do map=$(lofamoctl map); ` +
 		`grep -Eq '^nodes: +([0-9]+): \1 NORMAL$' <<<"$map" && break; sleep 0.1; done; echo "$map"`},
 	// An injected fault shows some hundred milliseconds later: a person is slower.

@@ -33,8 +33,8 @@ var windowCuts = flag.Int("window.cuts", 3, "how often TestWindowCutsAccuseNoHal
 // apart is the node whose two halves have a daemon, a network namespace, a state directory and a boot ID each.
 const apart = "n1-0-0"
 
-// uptime is by how many seconds the clock of apart's host is ahead of its card's: the host seems to run for a day longer.
-const uptime = "86400"
+// clockLead is how far the monotonic clock of apart's host half is ahead of its DNP half's clock, in seconds: one day.
+const clockLead = "86400"
 
 // window is a cluster in which a window joins the two halves of one node.
 type window struct {
@@ -89,7 +89,7 @@ func windowCluster(t *testing.T, restart string) *window {
 					t.Error(err)
 				}
 			}
-			clock := []string{requirements.Program(t, "util-linux", "unshare"), "--time", "--monotonic", uptime}
+			clock := []string{requirements.Program(t, "util-linux", "unshare"), "--time", "--monotonic", clockLead}
 			return n.Command(member, append(append(clock, argv...), "--half", "host"))
 		},
 	})
@@ -290,7 +290,7 @@ func TestWindowOfTwoKernels(t *testing.T) {
 		tr.settled()
 		tr.spares("host")
 	})
-	t.Run("hosts of both neighbours killed", func(t *testing.T) { // their cards' reports come through the window alone
+	t.Run("hosts of both neighbours killed", func(t *testing.T) { // their DNP halves can report only through apart's window
 		tr := w.begin(t)
 		neighbours := []string{"n0-0-0", "n2-0-0"}
 		for _, n := range neighbours {

@@ -276,7 +276,7 @@ type Link struct {
 	silent       bool                  // why rx is broken; with it stays heardAge
 	heardAge     time.Duration         // from the last frame to the verdict of silence
 	silentFrom   time.Time             // arrival of that last frame; the machine's start if there was none
-	ended        bool                  // the peer's kernel refused frames of this end: no pause explains the silence
+	peerEnded    bool                  // the peer's kernel refuses frames of this end, so a pause cannot explain the silence
 	before       LinkState             // the state of rx before the silence
 	excuses      [maxExcused]time.Time // ends of the newest pauses that needed no hold-off: see excused
 	excuse       int                   // index of the oldest

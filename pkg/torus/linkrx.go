@@ -203,15 +203,16 @@ func (l *Link) peerPaused() bool {
 		len(l.heldBack.numbers) == 0 && l.seq.lostNothing()
 }
 
-// needsSession reports whether a silent peer may have lost the session. While a pause of the peer may explain the silence,
-// a new session would do harm: its numbers do not tell whether frames of the old one are missing. But a peer that has just
-// started must get its session within its Grace.
+// needsSession reports whether to request a new session because the peer may have lost the old one. It waits while a pause
+// of the peer may explain the silence: the sequence numbers of a new session cannot prove that no frame was lost. It waits
+// at most half a Grace, because a peer that has just started needs its session within Grace. A resumed link that has heard
+// nothing waits silentAfter.
 func (l *Link) needsSession(now time.Time) bool {
 	switch {
 	case l.hearing:
 		return false
 	case l.rx == LinkBroken:
-		return l.ended || now.Sub(l.silentFrom) >= min(maxPause*l.cfg.SilentAfter(), l.cfg.grace()/2)
+		return l.peerEnded || now.Sub(l.silentFrom) >= min(maxPause*l.cfg.SilentAfter(), l.cfg.grace()/2)
 	}
 	return l.resumed && l.rx == LinkUnknown && now.Sub(l.start) >= l.silentAfter()
 }
@@ -252,7 +253,7 @@ func (l *Link) becomeSilent(now time.Time) {
 	if l.restart.on {
 		was = l.restart.was // SICK only for the time of the restart
 	}
-	l.ended = due(now, l.refusedAt())
+	l.peerEnded = due(now, l.refusedAt())
 	l.hearing, l.restart.on = false, false
 	l.endRefusal()
 	l.tx, l.ackingSince = LinkUnknown, time.Time{}

@@ -316,9 +316,9 @@ func TestWakeEqualsDeadline(t *testing.T) {
 	}
 }
 
-// A silent end asks for a new session when no pause explains the silence any more, and at once if the peer's kernel
-// refuses its frames.
-func TestRedial(t *testing.T) {
+// TestNoRedialWhilePauseMayExplainSilence: a silent end requests a session only after the longest pause, or at once if the
+// peer's kernel refuses its frames.
+func TestNoRedialWhilePauseMayExplainSilence(t *testing.T) {
 	heard := time.Unix(1000, 0)
 	for _, tc := range []struct {
 		name    string
@@ -342,7 +342,7 @@ func TestRedial(t *testing.T) {
 				out = l.Step(out.Wake, Tick{})
 			}
 			if got := out.Wake.Add(-cfg.Period).Sub(heard); got != tc.want {
-				t.Errorf("asks %v after the last frame, want %v", got, tc.want)
+				t.Errorf("Redial %v after the last frame, want %v", got, tc.want)
 			}
 		})
 	}

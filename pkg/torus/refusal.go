@@ -14,8 +14,8 @@ import (
 // that lives proves it by any frame. The link is silent only if no frame has come, a heartbeat of the peer is overdue by
 // refuseWait, and the kernel refused every one of these frames too. So a host that rejects our frames with the same
 // answer, while the frames of its living half arrive, makes no silent link. Hints about a peer that does not set
-// FlagAnswers change nothing: that peer is not asked. A hint about a silent peer makes the machine ask for a new session
-// at once.
+// FlagAnswers change nothing while its frames arrive: that peer is not asked. If the peer is already silent, a hint makes
+// the machine set Redial at its next Tick, whatever the peer's flags.
 type Refused struct{}
 
 func (Refused) linkEvent() {}
@@ -45,7 +45,7 @@ func (l *Link) refused(now time.Time) (ask bool) {
 	r := &l.refusal
 	switch {
 	case l.rx == LinkBroken && !l.hearing:
-		l.ended = true
+		l.peerEnded = true
 		return false
 	case !l.hearing || l.restart.on || !l.peer.Answers:
 		return false

@@ -55,7 +55,7 @@ type world struct {
 	ends     [2]*end
 	sessions uint32
 	dialling bool
-	answered bool // a stopped end accepted the dial
+	waits    bool // a handshake waits for a stopped end to continue
 	log      []string
 }
 
@@ -337,8 +337,8 @@ func (w *world) step(e *end, ev LinkEvent) {
 	})
 }
 
-// redial is a handshake, for the end that dials and if packets pass both ways. The kernel accepts the connection for a
-// stopped process too: the handshake then ends when the process continues.
+// redial starts a handshake from a, the end that dials. It succeeds if packets pass both ways. If an end is stopped, its
+// kernel accepts the connection, and the handshake completes when the process continues.
 func (w *world) redial(e *end) {
 	if e.name != "a" || w.dialling {
 		return
@@ -347,10 +347,11 @@ func (w *world) redial(e *end) {
 	w.at(w.now.Add(handshakeTime), w.answerDial)
 }
 
+// answerDial completes a handshake, or leaves it to wakeUp while an end is stopped.
 func (w *world) answerDial() {
-	w.answered = w.ends[0].stopped || w.ends[1].stopped
-	if w.answered {
-		return // until wakeUp
+	w.waits = w.ends[0].stopped || w.ends[1].stopped
+	if w.waits {
+		return
 	}
 	w.dialling = false
 	for _, e := range w.ends {
@@ -423,7 +424,7 @@ func (w *world) arrive(e *end, wire []byte) {
 // wakeUp continues a stopped process, which looks at its timer before it looks at its socket.
 func (w *world) wakeUp(e *end) {
 	e.stopped = false
-	if w.answered {
+	if w.waits {
 		w.answerDial()
 	}
 	w.step(e, Tick{})

@@ -2173,7 +2173,7 @@ type ClusterInfo struct {
 	// Why the leader holds back verdicts, each for at most one digest period. Empty: it has held back none within the
 	// last 5 s.
 	VerdictsHeld  string               `protobuf:"bytes,10,opt,name=verdicts_held,json=verdictsHeld,proto3" json:"verdicts_held,omitempty"`
-	DpuHalfBound  *durationpb.Duration `protobuf:"bytes,11,opt,name=dpu_half_bound,json=dpuHalfBound,proto3" json:"dpu_half_bound,omitempty"` // death of one half of a node with two kernels (platform DPU)
+	DpuHalfBound  *durationpb.Duration `protobuf:"bytes,11,opt,name=dpu_half_bound,json=dpuHalfBound,proto3" json:"dpu_half_bound,omitempty"` // as half_bound, for a node with two kernels (platform DPU)
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

@@ -32,24 +32,28 @@ const (
 	togetherWithin = 500 * time.Millisecond
 )
 
-// ending keeps the order of the notices: after that of a stop, the daemon announces no return of its start any more.
+// ending orders the notices of one daemon: after the notice of a stop, it announces no return.
 type ending struct {
 	mu    sync.Mutex // held while the return is announced
 	begun bool
 }
 
-// begin waits until a return that is being announced has reached the host half.
+// begin suppresses later announcements of the return. It first waits until a running announcement has ended, with or without success.
 func (e *ending) begin() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.begun = true
 }
 
-// tellReturn announces the return, unless the daemon is ending.
+// tellReturn announces the return. Once the daemon is ending, it does nothing and returns nil.
 func (d *daemon) tellReturn(ctx context.Context) error {
 	d.ending.mu.Lock()
 	defer d.ending.mu.Unlock()
 	if d.ending.begun {
+		return nil
+	}
+	if d.beyondWindow() { // the daemon there announces the node's return
+		d.announceThroughWindow(ctx, 0)
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, announceWithin)
@@ -162,10 +166,6 @@ func (d *daemon) announceReturn(ctx context.Context) {
 			return
 		case <-t.C:
 		}
-	}
-	if d.beyondWindow() { // the daemon there announces the node's return
-		d.announceThroughWindow(ctx, 0)
-		return
 	}
 	for {
 		err := d.tellReturn(ctx)

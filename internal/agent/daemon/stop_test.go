@@ -130,8 +130,8 @@ func TestStopBeyondWindowIsAnnouncedAsRestart(t *testing.T) {
 	}
 }
 
-// TestNoReturnFollowsStop: a daemon that is told to end before it has announced the return from its start announces only the stop. A
-// return behind the notice would end the stop for the supervisors. If the return is being announced already, the stop comes after it.
+// TestNoReturnFollowsStop: a daemon that must stop before it has announced its return announces only the stop. A return after the
+// stop would make the supervisors take the stop as over. If the daemon is already announcing the return, the stop follows it.
 func TestNoReturnFollowsStop(t *testing.T) {
 	for name, announcing := range map[string]bool{"return not announced yet": false, "return being announced": true} {
 		t.Run(name, func(t *testing.T) {

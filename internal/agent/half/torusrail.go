@@ -14,8 +14,8 @@ import (
 
 // This file has the torus rail of the host half: envelopes go through the mailbox to the DNP half beside it, which
 // sends them over the neighbours (LO|FA|MO §III-D; dnpcore chooses the way). It also defines how the mailbox holds a
-// relay message: before the message stands its time of sending, CLOCK_MONOTONIC in ns, 8 bytes big endian. Both halves
-// read that clock: a mailbox is a socket of one kernel. A Window to another kernel changes the time to this kernel's clock.
+// relay message: the time of sending precedes it, CLOCK_MONOTONIC in ns, 8 bytes big endian. Halves on one kernel share that
+// clock. Between two kernels, the receiving Window converts the time to its own clock.
 
 // stampSize is that of the time of sending before the relay message.
 const stampSize = 8
@@ -36,11 +36,11 @@ func ReadMail(b []byte, now int64) (halfcore.Relay, time.Duration, error) {
 	return m, min(max(held, 0), halfcore.MaxRelayHeld), err
 }
 
-// stampHere changes the time of sending of a message from another kernel to this kernel's clock.
+// stampHere converts a message's time of sending from the other kernel's clock to this kernel's clock, in place.
 func stampHere(b []byte, c *halfcore.MailClock, now int64) {
 	if len(b) >= stampSize {
-		waited := c.Waited(int64(binary.BigEndian.Uint64(b)), now)
-		binary.BigEndian.PutUint64(b, uint64(now-int64(waited)))
+		delay := c.Delay(int64(binary.BigEndian.Uint64(b)), now)
+		binary.BigEndian.PutUint64(b, uint64(now-int64(delay)))
 	}
 }
 

@@ -55,7 +55,7 @@ type Window struct {
 	seq        uint64
 	countersAt time.Time // when the next statement has the counters too
 	epoch      fault.Epoch
-	mail       halfcore.MailClock // of the process that holds the other half's side
+	mail       halfcore.MailClock // for messages of the other half; new for each process there
 	words      []watchdog.WindowWord
 	payload    []byte
 	packet     []byte
@@ -196,7 +196,7 @@ func (w *Window) Wrote(now time.Time, own *Page) {
 	}
 }
 
-// post sends a message for the other half, of this half or its daemon.
+// post sends a message from this half or its daemon to the other half.
 func (w *Window) post(m mailbox.Message) {
 	if m.Type == mailbox.Recovery {
 		m.Payload = editRecord(m.Payload, func(r *halfcore.RecoveryRecord) { r.Sent = Monotonic() })
@@ -274,7 +274,7 @@ func (w *Window) OnPacket(_ grid.Direction, b []byte) {
 	}
 }
 
-// editRecord changes a record of the daemon. One that cannot be decoded stays as it is, and the half refuses it.
+// editRecord returns an encoded recovery record as edit changes it. It returns b itself if that is invalid; the half then refuses it.
 func editRecord(b []byte, edit func(*halfcore.RecoveryRecord)) []byte {
 	r, err := halfcore.DecodeRecovery(b)
 	if err != nil {
@@ -332,10 +332,10 @@ func (w *Window) deliver(b []byte) {
 	case m.Type == mailbox.Doorbell:
 		_ = w.box.Ring()
 	default:
-		switch m.Type {
-		case mailbox.Envelope:
+		if m.Type == mailbox.Envelope {
 			stampHere(m.Payload, &w.mail, Monotonic())
-		case mailbox.Recovery:
+		}
+		if m.Type == mailbox.Recovery {
 			m.Payload = editRecord(m.Payload, func(r *halfcore.RecoveryRecord) { r.ArriveAt(Monotonic()) })
 		}
 		_ = w.box.Send(m) // counted there; a full mailbox drops the newest message, as beside the other half

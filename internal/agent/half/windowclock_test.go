@@ -11,11 +11,12 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 )
 
-// TestMessageCrossesKernelsWithItsAge: the clocks of the two kernels differ by their uptimes. A report that a card has just received
-// from a neighbour is new for its host too, and one that waited is as old as it is. The times in a record of
-// the daemon follow.
+// TestMessageCrossesKernelsWithItsAge: the clocks of the two kernels differ by their uptimes. The host sees the same age of a report
+// as the card: 0 for a new report, and the delay for one that waited. Times in a recovery record are converted too.
 func TestMessageCrossesKernelsWithItsAge(t *testing.T) {
-	for name, apart := range map[string]time.Duration{"the card has booted earlier": 30 * 24 * time.Hour, "the card has booted later": -time.Hour} {
+	for name, apart := range map[string]time.Duration{
+		"the card has booted earlier": 30 * 24 * time.Hour, "the card has booted later": -time.Hour,
+	} {
 		t.Run(name, func(t *testing.T) {
 			hostCfg, cardCfg := windowHalves(t)
 			host, card := openEnd(t, hostCfg, fault.HalfHost), openEnd(t, cardCfg, fault.HalfDNP)
@@ -60,7 +61,7 @@ func TestMessageCrossesKernelsWithItsAge(t *testing.T) {
 				m := next()
 				_, held, err := ReadMail(m.Payload, Monotonic())
 				if m.Type != mailbox.Envelope || err != nil || (held-waited).Abs() > 5*time.Second {
-					t.Errorf("a %s that waited %s: waited %s for the host, %v", m.Type, waited, held, err)
+					t.Errorf("%s message delayed by %s: the host measured %s, error %v", m.Type, waited, held, err)
 				}
 			}
 			record := halfcore.RecoveryRecord{Half: fault.HalfDNP, State: halfcore.Running, Total: 3, Until: 1, Sent: Monotonic() + int64(apart),
@@ -77,12 +78,12 @@ func TestMessageCrossesKernelsWithItsAge(t *testing.T) {
 			h, health := HeardHealth(next(), fault.HalfDNP)
 			age := time.Duration(health.GetRecovery().GetAgeNs())
 			if h != fault.HalfDNP || health.GetRecovery().GetRestarts() != 3 || (age-time.Minute).Abs() > 5*time.Second {
-				t.Errorf("the daemon's record of %s: %v", h, health)
+				t.Errorf("the recovery record of the %s half: %v", h, health)
 			}
 			card.post(mailbox.Message{Type: mailbox.Recovery, Payload: editRecord(b, func(r *halfcore.RecoveryRecord) { r.Sent = 0 })})
 			if r, err := halfcore.DecodeRecovery(next().Payload); err != nil || r.Sent != 0 ||
 				(time.Duration(r.Last.At-record.Last.At)).Abs() > 5*time.Second {
-				t.Errorf("a record of this kernel comes as %+v, %v", r, err)
+				t.Errorf("a recovery record arrives as %+v, error %v", r, err)
 			}
 			cancel()
 			if err := <-done; err != nil {

@@ -147,9 +147,6 @@ func New(reg prometheus.Registerer) *Metrics {
 		awareness: histogram("awareness_latency_seconds",
 			"Time from a change to SICK, FAILED or UNKNOWN to its commit in the fault map, from the ages stated by observers and hops; "+
 				"of all components, with and without a bound.", latencies, "cause"),
-		bound: gauge("awareness_bound_seconds", "The bound computed from the periods, with enough living witnesses.", "cause"),
-		dpuBound: gauge("awareness_dpu_bound_seconds",
-			"The bound computed from the periods, for a half of a node with two kernels (platform DPU).", "cause"),
 		Changes: counter("changes_total", "Committed changes of the fault map, by the new state.", "to"),
 		Recoveries: counter("recoveries_total",
 			"Restarts of halves by their daemons, as committed in events (outcome serving), and halves given up (outcome given-up).",
@@ -185,7 +182,7 @@ func New(reg prometheus.Registerer) *Metrics {
 			"Versions of incidents that watches left out because their clients read too slowly; each client got a later version.").WithLabelValues(),
 	}
 	m.delivery(counter, gauge, histogram)
-	m.bounded(counter, histogram)
+	m.bounded(counter, histogram, gauge)
 	m.managed(counter, histogram)
 	m.delegated(counter, gauge)
 	m.preset()
@@ -360,11 +357,11 @@ func (m *Metrics) preset() {
 
 // Bounds are the longest times from a failure to its commit in the fault map.
 type Bounds struct {
-	Half, DPUHalf    time.Duration // of one half: of a node with one kernel, and with two
+	Half, DPUHalf    time.Duration // of one half: on a node with one kernel, and on a node with two
 	Node, SingleNode time.Duration // of a whole node: with enough living witnesses, and with fewer
 }
 
-// of returns the bound of one failure; false if failures of that cause have none.
+// of returns the bound of a failure, and false if failures of that cause have no bound.
 func (b Bounds) of(c fault.Cause, p fault.Platform, singleWitness bool) (time.Duration, bool) {
 	half := c == fault.CauseHost || c == fault.CauseDNP
 	switch {
@@ -378,7 +375,7 @@ func (b Bounds) of(c fault.Cause, p fault.Platform, singleWitness bool) (time.Du
 	return b.Node, c == fault.CauseNode
 }
 
-// Promise sets the bounds, which the metrics of failures compare with. Call it once, before the replica works.
+// Promise sets the bounds that Failed compares latencies with. Call it once, before the replica works.
 func (m *Metrics) Promise(b Bounds) {
 	m.promised = b
 	for _, c := range []fault.Cause{fault.CauseHost, fault.CauseDNP, fault.CauseNode} {
@@ -408,7 +405,11 @@ const (
 )
 
 // bounded creates the metrics of failures whose detection time has a bound.
-func (m *Metrics) bounded(counter makeCounter, histogram makeHistogram) {
+func (m *Metrics) bounded(counter makeCounter, histogram makeHistogram, gauge makeGauge) {
+	m.bound = gauge("awareness_bound_seconds",
+		"The bound computed from the periods, with enough living witnesses; for halves, of nodes with one kernel.", "cause")
+	m.dpuBound = gauge("awareness_dpu_bound_seconds",
+		"The bound computed from the periods, for a half of a node with two kernels (platform DPU).", "cause")
 	m.failureTime = histogram("failure_latency_seconds", "Time from the failure of a half or a node to its commit in the fault map; "+
 		"unmeasured failures are in lofamo_failures_total alone.", latencies, "cause")
 	m.failures = counter("failures_total", "Committed failures of halves and nodes, by outcome: in-time, late (later than the bound "+
@@ -417,8 +418,8 @@ func (m *Metrics) bounded(counter makeCounter, histogram makeHistogram) {
 		"from the periods.", "cause")
 }
 
-// Failed counts a committed failure of a half or a node of that platform, with its time from the failure to the commit. A
-// negative time is not known.
+// Failed counts a committed failure of a half or a node. p is the node's platform, and took the time from the failure to the
+// commit; a negative took means that the time is unknown.
 func (m *Metrics) Failed(c fault.Cause, p fault.Platform, singleWitness bool, took time.Duration) {
 	outcome := FailureUnmeasured
 	if within, ok := m.promised.of(c, p, singleWitness); ok && took >= 0 {

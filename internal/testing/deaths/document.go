@@ -255,15 +255,15 @@ func (r *result) since(lines []Line) []Line {
 	return slices.DeleteFunc(slices.Clone(lines), func(l Line) bool { return !began[l.campaign()].After(last) })
 }
 
-// clean returns the totals since the last false verdict; "" if there was none.
+// clean returns a sentence with the totals since the last false verdict, or "" if there has been no false verdict.
 func (r *result) clean(lines []Line) string {
 	clean := r.since(lines)
 	if clean == nil {
 		return ""
 	}
 	c := evaluate(clean)
-	return fmt.Sprintf("Since the last false verdict: campaigns: %d; hours of machines: %.2f; kernels that died: %d, deaths named rightly: %d; "+
-		"failed rounds: %d.\n\n", len(c.begins), c.machines.Hours(), c.deaths.happened(), c.deaths.right, c.all.failed)
+	return fmt.Sprintf("Since the last false verdict: campaigns: %d; hours of machines: %.2f; kernels that died: %d, "+
+		"deaths named rightly: %d; failed rounds: %d.\n\n", len(c.begins), c.machines.Hours(), c.deaths.happened(), c.deaths.right, c.all.failed)
 }
 
 // summary prints the totals and the table of kinds.
@@ -313,7 +313,7 @@ func (r *result) campaigns(b io.Writer) {
 			nodes += ", two kernels each"
 		}
 		if c.Only != "" {
-			nodes += fmt.Sprintf("; only rounds of %q", c.Only)
+			nodes += fmt.Sprintf("; only kinds that match `%s`", strings.ReplaceAll(c.Only, "|", `\|`))
 		}
 		p("| %s | %d | %s | %s | %s, %s | %d | %d | %d | %d | %d | %s | %.2f | %d | %d | %s; %s |\n", c.Campaign, c.Seed,
 			nodes, c.Commit, c.Preset, trial.Milliseconds(c.Bound), t[0].rounds, t[0].failed, t[1].happened(),

@@ -41,7 +41,7 @@ type Begin struct {
 	Bound      time.Duration `json:"bound"`               // documented, from a node's death to the verdict
 	Cards      bool          `json:"cards,omitempty"`     // the nodes have two kernels
 	HalfBound  time.Duration `json:"halfBound,omitempty"` // of two kernels: from the death of one, or the cut between them, to the verdict
-	Only       string        `json:"only,omitempty"`      // kinds of death that were played, a regular expression; "": all
+	Only       string        `json:"only,omitempty"`      // regular expression that selected the kinds of death; "": all
 	Conditions string        `json:"conditions"`
 }
 

@@ -2,28 +2,25 @@ package halfcore
 
 import "time"
 
-// MailClock tells how long messages from a half with another kernel were on their way. Their sender stamps them by the monotonic clock
-// of its kernel, which began at another time and cannot be read here. MailClock compares each message with the fastest one: the time
-// by which it took longer is the time that it waited. So the first message of a process appears not to have waited.
+// MailClock measures the delay of messages from a half with another kernel. The sender stamps each message with its own
+// monotonic clock, whose origin is unknown here. MailClock takes the fastest message as its reference: the delay of another
+// message is the excess over that one. So the first message has delay 0, and so has one whose excess the clocks' drift may explain.
 //
-// The zero value is ready. It must not outlive the sender's process, because the next one may run after a boot of that kernel.
+// The zero value is ready. Use a new MailClock for each process of the sender: its kernel may have booted in between.
 type MailClock struct {
 	known bool
-	least int64 // smallest difference of the two clocks between sending and arrival, in ns
-	at    int64 // arrival of that message
+	least int64 // arrival minus time of sending of the reference message, in ns
+	at    int64 // arrival of the reference message
 }
 
-// clockDrift bounds how much faster one kernel's clock is than the other's: 1 ns in clockDrift ns.
+// clockDrift bounds the drift between the two clocks: at most 1 ns in clockDrift ns, 200 ppm.
 const clockDrift = 5000
 
-// longest is longer than any kernel runs, in ns: 73 years.
-const longest = 1 << 61
-
-// Waited returns how long a message was on its way. Both times are in ns: sent by the clock of the sender's kernel, now by that of this
-// one.
-func (c *MailClock) Waited(sent, now int64) time.Duration {
-	if sent < 0 || sent > longest || now < 0 || now > longest {
-		return 0 // garbled
+// Delay returns the delay of a message. sent is in ns by the sender's clock, now in ns by this kernel's clock. The delay is 0
+// for a time that is out of range.
+func (c *MailClock) Delay(sent, now int64) time.Duration {
+	if sent < 0 || sent > int64(maxUptime) || now < 0 || now > int64(maxUptime) {
+		return 0
 	}
 	took := now - sent
 	if least := c.least + (now-c.at)/clockDrift; c.known && took > least {

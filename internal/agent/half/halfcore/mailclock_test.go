@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestMailClock: two kernels' clocks differ by their uptimes and drift apart. Each message that waited carries that time, no matter
-// which kernel runs longer.
+// TestMailClock: two kernels' clocks differ by their uptimes and drift apart. Delay returns each message's delay, whichever kernel
+// booted first.
 func TestMailClock(t *testing.T) {
 	const ms = time.Millisecond
 	for name, apart := range map[string]time.Duration{
@@ -29,24 +29,24 @@ func TestMailClock(t *testing.T) {
 			} {
 				now += tc.after
 				sent := now - apart - tc.transit
-				got := c.Waited(int64(sent), int64(now))
+				got := c.Delay(int64(sent), int64(now))
 				if (got - tc.want).Abs() > ms {
-					t.Errorf("message %d, %s on its way: waited %s, want %s", i, tc.transit, got, tc.want)
+					t.Errorf("message %d, in transit for %s: delay %s, want %s", i, tc.transit, got, tc.want)
 				}
 			}
 		})
 	}
 }
 
-// TestMailClockWithHostileStamps: no stamp makes the time negative.
+// TestMailClockWithHostileStamps: no stamp yields a negative delay.
 func TestMailClockWithHostileStamps(t *testing.T) {
 	stamps := []int64{0, -1, 1, math.MaxInt64, math.MinInt64, 5, math.MaxInt64 - 1}
 	for _, first := range stamps {
 		for _, second := range stamps {
 			var c MailClock
 			for i, sent := range []int64{first, second, first} {
-				if got := c.Waited(sent, int64(i+1)*1000); got < 0 {
-					t.Errorf("stamps %d, %d: waited %s", first, second, got)
+				if got := c.Delay(sent, int64(i+1)*1000); got < 0 {
+					t.Errorf("stamps %d, %d: delay %s", first, second, got)
 				}
 			}
 		}

@@ -183,14 +183,16 @@ type RecoveryRecord struct {
 	LastBoot *LastBoot `json:"last_boot,omitempty"`
 	// Watchdog is the machine's watchdog device, in the record of the host half; nil: the daemon feeds none.
 	Watchdog *HardwareWatchdog `json:"hardware_watchdog,omitempty"`
-	// Sent is when the record left for a half with another kernel, by the clock of all its times; 0: it did not.
+	// Sent is the time at which the record left for another kernel, by the same clock as At and Until. 0: it has not left, or its
+	// sender is of an earlier version.
 	Sent int64 `json:"sent_ns,omitempty"`
 }
 
-// ArriveAt changes the times of a record from another kernel to this kernel's clock.
+// ArriveAt converts the times of a record from another kernel to this kernel's clock. now is the time of arrival. The transit
+// time is ignored, so the record seems younger by that.
 func (r *RecoveryRecord) ArriveAt(now int64) {
 	if r.Sent == 0 {
-		return // of an earlier version, which does not say it
+		return // the sender is of an earlier version, which sends no time
 	}
 	apart := now - r.Sent
 	if r.Last != nil {

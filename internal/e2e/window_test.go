@@ -195,6 +195,26 @@ func (w *window) join(t *testing.T) {
 	}
 }
 
+// clocksDiffer checks that the daemon and the half of apart's host have the same clock, and that it is not the test's.
+func (w *window) clocksDiffer(t *testing.T) {
+	t.Helper()
+	s := w.hostSide(t)
+	h, held, err := regfile.HolderOf(filepath.Join(s.dir, "registers"), s.half)
+	if err != nil || !held {
+		t.Fatalf("the process of the %s half: held %t, %v", s.half, held, err)
+	}
+	clock := func(process string) string {
+		ns, err := os.Readlink("/proc/" + process + "/ns/time")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ns
+	}
+	if daemon, half := clock(fmt.Sprint(s.daemon)), clock(fmt.Sprint(h.PID)); daemon != half || daemon == clock("self") {
+		t.Fatalf("time namespaces: daemon %s, half %s, test %s: want the same one for the first two", daemon, half, clock("self"))
+	}
+}
+
 // begin waits for a map without faults, and begins a trial.
 func (w *window) begin(t *testing.T) trial {
 	t.Helper()
@@ -245,6 +265,7 @@ func (w *window) hostBits(t *testing.T) (out []string) {
 func TestWindowOfTwoKernels(t *testing.T) {
 	t.Parallel()
 	w := windowCluster(t, "never")
+	w.clocksDiffer(t)
 	cuts := []struct {
 		name string
 		cut  func(*testing.T)

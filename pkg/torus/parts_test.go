@@ -319,30 +319,57 @@ func TestWakeEqualsDeadline(t *testing.T) {
 // TestNoRedialWhilePauseMayExplainSilence: a silent end requests a session only after the longest pause, or at once if the
 // peer's kernel refuses its frames.
 func TestNoRedialWhilePauseMayExplainSilence(t *testing.T) {
-	heard := time.Unix(1000, 0)
+	const ms = time.Millisecond
 	for _, tc := range []struct {
-		name    string
-		grace   time.Duration
-		refused bool
-		want    time.Duration
+		name  string
+		grace time.Duration
+		// refuse returns whether the kernel refuses frames so long after the last frame.
+		refuse func(since time.Duration) bool
+		want   time.Duration // from the last frame to Redial
 	}{
-		{"silent for longer than a pause", time.Second, false, 300 * time.Millisecond},
-		{"refused", time.Second, true, 100 * time.Millisecond},
-		{"a short grace", 200 * time.Millisecond, false, 100 * time.Millisecond},
+		{"silent for longer than a pause", time.Second, func(time.Duration) bool { return false }, 300 * ms},
+		{"a short grace", 200 * ms, func(time.Duration) bool { return false }, 100 * ms},
+		{"refused since the last frame", time.Second, func(time.Duration) bool { return true }, 32 * ms},
+		{"refused in the silence", time.Second, func(since time.Duration) bool { return since > 75*ms }, 101 * ms},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			cfg := testConfig()
 			cfg.Grace = tc.grace
-			l := NewLink(cfg, heard)
-			out := l.Step(heard, FrameReceived{Frame: Frame{Type: TypeHeartbeat, Direction: grid.XMinus, Src: grid.Coord{X: 1}, Seq: 1, Epoch: 1}})
-			for !out.Redial && out.Wake.Sub(heard) < time.Minute {
-				if tc.refused && out.State == LinkBroken {
-					l.Step(out.Wake, Refused{})
-				}
-				out = l.Step(out.Wake, Tick{})
+			now := time.Unix(1000, 0)
+			l := NewLink(cfg, now)
+			seq := uint64(0)
+			hear := func() time.Time {
+				seq++
+				l.Step(now, FrameReceived{Frame: Frame{Type: TypeHeartbeat, Direction: grid.XMinus, Src: grid.Coord{X: 1}, Seq: seq, Epoch: 1,
+					Flags: FlagAnswers}})
+				return now
 			}
-			if got := out.Wake.Add(-cfg.Period).Sub(heard); got != tc.want {
+			redial := func(heard time.Time, refuse func(time.Duration) bool) time.Duration {
+				for now.Sub(heard) < time.Minute {
+					out := l.Step(now, Tick{})
+					if out.Redial {
+						break
+					}
+					if (out.SendHeartbeat || out.SendAsk) && refuse(now.Sub(heard)) {
+						if l.Step(now, Refused{}).SendAsk {
+							l.Step(now, Refused{})
+						}
+					}
+					now = now.Add(ms)
+				}
+				return now.Sub(heard)
+			}
+			if got := redial(hear(), tc.refuse); got < tc.want-2*ms || got > tc.want+2*ms {
 				t.Errorf("Redial %v after the last frame, want %v", got, tc.want)
+			}
+			for range 100 { // the peer is back, for longer than the hold-off
+				hear()
+				l.Step(now, Tick{})
+				now = now.Add(25 * ms)
+			}
+			want := min(300*ms, tc.grace/2)
+			if got := redial(hear(), func(time.Duration) bool { return false }); got < want-2*ms || got > want+2*ms {
+				t.Errorf("after a return and another silence: Redial %v after the last frame, want %v", got, want)
 			}
 		})
 	}

@@ -193,9 +193,9 @@ func (w *world) action(f []string) (func(), error) {
 	case "cont":
 		return func() { w.wakeUp(e) }, nil
 	case "kill":
-		return func() { e.alive = false }, nil
+		return func() { e.alive = false; w.resetDial() }, nil
 	case "start":
-		return func() { w.startEnd(e); w.redial(e) }, nil
+		return func() { w.resetDial(); w.startEnd(e); w.redial(e) }, nil
 	case "resume":
 		return func() { w.resumeEnd(e) }, nil
 	case "revive":
@@ -360,6 +360,13 @@ func (w *world) answerDial() {
 		}
 	}
 	w.handshake()
+}
+
+// resetDial ends a handshake with a process that is stopped: it is over.
+func (w *world) resetDial() {
+	if w.waits {
+		w.waits, w.dialling = false, false
+	}
 }
 
 func (w *world) handshake() {

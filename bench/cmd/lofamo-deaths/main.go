@@ -132,7 +132,11 @@ func run(ctx context.Context, o deaths.Options, record bool) (failed int, err er
 	fmt.Printf("campaign of deaths, seed %d; its files are in %s\n", o.Seed, o.Dir)
 	passed, failed, err := deaths.Run(ctx, o)
 	fmt.Print(deaths.Summary(lines))
-	fmt.Printf("seed %d repeats the plan\n%d passed, %d failed\n", o.Seed, passed, failed)
+	also := ""
+	if o.Only != nil {
+		also = fmt.Sprintf(" with -only '%s'", o.Only)
+	}
+	fmt.Printf("seed %d%s repeats the plan\n%d passed, %d failed\n", o.Seed, also, passed, failed)
 	if record {
 		all, rerr := deaths.Read(recordFile)
 		if rerr == nil {

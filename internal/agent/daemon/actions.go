@@ -152,8 +152,12 @@ func (d *daemon) announce(ctx context.Context, half fault.Half) (committed bool)
 	return err == nil
 }
 
-// endNotice makes the host half notify the supervisors that the restart is over, with any outcome.
+// endNotice makes the host half notify the supervisors that the restart is over, with any outcome. Once the daemon is ending, the
+// halves end too, and the notice of that stands.
 func (d *daemon) endNotice(ctx context.Context, half fault.Half) {
+	if d.ending.hasBegun() {
+		return
+	}
 	if d.beyondWindow() {
 		d.announceThroughWindow(context.WithoutCancel(ctx), 0)
 		return

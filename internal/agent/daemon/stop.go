@@ -26,6 +26,8 @@ const (
 	returnLook = 20 * time.Millisecond
 	// returnRetry is the time between two tries to announce the return.
 	returnRetry = time.Second
+	// returnWithin bounds one try, and so the delay of a stop that is announced meanwhile. The host half answers at once.
+	returnWithin = 250 * time.Millisecond
 	// returnFor is how long the daemon tries. By then the supervisors know of the return by the new boot epochs.
 	returnFor = time.Minute
 	// togetherWithin is how long the daemon of one half waits for the other half's daemon to stop as well.
@@ -45,6 +47,12 @@ func (e *ending) begin() {
 	e.begun = true
 }
 
+func (e *ending) hasBegun() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.begun
+}
+
 // tellReturn announces the return. Once the daemon is ending, it does nothing and returns nil.
 func (d *daemon) tellReturn(ctx context.Context) error {
 	d.ending.mu.Lock()
@@ -56,7 +64,7 @@ func (d *daemon) tellReturn(ctx context.Context) error {
 		d.announceThroughWindow(ctx, 0)
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, announceWithin)
+	ctx, cancel := context.WithTimeout(ctx, returnWithin)
 	defer cancel()
 	return local.AnnounceStop(ctx, d.cfg.Agent.StateDir, fault.StopOver)
 }

@@ -101,7 +101,7 @@ func TestDaemonOfOneHalfStopsNodeOnlyWithTheOther(t *testing.T) {
 }
 
 // TestStopBeyondWindowIsAnnouncedAsRestart: when the machine of the DNP half goes down, the host half on another kernel learns by the
-// mailbox that the DNP half restarts. Nothing confirms that, so it does not count as committed.
+// mailbox that the DNP half restarts. Nothing confirms that, so it does not count as committed. No end of a restart follows.
 func TestStopBeyondWindowIsAnnouncedAsRestart(t *testing.T) {
 	dir := t.TempDir()
 	box, err := mailbox.Open(dir, fault.HalfHost)
@@ -112,15 +112,22 @@ func TestStopBeyondWindowIsAnnouncedAsRestart(t *testing.T) {
 	d := &daemon{cfg: RunConfig{Half: fault.HalfDNP, Agent: config.Agent{StateDir: dir, Window: config.WindowConfig{Listen: "[fe80::1]:1"}}},
 		log: slog.New(slog.DiscardHandler)}
 	d.announceStop(t.Context(), fault.StopReboot)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	d.announceReturn(t.Context())           // of its own start: too late
+	d.endNotice(t.Context(), fault.HalfDNP) // of an earlier restart: too late
+	if err := mailbox.Tell(dir, fault.HalfHost, mailbox.Message{Type: mailbox.Health}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	notices := 0
 	if err := box.Run(ctx, func(m mailbox.Message) {
+		if m.Type == mailbox.Health { // the last message
+			cancel()
+			return
+		}
+		notices++
 		if within, err := half.ReadRestart(m.Payload); m.Type != mailbox.Restart || err != nil || within != restartWithin {
 			t.Errorf("%s for %s, %v", m.Type, within, err)
-		}
-		if notices++; notices == throughNotices {
-			cancel()
 		}
 	}); err != nil {
 		t.Fatal(err)
@@ -153,29 +160,45 @@ func TestNoReturnFollowsStop(t *testing.T) {
 			done := make(chan struct{})
 			go func() { defer close(done); _ = srv.Serve(l) }()
 			defer func() { _ = srv.Close(); <-done }()
-			want := []fault.Stop{fault.StopReboot}
-			if announcing {
-				want = []fault.Stop{fault.StopOver, fault.StopReboot}
-				go d.announceReturn(t.Context())
-				<-begun
-				go d.announceStop(t.Context(), fault.StopReboot)
-				close(release)
-			} else {
+			next := func() fault.Stop {
+				select {
+				case s := <-notices:
+					return s
+				case <-time.After(10 * time.Second):
+					t.Fatal("no notice")
+				}
+				return 0
+			}
+			returned := make(chan struct{})
+			if !announcing {
 				d.announceStop(t.Context(), fault.StopReboot)
-				returned := make(chan bool)
-				go func() { d.announceReturn(t.Context()); close(returned) }()
+				go func() { defer close(returned); d.announceReturn(t.Context()) }()
 				select {
 				case <-begun:
 					close(release)
 					t.Error("a return is announced after the stop")
 				case <-returned:
 				}
-			}
-			for i, w := range want {
-				if got := <-notices; got != w {
-					t.Errorf("notice %d: %s: want %s", i, got, w)
+				if got := next(); got != fault.StopReboot {
+					t.Errorf("notice: %s", got)
 				}
+				return
 			}
+			go func() { defer close(returned); d.announceReturn(t.Context()) }()
+			<-begun
+			stopped := make(chan struct{})
+			go func() { defer close(stopped); d.announceStop(t.Context(), fault.StopReboot) }()
+			select {
+			case s := <-notices:
+				t.Errorf("%s overtakes the return", s)
+			case <-time.After(returnWithin / 5): // long enough for a notice that does not wait
+			}
+			close(release)
+			if first, second := next(), next(); first != fault.StopOver || second != fault.StopReboot {
+				t.Errorf("notices %s, %s: want the return and then the stop", first, second)
+			}
+			<-returned
+			<-stopped
 		})
 	}
 }

@@ -64,8 +64,9 @@ func TestMessageCrossesKernelsWithItsAge(t *testing.T) {
 					t.Errorf("%s message delayed by %s: the host measured %s, error %v", m.Type, waited, held, err)
 				}
 			}
-			record := halfcore.RecoveryRecord{Half: fault.HalfDNP, State: halfcore.Running, Total: 3, Until: 1, Sent: Monotonic() + int64(apart),
-				Last: &halfcore.Recovery{Cause: halfcore.Cause{Kind: halfcore.Hung}, At: Monotonic() + int64(apart-time.Minute)}}
+			record := halfcore.RecoveryRecord{Half: fault.HalfDNP, State: halfcore.Running, Total: 3, Sent: Monotonic() + int64(apart),
+				Until: Monotonic() + int64(apart+time.Minute),
+				Last:  &halfcore.Recovery{Cause: halfcore.Cause{Kind: halfcore.Hung}, At: Monotonic() + int64(apart-time.Minute)}}
 			b, err := record.Encode()
 			if err != nil {
 				t.Fatal(err)
@@ -74,13 +75,16 @@ func TestMessageCrossesKernelsWithItsAge(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			host.mu.Lock()
 			host.deliver(mail)
+			host.mu.Unlock()
 			h, health := HeardHealth(next(), fault.HalfDNP)
 			age := time.Duration(health.GetRecovery().GetAgeNs())
-			if h != fault.HalfDNP || health.GetRecovery().GetRestarts() != 3 || (age-time.Minute).Abs() > 5*time.Second {
+			if h != fault.HalfDNP || health.GetRecovery().GetRestarts() != 3 ||
+				health.GetRecovery().GetUntilMs() < 55_000 || health.GetRecovery().GetUntilMs() > 65_000 || (age-time.Minute).Abs() > 5*time.Second {
 				t.Errorf("the recovery record of the %s half: %v", h, health)
 			}
-			card.post(mailbox.Message{Type: mailbox.Recovery, Payload: editRecord(b, func(r *halfcore.RecoveryRecord) { r.Sent = 0 })})
+			card.post(mailbox.Message{Type: mailbox.Recovery, Payload: editRecord(b, func(r *halfcore.RecoveryRecord) { r.Sent = 1 })})
 			if r, err := halfcore.DecodeRecovery(next().Payload); err != nil || r.Sent != 0 ||
 				(time.Duration(r.Last.At-record.Last.At)).Abs() > 5*time.Second {
 				t.Errorf("a recovery record arrives as %+v, error %v", r, err)

@@ -26,10 +26,14 @@ type aid struct {
 // socket is that of the jobs on a node.
 func socket(node string) string { return "LOFAMO_SOCKET=.lofamo/nodes/" + node + "/state/local.sock" }
 
+// soon waits in the shell until a command succeeds, for at most 600 tries.
+func soon(command string) string {
+	return "for ((i = 0; i < 600; i++)); do " + command + " && break; sleep 0.1; done"
+}
+
 var aids = map[string]aid{
 	// While other tests run, a program that has just started may be late, and rightly be SICK. A person would look again.
-	"lofamoctl map": {as: `for ((i = 0; i < 600; i++)); do map=$(lofamoctl map); ` +
-		`grep -Eq '^nodes: +([0-9]+): \1 NORMAL$' <<<"$map" && break; sleep 0.1; done; echo "$map"`},
+	"lofamoctl map": {as: soon(`map=$(lofamoctl map) && grep -Eq '^nodes: +([0-9]+): \1 NORMAL$' <<<"$map"`) + `; echo "$map"`},
 	// An injected fault shows some hundred milliseconds later: a person is slower.
 	"lofamoctl inject 1,0,1 kill-host": {after: "lofamoctl watch --initial --field-selector component=host,to=FAILED --count 1 --for 60s"},
 	// On each node, the job's own process runs it.
@@ -38,7 +42,7 @@ var aids = map[string]aid{
 		before: socket("n1-0-0") + " lofamo-agent barrier --job train-4711 --name begin --members n0-0-0,n1-0-0 --timeout 30s &",
 	},
 	// The audit is empty until a leader has received the fault.
-	"lofamoctl audit": {before: "for ((i = 0; i < 600; i++)); do lofamoctl audit | grep -q n1-0-1 && break; sleep 0.1; done"},
+	"lofamoctl audit": {before: soon("lofamoctl audit | grep -q n1-0-1")},
 	// There is only one version, and the policies' versions are in another file.
 	"lofamoctl policy get drain-failed-memory --version 2 -o yaml | lofamoctl policy apply -f -": {as: "lofamoctl policy get " +
 		"drain-failed-memory --version 1 -o yaml | lofamoctl policy apply -f -"},

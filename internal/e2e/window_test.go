@@ -161,14 +161,20 @@ func (w *window) hostSide(t *testing.T) side {
 
 func (w *window) cardSide() side { return side{fault.HalfDNP, w.daemon.Process.Pid, w.card.StateDir} }
 
-// signal sends a signal to the daemon first, so that it restarts nothing, and then to its half.
-func (s side) signal(t *testing.T, sig syscall.Signal) {
+// process returns the process of the half.
+func (s side) process(t *testing.T) int {
 	t.Helper()
 	h, held, err := regfile.HolderOf(filepath.Join(s.dir, "registers"), s.half)
 	if err != nil || !held {
 		t.Fatalf("the process of the %s half: held %t, %v", s.half, held, err)
 	}
-	for _, pid := range []int{s.daemon, h.PID} {
+	return h.PID
+}
+
+// signal sends a signal to the daemon first, so that it restarts nothing, and then to its half.
+func (s side) signal(t *testing.T, sig syscall.Signal) {
+	t.Helper()
+	for _, pid := range []int{s.daemon, s.process(t)} {
 		if pid == 0 {
 			continue
 		}
@@ -199,10 +205,6 @@ func (w *window) join(t *testing.T) {
 func (w *window) clocksDiffer(t *testing.T) {
 	t.Helper()
 	s := w.hostSide(t)
-	h, held, err := regfile.HolderOf(filepath.Join(s.dir, "registers"), s.half)
-	if err != nil || !held {
-		t.Fatalf("the process of the %s half: held %t, %v", s.half, held, err)
-	}
 	clock := func(process string) string {
 		ns, err := os.Readlink("/proc/" + process + "/ns/time")
 		if err != nil {
@@ -210,7 +212,7 @@ func (w *window) clocksDiffer(t *testing.T) {
 		}
 		return ns
 	}
-	if daemon, half := clock(fmt.Sprint(s.daemon)), clock(fmt.Sprint(h.PID)); daemon != half || daemon == clock("self") {
+	if daemon, half := clock(fmt.Sprint(s.daemon)), clock(fmt.Sprint(s.process(t))); daemon != half || daemon == clock("self") {
 		t.Fatalf("time namespaces: daemon %s, half %s, test %s: want the same one for the first two", daemon, half, clock("self"))
 	}
 }

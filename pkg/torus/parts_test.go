@@ -311,7 +311,7 @@ func TestWakeEqualsDeadline(t *testing.T) {
 			}
 		}
 	}
-	if out.State != LinkBroken || !out.Detail.Silent || out.Detail.HeardAge != 75*time.Millisecond {
+	if out.State != LinkBroken || !out.Detail.Silent || out.Detail.HeardAge != 75*time.Millisecond || out.Redial {
 		t.Errorf("at the deadline: %+v", out)
 	}
 }

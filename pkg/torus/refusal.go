@@ -15,7 +15,7 @@ import (
 // refuseWait, and the kernel refused every one of these frames too. So a host that rejects our frames with the same
 // answer, while the frames of its living half arrive, makes no silent link. Hints about a peer that does not set
 // FlagAnswers change nothing while its frames arrive: that peer is not asked. If the peer is already silent, a hint makes
-// the machine set Redial at its next Tick, whatever the peer's flags.
+// the machine set Redial at its next Tick, with or without that flag.
 type Refused struct{}
 
 func (Refused) linkEvent() {}

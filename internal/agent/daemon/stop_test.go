@@ -144,22 +144,15 @@ func TestNoReturnFollowsStop(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := agenttest.Dir(t)
 			d := &daemon{cfg: RunConfig{Agent: config.Agent{StateDir: dir}}, log: slog.New(slog.DiscardHandler)}
-			l, err := half.ListenUnix(t.Context(), filepath.Join(dir, local.StatusSocket))
-			if err != nil {
-				t.Fatal(err)
-			}
 			notices, begun, release := make(chan fault.Stop, 2), make(chan bool), make(chan bool)
-			srv := &http.Server{ReadHeaderTimeout: time.Second, Handler: local.StatusHandler(nil, nil, func(_ context.Context, s fault.Stop) error {
+			defer serveStatus(t, dir, local.StatusHandler(nil, nil, func(_ context.Context, s fault.Stop) error {
 				if s == fault.StopOver {
 					begun <- true
 					<-release
 				}
 				notices <- s
 				return nil
-			})}
-			done := make(chan struct{})
-			go func() { defer close(done); _ = srv.Serve(l) }()
-			defer func() { _ = srv.Close(); <-done }()
+			}))()
 			next := func() fault.Stop {
 				select {
 				case s := <-notices:
@@ -210,14 +203,20 @@ func dnpDaemon(t *testing.T) (d *daemon, serve func(announce func(context.Contex
 	dir := agenttest.Dir(t)
 	d = &daemon{cfg: RunConfig{Half: fault.HalfDNP, Agent: config.Agent{StateDir: dir}}, log: slog.New(slog.DiscardHandler)}
 	return d, func(announce func(context.Context, fault.RestartNotice) error) func() {
-		l, err := half.ListenUnix(t.Context(), filepath.Join(dir, local.StatusSocket))
-		if err != nil {
-			t.Fatal(err)
-		}
-		srv, done := &http.Server{Handler: local.StatusHandler(nil, announce, nil), ReadHeaderTimeout: time.Second}, make(chan struct{})
-		go func() { defer close(done); _ = srv.Serve(l) }()
-		return func() { _ = srv.Close(); <-done }
+		return serveStatus(t, dir, local.StatusHandler(nil, announce, nil))
 	}
+}
+
+// serveStatus answers the daemon as the host half of a state directory does, until end.
+func serveStatus(t *testing.T, dir string, handler http.Handler) (end func()) {
+	t.Helper()
+	l, err := half.ListenUnix(t.Context(), filepath.Join(dir, local.StatusSocket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv, done := &http.Server{Handler: handler, ReadHeaderTimeout: time.Second}, make(chan struct{})
+	go func() { defer close(done); _ = srv.Serve(l) }()
+	return func() { _ = srv.Close(); <-done }
 }
 
 // TestRestartIsAnnouncedByNextHostHalf: two daemons, one for each half, are replaced at once. If the host half ends before the

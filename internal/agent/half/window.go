@@ -336,13 +336,7 @@ func (w *Window) deliver(b []byte) {
 			stampHere(m.Payload, &w.mail, Monotonic())
 		}
 		if m.Type == mailbox.Recovery {
-			m.Payload = editRecord(m.Payload, func(r *halfcore.RecoveryRecord) {
-				now := Monotonic()
-				if r.Sent != 0 {
-					w.mail.Delay(r.Sent, now) // as a reference
-				}
-				r.ArriveAt(now)
-			})
+			m.Payload = editRecord(m.Payload, func(r *halfcore.RecoveryRecord) { r.Arrive(&w.mail, Monotonic()) })
 		}
 		_ = w.box.Send(m) // counted there; a full mailbox drops the newest message, as beside the other half
 	}

@@ -1,6 +1,7 @@
 package half
 
 import (
+	"bytes"
 	"context"
 	"testing"
 	"time"
@@ -24,11 +25,7 @@ func TestMessageCrossesKernelsWithItsAge(t *testing.T) {
 				_, s, err := host.own.File.TakeDNP()
 				return err == nil && s.Valid
 			}, host, card)
-			box, err := mailbox.Open(host.common.Config.StateDir, fault.HalfHost)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = box.Close() }()
+			box := open(t, host.common.Config.StateDir, fault.HalfHost)
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
 			came := make(chan mailbox.Message, 8)
@@ -36,7 +33,7 @@ func TestMessageCrossesKernelsWithItsAge(t *testing.T) {
 			go func() {
 				done <- box.Run(ctx, func(m mailbox.Message) {
 					if m.Type != mailbox.Doorbell {
-						m.Payload = append([]byte(nil), m.Payload...)
+						m.Payload = bytes.Clone(m.Payload)
 						came <- m
 					}
 				})

@@ -188,12 +188,13 @@ type RecoveryRecord struct {
 	Sent int64 `json:"sent_ns,omitempty"`
 }
 
-// ArriveAt converts the times of a record from another kernel to this kernel's clock. now is the time of arrival. The transit
-// time is ignored, so the record seems younger by that.
-func (r *RecoveryRecord) ArriveAt(now int64) {
+// Arrive converts the times of a record from another kernel to this kernel's clock. now is the time of arrival. The transit time
+// is ignored, so the record seems younger by that. The record also serves c as a reference for other messages.
+func (r *RecoveryRecord) Arrive(c *MailClock, now int64) {
 	if r.Sent == 0 {
 		return // the sender is of an earlier version, which sends no time
 	}
+	c.Delay(r.Sent, now)
 	apart := now - r.Sent
 	if r.Last != nil {
 		last := *r.Last

@@ -68,11 +68,14 @@ func awareness() Dashboard {
 			{"Latency", []Panel{
 				series("Average against the bound", "From the failure of a half or a node to its commit in the fault map, from the ages "+
 					"stated by observers and hops, for the measured failures within 5 minutes. Dashed: the bound with enough living "+
-					"witnesses.", "s", 12,
+					"witnesses. If the map has nodes with two kernels: also the longer bound of their halves.", "s", 12,
 					Query{Expr: average(latency), Legend: "{{cause}}", Rare: rare}, Query{Expr: `max by (cause) (lofamo_awareness_bound_seconds{SUP})`,
-						Legend: "bound of {{cause}}"}).
+						Legend: "bound of {{cause}}"}, Query{Expr: `max by (cause) (lofamo_awareness_dpu_bound_seconds{SUP}) ` +
+						`and on () (sum(lofamo_platform_nodes{SUP,platform="dpu"}) > 0)`, Legend: "bound of {{cause}}, two kernels",
+						Rare: "no node has two kernels"}).
 					dotted().with(append(causes, dashed("/^bound/"), byName("bound of HOST", fixed(hues[0])),
-					byName("bound of NODE", fixed(hues[1])), byName("bound of DNP", fixed(hues[2])))...).tall(10),
+					byName("bound of NODE", fixed(hues[1])), byName("bound of DNP", fixed(hues[2])),
+					byName("bound of HOST, two kernels", fixed(hues[0])), byName("bound of DNP, two kernels", fixed(hues[2])))...).tall(10),
 				heat,
 				series("99th percentile", "Of the measured failures within 5 minutes, estimated from the histogram's buckets: it may exceed "+
 					"every measured value, up to the end of the bucket.", "s", 6,

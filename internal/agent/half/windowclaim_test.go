@@ -31,7 +31,7 @@ func TestBothEndsClaimDNPsPlace(t *testing.T) {
 		_, s, err := a.own.File.TakeHost()
 		return err == nil && s.Valid && a.State(time.Now()).State == watchdog.WindowAlive
 	}, a, right)
-	await(t, "the end of the complaint", func() bool { return a.logs.count("claim the window works again") > 0 }, a, right) // by the next write
+	await(t, "the end of the complaint", func() bool { return a.logs.count("claim the window works again") > 0 }, a, right) // the next write
 	if a.logs.count("claim the window works again") != 1 || right.counts().SecondClaimant != 0 {
 		t.Errorf("%+v\n%s", right.counts(), a.logs.all())
 	}

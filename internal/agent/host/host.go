@@ -261,9 +261,10 @@ func gossipTiming(p config.Periods) gossip.Timing {
 // begin starts the machine and steps it at the same moment, so that all its periods begin together
 // and share their wake-ups.
 func (h *hostHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
-	rails := []fault.Path{fault.PathDirect, fault.PathTorus}
+	rails, silence := []fault.Path{fault.PathDirect, fault.PathTorus}, time.Duration(0)
 	if h.Config.Service.GossipListen != "" {
 		rails = []fault.Path{fault.PathDirect, fault.PathGossip, fault.PathTorus}
+		silence = gossipMisses * gossipTiming(h.Periods).ProbeInterval
 	}
 	offered, err := h.Config.Service.Offered()
 	if err != nil {
@@ -277,7 +278,7 @@ func (h *hostHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 		Topo: h.Topo, Periods: h.Periods, Window: h.window != nil, MaxHops: h.MaxHops(), MaxFrame: h.Config.MTU, Rails: rails,
 		Interfaces: h.names, Sensed: h.sensed(), Checksums: offered, Kept: kept,
 		Resume:        hostcore.Numbers{OutboxSnapshot: h.Copy.Numbers.OutboxSnapshot, List: h.Copy.Numbers.List},
-		GossipSilence: gossipMisses * gossipTiming(h.Periods).ProbeInterval,
+		GossipSilence: silence,
 		SelfTest:      h.SelfTest(), Budget: h.Config.Processor.Budget,
 	}, now, e)
 	if err != nil {

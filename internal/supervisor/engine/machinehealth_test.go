@@ -3,6 +3,7 @@ package engine
 import (
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -139,6 +140,34 @@ func TestDNPHalfReceivesWordsOfItsHost(t *testing.T) {
 	}
 	if at := said[0].GetTime().AsTime().Sub(before); at < -61*time.Second || at > -59*time.Second {
 		t.Errorf("words of a minute ago came at %s", at)
+	}
+}
+
+// TestDelayedReportTellsNoOldWords: the report of an earlier death arrives after that of a later one and after the boot that followed. Its
+// last words are no news.
+func TestDelayedReportTellsNoOldWords(t *testing.T) {
+	h := start(t, memstore.New(100), nil)
+	death := func(seq fault.Seq, serial uint32) {
+		id := fault.ReportID{Origin: fault.Origin{Node: "n1-0-0", Half: fault.HalfDNP}, Epoch: 2, Seq: seq}
+		r := fault.Report{ID: id, Observations: []fault.Observation{
+			{Node: "n1-0-0", Component: fault.ComponentHost, State: fault.Failed, Kind: fault.KindWatchdog}}}
+		health := servicenet.Health{DNP: &lofamov1.HalfHealth{LastWords: []*lofamov1.LastWords{{Node: "n1-0-0", From: "192.168.100.1",
+			End: lofamov1.BootEnd_BOOT_PANIC, Line: "Kernel panic - not syncing: " + strconv.Itoa(int(serial)), Serial: serial}}}}
+		h.Submit(Input{Reports: &servicenet.Reports{Path: fault.PathTorus, List: []fault.Report{r}, Health: health, Words: Words(r, nil, health)},
+			Answerer: h.box, Arrived: time.Now()})
+	}
+	death(5, 7)
+	h.healthy(1, servicenet.Health{Host: &lofamov1.HalfHealth{LastBoot: &lofamov1.LastBoot{End: lofamov1.BootEnd_BOOT_PANIC, Boot: 3}}})
+	death(4, 6) // delayed
+	death(6, 8)
+	events := publishedRecoveries(t, h, 3)
+	got := make([]string, len(events))
+	for i, ev := range events {
+		got[i] = ev.GetReason()
+	}
+	if len(got) != 3 || !strings.HasSuffix(got[0], "syncing: 7") || strings.Contains(got[1], "last kernel words") ||
+		!strings.HasSuffix(got[2], "syncing: 8") {
+		t.Errorf("%q", got)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -481,6 +482,51 @@ func TestDeadAddressesDoNotKeepMemberOut(t *testing.T) {
 	one.join(t.Context())
 	if !slices.ContainsFunc(b.Members(), func(m Member) bool { return m.Name == "a" }) {
 		t.Errorf("b knows %v: want a among them", b.Members())
+	}
+}
+
+// TestPausedMembersDoNotHoldUpJoin: configured members whose kernels accept streams, but whose processes never answer, as if paused.
+// The member that answers is joined before the first of them is given up.
+func TestPausedMembersDoNotHoldUpJoin(t *testing.T) {
+	a := start(t, "a", key(1))
+	cfg := a.cfg
+	cfg.Name, cfg.Bind, cfg.Join = "b", "127.0.0.1:0", nil
+	ended := make(chan struct{}, 64)
+	for range 4 {
+		paused, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = paused.Close() })
+		go func() {
+			for {
+				c, err := paused.Accept()
+				if err != nil {
+					return
+				}
+				go func() {
+					_, _ = io.Copy(io.Discard, c) // until the other end gives up
+					_ = c.Close()
+					ended <- struct{}{}
+				}()
+			}
+		}()
+		cfg.Join = append(cfg.Join, paused.Addr().String())
+	}
+	cfg.Join = append(cfg.Join, a.Addr().String())
+	b := &member{events: make(chan Event, 256)}
+	cfg.OnMember = func(e Event) { b.events <- e }
+	n, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Net = n
+	t.Cleanup(func() { _ = n.Close() })
+	b.until(t, EventJoin, "a")
+	select {
+	case <-ended:
+		t.Error("b gave up a paused member before it joined a")
+	default:
 	}
 }
 

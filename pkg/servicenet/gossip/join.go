@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"net/netip"
+	"sync"
 	"time"
 )
 
@@ -33,16 +34,33 @@ func (n *Net) maintain(ctx context.Context) {
 	}
 }
 
+// joinPatience is how long one configured member may hold up the next one. A paused process accepts a stream and never answers.
+const joinPatience = 200 * time.Millisecond
+
 // join exchanges states with the configured members that are not live, one after the other: each exchange costs both
 // ends a stream and the states of all members, and the first one usually shows that the others live.
 func (n *Net) join(ctx context.Context) {
+	var exchanges sync.WaitGroup
+	defer exchanges.Wait()
+	patience := time.NewTimer(0)
+	defer patience.Stop()
 	for _, i := range rand.Perm(len(n.cfg.Join)) { // members that start together do not all ask the same one
 		j := n.cfg.Join[i]
 		if ctx.Err() != nil || !n.missing(j) {
 			continue
 		}
-		if _, err := n.list.Join([]string{j}); err != nil && ctx.Err() == nil {
-			n.cfg.Logger.Debug("gossip: join", "member", j, "error", err)
+		done := make(chan struct{})
+		exchanges.Go(func() {
+			defer close(done)
+			if _, err := n.list.Join([]string{j}); err != nil && ctx.Err() == nil {
+				n.cfg.Logger.Debug("gossip: join", "member", j, "error", err)
+			}
+		})
+		patience.Reset(joinPatience)
+		select {
+		case <-done:
+		case <-patience.C:
+		case <-ctx.Done():
 		}
 	}
 }

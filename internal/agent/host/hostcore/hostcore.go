@@ -41,7 +41,8 @@ type Config struct {
 	// Resume holds the numbers of the earlier incarnation; the zero value: a cold start, or a new boot epoch.
 	Resume Numbers
 	// GossipSilence is the time for which gossip counts as working after the last message, once gossip alone speaks
-	// for the service network. Values below the outbox's NetworkDeadAfter count as NetworkDeadAfter.
+	// for the service network. Values below the outbox's NetworkDeadAfter count as NetworkDeadAfter. After a start, the half
+	// waits as long for the first message. 0: the half has no gossip to wait for.
 	GossipSilence time.Duration
 	SelfTest      halfcore.SelfTestConfig // the zero value: off
 	Budget        float64                 // processor time that the half may use, in percent of one core; 0: no limit
@@ -95,6 +96,7 @@ type Machine struct {
 
 	network  fault.State // the sender's word that was last looked at
 	silent   bool        // as last checked: no rail brings answers
+	early    bool        // as last checked: gossip may not have been joined yet
 	silentAt time.Time   // time of the last silence; zero: never
 	gossip   gossipSigns
 	selfTest selfTest
@@ -134,7 +136,8 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 		digestAt: now.Add(AnnounceAfter(p)), lateness: halfcore.NewLateness(p, now),
 		budget:  halfcore.NewBudget(cfg.Budget, p.SensorPeriod, now),
 		sensors: map[fault.Component]Reading{}, network: fault.Unknown, heard: map[string]contact{},
-		gossip: gossipSigns{fresh: box.NetworkDeadAfter, silence: max(cfg.GossipSilence, box.NetworkDeadAfter)},
+		gossip: gossipSigns{fresh: box.NetworkDeadAfter, silence: max(cfg.GossipSilence, box.NetworkDeadAfter),
+			start: now.Add(cfg.GossipSilence)},
 	}
 	m.selfTest = newSelfTest(cfg, now)
 	m.stateInitially(now)

@@ -10,15 +10,20 @@ import (
 // distinguishes supervisors that are gone from a network that is cut: all ways to them lead through the same cards
 // and switches.
 //
-//	silent ──heard within fresh──► lives ──not heard for silence──► silent
+//	starts ──start──► silent ──heard within fresh──► lives ──not heard for silence──► silent
 //
 // A cut ends answers and gossip at the same moment. Thus fresh must not be longer than the time after which answers
-// count as missing. Once alive, gossip may pause for longer, because it comes at its own pace.
+// count as missing. Once alive, gossip may pause for longer, because it comes at its own pace. A half that has just started
+// needs time to join the gossip: until the end of that time, or the first message, its silence says nothing.
 type gossipSigns struct {
 	fresh, silence time.Duration
+	start          time.Time // when silence begins to count, if no message came before
 	heard          time.Time // last; zero: never
 	lives          bool
 }
+
+// starts reports whether gossip may still be on its way to its first message.
+func (g *gossipSigns) starts(now time.Time) bool { return g.heard.IsZero() && now.Before(g.start) }
 
 // look reports whether gossip works now. alone: no supervisor answers.
 func (g *gossipSigns) look(now time.Time, alone bool) bool {
@@ -34,11 +39,11 @@ func (g *gossipSigns) look(now time.Time, alone bool) bool {
 // or that of the gossip while they are missing.
 func (m *Machine) followNetwork(now time.Time) {
 	lived := m.gossip.lives
-	is, silent := m.sender.Network(), m.silentNow(now)
-	if is == m.network && silent == m.silent && m.gossip.look(now, is == fault.Failed) == lived {
+	is, silent, early := m.sender.Network(), m.silentNow(now), m.gossip.starts(now)
+	if is == m.network && silent == m.silent && early == m.early && m.gossip.look(now, is == fault.Failed) == lived {
 		return
 	}
-	m.network, m.silent = is, silent
+	m.network, m.silent, m.early = is, silent, early
 	m.updateServiceNetwork(now)
 }
 
@@ -63,7 +68,8 @@ func (m *Machine) silentNow(now time.Time) bool {
 
 // updateServiceNetwork combines the interface's state with the evidence from missing answers. The age of an
 // unanswered network is, like that of a silent link, counted from the last answer. If the torus brings no answer
-// either and gossip works, the supervisors are gone, which is no evidence against this node's network.
+// either and gossip works, the supervisors are gone, which is no evidence against this node's network. The same holds soon after a
+// start, while gossip may not have been joined yet.
 func (m *Machine) updateServiceNetwork(now time.Time) {
 	s, detail, age := m.network, "", time.Duration(0)
 	switch s {
@@ -74,6 +80,9 @@ func (m *Machine) updateServiceNetwork(now time.Time) {
 		}
 		if s == fault.Sick && m.silent {
 			s, detail, age = fault.Unknown, "no supervisor answers by any rail, but gossip works", 0
+		}
+		if m.early {
+			s, detail, age = fault.Unknown, "no supervisor answers, and gossip has just started", 0
 		}
 	case fault.Sick:
 		detail = "answers are missing"

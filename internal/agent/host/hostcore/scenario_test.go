@@ -23,8 +23,8 @@ import (
 // A scenario is a list of commands. Below each stand the host half's actions in response, one a line,
 // beginning with "  ".
 //
-//	torus DIMS COORD [INTERFACES]  a new host half at default periods, with a direct rail for each service
-//	                          interface; the DNP half runs, supervisors answer
+//	torus DIMS COORD [joins DURATION] [INTERFACES]  a new host half at default periods, with a direct rail for each service
+//	                          interface; the DNP half runs, supervisors answer; the half joins the gossip within DURATION
 //	run DURATION              time passes
 //	dnp alive|dead|corrupt
 //	window alive|refused|silent   that to the DNP half's kernel, from now on
@@ -98,6 +98,13 @@ func newWorld(t *testing.T, dims, at string, interfaces []string) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
+	joins := time.Duration(0)
+	if len(interfaces) > 1 && interfaces[0] == "joins" {
+		if joins, err = time.ParseDuration(interfaces[1]); err != nil {
+			t.Fatal(err)
+		}
+		interfaces = interfaces[2:]
+	}
 	w := &world{t: t, now: start, begun: start, alive: true, answer: true}
 	w.regs.Temperature, w.regs.Power, w.regs.Voltage = uint32(watchdog.EncodeCelsius(40)), uint32(watchdog.EncodeWatts(100)),
 		uint32(watchdog.EncodeVolts(12))
@@ -109,7 +116,7 @@ func newWorld(t *testing.T, dims, at string, interfaces []string) *world {
 	}
 	w.m, err = New(Config{
 		Topo: halfcore.NewTopology(fault.DefaultNodeID(c), c, d, nil), Periods: p, MaxHops: 9,
-		Rails: []fault.Path{fault.PathDirect, fault.PathTorus}, Interfaces: interfaces,
+		Rails: []fault.Path{fault.PathDirect, fault.PathTorus}, Interfaces: interfaces, GossipSilence: joins,
 	}, w.now, 7)
 	if err != nil {
 		t.Fatal(err)

@@ -78,7 +78,7 @@ func TestEveryFaultOfTableII(t *testing.T) {
 			}
 		}
 		t.hasEvidence(n, "host", "VOTES", "", anyPath)
-		t.hasEvidence(n, "dnp", "SILENCE", "n0-1-1/host", direct)
+		t.comesToHaveEvidence("n1-1-1", "dnp", "SILENCE", "n0-1-1/host")
 		t.heal("1,1,1")
 		t.othersWereSpared("n1-1-1")
 	})

@@ -17,6 +17,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/testing/agenttest"
+	"github.com/lofamo/lofamo/internal/testing/attempts"
 )
 
 // TestStopReasonFollowsSystemd: the files of systemd tell a reboot and a shutdown from a stop of the agent.
@@ -64,7 +65,14 @@ func TestSystemdTellsOfShutdown(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "systemctl"), []byte(script), 0o700); err != nil { //nolint:gosec // a program
 			t.Fatal(err)
 		}
-		if got := stopReason(t.Context(), shutdownAt{systemd: dir}); got != want {
+		got := stopReason(t.Context(), shutdownAt{systemd: dir})
+		for range 5 { // systemctl gets little time, which a busy machine may need for its start
+			if got == want {
+				break
+			}
+			got = stopReason(t.Context(), shutdownAt{systemd: dir})
+		}
+		if got != want {
 			t.Errorf("systemd is %s: %s: want %s", state, got, want)
 		}
 		if got := stopReason(t.Context(), shutdownAt{}); got != fault.StopDaemon {
@@ -87,17 +95,19 @@ func TestDaemonOfOneHalfStopsNodeOnlyWithTheOther(t *testing.T) {
 	if dnp.nodeStops(t.Context(), fault.StopDaemon) {
 		t.Error("the DNP half's daemon stops alone: want no stop of the node")
 	}
-	if err := dnp.stopLock.Close(); err != nil { // the daemon ends, and another one starts
-		t.Fatal(err)
-	}
-	both := make(chan bool)
-	go func() { both <- dnp.nodeStops(t.Context(), fault.StopDaemon) }()
-	if !host.nodeStops(t.Context(), fault.StopDaemon) || !<-both {
-		t.Error("both daemons stop: want a stop of the node")
-	}
-	for _, d := range []*daemon{host, dnp} {
-		_ = d.stopLock.Close()
-	}
+	// Each waits for the other for a short time, so on a busy machine the round may need to be repeated.
+	attempts.One(t, 5, "both daemons stop: a stop of the node", func() bool {
+		defer func() { // the daemons end, and others start
+			for _, d := range []*daemon{host, dnp} {
+				_ = d.stopLock.Close()
+			}
+		}()
+		_ = dnp.stopLock.Close()
+		both := make(chan bool, 1)
+		go func() { both <- dnp.nodeStops(t.Context(), fault.StopDaemon) }()
+		here := host.nodeStops(t.Context(), fault.StopDaemon)
+		return <-both && here
+	})
 }
 
 // TestStopBeyondWindowIsAnnouncedAsRestart: when the machine of the DNP half goes down, the host half on another kernel learns by the
@@ -177,17 +187,22 @@ func TestNoReturnFollowsStop(t *testing.T) {
 				}
 				return
 			}
+			asked := time.Now()
 			go func() { defer close(returned); d.announceReturn(t.Context()) }()
 			<-begun
+			gaveUp := func() bool { return time.Since(asked) > returnWithin } // on a busy machine: then the stop need not wait
 			stopped := make(chan struct{})
 			go func() { defer close(stopped); d.announceStop(t.Context(), fault.StopReboot) }()
 			select {
 			case s := <-notices:
-				t.Errorf("%s overtakes the return", s)
+				if !gaveUp() {
+					t.Errorf("%s overtakes the return", s)
+				}
+				notices <- s // for next
 			case <-time.After(returnWithin / 5): // long enough for a notice that does not wait
 			}
 			close(release)
-			if first, second := next(), next(); first != fault.StopOver || second != fault.StopReboot {
+			if first, second := next(), next(); !gaveUp() && (first != fault.StopOver || second != fault.StopReboot) {
 				t.Errorf("notices %s, %s: want the return and then the stop", first, second)
 			}
 			<-returned

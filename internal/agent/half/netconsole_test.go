@@ -36,11 +36,10 @@ func TestNetconsoleReceivesPanicOverUDP(t *testing.T) {
 		}
 	}
 	const panicked = "Kernel panic - not syncing: Fatal exception"
-	for range 100 {
+	for range 20 { // the socket has room for all, if the reader gets no processor for a while
 		send(stranger, strings.Repeat("\x00", 5000))
 	}
-	send(kernel, "[ 1.0] "+panicked+"\n")
-	send(kernel, "[ 1.1] Call Trace:\n")
+	send(kernel, "[ 1.0] "+panicked+"\n[ 1.1] Call Trace:\n")
 	select {
 	case w := <-found:
 		if len(w) != 1 || w[0].GetNode() != "n1-0-0" || w[0].GetFrom() != "127.0.0.2" || w[0].GetLine() != panicked ||

@@ -48,9 +48,11 @@ func TestBadFramesChangeNothing(t *testing.T) {
 			return err == nil && got == celsius
 		})
 	}
-	wire.recordFrames(true)
 	store(40)
-	until("frames to record", func() bool { return host.counts().Statements > 20 })
+	until("a window that has settled", func() bool { return host.counts().Statements > 20 }) // all later frames are of its session
+	wire.recordFrames(true)
+	from := host.counts().Statements
+	until("frames to record", func() bool { return host.counts().Statements > from+20 })
 	frames := wire.recordFrames(false)
 	store(45) // the recorded frames have another value
 
@@ -71,7 +73,7 @@ func TestBadFramesChangeNothing(t *testing.T) {
 		until("damaged frames", func() bool { c := host.counts(); return c.Damaged+c.Malformed >= sent })
 	}
 	until("another session", func() bool { host.link.Redial(); return host.counts().Sessions > before.Sessions })
-	until("frames of that session", func() bool { wire.toHost(frames[0]); return host.counts().OldSession > 0 })
+	until("frames of that session", func() bool { wire.toHost(frames[0]); return host.counts().OldSession > before.OldSession })
 	old := host.counts().OldSession
 	for _, f := range frames {
 		wire.toHost(f)

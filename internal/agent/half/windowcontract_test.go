@@ -14,7 +14,13 @@ import (
 func TestContractOfWindow(t *testing.T) {
 	cfg, card := windowHalves(t)
 	host, dnp := openEnd(t, cfg, fault.HalfHost), openEnd(t, card, fault.HalfDNP)
-	agenttest.Await(t, "a session", func() bool { return host.link.Stats().Handshakes > 0 && dnp.link.Stats().Handshakes > 0 })
+	live := func(e *windowEnd) bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		_, is := e.keys.Current()
+		return is
+	}
+	agenttest.Await(t, "a session", func() bool { return live(host) && live(dnp) })
 	pagetest.Contract(t, pagetest.Page{
 		Host: host.own.File, DNP: dnp.own.File, HostPath: host.common.StatePath(RegisterFile),
 		Wrote: func(h fault.Half) {

@@ -442,6 +442,9 @@ func (h *hostHalf) do(now time.Time, out hostcore.Output) {
 	for _, a := range out.Acts {
 		h.toAct(a)
 	}
+	if out.AskGossip > 0 && h.gossip != nil {
+		h.gossip.Ask(out.AskGossip)
+	}
 	if out.SaveTests {
 		h.SaveTests(h.core.SelfTest().Snapshot(nil))
 	}

@@ -72,7 +72,10 @@ func (n *testNet) awaitWindow() {
 
 // TestHalvesWithoutSharedDirectory: the registers, the messages and the watchdogs of two halves work through a window.
 func TestHalvesWithoutSharedDirectory(t *testing.T) {
-	n := newWindowNet(t)
+	n := newWindowNet(t, func(c *config.Agent) { // the kernel's refusals come well before the verdict, on a busy machine too
+		write, read := config.Duration(50*time.Millisecond), config.Duration(500*time.Millisecond)
+		c.Periods = &config.PeriodsOverride{TWrite: &write, TRead: &read}
+	})
 	n.startAll()
 	n.awaitWindow()
 	s := n.awaitStatus(at0, "a window", func(s local.Status) bool { return s.Window != nil && s.Window.State == "alive" && s.DNP.Epoch != 0 })

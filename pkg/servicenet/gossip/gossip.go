@@ -193,6 +193,7 @@ type Net struct {
 
 	closed      atomic.Bool
 	metaChanged chan struct{}
+	asks        chan int      // see Ask
 	joined      chan struct{} // receives when the members' addresses may have changed
 	cancel      context.CancelFunc
 	wg          sync.WaitGroup
@@ -238,6 +239,7 @@ func New(cfg Config) (*Net, error) {
 		events:      newEventLog(eventQueue),
 		members:     make(map[string]Member),
 		metaChanged: make(chan struct{}, 1),
+		asks:        make(chan int),
 		joined:      make(chan struct{}, 1),
 		cancel:      cancel,
 		born:        time.Now(),
@@ -258,8 +260,7 @@ func New(cfg Config) (*Net, error) {
 		return nil, fmt.Errorf("gossip member %q: %w", cfg.Name, err)
 	}
 	mc.AdvertiseAddr, mc.AdvertisePort = own.String(), int(n.addr.Port())
-	n.queue.RetransmitMult = mc.RetransmitMult
-	n.queue.NumNodes = n.numNodes
+	n.queue.RetransmitMult, n.queue.NumNodes = mc.RetransmitMult, n.numNodes
 	if n.list, err = memberlist.Create(mc); err != nil {
 		cancel()
 		_ = tr.Shutdown() // the reason is err
@@ -267,10 +268,10 @@ func New(cfg Config) (*Net, error) {
 	}
 	n.tickers = []Ticker{{time.Now(), mc.ProbeInterval}, {time.Now(), mc.GossipInterval}} // Create has just started them
 	n.live.Store(n.list)
-	n.wg.Go(func() { n.deliver(ctx) })
 	n.wg.Go(func() { n.events.run(ctx, cfg.OnMember) })
-	n.wg.Go(func() { n.maintain(ctx) })
-	n.wg.Go(func() { n.keepKnown(ctx) })
+	for _, run := range []func(context.Context){n.deliver, n.maintain, n.answerAsks, n.keepKnown} {
+		n.wg.Go(func() { run(ctx) })
+	}
 	return n, nil
 }
 

@@ -492,7 +492,7 @@ func TestPausedMembersDoNotHoldUpJoin(t *testing.T) {
 	cfg := a.cfg
 	cfg.Name, cfg.Bind, cfg.Join = "b", "127.0.0.1:0", nil
 	ended := make(chan struct{}, 64)
-	for range 4 {
+	for range 2 {
 		paused, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)

@@ -249,6 +249,7 @@ func (m *Machine) tick(now time.Time) {
 	m.checkSensors(now)
 	m.test(now, selftest.Tick{})
 	m.sender.Tick(now)
+	m.askGossip(now)
 }
 
 // wake returns when Step must be called again. Sensors and digests have no wake of their own: they ride on the write

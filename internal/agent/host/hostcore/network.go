@@ -20,6 +20,37 @@ type gossipSigns struct {
 	start          time.Time // when silence begins to count, if no message came before
 	heard          time.Time // last; zero: never
 	lives          bool
+
+	asked time.Time // when members were last asked for a sign of life
+	tries int       // since the last message
+}
+
+// Numbers of members that are asked for a sign of life: at first, and later if none answers. Dead ones may be among them.
+const (
+	askFirst = 2
+	askLater = 4
+)
+
+// ask returns how many members to ask for a sign of life now. answered is when a supervisor last answered. Where few members live,
+// gossip alone may be quiet for longer than fresh, so its silence is evidence only after such questions. The half asks before missing
+// answers count, and ever more rarely while none of the members answers.
+func (g *gossipSigns) ask(now, answered time.Time) int {
+	within := g.fresh
+	if g.lives {
+		within = g.silence
+	}
+	if !g.heard.Before(g.asked) {
+		g.tries = 0
+	}
+	pause := min(g.fresh/4<<max(g.tries-2, 0), g.silence)
+	if now.Sub(answered) < g.fresh/2 || now.Sub(g.heard) < within/2 || now.Sub(g.asked) < pause {
+		return 0
+	}
+	g.asked = now
+	if g.tries = min(g.tries+1, 16); g.tries == 1 {
+		return askFirst
+	}
+	return askLater
 }
 
 // starts reports whether gossip may still be on its way to its first message.
@@ -103,6 +134,18 @@ func (m *Machine) updateServiceNetwork(now time.Time) {
 		m.note(NoteServiceNet, "service network %s (was %s)%s", s, was, why)
 	}
 	m.state(now, fault.ComponentServiceNetwork, s, fault.KindSelf, detail, age)
+}
+
+// askGossip has members of the gossip asked for a sign of life, if no supervisor answers and the gossip is quiet.
+func (m *Machine) askGossip(now time.Time) {
+	if m.cfg.GossipSilence == 0 {
+		return
+	}
+	answered := m.start
+	if age := m.unheardFor(now); age > 0 {
+		answered = now.Add(-age)
+	}
+	m.out.AskGossip = m.gossip.ask(now, answered)
 }
 
 // unheardFor returns how long no supervisor has answered on the direct rail; 0: none ever has.

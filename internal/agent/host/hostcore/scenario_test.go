@@ -38,7 +38,7 @@ import (
 //	measured loss DIR VALUE                             share of packets that a link loses
 //	sensors silent            they stop answering
 //	supervisors answer|silent
-//	gossip lives|silent       other members send gossip, or not: silent at first
+//	gossip lives|answers|silent   other members send gossip, or only answer questions, or do neither: silent at first
 //	interface K up|down       a service interface, by its number
 //	damaged K                 a damaged packet came in there
 //	challenge host|dnp|either NODE direct|torus [K]   on the direct rail by interface K
@@ -79,6 +79,7 @@ type world struct {
 	answer     bool
 	lost       time.Time // since when the supervisors have no quorum; zero: they have one
 	gossip     bool
+	answers    bool      // other members of the gossip answer questions
 	sensorsAt  time.Time // when they answer next
 	deeds      []string
 }
@@ -143,6 +144,12 @@ func (w *world) apply(out Output) {
 	if out.Ring {
 		w.say("host word: service network %s, memory %s, peripherals %s %s",
 			out.Host.ServiceNetwork, out.Host.Memory, out.Host.Peripheral0, out.Host.Peripheral1)
+	}
+	if out.AskGossip > 0 {
+		w.say("asks %d members of the gossip", out.AskGossip)
+		if w.answers {
+			w.step(GossipHeard{})
+		}
 	}
 	for _, n := range out.SenderNotes {
 		w.say("note: %s", n.Text)
@@ -308,7 +315,7 @@ func (w *world) do(args []string) {
 	case "supervisors":
 		w.answer = args[1] == "answer"
 	case "gossip":
-		w.gossip = args[1] == "lives"
+		w.gossip, w.answers = args[1] == "lives", args[1] == "answers"
 	case "interface":
 		var ev servicenet.Event = servicenet.RailUp{Path: fault.PathDirect, Interface: w.number(args[1])}
 		if args[2] == "down" {

@@ -1,0 +1,85 @@
+package gossip
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+)
+
+// TestAskedMemberAnswers: members that have nothing to say hear each other whenever one asks, and a member that is cut off hears nothing.
+func TestAskedMemberAnswers(t *testing.T) {
+	heard := make(chan time.Time, 1024)
+	quiet := Timing{ProbeInterval: time.Hour, ProbeTimeout: 100 * time.Millisecond, GossipInterval: 10 * time.Millisecond,
+		PushPullInterval: time.Hour, RejoinInterval: 100 * time.Millisecond}
+	far := startKeys(t, "far", [][]byte{key(1)}, quiet)
+	near := &member{events: make(chan Event, 16)}
+	n, err := New(Config{Name: "near", Bind: "127.0.0.1:0", Key: key(1), Meta: Meta{Role: RoleNode, ID: "near"}, Timing: quiet,
+		Logger: slog.New(slog.DiscardHandler), Join: []string{far.Addr().String()}, OnMember: func(e Event) { near.events <- e },
+		OnHeard: func(now time.Time) { heard <- now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	near.Net = n
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	near.until(t, EventJoin, "far")
+	for i := range 20 { // more than the join leaves to be told
+		for end, answered := time.Now().Add(bound), false; !answered; {
+			near.Ask(2)
+			select {
+			case <-heard:
+				answered = true
+			case <-time.After(heardEvery): // one of several questions in a short time is counted
+			}
+			if time.Now().After(end) {
+				t.Fatalf("no answer after %d", i)
+			}
+		}
+	}
+	far.Block(true)
+	for range 3 {
+		near.Ask(2)
+		time.Sleep(heardEvery) // for answers that must not come
+	}
+	for len(heard) > 0 {
+		<-heard // sent before the cut
+	}
+	near.Ask(2)
+	select {
+	case <-heard:
+		t.Error("a member that is cut off answers")
+	case <-time.After(2 * quiet.ProbeTimeout):
+	}
+}
+
+func TestNodesAreAskedBeforeSupervisors(t *testing.T) {
+	n := &Net{cfg: Config{Name: "n0"}, members: map[string]Member{"n0": {Name: "n0", Meta: Meta{Role: RoleNode}}}}
+	add := func(role Role, name string) { n.members[name] = Member{Name: name, Meta: Meta{Role: role}} }
+	for i := range 3 {
+		add(RoleSupervisor, fmt.Sprintf("supervisor/s%d", i))
+	}
+	add(RoleNode, "n1")
+	add(RoleNode, "n2")
+	names := func(count int) (out []string) {
+		for _, m := range n.pick(count) {
+			out = append(out, m.Name)
+		}
+		return out
+	}
+	for range 20 { // the order is random
+		if got := names(2); len(got) != 2 || slices.Contains(got, "n0") || got[0][0] != 'n' || got[1][0] != 'n' {
+			t.Fatalf("two of %d: %s", len(n.members), got)
+		}
+		if got := names(4); len(got) != 4 || got[2][0] != 's' || got[3][0] != 's' {
+			t.Fatalf("four of %d: %s", len(n.members), got)
+		}
+	}
+	if got := names(10); len(got) != 5 {
+		t.Errorf("all: %s", got)
+	}
+}

@@ -73,7 +73,7 @@ VM := $(TOOLS)/vm
 vm: ## the image of virtual machines in .tools/vm, and the programs that run in them: 1 minute
 	hack/vm/build $(VM)/image
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(VM)/bin/ ./cmd/lofamo-agent ./cmd/lofamo-supervisor ./cmd/lofamoctl
-vm-test: ## kernels of nodes panic, lock up, lose power, reboot and are cut off, in virtual machines: 4 minutes
+vm-test: ## kernels of nodes panic, lock up, lose power, reboot and are cut off, in virtual machines, one node with two kernels: 5 minutes
 	@hack/vm/able || { [ $$? = 1 ] && exit 0; exit 1; }; $(MAKE) --no-print-directory vm && \
 	  { timeout --kill-after=20 600 hack/vm/test $(VM)/image $(VM)/bin || \
 	    { code=$$?; [ $$code != 124 ] || echo "make vm-test: not within 600 s" >&2; exit $$code; }; }

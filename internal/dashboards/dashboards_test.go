@@ -213,7 +213,7 @@ func TestQueriesUseExistingMetrics(t *testing.T) {
 					t.Errorf("%s: %s has no label %s", where, s[1], l[1])
 				}
 			}
-			shown, _, _ := strings.Cut(q.Expr, " and on ") // the rest is a condition
+			shown, _, _ := strings.Cut(q.Expr, " and on ") // the rest only filters the series
 			if !strings.Contains(shown, s[1]) {
 				continue
 			}

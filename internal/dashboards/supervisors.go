@@ -68,7 +68,7 @@ func awareness() Dashboard {
 			{"Latency", []Panel{
 				series("Average against the bound", "From the failure of a half or a node to its commit in the fault map, from the ages "+
 					"stated by observers and hops, for the measured failures within 5 minutes. Dashed: the bound with enough living "+
-					"witnesses. If the map has nodes with two kernels: also the longer bound of their halves.", "s", 12,
+					"witnesses. If some nodes have two kernels, the panel also shows the longer bound of their halves.", "s", 12,
 					Query{Expr: average(latency), Legend: "{{cause}}", Rare: rare}, Query{Expr: `max by (cause) (lofamo_awareness_bound_seconds{SUP})`,
 						Legend: "bound of {{cause}}"}, Query{Expr: `max by (cause) (lofamo_awareness_dpu_bound_seconds{SUP}) ` +
 						`and on () (sum(lofamo_platform_nodes{SUP,platform="dpu"}) > 0)`, Legend: "bound of {{cause}}, two kernels",

@@ -66,7 +66,7 @@ func TestSystemdTellsOfShutdown(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := stopReason(t.Context(), shutdownAt{systemd: dir})
-		for range 5 { // systemctl gets little time, which a busy machine may need for its start
+		for range 5 { // systemctl gets little time, which a busy machine may use up to start it
 			if got == want {
 				break
 			}
@@ -95,7 +95,7 @@ func TestDaemonOfOneHalfStopsNodeOnlyWithTheOther(t *testing.T) {
 	if dnp.nodeStops(t.Context(), fault.StopDaemon) {
 		t.Error("the DNP half's daemon stops alone: want no stop of the node")
 	}
-	// Each waits for the other for a short time, so on a busy machine the round may need to be repeated.
+	// Each daemon waits only briefly for the other, so on a busy machine one attempt may fail.
 	attempts.One(t, 5, "both daemons stop: a stop of the node", func() bool {
 		defer func() { // the daemons end, and others start
 			for _, d := range []*daemon{host, dnp} {
@@ -190,7 +190,7 @@ func TestNoReturnFollowsStop(t *testing.T) {
 			asked := time.Now()
 			go func() { defer close(returned); d.announceReturn(t.Context()) }()
 			<-begun
-			gaveUp := func() bool { return time.Since(asked) > returnWithin } // on a busy machine: then the stop need not wait
+			gaveUp := func() bool { return time.Since(asked) > returnWithin } // on a busy machine the return may time out, and the stop comes first
 			stopped := make(chan struct{})
 			go func() { defer close(stopped); d.announceStop(t.Context(), fault.StopReboot) }()
 			select {
@@ -198,7 +198,7 @@ func TestNoReturnFollowsStop(t *testing.T) {
 				if !gaveUp() {
 					t.Errorf("%s overtakes the return", s)
 				}
-				notices <- s // for next
+				notices <- s // next reads it below
 			case <-time.After(returnWithin / 5): // long enough for a notice that does not wait
 			}
 			close(release)

@@ -36,7 +36,7 @@ func TestNetconsoleReceivesPanicOverUDP(t *testing.T) {
 		}
 	}
 	const panicked = "Kernel panic - not syncing: Fatal exception"
-	for range 20 { // the socket has room for all, if the reader gets no processor for a while
+	for range 20 { // few enough for the socket's buffer if the reader is not scheduled for a while
 		send(stranger, strings.Repeat("\x00", 5000))
 	}
 	send(kernel, "[ 1.0] "+panicked+"\n[ 1.1] Call Trace:\n")

@@ -49,7 +49,7 @@ func TestBadFramesChangeNothing(t *testing.T) {
 		})
 	}
 	store(40)
-	until("a window that has settled", func() bool { return host.counts().Statements > 20 }) // all later frames are of its session
+	until("a window that has settled", func() bool { return host.counts().Statements > 20 }) // all later frames belong to one session
 	wire.recordFrames(true)
 	from := host.counts().Statements
 	until("frames to record", func() bool { return host.counts().Statements > from+20 })

@@ -31,7 +31,9 @@ func TestBothEndsClaimDNPsPlace(t *testing.T) {
 		_, s, err := a.own.File.TakeHost()
 		return err == nil && s.Valid && a.State(time.Now()).State == watchdog.WindowAlive
 	}, a, right)
-	await(t, "the end of the complaint", func() bool { return a.logs.count("claim the window works again") > 0 }, a, right) // the next write
+	await(t, "a log line that the claim works", func() bool { // the next write logs it
+		return a.logs.count("claim the window works again") > 0
+	}, a, right)
 	if a.logs.count("claim the window works again") != 1 || right.counts().SecondClaimant != 0 {
 		t.Errorf("%+v\n%s", right.counts(), a.logs.all())
 	}

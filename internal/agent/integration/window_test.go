@@ -72,7 +72,7 @@ func (n *testNet) awaitWindow() {
 
 // TestHalvesWithoutSharedDirectory: the registers, the messages and the watchdogs of two halves work through a window.
 func TestHalvesWithoutSharedDirectory(t *testing.T) {
-	n := newWindowNet(t, func(c *config.Agent) { // the kernel's refusals come well before the verdict, on a busy machine too
+	n := newWindowNet(t, func(c *config.Agent) { // even on a busy machine, a refusal comes before the verdict
 		write, read := config.Duration(50*time.Millisecond), config.Duration(500*time.Millisecond)
 		c.Periods = &config.PeriodsOverride{TWrite: &write, TRead: &read}
 	})

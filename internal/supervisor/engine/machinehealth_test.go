@@ -143,9 +143,9 @@ func TestDNPHalfReceivesWordsOfItsHost(t *testing.T) {
 	}
 }
 
-// TestDelayedReportTellsNoOldWords: the report of an earlier death arrives after that of a later one and after the boot that followed. Its
-// last words are no news.
-func TestDelayedReportTellsNoOldWords(t *testing.T) {
+// TestDelayedReportDoesNotRepeatOldWords: the report of an earlier death arrives after the report of a later death and after the next boot
+// record. Its last kernel words make no event.
+func TestDelayedReportDoesNotRepeatOldWords(t *testing.T) {
 	h := start(t, memstore.New(100), nil)
 	death := func(seq fault.Seq, serial uint32) {
 		id := fault.ReportID{Origin: fault.Origin{Node: "n1-0-0", Half: fault.HalfDNP}, Epoch: 2, Seq: seq}
@@ -167,7 +167,7 @@ func TestDelayedReportTellsNoOldWords(t *testing.T) {
 	}
 	if len(got) != 3 || !strings.HasSuffix(got[0], "syncing: 7") || strings.Contains(got[1], "last kernel words") ||
 		!strings.HasSuffix(got[2], "syncing: 8") {
-		t.Errorf("%q", got)
+		t.Errorf("reasons %q: want last kernel words in the first and the third only", got)
 	}
 }
 

@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// Ask asks up to n live members, chosen at random, for a sign of life: Config.OnHeard follows each answer. Nodes are asked before
-// supervisors. Ask does not wait, and does nothing while earlier questions are still open.
+// Ask pings up to the given number of live members, chosen at random, nodes in preference to supervisors. Each answer counts as a packet
+// from another member (see Config.OnHeard). Ask does not block. It does nothing while an earlier call's pings are still unanswered.
 func (n *Net) Ask(members int) {
 	select {
 	case n.asks <- members:
@@ -16,8 +16,8 @@ func (n *Net) Ask(members int) {
 	}
 }
 
-// answerAsks carries the questions out.
-func (n *Net) answerAsks(ctx context.Context) {
+// runAsks sends the pings that Ask requests, one request at a time.
+func (n *Net) runAsks(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -28,7 +28,7 @@ func (n *Net) answerAsks(ctx context.Context) {
 	}
 }
 
-// ping asks members and waits for the answers, for the time-out of a probe at most.
+// ping pings members and waits for their answers, at most for the time-out of a probe.
 func (n *Net) ping(ctx context.Context, members int) {
 	var open sync.WaitGroup
 	defer open.Wait()

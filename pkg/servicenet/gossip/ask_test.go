@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestAskedMemberAnswers: members that have nothing to say hear each other whenever one asks, and a member that is cut off hears nothing.
+// TestAskedMemberAnswers: in quiet gossip the asker hears a live member's answer to each question, and none from a member that is cut off.
 func TestAskedMemberAnswers(t *testing.T) {
 	heard := make(chan time.Time, 1024)
 	quiet := Timing{ProbeInterval: time.Hour, ProbeTimeout: 100 * time.Millisecond, GossipInterval: 10 * time.Millisecond,
@@ -28,23 +28,23 @@ func TestAskedMemberAnswers(t *testing.T) {
 		}
 	})
 	near.until(t, EventJoin, "far")
-	for i := range 20 { // more than the join leaves to be told
+	for i := range 20 { // more rounds than the join has gossip left to send
 		for end, answered := time.Now().Add(bound), false; !answered; {
 			near.Ask(2)
 			select {
 			case <-heard:
 				answered = true
-			case <-time.After(heardEvery): // one of several questions in a short time is counted
+			case <-time.After(heardEvery): // OnHeard is called at most once per heardEvery
 			}
 			if time.Now().After(end) {
-				t.Fatalf("no answer after %d", i)
+				t.Fatalf("question %d: no answer within %s", i, bound)
 			}
 		}
 	}
 	far.Block(true)
 	for range 3 {
 		near.Ask(2)
-		time.Sleep(heardEvery) // for answers that must not come
+		time.Sleep(heardEvery) // an answer would arrive in this time
 	}
 	for len(heard) > 0 {
 		<-heard // sent before the cut

@@ -117,8 +117,8 @@ type Config struct {
 	OnBroadcast func([]byte) // may be nil; called from one goroutine; owns the slice
 	// OnHeard is called when a packet came from another member, which has the key: so this service network lives,
 	// though no supervisor may answer. It is called at most once per heardEvery, and without news at least as often
-	// as probes are answered. It is called from memberlist's goroutines and must neither block nor call this package.
-	// May be nil.
+	// as probes are answered. Goroutines of memberlist and of this package call it. It must not block, and must call
+	// nothing of this package but Ask. May be nil.
 	OnHeard func(now time.Time)
 	// OnLoop gets the bytes that Loop has sent, as they came back. It is called from memberlist's goroutines and must
 	// neither block nor call this package; it owns the slice. May be nil.
@@ -269,7 +269,7 @@ func New(cfg Config) (*Net, error) {
 	n.tickers = []Ticker{{time.Now(), mc.ProbeInterval}, {time.Now(), mc.GossipInterval}} // Create has just started them
 	n.live.Store(n.list)
 	n.wg.Go(func() { n.events.run(ctx, cfg.OnMember) })
-	for _, run := range []func(context.Context){n.deliver, n.maintain, n.answerAsks, n.keepKnown} {
+	for _, run := range []func(context.Context){n.deliver, n.maintain, n.runAsks, n.keepKnown} {
 		n.wg.Go(func() { run(ctx) })
 	}
 	return n, nil

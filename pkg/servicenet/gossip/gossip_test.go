@@ -485,8 +485,8 @@ func TestDeadAddressesDoNotKeepMemberOut(t *testing.T) {
 	}
 }
 
-// TestPausedMembersDoNotHoldUpJoin: configured members whose kernels accept streams, but whose processes never answer, as if paused.
-// The member that answers is joined before the first of them is given up.
+// TestPausedMembersDoNotHoldUpJoin: two configured members accept streams but never answer, like paused processes. The new member joins
+// the third, which answers, before it gives up on either of them.
 func TestPausedMembersDoNotHoldUpJoin(t *testing.T) {
 	a := start(t, "a", key(1))
 	cfg := a.cfg
@@ -525,7 +525,7 @@ func TestPausedMembersDoNotHoldUpJoin(t *testing.T) {
 	b.until(t, EventJoin, "a")
 	select {
 	case <-ended:
-		t.Error("b gave up a paused member before it joined a")
+		t.Error("b gave up on a paused member before it joined a")
 	default:
 	}
 }

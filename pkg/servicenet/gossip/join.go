@@ -34,11 +34,12 @@ func (n *Net) maintain(ctx context.Context) {
 	}
 }
 
-// joinPatience is how long one configured member may hold up the next one. A paused process accepts a stream and never answers.
+// joinPatience is how long join waits for one member before it also tries the next. A paused process accepts a stream but never answers.
 const joinPatience = 200 * time.Millisecond
 
-// join exchanges states with the configured members that are not live, one after the other: each exchange costs both
-// ends a stream and the states of all members, and the first one usually shows that the others live.
+// join exchanges states with the configured members that are not live. It tries the next one when an exchange has ended, or after
+// joinPatience: each exchange costs both ends a stream and the states of all members, and the first one usually shows that the others
+// live. join returns when all exchanges have ended.
 func (n *Net) join(ctx context.Context) {
 	var exchanges sync.WaitGroup
 	defer exchanges.Wait()

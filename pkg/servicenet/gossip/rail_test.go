@@ -96,7 +96,7 @@ func TestMembersNoticeEachOther(t *testing.T) {
 	last := next()
 	for range 5 {
 		now := next()
-		if d := now.Sub(last); d >= 0 && d < heardEvery { // negative: two calls came in the other order
+		if d := now.Sub(last); d >= 0 && d < heardEvery { // negative: two concurrent calls arrived out of order
 			t.Errorf("told twice in %s", d)
 		}
 		if now.After(last) {

@@ -93,7 +93,7 @@ func TestKnockFindsPeerThatAccepts(t *testing.T) {
 				return
 			}
 			if time.Now().After(end) {
-				t.Fatalf("no knock is answered: proved %t, %v", proved, err)
+				t.Fatalf("no knock succeeded within %s: proved %t, %v", bound, proved, err)
 			}
 		}
 	}

@@ -217,6 +217,6 @@ type Output struct {
 	Aged      bool           // whether the staleness of the fault view has changed
 	Acts      []Act          // orders for the action runner: Acted follows, or the supervisor asks again
 	Announced bool           // the newest restart notice is committed
-	AskGossip int            // number of members of the gossip to ask for a sign of life: GossipHeard follows each answer
+	AskGossip int            // number of gossip members to ping; 0: none. GossipHeard follows if one answers
 	Wake      time.Time
 }

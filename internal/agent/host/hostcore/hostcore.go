@@ -96,7 +96,7 @@ type Machine struct {
 
 	network  fault.State // the sender's word that was last looked at
 	silent   bool        // as last checked: no rail brings answers
-	early    bool        // as last checked: gossip may not have been joined yet
+	early    bool        // as last checked: still waiting for the first gossip message
 	silentAt time.Time   // time of the last silence; zero: never
 	gossip   gossipSigns
 	selfTest selfTest

@@ -10,19 +10,19 @@ import (
 // distinguishes supervisors that are gone from a network that is cut: all ways to them lead through the same cards
 // and switches.
 //
-//	starts ──start──► silent ──heard within fresh──► lives ──not heard for silence──► silent
+//	starting ──start, or first message──► silent ──heard within fresh──► lives ──not heard for silence──► silent
 //
 // A cut ends answers and gossip at the same moment. Thus fresh must not be longer than the time after which answers
 // count as missing. Once alive, gossip may pause for longer, because it comes at its own pace. A half that has just started
-// needs time to join the gossip: until the end of that time, or the first message, its silence says nothing.
+// needs time to join the gossip. Until start, or until the first message, missing gossip proves nothing.
 type gossipSigns struct {
 	fresh, silence time.Duration
-	start          time.Time // when silence begins to count, if no message came before
+	start          time.Time // when missing gossip begins to count, if no message has come before
 	heard          time.Time // last; zero: never
 	lives          bool
 
 	asked time.Time // when members were last asked for a sign of life
-	tries int       // since the last message
+	tries int       // rounds of questions since the last message
 }
 
 // Numbers of members that are asked for a sign of life: at first, and later if none answers. Dead ones may be among them.
@@ -31,9 +31,10 @@ const (
 	askLater = 4
 )
 
-// ask returns how many members to ask for a sign of life now. answered is when a supervisor last answered. Where few members live,
-// gossip alone may be quiet for longer than fresh, so its silence is evidence only after such questions. The half asks before missing
-// answers count, and ever more rarely while none of the members answers.
+// ask returns how many members to ask for a sign of life now; 0: none. answered is when a supervisor last answered on the direct rail,
+// or the half's start. In a small cluster, gossip may be quiet for longer than fresh although the network works. So the half asks before
+// it judges the silence. It begins at half the time after which answers count as missing, and asks less and less often while no member
+// answers.
 func (g *gossipSigns) ask(now, answered time.Time) int {
 	within := g.fresh
 	if g.lives {
@@ -53,8 +54,8 @@ func (g *gossipSigns) ask(now, answered time.Time) int {
 	return askLater
 }
 
-// starts reports whether gossip may still be on its way to its first message.
-func (g *gossipSigns) starts(now time.Time) bool { return g.heard.IsZero() && now.Before(g.start) }
+// starting reports whether the half still waits for its first gossip message: none has come, and start has not passed.
+func (g *gossipSigns) starting(now time.Time) bool { return g.heard.IsZero() && now.Before(g.start) }
 
 // look reports whether gossip works now. alone: no supervisor answers.
 func (g *gossipSigns) look(now time.Time, alone bool) bool {
@@ -70,7 +71,7 @@ func (g *gossipSigns) look(now time.Time, alone bool) bool {
 // or that of the gossip while they are missing.
 func (m *Machine) followNetwork(now time.Time) {
 	lived := m.gossip.lives
-	is, silent, early := m.sender.Network(), m.silentNow(now), m.gossip.starts(now)
+	is, silent, early := m.sender.Network(), m.silentNow(now), m.gossip.starting(now)
 	if is == m.network && silent == m.silent && early == m.early && m.gossip.look(now, is == fault.Failed) == lived {
 		return
 	}
@@ -99,8 +100,8 @@ func (m *Machine) silentNow(now time.Time) bool {
 
 // updateServiceNetwork combines the interface's state with the evidence from missing answers. The age of an
 // unanswered network is, like that of a silent link, counted from the last answer. If the torus brings no answer
-// either and gossip works, the supervisors are gone, which is no evidence against this node's network. The same holds soon after a
-// start, while gossip may not have been joined yet.
+// either and gossip works, the supervisors are gone, which is no evidence against this node's network. After a start, the
+// state is UNKNOWN too, until gossip has had time to join.
 func (m *Machine) updateServiceNetwork(now time.Time) {
 	s, detail, age := m.network, "", time.Duration(0)
 	switch s {
@@ -113,7 +114,7 @@ func (m *Machine) updateServiceNetwork(now time.Time) {
 			s, detail, age = fault.Unknown, "no supervisor answers by any rail, but gossip works", 0
 		}
 		if m.early {
-			s, detail, age = fault.Unknown, "no supervisor answers, and gossip has just started", 0
+			s, detail, age = fault.Unknown, "no supervisor answers, and gossip has not reached another member yet", 0
 		}
 	case fault.Sick:
 		detail = "answers are missing"
@@ -138,23 +139,24 @@ func (m *Machine) updateServiceNetwork(now time.Time) {
 
 // askGossip has members of the gossip asked for a sign of life, if no supervisor answers and the gossip is quiet.
 func (m *Machine) askGossip(now time.Time) {
-	if m.cfg.GossipSilence == 0 {
-		return
+	if m.cfg.GossipSilence > 0 {
+		m.out.AskGossip = m.gossip.ask(now, fault.Later(m.start, m.answeredDirectly()))
 	}
-	answered := m.start
-	if age := m.unheardFor(now); age > 0 {
-		answered = now.Add(-age)
+}
+
+// answeredDirectly returns when a supervisor last answered on the direct rail; zero: none ever has.
+func (m *Machine) answeredDirectly() (at time.Time) {
+	for _, c := range m.heard {
+		at = fault.Later(at, c.at)
 	}
-	m.out.AskGossip = m.gossip.ask(now, answered)
+	return at
 }
 
 // unheardFor returns how long no supervisor has answered on the direct rail; 0: none ever has.
 func (m *Machine) unheardFor(now time.Time) time.Duration {
-	age := time.Duration(0)
-	for _, c := range m.heard {
-		if since := now.Sub(c.at); age == 0 || since < age {
-			age = since
-		}
+	at := m.answeredDirectly()
+	if at.IsZero() {
+		return 0
 	}
-	return age
+	return now.Sub(at)
 }

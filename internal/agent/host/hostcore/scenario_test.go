@@ -24,7 +24,7 @@ import (
 // beginning with "  ".
 //
 //	torus DIMS COORD [joins DURATION] [INTERFACES]  a new host half at default periods, with a direct rail for each service
-//	                          interface; the DNP half runs, supervisors answer; the half joins the gossip within DURATION
+//	                          interface; the DNP half runs, supervisors answer. joins: the half has gossip, and GossipSilence is DURATION
 //	run DURATION              time passes
 //	dnp alive|dead|corrupt
 //	window alive|refused|silent   that to the DNP half's kernel, from now on

@@ -18,9 +18,7 @@ func TestDeletedDirectoriesAreNamedAndRestored(t *testing.T) {
 	l := startCluster(t, "2", 1)
 	tr := begin(t, l)
 	node := l.Cluster.Info().Nodes[0]
-	if err := os.RemoveAll(node.StateDir); err != nil {
-		t.Fatal(err)
-	}
+	deleteDirectory(t, node.StateDir)
 	eventually(t, "the halves in a new state directory", func() bool {
 		s, err := l.Cluster.Status(t.Context(), node)
 		return err == nil && s.Host.Running && s.DNP.Running
@@ -40,13 +38,22 @@ func TestDeletedDirectoriesAreNamedAndRestored(t *testing.T) {
 	tr.heal(string(node.ID))
 
 	sup := l.Cluster.Info().Supervisors[0]
-	if err := os.RemoveAll(filepath.Join(l.Cluster.Dir(), "supervisors", sup.ID, "data")); err != nil {
-		t.Fatal(err)
-	}
+	deleteDirectory(t, filepath.Join(l.Cluster.Dir(), "supervisors", sup.ID, "data"))
 	eventually(t, "the supervisor's alarm", func() bool {
 		all, err := l.Client.ListSupervisors(t.Context())
 		return err == nil && slices.ContainsFunc(all.GetSupervisors()[0].GetAlarms(), func(a string) bool {
 			return strings.HasPrefix(a, "data directory gone: ")
 		})
 	})
+}
+
+// deleteDirectory deletes a directory that processes use. It renames the directory first: a process that makes a file in it while it is
+// being emptied would keep it.
+func deleteDirectory(t *testing.T, dir string) {
+	t.Helper()
+	aside := dir + ".deleted"
+	if err := os.Rename(dir, aside); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the end of "+dir, func() bool { return os.RemoveAll(aside) == nil })
 }

@@ -227,6 +227,7 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 func (m *Machine) measureLateness(now time.Time) {
 	away, changed := m.lateness.Ran(now, m.due)
 	m.budget.SensorsOweNothingFor(away)
+	m.gossip.owesNothingFor(away)
 	if changed {
 		m.note(NoteLate, "%s", &m.lateness)
 	}

@@ -57,6 +57,14 @@ func (g *gossipSigns) ask(now, answered time.Time) int {
 // starting reports whether the half still waits for its first gossip message: none has come, and start has not passed.
 func (g *gossipSigns) starting(now time.Time) bool { return g.heard.IsZero() && now.Before(g.start) }
 
+// owesNothingFor moves the limits by the time in which the half did not run: messages of that time may wait in its socket.
+func (g *gossipSigns) owesNothingFor(away time.Duration) {
+	g.start = g.start.Add(away)
+	if !g.heard.IsZero() {
+		g.heard = g.heard.Add(away)
+	}
+}
+
 // look reports whether gossip works now. alone: no supervisor answers.
 func (g *gossipSigns) look(now time.Time, alone bool) bool {
 	within := g.fresh

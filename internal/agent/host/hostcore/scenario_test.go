@@ -23,9 +23,11 @@ import (
 // A scenario is a list of commands. Below each stand the host half's actions in response, one a line,
 // beginning with "  ".
 //
-//	torus DIMS COORD [joins DURATION] [INTERFACES]  a new host half at default periods, with a direct rail for each service
-//	                          interface; the DNP half runs, supervisors answer. joins: the half has gossip, and GossipSilence is DURATION
+//	torus DIMS COORD [alone] [joins DURATION] [INTERFACES]  a new host half at default periods, with a direct rail for each service
+//	                          interface; the DNP half runs, supervisors answer. joins: the half has gossip, and GossipSilence is DURATION.
+//	                          alone: supervisors have been silent from before the start
 //	run DURATION              time passes
+//	stall DURATION            time passes in which the half does not run; then it runs late
 //	dnp alive|dead|corrupt
 //	window alive|refused|silent   that to the DNP half's kernel, from now on
 //	dnp ended HOW             the kernel confirms that its process has ended
@@ -99,14 +101,17 @@ func newWorld(t *testing.T, dims, at string, interfaces []string) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	joins := time.Duration(0)
+	answer, joins := true, time.Duration(0)
+	if len(interfaces) > 0 && interfaces[0] == "alone" {
+		answer, interfaces = false, interfaces[1:]
+	}
 	if len(interfaces) > 1 && interfaces[0] == "joins" {
 		if joins, err = time.ParseDuration(interfaces[1]); err != nil {
 			t.Fatal(err)
 		}
 		interfaces = interfaces[2:]
 	}
-	w := &world{t: t, now: start, begun: start, alive: true, answer: true}
+	w := &world{t: t, now: start, begun: start, alive: true, answer: answer}
 	w.regs.Temperature, w.regs.Power, w.regs.Voltage = uint32(watchdog.EncodeCelsius(40)), uint32(watchdog.EncodeWatts(100)),
 		uint32(watchdog.EncodeVolts(12))
 	for _, dir := range d.Links() {
@@ -283,6 +288,11 @@ func (w *world) do(args []string) {
 		d, err := time.ParseDuration(args[1])
 		w.must(err)
 		w.run(d)
+	case "stall":
+		d, err := time.ParseDuration(args[1])
+		w.must(err)
+		w.now = w.now.Add(d)
+		w.step(Tick{})
 	case "dnp":
 		w.alive, w.corrupt = args[1] == "alive", args[1] == "corrupt"
 		if args[1] == "ended" {

@@ -78,7 +78,7 @@ func TestEveryFaultOfTableII(t *testing.T) {
 			}
 		}
 		t.hasEvidence(n, "host", "VOTES", "", anyPath)
-		t.comesToHaveEvidence("n1-1-1", "dnp", "SILENCE", "n0-1-1/host")
+		t.comesToHaveEvidence("n1-1-1", "dnp", "SILENCE", "n0-1-1/host", direct)
 		t.heal("1,1,1")
 		t.othersWereSpared("n1-1-1")
 	})
@@ -140,8 +140,8 @@ func TestEveryFaultOfTableII(t *testing.T) {
 		t.becomes("n0-0-1", "link/Z-", failed)
 		t.becomes("n0-0-0", "link/Z+", failed)
 		// Either end may have reported first; in the end both have.
-		t.comesToHaveEvidence("n0-0-1", "link/Z-", "SILENCE", "n0-0-1/host")
-		t.comesToHaveEvidence("n0-0-0", "link/Z+", "HANDSHAKE", "n0-0-0/host")
+		t.comesToHaveEvidence("n0-0-1", "link/Z-", "SILENCE", "n0-0-1/host", anyPath)
+		t.comesToHaveEvidence("n0-0-0", "link/Z+", "HANDSHAKE", "n0-0-0/host", anyPath)
 		t.heal("0,0,0")
 		t.neverFailed()
 		t.othersWereSpared("n0-0-0", "n0-0-1")

@@ -291,17 +291,17 @@ func restsOn(c *lofamov1.Component, kind, observer string, path lofamov1.Path) b
 }
 
 // comesToHaveEvidence waits for an observation that need not have decided.
-func (t trial) comesToHaveEvidence(node, component, kind, observer string) {
+func (t trial) comesToHaveEvidence(node, component, kind, observer string, path lofamov1.Path) {
 	t.Helper()
 	deadline := time.After(patience)
 	for {
 		c := t.component(t.node(node), component)
-		if restsOn(c, kind, observer, lofamov1.Path_PATH_UNSPECIFIED) {
+		if restsOn(c, kind, observer, path) {
 			return
 		}
 		select {
 		case <-deadline:
-			t.Fatalf("%s of %s: no evidence %s by %q in %v", component, node, kind, observer, c.GetEvidence())
+			t.Fatalf("%s of %s: no evidence %s by %q on path %s in %v", component, node, kind, observer, path, c.GetEvidence())
 		case <-time.After(10 * time.Millisecond):
 		}
 	}

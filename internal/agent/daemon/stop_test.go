@@ -65,16 +65,10 @@ func TestSystemdTellsOfShutdown(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "systemctl"), []byte(script), 0o700); err != nil { //nolint:gosec // a program
 			t.Fatal(err)
 		}
-		got := stopReason(t.Context(), shutdownAt{systemd: dir})
-		for range 5 { // systemctl gets little time, which a busy machine may use up to start it
-			if got == want {
-				break
-			}
-			got = stopReason(t.Context(), shutdownAt{systemd: dir})
-		}
-		if got != want {
-			t.Errorf("systemd is %s: %s: want %s", state, got, want)
-		}
+		// systemctl gets little time, which a busy machine may use up to start it.
+		attempts.One(t, 5, "systemd is "+state+": want "+want.String(), func() bool {
+			return stopReason(t.Context(), shutdownAt{systemd: dir}) == want
+		})
 		if got := stopReason(t.Context(), shutdownAt{}); got != fault.StopDaemon {
 			t.Errorf("without systemd: %s: want %s", got, fault.StopDaemon)
 		}

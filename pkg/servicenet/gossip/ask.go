@@ -43,7 +43,7 @@ func (n *Net) ping(ctx context.Context, members int) {
 
 // pick returns up to count live members other than this one, nodes first.
 func (n *Net) pick(count int) (picked []Member) {
-	all := n.Members()
+	all := n.liveMembers()
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	for _, nodes := range [...]bool{true, false} {
 		for _, m := range all {

@@ -2,7 +2,6 @@ package gossip
 
 import (
 	"fmt"
-	"log/slog"
 	"slices"
 	"testing"
 	"time"
@@ -14,19 +13,7 @@ func TestAskedMemberAnswers(t *testing.T) {
 	quiet := Timing{ProbeInterval: time.Hour, ProbeTimeout: 100 * time.Millisecond, GossipInterval: 10 * time.Millisecond,
 		PushPullInterval: time.Hour, RejoinInterval: 100 * time.Millisecond}
 	far := startKeys(t, "far", [][]byte{key(1)}, quiet)
-	near := &member{events: make(chan Event, 16)}
-	n, err := New(Config{Name: "near", Bind: "127.0.0.1:0", Key: key(1), Meta: Meta{Role: RoleNode, ID: "near"}, Timing: quiet,
-		Logger: slog.New(slog.DiscardHandler), Join: []string{far.Addr().String()}, OnMember: func(e Event) { near.events <- e },
-		OnHeard: func(now time.Time) { heard <- now }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	near.Net = n
-	t.Cleanup(func() {
-		if err := n.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	near := startConfig(t, Config{Name: "near", Key: key(1), Timing: quiet, OnHeard: func(now time.Time) { heard <- now }}, far)
 	near.until(t, EventJoin, "far")
 	for i := range 20 { // more rounds than the join has gossip left to send
 		for end, answered := time.Now().Add(bound), false; !answered; {

@@ -322,11 +322,16 @@ func (n *Net) Addr() netip.AddrPort { return n.addr }
 
 // Members returns the live members, this one included, by name.
 func (n *Net) Members() []Member {
-	n.membersMu.Lock()
-	out := slices.Collect(maps.Values(n.members))
-	n.membersMu.Unlock()
+	out := n.liveMembers()
 	slices.SortFunc(out, func(a, b Member) int { return strings.Compare(a.Name, b.Name) })
 	return out
+}
+
+// liveMembers returns the live members, this one included, in any order.
+func (n *Net) liveMembers() []Member {
+	n.membersMu.Lock()
+	defer n.membersMu.Unlock()
+	return slices.Collect(maps.Values(n.members))
 }
 
 // Refuse shuts out exactly the members of these names from now on: it ignores their announcements and drops packets

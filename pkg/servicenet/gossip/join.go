@@ -43,8 +43,6 @@ const joinPatience = 200 * time.Millisecond
 func (n *Net) join(ctx context.Context) {
 	var exchanges sync.WaitGroup
 	defer exchanges.Wait()
-	patience := time.NewTimer(0)
-	defer patience.Stop()
 	for _, i := range rand.Perm(len(n.cfg.Join)) { // members that start together do not all ask the same one
 		j := n.cfg.Join[i]
 		if ctx.Err() != nil || !n.missing(j) {
@@ -57,10 +55,9 @@ func (n *Net) join(ctx context.Context) {
 				n.cfg.Logger.Debug("gossip: join", "member", j, "error", err)
 			}
 		})
-		patience.Reset(joinPatience)
 		select {
 		case <-done:
-		case <-patience.C:
+		case <-time.After(joinPatience):
 		case <-ctx.Done():
 		}
 	}

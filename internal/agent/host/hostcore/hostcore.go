@@ -137,7 +137,7 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 		budget:  halfcore.NewBudget(cfg.Budget, p.SensorPeriod, now),
 		sensors: map[fault.Component]Reading{}, network: fault.Unknown, heard: map[string]contact{},
 		gossip: gossipSigns{fresh: box.NetworkDeadAfter, silence: max(cfg.GossipSilence, box.NetworkDeadAfter),
-			start: now.Add(cfg.GossipSilence)},
+			joinBy: now.Add(cfg.GossipSilence)},
 	}
 	m.selfTest = newSelfTest(cfg, now)
 	m.stateInitially(now)

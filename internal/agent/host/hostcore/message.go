@@ -71,7 +71,7 @@ func (m *Machine) noteAnswers(now time.Time, ev Received) {
 	acks, reply := ev.Opened.Msg.GetAcks(), ev.Opened.Msg.GetPathReply()
 	if len(acks) > 0 || reply != nil || ev.Opened.Msg.GetFaultUpdate() != nil {
 		if m.answered.IsZero() { // supervisors that return may answer before gossip has joined through them
-			m.gossip.start = fault.Later(m.gossip.start, now.Add(m.cfg.GossipSilence))
+			m.gossip.joinBy = fault.Later(m.gossip.joinBy, now.Add(m.cfg.GossipSilence))
 		}
 		m.answered = now
 		m.noteQuorum(now, ev.Opened.Msg.GetNoQuorumMs())

@@ -10,14 +10,14 @@ import (
 // distinguishes supervisors that are gone from a network that is cut: all ways to them lead through the same cards
 // and switches.
 //
-//	starting ──start, or first message──► silent ──heard within fresh──► lives ──not heard for silence──► silent
+//	starting ──joinBy passed, or first message──► silent ──heard within fresh──► lives ──not heard for silence──► silent
 //
 // A cut ends answers and gossip at the same moment. Thus fresh must not be longer than the time after which answers
 // count as missing. Once alive, gossip may pause for longer, because it comes at its own pace. A half that has just started
-// needs time to join the gossip. Until start, or until the first message, missing gossip proves nothing.
+// needs time to join the gossip. Until joinBy, or until the first message, missing gossip proves nothing.
 type gossipSigns struct {
 	fresh, silence time.Duration
-	start          time.Time // when missing gossip begins to count, if no message has come before
+	joinBy         time.Time // when missing gossip begins to count, if no message has come before
 	heard          time.Time // last; zero: never
 	lives          bool
 
@@ -25,26 +25,30 @@ type gossipSigns struct {
 	tries int       // rounds of questions since the last message
 }
 
-// Numbers of members that are asked for a sign of life: at first, and later if none answers. Dead ones may be among them.
+// The half first asks askFirst members for a sign of life. If none of them answers, it asks askLater members, because some may be dead.
 const (
 	askFirst = 2
 	askLater = 4
 )
+
+// within returns how long gossip counts as working after the last message.
+func (g *gossipSigns) within() time.Duration {
+	if g.lives {
+		return g.silence
+	}
+	return g.fresh
+}
 
 // ask returns how many members to ask for a sign of life now; 0: none. answered is when a supervisor last answered on the direct rail,
 // or the half's start. In a small cluster, gossip may be quiet for longer than fresh although the network works. So the half asks before
 // it judges the silence. It begins at half the time after which answers count as missing, and asks less and less often while no member
 // answers.
 func (g *gossipSigns) ask(now, answered time.Time) int {
-	within := g.fresh
-	if g.lives {
-		within = g.silence
-	}
 	if !g.heard.Before(g.asked) {
 		g.tries = 0
 	}
 	pause := min(g.fresh/4<<max(g.tries-2, 0), g.silence)
-	if now.Sub(answered) < g.fresh/2 || now.Sub(g.heard) < within/2 || now.Sub(g.asked) < pause {
+	if now.Sub(answered) < g.fresh/2 || now.Sub(g.heard) < g.within()/2 || now.Sub(g.asked) < pause {
 		return 0
 	}
 	g.asked = now
@@ -54,12 +58,12 @@ func (g *gossipSigns) ask(now, answered time.Time) int {
 	return askLater
 }
 
-// starting reports whether the half still waits for its first gossip message: none has come, and start has not passed.
-func (g *gossipSigns) starting(now time.Time) bool { return g.heard.IsZero() && now.Before(g.start) }
+// starting reports whether the half still waits for its first gossip message: none has come, and joinBy has not passed.
+func (g *gossipSigns) starting(now time.Time) bool { return g.heard.IsZero() && now.Before(g.joinBy) }
 
 // owesNothingFor moves the limits by the time in which the half did not run: messages of that time may wait in its socket.
 func (g *gossipSigns) owesNothingFor(away time.Duration) {
-	g.start = g.start.Add(away)
+	g.joinBy = g.joinBy.Add(away)
 	if !g.heard.IsZero() {
 		g.heard = g.heard.Add(away)
 	}
@@ -67,11 +71,7 @@ func (g *gossipSigns) owesNothingFor(away time.Duration) {
 
 // look reports whether gossip works now. alone: no supervisor answers.
 func (g *gossipSigns) look(now time.Time, alone bool) bool {
-	within := g.fresh
-	if g.lives {
-		within = g.silence
-	}
-	g.lives = alone && !g.heard.IsZero() && now.Sub(g.heard) < within
+	g.lives = alone && !g.heard.IsZero() && now.Sub(g.heard) < g.within()
 	return g.lives
 }
 
@@ -145,7 +145,7 @@ func (m *Machine) updateServiceNetwork(now time.Time) {
 	m.state(now, fault.ComponentServiceNetwork, s, fault.KindSelf, detail, age)
 }
 
-// askGossip has members of the gossip asked for a sign of life, if no supervisor answers and the gossip is quiet.
+// askGossip requests signs of life from gossip members if no supervisor answers and gossip is quiet.
 func (m *Machine) askGossip(now time.Time) {
 	if m.cfg.GossipSilence > 0 {
 		m.out.AskGossip = m.gossip.ask(now, fault.Later(m.start, m.answeredDirectly()))

@@ -284,13 +284,13 @@ func (w *world) run(d time.Duration) {
 func (w *world) do(args []string) {
 	w.t.Helper()
 	switch args[0] {
-	case "run":
+	case "run", "stall":
 		d, err := time.ParseDuration(args[1])
 		w.must(err)
-		w.run(d)
-	case "stall":
-		d, err := time.ParseDuration(args[1])
-		w.must(err)
+		if args[0] == "run" {
+			w.run(d)
+			return
+		}
 		w.now = w.now.Add(d)
 		w.step(Tick{})
 	case "dnp":

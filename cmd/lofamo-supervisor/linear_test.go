@@ -535,13 +535,20 @@ func (c *linearCluster) followerStops(t *testing.T) {
 // milliseconds.
 func (c *linearCluster) leaderDeposed(t *testing.T, node string, comp fault.Component) {
 	t.Helper()
+	leader := c.deposeLeader(t)
+	c.AwaitLeader(t, others(leader)...)
+	c.reportOne(t, deposer, node, comp, c.reportTo(others(leader)))
+	c.readOne(t.Context(), deposer, c.Client(t, c.Configs[leader].GRPC))
+}
+
+// deposeLeader deletes the election key of the leader, and returns the leader's index.
+func (c *linearCluster) deposeLeader(t *testing.T) int {
+	t.Helper()
 	leader := c.AwaitLeader(t)
 	for !c.depose(t, leader) {
 		leader = c.AwaitLeader(t)
 	}
-	c.AwaitLeader(t, others(leader)...)
-	c.reportOne(t, deposer, node, comp, c.reportTo(others(leader)))
-	c.readOne(t.Context(), deposer, c.Client(t, c.Configs[leader].GRPC))
+	return leader
 }
 
 // depose deletes the leader's election key. It returns false if another replica already leads: on a busy machine a lease of
@@ -572,6 +579,21 @@ func (c *linearCluster) depose(t *testing.T, leader int) bool {
 		t.Fatal(err)
 	}
 	return deleted.Deleted == 1
+}
+
+// TestDeposedLeadersCampaignAgain: a leader that loses its key but not its lease writes nothing, and campaigns again all the same.
+// Otherwise nobody would lead after every replica has lost its key once.
+func TestDeposedLeadersCampaignAgain(t *testing.T) {
+	t.Parallel()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := startLinear(t, self)
+	for range 2 * len(c.Configs) {
+		c.deposeLeader(t)
+	}
+	c.AwaitLeader(t)
 }
 
 // The numbers of the clients: writers of marks have the replica's number, and the others count from these.

@@ -115,7 +115,7 @@ func newTerm(t *testing.T, holds chan struct{}) *term {
 		masks: []*lofamov1.LinkMask{{Node: "n0-0-0", Coord: "0,0,0", Direction: "X+"}},
 		Supervisor: &Supervisor{site: site{
 			names: view.NamesOf(seed), seed: seed, marks: view.NewMarks(), masks: view.NewMasks(), logger: logger,
-		}},
+		}, store: storePart{observer: store.NewObserver()}},
 	}
 	r.engine.Engine = engine.New(engine.Config{
 		Awareness: awareness.Config{

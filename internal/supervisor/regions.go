@@ -30,6 +30,7 @@ func (s *Supervisor) term() interface {
 	Leading() bool
 	Committing() time.Duration
 	Committed() (view.Map, bool)
+	Map(ctx context.Context) (view.Map, error)
 } {
 	if s.federation.parent != nil {
 		return s.federation.parent

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 )
 
@@ -193,17 +194,44 @@ func (s *Supervisor) lead(ctx context.Context, fence store.Fence) error {
 		}
 		cancel()
 	}
-	if s.federation.parent != nil {
-		return s.federation.parent.Lead(ctx, fence)
-	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
-	s.leadOrders(ctx, &wg, fence)
-	s.leadResponses(ctx, &wg, fence)
-	s.leadRegion(ctx, &wg, fence)
-	s.leadObjects(ctx, &wg)
-	err := s.engine.Lead(ctx, fence)
-	cancel() // all work of the term at once: the session may live on
+	wg.Go(func() { s.endDeposed(ctx, cancel) })
+	run := s.engine.Lead
+	if s.federation.parent != nil {
+		run = s.federation.parent.Lead
+	} else {
+		s.leadOrders(ctx, &wg, fence)
+		s.leadResponses(ctx, &wg, fence)
+		s.leadRegion(ctx, &wg, fence)
+		s.leadObjects(ctx, &wg)
+	}
+	err := run(ctx, fence)
+	cancel(nil) // all work of the term at once: the session may live on
 	wg.Wait()
 	return err
+}
+
+// endDeposed ends the term once a quorum confirms that its election key is gone. The key can disappear while its lease lives, for example
+// when an operator deletes it. A term without commits would not notice this, and its replica would not campaign.
+func (s *Supervisor) endDeposed(ctx context.Context, end context.CancelCauseFunc) {
+	for {
+		var soon <-chan time.Time
+		leader, changed := s.store.observer.Leader()
+		if leader != s.cfg.ID {
+			if s.term().Leading() {
+				if _, err := s.term().Map(ctx); errors.Is(err, engine.ErrNotLeading) && !errors.Is(err, engine.ErrNoQuorum) {
+					end(store.ErrNotLeader)
+					return
+				}
+			}
+			soon = time.After(probePeriod) // the observer may lag behind, or the term may still begin
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-soon:
+		}
+	}
 }

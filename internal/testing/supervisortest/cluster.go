@@ -293,10 +293,16 @@ func (c *Cluster) AwaitLeader(t testing.TB, among ...int) int {
 	for _, i := range among {
 		clients[i] = c.Client(t, c.Configs[i].GRPC)
 	}
-	leader := -1
+	leader, found, answers := -1, false, make(map[int]string)
+	defer func() {
+		if !found {
+			t.Logf("the last answers of the replicas: %v", answers)
+		}
+	}()
 	Eventually(t, "a leader", func() bool {
 		for _, i := range among {
 			resp, err := clients[i].ListNodes(t.Context(), &lofamov1.ListNodesRequest{})
+			answers[i] = fmt.Sprintf("%v, error %v", resp.GetCluster(), err)
 			if err != nil || resp.GetCluster().GetStale() {
 				return false
 			}
@@ -305,6 +311,7 @@ func (c *Cluster) AwaitLeader(t testing.TB, among ...int) int {
 				return false
 			}
 		}
+		found = true
 		return true
 	})
 	return leader

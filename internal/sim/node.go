@@ -51,6 +51,7 @@ type node struct {
 	flaps   [grid.NumDirections]int // counts what keeps a cable flapping
 
 	service  service
+	joined   bool // the host half has joined the gossip
 	spools   map[fault.Half]spool
 	sensors  map[fault.Component]reading
 	redialAt [grid.NumDirections]time.Time
@@ -152,7 +153,8 @@ func (n *node) start(h fault.Half) {
 			n.stepHost(hostcore.Supervisors{Targets: supervisorIDs(n.w.cfg.Supervisors)})
 			n.stepHost(hostcore.Tick{})
 			n.host.again(0, n.w.cfg.Periods.SensorPeriod, n.readHostSensors)
-			n.host.again(n.w.between(0, n.gossipPeriod()), n.gossipPeriod(), n.hearGossip)
+			n.joined = false
+			n.host.again(n.w.between(0, n.gossipPeriod()), n.gossipPeriod(), n.probeGossip)
 		}
 	} else {
 		n.leadEnds()
@@ -195,6 +197,7 @@ func (n *node) stepHost(ev hostcore.Event) {
 	for _, m := range out.Relay {
 		n.dnp.deliver(n.w.between(wakeDelayMin, wakeDelayMax), func() { n.stepDNP(dnpcore.FromHost{Message: m}) })
 	}
+	n.ask(out.AskGossip)
 	n.host.sleepUntil(out.Wake)
 	if out.TakeDNP {
 		sample := watchdog.Sample{Valid: n.page.dnp.Valid}

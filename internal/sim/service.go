@@ -83,21 +83,59 @@ func (n *node) damage(b []byte) (out []byte, damaged bool) {
 	return out, true
 }
 
-// gossipPeriod is about the interval between gossip messages while gossip works.
-func (n *node) gossipPeriod() time.Duration { return n.w.cfg.Periods.DigestPeriod * 4 / 5 }
+// gossipPeriod is the interval in which a half probes one gossip member.
+func (n *node) gossipPeriod() time.Duration { return n.w.cfg.Periods.DigestPeriod * 8 / 5 }
 
-// hearGossip informs the host half of other members, on interface 0, which carries gossip.
-func (n *node) hearGossip() {
-	if n.hearsGossip() {
-		n.stepHost(hostcore.GossipHeard{})
+// probeGossip probes a random gossip member, which may be dead. Before its first probe, a half joins the gossip through a supervisor.
+func (n *node) probeGossip() {
+	n.joined = n.joined || slices.ContainsFunc(n.w.replicas, n.gossipReturnsFrom)
+	n.ask(1)
+}
+
+// ask probes members of the gossip at random. Gossip uses interface 0.
+func (n *node) ask(members int) {
+	if !n.joined {
+		return
+	}
+	for range members {
+		switch i := n.w.rnd.IntN(len(n.w.nodes) + len(n.w.replicas)); {
+		case i >= len(n.w.nodes):
+			if n.gossipReturnsFrom(n.w.replicas[i-len(n.w.nodes)]) {
+				n.hearGossip(2)
+			}
+		case n.w.nodes[i] != n:
+			if o := n.w.nodes[i]; n.gossipReaches(o) {
+				o.hearGossip(1)
+				if o.gossipReaches(n) {
+					n.hearGossip(2)
+				}
+			}
+		}
 	}
 }
 
-// hearsGossip reports whether another node's gossip reaches this one.
+// hearGossip tells the host half of a message from another member, which has crossed the network a number of times.
+func (n *node) hearGossip(crossings int) {
+	var delay time.Duration
+	for range crossings {
+		delay += n.w.between(serviceDelayMin, serviceDelayMax)
+	}
+	n.host.deliver(delay, func() { n.stepHost(hostcore.GossipHeard{}) })
+}
+
+// gossipReturnsFrom reports whether a supervisor can answer this node's gossip message.
+func (n *node) gossipReturnsFrom(r *replica) bool {
+	return r.up() && r.sees(n) && !n.service.cut[0] && !n.service.deaf && !n.service.mute
+}
+
+// gossipReaches reports whether a gossip message gets from this node to another, and that one's host half runs.
+func (n *node) gossipReaches(o *node) bool {
+	return n.host.up() && o.host.up() && !n.service.cut[0] && !n.service.mute && !o.service.cut[0] && !o.service.deaf
+}
+
+// hearsGossip reports whether any other node's gossip reaches this one.
 func (n *node) hearsGossip() bool {
-	return !n.service.cut[0] && !n.service.deaf && slices.ContainsFunc(n.w.nodes, func(o *node) bool {
-		return o != n && o.host.up() && !o.service.cut[0] && !o.service.mute
-	})
+	return slices.ContainsFunc(n.w.nodes, func(o *node) bool { return o != n && o.gossipReaches(n) })
 }
 
 // kept returns the content of a half's spool, as a starting half gets it.

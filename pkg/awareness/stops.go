@@ -19,8 +19,9 @@ import (
 // A settling node has the same rules as a node after a restart. A newer notice of a node that is still stopped ends the former stop and
 // begins another.
 //
-// A node is back when it announces the end of the stop, or stopEnding after its first report with a newer boot epoch. A
-// node that still reports stopEnding after the notice in its old epoch has not stopped.
+// A node is back when it announces the end of the stop, or stopEnding after its first report with a newer boot epoch. An agent that goes on
+// from its copy keeps its old epoch. Then the node is back stopEnding after its first report that follows a silence, if it still reports.
+// A node that still reports stopEnding after the notice, in its old epoch and without a silence, has not stopped.
 //
 // Only the host half's own notice counts. It changes no fault that the map has already, and a budget limits all notices of
 // a node.
@@ -40,7 +41,8 @@ type stops struct {
 	reason       fault.Stop
 	since, until time.Time
 	epochs       [2]fault.Epoch // boot epochs of the halves at the notice
-	backBy       time.Time      // a half has rebooted: when the node counts as back without a return notice; zero: no reboot seen
+	silent       bool           // the node stopped reporting
+	backBy       time.Time      // when the node counts as back without a return notice; zero: no report shows a return
 	settles      time.Time      // restartSettles after a return: until then, only changes to NORMAL are made
 	missed       time.Time      // when the stop's deadline passed without a return; zero: it has not
 	newest       stamp          // of the newest notice
@@ -107,6 +109,7 @@ func (m *Machine) becomeStopped(n *node, p *stops, reason fault.Stop, since, now
 	}
 	p.budget -= end.Sub(now)
 	p.reason, p.since, p.until, p.backBy, p.settles, p.missed = reason, since, end, time.Time{}, time.Time{}, time.Time{}
+	p.silent = false
 	p.epochs = [2]fault.Epoch{n.voices[0].epoch, n.voices[1].epoch}
 	n.stopped, n.unreachable = true, false
 	m.touchAround(n)
@@ -159,8 +162,15 @@ func (m *Machine) settleStop(n *node, now time.Time) {
 	if !n.stopped {
 		return
 	}
-	p := m.stops[n]
-	if p.backBy.IsZero() && (n.voices[0].epoch > p.epochs[0] || n.stopsItself() == 0 && n.voices[1].epoch > p.epochs[1]) {
+	p, heard := m.stops[n], n.heard(n.stopsItself())
+	silence := fault.Later(heard, fault.Later(p.since, m.started)).Add(m.window())
+	reports := now.Before(silence)
+	p.silent = p.silent || !reports
+	booted := n.voices[0].epoch > p.epochs[0] || n.stopsItself() == 0 && n.voices[1].epoch > p.epochs[1]
+	if due := !p.backBy.IsZero() && !now.Before(p.backBy); due && !booted && !reports {
+		p.backBy = time.Time{} // a report of before the stop was late
+	}
+	if p.backBy.IsZero() && (booted || p.silent && reports) {
 		p.backBy = now.Add(stopEnding)
 	}
 	switch {
@@ -168,13 +178,16 @@ func (m *Machine) settleStop(n *node, now time.Time) {
 		m.endStop(n)
 	case !p.backBy.IsZero() && !now.Before(p.backBy):
 		m.isBack(n, p, now)
-	case p.backBy.IsZero() && n.heard(n.stopsItself()).After(fault.Later(p.since, m.started).Add(stopEnding)):
+	case p.backBy.IsZero() && heard.After(fault.Later(p.since, m.started).Add(stopEnding)):
 		m.endStop(n)
 	case !now.Before(p.until):
 		p.missed = now
 		m.endStop(n)
 	default:
 		n.wakeAt(fault.Earliest(p.until, p.backBy), now)
+		if !p.silent {
+			n.wakeAt(silence, now)
+		}
 		n.restless = true // any report may end it
 	}
 }

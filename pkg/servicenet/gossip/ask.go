@@ -4,40 +4,35 @@ import (
 	"context"
 	"math/rand/v2"
 	"net"
-	"sync"
 )
 
-// Ask pings up to the given number of live members, chosen at random, nodes in preference to supervisors. Each answer counts as a packet
-// from another member (see Config.OnHeard). Ask does not block. It does nothing while an earlier call's pings are still unanswered.
+// Ask pings up to the given number of live members, chosen at random, nodes in preference to supervisors. Each answer that comes within
+// the time-out of a probe counts as a packet from another member (see Config.OnHeard). Ask does not block.
 func (n *Net) Ask(members int) {
 	select {
 	case n.asks <- members:
-	default:
+	default: // the members that the waiting request asks for will do
 	}
 }
 
-// runAsks sends the pings that Ask requests, one request at a time.
+// runAsks sends the pings that Ask requests. It does not wait for their answers.
 func (n *Net) runAsks(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case members := <-n.asks:
-			n.ping(ctx, members)
+			for _, m := range n.pick(members) {
+				n.wg.Go(func() { n.ping(ctx, m) })
+			}
 		}
 	}
 }
 
-// ping pings members and waits for their answers, at most for the time-out of a probe.
-func (n *Net) ping(ctx context.Context, members int) {
-	var open sync.WaitGroup
-	defer open.Wait()
-	for _, m := range n.pick(members) {
-		open.Go(func() {
-			if _, err := n.list.Ping(m.Name, net.UDPAddrFromAddrPort(m.Addr)); err == nil && ctx.Err() == nil {
-				n.heard()
-			}
-		})
+// ping pings one member and waits for its answer, at most for the time-out of a probe.
+func (n *Net) ping(ctx context.Context, m Member) {
+	if _, err := n.list.Ping(m.Name, net.UDPAddrFromAddrPort(m.Addr)); err == nil && ctx.Err() == nil {
+		n.heard()
 	}
 }
 

@@ -8,9 +8,10 @@ import (
 )
 
 // TestAskedMemberAnswers: in quiet gossip the asker hears a live member's answer to each question, and none from a member that is cut off.
+// An unanswered question does not delay the next one.
 func TestAskedMemberAnswers(t *testing.T) {
 	heard := make(chan time.Time, 1024)
-	quiet := Timing{ProbeInterval: time.Hour, ProbeTimeout: 100 * time.Millisecond, GossipInterval: 10 * time.Millisecond,
+	quiet := Timing{ProbeInterval: time.Hour, ProbeTimeout: 20 * heardEvery, GossipInterval: 10 * time.Millisecond,
 		PushPullInterval: time.Hour, RejoinInterval: 100 * time.Millisecond}
 	far := startKeys(t, "far", [][]byte{key(1)}, quiet)
 	near := startConfig(t, Config{Name: "near", Key: key(1), Timing: quiet, OnHeard: func(now time.Time) { heard <- now }}, far)
@@ -40,7 +41,14 @@ func TestAskedMemberAnswers(t *testing.T) {
 	select {
 	case <-heard:
 		t.Error("a member that is cut off answers")
-	case <-time.After(2 * quiet.ProbeTimeout):
+	case <-time.After(10 * heardEvery): // less than ProbeTimeout
+	}
+	far.Block(false)
+	near.Ask(2)
+	select {
+	case <-heard:
+	case <-time.After(bound):
+		t.Error("no answer to a question that followed an unanswered one")
 	}
 }
 

@@ -239,7 +239,7 @@ func New(cfg Config) (*Net, error) {
 		events:      newEventLog(eventQueue),
 		members:     make(map[string]Member),
 		metaChanged: make(chan struct{}, 1),
-		asks:        make(chan int),
+		asks:        make(chan int, 1),
 		joined:      make(chan struct{}, 1),
 		cancel:      cancel,
 		born:        time.Now(),

@@ -484,40 +484,51 @@ func TestDeadAddressesDoNotKeepMemberOut(t *testing.T) {
 	}
 }
 
-// TestPausedMembersDoNotHoldUpJoin: two configured members accept streams but never answer, like paused processes. The new member must
-// join the living member a before its exchanges with the paused ones time out.
+// TestPausedMembersDoNotHoldUpJoin: two configured members accept streams but never answer, like paused processes. A new member must
+// join the living member a before its exchanges with the paused ones time out. Each one chooses its order at random.
 func TestPausedMembersDoNotHoldUpJoin(t *testing.T) {
 	a := start(t, "a", key(1))
-	cfg := Config{Name: "b", Key: key(1), Timing: a.cfg.Timing}
-	ended := make(chan struct{}, 64)
-	for range 2 {
-		paused, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = paused.Close() })
-		go func() {
-			for {
-				c, err := paused.Accept()
-				if err != nil {
-					return
-				}
-				go func() {
-					_, _ = io.Copy(io.Discard, c) // until the other end gives up
-					_ = c.Close()
-					ended <- struct{}{}
-				}()
+	for i := range 6 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
+			cfg := Config{Name: fmt.Sprint("b", i), Key: key(1), Timing: a.cfg.Timing}
+			ended := make(chan struct{}, 64)
+			for range 2 {
+				cfg.Join = append(cfg.Join, pausedMember(t, ended))
 			}
-		}()
-		cfg.Join = append(cfg.Join, paused.Addr().String())
+			b := startConfig(t, cfg, a)
+			b.until(t, EventJoin, "a")
+			select {
+			case <-ended:
+				t.Error("the new member gave up on a paused one before it joined a")
+			default:
+			}
+		})
 	}
-	b := startConfig(t, cfg, a)
-	b.until(t, EventJoin, "a")
-	select {
-	case <-ended:
-		t.Error("b gave up on a paused member before it joined a")
-	default:
+}
+
+// pausedMember returns an address that accepts streams and never answers. A message to ended tells that the other end gave up a stream.
+func pausedMember(t *testing.T, ended chan<- struct{}) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_, _ = io.Copy(io.Discard, c)
+				_ = c.Close()
+				ended <- struct{}{}
+			}()
+		}
+	}()
+	return l.Addr().String()
 }
 
 // TestMembersAreBounded: a holder of the key can invent members, but not without end.

@@ -34,15 +34,17 @@ func (n *Net) maintain(ctx context.Context) {
 	}
 }
 
-// joinPatience is how long join waits for one member before it also tries the next. A paused process accepts a stream but never answers.
+// joinPatience is how long join waits for the first member before it also tries the next; it waits twice as long after each further one,
+// since all members are slow when many join together. A paused process accepts a stream but never answers.
 const joinPatience = 200 * time.Millisecond
 
 // join exchanges states with the configured members that are not live. It tries the next one when an exchange has ended, or after
-// joinPatience: each exchange costs both ends a stream and the states of all members, and the first one usually shows that the others
+// a growing time: each exchange costs both ends a stream and the states of all members, and the first one usually shows that the others
 // live. join returns when all exchanges have ended.
 func (n *Net) join(ctx context.Context) {
 	var exchanges sync.WaitGroup
 	defer exchanges.Wait()
+	patience := joinPatience
 	for _, i := range rand.Perm(len(n.cfg.Join)) { // members that start together do not all ask the same one
 		j := n.cfg.Join[i]
 		if ctx.Err() != nil || !n.missing(j) {
@@ -57,7 +59,8 @@ func (n *Net) join(ctx context.Context) {
 		})
 		select {
 		case <-done:
-		case <-time.After(joinPatience):
+		case <-time.After(patience):
+			patience *= 2
 		case <-ctx.Done():
 		}
 	}

@@ -530,9 +530,8 @@ func (c *linearCluster) followerStops(t *testing.T) {
 	a.spring(t, func() { c.signal(t, follower, syscall.SIGCONT) })
 }
 
-// leaderDeposed takes the election from a leader that keeps its lease, so that only a quorum can tell it, commits a
-// report at another leader, and reads from the first. A stop past its lease has the same effect for only some
-// milliseconds.
+// leaderDeposed takes the election from a leader that keeps its lease, commits a report at another leader, and reads from the first. The
+// first one ends its term when a quorum tells it that its key is gone. A program that asks no quorum still answers from its old map.
 func (c *linearCluster) leaderDeposed(t *testing.T, node string, comp fault.Component) {
 	t.Helper()
 	leader := c.deposeLeader(t)

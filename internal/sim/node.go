@@ -197,7 +197,7 @@ func (n *node) stepHost(ev hostcore.Event) {
 	for _, m := range out.Relay {
 		n.dnp.deliver(n.w.between(wakeDelayMin, wakeDelayMax), func() { n.stepDNP(dnpcore.FromHost{Message: m}) })
 	}
-	n.ask(out.AskGossip)
+	n.askGossip(out.AskGossip)
 	n.host.sleepUntil(out.Wake)
 	if out.TakeDNP {
 		sample := watchdog.Sample{Valid: n.page.dnp.Valid}

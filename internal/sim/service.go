@@ -89,28 +89,42 @@ func (n *node) gossipPeriod() time.Duration { return n.w.cfg.Periods.DigestPerio
 // probeGossip probes a random gossip member, which may be dead. Before its first probe, a half joins the gossip through a supervisor.
 func (n *node) probeGossip() {
 	n.joined = n.joined || slices.ContainsFunc(n.w.replicas, n.gossipReturnsFrom)
-	n.ask(1)
+	if i := n.w.rnd.IntN(len(n.w.nodes) + len(n.w.replicas)); !n.joined {
+		return
+	} else if i < len(n.w.nodes) {
+		n.ping(n.w.nodes[i])
+	} else if n.gossipReturnsFrom(n.w.replicas[i-len(n.w.nodes)]) {
+		n.hearGossip(2)
+	}
 }
 
-// ask probes members of the gossip at random. Gossip uses interface 0.
-func (n *node) ask(members int) {
-	if !n.joined {
+// askGossip pings members whose half runs, chosen at random, nodes in preference to supervisors.
+func (n *node) askGossip(members int) {
+	if members == 0 || !n.joined {
 		return
 	}
-	for range members {
-		switch i := n.w.rnd.IntN(len(n.w.nodes) + len(n.w.replicas)); {
-		case i >= len(n.w.nodes):
-			if n.gossipReturnsFrom(n.w.replicas[i-len(n.w.nodes)]) {
-				n.hearGossip(2)
-			}
-		case n.w.nodes[i] != n:
-			if o := n.w.nodes[i]; n.gossipReaches(o) {
-				o.hearGossip(1)
-				if o.gossipReaches(n) {
-					n.hearGossip(2)
-				}
-			}
+	for _, i := range n.w.rnd.Perm(len(n.w.nodes)) {
+		if o := n.w.nodes[i]; o != n && o.host.up() && members > 0 {
+			n.ping(o)
+			members--
 		}
+	}
+	for _, r := range n.w.replicas {
+		if members > 0 && n.gossipReturnsFrom(r) {
+			n.hearGossip(2)
+			members--
+		}
+	}
+}
+
+// ping sends a gossip message to another node, which answers. Gossip uses interface 0.
+func (n *node) ping(o *node) {
+	if o == n || !n.gossipReaches(o) {
+		return
+	}
+	o.hearGossip(1)
+	if o.gossipReaches(n) {
+		n.hearGossip(2)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/orders"
@@ -39,8 +40,18 @@ type term struct {
 	holds chan struct{} // not nil: LastOrdered blocks until it is closed, whatever the context
 	ended chan error
 
-	mu   sync.Mutex
-	sent []string
+	mu       sync.Mutex
+	sent     []string
+	noQuorum bool
+}
+
+func (r *term) Confirm(ctx context.Context, fence store.Fence) (store.Standing, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.noQuorum {
+		return store.Standing{}, errors.New("no quorum")
+	}
+	return r.Store.Confirm(ctx, fence)
 }
 
 func (r *term) Load(ctx context.Context) (store.Snapshot, error) {
@@ -114,7 +125,7 @@ func newTerm(t *testing.T, holds chan struct{}) *term {
 		Store: memstore.New(0), loads: make(chan struct{}), holds: holds, ended: make(chan error, 1),
 		masks: []*lofamov1.LinkMask{{Node: "n0-0-0", Coord: "0,0,0", Direction: "X+"}},
 		Supervisor: &Supervisor{site: site{
-			names: view.NamesOf(seed), seed: seed, marks: view.NewMarks(), masks: view.NewMasks(), logger: logger,
+			cfg: config.Supervisor{ID: "s1"}, names: view.NamesOf(seed), seed: seed, marks: view.NewMarks(), masks: view.NewMasks(), logger: logger,
 		}, store: storePart{observer: store.NewObserver()}},
 	}
 	r.engine.Engine = engine.New(engine.Config{
@@ -186,6 +197,40 @@ func TestNoOrderAfterTerm(t *testing.T) {
 			t.Errorf("ordered %s after the term", got)
 		}
 		close(r.holds)
+		if err := <-r.ended; !errors.Is(err, store.ErrNotLeader) {
+			t.Errorf("the term ends with %v: want %v", err, store.ErrNotLeader)
+		}
+	})
+}
+
+// TestTermEndsWithoutElectionKey: a term that writes nothing ends when a quorum says that its key is gone, and for no lesser reason: not
+// because the observer has seen no leader yet, and not without a quorum.
+func TestTermEndsWithoutElectionKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTerm(t, nil)
+		close(r.loads)
+		leads := func() bool {
+			time.Sleep(5 * probePeriod) // of the bubble's clock
+			synctest.Wait()
+			return r.engine.Leading()
+		}
+		if !leads() {
+			t.Fatal("the term ends while it has its key")
+		}
+		quorum := func(is bool) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.noQuorum = !is
+		}
+		quorum(false)
+		r.Campaign()
+		if !leads() {
+			t.Error("the term ends without a quorum")
+		}
+		quorum(true)
+		if leads() {
+			t.Error("the term goes on without its key")
+		}
 		if err := <-r.ended; !errors.Is(err, store.ErrNotLeader) {
 			t.Errorf("the term ends with %v: want %v", err, store.ErrNotLeader)
 		}

@@ -196,7 +196,7 @@ func (s *Supervisor) lead(ctx context.Context, fence store.Fence) error {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { s.endDeposed(ctx, cancel) })
+	wg.Go(func() { s.endDeposed(ctx, cancel, fence) })
 	run := s.engine.Lead
 	if s.federation.parent != nil {
 		run = s.federation.parent.Lead
@@ -213,15 +213,16 @@ func (s *Supervisor) lead(ctx context.Context, fence store.Fence) error {
 }
 
 // endDeposed ends the term once a quorum confirms that its election key is gone. The key can disappear while its lease lives, for example
-// when an operator deletes it. A term without commits would not notice this, and its replica would not campaign.
-func (s *Supervisor) endDeposed(ctx context.Context, end context.CancelCauseFunc) {
+// when an operator deletes it. A term without commits would not notice this, and its replica would not campaign. endDeposed asks through
+// Map, as readers do: a term whose Map confirms nothing does not end (TestLinearizabilityCheckDetectsDefects).
+func (s *Supervisor) endDeposed(ctx context.Context, end context.CancelCauseFunc, fence store.Fence) {
 	for {
 		var soon <-chan time.Time
 		leader, changed := s.store.observer.Leader()
 		if leader != s.cfg.ID {
 			if s.term().Leading() {
 				if _, err := s.term().Map(ctx); errors.Is(err, engine.ErrNotLeading) && !errors.Is(err, engine.ErrNoQuorum) {
-					end(store.ErrNotLeader)
+					end(fmt.Errorf("election key %s is gone: %w", fence.Key, store.ErrNotLeader))
 					return
 				}
 			}

@@ -42,6 +42,7 @@ type stops struct {
 	since, until time.Time
 	epochs       [2]fault.Epoch // boot epochs of the halves at the notice
 	silent       bool           // the node stopped reporting
+	booted       bool           // a half has reported a newer boot epoch
 	backBy       time.Time      // when the node counts as back without a return notice; zero: no report shows a return
 	settles      time.Time      // restartSettles after a return: until then, only changes to NORMAL are made
 	missed       time.Time      // when the stop's deadline passed without a return; zero: it has not
@@ -109,7 +110,7 @@ func (m *Machine) becomeStopped(n *node, p *stops, reason fault.Stop, since, now
 	}
 	p.budget -= end.Sub(now)
 	p.reason, p.since, p.until, p.backBy, p.settles, p.missed = reason, since, end, time.Time{}, time.Time{}, time.Time{}
-	p.silent = false
+	p.silent, p.booted = false, false
 	p.epochs = [2]fault.Epoch{n.voices[0].epoch, n.voices[1].epoch}
 	n.stopped, n.unreachable = true, false
 	m.touchAround(n)
@@ -167,18 +168,21 @@ func (m *Machine) settleStop(n *node, now time.Time) {
 	reports := now.Before(silence)
 	p.silent = p.silent || !reports
 	booted := n.voices[0].epoch > p.epochs[0] || n.stopsItself() == 0 && n.voices[1].epoch > p.epochs[1]
-	if due := !p.backBy.IsZero() && !now.Before(p.backBy); due && !booted && !reports {
-		p.backBy = time.Time{} // a report of before the stop was late
-	}
-	if p.backBy.IsZero() && (booted || p.silent && reports) {
+	switch {
+	case booted && !p.booted: // the self-tests begin again
+		p.booted, p.backBy = true, now.Add(stopEnding)
+	case booted:
+	case p.backBy.IsZero() && p.silent && reports:
 		p.backBy = now.Add(stopEnding)
+	case !p.backBy.IsZero() && !now.Before(p.backBy) && !reports:
+		p.backBy = time.Time{} // a report of before the stop was late
 	}
 	switch {
 	case n.revoked:
 		m.endStop(n)
 	case !p.backBy.IsZero() && !now.Before(p.backBy):
 		m.isBack(n, p, now)
-	case p.backBy.IsZero() && heard.After(fault.Later(p.since, m.started).Add(stopEnding)):
+	case p.backBy.IsZero() && !p.silent && heard.After(fault.Later(p.since, m.started).Add(stopEnding)):
 		m.endStop(n)
 	case !now.Before(p.until):
 		p.missed = now

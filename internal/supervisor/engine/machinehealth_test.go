@@ -126,6 +126,7 @@ func TestDNPHalfReceivesWordsOfItsHost(t *testing.T) {
 	submit(1, false, words("n0-0-0", 5))
 	before := time.Now()
 	submit(2, false, words("n1-0-0", 6))
+	publishedRecoveries(t, h, 1) // digests and other reports wait in different queues
 	submit(3, true, words("n1-0-0", 6))
 	h.healthy(1, servicenet.Health{Host: words("n0-1-0", 7).DNP}) // the last event
 	events := publishedRecoveries(t, h, 2)
@@ -157,7 +158,9 @@ func TestDelayedReportDoesNotRepeatOldWords(t *testing.T) {
 			Answerer: h.box, Arrived: time.Now()})
 	}
 	death(5, 7)
+	publishedRecoveries(t, h, 1) // digests and other reports wait in different queues
 	h.healthy(1, servicenet.Health{Host: &lofamov1.HalfHealth{LastBoot: &lofamov1.LastBoot{End: lofamov1.BootEnd_BOOT_PANIC, Boot: 3}}})
+	publishedRecoveries(t, h, 2)
 	death(4, 6) // delayed
 	death(6, 8)
 	events := publishedRecoveries(t, h, 3)

@@ -530,8 +530,9 @@ func (c *linearCluster) followerStops(t *testing.T) {
 	a.spring(t, func() { c.signal(t, follower, syscall.SIGCONT) })
 }
 
-// leaderDeposed takes the election from a leader that keeps its lease, commits a report at another leader, and reads from the first. The
-// first one ends its term when a quorum tells it that its key is gone. A program that asks no quorum still answers from its old map.
+// leaderDeposed deletes the election key of a leader that keeps its lease, commits a report at the next leader, and reads from the deposed
+// one. The deposed leader ends its term when a quorum tells it that its key is gone. A defective program that asks no quorum answers from
+// its old map.
 func (c *linearCluster) leaderDeposed(t *testing.T, node string, comp fault.Component) {
 	t.Helper()
 	leader := c.deposeLeader(t)
@@ -580,8 +581,8 @@ func (c *linearCluster) depose(t *testing.T, leader int) bool {
 	return deleted.Deleted == 1
 }
 
-// TestDeposedLeadersCampaignAgain: a leader that loses its key but not its lease writes nothing, and campaigns again all the same.
-// Otherwise nobody would lead after every replica has lost its key once.
+// TestDeposedLeadersCampaignAgain: a leader that loses its key but keeps its lease campaigns again, even if it has nothing to write.
+// Otherwise the cluster has no leader once every replica has lost its key.
 func TestDeposedLeadersCampaignAgain(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()

@@ -83,7 +83,7 @@ func (n *node) damage(b []byte) (out []byte, damaged bool) {
 	return out, true
 }
 
-// gossipPeriod is the interval in which a half probes one gossip member.
+// gossipPeriod is the interval between a host half's probes of gossip members.
 func (n *node) gossipPeriod() time.Duration { return n.w.cfg.Periods.DigestPeriod * 8 / 5 }
 
 // probeGossip probes a random gossip member, which may be dead. Before its first probe, a half joins the gossip through a supervisor.
@@ -98,7 +98,7 @@ func (n *node) probeGossip() {
 	}
 }
 
-// askGossip pings members whose half runs, chosen at random, nodes in preference to supervisors.
+// askGossip pings up to the given number of members: first nodes whose host half runs, in random order, then supervisors that can answer.
 func (n *node) askGossip(members int) {
 	if members == 0 || !n.joined {
 		return
@@ -128,7 +128,7 @@ func (n *node) ping(o *node) {
 	}
 }
 
-// hearGossip tells the host half of a message from another member, which has crossed the network a number of times.
+// hearGossip delivers another member's message to the host half after the delay of the given number of network crossings.
 func (n *node) hearGossip(crossings int) {
 	var delay time.Duration
 	for range crossings {
@@ -142,7 +142,7 @@ func (n *node) gossipReturnsFrom(r *replica) bool {
 	return r.up() && r.sees(n) && !n.service.cut[0] && !n.service.deaf && !n.service.mute
 }
 
-// gossipReaches reports whether a gossip message gets from this node to another, and that one's host half runs.
+// gossipReaches reports whether a gossip message from this node reaches another. The host halves of both must run.
 func (n *node) gossipReaches(o *node) bool {
 	return n.host.up() && o.host.up() && !n.service.cut[0] && !n.service.mute && !o.service.cut[0] && !o.service.deaf
 }

@@ -203,8 +203,8 @@ func TestNoOrderAfterTerm(t *testing.T) {
 	})
 }
 
-// TestTermEndsWithoutElectionKey: a term that writes nothing ends when a quorum says that its key is gone, and for no lesser reason: not
-// because the observer has seen no leader yet, and not without a quorum.
+// TestTermEndsWithoutElectionKey: a term that writes nothing ends when a quorum confirms that its key is gone. It does not end merely
+// because the observer has seen no leader yet, or because no quorum answers.
 func TestTermEndsWithoutElectionKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newTerm(t, nil)

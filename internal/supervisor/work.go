@@ -207,14 +207,14 @@ func (s *Supervisor) lead(ctx context.Context, fence store.Fence) error {
 		s.leadObjects(ctx, &wg)
 	}
 	err := run(ctx, fence)
-	cancel(nil) // all work of the term at once: the session may live on
+	cancel(nil) // ends all work of the term at once, because the session may outlive the term
 	wg.Wait()
 	return err
 }
 
 // endDeposed ends the term once a quorum confirms that its election key is gone. The key can disappear while its lease lives, for example
 // when an operator deletes it. A term without commits would not notice this, and its replica would not campaign. endDeposed asks through
-// Map, as readers do: a term whose Map confirms nothing does not end (TestLinearizabilityCheckDetectsDefects).
+// Map, as readers do, so a program whose Map does not ask a quorum keeps its term. TestLinearizabilityCheckDetectsDefects relies on that.
 func (s *Supervisor) endDeposed(ctx context.Context, end context.CancelCauseFunc, fence store.Fence) {
 	for {
 		var soon <-chan time.Time
@@ -226,7 +226,7 @@ func (s *Supervisor) endDeposed(ctx context.Context, end context.CancelCauseFunc
 					return
 				}
 			}
-			soon = time.After(probePeriod) // the observer may lag behind, or the term may still begin
+			soon = time.After(probePeriod) // the observer may lag behind, or the term may not have begun yet
 		}
 		select {
 		case <-ctx.Done():

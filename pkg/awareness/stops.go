@@ -19,9 +19,10 @@ import (
 // A settling node has the same rules as a node after a restart. A newer notice of a node that is still stopped ends the former stop and
 // begins another.
 //
-// A node is back when it announces the end of the stop, or stopEnding after its first report with a newer boot epoch. An agent that goes on
-// from its copy keeps its old epoch. Then the node is back stopEnding after its first report that follows a silence, if it still reports.
-// A node that still reports stopEnding after the notice, in its old epoch and without a silence, has not stopped.
+// A node is back when it announces the end of the stop. Without that announcement, it is back once stopEnding has passed since its first
+// report with a newer boot epoch. An agent that resumes from its copy keeps its old epoch: its node is back once stopEnding has passed
+// since its first report after a silence, if the node still reports then. A node has not stopped if it was never silent and, in its old
+// epoch, still reports when stopEnding has passed since the notice.
 //
 // Only the host half's own notice counts. It changes no fault that the map has already, and a budget limits all notices of
 // a node.
@@ -41,7 +42,7 @@ type stops struct {
 	reason       fault.Stop
 	since, until time.Time
 	epochs       [2]fault.Epoch // boot epochs of the halves at the notice
-	silent       bool           // the node stopped reporting
+	silent       bool           // since the notice, the node has been silent for a whole window
 	booted       bool           // a half has reported a newer boot epoch
 	backBy       time.Time      // when the node counts as back without a return notice; zero: no report shows a return
 	settles      time.Time      // restartSettles after a return: until then, only changes to NORMAL are made
@@ -169,13 +170,13 @@ func (m *Machine) settleStop(n *node, now time.Time) {
 	p.silent = p.silent || !reports
 	booted := n.voices[0].epoch > p.epochs[0] || n.stopsItself() == 0 && n.voices[1].epoch > p.epochs[1]
 	switch {
-	case booted && !p.booted: // the self-tests begin again
+	case booted && !p.booted: // a new boot gets its own stopEnding for its self-tests
 		p.booted, p.backBy = true, now.Add(stopEnding)
 	case booted:
 	case p.backBy.IsZero() && p.silent && reports:
 		p.backBy = now.Add(stopEnding)
 	case !p.backBy.IsZero() && !now.Before(p.backBy) && !reports:
-		p.backBy = time.Time{} // a report of before the stop was late
+		p.backBy = time.Time{} // silent again: the report was a late one from before the stop, or the node died again
 	}
 	switch {
 	case n.revoked:

@@ -296,7 +296,7 @@ func (c *Cluster) AwaitLeader(t testing.TB, among ...int) int {
 	leader, found, answers := -1, false, make(map[int]string)
 	defer func() {
 		if !found {
-			t.Logf("the last answers of the replicas: %v", answers)
+			t.Logf("await a leader: the last answer of each replica: %v", answers)
 		}
 	}()
 	Eventually(t, "a leader", func() bool {

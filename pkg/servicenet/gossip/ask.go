@@ -6,12 +6,13 @@ import (
 	"net"
 )
 
-// Ask pings up to the given number of live members, chosen at random, nodes in preference to supervisors. Each answer that comes within
-// the time-out of a probe counts as a packet from another member (see Config.OnHeard). Ask does not block.
+// Ask requests pings of up to the given number of live members, chosen at random, nodes in preference to supervisors. Each answer within
+// Timing.ProbeTimeout counts as a packet from another member (see Config.OnHeard). Ask does not block. It drops the request if another one
+// still waits to be sent.
 func (n *Net) Ask(members int) {
 	select {
 	case n.asks <- members:
-	default: // the members that the waiting request asks for will do
+	default: // dropped: the waiting request will ping members soon enough
 	}
 }
 

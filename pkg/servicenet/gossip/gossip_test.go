@@ -485,7 +485,8 @@ func TestDeadAddressesDoNotKeepMemberOut(t *testing.T) {
 }
 
 // TestPausedMembersDoNotHoldUpJoin: two configured members accept streams but never answer, like paused processes. A new member must
-// join the living member a before its exchanges with the paused ones time out. Each one chooses its order at random.
+// join the living member a before its exchanges with the paused ones time out. Six new members try, because each one asks
+// the configured members in a random order.
 func TestPausedMembersDoNotHoldUpJoin(t *testing.T) {
 	a := start(t, "a", key(1))
 	for i := range 6 {
@@ -507,7 +508,8 @@ func TestPausedMembersDoNotHoldUpJoin(t *testing.T) {
 	}
 }
 
-// pausedMember returns an address that accepts streams and never answers. A message to ended tells that the other end gave up a stream.
+// pausedMember returns an address that accepts streams and never answers. It sends to ended when the other
+// end gives up a stream.
 func pausedMember(t *testing.T, ended chan<- struct{}) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -34,13 +34,13 @@ func (n *Net) maintain(ctx context.Context) {
 	}
 }
 
-// joinPatience is how long join waits for the first member before it also tries the next; it waits twice as long after each further one,
-// since all members are slow when many join together. A paused process accepts a stream but never answers.
+// joinPatience is how long join waits for an exchange before it also starts the next one. A paused process accepts a stream but never
+// answers. The wait doubles each time it expires, because all members answer slowly when many join at once.
 const joinPatience = 200 * time.Millisecond
 
-// join exchanges states with the configured members that are not live. It tries the next one when an exchange has ended, or after
-// a growing time: each exchange costs both ends a stream and the states of all members, and the first one usually shows that the others
-// live. join returns when all exchanges have ended.
+// join exchanges states with the configured members that are not live. It tries the next one when an exchange has ended, or when its wait
+// (joinPatience) expires. Each exchange costs both ends a stream and the states of all members, and the first one usually shows that the
+// others live. join returns when all exchanges have ended.
 func (n *Net) join(ctx context.Context) {
 	var exchanges sync.WaitGroup
 	defer exchanges.Wait()

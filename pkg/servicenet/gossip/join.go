@@ -34,13 +34,13 @@ func (n *Net) maintain(ctx context.Context) {
 	}
 }
 
-// joinPatience is how long join waits for an exchange before it also starts the next one. A paused process accepts a stream but never
-// answers. The wait doubles each time it expires, because all members answer slowly when many join at once.
+// joinPatience is the first wait for an exchange, after which join starts the next one as well. A paused process accepts a stream but
+// never answers. The wait doubles each time it expires, because all members answer slowly when many join at once.
 const joinPatience = 200 * time.Millisecond
 
-// join exchanges states with the configured members that are not live. It tries the next one when an exchange has ended, or when its wait
-// (joinPatience) expires. Each exchange costs both ends a stream and the states of all members, and the first one usually shows that the
-// others live. join returns when all exchanges have ended.
+// join exchanges states with the configured members that are not live. It starts the next exchange when one ends or when the wait
+// expires, which is joinPatience at first. Each exchange costs both ends a stream and the states of all members, and the first one
+// usually shows that the others live. join returns when all exchanges have ended.
 func (n *Net) join(ctx context.Context) {
 	var exchanges sync.WaitGroup
 	defer exchanges.Wait()

@@ -585,11 +585,7 @@ func (c *linearCluster) depose(t *testing.T, leader int) bool {
 // Otherwise the cluster has no leader once every replica has lost its key.
 func TestDeposedLeadersCampaignAgain(t *testing.T) {
 	t.Parallel()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := startLinear(t, self)
+	c := startLinear(t, self(t))
 	for range 2 * len(c.Configs) {
 		c.deposeLeader(t)
 	}
@@ -631,11 +627,7 @@ func (c *linearCluster) work(t *testing.T, writeAt ...int) (end func()) {
 // killed, and followers stopped. All answers that are not marked stale agree with one order of all operations.
 func TestAnswersOfAllReplicasAreLinearizable(t *testing.T) {
 	t.Parallel()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := startLinear(t, self)
+	c := startLinear(t, self(t))
 	end := c.work(t, 0, 1, 2)
 	for round := range 2 {
 		c.awaitMarks(t)

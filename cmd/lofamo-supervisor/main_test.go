@@ -32,11 +32,17 @@ func TestMain(m *testing.M) {
 // process starts a replica as a separate process.
 func process(t *testing.T, c *supervisortest.Cluster, cfg config.Supervisor, args ...string) *exec.Cmd {
 	t.Helper()
-	self, err := os.Executable()
+	return processOf(t, self(t), c, cfg, args...)
+}
+
+// self returns the program of this test, which is also the supervisor (see TestMain).
+func self(t *testing.T) string {
+	t.Helper()
+	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return processOf(t, self, c, cfg, args...)
+	return program
 }
 
 // processOf is process with another program.

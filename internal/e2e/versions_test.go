@@ -20,7 +20,7 @@ import (
 )
 
 // previous is the commit of version N-1.
-const previous = "cf07f4f8ec47d2e8ca56f6520429b1b6463bdbdd"
+const previous = "2e178593142e89d6a438a3e3e7b49987efa0fb62"
 
 // buildPrevious builds the programs of version N-1 from the history and returns their directory. Without the
 // history (a shallow clone, an archive) the test is skipped, but never in CI.

@@ -89,11 +89,11 @@ func (n *node) gossipPeriod() time.Duration { return n.w.cfg.Periods.DigestPerio
 // probeGossip probes a random gossip member, which may be dead. Before its first probe, a half joins the gossip through a supervisor.
 func (n *node) probeGossip() {
 	n.joined = n.joined || slices.ContainsFunc(n.w.replicas, n.gossipReturnsFrom)
-	if i := n.w.rnd.IntN(len(n.w.nodes) + len(n.w.replicas)); !n.joined {
-		return
-	} else if i < len(n.w.nodes) {
+	switch i := n.w.rnd.IntN(len(n.w.nodes) + len(n.w.replicas)); {
+	case !n.joined:
+	case i < len(n.w.nodes):
 		n.ping(n.w.nodes[i])
-	} else if n.gossipReturnsFrom(n.w.replicas[i-len(n.w.nodes)]) {
+	case n.gossipReturnsFrom(n.w.replicas[i-len(n.w.nodes)]):
 		n.hearGossip(2)
 	}
 }

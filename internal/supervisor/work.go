@@ -220,11 +220,9 @@ func (s *Supervisor) endDeposed(ctx context.Context, end context.CancelCauseFunc
 		var soon <-chan time.Time
 		leader, changed := s.store.observer.Leader()
 		if leader != s.cfg.ID {
-			if s.term().Leading() {
-				if _, err := s.term().Map(ctx); errors.Is(err, engine.ErrNotLeading) && !errors.Is(err, engine.ErrNoQuorum) {
-					end(fmt.Errorf("election key %s is gone: %w", fence.Key, store.ErrNotLeader))
-					return
-				}
+			if s.deposed(ctx) {
+				end(fmt.Errorf("election key %s is gone: %w", fence.Key, store.ErrNotLeader))
+				return
 			}
 			soon = time.After(probePeriod) // the observer may lag behind, or the term may not have begun yet
 		}
@@ -235,4 +233,13 @@ func (s *Supervisor) endDeposed(ctx context.Context, end context.CancelCauseFunc
 		case <-soon:
 		}
 	}
+}
+
+// deposed reports whether a term runs that, as a quorum confirms, no longer leads.
+func (s *Supervisor) deposed(ctx context.Context) bool {
+	if !s.term().Leading() {
+		return false
+	}
+	_, err := s.term().Map(ctx)
+	return errors.Is(err, engine.ErrNotLeading) && !errors.Is(err, engine.ErrNoQuorum)
 }

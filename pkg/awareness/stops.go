@@ -165,7 +165,8 @@ func (m *Machine) settleStop(n *node, now time.Time) {
 		return
 	}
 	p, heard := m.stops[n], n.heard(n.stopsItself())
-	silence := fault.Later(heard, fault.Later(p.since, m.started)).Add(m.window())
+	noticed := fault.Later(p.since, m.started)
+	silence := fault.Later(heard, noticed).Add(m.window())
 	reports := now.Before(silence)
 	p.silent = p.silent || !reports
 	booted := n.voices[0].epoch > p.epochs[0] || n.stopsItself() == 0 && n.voices[1].epoch > p.epochs[1]
@@ -183,7 +184,7 @@ func (m *Machine) settleStop(n *node, now time.Time) {
 		m.endStop(n)
 	case !p.backBy.IsZero() && !now.Before(p.backBy):
 		m.isBack(n, p, now)
-	case p.backBy.IsZero() && !p.silent && heard.After(fault.Later(p.since, m.started).Add(stopEnding)):
+	case p.backBy.IsZero() && !p.silent && heard.After(noticed.Add(stopEnding)):
 		m.endStop(n)
 	case !now.Before(p.until):
 		p.missed = now

@@ -293,25 +293,26 @@ func (c *Cluster) AwaitLeader(t testing.TB, among ...int) int {
 	for _, i := range among {
 		clients[i] = c.Client(t, c.Configs[i].GRPC)
 	}
-	leader, found, answers := -1, false, make(map[int]string)
+	leader, answers := -1, make(map[int][]any)
 	defer func() {
-		if !found {
+		if leader < 0 {
 			t.Logf("await a leader: the last answer of each replica: %v", answers)
 		}
 	}()
 	Eventually(t, "a leader", func() bool {
+		leads := -1
 		for _, i := range among {
 			resp, err := clients[i].ListNodes(t.Context(), &lofamov1.ListNodesRequest{})
-			answers[i] = fmt.Sprintf("%v, error %v", resp.GetCluster(), err)
+			answers[i] = []any{resp.GetCluster(), err}
 			if err != nil || resp.GetCluster().GetStale() {
 				return false
 			}
-			leader = slices.IndexFunc(c.Configs, func(cfg config.Supervisor) bool { return cfg.ID == resp.GetCluster().GetLeader() })
-			if !slices.Contains(among, leader) {
+			leads = slices.IndexFunc(c.Configs, func(cfg config.Supervisor) bool { return cfg.ID == resp.GetCluster().GetLeader() })
+			if !slices.Contains(among, leads) {
 				return false
 			}
 		}
-		found = true
+		leader = leads
 		return true
 	})
 	return leader

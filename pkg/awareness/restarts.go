@@ -153,17 +153,14 @@ func (m *Machine) keepsState(n *node, c fault.Component, f finding, now time.Tim
 	return holds
 }
 
-// restoreRestart restores a restart that an earlier leader committed.
+// restoreRestart restores a restart that an earlier leader committed. The clocks of two leaders may differ, so the restart may take
+// fault.MaxRestart again.
 func (m *Machine) restoreRestart(n *node, r Restart) {
-	if !r.Half.Valid() || !r.Until.After(m.started) {
+	if !r.Half.Valid() {
 		return
 	}
 	p := &restarts{budget: restartBudget, asOf: m.started}
-	end := m.started.Add(fault.MaxRestart)
-	if r.Until.Before(end) {
-		end = r.Until
-	}
-	p.announce(r.Half, end, m.started)
+	p.announce(r.Half, m.started.Add(fault.MaxRestart), m.started)
 	p.budget = 0 // the earlier leader's rest is unknown
 	m.rememberRestarts(n, p)
 }

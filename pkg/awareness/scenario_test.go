@@ -390,6 +390,9 @@ func (s *scenario) takeover(ruleless bool, behind time.Duration) error {
 		if at := &saved[i].Stop; at.Reason != 0 {
 			at.Since, at.Until = at.Since.Add(-behind), at.Until.Add(-behind)
 		}
+		if r := &saved[i].Restart; r.Half != 0 {
+			r.Until = r.Until.Add(-behind)
+		}
 		if !ruleless {
 			continue
 		}

@@ -297,21 +297,17 @@ func (m *Machine) stoppedPeer(n, p *node, c fault.Component) finding {
 		rule: string(p.id) + " has stopped, as it announced"}
 }
 
-// restoreStop restores a stop that an earlier leader committed. By this leader's clock, the stop ends at the committed time, but no later
-// than a stop that begins now. If that time has passed, the clocks of the two leaders may differ, so the stop gets its whole time again.
+// restoreStop restores a stop that an earlier leader committed. The clocks of two leaders may differ, so the stop has its whole time again.
 func (m *Machine) restoreStop(n *node, s Stop) {
 	if !s.Reason.Begins() || m.cfg.StopLimit == 0 || n.dead.on || n.inferred || !s.Until.After(s.Since) {
 		return
 	}
-	since, until := fault.Earlier(s.Since, m.started), s.Until
-	if !until.After(m.started) {
-		since, until = m.started, m.started.Add(s.Until.Sub(s.Since))
-	}
 	p := &stops{budget: stopBudget * m.cfg.StopLimit, asOf: m.started}
 	m.rememberStops(n, p)
-	m.becomeStopped(n, p, s.Reason, since, m.started)
+	m.becomeStopped(n, p, s.Reason, m.started, m.started)
 	if n.stopped {
-		p.until = fault.Earlier(p.until, until)
+		p.since = fault.Earlier(s.Since, m.started)
+		p.until = fault.Earlier(p.until, m.started.Add(s.Until.Sub(s.Since))) // the budget may have cut the stop short
 	}
 	p.budget = 0 // the earlier leader's remaining budget is not stored
 }

@@ -24,6 +24,9 @@ func (w *World) wrong(t *term, c awareness.Change) string {
 	if why := w.wronglyStopped(n, c); why != "" {
 		return why
 	}
+	if why := w.wronglyBlamed(n, c); why != "" {
+		return why
+	}
 	d, link := c.Component.LinkDirection()
 	switch {
 	case link && !n.movedSince(d, relinkTime) && t.witness.flaps(c, w.now, w.cfg.Periods.LinkHoldOff):

@@ -106,11 +106,8 @@ func (w *World) leaderBegins() {
 	}
 }
 
-// watchCables notes the cables that are not sound, where a check asks for that.
+// watchCables notes the cables that are not sound.
 func (w *World) watchCables() {
-	if w.moves == nil && w.cfg.StopLimit == 0 {
-		return
-	}
 	for _, n := range w.nodes {
 		for i := range n.links {
 			if !n.links[i].sound() {

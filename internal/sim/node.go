@@ -33,7 +33,6 @@ type node struct {
 
 	recovers      bool                       // the next start is from the copy
 	stop          *stop                      // nil: none, or the agent was started again
-	returned      time.Time                  // the last start after an excused stop
 	away          time.Time                  // when the committed map last showed a stop of the node
 	announcedStop bool                       // the supervisors have committed the newest notice
 	proves        bool                       // the daemon restarted the host half, which has yet to report that

@@ -458,7 +458,7 @@ func (r *runner) allNormal() bool {
 		p := r.store.picture(n.id())
 		return slices.ContainsFunc(dirs[:], func(d grid.Direction) bool {
 			s := p.state[fault.Link(d)]
-			return s == fault.Sick || s == fault.Failed
+			return s != 0 && s != fault.Normal
 		})
 	})
 }

@@ -98,9 +98,6 @@ func (n *node) startAgent() {
 	if n.stop == nil {
 		return
 	}
-	if n.excused() {
-		n.returned = n.w.now
-	}
 	n.stop = nil
 	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
 		n.w.after(n.w.between(0, agentStart), func() {
@@ -128,34 +125,38 @@ func (w *World) wronglyStopped(n *node, c awareness.Change) string {
 		return ""
 	}
 	if d, link := c.Component.LinkDirection(); link {
-		return w.wronglyBlamed(n, d, c)
-	}
-	if n.excused() {
+		if c.Cause == fault.CauseLink && (n.excused() || n.neighbour(d).excused()) && w.soundLink(n, d) {
+			return "a link to a stopped node is called " + c.To.String()
+		}
+	} else if n.excused() {
 		return fmt.Sprintf("a node that stopped, as it announced, is called %s", c.To)
 	}
 	return ""
 }
 
-// wronglyBlamed returns the error if a link with a working cable is blamed for the silence of a node that stopped; "": none.
-func (w *World) wronglyBlamed(n *node, d grid.Direction, c awareness.Change) string {
-	peer := n.neighbour(d)
-	since := w.now.Add(-returnWatch)
-	if c.Cause != fault.CauseLink || !w.soundSince(n, d, since) || !w.soundSince(peer, d.Opposite(), since) {
+// wronglyBlamed returns the error if a sound link between living nodes is called FAILED; "": none. The nodes may have started again
+// within returnWatch. A pause of a half excuses the verdict, and so does a start of a DNP half alone, of which supervisors may not know.
+func (w *World) wronglyBlamed(n *node, c awareness.Change) string {
+	d, link := c.Component.LinkDirection()
+	if !link || w.moves != nil || c.To != fault.Failed || c.Cause != fault.CauseLink || !w.soundLink(n, d) {
 		return ""
 	}
-	back := func(n *node) bool {
-		return n.returned.After(since) && n.dnp.up() && n.dnp.born.After(n.returned) && n.dnp.started.Equal(n.dnp.born)
+	since := w.now.Add(-returnWatch)
+	paused := func(p *process) bool { return p.started.After(since) && !p.started.Equal(p.born) }
+	for _, end := range [...]*node{n, n.neighbour(d)} {
+		host, dnp := &end.host, &end.dnp
+		alone := dnp.born.After(since) && !host.born.After(since)
+		if end.liar || alone || !host.up() || !dnp.up() || paused(host) || paused(dnp) {
+			return ""
+		}
 	}
-	steady := func(n *node) bool {
-		return n.dnp.up() && n.host.up() && n.dnp.started.Before(since) && n.host.started.Before(since)
-	}
-	switch {
-	case n.excused() || peer.excused():
-		return "a link to a stopped node is called " + c.To.String()
-	case back(n) && (back(peer) || steady(peer)), back(peer) && steady(n):
-		return "a link to a node that is back from its stop is called " + c.To.String()
-	}
-	return ""
+	return "a sound link between living nodes is blamed"
+}
+
+// soundLink reports whether the cables of a link, both ways, have lost no frame within returnWatch.
+func (w *World) soundLink(n *node, d grid.Direction) bool {
+	since := w.now.Add(-returnWatch)
+	return w.soundSince(n, d, since) && w.soundSince(n.neighbour(d), d.Opposite(), since)
 }
 
 // watchStops notes the stops that the committed map has.

@@ -200,7 +200,7 @@ type NodeStatus struct {
 	Platform      fault.Platform // platform of its halves; 0: not stated
 	Restart       Restart        // announced by the node; zero: none
 	Stop          Stop           // announced by the node; zero: none
-	LinksSettle   time.Time      // after a stop: when the usual rules apply to the node's links again; zero: they apply now
+	LinksSettle   time.Time      // after a return: when the usual rules apply to the node's links again; zero: they apply now
 	Wiring        Wiring         // where its links lead; the map's copies do not keep it
 }
 

@@ -69,9 +69,9 @@ func (m *Machine) findLink(n *node, d grid.Direction, now time.Time) finding {
 }
 
 // linkExcused returns until when something other than the link explains what its ends say: one of them has only just regained the other's
-// trust, or is back from a stop. Zero: nothing does.
+// trust, or is just back. Zero: nothing does.
 func (m *Machine) linkExcused(n, p *node, own, far *record, now time.Time) time.Time {
-	t := fault.Later(m.stopExplains(n, p, own), m.stopExplains(n, p, far))
+	t := fault.Later(m.returnExplains(n, p, own), m.returnExplains(n, p, far))
 	if own.silent() || far.silent() {
 		t = fault.Later(t, m.relinking(n, p, now))
 	}
@@ -159,10 +159,6 @@ func (m *Machine) settles(accused *node, r *record, now time.Time) time.Time {
 	}
 	if q := &accused.rounds[0]; q.shared {
 		t = fault.Later(t, m.judged(q)) // others around it are silent as well, and the set is judged as a whole
-	}
-	if back := accused.backAt[fault.HalfDNP-1]; back.After(r.began) {
-		// It was dead when the silence began, and is restoring its links. Some neighbours may hear it before others.
-		t = fault.Later(t, fault.Later(back.Add(2*m.cfg.DigestPeriod), accused.linked))
 	}
 	if t.After(now) {
 		return t

@@ -108,7 +108,7 @@ func (m *Machine) acquit(n *node, now time.Time) {
 	if len(t.nonces) > 0 {
 		newest = fault.Later(newest, t.nonces[len(t.nonces)-1].sent)
 	}
-	if now.Before(newest.Add(max(m.window(), 2*m.cfg.LinkSettle))) {
+	if now.Before(newest.Add(max(m.window(), 2*m.cfg.LinkSettle))) || now.Before(m.allBack(n)) {
 		return
 	}
 	n.suspicion = &m.calm

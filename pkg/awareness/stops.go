@@ -33,8 +33,6 @@ const (
 	stopBudget = 4
 	// stopShare is the growth rate of a used budget: it regains 1/stopShare of the elapsed time.
 	stopShare = 20
-	// stopClocks is how far the clocks of two leaders may differ for the later one to know of a return just before it began.
-	stopClocks = 10 * time.Minute
 )
 
 // stops holds a node's stop notices. Few nodes have any.
@@ -225,36 +223,6 @@ func (m *Machine) settlesUntil(n *node, now time.Time) time.Time {
 	return time.Time{}
 }
 
-// stopExplains returns how long a former stop of either end excuses a report that the link is FAILED; zero: no stop excuses the report.
-// After a stop, each end calls the link good only after its hold-off. Until then its frames say that it does not hear the other end.
-func (m *Machine) stopExplains(n, p *node, r *record) (t time.Time) {
-	if r == nil || r.state != fault.Failed || r.kind != fault.KindSilence && r.kind != fault.KindHandshake {
-		return time.Time{}
-	}
-	for _, end := range [...]*node{n, p} {
-		if s := m.stops[end]; s != nil && !s.settles.IsZero() && r.began.Before(s.settles.Add(-m.restartSettles())) {
-			t = fault.Later(t, m.holdOffEnd(s))
-		}
-	}
-	return t
-}
-
-// linksSettle returns when the usual rules apply again to the links of a node that is back from a stop; zero: they apply now.
-func (m *Machine) linksSettle(n *node) time.Time {
-	if p := m.stops[n]; p != nil && m.now.Before(m.holdOffEnd(p)) {
-		return m.holdOffEnd(p)
-	}
-	return time.Time{}
-}
-
-// holdOffEnd returns the end of the neighbours' hold-off after the newest return; zero: there was no return.
-func (m *Machine) holdOffEnd(p *stops) time.Time {
-	if p.settles.IsZero() {
-		return time.Time{}
-	}
-	return p.settles.Add(m.cfg.HoldOff)
-}
-
 // missedStop returns when the time of a stop passed from which the node has not come back; zero: there is none.
 func (m *Machine) missedStop(n *node) time.Time {
 	p := m.stops[n]
@@ -312,19 +280,10 @@ func (m *Machine) restoreStop(n *node, s Stop) {
 	p.budget = 0 // the earlier leader's remaining budget is not stored
 }
 
-// restoreReturn restores that a node came back from a stop just before this leader began. The settling time of its links begins again,
-// because the clocks of the two leaders may differ. A time that differs by more than stopClocks or StopLimit does not count.
-func (m *Machine) restoreReturn(n *node, settle time.Time) {
-	if settle.IsZero() || n.stopped || n.dead.on || m.started.Sub(settle).Abs() > min(m.cfg.StopLimit, stopClocks) {
-		return
-	}
-	m.rememberStops(n, &stops{budget: stopBudget * m.cfg.StopLimit, asOf: m.started, settles: m.started.Add(m.restartSettles())})
-}
-
 // forgetStop drops a node's notices once the budget is full again, and no older notice can still be on its way.
 func (m *Machine) forgetStop(n *node, now time.Time) {
 	p := m.stops[n]
-	if p == nil || n.stopped || now.Before(m.holdOffEnd(p)) || now.Before(p.since.Add(m.cfg.StopLimit)) || !m.missedStop(n).IsZero() {
+	if p == nil || n.stopped || now.Before(m.allBack(n)) || now.Before(p.since.Add(m.cfg.StopLimit)) || !m.missedStop(n).IsZero() {
 		return
 	}
 	if p.budget+now.Sub(p.asOf)/stopShare >= stopBudget*m.cfg.StopLimit {
@@ -332,10 +291,11 @@ func (m *Machine) forgetStop(n *node, now time.Time) {
 	}
 }
 
-// stopped lists the announced stops that explain the state.
+// stopped lists the announced stops, and for a link the returns, that explain the state.
 func (x *explainer) stopped() {
 	nodes := []*node{x.n}
-	if d, link := x.c.LinkDirection(); link && x.n.peers[d.Index()] != nil {
+	d, link := x.c.LinkDirection()
+	if link && x.n.peers[d.Index()] != nil {
 		nodes = append(nodes, x.n.peers[d.Index()])
 	}
 	for _, n := range nodes {
@@ -344,9 +304,8 @@ func (x *explainer) stopped() {
 				roughly(s.Until.Sub(x.now)))
 		} else if t := x.settlesUntil(n, x.now); !t.IsZero() {
 			x.say("%s is back from a stop: for %s more only changes to NORMAL are made", n.id, roughly(t.Sub(x.now)))
-		} else if p := x.stops[n]; p != nil && x.now.Before(x.holdOffEnd(p)) {
-			x.say("%s is back from a stop: for %s more, a silence from before its return blames no link", n.id,
-				roughly(x.holdOffEnd(p).Sub(x.now)))
+		} else if t := x.allBack(n); link && x.now.Before(t) {
+			x.say("%s is back: for %s more, a silence from before its return blames no link", n.id, roughly(t.Sub(x.now)))
 		}
 	}
 }

@@ -29,6 +29,7 @@ type voice struct {
 
 	met        instant   // arrival of the first report; 0 if the epoch was restored
 	booted     instant   // first arrival of an epoch higher than the known one
+	started    instant   // when the half's process started, by the uptime in its reports
 	heard      time.Time // when the newest sign of life was made, by the hops' clocks; zero for none
 	direct     instant   // the same for the newest report that came directly from the half
 	reported   instant   // when the newest report was made: its statements count from then on; Machine.respite moves it
@@ -100,6 +101,9 @@ func (v *voice) take(a arrival, about func(fault.NodeID) (int, bool)) (fresh boo
 	if fresh = at.newer(v.newest); fresh {
 		v.reach(at.epoch, a.clock.instant(a.now))
 		v.live(at, a.Path, a.made, a.clock)
+		if up := a.Report.Uptime; up > 0 {
+			v.started = max(v.started, said-instant(up))
+		}
 		v.registers = a.Report.Registers
 		if a.Report.Platform != 0 {
 			v.platform = a.Report.Platform

@@ -35,7 +35,7 @@ func process(t *testing.T, c *supervisortest.Cluster, cfg config.Supervisor, arg
 	return processOf(t, self(t), c, cfg, args...)
 }
 
-// self returns the program of this test, which is also the supervisor (see TestMain).
+// self returns the path of the test binary, which also runs as the supervisor (see TestMain).
 func self(t *testing.T) string {
 	t.Helper()
 	program, err := os.Executable()

@@ -128,7 +128,7 @@ func (n *node) ping(o *node) {
 	}
 }
 
-// hearGossip delivers another member's message to the host half after the delay of the given number of network crossings.
+// hearGossip delivers another member's message to the host half after a random delay for each network crossing.
 func (n *node) hearGossip(crossings int) {
 	var delay time.Duration
 	for range crossings {

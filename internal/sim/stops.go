@@ -134,19 +134,19 @@ func (w *World) wronglyStopped(n *node, c awareness.Change) string {
 	return ""
 }
 
-// wronglyBlamed returns the error if a sound link between living nodes is called FAILED; "": none. The nodes may have started again
-// within returnWatch. A pause of a half excuses the verdict, and so does a start of a DNP half alone, of which supervisors may not know.
+// wronglyBlamed returns an error if a sound link between living nodes is called FAILED, even if a node has restarted within returnWatch;
+// "": there is none. A paused half excuses the verdict. So does a restart that supervisors cannot know of: the node's first reports are
+// still under way, or only its DNP half restarted.
 func (w *World) wronglyBlamed(n *node, c awareness.Change) string {
 	d, link := c.Component.LinkDirection()
 	if !link || w.moves != nil || c.To != fault.Failed || c.Cause != fault.CauseLink || !w.soundLink(n, d) {
 		return ""
 	}
-	since := w.now.Add(-returnWatch)
-	paused := func(p *process) bool { return p.started.After(since) && !p.started.Equal(p.born) }
+	paused := func(p *process) bool { return p.started.After(w.now.Add(-returnWatch)) && !p.started.Equal(p.born) }
 	for _, end := range [...]*node{n, n.neighbour(d)} {
 		host, dnp := &end.host, &end.dnp
-		alone := dnp.born.After(since) && !host.born.After(since)
-		if end.liar || alone || !host.up() || !dnp.up() || paused(host) || paused(dnp) {
+		unknown := w.now.Sub(host.born) < w.cfg.Periods.DigestPeriod || dnp.born.After(host.born.Add(returnAfter))
+		if end.liar || unknown || !host.up() || !dnp.up() || paused(host) || paused(dnp) {
 			return ""
 		}
 	}

@@ -213,8 +213,9 @@ func (s *Supervisor) lead(ctx context.Context, fence store.Fence) error {
 }
 
 // endDeposed ends the term once a quorum confirms that its election key is gone. The key can disappear while its lease lives, for example
-// when an operator deletes it. A term without commits would not notice this, and its replica would not campaign. endDeposed asks through
-// Map, as readers do, so a program whose Map does not ask a quorum keeps its term. TestLinearizabilityCheckDetectsDefects relies on that.
+// when an operator deletes it. A term that commits nothing would not notice the loss, so its replica would never campaign again. endDeposed
+// relies on Map to ask a quorum, as readers do. TestLinearizabilityCheckDetectsDefects builds a supervisor whose Map skips the quorum, and
+// needs that supervisor to keep its term.
 func (s *Supervisor) endDeposed(ctx context.Context, end context.CancelCauseFunc, fence store.Fence) {
 	for {
 		var soon <-chan time.Time
@@ -235,7 +236,7 @@ func (s *Supervisor) endDeposed(ctx context.Context, end context.CancelCauseFunc
 	}
 }
 
-// deposed reports whether a term runs that, as a quorum confirms, no longer leads.
+// deposed reports whether a quorum confirms that the current term no longer leads. It returns false if no term leads.
 func (s *Supervisor) deposed(ctx context.Context) bool {
 	if !s.term().Leading() {
 		return false

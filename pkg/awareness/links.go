@@ -68,8 +68,8 @@ func (m *Machine) findLink(n *node, d grid.Direction, now time.Time) finding {
 	return m.unheard(n)
 }
 
-// linkExcused returns until when something other than the link explains what its ends say: one of them has only just regained the other's
-// trust, or is just back. Zero: nothing does.
+// linkExcused returns the time until which something other than the link explains its ends' reports: one end has only just regained the
+// other's trust, or has just returned. Zero: nothing explains them.
 func (m *Machine) linkExcused(n, p *node, own, far *record, now time.Time) time.Time {
 	t := fault.Later(m.returnExplains(n, p, own), m.returnExplains(n, p, far))
 	if own.silent() || far.silent() {

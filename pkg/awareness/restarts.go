@@ -153,8 +153,8 @@ func (m *Machine) keepsState(n *node, c fault.Component, f finding, now time.Tim
 	return holds
 }
 
-// restoreRestart restores a restart that an earlier leader committed. The clocks of two leaders may differ, so the restart may take
-// fault.MaxRestart again.
+// restoreRestart restores a restart that an earlier leader committed. It allows the restart another fault.MaxRestart, because the clocks of
+// the two leaders may differ.
 func (m *Machine) restoreRestart(n *node, r Restart) {
 	if !r.Half.Valid() {
 		return

@@ -6,17 +6,18 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// A node is back when a stop or a verdict on its DNP half ends, and when one of its halves has started again. (A DNP half whose host half
-// works does not report, so its start is not seen.) Its links are back later. Each end calls a link good only after the hold-off, and until
-// then its frames say that it does not hear the other end. So neither a silence from before the return nor such a frame blames the link
-// until its links are back:
+// A node is back when its stop ends, when a verdict on its DNP half ends, or when one of its halves restarts. (If only the DNP half
+// restarts, the leader does not see it, because that half does not report while its host half works.) Its links recover later: each end
+// calls a link good only after the hold-off, and until then its frames say that it does not hear the other end. Until the links have
+// recovered, neither such a frame nor a silence that began before the return blames a link:
 //
-//	dead or stopped ──starts, speaks──► back ──2 digest periods + Config.HoldOff──► its links are back
+//	dead or stopped ──starts, speaks──► back ──2 digest periods + Config.HoldOff──► links recovered
 //
-// A node could claim one start after the other to hide that its links are broken. So a start excuses no report that was known a digest
-// bound before it. If the node was away for that long, its verdict has ended since.
-//
-// linksClocks is how far the clocks of two leaders may differ for the later one to know of a return just before it began.
+// A node could claim repeated restarts to hide a broken link. So a restart does not excuse a report that the leader had already known for
+// longer than the digest bound (Machine.window). A node that was really away for that long got a verdict, and the end of that verdict
+// excuses the report instead.
+
+// linksClocks is the largest difference between the clocks of two leaders at which the new leader still recognises a recent return.
 const linksClocks = 10 * time.Minute
 
 // lifted returns when a stop or a verdict on the DNP half of the node last ended; zero: never.
@@ -40,7 +41,7 @@ func (m *Machine) restarted(n *node) time.Time {
 	return m.clock.time(last)
 }
 
-// linksBack returns when the links of a node must work that was back at the given time; zero: it was never away.
+// linksBack returns the deadline for a node's links to work again, given the time of its return; zero if back is zero.
 func (m *Machine) linksBack(n *node, back time.Time) time.Time {
 	if back.IsZero() {
 		return time.Time{}
@@ -48,12 +49,12 @@ func (m *Machine) linksBack(n *node, back time.Time) time.Time {
 	return fault.Later(back.Add(m.restartSettles()+m.cfg.HoldOff), n.linked)
 }
 
-// allBack returns when the links of a node must work, after its newest return of any kind; zero: it was never away.
+// allBack returns the deadline for a node's links to work again after its newest return of any kind; zero if it was never away.
 func (m *Machine) allBack(n *node) time.Time {
 	return m.linksBack(n, fault.Later(m.lifted(n), m.restarted(n)))
 }
 
-// returnExplains returns how long a return of either end excuses a report that the link is FAILED; zero: no return excuses the report.
+// returnExplains returns the time until which a return of either end excuses a report that the link is FAILED; zero if none does.
 func (m *Machine) returnExplains(n, p *node, r *record) (t time.Time) {
 	if r == nil || r.state != fault.Failed || r.kind != fault.KindSilence && r.kind != fault.KindHandshake {
 		return time.Time{}
@@ -65,7 +66,7 @@ func (m *Machine) returnExplains(n, p *node, r *record) (t time.Time) {
 		}
 		from := back
 		if r.kind == fault.KindHandshake && !back.IsZero() {
-			from = back.Add(m.restartSettles()) // it begins only once the first frames arrive
+			from = back.Add(m.restartSettles()) // a handshake fails only when the first frames arrive, after the return
 		}
 		if r.began.Before(from) {
 			t = fault.Later(t, m.linksBack(end, back))
@@ -82,8 +83,8 @@ func (m *Machine) linksSettle(n *node) time.Time {
 	return time.Time{}
 }
 
-// restoreReturn restores that a node was back just before this leader began. The time until its links are back begins again, because the
-// clocks of the two leaders may differ. A time that differs by more than linksClocks does not count.
+// restoreReturn restores a return shortly before this leader's term. It restarts the time that the links have to recover, because the
+// clocks of the two leaders may differ. It ignores a committed time that differs from this leader's clock by more than linksClocks.
 func (m *Machine) restoreReturn(n *node, settle time.Time) {
 	if !settle.IsZero() && m.started.Sub(settle).Abs() <= linksClocks {
 		n.voice(fault.HalfDNP).started = m.clock.instant(m.started)

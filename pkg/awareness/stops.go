@@ -14,18 +14,18 @@ import (
 //	 ▲                │   ▲                 │
 //	 │                │   └─────────────────┘ newer notice
 //	 │                │
-//	 └────────────────┘ not back within Config.StopLimit, or it never stopped: the usual verdict falls
+//	 └────────────────┘ not back within Config.StopLimit, or it never stopped: the usual rules apply
 //
 // A settling node has the same rules as a node after a restart. A newer notice of a node that is still stopped ends the former stop and
 // begins another.
 //
 // A node is back when it announces the end of the stop. Without that announcement, it is back once stopEnding has passed since its first
 // report with a newer boot epoch. An agent that resumes from its copy keeps its old epoch: its node is back once stopEnding has passed
-// since its first report after a silence, if the node still reports then. A node has not stopped if it was never silent and, in its old
-// epoch, still reports when stopEnding has passed since the notice.
+// since its first report after a silence, if the node still reports then. If a node was never silent and still reports in its old epoch
+// stopEnding after the notice, it has not stopped.
 //
-// Only the host half's own notice counts. It changes no fault that the map has already, and a budget limits all notices of
-// a node.
+// Only the host half's own notice counts. The notice does not change faults that are already in the map. A budget limits the total time
+// of a node's notices.
 const (
 	// stopEnding is how long a stopping node may still report, and how long a returning one may take for its self-tests.
 	stopEnding = fault.MaxRestart
@@ -265,7 +265,8 @@ func (m *Machine) stoppedPeer(n, p *node, c fault.Component) finding {
 		rule: string(p.id) + " has stopped, as it announced"}
 }
 
-// restoreStop restores a stop that an earlier leader committed. The clocks of two leaders may differ, so the stop has its whole time again.
+// restoreStop restores a stop that an earlier leader committed. It restarts the stop's full time limit, because the clocks of the two
+// leaders may differ.
 func (m *Machine) restoreStop(n *node, s Stop) {
 	if !s.Reason.Begins() || m.cfg.StopLimit == 0 || n.dead.on || n.inferred || !s.Until.After(s.Since) {
 		return
@@ -305,7 +306,7 @@ func (x *explainer) stopped() {
 		} else if t := x.settlesUntil(n, x.now); !t.IsZero() {
 			x.say("%s is back from a stop: for %s more only changes to NORMAL are made", n.id, roughly(t.Sub(x.now)))
 		} else if t := x.allBack(n); link && x.now.Before(t) {
-			x.say("%s is back: for %s more, a silence from before its return blames no link", n.id, roughly(t.Sub(x.now)))
+			x.say("%s is returning: for %s more, its links are not blamed for a silence or a failed handshake", n.id, roughly(t.Sub(x.now)))
 		}
 	}
 }

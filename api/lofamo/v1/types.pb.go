@@ -1712,8 +1712,8 @@ type Stopped struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Reason string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"` // stop (of the agent), shutdown or reboot (of the machine)
 	Since  *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`   // when the node announced the stop
-	// Deadline: if the node is not back by then, the usual rules apply. A new leader gives the stop its whole time again, because
-	// its clock may differ from the former leader's.
+	// Deadline: if the node is not back by then, the usual rules apply. A new leader restarts the full time limit, because its clock may
+	// differ from the former leader's.
 	Until         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=until,proto3" json:"until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

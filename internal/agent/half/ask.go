@@ -17,8 +17,8 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/actions"
 )
 
-// This file asks the daemon, which runs the actions of its node, by a Unix socket in the state directory that only its
-// owner may use. The daemon answers at once how far an action has come; no call waits for its end.
+// This file sends requests to the daemon that runs its node's actions, over a Unix socket in the state directory. Only the directory's
+// owner may use the socket. The daemon answers at once with the action's progress. No call waits for the action to end.
 
 // maxAnswer bounds an answer, in bytes.
 const maxAnswer = 16 << 10

@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	// challengeLife is how long after a term's newest challenge an older one of the same term counts as fresh: copies of
-	// one challenge take several ways and overtake one another.
+	// challengeLife limits how much older than the term's newest challenge a fresh challenge may be. Copies of a challenge take
+	// different paths, so they can arrive out of order.
 	challengeLife = 2 * time.Second
 	// answersMost is the number of fresh copies of one challenge: each replica sends it by all interfaces and through six neighbours.
 	answersMost = 64
 	// noncesMost limits the remembered nonces; up to twice as many are kept.
 	noncesMost = 256
-	// Limits for answers to challenges that are not fresh: from supervisors that went back to an earlier term, as after a
-	// restore of the store, and from supervisors of an earlier version.
+	// staleRate and staleBurst limit the answers to challenges that are not fresh. Such challenges come from supervisors of an earlier
+	// version, and from supervisors whose term went back, for example after a restore of the store.
 	staleRate, staleBurst = 50, 100
 )
 
@@ -29,9 +29,9 @@ type asked struct {
 	stale         *rate.Limiter
 }
 
-// fresh reports whether a challenge, signed by a supervisor, may be answered to the address it came from. It must not
-// be of an earlier leader, much older than another one of the same leader, or repeated too often. A challenge without a
-// term is fresh until one with a term has arrived.
+// fresh reports whether a challenge, signed by a supervisor, may be answered to the address it came from. A
+// challenge is not fresh if it is from an earlier term, more than challengeLife older than the newest one of its term, or repeated more
+// than answersMost times. A challenge without a term is fresh until one with a term has arrived.
 func (a *asked) fresh(c *lofamov1.Challenge) bool {
 	term, issued := c.GetTerm(), c.GetIssuedNs()
 	switch {

@@ -71,7 +71,11 @@ func (m *Machine) findLink(n *node, d grid.Direction, now time.Time) finding {
 // linkExcused returns the time until which something other than the link explains its ends' reports: one end has only just regained the
 // other's trust, or has just returned. Zero: nothing explains them.
 func (m *Machine) linkExcused(n, p *node, own, far *record, now time.Time) time.Time {
-	t := fault.Later(m.returnExplains(n, p, own), m.returnExplains(n, p, far))
+	near, away := m.returnExplains(n, p, own), m.returnExplains(n, p, far)
+	t := fault.Later(near, away)
+	if own != nil && far != nil && own.state == fault.Failed && far.state == fault.Failed {
+		t = fault.Earlier(near, away) // an excuse for one end's report is none for the other's
+	}
 	if own.silent() || far.silent() {
 		t = fault.Later(t, m.relinking(n, p, now))
 	}

@@ -22,6 +22,9 @@ const (
 	restartBudget = time.Minute
 	// restartShare is the growth rate of a used budget: it regains 1/restartShare of the elapsed time.
 	restartShare = 20
+	// restartClocks is the largest difference between the clocks of two leaders at which the new leader still recognises an announced
+	// restart. The map can hold the mark of a restart that was over long ago.
+	restartClocks = time.Minute
 )
 
 // restarts holds the notices of a node. Few nodes have any.
@@ -156,7 +159,7 @@ func (m *Machine) keepsState(n *node, c fault.Component, f finding, now time.Tim
 // restoreRestart restores a restart that an earlier leader committed. It allows the restart another fault.MaxRestart, because the clocks of
 // the two leaders may differ.
 func (m *Machine) restoreRestart(n *node, r Restart) {
-	if !r.Half.Valid() {
+	if !r.Half.Valid() || m.started.Sub(r.Until).Abs() > restartClocks {
 		return
 	}
 	p := &restarts{budget: restartBudget, asOf: m.started}

@@ -13,9 +13,9 @@ import (
 //
 //	dead or stopped ──starts, speaks──► back ──2 digest periods + Config.HoldOff──► links recovered
 //
-// A node could claim repeated restarts to hide a broken link. So a restart does not excuse a report that the leader had already known for
-// longer than the digest bound (Machine.window). A node that was really away for that long got a verdict, and the end of that verdict
-// excuses the report instead.
+// A node could claim repeated restarts to hide a broken link. So a restart excuses a report for a limited time: as if it had happened a
+// digest bound (Machine.window) after the report, or after the end of a stop or verdict, at the latest. A node that was away for longer got
+// a verdict, and the end of that verdict excuses the report instead. A report that nothing excuses counts, whatever the other end says.
 
 // linksClocks is the largest difference between the clocks of two leaders at which the new leader still recognises a recent return.
 const linksClocks = 10 * time.Minute
@@ -29,12 +29,14 @@ func (m *Machine) lifted(n *node) time.Time {
 	return t
 }
 
-// restarted returns when a half of the node last started again; zero: never, as far as this leader knows.
+// restarted returns when a half of the node last restarted; zero: never, as far as this leader knows.
 func (m *Machine) restarted(n *node) time.Time {
 	var last instant
 	for i := range n.voices {
-		v := &n.voices[i]
-		if last = max(last, v.booted); v.started > v.met {
+		switch v := &n.voices[i]; {
+		case v.started == 0: // no report has stated an uptime
+			last = max(last, v.booted)
+		case v.started > v.met:
 			last = max(last, v.started)
 		}
 	}
@@ -61,9 +63,8 @@ func (m *Machine) returnExplains(n, p *node, r *record) (t time.Time) {
 	}
 	for _, end := range [...]*node{n, p} {
 		back := m.lifted(end)
-		if again := m.restarted(end); !again.After(r.since.Add(m.window())) {
-			back = fault.Later(back, again)
-		}
+		known := fault.Later(back, r.since) // a node may restart soon after it is back
+		back = fault.Later(back, fault.Earlier(m.restarted(end), known.Add(m.window())))
 		from := back
 		if r.kind == fault.KindHandshake && !back.IsZero() {
 			from = back.Add(m.restartSettles()) // a handshake fails only when the first frames arrive, after the return
@@ -86,7 +87,7 @@ func (m *Machine) linksSettle(n *node) time.Time {
 // restoreReturn restores a return shortly before this leader's term. It restarts the time that the links have to recover, because the
 // clocks of the two leaders may differ. It ignores a committed time that differs from this leader's clock by more than linksClocks.
 func (m *Machine) restoreReturn(n *node, settle time.Time) {
-	if !settle.IsZero() && m.started.Sub(settle).Abs() <= linksClocks {
-		n.voice(fault.HalfDNP).started = m.clock.instant(m.started)
+	if !settle.IsZero() && m.started.Sub(settle).Abs() <= linksClocks+m.restartSettles()+m.cfg.HoldOff {
+		n.voice(fault.HalfHost).started = m.clock.instant(m.started)
 	}
 }

@@ -22,6 +22,7 @@ import (
 //	run D                        let time pass
 //	kill NODE[/HALF]             the half runs no longer; without a half, both
 //	boot NODE[/HALF]             it starts with a new boot epoch, everything in order, and sends a digest
+//	resume NODE[/HALF]           it restarts from its copy, in its old epoch, and sends a digest
 //	cont NODE[/HALF]             it goes on in its old epoch, as after SIGSTOP
 //	mute, unmute NODE[/HALF]     challenges do not reach it, or do again
 //	lose, find NODE[/HALF]       its reports do not arrive, or do again
@@ -359,8 +360,10 @@ func (s *scenario) actors(f []string) error {
 			a.alive = false
 		case "boot":
 			s.w.boot(a)
-		case "cont":
-			a.alive = true
+		case "resume", "cont":
+			if a.alive = true; f[0] == "resume" {
+				a.born = s.w.now
+			}
 			s.w.digest(a)
 		case "mute", "unmute":
 			a.mute = f[0] == "mute"

@@ -305,7 +305,7 @@ func (x *explainer) stopped() {
 				roughly(s.Until.Sub(x.now)))
 		} else if t := x.settlesUntil(n, x.now); !t.IsZero() {
 			x.say("%s is back from a stop: for %s more only changes to NORMAL are made", n.id, roughly(t.Sub(x.now)))
-		} else if t := x.allBack(n); link && x.now.Before(t) {
+		} else if t := x.allBack(n); link && x.now.Before(t) && !n.failure(fault.HalfDNP).on {
 			x.say("%s is returning: for %s more, its links are not blamed for a silence or a failed handshake", n.id, roughly(t.Sub(x.now)))
 		}
 	}

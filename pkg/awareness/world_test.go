@@ -65,9 +65,10 @@ type statement struct {
 // actor is one half in the world.
 type actor struct {
 	origin fault.Origin
-	alive  bool // runs: sends digests
-	mute   bool // hears no challenges
-	lost   bool // its reports do not arrive
+	alive  bool      // runs: sends digests
+	born   time.Time // when it restarted; zero: it has not
+	mute   bool      // hears no challenges
+	lost   bool      // its reports do not arrive
 	// drops reports for every datagram to or from the half whether it is lost; nil: none is. Reports are sent again
 	// until they arrive, as the outbox does.
 	drops      func() bool
@@ -162,7 +163,7 @@ func (w *world) actor(id fault.NodeID, h fault.Half) *actor {
 
 // boot restarts a half, with all components NORMAL.
 func (w *world) boot(a *actor) {
-	a.alive, a.epoch, a.seq = true, a.epoch+1, 0
+	a.alive, a.born, a.epoch, a.seq = true, w.now, a.epoch+1, 0
 	a.says = map[subject]statement{}
 	id := a.origin.Node
 	set := func(c fault.Component, k fault.Kind) {
@@ -206,6 +207,9 @@ func (w *world) report(a *actor, digest bool, subjects ...subject) {
 	a.seq++
 	d := fault.Delivery{Path: a.via, Report: fault.Report{ID: fault.ReportID{Origin: a.origin, Epoch: a.epoch, Seq: a.seq},
 		Digest: digest, Platform: w.platform}}
+	if !a.born.IsZero() {
+		d.Report.Uptime = max(1, w.now.Sub(a.born))
+	}
 	for _, s := range subjects {
 		st := a.says[s]
 		age := w.now.Sub(st.began)

@@ -943,8 +943,8 @@ type Node struct {
 	// The last answer of the node's management controller, as evidence: it never makes or changes the state. Absent: none is known, or in
 	// lists. Only the leader knows it.
 	Controller *ManagementController `protobuf:"bytes,40,opt,name=controller,proto3" json:"controller,omitempty"`
-	// In the store only, for a node that is back from a stop, a death or a restart. Until this time, a silence that began before the return
-	// blames none of the node's links. Absent: the usual rules apply to its links.
+	// In the store only, for a node that is back from a stop, a death or a restart. Until this time, neither a silence that began before the
+	// return nor a failed handshake blames the node's links. Absent: the usual rules apply to its links.
 	LinksSettle   *timestamppb.Timestamp `protobuf:"bytes,41,opt,name=links_settle,json=linksSettle,proto3" json:"links_settle,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -314,8 +314,8 @@ func (r *runner) harm(n *node, a []string) error {
 			case a[0] == "liar" && !n.liar:
 				n.liar = true
 				n.replay()
-			case a[0] == "honest":
-				n.liar = false
+			case a[0] == "honest" && n.liar:
+				n.liar, n.lied = false, n.w.now
 			}
 		})
 	}

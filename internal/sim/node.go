@@ -44,8 +44,9 @@ type node struct {
 	led     [grid.NumDirections]time.Time // since when
 
 	rank    int
-	liar    bool // its processes send false reports
-	future  bool // they have a later version
+	liar    bool      // its processes send false reports
+	lied    time.Time // when it last stopped that
+	future  bool      // they have a later version
 	replays [][]byte
 	flaps   [grid.NumDirections]int // counts what keeps a cable flapping
 

@@ -134,20 +134,21 @@ func (w *World) wronglyStopped(n *node, c awareness.Change) string {
 	return ""
 }
 
-// wronglyBlamed returns an error if a sound link between living nodes is called SICK or FAILED, even if a node has restarted within returnWatch;
-// "": there is none. A paused half excuses the verdict. So does a restart that supervisors cannot know of: the node's first reports are
-// still under way, or only its DNP half restarted.
+// wronglyBlamed returns an error if a sound link between living nodes is called SICK or FAILED, even if a node has restarted within
+// returnWatch; "": there is none. A paused half excuses the verdict. So does a restart that supervisors cannot know of: the node's first
+// reports are still under way, or only its DNP half restarted.
 func (w *World) wronglyBlamed(n *node, c awareness.Change) string {
 	d, link := c.Component.LinkDirection()
 	bad := c.To == fault.Failed || c.To == fault.Sick && c.Kind != fault.KindErrorRatio // frames of a former session count as errors
 	if !link || w.moves != nil || !bad || c.Cause != fault.CauseLink || !w.soundLink(n, d) {
 		return ""
 	}
-	paused := func(p *process) bool { return p.started.After(w.now.Add(-returnWatch)) && !p.started.Equal(p.born) }
+	since := w.now.Add(-returnWatch)
+	paused := func(p *process) bool { return p.started.After(since) && !p.started.Equal(p.born) }
 	for _, end := range [...]*node{n, n.neighbour(d)} {
 		host, dnp := &end.host, &end.dnp
 		unknown := w.now.Sub(host.born) < w.cfg.Periods.DigestPeriod || dnp.born.After(host.born.Add(returnAfter))
-		if end.liar || unknown || !host.up() || !dnp.up() || paused(host) || paused(dnp) {
+		if end.liar || end.lied.After(since) || unknown || !host.up() || !dnp.up() || paused(host) || paused(dnp) {
 			return ""
 		}
 	}

@@ -20,7 +20,7 @@ import (
 const (
 	sampleEvery = 5 * time.Second
 	// warmUp is the part of a process's life that its slopes leave out. A supervisor takes longer to fill its bounded buffers: the
-	// leader's 1,024 reports, 1,024 changes for watchers, 1,100 entries of raft's log, 1,000 events.
+	// leader's 1,024 reports, 1,024 changes for watchers, 1,100 entries of raft's log, 1,000 events. A new leader fills them anew.
 	warmUp, storeWarmUp = 2 * time.Minute, 15 * time.Minute
 	// slopeSpan is the least time for a slope in the record, and judgedSpan that for a violation.
 	slopeSpan, judgedSpan = 5 * time.Minute, time.Hour
@@ -37,6 +37,7 @@ type Resources struct {
 	done  chan struct{}
 	mu    sync.Mutex
 	procs map[cluster.Process]*usage
+	led   time.Duration // when the leader last changed, since began; 0: never
 }
 
 // usage is the samples of one process.
@@ -65,6 +66,14 @@ func WatchResources(list func() []cluster.Process) *Resources {
 		}
 	}()
 	return r
+}
+
+// LeaderChanged says that another supervisor leads. The slopes of supervisors leave out all samples before that, because a leader needs
+// more memory than the others.
+func (r *Resources) LeaderChanged() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.led = time.Since(r.began)
 }
 
 // Close ends the sampling and keeps the samples.
@@ -223,11 +232,11 @@ type Part struct {
 // slopes are the slopes of one process, in MB or a number per hour.
 type slopes struct{ memory, anonymous, files, mapped, descriptors, threads float64 }
 
-// grows returns the slopes after the warm-up, and the time that they cover.
-func (u *usage) grows() (s slopes, over time.Duration) {
-	slope := func(samples []Sample) float64 { return Slope(u.warm(samples)) }
+// grows returns the slopes after the warm-up, and the time that they cover. led is when the leader last changed.
+func (u *usage) grows(led time.Duration) (s slopes, over time.Duration) {
+	slope := func(samples []Sample) float64 { return Slope(u.warm(samples, led)) }
 	return slopes{slope(u.resident), slope(u.anonymous), slope(u.files), slope(u.mapped), slope(u.descriptors), slope(u.tasks)},
-		spanOf(u.warm(u.resident))
+		spanOf(u.warm(u.resident, led))
 }
 
 // Usages returns the consumption by role, and a violation for every process that was sampled for an hour and grew.
@@ -247,7 +256,7 @@ func (r *Resources) Usages() (out []Usage, bad []string) {
 			&role.Parts.Anonymous.Most: u.anonymous, &role.Parts.Files.Most: u.files, &role.Parts.Mapped.Most: u.mapped} {
 			*to = max(*to, most(samples))
 		}
-		s, span := u.grows()
+		s, span := u.grows(r.led)
 		if span < slopeSpan {
 			continue
 		}
@@ -310,15 +319,15 @@ func most(s []Sample) float64 {
 }
 
 // warm leaves out the samples of the warm-up.
-func (u *usage) warm(s []Sample) []Sample {
+func (u *usage) warm(s []Sample, led time.Duration) []Sample {
 	if len(s) == 0 {
 		return nil
 	}
-	warmUp := warmUp
+	from := s[0].At + warmUp
 	if u.role == supervisorRole {
-		warmUp = storeWarmUp
+		from = max(s[0].At, led) + storeWarmUp
 	}
-	i := slices.IndexFunc(s, func(v Sample) bool { return v.At >= s[0].At+warmUp })
+	i := slices.IndexFunc(s, func(v Sample) bool { return v.At >= from })
 	if i < 0 {
 		return nil
 	}

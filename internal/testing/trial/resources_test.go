@@ -65,6 +65,27 @@ func TestGrowingProcessIsFound(t *testing.T) {
 	}
 }
 
+// TestChangeOfLeaderIsNoGrowth: a supervisor that becomes the leader needs more memory. Its slope begins again.
+func TestChangeOfLeaderIsNoGrowth(t *testing.T) {
+	var steps []Sample
+	for i := range 180 {
+		value := 50.0
+		if i > 60 {
+			value = 58
+		}
+		steps = append(steps, Sample{time.Duration(i) * time.Minute, value})
+	}
+	u := &usage{role: supervisorRole, resident: steps, anonymous: steps}
+	r := &Resources{procs: map[cluster.Process]*usage{{PID: 1, Started: 1}: u}}
+	if _, bad := r.Usages(); len(bad) != 1 {
+		t.Errorf("violations %q: want one, because no change of the leader explains the growth", bad)
+	}
+	r.led = time.Hour
+	if all, bad := r.Usages(); len(bad) != 0 || all[0].Longest != 104*time.Minute {
+		t.Errorf("violations %q, a slope over %s: want none over 1h44m", bad, all[0].Longest)
+	}
+}
+
 func TestProcessIsSampled(t *testing.T) {
 	s, err := readStatus(os.Getpid())
 	if err != nil || s.resident < 1 || s.anonymous < 1 || s.files < 1 || s.tasks < 1 {

@@ -72,6 +72,7 @@ type runner struct {
 	ledger   *Ledger
 	record   *Record
 
+	resources *Resources
 	racks     Racks
 	incidents *incidentSet
 
@@ -127,7 +128,7 @@ func Run(ctx context.Context, o Options) (rec *Record, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, r.operator.Close()) }()
-	resources := WatchResources(r.lab.Cluster.Processes)
+	r.resources = WatchResources(r.lab.Cluster.Processes)
 	watching, stop := context.WithCancel(ctx)
 	watched := make(chan error, 2)
 	go func() { watched <- r.watch(watching) }()
@@ -139,8 +140,8 @@ func Run(ctx context.Context, o Options) (rec *Record, err error) {
 			r.violate("watch: " + werr.Error())
 		}
 	}
-	resources.Close()
-	usages, bad := resources.Usages()
+	r.resources.Close()
+	usages, bad := r.resources.Usages()
 	r.violate(bad...)
 	r.finish(usages)
 	return r.record, err
@@ -369,6 +370,7 @@ func (r *runner) left(ctx context.Context) ([]string, error) {
 	if leader := list.GetCluster().GetLeader(); leader != r.leader && leader != "" && !list.GetCluster().GetStale() {
 		r.leader = leader
 		r.record.Leaders++
+		r.resources.LeaderChanged()
 	}
 	if list.GetCluster().GetStale() {
 		out = append(out, "no leader")

@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
@@ -86,6 +87,40 @@ func (w *World) wronglyLifted(n *node, c awareness.Change) string {
 		return ""
 	}
 	return "the verdict is lifted, and nothing there has lived since"
+}
+
+// linkWatch is how long the cables of a link must have been sound, and the halves of its ends not paused, for a blame of the link to be
+// wrong.
+const linkWatch = 30 * time.Second
+
+// wronglyBlamed returns an error if a sound link between living nodes is called SICK or FAILED, even if a node has restarted within
+// linkWatch; "": there is none. A paused half excuses the verdict. So does a restart that supervisors cannot know of: the node's first
+// reports are still under way, or only its DNP half restarted.
+func (w *World) wronglyBlamed(n *node, c awareness.Change) string {
+	d, link := c.Component.LinkDirection()
+	bad := c.To == fault.Failed || c.To == fault.Sick && c.Kind != fault.KindErrorRatio // frames of a former session count as errors
+	if !link || w.moves != nil || !bad || c.Cause != fault.CauseLink {
+		return ""
+	}
+	peer, since := n.neighbour(d), w.now.Add(-linkWatch)
+	if !soundSince(n, peer, d, since) {
+		return ""
+	}
+	paused := func(p *process) bool { return p.started.After(since) && !p.started.Equal(p.born) }
+	for _, end := range [...]*node{n, peer} {
+		host, dnp := &end.host, &end.dnp
+		unknown := w.now.Sub(host.born) < w.cfg.Periods.DigestPeriod || dnp.born.After(host.born.Add(returnAfter))
+		if end.liar || end.lied.After(since) || unknown || !host.up() || !dnp.up() || paused(host) || paused(dnp) {
+			return ""
+		}
+	}
+	return "a sound link between living nodes is blamed"
+}
+
+// soundSince reports whether the cables of the link from n in direction d to p, one for each way, have lost no frame since a time.
+func soundSince(n, p *node, d grid.Direction, since time.Time) bool {
+	there, back := &n.links[d.Index()], &p.links[d.Opposite().Index()]
+	return there.sound() && back.sound() && !there.bad.After(since) && !back.bad.After(since)
 }
 
 // checkCommit compares a transaction that the store accepts with the store's content.

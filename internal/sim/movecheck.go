@@ -165,16 +165,10 @@ func (w *World) wronglyMoved(t *term, n *node, c awareness.Change) string {
 	lives := func(n *node) bool {
 		return n.dnp.up() && !n.liar && (!n.dnp.started.After(led) || n.dnp.started.Equal(n.place.first))
 	}
-	if lives(n) && lives(p) && w.soundSince(n, d, led) && w.soundSince(p, d.Opposite(), led) {
+	if lives(n) && lives(p) && soundSince(n, p, d, led) {
 		return fmt.Sprintf("it leads to %s since %s, both live, and the cable is sound", p.id(), w.now.Sub(moved))
 	}
 	return ""
-}
-
-// soundSince reports whether a cable has lost no frame since a time.
-func (w *World) soundSince(n *node, d grid.Direction, since time.Time) bool {
-	c := &n.links[d.Index()]
-	return c.sound() && !c.bad.After(since)
 }
 
 // moves drops the history of the links of a node that lead elsewhere.

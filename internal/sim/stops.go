@@ -8,7 +8,6 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
-	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 // stopLimit is the supervisors' limit in stories of stops. It is longer than any story.
@@ -18,8 +17,6 @@ const stopLimit = 10 * time.Minute
 const (
 	agentStart  = time.Second
 	returnAfter = 2 * time.Second
-	// returnWatch is the time after a return in which nothing else explains a blame of its links.
-	returnWatch = 30 * time.Second
 )
 
 // stop is an orderly stop of a node's agent, from the announcement until the next start.
@@ -125,40 +122,14 @@ func (w *World) wronglyStopped(n *node, c awareness.Change) string {
 		return ""
 	}
 	if d, link := c.Component.LinkDirection(); link {
-		if c.Cause == fault.CauseLink && (n.excused() || n.neighbour(d).excused()) && w.soundLink(n, d) {
+		peer := n.neighbour(d)
+		if c.Cause == fault.CauseLink && (n.excused() || peer.excused()) && soundSince(n, peer, d, w.now.Add(-linkWatch)) {
 			return "a link to a stopped node is called " + c.To.String()
 		}
 	} else if n.excused() {
 		return fmt.Sprintf("a node that stopped, as it announced, is called %s", c.To)
 	}
 	return ""
-}
-
-// wronglyBlamed returns an error if a sound link between living nodes is called SICK or FAILED, even if a node has restarted within
-// returnWatch; "": there is none. A paused half excuses the verdict. So does a restart that supervisors cannot know of: the node's first
-// reports are still under way, or only its DNP half restarted.
-func (w *World) wronglyBlamed(n *node, c awareness.Change) string {
-	d, link := c.Component.LinkDirection()
-	bad := c.To == fault.Failed || c.To == fault.Sick && c.Kind != fault.KindErrorRatio // frames of a former session count as errors
-	if !link || w.moves != nil || !bad || c.Cause != fault.CauseLink || !w.soundLink(n, d) {
-		return ""
-	}
-	since := w.now.Add(-returnWatch)
-	paused := func(p *process) bool { return p.started.After(since) && !p.started.Equal(p.born) }
-	for _, end := range [...]*node{n, n.neighbour(d)} {
-		host, dnp := &end.host, &end.dnp
-		unknown := w.now.Sub(host.born) < w.cfg.Periods.DigestPeriod || dnp.born.After(host.born.Add(returnAfter))
-		if end.liar || end.lied.After(since) || unknown || !host.up() || !dnp.up() || paused(host) || paused(dnp) {
-			return ""
-		}
-	}
-	return "a sound link between living nodes is blamed"
-}
-
-// soundLink reports whether the cables of a link, both ways, have lost no frame within returnWatch.
-func (w *World) soundLink(n *node, d grid.Direction) bool {
-	since := w.now.Add(-returnWatch)
-	return w.soundSince(n, d, since) && w.soundSince(n.neighbour(d), d.Opposite(), since)
 }
 
 // watchStops notes the stops that the committed map has.

@@ -14,8 +14,8 @@ import (
 //	dead or stopped ──starts, speaks──► back ──2 digest periods + Config.HoldOff──► links recovered
 //
 // A node could claim repeated restarts to hide a broken link. So a restart excuses a report for a limited time: as if it had happened a
-// digest bound (Machine.window) after the report, or after the end of a stop or verdict, at the latest. A node that was away for longer got
-// a verdict, and the end of that verdict excuses the report instead. A report that nothing excuses counts, whatever the other end says.
+// digest bound (Machine.window) after the report, or after the end of a stop or verdict, at the latest. The end
+// of a verdict excuses the report of a node that was away for longer. If both ends report the link FAILED, both reports must be excused.
 
 // linksClocks is the largest difference between the clocks of two leaders at which the new leader still recognises a recent return.
 const linksClocks = 10 * time.Minute
@@ -86,6 +86,7 @@ func (m *Machine) linksSettle(n *node) time.Time {
 
 // restoreReturn restores a return shortly before this leader's term. It restarts the time that the links have to recover, because the
 // clocks of the two leaders may differ. It ignores a committed time that differs from this leader's clock by more than linksClocks.
+// From then on it is as if the host half had just restarted.
 func (m *Machine) restoreReturn(n *node, settle time.Time) {
 	if !settle.IsZero() && m.started.Sub(settle).Abs() <= linksClocks+m.restartSettles()+m.cfg.HoldOff {
 		n.voice(fault.HalfHost).started = m.clock.instant(m.started)

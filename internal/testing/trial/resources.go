@@ -20,7 +20,7 @@ import (
 const (
 	sampleEvery = 5 * time.Second
 	// warmUp is the part of a process's life that its slopes leave out. A supervisor takes longer to fill its bounded buffers: the
-	// leader's 1,024 reports, 1,024 changes for watchers, 1,100 entries of raft's log, 1,000 events. A new leader fills them anew.
+	// leader's 1,024 reports, 1,024 changes for watchers, 1,100 entries of raft's log, 1,000 events. A new leader fills them again.
 	warmUp, storeWarmUp = 2 * time.Minute, 15 * time.Minute
 	// slopeSpan is the least time for a slope in the record, and judgedSpan that for a violation.
 	slopeSpan, judgedSpan = 5 * time.Minute, time.Hour

@@ -29,9 +29,9 @@ type asked struct {
 	stale         *rate.Limiter
 }
 
-// fresh reports whether a challenge, signed by a supervisor, may be answered to the address it came from. A
-// challenge is not fresh if it is from an earlier term, more than challengeLife older than the newest one of its term, or repeated more
-// than answersMost times. A challenge without a term is fresh until one with a term has arrived.
+// fresh reports whether a challenge, signed by a supervisor, may be answered to the address it came from. A challenge
+// is not fresh if it is from an earlier term, more than challengeLife older than the newest one of its term, or repeated more than
+// answersMost times. A challenge without a term is fresh until one with a term has arrived.
 func (a *asked) fresh(c *lofamov1.Challenge) bool {
 	term, issued := c.GetTerm(), c.GetIssuedNs()
 	switch {

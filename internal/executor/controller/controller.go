@@ -132,5 +132,6 @@ func Clean(s string) string {
 	s = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(s, "?"), func(r rune) bool {
 		return unicode.IsControl(r) || unicode.IsSpace(r) || unicode.Is(unicode.Cf, r)
 	}), " ")
-	return strings.ToValidUTF8(s[:min(len(s), MaxText)], "") // drops a character that the cut has split
+	s = strings.ToValidUTF8(s[:min(len(s), MaxText)], "") // drops a character that the cut has split
+	return strings.TrimSuffix(s, " ")
 }

@@ -98,7 +98,7 @@ const linkWatch = 30 * time.Second
 // reports are still under way, or only its DNP half restarted.
 func (w *World) wronglyBlamed(n *node, c awareness.Change) string {
 	d, link := c.Component.LinkDirection()
-	bad := c.To == fault.Failed || c.To == fault.Sick && c.Kind != fault.KindErrorRatio // frames of a former session count as errors
+	bad := c.To == fault.Failed || c.To == fault.Sick
 	if !link || w.moves != nil || !bad || c.Cause != fault.CauseLink {
 		return ""
 	}

@@ -28,7 +28,12 @@ type cable struct {
 	session uint32    // that the receiving end has keys for
 	before  uint32    // the one before it
 	bad     time.Time // when the cable was last cut, lossy or corrupting
+
+	arrivals [maxOvertaking + 1]time.Time // of the last frames, the oldest first
 }
+
+// maxOvertaking is how many later frames may arrive before a frame. After one more, a link counts the frame as lost (torus.Link).
+const maxOvertaking = 2
 
 // sound reports whether all frames pass undamaged.
 func (c *cable) sound() bool { return !c.cut && c.corrupt == 0 && c.lose == 0 }

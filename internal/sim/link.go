@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -36,7 +37,7 @@ func (n *node) sendFrame(f dnpcore.Outgoing) {
 	if !n.meets(f.Dir) {
 		return
 	}
-	peer.dnp.deliver(n.w.between(linkDelayMin, linkDelayMax), func() {
+	peer.dnp.deliver(c.delay(n.w), func() {
 		switch {
 		case peer.place != nil && peer.ends[dir.Index()] != n:
 		case damaged:
@@ -47,6 +48,14 @@ func (n *node) sendFrame(f dnpcore.Outgoing) {
 			peer.stepDNP(&dnpcore.Frame{Dir: dir, Frame: frame})
 		}
 	})
+}
+
+// delay returns how long a frame takes that is sent now.
+func (c *cable) delay(w *World) time.Duration {
+	at := fault.Later(w.now.Add(w.between(linkDelayMin, linkDelayMax)), c.arrivals[0])
+	copy(c.arrivals[:], c.arrivals[1:])
+	c.arrivals[maxOvertaking] = at
+	return at.Sub(w.now)
 }
 
 // redial is the handshake: it needs both ends alive and both directions of the cable, and gives

@@ -23,13 +23,14 @@ const (
 	// restartShare is the growth rate of a used budget: it regains 1/restartShare of the elapsed time.
 	restartShare = 20
 	// restartClocks is the largest difference between the clocks of two leaders at which the new leader still recognises an announced
-	// restart. The map can hold the mark of a restart that was over long ago.
+	// restart. The map can hold the mark of a restart whose end the node never reported.
 	restartClocks = time.Minute
 )
 
 // restarts holds the notices of a node. Few nodes have any.
 type restarts struct {
 	until  [2]time.Time // end of the notice, of the host half and of the DNP half
+	back   [2]bool      // the node has reported the end of the restart; until is when it settles
 	newest [2]stamp     // of the newest notice by each half
 	last   time.Time    // arrival of the newest notice
 	budget time.Duration
@@ -85,7 +86,7 @@ func (p *restarts) announce(h fault.Half, end, now time.Time) {
 		end = from.Add(p.budget)
 	}
 	p.budget -= max(0, end.Sub(from))
-	p.until[h-1] = fault.Later(p.until[h-1], end)
+	p.until[h-1], p.back[h-1] = fault.Later(p.until[h-1], end), false
 }
 
 // over ends a restart of a half at the given time, unless it ends before. Unused time returns to the budget.
@@ -94,17 +95,29 @@ func (p *restarts) over(h fault.Half, at time.Time) {
 	if at.Before(p.until[h-1]) {
 		p.until[h-1] = at
 	}
+	p.back[h-1] = true
 	p.budget = min(restartBudget, p.budget+before.Sub(fault.Later(p.until[0], p.until[1])))
 }
 
-// announced returns the restart that a node has announced and not ended: of two halves, the one that ends last.
-func (m *Machine) announced(n *node, now time.Time) (r Restart) {
+// announced returns the restart that a node has announced and that has not settled: of two halves, the one that ends last.
+func (m *Machine) announced(n *node, now time.Time) Restart {
+	return m.lastRestart(n, now, func(fault.Half) bool { return true })
+}
+
+// awaited is announced without a restart from which the half is back. The map shows it: a later leader must not give a restart that is
+// over more time.
+func (m *Machine) awaited(n *node, now time.Time) Restart {
+	return m.lastRestart(n, now, func(h fault.Half) bool { return !m.restarts[n].back[h-1] })
+}
+
+// lastRestart returns the announced restart of a half of the given kind that ends last.
+func (m *Machine) lastRestart(n *node, now time.Time, counts func(fault.Half) bool) (r Restart) {
 	p := m.restarts[n]
 	if p == nil || n.revoked || n.dead.on || n.inferred {
 		return Restart{}
 	}
 	for _, h := range halves {
-		if now.Before(p.until[h-1]) && p.until[h-1].After(r.Until) {
+		if now.Before(p.until[h-1]) && p.until[h-1].After(r.Until) && counts(h) {
 			r = Restart{h, p.until[h-1]}
 		}
 	}

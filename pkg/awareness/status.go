@@ -86,7 +86,7 @@ func (m *Machine) status(n *node, terse bool) NodeStatus {
 		Since: m.clock.time(self.since), Life: n.heard(0), HalfLife: [2]time.Time{n.voices[0].heard,
 			n.voices[1].heard}, RegistersAt: m.clock.time(n.registersAt),
 		HostEpoch: n.voices[0].epoch, DNPEpoch: n.voices[1].epoch,
-		Platform: n.platform(), Restart: m.announced(n, m.now), Stop: m.isStopped(n), LinksSettle: m.linksSettle(n),
+		Platform: n.platform(), Restart: m.awaited(n, m.now), Stop: m.isStopped(n), LinksSettle: m.linksSettle(n),
 		Wiring: m.wiring(n),
 	}
 	if n.speaker != 0 {

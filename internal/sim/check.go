@@ -25,6 +25,9 @@ func (w *World) wrong(t *term, c awareness.Change) string {
 	if why := w.wronglyStopped(n, c); why != "" {
 		return why
 	}
+	if why := w.wronglyRestarted(n, c); why != "" {
+		return why
+	}
 	if why := w.wronglyBlamed(n, c); why != "" {
 		return why
 	}
@@ -95,7 +98,7 @@ const linkWatch = 30 * time.Second
 
 // wronglyBlamed returns an error if a sound link between living nodes is called SICK or FAILED, even if a node has restarted within
 // linkWatch; "": there is none. A paused half excuses the verdict. So does a restart that supervisors cannot know of: the node's first
-// reports are still under way, or only its DNP half restarted.
+// reports are still under way, or only its DNP half restarted, unannounced.
 func (w *World) wronglyBlamed(n *node, c awareness.Change) string {
 	d, link := c.Component.LinkDirection()
 	bad := c.To == fault.Failed || c.To == fault.Sick
@@ -109,7 +112,7 @@ func (w *World) wronglyBlamed(n *node, c awareness.Change) string {
 	paused := func(p *process) bool { return p.started.After(since) && !p.started.Equal(p.born) }
 	for _, end := range [...]*node{n, peer} {
 		host, dnp := &end.host, &end.dnp
-		unknown := w.now.Sub(host.born) < w.cfg.Periods.DigestPeriod || dnp.born.After(host.born.Add(returnAfter))
+		unknown := w.now.Sub(host.born) < w.cfg.Periods.DigestPeriod || end.alone.After(since)
 		if end.liar || end.lied.After(since) || unknown || !host.up() || !dnp.up() || paused(host) || paused(dnp) {
 			return ""
 		}

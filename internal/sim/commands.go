@@ -271,6 +271,16 @@ func (r *runner) harm(n *node, a []string) error {
 	case "start-agent":
 		n.startAgent()
 		return nil
+	case "restart-half":
+		h, err := fault.ParseHalf(at(a, 2))
+		if err != nil {
+			return err
+		}
+		d, err := time.ParseDuration(at(a, 3))
+		if err == nil {
+			n.restartHalf(h, d)
+		}
+		return err
 	case "recover":
 		d, err := time.ParseDuration(at(a, 2))
 		if err == nil {
@@ -335,6 +345,9 @@ func (r *runner) sensor(n *node, a []string) error {
 		return fmt.Errorf("no sensor measures %s", c)
 	}
 	n.sensors[c] = reading{s, 20}
+	if s == fault.Failed {
+		r.oweSensor(n, c)
+	}
 	return nil
 }
 

@@ -332,21 +332,24 @@ func (m *computer) stopAgent() {
 	}
 	m.announce = end
 	life := m.daemon.life
-	m.n.announceStop(m.daemon.deliver, func() bool { return m.daemon.life == life && m.announce != nil }, end)
+	m.n.announce(stopNotice, m.daemon.deliver, func() bool { return m.daemon.life == life && m.announce != nil }, end)
 }
 
-// announceStop has the host half announce a stop. It calls end when the supervisors have committed the announcement, or after
+// stopNotice announces a stop of the agent.
+var stopNotice = hostcore.Stop{Notice: fault.StopDaemon}
+
+// announce has the host half announce a stop or a restart. It calls end when the supervisors have committed the announcement, or after
 // announceWithin. The daemon asks at intervals, by after, and no more once still is false.
-func (n *node) announceStop(after func(time.Duration, func()), still func() bool, end func(committed bool)) {
-	n.announcedStop = false
-	n.host.deliver(0, func() { n.stepHost(hostcore.Stop{Notice: fault.StopDaemon}) })
+func (n *node) announce(notice hostcore.Event, after func(time.Duration, func()), still func() bool, end func(committed bool)) {
+	n.noticed = false
+	n.host.deliver(0, func() { n.stepHost(notice) })
 	until := n.w.now.Add(announceWithin)
 	var wait func()
 	wait = func() {
 		switch {
 		case !still():
-		case n.announcedStop || !n.w.now.Before(until):
-			end(n.announcedStop)
+		case n.noticed || !n.w.now.Before(until):
+			end(n.noticed)
 		default:
 			after(askEvery, wait)
 		}

@@ -61,7 +61,7 @@ func (n *node) recover(within time.Duration) {
 		}
 	}
 	n.w.after(within, func() {
-		if !n.dnp.running {
+		if !n.dnp.running && n.stop == nil {
 			n.recovers = true
 			n.start(fault.HalfDNP)
 		}
@@ -73,7 +73,7 @@ func (n *node) recover(within time.Duration) {
 func (n *node) recoverHost(after time.Duration) {
 	n.host.kill()
 	n.w.after(after, func() {
-		if !n.host.running {
+		if !n.host.running && n.stop == nil {
 			n.recovers, n.proves = true, true
 			n.start(fault.HalfHost)
 			n.proves = false

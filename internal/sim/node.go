@@ -31,12 +31,17 @@ type node struct {
 	dnpCore  *dnpcore.Machine
 	copy     backup // of the DNP half
 
-	recovers      bool                       // the next start is from the copy
-	stop          *stop                      // nil: none, or the agent was started again
-	away          time.Time                  // when the committed map last showed a stop of the node
-	announcedStop bool                       // the supervisors have committed the newest notice
-	proves        bool                       // the daemon restarted the host half, which has yet to report that
-	announced     [grid.NumDirections]uint64 // frames that the recovery daemon has sent since the DNP half died
+	recovers  bool                       // the next start is from the copy
+	proves    bool                       // the daemon restarted the host half, which has yet to report that
+	announced [grid.NumDirections]uint64 // frames that the recovery daemon has sent since the DNP half died
+
+	stop    *stop     // nil: none, or the agent was started again
+	back    time.Time // when the agent was last started after a stop
+	restart *restart  // planned; nil: none is under way
+	planned *restart  // the newest, also when it is over; nil: none
+	noticed bool      // the supervisors have committed the newest notice
+	away    time.Time // when the committed map last showed a stop of the node, or a restart was under way
+	alone   time.Time // when the DNP half last started without the supervisors' knowledge: see startsAlone
 
 	machine *computer                     // nil: the world has no hardware watchdogs
 	place   *place                        // nil: the world has no moves
@@ -125,6 +130,9 @@ func (n *node) start(h fault.Half) {
 	if p.running || !n.mayStart(h) || n.machine != nil && !n.machine.on {
 		return
 	}
+	if h == fault.HalfDNP && n.startsAlone() {
+		n.alone = n.w.now
+	}
 	goesOn := n.goesOn(h)
 	n.beginLife()
 	var host hostcore.Numbers
@@ -182,7 +190,7 @@ func (n *node) start(h fault.Half) {
 func (n *node) stepHost(ev hostcore.Event) {
 	out := n.hostCore.Step(n.host.clock(), ev)
 	n.carryOut(fault.HalfHost, out.SenderEffects)
-	n.announcedStop = n.announcedStop || out.Announced
+	n.noticed = n.noticed || out.Announced
 	if out.WriteHost {
 		n.page.stores[0]++
 		n.page.host = out.Host
@@ -223,10 +231,13 @@ func (n *node) look(taken bool, s watchdog.Sample) hostcore.Registers {
 	return r
 }
 
+// hostSensors are the parts that the host half's sensors measure.
+var hostSensors = []fault.Component{fault.ComponentServiceNetwork, fault.ComponentMemory, fault.ComponentPeripheral0,
+	fault.ComponentPeripheral1}
+
 func (n *node) readHostSensors() {
 	var rs []hostcore.Reading
-	for _, c := range []fault.Component{fault.ComponentServiceNetwork, fault.ComponentMemory, fault.ComponentPeripheral0,
-		fault.ComponentPeripheral1} {
+	for _, c := range hostSensors {
 		rs = append(rs, hostcore.Reading{Component: c, State: n.sensors[c].state})
 	}
 	n.stepHost(hostcore.Readings{Readings: rs})

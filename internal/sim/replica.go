@@ -210,6 +210,7 @@ func (r *replica) lead(rev uint64) {
 	}
 	r.term = t
 	r.w.leaderBegins()
+	r.w.forgetRestarts(r)
 	clear(r.said)
 	if r.answers != nil {
 		r.apply()

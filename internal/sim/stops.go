@@ -26,17 +26,20 @@ type stop struct {
 	excused bool
 }
 
-// NewStopPlan makes a story of announced stops beside other faults. No node lies in it.
+// NewStopPlan makes a story of announced stops and restarts beside other faults. No node lies in it.
 func NewStopPlan(seed uint64) Plan {
 	rnd := rand.New(rand.NewPCG(seed, 11))
 	g := author{rnd: rand.New(rand.NewPCG(seed, 12)), theme: theme(rnd.IntN(int(numThemes))), times: 1, honest: true}
 	p := g.plan(seed, g.shape(shapes))
 	p.Stops, p.Acts = true, nil
 	for n := 10 + rnd.IntN(15); len(p.Acts) < n; {
-		if rnd.IntN(3) > 0 {
-			p.Acts = append(p.Acts, g.ofStop()...)
-		} else {
+		switch rnd.IntN(6) {
+		case 0, 1:
 			p.Acts = append(p.Acts, g.act()...)
+		case 2:
+			p.Acts = append(p.Acts, g.ofRestart()...)
+		default:
+			p.Acts = append(p.Acts, g.ofStop()...)
 		}
 		p.Acts = append(p.Acts, g.pause())
 	}
@@ -79,7 +82,7 @@ func (n *node) stopAgent() {
 	}
 	s := &stop{}
 	n.stop = s
-	n.announceStop(n.w.after, func() bool { return n.stop == s }, func(committed bool) {
+	n.announce(stopNotice, n.w.after, func() bool { return n.stop == s }, func(committed bool) {
 		s.excused = committed && n.w.store.picture(n.id()).state[fault.ComponentNode] != fault.Failed
 		for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
 			lived := n.process(h).up()
@@ -95,7 +98,7 @@ func (n *node) startAgent() {
 	if n.stop == nil {
 		return
 	}
-	n.stop = nil
+	n.stop, n.back = nil, n.w.now
 	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
 		n.w.after(n.w.between(0, agentStart), func() {
 			if n.stop == nil {
@@ -132,20 +135,20 @@ func (w *World) wronglyStopped(n *node, c awareness.Change) string {
 	return ""
 }
 
-// watchStops notes the stops that the committed map has.
+// watchStops notes the stops that the committed map has, and the planned restarts that are under way.
 func (w *World) watchStops() {
 	if w.cfg.StopLimit == 0 {
 		return
 	}
 	for _, n := range w.nodes {
-		if w.store.docs[n.id()].GetStopped() != nil {
-			n.away = w.now
+		if w.store.docs[n.id()].GetStopped() != nil || n.restart != nil {
+			n.away = fault.Later(n.away, w.now)
 		}
 	}
 }
 
-// stopHolds reports whether a stop still delays the verdict on a half that died during the stop: while the committed map shows the stop,
-// and for two digest periods after that.
+// stopHolds reports whether a stop or a restart still delays the verdict on a half that died meanwhile: while the committed map shows the
+// stop or the restart is under way, and for two digest periods after that.
 func (w *World) stopHolds(n *node) bool {
 	return !n.away.IsZero() && w.now.Sub(n.away) <= 2*w.cfg.Periods.DigestPeriod
 }

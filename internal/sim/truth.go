@@ -204,6 +204,26 @@ func (w *World) oweLink(n *node, d grid.Direction, alone bool) {
 	}, alone)
 }
 
+// oweSensor adds a debt for a part of a node that its host half can find FAILED.
+func (w *World) oweSensor(n *node, c fault.Component) {
+	if !slices.Contains(hostSensors, c) || n.place != nil {
+		return
+	}
+	w.owe(&debt{
+		what: fmt.Sprintf("the fault of %s %s", n.id(), c), node: n,
+		lasts: func() bool { return n.sensors[c].state == fault.Failed },
+		known: func(p picture) bool {
+			return p.state[c] == fault.Failed || p.state[fault.ComponentNode] == fault.Failed
+		},
+		bound: func() time.Duration {
+			if w.stopHolds(n) || !n.host.ready() || !w.truth.hostWay[n.rank] {
+				return 0
+			}
+			return w.cfg.Periods.SensorPeriod + w.cfg.Periods.HalfBound() + 2*w.cfg.Periods.LinkHoldOff // it may have flapped
+		},
+	}, false)
+}
+
 // watch checks at intervals that broken parts are reported in time, and that any part called NORMAL can have reported
 // so.
 func (w *World) watch() {
@@ -279,7 +299,7 @@ func (w *World) watchMute(l *replica) {
 			w.truth.mute[i] = w.now
 		}
 		silent := w.now.Sub(w.truth.mute[i])
-		if limit := 2*w.window() + w.escalation(); silent > limit && !w.store.holdsBack() &&
+		if limit := 2*w.window() + w.escalation(); silent > limit && !w.store.holdsBack() && !w.stopHolds(n) &&
 			w.store.picture(n.id()).state[fault.ComponentNode] == fault.Normal {
 			w.violate("%s is called NORMAL, and nothing of it can have been heard for %s", n.id(), silent)
 		}

@@ -22,9 +22,6 @@ const (
 	restartBudget = time.Minute
 	// restartShare is the growth rate of a used budget: it regains 1/restartShare of the elapsed time.
 	restartShare = 20
-	// restartClocks is the largest difference between the clocks of two leaders at which the new leader still recognises an announced
-	// restart. The map can hold the mark of a restart whose end the node never reported.
-	restartClocks = time.Minute
 )
 
 // restarts holds the notices of a node. Few nodes have any.
@@ -35,6 +32,7 @@ type restarts struct {
 	last   time.Time    // arrival of the newest notice
 	budget time.Duration
 	asOf   time.Time // time for which budget is valid
+	relink time.Time // when the last restart of the DNP half was over, if the budget allows its links more time
 }
 
 // Restart is an announced restart of a half, as the map shows it. Zero: none.
@@ -65,7 +63,11 @@ func (m *Machine) notice(n *node, d fault.Delivery, now time.Time) {
 	if r.Within > 0 {
 		p.announce(r.Half, made(d, now).Add(min(r.Within, fault.MaxRestart)), now)
 	} else {
+		restarted := now.Before(p.until[r.Half-1])
 		p.over(r.Half, now.Add(m.restartSettles()))
+		if restarted && r.Half == fault.HalfDNP {
+			p.relinks(now, m.restartSettles()+m.cfg.HoldOff)
+		}
 	}
 	m.rememberRestarts(n, p)
 	m.touchAround(n)
@@ -97,6 +99,13 @@ func (p *restarts) over(h fault.Half, at time.Time) {
 	}
 	p.back[h-1] = true
 	p.budget = min(restartBudget, p.budget+before.Sub(fault.Later(p.until[0], p.until[1])))
+}
+
+// relinks notes that the links of a restarted DNP half now recover, if the budget has the time that they may take.
+func (p *restarts) relinks(now time.Time, takes time.Duration) {
+	if p.budget >= takes {
+		p.budget, p.relink = p.budget-takes, now
+	}
 }
 
 // announced returns the restart that a node has announced and that has not settled: of two halves, the one that ends last.
@@ -170,9 +179,10 @@ func (m *Machine) keepsState(n *node, c fault.Component, f finding, now time.Tim
 }
 
 // restoreRestart restores a restart that an earlier leader committed. It allows the restart another fault.MaxRestart, because the clocks of
-// the two leaders may differ.
+// the two leaders may differ. If they seem to differ by more than leaderClocks, the mark is of an old restart whose end the node never
+// reported.
 func (m *Machine) restoreRestart(n *node, r Restart) {
-	if !r.Half.Valid() || m.started.Sub(r.Until).Abs() > restartClocks {
+	if !r.Half.Valid() || m.started.Sub(r.Until).Abs() > leaderClocks {
 		return
 	}
 	p := &restarts{budget: restartBudget, asOf: m.started}

@@ -6,25 +6,30 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// A node is back when its stop ends, when a verdict on its DNP half ends, or when one of its halves restarts. (If only the DNP half
-// restarts, the leader does not see it, because that half does not report while its host half works.) Its links recover later: each end
-// calls a link good only after the hold-off, and until then its frames say that it does not hear the other end. Until the links have
-// recovered, neither such a frame nor a silence that began before the return blames a link:
+// A node is back when its stop ends, when a verdict on its DNP half or an announced restart of that half ends, or when one of its halves
+// restarts. (If only the DNP half restarts, unannounced, the leader does not see it, because that half does not report while its host half
+// works.) Its links recover later: each end calls a link good only after the hold-off, and until then its frames say that it does not hear
+// the other end. Until the links have recovered, neither such a frame nor a silence that began before the return blames a link:
 //
 //	dead or stopped ──starts, speaks──► back ──2 digest periods + Config.HoldOff──► links recovered
 //
 // A node could claim repeated restarts to hide a broken link. So a restart excuses a report for a limited time: as if it had happened a
-// digest bound (Machine.window) after the report, or after the end of a stop or verdict, at the latest. The end
-// of a verdict excuses the report of a node that was away for longer. If both ends report the link FAILED, both reports must be excused.
+// digest bound (Machine.window) after the report, or after the end of a stop or verdict, at the latest. Announced restarts have a budget
+// (restartBudget). The end of a verdict excuses the report of a node that was away for longer. If both ends report the link FAILED, both
+// reports must be excused.
 
-// linksClocks is the largest difference between the clocks of two leaders at which the new leader still recognises a recent return.
-const linksClocks = 10 * time.Minute
+// leaderClocks is the largest difference between the clocks of two leaders at which the new leader still recognises a recent return or an
+// announced restart.
+const leaderClocks = 10 * time.Minute
 
-// lifted returns when a stop or a verdict on the DNP half of the node last ended; zero: never.
+// lifted returns when a stop, or a verdict on the DNP half of the node or an announced restart of that half, last ended; zero: never.
 func (m *Machine) lifted(n *node) time.Time {
 	t := n.backAt[fault.HalfDNP-1]
 	if p := m.stops[n]; p != nil && !p.settles.IsZero() {
 		t = fault.Later(t, p.settles.Add(-m.restartSettles()))
+	}
+	if p := m.restarts[n]; p != nil {
+		t = fault.Later(t, p.relink)
 	}
 	return t
 }
@@ -85,10 +90,10 @@ func (m *Machine) linksSettle(n *node) time.Time {
 }
 
 // restoreReturn restores a return shortly before this leader's term. It restarts the time that the links have to recover, because the
-// clocks of the two leaders may differ. It ignores a committed time that differs from this leader's clock by more than linksClocks.
+// clocks of the two leaders may differ. It ignores a committed time that differs from this leader's clock by more than leaderClocks.
 // From then on it is as if the host half had just restarted.
 func (m *Machine) restoreReturn(n *node, settle time.Time) {
-	if !settle.IsZero() && m.started.Sub(settle).Abs() <= linksClocks+m.restartSettles()+m.cfg.HoldOff {
+	if !settle.IsZero() && m.started.Sub(settle).Abs() <= leaderClocks+m.restartSettles()+m.cfg.HoldOff {
 		n.voice(fault.HalfHost).started = m.clock.instant(m.started)
 	}
 }

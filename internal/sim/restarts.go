@@ -1,0 +1,125 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
+	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// restartWithin is the time that the daemon allows for a restart.
+const restartWithin = 20 * time.Second
+
+// restart is a planned restart of a half, from the announcement until the notice that the half is back.
+type restart struct {
+	half fault.Half
+	// excused: the supervisors committed the announcement before the half ended, and the map called no half of the node FAILED. So no
+	// verdict on the half may follow while the other half lives.
+	excused bool
+	wall    time.Duration // error of the leader's clock then
+	begun   time.Time
+}
+
+// leaderClocks is the difference between the clocks of two leaders up to which an announced restart outlives the first (pkg/awareness).
+const leaderClocks = 10 * time.Minute
+
+// ofRestart returns the acts of one story part: a planned restart, alone or close to something else.
+func (g *author) ofRestart() []string {
+	n := g.node()
+	near := g.dims.Neighbours(n)
+	by := near[g.rnd.IntN(len(near))]
+	h := [...]string{"host", "dnp"}[g.rnd.IntN(2)]
+	after := g.ms(50, 3000)
+	switch g.rnd.IntN(5) {
+	case 0:
+		return lines("restart-half %s %s %s", n, h, after)
+	case 1: // the leader changes meanwhile or soon after, and then a part fails
+		return lines("restart-half %s %s %s\nrun %s\nkill-supervisor leader\nrun %s\nstart-supervisor s0 s1 s2\nrun %s\nsensor %s memory FAILED",
+			n, h, after, g.ms(10, 8000), g.ms(10, 3000), g.ms(10, 3000), n)
+	case 2: // and a link fails
+		return lines("restart-half %s %s %s\nrun %s\nkill-supervisor leader\nrun %s\nstart-supervisor s0 s1 s2\nrun %s\nkill %s node", n, h,
+			after, g.ms(10, 8000), g.ms(10, 3000), g.ms(10, 3000), by)
+	case 3: // the other half dies meanwhile
+		return lines("restart-half %s %s %s\nrun %s\nkill %s %s\nrun %s\nstart %s node", n, h, after, g.ms(10, 3000), n,
+			map[string]string{"host": "dnp", "dnp": "host"}[h], g.ms(10, 3000), n)
+	}
+	return lines("restart-half %s %s %s\nrestart-half %s %s %s", n, h, after, by, h, after)
+}
+
+// restartHalf is a planned restart: the daemon has the host half announce it, waits until the supervisors have committed that, for
+// announceWithin at most, ends the half, and after a time starts it from its copy. When the half has passed its self-test, the host half
+// reports that.
+func (n *node) restartHalf(h fault.Half, after time.Duration) {
+	p := n.process(h)
+	starting := !n.back.IsZero() && n.w.now.Sub(n.back) < returnAfter // the end of the stop is not announced yet
+	if n.restart != nil || n.stop != nil || starting || !n.host.up() || !n.dnp.up() {
+		return
+	}
+	r := &restart{half: h, begun: n.w.now}
+	n.restart, n.planned = r, r
+	still := func() bool { return n.restart == r && n.stop == nil }
+	n.announce(hostcore.Restart{Notice: fault.RestartNotice{Half: h, Within: restartWithin}}, n.w.after, still, func(committed bool) {
+		leader, state := n.w.leading(), n.w.store.picture(n.id()).state
+		r.excused = committed && leader != nil && state[fault.ComponentHost] != fault.Failed && state[fault.ComponentDNP] != fault.Failed
+		if r.excused {
+			r.wall = leader.wall
+		}
+		lived := p.up()
+		if h == fault.HalfDNP {
+			n.recover(after)
+		} else {
+			n.recoverHost(after)
+		}
+		if lived && !r.excused {
+			n.w.oweProcess(n, h, false)
+		}
+		n.w.after(after+n.w.between(agentStart, returnAfter), func() {
+			if still() && n.host.up() {
+				n.host.deliver(0, func() { n.stepHost(hostcore.Restart{Notice: fault.RestartNotice{Half: h}}) })
+			} else {
+				n.away = n.w.now.Add(2 * fault.MaxRestart) // the notice ends by itself; a new leader may allow it more time
+			}
+			n.restart = nil
+		})
+	})
+}
+
+// startsAlone reports whether supervisors do not learn that the DNP half now starts: unannounced, and not together with the host half.
+// It also reports a start instead of the one that was announced to the neighbours, which still wait for that one.
+func (n *node) startsAlone() bool {
+	if r := n.planned; r != nil && r.half == fault.HalfDNP && n.back.After(r.begun) && n.w.now.Sub(r.begun) < linkWatch {
+		return true
+	}
+	if n.restart != nil {
+		return n.restart.half != fault.HalfDNP || !n.restart.excused
+	}
+	return n.host.up() && (n.w.now.Sub(n.host.born) > returnAfter || n.planned != nil)
+}
+
+// forgetRestarts notes which planned restarts a new leader does not recognise, because its clock differs too much.
+func (w *World) forgetRestarts(leader *replica) {
+	for _, n := range w.nodes {
+		if r := n.planned; r != nil && (leader.wall-r.wall).Abs() > leaderClocks-restartWithin && w.now.Sub(r.begun) < linkWatch {
+			r.excused, n.alone = false, w.now
+		}
+	}
+}
+
+// half returns the component of a half.
+func half(h fault.Half) fault.Component {
+	if h == fault.HalfHost {
+		return fault.ComponentHost
+	}
+	return fault.ComponentDNP
+}
+
+// wronglyRestarted returns the error in a change that blames a half that restarts as announced; "": none.
+func (w *World) wronglyRestarted(n *node, c awareness.Change) string {
+	r := n.restart
+	bad := (c.To == fault.Failed || c.To == fault.Sick) && c.From != fault.Failed && c.From != fault.Sick
+	if r == nil || !r.excused || !bad || c.Component != half(r.half) || !n.process(r.half.Other()).ready() {
+		return ""
+	}
+	return "a half that restarts, as announced, is called " + c.To.String()
+}

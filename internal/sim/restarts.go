@@ -37,7 +37,7 @@ func (g *author) ofRestart() []string {
 	case 1: // the leader changes meanwhile or soon after, and then a part fails
 		return lines("restart-half %s %s %s\nrun %s\nkill-supervisor leader\nrun %s\nstart-supervisor s0 s1 s2\nrun %s\nsensor %s memory FAILED",
 			n, h, after, g.ms(10, 8000), g.ms(10, 3000), g.ms(10, 3000), n)
-	case 2: // and a link fails
+	case 2: // and then a neighbour dies
 		return lines("restart-half %s %s %s\nrun %s\nkill-supervisor leader\nrun %s\nstart-supervisor s0 s1 s2\nrun %s\nkill %s node", n, h,
 			after, g.ms(10, 8000), g.ms(10, 3000), g.ms(10, 3000), by)
 	case 3: // the other half dies meanwhile

@@ -59,3 +59,33 @@ func TestStopsAgainAndAgainHideNoFault(t *testing.T) {
 		t.Errorf("after 60 stops in 84 s: %s, cause %s, stop %q: want SICK, cause MEMORY, and no stop", st.State, st.Cause, st.Stop.Reason)
 	}
 }
+
+// TestRestartsAgainAndAgainHideNoBrokenLink: a node whose link is cut announces restarts of its DNP half and their ends without end. The
+// time that its links get for that uses up its budget. Then the link is FAILED.
+func TestRestartsAgainAndAgainHideNoBrokenLink(t *testing.T) {
+	cfg := testConfig(grid.Dims{X: 2, Y: 2, Z: 2})
+	cfg.HoldOff = 2 * time.Second
+	w, err := newWorld(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range w.order {
+		w.boot(a)
+	}
+	w.run(time.Second)
+	id, peer := w.id(0), w.id(1)
+	liar, d := w.actor(id, fault.HalfHost), grid.Directions()[0]
+	w.say(liar, subject{id, fault.Link(d)}, fault.Failed, fault.KindSilence, 0)
+	w.say(w.actor(peer, fault.HalfHost), subject{peer, fault.Link(d.Opposite())}, fault.Failed, fault.KindSilence, 0)
+	for range 60 {
+		for _, within := range []time.Duration{time.Second, 0} {
+			liar.restart = fault.RestartNotice{Half: fault.HalfDNP, Within: within}
+			w.report(liar, false)
+			w.run(700 * time.Millisecond)
+		}
+	}
+	st, _ := w.m.Node(id)
+	if c := st.Components[fault.Link(d)-fault.ComponentHost]; c.State != fault.Failed || c.Cause != fault.CauseLink {
+		t.Errorf("after 60 restarts in 84 s: %s is %s, cause %s: want FAILED, cause LINK", c.Component, c.State, c.Cause)
+	}
+}

@@ -29,10 +29,10 @@ type cable struct {
 	before  uint32    // the one before it
 	bad     time.Time // when the cable was last cut, lossy or corrupting
 
-	arrivals [maxOvertaking + 1]time.Time // of the last frames, the oldest first
+	arrivals [maxOvertaking + 1]time.Time // arrival times of the last frames, oldest first
 }
 
-// maxOvertaking is how many later frames may arrive before a frame. After one more, a link counts the frame as lost (torus.Link).
+// maxOvertaking is the largest number of later frames that may overtake a frame. If one more does, torus.Link counts the frame as lost.
 const maxOvertaking = 2
 
 // sound reports whether all frames pass undamaged.

@@ -50,9 +50,10 @@ func (n *node) sendFrame(f dnpcore.Outgoing) {
 	})
 }
 
-// delay returns how long a frame takes that is sent now.
+// delay returns the travel time of a frame sent now. It limits overtaking to maxOvertaking frames.
 func (c *cable) delay(w *World) time.Duration {
 	at := fault.Later(w.now.Add(w.between(linkDelayMin, linkDelayMax)), c.arrivals[0])
+	c.arrivals[1] = fault.Later(c.arrivals[0], c.arrivals[1])
 	copy(c.arrivals[:], c.arrivals[1:])
 	c.arrivals[maxOvertaking] = at
 	return at.Sub(w.now)

@@ -15,13 +15,14 @@ const restartWithin = 20 * time.Second
 type restart struct {
 	half fault.Half
 	// excused: the supervisors committed the announcement before the half ended, and the map called no half of the node FAILED. So no
-	// verdict on the half may follow while the other half lives.
+	// verdict on the half may follow during the restart while the other half lives.
 	excused bool
-	wall    time.Duration // error of the leader's clock then
+	wall    time.Duration // error of the leader's clock when the announcement was committed
 	begun   time.Time
 }
 
-// leaderClocks is the difference between the clocks of two leaders up to which an announced restart outlives the first (pkg/awareness).
+// leaderClocks is the largest difference between the clocks of two leaders at which the new leader keeps an announced restart. It has the
+// same value as in pkg/awareness.
 const leaderClocks = 10 * time.Minute
 
 // ofRestart returns the acts of one story part: a planned restart, alone or close to something else.
@@ -47,9 +48,9 @@ func (g *author) ofRestart() []string {
 	return lines("restart-half %s %s %s\nrestart-half %s %s %s", n, h, after, by, h, after)
 }
 
-// restartHalf is a planned restart: the daemon has the host half announce it, waits until the supervisors have committed that, for
-// announceWithin at most, ends the half, and after a time starts it from its copy. When the half has passed its self-test, the host half
-// reports that.
+// restartHalf simulates a planned restart. The host half announces it. The daemon waits until the supervisors have committed the
+// announcement, but no longer than announceWithin. It then ends the half, and starts it from its copy after the given time. When the half
+// has passed its self-test, the host half reports its return.
 func (n *node) restartHalf(h fault.Half, after time.Duration) {
 	p := n.process(h)
 	starting := !n.back.IsZero() && n.w.now.Sub(n.back) < returnAfter // the end of the stop is not announced yet
@@ -78,23 +79,24 @@ func (n *node) restartHalf(h fault.Half, after time.Duration) {
 			if still() && n.host.up() {
 				n.host.deliver(0, func() { n.stepHost(hostcore.Restart{Notice: fault.RestartNotice{Half: h}}) })
 			} else {
-				n.away = n.w.now.Add(2 * fault.MaxRestart) // the notice ends by itself; a new leader may allow it more time
+				n.away = r.begun.Add(announceWithin + restartWithin + fault.MaxRestart) // ends by itself; a new leader may allow it more time
 			}
 			n.restart = nil
 		})
 	})
 }
 
-// startsAlone reports whether supervisors do not learn that the DNP half now starts: unannounced, and not together with the host half.
-// It also reports a start instead of the one that was announced to the neighbours, which still wait for that one.
+// startsAlone reports whether the DNP half starts without the supervisors' knowledge: unannounced and not together with the host half.
+// It also returns true if this start replaces an announced restart for which the neighbours still wait.
 func (n *node) startsAlone() bool {
-	if r := n.planned; r != nil && r.half == fault.HalfDNP && n.back.After(r.begun) && n.w.now.Sub(r.begun) < linkWatch {
+	recent := n.planned != nil && n.w.now.Sub(n.planned.begun) < linkWatch
+	if recent && n.planned.half == fault.HalfDNP && n.back.After(n.planned.begun) {
 		return true
 	}
 	if n.restart != nil {
 		return n.restart.half != fault.HalfDNP || !n.restart.excused
 	}
-	return n.host.up() && (n.w.now.Sub(n.host.born) > returnAfter || n.planned != nil)
+	return n.host.up() && (n.w.now.Sub(n.host.born) > returnAfter || recent)
 }
 
 // forgetRestarts notes which planned restarts a new leader does not recognise, because its clock differs too much.

@@ -147,8 +147,8 @@ func (w *World) watchStops() {
 	}
 }
 
-// stopHolds reports whether a stop or a restart still delays the verdict on a half that died meanwhile: while the committed map shows the
-// stop or the restart is under way, and for two digest periods after that.
+// stopHolds reports whether a stop or a planned restart still delays verdicts on the node. The delay lasts while the committed map shows
+// the stop, or while the restart is under way, and for two digest periods afterwards.
 func (w *World) stopHolds(n *node) bool {
 	return !n.away.IsZero() && w.now.Sub(n.away) <= 2*w.cfg.Periods.DigestPeriod
 }

@@ -32,7 +32,7 @@ type restarts struct {
 	last   time.Time    // arrival of the newest notice
 	budget time.Duration
 	asOf   time.Time // time for which budget is valid
-	relink time.Time // when the last restart of the DNP half was over, if the budget allows its links more time
+	relink time.Time // end of the last restart of the DNP half for which the budget covered the recovery of the links
 }
 
 // Restart is an announced restart of a half, as the map shows it. Zero: none.
@@ -63,14 +63,19 @@ func (m *Machine) notice(n *node, d fault.Delivery, now time.Time) {
 	if r.Within > 0 {
 		p.announce(r.Half, made(d, now).Add(min(r.Within, fault.MaxRestart)), now)
 	} else {
-		restarted := now.Before(p.until[r.Half-1])
-		p.over(r.Half, now.Add(m.restartSettles()))
-		if restarted && r.Half == fault.HalfDNP {
-			p.relinks(now, m.restartSettles()+m.cfg.HoldOff)
-		}
+		m.restartOver(p, r.Half, now)
 	}
 	m.rememberRestarts(n, p)
 	m.touchAround(n)
+}
+
+// restartOver ends a restart of a half. If it is the DNP half, the links now have their time to recover.
+func (m *Machine) restartOver(p *restarts, h fault.Half, now time.Time) {
+	restarts := now.Before(p.until[h-1]) && !p.back[h-1]
+	p.over(h, now.Add(m.restartSettles()))
+	if restarts && h == fault.HalfDNP {
+		p.relinks(now, m.restartSettles()+m.cfg.HoldOff)
+	}
 }
 
 func (m *Machine) rememberRestarts(n *node, p *restarts) {
@@ -82,13 +87,18 @@ func (m *Machine) rememberRestarts(n *node, p *restarts) {
 
 // announce begins a restart of a half that ends at the given time, or when the budget is used up.
 func (p *restarts) announce(h fault.Half, end, now time.Time) {
-	p.budget, p.asOf = min(restartBudget, p.budget+max(0, now.Sub(p.asOf))/restartShare), now
+	p.grow(now)
 	from := fault.Later(now, fault.Later(p.until[0], p.until[1])) // time that is already covered costs nothing more
 	if cost := end.Sub(from); cost > p.budget {
 		end = from.Add(p.budget)
 	}
 	p.budget -= max(0, end.Sub(from))
 	p.until[h-1], p.back[h-1] = fault.Later(p.until[h-1], end), false
+}
+
+// grow updates the budget.
+func (p *restarts) grow(now time.Time) {
+	p.budget, p.asOf = min(restartBudget, p.budget+max(0, now.Sub(p.asOf))/restartShare), now
 }
 
 // over ends a restart of a half at the given time, unless it ends before. Unused time returns to the budget.
@@ -101,9 +111,10 @@ func (p *restarts) over(h fault.Half, at time.Time) {
 	p.budget = min(restartBudget, p.budget+before.Sub(fault.Later(p.until[0], p.until[1])))
 }
 
-// relinks notes that the links of a restarted DNP half now recover, if the budget has the time that they may take.
+// relinks starts the recovery time of the links of a restarted DNP half and takes it from the budget. If the budget has less time left,
+// it does nothing.
 func (p *restarts) relinks(now time.Time, takes time.Duration) {
-	if p.budget >= takes {
+	if p.grow(now); p.budget >= takes {
 		p.budget, p.relink = p.budget-takes, now
 	}
 }
@@ -113,8 +124,8 @@ func (m *Machine) announced(n *node, now time.Time) Restart {
 	return m.lastRestart(n, now, func(fault.Half) bool { return true })
 }
 
-// awaited is announced without a restart from which the half is back. The map shows it: a later leader must not give a restart that is
-// over more time.
+// awaited returns the announced restart whose half has not reported its return: of two halves, the one that ends last. Only this restart
+// is in the map, so that a new leader does not extend a restart that is over.
 func (m *Machine) awaited(n *node, now time.Time) Restart {
 	return m.lastRestart(n, now, func(h fault.Half) bool { return !m.restarts[n].back[h-1] })
 }
@@ -179,8 +190,8 @@ func (m *Machine) keepsState(n *node, c fault.Component, f finding, now time.Tim
 }
 
 // restoreRestart restores a restart that an earlier leader committed. It allows the restart another fault.MaxRestart, because the clocks of
-// the two leaders may differ. If they seem to differ by more than leaderClocks, the mark is of an old restart whose end the node never
-// reported.
+// the two leaders may differ. It ignores a mark whose end differs from this leader's clock by more than leaderClocks: such a mark belongs to
+// an old restart whose end the node never reported.
 func (m *Machine) restoreRestart(n *node, r Restart) {
 	if !r.Half.Valid() || m.started.Sub(r.Until).Abs() > leaderClocks {
 		return

@@ -60,9 +60,9 @@ func TestStopsAgainAndAgainHideNoFault(t *testing.T) {
 	}
 }
 
-// TestRestartsAgainAndAgainHideNoBrokenLink: a node whose link is cut announces restarts of its DNP half and their ends without end. The
-// time that its links get for that uses up its budget. Then the link is FAILED.
-func TestRestartsAgainAndAgainHideNoBrokenLink(t *testing.T) {
+// TestRepeatedRestartsHideNoBrokenLink: a node with a cut link announces restart after restart of its DNP half, and the end of each. It also
+// claims a restart of its host half each time. The recovery time of its links uses up its budget. Then the leader marks the link as FAILED.
+func TestRepeatedRestartsHideNoBrokenLink(t *testing.T) {
 	cfg := testConfig(grid.Dims{X: 2, Y: 2, Z: 2})
 	cfg.HoldOff = 2 * time.Second
 	w, err := newWorld(cfg)
@@ -80,6 +80,7 @@ func TestRestartsAgainAndAgainHideNoBrokenLink(t *testing.T) {
 	for range 60 {
 		for _, within := range []time.Duration{time.Second, 0} {
 			liar.restart = fault.RestartNotice{Half: fault.HalfDNP, Within: within}
+			liar.born = w.now
 			w.report(liar, false)
 			w.run(700 * time.Millisecond)
 		}

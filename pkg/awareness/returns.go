@@ -13,25 +13,30 @@ import (
 //
 //	dead or stopped ──starts, speaks──► back ──2 digest periods + Config.HoldOff──► links recovered
 //
-// A node could claim repeated restarts to hide a broken link. So a restart excuses a report for a limited time: as if it had happened a
-// digest bound (Machine.window) after the report, or after the end of a stop or verdict, at the latest. Announced restarts have a budget
-// (restartBudget). The end of a verdict excuses the report of a node that was away for longer. If both ends report the link FAILED, both
+// A node could claim repeated restarts to hide a broken link. So an unannounced restart excuses a report for a limited time: as if it had
+// happened a digest bound (Machine.window) after the report, or after the end of a stop or verdict, at the latest. Announced restarts have
+// a budget (restartBudget). The end of a verdict excuses the report of a node that was away for longer. If both ends report the link FAILED, both
 // reports must be excused.
 
 // leaderClocks is the largest difference between the clocks of two leaders at which the new leader still recognises a recent return or an
 // announced restart.
 const leaderClocks = 10 * time.Minute
 
-// lifted returns when a stop, or a verdict on the DNP half of the node or an announced restart of that half, last ended; zero: never.
+// lifted returns the latest end of a stop of the node or of a verdict on its DNP half; zero: none.
 func (m *Machine) lifted(n *node) time.Time {
 	t := n.backAt[fault.HalfDNP-1]
 	if p := m.stops[n]; p != nil && !p.settles.IsZero() {
 		t = fault.Later(t, p.settles.Add(-m.restartSettles()))
 	}
-	if p := m.restarts[n]; p != nil {
-		t = fault.Later(t, p.relink)
-	}
 	return t
+}
+
+// linksRestarted returns the end of the last announced restart of the node's DNP half after which its links have time to recover; zero: none.
+func (m *Machine) linksRestarted(n *node) time.Time {
+	if p := m.restarts[n]; p != nil {
+		return p.relink
+	}
+	return time.Time{}
 }
 
 // restarted returns when a half of the node last restarted; zero: never, as far as this leader knows.
@@ -58,7 +63,7 @@ func (m *Machine) linksBack(n *node, back time.Time) time.Time {
 
 // allBack returns the deadline for a node's links to work again after its newest return of any kind; zero if it was never away.
 func (m *Machine) allBack(n *node) time.Time {
-	return m.linksBack(n, fault.Later(m.lifted(n), m.restarted(n)))
+	return m.linksBack(n, fault.Later(fault.Later(m.lifted(n), m.linksRestarted(n)), m.restarted(n)))
 }
 
 // returnExplains returns the time until which a return of either end excuses a report that the link is FAILED; zero if none does.
@@ -70,6 +75,7 @@ func (m *Machine) returnExplains(n, p *node, r *record) (t time.Time) {
 		back := m.lifted(end)
 		known := fault.Later(back, r.since) // a node may restart soon after it is back
 		back = fault.Later(back, fault.Earlier(m.restarted(end), known.Add(m.window())))
+		back = fault.Later(back, m.linksRestarted(end))
 		from := back
 		if r.kind == fault.KindHandshake && !back.IsZero() {
 			from = back.Add(m.restartSettles()) // a handshake fails only when the first frames arrive, after the return

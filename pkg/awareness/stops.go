@@ -65,7 +65,7 @@ func (m *Machine) stopNotice(n *node, d fault.Delivery, now time.Time) {
 	}
 	if r := m.restarts[n]; r != nil && s == fault.StopOver && stampOf(id).newer(r.newest[0]) {
 		for _, h := range halves { // a daemon that took over ends its predecessor's notices
-			r.over(h, now.Add(m.restartSettles()))
+			m.restartOver(r, h, now)
 		}
 	}
 	p := m.stops[n]

@@ -64,8 +64,8 @@ func (w *world) judgeNotices() {
 		case rank != w.plans:
 			w.violate(Held, "%s is held as restarting, and has announced nothing", id)
 		case w.led: // a supervisor's inbox drops replays of notices from before its term; this world has none
-		case !w.overAt.IsZero() && r.Until.After(w.overAt.Add(2*digestPeriod)):
-			w.violate(Held, "%s is back from its restart, and held until %s from now", id, r.Until.Sub(w.now))
+		case !w.overAt.IsZero():
+			w.violate(Held, "%s is back from its restart, and shown as restarting until %s from now", id, r.Until.Sub(w.now))
 		}
 	}
 }

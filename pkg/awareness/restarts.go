@@ -190,8 +190,8 @@ func (m *Machine) keepsState(n *node, c fault.Component, f finding, now time.Tim
 }
 
 // restoreRestart restores a restart that an earlier leader committed. It allows the restart another fault.MaxRestart, because the clocks of
-// the two leaders may differ. It ignores a mark whose end differs from this leader's clock by more than leaderClocks: such a mark belongs to
-// an old restart whose end the node never reported.
+// the two leaders may differ. It ignores a mark whose end differs from this leader's clock by more than leaderClocks: such a mark is of an
+// old restart whose end the node never reported.
 func (m *Machine) restoreRestart(n *node, r Restart) {
 	if !r.Half.Valid() || m.started.Sub(r.Until).Abs() > leaderClocks {
 		return

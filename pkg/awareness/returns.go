@@ -15,8 +15,8 @@ import (
 //
 // A node could claim repeated restarts to hide a broken link. So an unannounced restart excuses a report for a limited time: as if it had
 // happened a digest bound (Machine.window) after the report, or after the end of a stop or verdict, at the latest. Announced restarts have
-// a budget (restartBudget). The end of a verdict excuses the report of a node that was away for longer. If both ends report the link FAILED, both
-// reports must be excused.
+// a budget (restartBudget). The end of a verdict excuses the report of a node that was away for longer. If both ends report the link
+// FAILED, both reports must be excused.
 
 // leaderClocks is the largest difference between the clocks of two leaders at which the new leader still recognises a recent return or an
 // announced restart.
@@ -31,7 +31,7 @@ func (m *Machine) lifted(n *node) time.Time {
 	return t
 }
 
-// linksRestarted returns the end of the last announced restart of the node's DNP half after which its links have time to recover; zero: none.
+// linksRestarted returns the end of the last announced restart of the DNP half after which the links have time to recover; zero: none.
 func (m *Machine) linksRestarted(n *node) time.Time {
 	if p := m.restarts[n]; p != nil {
 		return p.relink

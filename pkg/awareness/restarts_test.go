@@ -61,7 +61,8 @@ func TestStopsAgainAndAgainHideNoFault(t *testing.T) {
 }
 
 // TestRepeatedRestartsHideNoBrokenLink: a node with a cut link announces restart after restart of its DNP half, and the end of each. It
-// also claims a restart of its host half each time. The recovery time of its links uses up its budget. Then the leader marks the link as FAILED.
+// also claims a restart of its host half each time. The recovery time of its links uses up its budget. Then the leader marks the link as
+// FAILED.
 func TestRepeatedRestartsHideNoBrokenLink(t *testing.T) {
 	cfg := testConfig(grid.Dims{X: 2, Y: 2, Z: 2})
 	cfg.HoldOff = 2 * time.Second

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -19,16 +20,7 @@ func (w *World) wrong(t *term, c awareness.Change) string {
 		return "" // delays change what can be known when
 	}
 	n := w.find(c.Node)
-	if why := w.wronglyMoved(t, n, c); why != "" {
-		return why
-	}
-	if why := w.wronglyStopped(n, c); why != "" {
-		return why
-	}
-	if why := w.wronglyRestarted(n, c); why != "" {
-		return why
-	}
-	if why := w.wronglyBlamed(n, c); why != "" {
+	if why := cmp.Or(w.wronglyMoved(t, n, c), w.wronglyStopped(n, c), w.wronglyRestarted(n, c), w.wronglyBlamed(n, c)); why != "" {
 		return why
 	}
 	d, link := c.Component.LinkDirection()

@@ -37,8 +37,7 @@ type node struct {
 
 	stop    *stop     // nil: none, or the agent was started again
 	back    time.Time // when the agent was last started after a stop
-	restart *restart  // planned; nil: none is under way
-	planned *restart  // the newest, also when it is over; nil: none
+	restart *restart  // the newest planned one, also when it is over; nil: none
 	noticed bool      // the supervisors have committed the newest notice
 	away    time.Time // when the committed map last showed a stop of the node, or a restart was under way
 	alone   time.Time // when the DNP half last started without the supervisors' knowledge: see startsAlone

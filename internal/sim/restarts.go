@@ -19,11 +19,16 @@ type restart struct {
 	excused bool
 	wall    time.Duration // error of the leader's clock when the announcement was committed
 	begun   time.Time
+	over    bool
 }
 
-// leaderClocks is the largest difference between the clocks of two leaders at which the new leader keeps an announced restart. It has the
-// same value as in pkg/awareness.
-const leaderClocks = 10 * time.Minute
+// restarting returns the planned restart that is under way; nil: none is.
+func (n *node) restarting() *restart {
+	if n.restart == nil || n.restart.over {
+		return nil
+	}
+	return n.restart
+}
 
 // ofRestart returns the acts of one story part: a planned restart, alone or close to something else.
 func (g *author) ofRestart() []string {
@@ -54,12 +59,12 @@ func (g *author) ofRestart() []string {
 func (n *node) restartHalf(h fault.Half, after time.Duration) {
 	p := n.process(h)
 	starting := !n.back.IsZero() && n.w.now.Sub(n.back) < returnAfter // the end of the stop is not announced yet
-	if n.restart != nil || n.stop != nil || starting || !n.host.up() || !n.dnp.up() {
+	if n.restarting() != nil || n.stop != nil || starting || !n.host.up() || !n.dnp.up() {
 		return
 	}
 	r := &restart{half: h, begun: n.w.now}
-	n.restart, n.planned = r, r
-	still := func() bool { return n.restart == r && n.stop == nil }
+	n.restart = r
+	still := func() bool { return !r.over && n.stop == nil }
 	n.announce(hostcore.Restart{Notice: fault.RestartNotice{Half: h, Within: restartWithin}}, n.w.after, still, func(committed bool) {
 		leader, state := n.w.leading(), n.w.store.picture(n.id()).state
 		r.excused = committed && leader != nil && state[fault.ComponentHost] != fault.Failed && state[fault.ComponentDNP] != fault.Failed
@@ -81,7 +86,7 @@ func (n *node) restartHalf(h fault.Half, after time.Duration) {
 			} else {
 				n.away = r.begun.Add(announceWithin + restartWithin + fault.MaxRestart) // ends by itself; a new leader may allow it more time
 			}
-			n.restart = nil
+			r.over = true
 		})
 	})
 }
@@ -89,12 +94,12 @@ func (n *node) restartHalf(h fault.Half, after time.Duration) {
 // startsAlone reports whether the DNP half starts without the supervisors' knowledge: unannounced and not together with the host half.
 // It also returns true if this start replaces an announced restart for which the neighbours still wait.
 func (n *node) startsAlone() bool {
-	recent := n.planned != nil && n.w.now.Sub(n.planned.begun) < linkWatch
-	if recent && n.planned.half == fault.HalfDNP && n.back.After(n.planned.begun) {
+	recent := n.restart != nil && n.w.now.Sub(n.restart.begun) < linkWatch
+	if recent && n.restart.half == fault.HalfDNP && n.back.After(n.restart.begun) {
 		return true
 	}
-	if n.restart != nil {
-		return n.restart.half != fault.HalfDNP || !n.restart.excused
+	if r := n.restarting(); r != nil {
+		return r.half != fault.HalfDNP || !r.excused
 	}
 	return n.host.up() && (n.w.now.Sub(n.host.born) > returnAfter || recent)
 }
@@ -102,25 +107,17 @@ func (n *node) startsAlone() bool {
 // forgetRestarts notes which planned restarts a new leader does not recognise, because its clock differs too much.
 func (w *World) forgetRestarts(leader *replica) {
 	for _, n := range w.nodes {
-		if r := n.planned; r != nil && (leader.wall-r.wall).Abs() > leaderClocks-restartWithin && w.now.Sub(r.begun) < linkWatch {
+		if r := n.restart; r != nil && (leader.wall-r.wall).Abs() > awareness.LeaderClocks-restartWithin && w.now.Sub(r.begun) < linkWatch {
 			r.excused, n.alone = false, w.now
 		}
 	}
 }
 
-// half returns the component of a half.
-func half(h fault.Half) fault.Component {
-	if h == fault.HalfHost {
-		return fault.ComponentHost
-	}
-	return fault.ComponentDNP
-}
-
 // wronglyRestarted returns the error in a change that blames a half that restarts as announced; "": none.
 func (w *World) wronglyRestarted(n *node, c awareness.Change) string {
-	r := n.restart
+	r := n.restarting()
 	bad := (c.To == fault.Failed || c.To == fault.Sick) && c.From != fault.Failed && c.From != fault.Sick
-	if r == nil || !r.excused || !bad || c.Component != half(r.half) || !n.process(r.half.Other()).ready() {
+	if r == nil || !r.excused || !bad || c.Component != r.half.Component() || !n.process(r.half.Other()).ready() {
 		return ""
 	}
 	return "a half that restarts, as announced, is called " + c.To.String()

@@ -141,7 +141,7 @@ func (w *World) watchStops() {
 		return
 	}
 	for _, n := range w.nodes {
-		if w.store.docs[n.id()].GetStopped() != nil || n.restart != nil {
+		if w.store.docs[n.id()].GetStopped() != nil || n.restarting() != nil {
 			n.away = fault.Later(n.away, w.now)
 		}
 	}

@@ -117,10 +117,7 @@ func (w *World) owe(d *debt, alone bool) {
 // oweProcess adds a debt for a half that has died or stopped.
 func (w *World) oweProcess(n *node, h fault.Half, alone bool) {
 	p, other := n.process(h), n.process(h.Other())
-	life, c := p.life, fault.ComponentHost
-	if h == fault.HalfDNP {
-		c = fault.ComponentDNP
-	}
+	life, c := p.life, h.Component()
 	gone := func() bool { return p.life == life && !p.up() }
 	w.owe(&debt{
 		what: fmt.Sprintf("the death of %s/%s", n.id(), h), node: n,

@@ -46,7 +46,7 @@ func (b *bench) digest(rank int, h fault.Half, memory fault.State) fault.Deliver
 	r := fault.Report{ID: fault.ReportID{Origin: o, Epoch: 1, Seq: b.seqs[o]}, Digest: true}
 	for c := fault.ComponentHost; c < fault.ComponentBus; c++ {
 		kind, state := fault.KindSelf, fault.Normal
-		if c == halfComponent(h.Other()) {
+		if c == h.Other().Component() {
 			kind = fault.KindWatchdog
 		}
 		if c == fault.ComponentMemory {

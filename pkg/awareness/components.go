@@ -53,7 +53,7 @@ func ofDNP(c fault.Component) bool {
 // findHalf derives the state of a half. A verdict makes it FAILED. Enough accusations make it SICK while it answers.
 // Otherwise its own statement counts, or its other half's statement about it.
 func (m *Machine) findHalf(n *node, h fault.Half, now time.Time) finding {
-	c := halfComponent(h)
+	c := h.Component()
 	if f := n.failure(h); f.on {
 		out := f.finding
 		if n.dead.on {

@@ -151,7 +151,7 @@ func (x *explainer) restarts() {
 
 func halfOf(c fault.Component) (fault.Half, bool) {
 	for _, h := range halves {
-		if halfComponent(h) == c {
+		if h.Component() == c {
 			return h, true
 		}
 	}
@@ -210,7 +210,7 @@ func (x *explainer) verdicts() {
 	for _, h := range halves {
 		if f := x.n.failure(h); f.on {
 			x.say("the verdict on its %s half was reached %s: %s", h,
-				x.ago(x.fell(x.n, halfComponent(h), f.at)), f.rule)
+				x.ago(x.fell(x.n, h.Component(), f.at)), f.rule)
 		}
 	}
 	x.back()

@@ -38,7 +38,7 @@ func (m *Machine) becomeForeign(n *node, v ForeignVerdict, now time.Time) {
 		switch {
 		case on:
 			t.failed[i] = verdict{on: true, at: now, mark: m.mark(now), finding: finding{
-				state: fault.Failed, cause: halfComponent(halves[i]).Cause(), name: ruleNodeDead, rule: "its own region says so",
+				state: fault.Failed, cause: halves[i].Component().Cause(), name: ruleNodeDead, rule: "its own region says so",
 			}}
 		case was:
 			t.failed[i] = verdict{}

@@ -32,13 +32,6 @@ type verdict struct {
 	finding
 }
 
-func halfComponent(h fault.Half) fault.Component {
-	if h == fault.HalfHost {
-		return fault.ComponentHost
-	}
-	return fault.ComponentDNP
-}
-
 // settle updates a node's rounds and verdicts.
 func (m *Machine) settle(n *node, now time.Time) {
 	m.settleRelinks(n, now)
@@ -105,7 +98,7 @@ func (m *Machine) accused(n *node, h fault.Half, now time.Time) accusation {
 	if h == fault.HalfHost {
 		a = m.describedDead(n, back, now)
 	}
-	r := m.said(n, h.Other(), halfComponent(h))
+	r := m.said(n, h.Other(), h.Component())
 	found := r != nil && r.kind == fault.KindWatchdog && r.state == fault.Failed
 	bus := m.said(n, h.Other(), fault.ComponentBus)
 	if bus.silent() && (!found || !bus.since.Before(back)) {
@@ -223,7 +216,7 @@ func (m *Machine) judgeHalf(n *node, h fault.Half, now time.Time) {
 	if m.restartHolds(n, h, now) || m.moveHolds(n, h, now) {
 		return
 	}
-	f := a.record.finding(fault.Failed, halfComponent(h), a.by)
+	f := a.record.finding(fault.Failed, h.Component(), a.by)
 	f.rule = fmt.Sprintf("%s, no answer within %s", m.accusers(a), roughly(due.Sub(start)))
 	f.name = ruleDescriptors
 	f.rule += n.survivor(h)
@@ -279,7 +272,7 @@ func (m *Machine) recover(n *node, h fault.Half, now time.Time) {
 	t := m.suspicionOf(n)
 	f := &t.failed[h-1]
 	if f.proven.IsZero() {
-		word := m.said(n, h.Other(), halfComponent(h))
+		word := m.said(n, h.Other(), h.Component())
 		seen := word != nil && word.kind == fault.KindWatchdog && word.state == fault.Normal && word.came.After(f.at) &&
 			m.states(n, h.Other(), now) && !m.hearsNoBus(n, h.Other(), now)
 		if seen && !now.After(word.came) {

@@ -30,7 +30,7 @@ type KernelFacts struct {
 
 // SameFault reports whether a half is FAILED in both statuses of a node since the same time.
 func SameFault(was, is NodeStatus, h fault.Half) bool {
-	a, b := was.component(halfComponent(h)), is.component(halfComponent(h))
+	a, b := was.component(h.Component()), is.component(h.Component())
 	return a.State == fault.Failed && b.State == fault.Failed && a.Since.Equal(b.Since)
 }
 
@@ -67,7 +67,7 @@ func JudgeKernel(st NodeStatus, h fault.Half, f KernelFacts) KernelVerdict {
 	if st.State == fault.Normal {
 		return KernelVerdict{}
 	}
-	own, other := st.component(halfComponent(h)), st.component(halfComponent(h.Other()))
+	own, other := st.component(h.Component()), st.component(h.Other().Component())
 	if own.State != fault.Failed || st.Stop.Reason != 0 {
 		return KernelVerdict{}
 	}

@@ -135,8 +135,8 @@ func (m *Machine) restore(s NodeStatus, again bool) error {
 	}
 	n.components[fault.ComponentNode].single = s.SingleWitness
 	for _, h := range halves {
-		if c := &n.components[halfComponent(h)]; s.State == fault.Failed || c.state == fault.Failed {
-			m.suspicionOf(n).failed[h-1] = verdict{on: true, at: m.started, mark: m.mark(m.started), finding: m.why(n, halfComponent(h))}
+		if c := &n.components[h.Component()]; s.State == fault.Failed || c.state == fault.Failed {
+			m.suspicionOf(n).failed[h-1] = verdict{on: true, at: m.started, mark: m.mark(m.started), finding: m.why(n, h.Component())}
 		}
 	}
 	if s.State == fault.Failed {
@@ -199,7 +199,7 @@ func (m *Machine) fillCauses(n *node) {
 	for _, h := range halves {
 		if n.failure(h).on {
 			f := &m.suspicionOf(n).failed[h-1]
-			f.state, f.cause = fault.Failed, halfComponent(h).Cause()
+			f.state, f.cause = fault.Failed, h.Component().Cause()
 		}
 	}
 }

@@ -237,13 +237,13 @@ func TestHalvesThatMoveAtDifferentTimesAreNotAtFault(t *testing.T) {
 			x.run(200 * time.Millisecond)
 			a, other := x.actor(x.id, first), x.actor(x.id, first.Other())
 			x.bootCold(a)
-			x.say(a, subject{x.id, halfComponent(first.Other())}, fault.Failed, fault.KindWatchdog, 0)
+			x.say(a, subject{x.id, first.Other().Component()}, fault.Failed, fault.KindWatchdog, 0)
 			if x.run(100 * time.Millisecond); over {
 				x.takeover(x.m.Nodes())
 			}
 			x.run(8 * time.Second)
 			x.bootCold(other)
-			x.say(a, subject{x.id, halfComponent(first.Other())}, fault.Normal, fault.KindWatchdog, 0)
+			x.say(a, subject{x.id, first.Other().Component()}, fault.Normal, fault.KindWatchdog, 0)
 			x.run(time.Second)
 			x.linksSay(fault.Normal, fault.KindSelf)
 			x.run(time.Second)

@@ -120,24 +120,20 @@ func (p *restarts) relinks(now time.Time, takes time.Duration) {
 }
 
 // announced returns the restart that a node has announced and that has not settled: of two halves, the one that ends last.
-func (m *Machine) announced(n *node, now time.Time) Restart {
-	return m.lastRestart(n, now, func(fault.Half) bool { return true })
-}
+func (m *Machine) announced(n *node, now time.Time) Restart { return m.lastRestart(n, now, true) }
 
 // awaited returns the announced restart whose half has not reported its return: of two halves, the one that ends last. Only this restart
 // is in the map, so that a new leader does not extend a restart that is over.
-func (m *Machine) awaited(n *node, now time.Time) Restart {
-	return m.lastRestart(n, now, func(h fault.Half) bool { return !m.restarts[n].back[h-1] })
-}
+func (m *Machine) awaited(n *node, now time.Time) Restart { return m.lastRestart(n, now, false) }
 
-// lastRestart returns the announced restart of a half of the given kind that ends last.
-func (m *Machine) lastRestart(n *node, now time.Time, counts func(fault.Half) bool) (r Restart) {
+// lastRestart returns the announced restart that ends last. One that only settles counts if settling is true.
+func (m *Machine) lastRestart(n *node, now time.Time, settling bool) (r Restart) {
 	p := m.restarts[n]
 	if p == nil || n.revoked || n.dead.on || n.inferred {
 		return Restart{}
 	}
 	for _, h := range halves {
-		if now.Before(p.until[h-1]) && p.until[h-1].After(r.Until) && counts(h) {
+		if now.Before(p.until[h-1]) && p.until[h-1].After(r.Until) && (settling || !p.back[h-1]) {
 			r = Restart{h, p.until[h-1]}
 		}
 	}
@@ -190,10 +186,10 @@ func (m *Machine) keepsState(n *node, c fault.Component, f finding, now time.Tim
 }
 
 // restoreRestart restores a restart that an earlier leader committed. It allows the restart another fault.MaxRestart, because the clocks of
-// the two leaders may differ. It ignores a mark whose end differs from this leader's clock by more than leaderClocks: such a mark is of an
+// the two leaders may differ. It ignores a mark whose end differs from this leader's clock by more than LeaderClocks: such a mark is of an
 // old restart whose end the node never reported.
 func (m *Machine) restoreRestart(n *node, r Restart) {
-	if !r.Half.Valid() || m.started.Sub(r.Until).Abs() > leaderClocks {
+	if !r.Half.Valid() || m.started.Sub(r.Until).Abs() > LeaderClocks {
 		return
 	}
 	p := &restarts{budget: restartBudget, asOf: m.started}

@@ -18,9 +18,9 @@ import (
 // a budget (restartBudget). The end of a verdict excuses the report of a node that was away for longer. If both ends report the link
 // FAILED, both reports must be excused.
 
-// leaderClocks is the largest difference between the clocks of two leaders at which the new leader still recognises a recent return or an
+// LeaderClocks is the largest difference between the clocks of two leaders at which the new leader still recognises a recent return or an
 // announced restart.
-const leaderClocks = 10 * time.Minute
+const LeaderClocks = 10 * time.Minute
 
 // lifted returns the latest end of a stop of the node or of a verdict on its DNP half; zero: none.
 func (m *Machine) lifted(n *node) time.Time {
@@ -96,10 +96,10 @@ func (m *Machine) linksSettle(n *node) time.Time {
 }
 
 // restoreReturn restores a return shortly before this leader's term. It restarts the time that the links have to recover, because the
-// clocks of the two leaders may differ. It ignores a committed time that differs from this leader's clock by more than leaderClocks.
+// clocks of the two leaders may differ. It ignores a committed time that differs from this leader's clock by more than LeaderClocks.
 // From then on it is as if the host half had just restarted.
 func (m *Machine) restoreReturn(n *node, settle time.Time) {
-	if !settle.IsZero() && m.started.Sub(settle).Abs() <= leaderClocks+m.restartSettles()+m.cfg.HoldOff {
+	if !settle.IsZero() && m.started.Sub(settle).Abs() <= LeaderClocks+m.restartSettles()+m.cfg.HoldOff {
 		n.voice(fault.HalfHost).started = m.clock.instant(m.started)
 	}
 }

@@ -211,7 +211,7 @@ func (m *Machine) ownEvidence(n *node, c fault.Component) []EvidenceStatus {
 			Detail: fault.Cut(detail, fault.MaxDetail)})
 	}
 	for _, h := range halves {
-		if c != halfComponent(h) {
+		if c != h.Component() {
 			continue
 		}
 		if f := n.failure(h); f.on {

@@ -60,7 +60,7 @@ func (v *voice) usual(s slot) fault.Kind {
 	switch {
 	case about >= 0:
 		return fault.KindDescriptor
-	case c == halfComponent(v.half.Other()):
+	case c == v.half.Other().Component():
 		return fault.KindWatchdog
 	}
 	return fault.KindSelf

@@ -194,7 +194,7 @@ func (m *Machine) becomeDead(n *node, f finding, now time.Time) {
 		// Proof of a return from an earlier verdict is older than this verdict and no longer lifts anything.
 		if l := &t.failed[h-1]; !l.on || !l.proven.IsZero() {
 			*l = verdict{on: true, at: now, mark: m.mark(now), finding: f}
-			l.cause = halfComponent(h).Cause()
+			l.cause = h.Component().Cause()
 		}
 	}
 	t.rounds = [3]round{}

@@ -42,17 +42,17 @@ func (o Observation) CheckStatement(own NodeID, half Half) error {
 			return refuse("that kind on a link or the bus")
 		}
 	case o.Kind == KindWatchdog:
-		if o.Component != half.Other().component() {
+		if o.Component != half.Other().Component() {
 			return refuse("WATCHDOG on the " + half.Other().String() + " half")
 		}
-	case o.Kind == KindSelf && bad && o.Component == half.Other().component():
+	case o.Kind == KindSelf && bad && o.Component == half.Other().Component():
 		return refuse("WATCHDOG on the other half")
 	}
 	return nil
 }
 
-// component returns the component of the half.
-func (h Half) component() Component {
+// Component returns the component that the half is in the map.
+func (h Half) Component() Component {
 	if h == HalfHost {
 		return ComponentHost
 	}

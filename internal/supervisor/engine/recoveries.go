@@ -270,13 +270,6 @@ func (t *term) publishedAt(node fault.NodeID, half fault.Half) time.Time {
 	return t.began
 }
 
-func halfComponent(h fault.Half) fault.Component {
-	if h == fault.HalfHost {
-		return fault.ComponentHost
-	}
-	return fault.ComponentDNP
-}
-
 // follow returns the published state after s, the number of new restarts, and whether to publish an event. A count
 // may decrease: the machine was rebooted, or its daemon was killed before it could write. The new count is then the
 // base. If young is true, the last restart came after the last event, and follow publishes that restart alone.

@@ -45,7 +45,7 @@ func (t *term) noteStarvation(now time.Time, d *fault.Delivery, half fault.Half,
 func (t *term) halfState(node fault.NodeID, half fault.Half) fault.State {
 	if st, ok := t.machine.Node(node); ok {
 		for _, c := range st.Components {
-			if c.Component == halfComponent(half) {
+			if c.Component == half.Component() {
 				return c.State
 			}
 		}

@@ -109,6 +109,25 @@ func (p *quietPair) arrived() {
 	p.comesNow(status(2))
 }
 
+// stamps waits until the kernel records when a heartbeat arrives. After the first socket of a machine asks for these times,
+// the kernel records for a moment when a heartbeat is read.
+func (p *quietPair) stamps() {
+	p.t.Helper()
+	const age = time.Millisecond
+	for began := time.Now(); time.Since(began) < bound; {
+		p.known(status(1))
+		p.send(status(1))
+		p.arrived()
+		p.link.quiet.readAt, p.got.quiet, p.got.waited = time.Time{}, nil, nil
+		p.link.ReadQuiet(time.Now().Add(age), &p.got)
+		if len(p.got.waited) == 1 && p.got.waited[0] >= age {
+			p.link.quiet.readAt, p.got.quiet, p.got.waited = time.Time{}, nil, nil
+			return
+		}
+	}
+	p.t.Fatalf("the kernel records no arrivals within %s", bound)
+}
+
 // known tells the link of the peer's status, some time after the last change.
 func (p *quietPair) known(f torus.Frame) {
 	p.link.quiet.rest = time.Time{}
@@ -141,6 +160,7 @@ func TestHeartbeatWithoutNewsWaits(t *testing.T) {
 // A heartbeat is as old as its wait in the socket.
 func TestQuietHeartbeatTellsItsAge(t *testing.T) {
 	p := newQuietPair(t)
+	p.stamps()
 	p.known(status(1))
 	p.link.ReadQuiet(time.Now(), &p.got)
 	before := time.Now()

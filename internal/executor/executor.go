@@ -56,6 +56,15 @@ type Executor interface {
 	Do(ctx context.Context, j Job) Result
 }
 
+// Settler is an executor that remembers its attempts, longer than any leader leads.
+type Settler interface {
+	Executor
+	// Settle returns the outcome of an attempt that a former leader began, and waits for one in progress. It has no effect on
+	// the target. An attempt that has not arrived is refused from then on, so that the answer Unchanged stays true. NotKnown:
+	// the executor does not know it either, or ctx has ended.
+	Settle(ctx context.Context, j Job) Result
+}
+
 // Done returns the result of an attempt that succeeded.
 func Done(format string, args ...any) Result { return result(response.Succeeded, format, args) }
 

@@ -117,9 +117,19 @@ const (
 	lastPause  = time.Second
 )
 
+// Settle implements Settler.
+func (x *Remote) Settle(ctx context.Context, j Job) Result {
+	resp, err := x.ask(ctx, j, false)
+	if err != nil {
+		return NotKnown("executor process %s: it does not report the outcome: %s", x.cfg.Address, said(err))
+	}
+	return resultOf(resp)
+}
+
 // settle queries the outcome of an attempt after its answer was lost. Until the attempt's deadline it waits for the
 // end. After the deadline or a cancellation it also stops the attempt. If this supervisor has lost leadership, the
-// attempt continues, and the next leader learns the outcome. Queries may be repeated, because they have no effect.
+// attempt continues, and the next leader asks for its outcome (Settle). Queries may be repeated, because they have no
+// effect.
 func (x *Remote) settle(ctx context.Context, j Job, lost error) Result {
 	resp, err := x.ask(ctx, j, false)
 	switch {

@@ -181,6 +181,9 @@ func (a *answering) step(ev response.Event) error {
 			}
 		})
 	}
+	for _, f := range out.Unsettled {
+		a.carryOut(t, f.Attempt, func() response.Outcome { return a.of.settle(f) })
+	}
 	if len(out.Records)+len(out.Effects) > 0 {
 		a.queue = append(a.queue, out)
 		a.next()
@@ -247,20 +250,19 @@ func (a *answering) attempt(t *term, out response.Output, backoff time.Duration)
 			}
 			a.head, a.busy, a.queue = after, false, a.queue[1:]
 			for _, f := range out.Effects {
-				a.begin(t, f)
+				a.carryOut(t, f.Attempt, func() response.Outcome { return a.of.act(f) })
 			}
 			a.next()
 		})
 	})
 }
 
-// begin has an executor carry out an attempt. If the leader is stopped meanwhile, the attempt continues with the
-// leader.
-func (a *answering) begin(t *term, f response.Effect) {
+// carryOut has an executor do its work on an attempt. If the leader is stopped meanwhile, the work continues with the leader.
+func (a *answering) carryOut(t *term, attempt response.Attempt, work func() response.Outcome) {
 	w, r := a.of.w, a.r
 	r.deliver(w.between(0, 20*time.Millisecond), func() {
 		w.after(w.between(serviceDelayMin, serviceDelayMax), func() {
-			result := response.Result{Attempt: f.Attempt, Outcome: a.of.act(f)}
+			result := response.Result{Attempt: attempt, Outcome: work()}
 			r.deliver(w.between(time.Millisecond, 50*time.Millisecond), func() {
 				if a.t == t {
 					_ = a.step(result)
@@ -346,6 +348,15 @@ func (s *responses) act(f response.Effect) response.Outcome {
 		s.checkCaps()
 	}
 	return response.Succeeded
+}
+
+// settle is the executor that remembers all attempts. One that has not arrived is refused from now on, by its token.
+func (s *responses) settle(f response.Effect) response.Outcome {
+	if s.attempts[f.Attempt] {
+		return response.Succeeded
+	}
+	s.token = max(s.token, f.Token)
+	return response.Unchanged
 }
 
 // table counts the requested actions by class, result and reason.

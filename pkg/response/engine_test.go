@@ -547,7 +547,7 @@ func TestRecoveryWaitSaysUntilWhen(t *testing.T) {
 	if r := all[0]; r.Reason != response.ReasonRecoveryWait || r.Detail != want {
 		t.Errorf("%s, %s, %q: want %q", r.State, r.Reason, r.Detail, want)
 	}
-	// The fault comes back and ends again: the wait begins anew.
+	// The fault comes back and ends again: the wait begins again.
 	l.set(l.own("n0-0-0", fault.ComponentMemory, fault.Failed))
 	l.now = l.now.Add(2 * time.Second)
 	l.set(l.own("n0-0-0", fault.ComponentMemory, fault.Normal))

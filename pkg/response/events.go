@@ -181,6 +181,9 @@ type Output struct {
 	Forget []string
 	// Effects to start once the records are committed.
 	Effects []Effect
+	// Unsettled are a former leader's attempts at steps that cannot be checked. The caller asks their executors for the
+	// outcomes, which has no effect on the target. Result is the answer. The caller need not commit anything first.
+	Unsettled []Effect
 	// Stops are attempts that should end: their time is over, or a person has cancelled them. An executor that cannot
 	// stop one lets it continue; the engine still needs the result.
 	Stops []Attempt

@@ -63,7 +63,7 @@ type quiet struct {
 	asked    time.Time                     // the last request for evidence
 }
 
-// fenceView is what the engine knows of a node's fencing now. Exactly one of the fields is set, unless the node is down.
+// fenceView is the engine's present knowledge of a node's fencing. Exactly one of the fields is set, unless the node is down.
 type fenceView struct {
 	never string    // why it cannot be relied on to fence itself, or is not silent
 	wait  string    // who may be in contact with it

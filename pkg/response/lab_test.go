@@ -49,6 +49,8 @@ type lab struct {
 	stale  bool                  // newer evidence is not available
 	flying []response.Effect     // effects without a result yet
 	on     func(response.Output) // receives every output, after the commit
+
+	unsettled []response.Effect // former leaders' attempts, until their executors say what became of them
 }
 
 // testPolicies reads testdata/policies.yaml.
@@ -103,7 +105,7 @@ func (l *lab) lead() {
 	if l.twin, err = response.New(l.cfg); err != nil {
 		l.t.Fatalf("%v", err)
 	}
-	l.e, l.leads = e, false
+	l.e, l.leads, l.unsettled = e, false, nil
 	l.token++
 	led := response.Led{Token: l.token, Records: slices.Collect(maps.Values(l.store))}
 	for _, t := range slices.SortedFunc(maps.Keys(l.faults), compareTargets) {
@@ -144,6 +146,7 @@ func (l *lab) step(ev response.Event) error {
 	}
 	l.check(out)
 	l.flying = append(l.flying, out.Effects...)
+	l.unsettled = append(l.unsettled, out.Unsettled...)
 	if l.on != nil {
 		l.on(out)
 	}

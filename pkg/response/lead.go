@@ -34,7 +34,19 @@ func (e *Engine) becomeLeader(ev Led) {
 	}
 	e.recount()
 	e.restoreTurns(ev.Faults)
+	e.askOutcomes(l.responses)
 	e.lookAtAll()
+}
+
+// askOutcomes asks the executors about the attempts that former leaders left with an unknown outcome. An executor that
+// remembers its attempts may know what a person would otherwise have to find out.
+func (e *Engine) askOutcomes(responses []*Response) {
+	for _, r := range responses {
+		if r.Closed.IsZero() && !r.rests() && e.unsettled(r) && !r.Steps[r.Step].Reported {
+			e.asking[r.ID] = r.Steps[r.Step].Attempt
+			e.out.Unsettled = append(e.out.Unsettled, e.effect(r, r.Step, false))
+		}
+	}
 }
 
 // checkToken refuses records of a later leader: this one is no longer the newest.

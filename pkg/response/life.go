@@ -253,16 +253,22 @@ func (e *Engine) attempt(r *Response, i int, recheck bool) {
 	if s.Kind.Traits().Waits {
 		return
 	}
+	e.out.Effects = append(e.out.Effects, e.effect(r, i, recheck))
+	e.wakeFor(r, e.deadline(s))
+}
+
+// effect describes the newest attempt at a step, or at undoing it.
+func (e *Engine) effect(r *Response, i int, recheck bool) Effect {
+	s := &r.Steps[i]
 	key := fmt.Sprintf("%s/%d", r.ID, i)
 	if r.Undoing {
 		key += "/undo"
 	}
-	e.out.Effects = append(e.out.Effects, Effect{
+	return Effect{
 		Attempt: Attempt{r.ID, i, s.Attempt}, Undo: r.Undoing, Kind: s.Kind, Parameters: s.Parameters, Target: r.Target,
 		Members: e.world.groups[r.Target.Group].Members, Incident: e.joined[r.ID], Notice: e.noticeOf(r),
 		Token: e.token, IdempotencyKey: key, Recheck: recheck, Timeout: s.Timeout,
-	})
-	e.wakeFor(r, e.deadline(s))
+	}
 }
 
 // deadline returns when the outcome of the running attempt counts as unknown.
@@ -298,10 +304,11 @@ func (e *Engine) result(ev Result) {
 // attemptEnded ends one attempt.
 func (e *Engine) attemptEnded(r *Response, o Outcome, detail string) {
 	s := &r.Steps[r.Step]
+	halted, asked := e.halted[r.ID] == s.Attempt, e.asking[r.ID] == s.Attempt
+	delete(e.halted, r.ID)
+	delete(e.asking, r.ID)
 	s.Ended, s.Detail = e.now, detail
 	r.State, r.Reason, r.Detail = Waiting, 0, ""
-	halted := e.halted[r.ID] == s.Attempt
-	delete(e.halted, r.ID)
 	switch {
 	case s.State == Undoing:
 		e.undoEnded(r, o, detail)
@@ -310,6 +317,12 @@ func (e *Engine) attemptEnded(r *Response, o Outcome, detail string) {
 		e.save(r)
 	case o == Succeeded:
 		e.becomeActed(r, detail)
+	case asked && o == Unchanged && !s.Again: // the change of leader interrupted it, so it is no failure
+		s.State, s.Changed = Pending, false
+		e.sayOf(r, Settles, 0, detail)
+		e.save(r)
+	case asked && o == NotKnown:
+		e.save(r) // its attempt has not failed once more
 	default:
 		s.State = Interrupted
 		if o == Unchanged && !s.Again {
@@ -373,7 +386,8 @@ func (e *Engine) moot(r *Response) bool {
 }
 
 // settleBySight settles a step with unknown outcome, or one that only its executor reports, if the node's host half has
-// restarted since or the node was seen to go down. Otherwise the response waits for that, or for a person. A step that
+// restarted since or the node was seen to go down. Otherwise the response waits for that, for an executor that remembers a
+// former leader's attempt, or for a person. A step that
 // only its executor reports counts as failed after its time, because an escalation may be the only help. A new leader
 // may not have the observation yet during its grace.
 func (e *Engine) settleBySight(r *Response) bool {
@@ -398,7 +412,11 @@ func (e *Engine) settleBySight(r *Response) bool {
 			detail: "done, says its executor; a restart of its host half settles it, or witnesses who see the node go down", until: at})
 		return false
 	}
-	e.becomeWaiting(r, block{reason: ReasonOutcome, detail: "a person has to say whether it has happened"})
+	b := block{reason: ReasonOutcome, detail: "a person has to say whether it has happened"}
+	if e.asking[r.ID] == s.Attempt {
+		b.detail = "its executor has yet to say whether it has happened"
+	}
+	e.becomeWaiting(r, b)
 	return false
 }
 
@@ -462,6 +480,7 @@ func (e *Engine) becomeExpired(r *Response, reason Reason, detail string) {
 // becomeClosed ends a response. If its fault stands, another may begin.
 func (e *Engine) becomeClosed(r *Response) {
 	r.Closed = e.now
+	delete(e.asking, r.ID)
 	defer delete(e.joined, r.ID)
 	delete(e.open, r.ID)
 	delete(e.order, r.ID)

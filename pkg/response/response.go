@@ -39,7 +39,8 @@
 // a node out of use, or ends work on it, begins only if all gates are open at that moment; the same holds for every
 // repetition. A leader begins with the committed records alone. It repeats an interrupted attempt only if the executor
 // can first check whether the step has happened (Traits.Repeatable). A step that cannot be checked, such as a reset, is
-// settled by the next boot epoch of its host half or by a person.
+// settled by its executor if that remembers the attempt (Output.Unsettled), by the next boot epoch of its host half, or by a
+// person.
 package response
 
 import (

@@ -28,6 +28,7 @@ import (
 //	group ID KIND NODE...             a group fault; without nodes it is gone
 //	evidence fresh|stale              whether newer evidence is available
 //	land done|unchanged|partly|unknown [DETAIL]   what all effects under way come to
+//	settle done|unchanged|partly|unknown [DETAIL] the outcomes of former leaders' attempts, by their executors
 //	lose                              the effects under way are never heard of again
 //	ask SUBJECT VERB [RESPONSE]
 //	leader                            another replica leads
@@ -94,9 +95,12 @@ func (p *player) command(cmd string, args []string) error {
 		p.cut(fault.NodeID(args[0]))
 	case "evidence":
 		l.stale = args[0] == "stale"
-	case "land":
+	case "land", "settle":
 		o := map[string]response.Outcome{"done": response.Succeeded, "unchanged": response.Unchanged, "partly": response.Partly,
 			"unknown": response.NotKnown}[args[0]]
+		if cmd == "settle" {
+			l.flying, l.unsettled = l.unsettled, nil
+		}
 		l.land(o, strings.Join(args[1:], " "))
 	case "lose":
 		l.flying = nil
@@ -311,6 +315,9 @@ func (p *player) print(out response.Output) {
 			verb = "undo"
 		}
 		line("! %s %s on %s: %s attempt %d, token %d%s", verb, f.Kind, f.Target, f.IdempotencyKey, f.Attempt.Attempt, f.Token, extra)
+	}
+	for _, f := range out.Unsettled {
+		line("? outcome of %s on %s: %s attempt %d, token %d", f.Kind, f.Target, f.IdempotencyKey, f.Attempt.Attempt, f.Token)
 	}
 	for _, a := range out.Stops {
 		line("! stop %s/%d attempt %d", a.Response, a.Step, a.Attempt)

@@ -144,7 +144,7 @@ func selText(r *types.SEL) string {
 	}
 }
 
-// readSensors returns analog sensors, those out of their thresholds first. It ends with what it has when ctx ends.
+// readSensors returns analog sensors, those out of their thresholds first. If ctx ends, it returns those read so far.
 func readSensors(ctx context.Context, c *client.Client) []string {
 	var good, bad []string
 	for r := range c.GetSensorsStream(ctx) {

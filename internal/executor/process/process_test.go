@@ -314,6 +314,36 @@ func TestAttemptSurvivesLostLeadership(t *testing.T) {
 	b.wantActs(t, "r 0 1 5\n")
 }
 
+// TestNextLeaderLearnsOutcome: the next leader asks for the outcome of an attempt. It waits for one in progress, and one that never
+// came is refused when it comes.
+func TestNextLeaderLearnsOutcome(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	stop := b.Start(t)
+	p := newProxy(t, b.Config.Listen)
+	old, next := b.Supervisor(t, p.addr()), b.Supervisor(t, b.Config.Listen)
+	b.holdOn(t)
+	first := doAside(t, old, job(5, "r", 1))
+	b.wantActs(t, "r 0 1 5\n")
+	p.cut()
+	learned := make(chan executor.Result, 1)
+	go func() { learned <- next.Settle(t.Context(), job(6, "r", 1)) }()
+	b.letGo(t)
+	want(t, <-learned, response.Succeeded, "exit code 0")
+	<-first
+	want(t, next.Settle(t.Context(), job(6, "late", 1)), response.Unchanged, "it never came")
+	want(t, processtest.Do(t, old, job(5, "late", 1)), response.StaleToken, "has seen 6")
+	want(t, processtest.Do(t, next, job(6, "late", 1)), response.Unchanged, "it never came")
+	want(t, processtest.Do(t, next, job(6, "late", 2)), response.Succeeded, "exit code 0")
+	if acts := b.acts(t); strings.Count(acts, "late 0 1 ") != 0 || strings.Count(acts, "late 0 2 6\n") != 1 {
+		t.Errorf("%q", acts)
+	}
+	stop()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	want(t, next.Settle(ctx, job(7, "r", 1)), response.NotKnown, "does not report the outcome")
+}
+
 // TestAttemptsAtOneStepRunInTurn: the next leader's attempt at a step begins when the one before has ended, even if that one's
 // leader is gone.
 func TestAttemptsAtOneStepRunInTurn(t *testing.T) {

@@ -406,14 +406,20 @@ func (w *world) take(out response.Output) {
 		delete(w.store, key)
 	}
 	w.judgeBreaker()
-	for _, f := range out.Effects {
-		w.judgeEffect(f)
+	succeeds := func(f response.Effect) {
 		e := w.e
 		w.after(effectTime, func() {
 			if w.e == e {
 				w.decide(response.Result{Attempt: f.Attempt, Outcome: response.Succeeded})
 			}
 		})
+	}
+	for _, f := range out.Effects {
+		w.judgeEffect(f)
+		succeeds(f)
+	}
+	for _, f := range out.Unsettled {
+		succeeds(f) // it was begun, and executors here do not fail
 	}
 	for _, t := range out.Look {
 		e := w.e

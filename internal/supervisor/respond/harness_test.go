@@ -36,6 +36,9 @@ type lab struct {
 	store labStore
 	plant *plant
 	names *view.Names
+
+	executor executor.Executor // of commands: the plant, in one of its forms
+
 	limit response.Config
 	lives int // number of faults played so far
 
@@ -134,6 +137,7 @@ func newLab(t testing.TB, dims grid.Dims, policies string) *lab {
 		evidence: response.Evidence{Kind: fault.KindSelf, Own: true}}
 	l.store = labStore{Etcd: store.NewEtcd(l.c, store.Options{MaxOps: 1000}), policies: &stored, confirmed: new(atomic.Int64)}
 	l.plant = &plant{l: l, acts: map[string]int{}, on: map[string]bool{}, admitted: map[response.Attempt]int{}}
+	l.executor = l.plant
 	l.builder = view.NewBuilder(l.names, time.Now())
 	for rank := range dims.Nodes() {
 		l.set(ids[dims.At(rank)], fault.Normal)
@@ -254,7 +258,7 @@ func (l *lab) start(point failpoint.Point, n int) *replica {
 		Cluster: "test", Limits: l.limit, Store: l.store, Incidents: r.incidents, Awareness: l, Metrics: NewMetrics(registry), Logger: logger,
 		Supervisors: func() []response.SupervisorInfo { return []response.SupervisorInfo{{ID: "s1", Alive: true}} },
 		Executors: map[response.Kind]executor.Executor{
-			response.KubernetesEvent: l.plant, response.KubernetesCordon: l.plant, response.Command: l.plant,
+			response.KubernetesEvent: l.plant, response.KubernetesCordon: l.plant, response.Command: l.executor,
 		},
 	})
 	must(l.t, err)
@@ -504,6 +508,23 @@ func (p *plant) Do(_ context.Context, j executor.Job) executor.Result {
 	p.on[key] = !j.Undo
 	p.acts[j.IdempotencyKey]++
 	return executor.Done("done")
+}
+
+// remembering is the plant as an executor that remembers its attempts.
+type remembering struct{ *plant }
+
+// Settle implements executor.Settler.
+func (p remembering) Settle(_ context.Context, j executor.Job) executor.Result {
+	p.intended(j)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.admitted[j.Attempt] > 0 {
+		return executor.Done("it was made")
+	}
+	if r, ok := p.guard.Admit(j.Effect); !ok {
+		return r
+	}
+	return executor.Unchanged("it never came")
 }
 
 // intended checks that the intent of an executor's job is committed.

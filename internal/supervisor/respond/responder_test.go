@@ -32,10 +32,19 @@ func state(s response.State) func(*response.Response) bool {
 	return func(r *response.Response) bool { return r.State == s }
 }
 
-// An act whose result cannot be checked is done once, wherever the leader fails. Its response then has ended, or
-// waits for a person, who settles it.
+// An act whose result cannot be checked is done once, wherever the leader fails. Its response then ends without a person, if the
+// executor remembers its attempts; otherwise it has ended, or waits for a person, who settles it.
 func TestUncheckableActIsDoneOnce(t *testing.T) {
+	for name, remembers := range map[string]bool{"the executor remembers": true, "the executor forgets": false} {
+		t.Run(name, func(t *testing.T) { uncheckable(t, remembers) })
+	}
+}
+
+func uncheckable(t *testing.T, remembers bool) {
 	l := newLab(t, grid.Dims{X: 4, Y: 4, Z: 1}, reseat)
+	if remembers {
+		l.executor = remembering{l.plant}
+	}
 	for i, tc := range []struct {
 		point failpoint.Point
 		n     int
@@ -58,7 +67,7 @@ func TestUncheckableActIsDoneOnce(t *testing.T) {
 			t.Errorf("%s: done %d times", what, n)
 		}
 		second := l.start("", 0)
-		if tc.asks {
+		if tc.asks && !remembers {
 			r, _ := l.await(what, nil, mine(waits(response.ReasonOutcome)))
 			if err := second.Ask(t.Context(), response.Asked{Subject: "operator/ann", Verb: response.SettleNot, Response: r.ID,
 				Reason: "looked"}); err != nil {

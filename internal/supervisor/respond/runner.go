@@ -44,6 +44,30 @@ func newRunner(r *Responder) *runner {
 // start starts an attempt whose intent is committed. led is a time at which this replica certainly led; zero:
 // unknown. It does not block.
 func (u *runner) start(t *term, j executor.Job, led time.Time) {
+	u.run(t, j, func(ctx context.Context, before *attempt) executor.Result {
+		began := time.Now()
+		res, begun := u.attempt(ctx, t, j, led, before)
+		u.r.cfg.Metrics.ended(j, res, time.Since(began), begun)
+		if begun {
+			u.r.at(failpoint.ResponderEnded)
+		}
+		return res
+	})
+}
+
+// ask asks the executor for the outcome of a former leader's attempt. It does not block.
+func (u *runner) ask(t *term, j executor.Job) {
+	u.run(t, j, func(ctx context.Context, _ *attempt) executor.Result {
+		x, remembers := u.r.cfg.Executors[j.Kind].(executor.Settler)
+		if !remembers {
+			return executor.NotKnown("no executor remembers the attempts at %s", j.Kind)
+		}
+		return u.guarded(j, func() executor.Result { return x.Settle(ctx, j) })
+	})
+}
+
+// run runs the work on an attempt, and gives the engine its result. The work gets the one before it for the same response.
+func (u *runner) run(t *term, j executor.Job, work func(ctx context.Context, before *attempt) executor.Result) {
 	stopped, stop := context.WithCancelCause(t.ctx)
 	ctx, cancel := context.WithTimeout(stopped, j.Timeout)
 	a := &attempt{Attempt: j.Attempt, cancel: stop, ended: make(chan struct{})}
@@ -59,12 +83,7 @@ func (u *runner) start(t *term, j executor.Job, led time.Time) {
 		defer u.end(a)
 		defer stop(nil)
 		defer cancel()
-		began := time.Now()
-		res, begun := u.attempt(ctx, t, j, led, before)
-		u.r.cfg.Metrics.ended(j, res, time.Since(began), begun)
-		if begun {
-			u.r.at(failpoint.ResponderEnded)
-		}
+		res := work(ctx, before)
 		u.r.queue.put(input{event: response.Result{Attempt: j.Attempt, Outcome: res.Outcome, Detail: res.Detail}})
 	}()
 }
@@ -149,13 +168,14 @@ func (u *runner) attempt(ctx context.Context, t *term, j executor.Job, led time.
 	if err := ctx.Err(); err != nil {
 		return executor.NotBegun(j, "not begun: %v", context.Cause(ctx)), false
 	}
-	return u.do(executor.WithFence(ctx, func(ctx context.Context) error {
+	ctx = executor.WithFence(ctx, func(ctx context.Context) error {
 		err := u.confirm(ctx, t, time.Time{})
 		if errors.Is(err, store.ErrNotLeader) {
 			return fmt.Errorf("%w: %w", executor.ErrStale, err)
 		}
 		return err
-	}), x, j), true
+	})
+	return u.guarded(j, func() executor.Result { return x.Do(ctx, j) }), true
 }
 
 // Limits of the last request for evidence before a step that may end work.
@@ -195,8 +215,8 @@ func (u *runner) silent(ctx context.Context, j executor.Job) error {
 	return fmt.Errorf("the leader's map no longer has evidence of the fault of %s", j.Target)
 }
 
-// do calls the executor. A panic ends only the attempt, and leaves the result unknown.
-func (u *runner) do(ctx context.Context, x executor.Executor, j executor.Job) (res executor.Result) {
+// guarded calls an executor. A panic ends only the attempt, and leaves the result unknown.
+func (u *runner) guarded(j executor.Job, call func() executor.Result) (res executor.Result) {
 	defer func() {
 		if p := recover(); p != nil {
 			u.r.cfg.Logger.Error("an executor broke down", "kind", j.Kind, "response", j.Response, "panic", fmt.Sprint(p), "stack",
@@ -204,7 +224,7 @@ func (u *runner) do(ctx context.Context, x executor.Executor, j executor.Job) (r
 			res = executor.NotKnown("the executor broke down: %v", p)
 		}
 	}()
-	res = x.Do(ctx, j)
+	res = call()
 	if res.Outcome < response.Succeeded || res.Outcome > response.StaleToken {
 		return executor.NotKnown("the executor gave outcome %d, which there is not: %s", res.Outcome, res.Detail)
 	}

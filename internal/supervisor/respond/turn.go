@@ -23,6 +23,7 @@ type batch struct {
 	order   []string
 	out     store.ResponseBatch // without records
 	effects []response.Effect
+	asks    []response.Effect // former leaders' attempts whose outcomes the engine asks for
 	stops   []response.Attempt
 	look    []response.Target
 	asked   map[response.Target]bool // the targets in look
@@ -121,6 +122,7 @@ func (r *Responder) try(b *batch, ev response.Event) error {
 	b.out.Forget = append(b.out.Forget, out.Forget...)
 	b.out.Decisions = append(b.out.Decisions, out.Decisions...)
 	b.effects = append(b.effects, out.Effects...)
+	b.asks = append(b.asks, out.Unsettled...)
 	b.stops = append(b.stops, out.Stops...)
 	for _, t := range out.Look {
 		if !b.asked[t] {
@@ -236,6 +238,9 @@ func (r *Responder) settle(b *batch) {
 			return
 		}
 		r.cfg.Metrics.Commit.Observe(time.Since(start).Seconds())
+	}
+	for _, e := range b.asks {
+		r.runner.ask(t, executor.Job{Effect: e, Cluster: r.cfg.Cluster})
 	}
 	for _, a := range b.stops {
 		r.runner.stop(a)

@@ -131,7 +131,8 @@ func signer(t *testing.T, c *supervisortest.Cluster, name string) *pki.Signer {
 	return out
 }
 
-// stream follows changes until the test ends; code is that of the answer.
+// stream follows changes until the test ends; code is that of the answer. next waits for an event with that name. Events with
+// different names have no order: next keeps the others for later calls.
 func (s *site) stream(after uint64) (code int, next func(name string, found func(data string) bool)) {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(s.t.Context())
@@ -148,19 +149,28 @@ func (s *site) stream(after uint64) (code int, next func(name string, found func
 	s.t.Cleanup(func() { _ = resp.Body.Close() })
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, 1<<20)
+	kept := map[string][]string{} // by name
 	return resp.StatusCode, func(name string, found func(string) bool) {
 		s.t.Helper()
 		defer context.AfterFunc(wait(s.t), cancel)()
 		event := ""
-		for lines.Scan() {
+		for {
+			for len(kept[name]) > 0 {
+				data := kept[name][0]
+				if kept[name] = kept[name][1:]; found(data) {
+					return
+				}
+			}
+			if !lines.Scan() {
+				s.t.Fatalf("the stream ended before %s came: %v", name, lines.Err())
+			}
 			if v, ok := strings.CutPrefix(lines.Text(), "event: "); ok {
 				event = v
 			}
-			if v, ok := strings.CutPrefix(lines.Text(), "data: "); ok && event == name && found(v) {
-				return
+			if v, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+				kept[event] = append(kept[event], v)
 			}
 		}
-		s.t.Fatalf("the stream ended before %s came: %v", name, lines.Err())
 	}
 }
 

@@ -68,7 +68,7 @@ former supervisor can still send orders.`,
 			if err != nil {
 				return err
 			}
-			was, err := process.Init(cfg.StateDir, cfg.Cluster, forget)
+			was, err := process.Init(cfg.StateDir, cfg.Cluster, forget, time.Now())
 			if err != nil {
 				return err
 			}

@@ -124,6 +124,11 @@ func (p powered) runExecutor(address string) {
 	if out, err := exec.CommandContext(p.Context(), program, "init", "--config", name).CombinedOutput(); err != nil {
 		p.Fatalf("lofamo-executor init: %v\n%s", err, out)
 	}
+	// A ledger that is older than all attempts: with a new one, a person would have to settle an attempt that a change of leader
+	// interrupts.
+	if err := os.WriteFile(filepath.Join(dir, "state", "created"), []byte("2026-01-01T00:00:00Z"), 0o600); err != nil {
+		p.Fatal(err)
+	}
 	c := exec.CommandContext(context.WithoutCancel(p.Context()), program, "run", "--config", name)
 	c.Stdout, c.Stderr = p.Output(), p.Output()
 	if err := c.Start(); err != nil {

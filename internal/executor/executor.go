@@ -56,12 +56,13 @@ type Executor interface {
 	Do(ctx context.Context, j Job) Result
 }
 
-// Settler is an executor that remembers its attempts, longer than any leader leads.
+// Settler is an executor with a durable record of its attempts, each kept for at least 48 hours.
 type Settler interface {
 	Executor
 	// Settle returns the outcome of an attempt that a former leader began, and waits for one in progress. It has no effect on
-	// the target. An attempt that has not arrived is refused from then on, so that the answer Unchanged stays true. NotKnown:
-	// the executor does not know it either, or ctx has ended.
+	// the target. From then on the executor refuses an attempt that has not arrived, so that the answer Unchanged stays true.
+	// The outcome is NotKnown if the executor does not know it either, if its record may be younger than the attempt, or if ctx
+	// ends first.
 	Settle(ctx context.Context, j Job) Result
 }
 

@@ -119,11 +119,19 @@ const (
 
 // Settle implements Settler.
 func (x *Remote) Settle(ctx context.Context, j Job) Result {
-	resp, err := x.ask(ctx, j, false)
+	req := &lofamov1.ExecutorSettleRequest{Attempt: attemptOf(j)}
+	if !j.Began.IsZero() {
+		req.Began = timestamppb.New(j.Began)
+	}
+	resp, err := x.ask(ctx, req)
 	if err != nil {
 		return NotKnown("executor process %s: it does not report the outcome: %s", x.cfg.Address, said(err))
 	}
-	return resultOf(resp)
+	r := resultOf(resp)
+	if r.Outcome == response.StaleToken {
+		return Unchanged("%s", r.Detail) // refused before it began
+	}
+	return r
 }
 
 // settle queries the outcome of an attempt after its answer was lost. Until the attempt's deadline it waits for the
@@ -131,7 +139,8 @@ func (x *Remote) Settle(ctx context.Context, j Job) Result {
 // attempt continues, and the next leader asks for its outcome (Settle). Queries may be repeated, because they have no
 // effect.
 func (x *Remote) settle(ctx context.Context, j Job, lost error) Result {
-	resp, err := x.ask(ctx, j, false)
+	req := &lofamov1.ExecutorSettleRequest{Attempt: attemptOf(j)}
+	resp, err := x.ask(ctx, req)
 	switch {
 	case err == nil:
 	case errors.Is(ctx.Err(), context.Canceled) && !errors.Is(context.Cause(ctx), ErrStopped):
@@ -139,7 +148,8 @@ func (x *Remote) settle(ctx context.Context, j Job, lost error) Result {
 	default:
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Duration(x.cfg.SettleTimeout))
 		defer cancel()
-		if resp, err = x.ask(last, j, true); err == nil {
+		req.Stop = true
+		if resp, err = x.ask(last, req); err == nil {
 			break
 		}
 		return NotKnown("executor process %s: %s; the attempt's outcome: %s", x.cfg.Address, said(lost), said(err))
@@ -148,10 +158,10 @@ func (x *Remote) settle(ctx context.Context, j Job, lost error) Result {
 }
 
 // ask repeats the query until it has an answer or ctx ends.
-func (x *Remote) ask(ctx context.Context, j Job, stop bool) (resp *lofamov1.ExecutorDoResponse, err error) {
+func (x *Remote) ask(ctx context.Context, req *lofamov1.ExecutorSettleRequest) (resp *lofamov1.ExecutorDoResponse, err error) {
 	err = status.FromContextError(ctx.Err()).Err()
 	for pause := firstPause; ctx.Err() == nil; pause = min(2*pause, lastPause) {
-		if resp, err = x.client.Settle(ctx, &lofamov1.ExecutorSettleRequest{Attempt: attemptOf(j), Stop: stop}); err == nil {
+		if resp, err = x.client.Settle(ctx, req); err == nil {
 			return resp, nil
 		}
 		select {

@@ -32,7 +32,7 @@ func executorProcess(t *testing.T, pki, made string, change ...func(*process.Con
 	for _, f := range change {
 		f(&cfg)
 	}
-	_, err := process.Init(cfg.StateDir, cfg.Cluster, false)
+	_, err := process.Init(cfg.StateDir, cfg.Cluster, false, time.Now())
 	var p *process.Process
 	if err == nil {
 		p, err = process.New(cfg, slog.New(slog.DiscardHandler))

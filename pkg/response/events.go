@@ -224,4 +224,5 @@ type Effect struct {
 	// Recheck: an earlier attempt may have happened. The executor checks that first, and does not repeat it.
 	Recheck bool
 	Timeout time.Duration
+	Began   time.Time // when the attempt was committed, by the wall clock of the leader that began it
 }

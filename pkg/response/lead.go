@@ -34,18 +34,28 @@ func (e *Engine) becomeLeader(ev Led) {
 	}
 	e.recount()
 	e.restoreTurns(ev.Faults)
-	e.askOutcomes(l.responses)
+	e.queryInterrupted(l.responses)
 	e.lookAtAll()
 }
 
-// askOutcomes asks the executors about the attempts that former leaders left with an unknown outcome. An executor that
-// remembers its attempts may know what a person would otherwise have to find out.
-func (e *Engine) askOutcomes(responses []*Response) {
+// queryTime is the age up to which a leader asks an executor about an attempt. Executors remember their attempts for 48 hours, and
+// one that has forgotten an attempt cannot tell it from one that never arrived.
+const queryTime = 12 * time.Hour
+
+// queryInterrupted asks the executors about the attempts that former leaders left with an unknown outcome. An executor with a
+// record of its attempts may know what a person would otherwise have to find out.
+func (e *Engine) queryInterrupted(responses []*Response) {
 	for _, r := range responses {
-		if r.Closed.IsZero() && !r.rests() && e.unsettled(r) && !r.Steps[r.Step].Reported {
-			e.asking[r.ID] = r.Steps[r.Step].Attempt
-			e.out.Unsettled = append(e.out.Unsettled, e.effect(r, r.Step, false))
+		if !r.Closed.IsZero() || r.rests() || r.Cancelled || !e.unsettled(r) {
+			continue
 		}
+		s := &r.Steps[r.Step]
+		if !s.Ended.IsZero() || e.now.Sub(s.Started) > queryTime {
+			continue
+		}
+		f := e.effect(r, r.Step, false)
+		e.queried[r.ID] = f.Attempt
+		e.out.Unsettled = append(e.out.Unsettled, f)
 	}
 }
 

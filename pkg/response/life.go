@@ -209,13 +209,13 @@ func (e *Engine) blocked(r *Response, b block) bool {
 }
 
 // becomeWaiting makes a response wait. It audits and commits each reason once, and commits it again only if the known end
-// of the wait moves.
+// of the wait moves, or if another one can now tell the outcome.
 func (e *Engine) becomeWaiting(r *Response, b block) {
 	if !b.until.IsZero() {
 		e.wakeFor(r, b.until)
 	}
 	if r.State == Waiting && r.Reason == b.reason {
-		if text := b.text(); b.timed() && r.Detail != text {
+		if text := b.text(); (b.timed() || b.reason == ReasonOutcome) && r.Detail != text {
 			r.Detail = text
 			e.save(r)
 		}
@@ -268,6 +268,7 @@ func (e *Engine) effect(r *Response, i int, recheck bool) Effect {
 		Attempt: Attempt{r.ID, i, s.Attempt}, Undo: r.Undoing, Kind: s.Kind, Parameters: s.Parameters, Target: r.Target,
 		Members: e.world.groups[r.Target.Group].Members, Incident: e.joined[r.ID], Notice: e.noticeOf(r),
 		Token: e.token, IdempotencyKey: key, Recheck: recheck, Timeout: s.Timeout,
+		Began: s.Started,
 	}
 }
 
@@ -295,7 +296,7 @@ func (e *Engine) result(ev Result) {
 		return
 	}
 	// For a step that cannot be repeated, the result may still arrive after its deadline.
-	if r.State == Running || e.unsettled(r) {
+	if r.State == Running || e.unsettled(r) && !r.rests() {
 		e.attemptEnded(r, ev.Outcome, ev.Detail)
 		e.touched[r.ID] = true
 	}
@@ -304,9 +305,14 @@ func (e *Engine) result(ev Result) {
 // attemptEnded ends one attempt.
 func (e *Engine) attemptEnded(r *Response, o Outcome, detail string) {
 	s := &r.Steps[r.Step]
-	halted, asked := e.halted[r.ID] == s.Attempt, e.asking[r.ID] == s.Attempt
+	halted, queried := e.halted[r.ID] == s.Attempt, e.asks(r)
 	delete(e.halted, r.ID)
-	delete(e.asking, r.ID)
+	delete(e.queried, r.ID)
+	if queried && o == NotKnown { // a person has to say; the next leader may ask again
+		s.Detail, r.Reason, r.Detail = detail, 0, ""
+		e.save(r)
+		return
+	}
 	s.Ended, s.Detail = e.now, detail
 	r.State, r.Reason, r.Detail = Waiting, 0, ""
 	switch {
@@ -317,12 +323,12 @@ func (e *Engine) attemptEnded(r *Response, o Outcome, detail string) {
 		e.save(r)
 	case o == Succeeded:
 		e.becomeActed(r, detail)
-	case asked && o == Unchanged && !s.Again: // the change of leader interrupted it, so it is no failure
+	case queried && o == Unchanged && !s.Again:
+		// Interrupted by the change of leader: no failure, and no pause. That also holds for an attempt that the target refused, so
+		// each change of leader may add one attempt to the retries of the policy.
 		s.State, s.Changed = Pending, false
 		e.sayOf(r, Settles, 0, detail)
 		e.save(r)
-	case asked && o == NotKnown:
-		e.save(r) // its attempt has not failed once more
 	default:
 		s.State = Interrupted
 		if o == Unchanged && !s.Again {
@@ -379,6 +385,11 @@ func (e *Engine) unsettled(r *Response) bool {
 	return !r.Undoing && r.Step < len(r.Steps) && r.Steps[r.Step].State == Interrupted && !r.Steps[r.Step].Kind.Traits().Repeatable
 }
 
+// asks reports whether an executor has yet to report the outcome of the newest attempt, which a former leader began.
+func (e *Engine) asks(r *Response) bool {
+	return e.queried[r.ID] == Attempt{r.ID, r.Step, r.Steps[r.Step].Attempt}
+}
+
 // moot reports whether the wait for a step that only its executor reports is pointless: no attempt is running, and the
 // fault has been gone for long enough to undo earlier steps. A healthy node is not held for an unnecessary reset.
 func (e *Engine) moot(r *Response) bool {
@@ -386,10 +397,9 @@ func (e *Engine) moot(r *Response) bool {
 }
 
 // settleBySight settles a step with unknown outcome, or one that only its executor reports, if the node's host half has
-// restarted since or the node was seen to go down. Otherwise the response waits for that, for an executor that remembers a
-// former leader's attempt, or for a person. A step that
-// only its executor reports counts as failed after its time, because an escalation may be the only help. A new leader
-// may not have the observation yet during its grace.
+// restarted since or the node was seen to go down. Otherwise the response waits for that, for the executor's record of a
+// former leader's attempt, or for a person. A step that only its executor reports counts as failed after its time, because
+// an escalation may be the only help. A new leader may not have the observation yet during its grace.
 func (e *Engine) settleBySight(r *Response) bool {
 	s := &r.Steps[r.Step]
 	if how, seen := e.sight(r, s); how != "" {
@@ -413,7 +423,7 @@ func (e *Engine) settleBySight(r *Response) bool {
 		return false
 	}
 	b := block{reason: ReasonOutcome, detail: "a person has to say whether it has happened"}
-	if e.asking[r.ID] == s.Attempt {
+	if e.asks(r) {
 		b.detail = "its executor has yet to say whether it has happened"
 	}
 	e.becomeWaiting(r, b)
@@ -480,7 +490,7 @@ func (e *Engine) becomeExpired(r *Response, reason Reason, detail string) {
 // becomeClosed ends a response. If its fault stands, another may begin.
 func (e *Engine) becomeClosed(r *Response) {
 	r.Closed = e.now
-	delete(e.asking, r.ID)
+	delete(e.queried, r.ID)
 	defer delete(e.joined, r.ID)
 	delete(e.open, r.ID)
 	delete(e.order, r.ID)

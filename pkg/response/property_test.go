@@ -60,7 +60,7 @@ func (w *target) happen(f response.Effect, o response.Outcome) (result response.
 		}
 		return o // also Unchanged: it could not even check
 	}
-	if o == response.Succeeded || o == response.Partly {
+	if o == response.Succeeded || o == response.Partly || o == response.NotKnown && rapid.Bool().Draw(w.t, "takes effect") {
 		w.applied[key] = true
 	}
 	return o
@@ -112,7 +112,7 @@ func TestSafeWhateverHappens(t *testing.T) {
 	if testing.Short() {
 		part = 5 // rapid then plays a fifth of the examples
 	}
-	if acts < 1000/part || second < 50/part || undone < 50/part || settled < 10/part {
+	if acts < 1000/part || second < 50/part || undone < 50/part || settled < 3/part {
 		t.Errorf("only %d effects, %d of them repeated and %d undone, and %d settled: this proves little", acts, second, undone, settled)
 	}
 }

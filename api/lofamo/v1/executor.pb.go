@@ -778,9 +778,13 @@ func (x *ExecutorDoResponse) GetDetail() string {
 
 // ExecutorSettleRequest asks for the outcome of an attempt.
 type ExecutorSettleRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Attempt       *ExecutorAttempt       `protobuf:"bytes,1,opt,name=attempt,proto3" json:"attempt,omitempty"` // which
-	Stop          bool                   `protobuf:"varint,2,opt,name=stop,proto3" json:"stop,omitempty"`      // end it if it is running
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Attempt *ExecutorAttempt       `protobuf:"bytes,1,opt,name=attempt,proto3" json:"attempt,omitempty"` // which
+	Stop    bool                   `protobuf:"varint,2,opt,name=stop,proto3" json:"stop,omitempty"`      // end it if it is running
+	// When the attempt was committed, by the wall clock of the leader that began it. If the process has no record of the attempt and its
+	// ledger is not older than that time by a minute, the answer is NOT_KNOWN: an earlier ledger may have had the record. Absent:
+	// the ledger is old enough.
+	Began         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=began,proto3" json:"began,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -827,6 +831,13 @@ func (x *ExecutorSettleRequest) GetStop() bool {
 		return x.Stop
 	}
 	return false
+}
+
+func (x *ExecutorSettleRequest) GetBegan() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Began
+	}
+	return nil
 }
 
 var File_lofamo_v1_executor_proto protoreflect.FileDescriptor
@@ -898,10 +909,11 @@ const file_lofamo_v1_executor_proto_rawDesc = "" +
 	"\x06detail\x18\b \x01(\tR\x06detail\"b\n" +
 	"\x12ExecutorDoResponse\x124\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x1a.lofamo.v1.ExecutorOutcomeR\aoutcome\x12\x16\n" +
-	"\x06detail\x18\x02 \x01(\tR\x06detail\"a\n" +
+	"\x06detail\x18\x02 \x01(\tR\x06detail\"\x93\x01\n" +
 	"\x15ExecutorSettleRequest\x124\n" +
 	"\aattempt\x18\x01 \x01(\v2\x1a.lofamo.v1.ExecutorAttemptR\aattempt\x12\x12\n" +
-	"\x04stop\x18\x02 \x01(\bR\x04stop*}\n" +
+	"\x04stop\x18\x02 \x01(\bR\x04stop\x120\n" +
+	"\x05began\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05began*}\n" +
 	"\x0fExecutorOutcome\x12 \n" +
 	"\x1cEXECUTOR_OUTCOME_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tSUCCEEDED\x10\x01\x12\r\n" +
@@ -964,19 +976,20 @@ var file_lofamo_v1_executor_proto_depIdxs = []int32{
 	17, // 10: lofamo.v1.ExecutorTarget.since:type_name -> google.protobuf.Timestamp
 	0,  // 11: lofamo.v1.ExecutorDoResponse.outcome:type_name -> lofamo.v1.ExecutorOutcome
 	7,  // 12: lofamo.v1.ExecutorSettleRequest.attempt:type_name -> lofamo.v1.ExecutorAttempt
-	6,  // 13: lofamo.v1.ExecutorService.Do:input_type -> lofamo.v1.ExecutorDoRequest
-	10, // 14: lofamo.v1.ExecutorService.Settle:input_type -> lofamo.v1.ExecutorSettleRequest
-	4,  // 15: lofamo.v1.ExecutorService.Deny:input_type -> lofamo.v1.ExecutorDenyRequest
-	1,  // 16: lofamo.v1.ExecutorService.Controllers:input_type -> lofamo.v1.ExecutorControllersRequest
-	9,  // 17: lofamo.v1.ExecutorService.Do:output_type -> lofamo.v1.ExecutorDoResponse
-	9,  // 18: lofamo.v1.ExecutorService.Settle:output_type -> lofamo.v1.ExecutorDoResponse
-	5,  // 19: lofamo.v1.ExecutorService.Deny:output_type -> lofamo.v1.ExecutorDenyResponse
-	2,  // 20: lofamo.v1.ExecutorService.Controllers:output_type -> lofamo.v1.ExecutorControllersResponse
-	17, // [17:21] is the sub-list for method output_type
-	13, // [13:17] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	17, // 13: lofamo.v1.ExecutorSettleRequest.began:type_name -> google.protobuf.Timestamp
+	6,  // 14: lofamo.v1.ExecutorService.Do:input_type -> lofamo.v1.ExecutorDoRequest
+	10, // 15: lofamo.v1.ExecutorService.Settle:input_type -> lofamo.v1.ExecutorSettleRequest
+	4,  // 16: lofamo.v1.ExecutorService.Deny:input_type -> lofamo.v1.ExecutorDenyRequest
+	1,  // 17: lofamo.v1.ExecutorService.Controllers:input_type -> lofamo.v1.ExecutorControllersRequest
+	9,  // 18: lofamo.v1.ExecutorService.Do:output_type -> lofamo.v1.ExecutorDoResponse
+	9,  // 19: lofamo.v1.ExecutorService.Settle:output_type -> lofamo.v1.ExecutorDoResponse
+	5,  // 20: lofamo.v1.ExecutorService.Deny:output_type -> lofamo.v1.ExecutorDenyResponse
+	2,  // 21: lofamo.v1.ExecutorService.Controllers:output_type -> lofamo.v1.ExecutorControllersResponse
+	18, // [18:22] is the sub-list for method output_type
+	14, // [14:18] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_executor_proto_init() }

@@ -3,6 +3,7 @@ package process
 import (
 	"fmt"
 	"testing"
+	"time"
 )
 
 // BenchmarkCommit measures the commit that an attempt waits for twice, by the number of attempts in the ledger.
@@ -10,7 +11,7 @@ func BenchmarkCommit(b *testing.B) {
 	for _, n := range []int{10, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			dir := b.TempDir()
-			if _, err := Init(dir, "c", false); err != nil {
+			if _, err := Init(dir, "c", false, time.Now()); err != nil {
 				b.Fatal(err)
 			}
 			d, _, err := open(dir, "c", start)

@@ -16,8 +16,9 @@ import (
 
 // Files in the state directory.
 const (
-	ledgerFile = "ledger"
-	lockFile   = "lock"
+	ledgerFile  = "ledger"
+	createdFile = "created" // the time of Init: an earlier version makes none
+	lockFile    = "lock"
 )
 
 // errBroken means that a write of the ledger has failed. The state on disk is then unknown, so the process does nothing
@@ -26,8 +27,9 @@ var errBroken = errors.New("the ledger cannot be written")
 
 // durable is a ledger on disk.
 type durable struct {
-	dir  string
-	lock *os.File
+	dir     string
+	lock    *os.File
+	created time.Time // of the ledger; zero: by an earlier version
 
 	mu      sync.Mutex
 	ledger  *ledger
@@ -42,7 +44,7 @@ type durable struct {
 
 // Init creates the empty ledger of a new executor process. It refuses to replace an existing ledger unless forget is
 // set; then it returns a description of the old one.
-func Init(dir, cluster string, forget bool) (was string, err error) {
+func Init(dir, cluster string, forget bool, now time.Time) (was string, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", fmt.Errorf("state directory %s: %w", dir, err)
 	}
@@ -65,7 +67,31 @@ func Init(dir, cluster string, forget bool) (was string, err error) {
 	if err != nil {
 		return was, err
 	}
+	created, err := now.UTC().MarshalText()
+	if err != nil {
+		return was, fmt.Errorf("time %s: %w", now, err)
+	}
+	if err := disk.Whole(filepath.Join(dir, createdFile), created); err != nil {
+		return was, err
+	}
 	return was, disk.Whole(path, b)
+}
+
+// readCreated returns the time at which Init made the ledger.
+func readCreated(dir string) (created time.Time, err error) {
+	path := filepath.Join(dir, createdFile)
+	b, err := disk.Read(path, len(time.RFC3339Nano)+1)
+	if errors.Is(err, fs.ErrNotExist) {
+		return time.Time{}, nil
+	}
+	if err == nil {
+		err = created.UnmarshalText(b)
+	}
+	if err != nil {
+		return time.Time{}, fmt.Errorf("creation time %s: %w: want the time at which 'lofamo-executor init' made the ledger, or no file",
+			path, err)
+	}
+	return created, nil
 }
 
 // open locks a directory and reads its ledger. Attempts in progress at the previous end of the process get the outcome
@@ -92,7 +118,11 @@ func open(dir, cluster string, now time.Time) (d *durable, interrupted int, err 
 	case l.cluster != cluster:
 		return nil, 0, fmt.Errorf("ledger %s: it is of cluster %q: want %q", path, l.cluster, cluster)
 	}
-	d = &durable{dir: dir, lock: lock, ledger: l}
+	created, err := readCreated(dir)
+	if err != nil {
+		return nil, 0, err
+	}
+	d = &durable{dir: dir, lock: lock, created: created, ledger: l}
 	interrupted = l.interrupt(now)
 	l.forget(now)
 	d.version++
@@ -179,12 +209,12 @@ func (d *durable) remembered() int {
 	return len(d.ledger.entries)
 }
 
-// find returns the latest attempt at a step.
-func (d *durable) find(a response.Attempt) (entry, bool) {
+// find returns the latest attempt at a step, and the version to commit before any action based on it.
+func (d *durable) find(a response.Attempt) (e entry, known bool, version uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	e, ok := d.ledger.entries[stepKey{a.Response, a.Step}]
-	return e, ok
+	e, known = d.ledger.entries[stepKey{a.Response, a.Step}]
+	return e, known, d.version
 }
 
 // close releases the ledger for another process. Nothing is written from then on.

@@ -17,7 +17,7 @@ import (
 )
 
 // keep is how long the ledger keeps an ended attempt. No request lasts that long: an attempt's timeout is at most
-// maxTimeout, and callers ask for its outcome soon after.
+// maxTimeout, and supervisors ask for its outcome within 12 hours of its beginning.
 const keep = 48 * time.Hour
 
 // maxEntries is the capacity of the ledger: 300 bytes each, some megabytes on disk. A full ledger admits no further

@@ -190,10 +190,10 @@ func TestProcessOpensOwnIntactLedgerOnly(t *testing.T) {
 		}
 	}
 	refused("c", "not found")
-	if _, err := Init(dir, "c", false); err != nil {
+	if _, err := Init(dir, "c", false, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Init(dir, "c", false); err == nil || !strings.Contains(err.Error(), "--forget") {
+	if _, err := Init(dir, "c", false, time.Now()); err == nil || !strings.Contains(err.Error(), "--forget") {
 		t.Errorf("made twice: %v", err)
 	}
 	refused("another", `of cluster "c"`)
@@ -202,7 +202,7 @@ func TestProcessOpensOwnIntactLedgerOnly(t *testing.T) {
 		t.Fatal(n, err)
 	}
 	refused("c", "another executor process")
-	if _, err := Init(dir, "c", true); err == nil {
+	if _, err := Init(dir, "c", true, time.Now()); err == nil {
 		t.Error("the ledger of a process that runs is replaced")
 	}
 	var v verdict
@@ -234,7 +234,7 @@ func TestProcessOpensOwnIntactLedgerOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused("c", "the checksum is wrong")
-	if was, err := Init(dir, "c", true); err != nil || !strings.Contains(was, "checksum") {
+	if was, err := Init(dir, "c", true, time.Now()); err != nil || !strings.Contains(was, "checksum") {
 		t.Errorf("%q, %v", was, err)
 	}
 }
@@ -242,7 +242,7 @@ func TestProcessOpensOwnIntactLedgerOnly(t *testing.T) {
 // TestFailedWriteClosesLedger: after a failed write the ledger accepts nothing, even if the next write would succeed.
 func TestFailedWriteClosesLedger(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := Init(dir, "c", false); err != nil {
+	if _, err := Init(dir, "c", false, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	d, _, err := open(dir, "c", start)

@@ -314,24 +314,30 @@ func TestAttemptSurvivesLostLeadership(t *testing.T) {
 	b.wantActs(t, "r 0 1 5\n")
 }
 
-// TestNextLeaderLearnsOutcome: the next leader asks for the outcome of an attempt. It waits for one in progress, and one that never
-// came is refused when it comes.
+// TestNextLeaderLearnsOutcome: the next leader asks for the outcome of an attempt. The process waits for one in progress, and
+// refuses one that arrives only after the question.
 func TestNextLeaderLearnsOutcome(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	stop := b.Start(t)
 	p := newProxy(t, b.Config.Listen)
 	old, next := b.Supervisor(t, p.addr()), b.Supervisor(t, b.Config.Listen)
+	settle := func(d time.Duration, j executor.Job) executor.Result {
+		ctx, cancel := context.WithTimeout(t.Context(), d)
+		defer cancel()
+		j.Began = time.Now()
+		return next.Settle(ctx, j)
+	}
+	const short, long = 200 * time.Millisecond, time.Minute
 	b.holdOn(t)
 	first := doAside(t, old, job(5, "r", 1))
 	b.wantActs(t, "r 0 1 5\n")
 	p.cut()
-	learned := make(chan executor.Result, 1)
-	go func() { learned <- next.Settle(t.Context(), job(6, "r", 1)) }()
+	want(t, settle(short, job(6, "r", 1)), response.NotKnown, "does not report the outcome")
 	b.letGo(t)
-	want(t, <-learned, response.Succeeded, "exit code 0")
+	want(t, settle(long, job(6, "r", 1)), response.Succeeded, "exit code 0")
 	<-first
-	want(t, next.Settle(t.Context(), job(6, "late", 1)), response.Unchanged, "it never came")
+	want(t, settle(long, job(6, "late", 1)), response.Unchanged, "it never came")
 	want(t, processtest.Do(t, old, job(5, "late", 1)), response.StaleToken, "has seen 6")
 	want(t, processtest.Do(t, next, job(6, "late", 1)), response.Unchanged, "it never came")
 	want(t, processtest.Do(t, next, job(6, "late", 2)), response.Succeeded, "exit code 0")
@@ -339,9 +345,53 @@ func TestNextLeaderLearnsOutcome(t *testing.T) {
 		t.Errorf("%q", acts)
 	}
 	stop()
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	want(t, next.Settle(ctx, job(7, "r", 1)), response.NotKnown, "does not report the outcome")
+	want(t, settle(short, job(7, "r", 1)), response.NotKnown, "does not report the outcome")
+}
+
+// TestNewLedgerDoesNotTellOlderOutcomes: an attempt from before 'lofamo-executor init', or from about that time, may have been in an
+// earlier ledger.
+func TestNewLedgerDoesNotTellOlderOutcomes(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	made := time.Now()
+	if _, err := process.Init(b.Config.StateDir, processtest.Cluster, true, made); err != nil {
+		t.Fatal(err)
+	}
+	b.Start(t)
+	x := b.Supervisor(t, b.Config.Listen)
+	settle := func(attempt int, began time.Time) executor.Result {
+		j := job(5, "r", attempt)
+		j.Began = began
+		return x.Settle(t.Context(), j)
+	}
+	want(t, settle(1, made.Add(-time.Hour)), response.NotKnown, "unless before this ledger")
+	want(t, settle(1, made.Add(time.Minute)), response.NotKnown, "unless before this ledger")
+	want(t, settle(1, made.Add(time.Minute+time.Nanosecond)), response.Unchanged, "it never came")
+	want(t, settle(2, time.Time{}), response.Unchanged, "it never came")
+}
+
+// TestAttemptWithPassedTokenHasChangedNothing: the process has refused the attempt, so the next leader may begin another one.
+func TestAttemptWithPassedTokenHasChangedNothing(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.Config.AtOnce = 1
+	b.Start(t)
+	x := b.Supervisor(t, b.Config.Listen)
+	b.holdOn(t)
+	first := doAside(t, x, job(5, "r", 1))
+	b.wantActs(t, "r 0 1 5\n")
+	waits := doAside(t, x, job(5, "waits", 1))
+	b.inLedger(t, `"response":"waits"`)
+	newer := doAside(t, x, job(6, "newer", 1))
+	b.inLedger(t, `"token":6`)
+	b.letGo(t)
+	<-first
+	want(t, <-waits, response.StaleToken, "has seen 6")
+	<-newer
+	want(t, x.Settle(t.Context(), job(6, "waits", 1)), response.Unchanged, "has seen 6")
+	if acts := b.acts(t); strings.Contains(acts, "waits ") {
+		t.Errorf("%q", acts)
+	}
 }
 
 // TestAttemptsAtOneStepRunInTurn: the next leader's attempt at a step begins when the one before has ended, even if that one's

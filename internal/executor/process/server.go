@@ -231,7 +231,11 @@ func (s *server) Settle(ctx context.Context, req *lofamov1.ExecutorSettleRequest
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	r, result, version := s.lookUp(a, token)
+	var began time.Time
+	if t := req.GetBegan(); t.IsValid() {
+		began = t.AsTime()
+	}
+	r, result, version := s.lookUp(a, token, began)
 	switch {
 	case r != nil && req.GetStop():
 		r.stop()
@@ -245,19 +249,22 @@ func (s *server) Settle(ctx context.Context, req *lofamov1.ExecutorSettleRequest
 	return responseOf(result), nil
 }
 
-// lookUp finds an attempt that is in progress or ended. It forbids one that has not arrived, once the version is
-// committed.
-func (s *server) lookUp(a response.Attempt, token uint64) (r *run, result executor.Result, version uint64) {
+// lookUp finds an attempt that is in progress or ended. It forbids one that has not arrived, unless an earlier ledger may have
+// had it. The result holds once the version is committed. began is the attempt's time; zero: unknown.
+func (s *server) lookUp(a response.Attempt, token uint64, began time.Time) (r *run, result executor.Result, version uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r := s.runs[stepKey{a.Response, a.Step}]; r != nil && r.attempt == a.Attempt {
 		return r, executor.Result{}, 0
 	}
-	switch e, known := s.durable.find(a); {
+	switch e, known, version := s.durable.find(a); {
 	case known && e.Attempt == a.Attempt:
-		return nil, executor.Result{Outcome: e.Outcome, Detail: e.Detail}, 0
+		return nil, executor.Result{Outcome: e.Outcome, Detail: e.Detail}, version
 	case known && e.Attempt > a.Attempt:
-		return nil, executor.NotKnown("attempt %d has been seen since", e.Attempt), 0
+		return nil, executor.NotKnown("attempt %d has been seen since", e.Attempt), version
+	case !began.IsZero() && !began.After(s.durable.created.Add(clockMargin)):
+		return nil, executor.NotKnown("it never came, unless before this ledger: 'lofamo-executor init' made that at %s",
+			s.durable.created.Format(time.RFC3339)), version
 	}
 	var e entry
 	version = s.durable.change(func(l *ledger) bool {
@@ -271,6 +278,10 @@ func (s *server) lookUp(a response.Attempt, token uint64) (r *run, result execut
 	})
 	return nil, executor.Result{Outcome: e.Outcome, Detail: e.Detail}, version
 }
+
+// clockMargin is the greatest difference between the clocks of a supervisor and this process for which an attempt is certainly
+// younger than the ledger.
+const clockMargin = time.Minute
 
 var errClosing = errors.New("the executor process is being stopped")
 

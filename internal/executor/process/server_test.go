@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/executor"
@@ -40,20 +42,40 @@ func next[T any](t *testing.T, c <-chan T, what string) T {
 	}
 }
 
-// TestHangingAttemptBlocksItsStep: while one attempt hangs, no other at its step begins, even after those in between have given up waiting.
-// Cancelling the newest one, the only one that its leader can name, ends the hanging one.
-func TestHangingAttemptBlocksItsStep(t *testing.T) {
+// serverOf returns a server for commands with a new ledger.
+func serverOf(t *testing.T, x executor.Executor) *server {
+	t.Helper()
 	dir := t.TempDir()
-	if _, err := Init(dir, "c", false); err != nil {
+	if _, err := Init(dir, "c", false, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	d, _, err := open(dir, "c", time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := &stubborn{make(chan int, 8), make(chan int, 8), make(chan struct{})}
-	s := newServer("c", map[response.Kind]executor.Executor{response.Command: x}, 4, d,
+	return newServer("c", map[response.Kind]executor.Executor{response.Command: x}, 4, d,
 		NewMetrics(prometheus.NewRegistry(), nil, Standing{}), slog.New(slog.DiscardHandler))
+}
+
+// TestOutcomeIsOnDiskBeforeAnswer: the process does not say that an attempt never came before the disk says that it never may.
+func TestOutcomeIsOnDiskBeforeAnswer(t *testing.T) {
+	s := serverOf(t, nil)
+	if err := s.durable.close(); err != nil { // from now on nothing can be written
+		t.Fatal(err)
+	}
+	for range 2 {
+		r, err := s.Settle(t.Context(), &lofamov1.ExecutorSettleRequest{Attempt: &lofamov1.ExecutorAttempt{Response: "r", Attempt: 1, Token: 5}})
+		if status.Code(err) != codes.Unavailable {
+			t.Errorf("%v, %v: want %s", r, err, codes.Unavailable)
+		}
+	}
+}
+
+// TestHangingAttemptBlocksItsStep: while one attempt hangs, no other at its step begins, even after those in between have given up waiting.
+// Cancelling the newest one, the only one that its leader can name, ends the hanging one.
+func TestHangingAttemptBlocksItsStep(t *testing.T) {
+	x := &stubborn{make(chan int, 8), make(chan int, 8), make(chan struct{})}
+	s := serverOf(t, x)
 	attempt := func(n uint32) *lofamov1.ExecutorAttempt {
 		return &lofamov1.ExecutorAttempt{Response: "r", Attempt: n, Token: 5}
 	}

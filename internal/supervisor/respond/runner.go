@@ -22,11 +22,15 @@ type runner struct {
 	r    *Responder
 	sure time.Duration // the constant, except in tests
 
-	mu     sync.Mutex
-	newest map[string]*attempt // by response
-	active int
-	idle   chan struct{} // closed when none is active; the first attempt makes a new one
+	mu      sync.Mutex
+	newest  map[string]*attempt // by response
+	queries map[string]*query   // by response
+	active  int                 // number of attempts and queries
+	idle    chan struct{}       // closed when none is active; the first one makes a new one
 }
+
+// query is an open query for the outcome of an attempt.
+type query struct{ end context.CancelFunc }
 
 type attempt struct {
 	response.Attempt
@@ -38,54 +42,47 @@ type attempt struct {
 func newRunner(r *Responder) *runner {
 	idle := make(chan struct{})
 	close(idle)
-	return &runner{r: r, sure: sure, newest: map[string]*attempt{}, idle: idle}
+	return &runner{r: r, sure: sure, newest: map[string]*attempt{}, queries: map[string]*query{}, idle: idle}
 }
 
 // start starts an attempt whose intent is committed. led is a time at which this replica certainly led; zero:
 // unknown. It does not block.
 func (u *runner) start(t *term, j executor.Job, led time.Time) {
-	u.run(t, j, func(ctx context.Context, before *attempt) executor.Result {
-		began := time.Now()
-		res, begun := u.attempt(ctx, t, j, led, before)
-		u.r.cfg.Metrics.ended(j, res, time.Since(began), begun)
-		if begun {
-			u.r.at(failpoint.ResponderEnded)
-		}
-		return res
-	})
-}
-
-// ask asks the executor for the outcome of a former leader's attempt. It does not block.
-func (u *runner) ask(t *term, j executor.Job) {
-	u.run(t, j, func(ctx context.Context, _ *attempt) executor.Result {
-		x, remembers := u.r.cfg.Executors[j.Kind].(executor.Settler)
-		if !remembers {
-			return executor.NotKnown("no executor remembers the attempts at %s", j.Kind)
-		}
-		return u.guarded(j, func() executor.Result { return x.Settle(ctx, j) })
-	})
-}
-
-// run runs the work on an attempt, and gives the engine its result. The work gets the one before it for the same response.
-func (u *runner) run(t *term, j executor.Job, work func(ctx context.Context, before *attempt) executor.Result) {
 	stopped, stop := context.WithCancelCause(t.ctx)
 	ctx, cancel := context.WithTimeout(stopped, j.Timeout)
 	a := &attempt{Attempt: j.Attempt, cancel: stop, ended: make(chan struct{})}
 	u.mu.Lock()
 	before := u.newest[j.Response]
 	u.newest[j.Response] = a
-	if u.active++; u.active == 1 {
-		u.idle = make(chan struct{})
+	if q := u.queries[j.Response]; q != nil {
+		q.end() // the engine knows the outcome from elsewhere
 	}
+	u.begin()
 	u.mu.Unlock()
 	u.r.cfg.Metrics.Running.Inc()
 	go func() { // wait waits for it
 		defer u.end(a)
 		defer stop(nil)
 		defer cancel()
-		res := work(ctx, before)
-		u.r.queue.put(input{event: response.Result{Attempt: j.Attempt, Outcome: res.Outcome, Detail: res.Detail}})
+		began := time.Now()
+		res, begun := u.attempt(ctx, t, j, led, before)
+		u.r.cfg.Metrics.ended(j, res, time.Since(began), begun)
+		if begun {
+			u.r.at(failpoint.ResponderEnded)
+		}
+		u.r.queue.put(input{event: resultOf(j, res)})
 	}()
+}
+
+func resultOf(j executor.Job, res executor.Result) response.Result {
+	return response.Result{Attempt: j.Attempt, Outcome: res.Outcome, Detail: res.Detail}
+}
+
+// begin counts an attempt or a query. The caller holds mu.
+func (u *runner) begin() {
+	if u.active++; u.active == 1 {
+		u.idle = make(chan struct{})
+	}
 }
 
 func (u *runner) end(a *attempt) {
@@ -96,9 +93,47 @@ func (u *runner) end(a *attempt) {
 	if u.newest[a.Response] == a {
 		delete(u.newest, a.Response)
 	}
+	u.ended()
+}
+
+// ended counts the end of an attempt or a query. The caller holds mu.
+func (u *runner) ended() {
 	if u.active--; u.active == 0 {
 		close(u.idle)
 	}
+}
+
+// ask asks the executor for the outcome of a former leader's attempt. It does not block. The next attempt for the response ends
+// the query, and so does the end of the term: the engine then gets no result.
+func (u *runner) ask(t *term, j executor.Job) {
+	open, end := context.WithCancel(t.ctx)
+	q := &query{end}
+	u.mu.Lock()
+	u.queries[j.Response] = q
+	u.begin()
+	u.mu.Unlock()
+	go func() { // wait waits for it
+		defer u.answered(j, q)
+		ctx, cancel := context.WithTimeout(open, j.Timeout+u.r.cfg.Limits.ResultTime)
+		defer cancel()
+		res := executor.NotKnown("no executor has a record of the attempts at %s", j.Kind)
+		if x, ok := u.r.cfg.Executors[j.Kind].(executor.Settler); ok {
+			res = u.guarded(j, func() executor.Result { return x.Settle(ctx, j) })
+		}
+		if open.Err() == nil {
+			u.r.queue.put(input{event: resultOf(j, res)})
+		}
+	}()
+}
+
+func (u *runner) answered(j executor.Job, q *query) {
+	q.end()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.queries[j.Response] == q {
+		delete(u.queries, j.Response)
+	}
+	u.ended()
 }
 
 // sure is how long the store's answer proves that this replica leads, counted from before the question: less than the
@@ -240,16 +275,19 @@ func (u *runner) stop(a response.Attempt) {
 	}
 }
 
-// stopAll stops waiting for all attempts, because the lead is lost. Their remote work continues where it can.
+// stopAll stops waiting for all attempts and queries, because the lead is lost. Their remote work continues where it can.
 func (u *runner) stopAll() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, n := range u.newest {
 		n.cancel(nil)
 	}
+	for _, q := range u.queries {
+		q.end()
+	}
 }
 
-// wait waits until all attempts have ended, at most for the given time; false: some still run.
+// wait waits until all attempts and queries have ended, at most for the given time; false: some still run.
 func (u *runner) wait(most time.Duration) bool {
 	u.mu.Lock()
 	idle := u.idle

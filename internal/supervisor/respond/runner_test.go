@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -160,4 +162,68 @@ func TestAccusedIsAskedForAgainBeforeStep(t *testing.T) {
 			t.Errorf("%s: begun %t, outcome %d %q: want begun %t", name, begun, res.Outcome, res.Detail, tc.begun)
 		}
 	}
+}
+
+// recorder is an executor that answers a query only when its context ends.
+type recorder struct{ asked, cancelled, done chan response.Attempt }
+
+func (x recorder) Do(_ context.Context, j executor.Job) executor.Result {
+	x.done <- j.Attempt
+	return executor.Done("done")
+}
+
+func (x recorder) Settle(ctx context.Context, j executor.Job) executor.Result {
+	x.asked <- j.Attempt
+	<-ctx.Done()
+	if errors.Is(ctx.Err(), context.Canceled) {
+		x.cancelled <- j.Attempt
+	}
+	return executor.NotKnown("%v", ctx.Err())
+}
+
+// TestOpenQueryDelaysNoAttempt: while an executor has yet to tell the outcome of an attempt, the next step begins at once. That ends the
+// query, and so does the end of the term. The engine gets no result for it then, and NotKnown when its time is over.
+func TestOpenQueryDelaysNoAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := recorder{make(chan response.Attempt, 8), make(chan response.Attempt, 8), make(chan response.Attempt, 8)}
+		r := &Responder{cfg: Config{Metrics: NewMetrics(prometheus.NewRegistry()), Limits: response.Default(),
+			Executors: map[response.Kind]executor.Executor{response.KubernetesCordon: x}}}
+		r.queue.signal = make(chan struct{}, 1)
+		u := newRunner(r)
+		job := func(step, attempt int) executor.Job {
+			return executor.Job{Effect: response.Effect{Attempt: response.Attempt{Response: "r", Step: step, Attempt: attempt},
+				Kind: response.KubernetesCordon, Timeout: time.Minute}}
+		}
+		results := func() (out []response.Result) {
+			u.wait(time.Hour)
+			list, _ := r.queue.take()
+			for _, in := range list {
+				out = append(out, in.event.(response.Result))
+			}
+			return out
+		}
+		tm := &term{ctx: t.Context()}
+		u.ask(tm, job(0, 1))
+		<-x.asked
+		u.start(tm, job(1, 1), time.Now())
+		if got := results(); len(got) != 1 || got[0].Step != 1 || got[0].Outcome != response.Succeeded {
+			t.Errorf("results %+v: want that of step 1", got)
+		}
+		if n, ended := len(x.done), len(x.cancelled); n != 1 || ended != 1 {
+			t.Errorf("%d attempts, and %d queries ended: want 1 and 1", n, ended)
+		}
+		u.ask(tm, job(0, 2))
+		<-x.asked
+		u.stopAll()
+		if got := results(); len(got) != 0 {
+			t.Errorf("results %+v after the term: want none", got)
+		}
+		u.ask(tm, job(0, 3))
+		if got := results(); len(got) != 1 || got[0].Attempt.Attempt != 3 || got[0].Outcome != response.NotKnown {
+			t.Errorf("results %+v: want one that is not known", got)
+		}
+		if n := len(u.queries); n != 0 {
+			t.Errorf("%d queries are kept", n)
+		}
+	})
 }

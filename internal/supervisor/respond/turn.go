@@ -23,7 +23,7 @@ type batch struct {
 	order   []string
 	out     store.ResponseBatch // without records
 	effects []response.Effect
-	asks    []response.Effect // former leaders' attempts whose outcomes the engine asks for
+	unknown []response.Effect // former leaders' attempts, whose outcomes the engine asks for
 	stops   []response.Attempt
 	look    []response.Target
 	asked   map[response.Target]bool // the targets in look
@@ -122,7 +122,7 @@ func (r *Responder) try(b *batch, ev response.Event) error {
 	b.out.Forget = append(b.out.Forget, out.Forget...)
 	b.out.Decisions = append(b.out.Decisions, out.Decisions...)
 	b.effects = append(b.effects, out.Effects...)
-	b.asks = append(b.asks, out.Unsettled...)
+	b.unknown = append(b.unknown, out.Unsettled...)
 	b.stops = append(b.stops, out.Stops...)
 	for _, t := range out.Look {
 		if !b.asked[t] {
@@ -219,6 +219,9 @@ func (r *Responder) settle(b *batch) {
 		b.answer(ErrNotLeader)
 		return
 	}
+	for _, e := range b.unknown {
+		r.runner.ask(t, executor.Job{Effect: e, Cluster: r.cfg.Cluster})
+	}
 	for _, key := range b.order {
 		b.out.Records = append(b.out.Records, b.records[key])
 	}
@@ -238,9 +241,6 @@ func (r *Responder) settle(b *batch) {
 			return
 		}
 		r.cfg.Metrics.Commit.Observe(time.Since(start).Seconds())
-	}
-	for _, e := range b.asks {
-		r.runner.ask(t, executor.Job{Effect: e, Cluster: r.cfg.Cluster})
 	}
 	for _, a := range b.stops {
 		r.runner.stop(a)
@@ -328,17 +328,20 @@ func (r *Responder) measure(b *batch) {
 	}
 }
 
-// log logs decisions that are more than routine.
+// routine lists the acts that are not logged by default.
+var routine = []response.Act{response.Refuses, response.Proposes, response.Observes, response.Closes, response.Expires}
+
+// log logs a decision.
 func (r *Responder) log(d response.Decision) {
 	args := []any{"act", d.Act.String(), "response", d.Response, "policy", d.Policy, "target", d.Target.String(), "step", d.Step, "attempt",
 		d.Attempt, "subject", d.Subject, "detail", d.Detail}
 	if d.Reason != 0 {
 		args = append(args, "reason", d.Reason.String())
 	}
-	switch d.Act {
-	case response.Opens, response.Fails:
+	switch {
+	case d.Act == response.Opens, d.Act == response.Fails, d.Reason == response.ReasonOutcome:
 		r.cfg.Logger.Warn("response", args...)
-	case response.Refuses, response.Proposes, response.Observes, response.Closes, response.Expires:
+	case slices.Contains(routine, d.Act):
 		r.cfg.Logger.Debug("response", args...)
 	default:
 		r.cfg.Logger.Info("response", args...)

@@ -43,7 +43,7 @@ func New(t testing.TB) *Fixture {
 	f.Config.Cluster, f.Config.Listen, f.Config.StateDir = Cluster, freeport.Addr(t).String(), f.path("state")
 	f.Config.TLS = f.Certificate(t, pki.RoleExecutor)
 	f.Config.StopTimeout = config.Duration(5 * time.Second)
-	_, err = process.Init(f.Config.StateDir, Cluster, false)
+	_, err = process.Init(f.Config.StateDir, Cluster, false, time.Now().Add(-time.Hour))
 	must(t, err)
 	return f
 }

@@ -124,7 +124,7 @@ func (p powered) runExecutor(address string) {
 	if out, err := exec.CommandContext(p.Context(), program, "init", "--config", name).CombinedOutput(); err != nil {
 		p.Fatalf("lofamo-executor init: %v\n%s", err, out)
 	}
-	// A ledger that is older than all attempts: with a new one, a person would have to settle an attempt that a change of leader
+	// Make the ledger older than all attempts. With a new ledger, a person would have to settle an attempt that a change of leader
 	// interrupts.
 	if err := os.WriteFile(filepath.Join(dir, "state", "created"), []byte("2026-01-01T00:00:00Z"), 0o600); err != nil {
 		p.Fatal(err)

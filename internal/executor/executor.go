@@ -61,8 +61,7 @@ type Settler interface {
 	Executor
 	// Settle returns the outcome of an attempt that a former leader began, and waits for one in progress. It has no effect on
 	// the target. From then on the executor refuses an attempt that has not arrived, so that the answer Unchanged stays true.
-	// The outcome is NotKnown if the executor does not know it either, if its record may be younger than the attempt, or if ctx
-	// ends first.
+	// The outcome is NotKnown if the executor has no reliable record of the attempt, or if ctx ends first.
 	Settle(ctx context.Context, j Job) Result
 }
 

@@ -119,11 +119,7 @@ const (
 
 // Settle implements Settler.
 func (x *Remote) Settle(ctx context.Context, j Job) Result {
-	req := &lofamov1.ExecutorSettleRequest{Attempt: attemptOf(j)}
-	if !j.Began.IsZero() {
-		req.Began = timestamppb.New(j.Began)
-	}
-	resp, err := x.ask(ctx, req)
+	resp, err := x.ask(ctx, j, false)
 	if err != nil {
 		return NotKnown("executor process %s: it does not report the outcome: %s", x.cfg.Address, said(err))
 	}
@@ -136,11 +132,10 @@ func (x *Remote) Settle(ctx context.Context, j Job) Result {
 
 // settle queries the outcome of an attempt after its answer was lost. Until the attempt's deadline it waits for the
 // end. After the deadline or a cancellation it also stops the attempt. If this supervisor has lost leadership, the
-// attempt continues, and the next leader asks for its outcome (Settle). Queries may be repeated, because they have no
-// effect.
+// attempt continues, and the next leader asks for its outcome (Settle). A repeated query is safe: it
+// never starts or repeats the attempt.
 func (x *Remote) settle(ctx context.Context, j Job, lost error) Result {
-	req := &lofamov1.ExecutorSettleRequest{Attempt: attemptOf(j)}
-	resp, err := x.ask(ctx, req)
+	resp, err := x.ask(ctx, j, false)
 	switch {
 	case err == nil:
 	case errors.Is(ctx.Err(), context.Canceled) && !errors.Is(context.Cause(ctx), ErrStopped):
@@ -148,8 +143,7 @@ func (x *Remote) settle(ctx context.Context, j Job, lost error) Result {
 	default:
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Duration(x.cfg.SettleTimeout))
 		defer cancel()
-		req.Stop = true
-		if resp, err = x.ask(last, req); err == nil {
+		if resp, err = x.ask(last, j, true); err == nil {
 			break
 		}
 		return NotKnown("executor process %s: %s; the attempt's outcome: %s", x.cfg.Address, said(lost), said(err))
@@ -158,7 +152,11 @@ func (x *Remote) settle(ctx context.Context, j Job, lost error) Result {
 }
 
 // ask repeats the query until it has an answer or ctx ends.
-func (x *Remote) ask(ctx context.Context, req *lofamov1.ExecutorSettleRequest) (resp *lofamov1.ExecutorDoResponse, err error) {
+func (x *Remote) ask(ctx context.Context, j Job, stop bool) (resp *lofamov1.ExecutorDoResponse, err error) {
+	req := &lofamov1.ExecutorSettleRequest{Attempt: attemptOf(j), Stop: stop}
+	if !j.Began.IsZero() {
+		req.Began = timestamppb.New(j.Began)
+	}
 	err = status.FromContextError(ctx.Err()).Err()
 	for pause := firstPause; ctx.Err() == nil; pause = min(2*pause, lastPause) {
 		if resp, err = x.client.Settle(ctx, req); err == nil {

@@ -350,7 +350,8 @@ func (s *responses) act(f response.Effect) response.Outcome {
 	return response.Succeeded
 }
 
-// settle is the executor that remembers all attempts. One that has not arrived is refused from now on, by its token.
+// settle returns an attempt's outcome, as an executor that remembers all attempts. It refuses by the token an attempt that arrives
+// later.
 func (s *responses) settle(f response.Effect) response.Outcome {
 	if s.attempts[f.Attempt] {
 		return response.Succeeded

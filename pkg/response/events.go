@@ -181,8 +181,8 @@ type Output struct {
 	Forget []string
 	// Effects to start once the records are committed.
 	Effects []Effect
-	// Unsettled are a former leader's attempts at steps that cannot be checked. The caller asks their executors for the
-	// outcomes, which has no effect on the target. Result is the answer. The caller need not commit anything first.
+	// Unsettled are a former leader's attempts at steps that are not Repeatable. The caller asks their executors for the outcomes
+	// and returns each as a Result. Asking does not change the target, so the caller need not commit anything first.
 	Unsettled []Effect
 	// Stops are attempts that should end: their time is over, or a person has cancelled them. An executor that cannot
 	// stop one lets it continue; the engine still needs the result.
@@ -224,5 +224,5 @@ type Effect struct {
 	// Recheck: an earlier attempt may have happened. The executor checks that first, and does not repeat it.
 	Recheck bool
 	Timeout time.Duration
-	Began   time.Time // when the attempt was committed, by the wall clock of the leader that began it
+	Began   time.Time // when the leader decided on the attempt, by that leader's wall clock
 }

@@ -61,7 +61,7 @@ type Traits struct {
 	// Undoable: it can be undone, and its executor undoes only its own changes.
 	Undoable bool
 	// Repeatable: its executor first checks whether it has happened, so that an attempt with unknown outcome may be
-	// repeated with Effect.Recheck. A person, or BootSettles, settles a kind that is not repeatable.
+	// repeated with Effect.Recheck. A person, BootSettles, or the executor's record settles a kind that is not repeatable.
 	Repeatable bool
 	// BootSettles: a newer boot epoch of the node's host counts as proof that it has happened. The executor's report is
 	// no proof, because a BMC answers for itself. After such a report the engine waits until the host half has

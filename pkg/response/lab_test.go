@@ -50,7 +50,7 @@ type lab struct {
 	flying []response.Effect     // effects without a result yet
 	on     func(response.Output) // receives every output, after the commit
 
-	unsettled []response.Effect // former leaders' attempts, until their executors say what became of them
+	unsettled []response.Effect // former leaders' attempts, until their executors report the outcomes
 }
 
 // testPolicies reads testdata/policies.yaml.

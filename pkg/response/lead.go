@@ -38,12 +38,12 @@ func (e *Engine) becomeLeader(ev Led) {
 	e.lookAtAll()
 }
 
-// queryTime is the age up to which a leader asks an executor about an attempt. Executors remember their attempts for 48 hours, and
-// one that has forgotten an attempt cannot tell it from one that never arrived.
+// queryTime is the maximum age of an attempt that a leader asks about. Executors keep attempts for 48 hours; after that, a forgotten
+// attempt looks like one that never arrived.
 const queryTime = 12 * time.Hour
 
 // queryInterrupted asks the executors about the attempts that former leaders left with an unknown outcome. An executor with a
-// record of its attempts may know what a person would otherwise have to find out.
+// record of its attempts may know the outcome, so that no person has to investigate.
 func (e *Engine) queryInterrupted(responses []*Response) {
 	for _, r := range responses {
 		if !r.Closed.IsZero() || r.rests() || r.Cancelled || !e.unsettled(r) {

@@ -209,7 +209,7 @@ func (e *Engine) blocked(r *Response, b block) bool {
 }
 
 // becomeWaiting makes a response wait. It audits and commits each reason once, and commits it again only if the known end
-// of the wait moves, or if another one can now tell the outcome.
+// of the wait moves, or, for ReasonOutcome, if the detail changes: an executor or a person settles it.
 func (e *Engine) becomeWaiting(r *Response, b block) {
 	if !b.until.IsZero() {
 		e.wakeFor(r, b.until)
@@ -295,7 +295,8 @@ func (e *Engine) result(ev Result) {
 	if !e.leads || e.broken || r == nil || ev.Step != r.Step || ev.Step >= len(r.Steps) || ev.Attempt.Attempt != r.Steps[ev.Step].Attempt {
 		return
 	}
-	// For a step that cannot be repeated, the result may still arrive after its deadline.
+	// For a step that cannot be repeated, the result may still arrive after its deadline. A response at rest, e.g. after a cancel,
+	// ignores it.
 	if r.State == Running || e.unsettled(r) && !r.rests() {
 		e.attemptEnded(r, ev.Outcome, ev.Detail)
 		e.touched[r.ID] = true
@@ -324,8 +325,8 @@ func (e *Engine) attemptEnded(r *Response, o Outcome, detail string) {
 	case o == Succeeded:
 		e.becomeActed(r, detail)
 	case queried && o == Unchanged && !s.Again:
-		// Interrupted by the change of leader: no failure, and no pause. That also holds for an attempt that the target refused, so
-		// each change of leader may add one attempt to the retries of the policy.
+		// The change of leader interrupted the attempt, so this is neither a failure nor a reason to pause. The same applies if the
+		// target refused the attempt, so each change of leader may add one attempt to the policy's retries.
 		s.State, s.Changed = Pending, false
 		e.sayOf(r, Settles, 0, detail)
 		e.save(r)
@@ -424,7 +425,7 @@ func (e *Engine) settleBySight(r *Response) bool {
 	}
 	b := block{reason: ReasonOutcome, detail: "a person has to say whether it has happened"}
 	if e.asks(r) {
-		b.detail = "its executor has yet to say whether it has happened"
+		b.detail = "waiting for the executor to report whether the step has happened"
 	}
 	e.becomeWaiting(r, b)
 	return false

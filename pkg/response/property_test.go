@@ -26,10 +26,10 @@ type target struct {
 
 	outcomes  map[response.Attempt]response.Outcome // of all attempts that arrived
 	unsettled []response.Effect                     // former leaders' attempts that the engine asks about
-	settled   int                                   // number of attempts that it has said never arrived, or changed nothing
+	settled   int                                   // number of attempts that it has reported as Unchanged
 }
 
-// settle returns the outcome of an attempt. It refuses from now on one that has not arrived.
+// settle returns the outcome of an attempt. If the attempt has not arrived, the target refuses it from now on.
 func (w *target) settle(f response.Effect) response.Outcome {
 	if o, arrived := w.outcomes[f.Attempt]; arrived {
 		return o

@@ -38,9 +38,9 @@
 // Every gate is in gates.go, and the engine records every decision not to act with its reason, once. A step that takes
 // a node out of use, or ends work on it, begins only if all gates are open at that moment; the same holds for every
 // repetition. A leader begins with the committed records alone. It repeats an interrupted attempt only if the executor
-// can first check whether the step has happened (Traits.Repeatable). A step that cannot be checked, such as a reset, is
-// settled by its executor if that remembers the attempt (Output.Unsettled), by the next boot epoch of its host half, or by a
-// person.
+// can first check whether the step has happened (Traits.Repeatable). For a step that cannot be checked, such as a reset,
+// an executor that remembers the attempt reports the outcome (Output.Unsettled). Otherwise the next boot epoch of the host half
+// or a person settles the step.
 package response
 
 import (

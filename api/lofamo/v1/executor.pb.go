@@ -781,9 +781,9 @@ type ExecutorSettleRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Attempt *ExecutorAttempt       `protobuf:"bytes,1,opt,name=attempt,proto3" json:"attempt,omitempty"` // which
 	Stop    bool                   `protobuf:"varint,2,opt,name=stop,proto3" json:"stop,omitempty"`      // end it if it is running
-	// When the attempt was committed, by the wall clock of the leader that began it. If the process has no record of the attempt and its
-	// ledger is not older than that time by a minute, the answer is NOT_KNOWN: an earlier ledger may have had the record. Absent:
-	// the ledger is old enough.
+	// When the leader decided on the attempt, by that leader's wall clock. Without a record of the attempt, the process answers
+	// NOT_KNOWN unless this time is more than a minute after the creation of its ledger, because an earlier ledger may have had the
+	// record. If absent, the process assumes that its ledger is old enough. INVALID_ARGUMENT if it is no valid time.
 	Began         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=began,proto3" json:"began,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

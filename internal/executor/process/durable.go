@@ -17,7 +17,7 @@ import (
 // Files in the state directory.
 const (
 	ledgerFile  = "ledger"
-	createdFile = "created" // the time of Init: an earlier version makes none
+	createdFile = "created" // when Init ran; absent if an earlier version made the ledger
 	lockFile    = "lock"
 )
 
@@ -29,7 +29,7 @@ var errBroken = errors.New("the ledger cannot be written")
 type durable struct {
 	dir     string
 	lock    *os.File
-	created time.Time // of the ledger; zero: by an earlier version
+	created time.Time // when Init made the ledger; zero: unknown
 
 	mu      sync.Mutex
 	ledger  *ledger
@@ -42,7 +42,7 @@ type durable struct {
 	lost func(error) // called once with the error when a write fails; nil, or set before the first change
 }
 
-// Init creates the empty ledger of a new executor process. It refuses to replace an existing ledger unless forget is
+// Init creates the empty ledger of a new executor process, and records the time. It refuses to replace an existing ledger unless forget is
 // set; then it returns a description of the old one.
 func Init(dir, cluster string, forget bool, now time.Time) (was string, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -69,7 +69,7 @@ func Init(dir, cluster string, forget bool, now time.Time) (was string, err erro
 	}
 	created, err := now.UTC().MarshalText()
 	if err != nil {
-		return was, fmt.Errorf("time %s: %w", now, err)
+		return was, fmt.Errorf("encode the creation time of the ledger: %w", err)
 	}
 	if err := disk.Whole(filepath.Join(dir, createdFile), created); err != nil {
 		return was, err
@@ -77,7 +77,7 @@ func Init(dir, cluster string, forget bool, now time.Time) (was string, err erro
 	return was, disk.Whole(path, b)
 }
 
-// readCreated returns the time at which Init made the ledger.
+// readCreated returns the time at which Init made the ledger; zero if there is no file.
 func readCreated(dir string) (created time.Time, err error) {
 	path := filepath.Join(dir, createdFile)
 	b, err := disk.Read(path, len(time.RFC3339Nano)+1)
@@ -88,8 +88,7 @@ func readCreated(dir string) (created time.Time, err error) {
 		err = created.UnmarshalText(b)
 	}
 	if err != nil {
-		return time.Time{}, fmt.Errorf("creation time %s: %w: want the time at which 'lofamo-executor init' made the ledger, or no file",
-			path, err)
+		return time.Time{}, fmt.Errorf("creation time of the ledger, in %s: %w: want the time of 'lofamo-executor init', as in RFC 3339", path, err)
 	}
 	return created, nil
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // keep is how long the ledger keeps an ended attempt. No request lasts that long: an attempt's timeout is at most
-// maxTimeout, and supervisors ask for its outcome within 12 hours of its beginning.
+// maxTimeout, and supervisors ask for outcomes only within 12 hours of an attempt's start.
 const keep = 48 * time.Hour
 
 // maxEntries is the capacity of the ledger: 300 bytes each, some megabytes on disk. A full ledger admits no further
@@ -103,11 +103,11 @@ func (l *ledger) admit(now time.Time, e response.Effect) verdict {
 	return begin
 }
 
-// forbid records an attempt that has not arrived as failed without a change, so that it is refused if it arrives. The
-// caller must ensure that admit would let it begin.
-func (l *ledger) forbid(now time.Time, a response.Attempt, token uint64) entry {
-	e := entry{Response: a.Response, Step: a.Step, Attempt: a.Attempt, Token: token, Began: now.UTC(), Ended: now.UTC(),
-		Outcome: response.Unchanged, Detail: "it never came, and is refused from now on"}
+// forbid records an attempt that has not arrived as ended, so that admit refuses it if it arrives. The caller must ensure that
+// admit would let it begin.
+func (l *ledger) forbid(now time.Time, a response.Attempt, token uint64, o response.Outcome, detail string) entry {
+	e := entry{Response: a.Response, Step: a.Step, Attempt: a.Attempt, Token: token, Began: now.UTC(), Ended: now.UTC(), Outcome: o,
+		Detail: detail}
 	l.entries[e.key()] = e
 	return e
 }

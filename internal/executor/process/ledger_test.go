@@ -112,9 +112,7 @@ func TestFullLedgerAdmitsNoNewStep(t *testing.T) {
 // and its step continues.
 func TestQueriedAttemptIsRefusedOnArrival(t *testing.T) {
 	l := newLedger("c")
-	if e := l.forbid(start, response.Attempt{Response: "a", Attempt: 2}, 3); e.Outcome != response.Unchanged {
-		t.Errorf("%+v", e)
-	}
+	l.forbid(start, response.Attempt{Response: "a", Attempt: 2}, 3, response.Unchanged, "it never came")
 	l.token = 3
 	for attempt, want := range map[int]verdict{1: late, 2: same} {
 		if v := l.admit(start, effect(3, "a", 0, attempt)); v != want {

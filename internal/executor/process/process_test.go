@@ -364,13 +364,21 @@ func TestNewLedgerDoesNotTellOlderOutcomes(t *testing.T) {
 		j.Began = began
 		return x.Settle(t.Context(), j)
 	}
-	want(t, settle(1, made.Add(-time.Hour)), response.NotKnown, "unless before this ledger")
-	want(t, settle(1, made.Add(time.Minute)), response.NotKnown, "unless before this ledger")
-	want(t, settle(1, made.Add(time.Minute+time.Nanosecond)), response.Unchanged, "it never came")
-	want(t, settle(2, time.Time{}), response.Unchanged, "it never came")
+	const older = "may be older than this ledger"
+	want(t, settle(1, made.Add(-time.Hour)), response.NotKnown, older)
+	want(t, settle(1, time.Time{}), response.NotKnown, older) // as a supervisor of an earlier version asks
+	want(t, settle(2, made.Add(time.Minute)), response.NotKnown, older)
+	want(t, settle(3, made.Add(time.Minute+time.Nanosecond)), response.Unchanged, "it never came")
+	want(t, settle(4, time.Time{}), response.Unchanged, "it never came")
+	for attempt := range 4 { // the process refuses all of them from now on
+		processtest.Do(t, x, job(5, "r", attempt+1))
+	}
+	if acts := b.acts(t); acts != "" {
+		t.Errorf("%q: want no act", acts)
+	}
 }
 
-// TestAttemptWithPassedTokenHasChangedNothing: the process has refused the attempt, so the next leader may begin another one.
+// TestAttemptWithSupersededTokenChangedNothing: the process has refused the attempt, so the next leader may begin another one.
 func TestAttemptWithPassedTokenHasChangedNothing(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -232,7 +232,10 @@ func (s *server) Settle(ctx context.Context, req *lofamov1.ExecutorSettleRequest
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	var began time.Time
-	if t := req.GetBegan(); t.IsValid() {
+	if t := req.GetBegan(); t != nil {
+		if err := t.CheckValid(); err != nil {
+			return nil, status.Errorf(codes.InvalidArgument, "began: %v", err)
+		}
 		began = t.AsTime()
 	}
 	r, result, version := s.lookUp(a, token, began)
@@ -249,8 +252,9 @@ func (s *server) Settle(ctx context.Context, req *lofamov1.ExecutorSettleRequest
 	return responseOf(result), nil
 }
 
-// lookUp finds an attempt that is in progress or ended. It forbids one that has not arrived, unless an earlier ledger may have
-// had it. The result holds once the version is committed. began is the attempt's time; zero: unknown.
+// lookUp finds an attempt that is in progress or ended. It forbids one that has not arrived; the outcome of that is unknown if an
+// earlier ledger may have recorded it. The result holds once the version is committed. began is when the attempt began; zero:
+// unknown.
 func (s *server) lookUp(a response.Attempt, token uint64, began time.Time) (r *run, result executor.Result, version uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -262,25 +266,30 @@ func (s *server) lookUp(a response.Attempt, token uint64, began time.Time) (r *r
 		return nil, executor.Result{Outcome: e.Outcome, Detail: e.Detail}, version
 	case known && e.Attempt > a.Attempt:
 		return nil, executor.NotKnown("attempt %d has been seen since", e.Attempt), version
-	case !began.IsZero() && !began.After(s.durable.created.Add(clockMargin)):
-		return nil, executor.NotKnown("it never came, unless before this ledger: 'lofamo-executor init' made that at %s",
-			s.durable.created.Format(time.RFC3339)), version
+	}
+	o, detail := response.Unchanged, "it never came, and is refused from now on"
+	if created := s.durable.created; !began.IsZero() && !began.After(created.Add(clockMargin)) {
+		o = response.NotKnown
+		detail = fmt.Sprintf("no record of it: it may be older than this ledger, which 'lofamo-executor init' created at %s",
+			created.Format(time.RFC3339))
 	}
 	var e entry
 	version = s.durable.change(func(l *ledger) bool {
 		if token < l.token { // it is refused for its token, for ever
-			e = entry{Outcome: response.Unchanged, Detail: "it never came, and its token is refused"}
+			if e = (entry{Outcome: o, Detail: detail}); o == response.Unchanged {
+				e.Detail = "it never came, and its token is refused"
+			}
 			return false
 		}
 		l.token = token
-		e = l.forbid(s.now(), a, token)
+		e = l.forbid(s.now(), a, token, o, detail)
 		return true
 	})
 	return nil, executor.Result{Outcome: e.Outcome, Detail: e.Detail}, version
 }
 
-// clockMargin is the greatest difference between the clocks of a supervisor and this process for which an attempt is certainly
-// younger than the ledger.
+// clockMargin is the clock difference between a supervisor and this process that lookUp tolerates: an attempt counts as younger than the
+// ledger only if it began more than clockMargin after the ledger was created.
 const clockMargin = time.Minute
 
 var errClosing = errors.New("the executor process is being stopped")

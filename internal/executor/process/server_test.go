@@ -57,7 +57,7 @@ func serverOf(t *testing.T, x executor.Executor) *server {
 		NewMetrics(prometheus.NewRegistry(), nil, Standing{}), slog.New(slog.DiscardHandler))
 }
 
-// TestOutcomeIsOnDiskBeforeAnswer: the process does not say that an attempt never came before the disk says that it never may.
+// TestOutcomeIsOnDiskBeforeAnswer: the process does not answer that an attempt never came until its refusal is on the disk.
 func TestOutcomeIsOnDiskBeforeAnswer(t *testing.T) {
 	s := serverOf(t, nil)
 	if err := s.durable.close(); err != nil { // from now on nothing can be written

@@ -15,6 +15,7 @@ type input struct {
 	set   *latest      // the event is a version of this set; nil: of none
 	rev   uint64       // of the store, with which the set was read
 	reply chan<- error // nil: no caller waits
+	of    *term        // the only term that may use the event; nil: any
 	lead  *term
 	lose  *term
 }

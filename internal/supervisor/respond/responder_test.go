@@ -32,8 +32,8 @@ func state(s response.State) func(*response.Response) bool {
 	return func(r *response.Response) bool { return r.State == s }
 }
 
-// An act whose result cannot be checked is done once, wherever the leader fails. Its response then ends without a person, if the
-// executor remembers its attempts; otherwise it has ended, or waits for a person, who settles it.
+// An act whose result cannot be checked is done once, wherever the leader fails. If the executor remembers its attempts, the
+// response ends without a person. Otherwise it has ended, or a person settles it.
 func TestUncheckableActIsDoneOnce(t *testing.T) {
 	for name, remembers := range map[string]bool{"the executor remembers": true, "the executor forgets": false} {
 		t.Run(name, func(t *testing.T) { uncheckable(t, remembers) })

@@ -26,7 +26,7 @@ type runner struct {
 	newest  map[string]*attempt // by response
 	queries map[string]*query   // by response
 	active  int                 // number of attempts and queries
-	idle    chan struct{}       // closed when none is active; the first one makes a new one
+	idle    chan struct{}       // closed while none is active; begin replaces it
 }
 
 // query is an open query for the outcome of an attempt.
@@ -55,7 +55,7 @@ func (u *runner) start(t *term, j executor.Job, led time.Time) {
 	before := u.newest[j.Response]
 	u.newest[j.Response] = a
 	if q := u.queries[j.Response]; q != nil {
-		q.end() // the engine knows the outcome from elsewhere
+		q.end() // the engine no longer needs the answer
 	}
 	u.begin()
 	u.mu.Unlock()
@@ -104,7 +104,7 @@ func (u *runner) ended() {
 }
 
 // ask asks the executor for the outcome of a former leader's attempt. It does not block. The next attempt for the response ends
-// the query, and so does the end of the term: the engine then gets no result.
+// the query, and so does the end of the term. In both cases the engine gets no result.
 func (u *runner) ask(t *term, j executor.Job) {
 	open, end := context.WithCancel(t.ctx)
 	q := &query{end}
@@ -116,12 +116,12 @@ func (u *runner) ask(t *term, j executor.Job) {
 		defer u.answered(j, q)
 		ctx, cancel := context.WithTimeout(open, j.Timeout+u.r.cfg.Limits.ResultTime)
 		defer cancel()
-		res := executor.NotKnown("no executor has a record of the attempts at %s", j.Kind)
+		res := executor.NotKnown("the executor of %s keeps no record of attempts", j.Kind)
 		if x, ok := u.r.cfg.Executors[j.Kind].(executor.Settler); ok {
 			res = u.guarded(j, func() executor.Result { return x.Settle(ctx, j) })
 		}
 		if open.Err() == nil {
-			u.r.queue.put(input{event: resultOf(j, res)})
+			u.r.queue.put(input{event: resultOf(j, res), of: t})
 		}
 	}()
 }
@@ -250,7 +250,7 @@ func (u *runner) silent(ctx context.Context, j executor.Job) error {
 	return fmt.Errorf("the leader's map no longer has evidence of the fault of %s", j.Target)
 }
 
-// guarded calls an executor. A panic ends only the attempt, and leaves the result unknown.
+// guarded calls an executor. A panic ends only this call, and leaves the result unknown.
 func (u *runner) guarded(j executor.Job, call func() executor.Result) (res executor.Result) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -275,7 +275,7 @@ func (u *runner) stop(a response.Attempt) {
 	}
 }
 
-// stopAll stops waiting for all attempts and queries, because the lead is lost. Their remote work continues where it can.
+// stopAll stops waiting for all attempts and queries, because the lead is lost. Remote attempts continue where they can.
 func (u *runner) stopAll() {
 	u.mu.Lock()
 	defer u.mu.Unlock()

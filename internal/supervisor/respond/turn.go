@@ -74,6 +74,7 @@ func (r *Responder) turn(replicas bool) {
 			in.reply <- ErrNotLeader
 		case in.reply != nil:
 			b.replies = append(b.replies, reply{in.reply, r.try(b, in.event)})
+		case in.of != nil && in.of != r.term: // of a term that has ended
 		case in.set != nil && !r.take(in): // the engine has a newer version
 		default:
 			if _, ok := in.event.(response.Result); ok {
@@ -328,10 +329,10 @@ func (r *Responder) measure(b *batch) {
 	}
 }
 
-// routine lists the acts that are not logged by default.
+// routine lists the acts that are logged at debug level, unless the reason is ReasonOutcome.
 var routine = []response.Act{response.Refuses, response.Proposes, response.Observes, response.Closes, response.Expires}
 
-// log logs a decision.
+// log writes a decision to the log.
 func (r *Responder) log(d response.Decision) {
 	args := []any{"act", d.Act.String(), "response", d.Response, "policy", d.Policy, "target", d.Target.String(), "step", d.Step, "attempt",
 		d.Attempt, "subject", d.Subject, "detail", d.Detail}

@@ -109,8 +109,8 @@ func (p *quietPair) arrived() {
 	p.comesNow(status(2))
 }
 
-// stamps waits until the kernel records when a heartbeat arrives. After the first socket of a machine asks for these times,
-// the kernel records for a moment when a heartbeat is read.
+// stamps waits until the kernel records when a heartbeat arrives. Just after the first socket of a machine asks for these times,
+// the kernel may record when a heartbeat is read.
 func (p *quietPair) stamps() {
 	p.t.Helper()
 	const age = time.Millisecond

@@ -88,7 +88,7 @@ func readCreated(dir string) (created time.Time, err error) {
 		err = created.UnmarshalText(b)
 	}
 	if err != nil {
-		return time.Time{}, fmt.Errorf("creation time of the ledger, in %s: %w: want the time of 'lofamo-executor init', as in RFC 3339", path, err)
+		return time.Time{}, fmt.Errorf("creation time of the ledger, in %s: %w: want that of 'lofamo-executor init', as in RFC 3339", path, err)
 	}
 	return created, nil
 }

@@ -45,7 +45,7 @@ type Engine struct {
 	waiters   map[string]bool              // ids of the active ones without a running attempt
 	counts    [numPools]int                // by pool: responses that count against Config.MaxActive
 	halted    map[string]int               // by id: the attempt that a closed gate has asked to end
-	queried   map[string]Attempt           // by id: a former leader's attempt, until its executor reports the outcome
+	queried   map[Attempt]bool             // former leaders' attempts, until their executors report the outcomes
 	held      map[fault.NodeID]bool        // nodes under response
 	byValue   [][]int                      // how many of these have the value, by domain key and value
 	byPlane   [3]map[int]int               // how many of these lie in the plane, by axis and place
@@ -123,7 +123,7 @@ func (e *Engine) forget() {
 	e.open, e.of, e.order = map[string]*Response{}, map[Target][]*Response{}, map[string]uint64{}
 	e.ended, e.rest, e.look = map[string]time.Time{}, map[restKey]time.Time{}, map[Target]look{}
 	e.counts, e.said = [numPools]int{}, map[saidKey]Reason{}
-	e.halted, e.queried = map[string]int{}, map[string]Attempt{}
+	e.halted, e.queried = map[string]int{}, map[Attempt]bool{}
 	for k := range e.backlogs {
 		e.backlogs[k] = backlog{waits: map[Target]bool{}}
 	}

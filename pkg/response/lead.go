@@ -54,7 +54,7 @@ func (e *Engine) queryInterrupted(responses []*Response) {
 			continue
 		}
 		f := e.effect(r, r.Step, false)
-		e.queried[r.ID] = f.Attempt
+		e.queried[f.Attempt] = true
 		e.out.Unsettled = append(e.out.Unsettled, f)
 	}
 }

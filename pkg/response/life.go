@@ -92,7 +92,7 @@ func (e *Engine) stop(r *Response) {
 	if r.Steps[r.Step].Kind.Traits().Waits {
 		return // no executor has it
 	}
-	e.out.Stops = append(e.out.Stops, Attempt{r.ID, r.Step, r.Steps[r.Step].Attempt})
+	e.out.Stops = append(e.out.Stops, r.newest())
 }
 
 // halt asks a running attempt to end, once, if a gate has closed since: its policy was changed or withdrawn, the
@@ -292,7 +292,7 @@ func (e *Engine) overdue(r *Response) bool {
 // result processes an executor's result and ignores those of other attempts.
 func (e *Engine) result(ev Result) {
 	r := e.open[ev.Response]
-	if !e.leads || e.broken || r == nil || ev.Step != r.Step || ev.Step >= len(r.Steps) || ev.Attempt.Attempt != r.Steps[ev.Step].Attempt {
+	if !e.leads || e.broken || r == nil || r.Step >= len(r.Steps) || ev.Attempt != r.newest() {
 		return
 	}
 	// For a step that cannot be repeated, the result may still arrive after its deadline. A response at rest, e.g. after a cancel,
@@ -306,9 +306,9 @@ func (e *Engine) result(ev Result) {
 // attemptEnded ends one attempt.
 func (e *Engine) attemptEnded(r *Response, o Outcome, detail string) {
 	s := &r.Steps[r.Step]
-	halted, queried := e.halted[r.ID] == s.Attempt, e.asks(r)
+	halted, queried := e.halted[r.ID] == s.Attempt, e.queried[r.newest()]
 	delete(e.halted, r.ID)
-	delete(e.queried, r.ID)
+	delete(e.queried, r.newest())
 	if queried && o == NotKnown { // a person has to say; the next leader may ask again
 		s.Detail, r.Reason, r.Detail = detail, 0, ""
 		e.save(r)
@@ -324,19 +324,19 @@ func (e *Engine) attemptEnded(r *Response, o Outcome, detail string) {
 		e.save(r)
 	case o == Succeeded:
 		e.becomeActed(r, detail)
-	case queried && o == Unchanged && !s.Again:
-		// The change of leader interrupted the attempt, so this is neither a failure nor a reason to pause. The same applies if the
-		// target refused the attempt, so each change of leader may add one attempt to the policy's retries.
-		s.State, s.Changed = Pending, false
-		e.sayOf(r, Settles, 0, detail)
-		e.save(r)
 	default:
+		act := Fails
 		s.State = Interrupted
 		if o == Unchanged && !s.Again {
 			s.State, s.Changed = Pending, false
+			if queried {
+				act = Settles
+			}
 		}
-		e.sayOf(r, Fails, 0, detail)
-		if halted {
+		e.sayOf(r, act, 0, detail)
+		// If a gate or a change of leader interrupted the attempt, this is neither a failure nor a reason to pause. The same applies
+		// if the target refused the attempt, so each change of leader may add one attempt to the policy's retries.
+		if halted || queried {
 			e.save(r)
 			return
 		}
@@ -386,11 +386,6 @@ func (e *Engine) unsettled(r *Response) bool {
 	return !r.Undoing && r.Step < len(r.Steps) && r.Steps[r.Step].State == Interrupted && !r.Steps[r.Step].Kind.Traits().Repeatable
 }
 
-// asks reports whether an executor has yet to report the outcome of the newest attempt, which a former leader began.
-func (e *Engine) asks(r *Response) bool {
-	return e.queried[r.ID] == Attempt{r.ID, r.Step, r.Steps[r.Step].Attempt}
-}
-
 // moot reports whether the wait for a step that only its executor reports is pointless: no attempt is running, and the
 // fault has been gone for long enough to undo earlier steps. A healthy node is not held for an unnecessary reset.
 func (e *Engine) moot(r *Response) bool {
@@ -424,7 +419,7 @@ func (e *Engine) settleBySight(r *Response) bool {
 		return false
 	}
 	b := block{reason: ReasonOutcome, detail: "a person has to say whether it has happened"}
-	if e.asks(r) {
+	if e.queried[r.newest()] {
 		b.detail = "waiting for the executor to report whether the step has happened"
 	}
 	e.becomeWaiting(r, b)
@@ -491,7 +486,6 @@ func (e *Engine) becomeExpired(r *Response, reason Reason, detail string) {
 // becomeClosed ends a response. If its fault stands, another may begin.
 func (e *Engine) becomeClosed(r *Response) {
 	r.Closed = e.now
-	delete(e.queried, r.ID)
 	defer delete(e.joined, r.ID)
 	delete(e.open, r.ID)
 	delete(e.order, r.ID)

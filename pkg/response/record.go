@@ -99,6 +99,9 @@ type Response struct {
 // Key implements Record.
 func (r *Response) Key() string { return "response/" + r.ID }
 
+// newest returns the newest attempt at the current step, or at undoing it.
+func (r *Response) newest() Attempt { return Attempt{r.ID, r.Step, r.Steps[r.Step].Attempt} }
+
 // StepRecord is a step and its progress.
 type StepRecord struct {
 	Step

@@ -132,8 +132,8 @@ func (x *Remote) Settle(ctx context.Context, j Job) Result {
 
 // settle queries the outcome of an attempt after its answer was lost. Until the attempt's deadline it waits for the
 // end. After the deadline or a cancellation it also stops the attempt. If this supervisor has lost leadership, the
-// attempt continues, and the next leader asks for its outcome (Settle). A repeated query is safe: it
-// never starts or repeats the attempt.
+// attempt continues, and the next leader asks for its outcome (Settle). A repeated query is safe: it never starts
+// or repeats the attempt.
 func (x *Remote) settle(ctx context.Context, j Job, lost error) Result {
 	resp, err := x.ask(ctx, j, false)
 	switch {

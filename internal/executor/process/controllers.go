@@ -145,7 +145,7 @@ func (w *witness) mayLog(now time.Time) bool {
 	return w.logged <= maxLogged
 }
 
-// read makes one look. No matter what the controller sends, the result is an answer of this controller alone, bounded in time and size.
+// read makes one look. It bounds the time and the size of the answer, and a hostile controller affects no other answer.
 func (w *witness) read(ctx context.Context, a controller.Ask) (answer controller.Answer) {
 	ctx, cancel := context.WithTimeout(ctx, w.timeout)
 	defer cancel()

@@ -42,8 +42,8 @@ type durable struct {
 	lost func(error) // called once with the error when a write fails; nil, or set before the first change
 }
 
-// Init creates the empty ledger of a new executor process, and records the time. It refuses to replace an existing ledger unless forget is
-// set; then it returns a description of the old one.
+// Init creates the empty ledger of a new executor process, and records the time. It refuses to replace an existing ledger
+// unless forget is set; then it returns a description of the old one.
 func Init(dir, cluster string, forget bool, now time.Time) (was string, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", fmt.Errorf("state directory %s: %w", dir, err)

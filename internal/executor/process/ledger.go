@@ -105,11 +105,10 @@ func (l *ledger) admit(now time.Time, e response.Effect) verdict {
 
 // forbid records an attempt that has not arrived as ended, so that admit refuses it if it arrives. The caller must ensure that
 // admit would let it begin.
-func (l *ledger) forbid(now time.Time, a response.Attempt, token uint64, o response.Outcome, detail string) entry {
+func (l *ledger) forbid(now time.Time, a response.Attempt, token uint64, o response.Outcome, detail string) {
 	e := entry{Response: a.Response, Step: a.Step, Attempt: a.Attempt, Token: token, Began: now.UTC(), Ended: now.UTC(), Outcome: o,
 		Detail: detail}
 	l.entries[e.key()] = e
-	return e
 }
 
 // end records the outcome of an attempt if it is still the latest at its step.

@@ -113,6 +113,9 @@ func TestFullLedgerAdmitsNoNewStep(t *testing.T) {
 func TestQueriedAttemptIsRefusedOnArrival(t *testing.T) {
 	l := newLedger("c")
 	l.forbid(start, response.Attempt{Response: "a", Attempt: 2}, 3, response.Unchanged, "it never came")
+	if e := l.entries[stepKey{"a", 0}]; e.Outcome != response.Unchanged {
+		t.Errorf("%+v", e)
+	}
 	l.token = 3
 	for attempt, want := range map[int]verdict{1: late, 2: same} {
 		if v := l.admit(start, effect(3, "a", 0, attempt)); v != want {

@@ -379,7 +379,7 @@ func TestNewLedgerDoesNotTellOlderOutcomes(t *testing.T) {
 }
 
 // TestAttemptWithSupersededTokenChangedNothing: the process has refused the attempt, so the next leader may begin another one.
-func TestAttemptWithPassedTokenHasChangedNothing(t *testing.T) {
+func TestAttemptWithSupersededTokenChangedNothing(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.Config.AtOnce = 1

@@ -267,29 +267,27 @@ func (s *server) lookUp(a response.Attempt, token uint64, began time.Time) (r *r
 	case known && e.Attempt > a.Attempt:
 		return nil, executor.NotKnown("attempt %d has been seen since", e.Attempt), version
 	}
-	o, detail := response.Unchanged, "it never came, and is refused from now on"
+	answer := executor.Unchanged("it never came, and is refused from now on")
 	if created := s.durable.created; !began.IsZero() && !began.After(created.Add(clockMargin)) {
-		o = response.NotKnown
-		detail = fmt.Sprintf("no record of it: it may be older than this ledger, which 'lofamo-executor init' created at %s",
+		answer = executor.NotKnown("no record of the attempt, which may be older than this ledger: 'lofamo-executor init' created that at %s",
 			created.Format(time.RFC3339))
 	}
-	var e entry
 	version = s.durable.change(func(l *ledger) bool {
 		if token < l.token { // it is refused for its token, for ever
-			if e = (entry{Outcome: o, Detail: detail}); o == response.Unchanged {
-				e.Detail = "it never came, and its token is refused"
+			if answer.Outcome == response.Unchanged {
+				answer.Detail = "it never came, and its token is refused"
 			}
 			return false
 		}
 		l.token = token
-		e = l.forbid(s.now(), a, token, o, detail)
+		l.forbid(s.now(), a, token, answer.Outcome, answer.Detail)
 		return true
 	})
-	return nil, executor.Result{Outcome: e.Outcome, Detail: e.Detail}, version
+	return nil, answer, version
 }
 
-// clockMargin is the clock difference between a supervisor and this process that lookUp tolerates: an attempt counts as younger than the
-// ledger only if it began more than clockMargin after the ledger was created.
+// clockMargin is the clock difference between a supervisor and this process that lookUp tolerates: an attempt counts as
+// younger than the ledger only if it began more than clockMargin after the ledger was created.
 const clockMargin = time.Minute
 
 var errClosing = errors.New("the executor process is being stopped")

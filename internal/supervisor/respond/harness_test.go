@@ -36,11 +36,10 @@ type lab struct {
 	store labStore
 	plant *plant
 	names *view.Names
-
-	executor executor.Executor // of commands: the plant, in one of its forms
-
 	limit response.Config
 	lives int // number of faults played so far
+
+	executor executor.Executor // of commands: the plant, in one of its forms
 
 	mu       sync.Mutex
 	builder  *view.Builder

@@ -120,8 +120,9 @@ func (b *batch) datagram(i int) ([]byte, netip.AddrPort) {
 	return b.bytes[i*b.size:][:b.msgs[i].len], b.from[i].addrPort()
 }
 
-// waited returns how long before now the i-th datagram arrived; 0 if the kernel does not say. Just after the
-// first socket of a machine asks for these times, the kernel may record when a datagram is read: the result is then about 0.
+// waited returns how long before now the i-th datagram arrived; 0 if the kernel does not say. Just after
+// the first socket of a machine asks for these times, the kernel may record when a datagram is read: the result is then
+// about 0.
 func (b *batch) waited(i int, now time.Time) time.Duration {
 	x := &b.extra[i]
 	if b.msgs[i].Controllen == 0 || x.head.Level != unix.SOL_SOCKET || x.head.Type != unix.SCM_TIMESTAMPNS {

@@ -118,10 +118,10 @@ func (p *quietPair) stamps() {
 		p.known(status(1))
 		p.send(status(1))
 		p.arrived()
-		p.link.quiet.readAt, p.got.quiet, p.got.waited = time.Time{}, nil, nil
 		p.link.ReadQuiet(time.Now().Add(age), &p.got)
-		if len(p.got.waited) == 1 && p.got.waited[0] >= age {
-			p.link.quiet.readAt, p.got.quiet, p.got.waited = time.Time{}, nil, nil
+		waited := p.got.waited
+		p.link.quiet.readAt, p.got.quiet, p.got.waited = time.Time{}, nil, nil
+		if len(waited) == 1 && waited[0] >= age {
 			return
 		}
 	}

@@ -93,10 +93,10 @@ var (
 
 // listenTCP listens at an address, with limits, and counts closed connections under the given name.
 func (s *Supervisor) listenTCP(name, addr string, limits bounded.Limits) (net.Listener, error) {
-	l, err := net.Listen("tcp", addr)
+	l, err := bounded.ListenTCP(addr, bounded.Options{Limits: limits, Log: s.logger,
+		Dropped: func(reason string) { s.metrics.Closed.WithLabelValues(name, reason).Inc() }})
 	if err != nil {
-		return nil, err
+		return nil, err // and no nil pointer in an interface
 	}
-	return bounded.Listen(l, bounded.Options{Limits: limits, Log: s.logger,
-		Dropped: func(reason string) { s.metrics.Closed.WithLabelValues(name, reason).Inc() }}), nil
+	return l, nil
 }

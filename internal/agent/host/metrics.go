@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"slices"
 	"time"
@@ -255,11 +254,11 @@ func (h *hostHalf) metrics() http.Handler {
 
 // serveHTTP serves h on a TCP address until ctx ends.
 func serveHTTP(ctx context.Context, addr string, log *slog.Logger, h http.Handler) error {
-	l, err := net.Listen("tcp", addr)
+	l, err := bounded.ListenTCP(addr, bounded.Options{Limits: bounded.Limits{All: 64, PerSource: 16}, Log: log})
 	if err != nil {
 		return fmt.Errorf("metrics: listen on TCP %s: %w", addr, err)
 	}
-	return half.Serve(ctx, bounded.Listen(l, bounded.Options{Limits: bounded.Limits{All: 64, PerSource: 16}, Log: log}), h)
+	return half.Serve(ctx, l, h)
 }
 
 func one(b bool) float64 {

@@ -147,7 +147,7 @@ func (p *Process) handler(reg *prometheus.Registry) http.Handler {
 func (p *Process) serveHTTP(l net.Listener, h http.Handler) {
 	p.http = bounded.HTTPServer(h)
 	p.serving.Go(func() {
-		if err := p.http.Serve(bounded.Listen(l, bounded.Options{Limits: httpConns, Log: p.logger})); !errors.Is(err, http.ErrServerClosed) {
+		if err := p.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 			p.fail(fmt.Errorf("metrics: serve %s: %w", l.Addr(), err))
 		}
 	})

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net"
 	"net/http"
 	"slices"
 	"sync"
@@ -51,7 +50,7 @@ type Process struct {
 	grpc      *grpc.Server
 	executors map[response.Kind]executor.Executor
 
-	listener net.Listener
+	listener *bounded.Listener
 	http     *http.Server // nil if none
 	server   *server
 	metrics  *Metrics
@@ -128,12 +127,12 @@ func (p *Process) Start() error {
 	if err := p.denials.open(p.cfg.StateDir, p.cfg.Cluster, p.logger); err != nil {
 		return errors.Join(err, d.close())
 	}
-	if p.listener, err = net.Listen("tcp", p.cfg.Listen); err != nil {
+	if p.listener, err = bounded.ListenTCP(p.cfg.Listen, bounded.Options{Limits: grpcConns, Log: p.logger}); err != nil {
 		return errors.Join(fmt.Errorf("listen: %w", err), d.close())
 	}
-	var seen net.Listener
+	var seen *bounded.Listener
 	if p.cfg.HTTP != "" {
-		if seen, err = net.Listen("tcp", p.cfg.HTTP); err != nil {
+		if seen, err = bounded.ListenTCP(p.cfg.HTTP, bounded.Options{Limits: httpConns, Log: p.logger}); err != nil {
 			return errors.Join(fmt.Errorf("http: %w", err), p.listener.Close(), d.close())
 		}
 	}
@@ -163,7 +162,7 @@ func (p *Process) Start() error {
 		p.serving.Go(func() { p.witness.Run(ctx) })
 	}
 	p.serving.Go(func() {
-		if err := p.grpc.Serve(bounded.Listen(p.listener, bounded.Options{Limits: grpcConns, Log: p.logger})); err != nil {
+		if err := p.grpc.Serve(p.listener); err != nil {
 			p.fail(err)
 		}
 	})

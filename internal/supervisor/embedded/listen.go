@@ -88,15 +88,11 @@ func listen(cfg Config, ec *embed.Config) (_ *front, err error) {
 }
 
 func bind(addr, name string, cfg Config) (*bounded.Listener, error) {
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		return nil, err
-	}
 	o := bounded.Options{Limits: bounded.Limits{All: maxConns, PerSource: maxPerSource}, Log: cfg.Logger}
 	if cfg.Closed != nil {
 		o.Dropped = func(reason string) { cfg.Closed(name, reason) }
 	}
-	return bounded.Listen(l, o), nil
+	return bounded.ListenTCP(addr, o)
 }
 
 // serverTLS is etcd's configuration for a listener, which reads a renewed certificate from the files.

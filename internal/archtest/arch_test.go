@@ -66,7 +66,7 @@ var layers = map[string][]string{
 	"internal/testing/fixedseed":    {},
 	"internal/failpoint":            {},
 	"internal/durable":              {"internal/failpoint"},
-	"internal/bounded":              {"pkg/udpguard"},
+	"internal/bounded":              {"pkg/udpguard", "internal/retransmit"},
 	"internal/program":              {"pkg/watchdog", "internal/config"},
 	"internal/testing/kubetest":     {"internal/testing/freeport"},
 	"internal/pki":                  {"api", "pkg/fault", "pkg/servicenet", "internal/durable"},

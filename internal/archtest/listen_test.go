@@ -15,7 +15,7 @@ var served = []string{"internal/agent", "internal/executor", "internal/superviso
 // ownBounds lists the folders that limit their TCP connections without package bounded, each with the reason.
 var ownBounds = map[string]string{
 	"pkg/servicenet/gossip": "32 streams in all: for another one, the address with the most streams loses its oldest",
-	"internal/bounded":      "it is what others use",
+	"internal/bounded":      "its ListenTCP limits the connections itself",
 	"pkg/torus/udplink":     "a link has one peer: others share four places and 20 handshakes a second (ADR 42)",
 }
 
@@ -52,6 +52,8 @@ func unboundedServers(f *ast.File) (faults []string, listens, bounds bool) {
 				listens, bounds = true, true
 			case name == "bounded.Listen":
 				bounds = true
+			case name == "retransmit.Listen":
+				listens = true
 			case method == "Listen" || method == "ListenTCP":
 				listens = listens || slices.ContainsFunc(n.Args, onTCP)
 			case strings.HasPrefix(method, "ListenAndServe"):
@@ -154,6 +156,7 @@ func TestListenerRuleRefuses(t *testing.T) {
 		"TCP of a server":       {`s.ListenAndServe()`, 0, true, false},
 		"bounded":               {`bounded.Listen(l, o)`, 0, false, true},
 		"bounded TCP":           {`bounded.ListenTCP(a, o)`, 0, true, true},
+		"TCP that repeats":      {`retransmit.Listen(a)`, 0, true, false},
 	} {
 		f, err := parser.ParseFile(token.NewFileSet(), "x.go", "package x\nfunc f() { "+tc.body+" }", 0)
 		if err != nil {

@@ -165,15 +165,21 @@ func (c *cell) apply() error {
 	return nil
 }
 
-// kills kills members in rounds, and adds the results to r.
+// kills kills members in rounds, and adds the results to r. Each member is killed once before any is killed again, because a daemon
+// restarts its halves only five times a minute.
 func (c *cell) kills(ctx context.Context, s system, until time.Time, r *compare.Cell) error {
 	rnd := rand.New(rand.NewPCG(c.Seed, uint64(c.members)))
+	var turn []int // members that are not yet killed in this turn
 	for len(r.Kills) < c.Kills && time.Now().Before(until) {
 		size, window := 1, phaseWindow
 		if s.overlap() {
 			size, window = min(c.Kills-len(r.Kills), c.members-leastSurvivors), roundWindow
 		}
-		victims := rnd.Perm(c.members)[:size]
+		if len(turn) < size {
+			turn = rnd.Perm(c.members)
+		}
+		victims := turn[:size]
+		turn = turn[size:]
 		if err := c.strike(ctx, s, rnd, victims, window); err != nil {
 			return err
 		}

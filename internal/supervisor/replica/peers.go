@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/retransmit"
 )
 
 // MaxMessage bounds a gRPC message between replicas, in bytes: a list of 100,000 nodes fits.
@@ -92,6 +93,7 @@ func (p *Peers) dial(id, addr string) (*grpc.ClientConn, error) {
 	}
 	return grpc.NewClient("passthrough:///"+addr,
 		grpc.WithTransportCredentials(credentials.NewTLS(conf)),
+		grpc.WithContextDialer(retransmit.Dial),
 		grpc.WithIdleTimeout(0),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},

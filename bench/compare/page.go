@@ -249,8 +249,8 @@ func method(line printer) {
 - A member has a session of its own. A kill sends SIGKILL to all processes of that session, at a random moment. The machine's kernel
   lives, so peers may get a refused connection. Servers and control planes are never killed.
 - The next kill comes when all surviving observers know the last one, or at the limit. The cell then starts the member again and waits
-  until all observers know it alive. A member that is falsely held dead is killed later, when all hold it alive. Kubernetes' kills of a
-  round overlap, within 5 s, because one takes up to a minute.
+  until all observers know it alive. Every member is killed once before any is killed again. A member that is falsely held dead is killed
+  later, when all hold it alive. Kubernetes' kills of a round overlap, within 5 s, because one takes up to a minute.
 - All times are CLOCK_MONOTONIC of this machine. Gossip members stamp their event in their own process. Watches are stamped in the
   process of the run at receipt.
 - Of ours, a node is dead when it is FAILED, and alive again when it is NORMAL or SICK. UNKNOWN is neither. A half that is FAILED in a

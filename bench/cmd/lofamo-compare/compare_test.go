@@ -60,6 +60,28 @@ func TestKillCountsFromFirstToLastSurvivingObserver(t *testing.T) {
 	}
 }
 
+// TestLateWatchOfVictimSeesNoFalseDeath: nobody waits for the watch of a killed member, so it may bring the death after the restart.
+func TestLateWatchOfVictimSeesNoFalseDeath(t *testing.T) {
+	b := completeBoard(t, 3)
+	b.kill(2, 1000)
+	b.saw(0, 2, false, 2000)
+	b.saw(1, 2, false, 3000)
+	b.restart(2)
+	b.saw(0, 2, true, 4000)
+	b.saw(1, 2, true, 5000)
+	if err := b.waitComplete(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.saw(2, 2, false, 6000)
+	if n := b.falseDeaths(); n != 0 {
+		t.Errorf("%d false deaths", n)
+	}
+	b.saw(1, 2, false, 7000)
+	if n := b.falseDeaths(); n != 1 {
+		t.Errorf("after another observer declares it dead: %d false deaths, want 1", n)
+	}
+}
+
 // TestKillWaitsUntilAllHoldMemberAlive: who is held dead already would be known dead after 0 ms.
 func TestKillWaitsUntilAllHoldMemberAlive(t *testing.T) {
 	b := completeBoard(t, 3)

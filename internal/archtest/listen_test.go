@@ -156,7 +156,7 @@ func TestListenerRuleRefuses(t *testing.T) {
 		"TCP of a server":       {`s.ListenAndServe()`, 0, true, false},
 		"bounded":               {`bounded.Listen(l, o)`, 0, false, true},
 		"bounded TCP":           {`bounded.ListenTCP(a, o)`, 0, true, true},
-		"TCP that repeats":      {`retransmit.Listen(a)`, 0, true, false},
+		"TCP of retransmit":     {`retransmit.Listen(a)`, 0, true, false},
 	} {
 		f, err := parser.ParseFile(token.NewFileSet(), "x.go", "package x\nfunc f() { "+tc.body+" }", 0)
 		if err != nil {

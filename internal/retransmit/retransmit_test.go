@@ -10,8 +10,8 @@ import (
 	"github.com/lofamo/lofamo/internal/testing/requirements"
 )
 
-// TestBothEndsRepeatEarly: a connection has the options at both ends.
-func TestBothEndsRepeatEarly(t *testing.T) {
+// TestBothEndsRetransmitEarly: a connection has the options at both ends.
+func TestBothEndsRetransmitEarly(t *testing.T) {
 	l, err := Listen("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

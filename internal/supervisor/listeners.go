@@ -96,7 +96,7 @@ func (s *Supervisor) listenTCP(name, addr string, limits bounded.Limits) (net.Li
 	l, err := bounded.ListenTCP(addr, bounded.Options{Limits: limits, Log: s.logger,
 		Dropped: func(reason string) { s.metrics.Closed.WithLabelValues(name, reason).Inc() }})
 	if err != nil {
-		return nil, err // and no nil pointer in an interface
+		return nil, err // not l: a nil *bounded.Listener would make a net.Listener that is not nil
 	}
 	return l, nil
 }

@@ -65,7 +65,7 @@ func (b *board) saw(observer, member int, alive bool, at int64) {
 		b.wrong[member] = false
 	case !alive && b.status[member] == killed && b.deadAt[member][observer] == 0:
 		b.deadAt[member][observer] = at
-	case observer == member && !alive: // its own watch may bring its last death late
+	case !alive && observer == member && b.killAt[member] > 0: // a restarted member's watch may report its own earlier death late
 	case !alive && b.status[member] == up && b.status[observer] == up && !b.wrong[member]:
 		b.wrong[member] = true
 		b.falses++

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/lofamo/lofamo/bench/compare"
@@ -165,8 +166,8 @@ func (c *cell) apply() error {
 	return nil
 }
 
-// kills kills members in rounds, and adds the results to r. Each member is killed once before any is killed again, because a daemon
-// restarts its halves only five times a minute.
+// kills kills members in rounds, and adds the results to r. Every member is killed once before any is killed again: a daemon that was
+// started more than five times a minute would leave its halves down.
 func (c *cell) kills(ctx context.Context, s system, until time.Time, r *compare.Cell) error {
 	rnd := rand.New(rand.NewPCG(c.Seed, uint64(c.members)))
 	var turn []int // members that are not yet killed in this turn
@@ -176,7 +177,7 @@ func (c *cell) kills(ctx context.Context, s system, until time.Time, r *compare.
 			size, window = min(c.Kills-len(r.Kills), c.members-leastSurvivors), roundWindow
 		}
 		if len(turn) < size {
-			turn = rnd.Perm(c.members)
+			turn = append(turn, slices.DeleteFunc(rnd.Perm(c.members), func(m int) bool { return slices.Contains(turn, m) })...)
 		}
 		victims := turn[:size]
 		turn = turn[size:]

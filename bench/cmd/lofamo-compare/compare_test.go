@@ -80,6 +80,10 @@ func TestLateWatchOfVictimSeesNoFalseDeath(t *testing.T) {
 	if n := b.falseDeaths(); n != 1 {
 		t.Errorf("after another observer declares it dead: %d false deaths, want 1", n)
 	}
+	b.saw(0, 0, false, 8000)
+	if n := b.falseDeaths(); n != 2 {
+		t.Errorf("after the watch of a member that was never killed declares it dead: %d false deaths, want 2", n)
+	}
 }
 
 // TestKillWaitsUntilAllHoldMemberAlive: who is held dead already would be known dead after 0 ms.

@@ -60,7 +60,8 @@ func TestKillCountsFromFirstToLastSurvivingObserver(t *testing.T) {
 	}
 }
 
-// TestLateWatchOfVictimSeesNoFalseDeath: nobody waits for the watch of a killed member, so it may bring the death after the restart.
+// TestLateWatchOfVictimSeesNoFalseDeath: a killed member is restarted without waiting for its own watch, so that watch may report the
+// death after the restart.
 func TestLateWatchOfVictimSeesNoFalseDeath(t *testing.T) {
 	b := completeBoard(t, 3)
 	b.kill(2, 1000)

@@ -91,21 +91,21 @@ newcomer: ## a fresh clone and the README's commands up to the map, timed
 	hack/newcomer
 
 # ALONE are packages whose tests time real halves and clusters, that others' tests beside them would hold up: e2e by itself, where as many clusters
-# as E2E_PARALLEL wait side by side, the others two at a time. All other packages three at a time: much of what they do is waiting.
+# as E2E_PARALLEL wait side by side, the others two at a time. All other packages four at a time: much of what they do is waiting.
 ALONE := ./cmd/lofamo-agent ./internal/agent/{actions,bundle,daemon,dnp,half,host,integration,local,mailbox} ./internal/sdnotify \
   ./internal/campaign/inject ./internal/e2e ./internal/cluster/... ./internal/testing/netlab
 E2E := ./internal/e2e
-E2E_PARALLEL := 3
+E2E_PARALLEL := 4
 
 # PURE are packages of thousands of virtual worlds, some of them played side by side: the race detector has little to find there,
 # and makes them eight times slower. So it sees only -short of them, and without it they are tested whole.
 PURE := ./internal/sim ./internal/sim/hostile ./internal/agent/storage ./pkg/servicenet ./pkg/torus/express
 
 # SINGLE are such packages of one goroutine, tests included (internal/archtest holds it): the race detector can find nothing there.
-SINGLE := ./internal/agent/dnp/dnpcore ./pkg/awareness ./pkg/selftest ./pkg/torus/grid ./pkg/torus/procedure ./pkg/torus/routing
+SINGLE := ./internal/agent/dnp/dnpcore ./internal/archtest ./pkg/awareness ./pkg/selftest ./pkg/torus/grid ./pkg/torus/procedure ./pkg/torus/routing
 
-# KUBELET is the test of the chart on real kubelets.
-KUBELET := ^TestKubeletsRunTheChart$$
+# FIRST takes longest of all other packages, and mostly waits: nine pods on real kubelets start, end and start again one after the other.
+FIRST := ./internal/testing/charttest
 
 # UNTAGGED are tests without failpoints, whose names are like those of tests with them: they are not run twice.
 UNTAGGED := LeadersAreKilled|PausedServer|WindowOfOldLeaders
@@ -137,7 +137,7 @@ test: export LOFAMO_SKIPPED := $(SKIPPED)
 test: setup-tests ## all tests, with the race detector and real processes
 	@$(MAKE) --no-print-directory build # npm is here only now
 	@mkdir -p $(TOOLS) && : >$(SKIPPED)
-	hack/beside "$(MAKE) --no-print-directory $(BESIDE)" -- $(MAKE) --no-print-directory test-rest test-kubelet test-alone test-e2e test-tagged
+	hack/beside "$(MAKE) --no-print-directory $(BESIDE)" -- $(MAKE) --no-print-directory test-rest test-alone test-e2e test-tagged
 	@if [ -s $(SKIPPED) ]; then printf '\n*** %d tests SKIPPED, for want of:\n' $$(sort -u $(SKIPPED) | wc -l); \
 	  sort -u $(SKIPPED) | sed 's/^[^:]*: //' | sort | uniq -c | sort -rn; printf '*** which tests: %s\n' $(SKIPPED); fi
 
@@ -147,9 +147,10 @@ test-pure:
 	go test -count=1 -p 2 -timeout $(IDLE_TIMEOUT) $(PURE) $(SINGLE)
 	cd papers && go test -count=1 -timeout $(IDLE_TIMEOUT) ./...
 test-rest:
-	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 3 -timeout $(TEST_TIMEOUT) -skip '$(KUBELET)' $$(go list ./... | grep -vxFf <(go list $(ALONE) $(PURE) $(SINGLE)))
-test-kubelet: # three kubelets with a control plane and nine pods: nothing with deadlines beside them
-	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -timeout $(TEST_TIMEOUT) -run '$(KUBELET)' ./internal/testing/charttest
+	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 4 -timeout $(TEST_TIMEOUT) $(FIRST) \
+	  $$(go list ./... | grep -vxFf <(go list $(ALONE) $(PURE) $(SINGLE) $(FIRST)))
+test-kubelet: # the part of FIRST that runs the chart on kubelets
+	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -timeout $(TEST_TIMEOUT) -run '^TestKubeletsRunTheChart$$' ./internal/testing/charttest
 test-alone:
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 2 -timeout $(TEST_TIMEOUT) $$(go list $(ALONE) | grep -vxFf <(go list $(E2E)))
 test-e2e:

@@ -15,6 +15,7 @@ import (
 // their processes run. The node's halves start again in a new directory, with locks and sockets; the supervisor raises
 // an alarm.
 func TestDeletedDirectoriesAreNamedAndRestored(t *testing.T) {
+	t.Parallel()
 	l := startCluster(t, "2", 1)
 	tr := begin(t, l)
 	node := l.Cluster.Info().Nodes[0]

@@ -56,6 +56,7 @@ func TestTorusWithEmptyPlaces(t *testing.T) {
 
 // Users make clusters of any number of nodes by one command, and see all nodes in the map.
 func TestUpWithAnyNumberOfNodes(t *testing.T) {
+	t.Parallel()
 	out, err := inShell(t, []string{
 		"lofamoctl up --detach --nodes 11", "lofamoctl map", "lofamoctl down",
 		"lofamoctl up --detach --force-new --dims '3x2x2 without 1,0,0 2,1,1'", "lofamoctl map", "lofamoctl down",

@@ -10,6 +10,7 @@ import (
 
 // TestHealRightAfterKill: a half that was just killed starts, even if its daemon has not noticed the end yet.
 func TestHealRightAfterKill(t *testing.T) {
+	t.Parallel()
 	l := startCluster(t, "2x1x1", 1)
 	const node = "n1-0-0"
 	n, err := l.Cluster.Node(node)

@@ -20,6 +20,7 @@ import (
 // TestOneFaultIsOneIncident injects faults into real processes, one at a time: each is exactly one open incident with the
 // faulty part as its root cause, also under another leader, and CLOSED once it is healed.
 func TestOneFaultIsOneIncident(t *testing.T) {
+	t.Parallel()
 	l := clusterOf(t, "2x2x2", cluster.Options{Supervisors: 3, Periods: patient()})
 	for _, tc := range []struct {
 		name, at        string

@@ -76,6 +76,7 @@ func TestNodesJoinAndLeaveRunningTorus(t *testing.T) {
 
 // Users change the size of a local cluster, and let single nodes leave and join.
 func TestScaleFromShell(t *testing.T) {
+	t.Parallel()
 	out, err := inShell(t, []string{
 		"lofamoctl up --detach --nodes 5", "lofamoctl scale --nodes 7", "lofamoctl map", "lofamoctl node leave node-5 --dry-run",
 		"lofamoctl node leave node-5", "lofamoctl node join node-5", "lofamoctl scale --nodes 5", "lofamoctl get nodes", "lofamoctl down",

@@ -130,6 +130,7 @@ func (p prometheus) comes(query string) []map[string]string {
 // TestPrometheusAlertNamesKilledHalf has a real Prometheus scrape a real cluster: the metrics are those of docs/metrics.md, promtool finds
 // no error in them, and a killed half raises an alert that names it.
 func TestPrometheusAlertNamesKilledHalf(t *testing.T) {
+	t.Parallel()
 	server, tool := programs(t)
 	const node = "n1-1-0"
 	l := clusterOf(t, "2x2x1", cluster.Options{Supervisors: 1, Periods: patient()})

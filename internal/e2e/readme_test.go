@@ -108,6 +108,7 @@ func TestReadme(t *testing.T) {
 
 // The README's further experiments work as they stand, one after the other, in the directory of a first cluster.
 func TestReadmeExperiments(t *testing.T) {
+	t.Parallel()
 	commands, err := docstest.Read("../..", "README.md")
 	if err != nil {
 		t.Fatal(err)
@@ -148,7 +149,8 @@ func inShell(t *testing.T, lines []string) (string, error) {
 		fmt.Fprintf(&script, "cat <<'LINE'\n$ %s\nLINE\n%s\n%s\n%s\n", l, a.before, cmp.Or(a.as, l), a.after)
 	}
 	cmd := exec.CommandContext(ctx, "bash", "-c", script.String())
-	cmd.Dir, cmd.Env = dir, append(os.Environ(), "PATH="+binaries+":"+os.Getenv("PATH"), "LOFAMO_DIR=")
+	// Shells beside one another have contexts of their own.
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "PATH="+binaries+":"+os.Getenv("PATH"), "LOFAMO_DIR=", "XDG_CONFIG_HOME="+dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Minute // the watch in the background ends a moment after the shell

@@ -12,6 +12,7 @@ import (
 // TestPlannedRestartOfAllAgentsCommitsNoFault restarts both halves of all nodes at once: no component becomes SICK or
 // FAILED, and the circuit breaker stays closed, although each half really restarts.
 func TestPlannedRestartOfAllAgentsCommitsNoFault(t *testing.T) {
+	t.Parallel()
 	l := clusterOf(t, "2x2x2", cluster.Options{Supervisors: 1, Preset: "relaxed", Periods: manyMisses(), Restart: "always"})
 	events := func(after uint64) *lofamov1.ListEventsResponse {
 		t.Helper()

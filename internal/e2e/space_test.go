@@ -130,6 +130,7 @@ func (t trial) fill(c *clientv3.Client) {
 // TestFullDiskMovesLeader: row 12. The file system of one replica's data, the leader's, is full: that replica ends with a reason
 // in its log, another one leads, and nothing is lost; with space again it comes back.
 func TestFullDiskMovesLeader(t *testing.T) {
+	t.Parallel()
 	l := startCluster(t, "2x2x1", 3)
 	try(t, l, "file system full under the leader and space made", func(t trial) {
 		victim := t.leaderFirst()[0]

@@ -16,6 +16,7 @@ const stopLimit = 40 * time.Second
 // TestAnnouncedStopIsNoFault stops daemons by SIGTERM: the node is UNKNOWN and no fault, its neighbour's death is found
 // meanwhile, it is NORMAL after its return, and a node that does not return is FAILED after the limit.
 func TestAnnouncedStopIsNoFault(t *testing.T) {
+	t.Parallel()
 	l := clusterOf(t, "2x2x2", cluster.Options{Supervisors: 3, Periods: patient(), Supervisor: func(c *config.Supervisor) {
 		limit := config.Duration(stopLimit)
 		c.StopLimit = &limit

@@ -18,6 +18,7 @@ import (
 // TestLeaderKilled kills the leading supervisor with signal 9: another one takes over, the map stays, the watch
 // continues without a gap, and faults are detected as before.
 func TestLeaderKilled(t *testing.T) {
+	t.Parallel()
 	l := startCluster(t, "2x2x1", 3)
 	try(t, l, "fault before, leader killed, fault after", func(t trial) {
 		t.inject("1,0,0", sensor("temperature", 110))

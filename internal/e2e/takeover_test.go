@@ -15,6 +15,7 @@ import (
 // TestClusterTakenOverByAnotherProcess lets another process than the one that started the cluster inject faults and heal
 // them. Meanwhile a daemon and the supervisor are killed, and started again by that process or by hand.
 func TestClusterTakenOverByAnotherProcess(t *testing.T) {
+	t.Parallel()
 	l := startCluster(t, "2", 1)
 	tr := begin(t, l)
 	c, err := cluster.Load(l.Cluster.Dir())

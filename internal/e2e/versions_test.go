@@ -20,7 +20,7 @@ import (
 )
 
 // previous is the commit of version N-1.
-const previous = "afa732650d2d9e839b4334fc4cf1ed121ff1297a"
+const previous = "e56bfa9ed6bade4599f9a26d21275dfe56f441ff"
 
 // buildPrevious builds the programs of version N-1 from the history and returns their directory. Without the
 // history (a shallow clone, an archive) the test is skipped, but never in CI.

@@ -156,8 +156,12 @@ func killedDuringTheStart() error {
 // A holder of another PID namespace is left alone, though its PID here belongs to a half started in the same clock
 // tick. Its self-test result does not count for that half.
 func TestHolderOfAnotherNamespace(t *testing.T) {
-	cmd := exec.Command("sh", "-c", "read gone", "dnp") // lives as long as its input
+	cmd := exec.Command("sh", "-c", "echo; read gone", "dnp") // lives as long as its input
 	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,6 +174,10 @@ func TestHolderOfAnotherNamespace(t *testing.T) {
 		<-own.ended
 		own.close()
 	}()
+	// A process gets its command line only after the call that starts it has returned.
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
 	here := own.holder()
 	if here.Space == 0 || here.Start == 0 {
 		t.Fatalf("%+v", here)

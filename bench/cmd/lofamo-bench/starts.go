@@ -331,18 +331,19 @@ func (h *health) failure(err error) string {
 }
 
 func (r startRecord) String() string {
-	out := fmt.Sprintf("%.1f s, preset %s, peak %.0f %%", r.Seconds, cmp.Or(r.Preset, "?"), r.Peak)
+	var out strings.Builder
+	fmt.Fprintf(&out, "%.1f s, preset %s, peak %.0f %%", r.Seconds, cmp.Or(r.Preset, "?"), r.Peak)
 	if r.Steady > 0 {
-		out += fmt.Sprintf(", steady %.0f %%", r.Steady)
+		fmt.Fprintf(&out, ", steady %.0f %%", r.Steady)
 	}
-	out += fmt.Sprintf(", %d faults, breaker %s", r.Faults, cmp.Or(r.Breaker, "?"))
+	fmt.Fprintf(&out, ", %d faults, breaker %s", r.Faults, cmp.Or(r.Breaker, "?"))
 	if r.Failure != "" {
-		out += ", FAILED: " + r.Failure
+		out.WriteString(", FAILED: " + r.Failure)
 	}
 	for _, p := range r.Live {
-		out += "\n  " + p.String()
+		out.WriteString("\n  " + p.String())
 	}
-	return out
+	return out.String()
 }
 
 // failures lists the numbers, from 1, of failed starts and their causes.

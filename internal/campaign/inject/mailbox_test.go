@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/testing/agenttest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
@@ -46,11 +46,7 @@ type postbox struct {
 
 func newPostbox(t *testing.T) *postbox {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "lofamo-inject-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := agenttest.Dir(t)
 	box, err := mailbox.Open(dir, fault.HalfDNP)
 	if err != nil {
 		t.Fatal(err)

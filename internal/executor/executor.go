@@ -11,9 +11,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
-	"unicode"
+	"unicode/utf8"
 
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
@@ -98,18 +97,11 @@ func result(o response.Outcome, format string, args []any) Result {
 	return Result{Outcome: o, Detail: clip(fmt.Sprintf(format, args...))}
 }
 
-// clip shortens a long text, repairs invalid UTF-8 and blanks control characters, because the text comes from other
-// programs and ends up in terminals.
+// clip shortens a long text and cleans it, because it comes from other programs and ends up in terminals.
 func clip(s string) string {
-	s = strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(s, "?"))
-	if len(s) <= MaxDetail {
+	const more = "…"
+	if s = fault.Clean(s, MaxDetail+utf8.UTFMax); len(s) <= MaxDetail {
 		return s
 	}
-	const more = "…"
 	return fault.Cut(s, MaxDetail-len(more)) + more
 }

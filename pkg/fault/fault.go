@@ -8,7 +8,6 @@ package fault
 import (
 	"fmt"
 	"time"
-	"unicode/utf8"
 
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -240,21 +239,6 @@ type Observation struct {
 	// Ended states that a kernel reported the end of the process behind a FAILED half (WATCHDOG) or a FAILED link
 	// (SILENCE). It is a hint: it may shorten a wait for an answer, and proves nothing.
 	Ended bool
-}
-
-// MaxDetail bounds Observation.Detail, in bytes.
-const MaxDetail = 120
-
-// Cut shortens s to at most limit bytes, at the end of a character: part of a character is invalid UTF-8 and could not
-// be sent.
-func Cut(s string, limit int) string {
-	if len(s) <= limit {
-		return s
-	}
-	for limit > 0 && !utf8.RuneStart(s[limit]) {
-		limit--
-	}
-	return s[:limit]
 }
 
 // Registers are the three LO|FA|MO words of a node (registers.md), as last read by the origin.

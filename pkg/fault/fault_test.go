@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"pgregory.net/rapid"
 
@@ -121,6 +123,25 @@ func TestCutKeepsCharacters(t *testing.T) {
 			t.Fatalf("%q cut to %d is %q", s, n, got)
 		}
 	})
+}
+
+// TestCleanTextIsValidAndBounded: whatever its bytes are, a cleaned text can be sent and printed; a text that is fine stays.
+func TestCleanTextIsValidAndBounded(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s, n := string(rapid.SliceOf(rapid.Byte()).Draw(t, "s")), rapid.IntRange(0, 20).Draw(t, "n")
+		got := Clean(s, n)
+		if len(got) > n || !utf8.ValidString(got) || strings.ContainsFunc(got, unicode.IsControl) {
+			t.Fatalf("%q of at most %d bytes is %q", s, n, got)
+		}
+		if again := Clean(got, n); again != got {
+			t.Fatalf("%q is fine, and becomes %q", got, again)
+		}
+	})
+	for in, want := range map[string]string{"": "", "a bé": "a bé", "a\nb\x1b[31m": "a b [31m", "\xff\xfeé": "?é", "12345678é": "12345678"} {
+		if got := Clean(in, 9); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
 }
 
 // TestNamesAreThoseOfTheirRegularExpressions compares hand-written checks with the expressions that they replace.

@@ -3,6 +3,8 @@ package fault
 import (
 	"fmt"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Plural prints a number and a noun: 1 node, 2 nodes, 2 retries.
@@ -23,4 +25,44 @@ func List[T any](of []T) string {
 		names[i] = fmt.Sprint(v)
 	}
 	return strings.Join(names, ", ")
+}
+
+// MaxDetail bounds a text for people in a report or a verdict, in bytes.
+const MaxDetail = 120
+
+// Cut shortens s to at most limit bytes, at the end of a character: part of a character is invalid UTF-8 and could not
+// be sent.
+func Cut(s string, limit int) string {
+	if len(s) <= limit {
+		return s
+	}
+	for limit > 0 && !utf8.RuneStart(s[limit]) {
+		limit--
+	}
+	return s[:limit]
+}
+
+// Clean makes a text for people out of any bytes: valid UTF-8 of at most limit bytes. Blanks replace control characters, which
+// would let the author write on a reader's terminal.
+func Clean(s string, limit int) string {
+	if len(s) <= limit && IsPlain(s) {
+		return s
+	}
+	s = s[:min(len(s), 4*limit)] // the rest would be cut anyway
+	return Cut(strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, "?")), limit)
+}
+
+// IsPlain reports whether s is printable ASCII, as nearly all texts are.
+func IsPlain(s string) bool {
+	for i := range len(s) {
+		if s[i] < 0x20 || s[i] > 0x7e {
+			return false
+		}
+	}
+	return true
 }

@@ -215,7 +215,7 @@ func (n *Node) answer(kind string) []*lofamov1.OrderStatus {
 func (n *Node) status(kind, why string) *lofamov1.OrderStatus {
 	st := &lofamov1.OrderStatus{
 		Kind: kind, Node: string(n.self.Node), Half: lofamov1.Half(n.self.Half), Epoch: uint64(n.epoch()),
-		Error: servicenet.CutText(why),
+		Error: fault.Clean(why, fault.MaxDetail),
 	}
 	var content Content
 	if h := n.held[kind]; h != nil {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -413,19 +414,7 @@ func checkText(field, s string) error {
 	return refuse(RefusedField, "%s: given %q: want UTF-8 without control characters", field, s)
 }
 
+// validText refuses control characters: they would let a node write on the terminals of people who read its details.
 func validText(s string) bool {
-	return len(s) <= fault.MaxDetail && (isPlain(s) || utf8.ValidString(s) && !strings.ContainsFunc(s, isControl))
+	return len(s) <= fault.MaxDetail && (fault.IsPlain(s) || utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl))
 }
-
-// isPlain reports whether s is printable ASCII, as nearly all texts are.
-func isPlain(s string) bool {
-	for i := range len(s) {
-		if s[i] < 0x20 || s[i] > 0x7e {
-			return false
-		}
-	}
-	return true
-}
-
-// Control characters would let a node write on the terminals of people who read its details.
-func isControl(r rune) bool { return r < 0x20 || r >= 0x7f && r < 0xa0 }

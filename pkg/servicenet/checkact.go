@@ -36,7 +36,7 @@ func checkActOrder(o *lofamov1.ActOrder) error {
 	}
 	last := ""
 	for _, p := range o.GetParameters() {
-		if n := p.GetName(); n <= last || len(n) > MaxActName || !isPlain(n) {
+		if n := p.GetName(); n <= last || len(n) > MaxActName || !fault.IsPlain(n) {
 			return refuse(RefusedField, "act_order.parameters.name: given %.40q: want 1 to %d bytes, ascending", n, MaxActName)
 		}
 		if err := checkText("act_order.parameters.value", p.GetValue()); err != nil {

@@ -114,7 +114,7 @@ func MayWait(envelope []byte) bool {
 // ranks, then the end of the cause, then the steps.
 func FitProcedureStatus(s *lofamov1.ProcedureStatus) {
 	s.Silent, s.Holding = s.Silent[:min(len(s.Silent), MaxProcedureList)], s.Holding[:min(len(s.Holding), MaxProcedureList)]
-	s.Error, s.Cause = cutDetail(s.Error, fault.MaxDetail), cutDetail(s.Cause, fault.MaxDetail)
+	s.Error, s.Cause = fault.Clean(s.Error, fault.MaxDetail), fault.Clean(s.Cause, fault.MaxDetail)
 	for over := proto.Size(s) - MaxReportSize; over > 0; over = proto.Size(s) - MaxReportSize {
 		switch silent, holding := len(s.Silent), len(s.Holding); {
 		case silent > 0 && silent >= holding:
@@ -122,7 +122,7 @@ func FitProcedureStatus(s *lofamov1.ProcedureStatus) {
 		case holding > 0:
 			s.Holding = s.Holding[:holding-1]
 		case s.Cause != "":
-			s.Cause = cutDetail(s.Cause, max(0, len(s.Cause)-over))
+			s.Cause = fault.Clean(s.Cause, max(0, len(s.Cause)-over))
 		case len(s.Steps) > 0:
 			s.Steps = s.Steps[:len(s.Steps)-1]
 		default:

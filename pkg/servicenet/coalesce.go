@@ -60,7 +60,7 @@ func (o *Outbox) sayLeftOut(r fault.Report) map[statement]int {
 		if n == 0 {
 			continue
 		}
-		r.Observations[i].Detail = cutDetail(strings.TrimSpace(fmt.Sprintf("[%d earlier left out] %s", n, ob.Detail)), fault.MaxDetail)
+		r.Observations[i].Detail = fault.Clean(strings.TrimSpace(fmt.Sprintf("[%d earlier left out] %s", n, ob.Detail)), fault.MaxDetail)
 		delete(o.leftOut, s)
 		if said == nil {
 			said = make(map[statement]int)

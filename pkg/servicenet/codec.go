@@ -1,7 +1,6 @@
 package servicenet
 
 import (
-	"strings"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -82,22 +81,6 @@ func decodeHalf(field string, h lofamov1.Half) (fault.Half, error) {
 		return 0, refuse(RefusedField, "%s: given %d: want 1 (host) or 2 (dnp)", field, h)
 	}
 	return fault.Half(h), nil
-}
-
-// cutDetail makes s valid UTF-8 without control characters of at most limit bytes.
-func cutDetail(s string, limit int) string {
-	if len(s) <= limit && isPlain(s) {
-		return s
-	}
-	if len(s) > 4*limit {
-		s = s[:4*limit]
-	}
-	return fault.Cut(strings.Map(func(r rune) rune {
-		if isControl(r) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(s, "?")), limit)
 }
 
 func encodeDuration(d time.Duration) uint64 {

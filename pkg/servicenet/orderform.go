@@ -195,7 +195,3 @@ func ValidOrderKind(kind string) bool {
 	}
 	return ok
 }
-
-// CutText makes a text fit the field of a message that people read: valid UTF-8 without control characters, of at
-// most fault.MaxDetail bytes.
-func CutText(s string) string { return cutDetail(s, fault.MaxDetail) }

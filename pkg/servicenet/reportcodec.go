@@ -213,7 +213,7 @@ func (w *wire) age(field protowire.Number, name string, v *time.Duration) {
 
 func (w *wire) detail(field protowire.Number, name string, v *string) {
 	if w.writes {
-		w.out = appendText(w.out, field, cutDetail(*v, fault.MaxDetail))
+		w.out = appendText(w.out, field, fault.Clean(*v, fault.MaxDetail))
 		return
 	}
 	if *v = w.in.string(field); !validText(*v) {

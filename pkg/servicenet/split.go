@@ -87,7 +87,7 @@ func splitReport(out []fault.Report, r fault.Report) []fault.Report {
 		o := &r.Observations[i]
 		n := s.observation(o, &r)
 		if over := base + n - MaxReportSize; over > 0 {
-			o.Detail = cutDetail(o.Detail, max(0, fault.MaxDetail-over))
+			o.Detail = fault.Clean(o.Detail, max(0, fault.MaxDetail-over))
 			n = s.observation(o, &r)
 		}
 		if i > from && (size+n > MaxReportSize || i-from == MaxObservations) {

@@ -72,7 +72,7 @@ func (o *Outbox) Status(now time.Time) *lofamov1.DeliveryStatus {
 		State:      lofamov1.PathState(s.state),
 		Logged:     uint32(o.reports),
 		Migrations: o.stats.Migrations, Retries: o.stats.Retries, Shortened: o.stats.Shortened,
-		Spool: cutDetail(o.spool, fault.MaxDetail),
+		Spool: fault.Clean(o.spool, fault.MaxDetail),
 	}
 	if s.primary != nil {
 		st.Primary = s.primary.name

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
@@ -180,13 +181,4 @@ func seconds(s float64) time.Duration {
 }
 
 // clean makes a foreign text safe for logs and terminals.
-func clean(s string) string {
-	const most = 300 // bytes
-	s = strings.Map(func(r rune) rune {
-		if r < ' ' || r >= 0x7f && r < 0xa0 {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(s[:min(len(s), most)], ""))
-	return strings.TrimSpace(s)
-}
+func clean(s string) string { return strings.TrimSpace(fault.Clean(s, 300)) }

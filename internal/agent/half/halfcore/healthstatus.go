@@ -2,9 +2,7 @@ package halfcore
 
 import (
 	"math"
-	"strings"
 	"time"
-	"unicode"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -92,12 +90,5 @@ func testState(r *selftest.Result) lofamov1.TestState {
 	return lofamov1.TestState_PASSED
 }
 
-// CleanText cuts text for people to the permitted length and characters: UTF-8 without control characters.
-func CleanText(s string) string {
-	return fault.Cut(strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(s, "?")), fault.MaxDetail)
-}
+// CleanText makes text for people fit the fields of messages.
+func CleanText(s string) string { return fault.Clean(s, fault.MaxDetail) }

@@ -102,7 +102,7 @@ func (k *CauseKind) UnmarshalText(b []byte) error {
 type Cause struct {
 	Kind CauseKind `json:"kind"`
 	Code int       `json:"code,omitempty"` // of Exited and Killed
-	// Detail is further text for display, of Hung, NotStarted and FailedTest. Only its first maxCauseDetail bytes count.
+	// Detail is further text for display, of Hung, NotStarted and FailedTest. A record has its first maxCauseDetail bytes, cleaned.
 	Detail string `json:"detail,omitempty"`
 }
 
@@ -255,10 +255,10 @@ var ErrMalformedRecord = errors.New("recovery record malformed")
 func (r RecoveryRecord) Encode() ([]byte, error) {
 	if r.Last != nil {
 		last := *r.Last
-		last.Cause.Detail = cutDetail(last.Cause.Detail)
+		last.Cause.Detail = fault.Clean(last.Cause.Detail, maxCauseDetail)
 		r.Last = &last
 	}
-	r.Reason = cutDetail(r.Reason)
+	r.Reason = fault.Clean(r.Reason, maxCauseDetail)
 	if err := r.validate(); err != nil {
 		return nil, err
 	}
@@ -270,8 +270,6 @@ func (r RecoveryRecord) Encode() ([]byte, error) {
 	}
 	return b, err
 }
-
-func cutDetail(s string) string { return s[:min(len(s), maxCauseDetail)] }
 
 // DecodeRecovery reads the bytes of a record. It ignores fields of later versions.
 func DecodeRecovery(b []byte) (RecoveryRecord, error) {

@@ -35,17 +35,24 @@ func TestRecoveryRecordRoundTrip(t *testing.T) {
 }
 
 func TestLongCauseDetailsAreCut(t *testing.T) {
-	long := strings.Repeat("é\n", 2000)
-	r := RecoveryRecord{Half: fault.HalfHost, State: GivenUp, Reason: long, Last: &Recovery{Cause: Cause{Kind: NotStarted, Detail: long}}}
-	b, err := r.Encode()
-	if err != nil || len(b) > MaxRecoveryRecord {
-		t.Fatalf("%d bytes, %v", len(b), err)
-	}
-	if _, err := DecodeRecovery(b); err != nil {
-		t.Error(err)
-	}
-	if len(r.Last.Cause.Detail) != len(long) {
-		t.Error("the caller's record was changed")
+	for _, long := range []string{
+		strings.Repeat("é\n", 2000), strings.Repeat("\x1b", 2000), strings.Repeat("x\xff", 2000), "x" + strings.Repeat("é", 2000),
+	} {
+		r := RecoveryRecord{Half: fault.HalfHost, State: GivenUp, Reason: long, Last: &Recovery{Cause: Cause{Kind: NotStarted, Detail: long}}}
+		b, err := r.Encode()
+		if err != nil || len(b) > MaxRecoveryRecord {
+			t.Fatalf("%q: %d bytes, %v", long[:8], len(b), err)
+		}
+		got, err := DecodeRecovery(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := fault.Clean(long, maxCauseDetail); got.Reason != want || got.Last.Cause.Detail != want {
+			t.Errorf("%q and %q: want %q", got.Reason, got.Last.Cause.Detail, want)
+		}
+		if len(r.Last.Cause.Detail) != len(long) {
+			t.Error("the caller's record was changed")
+		}
 	}
 }
 

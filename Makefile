@@ -101,10 +101,11 @@ E2E_PARALLEL := 4
 # and makes them eight times slower. So it sees only -short of them, and without it they are tested whole.
 PURE := ./internal/sim ./internal/sim/hostile ./internal/agent/storage ./pkg/servicenet ./pkg/torus/express
 
-# SINGLE are such packages of one goroutine, tests included (internal/archtest holds it): the race detector can find nothing there.
+# SINGLE are packages of one goroutine, tests included, as internal/archtest checks: the race detector can find nothing there.
 SINGLE := ./internal/agent/dnp/dnpcore ./internal/archtest ./pkg/awareness ./pkg/selftest ./pkg/torus/grid ./pkg/torus/procedure ./pkg/torus/routing
 
-# FIRST takes longest of all other packages, and mostly waits: nine pods on real kubelets start, end and start again one after the other.
+# FIRST is the slowest package of test-rest, so it starts first. It mostly waits: nine pods on real kubelets start, end and start again, one
+# after the other, at preset relaxed.
 FIRST := ./internal/testing/charttest
 
 # UNTAGGED are tests without failpoints, whose names are like those of tests with them: they are not run twice.

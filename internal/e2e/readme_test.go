@@ -149,7 +149,7 @@ func inShell(t *testing.T, lines []string) (string, error) {
 		fmt.Fprintf(&script, "cat <<'LINE'\n$ %s\nLINE\n%s\n%s\n%s\n", l, a.before, cmp.Or(a.as, l), a.after)
 	}
 	cmd := exec.CommandContext(ctx, "bash", "-c", script.String())
-	// Shells beside one another have contexts of their own.
+	// Shells beside one another must not share a current context.
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "PATH="+binaries+":"+os.Getenv("PATH"), "LOFAMO_DIR=", "XDG_CONFIG_HOME="+dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }

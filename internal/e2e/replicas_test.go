@@ -131,7 +131,6 @@ func (t trial) once(node, component string, state lofamov1.State) {
 
 // TestSupervisorMachineFaults subjects the supervisors to the faults of their machines, while the nodes live.
 func TestSupervisorMachineFaults(t *testing.T) {
-	t.Parallel()
 	l := startCluster(t, "2x2x1", 3)
 	try(t, l, "the leader stopped past its lease and continued", leaderStopped)
 	try(t, l, "a member that stalls again and again", stalls)
@@ -388,7 +387,6 @@ func (t trial) committed() string {
 // TestDeathOfAllNodesIsShown: row 18. All nodes die at once. The map shows it, the supervisors stay up and their leader keeps
 // leading. Row 21: everything starts cold, and no node is called FAILED because it is not up yet.
 func TestDeathOfAllNodesIsShown(t *testing.T) {
-	t.Parallel()
 	l := startCluster(t, "2x2x1", 3)
 	resp := answered(t, "read the events", func() (*lofamov1.ListEventsResponse, error) {
 		return l.Client.ListEvents(t.Context(), &lofamov1.ListEventsRequest{})

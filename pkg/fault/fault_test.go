@@ -125,7 +125,7 @@ func TestCutKeepsCharacters(t *testing.T) {
 	})
 }
 
-// TestCleanTextIsValidAndBounded: whatever its bytes are, a cleaned text can be sent and printed; a text that is fine stays.
+// TestCleanTextIsValidAndBounded: any bytes give a text that can be sent and printed, and such a text stays as it is.
 func TestCleanTextIsValidAndBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s, n := string(rapid.SliceOf(rapid.Byte()).Draw(t, "s")), rapid.IntRange(0, 20).Draw(t, "n")
@@ -137,7 +137,8 @@ func TestCleanTextIsValidAndBounded(t *testing.T) {
 			t.Fatalf("%q is fine, and becomes %q", got, again)
 		}
 	})
-	for in, want := range map[string]string{"": "", "a bé": "a bé", "a\nb\x1b[31m": "a b [31m", "\xff\xfeé": "?é", "12345678é": "12345678"} {
+	for in, want := range map[string]string{"": "", "a bé": "a bé", "a\nb\x1b[31m": "a b [31m", "\xff\xfeé": "?é", "12345678é": "12345678",
+		strings.Repeat("\xff", 30) + "12345678": "?123456"} {
 		if got := Clean(in, 9); got != want {
 			t.Errorf("%q: %q, want %q", in, got, want)
 		}

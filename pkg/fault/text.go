@@ -43,12 +43,12 @@ func Cut(s string, limit int) string {
 }
 
 // Clean makes a text for people out of any bytes: valid UTF-8 of at most limit bytes. Blanks replace control characters, which
-// would let the author write on a reader's terminal.
+// could control a reader's terminal. It looks at 4·limit bytes at most.
 func Clean(s string, limit int) string {
 	if len(s) <= limit && IsPlain(s) {
 		return s
 	}
-	s = s[:min(len(s), 4*limit)] // the rest would be cut anyway
+	s = s[:min(len(s), 4*limit)] // only after a long run of invalid bytes would some of the rest fit
 	return Cut(strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
 			return ' '

@@ -414,7 +414,8 @@ func checkText(field, s string) error {
 	return refuse(RefusedField, "%s: given %q: want UTF-8 without control characters", field, s)
 }
 
-// validText refuses control characters: they would let a node write on the terminals of people who read its details.
+// validText reports whether s has at most MaxDetail bytes of valid UTF-8, without control characters: these could control the terminals
+// of people who read a node's details.
 func validText(s string) bool {
 	return len(s) <= fault.MaxDetail && (fault.IsPlain(s) || utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl))
 }

@@ -174,7 +174,7 @@ func TestHolderOfAnotherNamespace(t *testing.T) {
 		<-own.ended
 		own.close()
 	}()
-	// A process gets its command line only after the call that starts it has returned.
+	// Before that, /proc/PID/cmdline may be empty: the kernel may not have finished exec when Start returns.
 	if _, err := out.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}

@@ -1,5 +1,5 @@
 // Package agenttest is for tests of the agent: configurations of whole nodes with certificates, the copy of a half that
-// had a session, and waiting.
+// had a session, and waiting. Any test may use Dir.
 package agenttest
 
 import (
@@ -97,7 +97,7 @@ func Config(t testing.TB, dir string, ca *pki.CA, dims grid.Dims, c grid.Coord, 
 // its length.
 func Dir(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "agent")
+	dir, err := os.MkdirTemp("", "lofamo")
 	if err != nil {
 		t.Fatal(err)
 	}

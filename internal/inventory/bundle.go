@@ -33,6 +33,8 @@ const Etc = "/etc/lofamo"
 //	next/                   the next authority and the next issuer, during a change of keys
 //	operators/ROLE.pem,key  certificates for people, and ROLE-NAME.pem,key for one person
 //	executors/NAME/pki/     files of an executor process
+//	rotation.json           the change of keys that is under way
+//	update-open             an update did not end: some members have changes that were not reported
 //	settings/               agent.yaml, supervisor.yaml: the operator's values for all machines of that kind
 //	nodes/ID/               bundle of a node
 //	supervisors/ID/         bundle of a replica
@@ -53,6 +55,7 @@ const (
 	settingsDir   = "settings"
 	executorsDir  = "executors"
 	stepFile      = "rotation.json"
+	updateFile    = "update-open"      // there until the update that made it has written all bundles
 	ecdsaPair     = "supervisor-ecdsa" // a replica's second pair, for gRPC clients that refuse Ed25519
 )
 
@@ -86,18 +89,45 @@ func (d *Dir) authorityKeys() pki.KeyType {
 func (d *Dir) file(elem ...string) string { return filepath.Join(append([]string{d.path}, elem...)...) }
 
 // Init makes the directory: authority, gossip key, certificates for people, and a bundle for every machine. It refuses
-// a directory that is not empty.
+// a directory that is not empty, and leaves nothing behind if it fails.
 func (d *Dir) Init(inv Inventory) error {
-	if entries, err := os.ReadDir(d.path); err == nil && len(entries) > 0 {
+	there, err := os.ReadDir(d.path)
+	switch {
+	case len(there) == 0:
+	case exists(d.file(caKey)) && !exists(d.file(inventoryFile)):
+		return fmt.Errorf("make a cluster's files in %s: the directory has an authority and has no %s, so an 'init' did not end: remove it "+
+			"and repeat 'init'", d.path, inventoryFile)
+	default:
 		return fmt.Errorf("make a cluster's files in %s: the directory is not empty (%s): choose a new one; add-node and rotate-keys "+
-			"change an existing one", d.path, entries[0].Name())
+			"change an existing one", d.path, there[0].Name())
 	}
 	if _, err := inv.Layout(); err != nil {
 		return err
 	}
+	absent := errors.Is(err, fs.ErrNotExist)
 	if err := os.MkdirAll(d.path, 0o700); err != nil {
 		return fmt.Errorf("make a cluster's files: %w", err)
 	}
+	if err := d.fill(inv); err != nil {
+		return errors.Join(err, d.undo(absent))
+	}
+	return nil
+}
+
+// undo empties the directory after a failed Init, and removes it if Init has made it.
+func (d *Dir) undo(remove bool) error {
+	if remove {
+		return os.RemoveAll(d.path)
+	}
+	all, err := entries(d.path)
+	for _, name := range all {
+		err = errors.Join(err, os.RemoveAll(d.file(name)))
+	}
+	return err
+}
+
+// fill fills the empty directory.
+func (d *Dir) fill(inv Inventory) error {
 	ca, err := pki.NewCAOf(d.authorityKeys(), inv.Cluster)
 	if err != nil {
 		return err
@@ -428,7 +458,7 @@ func (d *Dir) authority() (*pki.CA, error) {
 }
 
 // Update brings the bundles up to date with an inventory: nodes added, removed or moved, or machines replaced (renew:
-// their certificates are issued again). It returns the members with changes.
+// their certificates are issued again). It returns the members with changes: all members after an update that failed.
 func (d *Dir) Update(inv Inventory, renew ...string) ([]string, error) {
 	old, err := d.Inventory()
 	if err != nil {
@@ -450,10 +480,20 @@ func (d *Dir) Update(inv Inventory, renew ...string) ([]string, error) {
 	for _, s := range inv.Supervisors {
 		moved[s.ID] = !slices.ContainsFunc(old.Supervisors, func(o Supervisor) bool { return o.ID == s.ID && o.Address == s.Address })
 	}
+	if exists(d.file(updateFile)) { // an update that failed did not report its changes
+		before = nil
+	}
+	if err := replace(d.file(updateFile), nil, 0o600); err != nil {
+		return nil, err
+	}
 	if err := d.write(inv, ca, func(id string) bool { return slices.Contains(renew, id) || moved[id] }); err != nil {
 		return nil, err
 	}
-	return d.changed(before)
+	changed, err := d.changed(before)
+	if err != nil {
+		return nil, err
+	}
+	return changed, os.Remove(d.file(updateFile))
 }
 
 // sums returns the contents of all bundles, by "nodes/ID", "supervisors/ID" and "executors/NAME".

@@ -41,9 +41,6 @@ func Plan(path string, former Inventory, switches Switches) (inv Inventory, adde
 
 // choose gives a place to each node without one, and returns their number.
 func (inv *Inventory) choose(former Inventory) (chosen int, err error) {
-	if len(inv.Nodes) == 0 && inv.Dims == "" {
-		inv.Dims = grid.Dims{}.String() // all nodes join later
-	}
 	if !slices.ContainsFunc(inv.Nodes, func(n Node) bool { return n.Coord == "" }) {
 		return 0, nil
 	}

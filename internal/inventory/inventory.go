@@ -140,6 +140,9 @@ func readFile(path string) (inv Inventory, err error) {
 	if err := config.ReadStrict(path, &inv); err != nil {
 		return inv, fmt.Errorf("inventory: %w", err)
 	}
+	if len(inv.Nodes) == 0 && inv.Dims == "" {
+		inv.Dims = grid.Dims{}.String() // all nodes join later
+	}
 	return inv, nil
 }
 

@@ -8,7 +8,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/pki"
@@ -295,6 +297,150 @@ func TestInterruptedRotationIsRepeated(t *testing.T) {
 		}
 		if m := memberOf(t, d, string(n.ID)); !m.understands(first) || !first.understands(m) {
 			t.Errorf("%s and %s do not understand each other", n.ID, l.Nodes[0].ID)
+		}
+	}
+}
+
+// TestBrokenOffKeysAreMadeAgain: the first attempt of step add ends in the middle, and the step is repeated without the
+// flag --authority. No key may end beside another key's certificate.
+func TestBrokenOffKeysAreMadeAgain(t *testing.T) {
+	for _, tc := range []struct {
+		name      string
+		interrupt func(d *Dir) error
+		repair    func(d *Dir) error
+	}{
+		{"an issuer's key without its certificate", func(d *Dir) error {
+			return errors.Join(os.Mkdir(d.file(nextDir), 0o700), newIssuer("hall7", d.file(nextDir), time.Hour),
+				os.Remove(d.file(nextDir, issuerCert)), os.Mkdir(d.file(nextDir, issuerCert), 0o700))
+		}, func(d *Dir) error { return os.Remove(d.file(nextDir, issuerCert)) }},
+		{"an authority's key without its certificate", func(d *Dir) error {
+			return errors.Join(os.Mkdir(d.file(nextDir), 0o700), os.MkdirAll(d.file(nextDir, caCert, "in the way"), 0o700))
+		}, func(d *Dir) error { return os.RemoveAll(d.file(nextDir, caCert)) }},
+		{"a step that is not noted", func(d *Dir) error { return os.Mkdir(d.file(stepFile)+".new", 0o700) },
+			func(d *Dir) error { return os.Remove(d.file(stepFile) + ".new") }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			d, inv := made(t)
+			if err := tc.interrupt(d); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := d.Rotate(StepAdd, true); err == nil {
+				t.Fatal("the step is complete")
+			}
+			if err := tc.repair(d); err != nil {
+				t.Fatal(err)
+			}
+			for _, step := range []Step{StepAdd, StepUse, StepRemove} {
+				if _, err := d.Rotate(step, false); err != nil {
+					t.Fatalf("%s: %v", step, err)
+				}
+			}
+			for _, s := range inv.Supervisors {
+				if _, err := OpenBundle(d.file(supervisors, s.ID)); err != nil {
+					t.Errorf("%s: %v", s.ID, err)
+				}
+			}
+			if _, err := pki.LoadCA(d.file(caCert), d.file(caKey)); err != nil {
+				t.Error(err)
+			}
+			if _, err := pki.LoadIssuer(d.file(issuerCert), d.file(issuerKey), inv.Cluster); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestBrokenOffUpdateIsReportedWhole: an update fails because of one machine's settings, after others have their new
+// bundles. The repeated update names these too.
+func TestBrokenOffUpdateIsReportedWhole(t *testing.T) {
+	d, inv := made(t)
+	settings := d.file(settingsDir)
+	if err := errors.Join(os.Mkdir(settings, 0o755), os.WriteFile(filepath.Join(settings, "supervisor.yaml"), []byte("log: {level: debug}\n"), 0o600),
+		os.WriteFile(filepath.Join(settings, "agent.yaml"), []byte("log: {level: loud}\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Update(inv); err == nil {
+		t.Fatal("a node's wrong settings are passed over")
+	}
+	if err := os.Remove(filepath.Join(settings, "agent.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	changed, err := d.Update(inv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range inv.Supervisors {
+		if !slices.Contains(changed, supervisors+"/"+s.ID) {
+			t.Errorf("changed: %q: want %s among them", changed, s.ID)
+		}
+	}
+	if changed, err := d.Update(inv); err != nil || len(changed) != 0 {
+		t.Errorf("changed without a change: %q, %v", changed, err)
+	}
+}
+
+// TestFailedInitCanBeRepeated: a value that only the programs' configurations refuse leaves nothing behind.
+func TestFailedInitCanBeRepeated(t *testing.T) {
+	inv := load(t)
+	good := inv.Preset
+	for _, there := range []bool{false, true} {
+		path := filepath.Join(t.TempDir(), "hall")
+		if there {
+			if err := os.Mkdir(path, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		inv.Preset = "fats"
+		if err := Open(path).Init(inv); err == nil || !strings.Contains(err.Error(), "fats") {
+			t.Fatalf("preset fats: %v", err)
+		}
+		if left, err := os.ReadDir(path); len(left) > 0 || there != (err == nil) {
+			t.Errorf("left behind: %v, %v", left, err)
+		}
+		inv.Preset = good
+		if err := Open(path).Init(inv); err != nil {
+			t.Errorf("again: %v", err)
+		}
+	}
+}
+
+// TestInterruptedInitIsNamed: the process was killed in the middle.
+func TestInterruptedInitIsNamed(t *testing.T) {
+	d, inv := made(t)
+	if err := os.Remove(d.file(inventoryFile)); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Init(inv); err == nil || !strings.Contains(err.Error(), "has no inventory.yaml, so an 'init' did not end: remove it") {
+		t.Error(err)
+	}
+}
+
+// TestInventoryWithoutNodesNeedsNoDims: all nodes join later.
+func TestInventoryWithoutNodesNeedsNoDims(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "inventory.yaml")
+	if err := os.WriteFile(file, []byte("cluster: hall7\nsupervisors: [{id: s1, address: 10.0.0.1}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if inv, err := Load(file); err != nil || inv.Dims != "0x0x0" {
+		t.Errorf("dims %q, %v", inv.Dims, err)
+	}
+}
+
+// TestInstalledDirectoriesAreReadable: the service runs as its own user, and the administrator may have a strict umask.
+func TestInstalledDirectoriesAreReadable(t *testing.T) {
+	d, _ := made(t)
+	b, err := OpenBundle(d.file("nodes", "n0-0-0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := t.TempDir()
+	defer syscall.Umask(syscall.Umask(0o077))
+	if err := b.Install(root, -1, -1, ConfigSafe); err != nil {
+		t.Fatal(err)
+	}
+	for dir := filepath.Join(root, Etc, "pki"); dir != root; dir = filepath.Dir(dir) {
+		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o755 {
+			t.Errorf("%s: %v, %v: want 0755", dir, info.Mode(), err)
 		}
 	}
 }

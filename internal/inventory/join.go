@@ -189,10 +189,7 @@ func (b Bundle) Install(root string, uid, gid int, want Config) error {
 			return nil
 		}
 		if e.IsDir() {
-			if err := os.MkdirAll(to, 0o755); err != nil {
-				return err
-			}
-			return nil
+			return readableDir(to)
 		}
 		content, err := os.ReadFile(filepath.Join(b.Dir, p))
 		if err != nil {
@@ -212,6 +209,20 @@ func (b Bundle) Install(root string, uid, gid int, want Config) error {
 		}
 		return nil
 	})
+}
+
+// readableDir makes a directory, and those above it, that the service's user may enter whatever the umask is. Existing directories stay.
+func readableDir(path string) error {
+	if exists(path) {
+		return nil
+	}
+	if err := readableDir(filepath.Dir(path)); err != nil {
+		return err
+	}
+	if err := os.Mkdir(path, 0o755); err != nil {
+		return err
+	}
+	return os.Chmod(path, 0o755)
 }
 
 // sameMember refuses to install over another member, whose state on this machine would pass for the new one's.

@@ -86,13 +86,13 @@ func (d *Dir) Rotate(step Step, authority bool) ([]string, error) {
 	}
 	fresh := step == StepUse && (r.Step != step || r.Open)
 	r.Step, r.Open = step, true
+	if err := d.note(r); err != nil { // before the new keys: a repetition need not say again whether the authority is among them
+		return nil, err
+	}
 	if step == StepAdd {
 		if err := d.prepare(inv.Cluster, r.CA); err != nil {
 			return nil, err
 		}
-	}
-	if err := d.note(r); err != nil {
-		return nil, err
 	}
 	if step == StepRemove {
 		if err := d.adopt(); err != nil {
@@ -142,7 +142,8 @@ func (d *Dir) note(r rotation) error {
 	return replace(d.file(stepFile), b, 0o600)
 }
 
-// prepare creates the new keys, unless an interrupted attempt already did.
+// prepare creates the new keys, unless an interrupted attempt already did. A key without its certificate does not count:
+// pairs are written key first.
 func (d *Dir) prepare(cluster string, authority bool) error {
 	if err := os.MkdirAll(d.file(nextDir), 0o700); err != nil {
 		return err
@@ -152,7 +153,7 @@ func (d *Dir) prepare(cluster string, authority bool) error {
 			return err
 		}
 	}
-	if _, err := os.Stat(d.file(nextDir, issuerKey)); errors.Is(err, fs.ErrNotExist) {
+	if !exists(d.file(nextDir, issuerCert)) {
 		if err := newIssuer(cluster, d.file(nextDir), pki.IssuerValidity); err != nil {
 			return err
 		}

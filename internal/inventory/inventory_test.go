@@ -127,8 +127,12 @@ func TestInitMakesConsistentBundles(t *testing.T) {
 		}
 	}
 	for _, s := range inv.Supervisors {
-		if b, err := OpenBundle(d.file("supervisors", s.ID)); err != nil || b.Service != "lofamo-supervisor" || b.ID != s.ID {
+		b, err := OpenBundle(d.file("supervisors", s.ID))
+		if err != nil || b.Service != "lofamo-supervisor" || b.ID != s.ID {
 			t.Errorf("%s: %+v, %v", s.ID, b, err)
+		}
+		if start := b.StartCommand(); !slices.Contains(start, "--no-block") { // the first of three is ready only when the second runs
+			t.Errorf("%s: started by %q", s.ID, start)
 		}
 	}
 	if st, err := os.Stat(d.file("ca.key")); err != nil || st.Mode().Perm() != 0o600 {

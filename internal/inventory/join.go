@@ -71,12 +71,14 @@ func openAgent(file string) (Bundle, error) {
 	return b.with(listen, cfg.Service.GossipKeyFile)
 }
 
+const supervisorService = "lofamo-supervisor"
+
 func openSupervisor(file string) (Bundle, error) {
 	cfg, err := config.LoadSupervisor(file, nil)
 	if err != nil {
 		return Bundle{}, err
 	}
-	b := Bundle{Dir: filepath.Dir(file), Service: "lofamo-supervisor", ID: cfg.ID, etc: filepath.Dir(filepath.Dir(cfg.TLS.CA))}
+	b := Bundle{Dir: filepath.Dir(file), Service: supervisorService, ID: cfg.ID, etc: filepath.Dir(filepath.Dir(cfg.TLS.CA))}
 	if err := b.check(cfg.TLS.CA, cfg.TLS.Cert, cfg.TLS.Key, pki.SupervisorIdentity(cfg.Cluster, cfg.ID)); err != nil {
 		return Bundle{}, err
 	}
@@ -151,6 +153,16 @@ func verify(ca, cert, key string, want pki.Identity) error {
 		return fmt.Errorf("certificate %s: %w", cert, err)
 	}
 	return nil
+}
+
+// StartCommand enables and starts the bundle's service. It does not wait for a supervisor, which is ready only when most
+// supervisors run.
+func (b Bundle) StartCommand() []string {
+	start := []string{"systemctl", "enable", "--now", b.Service}
+	if b.Service == supervisorService {
+		start = append(start, "--no-block")
+	}
+	return start
 }
 
 // Missing returns the addresses that the bundle's member listens on and that this machine lacks: the bundle may be

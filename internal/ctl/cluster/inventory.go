@@ -376,13 +376,14 @@ It starts nothing, unless --enable is given: then it enables and starts the serv
 				return err
 			}
 			a.Printf("%s: installed for %s\n", b.ID, b.Service)
+			start := b.StartCommand()
 			if !enable {
-				a.Printf("to start it: systemctl enable --now %s\n", b.Service)
+				a.Printf("to start it: %s\n", strings.Join(start, " "))
 				return nil
 			}
-			out, err := exec.Command("systemctl", "enable", "--now", b.Service).CombinedOutput()
+			out, err := exec.Command(start[0], start[1:]...).CombinedOutput()
 			if err != nil {
-				return fmt.Errorf("systemctl enable --now %s: %w: %s", b.Service, err, strings.TrimSpace(string(out)))
+				return fmt.Errorf("%s: %w: %s", strings.Join(start, " "), err, strings.TrimSpace(string(out)))
 			}
 			return nil
 		},

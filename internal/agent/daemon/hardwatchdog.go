@@ -367,10 +367,25 @@ func (w *hardware) end(announced bool) {
 	if !w.feeder.Disarm(announced) {
 		w.log.Error("hardware watchdog stays armed, because no supervisor knows that this node stops: the machine resets unless the agent "+
 			"starts again; to prevent that, write the character V to the device", "device", w.cfg.Device, "within", w.feeder.Timeout().String())
+		w.release()
 		return
 	}
 	w.tell(false)
 	w.disarm()
+}
+
+// release closes the device and leaves it armed. This process may go on and open it again, at another place or in another state
+// directory; the kernel lets only one opener at a time feed it.
+func (w *hardware) release() {
+	if w.page != nil {
+		_ = w.page.Close()
+	}
+	if w.device == nil {
+		return
+	}
+	if err := w.device.Close(); err != nil {
+		w.log.Error("close hardware watchdog", "device", w.cfg.Device, "err", err)
+	}
 }
 
 // disarm closes the device so that it does not reset the machine.

@@ -22,12 +22,16 @@ import (
 type fakeWatchdog struct {
 	seconds, offers int // offers: the device's only time-out; 0: any
 	armed           bool
+	held            bool // by a daemon: the kernel lets no second one open it
 	opened, fed     int
 	disarmsOnClose  bool
 }
 
 func (d *fakeWatchdog) open(string) (watchdogDevice, error) {
-	d.armed = true
+	if d.held {
+		return nil, unix.EBUSY
+	}
+	d.armed, d.held = true, true
 	d.opened++
 	return d, nil
 }
@@ -42,8 +46,8 @@ func (d *fakeWatchdog) Timeout() (int, error) { return d.seconds, nil }
 func (d *fakeWatchdog) KeepAlive() error      { d.fed++; return nil }
 func (d *fakeWatchdog) Identity() string      { return "fake" }
 func (d *fakeWatchdog) DisarmsOnClose() bool  { return d.disarmsOnClose }
-func (d *fakeWatchdog) Disarm() error         { d.armed = false; return nil }
-func (d *fakeWatchdog) Close() error          { return nil }
+func (d *fakeWatchdog) Disarm() error         { d.armed, d.held = false, false; return nil }
+func (d *fakeWatchdog) Close() error          { d.held = false; return nil }
 
 // fed is a daemon that feeds a device, with the halves that it looks at.
 type fed struct {
@@ -123,6 +127,24 @@ func TestUnannouncedStopLeavesDeviceArmed(t *testing.T) {
 		if f.end(false); d.armed != (contact > 0) || exists(t, f.path(armedFile)) != d.armed || f.stated[len(f.stated)-1] != d.armed {
 			t.Errorf("contactWithin %s: armed %t, record %t, stated %v", contact, d.armed, exists(t, f.path(armedFile)), f.stated)
 		}
+	}
+}
+
+// TestSameProcessFeedsDeviceAgain: a node that gets another place, or whose state directory was replaced, goes on in the same process.
+// It must be able to open the device that it has left armed.
+func TestSameProcessFeedsDeviceAgain(t *testing.T) {
+	dir, d := t.TempDir(), &fakeWatchdog{}
+	f := newFed(dir, d, 30*time.Second)
+	for range 3 {
+		f.look(true)
+	}
+	f.end(false)
+	again, fed := newFed(dir, d, 30*time.Second), d.fed
+	for range 3 {
+		again.look(true)
+	}
+	if d.opened != 2 || d.fed == fed {
+		t.Errorf("opened %d times, fed %d times afterwards: want the armed device opened again and fed", d.opened, d.fed-fed)
 	}
 }
 

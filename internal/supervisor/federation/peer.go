@@ -188,10 +188,17 @@ func (b *Peers) tell(ctx context.Context, tick <-chan time.Time, updates <-chan 
 			}
 			for _, ev := range u.Events {
 				if _, ours := b.cfg.Beside[fault.NodeID(ev.GetNode())]; ours {
-					note(failed, fault.NodeID(ev.GetNode()), ev.GetComponent(), ev.GetTo() == lofamov1.State_FAILED)
+					noteEvent(failed, ev)
 				}
 			}
 		}
+	}
+}
+
+// noteEvent records the verdict of a change. The recovery event of a half has its state too, but that of an earlier moment.
+func noteEvent(failed map[fault.NodeID]awareness.ForeignVerdict, ev *lofamov1.Event) {
+	if ev.GetKind() == lofamov1.EventKind_COMPONENT_CHANGED {
+		note(failed, fault.NodeID(ev.GetNode()), ev.GetComponent(), ev.GetTo() == lofamov1.State_FAILED)
 	}
 }
 

@@ -94,6 +94,24 @@ func TestVerdictsOfHalvesAreCollected(t *testing.T) {
 	}
 }
 
+// TestRecoveryEventIsNoVerdict: a half has recovered; its recovery event follows with the state at the time of the death.
+func TestRecoveryEventIsNoVerdict(t *testing.T) {
+	failed := make(map[fault.NodeID]awareness.ForeignVerdict)
+	ev := func(k lofamov1.EventKind, to lofamov1.State) {
+		noteEvent(failed, &lofamov1.Event{Kind: k, Node: "n1", Component: "host", To: to})
+	}
+	ev(lofamov1.EventKind_COMPONENT_CHANGED, lofamov1.State_FAILED)
+	if !failed["n1"].Host {
+		t.Fatalf("%v: want n1's host", failed)
+	}
+	ev(lofamov1.EventKind_COMPONENT_CHANGED, lofamov1.State_NORMAL)
+	ev(lofamov1.EventKind_RECOVERY_CHANGED, lofamov1.State_FAILED)
+	ev(lofamov1.EventKind_STARVATION_CHANGED, lofamov1.State_FAILED)
+	if len(failed) != 0 {
+		t.Errorf("%v: want no verdict", failed)
+	}
+}
+
 func TestRotationTriesEveryLeader(t *testing.T) {
 	r := newRotation(map[string]string{"b": "", "a": ""})
 	var got []string

@@ -16,6 +16,9 @@ import (
 // readable returns an error if a parent cannot show a document of a region. The parent commits every document that it
 // accepts, and each later term reads it again: one unreadable document would end every term.
 func readable(d *lofamov1.Document) error {
+	if d.GetDeleted() && len(d.GetValue()) > 0 {
+		return fmt.Errorf("it is deleted and has a value of %d bytes: want none", len(d.GetValue()))
+	}
 	if what, ok := strings.CutPrefix(d.GetKey(), KindWarnings); ok {
 		node, _, _, err := warningKey(what)
 		if err == nil && !d.GetDeleted() {

@@ -36,6 +36,7 @@ func TestUnreadableDocumentIsRefused(t *testing.T) {
 	}{
 		"a node":                  {&lofamov1.Document{Key: "nodes/n0-0-0", Value: node("n0-0-0", lofamov1.State_SICK)}, ""},
 		"a node that is gone":     {&lofamov1.Document{Key: "nodes/n0-0-0", Deleted: true}, ""},
+		"a deleted node, bytes":   {&lofamov1.Document{Key: "nodes/n0-0-0", Value: garbage, Deleted: true}, "deleted and has a value"},
 		"bytes for a node":        {&lofamov1.Document{Key: "nodes/n0-0-0", Value: garbage}, "read a node"},
 		"a node without a state":  {&lofamov1.Document{Key: "nodes/n0-0-0", Value: node("n0-0-0", 0)}, "state"},
 		"another node":            {&lofamov1.Document{Key: "nodes/n0-0-0", Value: node("n2-0-0", lofamov1.State_SICK)}, `node "n2-0-0"`},

@@ -382,7 +382,7 @@ func (s *Sender) becomeFailed(t *transfer, why string, out *SenderOutput) {
 	if why == "" || why == unknownTransfer {
 		why = "failed"
 	}
-	t.failure, t.queue, t.queued = fault.Cut(why, maxError), nil, nil
+	t.failure, t.queue, t.queued = fault.Clean(why, maxError), nil, nil
 	out.Release = append(out.Release, t.id)
 	s.announce(t, t.to, out)
 }

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"pgregory.net/rapid"
 
@@ -154,6 +156,22 @@ func TestSealChecksLength(t *testing.T) {
 	}
 	if _, err := s.Seal(nil, out.Chunks[1], make([]byte, 7)); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestAnyFailureCanBeAnnounced: the text may be of several errors, a line each, or of any length.
+func TestAnyFailureCanBeAnnounced(t *testing.T) {
+	for _, why := range []string{"close the archive: no space\nclose the file: no space", "\xff", "x" + strings.Repeat("é", maxError)} {
+		s := newSender(t, DefaultSenderConfig())
+		s.Step(start, requested(t, 1))
+		out := s.Step(start, Failed{transferOf(1), why})
+		if len(out.Announce) != 1 {
+			t.Fatalf("%+v", out)
+		}
+		text := out.Announce[0].Message.GetError()
+		if text == "" || len(text) > maxError || strings.ContainsFunc(text, unicode.IsControl) || !utf8.ValidString(text) {
+			t.Errorf("%q: announced as %q", why, text)
+		}
 	}
 }
 

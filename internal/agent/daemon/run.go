@@ -274,7 +274,7 @@ func lockAlone(path, command string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock of lofamo-agent %s: %w", command, err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := regfile.TryLock(f); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			err = fmt.Errorf("another lofamo-agent %s %w", command, errOther)
 		}

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -24,7 +25,7 @@ func takeLock(path string, half fault.Half) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := TryLock(file); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			err = fmt.Errorf("the %s half is served by %s already: %w", half, holder(file), ErrInUse)
 		}
@@ -33,6 +34,20 @@ func takeLock(path string, half fault.Half) (*os.File, error) {
 	// The holder's name is for people and for the recovery daemon; the lock works without it.
 	_ = self().writeTo(file)
 	return file, nil
+}
+
+// probing is how long TryLock tries. A probe such as HolderOf takes a free lock for some microseconds.
+const probing = 50 * time.Millisecond
+
+// TryLock takes the exclusive lock of a file, or returns unix.EWOULDBLOCK if another process holds it for longer than a
+// probe does.
+func TryLock(file *os.File) error {
+	for began := time.Now(); ; time.Sleep(time.Millisecond) {
+		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Since(began) > probing {
+			return err
+		}
+	}
 }
 
 func holder(file *os.File) string {
@@ -192,7 +207,7 @@ func LastHolder(path string, half fault.Half) (Holder, error) {
 }
 
 // HolderOf returns the process that holds the lock of a half, and false if there is none. It briefly tries to take the
-// lock: do not start that half at the same time.
+// lock; a half that starts at that moment waits for it.
 func HolderOf(path string, half fault.Half) (Holder, bool, error) {
 	name := path + "." + half.String()
 	file, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW, 0)

@@ -127,6 +127,37 @@ func TestWordsOutliveProcesses(t *testing.T) {
 	}
 }
 
+// TestProbesDoNotRefuseHalf: a recovery daemon asks again and again who serves a half, while that half starts.
+func TestProbesDoNotRefuseHalf(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "registers")
+	stop, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				done <- nil
+				return
+			default:
+			}
+			// At a start the name in the file may be that of the last holder, or none.
+			if _, _, err := HolderOf(path, fault.HalfDNP); errors.Is(err, os.ErrPermission) {
+				done <- err
+				return
+			}
+		}
+	}()
+	for i := range 2000 {
+		lock, err := takeLock(path, fault.HalfDNP)
+		if err != nil {
+			t.Errorf("start %d: %v", i, err)
+			break
+		}
+		must(t, lock.Close())
+	}
+	close(stop)
+	must(t, <-done)
+}
+
 func TestSecondAgentRefused(t *testing.T) {
 	_, _, path := openBoth(t)
 	_, err := Open(path, fault.HalfHost)

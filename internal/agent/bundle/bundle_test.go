@@ -127,6 +127,22 @@ func TestBundleContainsAllParts(t *testing.T) {
 	}
 }
 
+// TestAnyLogNameFits: the archive's format has short names in ASCII. No name of a log makes the bundle fail.
+func TestAnyLogNameFits(t *testing.T) {
+	cfg := testConfig(t)
+	dir := t.TempDir()
+	for _, name := range []string{"überwachung.log", strings.Repeat("x", 200) + ".log", "a\nb.log"} {
+		cfg.Logs = append(cfg.Logs, writeFile(t, filepath.Join(dir, name), []byte(name)))
+	}
+	files, _ := unpack(t, cfg, 1<<20)
+	for in, want := range map[string]string{"log/?berwachung.log": "überwachung.log", "log/" + strings.Repeat("x", 86) + ".log": strings.Repeat("x", 200) + ".log",
+		"log/a?b.log": "a\nb.log"} {
+		if got := string(files[in]); got != want {
+			t.Errorf("%s: %q, want %q", in, got, want)
+		}
+	}
+}
+
 // TestManifestNamesUnreadableSources makes sources unreadable in several ways: the manifest names each with its reason, the other parts are
 // there, and nothing blocks.
 func TestManifestNamesUnreadableSources(t *testing.T) {

@@ -53,4 +53,13 @@ func (m *manifest) text(cfg Config, began, ended time.Time, maxSize uint64) []by
 }
 
 // logName returns a log file's name in the archive.
-func logName(path string) string { return "log/" + filepath.Base(path) }
+func logName(path string) string {
+	const most = 90 // bytes; the archive's format has 100, in ASCII
+	name := strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return '?'
+		}
+		return r
+	}, filepath.Base(path))
+	return "log/" + name[max(0, len(name)-most):]
+}

@@ -451,9 +451,10 @@ func (c *child) progress() (uint32, bool) {
 // tests returns the half's self-test result from its lock file, if it is new.
 func (c *child) tests() recovery.Event {
 	now := time.Now()
-	l := c.record.Last // its goroutine alone writes it
+	record, _ := c.known()
+	l := record.Last
 	proving := l != nil && l.Serving != 0 && l.Proven == 0
-	if c.record.State != halfcore.Running || !proving && now.Before(c.testsAt) {
+	if record.State != halfcore.Running || !proving && now.Before(c.testsAt) {
 		return nil
 	}
 	c.testsAt = now.Add(half.CheckEvery)

@@ -318,7 +318,13 @@ func TestStatementHasBootAndConfiguration(t *testing.T) {
 		Timeout: config.Duration(10 * time.Second), ContactWithin: config.Duration(30 * time.Second)}}}}
 	host := &child{d: d, half: fault.HalfHost}
 	d.halves = map[fault.Half]*child{fault.HalfHost: host}
+	looked := make(chan struct{})
+	go func() { // the goroutine of the host half looks meanwhile
+		defer close(looked)
+		host.tests()
+	}()
 	d.stateWatchdog(true, boot, recovery.NewFeeder(time.Now(), 10*time.Second, 30*time.Second, nil))
+	<-looked
 	if w := host.record.Watchdog; w == nil || !w.Armed || w.Timeout != 10*time.Second || w.ContactWithin != 30*time.Second || w.Boot == 0 {
 		t.Errorf("%+v", w)
 	}

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"context"
 	"sync/atomic"
 
@@ -26,10 +27,18 @@ func (s *spareRegions) region(id fault.NodeID) string {
 // followRegions keeps a parent's replica up to date with the regions' marks, labels and spares.
 func (s *Supervisor) followRegions(ctx context.Context) {
 	read := uint64(0) // number of updates: the data has no single revision
+	unread := make([]bool, len(s.cfg.RegionNames()))
 	s.again(ctx, "following the settings of the regions", func() error {
 		return federation.Copy{Etcd: s.store.Etcd}.FollowSet(ctx, s.cfg.RegionNames(), func(all []store.Below) {
 			read++
-			topo, spares := mergeTopologies(s.seed, s.cfg.RegionNames(), all)
+			for i, b := range all {
+				if b.Unread != nil && !unread[i] {
+					s.logger.Warn("the settings of a region cannot be read: the last readable ones stay", "region", s.cfg.RegionNames()[i],
+						"err", b.Unread)
+				}
+				unread[i] = b.Unread != nil
+			}
+			topo, spares := mergeTopologies(s.seed, s.cfg.RegionNames(), all, s.federation.regionOf)
 			s.federation.spares.of.Store(&spares)
 			s.marks.Replace(marksOf(s.cfg.RegionNames(), all, s.federation.regionOf), read)
 			s.metrics.Maintenance.Set(float64(s.marks.Len()))
@@ -54,8 +63,9 @@ func marksOf(names []string, all []store.Below, regionOf func(fault.NodeID) stri
 }
 
 // mergeTopologies returns the parent's own topology with the present labels, addresses and spares of the regions, and
-// the region of each spare. Only the parent's configuration assigns places.
-func mergeTopologies(own *topology.Topology, names []string, all []store.Below) (*topology.Topology, map[fault.NodeID]string) {
+// the region of each spare. Only the parent's configuration assigns places, and a region speaks for its own nodes only.
+func mergeTopologies(own *topology.Topology, names []string, all []store.Below, regionOf func(fault.NodeID) string) (
+	*topology.Topology, map[fault.NodeID]string) {
 	nodes := make([]topology.Node, len(own.Nodes))
 	index := make(map[fault.NodeID]int, len(nodes))
 	for i, n := range own.Nodes {
@@ -70,7 +80,8 @@ func mergeTopologies(own *topology.Topology, names []string, all []store.Below) 
 		revision = max(revision, b.Topology.Revision)
 		for _, n := range b.Topology.Nodes {
 			j, known := index[n.ID]
-			switch {
+			switch of := cmp.Or(spares[n.ID], regionOf(n.ID)); {
+			case known && of != "" && of != names[i]:
 			case known:
 				nodes[j].Labels, nodes[j].Service = n.Labels, n.Service
 			case n.Spare:

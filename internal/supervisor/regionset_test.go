@@ -28,9 +28,11 @@ func TestWhatRegionsSet(t *testing.T) {
 	all := []store.Below{
 		{Marks: []store.Mark{mark("a"), mark("b"), mark("s")},
 			Topology: topology.New(dims, []topology.Node{node("a", 0, "r1"), spare("s", "r2")}, nil, 7)},
-		{Topology: topology.New(dims, []topology.Node{node("x", 1, "r3"), spare("b", "r4")}, nil, 5)}, // x has b's place
+		// x has b's place; a and s are the west's
+		{Topology: topology.New(dims, []topology.Node{node("x", 1, "r3"), spare("b", "r4"), spare("a", "r5"), spare("s", "r6")}, nil, 5)},
 	}
-	topo, spares := mergeTopologies(own, names, all)
+	configured := func(id fault.NodeID) string { return map[fault.NodeID]string{"a": "west", "b": "east"}[id] }
+	topo, spares := mergeTopologies(own, names, all, configured)
 	var got strings.Builder
 	for _, n := range topo.Nodes {
 		fmt.Fprintf(&got, "%s at %s of %s; ", n.ID, n.Proto().GetCoord(), n.Labels["rack"])
@@ -43,12 +45,12 @@ func TestWhatRegionsSet(t *testing.T) {
 		if name := spares[id]; name != "" {
 			return name
 		}
-		return map[fault.NodeID]string{"a": "west", "b": "east"}[id]
+		return configured(id)
 	}
 	if marks := marksOf(names, all, of); len(marks) != 2 || marks[0].GetNode() != "a" || marks[1].GetNode() != "s" {
 		t.Errorf("marks %v: want those of a and s, which are the west's", marks)
 	}
-	if topo, spares := mergeTopologies(own, names, make([]store.Below, 2)); len(topo.Nodes) != 2 ||
+	if topo, spares := mergeTopologies(own, names, make([]store.Below, 2), configured); len(topo.Nodes) != 2 ||
 		topo.Nodes[0].Labels["rack"] != "of the file" || len(spares) != 0 {
 		t.Errorf("of regions that have told nothing: %v, %v", topo.Nodes, spares)
 	}

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -15,18 +16,24 @@ import (
 type Below struct {
 	Marks    []Mark
 	Topology *topology.Topology // nil: none is kept; its revision is the parent's
+	// Unread: what the region has stored since then cannot be read. The former values stay, and so do other regions'.
+	Unread error
 }
 
 // FollowBelow calls each with the entries below every prefix, in the order of prefixes, from the replica's own copy:
 // once all are read, and after every change. It returns when the context ends or a watch breaks. Calls do not
-// overlap, and each owns its argument.
+// overlap, and each owns its argument. What cannot be read concerns its prefix only: see Below.Unread.
 func (s *Etcd) FollowBelow(ctx context.Context, prefixes []string, each func([]Below)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var mu sync.Mutex
 	all, missing := make([]Below, len(prefixes)), 2*len(prefixes)
-	follow := func(prefix, kind string, decode func([]Kept) error) error {
-		first := true
+	unread := make([]map[string]error, len(prefixes))
+	for i := range unread {
+		unread[i] = map[string]error{}
+	}
+	follow := func(i int, kind string, decode func([]Kept) error) error {
+		first, prefix := true, prefixes[i]
 		return s.follow(ctx, "settings of regions", Prefix+prefix+kind[len(Prefix):], []clientv3.OpOption{clientv3.WithPrefix()},
 			func() (uint64, error) {
 				mu.Lock()
@@ -35,12 +42,11 @@ func (s *Etcd) FollowBelow(ctx context.Context, prefixes []string, each func([]B
 				for i := range kept {
 					kept[i].Key = Prefix + kept[i].Key[len(Prefix)+len(prefix):] // the region's own key
 				}
-				if err == nil {
-					err = decode(kept)
-				}
 				if err != nil {
 					return 0, fmt.Errorf("read the settings below %s: %w", prefix, err)
 				}
+				unread[i][kind] = decode(kept)
+				all[i].Unread = errors.Join(unread[i][keyMaintenance], unread[i][keyTopology])
 				if first {
 					first = false
 					missing--
@@ -52,17 +58,22 @@ func (s *Etcd) FollowBelow(ctx context.Context, prefixes []string, each func([]B
 			})
 	}
 	var wg sync.WaitGroup
-	for i, prefix := range prefixes {
+	for i := range prefixes {
 		wg.Go(func() {
-			cancel(follow(prefix, keyMaintenance, func(kept []Kept) (err error) {
-				all[i].Marks, err = DecodeMaintenance(kept)
+			cancel(follow(i, keyMaintenance, func(kept []Kept) error {
+				marks, err := DecodeMaintenance(kept)
+				if err == nil {
+					all[i].Marks = marks
+				}
 				return err
 			}))
 		})
 		wg.Go(func() {
-			cancel(follow(prefix, keyTopology, func(kept []Kept) error {
+			cancel(follow(i, keyTopology, func(kept []Kept) error {
 				t, err := DecodeTopology(kept)
-				all[i].Topology = t.Topology
+				if err == nil {
+					all[i].Topology = t.Topology
+				}
 				return err
 			}))
 		})

@@ -230,6 +230,10 @@ func (l *ledger) hello(now time.Time, h ledgerHello, out *ledgerOutput) {
 	case h.GetDims() != l.cfg.Dims:
 		refuse(RefusedForeign, "region %s: dims: given %q: want %s", l.cfg.Region, h.GetDims(), l.cfg.Dims)
 		return
+	case max(len(h.GetStore()), len(h.GetRestoredFrom())) > maxStoreName:
+		refuse(RefusedLong, "region %s: the names of its stores have %d and %d bytes: want at most %d", l.cfg.Region, len(h.GetStore()),
+			len(h.GetRestoredFrom()), maxStoreName)
+		return
 	case l.another(h) && l.stream != 0 && now.Before(l.heard.Add(l.limit())):
 		refuse(RefusedStore, "region %s: store %s: messages still arrive from store %s", l.cfg.Region, h.GetStore(), l.pos.Store)
 		return
@@ -332,6 +336,12 @@ func (l *ledger) part(now time.Time, p ledgerPart, out *ledgerOutput) {
 	l.apply(now, &u, out)
 }
 
+// A value that the store refuses because of its size would be written again and again, and nothing else of any region.
+const (
+	maxValue     = 1 << 20 // bytes of an event or a document; etcd accepts 1.5 MiB in a transaction
+	maxStoreName = 128     // bytes
+)
+
 // add appends a part to the earlier ones.
 func (l *ledger) add(c *lofamov1.UpstreamChange) (Refusal, string) {
 	if l.next == nil {
@@ -349,7 +359,15 @@ func (l *ledger) add(c *lofamov1.UpstreamChange) (Refusal, string) {
 	if n.bytes += proto.Size(c); n.bytes > l.cfg.MaxBytes {
 		return RefusedLong, fmt.Sprintf("revision %d has more than %d bytes", c.GetRevision(), l.cfg.MaxBytes)
 	}
+	for _, ev := range c.GetEvents() {
+		if size := proto.Size(ev); size > maxValue {
+			return RefusedLong, fmt.Sprintf("an event of revision %d has %d bytes: want at most %d", c.GetRevision(), size, maxValue)
+		}
+	}
 	for _, d := range c.GetDocuments() {
+		if len(d.GetValue()) > maxValue {
+			return RefusedLong, fmt.Sprintf("document %.80q has %d bytes: want at most %d", d.GetKey(), len(d.GetValue()), maxValue)
+		}
 		if err := checkDocument(d, l.cfg.Member); err != nil {
 			return RefusedForeign, err.Error()
 		}

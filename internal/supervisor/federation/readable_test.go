@@ -12,6 +12,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 func marshalled(t testing.TB, m proto.Message) []byte {
@@ -57,6 +58,58 @@ func TestUnreadableDocumentIsRefused(t *testing.T) {
 	}
 }
 
+// TestOverlongValuesAreRefused: the parent's store could not take them.
+func TestOverlongValuesAreRefused(t *testing.T) {
+	l := func() *ledger {
+		return newLedger(ledgerConfig{Region: "west", MaxBytes: 256 << 20}, time.Now(), Position{Revision: 1, NextEvent: 1}, false)
+	}
+	long := strings.Repeat("x", maxValue+1)
+	for name, c := range map[string]*lofamov1.UpstreamChange{
+		"an event":   {Events: []*lofamov1.Event{{Reason: long}}},
+		"a document": {Documents: []*lofamov1.Document{{Key: "maintenance/n0-0-0", Value: []byte(long)}}},
+	} {
+		c.Previous, c.Revision, c.FirstEvent = 1, 2, 1
+		if r, text := l().add(c); r != RefusedLong || !strings.Contains(text, "want at most") {
+			t.Errorf("%s: refusal %d %q", name, r, text)
+		}
+	}
+	for _, h := range []*lofamov1.UpstreamHello{{Store: long}, {RestoredFrom: long}} {
+		var out ledgerOutput
+		l().hello(time.Now(), ledgerHello{Stream: 1, UpstreamHello: h}, &out)
+		if len(out.Replies) != 1 || out.Replies[0].Refusal != RefusedLong {
+			t.Errorf("%+v: want a refusal of the store's name", out.Replies)
+		}
+	}
+}
+
+// TestRegionRemovesOwnNodesOnly: a region's word that a node of another region is gone changes nothing. An honest region says so, too,
+// when it has lost a node to the other.
+func TestRegionRemovesOwnNodesOnly(t *testing.T) {
+	all, now := names(), time.Unix(1_800_000_000, 0)
+	tm := &term{
+		e:       &Parent{cfg: ParentConfig{Names: all, Region: regionOfTest, Logger: slog.New(slog.DiscardHandler)}, now: func() time.Time { return now }},
+		regions: map[string]*regionState{"west": {name: "west"}, "east": {name: "east"}},
+		builder: view.NewBuilder(all, now),
+	}
+	n := marshalled(t, &lofamov1.Node{Id: "n2-0-0", Coord: "2,0,0", State: lofamov1.State_FAILED})
+	for _, tc := range []struct {
+		region  string
+		deleted bool
+		want    fault.State
+	}{{"east", false, fault.Failed}, {"west", true, fault.Failed}, {"east", true, fault.Unknown}} {
+		d := &lofamov1.Document{Key: "nodes/n2-0-0", Value: n}
+		if tc.deleted {
+			d = &lofamov1.Document{Key: "nodes/n2-0-0", Deleted: true}
+		}
+		if err := tm.show(document{region: tc.region, revision: 5, Document: d}); err != nil {
+			t.Fatal(err)
+		}
+		if e, ok := tm.builder.At("n2-0-0"); !ok || e.Status.State != tc.want {
+			t.Errorf("after %s, deleted %t: %s, want %s", tc.region, tc.deleted, e.Status.State, tc.want)
+		}
+	}
+}
+
 // FuzzRegionDocuments: any document of a region, and any value below a region in the parent's store, is read or
 // refused. A parent shows every document that it accepts, and the next term and a replica's copy can read it again.
 func FuzzRegionDocuments(f *testing.F) {
@@ -81,7 +134,8 @@ func FuzzRegionDocuments(f *testing.F) {
 		}
 		now := time.Unix(1_800_000_000, 0)
 		tm := &term{
-			e:       &Parent{cfg: ParentConfig{Names: all, Logger: slog.New(slog.DiscardHandler)}, now: func() time.Time { return now }},
+			e: &Parent{cfg: ParentConfig{Names: all, Region: regionOfTest, Logger: slog.New(slog.DiscardHandler)},
+				now: func() time.Time { return now }},
 			regions: map[string]*regionState{"west": {name: "west", groups: map[string]awareness.GroupStatus{}}},
 			builder: view.NewBuilder(all, now),
 		}

@@ -416,7 +416,9 @@ func (t *term) show(d document) error {
 		return nil
 	}
 	if d.GetDeleted() {
-		t.builder.Reset(fault.NodeID(id), t.e.now())
+		if !t.anothers(d, fault.NodeID(id)) {
+			t.builder.Reset(fault.NodeID(id), t.e.now())
+		}
 		return nil
 	}
 	n, err := decodeNode(d.region, d.GetValue())
@@ -425,6 +427,13 @@ func (t *term) show(d document) error {
 	}
 	n.Revision = d.revision
 	return t.set(n)
+}
+
+// anothers reports whether a document is of a region that the node does not belong to. A region that has lost a node removes the
+// node's documents, perhaps after its new region has told of it.
+func (t *term) anothers(d document, id fault.NodeID) bool {
+	of := t.e.cfg.Region(id)
+	return of != "" && of != d.region
 }
 
 // groupID is the parent's name for a region's group fault: two regions may have one for the same plane.
@@ -471,6 +480,9 @@ func (t *term) showWarning(d document, what string) error {
 	node, c, q, err := warningKey(what)
 	if err != nil {
 		return fmt.Errorf("warning %q of region %s: %w", what, d.region, err)
+	}
+	if t.anothers(d, node) {
+		return nil
 	}
 	if d.GetDeleted() {
 		t.builder.DropWarning(node, c, q)

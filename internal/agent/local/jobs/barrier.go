@@ -449,23 +449,34 @@ func (s *Barriers) gone(now time.Time, b *barrier) (ranks []int) {
 
 func (s *Barriers) wakeAt(t time.Time) { s.out.Wake = fault.Earliest(s.out.Wake, t) }
 
-// rewatch gathers the members of the jobs that had barriers recently, the latest first, as many as a node may watch.
-// Entries that expire go at the next step, without a wake-up. rewatch runs with every step, hundreds of times a
+// rewatch gathers the members of the jobs at whose barriers callers wait, then of those that had barriers recently, the latest first,
+// as many as a node may watch. Entries that expire go at the next step, without a wake-up. rewatch runs with every step, hundreds of times a
 // second, and lists are long: it works only when there is a change.
 func (s *Barriers) rewatch(now time.Time) {
 	if !s.stale && (s.runsOut.IsZero() || now.Before(s.runsOut)) {
 		return
 	}
 	s.stale, s.runsOut = false, time.Time{}
+	waits := s.waits()
 	jobs := make([]job, 0, len(s.jobs))
 	for j, w := range s.jobs {
-		if !now.Before(w.until) {
+		switch expired := !now.Before(w.until); {
+		case expired && waits[j]:
+			w.until = now.Add(watchFor)
+			s.jobs[j] = w
+		case expired:
 			delete(s.jobs, j)
 			continue
 		}
 		jobs = append(jobs, j)
 	}
 	slices.SortFunc(jobs, func(a, b job) int {
+		if waits[a] != waits[b] {
+			if waits[a] {
+				return -1
+			}
+			return 1
+		}
 		return cmp.Or(s.jobs[b].until.Compare(s.jobs[a].until), cmp.Compare(a.uid, b.uid), cmp.Compare(a.name, b.name))
 	})
 	all := make(map[fault.NodeID]bool)
@@ -484,9 +495,21 @@ func (s *Barriers) rewatch(now time.Time) {
 		for _, id := range w.members {
 			all[id] = true
 		}
-		s.runsOut = w.until // the latest come first
+		s.runsOut = fault.Earliest(s.runsOut, w.until)
 	}
 	if watch := slices.Sorted(maps.Keys(all)); !slices.Equal(watch, s.watch) {
 		s.watch, s.out.Rewatch = watch, true
 	}
+}
+
+// waits returns the jobs at whose barriers callers wait.
+func (s *Barriers) waits() map[job]bool {
+	out := make(map[job]bool)
+	for _, b := range s.waited {
+		for _, c := range b.waiting { // all of one job
+			out[job{c.Name.UID, c.Name.Job}] = true
+			break
+		}
+	}
+	return out
 }

@@ -356,6 +356,33 @@ func TestMembersAreWatchedAfterBarrier(t *testing.T) {
 	}
 }
 
+// TestMembersAreWatchedWhileCallersWait: a caller may wait for hours. A member that dies then ends the barrier.
+func TestMembersAreWatchedWhileCallersWait(t *testing.T) {
+	d := newDesk(t)
+	d.step(call(1, 1, "x"))
+	answers := func(m Mail) *Mail {
+		if m.Kind != Arrive {
+			return nil
+		}
+		return says("ab")
+	}
+	d.until(2*watchFor+time.Second, answers)
+	d.step(Tick{})
+	if !slices.Equal(d.out.Watch, abc) {
+		t.Fatalf("after %s: %v are watched: want %v", d.now.Sub(t0), d.out.Watch, abc)
+	}
+	d.step(Fates{Failed: []fault.NodeID{"c"}})
+	d.until(2*watchFor+10*time.Second, func(m Mail) *Mail {
+		if m.Kind == Arrive && len(m.Gone) > 0 {
+			d.ends[0] = Outcome{} // the DNP half is told of the member that is gone
+		}
+		return answers(m)
+	})
+	if _, told := d.ends[0]; !told {
+		t.Error("nobody is told that c is gone")
+	}
+}
+
 // A step does not go through the node lists of many large jobs: there are hundreds of steps a second, and the host
 // half's mailbox waits for each.
 func TestStepsAreCheap(t *testing.T) {

@@ -217,6 +217,9 @@ func TestAuditFile(t *testing.T) {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
+	if got := run(t, nil, "audit", "verify", "-f", file); got.code != 1 || !strings.Contains(got.stderr, "40 bytes after line 5") {
+		t.Errorf("a line that was cut off passes: %+v", got)
+	}
 	if got := export(all[5:]); got.code != 0 || !strings.Contains(got.stderr, "7 lines; the last is 12") {
 		t.Fatalf("%+v", got)
 	}
@@ -248,6 +251,22 @@ func TestAuditFile(t *testing.T) {
 	}
 	if got := export(all[11:]); got.code != 1 || !strings.Contains(got.stderr, "audit line 3: its hash is") {
 		t.Errorf("a file that was changed is gone on with: %+v", got)
+	}
+}
+
+// TestExportKeepsForeignFile: the wrong name is that of a file without a line break.
+func TestExportKeepsForeignFile(t *testing.T) {
+	r := ctltest.Responding(t)
+	file := filepath.Join(t.TempDir(), "policy.json")
+	const text = `{"name":"mine"}`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := run(t, nil, r.Flags("audit", "export", "-f", file)...); got.code != 1 || !strings.Contains(got.stderr, "no line of an audit") {
+		t.Errorf("%+v", got)
+	}
+	if b, err := os.ReadFile(file); err != nil || string(b) != text {
+		t.Errorf("the file is %q, %v", b, err)
 	}
 }
 

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -150,7 +151,7 @@ elsewhere, you can prove later that nothing was changed.`,
 				}
 				return nil
 			})
-			if err != nil && ctx.Err() == nil {
+			if err != nil && (ctx.Err() == nil || !req.GetFollow()) {
 				return fmt.Errorf("audit export: %w", command.Plain(err))
 			}
 			seq, hash := c.Last()
@@ -167,7 +168,10 @@ func openAudit(file string, c *response.AuditChecker) (*os.File, error) {
 	if err != nil {
 		return nil, command.Usage(err)
 	}
-	whole, err := readAudit(f, c)
+	whole, rest, err := readAudit(f, c)
+	if begins := []byte(`{"seq":`); err == nil && !bytes.HasPrefix(rest, begins[:min(len(begins), len(rest))]) {
+		err = fmt.Errorf("after line %d: %.40q is no line of an audit: want another file", c.Lines(), rest)
+	}
 	if err == nil {
 		if err = f.Truncate(whole); err == nil {
 			_, err = f.Seek(whole, io.SeekStart)
@@ -180,19 +184,19 @@ func openAudit(file string, c *response.AuditChecker) (*os.File, error) {
 	return f, nil
 }
 
-// readAudit checks lines to the end, and returns the size of the complete ones in bytes.
-func readAudit(r io.Reader, c *response.AuditChecker) (whole int64, err error) {
+// readAudit checks lines to the end. It returns the size of the complete ones in bytes, and the incomplete last line, if any.
+func readAudit(r io.Reader, c *response.AuditChecker) (whole int64, rest []byte, err error) {
 	in := bufio.NewReaderSize(r, response.MaxAuditLine+1)
 	for {
 		line, err := in.ReadSlice('\n')
 		switch {
 		case errors.Is(err, io.EOF):
-			return whole, nil // an incomplete line was cut off during its write
+			return whole, line, nil // an incomplete line was cut off during its write
 		case err != nil:
-			return whole, fmt.Errorf("after line %d: %w", c.Lines(), err)
+			return whole, nil, fmt.Errorf("after line %d: %w", c.Lines(), err)
 		}
 		if err := c.Check(line); err != nil {
-			return whole, err
+			return whole, nil, err
 		}
 		whole += int64(len(line))
 	}
@@ -225,12 +229,16 @@ all lines can forge a chain, but not one with the same last hash.`,
 			in = f
 		}
 		var c response.AuditChecker
-		if _, err := readAudit(in, &c); err != nil {
+		_, rest, err := readAudit(in, &c)
+		if err != nil {
 			return err
 		}
 		seq, last := c.Last()
 		if c.Lines() == 0 {
 			return fmt.Errorf("%s: no line: want at least one", file)
+		}
+		if len(rest) > 0 {
+			return fmt.Errorf("%s: %d bytes after line %d are no whole line: 'audit export -f' replaces a line that was cut off", file, len(rest), seq)
 		}
 		if hash != "" && hash != last {
 			return fmt.Errorf("%s: line %d, the last, has hash %s: want %s", file, seq, last, hash)

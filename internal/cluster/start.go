@@ -285,10 +285,10 @@ func (c *Cluster) WaitNormal(ctx context.Context, progress func(Progress)) error
 // WaitNormalSince is WaitNormal, and waits until the supervisors have heard every node since a time (zero: ever).
 func (c *Cluster) WaitNormalSince(ctx context.Context, since time.Time, progress func(Progress)) error {
 	err := c.watchNodes(ctx, since, progress, func(s nodesSeen) (bool, error) {
-		if s.normal == c.info.placed() {
+		if s.normal == s.placed {
 			return true, nil
 		}
-		return false, fmt.Errorf("%d of %d nodes are NORMAL; not yet: %s", s.normal, c.info.placed(),
+		return false, fmt.Errorf("%d of %d nodes are NORMAL; not yet: %s", s.normal, s.placed,
 			shorten(append(s.unheard, s.unwell...), 8))
 	})
 	if err != nil {
@@ -308,9 +308,9 @@ func (c *Cluster) WaitHeard(ctx context.Context, progress func(Progress)) (unwel
 	rest := max(minRest, time.Duration(periods.DigestMisses)*periods.DigestPeriod)
 	var since time.Time
 	err = c.watchNodes(ctx, time.Time{}, progress, func(s nodesSeen) (bool, error) {
-		if heard := s.normal + len(s.unwell); heard < c.info.placed() {
+		if heard := s.normal + len(s.unwell); heard < s.placed {
 			since = time.Time{}
-			return false, fmt.Errorf("%d of %d nodes have reported; not yet: %s", heard, c.info.placed(), shorten(s.unheard, 8))
+			return false, fmt.Errorf("%d of %d nodes have reported; not yet: %s", heard, s.placed, shorten(s.unheard, 8))
 		}
 		if since.IsZero() || !slices.Equal(unwell, s.unwell) {
 			since, unwell = time.Now(), s.unwell
@@ -332,6 +332,7 @@ const minRest = 2 * time.Second
 
 // nodesSeen is the map's view of the nodes at one moment.
 type nodesSeen struct {
+	placed  int // how many have a place
 	normal  int
 	unheard []string // those without a report since a time, or without known links, in words
 	unwell  []string // other nodes that are not NORMAL, in words
@@ -352,7 +353,11 @@ func (c *Cluster) watchNodes(ctx context.Context, since time.Time, progress func
 	p := Progress{Phase: "nodes", Supervisors: len(c.serving("")), Nodes: c.info.placed(), Started: c.info.placed()}
 	var last nodesSeen
 	err = c.poll(ctx, c.pollNodes(), func() (bool, error) {
-		last = nodesSeen{}
+		if last = (nodesSeen{placed: last.placed}); last.placed == 0 {
+			if last.placed, err = c.placesNow(ctx, clients[0]); err != nil {
+				return false, err
+			}
+		}
 		for _, cl := range clients {
 			resp, err := cl.ListNodes(ctx, &lofamov1.ListNodesRequest{})
 			if err != nil {
@@ -369,6 +374,24 @@ func (c *Cluster) watchNodes(ctx context.Context, since time.Time, progress func
 		return err
 	}
 	return c.waitParent(ctx, len(last.unwell))
+}
+
+// placesNow returns the number of nodes that have a place. 'lofamoctl node join' and 'leave' change it, and do not change cluster.json.
+func (c *Cluster) placesNow(ctx context.Context, cl *client.Client) (int, error) {
+	if c.info.Regions > 0 {
+		return c.info.placed(), nil // the regions' configurations fix the places
+	}
+	top, err := cl.GetTopology(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("read the topology: %w", err)
+	}
+	n := 0
+	for _, node := range top.GetNodes() {
+		if node.GetCoord() != "" {
+			n++
+		}
+	}
+	return n, nil
 }
 
 func (s *nodesSeen) add(nodes []*lofamov1.Node, since time.Time) {

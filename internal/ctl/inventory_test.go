@@ -52,4 +52,17 @@ func TestClusterInitTakesSlurmTopology(t *testing.T) {
 	if got = run(t, nil, "cluster", "add-node", "--renew", "n01", "--out", out, "--slurm-topology", slurm); got.code != command.ExitUsage {
 		t.Errorf("%+v: want a usage error", got)
 	}
+	bundle := filepath.Join(out, "nodes", "n01")
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"rotate-keys", "--out", out, "--step", "drop"}, `--step: given "drop": want add, use or remove`},
+		{[]string{"join", bundle, "--root", dir, "--anywhere", "--config", "mine"}, `--config: given "mine": want keep or replace`},
+		{[]string{"issue", "reader", "anna", "--out", out}, `ROLE: given "reader": want viewer, operator, approver or executor`},
+	} {
+		if got := run(t, nil, append([]string{"cluster"}, tc.args...)...); got.code != command.ExitUsage || !strings.Contains(got.stderr, tc.want) {
+			t.Errorf("%v: %+v: want a usage error with %q", tc.args, got, tc.want)
+		}
+	}
 }

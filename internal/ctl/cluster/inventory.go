@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -228,6 +229,9 @@ authority is changed ('rotate-keys --authority').`,
 		Example: `  lofamoctl cluster issue approver anna --out hall7`,
 		Args:    command.Exactly("ROLE", "NAME"),
 		RunE: func(_ *cobra.Command, args []string) error {
+			if !slices.Contains([]pki.Role{pki.RoleViewer, pki.RoleOperator, pki.RoleApprover, pki.RoleExecutor}, pki.Role(args[0])) {
+				return command.Usagef("ROLE: given %q: want viewer, operator, approver or executor", args[0])
+			}
 			d, err := open(out, keys)
 			if err != nil {
 				return err
@@ -300,8 +304,11 @@ has the type of the old authority's key get one of the new type.`,
 			if err != nil {
 				return err
 			}
-			if step == "" {
+			switch {
+			case step == "":
 				return command.Usagef("--step is missing: add, use or remove")
+			case !slices.Contains([]inventory.Step{inventory.StepAdd, inventory.StepUse, inventory.StepRemove}, inventory.Step(step)):
+				return command.Usagef("--step: given %q: want add, use or remove", step)
 			}
 			if keys != "" && (!authority || step != string(inventory.StepAdd)) {
 				return command.Usagef("--key-type: given %s: want it only with --authority and --step add, which makes the authority", keys)
@@ -345,6 +352,9 @@ It starts nothing, unless --enable is given: then it enables and starts the serv
 		Example: `  lofamoctl cluster join bundle --enable`,
 		Args:    command.Exactly("BUNDLE"),
 		RunE: func(_ *cobra.Command, args []string) error {
+			if !slices.Contains([]inventory.Config{inventory.ConfigSafe, inventory.ConfigKeep, inventory.ConfigReplace}, inventory.Config(keep)) {
+				return command.Usagef("--config: given %q: want keep or replace", keep)
+			}
 			b, err := warned(a)(inventory.OpenBundle(args[0]))
 			if err != nil {
 				return err

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -207,13 +208,21 @@ func (b *boots) kernelDeaths() (out []halfcore.KernelDeath, unread error) {
 	return out, unread
 }
 
-// newestLogs returns the newest kernel logs below a folder, which may be absent.
+// private reports whether nobody but root and the daemon's user can change a file or a folder.
+func private(info fs.FileInfo) bool {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && (st.Uid == 0 || int(st.Uid) == os.Geteuid()) && info.Mode().Perm()&0o022 == 0
+}
+
+// newestLogs returns the newest kernel logs below a folder, which may be absent. Only private ones in private folders count: others
+// may be made up.
 func newestLogs(dir string) (out []string, unread error) {
 	type entry struct {
 		path string
 		at   time.Time
 	}
 	var found []entry
+	folders := map[string]bool{} // the private ones
 	looked := 0
 	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if looked++; looked > maxLogEntries {
@@ -229,7 +238,12 @@ func newestLogs(dir string) (out []string, unread error) {
 		if e.IsDir() && strings.Count(strings.TrimPrefix(path, dir), "/") > logDepth {
 			return filepath.SkipDir
 		}
-		if info, err := e.Info(); err == nil && info.Mode().IsRegular() && strings.Contains(e.Name(), "dmesg") {
+		info, err := e.Info()
+		switch {
+		case err != nil || !private(info):
+		case e.IsDir():
+			folders[path] = true
+		case info.Mode().IsRegular() && strings.Contains(e.Name(), "dmesg") && folders[filepath.Dir(path)]:
 			found = append(found, entry{path, info.ModTime()})
 		}
 		return nil

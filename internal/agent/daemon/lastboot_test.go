@@ -118,6 +118,22 @@ func TestGarbageOfDeadKernelIsBounded(t *testing.T) {
 	}
 }
 
+// TestOthersLogsAreNoEvidence: on some distributions every user may write into the folder of crashes, and could make up a kernel's death.
+func TestOthersLogsAreNoEvidence(t *testing.T) {
+	m := newMachine(t)
+	m.boot()
+	m.write("var/crash/made-up-dmesg", "[1.0] "+panicked+"\n")
+	m.write("var/crash/open/dmesg", "[1.0] "+panicked+"\n")
+	for _, dir := range []string{"var/crash", "var/crash/open"} {
+		if err := os.Chmod(filepath.Join(m.root, dir), 0o1777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.want(m.boot(), halfcore.BootPowerLoss, "")
+	m.write("var/crash/202611241200/dmesg", "[1.0] "+panicked+"\n") // the folder is root's only
+	m.want(m.boot(), halfcore.BootPanic, panicked)
+}
+
 // TestUnreadableLogsAreNoPowerLoss: who may not read the logs of dead kernels cannot know that there are none.
 func TestUnreadableLogsAreNoPowerLoss(t *testing.T) {
 	m := newMachine(t)

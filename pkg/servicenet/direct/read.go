@@ -13,6 +13,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/udpguard"
 )
 
 const (
@@ -86,7 +87,9 @@ func newReader(s *Socket, h Handler) *reader {
 		told:    map[netip.AddrPort]time.Time{},
 		rest:    pause,
 		refuse:  rate.NewLimiter(refuseRate, refuseBurst),
-		strange: strangeErrors{limiter: rate.NewLimiter(strangeRate, strangeBurst)},
+		strange: strangeErrors{
+			limiter: rate.NewLimiter(strangeRate, strangeBurst), rest: udpguard.Rest{First: strangeRest, Most: strangeRestMost},
+		},
 	}
 	if m := s.opts.MaxRate; m > 0 {
 		r.pace = rate.NewLimiter(rate.Limit(m), max(m/4, 1))

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/lofamo/lofamo/pkg/udpguard"
 )
 
 // QuoteSize is the number of bytes of a refused datagram that OnRefused gets at most. IPv4 kernels quote 520 or more.
@@ -13,8 +15,7 @@ const (
 	// strangeRate and strangeBurst bound the ICMP errors per second that quote no datagram known to the owner: forged
 	// errors, and errors for all other datagrams to dead nodes.
 	strangeRate, strangeBurst = 500, 500
-	// strangeRest is how long the kernel collects no errors after that. It doubles each time, up to strangeRestMost, and
-	// begins again at strangeRest after a calm time of that length.
+	// For a udpguard.Rest after that the kernel collects no errors.
 	strangeRest, strangeRestMost = time.Second, 64 * time.Second
 )
 
@@ -22,9 +23,8 @@ const (
 // datagrams, so a flood of them would cost known sources their room. Without errors the owner learns of no refusal.
 type strangeErrors struct {
 	limiter *rate.Limiter
-	rest    time.Duration // the last one
-	until   time.Time     // errors are not collected before; zero: they are collected
-	over    time.Time     // when the last rest ended
+	rest    udpguard.Rest
+	until   time.Time // errors are not collected before; zero: they are collected
 }
 
 // refused passes on an error, and ends the collection of errors when too many are strange.
@@ -36,11 +36,7 @@ func (r *reader) refused(now time.Time, e *pathError) {
 	if g.limiter.AllowN(now, 1) || !g.until.IsZero() {
 		return
 	}
-	if g.rest = 2 * g.rest; g.rest == 0 || now.Sub(g.over) > strangeRestMost {
-		g.rest = strangeRest
-	}
-	g.rest = min(g.rest, strangeRestMost)
-	g.until = now.Add(g.rest)
+	g.until = now.Add(g.rest.Next(now))
 	_ = r.ep.collectErrors(false) // fails only at a closed socket
 }
 
@@ -51,7 +47,7 @@ func (r *reader) collectAgain() {
 		return
 	}
 	if now := time.Now(); !now.Before(g.until) {
-		g.until, g.over = time.Time{}, now
+		g.until = time.Time{}
 		_ = r.ep.collectErrors(true) // fails only at a closed socket
 	}
 }

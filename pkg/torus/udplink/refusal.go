@@ -12,6 +12,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/udpguard"
 )
 
 // When the peer's process has ended and its kernel lives, the kernel answers each packet with ICMP port unreachable.
@@ -22,8 +23,7 @@ const (
 	// quotable is the number of the newest heartbeats that an answer may quote.
 	quotable = 8
 	// strangeRate and strangeBurst bound the ICMP errors per second that quote nothing sent by this link. Beyond
-	// them the kernel keeps no errors for this socket for strangeRest, doubled each time up to strangeRestMost:
-	// they lie in the buffer of the received packets.
+	// them the kernel keeps no errors for this socket for a udpguard.Rest: they lie in the buffer of the received packets.
 	strangeRate, strangeBurst    = 20, 64
 	strangeRest, strangeRestMost = time.Second, 64 * time.Second
 	// sendTries bounds how often a packet is offered to the kernel: an ICMP answer to an earlier packet shows as the
@@ -112,7 +112,7 @@ func (l *Link) look() {
 // watchErrors passes on refused packets until ctx ends.
 func (l *Link) watchErrors(ctx context.Context, h Handler) {
 	strangers := rate.NewLimiter(strangeRate, strangeBurst)
-	rest := strangeRest
+	rest := udpguard.Rest{First: strangeRest, Most: strangeRestMost}
 	for {
 		select {
 		case <-ctx.Done():
@@ -135,8 +135,7 @@ func (l *Link) watchErrors(ctx context.Context, h Handler) {
 			continue
 		}
 		l.reportErrors(false)
-		sleep(ctx, rest)
-		rest = min(2*rest, strangeRestMost)
+		sleep(ctx, rest.Next(time.Now()))
 		l.reportErrors(true)
 	}
 }

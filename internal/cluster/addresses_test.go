@@ -14,7 +14,6 @@ import (
 	"testing"
 
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/testing/agenttest"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -118,7 +117,7 @@ func TestInvalidAddressesAreRefused(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			a := plan()
 			tc.change(a)
-			_, err := Create(Options{Dir: filepath.Join(agenttest.Dir(t), "c"), Dims: dims(t, "2"), Supervisors: 1, ServiceInterfaces: 2,
+			_, err := Create(Options{Dir: filepath.Join(shortTempDir(t), "c"), Dims: dims(t, "2"), Supervisors: 1, ServiceInterfaces: 2,
 				Addresses: a})
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error %v, want %q", err, tc.want)
@@ -128,7 +127,7 @@ func TestInvalidAddressesAreRefused(t *testing.T) {
 }
 
 func TestCommandWrapsProgram(t *testing.T) {
-	dir := agenttest.Dir(t)
+	dir := shortTempDir(t)
 	for _, name := range []string{agentProgram, supervisorProgram} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"), 0o755); err != nil {
 			t.Fatal(err)

@@ -15,7 +15,6 @@ import (
 
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/pki"
-	"github.com/lofamo/lofamo/internal/testing/agenttest"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -31,7 +30,7 @@ func dims(t *testing.T, s string) grid.Dims {
 func create(t *testing.T, o Options) *Cluster {
 	t.Helper()
 	if o.Dir == "" {
-		o.Dir = filepath.Join(agenttest.Dir(t), "c")
+		o.Dir = filepath.Join(shortTempDir(t), "c")
 	}
 	c, err := Create(o)
 	if err != nil {
@@ -39,6 +38,17 @@ func create(t *testing.T, o Options) *Cluster {
 	}
 	t.Cleanup(func() { c.ports.release() })
 	return c
+}
+
+// shortTempDir is t.TempDir without the test's name: Unix sockets' names are short.
+func shortTempDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "lofamo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
 }
 
 // TestCreateWritesValidConfigurations reads the configurations back as the programs do, and checks that the two ends of
@@ -154,7 +164,7 @@ func TestSparesHaveNoPlace(t *testing.T) {
 		t.Errorf("%+v, %v", n, err)
 	}
 	for _, o := range []Options{{Spares: -1}, {Spares: 1, Regions: 2}} {
-		o.Dir, o.Dims = filepath.Join(agenttest.Dir(t), "c"), dims(t, "2x2x1")
+		o.Dir, o.Dims = filepath.Join(shortTempDir(t), "c"), dims(t, "2x2x1")
 		if _, err := Create(o); err == nil || !strings.Contains(err.Error(), "spares: given") {
 			t.Errorf("%d spares, %d regions: %v", o.Spares, o.Regions, err)
 		}
@@ -162,7 +172,7 @@ func TestSparesHaveNoPlace(t *testing.T) {
 }
 
 func TestCreateRefusesInvalidOptions(t *testing.T) {
-	full := agenttest.Dir(t)
+	full := shortTempDir(t)
 	if err := os.WriteFile(filepath.Join(full, "thesis.tex"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -265,7 +275,7 @@ func TestPurgeLeavesStrangersFiles(t *testing.T) {
 }
 
 func TestLoadRefusesDamagedCluster(t *testing.T) {
-	dir := agenttest.Dir(t)
+	dir := shortTempDir(t)
 	if _, err := Load(dir); !errors.Is(err, ErrNoCluster) || !strings.Contains(err.Error(), "cluster.json") {
 		t.Errorf("an empty directory: %v", err)
 	}
@@ -331,13 +341,13 @@ func overlap(a, b *portBlock) bool {
 }
 
 func TestNestedClusterIsNoHarm(t *testing.T) {
-	outer := agenttest.Dir(t)
+	outer := shortTempDir(t)
 	create(t, Options{Dir: filepath.Join(outer, "demo"), Dims: dims(t, "2"), Supervisors: 1})
 	create(t, Options{Dir: outer, Dims: dims(t, "2"), Supervisors: 1})
 }
 
 func TestOneAtATimeInDirectory(t *testing.T) {
-	dir := agenttest.Dir(t)
+	dir := shortTempDir(t)
 	unlock, err := lockDir(dir, 0)
 	if err != nil {
 		t.Fatal(err)

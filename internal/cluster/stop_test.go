@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/testing/agenttest"
 	"github.com/lofamo/lofamo/internal/testing/deadline"
 )
 
@@ -36,7 +35,7 @@ func script(t *testing.T, dir, name, body string) {
 }
 
 func TestStartSaysWhatFailedWithLog(t *testing.T) {
-	bin := agenttest.Dir(t)
+	bin := shortTempDir(t)
 	script(t, bin, agentProgram, "exit 0\n")
 	script(t, bin, supervisorProgram, "echo \"$@\"; echo the disk is on fire >&2; exit 3\n")
 	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1, BinDir: bin})
@@ -57,7 +56,7 @@ func TestStartSaysWhatFailedWithLog(t *testing.T) {
 }
 
 func TestMissingProgramsErrorSaysHowToBuild(t *testing.T) {
-	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1, BinDir: agenttest.Dir(t)})
+	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1, BinDir: shortTempDir(t)})
 	err := c.Start(context.Background(), nil)
 	if err == nil || !strings.Contains(err.Error(), "make build") || !strings.Contains(err.Error(), "lofamo-agent") {
 		t.Fatalf("error %v", err)
@@ -65,7 +64,7 @@ func TestMissingProgramsErrorSaysHowToBuild(t *testing.T) {
 }
 
 func TestStartTimesOutWithReason(t *testing.T) {
-	bin := agenttest.Dir(t)
+	bin := shortTempDir(t)
 	script(t, bin, agentProgram, "exit 0\n")
 	script(t, bin, supervisorProgram, "echo still thinking; exec sleep 600\n")
 	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1, BinDir: bin})
@@ -93,7 +92,7 @@ func TestStartTimesOutWithReason(t *testing.T) {
 }
 
 func TestStopEndsDeafStoppedAndOrphanedProcesses(t *testing.T) {
-	bin := agenttest.Dir(t)
+	bin := shortTempDir(t)
 	// The test program itself plays the role of a half that ignores SIGTERM: see TestMain.
 	self, err := os.Executable()
 	if err != nil {
@@ -188,7 +187,7 @@ func TestOwnProcessesAreRecognised(t *testing.T) {
 
 // TestKillRunEndsDaemonOfOthers: cluster.json does not know its process.
 func TestKillRunEndsDaemonOfOthers(t *testing.T) {
-	bin := agenttest.Dir(t)
+	bin := shortTempDir(t)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

@@ -19,7 +19,6 @@ import (
 	"github.com/lofamo/lofamo/internal/ctl/command"
 	"github.com/lofamo/lofamo/internal/ctl/ctltest"
 	"github.com/lofamo/lofamo/internal/pki"
-	"github.com/lofamo/lofamo/internal/testing/agenttest"
 	"github.com/lofamo/lofamo/internal/testing/clienttest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -85,7 +84,11 @@ func pretend(t *testing.T) (bin, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	root := agenttest.Dir(t)
+	root, err := os.MkdirTemp("", "lofamo") // t.TempDir is too long for Unix sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(root) })
 	bin, dir = filepath.Join(root, "bin"), filepath.Join(root, "c")
 	if err := os.Mkdir(bin, 0o755); err != nil {
 		t.Fatal(err)

@@ -14,7 +14,6 @@ import (
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/inventory"
 	"github.com/lofamo/lofamo/internal/pki"
-	"github.com/lofamo/lofamo/internal/testing/agenttest"
 	"github.com/lofamo/lofamo/internal/testing/freeport"
 	"github.com/lofamo/lofamo/internal/testing/requirements"
 )
@@ -25,7 +24,11 @@ import (
 func TestExecutorRunsAsInChart(t *testing.T) {
 	wantContainers(t)
 	bin := requirements.Set(t, "make build, and set it to bin", cluster.EnvBinDir)
-	top := agenttest.Dir(t)
+	top, err := os.MkdirTemp("", "lofamo-chart-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(top) })
 	addr := freeport.Addr(t)
 	file := filepath.Join(top, "inventory.yaml")
 	text := fmt.Sprintf("cluster: hall7\ndims: 1x1x1\nsupervisors: [{id: s1, address: %[1]s}]\nnodes: [{coord: \"0,0,0\", service: %[1]s}]\n",

@@ -21,7 +21,6 @@ import (
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/inventory"
 	"github.com/lofamo/lofamo/internal/pki"
-	"github.com/lofamo/lofamo/internal/testing/agenttest"
 	"github.com/lofamo/lofamo/internal/testing/freeport"
 	"github.com/lofamo/lofamo/internal/testing/requirements"
 )
@@ -54,7 +53,11 @@ func install(t *testing.T) *installation {
 	t.Helper()
 	wantContainers(t)
 	in := &installation{t: t, now: requirements.Set(t, "make build, and set it to bin", cluster.EnvBinDir)}
-	top := agenttest.Dir(t)
+	top, err := os.MkdirTemp("", "lofamo-chart-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(top) })
 	in.next = filepath.Join(top, "next")
 	build := exec.Command("go", "build", "-trimpath", "-ldflags",
 		"-s -w -X github.com/lofamo/lofamo/internal/program.version="+nextVersion, "-o", in.next+"/",

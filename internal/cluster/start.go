@@ -391,6 +391,9 @@ func (c *Cluster) placesNow(ctx context.Context, cl *client.Client) (int, error)
 			n++
 		}
 	}
+	if n == 0 {
+		n = c.info.placed() // no topology is kept yet
+	}
 	return n, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -45,6 +46,24 @@ func runAt(t *testing.T, at time.Time, env map[string]string, args ...string) re
 		Location: time.UTC,
 	})
 	return result{code, out.String(), errOut.String()}
+}
+
+// fullDisk takes no byte.
+type fullDisk struct{}
+
+func (fullDisk) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+// TestLostOutputIsFailure: the output may be the only copy of a token.
+func TestLostOutputIsFailure(t *testing.T) {
+	r := ctltest.StartRemote(t, ctltest.Healthy(t, "2x2x2"))
+	for _, args := range [][]string{{"get", "nodes"}, {"get", "nodes", "-o", "json"}, {"map"}} {
+		var errOut bytes.Buffer
+		code := Run(t.Context(), r.Flags(args...), command.Env{Stdout: fullDisk{}, Stderr: &errOut, Getenv: func(string) string { return "" },
+			Now: func() time.Time { return ctltest.Now }, Location: time.UTC})
+		if code != command.ExitFailure || !strings.Contains(errOut.String(), "no space left on device") {
+			t.Errorf("%v: exit code %d, %s", args, code, errOut.String())
+		}
+	}
 }
 
 func TestGolden(t *testing.T) {

@@ -7,12 +7,15 @@
 package ctl
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -26,11 +29,18 @@ import (
 
 // Run runs one command line (without the program's name) and returns the exit code.
 func Run(ctx context.Context, args []string, env command.Env) int {
+	out := &checked{to: env.Stdout}
+	if !env.Terminal { // 'top' needs the terminal itself
+		env.Stdout = out
+	}
 	root := newRoot(env)
 	root.SetArgs(protectNegative(args))
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
 	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		err = out.failure()
+	}
 	if err == nil {
 		return command.ExitOK
 	}
@@ -43,6 +53,33 @@ func Run(ctx context.Context, args []string, env command.Env) int {
 		return command.ExitUsage
 	}
 	return command.ExitFailure
+}
+
+// checked remembers that the output was not written as a whole, for example because the disk is full. Commands print without looking.
+type checked struct {
+	to io.Writer
+
+	mu  sync.Mutex
+	err error
+}
+
+func (c *checked) Write(b []byte) (int, error) {
+	n, err := c.to.Write(b)
+	if err != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.err = cmp.Or(c.err, err)
+	}
+	return n, err
+}
+
+func (c *checked) failure() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		return nil
+	}
+	return fmt.Errorf("write the output: %w", c.err)
 }
 
 var negative = regexp.MustCompile(`^-[0-9.]+$`)

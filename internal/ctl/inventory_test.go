@@ -61,7 +61,8 @@ func TestClusterInitTakesSlurmTopology(t *testing.T) {
 		{[]string{"join", bundle, "--root", dir, "--anywhere", "--config", "mine"}, `--config: given "mine": want keep or replace`},
 		{[]string{"issue", "reader", "anna", "--out", out}, `ROLE: given "reader": want viewer, operator, approver or executor`},
 	} {
-		if got := run(t, nil, append([]string{"cluster"}, tc.args...)...); got.code != command.ExitUsage || !strings.Contains(got.stderr, tc.want) {
+		got := run(t, nil, append([]string{"cluster"}, tc.args...)...)
+		if got.code != command.ExitUsage || !strings.Contains(got.stderr, tc.want) {
 			t.Errorf("%v: %+v: want a usage error with %q", tc.args, got, tc.want)
 		}
 	}

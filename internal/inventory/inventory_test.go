@@ -359,7 +359,8 @@ func TestBrokenOffKeysAreMadeAgain(t *testing.T) {
 func TestBrokenOffUpdateIsReportedWhole(t *testing.T) {
 	d, inv := made(t)
 	settings := d.file(settingsDir)
-	if err := errors.Join(os.Mkdir(settings, 0o755), os.WriteFile(filepath.Join(settings, "supervisor.yaml"), []byte("log: {level: debug}\n"), 0o600),
+	if err := errors.Join(os.Mkdir(settings, 0o755),
+		os.WriteFile(filepath.Join(settings, "supervisor.yaml"), []byte("log: {level: debug}\n"), 0o600),
 		os.WriteFile(filepath.Join(settings, "agent.yaml"), []byte("log: {level: loud}\n"), 0o600)); err != nil {
 		t.Fatal(err)
 	}

@@ -135,8 +135,10 @@ func TestAnyLogNameFits(t *testing.T) {
 		cfg.Logs = append(cfg.Logs, writeFile(t, filepath.Join(dir, name), []byte(name)))
 	}
 	files, _ := unpack(t, cfg, 1<<20)
-	for in, want := range map[string]string{"log/?berwachung.log": "überwachung.log", "log/" + strings.Repeat("x", 86) + ".log": strings.Repeat("x", 200) + ".log",
-		"log/a?b.log": "a\nb.log"} {
+	for in, want := range map[string]string{
+		"log/?berwachung.log": "überwachung.log", "log/" + strings.Repeat("x", 86) + ".log": strings.Repeat("x", 200) + ".log",
+		"log/a?b.log": "a\nb.log",
+	} {
 		if got := string(files[in]); got != want {
 			t.Errorf("%s: %q, want %q", in, got, want)
 		}

@@ -238,9 +238,9 @@ func newestLogs(dir string) (out []string, unread error) {
 		if e.IsDir() && strings.Count(strings.TrimPrefix(path, dir), "/") > logDepth {
 			return filepath.SkipDir
 		}
-		info, err := e.Info()
+		info, _ := e.Info()
 		switch {
-		case err != nil || !private(info):
+		case info == nil || !private(info): // gone, or anybody's
 		case e.IsDir():
 			folders[path] = true
 		case info.Mode().IsRegular() && strings.Contains(e.Name(), "dmesg") && folders[filepath.Dir(path)]:

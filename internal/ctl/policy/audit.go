@@ -238,7 +238,8 @@ all lines can forge a chain, but not one with the same last hash.`,
 			return fmt.Errorf("%s: no line: want at least one", file)
 		}
 		if len(rest) > 0 {
-			return fmt.Errorf("%s: %d bytes after line %d are no whole line: 'audit export -f' replaces a line that was cut off", file, len(rest), seq)
+			return fmt.Errorf("%s: %d bytes after line %d are no whole line: 'audit export -f' replaces a line that was cut off", file,
+				len(rest), seq)
 		}
 		if hash != "" && hash != last {
 			return fmt.Errorf("%s: line %d, the last, has hash %s: want %s", file, seq, last, hash)

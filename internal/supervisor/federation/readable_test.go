@@ -87,7 +87,8 @@ func TestOverlongValuesAreRefused(t *testing.T) {
 func TestRegionRemovesOwnNodesOnly(t *testing.T) {
 	all, now := names(), time.Unix(1_800_000_000, 0)
 	tm := &term{
-		e:       &Parent{cfg: ParentConfig{Names: all, Region: regionOfTest, Logger: slog.New(slog.DiscardHandler)}, now: func() time.Time { return now }},
+		e: &Parent{cfg: ParentConfig{Names: all, Region: regionOfTest, Logger: slog.New(slog.DiscardHandler)},
+			now: func() time.Time { return now }},
 		regions: map[string]*regionState{"west": {name: "west"}, "east": {name: "east"}},
 		builder: view.NewBuilder(all, now),
 	}

@@ -33,7 +33,8 @@ func TestUnreadableSettingsOfOneRegionStay(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	updates, ended := make(chan []store.Below, 64), make(chan error, 1)
 	go func() {
-		ended <- store.NewEtcd(c, store.Options{}).FollowBelow(ctx, []string{"regions/west/", "regions/east/"}, func(all []store.Below) { updates <- all })
+		s := store.NewEtcd(c, store.Options{})
+		ended <- s.FollowBelow(ctx, []string{"regions/west/", "regions/east/"}, func(all []store.Below) { updates <- all })
 	}()
 	await := func(what string, is func(west, east store.Below) bool) {
 		t.Helper()

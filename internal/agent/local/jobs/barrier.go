@@ -449,9 +449,9 @@ func (s *Barriers) gone(now time.Time, b *barrier) (ranks []int) {
 
 func (s *Barriers) wakeAt(t time.Time) { s.out.Wake = fault.Earliest(s.out.Wake, t) }
 
-// rewatch gathers the members of the jobs at whose barriers callers wait, then of those that had barriers recently, the latest first,
-// as many as a node may watch. Entries that expire go at the next step, without a wake-up. rewatch runs with every step, hundreds of times a
-// second, and lists are long: it works only when there is a change.
+// rewatch gathers the members of the jobs at whose barriers callers wait, then of those that had barriers recently, the
+// latest first, as many as a node may watch. Entries that expire go at the next step, without a wake-up. rewatch runs with
+// every step, hundreds of times a second, and lists are long: it works only when there is a change.
 func (s *Barriers) rewatch(now time.Time) {
 	if !s.stale && (s.runsOut.IsZero() || now.Before(s.runsOut)) {
 		return

@@ -386,16 +386,7 @@ It starts nothing, unless --enable is given: then it enables and starts the serv
 				return err
 			}
 			a.Printf("%s: installed for %s\n", b.ID, b.Service)
-			start := b.StartCommand()
-			if !enable {
-				a.Printf("to start it: %s\n", strings.Join(start, " "))
-				return nil
-			}
-			out, err := exec.Command(start[0], start[1:]...).CombinedOutput()
-			if err != nil {
-				return fmt.Errorf("%s: %w: %s", strings.Join(start, " "), err, strings.TrimSpace(string(out)))
-			}
-			return nil
+			return startService(a, b, enable)
 		},
 	}
 	f := cmd.Flags()
@@ -406,6 +397,19 @@ It starts nothing, unless --enable is given: then it enables and starts the serv
 	f.BoolVar(&enable, "enable", false, "enable and start the service by systemctl")
 	f.BoolVar(&dry, "check", false, "only check the bundle, and write nothing")
 	return cmd
+}
+
+// startService starts the service of an installed bundle, or tells how to.
+func startService(a *command.App, b inventory.Bundle, enable bool) error {
+	start := b.StartCommand()
+	if !enable {
+		a.Printf("to start it: %s\n", strings.Join(start, " "))
+		return nil
+	}
+	if out, err := exec.Command(start[0], start[1:]...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", strings.Join(start, " "), err, strings.TrimSpace(string(out)))
+	}
+	return nil
 }
 
 // warned passes a bundle on, and prints its warning.

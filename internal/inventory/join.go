@@ -223,7 +223,8 @@ func (b Bundle) Install(root string, uid, gid int, want Config) error {
 	})
 }
 
-// readableDir makes a directory, and those above it, that the service's user may enter whatever the umask is. Existing directories stay.
+// readableDir makes a directory and its missing parents with mode 0755 under any umask: the service's user must enter them. It does not
+// change existing directories.
 func readableDir(path string) error {
 	if exists(path) {
 		return nil

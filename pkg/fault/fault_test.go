@@ -125,7 +125,7 @@ func TestCutKeepsCharacters(t *testing.T) {
 	})
 }
 
-// TestCleanTextIsValidAndBounded: any bytes give a text that can be sent and printed, and such a text stays as it is.
+// TestCleanTextIsValidAndBounded: Clean makes a valid, bounded text of any bytes, and does not change a clean text.
 func TestCleanTextIsValidAndBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s, n := string(rapid.SliceOf(rapid.Byte()).Draw(t, "s")), rapid.IntRange(0, 20).Draw(t, "n")

@@ -208,7 +208,7 @@ func (b *boots) kernelDeaths() (out []halfcore.KernelDeath, unread error) {
 	return out, unread
 }
 
-// private reports whether nobody but root and the daemon's user can change a file or a folder.
+// private reports whether only root and the daemon's user can change a file or a folder.
 func private(info fs.FileInfo) bool {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	return ok && (st.Uid == 0 || int(st.Uid) == os.Geteuid()) && info.Mode().Perm()&0o022 == 0

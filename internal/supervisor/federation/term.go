@@ -429,8 +429,8 @@ func (t *term) show(d document) error {
 	return t.set(n)
 }
 
-// anothers reports whether a document is of a region that the node does not belong to. A region that has lost a node removes the
-// node's documents, perhaps after its new region has told of it.
+// anothers reports whether a document comes from another region than the node's. A region that loses a node deletes the node's
+// documents, perhaps after the new region has sent them.
 func (t *term) anothers(d document, id fault.NodeID) bool {
 	of := t.e.cfg.Region(id)
 	return of != "" && of != d.region

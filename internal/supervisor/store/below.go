@@ -16,7 +16,7 @@ import (
 type Below struct {
 	Marks    []Mark
 	Topology *topology.Topology // nil: none is kept; its revision is the parent's
-	// Unread: what the region has stored since then cannot be read. The former values stay, and so do other regions'.
+	// Unread is why the region's newest settings cannot be read. Marks and Topology are then the last readable ones.
 	Unread error
 }
 

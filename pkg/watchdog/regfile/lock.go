@@ -206,8 +206,8 @@ func LastHolder(path string, half fault.Half) (Holder, error) {
 	return h, nil
 }
 
-// HolderOf returns the process that holds the lock of a half, and false if there is none. It briefly tries to take the
-// lock; a half that starts at that moment waits for it.
+// HolderOf returns the process that holds the lock of a half, and false if there is none. It takes a free lock for some
+// microseconds; a half that starts then waits (TryLock).
 func HolderOf(path string, half fault.Half) (Holder, bool, error) {
 	name := path + "." + half.String()
 	file, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW, 0)

@@ -379,7 +379,7 @@ func TestMembersAreWatchedWhileCallersWait(t *testing.T) {
 		return answers(m)
 	})
 	if _, told := d.ends[0]; !told {
-		t.Error("nobody is told that c is gone")
+		t.Error("the DNP half does not learn that c is gone")
 	}
 }
 

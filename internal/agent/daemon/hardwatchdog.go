@@ -57,7 +57,7 @@ func (d *daemon) feedHardware(ctx context.Context) {
 		return // an earlier daemon still feeds the device, or has left it as it must be
 	}
 	w := &hardware{cfg: d.cfg.Agent.HardwareWatchdog, log: d.log, stateDir: d.cfg.Agent.StateDir, tell: func(bool) {},
-		openDevice: openWatchdog, now: time.Now}
+		openDevice: openWatchdog, wayOut: checkWayOut, now: time.Now}
 	boot, err := storage.BootID()
 	if err == nil {
 		w.boot = hex.EncodeToString(boot[:])
@@ -126,8 +126,11 @@ type hardware struct {
 	boot     string // the boot's identity; empty: not known
 	feeder   *recovery.Feeder
 	device   watchdogDevice // nil while closed
+	// unusable is open because it may stay armed when it is closed. It is fed at each look, and no response rests on it. nil: none is.
+	unusable watchdogDevice
 	// openDevice opens, and so arms, the device of that path.
 	openDevice func(path string) (watchdogDevice, error)
+	wayOut     func(path string) error // nil: the device of that path can be disarmed
 	now        func() time.Time
 	page       *regfile.File  // nil while there is none
 	failed     half.Condition // the device cannot be opened
@@ -144,6 +147,9 @@ func (w *hardware) look(ctx context.Context) {
 
 // feed opens or feeds the device if the feeder says so after that look.
 func (w *hardware) feed(began time.Time, l recovery.FenceLook) {
+	if w.unusable != nil {
+		w.unfed.Set(w.log, "keep hardware watchdog alive", w.unusable.KeepAlive())
+	}
 	w.feeder.Take(began, l)
 	w.keepContact()
 	do, why := w.feeder.Next(w.now())
@@ -213,8 +219,9 @@ func (w *hardware) path(name string) string { return filepath.Join(w.stateDir, n
 
 // open opens the device, which arms it, and sets its time-out.
 func (w *hardware) open() error {
-	if err := checkWayOut(w.cfg.Device); err != nil && !w.cfg.AllowNoWayOut {
-		return fmt.Errorf("%w (hardwareWatchdog.allowNoWayOut accepts that)", err)
+	noWayOut := w.wayOut(w.cfg.Device)
+	if noWayOut != nil && !w.cfg.AllowNoWayOut {
+		return fmt.Errorf("%w (hardwareWatchdog.allowNoWayOut accepts that)", noWayOut)
 	}
 	timeout, contact := w.feeder.Timeout(), w.feeder.ContactWithin()
 	if !w.feeder.Resumed() { // otherwise the record is there
@@ -223,36 +230,49 @@ func (w *hardware) open() error {
 			return fmt.Errorf("record that it is armed: %w", err)
 		}
 	}
-	f, err := w.openDevice(w.cfg.Device)
-	if errors.Is(err, unix.EBUSY) {
-		return fmt.Errorf("%w: another program feeds it, such as systemd (RuntimeWatchdogSec) or watchdog(8)", err)
+	f := w.unusable
+	if f == nil {
+		var err error
+		f, err = w.openDevice(w.cfg.Device)
+		if errors.Is(err, unix.EBUSY) {
+			return fmt.Errorf("%w: another program feeds it, such as systemd (RuntimeWatchdogSec) or watchdog(8)", err)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	if err != nil {
-		return err
-	}
-	seconds := int(timeout / time.Second)
-	err = f.SetTimeout(seconds)
-	got, gerr := f.Timeout()
-	switch {
-	case gerr == nil && got < seconds:
-		err = fmt.Errorf("%s: timeout is %ds: want at least %ds", w.cfg.Device, got, seconds)
-	case gerr == nil && got > seconds:
-		err = fmt.Errorf("set timeout of %s: the device offers %ds instead of %ds: set hardwareWatchdog.timeout to %ds",
-			w.cfg.Device, got, seconds, got)
-	case err != nil:
-		err = fmt.Errorf("set timeout of %s to %ds: %w", w.cfg.Device, seconds, err)
-	case contact != 0 && f.DisarmsOnClose():
-		err = fmt.Errorf("%s: its driver disarms it when its feeder dies: self-fencing (contactWithin) needs one that does not", w.cfg.Device)
-	}
-	if err != nil {
-		if w.feeder.Resumed() { // supervisors may rely on its reset
+	if err := w.setUp(f, timeout, contact); err != nil {
+		switch {
+		case w.feeder.Resumed(): // supervisors may rely on its reset
 			return errors.Join(err, f.Close())
+		case noWayOut != nil:
+			w.unusable = f // a device that stays armed and is not fed resets the machine, at every boot again
+			return fmt.Errorf("%w; feeding it nevertheless, because it may stay armed when it is closed", err)
 		}
 		return errors.Join(err, f.Disarm())
 	}
-	w.device = f
+	w.device, w.unusable = f, nil
 	w.log.Info("hardware watchdog armed", "device", w.cfg.Device, "identity", f.Identity(), "timeout", timeout.String(),
 		"stall", recovery.FenceStall.String(), "contact_within", contact.String())
+	return nil
+}
+
+// setUp sets the time-out of an open device. An error: responses cannot rest on the device.
+func (w *hardware) setUp(f watchdogDevice, timeout, contact time.Duration) error {
+	seconds := int(timeout / time.Second)
+	err := f.SetTimeout(seconds)
+	got, gerr := f.Timeout()
+	switch {
+	case gerr == nil && got < seconds:
+		return fmt.Errorf("%s: timeout is %ds: want at least %ds", w.cfg.Device, got, seconds)
+	case gerr == nil && got > seconds:
+		return fmt.Errorf("set timeout of %s: the device offers %ds instead of %ds: set hardwareWatchdog.timeout to %ds",
+			w.cfg.Device, got, seconds, got)
+	case err != nil:
+		return fmt.Errorf("set timeout of %s to %ds: %w", w.cfg.Device, seconds, err)
+	case contact != 0 && f.DisarmsOnClose():
+		return fmt.Errorf("%s: its driver disarms it when its feeder dies: self-fencing (contactWithin) needs one that does not", w.cfg.Device)
+	}
 	return nil
 }
 
@@ -377,31 +397,44 @@ func (w *hardware) end(announced bool) {
 // release closes the device and leaves it armed. This process may go on and open it again, at another place or in another state
 // directory; the kernel lets only one opener at a time feed it.
 func (w *hardware) release() {
-	if w.page != nil {
-		_ = w.page.Close()
-	}
-	if w.device == nil {
+	d := w.takeDevice()
+	if d == nil {
 		return
 	}
-	if err := w.device.Close(); err != nil {
+	if err := d.Close(); err != nil {
 		w.log.Error("close hardware watchdog", "device", w.cfg.Device, "err", err)
 	}
 }
 
-// disarm closes the device so that it does not reset the machine.
+// disarm closes the device so that it does not reset the machine, if its driver allows that.
 func (w *hardware) disarm() {
-	if w.page != nil {
-		_ = w.page.Close()
-	}
-	if w.device == nil {
+	d := w.takeDevice()
+	if d == nil {
 		return
 	}
-	if err := w.device.Disarm(); err != nil {
+	if err := d.Disarm(); err != nil {
 		w.log.Error("disarm hardware watchdog: the machine may reset", "device", w.cfg.Device, "err", err)
 		return
 	}
 	_ = os.Remove(w.path(armedFile))
+	if err := w.wayOut(w.cfg.Device); err != nil {
+		w.log.Warn("hardware watchdog may stay armed: the machine then resets unless the agent starts again", "device", w.cfg.Device, "err", err)
+		return
+	}
 	w.log.Info("hardware watchdog disarmed", "device", w.cfg.Device)
+}
+
+// takeDevice ends the looks. It returns the open device, which the caller closes; nil: none is open.
+func (w *hardware) takeDevice() watchdogDevice {
+	if w.page != nil {
+		_ = w.page.Close()
+	}
+	d := w.device
+	if d == nil {
+		d = w.unusable
+	}
+	w.device, w.unusable = nil, nil
+	return d
 }
 
 // checkWayOut returns an error unless the kernel says that the device can be disarmed.

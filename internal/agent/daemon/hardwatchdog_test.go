@@ -25,6 +25,7 @@ type fakeWatchdog struct {
 	held            bool // by a daemon: the kernel lets no second one open it
 	opened, fed     int
 	disarmsOnClose  bool
+	noWayOut        bool // it stays armed when it is closed
 }
 
 func (d *fakeWatchdog) open(string) (watchdogDevice, error) {
@@ -34,6 +35,13 @@ func (d *fakeWatchdog) open(string) (watchdogDevice, error) {
 	d.armed, d.held = true, true
 	d.opened++
 	return d, nil
+}
+
+func (d *fakeWatchdog) wayOut(string) error {
+	if d.noWayOut {
+		return errors.New("no way out")
+	}
+	return nil
 }
 
 func (d *fakeWatchdog) SetTimeout(s int) error {
@@ -46,7 +54,7 @@ func (d *fakeWatchdog) Timeout() (int, error) { return d.seconds, nil }
 func (d *fakeWatchdog) KeepAlive() error      { d.fed++; return nil }
 func (d *fakeWatchdog) Identity() string      { return "fake" }
 func (d *fakeWatchdog) DisarmsOnClose() bool  { return d.disarmsOnClose }
-func (d *fakeWatchdog) Disarm() error         { d.armed, d.held = false, false; return nil }
+func (d *fakeWatchdog) Disarm() error         { d.armed, d.held = d.noWayOut, false; return nil }
 func (d *fakeWatchdog) Close() error          { d.held = false; return nil }
 
 // fed is a daemon that feeds a device, with the halves that it looks at.
@@ -63,7 +71,7 @@ const thisBoot = "00112233445566778899aabbccddeeff"
 func newFed(dir string, d *fakeWatchdog, contact time.Duration) *fed {
 	f := &fed{device: d, now: time.Unix(1_800_000_000, 0)}
 	f.hardware = &hardware{
-		log: slog.New(slog.DiscardHandler), stateDir: dir, boot: thisBoot, openDevice: d.open,
+		log: slog.New(slog.DiscardHandler), stateDir: dir, boot: thisBoot, openDevice: d.open, wayOut: d.wayOut,
 		now:  func() time.Time { return f.now },
 		tell: func(armed bool) { f.stated = append(f.stated, armed) },
 		cfg: config.HardwareWatchdogConfig{
@@ -267,7 +275,7 @@ func TestDeviceThatCannotBeUsedStaysDisarmed(t *testing.T) {
 			}
 		},
 		"no watchdog at all": func(f *fed) { f.openDevice = openWatchdog }, // the null device
-		"no way out":         func(f *fed) { f.cfg.AllowNoWayOut = false },
+		"no way out":         func(f *fed) { f.device.noWayOut, f.cfg.AllowNoWayOut = true, false },
 		"self-fencing, and a driver that disarms it when the feeder dies": func(f *fed) {
 			f.device.disarmsOnClose = true
 			*f = *newFed(t.TempDir(), f.device, 30*time.Second)
@@ -283,6 +291,40 @@ func TestDeviceThatCannotBeUsedStaysDisarmed(t *testing.T) {
 		}
 	}
 }
+
+// TestUnusableDeviceThatStaysArmedIsFed: such a device would reset the machine, and again at each boot. No response rests on it.
+func TestUnusableDeviceThatStaysArmedIsFed(t *testing.T) {
+	f := newFed(t.TempDir(), &fakeWatchdog{noWayOut: true, offers: 60}, 30*time.Second)
+	f.look(true)
+	f.look(true)
+	if !f.device.armed {
+		t.Fatal("the device was not opened")
+	}
+	const looks = 3 * openAgain
+	before := f.device.fed
+	for range looks {
+		f.look(true)
+	}
+	if fed := f.device.fed - before; fed != looks || f.device.opened != 1 {
+		t.Errorf("fed in %d of %d looks, opened %d times", fed, looks, f.device.opened)
+	}
+	if len(f.stated) > 0 || exists(t, f.path(armedFile)) {
+		t.Errorf("stated %v, record %t", f.stated, exists(t, f.path(armedFile)))
+	}
+	f.device.offers = 0 // an attempt succeeds
+	for range openAgain {
+		f.look(true)
+	}
+	if f.device.opened != 1 || !slices.Equal(f.stated, []bool{true}) || f.hardware.device == nil {
+		t.Errorf("the device offers the time-out: opened %d times, stated %v", f.device.opened, f.stated)
+	}
+	if f.end(true); f.device.held {
+		t.Error("the device stays open after the end")
+	}
+}
+
+// openAgain is the number of looks until the next attempt to open a device.
+const openAgain = 31
 
 // TestDeviceThatDisarmsOnCloseServesWithoutSelfFencing: no response rests on the device then.
 func TestDeviceThatDisarmsOnCloseServesWithoutSelfFencing(t *testing.T) {

@@ -47,6 +47,9 @@ func (m *Machine) revokedNodes(ev Revoked, now time.Time) {
 			r.deaf = now
 		}
 		m.revocations[n] = r
+		if r.old && m.judgedSince(n, at) {
+			continue
+		}
 		m.silence(n)
 	}
 	for n := range m.revocations {
@@ -55,6 +58,13 @@ func (m *Machine) revokedNodes(ev Revoked, now time.Time) {
 			m.restoreTrust(n, now)
 		}
 	}
+}
+
+// judgedSince reports whether an earlier leader has judged the node after a revocation, under a newer certificate: its state in the
+// map as committed is newer than the revocation, and has another rule.
+func (m *Machine) judgedSince(n *node, revoked time.Time) bool {
+	p := &n.components[fault.ComponentNode]
+	return p.restored && p.rule != ruleRevoked && m.clock.time(p.since).After(revoked)
 }
 
 // silence forgets a node's statements and the accusations against it.

@@ -122,3 +122,70 @@ func TestNodeWithNewerCertificateIsTrustedAgain(t *testing.T) {
 		t.Error("an empty list leaves a revocation behind")
 	}
 }
+
+// TestNodeWithNewerCertificateDiesBesideNewLeader: the list keeps the revocation of its former certificate. A new leader neither takes
+// the verdict back nor misses a death.
+func TestNodeWithNewerCertificateDiesBesideNewLeader(t *testing.T) {
+	at := grid.Coord{X: 1, Y: 1, Z: 1}
+	for _, dies := range []string{"before", "after"} {
+		cfg := testConfig(grid.Dims{X: 3, Y: 3, Z: 3})
+		w, err := newWorld(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.start()
+		id := cfg.IDs[at]
+		list := Revoked{Nodes: map[fault.NodeID]time.Time{id: w.now}}
+		w.step(list)
+		w.run(3 * w.m.window())
+		if got, _ := w.m.Node(id); got.State != fault.Normal {
+			t.Fatalf("it speaks under a newer certificate and is %s (%s): want NORMAL", got.State, got.Rule)
+		}
+		if dies == "before" {
+			expel(w, id, at) // the same silence
+			w.run(5 * time.Second)
+			if got, _ := w.m.Node(id); got.State != fault.Failed {
+				t.Fatalf("dead, it is %s (%s): want FAILED", got.State, got.Rule)
+			}
+		}
+		if w.m, err = New(cfg, w.now, w.m.Nodes()); err != nil {
+			t.Fatal(err)
+		}
+		w.step(list)
+		if dies == "after" {
+			expel(w, id, at)
+		}
+		for range 10 {
+			w.run(w.m.window())
+			if got, _ := w.m.Node(id); dies == "before" && got.State != fault.Failed {
+				t.Fatalf("under a new leader the dead node is %s (%s): want FAILED", got.State, got.Rule)
+			}
+		}
+		if got, _ := w.m.Node(id); got.State != fault.Failed {
+			t.Errorf("it died %s the leader changed, and is %s (%s): want FAILED", dies, got.State, got.Rule)
+		}
+	}
+}
+
+// TestRevocationThatNoLeaderAppliedHolds: the list was signed while there was no leader.
+func TestRevocationThatNoLeaderAppliedHolds(t *testing.T) {
+	at := grid.Coord{X: 1, Y: 1, Z: 1}
+	cfg := testConfig(grid.Dims{X: 3, Y: 3, Z: 3})
+	w, err := newWorld(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.start()
+	id := cfg.IDs[at]
+	expel(w, id, at)
+	list := Revoked{Nodes: map[fault.NodeID]time.Time{id: w.now}}
+	w.now = w.now.Add(time.Second)
+	if w.m, err = New(cfg, w.now, w.m.Nodes()); err != nil {
+		t.Fatal(err)
+	}
+	w.step(list)
+	w.run(10 * w.m.window())
+	if got, _ := w.m.Node(id); got.State != fault.Unknown || got.Rule != RuleRevoked {
+		t.Errorf("the revoked node is %s by rule %q: want UNKNOWN by %q", got.State, got.Rule, RuleRevoked)
+	}
+}

@@ -19,8 +19,9 @@ import (
 // A settling node has the same rules as a node after a restart. A newer notice of a node that is still stopped ends the former stop and
 // begins another.
 //
-// A node is back when it announces the end of the stop. Without that announcement, it is back once stopEnding has passed since its first
-// report with a newer boot epoch. An agent that resumes from its copy keeps its old epoch: its node is back once stopEnding has passed
+// A node is back when it announces the end of the stop. Without that announcement, it is back once stopEnding has passed since its host
+// half's first report with a newer boot epoch. The DNP half reports only while the host half does not, so its first epoch may be an old
+// one. An agent that resumes from its copy keeps its old epoch: its node is back once stopEnding has passed
 // since its first report after a silence, if the node still reports then. If a node was never silent and still reports in its old epoch
 // stopEnding after the notice, it has not stopped.
 //
@@ -39,13 +40,13 @@ const (
 type stops struct {
 	reason       fault.Stop
 	since, until time.Time
-	epochs       [2]fault.Epoch // boot epochs of the halves at the notice
-	silent       bool           // since the notice, the node has been silent for a whole window
-	booted       bool           // a half has reported a newer boot epoch
-	backBy       time.Time      // when the node counts as back without a return notice; zero: no report shows a return
-	settles      time.Time      // restartSettles after a return: until then, only changes to NORMAL are made
-	missed       time.Time      // when the stop's deadline passed without a return; zero: it has not
-	newest       stamp          // of the newest notice
+	epoch        fault.Epoch // boot epoch of the host half at the notice
+	silent       bool        // since the notice, the node has been silent for a whole window
+	booted       bool        // the host half has reported a newer boot epoch
+	backBy       time.Time   // when the node counts as back without a return notice; zero: no report shows a return
+	settles      time.Time   // restartSettles after a return: until then, only changes to NORMAL are made
+	missed       time.Time   // when the stop's deadline passed without a return; zero: it has not
+	newest       stamp       // of the newest notice
 	budget       time.Duration
 	asOf         time.Time // when budget was last updated
 }
@@ -110,7 +111,7 @@ func (m *Machine) becomeStopped(n *node, p *stops, reason fault.Stop, since, now
 	p.budget -= end.Sub(now)
 	p.reason, p.since, p.until, p.backBy, p.settles, p.missed = reason, since, end, time.Time{}, time.Time{}, time.Time{}
 	p.silent, p.booted = false, false
-	p.epochs = [2]fault.Epoch{n.voices[0].epoch, n.voices[1].epoch}
+	p.epoch = n.voice(fault.HalfHost).epoch
 	n.stopped, n.unreachable = true, false
 	m.touchAround(n)
 }
@@ -167,7 +168,7 @@ func (m *Machine) settleStop(n *node, now time.Time) {
 	silence := fault.Later(heard, noticed).Add(m.window())
 	reports := now.Before(silence)
 	p.silent = p.silent || !reports
-	booted := n.voices[0].epoch > p.epochs[0] || n.stopsItself() == 0 && n.voices[1].epoch > p.epochs[1]
+	booted := n.voice(fault.HalfHost).epoch > p.epoch
 	switch {
 	case booted && !p.booted: // a new boot gets its own stopEnding for its self-tests
 		p.booted, p.backBy = true, now.Add(stopEnding)

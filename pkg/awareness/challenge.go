@@ -319,9 +319,10 @@ func (m *Machine) answered(a Answered, now time.Time) {
 			v.heard = fault.Later(v.heard, c.sent) // it was alive at least then
 			// Only reports may raise the epoch, because the inbox rejects their jumps. One absurd epoch from an answer
 			// would make every later leader ignore the half.
-			if a.Epoch > v.epoch && v.epoch > 0 && v.met < m.clock.instant(now) {
+			if a.Epoch > max(v.epoch, v.shown) && v.epoch > 0 && v.met < m.clock.instant(now) {
 				v.booted = m.clock.instant(now)
 			}
+			v.shown = max(v.shown, a.Epoch)
 		}
 	}
 	if v == nil {

@@ -449,3 +449,50 @@ func (n *node) cfgLinks() []grid.Direction {
 	}
 	return out
 }
+
+// TestCopyOfAnswerIsNoBoot: a neighbour keeps a half's answer from after a restart, which no report has shown, and sends it again and
+// again once the node is dead. The copies neither delay the verdict nor lift it.
+func TestCopyOfAnswerIsNoBoot(t *testing.T) {
+	w, err := newWorld(testConfig(grid.Dims{X: 3, Y: 3, Z: 3}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.start()
+	at := grid.Coord{X: 1, Y: 1, Z: 1}
+	id := w.cfg.IDs[at]
+	dnp := w.actor(id, fault.HalfDNP)
+	w.report(dnp, true, subject{id, fault.ComponentDNP}) // its epoch is known
+	w.run(100 * time.Millisecond)
+	var asked []Challenge
+	w.log = func(_ time.Time, out Output) {
+		for _, c := range out.Challenges {
+			if c.Node == id && c.Half != fault.HalfHost {
+				asked = append(asked, c)
+			}
+		}
+	}
+	for _, h := range halves {
+		w.actor(id, h).mute = true
+	}
+	w.step(GossipOpinion{Node: id})
+	if len(asked) == 0 {
+		t.Fatal("no challenge to the DNP half")
+	}
+	answer := Answered{Origin: dnp.origin, Nonce: asked[0].Nonce, Epoch: dnp.epoch + 1}
+	w.step(answer)
+	w.run(time.Second)
+	expel(w, id, at) // dead
+	failed := false
+	for range 100 {
+		w.run(50 * time.Millisecond)
+		w.step(answer)
+		n, _ := w.m.Node(id)
+		if failed && n.State != fault.Failed {
+			t.Fatalf("a copy of an answer lifts the verdict: %s (%s)", n.State, n.Rule)
+		}
+		failed = n.State == fault.Failed
+	}
+	if !failed {
+		t.Error("copies of an answer keep the dead node from being called FAILED")
+	}
+}

@@ -18,6 +18,7 @@ type voice struct {
 	platform fault.Platform // platform of its node's halves; 0: not stated
 	cut      bool           // statements of the newest digest were dropped: it cannot be restated
 	epoch    fault.Epoch    // the highest heard
+	shown    fault.Epoch    // the highest in an answer: a copy of that answer shows no other boot
 	floor    fault.Epoch    // reports of older epochs are replays from before this leader's time
 	newest   stamp          // report
 	digest   telling        // the newest full statement: it withdraws everything older that it does not contain

@@ -170,6 +170,18 @@ func (c *Cluster) StartSupervisor(id string) error {
 	return errors.Join(c.startSupervisor(s), c.save())
 }
 
+// ResumeSupervisor starts a replica with the data that it has, unless it runs.
+func (c *Cluster) ResumeSupervisor(id string) error {
+	s, err := c.supervisor(id)
+	if err != nil {
+		return err
+	}
+	if pid, _ := c.running(s); pid != 0 {
+		return nil
+	}
+	return c.StartSupervisor(id)
+}
+
 func (c *Cluster) startSupervisor(s *SupervisorInfo) error {
 	dir := c.path("supervisors", s.ID)
 	pid, started, err := c.spawn(member{"supervisor", s.ID}, filepath.Join(dir, "log"), supervisorIn(c.binDir), "run", "--config",

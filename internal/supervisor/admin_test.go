@@ -257,6 +257,42 @@ func TestLearnerThatNeverStarts(t *testing.T) {
 	wantCode(t, "the last", err, codes.FailedPrecondition, "only member")
 }
 
+// TestStartedLearnerKeepsItsData: the call that added it broke off. The next call promotes it, and does not ask for an empty replica:
+// raft's leader counts on the entries that the learner has.
+func TestStartedLearnerKeepsItsData(t *testing.T) {
+	t.Parallel()
+	c := supervisortest.New(t, supervisortest.Options{})
+	start(t, c.Configs[0])
+	c.AwaitLeader(t)
+	admin := adminOf(t, c, 0)
+	cfg := c.Grow(t)
+	add := &lofamov1.AddMemberRequest{Name: cfg.ID, PeerUrl: cfg.Etcd.PeerURL, Wait: durationpb.New(time.Minute)}
+	ctx, breakOff := context.WithCancel(t.Context())
+	stream, err := admin.AddMember(ctx, add)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = follow(t, stream, func(initial string) {
+		cfg.Etcd.InitialCluster = initial
+		breakOff()
+	})
+	wantCode(t, "a call that is broken off", err, codes.Canceled, "")
+	start(t, cfg)
+	supervisortest.Eventually(t, "the learner to have started", func() bool {
+		list, err := admin.ListMembers(t.Context(), nil)
+		return err == nil && slices.ContainsFunc(list.GetMembers(), func(m *lofamov1.Member) bool {
+			return m.GetName() == cfg.ID && m.GetLearner()
+		})
+	})
+	if stream, err = admin.AddMember(t.Context(), add); err != nil {
+		t.Fatal(err)
+	}
+	steps, err := follow(t, stream, func(string) {})
+	if err != nil || steps != "CATCHING_UP PROMOTED" {
+		t.Errorf("%s, %v: want CATCHING_UP PROMOTED", steps, err)
+	}
+}
+
 // snapshot takes a snapshot and checks its header.
 func snapshot(t testing.TB, admin lofamov1.SupervisorAdminClient) (*lofamov1.SnapshotHeader, []byte) {
 	t.Helper()

@@ -445,7 +445,8 @@ func (x *ReplaceMemberRequest) GetWait() *durationpb.Duration {
 	return nil
 }
 
-// MemberProgress is one completed step, in the order of the step numbers. AddMember begins with ADDED.
+// MemberProgress is one completed step, in the order of the step numbers. AddMember begins with ADDED, or with CATCHING_UP if the
+// member has started already: its replica must then keep its data.
 type MemberProgress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// CATCHING_UP is repeated whenever its message changes.

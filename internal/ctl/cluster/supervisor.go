@@ -167,18 +167,8 @@ Use three or five replicas: an even number tolerates no more failures than one l
 			if len(args) == 0 {
 				return addLocal(a, ctx, s, wait)
 			}
-			start := func(ctx context.Context, name, initialCluster string) error {
-				return tellStart(a, ctx, name, initialCluster)
-			}
-			if s.Cluster != nil {
-				if _, err := s.Cluster.Supervisor(args[0]); err == nil {
-					start = func(ctx context.Context, name, initialCluster string) error {
-						return startAdded(s, ctx, name, initialCluster)
-					} // a replacement that was broken off
-				}
-			}
 			return s.AddMember(ctx, &lofamov1.AddMemberRequest{Name: args[0], PeerUrl: peerURL, Wait: durationpb.New(wait)},
-				step(a, ctx, args[0], start))
+				step(a, ctx, args[0], starterOf(a, s, args[0])))
 		})
 	}
 	return cmd
@@ -190,42 +180,71 @@ func addLocal(a *command.App, ctx context.Context, s command.Session, wait time.
 	if err != nil {
 		return err
 	}
-	taken := false
-	err = s.AddMember(ctx, &lofamov1.AddMemberRequest{Name: name, PeerUrl: peerURL, Wait: durationpb.New(wait)},
-		step(a, ctx, name, func(ctx context.Context, name, initialCluster string) error {
-			taken = true
-			return startAdded(s, ctx, name, initialCluster)
-		}))
+	taken, local := false, localStarter(s)
+	start := local.start
+	local.start = func(ctx context.Context, name, initialCluster string) error {
+		taken = true
+		return start(ctx, name, initialCluster)
+	}
+	err = s.AddMember(ctx, &lofamov1.AddMemberRequest{Name: name, PeerUrl: peerURL, Wait: durationpb.New(wait)}, step(a, ctx, name, local))
 	if err != nil && !taken {
 		err = errors.Join(err, s.Cluster.ForgetSupervisor(context.WithoutCancel(ctx), name))
 	}
 	return err
 }
 
+// starter starts the replica of a new member.
+type starter struct {
+	// start starts it with an empty data directory, to join the members in initialCluster.
+	start func(ctx context.Context, name, initialCluster string) error
+	// resume starts it with the data that it has, unless it runs.
+	resume func(name string) error
+}
+
 // step prints every step of a change of members, and has the new one started when it is its time.
-func step(a *command.App, ctx context.Context, name string,
-	start func(context.Context, string, string) error) func(*lofamov1.MemberProgress) error {
+func step(a *command.App, ctx context.Context, name string, by starter) func(*lofamov1.MemberProgress) error {
+	started := false
 	return func(p *lofamov1.MemberProgress) error {
 		a.Printf("%s\n", p.GetMessage())
-		if p.GetStep() != lofamov1.MemberStep_ADDED {
-			return nil
+		switch {
+		case p.GetStep() == lofamov1.MemberStep_ADDED:
+			started = true
+			return by.start(ctx, name, p.GetInitialCluster())
+		case p.GetStep() == lofamov1.MemberStep_CATCHING_UP && !started: // an earlier command added it
+			started = true
+			return by.resume(name)
 		}
-		return start(ctx, name, p.GetInitialCluster())
+		return nil
 	}
 }
 
-// tellStart prints the steps for the other machine.
-func tellStart(a *command.App, _ context.Context, name, initialCluster string) error {
-	a.Printf("In the configuration of %s:\n  etcd:\n    clusterState: existing\n    initialCluster: %s\n", name, initialCluster)
-	return nil
+// starterOf returns the starter of a replica of this cluster, or of one on another machine, for which it prints what to do.
+func starterOf(a *command.App, s command.Session, name string) starter {
+	if s.Cluster != nil {
+		if _, err := s.Cluster.Supervisor(name); err == nil {
+			return localStarter(s)
+		}
+	}
+	return starter{
+		start: func(_ context.Context, name, initialCluster string) error {
+			a.Printf("In the configuration of %s:\n  etcd:\n    clusterState: existing\n    initialCluster: %s\n", name, initialCluster)
+			return nil
+		},
+		resume: func(string) error { return nil }, // the message says what to do
+	}
 }
 
-// startAdded starts a replica of a local cluster.
-func startAdded(s command.Session, ctx context.Context, name, initialCluster string) error {
-	if err := s.Cluster.EmptySupervisor(ctx, name, initialCluster); err != nil {
-		return err
+// localStarter returns the starter of replicas of a local cluster.
+func localStarter(s command.Session) starter {
+	return starter{
+		start: func(ctx context.Context, name, initialCluster string) error {
+			if err := s.Cluster.EmptySupervisor(ctx, name, initialCluster); err != nil {
+				return err
+			}
+			return s.Cluster.StartSupervisor(name)
+		},
+		resume: s.Cluster.ResumeSupervisor,
 	}
-	return s.Cluster.StartSupervisor(name)
 }
 
 func supervisorReplaceCommand(a *command.App) *cobra.Command {
@@ -247,18 +266,13 @@ LOFAMO_SUPERVISOR_ETCD_CLUSTERSTATE). In a local cluster this command does that 
 			return err
 		}
 		return asOperator(a, cmd.Context(), "replace", func(ctx context.Context, s command.Session) error {
-			start := func(ctx context.Context, name, initialCluster string) error {
-				return tellStart(a, ctx, name, initialCluster)
-			}
 			if s.Cluster != nil {
 				if _, err := s.Cluster.Supervisor(args[0]); err != nil {
 					return command.Usage(err)
 				}
-				start = func(ctx context.Context, name, initialCluster string) error {
-					return startAdded(s, ctx, name, initialCluster)
-				}
 			}
-			return s.ReplaceMember(ctx, &lofamov1.ReplaceMemberRequest{Name: args[0], Wait: durationpb.New(wait)}, step(a, ctx, args[0], start))
+			return s.ReplaceMember(ctx, &lofamov1.ReplaceMemberRequest{Name: args[0], Wait: durationpb.New(wait)},
+				step(a, ctx, args[0], starterOf(a, s, args[0])))
 		})
 	}
 	return cmd

@@ -340,14 +340,19 @@ func (s *Admin) learnerAt(ctx context.Context, peerURL string) (*lofamov1.Member
 	return nil, rpctypes.ErrPeerURLExist
 }
 
-// seeThrough waits until a learner has caught up, and gives it its vote.
+// seeThrough waits until a learner has caught up, and gives it its vote. A learner that has started keeps its data: if it came back
+// without them, raft's leader would count on entries that it no longer has, and the learner would panic at every start.
 func (s *Admin) seeThrough(stream grpc.ServerStreamingServer[lofamov1.MemberProgress], members []*lofamov1.Member, m *lofamov1.Member,
 	name string, wait time.Duration) error {
-	named := memberNamed(m, name)
-	if err := stream.Send(&lofamov1.MemberProgress{
-		Step: lofamov1.MemberStep_ADDED, Id: m.GetId(), InitialCluster: initialCluster(append(without(members, m), named)),
+	begin := &lofamov1.MemberProgress{
+		Step: lofamov1.MemberStep_ADDED, Id: m.GetId(), InitialCluster: initialCluster(append(without(members, m), memberNamed(m, name))),
 		Message: fmt.Sprintf("%s is in as a learner: start its replica now, with an empty data directory and etcd.clusterState existing", name),
-	}); err != nil {
+	}
+	if m.GetName() != "" {
+		begin = &lofamov1.MemberProgress{Step: lofamov1.MemberStep_CATCHING_UP, Id: m.GetId(), Message: fmt.Sprintf(
+			"%s has started before: let its replica run with the data that it has; if they are lost, remove %s and add it again", name, name)}
+	}
+	if err := stream.Send(begin); err != nil {
 		return err
 	}
 	id, err := strconv.ParseUint(m.GetId(), 16, 64)

@@ -108,8 +108,9 @@ const (
 
 // refusedData is not taken again until then; zero: never.
 type refusedData struct {
-	id    DataID
-	until time.Time
+	id     DataID
+	length int // 0: any. The id does not prove the length, so a neighbour may announce a false one
+	until  time.Time
 }
 
 // slot is a node's state of a topic.

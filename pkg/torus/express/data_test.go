@@ -335,6 +335,28 @@ func TestAlteredDatumOnlyDelaysNeighbours(t *testing.T) {
 	}
 }
 
+// A node that announces a datum with a false length delays its neighbours, which get the datum from the others.
+func TestFalseLengthOnlyDelaysNeighbours(t *testing.T) {
+	for _, off := range []int{-10_000, 1, 20_000} {
+		w := newDataWorld(grid.Dims{X: 3, Y: 3, Z: 1}, 4)
+		w.nodes[1].forge = func(s *Send) {
+			if f, err := decodeData(s.Payload); err == nil && f.kind == kindState && f.length > 0 {
+				f.length += off
+				s.Payload = f.append(nil)
+			}
+		}
+		w.begin().run(time.Second)
+		body := w.body(30_000)
+		id := w.publish(t, w.nodes[0], TopicMask, 3, 1, body)
+		w.run(time.Minute)
+		for i, n := range w.nodes {
+			if !n.has(id, body) {
+				t.Errorf("length off by %d: node %d has not got it", off, i)
+			}
+		}
+	}
+}
+
 // Neither a node's work nor the traffic over its links grows with the torus.
 func TestDataCostIsLinear(t *testing.T) {
 	for _, side := range []int{3, 6, 10} {

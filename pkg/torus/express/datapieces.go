@@ -50,8 +50,11 @@ func (m *Data) askFor(now time.Time, t *transfer) {
 
 // parent reports whether the node can ask a neighbour for a datum.
 func (m *Data) parent(i int, t *transfer) bool {
-	return i >= 0 && m.ways.Good>>i&1 != 0 && m.peers[i].topics[t.id.Topic].id == t.id
+	return i >= 0 && m.ways.Good>>i&1 != 0 && m.peers[i].topics[t.id.Topic].has(t)
 }
+
+// has reports whether the neighbour announces the datum that a transfer fetches.
+func (t *peerTopic) has(of *transfer) bool { return t.id == of.id && t.length == len(of.body) }
 
 // nextParent turns to the next possible parent, or stays with the same one if there is none.
 func (m *Data) nextParent(t *transfer) {
@@ -123,6 +126,10 @@ func (m *Data) onPiece(now time.Time, i int, f *dataFrame) {
 		m.stats.Duplicates++
 		return
 	}
+	if of := &m.peers[i].topics[f.id.Topic]; of.id == t.id && of.length != len(t.body) {
+		m.stats.Duplicates++ // neighbours announce different lengths: not a piece of this transfer
+		return
+	}
 	from, to := pieceOf(f.index, len(t.body))
 	if to-from != len(f.data) {
 		m.out.Bad = true
@@ -142,6 +149,12 @@ func (m *Data) onPiece(now time.Time, i int, f *dataFrame) {
 		return
 	}
 	m.stats.Spoiled++
+	for k := range m.peers {
+		if of := &m.peers[k].topics[f.id.Topic]; of.id == t.id && of.length != len(t.body) {
+			m.refuse(s, len(t.body), now.Add(refusedFor)) // the length may be the false one
+			return
+		}
+	}
 	t.spoiled++
 	t.have = 0
 	m.nextParent(t)

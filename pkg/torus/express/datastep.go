@@ -152,7 +152,7 @@ func (m *Data) judged(j Judged) {
 		if j.For > 0 {
 			until = m.now.Add(j.For)
 		}
-		m.refuse(s, until)
+		m.refuse(s, 0, until)
 		return
 	}
 	s.kept, s.next = &s.next.datum, nil
@@ -176,7 +176,7 @@ func (m *Data) forgetOld(now time.Time) {
 		case now.Before(s.kept.until):
 			m.forget = fault.Earliest(m.forget, s.kept.until)
 		default:
-			m.ban(s.kept.id, now.Add(s.kept.lasts))
+			m.ban(refusedData{s.kept.id, 0, now.Add(s.kept.lasts)})
 			for k := range m.peers {
 				if t := &m.peers[k].topics[i]; t.id == s.kept.id {
 					t.id = DataID{}
@@ -193,7 +193,7 @@ func (m *Data) giveUp(now time.Time, s *slot) {
 	met, told := false, false
 	for i := range m.peers {
 		p := &m.peers[i]
-		met, told = met || p.met, told || p.topics[s.next.id.Topic].id == s.next.id
+		met, told = met || p.met, told || p.topics[s.next.id.Topic].has(s.next)
 	}
 	switch {
 	case met && !told:
@@ -201,28 +201,31 @@ func (m *Data) giveUp(now time.Time, s *slot) {
 		s.next = nil
 		m.news(t)
 	case now.Sub(s.next.progress) >= max(givenUp, givenUpPeriods*m.period):
-		m.refuse(s, now.Add(refusedFor))
+		m.refuse(s, len(s.next.body), now.Add(refusedFor))
 	}
 }
 
-// refuse drops the transfer, and does not accept its datum again before until.
-func (m *Data) refuse(s *slot, until time.Time) {
+// refuse drops the transfer, and does not accept its datum again before until: with that length only, unless it is 0.
+func (m *Data) refuse(s *slot, length int, until time.Time) {
 	id := s.next.id
-	m.ban(id, until)
+	m.ban(refusedData{id, length, until})
 	s.next = nil
 	m.news(id.Topic)
 }
 
 // ban has a datum not taken until then.
-func (m *Data) ban(id DataID, until time.Time) {
-	m.bad = slices.DeleteFunc(m.bad, func(r refusedData) bool { return r.id == id })
-	if m.bad = append(m.bad, refusedData{id, until}); len(m.bad) > maxRefused {
+func (m *Data) ban(b refusedData) {
+	m.bad = slices.DeleteFunc(m.bad, func(r refusedData) bool { return r.id == b.id && (b.length == 0 || r.length == b.length) })
+	if m.bad = append(m.bad, b); len(m.bad) > maxRefused {
 		m.bad = slices.Delete(m.bad, 0, 1)
 	}
 }
 
-func (m *Data) refused(id DataID) bool {
-	return slices.ContainsFunc(m.bad, func(r refusedData) bool { return r.id == id && (r.until.IsZero() || m.now.Before(r.until)) })
+// refused reports whether the datum is not taken now, as the neighbour announces it.
+func (m *Data) refused(t *peerTopic) bool {
+	return slices.ContainsFunc(m.bad, func(r refusedData) bool {
+		return r.id == t.id && (r.length == 0 || r.length == t.length) && (r.until.IsZero() || m.now.Before(r.until))
+	})
 }
 
 func (m *Data) setWays(w Ways) {
@@ -279,7 +282,7 @@ func (m *Data) onState(now time.Time, i int, f *dataFrame) {
 	}
 	t.id, t.prio, t.length = f.id, f.prio, f.length
 	s := &m.slots[f.id.Topic]
-	if n := s.next; n != nil && n.id == f.id && f.pieces&^n.have != 0 && now.Sub(n.progress) > mostSteps*m.period {
+	if n := s.next; n != nil && t.has(n) && f.pieces&^n.have != 0 && now.Sub(n.progress) > mostSteps*m.period {
 		m.turnTo(n, i) // it has pieces that no neighbour gave
 	}
 	if !f.flag {
@@ -304,7 +307,7 @@ func (m *Data) consider(now time.Time, s *slot, topic Topic) {
 	for i := range m.peers {
 		p := &m.peers[i]
 		t := &p.topics[topic]
-		if t.id.Number == 0 || !m.unknown(s, t.id) {
+		if t.id.Number == 0 || !m.unknown(s, t) {
 			continue
 		}
 		p.begins.settle(now, beginRate)
@@ -318,10 +321,10 @@ func (m *Data) consider(now time.Time, s *slot, topic Topic) {
 	}
 }
 
-// unknown reports whether a datum is newer than the known ones, and not refused.
-func (m *Data) unknown(s *slot, id DataID) bool {
+// unknown reports whether a neighbour announces a datum that is newer than the known ones, and not refused.
+func (m *Data) unknown(s *slot, t *peerTopic) bool {
 	best, _ := s.best()
-	return (best == nil || id.newer(best.id)) && !m.refused(id)
+	return (best == nil || t.id.newer(best.id)) && !m.refused(t)
 }
 
 // tell sends neighbours the news that they lack: this node's start, and the newest datum of each topic.
@@ -345,7 +348,7 @@ func (m *Data) tell(now time.Time) {
 // lacks reports whether a neighbour does not know the newest datum of a topic.
 func (m *Data) lacks(t *peerTopic, topic Topic) bool {
 	best, _ := m.slots[topic].best()
-	return best != nil && (best.id.newer(t.id) || best.id != t.id && m.refused(t.id))
+	return best != nil && (best.id.newer(t.id) || best.id != t.id && m.refused(t))
 }
 
 func (m *Data) greet(now time.Time, i int) {
@@ -375,7 +378,7 @@ func (m *Data) pending() bool {
 		}
 		for k := range p.topics {
 			t := &p.topics[k]
-			if t.pieces != 0 || m.lacks(t, Topic(k)) || t.id.Number != 0 && m.unknown(&m.slots[k], t.id) {
+			if t.pieces != 0 || m.lacks(t, Topic(k)) || t.id.Number != 0 && m.unknown(&m.slots[k], t) {
 				return true
 			}
 		}

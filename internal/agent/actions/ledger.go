@@ -178,6 +178,25 @@ type Entry struct {
 	// At is when it began, Until when it has certainly ended: Unix times in ms.
 	At    int64 `json:"at"`
 	Until int64 `json:"until"`
+	// Ends is Until by the clock of Status.Fresh, which counts; 0: an earlier version wrote the entry, and Until counts.
+	Ends uint64 `json:"ends,omitempty"`
+}
+
+// Now is a time by the wall clock, which may be set, and by the clock of Status.Fresh, which runs with the machine's boot.
+type Now struct {
+	Wall  time.Time
+	Fresh uint64
+}
+
+// runs reports whether the attempt may still be under way.
+func (e *Entry) runs(now Now) bool {
+	if e.State != UnderWay {
+		return false
+	}
+	if e.Ends == 0 {
+		return now.Wall.UnixMilli() <= e.Until
+	}
+	return int64(now.Fresh-e.Ends) <= 0 // the clock of Fresh may wrap around
 }
 
 // maxEntries bounds the entries. Entries under an older token than the highest seen are dropped first, because orders
@@ -254,11 +273,11 @@ func (l *Ledger) find(a Attempt) *Entry {
 }
 
 // status returns the present status of an attempt.
-func (l *Ledger) status(now time.Time, a Attempt) Status {
+func (l *Ledger) status(now Now, a Attempt) Status {
 	s := Status{State: None, Ledger: l.Life, Token: l.Token}
 	if e := l.find(a); e != nil {
 		s.State, s.Detail = e.State, e.Detail
-		if e.State == UnderWay && now.UnixMilli() > e.Until {
+		if e.State == UnderWay && !e.runs(now) {
 			s.State, s.Detail = NotKnown, "it has not ended in time, or its end was not reported"
 		}
 	}
@@ -274,7 +293,7 @@ func (l *Ledger) Hear(term uint64) (keep bool) {
 }
 
 // Look answers an order that only asks. It reports whether the ledger must be stored, because the token is higher.
-func (l *Ledger) Look(now time.Time, o *Order) (s Status, keep bool) {
+func (l *Ledger) Look(now Now, o *Order) (s Status, keep bool) {
 	keep = l.Hear(max(o.Token, o.Heard))
 	return l.status(now, o.Attempt), keep
 }
@@ -284,7 +303,7 @@ const graceAfter = 5 * time.Second
 
 // Admit judges an order to act. It reports whether the attempt is to be made; then the changed ledger must be stored
 // first. The status holds the reason of a refusal, and the outcome of an attempt that was seen before.
-func (l *Ledger) Admit(now time.Time, o *Order) (s Status, begin bool) {
+func (l *Ledger) Admit(now Now, o *Order) (s Status, begin bool) {
 	refused := func(st State, format string, args ...any) (Status, bool) {
 		return Status{State: st, Detail: fmt.Sprintf(format, args...), Ledger: l.Life, Token: l.Token}, false
 	}
@@ -306,7 +325,7 @@ func (l *Ledger) Admit(now time.Time, o *Order) (s Status, begin bool) {
 		if e.Attempt.Attempt > o.Attempt.Attempt {
 			return refused(NotKnown, "attempt %d has been seen already", e.Attempt.Attempt)
 		}
-		if e.State == UnderWay && now.UnixMilli() <= e.Until {
+		if e.runs(now) {
 			return refused(Unchanged, "attempt %d at the same step is under way", e.Attempt.Attempt)
 		}
 	}
@@ -318,9 +337,10 @@ func (l *Ledger) Admit(now time.Time, o *Order) (s Status, begin bool) {
 		}
 		l.Entries = slices.Delete(l.Entries, i, i+1)
 	}
+	most := o.Timeout() + graceAfter
 	l.Entries = append(l.Entries, Entry{
-		Attempt: o.Attempt, Token: o.Token, Kind: o.Kind, Undo: o.Undo, By: o.Half(), State: UnderWay, At: now.UnixMilli(),
-		Until: now.Add(o.Timeout() + graceAfter).UnixMilli(),
+		Attempt: o.Attempt, Token: o.Token, Kind: o.Kind, Undo: o.Undo, By: o.Half(), State: UnderWay, At: now.Wall.UnixMilli(),
+		Until: now.Wall.Add(most).UnixMilli(), Ends: max(1, now.Fresh+uint64(most.Milliseconds())),
 	})
 	return l.status(now, o.Attempt), true
 }

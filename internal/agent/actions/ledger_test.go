@@ -11,7 +11,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-var begin = time.Unix(1_800_000_000, 0)
+var begin = Now{Wall: time.Unix(1_800_000_000, 0), Fresh: 1<<64 - 3} // its clock wraps around
+
+// after returns the time that much after begin.
+func after(d time.Duration) Now {
+	return Now{Wall: begin.Wall.Add(d), Fresh: begin.Fresh + uint64(d.Milliseconds())}
+}
 
 func order(token uint64, response string, step, attempt int) *Order {
 	return &Order{
@@ -64,6 +69,36 @@ func TestLateOrderIsRefusedAndNoAttemptRepeated(t *testing.T) {
 	}
 }
 
+// TestStepOfWallClockEndsNoAttempt: an attempt that runs is not taken for ended, and no second one begins beside it.
+func TestStepOfWallClockEndsNoAttempt(t *testing.T) {
+	l := &Ledger{Life: 9}
+	first, second := order(5, "r5-1", 0, 1), order(5, "r5-1", 0, 2)
+	if _, begun := l.Admit(begin, first); !begun {
+		t.Fatal("refused")
+	}
+	for _, step := range []time.Duration{-time.Hour, time.Hour} {
+		now := after(time.Second)
+		now.Wall = now.Wall.Add(step)
+		if s, _ := l.Look(now, first); s.State != UnderWay {
+			t.Errorf("a step of %s: %+v", step, s)
+		}
+		if s, begun := l.Admit(now, second); begun || s.State != Unchanged {
+			t.Errorf("a step of %s: another attempt beside it: %+v", step, s)
+		}
+	}
+	now := after(time.Second + graceAfter + time.Millisecond)
+	now.Wall = begin.Wall.Add(-time.Hour)
+	if s, _ := l.Look(now, first); s.State != NotKnown {
+		t.Errorf("long after its time: %+v", s)
+	}
+	l.Entries[0].Ends = 0 // an earlier version wrote it
+	for d, want := range map[time.Duration]State{time.Second: UnderWay, time.Minute: NotKnown} {
+		if s, _ := l.Look(after(d), first); s.State != want {
+			t.Errorf("an entry of an earlier version after %s: %+v", d, s)
+		}
+	}
+}
+
 // A copy of an order to another ledger of this node begins no act, whatever its token.
 func TestOrderToAnotherLedgerBeginsNoAct(t *testing.T) {
 	l := &Ledger{Life: 10}
@@ -93,7 +128,7 @@ func TestInterruptedAttemptHasUnknownOutcome(t *testing.T) {
 	if s, _ := l.Look(begin, dnp); s.State != UnderWay {
 		t.Errorf("of another daemon: %+v", s)
 	}
-	if s, _ := l.Look(begin.Add(time.Second+graceAfter+time.Millisecond), dnp); s.State != NotKnown {
+	if s, _ := l.Look(after(time.Second+graceAfter+time.Millisecond), dnp); s.State != NotKnown {
 		t.Errorf("long after its time: %+v", s)
 	}
 	l.End(host.Attempt, Result{Done, "late"}) // its outcome stays not known

@@ -86,6 +86,8 @@ func freshness() func() uint64 {
 	}
 }
 
+func (d *ActionRunner) now() actions.Now { return actions.Now{Wall: time.Now(), Fresh: d.clock()} }
+
 // Begin starts the daemon of a half: the outcome of its predecessor's running acts is not known any more.
 func (d *ActionRunner) Begin(half fault.Half) error {
 	if _, err := os.Lstat(filepath.Join(d.cfg.StateDir, actions.File)); !errors.Is(err, fs.ErrNotExist) {
@@ -116,7 +118,7 @@ func (d *ActionRunner) answer(o *actions.Order) actions.Status {
 	}
 	if o.Ask {
 		var s actions.Status
-		err := d.change(func(l *actions.Ledger) (keep bool, err error) { s, keep = l.Look(time.Now(), o); return keep, nil })
+		err := d.change(func(l *actions.Ledger) (keep bool, err error) { s, keep = l.Look(d.now(), o); return keep, nil })
 		if err != nil {
 			return actions.Status{State: actions.Unchanged, Detail: err.Error()}
 		}
@@ -151,7 +153,7 @@ func (d *ActionRunner) admit(o *actions.Order, allowed []string) (s actions.Stat
 	err = d.change(func(l *actions.Ledger) (bool, error) {
 		heard := l.Hear(o.Heard)
 		o.Late = actions.Late(o.Fresh, d.clock()) // here: the lock and the disk may have held it up too
-		if s, begin = l.Admit(time.Now(), o); !begin {
+		if s, begin = l.Admit(d.now(), o); !begin {
 			return heard, nil
 		}
 		if err := d.may(o, allowed); err != nil { // an attempt that was not admitted may come again later

@@ -95,8 +95,8 @@ func (d *Dir) Init(inv Inventory) error {
 	switch {
 	case len(there) == 0:
 	case exists(d.file(caKey)) && !exists(d.file(inventoryFile)):
-		return fmt.Errorf("make a cluster's files in %s: the directory has an authority and has no %s, so an 'init' did not end: remove it "+
-			"and repeat 'init'", d.path, inventoryFile)
+		return fmt.Errorf("make a cluster's files in %s: the directory has an authority and has no %s: if an 'init' did not end, remove "+
+			"the directory and repeat 'init'; if machines have files of this authority, restore %[2]s", d.path, inventoryFile)
 	default:
 		return fmt.Errorf("make a cluster's files in %s: the directory is not empty (%s): choose a new one; add-node and rotate-keys "+
 			"change an existing one", d.path, there[0].Name())

@@ -415,7 +415,7 @@ func TestInterruptedInitIsNamed(t *testing.T) {
 	if err := os.Remove(d.file(inventoryFile)); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Init(inv); err == nil || !strings.Contains(err.Error(), "has no inventory.yaml, so an 'init' did not end: remove it") {
+	if err := d.Init(inv); err == nil || !strings.Contains(err.Error(), "has no inventory.yaml: if an 'init' did not end, remove") {
 		t.Error(err)
 	}
 }

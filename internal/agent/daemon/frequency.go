@@ -135,10 +135,11 @@ func (d *ActionRunner) writeAll(writes []actions.Write) (int, error) {
 }
 
 // The kernel accepts a request at once, and a work queue updates the value that reads return, commonly within a
-// millisecond. awaitFollow bounds the wait for the update: where the kernel throttles, none comes.
+// millisecond. awaitLooks bounds the wait for the update: where the kernel throttles, none comes. It counts looks, not
+// time: on a machine that stood still, the work queue did too.
 const (
-	awaitFollow = 500 * time.Millisecond
-	awaitLook   = 2 * time.Millisecond
+	awaitLooks = 250
+	awaitLook  = 2 * time.Millisecond
 )
 
 // await waits until reads reflect the writes, and returns the policies. before holds the policies from before the
@@ -146,15 +147,16 @@ const (
 func (d *ActionRunner) await(before []actions.Frequency, writes []actions.Write) []actions.Frequency {
 	t := time.NewTicker(awaitLook)
 	defer t.Stop()
-	for end := time.Now().Add(awaitFollow); ; <-t.C {
+	for looks := 1; ; looks++ {
 		now, err := d.frequencies()
 		if err != nil {
 			return before // as if nothing had followed
 		}
-		if time.Now().After(end) || d.stop.Err() != nil ||
+		if looks == awaitLooks || d.stop.Err() != nil ||
 			!slices.ContainsFunc(writes, func(w actions.Write) bool { return !followed(before, now, w) }) {
 			return now
 		}
+		<-t.C
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -274,15 +275,20 @@ func (s *Supervisor) failedNodes(ctx context.Context) (mapNow, error) {
 	if err != nil {
 		return mapNow{}, err
 	}
+	return failedIn(m, s.marks), nil
+}
+
+// failedIn returns the nodes of a map that may be gone. A node under maintenance is expected back.
+func failedIn(m view.Map, marks *view.Marks) mapNow {
 	out := mapNow{failed: make(map[fault.NodeID]bool)}
 	for rank := range m.NotNormal() {
 		st := m.At(rank).Status
-		if st.State == fault.Failed {
+		if st.State == fault.Failed && marks.Of(st.ID) == nil {
 			out.failed[st.ID] = true
 		}
 		if st.State == fault.Failed || st.State == fault.Unknown {
 			out.out++
 		}
 	}
-	return out, nil
+	return out
 }

@@ -112,7 +112,7 @@ func (s *Supervisor) normal(ctx context.Context) map[fault.NodeID]bool {
 // knowEvery is the interval between updates of the nodes' addresses at the report sockets.
 const knowEvery = time.Second
 
-// keepKnown updates the report sockets with the nodes' addresses until ctx ends.
+// keepKnown updates the report sockets with the nodes' addresses, and has the intake forget nodes that have left, until ctx ends.
 func (s *Supervisor) keepKnown(ctx context.Context) {
 	tick := time.NewTicker(knowEvery)
 	defer tick.Stop()
@@ -128,6 +128,7 @@ func (s *Supervisor) keepKnown(ctx context.Context) {
 			for _, socket := range s.listeners.sockets {
 				socket.Know(known)
 			}
+			s.ingest.intake.Keep()
 		}
 		select {
 		case <-ctx.Done():

@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -214,5 +216,29 @@ func TestManyRemovedNodesStayForAWhile(t *testing.T) {
 	}
 	if want := []string{"10 n2", "11 n2", "12 n2"}; !slices.Equal(got, want) { // the topology of this test stays the same
 		t.Errorf("minutes of removals %q: want %q", got, want)
+	}
+}
+
+// TestNodeUnderMaintenanceIsNotGone: it may be away for longer than forgetAfter.
+func TestNodeUnderMaintenanceIsNotGone(t *testing.T) {
+	dims := grid.Dims{X: 3, Y: 1, Z: 1}
+	ids := map[grid.Coord]fault.NodeID{{X: 0}: "a", {X: 1}: "b", {X: 2}: "c"}
+	b := view.NewBuilder(view.NewNames(dims, ids), time.Now())
+	for at, id := range ids {
+		e, ok := b.At(id)
+		if !ok {
+			t.Fatalf("no node %s", id)
+		}
+		e.Status.Coord = at
+		if e.Status.State = fault.Failed; id == "c" {
+			e.Status.State = fault.Normal
+		}
+		b.Set(e)
+	}
+	marks := view.NewMarks()
+	marks.Replace([]*lofamov1.Maintenance{{Node: "a"}}, 1)
+	got := failedIn(b.Map(1), marks)
+	if len(got.failed) != 1 || !got.failed["b"] || got.out != 2 {
+		t.Errorf("%+v: want b alone to be gone, and 2 nodes out", got)
 	}
 }

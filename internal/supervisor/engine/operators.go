@@ -87,6 +87,9 @@ func (e *Engine) Lead(ctx context.Context, fence store.Fence) error {
 	expiring, expire := context.WithCancel(ctx)
 	expired := make(chan struct{})
 	e.publish(t)
+	if e.cfg.Revoked != nil { // Submit may have missed a list that came while the term began
+		t.step(time.Now(), e.cfg.Revoked())
+	}
 	go func() {
 		defer close(expired)
 		e.expire(expiring)

@@ -333,3 +333,38 @@ func TestGroupsAndWarningsOfLeftNodesEnd(t *testing.T) {
 		t.Errorf("told of %v", told)
 	}
 }
+
+// TestRevocationWhileTermBegins: Submit accepts no list before the term runs.
+func TestRevocationWhileTermBegins(t *testing.T) {
+	asked := 0
+	h := start(t, memstore.New(100), func(cfg *Config) {
+		cfg.Revoked = func() awareness.Revoked {
+			if asked++; asked == 1 {
+				return awareness.Revoked{}
+			}
+			return awareness.Revoked{Nodes: map[fault.NodeID]time.Time{"n1-0-0": time.Now().Add(time.Hour)}}
+		}
+	})
+	for deadline := time.Now().Add(wait); h.node(t, "n1-0-0").Status.Rule != awareness.RuleRevoked; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("its rule is %q: want %q", h.node(t, "n1-0-0").Status.Rule, awareness.RuleRevoked)
+		}
+	}
+}
+
+// TestQuestionToEndedTermIsNotAskedAgain: the next term did not get it, so it would never answer.
+func TestQuestionToEndedTermIsNotAskedAgain(t *testing.T) {
+	e := New(testConfig(newBox()), memstore.New(1))
+	first, next := &term{e: e, done: make(chan struct{})}, &term{e: e, done: make(chan struct{})}
+	questions := make(chan int)
+	go func() {
+		<-questions
+		e.term.Store(next)
+		close(first.done)
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), wait)
+	defer cancel()
+	if _, err := inquire(ctx, first, questions, 1, make(chan int)); !errors.Is(err, ErrNotLeading) {
+		t.Errorf("%v: want %v", err, ErrNotLeading)
+	}
+}

@@ -309,7 +309,7 @@ func inquire[Q, A any](ctx context.Context, t *term, to chan<- Q, q Q, reply <-c
 			default:
 			}
 			next := t.e.term.Load()
-			if next == nil || next == t {
+			if to == nil || next == nil || next == t { // only the term that took the question answers it
 				return none, ErrNotLeading
 			}
 			t = next

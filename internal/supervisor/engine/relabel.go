@@ -142,6 +142,7 @@ func (t *term) move(w *write, revision uint64) {
 func (t *term) forget(id fault.NodeID) {
 	delete(t.touched, id)
 	delete(t.health, id)
+	delete(t.senders, id)
 	delete(t.reported, id)
 	t.watchdogs.Forget(id)
 	delete(t.hostBegan, id)

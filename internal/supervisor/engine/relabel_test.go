@@ -331,3 +331,41 @@ func TestNextLeaderKnowsFormerEpochsOfMovedNode(t *testing.T) {
 		})
 	}
 }
+
+// TestNodeThatHasLeftIsForgotten: its sender's status and digest take no memory, even if a late digest comes.
+func TestNodeThatHasLeftIsForgotten(t *testing.T) {
+	h := start(t, memstore.New(100), seeded)
+	digest := func(seq fault.Seq) {
+		h.Submit(Input{
+			Reports: &servicenet.Reports{Path: fault.PathDirect, Words: 7, Status: &lofamov1.DeliveryStatus{}, List: []fault.Report{{
+				ID: fault.ReportID{Origin: fault.Origin{Node: "n1-0-0", Half: fault.HalfHost}, Epoch: 2, Seq: seq}, Digest: true,
+			}}},
+			To: To{Addr: "127.0.0.1:1"}, Answerer: h.box, Arrived: time.Now(),
+		})
+	}
+	known := func() (senders, words int) {
+		t.Helper()
+		v, err := h.Reports(t.Context(), ReportQuery{Limit: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(v.Senders), len(h.term.Load().words)
+	}
+	digest(1)
+	h.taken(t)
+	if s, w := known(); s != 1 || w != 1 {
+		t.Fatalf("%d senders, %d digests after a digest: want 1 and 1", s, w)
+	}
+	if _, err := h.apply(t.Context(), withSpare(true)); err != nil {
+		t.Fatal(err)
+	}
+	for seq := range fault.Seq(2) {
+		if s, w := known(); s+w != 0 {
+			t.Errorf("%d senders, %d digests of a node without a place", s, w)
+		}
+		digest(seq + 2)
+		for deadline := time.Now().Add(wait); len(h.in)+len(h.digests) > 0 && time.Now().Before(deadline); {
+			time.Sleep(time.Millisecond)
+		}
+	}
+}

@@ -105,7 +105,7 @@ func (t *term) note(arrived time.Time, d fault.Delivery, in Input) {
 // noteSender is the only writer of t.senders. Every part of a digest may carry a status, and a delayed digest may
 // arrive after a newer one. Reports kept over a restart say nothing about the present.
 func (t *term) noteSender(arrived time.Time, r Received, s *lofamov1.DeliveryStatus) {
-	if s == nil || !r.Digest || r.ID.Origin.Half != fault.HalfHost {
+	if s == nil || !r.Digest || r.ID.Origin.Half != fault.HalfHost || !t.committed.Has(r.ID.Origin.Node) {
 		return
 	}
 	was := t.senders[r.ID.Origin.Node].by

@@ -77,7 +77,7 @@ type spoken struct {
 // noteWords remembers the words of a full digest and is, with takeRestated, the only writer of t.words. A digest with
 // words 0 cannot be restated.
 func (t *term) noteWords(id fault.ReportID, words uint64) {
-	if words == 0 {
+	if words == 0 || !t.committed.Has(id.Origin.Node) {
 		delete(t.words, id.Origin)
 		return
 	}

@@ -66,6 +66,11 @@ func (x *Exchanges) Verifier(v servicenet.Verifier) servicenet.Verifier {
 // Drop forgets the sessions with a half: their MACs no longer prove anything, and the half signs again.
 func (x *Exchanges) Drop(o fault.Origin) { x.table.Drop(o.String()) }
 
+// Keep forgets the exchanges and sessions of all other nodes.
+func (x *Exchanges) Keep(known func(fault.NodeID) bool) {
+	x.step(func(m *pathMachine) pathOutput { return m.Keep(known) })
+}
+
 // grant makes a session: a fresh key of our own, the secret derived from both ends' keys, and a random name.
 func (x *Exchanges) grant(r pathRequest) (pathGrant, error) {
 	private, err := ecdh.X25519().GenerateKey(rand.Reader)

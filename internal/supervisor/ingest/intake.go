@@ -199,7 +199,11 @@ func (in *Intake) handle(p packet) {
 		return
 	}
 	from := originOf(&a)
-	if !in.cfg.Names.Known(from) { // of another region, through a neighbour of ours
+	if !in.cfg.Names.Known(from) {
+		if in.cfg.Border == nil { // it has left the topology since this message was checked
+			in.refuse("unknown-node", to.Addr, nil)
+			return
+		}
 		if in.cfg.Border.Theirs(from, request(p, path, &a, input), input.Reports, p.arrived) {
 			in.received(input)
 		}
@@ -430,7 +434,16 @@ func checkStatements(reports []fault.Report) error {
 
 // takes reports whether a node may give evidence: one of ours, or one of another region that borders on ours.
 func (in *Intake) takes(id fault.NodeID, from engine.To) bool {
-	return in.cfg.Border != nil && in.cfg.Border.Known(id) || in.known(id, from)
+	if !in.gives(id) {
+		in.refuse("unknown-node", from.Addr, nil)
+		return false
+	}
+	return true
+}
+
+// gives is takes without a record of the refusal.
+func (in *Intake) gives(id fault.NodeID) bool {
+	return in.cfg.Border != nil && in.cfg.Border.Known(id) || in.cfg.Names.Known(id)
 }
 
 func (in *Intake) known(id fault.NodeID, from engine.To) bool {

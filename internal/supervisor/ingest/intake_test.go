@@ -518,3 +518,49 @@ func underMAC(t testing.TB, b []byte) []byte {
 	}
 	return out
 }
+
+// leaving is a topology that a node leaves after the first question.
+type leaving struct{ asked map[fault.NodeID]bool }
+
+func (l leaving) Known(id fault.NodeID) bool {
+	was := l.asked[id]
+	l.asked[id] = true
+	return !was
+}
+
+// TestNodeLeavesWhileItsReportIsChecked: the report is refused.
+func TestNodeLeavesWhileItsReportIsChecked(t *testing.T) {
+	a := newAuthority(t)
+	r := a.replica(t, "s1", func(c *IntakeConfig) { c.Names = leaving{make(map[fault.NodeID]bool)} })
+	r.get(eth0, 0, a.half(t, host0).reports(t, 5, 1, false, servicenet.SealOptions{}))
+	if n := len(r.wire.sent()) + len(r.leader.inputs()); n != 0 || r.refused("unknown-node") != 1 {
+		t.Errorf("%d answers and inputs, refused %v times: want 0 and 1", n, r.refused("unknown-node"))
+	}
+}
+
+// TestNodesThatHaveLeftAreForgotten: their paths, sessions and digests take no memory.
+func TestNodesThatHaveLeftAreForgotten(t *testing.T) {
+	a := newAuthority(t)
+	names := map[fault.NodeID]bool{"n0": true, "n1": true}
+	r := a.replica(t, "s1", func(c *IntakeConfig) { c.Names = nodeSet(names) })
+	r.run(t, false)
+	h := a.half(t, host0)
+	o := r.establish(t, h, 1, eth0, 0)
+	r.get(eth0, 0, h.reports(t, 5, 2, true, o))
+	x := r.sender.cfg.Paths
+	if len(x.machine.halves) != 1 || len(x.keys) != 1 {
+		t.Fatalf("%d halves and %d keys after an exchange", len(x.machine.halves), len(x.keys))
+	}
+	if r.intake.Keep(); len(x.machine.halves) != 1 || len(x.keys) != 1 {
+		t.Error("a node that stays is forgotten")
+	}
+	delete(names, "n0")
+	r.intake.Keep()
+	if len(x.machine.halves)+len(x.keys)+len(r.intake.restater.halves) != 0 {
+		t.Errorf("%d halves, %d keys and %d digests stay", len(x.machine.halves), len(x.keys), len(r.intake.restater.halves))
+	}
+}
+
+type nodeSet map[fault.NodeID]bool
+
+func (s nodeSet) Known(id fault.NodeID) bool { return s[id] }

@@ -123,8 +123,7 @@ type pathOutput struct {
 	Wake        time.Time
 }
 
-// pathMachine holds the exchanges of all halves. Its memory is bounded by the number of halves passed to it, and
-// maxPaths each.
+// pathMachine holds the exchanges of all halves, at most maxPaths of each. Keep bounds the number of halves.
 type pathMachine struct {
 	cfg     pathConfig
 	halves  map[fault.Origin]*pathHalf
@@ -382,6 +381,22 @@ func (m *pathMachine) heard(o fault.Origin, epoch fault.Epoch, out *pathOutput) 
 	h = &pathHalf{epoch: epoch}
 	m.halves[o] = h
 	return h
+}
+
+// Keep forgets the halves of all other nodes.
+func (m *pathMachine) Keep(known func(fault.NodeID) bool) pathOutput {
+	var out pathOutput
+	for o, h := range m.halves {
+		if known(o.Node) {
+			continue
+		}
+		for _, e := range slices.Clone(h.list) {
+			m.end(h, e, &out)
+		}
+		delete(m.halves, o)
+	}
+	out.Wake = m.waiting.wake()
+	return out
 }
 
 // Tick repeats the replies that are due.

@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -95,6 +96,13 @@ func (r *restater) RequestFull(origins []fault.Origin) {
 	for _, o := range origins {
 		delete(r.halves, o)
 	}
+}
+
+// keep forgets the halves of all other nodes.
+func (r *restater) keep(known func(fault.NodeID) bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.halves, func(o fault.Origin, _ given) bool { return !known(o.Node) })
 }
 
 // take returns the pending digests if their time has come or the batch is full.

@@ -51,13 +51,13 @@ func tellable(ids []string) []string {
 
 // Neighbours implements Map.
 func (k *known) Neighbours(id fault.NodeID) []fault.NodeID {
-	at, ok := k.names.Coord(id)
-	if !ok {
+	t := k.names.Topology()
+	n, ok := t.Node(id)
+	if !ok || n.Spare {
 		return nil
 	}
 	var out []fault.NodeID
-	t := k.names.Topology()
-	for _, c := range t.Dims.Neighbours(at) {
+	for _, c := range t.Dims.Neighbours(n.Coord) {
 		if nb, ok := t.Place(c); ok {
 			out = append(out, nb.ID)
 		}

@@ -290,13 +290,13 @@ func (w *worker) hear(m *lofamov1.Message, answers <-chan *lofamov1.Message) {
 
 // Relays returns the neighbours that relay an order to a node: from the second try on.
 func Relays(names *view.Names, id fault.NodeID, try int) []fault.NodeID {
-	at, ok := names.Coord(id)
-	if !ok || try < 2 {
+	topo := names.Topology()
+	to, ok := topo.Node(id)
+	if !ok || to.Spare || try < 2 {
 		return nil
 	}
-	topo := names.Topology()
 	var out []fault.NodeID
-	for _, c := range topo.Dims.Neighbours(at) {
+	for _, c := range topo.Dims.Neighbours(to.Coord) {
 		if n, known := topo.Place(c); known {
 			out = append(out, n.ID)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -31,6 +32,9 @@ func (c *Client) AllIncidents(ctx context.Context, req *lofamov1.ListIncidentsRe
 		func(all, page *lofamov1.ListIncidentsResponse) {
 			all.Incidents, all.Continue = append(all.Incidents, page.GetIncidents()...), ""
 			all.Stale = all.GetStale() || page.GetStale()
+			all.MissingRegions = append(all.MissingRegions, page.GetMissingRegions()...)
+			slices.Sort(all.MissingRegions)
+			all.MissingRegions = slices.Compact(all.MissingRegions)
 		})
 }
 

@@ -11,20 +11,23 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// ListIncidents implements the service. It filters by state only.
+// ListIncidents implements the service. It filters by state only, and cuts the list into pages.
 func (s *Server) ListIncidents(_ context.Context, req *lofamov1.ListIncidentsRequest) (*lofamov1.ListIncidentsResponse, error) {
 	if err := s.ask(req); err != nil {
 		return nil, err
 	}
 	s.m.mu.Lock()
 	defer s.m.mu.Unlock()
-	resp := &lofamov1.ListIncidentsResponse{Revision: s.m.revision()}
+	resp := &lofamov1.ListIncidentsResponse{Revision: s.m.revision(), MissingRegions: s.m.MissingRegions[req.GetContinue()]}
+	var chosen []*lofamov1.Incident
 	for _, in := range s.m.Incidents {
 		if len(req.GetStates()) == 0 || slices.Contains(req.GetStates(), in.GetState()) {
-			resp.Incidents = append(resp.Incidents, in)
+			chosen = append(chosen, in)
 		}
 	}
-	return resp, nil
+	var err error
+	resp.Incidents, resp.Continue, err = page(s, chosen, req.GetLimit(), req.GetContinue())
+	return resp, err
 }
 
 // GetIncident implements the service.

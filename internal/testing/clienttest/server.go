@@ -79,6 +79,8 @@ type Map struct {
 	Explanation *lofamov1.ExplainResponse
 	History     *lofamov1.GetHistoryResponse
 	Incidents   []*lofamov1.Incident
+	// MissingRegions has the missing regions of each page of incidents, by the value of continue in its request.
+	MissingRegions map[string][]string
 	// OldestRevision is the oldest kept revision in lists of events.
 	OldestRevision uint64
 	Initial        []*lofamov1.Event // the map for a watch with initial, one event per response

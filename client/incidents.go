@@ -57,11 +57,12 @@ func (c *Client) AcknowledgeIncident(ctx context.Context, id, note string) (*lof
 // change, until ctx ends or each returns an error, which WatchIncidents returns; nil for ErrStop.
 //
 // Each call gets the newest form of an incident; forms in between may be left out (WatchIncidentsResponse.skipped). If a
-// supervisor fails, the watch resumes at another one. It fails with a *NoAnswerError only if none answers at the start.
+// supervisor fails, the watch resumes at another one, also at a parent of regions: the client then drops the incidents that
+// the caller knows already. It fails with a *NoAnswerError only if none answers at the start.
 func (c *Client) WatchIncidents(ctx context.Context, req *lofamov1.WatchIncidentsRequest,
 	each func(*lofamov1.WatchIncidentsResponse) error) error {
 	req = proto.CloneOf(req)
-	begun := false
+	begun, known := false, knownIncidents{states: req.GetStates(), revisions: make(map[string]uint64)}
 	for rounds := 0; ; rounds++ {
 		err := c.atOne(ctx, func(conn *grpc.ClientConn) error {
 			stream, err := lofamov1.NewFaultSupervisorClient(conn).WatchIncidents(ctx, req)
@@ -71,6 +72,10 @@ func (c *Client) WatchIncidents(ctx context.Context, req *lofamov1.WatchIncident
 					break
 				}
 				begun, rounds = true, 0
+				if resp.GetRevision() == 0 { // of a parent
+					known.update(resp)
+					req.States = nil // a restarted watch also shows incidents that have left them
+				}
 				if err := each(resp); err != nil {
 					return finalError{err}
 				}
@@ -94,5 +99,29 @@ func (c *Client) WatchIncidents(ctx context.Context, req *lofamov1.WatchIncident
 		if err := pause(ctx, rounds); err != nil {
 			return err
 		}
+	}
+}
+
+// knownIncidents are the incidents that the caller of a watch at a parent of regions knows. A parent has no revision to resume
+// after, and sends all incidents again.
+type knownIncidents struct {
+	states    []lofamov1.IncidentState // those that the caller wants; empty: all
+	revisions map[string]uint64        // of the incidents in these states, by id
+}
+
+// update drops what the caller does not need from a response, and notes the rest: incidents that have not changed, and those outside
+// the states, unless they have just left them.
+func (k *knownIncidents) update(resp *lofamov1.WatchIncidentsResponse) {
+	resp.Incidents = slices.DeleteFunc(resp.GetIncidents(), func(in *lofamov1.Incident) bool {
+		revision, known := k.revisions[in.GetId()]
+		if len(k.states) > 0 && !slices.Contains(k.states, in.GetState()) {
+			delete(k.revisions, in.GetId())
+			return !known
+		}
+		k.revisions[in.GetId()] = in.GetRevision()
+		return known && revision == in.GetRevision()
+	})
+	for _, id := range resp.GetGone() {
+		delete(k.revisions, id)
 	}
 }

@@ -46,11 +46,25 @@ func (s *Server) incident(id string) (*lofamov1.Incident, error) {
 	return s.m.Incidents[i], nil
 }
 
-// WatchIncidents implements the service: it sends all incidents once, and ends.
+// WatchIncidents implements the service, as Map.IncidentWatches says.
 func (s *Server) WatchIncidents(req *lofamov1.WatchIncidentsRequest,
 	stream grpc.ServerStreamingServer[lofamov1.WatchIncidentsResponse]) error {
 	if err := s.ask(req); err != nil {
 		return err
+	}
+	s.m.mu.Lock()
+	var script []*lofamov1.WatchIncidentsResponse
+	if len(s.m.IncidentWatches) > 0 {
+		script, s.m.IncidentWatches = s.m.IncidentWatches[0], s.m.IncidentWatches[1:]
+	}
+	s.m.mu.Unlock()
+	if script != nil {
+		for _, resp := range script {
+			if err := stream.Send(resp); err != nil {
+				return err
+			}
+		}
+		return status.Error(codes.Unavailable, "cut")
 	}
 	if err := stream.Send(&lofamov1.WatchIncidentsResponse{Incidents: s.m.Incidents, Revision: 1}); err != nil {
 		return err

@@ -81,6 +81,9 @@ type Map struct {
 	Incidents   []*lofamov1.Incident
 	// MissingRegions has the missing regions of each page of incidents, by the value of continue in its request.
 	MissingRegions map[string][]string
+	// IncidentWatches has the answers of successive watches of incidents, each of which then breaks off. Later watches, or all
+	// if there are none, send all incidents once, and end.
+	IncidentWatches [][]*lofamov1.WatchIncidentsResponse
 	// OldestRevision is the oldest kept revision in lists of events.
 	OldestRevision uint64
 	Initial        []*lofamov1.Event // the map for a watch with initial, one event per response

@@ -178,10 +178,10 @@ func (s *Server) watchBelow(req *lofamov1.WatchIncidentsRequest, stream grpc.Ser
 	defer cancel()
 	for _, region := range regions {
 		wg.Go(func() {
-			after := uint64(0)
+			after, sent := uint64(0), make(map[string]bool)
 			for ctx.Err() == nil {
 				ask := &lofamov1.WatchIncidentsRequest{States: req.GetStates(), Node: node, AfterRevision: after}
-				after = s.watchRegion(ctx, region, ask, out)
+				after = s.watchRegion(ctx, region, ask, sent, out)
 				select {
 				case <-ctx.Done():
 				case <-time.After(regionIncidentsRetry):
@@ -206,8 +206,9 @@ func (s *Server) watchBelow(req *lofamov1.WatchIncidentsRequest, stream grpc.Ser
 	}
 }
 
-// watchRegion passes on the watch of one supervisor of a region until it breaks off, and returns the revision to resume from.
-func (s *Server) watchRegion(ctx context.Context, region string, req *lofamov1.WatchIncidentsRequest,
+// watchRegion passes on the watch of one supervisor of a region until it breaks off, and returns the revision to resume from. sent
+// holds the ids of the incidents that the client knows and that pass the filter. If the region's store was replaced, these are gone.
+func (s *Server) watchRegion(ctx context.Context, region string, req *lofamov1.WatchIncidentsRequest, sent map[string]bool,
 	out chan<- *lofamov1.WatchIncidentsResponse) (after uint64) {
 	after = req.GetAfterRevision()
 	for _, c := range s.cfg.RegionClients(region) {
@@ -221,9 +222,13 @@ func (s *Server) watchRegion(ctx context.Context, region string, req *lofamov1.W
 			resp.Revision = 0
 			for _, in := range resp.GetIncidents() {
 				ofRegion(region, in)
+				if sent[in.GetId()] = true; len(req.GetStates()) > 0 && !slices.Contains(req.GetStates(), in.GetState()) {
+					delete(sent, in.GetId())
+				}
 			}
 			for i := range resp.GetGone() {
 				resp.Gone[i] = region + "/" + resp.Gone[i]
+				delete(sent, resp.Gone[i])
 			}
 			if len(resp.GetIncidents())+len(resp.GetGone()) == 0 {
 				continue
@@ -235,6 +240,11 @@ func (s *Server) watchRegion(ctx context.Context, region string, req *lofamov1.W
 			}
 		}
 		if status.Code(err) == codes.OutOfRange { // a new store, whose revisions began again
+			select {
+			case out <- &lofamov1.WatchIncidentsResponse{Gone: slices.Sorted(maps.Keys(sent))}:
+				clear(sent)
+			case <-ctx.Done():
+			}
 			return 0
 		}
 		if after > req.GetAfterRevision() {

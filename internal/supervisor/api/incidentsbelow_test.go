@@ -1,0 +1,99 @@
+package api
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// regionWatch is a supervisor of a region: its watches of incidents send the configured answers. The first one ends as at a store
+// that was replaced; the second one stays.
+type regionWatch struct {
+	lofamov1.FaultSupervisorClient
+	grpc.ServerStreamingClient[lofamov1.WatchIncidentsResponse]
+
+	ctx     context.Context
+	asked   []uint64 // the revision of each watch
+	answers [][]*lofamov1.WatchIncidentsResponse
+}
+
+func (r *regionWatch) WatchIncidents(ctx context.Context, req *lofamov1.WatchIncidentsRequest,
+	_ ...grpc.CallOption) (grpc.ServerStreamingClient[lofamov1.WatchIncidentsResponse], error) {
+	r.ctx = ctx
+	r.asked = append(r.asked, req.GetAfterRevision())
+	return r, nil
+}
+
+func (r *regionWatch) Recv() (*lofamov1.WatchIncidentsResponse, error) {
+	n := len(r.asked) - 1
+	if len(r.answers[n]) == 0 {
+		if n == 0 {
+			return nil, status.Error(codes.OutOfRange, "a later revision than the store's")
+		}
+		<-r.ctx.Done()
+		return nil, r.ctx.Err()
+	}
+	resp := r.answers[n][0]
+	r.answers[n] = r.answers[n][1:]
+	return resp, nil
+}
+
+// parentStream is the stream to a parent's client.
+type parentStream struct {
+	grpc.ServerStreamingServer[lofamov1.WatchIncidentsResponse]
+
+	ctx  context.Context
+	sent []*lofamov1.WatchIncidentsResponse
+}
+
+func (s *parentStream) Context() context.Context { return s.ctx }
+
+func (s *parentStream) Send(resp *lofamov1.WatchIncidentsResponse) error {
+	s.sent = append(s.sent, resp)
+	return nil
+}
+
+// TestIncidentsOfReplacedStoreAreGone: if a region's store is replaced, the parent names the sent incidents as gone before it sends
+// those of the new store. It does not name those that had left the filter, or were gone.
+func TestIncidentsOfReplacedStoreAreGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in := func(id string, state lofamov1.IncidentState) *lofamov1.Incident {
+			return &lofamov1.Incident{Id: id, State: state}
+		}
+		const open, closed = lofamov1.IncidentState_OPEN, lofamov1.IncidentState_CLOSED
+		region := &regionWatch{answers: [][]*lofamov1.WatchIncidentsResponse{
+			{
+				{Revision: 7, Incidents: []*lofamov1.Incident{in("b", open), in("a", open), in("c", open), in("d", open)}},
+				{Revision: 8, Incidents: []*lofamov1.Incident{in("c", closed)}, Gone: []string{"d"}},
+			},
+			{{Revision: 2, Incidents: []*lofamov1.Incident{in("a", open)}}},
+		}}
+		s := &Server{cfg: Config{
+			RegionSupervisors: map[string][]string{"west": {"10.0.0.1:1"}},
+			RegionClients:     func(string) []lofamov1.FaultSupervisorClient { return []lofamov1.FaultSupervisorClient{region} },
+		}}
+		ctx, cancel := context.WithTimeout(t.Context(), 3*regionIncidentsRetry)
+		defer cancel()
+		stream := &parentStream{ctx: ctx}
+		if err := s.watchBelow(&lofamov1.WatchIncidentsRequest{States: []lofamov1.IncidentState{open}}, stream); status.Code(err) !=
+			codes.DeadlineExceeded {
+			t.Fatal(err)
+		}
+		if !slices.Equal(region.asked, []uint64{0, 0}) || len(stream.sent) != 5 {
+			t.Fatalf("watches after the revisions %v: sent %v", region.asked, stream.sent)
+		}
+		if gone := stream.sent[3].GetGone(); !slices.Equal(gone, []string{"west/a", "west/b"}) {
+			t.Errorf("gone: %v: want west/a and west/b", gone)
+		}
+		if last := stream.sent[4].GetIncidents(); len(last) != 1 || last[0].GetId() != "west/a" {
+			t.Errorf("of the new store: %v", last)
+		}
+	})
+}

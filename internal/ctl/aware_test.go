@@ -272,3 +272,29 @@ func TestMissingEventsAreTold(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// TestEventsSinceNameMissingHistory: --since prints a warning if and only if the oldest kept change is more recent than that time,
+// independently of the filters.
+func TestEventsSinceNameMissingHistory(t *testing.T) {
+	m := noisy(t) // its oldest change is an hour old
+	r := ctltest.StartRemote(t, m)
+	for _, tc := range []struct {
+		args   string
+		oldest uint64
+		warns  bool
+	}{
+		{"get events --since 2h", 2, true},
+		{"get events --since 2h", 1, false}, // nothing was ever removed
+		{"get events n1-0-0 --since 2h", 2, true},
+		{"get events n1-0-0 --since 30m", 2, false},
+		{"get events --since 30m", 2, false},
+		{"get events --since 30m --limit 2", 2, false},
+		{"get events --since 2h --limit 2", 2, true},
+	} {
+		m.Edit(func(m *clienttest.Map) { m.OldestRevision = tc.oldest })
+		got := run(t, nil, r.Flags(strings.Fields(tc.args)...)...)
+		if got.code != 0 || tc.warns != strings.Contains(got.stderr, "no longer kept") || !tc.warns && got.stderr != "" {
+			t.Errorf("%s, from revision %d: %d, %q: want a warning: %t", tc.args, tc.oldest, got.code, got.stderr, tc.warns)
+		}
+	}
+}

@@ -73,7 +73,11 @@ cause alone; --all prints them too. Formats for programs have every change.
 			if err != nil {
 				return fmt.Errorf("get events: %w", command.Plain(err))
 			}
-			f.warn(a, resp)
+			begin, err := f.missingBefore(ctx, s, resp)
+			if err != nil {
+				return fmt.Errorf("get events: %w", command.Plain(err))
+			}
+			f.warn(a, resp, begin)
 			if err := f.print(a, resp, true); err != nil || !f.output.Watch {
 				return err
 			}
@@ -165,8 +169,24 @@ func withoutNoise(events []*lofamov1.Event, seen map[part]bool) []*lofamov1.Even
 	return out
 }
 
-// warn names changes that the list lacks.
-func (f *eventFlags) warn(a *command.App, resp *lofamov1.ListEventsResponse) {
+// missingBefore returns the time of the oldest kept change if --since reaches further back; nil: it does not.
+func (f *eventFlags) missingBefore(ctx context.Context, s command.Session,
+	resp *lofamov1.ListEventsResponse) (*timestamppb.Timestamp, error) {
+	reaches := func(events []*lofamov1.Event) bool {
+		return len(events) > 0 && !events[0].GetTime().AsTime().After(f.from)
+	}
+	if f.from.IsZero() || resp.GetOldestRevision() <= 1 || reaches(resp.GetEvents()) {
+		return nil, nil //nolint:nilnil // nothing is missing
+	}
+	kept, err := s.ListEvents(ctx, &lofamov1.ListEventsRequest{AfterRevision: 1, Limit: 1})
+	if err != nil || len(kept.GetEvents()) == 0 || reaches(kept.GetEvents()) {
+		return nil, err
+	}
+	return kept.GetEvents()[0].GetTime(), nil
+}
+
+// warn names changes that the list lacks: also those before begin, if it is set.
+func (f *eventFlags) warn(a *command.App, resp *lofamov1.ListEventsResponse, begin *timestamppb.Timestamp) {
 	command.WarnCluster(a, resp.GetCluster())
 	if resp.GetContinue() != "" {
 		a.Warnf("lofamoctl: more changes follow: a larger --limit shows them\n")
@@ -174,8 +194,8 @@ func (f *eventFlags) warn(a *command.App, resp *lofamov1.ListEventsResponse) {
 	if oldest := resp.GetOldestRevision(); f.after > 0 && oldest > f.after+1 {
 		a.Warnf("lofamoctl: changes before revision %d are no longer kept: some after %d may be missing\n", oldest, f.after)
 	}
-	if got := resp.GetEvents(); !f.from.IsZero() && len(got) > 0 && resp.GetOldestRevision() > 1 && got[0].GetTime().AsTime().After(f.from) {
-		a.Warnf("lofamoctl: changes before %s are no longer kept\n", a.Clock(got[0].GetTime()))
+	if begin != nil {
+		a.Warnf("lofamoctl: changes before %s are no longer kept\n", a.Clock(begin))
 	}
 }
 

@@ -341,7 +341,11 @@ func (s *Server) ListEvents(_ context.Context, req *lofamov1.ListEventsRequest) 
 			}
 		}
 	}
-	if n, limit := len(out.Events), int(req.GetLimit()); limit > 0 && n > limit {
+	switch n, limit := len(out.Events), int(req.GetLimit()); {
+	case limit == 0 || n <= limit:
+	case req.GetAfterRevision() > 0:
+		out.Events = out.Events[:limit] // the oldest
+	default:
 		out.Events = out.Events[n-limit:]
 	}
 	return out, nil

@@ -45,6 +45,22 @@ func TestSupervisorList(t *testing.T) {
 	}
 }
 
+// TestAlarmsOfUnknownMemberAreRefused: the error names the members.
+func TestAlarmsOfUnknownMemberAreRefused(t *testing.T) {
+	r := ctltest.StartRemote(t, ctltest.Healthy(t, "2x1x1"))
+	r.Server.Admin.Members = threeMembers()
+	got := run(t, nil, r.Flags("supervisor", "alarms", "s9")...)
+	if want := `supervisor alarms: member "s9": want one of beef, s1, s2`; got.code != command.ExitUsage || got.stdout != "" ||
+		!strings.Contains(got.stderr, want) {
+		t.Errorf("exit code %d, %q, %q: want %q", got.code, got.stdout, got.stderr, want)
+	}
+	for name, want := range map[string]string{"2a": "NOSPACE of s2: ", "s1": "no alarms\n"} {
+		if got := run(t, nil, r.Flags("supervisor", "alarms", name)...); got.code != 0 || !strings.HasPrefix(got.stdout, want) {
+			t.Errorf("%s: exit code %d, %q, %q: want %q", name, got.code, got.stdout, got.stderr, want)
+		}
+	}
+}
+
 func TestSupervisorReplaceElsewhere(t *testing.T) {
 	r := ctltest.StartRemote(t, ctltest.Healthy(t, "2x1x1"))
 	r.Server.Admin.Steps = []*lofamov1.MemberProgress{

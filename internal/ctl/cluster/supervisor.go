@@ -1,12 +1,14 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -420,13 +422,19 @@ func supervisorAlarmsCommand(a *command.App) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			members := resp.GetMembers()
+			if name != "" {
+				m := findMember(members, name)
+				if m == nil {
+					return unknownMember(name, members)
+				}
+				members = []*lofamov1.Member{m}
+			}
 			n := 0
-			for _, m := range resp.GetMembers() {
+			for _, m := range members {
 				for _, alarm := range m.GetAlarms() {
-					if name == "" || name == m.GetName() || name == m.GetId() {
-						a.Printf("%s of %s: %s of %s used\n", alarm, m.GetName(), mebibytes(m.GetDbBytes()), mebibytes(m.GetQuotaBytes()))
-						n++
-					}
+					a.Printf("%s of %s: %s of %s used\n", alarm, m.GetName(), mebibytes(m.GetDbBytes()), mebibytes(m.GetQuotaBytes()))
+					n++
 				}
 			}
 			switch {
@@ -439,6 +447,27 @@ func supervisorAlarmsCommand(a *command.App) *cobra.Command {
 		})
 	}
 	return cmd
+}
+
+// memberName returns a member's name, or the id of a member that was not started yet.
+func memberName(m *lofamov1.Member) string { return cmp.Or(m.GetName(), m.GetId()) }
+
+// findMember returns the member of that name or id; nil: none.
+func findMember(members []*lofamov1.Member, name string) *lofamov1.Member {
+	i := slices.IndexFunc(members, func(m *lofamov1.Member) bool { return name == m.GetName() || name == m.GetId() })
+	if i < 0 {
+		return nil
+	}
+	return members[i]
+}
+
+// unknownMember refuses a name, and lists the members.
+func unknownMember(name string, members []*lofamov1.Member) error {
+	var known []string
+	for _, m := range members {
+		known = append(known, memberName(m))
+	}
+	return command.Usagef("supervisor alarms: member %q: want one of %s", name, strings.Join(known, ", "))
 }
 
 func supervisorDefragCommand(a *command.App) *cobra.Command {

@@ -72,6 +72,7 @@ func pretendSupervisor(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
+	s.Admin.Members = &lofamov1.ListMembersResponse{Members: []*lofamov1.Member{{Id: "a0", Name: "sup-0"}, {Id: "a1", Name: "sup-1"}}}
 	<-ctx.Done()
 	s.Stop()
 	return nil
@@ -338,5 +339,28 @@ func TestRegsReadsTheRegisterFile(t *testing.T) {
 	}
 	if got := run(t, nil, "regs", "5,5,5", "--dir", dir); got.code != 2 || !strings.Contains(got.stderr, "outside the 2x2x2 torus") {
 		t.Errorf("registers of no node: %+v", got)
+	}
+}
+
+// TestSupervisorRemovedByIDIsForgotten: in a local cluster, the id of a member stands for its name.
+func TestSupervisorRemovedByIDIsForgotten(t *testing.T) {
+	bin, dir := pretend(t)
+	env := map[string]string{"LOFAMO_DIR": dir}
+	if got := run(t, env, "up", "--detach", "--bin-dir", bin, "--dims", "2x1", "--supervisors", "3"); got.code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	got := run(t, env, "supervisor", "remove", "a1")
+	if got.code != 0 || !strings.HasPrefix(got.stdout, "sup-1 is out: ") {
+		t.Fatalf("%+v", got)
+	}
+	c, err := cluster.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Supervisor("sup-1"); err == nil || len(c.Info().Supervisors) != 2 {
+		t.Errorf("%v: supervisors of the cluster's file: %v", err, c.Info().Supervisors)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "supervisors", "sup-1")); !os.IsNotExist(err) {
+		t.Errorf("its files: %v", err)
 	}
 }

@@ -316,18 +316,26 @@ address from the agents' configurations when convenient. In a local cluster the 
 		Args: command.Exactly("NAME (or the member's id)"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return asOperator(a, cmd.Context(), "remove", func(ctx context.Context, s command.Session) error {
+				members, err := s.ListMembers(ctx)
+				if err != nil {
+					return err
+				}
+				name := args[0] // its files in a local cluster bear the name, not the id
+				if m := findMember(members.GetMembers(), name); m != nil {
+					name = memberName(m)
+				}
 				resp, err := s.RemoveMember(ctx, args[0])
 				if err != nil {
 					return err
 				}
 				if s.Cluster != nil {
-					if _, err := s.Cluster.Supervisor(args[0]); err == nil {
-						if err := s.Cluster.ForgetSupervisor(ctx, args[0]); err != nil {
+					if _, err := s.Cluster.Supervisor(name); err == nil {
+						if err := s.Cluster.ForgetSupervisor(ctx, name); err != nil {
 							return err
 						}
 					}
 				}
-				a.Printf("%s is out: %s\n", args[0], membersLeft(len(resp.GetMembers())))
+				a.Printf("%s is out: %s\n", name, membersLeft(len(resp.GetMembers())))
 				warnFragile(a, resp.GetMembers())
 				return nil
 			})

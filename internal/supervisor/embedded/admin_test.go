@@ -10,6 +10,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -84,7 +85,8 @@ func TestMemberIsFoundByNameOrID(t *testing.T) {
 }
 
 func TestDisarmNeedsRoomInEveryMember(t *testing.T) {
-	members := membersOf("s1 s2 s3 s4")
+	members := membersOf("s1 s2 s3 s4 s5- s6")
+	members[4].DbBytes, members[4].QuotaBytes = 1<<20, 16<<20
 	// The last two are the sizes after an alarm for a write of 1 MiB into 16 MiB: the smallest possible, and that
 	// after a compaction.
 	for i, size := range []uint64{16 << 20, 10 << 20, 15 << 20, 15<<20 - 4096} {
@@ -101,6 +103,8 @@ func TestDisarmNeedsRoomInEveryMember(t *testing.T) {
 		{"a0", nospace, "", "defragment it after a compaction"},
 		{"a2", nospace, "", "defragment it after a compaction"},
 		{"a3", nospace, "s4", ""},
+		{"a4", nospace, "", "NOSPACE of s5: its store cannot be examined (no answer)"},
+		{"a5", nospace, "", "NOSPACE of s6: its store cannot be examined (it states no quota)"},
 		{"a1", corrupt, "", "replace it"},
 		{"ff", corrupt, "ff", ""}, // of one that was replaced
 	} {
@@ -108,6 +112,58 @@ func TestDisarmNeedsRoomInEveryMember(t *testing.T) {
 		if name != tc.name || (err == nil) != (tc.why == "") || err != nil && !strings.Contains(err.Error(), tc.why) {
 			t.Errorf("%s of %s: %q, %v; want %q, %q", tc.alarm, tc.id, name, err, tc.name, tc.why)
 		}
+	}
+}
+
+// fakeEtcd is an etcd of members with room in their stores.
+type fakeEtcd struct {
+	clientv3.Cluster
+	clientv3.Maintenance
+
+	members  []*etcdserverpb.Member
+	alarms   []*etcdserverpb.AlarmMember
+	disarmed int
+}
+
+func (f *fakeEtcd) MemberList(context.Context, ...clientv3.OpOption) (*clientv3.MemberListResponse, error) {
+	return &clientv3.MemberListResponse{Members: f.members}, nil
+}
+
+func (f *fakeEtcd) AlarmList(context.Context) (*clientv3.AlarmResponse, error) {
+	return &clientv3.AlarmResponse{Alarms: f.alarms}, nil
+}
+
+func (f *fakeEtcd) AlarmDisarm(context.Context, *clientv3.AlarmMember) (*clientv3.AlarmResponse, error) {
+	f.disarmed++
+	return &clientv3.AlarmResponse{}, nil
+}
+
+func (f *fakeEtcd) Status(context.Context, string) (*clientv3.StatusResponse, error) {
+	return &clientv3.StatusResponse{Header: &etcdserverpb.ResponseHeader{}, DbSize: 1 << 20, DbSizeQuota: 16 << 20, Leader: 1}, nil
+}
+
+// TestRefusedDisarmLeavesAllAlarms: if one alarm must stay, DisarmAlarms clears none.
+func TestRefusedDisarmLeavesAllAlarms(t *testing.T) {
+	f := &fakeEtcd{}
+	for id := range uint64(2) {
+		f.members = append(f.members, &etcdserverpb.Member{ID: id + 1, Name: fmt.Sprintf("s%d", id+1), ClientURLs: []string{"https://x:1"}})
+	}
+	client := func() *clientv3.Client {
+		c := clientv3.NewCtxClient(t.Context())
+		c.Cluster, c.Maintenance = f, f
+		return c
+	}
+	s := NewAdmin(AdminConfig{Client: client(), Dial: func([]string) (*clientv3.Client, error) { return client(), nil }})
+	f.alarms = []*etcdserverpb.AlarmMember{
+		{MemberID: 1, Alarm: etcdserverpb.AlarmType_NOSPACE}, {MemberID: 2, Alarm: etcdserverpb.AlarmType_CORRUPT},
+	}
+	_, err := s.DisarmAlarms(t.Context(), &lofamov1.DisarmAlarmsRequest{})
+	if status.Code(err) != codes.FailedPrecondition || f.disarmed != 0 {
+		t.Errorf("%v, %d alarms disarmed: want a refusal and none", err, f.disarmed)
+	}
+	resp, err := s.DisarmAlarms(t.Context(), &lofamov1.DisarmAlarmsRequest{Name: "s1"})
+	if err != nil || f.disarmed != 1 || strings.Join(resp.GetDisarmed(), ", ") != "NOSPACE of s1" {
+		t.Errorf("of one member: %v, %v, %d alarms disarmed", resp, err, f.disarmed)
 	}
 }
 

@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -109,18 +110,22 @@ func (s *Admin) DisarmAlarms(ctx context.Context, req *lofamov1.DisarmAlarmsRequ
 		return nil, status.Errorf(codes.Unavailable, "list the alarms: %v", err)
 	}
 	resp := &lofamov1.DisarmAlarmsResponse{}
+	var chosen []*etcdserverpb.AlarmMember
 	for _, a := range alarms.Alarms {
 		if only != "" && hexID(a.MemberID) != only {
 			continue
 		}
 		name, err := checkDisarm(members, hexID(a.MemberID), a.Alarm)
 		if err != nil {
-			return nil, err
+			return nil, err // none is disarmed
 		}
-		if _, err := s.cfg.Client.AlarmDisarm(ctx, (*clientv3.AlarmMember)(a)); err != nil {
-			return nil, status.Errorf(codes.Unavailable, "disarm %s of %s: %v", a.Alarm, name, err)
-		}
+		chosen = append(chosen, a)
 		resp.Disarmed = append(resp.Disarmed, fmt.Sprintf("%s of %s", a.Alarm, name))
+	}
+	for i, a := range chosen {
+		if _, err := s.cfg.Client.AlarmDisarm(ctx, (*clientv3.AlarmMember)(a)); err != nil {
+			return nil, status.Errorf(codes.Unavailable, "disarm %s: %v; disarmed before: %d of %d", resp.GetDisarmed()[i], err, i, len(chosen))
+		}
 	}
 	slices.Sort(resp.Disarmed)
 	return resp, nil
@@ -144,7 +149,10 @@ func checkDisarm(members []*lofamov1.Member, id string, alarm etcdserverpb.Alarm
 	switch {
 	case alarm == etcdserverpb.AlarmType_CORRUPT:
 		return "", status.Errorf(codes.FailedPrecondition, "CORRUPT of %s: its data differ from the others': replace it", m.GetName())
-	case alarm == etcdserverpb.AlarmType_NOSPACE && m.GetQuotaBytes() > 0 && m.GetDbBytes() >= roomy(m.GetQuotaBytes()):
+	case alarm == etcdserverpb.AlarmType_NOSPACE && (!m.GetHealthy() || m.GetQuotaBytes() == 0):
+		return "", status.Errorf(codes.FailedPrecondition, "NOSPACE of %s: its store cannot be examined (%s): repair or replace the member",
+			m.GetName(), cmp.Or(m.GetProblem(), "it states no quota"))
+	case alarm == etcdserverpb.AlarmType_NOSPACE && m.GetDbBytes() >= roomy(m.GetQuotaBytes()):
 		return "", status.Errorf(codes.FailedPrecondition,
 			"NOSPACE of %s: its store has %d bytes (%d in use) of the %d that it may have: want less than %d: defragment it after a compaction, "+
 				"or give it a larger etcd.quotaBytes",

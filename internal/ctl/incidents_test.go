@@ -76,6 +76,17 @@ func TestIncidentsOutput(t *testing.T) {
 	}
 }
 
+// TestAllStatesWinInAnyOrder: "all" beside another state selects all incidents.
+func TestAllStatesWinInAnyOrder(t *testing.T) {
+	r := ctltest.StartRemote(t, troubled(t))
+	for _, states := range []string{"all", "closed,all", "all,closed", "open,ALL,closed"} {
+		got := run(t, nil, r.Flags("get", "incidents", "-o", "name", "--state", states)...)
+		if got.code != 0 || strings.Count(got.stdout, "\n") != 3 {
+			t.Errorf("%s: %d, %q: want all three incidents", states, got.code, got.stdout)
+		}
+	}
+}
+
 // TestIncidentsJSONHasOneKey: programs read {"incidents": [...]} and nothing beside it.
 func TestIncidentsJSONHasOneKey(t *testing.T) {
 	got := run(t, nil, ctltest.StartRemote(t, troubled(t)).Flags("get", "incidents", "-o", "json")...)

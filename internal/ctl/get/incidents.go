@@ -96,16 +96,20 @@ Without --state the table omits CLOSED incidents; -o json, yaml and name print a
 // request returns the API's request for the flags.
 func (f *incidentFlags) request(a *command.App, format command.Format) (*lofamov1.ListIncidentsRequest, error) {
 	req := &lofamov1.ListIncidentsRequest{Node: f.node}
+	all := false
 	for _, name := range f.states {
 		v, ok := lofamov1.IncidentState_value[strings.ToUpper(name)]
 		switch {
 		case strings.EqualFold(name, "all"):
-			req.States = nil
+			all = true
 			continue
 		case !ok || v == 0:
 			return nil, command.Usagef("--state %q: want OPEN, RECOVERING, CLOSED or all", name)
 		}
 		req.States = append(req.States, lofamov1.IncidentState(v))
+	}
+	if all {
+		req.States = nil
 	}
 	if len(f.states) == 0 && (format == command.FormatTable || format == command.FormatWide) {
 		req.States = []lofamov1.IncidentState{lofamov1.IncidentState_OPEN, lofamov1.IncidentState_RECOVERING}

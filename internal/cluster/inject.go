@@ -175,11 +175,12 @@ func (c *Cluster) signalHalves(ctx context.Context, n NodeInfo, halves []fault.H
 	return t, nil
 }
 
-// linkFaults is the request to dnp.inject.sock for one link.
+// linkFaults is the request to dnp.inject.sock for one link. A fault that it does not state stays as it is; halves of earlier versions
+// end it.
 type linkFaults struct {
-	BlockIn   bool    `json:"block_in"`
-	BlockOut  bool    `json:"block_out"`
-	CorruptIn float64 `json:"corrupt_in"`
+	BlockIn   *bool    `json:"block_in,omitempty"`
+	BlockOut  *bool    `json:"block_out,omitempty"`
+	CorruptIn *float64 `json:"corrupt_in,omitempty"`
 }
 
 type dnpInjection struct {
@@ -190,7 +191,7 @@ type dnpInjection struct {
 
 type hostInjection struct {
 	BlockService bool `json:"block_service"`
-	Interface    *int `json:"interface,omitempty"` // nil: all, and gossip
+	Interface    *int `json:"interface,omitempty"` // nil: all together, and gossip
 }
 
 // postFault sets (on) or clears a fault that lives inside a half.
@@ -206,15 +207,18 @@ func (c *Cluster) postFault(ctx context.Context, n NodeInfo, f Fault, on bool) e
 		return control(ctx, n, "host.inject.sock", http.MethodPost, "/inject", hostInjection{BlockService: on, Interface: &f.Number}, nil)
 	}
 	m := &linkFaults{}
-	if on {
-		switch f.Kind {
-		case CutLink:
-			m.BlockOut, m.BlockIn = true, !f.OneWay
-		case CorruptLink:
-			m.CorruptIn = f.Rate
-		default:
-			return fmt.Errorf("fault %s: not one of a link", f.Kind)
+	switch f.Kind {
+	case CutLink:
+		in := on && !f.OneWay
+		m.BlockOut, m.BlockIn = &on, &in
+	case CorruptLink:
+		rate := f.Rate
+		if !on {
+			rate = 0
 		}
+		m.CorruptIn = &rate
+	default:
+		return fmt.Errorf("fault %s: not one of a link", f.Kind)
 	}
 	return control(ctx, n, "dnp.inject.sock", http.MethodPost, "/inject", dnpInjection{Dir: f.Dir.String(), Faults: m}, nil)
 }
@@ -332,10 +336,14 @@ func (c *Cluster) Heal(ctx context.Context, node string) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return errors.Join(
+	errs = []error{
 		c.endInjections(ctx, n, fault.HalfDNP, "dnp.inject.sock", dnpInjection{Heal: true}),
 		c.endInjections(ctx, n, fault.HalfHost, "host.inject.sock", hostInjection{}),
-	)
+	}
+	for k := range c.info.interfaces() {
+		errs = append(errs, c.endInjections(ctx, n, fault.HalfHost, "host.inject.sock", hostInjection{Interface: &k}))
+	}
+	return errors.Join(errs...)
 }
 
 // HealAll heals every node that has a place, some at a time.

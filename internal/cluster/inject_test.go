@@ -184,6 +184,7 @@ func TestSignalsAreReal(t *testing.T) {
 	want := []string{
 		`run.sock /start {"half":"dnp"}`, `run.sock /start {"half":"host"}`,
 		`dnp.inject.sock /inject {"heal":true}`, `host.inject.sock /inject {"block_service":false}`,
+		`host.inject.sock /inject {"block_service":false,"interface":0}`,
 	}
 	if got := run.took(); strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("heal asked for\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -204,18 +205,18 @@ func TestFaultsAreInjectedIntoHalves(t *testing.T) {
 			`host.inject.sock /inject {"block_service":false,"interface":1}`},
 		{
 			"cut-link X+",
-			`dnp.inject.sock /inject {"dir":"X+","mangle":{"block_in":true,"block_out":true,"corrupt_in":0}}`,
-			`dnp.inject.sock /inject {"dir":"X+","mangle":{"block_in":false,"block_out":false,"corrupt_in":0}}`,
+			`dnp.inject.sock /inject {"dir":"X+","mangle":{"block_in":true,"block_out":true}}`,
+			`dnp.inject.sock /inject {"dir":"X+","mangle":{"block_in":false,"block_out":false}}`,
 		},
 		{
 			"cut-link Z- --one-way",
-			`dnp.inject.sock /inject {"dir":"Z-","mangle":{"block_in":false,"block_out":true,"corrupt_in":0}}`,
-			`dnp.inject.sock /inject {"dir":"Z-","mangle":{"block_in":false,"block_out":false,"corrupt_in":0}}`,
+			`dnp.inject.sock /inject {"dir":"Z-","mangle":{"block_in":false,"block_out":true}}`,
+			`dnp.inject.sock /inject {"dir":"Z-","mangle":{"block_in":false,"block_out":false}}`,
 		},
 		{
 			"corrupt-link Y- 0.25",
-			`dnp.inject.sock /inject {"dir":"Y-","mangle":{"block_in":false,"block_out":false,"corrupt_in":0.25}}`,
-			`dnp.inject.sock /inject {"dir":"Y-","mangle":{"block_in":false,"block_out":false,"corrupt_in":0}}`,
+			`dnp.inject.sock /inject {"dir":"Y-","mangle":{"corrupt_in":0.25}}`,
+			`dnp.inject.sock /inject {"dir":"Y-","mangle":{"corrupt_in":0}}`,
 		},
 	} {
 		f := faultOf(t, tc.fault)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"sync"
 
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/failpoint"
@@ -11,8 +12,17 @@ import (
 
 type hostInjection struct {
 	BlockService bool `json:"block_service"`
-	Interface    *int `json:"interface"` // number of the service interface; nil: all. Gossip is on 0.
+	Interface    *int `json:"interface"` // number of the service interface; nil: all together. Gossip is on 0.
 }
+
+// cuts are the injected cuts of the service network. Those of single interfaces are independent of that of all.
+type cuts struct {
+	all bool
+	one map[int]bool // by the number of the service interface
+}
+
+// blocked reports whether a service interface is cut.
+func (c *cuts) blocked(k int) bool { return c.all || c.one[k] }
 
 // socketCounters are the datagrams of one service interface's socket.
 type socketCounters struct {
@@ -22,10 +32,13 @@ type socketCounters struct {
 }
 
 // injectHandler serves the host half's fault injection: POST /inject {"block_service":true} blocks all service
-// interfaces, with {"interface":0} only one. GET /inject returns the counters of each, which show that no packet
-// passes a blocked one. It is served only where the configuration allows injection.
+// interfaces, with {"interface":0} only one. The end of one of these cuts leaves the others. GET /inject returns the counters
+// of each interface, which show that no packet passes a blocked one. It is served only where the configuration allows
+// injection.
 func (h *hostHalf) injectHandler() http.Handler {
 	mux := http.NewServeMux()
+	var mu sync.Mutex // guards cut, and the order of changes
+	cut := cuts{one: make(map[int]bool)}
 	mux.HandleFunc("GET /inject", func(w http.ResponseWriter, _ *http.Request) {
 		out := make([]socketCounters, 0, len(h.nets))
 		for _, s := range h.nets {
@@ -44,16 +57,21 @@ func (h *hostHalf) injectHandler() http.Handler {
 			which = strconv.Itoa(*only)
 		}
 		h.Log.Warn("fault injection", "block_service", in.BlockService, "interface", which)
-		for k, s := range h.nets {
-			if only == nil || *only == k {
-				s.Block(in.BlockService)
-			}
-		}
 		h.mu.Lock()
 		g := h.gossip
 		h.mu.Unlock()
-		if g != nil && (only == nil || *only == 0) {
-			g.Block(in.BlockService)
+		mu.Lock()
+		defer mu.Unlock()
+		if only != nil {
+			cut.one[*only] = in.BlockService
+		} else {
+			cut.all = in.BlockService
+		}
+		for k, s := range h.nets {
+			s.Block(cut.blocked(k))
+		}
+		if g != nil {
+			g.Block(cut.blocked(0))
 		}
 		return nil, nil
 	}))

@@ -60,3 +60,34 @@ func TestCutInterfaceCountsBlockedPackets(t *testing.T) {
 		t.Errorf("PUT: %d, want %d", w.Code, http.StatusMethodNotAllowed)
 	}
 }
+
+// TestCutsOfInterfaceAndServiceNetworkAreIndependent: the end of one cut leaves the other one.
+func TestCutsOfInterfaceAndServiceNetworkAreIndependent(t *testing.T) {
+	h := &hostHalf{Common: half.Common{Log: slog.New(slog.DiscardHandler)}}
+	for range 2 {
+		s, err := direct.Listen("127.0.0.1:0", direct.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.Close() })
+		h.nets = append(h.nets, s)
+	}
+	handler := h.injectHandler()
+	for _, tc := range []struct {
+		body string
+		want []bool
+	}{
+		{`{"block_service":true,"interface":1}`, []bool{false, true}},
+		{`{"block_service":true}`, []bool{true, true}},
+		{`{"block_service":false}`, []bool{false, true}},
+		{`{"block_service":true}`, []bool{true, true}},
+		{`{"block_service":false,"interface":1}`, []bool{true, true}},
+		{`{"block_service":false}`, []bool{false, false}},
+	} {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/inject", strings.NewReader(tc.body)))
+		if got := []bool{h.nets[0].Blocked(), h.nets[1].Blocked()}; w.Code != http.StatusOK || !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %d %s, blocked %v: want %v", tc.body, w.Code, w.Body, got, tc.want)
+		}
+	}
+}

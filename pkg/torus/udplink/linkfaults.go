@@ -48,6 +48,14 @@ func (l *Link) SetFaults(m LinkFaults) {
 	l.faults.Store(&m)
 }
 
+// Faults returns the faults in force.
+func (l *Link) Faults() LinkFaults {
+	if m := l.faults.Load(); m != nil {
+		return *m
+	}
+	return LinkFaults{}
+}
+
 // blocked reports whether handshakes cannot pass.
 func (l *Link) blocked() bool {
 	m := l.faults.Load()

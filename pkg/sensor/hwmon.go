@@ -140,6 +140,7 @@ type Hwmon struct {
 	kind kind
 	sys  source.Root
 	last map[string]fault.State // of each input, for the slack
+	seen bool                   // there is or was an input of the quantity, even if it gives no value
 
 	applied atomic.Pointer[Bounds] // of the input that decided the last reading
 }
@@ -201,7 +202,7 @@ func (s *Hwmon) Read(context.Context) (source.Reading, error) {
 		j.Say(state, worst.value, s.kind.unit, "%s", s.describe(*worst))
 	}
 	r, err := j.Reading(absent)
-	r.Absent = len(inputs) == 0 && err == nil && s.cfg.Chip == "" && s.cfg.Label == ""
+	r.Absent = !s.seen && err == nil && s.cfg.Chip == "" && s.cfg.Label == ""
 	if worst == nil && len(inputs) > 0 && err == nil {
 		r.Value, r.Unit = inputs[0].value, s.kind.unit // known, though not judged
 	}
@@ -225,14 +226,17 @@ func (s *Hwmon) absent(inputs []input) string {
 		in := inputs[0]
 		return fmt.Sprintf("%s is %.4g %s, but neither chip nor configuration has limits for it", in.name, in.value, s.kind.unit)
 	}
-	what := "no " + s.cfg.Quantity.String() + " sensor"
+	what := s.cfg.Quantity.String() + " sensor"
 	if s.cfg.Chip != "" {
 		what += " of chip " + s.cfg.Chip
 	}
 	if s.cfg.Label != "" {
 		what += " named " + s.cfg.Label
 	}
-	return what + " on this machine"
+	if s.seen {
+		return "the " + what + " gives no value"
+	}
+	return "no " + what + " on this machine"
 }
 
 func (s *Hwmon) describe(in input) string {

@@ -98,6 +98,29 @@ func TestBoundsOfWhatDecided(t *testing.T) {
 	read(Bounds{-20, -5, 90, n})
 }
 
+// TestFailingSensorIsNotAbsent: only a quantity for which the machine never had an input is absent.
+func TestFailingSensorIsNotAbsent(t *testing.T) {
+	root := t.TempDir()
+	src := NewHwmon(HwmonConfig{Sysfs: root, Quantity: Voltage, Bounds: NoBounds()})
+	read := func(when string, want bool) {
+		t.Helper()
+		r, err := src.Read(t.Context())
+		if err != nil || r.Absent != want {
+			t.Errorf("%s: %+v, %v: want absent: %t", when, r, err, want)
+		}
+	}
+	read("without a chip", true)
+	sourcetest.Write(t, root, "class/hwmon/hwmon0/name", "nct6775")
+	sourcetest.Write(t, root, "class/hwmon/hwmon0/temp1_input", "50000")
+	read("with a chip that measures no voltage", true)
+	sourcetest.Write(t, root, "class/hwmon/hwmon0/in0_input", "12000")
+	read("with a sensor", false)
+	sourcetest.Write(t, root, "class/hwmon/hwmon0/in0_fault", "1")
+	read("with a failing sensor", false)
+	src = NewHwmon(HwmonConfig{Sysfs: root, Quantity: Voltage, Bounds: NoBounds()})
+	read("with a sensor that fails from the start", false)
+}
+
 func same(a, b Bounds) bool {
 	eq := func(x, y float64) bool { return x == y || math.IsNaN(x) && math.IsNaN(y) }
 	return eq(a.AlarmLow, b.AlarmLow) && eq(a.WarnLow, b.WarnLow) && eq(a.WarnHigh, b.WarnHigh) && eq(a.AlarmHigh, b.AlarmHigh)

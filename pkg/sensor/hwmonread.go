@@ -60,6 +60,7 @@ func (s *Hwmon) chipInputs(chip, name string) ([]input, error) {
 		if !s.wanted(label, point) {
 			continue
 		}
+		s.seen = true
 		in, ok, err := s.read(dir, point, f)
 		if err != nil {
 			errs = append(errs, err)
@@ -155,6 +156,7 @@ func (s *Hwmon) zones() ([]input, error) {
 		if s.cfg.Chip != "" && s.cfg.Chip != name || !s.wanted(z, z) {
 			continue
 		}
+		s.seen = true
 		v, err := s.optional(dir, "temp")
 		if err != nil {
 			errs = append(errs, err)

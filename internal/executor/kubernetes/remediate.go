@@ -126,9 +126,18 @@ func (e *Executor) remediate(ctx context.Context, j executor.Job) executor.Resul
 	return d.follow(ctx)
 }
 
-// unmark removes the mark of an attempt that could not create its object, so that the next one begins anew. r is the attempt's
-// result.
+// unmarkTime is the time beyond an attempt's end for the removal of its mark. It is shorter than response.Config.ResultTime, so
+// that the engine still waits for the result.
+const unmarkTime = 3 * time.Second
+
+// unmark removes the mark of an attempt whose object was not created, so that the next attempt can create it. It also does so after
+// the end of the attempt's time. After a loss of the lead it leaves the mark alone. r is the attempt's result.
 func (d *remediating) unmark(ctx context.Context, r executor.Result) executor.Result {
+	if cause := context.Cause(ctx); cause == nil || errors.Is(cause, context.DeadlineExceeded) || errors.Is(cause, executor.ErrStopped) {
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), unmarkTime) // keeps the fence
+		defer cancel()
+		ctx = last
+	}
 	if done := d.e.retry(ctx, "node "+d.node, func(*bool) error { return d.unmarkOnce(ctx) }); done.Outcome != response.Succeeded {
 		return executor.Partly("%s; annotation %s stays on the node: %s", r.Detail, markKey(d.j.Response, d.j.Step), done.Detail)
 	}

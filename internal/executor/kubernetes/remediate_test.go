@@ -325,6 +325,68 @@ func TestRefusedRemediationLeavesNoMark(t *testing.T) {
 	}
 }
 
+// TestRemediationThatWasNotAcceptedIsTriedAgain: while the API server accepts no request for the object, an attempt that ends leaves no
+// mark, so the next attempt creates the object. After a loss of the lead the mark stays, since it is the successor's.
+func TestRemediationThatWasNotAcceptedIsTriedAgain(t *testing.T) {
+	r := installed(t, remediators[0][0], remediators[0][1])
+	account := shipped(t, "remediating", "rbac", "rbac-remediation")
+	if most := response.Default().ResultTime; unmarkTime >= most {
+		t.Errorf("a result may come %s after its attempt's time: want less than %s, after which the engine no longer waits", unmarkTime, most)
+	}
+	for name, c := range map[string]struct {
+		timeout time.Duration
+		stop    bool  // the attempt is cancelled after a refusal
+		cause   error // of this
+		kept    bool  // the mark stays
+	}{
+		"timeout":     {timeout: 300 * time.Millisecond},
+		"not wanted":  {timeout: time.Minute, stop: true, cause: executor.ErrStopped},
+		"lost leader": {timeout: time.Minute, stop: true, kept: true},
+	} {
+		var asked atomic.Value
+		var busy, tries atomic.Int64
+		ctx, cancel := context.WithCancelCause(t.Context())
+		e := newExecutor(t, Config{Kubeconfig: kubeconfig(t, cluster(t).Addr, account)}, func(next http.RoundTripper) http.RoundTripper {
+			return answering{next, &asked, func(req *http.Request) (*http.Response, error) {
+				if busy.Load() == 0 {
+					return next.RoundTrip(req)
+				}
+				if tries.Add(1); c.stop {
+					cancel(c.cause)
+				}
+				return &http.Response{StatusCode: http.StatusTooManyRequests, Header: http.Header{"Content-Type": {"application/json"}},
+					Body: io.NopCloser(strings.NewReader(
+						`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"TooManyRequests","code":429}`))}, nil
+			}}
+		})
+		e.pacing.drain = 20 * time.Millisecond
+		node := aNode(t)
+		j := aJob(responseID(), node, response.KubernetesRemediate, r.parameters())
+		busy.Store(1)
+		for j.Timeout = c.timeout; tries.Load() == 0 && j.Timeout < time.Hour; j.Timeout *= 2 { // a busy machine may need more time
+			j.Attempt.Attempt++
+			outcome, text := response.Unchanged, ""
+			if c.kept {
+				outcome, text = response.Partly, "stays on the node"
+			}
+			want(t, e.Do(ctx, j), outcome, text)
+		}
+		if n := len(marks(theNode(t, node))); n > 0 != c.kept {
+			t.Fatalf("%s: %d marks after %d refused requests", name, n, tries.Load())
+		}
+		if c.kept {
+			continue
+		}
+		busy.Store(0)
+		j = again(j)
+		j.Timeout = 2 * time.Minute
+		result := begun(t.Context(), t, e, j)
+		eventually(t, func() bool { _, ok := r.object(node); return ok }, name+": the object is there")
+		r.says(node, "False", "True")
+		want(t, result(), response.Succeeded, "has succeeded")
+	}
+}
+
 // FuzzRemediations: what remediators and people write into their objects makes no attempt panic, and the object that is created
 // is valid JSON.
 func FuzzRemediations(f *testing.F) {

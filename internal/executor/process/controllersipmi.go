@@ -35,7 +35,7 @@ func (p *controllerPlace) readIPMI(ctx context.Context, password string, full bo
 	if err != nil {
 		return controller.Answer{}, err
 	}
-	suites := []types.CipherSuiteID{types.CipherSuiteID17, types.CipherSuiteID3} // none weaker, whatever the controller prefers
+	suites := cipherSuites()
 	if p.CipherSuite != 0 {
 		suites = []types.CipherSuiteID{types.CipherSuiteID(p.CipherSuite)} //nolint:gosec // 3 or 17
 	}

@@ -34,6 +34,12 @@ func refusal(err error) bool {
 	return errors.As(err, &e) && slices.Contains(refusals, e.CompletionCode())
 }
 
+// cipherSuites returns the cipher suites to try, in this order. Both authenticate and encrypt. Without a list, the library would ask the
+// BMC, over an unauthenticated channel, and accept weaker suites too.
+func cipherSuites() []types.CipherSuiteID {
+	return []types.CipherSuiteID{types.CipherSuiteID17, types.CipherSuiteID3}
+}
+
 // openIPMI begins a session, which end closes within goodbye. After an error no socket is left open.
 func openIPMI(ctx context.Context, c *client.Client, goodbye time.Duration) (end func(), err error) {
 	apart := context.WithoutCancel(ctx)
@@ -62,7 +68,7 @@ func (b BMC) ipmi(ctx context.Context, password string) executor.Result {
 	if err != nil {
 		return executor.Unchanged("%s: %s", b.Address, plain(err))
 	}
-	c.WithTimeout(packetTime).WithRetry(2).WithMaxPrivilegeLevel(types.PrivilegeLevelOperator)
+	c.WithTimeout(packetTime).WithRetry(2).WithMaxPrivilegeLevel(types.PrivilegeLevelOperator).WithCipherSuiteID(cipherSuites()...)
 	end, err := openIPMI(ctx, c, packetTime)
 	if err != nil {
 		return executor.Unchanged("%s: %s", b.Address, plain(err))

@@ -80,8 +80,21 @@ func (h hardware) Chassis() hal.ChassisHAL { return h.chassis }
 // lossy drops the BMC's packets after lose.
 type lossy struct {
 	*udp.Conn
-	mu   sync.Mutex
-	lost bool
+	mu       sync.Mutex
+	lost     bool
+	proposed [][3]byte // algorithms of each Open Session Request: authentication, integrity, encryption
+}
+
+// ReadFrom records the algorithms of Open Session Requests (IPMI 2.0, tables 13-8 and 13-9).
+func (l *lossy) ReadFrom(b []byte) (int, net.Addr, error) {
+	n, from, err := l.Conn.ReadFrom(b)
+	const rmcpPlus, openSession = 0x06, 0x10
+	if n >= 48 && b[4] == rmcpPlus && b[5] == openSession {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.proposed = append(l.proposed, [3]byte{b[28], b[36], b[44]})
+	}
+	return n, from, err
 }
 
 func (l *lossy) WriteTo(b []byte, to net.Addr) (int, error) {
@@ -99,14 +112,14 @@ func (l *lossy) lose() {
 	l.lost = true
 }
 
-func newIPMI(t *testing.T) *ipmiBMC {
+func newIPMI(t *testing.T, options ...bmc.Option) *ipmiBMC {
 	t.Helper()
 	conn, err := udp.Listen("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	i := &ipmiBMC{board: board{Chassis: &mock.Chassis{On: true}}, conn: &lossy{Conn: conn}, dir: t.TempDir(), addr: conn.LocalAddr().String()}
-	b := bmc.New(bmc.DeviceInfo{DeviceID: 32, FirmwareMajor: 1, IPMIVersion: 0x20}, [16]byte{1}, hardware{mock.New(), &i.board})
+	b := bmc.New(bmc.DeviceInfo{DeviceID: 32, FirmwareMajor: 1, IPMIVersion: 0x20}, [16]byte{1}, hardware{mock.New(), &i.board}, options...)
 	user, err := b.Users.Add(2, "root")
 	if err != nil {
 		t.Fatal(err)
@@ -154,6 +167,24 @@ func TestIPMIResetsAndCycles(t *testing.T) {
 	if cycles, resets := i.counts(); cycles != 1 || resets != 1 {
 		t.Errorf("%d cycles, %d resets: want one each", cycles, resets)
 	}
+}
+
+// TestIPMIResetRefusesWeakCipherSuites: a BMC that offers only cipher suite 16, which does not encrypt,
+// resets nothing. The client proposes the suites 17 and 3 only, and the result names them.
+func TestIPMIResetRefusesWeakCipherSuites(t *testing.T) {
+	t.Parallel()
+	i := newIPMI(t, bmc.WithCipherSuites([]types.CipherSuiteID{types.CipherSuiteID16}))
+	r := onePower(t, i.bmc()).Do(t.Context(), powerJob(methodIPMI))
+	wantPower(t, r, response.Unchanged, "cipher suite ids ([17 3])")
+	if cycles, resets := i.counts(); cycles+resets != 0 {
+		t.Errorf("%d cycles, %d resets: want none", cycles, resets)
+	}
+	i.conn.mu.Lock()
+	defer i.conn.mu.Unlock()
+	if want := [][3]byte{{3, 4, 1}, {1, 1, 1}}; !slices.Equal(i.conn.proposed, want) {
+		t.Errorf("proposed algorithms %v: want %v", i.conn.proposed, want)
+	}
+	wantDisconnected(t, i.addr)
 }
 
 // TestOnlyPlainIPMIRefusalIsUnchanged: only a code that explicitly says the reset was not begun gives the outcome Unchanged.

@@ -46,7 +46,10 @@ type IncidentResponse struct {
 	Result     string    // for people
 	Closed     time.Time // zero: it is open
 	Notified   []string  // notifications that an incident gets once: see notifications
-	Notice     uint32    // of the incident when the response was proposed: see IncidentsChanged.Standing
+	// Notice is that of the incident when the response was proposed; 0 if it was proposed in another incident: see
+	// IncidentsChanged.Standing.
+	Notice uint32
+	Label  uint32 // notice of its alert: that of the incident in which the response was proposed
 }
 
 func (r *IncidentRecord) clone() *IncidentRecord {
@@ -103,7 +106,7 @@ func (e *Engine) standingOf(t Target) string {
 }
 
 // join adds a response to the record of its fault's incident. notice is the incident's notice if the response begins
-// now, and otherwise 0.
+// now, and otherwise 0. Its alert keeps the notice of a former incident.
 func (e *Engine) join(r *Response, notice uint32) {
 	id := e.standingOf(r.Target)
 	if id == "" || e.joined[r.ID] == id {
@@ -114,7 +117,11 @@ func (e *Engine) join(r *Response, notice uint32) {
 		rec = &IncidentRecord{Incident: id}
 		e.incidents[id] = rec
 	}
+	label := notice
 	if old := e.incidents[e.joined[r.ID]]; old != nil { // merged into another incident, or split from it
+		if x := old.of(r.ID); x != nil {
+			label = x.Label
+		}
 		old.Responses = slices.DeleteFunc(old.Responses, func(x IncidentResponse) bool { return x.ID == r.ID })
 		old.Count = max(old.Count-1, len(old.Responses))
 		e.records[old.Key()] = old.clone()
@@ -122,7 +129,8 @@ func (e *Engine) join(r *Response, notice uint32) {
 	e.joined[r.ID] = id
 	if rec.of(r.ID) == nil {
 		rec.Count++
-		rec.Responses = append(rec.Responses, IncidentResponse{ID: r.ID, Policy: r.Policy, Mode: r.Mode, Target: r.Target, Notice: notice})
+		rec.Responses = append(rec.Responses,
+			IncidentResponse{ID: r.ID, Policy: r.Policy, Mode: r.Mode, Target: r.Target, Notice: notice, Label: label})
 	}
 	e.note(r)
 	if len(rec.Responses) > MaxIncidentResponses {
@@ -150,14 +158,16 @@ func (e *Engine) dispensable(rec *IncidentRecord) int {
 	value := func(i int) int {
 		x := &rec.Responses[i]
 		switch {
-		case len(x.Notified) == 0 && !e.mayNotify(x.ID):
-			return 0
+		case len(x.Notified) == 0 && e.mayNotify(x.ID):
+			return 4 // without its entry, its notification would be forgotten
+		case len(x.Notified) > 0 && newest[x.Policy] == i:
+			return 5
+		case x.Label > 0 && e.alerts(x.ID):
+			return 3 // without its entry, its alert would lose the notice
 		case len(x.Notified) == 0:
-			return 3 // without its entry, its notification would be forgotten
-		case newest[x.Policy] == i:
-			return 4
+			return 0
 		case x.Closed.IsZero():
-			return 2 // its alert keeps the notice
+			return 2
 		default:
 			return 1
 		}
@@ -179,6 +189,12 @@ func (e *Engine) mayNotify(id string) bool {
 	}
 	p := e.policyOf(r)
 	return p != nil && p.Incidents && slices.ContainsFunc(r.Steps[r.Step:], func(s StepRecord) bool { return informs(s.Kind) })
+}
+
+// alerts reports whether a response is open and may have an alert.
+func (e *Engine) alerts(id string) bool {
+	r := e.open[id]
+	return r != nil && r.Mode == Enforce && slices.ContainsFunc(r.Steps, func(s StepRecord) bool { return s.Kind == Alertmanager })
 }
 
 // note writes the present state of a response into the record of its incident.
@@ -330,11 +346,11 @@ func (e *Engine) pruneIncidents() {
 	}
 }
 
-// noticeOf returns the notice with which a response began.
+// noticeOf returns the notice of a response's alert.
 func (e *Engine) noticeOf(r *Response) uint32 {
 	if rec := e.incidents[e.joined[r.ID]]; rec != nil {
 		if x := rec.of(r.ID); x != nil {
-			return x.Notice
+			return x.Label
 		}
 	}
 	return 0

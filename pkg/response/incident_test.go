@@ -2,6 +2,7 @@ package response_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -460,6 +461,116 @@ func TestMergedNotificationsKeepTheNewestNotice(t *testing.T) {
 	l.rack(fault.Failed)
 	l.rooted(movedRack, 2, merged...)
 	l.expect(t, "its rack")
+}
+
+// undoneAlerts is a policy whose alerts end with their faults.
+const undoneAlerts = `
+apiVersion: lofamo.io/v1
+kind: ResponsePolicy
+metadata: {name: undone}
+spec:
+  mode: enforce
+  match: fault.incident != ""
+  undo: {onRecovery: true, after: 0s}
+  steps:
+  - {name: alert, executor: alertmanager, parameters: {severity: critical}}
+`
+
+// notedLab returns a lab with the policy undoneAlerts, and the notices of all steps and undos by target.
+func notedLab(t *testing.T) (l *incidentLab, began, undone map[response.Target]uint32) {
+	t.Helper()
+	l = newIncidentLab(t, parsed(t, []byte(undoneAlerts))...)
+	began, undone = make(map[response.Target]uint32), make(map[response.Target]uint32)
+	note := l.on
+	l.on = func(out response.Output) {
+		note(out)
+		for _, f := range out.Effects {
+			if f.Undo {
+				undone[f.Target] = f.Notice
+			} else {
+				began[f.Target] = f.Notice
+			}
+		}
+	}
+	return l, began, undone
+}
+
+// TestAlertKeepsItsNoticeInAnotherIncident: the undo of an alert has the alert's notice after the incident was merged into another one,
+// also under another leader.
+func TestAlertKeepsItsNoticeInAnotherIncident(t *testing.T) {
+	for _, leads := range []bool{false, true} {
+		l, began, undone := notedLab(t)
+		l.set(l.own(movedNode.Node, movedNode.Component, fault.Failed))
+		l.rooted(movedNode, 2)
+		l.expect(t, "an escalated incident", movedNode.String())
+		merged := response.IncidentsChanged{Roots: map[response.Target]string{movedRack: "abcd-bbbbbbbb"},
+			Parts: map[response.Target]string{movedNode: "abcd-bbbbbbbb"}, Standing: map[string]uint32{"abcd-bbbbbbbb": 0}}
+		l.step(merged)
+		if leads {
+			l.lead()
+			l.step(merged)
+			l.until(l.now.Add(time.Minute))
+		}
+		l.set(response.Fault{Node: movedNode.Node, Component: movedNode.Component, State: fault.Normal, Since: l.now})
+		l.expect(t, "the end", movedNode.String())
+		if began[movedNode] != 2 || undone[movedNode] != 2 {
+			t.Errorf("another leader %t: notice %d of the alert, %d of its undo: want 2", leads, began[movedNode], undone[movedNode])
+		}
+	}
+}
+
+// TestNoticeOfAnotherIncidentCoversNoEscalation: a response that joins from another incident has notified before the escalation of this
+// one, however high its alert's notice is.
+func TestNoticeOfAnotherIncidentCoversNoEscalation(t *testing.T) {
+	l := newIncidentLab(t)
+	l.set(l.own(movedNode.Node, movedNode.Component, fault.Failed))
+	l.rooted(movedNode, 3)
+	l.expect(t, "an escalated incident", movedNode.String())
+	merged := func(notice uint32) {
+		l.step(response.IncidentsChanged{Roots: map[response.Target]string{movedRack: "abcd-bbbbbbbb"},
+			Parts: map[response.Target]string{movedNode: "abcd-bbbbbbbb"}, Standing: map[string]uint32{"abcd-bbbbbbbb": notice}})
+	}
+	l.rack(fault.Failed)
+	merged(0)
+	l.expect(t, "its rack")
+	merged(1)
+	l.expect(t, "an escalation of the rack's incident", movedRack.String())
+}
+
+// TestFullIncidentRecordKeepsNoticesOfAlerts: responses whose alerts have no notice leave a full record first.
+func TestFullIncidentRecordKeepsNoticesOfAlerts(t *testing.T) {
+	l, began, undone := notedLab(t)
+	const id = "abcd-aaaaaaaa"
+	ev := response.IncidentsChanged{Roots: map[response.Target]string{}, Parts: map[response.Target]string{},
+		Standing: map[string]uint32{id: 0}}
+	const noted = response.MaxIncidentResponses - 1
+	var all []response.Target
+	for i := range 21 {
+		f := l.own(l.topo.Nodes[i].ID, fault.ComponentMemory, fault.Failed)
+		other := fmt.Sprintf("abcd-b%07d", i)
+		ev.Roots[f.Target()], ev.Standing[other] = other, 0
+		if i < noted {
+			ev.Standing[other] = 3
+		}
+		all = append(all, f.Target())
+		l.set(f)
+	}
+	l.step(ev)
+	for range 3 {
+		l.until(l.now.Add(10 * time.Second))
+		l.land(response.Succeeded, "")
+	}
+	l.rooted(movedNode, 0, all...)
+	for _, at := range all {
+		l.set(response.Fault{Node: at.Node, Component: at.Component, State: fault.Normal, Since: l.now})
+	}
+	for range 3 {
+		l.until(l.now.Add(10 * time.Second))
+		l.land(response.Succeeded, "")
+	}
+	if len(began) != len(all) || !maps.Equal(began, undone) {
+		t.Errorf("notices %v, of the undos %v: want the same", began, undone)
+	}
 }
 
 // TestShortIncidentsArePruned: records of ended incidents are deleted beyond their bound, also while no incident stands. While

@@ -125,10 +125,10 @@ func (k *keeper) firing(labels map[string]string) []*heldAlert {
 	return out
 }
 
-// Resolve sends the end of an alert. A Do waits until one Alertmanager has it.
+// Resolve sends the end of an alert, with the labels that it has in the keeper, if any. A Do waits until one Alertmanager has it.
 func (k *keeper) Resolve(now time.Time, a alert) {
 	if was := k.alerts[a.Key]; was != nil {
-		a.StartsAt = was.StartsAt
+		a.StartsAt, a.Labels = was.StartsAt, was.Labels
 	}
 	if a.StartsAt.IsZero() || a.StartsAt.After(now) {
 		a.StartsAt = now

@@ -2,6 +2,7 @@ package alertmanager
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -358,6 +359,27 @@ func TestEndOfAlertSparesOneWithSameLabels(t *testing.T) {
 	expectPosts(t, k, after(64*time.Second), "next 2m3s")
 	if s := k.State("r7"); s.Why != nil {
 		t.Errorf("its end is kept: %+v", s)
+	}
+}
+
+// TestEndHasLabelsOfItsAlert: the end of an alert has the labels with which it fires, since Alertmanager would take others for another
+// alert.
+func TestEndHasLabelsOfItsAlert(t *testing.T) {
+	k := newKeeper(keeperTestConfig)
+	fires := alertNamed("a")
+	fires.Labels = map[string]string{"node": "n", "notice": "2"}
+	k.Fire(keeperStart, fires)
+	for _, p := range expectPosts(t, k, keeperStart, "0: a until 4m0s; 1: a until 4m0s; never") {
+		k.Sent(keeperStart, p, true, true, "")
+	}
+	k.Release("a", true)
+	end := alertNamed("a")
+	end.Labels = map[string]string{"node": "n"}
+	k.Resolve(after(time.Second), end)
+	for _, p := range expectPosts(t, k, after(time.Second), "0: a until 1s; 1: a until 1s; never") {
+		if got := p.Alerts[0].Labels; !maps.Equal(got, fires.Labels) {
+			t.Errorf("the end has the labels %v: want %v", got, fires.Labels)
+		}
 	}
 }
 

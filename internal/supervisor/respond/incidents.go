@@ -97,29 +97,39 @@ func addRoot(out *response.IncidentsChanged, in *store.StoredIncident) {
 	}
 }
 
+// incidentPlace is the place of a response in its incident's record; without a record there is none.
+type incidentPlace struct {
+	record *response.IncidentRecord
+	at     int
+}
+
+// notice returns the incident's notice with which the response began.
+func (p incidentPlace) notice() uint32 {
+	if p.record == nil {
+		return 0
+	}
+	return p.record.Responses[p.at].Notice
+}
+
 // onePerIncident keeps only one of the standing notifications that an incident needs once: the oldest of those with its
 // newest notice.
 func onePerIncident(jobs []executor.Job, records []response.Record) []executor.Job {
-	type place struct {
-		record *response.IncidentRecord
-		at     int
-	}
-	of := make(map[string]place)
+	of := make(map[string]incidentPlace)
 	for _, rec := range records {
 		if rec, ok := rec.(*response.IncidentRecord); ok {
 			for i := range rec.Responses {
-				of[rec.Responses[i].ID] = place{rec, i}
+				of[rec.Responses[i].ID] = incidentPlace{rec, i}
 			}
 		}
 	}
 	type notification struct{ incident, key string }
 	best := make(map[notification]int)
-	named := func(i int) (n notification, p place) {
+	named := func(i int) (n notification, p incidentPlace) {
 		j := &jobs[i]
 		if p = of[j.Response]; p.record == nil {
 			return n, p
 		}
-		j.Incident, j.Notice = p.record.Incident, p.record.Responses[p.at].Notice
+		j.Incident, j.Notice = p.record.Incident, p.record.Responses[p.at].Label
 		if key := response.NotificationKey(j.Kind, j.Parameters); slices.Contains(p.record.Responses[p.at].Notified, key) {
 			n = notification{j.Incident, key}
 		}
@@ -130,7 +140,8 @@ func onePerIncident(jobs []executor.Job, records []response.Record) []executor.J
 		if n.key == "" {
 			continue
 		}
-		if k, ok := best[n]; !ok || cmp.Or(cmp.Compare(jobs[k].Notice, jobs[i].Notice), cmp.Compare(p.at, of[jobs[k].Response].at)) < 0 {
+		k, ok := best[n]
+		if q := of[jobs[k].Response]; !ok || cmp.Or(cmp.Compare(q.notice(), p.notice()), cmp.Compare(p.at, q.at)) < 0 {
 			best[n] = i
 		}
 	}

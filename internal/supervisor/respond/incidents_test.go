@@ -154,19 +154,21 @@ func TestOneAlertStandsForAnIncident(t *testing.T) {
 		return executor.Job{Effect: response.Effect{Attempt: response.Attempt{Response: id}, Kind: response.Alertmanager, Parameters: parameters}}
 	}
 	of := func(id string, notice uint32) response.IncidentResponse {
-		return response.IncidentResponse{ID: id, Notified: []string{key}, Notice: notice}
+		return response.IncidentResponse{ID: id, Notified: []string{key}, Notice: notice, Label: notice}
 	}
+	merged := of("r3", 0) // whose alert has a notice of another incident
+	merged.Label = 3
 	records := []response.Record{
 		&response.IncidentRecord{Incident: "a", Responses: []response.IncidentResponse{of("r1", 0), of("r2", 0)}},
-		&response.IncidentRecord{Incident: "b", Responses: []response.IncidentResponse{of("r3", 0), of("r4", 2), of("r5", 2)}},
-		&response.IncidentRecord{Incident: "c", Responses: []response.IncidentResponse{{ID: "r6"}, {ID: "r7"}}},
+		&response.IncidentRecord{Incident: "b", Responses: []response.IncidentResponse{merged, of("r4", 2), of("r5", 2)}},
+		&response.IncidentRecord{Incident: "c", Responses: []response.IncidentResponse{{ID: "r6", Label: 4}, {ID: "r7"}}},
 	}
 	var got []string
 	for _, j := range onePerIncident([]executor.Job{job("r5"), job("r2"), job("r1"), job("r3"), job("r4"), job("r6"), job("r7"), job("r8")},
 		records) {
-		got = append(got, j.Response+j.Incident)
+		got = append(got, fmt.Sprint(j.Response, j.Incident, " ", j.Notice))
 	}
-	if want := []string{"r1a", "r4b", "r6c", "r7c", "r8"}; !slices.Equal(got, want) {
+	if want := []string{"r1a 0", "r4b 2", "r6c 4", "r7c 0", "r8 0"}; !slices.Equal(got, want) {
 		t.Errorf("standing alerts %q: want %q", got, want)
 	}
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -22,6 +23,25 @@ func recordKey(key string) string {
 	return keyResponseRecords + key
 }
 
+// labelPrefix begins the entry of IncidentResponse.notified that holds the notice of the response's alert, if it differs from
+// IncidentResponse.notice. Supervisors of earlier versions take the entry for a notification that no policy wants. No key of a
+// notification begins with it.
+const labelPrefix = "notice="
+
+// splitLabel separates the entry with labelPrefix from the notifications. Without a valid one, the label is the response's notice.
+func splitLabel(all []string, notice uint32) (notified []string, label uint32) {
+	label = notice
+	for _, key := range all {
+		text, is := strings.CutPrefix(key, labelPrefix)
+		if !is {
+			notified = append(notified, key)
+		} else if n, err := strconv.ParseUint(text, 10, 32); err == nil {
+			label = uint32(n)
+		}
+	}
+	return notified, label
+}
+
 // encodeIncidentRecord encodes the responses of an incident as an Incident with no other content.
 func encodeIncidentRecord(r *response.IncidentRecord) ([]byte, error) {
 	out := &lofamov1.Incident{ResponseCount: uint32(r.Count)}
@@ -37,6 +57,9 @@ func encodeIncidentRecord(r *response.IncidentRecord) ([]byte, error) {
 		}
 		for _, key := range x.Notified {
 			p.Notified = append(p.Notified, valid(key))
+		}
+		if x.Label != x.Notice {
+			p.Notified = append(p.Notified, labelPrefix+strconv.FormatUint(uint64(x.Label), 10))
 		}
 		out.Responses = append(out.Responses, p)
 	}
@@ -60,8 +83,9 @@ func decodeIncidentRecord(id string, b []byte) *response.IncidentRecord {
 			ID: p.GetId(), Policy: p.GetPolicy(), Mode: response.Mode(p.GetMode()), Step: p.GetStep(), Kind: response.Kind(p.GetExecutor()),
 			Target: response.Target{Node: fault.NodeID(p.GetNode()), Group: p.GetGroup()},
 			State:  response.State(p.GetState()), Since: timeOf(p.GetSince()), Result: p.GetResult(), Closed: timeOf(p.GetClosed()),
-			Notified: p.GetNotified(), Notice: p.GetNotice(),
+			Notice: p.GetNotice(),
 		}
+		x.Notified, x.Label = splitLabel(p.GetNotified(), x.Notice)
 		var err error
 		if x.Target.Group == "" {
 			x.Target.Component, err = fault.ParseComponent(p.GetComponent())

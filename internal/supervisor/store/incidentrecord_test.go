@@ -20,9 +20,9 @@ func fullIncidentRecord() *response.IncidentRecord {
 	return &response.IncidentRecord{Incident: "k3f9-aaaaaaaa", Count: 9, Responses: []response.IncidentResponse{
 		{ID: "r7-1", Policy: "chat", Mode: response.Enforce, Target: response.Target{Node: "n1", Component: fault.Link(grid.YPlus)},
 			Step: "chat", Kind: response.WebhookNotify, State: response.Failed, Since: responseStart, Result: "no answer",
-			Closed: responseStart.Add(1), Notified: []string{"webhook.notify target=chat"}, Notice: 2},
+			Closed: responseStart.Add(1), Notified: []string{"webhook.notify target=chat"}, Notice: 2, Label: 2},
 		{ID: "r7-2", Policy: "rack", Mode: response.ObserveOnly, Target: response.Target{Group: "row/Y=1,Z=2"}, Step: "alert",
-			Kind: response.Alertmanager, State: response.Proposed},
+			Kind: response.Alertmanager, State: response.Proposed, Label: 3}, // it came from another incident
 	}}
 }
 
@@ -90,6 +90,9 @@ func TestIncidentHasItsPartsInAnyOrder(t *testing.T) {
 			}
 		}
 		in := set.Of(id)
+		if got := in.GetResponses()[1]; len(got.GetNotified()) != 0 {
+			t.Errorf("a notification that was not sent: %v", got)
+		}
 		if in.GetRevision() != 6 || in.GetAcknowledgement().GetOutdated() || len(in.GetResponses()) != 2 || in.GetResponseCount() != 9 {
 			t.Errorf("in order %v: %v", order, in)
 		}

@@ -267,6 +267,9 @@ func (s *StoredIncident) add(b *besideIncident) error {
 		}
 		s.Revision = max(s.Revision, uint64(kv.ModRevision))
 		if kv == b.responses {
+			for _, x := range part.GetResponses() {
+				x.Notified, _ = splitLabel(x.GetNotified(), 0)
+			}
 			s.Responses, s.ResponseCount, s.responsesRev = part.GetResponses(), part.GetResponseCount(), uint64(kv.ModRevision)
 			continue
 		}

@@ -1,8 +1,11 @@
 package executor
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 	"unicode/utf8"
 
 	"github.com/lofamo/lofamo/pkg/response"
@@ -38,6 +41,38 @@ func TestGuardRefusesStaleAndRepeatedAttempts(t *testing.T) {
 			t.Errorf("%d: refused without a reason", i)
 		}
 	}
+}
+
+// TestGuardForgetsOldAttempts: the memory of a guard is bounded in a long term. An attempt is refused as long as it may still arrive,
+// also if a later attempt at its step had less time.
+func TestGuardForgetsOldAttempts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g Guard
+		admit := func(id string, attempt int, timeout time.Duration) bool {
+			_, ok := g.Admit(response.Effect{Attempt: response.Attempt{Response: id, Attempt: attempt}, Token: 5, Timeout: timeout})
+			return ok
+		}
+		const long = 7 * 24 * time.Hour
+		admit("long", 1, long)
+		admit("long", 2, time.Minute)
+		most := 0
+		for i := range 10_000 {
+			if id := fmt.Sprint(i); !admit(id, 1, time.Minute) || admit(id, 1, time.Minute) {
+				t.Fatalf("response %s: want its first attempt only", id)
+			}
+			time.Sleep(time.Minute)
+			most = max(most, len(g.seen))
+		}
+		if most > 200 {
+			t.Errorf("%d attempts are remembered: want those of about the last two hours", most)
+		}
+		if admit("long", 1, long) {
+			t.Errorf("an attempt is made twice within its timeout of %s", long)
+		}
+		if !admit("0", 2, time.Minute) {
+			t.Error("a later attempt is refused")
+		}
+	})
 }
 
 func TestLongDetailIsCutAndCleaned(t *testing.T) {

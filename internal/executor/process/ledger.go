@@ -20,8 +20,8 @@ import (
 // maxTimeout, and supervisors ask for outcomes only within 12 hours of an attempt's start.
 const keep = 48 * time.Hour
 
-// maxEntries is the capacity of the ledger: 300 bytes each, some megabytes on disk. A full ledger admits no further
-// steps.
+// maxEntries is the capacity of the ledger: usually 300 bytes each, some megabytes on disk, and at most maxLedger/maxEntries bytes. A
+// full ledger admits and forbids no further steps.
 const maxEntries = 20_000
 
 // ledger records the highest token, and the latest attempt at every step. It is pure; durable.go stores it.
@@ -93,8 +93,7 @@ func (l *ledger) admit(now time.Time, e response.Effect) verdict {
 	case known && e.Attempt.Attempt < was.Attempt:
 		return late
 	}
-	l.forget(now)
-	if !known && len(l.entries) >= maxEntries {
+	if !l.room(now, k) {
 		return crowded
 	}
 	l.entries[k] = entry{Response: e.Response, Step: e.Step, Attempt: e.Attempt.Attempt, Token: e.Token, Kind: e.Kind,
@@ -103,12 +102,23 @@ func (l *ledger) admit(now time.Time, e response.Effect) verdict {
 	return begin
 }
 
-// forbid records an attempt that has not arrived as ended, so that admit refuses it if it arrives. The caller must ensure that
-// admit would let it begin.
-func (l *ledger) forbid(now time.Time, a response.Attempt, token uint64, o response.Outcome, detail string) {
+// room reports whether the ledger can record an attempt at a step. It forgets old attempts first.
+func (l *ledger) room(now time.Time, k stepKey) bool {
+	l.forget(now)
+	_, known := l.entries[k]
+	return known || len(l.entries) < maxEntries
+}
+
+// forbid records an attempt that has not arrived as ended, so that admit refuses it if it arrives. It returns false if the ledger is
+// full. The caller must ensure that admit would let it begin.
+func (l *ledger) forbid(now time.Time, a response.Attempt, token uint64, o response.Outcome, detail string) bool {
 	e := entry{Response: a.Response, Step: a.Step, Attempt: a.Attempt, Token: token, Began: now.UTC(), Ended: now.UTC(), Outcome: o,
 		Detail: detail}
+	if !l.room(now, e.key()) {
+		return false
+	}
 	l.entries[e.key()] = e
+	return true
 }
 
 // end records the outcome of an attempt if it is still the latest at its step.
@@ -168,13 +178,14 @@ func (l *ledger) encode() ([]byte, error) {
 		}
 		return a.Step - b.Step
 	})}
-	body, err := json.Marshal(d)
-	if err != nil {
+	var body bytes.Buffer
+	enc := json.NewEncoder(&body)
+	enc.SetEscapeHTML(false) // would make a '<' six times as long
+	if err := enc.Encode(d); err != nil {
 		return nil, fmt.Errorf("encode the ledger: %w", err)
 	}
-	body = append(body, '\n')
-	sum := sha256.Sum256(body)
-	return append([]byte(magic+hex.EncodeToString(sum[:])+"\n"), body...), nil
+	sum := sha256.Sum256(body.Bytes())
+	return append([]byte(magic+hex.EncodeToString(sum[:])+"\n"), body.Bytes()...), nil
 }
 
 // decodeLedger decodes the output of encode and rejects everything else.

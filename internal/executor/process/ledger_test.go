@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )
@@ -105,6 +108,38 @@ func TestFullLedgerAdmitsNoNewStep(t *testing.T) {
 	b, err := l.encode()
 	if err != nil || len(b) > maxLedger/2 {
 		t.Errorf("%d bytes, %v", len(b), err)
+	}
+}
+
+// TestLedgerOfOddTextsFitsItsReader: a full ledger whose texts have characters that JSON escapes is not longer than its reader accepts.
+// Requests with texts that could make it longer are refused.
+func TestLedgerOfOddTextsFitsItsReader(t *testing.T) {
+	for odd, refused := range map[string]bool{"n": false, "<": false, `"`: false, "\u2028": false, "語": false, "\x01": true, "\xff": true} {
+		name := strings.Repeat(odd, maxName/len(odd))
+		for _, target := range []*lofamov1.ExecutorTarget{{Node: name, Component: "host"}, {Group: name}} {
+			job, err := jobOf(&lofamov1.ExecutorDoRequest{
+				Attempt:        &lofamov1.ExecutorAttempt{Response: name, Step: math.MaxInt16, Attempt: math.MaxInt32, Token: math.MaxUint64},
+				IdempotencyKey: "k", Kind: string(response.Command), Cluster: "c", TimeoutMs: 1, Target: target,
+			}, "c")
+			if refused != (err != nil) {
+				t.Errorf("%q: %v: want a refusal: %t", odd, err, refused)
+			}
+			if err != nil {
+				continue
+			}
+			l := newLedger("c")
+			l.admit(start, job.Effect)
+			l.end(start, job.Attempt, response.Succeeded, executor.Done("%s", strings.Repeat(odd, executor.MaxDetail)).Detail)
+			if b, err := l.encode(); err != nil || len(b) > maxLedger/maxEntries {
+				t.Errorf("%q: %d bytes for one attempt, %v: want at most %d", odd, len(b), err, maxLedger/maxEntries)
+			} else if _, err := decodeLedger(b); err != nil {
+				t.Errorf("%q: %v", odd, err)
+			}
+		}
+		a := &lofamov1.ExecutorAttempt{Response: name, Attempt: 1, Token: 1}
+		if _, _, err := attemptOf(a); refused != (err != nil) {
+			t.Errorf("%q in a query: %v: want a refusal: %t", odd, err, refused)
+		}
 	}
 }
 

@@ -125,7 +125,7 @@ func (s *server) start(job executor.Job, x executor.Executor) (*run, executor.Re
 		return nil, executor.NotKnown("attempt %d at step %d of %s: attempt %d has been seen", job.Attempt.Attempt, job.Step,
 			job.Response, known.Attempt), version, nil
 	case crowded:
-		return nil, executor.Unchanged("the executor process remembers %d attempts, and accepts no more", maxEntries), version, nil
+		return nil, executor.Unchanged(fullLedger, maxEntries), version, nil
 	case same:
 		if known.Kind != "" && (known.Kind != job.Kind || known.Undo != job.Undo || known.Target != job.Target.String()) {
 			return nil, executor.NotKnown("attempt %d at step %d of %s was for another thing", job.Attempt.Attempt, job.Step,
@@ -253,8 +253,8 @@ func (s *server) Settle(ctx context.Context, req *lofamov1.ExecutorSettleRequest
 }
 
 // lookUp finds an attempt that is in progress or ended. It forbids one that has not arrived; the outcome of that is unknown if an
-// earlier ledger may have recorded it. The result holds once the version is committed. began is when the attempt began; zero:
-// unknown.
+// earlier ledger may have recorded it, or if the ledger is full. The result holds once the version is committed. began is when the
+// attempt began; zero: unknown.
 func (s *server) lookUp(a response.Attempt, token uint64, began time.Time) (r *run, result executor.Result, version uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -280,11 +280,16 @@ func (s *server) lookUp(a response.Attempt, token uint64, began time.Time) (r *r
 			return false
 		}
 		l.token = token
-		l.forbid(s.now(), a, token, answer.Outcome, answer.Detail)
+		if !l.forbid(s.now(), a, token, answer.Outcome, answer.Detail) { // it may still arrive, and begin once there is room
+			answer = executor.NotKnown(fullLedger, maxEntries)
+		}
 		return true
 	})
 	return nil, answer, version
 }
+
+// fullLedger is the answer of a full ledger.
+const fullLedger = "the executor process remembers %d attempts, and accepts no more"
 
 // clockMargin is the clock difference between a supervisor and this process that lookUp tolerates: an attempt counts as
 // younger than the ledger only if it began more than clockMargin after the ledger was created.

@@ -2,6 +2,7 @@ package process
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"testing"
 	"time"
@@ -68,6 +69,32 @@ func TestOutcomeIsOnDiskBeforeAnswer(t *testing.T) {
 		if status.Code(err) != codes.Unavailable {
 			t.Errorf("%v, %v: want %s", r, err, codes.Unavailable)
 		}
+	}
+}
+
+// TestFullLedgerKnowsNoOutcome: a full ledger cannot record that an attempt is refused from now on, so its outcome is not known. It still
+// records the token, and the outcomes of known steps.
+func TestFullLedgerKnowsNoOutcome(t *testing.T) {
+	s := serverOf(t, nil)
+	s.durable.change(func(l *ledger) bool {
+		for i := range maxEntries {
+			l.admit(s.now(), effect(5, fmt.Sprint(i), 0, 1))
+		}
+		return true
+	})
+	settle := func(id string, attempt uint32, want lofamov1.ExecutorOutcome) {
+		t.Helper()
+		r, err := s.Settle(t.Context(), &lofamov1.ExecutorSettleRequest{
+			Attempt: &lofamov1.ExecutorAttempt{Response: id, Attempt: attempt, Token: 6}})
+		if err != nil || r.GetOutcome() != want {
+			t.Errorf("attempt %d of %s: %v, %v: want %s", attempt, id, r, err, want)
+		}
+	}
+	settle("new", 1, lofamov1.ExecutorOutcome_NOT_KNOWN)
+	settle("7", 2, lofamov1.ExecutorOutcome_UNCHANGED)
+	settle("new", 1, lofamov1.ExecutorOutcome_NOT_KNOWN)
+	if n, token := s.durable.remembered(), s.durable.token(); n != maxEntries || token != 6 {
+		t.Errorf("%d attempts, token %d: want %d, 6", n, token, maxEntries)
 	}
 }
 

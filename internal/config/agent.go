@@ -205,7 +205,7 @@ type HardwareWatchdogConfig struct {
 	// armed. 5s to 1h, or 0s for no self-fencing. Default 0s.
 	ContactWithin Duration `json:"contactWithin,omitempty"`
 	// AllowNoWayOut accepts a device that cannot be disarmed, or for which the kernel does not say. If the daemon is then
-	// stopped for longer than Timeout, or the node gets another place, the machine resets. Default false.
+	// stopped for longer than Timeout, or the node gets another place or loses its place, the machine resets. Default false.
 	AllowNoWayOut bool `json:"allowNoWayOut,omitempty"`
 }
 

@@ -51,33 +51,72 @@ const hardwareLook = time.Second
 // askWithin bounds the question to the host half whether the service network works.
 const askWithin = hardwareLook / 2
 
-// feedHardware feeds the configured device until ctx ends, and then disarms it unless others may rely on its reset.
-func (d *daemon) feedHardware(ctx context.Context) {
+// feedHardware feeds the configured device until ctx ends, and then disarms it. If others may rely on its reset, it feeds the device
+// until the halves have stopped, and leaves it armed.
+func (d *daemon) feedHardware(ctx context.Context, stopped <-chan struct{}) {
 	if !d.awaitHostHalf(ctx) {
 		return // an earlier daemon still feeds the device, or has left it as it must be
 	}
+	w, boot := d.newHardware()
+	w.begin()
+	if w.boot != "" {
+		w.tell = func(armed bool) { d.stateWatchdog(armed, boot, w.feeder) }
+	}
+	w.tell(false)
+	d.keepFeeding(ctx, w, stopped)
+}
+
+// newHardware returns the configured device, which is not open yet, and the boot; zero: not known.
+func (d *daemon) newHardware() (*hardware, [16]byte) {
 	w := &hardware{cfg: d.cfg.Agent.HardwareWatchdog, log: d.log, stateDir: d.cfg.Agent.StateDir, tell: func(bool) {},
 		openDevice: openWatchdog, wayOut: checkWayOut, now: time.Now}
 	boot, err := storage.BootID()
 	if err == nil {
 		w.boot = hex.EncodeToString(boot[:])
 	}
-	w.begin()
-	if err == nil {
-		w.tell = func(armed bool) { d.stateWatchdog(armed, boot, w.feeder) }
-	}
-	w.tell(false)
+	return w, boot
+}
+
+// keepFeeding is feedHardware for a device with a feeder.
+func (d *daemon) keepFeeding(ctx context.Context, w *hardware, stopped <-chan struct{}) {
 	t := time.NewTicker(hardwareLook)
 	defer t.Stop()
+	ending := ctx.Done()
 	for {
 		w.look(ctx)
 		select {
-		case <-ctx.Done():
+		case <-ending:
+			if w.feeder.Disarm(d.announced.Load()) {
+				w.end(true)
+				return
+			}
+			ending = nil // the next daemon, or this one at another place, has the whole time-out to open the device
+		case <-stopped:
 			w.end(d.announced.Load())
 			return
 		case <-t.C:
 		}
 	}
+}
+
+// disarmUnplaced disarms a device that an earlier daemon of this boot left armed, if the supervisors have withdrawn the node's place: no
+// half runs at such a node, so nothing feeds the device. With the place, the supervisors dropped the node's statement about it.
+func (d *daemon) disarmUnplaced() {
+	word, lost := storage.PeerOrders().Load(d.cfg.Agent.StateDir)
+	if d.cfg.Agent.HardwareWatchdog.Device == "" || d.cfg.Half == fault.HalfDNP || lost != nil || !d.withdrawn(word) {
+		return
+	}
+	w, _ := d.newHardware()
+	if w.left() == nil {
+		return
+	}
+	f, err := w.openDevice(w.cfg.Device)
+	if err != nil {
+		w.log.Error("disarm hardware watchdog of a node without a place: the machine may reset", "device", w.cfg.Device, "err", err)
+		return
+	}
+	w.device = f
+	w.disarm()
 }
 
 // begin makes the feeder, which goes on from the records of an earlier daemon of this boot.

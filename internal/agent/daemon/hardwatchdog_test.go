@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -8,14 +10,17 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
+	"github.com/lofamo/lofamo/internal/agent/peers"
 	"github.com/lofamo/lofamo/internal/agent/storage"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 // fakeWatchdog is a watchdog device that records its use.
@@ -153,6 +158,151 @@ func TestSameProcessFeedsDeviceAgain(t *testing.T) {
 	}
 	if d.opened != 2 || d.fed == fed {
 		t.Errorf("opened %d times, fed %d times afterwards: want the armed device opened again and fed", d.opened, d.fed-fed)
+	}
+}
+
+// leaveArmed writes the records of a daemon of this boot that left its device armed a moment ago.
+func leaveArmed(t *testing.T, dir, boot string) {
+	t.Helper()
+	up, err := bootTime()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, text := range map[string]string{
+		armedFile:   fmt.Sprintf("%s %d %d", boot, 10*time.Second, 30*time.Second),
+		contactFile: fmt.Sprintf("%s %d", boot, up),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestNodeThatLosesPlaceDisarmsDevice: the daemon of such a node waits for another place, and feeds nothing. The supervisors have
+// committed that, so no response waits for the node's reset. At another place the device must stay armed.
+func TestNodeThatLosesPlaceDisarmsDevice(t *testing.T) {
+	for name, tc := range map[string]struct {
+		next  peers.State
+		armed bool
+	}{
+		"place withdrawn": {peers.State{Number: 4}, false},
+		"another place":   {peers.State{Number: 4, Placed: true, Coord: grid.Coord{X: 2}}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := &daemon{cfg: RunConfig{Agent: config.Agent{Spare: true, Dims: "3x1x1", StateDir: t.TempDir()}},
+				log: slog.New(slog.DiscardHandler)}
+			save := func(s peers.State) {
+				t.Helper()
+				if err := storage.PeerOrders().Save(d.cfg.Agent.StateDir, s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			save(peers.State{Number: 3, Placed: true, Coord: grid.Coord{X: 1}})
+			device := &fakeWatchdog{}
+			leaveArmed(t, d.cfg.Agent.StateDir, thisBoot)
+			f := newFed(d.cfg.Agent.StateDir, device, 30*time.Second)
+			f.look(false)
+			if !device.armed {
+				t.Fatal("the device is not armed")
+			}
+			serving, ended := make(chan struct{}), make(chan error, 1)
+			go func() {
+				ended <- d.inPlace(t.Context(), func(ctx context.Context) error {
+					close(serving)
+					stopped := make(chan struct{})
+					defer context.AfterFunc(ctx, func() { close(stopped) })()
+					d.keepFeeding(ctx, f.hardware, stopped)
+					return nil
+				})
+			}()
+			<-serving
+			save(tc.next)
+			if err := <-ended; !errors.Is(err, errMoved) {
+				t.Fatal(err)
+			}
+			if device.armed != tc.armed || device.held {
+				t.Errorf("armed %t, held %t: want armed %t, and closed", device.armed, device.held, tc.armed)
+			}
+		})
+	}
+}
+
+// TestDeviceIsFedWhileHalvesStop: the halves may take longer to stop than the device's time-out. Their words still advance, or have
+// done so recently.
+func TestDeviceIsFedWhileHalvesStop(t *testing.T) {
+	dir := t.TempDir()
+	leaveArmed(t, dir, thisBoot)
+	synctest.Test(t, func(t *testing.T) {
+		device := &fakeWatchdog{}
+		f := newFed(dir, device, 30*time.Second)
+		f.hardware.now = time.Now
+		f.begin()
+		ctx, stop := context.WithCancel(t.Context())
+		stopped := make(chan struct{})
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			(&daemon{}).keepFeeding(ctx, f.hardware, stopped)
+		}()
+		time.Sleep(2 * hardwareLook)
+		stop()
+		time.Sleep(stopWait)
+		close(stopped)
+		<-ended
+		if want := int((2*hardwareLook + stopWait) / hardwareLook); device.fed < want {
+			t.Errorf("fed %d times until the halves have stopped: want %d or more", device.fed, want)
+		}
+		if !device.armed || device.held {
+			t.Errorf("afterwards: armed %t, held %t: want armed, and closed", device.armed, device.held)
+		}
+	})
+}
+
+// TestDaemonDisarmsDeviceOfNodeWithoutPlace: an earlier daemon died before it could do that. Only an order that can be read proves that
+// the supervisors withdrew the place.
+func TestDaemonDisarmsDeviceOfNodeWithoutPlace(t *testing.T) {
+	boot, err := storage.BootID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		coord, order string
+		half         fault.Half
+		disarmed     bool
+	}{
+		"withdrawn":     {order: "none", disarmed: true},
+		"placed":        {order: "placed"},
+		"no order yet":  {},
+		"unreadable":    {order: "unreadable"},
+		"configured":    {coord: "0,0,0", order: "none"},
+		"DNP's daemon":  {order: "none", half: fault.HalfDNP},
+		"host's daemon": {order: "none", half: fault.HalfHost, disarmed: true},
+	} {
+		dir := t.TempDir()
+		device := filepath.Join(t.TempDir(), "watchdog")
+		d := &daemon{log: slog.New(slog.DiscardHandler), cfg: RunConfig{Half: tc.half, Agent: config.Agent{Spare: tc.coord == "",
+			Coord: tc.coord, Dims: "3x1x1", StateDir: dir, HardwareWatchdog: config.HardwareWatchdogConfig{Device: device}}}}
+		err := os.WriteFile(device, nil, 0o600)
+		switch tc.order {
+		case "none":
+			err = errors.Join(err, storage.PeerOrders().Save(dir, peers.State{Number: 4}))
+		case "placed":
+			err = errors.Join(err, storage.PeerOrders().Save(dir, peers.State{Number: 4, Placed: true}))
+		case "unreadable":
+			err = errors.Join(err, os.WriteFile(storage.PeerOrders().Path(dir), []byte("?"), 0o600))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		leaveArmed(t, dir, hex.EncodeToString(boot[:]))
+		d.disarmUnplaced()
+		written, err := os.ReadFile(device)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if disarmed := string(written) == "V"; disarmed != tc.disarmed || exists(t, filepath.Join(dir, armedFile)) == tc.disarmed {
+			t.Errorf("%s: disarmed %t: want %t", name, disarmed, tc.disarmed)
+		}
 	}
 }
 

@@ -121,7 +121,7 @@ type daemon struct {
 	stopLock *os.File
 	boots    *boots                                    // nil: this daemon does not look at them
 	watchdog atomic.Pointer[halfcore.HardwareWatchdog] // the statement of the host half; nil: the daemon feeds none
-	// announced: the supervisors have committed that this node stops, or that its halves restart.
+	// announced: the supervisors have committed that this node stops, that its halves restart, or that it has no place.
 	announced atomic.Bool
 	telling   sync.Mutex // held while tell sends
 	ending    ending
@@ -192,6 +192,7 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	half.ArmFailpoints(cfg.Agent, "run", d.log)
 	d.manager.to = sdnotify.New(d.log)
 	defer func() { _ = d.manager.to.Close() }() // a manager that hangs must not keep the daemon from ending
+	d.disarmUnplaced()                          // before the halves take their time to stop
 	d.leaveFormerPlace()
 	if err := d.awaitPlace(ctx); err != nil || ctx.Err() != nil {
 		return err
@@ -221,9 +222,20 @@ func (d *daemon) goesOn() bool {
 
 func (d *daemon) serve(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
+	var halves sync.WaitGroup
 	for _, c := range d.halves {
-		g.Go(func() error { return c.lookAfter(ctx) })
+		halves.Add(1)
+		g.Go(func() error {
+			defer halves.Done()
+			return c.lookAfter(ctx)
+		})
 	}
+	stopped := make(chan struct{})
+	g.Go(func() error {
+		defer close(stopped)
+		halves.Wait()
+		return nil
+	})
 	g.Go(func() error { return d.watchStateDir(ctx) })
 	g.Go(func() error { d.remind(ctx); return nil })
 	g.Go(func() error { d.giveSigns(ctx); return nil })
@@ -233,7 +245,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	}
 	g.Go(func() error { d.serveActs(ctx); return nil })
 	if d.cfg.Agent.HardwareWatchdog.Device != "" && d.halves[fault.HalfHost] != nil {
-		g.Go(func() error { d.feedHardware(ctx); return nil })
+		g.Go(func() error { d.feedHardware(ctx, stopped); return nil })
 	}
 	g.Go(func() error { d.announceReturn(ctx); return nil })
 	if d.halves[fault.HalfHost] != nil {

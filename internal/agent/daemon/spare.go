@@ -155,6 +155,11 @@ func moved(configured, at string, word peers.State, lost error) bool {
 	return lost == nil && word.Number != 0 && cmp.Or(word.Place(), configured) != at
 }
 
+// withdrawn reports whether the supervisors have committed that this node has no place.
+func (d *daemon) withdrawn(word peers.State) bool {
+	return word.Number != 0 && cmp.Or(word.Place(), d.configuredPlace()) == ""
+}
+
 // configuredPlace returns the place in the node's file; empty: it is a spare.
 func (d *daemon) configuredPlace() string {
 	if c, err := grid.ParseCoord(d.cfg.Agent.Coord); err == nil && !d.cfg.Agent.Spare {
@@ -185,6 +190,9 @@ func (d *daemon) watchPlace(ctx context.Context, at peers.State, leave context.C
 		d.log.Warn("this node's place has changed: stopping the halves", "was", was, "is", cmp.Or(word.Place(), configured),
 			"order", word.Number)
 		d.left.Store(&at)
+		if d.withdrawn(word) {
+			d.announced.Store(true)
+		}
 		d.manager.mu.Lock()
 		d.manager.over = true // the daemon itself continues: do not notify the service manager of a stop
 		d.manager.mu.Unlock()

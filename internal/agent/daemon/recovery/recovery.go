@@ -314,7 +314,9 @@ func (m *Machine) served(now time.Time) bool {
 	if m.phase == starting && m.rec.State == halfcore.Restarting { // start has counted one
 		m.failures--
 		m.rec.Total--
-		m.restarts = m.restarts[:len(m.restarts)-1]
+		if n := len(m.restarts); n > 0 { // otherwise the daemon paused until it left the window
+			m.restarts = m.restarts[:n-1]
+		}
 		m.rec.Restarts = len(m.restarts)
 	}
 	news := m.rec.State != halfcore.Running

@@ -342,3 +342,21 @@ func TestBackoff(t *testing.T) {
 		t.Errorf("Backoff(1000) = %s: want %s", got, MaxBackoff)
 	}
 }
+
+// TestPauseBeforeServedIsKnownDoesNotPanic: the daemon may pause for longer than the window between its decision to start a half and
+// the finding that another process serves it. The restart that was counted has then left the window already.
+func TestPauseBeforeServedIsKnownDoesNotPanic(t *testing.T) {
+	for _, pause := range []time.Duration{0, time.Minute} {
+		m := New(Config{Half: fault.HalfDNP, TRead: 50 * time.Millisecond, Misses: 1, StartWithin: 5 * time.Second, Budget: 5,
+			Window: time.Second}, at(0), 0, nil, false)
+		m.Step(at(0), Look{})
+		m.Step(at(0), Began{PID: 1})
+		if out := m.Step(at(step), Ended{Cause: halfcore.Cause{Kind: halfcore.Exited, Code: 1}}); !out.Start {
+			t.Fatalf("%+v: want a restart", out)
+		}
+		m.Step(at(step+pause), Served{})
+		if r := m.Record(); r.State != halfcore.Running || r.Restarts != 0 || r.Total != 0 {
+			t.Errorf("pause %s: %+v: want a running half and no restart", pause, r)
+		}
+	}
+}

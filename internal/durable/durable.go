@@ -13,11 +13,13 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
-// Replace writes a file as Whole does. On a full disk without room for a new file, it overwrites the old one in place; the
-// reader must then detect damage from a crash.
+// Replace writes a file as Whole does. On a full disk without room for a new file, it overwrites the old one in place, if the disk has
+// room for that; the reader must then detect damage from a crash.
 func Replace(path string, data []byte) error {
 	err := Whole(path, data)
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
@@ -82,11 +84,33 @@ func WriteFile(path string, data []byte, mode os.FileMode) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
+// overwrite writes over the old file. If the disk has no room for that, it returns an error and leaves the old file untouched.
 func overwrite(path string, data []byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(data)
-	return errors.Join(err, f.Truncate(int64(len(data))), f.Sync(), f.Close())
+	if err := allocate(f, int64(len(data))); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	if _, err := f.Write(data); err != nil {
+		return errors.Join(err, f.Close()) // not truncated: that would destroy more of the old content
+	}
+	return errors.Join(f.Truncate(int64(len(data))), f.Sync(), f.Close())
+}
+
+// allocate gets the blocks for a content of n bytes, and changes neither content nor size.
+func allocate(f *os.File, n int64) error {
+	if n == 0 {
+		return nil
+	}
+	var err error = unix.EINTR
+	for errors.Is(err, unix.EINTR) {
+		err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, n)
+	}
+	var st unix.Stat_t
+	if errors.Is(err, unix.EOPNOTSUPP) && unix.Fstat(int(f.Fd()), &st) == nil && n <= st.Blocks*512 {
+		return nil
+	}
+	return os.NewSyscallError("fallocate", err)
 }

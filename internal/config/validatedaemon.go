@@ -18,8 +18,16 @@ func (r RecoveryConfig) validate(p *problems) {
 	}
 }
 
-func (w HardwareWatchdogConfig) validate(p *problems, window WindowConfig) {
-	if !window.Zero() && w.Device != "" {
+// FenceStall is how long a half's watchdog word may stay unchanged before the daemon stops feeding the hardware watchdog. It is longer
+// than a planned restart takes.
+const FenceStall = 30 * time.Second
+
+// maxFencedStart is the longest recovery.startWithin beside a hardware watchdog. The rest of FenceStall is for the time until the daemon
+// finds that the former process hangs, for the longest wait before a restart (5 s), and for the daemon's looks (1 s).
+const maxFencedStart = FenceStall - 10*time.Second
+
+func (w HardwareWatchdogConfig) validate(p *problems, a Agent) {
+	if !a.Window.Zero() && w.Device != "" {
 		p.bad("hardwareWatchdog.device", w.Device, "nothing beside window: the words of a half on another kernel must not reset this machine")
 	}
 	timeout, contact := w.Timeout.D(), w.ContactWithin.D()
@@ -34,6 +42,10 @@ func (w HardwareWatchdogConfig) validate(p *problems, window WindowConfig) {
 	}
 	if timeout < 4*time.Second || timeout > 5*time.Minute || timeout%time.Second != 0 {
 		p.bad("hardwareWatchdog.timeout", timeout, "4s to 5m, in whole seconds")
+	}
+	if start := a.Recovery.StartWithin.D(); start > maxFencedStart {
+		p.bad("recovery.startWithin", start, "at most %v beside hardwareWatchdog.device, because the machine resets when a half writes no "+
+			"watchdog word for %v", maxFencedStart, FenceStall)
 	}
 	if contact != 0 && (contact < 5*time.Second || contact > time.Hour) {
 		p.bad("hardwareWatchdog.contactWithin", contact, "5s to 1h, or 0s for no self-fencing")

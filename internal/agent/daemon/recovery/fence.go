@@ -4,11 +4,12 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
+
+	"github.com/lofamo/lofamo/internal/config"
 )
 
-// FenceStall is how long a half's watchdog word may stay unchanged before the daemon stops feeding the hardware watchdog. It
-// is longer than a planned restart takes.
-const FenceStall = 30 * time.Second
+// FenceStall is how long a half's watchdog word may stay unchanged before the daemon stops feeding the hardware watchdog.
+const FenceStall = config.FenceStall
 
 // Fence decides when the recovery daemon feeds the hardware watchdog of its machine, which resets the machine when it is
 // not fed in time:

@@ -206,12 +206,21 @@ func Limits(have []Limit, now []Frequency, seen map[string]uint64, owner string,
 
 // Unlimit removes a step's limit. It returns the remaining limits, the writes to make, and how many policies are left
 // alone because another party has set them since. Keep a policy's last limit until its former value is written again.
-// The caller must have settled all doubts.
-func Unlimit(have []Limit, now []Frequency, owner string) (limits []Limit, writes []Write, others int) {
+// The caller must have settled all doubts. offline are policies without an online processor: the kernel accepts no request for
+// them, and keeps the present one. So their limits remain, and kept counts those of the step. If a policy is in neither list, it is
+// gone, and the kernel has dropped its limit.
+func Unlimit(have []Limit, now []Frequency, offline []string, owner string) (limits []Limit, writes []Write, others, kept int) {
 	for _, l := range cloneLimits(have) {
 		_, mine := l.Owners[owner]
 		if !mine && l.Was == 0 {
 			limits = append(limits, l)
+			continue
+		}
+		if slices.Contains(offline, l.Policy) {
+			limits = append(limits, l)
+			if mine {
+				kept++
+			}
 			continue
 		}
 		f, ok := readOf(now, l.Policy)
@@ -232,7 +241,7 @@ func Unlimit(have []Limit, now []Frequency, owner string) (limits []Limit, write
 		}
 		limits = append(limits, l)
 	}
-	return limits, writes, others
+	return limits, writes, others, kept
 }
 
 func cloneLimits(have []Limit) []Limit {

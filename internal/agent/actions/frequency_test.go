@@ -85,7 +85,7 @@ func run(s sysfs, l *Ledger, owner string, percent, steps int) (refused bool) {
 	var writes []Write
 	var left []Limit
 	if undo {
-		left, writes, _ = Unlimit(l.Limits, s.list(), owner)
+		left, writes, _, _ = Unlimit(l.Limits, s.list(), nil, owner)
 		if !step() {
 			return false
 		}

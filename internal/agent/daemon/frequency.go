@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lofamo/lofamo/internal/agent/actions"
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
@@ -20,7 +22,7 @@ func (d *ActionRunner) frequency(o *actions.Order) actions.Result {
 	if low := d.cfg.Allowed.LowestPercent(); !o.Undo && (err != nil || percent < low || percent > 100) {
 		return resultUnchanged("percent: given %q: the agent's configuration allows %d to 100", o.Parameters["percent"], low)
 	}
-	now, theirs, wrote, err := d.settle(o.Owner())
+	now, offline, theirs, wrote, err := d.settle(o.Owner())
 	switch {
 	case err != nil && wrote:
 		return resultPartly("%v", err)
@@ -29,11 +31,11 @@ func (d *ActionRunner) frequency(o *actions.Order) actions.Result {
 	}
 	var writes []actions.Write
 	var before, left []actions.Limit
-	others := 0
+	others, kept := 0, 0
 	err = d.change(func(l *actions.Ledger) (_ bool, err error) {
 		before = l.Limits
 		if o.Undo {
-			left, writes, others = actions.Unlimit(l.Limits, now, o.Owner())
+			left, writes, others, kept = actions.Unlimit(l.Limits, now, offline, o.Owner())
 			l.Limits = actions.Until(l.Limits, left, writes)
 			return true, nil
 		}
@@ -43,27 +45,30 @@ func (d *ActionRunner) frequency(o *actions.Order) actions.Result {
 	if err != nil {
 		return resultUnchanged("%v", err)
 	}
-	n, failed := d.writeAll(writes)
-	if failed != nil && n == 0 {
+	made, failed := d.writeAll(writes, o.Undo)
+	if failed != nil && len(made) == 0 {
 		return d.takeBack(before, failed)
 	}
-	after := d.await(now, writes[:n])
+	after := d.await(now, made)
 	err = d.change(func(l *actions.Ledger) (bool, error) {
-		for _, w := range writes[:n] {
+		for _, w := range made {
 			if i := slices.IndexFunc(after, func(f actions.Frequency) bool { return f.Policy == w.Policy }); i >= 0 {
 				l.Written(w.Policy, after[i].Limit, followed(now, after, w))
 			}
 		}
 		if o.Undo {
-			l.PutBack(left, writes[:n])
+			l.PutBack(left, made)
 		}
 		return true, nil
 	})
 	switch {
 	case failed != nil:
-		return resultPartly("%d of %d set, then: %v", n, len(writes), failed)
+		return resultPartly("%d of %d set: %v", len(made), len(writes), failed)
 	case err != nil:
 		return resultPartly("%v", err)
+	case kept > 0:
+		return resultPartly("%d put back, %d stay limited, because their processors are offline: undo again once they are online",
+			len(made), kept)
 	case o.Undo && others+theirs > 0:
 		return resultDone("%d put back, %d left, which somebody else has set since", len(writes), others+theirs)
 	case o.Undo:
@@ -90,11 +95,11 @@ func (d *ActionRunner) takeBack(before []actions.Limit, failed error) actions.Re
 	return resultUnchanged("%v", failed)
 }
 
-// settle finds the origin of the limits in doubt. It returns all policies as they are afterwards, and how many no
-// longer belong to the owner. wrote says that something was written before the error.
-func (d *ActionRunner) settle(owner string) (now []actions.Frequency, theirs int, wrote bool, err error) {
-	if now, err = d.frequencies(); err != nil {
-		return nil, 0, false, err
+// settle finds the origin of the limits in doubt. It returns all policies as they are afterwards, those that are offline, and how many
+// no longer belong to the owner. wrote says that something was written before the error.
+func (d *ActionRunner) settle(owner string) (now []actions.Frequency, offline []string, theirs int, wrote bool, err error) {
+	if now, offline, err = d.frequencies(); err != nil {
+		return nil, nil, 0, false, err
 	}
 	var doubts []actions.Doubt
 	err = d.change(func(l *actions.Ledger) (bool, error) {
@@ -103,35 +108,37 @@ func (d *ActionRunner) settle(owner string) (now []actions.Frequency, theirs int
 		return seen || len(doubts) > 0, nil
 	})
 	if err != nil || len(doubts) == 0 {
-		return now, 0, false, err
+		return now, offline, 0, false, err
 	}
 	ours := make([]actions.Write, 0, len(doubts))
 	for _, w := range doubts {
 		ours = append(ours, w.Write)
 	}
-	if n, err := d.writeAll(ours); err != nil {
-		return nil, 0, n > 0, err
+	if made, err := d.writeAll(ours, false); err != nil {
+		return nil, nil, 0, len(made) > 0, err
 	}
 	raised := d.await(now, ours)
 	lower := actions.Raised(doubts, raised)
-	if _, err := d.writeAll(lower); err != nil {
-		return nil, 0, true, err
+	if _, err := d.writeAll(lower, false); err != nil {
+		return nil, nil, 0, true, err
 	}
 	now = d.await(raised, lower)
 	d.hit(failpoint.ActNoted)
 	err = d.change(func(l *actions.Ledger) (bool, error) { theirs = l.Settle(lower, owner); return true, nil })
-	return now, theirs, true, err
+	return now, offline, theirs, true, err
 }
 
-// writeAll makes writes until one fails, and returns how many it made.
-func (d *ActionRunner) writeAll(writes []actions.Write) (int, error) {
-	for i, w := range writes {
+// writeAll makes writes, and returns those that it made. If one fails, it makes the others only with goOn.
+func (d *ActionRunner) writeAll(writes []actions.Write, goOn bool) (made []actions.Write, failed error) {
+	for _, w := range writes {
 		d.hit(failpoint.ActNoted)
-		if err := d.store(w); err != nil {
-			return i, err
+		if err := d.store(w); err == nil {
+			made = append(made, w)
+		} else if failed = errors.Join(failed, err); !goOn {
+			break
 		}
 	}
-	return len(writes), nil
+	return made, failed
 }
 
 // The kernel accepts a request at once, and a work queue updates the value that reads return, commonly within a
@@ -148,7 +155,7 @@ func (d *ActionRunner) await(before []actions.Frequency, writes []actions.Write)
 	t := time.NewTicker(awaitLook)
 	defer t.Stop()
 	for looks := 1; ; looks++ {
-		now, err := d.frequencies()
+		now, _, err := d.frequencies()
 		if err != nil {
 			return before // as if nothing had followed
 		}
@@ -176,23 +183,37 @@ func (d *ActionRunner) cpufreq() string {
 	return filepath.Join(d.cfg.Sysfs, "devices/system/cpu/cpufreq")
 }
 
-// frequencies reads all cpufreq policies.
-func (d *ActionRunner) frequencies() ([]actions.Frequency, error) {
+// frequencies reads all cpufreq policies. offline are those without an online processor.
+func (d *ActionRunner) frequencies() (now []actions.Frequency, offline []string, err error) {
 	dirs, err := filepath.Glob(filepath.Join(d.cpufreq(), "policy*"))
 	if err != nil || len(dirs) == 0 {
-		return nil, fmt.Errorf("there is no cpufreq policy below %s: the kernel or the machine has none", d.cpufreq())
+		return nil, nil, fmt.Errorf("there is no cpufreq policy below %s: the kernel or the machine has none", d.cpufreq())
 	}
 	cooling := d.cooling()
-	out := make([]actions.Frequency, 0, len(dirs))
+	now = make([]actions.Frequency, 0, len(dirs))
 	for _, dir := range dirs {
 		f, err := d.frequencyOf(filepath.Base(dir))
-		if err != nil {
-			return nil, err
+		switch {
+		case d.isOffline(f.Policy, err):
+			offline = append(offline, f.Policy)
+			continue
+		case err != nil:
+			return nil, nil, err
 		}
 		f.Throttled = cooling + f.Throttled
-		out = append(out, f)
+		now = append(now, f)
 	}
-	return out, nil
+	return now, offline, nil
+}
+
+// isOffline reports whether a policy that was read, perhaps with an error, has no online processor. The kernel refuses its files then, or
+// shows only outdated values beside an empty affected_cpus.
+func (d *ActionRunner) isOffline(policy string, err error) bool {
+	if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.ENODEV) {
+		return true
+	}
+	b, err := os.ReadFile(filepath.Join(d.cpufreq(), policy, "affected_cpus"))
+	return err == nil && strings.TrimSpace(string(b)) == ""
 }
 
 // cooling describes the requests of the processors' cooling devices in the kernel, by their names; empty: they are at
@@ -248,11 +269,12 @@ func readKHz(path string) (uint64, error) {
 }
 
 // notice records the requested frequencies before the kernel throttles, so that they can be put back. Call it only
-// while no act runs.
+// while no act runs. If they cannot be read, it logs that.
 func (d *ActionRunner) notice() error {
-	now, err := d.frequencies()
+	now, _, err := d.frequencies()
 	if err != nil {
-		return nil //nolint:nilerr // there is nothing to limit then either, and who orders it is told
+		d.cfg.Log.Warn("cannot record the processors' frequencies: a limit fails that is requested while the kernel throttles", "err", err)
+		return nil
 	}
 	return d.change(func(l *actions.Ledger) (bool, error) { return l.Seen(now), nil })
 }

@@ -1,12 +1,16 @@
 package daemon
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/lofamo/lofamo/internal/agent/actions"
 )
@@ -183,13 +187,6 @@ func TestLateKernelValueIsNotMistakenForPersons(t *testing.T) {
 // A limit that cannot be written at all owns nothing: the end of the next one restores everything.
 func TestUnwrittenLimitOwnsNothing(t *testing.T) {
 	w := newActionWorld(t, nil)
-	limits := func() []actions.Limit {
-		var out []actions.Limit
-		if err := w.change(func(l *actions.Ledger) (bool, error) { out = l.Limits; return false, nil }); err != nil {
-			t.Fatal(err)
-		}
-		return out
-	}
 	file := filepath.Join(w.cpufreq(), "policy0", "scaling_max_freq")
 	fails := func(at int) { // as the kernel refuses writes while a processor is being taken away
 		w.at = func() {
@@ -210,16 +207,106 @@ func TestUnwrittenLimitOwnsNothing(t *testing.T) {
 	fails(2)
 	w.want(w.make(a), actions.Unchanged, "limit of frequency: open")
 	back()
-	if l := limits(); len(l) != 0 {
+	if l := w.limits(); len(l) != 0 {
 		t.Errorf("owned by nobody's limit: %+v", l)
 	}
 	b := w.order(actions.KindLimitFrequency, map[string]string{"percent": "80"})
 	w.want(w.make(b), actions.Done, "")
 	fails(2)
-	w.want(w.make(nextOrder(b, true)), actions.Unchanged, "limit of frequency: open")
+	w.want(w.make(nextOrder(b, true)), actions.Partly, "1 of 2 set: limit of frequency: open")
 	back()
-	w.want(w.make(nextOrder(nextOrder(b, true), true)), actions.Done, "2 put back")
-	if l := limits(); len(l) != 0 || w.limit("policy0") != "4800000" || w.limit("policy4") != "3600000" {
+	w.want(w.make(nextOrder(nextOrder(b, true), true)), actions.Done, "1 put back")
+	if l := w.limits(); len(l) != 0 || w.limit("policy0") != "4800000" || w.limit("policy4") != "3600000" {
 		t.Errorf("%+v, %s, %s", l, w.limit("policy0"), w.limit("policy4"))
+	}
+}
+
+// limits returns the limits in the ledger.
+func (w *actionWorld) limits() (out []actions.Limit) {
+	w.t.Helper()
+	if err := w.change(func(l *actions.Ledger) (bool, error) { out = l.Limits; return false, nil }); err != nil {
+		w.t.Fatal(err)
+	}
+	return out
+}
+
+// affected replaces the list of the online processors of policy4.
+func (w *actionWorld) affected(processors string) {
+	w.t.Helper()
+	if err := os.WriteFile(filepath.Join(w.cpufreq(), "policy4", "affected_cpus"), []byte(processors+"\n"), 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// The other processors are put back while one is offline. The kernel keeps its limit, so the ledger does too, and a later undo ends it.
+func TestOfflineProcessorDoesNotBlockUndo(t *testing.T) {
+	w := newActionWorld(t, nil)
+	o := w.order(actions.KindLimitFrequency, map[string]string{"percent": "50"})
+	w.want(w.make(o), actions.Done, "2 of 2 limited")
+	w.affected("")
+	o = nextOrder(o, true)
+	w.want(w.make(o), actions.Partly, "1 put back, 1 stay limited, because their processors are offline")
+	if l := w.limits(); w.limit("policy0") != "4800000" || w.limit("policy4") != "1800000" || len(l) != 1 || l[0].Policy != "policy4" {
+		t.Errorf("%s, %s, %+v", w.limit("policy0"), w.limit("policy4"), l)
+	}
+	other := w.order(actions.KindLimitFrequency, map[string]string{"percent": "80"})
+	w.want(w.make(other), actions.Done, "1 of 1 limited")
+	w.affected("4")
+	w.want(w.make(nextOrder(o, true)), actions.Done, "1 put back")
+	w.want(w.make(nextOrder(other, true)), actions.Done, "1 put back")
+	if l := w.limits(); w.limit("policy0") != "4800000" || w.limit("policy4") != "3600000" || len(l) != 0 {
+		t.Errorf("%s, %s, %+v", w.limit("policy0"), w.limit("policy4"), l)
+	}
+}
+
+// A write that the kernel refuses does not keep an undo from the other policies.
+func TestUndoGoesOnAfterFailedWrite(t *testing.T) {
+	w := newActionWorld(t, nil)
+	o := w.order(actions.KindLimitFrequency, map[string]string{"percent": "50"})
+	w.want(w.make(o), actions.Done, "2 of 2 limited")
+	store := w.store
+	w.store = func(to actions.Write) error {
+		if to.Policy == "policy0" {
+			return unix.EBUSY
+		}
+		return store(to)
+	}
+	o = nextOrder(o, true)
+	w.want(w.make(o), actions.Partly, "1 of 2 set: device or resource busy")
+	if w.limit("policy0") != "2400000" || w.limit("policy4") != "3600000" {
+		t.Errorf("%s, %s", w.limit("policy0"), w.limit("policy4"))
+	}
+	w.store = store
+	w.want(w.make(nextOrder(o, true)), actions.Done, "1 put back")
+	if l := w.limits(); w.limit("policy0") != "4800000" || w.limit("policy4") != "3600000" || len(l) != 0 {
+		t.Errorf("%s, %s, %+v", w.limit("policy0"), w.limit("policy4"), l)
+	}
+}
+
+// A daemon that begins while a processor is offline records the frequencies of the others. If it can record none, the log says so.
+func TestFrequenciesAreRecordedBesideOfflineProcessor(t *testing.T) {
+	w := newActionWorld(t, nil)
+	if err := os.Remove(filepath.Join(w.dir, actions.File)); err != nil {
+		t.Fatal(err)
+	}
+	w.affected("")
+	w.stop()
+	w.begin()
+	var seen map[string]uint64
+	if err := w.change(func(l *actions.Ledger) (bool, error) { seen = l.Unlimited; return false, nil }); err != nil {
+		t.Fatal(err)
+	}
+	if len(seen) != 1 || seen["policy0"] != 4_800_000 {
+		t.Errorf("recorded: %v", seen)
+	}
+	var log strings.Builder
+	w.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+	if err := os.RemoveAll(w.cpufreq()); err != nil {
+		t.Fatal(err)
+	}
+	w.stop()
+	w.begin()
+	if !strings.Contains(log.String(), "cannot record the processors' frequencies") {
+		t.Errorf("the log says %q", log.String())
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -264,8 +265,7 @@ func (w *hardware) open() error {
 	}
 	timeout, contact := w.feeder.Timeout(), w.feeder.ContactWithin()
 	if !w.feeder.Resumed() { // otherwise the record is there
-		record := fmt.Appendf(nil, "%s %d %d", w.boot, timeout, contact)
-		if err := durable.Replace(w.path(armedFile), record); err != nil { // before the device is armed
+		if err := w.recordArmed(); err != nil { // before the device is armed
 			return fmt.Errorf("record that it is armed: %w", err)
 		}
 	}
@@ -380,13 +380,24 @@ func (w *hardware) keepContact() {
 	if !keep {
 		return
 	}
-	up, err := bootTime()
-	if err == nil {
-		err = os.WriteFile(w.path(contactFile), fmt.Appendf(nil, "%s %d", w.boot, up-w.now().Sub(at)), 0o600)
-	}
+	err := w.recordContact(at)
 	if w.unkept.Set(w.log, "record the last contact of a node that fences itself", err); err == nil {
 		w.feeder.Kept(at)
 	}
+}
+
+func (w *hardware) recordContact(at time.Time) error {
+	up, err := bootTime()
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(w.path(contactFile), fmt.Appendf(nil, "%s %d", w.boot, up-w.now().Sub(at)), 0o600)
+}
+
+// recordArmed records that the device is armed, or is about to be.
+func (w *hardware) recordArmed() error {
+	record := fmt.Appendf(nil, "%s %d %d", w.boot, w.feeder.Timeout(), w.feeder.ContactWithin())
+	return durable.Replace(w.path(armedFile), record)
 }
 
 // left returns the records of an earlier daemon of this boot that left the device armed; nil: none did.
@@ -434,11 +445,18 @@ func (w *hardware) end(announced bool) {
 }
 
 // release closes the device and leaves it armed. This process may go on and open it again, at another place or in another state
-// directory; the kernel lets only one opener at a time feed it.
+// directory; the kernel lets only one opener at a time feed it. The records for that are written again if they were deleted with the
+// state directory.
 func (w *hardware) release() {
 	d := w.takeDevice()
 	if d == nil {
 		return
+	}
+	if _, err := os.Stat(w.path(armedFile)); errors.Is(err, fs.ErrNotExist) {
+		err = half.MakeStateDir(w.stateDir)
+		if err = errors.Join(err, w.recordArmed(), w.recordContact(w.feeder.Contact())); err != nil {
+			w.log.Error("record that the hardware watchdog is armed: the machine may reset", "device", w.cfg.Device, "err", err)
+		}
 	}
 	if err := d.Close(); err != nil {
 		w.log.Error("close hardware watchdog", "device", w.cfg.Device, "err", err)

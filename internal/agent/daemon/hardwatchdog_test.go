@@ -143,21 +143,32 @@ func TestUnannouncedStopLeavesDeviceArmed(t *testing.T) {
 	}
 }
 
-// TestSameProcessFeedsDeviceAgain: a node that gets another place, or whose state directory was replaced, goes on in the same process.
-// It must be able to open the device that it has left armed.
+// TestSameProcessFeedsDeviceAgain: a node that gets another place, or whose state directory was deleted, goes on in the same process.
+// It must feed the device that it has left armed at once, because the halves and their contact may take longer than the time-out.
 func TestSameProcessFeedsDeviceAgain(t *testing.T) {
-	dir, d := t.TempDir(), &fakeWatchdog{}
-	f := newFed(dir, d, 30*time.Second)
-	for range 3 {
-		f.look(true)
-	}
-	f.end(false)
-	again, fed := newFed(dir, d, 30*time.Second), d.fed
-	for range 3 {
-		again.look(true)
-	}
-	if d.opened != 2 || d.fed == fed {
-		t.Errorf("opened %d times, fed %d times afterwards: want the armed device opened again and fed", d.opened, d.fed-fed)
+	for name, deleted := range map[string]bool{"at another place": false, "in another state directory": true} {
+		dir, d := filepath.Join(t.TempDir(), "state"), &fakeWatchdog{}
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		f := newFed(dir, d, 30*time.Second)
+		for range 3 {
+			f.look(true)
+		}
+		if deleted {
+			if err := os.RemoveAll(dir); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.end(false)
+		again, fed := newFed(dir, d, 40*time.Second), d.fed
+		again.look(false)
+		if d.opened != 2 || d.fed == fed {
+			t.Errorf("%s: opened %d times, fed %d times afterwards: want the armed device opened again and fed", name, d.opened, d.fed-fed)
+		}
+		if within := again.feeder.ContactWithin(); within != 30*time.Second {
+			t.Errorf("%s: contactWithin is %s: want the stated 30s", name, within)
+		}
 	}
 }
 

@@ -109,9 +109,12 @@ func (f *Feeder) Opened(now time.Time, ok bool) (wait bool) {
 	return false
 }
 
+// Contact returns the time of the last contact.
+func (f *Feeder) Contact() time.Time { return f.fence.Contact() }
+
 // Keep returns the last contact if it has to be recorded for a daemon that may replace this one: then call Kept.
 func (f *Feeder) Keep() (contact time.Time, keep bool) {
-	contact = f.fence.Contact()
+	contact = f.Contact()
 	return contact, f.open && f.fence.ContactWithin != 0 && contact.After(f.kept)
 }
 

@@ -50,6 +50,20 @@ func newAutoDiagnosis(p DiagnosisPolicy) *autoDiagnosis {
 	return &autoDiagnosis{policy: p, done: map[linkEnd]time.Time{}}
 }
 
+// Resume counts an earlier leader's diagnosis by the policy. left is the rest of MinInterval since then.
+func (a *autoDiagnosis) Resume(now time.Time, r *lofamov1.DiagnosisReport, left time.Duration) {
+	if r.GetSubject() != PolicySubject {
+		return
+	}
+	at := now.Add(left - a.policy.MinInterval)
+	for _, l := range r.GetLinks() {
+		if d, err := grid.ParseDirection(l.GetDirection()); err == nil {
+			a.done[linkEnd{fault.NodeID(l.GetNode()), d}] = at
+			a.done[linkEnd{fault.NodeID(l.GetPeer()), d.Opposite()}] = at
+		}
+	}
+}
+
 // Next returns the next diagnosis, for the link that has been suspect for longest. peer returns the other end of a
 // link, where the link may be suspect too. ok is false if none is due.
 func (a *autoDiagnosis) Next(now time.Time, suspects []Suspect, peer func(fault.NodeID, grid.Direction) (fault.NodeID,
@@ -111,7 +125,7 @@ func (m *Diagnoses) Watch(ctx context.Context, p DiagnosisPolicy, suspects func(
 	if !p.Links {
 		return
 	}
-	auto := newAutoDiagnosis(p)
+	auto, resumed := newAutoDiagnosis(p), false
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
@@ -122,6 +136,14 @@ func (m *Diagnoses) Watch(ctx context.Context, p DiagnosisPolicy, suspects func(
 			list, err := suspects(ctx)
 			if err != nil {
 				continue // it leads no more, or not yet
+			}
+			if !resumed {
+				last, err := m.cfg.Reports.LastDiagnosis(ctx)
+				if err != nil {
+					continue // without the store it would forget its own diagnoses too
+				}
+				auto.Resume(now, last, m.left(last, p.MinInterval))
+				resumed = true
 			}
 			req, ok := auto.Next(now, list, m.peer)
 			if !ok {
@@ -139,10 +161,20 @@ func (m *Diagnoses) Watch(ctx context.Context, p DiagnosisPolicy, suspects func(
 	}
 }
 
-// byPolicy runs the diagnosis or procedure that a policy requests for a link.
+// byPolicy runs the diagnosis or procedure that a policy requests for a link. A procedure needs the policy's interval since the
+// policy's last one, also if an earlier leader ordered that and this one has followed it to its report.
 func (m *Diagnoses) byPolicy(ctx context.Context, req DiagnosisRequest, p DiagnosisPolicy) error {
 	if p.Drain {
-		_, err := m.Procedure(ctx, ProcedureRequest{
+		last, err := m.cfg.Reports.LastProcedure(ctx)
+		if err != nil {
+			return err
+		}
+		if last.GetSubject() == PolicySubject {
+			if err := tooSoon(m.left(last, p.MinInterval)); err != nil {
+				return err
+			}
+		}
+		_, err = m.Procedure(ctx, ProcedureRequest{
 			Diagnose: true, DrainTimeout: DefaultDrain, Reason: req.String() + " is SICK", Subject: PolicySubject,
 		}, nil)
 		return err

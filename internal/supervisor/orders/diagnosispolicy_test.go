@@ -2,9 +2,13 @@ package orders
 
 import (
 	"context"
+	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -107,5 +111,63 @@ func TestWatchDrainsTorusOnce(t *testing.T) {
 	r, err := n.m.LastProcedure(t.Context())
 	if err != nil || r.GetSubject() != PolicySubject || r.GetReason() != "link n0-0-0 X+ is SICK" || len(r.GetDiagnosis().GetLinks()) != 8 {
 		t.Errorf("%v, %v", r, err)
+	}
+}
+
+// A change of leader begins no second procedure within the interval. This holds for a report from the future too, but for one
+// interval only.
+func TestNewLeaderKeepsTheDrainInterval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodes(t, grid.Dims{X: 2, Y: 2, Z: 1})
+		n.m.cfg.Pause = time.Millisecond
+		drains := n.watched(DiagnosisPolicy{Links: true, After: time.Second, MinInterval: time.Hour, Drain: true}, func() int {
+			return len(slices.DeleteFunc(slices.Clone(n.procedures), (*lofamov1.ProcedureOrder).GetAsk))
+		})
+		drains(7, time.Minute, 1)
+		drains(8, 50*time.Minute, 1)
+		drains(9, 10*time.Minute, 2)
+		r, err := n.m.LastProcedure(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Started.Seconds += int64((48 * time.Hour).Seconds())
+		n.m.keep(t.Context(), store.Write{}, nil, r)
+		drains(10, 59*time.Minute, 2)
+		drains(11, 61*time.Minute, 3)
+	})
+}
+
+// A change of leader repeats no test of a link within the interval.
+func TestNewLeaderKeepsTheIntervalOfALink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodes(t, grid.Dims{X: 2, Y: 2, Z: 1})
+		tests := n.watched(DiagnosisPolicy{Links: true, After: time.Second, MinInterval: time.Hour}, func() int { return len(n.orders) / 2 })
+		tests(7, time.Minute, 1)
+		tests(8, 50*time.Minute, 1)
+		tests(9, 10*time.Minute, 2)
+		r, err := n.m.LastDiagnosis(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Started.Seconds += int64((48 * time.Hour).Seconds())
+		n.m.keep(t.Context(), store.Write{}, r, nil)
+		tests(10, 59*time.Minute, 2)
+		tests(11, 61*time.Minute, 3)
+	})
+}
+
+// watched returns a function that lets a leader apply the policy for a time, with one suspect link. Then it compares the count.
+func (n *diagnosedNodes) watched(p DiagnosisPolicy, count func() int) func(term uint64, d time.Duration, want int) {
+	since := time.Now().Add(-time.Minute)
+	return func(term uint64, d time.Duration, want int) {
+		n.t.Helper()
+		n.m.Lead(term)
+		ctx, cancel := context.WithTimeout(n.t.Context(), d)
+		defer cancel()
+		n.m.Watch(ctx, p, func(context.Context) ([]Suspect, error) { return []Suspect{{"n0-0-0", grid.XPlus, since}}, nil })
+		n.m.Lead(0)
+		if got := count(); got != want {
+			n.t.Errorf("term %d: %d times: want %d", term, got, want)
+		}
 	}
 }

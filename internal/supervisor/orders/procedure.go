@@ -240,7 +240,7 @@ func (m *Diagnoses) concluded(ctx context.Context, r *lofamov1.ProcedureReport, 
 // rested refuses a procedure that comes too soon after the last one, even if another replica ordered that.
 func (m *Diagnoses) rested(ctx context.Context) error {
 	m.mu.Lock()
-	led, ended := m.led, m.ended
+	ended := m.ended
 	m.mu.Unlock()
 	if !ended.IsZero() {
 		return tooSoon(m.cfg.Pause - time.Since(ended))
@@ -252,9 +252,20 @@ func (m *Diagnoses) rested(ctx context.Context) error {
 	if last == nil {
 		return nil
 	}
-	// By wall clocks, of two replicas: they may differ, or be set. So it never counts for longer than a pause from when this replica led on.
-	until := last.GetStarted().AsTime().Add(time.Duration(last.GetTookMs())*time.Millisecond + m.cfg.Pause)
-	return tooSoon(min(time.Until(until), m.cfg.Pause-time.Since(led)))
+	return tooSoon(m.left(last, m.cfg.Pause))
+}
+
+// left returns the rest of a pause after a diagnosis or procedure with a report. The wall clocks of two replicas give it: they may
+// differ, or be set. So it never counts for longer than a pause from when this replica led on.
+func (m *Diagnoses) left(last interface {
+	GetStarted() *timestamppb.Timestamp
+	GetTookMs() uint32
+}, pause time.Duration) time.Duration {
+	m.mu.Lock()
+	led := m.led
+	m.mu.Unlock()
+	until := last.GetStarted().AsTime().Add(time.Duration(last.GetTookMs())*time.Millisecond + pause)
+	return min(time.Until(until), pause-time.Since(led))
 }
 
 // tooSoon returns an error if some of the pause is left.

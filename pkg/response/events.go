@@ -50,7 +50,8 @@ type PoliciesChanged struct {
 	Unread   []string
 }
 
-// TopologyChanged is the complete set of nodes from now on.
+// TopologyChanged is the complete set of nodes from now on. Without regions, every place of the torus has one of them. A place without
+// one belongs to another region.
 type TopologyChanged struct {
 	Dims  grid.Dims
 	Nodes []NodeInfo

@@ -94,6 +94,11 @@ func (e *Engine) notFencing(id fault.NodeID) string {
 			return "supervisor " + s.ID + " runs on it, and may keep it in contact with itself"
 		}
 	}
+	for _, at := range e.cluster.dims.Neighbours(p.Coord) {
+		if _, here := e.cluster.at[at]; !here {
+			return fmt.Sprintf("its neighbour at %s belongs to another region, and may be in contact with it", at)
+		}
+	}
 	return ""
 }
 
@@ -110,8 +115,8 @@ func (e *Engine) contacts(id fault.NodeID) (since [grid.NumDirections]time.Time,
 	}
 	for i, dir := range grid.Directions() {
 		at, ok := e.cluster.dims.Neighbour(e.cluster.nodes[id].Coord, dir)
-		peer, there := e.cluster.at[at]
-		if !ok || !there || peer == id {
+		peer := e.cluster.at[at] // notFencing requires that there is one
+		if !ok || peer == id {
 			continue
 		}
 		if s := e.world.faults[Target{Node: peer, Component: fault.ComponentNode}].State; s == fault.Failed || s == fault.Unknown {

@@ -1,0 +1,35 @@
+package response_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// TestNodeAtBorderIsNotKnownFenced: the supervisors of a region do not know whether a neighbour in another region keeps a node in
+// contact. So they never call such a node down.
+func TestNodeAtBorderIsNotKnownFenced(t *testing.T) {
+	for id, atBorder := range map[fault.NodeID]bool{"n0-0-0": true, "n1-0-0": false, "n2-0-0": true} {
+		cfg := quick()
+		cfg.MaxPercent = 100
+		l := newLab(t, cfg, grid.Dims{X: 4, Y: 1, Z: 1}, testPolicies(t)["fence"])
+		l.topo.Nodes = l.topo.Nodes[:3] // n3-0-0 is of another region
+		l.lead()
+		p := &player{t: t, l: l}
+		p.cut(id)
+		f := l.own(id, fault.ComponentNode, fault.Failed)
+		f.Evidence.Own, f.Evidence.Kind, f.Evidence.Witnesses = false, fault.KindVotes, []string{"n0-0-0/host", "n1-0-0/host", "n2-0-0/host"}
+		f.Watchdog = response.Watchdog{Armed: true, Timeout: 10 * time.Second, ContactWithin: 10 * time.Second, Boot: 1}
+		l.set(f)
+		l.until(start.Add(2 * time.Minute))
+		r := l.e.Responses()[0]
+		fence := r.Steps[0]
+		if down := fence.State == response.Acted; down == atBorder || atBorder && !strings.Contains(fence.Detail, "another region") {
+			t.Errorf("%s: fence %s: %s", id, fence.State, fence.Detail)
+		}
+	}
+}

@@ -56,3 +56,121 @@ func TestLeaderWithAnotherClock(t *testing.T) {
 		}
 	}
 }
+
+// TestFaultAgeByOwnClock: a replica that followed the beginning of a fault measures its age by its own clock. The clock of the leader
+// that committed the fault may be hours off. A replica that began to follow later only has the time in the map, and ignores a time in
+// the future.
+func TestFaultAgeByOwnClock(t *testing.T) {
+	const delay = 2 * time.Minute
+	for _, tc := range []struct {
+		name  string
+		off   time.Duration // of the committing leader's clock
+		stood bool          // before this replica followed the map
+		want  time.Duration // from the beginning to the first effect
+	}{
+		{"same clock", 0, false, delay},
+		{"an hour behind", -time.Hour, false, delay},
+		{"an hour ahead", time.Hour, false, delay},
+		{"same clock, stood before", 0, true, delay},
+		{"ahead, stood before", time.Hour, true, delay},
+		{"behind, stood before", -time.Hour, true, 10 * time.Second},
+	} {
+		for _, policy := range []string{"reset", "drain", "rack"} { // by fault.duration, the storm delay, and the age of a group
+			cfg, pol, c := quick(), testPolicies(t)[policy], fault.ComponentMemory
+			switch policy {
+			case "reset":
+				pol, c = parsed(t, []byte(aged))[0], fault.ComponentHost
+			case "drain":
+				cfg.StormDelay = delay
+			case "rack":
+				pol = parsed(t, []byte(aged))[1]
+			}
+			l := newLab(t, cfg, grid.Dims{X: 4, Y: 4, Z: 4}, pol)
+			l.e, l.twin, l.store = must(response.New(cfg)), must(response.New(cfg)), map[string]response.Record{}
+			led := response.Led{Token: 1}
+			l.token = 1
+			if policy == "rack" {
+				g := response.Group{ID: "g1", Kind: "LABEL", State: fault.Failed, Cause: fault.CauseNode, Since: start.Add(tc.off), At: start,
+					Of: 2, Members: []fault.NodeID{"n0-0-0", "n0-1-0"}}
+				led.Groups = append(led.Groups, g)
+				l.step(response.GroupChanged{Group: g, Stood: tc.stood})
+			} else {
+				f := l.own("n0-0-0", c, fault.Failed)
+				f.Since = start.Add(tc.off)
+				led.Faults = append(led.Faults, f)
+				l.step(response.FaultChanged{Fault: f, Stood: tc.stood})
+			}
+			l.now = start.Add(10 * time.Second)
+			for _, ev := range []response.Event{l.topo, response.SupervisorsChanged{Supervisors: l.sups},
+				response.PoliciesChanged{Policies: l.pols}} {
+				l.step(ev)
+			}
+			l.leads = true
+			l.step(led)
+			if tc.want > 10*time.Second {
+				l.until(start.Add(tc.want - time.Second))
+				if len(l.flying) > 0 {
+					t.Errorf("%s, %s: an effect %s after the beginning: want %s", tc.name, policy, tc.want-time.Second, tc.want)
+				}
+			}
+			l.until(start.Add(tc.want + time.Second))
+			if len(l.flying) == 0 {
+				t.Errorf("%s, %s: no effect %s after the beginning", tc.name, policy, tc.want+time.Second)
+			}
+		}
+	}
+}
+
+// aged are policies that wait for the age of a fault and of a group fault.
+const aged = `
+apiVersion: lofamo.io/v1
+kind: ResponsePolicy
+metadata: {name: host}
+spec:
+  mode: enforce
+  match: fault.component == "host" && fault.state == "FAILED" && fault.duration >= duration("2m") && fault.recurrence == 1
+  steps: [{name: cordon, executor: kubernetes.cordon}]
+---
+apiVersion: lofamo.io/v1
+kind: ResponsePolicy
+metadata: {name: rack}
+spec:
+  mode: enforce
+  target: Group
+  match: fault.group == "LABEL" && fault.duration >= duration("2m") && fault.recurrence == 1
+  steps: [{name: alert, executor: alertmanager, parameters: {severity: critical}}]
+---
+apiVersion: lofamo.io/v1
+kind: ResponsePolicy
+metadata: {name: again}
+spec:
+  mode: enforce
+  match: fault.component == "memory" && fault.state == "FAILED" && fault.recurrence >= 2
+  steps: [{name: cordon, executor: kubernetes.cordon}]
+`
+
+// TestRecurrenceByOwnClock: faults recur by the clock of the replica that counts them. A committed time in the future hides no later
+// fault, and a time in the past makes no two faults of one.
+func TestRecurrenceByOwnClock(t *testing.T) {
+	for _, off := range []time.Duration{0, -48 * time.Hour, 48 * time.Hour} {
+		l := newLab(t, quick(), grid.Dims{X: 4, Y: 4, Z: 4}, parsed(t, []byte(aged))[2])
+		l.lead()
+		for i, since := range []time.Time{start.Add(off), start.Add(time.Minute)} {
+			l.until(start.Add(time.Duration(i) * time.Minute))
+			f := l.own("n0-0-0", fault.ComponentMemory, fault.Failed)
+			f.Since = since
+			l.set(f)
+			if len(l.flying) != i {
+				t.Errorf("%s off: %d effects at fault %d: want %d", off, len(l.flying), i+1, i)
+			}
+			l.set(l.own("n0-0-0", fault.ComponentMemory, fault.Normal))
+		}
+	}
+}
+
+func must(e *response.Engine, err error) *response.Engine {
+	if err != nil {
+		panic(err)
+	}
+	return e
+}

@@ -160,7 +160,7 @@ func (e *Engine) take(ev Event) {
 	case FaultChanged:
 		e.faultChanged(ev)
 	case GroupChanged:
-		e.groupChanged(ev.Group)
+		e.groupChanged(ev)
 	case Seen:
 		e.seen(ev)
 	case Booted:

@@ -22,7 +22,11 @@ type FaultChanged struct {
 }
 
 // GroupChanged is a committed change of a group fault.
-type GroupChanged struct{ Group }
+type GroupChanged struct {
+	Group
+
+	Stood bool // as of FaultChanged
+}
 
 // Seen answers Output.Look with the current evidence. It changes no state. State is the state that the evidence
 // supports: the engine ignores evidence for another state than it knows, which arrives while a change of the state is

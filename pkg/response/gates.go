@@ -142,8 +142,7 @@ func (e *Engine) gateNode(r *Response, s *StepRecord) block {
 
 // gateYoung delays steps, so that a storm can become visible first.
 func (e *Engine) gateYoung(r *Response, s *StepRecord) block {
-	f := e.world.faults[r.Target]
-	if at := f.Since.Add(e.cfg.StormDelay); !notifies(s) && at.After(e.now) {
+	if at := e.world.since[r.Target].Add(e.cfg.StormDelay); !notifies(s) && at.After(e.now) {
 		return block{reason: ReasonStormDelay, until: at}
 	}
 	return block{}

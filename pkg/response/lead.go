@@ -71,20 +71,28 @@ func (l loaded) checkToken(token uint64) error {
 	return nil
 }
 
-// restoreWorld replaces the followed map by the committed one; it keeps the recurrences.
+// restoreWorld replaces the followed map by the committed one. It keeps the recurrences, and the beginnings of unchanged states.
 func (e *Engine) restoreWorld(ev Led) {
-	begun := e.world.begun
+	old := e.world
 	e.world = newWorld()
-	e.world.begun = begun
+	e.world.begun = old.begun
 	for _, f := range ev.Faults {
 		if !bad(f.State) {
 			continue
 		}
-		e.world.faults[f.Target()] = f
-		e.world.remember(f.Target(), f.Since, e.cfg.RecurrenceWindow)
+		t := f.Target()
+		e.world.faults[t], e.world.since[t] = f, e.beganAt(f.Since, true)
+		if was := old.faults[t]; was.State == f.State && was.Since.Equal(f.Since) {
+			e.world.since[t] = old.since[t]
+		}
+		e.world.remember(t, e.world.since[t], e.cfg.RecurrenceWindow)
 	}
 	for _, g := range ev.Groups {
-		e.groupChanged(g)
+		if was := old.groups[g.ID]; was.State == g.State && was.Since.Equal(g.Since) {
+			t := Target{Group: g.ID}
+			e.world.groups[g.ID], e.world.since[t] = was, old.since[t]
+		}
+		e.groupChanged(GroupChanged{Group: g, Stood: true})
 	}
 	for _, b := range ev.Epochs {
 		e.booted(b)

@@ -14,6 +14,8 @@ import (
 // world is the part of the fault map that is not NORMAL, with the recurrences.
 type world struct {
 	faults map[Target]Fault
+	// since holds when the present states began, by the engine's own time. The committed times come from the clocks of all leaders.
+	since map[Target]time.Time
 	// gathered holds the time of each fault's last evidence.
 	gathered map[Target]time.Time
 	groups   map[string]Group
@@ -22,7 +24,7 @@ type world struct {
 }
 
 func newWorld() world {
-	return world{faults: map[Target]Fault{}, gathered: map[Target]time.Time{}, groups: map[string]Group{},
+	return world{faults: map[Target]Fault{}, since: map[Target]time.Time{}, gathered: map[Target]time.Time{}, groups: map[string]Group{},
 		of: map[fault.NodeID][]string{}, begun: map[Target][]time.Time{}}
 }
 
@@ -46,14 +48,18 @@ func (e *Engine) faultChanged(ev FaultChanged) {
 	if f.State == fault.Normal {
 		delete(e.world.faults, t)
 		delete(e.world.gathered, t)
+		delete(e.world.since, t)
 	} else {
 		if was.State != f.State {
 			delete(e.world.gathered, t) // that evidence concerned another state
 		}
 		e.world.gathered[t] = fault.Later(e.world.gathered[t], f.Evidence.At)
 		e.world.faults[t] = f
+		if was.State != f.State || !was.Since.Equal(f.Since) {
+			e.world.since[t] = e.beganAt(f.Since, ev.Stood)
+		}
 		if !stood || was.State == fault.Unknown && f.State != fault.Unknown {
-			e.world.remember(t, f.Since, e.cfg.RecurrenceWindow)
+			e.world.remember(t, e.world.since[t], e.cfg.RecurrenceWindow)
 		}
 	}
 	if was.State != f.State {
@@ -76,6 +82,15 @@ func (e *Engine) faultChanged(ev FaultChanged) {
 	if c, ok := e.cables[t]; ok { // its other end may have become the root, or no longer be it
 		e.dirty[c.ends[0]], e.dirty[c.ends[1]] = true, true
 	}
+}
+
+// beganAt returns when a state began, by the engine's own time: now if the engine saw the beginning. Otherwise only the committed time
+// is known; one in the future counts as now.
+func (e *Engine) beganAt(committed time.Time, stood bool) time.Time {
+	if stood {
+		return fault.Earlier(committed, e.now)
+	}
+	return e.now
 }
 
 // remember records the beginning of a fault.
@@ -104,17 +119,23 @@ func (w *world) recurrence(t Target, now time.Time, within time.Duration) int {
 
 // groupChanged processes a change of a group fault. Conditions may depend on the groups of a node, so its members are
 // looked at again.
-func (e *Engine) groupChanged(g Group) {
+func (e *Engine) groupChanged(ev GroupChanged) {
+	g := ev.Group
+	t := Target{Group: g.ID}
 	if g.At.After(e.now) { // of a leader whose clock is ahead
 		g.At = time.Time{}
 	}
 	was, stood := e.world.groups[g.ID]
 	if g.State == fault.Normal {
 		delete(e.world.groups, g.ID)
+		delete(e.world.since, t)
 	} else {
 		e.world.groups[g.ID] = g
+		if was.State != g.State || !was.Since.Equal(g.Since) {
+			e.world.since[t] = e.beganAt(g.Since, ev.Stood)
+		}
 		if !stood {
-			e.world.remember(Target{Group: g.ID}, g.Since, e.cfg.RecurrenceWindow)
+			e.world.remember(t, e.world.since[t], e.cfg.RecurrenceWindow)
 		}
 	}
 	if stood {
@@ -139,7 +160,7 @@ func (e *Engine) groupChanged(g Group) {
 			}
 		}
 	}
-	e.dirty[Target{Group: g.ID}] = true
+	e.dirty[t] = true
 }
 
 // incidentsChanged looks again at the faults that have become root causes, and at those that no longer are.
@@ -275,14 +296,14 @@ func (e *Engine) subject(t Target) (Subject, bool) {
 		if !ok {
 			return Subject{}, false
 		}
-		s.Group, s.Duration = &g, e.now.Sub(g.Since)
+		s.Group, s.Duration = &g, e.now.Sub(e.world.since[t])
 		return s, true
 	}
 	f, ok := e.world.faults[t]
 	if !ok {
 		return Subject{}, false
 	}
-	s.Fault, s.Duration, s.Labels = f, e.now.Sub(f.Since), e.cluster.nodes[t.Node].Labels
+	s.Fault, s.Duration, s.Labels = f, e.now.Sub(e.world.since[t]), e.cluster.nodes[t.Node].Labels
 	for _, id := range e.world.of[t.Node] {
 		if k := e.world.groups[id].Kind; !slices.Contains(s.Groups, k) {
 			s.Groups = append(s.Groups, k)
@@ -298,14 +319,6 @@ func (s *Subject) state() (fault.Component, fault.State) {
 		return 0, s.Group.State
 	}
 	return s.Fault.Component, s.Fault.State
-}
-
-// began returns when the subject's state began.
-func (s *Subject) began() time.Time {
-	if s.Group != nil {
-		return s.Group.Since
-	}
-	return s.Fault.Since
 }
 
 // policiesChanged installs a set of policies.
@@ -413,7 +426,7 @@ func (e *Engine) lookAt(t Target) {
 		}
 	}
 	if next >= 0 {
-		at := s.began().Add(next)
+		at := e.world.since[t].Add(next)
 		if !at.After(e.now) {
 			at = e.now.Add(1)
 		}

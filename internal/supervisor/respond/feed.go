@@ -32,6 +32,7 @@ func (f *feed) changes(in mapped, e *response.Engine) []response.Event {
 		return nil
 	}
 	var out []response.Event
+	first := f.topo == nil
 	if t := in.m.Topology(); t != f.topo {
 		f.topo, in.all = t, true
 		out = append(out, topologyOf(in.m))
@@ -49,7 +50,7 @@ func (f *feed) changes(in mapped, e *response.Engine) []response.Event {
 		}
 	}
 	f.newest = in.m
-	return append(out, f.groupChanges(in.m)...)
+	return append(out, f.groupChanges(in.m, first)...)
 }
 
 // dropGone ends the faults of nodes that no longer have a place.
@@ -79,8 +80,9 @@ func (f *feed) node(m view.Map, rank int, e *response.Engine) []response.Event {
 	return f.nodes.Changes(m.At(rank), e)
 }
 
-// groupChanges returns the changes of the standing group faults, with the evidence of their members.
-func (f *feed) groupChanges(m view.Map) []response.Event {
+// groupChanges returns the changes of the standing group faults, with the evidence of their members. stood says that the groups are
+// older than this feed's view of the map.
+func (f *feed) groupChanges(m view.Map, stood bool) []response.Event {
 	var out []response.Event
 	stand := make(map[string]bool, len(m.Groups))
 	for _, g := range m.Groups {
@@ -93,7 +95,7 @@ func (f *feed) groupChanges(m view.Map) []response.Event {
 		f.groups[g.ID] = g
 		changed := groupOf(g)
 		changed.At = heard(m, g.Members)
-		out = append(out, response.GroupChanged{Group: changed})
+		out = append(out, response.GroupChanged{Group: changed, Stood: stood})
 	}
 	var gone []string
 	for id := range f.groups {

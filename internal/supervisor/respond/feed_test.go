@@ -100,8 +100,15 @@ func TestFeedReportsChangesOnce(t *testing.T) {
 		Members: []fault.NodeID{"a", "b"}, Of: 2, Since: day}
 	m.b.SetGroup(group)
 	m.revision++
-	if got := said(f.changes(mapped{m: m.b.Map(m.revision), changed: []fault.NodeID{}}, e)); got != "row/Y=0 FAILED 2" {
+	seen := f.changes(mapped{m: m.b.Map(m.revision), changed: []fault.NodeID{}}, e)
+	if got := said(seen); got != "row/Y=0 FAILED 2" || seen[0].(response.GroupChanged).Stood {
 		t.Errorf("a group: %q", got)
+	}
+	other := newFeed() // it begins after the group fault
+	for _, ev := range other.changes(mapped{m: m.b.Map(m.revision), all: true}, e) {
+		if g, ok := ev.(response.GroupChanged); ok && !g.Stood {
+			t.Errorf("%s stood before this feed began", g.ID)
+		}
 	}
 	m.b.DropGroup(group.ID)
 	m.revision++
@@ -252,7 +259,7 @@ func TestGroupCarriesEvidenceOfItsMembers(t *testing.T) {
 	}
 	b.SetGroup(awareness.GroupStatus{ID: "row/Y=0,Z=0", State: fault.Failed, Members: []fault.NodeID{"a", "b", "gone"}, Of: 2})
 	f := newFeed()
-	changes := f.groupChanges(b.Map(1))
+	changes := f.groupChanges(b.Map(1), true)
 	if len(changes) != 1 {
 		t.Fatalf("%q: want one change", said(changes))
 	}

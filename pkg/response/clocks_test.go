@@ -149,6 +149,25 @@ spec:
   steps: [{name: cordon, executor: kubernetes.cordon}]
 `
 
+// TestBreakerCountsFutureFaultsAsNow: a new leader finds nodes that went bad by a clock a day ahead. They count for one breaker window
+// after the takeover, like nodes that go bad then.
+func TestBreakerCountsFutureFaultsAsNow(t *testing.T) {
+	l := newLab(t, quick(), grid.Dims{X: 4, Y: 4, Z: 2}, testPolicies(t)["drain"])
+	for _, n := range l.topo.Nodes[:2] {
+		f := l.own(n.ID, fault.ComponentNode, fault.Failed)
+		f.Since = start.Add(24 * time.Hour)
+		l.faults[f.Target()] = f
+	}
+	l.lead()
+	for i, n := range l.topo.Nodes[2:10] {
+		l.until(start.Add(time.Duration(i+1) * 10 * time.Minute))
+		l.set(l.own(n.ID, fault.ComponentNode, fault.Failed))
+		if l.e.Breaker().Open {
+			t.Fatalf("open at node %d: %s", i+1, l.e.Breaker().Detail)
+		}
+	}
+}
+
 // TestRecurrenceByOwnClock: faults recur by the clock of the replica that counts them. A committed time in the future hides no later
 // fault, and a time in the past makes no two faults of one.
 func TestRecurrenceByOwnClock(t *testing.T) {

@@ -123,7 +123,8 @@ func (e *Engine) restore(r *Response) {
 
 // restoreTurns adds the nodes that went bad before this replica followed the map to the nodes that it saw go bad.
 // UNKNOWN nodes may never have been known: a cold start of a whole cluster is no storm. Nodes from before a person
-// closed the breaker no longer count. A closing time in the future by this clock is ignored, and all nodes count.
+// closed the breaker no longer count. A closing time in the future by this clock is ignored, and all nodes count. A node that went bad
+// in the future counts as of now.
 func (e *Engine) restoreTurns(faults []Fault) {
 	since := e.now.Add(-e.cfg.BreakerWindow)
 	if closed := e.breaker.At; !e.breaker.Open && !closed.After(e.now) {
@@ -136,7 +137,7 @@ func (e *Engine) restoreTurns(faults []Fault) {
 		case f.unheard():
 			e.turned.fresh[f.Node] = true
 		case f.Since.After(since):
-			e.turned.add(e.blamed(f), f.Since)
+			e.turned.add(e.blamed(f), fault.Earlier(f.Since, e.now))
 		}
 	}
 	e.turned.sort()

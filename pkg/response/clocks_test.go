@@ -121,7 +121,7 @@ func TestFaultAgeByOwnClock(t *testing.T) {
 	}
 }
 
-// aged are policies that wait for the age of a fault and of a group fault.
+// aged are policies that depend on times: the age of a fault and of a group fault, recurrences, and approvals.
 const aged = `
 apiVersion: lofamo.io/v1
 kind: ResponsePolicy
@@ -146,6 +146,15 @@ metadata: {name: again}
 spec:
   mode: enforce
   match: fault.component == "memory" && fault.state == "FAILED" && fault.recurrence >= 2
+  steps: [{name: cordon, executor: kubernetes.cordon}]
+---
+apiVersion: lofamo.io/v1
+kind: ResponsePolicy
+metadata: {name: approved}
+spec:
+  mode: enforce
+  match: fault.component == "host" && fault.state == "FAILED"
+  guards: {approvals: 1}
   steps: [{name: cordon, executor: kubernetes.cordon}]
 `
 
@@ -192,4 +201,87 @@ func must(e *response.Engine, err error) *response.Engine {
 		panic(err)
 	}
 	return e
+}
+
+// TestOpenResponseUnderAnotherClock: a response waits, and another replica leads, whose clock differs. The wait for an approval, for a
+// reset to be seen and for a step to help begins again. The time until an undo ends earlier by the difference, or at most one whole
+// time after the takeover.
+func TestOpenResponseUnderAnotherClock(t *testing.T) {
+	pols, approved := testPolicies(t), parsed(t, []byte(aged))[3]
+	reset := func(l *lab) { // an executor reports the reset of a node that was FAILED before
+		l.set(l.own("n0-0-0", fault.ComponentNode, fault.Failed))
+		l.set(l.own("n0-0-0", fault.ComponentPower, fault.Failed))
+		l.land(response.Succeeded, "")
+	}
+	for _, tc := range []struct {
+		name  string
+		pol   *response.Policy
+		begin func(*lab)
+		off   time.Duration // of the next leader's clock
+		want  time.Duration // from the takeover to the end of the wait
+		over  func(*response.Response) bool
+	}{
+		{"undo, days behind", pols["drain"], drained, -48 * time.Hour, 5 * time.Minute, undoing},
+		{"undo, ahead", pols["drain"], drained, time.Minute, 4 * time.Minute, undoing},
+		{"approval, same clock", approved, asking, 0, response.Default().ApprovalTime, expired},
+		{"approval, days behind", approved, asking, -48 * time.Hour, response.Default().ApprovalTime, expired},
+		{"approval, days ahead", approved, asking, 48 * time.Hour, response.Default().ApprovalTime, expired},
+		{"reset, same clock", pols["reset-again"], reset, 0, 15 * time.Minute, second},
+		{"reset, days behind", pols["reset-again"], reset, -48 * time.Hour, 15 * time.Minute, second},
+		{"reset, ahead", pols["reset-again"], reset, 20 * time.Minute, 15 * time.Minute, second},
+		{"wait, same clock", pols["escalate"], restarted, 0, time.Minute, second},
+		{"wait, days behind", pols["escalate"], restarted, -48 * time.Hour, time.Minute, second},
+		{"wait, ahead", pols["escalate"], restarted, 20 * time.Minute, time.Minute, second},
+	} {
+		l := newLab(t, quick(), grid.Dims{X: 4, Y: 4, Z: 4}, tc.pol)
+		l.lead()
+		tc.begin(l)
+		l.now = l.now.Add(tc.off)
+		takeover := l.now
+		l.lead()
+		over := func() bool { return len(l.e.Responses()) == 0 || tc.over(l.e.Responses()[0]) }
+		l.until(takeover.Add(tc.want - time.Second))
+		l.refresh()
+		if over() {
+			t.Errorf("%s: the wait is over %s after the takeover: want %s", tc.name, tc.want-time.Second, tc.want)
+		}
+		l.until(takeover.Add(tc.want + time.Second))
+		if !over() {
+			t.Errorf("%s: the wait is not over %s after the takeover: %+v", tc.name, tc.want+time.Second, l.e.Responses()[0])
+		}
+	}
+}
+
+// drained drains a node whose fault then ends.
+func drained(l *lab) {
+	l.set(l.own("n0-0-0", fault.ComponentMemory, fault.Failed))
+	l.land(response.Succeeded, "")
+	l.land(response.Succeeded, "")
+	l.set(l.own("n0-0-0", fault.ComponentMemory, fault.Normal))
+}
+
+// asking makes a response wait for approvals.
+func asking(l *lab) {
+	l.set(l.own("n0-0-0", fault.ComponentHost, fault.Failed))
+}
+
+// restarted makes a response give its first step time to help.
+func restarted(l *lab) {
+	l.set(l.own("n0-0-0", fault.ComponentDNP, fault.Failed))
+	l.land(response.Succeeded, "")
+}
+
+func undoing(r *response.Response) bool { return r.Undoing }
+
+func expired(r *response.Response) bool { return r.State == response.Expired }
+
+func second(r *response.Response) bool { return r.Steps[1].Attempt > 0 }
+
+// refresh repeats all faults with the time of this leader's clock.
+func (l *lab) refresh() {
+	l.t.Helper()
+	for _, f := range l.faults {
+		f.Evidence.At = l.now
+		l.set(f)
+	}
 }

@@ -165,11 +165,16 @@ func (e *Engine) gateApproval(r *Response, s *StepRecord) block {
 	if r.Asked.IsZero() {
 		r.Asked = e.now // committed together with the state Waiting
 	}
-	until := r.Asked.Add(e.cfg.ApprovalTime)
+	until := e.approvalEnds(r)
 	if !until.After(e.now) {
 		return block{reason: ReasonNotApproved, detail: fmt.Sprintf("%d of %d approvals within %s", len(r.Approvals), need, e.cfg.ApprovalTime)}
 	}
 	return block{reason: ReasonApproval, detail: approved(len(r.Approvals), need), until: until}
+}
+
+// approvalEnds returns when a response that waits for approvals expires.
+func (e *Engine) approvalEnds(r *Response) time.Time {
+	return e.sinceLed(r.Asked).Add(e.cfg.ApprovalTime)
 }
 
 // approved formats the number of approvals and the number required.

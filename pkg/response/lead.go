@@ -110,6 +110,7 @@ func (e *Engine) restore(r *Response) {
 		e.bury(r)
 		return
 	}
+	r.limitTimes(e.now)
 	if r.State == Running {
 		if s := &r.Steps[r.Step]; s.State == Acting {
 			s.State = Interrupted
@@ -120,6 +121,20 @@ func (e *Engine) restore(r *Response) {
 	e.sort(r)
 	e.wakeFor(r, e.graceEnds())
 }
+
+// limitTimes makes times in the future count as now. They come from a former leader whose clock was ahead, and waits that begin with
+// them would last longer by that difference.
+func (r *Response) limitTimes(now time.Time) {
+	r.Asked, r.Gone = fault.Earlier(r.Asked, now), fault.Earlier(r.Gone, now)
+	for i := range r.Steps {
+		s := &r.Steps[i]
+		s.Started, s.Ended = fault.Earlier(s.Started, now), fault.Earlier(s.Ended, now)
+	}
+}
+
+// sinceLed returns when a wait begins that must not end early: a new leader starts it again, because the time may come from another
+// clock.
+func (e *Engine) sinceLed(at time.Time) time.Time { return fault.Later(at, e.led) }
 
 // restoreTurns adds the nodes that went bad before this replica followed the map to the nodes that it saw go bad.
 // UNKNOWN nodes may never have been known: a cold start of a whole cluster is no storm. Nodes from before a person
@@ -311,7 +326,7 @@ func (e *Engine) approve(r *Response, ev Asked) (Act, error) {
 	case len(r.Approvals) == need && r.State != Running:
 		r.State, r.Reason, r.Detail = Approved, 0, ""
 	case r.Reason == ReasonApproval:
-		b := block{reason: ReasonApproval, detail: approved(len(r.Approvals), need), until: r.Asked.Add(e.cfg.ApprovalTime)}
+		b := block{reason: ReasonApproval, detail: approved(len(r.Approvals), need), until: e.approvalEnds(r)}
 		r.Detail = b.text() // it still waits for the same reason
 	}
 	return Approves, nil

@@ -169,7 +169,7 @@ func (e *Engine) tryStep(r *Response) bool {
 func (e *Engine) patience(r *Response, s *StepRecord) block {
 	if r.Step > 0 && s.Attempt == 0 {
 		if before := &r.Steps[r.Step-1]; before.State == Acted {
-			if at := before.Ended.Add(before.Wait); at.After(e.now) {
+			if at := e.sinceLed(before.Ended).Add(before.Wait); at.After(e.now) {
 				return block{reason: ReasonEscalationWait, detail: fmt.Sprintf("%s is given %s to help", before.Name, before.Wait), until: at}
 			}
 		}
@@ -395,7 +395,7 @@ func (e *Engine) moot(r *Response) bool {
 // settleBySight settles a step with unknown outcome, or one that only its executor reports, if the node's host half has
 // restarted since or the node was seen to go down. Otherwise the response waits for that, for the executor's record of a
 // former leader's attempt, or for a person. A step that only its executor reports counts as failed after its time, because
-// an escalation may be the only help. A new leader may not have the observation yet during its grace.
+// an escalation may be the only help. A new leader starts that time again, and may not have the observation yet during its grace.
 func (e *Engine) settleBySight(r *Response) bool {
 	s := &r.Steps[r.Step]
 	if how, seen := e.sight(r, s); how != "" {
@@ -406,7 +406,7 @@ func (e *Engine) settleBySight(r *Response) bool {
 		return true
 	}
 	if s.Reported {
-		at := fault.Later(s.Ended.Add(s.sightTime()), e.graceEnds())
+		at := fault.Later(e.sinceLed(s.Ended).Add(s.sightTime()), e.graceEnds())
 		if !at.After(e.now) {
 			e.becomeUnseen(r)
 			return true

@@ -118,7 +118,7 @@ type StepRecord struct {
 	// does not cover the earlier ones: it may not even have reached its target.
 	Again bool
 	// Reported: the executor reports success of the newest attempt, but that is not sufficient. The step is Interrupted
-	// until the node was seen to go down, and StepFailed if it was not within sightTime of Ended.
+	// until the node was seen to go down, and StepFailed if it was not within sightTime of Ended or of a change of leader.
 	Reported bool
 	Up       bool        // the node was up at the newest attempt: only then does a later FAILED prove anything
 	Epoch    fault.Epoch // of the node's host when the newest attempt began

@@ -75,7 +75,8 @@ type configurationMachine struct {
 
 	number uint64
 	parts  []*lofamov1.TorusConfiguration
-	next   int // of nodes
+	next   int          // of nodes
+	asked  fault.NodeID // the node that got the newest order
 	timer  order.Timer
 	has    uint64 // the highest number that nodes are believed to have
 	claims map[fault.NodeID]uint64
@@ -116,13 +117,15 @@ func (m *configurationMachine) Wanted(now time.Time, c torusContent, revision ui
 	}
 }
 
-// Heard processes a node's status.
+// Heard processes a node's status. Only an answer to the newest order, and only its first one, delays the next order.
 func (m *configurationMachine) Heard(now time.Time, st *lofamov1.ConfigurationStatus) {
 	n := st.GetNumber()
 	switch {
 	case m.number == 0 || n < m.number:
 	case n == m.number:
-		m.timer.Restart(now.Add(m.cfg.Every))
+		if m.timer.Try > 0 && fault.NodeID(st.GetNode()) == m.asked {
+			m.timer.Restart(now.Add(m.cfg.Every))
+		}
 	case n < maxNumber: // of an earlier store, or a deposed leader: this leader's content takes precedence
 		m.claims[fault.NodeID(st.GetNode())] = n
 		if n = m.believed(); n <= max(m.has, m.number) {
@@ -154,7 +157,8 @@ func (m *configurationMachine) Tick(now time.Time) (orders []configurationOrder,
 	if m.number > 0 && len(m.nodes) > 0 {
 		if m.timer.Due(now, order.Retry{First: m.cfg.Again, Most: m.cfg.Every, Steady: quickTries}) {
 			m.next = (m.next + 1) % len(m.nodes)
-			orders = append(orders, configurationOrder{m.nodes[m.next], m.number, m.parts, m.timer.Try})
+			m.asked = m.nodes[m.next]
+			orders = append(orders, configurationOrder{m.asked, m.number, m.parts, m.timer.Try})
 		}
 		wake = m.timer.At
 	}

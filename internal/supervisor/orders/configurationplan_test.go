@@ -59,10 +59,24 @@ func TestConfigurationIsRepeatedUntilHeard(t *testing.T) {
 	tick(t, m, 3*time.Second, "c", 9, 2)
 	m.Heard(begin.Add(4*time.Second), has(8))
 	tick(t, m, 5*time.Second, "a", 9, 3)
-	m.Heard(begin.Add(6*time.Second), has(9))
+	m.Heard(begin.Add(6*time.Second), says("a", 9))
 	m.Wanted(begin.Add(10*time.Second), one, 12, nodes) // nothing else
 	tick(t, m, 35*time.Second, "", 0, 0)
 	tick(t, m, 36*time.Second, "b", 9, 1)
+}
+
+// Only the answer of the node that got the order, once for each send, ends the quick repeats: a node that reports the number unasked
+// keeps the configuration from no other node.
+func TestUnaskedStatusStopsNoRepeats(t *testing.T) {
+	m := newConfigurationMachine(cfg, 5)
+	m.Wanted(begin, one, 9, nodes)
+	m.Heard(begin, says("b", 9))
+	tick(t, m, time.Second, "b", 9, 1)
+	m.Heard(begin.Add(2*time.Second), says("c", 9))
+	tick(t, m, 3*time.Second, "c", 9, 2)
+	m.Heard(begin.Add(4*time.Second), says("c", 9))
+	m.Heard(begin.Add(33*time.Second), says("c", 9))
+	tick(t, m, 34*time.Second, "a", 9, 1)
 }
 
 // Frequent changes are sent ever more rarely, but the last one always is.
@@ -79,7 +93,7 @@ func TestChangesAreDebounced(t *testing.T) {
 			if o.Number != last {
 				given, last = given+1, o.Number
 			}
-			m.Heard(now, has(o.Number))
+			m.Heard(now, says(o.Node, o.Number))
 		}
 	}
 	if given < 6 || given > 14 {

@@ -220,7 +220,7 @@ func (w *world) ordered(m *lofamov1.ActOrder) {
 		s, fresh = actions.Status{State: actions.Unchanged, Detail: "nobody makes acts"}, 0
 	case o.Ask:
 		var keep bool
-		if s, keep = l.Look(w.now, &o); keep {
+		if s, keep = l.Look(w.both(), &o); keep {
 			w.save(l)
 		}
 		s.Allowed = []string{actions.KindRestartHalf}
@@ -236,11 +236,14 @@ func (w *world) ordered(m *lofamov1.ActOrder) {
 	}})
 }
 
+// both is the time by both clocks of a node.
+func (w *world) both() actions.Now { return actions.Now{Wall: w.now, Fresh: w.clock()} }
+
 // admit starts an act if the ledger admits it.
 func (w *world) admit(l *actions.Ledger, o *actions.Order) actions.Status {
 	seen, n := l.Token, o.Attempt.Attempt
 	o.Late = actions.Late(o.Fresh, w.clock())
-	s, begin := l.Admit(w.now, o)
+	s, begin := l.Admit(w.both(), o)
 	if !begin {
 		return s
 	}

@@ -56,7 +56,7 @@ func TestWindowOfOldLeaders(t *testing.T) {
 			o.Heard = 6
 		}
 		l.Hear(o.Heard)
-		switch s, admitted := l.Admit(now, &o); {
+		switch s, admitted := l.Admit(actions.Now{Wall: now, Fresh: clock(now)}, &o); {
 		case admitted && (o.Late || o.Heard != 0):
 			t.Fatalf("seed %d: begun %s after the answer: %+v", seed, now.Sub(asked), s)
 		case admitted && now.After(elected):

@@ -50,7 +50,7 @@ var harmKinds = []harmKind{
 	{1, "temperature", "sensor temperature", "sensor %s temperature SICK", "sensor %s temperature NORMAL"},
 	{1, "voltage", "sensor voltage", "sensor %s voltage FAILED", "sensor %s voltage NORMAL"},
 	{1, "power", "sensor power", "sensor %s power SICK", "sensor %s power NORMAL"},
-	{1, "dnp-core", "exception of the DNP core", "exception %s 0x140 0x1", ""},
+	{1, "dnp-core", "exception of the DNP core", "exception %s 0x140 0x4", ""},
 }
 
 // linkKinds are the kinds of faults of a cable. %s is the node and the direction.

@@ -92,7 +92,7 @@ func TestDescribeAgreesWithEncode(t *testing.T) {
 		{AddrChannelMask, 0x3d, "1-1 Channel X-=0 masked"},
 		{AddrChannelMask, 0x3d, "5-5 Channel Z-=1 usable"},
 		{AddrRouter0, RouterHopsExceeded | 1<<31, "Hops exceeded=1 raised"},
-		{AddrRouter0, 1 << 31, "Unassigned=1048576 0x100000"},
+		{AddrRouter0, 1 << 31, "Unassigned=262144 0x40000"},
 		{AddrRouter1, RouterQueueFull(grid.XPlus.Index()), "Queue full X+=1 raised"},
 		{AddrRouter1, RouterQueueFull(grid.ZMinus.Index()), "0-0 Queue full Z-=1 raised"},
 		{AddrChannel(grid.YPlus), ChannelSend, "Send errors=1 raised"},
@@ -233,13 +233,13 @@ func TestThresholds(t *testing.T) {
 
 func TestCoreHealth(t *testing.T) {
 	if CoreHealth(0, 0, 0, 0) != HealthNormal || CoreHealth(0, 0, 0, 1) != HealthSick ||
-		CoreHealth(RouterHopsExceeded, 0, 0, 0) != HealthSick ||
-		CoreHealth(RouterNoRoute|RouterProtocol, 0, 0, 0) != HealthNormal || CoreHealth(0, 1, 0, 0) != HealthSick ||
+		CoreHealth(RouterMalformed, 0, 0, 0) != HealthSick || CoreHealth(0, 1<<6, 0, 0) != HealthSick ||
+		CoreHealth(RouterNoRoute|RouterHopsExceeded|RouterProtocol, 0x3f, 0, 0) != HealthNormal ||
 		CoreHealth(0, 0, 1, 0) != HealthSick || CoreHealth(0, 0, 0, EngineLate) != HealthNormal ||
-		CoreHealth(0, 0, 0, EngineLate|EngineSensor) != HealthSick || CoreHealth(1, 0, 0, EngineFatal|EngineLate) != HealthBroken {
+		CoreHealth(0, 0, 0, EngineLate|EngineSensor) != HealthSick || CoreHealth(RouterMalformed, 0, 0, EngineFatal|EngineLate) != HealthBroken {
 		t.Error("core health by exceptions")
 	}
-	if RouterKnown != 0xfff || RDMAKnown != 7 || EngineKnown != 0xff {
+	if RouterKnown != 0x1fff || RDMAKnown != 7 || EngineKnown != 0xff {
 		t.Error("known bits")
 	}
 }

@@ -22,12 +22,8 @@ func (m *Machine) onBack(now time.Time, from *link, payload []byte) {
 		m.bulkDropped++
 		return
 	}
-	msg, err := halfcore.DecodeRelay(payload)
-	if err != nil {
-		m.raise(now, watchdog.AddrRouter0, watchdog.RouterMalformed)
-		return
-	}
-	if !m.lawful(now, from, &msg) {
+	msg, ok := m.relayed(now, from, payload)
+	if !ok || !m.lawful(now, from, &msg) {
 		return
 	}
 	m.passBack(now, msg.AddHop(m.hop(0)), from)

@@ -7,14 +7,15 @@
 //
 // # What raises the exception registers (Table VI)
 //
-// A bit stays set for Config.Hold after its condition last held. The DNP core is sick while any bit of router, RDMA or
-// engine is set; channel bits explain the links' own fields.
+// A bit stays set for Config.Hold after its condition last held. The DNP core is sick while any bit of router 0, RDMA
+// or engine is set that a neighbour alone cannot cause (watchdog.CoreHealth); channel bits explain the links' own
+// fields.
 //
 //	router 0  hops exceeded      a message had made all the torus hops allowed to it
 //	          no route           no link that works leads on, links having had time to come up; or a message
 //	                             has made all its hops and has not arrived
 //	          protocol           a neighbour did what no loss, delay or restart makes: see Rule
-//	          malformed          an authentic frame held a message that does not decode
+//	          malformed          this half could not encode a message
 //	          cache full         not raised: the memory of messages forgets the oldest instead
 //	          self-test          relayed messages to this node itself do not come as they went
 //	router 1  queue full         more messages came by that link than Config.RelayRate allows

@@ -367,7 +367,7 @@ func (m *Machine) onHop(now time.Time, l *link, epoch fault.Epoch, payload []byt
 	}
 	hd, msg, err := torus.DecodeHop(payload)
 	if err != nil {
-		m.raise(now, watchdog.AddrRouter0, watchdog.RouterMalformed)
+		m.breaks(now, l, halfcore.RuleMalformed, 1)
 		return
 	}
 	m.checkHop(now, l, epoch, hd)

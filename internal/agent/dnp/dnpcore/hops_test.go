@@ -202,8 +202,8 @@ func TestIdleLinksCarryHeartbeatsAlone(t *testing.T) {
 func TestMalformedHopFrameBlamesNeighbour(t *testing.T) {
 	w := newWorld(t, "2x2x1", "0,0,0")
 	w.frame(w.peer(grid.XPlus), torus.TypeHop, []byte("short"))
-	if r := w.m.exceptions.at(watchdog.AddrRouter0); r.value&watchdog.RouterMalformed == 0 {
-		t.Errorf("router %#x", r.value)
+	if v := w.m.exceptions.at(watchdog.AddrRouter0).value; v != watchdog.RouterProtocolMalformed || w.m.word.Core != watchdog.HealthNormal {
+		t.Errorf("router %#x, core %s", v, w.m.word.Core)
 	}
 }
 

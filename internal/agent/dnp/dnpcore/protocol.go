@@ -1,6 +1,7 @@
 package dnpcore
 
 import (
+	"errors"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -21,7 +22,7 @@ var ruleBits = [halfcore.Rules]uint32{
 	halfcore.RuleStream: watchdog.RouterProtocolStream,
 	halfcore.RuleHops:   watchdog.RouterProtocolHops, halfcore.RuleOutside: watchdog.RouterProtocolOutside,
 	halfcore.RuleBack:    watchdog.RouterProtocolBack,
-	halfcore.RuleExpress: watchdog.RouterProtocolExpress,
+	halfcore.RuleExpress: watchdog.RouterProtocolExpress, halfcore.RuleMalformed: watchdog.RouterProtocolMalformed,
 }
 
 // breaks notes that a neighbour has broken a rule, n times.
@@ -32,6 +33,18 @@ func (m *Machine) breaks(now time.Time, l *link, r halfcore.Rule, n uint64) {
 	l.protocol[r] += n
 	m.evidence("link %s: the neighbour breaks rule %s of the channel protocol", l.dir, r)
 	m.raise(now, watchdog.AddrRouter0, ruleBits[r])
+}
+
+// relayed decodes a message from a neighbour, and reports whether it could. A neighbour of a later version may send
+// versions and kinds that are unknown here: they are dropped and break no rule.
+func (m *Machine) relayed(now time.Time, from *link, payload []byte) (halfcore.Relay, bool) {
+	msg, err := halfcore.DecodeRelay(payload)
+	switch {
+	case errors.Is(err, halfcore.ErrRelayVersion), errors.Is(err, halfcore.ErrRelayKind):
+	case err != nil:
+		m.breaks(now, from, halfcore.RuleMalformed, 1)
+	}
+	return msg, err == nil
 }
 
 // checkHop checks the header of a frame of TypeHop that arrived with a boot epoch.

@@ -32,12 +32,8 @@ func (m *Machine) onMessage(now time.Time, from *link, payload []byte, hd torus.
 		m.hops.stats.Refused++
 		return false
 	}
-	msg, err := halfcore.DecodeRelay(payload)
-	if err != nil {
-		m.raise(now, watchdog.AddrRouter0, watchdog.RouterMalformed)
-		return true
-	}
-	if !m.lawful(now, from, &msg) || !m.fresh(now, msg) {
+	msg, ok := m.relayed(now, from, payload)
+	if !ok || !m.lawful(now, from, &msg) || !m.fresh(now, msg) {
 		return true
 	}
 	m.useLink(now, from, msg.Kind)
@@ -385,9 +381,9 @@ func rank(l *link) int {
 	}
 }
 
-// mayHop checks the hop limit: more hops than allowed are the paper's own example of a router exception (§IV-B, DNP
-// core sick). A message to an unreachable node rightly ends so too: after all its detours it has no route, and no node
-// on its way is at fault.
+// mayHop checks the hop limit: more hops than allowed are the paper's own example of a router exception (§IV-B). The
+// hops and their limit come from a neighbour, so here the exception makes no core sick. A message to an unreachable
+// node rightly ends so too: after all its detours it has no route, and no node on its way is at fault.
 func (m *Machine) mayHop(now time.Time, i int, msg halfcore.Relay) bool {
 	if msg.Made < min(msg.Limit, m.cfg.MaxHops) {
 		return true

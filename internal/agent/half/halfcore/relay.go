@@ -97,6 +97,7 @@ var (
 	ErrRelayShort   = errors.New("relay message: too short")
 	ErrRelayTooLong = errors.New("relay message: too long")
 	ErrRelayVersion = errors.New("relay message: unknown version")
+	ErrRelayKind    = errors.New("relay message: unknown kind")
 	ErrRelayField   = errors.New("relay message: field out of range")
 )
 
@@ -189,7 +190,7 @@ func DecodeRelay(b []byte) (Relay, error) {
 	}
 	m := Relay{Kind: RelayKind(b[1]), Made: b[2], Limit: b[3], Dst: relayCoord(b[4:])}
 	if !m.Kind.Valid() {
-		return Relay{}, fmt.Errorf("%w: kind %d: want 1 to 4", ErrRelayField, b[1])
+		return Relay{}, fmt.Errorf("%w %d: want 1 to 4", ErrRelayKind, b[1])
 	}
 	n := int(b[10])
 	if n > MaxRelayRecorded {

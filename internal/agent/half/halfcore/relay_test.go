@@ -66,7 +66,7 @@ func TestRelayDecodeRefuses(t *testing.T) {
 		{"header only", good[:relayHeaderSize], ErrRelayShort},
 		{"hops only", good[:relayHeaderSize+2*relayHopSize], ErrRelayShort},
 		{"version", edit(0, 2), ErrRelayVersion},
-		{"kind", edit(1, 5), ErrRelayField}, {"no kind", edit(1, 0), ErrRelayField},
+		{"kind", edit(1, 5), ErrRelayKind}, {"no kind", edit(1, 0), ErrRelayKind},
 		{"hop count", edit(10, 9), ErrRelayField},
 		{"hop half", edit(relayHeaderSize+6, 3), ErrRelayField},
 		{"hop time", edit(relayHeaderSize+7, 0x7f), ErrRelayField},

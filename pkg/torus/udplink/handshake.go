@@ -118,7 +118,7 @@ func (l *Link) keepDialling(ctx context.Context, h Handler) {
 		l.established(h, r, s)
 		settled := time.Now().Add(settle)
 		stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-		finish(conn, settle)
+		finish(conn, handshakeTimeout)
 		stop()
 		sleep(ctx, time.Until(settled))
 		select {
@@ -166,10 +166,15 @@ func (l *Link) deservesWarning(err error, now time.Time) bool {
 func (l *Link) established(h Handler, r *remote, s *torus.Session) {
 	l.sessionMu.Lock()
 	defer l.sessionMu.Unlock()
-	l.made.Store(&handshaken{s, r})
+	l.begin(h, handshaken{s, r})
+}
+
+// begin hands a new session over. It runs under sessionMu.
+func (l *Link) begin(h Handler, made handshaken) {
+	l.made.Store(&made)
 	l.count.handshakes.Add(1)
-	l.log.Debug("link session established", "session", fmt.Sprintf("%08x", s.ID()))
-	h.OnSession(l.cfg.Dir, s)
+	l.log.Debug("link session established", "session", fmt.Sprintf("%08x", made.session.ID()))
+	h.OnSession(l.cfg.Dir, made.session)
 }
 
 // dial makes a session. The caller finishes the connection.
@@ -277,12 +282,9 @@ func (l *Link) accept(ctx context.Context, h Handler) {
 			}
 			defer leave()
 			r := l.remote.Load()
-			s, err := l.answer(ctx, begun, r)
-			if err != nil {
+			if err := l.answer(ctx, h, begun, r); err != nil {
 				l.failed(ctx, "accept", err)
-				return
 			}
-			l.established(h, r, s)
 		})
 	}
 }
@@ -298,7 +300,8 @@ func (l *Link) admit(conn net.Conn) (own, ok bool) {
 	return from.AddrPort().Port() == r.addr.Port(), true
 }
 
-func (l *Link) answer(ctx context.Context, conn net.Conn, r *remote) (*torus.Session, error) {
+// answer accepts a handshake and begins its session.
+func (l *Link) answer(ctx context.Context, h Handler, conn net.Conn, r *remote) error {
 	defer func() { _ = conn.Close() }()
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
@@ -308,22 +311,27 @@ func (l *Link) answer(ctx context.Context, conn net.Conn, r *remote) (*torus.Ses
 	tc := tls.Server(conn, r.tls)
 	from := conn.RemoteAddr()
 	if err := tc.HandshakeContext(ctx); err != nil {
-		return nil, fmt.Errorf("handshake from %s: %w", from, err)
+		return fmt.Errorf("handshake from %s: %w", from, err)
 	}
 	s, err := l.derive(tc, r)
 	if err != nil {
-		return nil, err
+		return err
 	}
+	o := l.propose(s, r) // frames of the session may follow ready at once
 	if _, err := tc.Write([]byte{byteReady}); err != nil {
-		return nil, fmt.Errorf("handshake from %s: say ready: %w", from, err)
+		return fmt.Errorf("handshake from %s: say ready: %w", from, err)
 	}
-	if err := expect(tc, byteCommit); err != nil {
-		return nil, fmt.Errorf("handshake from %s: wait for commit: %w", from, err)
+	err = expect(tc, byteCommit)
+	switch {
+	case l.begun(o):
+		return nil
+	case err != nil:
+		return fmt.Errorf("handshake from %s: wait for commit: %w", from, err)
+	case l.blocked():
+		return errBlocked
 	}
-	if l.blocked() {
-		return nil, errBlocked
-	}
-	return s, nil
+	l.commit(h, o)
+	return nil
 }
 
 // derive makes the session from the handshake's exporter, bound to this link. So two links between the same two nodes

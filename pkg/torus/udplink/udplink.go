@@ -11,6 +11,9 @@
 //	   │◄───────────── ready ───────────┤   the acceptor has verified the dialer
 //	   ├───────────── commit ──────────►│   both go over to the new session
 //
+// The dialer sends in the new session from its commit on. The acceptor takes the first authentic frame of that session
+// for the commit if the commit is lost or late.
+//
 // The kernel drops packets from any address but the peer's (pkg/udpguard). LinkFaults drops, damages,
 // doubles, delays or blocks packets, for tests and fault injection.
 package udplink
@@ -139,6 +142,7 @@ type Link struct {
 
 	quiet quiet // heartbeats without news
 
+	offers    offers
 	sessionMu sync.Mutex // OnSession calls one after the other
 	closeOnce sync.Once
 
@@ -400,6 +404,7 @@ func (l *Link) take(ctx context.Context, h Handler, in *batch, i int) {
 		sleep(ctx, floodRest)
 	}
 	if b, ok := l.admitted(in, i); ok {
+		l.commitBy(h, b)
 		h.OnPacket(l.cfg.Dir, b)
 	}
 }

@@ -50,12 +50,26 @@ func (m *Machine) onMessage(now time.Time, from *link, payload []byte, hd torus.
 }
 
 // fresh reports whether a message is not a copy of an earlier one. A message on its way to another node may
-// legitimately pass by again.
+// legitimately pass by again. A copy without hops left is not remembered, because it must not end the copies that can go
+// on. Nor does a copy with few hops left end the flood of one with more.
 func (m *Machine) fresh(now time.Time, msg halfcore.Relay) bool {
-	if msg.Kind == halfcore.RelayDown && msg.Dst != m.cfg.Topo.Coord {
-		return m.seen.Visit(now, msg)
+	switch {
+	case msg.Kind == halfcore.RelayUp && !m.hostCarries():
+		return m.mayHop(now, none, msg) && m.seen.Flood(now, msg, m.floodLeft(&msg))
+	case msg.Kind == halfcore.RelayDown && msg.Dst != m.cfg.Topo.Coord:
+		return m.mayHop(now, none, msg) && m.seen.Visit(now, msg)
+	default:
+		return m.seen.First(now, msg)
 	}
-	return m.seen.First(now, msg)
+}
+
+// floodLeft returns the hops that a flooded message has left. Half of the limit is as good as all: it is enough for the
+// whole torus (routing.HopBound).
+func (m *Machine) floodLeft(msg *halfcore.Relay) uint8 {
+	if left := min(msg.Limit, m.cfg.MaxHops) - msg.Made; left < m.cfg.MaxHops/2 {
+		return left
+	}
+	return halfcore.AllHops
 }
 
 func (m *Machine) hop(held time.Duration) halfcore.RelayHop {

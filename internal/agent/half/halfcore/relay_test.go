@@ -170,6 +170,14 @@ func TestRelayedCopyIsAcceptedOnce(t *testing.T) {
 	if !s.First(now.Add(time.Second), msg(1)) {
 		t.Error("never forgotten")
 	}
+	for _, step := range []struct {
+		left uint8
+		want bool
+	}{{1, true}, {1, false}, {0, false}, {3, true}, {2, false}, {AllHops, true}, {AllHops, false}} {
+		if got := s.Flood(now, msg(0), step.left); got != step.want {
+			t.Errorf("a copy with %d hops left goes on: %t", step.left, got)
+		}
+	}
 	for i := 2; i < 100; i++ {
 		s.First(now, msg(i))
 	}

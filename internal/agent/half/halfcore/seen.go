@@ -2,6 +2,7 @@ package halfcore
 
 import (
 	"crypto/sha256"
+	"math"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -24,6 +25,7 @@ type RelaysSeen struct {
 type relaySight struct {
 	at     time.Time
 	made   uint8 // hops at its last visit
+	ahead  uint8 // hops that a flooded message had left, the most of its copies
 	visits uint8
 	spread bool // it was sent to all neighbours from here
 	left   byte // channels by which it left at earlier visits, bit i for Index i
@@ -39,14 +41,21 @@ func NewRelaysSeen(size int, ttl time.Duration) *RelaysSeen {
 	return &RelaysSeen{ttl: ttl, at: make(map[relaySeenKey]relaySight, size), ring: make([]relaySeenKey, 0, size)}
 }
 
+// AllHops is the number of hops left of a message of which no copy can go further.
+const AllHops = math.MaxUint8
+
 // First reports whether m was not seen within the last ttl, and remembers it.
-func (s *RelaysSeen) First(now time.Time, m Relay) bool {
+func (s *RelaysSeen) First(now time.Time, m Relay) bool { return s.Flood(now, m, AllHops) }
+
+// Flood reports whether m was not seen within the last ttl, or has more hops left than all copies that were. It
+// remembers m.
+func (s *RelaysSeen) Flood(now time.Time, m Relay, left uint8) bool {
 	k := relayKey(m)
 	was, known := s.at[k]
-	if known && now.Sub(was.at) < s.ttl {
+	if known && now.Sub(was.at) < s.ttl && left <= was.ahead {
 		return false
 	}
-	s.add(k, known, relaySight{at: now, made: m.Made, visits: 1})
+	s.add(k, known, relaySight{at: now, made: m.Made, ahead: left, visits: 1})
 	return true
 }
 
@@ -58,7 +67,7 @@ func (s *RelaysSeen) Visit(now time.Time, m Relay) bool {
 	was, known := s.at[k]
 	switch {
 	case !known || now.Sub(was.at) >= s.ttl:
-		s.add(k, known, relaySight{at: now, made: m.Made, visits: 1})
+		s.add(k, known, relaySight{at: now, made: m.Made, ahead: AllHops, visits: 1})
 		return true
 	case m.Made <= was.made || was.visits >= maxRelayVisits || was.spread:
 		return false
@@ -87,7 +96,7 @@ func (s *RelaysSeen) Spread(now time.Time, m Relay) {
 	k := relayKey(m)
 	was, known := s.at[k]
 	if !known || now.Sub(was.at) >= s.ttl { // it may have waited here for a route
-		was = relaySight{at: now, made: m.Made, visits: 1}
+		was = relaySight{at: now, made: m.Made, ahead: AllHops, visits: 1}
 	}
 	was.spread = true
 	s.add(k, known, was)

@@ -29,6 +29,7 @@ type Outbox struct {
 
 	seq        fault.Seq         // last given in the present epoch
 	seqAcked   fault.Seq         // of these, the last that was answered
+	answers    uint64            // see Answers
 	log        []*entry          // by epoch and number
 	reports    int               // entries that are not digests
 	leftOut    map[statement]int // dropped because the log was full, and not mentioned yet

@@ -118,6 +118,9 @@ func (s *Sender) repliesToThis(r *lofamov1.PathReply) bool {
 	return fault.NodeID(r.GetNode()) == s.self.Node && fault.Half(r.GetHalf()) == s.self.Half && fault.Epoch(r.GetEpoch()) == s.outbox.Epoch()
 }
 
+// Answers returns the number of answers that the outbox waited for. A replayed answer is none of these.
+func (s *Sender) Answers() uint64 { return s.outbox.Answers() }
+
 // Take returns the gathered output, and clears it.
 func (s *Sender) Take() SenderOutput {
 	out := s.out

@@ -29,8 +29,12 @@ func (i *isolation) doubt() {
 	}
 }
 
+// Answers returns the number of answers that the outbox waited for. A replayed answer is none of these.
+func (o *Outbox) Answers() uint64 { return o.answers }
+
 // noteAnswer ends the isolation and the silence.
 func (o *Outbox) noteAnswer(now time.Time) {
+	o.answers++
 	i := &o.isolation
 	i.isolated, i.since, i.rails = false, time.Time{}, [numPaths]bool{}
 	o.endSilence(now)

@@ -22,10 +22,11 @@ const relayTargets = 2
 
 // onReceived handles a verified message.
 func (m *Machine) onReceived(now time.Time, ev Received) {
-	m.noteAnswers(now, ev)
+	before := m.sender.Answers()
 	if m.sender.Heard(now, ev.Opened, ev.Path, ev.Interface) && ev.Path != fault.PathTorus {
 		m.passDown(m.self, ev.Opened.Raw)
 	}
+	m.noteAnswers(now, ev, m.sender.Answers() != before)
 	switch body := ev.Opened.Msg.GetBody().(type) {
 	case nil, *lofamov1.Message_PathReply, *lofamov1.Message_Again: // the sender's
 	case *lofamov1.Message_Challenge:
@@ -66,23 +67,23 @@ func (m *Machine) onOrder(ev Received, o servicenet.Order) {
 	}
 }
 
-// noteAnswers records which supervisor answers, and where, and evaluates hints about the leader.
-func (m *Machine) noteAnswers(now time.Time, ev Received) {
-	acks, reply := ev.Opened.Msg.GetAcks(), ev.Opened.Msg.GetPathReply()
-	if len(acks) > 0 || reply != nil || ev.Opened.Msg.GetFaultUpdate() != nil {
+// noteAnswers records which supervisor answers, and where, and evaluates hints about the leader. Only an answer that the
+// outbox waited for is fresh: anyone who has recorded an older message can repeat it.
+func (m *Machine) noteAnswers(now time.Time, ev Received, fresh bool) {
+	if fresh {
 		if m.answered.IsZero() { // supervisors that return may answer before gossip has joined through them
 			m.gossip.joinBy = fault.Later(m.gossip.joinBy, now.Add(m.cfg.GossipSilence))
 		}
 		m.answered = now
 		m.noteQuorum(now, ev.Opened.Msg.GetNoQuorumMs())
+		if ev.Path == fault.PathDirect {
+			m.heard[ev.Opened.Name] = contact{now, ev.Interface}
+		}
 	}
-	if ev.Path == fault.PathDirect && (len(acks) > 0 || reply != nil) {
-		m.heard[ev.Opened.Name] = contact{now, ev.Interface}
-	}
-	for _, ack := range acks {
+	for _, ack := range ev.Opened.Msg.GetAcks() {
 		m.followLeader(now, ack.GetLeader())
 	}
-	m.followLeader(now, reply.GetLeader())
+	m.followLeader(now, ev.Opened.Msg.GetPathReply().GetLeader())
 }
 
 // followLeader applies a hint about the leader.

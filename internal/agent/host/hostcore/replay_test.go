@@ -1,0 +1,67 @@
+package hostcore
+
+import (
+	"testing"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+// TestReplayIsNoAnswer replays a supervisor's datagrams. Only an answer that the half waits for shows that a supervisor
+// answers, and that it has a quorum.
+func TestReplayIsNoAnswer(t *testing.T) {
+	w := newTested(t, testing2s)
+	from := func(msg *lofamov1.Message) Received {
+		return Received{Path: fault.PathDirect, Opened: servicenet.Opened{Role: servicenet.RoleSupervisor, Name: "sup-0", Msg: msg}}
+	}
+	update := from(&lofamov1.Message{Body: &lofamov1.Message_FaultUpdate{FaultUpdate: &lofamov1.FaultUpdate{
+		Node: "n0-0-0", Revision: 9, Parts: 1, Nodes: []*lofamov1.NodeView{{Id: "n0-0-0", State: lofamov1.State_NORMAL}},
+	}}})
+	digest := func() (out []fault.ReportID) {
+		t.Helper()
+		for range 1000 {
+			w.now = w.now.Add(10 * time.Millisecond)
+			for _, s := range w.m.Step(w.now, Tick{}).Send {
+				for _, r := range s.Reports {
+					if r.Digest && s.Path == fault.PathDirect {
+						out = append(out, r.ID)
+					}
+				}
+			}
+			if out != nil {
+				return out
+			}
+		}
+		t.Fatal("no digest")
+		return nil
+	}
+	ack := from(&lofamov1.Message{Acks: servicenet.NewAcks(lofamov1.Ack_RECEIVED, digest()...)})
+	w.m.Step(w.now, ack)
+	w.m.Step(w.now, update)
+	heard := w.now
+	if k := w.m.Known(nil); !k.Heard.Equal(heard) || !k.Confirmed.Equal(heard) || k.Revision != 9 {
+		t.Fatalf("%+v after an answer at %s", k, heard)
+	}
+	for range 10 {
+		digest()
+		w.m.Step(w.now, ack)
+		w.m.Step(w.now, update)
+	}
+	if k := w.m.Known(nil); !k.Heard.Equal(heard) || !k.Confirmed.Equal(heard) {
+		t.Errorf("replayed datagrams count as answers: heard %s, quorum %s after the last answer", k.Heard.Sub(heard), k.Confirmed.Sub(heard))
+	}
+	if w.m.answeredLately(w.now) {
+		t.Error("a replayed answer makes the supervisor a way for others' digests")
+	}
+	for range 10 {
+		digest() // the last quorum is longer ago than the bound
+	}
+	without := from(&lofamov1.Message{Acks: servicenet.NewAcks(lofamov1.Ack_RECEIVED, digest()...), NoQuorumMs: time.Hour.Milliseconds()})
+	w.m.Step(w.now, without)
+	w.m.Step(w.now, ack)
+	if k := w.m.Known(nil); !k.Heard.Equal(w.now) || !k.Stale {
+		t.Errorf("an answer without a quorum, and a replay with one: %+v at %s", k, w.now)
+	}
+}

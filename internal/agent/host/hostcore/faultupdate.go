@@ -12,8 +12,10 @@ import (
 
 // onFaultUpdate stores a supervisor's update about nodes that concern this one, and answers with the list of the nodes of
 // its jobs if the supervisor wants it.
-func (m *Machine) onFaultUpdate(ev Received, t *lofamov1.FaultUpdate) {
-	if ev.Path != fault.PathDirect {
+// A supervisor puts the view back only in answer to digests. So a half whose digests are not answered takes no such
+// update, which would be a replay.
+func (m *Machine) onFaultUpdate(now time.Time, ev Received, t *lofamov1.FaultUpdate) {
+	if ev.Path != fault.PathDirect || t.GetPutBack() && now.Sub(m.answered) > m.digestBound() {
 		return
 	}
 	changed, wanted := m.view.Take(t)
@@ -26,14 +28,18 @@ func (m *Machine) onFaultUpdate(ev Received, t *lofamov1.FaultUpdate) {
 	}
 }
 
+// digestBound returns the time after which digests without an answer count as missing.
+func (m *Machine) digestBound() time.Duration {
+	return time.Duration(m.cfg.Periods.DigestMisses) * m.cfg.Periods.DigestPeriod
+}
+
 // noteQuorum handles a supervisor's report of its quorum: the milliseconds since it lost it, -1 for never having had
 // one. A supervisor with a quorum may answer beside one without; while it does, nothing is stale.
 func (m *Machine) noteQuorum(now time.Time, without int64) {
 	if at := now.Add(-time.Duration(without) * time.Millisecond); without >= 0 && at.After(m.confirmed) {
 		m.confirmed = at
 	}
-	bound := time.Duration(m.cfg.Periods.DigestMisses) * m.cfg.Periods.DigestPeriod
-	stale := without != 0 && (m.confirmed.IsZero() || now.Sub(m.confirmed) > bound)
+	stale := without != 0 && (m.confirmed.IsZero() || now.Sub(m.confirmed) > m.digestBound())
 	m.out.Aged = m.out.Aged || stale != m.stale
 	m.stale = stale
 }

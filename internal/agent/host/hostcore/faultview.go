@@ -22,7 +22,14 @@ type FaultView struct {
 
 	coming coming
 	list   interest
+	backs  []putBack // the latest
 }
+
+// putBack is a step back to an earlier revision, after a restore of the store.
+type putBack struct{ from, to uint64 }
+
+// maxPutBacks is the number of steps back that the view remembers.
+const maxPutBacks = 64
 
 // coming is a message of which not all parts have come.
 type coming struct {
@@ -82,14 +89,16 @@ func (m *FaultView) Resume(serial uint32) {
 func (m *FaultView) Serial() uint32 { return m.list.serial }
 
 // Take handles a verified update. It returns the changed nodes, in order, and whether the supervisor wants the list
-// of the nodes of the jobs here.
+// of the nodes of the jobs here. A step back from the same revision to the same one is taken once, because a later
+// message may be a replay.
 func (m *FaultView) Take(t *lofamov1.FaultUpdate) (changed []fault.NodeID, wanted bool) {
 	wanted = t.GetWantInterest() && m.list.serial > 0
 	if t.GetNode() != string(m.self) {
 		return nil, false
 	}
+	back := putBack{m.revision, t.GetRevision()}
 	switch whole := t.GetSince() == 0; {
-	case whole && t.GetRevision() < m.revision && !t.GetPutBack():
+	case whole && back.to < back.from && (!t.GetPutBack() || slices.Contains(m.backs, back)):
 		return nil, wanted // by a replica that is behind
 	case !whole && (t.GetRevision() <= m.revision || t.GetSince() > m.revision || m.revision == 0):
 		return nil, wanted // known, or an earlier update was lost: the next digest shows it
@@ -99,6 +108,9 @@ func (m *FaultView) Take(t *lofamov1.FaultUpdate) (changed []fault.NodeID, wante
 	all := m.gather(t)
 	if all == nil {
 		return nil, wanted
+	}
+	if back.to < back.from {
+		m.backs = append(m.backs[max(0, len(m.backs)+1-maxPutBacks):], back)
 	}
 	m.revision = t.GetRevision()
 	if t.GetSince() == 0 {

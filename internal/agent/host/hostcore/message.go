@@ -34,7 +34,7 @@ func (m *Machine) onReceived(now time.Time, ev Received) {
 	case *lofamov1.Message_Downcall:
 		m.onDowncall(ev)
 	case *lofamov1.Message_FaultUpdate:
-		m.onFaultUpdate(ev, body.FaultUpdate)
+		m.onFaultUpdate(now, ev, body.FaultUpdate)
 	case *lofamov1.Message_BulkRequest, *lofamov1.Message_BulkPull, *lofamov1.Message_DenyPart: // the shell's
 	default:
 		if o, ok := servicenet.OrderOf(ev.Opened.Msg); ok {

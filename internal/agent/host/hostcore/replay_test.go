@@ -65,3 +65,34 @@ func TestReplayIsNoAnswer(t *testing.T) {
 		t.Errorf("an answer without a quorum, and a replay with one: %+v at %s", k, w.now)
 	}
 }
+
+// TestReplayedPutBackIsRefused replays the update that put a node's view back after a restore of the store. A half that
+// has no supervisor refuses it, and any half takes it once from the same revision.
+func TestReplayedPutBackIsRefused(t *testing.T) {
+	w := newTested(t, testing2s)
+	update := func(revision uint64, back bool) uint64 {
+		w.m.Step(w.now, Received{Path: fault.PathDirect, Opened: servicenet.Opened{Role: servicenet.RoleSupervisor, Name: "sup-0",
+			Msg: &lofamov1.Message{Body: &lofamov1.Message_FaultUpdate{FaultUpdate: &lofamov1.FaultUpdate{
+				Node: "n0-0-0", Revision: revision, Parts: 1, PutBack: back,
+			}}}}})
+		return w.m.Known(nil).Revision
+	}
+	at := func(want, got uint64) {
+		t.Helper()
+		if got != want {
+			t.Fatalf("the view is at revision %d, want %d", got, want)
+		}
+	}
+	w.m.answered = w.now
+	at(90, update(90, false))
+	at(9, update(9, true)) // the restore
+	at(90, update(90, false))
+	at(90, update(9, true))
+	at(91, update(91, false))
+	at(9, update(9, true)) // another restore of the same state
+	at(92, update(92, false))
+	w.now = w.now.Add(time.Minute)
+	at(92, update(9, true))
+	w.m.answered = w.now
+	at(9, update(9, true))
+}

@@ -27,7 +27,7 @@ func (s *Server) as(do func(http.ResponseWriter, *http.Request, visitor)) http.H
 			return
 		}
 		c, _, err := pki.OpenWeb(s.cfg.Verifier, s.cfg.Cluster, s.cfg.Self, cookie.Value, s.cfg.Now(), pki.WebSession)
-		if err == nil && s.cfg.Verifier.RevokedSince(c.Subject, time.Unix(c.Issued, 0)) {
+		if err == nil && s.revoked(c) {
 			err = pki.ErrRevoked
 		}
 		if err != nil {
@@ -43,6 +43,11 @@ func (s *Server) as(do func(http.ResponseWriter, *http.Request, visitor)) http.H
 	}
 }
 
+// revoked reports whether the person's certificate was revoked after a replica had signed the claims.
+func (s *Server) revoked(c pki.WebClaims) bool {
+	return s.cfg.Verifier.RevokedSince(c.Subject, time.Unix(c.Issued, 0))
+}
+
 // login exchanges a token for a session. The token is signed with a person's certificate, or by another replica
 // for a user that is logged in there.
 func (s *Server) login(w http.ResponseWriter, r *http.Request) {
@@ -55,6 +60,9 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 	}
 	now := s.cfg.Now()
 	c, kind, err := pki.OpenWeb(s.cfg.Verifier, s.cfg.Cluster, s.cfg.Self, in.Token, now, pki.WebLogin, pki.WebHandover)
+	if err == nil && kind == pki.WebHandover && s.revoked(c) { // OpenWeb checks only the signer, which is a replica
+		err = fmt.Errorf("%w: that of %s", pki.ErrRevoked, c.Subject)
+	}
 	if err != nil {
 		s.cfg.Logger.Warn("web: a login was refused", "from", r.RemoteAddr, "err", err)
 		refuse(w, http.StatusUnauthorized, "the login was refused: "+err.Error())

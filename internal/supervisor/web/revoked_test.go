@@ -1,0 +1,148 @@
+package web
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/pki"
+)
+
+// pair is two replicas with pages, and ann, who may log in. Both replicas have the same list of revocations.
+type pair struct {
+	t        *testing.T
+	ca       *pki.CA
+	registry *pki.Registry
+	pages    map[string]string // URLs by replica
+}
+
+func newPair(t *testing.T) pair {
+	t.Helper()
+	ca, err := pki.NewCA("c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(file, ca.CertPEM(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := pair{t: t, ca: ca, registry: pki.NewRegistry(), pages: map[string]string{}}
+	verify, err := pki.LoadVerifier(file, "c", pki.WithRegistry(p.registry))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"s1", "s2"} {
+		s := New(Config{
+			Self: id, Cluster: "c", Signer: p.signer(pki.SupervisorIdentity("c", id)), Verifier: verify,
+			Session: time.Hour, Cookie: "test",
+			Peers: func() []Peer { return []Peer{{ID: "s2"}} },
+		})
+		h := httptest.NewServer(s)
+		t.Cleanup(h.Close)
+		t.Cleanup(s.Close)
+		p.pages[id] = h.URL
+	}
+	return p
+}
+
+func (p pair) signer(id pki.Identity) *pki.Signer {
+	p.t.Helper()
+	s, err := p.ca.IssueSigner(id)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return s
+}
+
+var ann = pki.Identity{Cluster: "c", Role: pki.RoleViewer, Name: "ann"}
+
+// loginToken is a token that ann signs for s1.
+func (p pair) loginToken() string {
+	p.t.Helper()
+	token, err := pki.NewWebLogin(p.signer(ann), "s1", time.Now())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return token
+}
+
+// revoke revokes the certificates that ann has now.
+func (p pair) revoke() { p.registry.Set([]pki.Denial{{Identity: ann, Before: pki.CutOff(time.Now())}}) }
+
+// call asks a replica; the caller closes the answer.
+func (p pair) call(method, id, path string, in any, cookies ...*http.Cookie) *http.Response {
+	p.t.Helper()
+	b, err := json.Marshal(in)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(p.t.Context(), 20*time.Second)
+	p.t.Cleanup(cancel)
+	req, err := http.NewRequestWithContext(ctx, method, p.pages[id]+path, bytes.NewReader(b))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	for _, c := range cookies {
+		req.AddCookie(c)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { _ = resp.Body.Close() })
+	return resp
+}
+
+// login returns the answer to a token, and the cookie of the session, or nil.
+func (p pair) login(id, token string) (int, *http.Cookie) {
+	p.t.Helper()
+	resp := p.call(http.MethodPost, id, "/api/login", map[string]string{"token": token})
+	for _, c := range resp.Cookies() {
+		return resp.StatusCode, c
+	}
+	return resp.StatusCode, nil
+}
+
+// handover logs ann in at s1, and returns the handover to s2 with the cookie for s1.
+func (p pair) handover() (string, *http.Cookie) {
+	p.t.Helper()
+	code, cookie := p.login("s1", p.loginToken())
+	if cookie == nil {
+		p.t.Fatalf("login: %d", code)
+	}
+	var session struct{ Others []struct{ Token string } }
+	if err := json.NewDecoder(p.call(http.MethodGet, "s1", "/api/session", nil, cookie).Body).Decode(&session); err != nil {
+		p.t.Fatal(err)
+	}
+	if len(session.Others) != 1 {
+		p.t.Fatalf("%+v: want a handover to s2", session)
+	}
+	return session.Others[0].Token, cookie
+}
+
+// TestHandoverFromBeforeRevocationIsRefused: a handover that a replica signed before the person's revocation gives no session
+// afterwards.
+func TestHandoverFromBeforeRevocationIsRefused(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	before, _ := p.handover()
+	if code, _ := p.login("s2", before); code != http.StatusNoContent {
+		t.Fatalf("a handover before the revocation: %d", code)
+	}
+	token, _ := p.handover()
+	p.revoke()
+	code, cookie := p.login("s2", token)
+	if code != http.StatusUnauthorized {
+		t.Errorf("a handover from before the revocation: %d: want %d", code, http.StatusUnauthorized)
+	}
+	if cookie != nil {
+		t.Errorf("a handover from before the revocation gives the session %v", cookie)
+	}
+}

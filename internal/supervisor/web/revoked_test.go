@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -11,8 +13,49 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/pki"
 )
+
+// quiet is an API without changes.
+type quiet struct {
+	lofamov1.FaultSupervisorClient
+	lofamov1.ResponseServiceClient
+}
+
+// silent is a watch that receives nothing.
+type silent struct {
+	grpc.ServerStreamingClient[lofamov1.WatchResponse]
+	ctx context.Context
+}
+
+func (s silent) Recv() (*lofamov1.WatchResponse, error) {
+	<-s.ctx.Done()
+	return nil, s.ctx.Err()
+}
+
+func (quiet) Watch(ctx context.Context, _ *lofamov1.WatchRequest,
+	_ ...grpc.CallOption) (grpc.ServerStreamingClient[lofamov1.WatchResponse], error) {
+	return silent{ctx: ctx}, nil
+}
+
+func (quiet) WatchIncidents(context.Context, *lofamov1.WatchIncidentsRequest,
+	...grpc.CallOption) (grpc.ServerStreamingClient[lofamov1.WatchIncidentsResponse], error) {
+	return nil, status.Error(codes.Unimplemented, "")
+}
+
+func (quiet) WatchResponses(context.Context, *lofamov1.WatchResponsesRequest,
+	...grpc.CallOption) (grpc.ServerStreamingClient[lofamov1.WatchResponsesResponse], error) {
+	return nil, status.Error(codes.Unimplemented, "")
+}
+
+func (quiet) GetSummary(context.Context, *lofamov1.GetSummaryRequest, ...grpc.CallOption) (*lofamov1.GetSummaryResponse, error) {
+	return &lofamov1.GetSummaryResponse{}, nil
+}
 
 // pair is two replicas with pages, and ann, who may log in. Both replicas have the same list of revocations.
 type pair struct {
@@ -39,8 +82,8 @@ func newPair(t *testing.T) pair {
 	}
 	for _, id := range []string{"s1", "s2"} {
 		s := New(Config{
-			Self: id, Cluster: "c", Signer: p.signer(pki.SupervisorIdentity("c", id)), Verifier: verify,
-			Session: time.Hour, Cookie: "test",
+			Self: id, Cluster: "c", Faults: quiet{}, Responses: quiet{}, Signer: p.signer(pki.SupervisorIdentity("c", id)), Verifier: verify,
+			Session: time.Hour, Cookie: "test", Alive: 10 * time.Millisecond,
 			Peers: func() []Peer { return []Peer{{ID: "s2"}} },
 		})
 		h := httptest.NewServer(s)
@@ -144,5 +187,25 @@ func TestHandoverFromBeforeRevocationIsRefused(t *testing.T) {
 	}
 	if cookie != nil {
 		t.Errorf("a handover from before the revocation gives the session %v", cookie)
+	}
+}
+
+// TestStreamEndsWithRevocation: an open stream ends once its person's certificate is revoked.
+func TestStreamEndsWithRevocation(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	_, cookie := p.handover()
+	stream := p.call(http.MethodGet, "s1", "/api/stream?after=1", nil, cookie)
+	if stream.StatusCode != http.StatusOK {
+		t.Fatalf("stream: %d", stream.StatusCode)
+	}
+	if _, err := io.ReadFull(stream.Body, make([]byte, 100)); err != nil {
+		t.Fatalf("before the revocation: %v", err)
+	}
+	p.revoke()
+	if _, err := io.Copy(io.Discard, stream.Body); errors.Is(err, context.DeadlineExceeded) {
+		t.Error("the stream outlives the revocation")
+	} else if err != nil {
+		t.Error(err)
 	}
 }

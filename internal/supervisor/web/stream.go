@@ -122,8 +122,9 @@ func changesOf(events []*lofamov1.Event) []change {
 	return out
 }
 
-// stream sends changes until the browser leaves, is too slow, or its session ends. Changes wait for the browser in
-// this stream's own buffers. The watch behind it is bounded, and is cut off when they are full (fanout).
+// stream sends changes until the browser leaves, is too slow, or its session ends. Before each status message it checks
+// whether the visitor's certificate was revoked. Changes wait for the browser in this stream's own buffers. The watch
+// behind it is bounded, and is cut off when they are full (fanout).
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, who visitor) {
 	after, err := startOf(r)
 	if err != nil {
@@ -147,7 +148,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, who visitor) {
 	wg.Go(func() { s.follow(ctx, after, out) })
 	wg.Go(func() { s.again(ctx, out, "noresponses", s.watchResponses) })
 	wg.Go(func() { s.again(ctx, out, "noincidents", s.watchIncidents) })
-	wg.Go(func() { s.sayAlive(ctx, out) })
+	wg.Go(func() { defer cancel(); s.sayAlive(ctx, who, out) })
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("X-Accel-Buffering", "no") // a proxy should pass on events at once
@@ -300,11 +301,12 @@ func pass[R proto.Message](ctx context.Context, out chan<- message, name string,
 	}
 }
 
-// sayAlive sends the replica's standing once a period, which also shows the page that the stream works.
-func (s *Server) sayAlive(ctx context.Context, out chan<- message) {
+// sayAlive sends the replica's standing once a period, which also shows the page that the stream works. It returns when
+// the stream has ended, or when the visitor's certificate was revoked.
+func (s *Server) sayAlive(ctx context.Context, who visitor, out chan<- message) {
 	t := time.NewTicker(s.cfg.Alive)
 	defer t.Stop()
-	for {
+	for !s.revoked(who.WebClaims) {
 		st, err := s.standing(ctx)
 		m := message{name: "alive", data: st}
 		if err != nil {

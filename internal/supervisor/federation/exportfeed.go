@@ -267,9 +267,8 @@ func (f *feed) alive(out *feedOrders) {
 	var rev uint64
 	switch f.state {
 	case feedFollowing:
-		f.sent = max(f.sent, f.beat)
-		if f.sent >= f.begin {
-			rev = f.sent
+		if at := max(f.sent, f.beat); at >= f.begin { // else the parent does not receive it
+			f.sent, rev = at, at
 		}
 	case feedPaused, feedCopying:
 	default:

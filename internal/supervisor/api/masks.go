@@ -75,20 +75,17 @@ func (s *Server) setMask(ctx context.Context, by string, req *lofamov1.SetMaskRe
 	if err := checkReason(req.GetReason(), req.GetMasked()); err != nil {
 		return nil, err
 	}
-	var torus *chanmask.Torus
-	if req.GetMasked() && !req.GetForce() {
-		var err error
-		if torus, err = s.torus(ctx); err != nil {
-			return nil, err
-		}
-	}
 	resp := &lofamov1.SetMaskResponse{}
 	revision, err := s.cfg.Operators.Change(ctx, func(topo store.Topology) ([]store.Write, error) {
 		links, err := s.maskLinks(topo.Topology, req.GetLinks())
 		if err != nil {
 			return nil, err
 		}
-		if torus != nil {
+		if req.GetMasked() && !req.GetForce() {
+			torus, err := s.torus(ctx) // here, because a change before this one may have masked other links
+			if err != nil {
+				return nil, err
+			}
 			if a, b, cuts := torus.Cuts(links...); cuts {
 				return nil, status.Errorf(codes.InvalidArgument,
 					"links: without them no way through the torus leads from %s to %s, and there is one now: nothing was changed (force masks them all "+
@@ -412,6 +409,7 @@ func (s *Server) closeRegions(ctx context.Context, by string, req *lofamov1.Clos
 	if err := checkReason(req.GetReason(), !req.GetDryRun()); err != nil {
 		return nil, err
 	}
+	_, masks, _ := s.cfg.Masks.All()
 	t, err := s.torus(ctx)
 	if err != nil {
 		return nil, err
@@ -440,6 +438,9 @@ func (s *Server) closeRegions(ctx context.Context, by string, req *lofamov1.Clos
 	resp.Revision, err = s.cfg.Operators.Change(ctx, func(now store.Topology) ([]store.Write, error) {
 		if !now.SamePlaces(topo) {
 			return nil, status.Error(codes.Aborted, "nodes have changed their places meanwhile: nothing was changed: ask again")
+		}
+		if _, at, _ := s.cfg.Masks.All(); at != masks {
+			return nil, status.Error(codes.Aborted, "masks have changed meanwhile: nothing was changed: ask again")
 		}
 		w, err := s.maskWrite(now.Topology, closing.Mask, true, req.GetReason(), by)
 		if err != nil {

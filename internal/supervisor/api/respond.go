@@ -26,10 +26,6 @@ var ErrSubmitted = errors.New("it is not known whether it was committed")
 // that token, and commits under its fence.
 func (s *Server) MaskFor(ctx context.Context, token uint64, id fault.NodeID, dir grid.Direction, owner, reason string) (mine bool,
 	by string, err error) {
-	torus, err := s.torus(ctx)
-	if err != nil {
-		return false, "", err
-	}
 	err = s.changeFor(ctx, token, func(topo store.Topology) ([]store.Write, error) {
 		l, err := s.maskLink(topo.Topology, &lofamov1.LinkName{Node: string(id), Direction: dir.String()})
 		if err != nil {
@@ -38,6 +34,10 @@ func (s *Server) MaskFor(ctx context.Context, token uint64, id fault.NodeID, dir
 		if old := s.cfg.Masks.Of(l); old != nil {
 			mine, by = old.GetBy() == owner, old.GetBy()
 			return nil, nil
+		}
+		torus, err := s.torus(ctx) // here, because a change before this one may have masked other links
+		if err != nil {
+			return nil, err
 		}
 		if a, b, cuts := torus.Cuts(l); cuts {
 			return nil, status.Errorf(codes.FailedPrecondition, "without link %s of %s no way through the torus leads from %s to %s", dir, id, a, b)

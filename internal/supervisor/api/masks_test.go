@@ -1,0 +1,137 @@
+package api
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// together is an Operators that begins its changes when all callers have arrived, and commits them one at a time.
+type together struct {
+	names   *view.Names
+	masks   *view.Masks
+	arrived sync.WaitGroup
+	before  func() // called before a change; nil: none
+
+	mu       sync.Mutex
+	revision uint64
+}
+
+func (o *together) Change(_ context.Context, change func(store.Topology) ([]store.Write, error)) (uint64, error) {
+	o.arrived.Done()
+	o.arrived.Wait()
+	if o.before != nil {
+		o.before()
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	writes, err := change(store.Topology{Topology: o.names.Topology()})
+	if err != nil {
+		return 0, err
+	}
+	for _, w := range writes {
+		set, ended, err := store.MasksIn(w)
+		if err != nil {
+			return 0, err
+		}
+		o.revision++
+		o.masks.Change(set, ended, store.MaskKey, o.revision)
+	}
+	return o.revision, nil
+}
+
+// masking returns a service whose changes begin when that many callers have arrived.
+func masking(t *testing.T, dims string, callers int) (*Server, *together) {
+	t.Helper()
+	l := newLeads(dimsOf(t, dims))
+	o := &together{names: l.names, masks: view.NewMasks()}
+	o.arrived.Add(callers)
+	return New(Config{Self: "s1", Names: l.names, Engine: l, Masks: o.masks, Operators: o, Logger: slog.New(slog.DiscardHandler)}), o
+}
+
+// mask masks links, each written as the coordinates and the direction of an end.
+func (o *together) mask(links ...string) {
+	var set []*lofamov1.LinkMask
+	for _, l := range links {
+		at, d, _ := strings.Cut(l, "/")
+		set = append(set, &lofamov1.LinkMask{Coord: at, Direction: d})
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.revision++
+	o.masks.Change(set, nil, store.MaskKey, o.revision)
+}
+
+// TestMasksAtOnceDoNotCutTorus: of two masks at the same time that are harmless one by one and cut the torus together, only one is made.
+func TestMasksAtOnceDoNotCutTorus(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		refused codes.Code
+		mask    func(s *Server, node string) error
+	}{
+		"by responses": {codes.FailedPrecondition, func(s *Server, node string) error {
+			_, _, err := s.MaskFor(t.Context(), 1, fault.NodeID(node), grid.XPlus, "response/"+node, "a test")
+			return err
+		}},
+		"by operators": {codes.InvalidArgument, func(s *Server, node string) error {
+			_, err := s.SetMask(asOperator(t), &lofamov1.SetMaskRequest{Links: []*lofamov1.LinkName{{Node: node, Direction: "X+"}}, Masked: true,
+				Reason: "a test"})
+			return err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, o := masking(t, "4x1x1", 2)
+			nodes := []string{"n0-0-0", "n2-0-0"}
+			errs := make([]error, len(nodes))
+			var wg sync.WaitGroup
+			for i, node := range nodes {
+				wg.Go(func() { errs[i] = tc.mask(s, node) })
+			}
+			wg.Wait()
+			got := map[codes.Code]int{}
+			for _, err := range errs {
+				got[status.Code(err)]++
+			}
+			if got[codes.OK] != 1 || got[tc.refused] != 1 {
+				t.Errorf("%v: want one success and one %s", errs, tc.refused)
+			}
+			if all, _, _ := o.masks.All(); len(all) != 1 {
+				t.Errorf("%d masks: want 1", len(all))
+			}
+		})
+	}
+}
+
+// TestRegionsAreNotClosedByFormerMasks: closing the concave regions fails if masks have changed since the regions were found.
+func TestRegionsAreNotClosedByFormerMasks(t *testing.T) {
+	t.Parallel()
+	s, o := masking(t, "8x8x1", 1)
+	pocket := []string{"3,3,0/Y+", "4,3,0/Y+", "2,4,0/X+", "4,4,0/X+", "2,5,0/X+", "4,5,0/X+"} // open upwards
+	o.mask(pocket...)
+	o.before = func() { o.mask("6,6,0/X+") }
+	_, err := s.CloseRegions(asOperator(t), &lofamov1.CloseRegionsRequest{Reason: "a test"})
+	if status.Code(err) != codes.Aborted {
+		t.Errorf("a mask came meanwhile: %v: want %s", err, codes.Aborted)
+	}
+	if all, _, _ := o.masks.All(); len(all) != len(pocket)+1 {
+		t.Errorf("%d masks: want %d", len(all), len(pocket)+1)
+	}
+	o.before = nil
+	o.arrived.Add(1)
+	resp, err := s.CloseRegions(asOperator(t), &lofamov1.CloseRegionsRequest{Reason: "a test"})
+	if err != nil || len(resp.GetMasks()) == 0 {
+		t.Errorf("asked again: %v, %v: want masks", resp, err)
+	}
+}

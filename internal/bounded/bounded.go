@@ -20,6 +20,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"time"
 
 	"github.com/lofamo/lofamo/pkg/udpguard"
 )
@@ -229,7 +230,8 @@ type Conn struct {
 	// Guarded by the listener's mutex.
 	order    uint64 // order of acceptance; idle connections are ordered by their last request
 	standing standing
-	subject  string // subject of an admitted connection, if known
+	subject  string      // subject of an admitted connection, if known
+	end      *time.Timer // closes it; nil: none does
 }
 
 // ErrSubject means that a subject, or all subjects together, have too many connections.
@@ -279,8 +281,20 @@ func (c *Conn) stand(s standing) {
 func (c *Conn) Close() error {
 	c.l.mu.Lock()
 	c.l.remove(c)
+	if c.end != nil {
+		c.end.Stop()
+	}
 	c.l.mu.Unlock()
 	return c.Conn.Close()
+}
+
+// CloseAt closes the connection at a time, if it is still open then. Call it once.
+func (c *Conn) CloseAt(at time.Time) {
+	c.l.mu.Lock()
+	defer c.l.mu.Unlock()
+	if c.l.conns[c] {
+		c.end = time.AfterFunc(time.Until(at), func() { _ = c.Close() })
+	}
 }
 
 // Of returns the Listener's connection below a TLS connection, or nil.

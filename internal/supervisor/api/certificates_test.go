@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"log/slog"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -239,5 +240,20 @@ func TestListOfWrongClockIsRefused(t *testing.T) {
 	}
 	if err := o.putAt(time.Now().Add(-30*time.Minute), ann, 1); err != nil {
 		t.Errorf("a clock that lags 30 minutes: %v", err)
+	}
+}
+
+// TestStolenOperatorKeyDoesNotUseUpVersions: no list could follow the last version, so nothing could be revoked any more.
+func TestStolenOperatorKeyDoesNotUseUpVersions(t *testing.T) {
+	o := newOffice(t)
+	eve, bob := o.operator("eve"), o.operator("bob")
+	for _, version := range []uint64{math.MaxUint64, o.next() + 2*pki.MaxVersionJump} {
+		if err := o.put(eve, version); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("version %d: %v: want InvalidArgument", version, err)
+		}
+	}
+	d := &lofamov1.Denial{Role: "operator", Name: "eve", Before: timestamppb.New(pki.CutOff(time.Now())), Revoked: timestamppb.Now()}
+	if err := o.put(bob, o.next(), d); err != nil {
+		t.Errorf("the revocation of eve: %v", err)
 	}
 }

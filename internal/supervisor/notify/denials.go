@@ -13,8 +13,6 @@ import (
 const (
 	denyMost   = time.Minute      // longest pause before sending the list again to a node without it, which may run an earlier version
 	denyForget = 10 * time.Minute // silence after which a node is forgotten
-	// maxJump limits how far a node's believed version may exceed that of this replica's list.
-	maxJump = 1 << 20
 	// denyBurst is the number of parts sent to a node at once; the others follow with its next digests.
 	denyBurst = 32
 )
@@ -45,7 +43,7 @@ func (d *denials) heard(now time.Time, node fault.NodeID, version uint64, period
 		d.nodes[node] = n
 	}
 	n.heard, n.has = now, version
-	if version > d.highest.Load() && version <= d.version+maxJump {
+	if version > d.highest.Load() && version <= d.version+pki.MaxVersionJump {
 		d.highest.Store(version)
 	}
 	if version < d.version && (n.next > 0 || !now.Before(n.again)) {

@@ -1,0 +1,68 @@
+package bounded_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"math/big"
+	"net"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/lofamo/lofamo/internal/bounded"
+)
+
+// selfSigned returns a certificate with its key, valid for a time from now.
+func selfSigned(t *testing.T, life time.Duration) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(life)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// TestConnectionEndsWithCertificate: a connection of a subject does not outlive its certificate. One without a subject does.
+func TestConnectionEndsWithCertificate(t *testing.T) {
+	for _, subject := range []string{"viewer/vic", ""} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		conf := &tls.Config{MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAnyClientCert, NextProtos: []string{"h2"},
+			Certificates: []tls.Certificate{selfSigned(t, time.Hour)}}
+		s := grpc.NewServer(grpc.Creds(bounded.Credentials(conf, func(tls.ConnectionState) string { return subject })))
+		go func() { _ = s.Serve(bounded.Listen(l, bounded.Options{Limits: bounded.Limits{All: 9, PerSource: 9}})) }()
+		t.Cleanup(s.Stop)
+		const life = 2 * time.Second // at least one: certificates end at whole seconds
+		ends := time.Now().Add(life)
+		conn, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"},
+			Certificates: []tls.Certificate{selfSigned(t, life)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		if _, err := conn.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")); err != nil {
+			t.Fatal(err)
+		}
+		bound := ends.Add(time.Minute)
+		if subject == "" {
+			bound = ends.Add(time.Second)
+		}
+		_ = conn.SetReadDeadline(bound)
+		_, err = io.Copy(io.Discard, conn)
+		if open := err != nil && isTimeout(err); open != (subject == "") {
+			t.Errorf("subject %q: %v, open %t after the certificate's end", subject, err, open)
+		}
+	}
+}

@@ -248,11 +248,11 @@ func (m *Machine) encloses(set []*node, now time.Time) (ready time.Time, ok bool
 // outvotes is the number of accusers that outweigh one neighbour which still hears a node of a silent set.
 const outvotes = 8
 
-// owed reports whether a neighbour without a sign of life still has time to answer.
+// owed reports whether a neighbour without a sign of life still has time to answer. A stopped one is not asked.
 func (m *Machine) owed(n *node, now time.Time) bool {
 	for _, nb := range n.neighbours {
 		p := nb.node
-		if !m.joining(p, now) && !p.foreign && !p.dead.on && !p.inferred && p.rounds[0].mute.IsZero() && !p.heard(0).IsZero() &&
+		if !m.joining(p, now) && !p.foreign && !p.stopped && !p.dead.on && !p.inferred && p.rounds[0].mute.IsZero() && !p.heard(0).IsZero() &&
 			!m.current(p, fault.HalfHost, now) && !m.current(p, fault.HalfDNP, now) {
 			return true
 		}

@@ -91,3 +91,28 @@ func TestRepeatedRestartsHideNoBrokenLink(t *testing.T) {
 		t.Errorf("after 60 restarts in 84 s: %s is %s, cause %s: want FAILED, cause LINK", c.Component, c.State, c.Cause)
 	}
 }
+
+// TestStopAfterItsOwnEndStopsNothing: the notice was held up, and arrives after the announcement of the return. The agent resumed from its
+// copy, in the same boot epoch.
+func TestStopAfterItsOwnEndStopsNothing(t *testing.T) {
+	w := startedWorld(t, grid.Dims{X: 3, Y: 3, Z: 3})
+	a := w.actor("n0-0-0", fault.HalfHost)
+	a.lost, a.stop = true, fault.StopDaemon
+	w.report(a, false)
+	notice := a.sent[len(a.sent)-1]
+	w.run(time.Second)
+	a.lost, a.stop = false, fault.StopOver
+	w.report(a, false)
+	for _, later := range []time.Duration{10 * time.Millisecond, 10 * time.Second} {
+		w.run(later)
+		notice.Hops = []fault.Hop{{Node: a.origin.Node, Half: fault.HalfHost, Held: time.Second + later}}
+		w.step(Evidence{notice})
+		if st, _ := w.m.Node("n0-0-0"); st.Stop.Reason != 0 || st.State != fault.Normal {
+			t.Fatalf("%s after its return, it is %s, stop %q: want NORMAL, and no stop", later, st.State, st.Stop.Reason)
+		}
+	}
+	w.run(stopBudget*w.cfg.StopLimit + time.Minute)
+	if len(w.m.stops) != 0 {
+		t.Error("the notice is kept for ever")
+	}
+}

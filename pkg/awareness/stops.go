@@ -46,7 +46,8 @@ type stops struct {
 	backBy       time.Time   // when the node counts as back without a return notice; zero: no report shows a return
 	settles      time.Time   // restartSettles after a return: until then, only changes to NORMAL are made
 	missed       time.Time   // when the stop's deadline passed without a return; zero: it has not
-	newest       stamp       // of the newest notice
+	newest       stamp       // of the newest notice, or announcement of a return
+	heard        time.Time   // when that arrived
 	budget       time.Duration
 	asOf         time.Time // when budget was last updated
 }
@@ -71,19 +72,17 @@ func (m *Machine) stopNotice(n *node, d fault.Delivery, now time.Time) {
 	}
 	p := m.stops[n]
 	switch at := stampOf(id); {
-	case p == nil && s == fault.StopOver:
-		return
-	case p == nil:
+	case p == nil: // also for a return, because an older notice may still arrive
 		p = &stops{budget: stopBudget * m.cfg.StopLimit, asOf: now}
+		m.rememberStops(n, p)
 	case !at.newer(p.newest):
 		return
 	}
-	p.newest = stampOf(id)
+	p.newest, p.heard = stampOf(id), now
 	m.isBack(n, p, now) // a newer stop begins after the end of the former one, even if the node did not announce that end
 	if s == fault.StopOver {
 		return
 	}
-	m.rememberStops(n, p)
 	m.becomeStopped(n, p, s, made(d, now), now)
 }
 
@@ -285,7 +284,11 @@ func (m *Machine) restoreStop(n *node, s Stop) {
 // forgetStop drops a node's notices once the budget is full again, and no older notice can still be on its way.
 func (m *Machine) forgetStop(n *node, now time.Time) {
 	p := m.stops[n]
-	if p == nil || n.stopped || now.Before(m.allBack(n)) || now.Before(p.since.Add(m.cfg.StopLimit)) || !m.missedStop(n).IsZero() {
+	if p == nil || n.stopped || now.Before(m.allBack(n)) || !m.missedStop(n).IsZero() {
+		return
+	}
+	if until := fault.Later(p.since, p.heard).Add(max(m.cfg.StopLimit, stopEnding)); now.Before(until) {
+		n.wakeAt(until, now)
 		return
 	}
 	if p.budget+now.Sub(p.asOf)/stopShare >= stopBudget*m.cfg.StopLimit {

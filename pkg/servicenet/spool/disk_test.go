@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -393,4 +394,83 @@ func TestReadOnlyFileSystem(t *testing.T) {
 		t.Errorf("%s", names(got))
 	}
 	must(t, s.Close())
+}
+
+// watchedFile runs a check on the content of the ring after every write and for torn forms of it.
+type watchedFile struct {
+	file
+	mu    sync.Mutex // held: writes wait
+	path  string
+	check func(ring []byte, what string)
+}
+
+func (f *watchedFile) attach(cfg Config, say *notes) (attached, found, error) {
+	a, got, err := attach(cfg, say)
+	f.file, a.file = a.file, f
+	return a, got, err
+}
+
+func (f *watchedFile) WriteAt(b []byte, at int64) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.check == nil {
+		return f.file.WriteAt(b, at)
+	}
+	before, err := os.ReadFile(f.path)
+	if err != nil {
+		return 0, err
+	}
+	before = before[ringStart:]
+	for cut := 0; cut < len(b); cut += 17 * blockSize {
+		ring := slices.Clone(before)
+		copy(ring[at-ringStart:], b[:cut])
+		f.check(ring, fmt.Sprintf("only the first %d bytes of %d are written", cut, len(b)))
+		ring = slices.Clone(before)
+		copy(ring[at-ringStart+int64(cut):], b[cut:])
+		f.check(ring, fmt.Sprintf("the first %d bytes of %d are not written", cut, len(b)))
+	}
+	return f.file.WriteAt(b, at)
+}
+
+// TestRenumberedReportsAreNeverAbsent appends all reports again under new ids and frees the old ids. At any time, and after a torn
+// write, the disk holds every report under one id or the other.
+func TestRenumberedReportsAreNeverAbsent(t *testing.T) {
+	const n = 600
+	cfg, _ := config(t)
+	cfg.Size = 1 << 20
+	f := &watchedFile{path: cfg.Path}
+	s, _, err := open(cfg, quick(), f.attach)
+	must(t, err)
+	var old []fault.ReportID
+	for seq := range fault.Seq(n) {
+		s.Append(rec(1, seq, 200))
+		old = append(old, id(1, seq))
+	}
+	sync1(t, s)
+	b, err := os.ReadFile(cfg.Path)
+	must(t, err)
+	h, err := decodeHeader(b)
+	must(t, err)
+	f.mu.Lock()
+	f.check = func(ring []byte, what string) {
+		there := map[fault.Seq]bool{}
+		for _, e := range scanRing(ring, h.id).reports {
+			there[e.key.seq] = true
+		}
+		if len(there) < n {
+			t.Errorf("%s: %d of %d reports are left", what, len(there), n)
+		}
+	}
+	for seq := range fault.Seq(n) {
+		r := rec(1, seq, 200)
+		r.ID = id(2, seq)
+		s.Append(r)
+	}
+	s.Free(old)
+	f.mu.Unlock()
+	sync1(t, s)
+	must(t, s.Close())
+	if _, got := reopen(t, cfg); len(got) != n || got[0].ID != id(2, 0) || got[n-1].ID != id(2, n-1) {
+		t.Errorf("%d reports: %s", len(got), names(got))
+	}
 }

@@ -62,6 +62,9 @@
 // is lost: the tail that a batch carries follows from records already on disk; no record is overwritten before a tail
 // behind it is on disk; a batch that failed is written again, the same bytes in the same place.
 //
+// A free is written only after the reports that were appended before it are on disk. So a report that is appended under a
+// new id, and then freed under the old one, is always on disk under one of them. Only a full ring frees first.
+//
 // # Space
 //
 // Reports may take half of the ring. The other half is for records of freed reports, and for moving: when old

@@ -89,6 +89,12 @@ type item struct {
 	full   bool   // counted in Status.Full
 }
 
+// pendingFree is a report that must be freed on disk.
+type pendingFree struct {
+	key
+	order uint64 // of the Free
+}
+
 // Spool keeps the reports of one half on disk. Its methods never wait for the disk, except for Open, Sync and Close.
 // Waiting reports are bounded: beyond the bound, the newest is dropped, and counted.
 type Spool struct {
@@ -106,10 +112,9 @@ type Spool struct {
 	waiting []*item       // by order
 	asleep  int           // of waiting: those not freed
 	known   map[key]*item // un-freed reports: waiting, or nil: on disk, or in a batch
-	freed   []key         // on disk, to be freed there
+	freed   []pendingFree // on disk, to be freed there; by order
 	freeing map[key]bool  // the same
 	writing uint64        // the first order in the batch under way; 0: none
-	oldest  uint64        // the first order in freed
 	settled chan struct{} // closed and renewed when something is on disk
 	status  Status        // without Depth
 }
@@ -228,10 +233,7 @@ func (s *Spool) free(k key) {
 		return
 	}
 	s.order++
-	if len(s.freed) == 0 {
-		s.oldest = s.order
-	}
-	s.freed = append(s.freed, k)
+	s.freed = append(s.freed, pendingFree{k, s.order})
 	s.freeing[k] = true
 }
 
@@ -306,7 +308,7 @@ func (s *Spool) trouble(ended bool) error {
 func (s *Spool) isSettled(upTo uint64) bool {
 	return (s.writing == 0 || s.writing > upTo) &&
 		(len(s.waiting) == 0 || s.waiting[0].order > upTo) &&
-		(len(s.freed) == 0 || s.oldest > upTo)
+		(len(s.freed) == 0 || s.freed[0].order > upTo)
 }
 
 // Close writes waiting records and closes the file; it gives up when the disk takes too long. It returns an error if

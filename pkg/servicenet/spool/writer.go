@@ -3,7 +3,7 @@ package spool
 import (
 	"cmp"
 	"fmt"
-	"slices"
+	"math"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -252,58 +252,70 @@ func (w *writer) drop(k key) {
 	}
 }
 
-// take moves waiting records into the batch, and reports whether the ring has no room for the next report.
+// take moves waiting records into the batch, and reports whether the ring has no room for the next report. The disk may keep
+// any part of a batch, so a free waits until the reports that were appended before it are on disk: one of them may be the freed report
+// under a new id. If the ring has no room for these reports, the free goes first.
 func (w *writer) take(b *batch) (full bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.writing = w.takeFrees(b)
-	first, full := w.takeReports(b)
-	if w.writing == 0 || first != 0 && first < w.writing {
-		w.writing = first
+	w.writing = 0
+	w.dropFreed()
+	before := uint64(math.MaxUint64)
+	if len(w.waiting) > 0 {
+		before = w.waiting[0].order
+	}
+	w.takeFrees(b, before)
+	full = w.takeReports(b)
+	if full && len(w.freed) > 0 {
+		if !b.empty() {
+			return w.full // the next batch decides
+		}
+		w.takeFrees(b, math.MaxUint64)
+		full = w.takeReports(b)
+	}
+	if full && !w.waiting[0].full {
+		w.waiting[0].full = true
+		w.status.Full++
 	}
 	return full
 }
 
-// takeFrees moves pending frees into the batch, grouped by epoch, and returns the first order.
-func (w *writer) takeFrees(b *batch) uint64 {
-	if len(w.freed) == 0 {
-		return 0
-	}
+// takeFrees moves the pending frees of lower orders into the batch, grouped by epoch.
+func (w *writer) takeFrees(b *batch, before uint64) {
 	groups := map[fault.Epoch][]fault.Seq{}
 	var epochs []fault.Epoch // in the order of the calls
-	rest := w.freed[:0:0]
-	for i, k := range w.freed {
-		if len(groups[k.epoch]) == maxFreed {
-			rest = w.freed[i:]
+	taken := 0
+	for _, f := range w.freed {
+		if f.order >= before || len(groups[f.epoch]) == maxFreed {
 			break
 		}
-		if _, onDisk := w.ring.where[k]; !onDisk {
-			delete(w.freeing, k)
+		taken++
+		if _, onDisk := w.ring.where[f.key]; !onDisk {
 			continue
 		}
-		if groups[k.epoch] == nil {
-			epochs = append(epochs, k.epoch)
+		if groups[f.epoch] == nil {
+			epochs = append(epochs, f.epoch)
 		}
-		groups[k.epoch] = append(groups[k.epoch], k.seq)
+		groups[f.epoch] = append(groups[f.epoch], f.seq)
 	}
-	var again []key
+	noRoom := map[fault.Epoch]bool{}
 	for _, e := range epochs {
-		ok := b.free(e, groups[e], w.ring.freeReserve())
-		for _, s := range groups[e] {
-			if k := (key{e, s}); ok {
-				delete(w.freeing, k)
-			} else {
-				again = append(again, k)
-			}
-		}
+		noRoom[e] = !b.free(e, groups[e], w.ring.freeReserve())
 	}
-	first := w.oldest
-	w.freed = slices.Concat(again, rest)
-	return first
+	var again []pendingFree
+	for _, f := range w.freed[:taken] {
+		if noRoom[f.epoch] {
+			again = append(again, f)
+			continue
+		}
+		delete(w.freeing, f.key)
+		w.begin(f.order)
+	}
+	w.freed = append(again, w.freed[taken:]...)
 }
 
-// takeReports moves waiting reports into the batch, as far as there is room, and returns the first order.
-func (w *writer) takeReports(b *batch) (first uint64, full bool) {
+// takeReports moves waiting reports into the batch, as far as there is room, and reports whether the next one finds none.
+func (w *writer) takeReports(b *batch) (full bool) {
 	for len(w.waiting) > 0 && b.head-w.ring.head < mostAtOnce {
 		it := w.waiting[0]
 		k := keyOf(it.record.ID)
@@ -316,16 +328,18 @@ func (w *writer) takeReports(b *batch) (first uint64, full bool) {
 			}
 			w.known[k] = nil
 			w.asleep--
-			first = cmp.Or(first, it.order)
+			w.begin(it.order)
 		}
 		w.waiting = w.waiting[1:]
 	}
-	full = full || b.empty() && len(w.waiting) > 0
-	if full && !w.waiting[0].full {
-		w.waiting[0].full = true
-		w.status.Full++
+	return full || b.empty() && len(w.waiting) > 0
+}
+
+// begin counts an order to the batch under way.
+func (w *writer) begin(order uint64) {
+	if w.writing == 0 || order < w.writing {
+		w.writing = order
 	}
-	return first, full
 }
 
 // becomeOff continues without the disk, and says why when that is news.

@@ -141,7 +141,7 @@ func read(cfg Config, f *os.File, say *notes) (attached, found, error) {
 	if h.size == cfg.Size && r.free() >= r.freeReserve() {
 		return attached{diskFile{f}, r}, got, nil
 	}
-	a, err := carryOver(cfg, got)
+	a, err := carryOver(cfg, got, say, syncDir)
 	if err != nil {
 		say.add("carry the reports of spool %s over to a file of %d bytes: %v: it stays at %d bytes", cfg.Path, cfg.Size, err, h.size)
 		return attached{diskFile{f}, r}, got, nil
@@ -275,8 +275,9 @@ func fillZeros(f *os.File, size int64) error {
 	return nil
 }
 
-// carryOver puts the un-freed reports into a new file of the configured size, in place of the old.
-func carryOver(cfg Config, got found) (a attached, err error) {
+// carryOver puts the un-freed reports into a new file of the configured size, in place of the old. If it returns an error, the old
+// file is still in its place. sync is syncDir.
+func carryOver(cfg Config, got found, say *notes, sync func(path string) error) (a attached, err error) {
 	name := cfg.Path + ".new"
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -309,7 +310,10 @@ func carryOver(cfg Config, got found) (a attached, err error) {
 	if err := os.Rename(name, cfg.Path); err != nil {
 		return attached{}, err
 	}
-	return a, syncDir(cfg.Path)
+	if err := sync(cfg.Path); err != nil { // the old file has no name any more, so there is no way back
+		say.add("sync the directory of spool %s: %v: a power loss may bring its old file back", cfg.Path, err)
+	}
+	return a, nil
 }
 
 // write puts a batch on disk. It may be called again with the same batch.

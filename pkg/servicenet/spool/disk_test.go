@@ -474,3 +474,32 @@ func TestRenumberedReportsAreNeverAbsent(t *testing.T) {
 		t.Errorf("%d reports: %s", len(got), names(got))
 	}
 }
+
+// TestReplacedFileStaysInUseWhenDirectorySyncFails: after the rename only the new file has a name, so the spool must not return to
+// the old one.
+func TestReplacedFileStaysInUseWhenDirectorySyncFails(t *testing.T) {
+	cfg, _ := config(t)
+	s, _ := reopen(t, cfg)
+	s.Append(rec(1, 1, 100))
+	must(t, s.Close())
+	var say notes
+	old, got, err := attach(cfg, &say)
+	must(t, err)
+	defer old.file.Close()
+	cfg.Size *= 2
+	a, err := carryOver(cfg, got, &say, func(string) error { return unix.EIO })
+	if err != nil || len(say) != 1 || !strings.Contains(say[0], "input/output error") {
+		t.Fatalf("%v: %q", err, say)
+	}
+	info, err := os.Stat(cfg.Path)
+	must(t, err)
+	mine, err := a.file.(diskFile).Stat()
+	must(t, err)
+	if !os.SameFile(info, mine) || info.Size() != cfg.Size {
+		t.Errorf("the spool uses a file of %d bytes; under its name there is one of %d bytes", mine.Size(), info.Size())
+	}
+	must(t, a.file.Close())
+	if _, got := reopen(t, cfg); names(got) != "1#1" {
+		t.Errorf("%s", names(got))
+	}
+}

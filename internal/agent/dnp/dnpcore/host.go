@@ -112,12 +112,15 @@ func (m *Machine) reviewStale(now time.Time) {
 }
 
 // hostStatus returns what the neighbours learn about the host half. Over a silent window this half cannot tell a dead kernel from a
-// cut bus, and over a claimed one it knows nothing: then the word is not valid, and the host is not called dead. The neighbours
-// take the supervisors' verdict.
+// cut bus, and over a claimed one it knows nothing. After its own start it has not seen the host half yet. In these cases the word is
+// not valid, and the host is not called dead. The neighbours take the supervisors' verdict.
 func (m *Machine) hostStatus() torus.Status {
 	w, dead := m.host, m.verdict == watchdog.Stale
 	if dead && m.ended == "" && (m.window.State == watchdog.WindowSilent || m.window.Claimed()) {
 		w.Valid, dead = false, false
+	}
+	if m.verdict == watchdog.Waiting {
+		w.Valid = false
 	}
 	return torus.Status{Host: w.Encode(), HostDead: dead}
 }

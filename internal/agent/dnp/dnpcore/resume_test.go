@@ -64,3 +64,39 @@ func TestResumedHalfContinuesItsNumbers(t *testing.T) {
 		t.Errorf("%s", d)
 	}
 }
+
+// A half that has just started does not know whether the host half lives. The neighbours would withdraw a true accusation if it called
+// the host valid.
+func TestRestartedHalfCallsNoHostValidThatItHasNotSeenAlive(t *testing.T) {
+	valid := func(w *world) (valid, dead bool) {
+		for _, p := range w.peers {
+			valid, dead = valid || w.hostKnown[p.dir], dead || w.hostDead[p.dir]
+		}
+		return valid, dead
+	}
+	w := newWorld(t, "3x1x1", "0,0,0")
+	w.hostAlive = false
+	w.run(200 * time.Millisecond)
+	if _, dead := valid(w); !dead {
+		t.Fatal("the host half is not called dead")
+	}
+	clear(w.hostKnown)
+	w.restart()
+	w.run(watchdog.DefaultGrace - 500*time.Millisecond)
+	if valid, dead := valid(w); valid || dead {
+		t.Errorf("within the grace: valid %t, dead %t; want neither", valid, dead)
+	}
+	w.run(time.Second)
+	if _, dead := valid(w); !dead {
+		t.Error("after the grace the host half is not called dead")
+	}
+
+	w.hostAlive = true
+	w.run(200 * time.Millisecond)
+	clear(w.hostKnown)
+	w.restart()
+	w.run(2*w.cfg.Periods.TRead + w.cfg.Periods.TWrite)
+	if valid, dead := valid(w); !valid || dead {
+		t.Errorf("over a live host: valid %t, dead %t", valid, dead)
+	}
+}

@@ -138,7 +138,8 @@ func (m *Machine) becomeStale(now time.Time, age time.Duration) {
 	if m.ended == "" {
 		m.note(NoteHost, "the host half does not validate its word: last valid %s ago", age.Round(time.Millisecond))
 	}
-	m.ledger.Changes(now) // the host half reported these while it lived
+	// The host half reported earlier changes while it lived. It may have died up to one read period before the read that last saw it.
+	m.ledger.Forget(now, now.Add(-age-m.cfg.Periods.TRead))
 	m.stateStale(now, age)
 	m.test(now, selftest.Excused{Module: selftest.Module{Kind: selftest.Mailbox}})
 	m.speaking, m.digestAt, m.aliveAt, m.withdrawAt = true, now.Add(m.cfg.Periods.DigestPeriod), time.Time{}, time.Time{}

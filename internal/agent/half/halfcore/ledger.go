@@ -46,6 +46,7 @@ type ledgerEntry struct {
 	told    string    // the last reported why
 	whyAt   time.Time // until then another why is held
 	since   time.Time
+	at      time.Time // of the last change of state, kind or why
 	changed bool
 	held    bool
 }
@@ -102,6 +103,7 @@ func (l *Ledger) Because(now time.Time, o fault.Observation, why string) {
 	if same && e.why == why {
 		return
 	}
+	e.at = now
 	if e.why = why; same {
 		if !e.held {
 			e.held = true
@@ -132,6 +134,17 @@ func (l *Ledger) Changes(now time.Time) []fault.Observation {
 	}
 	l.changes = 0
 	return out
+}
+
+// Forget drops the changes from before t, as if Changes had returned them.
+func (l *Ledger) Forget(now, t time.Time) {
+	l.release(now)
+	for i := range l.entries {
+		if e := &l.entries[i]; e.changed && e.at.Before(t) {
+			e.changed, e.told = false, e.why
+			l.changes--
+		}
+	}
 }
 
 // release turns held reasons into changes once they may be reported.

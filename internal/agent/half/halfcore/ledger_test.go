@@ -152,6 +152,30 @@ func TestChangedReasonIsHeldBack(t *testing.T) {
 	}
 }
 
+// Forget drops the changes from before a time. The age of a sign does not count, but the time of the statement.
+func TestForgetDropsEarlierChangesOnly(t *testing.T) {
+	t0 := time.Unix(100, 0)
+	at := func(ms int) time.Time { return t0.Add(time.Duration(ms) * time.Millisecond) }
+	o := func(c fault.Component, age time.Duration) fault.Observation {
+		return fault.Observation{Node: "a", Component: c, State: fault.Sick, Kind: fault.KindSelf, Age: age}
+	}
+	l := NewLedger()
+	l.Set(at(0), o(fault.ComponentPower, 0))
+	l.Because(at(0), o(fault.ComponentHost, 0), "lost")
+	l.Changes(at(0))
+	l.Because(at(1), o(fault.ComponentHost, 0), "altered")
+	l.Set(at(10), o(fault.ComponentVoltage, 0))
+	l.Set(at(20), o(fault.ComponentMemory, time.Second))
+	l.Forget(at(30), at(20))
+	if got := l.Changes(at(30)); len(got) != 1 || got[0].Component != fault.ComponentMemory {
+		t.Errorf("changes %v, want that of the memory only", got)
+	}
+	l.Because(at(40), o(fault.ComponentHost, 0), "altered") // as the dropped change said
+	if got := l.Changes(at(10_000)); got != nil {
+		t.Errorf("changes %v, want none", got)
+	}
+}
+
 // A detail that is cut short stays text that can be sent.
 func TestDetailIsCutBetweenLetters(t *testing.T) {
 	l := NewLedger()

@@ -503,3 +503,31 @@ func TestReplacedFileStaysInUseWhenDirectorySyncFails(t *testing.T) {
 		t.Errorf("%s", names(got))
 	}
 }
+
+// TestRenumberedReportsDoNotFillTheRing: reports take nearly all of their share, so the old ones must go before all new ones have room.
+func TestRenumberedReportsDoNotFillTheRing(t *testing.T) {
+	const n = 1400
+	cfg, _ := config(t)
+	cfg.Size = 1 << 20
+	f := &watchedFile{path: cfg.Path}
+	s, _, err := open(cfg, quick(), f.attach)
+	must(t, err)
+	for epoch := range fault.Epoch(3) {
+		var old []fault.ReportID
+		f.mu.Lock()
+		for seq := range fault.Seq(n) {
+			s.Append(rec(epoch+1, seq, 200))
+			old = append(old, id(epoch, seq))
+		}
+		s.Free(old)
+		f.mu.Unlock()
+		sync1(t, s)
+	}
+	if st := s.Status(); st.Full != 0 || st.Lost != 0 || st.Depth != n {
+		t.Errorf("%+v", st)
+	}
+	must(t, s.Close())
+	if _, got := reopen(t, cfg); len(got) != n || got[0].ID != id(3, 0) {
+		t.Errorf("%d reports", len(got))
+	}
+}

@@ -109,8 +109,8 @@ type knownIncidents struct {
 	revisions map[string]uint64        // of the incidents in these states, by id
 }
 
-// update drops what the caller does not need from a response, and notes the rest: incidents that have not changed, and those outside
-// the states, unless they have just left them.
+// update drops incidents that have not changed from a response, and incidents outside the states unless they have just left them. It
+// records the others as known.
 func (k *knownIncidents) update(resp *lofamov1.WatchIncidentsResponse) {
 	resp.Incidents = slices.DeleteFunc(resp.GetIncidents(), func(in *lofamov1.Incident) bool {
 		revision, known := k.revisions[in.GetId()]

@@ -26,8 +26,8 @@ import (
 const (
 	MaxDenials      = 4096
 	MaxDenialReason = 120 // bytes
-	// MaxVersionJump is how far the version of a new list, or of one that a node claims to have, may exceed the known ones. So nothing
-	// uses up the versions: no list could follow the last one.
+	// MaxVersionJump is how far the version of a new list, or of one that a node claims to have, may exceed the known ones. Without
+	// it, one list could have the highest version of all, and no list could follow.
 	MaxVersionJump = 1 << 20
 	// MaxDenyListSize is the maximum size of a marshalled SignedDenyList in bytes. Compressed, it also has to fit the DenyPart
 	// messages.

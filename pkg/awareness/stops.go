@@ -20,10 +20,10 @@ import (
 // begins another.
 //
 // A node is back when it announces the end of the stop. Without that announcement, it is back once stopEnding has passed since its host
-// half's first report with a newer boot epoch. The DNP half reports only while the host half does not, so its first epoch may be an old
-// one. An agent that resumes from its copy keeps its old epoch: its node is back once stopEnding has passed
-// since its first report after a silence, if the node still reports then. If a node was never silent and still reports in its old epoch
-// stopEnding after the notice, it has not stopped.
+// half's first report with a newer boot epoch. The DNP half reports only while the host half is silent, so its first report may date
+// from the stop itself, and proves no new boot. An agent that resumes from its copy keeps its old epoch: its node is back once
+// stopEnding has passed since its first report after a silence, if the node still reports then. If a node was never silent and still
+// reports in its old epoch stopEnding after the notice, it has not stopped.
 //
 // Only the host half's own notice counts. The notice does not change faults that are already in the map. A budget limits the total time
 // of a node's notices.

@@ -204,8 +204,8 @@ func must(e *response.Engine, err error) *response.Engine {
 }
 
 // TestOpenResponseUnderAnotherClock: a response waits, and another replica leads, whose clock differs. The wait for an approval, for a
-// reset to be seen and for a step to help begins again. The time until an undo ends earlier by the difference, or at most one whole
-// time after the takeover.
+// reset to be seen and for a step to help begins again. If the new leader's clock is ahead, an undo comes
+// earlier by the difference. If it is behind, the undo comes at most one full wait after the takeover.
 func TestOpenResponseUnderAnotherClock(t *testing.T) {
 	pols, approved := testPolicies(t), parsed(t, []byte(aged))[3]
 	reset := func(l *lab) { // an executor reports the reset of a node that was FAILED before

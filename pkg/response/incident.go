@@ -46,7 +46,7 @@ type IncidentResponse struct {
 	Result     string    // for people
 	Closed     time.Time // zero: it is open
 	Notified   []string  // notifications that an incident gets once: see notifications
-	// Notice is that of the incident when the response was proposed; 0 if it was proposed in another incident: see
+	// Notice is the incident's notice when the response was proposed; 0 if the response belonged to another incident then: see
 	// IncidentsChanged.Standing.
 	Notice uint32
 	Label  uint32 // notice of its alert: that of the incident in which the response was proposed

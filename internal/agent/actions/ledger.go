@@ -178,7 +178,7 @@ type Entry struct {
 	// At is when it began, Until when it has certainly ended: Unix times in ms.
 	At    int64 `json:"at"`
 	Until int64 `json:"until"`
-	// Ends is Until by the clock of Status.Fresh, which counts; 0: an earlier version wrote the entry, and Until counts.
+	// Ends is Until by the clock of Status.Fresh, and takes precedence over Until; 0 if an earlier version wrote the entry.
 	Ends uint64 `json:"ends,omitempty"`
 }
 

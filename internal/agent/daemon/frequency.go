@@ -273,7 +273,7 @@ func readKHz(path string) (uint64, error) {
 func (d *ActionRunner) notice() error {
 	now, _, err := d.frequencies()
 	if err != nil {
-		d.cfg.Log.Warn("cannot record the processors' frequencies: a limit fails that is requested while the kernel throttles", "err", err)
+		d.cfg.Log.Warn("cannot record the processors' frequencies: limits that are requested while the kernel throttles will fail", "err", err)
 		return nil
 	}
 	return d.change(func(l *actions.Ledger) (bool, error) { return l.Seen(now), nil })

@@ -91,7 +91,7 @@ func (d *daemon) keepFeeding(ctx context.Context, w *hardware, stopped <-chan st
 				w.end(true)
 				return
 			}
-			ending = nil // the next daemon, or this one at another place, has the whole time-out to open the device
+			ending = nil // feed it until the halves have stopped, so that the next daemon has the whole time-out to open it
 		case <-stopped:
 			w.end(d.announced.Load())
 			return
@@ -166,7 +166,8 @@ type hardware struct {
 	boot     string // the boot's identity; empty: not known
 	feeder   *recovery.Feeder
 	device   watchdogDevice // nil while closed
-	// unusable is open because it may stay armed when it is closed. It is fed at each look, and no response rests on it. nil: none is.
+	// unusable is a device whose set-up failed and that may stay armed when it is closed. So it stays open and is fed. No response
+	// relies on it. nil: there is none.
 	unusable watchdogDevice
 	// openDevice opens, and so arms, the device of that path.
 	openDevice func(path string) (watchdogDevice, error)

@@ -352,7 +352,7 @@ func TestRevocationWhileTermBegins(t *testing.T) {
 	}
 }
 
-// TestQuestionToEndedTermIsNotAskedAgain: the next term did not get it, so it would never answer.
+// TestQuestionToEndedTermIsNotAskedAgain: the next term never got the question, so the caller would wait for ever.
 func TestQuestionToEndedTermIsNotAskedAgain(t *testing.T) {
 	e := New(testConfig(newBox()), memstore.New(1))
 	first, next := &term{e: e, done: make(chan struct{})}, &term{e: e, done: make(chan struct{})}

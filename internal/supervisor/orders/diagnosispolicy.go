@@ -162,7 +162,7 @@ func (m *Diagnoses) Watch(ctx context.Context, p DiagnosisPolicy, suspects func(
 }
 
 // byPolicy runs the diagnosis or procedure that a policy requests for a link. A procedure needs the policy's interval since the
-// policy's last one, also if an earlier leader ordered that and this one has followed it to its report.
+// policy's last one. A procedure that an earlier leader ordered counts too, even if this leader completed it.
 func (m *Diagnoses) byPolicy(ctx context.Context, req DiagnosisRequest, p DiagnosisPolicy) error {
 	if p.Drain {
 		last, err := m.cfg.Reports.LastProcedure(ctx)

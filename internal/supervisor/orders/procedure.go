@@ -255,8 +255,8 @@ func (m *Diagnoses) rested(ctx context.Context) error {
 	return tooSoon(m.left(last, m.cfg.Pause))
 }
 
-// left returns the rest of a pause after a diagnosis or procedure with a report. The wall clocks of two replicas give it: they may
-// differ, or be set. So it never counts for longer than a pause from when this replica led on.
+// left returns the rest of a pause after a diagnosis or procedure with a report. The report's time may come from another replica's
+// clock, which may be wrong. So the pause ends at the latest one whole pause after this replica began to lead.
 func (m *Diagnoses) left(last interface {
 	GetStarted() *timestamppb.Timestamp
 	GetTookMs() uint32

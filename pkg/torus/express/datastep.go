@@ -205,7 +205,7 @@ func (m *Data) giveUp(now time.Time, s *slot) {
 	}
 }
 
-// refuse drops the transfer, and does not accept its datum again before until: with that length only, unless it is 0.
+// refuse drops the transfer, and refuses its datum until the given time. A length above 0 refuses only announcements of that length.
 func (m *Data) refuse(s *slot, length int, until time.Time) {
 	id := s.next.id
 	m.ban(refusedData{id, length, until})
@@ -213,7 +213,7 @@ func (m *Data) refuse(s *slot, length int, until time.Time) {
 	m.news(id.Topic)
 }
 
-// ban has a datum not taken until then.
+// ban records a refused datum. It replaces the earlier refusals that b includes, and drops the oldest when there are too many.
 func (m *Data) ban(b refusedData) {
 	m.bad = slices.DeleteFunc(m.bad, func(r refusedData) bool { return r.id == b.id && (b.length == 0 || r.length == b.length) })
 	if m.bad = append(m.bad, b); len(m.bad) > maxRefused {

@@ -8,8 +8,7 @@
 // # What raises the exception registers (Table VI)
 //
 // A bit stays set for Config.Hold after its condition last held. The DNP core is sick while any bit of router 0, RDMA
-// or engine is set that a neighbour alone cannot cause (watchdog.CoreHealth); channel bits explain the links' own
-// fields.
+// or engine is set that counts as its own fault (watchdog.CoreHealth); channel bits explain the links' own fields.
 //
 //	router 0  hops exceeded      a message had made all the torus hops allowed to it
 //	          no route           no link that works leads on, links having had time to come up; or a message

@@ -152,7 +152,7 @@ func TestChangedReasonIsHeldBack(t *testing.T) {
 	}
 }
 
-// Forget drops the changes from before a time. The age of a sign does not count, but the time of the statement.
+// Forget drops the changes from before a time. The time of the statement decides, not the age of its evidence.
 func TestForgetDropsEarlierChangesOnly(t *testing.T) {
 	t0 := time.Unix(100, 0)
 	at := func(ms int) time.Time { return t0.Add(time.Duration(ms) * time.Millisecond) }

@@ -41,13 +41,13 @@ func NewRelaysSeen(size int, ttl time.Duration) *RelaysSeen {
 	return &RelaysSeen{ttl: ttl, at: make(map[relaySeenKey]relaySight, size), ring: make([]relaySeenKey, 0, size)}
 }
 
-// AllHops is the number of hops left of a message of which no copy can go further.
+// AllHops marks a message with enough hops left to cross the whole torus: no other copy reaches further.
 const AllHops = math.MaxUint8
 
 // First reports whether m was not seen within the last ttl, and remembers it.
 func (s *RelaysSeen) First(now time.Time, m Relay) bool { return s.Flood(now, m, AllHops) }
 
-// Flood reports whether m was not seen within the last ttl, or has more hops left than all copies that were. It
+// Flood reports whether m was not seen within the last ttl, or has more hops left than every copy seen so far. It
 // remembers m.
 func (s *RelaysSeen) Flood(now time.Time, m Relay, left uint8) bool {
 	k := relayKey(m)

@@ -53,7 +53,10 @@ func TestConnectionEndsWithCertificate(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = conn.Close() })
 		if _, err := conn.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")); err != nil {
-			t.Fatal(err)
+			if subject == "" {
+				t.Fatal(err)
+			}
+			continue // this machine was slow: the certificate has ended
 		}
 		bound := ends.Add(time.Minute)
 		if subject == "" {

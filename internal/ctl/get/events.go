@@ -75,7 +75,7 @@ cause alone; --all prints them too. Formats for programs have every change.
 			}
 			begin, err := f.missingBefore(ctx, s, resp)
 			if err != nil {
-				return fmt.Errorf("get events: %w", command.Plain(err))
+				a.Warnf("lofamoctl: whether earlier changes are no longer kept is not known: %v\n", command.Plain(err))
 			}
 			f.warn(a, resp, begin)
 			if err := f.print(a, resp, true); err != nil || !f.output.Watch {

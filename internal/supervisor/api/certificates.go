@@ -105,8 +105,9 @@ func (c *Certificates) PutDenyList(ctx context.Context, req *lofamov1.PutDenyLis
 	if l.GetVersion() <= now.GetVersion() {
 		return nil, status.Errorf(codes.Aborted, "version: given %d: want at least %d: nothing was changed", l.GetVersion(), now.GetVersion()+1)
 	}
-	if most := max(now.GetVersion(), c.cfg.Highest()) + pki.MaxVersionJump; l.GetVersion() > most {
-		return nil, status.Errorf(codes.InvalidArgument, "version: given %d: want at most %d: nothing was changed", l.GetVersion(), most)
+	if known := max(now.GetVersion(), c.cfg.Highest()); l.GetVersion() > known && l.GetVersion()-known > pki.MaxVersionJump {
+		return nil, status.Errorf(codes.InvalidArgument, "version: given %d: want at most %d: nothing was changed", l.GetVersion(),
+			known+pki.MaxVersionJump)
 	}
 	for _, d := range l.Denials() {
 		if d.Identity == l.Signer {

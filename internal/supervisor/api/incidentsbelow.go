@@ -240,6 +240,9 @@ func (s *Server) watchRegion(ctx context.Context, region string, req *lofamov1.W
 			}
 		}
 		if status.Code(err) == codes.OutOfRange { // a new store, whose revisions began again
+			if len(sent) == 0 {
+				return 0
+			}
 			select {
 			case out <- &lofamov1.WatchIncidentsResponse{Gone: slices.Sorted(maps.Keys(sent))}:
 				clear(sent)

@@ -1,7 +1,6 @@
 package embedded
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -139,7 +138,8 @@ const roomFraction = 16
 // roomy returns the size that a store must stay below.
 func roomy(quota uint64) uint64 { return quota - quota/roomFraction }
 
-// checkDisarm returns the reason to keep an alarm, or else the name of the alarm's member.
+// checkDisarm returns the reason to keep an alarm, or else the name of the alarm's member. The alarm of a member that does not answer may
+// go: it keeps the whole store read-only, and a member that comes back without room raises it again.
 func checkDisarm(members []*lofamov1.Member, id string, alarm etcdserverpb.AlarmType) (name string, err error) {
 	i := slices.IndexFunc(members, func(m *lofamov1.Member) bool { return m.GetId() == id })
 	if i < 0 {
@@ -149,10 +149,7 @@ func checkDisarm(members []*lofamov1.Member, id string, alarm etcdserverpb.Alarm
 	switch {
 	case alarm == etcdserverpb.AlarmType_CORRUPT:
 		return "", status.Errorf(codes.FailedPrecondition, "CORRUPT of %s: its data differ from the others': replace it", m.GetName())
-	case alarm == etcdserverpb.AlarmType_NOSPACE && (!m.GetHealthy() || m.GetQuotaBytes() == 0):
-		return "", status.Errorf(codes.FailedPrecondition, "NOSPACE of %s: its store cannot be examined (%s): repair or replace the member",
-			m.GetName(), cmp.Or(m.GetProblem(), "it states no quota"))
-	case alarm == etcdserverpb.AlarmType_NOSPACE && m.GetDbBytes() >= roomy(m.GetQuotaBytes()):
+	case alarm == etcdserverpb.AlarmType_NOSPACE && m.GetQuotaBytes() > 0 && m.GetDbBytes() >= roomy(m.GetQuotaBytes()):
 		return "", status.Errorf(codes.FailedPrecondition,
 			"NOSPACE of %s: its store has %d bytes (%d in use) of the %d that it may have: want less than %d: defragment it after a compaction, "+
 				"or give it a larger etcd.quotaBytes",

@@ -17,37 +17,60 @@ import (
 
 // Change commits an operator's change of the topology or of maintenance marks, and returns the revision. The function
 // change receives the current topology and returns the writes, or none. Changes run one at a time, so change always
-// sees the state that it modifies. When Change returns after a change of the topology, the map follows the new
-// topology. It fails with ErrNotLeading, also without a quorum, and with any error of change.
+// sees the state that it modifies: the next change waits for this one's commit even if ctx has ended. When Change
+// returns after a change of the topology, the map follows the new topology. It fails with ErrNotLeading, also without a
+// quorum, and with any error of change. If ctx ends, the change may still be committed.
 func (e *Engine) Change(ctx context.Context, change func(store.Topology) ([]store.Write, error)) (uint64, error) {
 	select {
 	case e.changing <- struct{}{}:
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
-	defer func() { <-e.changing }()
+	release := func() { <-e.changing }
+	at, writes, err := e.prepare(ctx, change)
+	if err != nil || len(writes) == 0 {
+		release()
+		return at, err
+	}
+	done := make(chan written, 1)
+	go func() {
+		defer release()
+		done <- e.writeAll(context.WithoutCancel(ctx), at, writes)
+	}()
+	select {
+	case r := <-done:
+		return r.revision, r.err
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
+// prepare returns the writes of a change, and the revision of the state that it saw.
+func (e *Engine) prepare(ctx context.Context, change func(store.Topology) ([]store.Write, error)) (uint64, []store.Write, error) {
 	t := e.term.Load()
 	if t == nil {
-		return 0, ErrNotLeading
+		return 0, nil, ErrNotLeading
 	}
 	at, err := t.confirmer.confirm(ctx)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	writes, err := change(t.topology.get())
-	if err != nil || len(writes) == 0 {
-		return at.Revision, err
-	}
-	if len(writes) > 1 {
+	if err == nil && len(writes) > 1 {
 		t.topology.stage()
 	}
-	rev := at.Revision
+	return at.Revision, writes, err
+}
+
+// writeAll commits writes one after the other, until one fails or the term ends.
+func (e *Engine) writeAll(ctx context.Context, revision uint64, writes []store.Write) written {
 	for _, w := range writes {
-		if rev, err = e.Write(ctx, w); err != nil {
-			return 0, err
+		var err error
+		if revision, err = e.Write(ctx, w); err != nil {
+			return written{0, err}
 		}
 	}
-	return rev, nil
+	return written{revision, nil}
 }
 
 // follow updates the marks and sends the reply after a committed write.

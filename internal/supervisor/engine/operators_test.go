@@ -368,3 +368,48 @@ func TestQuestionToEndedTermIsNotAskedAgain(t *testing.T) {
 		t.Errorf("%v: want %v", err, ErrNotLeading)
 	}
 }
+
+// TestChangeWaitsForAbandonedOne: the caller of a change gave up while its commit was under way. The next change sees what that commit
+// leaves.
+func TestChangeWaitsForAbandonedOne(t *testing.T) {
+	h := start(t, memstore.New(100), seeded)
+	unblock := h.store.Block()
+	defer unblock()
+	mark := func(store.Topology) ([]store.Write, error) { return []store.Write{marked(t, "n1-0-0", time.Time{})}, nil }
+	ctx, giveUp := context.WithCancel(t.Context())
+	failed := make(chan error, 1)
+	go func() {
+		_, err := h.Change(ctx, mark)
+		failed <- err
+	}()
+	for deadline := time.Now().Add(wait); h.commitBegan.Load() == nil; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no commit")
+		}
+	}
+	giveUp()
+	if err := <-failed; !errors.Is(err, context.Canceled) {
+		t.Fatalf("%v: want %v", err, context.Canceled)
+	}
+	saw, done := make(chan bool, 1), make(chan error, 1)
+	go func() {
+		_, err := h.Change(t.Context(), func(store.Topology) ([]store.Write, error) {
+			saw <- h.cfg.Marks.Of("n1-0-0") != nil
+			return nil, nil
+		})
+		done <- err
+	}()
+	var early bool
+	select {
+	case <-saw:
+		early = true
+	case <-time.After(50 * time.Millisecond): // long enough to run, if nothing holds it
+	}
+	unblock()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if early || !<-saw {
+		t.Error("a change does not see the one before it, whose caller gave up")
+	}
+}

@@ -297,6 +297,9 @@ func (e *Engine) ExplainGroup(ctx context.Context, id string) (awareness.GroupEx
 func inquire[Q, A any](ctx context.Context, t *term, to chan<- Q, q Q, reply <-chan A) (A, error) {
 	var none A
 	for {
+		if next := t.e.term.Load(); to != nil && next != nil {
+			t = next // the term that takes questions now
+		}
 		select {
 		case to <- q:
 			to = nil
@@ -308,11 +311,9 @@ func inquire[Q, A any](ctx context.Context, t *term, to chan<- Q, q Q, reply <-c
 				return a, nil
 			default:
 			}
-			next := t.e.term.Load()
-			if to == nil || next == nil || next == t { // only the term that took the question answers it
+			if next := t.e.term.Load(); to == nil || next == nil || next == t { // only the term that took the question answers it
 				return none, ErrNotLeading
 			}
-			t = next
 		case <-ctx.Done():
 			return none, ctx.Err()
 		}

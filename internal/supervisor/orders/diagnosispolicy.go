@@ -3,6 +3,7 @@ package orders
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -151,7 +152,7 @@ func (m *Diagnoses) Watch(ctx context.Context, p DiagnosisPolicy, suspects func(
 			}
 			if err := m.byPolicy(ctx, req, p); err != nil {
 				var pause *PauseError
-				if errors.Is(err, ErrBusy) || errors.As(err, &pause) {
+				if errors.Is(err, ErrBusy) || errors.Is(err, errNotRead) || errors.As(err, &pause) {
 					auto.Not(now, req, m.peer)
 					continue
 				}
@@ -161,13 +162,17 @@ func (m *Diagnoses) Watch(ctx context.Context, p DiagnosisPolicy, suspects func(
 	}
 }
 
+// errNotRead says that the store did not show whether the interval has passed.
+var errNotRead = errors.New("the store does not answer")
+
 // byPolicy runs the diagnosis or procedure that a policy requests for a link. A procedure needs the policy's interval since the
-// policy's last one. A procedure that an earlier leader ordered counts too, even if this leader completed it.
+// policy's last one. A procedure that an earlier leader ordered counts too, even if this leader completed it. The store keeps only the newest
+// report: if it is of another requester, the policy's own is forgotten.
 func (m *Diagnoses) byPolicy(ctx context.Context, req DiagnosisRequest, p DiagnosisPolicy) error {
 	if p.Drain {
 		last, err := m.cfg.Reports.LastProcedure(ctx)
 		if err != nil {
-			return err
+			return fmt.Errorf("%w: read the last procedure: %w", errNotRead, err)
 		}
 		if last.GetSubject() == PolicySubject {
 			if err := tooSoon(m.left(last, p.MinInterval)); err != nil {

@@ -228,7 +228,7 @@ func (a Agent) Validate() error {
 	a.validateSupervisors(p)
 	p.add(a.Sensors.Validate("sensors."))
 	a.Recovery.validate(p)
-	a.HardwareWatchdog.validate(p, a)
+	a.HardwareWatchdog.validate(p, a.Window)
 	a.validateNetconsole(p)
 	a.SelfTest.validate(p)
 	// Written so that NaN is refused too.

@@ -26,8 +26,17 @@ const FenceStall = 30 * time.Second
 // finds that the former process hangs, for the longest wait before a restart (5 s), and for the daemon's looks (1 s).
 const maxFencedStart = FenceStall - 10*time.Second
 
-func (w HardwareWatchdogConfig) validate(p *problems, a Agent) {
-	if !a.Window.Zero() && w.Device != "" {
+// StartWithin returns recovery.startWithin, and at most maxFencedStart beside a hardware watchdog: otherwise the machine would be reset
+// while a half starts.
+func (a Agent) StartWithin() time.Duration {
+	if a.HardwareWatchdog.Device == "" {
+		return a.Recovery.StartWithin.D()
+	}
+	return min(a.Recovery.StartWithin.D(), maxFencedStart)
+}
+
+func (w HardwareWatchdogConfig) validate(p *problems, window WindowConfig) {
+	if !window.Zero() && w.Device != "" {
 		p.bad("hardwareWatchdog.device", w.Device, "nothing beside window: the words of a half on another kernel must not reset this machine")
 	}
 	timeout, contact := w.Timeout.D(), w.ContactWithin.D()
@@ -42,10 +51,6 @@ func (w HardwareWatchdogConfig) validate(p *problems, a Agent) {
 	}
 	if timeout < 4*time.Second || timeout > 5*time.Minute || timeout%time.Second != 0 {
 		p.bad("hardwareWatchdog.timeout", timeout, "4s to 5m, in whole seconds")
-	}
-	if start := a.Recovery.StartWithin.D(); start > maxFencedStart {
-		p.bad("recovery.startWithin", start, "at most %v beside hardwareWatchdog.device, because the machine resets when a half writes no "+
-			"watchdog word for %v", maxFencedStart, FenceStall)
 	}
 	if contact != 0 && (contact < 5*time.Second || contact > time.Hour) {
 		p.bad("hardwareWatchdog.contactWithin", contact, "5s to 1h, or 0s for no self-fencing")

@@ -109,7 +109,7 @@ func allocate(f *os.File, n int64) error {
 		err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, n)
 	}
 	var st unix.Stat_t
-	if errors.Is(err, unix.EOPNOTSUPP) && unix.Fstat(int(f.Fd()), &st) == nil && n <= st.Blocks*512 {
+	if (errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS)) && unix.Fstat(int(f.Fd()), &st) == nil && n <= st.Blocks*512 {
 		return nil
 	}
 	return os.NewSyscallError("fallocate", err)

@@ -61,10 +61,10 @@ func (m *Machine) revokedNodes(ev Revoked, now time.Time) {
 }
 
 // judgedSince reports whether an earlier leader has judged the node after a revocation, under a newer certificate: its state in the
-// map as committed is newer than the revocation, and has another rule.
+// map as committed is clearly newer than the revocation, and has another rule. The two times are of different clocks.
 func (m *Machine) judgedSince(n *node, revoked time.Time) bool {
 	p := &n.components[fault.ComponentNode]
-	return p.restored && p.rule != ruleRevoked && m.clock.time(p.since).After(revoked)
+	return p.restored && p.rule != ruleRevoked && m.clock.time(p.since).After(revoked.Add(m.window()))
 }
 
 // silence forgets a node's statements and the accusations against it.

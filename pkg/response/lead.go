@@ -132,8 +132,8 @@ func (r *Response) limitTimes(now time.Time) {
 	}
 }
 
-// sinceLed returns when a wait begins that must not end early: a new leader starts it again, because the time may come from another
-// clock.
+// sinceLed returns when a wait for an approval, for a reset to be seen or for a step to help begins: a new leader starts it again,
+// because the time may come from another clock.
 func (e *Engine) sinceLed(at time.Time) time.Time { return fault.Later(at, e.led) }
 
 // restoreTurns adds the nodes that went bad before this replica followed the map to the nodes that it saw go bad.

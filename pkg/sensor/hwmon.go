@@ -140,7 +140,7 @@ type Hwmon struct {
 	kind kind
 	sys  source.Root
 	last map[string]fault.State // of each input, for the slack
-	seen bool                   // there is or was an input of the quantity, even if it gives no value
+	seen bool                   // an input of the quantity has given a value
 
 	applied atomic.Pointer[Bounds] // of the input that decided the last reading
 }
@@ -234,7 +234,7 @@ func (s *Hwmon) absent(inputs []input) string {
 		what += " named " + s.cfg.Label
 	}
 	if s.seen {
-		return "the " + what + " gives no value"
+		return "the " + what + " gives no value any more"
 	}
 	return "no " + what + " on this machine"
 }

@@ -98,7 +98,7 @@ func TestBoundsOfWhatDecided(t *testing.T) {
 	read(Bounds{-20, -5, 90, n})
 }
 
-// TestFailingSensorIsNotAbsent: only a quantity for which the machine never had an input is absent.
+// TestFailingSensorIsNotAbsent: only a quantity for which no input has given a value is absent.
 func TestFailingSensorIsNotAbsent(t *testing.T) {
 	root := t.TempDir()
 	src := NewHwmon(HwmonConfig{Sysfs: root, Quantity: Voltage, Bounds: NoBounds()})
@@ -118,7 +118,7 @@ func TestFailingSensorIsNotAbsent(t *testing.T) {
 	sourcetest.Write(t, root, "class/hwmon/hwmon0/in0_fault", "1")
 	read("with a failing sensor", false)
 	src = NewHwmon(HwmonConfig{Sysfs: root, Quantity: Voltage, Bounds: NoBounds()})
-	read("with a sensor that fails from the start", false)
+	read("with a sensor that has given no value", true)
 }
 
 func same(a, b Bounds) bool {

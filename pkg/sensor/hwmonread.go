@@ -60,7 +60,6 @@ func (s *Hwmon) chipInputs(chip, name string) ([]input, error) {
 		if !s.wanted(label, point) {
 			continue
 		}
-		s.seen = true
 		in, ok, err := s.read(dir, point, f)
 		if err != nil {
 			errs = append(errs, err)
@@ -69,6 +68,7 @@ func (s *Hwmon) chipInputs(chip, name string) ([]input, error) {
 		if !ok {
 			continue
 		}
+		s.seen = true
 		in.name, in.key = name+" "+label, chip+"/"+point
 		out = append(out, in)
 	}
@@ -156,7 +156,6 @@ func (s *Hwmon) zones() ([]input, error) {
 		if s.cfg.Chip != "" && s.cfg.Chip != name || !s.wanted(z, z) {
 			continue
 		}
-		s.seen = true
 		v, err := s.optional(dir, "temp")
 		if err != nil {
 			errs = append(errs, err)
@@ -170,6 +169,7 @@ func (s *Hwmon) zones() ([]input, error) {
 			errs = append(errs, err)
 			continue
 		}
+		s.seen = true
 		out = append(out, input{name: name, key: z, value: v * s.kind.scale, bounds: bounds})
 	}
 	return out, errors.Join(errs...)

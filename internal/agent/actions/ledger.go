@@ -255,10 +255,16 @@ func Decode(b []byte) (*Ledger, error) {
 	return l, nil
 }
 
-// Rebooted drops the state that ends with a boot of the machine.
+// Rebooted drops the state that ends with a boot of the machine. No attempt of an earlier boot runs any more.
 func (l *Ledger) Rebooted(boot string) {
-	if l.Boot != boot {
-		l.Boot, l.Limits, l.Unlimited = boot, nil, nil
+	if l.Boot == boot {
+		return
+	}
+	l.Boot, l.Limits, l.Unlimited = boot, nil, nil
+	for i := range l.Entries {
+		if e := &l.Entries[i]; e.State == UnderWay {
+			e.State, e.Detail = NotKnown, "the machine booted while it was under way"
+		}
 	}
 }
 

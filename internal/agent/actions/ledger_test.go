@@ -232,3 +232,22 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// TestBootEndsAttempts: no attempt runs after a boot, whatever its time, and another one may follow.
+func TestBootEndsAttempts(t *testing.T) {
+	l := &Ledger{Life: 9, Boot: "a"}
+	first, second := order(5, "r5-1", 0, 1), order(5, "r5-1", 0, 2)
+	if _, begun := l.Admit(begin, first); !begun {
+		t.Fatal("refused")
+	}
+	if l.Rebooted("a"); l.Entries[0].State != UnderWay {
+		t.Error("ended within the same boot")
+	}
+	l.Rebooted("b")
+	if s, _ := l.Look(begin, first); s.State != NotKnown || !strings.Contains(s.Detail, "booted") {
+		t.Errorf("%+v", s)
+	}
+	if s, begun := l.Admit(begin, second); !begun {
+		t.Errorf("%+v", s)
+	}
+}

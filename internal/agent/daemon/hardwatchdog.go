@@ -60,6 +60,10 @@ func (d *daemon) feedHardware(ctx context.Context, stopped <-chan struct{}) {
 	}
 	w, boot := d.newHardware()
 	w.begin()
+	if asked, within := d.cfg.Agent.Recovery.StartWithin.D(), d.cfg.Agent.StartWithin(); within < asked {
+		d.log.Warn("recovery.startWithin is longer than a half may take beside a hardware watchdog", "configured", asked.String(),
+			"counts_as", within.String())
+	}
 	if w.boot != "" {
 		w.tell = func(armed bool) { d.stateWatchdog(armed, boot, w.feeder) }
 	}
@@ -84,7 +88,7 @@ func (d *daemon) keepFeeding(ctx context.Context, w *hardware, stopped <-chan st
 	defer t.Stop()
 	ending := ctx.Done()
 	for {
-		w.look(ctx)
+		w.look(context.WithoutCancel(ctx)) // also after its end: see below
 		select {
 		case <-ending:
 			if w.feeder.Disarm(d.announced.Load()) {

@@ -375,7 +375,9 @@ func TestChangeWaitsForAbandonedOne(t *testing.T) {
 	h := start(t, memstore.New(100), seeded)
 	unblock := h.store.Block()
 	defer unblock()
-	mark := func(store.Topology) ([]store.Write, error) { return []store.Write{marked(t, "n1-0-0", time.Time{})}, nil }
+	mark := func(store.Topology) ([]store.Write, error) {
+		return []store.Write{marked(t, "n1-0-0", time.Time{})}, nil
+	}
 	ctx, giveUp := context.WithCancel(t.Context())
 	failed := make(chan error, 1)
 	go func() {

@@ -357,6 +357,35 @@ func TestFalseLengthOnlyDelaysNeighbours(t *testing.T) {
 	}
 }
 
+// A node that alters pieces and then announces another length delays its neighbours, too.
+func TestAlteredDatumOfOtherLengthOnlyDelaysNeighbours(t *testing.T) {
+	w := newDataWorld(grid.Dims{X: 3, Y: 3, Z: 1}, 4)
+	said := 0
+	w.nodes[1].forge = func(s *Send) {
+		f, err := decodeData(s.Payload)
+		switch {
+		case err != nil:
+		case f.kind == kindPiece:
+			s.Payload = bytes.Clone(s.Payload)
+			s.Payload[len(s.Payload)-1] ^= 1
+		case f.kind == kindState && f.length > 0:
+			if said++; said%2 == 0 {
+				f.length++
+				s.Payload = f.append(nil)
+			}
+		}
+	}
+	w.begin().run(time.Second)
+	body := w.body(30_000)
+	id := w.publish(t, w.nodes[0], TopicMask, 3, 1, body)
+	w.run(2 * time.Minute)
+	for i, n := range w.nodes {
+		if !n.has(id, body) {
+			t.Errorf("node %d has not got it", i)
+		}
+	}
+}
+
 // Neither a node's work nor the traffic over its links grows with the torus.
 func TestDataCostIsLinear(t *testing.T) {
 	for _, side := range []int{3, 6, 10} {

@@ -149,16 +149,27 @@ func (m *Data) onPiece(now time.Time, i int, f *dataFrame) {
 		return
 	}
 	m.stats.Spoiled++
-	for k := range m.peers {
-		if of := &m.peers[k].topics[f.id.Topic]; of.id == t.id && of.length != len(t.body) {
-			m.refuse(s, len(t.body), now.Add(refusedFor)) // the length may be the false one
-			return
-		}
-	}
 	t.spoiled++
+	if same, other := m.announcers(t); t.spoiled > same && other { // each that announces this length was the only parent once
+		m.refuse(s, len(t.body), now.Add(refusedFor))
+		return
+	}
 	t.have = 0
 	m.nextParent(t)
 	t.again = now.Add(min(m.period<<min(t.spoiled, 16), spoiledLater))
+}
+
+// announcers returns how many neighbours announce the datum of a transfer and can be asked for it, and whether any announces another
+// length of the datum.
+func (m *Data) announcers(t *transfer) (same int, other bool) {
+	for i := range m.peers {
+		if m.parent(i, t) {
+			same++
+		}
+		of := &m.peers[i].topics[t.id.Topic]
+		other = other || of.id == t.id && of.length != len(t.body)
+	}
+	return same, other
 }
 
 // serve sends neighbours the pieces that they want and that are here, the highest priority first.

@@ -134,6 +134,7 @@ func TestDialerWaitsForAcceptorToClose(t *testing.T) {
 		}
 		tc := tls.Server(conn, server)
 		_, err = tc.Write([]byte{byteReady})
+		before := time.Now()
 		if err == nil {
 			err = expect(tc, byteCommit)
 		}
@@ -141,6 +142,9 @@ func TestDialerWaitsForAcceptorToClose(t *testing.T) {
 			_ = conn.SetReadDeadline(time.Now().Add(2 * settle))
 			_, err = conn.Read(make([]byte, 1))
 			_ = conn.Close()
+			if slow := time.Since(before) >= handshakeTimeout; slow && time.Now().Before(deadline) {
+				continue // this machine was: the dialer need not wait so long
+			}
 			if !errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("the dialer did not wait: %v", err)
 			}

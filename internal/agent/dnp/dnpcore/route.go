@@ -51,7 +51,7 @@ func (m *Machine) onMessage(now time.Time, from *link, payload []byte, hd torus.
 
 // fresh reports whether a message is not a copy of an earlier one. A message on its way to another node may
 // legitimately pass by again. A copy without hops left is not remembered, because it must not end the copies that can go
-// on. Nor does a copy with few hops left end the flood of one with more.
+// on. Nor does a copy with few hops left end the flood of one with more. On its way to another node, it may.
 func (m *Machine) fresh(now time.Time, msg halfcore.Relay) bool {
 	switch {
 	case msg.Kind == halfcore.RelayUp && !m.hostCarries():
@@ -63,7 +63,7 @@ func (m *Machine) fresh(now time.Time, msg halfcore.Relay) bool {
 	}
 }
 
-// floodLeft returns the hops that a flooded message has left. Half of the limit is as good as all: it is enough for the
+// floodLeft returns the hops that a flooded message has left. Half of the limit counts as all: by default it is enough for the
 // whole torus (routing.HopBound).
 func (m *Machine) floodLeft(msg *halfcore.Relay) uint8 {
 	if left := min(msg.Limit, m.cfg.MaxHops) - msg.Made; left < m.cfg.MaxHops/2 {

@@ -58,7 +58,8 @@ func (c *Client) AcknowledgeIncident(ctx context.Context, id, note string) (*lof
 //
 // Each call gets the newest form of an incident; forms in between may be left out (WatchIncidentsResponse.skipped). If a
 // supervisor fails, the watch resumes at another one, also at a parent of regions: the client then drops the incidents that
-// the caller knows already. An incident that a parent forgets meanwhile is not named as gone. It fails with a *NoAnswerError only if none answers at the start.
+// the caller knows already. An incident that a parent forgets meanwhile is not named as gone. It fails with a *NoAnswerError
+// only if none answers at the start.
 func (c *Client) WatchIncidents(ctx context.Context, req *lofamov1.WatchIncidentsRequest,
 	each func(*lofamov1.WatchIncidentsResponse) error) error {
 	req = proto.CloneOf(req)

@@ -166,8 +166,8 @@ func (m *Diagnoses) Watch(ctx context.Context, p DiagnosisPolicy, suspects func(
 var errNotRead = errors.New("the store does not answer")
 
 // byPolicy runs the diagnosis or procedure that a policy requests for a link. A procedure needs the policy's interval since the
-// policy's last one. A procedure that an earlier leader ordered counts too, even if this leader completed it. The store keeps only the newest
-// report: if it is of another requester, the policy's own is forgotten.
+// policy's last one. A procedure that an earlier leader ordered counts too, even if this leader completed it. The store keeps only
+// the newest report: if it is of another requester, the policy's own is forgotten.
 func (m *Diagnoses) byPolicy(ctx context.Context, req DiagnosisRequest, p DiagnosisPolicy) error {
 	if p.Drain {
 		last, err := m.cfg.Reports.LastProcedure(ctx)

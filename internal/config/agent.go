@@ -185,8 +185,7 @@ type RecoveryConfig struct {
 	// Window is the time over which Restarts counts. 1s to 24h. Default 1m.
 	Window Duration `json:"window"`
 	// StartWithin is the maximum time for a started half to write its watchdog word for the first time; after that the
-	// daemon kills it. Only time in which the half could run counts. 1s to 10m; with hardwareWatchdog.device, more than 20s count as 20s.
-	// Default 5s.
+	// daemon kills it. Only time in which the half could run counts. 1s to 10m. Default 5s.
 	StartWithin Duration `json:"startWithin"`
 }
 

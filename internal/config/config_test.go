@@ -650,21 +650,3 @@ func TestJobsSocketHasDefaults(t *testing.T) {
 		t.Error(m, err)
 	}
 }
-
-// TestHardwareWatchdogBoundsStarts: a half that starts more slowly would be stopped by the reset of its machine.
-func TestHardwareWatchdogBoundsStarts(t *testing.T) {
-	for _, tc := range []struct {
-		device string
-		asked  time.Duration
-		want   time.Duration
-	}{
-		{"", time.Minute, time.Minute},
-		{"/dev/watchdog0", 5 * time.Second, 5 * time.Second},
-		{"/dev/watchdog0", time.Minute, 20 * time.Second},
-	} {
-		a := Agent{HardwareWatchdog: HardwareWatchdogConfig{Device: tc.device}, Recovery: RecoveryConfig{StartWithin: Duration(tc.asked)}}
-		if got := a.StartWithin(); got != tc.want || got >= FenceStall && tc.device != "" {
-			t.Errorf("device %q, %s: %s, want %s", tc.device, tc.asked, got, tc.want)
-		}
-	}
-}

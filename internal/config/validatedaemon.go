@@ -18,23 +18,6 @@ func (r RecoveryConfig) validate(p *problems) {
 	}
 }
 
-// FenceStall is how long a half's watchdog word may stay unchanged before the daemon stops feeding the hardware watchdog. It is longer
-// than a planned restart takes.
-const FenceStall = 30 * time.Second
-
-// maxFencedStart is the longest recovery.startWithin beside a hardware watchdog. The rest of FenceStall is for the time until the daemon
-// finds that the former process hangs, for the longest wait before a restart (5 s), and for the daemon's looks (1 s).
-const maxFencedStart = FenceStall - 10*time.Second
-
-// StartWithin returns recovery.startWithin, and at most maxFencedStart beside a hardware watchdog: otherwise the machine would be reset
-// while a half starts.
-func (a Agent) StartWithin() time.Duration {
-	if a.HardwareWatchdog.Device == "" {
-		return a.Recovery.StartWithin.D()
-	}
-	return min(a.Recovery.StartWithin.D(), maxFencedStart)
-}
-
 func (w HardwareWatchdogConfig) validate(p *problems, window WindowConfig) {
 	if !window.Zero() && w.Device != "" {
 		p.bad("hardwareWatchdog.device", w.Device, "nothing beside window: the words of a half on another kernel must not reset this machine")

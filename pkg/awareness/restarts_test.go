@@ -111,6 +111,9 @@ func TestStopAfterItsOwnEndStopsNothing(t *testing.T) {
 			t.Fatalf("%s after its return, it is %s, stop %q: want NORMAL, and no stop", later, st.State, st.Stop.Reason)
 		}
 	}
+	if n := w.m.nodes[w.m.ranks["n0-0-0"]]; n.restless {
+		t.Error("each of its reports leads to another look at it")
+	}
 	w.run(stopBudget*w.cfg.StopLimit + time.Minute)
 	if len(w.m.stops) != 0 {
 		t.Error("the notice is kept for ever")

@@ -288,7 +288,7 @@ func (m *Machine) forgetStop(n *node, now time.Time) {
 		return
 	}
 	if until := fault.Later(p.since, p.heard).Add(max(m.cfg.StopLimit, stopEnding)); now.Before(until) {
-		n.wakeAt(until, now)
+		n.wake(until) // a report does not end it
 		return
 	}
 	if p.budget+now.Sub(p.asOf)/stopShare >= stopBudget*m.cfg.StopLimit {

@@ -149,7 +149,7 @@ func (c *child) begin() error {
 	p, served := c.adopt()
 	cfg := c.d.cfg.Agent.Recovery
 	c.machine = recovery.New(recovery.Config{
-		Half: c.half, TRead: c.d.periods.TRead, Misses: c.d.periods.ReadMisses, StartWithin: c.d.cfg.Agent.StartWithin(),
+		Half: c.half, TRead: c.d.periods.TRead, Misses: c.d.periods.ReadMisses, StartWithin: cfg.StartWithin.D(),
 		Budget: cfg.Restarts, Window: cfg.Window.D(), Leave: c.d.cfg.Restart == RestartNever,
 	}, time.Now(), half.Monotonic(), old, p != nil || served)
 	switch {

@@ -60,10 +60,6 @@ func (d *daemon) feedHardware(ctx context.Context, stopped <-chan struct{}) {
 	}
 	w, boot := d.newHardware()
 	w.begin()
-	if asked, within := d.cfg.Agent.Recovery.StartWithin.D(), d.cfg.Agent.StartWithin(); within < asked {
-		d.log.Warn("recovery.startWithin is longer than a half may take beside a hardware watchdog", "configured", asked.String(),
-			"counts_as", within.String())
-	}
 	if w.boot != "" {
 		w.tell = func(armed bool) { d.stateWatchdog(armed, boot, w.feeder) }
 	}
@@ -73,7 +69,7 @@ func (d *daemon) feedHardware(ctx context.Context, stopped <-chan struct{}) {
 
 // newHardware returns the configured device, which is not open yet, and the boot; zero: not known.
 func (d *daemon) newHardware() (*hardware, [16]byte) {
-	w := &hardware{cfg: d.cfg.Agent.HardwareWatchdog, log: d.log, stateDir: d.cfg.Agent.StateDir, tell: func(bool) {},
+	w := &hardware{cfg: d.cfg.Agent.HardwareWatchdog, startWithin: d.cfg.Agent.Recovery.StartWithin.D(), log: d.log, stateDir: d.cfg.Agent.StateDir, tell: func(bool) {},
 		openDevice: openWatchdog, wayOut: checkWayOut, now: time.Now}
 	boot, err := storage.BootID()
 	if err == nil {
@@ -129,6 +125,7 @@ func (w *hardware) begin() {
 	now := w.now() // before the records, so that the last contact does not seem later than it was
 	left := w.left()
 	w.feeder = recovery.NewFeeder(now, w.cfg.Timeout.D(), w.cfg.ContactWithin.D(), left)
+	w.feeder.AllowStart(w.startWithin)
 	if timeout, contact := w.feeder.Timeout(), w.feeder.ContactWithin(); timeout != w.cfg.Timeout.D() || contact != w.cfg.ContactWithin.D() {
 		w.log.Warn("hardware watchdog keeps settings of the earlier daemon, because supervisors may rely on them: the present ones apply "+
 			"after a stop that the supervisors commit, or a boot", "timeout", timeout.String(), "contact_within", contact.String())
@@ -163,13 +160,14 @@ func (d *daemon) stateWatchdog(armed bool, boot [16]byte, f *recovery.Feeder) {
 
 // hardware is the machine's watchdog device. One goroutine owns it.
 type hardware struct {
-	tell     func(armed bool) // makes the host half state it; does nothing if the boot is not known
-	cfg      config.HardwareWatchdogConfig
-	log      *slog.Logger
-	stateDir string
-	boot     string // the boot's identity; empty: not known
-	feeder   *recovery.Feeder
-	device   watchdogDevice // nil while closed
+	tell        func(armed bool) // makes the host half state it; does nothing if the boot is not known
+	cfg         config.HardwareWatchdogConfig
+	startWithin time.Duration // recovery.startWithin
+	log         *slog.Logger
+	stateDir    string
+	boot        string // the boot's identity; empty: not known
+	feeder      *recovery.Feeder
+	device      watchdogDevice // nil while closed
 	// unusable is a device whose set-up failed and that may stay armed when it is closed. So it stays open and is fed. No response
 	// relies on it. nil: there is none.
 	unusable watchdogDevice
@@ -297,7 +295,7 @@ func (w *hardware) open() error {
 	}
 	w.device, w.unusable = f, nil
 	w.log.Info("hardware watchdog armed", "device", w.cfg.Device, "identity", f.Identity(), "timeout", timeout.String(),
-		"stall", recovery.FenceStall.String(), "contact_within", contact.String())
+		"stall", w.feeder.Stall().String(), "contact_within", contact.String())
 	return nil
 }
 

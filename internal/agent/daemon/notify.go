@@ -63,7 +63,7 @@ func (d *daemon) tellManager() {
 		d.manager.ready = true
 		d.manager.to.Ready()
 	default:
-		d.manager.to.Patience(d.cfg.Agent.StartWithin() + startingPatience)
+		d.manager.to.Patience(d.cfg.Agent.Recovery.StartWithin.D() + startingPatience)
 	}
 }
 

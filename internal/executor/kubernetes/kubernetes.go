@@ -57,15 +57,19 @@ type Executor struct {
 	following atomic.Pointer[keeper] // that passes evidence on now; nil: none
 }
 
-// pacing holds the intervals between two tries.
+// pacing holds the intervals between two tries, and other times of attempts.
 type pacing struct {
 	conflict time.Duration // first backoff after somebody else's write
 	failure  time.Duration // first backoff after a failed request
 	most     time.Duration // maximum of both, which double each time
 	drain    time.Duration // maximum interval between two reads of the pods of a node being drained
+	// unmark is the time beyond an attempt's end for the removal of its mark. It is shorter than response.Config.ResultTime by default,
+	// so that the engine still waits for the result.
+	unmark time.Duration
 }
 
-var usual = pacing{conflict: 10 * time.Millisecond, failure: 100 * time.Millisecond, most: 5 * time.Second, drain: 5 * time.Second}
+var usual = pacing{conflict: 10 * time.Millisecond, failure: 100 * time.Millisecond, most: 5 * time.Second, drain: 5 * time.Second,
+	unmark: 3 * time.Second}
 
 // New returns an executor. It connects to the cluster only when there is work. If open is nil, an overruled mark blocks
 // other responses from the same change until somebody removes the mark.

@@ -126,15 +126,11 @@ func (e *Executor) remediate(ctx context.Context, j executor.Job) executor.Resul
 	return d.follow(ctx)
 }
 
-// unmarkTime is the time beyond an attempt's end for the removal of its mark. It is shorter than response.Config.ResultTime, so
-// that the engine still waits for the result.
-const unmarkTime = 3 * time.Second
-
 // unmark removes the mark of an attempt whose object was not created, so that the next attempt can create it. It also does so after
 // the end of the attempt's time. After a loss of the lead it leaves the mark alone. r is the attempt's result.
 func (d *remediating) unmark(ctx context.Context, r executor.Result) executor.Result {
 	if cause := context.Cause(ctx); cause == nil || errors.Is(cause, context.DeadlineExceeded) || errors.Is(cause, executor.ErrStopped) {
-		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), unmarkTime) // keeps the fence
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.e.pacing.unmark) // keeps the fence
 		defer cancel()
 		ctx = last
 	}

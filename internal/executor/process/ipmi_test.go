@@ -181,7 +181,8 @@ func TestIPMIResetRefusesWeakCipherSuites(t *testing.T) {
 	}
 	i.conn.mu.Lock()
 	defer i.conn.mu.Unlock()
-	if want := [][3]byte{{3, 4, 1}, {1, 1, 1}}; !slices.Equal(i.conn.proposed, want) {
+	// The client sends a request again if the answer is late.
+	if want := [][3]byte{{3, 4, 1}, {1, 1, 1}}; !slices.Equal(slices.Compact(slices.Clone(i.conn.proposed)), want) {
 		t.Errorf("proposed algorithms %v: want %v", i.conn.proposed, want)
 	}
 	wantDisconnected(t, i.addr)

@@ -26,15 +26,20 @@ func (e *Engine) Change(ctx context.Context, change func(store.Topology) ([]stor
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
-	release := func() { <-e.changing }
+	handed := false
+	defer func() { // also if change panics
+		if !handed {
+			<-e.changing
+		}
+	}()
 	at, writes, err := e.prepare(ctx, change)
 	if err != nil || len(writes) == 0 {
-		release()
 		return at, err
 	}
+	handed = true
 	done := make(chan written, 1)
 	go func() {
-		defer release()
+		defer func() { <-e.changing }()
 		done <- e.writeAll(context.WithoutCancel(ctx), at, writes)
 	}()
 	select {
@@ -45,7 +50,7 @@ func (e *Engine) Change(ctx context.Context, change func(store.Topology) ([]stor
 	}
 }
 
-// prepare returns the writes of a change, and the revision of the state that it saw.
+// prepare returns the writes of a change, for the running term only, and the revision of the state that it saw.
 func (e *Engine) prepare(ctx context.Context, change func(store.Topology) ([]store.Write, error)) (uint64, []store.Write, error) {
 	t := e.term.Load()
 	if t == nil {
@@ -58,6 +63,11 @@ func (e *Engine) prepare(ctx context.Context, change func(store.Topology) ([]sto
 	writes, err := change(t.topology.get())
 	if err == nil && len(writes) > 1 {
 		t.topology.stage()
+	}
+	for i := range writes {
+		if writes[i].Term == 0 {
+			writes[i].Term = uint64(t.confirmer.fence.Rev)
+		}
 	}
 	return at.Revision, writes, err
 }

@@ -415,3 +415,17 @@ func TestChangeWaitsForAbandonedOne(t *testing.T) {
 		t.Error("a change does not see the one before it, whose caller gave up")
 	}
 }
+
+// TestChangeThatPanicsFreesItsTurn: the server of the API survives the panic.
+func TestChangeThatPanicsFreesItsTurn(t *testing.T) {
+	h := start(t, memstore.New(100), seeded)
+	func() {
+		defer func() { _ = recover() }()
+		_, _ = h.Change(t.Context(), func(store.Topology) ([]store.Write, error) { panic("a change") })
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), wait)
+	defer cancel()
+	if _, err := h.Change(ctx, func(store.Topology) ([]store.Write, error) { return nil, nil }); err != nil {
+		t.Error(err)
+	}
+}

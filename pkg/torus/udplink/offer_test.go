@@ -133,8 +133,8 @@ func TestDialerWaitsForAcceptorToClose(t *testing.T) {
 			t.Fatal(err)
 		}
 		tc := tls.Server(conn, server)
-		_, err = tc.Write([]byte{byteReady})
 		before := time.Now()
+		_, err = tc.Write([]byte{byteReady})
 		if err == nil {
 			err = expect(tc, byteCommit)
 		}

@@ -54,6 +54,13 @@ func NewFeeder(now time.Time, timeout, contactWithin time.Duration, left *Left) 
 	return f
 }
 
+// AllowStart lets a half take that long to start: its word may stay unchanged for some seconds longer. Contact counts as before, so a
+// node that fences itself does so as early as without it.
+func (f *Feeder) AllowStart(within time.Duration) { f.fence.Start = within }
+
+// Stall returns how long a half's watchdog word may stay unchanged before the device is starved.
+func (f *Feeder) Stall() time.Duration { return f.fence.stall() }
+
 // Timeout returns the time-out that the device gets.
 func (f *Feeder) Timeout() time.Duration { return f.timeout }
 

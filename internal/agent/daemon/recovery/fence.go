@@ -4,12 +4,15 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
-
-	"github.com/lofamo/lofamo/internal/config"
 )
 
-// FenceStall is how long a half's watchdog word may stay unchanged before the daemon stops feeding the hardware watchdog.
-const FenceStall = config.FenceStall
+// FenceStall is how long a half's watchdog word may stay unchanged before the daemon stops feeding the hardware watchdog. It is longer
+// than a planned restart takes. A half that may take longer to start gets startMargin more than that.
+const FenceStall = 30 * time.Second
+
+// startMargin is for the time until the daemon finds that the former process hangs, for the longest wait before a restart (5 s), and for
+// the daemon's looks (1 s).
+const startMargin = 10 * time.Second
 
 // Fence decides when the recovery daemon feeds the hardware watchdog of its machine, which resets the machine when it is
 // not fed in time:
@@ -23,6 +26,8 @@ const FenceStall = config.FenceStall
 type Fence struct {
 	// ContactWithin is how long the node may be without contact. Zero: contact does not count.
 	ContactWithin time.Duration
+	// Start is how long a half may take to start.
+	Start time.Duration
 
 	armed   bool
 	seen    [2]bool // words that have advanced, by half
@@ -91,10 +96,13 @@ func (f *Fence) decide(now time.Time) (feed bool, why string) {
 	return why == "", why
 }
 
+// stall returns how long a half's word may stay unchanged.
+func (f *Fence) stall() time.Duration { return max(FenceStall, f.Start+startMargin) }
+
 // late returns the reason for not feeding the device; "": none.
 func (f *Fence) late(now time.Time) string {
 	for i, h := range [...]fault.Half{fault.HalfHost, fault.HalfDNP} {
-		if silent := now.Sub(f.moved[i]); silent > FenceStall {
+		if silent := now.Sub(f.moved[i]); silent > f.stall() {
 			return "the " + h.String() + " half has written no watchdog word for " + silent.Round(time.Second).String()
 		}
 	}

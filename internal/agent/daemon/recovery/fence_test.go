@@ -174,3 +174,27 @@ func TestFenceKeepsAgeOfContactAcrossDaemons(t *testing.T) {
 		t.Fatalf("contact again: not fed: %s", why)
 	}
 }
+
+// TestFenceWaitsForSlowStart: a half that takes as long to start as its settings allow does not make the machine reset. The time without
+// contact counts as before.
+func TestFenceWaitsForSlowStart(t *testing.T) {
+	const start = 2 * time.Minute
+	r := armedRun(t, 0)
+	r.f.Start = start
+	for range (start + startMargin) / time.Second {
+		if feed, why := r.step(true, false, true); !feed {
+			t.Fatalf("within %s: not fed: %s", start+startMargin, why)
+		}
+	}
+	if feed, _ := r.step(true, false, true); feed {
+		t.Errorf("beyond %s: fed", start+startMargin)
+	}
+	r = armedRun(t, 10*time.Second)
+	r.f.Start = start
+	for range 10 {
+		r.step(true, true, false)
+	}
+	if feed, _ := r.step(true, true, false); feed {
+		t.Error("11s without contact: fed")
+	}
+}

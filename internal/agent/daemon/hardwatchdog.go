@@ -69,8 +69,8 @@ func (d *daemon) feedHardware(ctx context.Context, stopped <-chan struct{}) {
 
 // newHardware returns the configured device, which is not open yet, and the boot; zero: not known.
 func (d *daemon) newHardware() (*hardware, [16]byte) {
-	w := &hardware{cfg: d.cfg.Agent.HardwareWatchdog, startWithin: d.cfg.Agent.Recovery.StartWithin.D(), log: d.log, stateDir: d.cfg.Agent.StateDir, tell: func(bool) {},
-		openDevice: openWatchdog, wayOut: checkWayOut, now: time.Now}
+	w := &hardware{cfg: d.cfg.Agent.HardwareWatchdog, startWithin: d.cfg.Agent.Recovery.StartWithin.D(), log: d.log,
+		stateDir: d.cfg.Agent.StateDir, tell: func(bool) {}, openDevice: openWatchdog, wayOut: checkWayOut, now: time.Now}
 	boot, err := storage.BootID()
 	if err == nil {
 		w.boot = hex.EncodeToString(boot[:])

@@ -16,14 +16,7 @@ import (
 // fits there is written.
 func TestReplaceOnFullDisk(t *testing.T) {
 	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=16k"); err != nil {
-		requirements.Missing(t, "a full disk needs the right to mount one: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
-			t.Error(err)
-		}
-	})
+	requirements.SmallDisk(t, dir, 16<<10)
 	path := filepath.Join(dir, "file")
 	old := bytes.Repeat([]byte("old "), 50)
 	if err := Replace(path, old); err != nil {

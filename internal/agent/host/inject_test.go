@@ -16,11 +16,10 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/half"
 )
 
-// TestCutInterfaceCountsBlockedPackets checks that packets sent before the cut count as sent, and packets sent during it as blocked,
-// only at the interface that was cut.
-func TestCutInterfaceCountsBlockedPackets(t *testing.T) {
+// withInterfaces returns a host half with two service interfaces.
+func withInterfaces(t *testing.T) *hostHalf {
+	t.Helper()
 	h := &hostHalf{Common: half.Common{Log: slog.New(slog.DiscardHandler)}}
-	to := netip.MustParseAddrPort("127.0.0.1:9") // needs no listener
 	for range 2 {
 		s, err := direct.Listen("127.0.0.1:0", direct.Options{})
 		if err != nil {
@@ -29,6 +28,14 @@ func TestCutInterfaceCountsBlockedPackets(t *testing.T) {
 		t.Cleanup(func() { _ = s.Close() })
 		h.nets = append(h.nets, s)
 	}
+	return h
+}
+
+// TestCutInterfaceCountsBlockedPackets checks that packets sent before the cut count as sent, and packets sent during it as blocked,
+// only at the interface that was cut.
+func TestCutInterfaceCountsBlockedPackets(t *testing.T) {
+	h := withInterfaces(t)
+	to := netip.MustParseAddrPort("127.0.0.1:9") // needs no listener
 	serve := func(method, body string) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
 		h.injectHandler().ServeHTTP(w, httptest.NewRequest(method, "/inject", strings.NewReader(body)))
@@ -63,15 +70,7 @@ func TestCutInterfaceCountsBlockedPackets(t *testing.T) {
 
 // TestCutsOfInterfaceAndServiceNetworkAreIndependent: the end of one cut leaves the other one.
 func TestCutsOfInterfaceAndServiceNetworkAreIndependent(t *testing.T) {
-	h := &hostHalf{Common: half.Common{Log: slog.New(slog.DiscardHandler)}}
-	for range 2 {
-		s, err := direct.Listen("127.0.0.1:0", direct.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = s.Close() })
-		h.nets = append(h.nets, s)
-	}
+	h := withInterfaces(t)
 	handler := h.injectHandler()
 	for _, tc := range []struct {
 		body string

@@ -582,10 +582,7 @@ func TestOldFileIsSpoilt(t *testing.T) {
 // room.
 func TestFileSystemFull(t *testing.T) {
 	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=4m"); err != nil {
-		requirements.Missing(t, "cannot mount a small tmpfs: %v", err)
-	}
-	t.Cleanup(func() { must(t, unix.Unmount(dir, 0)) })
+	requirements.SmallDisk(t, dir, 4<<20)
 	ballast := filepath.Join(dir, "ballast")
 	if err := os.WriteFile(ballast, make([]byte, 8<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
 		t.Fatalf("filling the disk: %v", err)

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -235,14 +234,7 @@ func TestDataDirInUse(t *testing.T) {
 // TestStartRefusesDiskWithoutRoom: a new member refuses a disk of 64 MiB, and names it, before it writes anything.
 func TestStartRefusesDiskWithoutRoom(t *testing.T) {
 	cfg := config(t, keys(t))
-	if err := unix.Mount("tmpfs", cfg.DataDir, "tmpfs", 0, "size=64m"); err != nil {
-		requirements.Missing(t, "a small disk needs the right to mount one: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(cfg.DataDir, 0); err != nil {
-			t.Error(err)
-		}
-	})
+	requirements.SmallDisk(t, cfg.DataDir, 64<<20)
 	m, err := embedded.Start(cfg)
 	if err == nil {
 		_ = m.Stop(t.Context())

@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // List is the environment variable that names the file to which each skipped test appends one line: folder, test, reason.
@@ -77,4 +79,18 @@ func Set(t testing.TB, from, variable string) string {
 		return ""
 	}
 	return path
+}
+
+// SmallDisk mounts a file system of so many bytes at a folder until the test ends.
+func SmallDisk(t testing.TB, dir string, bytes int) {
+	t.Helper()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d", bytes)); err != nil {
+		Missing(t, "a small disk needs the right to mount one: %v", err)
+		return
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -308,24 +308,10 @@ func TestFileSystemWithoutFallocate(t *testing.T) {
 	must(t, f.Close())
 }
 
-// smallDisk mounts a file system of its own.
-func smallDisk(t *testing.T, kib int) string {
-	t.Helper()
-	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%dk", kib)); err != nil {
-		requirements.Missing(t, "a full disk needs the right to mount one: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
-			t.Error(err)
-		}
-	})
-	return dir
-}
-
 func TestFullDisk(t *testing.T) {
 	cfg, log := config(t)
-	dir := smallDisk(t, 256)
+	dir := t.TempDir()
+	requirements.SmallDisk(t, dir, 256<<10)
 	cfg.Path = filepath.Join(dir, "host.spool")
 	big := filepath.Join(dir, "big")
 	if err := os.WriteFile(big, make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
@@ -367,7 +353,8 @@ func TestFullDisk(t *testing.T) {
 // TestReadOnlyFileSystem: stored reports can be read, and are freed when the disk is writable again.
 func TestReadOnlyFileSystem(t *testing.T) {
 	cfg, log := config(t)
-	dir := smallDisk(t, 512)
+	dir := t.TempDir()
+	requirements.SmallDisk(t, dir, 512<<10)
 	cfg.Path = filepath.Join(dir, "host.spool")
 	s, _ := reopen(t, cfg)
 	s.Append(rec(1, 1, 100))

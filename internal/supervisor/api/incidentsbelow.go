@@ -222,7 +222,9 @@ func (s *Server) watchRegion(ctx context.Context, region string, req *lofamov1.W
 			resp.Revision = 0
 			for _, in := range resp.GetIncidents() {
 				ofRegion(region, in)
-				if sent[in.GetId()] = true; len(req.GetStates()) > 0 && !slices.Contains(req.GetStates(), in.GetState()) {
+				if len(req.GetStates()) == 0 || slices.Contains(req.GetStates(), in.GetState()) {
+					sent[in.GetId()] = true
+				} else {
 					delete(sent, in.GetId())
 				}
 			}

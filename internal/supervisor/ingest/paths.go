@@ -298,6 +298,13 @@ func (m *pathMachine) end(h *pathHalf, e *pathExchange, out *pathOutput) {
 	}
 }
 
+// endAll forgets all exchanges of a half.
+func (m *pathMachine) endAll(h *pathHalf, out *pathOutput) {
+	for _, e := range slices.Clone(h.list) {
+		m.end(h, e, out)
+	}
+}
+
 // Ack processes an ACK from a place.
 func (m *pathMachine) Ack(o fault.Origin, epoch fault.Epoch, id uint64, from Place) pathOutput {
 	var out pathOutput
@@ -374,9 +381,7 @@ func (m *pathMachine) heard(o fault.Origin, epoch fault.Epoch, out *pathOutput) 
 		return h
 	}
 	if h != nil {
-		for _, e := range slices.Clone(h.list) {
-			m.end(h, e, out)
-		}
+		m.endAll(h, out)
 	}
 	h = &pathHalf{epoch: epoch}
 	m.halves[o] = h
@@ -387,13 +392,10 @@ func (m *pathMachine) heard(o fault.Origin, epoch fault.Epoch, out *pathOutput) 
 func (m *pathMachine) Keep(known func(fault.NodeID) bool) pathOutput {
 	var out pathOutput
 	for o, h := range m.halves {
-		if known(o.Node) {
-			continue
+		if !known(o.Node) {
+			m.endAll(h, &out)
+			delete(m.halves, o)
 		}
-		for _, e := range slices.Clone(h.list) {
-			m.end(h, e, &out)
-		}
-		delete(m.halves, o)
 	}
 	out.Wake = m.waiting.wake()
 	return out

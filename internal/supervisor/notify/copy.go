@@ -50,20 +50,7 @@ func tellable(ids []string) []string {
 }
 
 // Neighbours implements Map.
-func (k *known) Neighbours(id fault.NodeID) []fault.NodeID {
-	t := k.names.Topology()
-	n, ok := t.Node(id)
-	if !ok || n.Spare {
-		return nil
-	}
-	var out []fault.NodeID
-	for _, c := range t.Dims.Neighbours(n.Coord) {
-		if nb, ok := t.Place(c); ok {
-			out = append(out, nb.ID)
-		}
-	}
-	return out
-}
+func (k *known) Neighbours(id fault.NodeID) []fault.NodeID { return k.names.Topology().Neighbours(id) }
 
 // moved returns the nodes whose group faults changed.
 func moved(before, now view.Map) []fault.NodeID {

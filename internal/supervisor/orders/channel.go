@@ -290,18 +290,10 @@ func (w *worker) hear(m *lofamov1.Message, answers <-chan *lofamov1.Message) {
 
 // Relays returns the neighbours that relay an order to a node: from the second try on.
 func Relays(names *view.Names, id fault.NodeID, try int) []fault.NodeID {
-	topo := names.Topology()
-	to, ok := topo.Node(id)
-	if !ok || to.Spare || try < 2 {
+	if try < 2 {
 		return nil
 	}
-	var out []fault.NodeID
-	for _, c := range topo.Dims.Neighbours(to.Coord) {
-		if n, known := topo.Place(c); known {
-			out = append(out, n.ID)
-		}
-	}
-	return out
+	return names.Topology().Neighbours(id)
 }
 
 // logged reports whether the log mentions a try: the 2nd, 4th, 8th and so on.

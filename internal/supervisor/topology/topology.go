@@ -144,6 +144,21 @@ func (t *Topology) Place(at grid.Coord) (Node, bool) {
 	return t.Nodes[i], true
 }
 
+// Neighbours returns the nodes at the places next to a node's; none for a node without a place.
+func (t *Topology) Neighbours(id fault.NodeID) []fault.NodeID {
+	n, ok := t.Node(id)
+	if !ok || n.Spare {
+		return nil
+	}
+	var out []fault.NodeID
+	for _, at := range t.Dims.Neighbours(n.Coord) {
+		if nb, ok := t.Place(at); ok {
+			out = append(out, nb.ID)
+		}
+	}
+	return out
+}
+
 // IDs are the ids of the nodes with a place.
 func (t *Topology) IDs() map[grid.Coord]fault.NodeID {
 	out := make(map[grid.Coord]fault.NodeID, t.placed)

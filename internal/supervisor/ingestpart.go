@@ -120,6 +120,9 @@ func (s *Supervisor) keepKnown(ctx context.Context) {
 	var topo *topology.Topology
 	for {
 		if v, t := s.ingest.intake.SourcesVersion(), s.names.Topology(); v != version || t != topo {
+			if t != topo { // looks at all halves
+				s.ingest.intake.Keep()
+			}
 			version, topo = v, t
 			known := s.ingest.intake.Sources()
 			for _, n := range t.Nodes {
@@ -128,7 +131,6 @@ func (s *Supervisor) keepKnown(ctx context.Context) {
 			for _, socket := range s.listeners.sockets {
 				socket.Know(known)
 			}
-			s.ingest.intake.Keep()
 		}
 		select {
 		case <-ctx.Done():

@@ -79,11 +79,11 @@ func (d *ActionRunner) frequency(o *actions.Order) actions.Result {
 			return resultPartly("%s, though %d was requested: scaling_min_freq, or somebody else, holds it up", f, want)
 		}
 	}
+	free := ""
 	if len(offline) > 0 {
-		return resultDone("%d of %d limited to %d %%; the others were as low; %d without an online processor are not limited", len(writes),
-			len(now), percent, len(offline))
+		free = fmt.Sprintf("; %d without an online processor are not limited", len(offline))
 	}
-	return resultDone("%d of %d limited to %d %%; the others were as low", len(writes), len(now), percent)
+	return resultDone("%d of %d limited to %d %%; the others were as low%s", len(writes), len(now), percent, free)
 }
 
 func resultPartly(format string, args ...any) actions.Result {

@@ -103,8 +103,10 @@ func (d *daemon) keepFeeding(ctx context.Context, w *hardware, stopped <-chan st
 // disarmUnplaced disarms a device that an earlier daemon of this boot left armed, if the supervisors have withdrawn the node's place: no
 // half runs at such a node, so nothing feeds the device. With the place, the supervisors dropped the node's statement about it.
 func (d *daemon) disarmUnplaced() {
-	word, lost := storage.PeerOrders().Load(d.cfg.Agent.StateDir)
-	if d.cfg.Agent.HardwareWatchdog.Device == "" || d.cfg.Half == fault.HalfDNP || lost != nil || !d.withdrawn(word) {
+	if d.cfg.Agent.HardwareWatchdog.Device == "" || d.cfg.Half == fault.HalfDNP {
+		return
+	}
+	if word, lost := storage.PeerOrders().Load(d.cfg.Agent.StateDir); lost != nil || !d.withdrawn(word) {
 		return
 	}
 	w, _ := d.newHardware()

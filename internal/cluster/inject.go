@@ -175,8 +175,7 @@ func (c *Cluster) signalHalves(ctx context.Context, n NodeInfo, halves []fault.H
 	return t, nil
 }
 
-// linkFaults is the request to dnp.inject.sock for one link. A fault that it does not state stays as it is; halves of earlier versions
-// end it.
+// linkFaults is the request to dnp.inject.sock for one link. A nil fault does not change; halves of earlier versions end it.
 type linkFaults struct {
 	BlockIn   *bool    `json:"block_in,omitempty"`
 	BlockOut  *bool    `json:"block_out,omitempty"`

@@ -54,8 +54,8 @@ type PoliciesChanged struct {
 	Unread   []string
 }
 
-// TopologyChanged is the complete set of nodes from now on. Without regions, every place of the torus has one of them. A place without
-// one belongs to another region.
+// TopologyChanged is the complete set of nodes from now on. Without regions, every place of the torus has a node. With regions, a
+// place without a node here belongs to another region.
 type TopologyChanged struct {
 	Dims  grid.Dims
 	Nodes []NodeInfo

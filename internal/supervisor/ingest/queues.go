@@ -95,7 +95,7 @@ func (in *Intake) Sources() []netip.AddrPort { return in.sources.list() }
 // SourcesVersion returns a number that changes with the result of Sources. It is never 0.
 func (in *Intake) SourcesVersion() uint64 { return in.sources.listVersion() }
 
-// Keep forgets what it knows about nodes that have left the topology.
+// Keep forgets the paths, sessions and digests of nodes that have left the topology.
 func (in *Intake) Keep() {
 	in.cfg.Sender.cfg.Paths.Keep(in.gives)
 	in.restater.keep(in.gives)

@@ -70,7 +70,7 @@ func (k *configuration) work(context.Context) (time.Time, error) {
 			k.cfg.Sender.Order(o.Node, servicenet.OrderConfiguration, func(string) *lofamov1.Message { return msg }, nil)
 		}
 		if logged(o.Try) {
-			k.cfg.Logger.Info("torus configuration sent to another node: the nodes that were asked have not reported it", "node", o.Node,
+			k.cfg.Logger.Info("torus configuration sent to another node: no asked node has reported it", "node", o.Node,
 				"number", o.Number, "try", o.Try)
 		}
 	}

@@ -24,8 +24,8 @@ func recordKey(key string) string {
 }
 
 // labelPrefix begins the entry of IncidentResponse.notified that holds the notice of the response's alert, if it differs from
-// IncidentResponse.notice. Supervisors of earlier versions take the entry for a notification that no policy wants. No key of a
-// notification begins with it.
+// IncidentResponse.notice. Supervisors of earlier versions take the entry for a notification that no policy wants. No notification
+// has a key with this prefix.
 const labelPrefix = "notice="
 
 // splitLabel separates the entry with labelPrefix from the notifications. Without a valid one, the label is the response's notice.

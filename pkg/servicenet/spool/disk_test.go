@@ -383,7 +383,7 @@ func TestReadOnlyFileSystem(t *testing.T) {
 	must(t, s.Close())
 }
 
-// watchedFile runs a check on the content of the ring after every write and for torn forms of it.
+// watchedFile checks the ring after every write, and also as a torn write would leave it.
 type watchedFile struct {
 	file
 	mu    sync.Mutex // held: writes wait

@@ -63,7 +63,7 @@
 // behind it is on disk; a batch that failed is written again, the same bytes in the same place.
 //
 // A free is written only after the reports that were appended before it are on disk. So a report that is appended under a
-// new id, and then freed under the old one, is always on disk under one of them. Only a full ring frees first.
+// new id, and then freed under the old id, is always on disk under one of the two. Only a full ring frees first.
 //
 // # Space
 //

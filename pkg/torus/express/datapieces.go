@@ -159,8 +159,7 @@ func (m *Data) onPiece(now time.Time, i int, f *dataFrame) {
 	t.again = now.Add(min(m.period<<min(t.spoiled, 16), spoiledLater))
 }
 
-// announcers returns how many neighbours announce the datum of a transfer and can be asked for it, and whether any announces another
-// length of the datum.
+// announcers counts the neighbours that the node can ask for the datum of a transfer. other: a neighbour announces another length.
 func (m *Data) announcers(t *transfer) (same int, other bool) {
 	for i := range m.peers {
 		if m.parent(i, t) {

@@ -58,7 +58,7 @@ func (l *Link) begun(o *offer) bool {
 	return o.taken
 }
 
-// commitBy begins the offered session if the packet is an authentic frame of it.
+// commitBy begins the offered session if the packet is an authentic frame of that session.
 func (l *Link) commitBy(h Handler, b []byte) {
 	if o := l.offered(b); o != nil {
 		l.commit(h, o)

@@ -109,7 +109,7 @@ func TestOfferedSessionEnds(t *testing.T) {
 				t.Errorf("%d sessions, want %d", n, want)
 			}
 			if want == 1 && l.commit(b, o) {
-				t.Error("a commit after the frame begins the session once more")
+				t.Error("a commit after the frame begins the session again")
 			}
 		})
 	}

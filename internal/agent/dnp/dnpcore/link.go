@@ -268,9 +268,8 @@ func linkHealth(s torus.LinkState) watchdog.Health {
 // the host lives again.
 //
 // A neighbour whose window to its host is silent, or whose DNP half has just started, sends a host word that is not valid, and does not
-// call the host dead. Then the fault map
-// decides (DeadHosts). The DNP half sets BitOfMap in the word of the last cause, so that the host half does not report the verdict as its
-// own evidence.
+// call the host dead. Then the fault map decides (DeadHosts). The DNP half sets BitOfMap in the word of the last cause, so that the host
+// half does not report the verdict as its own evidence.
 func (m *Machine) neighbourChanged(l *link) {
 	i := l.dir.Index()
 	var failed bool

@@ -89,7 +89,7 @@ func (m *FaultView) Resume(serial uint32) {
 func (m *FaultView) Serial() uint32 { return m.list.serial }
 
 // Take handles a verified update. It returns the changed nodes, in order, and whether the supervisor wants the list
-// of the nodes of the jobs here. A step back from the same revision to the same one is taken once, because a later
+// of the nodes of the jobs here. It takes a step back between the same two revisions only once, because a later
 // message may be a replay.
 func (m *FaultView) Take(t *lofamov1.FaultUpdate) (changed []fault.NodeID, wanted bool) {
 	wanted = t.GetWantInterest() && m.list.serial > 0

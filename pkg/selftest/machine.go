@@ -22,7 +22,8 @@ const (
 	// RelearnAfter is how long a module may be late, without other faults, until the latency counts as usual: the path
 	// has become longer.
 	RelearnAfter = 5 * time.Minute
-	// ProvingPatience is how long after a restart an untestable module keeps the half unproven.
+	// ProvingPatience is how long after a restart a module keeps the half unproven if it cannot be tested, or if a
+	// partner may be why it fails.
 	ProvingPatience = 5 * time.Second
 	// maxBackoff is the longest interval between tests of a module whose other end has never answered.
 	maxBackoff = time.Minute
@@ -68,6 +69,12 @@ type Excused struct{ Module Module }
 // unknown again.
 type Renewed struct{ Module Module }
 
+// Carried says which partner carries the probes of a module's current test, for a module with Partners.
+type Carried struct {
+	Module  Module
+	Partner uint8 // 0 to 63
+}
+
 func (Tick) selftestEvent()     {}
 func (Begin) selftestEvent()    {}
 func (Returned) selftestEvent() {}
@@ -75,6 +82,7 @@ func (Refused) selftestEvent()  {}
 func (Void) selftestEvent()     {}
 func (Excused) selftestEvent()  {}
 func (Renewed) selftestEvent()  {}
+func (Carried) selftestEvent()  {}
 
 // Probe is a message for a module, to be sent now and in this order. Its Data is the shell's.
 type Probe struct {
@@ -86,7 +94,7 @@ type Probe struct {
 // Output is what follows from a step. Its slices are the caller's.
 type Output struct {
 	Probes  []Probe
-	Changed []Result // modules with a new State, Fault or Proving
+	Changed []Result // modules with a new State, Fault, Proving or Blamed
 	Save    bool     // Snapshot goes into the copy
 }
 
@@ -198,6 +206,10 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		if u := m.find(ev.Module); u != nil && !u.cfg.Local {
 			m.after(now, u, u.renew)
 		}
+	case Carried:
+		if u := m.find(ev.Module); u != nil {
+			u.partner = ev.Partner
+		}
 	}
 	out := m.out
 	m.out = Output{}
@@ -262,18 +274,18 @@ func (m *Machine) interval(u *module) time.Duration {
 
 // after applies an event to a module, ends its test after the last probe, and publishes the changes.
 func (m *Machine) after(now time.Time, u *module, do func()) {
-	state, flt, proving, answered := u.state, u.fault, u.proving, u.answered
+	state, flt, proving, answered, blamed := u.state, u.fault, u.proving, u.answered, u.blamed()
 	do()
 	if u.done() {
 		u.finish(now, m.cfg.Interval)
 	}
-	if u.proving && now.Sub(m.start) >= ProvingPatience && u.state != Failed {
+	if u.proving && now.Sub(m.start) >= ProvingPatience && (u.state != Failed || u.cfg.Partners) {
 		u.proving = false
 	}
 	if u.answered != answered {
 		m.out.Save = true
 	}
-	if u.state != state || u.fault != flt || u.proving != proving {
+	if u.state != state || u.fault != flt || u.proving != proving || u.blamed() != blamed {
 		m.out.Changed = append(m.out.Changed, u.result(now))
 	}
 }

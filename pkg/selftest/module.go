@@ -72,6 +72,8 @@ type ModuleConfig struct {
 	Foreign bool
 	// Local modules do not need an answer from another process.
 	Local bool
+	// Partners are other nodes, which carry or return the probes: a failure may be the fault of one of them.
+	Partners bool
 	// Always modules are in use as long as the half runs.
 	Always bool
 }
@@ -172,6 +174,7 @@ type Result struct {
 	Why      string        // in words: "late: 4 tests of 1,024 bytes over 20ms"; empty unless failed
 	InUse    bool          // being tested, and not idle
 	Proving  bool          // has not passed yet since the restart
+	Blamed   uint64        // of a failed module with Partners: a bit for each partner (Carried) whose last test was bad; otherwise 0
 	Age      time.Duration // since the last test ended; -1: never
 	Latency  time.Duration // of the last test: its slowest probe
 	Baseline time.Duration // usual latency for that size

@@ -25,6 +25,8 @@ type module struct {
 	losses  lossWindow
 	doubles lossWindow // the same for probes that came twice
 	tally   tally      // of the current test
+	partner uint8      // that carries the current test
+	bad     uint64     // a bit for each partner whose last test was bad
 
 	state     State
 	fault     Fault
@@ -60,10 +62,11 @@ const (
 
 // past is an earlier probe, kept to recognise duplicates and late arrivals.
 type past struct {
-	id   uint64
-	slot int
-	fate fate
-	sent time.Time
+	id      uint64
+	slot    int
+	fate    fate
+	sent    time.Time
+	partner uint8
 }
 
 // slot is the state of one size.
@@ -75,8 +78,8 @@ type slot struct {
 
 // tally counts the probes of a test.
 type tally struct {
-	came, altered, doubled, lost, void int
-	size                               int // of the last bad one
+	came, altered, doubled, late, lost, void int
+	size                                     int // of the last bad one
 }
 
 // wanted reports whether to test the module when a test is due.
@@ -129,6 +132,7 @@ func (u *module) arrived(now time.Time, f *flight, data []byte, took time.Durati
 	}
 	s := &u.slots[f.slot]
 	if limit := s.base.limit(u.cfg.Floor); limit > 0 && took > limit {
+		u.tally.late++
 		u.noteLate(now, f.slot, took)
 	} else {
 		if s.pending > 0 {
@@ -158,7 +162,7 @@ func (u *module) noteLate(now time.Time, i int, took time.Duration) {
 func (u *module) again(now time.Time, id uint64, data []byte) bool {
 	for i := range u.flights {
 		if f := &u.flights[i]; f.id == id {
-			u.second(now, f.fate, f.slot, f.sent, data)
+			u.second(now, f.fate, f.slot, f.sent, u.partner, data)
 			if f.fate == gaveUp {
 				f.fate = came
 			}
@@ -167,7 +171,7 @@ func (u *module) again(now time.Time, id uint64, data []byte) bool {
 	}
 	for i := range u.past {
 		if p := &u.past[i]; p.id == id && id != 0 {
-			u.second(now, p.fate, p.slot, p.sent, data)
+			u.second(now, p.fate, p.slot, p.sent, p.partner, data)
 			if p.fate == gaveUp {
 				p.fate = came
 			}
@@ -177,7 +181,10 @@ func (u *module) again(now time.Time, id uint64, data []byte) bool {
 	return false
 }
 
-func (u *module) second(now time.Time, was fate, i int, sent time.Time, data []byte) {
+func (u *module) second(now time.Time, was fate, i int, sent time.Time, partner uint8, data []byte) {
+	if was == came || was == gaveUp {
+		u.bad |= 1 << partner
+	}
 	switch was {
 	case came:
 		u.doubled++
@@ -243,7 +250,7 @@ func (u *module) excuse() {
 	for i := range u.slots {
 		u.slots[i].late, u.slots[i].pending = 0, 0
 	}
-	u.suspect, u.lateSince = false, time.Time{}
+	u.suspect, u.lateSince, u.bad = false, time.Time{}, 0
 	if u.state == Failed {
 		u.become(Untested, 0, "")
 	}
@@ -282,7 +289,7 @@ func (u *module) done() bool {
 func (u *module) finish(now time.Time, interval time.Duration) {
 	probes := len(u.flights)
 	for _, f := range u.flights {
-		u.past[u.oldest] = past{f.id, f.slot, f.fate, f.sent}
+		u.past[u.oldest] = past{f.id, f.slot, f.fate, f.sent, u.partner}
 		u.oldest = (u.oldest + 1) % len(u.past)
 	}
 	u.flights = u.flights[:0]
@@ -322,6 +329,10 @@ func (u *module) judge(now time.Time, probes int) {
 	if late == 0 {
 		u.lateSince = time.Time{}
 	}
+	u.bad &^= 1 << u.partner
+	if t.altered+t.doubled+t.late > 0 || 2*t.lost > probes {
+		u.bad |= 1 << u.partner
+	}
 	u.suspect = late > 0 || 2*t.lost > probes || u.cfg.Loss == 0 && t.lost > 0
 	switch {
 	case t.altered > 0:
@@ -354,6 +365,14 @@ func (u *module) regained() bool {
 	return u.fault != Lost || u.cfg.Loss == 0 || u.losses.n >= regainProbes && 3*u.losses.lost() <= u.losses.n
 }
 
+// blamed returns Result.Blamed.
+func (u *module) blamed() uint64 {
+	if u.state != Failed || !u.cfg.Partners {
+		return 0
+	}
+	return u.bad
+}
+
 // relearn discards the learned values, because the new ones have lasted so long.
 func (u *module) relearn() {
 	for i := range u.slots {
@@ -380,7 +399,8 @@ func (u *module) become(s State, f Fault, why string) {
 func (u *module) result(now time.Time) Result {
 	r := Result{
 		Module: u.cfg.Module, Name: u.cfg.Name, State: u.state, Fault: u.fault, Why: u.why, InUse: u.inUse, Proving: u.proving,
-		Age: -1, Latency: u.latency, Baseline: u.slots[u.slowest].base.mean, Limit: u.limit(u.slowest),
+		Blamed: u.blamed(),
+		Age:    -1, Latency: u.latency, Baseline: u.slots[u.slowest].base.mean, Limit: u.limit(u.slowest),
 		Tests: u.tests, Lost: u.lost, Altered: u.altered, Doubled: u.doubled, Late: u.late,
 	}
 	if !u.ended.IsZero() {

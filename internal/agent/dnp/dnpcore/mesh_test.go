@@ -32,6 +32,8 @@ type mesh struct {
 	rate  int     // frames a millisecond a link; 0: any
 	loss  float64 // of hop frames
 	lost  int     // frames that a queue dropped
+	// spoil changes a frame on its way; nil: none.
+	spoil func(from *meshNode, f *torus.Frame)
 	// signed holds the messages in the supervisors' envelopes, for a half that wants one opened.
 	signed map[string]*lofamov1.Message
 	// peersOf makes a torus that changes: frames then travel where both ends of a link say that it leads. It returns what
@@ -231,6 +233,9 @@ func (w *mesh) carry(n *meshNode, d grid.Direction) {
 	}
 	if peer := w.peer(n, d); peer != nil && !n.cut[d.Index()] && !n.dead {
 		for _, f := range q[:k] {
+			if w.spoil != nil {
+				w.spoil(n, &f)
+			}
 			peer.air = append(peer.air, Frame{Dir: d.Opposite(), Frame: f})
 		}
 	}

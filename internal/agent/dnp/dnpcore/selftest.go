@@ -1,6 +1,7 @@
 package dnpcore
 
 import (
+	"math/bits"
 	"slices"
 	"strings"
 	"time"
@@ -168,12 +169,16 @@ func (m *Machine) excuse(now time.Time, l *link) {
 // test steps the self-test, and sends its probes to their modules.
 func (m *Machine) test(now time.Time, ev selftest.Event) {
 	out := m.selfTest.machine.Step(now, ev)
+	var by *link // for the whole of a relay test
 	for _, p := range out.Probes {
 		switch p.Module.Kind {
 		case selftest.Link:
 			m.testLink(now, p)
 		case selftest.Relay:
-			m.testRelay(now, p)
+			if by == nil {
+				by = m.nextRelay(now)
+			}
+			m.testRelay(now, by, p)
 		case selftest.Mailbox:
 			if m.verdict != watchdog.Alive {
 				m.test(now, selftest.Void{Module: p.Module, ID: p.ID})
@@ -208,8 +213,9 @@ func (m *Machine) sendTest(l *link, what byte, data []byte) {
 	m.frames = append(m.frames, Outgoing{l.dir, f})
 }
 
-// testRelay sends a message to this node through a neighbour that has answered a test, a different one each time.
-func (m *Machine) testRelay(now time.Time, p selftest.Probe) {
+// nextRelay returns the link to the neighbour that carries the next test of the relay, a different one each time. The
+// neighbour has answered a test of its link. It returns nil if there is none.
+func (m *Machine) nextRelay(now time.Time) *link {
 	dirs := m.cfg.Topo.Links
 	if m.inhibited() || m.cfg.MaxHops < testHops {
 		dirs = nil // it pauses
@@ -218,11 +224,25 @@ func (m *Machine) testRelay(now time.Time, p selftest.Probe) {
 		l := m.links[dirs[(m.selfTest.by+1+n)%len(dirs)].Index()]
 		if i := l.dir.Index(); m.functional(l) && !m.selfTest.excused[i] && m.selfTest.machine.Answered(linkModule(l.dir)) {
 			m.selfTest.by = slices.Index(dirs, l.dir)
-			m.forward(now, l, halfcore.Relay{Kind: halfcore.RelayTest, Made: 1, Limit: testHops, Dst: m.cfg.Topo.Coord, Envelope: p.Data})
-			return
+			m.test(now, selftest.Carried{Module: selftest.Module{Kind: selftest.Relay}, Partner: m.neighbour(l)})
+			return l
 		}
 	}
-	m.test(now, selftest.Void{Module: p.Module, ID: p.ID})
+	return nil
+}
+
+// neighbour numbers the neighbour at a link: two links of a small torus may lead to the same one.
+func (m *Machine) neighbour(l *link) uint8 {
+	return uint8(slices.IndexFunc(m.links[:], func(x *link) bool { return x != nil && x.dst == l.dst }))
+}
+
+// testRelay sends a message to this node through the neighbour at a link; nil: there is none.
+func (m *Machine) testRelay(now time.Time, by *link, p selftest.Probe) {
+	if by == nil {
+		m.test(now, selftest.Void{Module: p.Module, ID: p.ID})
+		return
+	}
+	m.forward(now, by, halfcore.Relay{Kind: halfcore.RelayTest, Made: 1, Limit: testHops, Dst: m.cfg.Topo.Coord, Envelope: p.Data})
 }
 
 // onTestFrame handles a test frame. It returns a neighbour's probe even if this half does not test anything, because
@@ -266,7 +286,9 @@ func (m *Machine) onTestMail(now time.Time, ev TestMail) {
 }
 
 // tested applies a result: a failed module sets an exception bit in its register while it fails, which makes the core
-// sick (seed 001 §IV-B). So does a restart of this half, until it has passed.
+// sick (seed 001 §IV-B). So does a restart of this half, until it has passed. Tests of links and of the relay fail also
+// if a neighbour alters, drops or delays what it has to return: they set their bit only if tests by two neighbours are
+// bad.
 func (m *Machine) tested(r selftest.Result) {
 	switch r.State {
 	case selftest.Failed:
@@ -277,11 +299,16 @@ func (m *Machine) tested(r selftest.Result) {
 	}
 	m.selfTest.changed, m.out.Tested = true, true
 	var engine, router, rdma bool
+	var byLinks uint64 // a bit for each neighbour
 	m.selfTest.registers = false
 	for _, f := range m.selfTest.machine.Failed() {
 		switch f.Module.Kind {
+		case selftest.Link:
+			if l := m.links[f.Module.Index]; l != nil {
+				byLinks |= 1 << m.neighbour(l)
+			}
 		case selftest.Relay:
-			router = true
+			router = bits.OnesCount64(f.Blamed) > 1
 		case selftest.Mailbox:
 			rdma = true
 		case selftest.Register:
@@ -291,6 +318,7 @@ func (m *Machine) tested(r selftest.Result) {
 			engine = true
 		}
 	}
+	engine = engine || bits.OnesCount64(byLinks) > 1
 	m.judgeRegisters()
 	m.exceptions.level(watchdog.AddrEngine, watchdog.EngineSelfTest, engine)
 	m.exceptions.level(watchdog.AddrRouter0, watchdog.RouterSelfTest, router)

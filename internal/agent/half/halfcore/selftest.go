@@ -76,7 +76,7 @@ func MailboxModule() selftest.ModuleConfig {
 func LinkModule(d grid.Direction) selftest.ModuleConfig {
 	return selftest.ModuleConfig{
 		Module: selftest.Module{Kind: selftest.Link, Index: uint8(d.Index())}, Name: "link " + d.String(),
-		Sizes: []int{smallestProbe, 250, 1100}, Timeout: probeTimeout, Floor: linkFloor, Loss: linkLoss,
+		Sizes: []int{smallestProbe, 250, 1100}, Timeout: probeTimeout, Floor: linkFloor, Loss: linkLoss, Partners: true,
 	}
 }
 
@@ -84,7 +84,7 @@ func LinkModule(d grid.Direction) selftest.ModuleConfig {
 func RelayModule() selftest.ModuleConfig {
 	return selftest.ModuleConfig{
 		Module: selftest.Module{Kind: selftest.Relay}, Sizes: []int{smallestProbe, 1000}, Timeout: probeTimeout, Floor: networkFloor,
-		Loss:    linkLoss,
+		Loss: linkLoss, Partners: true,
 		Foreign: true, // a message whose acknowledgement is lost goes another way as well
 	}
 }

@@ -253,10 +253,7 @@ func (m *Machine) publishWarnings(n *node, now time.Time) {
 		case w == nil && t.warning != nil && !there && len(t.points) < trendLeast && now.Before(m.started.Add(trendQuiet)):
 			n.wakeAt(m.started.Add(trendQuiet), now) // restored: new readings have yet to come in
 		case w == nil && t.warning != nil:
-			ended := *t.warning
-			ended.Ended, ended.Rule = true, t.ended(there, state, now)
-			m.out.Warnings = append(m.out.Warnings, ended)
-			t.warning = nil
+			m.endWarning(t, t.ended(there, state, now))
 		case w != nil && (t.warning == nil || news(*t.warning, *w)):
 			t.warning = w
 			m.out.Warnings = append(m.out.Warnings, *w)
@@ -268,6 +265,28 @@ func (m *Machine) publishWarnings(n *node, now time.Time) {
 	n.trends = slices.DeleteFunc(n.trends, func(t *trend) bool {
 		return t.warning == nil && t.quiet(now)
 	})
+}
+
+// endWarning ends the warning of a trend, if it has one.
+func (m *Machine) endWarning(t *trend, why string) {
+	if t.warning == nil {
+		return
+	}
+	ended := *t.warning
+	ended.Ended, ended.Rule = true, why
+	m.out.Warnings = append(m.out.Warnings, ended)
+	t.warning = nil
+}
+
+// forgetReadings forgets the readings of a component, and ends its warning.
+func (m *Machine) forgetReadings(n *node, c fault.Component, why string) {
+	for _, t := range n.trends {
+		if t.component == c {
+			m.endWarning(t, why)
+		}
+	}
+	n.trends = slices.DeleteFunc(n.trends, func(t *trend) bool { return t.component == c })
+	n.readings = slices.DeleteFunc(n.readings, func(r newest) bool { return r.component == c })
 }
 
 // ended returns why a warning no longer holds.
@@ -287,18 +306,15 @@ func news(old, now WarningStatus) bool {
 	return now.Threshold != old.Threshold || 2*now.Left <= old.Left || now.Left >= 2*old.Left
 }
 
-// RestoreWarnings restores the committed warnings, after New. They hold until readings contradict them, or readings
-// stop.
-func (m *Machine) RestoreWarnings(list []WarningStatus) error {
-	for _, w := range list {
-		rank, ok := m.ranks[w.Node]
-		if !ok || !w.Quantity.Of(w.Component) || !m.nodes[rank].has(w.Component) {
-			return fmt.Errorf("restore warning on %s %s (%s): want a node of the torus and a quantity of a component that it has", w.Node,
-				w.Component, w.Quantity)
-		}
-		m.nodes[rank].trend(w.Component, w.Quantity).warning = &w
-		m.touch(m.nodes[rank])
+// RestoreWarning restores a committed warning, after New. It holds until readings contradict it, or readings stop.
+func (m *Machine) RestoreWarning(w WarningStatus) error {
+	rank, ok := m.ranks[w.Node]
+	if !ok || !w.Quantity.Of(w.Component) || !m.nodes[rank].has(w.Component) {
+		return fmt.Errorf("restore warning on %s %s (%s): want a node of the torus and a quantity of a component that it has", w.Node,
+			w.Component, w.Quantity)
 	}
+	m.nodes[rank].trend(w.Component, w.Quantity).warning = &w
+	m.touch(m.nodes[rank])
 	return nil
 }
 

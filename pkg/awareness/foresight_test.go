@@ -200,7 +200,7 @@ func TestReadingsInAnyOrder(t *testing.T) {
 	})
 }
 
-func TestRestoreWarningsRefuses(t *testing.T) {
+func TestRestoreWarningRefuses(t *testing.T) {
 	w := startedForesight(t)
 	for name, bad := range map[string]WarningStatus{
 		"unknown node":      {Node: "x", Component: fault.ComponentTemperature, Quantity: fault.QuantityTemperature},
@@ -209,8 +209,52 @@ func TestRestoreWarningsRefuses(t *testing.T) {
 		"quantity of zero":  {Node: "n0-0-0", Component: fault.ComponentMemory},
 		"component of zero": {Node: "n0-0-0", Quantity: fault.QuantityVoltage},
 	} {
-		if err := w.m.RestoreWarnings([]WarningStatus{bad}); err == nil {
+		if err := w.m.RestoreWarning(bad); err == nil {
 			t.Errorf("%s: restored", name)
 		}
+	}
+}
+
+// TestWarningOfLinkEndsWithLink: a warning on a link ends when the link leads nowhere, or elsewhere. A later machine can restore what is
+// left.
+func TestWarningOfLinkEndsWithLink(t *testing.T) {
+	for name, places := range map[string]struct {
+		dims  grid.Dims
+		empty grid.Coord
+		fill  bool // the place is empty first, and then has a node
+	}{
+		"nowhere":   {grid.Dims{X: 2, Y: 2, Z: 1}, grid.Coord{X: 1, Y: 1}, false},
+		"elsewhere": {grid.Dims{X: 4, Y: 1, Z: 1}, grid.Coord{X: 1}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := places.dims
+			after, err := before.Without(places.empty)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if places.fill {
+				before, after = after, before
+			}
+			cfg := testConfig(before)
+			cfg.Horizon = time.Hour
+			m, err := New(cfg, epoch0, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			id := fault.DefaultNodeID(grid.Coord{Y: places.empty.Y}) // before the place on its line
+			w := WarningStatus{Node: id, Component: fault.Link(grid.XPlus), Quantity: fault.QuantityCRCRatio, Threshold: 1}
+			if err := m.RestoreWarning(w); err != nil {
+				t.Fatal(err)
+			}
+			ids := testConfig(after).IDs
+			out := m.Step(epoch0.Add(time.Second), Moved{Dims: after, IDs: ids})
+			if len(out.Warnings) != 1 || !out.Warnings[0].Ended || len(m.Warnings()) != 0 {
+				t.Errorf("%+v: want the end of the warning; %d stand", out.Warnings, len(m.Warnings()))
+			}
+			cfg.Dims, cfg.IDs = after, ids
+			if _, err := New(cfg, epoch0, m.Nodes()); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

@@ -100,11 +100,7 @@ func (m *Machine) replace(ev Moved, now time.Time) (gone []*node) {
 func (m *Machine) forgetGone(gone []*node) {
 	for _, n := range gone {
 		for _, t := range n.trends {
-			if t.warning != nil {
-				ended := *t.warning
-				ended.Ended, ended.Rule = true, whyMoved+"the node has left its place"
-				m.out.Warnings = append(m.out.Warnings, ended)
-			}
+			m.endWarning(t, whyMoved+"the node has left its place")
 		}
 		m.wakes.drop(n)
 		n.rank = -1
@@ -179,6 +175,7 @@ func (m *Machine) relink(n *node, d grid.Direction, had bool, now time.Time) {
 	if s := n.story(c); s != nil {
 		s.last, s.before = 0, 0
 	}
+	m.forgetReadings(n, c, whyMoved+"the link leads elsewhere")
 	if p.forgotten = false; !n.ends.has(d) {
 		// So that old reports are not attributed to a new link at this end:
 		r.until[d.Index()] = now.Add(m.cfg.RelinkBound)

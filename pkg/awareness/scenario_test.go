@@ -418,8 +418,10 @@ func (s *scenario) takeover(ruleless bool, behind time.Duration) error {
 			return fmt.Errorf("%s: %s %s restored as %s %s", n.ID, saved[i].State, saved[i].Cause, n.State, n.Cause)
 		}
 	}
-	if err := m.RestoreWarnings(warned); err != nil {
-		return err
+	for _, w := range warned {
+		if err := m.RestoreWarning(w); err != nil {
+			return err
+		}
 	}
 	s.w.m, s.w.queue = m, nil
 	s.w.step(Tick{})

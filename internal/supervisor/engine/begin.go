@@ -134,21 +134,16 @@ func (t *term) restoreAbove(snap store.Snapshot) error {
 		t.groups[g.ID] = g.State
 		t.committed.SetGroup(g)
 	}
-	var warnings []awareness.WarningStatus
 	for _, stored := range snap.Warnings {
 		w, err := view.RestoreWarning(stored.Node, stored.Warning)
-		if err != nil {
-			return err
+		if err == nil {
+			err = t.machine.RestoreWarning(w)
 		}
-		if !t.committed.Has(w.Node) {
-			t.e.cfg.Logger.Warn("stored warning is of a node that is not in the configured torus: left out", "node", w.Node)
+		if err != nil { // it comes back with the node's readings, and must not keep this term from its begin
+			t.e.cfg.Logger.Warn("stored warning: left out", "node", stored.Node, "err", err)
 			continue
 		}
-		warnings = append(warnings, w)
 		t.committed.SetWarning(w)
 	}
-	if err := t.machine.RestoreGroups(groups); err != nil {
-		return err
-	}
-	return t.machine.RestoreWarnings(warnings)
+	return t.machine.RestoreGroups(groups)
 }

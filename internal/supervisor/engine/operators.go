@@ -236,17 +236,33 @@ func (e *Engine) forget(snap *store.Snapshot, now time.Time) (keys []string, eve
 		return true
 	})
 	snap.Warnings = slices.DeleteFunc(snap.Warnings, func(w store.Warning) bool {
+		st, err := view.RestoreWarning(w.Node, w.Warning)
+		gone := "the node has left its place"
 		if id := string(w.Node); placed(id) && !left[id] {
-			return false
+			if err != nil || !linkGone(snap.Topology.Topology, st) {
+				return false
+			}
+			gone = "the node has no such link any more"
 		}
-		if st, err := view.RestoreWarning(w.Node, w.Warning); err == nil {
+		if err == nil {
 			keys = append(keys, store.WarningKey(st.Node, st.Component, st.Quantity))
-			st.Ended, st.Rule = true, why+"the node has left its place"
+			st.Ended, st.Rule = true, why+gone
 			events = append(events, view.WarningEvent(st, e.cfg.Names, now))
 		}
 		return true
 	})
 	return keys, events
+}
+
+// linkGone reports whether a warning is of a link that its node does not have.
+func linkGone(top *topology.Topology, w awareness.WarningStatus) bool {
+	d, link := w.Component.LinkDirection()
+	n, ok := top.Node(w.Node)
+	if !link || !ok {
+		return false
+	}
+	_, has := top.Dims.Neighbour(n.Coord, d)
+	return !has
 }
 
 // awareness returns the machine's configuration for a topology (nil: as configured) and the border of the region.

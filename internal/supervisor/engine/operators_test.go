@@ -280,6 +280,58 @@ func TestExpiredMarksEndInOrder(t *testing.T) {
 	}
 }
 
+// TestWarningOfGoneLinkEnds: the warning of a link ends with the link, also if the leader ends right after the change of the topology. It
+// keeps no later leader from its term, and neither does a warning that this version does not understand.
+func TestWarningOfGoneLinkEnds(t *testing.T) {
+	for _, known := range []bool{true, false} { // by the leader that changes the topology
+		st := memstore.New(100)
+		h := start(t, st, seeded)
+		put := func(w *lofamov1.Warning, key string) {
+			b, err := proto.Marshal(w)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := h.Write(t.Context(), store.Write{Puts: []store.KV{{Key: key, Value: b}}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w := awareness.WarningStatus{Node: "n0-1-0", Component: fault.Link(grid.XPlus), Quantity: fault.QuantityCRCRatio}
+		key := store.WarningKey(w.Node, w.Component, w.Quantity)
+		put(view.Warning(w), key)
+		put(&lofamov1.Warning{Component: "temperature", Quantity: "of a later version"}, key+"later")
+		if known {
+			h.stop()
+			h = start(t, st, seeded)
+		}
+		if _, err := h.Change(t.Context(), func(have store.Topology) ([]store.Write, error) {
+			to, err := have.Leave([]fault.NodeID{"n1-1-0"}, true)
+			if err != nil {
+				return nil, err
+			}
+			return store.TopologyWrites(have, to, nil)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		h.stop()
+		h = start(t, st, seeded)
+		if m, err := h.Map(t.Context()); err != nil || len(m.Warnings) != 0 {
+			t.Errorf("known %t: warnings %v, %v: want none", known, m.Warnings, err)
+		}
+		snap, err := st.Load(t.Context())
+		if err != nil || slices.ContainsFunc(snap.Warnings, func(s store.Warning) bool { return s.Warning.GetQuantity() == w.Quantity.String() }) {
+			t.Errorf("known %t: stored warnings %v, %v", known, snap.Warnings, err)
+		}
+		events, _, err := st.Events(t.Context(), 0, 0, nil)
+		ended := slices.ContainsFunc(events, func(ev *lofamov1.Event) bool {
+			return ev.GetKind() == lofamov1.EventKind_WARNING_CHANGED && ev.GetEnded() && ev.GetComponent() == w.Component.String()
+		})
+		if err != nil || !ended {
+			t.Errorf("known %t: no event of the warning's end: %v, %v", known, events, err)
+		}
+		h.stop()
+	}
+}
+
 // TestGroupsAndWarningsOfLeftNodesEnd: group faults whose members are all gone, and warnings of a node that has left its
 // place, end, and watchers receive the events.
 func TestGroupsAndWarningsOfLeftNodesEnd(t *testing.T) {

@@ -197,12 +197,13 @@ func (m *Machine) judgeHalf(n *node, h fault.Half, now time.Time) {
 	if a.ofOtherHalf() {
 		due = m.caughtUp(m.promptAnswerBy(start, time.Duration(r.waits)*wait))
 	}
-	if n0 := &n.rounds[0]; h == fault.HalfDNP && n0.open && n0.sent > 0 && r.waits == 1 && !n.proven(h, n0.since) {
-		// A quorum of neighbours hears nothing, and the node's round challenged both halves when the first of them
-		// reported it: the wait began then.
-		if v := m.count(n, n0.start, m.forgiven(n, now, h), now); v.cast >= Quorum(len(n.neighbours)) && n0.start.Before(start) {
-			start = n0.start
-			due = m.deadline(start, wait)
+	if n0 := &n.rounds[0]; h == fault.HalfDNP && n0.open && r.sent > 0 && r.waits == 1 && !n.proven(h, n0.since) {
+		// A quorum of neighbours reported the same silence first: then half of the wait is enough. If their silence began
+		// before the half's, it has another reason. The node's own round does not replace the half's: only the torus
+		// carries its challenge to the DNP half.
+		v := m.count(n, n0.start, m.forgiven(n, now, h), now)
+		if v.cast >= Quorum(len(n.neighbours)) && n0.start.Before(start) && !n0.start.Before(a.record.began) {
+			due = fault.Earlier(due, m.deadline(start, wait/2))
 		}
 	}
 	m.wakeWhenDue(n, due, now)

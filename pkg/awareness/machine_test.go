@@ -283,6 +283,30 @@ func startedWorld(t *testing.T, dims grid.Dims) *world {
 	return w
 }
 
+// TestStalledHalfWithoutLinksMayAnswer: the links of a node have been silent for long. Then its DNP half stalls for a moment. The half has
+// time to answer for that stall: the time since the links fell silent does not count.
+func TestStalledHalfWithoutLinksMayAnswer(t *testing.T) {
+	for _, links := range []time.Duration{10 * time.Second, 90 * time.Millisecond} { // how long they have been silent
+		w := startedWorld(t, grid.Dims{X: 3, Y: 3, Z: 3})
+		const id = "n1-1-1"
+		host, dnp := w.actor(id, fault.HalfHost), w.actor(id, fault.HalfDNP)
+		dnp.mute = true // only the torus carries challenges to the whole node to the DNP half
+		w.silence(id, false, 80*time.Millisecond)
+		w.run(links)
+		if s := w.state(id, fault.ComponentDNP); s != fault.Normal {
+			t.Fatalf("links silent for %s: the half is %s", links, s)
+		}
+		dnp.mute = false
+		w.say(host, subject{id, fault.ComponentDNP}, fault.Failed, fault.KindWatchdog, 150*time.Millisecond)
+		for range 1000 {
+			w.run(time.Millisecond)
+			if s := w.state(id, fault.ComponentDNP); s == fault.Failed {
+				t.Fatalf("links silent for %s: the half is FAILED although it answers", links)
+			}
+		}
+	}
+}
+
 // TestLateMachineDoubtsItself: a supervisor that slept through the answers blames no node at once. It waits again, and
 // the answers in its queue count.
 func TestLateMachineDoubtsItself(t *testing.T) {

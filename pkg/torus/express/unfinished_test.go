@@ -89,3 +89,33 @@ func TestUnfinishedDataOnlyDelayOthers(t *testing.T) {
 		})
 	}
 }
+
+// A liar that publishes whole data without end, which all others refuse, delays real data and does not keep it out.
+func TestRefusedDataOnlyDelayOthers(t *testing.T) {
+	w := newDataWorld(grid.Dims{X: 4, Y: 4, Z: 1}, 5)
+	w.loss = 0.05
+	for _, n := range w.nodes[1:] {
+		n.doubts = func(d Datum) bool { return d.Number >= 1<<60 }
+	}
+	w.begin().run(time.Second)
+	liar := w.nodes[0]
+	number := uint64(1 << 60)
+	var lie func()
+	lie = func() {
+		number++
+		w.publish(t, liar, TopicMask, MaxPriority, number, w.body(MaxData))
+		w.after(300*time.Millisecond, lie)
+	}
+	lie()
+	for k := range 3 {
+		w.run(8 * time.Second)
+		body := w.body(MaxData)
+		id := w.publish(t, w.nodes[7+k], TopicMask, 3, uint64(10+k), body)
+		w.run(25 * time.Second)
+		for rank, n := range w.nodes[1:] {
+			if !n.has(id, body) {
+				t.Errorf("%s has not got datum %d", w.dims.At(rank+1), k)
+			}
+		}
+	}
+}

@@ -23,7 +23,7 @@ import (
 //
 // A datum of a higher priority goes before others: while its pieces come, the node asks for no others. In the paper
 // it makes the source of the other one start again; here the other transfer resumes afterwards. A newer datum of the
-// same topic ends an older one.
+// same topic ends an older one. Neither lasts if the datum never becomes whole (see unfinishedMost).
 //
 // # Trust
 //
@@ -90,7 +90,8 @@ const (
 	dataTries = 3
 	// dataSlowest bounds the wait between repeats, where mostSteps link periods are not longer.
 	dataSlowest = time.Second
-	// stalled is how long a datum of a higher priority may hold up others without progress.
+	// stalled is how long a datum of a higher priority may hold up others without progress. With progress it may do so
+	// for half of the time after which the others are given up.
 	stalled = time.Second
 	// hellos is how often a node announces its start to a neighbour that does not answer. The neighbour may be of an
 	// earlier version; after that it gets one announcement every helloLater.
@@ -115,8 +116,13 @@ type refusedData struct {
 
 // slot is a node's state of a topic.
 type slot struct {
-	kept *datum
-	next *transfer // newer than kept
+	kept  *datum
+	next  *transfer // newer than kept
+	since time.Time // begin of the first transfer after the last good datum; zero: none, or they ended long ago
+	lost  time.Time // the last end of a transfer without a good datum
+	wary  bool      // unfinished data may keep others out no longer; see unfinishedMost
+	turn  int       // index of the direction whose turn is next while wary
+	poll  time.Time // of the neighbours
 }
 
 type datum struct {
@@ -137,6 +143,7 @@ type transfer struct {
 	again    time.Time
 	step     time.Duration
 	progress time.Time
+	begun    time.Time
 	// spoiled counts how often the pieces did not match the sum. From then on all pieces come from one neighbour. A
 	// neighbour may pass on another one's forgery without knowing, so none is blamed; the node asks one after the
 	// other, with backoff.
@@ -159,6 +166,7 @@ type peerTopic struct {
 	id     DataID // newest that it knows; number 0: none
 	prio   Priority
 	length int
+	whole  bool // it has all pieces
 	tell   timer
 	wants  DataID // of its requested pieces
 	pieces uint64

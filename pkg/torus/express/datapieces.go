@@ -9,7 +9,7 @@ import (
 )
 
 // ask requests pieces of transfers, the highest priority first, and of a lower one only when no pieces of a higher
-// one come.
+// one come, or when it has waited for long: data of higher priorities may come without end.
 func (m *Data) ask(now time.Time) {
 	var order [DataTopics + 1]*transfer
 	n := 0
@@ -20,11 +20,13 @@ func (m *Data) ask(now time.Time) {
 		}
 	}
 	slices.SortStableFunc(order[:n], func(a, b *transfer) int { return int(b.prio) - int(a.prio) })
+	held := false
 	for _, t := range order[:n] {
-		m.askFor(now, t)
-		if now.Sub(t.progress) < stalled {
-			return
+		if held && now.Sub(t.begun) < m.patience()/2 {
+			continue
 		}
+		m.askFor(now, t)
+		held = held || now.Sub(t.progress) < stalled
 	}
 }
 
@@ -122,7 +124,7 @@ func (m *Data) onPiece(now time.Time, i int, f *dataFrame) {
 	m.peers[i].met = true
 	s := &m.slots[f.id.Topic]
 	t := s.next
-	if t == nil || t.id != f.id || t.have>>f.index&1 != 0 || t.spoiled > 0 && i != t.parent {
+	if t == nil || t.id != f.id || t.have>>f.index&1 != 0 || (s.wary || t.spoiled > 0) && i != t.parent {
 		m.stats.Duplicates++
 		return
 	}

@@ -46,6 +46,7 @@ func (m *Data) Step(now time.Time, ev Event) DataOutput {
 	m.forgetOld(now)
 	for i := range m.slots {
 		s := &m.slots[i]
+		m.guard(now, s, Topic(i))
 		if s.next != nil && !s.next.whole() {
 			m.giveUp(now, s)
 		}
@@ -109,10 +110,10 @@ func sumOf(b []byte) [sumSize]byte {
 	return [sumSize]byte(sum[:])
 }
 
-// best is the newest datum that is known, and the pieces of it that are here.
+// best is the newest datum that the node announces, and the pieces of it that are here.
 func (s *slot) best() (*datum, uint64) {
 	switch {
-	case s.next != nil:
+	case s.next != nil && !s.wary:
 		return &s.next.datum, s.next.have
 	case s.kept != nil:
 		return s.kept, allPieces(len(s.kept.body))
@@ -156,6 +157,11 @@ func (m *Data) judged(j Judged) {
 		return
 	}
 	s.kept, s.next = &s.next.datum, nil
+	if s.wary {
+		m.news(j.ID.Topic)
+	} else {
+		s.since = time.Time{}
+	}
 	if j.For > 0 {
 		s.kept.lasts, s.kept.until = j.For, m.now.Add(j.For)
 		m.forget = fault.Earliest(m.forget, s.kept.until)
@@ -188,7 +194,7 @@ func (m *Data) forgetOld(now time.Time) {
 }
 
 // giveUp drops a transfer that makes no progress: all neighbours have dropped the datum, as they do after judging it
-// bad, or it has taken too long.
+// bad, or it has taken too long. The time for a transfer of a wary topic is bounded, also if pieces come.
 func (m *Data) giveUp(now time.Time, s *slot) {
 	met, told := false, false
 	for i := range m.peers {
@@ -198,9 +204,9 @@ func (m *Data) giveUp(now time.Time, s *slot) {
 	switch {
 	case met && !told:
 		t := s.next.id.Topic
-		s.next = nil
+		s.next, s.lost = nil, now
 		m.news(t)
-	case now.Sub(s.next.progress) >= max(givenUp, givenUpPeriods*m.period):
+	case now.Sub(s.next.progress) >= m.patience(), s.wary && now.Sub(s.next.begun) >= m.unfinishedMost():
 		m.refuse(s, len(s.next.body), now.Add(refusedFor))
 	}
 }
@@ -209,7 +215,7 @@ func (m *Data) giveUp(now time.Time, s *slot) {
 func (m *Data) refuse(s *slot, length int, until time.Time) {
 	id := s.next.id
 	m.ban(refusedData{id, length, until})
-	s.next = nil
+	s.next, s.lost = nil, m.now
 	m.news(id.Topic)
 }
 
@@ -280,7 +286,7 @@ func (m *Data) onState(now time.Time, i int, f *dataFrame) {
 	if t.id != f.id {
 		t.tell = timer{}
 	}
-	t.id, t.prio, t.length = f.id, f.prio, f.length
+	t.id, t.prio, t.length, t.whole = f.id, f.prio, f.length, f.pieces == allPieces(f.length)
 	s := &m.slots[f.id.Topic]
 	if n := s.next; n != nil && t.has(n) && f.pieces&^n.have != 0 && now.Sub(n.progress) > mostSteps*m.period {
 		m.turnTo(n, i) // it has pieces that no neighbour gave
@@ -304,20 +310,14 @@ func (m *Data) sayState(i int, t Topic, ask bool) {
 
 // consider begins the newest datum of a topic that a neighbour knows, and this node does not.
 func (m *Data) consider(now time.Time, s *slot, topic Topic) {
+	if s.wary {
+		m.takeTurn(now, s, topic)
+		return
+	}
 	for i := range m.peers {
-		p := &m.peers[i]
-		t := &p.topics[topic]
-		if t.id.Number == 0 || !m.unknown(s, t) {
-			continue
+		if t := &m.peers[i].topics[topic]; t.id.Number != 0 && m.unknown(s, t) && m.begin(now, s, topic, i) {
+			m.news(topic)
 		}
-		p.begins.settle(now, beginRate)
-		if !p.begins.has(beginBurst) {
-			continue
-		}
-		p.begins.spent++
-		// §4.3.5: the first sender
-		s.next = &transfer{datum: datum{id: t.id, prio: t.prio, body: make([]byte, t.length)}, parent: i, progress: now}
-		m.news(topic)
 	}
 }
 
@@ -367,7 +367,7 @@ func (m *Data) greet(now time.Time, i int) {
 // pending reports whether a repetition or a transfer is outstanding.
 func (m *Data) pending() bool {
 	for i := range m.slots {
-		if t := m.slots[i].next; t != nil && !t.whole() {
+		if s := &m.slots[i]; !s.since.IsZero() || s.next != nil && !s.next.whole() {
 			return true
 		}
 	}

@@ -33,6 +33,30 @@ func TestCopyWithoutHopsDoesNotEndFlood(t *testing.T) {
 			}
 		})
 	}
+	for name, copies := range map[string][]uint8{
+		"one hop left": {19}, "few hops left": {12}, "many copies": {11, 12, 13, 14, 15, 16, 17, 18, 19},
+	} {
+		t.Run("to another node, "+name, func(t *testing.T) {
+			w := newWorld(t, "3x3x1", "0,0,0")
+			w.m.cfg.MaxHops = 20
+			down := func(d grid.Direction, made, limit uint8) bool {
+				w.deeds = nil
+				w.message(w.peer(d), halfcore.Relay{Kind: halfcore.RelayDown, Dst: grid.Coord{X: 1, Y: 1}, Made: made, Limit: limit,
+					Envelope: []byte("fall")})
+				return strings.Contains(strings.Join(w.deeds, "\n"), `down "fall"`)
+			}
+			for _, made := range copies {
+				down(grid.XMinus, made, 20)
+			}
+			down(grid.XMinus, 2, 3)
+			if !down(grid.YMinus, 2, 20) {
+				t.Errorf("the good copy ended here: %s", w.deeds)
+			}
+			if down(grid.XMinus, 1, 20) || down(grid.YMinus, 2, 20) {
+				t.Errorf("another copy went on: %s", w.deeds)
+			}
+		})
+	}
 	t.Run("to another node", func(t *testing.T) {
 		w := newWorld(t, "3x3x1", "0,0,0")
 		down := func(d grid.Direction, made uint8) string {

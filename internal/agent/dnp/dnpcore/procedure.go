@@ -264,7 +264,8 @@ func (m *Machine) evidence(format string, args ...any) {
 // tickProcedure does the due work of a procedure.
 func (m *Machine) tickProcedure(now time.Time) {
 	p := &m.procedure
-	if p.machine == nil {
+	if p.machine == nil { // the torus may have grown too large in the middle of a procedure
+		m.tickDrain(now)
 		return
 	}
 	if why := p.suspect; why != "" && now.Before(p.heedAt) {

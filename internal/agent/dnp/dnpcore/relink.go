@@ -151,7 +151,7 @@ func (m *Machine) enterTorus(before grid.Dims) {
 	}
 	switch fits := dims.Places() <= express.MaxMembers; {
 	case !fits:
-		m.procedure.machine, m.procedure.wake = nil, time.Time{}
+		m.procedure.machine, m.procedure.wake, m.procedure.pending = nil, time.Time{}, nil
 	case m.procedure.machine == nil:
 		m.procedure.machine = newProcedure(m.cfg).machine
 	}

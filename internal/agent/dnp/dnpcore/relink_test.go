@@ -8,9 +8,11 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/express"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/torus/procedure"
 	"github.com/lofamo/lofamo/pkg/torus/routing"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
@@ -387,4 +389,33 @@ func TestMessageToPlaceThatNodeLeftIsNoFaultOfMailbox(t *testing.T) {
 			t.Errorf("a message to %s: mailbox called faulty %t", at, bad)
 		}
 	}
+}
+
+// A torus that grows beyond the members of a barrier in the middle of a procedure has no procedures. Messages that waited for the
+// end go on, and an order that was being verified is refused.
+func TestTorusTooLargeForProcedureReleasesMessages(t *testing.T) {
+	w := newMesh(t, "3x3x3", 8, nil)
+	w.run(500 * time.Millisecond)
+	w.orderProcedure(w.node("0,0,0"), 1, nil)
+	w.run(20 * time.Millisecond)
+	n := w.node("1,1,1")
+	w.step(n, FromHost{Message: halfcore.Relay{Kind: halfcore.RelayDown, Dst: w.node("0,0,0").at, MayWait: true, Envelope: []byte("x")}})
+	if !n.m.inhibited() || n.m.ProcedureStats().Waiting != 1 {
+		t.Fatalf("before: %+v", n.m.ProcedureStats())
+	}
+	envelope := []byte("order")
+	n.m.procedure.pending = []broadcastOrder{{origin: w.node("0,0,0").at, Begin: procedure.Begin{Wave: 2, Run: 2, Envelope: envelope}}}
+
+	before := n.m.cfg.Topo
+	around := halfcore.NewTopology(n.m.self, n.at, grid.Dims{X: 21, Y: 20, Z: 20}, nil)
+	n.m.leaveTorus(w.now, around)
+	n.m.cfg.Topo = around
+	n.m.enterTorus(before.Dims)
+	n.m.tickProcedure(w.now)
+	if len(n.m.procedure.drain.waiting) != 0 {
+		t.Errorf("%d messages wait for ever", len(n.m.procedure.drain.waiting))
+	}
+	n.m.onProcedureOrder(w.now, servicenet.Opened{Raw: envelope, Msg: &lofamov1.Message{Body: &lofamov1.Message_ProcedureOrder{
+		ProcedureOrder: &lofamov1.ProcedureOrder{Node: string(w.node("0,0,0").m.self), Number: &lofamov1.OrderNumber{Term: 1 << 30, Count: 2}},
+	}}})
 }

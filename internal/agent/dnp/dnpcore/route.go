@@ -51,21 +51,21 @@ func (m *Machine) onMessage(now time.Time, from *link, payload []byte, hd torus.
 
 // fresh reports whether a message is not a copy of an earlier one. A message on its way to another node may
 // legitimately pass by again. A copy without hops left is not remembered, because it must not end the copies that can go
-// on. Nor does a copy with few hops left end the flood of one with more. On its way to another node, it may.
+// on. Nor does a copy with few hops left end one with more.
 func (m *Machine) fresh(now time.Time, msg halfcore.Relay) bool {
 	switch {
 	case msg.Kind == halfcore.RelayUp && !m.hostCarries():
-		return m.mayHop(now, none, msg) && m.seen.Flood(now, msg, m.floodLeft(&msg))
+		return m.mayHop(now, none, msg) && m.seen.Flood(now, msg, m.hopsLeft(&msg))
 	case msg.Kind == halfcore.RelayDown && msg.Dst != m.cfg.Topo.Coord:
-		return m.mayHop(now, none, msg) && m.seen.Visit(now, msg)
+		return m.mayHop(now, none, msg) && m.seen.Visit(now, msg, m.hopsLeft(&msg))
 	default:
 		return m.seen.First(now, msg)
 	}
 }
 
-// floodLeft returns the hops that a flooded message has left. Half of the limit counts as all: by default it is enough for the
-// whole torus (routing.HopBound).
-func (m *Machine) floodLeft(msg *halfcore.Relay) uint8 {
+// hopsLeft returns the hops that a message has left. Half of the limit counts as all: by default it is enough for the whole
+// torus (routing.HopBound).
+func (m *Machine) hopsLeft(msg *halfcore.Relay) uint8 {
 	if left := min(msg.Limit, m.cfg.MaxHops) - msg.Made; left < m.cfg.MaxHops/2 {
 		return left
 	}
@@ -284,7 +284,7 @@ func (m *Machine) route(now time.Time, i int, msg halfcore.Relay, from *link) {
 		return
 	}
 	m.routed.Flooded++
-	m.seen.Spread(now, msg)
+	m.seen.Spread(now, msg, m.hopsLeft(&msg))
 	m.flood(now, i, msg, from)
 }
 

@@ -197,40 +197,52 @@ func TestRoutedMessageMayReturnWithMoreHops(t *testing.T) {
 		want bool
 	}{{3, true}, {3, false}, {2, false}, {5, true}, {4, false}, {7, true}, {8, true}, {9, true}, {10, true}, {11, true}, {12, true},
 		{13, false}} {
-		if got := s.Visit(now, msg("a", step.made)); got != step.want {
+		if got := s.Visit(now, msg("a", step.made), AllHops); got != step.want {
 			t.Errorf("with %d hops: %t", step.made, got)
 		}
 	}
-	s.Visit(now, msg("d", 1))
+	s.Visit(now, msg("d", 1), AllHops)
 	s.Leaves(msg("d", 2), 0)
-	s.Visit(now, msg("d", 4))
+	s.Visit(now, msg("d", 4), AllHops)
 	s.Leaves(msg("d", 5), 4)
 	if d := s.Left(msg("d", 5)); d != 1 {
 		t.Errorf("left by %06b before this visit", d)
 	}
-	s.Visit(now, msg("d", 6))
+	s.Visit(now, msg("d", 6), AllHops)
 	s.Leaves(msg("e", 1), 1) // unknown: it was not forwarded
 	if d, e := s.Left(msg("d", 7)), s.Left(msg("e", 2)); d != 0b10001 || e != 0 {
 		t.Errorf("left by %06b and %06b", d, e)
 	}
-	if !s.Visit(now.Add(time.Second), msg("a", 1)) {
+	if !s.Visit(now.Add(time.Second), msg("a", 1), AllHops) {
 		t.Error("never forgotten")
 	}
 	if s.First(now.Add(time.Second), msg("a", 20)) {
 		t.Error("a visit is not remembered")
 	}
-	s.Visit(now, msg("b", 1))
-	s.Spread(now, msg("b", 1))
-	s.Spread(now, msg("c", 1))
-	if s.Visit(now, msg("b", 2)) || s.Visit(now, msg("c", 2)) {
+	s.Visit(now, msg("b", 1), AllHops)
+	s.Spread(now, msg("b", 1), AllHops)
+	s.Spread(now, msg("c", 1), AllHops)
+	if s.Visit(now, msg("b", 2), AllHops) || s.Visit(now, msg("c", 2), AllHops) {
 		t.Error("what went to all neighbours comes again")
 	}
-	if !s.Visit(now.Add(time.Second), msg("b", 2)) {
+	if !s.Visit(now.Add(time.Second), msg("b", 2), AllHops) {
 		t.Error("and for ever")
 	}
+	for _, step := range []struct {
+		made, left uint8
+		want       bool
+	}{{19, 1, true}, {19, 1, false}, {12, 8, true}, {2, 1, false}, {2, AllHops, true}, {2, AllHops, false}, {3, 1, true}} {
+		if got := s.Visit(now, msg("f", step.made), step.left); got != step.want {
+			t.Errorf("with %d hops, and %d left: %t", step.made, step.left, got)
+		}
+	}
+	s.Spread(now, msg("g", 19), 1)
+	if !s.Visit(now, msg("g", 2), AllHops) {
+		t.Error("what went to all neighbours with one hop left ends a better copy")
+	}
 	late := now.Add(3 * time.Second) // a message that waited here for a route, and then goes to all neighbours
-	s.Spread(late, msg("c", 1))
-	if s.Visit(late, msg("c", 2)) {
+	s.Spread(late, msg("c", 1), AllHops)
+	if s.Visit(late, msg("c", 2), AllHops) {
 		t.Error("what has waited, and then went to all neighbours, comes again")
 	}
 }

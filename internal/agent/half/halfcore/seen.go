@@ -25,7 +25,7 @@ type RelaysSeen struct {
 type relaySight struct {
 	at     time.Time
 	made   uint8 // hops at its last visit
-	ahead  uint8 // hops that a flooded message had left, the most of its copies
+	ahead  uint8 // hops that it had left, the most of its copies
 	visits uint8
 	spread bool // it was sent to all neighbours from here
 	left   byte // channels by which it left at earlier visits, bit i for Index i
@@ -61,13 +61,13 @@ func (s *RelaysSeen) Flood(now time.Time, m Relay, left uint8) bool {
 
 // Visit reports whether m, a routed message for another node, may be forwarded, and remembers it. A new message may,
 // and one that is back from a detour, with more hops than at its last visit. A message that this node sent to all
-// neighbours need not go again.
-func (s *RelaysSeen) Visit(now time.Time, m Relay) bool {
+// neighbours need not go again. A copy with more hops left than every copy seen so far counts as new.
+func (s *RelaysSeen) Visit(now time.Time, m Relay, left uint8) bool {
 	k := relayKey(m)
 	was, known := s.at[k]
 	switch {
-	case !known || now.Sub(was.at) >= s.ttl:
-		s.add(k, known, relaySight{at: now, made: m.Made, ahead: AllHops, visits: 1})
+	case !known || now.Sub(was.at) >= s.ttl || left > was.ahead:
+		s.add(k, known, relaySight{at: now, made: m.Made, ahead: left, visits: 1})
 		return true
 	case m.Made <= was.made || was.visits >= maxRelayVisits || was.spread:
 		return false
@@ -91,12 +91,12 @@ func (s *RelaysSeen) Leaves(m Relay, channel int) {
 	}
 }
 
-// Spread records that this node sent m to all neighbours.
-func (s *RelaysSeen) Spread(now time.Time, m Relay) {
+// Spread records that this node sent m, with so many hops left, to all neighbours.
+func (s *RelaysSeen) Spread(now time.Time, m Relay, left uint8) {
 	k := relayKey(m)
 	was, known := s.at[k]
 	if !known || now.Sub(was.at) >= s.ttl { // it may have waited here for a route
-		was = relaySight{at: now, made: m.Made, ahead: AllHops, visits: 1}
+		was = relaySight{at: now, made: m.Made, ahead: left, visits: 1}
 	}
 	was.spread = true
 	s.add(k, known, was)

@@ -104,6 +104,9 @@ to end; a second signal ends the process at once, and the outcome of running att
 	return cmd
 }
 
+// stopSlack is the time that the service manager grants beyond stopTimeout: attempts that are ended then, and the answers, take a moment.
+const stopSlack = 30 * time.Second
+
 func run(ctx context.Context, cfg process.Config, logger *slog.Logger) error {
 	p, err := process.New(cfg, logger)
 	if err != nil {
@@ -136,6 +139,7 @@ func run(ctx context.Context, cfg process.Config, logger *slog.Logger) error {
 		}
 	}
 	manager.Stopping()
+	manager.Patience(time.Duration(cfg.StopTimeout) + stopSlack) // the unit's limit knows nothing of this configuration
 	return errors.Join(err, p.Stop())
 }
 

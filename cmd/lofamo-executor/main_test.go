@@ -139,10 +139,11 @@ func TestSignalEndsProcessWithCodeZero(t *testing.T) {
 	}
 }
 
-// The service manager learns that the process serves, that it lives, and that it ends.
+// The service manager learns that the process serves, that it lives, that it ends, and how long its attempts may take until then.
 func TestServiceManagerGetsStatesOfExecutor(t *testing.T) {
 	manager := sdnotifytest.New(t, 100*time.Millisecond)
 	f := processtest.New(t)
+	f.Config.StopTimeout = config.Duration(10 * time.Minute)
 	f.Config.Commands = []process.Command{{Name: "true", Path: "/bin/true"}}
 	cmd := started(t, write(t, f), os.Stderr)
 	manager.Await(t, "READY=1")
@@ -152,6 +153,7 @@ func TestServiceManagerGetsStatesOfExecutor(t *testing.T) {
 		t.Fatal(err)
 	}
 	manager.Await(t, "STOPPING=1")
+	manager.Await(t, "EXTEND_TIMEOUT_USEC=630000000") // half a minute more than stopTimeout
 }
 
 // TestProcessEndsWhenItsLedgerCannotBeWritten checks that a process that could not write its ledger logs the cause and

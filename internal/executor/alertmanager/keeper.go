@@ -313,11 +313,16 @@ func (k *keeper) batch(now time.Time, i int) []sending {
 			}
 		}
 	}
+	// The wall clock may have stepped back since the keeper got an alert. Alertmanager refuses a request with an alert that ends before it
+	// starts. Times without a monotonic reading compare as Alertmanager compares them.
+	wall := now.Round(0)
 	out := make([]sending, 0, len(due))
 	for _, a := range due {
-		s := sending{alert: a.alert, EndsAt: now.Add(k.cfg.Hold), change: a.change}
+		s := sending{alert: a.alert, EndsAt: wall.Add(k.cfg.Hold), change: a.change}
+		s.StartsAt = fault.Earlier(a.StartsAt.Round(0), wall)
 		if !a.resolved.IsZero() {
-			s.EndsAt = a.resolved
+			s.EndsAt = fault.Earlier(a.resolved.Round(0), wall)
+			s.StartsAt = fault.Earlier(s.StartsAt, s.EndsAt)
 		}
 		a.at[i].flying = true
 		out = append(out, s)

@@ -399,3 +399,43 @@ func TestAnswerToDroppedAlertConfirmsNoEnd(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+// TestClockStepBackLeavesAlertsValid: after the wall clock steps back, no alert ends before it starts, because Alertmanager refuses the
+// whole request then. No resolved alert ends in the future, which would make it fire.
+func TestClockStepBackLeavesAlertsValid(t *testing.T) {
+	k := newKeeper(keeperConfig{Targets: 1, Resend: time.Minute, Hold: 4 * time.Minute, Batch: 4})
+	for _, key := range []string{"begun later", "begun", "both later", "end later"} {
+		k.Fire(keeperStart, alertNamed(key))
+	}
+	k.Resolve(keeperStart, alertNamed("both later"))
+	k.Resolve(keeperStart, alertNamed("end later"))
+	k.alerts["begun later"].StartsAt = after(time.Hour)
+	k.alerts["both later"].StartsAt, k.alerts["both later"].resolved = after(time.Hour), after(2*time.Hour)
+	k.alerts["end later"].resolved = after(time.Hour)
+	posts := expectPosts(t, k, keeperStart, "0: begun until 4m0s begun later until 4m0s both later until 0s end later until 0s; never")
+	for _, s := range posts[0].Alerts {
+		want := keeperStart
+		if s.Key == "begun" || s.Key == "end later" {
+			want = after(-time.Hour)
+		}
+		if !s.StartsAt.Equal(want) {
+			t.Errorf("%s starts at %s: want %s", s.Key, s.StartsAt.Sub(keeperStart), want.Sub(keeperStart))
+		}
+	}
+}
+
+// TestClockStepBackIsSeenDespiteMonotonicTime: the times of an alert come from the wall clock, which is what Alertmanager gets.
+func TestClockStepBackIsSeenDespiteMonotonicTime(t *testing.T) {
+	k := newKeeper(keeperConfig{Targets: 1, Resend: time.Minute, Hold: 4 * time.Minute, Batch: 4})
+	now := time.Now() // with a monotonic reading, as in the executor
+	k.Fire(now, alert{Key: "fires", StartsAt: now})
+	k.Resolve(now, alert{Key: "ends", StartsAt: now})
+	posts, _ := k.Next(now)
+	for _, s := range posts[0].Alerts {
+		for _, at := range []time.Time{s.StartsAt, s.EndsAt} {
+			if at != at.Round(0) {
+				t.Errorf("%s: time %s has a monotonic reading", s.Key, at)
+			}
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"net/url"
 	"slices"
 	"sync"
 	"time"
@@ -45,7 +46,7 @@ type keeper struct {
 	leave   time.Duration
 	missing map[string]time.Time // nodes with kept conditions that the map lacks, since when
 	sent    map[string]sentWrite
-	paused  map[string]time.Time // nodes whose last write was refused, until when
+	paused  map[string]time.Time // nodes whose last write failed, until when
 
 	evidence Evidence // nil: not needed
 
@@ -209,34 +210,46 @@ func (k *keeper) run(ctx context.Context, keeps bool) {
 			return
 		default:
 			pause = min(2*pause, keepMost)
-			if err.Error() != said { // the same reason once
-				said = err.Error()
+			why := err.Error()
+			if u, ok := errors.AsType[*url.Error](err); ok { // whose text names the node
+				why = u.Err.Error()
+			}
+			if why != said { // the same reason once
+				said = why
 				k.e.log.Warn("cannot keep the conditions of nodes: trying again", "err", err)
 			}
 		}
 	}
 }
 
-// round writes all pending changes of nodes, at most as much as the rate allows until the next round. It fails if the API server
-// does not answer. If that refuses a write, the node pauses, the others go on, and the round fails at its end.
+// round writes all pending changes of nodes, at most as much as the rate allows until the next round. If a write fails, its node pauses,
+// the others go on, and the round fails at its end. The round ends early after two failures in a row that are no refusals: the API server
+// may be dead.
 func (k *keeper) round(ctx context.Context) error {
 	states, err := k.states(ctx)
 	if err != nil {
 		return nil //nolint:nilerr // the map is not known yet: nothing is wrong with Kubernetes
 	}
 	var first error
+	inRow := 0
 	for _, w := range k.needed(states, time.Now()) {
 		k.sent[w.node.name] = sentWrite{w.node.version, time.Now()}
 		err := k.e.c.keep(ctx, w)
-		switch {
-		case err == nil, apierrors.IsConflict(err), apierrors.IsNotFound(err): // somebody else was faster: the watch tells
-		case refused(err): // of this node, as by a webhook: the others go on
-			delete(k.sent, w.node.name)
-			k.paused[w.node.name] = time.Now().Add(keepMost)
-			first = cmp.Or(first, err)
-		default:
-			delete(k.sent, w.node.name)
+		if err == nil || apierrors.IsConflict(err) || apierrors.IsNotFound(err) { // somebody else was faster: the watch tells
+			inRow = 0
+			continue
+		}
+		delete(k.sent, w.node.name)
+		if errors.Is(err, errNotSent) || ctx.Err() != nil {
 			return err
+		}
+		k.paused[w.node.name] = time.Now().Add(keepMost)
+		first = cmp.Or(first, err)
+		if inRow++; refused(err) { // of this node, as by a webhook
+			inRow = 0
+		}
+		if inRow == 2 {
+			break
 		}
 	}
 	return first

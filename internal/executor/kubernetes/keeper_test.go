@@ -279,3 +279,31 @@ func TestKeptHeartbeatsArePaced(t *testing.T) {
 		t.Error("written again before the watch has the first write")
 	}
 }
+
+// TestHeartbeatInTheFutureIsRefreshed: a heartbeat from a clock that was ahead gets the right time at once, and not when that time has
+// come. Clocks of supervisors may differ a little.
+func TestHeartbeatInTheFutureIsRefreshed(t *testing.T) {
+	k := keeping{types: []string{"LofamoFault"}, heartbeat: 5 * time.Minute}
+	now := time.Unix(1_700_000_000, 0)
+	n := &keptNode{name: "a", version: "1", owns: true, kept: owned{conditions: map[string]map[string]bool{
+		"LofamoFault": {"type": true, "status": true}, LinksReady: {"type": true, "status": true},
+	}}}
+	for _, tc := range []struct {
+		ahead time.Duration
+		need  bool
+	}{{0, false}, {maxAhead, false}, {maxAhead + time.Second, true}, {time.Hour, true}} {
+		at := metav1.NewTime(now.Add(tc.ahead))
+		n.conditions = []corev1.NodeCondition{
+			{Type: "LofamoFault", Status: corev1.ConditionFalse, Reason: noFaultReason, Message: noFaultMessage, LastHeartbeatTime: at,
+				LastTransitionTime: at},
+			{Type: LinksReady, Status: ready.Ready, Reason: ready.Reason, Message: ready.Message, LastHeartbeatTime: at, LastTransitionTime: at},
+		}
+		w, need := k.plan(n, &ready, now)
+		if need != tc.need || w.urgent {
+			t.Errorf("a heartbeat %s ahead: write %t, urgent %t: want write %t", tc.ahead, need, w.urgent, tc.need)
+		}
+		if need && !w.due.Equal(now) {
+			t.Errorf("a heartbeat %s ahead: due %s: want now", tc.ahead, w.due)
+		}
+	}
+}

@@ -108,6 +108,9 @@ func (k keeping) plan(n *keptNode, st *NodeState, now time.Time) (keepWrite, boo
 		c["lastHeartbeatTime"] = metav1.NewTime(now)
 		list = append(list, c)
 		at := was.LastHeartbeatTime.Add(k.interval(n.name))
+		if was.LastHeartbeatTime.After(now.Add(maxAhead)) { // by a clock that was ahead: it would stand for too long
+			at = now
+		}
 		if !at.After(now) {
 			due = true
 			if w.due.IsZero() || at.Before(w.due) {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -71,6 +72,7 @@ type Policies struct {
 	r       *resource
 	log     *slog.Logger
 	said    string
+	failed  string // the object whose status could not be written last
 }
 
 // NewPolicies returns the follower of all FaultPolicy objects in the configured namespace.
@@ -132,22 +134,27 @@ func (p *Policies) pass(ctx context.Context, now time.Time) (more bool) {
 	if over && firstErr == nil {
 		firstErr = fmt.Errorf("there are more than %d FaultPolicy objects: some have no effect, and no policy is withdrawn", maxPolicies)
 	}
-	switch {
-	case firstErr == nil:
+	if firstErr == nil {
 		p.said = ""
-	case ctx.Err() == nil && firstErr.Error() != p.said:
-		p.said = firstErr.Error()
+	} else if why := strings.ReplaceAll(firstErr.Error(), p.failed, ""); ctx.Err() == nil && why != p.said { // once for all objects
+		p.said = why
 		p.log.Warn("apply FaultPolicy objects: failed, retrying", "err", firstErr)
 	}
 	return more || unwritten
 }
 
 // writeAll updates each object's status that differs from its standing. It ends early so that withdrawals do not wait: if the API server
-// does not work, after policiesWrite, or when an object has changed since turn. unwritten asks for another pass at once.
+// does not work, after policiesWrite, or when an object has changed since turn. unwritten asks for another pass at once. It begins after
+// the object whose status failed last, because a webhook may deny the status of a single object each time.
 func (p *Policies) writeAll(ctx context.Context, have map[string]object, standing map[string]PolicyStanding, turn int, now time.Time) (
 	unwritten bool, firstErr error) {
 	begin, writes := time.Now(), 0
-	for _, name := range slices.Sorted(maps.Keys(standing)) {
+	names := slices.Sorted(maps.Keys(standing))
+	next, found := slices.BinarySearch(names, p.failed)
+	if found {
+		next++
+	}
+	for _, name := range slices.Concat(names[next:], names[:next]) {
 		want, differs := pendingStatus(have[name], standing[name], now)
 		if !differs {
 			continue
@@ -160,6 +167,7 @@ func (p *Policies) writeAll(ctx context.Context, have map[string]object, standin
 		if err == nil || apierrors.IsConflict(err) || apierrors.IsNotFound(err) { // the watch brings the change
 			continue
 		}
+		p.failed = name
 		if firstErr == nil {
 			firstErr = err
 		}

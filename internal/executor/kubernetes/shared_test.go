@@ -3,8 +3,10 @@ package kubernetes
 import (
 	"bytes"
 	"context"
-	"io"
+	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"path"
@@ -84,8 +86,10 @@ func TestOwnConditionsAreNoEvidence(t *testing.T) {
 	}
 }
 
-// TestRefusedNodeStopsNoOther: a round goes on after a refused write. The refused node pauses.
-func TestRefusedNodeStopsNoOther(t *testing.T) {
+// answeringPatches returns a client of an API server that answers each write to a node with the code that answer returns. The
+// returned function counts the writes by node.
+func answeringPatches(t *testing.T, answer func(node string) int) (*client, func() map[string]int) {
+	t.Helper()
 	var mu sync.Mutex
 	got := map[string]int{}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -94,19 +98,34 @@ func TestRefusedNodeStopsNoOther(t *testing.T) {
 		got[name]++
 		mu.Unlock()
 		w.Header().Set("Content-Type", "application/json")
-		if name != "c" {
-			w.WriteHeader(http.StatusForbidden)
-			_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","message":"no","code":403}`)
+		if code := answer(name); code != http.StatusOK {
+			w.WriteHeader(code)
+			_, _ = fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no","code":%d}`, code)
 			return
 		}
-		_, _ = io.WriteString(w, `{"kind":"Node","apiVersion":"v1","metadata":{"name":"c"}}`)
+		_, _ = fmt.Fprintf(w, `{"kind":"Node","apiVersion":"v1","metadata":{"name":%q}}`, name)
 	}))
-	defer s.Close()
+	t.Cleanup(s.Close)
 	c, err := newClient(Config{}.Filled(), &rest.Config{Host: s.URL})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.http.CloseIdleConnections()
+	t.Cleanup(c.http.CloseIdleConnections)
+	return c, func() map[string]int {
+		mu.Lock()
+		defer mu.Unlock()
+		return maps.Clone(got)
+	}
+}
+
+// TestRefusedNodeStopsNoOther: a round goes on after a refused write. The refused node pauses.
+func TestRefusedNodeStopsNoOther(t *testing.T) {
+	c, writes := answeringPatches(t, func(node string) int {
+		if node == "c" {
+			return http.StatusOK
+		}
+		return http.StatusForbidden
+	})
 	m := &mapped{states: map[fault.NodeID]NodeState{}}
 	m.set(ready, "a", "b", "c", "d")
 	k := (&Executor{cfg: Config{}.Filled(), c: c}).newKeeper(m.get, nil)
@@ -119,11 +138,79 @@ func TestRefusedNodeStopsNoOther(t *testing.T) {
 	if err := k.round(ctx); err != nil { // nothing is left to write
 		t.Error(err)
 	}
-	mu.Lock()
-	defer mu.Unlock()
-	for _, name := range []string{"a", "b", "c", "d"} {
-		if got[name] != 1 {
-			t.Errorf("node %s: %d writes: want one", name, got[name])
+	if got, want := writes(), map[string]int{"a": 1, "b": 1, "c": 1, "d": 1}; !maps.Equal(got, want) {
+		t.Errorf("writes %v: want %v", got, want)
+	}
+}
+
+// agedNode returns a node whose LinksReady condition is wrong, with a heartbeat of that age.
+func agedNode(name string, age time.Duration) corev1.Node {
+	n := labelledNode(name, "", "LofamoFault") // of somebody else, who keeps it
+	n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{
+		Type: LinksReady, Status: corev1.ConditionFalse, LastHeartbeatTime: metav1.NewTime(time.Now().Add(-age)),
+	})
+	return n
+}
+
+// TestFailingNodeStopsNoOther: if the API server fails on the writes of one node, the others get their conditions. The node pauses.
+func TestFailingNodeStopsNoOther(t *testing.T) {
+	c, writes := answeringPatches(t, func(node string) int {
+		if node == "a" {
+			return http.StatusInternalServerError
 		}
+		return http.StatusOK
+	})
+	m := &mapped{states: map[fault.NodeID]NodeState{}}
+	m.set(ready, "a", "b")
+	k := (&Executor{cfg: Config{}.Filled(), c: c}).newKeeper(m.get, nil)
+	k.page([]corev1.Node{agedNode("a", 2*time.Hour), agedNode("b", time.Hour)}, true, true)
+	ctx := executor.WithFence(t.Context(), func(context.Context) error { return nil })
+	if err := k.round(ctx); err == nil {
+		t.Error("a failed write is no error")
+	}
+	if err := k.round(ctx); err != nil { // nothing is left to write
+		t.Error(err)
+	}
+	if got, want := writes(), map[string]int{"a": 1, "b": 1}; !maps.Equal(got, want) {
+		t.Errorf("writes %v: want %v", got, want)
+	}
+}
+
+// TestDeadServerCostsTwoRequestsARound: the keeper ends a round after two failures in a row, and goes on with other nodes in the next one.
+func TestDeadServerCostsTwoRequestsARound(t *testing.T) {
+	c, writes := answeringPatches(t, func(string) int { return http.StatusInternalServerError })
+	m := &mapped{states: map[fault.NodeID]NodeState{}}
+	var nodes []corev1.Node
+	for i, name := range []string{"a", "b", "c", "d", "e"} {
+		m.set(ready, name)
+		nodes = append(nodes, agedNode(name, time.Duration(9-i)*time.Hour))
+	}
+	k := (&Executor{cfg: Config{}.Filled(), c: c}).newKeeper(m.get, nil)
+	k.page(nodes, true, true)
+	ctx := executor.WithFence(t.Context(), func(context.Context) error { return nil })
+	for _, want := range []map[string]int{{"a": 1, "b": 1}, {"a": 1, "b": 1, "c": 1, "d": 1}} {
+		if err := k.round(ctx); err == nil {
+			t.Error("a failed write is no error")
+		}
+		if got := writes(); !maps.Equal(got, want) {
+			t.Errorf("writes %v: want %v", got, want)
+		}
+	}
+}
+
+// TestStaleLeaderPausesNoNode: a round ends at once if this replica may not write, because the API server failed on no node.
+func TestStaleLeaderPausesNoNode(t *testing.T) {
+	c, writes := answeringPatches(t, func(string) int { return http.StatusOK })
+	m := &mapped{states: map[fault.NodeID]NodeState{}}
+	m.set(ready, "a", "b")
+	k := (&Executor{cfg: Config{}.Filled(), c: c}).newKeeper(m.get, nil)
+	k.page([]corev1.Node{agedNode("a", 2*time.Hour), agedNode("b", time.Hour)}, true, true)
+	asked := 0
+	ctx := executor.WithFence(t.Context(), func(context.Context) error { asked++; return executor.ErrStale })
+	if err := k.round(ctx); !errors.Is(err, executor.ErrStale) {
+		t.Errorf("error %v: want that of the fence", err)
+	}
+	if got := writes(); len(got) > 0 || asked != 1 || len(k.paused) > 0 {
+		t.Errorf("writes %v, %d questions, paused nodes %v: want one question", got, asked, k.paused)
 	}
 }

@@ -1,9 +1,11 @@
 package kubernetes
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -258,6 +260,58 @@ func TestStatusDelaysNoPolicy(t *testing.T) {
 				t.Errorf("%v, more %v, said %q: want %d writes, more %v", writes, more, p.said, tc.writes, tc.more)
 			}
 		})
+	}
+}
+
+// TestDeniedStatusStopsNoOther: if the API server keeps denying the status of one object, the next pass writes that of the others first.
+func TestDeniedStatusStopsNoOther(t *testing.T) {
+	for _, denied := range []string{"a", "b", "c"} {
+		f, s := &objectServer{names: []string{"a", "b", "c"}}, &policyStore{}
+		p, err := NewPolicies(serveObjects(t, f), s.keep, quiet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.writing = time.Hour
+		f.patched = func(name string) int {
+			if name == denied {
+				return http.StatusForbidden
+			}
+			return http.StatusOK
+		}
+		if _, err := p.r.list(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if more := p.pass(t.Context(), time.Now()); more || p.said == "" {
+				t.Errorf("%s denied: more %v, said %q: want an error and no pass at once", denied, more, p.said)
+			}
+		}
+		_, writes := f.seen()
+		for _, name := range f.names {
+			if !slices.Contains(writes, "PATCH "+name) {
+				t.Errorf("%s denied: writes %v: want one of %s", denied, writes, name)
+			}
+		}
+	}
+}
+
+// TestDenialOfAllStatusIsLoggedOnce: if the API server denies the status of each object, each pass tries one, and the log has one line.
+func TestDenialOfAllStatusIsLoggedOnce(t *testing.T) {
+	f, s := &objectServer{names: []string{"policy-1", "policy-2", "policy-3"}}, &policyStore{}
+	var log bytes.Buffer
+	p, err := NewPolicies(serveObjects(t, f), s.keep, slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.patched = func(string) int { return http.StatusForbidden }
+	if _, err := p.r.list(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range 4 {
+		p.pass(t.Context(), time.Now())
+	}
+	if _, writes := f.seen(); len(writes) != 4 || strings.Count(log.String(), "\n") != 1 {
+		t.Errorf("writes %v, log %q: want one write in each pass, and one line", writes, log.String())
 	}
 }
 

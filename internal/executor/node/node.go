@@ -235,7 +235,7 @@ func (e *Executor) mask(ctx context.Context, j executor.Job) executor.Result {
 	if j.Fault.Detail != "" {
 		reason += ": " + j.Fault.Detail
 	}
-	mine, by, err := e.masks.Mask(ctx, j.Token, j.Target.Node, dir, Owner(j.Attempt), reason[:min(len(reason), maxReason)])
+	mine, by, err := e.masks.Mask(ctx, j.Token, j.Target.Node, dir, Owner(j.Attempt), fault.Cut(reason, maxReason))
 	failpoint.Hit(failpoint.NodeOrdered)
 	switch {
 	case err != nil:

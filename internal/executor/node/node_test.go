@@ -2,11 +2,12 @@ package node
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
@@ -99,8 +100,8 @@ func (m *masks) Mask(_ context.Context, token uint64, at fault.NodeID, dir grid.
 		return false, "", m.fails
 	case token != m.token:
 		return false, "", ErrStale
-	case reason == "":
-		return false, "", errors.New("no reason")
+	case reason == "" || len(reason) > maxReason || !utf8.ValidString(reason):
+		return false, "", fmt.Errorf("%w: reason %q", ErrRefused, reason)
 	case m.by[k] == "":
 		m.by[k] = owner
 	}
@@ -166,6 +167,23 @@ func TestOnlySettingStepRemovesMask(t *testing.T) {
 	e.cfg.MaskChannels = false
 	do(j, response.Unchanged, "maskChannels")
 	do(undo, response.Succeeded, "stays")
+}
+
+// TestLongReasonIsCutBetweenCharacters: a reason that ends within a character is invalid UTF-8, and the order of its mask could not be
+// sent.
+func TestLongReasonIsCutBetweenCharacters(t *testing.T) {
+	m := &masks{by: map[string]string{}, token: 5}
+	e, err := New(config.NodeExecutor{MaskChannels: true}, nil, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, prefix := range []string{"", "x"} { // one of them shifts the limit into a character
+		j := job(response.NodeMaskChannel, fault.Link(grid.XPlus))
+		j.Fault.Detail = prefix + strings.Repeat("ä", maxReason)
+		if r := e.Do(t.Context(), j); r.Outcome != response.Succeeded {
+			t.Errorf("%+v", r)
+		}
+	}
 }
 
 func TestAskTimeIsBounded(t *testing.T) {

@@ -251,11 +251,20 @@ func format(f *os.File, cfg Config) (attached, error) {
 
 // allocate gives every byte of the file its place on the disk, as far as the file system knows how to.
 func allocate(f *os.File, size int64) error {
-	err := unix.Fallocate(int(f.Fd()), 0, 0, size)
+	err := ignoringEINTR(func() error { return unix.Fallocate(int(f.Fd()), 0, 0, size) })
 	if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.ENOSYS) {
 		return os.NewSyscallError("fallocate", err)
 	}
 	return fillZeros(f, size)
+}
+
+// ignoringEINTR repeats a system call while a signal interrupts it.
+func ignoringEINTR(call func() error) error {
+	for {
+		if err := call(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
 }
 
 // fillZeros extends the file with zeros up to size.

@@ -308,6 +308,22 @@ func TestFileSystemWithoutFallocate(t *testing.T) {
 	must(t, f.Close())
 }
 
+// TestInterruptedCallIsRepeated: a signal interrupts fallocate on some file systems, and Go's runtime sends signals at any time.
+func TestInterruptedCallIsRepeated(t *testing.T) {
+	for _, want := range []error{nil, unix.ENOSPC} {
+		calls := 0
+		err := ignoringEINTR(func() error {
+			if calls++; calls < 3 {
+				return unix.EINTR
+			}
+			return want
+		})
+		if !errors.Is(err, want) || calls != 3 {
+			t.Errorf("%v after %d calls: want %v after 3", err, calls, want)
+		}
+	}
+}
+
 func TestFullDisk(t *testing.T) {
 	cfg, log := config(t)
 	dir := t.TempDir()

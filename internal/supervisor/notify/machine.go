@@ -14,6 +14,8 @@ import (
 // Map is this replica's fault map, at one revision.
 type Map interface {
 	Revision() uint64
+	// Quorum reports whether this replica's store has a quorum. Without one the map may be old.
+	Quorum() bool
 	// Node returns the message's part on a node, or nil if there is no such node.
 	Node(id fault.NodeID) *lofamov1.NodeView
 	Neighbours(id fault.NodeID) []fault.NodeID
@@ -23,7 +25,7 @@ type Map interface {
 type MachineConfig struct {
 	Window  time.Duration // a half whose digests stop for so long belongs to another replica
 	Again   time.Duration // between two tellings of the whole to one half
-	Backlog time.Duration // time a half may be ahead of this replica's copy before the machine assumes a restored store
+	Backlog time.Duration // time a half may be ahead of a replica with a quorum before the machine assumes a restored store
 }
 
 // Notice is a message to the host half of a node.
@@ -37,7 +39,7 @@ type half struct {
 	heard    time.Time
 	sent     uint64    // last revision sent; 0: none
 	whole    time.Time // time of the last whole state
-	ahead    time.Time // start of its lead over this replica; zero: none
+	ahead    time.Time // start of its lead over this replica with a quorum; zero: none
 	epoch    fault.Epoch
 	interest interest
 	coming   interest // being received
@@ -103,10 +105,10 @@ func (m *Machine) begin(node fault.NodeID, h *half, epoch fault.Epoch) {
 	*h = half{heard: h.heard, epoch: epoch}
 }
 
-// ahead reports whether a half has long known a revision beyond this replica's copy. No copy lags that far, so the
-// store was restored from an earlier state.
+// ahead reports whether a half has long known a revision beyond this replica's copy. With a quorum no copy lags that far, so
+// the store was restored from an earlier state.
 func (m *Machine) ahead(now time.Time, h *half, known uint64, in Map) bool {
-	if known <= in.Revision() {
+	if known <= in.Revision() || !in.Quorum() {
 		h.ahead = time.Time{}
 		return false
 	}

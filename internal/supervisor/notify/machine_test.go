@@ -21,6 +21,7 @@ type ring struct {
 	states   []lofamov1.State
 	revision uint64
 	groups   []string // of everybody
+	cut      bool     // from the store
 }
 
 func id(i int) fault.NodeID { return fault.NodeID(fmt.Sprintf("n%d", i)) }
@@ -35,6 +36,8 @@ func (r *ring) index(node fault.NodeID) int {
 }
 
 func (r *ring) Revision() uint64 { return r.revision }
+
+func (r *ring) Quorum() bool { return !r.cut }
 
 func (r *ring) Node(node fault.NodeID) *lofamov1.NodeView {
 	i := r.index(node)
@@ -199,6 +202,33 @@ func TestHalvesAheadOfStoreGetWholeMap(t *testing.T) {
 	}
 	if put < 5*time.Second || h.Revision() != 10 || h.Node("n1").GetState() != lofamov1.State_NORMAL {
 		t.Errorf("put back after %s: revision %d, n1 %s", put, h.Revision(), h.Node("n1").GetState())
+	}
+}
+
+// TestReplicaCutOffFromStorePutsNothingBack: a replica without a quorum has an old copy, and no restored store. When it has a
+// quorum again, its copy first gets time to catch up.
+func TestReplicaCutOffFromStorePutsNothingBack(t *testing.T) {
+	r, m, now := newRing(3), notify.NewMachine(config()), begin
+	r.cut = true
+	puts := func(d time.Duration) (n int) {
+		for end := now.Add(d); now.Before(end); now = now.Add(500 * time.Millisecond) {
+			for _, notice := range m.Heard(now, notify.Digest{Node: "n0", Epoch: 1, Revision: 1000}, r) {
+				if notice.Update.GetPutBack() {
+					n++
+				}
+			}
+		}
+		return n
+	}
+	if n := puts(time.Minute); n > 0 {
+		t.Errorf("%d updates put the view back to the copy of a replica without a quorum", n)
+	}
+	r.cut = false
+	if n := puts(4 * time.Second); n > 0 {
+		t.Errorf("%d updates put the view back before the copy had time to catch up", n)
+	}
+	if n := puts(4 * time.Second); n == 0 {
+		t.Error("nothing puts the view back to a restored store")
 	}
 }
 

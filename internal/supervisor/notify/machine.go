@@ -129,11 +129,16 @@ func (m *Machine) whole(now time.Time, node fault.NodeID, h *half, list uint32, 
 		}
 	}
 	for _, id := range h.interest.nodes {
-		if t := in.Node(id); t != nil && t.GetState() != lofamov1.State_NORMAL && !slices.Contains(about, id) {
+		if t := in.Node(id); t != nil && !plain(t) && !slices.Contains(about, id) {
 			nodes = append(nodes, t)
 		}
 	}
 	return m.notices(node, h, nodes, &lofamov1.FaultUpdate{PutBack: reset, WantInterest: list != h.interest.serial}, in)
+}
+
+// plain reports whether a half may take an absent node for this one: NORMAL, with nothing else to tell.
+func plain(n *lofamov1.NodeView) bool {
+	return n.GetState() == lofamov1.State_NORMAL && !n.GetMaintenance() && len(n.GetFaults()) == 0 && len(n.GetGroups()) == 0
 }
 
 // notices splits nodes into messages. If some do not fit, the messages say that they are incomplete: otherwise an

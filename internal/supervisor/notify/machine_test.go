@@ -22,6 +22,7 @@ type ring struct {
 	revision uint64
 	groups   []string // of everybody
 	cut      bool     // from the store
+	marked   map[fault.NodeID]bool
 }
 
 func id(i int) fault.NodeID { return fault.NodeID(fmt.Sprintf("n%d", i)) }
@@ -44,7 +45,8 @@ func (r *ring) Node(node fault.NodeID) *lofamov1.NodeView {
 	if i < 0 {
 		return nil
 	}
-	return &lofamov1.NodeView{Id: string(node), State: r.states[i], Cause: lofamov1.Cause_NONE, Groups: r.groups}
+	return &lofamov1.NodeView{Id: string(node), State: r.states[i], Cause: lofamov1.Cause_NONE, Groups: r.groups,
+		Maintenance: r.marked[node]}
 }
 
 func (r *ring) Neighbours(node fault.NodeID) []fault.NodeID {
@@ -183,6 +185,36 @@ func TestUpdateHasConcernedNodesOnly(t *testing.T) {
 	r.revision = 12
 	if notices := m.Changed([]fault.NodeID{"n2"}, r); notices != nil || m.Len() != 0 {
 		t.Errorf("%d halves, notices %v", m.Len(), notices)
+	}
+}
+
+// TestHealthyJobNodeIsShownUnderMaintenance: a whole state leaves out nodes of jobs only if there is nothing to tell of them.
+func TestHealthyJobNodeIsShownUnderMaintenance(t *testing.T) {
+	r, m, h := newRing(6), notify.NewMachine(config()), hostcore.NewFaultView("n0", []fault.NodeID{"n1", "n5"})
+	take := func(notices []notify.Notice) {
+		for _, notice := range notices {
+			h.Take(notice.Update)
+		}
+	}
+	digest := func(now time.Time) {
+		take(m.Heard(now, notify.Digest{Node: "n0", Epoch: 1, Revision: h.DigestRevision(), List: h.Serial()}, r))
+	}
+	digest(begin)
+	h.Watch([]fault.NodeID{"n2", "n3"})
+	for _, msg := range h.Interest(1) {
+		take(m.Interested(begin, msg, r))
+	}
+	r.marked = map[fault.NodeID]bool{"n3": true}
+	take(m.Renew(begin, []fault.NodeID{"n3"}, r))
+	if n := h.Node("n3"); !n.GetMaintenance() || n.GetState() != lofamov1.State_NORMAL {
+		t.Errorf("n3 is NORMAL and under maintenance, the view has %v", n)
+	}
+	r.groups = []string{"plane/X=1/SERVICE_NETWORK"}
+	r.revision++
+	h.Neighbours([]fault.NodeID{"n1", "n5"}) // the half needs a whole state
+	digest(begin.Add(time.Second))
+	if n := h.Node("n2"); len(n.GetGroups()) != 1 {
+		t.Errorf("n2 has a group fault, the view has %v", n)
 	}
 }
 

@@ -39,6 +39,7 @@ type half struct {
 	heard    time.Time
 	sent     uint64    // last revision sent; 0: none
 	whole    time.Time // time of the last whole state
+	repeats  int       // number of digests that still bring a whole state, because an earlier one may be lost
 	ahead    time.Time // start of its lead over this replica with a quorum; zero: none
 	epoch    fault.Epoch
 	interest interest
@@ -91,11 +92,12 @@ func (m *Machine) Heard(now time.Time, d Digest, in Map) []Notice {
 	h.heard = now
 	reset := m.ahead(now, h, known, in)
 	switch {
-	case !reset && known >= h.sent && h.sent > 0 && list == h.interest.serial:
+	case !reset && known >= h.sent && h.sent > 0 && list == h.interest.serial && h.repeats == 0:
 		return nil
 	case now.Sub(h.whole) < m.cfg.Again:
 		return nil // it may be on its way
 	}
+	h.repeats = max(0, h.repeats-1)
 	return m.whole(now, node, h, list, reset, in)
 }
 
@@ -202,13 +204,17 @@ func (m *Machine) Changed(nodes []fault.NodeID, in Map) []Notice {
 	return out
 }
 
-// Renew sends the whole state to all halves that the nodes concern. It is for changes outside the map, which have
-// no revision there.
+// renewals is the number of repetitions of a renewed state. A digest does not show whether it was lost.
+const renewals = 2
+
+// Renew sends the whole state to all halves that the nodes concern, and repeats it with their next digests. It is for
+// changes outside the map, which have no revision there.
 func (m *Machine) Renew(now time.Time, nodes []fault.NodeID, in Map) []Notice {
 	order, _ := m.concerned(nodes, in)
 	var out []Notice
 	for _, whom := range order {
 		h := m.halves[whom]
+		h.repeats = renewals
 		out = append(out, m.whole(now, whom, h, h.interest.serial, false, in)...)
 	}
 	return out

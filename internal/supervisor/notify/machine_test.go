@@ -218,6 +218,38 @@ func TestHealthyJobNodeIsShownUnderMaintenance(t *testing.T) {
 	}
 }
 
+// TestLostRenewalIsRepeated: no digest shows the loss of an update about maintenance, because the revision is the same. So the
+// next digests bring it again, for a limited number of times.
+func TestLostRenewalIsRepeated(t *testing.T) {
+	r, m, now := newRing(6), notify.NewMachine(config()), begin
+	digest := func(revision uint64) []notify.Notice {
+		now = now.Add(500 * time.Millisecond)
+		return m.Heard(now, notify.Digest{Node: "n0", Epoch: 1, Revision: revision}, r)
+	}
+	digest(0)
+	if notices := digest(10); notices != nil {
+		t.Fatalf("sent again: %v", notices)
+	}
+	r.marked = map[fault.NodeID]bool{"n1": true}
+	m.Renew(now, []fault.NodeID{"n1"}, r) // lost
+	if notices := m.Heard(now.Add(100*time.Millisecond), notify.Digest{Node: "n0", Epoch: 1, Revision: 10}, r); notices != nil {
+		t.Errorf("sent again at once: %v", notices)
+	}
+	repeated := 0
+	for range 10 {
+		for _, notice := range digest(10) {
+			h := hostcore.NewFaultView("n0", r.Neighbours("n0"))
+			if h.Take(notice.Update); !h.Node("n1").GetMaintenance() {
+				t.Errorf("n1 is under maintenance, the update has %v", notice.Update)
+			}
+			repeated++
+		}
+	}
+	if repeated != 2 {
+		t.Errorf("the update was repeated %d times, want 2", repeated)
+	}
+}
+
 // TestHalvesAheadOfStoreGetWholeMap: halves that are ahead of a restored store receive the whole earlier map, after a delay,
 // because this replica's copy may only lag.
 func TestHalvesAheadOfStoreGetWholeMap(t *testing.T) {

@@ -41,8 +41,8 @@ func (p *ingestPart) start(s *Supervisor) error {
 		Normal: s.normal, Receiver: transfer.DefaultReceiverConfig(), Metrics: s.metrics.Metrics, Logger: s.logger,
 	})
 	s.notifier = notify.New(notify.Config{
-		Names: s.names, Marks: s.marks, Sender: p.sender, DigestPeriod: s.periods.DigestPeriod, DigestMisses: s.periods.DigestMisses,
-		Metrics: s.metrics.Metrics,
+		Names: s.names, Marks: s.marks, Sender: p.sender, NoQuorum: s.engine.ready.noQuorum,
+		DigestPeriod: s.periods.DigestPeriod, DigestMisses: s.periods.DigestMisses, Metrics: s.metrics.Metrics,
 	})
 	s.connectOrders()
 	var border ingest.Border

@@ -68,7 +68,7 @@ supervisor's configuration; flags override both.`,
 	fl.BoolVar(&f.enforce, "enforce", false, "observe-only policies act too")
 	fl.StringVar(&f.kernelDead, "kernel-dead", "", `assumed fault.kernelDead of every FAILED node and half: "yes" or "no" (default unknown)`)
 	fl.StringSliceVar(&f.approve, "approve", nil, "names of people who approve every request at once (comma-separated)")
-	fl.DurationVar(&f.since, "since", 0, "only events of this last period, such as 24h (default all)")
+	fl.DurationVar(&f.since, "since", 0, "only events of this last period, such as 24h, with the maintenance marks set before (default all)")
 	fl.StringVar(&f.config, "config", "", "a supervisor's configuration, for its limits")
 	fl.IntVar(&f.limits.MaxNodes, "max-nodes", f.limits.MaxNodes, "limit: nodes under response at once")
 	fl.IntVar(&f.limits.MaxPercent, "max-percent", f.limits.MaxPercent, "limit: the same in percent of the nodes, 1 to 100")
@@ -223,9 +223,9 @@ func replayTopology(top *lofamov1.Topology) (response.TopologyChanged, error) {
 // printReplay runs a replay, and prints its results.
 func printReplay(a *command.App, events []*lofamov1.Event, run policy.ReplayOptions, f *testFlags, form command.Format) error {
 	recorded, skipped := recordedEvents(events)
+	var before []policy.Recorded
 	if f.since > 0 {
-		begin := a.Env.Now().Add(-f.since)
-		recorded = slices.DeleteFunc(recorded, func(r policy.Recorded) bool { return r.At.Before(begin) })
+		before, recorded = lately(recorded, a.Env.Now().Add(-f.since))
 	}
 	if skipped > 0 {
 		a.Warnf("lofamoctl: %s that cannot be read, left out\n", fault.Plural(skipped, "event"))
@@ -233,7 +233,7 @@ func printReplay(a *command.App, events []*lofamov1.Event, run policy.ReplayOpti
 	if len(recorded) == 0 {
 		return errors.New("policy test: no event to replay: want at least one change of a fault")
 	}
-	report, err := policy.Replay(recorded, run)
+	report, err := policy.Replay(append(before, recorded...), run)
 	if err != nil {
 		return fmt.Errorf("policy test: %w", err)
 	}
@@ -247,6 +247,18 @@ func printReplay(a *command.App, events []*lofamov1.Event, run policy.ReplayOpti
 	a.Printf("%s from %s on\n\n%s", fault.Plural(len(recorded), "event"), report.Start.In(a.Env.Location).Format("2006-01-02 15:04:05"),
 		report.Table())
 	return nil
+}
+
+// lately returns the events from a time on, and before them the maintenance marks of that time, if any were recorded.
+func lately(recorded []policy.Recorded, begin time.Time) (marks, later []policy.Recorded) {
+	for _, r := range recorded {
+		if !r.At.Before(begin) {
+			later = append(later, r)
+		} else if _, ok := r.Event.(response.MaintenanceChanged); ok {
+			marks = []policy.Recorded{{At: begin, Event: r.Event}}
+		}
+	}
+	return marks, later
 }
 
 // recordedEvents converts events to the engine's form, and counts unreadable ones. It skips kinds that the engine does

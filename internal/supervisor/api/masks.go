@@ -409,6 +409,7 @@ func (s *Server) closeRegions(ctx context.Context, by string, req *lofamov1.Clos
 	if err := checkReason(req.GetReason(), !req.GetDryRun()); err != nil {
 		return nil, err
 	}
+	topo := s.cfg.Names.Topology() // before the map, so that a later change of places is noticed
 	_, masks, _ := s.cfg.Masks.All()
 	t, err := s.torus(ctx)
 	if err != nil {
@@ -417,7 +418,6 @@ func (s *Server) closeRegions(ctx context.Context, by string, req *lofamov1.Clos
 	if err := chanmask.CheckSize(t.Dims); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	topo := s.cfg.Names.Topology()
 	regions, traps := t.Find()
 	closing := t.Close(req.GetIsolate(), func() bool { return ctx.Err() != nil })
 	if err := ctx.Err(); err != nil { // the caller is gone, and a partial result closes nothing

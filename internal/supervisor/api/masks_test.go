@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -133,5 +135,47 @@ func TestRegionsAreNotClosedByFormerMasks(t *testing.T) {
 	resp, err := s.CloseRegions(asOperator(t), &lofamov1.CloseRegionsRequest{Reason: "a test"})
 	if err != nil || len(resp.GetMasks()) == 0 {
 		t.Errorf("asked again: %v, %v: want masks", resp, err)
+	}
+}
+
+// moving is an engine with a map of the former topology: the nodes change their places once the map is read.
+type moving struct {
+	Engine
+	names *view.Names
+	to    *topology.Topology
+}
+
+func (e *moving) Map(ctx context.Context) (view.Map, error) {
+	m, err := e.Engine.Map(ctx)
+	e.names.Set(e.to)
+	return m, err
+}
+
+// TestRegionsAreNotClosedByFormerPlaces: closing the concave regions fails if nodes change their places while the regions are
+// being found.
+func TestRegionsAreNotClosedByFormerPlaces(t *testing.T) {
+	t.Parallel()
+	s, o := masking(t, "8x8x1", 1)
+	pocket := []string{"3,3,0/Y+", "4,3,0/Y+", "2,4,0/X+", "4,4,0/X+", "2,5,0/X+", "4,5,0/X+"} // open upwards
+	o.mask(pocket...)
+	was := o.names.Topology()
+	nodes := slices.Clone(was.Nodes)
+	a, b := -1, -1
+	for i, n := range nodes {
+		switch n.ID {
+		case "n0-0-0":
+			a = i
+		case "n7-7-0":
+			b = i
+		}
+	}
+	nodes[a].Coord, nodes[b].Coord = nodes[b].Coord, nodes[a].Coord
+	s.cfg.Engine = &moving{s.cfg.Engine, o.names, topology.New(was.Dims, nodes, nil, was.Revision+1)}
+	_, err := s.CloseRegions(asOperator(t), &lofamov1.CloseRegionsRequest{Reason: "a test"})
+	if status.Code(err) != codes.Aborted {
+		t.Errorf("nodes have changed their places meanwhile: %v: want %s", err, codes.Aborted)
+	}
+	if all, _, _ := o.masks.All(); len(all) != len(pocket) {
+		t.Errorf("%d masks: want %d", len(all), len(pocket))
 	}
 }

@@ -188,10 +188,12 @@ func (e *Engine) settle(ctx context.Context, committer store.Committer, snap *st
 	if e.cfg.Marks != nil {
 		e.cfg.Marks.Replace(marks, snap.Revision)
 	}
+	now := time.Now()
 	masks, none := keptMasks(snap.Topology.Dims, snap.Masks)
-	garbage = append(garbage, none...)
 	e.cfg.Masks.Replace(masks, snap.Revision)
-	keys, events := e.forget(snap, time.Now())
+	garbage = append(garbage, maskKeys(none)...)
+	keys, events := e.forget(snap, now)
+	events = append(events, e.maskEnds(none, now)...)
 	if garbage = append(garbage, keys...); len(garbage) == 0 {
 		return nil
 	}
@@ -344,9 +346,8 @@ func (e *Engine) endMarks(ctx context.Context, over []mark) error {
 	return nil
 }
 
-// keptMasks returns the masks of links that a torus has, and the keys of the others. Masks for links of another torus
-// mean nothing.
-func keptMasks(dims grid.Dims, all []*lofamov1.LinkMask) (masks []*lofamov1.LinkMask, none []string) {
+// keptMasks returns the masks of links that a torus has, and the others. Masks for links of another torus mean nothing.
+func keptMasks(dims grid.Dims, all []*lofamov1.LinkMask) (masks, none []*lofamov1.LinkMask) {
 	for _, m := range all {
 		l, ok := view.LinkOf(m)
 		ok = ok && dims.Contains(l.Node)
@@ -358,8 +359,27 @@ func keptMasks(dims grid.Dims, all []*lofamov1.LinkMask) (masks []*lofamov1.Link
 		if ok {
 			masks = append(masks, m)
 		} else {
-			none = append(none, store.MaskKey(m))
+			none = append(none, m)
 		}
 	}
 	return masks, none
+}
+
+// maskKeys returns the keys of masks in the store.
+func maskKeys(masks []*lofamov1.LinkMask) []string {
+	var keys []string
+	for _, m := range masks {
+		keys = append(keys, store.MaskKey(m))
+	}
+	return keys
+}
+
+// maskEnds returns an event for each mask of a link that a change of the torus removed.
+func (e *Engine) maskEnds(none []*lofamov1.LinkMask, now time.Time) []*lofamov1.Event {
+	var events []*lofamov1.Event
+	for _, m := range none {
+		events = append(events, view.MaskEvent(m, true, "the torus has this link no more", "supervisor/"+e.cfg.Awareness.Supervisor,
+			e.cfg.Names, now))
+	}
+	return events
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/pkg/awareness"
@@ -88,10 +89,11 @@ func (t *term) relabel(w *write, revision uint64) {
 	t.collect(garbage)
 }
 
-// collect deletes records that mean nothing any more.
-func (t *term) collect(garbage []string) {
+// collect deletes records that mean nothing any more, and reports the events of their ends. The store splits a write that
+// exceeds one transaction.
+func (t *term) collect(garbage []string, events ...*lofamov1.Event) {
 	if len(garbage) > 0 {
-		t.takeWrite(write{Write: store.Write{Deletes: garbage}, reply: make(chan written, 1)})
+		t.takeWrite(write{Write: store.Write{Deletes: garbage, Events: events}, reply: make(chan written, 1)})
 	}
 }
 
@@ -119,16 +121,17 @@ func (t *term) move(w *write, revision uint64) {
 	}
 	masks, _, _ := t.e.cfg.Masks.All()
 	_, none := keptMasks(now.Dims, masks)
+	at := time.Now()
+	ends := t.e.maskEnds(none, at) // before Names has the new places
 	garbage = append(garbage, t.dropPositions(t.strays.follow(was.Topology, now.Topology))...)
-	garbage, now.Garbage = append(garbage, none...), nil
+	garbage, now.Garbage = append(garbage, maskKeys(none)...), nil
 	t.topology.set(now)
 	t.e.cfg.Names.Set(now.Topology)
-	at := time.Now()
 	var changed []fault.NodeID
 	t.committed, changed = t.committed.Move(t.e.cfg.Names, at)
 	to := awareness.Moved{Dims: cfg.Dims, IDs: cfg.IDs, Labels: cfg.Labels, DomainLabels: cfg.DomainLabels, Revision: cfg.Revision}
 	t.incidents.Move(to)
-	t.collect(garbage) // before the new documents of the same nodes
+	t.collect(garbage, ends...) // before the new documents of the same nodes
 	t.step(t.asOf(at), to)
 	if t.e.cfg.Revoked != nil {
 		t.step(t.asOf(at), t.e.cfg.Revoked())

@@ -2,6 +2,7 @@ package notify
 
 import (
 	"slices"
+	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
@@ -12,12 +13,16 @@ import (
 // known is this replica's present knowledge. It implements Map.
 type known struct {
 	view.Map
-	names *view.Names
-	marks *view.Marks
+	names    *view.Names
+	marks    *view.Marks
+	noQuorum func() time.Duration
 }
 
 // Revision implements Map.
 func (k *known) Revision() uint64 { return k.Map.Revision }
+
+// Quorum implements Map.
+func (k *known) Quorum() bool { return k.noQuorum() == 0 }
 
 // Node implements Map.
 func (k *known) Node(id fault.NodeID) *lofamov1.NodeView {

@@ -14,6 +14,8 @@ import (
 // Map is this replica's fault map, at one revision.
 type Map interface {
 	Revision() uint64
+	// Quorum reports whether this replica's store has a quorum. Without one the map may be old.
+	Quorum() bool
 	// Node returns the message's part on a node, or nil if there is no such node.
 	Node(id fault.NodeID) *lofamov1.NodeView
 	Neighbours(id fault.NodeID) []fault.NodeID
@@ -23,7 +25,7 @@ type Map interface {
 type MachineConfig struct {
 	Window  time.Duration // a half whose digests stop for so long belongs to another replica
 	Again   time.Duration // between two tellings of the whole to one half
-	Backlog time.Duration // time a half may be ahead of this replica's copy before the machine assumes a restored store
+	Backlog time.Duration // time a half may be ahead of a replica with a quorum before the machine assumes a restored store
 }
 
 // Notice is a message to the host half of a node.
@@ -37,7 +39,8 @@ type half struct {
 	heard    time.Time
 	sent     uint64    // last revision sent; 0: none
 	whole    time.Time // time of the last whole state
-	ahead    time.Time // start of its lead over this replica; zero: none
+	repeats  int       // number of digests that still bring a whole state, because an earlier one may be lost
+	ahead    time.Time // start of its lead over this replica with a quorum; zero: none
 	epoch    fault.Epoch
 	interest interest
 	coming   interest // being received
@@ -89,11 +92,12 @@ func (m *Machine) Heard(now time.Time, d Digest, in Map) []Notice {
 	h.heard = now
 	reset := m.ahead(now, h, known, in)
 	switch {
-	case !reset && known >= h.sent && h.sent > 0 && list == h.interest.serial:
+	case !reset && known >= h.sent && h.sent > 0 && list == h.interest.serial && h.repeats == 0:
 		return nil
 	case now.Sub(h.whole) < m.cfg.Again:
 		return nil // it may be on its way
 	}
+	h.repeats = max(0, h.repeats-1)
 	return m.whole(now, node, h, list, reset, in)
 }
 
@@ -103,10 +107,10 @@ func (m *Machine) begin(node fault.NodeID, h *half, epoch fault.Epoch) {
 	*h = half{heard: h.heard, epoch: epoch}
 }
 
-// ahead reports whether a half has long known a revision beyond this replica's copy. No copy lags that far, so the
-// store was restored from an earlier state.
+// ahead reports whether a half has long known a revision beyond this replica's copy. With a quorum no copy lags that far, so
+// the store was restored from an earlier state.
 func (m *Machine) ahead(now time.Time, h *half, known uint64, in Map) bool {
-	if known <= in.Revision() {
+	if known <= in.Revision() || !in.Quorum() {
 		h.ahead = time.Time{}
 		return false
 	}
@@ -127,11 +131,16 @@ func (m *Machine) whole(now time.Time, node fault.NodeID, h *half, list uint32, 
 		}
 	}
 	for _, id := range h.interest.nodes {
-		if t := in.Node(id); t != nil && t.GetState() != lofamov1.State_NORMAL && !slices.Contains(about, id) {
+		if t := in.Node(id); t != nil && !plain(t) && !slices.Contains(about, id) {
 			nodes = append(nodes, t)
 		}
 	}
 	return m.notices(node, h, nodes, &lofamov1.FaultUpdate{PutBack: reset, WantInterest: list != h.interest.serial}, in)
+}
+
+// plain reports whether a half may take an absent node for this one: NORMAL, with nothing else to tell.
+func plain(n *lofamov1.NodeView) bool {
+	return n.GetState() == lofamov1.State_NORMAL && !n.GetMaintenance() && len(n.GetFaults()) == 0 && len(n.GetGroups()) == 0
 }
 
 // notices splits nodes into messages. If some do not fit, the messages say that they are incomplete: otherwise an
@@ -195,13 +204,17 @@ func (m *Machine) Changed(nodes []fault.NodeID, in Map) []Notice {
 	return out
 }
 
-// Renew sends the whole state to all halves that the nodes concern. It is for changes outside the map, which have
-// no revision there.
+// renewals is the number of repetitions of a renewed state. A digest does not show whether it was lost.
+const renewals = 2
+
+// Renew sends the whole state to all halves that the nodes concern, and repeats it with their next digests. It is for
+// changes outside the map, which have no revision there.
 func (m *Machine) Renew(now time.Time, nodes []fault.NodeID, in Map) []Notice {
 	order, _ := m.concerned(nodes, in)
 	var out []Notice
 	for _, whom := range order {
 		h := m.halves[whom]
+		h.repeats = renewals
 		out = append(out, m.whole(now, whom, h, h.interest.serial, false, in)...)
 	}
 	return out

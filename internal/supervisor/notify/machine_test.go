@@ -21,6 +21,8 @@ type ring struct {
 	states   []lofamov1.State
 	revision uint64
 	groups   []string // of everybody
+	cut      bool     // from the store
+	marked   map[fault.NodeID]bool
 }
 
 func id(i int) fault.NodeID { return fault.NodeID(fmt.Sprintf("n%d", i)) }
@@ -36,12 +38,15 @@ func (r *ring) index(node fault.NodeID) int {
 
 func (r *ring) Revision() uint64 { return r.revision }
 
+func (r *ring) Quorum() bool { return !r.cut }
+
 func (r *ring) Node(node fault.NodeID) *lofamov1.NodeView {
 	i := r.index(node)
 	if i < 0 {
 		return nil
 	}
-	return &lofamov1.NodeView{Id: string(node), State: r.states[i], Cause: lofamov1.Cause_NONE, Groups: r.groups}
+	return &lofamov1.NodeView{Id: string(node), State: r.states[i], Cause: lofamov1.Cause_NONE, Groups: r.groups,
+		Maintenance: r.marked[node]}
 }
 
 func (r *ring) Neighbours(node fault.NodeID) []fault.NodeID {
@@ -183,6 +188,68 @@ func TestUpdateHasConcernedNodesOnly(t *testing.T) {
 	}
 }
 
+// TestHealthyJobNodeIsShownUnderMaintenance: a whole state leaves out nodes of jobs only if there is nothing to tell of them.
+func TestHealthyJobNodeIsShownUnderMaintenance(t *testing.T) {
+	r, m, h := newRing(6), notify.NewMachine(config()), hostcore.NewFaultView("n0", []fault.NodeID{"n1", "n5"})
+	take := func(notices []notify.Notice) {
+		for _, notice := range notices {
+			h.Take(notice.Update)
+		}
+	}
+	digest := func(now time.Time) {
+		take(m.Heard(now, notify.Digest{Node: "n0", Epoch: 1, Revision: h.DigestRevision(), List: h.Serial()}, r))
+	}
+	digest(begin)
+	h.Watch([]fault.NodeID{"n2", "n3"})
+	for _, msg := range h.Interest(1) {
+		take(m.Interested(begin, msg, r))
+	}
+	r.marked = map[fault.NodeID]bool{"n3": true}
+	take(m.Renew(begin, []fault.NodeID{"n3"}, r))
+	if n := h.Node("n3"); !n.GetMaintenance() || n.GetState() != lofamov1.State_NORMAL {
+		t.Errorf("n3 is NORMAL and under maintenance, the view has %v", n)
+	}
+	r.groups = []string{"plane/X=1/SERVICE_NETWORK"}
+	r.revision++
+	h.Neighbours([]fault.NodeID{"n1", "n5"}) // the half needs a whole state
+	digest(begin.Add(time.Second))
+	if n := h.Node("n2"); len(n.GetGroups()) != 1 {
+		t.Errorf("n2 has a group fault, the view has %v", n)
+	}
+}
+
+// TestLostRenewalIsRepeated: no digest shows the loss of an update about maintenance, because the revision is the same. So the
+// next digests bring it again, for a limited number of times.
+func TestLostRenewalIsRepeated(t *testing.T) {
+	r, m, now := newRing(6), notify.NewMachine(config()), begin
+	digest := func(revision uint64) []notify.Notice {
+		now = now.Add(500 * time.Millisecond)
+		return m.Heard(now, notify.Digest{Node: "n0", Epoch: 1, Revision: revision}, r)
+	}
+	digest(0)
+	if notices := digest(10); notices != nil {
+		t.Fatalf("sent again: %v", notices)
+	}
+	r.marked = map[fault.NodeID]bool{"n1": true}
+	m.Renew(now, []fault.NodeID{"n1"}, r) // lost
+	if notices := m.Heard(now.Add(100*time.Millisecond), notify.Digest{Node: "n0", Epoch: 1, Revision: 10}, r); notices != nil {
+		t.Errorf("sent again at once: %v", notices)
+	}
+	repeated := 0
+	for range 10 {
+		for _, notice := range digest(10) {
+			h := hostcore.NewFaultView("n0", r.Neighbours("n0"))
+			if h.Take(notice.Update); !h.Node("n1").GetMaintenance() {
+				t.Errorf("n1 is under maintenance, the update has %v", notice.Update)
+			}
+			repeated++
+		}
+	}
+	if repeated != 2 {
+		t.Errorf("the update was repeated %d times, want 2", repeated)
+	}
+}
+
 // TestHalvesAheadOfStoreGetWholeMap: halves that are ahead of a restored store receive the whole earlier map, after a delay,
 // because this replica's copy may only lag.
 func TestHalvesAheadOfStoreGetWholeMap(t *testing.T) {
@@ -199,6 +266,33 @@ func TestHalvesAheadOfStoreGetWholeMap(t *testing.T) {
 	}
 	if put < 5*time.Second || h.Revision() != 10 || h.Node("n1").GetState() != lofamov1.State_NORMAL {
 		t.Errorf("put back after %s: revision %d, n1 %s", put, h.Revision(), h.Node("n1").GetState())
+	}
+}
+
+// TestReplicaCutOffFromStorePutsNothingBack: a replica without a quorum has an old copy, and no restored store. When it has a
+// quorum again, its copy first gets time to catch up.
+func TestReplicaCutOffFromStorePutsNothingBack(t *testing.T) {
+	r, m, now := newRing(3), notify.NewMachine(config()), begin
+	r.cut = true
+	puts := func(d time.Duration) (n int) {
+		for end := now.Add(d); now.Before(end); now = now.Add(500 * time.Millisecond) {
+			for _, notice := range m.Heard(now, notify.Digest{Node: "n0", Epoch: 1, Revision: 1000}, r) {
+				if notice.Update.GetPutBack() {
+					n++
+				}
+			}
+		}
+		return n
+	}
+	if n := puts(time.Minute); n > 0 {
+		t.Errorf("%d updates put the view back to the copy of a replica without a quorum", n)
+	}
+	r.cut = false
+	if n := puts(4 * time.Second); n > 0 {
+		t.Errorf("%d updates put the view back before the copy had time to catch up", n)
+	}
+	if n := puts(4 * time.Second); n == 0 {
+		t.Error("nothing puts the view back to a restored store")
 	}
 }
 

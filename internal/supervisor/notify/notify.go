@@ -35,9 +35,12 @@ type Sender interface {
 
 // Config configures a Notifier.
 type Config struct {
-	Names        *view.Names
-	Marks        *view.Marks
-	Sender       Sender
+	Names  *view.Names
+	Marks  *view.Marks
+	Sender Sender
+	// NoQuorum returns the time this replica has been without a quorum. 0: it has one; negative: it has had none since
+	// its start. It may be called from any goroutine.
+	NoQuorum     func() time.Duration
 	DigestPeriod time.Duration
 	DigestMisses int
 	Metrics      *metrics.Metrics
@@ -134,7 +137,7 @@ func (t *Notifier) take() (m view.Map, nodes []fault.NodeID, all bool) {
 
 // Run works until the context ends.
 func (t *Notifier) Run(ctx context.Context) {
-	k := &known{names: t.cfg.Names, marks: t.cfg.Marks}
+	k := &known{names: t.cfg.Names, marks: t.cfg.Marks, noQuorum: t.cfg.NoQuorum}
 	marked, others := t.cfg.Marks.All()
 	expire := time.NewTicker(max(time.Second, time.Duration(t.cfg.DigestMisses)*t.cfg.DigestPeriod))
 	defer expire.Stop()

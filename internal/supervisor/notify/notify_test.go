@@ -41,8 +41,8 @@ func TestDigestsOfManyNodesAreHandledTogether(t *testing.T) {
 		}
 		names := view.NewNames(dims, ids)
 		to := &sentTimes{at: make(map[fault.NodeID]time.Time)}
-		n := New(Config{Names: names, Marks: view.NewMarks(), Sender: to, DigestPeriod: 500 * time.Millisecond, DigestMisses: 4,
-			Metrics: metrics.New(prometheus.NewRegistry())})
+		n := New(Config{Names: names, Marks: view.NewMarks(), Sender: to, NoQuorum: func() time.Duration { return 0 },
+			DigestPeriod: 500 * time.Millisecond, DigestMisses: 4, Metrics: metrics.New(prometheus.NewRegistry())})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); n.Run(ctx) }()

@@ -13,9 +13,12 @@ import (
 // onFaultUpdate stores a supervisor's update about nodes that concern this one, and answers with the list of the nodes of
 // its jobs if the supervisor wants it.
 // A supervisor puts the view back only in answer to digests. So a half whose digests are not answered takes no such
-// update, which would be a replay.
+// update, which would be a replay. It also takes none from a supervisor without a quorum, whose map may be old.
 func (m *Machine) onFaultUpdate(now time.Time, ev Received, t *lofamov1.FaultUpdate) {
-	if ev.Path != fault.PathDirect || t.GetPutBack() && now.Sub(m.answered) > m.digestBound() {
+	if ev.Path != fault.PathDirect {
+		return
+	}
+	if t.GetPutBack() && (ev.Opened.Msg.GetNoQuorumMs() != 0 || now.Sub(m.answered) > m.digestBound()) {
 		return
 	}
 	changed, wanted := m.view.Take(t)

@@ -96,3 +96,34 @@ func TestReplayedPutBackIsRefused(t *testing.T) {
 	w.m.answered = w.now
 	at(9, update(9, true))
 }
+
+// TestPutBackWithoutQuorumIsRefused answers a half's digests from a supervisor that is cut off from the store. Its earlier copy
+// of the map is no restored store.
+func TestPutBackWithoutQuorumIsRefused(t *testing.T) {
+	w := newTested(t, testing2s)
+	w.m.answered = w.now
+	update := func(revision uint64, back bool, without time.Duration) uint64 {
+		w.m.Step(w.now, Received{Path: fault.PathDirect, Opened: servicenet.Opened{Role: servicenet.RoleSupervisor, Name: "sup-0",
+			Msg: &lofamov1.Message{NoQuorumMs: without.Milliseconds(), Body: &lofamov1.Message_FaultUpdate{FaultUpdate: &lofamov1.FaultUpdate{
+				Node: "n0-0-0", Revision: revision, Parts: 1, PutBack: back,
+			}}}}})
+		return w.m.Known(nil).Revision
+	}
+	for _, c := range []struct {
+		revision uint64
+		back     bool
+		without  time.Duration
+		want     uint64
+	}{
+		{100, false, 0, 100},
+		{90, true, 15 * time.Second, 100},
+		{90, true, -time.Millisecond, 100}, // no quorum since its start
+		{101, false, 15 * time.Second, 101},
+		{90, true, 0, 90},
+	} {
+		if got := update(c.revision, c.back, c.without); got != c.want {
+			t.Errorf("after revision %d (put back: %t, %s without a quorum) the view is at %d, want %d", c.revision, c.back, c.without, got,
+				c.want)
+		}
+	}
+}

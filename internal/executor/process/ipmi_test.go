@@ -83,9 +83,10 @@ type lossy struct {
 	mu       sync.Mutex
 	lost     bool
 	proposed [][3]byte // algorithms of each Open Session Request: authentication, integrity, encryption
+	instead  *[3]byte  // nil, or the algorithms that the BMC reads instead
 }
 
-// ReadFrom records the algorithms of Open Session Requests (IPMI 2.0, tables 13-8 and 13-9).
+// ReadFrom records the algorithms of Open Session Requests (IPMI 2.0, tables 13-8 and 13-9), and replaces them.
 func (l *lossy) ReadFrom(b []byte) (int, net.Addr, error) {
 	n, from, err := l.Conn.ReadFrom(b)
 	const rmcpPlus, openSession = 0x06, 0x10
@@ -93,6 +94,9 @@ func (l *lossy) ReadFrom(b []byte) (int, net.Addr, error) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.proposed = append(l.proposed, [3]byte{b[28], b[36], b[44]})
+		if l.instead != nil {
+			b[28], b[36], b[44] = l.instead[0], l.instead[1], l.instead[2]
+		}
 	}
 	return n, from, err
 }
@@ -184,6 +188,19 @@ func TestIPMIResetRefusesWeakCipherSuites(t *testing.T) {
 	// The client sends a request again if the answer is late.
 	if want := [][3]byte{{3, 4, 1}, {1, 1, 1}}; !slices.Equal(slices.Compact(slices.Clone(i.conn.proposed)), want) {
 		t.Errorf("proposed algorithms %v: want %v", i.conn.proposed, want)
+	}
+	wantDisconnected(t, i.addr)
+}
+
+// TestIPMIRefusesOtherAlgorithms: somebody between the client and the BMC makes them agree on cipher suite 15, which neither encrypts
+// nor has integrity. The client notices it in the answer, and resets nothing.
+func TestIPMIRefusesOtherAlgorithms(t *testing.T) {
+	t.Parallel()
+	i := newIPMI(t, bmc.WithCipherSuites([]types.CipherSuiteID{types.CipherSuiteID15}))
+	i.conn.instead = &[3]byte{byte(types.AuthAlg_HMAC_SHA256), byte(types.IntegrityAlg_None), byte(types.CryptAlg_None)}
+	wantPower(t, onePower(t, i.bmc()).Do(t.Context(), powerJob(methodIPMI)), response.Unchanged, "answers with other algorithms")
+	if cycles, resets := i.counts(); cycles+resets != 0 {
+		t.Errorf("%d cycles, %d resets: want none", cycles, resets)
 	}
 	wantDisconnected(t, i.addr)
 }

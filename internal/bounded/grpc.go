@@ -8,8 +8,8 @@ import (
 )
 
 // Credentials returns the credentials of a gRPC server on a Listener. After the handshake, a connection is admitted as the
-// subject of its verified certificates; the subject "" has no limit, and no end. The connection of any other subject ends with its
-// certificate: a peer that has a new one connects again.
+// subject of its verified certificates; the subject "" has no limit. The connection ends with the peer's certificate: a peer that
+// has a new one connects again.
 func Credentials(conf *tls.Config, subject func(tls.ConnectionState) string) credentials.TransportCredentials {
 	return admitting{credentials.NewTLS(conf), subject}
 }
@@ -28,12 +28,11 @@ func (a admitting) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo
 	}
 	if t, ok := info.(credentials.TLSInfo); ok {
 		if c := Of(raw); c != nil {
-			subject := a.subject(t.State)
-			if err := c.Admit(subject); err != nil {
+			if err := c.Admit(a.subject(t.State)); err != nil {
 				_ = conn.Close()
 				return nil, nil, err
 			}
-			if subject != "" && len(t.State.PeerCertificates) > 0 {
+			if len(t.State.PeerCertificates) > 0 {
 				c.CloseAt(t.State.PeerCertificates[0].NotAfter)
 			}
 		}

@@ -32,7 +32,7 @@ func selfSigned(t *testing.T, life time.Duration) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// TestConnectionEndsWithCertificate: a connection of a subject does not outlive its certificate. One without a subject does.
+// TestConnectionEndsWithCertificate: no connection outlives the certificate that opened it, with a subject or without.
 func TestConnectionEndsWithCertificate(t *testing.T) {
 	for _, subject := range []string{"viewer/vic", ""} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -53,19 +53,11 @@ func TestConnectionEndsWithCertificate(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = conn.Close() })
 		if _, err := conn.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")); err != nil {
-			if subject == "" {
-				t.Fatal(err)
-			}
 			continue // this machine was slow: the certificate has ended
 		}
-		bound := ends.Add(time.Minute)
-		if subject == "" {
-			bound = ends.Add(time.Second)
-		}
-		_ = conn.SetReadDeadline(bound)
-		_, err = io.Copy(io.Discard, conn)
-		if open := err != nil && isTimeout(err); open != (subject == "") {
-			t.Errorf("subject %q: %v, open %t after the certificate's end", subject, err, open)
+		_ = conn.SetReadDeadline(ends.Add(time.Minute))
+		if _, err = io.Copy(io.Discard, conn); err != nil && isTimeout(err) {
+			t.Errorf("subject %q: open after the certificate's end: %v", subject, err)
 		}
 	}
 }

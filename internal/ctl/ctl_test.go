@@ -212,6 +212,7 @@ func TestUsageErrors(t *testing.T) {
 		{"up --log-level loud", "want debug, info, warn or error"},
 		{"up --timeout -5s", "want a positive time"},
 		{"up --server h:1", "--server names another one"},
+		{"up --context hall7", "--context names another one"},
 		{"inject", "NODE (an id such as n1-0-1, or coordinates such as 1,0,1) is missing"},
 		{"inject 0,0,0", "FAULT (one of kill-host"},
 		{"inject 0,0,0 explode", `"explode": want one of kill-host`},

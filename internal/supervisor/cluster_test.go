@@ -2,6 +2,7 @@ package supervisor_test
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"testing"
@@ -22,13 +23,21 @@ import (
 // three starts three replicas and returns them with the leader's index.
 func three(t *testing.T, o supervisortest.Options) (*supervisortest.Cluster, []*supervisor.Supervisor, int) {
 	t.Helper()
+	return threeLogging(t, o, func() *slog.Logger { return supervisortest.Logger(t) })
+}
+
+// threeLogging is three with a logger for each replica.
+func threeLogging(t *testing.T, o supervisortest.Options, logger func() *slog.Logger) (*supervisortest.Cluster, []*supervisor.Supervisor,
+	int,
+) {
+	t.Helper()
 	o.Replicas = 3
 	c := supervisortest.New(t, o)
 	sups := make([]*supervisor.Supervisor, 3)
 	var wg sync.WaitGroup
 	for i := range sups {
 		wg.Go(func() {
-			s, err := supervisor.New(c.Configs[i], supervisortest.Logger(t), supervisor.PatientLease)
+			s, err := supervisor.New(c.Configs[i], logger(), supervisor.PatientLease)
 			if err == nil {
 				err = s.Start(t.Context())
 			}

@@ -160,8 +160,10 @@ func (f *upFlags) torus() (grid.Dims, error) {
 }
 
 func up(a *command.App, ctx context.Context, f *upFlags) error {
-	if a.Server != "" {
-		return command.Usagef("up makes a cluster on this machine: --server names another one")
+	for _, f := range []struct{ name, value string }{{"--server", a.Server}, {"--context", a.Context}} {
+		if f.value != "" {
+			return command.Usagef("up makes a cluster on this machine: %s names another one", f.name)
+		}
 	}
 	dir, _ := a.ClusterDir()
 	o, err := f.options(dir)

@@ -39,7 +39,7 @@ func (p *controllerPlace) readIPMI(ctx context.Context, password string, full bo
 	if p.CipherSuite != 0 {
 		suites = []types.CipherSuiteID{types.CipherSuiteID(p.CipherSuite)} //nolint:gosec // 3 or 17
 	}
-	c.WithTimeout(packetTime).WithRetry(1).WithMaxPrivilegeLevel(types.PrivilegeLevelUser).WithCipherSuiteID(suites...)
+	checked(c).WithTimeout(packetTime).WithRetry(1).WithMaxPrivilegeLevel(types.PrivilegeLevelUser).WithCipherSuiteID(suites...)
 	end, err := openIPMI(ctx, c, time.Second)
 	if err != nil {
 		return controller.Answer{}, err

@@ -68,7 +68,7 @@ func (b BMC) ipmi(ctx context.Context, password string) executor.Result {
 	if err != nil {
 		return executor.Unchanged("%s: %s", b.Address, plain(err))
 	}
-	c.WithTimeout(packetTime).WithRetry(2).WithMaxPrivilegeLevel(types.PrivilegeLevelOperator).WithCipherSuiteID(cipherSuites()...)
+	checked(c).WithTimeout(packetTime).WithRetry(2).WithMaxPrivilegeLevel(types.PrivilegeLevelOperator).WithCipherSuiteID(cipherSuites()...)
 	end, err := openIPMI(ctx, c, packetTime)
 	if err != nil {
 		return executor.Unchanged("%s: %s", b.Address, plain(err))

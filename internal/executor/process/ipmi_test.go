@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -82,10 +83,12 @@ type lossy struct {
 	*udp.Conn
 	mu       sync.Mutex
 	lost     bool
-	proposed [][3]byte // algorithms of each Open Session Request: authentication, integrity, encryption
+	proposed [][3]byte                  // algorithms of each Open Session Request: authentication, integrity, encryption
+	instead  *[3]byte                   // nil, or the algorithms that the BMC reads instead
+	forge    func(packet []byte) []byte // changes the BMC's packets in a session; may be nil
 }
 
-// ReadFrom records the algorithms of Open Session Requests (IPMI 2.0, tables 13-8 and 13-9).
+// ReadFrom records the algorithms of Open Session Requests (IPMI 2.0, tables 13-8 and 13-9), and replaces them.
 func (l *lossy) ReadFrom(b []byte) (int, net.Addr, error) {
 	n, from, err := l.Conn.ReadFrom(b)
 	const rmcpPlus, openSession = 0x06, 0x10
@@ -93,6 +96,9 @@ func (l *lossy) ReadFrom(b []byte) (int, net.Addr, error) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.proposed = append(l.proposed, [3]byte{b[28], b[36], b[44]})
+		if l.instead != nil {
+			b[28], b[36], b[44] = l.instead[0], l.instead[1], l.instead[2]
+		}
 	}
 	return n, from, err
 }
@@ -103,7 +109,21 @@ func (l *lossy) WriteTo(b []byte, to net.Addr) (int, error) {
 	if l.lost {
 		return len(b), nil
 	}
+	const rmcpPlus, encrypted, authenticated = 0x06, 0x80, 0x40
+	if l.forge != nil && b[4] == rmcpPlus && b[5] == encrypted|authenticated {
+		if _, err := l.Conn.WriteTo(l.forge(slices.Clone(b)), to); err != nil {
+			return 0, err
+		}
+		return len(b), nil
+	}
 	return l.Conn.WriteTo(b, to)
+}
+
+// alter puts somebody between the client and the BMC.
+func (l *lossy) alter(instead *[3]byte, forge func([]byte) []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.instead, l.forge = instead, forge
 }
 
 func (l *lossy) lose() {
@@ -186,6 +206,49 @@ func TestIPMIResetRefusesWeakCipherSuites(t *testing.T) {
 		t.Errorf("proposed algorithms %v: want %v", i.conn.proposed, want)
 	}
 	wantDisconnected(t, i.addr)
+}
+
+// TestIPMIRefusesOtherAlgorithms: somebody between the client and the BMC makes them agree on cipher suite 15, which neither encrypts
+// nor has integrity. The client notices it in the answer, and resets nothing.
+func TestIPMIRefusesOtherAlgorithms(t *testing.T) {
+	t.Parallel()
+	i := newIPMI(t, bmc.WithCipherSuites([]types.CipherSuiteID{types.CipherSuiteID15}))
+	i.conn.alter(&[3]byte{byte(types.AuthAlg_HMAC_SHA256), byte(types.IntegrityAlg_None), byte(types.CryptAlg_None)}, nil)
+	wantPower(t, onePower(t, i.bmc()).Do(t.Context(), powerJob(methodIPMI)), response.Unchanged, "answers with other algorithms")
+	if cycles, resets := i.counts(); cycles+resets != 0 {
+		t.Errorf("%d cycles, %d resets: want none", cycles, resets)
+	}
+	wantDisconnected(t, i.addr)
+}
+
+// TestIPMIAcceptsNoForgedAnswer: in a session, the client ignores packets that somebody between it and the BMC has changed.
+func TestIPMIAcceptsNoForgedAnswer(t *testing.T) {
+	t.Parallel()
+	for name, forge := range map[string]func([]byte) []byte{
+		// Inverts the completion code's block of the plain text by way of the initialisation vector.
+		"changed":      func(b []byte) []byte { b[16+6] ^= 0xff; return b },
+		"changed code": func(b []byte) []byte { b[len(b)-1] ^= 1; return b },
+		"cut":          func(b []byte) []byte { return b[:len(b)-1] },
+		"plain": func(b []byte) []byte {
+			// A positive answer to SetSessionPrivilegeLevel, without encryption and code.
+			plain := []byte{0x81, 0x1c, 0x63, 0x20, 0x08, 0x3b, 0x00, 0x03, 0x9a}
+			b[5], b[14], b[15] = 0, byte(len(plain)), 0
+			return append(b[:16], plain...)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			i := newIPMI(t)
+			i.conn.alter(nil, forge)
+			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+			defer cancel()
+			r := onePower(t, i.bmc()).Do(ctx, powerJob(methodIPMI))
+			wantPower(t, r, response.Unchanged, "SetSessionPrivilegeLevel")
+			if strings.Contains(r.Detail, "cc: ") {
+				t.Errorf("the client read a forged answer: %s", r.Detail)
+			}
+		})
+	}
 }
 
 // TestOnlyPlainIPMIRefusalIsUnchanged: only a code that explicitly says the reset was not begun gives the outcome Unchanged.

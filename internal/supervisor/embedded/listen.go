@@ -165,7 +165,7 @@ func (f *front) close() {
 }
 
 // admitMembers returns a tls.Config's GetConfigForClient: besides passing conf's checks, a member has to connect from
-// an address in its certificate. Its connection is then never closed to make room for another one.
+// an address in its certificate. Its connection is then never closed to make room for another one, and ends with its certificate.
 func admitMembers(conf *tls.Config) func(*tls.ClientHelloInfo) (*tls.Config, error) {
 	return func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		c := conf.Clone()
@@ -179,6 +179,7 @@ func admitMembers(conf *tls.Config) func(*tls.ClientHelloInfo) (*tls.Config, err
 				return err
 			}
 			if b := bounded.Of(hello.Conn); b != nil {
+				b.CloseAt(state.PeerCertificates[0].NotAfter)
 				return b.Admit("")
 			}
 			return nil

@@ -538,7 +538,7 @@ func TestNodeLeavesWhileItsReportIsChecked(t *testing.T) {
 	}
 }
 
-// TestNodesThatHaveLeftAreForgotten: their paths, sessions and digests take no memory.
+// TestNodesThatHaveLeftAreForgotten: their paths, sessions, digests and budgets take no memory.
 func TestNodesThatHaveLeftAreForgotten(t *testing.T) {
 	a := newAuthority(t)
 	names := map[fault.NodeID]bool{"n0": true, "n1": true}
@@ -551,13 +551,17 @@ func TestNodesThatHaveLeftAreForgotten(t *testing.T) {
 	if len(x.machine.halves) != 1 || len(x.keys) != 1 {
 		t.Fatalf("%d halves and %d keys after an exchange", len(x.machine.halves), len(x.keys))
 	}
-	if r.intake.Keep(); len(x.machine.halves) != 1 || len(x.keys) != 1 {
+	src := r.intake.sources
+	if r.intake.Keep(); len(x.machine.halves) != 1 || len(x.keys) != 1 || len(src.newest) != 1 || len(src.origins) != 1 {
 		t.Error("a node that stays is forgotten")
 	}
 	delete(names, "n0")
 	r.intake.Keep()
 	if len(x.machine.halves)+len(x.keys)+len(r.intake.restater.halves) != 0 {
 		t.Errorf("%d halves, %d keys and %d digests stay", len(x.machine.halves), len(x.keys), len(r.intake.restater.halves))
+	}
+	if len(src.newest)+len(src.origins) != 0 {
+		t.Errorf("the numbers of %d digests and %d budgets stay", len(src.newest), len(src.origins))
 	}
 }
 

@@ -95,10 +95,11 @@ func (in *Intake) Sources() []netip.AddrPort { return in.sources.list() }
 // SourcesVersion returns a number that changes with the result of Sources. It is never 0.
 func (in *Intake) SourcesVersion() uint64 { return in.sources.listVersion() }
 
-// Keep forgets the paths, sessions and digests of nodes that have left the topology.
+// Keep forgets the paths, sessions, digests and budgets of nodes that have left the topology.
 func (in *Intake) Keep() {
 	in.cfg.Sender.cfg.Paths.Keep(in.gives)
 	in.restater.keep(in.gives)
+	in.sources.keep(in.gives)
 }
 
 // Run processes the queues until the context ends.

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -112,6 +113,18 @@ func (s *sources) fresh(name string, reports []fault.Report) bool {
 	}
 	s.newest[name] = at
 	return true
+}
+
+// keep forgets the digests and budgets of all other nodes.
+func (s *sources) keep(known func(fault.NodeID) bool) {
+	gone := func(name string) bool {
+		node, _, _ := strings.Cut(name, "/")
+		return !known(fault.NodeID(node))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.newest, func(name string, _ stamp) bool { return gone(name) })
+	maps.DeleteFunc(s.origins, func(name string, _ *rate.Limiter) bool { return gone(name) })
 }
 
 // learn notes that an origin has proved a session at an address. Only a fresh proof adds an address, in place of the

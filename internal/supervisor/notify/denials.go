@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"maps"
 	"sync/atomic"
 	"time"
 
@@ -70,14 +71,15 @@ func (d *denials) tell(now time.Time, node fault.NodeID, n *denied, period time.
 func (d *denials) replace(now time.Time, version uint64, parts []*lofamov1.DenyPart, period time.Duration) {
 	d.version, d.parts = version, parts
 	for node, n := range d.nodes {
-		if now.Sub(n.heard) > denyForget {
-			delete(d.nodes, node)
-			continue
-		}
 		if n.pause, n.next = 0, 0; n.has < version {
 			d.tell(now, node, n, period)
 		}
 	}
+}
+
+// expire forgets silent nodes, such as those that have left the topology.
+func (d *denials) expire(now time.Time) {
+	maps.DeleteFunc(d.nodes, func(_ fault.NodeID, n *denied) bool { return now.Sub(n.heard) > denyForget })
 }
 
 // Denied sets a newer list of revoked certificates. It does not wait for the goroutine of Run, and compresses the list in its place.

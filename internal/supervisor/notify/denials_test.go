@@ -45,3 +45,16 @@ func TestLongListGoesInBursts(t *testing.T) {
 		t.Errorf("%d parts were sent to a node that has the list meanwhile: want %d", len(sent), 4*denyBurst)
 	}
 }
+
+// TestSilentNodesAreForgotten: a node whose digests have stopped takes no memory, with or without a new list. A node that is heard
+// keeps its entry.
+func TestSilentNodesAreForgotten(t *testing.T) {
+	d := &denials{nodes: map[fault.NodeID]*denied{}, highest: new(atomic.Uint64), send: func(fault.NodeID, *lofamov1.DenyPart) {}}
+	now, period := time.Unix(1000, 0), 500*time.Millisecond
+	d.heard(now, "gone", 0, period)
+	now = now.Add(denyForget + 1)
+	d.heard(now, "stays", 0, period)
+	if d.expire(now); len(d.nodes) != 1 || d.nodes["stays"] == nil {
+		t.Errorf("nodes %v: want only the one that is heard", d.nodes)
+	}
+}

@@ -172,6 +172,7 @@ func (t *Notifier) Run(ctx context.Context) {
 			deny.replace(time.Now(), l.GetVersion(), l.Parts(), t.cfg.DigestPeriod)
 		case <-expire.C:
 			t.machine.Expire(time.Now())
+			deny.expire(time.Now())
 			t.cfg.Metrics.Notified.Set(float64(t.machine.Len()))
 		case <-t.woken:
 			arrived = t.arrived

@@ -15,6 +15,12 @@ import (
 // ca.key of its authority.
 func Expire(t testing.TB, ca, certFile string) {
 	t.Helper()
+	EndAt(t, ca, certFile, time.Now().Add(-time.Hour))
+}
+
+// EndAt is Expire with another end.
+func EndAt(t testing.TB, ca, certFile string, end time.Time) {
+	t.Helper()
 	authority, err := tls.LoadX509KeyPair(filepath.Join(ca, "ca.pem"), filepath.Join(ca, "ca.key"))
 	must(t, err)
 	b, err := os.ReadFile(certFile)
@@ -22,7 +28,7 @@ func Expire(t testing.TB, ca, certFile string) {
 	block, _ := pem.Decode(b)
 	cert, err := x509.ParseCertificate(block.Bytes)
 	must(t, err)
-	cert.NotBefore, cert.NotAfter = cert.NotBefore.Add(-24*time.Hour), time.Now().Add(-time.Hour)
+	cert.NotBefore, cert.NotAfter = cert.NotBefore.Add(-24*time.Hour), end
 	if cert.NotBefore.Before(authority.Leaf.NotBefore) {
 		cert.NotBefore = authority.Leaf.NotBefore
 	}

@@ -18,7 +18,7 @@ import (
 // error.
 func TestRenewedReplicasOutliveCertificates(t *testing.T) {
 	t.Parallel()
-	ends, renewed := time.Now().Add(30*time.Second), make(map[string][]byte)
+	ends, renewed := time.Now().Add(45*time.Second), make(map[string][]byte)
 	o := supervisortest.Options{Preset: config.PresetRelaxed, Configure: func(cfg *config.Supervisor) {
 		b, err := os.ReadFile(cfg.TLS.Cert)
 		if err != nil {

@@ -369,6 +369,42 @@ func TestQuestionToEndedTermIsNotAskedAgain(t *testing.T) {
 	}
 }
 
+// TestTopologyDoesNotWaitForChange: a reader gets the committed topology while a change of another one is under way.
+func TestTopologyDoesNotWaitForChange(t *testing.T) {
+	h := start(t, memstore.New(100), seeded)
+	before := h.cfg.Names.Topology()
+	unblock := h.store.Block()
+	defer unblock()
+	changed := make(chan error, 1)
+	go func() {
+		_, err := h.apply(t.Context(), withSpare(true))
+		changed <- err
+	}()
+	for deadline := time.Now().Add(wait); h.commitBegan.Load() == nil; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no commit")
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if got, err := h.Topology(ctx); err != nil || got.Revision != before.Revision {
+		t.Errorf("during a change: %+v, %v: want revision %d", got.Topology, err, before.Revision)
+	}
+	unblock()
+	if err := <-changed; err != nil {
+		t.Fatal(err)
+	}
+	if got, err := h.Topology(t.Context()); err != nil || got.Revision <= before.Revision || !got.SamePlaces(withSpare(true)) {
+		t.Errorf("after the change: %+v, %v", got.Topology, err)
+	}
+	h.stop()
+	<-h.ended
+	h.ended <- nil
+	if _, err := h.Topology(t.Context()); !errors.Is(err, ErrNotLeading) {
+		t.Errorf("after the term: %v: want %v", err, ErrNotLeading)
+	}
+}
+
 // TestChangeWaitsForAbandonedOne: the caller of a change gave up while its commit was under way. The next change sees what that commit
 // leaves.
 func TestChangeWaitsForAbandonedOne(t *testing.T) {

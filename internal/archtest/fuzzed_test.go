@@ -150,6 +150,7 @@ var fuzzed = map[string]string{
 	"internal/supervisor/store.put":                  "internal/supervisor/store FuzzStoreValues",
 	"internal/supervisor/store.DecodeMasks":          "internal/supervisor/store FuzzStoreValues",
 	"internal/supervisor/store.DecodeOrdered":        "internal/supervisor/store FuzzStoreValues",
+	"internal/supervisor/store.decodePolicyRuns":     "internal/supervisor/store FuzzStoreValues",
 	"internal/supervisor/store.DecodeRecord":         "internal/supervisor/store FuzzDecodeRecord",
 	"internal/supervisor/store.DecodeReports":        "internal/supervisor/store FuzzStoreValues",
 	"internal/supervisor/store.DecodeTopology":       "internal/supervisor/store FuzzStoreValues",

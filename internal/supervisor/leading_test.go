@@ -84,6 +84,8 @@ func (r *term) LastOrdered(context.Context) (*store.Ordered, error) {
 	return nil, nil //nolint:nilnil // none
 }
 
+func (*term) PolicyRuns(context.Context) ([]store.PolicyRun, error) { return nil, nil }
+
 func (*term) Challenge(awareness.Challenge) bool { return true }
 
 func (*term) Behind() time.Duration { return 0 }

@@ -30,6 +30,10 @@ type together struct {
 	revision uint64
 }
 
+func (o *together) Topology(context.Context) (store.Topology, error) {
+	return store.Topology{Topology: o.names.Topology()}, nil
+}
+
 func (o *together) Change(_ context.Context, change func(store.Topology) ([]store.Write, error)) (uint64, error) {
 	o.arrived.Done()
 	o.arrived.Wait()

@@ -17,9 +17,10 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 )
 
-// Operators commits operators' changes while this replica leads; see engine.Engine.Change.
+// Operators commits operators' changes while this replica leads; see engine.Engine.Change and engine.Engine.Topology.
 type Operators interface {
 	Change(ctx context.Context, change func(store.Topology) ([]store.Write, error)) (uint64, error)
+	Topology(ctx context.Context) (store.Topology, error)
 }
 
 // changeTime bounds a change; the topology of a large torus takes many transactions.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
@@ -15,6 +16,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
 )
 
 // changing is an Operators whose changes fail with the error.
@@ -23,6 +25,8 @@ type changing struct{ err error }
 func (c changing) Change(context.Context, func(store.Topology) ([]store.Write, error)) (uint64, error) {
 	return 0, c.err
 }
+
+func (c changing) Topology(context.Context) (store.Topology, error) { return store.Topology{}, c.err }
 
 // broken accepts a call, and breaks it off.
 type broken struct {
@@ -74,5 +78,29 @@ func TestWhatBecameOfAChange(t *testing.T) {
 		if info, ok := append(details, nil)[0].(*errdetails.ErrorInfo); (ok && info.GetReason() == "NO_LEADER") != c.noLeader {
 			t.Errorf("%s: details %v", name, details)
 		}
+	}
+}
+
+// busy is an Operators whose current change does not end.
+type busy struct{ names *view.Names }
+
+func (busy) Change(ctx context.Context, _ func(store.Topology) ([]store.Write, error)) (uint64, error) {
+	<-ctx.Done()
+	return 0, ctx.Err()
+}
+
+func (b busy) Topology(context.Context) (store.Topology, error) {
+	return store.Topology{Topology: b.names.Topology()}, nil
+}
+
+// TestGetTopologyDoesNotWaitForChange: a reader takes no turn among the changes.
+func TestGetTopologyDoesNotWaitForChange(t *testing.T) {
+	names := newLeads(dimsOf(t, "2x1x1")).names
+	s := New(Config{Self: "s1", Names: names, Operators: busy{names}, Directory: led{}})
+	ctx, cancel := context.WithTimeout(asOperator(t), time.Second)
+	defer cancel()
+	top, err := s.GetTopology(ctx, &lofamov1.GetTopologyRequest{})
+	if err != nil || top.GetDims() != "2x1x1" {
+		t.Errorf("%v, %v: want the topology of 2x1x1", top, err)
 	}
 }

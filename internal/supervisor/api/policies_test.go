@@ -23,6 +23,8 @@ import (
 // leading commits operators' changes, as the engine does while it leads.
 type leading struct{ w store.Committer }
 
+func (leading) Topology(context.Context) (store.Topology, error) { return store.Topology{}, nil }
+
 func (l leading) Change(ctx context.Context, change func(store.Topology) ([]store.Write, error)) (uint64, error) {
 	writes, err := change(store.Topology{})
 	if err != nil {

@@ -238,6 +238,10 @@ func TestLastFiringIsShown(t *testing.T) {
 // notLeading refuses every change.
 type notLeading struct{}
 
+func (notLeading) Topology(context.Context) (store.Topology, error) {
+	return store.Topology{}, engine.ErrNotLeading
+}
+
 func (notLeading) Change(context.Context, func(store.Topology) ([]store.Write, error)) (uint64, error) {
 	return 0, engine.ErrNotLeading
 }

@@ -15,19 +15,18 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 )
 
-// GetTopology implements the service. Without a leader a replica answers from its own copy. A parent of regions,
-// which changes nothing, answers with the topology of its regions.
+// GetTopology implements the service. It does not wait for a change that is under way. Without a leader a replica answers
+// from its own copy. A parent of regions, which changes nothing, answers with the topology of its regions.
 func (s *Server) GetTopology(ctx context.Context, req *lofamov1.GetTopologyRequest) (*lofamov1.Topology, error) {
 	if s.cfg.RegionSupervisors != nil {
 		return s.cfg.Names.Topology().Proto(), nil
 	}
 	resp, err := lead(ctx, s, func(ctx context.Context, _ string) (*lofamov1.Topology, error) {
-		var now *lofamov1.Topology
-		_, err := s.cfg.Operators.Change(ctx, func(have store.Topology) ([]store.Write, error) {
-			now = have.Proto()
-			return nil, nil
-		})
-		return now, err
+		have, err := s.cfg.Operators.Topology(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return have.Proto(), nil
 	}, func(ctx context.Context, c lofamov1.FaultSupervisorClient) (*lofamov1.Topology, error) {
 		return c.GetTopology(ctx, req)
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"regexp"
 	"slices"
@@ -294,7 +295,7 @@ func (s *Admin) AddMember(req *lofamov1.AddMemberRequest, stream grpc.ServerStre
 	}
 	for _, m := range members {
 		if m.GetPeerUrl() == req.GetPeerUrl() && m.GetLearner() && (m.GetName() == "" || m.GetName() == req.GetName()) {
-			return s.seeThrough(stream, members, m, req.GetName(), wait) // a call before this one has begun it
+			return s.again(stream, members, m, req.GetName(), wait)
 		}
 		if m.GetPeerUrl() == req.GetPeerUrl() || m.GetName() == req.GetName() {
 			return status.Errorf(codes.AlreadyExists, "a member %q at %s is there already (learner: %t): want a name and an address of its own, "+
@@ -303,6 +304,39 @@ func (s *Admin) AddMember(req *lofamov1.AddMemberRequest, stream grpc.ServerStre
 		}
 	}
 	return s.take(stream, members, req.GetName(), req.GetPeerUrl(), wait)
+}
+
+// again continues a call that added a learner and broke off. etcd commits a learner's name some time after its start, so a learner
+// without a name may have started: it has if its address answers. If not, its data may still be on its disk, and an empty replica must
+// not take its place: a new learner replaces it.
+func (s *Admin) again(stream grpc.ServerStreamingServer[lofamov1.MemberProgress], members []*lofamov1.Member, m *lofamov1.Member,
+	name string, wait time.Duration) error {
+	if m.GetName() != "" || answers(stream.Context(), m.GetPeerUrl()) {
+		return s.seeThrough(stream, m, name, wait, &lofamov1.MemberProgress{
+			Step: lofamov1.MemberStep_CATCHING_UP, Id: m.GetId(), Message: fmt.Sprintf(
+				"%s has started before: let its replica run with the data that it has; if they are lost, remove %s and add it again", name, name),
+		})
+	}
+	if err := s.remove(stream.Context(), members, m); err != nil {
+		return err
+	}
+	return s.take(stream, without(members, m), name, m.GetPeerUrl(), wait)
+}
+
+// answers reports whether a process listens at a peer address.
+func answers(ctx context.Context, peerURL string) bool {
+	u, err := url.Parse(peerURL)
+	if err != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, statusTime)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", u.Host)
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	return true
 }
 
 // take adds a member and follows it until it is a voter.
@@ -323,7 +357,10 @@ func (s *Admin) take(stream grpc.ServerStreamingServer[lofamov1.MemberProgress],
 	if err != nil {
 		return refused("take "+name+" in", err)
 	}
-	return s.seeThrough(stream, members, m, name, wait)
+	return s.seeThrough(stream, m, name, wait, &lofamov1.MemberProgress{
+		Step: lofamov1.MemberStep_ADDED, Id: m.GetId(), InitialCluster: initialCluster(append(without(members, m), memberNamed(m, name))),
+		Message: fmt.Sprintf("%s is in as a learner: start its replica now, with an empty data directory and etcd.clusterState existing", name),
+	})
 }
 
 // learnerAt is the member at a peer address.
@@ -340,18 +377,10 @@ func (s *Admin) learnerAt(ctx context.Context, peerURL string) (*lofamov1.Member
 	return nil, rpctypes.ErrPeerURLExist
 }
 
-// seeThrough waits until a learner has caught up, and gives it its vote. A learner that has started keeps its data: if it came back
-// without them, raft's leader would count on entries that it no longer has, and the learner would panic at every start.
-func (s *Admin) seeThrough(stream grpc.ServerStreamingServer[lofamov1.MemberProgress], members []*lofamov1.Member, m *lofamov1.Member,
-	name string, wait time.Duration) error {
-	begin := &lofamov1.MemberProgress{
-		Step: lofamov1.MemberStep_ADDED, Id: m.GetId(), InitialCluster: initialCluster(append(without(members, m), memberNamed(m, name))),
-		Message: fmt.Sprintf("%s is in as a learner: start its replica now, with an empty data directory and etcd.clusterState existing", name),
-	}
-	if m.GetName() != "" {
-		begin = &lofamov1.MemberProgress{Step: lofamov1.MemberStep_CATCHING_UP, Id: m.GetId(), Message: fmt.Sprintf(
-			"%s has started before: let its replica run with the data that it has; if they are lost, remove %s and add it again", name, name)}
-	}
+// seeThrough sends begin, waits until a learner has caught up, and gives it its vote. A learner that has started keeps its data: if it
+// came back without them, raft's leader would count on entries that it no longer has, and the learner would panic at every start.
+func (s *Admin) seeThrough(stream grpc.ServerStreamingServer[lofamov1.MemberProgress], m *lofamov1.Member, name string, wait time.Duration,
+	begin *lofamov1.MemberProgress) error {
 	if err := stream.Send(begin); err != nil {
 		return err
 	}

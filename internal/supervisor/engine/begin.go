@@ -44,7 +44,7 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (_ *term, err e
 		wordsIn:       make(map[fault.Origin]fault.ReportID),
 		publishedLast: make(map[fault.NodeID][2]time.Time), began: now,
 		words: make(map[fault.Origin]spoken), groups: make(map[string]fault.State),
-		open: newBatch(), waiting: make(map[fault.ReportID][]answerTo), done: make(chan struct{}),
+		open: newBatch(), waiting: make(map[fault.ReportID][]answerTo), questions: newQuestions(), done: make(chan struct{}),
 	}
 	for v := servicenet.Fresh; int(v) < len(t.verdicts); v++ {
 		t.verdicts[v] = e.cfg.Metrics.Verdicts.WithLabelValues(v.String())

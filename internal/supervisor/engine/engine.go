@@ -120,10 +120,6 @@ type Engine struct {
 	in      chan Input
 	digests chan Input // digests only: nodes stay live and get acks while reports wait for the store
 	answers chan Input // to challenges, and refusals; neither a flood of reports nor a blocked store delays them
-	details chan detail
-	asks    chan ask
-	writes  chan write
-	whys    chan why
 	// commitBegan is the start of the commit in flight, by the monotonic clock; nil: none.
 	commitBegan atomic.Pointer[time.Time]
 	// changing has room for one: operators' changes run one after the other.
@@ -141,8 +137,7 @@ func New(cfg Config, st Store) *Engine {
 	cfg.BatchOps = cmp.Or(cfg.BatchOps, 2000)
 	return &Engine{
 		cfg: cfg, store: st, in: make(chan Input, cfg.Queue), digests: make(chan Input, cfg.Queue),
-		answers: make(chan Input, answerQueue), details: make(chan detail), asks: make(chan ask), writes: make(chan write), whys: make(chan why),
-		changing: make(chan struct{}, 1), led: make(chan struct{}),
+		answers: make(chan Input, answerQueue), changing: make(chan struct{}, 1), led: make(chan struct{}),
 	}
 }
 

@@ -72,6 +72,19 @@ func (e *Engine) prepare(ctx context.Context, change func(store.Topology) ([]sto
 	return at.Revision, writes, err
 }
 
+// Topology returns the committed topology, and waits for no change that is under way. A change whose Change has returned is in it. It
+// fails with ErrNotLeading, also without a quorum.
+func (e *Engine) Topology(ctx context.Context) (store.Topology, error) {
+	t := e.term.Load()
+	if t == nil {
+		return store.Topology{}, ErrNotLeading
+	}
+	if _, err := t.confirmer.confirm(ctx); err != nil {
+		return store.Topology{}, err
+	}
+	return t.topology.get(), nil
+}
+
 // writeAll commits writes one after the other, until one fails or the term ends.
 func (e *Engine) writeAll(ctx context.Context, revision uint64, writes []store.Write) written {
 	for _, w := range writes {

@@ -416,8 +416,66 @@ func TestQuestionToEndedTermIsNotAskedAgain(t *testing.T) {
 	}()
 	ctx, cancel := context.WithTimeout(t.Context(), wait)
 	defer cancel()
-	if _, err := inquire(ctx, first, questions, 1, make(chan int)); !errors.Is(err, ErrNotLeading) {
+	if _, err := inquire(ctx, first, func(*term) chan<- int { return questions }, 1, make(chan int)); !errors.Is(err, ErrNotLeading) {
 		t.Errorf("%v: want %v", err, ErrNotLeading)
+	}
+}
+
+// TestNextTermAnswersQuestion: a term ends before it takes a question. The caller waits for the answer of the next term, which takes it.
+func TestNextTermAnswersQuestion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := New(testConfig(newBox()), memstore.New(1))
+		first, next := &term{e: e, done: make(chan struct{})}, &term{e: e, done: make(chan struct{})}
+		questions, reply := map[*term]chan int{first: make(chan int), next: make(chan int)}, make(chan int, 1)
+		go func() {
+			if a, err := inquire(t.Context(), first, func(t *term) chan<- int { return questions[t] }, 1, reply); a != 2 || err != nil {
+				t.Errorf("%d, %v: want the next term's answer", a, err)
+			}
+		}()
+		synctest.Wait() // it waits for the first term
+		e.term.Store(next)
+		taken := make(chan int, 1)
+		go func() { taken <- <-questions[next] }()
+		synctest.Wait()
+		close(first.done)
+		synctest.Wait()
+		reply <- 1 + <-taken
+	})
+}
+
+// TestTopologyDoesNotWaitForChange: a reader gets the committed topology while a change of another one is under way.
+func TestTopologyDoesNotWaitForChange(t *testing.T) {
+	h := start(t, memstore.New(100), seeded)
+	before := h.cfg.Names.Topology()
+	unblock := h.store.Block()
+	defer unblock()
+	changed := make(chan error, 1)
+	go func() {
+		_, err := h.apply(t.Context(), withSpare(true))
+		changed <- err
+	}()
+	for deadline := time.Now().Add(wait); h.commitBegan.Load() == nil; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no commit")
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if got, err := h.Topology(ctx); err != nil || got.Revision != before.Revision {
+		t.Errorf("during a change: %+v, %v: want revision %d", got.Topology, err, before.Revision)
+	}
+	unblock()
+	if err := <-changed; err != nil {
+		t.Fatal(err)
+	}
+	if got, err := h.Topology(t.Context()); err != nil || got.Revision <= before.Revision || !got.SamePlaces(withSpare(true)) {
+		t.Errorf("after the change: %+v, %v", got.Topology, err)
+	}
+	h.stop()
+	<-h.ended
+	h.ended <- nil
+	if _, err := h.Topology(t.Context()); !errors.Is(err, ErrNotLeading) {
+		t.Errorf("after the term: %v: want %v", err, ErrNotLeading)
 	}
 }
 

@@ -202,7 +202,7 @@ func (e *Engine) Detail(ctx context.Context, ids []fault.NodeID) ([]view.Entry, 
 	reply := make(chan []view.Entry, 1)
 	for len(ids) > 0 {
 		n := min(len(ids), detailPiece)
-		entries, err := inquire(ctx, t, e.details, detail{ids[:n], reply}, reply)
+		entries, err := inquire(ctx, t, func(t *term) chan<- detail { return t.details }, detail{ids[:n], reply}, reply)
 		if err != nil {
 			return nil, err
 		}
@@ -250,6 +250,8 @@ type explained struct {
 	ok    bool
 }
 
+func (t *term) askedWhy() chan<- why { return t.whys }
+
 // why answers Explain and ExplainGroup.
 func (t *term) why(w why) (x explained) {
 	if w.group != "" {
@@ -271,7 +273,7 @@ func (e *Engine) Explain(ctx context.Context, id fault.NodeID, c fault.Component
 		return awareness.Explanation{}, ErrNotLeading
 	}
 	reply := make(chan explained, 1)
-	out, err := inquire(ctx, t, e.whys, why{id: id, c: c, reply: reply}, reply)
+	out, err := inquire(ctx, t, (*term).askedWhy, why{id: id, c: c, reply: reply}, reply)
 	if err == nil && !out.ok {
 		err = fmt.Errorf("explain %s of %q: %w", c, id, ErrUnknown)
 	}
@@ -285,21 +287,20 @@ func (e *Engine) ExplainGroup(ctx context.Context, id string) (awareness.GroupEx
 		return awareness.GroupExplanation{}, ErrNotLeading
 	}
 	reply := make(chan explained, 1)
-	out, err := inquire(ctx, t, e.whys, why{group: id, reply: reply}, reply)
+	out, err := inquire(ctx, t, (*term).askedWhy, why{group: id, reply: reply}, reply)
 	if err == nil && !out.ok {
 		err = fmt.Errorf("explain group fault %q: %w", id, ErrUnknown)
 	}
 	return out.group, err
 }
 
-// inquire puts a question to a term and waits for the answer, which an immediately following term may also give. It
-// fails with ErrNotLeading when the term ends and no other follows.
-func inquire[Q, A any](ctx context.Context, t *term, to chan<- Q, q Q, reply <-chan A) (A, error) {
+// inquire puts a question to a term, by the channel that of returns, and waits for the answer. If the term ends before it takes the
+// question, a term that follows immediately gets it. inquire fails with ErrNotLeading when the term that has taken the question ends
+// without an answer, or no other term follows.
+func inquire[Q, A any](ctx context.Context, t *term, of func(*term) chan<- Q, q Q, reply <-chan A) (A, error) {
 	var none A
+	to := of(t)
 	for {
-		if next := t.e.term.Load(); to != nil && next != nil {
-			t = next // the term that takes questions now
-		}
 		select {
 		case to <- q:
 			to = nil
@@ -311,9 +312,11 @@ func inquire[Q, A any](ctx context.Context, t *term, to chan<- Q, q Q, reply <-c
 				return a, nil
 			default:
 			}
-			if next := t.e.term.Load(); to == nil || next == nil || next == t { // only the term that took the question answers it
+			next := t.e.term.Load()
+			if to == nil || next == nil || next == t { // only the term that took the question answers it
 				return none, ErrNotLeading
 			}
+			t, to = next, of(next)
 		case <-ctx.Done():
 			return none, ctx.Err()
 		}

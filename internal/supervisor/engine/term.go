@@ -62,8 +62,21 @@ type term struct {
 	// pausing means that the term takes no inputs until it has followed a waiting change of places.
 	pausing bool
 
+	questions
 	done   chan struct{}
 	cancel context.CancelFunc
+}
+
+// questions are what other goroutines put to one term; see inquire. Nothing waits in them.
+type questions struct {
+	details chan detail
+	asks    chan ask
+	writes  chan write
+	whys    chan why
+}
+
+func newQuestions() questions {
+	return questions{details: make(chan detail), asks: make(chan ask), writes: make(chan write), whys: make(chan why)}
 }
 
 // run works until the context ends or a commit fails.
@@ -122,13 +135,13 @@ func (t *term) run(ctx context.Context) error {
 			if due := t.incidents.Wake(); !due.IsZero() && !now.Before(due) {
 				t.foldIncidents(t.open, now)
 			}
-		case d := <-t.e.details:
+		case d := <-t.details:
 			d.reply <- t.detail(d.ids)
-		case w := <-t.e.whys:
+		case w := <-t.whys:
 			w.reply <- t.why(w)
-		case w := <-t.e.writes:
+		case w := <-t.writes:
 			t.takeWrite(w)
-		case a := <-t.e.asks:
+		case a := <-t.asks:
 			a.reply <- t.reports(a.query)
 		case r := <-results:
 			if err := t.ended(r); err != nil {
@@ -249,10 +262,7 @@ func (t *term) takeReport(now time.Time, in Input, rep *fault.Report, to answerT
 	}
 	t.note(arrived, d, in)
 	t.noteHostEpoch(arrived, rep.ID)
-	held := now.Sub(arrived)
-	for i := range rep.Observations {
-		rep.Observations[i].Age = max(0, rep.Observations[i].Age+held)
-	}
+	d.Waited = max(0, now.Sub(arrived))
 	changed := t.step(now, awareness.Evidence{Delivery: d})
 	changed = t.noteHealth(now, arrived, &d, in.Reports.Health) || changed
 	if rep.Digest {

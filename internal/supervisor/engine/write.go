@@ -38,7 +38,7 @@ func (e *Engine) Write(ctx context.Context, w store.Write) (uint64, error) {
 		return 0, ErrNotLeading
 	}
 	reply := make(chan written, 1)
-	res, err := inquire(ctx, t, e.writes, write{Write: w, reply: reply}, reply)
+	res, err := inquire(ctx, t, func(t *term) chan<- write { return t.writes }, write{Write: w, reply: reply}, reply)
 	if err != nil {
 		return 0, err
 	}

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -51,17 +53,15 @@ func newAutoDiagnosis(p DiagnosisPolicy) *autoDiagnosis {
 	return &autoDiagnosis{policy: p, done: map[linkEnd]time.Time{}}
 }
 
-// Resume counts an earlier leader's diagnosis by the policy. left is the rest of MinInterval since then.
-func (a *autoDiagnosis) Resume(now time.Time, r *lofamov1.DiagnosisReport, left time.Duration) {
-	if r.GetSubject() != PolicySubject {
-		return
+// Resume counts an earlier leader's test of a link by the policy. left is the rest of MinInterval since then.
+func (a *autoDiagnosis) Resume(now time.Time, r store.PolicyRun, left time.Duration) {
+	d, err := grid.ParseDirection(r.Direction)
+	if err != nil {
+		return // a procedure
 	}
 	at := now.Add(left - a.policy.MinInterval)
-	for _, l := range r.GetLinks() {
-		if d, err := grid.ParseDirection(l.GetDirection()); err == nil {
-			a.done[linkEnd{fault.NodeID(l.GetNode()), d}] = at
-			a.done[linkEnd{fault.NodeID(l.GetPeer()), d.Opposite()}] = at
-		}
+	for _, e := range [...]linkEnd{{fault.NodeID(r.Node), d}, {fault.NodeID(r.Peer), d.Opposite()}} {
+		a.done[e] = fault.Later(a.done[e], at)
 	}
 }
 
@@ -139,11 +139,9 @@ func (m *Diagnoses) Watch(ctx context.Context, p DiagnosisPolicy, suspects func(
 				continue // it leads no more, or not yet
 			}
 			if !resumed {
-				last, err := m.cfg.Reports.LastDiagnosis(ctx)
-				if err != nil {
+				if err := m.resumePolicy(ctx, now, auto); err != nil {
 					continue // without the store it would forget its own diagnoses too
 				}
-				auto.Resume(now, last, m.left(last, p.MinInterval))
 				resumed = true
 			}
 			req, ok := auto.Next(now, list, m.peer)
@@ -162,30 +160,101 @@ func (m *Diagnoses) Watch(ctx context.Context, p DiagnosisPolicy, suspects func(
 	}
 }
 
+// resumePolicy counts the tests of links by the policy under earlier leaders. One of an earlier version may have stored
+// only the report.
+func (m *Diagnoses) resumePolicy(ctx context.Context, now time.Time, auto *autoDiagnosis) error {
+	runs, err := m.cfg.Reports.PolicyRuns(ctx)
+	if err != nil {
+		return err
+	}
+	last, err := m.cfg.Reports.LastDiagnosis(ctx)
+	if err != nil {
+		return err
+	}
+	if last.GetSubject() == PolicySubject {
+		runs = append(runs, testedLinks(last)...)
+	}
+	for _, r := range runs {
+		auto.Resume(now, r, m.left(r.Ended, auto.policy.MinInterval))
+	}
+	return nil
+}
+
+// testedLinks returns the tests of links in a report.
+func testedLinks(r *lofamov1.DiagnosisReport) []store.PolicyRun {
+	var out []store.PolicyRun
+	for _, l := range r.GetLinks() {
+		out = append(out, store.PolicyRun{Node: l.GetNode(), Direction: l.GetDirection(), Peer: l.GetPeer(), Ended: endOf(r)})
+	}
+	return out
+}
+
+// ranByPolicy returns the runs in reports of the policy. A procedure counts as one run, although it tests all links.
+func ranByPolicy(d *lofamov1.DiagnosisReport, p *lofamov1.ProcedureReport) []store.PolicyRun {
+	switch {
+	case p.GetSubject() == PolicySubject:
+		return []store.PolicyRun{{Ended: endOf(p)}}
+	case p == nil && d.GetSubject() == PolicySubject:
+		return testedLinks(d)
+	}
+	return nil
+}
+
+// maxPolicyRuns bounds the stored runs of the policy. The oldest are forgotten.
+const maxPolicyRuns = 256
+
+// policyRuns returns the stored runs of the policy with further ones. A later run of the same link, or a later
+// procedure, replaces the earlier one.
+func (m *Diagnoses) policyRuns(ctx context.Context, ran []store.PolicyRun) (store.KV, error) {
+	runs, err := m.cfg.Reports.PolicyRuns(ctx)
+	if err != nil {
+		return store.KV{}, err
+	}
+	for _, r := range ran {
+		runs = slices.DeleteFunc(runs, func(old store.PolicyRun) bool { return old.Node == r.Node && old.Direction == r.Direction })
+	}
+	runs = append(runs, ran...)
+	return store.PolicyRunsPut(runs[max(0, len(runs)-maxPolicyRuns):])
+}
+
 // errNotRead says that the store did not show whether the interval has passed.
 var errNotRead = errors.New("the store does not answer")
 
 // byPolicy runs the diagnosis or procedure that a policy requests for a link. A procedure needs the policy's interval since the
-// policy's last one. A procedure that an earlier leader ordered counts too, even if this leader completed it. The store keeps only
-// the newest report: if it is of another requester, the policy's own is forgotten.
+// policy's last one. A procedure that an earlier leader ordered counts too, even if this leader completed it.
 func (m *Diagnoses) byPolicy(ctx context.Context, req DiagnosisRequest, p DiagnosisPolicy) error {
 	if p.Drain {
-		last, err := m.cfg.Reports.LastProcedure(ctx)
-		if err != nil {
-			return fmt.Errorf("%w: read the last procedure: %w", errNotRead, err)
+		if err := m.policyRested(ctx, p.MinInterval); err != nil {
+			return err
 		}
-		if last.GetSubject() == PolicySubject {
-			if err := tooSoon(m.left(last, p.MinInterval)); err != nil {
-				return err
-			}
-		}
-		_, err = m.Procedure(ctx, ProcedureRequest{
+		_, err := m.Procedure(ctx, ProcedureRequest{
 			Diagnose: true, DrainTimeout: DefaultDrain, Reason: req.String() + " is SICK", Subject: PolicySubject,
 		}, nil)
 		return err
 	}
 	_, err := m.Run(ctx, req, func(*lofamov1.DiagnosisProgress) error { return nil })
 	return err
+}
+
+// policyRested refuses a procedure of the policy that comes too soon after the policy's last one.
+func (m *Diagnoses) policyRested(ctx context.Context, pause time.Duration) error {
+	runs, err := m.cfg.Reports.PolicyRuns(ctx)
+	if err != nil {
+		return fmt.Errorf("%w: read the policy's runs: %w", errNotRead, err)
+	}
+	last, err := m.cfg.Reports.LastProcedure(ctx)
+	if err != nil {
+		return fmt.Errorf("%w: read the last procedure: %w", errNotRead, err)
+	}
+	for _, r := range append(runs, ranByPolicy(nil, last)...) {
+		if r.Node != "" {
+			continue
+		}
+		if err := tooSoon(m.left(r.Ended, pause)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // peer returns the node at the other end of a link.

@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -153,6 +155,51 @@ func TestNewLeaderKeepsTheIntervalOfALink(t *testing.T) {
 		n.m.keep(t.Context(), store.Write{}, r, nil)
 		tests(10, 59*time.Minute, 2)
 		tests(11, 61*time.Minute, 3)
+	})
+}
+
+// A new leader keeps the policy's intervals, even if another requester's diagnosis or procedure followed that of the policy.
+func TestOthersDiagnosisKeepsTheInterval(t *testing.T) {
+	operator := "operator/a"
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodes(t, grid.Dims{X: 2, Y: 2, Z: 1})
+		tests := n.watched(DiagnosisPolicy{Links: true, After: time.Second, MinInterval: time.Hour}, func() int { return len(n.orders) / 2 })
+		tests(7, time.Minute, 1)
+		n.m.keep(t.Context(), store.Write{}, &lofamov1.DiagnosisReport{Subject: operator, Started: timestamppb.Now()}, nil)
+		tests(8, 50*time.Minute, 1)
+		tests(9, 10*time.Minute, 2)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodes(t, grid.Dims{X: 2, Y: 2, Z: 1})
+		n.m.cfg.Pause = time.Millisecond
+		drains := n.watched(DiagnosisPolicy{Links: true, After: time.Second, MinInterval: time.Hour, Drain: true}, func() int {
+			return len(slices.DeleteFunc(slices.Clone(n.procedures), (*lofamov1.ProcedureOrder).GetAsk))
+		})
+		drains(7, time.Minute, 1)
+		d := &lofamov1.DiagnosisReport{Subject: operator, Started: timestamppb.Now()}
+		n.m.keep(t.Context(), store.Write{}, d, &lofamov1.ProcedureReport{Subject: operator, Started: timestamppb.Now(), Diagnosis: d})
+		drains(8, 50*time.Minute, 1)
+		drains(9, 10*time.Minute, 2)
+	})
+}
+
+// A new leader keeps the interval of every link that the policy has tested.
+func TestNewLeaderKeepsTheIntervalOfEveryLink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodes(t, grid.Dims{X: 2, Y: 2, Z: 1})
+		since := time.Now().Add(-time.Minute)
+		for term := uint64(7); term < 10; term++ {
+			n.m.Lead(term)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			n.m.Watch(ctx, DiagnosisPolicy{Links: true, After: time.Second, MinInterval: time.Hour}, func(context.Context) ([]Suspect, error) {
+				return []Suspect{{"n0-0-0", grid.XPlus, since}, {"n0-0-0", grid.YPlus, since}}, nil
+			})
+			cancel()
+			n.m.Lead(0)
+			if got := len(n.orders) / 2; got != 2 {
+				t.Errorf("term %d: %d tests: want 2", term, got)
+			}
+		}
 	})
 }
 

@@ -22,6 +22,8 @@ type Reports interface {
 	LastProcedure(ctx context.Context) (*lofamov1.ProcedureReport, error)
 	// LastOrdered returns the ordered procedure that has no report, or nil for none.
 	LastOrdered(ctx context.Context) (*store.Ordered, error)
+	// PolicyRuns returns the policy's latest tests of links and its latest procedure.
+	PolicyRuns(ctx context.Context) ([]store.PolicyRun, error)
 }
 
 // keepTime bounds the commit of a report. The caller receives the report even if the commit fails.
@@ -37,8 +39,8 @@ func (m *Diagnoses) LastProcedure(ctx context.Context) (*lofamov1.ProcedureRepor
 	return m.cfg.Reports.LastProcedure(ctx)
 }
 
-// keep commits the given reports together with the other writes. It does so even if the caller's context has
-// ended.
+// keep commits the given reports together with the other writes, and the times of the policy's own. It does so even if
+// the caller's context has ended.
 func (m *Diagnoses) keep(ctx context.Context, w store.Write, d *lofamov1.DiagnosisReport, p *lofamov1.ProcedureReport) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTime)
 	defer cancel()
@@ -50,6 +52,13 @@ func (m *Diagnoses) keep(ctx context.Context, w store.Write, d *lofamov1.Diagnos
 	if p != nil {
 		kv, err := store.ProcedurePut(p)
 		w.Puts, errs = append(w.Puts, kv), append(errs, err)
+	}
+	if ran := ranByPolicy(d, p); len(ran) > 0 {
+		if kv, err := m.policyRuns(ctx, ran); err != nil {
+			m.cfg.Logger.Warn("the next leader knows the policy's runs only from the last report", "err", err)
+		} else {
+			w.Puts = append(w.Puts, kv)
+		}
 	}
 	err := errors.Join(errs...)
 	if err == nil {

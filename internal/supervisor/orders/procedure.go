@@ -252,20 +252,24 @@ func (m *Diagnoses) rested(ctx context.Context) error {
 	if last == nil {
 		return nil
 	}
-	return tooSoon(m.left(last, m.cfg.Pause))
+	return tooSoon(m.left(endOf(last), m.cfg.Pause))
 }
 
-// left returns the rest of a pause after a diagnosis or procedure with a report. The report's time may come from another replica's
-// clock, which may be wrong. So the pause ends at the latest one whole pause after this replica began to lead.
-func (m *Diagnoses) left(last interface {
+// endOf returns when a diagnosis or procedure with a report ended, by the clock of the replica that made the report.
+func endOf(r interface {
 	GetStarted() *timestamppb.Timestamp
 	GetTookMs() uint32
-}, pause time.Duration) time.Duration {
+}) time.Time {
+	return r.GetStarted().AsTime().Add(time.Duration(r.GetTookMs()) * time.Millisecond)
+}
+
+// left returns the rest of a pause after a diagnosis or procedure. The time of its end may come from another replica's clock, which
+// may be wrong. So the pause ends at the latest one whole pause after this replica began to lead.
+func (m *Diagnoses) left(ended time.Time, pause time.Duration) time.Duration {
 	m.mu.Lock()
 	led := m.led
 	m.mu.Unlock()
-	until := last.GetStarted().AsTime().Add(time.Duration(last.GetTookMs())*time.Millisecond + pause)
-	return min(time.Until(until), pause-time.Since(led))
+	return min(time.Until(ended.Add(pause)), pause-time.Since(led))
 }
 
 // tooSoon returns an error if some of the pause is left.

@@ -23,7 +23,7 @@ var loadedPrefixes = [loadedKinds]string{keyMeta, keyHead, keyNodes, keyInbox, k
 var otherPrefixes = []string{
 	keyEvents, keySupervisors, keyPeers, keyPolicyCurrent, keyPolicyFormer, OrderedKey, keyLastDiagnosis, keyLastProcedure, keyIdentity,
 	keyResponseHead, keyResponseAudit, keyResponseRecords, keyIncidentNotes, keyIncidentResponses,
-	keyTokens,
+	keyTokens, keyPolicyRuns,
 }
 
 func marshalled(f *testing.F, m proto.Message) []byte {
@@ -85,6 +85,7 @@ func FuzzStoreValues(f *testing.F) {
 	add(OrderedKey, jsonOf(f, Ordered{Term: 1, Absent: []uint32{1}}))
 	add(keyLastDiagnosis, marshalled(f, &lofamov1.DiagnosisReport{}))
 	add(keyLastProcedure, marshalled(f, &lofamov1.ProcedureReport{}))
+	add(keyPolicyRuns, jsonOf(f, []PolicyRun{{Node: "n0", Direction: "X+", Peer: "n1", Ended: time.Unix(1, 0)}, {Ended: time.Unix(2, 0)}}))
 	add(keyIdentity, jsonOf(f, storedIdentity{ID: "x", First: 1}))
 	add(keyResponseAudit+"00000000000000000001", []byte("{}\n"))
 	add(TokenKey("3kz5ab2c"), jsonOf(f, JoinToken{Sum: []byte{1}, By: "a", Expires: time.Unix(1, 0), Uses: 2,
@@ -156,6 +157,8 @@ func readOthers(t *testing.T, kv *mvccpb.KeyValue) {
 	if got := decodePolicies([]*mvccpb.KeyValue{kv}); len(got) != 1 {
 		t.Fatalf("%q: %d policies of one value", key, len(got))
 	}
+	_, err = DecodePolicyRuns(Write{Puts: []KV{{key, kv.Value}}})
+	named(t, err, key)
 	if o, err := DecodeOrdered(kv.Value); err == nil && (o == nil) != (len(kv.Value) == 0) {
 		t.Fatalf("%q: the order is %+v", kv.Value, o)
 	}

@@ -18,7 +18,8 @@ const (
 	keyLastDiagnosis = keyManaged + "diagnosis"
 	keyLastProcedure = keyManaged + "procedure"
 	// OrderedKey is the key of an ordered procedure that has no report yet.
-	OrderedKey = keyManaged + "ordered"
+	OrderedKey    = keyManaged + "ordered"
+	keyPolicyRuns = keyManaged + "policy"
 )
 
 // Ordered is a procedure that a leader is about to order. With it the next leader can report the result to the
@@ -67,6 +68,53 @@ func (s *Etcd) LastOrdered(ctx context.Context) (*Ordered, error) {
 		return nil, nil
 	}
 	return DecodeOrdered(resp.Kvs[0].Value)
+}
+
+// PolicyRun is a finished test of a link, or a finished procedure, that the supervisors' own policy requested. Its time
+// outlives the report, which the next report of any requester replaces.
+type PolicyRun struct {
+	Node      string    `json:"node,omitempty"` // an end of the tested link; empty: a procedure
+	Direction string    `json:"direction,omitempty"`
+	Peer      string    `json:"peer,omitempty"` // at the link's other end
+	Ended     time.Time `json:"ended"`
+}
+
+// PolicyRunsPut encodes the policy's runs, in place of the stored ones.
+func PolicyRunsPut(runs []PolicyRun) (KV, error) {
+	value, err := json.Marshal(runs)
+	if err != nil {
+		return KV{}, fmt.Errorf("encode the runs of the policy: %w", err)
+	}
+	return KV{keyPolicyRuns, value}, nil
+}
+
+// PolicyRuns returns the policy's runs, with a quorum read.
+func (s *Etcd) PolicyRuns(ctx context.Context) ([]PolicyRun, error) {
+	resp, err := s.c.Get(ctx, keyPolicyRuns)
+	if err != nil {
+		return nil, fmt.Errorf("read %s from the store: %w", keyPolicyRuns, err)
+	}
+	if len(resp.Kvs) == 0 {
+		return nil, nil
+	}
+	return decodePolicyRuns(resp.Kvs[0].Value)
+}
+
+func decodePolicyRuns(value []byte) (runs []PolicyRun, err error) {
+	if err := json.Unmarshal(value, &runs); err != nil {
+		return nil, fmt.Errorf("read %s: %w", keyPolicyRuns, err)
+	}
+	return runs, nil
+}
+
+// DecodePolicyRuns returns the policy's runs in a write.
+func DecodePolicyRuns(w Write) ([]PolicyRun, error) {
+	for _, kv := range w.Puts {
+		if kv.Key == keyPolicyRuns {
+			return decodePolicyRuns(kv.Value)
+		}
+	}
+	return nil, nil
 }
 
 // MaxReport bounds a stored report, in bytes: it is sent whole, and every replica has it. The report of a torus of

@@ -30,6 +30,7 @@
 //	/lofamo/v1/managed/diagnosis        the report of the last diagnosis, a DiagnosisReport, protobuf
 //	/lofamo/v1/managed/procedure        the report of the last procedure, a ProcedureReport, protobuf
 //	/lofamo/v1/managed/ordered          a procedure that was ordered and has no report yet: JSON of Ordered
+//	/lofamo/v1/managed/policy           when the policy's last tests of links and last procedure ended: JSON, a list of PolicyRun
 //	/lofamo/v1/peers/<node>             a PeerStatus, protobuf: where the node has said that its ends of links are
 //	/lofamo/v1/supervisors/<id>         a Supervisor, protobuf: a replica's own description
 //	/lofamo/v1/responses/head           the last transaction of responses, and where their audit stands: JSON of responseHead

@@ -149,8 +149,27 @@ func TestFull(t *testing.T) {
 	if _, got := reopen(t, cfg); len(got) != kept-8 || got[0].ID != id(1, 2) {
 		t.Errorf("%d reports, want %d: %s", len(got), kept-8, names(got))
 	}
-	if log.count("the spool is full") != 1 || log.count("has room again") != 1 {
-		t.Errorf("said %d and %d times", log.count("the spool is full"), log.count("has room again"))
+	if log.count("the spool is full") != 1 || log.count("keeps all reports again") != 1 {
+		t.Errorf("said %d and %d times", log.count("the spool is full"), log.count("keeps all reports again"))
+	}
+}
+
+// TestFullEndsWithTheLastWaitingReport: a spool is full as long as a report waits for room, not until the next report.
+func TestFullEndsWithTheLastWaitingReport(t *testing.T) {
+	cfg, log := config(t)
+	s, _ := reopen(t, cfg)
+	seq := fault.Seq(0)
+	for s.Status().Err == "" {
+		seq++
+		s.Append(rec(1, seq, 2000))
+		_ = syncOrFull(s)
+	}
+	s.Free([]fault.ReportID{id(1, seq)})
+	sync1(t, s)
+	within(t, "status without an error", func() bool { return s.Status().Err == "" })
+	must(t, s.Close())
+	if log.count("the spool is full") != 1 || log.count("keeps all reports again") != 1 {
+		t.Errorf("said %d and %d times", log.count("the spool is full"), log.count("keeps all reports again"))
 	}
 }
 

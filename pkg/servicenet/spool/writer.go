@@ -173,6 +173,9 @@ func (w *writer) next() *batch {
 	frees, reports := len(w.freed) > 0, len(w.waiting) > 0
 	w.mu.Unlock()
 	if !frees && !reports {
+		if w.full { // the reports that waited were freed
+			w.becomeFull(false)
+		}
 		return nil
 	}
 	enough := w.ring.roomForFrees()
@@ -362,14 +365,14 @@ func (w *writer) becomeKeeping() {
 	w.log.Info("the spool keeps reports again", "lost", w.Status().Lost)
 }
 
-// becomeFull: the ring has no room for the next report, or has it again.
+// becomeFull: the ring has no room for the next report, or has it again, or no report waits for room.
 func (w *writer) becomeFull(full bool) {
 	w.full = full
 	w.tell()
 	if full {
 		w.log.Warn("the spool is full: the newest reports are lost if this half ends", "bytes", w.ring.bytes)
 	} else {
-		w.log.Info("the spool has room again", "bytes", w.ring.bytes)
+		w.log.Info("the spool keeps all reports again", "bytes", w.ring.bytes)
 	}
 }
 

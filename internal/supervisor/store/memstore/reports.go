@@ -20,13 +20,22 @@ func (s *Store) LastProcedure(context.Context) (*lofamov1.ProcedureReport, error
 }
 
 func (s *Store) reports() (*lofamov1.DiagnosisReport, *lofamov1.ProcedureReport, error) {
+	return store.DecodeReports(s.managed())
+}
+
+// PolicyRuns implements the store.
+func (s *Store) PolicyRuns(context.Context) ([]store.PolicyRun, error) {
+	return store.DecodePolicyRuns(s.managed())
+}
+
+// managed returns the write that stores everything about diagnoses and procedures.
+func (s *Store) managed() (w store.Write) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var w store.Write
 	for _, k := range s.kept(store.Prefix + "managed/") {
 		w.Puts = append(w.Puts, k.KV)
 	}
-	return store.DecodeReports(w)
+	return w
 }
 
 // LastOrdered implements the store.

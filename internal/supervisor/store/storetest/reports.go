@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -46,8 +47,19 @@ func testReports(t *testing.T, h Harness) {
 	if o, err := h.Store.LastOrdered(t.Context()); o != nil || err != nil {
 		t.Errorf("nothing is ordered: %v, %v", o, err)
 	}
-	commit(t, w, store.Batch{Puts: []store.KV{order}})
+	if runs, err := h.Store.PolicyRuns(t.Context()); len(runs) > 0 || err != nil {
+		t.Errorf("the policy has no runs: %v, %v", runs, err)
+	}
+	ran := []store.PolicyRun{{Node: "a", Direction: "X+", Peer: "b", Ended: time.Unix(1000, 0).UTC()}, {Ended: time.Unix(2000, 0).UTC()}}
+	runs, err := store.PolicyRunsPut(ran)
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit(t, w, store.Batch{Puts: []store.KV{order, runs}})
 	w = lead(t, h)
+	if got, err := h.Store.PolicyRuns(t.Context()); err != nil || !slices.Equal(got, ran) {
+		t.Errorf("the policy's runs under an earlier leader: %v, %v: want %v", got, err, ran)
+	}
 	want("policy", "policy")
 	if o, err := h.Store.LastOrdered(t.Context()); err != nil || o == nil || o.Count != 9 || len(o.Absent) != 1 ||
 		!o.Started.Equal(time.Unix(1000, 0)) {

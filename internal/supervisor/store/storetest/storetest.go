@@ -34,6 +34,7 @@ type Store interface {
 	LastDiagnosis(ctx context.Context) (*lofamov1.DiagnosisReport, error)
 	LastProcedure(ctx context.Context) (*lofamov1.ProcedureReport, error)
 	LastOrdered(ctx context.Context) (*store.Ordered, error)
+	PolicyRuns(ctx context.Context) ([]store.PolicyRun, error)
 }
 
 // KeepEvents is the number of events that the store under test must keep.

@@ -18,7 +18,7 @@ import (
 // ResponseBatch is the output of some steps of the engine of responses, to be committed.
 type ResponseBatch struct {
 	Records   []response.Record // each key at most once
-	Forget    []string          // keys of records
+	Forget    []string          // keys of other records
 	Decisions []response.Decision
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -39,7 +40,11 @@ type autoDiagnosis struct {
 	policy DiagnosisPolicy
 	done   map[linkEnd]time.Time
 	last   time.Time
+	ahead  map[linkEnd]sight // suspects whose time was in the future at their first sight
 }
+
+// sight is the first sight of a suspect in this term.
+type sight struct{ since, first time.Time }
 
 type linkEnd struct {
 	node fault.NodeID
@@ -65,10 +70,30 @@ func (a *autoDiagnosis) Resume(now time.Time, r *lofamov1.DiagnosisReport, left 
 	}
 }
 
+// limitTimes returns the suspects without times in the future. Such a time comes from a former leader whose clock was ahead. The time of
+// the first sight in this term replaces it.
+func (a *autoDiagnosis) limitTimes(now time.Time, suspects []Suspect) []Suspect {
+	ahead, out := map[linkEnd]sight{}, slices.Clone(suspects)
+	for i := range out {
+		s := &out[i]
+		end := linkEnd{s.Node, s.Dir}
+		at, ok := a.ahead[end]
+		if !ok || !at.since.Equal(s.Since) {
+			at = sight{s.Since, now}
+		}
+		if s.Since.After(at.first) {
+			ahead[end], s.Since = at, at.first
+		}
+	}
+	a.ahead = ahead
+	return out
+}
+
 // Next returns the next diagnosis, for the link that has been suspect for longest. peer returns the other end of a
 // link, where the link may be suspect too. ok is false if none is due.
 func (a *autoDiagnosis) Next(now time.Time, suspects []Suspect, peer func(fault.NodeID, grid.Direction) (fault.NodeID,
 	bool)) (DiagnosisRequest, bool) {
+	suspects = a.limitTimes(now, suspects)
 	for e, at := range a.done {
 		if now.Sub(at) >= a.policy.MinInterval {
 			delete(a.done, e)

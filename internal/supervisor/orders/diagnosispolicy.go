@@ -177,7 +177,7 @@ func (m *Diagnoses) Watch(ctx context.Context, p DiagnosisPolicy, suspects func(
 			}
 			if err := m.byPolicy(ctx, req, p); err != nil {
 				var pause *PauseError
-				if errors.Is(err, ErrBusy) || errors.Is(err, errNotRead) || errors.As(err, &pause) {
+				if errors.Is(err, ErrBusy) || errors.Is(err, ErrNotRead) || errors.As(err, &pause) {
 					auto.Not(now, req, m.peer)
 					continue
 				}
@@ -187,8 +187,8 @@ func (m *Diagnoses) Watch(ctx context.Context, p DiagnosisPolicy, suspects func(
 	}
 }
 
-// errNotRead says that the store did not show whether the interval has passed.
-var errNotRead = errors.New("the store does not answer")
+// ErrNotRead says that the store did not answer a question that comes before a diagnosis or procedure.
+var ErrNotRead = errors.New("the store does not answer")
 
 // byPolicy runs the diagnosis or procedure that a policy requests for a link. A procedure needs the policy's interval since the
 // policy's last one. A procedure that an earlier leader ordered counts too, even if this leader completed it. The store keeps only
@@ -197,7 +197,7 @@ func (m *Diagnoses) byPolicy(ctx context.Context, req DiagnosisRequest, p Diagno
 	if p.Drain {
 		last, err := m.cfg.Reports.LastProcedure(ctx)
 		if err != nil {
-			return fmt.Errorf("%w: read the last procedure: %w", errNotRead, err)
+			return fmt.Errorf("%w: read the last procedure: %w", ErrNotRead, err)
 		}
 		if last.GetSubject() == PolicySubject {
 			if err := tooSoon(m.left(last, p.MinInterval)); err != nil {

@@ -64,6 +64,7 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 		{"fence", testFence},
 		{"confirm", testConfirm},
 		{"guards", testGuards},
+		{"refused", testRefused},
 		{"above", testAbove},
 		{"reports", testReports},
 		{"foreign", testForeign},
@@ -76,6 +77,7 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 		{"history", testHistory},
 		{"large batch", testLarge},
 		{"topology", testTopology},
+		{"large labels", testLargeLabels},
 		{"maintenance", testMaintenance},
 		{"forgotten node", testForgotten},
 	} {

@@ -3,6 +3,7 @@ package supervisor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -106,7 +107,7 @@ func (s *Supervisor) places(ctx context.Context) ([]orders.Place, error) {
 	case errors.Is(err, engine.ErrNotLeading):
 		return nil, orders.ErrNotLeading
 	case err != nil:
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", orders.ErrNotRead, err)
 	}
 	return s.orders.Places(m), nil
 }

@@ -232,8 +232,15 @@ func compareTargets(a, b Target) int {
 	return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Node, b.Node), cmp.Compare(a.Component, b.Component))
 }
 
-// finish sorts the output.
+// release forgets a record, also one that the current step has written.
+func (e *Engine) release(key string) {
+	delete(e.records, key)
+	e.out.Forget = append(e.out.Forget, key)
+}
+
+// finish sorts the output. A record that was written after its release is kept.
 func (e *Engine) finish() {
+	e.out.Forget = slices.DeleteFunc(e.out.Forget, func(key string) bool { return e.records[key] != nil })
 	for _, key := range slices.Sorted(maps.Keys(e.records)) {
 		e.out.Records = append(e.out.Records, e.records[key])
 	}
@@ -403,7 +410,7 @@ func (e *Engine) prune() {
 	for _, id := range slices.Sorted(maps.Keys(e.ended)) {
 		if e.now.After(e.ended[id]) {
 			delete(e.ended, id)
-			e.out.Forget = append(e.out.Forget, (&Response{ID: id}).Key())
+			e.release((&Response{ID: id}).Key())
 		}
 	}
 	e.pruneIncidents()

@@ -182,7 +182,7 @@ func (Asked) event()              {}
 type Output struct {
 	// Records to commit, in order; each key at most once.
 	Records []Record
-	// Forget lists keys of records that are no longer needed. Deleting them is not urgent.
+	// Forget lists keys of records that are no longer needed, none of which is in Records. Deleting them is not urgent.
 	Forget []string
 	// Effects to start once the records are committed.
 	Effects []Effect

@@ -341,7 +341,7 @@ func (e *Engine) pruneIncidents() {
 	}
 	slices.SortFunc(ended, func(a, b string) int { return cmp.Or(last(a).Compare(last(b)), strings.Compare(a, b)) })
 	for _, id := range ended[:min(over, len(ended))] {
-		e.out.Forget = append(e.out.Forget, e.incidents[id].Key())
+		e.release(e.incidents[id].Key())
 		delete(e.incidents, id)
 	}
 }

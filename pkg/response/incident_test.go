@@ -604,6 +604,47 @@ func TestShortIncidentsArePruned(t *testing.T) {
 	}
 }
 
+// TestRecordIsEitherWrittenOrForgotten: a leader begins with too many records, and at once moves an open response from an ended
+// incident to the one that continues it. The step that prunes the ended incident does not write its record too: the store refuses a
+// transaction that puts and deletes one key.
+func TestRecordIsEitherWrittenOrForgotten(t *testing.T) {
+	l := newIncidentLab(t)
+	l.set(l.own(movedNode.Node, movedNode.Component, fault.Failed))
+	l.rooted(movedNode, 0)
+	l.until(l.now.Add(10 * time.Second))
+	for i := range 2000 {
+		rec := &response.IncidentRecord{Incident: fmt.Sprintf("abcd-%08d", i),
+			Responses: []response.IncidentResponse{{Since: l.now.Add(time.Hour)}}}
+		l.store[rec.Key()] = rec
+	}
+	e, err := response.New(l.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	led := response.Led{Token: l.token + 1, Records: slices.Collect(maps.Values(l.store)), Faults: slices.Collect(maps.Values(l.faults))}
+	var out response.Output
+	for _, ev := range []response.Event{l.topo, response.SupervisorsChanged{Supervisors: l.sups}, response.PoliciesChanged{Policies: l.pols},
+		response.IncidentsChanged{Roots: map[response.Target]string{movedRack: "abcd-bbbbbbbb"},
+			Parts: map[response.Target]string{movedNode: "abcd-bbbbbbbb"}, Standing: map[string]uint32{"abcd-bbbbbbbb": 0}}, led} {
+		out = e.Step(l.now, ev)
+	}
+	if !slices.Contains(out.Forget, "incident/abcd-aaaaaaaa") {
+		t.Errorf("the engine forgets %q: want the incident that was merged", out.Forget)
+	}
+	written := map[string]bool{}
+	for _, r := range out.Records {
+		written[r.Key()] = true
+	}
+	for _, key := range out.Forget {
+		if written[key] {
+			t.Errorf("%s is written and forgotten in one step", key)
+		}
+	}
+	if !written["incident/abcd-bbbbbbbb"] {
+		t.Error("the incident that continues it has no record")
+	}
+}
+
 // TestNotificationKeysAreDistinct: the keys of long parameters are bounded, and differ even if only the ends of the
 // parameters differ.
 func TestNotificationKeysAreDistinct(t *testing.T) {

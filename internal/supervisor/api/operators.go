@@ -114,7 +114,7 @@ func changeStatus(err error) error {
 		return nil
 	case errors.Is(err, store.ErrConflict):
 		return status.Errorf(codes.Aborted, "%v: nothing was changed", err)
-	case errors.Is(err, engine.ErrTopology):
+	case errors.Is(err, engine.ErrTopology), errors.Is(err, store.ErrRefused):
 		return status.Errorf(codes.InvalidArgument, "%v: nothing was changed", err)
 	case errors.Is(err, engine.ErrUnsettled):
 		return status.Errorf(codes.DeadlineExceeded, "%v: the outcome is unknown: check when there is a leader, and ask again if "+

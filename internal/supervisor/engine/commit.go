@@ -130,7 +130,8 @@ func (t *term) launch(work chan<- *batch) {
 	work <- t.inflight
 }
 
-// ended handles the end of a commit. Any error ends the term, except that of a write that came too late.
+// ended handles the end of a commit. Any error ends the term, except a conflict or refusal of a single write. If the store refuses a
+// batch of evidence, the map is ahead of the store for good: the next term begins with the stored state.
 func (t *term) ended(r result) error {
 	t.e.commitBegan.Store(nil)
 	w := t.inflight.write
@@ -140,7 +141,7 @@ func (t *term) ended(r result) error {
 			t.followPlaces(w, r.revision)
 		}
 		t.finish(r)
-	case w != nil && errors.Is(r.err, store.ErrConflict):
+	case w != nil && (errors.Is(r.err, store.ErrConflict) || errors.Is(r.err, store.ErrRefused)):
 		t.inflight = nil
 	default:
 		t.unsettle(r.err)

@@ -137,7 +137,8 @@ func TestNoQuorumNoAnswer(t *testing.T) {
 	}
 }
 
-// TestWriteIsCommittedWithItsEvents: an operator's change is committed with its events, and a change that comes too late has no effect.
+// TestWriteIsCommittedWithItsEvents: an operator's change is committed with its events. A change that comes too late, or that the store
+// can never take, has no effect, and the term continues.
 func TestWriteIsCommittedWithItsEvents(t *testing.T) {
 	h := start(t, memstore.New(100), nil)
 	key := store.Prefix + "test/x"
@@ -157,6 +158,10 @@ func TestWriteIsCommittedWithItsEvents(t *testing.T) {
 	}
 	if value, at := h.store.Value(key); string(value) != "1" || at != rev {
 		t.Errorf("stored %q at %d, want 1 at %d", value, at, rev)
+	}
+	large := store.Write{Puts: []store.KV{{Key: key, Value: make([]byte, 20<<20)}}}
+	if _, err := h.Write(t.Context(), large); !errors.Is(err, store.ErrRefused) || errors.Is(err, ErrNotLeading) {
+		t.Errorf("a change that is too large: %v", err)
 	}
 	h.report(1, false, fault.ComponentMemory, fault.Sick) // the term continues
 	h.box.await(t, 1)

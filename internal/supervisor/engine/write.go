@@ -30,7 +30,8 @@ var ErrUnsettled = errors.New("the lead was lost while it was being committed")
 var ErrOtherTerm = fmt.Errorf("%w: another term", ErrNotLeading)
 
 // Write commits an operator's change, in order with the batches of evidence, and returns the revision of the commit.
-// It fails with ErrNotLeading, and with store.ErrConflict when a guard does not hold. If the context ends first, or
+// It fails with ErrNotLeading, with store.ErrConflict when a guard does not hold, and with store.ErrRefused if the store can never take
+// the change. If the context ends first, or
 // the term ends during the commit (ErrUnsettled), the change may still have been committed.
 func (e *Engine) Write(ctx context.Context, w store.Write) (uint64, error) {
 	t := e.term.Load()

@@ -29,7 +29,7 @@ type DiagnosisConfig struct {
 	Timing  diagnosisTiming // its zero: DefaultTiming
 
 	// Places returns the present places of the torus in the fault map, by rank. It fails with ErrNotLeading if this
-	// replica does not lead, or with the reason that rules out any procedure.
+	// replica does not lead, with ErrNotRead if the store does not answer, or with the reason that rules out any procedure.
 	Places func(context.Context) ([]Place, error)
 	// Hop is the duration of an express broadcast's hop without loss, Late its bound with repeats. Pause is the
 	// minimum time between procedures.

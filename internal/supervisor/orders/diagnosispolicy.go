@@ -41,7 +41,11 @@ type autoDiagnosis struct {
 	policy DiagnosisPolicy
 	done   map[linkEnd]time.Time
 	last   time.Time
+	ahead  map[linkEnd]sight // suspects whose time was in the future at their first sight
 }
+
+// sight is the first sight of a suspect in this term.
+type sight struct{ since, first time.Time }
 
 type linkEnd struct {
 	node fault.NodeID
@@ -65,10 +69,30 @@ func (a *autoDiagnosis) Resume(now time.Time, r store.PolicyRun, left time.Durat
 	}
 }
 
+// limitTimes returns the suspects without times in the future. Such a time comes from a former leader whose clock was ahead. The time of
+// the first sight in this term replaces it.
+func (a *autoDiagnosis) limitTimes(now time.Time, suspects []Suspect) []Suspect {
+	ahead, out := map[linkEnd]sight{}, slices.Clone(suspects)
+	for i := range out {
+		s := &out[i]
+		end := linkEnd{s.Node, s.Dir}
+		at, ok := a.ahead[end]
+		if !ok || !at.since.Equal(s.Since) {
+			at = sight{s.Since, now}
+		}
+		if s.Since.After(at.first) {
+			ahead[end], s.Since = at, at.first
+		}
+	}
+	a.ahead = ahead
+	return out
+}
+
 // Next returns the next diagnosis, for the link that has been suspect for longest. peer returns the other end of a
 // link, where the link may be suspect too. ok is false if none is due.
 func (a *autoDiagnosis) Next(now time.Time, suspects []Suspect, peer func(fault.NodeID, grid.Direction) (fault.NodeID,
 	bool)) (DiagnosisRequest, bool) {
+	suspects = a.limitTimes(now, suspects)
 	for e, at := range a.done {
 		if now.Sub(at) >= a.policy.MinInterval {
 			delete(a.done, e)
@@ -150,7 +174,7 @@ func (m *Diagnoses) Watch(ctx context.Context, p DiagnosisPolicy, suspects func(
 			}
 			if err := m.byPolicy(ctx, req, p); err != nil {
 				var pause *PauseError
-				if errors.Is(err, ErrBusy) || errors.Is(err, errNotRead) || errors.As(err, &pause) {
+				if errors.Is(err, ErrBusy) || errors.Is(err, ErrNotRead) || errors.As(err, &pause) {
 					auto.Not(now, req, m.peer)
 					continue
 				}
@@ -217,8 +241,8 @@ func (m *Diagnoses) policyRuns(ctx context.Context, ran []store.PolicyRun) (stor
 	return store.PolicyRunsPut(runs[max(0, len(runs)-maxPolicyRuns):])
 }
 
-// errNotRead says that the store did not show whether the interval has passed.
-var errNotRead = errors.New("the store does not answer")
+// ErrNotRead says that the store did not answer a question that comes before a diagnosis or procedure.
+var ErrNotRead = errors.New("the store does not answer")
 
 // byPolicy runs the diagnosis or procedure that a policy requests for a link. A procedure needs the policy's interval since the
 // policy's last one. A procedure that an earlier leader ordered counts too, even if this leader completed it.
@@ -240,11 +264,11 @@ func (m *Diagnoses) byPolicy(ctx context.Context, req DiagnosisRequest, p Diagno
 func (m *Diagnoses) policyRested(ctx context.Context, pause time.Duration) error {
 	runs, err := m.cfg.Reports.PolicyRuns(ctx)
 	if err != nil {
-		return fmt.Errorf("%w: read the policy's runs: %w", errNotRead, err)
+		return fmt.Errorf("%w: read the policy's runs: %w", ErrNotRead, err)
 	}
 	last, err := m.cfg.Reports.LastProcedure(ctx)
 	if err != nil {
-		return fmt.Errorf("%w: read the last procedure: %w", errNotRead, err)
+		return fmt.Errorf("%w: read the last procedure: %w", ErrNotRead, err)
 	}
 	for _, r := range append(runs, ranByPolicy(nil, last)...) {
 		if r.Node != "" {

@@ -54,6 +54,37 @@ func TestSuspectLinkIsDiagnosedAutomatically(t *testing.T) {
 	}
 }
 
+// A suspect whose time lies in the future comes from a former leader whose clock was ahead. It waits from its first sight in this term. If
+// the link recovers and is SICK again, the new time counts.
+func TestSuspectFromTheFutureIsDiagnosed(t *testing.T) {
+	at := func(s int) time.Time { return time.Unix(1000+int64(s), 0) }
+	peer := func(fault.NodeID, grid.Direction) (fault.NodeID, bool) { return "", false }
+	auto := newAutoDiagnosis(DiagnosisPolicy{Links: true, After: 20 * time.Second, MinInterval: time.Minute})
+	a, b := Suspect{"a", grid.XPlus, at(3600)}, Suspect{"b", grid.XPlus, at(3600)}
+	for _, step := range []struct {
+		now      int
+		suspects []Suspect
+		want     fault.NodeID // empty: none
+	}{
+		{5, []Suspect{a}, ""},
+		{20, []Suspect{a, b}, ""},
+		{24, []Suspect{a, b}, ""},
+		{25, []Suspect{a, b}, "a"},
+		{39, []Suspect{a, b}, ""},
+		{40, []Suspect{a, b}, "b"},
+		{50, []Suspect{b}, ""},
+		{90, []Suspect{{"a", grid.XPlus, at(85)}}, ""},
+		{104, []Suspect{{"a", grid.XPlus, at(85)}}, ""},
+		{105, []Suspect{{"a", grid.XPlus, at(85)}}, "a"},
+		{200, []Suspect{a}, ""}, // seen again, in the future again
+		{220, []Suspect{a}, "a"},
+	} {
+		if req, ok := auto.Next(at(step.now), step.suspects, peer); ok != (step.want != "") || req.Node != step.want {
+			t.Errorf("at %d s: %s, %t: want %q", step.now, req, ok, step.want)
+		}
+	}
+}
+
 // Watch diagnoses a link that is suspect, once.
 func TestWatchDiagnosesSuspectOnce(t *testing.T) {
 	t.Parallel()

@@ -151,19 +151,24 @@ func (p *procedureRun) end(ctx context.Context) (*lofamov1.ProcedureReport, erro
 const resumeEvery = 200 * time.Millisecond
 
 // Resume takes up an earlier leader's procedure that has no report: it asks the nodes that had the order for the
-// outcome. It returns when there is a report, or nothing to report.
+// outcome. It returns when there is a report, or nothing to report. While the store does not answer, it asks again.
 func (m *Diagnoses) Resume(ctx context.Context) {
 	tick := time.NewTicker(resumeEvery)
 	defer tick.Stop()
-	for {
+	for warned := false; ; {
 		places, err := m.cfg.Places(ctx)
 		if err == nil {
 			err = m.resume(ctx, places)
 		}
-		if err == nil || !errors.Is(err, ErrNotLeading) && !errors.Is(err, ErrBusy) {
-			if err != nil && ctx.Err() == nil {
-				m.cfg.Logger.Warn("outcome of the last procedure unknown", "err", err)
-			}
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		soon := errors.Is(err, ErrNotLeading) || errors.Is(err, ErrBusy)
+		if !soon && !warned {
+			m.cfg.Logger.Warn("outcome of the last procedure unknown", "err", err)
+			warned = true
+		}
+		if !soon && !errors.Is(err, ErrNotRead) {
 			return
 		}
 		select {
@@ -176,8 +181,11 @@ func (m *Diagnoses) Resume(ctx context.Context) {
 
 func (m *Diagnoses) resume(ctx context.Context, places []Place) error {
 	o, err := m.cfg.Reports.LastOrdered(ctx)
-	if err != nil || o == nil || o.Term == m.term.Load() { // this leader's own procedure is running
-		return err
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrNotRead, err)
+	}
+	if o == nil || o.Term == m.term.Load() { // this leader's own procedure is running
+		return nil
 	}
 	r := m.newRun(DiagnosisRequest{Rounds: 1, Subject: o.Subject})
 	r.number = &lofamov1.OrderNumber{Term: o.Term, Count: o.Count}

@@ -3,6 +3,7 @@ package orders
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -320,6 +321,48 @@ func TestNextLeaderReportsProcedure(t *testing.T) {
 		n.m.Resume(t.Context())
 		if o, err := n.store.LastOrdered(t.Context()); o != nil || err != nil || len(n.events()) != 2 {
 			t.Errorf("an order that no node received: %v, %v, %v", o, err, n.events())
+		}
+	})
+}
+
+// faintReports fails the first reads of an ordered procedure.
+type faintReports struct {
+	Reports
+
+	fails int
+}
+
+func (r *faintReports) LastOrdered(ctx context.Context) (*store.Ordered, error) {
+	if r.fails--; r.fails >= 0 {
+		return nil, errors.New("no quorum")
+	}
+	return r.Reports.LastOrdered(ctx)
+}
+
+// The store does not answer the new leader's first questions. The leader asks again, and reports the outcome of the procedure.
+func TestNextLeaderAsksTheStoreAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodes(t, grid.Dims{X: 2, Y: 2, Z: 1})
+		n.m.Lead(7)
+		n.begin = func(o *lofamov1.ProcedureOrder) {
+			n.says(fault.NodeID(o.GetNode()), o, lofamov1.ProcedureState_PROCEDURE_SYSTEM_DRAIN, nil)
+			n.m.Lead(0)
+		}
+		if _, _, err := n.procedure(ProcedureRequest{Subject: "operator/o"}); !errors.Is(err, ErrLost) {
+			t.Fatal(err)
+		}
+		n.m.Lead(8)
+		n.begin = nil
+		n.m.cfg.Reports = &faintReports{n.m.cfg.Reports, 3}
+		n.m.Resume(t.Context())
+		if r, err := n.m.LastProcedure(t.Context()); err != nil || r.GetSubject() != "operator/o" {
+			t.Errorf("%v, %v: want the report of the earlier leader's procedure", r, err)
+		}
+		n.m.cfg.Reports = &faintReports{n.m.cfg.Reports, math.MaxInt}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if n.m.Resume(ctx); ctx.Err() == nil {
+			t.Error("it gives up before the term ends")
 		}
 	})
 }

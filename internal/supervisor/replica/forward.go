@@ -206,7 +206,19 @@ func (f *Forwarder) Run(ctx context.Context) {
 // follow forwards to one leader until the stream breaks or leadership changes.
 func (f *Forwarder) follow(ctx context.Context, conn grpc.ClientConnInterface, changed <-chan struct{}) error {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		defer cancel() // ends the calls that wait for a hung leader
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}()
+	defer func() {
+		cancel()
+		<-left
+	}()
 	s, err := lofamov1.NewReplicaClient(conn).Forward(ctx)
 	if err != nil {
 		return err

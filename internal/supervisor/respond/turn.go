@@ -19,9 +19,9 @@ import (
 
 // batch collects the engine's output over some steps: committed in one transaction, and carried out after it.
 type batch struct {
-	records map[string]response.Record // the newest of each key
-	order   []string
-	out     store.ResponseBatch // without records
+	records map[string]response.Record // the newest of each key; nil: to be forgotten
+	order   []string                   // the keys of records
+	out     store.ResponseBatch        // without records and without keys to forget
 	effects []response.Effect
 	unknown []response.Effect // former leaders' attempts, whose outcomes the engine asks for
 	stops   []response.Attempt
@@ -113,14 +113,7 @@ func (r *Responder) step(b *batch, ev response.Event) {
 // between them, each of hundreds of steps could repeat the requests for evidence of all targets.
 func (r *Responder) try(b *batch, ev response.Event) error {
 	out := r.engine.Step(r.now, ev)
-	for _, rec := range out.Records {
-		key := rec.Key()
-		if b.records[key] == nil {
-			b.order = append(b.order, key)
-		}
-		b.records[key] = rec
-	}
-	b.out.Forget = append(b.out.Forget, out.Forget...)
+	b.keep(out)
 	b.out.Decisions = append(b.out.Decisions, out.Decisions...)
 	b.effects = append(b.effects, out.Effects...)
 	b.unknown = append(b.unknown, out.Unsettled...)
@@ -133,6 +126,35 @@ func (r *Responder) try(b *batch, ev response.Event) error {
 	}
 	r.wake = out.Wake
 	return out.Err
+}
+
+// keep collects the records of a step. The last step that writes or forgets a record decides.
+func (b *batch) keep(out response.Output) {
+	set := func(key string, rec response.Record) {
+		if _, ok := b.records[key]; !ok {
+			b.order = append(b.order, key)
+		}
+		b.records[key] = rec
+	}
+	for _, rec := range out.Records {
+		set(rec.Key(), rec)
+	}
+	for _, key := range out.Forget {
+		set(key, nil)
+	}
+}
+
+// render returns the batch for the store.
+func (b *batch) render() store.ResponseBatch {
+	out := b.out
+	for _, key := range b.order {
+		if rec := b.records[key]; rec != nil {
+			out.Records = append(out.Records, rec)
+		} else {
+			out.Forget = append(out.Forget, key)
+		}
+	}
+	return out
 }
 
 // supervisors reports the replicas to the engine if they have changed.
@@ -223,21 +245,18 @@ func (r *Responder) settle(b *batch) {
 	for _, e := range b.unknown {
 		r.runner.ask(t, executor.Job{Effect: e, Cluster: r.cfg.Cluster})
 	}
-	for _, key := range b.order {
-		b.out.Records = append(b.out.Records, b.records[key])
-	}
-	if !b.out.Empty() {
+	if out := b.render(); !out.Empty() {
 		if b.results {
 			r.at(failpoint.ResponderResult)
 		}
 		r.at(failpoint.ResponderDecided)
 		start := time.Now()
-		err := t.writer.Commit(t.ctx, b.out, func(records []response.Record, sent time.Time) {
+		err := t.writer.Commit(t.ctx, out, func(records []response.Record, sent time.Time) {
 			r.at(failpoint.ResponderCommitted)
 			r.start(t, b, records, sent)
 		})
 		if err != nil {
-			r.lose(fmt.Errorf("commit of %d records: %w", len(b.out.Records), err))
+			r.lose(fmt.Errorf("commit of %d records: %w", len(out.Records), err))
 			b.answer(fmt.Errorf("%w: %w", ErrNotLeader, errLost))
 			return
 		}

@@ -317,11 +317,18 @@ func (s *Etcd) PutSupervisor(ctx context.Context, sup *lofamov1.Supervisor) erro
 
 // Supervisors returns the replicas' entries from this replica's own copy.
 func (s *Etcd) Supervisors(ctx context.Context) ([]*lofamov1.Supervisor, error) {
+	list, _, err := s.supervisorsAt(ctx)
+	return list, err
+}
+
+// supervisorsAt is Supervisors with the revision of the answer.
+func (s *Etcd) supervisorsAt(ctx context.Context) ([]*lofamov1.Supervisor, uint64, error) {
 	resp, err := s.c.Get(ctx, keySupervisors, clientv3.WithPrefix(), clientv3.WithSerializable())
 	if err != nil {
-		return nil, fmt.Errorf("read supervisors from the store: %w", err)
+		return nil, 0, fmt.Errorf("read supervisors from the store: %w", err)
 	}
-	return decodeSupervisors(resp.Kvs)
+	list, err := decodeSupervisors(resp.Kvs)
+	return list, uint64(resp.Header.Revision), err
 }
 
 // decodeSupervisors decodes the replicas' entries.

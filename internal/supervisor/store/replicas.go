@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"fmt"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -12,20 +11,13 @@ import (
 // FollowSupervisors calls each with the replicas' entries in this replica's own copy, at first and after every
 // change. It returns when the context ends or the watch breaks.
 func (s *Etcd) FollowSupervisors(ctx context.Context, each func([]*lofamov1.Supervisor)) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	watch := s.c.Watch(ctx, keySupervisors, clientv3.WithPrefix(), clientv3.WithCreatedNotify())
-	for resp := range watch { // the first response says that the watch exists
-		if err := resp.Err(); err != nil {
-			return fmt.Errorf("watch supervisors: %w", err)
+	return s.follow(ctx, "supervisors", keySupervisors, []clientv3.OpOption{clientv3.WithPrefix()}, func() (uint64, error) {
+		list, rev, err := s.supervisorsAt(ctx)
+		if err == nil {
+			each(list)
 		}
-		list, err := s.Supervisors(ctx)
-		if err != nil {
-			return err
-		}
-		each(list)
-	}
-	return ctx.Err()
+		return rev, err
+	})
 }
 
 // RemoveSupervisor marks a replica as removed, until it publishes its own entry again.

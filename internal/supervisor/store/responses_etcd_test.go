@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"reflect"
@@ -192,6 +193,25 @@ func TestResponseRecordsAreStored(t *testing.T) {
 			t.Error("a line in another form is read")
 		}
 	})
+}
+
+// TestRecordBothWrittenAndForgottenIsRefused: etcd takes no transaction that puts and deletes one key. The commit fails at once.
+func TestRecordBothWrittenAndForgottenIsRefused(t *testing.T) {
+	e := supervisortest.NewEtcd(t, 1)
+	c := e.Members[0].Client()
+	s := store.NewEtcd(c, store.Options{})
+	w := s.ResponseWriter(elect(t, c), load(t, s), store.AuditLimits{})
+	b := batch(0, 1)
+	b.Forget = []string{b.Records[0].Key()}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := w.Commit(ctx, b, nil); !errors.Is(err, store.ErrRefused) {
+		t.Errorf("%v: want a refusal", err)
+	}
+	b.Forget = nil
+	if err := w.Commit(t.Context(), b, nil); err != nil {
+		t.Errorf("the next commit: %v", err)
+	}
 }
 
 // A commit whose answer was lost is recognised, and not made twice. It does not return the time of its sending, as a

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -18,7 +17,7 @@ import (
 // ResponseBatch is the output of some steps of the engine of responses, to be committed.
 type ResponseBatch struct {
 	Records   []response.Record // each key at most once
-	Forget    []string          // keys of records
+	Forget    []string          // keys of other records
 	Decisions []response.Decision
 }
 
@@ -77,8 +76,8 @@ type Committed func(records []response.Record, sent time.Time)
 
 // Commit writes records and decisions. It splits batches that exceed one transaction, and calls committed with the
 // records of each transaction after its commit. A decision about a record is written no later than the record. Commit
-// blocks and retries until all is committed, the context ends, or leadership is lost (ErrNotLeader). After an error,
-// only the store shows which of the remaining parts were committed.
+// blocks and retries until all is committed, the context ends, leadership is lost (ErrNotLeader), or the store can never
+// take a transaction (ErrRefused). After an error, only the store shows which of the remaining parts were committed.
 func (w *ResponseWriter) Commit(ctx context.Context, b ResponseBatch, committed Committed) error {
 	parts, err := w.split(b)
 	if err != nil {
@@ -202,7 +201,7 @@ func (w *ResponseWriter) commit(ctx context.Context, p responsePart) (sent time.
 			}
 			return sent, nil
 		}
-		if errors.Is(err, ErrNotLeader) || ctx.Err() != nil {
+		if final(err) || ctx.Err() != nil {
 			return time.Time{}, fmt.Errorf("commit responses %d of term %d: %w", next.Batch, next.Term, err)
 		}
 		if w.s.opts.OnRetry != nil {
@@ -305,7 +304,7 @@ func (w *ResponseWriter) attempt(ctx context.Context, limit time.Duration, next 
 		clientv3.Compare(clientv3.ModRevision(keyResponseHead), "=", w.headRev),
 	).Then(ops...).Else(clientv3.OpGet(keyResponseHead)).Commit()
 	if err != nil {
-		return 0, false, err
+		return 0, false, refused(err)
 	}
 	if resp.Succeeded {
 		return resp.Header.Revision, true, nil

@@ -61,6 +61,8 @@ var (
 	ErrCompacted = errors.New("revision compacted")
 	// ErrConflict: a guard of the batch does not hold.
 	ErrConflict = errors.New("changed meanwhile")
+	// ErrRefused: etcd can never take the transaction, which is too large or malformed. It had no effect.
+	ErrRefused = errors.New("the store refuses it")
 	// ErrForeign: the store belongs to another cluster.
 	ErrForeign = errors.New("store of another cluster")
 )

@@ -101,7 +101,8 @@ func DecodeTopology(kept []Kept) (Topology, error) {
 	return t, nil
 }
 
-// topologyOps bounds the nodes that a change writes in place; the transaction must have room for its events.
+// topologyOps bounds the nodes that a change writes in place; the transaction must have room for its events. maxBytes bounds the
+// change too.
 const topologyOps = 48
 
 // TopologyWrites returns the writes that change the stored topology to another one, with its events. All but the last
@@ -118,7 +119,7 @@ func TopologyWrites(from Topology, to *topology.Topology, events []*lofamov1.Eve
 			return nil, err
 		}
 	}
-	if from.Topology == nil || len(last.Puts)+len(last.Deletes) > topologyOps {
+	if from.Topology == nil || len(last.Puts)+len(last.Deletes) > topologyOps || last.size() > maxBytes {
 		last.Puts, last.Deletes = nil, nil
 		head.Generation = from.Newest + 1
 		if out, err = stage(head.Generation, to); err != nil {
@@ -137,6 +138,17 @@ func TopologyWrites(from Topology, to *topology.Topology, events []*lofamov1.Eve
 		}
 	}
 	return append(out, last), nil
+}
+
+// size returns the approximate number of bytes in the write.
+func (w *Write) size() (bytes int) {
+	for _, ev := range w.Events {
+		bytes += proto.Size(ev)
+	}
+	for _, kv := range w.Puts {
+		bytes += len(kv.Key) + len(kv.Value)
+	}
+	return bytes
 }
 
 // change adds the nodes in which two topologies differ.

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -15,7 +14,7 @@ import (
 // Committer commits a leader's batches, one at a time. It is not safe for concurrent use.
 type Committer interface {
 	// Commit writes the batch and returns the revision of its last event. It blocks and retries until the batch is
-	// committed, the context ends, or leadership is lost (ErrNotLeader).
+	// committed, the context ends, leadership is lost (ErrNotLeader), or the store can never take it (ErrRefused).
 	Commit(ctx context.Context, b Batch) (uint64, error)
 }
 
@@ -152,7 +151,7 @@ func (w *writer) commit(ctx context.Context, b Batch) (uint64, error) {
 			w.head, w.headRev, w.hasMeta = next, rev, true
 			return uint64(rev), nil
 		}
-		if errors.Is(err, ErrNotLeader) || errors.Is(err, ErrConflict) || ctx.Err() != nil {
+		if final(err) || ctx.Err() != nil {
 			return 0, fmt.Errorf("commit batch %d of term %d: %w", next.Batch, next.Term, err)
 		}
 		if w.s.opts.OnRetry != nil {
@@ -184,7 +183,7 @@ func (w *writer) attempt(ctx context.Context, limit time.Duration, next head, op
 	resp, err := w.s.c.Txn(ctx).If(conditions...).Then(ops...).
 		Else(clientv3.OpGet(keyHead), clientv3.OpGet(w.fence.Key, clientv3.WithKeysOnly())).Commit()
 	if err != nil {
-		return 0, err
+		return 0, refused(err)
 	}
 	if resp.Succeeded {
 		return resp.Header.Revision, nil

@@ -255,6 +255,45 @@ type writer struct {
 	meta  store.Meta
 }
 
+// maxValue is the size of a request that the embedded etcd refuses.
+const maxValue = 16 << 20
+
+// check refuses a batch as etcd does.
+func check(b store.Batch) error {
+	keys := make(map[string]bool, len(b.Puts))
+	put := func(key string) error {
+		if keys[key] {
+			return fmt.Errorf("%w: %s is put twice", store.ErrRefused, key)
+		}
+		keys[key] = true
+		return nil
+	}
+	for _, n := range b.Nodes {
+		if err := put(store.NodeKey(n.GetId())); err != nil {
+			return err
+		}
+	}
+	for _, p := range b.Inbox {
+		if err := put(store.InboxKey(p.Origin)); err != nil {
+			return err
+		}
+	}
+	for _, kv := range b.Puts {
+		if err := put(kv.Key); err != nil {
+			return err
+		}
+		if len(kv.Value) > maxValue {
+			return fmt.Errorf("%w: %s has %d bytes", store.ErrRefused, kv.Key, len(kv.Value))
+		}
+	}
+	for _, key := range b.Deletes {
+		if keys[key] {
+			return fmt.Errorf("%w: %s is put and deleted", store.ErrRefused, key)
+		}
+	}
+	return nil
+}
+
 // Commit implements store.Committer.
 func (w *writer) Commit(ctx context.Context, b store.Batch) (uint64, error) {
 	s := w.s
@@ -277,6 +316,9 @@ func (w *writer) Commit(ctx context.Context, b store.Batch) (uint64, error) {
 		if s.written[g.Key] != g.Revision {
 			return 0, fmt.Errorf("commit: %w", store.ErrConflict)
 		}
+	}
+	if err := check(b); err != nil {
+		return 0, fmt.Errorf("commit: %w", err)
 	}
 	s.rev++
 	s.commits++

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -122,6 +123,36 @@ func testTopology(t *testing.T, h Harness) {
 		t.Fatal(err)
 	}
 	same(fewer, rev, 2)
+}
+
+// testLargeLabels: a change of few nodes whose labels exceed one transaction is made under a new generation.
+func testLargeLabels(t *testing.T, h Harness) {
+	w := lead(t, h)
+	labels := make(map[string]string)
+	for i := range fault.MaxLabels {
+		labels[fmt.Sprintf("%0250d/%060d", 1, i)] = strings.Repeat("v", 60)
+	}
+	first, large := torus(47, nil), torus(47, func(n *topology.Node) { n.Labels = labels })
+	for generation, to := range []*topology.Topology{first, large} {
+		writes, err := store.TopologyWrites(storedTopology(t, h), to, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, write := range writes {
+			size := 0
+			for _, kv := range write.Puts {
+				size += len(kv.Value)
+			}
+			if write.ChangesTopology() && size > 1<<20 {
+				t.Errorf("the last write has %d bytes: want less than etcd takes", size)
+			}
+			commit(t, w, write.Batch())
+		}
+		got := storedTopology(t, h)
+		if d := topology.Diff(got.Topology, to); len(d) > 0 || got.Generation != uint64(generation+1) {
+			t.Errorf("generation %d: %d differences", got.Generation, len(d))
+		}
+	}
 }
 
 func testMaintenance(t *testing.T, h Harness) {

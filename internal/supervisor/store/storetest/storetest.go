@@ -65,6 +65,7 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 		{"fence", testFence},
 		{"confirm", testConfirm},
 		{"guards", testGuards},
+		{"refused", testRefused},
 		{"above", testAbove},
 		{"reports", testReports},
 		{"foreign", testForeign},
@@ -77,6 +78,7 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 		{"history", testHistory},
 		{"large batch", testLarge},
 		{"topology", testTopology},
+		{"large labels", testLargeLabels},
 		{"maintenance", testMaintenance},
 		{"forgotten node", testForgotten},
 	} {

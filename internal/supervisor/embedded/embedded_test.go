@@ -418,8 +418,10 @@ func TestNormalStartLogsNothing(t *testing.T) {
 	cfg := config(t, keys(t))
 	cfg.Logger = slog.New(slog.NewTextHandler(&buf, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	start(t, cfg)
-	if out := buf.String(); out != "" {
-		t.Errorf("log:\n%s", out)
+	for line := range strings.Lines(buf.String()) {
+		if !strings.Contains(line, "cannot campaign at term 1 ") { // on a slow machine the election's time is over before the start is
+			t.Errorf("log: %s", line)
+		}
 	}
 }
 

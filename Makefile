@@ -61,6 +61,7 @@ images: web $(TOOLS)/bin/ko-$(KO_VERSION) ## images of agent, supervisor, lofamo
 	@test -n "$(REGISTRY)" -a -n "$(BASE)" || { echo "REGISTRY or BASE is missing: make images REGISTRY=registry.example.org/lofamo BASE=registry.example.org/static"; exit 1; }
 	KO_DOCKER_REPO=$(REGISTRY) KO_DEFAULTBASEIMAGE=$(BASE) VERSION=$(VERSION) $(TOOLS)/bin/ko-$(KO_VERSION) build --base-import-paths --tags $(VERSION) --platform $${PLATFORM:-linux/amd64,linux/arm64} \
 	  $(if $(TARBALL),--push=false --tarball=$(TARBALL)) ./cmd/lofamo-agent ./cmd/lofamo-supervisor ./cmd/supervisor ./cmd/lofamoctl ./cmd/lofamo-executor
+	@echo "the chart's settings for these images: --set images.registry=$(REGISTRY) --set-string images.tag=$(VERSION)"
 
 .PHONY: demo
 demo: build ## a 2x2x2 cluster here: kill a host half, see it named, heal it, stop

@@ -26,8 +26,8 @@ type EnrolmentConfig struct {
 	// Certificates accepts certificates that nodes have from another authority, such as a SPIFFE one. Default none.
 	Certificates EnrolmentCertificates `json:"certificates,omitzero"`
 	// ForgetAfter is the time after which a node that stays FAILED is removed from the topology, which frees its place. It
-	// may enrol again. At most one node is removed in 10 s, and none while more than a quarter of all nodes are FAILED. 10m
-	// to 8760h. Default 0: never.
+	// may enrol again. At most one node is removed in 10 s, none under maintenance, and none while more than a quarter of all
+	// nodes are FAILED or UNKNOWN. 10m to 8760h. Default 0: never.
 	ForgetAfter Duration `json:"forgetAfter,omitzero"`
 }
 

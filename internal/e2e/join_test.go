@@ -78,7 +78,7 @@ func TestNodesJoinAndLeaveRunningTorus(t *testing.T) {
 func TestScaleFromShell(t *testing.T) {
 	t.Parallel()
 	out, err := inShell(t, []string{
-		"lofamoctl up --detach --nodes 5", "lofamoctl scale --nodes 7", "lofamoctl map", "lofamoctl node leave node-5 --dry-run",
+		"lofamoctl up --detach --force-new --nodes 5", "lofamoctl scale --nodes 7", "lofamoctl map", "lofamoctl node leave node-5 --dry-run",
 		"lofamoctl node leave node-5", "lofamoctl down", "lofamoctl up --detach", // the node that has left is not waited for
 		"lofamoctl node join node-5", "lofamoctl scale --nodes 5", "lofamoctl get nodes", "lofamoctl down",
 	})

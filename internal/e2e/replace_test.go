@@ -146,3 +146,15 @@ func TestSpareReplacesDeadNode(t *testing.T) {
 		return tr.agentOn(spare, "status", "--ready").Run() != nil && tr.agentOn(spare, "status", "--live").Run() == nil
 	})
 }
+
+// TestSpareFromShell runs the commands of docs/topology.md in one shell.
+func TestSpareFromShell(t *testing.T) {
+	t.Parallel()
+	out, err := inShell(t, []string{
+		"lofamoctl up --detach --force-new --spares 1", "lofamoctl inject n1-0-1 kill-node", "lofamoctl node replace n1-0-1 spare-0",
+		"lofamoctl down",
+	})
+	if err != nil || !strings.Contains(out, "spare-0 is in the place of n1-0-1") {
+		t.Fatalf("%v; the commands and their output:\n%s", err, out)
+	}
+}

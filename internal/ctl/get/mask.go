@@ -35,6 +35,12 @@ func parseLinks(args []string) ([]*lofamov1.LinkName, error) {
 	return out, nil
 }
 
+// linksOnly refuses arguments that do not name links. The tests of the documentation check arguments with it.
+func linksOnly(_ *cobra.Command, args []string) error {
+	_, err := parseLinks(args)
+	return err
+}
+
 // MaskCommand returns `lofamoctl mask`.
 func MaskCommand(a *command.App) *cobra.Command {
 	var reason string
@@ -49,7 +55,7 @@ node.
 
 The supervisors refuse a mask that would cut nodes off from one another in the torus, unless --force is given.`,
 		Example: "  lofamoctl mask n1-0-1/X+ --reason 'corrupts one frame in a thousand'\n  lofamoctl mask close-regions --dry-run",
-		Args:    cobra.ArbitraryArgs,
+		Args:    linksOnly,
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for people: 1 to 256 bytes")
 	cmd.Flags().BoolVar(&force, "force", false, "even if nodes lose their last path through the torus")
@@ -74,7 +80,7 @@ func UnmaskCommand(a *command.App) *cobra.Command {
 		Short:   "Let links carry messages again: all or none",
 		Long:    `Restores links at both of their ends. A link that a node has masked itself stays masked.`,
 		Example: "  lofamoctl unmask n1-0-1/X+",
-		Args:    cobra.ArbitraryArgs,
+		Args:    linksOnly,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			links, err := parseLinks(args)
 			if err != nil {

@@ -125,6 +125,7 @@ func checkMaskEnded(t *testing.T, h *harness, kept *lofamov1.LinkMask) {
 				ev.GetObserver() != "supervisor/s1" || ev.GetMask().GetPeerCoord() != "2,0,0" {
 				t.Errorf("after the event of the topology %t: %v", changed, ev)
 			}
+		default:
 		}
 	}
 	if ended != 1 {

@@ -154,6 +154,9 @@ func (j *joiner) ensure(ctx context.Context) (joined config.Joined, answered boo
 	if stored == nil {
 		looking, patience = context.WithTimeout(ctx, joinAsk)
 	} else if _, _, err := j.trust(); err != nil { // no supervisor can help
+		if !errors.Is(stored, os.ErrNotExist) {
+			err = fmt.Errorf("stored enrolment cannot be used: %w; to enrol again: %w", stored, err)
+		}
 		return config.Joined{}, false, half.InvalidConfig(err)
 	} else if !errors.Is(stored, os.ErrNotExist) {
 		j.log.Warn("stored enrolment cannot be used: enrolling again", "err", stored)

@@ -147,3 +147,22 @@ func TestUnusableEnrolmentIsNamedBesideMissingToken(t *testing.T) {
 		t.Errorf("a node that has never enrolled: %v: want the missing token alone", err)
 	}
 }
+
+// TestSilentSupervisorsLeaveTimeForOthers: in a round with an end, each supervisor gets a part of the time.
+func TestSilentSupervisorsLeaveTimeForOthers(t *testing.T) {
+	t.Parallel()
+	silent, live := freeport.Addr(t).String(), freeport.Addr(t).String()
+	listenAt(t, silent)
+	w := newJoinWorld(t, silent, silent, live)
+	w.enrolled(t, "192.0.2.7")
+	if _, err := w.j.stored(); err != nil {
+		t.Fatal(err)
+	}
+	w.serve(t, live, status.Error(codes.Unauthenticated, "the live one answers"))
+	ctx, cancel := context.WithTimeout(t.Context(), joinTry)
+	defer cancel()
+	_, refused, failed := w.j.round(ctx, 0)
+	if refused == nil || !strings.Contains(refused.Error(), "the live one answers") || failed == nil {
+		t.Errorf("refused: %v, failed: %v: want an answer of the live supervisor", refused, failed)
+	}
+}

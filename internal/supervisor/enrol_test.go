@@ -65,6 +65,95 @@ func TestTorusBeginsWithoutNodes(t *testing.T) {
 	}
 }
 
+// keyOf returns the file of a half's key in the directory of enrolAt.
+func keyOf(dir, node string, h fault.Half) string {
+	return filepath.Join(dir, url.PathEscape(node)+h.String())
+}
+
+// enrolAt completes a request with the keys in a directory, and sends it to a replica.
+func enrolAt(t *testing.T, at config.Supervisor, trust pki.JoinTrust, dir string, req *lofamov1.EnrolRequest,
+	change func(*lofamov1.EnrolRequest),
+) (*lofamov1.EnrolResponse, error) {
+	var server atomic.Pointer[pki.Identity]
+	conn, err := grpc.NewClient("passthrough:///"+at.Enrolment.Listen, grpc.WithTransportCredentials(credentials.NewTLS(trust.TLS(&server))))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	req.Clock = timestamppb.Now()
+	for h, to := range map[fault.Half][2]*[]byte{
+		fault.HalfHost: {&req.HostKey, &req.HostProof}, fault.HalfDNP: {&req.DnpKey, &req.DnpProof},
+	} {
+		key, err := pki.KeepHalfKey(keyOf(dir, req.GetNode(), h))
+		if err != nil {
+			return nil, err
+		}
+		id := pki.NodeIdentity(supervisortest.Name, fault.NodeID(req.GetNode()), h)
+		*to[0], *to[1] = key.Public().(ed25519.PublicKey), pki.ProveKey(key, id)
+	}
+	if change != nil {
+		change(req)
+	}
+	return lofamov1.NewEnrolmentClient(conn).Enrol(t.Context(), req)
+}
+
+// A replica without a quorum cannot know whether a node that its copy of the topology does not have was removed, or enrolled while
+// the replica was down. It does not refuse such a node, which asks again. Once there is a quorum, the node gets its settings.
+func TestReplicaWithoutQuorumRefusesNoEnrolledNode(t *testing.T) {
+	t.Parallel()
+	c, sups, leader := three(t, supervisortest.Options{Dims: "2x1x1", Renewed: 720 * time.Hour, Configure: func(cfg *config.Supervisor) {
+		cfg.Enrolment.Listen = freeport.Addr(t).String()
+	}})
+	late, other := (leader+1)%3, (leader+2)%3
+	made, err := lofamov1.NewEnrolmentClient(c.Conn(t, pki.RoleOperator, c.Configs[leader].GRPC)).CreateToken(t.Context(),
+		&lofamov1.CreateTokenRequest{Node: "e1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := pki.ParseJoinToken(made.GetToken())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, trust := t.TempDir(), pki.JoinTrust{Pin: &parsed.Pin}
+	enrol := func(at int, token string) (*lofamov1.EnrolResponse, error) {
+		req := &lofamov1.EnrolRequest{Node: "e1", Service: []string{"10.0.0.1:7100"}, Token: token}
+		return enrolAt(t, c.Configs[at], trust, dir, req, nil)
+	}
+	stop(t, sups[late])
+	resp, err := enrol(other, made.GetToken())
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := pki.KeepHalfKey(keyOf(dir, "e1", fault.HalfHost))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, file := filepath.Join(dir, "host.pem"), filepath.Join(dir, "host.key")
+	if err := pki.WriteHalf(cert, file, resp.GetHostCertificate(), key); err != nil {
+		t.Fatal(err)
+	}
+	if trust.Present, err = pki.PresentedPair(cert, file); err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range []int{leader, other} {
+		_ = sups[i].Stop(t.Context()) // the last cannot resign without a quorum
+	}
+	again := func(i int) {
+		t.Helper()
+		if sups[i], err = launch(t, c.Configs[i]); err != nil { // three stops it
+			t.Fatal(err)
+		}
+	}
+	again(late)
+	_, err = enrol(late, "")
+	wantCode(t, "without a quorum", err, codes.Unavailable, "quorum")
+	again(other)
+	supervisortest.Eventually(t, "the node gets its settings", func() bool {
+		resp, err := enrol(late, "")
+		return err == nil && len(resp.GetSupervisors()) == 3 && len(resp.GetHostCertificate()) == 0
+	})
+}
+
 // A node enrols at any replica, also at a follower, with a token that the leader counts. Each wrong request is refused with
 // its reason, and changes nothing.
 func TestEnrolmentChecksItsEvidence(t *testing.T) {
@@ -90,27 +179,8 @@ func TestEnrolmentChecksItsEvidence(t *testing.T) {
 	}
 	var shown *tls.Certificate // by the node
 	enrol := func(node, address, token string, change func(*lofamov1.EnrolRequest)) (*lofamov1.EnrolResponse, error) {
-		var server atomic.Pointer[pki.Identity]
-		conn, err := grpc.NewClient("passthrough:///"+follower.Enrolment.Listen,
-			grpc.WithTransportCredentials(credentials.NewTLS(pki.JoinTrust{Pin: &parsed.Pin, Present: shown}.TLS(&server))))
-		if err != nil {
-			return nil, err
-		}
-		defer func() { _ = conn.Close() }()
-		req := &lofamov1.EnrolRequest{Node: node, Service: []string{address}, Token: token, Clock: timestamppb.Now()}
-		for h, to := range map[fault.Half][2]*[]byte{
-			fault.HalfHost: {&req.HostKey, &req.HostProof}, fault.HalfDNP: {&req.DnpKey, &req.DnpProof},
-		} {
-			key, err := pki.KeepHalfKey(filepath.Join(dir, url.PathEscape(node)+h.String()))
-			if err != nil {
-				return nil, err
-			}
-			*to[0], *to[1] = key.Public().(ed25519.PublicKey), pki.ProveKey(key, pki.NodeIdentity(supervisortest.Name, fault.NodeID(node), h))
-		}
-		if change != nil {
-			change(req)
-		}
-		return lofamov1.NewEnrolmentClient(conn).Enrol(t.Context(), req)
+		trust := pki.JoinTrust{Pin: &parsed.Pin, Present: shown}
+		return enrolAt(t, follower, trust, dir, &lofamov1.EnrolRequest{Node: node, Service: []string{address}, Token: token}, change)
 	}
 
 	for i := range 2 { // the second request is a repeated one, after a lost answer

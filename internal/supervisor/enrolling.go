@@ -33,7 +33,8 @@ func (s *Supervisor) newEnrolment() (*api.Enrolment, error) {
 		s.metrics.Enrolments.WithLabelValues(result)
 	}
 	cfg := api.EnrolmentConfig{
-		Cluster: s.cfg.Cluster, Tokens: s.store.Etcd, Member: s.verify.Check, Answer: answer, Lifetime: s.cfg.Renewal.Filled().Lifetime.D(),
+		Cluster: s.cfg.Cluster, Tokens: s.store.Etcd, Member: s.verify.Check, Stored: s.store.TopologyRevision, Answer: answer,
+		Lifetime: s.cfg.Renewal.Filled().Lifetime.D(),
 		Pin: func() (pin [32]byte, err error) {
 			ca, err := pki.Authority(s.cfg.TLS.CA, s.cfg.TLS.Cert)
 			if err == nil {

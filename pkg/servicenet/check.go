@@ -56,9 +56,9 @@ func checkMessage(msg *lofamov1.Message) ([]fault.Report, error) {
 	return nil, checkBody(msg)
 }
 
-// leaveOutLater removes from reports all observations whose component, kind or state has a number beyond those known
-// here. The half is of a later version, and its other observations count; otherwise all its reports would be refused
-// (faults.md row 19). A half of this version refuses to send such numbers.
+// leaveOutLater removes from reports all observations, and from fault updates all components, whose component, kind or state has
+// a number beyond those known here. The sender is of a later version, and its other observations and components count; otherwise
+// all its reports and updates would be refused (faults.md row 19). A sender of this version refuses to send such numbers.
 func leaveOutLater(msg *lofamov1.Message) {
 	for _, r := range msg.GetReports().GetReports() {
 		if len(r.GetObservations()) > MaxObservations {
@@ -70,6 +70,11 @@ func leaveOutLater(msg *lofamov1.Message) {
 	}
 	leaveOutLaterHealth(msg.GetReports().GetHost())
 	leaveOutLaterHealth(msg.GetReports().GetDnp())
+	for _, n := range msg.GetFaultUpdate().GetNodes() {
+		n.Faults = slices.DeleteFunc(n.GetFaults(), func(f *lofamov1.ComponentFault) bool {
+			return f.GetComponent() >= uint32(fault.NumComponents) || f.GetState() > lofamov1.State_FAILED
+		})
+	}
 }
 
 // checkBody is long because it has a case for each body, except for orders and their answers (orderForms).

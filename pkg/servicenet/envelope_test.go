@@ -302,3 +302,35 @@ func TestOfLaterVersion(t *testing.T) {
 		}
 	}
 }
+
+// TestFaultUpdateOfLaterVersion: a component with an unknown number or state is dropped, and the update's other components count.
+func TestFaultUpdateOfLaterVersion(t *testing.T) {
+	component := func(c int, s lofamov1.State) *lofamov1.ComponentFault {
+		return &lofamov1.ComponentFault{Component: uint32(c), State: s}
+	}
+	known := component(int(fault.ComponentMemory), lofamov1.State_SICK)
+	update := func(faults ...*lofamov1.ComponentFault) *lofamov1.Message {
+		return &lofamov1.Message{Body: &lofamov1.Message_FaultUpdate{FaultUpdate: &lofamov1.FaultUpdate{
+			Node: "n0-0-1", Revision: 7, Parts: 1, Nodes: []*lofamov1.NodeView{{Id: "n1-0-1", State: lofamov1.State_SICK, Faults: faults}}}}}
+	}
+	all := []*lofamov1.ComponentFault{known} // of a later version, which has more components
+	for c := range MaxUpdateFaults {
+		all = append(all, component(fault.NumComponents+c, lofamov1.State_SICK))
+	}
+	for _, faults := range [][]*lofamov1.ComponentFault{
+		{component(fault.NumComponents, lofamov1.State_FAILED), known},
+		{component(256+1, lofamov1.State_FAILED), known},
+		{known, component(int(fault.ComponentPower), lofamov1.State_FAILED+1)},
+		all,
+	} {
+		o, err := Open(rawSeal(marshal(t, update(faults...)), supSigner), fakeVerifier{})
+		if err != nil || !proto.Equal(o.Msg, update(known)) {
+			t.Errorf("%v: %v, %v; want %v alone", faults, o.Msg, err, known)
+		}
+	}
+	for _, f := range []*lofamov1.ComponentFault{component(0, lofamov1.State_SICK), component(1, lofamov1.State_STATE_UNSPECIFIED)} {
+		if _, err := Open(rawSeal(marshal(t, update(f)), supSigner), fakeVerifier{}); err == nil {
+			t.Errorf("%v: accepted", f)
+		}
+	}
+}

@@ -154,6 +154,9 @@ func (j *joiner) ensure(ctx context.Context) (joined config.Joined, answered boo
 	if stored == nil {
 		looking, patience = context.WithTimeout(ctx, joinAsk)
 	} else if _, _, err := j.trust(); err != nil { // no supervisor can help
+		if !errors.Is(stored, os.ErrNotExist) {
+			err = fmt.Errorf("stored enrolment cannot be used: %w; to enrol again: %w", stored, err)
+		}
 		return config.Joined{}, false, half.InvalidConfig(err)
 	} else if !errors.Is(stored, os.ErrNotExist) {
 		j.log.Warn("stored enrolment cannot be used: enrolling again", "err", stored)
@@ -232,25 +235,14 @@ func (j *joiner) address(ctx context.Context) (netip.Addr, error) {
 func (j *joiner) enrol(ctx context.Context) (joinedNode, error) {
 	pause, said := joinPause, ""
 	for {
-		var refused, failed error
-		first := rand.IntN(len(j.cfg.Join.Supervisors))
-		for i := range j.cfg.Join.Supervisors {
-			to := j.cfg.Join.Supervisors[(first+i)%len(j.cfg.Join.Supervisors)]
-			got, err := j.ask(ctx, to)
-			switch {
-			case err == nil:
-				j.log.Info("enrolled", "supervisor", to, "cluster", got.Cluster, "address", got.Address.String())
-				return got, nil
-			case ctx.Err() != nil:
-				return joinedNode{}, fmt.Errorf("enrol at %s: %w", to, err)
-			case final(err):
-				refused = &refusal{status.Code(err), fmt.Sprintf("enrol at %s: %s", to, status.Convert(err).Message())}
-			default:
-				failed = fmt.Errorf("enrol at %s: %w", to, err)
-			}
-		}
-		if failed == nil {
+		got, refused, failed := j.round(ctx, rand.IntN(len(j.cfg.Join.Supervisors)))
+		switch {
+		case refused == nil && failed == nil:
+			return got, nil
+		case failed == nil:
 			return joinedNode{}, refused
+		case ctx.Err() != nil:
+			return joinedNode{}, failed
 		}
 		if err := errors.Join(failed, refused); err.Error() != said {
 			said = err.Error()
@@ -263,6 +255,38 @@ func (j *joiner) enrol(ctx context.Context) (joinedNode, error) {
 		}
 		pause = min(2*pause, joinPauseMost)
 	}
+}
+
+// round asks each supervisor once, from the first one on, until one lets the node in. It returns the last refusal and the last other
+// error; both are nil if the node was let in.
+func (j *joiner) round(ctx context.Context, first int) (got joinedNode, refused, failed error) {
+	all := j.cfg.Join.Supervisors
+	for i := range all {
+		to := all[(first+i)%len(all)]
+		got, err := j.askWithin(ctx, to, len(all)-i)
+		switch {
+		case err == nil:
+			j.log.Info("enrolled", "supervisor", to, "cluster", got.Cluster, "address", got.Address.String())
+			return got, nil, nil
+		case ctx.Err() != nil:
+			return joinedNode{}, refused, fmt.Errorf("enrol at %s: %w", to, err)
+		case final(err):
+			refused = &refusal{status.Code(err), fmt.Sprintf("enrol at %s: %s", to, status.Convert(err).Message())}
+		default:
+			failed = fmt.Errorf("enrol at %s: %w", to, err)
+		}
+	}
+	return joinedNode{}, refused, failed
+}
+
+// askWithin is ask, and leaves time for the rest of the supervisors in a round: if ctx has an end, each gets an equal part.
+func (j *joiner) askWithin(ctx context.Context, to string, rest int) (joinedNode, error) {
+	if end, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(end)/time.Duration(rest))
+		defer cancel()
+	}
+	return j.ask(ctx, to)
 }
 
 // final reports whether asking the same supervisor again cannot help.

@@ -41,7 +41,7 @@ func (j *joiner) later(joined config.Joined, asked bool) *Later {
 	return &Later{j: j, cert: cert, asked: asked, preset: joined.Preset, periods: joined.Periods, files: j.trusted()}
 }
 
-// refreshWithin bounds Refresh, which may wait while the other half's daemon asks: up to joinTry for each silent supervisor.
+// refreshWithin bounds Refresh, which may wait while the other half's daemon asks. All supervisors share the rest of the time.
 const refreshWithin = 2 * joinTry
 
 // Refresh asks for the present settings, authorities and gossip keys of the cluster, and writes them for the halves that start next. New

@@ -147,7 +147,7 @@ func (h *hostHalf) whole(now time.Time, b []byte) []byte {
 		return b
 	}
 	missing := h.pieces.Tick(now)
-	b, more, err := h.pieces.Take(now, b)
+	b, more, err := h.pieces.Take(now, 0, b)
 	for _, m := range append(missing, more...) {
 		h.Log.Warn("message from the DNP half given up", "why", m.String())
 	}

@@ -177,7 +177,7 @@ func (s *Server) WatchFaults(req *lofamov1.WatchFaultsRequest, stream grpc.Serve
 	defer s.close(w)
 	ids := w.nodes
 	for {
-		k := s.half.Known(ids)
+		k := s.known(w, ids)
 		resp := &lofamov1.WatchFaultsResponse{Revision: k.Revision, Pending: k.Pending}
 		if !k.Heard.IsZero() {
 			resp.SupervisorsAge = durationpb.New(time.Since(k.Heard))
@@ -188,13 +188,25 @@ func (s *Server) WatchFaults(req *lofamov1.WatchFaultsRequest, stream grpc.Serve
 		for _, n := range k.Nodes {
 			resp.Nodes = append(resp.Nodes, render(n))
 		}
-		if err := stream.Send(resp); err != nil {
-			return err
+		if len(resp.GetNodes()) > 0 { // else the changed nodes are those of other watchers
+			if err := stream.Send(resp); err != nil {
+				return err
+			}
 		}
 		if ids, err = s.await(stream.Context(), w); err != nil {
 			return err
 		}
 	}
+}
+
+// known returns the view of the given nodes that a watcher watches; without arguments, of all that it watches.
+func (s *Server) known(w *watcher, ids []fault.NodeID) hostcore.Known {
+	if len(w.nodes) > 0 || len(ids) == 0 {
+		return s.half.Known(ids)
+	}
+	k := s.half.Known(nil) // only the half knows the neighbours
+	k.Nodes = slices.DeleteFunc(k.Nodes, func(n *lofamov1.NodeView) bool { return !slices.Contains(ids, fault.NodeID(n.GetId())) })
+	return k
 }
 
 // await returns the nodes to send to a watcher: at least one changed node, or all that it watches.

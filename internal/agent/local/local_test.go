@@ -177,6 +177,45 @@ func TestWatchSendsStateThenChanges(t *testing.T) {
 	}
 }
 
+// A watch without nodes gets the node and its neighbours, and no nodes that another caller watches.
+func TestWatchOfNeighboursSkipsNodesThatOthersWatch(t *testing.T) {
+	h, s, path := serve(t)
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	watch := func(nodes ...string) <-chan *lofamov1.WatchFaultsResponse {
+		got := make(chan *lofamov1.WatchFaultsResponse, 16)
+		wg.Go(func() {
+			_ = local.Watch(ctx, path, nodes, func(r *lofamov1.WatchFaultsResponse) error {
+				got <- r
+				return nil
+			})
+		})
+		return got
+	}
+	near, other := watch(), watch("n7")
+	if first := <-near; len(first.GetNodes()) != 2 {
+		t.Errorf("first: %v", first)
+	}
+	<-other
+	h.mu.Lock()
+	h.states["n7"], h.states["n1"] = lofamov1.State_SICK, lofamov1.State_FAILED
+	h.mu.Unlock()
+	s.Changed([]fault.NodeID{"n7"})
+	if next := <-other; len(next.GetNodes()) != 1 || next.GetNodes()[0].GetId() != "n7" {
+		t.Errorf("the watcher of n7: %v", next)
+	}
+	s.Changed([]fault.NodeID{"n1", "n7"})
+	if next := <-near; len(next.GetNodes()) != 1 || next.GetNodes()[0].GetId() != "n1" || next.GetNodes()[0].GetState() != lofamov1.State_FAILED {
+		t.Errorf("next: %v: want n1 alone", next)
+	}
+	s.Aged()
+	if all := <-near; len(all.GetNodes()) != 2 {
+		t.Errorf("all: %v", all)
+	}
+}
+
 func TestInvalidFaultWatchIsRefused(t *testing.T) {
 	h, _, path := serve(t)
 	ctx, cancel := context.WithTimeout(context.Background(), bound)

@@ -43,6 +43,8 @@ const (
 	logBurst                            = 20
 	// enrolTime bounds the work for one request.
 	enrolTime = 10 * time.Second
+	// quorumTime bounds the read of the stored topology's revision. Nodes wait 5 s for an answer.
+	quorumTime = 2 * time.Second
 	// issuerPart is the smallest rest of the issuer's lifetime, as a part of a certificate's.
 	issuerPart = 8
 	// ownLabels begins the keys of labels that have a meaning for supervisors.
@@ -78,6 +80,8 @@ type EnrolmentConfig struct {
 	Lifetime time.Duration
 	// Member verifies the certificate of a node of the cluster.
 	Member func(der []byte) (pki.Identity, error)
+	// Stored reads the revision of the stored topology with a quorum; 0: none is stored.
+	Stored func(context.Context) (uint64, error)
 	// ServiceAccount returns the node whose pod has a service account's token, and labels for it; nil: no such token is
 	// accepted.
 	ServiceAccount func(ctx context.Context, token string) (fault.NodeID, map[string]string, error)
@@ -279,7 +283,8 @@ func enrolling(node string, service []string, labels map[string]string) (topolog
 }
 
 // member reports whether the caller shows a good certificate of the node itself, which is in the topology. Such a node gets
-// the present settings and no certificate: its halves renew theirs. A certificate of a node that was removed proves nothing.
+// the present settings and no certificate: its halves renew theirs. A certificate of a node that was removed proves nothing. Only a
+// replica with a quorum can say that a node was removed.
 func (e *Enrolment) member(ctx context.Context, req *lofamov1.EnrolRequest) (bool, error) {
 	chain := shown(ctx)
 	if len(chain) == 0 {
@@ -297,7 +302,26 @@ func (e *Enrolment) member(ctx context.Context, req *lofamov1.EnrolRequest) (boo
 	if o, ok := id.Origin(); !ok || o.Node != node {
 		return false, status.Errorf(codes.PermissionDenied, "the certificate is of %s: want one of node %s", id, node)
 	}
-	_, in := e.s.cfg.Names.Topology().Node(node)
+	if _, in := e.s.cfg.Names.Topology().Node(node); in {
+		return true, nil
+	}
+	return e.added(ctx, node)
+}
+
+// added reports whether a node that was missing in this replica's topology is in the stored one. It returns an error if the replica
+// has no quorum or lags behind the store: a refusal would keep a healthy node from starting.
+func (e *Enrolment) added(ctx context.Context, node fault.NodeID) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, quorumTime)
+	defer cancel()
+	stored, err := e.cfg.Stored(ctx)
+	if err != nil {
+		return false, status.Errorf(codes.Unavailable, "node %s: this supervisor cannot read the topology with a quorum now: %v", node, err)
+	}
+	top := e.s.cfg.Names.Topology()
+	if top.Revision < stored {
+		return false, status.Errorf(codes.Unavailable, "node %s: this supervisor has not read the latest topology yet", node)
+	}
+	_, in := top.Node(node)
 	return in, nil
 }
 

@@ -203,6 +203,18 @@ func (s *Etcd) Topology(ctx context.Context) (Topology, error) {
 	return t, err
 }
 
+// TopologyRevision returns the revision of the stored topology, read with a quorum; 0: none is stored.
+func (s *Etcd) TopologyRevision(ctx context.Context) (uint64, error) {
+	resp, err := s.c.Get(ctx, KeyTopologyHead, clientv3.WithKeysOnly())
+	if err != nil {
+		return 0, fmt.Errorf("read the topology's revision from the store: %w", err)
+	}
+	for _, kv := range resp.Kvs {
+		return uint64(kv.ModRevision), nil
+	}
+	return 0, nil
+}
+
 // topologyAt is Topology with the revision of the answer.
 func (s *Etcd) topologyAt(ctx context.Context) (Topology, uint64, error) {
 	kept, rev, err := s.kept(ctx, keyTopology, clientv3.WithSerializable())

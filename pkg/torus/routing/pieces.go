@@ -95,8 +95,8 @@ func decodePiece(b []byte) (piece, error) {
 
 // Bounds of a Reorder.
 const (
-	// MaxReorder bounds the incomplete messages, and maxOfOrigin those of one node, so that no node can occupy all
-	// the room. The thesis' network interface has room for 16 too.
+	// MaxReorder bounds the incomplete messages, and maxOfOrigin those of one node that began at the same link, so that no node can
+	// occupy all the room. The thesis' network interface has room for 16 too.
 	MaxReorder  = 16
 	maxOfOrigin = 4
 	// MissingAfter is how long after its first piece a message may be incomplete. If necessary a piece is tried for 5
@@ -143,8 +143,9 @@ type ReorderStats struct {
 // duplicates, and reports missing pieces after a while. It never requests any: the sender of the message repeats it.
 //
 // Its memory is bounded by MaxReorder messages of MaxMessage bytes. When there is no room, Reorder gives up the
-// oldest message of a node that has maxOfOrigin messages, or else of all, and reports it missing, as the thesis does:
-// "an overflow of the buffer indicates that a packet is late". It belongs to one goroutine. The zero value is ready.
+// oldest message of a node that has maxOfOrigin messages from the link, or else of the link that has the most messages. It reports that
+// message missing, as the thesis does: "an overflow of the buffer indicates that a packet is late". A neighbour can forge origins, but
+// not the link, so it displaces only messages that came through itself. Reorder belongs to one goroutine. The zero value is ready.
 type Reorder struct {
 	open  []incomplete // oldest first
 	done  []complete   // oldest first, at most MaxReorder
@@ -152,6 +153,7 @@ type Reorder struct {
 }
 
 type incomplete struct {
+	from   grid.Direction // the link of its first piece
 	id     MessageID
 	origin grid.Coord
 	count  int
@@ -165,9 +167,9 @@ type complete struct {
 	at time.Time
 }
 
-// Take adds a piece. It returns the message when it is whole, in memory of its own, and the messages given up to make
+// Take adds a piece, which came through a link; 0: from this node itself. It returns the message when it is whole, in memory of its own, and the messages given up to make
 // room.
-func (r *Reorder) Take(now time.Time, b []byte) (whole []byte, missing []Missing, err error) {
+func (r *Reorder) Take(now time.Time, from grid.Direction, b []byte) (whole []byte, missing []Missing, err error) {
 	p, err := decodePiece(b)
 	if err != nil {
 		r.stats.Refused++
@@ -180,8 +182,8 @@ func (r *Reorder) Take(now time.Time, b []byte) (whole []byte, missing []Missing
 	}
 	i := slices.IndexFunc(r.open, func(m incomplete) bool { return m.id == p.id && m.origin == p.origin && m.count == p.count })
 	if i < 0 {
-		missing = r.makeRoom(now, p.origin)
-		r.open = append(r.open, incomplete{id: p.id, origin: p.origin, count: p.count, since: now})
+		missing = r.makeRoom(now, from, p.origin)
+		r.open = append(r.open, incomplete{from: from, id: p.id, origin: p.origin, count: p.count, since: now})
 		i = len(r.open) - 1
 	}
 	m := &r.open[i]
@@ -211,11 +213,13 @@ func (r *Reorder) Take(now time.Time, b []byte) (whole []byte, missing []Missing
 	return whole, missing, nil
 }
 
-// makeRoom gives up a message so that another one of a node may begin.
-func (r *Reorder) makeRoom(now time.Time, origin grid.Coord) []Missing {
+// makeRoom gives up a message so that another one of a node may begin at a link.
+func (r *Reorder) makeRoom(now time.Time, from grid.Direction, origin grid.Coord) []Missing {
 	of, oldest := 0, 0
+	begun := map[grid.Direction]int{from: 1} // by link, the new one too
 	for i := range slices.Backward(r.open) {
-		if r.open[i].origin == origin {
+		begun[r.open[i].from]++
+		if r.open[i].from == from && r.open[i].origin == origin {
 			of++
 			oldest = i
 		}
@@ -223,7 +227,13 @@ func (r *Reorder) makeRoom(now time.Time, origin grid.Coord) []Missing {
 	switch {
 	case of >= maxOfOrigin:
 	case len(r.open) >= MaxReorder:
-		oldest = 0
+		most := from
+		for i := range r.open {
+			if begun[r.open[i].from] > begun[most] {
+				most = r.open[i].from
+			}
+		}
+		oldest = slices.IndexFunc(r.open, func(m incomplete) bool { return m.from == most })
 	default:
 		return nil
 	}

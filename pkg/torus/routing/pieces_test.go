@@ -36,7 +36,7 @@ func TestPiecesInAnyOrder(t *testing.T) {
 		var r Reorder
 		whole := 0
 		for _, p := range all {
-			got, missing, err := r.Take(start, p)
+			got, missing, err := r.Take(start, 0, p)
 			if err != nil || missing != nil {
 				t.Fatalf("seed %d: %v, %v", seed, missing, err)
 			}
@@ -63,7 +63,7 @@ func TestPiecesOfShortFrames(t *testing.T) {
 	}
 	var r Reorder
 	for i, p := range pieces {
-		got, _, err := r.Take(start, p)
+		got, _, err := r.Take(start, 0, p)
 		if len(p) > longest || err != nil || (got != nil) != (i == len(pieces)-1) || got != nil && !bytes.Equal(got, m) {
 			t.Errorf("piece %d of %d bytes: %v", i, len(p), err)
 		}
@@ -82,7 +82,7 @@ func TestMissingPieceIsNoticed(t *testing.T) {
 	at := grid.Coord{X: 4}
 	pieces := split(t, at, message(3*PieceSize, 7))
 	for _, p := range pieces[1:] {
-		if whole, _, err := r.Take(start, p); whole != nil || err != nil {
+		if whole, _, err := r.Take(start, 0, p); whole != nil || err != nil {
 			t.Fatal(whole, err)
 		}
 	}
@@ -100,7 +100,7 @@ func TestMissingPieceIsNoticed(t *testing.T) {
 	if m := r.Tick(start.Add(time.Hour)); m != nil {
 		t.Errorf("said again: %v", m)
 	}
-	if whole, _, _ := r.Take(start.Add(time.Hour), pieces[0]); whole != nil {
+	if whole, _, _ := r.Take(start.Add(time.Hour), 0, pieces[0]); whole != nil {
 		t.Error("what was given up was kept")
 	}
 	if s := r.Stats(); s.Missing != 1 || s.Whole != 0 {
@@ -114,7 +114,7 @@ func TestMessageMayRepeatOnlyWhenForgotten(t *testing.T) {
 	pieces := split(t, grid.Coord{}, message(2*PieceSize, 9))
 	take := func(at time.Time) (whole int) {
 		for _, p := range pieces {
-			if got, _, _ := r.Take(at, p); got != nil {
+			if got, _, _ := r.Take(at, 0, p); got != nil {
 				whole++
 			}
 		}
@@ -130,8 +130,8 @@ func TestAlteredMessageIsReportedNotPassedOn(t *testing.T) {
 	var r Reorder
 	pieces := split(t, grid.Coord{}, message(2*PieceSize, 9))
 	pieces[1][pieceHead] ^= 1
-	_, _, err := r.Take(start, pieces[0])
-	whole, missing, err2 := r.Take(start, pieces[1])
+	_, _, err := r.Take(start, 0, pieces[0])
+	whole, missing, err2 := r.Take(start, 0, pieces[1])
 	if err != nil || err2 != nil || whole != nil || len(missing) != 1 || !missing[0].Altered ||
 		!strings.Contains(missing[0].String(), "altered") {
 		t.Errorf("%v, %v, %v, %v", whole, missing, err, err2)
@@ -145,7 +145,7 @@ func TestAlteredMessageIsReportedNotPassedOn(t *testing.T) {
 func TestReorderIsBounded(t *testing.T) {
 	var r Reorder
 	first := func(node, i int) []Missing {
-		_, m, err := r.Take(start, split(t, grid.Coord{X: node}, message(2*PieceSize+node, byte(i)))[0])
+		_, m, err := r.Take(start, 0, split(t, grid.Coord{X: node}, message(2*PieceSize+node, byte(i)))[0])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -164,6 +164,35 @@ func TestReorderIsBounded(t *testing.T) {
 	}
 	if n := len(r.Incomplete(start)); n != MaxReorder {
 		t.Errorf("%d incomplete, want %d", n, MaxReorder)
+	}
+}
+
+// A neighbour that forges origins displaces only messages that came through its own link: neither those of the origin that it forges,
+// nor those of others.
+func TestForgedOriginsDisplaceNoMessageOfAnotherLink(t *testing.T) {
+	for name, forged := range map[string]func(i int) grid.Coord{
+		"one origin":   func(int) grid.Coord { return grid.Coord{X: 9} },
+		"many origins": func(i int) grid.Coord { return grid.Coord{X: 10 + i} },
+	} {
+		var r Reorder
+		honest := grid.Coord{X: 9}
+		m := message(2*PieceSize, 1)
+		pieces := split(t, honest, m)
+		if _, _, err := r.Take(start, grid.XPlus, pieces[0]); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 3 * MaxReorder {
+			_, missing, err := r.Take(start, grid.YMinus, split(t, forged(i), message(2*PieceSize+1+i, 2))[0])
+			if err != nil || slices.ContainsFunc(missing, func(m Missing) bool { return m.ID == MessageID(pieces[0][2:18]) }) {
+				t.Errorf("%s: forged message %d: %v, %v", name, i, missing, err)
+			}
+		}
+		if n := len(r.Incomplete(start)); n > MaxReorder {
+			t.Errorf("%s: %d incomplete, want at most %d", name, n, MaxReorder)
+		}
+		if whole, _, err := r.Take(start, grid.ZMinus, pieces[1]); err != nil || !bytes.Equal(whole, m) { // by another way
+			t.Errorf("%s: the honest message is lost: %v", name, err)
+		}
 	}
 }
 
@@ -187,7 +216,7 @@ func TestPieceRefused(t *testing.T) {
 		"one of one": edit(25, 1), "too many": edit(25, MaxPieces+1), "long": append(bytes.Clone(good), 0),
 	} {
 		var r Reorder
-		if whole, missing, err := r.Take(start, b); !errors.Is(err, ErrPiece) || whole != nil || missing != nil || r.Stats().Refused != 1 {
+		if whole, missing, err := r.Take(start, 0, b); !errors.Is(err, ErrPiece) || whole != nil || missing != nil || r.Stats().Refused != 1 {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -199,7 +228,7 @@ func FuzzReorder(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var r Reorder
-		if whole, missing, err := r.Take(start, b); whole != nil || missing != nil || (err == nil) != (len(r.Incomplete(start)) == 1) {
+		if whole, missing, err := r.Take(start, 0, b); whole != nil || missing != nil || (err == nil) != (len(r.Incomplete(start)) == 1) {
 			t.Fatalf("%x alone: %x, %v, %v", b, whole, missing, err)
 		}
 		p, err := decodePiece(b)

@@ -208,7 +208,7 @@ func (m *Machine) pass(now time.Time, i int, msg halfcore.Relay, from *link) {
 	case msg.Kind == halfcore.RelayUp:
 		m.flood(now, i, msg, from)
 	case msg.Dst == m.cfg.Topo.Coord:
-		m.arrive(now, msg.Envelope)
+		m.arrive(now, from, msg.Envelope)
 		if i != none {
 			m.hops.slots[i].leaves = true
 		}

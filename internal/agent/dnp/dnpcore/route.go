@@ -9,6 +9,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/torus/routing"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
@@ -94,7 +95,7 @@ func (m *Machine) onFromHost(now time.Time, ev FromHost) {
 	case msg.Kind == halfcore.RelayDown && !m.cfg.Topo.Dims.Contains(msg.Dst):
 		m.raise(now, watchdog.AddrRDMA, watchdog.RDMAMailboxBad)
 	case msg.Kind == halfcore.RelayDown && msg.Dst == m.cfg.Topo.Coord:
-		m.arrive(now, msg.Envelope)
+		m.arrive(now, nil, msg.Envelope)
 	case m.holdsUp(now, &msg, ev.Held, false):
 	case !m.seen.First(now, msg):
 	case msg.Kind == halfcore.RelayDown:
@@ -104,13 +105,18 @@ func (m *Machine) onFromHost(now time.Time, ev FromHost) {
 	}
 }
 
-// arrive handles a message that came down for this node: an envelope, or a piece of one (seed 003 §5.2.1.3).
-func (m *Machine) arrive(now time.Time, b []byte) {
+// arrive handles a message that came down for this node, through a link or, with nil, from its host half: an envelope, or a piece of one
+// (seed 003 §5.2.1.3).
+func (m *Machine) arrive(now time.Time, from *link, b []byte) {
 	if !routing.IsPiece(b) {
 		m.out.Open = append(m.out.Open, b)
 		return
 	}
-	whole, missing, err := m.reorder.Take(now, b)
+	var dir grid.Direction
+	if from != nil {
+		dir = from.dir
+	}
+	whole, missing, err := m.reorder.Take(now, dir, b)
 	if err != nil { // as for an envelope that does not open, the sender is wrong or of a later version, not this router
 		m.note(NoteRefused, "a message that came down: %v", err)
 		return

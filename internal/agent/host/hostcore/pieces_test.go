@@ -25,7 +25,7 @@ func TestLongDowncallGoesInPieces(t *testing.T) {
 			t.Errorf("piece to %s: %v", m.Dst, err)
 		}
 		var err error
-		if whole, _, err = r.Take(time.Unix(0, 0), m.Envelope); err != nil {
+		if whole, _, err = r.Take(time.Unix(0, 0), 0, m.Envelope); err != nil {
 			t.Error(err)
 		}
 	}

@@ -1,0 +1,168 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/durable"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/testing/freeport"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+const joinCluster = "test"
+
+// joinWorld has the authority of a cluster and a node that enrols.
+type joinWorld struct {
+	dir string
+	ca  *pki.CA
+	j   *joiner
+}
+
+func newJoinWorld(t *testing.T, supervisors ...string) *joinWorld {
+	t.Helper()
+	ca, err := pki.NewCA(joinCluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &joinWorld{dir: t.TempDir(), ca: ca}
+	cfg := config.DefaultAgent()
+	cfg.Node, cfg.StateDir = "n1", w.path("state")
+	cfg.Join = config.JoinConfig{Supervisors: supervisors, CA: w.path("ca.pem"), TokenFile: w.path("token"), Address: "192.0.2.7"}
+	w.j = &joiner{cfg: cfg, dir: filepath.Join(cfg.StateDir, joinDir), log: slog.New(slog.DiscardHandler)}
+	if err := errors.Join(os.MkdirAll(w.j.dir, 0o700), os.WriteFile(w.path("ca.pem"), ca.CertPEM(), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (w *joinWorld) path(name string) string { return filepath.Join(w.dir, name) }
+
+// enrolled stores an enrolment of an hour ago, for an address.
+func (w *joinWorld) enrolled(t *testing.T, address string) {
+	t.Helper()
+	b, err := json.Marshal(joinedNode{Cluster: joinCluster, Node: "n1", Preset: config.PresetRelaxed, Address: netip.MustParseAddr(address),
+		Supervisors: []config.SupervisorAddr{{ID: "s1", Report: "192.0.2.9:7000"}}, At: time.Now().Add(-time.Hour)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = errors.Join(os.WriteFile(w.j.file("ca.pem"), w.ca.CertPEM(), 0o600), durable.Whole(w.j.file(joinAnswer), b))
+	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		id := pki.NodeIdentity(joinCluster, "n1", h)
+		err = errors.Join(err, w.ca.IssueTo(w.j.file(h.String()+".pem"), w.j.file(h.String()+".key"), id, nil, nil))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// refusing is a supervisor that answers every request with the same error.
+type refusing struct {
+	lofamov1.UnimplementedEnrolmentServer
+	err error
+}
+
+func (r refusing) Enrol(context.Context, *lofamov1.EnrolRequest) (*lofamov1.EnrolResponse, error) {
+	return nil, r.err
+}
+
+// serve serves the enrolment address of a supervisor.
+func (w *joinWorld) serve(t *testing.T, at string, err error) {
+	t.Helper()
+	cert, key := w.path("s1.pem"), w.path("s1.key")
+	if err := w.ca.IssueTo(cert, key, pki.SupervisorIdentity(joinCluster, "s1"), nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	conf, bad := pki.EnrolServerTLS(cert, key, w.path("ca.pem"))
+	if bad != nil {
+		t.Fatal(bad)
+	}
+	srv := grpc.NewServer(grpc.Creds(credentials.NewTLS(conf)))
+	lofamov1.RegisterEnrolmentServer(srv, refusing{err: err})
+	ln := listenAt(t, at)
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(ln) }()
+	t.Cleanup(func() {
+		srv.Stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// listenAt listens at an address. Without a server, connections get no answer.
+func listenAt(t *testing.T, at string) net.Listener {
+	t.Helper()
+	ln, err := net.Listen("tcp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ln.Close() })
+	return ln
+}
+
+// TestStoredEnrolmentStartsUnlessNodeWasRemoved: a supervisor that cannot answer now does not keep a healthy node from its work.
+func TestStoredEnrolmentStartsUnlessNodeWasRemoved(t *testing.T) {
+	t.Parallel()
+	for code, starts := range map[codes.Code]bool{codes.Unavailable: true, codes.FailedPrecondition: true, codes.Unauthenticated: false} {
+		at := freeport.Addr(t).String()
+		w := newJoinWorld(t, at)
+		w.enrolled(t, "192.0.2.7")
+		w.serve(t, at, status.Error(code, "for the test"))
+		joined, answered, err := w.j.ensure(t.Context())
+		if (err == nil) != starts || answered || starts && joined.Address.String() != "192.0.2.7" {
+			t.Errorf("%s: %+v, answered %v, %v: want a start %v", code, joined, answered, err, starts)
+		}
+	}
+}
+
+// TestUnusableEnrolmentIsNamedBesideMissingToken: the token was deleted after the enrolment, as documented. The reason why the
+// node needs it again stands in the error.
+func TestUnusableEnrolmentIsNamedBesideMissingToken(t *testing.T) {
+	t.Parallel()
+	w := newJoinWorld(t, "192.0.2.9:7944")
+	w.enrolled(t, "192.0.2.1")
+	_, _, _, err := Join(t.Context(), w.j.cfg, w.j.log)
+	if err == nil || !strings.Contains(err.Error(), "192.0.2.1") || !strings.Contains(err.Error(), w.path("token")) {
+		t.Errorf("%v: want the former address and the missing token", err)
+	}
+	fresh := newJoinWorld(t, "192.0.2.9:7944")
+	if _, _, _, err := Join(t.Context(), fresh.j.cfg, fresh.j.log); err == nil || strings.Contains(err.Error(), "stored enrolment") {
+		t.Errorf("a node that has never enrolled: %v: want the missing token alone", err)
+	}
+}
+
+// TestSilentSupervisorsLeaveTimeForOthers: in a round with an end, each supervisor gets a part of the time.
+func TestSilentSupervisorsLeaveTimeForOthers(t *testing.T) {
+	t.Parallel()
+	silent, live := freeport.Addr(t).String(), freeport.Addr(t).String()
+	listenAt(t, silent)
+	w := newJoinWorld(t, silent, silent, live)
+	w.enrolled(t, "192.0.2.7")
+	if _, err := w.j.stored(); err != nil {
+		t.Fatal(err)
+	}
+	w.serve(t, live, status.Error(codes.Unauthenticated, "the live one answers"))
+	ctx, cancel := context.WithTimeout(t.Context(), joinTry)
+	defer cancel()
+	_, refused, failed := w.j.round(ctx, 0)
+	if refused == nil || !strings.Contains(refused.Error(), "the live one answers") || failed == nil {
+		t.Errorf("refused: %v, failed: %v: want an answer of the live supervisor", refused, failed)
+	}
+}

@@ -98,6 +98,16 @@ func TestResponsesAsked(t *testing.T) {
 	}
 }
 
+// longTimeout is a policy whose executor refuses the timeout.
+const longTimeout = `
+apiVersion: lofamo.io/v1
+kind: ResponsePolicy
+metadata: {name: a}
+spec:
+  match: fault.component == "host"
+  steps: [{name: run, executor: command, parameters: {command: a}, timeout: 25h}]
+`
+
 func TestResponsesRefusals(t *testing.T) {
 	r := ctltest.Responding(t)
 	dir := t.TempDir()
@@ -121,6 +131,8 @@ func TestResponsesRefusals(t *testing.T) {
 		{[]string{"policy", "apply", "-f", "/no/such"}, 2, "no such file"},
 		{[]string{"policy", "get", "--version", "2"}, 2, "want the NAME"},
 		{[]string{"policy", "check", "-f", write("p.yaml", "kind: X\n")}, 1, `kind: given "X": want one of ResponsePolicy`},
+		{[]string{"policy", "check", "-f", write("long.yaml", longTimeout)}, 1,
+			"policy a: spec.steps[0].timeout: given 25h: want at most 24h with command"},
 		{[]string{"policy", "delete"}, 2, "NAME is missing"},
 		{[]string{"policy", "defaults", "nonsense"}, 2, `policy "nonsense": none of that name is shipped: want one of tell-kubernetes, `},
 		{[]string{"policy", "test", "--defaults", "--since", "-1h"}, 2, "want a positive time"},

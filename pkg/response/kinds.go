@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Class is the effect of an executor's act on a node. The gates depend on it.
@@ -71,9 +72,15 @@ type Traits struct {
 	Groups bool
 	// Always: exempt from the engine's rates; its executor has its own limit and does the rest later.
 	Always bool
+	// Remote: the executor process or a node's agent carries it out. Both refuse an attempt that may last longer than
+	// MaxRemoteTimeout.
+	Remote bool
 	// Waits: the engine itself carries it out. It has no executor.
 	Waits bool
 }
+
+// MaxRemoteTimeout limits an attempt of a remote kind.
+const MaxRemoteTimeout = 24 * time.Hour
 
 // traits by kind. A webhook's remediator and a command may do anything, so they belong to the gravest class.
 var traits = map[Kind]Traits{
@@ -85,18 +92,18 @@ var traits = map[Kind]Traits{
 	KubernetesEvict:     {Class: Destroy, Undoable: true, Repeatable: true},
 	KubernetesDrain:     {Class: Destroy, Undoable: true, Repeatable: true},
 	KubernetesRemediate: {Class: Destroy, Undoable: true, Repeatable: true},
-	SlurmDrain:          {Class: Reduce, Undoable: true, Repeatable: true},
+	SlurmDrain:          {Class: Reduce, Undoable: true, Repeatable: true, Remote: true},
 	WebhookNotify:       {Class: Notify, Undoable: true, Repeatable: true, Groups: true},
 	WebhookRemediate:    {Class: Destroy, Undoable: true, Repeatable: true},
 	Alertmanager:        {Class: Notify, Undoable: true, Repeatable: true, Groups: true},
-	Command:             {Class: Destroy},
-	NodeCheck:           {Class: Reduce, Repeatable: true},
-	NodeRestartHalf:     {Class: Reduce, Repeatable: true},
+	Command:             {Class: Destroy, Remote: true},
+	NodeCheck:           {Class: Reduce, Repeatable: true, Remote: true},
+	NodeRestartHalf:     {Class: Reduce, Repeatable: true, Remote: true},
 	NodeMaskChannel:     {Class: Reduce, Undoable: true, Repeatable: true},
-	NodeLimitFrequency:  {Class: Reduce, Undoable: true, Repeatable: true},
+	NodeLimitFrequency:  {Class: Reduce, Undoable: true, Repeatable: true, Remote: true},
 	NodeFence:           {Class: Notify, Repeatable: true, Always: true, Waits: true},
-	PowerReset:          {Class: Destroy, BootSettles: true},
-	Eureka:              {Class: Notify, Repeatable: true, Groups: true},
+	PowerReset:          {Class: Destroy, BootSettles: true, Remote: true},
+	Eureka:              {Class: Notify, Repeatable: true, Groups: true, Remote: true},
 }
 
 // Traits returns the traits of the kind; zero for an unknown kind.

@@ -307,6 +307,9 @@ anything is wrong.`,
 			return err
 		}
 		docs, err := policy.Parse(text)
+		if err == nil {
+			err = policy.CheckNew(docs)
+		}
 		if err != nil {
 			return fmt.Errorf("%s:\n%w", name, err)
 		}

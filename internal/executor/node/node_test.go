@@ -14,6 +14,7 @@ import (
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -118,6 +119,18 @@ func (m *masks) Unmask(_ context.Context, token uint64, at fault.NodeID, dir gri
 	}
 	delete(m.by, k)
 	return true, nil
+}
+
+// TestLongestTimeoutFitsIntoOrder: agents accept an order with the longest timeout of a policy.
+func TestLongestTimeoutFitsIntoOrder(t *testing.T) {
+	if most := response.MaxRemoteTimeout.Milliseconds(); most > servicenet.MaxActTimeoutMS {
+		t.Errorf("given %d ms: want at most %d", most, servicenet.MaxActTimeoutMS)
+	}
+	for _, k := range append(Kinds(), response.Eureka) {
+		if k.Traits().Remote != (k != response.NodeMaskChannel) { // the supervisors themselves mask channels
+			t.Errorf("%s: remote %t", k, k.Traits().Remote)
+		}
+	}
 }
 
 // TestOnlySettingStepRemovesMask: only the step that has set a mask can remove it, and a person's mask stays.

@@ -17,7 +17,7 @@ const (
 	maxName       = 256 // bytes
 	maxParameters = 64
 	maxParameter  = 4096 // bytes of a value
-	maxTimeout    = 24 * time.Hour
+	maxTimeout    = response.MaxRemoteTimeout
 )
 
 // attemptOf decodes the attempt of a request.

@@ -170,6 +170,9 @@ func protoMode(m response.Mode) lofamov1.PolicyMode {
 // planApply returns the changes that put documents in force.
 func (r *Responses) planApply(set store.PolicySet, docs []*policy.Document, by string, now time.Time) (plan, error) {
 	var p plan
+	if err := policy.CheckNew(docs); err != nil {
+		return p, err
+	}
 	together := slices.Clone(docs)
 	names := map[string]bool{}
 	for _, d := range docs {

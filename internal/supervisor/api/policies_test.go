@@ -80,6 +80,12 @@ spec:
 `, name, name))
 }
 
+// With these edits, a document has a step whose timeout is too long for a new policy.
+const (
+	tainting   = "kubernetes.taint, parameters: {key: a, effect: NoSchedule}"
+	commanding = "command, parameters: {command: a}, timeout: 25h"
+)
+
 // said renders policy changes as one line.
 func said(changes []*lofamov1.PolicyChange) string {
 	var out []string
@@ -178,6 +184,8 @@ func TestApplyPoliciesRefuses(t *testing.T) {
 		{ann, &lofamov1.ApplyPoliciesRequest{}, codes.InvalidArgument, "given no document"},
 		{ann, &lofamov1.ApplyPoliciesRequest{Documents: document("a", "kubernetes.taint", "kubernetes.paint")}, codes.InvalidArgument,
 			`spec.steps[0].executor: given "kubernetes.paint": want one of`},
+		{ann, &lofamov1.ApplyPoliciesRequest{Documents: document("a", tainting, commanding)}, codes.InvalidArgument,
+			"policy a: spec.steps[0].timeout: given 25h: want at most 24h with command"},
 		{ann, &lofamov1.ApplyPoliciesRequest{Documents: long + strings.Repeat("---"+strings.ReplaceAll(long, "name: a", "nome: b"), 20)},
 			codes.InvalidArgument, "policy check says all"},
 		{ann, &lofamov1.ApplyPoliciesRequest{Documents: document("b", "key: b", "key: a")}, codes.InvalidArgument,
@@ -234,6 +242,10 @@ func TestCheckedPoliciesStayUnchanged(t *testing.T) {
 	resp = check(document("a", "NoSchedule", "NoThing", "timeout", "x") + "---" + document("b", "spec:", "specs:"))
 	if len(resp.GetErrors()) < 3 || len(resp.GetChanges()) > 0 ||
 		!strings.Contains(resp.GetErrors()[0], `policy a: spec.steps[0].parameters.effect: given "NoThing"`) {
+		t.Errorf("%q", resp.GetErrors())
+	}
+	if resp = check(document("a", tainting, commanding)); len(resp.GetErrors()) != 1 ||
+		!strings.Contains(resp.GetErrors()[0], "given 25h: want at most 24h with command") {
 		t.Errorf("%q", resp.GetErrors())
 	}
 	if resp = check(strings.Replace(twoApprovals, "name: drain}", "name: twin}", 1)); len(resp.GetErrors()) != 1 ||
@@ -322,6 +334,35 @@ func TestUnreadablePolicyCanBeReplaced(t *testing.T) {
 	del, err := r.DeletePolicies(ann, &lofamov1.DeletePoliciesRequest{Names: []string{"b"}})
 	if got := said(del.GetChanges()); err != nil || got != "b DELETED 2 -→-" {
 		t.Errorf("%s, %v", got, err)
+	}
+}
+
+// TestStoredPolicyWithLongTimeoutStaysInForce: an earlier version accepted a timeout that new policies may not have.
+func TestStoredPolicyWithLongTimeoutStaysInForce(t *testing.T) {
+	r, s := onEtcd(t, newMemory(t, twoApprovals))
+	ann := callOf(t, pki.RoleOperator, "ann")
+	set, err := s.PolicySet(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	docs, err := policy.Parse([]byte(document("a", tainting, commanding)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := set.Write([]store.StoredPolicy{{Name: "a", JSON: docs[0].JSON}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.s.cfg.Operators.Change(t.Context(),
+		func(store.Topology) ([]store.Write, error) { return []store.Write{w}, nil }); err != nil {
+		t.Fatal(err)
+	}
+	if resp, err := r.ApplyPolicies(ann, &lofamov1.ApplyPoliciesRequest{Documents: document("b")}); err != nil || len(resp.GetChanges()) != 1 {
+		t.Errorf("another policy: %v, %v", resp, err)
+	}
+	list, err := r.ListPolicies(ann, nil)
+	if err != nil || len(list.GetPolicies()) != 2 || list.GetPolicies()[0].GetMode() != lofamov1.PolicyMode_OBSERVE_ONLY {
+		t.Errorf("%v, %v", list, err)
 	}
 }
 

@@ -281,5 +281,5 @@ func documentOf(o PolicyObject) (*policy.Document, error) {
 	case len(docs[0].JSON) > store.MaxPolicyJSON:
 		return nil, fmt.Errorf("policy %s: given %d bytes: want at most %d", o.Name, len(docs[0].JSON), store.MaxPolicyJSON)
 	}
-	return docs[0], nil
+	return docs[0], policy.CheckNew(docs)
 }

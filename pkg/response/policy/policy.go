@@ -120,6 +120,21 @@ func place(i, of int, name string) string {
 	}
 }
 
+// CheckNew returns the values that new documents may not have, although Parse accepts them: an earlier version may have stored such
+// documents, and they stay in force.
+func CheckNew(docs []*Document) error {
+	var errs []error
+	for _, d := range docs {
+		for i, s := range d.Policy.Steps {
+			if s.Kind.Traits().Remote && s.Timeout > response.MaxRemoteTimeout {
+				errs = append(errs, fmt.Errorf("policy %s: spec.steps[%d].timeout: given %s: want at most %s with %s", d.Name, i,
+					hours(s.Timeout), hours(response.MaxRemoteTimeout), s.Kind))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // CheckSet returns the conflicts between documents, each of which is valid by itself.
 func CheckSet(docs []*Document) error { return errors.Join(checkSet(docs)...) }
 

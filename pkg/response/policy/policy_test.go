@@ -295,6 +295,29 @@ func TestEveryKindHasParameters(t *testing.T) {
 	}
 }
 
+// TestLongTimeoutsAreNotForNewPolicies: an executor process and the agents refuse an attempt of more than a day. CheckNew says so, and
+// Parse still reads such a policy, which an earlier version may have stored.
+func TestLongTimeoutsAreNotForNewPolicies(t *testing.T) {
+	refused := map[string]bool{"command, parameters: {command: a}": true, "slurm.drain, parameters: {reason: a}": true,
+		"power.reset, parameters: {method: ipmi}": true, "node.check, parameters: {script: a}": true,
+		"node.restart-half, parameters: {half: dnp}": true, "node.limit-frequency, parameters: {percent: 50}": true,
+		"eureka, parameters: {text: a}": true, "kubernetes.drain": false, "webhook.remediate, parameters: {target: a}": false}
+	for kind, wrong := range refused {
+		for timeout, long := range map[string]bool{"24h": false, "24h0m1s": true, "168h": true} {
+			docs, err := Parse([]byte(strings.Replace(string(policyWith(`fault.component == "host"`)),
+				"kubernetes.event, parameters: {reason: Fault}", kind+", timeout: "+timeout, 1)))
+			if err != nil {
+				t.Fatalf("%s, %s: %v", kind, timeout, err)
+			}
+			k := string(docs[0].Policy.Steps[0].Kind)
+			want := fmt.Sprintf("policy %s: spec.steps[0].timeout: given %s: want at most 24h with %s", docs[0].Name, timeout, k)
+			if err = CheckNew(docs); (err != nil) != (wrong && long) || err != nil && err.Error() != want {
+				t.Errorf("%s, %s: %v", kind, timeout, err)
+			}
+		}
+	}
+}
+
 // FuzzParse checks that no input causes a panic, and that a valid document is also valid as JSON, with the same
 // meaning.
 func FuzzParse(f *testing.F) {

@@ -282,9 +282,6 @@ func (s *Server) barrierEnd(c jobs.Call, o jobs.Outcome) (*lofamov1.BarrierRespo
 	case jobs.TooMany:
 		return nil, status.Errorf(codes.ResourceExhausted, "%s: too many barriers, or calls that wait, on this node: want at most %d and %d, "+
 			"and half of that of one user", what, jobs.MaxBarriers, jobs.MaxWaiting)
-	case jobs.TooManyNodes:
-		return nil, status.Errorf(codes.ResourceExhausted, "%s: its members and those of the barriers at which others wait on this node are too "+
-			"many nodes: want at most %d together: try again when those barriers are over", what, jobs.MaxMembers)
 	default:
 		return nil, status.Errorf(codes.InvalidArgument, "%s: the DNP half refuses it", what)
 	}

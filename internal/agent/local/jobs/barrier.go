@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
+	"maps"
 	"slices"
 	"time"
 
@@ -86,16 +87,15 @@ type End uint8
 
 // The ends.
 const (
-	Complete     End = iota + 1 // all members have arrived
-	Late                        // Until has come: Nodes are missing, Here are participants of this node that have
-	Gone                        // Nodes have not arrived, and are FAILED
-	Silent                      // the DNP half does not answer
-	Alone                       // no link of this node lives
-	Overloaded                  // the DNP half has too many barriers
-	Unfit                       // the DNP half refuses it
-	TooMany                     // barriers or calls on this node, or of this user
-	TooManyNodes                // are members of barriers at which callers of this node wait: more than it may watch
-	Differs                     // from the count that other participants of this node gave, which is in Here
+	Complete   End = iota + 1 // all members have arrived
+	Late                      // Until has come: Nodes are missing, Here are participants of this node that have
+	Gone                      // Nodes have not arrived, and are FAILED
+	Silent                    // the DNP half does not answer
+	Alone                     // no link of this node lives
+	Overloaded                // the DNP half has too many barriers
+	Unfit                     // the DNP half refuses it
+	TooMany                   // barriers or calls on this node, or of this user
+	Differs                   // from the count that other participants of this node gave, which is in Here
 )
 
 // Outcome ends a call.
@@ -222,9 +222,6 @@ func (s *Barriers) call(now time.Time, c Call) {
 	key := c.Name.Key(c.Members)
 	b := s.all[key]
 	switch {
-	case s.waited[key] == nil && !s.watchable(c.Members):
-		s.out.Outcomes = append(s.out.Outcomes, Outcome{ID: c.ID, End: TooManyNodes})
-		return
 	case !Room(MaxWaiting, len(s.calls), c.Name.UID, s.users[c.Name.UID]), b == nil && !s.makeRoom(c.Name.UID):
 		s.out.Outcomes = append(s.out.Outcomes, Outcome{ID: c.ID, End: TooMany})
 		return
@@ -289,12 +286,10 @@ func (s *Barriers) leave(now time.Time, id uint64) {
 	if s.users[b.uid]--; s.users[b.uid] == 0 {
 		delete(s.users, b.uid)
 	}
-	c := b.waiting[id]
-	who := c.Participant
+	who := b.waiting[id].Participant
 	delete(b.waiting, id)
 	if b.forgetAt = now.Add(keptFor); len(b.waiting) == 0 {
 		delete(s.waited, b.key)
-		s.stale = s.stale || !slices.Equal(s.jobs[job{c.Name.UID, c.Name.Job}].members, b.members)
 		if s.sweep.IsZero() {
 			s.sweep = b.forgetAt
 		}
@@ -453,3 +448,68 @@ func (s *Barriers) gone(now time.Time, b *barrier) (ranks []int) {
 }
 
 func (s *Barriers) wakeAt(t time.Time) { s.out.Wake = fault.Earliest(s.out.Wake, t) }
+
+// rewatch gathers the members of the jobs at whose barriers callers wait, then of those that had barriers recently, the
+// latest first, as many as a node may watch. Entries that expire go at the next step, without a wake-up. rewatch runs with
+// every step, hundreds of times a second, and lists are long: it works only when there is a change.
+func (s *Barriers) rewatch(now time.Time) {
+	if !s.stale && (s.runsOut.IsZero() || now.Before(s.runsOut)) {
+		return
+	}
+	s.stale, s.runsOut = false, time.Time{}
+	waits := s.waits()
+	jobs := make([]job, 0, len(s.jobs))
+	for j, w := range s.jobs {
+		switch expired := !now.Before(w.until); {
+		case expired && waits[j]:
+			w.until = now.Add(watchFor)
+			s.jobs[j] = w
+		case expired:
+			delete(s.jobs, j)
+			continue
+		}
+		jobs = append(jobs, j)
+	}
+	slices.SortFunc(jobs, func(a, b job) int {
+		if waits[a] != waits[b] {
+			if waits[a] {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(s.jobs[b].until.Compare(s.jobs[a].until), cmp.Compare(a.uid, b.uid), cmp.Compare(a.name, b.name))
+	})
+	all := make(map[fault.NodeID]bool)
+	for i, j := range jobs {
+		w := s.jobs[j]
+		more := 0
+		for _, id := range w.members {
+			if !all[id] {
+				more++
+			}
+		}
+		if i >= MaxBarriers || len(all)+more > MaxMembers {
+			delete(s.jobs, j)
+			continue
+		}
+		for _, id := range w.members {
+			all[id] = true
+		}
+		s.runsOut = fault.Earliest(s.runsOut, w.until)
+	}
+	if watch := slices.Sorted(maps.Keys(all)); !slices.Equal(watch, s.watch) {
+		s.watch, s.out.Rewatch = watch, true
+	}
+}
+
+// waits returns the jobs at whose barriers callers wait.
+func (s *Barriers) waits() map[job]bool {
+	out := make(map[job]bool)
+	for _, b := range s.waited {
+		for _, c := range b.waiting { // all of one job
+			out[job{c.Name.UID, c.Name.Job}] = true
+			break
+		}
+	}
+	return out
+}

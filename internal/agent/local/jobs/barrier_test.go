@@ -327,64 +327,15 @@ func TestBarriersAreBounded(t *testing.T) {
 	}
 }
 
-// manyNodes returns n nodes other than those of abc.
-func manyNodes(n int) (out []fault.NodeID) {
-	for i := range n {
-		out = append(out, fid("n"+strconv.Itoa(10_000+i)))
-	}
-	return out
-}
-
-// TestWaitingJobKeepsItsWatch: a new job whose members a node cannot watch beside those of waiting jobs is refused. The waiting job's
-// members stay watched. Once no caller waits there, the new job gets its turn.
-func TestWaitingJobKeepsItsWatch(t *testing.T) {
-	d := newDesk(t)
-	d.step(call(1, 1, "x"))
-	d.now = after(time.Second)
-	c := call(2, 1, "x")
-	c.Name.Job, c.Members = "other", manyNodes(MaxMembers)
-	d.step(c)
-	d.ended(Outcome{ID: 2, End: TooManyNodes})
-	if !slices.Equal(d.out.Watch, abc) {
-		t.Errorf("%d nodes are watched: want %v", len(d.out.Watch), abc)
-	}
-	c.ID, c.Members = 3, manyNodes(MaxMembers-len(abc))
-	d.step(c)
-	d.step(call(4, 1, "x")) // a further caller of the first job
-	d.ended()
-	if len(d.out.Watch) != MaxMembers || !slices.Contains(d.out.Watch, "a") {
-		t.Errorf("%d nodes are watched: want those of both jobs", len(d.out.Watch))
-	}
-	d.step(Left{1})
-	d.step(Left{4})
-	c.ID, c.Members = 5, append(manyNodes(MaxMembers-len(abc)), "x", "y", "z")
-	d.step(c)
-	d.ended()
-	if len(d.out.Watch) != MaxMembers || slices.Contains(d.out.Watch, "a") {
-		t.Errorf("%d nodes are watched: want those of the waiting job", len(d.out.Watch))
-	}
-}
-
-// TestAllBarriersOfOneJobAreWatched: callers of one job wait at two barriers with different members.
-func TestAllBarriersOfOneJobAreWatched(t *testing.T) {
-	d := newDesk(t)
-	d.step(call(1, 1, "x"))
-	c := call(2, 1, "x")
-	c.Members = []fault.NodeID{"b", "d"}
-	c.Rank = 0
-	d.step(c)
-	if want := []fault.NodeID{"a", "b", "c", "d"}; !slices.Equal(d.out.Watch, want) {
-		t.Errorf("%v are watched: want %v", d.out.Watch, want)
-	}
-	d.step(Left{1})
-	if want := []fault.NodeID{"b", "d"}; !slices.Equal(d.out.Watch, want) {
-		t.Errorf("%v are watched after the first barrier: want %v", d.out.Watch, want)
-	}
-}
-
 // The members of jobs are watched for a while after their last barrier, as many as a node may watch.
 func TestMembersAreWatchedAfterBarrier(t *testing.T) {
 	d := newDesk(t)
+	big := func(n int) (out []fault.NodeID) {
+		for i := range n {
+			out = append(out, fid("n"+strconv.Itoa(10_000+i)))
+		}
+		return out
+	}
 	d.step(call(1, 1, "x"))
 	d.step(Left{1})
 	if d.out.Rewatch || !slices.Equal(d.out.Watch, abc) {
@@ -392,7 +343,7 @@ func TestMembersAreWatchedAfterBarrier(t *testing.T) {
 	}
 	d.now = after(time.Minute)
 	c := call(2, 1, "x")
-	c.Name.Job, c.Members = "other", manyNodes(MaxMembers)
+	c.Name.Job, c.Members = "other", big(MaxMembers)
 	d.step(c)
 	if !d.out.Rewatch || len(d.out.Watch) != MaxMembers || slices.Contains(d.out.Watch, "a") {
 		t.Errorf("%d are watched: want those of the latest job", len(d.out.Watch))

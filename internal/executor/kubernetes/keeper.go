@@ -30,9 +30,18 @@ const (
 	keepLeave = 10 * time.Second
 	// keepEcho is how long it waits for its own write to come back through the watch.
 	keepEcho = 10 * time.Second
-	// keepMost bounds the pause after failures.
+	// keepFirst is the pause of a node after its first failed write. It doubles with each further one. It is longer than the pause of
+	// the keeper after a failed round, so that the other nodes have rounds without a failure between.
+	keepFirst = 5 * time.Second
+	// keepMost bounds the pauses after failures.
 	keepMost = time.Minute
 )
+
+// keeperPause is the pause of a node whose last write failed.
+type keeperPause struct {
+	until  time.Time
+	length time.Duration
+}
 
 // States returns the states of all nodes that the fault map knows. An error means that they are unknown now.
 type States func(ctx context.Context) (map[fault.NodeID]NodeState, error)
@@ -46,7 +55,7 @@ type keeper struct {
 	leave   time.Duration
 	missing map[string]time.Time // nodes with kept conditions that the map lacks, since when
 	sent    map[string]sentWrite
-	paused  map[string]time.Time // nodes whose last write failed, until when
+	paused  map[string]keeperPause // nodes whose last write failed
 
 	evidence Evidence // nil: not needed
 
@@ -103,7 +112,7 @@ func (e *Executor) newKeeper(states States, evidence Evidence) *keeper {
 	c = c.Filled()
 	return &keeper{
 		e: e, plan: keeping{types: c.Types, heartbeat: c.Heartbeat.D()}, states: states, every: keepEvery, leave: keepLeave,
-		missing: map[string]time.Time{}, sent: map[string]sentWrite{}, paused: map[string]time.Time{}, evidence: evidence,
+		missing: map[string]time.Time{}, sent: map[string]sentWrite{}, paused: map[string]keeperPause{}, evidence: evidence,
 		nodes: map[string]*keptNode{}, names: map[fault.NodeID][]string{}, shared: map[fault.NodeID]bool{},
 		renewed: map[fault.NodeID][]response.OutsideCondition{},
 	}
@@ -236,14 +245,15 @@ func (k *keeper) round(ctx context.Context) error {
 		k.sent[w.node.name] = sentWrite{w.node.version, time.Now()}
 		err := k.e.c.keep(ctx, w)
 		if err == nil || apierrors.IsConflict(err) || apierrors.IsNotFound(err) { // somebody else was faster: the watch tells
+			delete(k.paused, w.node.name)
 			inRow = 0
 			continue
 		}
 		delete(k.sent, w.node.name)
-		if errors.Is(err, errNotSent) || ctx.Err() != nil {
+		if errors.Is(err, errNotSent) || apierrors.IsTooManyRequests(err) || ctx.Err() != nil { // no fault of the node
 			return err
 		}
-		k.paused[w.node.name] = time.Now().Add(keepMost)
+		k.pause(w.node.name, time.Now())
 		first = cmp.Or(first, err)
 		if inRow++; refused(err) { // of this node, as by a webhook
 			inRow = 0
@@ -253,6 +263,12 @@ func (k *keeper) round(ctx context.Context) error {
 		}
 	}
 	return first
+}
+
+// pause makes a node wait after a failed write.
+func (k *keeper) pause(name string, now time.Time) {
+	length := min(max(keepFirst, 2*k.paused[name].length), keepMost)
+	k.paused[name] = keeperPause{now.Add(length), length}
 }
 
 // needed returns the next writes: first those that change more than heartbeats, then by the age of the heartbeats.
@@ -267,7 +283,7 @@ func (k *keeper) needed(states map[fault.NodeID]NodeState, now time.Time) []keep
 			delete(k.sent, name)
 		}
 	}
-	maps.DeleteFunc(k.paused, func(_ string, until time.Time) bool { return !now.Before(until) })
+	maps.DeleteFunc(k.paused, func(name string, _ keeperPause) bool { return k.nodes[name] == nil })
 	var out []keepWrite
 	for name, n := range k.nodes {
 		var st *NodeState
@@ -279,11 +295,13 @@ func (k *keeper) needed(states map[fault.NodeID]NodeState, now time.Time) []keep
 			continue
 		}
 		_, sent := k.sent[name]
-		if _, paused := k.paused[name]; sent || paused {
+		if sent || now.Before(k.paused[name].until) {
 			continue
 		}
 		if w, need := k.plan.plan(n, st, now); need {
 			out = append(out, w)
+		} else {
+			delete(k.paused, name)
 		}
 	}
 	for name := range k.missing {

@@ -176,6 +176,18 @@ func TestFailingNodeStopsNoOther(t *testing.T) {
 	}
 }
 
+// TestFailingNodeIsTriedAgainLaterAndLater: the first failure of a write may be that of a server which restarts, so it costs little time.
+func TestFailingNodeIsTriedAgainLaterAndLater(t *testing.T) {
+	k := (&Executor{cfg: Config{}.Filled()}).newKeeper(nil, nil)
+	now := time.Unix(1000, 0)
+	for _, want := range []time.Duration{5 * time.Second, 10 * time.Second, 20 * time.Second, 40 * time.Second, time.Minute, time.Minute} {
+		k.pause("a", now)
+		if got := k.paused["a"].until.Sub(now); got != want {
+			t.Errorf("paused for %s: want %s", got, want)
+		}
+	}
+}
+
 // TestDeadServerCostsTwoRequestsARound: the keeper ends a round after two failures in a row, and goes on with other nodes in the next one.
 func TestDeadServerCostsTwoRequestsARound(t *testing.T) {
 	c, writes := answeringPatches(t, func(string) int { return http.StatusInternalServerError })

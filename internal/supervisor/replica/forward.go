@@ -203,22 +203,34 @@ func (f *Forwarder) Run(ctx context.Context) {
 	}
 }
 
-// follow forwards to one leader until the stream breaks or leadership changes.
+// follow forwards to one leader until the stream breaks or leadership changes. A change ends the calls that wait for a hung
+// leader too.
 func (f *Forwarder) follow(ctx context.Context, conn grpc.ClientConnInterface, changed <-chan struct{}) error {
 	ctx, cancel := context.WithCancel(ctx)
 	left := make(chan struct{})
 	go func() {
 		defer close(left)
-		defer cancel() // ends the calls that wait for a hung leader
+		defer cancel()
 		select {
 		case <-changed:
 		case <-ctx.Done():
 		}
 	}()
-	defer func() {
-		cancel()
-		<-left
-	}()
+	err := f.forward(ctx, conn)
+	cancel()
+	<-left
+	select {
+	case <-changed:
+		return nil
+	default:
+		return err
+	}
+}
+
+// forward sends by one stream until it breaks or the context ends.
+func (f *Forwarder) forward(ctx context.Context, conn grpc.ClientConnInterface) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	s, err := lofamov1.NewReplicaClient(conn).Forward(ctx)
 	if err != nil {
 		return err
@@ -243,8 +255,6 @@ func (f *Forwarder) follow(ctx context.Context, conn grpc.ClientConnInterface, c
 	f.wake() // the stream before may have left something
 	for {
 		select {
-		case <-changed:
-			return nil
 		case <-ended:
 			return failure
 		case <-ctx.Done():

@@ -72,7 +72,8 @@ type Renewed struct{ Module Module }
 // Carried says which partner carries the probes of a module's current test, for a module with Partners.
 type Carried struct {
 	Module  Module
-	Partner uint8 // 0 to 63
+	Partner uint8 // 0 to MaxPartners-1
+	Able    uint8 // a bit for each partner that can carry tests now: what the others did counts no longer
 }
 
 func (Tick) selftestEvent()     {}
@@ -207,8 +208,8 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 			m.after(now, u, u.renew)
 		}
 	case Carried:
-		if u := m.find(ev.Module); u != nil {
-			u.partner = ev.Partner
+		if u := m.find(ev.Module); u != nil && ev.Partner < MaxPartners {
+			m.after(now, u, func() { u.partner, u.bad = ev.Partner, u.bad&ev.Able })
 		}
 	}
 	out := m.out

@@ -315,3 +315,71 @@ func TestNilMachineTestsNothing(t *testing.T) {
 		t.Error("it says something")
 	}
 }
+
+// TestPartnersAreBlamedApart: a failed module tells whose tests are bad. A partner that is slow once, or that can carry no tests any more,
+// is not among them.
+func TestPartnersAreBlamedApart(t *testing.T) {
+	relay := configs["relay"]
+	relay.Partners = true
+	const a, b, c = 0, 1, 2
+	m := New(Config{Modules: []ModuleConfig{relay}, Interval: interval, IdleAfter: time.Hour, Tick: tick}, t0)
+	m.Use(t0, relay.Module)
+	now := t0
+	// test plays the next test by a partner: fate alters a probe, delays it, or drops it by returning false.
+	test := func(partner, able uint8, fate func(p *Probe, took *time.Duration) bool) Result {
+		t.Helper()
+		tests := m.Results(now)[0].Tests
+		for range 1000 {
+			now = now.Add(tick)
+			out := m.Step(now, Tick{})
+			if len(out.Probes) == 0 {
+				continue
+			}
+			m.Step(now, Carried{Module: relay.Module, Partner: partner, Able: able})
+			for _, p := range out.Probes {
+				took := time.Millisecond
+				if fate == nil || fate(&p, &took) {
+					m.Step(now, Returned{Module: p.Module, Data: p.Data, Took: took})
+				}
+			}
+			for m.Results(now)[0].Tests == tests { // until lost probes are given up
+				now = now.Add(tick)
+				m.Step(now, Tick{})
+			}
+			return m.Results(now)[0]
+		}
+		t.Fatal("no test")
+		return Result{}
+	}
+	alters := func(p *Probe, _ *time.Duration) bool { p.Data[len(p.Data)-1] ^= 1; return true }
+	slow := func(_ *Probe, took *time.Duration) bool { *took = 500 * time.Millisecond; return true }
+	losesLarge := func(p *Probe, _ *time.Duration) bool { return len(p.Data) < 1000 }
+	all := uint8(1<<a | 1<<b | 1<<c)
+	for range 10 {
+		test(a, all, nil)
+	}
+	if r := test(a, all, alters); r.State != Failed || r.Blamed != 1<<a {
+		t.Errorf("altered by the first: %s, blamed %b", r.State, r.Blamed)
+	}
+	if r := test(b, all, slow); r.State != Failed || r.Blamed != 1<<a {
+		t.Errorf("the second is slow once: %s, blamed %b", r.State, r.Blamed)
+	}
+	if r := test(b, 1<<b|1<<c, alters); r.State != Failed || r.Blamed != 1<<b {
+		t.Errorf("the first carries no more tests: %s, blamed %b", r.State, r.Blamed)
+	}
+	for range ClearTests {
+		test(c, all, nil)
+	}
+	if r := m.Results(now)[0]; r.State != Passed || r.Blamed != 0 {
+		t.Errorf("good again: %s, blamed %b", r.State, r.Blamed)
+	}
+	var r Result
+	for range 40 { // one probe of two: the path loses more than it may, by each partner
+		for partner := range uint8(3) {
+			r = test(partner, all, losesLarge)
+		}
+	}
+	if r.State != Failed || r.Fault != Lost || r.Blamed != all {
+		t.Errorf("all lose large messages: %s %s, blamed %b", r.State, r.Fault, r.Blamed)
+	}
+}

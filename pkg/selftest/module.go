@@ -55,6 +55,9 @@ func (m Module) String() string {
 // MaxSlots is the maximum number of probes in one test of a module.
 const MaxSlots = 6
 
+// MaxPartners is the maximum number of partners of a module.
+const MaxPartners = 8
+
 // ModuleConfig is the test configuration of one module.
 type ModuleConfig struct {
 	Module Module
@@ -174,7 +177,7 @@ type Result struct {
 	Why      string        // in words: "late: 4 tests of 1,024 bytes over 20ms"; empty unless failed
 	InUse    bool          // being tested, and not idle
 	Proving  bool          // has not passed yet since the restart
-	Blamed   uint64        // of a failed module with Partners: a bit for each partner (Carried) whose last test was bad; otherwise 0
+	Blamed   uint8         // of a failed module with Partners: a bit for each partner (Carried) whose tests are bad; otherwise 0
 	Age      time.Duration // since the last test ended; -1: never
 	Latency  time.Duration // of the last test: its slowest probe
 	Baseline time.Duration // usual latency for that size

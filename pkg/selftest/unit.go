@@ -23,10 +23,11 @@ type module struct {
 	oldest  int // of past
 	slots   []slot
 	losses  lossWindow
-	doubles lossWindow // the same for probes that came twice
-	tally   tally      // of the current test
-	partner uint8      // that carries the current test
-	bad     uint64     // a bit for each partner whose last test was bad
+	doubles lossWindow         // the same for probes that came twice
+	tally   tally              // of the current test
+	partner uint8              // that carries the current test
+	bad     uint8              // a bit for each partner whose tests are bad
+	missed  [MaxPartners]uint8 // of each partner: a bit for each size that its last test lost
 
 	state     State
 	fault     Fault
@@ -79,7 +80,8 @@ type slot struct {
 // tally counts the probes of a test.
 type tally struct {
 	came, altered, doubled, late, lost, void int
-	size                                     int // of the last bad one
+	missed                                   uint8 // a bit for each size that was lost
+	size                                     int   // of the last bad one
 }
 
 // wanted reports whether to test the module when a test is due.
@@ -250,7 +252,7 @@ func (u *module) excuse() {
 	for i := range u.slots {
 		u.slots[i].late, u.slots[i].pending = 0, 0
 	}
-	u.suspect, u.lateSince, u.bad = false, time.Time{}, 0
+	u.suspect, u.lateSince, u.bad, u.missed = false, time.Time{}, 0, [MaxPartners]uint8{}
 	if u.state == Failed {
 		u.become(Untested, 0, "")
 	}
@@ -269,6 +271,7 @@ func (u *module) expire(now time.Time) {
 			f.fate = gaveUp
 			u.lost++
 			u.tally.lost++
+			u.tally.missed |= 1 << f.slot
 			u.tally.size = u.cfg.Sizes[f.slot]
 			u.losses.add(true)
 		}
@@ -329,10 +332,7 @@ func (u *module) judge(now time.Time, probes int) {
 	if late == 0 {
 		u.lateSince = time.Time{}
 	}
-	u.bad &^= 1 << u.partner
-	if t.altered+t.doubled+t.late > 0 || 2*t.lost > probes {
-		u.bad |= 1 << u.partner
-	}
+	u.blame(probes, late)
 	u.suspect = late > 0 || 2*t.lost > probes || u.cfg.Loss == 0 && t.lost > 0
 	switch {
 	case t.altered > 0:
@@ -365,8 +365,19 @@ func (u *module) regained() bool {
 	return u.fault != Lost || u.cfg.Loss == 0 || u.losses.n >= regainProbes && 3*u.losses.lost() <= u.losses.n
 }
 
+// blame judges the partner that carried a test. late is how many tests in a row were late in one size: as for the module,
+// one slow probe is a busy machine. A path may lose single probes, but not the same size each time.
+func (u *module) blame(probes, late int) {
+	t, before := u.tally, u.missed[u.partner]
+	u.missed[u.partner] = t.missed
+	u.bad &^= 1 << u.partner
+	if t.altered+t.doubled > 0 || t.late > 0 && late >= LateTests || t.missed&before != 0 || 2*t.lost > probes {
+		u.bad |= 1 << u.partner
+	}
+}
+
 // blamed returns Result.Blamed.
-func (u *module) blamed() uint64 {
+func (u *module) blamed() uint8 {
 	if u.state != Failed || !u.cfg.Partners {
 		return 0
 	}
@@ -391,7 +402,7 @@ func (u *module) fail(f Fault, format string, args ...any) {
 // become is the only writer of the state.
 func (u *module) become(s State, f Fault, why string) {
 	if s != Failed {
-		u.clean = 0
+		u.clean, u.bad = 0, 0
 	}
 	u.state, u.fault, u.why = s, f, why
 }

@@ -1,6 +1,7 @@
 package dnpcore
 
 import (
+	"cmp"
 	"math/bits"
 	"slices"
 	"strings"
@@ -220,15 +221,20 @@ func (m *Machine) nextRelay(now time.Time) *link {
 	if m.inhibited() || m.cfg.MaxHops < testHops {
 		dirs = nil // it pauses
 	}
+	var next *link
+	var able uint8
 	for n := range dirs {
 		l := m.links[dirs[(m.selfTest.by+1+n)%len(dirs)].Index()]
 		if i := l.dir.Index(); m.functional(l) && !m.selfTest.excused[i] && m.selfTest.machine.Answered(linkModule(l.dir)) {
-			m.selfTest.by = slices.Index(dirs, l.dir)
-			m.test(now, selftest.Carried{Module: selftest.Module{Kind: selftest.Relay}, Partner: m.neighbour(l)})
-			return l
+			next = cmp.Or(next, l)
+			able |= 1 << m.neighbour(l)
 		}
 	}
-	return nil
+	if next != nil {
+		m.selfTest.by = slices.Index(dirs, next.dir)
+		m.test(now, selftest.Carried{Module: selftest.Module{Kind: selftest.Relay}, Partner: m.neighbour(next), Able: able})
+	}
+	return next
 }
 
 // neighbour numbers the neighbour at a link: two links of a small torus may lead to the same one.
@@ -299,7 +305,7 @@ func (m *Machine) tested(r selftest.Result) {
 	}
 	m.selfTest.changed, m.out.Tested = true, true
 	var engine, router, rdma bool
-	var byLinks uint64 // a bit for each neighbour
+	var byLinks uint8 // a bit for each neighbour
 	m.selfTest.registers = false
 	for _, f := range m.selfTest.machine.Failed() {
 		switch f.Module.Kind {
@@ -308,7 +314,7 @@ func (m *Machine) tested(r selftest.Result) {
 				byLinks |= 1 << m.neighbour(l)
 			}
 		case selftest.Relay:
-			router = bits.OnesCount64(f.Blamed) > 1
+			router = bits.OnesCount8(f.Blamed) > 1
 		case selftest.Mailbox:
 			rdma = true
 		case selftest.Register:
@@ -318,7 +324,7 @@ func (m *Machine) tested(r selftest.Result) {
 			engine = true
 		}
 	}
-	engine = engine || bits.OnesCount64(byLinks) > 1
+	engine = engine || bits.OnesCount8(byLinks) > 1
 	m.judgeRegisters()
 	m.exceptions.level(watchdog.AddrEngine, watchdog.EngineSelfTest, engine)
 	m.exceptions.level(watchdog.AddrRouter0, watchdog.RouterSelfTest, router)

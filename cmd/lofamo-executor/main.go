@@ -104,7 +104,7 @@ to end; a second signal ends the process at once, and the outcome of running att
 	return cmd
 }
 
-// stopSlack is the time that the service manager grants beyond stopTimeout: attempts that are ended then, and the answers, take a moment.
+// stopSlack is the time beyond stopTimeout to end the remaining attempts and to send their outcomes.
 const stopSlack = 30 * time.Second
 
 func run(ctx context.Context, cfg process.Config, logger *slog.Logger) error {
@@ -139,7 +139,7 @@ func run(ctx context.Context, cfg process.Config, logger *slog.Logger) error {
 		}
 	}
 	manager.Stopping()
-	manager.Patience(time.Duration(cfg.StopTimeout) + stopSlack) // the unit's limit knows nothing of this configuration
+	manager.Patience(time.Duration(cfg.StopTimeout) + stopSlack) // TimeoutStopSec is fixed, and stopTimeout is not
 	return errors.Join(err, p.Stop())
 }
 

@@ -54,15 +54,18 @@ type trend struct {
 }
 
 // foresees processes the readings of a report. The newest count, in any order of arrival.
-func (m *Machine) foresees(n *node, d fault.Delivery, now time.Time) {
-	if id := d.Report.ID; m.cfg.Horizon == 0 || id.Epoch < n.voice(id.Origin.Half).floor {
+func (m *Machine) foresees(n *node, del fault.Delivery, now time.Time) {
+	if id := del.Report.ID; m.cfg.Horizon == 0 || id.Epoch < n.voice(id.Origin.Half).floor {
 		return
 	}
-	for _, r := range d.Report.Readings {
+	for _, r := range del.Report.Readings {
 		if r.Check() != nil || !n.has(r.Component) {
 			continue
 		}
-		p := point{epoch: d.Report.ID.Epoch, seq: d.Report.ID.Seq, at: made(d, now).Add(-max(0, r.Age)), value: float64(r.Value)}
+		if d, link := r.Component.LinkDirection(); link && m.waiting(n, d, now) {
+			continue // it may be of the former link at this end
+		}
+		p := point{epoch: del.Report.ID.Epoch, seq: del.Report.ID.Seq, at: made(del, now).Add(-max(0, r.Age)), value: float64(r.Value)}
 		n.trend(r.Component, r.Quantity).add(p, float64(r.Threshold))
 		n.read(r, m.clock.instant(p.at))
 	}

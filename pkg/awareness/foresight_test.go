@@ -255,6 +255,20 @@ func TestWarningOfLinkEndsWithLink(t *testing.T) {
 			if _, err := New(cfg, epoch0, m.Nodes()); err != nil {
 				t.Error(err)
 			}
+			if !places.fill {
+				return
+			}
+			// The half does not know the new link yet: its readings are of the former one.
+			for i := range 7 {
+				now := epoch0.Add(time.Second + time.Duration(i)*2*time.Second)
+				out := m.Step(now, Evidence{fault.Delivery{Path: fault.PathDirect, Report: fault.Report{
+					ID: fault.ReportID{Origin: fault.Origin{Node: id, Half: fault.HalfHost}, Epoch: 1, Seq: fault.Seq(1 + i)}, Digest: true,
+					Readings: []fault.Reading{{Component: w.Component, Quantity: w.Quantity, Value: 0.1 * float32(1+i), Threshold: 1}},
+				}}})
+				if len(out.Warnings) > 0 {
+					t.Fatalf("a warning on the new link from readings of the former one: %+v", out.Warnings)
+				}
+			}
 		})
 	}
 }

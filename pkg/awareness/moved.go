@@ -175,7 +175,11 @@ func (m *Machine) relink(n *node, d grid.Direction, had bool, now time.Time) {
 	if s := n.story(c); s != nil {
 		s.last, s.before = 0, 0
 	}
-	m.forgetReadings(n, c, whyMoved+"the link leads elsewhere")
+	why := "the link leads elsewhere"
+	if !n.ends.has(d) {
+		why = "the node has no such link any more"
+	}
+	m.forgetReadings(n, c, whyMoved+why)
 	if p.forgotten = false; !n.ends.has(d) {
 		// So that old reports are not attributed to a new link at this end:
 		r.until[d.Index()] = now.Add(m.cfg.RelinkBound)

@@ -72,7 +72,7 @@ type Policies struct {
 	r       *resource
 	log     *slog.Logger
 	said    string
-	failed  string // the object whose status could not be written last
+	failed  string // the last object whose status could not be written
 }
 
 // NewPolicies returns the follower of all FaultPolicy objects in the configured namespace.

@@ -391,7 +391,7 @@ func maskKeys(masks []*lofamov1.LinkMask) []string {
 func (e *Engine) maskEnds(none []*lofamov1.LinkMask, now time.Time) []*lofamov1.Event {
 	var events []*lofamov1.Event
 	for _, m := range none {
-		events = append(events, view.MaskEvent(m, true, "the torus has this link no more", "supervisor/"+e.cfg.Awareness.Supervisor,
+		events = append(events, view.MaskEvent(m, true, "the torus no longer has this link", "supervisor/"+e.cfg.Awareness.Supervisor,
 			e.cfg.Names, now))
 	}
 	return events

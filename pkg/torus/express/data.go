@@ -120,7 +120,7 @@ type slot struct {
 	next  *transfer // newer than kept
 	since time.Time // begin of the first transfer after the last good datum; zero: none, or they ended long ago
 	lost  time.Time // the last end of a transfer without a good datum
-	wary  bool      // unfinished data may keep others out no longer; see unfinishedMost
+	wary  bool      // no good datum for unfinishedMost: only whole data count (see unfinished.go)
 	turn  int       // index of the direction whose turn is next while wary
 	poll  time.Time // of the neighbours
 }

@@ -53,8 +53,8 @@ func (m *Data) guard(now time.Time, s *slot, topic Topic) {
 	})
 }
 
-// begin begins the datum that a neighbour announces, unless its link has begun too many. The transfer that it replaces
-// has failed.
+// begin begins the datum that a neighbour announces, unless its link has begun too many. A transfer that it replaces
+// counts as failed.
 func (m *Data) begin(now time.Time, s *slot, topic Topic, i int) bool {
 	p := &m.peers[i]
 	p.begins.settle(now, beginRate)

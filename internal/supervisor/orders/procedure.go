@@ -223,7 +223,7 @@ var errUnheard = errors.New("no node reports it")
 var ErrUncommitted = errors.New("nothing was ordered: the store does not accept the order")
 
 func refusal(err error) error {
-	if errors.Is(err, ErrNotLeading) {
+	if errors.Is(err, ErrNotLeading) || errors.Is(err, ErrNotRead) {
 		return err
 	}
 	return &RefusedError{err}

@@ -281,7 +281,7 @@ func (m *Diagnoses) policyRuns(ctx context.Context, ran []store.PolicyRun) (stor
 	return store.PolicyRunsPut(runs[max(0, len(runs)-maxPolicyRuns):])
 }
 
-// ErrNotRead: the store did not answer a read that must succeed before a diagnosis or procedure.
+// ErrNotRead says that the store did not answer a read that must succeed before a diagnosis or procedure.
 var ErrNotRead = errors.New("the store does not answer")
 
 // byPolicy runs the diagnosis or procedure that a policy requests for a link. A procedure needs the policy's interval since the

@@ -445,8 +445,9 @@ func (x *ReplaceMemberRequest) GetWait() *durationpb.Duration {
 	return nil
 }
 
-// MemberProgress is one completed step, in the order of the step numbers. AddMember begins with ADDED, or with CATCHING_UP if the
-// member has started already: its replica must then keep its data.
+// MemberProgress is one completed step, in the order of the step numbers. AddMember begins with ADDED, with REMOVED if it
+// replaces the learner of an earlier call, or with CATCHING_UP if the member has started already: its replica must then
+// keep its data.
 type MemberProgress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// CATCHING_UP is repeated whenever its message changes.

@@ -46,11 +46,12 @@ type SupervisorAdminClient interface {
 	// AddMember adds a new member: first as a learner without a vote, then as a voter once it has caught up. The stream
 	// reports progress; its end without an error means that the member votes. ALREADY_EXISTS if a member of that name
 	// already votes. FAILED_PRECONDITION if too few members would answer. DEADLINE_EXCEEDED if the member has not caught
-	// up in time: it stays a learner, and the same call continues from there.
+	// up in time: it stays a learner. The same call continues with it if it has a committed name or its peer address
+	// answers; otherwise a new member replaces it (REMOVED, then ADDED) and needs an empty data directory.
 	AddMember(ctx context.Context, in *AddMemberRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[MemberProgress], error)
 	// ReplaceMember removes a member that lost its data, and adds its successor with the same name and addresses.
-	// FAILED_PRECONDITION for a member that was never started, as it has lost nothing. Other errors are those of
-	// RemoveMember and AddMember; after a failure past REMOVED, continue with AddMember.
+	// FAILED_PRECONDITION for a member without a committed name: continue with AddMember, or remove it. Other errors are
+	// those of RemoveMember and AddMember; after a failure past REMOVED, continue with AddMember.
 	ReplaceMember(ctx context.Context, in *ReplaceMemberRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[MemberProgress], error)
 	// RemoveMember removes a member for good; its replica ends. Given the id of a supervisor that is no longer a member,
 	// it removes that supervisor from the list. NOT_FOUND for an unknown name. FAILED_PRECONDITION for the last member,
@@ -193,11 +194,12 @@ type SupervisorAdminServer interface {
 	// AddMember adds a new member: first as a learner without a vote, then as a voter once it has caught up. The stream
 	// reports progress; its end without an error means that the member votes. ALREADY_EXISTS if a member of that name
 	// already votes. FAILED_PRECONDITION if too few members would answer. DEADLINE_EXCEEDED if the member has not caught
-	// up in time: it stays a learner, and the same call continues from there.
+	// up in time: it stays a learner. The same call continues with it if it has a committed name or its peer address
+	// answers; otherwise a new member replaces it (REMOVED, then ADDED) and needs an empty data directory.
 	AddMember(*AddMemberRequest, grpc.ServerStreamingServer[MemberProgress]) error
 	// ReplaceMember removes a member that lost its data, and adds its successor with the same name and addresses.
-	// FAILED_PRECONDITION for a member that was never started, as it has lost nothing. Other errors are those of
-	// RemoveMember and AddMember; after a failure past REMOVED, continue with AddMember.
+	// FAILED_PRECONDITION for a member without a committed name: continue with AddMember, or remove it. Other errors are
+	// those of RemoveMember and AddMember; after a failure past REMOVED, continue with AddMember.
 	ReplaceMember(*ReplaceMemberRequest, grpc.ServerStreamingServer[MemberProgress]) error
 	// RemoveMember removes a member for good; its replica ends. Given the id of a supervisor that is no longer a member,
 	// it removes that supervisor from the list. NOT_FOUND for an unknown name. FAILED_PRECONDITION for the last member,

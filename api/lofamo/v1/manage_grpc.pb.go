@@ -41,8 +41,8 @@ type ManageClient interface {
 	// StartProcedure runs the fault management procedure on the torus (seed 003 §4.5): all nodes hold new messages back
 	// until none is in transit, test their links if requested, and resume. It streams progress at each state, and the
 	// report last. RESOURCE_EXHAUSTED while another procedure or a diagnosis runs, or too soon after the last, with the
-	// time to try again. FAILED_PRECONDITION if no node can begin the procedure. A procedure that has begun continues to
-	// its report, which is kept, even if the caller disconnects.
+	// time to try again. FAILED_PRECONDITION if no node can begin the procedure. UNAVAILABLE if the store does not answer.
+	// A procedure that has begun continues to its report, which is kept, even if the caller disconnects.
 	StartProcedure(ctx context.Context, in *StartProcedureRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[StartProcedureResponse], error)
 	// GetProcedure returns the report of the last procedure that was committed; NOT_FOUND when there was none.
 	GetProcedure(ctx context.Context, in *GetProcedureRequest, opts ...grpc.CallOption) (*ProcedureReport, error)
@@ -133,8 +133,8 @@ type ManageServer interface {
 	// StartProcedure runs the fault management procedure on the torus (seed 003 §4.5): all nodes hold new messages back
 	// until none is in transit, test their links if requested, and resume. It streams progress at each state, and the
 	// report last. RESOURCE_EXHAUSTED while another procedure or a diagnosis runs, or too soon after the last, with the
-	// time to try again. FAILED_PRECONDITION if no node can begin the procedure. A procedure that has begun continues to
-	// its report, which is kept, even if the caller disconnects.
+	// time to try again. FAILED_PRECONDITION if no node can begin the procedure. UNAVAILABLE if the store does not answer.
+	// A procedure that has begun continues to its report, which is kept, even if the caller disconnects.
 	StartProcedure(*StartProcedureRequest, grpc.ServerStreamingServer[StartProcedureResponse]) error
 	// GetProcedure returns the report of the last procedure that was committed; NOT_FOUND when there was none.
 	GetProcedure(context.Context, *GetProcedureRequest) (*ProcedureReport, error)

@@ -160,10 +160,8 @@ func (f *upFlags) torus() (grid.Dims, error) {
 }
 
 func up(a *command.App, ctx context.Context, f *upFlags) error {
-	for _, f := range []struct{ name, value string }{{"--server", a.Server}, {"--context", a.Context}} {
-		if f.value != "" {
-			return command.Usagef("up makes a cluster on this machine: %s names another one", f.name)
-		}
+	if name := a.Elsewhere(); name != "" {
+		return command.Usagef("up makes a cluster on this machine: %s names another one", name)
 	}
 	dir, _ := a.ClusterDir()
 	o, err := f.options(dir)

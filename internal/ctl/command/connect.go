@@ -47,12 +47,21 @@ func (a *App) ClusterDir() (dir, from string) {
 // fromDefault is the source of the default directory.
 const fromDefault = "the default"
 
+// Elsewhere returns the flag that names a cluster elsewhere, or "".
+func (a *App) Elsewhere() string {
+	switch {
+	case a.Server != "":
+		return "--server"
+	case a.Context != "":
+		return "--context"
+	}
+	return ""
+}
+
 // Local finds the local cluster, for commands that work on no other.
 func (a *App) Local(what string) (*cluster.Cluster, error) {
-	for _, f := range []struct{ name, value string }{{"--server", a.Server}, {"--context", a.Context}} {
-		if f.value != "" {
-			return nil, Usagef("%s works only on a local cluster made by `lofamoctl up`: %s names another one", what, f.name)
-		}
+	if name := a.Elsewhere(); name != "" {
+		return nil, Usagef("%s works only on a local cluster made by `lofamoctl up`: %s names another one", what, name)
 	}
 	dir, from := a.ClusterDir()
 	c, err := cluster.Load(dir)

@@ -123,7 +123,7 @@ func managed(ctx context.Context, err error) error {
 		return status.Error(codes.ResourceExhausted, err.Error())
 	case errors.As(err, &refused):
 		return status.Error(codes.FailedPrecondition, err.Error())
-	case errors.Is(err, orders.ErrLost), errors.Is(err, orders.ErrUncommitted):
+	case errors.Is(err, orders.ErrNotRead), errors.Is(err, orders.ErrLost), errors.Is(err, orders.ErrUncommitted):
 		return status.Error(codes.Unavailable, err.Error())
 	case errors.Is(context.Cause(ctx), errStopping):
 		return status.Error(codes.Unavailable, errStopping.Error())

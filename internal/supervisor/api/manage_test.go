@@ -181,6 +181,7 @@ func TestStartProcedureChecksItsRequest(t *testing.T) {
 		{&lofamov1.StartProcedureRequest{}, nobody, codes.FailedPrecondition, "no node has begun it"},
 		{&lofamov1.StartProcedureRequest{}, orders.ErrNotLeading, codes.Unavailable, "no leader"},
 		{&lofamov1.StartProcedureRequest{}, orders.ErrLost, codes.Unavailable, "continues without it"},
+		{&lofamov1.StartProcedureRequest{}, orders.ErrNotRead, codes.Unavailable, "the store does not answer"},
 	} {
 		d.err, d.ordered = tc.err, orders.ProcedureRequest{}
 		stream := &responses[lofamov1.StartProcedureResponse]{ctx: asOperator(t)}

@@ -246,20 +246,14 @@ func (s *Admin) ReplaceMember(req *lofamov1.ReplaceMemberRequest, stream grpc.Se
 		return err
 	}
 	if old.GetName() == "" {
-		return status.Errorf(codes.FailedPrecondition, "%s was never started and has no data to lose: continue with AddMember, or remove it",
+		return status.Errorf(codes.FailedPrecondition, "%s has no committed name: continue with AddMember, or remove it",
 			old.GetId())
 	}
 	if err := s.remove(ctx, members, old); err != nil {
 		return err
 	}
 	left := without(members, old)
-	rest := fmt.Sprintf("%d members are left", len(left))
-	if len(left) == 1 {
-		rest = "1 member is left"
-	}
-	if err := stream.Send(&lofamov1.MemberProgress{
-		Step: lofamov1.MemberStep_REMOVED, Id: old.GetId(), Message: fmt.Sprintf("%s is out: %s", old.GetName(), rest),
-	}); err != nil {
+	if err := stream.Send(removed(old, old.GetName(), len(left))); err != nil {
 		return err
 	}
 	if err := s.take(stream, left, old.GetName(), old.GetPeerUrl(), wait); err != nil {
@@ -268,6 +262,15 @@ func (s *Admin) ReplaceMember(req *lofamov1.ReplaceMemberRequest, stream grpc.Se
 			old.GetPeerUrl())
 	}
 	return nil
+}
+
+// removed returns the step of a removal.
+func removed(m *lofamov1.Member, name string, left int) *lofamov1.MemberProgress {
+	rest := fmt.Sprintf("%d members are left", left)
+	if left == 1 {
+		rest = "1 member is left"
+	}
+	return &lofamov1.MemberProgress{Step: lofamov1.MemberStep_REMOVED, Id: m.GetId(), Message: fmt.Sprintf("%s is out: %s", name, rest)}
 }
 
 func without(members []*lofamov1.Member, m *lofamov1.Member) []*lofamov1.Member {
@@ -320,7 +323,11 @@ func (s *Admin) again(stream grpc.ServerStreamingServer[lofamov1.MemberProgress]
 	if err := s.remove(stream.Context(), members, m); err != nil {
 		return err
 	}
-	return s.take(stream, without(members, m), name, m.GetPeerUrl(), wait)
+	left := without(members, m)
+	if err := stream.Send(removed(m, "the former learner for "+name, len(left))); err != nil {
+		return err
+	}
+	return s.take(stream, left, name, m.GetPeerUrl(), wait)
 }
 
 // answers reports whether a process listens at a peer address.
@@ -413,7 +420,8 @@ func (s *Admin) seeThrough(stream grpc.ServerStreamingServer[lofamov1.MemberProg
 			if stream.Context().Err() != nil {
 				return status.FromContextError(stream.Context().Err()).Err()
 			}
-			return status.Errorf(codes.DeadlineExceeded, "%s has not caught up within %s (%s; %s): it stays a learner; repeat the call to continue",
+			return status.Errorf(codes.DeadlineExceeded, "%s has not caught up within %s (%s; %s): it stays a learner. AddMember continues "+
+				"with it if it has a committed name or answers; otherwise a new member replaces it and needs an empty data directory",
 				name, wait, said, refusal(last))
 		case <-tick.C:
 		}

@@ -140,7 +140,8 @@ func (t *term) restoreAbove(snap store.Snapshot) error {
 			err = t.machine.RestoreWarning(w)
 		}
 		if err != nil { // it comes back with the node's readings, and must not keep this term from its begin
-			t.e.cfg.Logger.Warn("stored warning: left out", "node", stored.Node, "err", err)
+			t.e.cfg.Logger.Warn("restore warning: left out", "node", stored.Node, "component", stored.Warning.GetComponent(), "quantity",
+				stored.Warning.GetQuantity(), "err", err)
 			continue
 		}
 		t.committed.SetWarning(w)

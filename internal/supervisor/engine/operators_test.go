@@ -409,15 +409,15 @@ func TestRevocationWhileTermBegins(t *testing.T) {
 func TestQuestionToEndedTermIsNotAskedAgain(t *testing.T) {
 	e := New(testConfig(newBox()), memstore.New(1))
 	first, next := &term{e: e, done: make(chan struct{})}, &term{e: e, done: make(chan struct{})}
-	questions := make(chan int)
+	asked := make(chan int)
 	go func() {
-		<-questions
+		<-asked
 		e.term.Store(next)
 		close(first.done)
 	}()
 	ctx, cancel := context.WithTimeout(t.Context(), wait)
 	defer cancel()
-	if _, err := inquire(ctx, first, func(*term) chan<- int { return questions }, 1, make(chan int)); !errors.Is(err, ErrNotLeading) {
+	if _, err := inquire(ctx, first, func(*questions) chan<- int { return asked }, 1, make(chan int)); !errors.Is(err, ErrNotLeading) {
 		t.Errorf("%v: want %v", err, ErrNotLeading)
 	}
 }
@@ -427,16 +427,16 @@ func TestNextTermAnswersQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := New(testConfig(newBox()), memstore.New(1))
 		first, next := &term{e: e, done: make(chan struct{})}, &term{e: e, done: make(chan struct{})}
-		questions, reply := map[*term]chan int{first: make(chan int), next: make(chan int)}, make(chan int, 1)
+		asked, reply := map[*questions]chan int{&first.questions: make(chan int), &next.questions: make(chan int)}, make(chan int, 1)
 		go func() {
-			if a, err := inquire(t.Context(), first, func(t *term) chan<- int { return questions[t] }, 1, reply); a != 2 || err != nil {
+			if a, err := inquire(t.Context(), first, func(q *questions) chan<- int { return asked[q] }, 1, reply); a != 2 || err != nil {
 				t.Errorf("%d, %v: want the next term's answer", a, err)
 			}
 		}()
 		synctest.Wait() // it waits for the first term
 		e.term.Store(next)
 		taken := make(chan int, 1)
-		go func() { taken <- <-questions[next] }()
+		go func() { taken <- <-asked[&next.questions] }()
 		synctest.Wait()
 		close(first.done)
 		synctest.Wait()

@@ -202,7 +202,7 @@ func (e *Engine) Detail(ctx context.Context, ids []fault.NodeID) ([]view.Entry, 
 	reply := make(chan []view.Entry, 1)
 	for len(ids) > 0 {
 		n := min(len(ids), detailPiece)
-		entries, err := inquire(ctx, t, func(t *term) chan<- detail { return t.details }, detail{ids[:n], reply}, reply)
+		entries, err := inquire(ctx, t, (*questions).toDetail, detail{ids[:n], reply}, reply)
 		if err != nil {
 			return nil, err
 		}
@@ -250,8 +250,6 @@ type explained struct {
 	ok    bool
 }
 
-func (t *term) askedWhy() chan<- why { return t.whys }
-
 // why answers Explain and ExplainGroup.
 func (t *term) why(w why) (x explained) {
 	if w.group != "" {
@@ -273,7 +271,7 @@ func (e *Engine) Explain(ctx context.Context, id fault.NodeID, c fault.Component
 		return awareness.Explanation{}, ErrNotLeading
 	}
 	reply := make(chan explained, 1)
-	out, err := inquire(ctx, t, (*term).askedWhy, why{id: id, c: c, reply: reply}, reply)
+	out, err := inquire(ctx, t, (*questions).toExplain, why{id: id, c: c, reply: reply}, reply)
 	if err == nil && !out.ok {
 		err = fmt.Errorf("explain %s of %q: %w", c, id, ErrUnknown)
 	}
@@ -287,7 +285,7 @@ func (e *Engine) ExplainGroup(ctx context.Context, id string) (awareness.GroupEx
 		return awareness.GroupExplanation{}, ErrNotLeading
 	}
 	reply := make(chan explained, 1)
-	out, err := inquire(ctx, t, (*term).askedWhy, why{group: id, reply: reply}, reply)
+	out, err := inquire(ctx, t, (*questions).toExplain, why{group: id, reply: reply}, reply)
 	if err == nil && !out.ok {
 		err = fmt.Errorf("explain group fault %q: %w", id, ErrUnknown)
 	}
@@ -297,9 +295,9 @@ func (e *Engine) ExplainGroup(ctx context.Context, id string) (awareness.GroupEx
 // inquire puts a question to a term, by the channel that of returns, and waits for the answer. If the term ends before it takes the
 // question, a term that follows immediately gets it. inquire fails with ErrNotLeading when the term that has taken the question ends
 // without an answer, or no other term follows.
-func inquire[Q, A any](ctx context.Context, t *term, of func(*term) chan<- Q, q Q, reply <-chan A) (A, error) {
+func inquire[Q, A any](ctx context.Context, t *term, of func(*questions) chan<- Q, q Q, reply <-chan A) (A, error) {
 	var none A
-	to := of(t)
+	to := of(&t.questions)
 	for {
 		select {
 		case to <- q:
@@ -316,7 +314,7 @@ func inquire[Q, A any](ctx context.Context, t *term, of func(*term) chan<- Q, q 
 			if to == nil || next == nil || next == t { // only the term that took the question answers it
 				return none, ErrNotLeading
 			}
-			t, to = next, of(next)
+			t, to = next, of(&next.questions)
 		case <-ctx.Done():
 			return none, ctx.Err()
 		}

@@ -80,7 +80,7 @@ func (e *Engine) Reports(ctx context.Context, q ReportQuery) (ReportView, error)
 		return ReportView{}, ErrNotLeading
 	}
 	reply := make(chan ReportView, 1)
-	return inquire(ctx, t, func(t *term) chan<- ask { return t.asks }, ask{q, reply}, reply)
+	return inquire(ctx, t, (*questions).toReport, ask{q, reply}, reply)
 }
 
 // note remembers a report on its first arrival, and its sender's own status.

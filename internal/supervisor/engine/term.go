@@ -79,6 +79,11 @@ func newQuestions() questions {
 	return questions{details: make(chan detail), asks: make(chan ask), writes: make(chan write), whys: make(chan why)}
 }
 
+func (q *questions) toDetail() chan<- detail { return q.details }
+func (q *questions) toReport() chan<- ask    { return q.asks }
+func (q *questions) toWrite() chan<- write   { return q.writes }
+func (q *questions) toExplain() chan<- why   { return q.whys }
+
 // run works until the context ends or a commit fails.
 func (t *term) run(ctx context.Context) error {
 	work, results := make(chan *batch), make(chan result, 1)

@@ -31,15 +31,14 @@ var ErrOtherTerm = fmt.Errorf("%w: another term", ErrNotLeading)
 
 // Write commits an operator's change, in order with the batches of evidence, and returns the revision of the commit.
 // It fails with ErrNotLeading, with store.ErrConflict when a guard does not hold, and with store.ErrRefused if the store can never take
-// the change. If the context ends first, or
-// the term ends during the commit (ErrUnsettled), the change may still have been committed.
+// the change. If the context ends first, or the term ends during the commit (ErrUnsettled), the change may still have been committed.
 func (e *Engine) Write(ctx context.Context, w store.Write) (uint64, error) {
 	t := e.term.Load()
 	if t == nil {
 		return 0, ErrNotLeading
 	}
 	reply := make(chan written, 1)
-	res, err := inquire(ctx, t, func(t *term) chan<- write { return t.writes }, write{Write: w, reply: reply}, reply)
+	res, err := inquire(ctx, t, (*questions).toWrite, write{Write: w, reply: reply}, reply)
 	if err != nil {
 		return 0, err
 	}

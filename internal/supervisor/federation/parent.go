@@ -255,7 +255,8 @@ func (e *Parent) Change(context.Context, func(store.Topology) ([]store.Write, er
 	return 0, status.Error(codes.FailedPrecondition, "a parent of regions changes nothing: ask a supervisor of the node's region")
 }
 
-// Topology implements the API's operators: a parent has no topology of its own. The API answers from those of the regions.
+// Topology implements the API's operators: a parent has no topology of its own. The API answers with the regions'
+// topologies itself and does not call this.
 func (e *Parent) Topology(context.Context) (store.Topology, error) {
 	return store.Topology{}, status.Error(codes.FailedPrecondition, "a parent of regions has no topology: ask a supervisor of the region")
 }

@@ -115,7 +115,7 @@ func (s *sources) fresh(name string, reports []fault.Report) bool {
 	return true
 }
 
-// keep forgets the digests and budgets of all other nodes.
+// keep forgets the digests and budgets of nodes for which known is false.
 func (s *sources) keep(known func(fault.NodeID) bool) {
 	gone := func(name string) bool {
 		node, _, _ := strings.Cut(name, "/")

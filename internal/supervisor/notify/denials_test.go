@@ -46,8 +46,8 @@ func TestLongListGoesInBursts(t *testing.T) {
 	}
 }
 
-// TestSilentNodesAreForgotten: a node whose digests have stopped takes no memory, with or without a new list. A node that is heard
-// keeps its entry.
+// TestSilentNodesAreForgotten: a node whose digests have stopped takes no memory, with or without a new list. A node that
+// still sends them keeps its entry.
 func TestSilentNodesAreForgotten(t *testing.T) {
 	d := &denials{nodes: map[fault.NodeID]*denied{}, highest: new(atomic.Uint64), send: func(fault.NodeID, *lofamov1.DenyPart) {}}
 	now, period := time.Unix(1000, 0), 500*time.Millisecond

@@ -188,7 +188,7 @@ func TestUpdateHasConcernedNodesOnly(t *testing.T) {
 	}
 }
 
-// TestHealthyJobNodeIsShownUnderMaintenance: a whole state leaves out nodes of jobs only if there is nothing to tell of them.
+// TestHealthyJobNodeIsShownUnderMaintenance: a whole state leaves out nodes of jobs only if they have nothing to report.
 func TestHealthyJobNodeIsShownUnderMaintenance(t *testing.T) {
 	r, m, h := newRing(6), notify.NewMachine(config()), hostcore.NewFaultView("n0", []fault.NodeID{"n1", "n5"})
 	take := func(notices []notify.Notice) {

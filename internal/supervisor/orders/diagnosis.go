@@ -88,6 +88,8 @@ type Diagnoses struct {
 	term   atomic.Uint64
 	strays chan *lofamov1.ProcedureStatus // of procedures that this leader has not ordered
 
+	damaged sync.Once // logs a value that cannot be decoded
+
 	mu      sync.Mutex
 	count   uint64        // orders in the term
 	running *diagnosisRun // nil: none

@@ -60,8 +60,8 @@ func newAutoDiagnosis(p DiagnosisPolicy) *autoDiagnosis {
 // Resume counts an earlier leader's test of a link by the policy. left is the rest of MinInterval since then.
 func (a *autoDiagnosis) Resume(now time.Time, r store.PolicyRun, left time.Duration) {
 	d, err := grid.ParseDirection(r.Direction)
-	if err != nil {
-		return // a procedure
+	if r.Procedure() || err != nil {
+		return
 	}
 	at := now.Add(left - a.policy.MinInterval)
 	for _, e := range [...]linkEnd{{fault.NodeID(r.Node), d}, {fault.NodeID(r.Peer), d.Opposite()}} {
@@ -150,7 +150,13 @@ func (m *Diagnoses) Watch(ctx context.Context, p DiagnosisPolicy, suspects func(
 	if !p.Links {
 		return
 	}
-	auto, resumed := newAutoDiagnosis(p), false
+	auto, resumed, warned := newAutoDiagnosis(p), false, false
+	unread := func(err error) {
+		if !warned {
+			m.cfg.Logger.Warn("diagnosis by policy: waiting for the store", "err", err)
+		}
+		warned = true
+	}
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
@@ -164,6 +170,7 @@ func (m *Diagnoses) Watch(ctx context.Context, p DiagnosisPolicy, suspects func(
 			}
 			if !resumed {
 				if err := m.resumePolicy(ctx, now, auto); err != nil {
+					unread(err)
 					continue // without the store it would forget its own diagnoses too
 				}
 				resumed = true
@@ -174,6 +181,9 @@ func (m *Diagnoses) Watch(ctx context.Context, p DiagnosisPolicy, suspects func(
 			}
 			if err := m.byPolicy(ctx, req, p); err != nil {
 				var pause *PauseError
+				if errors.Is(err, ErrNotRead) {
+					unread(err)
+				}
 				if errors.Is(err, ErrBusy) || errors.Is(err, ErrNotRead) || errors.As(err, &pause) {
 					auto.Not(now, req, m.peer)
 					continue
@@ -184,23 +194,48 @@ func (m *Diagnoses) Watch(ctx context.Context, p DiagnosisPolicy, suspects func(
 	}
 }
 
-// resumePolicy counts the tests of links by the policy under earlier leaders. One of an earlier version may have stored
-// only the report.
+// resumePolicy counts the tests of links by the policy under earlier leaders.
 func (m *Diagnoses) resumePolicy(ctx context.Context, now time.Time, auto *autoDiagnosis) error {
-	runs, err := m.cfg.Reports.PolicyRuns(ctx)
+	runs, err := m.pastRuns(ctx)
 	if err != nil {
 		return err
-	}
-	last, err := m.cfg.Reports.LastDiagnosis(ctx)
-	if err != nil {
-		return err
-	}
-	if last.GetSubject() == PolicySubject {
-		runs = append(runs, testedLinks(last)...)
 	}
 	for _, r := range runs {
 		auto.Resume(now, r, m.left(r.Ended, auto.policy.MinInterval))
 	}
+	return nil
+}
+
+// pastRuns returns the policy's stored runs and those in the last reports: an earlier version may have stored only the reports. It fails
+// with ErrNotRead.
+func (m *Diagnoses) pastRuns(ctx context.Context) ([]store.PolicyRun, error) {
+	runs, err := m.storedRuns(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNotRead, err)
+	}
+	d, err := m.cfg.Reports.LastDiagnosis(ctx)
+	if err = m.decodable(err); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNotRead, err)
+	}
+	p, err := m.cfg.Reports.LastProcedure(ctx)
+	if err = m.decodable(err); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNotRead, err)
+	}
+	return slices.Concat(runs, ranByPolicy(d, nil), ranByPolicy(nil, p)), nil
+}
+
+// storedRuns returns the policy's stored runs; none if they cannot be decoded.
+func (m *Diagnoses) storedRuns(ctx context.Context) ([]store.PolicyRun, error) {
+	runs, err := m.cfg.Reports.PolicyRuns(ctx)
+	return runs, m.decodable(err)
+}
+
+// decodable returns the error of a read, but nil for a value that cannot be decoded: it counts as none. The first such value is logged.
+func (m *Diagnoses) decodable(err error) error {
+	if !errors.Is(err, store.ErrUndecodable) {
+		return err
+	}
+	m.damaged.Do(func() { m.cfg.Logger.Warn("read the policy's runs: left out", "err", err) })
 	return nil
 }
 
@@ -224,13 +259,18 @@ func ranByPolicy(d *lofamov1.DiagnosisReport, p *lofamov1.ProcedureReport) []sto
 	return nil
 }
 
+// runsTime bounds the read of the stored runs before a report is stored. It is shorter than keepTime: the write needs the rest.
+const runsTime = time.Second
+
 // maxPolicyRuns bounds the stored runs of the policy. The oldest are forgotten.
 const maxPolicyRuns = 256
 
 // policyRuns returns the stored runs of the policy with further ones. A later run of the same link, or a later
 // procedure, replaces the earlier one.
 func (m *Diagnoses) policyRuns(ctx context.Context, ran []store.PolicyRun) (store.KV, error) {
-	runs, err := m.cfg.Reports.PolicyRuns(ctx)
+	ctx, cancel := context.WithTimeout(ctx, runsTime)
+	defer cancel()
+	runs, err := m.storedRuns(ctx)
 	if err != nil {
 		return store.KV{}, err
 	}
@@ -241,7 +281,7 @@ func (m *Diagnoses) policyRuns(ctx context.Context, ran []store.PolicyRun) (stor
 	return store.PolicyRunsPut(runs[max(0, len(runs)-maxPolicyRuns):])
 }
 
-// ErrNotRead says that the store did not answer a question that comes before a diagnosis or procedure.
+// ErrNotRead says that the store did not answer a read that must succeed before a diagnosis or procedure.
 var ErrNotRead = errors.New("the store does not answer")
 
 // byPolicy runs the diagnosis or procedure that a policy requests for a link. A procedure needs the policy's interval since the
@@ -262,16 +302,12 @@ func (m *Diagnoses) byPolicy(ctx context.Context, req DiagnosisRequest, p Diagno
 
 // policyRested refuses a procedure of the policy that comes too soon after the policy's last one.
 func (m *Diagnoses) policyRested(ctx context.Context, pause time.Duration) error {
-	runs, err := m.cfg.Reports.PolicyRuns(ctx)
+	runs, err := m.pastRuns(ctx)
 	if err != nil {
-		return fmt.Errorf("%w: read the policy's runs: %w", ErrNotRead, err)
+		return err
 	}
-	last, err := m.cfg.Reports.LastProcedure(ctx)
-	if err != nil {
-		return fmt.Errorf("%w: read the last procedure: %w", ErrNotRead, err)
-	}
-	for _, r := range append(runs, ranByPolicy(nil, last)...) {
-		if r.Node != "" {
+	for _, r := range runs {
+		if !r.Procedure() {
 			continue
 		}
 		if err := tooSoon(m.left(r.Ended, pause)); err != nil {

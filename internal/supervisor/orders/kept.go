@@ -14,6 +14,7 @@ import (
 )
 
 // Reports is the storage that outlives the leader. Its methods block until the store answers or the context ends.
+// All reads fail with store.ErrUndecodable for a value that cannot be decoded.
 type Reports interface {
 	// Write commits, where this replica leads.
 	Write(ctx context.Context, w store.Write) (uint64, error)
@@ -55,7 +56,7 @@ func (m *Diagnoses) keep(ctx context.Context, w store.Write, d *lofamov1.Diagnos
 	}
 	if ran := ranByPolicy(d, p); len(ran) > 0 {
 		if kv, err := m.policyRuns(ctx, ran); err != nil {
-			m.cfg.Logger.Warn("the next leader knows the policy's runs only from the last report", "err", err)
+			m.cfg.Logger.Warn("store the policy's runs: the next leader counts only the last report", "err", err)
 		} else {
 			w.Puts = append(w.Puts, kv)
 		}

@@ -104,7 +104,7 @@ func (m *Diagnoses) takenUp(ctx context.Context) error {
 	if err == nil && o != nil && o.Term != m.term.Load() {
 		return ErrBusy
 	}
-	return nil // if the store does not answer, it accepts no new order either
+	return nil // if the store does not answer, it accepts no new order either; a new order replaces one that cannot be decoded
 }
 
 // intend commits the order before it is sent, so that the next leader can continue it if this one fails.
@@ -151,7 +151,8 @@ func (p *procedureRun) end(ctx context.Context) (*lofamov1.ProcedureReport, erro
 const resumeEvery = 200 * time.Millisecond
 
 // Resume takes up an earlier leader's procedure that has no report: it asks the nodes that had the order for the
-// outcome. It returns when there is a report, or nothing to report. While the store does not answer, it asks again.
+// outcome. It returns when there is a report, or nothing to report, or if it cannot decode the order. While the store does not answer, it
+// asks again.
 func (m *Diagnoses) Resume(ctx context.Context) {
 	tick := time.NewTicker(resumeEvery)
 	defer tick.Stop()
@@ -163,13 +164,14 @@ func (m *Diagnoses) Resume(ctx context.Context) {
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		soon := errors.Is(err, ErrNotLeading) || errors.Is(err, ErrBusy)
-		if !soon && !warned {
+		switch {
+		case errors.Is(err, ErrNotLeading), errors.Is(err, ErrBusy): // it passes soon
+		case !errors.Is(err, ErrNotRead):
 			m.cfg.Logger.Warn("outcome of the last procedure unknown", "err", err)
-			warned = true
-		}
-		if !soon && !errors.Is(err, ErrNotRead) {
 			return
+		case !warned:
+			m.cfg.Logger.Warn("read the ordered procedure: retrying", "err", err)
+			warned = true
 		}
 		select {
 		case <-ctx.Done():
@@ -181,6 +183,9 @@ func (m *Diagnoses) Resume(ctx context.Context) {
 
 func (m *Diagnoses) resume(ctx context.Context, places []Place) error {
 	o, err := m.cfg.Reports.LastOrdered(ctx)
+	if errors.Is(err, store.ErrUndecodable) {
+		return err
+	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrNotRead, err)
 	}
@@ -218,7 +223,7 @@ var errUnheard = errors.New("no node reports it")
 var ErrUncommitted = errors.New("nothing was ordered: the store does not accept the order")
 
 func refusal(err error) error {
-	if errors.Is(err, ErrNotLeading) {
+	if errors.Is(err, ErrNotLeading) || errors.Is(err, ErrNotRead) {
 		return err
 	}
 	return &RefusedError{err}

@@ -231,6 +231,18 @@ func TestUnstartedProcedureIsReported(t *testing.T) {
 	}
 }
 
+// A store that does not answer is no refusal: a later call may succeed.
+func TestUnreadMapIsNoRefusal(t *testing.T) {
+	n := newNodes(t, grid.Dims{X: 2, Y: 2, Z: 1})
+	n.m.Lead(7)
+	n.m.cfg.Places = func(context.Context) ([]Place, error) { return nil, ErrNotRead }
+	_, _, err := n.procedure(ProcedureRequest{})
+	var refused *RefusedError
+	if !errors.Is(err, ErrNotRead) || errors.As(err, &refused) {
+		t.Errorf("%v: want %v without a refusal", err, ErrNotRead)
+	}
+}
+
 // A caller that goes away only misses the report itself; the end of a term ends the procedure.
 func TestProcedureSurvivesItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -53,7 +53,7 @@ func DecodeOrdered(value []byte) (*Ordered, error) {
 	}
 	o := new(Ordered)
 	if err := json.Unmarshal(value, o); err != nil {
-		return nil, fmt.Errorf("read %s: %w", OrderedKey, err)
+		return nil, fmt.Errorf("read %s: %w: %w", OrderedKey, ErrUndecodable, err)
 	}
 	return o, nil
 }
@@ -79,6 +79,9 @@ type PolicyRun struct {
 	Ended     time.Time `json:"ended"`
 }
 
+// Procedure reports whether the run is a procedure.
+func (r PolicyRun) Procedure() bool { return r.Node == "" }
+
 // PolicyRunsPut encodes the policy's runs, in place of the stored ones.
 func PolicyRunsPut(runs []PolicyRun) (KV, error) {
 	value, err := json.Marshal(runs)
@@ -102,7 +105,7 @@ func (s *Etcd) PolicyRuns(ctx context.Context) ([]PolicyRun, error) {
 
 func decodePolicyRuns(value []byte) (runs []PolicyRun, err error) {
 	if err := json.Unmarshal(value, &runs); err != nil {
-		return nil, fmt.Errorf("read %s: %w", keyPolicyRuns, err)
+		return nil, fmt.Errorf("read %s: %w: %w", keyPolicyRuns, ErrUndecodable, err)
 	}
 	return runs, nil
 }
@@ -225,7 +228,7 @@ func lastReport[R proto.Message](ctx context.Context, s *Etcd, key string, into 
 		return none, nil
 	}
 	if err := proto.Unmarshal(resp.Kvs[0].Value, into); err != nil {
-		return none, fmt.Errorf("read %s: %w", key, err)
+		return none, fmt.Errorf("read %s: %w: %w", key, ErrUndecodable, err)
 	}
 	return into, nil
 }
@@ -242,7 +245,7 @@ func DecodeReports(w Write) (d *lofamov1.DiagnosisReport, p *lofamov1.ProcedureR
 			err = proto.Unmarshal(kv.Value, p)
 		}
 		if err != nil {
-			return nil, nil, fmt.Errorf("read %s: %w", kv.Key, err)
+			return nil, nil, fmt.Errorf("read %s: %w: %w", kv.Key, ErrUndecodable, err)
 		}
 	}
 	return d, p, nil

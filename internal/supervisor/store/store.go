@@ -61,8 +61,11 @@ var (
 	ErrCompacted = errors.New("revision compacted")
 	// ErrConflict: a guard of the batch does not hold.
 	ErrConflict = errors.New("changed meanwhile")
-	// ErrRefused: etcd can never take the transaction, which is too large or malformed. It had no effect.
-	ErrRefused = errors.New("the store refuses it")
+	// ErrRefused: etcd can never accept the transaction, which is too large or malformed. It had no effect. The error holds for one
+	// transaction: Commit splits batches without guards, and the parts before the refused one stay committed.
+	ErrRefused = errors.New("the store can never accept this transaction")
+	// ErrUndecodable: the store has answered, but this version cannot decode the value.
+	ErrUndecodable = errors.New("cannot decode the stored value")
 	// ErrForeign: the store belongs to another cluster.
 	ErrForeign = errors.New("store of another cluster")
 )

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -68,5 +69,24 @@ func testReports(t *testing.T, h Harness) {
 	commit(t, w, store.Batch{Puts: []store.KV{kv}, Deletes: []string{store.OrderedKey}})
 	if o, err := h.Store.LastOrdered(t.Context()); o != nil || err != nil {
 		t.Errorf("there is a report: %v, %v", o, err)
+	}
+}
+
+// testDamagedReports: a value that cannot be decoded differs from a failed read.
+func testDamagedReports(t *testing.T, h Harness) {
+	w := lead(t, h)
+	var puts []store.KV
+	for _, name := range []string{"diagnosis", "procedure", "ordered", "policy"} {
+		puts = append(puts, store.KV{Key: store.Prefix + "managed/" + name, Value: []byte("{")})
+	}
+	commit(t, w, store.Batch{Puts: puts})
+	_, diagnosis := h.Store.LastDiagnosis(t.Context())
+	_, procedure := h.Store.LastProcedure(t.Context())
+	_, ordered := h.Store.LastOrdered(t.Context())
+	_, policy := h.Store.PolicyRuns(t.Context())
+	for name, err := range map[string]error{"diagnosis": diagnosis, "procedure": procedure, "ordered": ordered, "policy": policy} {
+		if !errors.Is(err, store.ErrUndecodable) {
+			t.Errorf("%s: %v: want %v", name, err, store.ErrUndecodable)
+		}
 	}
 }

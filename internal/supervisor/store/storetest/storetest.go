@@ -68,6 +68,7 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 		{"refused", testRefused},
 		{"above", testAbove},
 		{"reports", testReports},
+		{"damaged reports", testDamagedReports},
 		{"foreign", testForeign},
 		{"watch", testWatch},
 		{"watch from now", testWatchFromNow},

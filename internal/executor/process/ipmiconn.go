@@ -30,9 +30,11 @@ func (d checkedBMC) Dial(network, address string) (net.Conn, error) {
 	return &checkedConn{Conn: c, checkedBMC: d}, nil
 }
 
-// checkedConn is a connection to a BMC with two checks that the library lacks. Otherwise somebody between the two could forge the
+// checkedConn is a connection to a BMC with three checks that the library lacks. Otherwise somebody between the two could forge the
 // answers of the BMC.
 //
+//   - While a session begins, it drops all packets of another type than the answer to the last request. The library would read the
+//     payload of any type as that answer.
 //   - It refuses a session with other algorithms than the client proposed. The library would use those in the answer.
 //   - In a session it drops all packets that are not encrypted, or whose code does not prove their integrity. The library sends such
 //     codes, but does not look at those that it receives.
@@ -42,6 +44,8 @@ type checkedConn struct {
 	net.Conn
 	checkedBMC
 
+	awaited  types.PayloadType // of the next answer while a session begins; the type of IPMI messages before and after
+	begun    bool              // the client has sent an RMCP+ packet
 	proposed algorithms
 	random   [16]byte // of the client, in RAKP message 1
 	role     uint8    // in RAKP message 1
@@ -70,16 +74,21 @@ func session(b []byte) *types.Session20 {
 func (c *checkedConn) Write(b []byte) (int, error) {
 	if s := session(b); s != nil {
 		var err error
+		c.begun, c.awaited = true, types.PayloadTypeIPMI
 		switch s.SessionHeader20.PayloadType {
 		case types.PayloadTypeRmcpOpenSessionRequest:
+			c.awaited = types.PayloadTypeRmcpOpenSessionResponse
 			var req rmcpplus.OpenSessionRequest
 			err = req.Unpack(s.SessionPayload)
 			c.proposed = algorithms{types.AuthAlg(req.AuthAlg), types.IntegrityAlg(req.IntegrityAlg), types.CryptAlg(req.CryptAlg)}
 			c.key = nil
 		case types.PayloadTypeRAKPMessage1:
+			c.awaited = types.PayloadTypeRAKPMessage2
 			var req rmcpplus.RAKPMessage1
 			err = req.Unpack(s.SessionPayload)
 			c.random, c.role = req.RemoteConsoleRandomNumber, req.Role()
+		case types.PayloadTypeRAKPMessage3:
+			c.awaited = types.PayloadTypeRAKPMessage4
 		default:
 		}
 		if err != nil {
@@ -110,18 +119,26 @@ var errForged = errors.New("a packet without proof of its integrity")
 
 // check returns an error if a packet may not reach the library.
 func (c *checkedConn) check(b []byte) error {
+	if !c.begun { // the answer to the question before a session, in an IPMI 1.5 packet
+		return nil
+	}
 	s := session(b)
-	switch {
-	case c.key != nil:
-		// The library checks the code of RAKP message 4.
-		if s == nil || s.SessionHeader20.PayloadType != types.PayloadTypeRAKPMessage4 && !c.proves(s, b) {
+	if s == nil || s.SessionHeader20.PayloadType != c.awaited {
+		return errForged
+	}
+	switch c.awaited {
+	case types.PayloadTypeRmcpOpenSessionResponse:
+		return c.opened(s.SessionPayload)
+	case types.PayloadTypeRAKPMessage2:
+		return c.exchanged(s.SessionPayload)
+	case types.PayloadTypeRAKPMessage4:
+		if c.key == nil { // the library checks its code
 			return errForged
 		}
-	case s == nil: // of IPMI 1.5, as the answer to the question before a session
-	case s.SessionHeader20.PayloadType == types.PayloadTypeRmcpOpenSessionResponse:
-		return c.opened(s.SessionPayload)
-	case s.SessionHeader20.PayloadType == types.PayloadTypeRAKPMessage2:
-		return c.exchanged(s.SessionPayload)
+	default:
+		if c.key == nil || !c.proves(s, b) {
+			return errForged
+		}
 	}
 	return nil
 }

@@ -231,6 +231,23 @@ func TestIPMIRefusesOtherAlgorithms(t *testing.T) {
 	wantDisconnected(t, i.addr)
 }
 
+// TestIPMIIgnoresLateAnswer: an answer to the request for suite 17 that arrives after the request for suite 3 does not end the attempt
+// with suite 3.
+func TestIPMIIgnoresLateAnswer(t *testing.T) {
+	t.Parallel()
+	i := newIPMI(t, bmc.WithCipherSuites([]types.CipherSuiteID{types.CipherSuiteID3}))
+	i.conn.replace(openSessionResponse, func(b []byte) [][]byte {
+		const status, auth, integrity, crypt = 17, 32, 40, 48
+		if b[status] != 0 {
+			return [][]byte{b} // it refuses suite 17
+		}
+		late := slices.Clone(b)
+		late[auth], late[integrity], late[crypt] = byte(types.AuthAlg_HMAC_SHA256), byte(types.IntegrityAlg_HMAC_SHA256_128), b[crypt]
+		return [][]byte{late, b}
+	})
+	wantPower(t, onePower(t, i.bmc()).Do(t.Context(), powerJob(methodIPMI)), response.Succeeded, "reset is done")
+}
+
 // Kinds of the BMC's packets (IPMI 2.0, table 13-16).
 const (
 	openSessionResponse = byte(types.PayloadTypeRmcpOpenSessionResponse)

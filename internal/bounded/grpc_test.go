@@ -58,7 +58,8 @@ func TestConnectionEndsWithCertificate(t *testing.T) {
 // certificate's end, which is an error at once.
 func connectUntilEnd(t *testing.T, addr string, cert tls.Certificate, deadline time.Time) error {
 	t.Helper()
-	conn, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}, Certificates: []tls.Certificate{cert}})
+	conf := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}, Certificates: []tls.Certificate{cert}}
+	conn, err := tls.Dial("tcp", addr, conf)
 	if err != nil {
 		return err
 	}

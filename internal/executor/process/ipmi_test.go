@@ -83,9 +83,10 @@ type lossy struct {
 	*udp.Conn
 	mu       sync.Mutex
 	lost     bool
-	proposed [][3]byte                  // algorithms of each Open Session Request: authentication, integrity, encryption
-	instead  *[3]byte                   // nil, or the algorithms that the BMC reads instead
-	forge    func(packet []byte) []byte // changes the BMC's packets in a session; may be nil
+	proposed [][3]byte             // algorithms of each Open Session Request: authentication, integrity, encryption
+	instead  *[3]byte              // nil, or the algorithms that the BMC reads instead
+	kind     byte                  // byte 5 of the packets that forge replaces: payload type, encrypted, authenticated
+	forge    func([]byte) [][]byte // returns packets to send instead; may be nil
 }
 
 // ReadFrom records the algorithms of Open Session Requests (IPMI 2.0, tables 13-8 and 13-9), and replaces them.
@@ -109,21 +110,30 @@ func (l *lossy) WriteTo(b []byte, to net.Addr) (int, error) {
 	if l.lost {
 		return len(b), nil
 	}
-	const rmcpPlus, encrypted, authenticated = 0x06, 0x80, 0x40
-	if l.forge != nil && b[4] == rmcpPlus && b[5] == encrypted|authenticated {
-		if _, err := l.Conn.WriteTo(l.forge(slices.Clone(b)), to); err != nil {
-			return 0, err
+	const rmcpPlus = 0x06
+	if l.forge != nil && b[4] == rmcpPlus && b[5] == l.kind {
+		for _, packet := range l.forge(slices.Clone(b)) {
+			if _, err := l.Conn.WriteTo(packet, to); err != nil {
+				return 0, err
+			}
 		}
 		return len(b), nil
 	}
 	return l.Conn.WriteTo(b, to)
 }
 
-// alter puts somebody between the client and the BMC.
-func (l *lossy) alter(instead *[3]byte, forge func([]byte) []byte) {
+// propose replaces the algorithms of Open Session Requests.
+func (l *lossy) propose(instead [3]byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.instead, l.forge = instead, forge
+	l.instead = &instead
+}
+
+// replace replaces the BMC's packets of that kind.
+func (l *lossy) replace(kind byte, forge func([]byte) [][]byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.kind, l.forge = kind, forge
 }
 
 func (l *lossy) lose() {
@@ -213,7 +223,7 @@ func TestIPMIResetRefusesWeakCipherSuites(t *testing.T) {
 func TestIPMIRefusesOtherAlgorithms(t *testing.T) {
 	t.Parallel()
 	i := newIPMI(t, bmc.WithCipherSuites([]types.CipherSuiteID{types.CipherSuiteID15}))
-	i.conn.alter(&[3]byte{byte(types.AuthAlg_HMAC_SHA256), byte(types.IntegrityAlg_None), byte(types.CryptAlg_None)}, nil)
+	i.conn.propose([3]byte{byte(types.AuthAlg_HMAC_SHA256), byte(types.IntegrityAlg_None), byte(types.CryptAlg_None)})
 	wantPower(t, onePower(t, i.bmc()).Do(t.Context(), powerJob(methodIPMI)), response.Unchanged, "answers with other algorithms")
 	if cycles, resets := i.counts(); cycles+resets != 0 {
 		t.Errorf("%d cycles, %d resets: want none", cycles, resets)
@@ -221,31 +231,93 @@ func TestIPMIRefusesOtherAlgorithms(t *testing.T) {
 	wantDisconnected(t, i.addr)
 }
 
-// TestIPMIAcceptsNoForgedAnswer: in a session, the client ignores packets that somebody between it and the BMC has changed.
+// TestIPMIIgnoresLateAnswer: an answer to the request for suite 17 that arrives after the request for suite 3 does not end the attempt
+// with suite 3.
+func TestIPMIIgnoresLateAnswer(t *testing.T) {
+	t.Parallel()
+	i := newIPMI(t, bmc.WithCipherSuites([]types.CipherSuiteID{types.CipherSuiteID3}))
+	i.conn.replace(openSessionResponse, func(b []byte) [][]byte {
+		const status, auth, integrity, crypt = 17, 32, 40, 48
+		if b[status] != 0 {
+			return [][]byte{b} // it refuses suite 17
+		}
+		late := slices.Clone(b)
+		late[auth], late[integrity], late[crypt] = byte(types.AuthAlg_HMAC_SHA256), byte(types.IntegrityAlg_HMAC_SHA256_128), b[crypt]
+		return [][]byte{late, b}
+	})
+	wantPower(t, onePower(t, i.bmc()).Do(t.Context(), powerJob(methodIPMI)), response.Succeeded, "reset is done")
+}
+
+// Kinds of the BMC's packets (IPMI 2.0, table 13-16).
+const (
+	openSessionResponse = byte(types.PayloadTypeRmcpOpenSessionResponse)
+	rakp2               = byte(types.PayloadTypeRAKPMessage2)
+	rakp4               = byte(types.PayloadTypeRAKPMessage4)
+	inSession           = 0x80 | 0x40 // encrypted and authenticated
+)
+
+// relabelled returns a packet with another payload type.
+func relabelled(kind byte) func([]byte) []byte {
+	return func(b []byte) []byte { b[5] = kind; return b }
+}
+
+// asASF returns an ASF packet with the payload of an RMCP+ packet.
+func asASF(b []byte) []byte {
+	const rmcp, sessionHeader, asf = 4, 12, 6
+	payload := b[rmcp+sessionHeader:]
+	return append([]byte{6, 0, 0xff, asf, 0, 0, 0x11, 0xbe, 0, 0, 0, byte(len(payload))}, payload...)
+}
+
+// asIPMI15 returns an IPMI 1.5 packet with the payload of an RMCP+ packet.
+func asIPMI15(b []byte) []byte {
+	const rmcp, sessionHeader = 4, 12
+	message := slices.Concat([]byte{0x81, 0x1c, 0x63, 0x20, 0, 0, 0}, b[rmcp+sessionHeader:], []byte{0})
+	return append([]byte{6, 0, 0xff, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, byte(len(message))}, message...)
+}
+
+// TestIPMIAcceptsNoForgedAnswer: the client ignores packets that somebody between it and the BMC has changed: in a session, and in the
+// exchange that begins one.
 func TestIPMIAcceptsNoForgedAnswer(t *testing.T) {
 	t.Parallel()
-	for name, forge := range map[string]func([]byte) []byte{
+	const privilege = "SetSessionPrivilegeLevel" // the first request in a session
+	for name, test := range map[string]struct {
+		kind   byte
+		forge  func([]byte) []byte
+		failed string // the request without an answer
+	}{
 		// Inverts the completion code's block of the plain text by way of the initialisation vector.
-		"changed":      func(b []byte) []byte { b[16+6] ^= 0xff; return b },
-		"changed code": func(b []byte) []byte { b[len(b)-1] ^= 1; return b },
-		"cut":          func(b []byte) []byte { return b[:len(b)-1] },
-		"plain": func(b []byte) []byte {
+		"changed":      {inSession, func(b []byte) []byte { b[16+6] ^= 0xff; return b }, privilege},
+		"changed code": {inSession, func(b []byte) []byte { b[len(b)-1] ^= 1; return b }, privilege},
+		"cut":          {inSession, func(b []byte) []byte { return b[:len(b)-1] }, privilege},
+		"plain": {inSession, func(b []byte) []byte {
 			// A positive answer to SetSessionPrivilegeLevel, without encryption and code.
 			plain := []byte{0x81, 0x1c, 0x63, 0x20, 0x08, 0x3b, 0x00, 0x03, 0x9a}
 			b[5], b[14], b[15] = 0, byte(len(plain)), 0
 			return append(b[:16], plain...)
-		},
+		}, privilege},
+		"relabelled Open Session Response": {openSessionResponse, relabelled(rakp4), "Open Session failed with cipher suite id (17)"},
+		"relabelled RAKP 2":                {rakp2, relabelled(rakp4), "rakp1 failed with cipher suite id (17)"},
+		"RAKP 2 as ASF":                    {rakp2, asASF, "rakp1 failed with cipher suite id (17)"},
+		"RAKP 2 as IPMI 1.5":               {rakp2, asIPMI15, "rakp1 failed with cipher suite id (17)"},
+		"relabelled RAKP 4":                {rakp4, relabelled(rakp2), "rakp3 failed with cipher suite id (17)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			i := newIPMI(t)
-			i.conn.alter(nil, forge)
-			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
+			var first sync.Once
+			i.conn.replace(test.kind, func(b []byte) [][]byte {
+				first.Do(func() { time.AfterFunc(3*time.Second, cancel) }) // from here: a slow machine may come late
+				return [][]byte{test.forge(b)}
+			})
 			r := onePower(t, i.bmc()).Do(ctx, powerJob(methodIPMI))
-			wantPower(t, r, response.Unchanged, "SetSessionPrivilegeLevel")
-			if strings.Contains(r.Detail, "cc: ") {
+			wantPower(t, r, response.Unchanged, test.failed)
+			if strings.Contains(r.Detail, "cc: ") || !strings.Contains(r.Detail, "canceled") {
 				t.Errorf("the client read a forged answer: %s", r.Detail)
+			}
+			if cycles, resets := i.counts(); cycles+resets != 0 {
+				t.Errorf("%d cycles, %d resets: want none", cycles, resets)
 			}
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 
 	"github.com/bougou/go-ipmi/pkg/client"
 	"github.com/bougou/go-ipmi/pkg/crypto"
@@ -30,10 +31,13 @@ func (d checkedBMC) Dial(network, address string) (net.Conn, error) {
 	return &checkedConn{Conn: c, checkedBMC: d}, nil
 }
 
-// checkedConn is a connection to a BMC with two checks that the library lacks. Otherwise somebody between the two could forge the
+// checkedConn is a connection to a BMC with three checks that the library lacks. Otherwise somebody between the two could forge the
 // answers of the BMC.
 //
-//   - It refuses a session with other algorithms than the client proposed. The library would use those in the answer.
+//   - While a session begins, it drops all packets of another type than the answer to the last request. The library would read the
+//     payload of any type as that answer.
+//   - It refuses a session with other algorithms than the client proposed. The library would use those in the answer. It drops late
+//     answers to earlier proposals.
 //   - In a session it drops all packets that are not encrypted, or whose code does not prove their integrity. The library sends such
 //     codes, but does not look at those that it receives.
 //
@@ -42,10 +46,13 @@ type checkedConn struct {
 	net.Conn
 	checkedBMC
 
-	proposed algorithms
-	random   [16]byte // of the client, in RAKP message 1
-	role     uint8    // in RAKP message 1
-	key      []byte   // K1, for the codes of a session's packets; nil before RAKP message 2
+	awaited   types.PayloadType // of the next answer while a session begins; the type of IPMI messages before and after
+	begun     bool              // the client has sent an RMCP+ packet
+	proposed  algorithms
+	proposals []algorithms // all until now
+	random    [16]byte     // of the client, in RAKP message 1
+	role      uint8        // in RAKP message 1
+	key       []byte       // K1, for the codes of a session's packets; nil before RAKP message 2
 }
 
 // algorithms are those of a session: authentication, integrity and confidentiality.
@@ -70,16 +77,21 @@ func session(b []byte) *types.Session20 {
 func (c *checkedConn) Write(b []byte) (int, error) {
 	if s := session(b); s != nil {
 		var err error
+		c.begun, c.awaited = true, types.PayloadTypeIPMI
 		switch s.SessionHeader20.PayloadType {
 		case types.PayloadTypeRmcpOpenSessionRequest:
+			c.awaited = types.PayloadTypeRmcpOpenSessionResponse
 			var req rmcpplus.OpenSessionRequest
 			err = req.Unpack(s.SessionPayload)
 			c.proposed = algorithms{types.AuthAlg(req.AuthAlg), types.IntegrityAlg(req.IntegrityAlg), types.CryptAlg(req.CryptAlg)}
-			c.key = nil
+			c.proposals, c.key = append(c.proposals, c.proposed), nil
 		case types.PayloadTypeRAKPMessage1:
+			c.awaited = types.PayloadTypeRAKPMessage2
 			var req rmcpplus.RAKPMessage1
 			err = req.Unpack(s.SessionPayload)
 			c.random, c.role = req.RemoteConsoleRandomNumber, req.Role()
+		case types.PayloadTypeRAKPMessage3:
+			c.awaited = types.PayloadTypeRAKPMessage4
 		default:
 		}
 		if err != nil {
@@ -99,29 +111,37 @@ func (c *checkedConn) Read(b []byte) (int, error) {
 		switch err := c.check(b[:n]); {
 		case err == nil:
 			return n, nil
-		case !errors.Is(err, errForged):
+		case !errors.Is(err, errDropped):
 			return 0, err
 		}
 	}
 }
 
-// errForged means that a packet of a session is not proved to come from the BMC.
-var errForged = errors.New("a packet without proof of its integrity")
+// errDropped means that the library may not read a packet: somebody may have forged it, or it answers an earlier request.
+var errDropped = errors.New("a packet dropped")
 
 // check returns an error if a packet may not reach the library.
 func (c *checkedConn) check(b []byte) error {
+	if !c.begun { // the answer to the question before a session, in an IPMI 1.5 packet
+		return nil
+	}
 	s := session(b)
-	switch {
-	case c.key != nil:
-		// The library checks the code of RAKP message 4.
-		if s == nil || s.SessionHeader20.PayloadType != types.PayloadTypeRAKPMessage4 && !c.proves(s, b) {
-			return errForged
-		}
-	case s == nil: // of IPMI 1.5, as the answer to the question before a session
-	case s.SessionHeader20.PayloadType == types.PayloadTypeRmcpOpenSessionResponse:
+	if s == nil || s.SessionHeader20.PayloadType != c.awaited {
+		return errDropped
+	}
+	switch c.awaited {
+	case types.PayloadTypeRmcpOpenSessionResponse:
 		return c.opened(s.SessionPayload)
-	case s.SessionHeader20.PayloadType == types.PayloadTypeRAKPMessage2:
+	case types.PayloadTypeRAKPMessage2:
 		return c.exchanged(s.SessionPayload)
+	case types.PayloadTypeRAKPMessage4:
+		if c.key == nil { // the library checks its code
+			return errDropped
+		}
+	default:
+		if c.key == nil || !c.proves(s, b) {
+			return errDropped
+		}
 	}
 	return nil
 }
@@ -133,10 +153,14 @@ func (c *checkedConn) opened(payload []byte) error {
 		return fmt.Errorf("open session: %w", err)
 	}
 	chosen := algorithms{types.AuthAlg(resp.AuthAlg), types.IntegrityAlg(resp.IntegrityAlg), types.CryptAlg(resp.CryptAlg)}
-	if resp.RmcpStatusCode == types.RmcpStatusCodeNoErrors && chosen != c.proposed {
+	switch {
+	case resp.RmcpStatusCode != types.RmcpStatusCodeNoErrors || chosen == c.proposed:
+		return nil
+	case slices.Contains(c.proposals, chosen): // a late answer
+		return errDropped
+	default:
 		return fmt.Errorf("the BMC, or somebody between, answers with other algorithms (%s) than proposed (%s)", chosen, c.proposed)
 	}
-	return nil
 }
 
 // exchanged derives the session's key from the BMC's RAKP message 2, whose code the library checks.

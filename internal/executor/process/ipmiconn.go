@@ -50,6 +50,7 @@ type checkedConn struct {
 	begun     bool              // the client has sent an RMCP+ packet
 	proposed  algorithms
 	proposals []algorithms // all until now
+	id        uint32       // of the session at the client
 	random    [16]byte     // of the client, in RAKP message 1
 	role      uint8        // in RAKP message 1
 	key       []byte       // K1, for the codes of a session's packets; nil before RAKP message 2
@@ -84,7 +85,7 @@ func (c *checkedConn) Write(b []byte) (int, error) {
 			var req rmcpplus.OpenSessionRequest
 			err = req.Unpack(s.SessionPayload)
 			c.proposed = algorithms{types.AuthAlg(req.AuthAlg), types.IntegrityAlg(req.IntegrityAlg), types.CryptAlg(req.CryptAlg)}
-			c.proposals, c.key = append(c.proposals, c.proposed), nil
+			c.proposals, c.key, c.id = append(c.proposals, c.proposed), nil, req.RemoteConsoleSessionID
 		case types.PayloadTypeRAKPMessage1:
 			c.awaited = types.PayloadTypeRAKPMessage2
 			var req rmcpplus.RAKPMessage1
@@ -179,12 +180,12 @@ func (c *checkedConn) exchanged(payload []byte) error {
 }
 
 // proves reports whether a session's packet is encrypted and ends with the right code: that of everything before, from the
-// authentication type on (IPMI 2.0, §13.28.4).
+// authentication type on (IPMI 2.0, §13.28.4). The session's id tells it from a request of the client that was sent back.
 func (c *checkedConn) proves(s *types.Session20, b []byte) bool {
 	const header = 4 // RMCP
 	h := s.SessionHeader20
 	size, ok := crypto.IntegrityAuthCodeLen(c.proposed.integrity)
-	if !ok || size == 0 || !h.PayloadAuthenticated || !h.PayloadEncrypted || len(b) < header+size {
+	if !ok || size == 0 || h.SessionID != c.id || !h.PayloadAuthenticated || !h.PayloadEncrypted || len(b) < header+size {
 		return false
 	}
 	end := len(b) - size

@@ -71,24 +71,22 @@ func TestShrinkKeepsFailure(t *testing.T) {
 // TestReducedStoriesStayFixed plays reduced stories that once failed.
 func TestReducedStoriesStayFixed(t *testing.T) {
 	for name, story := range map[string]struct {
-		Plan
+		acts []string
 		long bool // minutes with the race detector
 	}{
 		// The DNP of an inner node was FAILED, and was UNKNOWN when the nodes around it died.
-		"a half that was dead before": {long: true, Plan: Plan{Dims: grid.Dims{X: 3, Y: 3, Z: 3}, Interfaces: 2, Seed: 1795180362520630528, Acts: []string{
+		"a half that was dead before": {long: true, acts: []string{
 			"hang 1,1,1 dnp", "run 6326ms", "kill-fraction 0.3", "run 769ms", "cut-supervisor", "run 1029ms",
-		}}},
+		}},
 		// Cut down to this, a story failed for the one thing that was not mended at its end.
-		"a sensor": {Plan: Plan{Dims: grid.Dims{X: 3, Y: 3, Z: 3}, Interfaces: 2, Seed: 1795180362520630528, Acts: []string{
-			"hang 1,1,1 dnp", "run 6326ms", "sensor 1,1,1 memory FAILED",
-		}}},
+		"a sensor": {acts: []string{"hang 1,1,1 dnp", "run 6326ms", "sensor 1,1,1 memory FAILED"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if testing.Short() && story.long {
 				t.Skip("minutes with the race detector: make test plays it without")
 			}
-			p := story.Plan
-			p.Preset, p.Supervisors = config.PresetDefault, 3
+			p := Plan{Dims: grid.Dims{X: 3, Y: 3, Z: 3}, Interfaces: 2, Seed: 1795180362520630528, Acts: story.acts,
+				Preset: config.PresetDefault, Supervisors: 3}
 			if err := p.Run(); err != nil {
 				t.Error(p.Story(err))
 			}

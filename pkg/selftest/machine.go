@@ -73,7 +73,7 @@ type Renewed struct{ Module Module }
 type Carried struct {
 	Module  Module
 	Partner uint8 // 0 to MaxPartners-1
-	Able    uint8 // a bit for each partner that can carry tests now: what the others did counts no longer
+	Able    uint8 // a bit for each partner that can carry tests now: former tests of the others do not count
 }
 
 func (Tick) selftestEvent()     {}

@@ -75,7 +75,7 @@ type ModuleConfig struct {
 	Foreign bool
 	// Local modules do not need an answer from another process.
 	Local bool
-	// Partners are other nodes, which carry or return the probes: a failure may be the fault of one of them.
+	// Partners are other nodes, which carry or return the probes: one of these nodes may cause a failure.
 	Partners bool
 	// Always modules are in use as long as the half runs.
 	Always bool

@@ -207,7 +207,8 @@ func TestWatchOfNeighboursSkipsNodesThatOthersWatch(t *testing.T) {
 		t.Errorf("the watcher of n7: %v", next)
 	}
 	s.Changed([]fault.NodeID{"n1", "n7"})
-	if next := <-near; len(next.GetNodes()) != 1 || next.GetNodes()[0].GetId() != "n1" || next.GetNodes()[0].GetState() != lofamov1.State_FAILED {
+	next := <-near
+	if n := next.GetNodes(); len(n) != 1 || n[0].GetId() != "n1" || n[0].GetState() != lofamov1.State_FAILED {
 		t.Errorf("next: %v: want n1 alone", next)
 	}
 	s.Aged()

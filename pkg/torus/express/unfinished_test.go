@@ -1,7 +1,6 @@
 package express
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -76,14 +75,14 @@ func TestUnfinishedDataOnlyDelayOthers(t *testing.T) {
 				body := w.body(MaxData)
 				id := w.publish(t, w.nodes[7+k], TopicMask, 3, uint64(10+k), body)
 				w.run(wait)
-				missing := ""
+				var missing []grid.Coord
 				for rank, n := range w.nodes[1:] {
 					if !n.has(id, body) {
-						missing += fmt.Sprintf(" %s", w.dims.At(rank+1))
+						missing = append(missing, w.dims.At(rank+1))
 					}
 				}
-				if missing != "" {
-					t.Errorf("datum %d is missing after %s at%s", k, wait, missing)
+				if len(missing) > 0 {
+					t.Errorf("datum %d is missing after %s at %v", k, wait, missing)
 				}
 			}
 		})

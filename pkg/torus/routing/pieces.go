@@ -167,8 +167,8 @@ type complete struct {
 	at time.Time
 }
 
-// Take adds a piece, which came through a link; 0: from this node itself. It returns the message when it is whole, in memory of its own, and the messages given up to make
-// room.
+// Take adds a piece, which came through a link; 0: from this node itself. It returns the message when it is whole, in memory
+// that the caller owns, and the messages given up to make room.
 func (r *Reorder) Take(now time.Time, from grid.Direction, b []byte) (whole []byte, missing []Missing, err error) {
 	p, err := decodePiece(b)
 	if err != nil {

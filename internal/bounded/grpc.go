@@ -8,8 +8,8 @@ import (
 )
 
 // Credentials returns the credentials of a gRPC server on a Listener. After the handshake, a connection is admitted as the
-// subject of its verified certificates; the subject "" has no limit. The connection ends with the peer's certificate: a peer that
-// has a new one connects again.
+// subject of its verified certificates; the subject "" has no limit. The connection closes when the peer's certificate
+// expires: a peer with a renewed certificate connects again.
 func Credentials(conf *tls.Config, subject func(tls.ConnectionState) string) credentials.TransportCredentials {
 	return admitting{credentials.NewTLS(conf), subject}
 }

@@ -246,7 +246,7 @@ func (s *Admin) ReplaceMember(req *lofamov1.ReplaceMemberRequest, stream grpc.Se
 		return err
 	}
 	if old.GetName() == "" {
-		return status.Errorf(codes.FailedPrecondition, "%s has no committed name: continue with AddMember, or remove it",
+		return status.Errorf(codes.FailedPrecondition, "replace member %s: etcd has no name for it, so it may never have started: continue with `lofamoctl supervisor add`, or remove it",
 			old.GetId())
 	}
 	if err := s.remove(ctx, members, old); err != nil {
@@ -310,8 +310,8 @@ func (s *Admin) AddMember(req *lofamov1.AddMemberRequest, stream grpc.ServerStre
 }
 
 // again continues a call that added a learner and broke off. etcd commits a learner's name some time after its start, so a learner
-// without a name may have started: it has if its address answers. If not, its data may still be on its disk, and an empty replica must
-// not take its place: a new learner replaces it.
+// without a name may have started: it has if its address answers. If not, its data may still be on its disk. An empty replica must not
+// run under the same member ID, so again removes the learner and adds a new one.
 func (s *Admin) again(stream grpc.ServerStreamingServer[lofamov1.MemberProgress], members []*lofamov1.Member, m *lofamov1.Member,
 	name string, wait time.Duration) error {
 	if m.GetName() != "" || answers(stream.Context(), m.GetPeerUrl()) {

@@ -131,7 +131,7 @@ func (t *term) launch(work chan<- *batch) {
 }
 
 // ended handles the end of a commit. Any error ends the term, except a conflict or refusal of a single write. If the store refuses a
-// batch of evidence, the map is ahead of the store for good: the next term begins with the stored state.
+// batch of evidence, this term's map can never match the store: the next term begins with the stored state.
 func (t *term) ended(r result) error {
 	t.e.commitBegan.Store(nil)
 	w := t.inflight.write

@@ -39,7 +39,7 @@ type half struct {
 	heard    time.Time
 	sent     uint64    // last revision sent; 0: none
 	whole    time.Time // time of the last whole state
-	repeats  int       // number of digests that still bring a whole state, because an earlier one may be lost
+	repeats  int       // number of further digests to answer with a whole state, because an earlier one may be lost
 	ahead    time.Time // start of its lead over this replica with a quorum; zero: none
 	epoch    fault.Epoch
 	interest interest
@@ -138,7 +138,7 @@ func (m *Machine) whole(now time.Time, node fault.NodeID, h *half, list uint32, 
 	return m.notices(node, h, nodes, &lofamov1.FaultUpdate{PutBack: reset, WantInterest: list != h.interest.serial}, in)
 }
 
-// plain reports whether a half may take an absent node for this one: NORMAL, with nothing else to tell.
+// plain reports whether a whole state may omit the node: it is NORMAL, without a maintenance mark, faults or group faults.
 func plain(n *lofamov1.NodeView) bool {
 	return n.GetState() == lofamov1.State_NORMAL && !n.GetMaintenance() && len(n.GetFaults()) == 0 && len(n.GetGroups()) == 0
 }

@@ -320,8 +320,9 @@ func TestNilMachineTestsNothing(t *testing.T) {
 // is not among them.
 func TestPartnersAreBlamedApart(t *testing.T) {
 	relay := configs["relay"]
-	relay.Partners = true
+	relay.Partners, relay.Foreign = true, true
 	const a, b, c = 0, 1, 2
+	const twice = 2 * time.Millisecond
 	m := New(Config{Modules: []ModuleConfig{relay}, Interval: interval, IdleAfter: time.Hour, Tick: tick}, t0)
 	m.Use(t0, relay.Module)
 	now := t0
@@ -340,6 +341,9 @@ func TestPartnersAreBlamedApart(t *testing.T) {
 				took := time.Millisecond
 				if fate == nil || fate(&p, &took) {
 					m.Step(now, Returned{Module: p.Module, Data: p.Data, Took: took})
+					if took == twice {
+						m.Step(now, Returned{Module: p.Module, Data: p.Data, Took: took})
+					}
 				}
 			}
 			for m.Results(now)[0].Tests == tests { // until lost probes are given up
@@ -351,6 +355,8 @@ func TestPartnersAreBlamedApart(t *testing.T) {
 		t.Fatal("no test")
 		return Result{}
 	}
+	doubles := func(_ *Probe, took *time.Duration) bool { *took = twice; return true }
+	losesAll := func(*Probe, *time.Duration) bool { return false }
 	alters := func(p *Probe, _ *time.Duration) bool { p.Data[len(p.Data)-1] ^= 1; return true }
 	slow := func(_ *Probe, took *time.Duration) bool { *took = 500 * time.Millisecond; return true }
 	losesLarge := func(p *Probe, _ *time.Duration) bool { return len(p.Data) < 1000 }
@@ -363,6 +369,12 @@ func TestPartnersAreBlamedApart(t *testing.T) {
 	}
 	if r := test(b, all, slow); r.State != Failed || r.Blamed != 1<<a {
 		t.Errorf("the second is slow once: %s, blamed %b", r.State, r.Blamed)
+	}
+	if r := test(b, all, doubles); r.State != Failed || r.Blamed != 1<<a {
+		t.Errorf("the second doubles once, as its path may: %s, blamed %b", r.State, r.Blamed)
+	}
+	if r := test(b, all, losesAll); r.State != Failed || r.Blamed != 1<<a {
+		t.Errorf("the second loses a test: %s, blamed %b", r.State, r.Blamed)
 	}
 	if r := test(b, 1<<b|1<<c, alters); r.State != Failed || r.Blamed != 1<<b {
 		t.Errorf("the first carries no more tests: %s, blamed %b", r.State, r.Blamed)

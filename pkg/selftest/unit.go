@@ -184,16 +184,14 @@ func (u *module) again(now time.Time, id uint64, data []byte) bool {
 }
 
 func (u *module) second(now time.Time, was fate, i int, sent time.Time, partner uint8, data []byte) {
-	if was == came || was == gaveUp {
-		u.bad |= 1 << partner
-	}
 	switch was {
 	case came:
 		u.doubled++
 		u.tally.doubled++
 		u.tally.size = len(data)
 		u.doubles.add(true)
-		if !u.cfg.Foreign || u.doubles.lost() >= LossBound(u.doubles.n, foreignDoubles) {
+		if u.doubling() {
+			u.bad |= 1 << partner
 			u.fail(Doubled, "a probe of %d bytes came twice", len(data))
 		}
 	case gaveUp:
@@ -332,7 +330,7 @@ func (u *module) judge(now time.Time, probes int) {
 	if late == 0 {
 		u.lateSince = time.Time{}
 	}
-	u.blame(probes, late)
+	u.blame(late)
 	u.suspect = late > 0 || 2*t.lost > probes || u.cfg.Loss == 0 && t.lost > 0
 	switch {
 	case t.altered > 0:
@@ -366,14 +364,19 @@ func (u *module) regained() bool {
 }
 
 // blame judges the partner that carried a test. late is how many tests in a row were late in one size: as for the module,
-// one slow probe is a busy machine. A path may lose single probes, but not the same size each time.
-func (u *module) blame(probes, late int) {
+// one slow probe is a busy machine. A path may lose the probes of a test, but not the same size in two tests in a row.
+func (u *module) blame(late int) {
 	t, before := u.tally, u.missed[u.partner]
 	u.missed[u.partner] = t.missed
 	u.bad &^= 1 << u.partner
-	if t.altered+t.doubled > 0 || t.late > 0 && late >= LateTests || t.missed&before != 0 || 2*t.lost > probes {
+	if t.altered > 0 || t.doubled > 0 && u.doubling() || t.late > 0 && late >= LateTests || t.missed&before != 0 {
 		u.bad |= 1 << u.partner
 	}
+}
+
+// doubling reports whether more probes came twice than the path may double.
+func (u *module) doubling() bool {
+	return !u.cfg.Foreign || u.doubles.lost() >= LossBound(u.doubles.n, foreignDoubles)
 }
 
 // blamed returns Result.Blamed.

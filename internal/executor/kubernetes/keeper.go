@@ -30,8 +30,7 @@ const (
 	keepLeave = 10 * time.Second
 	// keepEcho is how long it waits for its own write to come back through the watch.
 	keepEcho = 10 * time.Second
-	// keepFirst is the pause of a node after its first failed write. It doubles with each further one. It is longer than the pause of
-	// the keeper after a failed round, so that the other nodes have rounds without a failure between.
+	// keepFirst is the pause of a node after its first failed write. It doubles with each further one.
 	keepFirst = 5 * time.Second
 	// keepMost bounds the pauses after failures.
 	keepMost = time.Minute
@@ -209,16 +208,17 @@ func (k *keeper) run(ctx context.Context, keeps bool) {
 	}
 	said, pause := "", k.every
 	for wait(ctx, pause) {
-		err := k.round(ctx)
+		whole, err := k.round(ctx)
+		if pause = min(2*pause, keepMost); whole { // a node that failed has a pause
+			pause = k.every
+		}
 		switch {
 		case err == nil && len(k.paused) > 0:
-			pause = k.every
 		case err == nil:
-			said, pause = "", k.every
+			said = ""
 		case ctx.Err() != nil || errors.Is(err, executor.ErrStale):
 			return
 		default:
-			pause = min(2*pause, keepMost)
 			why := err.Error()
 			if u, ok := errors.AsType[*url.Error](err); ok { // whose text names the node
 				why = u.Err.Error()
@@ -232,12 +232,12 @@ func (k *keeper) run(ctx context.Context, keeps bool) {
 }
 
 // round writes all pending changes of nodes, at most as much as the rate allows until the next round. If a write fails, its node pauses,
-// the others go on, and the round fails at its end. The round ends early after two failures in a row that are no refusals: the API server
-// may be dead.
-func (k *keeper) round(ctx context.Context) error {
+// the others go on, and the round fails at its end. The round ends early after two failures in a row that are no refusals, because the API
+// server may be dead, and if the server or this replica accepts no writes now. whole is false then.
+func (k *keeper) round(ctx context.Context) (whole bool, _ error) {
 	states, err := k.states(ctx)
 	if err != nil {
-		return nil //nolint:nilerr // the map is not known yet: nothing is wrong with Kubernetes
+		return true, nil //nolint:nilerr // the map is not known yet: nothing is wrong with Kubernetes
 	}
 	var first error
 	inRow := 0
@@ -251,7 +251,7 @@ func (k *keeper) round(ctx context.Context) error {
 		}
 		delete(k.sent, w.node.name)
 		if errors.Is(err, errNotSent) || apierrors.IsTooManyRequests(err) || ctx.Err() != nil { // no fault of the node
-			return err
+			return false, err
 		}
 		k.pause(w.node.name, time.Now())
 		first = cmp.Or(first, err)
@@ -259,10 +259,10 @@ func (k *keeper) round(ctx context.Context) error {
 			inRow = 0
 		}
 		if inRow == 2 {
-			break
+			return false, first
 		}
 	}
-	return first
+	return true, first
 }
 
 // pause makes a node wait after a failed write.

@@ -132,10 +132,10 @@ func TestRefusedNodeStopsNoOther(t *testing.T) {
 	k.page([]corev1.Node{labelledNode("a", "", "A"), labelledNode("b", "", "A"), labelledNode("c", "", "A"), labelledNode("d", "", "A")},
 		true, true)
 	ctx := executor.WithFence(t.Context(), func(context.Context) error { return nil })
-	if err := k.round(ctx); err == nil {
+	if _, err := k.round(ctx); err == nil {
 		t.Error("a refusal is no error")
 	}
-	if err := k.round(ctx); err != nil { // nothing is left to write
+	if _, err := k.round(ctx); err != nil { // nothing is left to write
 		t.Error(err)
 	}
 	if got, want := writes(), map[string]int{"a": 1, "b": 1, "c": 1, "d": 1}; !maps.Equal(got, want) {
@@ -165,10 +165,10 @@ func TestFailingNodeStopsNoOther(t *testing.T) {
 	k := (&Executor{cfg: Config{}.Filled(), c: c}).newKeeper(m.get, nil)
 	k.page([]corev1.Node{agedNode("a", 2*time.Hour), agedNode("b", time.Hour)}, true, true)
 	ctx := executor.WithFence(t.Context(), func(context.Context) error { return nil })
-	if err := k.round(ctx); err == nil {
-		t.Error("a failed write is no error")
+	if whole, err := k.round(ctx); err == nil || !whole {
+		t.Errorf("whole round %t, %v: want a whole one, and an error", whole, err)
 	}
-	if err := k.round(ctx); err != nil { // nothing is left to write
+	if _, err := k.round(ctx); err != nil { // nothing is left to write
 		t.Error(err)
 	}
 	if got, want := writes(), map[string]int{"a": 1, "b": 1}; !maps.Equal(got, want) {
@@ -201,8 +201,8 @@ func TestDeadServerCostsTwoRequestsARound(t *testing.T) {
 	k.page(nodes, true, true)
 	ctx := executor.WithFence(t.Context(), func(context.Context) error { return nil })
 	for _, want := range []map[string]int{{"a": 1, "b": 1}, {"a": 1, "b": 1, "c": 1, "d": 1}} {
-		if err := k.round(ctx); err == nil {
-			t.Error("a failed write is no error")
+		if whole, err := k.round(ctx); err == nil || whole {
+			t.Errorf("whole round %t, %v: want the first part of one, and an error", whole, err)
 		}
 		if got := writes(); !maps.Equal(got, want) {
 			t.Errorf("writes %v: want %v", got, want)
@@ -219,7 +219,7 @@ func TestStaleLeaderPausesNoNode(t *testing.T) {
 	k.page([]corev1.Node{agedNode("a", 2*time.Hour), agedNode("b", time.Hour)}, true, true)
 	asked := 0
 	ctx := executor.WithFence(t.Context(), func(context.Context) error { asked++; return executor.ErrStale })
-	if err := k.round(ctx); !errors.Is(err, executor.ErrStale) {
+	if _, err := k.round(ctx); !errors.Is(err, executor.ErrStale) {
 		t.Errorf("error %v: want that of the fence", err)
 	}
 	if got := writes(); len(got) > 0 || asked != 1 || len(k.paused) > 0 {

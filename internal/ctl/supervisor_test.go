@@ -96,7 +96,7 @@ func TestSupervisorReplaceElsewhere(t *testing.T) {
 // command continues.
 func TestSupervisorAddTakesTooLong(t *testing.T) {
 	r := ctltest.StartRemote(t, ctltest.Healthy(t, "2x1x1"))
-	const says = "s4 has not caught up within 2s (not started yet): it stays a learner. AddMember continues with it"
+	const says = "s4 has not caught up within 2s (not started yet): it stays a learner. `lofamoctl supervisor add` continues with it"
 	r.Server.Admin.Steps = []*lofamov1.MemberProgress{{Step: lofamov1.MemberStep_ADDED, Message: "s4 is in as a learner"}}
 	r.Server.Admin.Err = status.Error(codes.DeadlineExceeded, says)
 	got := run(t, nil, r.Flags("supervisor", "add", "s4", "--peer-url", "https://10.0.0.4:2380", "--wait", "2s")...)

@@ -50,8 +50,8 @@ func TestRenewedReplicasOutliveCertificates(t *testing.T) {
 		t.Log("this machine was slow: the replicas may have connected with renewed certificates")
 		return
 	}
-	time.Sleep(time.Until(ends.Add(-2 * time.Second)))
 	term, before := sups[leader].Term(), len(out.String())
+	time.Sleep(time.Until(ends.Add(-2 * time.Second)))
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for time.Now().Before(ends.Add(5 * time.Second)) {

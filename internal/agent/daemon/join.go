@@ -155,7 +155,7 @@ func (j *joiner) ensure(ctx context.Context) (joined config.Joined, answered boo
 		looking, patience = context.WithTimeout(ctx, joinAsk)
 	} else if _, _, err := j.trust(); err != nil { // no supervisor can help
 		if !errors.Is(stored, os.ErrNotExist) {
-			err = fmt.Errorf("stored enrolment cannot be used: %w; to enrol again: %w", stored, err)
+			err = fmt.Errorf("stored enrolment cannot be used: %w; and the node cannot enrol again: %w", stored, err)
 		}
 		return config.Joined{}, false, half.InvalidConfig(err)
 	} else if !errors.Is(stored, os.ErrNotExist) {

@@ -159,7 +159,7 @@ func TestSilentSupervisorsLeaveTimeForOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.serve(t, live, status.Error(codes.Unauthenticated, "the live one answers"))
-	ctx, cancel := context.WithTimeout(t.Context(), joinTry)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*joinTry) // a part of it for each
 	defer cancel()
 	_, refused, failed := w.j.round(ctx, 0)
 	if refused == nil || !strings.Contains(refused.Error(), "the live one answers") || failed == nil {

@@ -308,7 +308,7 @@ func TestIPMIAcceptsNoForgedAnswer(t *testing.T) {
 			defer cancel()
 			var first sync.Once
 			i.conn.replace(test.kind, func(b []byte) [][]byte {
-				first.Do(func() { time.AfterFunc(3*time.Second, cancel) }) // from here: a slow machine may come late
+				first.Do(func() { time.AfterFunc(time.Second, cancel) }) // from here: a slow machine may come late
 				return [][]byte{test.forge(b)}
 			})
 			r := onePower(t, i.bmc()).Do(ctx, powerJob(methodIPMI))

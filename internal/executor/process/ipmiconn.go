@@ -37,7 +37,7 @@ func (d checkedBMC) Dial(network, address string) (net.Conn, error) {
 //   - While a session begins, it drops all packets of another type than the answer to the last request. The library would read the
 //     payload of any type as that answer.
 //   - It refuses a session with other algorithms than the client proposed. The library would use those in the answer. It drops late
-//     answers to earlier proposals.
+//     acceptances of earlier proposals.
 //   - In a session it drops all packets that are not encrypted, or whose code does not prove their integrity. The library sends such
 //     codes, but does not look at those that it receives.
 //
@@ -157,7 +157,7 @@ func (c *checkedConn) opened(payload []byte) error {
 	switch {
 	case resp.RmcpStatusCode != types.RmcpStatusCodeNoErrors || chosen == c.proposed:
 		return nil
-	case slices.Contains(c.proposals, chosen): // a late answer
+	case slices.Contains(c.proposals, chosen): // a late acceptance
 		return errDropped
 	default:
 		return fmt.Errorf("the BMC, or somebody between, answers with other algorithms (%s) than proposed (%s)", chosen, c.proposed)

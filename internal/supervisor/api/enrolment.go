@@ -43,8 +43,8 @@ const (
 	logBurst                            = 20
 	// enrolTime bounds the work for one request.
 	enrolTime = 10 * time.Second
-	// quorumTime bounds the read of the stored topology's revision. Nodes wait 5 s for an answer.
-	quorumTime = 2 * time.Second
+	// quorumTime bounds the read of the stored topology's revision. A node that starts divides 3 s among all supervisors.
+	quorumTime = time.Second
 	// issuerPart is the smallest rest of the issuer's lifetime, as a part of a certificate's.
 	issuerPart = 8
 	// ownLabels begins the keys of labels that have a meaning for supervisors.

@@ -246,8 +246,8 @@ func (s *Admin) ReplaceMember(req *lofamov1.ReplaceMemberRequest, stream grpc.Se
 		return err
 	}
 	if old.GetName() == "" {
-		return status.Errorf(codes.FailedPrecondition, "replace member %s: etcd has no name for it, so it may never have started: continue with `lofamoctl supervisor add`, or remove it",
-			old.GetId())
+		return status.Errorf(codes.FailedPrecondition, "replace member %s: etcd has no name for it, so it may never have started: "+
+			"continue with `lofamoctl supervisor add`, or remove it", old.GetId())
 	}
 	if err := s.remove(ctx, members, old); err != nil {
 		return err
@@ -420,8 +420,8 @@ func (s *Admin) seeThrough(stream grpc.ServerStreamingServer[lofamov1.MemberProg
 			if stream.Context().Err() != nil {
 				return status.FromContextError(stream.Context().Err()).Err()
 			}
-			return status.Errorf(codes.DeadlineExceeded, "%s has not caught up within %s (%s; %s): it stays a learner. AddMember continues "+
-				"with it if it has a committed name or answers; otherwise a new member replaces it and needs an empty data directory",
+			return status.Errorf(codes.DeadlineExceeded, "%s has not caught up within %s (%s; %s): it stays a learner. `lofamoctl supervisor add` "+
+				"continues with it if its replica has started; otherwise a new member replaces it and needs an empty data directory",
 				name, wait, said, refusal(last))
 		case <-tick.C:
 		}

@@ -152,7 +152,7 @@ func (m *Diagnoses) Watch(ctx context.Context, p DiagnosisPolicy, suspects func(
 	}
 	auto, resumed, warned := newAutoDiagnosis(p), false, false
 	unread := func(err error) {
-		if !warned {
+		if !warned && ctx.Err() == nil {
 			m.cfg.Logger.Warn("diagnosis by policy: waiting for the store", "err", err)
 		}
 		warned = true
@@ -173,7 +173,7 @@ func (m *Diagnoses) Watch(ctx context.Context, p DiagnosisPolicy, suspects func(
 					unread(err)
 					continue // without the store it would forget its own diagnoses too
 				}
-				resumed = true
+				resumed, warned = true, false
 			}
 			req, ok := auto.Next(now, list, m.peer)
 			if !ok {
@@ -230,12 +230,15 @@ func (m *Diagnoses) storedRuns(ctx context.Context) ([]store.PolicyRun, error) {
 	return runs, m.decodable(err)
 }
 
-// decodable returns the error of a read, but nil for a value that cannot be decoded: it counts as none. The first such value is logged.
+// decodable returns the error of a read, but nil for a value that cannot be decoded: it counts as none. The log names the first
+// such value of this process.
 func (m *Diagnoses) decodable(err error) error {
 	if !errors.Is(err, store.ErrUndecodable) {
 		return err
 	}
-	m.damaged.Do(func() { m.cfg.Logger.Warn("read the policy's runs: left out", "err", err) })
+	m.damaged.Do(func() {
+		m.cfg.Logger.Warn("a stored record of earlier diagnoses cannot be decoded: it counts as none", "err", err)
+	})
 	return nil
 }
 

@@ -95,8 +95,8 @@ func decodePiece(b []byte) (piece, error) {
 
 // Bounds of a Reorder.
 const (
-	// MaxReorder bounds the incomplete messages, and maxOfOrigin those of one node that began at the same link, so that no node can
-	// occupy all the room. The thesis' network interface has room for 16 too.
+	// MaxReorder bounds the incomplete messages, and maxOfOrigin those of one node that began at the same link, so that no neighbour
+	// can displace messages of other links. The thesis' network interface has room for 16 too.
 	MaxReorder  = 16
 	maxOfOrigin = 4
 	// MissingAfter is how long after its first piece a message may be incomplete. If necessary a piece is tried for 5

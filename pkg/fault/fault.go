@@ -292,14 +292,12 @@ type Delivery struct {
 	Report Report
 	Path   Path
 	Hops   []Hop
-	// Waited is how long the supervisors held the report in their queues, by their own clocks; never negative.
-	Waited time.Duration
 }
 
-// Age returns the time between the start of the observed state and the delivery, as the sum of the observer's, the
-// hops' and the supervisors' own clocks; time on the wire is not included.
+// Age returns the time between the start of the observed state and the delivery, as the sum of the observer's and the
+// hops' own clocks; time on the wire is not included.
 func (d Delivery) Age(o Observation) time.Duration {
-	age := o.Age + d.Waited
+	age := o.Age
 	for _, h := range d.Hops {
 		age += h.Held
 	}

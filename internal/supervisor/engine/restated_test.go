@@ -4,7 +4,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -129,30 +128,4 @@ func TestReportBetweenDigests(t *testing.T) {
 			t.Fatal("what the digest no longer says stands")
 		}
 	}
-}
-
-// TestTimeInBacklogIsNoTimeOfLife: a digest that waited in a follower's backlog shows that its node lived before the wait,
-// whether it is a full or a restated digest.
-func TestTimeInBacklogIsNoTimeOfLife(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const held = 30 * time.Second
-		h, w := start(t, memstore.New(100), nil), new(wants)
-		life := func(what string) {
-			t.Helper()
-			synctest.Wait()
-			if got, want := h.node(t, "n1-0-0").Status.Life, time.Now().Add(-held); !got.Equal(want) {
-				t.Errorf("%s: node lived at %s: want %s", what, got, want)
-			}
-			time.Sleep(time.Second)
-		}
-		d := memoryDigest("n1-0-0", 1, fault.Normal)
-		words := Words(d, nil, servicenet.Health{})
-		reports := &servicenet.Reports{Path: fault.PathDirect, List: []fault.Report{d}, Words: words}
-		h.Submit(Input{Reports: reports, Answerer: h.box, Arrived: time.Now(), Held: held})
-		life("full digest")
-		d.ID.Seq = 2
-		h.Submit(Input{Restated: []Restated{{ID: d.ID, Words: words, Path: fault.PathDirect, Arrived: time.Now(), Held: held}},
-			Requester: w, Arrived: time.Now()})
-		life("restated digest")
-	})
 }

@@ -229,16 +229,7 @@ func TestLearnerThatNeverStarts(t *testing.T) {
 	admin := adminOf(t, c, 0)
 	var ids []string
 	for _, want := range []string{"ADDED CATCHING_UP", "REMOVED ADDED CATCHING_UP"} { // the second call replaces the first one's learner
-		stream, err := admin.AddMember(t.Context(), &lofamov1.AddMemberRequest{Name: "s2", PeerUrl: "https://127.0.0.1:1",
-			Wait: durationpb.New(5 * time.Second)}) // on a busy machine the call needs a while to find that s2 is not started yet
-		if err != nil {
-			t.Fatal(err)
-		}
-		steps, err := follow(t, stream, func(string) {})
-		wantCode(t, "a learner that is not started", err, codes.DeadlineExceeded, "not started yet")
-		if steps != want {
-			t.Errorf("%s: want %s", steps, want)
-		}
+		addUnstarted(t, admin, "https://127.0.0.1:1", want)
 		list, err := admin.ListMembers(t.Context(), nil)
 		if err != nil || len(list.GetMembers()) != 2 || list.GetMembers()[0].GetName() != "" || !list.GetMembers()[0].GetLearner() {
 			t.Fatal(list, err)
@@ -322,16 +313,22 @@ func TestStartedLearnerWithoutNameKeepsItsData(t *testing.T) {
 	}
 	defer peers.Close()
 	for _, want := range []string{"ADDED CATCHING_UP", "CATCHING_UP"} {
-		stream, err := admin.AddMember(t.Context(), &lofamov1.AddMemberRequest{Name: "s2", PeerUrl: "https://" + peers.Addr().String(),
-			Wait: durationpb.New(5 * time.Second)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		steps, err := follow(t, stream, func(string) {})
-		wantCode(t, "a learner without a name", err, codes.DeadlineExceeded, "not started yet")
-		if steps != want {
-			t.Errorf("%s: want %s", steps, want)
-		}
+		addUnstarted(t, admin, "https://"+peers.Addr().String(), want)
+	}
+}
+
+// addUnstarted adds a learner s2 that does not start in time, and checks the steps of the call.
+func addUnstarted(t *testing.T, admin lofamov1.SupervisorAdminClient, peerURL, want string) {
+	t.Helper()
+	stream, err := admin.AddMember(t.Context(), &lofamov1.AddMemberRequest{Name: "s2", PeerUrl: peerURL,
+		Wait: durationpb.New(5 * time.Second)}) // on a busy machine the call needs a while to find that s2 is not started yet
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps, err := follow(t, stream, func(string) {})
+	wantCode(t, "a learner that is not started", err, codes.DeadlineExceeded, "not started yet")
+	if steps != want {
+		t.Errorf("%s: want %s", steps, want)
 	}
 }
 

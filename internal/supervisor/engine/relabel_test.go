@@ -302,23 +302,7 @@ func TestNextLeaderKnowsFormerEpochsOfMovedNode(t *testing.T) {
 			}
 			h.stop()
 			if !committed { // the change is the last that the leader does
-				snap, err := st.Load(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
-				writes, err := store.TopologyWrites(snap.Topology, to, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				w, err := st.Writer(st.Campaign(), testConfig(nil).Meta, snap)
-				if err != nil {
-					t.Fatal(err)
-				}
-				for _, write := range writes {
-					if _, err := w.Commit(t.Context(), write.Batch()); err != nil {
-						t.Fatal(err)
-					}
-				}
+				commitTopology(t, st, to, nil)
 			}
 			h = start(t, st, seeded)
 			for seq := range fault.Seq(2) {

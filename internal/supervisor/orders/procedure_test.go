@@ -270,19 +270,25 @@ func TestProcedureSurvivesItsCaller(t *testing.T) {
 	})
 }
 
+// loseLead orders a procedure in term 7, which ends while the nodes drain.
+func (n *diagnosedNodes) loseLead(req ProcedureRequest) {
+	n.t.Helper()
+	n.m.Lead(7)
+	n.begin = func(o *lofamov1.ProcedureOrder) {
+		n.says(fault.NodeID(o.GetNode()), o, lofamov1.ProcedureState_PROCEDURE_SYSTEM_DRAIN, nil)
+		n.m.Lead(0)
+	}
+	if _, _, err := n.procedure(req); !errors.Is(err, ErrLost) {
+		n.t.Fatal(err)
+	}
+}
+
 // The leader fails in the middle: the next one asks for the outcome and reports it to the requester. An order that
 // reached no node is not reported.
 func TestNextLeaderReportsProcedure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodes(t, grid.Dims{X: 2, Y: 2, Z: 1})
-		n.m.Lead(7)
-		n.begin = func(o *lofamov1.ProcedureOrder) {
-			n.says(fault.NodeID(o.GetNode()), o, lofamov1.ProcedureState_PROCEDURE_SYSTEM_DRAIN, nil)
-			n.m.Lead(0)
-		}
-		if _, _, err := n.procedure(ProcedureRequest{Diagnose: true, Subject: "operator/o", Reason: "why not"}); !errors.Is(err, ErrLost) {
-			t.Fatal(err)
-		}
+		n.loseLead(ProcedureRequest{Diagnose: true, Subject: "operator/o", Reason: "why not"})
 		n.m.Lead(8)
 		n.begin, n.procedures = nil, nil
 		if _, _, err := n.procedure(ProcedureRequest{}); !errors.Is(err, ErrBusy) || len(n.procedures) > 0 {
@@ -355,14 +361,7 @@ func (r *faintReports) LastOrdered(ctx context.Context) (*store.Ordered, error) 
 func TestNextLeaderAsksTheStoreAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNodes(t, grid.Dims{X: 2, Y: 2, Z: 1})
-		n.m.Lead(7)
-		n.begin = func(o *lofamov1.ProcedureOrder) {
-			n.says(fault.NodeID(o.GetNode()), o, lofamov1.ProcedureState_PROCEDURE_SYSTEM_DRAIN, nil)
-			n.m.Lead(0)
-		}
-		if _, _, err := n.procedure(ProcedureRequest{Subject: "operator/o"}); !errors.Is(err, ErrLost) {
-			t.Fatal(err)
-		}
+		n.loseLead(ProcedureRequest{Subject: "operator/o"})
 		n.m.Lead(8)
 		n.begin = nil
 		n.m.cfg.Reports = &faintReports{n.m.cfg.Reports, 3}

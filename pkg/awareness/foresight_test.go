@@ -215,8 +215,8 @@ func TestRestoreWarningRefuses(t *testing.T) {
 	}
 }
 
-// TestWarningOfLinkEndsWithLink: a warning on a link ends when the link leads nowhere, or elsewhere. A later machine can restore what is
-// left.
+// TestWarningOfLinkEndsWithLink: a warning on a link ends when the link leads nowhere, or elsewhere. A later machine can restore the
+// rest.
 func TestWarningOfLinkEndsWithLink(t *testing.T) {
 	for name, places := range map[string]struct {
 		dims  grid.Dims

@@ -213,9 +213,10 @@ func (k *keeper) run(ctx context.Context, keeps bool) {
 			pause = k.every
 		}
 		switch {
-		case err == nil && len(k.paused) > 0:
 		case err == nil:
-			said = ""
+			if len(k.paused) == 0 {
+				said = ""
+			}
 		case ctx.Err() != nil || errors.Is(err, executor.ErrStale):
 			return
 		default:

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// refused adds ErrRefused to an error of a transaction that would fail in every attempt. It returns any other error as it is.
+// refused adds ErrRefused to an error of a transaction that would fail in every attempt. It returns any other error unchanged.
 func refused(err error) error {
 	st, _ := status.FromError(err)
 	switch {

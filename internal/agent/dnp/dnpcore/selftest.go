@@ -293,7 +293,7 @@ func (m *Machine) onTestMail(now time.Time, ev TestMail) {
 
 // tested applies a result: a failed module sets an exception bit in its register while it fails, which makes the core
 // sick (seed 001 §IV-B). So does a restart of this half, until it has passed. Tests of links and of the relay fail also
-// if a neighbour alters, drops or delays what it has to return: they set their bit only if tests through two
+// if a neighbour alters, drops or delays its answers: they set their bit only if tests through two
 // neighbours fail.
 func (m *Machine) tested(r selftest.Result) {
 	switch r.State {

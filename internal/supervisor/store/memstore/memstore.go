@@ -260,34 +260,28 @@ const maxValue = 16 << 20
 
 // check refuses a batch as etcd does.
 func check(b store.Batch) error {
-	keys := make(map[string]bool, len(b.Puts))
-	put := func(key string) error {
-		if keys[key] {
-			return fmt.Errorf("%w: %s is put twice", store.ErrRefused, key)
-		}
-		keys[key] = true
-		return nil
-	}
+	var puts []string
 	for _, n := range b.Nodes {
-		if err := put(store.NodeKey(n.GetId())); err != nil {
-			return err
-		}
+		puts = append(puts, store.NodeKey(n.GetId()))
 	}
 	for _, p := range b.Inbox {
-		if err := put(store.InboxKey(p.Origin)); err != nil {
-			return err
-		}
+		puts = append(puts, store.InboxKey(p.Origin))
 	}
 	for _, kv := range b.Puts {
-		if err := put(kv.Key); err != nil {
-			return err
-		}
 		if len(kv.Value) > maxValue {
 			return fmt.Errorf("%w: %s has %d bytes", store.ErrRefused, kv.Key, len(kv.Value))
 		}
+		puts = append(puts, kv.Key)
+	}
+	seen := make(map[string]bool, len(puts))
+	for _, key := range puts {
+		if seen[key] {
+			return fmt.Errorf("%w: %s is put twice", store.ErrRefused, key)
+		}
+		seen[key] = true
 	}
 	for _, key := range b.Deletes {
-		if keys[key] {
+		if seen[key] {
 			return fmt.Errorf("%w: %s is put and deleted", store.ErrRefused, key)
 		}
 	}

@@ -8,29 +8,46 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// statement is the unit of coalescing: a component of a node.
+// statement is the unit of coalescing: a component of a node. Without a node it is a notice: of a restart of the half that c is, or of a
+// stop if c is 0.
 type statement struct {
 	node fault.NodeID
 	c    fault.Component
 }
 
-// shorten drops every report whose observations are all restated by newer reports, including r. A report is dropped
+// statements lists what a report states.
+func statements(r *fault.Report) []statement {
+	out := make([]statement, 0, len(r.Observations)+1)
+	for _, ob := range r.Observations {
+		out = append(out, statement{ob.Node, ob.Component})
+	}
+	if r.Restart.Half != 0 {
+		out = append(out, statement{c: r.Restart.Half.Component()})
+	}
+	if r.Stop != 0 {
+		out = append(out, statement{})
+	}
+	return out
+}
+
+// shorten drops every report whose observations and notices are all restated by newer reports, including r. A report is dropped
 // whole or not at all: the content of an id never changes.
 func (o *Outbox) shorten(r fault.Report, out *Output) {
 	out.DroppedWhat = o.whatFills()
 	restated := make(map[statement]bool)
-	for _, ob := range r.Observations {
-		restated[statement{ob.Node, ob.Component}] = true
+	states := func(all []statement) {
+		for _, s := range all {
+			restated[s] = true
+		}
 	}
+	states(statements(&r))
 	for i := len(o.log) - 1; i >= 0; i-- {
 		e := o.log[i]
 		if e.report.Digest {
 			continue
 		}
-		if slices.ContainsFunc(e.report.Observations, func(ob fault.Observation) bool { return !restated[statement{ob.Node, ob.Component}] }) {
-			for _, ob := range e.report.Observations {
-				restated[statement{ob.Node, ob.Component}] = true
-			}
+		if all := statements(&e.report); slices.ContainsFunc(all, func(s statement) bool { return !restated[s] }) {
+			states(all)
 			continue
 		}
 		o.leaveOut(i, out)

@@ -52,3 +52,48 @@ func TestNextReportMentionsDroppedOnes(t *testing.T) {
 		t.Errorf("%d to %d were left out, and said to be of %d", before, after, said)
 	}
 }
+
+// TestFullLogKeepsNotices: a full log drops restated reports, and keeps the newest notice of a stop, and of a restart of each half.
+func TestFullLogKeepsNotices(t *testing.T) {
+	cfg := DefaultOutboxConfig(fault.PathDirect)
+	cfg.MaxReports = 8
+	o, err := NewOutbox(origin("n0-0-0/host"), 1, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now, kept := time.Unix(0, 0), map[fault.ReportID]fault.Report{}
+	add := func(r fault.Report) {
+		now = now.Add(time.Millisecond)
+		_, out := o.Add(now, r)
+		for _, r := range out.Keep {
+			kept[r.ID] = r
+		}
+		for _, id := range out.Forget {
+			delete(kept, id)
+		}
+	}
+	for _, s := range []fault.Stop{fault.StopDaemon, fault.StopReboot} {
+		add(fault.Report{Stop: s})
+	}
+	for _, within := range []time.Duration{time.Second, 2 * time.Second} {
+		for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+			add(fault.Report{Restart: fault.RestartNotice{Half: h, Within: within}})
+		}
+	}
+	for range 20 {
+		add(fault.Report{Observations: []fault.Observation{{Component: fault.ComponentMemory, State: fault.Sick, Kind: fault.KindSelf}}})
+	}
+	stops, restarts := 0, 0
+	for _, r := range kept {
+		if r.Stop == fault.StopReboot {
+			stops++
+		}
+		if r.Restart.Within == 2*time.Second {
+			restarts++
+		}
+	}
+	if len(kept) > cfg.MaxReports || stops != 1 || restarts != 2 {
+		t.Errorf("of %d reports, %d announce the last stop, and %d the last restarts: want at most %d, 1 and 2: %+v", len(kept), stops, restarts,
+			cfg.MaxReports, kept)
+	}
+}

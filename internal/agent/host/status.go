@@ -18,8 +18,24 @@ import (
 // serveStatus answers `lofamo-agent status` until ctx ends. The half can run without it: if the socket cannot be
 // created, it logs a warning and continues.
 func (h *hostHalf) serveStatus(ctx context.Context) {
-	if err := half.ServeUnix(ctx, h.StatePath(local.StatusSocket), local.StatusHandler(h.status, h.announce, h.announceStop)); err != nil {
+	handler := local.StatusHandler(h.status, untilEnd(ctx, h.announce), untilEnd(ctx, h.announceStop))
+	if err := half.ServeUnix(ctx, h.StatePath(local.StatusSocket), handler); err != nil {
 		h.Log.Warn("lofamo-agent status will not be answered", "err", err)
+	}
+}
+
+// untilEnd makes a request for an announcement end with this half: otherwise a request that waits for its commit would delay the end, in which
+// the half already writes no watchdog. The daemon that waits asks the next host half.
+func untilEnd[N any](half context.Context, announce func(context.Context, N) error) func(context.Context, N) error {
+	return func(ctx context.Context, notice N) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(half, cancel)()
+		err := announce(ctx, notice)
+		if err != nil && half.Err() != nil {
+			return fmt.Errorf("%w: %w", local.ErrNotRunning, err)
+		}
+		return err
 	}
 }
 

@@ -13,12 +13,15 @@ import (
 // announcePath accepts restart notices at the host half's socket. Host halves of earlier versions answer 404.
 const announcePath = "/announce"
 
+// commitWithin bounds the wait for the commit of a notice. Callers have tighter bounds.
+const commitWithin = time.Minute
+
 // AnnounceRestart has the host half of a state directory announce a restart to the supervisors, or end the notice. It returns when the
 // supervisors have committed the restart. After an error they may still receive the notice. ErrNotRunning is in the chain of the error
 // if no host half listens, or if it ends before it answers.
 func AnnounceRestart(ctx context.Context, stateDir string, n fault.RestartNotice) error {
 	q := url.Values{"half": {n.Half.String()}, "within": {n.Within.String()}}
-	if _, err := askHost(ctx, stateDir, http.MethodPost, announcePath+"?"+q.Encode()); err != nil {
+	if _, err := askHost(ctx, commitWithin, stateDir, http.MethodPost, announcePath+"?"+q.Encode()); err != nil {
 		return fmt.Errorf("announce a restart of the %s half: %w", n.Half, err)
 	}
 	return nil
@@ -31,7 +34,7 @@ const stopPath = "/announce-stop"
 // when the supervisors have committed the stop. After an error they may still receive the notice.
 func AnnounceStop(ctx context.Context, stateDir string, s fault.Stop) error {
 	q := url.Values{"notice": {s.String()}}
-	if _, err := askHost(ctx, stateDir, http.MethodPost, stopPath+"?"+q.Encode()); err != nil {
+	if _, err := askHost(ctx, commitWithin, stateDir, http.MethodPost, stopPath+"?"+q.Encode()); err != nil {
 		return fmt.Errorf("announce a stop of the node (%s): %w", s, err)
 	}
 	return nil

@@ -179,7 +179,7 @@ type SpoolStatus struct {
 // AskStatus asks the host half that serves a state directory.
 func AskStatus(ctx context.Context, stateDir string) (Status, error) {
 	path := filepath.Join(stateDir, StatusSocket)
-	b, err := askHost(ctx, stateDir, http.MethodGet, "/status")
+	b, err := askHost(ctx, answerWithin, stateDir, http.MethodGet, "/status")
 	if err != nil {
 		return Status{}, fmt.Errorf("ask the host half at %s: %w", path, err)
 	}
@@ -196,7 +196,7 @@ var ErrNoDaemon = errors.New("no recovery daemon runs")
 // AskDaemon asks the recovery daemon of a half whether its loops turn; nil: they do.
 func AskDaemon(ctx context.Context, stateDir string, h fault.Half) error {
 	path := filepath.Join(stateDir, LiveSocket(h))
-	_, err := askSocket(ctx, path, http.MethodGet, "/live")
+	_, err := askSocket(ctx, answerWithin, path, http.MethodGet, "/live")
 	if errors.Is(err, errNobody) {
 		err = fmt.Errorf("%w: %w", ErrNoDaemon, err)
 	}
@@ -207,17 +207,29 @@ func AskDaemon(ctx context.Context, stateDir string, h fault.Half) error {
 }
 
 // askHost is askSocket for the host half.
-func askHost(ctx context.Context, stateDir, method, what string) ([]byte, error) {
-	b, err := askSocket(ctx, filepath.Join(stateDir, StatusSocket), method, what)
-	if errors.Is(err, errNobody) || errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) {
+func askHost(ctx context.Context, within time.Duration, stateDir, method, what string) ([]byte, error) {
+	b, err := askSocket(ctx, within, filepath.Join(stateDir, StatusSocket), method, what)
+	if errors.Is(err, errNobody) || errors.Is(err, errEnds) || errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) {
 		err = fmt.Errorf("%w: %w", ErrNotRunning, err)
 	}
 	return b, err
 }
 
+// refuse answers that a notice was not committed; nil: it was.
+func refuse(w http.ResponseWriter, err error) {
+	switch {
+	case err == nil:
+	case errors.Is(err, ErrNotRunning): // this half ends
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+	default:
+		http.Error(w, err.Error(), http.StatusGatewayTimeout)
+	}
+}
+
 // askSocket sends a request to a process of this node at its socket, and returns the answer.
-func askSocket(ctx context.Context, socket, method, what string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+func askSocket(ctx context.Context, within time.Duration, socket, method, what string) ([]byte, error) {
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, "http://node"+what, nil)
 	if err != nil {
@@ -230,12 +242,15 @@ func askSocket(ctx context.Context, socket, method, what string) ([]byte, error)
 	defer tr.CloseIdleConnections()
 	resp, err := (&http.Client{Transport: tr}).Do(req)
 	if err != nil {
-		return nil, explainSocket(err)
+		return nil, explainSocket(err, time.Since(began))
 	}
 	defer func() { _ = resp.Body.Close() }()
 	b, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err == nil && resp.StatusCode != http.StatusOK {
 		err = fmt.Errorf("%s: %s", resp.Status, strings.TrimSpace(string(b)))
+		if resp.StatusCode == http.StatusServiceUnavailable {
+			err = fmt.Errorf("%w: %w", errEnds, err)
+		}
 	}
 	return b, err
 }
@@ -243,14 +258,17 @@ func askSocket(ctx context.Context, socket, method, what string) ([]byte, error)
 // errNobody means that no process listens at a socket.
 var errNobody = errors.New("no process listens")
 
+// errEnds means that the process ended before it could answer.
+var errEnds = errors.New("the process ends")
+
 // explainSocket returns in plain words why no answer came.
-func explainSocket(err error) error {
+func explainSocket(err error, after time.Duration) error {
 	var dial *net.OpError
 	switch {
 	case errors.As(err, &dial) && (dial.Op == "dial") && !errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("%w: %w", errNobody, dial.Err)
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("no answer within %s: it may be stopped", answerWithin)
+		return fmt.Errorf("no answer within %s: it may be stopped", after.Round(100*time.Millisecond))
 	}
 	return err
 }
@@ -268,9 +286,7 @@ func StatusHandler(get func() Status, announce func(context.Context, fault.Resta
 				http.StatusBadRequest)
 			return
 		}
-		if err := stop(r.Context(), s); err != nil {
-			http.Error(w, err.Error(), http.StatusGatewayTimeout)
-		}
+		refuse(w, stop(r.Context(), s))
 	})
 	mux.HandleFunc("POST "+announcePath, func(w http.ResponseWriter, r *http.Request) {
 		n, err := parseNotice(r.URL.Query())
@@ -278,9 +294,7 @@ func StatusHandler(get func() Status, announce func(context.Context, fault.Resta
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		if err := announce(r.Context(), n); err != nil {
-			http.Error(w, err.Error(), http.StatusGatewayTimeout)
-		}
+		refuse(w, announce(r.Context(), n))
 	})
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
 		b, err := json.Marshal(get())

@@ -101,8 +101,8 @@ type Machine struct {
 	gossip   gossipSigns
 	selfTest selfTest
 	health   halfcore.HealthLog
-	notice   fault.ReportID // of the newest restart notice
-	out      Output         // of the step under way
+	notices  notices
+	out      Output // of the step under way
 }
 
 // contact is the last answer of a supervisor on the direct rail.
@@ -207,9 +207,9 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	case Acted:
 		m.onActed(ev)
 	case Restart:
-		m.notice = m.add(now, fault.Report{Restart: ev.Notice})
+		m.announce(now, fault.Report{Restart: ev.Notice})
 	case Stop:
-		m.notice = m.add(now, fault.Report{Stop: ev.Notice})
+		m.announce(now, fault.Report{Stop: ev.Notice})
 	case Neighbours:
 		m.onNeighbours(now, ev.Topo)
 	}
@@ -316,7 +316,7 @@ func (m *Machine) platform() fault.Platform {
 func (m *Machine) deliver(now time.Time) {
 	o := m.sender.Take()
 	m.out.SenderEffects = o.SenderEffects
-	m.out.Announced = slices.Contains(o.Forget, m.notice)
+	m.out.Announced = m.notices.settle(o.SenderEffects)
 	for i := range o.Send {
 		s := &o.Send[i]
 		m.out.Send = append(m.out.Send, Send{

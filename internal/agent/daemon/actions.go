@@ -112,7 +112,7 @@ func (d *daemon) restartHalf(ctx context.Context, half fault.Half, earlier strin
 	if pid == 0 {
 		c.ask()
 	} else {
-		d.announce(ctx, half)
+		d.announce(ctx, half, announceWithin)
 		c.log.Warn("half is ended for a restart that a response or a person requested", "pid", pid)
 		if err := c.kill(pid); err != nil {
 			return resultUnchanged("%v", err)
@@ -121,21 +121,27 @@ func (d *daemon) restartHalf(ctx context.Context, half fault.Half, earlier strin
 	return c.awaitProven(ctx, before)
 }
 
-// announceWithin bounds the wait for the supervisors to commit a restart notice. The half is restarted even without
-// them.
-const announceWithin = 2 * time.Second
+const (
+	// announceWithin bounds the wait for the supervisors to commit a notice. The half is restarted even without them.
+	announceWithin = 2 * time.Second
+	// takeOverWithin is the same for a daemon that another one waits to replace. It is longer, because an upgrade of a cluster often
+	// replaces the supervisors at the same time, and nothing is lost while the old halves go on. With stopWait it is shorter than
+	// the time until Kubernetes kills the pod, terminationGracePeriodSeconds.
+	takeOverWithin = 8 * time.Second
+)
 
 // announceRetry is the time between two tries to reach a host half that does not run.
 const announceRetry = 20 * time.Millisecond
 
 // announce makes the host half notify the supervisors that a half is about to be restarted. Until it is back, they keep
-// the states that the restart explains. The notice lasts as long as this daemon allows for the restart.
-func (d *daemon) announce(ctx context.Context, half fault.Half) (committed bool) {
+// the states that the restart explains. The notice lasts as long as this daemon allows for the restart. within bounds the wait for the
+// commit.
+func (d *daemon) announce(ctx context.Context, half fault.Half, within time.Duration) (committed bool) {
 	if d.beyondWindow() {
 		d.announceThroughWindow(ctx, restartWithin)
 		return false // nothing confirms it
 	}
-	ctx, cancel := context.WithTimeout(ctx, announceWithin)
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	notice := fault.RestartNotice{Half: half, Within: restartWithin}
 	err := local.AnnounceRestart(ctx, d.cfg.Agent.StateDir, notice)

@@ -100,24 +100,17 @@ func (d *daemon) untilAnnounced(ctx context.Context) (serving context.Context, e
 // notice is about restarts of the halves, which change no state. The stop goes on even without the supervisors.
 func (d *daemon) announceStop(ctx context.Context, reason fault.Stop) {
 	d.ending.begin()
-	ctx, cancel := context.WithTimeout(ctx, announceWithin)
-	defer cancel()
-	takenOver := false
-	for _, h := range d.cfg.halves() {
-		if d.awaited(h) {
-			takenOver = true
-			d.announced.Store(d.announce(ctx, h) || d.announced.Load())
-		}
-	}
-	if takenOver {
+	if d.announceTakeover(ctx) {
 		return
 	}
+	ctx, cancel := context.WithTimeout(ctx, announceWithin)
+	defer cancel()
 	if d.beyondWindow() { // the host half has another kernel, and stays: for the supervisors, the DNP half restarts
-		d.announce(ctx, d.cfg.Half)
+		d.announce(ctx, d.cfg.Half, announceWithin)
 		return
 	}
 	if !d.nodeStops(ctx, reason) {
-		d.announced.Store(d.announce(ctx, d.cfg.Half))
+		d.announced.Store(d.announce(ctx, d.cfg.Half, announceWithin))
 		return
 	}
 	began := time.Now()
@@ -127,6 +120,20 @@ func (d *daemon) announceStop(ctx context.Context, reason fault.Stop) {
 	}
 	d.announced.Store(true)
 	d.log.Info("stop announced to the supervisors", "reason", reason.String(), "took", time.Since(began).Round(time.Millisecond).String())
+}
+
+// announceTakeover announces restarts of the halves that other daemons wait to take over. It returns false if no daemon waits.
+func (d *daemon) announceTakeover(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, takeOverWithin)
+	defer cancel()
+	takenOver := false
+	for _, h := range d.cfg.halves() {
+		if d.awaited(h) {
+			takenOver = true
+			d.announced.Store(d.announce(ctx, h, takeOverWithin) || d.announced.Load())
+		}
+	}
+	return takenOver
 }
 
 // stopLock is the lock that a half's daemon holds while it stops.
@@ -197,10 +204,16 @@ func (d *daemon) proven() bool {
 			return false
 		}
 	}
-	if d.cfg.Half == 0 || !d.cfg.Agent.Window.Zero() {
-		return true
-	}
+	return d.cfg.Half == 0 || !d.cfg.Agent.Window.Zero() || d.otherProven()
+}
+
+// otherProven reports whether the half of another daemon has passed its self-tests. A half that a waiting daemon is about to replace does not
+// count: its own restart is announced as well, and a return announced now would end that notice too.
+func (d *daemon) otherProven() bool {
 	path, other := d.statePath(half.RegisterFile), d.cfg.Half.Other()
+	if d.awaited(other) {
+		return false
+	}
 	_, held, err := regfile.HolderOf(path, other)
 	if err != nil || !held {
 		return false

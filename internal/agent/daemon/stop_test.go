@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/local"
@@ -239,7 +240,7 @@ func TestRestartIsAnnouncedByNextHostHalf(t *testing.T) {
 		return ctx.Err()
 	})
 	committed := make(chan bool, 1)
-	go func() { committed <- d.announce(t.Context(), fault.HalfDNP) }()
+	go func() { committed <- d.announce(t.Context(), fault.HalfDNP, announceWithin) }()
 	want := fault.RestartNotice{Half: fault.HalfDNP, Within: restartWithin}
 	if got := <-asked; got != want {
 		t.Errorf("the first host half announces %+v: want %+v", got, want)
@@ -262,7 +263,7 @@ func TestRefusedRestartNoticeIsNotRepeated(t *testing.T) {
 	d, serve := dnpDaemon(t)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if d.announce(ended, fault.HalfDNP) {
+	if d.announce(ended, fault.HalfDNP, announceWithin) {
 		t.Error("without a host half: committed")
 	}
 	times := 0
@@ -270,10 +271,79 @@ func TestRefusedRestartNoticeIsNotRepeated(t *testing.T) {
 		times++
 		return errors.New("no supervisor has committed the notice")
 	})
-	if d.announce(t.Context(), fault.HalfDNP) {
+	if d.announce(t.Context(), fault.HalfDNP, announceWithin) {
 		t.Error("refused: committed")
 	}
 	if end(); times != 1 {
 		t.Errorf("asked %d times: want 1", times)
+	}
+}
+
+// TestReturnWaitsForTakeoverOfOtherHalf: two daemons, one for each half, are replaced at once, and that of the host half ends later. Its old
+// half has passed its self-tests, but the new DNP half's daemon announces no return yet: that would end the notice of the host half's restart.
+func TestReturnWaitsForTakeoverOfOtherHalf(t *testing.T) {
+	d := &daemon{cfg: RunConfig{Half: fault.HalfDNP, Agent: config.Agent{StateDir: t.TempDir()}}, log: slog.New(slog.DiscardHandler)}
+	start := func() *regfile.File {
+		t.Helper()
+		f, err := regfile.Open(d.statePath(half.RegisterFile), fault.HalfHost)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	pass := func(f *regfile.File) {
+		t.Helper()
+		if err := f.NoteTests(regfile.Proven); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(proven bool, when string) {
+		t.Helper()
+		if got := d.proven(); got != proven {
+			t.Errorf("%s: proven %t: want %t", when, got, proven)
+		}
+	}
+	old := start()
+	want(false, "the host half starts")
+	pass(old)
+	want(true, "the host half has passed its self-tests")
+	waiting, err := lockAlone(d.statePath(awaitedLock(fault.HalfHost)), "run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(false, "the next daemon of the host half waits")
+	if err := errors.Join(old.Close(), waiting.Close()); err != nil {
+		t.Fatal(err)
+	}
+	want(false, "no host half runs")
+	next := start()
+	defer func() { _ = next.Close() }()
+	want(false, "the next host half starts")
+	pass(next)
+	want(true, "the next host half has passed its self-tests")
+}
+
+// TestTakeoverWaitsForNewLeader: the supervisors are replaced together with the agents, so the commit of a restart's notice takes longer than
+// announceWithin. A daemon that another one waits to replace waits for it. Otherwise it would end its half without the supervisors' knowledge.
+func TestTakeoverWaitsForNewLeader(t *testing.T) {
+	d, serve := dnpDaemon(t)
+	waiting, err := lockAlone(d.statePath(awaitedLock(fault.HalfDNP)), "run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = waiting.Close() }()
+	asked := make(chan fault.RestartNotice, 1)
+	defer serve(func(ctx context.Context, n fault.RestartNotice) error {
+		asked <- n
+		select {
+		case <-time.After(announceWithin + time.Second): // the supervisors have no leader
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})()
+	d.announceStop(t.Context(), fault.StopDaemon)
+	if n := <-asked; !d.announced.Load() || n.Half != fault.HalfDNP {
+		t.Errorf("the daemon announced %+v, and took it as committed: %t: want the restart of the DNP half, committed", n, d.announced.Load())
 	}
 }

@@ -28,45 +28,72 @@ const (
 type restarts struct {
 	until  [2]time.Time // end of the notice, of the host half and of the DNP half
 	back   [2]bool      // the node has reported the end of the restart; until is when it settles
-	newest [2]stamp     // of the newest notice by each half
+	newest [2][2]stamp  // of the newest notice on each half, by each half
 	last   time.Time    // arrival of the newest notice
 	budget time.Duration
 	asOf   time.Time // time for which budget is valid
 	relink time.Time // end of the last restart of the DNP half for which the budget covered the recovery of the links
 }
 
-// Restart is an announced restart of a half, as the map shows it. Zero: none.
+// Restart is an announced restart of a half, or of both, as the map shows it. Zero: none.
 type Restart struct {
-	Half  fault.Half
-	Until time.Time // when verdicts fall again, unless the restart ends earlier
+	Half  fault.Half // of two halves, the one whose restart ends last
+	Until time.Time  // when verdicts fall again, unless the restart ends earlier
+	Other time.Time  // the same for the other half; zero: it does not restart
+}
+
+// Ends returns when the restart of this half ends at the latest; zero: the half does not restart.
+func (r Restart) Ends(h fault.Half) time.Time {
+	switch r.Half {
+	case 0:
+		return time.Time{}
+	case h:
+		return r.Until
+	}
+	return r.Other
 }
 
 // restartSettles returns the time from the end of a restart until verdicts fall again: neighbours and the other half
 // restate the links within two digest periods.
 func (m *Machine) restartSettles() time.Duration { return 2 * m.cfg.DigestPeriod }
 
-// notice processes a restart notice of a node's half. Copies, and notices older than the newest one of the same half,
-// change nothing.
+// notice processes a restart notice of a node's half. Copies, and notices older than the newest one on the same half by the same half, change
+// nothing.
 func (m *Machine) notice(n *node, d fault.Delivery, now time.Time) {
 	r, at, by := d.Report.Restart, stampOf(d.Report.ID), d.Report.ID.Origin.Half
 	if !r.Half.Valid() || n.revoked {
 		return
 	}
-	p := m.restarts[n]
-	if p == nil {
-		p = &restarts{budget: restartBudget, asOf: now}
-	}
-	if !at.newer(p.newest[by-1]) {
+	p := m.restartsOf(n, now)
+	switch {
+	case !p.isNew(r.Half, by, at, now):
 		return
-	}
-	p.newest[by-1], p.last = at, now
-	if r.Within > 0 {
+	case r.Within > 0:
 		p.announce(r.Half, made(d, now).Add(min(r.Within, fault.MaxRestart)), now)
-	} else {
+	default:
 		m.restartOver(p, r.Half, now)
 	}
-	m.rememberRestarts(n, p)
 	m.touchAround(n)
+}
+
+// isNew reports whether a notice on half h, which half by sent, is newer than all earlier ones. Then it becomes the newest.
+func (p *restarts) isNew(h, by fault.Half, at stamp, now time.Time) bool {
+	newest := &p.newest[h-1][by-1]
+	if !at.newer(*newest) {
+		return false
+	}
+	*newest, p.last = at, now
+	return true
+}
+
+// restartsOverAll ends the restarts of both halves: a daemon that took over ends its predecessor's notices.
+func (m *Machine) restartsOverAll(n *node, at stamp, now time.Time) {
+	p := m.restartsOf(n, now) // an older notice may still arrive
+	for _, h := range halves {
+		if p.isNew(h, fault.HalfHost, at, now) {
+			m.restartOver(p, h, now)
+		}
+	}
 }
 
 // restartOver ends a restart of a half. If it is the DNP half, the links now have their time to recover.
@@ -76,6 +103,16 @@ func (m *Machine) restartOver(p *restarts, h fault.Half, now time.Time) {
 	if restarts && h == fault.HalfDNP {
 		p.relinks(now, m.restartSettles()+m.cfg.HoldOff)
 	}
+}
+
+// restartsOf returns the notices of a node, which may be none.
+func (m *Machine) restartsOf(n *node, now time.Time) *restarts {
+	p := m.restarts[n]
+	if p == nil {
+		p = &restarts{budget: restartBudget, asOf: now, last: now}
+		m.rememberRestarts(n, p)
+	}
+	return p
 }
 
 func (m *Machine) rememberRestarts(n *node, p *restarts) {
@@ -119,22 +156,26 @@ func (p *restarts) relinks(now time.Time, takes time.Duration) {
 	}
 }
 
-// announced returns the restart that a node has announced and that has not settled: of two halves, the one that ends last.
-func (m *Machine) announced(n *node, now time.Time) Restart { return m.lastRestart(n, now, true) }
+// announced returns the restart that a node has announced and that has not settled.
+func (m *Machine) announced(n *node, now time.Time) Restart { return m.restartOf(n, now, true) }
 
-// awaited returns the announced restart whose half has not reported its return: of two halves, the one that ends last. Only this restart
-// is in the map, so that a new leader does not extend a restart that is over.
-func (m *Machine) awaited(n *node, now time.Time) Restart { return m.lastRestart(n, now, false) }
+// awaited returns the announced restart whose half has not reported its return. Only this restart is in the map, so that a new leader does
+// not extend a restart that is over.
+func (m *Machine) awaited(n *node, now time.Time) Restart { return m.restartOf(n, now, false) }
 
-// lastRestart returns the announced restart that ends last. One that only settles counts if settling is true.
-func (m *Machine) lastRestart(n *node, now time.Time, settling bool) (r Restart) {
+// restartOf returns a node's announced restart. One that only settles counts if settling is true.
+func (m *Machine) restartOf(n *node, now time.Time, settling bool) (r Restart) {
 	p := m.restarts[n]
 	if p == nil || n.revoked || n.dead.on || n.inferred {
 		return Restart{}
 	}
 	for _, h := range halves {
-		if now.Before(p.until[h-1]) && p.until[h-1].After(r.Until) && (settling || !p.back[h-1]) {
-			r = Restart{h, p.until[h-1]}
+		switch until := p.until[h-1]; {
+		case !now.Before(until) || p.back[h-1] && !settling:
+		case until.After(r.Until):
+			r = Restart{Half: h, Until: until, Other: r.Until}
+		default:
+			r.Other = until
 		}
 	}
 	for _, h := range halves {
@@ -193,7 +234,11 @@ func (m *Machine) restoreRestart(n *node, r Restart) {
 		return
 	}
 	p := &restarts{budget: restartBudget, asOf: m.started}
-	p.announce(r.Half, m.started.Add(fault.MaxRestart), m.started)
+	for _, h := range halves {
+		if !r.Ends(h).IsZero() {
+			p.announce(h, m.started.Add(fault.MaxRestart), m.started)
+		}
+	}
 	p.budget = 0 // the earlier leader's rest is unknown
 	m.rememberRestarts(n, p)
 }

@@ -34,6 +34,27 @@ func TestNoticeAfterItsOwnEndDelaysNothing(t *testing.T) {
 	}
 }
 
+// TestNoticeAfterReturnOfNodeDelaysNothing delivers the return of a node first, and then the notice of a restart that it ends.
+func TestNoticeAfterReturnOfNodeDelaysNothing(t *testing.T) {
+	w := startedWorld(t, grid.Dims{X: 3, Y: 3, Z: 3})
+	n := w.m.nodes[0]
+	report := func(seq fault.Seq, r fault.Report) {
+		r.ID = fault.ReportID{Origin: fault.Origin{Node: n.id, Half: fault.HalfHost}, Epoch: n.voice(fault.HalfHost).epoch, Seq: seq}
+		w.step(Evidence{fault.Delivery{Path: fault.PathDirect, Report: r}})
+		w.now = w.now.Add(time.Second)
+	}
+	restart := fault.Report{Restart: fault.RestartNotice{Half: fault.HalfHost, Within: fault.MaxRestart}}
+	report(109, fault.Report{Stop: fault.StopOver})
+	report(108, restart)
+	if r := w.m.announced(n, w.now); r.Half != 0 {
+		t.Errorf("%+v: want no restart", r)
+	}
+	report(110, restart)
+	if r := w.m.announced(n, w.now); r.Half != fault.HalfHost {
+		t.Errorf("%+v: want the restart of the host half", r)
+	}
+}
+
 // TestStopsAgainAndAgainHideNoFault: a node that announces stops and returns without end uses up its budget. Then its faults show.
 func TestStopsAgainAndAgainHideNoFault(t *testing.T) {
 	w, err := newWorld(testConfig(grid.Dims{X: 2, Y: 2, Z: 2}))

@@ -395,6 +395,9 @@ func (s *scenario) takeover(ruleless bool, behind time.Duration) error {
 		}
 		if r := &saved[i].Restart; r.Half != 0 {
 			r.Until = r.Until.Add(-behind)
+			if !r.Other.IsZero() {
+				r.Other = r.Other.Add(-behind)
+			}
 		}
 		if !ruleless {
 			continue

@@ -62,13 +62,14 @@ type Stop struct {
 // stopNotice processes a report's notice about a stop. Copies, older notices and notices of earlier boots change nothing.
 func (m *Machine) stopNotice(n *node, d fault.Delivery, now time.Time) {
 	s, id := d.Report.Stop, d.Report.ID
-	if !s.Valid() || id.Origin.Half != fault.HalfHost || id.Epoch < n.voice(fault.HalfHost).epoch || n.revoked || m.cfg.StopLimit == 0 {
+	if !s.Valid() || id.Origin.Half != fault.HalfHost || id.Epoch < n.voice(fault.HalfHost).epoch || n.revoked {
 		return
 	}
-	if r := m.restarts[n]; r != nil && s == fault.StopOver && stampOf(id).newer(r.newest[0]) {
-		for _, h := range halves { // a daemon that took over ends its predecessor's notices
-			m.restartOver(r, h, now)
-		}
+	if s == fault.StopOver {
+		m.restartsOverAll(n, stampOf(id), now)
+	}
+	if m.cfg.StopLimit == 0 {
+		return
 	}
 	p := m.stops[n]
 	switch at := stampOf(id); {

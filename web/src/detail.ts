@@ -29,7 +29,7 @@ export async function showNode(into: HTMLElement, model: Model, rank: number, gr
     n.inferred && h('p', {}, 'Presumed dead: no living node sees it.'),
     n.unreachable && h('p', {}, 'No living path leads to it.'),
     n.singleWitness && h('p', {}, 'Only one witness: no response that ends work may rest on it.'),
-    n.restarting && h('p', {}, `Restarts its ${n.restarting.half} half, as announced; back at the latest `, when(n.restarting.until)),
+    n.restarting && h('p', {}, `Restarts ${n.restarting.otherUntil ? 'both halves' : `its ${n.restarting.half} half`}, as announced; back at the latest `, when(n.restarting.until)),
     n.stopped && h('p', {}, `Stopped as announced (${n.stopped.reason}); no fault until `, when(n.stopped.until)),
     ...(node.value.machine ?? []).map((w) => h('p', { 'data-machine': '' }, plain(w))),
     n.maintenance && h('p', {}, `Under maintenance by ${n.maintenance.by}: ${n.maintenance.reason}`),

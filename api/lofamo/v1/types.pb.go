@@ -919,7 +919,7 @@ type Node struct {
 	DnpHealth    *HalfHealth `protobuf:"bytes,26,opt,name=dnp_health,json=dnpHealth,proto3" json:"dnp_health,omitempty"`          // the same of the DNP half
 	Platform     Platform    `protobuf:"varint,27,opt,name=platform,proto3,enum=lofamo.v1.Platform" json:"platform,omitempty"`    // platform of its halves, by the newest report that states it
 	VerdictsHeld string      `protobuf:"bytes,28,opt,name=verdicts_held,json=verdictsHeld,proto3" json:"verdicts_held,omitempty"` // as in ClusterInfo; empty in lists
-	// An announced restart of one of the node's halves that has not ended. Absent: none, or its time is over. Until then,
+	// An announced restart of the node's halves that has not ended. Absent: none, or its time is over. Until then,
 	// states that the restart explains stay unchanged.
 	Restarting *Restarting `protobuf:"bytes,29,opt,name=restarting,proto3" json:"restarting,omitempty"`
 	// In the store only: the evidence for the node's faults, as it stood when they were committed. Responses decide on it.
@@ -1654,11 +1654,12 @@ func (x *FaultEvidence) GetLife() *timestamppb.Timestamp {
 	return nil
 }
 
-// Restarting is an announced restart of a half.
+// Restarting is an announced restart of a half, or of both.
 type Restarting struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Half          string                 `protobuf:"bytes,1,opt,name=half,proto3" json:"half,omitempty"`   // host or dnp
-	Until         *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=until,proto3" json:"until,omitempty"` // when verdicts fall again, if the node does not end the restart before
+	Half          string                 `protobuf:"bytes,1,opt,name=half,proto3" json:"half,omitempty"`                               // host or dnp; of both, the one whose restart ends last
+	Until         *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=until,proto3" json:"until,omitempty"`                             // when verdicts fall again, if the node does not end the restart before
+	OtherUntil    *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=other_until,json=otherUntil,proto3" json:"other_until,omitempty"` // the same for the other half; absent: it does not restart
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1703,6 +1704,13 @@ func (x *Restarting) GetHalf() string {
 func (x *Restarting) GetUntil() *timestamppb.Timestamp {
 	if x != nil {
 		return x.Until
+	}
+	return nil
+}
+
+func (x *Restarting) GetOtherUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.OtherUntil
 	}
 	return nil
 }
@@ -4208,11 +4216,13 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\twitnesses\x18\x05 \x03(\tR\twitnesses\x12\x10\n" +
 	"\x03own\x18\x06 \x01(\bR\x03own\x12\x12\n" +
 	"\x04port\x18\a \x01(\bR\x04port\x12.\n" +
-	"\x04life\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x04life\"R\n" +
+	"\x04life\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x04life\"\x8f\x01\n" +
 	"\n" +
 	"Restarting\x12\x12\n" +
 	"\x04half\x18\x01 \x01(\tR\x04half\x120\n" +
-	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\x85\x01\n" +
+	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12;\n" +
+	"\vother_until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"otherUntil\"\x85\x01\n" +
 	"\aStopped\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x120\n" +
 	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
@@ -4671,68 +4681,69 @@ var file_lofamo_v1_types_proto_depIdxs = []int32{
 	44, // 30: lofamo.v1.FaultEvidence.at:type_name -> google.protobuf.Timestamp
 	44, // 31: lofamo.v1.FaultEvidence.life:type_name -> google.protobuf.Timestamp
 	44, // 32: lofamo.v1.Restarting.until:type_name -> google.protobuf.Timestamp
-	44, // 33: lofamo.v1.Stopped.since:type_name -> google.protobuf.Timestamp
-	44, // 34: lofamo.v1.Stopped.until:type_name -> google.protobuf.Timestamp
-	44, // 35: lofamo.v1.Maintenance.since:type_name -> google.protobuf.Timestamp
-	44, // 36: lofamo.v1.Maintenance.until:type_name -> google.protobuf.Timestamp
-	45, // 37: lofamo.v1.Warning.time_to_threshold:type_name -> google.protobuf.Duration
-	44, // 38: lofamo.v1.Warning.since:type_name -> google.protobuf.Timestamp
-	7,  // 39: lofamo.v1.Group.kind:type_name -> lofamo.v1.GroupKind
-	0,  // 40: lofamo.v1.Group.state:type_name -> lofamo.v1.State
-	2,  // 41: lofamo.v1.Group.cause:type_name -> lofamo.v1.Cause
-	44, // 42: lofamo.v1.Group.since:type_name -> google.protobuf.Timestamp
-	8,  // 43: lofamo.v1.DeliveryStatus.state:type_name -> lofamo.v1.PathState
-	26, // 44: lofamo.v1.DeliveryStatus.rails:type_name -> lofamo.v1.RailStatus
-	30, // 45: lofamo.v1.HalfHealth.recovery:type_name -> lofamo.v1.RecoveryStatus
-	34, // 46: lofamo.v1.HalfHealth.tests:type_name -> lofamo.v1.SelfTest
-	29, // 47: lofamo.v1.HalfHealth.processor:type_name -> lofamo.v1.ProcessorTime
-	31, // 48: lofamo.v1.HalfHealth.last_boot:type_name -> lofamo.v1.LastBoot
-	32, // 49: lofamo.v1.HalfHealth.last_words:type_name -> lofamo.v1.LastWords
-	28, // 50: lofamo.v1.HalfHealth.hardware_watchdog:type_name -> lofamo.v1.HardwareWatchdog
-	44, // 51: lofamo.v1.HardwareWatchdog.since:type_name -> google.protobuf.Timestamp
-	9,  // 52: lofamo.v1.RecoveryStatus.state:type_name -> lofamo.v1.RecoveryState
-	10, // 53: lofamo.v1.RecoveryStatus.resumption:type_name -> lofamo.v1.Resumption
-	11, // 54: lofamo.v1.LastBoot.end:type_name -> lofamo.v1.BootEnd
-	44, // 55: lofamo.v1.LastBoot.heard:type_name -> google.protobuf.Timestamp
-	11, // 56: lofamo.v1.LastWords.end:type_name -> lofamo.v1.BootEnd
-	44, // 57: lofamo.v1.LastWords.time:type_name -> google.protobuf.Timestamp
-	33, // 58: lofamo.v1.LastWords.witnesses:type_name -> lofamo.v1.WordsWitness
-	12, // 59: lofamo.v1.SelfTest.state:type_name -> lofamo.v1.TestState
-	0,  // 60: lofamo.v1.Component.state:type_name -> lofamo.v1.State
-	44, // 61: lofamo.v1.Component.since:type_name -> google.protobuf.Timestamp
-	36, // 62: lofamo.v1.Component.evidence:type_name -> lofamo.v1.Evidence
-	2,  // 63: lofamo.v1.Component.cause:type_name -> lofamo.v1.Cause
-	3,  // 64: lofamo.v1.Evidence.path:type_name -> lofamo.v1.Path
-	45, // 65: lofamo.v1.Evidence.age:type_name -> google.protobuf.Duration
-	0,  // 66: lofamo.v1.Evidence.state:type_name -> lofamo.v1.State
-	45, // 67: lofamo.v1.Registers.age:type_name -> google.protobuf.Duration
-	0,  // 68: lofamo.v1.Link.state:type_name -> lofamo.v1.State
-	2,  // 69: lofamo.v1.Link.cause:type_name -> lofamo.v1.Cause
-	44, // 70: lofamo.v1.Link.since:type_name -> google.protobuf.Timestamp
-	36, // 71: lofamo.v1.Link.evidence:type_name -> lofamo.v1.Evidence
-	39, // 72: lofamo.v1.Link.mask:type_name -> lofamo.v1.LinkMask
-	44, // 73: lofamo.v1.LinkMask.since:type_name -> google.protobuf.Timestamp
-	0,  // 74: lofamo.v1.Event.from:type_name -> lofamo.v1.State
-	0,  // 75: lofamo.v1.Event.to:type_name -> lofamo.v1.State
-	2,  // 76: lofamo.v1.Event.cause:type_name -> lofamo.v1.Cause
-	3,  // 77: lofamo.v1.Event.path:type_name -> lofamo.v1.Path
-	45, // 78: lofamo.v1.Event.awareness_latency:type_name -> google.protobuf.Duration
-	44, // 79: lofamo.v1.Event.time:type_name -> google.protobuf.Timestamp
-	13, // 80: lofamo.v1.Event.kind:type_name -> lofamo.v1.EventKind
-	24, // 81: lofamo.v1.Event.group:type_name -> lofamo.v1.Group
-	23, // 82: lofamo.v1.Event.warning:type_name -> lofamo.v1.Warning
-	22, // 83: lofamo.v1.Event.maintenance:type_name -> lofamo.v1.Maintenance
-	43, // 84: lofamo.v1.Event.labels:type_name -> lofamo.v1.Event.LabelsEntry
-	30, // 85: lofamo.v1.Event.recovery:type_name -> lofamo.v1.RecoveryStatus
-	39, // 86: lofamo.v1.Event.mask:type_name -> lofamo.v1.LinkMask
-	1,  // 87: lofamo.v1.Event.platform:type_name -> lofamo.v1.Platform
-	0,  // 88: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
-	45, // 89: lofamo.v1.Supervisor.quorum_age:type_name -> google.protobuf.Duration
-	90, // [90:90] is the sub-list for method output_type
-	90, // [90:90] is the sub-list for method input_type
-	90, // [90:90] is the sub-list for extension type_name
-	90, // [90:90] is the sub-list for extension extendee
-	0,  // [0:90] is the sub-list for field type_name
+	44, // 33: lofamo.v1.Restarting.other_until:type_name -> google.protobuf.Timestamp
+	44, // 34: lofamo.v1.Stopped.since:type_name -> google.protobuf.Timestamp
+	44, // 35: lofamo.v1.Stopped.until:type_name -> google.protobuf.Timestamp
+	44, // 36: lofamo.v1.Maintenance.since:type_name -> google.protobuf.Timestamp
+	44, // 37: lofamo.v1.Maintenance.until:type_name -> google.protobuf.Timestamp
+	45, // 38: lofamo.v1.Warning.time_to_threshold:type_name -> google.protobuf.Duration
+	44, // 39: lofamo.v1.Warning.since:type_name -> google.protobuf.Timestamp
+	7,  // 40: lofamo.v1.Group.kind:type_name -> lofamo.v1.GroupKind
+	0,  // 41: lofamo.v1.Group.state:type_name -> lofamo.v1.State
+	2,  // 42: lofamo.v1.Group.cause:type_name -> lofamo.v1.Cause
+	44, // 43: lofamo.v1.Group.since:type_name -> google.protobuf.Timestamp
+	8,  // 44: lofamo.v1.DeliveryStatus.state:type_name -> lofamo.v1.PathState
+	26, // 45: lofamo.v1.DeliveryStatus.rails:type_name -> lofamo.v1.RailStatus
+	30, // 46: lofamo.v1.HalfHealth.recovery:type_name -> lofamo.v1.RecoveryStatus
+	34, // 47: lofamo.v1.HalfHealth.tests:type_name -> lofamo.v1.SelfTest
+	29, // 48: lofamo.v1.HalfHealth.processor:type_name -> lofamo.v1.ProcessorTime
+	31, // 49: lofamo.v1.HalfHealth.last_boot:type_name -> lofamo.v1.LastBoot
+	32, // 50: lofamo.v1.HalfHealth.last_words:type_name -> lofamo.v1.LastWords
+	28, // 51: lofamo.v1.HalfHealth.hardware_watchdog:type_name -> lofamo.v1.HardwareWatchdog
+	44, // 52: lofamo.v1.HardwareWatchdog.since:type_name -> google.protobuf.Timestamp
+	9,  // 53: lofamo.v1.RecoveryStatus.state:type_name -> lofamo.v1.RecoveryState
+	10, // 54: lofamo.v1.RecoveryStatus.resumption:type_name -> lofamo.v1.Resumption
+	11, // 55: lofamo.v1.LastBoot.end:type_name -> lofamo.v1.BootEnd
+	44, // 56: lofamo.v1.LastBoot.heard:type_name -> google.protobuf.Timestamp
+	11, // 57: lofamo.v1.LastWords.end:type_name -> lofamo.v1.BootEnd
+	44, // 58: lofamo.v1.LastWords.time:type_name -> google.protobuf.Timestamp
+	33, // 59: lofamo.v1.LastWords.witnesses:type_name -> lofamo.v1.WordsWitness
+	12, // 60: lofamo.v1.SelfTest.state:type_name -> lofamo.v1.TestState
+	0,  // 61: lofamo.v1.Component.state:type_name -> lofamo.v1.State
+	44, // 62: lofamo.v1.Component.since:type_name -> google.protobuf.Timestamp
+	36, // 63: lofamo.v1.Component.evidence:type_name -> lofamo.v1.Evidence
+	2,  // 64: lofamo.v1.Component.cause:type_name -> lofamo.v1.Cause
+	3,  // 65: lofamo.v1.Evidence.path:type_name -> lofamo.v1.Path
+	45, // 66: lofamo.v1.Evidence.age:type_name -> google.protobuf.Duration
+	0,  // 67: lofamo.v1.Evidence.state:type_name -> lofamo.v1.State
+	45, // 68: lofamo.v1.Registers.age:type_name -> google.protobuf.Duration
+	0,  // 69: lofamo.v1.Link.state:type_name -> lofamo.v1.State
+	2,  // 70: lofamo.v1.Link.cause:type_name -> lofamo.v1.Cause
+	44, // 71: lofamo.v1.Link.since:type_name -> google.protobuf.Timestamp
+	36, // 72: lofamo.v1.Link.evidence:type_name -> lofamo.v1.Evidence
+	39, // 73: lofamo.v1.Link.mask:type_name -> lofamo.v1.LinkMask
+	44, // 74: lofamo.v1.LinkMask.since:type_name -> google.protobuf.Timestamp
+	0,  // 75: lofamo.v1.Event.from:type_name -> lofamo.v1.State
+	0,  // 76: lofamo.v1.Event.to:type_name -> lofamo.v1.State
+	2,  // 77: lofamo.v1.Event.cause:type_name -> lofamo.v1.Cause
+	3,  // 78: lofamo.v1.Event.path:type_name -> lofamo.v1.Path
+	45, // 79: lofamo.v1.Event.awareness_latency:type_name -> google.protobuf.Duration
+	44, // 80: lofamo.v1.Event.time:type_name -> google.protobuf.Timestamp
+	13, // 81: lofamo.v1.Event.kind:type_name -> lofamo.v1.EventKind
+	24, // 82: lofamo.v1.Event.group:type_name -> lofamo.v1.Group
+	23, // 83: lofamo.v1.Event.warning:type_name -> lofamo.v1.Warning
+	22, // 84: lofamo.v1.Event.maintenance:type_name -> lofamo.v1.Maintenance
+	43, // 85: lofamo.v1.Event.labels:type_name -> lofamo.v1.Event.LabelsEntry
+	30, // 86: lofamo.v1.Event.recovery:type_name -> lofamo.v1.RecoveryStatus
+	39, // 87: lofamo.v1.Event.mask:type_name -> lofamo.v1.LinkMask
+	1,  // 88: lofamo.v1.Event.platform:type_name -> lofamo.v1.Platform
+	0,  // 89: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
+	45, // 90: lofamo.v1.Supervisor.quorum_age:type_name -> google.protobuf.Duration
+	91, // [91:91] is the sub-list for method output_type
+	91, // [91:91] is the sub-list for method input_type
+	91, // [91:91] is the sub-list for extension type_name
+	91, // [91:91] is the sub-list for extension extendee
+	0,  // [0:91] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_types_proto_init() }

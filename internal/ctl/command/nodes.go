@@ -64,6 +64,14 @@ func stoppedFor(s *lofamov1.Stopped) string {
 	return "stopped: " + Printable(s.GetReason())
 }
 
+// Restarting names the halves of an announced restart.
+func Restarting(r *lofamov1.Restarting) string {
+	if r.GetOtherUntil() != nil {
+		return "both halves"
+	}
+	return Printable(r.GetHalf())
+}
+
 // notes returns remarks that complete the state of a node.
 func notes(n *lofamov1.Node) []string {
 	var out []string
@@ -74,7 +82,7 @@ func notes(n *lofamov1.Node) []string {
 	}
 	add(n.GetSpare(), "spare")
 	add(n.GetMaintenance() != nil, "maintenance")
-	add(n.GetRestarting() != nil, "restarting "+n.GetRestarting().GetHalf())
+	add(n.GetRestarting() != nil, "restarting "+Restarting(n.GetRestarting()))
 	add(n.GetStopped() != nil, stoppedFor(n.GetStopped()))
 	add(n.GetStarved() != nil, "starved "+n.GetStarved().GetHalf()+" "+starvedFor(n.GetStarved()))
 	for _, h := range halves(n) {

@@ -132,7 +132,7 @@ func summary(a *command.App, nodes *lofamov1.ListNodesResponse, links *lofamov1.
 			marked = append(marked, []string{"  " + n.GetId(), command.Maintenance(a, m)})
 		}
 		if r := n.GetRestarting(); r != nil {
-			restarting = append(restarting, []string{"  " + n.GetId(), command.Printable(r.GetHalf()),
+			restarting = append(restarting, []string{"  " + n.GetId(), command.Restarting(r),
 				a.Until(r.GetUntil()) + " at most"})
 		}
 		if s := n.GetStopped(); s != nil {
@@ -140,7 +140,7 @@ func summary(a *command.App, nodes *lofamov1.ListNodesResponse, links *lofamov1.
 		}
 	}
 	list("Under maintenance, drawn in round brackets", marked)
-	list("Restarting a half, as announced", restarting)
+	list("Restarting, as announced", restarting)
 	list("Stopped, as announced", stopped)
 	return b.String()
 }

@@ -119,8 +119,8 @@ func oddWhat(n *lofamov1.Node) string {
 		is   bool
 		text string
 	}{
-		{n.GetMaintenance() != nil, "under maintenance"}, {n.GetRestarting() != nil,
-			"restarting its " + n.GetRestarting().GetHalf() + " half, as announced"},
+		{n.GetMaintenance() != nil, "under maintenance"},
+		{n.GetRestarting() != nil, "restarting, as announced: " + command.Restarting(n.GetRestarting())},
 		{n.GetStopped() != nil, "stopped, as announced: " + n.GetStopped().GetReason()}, {n.GetInferred(), "taken for dead"},
 		{n.GetUnreachable(), "no living path leads to it"}, {n.GetStarved() != nil, "starved of processor time"},
 		{n.GetSingleWitness(), "single witness"}, {len(n.GetGroups()) > 0, "in " + strings.Join(n.GetGroups(), ", ")},

@@ -101,7 +101,7 @@ func (t *term) restoreNodes(snap store.Snapshot) (saved []awareness.NodeStatus, 
 			continue
 		}
 		saved = append(saved, entry.Status)
-		if st := entry.Status; st.Stop.Reason != 0 || st.Restart.Half == fault.HalfHost {
+		if st := entry.Status; st.Stop.Reason != 0 || !st.Restart.Ends(fault.HalfHost).IsZero() {
 			t.watchdogs.RestoreStop(st.ID, st.HostEpoch)
 		}
 		if r := recoveriesOf(doc); r != (recoveries{}) {

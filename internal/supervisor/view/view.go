@@ -98,14 +98,14 @@ func restarting(r awareness.Restart) *lofamov1.Restarting {
 	if r.Half == 0 {
 		return nil
 	}
-	return &lofamov1.Restarting{Half: r.Half.String(), Until: timestamppb.New(r.Until)}
+	return &lofamov1.Restarting{Half: r.Half.String(), Until: timestamppb.New(r.Until), OtherUntil: Timestamp(r.Other)}
 }
 
 // restart is the inverse of restarting. It ignores a half known only to a later version.
 func restart(r *lofamov1.Restarting) awareness.Restart {
 	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
 		if r.GetHalf() == h.String() {
-			return awareness.Restart{Half: h, Until: fromTimestamp(r.GetUntil())}
+			return awareness.Restart{Half: h, Until: fromTimestamp(r.GetUntil()), Other: fromTimestamp(r.GetOtherUntil())}
 		}
 	}
 	return awareness.Restart{}

@@ -25,7 +25,7 @@ func sample() awareness.NodeStatus {
 		ID: "n1-0-0", Coord: grid.Coord{X: 1}, State: fault.Sick, Cause: fault.CauseHost, SingleWitness: true,
 		Since: now.Add(-time.Hour), Life: now.Add(-time.Second), RegistersAt: now.Add(-2 * time.Second),
 		Registers: fault.Registers{DNPWatchdog: 1, HostWatchdog: 2, RemoteFaultDescriptor: 3}, HostEpoch: 7, DNPEpoch: 9,
-		Restart: awareness.Restart{Half: fault.HalfDNP, Until: now.Add(time.Second)},
+		Restart: awareness.Restart{Half: fault.HalfDNP, Until: now.Add(time.Second), Other: now.Add(time.Millisecond)},
 		Components: []awareness.ComponentStatus{
 			{Component: fault.ComponentHost, State: fault.Failed, Cause: fault.CauseHost, Since: now.Add(-time.Minute),
 				Evidence: []awareness.EvidenceStatus{

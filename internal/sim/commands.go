@@ -281,6 +281,16 @@ func (r *runner) harm(n *node, a []string) error {
 			n.restartHalf(h, d)
 		}
 		return err
+	case "take-over":
+		host, err := time.ParseDuration(at(a, 2))
+		if err != nil {
+			return err
+		}
+		dnp, err := time.ParseDuration(at(a, 3))
+		if err == nil {
+			n.takeOver(host, dnp)
+		}
+		return err
 	case "recover":
 		d, err := time.ParseDuration(at(a, 2))
 		if err == nil {

@@ -21,8 +21,6 @@ type Fences struct {
 	Drift float64
 	// Reboot is the time from a reset until the next boot, at most.
 	Reboot time.Duration
-	// Synchronous: the supervisors' wall clocks agree to a second. A new leader whose clock is behind may wait for a cooldown's end.
-	Synchronous bool
 }
 
 // Times of the daemon, as in internal/agent/daemon.
@@ -88,9 +86,7 @@ func (w *World) startMachines() {
 		return
 	}
 	for _, r := range w.replicas {
-		if r.rate = w.drift(w.cfg.Fences.Drift); w.cfg.Fences.Synchronous {
-			r.wall = w.between(-time.Second/2, time.Second/2)
-		}
+		r.rate = w.drift(w.cfg.Fences.Drift)
 	}
 	for _, n := range w.nodes {
 		w.after(w.between(0, time.Second), n.machine.startDaemon)
@@ -336,13 +332,17 @@ func (m *computer) stopAgent() {
 }
 
 // stopNotice announces a stop of the agent.
-var stopNotice = hostcore.Stop{Notice: fault.StopDaemon}
+var stopNotice = []hostcore.Event{hostcore.Stop{Notice: fault.StopDaemon}}
 
-// announce has the host half announce a stop or a restart. It calls end when the supervisors have committed the announcement, or after
+// announce has the host half announce a stop or restarts. It calls end when the supervisors have committed all announcements, or after
 // announceWithin. The daemon asks at intervals, by after, and no more once still is false.
-func (n *node) announce(notice hostcore.Event, after func(time.Duration, func()), still func() bool, end func(committed bool)) {
+func (n *node) announce(notices []hostcore.Event, after func(time.Duration, func()), still func() bool, end func(committed bool)) {
 	n.noticed = false
-	n.host.deliver(0, func() { n.stepHost(notice) })
+	n.host.deliver(0, func() {
+		for _, notice := range notices {
+			n.stepHost(notice)
+		}
+	})
 	until := n.w.now.Add(announceWithin)
 	var wait func()
 	wait = func() {

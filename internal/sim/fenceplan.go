@@ -19,6 +19,8 @@ type FencePlan struct {
 	Fences
 	Margin   time.Duration // responses.fenceMargin
 	Executor response.Kind // of the step that rests on the fencing
+	// Synchronous is Config.Synchronous: a new leader whose clock is behind may wait for a cooldown's end.
+	Synchronous bool
 }
 
 const fencePolicy = `
@@ -53,7 +55,7 @@ func (p *FencePlan) configure(cfg *Config) error {
 	limits.RetryAfter, limits.RetryMost, limits.FenceMargin = time.Second, 2*time.Second, p.Margin
 	limits.SharedMargin = cfg.Periods.LeastFenceMargin()
 	fences := p.Fences
-	cfg.Fences = &fences
+	cfg.Fences, cfg.Synchronous = &fences, p.Synchronous
 	cfg.Responses = &Responses{Limits: limits, Policies: policy.Policies(docs)}
 	return nil
 }

@@ -43,17 +43,13 @@ func (w *World) judged(n *node) bool {
 // need not have followed its order. The grace period begins again if the half restarted, or its link end was redirected
 // to the dead node, after the death.
 func (w *World) observes(n, o *node, nb neighbourOf) bool {
+	if w.inGrace(n, o) {
+		return false
+	}
 	if n.place == nil {
 		return true
 	}
 	if !w.judged(n) || !w.judged(o) {
-		return false
-	}
-	grace := cmp.Or(w.cfg.Periods.LinkGrace, dnpcore.DefaultLinkGrace) + halfReady
-	if o.place.config.Spare {
-		grace = relinkTime
-	}
-	if o.dnp.started.After(fault.Later(n.dnp.lived, n.host.lived)) && w.now.Sub(o.dnp.started) <= grace {
 		return false
 	}
 	return slices.ContainsFunc(nb.Dirs, func(d grid.Direction) bool {
@@ -61,6 +57,15 @@ func (w *World) observes(n, o *node, nb neighbourOf) bool {
 		moved := fault.Later(n.place.moved[i], o.place.moved[back])
 		return o.ends[back] == n && w.now.Sub(fault.Later(moved, o.led[back])) > relinkTime
 	})
+}
+
+// inGrace reports whether the grace period of a neighbour's links may still run, because its DNP half started after the death of the node.
+func (w *World) inGrace(n, o *node) bool {
+	grace := cmp.Or(w.cfg.Periods.LinkGrace, dnpcore.DefaultLinkGrace) + halfReady
+	if o.place != nil && o.place.config.Spare {
+		grace = relinkTime
+	}
+	return !o.dnp.started.Before(fault.Later(n.dnp.lived, n.host.lived)) && w.now.Sub(o.dnp.started) <= grace
 }
 
 // settled reports whether silence on a link counts: it has led to its peer for the usual time, at both ends and for the

@@ -24,6 +24,7 @@ type Plan struct {
 	Acts        []string
 	Moves       bool       // nodes join and leave
 	Stops       bool       // nodes announce stops
+	Synchronous bool       // Config.Synchronous
 	Fences      *FencePlan // nodes fence themselves
 
 	bug bug
@@ -359,7 +360,7 @@ func (p Plan) begin() (*World, *runner, error) {
 		return nil, nil, err
 	}
 	cfg := Config{Dims: p.Dims, Periods: periods, Seed: p.Seed, Interfaces: p.Interfaces, Supervisors: p.Supervisors,
-		Moves: p.Moves, bug: p.bug}
+		Moves: p.Moves, Synchronous: p.Synchronous, bug: p.bug}
 	if p.Stops {
 		cfg.StopLimit = stopLimit
 	}

@@ -55,6 +55,9 @@ func newReplica(w *World, i int) *replica {
 	r := &replica{index: i, id: id, key: sealer{[]byte(servicenet.RoleSupervisor + "|" + id)}, unseen: make(map[*node]bool),
 		said: make(map[fault.Origin]given), copied: make(copied)}
 	r.w, r.name, r.wall, r.maxTicks = w, id, w.between(-maxWall, maxWall), maxSupervisorTicks
+	if w.cfg.Synchronous {
+		r.wall = w.between(-time.Second/2, time.Second/2)
+	}
 	return r
 }
 

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"time"
 
 	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
@@ -11,16 +12,19 @@ import (
 // restartWithin is the time that the daemon allows for a restart.
 const restartWithin = 20 * time.Second
 
-// restart is a planned restart of a half, from the announcement until the notice that the half is back.
+// restart is a planned restart of a half, or of both when their daemons are replaced, from the announcement until the notice that the halves
+// are back.
 type restart struct {
-	half fault.Half
-	// excused: the supervisors committed the announcement before the half ended, and the map called no half of the node FAILED. So no
-	// verdict on the half may follow during the restart while the other half lives.
+	halves []fault.Half
+	// excused: the supervisors committed the announcement before the halves ended, and the map called no half of the node FAILED. So no
+	// verdict on a half may follow during its restart while the other half lives, or restarts as well.
 	excused bool
 	wall    time.Duration // error of the leader's clock when the announcement was committed
 	begun   time.Time
 	over    bool
 }
+
+func (r *restart) of(h fault.Half) bool { return slices.Contains(r.halves, h) }
 
 // restarting returns the planned restart that is under way; nil: none is.
 func (n *node) restarting() *restart {
@@ -37,7 +41,12 @@ func (g *author) ofRestart() []string {
 	by := near[g.rnd.IntN(len(near))]
 	h := [...]string{"host", "dnp"}[g.rnd.IntN(2)]
 	after := g.ms(50, 3000)
-	switch g.rnd.IntN(5) {
+	switch g.rnd.IntN(7) {
+	case 5: // the daemons of both halves are replaced
+		return lines("take-over %s %s %s", n, after, g.ms(50, 3000))
+	case 6: // and so is the leader
+		return lines("take-over %s %s %s\nrun %s\nkill-supervisor leader\nrun %s\nstart-supervisor s0 s1 s2", n, g.ms(50, 15000),
+			g.ms(50, 15000), g.ms(10, 3000), g.ms(10, 3000))
 	case 0:
 		return lines("restart-half %s %s %s", n, h, after)
 	case 1: // the leader changes meanwhile or soon after, and then a part fails
@@ -53,36 +62,55 @@ func (g *author) ofRestart() []string {
 	return lines("restart-half %s %s %s\nrestart-half %s %s %s", n, h, after, by, h, after)
 }
 
-// restartHalf simulates a planned restart. The host half announces it. The daemon waits until the supervisors have committed the
-// announcement, but no longer than announceWithin. It then ends the half, and starts it from its copy after the given time. When the half
-// has passed its self-test, the host half reports its return.
+// restartHalf simulates a planned restart: the half is back after the given time.
 func (n *node) restartHalf(h fault.Half, after time.Duration) {
-	p := n.process(h)
+	n.restartHalves(map[fault.Half]time.Duration{h: after})
+}
+
+// takeOver simulates a replacement of the daemons of both halves: each half is back after its time.
+func (n *node) takeOver(host, dnp time.Duration) {
+	n.restartHalves(map[fault.Half]time.Duration{fault.HalfHost: host, fault.HalfDNP: dnp})
+}
+
+// restartHalves simulates planned restarts. The host half announces them. The daemons wait until the supervisors have committed the
+// announcements, but no longer than announceWithin. They then end the halves, and start each from its copy after the given time. When the
+// halves have passed their self-tests, the host half reports their return.
+func (n *node) restartHalves(after map[fault.Half]time.Duration) {
 	starting := !n.back.IsZero() && n.w.now.Sub(n.back) < returnAfter // the end of the stop is not announced yet
 	if n.restarting() != nil || n.stop != nil || starting || !n.host.up() || !n.dnp.up() {
 		return
 	}
-	r := &restart{half: h, begun: n.w.now}
+	r := &restart{begun: n.w.now}
+	var notices []hostcore.Event
+	longest := time.Duration(0)
+	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		if d, is := after[h]; is {
+			r.halves, longest = append(r.halves, h), max(longest, d)
+			notices = append(notices, hostcore.Restart{Notice: fault.RestartNotice{Half: h, Within: restartWithin}})
+		}
+	}
 	n.restart = r
 	still := func() bool { return !r.over && n.stop == nil }
-	n.announce(hostcore.Restart{Notice: fault.RestartNotice{Half: h, Within: restartWithin}}, n.w.after, still, func(committed bool) {
+	n.announce(notices, n.w.after, still, func(committed bool) {
 		leader, state := n.w.leading(), n.w.store.picture(n.id()).state
 		r.excused = committed && leader != nil && state[fault.ComponentHost] != fault.Failed && state[fault.ComponentDNP] != fault.Failed
 		if r.excused {
 			r.wall = leader.wall
 		}
-		lived := p.up()
-		if h == fault.HalfDNP {
-			n.recover(after)
-		} else {
-			n.recoverHost(after)
+		for _, h := range r.halves {
+			lived := n.process(h).up()
+			if h == fault.HalfDNP {
+				n.recover(after[h])
+			} else {
+				n.recoverHost(after[h])
+			}
+			if lived && !r.excused {
+				n.w.oweProcess(n, h, false)
+			}
 		}
-		if lived && !r.excused {
-			n.w.oweProcess(n, h, false)
-		}
-		n.w.after(after+n.w.between(agentStart, returnAfter), func() {
+		n.w.after(longest+n.w.between(agentStart, returnAfter), func() {
 			if still() && n.host.up() {
-				n.host.deliver(0, func() { n.stepHost(hostcore.Restart{Notice: fault.RestartNotice{Half: h}}) })
+				n.host.deliver(0, func() { n.stepHost(r.end()) })
 			} else {
 				n.away = r.begun.Add(announceWithin + restartWithin + fault.MaxRestart) // ends by itself; a new leader may allow it more time
 			}
@@ -91,15 +119,23 @@ func (n *node) restartHalf(h fault.Half, after time.Duration) {
 	})
 }
 
+// end is the notice that the halves are back.
+func (r *restart) end() hostcore.Event {
+	if len(r.halves) > 1 { // new daemons announce the return of the node
+		return hostcore.Stop{Notice: fault.StopOver}
+	}
+	return hostcore.Restart{Notice: fault.RestartNotice{Half: r.halves[0]}}
+}
+
 // startsAlone reports whether the DNP half starts without the supervisors' knowledge: unannounced and not together with the host half.
 // It also returns true if this start replaces an announced restart for which the neighbours still wait.
 func (n *node) startsAlone() bool {
 	recent := n.restart != nil && n.w.now.Sub(n.restart.begun) < linkWatch
-	if recent && n.restart.half == fault.HalfDNP && n.back.After(n.restart.begun) {
+	if recent && n.restart.of(fault.HalfDNP) && n.back.After(n.restart.begun) {
 		return true
 	}
 	if r := n.restarting(); r != nil {
-		return r.half != fault.HalfDNP || !r.excused
+		return !r.of(fault.HalfDNP) || !r.excused
 	}
 	return n.host.up() && (n.w.now.Sub(n.host.born) > returnAfter || recent)
 }
@@ -117,7 +153,13 @@ func (w *World) forgetRestarts(leader *replica) {
 func (w *World) wronglyRestarted(n *node, c awareness.Change) string {
 	r := n.restarting()
 	bad := (c.To == fault.Failed || c.To == fault.Sick) && c.From != fault.Failed && c.From != fault.Sick
-	if r == nil || !r.excused || !bad || c.Component != r.half.Component() || !n.process(r.half.Other()).ready() {
+	if r == nil || !r.excused || !bad {
+		return ""
+	}
+	blames := func(h fault.Half) bool {
+		return c.Component == h.Component() && (r.of(h.Other()) || n.process(h.Other()).ready())
+	}
+	if !slices.ContainsFunc(r.halves, blames) {
 		return ""
 	}
 	return "a half that restarts, as announced, is called " + c.To.String()

@@ -26,6 +26,7 @@ import (
 //	preset fast                  of the periods; default without it
 //	interfaces 2                 of every node on the service network; 1 without it
 //	supervisors 5                3 without it
+//	synchronous                  the supervisors' wall clocks agree to a second
 //	settle [30s]                 run until every node is NORMAL, and about a second more; begin
 //	run 3s                       let time pass
 //	kill|hang|continue|start NODE host|dnp|node
@@ -74,6 +75,8 @@ type Script struct {
 	// Interfaces of every node.
 	Interfaces  int
 	Supervisors int
+	// Synchronous: the supervisors' clocks agree.
+	Synchronous bool
 	steps       []step
 }
 
@@ -120,6 +123,8 @@ func ParseScript(r io.Reader) (*Script, error) {
 			if s.Supervisors, err = strconv.Atoi(at(f, 1)); err != nil || s.Supervisors < 1 || s.Supervisors > maxSupervisors {
 				return nil, fmt.Errorf("line %d: supervisors: want one number, 1 to %d", n, maxSupervisors)
 			}
+		case "synchronous":
+			s.Synchronous = true
 		default:
 			s.steps = append(s.steps, step{n, strings.TrimSpace(text), f})
 		}
@@ -136,7 +141,8 @@ func (s *Script) Run(d grid.Dims, seed uint64) error {
 	if err != nil {
 		return err
 	}
-	w, err := New(Config{Dims: d, Periods: p, Seed: seed, Interfaces: s.Interfaces, Supervisors: s.Supervisors})
+	w, err := New(Config{Dims: d, Periods: p, Seed: seed, Interfaces: s.Interfaces, Supervisors: s.Supervisors,
+		Synchronous: s.Synchronous})
 	if err != nil {
 		return err
 	}

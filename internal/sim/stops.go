@@ -31,7 +31,7 @@ func NewStopPlan(seed uint64) Plan {
 	rnd := rand.New(rand.NewPCG(seed, 11))
 	g := author{rnd: rand.New(rand.NewPCG(seed, 12)), theme: theme(rnd.IntN(int(numThemes))), times: 1, honest: true}
 	p := g.plan(seed, g.shape(shapes))
-	p.Stops, p.Acts = true, nil
+	p.Stops, p.Synchronous, p.Acts = true, g.rnd.IntN(2) == 0, nil
 	for n := 10 + rnd.IntN(15); len(p.Acts) < n; {
 		switch rnd.IntN(6) {
 		case 0, 1:

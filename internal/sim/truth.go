@@ -160,7 +160,7 @@ func (w *World) nodeBound(n *node) time.Duration {
 		switch {
 		case !o.liar && o.dnp.ready() && w.observes(n, o, nb) && (w.truth.dnpWay[o.rank] || w.truth.hostWay[o.rank]):
 			heard++
-		case n.place != nil && (o.dnp.up() || o.host.up()) && w.truth.perhaps[o.rank]:
+		case (n.place != nil || w.inGrace(n, o)) && (o.dnp.up() || o.host.up()) && w.truth.perhaps[o.rank]:
 			blind++ // counts as living, but its grace period still runs: see observes; every grace period ends
 		}
 	}

@@ -42,6 +42,9 @@ type Config struct {
 	// verdicts are off then.
 	Fences *Fences
 
+	// Synchronous: the supervisors' wall clocks agree to a second.
+	Synchronous bool
+
 	// StopLimit is that of the supervisors; 0: they excuse no announced stop.
 	StopLimit time.Duration
 

@@ -260,6 +260,36 @@ func (r *runner) killFraction(share string) error {
 	return nil
 }
 
+// restartAs restarts one half or both.
+func (n *node) restartAs(a []string) error {
+	switch a[0] {
+	case "recover":
+		return within(at(a, 2), n.recover)
+	case "recover-host":
+		return within(at(a, 2), n.recoverHost)
+	case "restart-half":
+		h, err := fault.ParseHalf(at(a, 2))
+		if err != nil {
+			return err
+		}
+		return within(at(a, 3), func(d time.Duration) { n.restartHalf(h, d) })
+	}
+	host, err := time.ParseDuration(at(a, 2))
+	if err != nil {
+		return err
+	}
+	return within(at(a, 3), func(dnp time.Duration) { n.takeOver(host, dnp) })
+}
+
+// within calls do with a duration.
+func within(text string, do func(time.Duration)) error {
+	d, err := time.ParseDuration(text)
+	if err == nil {
+		do(d)
+	}
+	return err
+}
+
 // harm injects a fault into a node or ends one.
 func (r *runner) harm(n *node, a []string) error {
 	switch a[0] {
@@ -271,38 +301,8 @@ func (r *runner) harm(n *node, a []string) error {
 	case "start-agent":
 		n.startAgent()
 		return nil
-	case "restart-half":
-		h, err := fault.ParseHalf(at(a, 2))
-		if err != nil {
-			return err
-		}
-		d, err := time.ParseDuration(at(a, 3))
-		if err == nil {
-			n.restartHalf(h, d)
-		}
-		return err
-	case "take-over":
-		host, err := time.ParseDuration(at(a, 2))
-		if err != nil {
-			return err
-		}
-		dnp, err := time.ParseDuration(at(a, 3))
-		if err == nil {
-			n.takeOver(host, dnp)
-		}
-		return err
-	case "recover":
-		d, err := time.ParseDuration(at(a, 2))
-		if err == nil {
-			n.recover(d)
-		}
-		return err
-	case "recover-host":
-		d, err := time.ParseDuration(at(a, 2))
-		if err == nil {
-			n.recoverHost(d)
-		}
-		return err
+	case "restart-half", "take-over", "recover", "recover-host":
+		return n.restartAs(a)
 	case "cut-service", "mend-service":
 		return r.cutService(n, a)
 	case "lose-service", "corrupt-service":

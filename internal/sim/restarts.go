@@ -12,8 +12,8 @@ import (
 // restartWithin is the time that the daemon allows for a restart.
 const restartWithin = 20 * time.Second
 
-// restart is a planned restart of a half, or of both when their daemons are replaced, from the announcement until the notice that the halves
-// are back.
+// restart is a planned restart of a half, or of both when their daemons are replaced, from the announcement until the notice that the
+// halves are back.
 type restart struct {
 	halves []fault.Half
 	// excused: the supervisors committed the announcement before the halves ended, and the map called no half of the node FAILED. So no

@@ -44,10 +44,7 @@ type Restart struct {
 
 // Ends returns when the restart of this half ends at the latest; zero: the half does not restart.
 func (r Restart) Ends(h fault.Half) time.Time {
-	switch r.Half {
-	case 0:
-		return time.Time{}
-	case h:
+	if r.Half == h {
 		return r.Until
 	}
 	return r.Other
@@ -57,8 +54,8 @@ func (r Restart) Ends(h fault.Half) time.Time {
 // restate the links within two digest periods.
 func (m *Machine) restartSettles() time.Duration { return 2 * m.cfg.DigestPeriod }
 
-// notice processes a restart notice of a node's half. Copies, and notices older than the newest one on the same half by the same half, change
-// nothing.
+// notice processes a restart notice of a node's half. Copies, and notices older than the newest one on the same half by the same half,
+// change nothing.
 func (m *Machine) notice(n *node, d fault.Delivery, now time.Time) {
 	r, at, by := d.Report.Restart, stampOf(d.Report.ID), d.Report.ID.Origin.Half
 	if !r.Half.Valid() || n.revoked {

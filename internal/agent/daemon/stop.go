@@ -207,8 +207,8 @@ func (d *daemon) proven() bool {
 	return d.cfg.Half == 0 || !d.cfg.Agent.Window.Zero() || d.otherProven()
 }
 
-// otherProven reports whether the half of another daemon has passed its self-tests. A half that a waiting daemon is about to replace does not
-// count: its own restart is announced as well, and a return announced now would end that notice too.
+// otherProven reports whether the half of another daemon has passed its self-tests. A half that a waiting daemon is about to replace does
+// not count: its restart is announced as well, and the return would end that notice too.
 func (d *daemon) otherProven() bool {
 	path, other := d.statePath(half.RegisterFile), d.cfg.Half.Other()
 	if d.awaited(other) {

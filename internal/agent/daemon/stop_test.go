@@ -279,8 +279,9 @@ func TestRefusedRestartNoticeIsNotRepeated(t *testing.T) {
 	}
 }
 
-// TestReturnWaitsForTakeoverOfOtherHalf: two daemons, one for each half, are replaced at once, and that of the host half ends later. Its old
-// half has passed its self-tests, but the new DNP half's daemon announces no return yet: that would end the notice of the host half's restart.
+// TestReturnWaitsForTakeoverOfOtherHalf: two daemons, one for each half, are replaced at once, and that of the host half ends later. The
+// old host half has passed its self-tests, but the DNP half's new daemon announces no return yet: that would end the notice of the host
+// half's restart.
 func TestReturnWaitsForTakeoverOfOtherHalf(t *testing.T) {
 	d := &daemon{cfg: RunConfig{Half: fault.HalfDNP, Agent: config.Agent{StateDir: t.TempDir()}}, log: slog.New(slog.DiscardHandler)}
 	start := func() *regfile.File {
@@ -323,8 +324,8 @@ func TestReturnWaitsForTakeoverOfOtherHalf(t *testing.T) {
 	want(true, "the next host half has passed its self-tests")
 }
 
-// TestTakeoverWaitsForNewLeader: the supervisors are replaced together with the agents, so the commit of a restart's notice takes longer than
-// announceWithin. A daemon that another one waits to replace waits for it. Otherwise it would end its half without the supervisors' knowledge.
+// TestTakeoverWaitsForNewLeader: the supervisors are replaced together with the agents, so the commit of a restart's notice takes longer
+// than announceWithin. A daemon that is about to be replaced waits for it. Otherwise its half would end without the supervisors' knowledge.
 func TestTakeoverWaitsForNewLeader(t *testing.T) {
 	d, serve := dnpDaemon(t)
 	waiting, err := lockAlone(d.statePath(awaitedLock(fault.HalfDNP)), "run")

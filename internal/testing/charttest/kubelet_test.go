@@ -362,11 +362,26 @@ func (k *kubernetes) wellAfter(since time.Time) {
 	if err != nil {
 		k.t.Fatal(err)
 	}
+	say := func(e *lofamov1.Event) string {
+		return fmt.Sprintf("%s: %s %s: %s → %s, cause %s (%s)", e.GetTime().AsTime().Format(time.StampMilli), e.GetNode(), e.GetComponent(),
+			e.GetFrom(), e.GetTo(), e.GetCause(), e.GetReason())
+	}
+	failed := map[string]bool{}
 	for _, e := range events.GetEvents() {
 		if e.GetTo() == lofamov1.State_FAILED {
-			k.t.Errorf("%s %s: %s → %s, cause %s (%s)", e.GetNode(), e.GetComponent(), e.GetFrom(), e.GetTo(), e.GetCause(), e.GetReason())
+			failed[e.GetNode()] = true
+			k.t.Error(say(e))
 		}
 	}
+	if len(failed) == 0 {
+		return
+	}
+	for _, e := range events.GetEvents() {
+		if failed[e.GetNode()] {
+			k.t.Log(say(e))
+		}
+	}
+	k.t.FailNow()
 }
 
 // killKubelet: without its kubelet a node is NotReady in Kubernetes, and NORMAL here, because its agent runs on.

@@ -24,8 +24,8 @@ func (m *Machine) announce(now time.Time, r fault.Report) {
 	m.notices = append(m.notices, r)
 }
 
-// settle processes the reports that have left the log, and reports whether no notice is awaited any more. A notice that got another number is
-// still awaited.
+// settle processes the reports that have left the log, and reports whether no notice is awaited any more. A notice that got another number
+// is still awaited.
 func (n *notices) settle(o servicenet.SenderEffects) bool {
 	waited := len(*n) > 0
 	*n = slices.DeleteFunc(*n, func(r fault.Report) bool {

@@ -337,19 +337,19 @@ var stopNotice = []hostcore.Event{hostcore.Stop{Notice: fault.StopDaemon}}
 // announce has the host half announce a stop or restarts. It calls end when the supervisors have committed all announcements, or after
 // announceWithin. The daemon asks at intervals, by after, and no more once still is false.
 func (n *node) announce(notices []hostcore.Event, after func(time.Duration, func()), still func() bool, end func(committed bool)) {
-	n.noticed = false
-	n.host.deliver(0, func() {
-		for _, notice := range notices {
-			n.stepHost(notice)
-		}
-	})
+	n.waits = nil
+	for _, notice := range notices {
+		restart, _ := notice.(hostcore.Restart)
+		n.waits = append(n.waits, restart.Notice.Half)
+		n.host.deliver(0, func() { n.stepHost(notice) })
+	}
 	until := n.w.now.Add(announceWithin)
 	var wait func()
 	wait = func() {
 		switch {
 		case !still():
-		case n.noticed || !n.w.now.Before(until):
-			end(n.noticed)
+		case len(n.waits) == 0 || !n.w.now.Before(until):
+			end(len(n.waits) == 0)
 		default:
 			after(askEvery, wait)
 		}

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -35,12 +36,12 @@ type node struct {
 	proves    bool                       // the daemon restarted the host half, which has yet to report that
 	announced [grid.NumDirections]uint64 // frames that the recovery daemon has sent since the DNP half died
 
-	stop    *stop     // nil: none, or the agent was started again
-	back    time.Time // when the agent was last started after a stop
-	restart *restart  // the newest planned one, also when it is over; nil: none
-	noticed bool      // the supervisors have committed the newest notice
-	away    time.Time // when the committed map last showed a stop of the node, or a restart was under way
-	alone   time.Time // when the DNP half last started without the supervisors' knowledge: see startsAlone
+	stop    *stop                 // nil: none, or the agent was started again
+	back    time.Time             // when the agent was last started after a stop
+	restart *restart              // the newest planned one, also when it is over; nil: none
+	waits   []hostcore.NoticeKind // notices that the supervisors have not committed
+	away    time.Time             // when the committed map last showed a stop of the node, or a restart was under way
+	alone   time.Time             // when the DNP half last started without the supervisors' knowledge: see startsAlone
 
 	machine *computer                     // nil: the world has no hardware watchdogs
 	place   *place                        // nil: the world has no moves
@@ -189,7 +190,7 @@ func (n *node) start(h fault.Half) {
 func (n *node) stepHost(ev hostcore.Event) {
 	out := n.hostCore.Step(n.host.clock(), ev)
 	n.carryOut(fault.HalfHost, out.SenderEffects)
-	n.noticed = n.noticed || out.Announced
+	n.waits = slices.DeleteFunc(n.waits, func(k hostcore.NoticeKind) bool { return slices.Contains(out.Announced, k) })
 	if out.WriteHost {
 		n.page.stores[0]++
 		n.page.host = out.Host

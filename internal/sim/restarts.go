@@ -156,10 +156,9 @@ func (w *World) wronglyRestarted(n *node, c awareness.Change) string {
 	if r == nil || !r.excused || !bad {
 		return ""
 	}
-	blames := func(h fault.Half) bool {
-		return c.Component == h.Component() && (r.of(h.Other()) || n.process(h.Other()).ready())
-	}
-	if !slices.ContainsFunc(r.halves, blames) {
+	both := len(r.halves) > 1
+	blames := func(h fault.Half) bool { return c.Component == h.Component() && (both || n.process(h.Other()).ready()) }
+	if !slices.ContainsFunc(r.halves, blames) && !(both && c.Component == fault.ComponentNode && c.To == fault.Failed) {
 		return ""
 	}
 	return "a half that restarts, as announced, is called " + c.To.String()

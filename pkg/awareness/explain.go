@@ -142,9 +142,12 @@ func (x *explainer) restarts() {
 		nodes = append(nodes, x.n.peers[d.Index()])
 	}
 	for _, n := range nodes {
-		if r := x.announced(n, x.now); r.Half != 0 {
-			x.say("%s restarts its %s half, as it announced: until it is back, for at most %s more, the state stays unchanged", n.id, r.Half,
-				roughly(r.Until.Sub(x.now)))
+		r := x.announced(n, x.now)
+		for _, h := range halves {
+			if until := r.Ends(h); !until.IsZero() {
+				x.say("%s restarts its %s half, as it announced: until it is back, for at most %s more, the state stays unchanged", n.id, h,
+					roughly(until.Sub(x.now)))
+			}
 		}
 	}
 }

@@ -28,7 +28,7 @@ const (
 type restarts struct {
 	until  [2]time.Time // end of the notice, of the host half and of the DNP half
 	back   [2]bool      // the node has reported the end of the restart; until is when it settles
-	newest [2][2]stamp  // of the newest notice on each half, by each half
+	newest [2]stamp     // of the newest notice on each half
 	last   time.Time    // arrival of the newest notice
 	budget time.Duration
 	asOf   time.Time // time for which budget is valid
@@ -54,16 +54,16 @@ func (r Restart) Ends(h fault.Half) time.Time {
 // restate the links within two digest periods.
 func (m *Machine) restartSettles() time.Duration { return 2 * m.cfg.DigestPeriod }
 
-// notice processes a restart notice of a node's half. Copies, and notices older than the newest one on the same half by the same half,
-// change nothing.
+// notice processes a restart notice of a node's half. Copies, notices older than the newest one on the same half, and notices that the host
+// half did not sign change nothing.
 func (m *Machine) notice(n *node, d fault.Delivery, now time.Time) {
-	r, at, by := d.Report.Restart, stampOf(d.Report.ID), d.Report.ID.Origin.Half
-	if !r.Half.Valid() || n.revoked {
+	r, id := d.Report.Restart, d.Report.ID
+	if !r.Half.Valid() || id.Origin.Half != fault.HalfHost || n.revoked {
 		return
 	}
 	p := m.restartsOf(n, now)
 	switch {
-	case !p.isNew(r.Half, by, at, now):
+	case !p.supersedes(r.Half, stampOf(id), now):
 		return
 	case r.Within > 0:
 		p.announce(r.Half, made(d, now).Add(min(r.Within, fault.MaxRestart)), now)
@@ -73,9 +73,9 @@ func (m *Machine) notice(n *node, d fault.Delivery, now time.Time) {
 	m.touchAround(n)
 }
 
-// isNew reports whether a notice on half h, which half by sent, is newer than all earlier ones. Then it becomes the newest.
-func (p *restarts) isNew(h, by fault.Half, at stamp, now time.Time) bool {
-	newest := &p.newest[h-1][by-1]
+// supersedes makes a notice on a half the newest one. It returns false if the notice is not newer.
+func (p *restarts) supersedes(h fault.Half, at stamp, now time.Time) bool {
+	newest := &p.newest[h-1]
 	if !at.newer(*newest) {
 		return false
 	}
@@ -83,11 +83,12 @@ func (p *restarts) isNew(h, by fault.Half, at stamp, now time.Time) bool {
 	return true
 }
 
-// restartsOverAll ends the restarts of both halves: a daemon that took over ends its predecessor's notices.
-func (m *Machine) restartsOverAll(n *node, at stamp, now time.Time) {
+// endRestarts ends the restarts of the halves of a node that is back: a daemon that took over ends its predecessor's notices. A DNP half with
+// a kernel of its own may still be away: its daemon ends its notice through the window.
+func (m *Machine) endRestarts(n *node, at stamp, now time.Time) {
 	p := m.restartsOf(n, now) // an older notice may still arrive
 	for _, h := range halves {
-		if p.isNew(h, fault.HalfHost, at, now) {
+		if (h == fault.HalfHost || n.platform() != fault.PlatformDPU) && p.supersedes(h, at, now) {
 			m.restartOver(p, h, now)
 		}
 	}

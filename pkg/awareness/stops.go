@@ -66,7 +66,7 @@ func (m *Machine) stopNotice(n *node, d fault.Delivery, now time.Time) {
 		return
 	}
 	if s == fault.StopOver {
-		m.restartsOverAll(n, stampOf(id), now)
+		m.endRestarts(n, stampOf(id), now)
 	}
 	if m.cfg.StopLimit == 0 {
 		return

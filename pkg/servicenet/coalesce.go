@@ -8,14 +8,14 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// statement is the unit of coalescing: a component of a node. Without a node it is a notice: of a restart of the half that c is, or of a
-// stop if c is 0.
+// statement is the unit of coalescing: a component of a node. Without a node it is a notice: of a restart, where c is the half's component,
+// or of a stop, where c is 0.
 type statement struct {
 	node fault.NodeID
 	c    fault.Component
 }
 
-// statements lists what a report states.
+// statements returns a report's components and notices.
 func statements(r *fault.Report) []statement {
 	out := make([]statement, 0, len(r.Observations)+1)
 	for _, ob := range r.Observations {

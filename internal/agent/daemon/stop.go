@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -100,7 +101,7 @@ func (d *daemon) untilAnnounced(ctx context.Context) (serving context.Context, e
 // notice is about restarts of the halves, which change no state. The stop goes on even without the supervisors.
 func (d *daemon) announceStop(ctx context.Context, reason fault.Stop) {
 	d.ending.begin()
-	if d.announceTakeover(ctx) {
+	if reason == fault.StopDaemon && d.announceTakeover(ctx) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, announceWithin)
@@ -124,16 +125,18 @@ func (d *daemon) announceStop(ctx context.Context, reason fault.Stop) {
 
 // announceTakeover announces restarts of the halves that other daemons wait to take over. It returns false if no daemon waits.
 func (d *daemon) announceTakeover(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, takeOverWithin)
-	defer cancel()
-	takenOver := false
-	for _, h := range d.cfg.halves() {
-		if d.awaited(h) {
-			takenOver = true
-			d.announced.Store(d.announce(ctx, h, takeOverWithin) || d.announced.Load())
-		}
+	awaited := slices.DeleteFunc(d.cfg.halves(), func(h fault.Half) bool { return !d.awaited(h) })
+	if len(awaited) == 0 {
+		return false
 	}
-	return takenOver
+	var all sync.WaitGroup
+	committed := make([]bool, len(awaited))
+	for i, h := range awaited {
+		all.Go(func() { committed[i] = d.announce(ctx, h, takeOverWithin) })
+	}
+	all.Wait()
+	d.announced.Store(!slices.Contains(committed, false))
+	return true
 }
 
 // stopLock is the lock that a half's daemon holds while it stops.
@@ -169,13 +172,14 @@ func (d *daemon) nodeStops(ctx context.Context, reason fault.Stop) bool {
 }
 
 // announceReturn makes the host half notify the supervisors that this node is back, when this daemon's halves have passed
-// their self-tests. After restartWithin it does so in any case, and the supervisors judge by the evidence.
+// their self-tests. After restartWithin it does so in any case, and the supervisors judge by the evidence. It does not if another daemon
+// still waits to take over the other half: the announced restart of that half has its own end.
 func (d *daemon) announceReturn(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, returnFor)
 	defer cancel()
 	t := time.NewTicker(returnLook)
 	defer t.Stop()
-	for end := time.Now().Add(restartWithin); !d.proven() && time.Now().Before(end); {
+	for end := time.Now().Add(restartWithin); !d.proven() && (time.Now().Before(end) || d.otherAwaited()); {
 		select {
 		case <-ctx.Done():
 			return
@@ -207,11 +211,14 @@ func (d *daemon) proven() bool {
 	return d.cfg.Half == 0 || !d.cfg.Agent.Window.Zero() || d.otherProven()
 }
 
+// otherAwaited reports whether a daemon waits to take over the half of another daemon.
+func (d *daemon) otherAwaited() bool { return d.cfg.Half != 0 && d.awaited(d.cfg.Half.Other()) }
+
 // otherProven reports whether the half of another daemon has passed its self-tests. A half that a waiting daemon is about to replace does
 // not count: its restart is announced as well, and the return would end that notice too.
 func (d *daemon) otherProven() bool {
 	path, other := d.statePath(half.RegisterFile), d.cfg.Half.Other()
-	if d.awaited(other) {
+	if d.otherAwaited() {
 		return false
 	}
 	_, held, err := regfile.HolderOf(path, other)

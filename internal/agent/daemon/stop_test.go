@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -346,5 +347,31 @@ func TestTakeoverWaitsForNewLeader(t *testing.T) {
 	d.announceStop(t.Context(), fault.StopDaemon)
 	if n := <-asked; !d.announced.Load() || n.Half != fault.HalfDNP {
 		t.Errorf("the daemon announced %+v, and took it as committed: %t: want the restart of the DNP half, committed", n, d.announced.Load())
+	}
+}
+
+// TestTakeoverAnnouncesBothHalves: the daemon of both halves announces both restarts at once. The first wait for a commit delays no other
+// announcement.
+func TestTakeoverAnnouncesBothHalves(t *testing.T) {
+	d, serve := dnpDaemon(t)
+	d.cfg.Half = 0
+	for _, h := range d.cfg.halves() {
+		waiting, err := lockAlone(d.statePath(awaitedLock(h)), "run")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = waiting.Close() }()
+	}
+	var both sync.WaitGroup
+	both.Add(2)
+	defer serve(func(context.Context, fault.RestartNotice) error {
+		both.Done()
+		both.Wait() // no commit before both are announced
+		return nil
+	})()
+	ctx, cancel := context.WithTimeout(t.Context(), takeOverWithin)
+	defer cancel()
+	if d.announceStop(ctx, fault.StopDaemon); !d.announced.Load() {
+		t.Error("want both restarts announced and committed")
 	}
 }

@@ -73,10 +73,10 @@ type hostHalf struct {
 	mu         half.Guard // the half's one mutex: see the package comment
 	core       *hostcore.Machine
 	halfStatus half.Status
-	records    [2]halfcore.RecoveryRecord // of both halves, as the daemon said last
-	announced  []chan struct{}            // closed when the newest notice is committed
-	notices    windowNotices              // of restarts, through the window
-	stopping   chan struct{}              // closed when the notice of a stop is committed; nil: none was announced
+	records    [2]halfcore.RecoveryRecord              // of both halves, as the daemon said last
+	announced  map[hostcore.NoticeKind][]chan struct{} // closed when the newest notice of the kind is committed
+	notices    windowNotices                           // of restarts, through the window
+	stopping   chan struct{}                           // closed when the notice of a stop is committed; nil: none was announced
 	tests      *half.Prober
 	readers    half.Readers
 	alarm      *half.Alarm
@@ -426,11 +426,11 @@ func (h *hostHalf) do(now time.Time, out hostcore.Output) {
 		_ = h.box.Ring()                // the DNP half reads every TRead anyway
 	}
 	h.logNotes(now, out.Notes)
-	if out.Announced {
-		for _, c := range h.announced {
+	for _, kind := range out.Announced {
+		for _, c := range h.announced[kind] {
 			close(c)
 		}
-		h.announced = nil
+		delete(h.announced, kind)
 	}
 	if len(out.Learned) > 0 {
 		h.local.Changed(out.Learned)

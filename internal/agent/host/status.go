@@ -43,7 +43,7 @@ func untilEnd[N any](half context.Context, announce func(context.Context, N) err
 // ctx ends.
 func (h *hostHalf) announce(ctx context.Context, n fault.RestartNotice) error {
 	h.mu.Lock()
-	committed := h.announceAs(hostcore.Restart{Notice: n})
+	committed := h.announceAs(n.Half, hostcore.Restart{Notice: n})
 	h.mu.Unlock()
 	if n.Within == 0 {
 		return nil
@@ -58,10 +58,10 @@ func (h *hostHalf) announceStop(ctx context.Context, s fault.Stop) error {
 	committed := h.stopping
 	switch {
 	case !s.Begins():
-		h.announceAs(hostcore.Stop{Notice: s})
+		h.announceAs(0, hostcore.Stop{Notice: s})
 		h.stopping = nil
 	case committed == nil:
-		committed = h.announceAs(hostcore.Stop{Notice: s})
+		committed = h.announceAs(0, hostcore.Stop{Notice: s})
 		h.stopping = committed
 	}
 	h.mu.Unlock()
@@ -73,18 +73,19 @@ func (h *hostHalf) announceStop(ctx context.Context, s fault.Stop) error {
 
 // announceAs reports a notice, and returns a channel that is closed when the supervisors have committed it. It runs under the
 // mutex.
-func (h *hostHalf) announceAs(notice hostcore.Event) chan struct{} {
+func (h *hostHalf) announceAs(kind hostcore.NoticeKind, notice hostcore.Event) chan struct{} {
 	committed := make(chan struct{})
-	if len(h.announced) == maxWaiters {
-		h.announced = h.announced[1:] // its request ends by its own deadline
+	if h.announced == nil {
+		h.announced = make(map[hostcore.NoticeKind][]chan struct{})
 	}
-	h.announced = append(h.announced, committed)
+	waiters := append(h.announced[kind], committed)
+	h.announced[kind] = waiters[max(0, len(waiters)-maxWaiters):] // the request of an older one ends by its own deadline
 	now := time.Now()
 	h.apply(now, h.core.Step(now, notice))
 	return committed
 }
 
-// maxWaiters bounds the requests that wait for the commit of a notice.
+// maxWaiters bounds the requests that wait for the commit of a notice of one kind.
 const maxWaiters = 16
 
 func awaitCommit(ctx context.Context, committed <-chan struct{}) error {

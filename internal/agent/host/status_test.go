@@ -36,7 +36,7 @@ func TestEndingHalfAnswersWaitingDaemon(t *testing.T) {
 	}()
 	<-asked
 	end()
-	if err := <-answered; !errors.Is(err, local.ErrNotRunning) || !strings.Contains(err.Error(), "503") {
+	if err := <-answered; !errors.Is(err, local.ErrNotRunning) || !strings.Contains(err.Error(), "410") {
 		t.Errorf("%v: want the answer that the half is not running", err)
 	}
 	if err := <-served; err != nil {

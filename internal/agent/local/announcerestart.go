@@ -13,7 +13,7 @@ import (
 // announcePath accepts restart notices at the host half's socket. Host halves of earlier versions answer 404.
 const announcePath = "/announce"
 
-// commitWithin bounds the wait for the commit of a notice. Callers have tighter bounds.
+// commitWithin bounds the wait for the commit of a notice. Callers have tighter bounds, and the server ends a request after 10 s.
 const commitWithin = time.Minute
 
 // AnnounceRestart has the host half of a state directory announce a restart to the supervisors, or end the notice. It returns when the

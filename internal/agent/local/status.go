@@ -215,12 +215,12 @@ func askHost(ctx context.Context, within time.Duration, stateDir, method, what s
 	return b, err
 }
 
-// refuse answers that a notice was not committed; nil: it was.
+// refuse answers a request whose notice was not committed. Without an error it does nothing.
 func refuse(w http.ResponseWriter, err error) {
 	switch {
 	case err == nil:
 	case errors.Is(err, ErrNotRunning): // this half ends
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		http.Error(w, err.Error(), http.StatusGone)
 	default:
 		http.Error(w, err.Error(), http.StatusGatewayTimeout)
 	}
@@ -248,7 +248,7 @@ func askSocket(ctx context.Context, within time.Duration, socket, method, what s
 	b, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err == nil && resp.StatusCode != http.StatusOK {
 		err = fmt.Errorf("%s: %s", resp.Status, strings.TrimSpace(string(b)))
-		if resp.StatusCode == http.StatusServiceUnavailable {
+		if resp.StatusCode == http.StatusGone {
 			err = fmt.Errorf("%w: %w", errEnds, err)
 		}
 	}

@@ -69,7 +69,7 @@ func Restarting(r *lofamov1.Restarting) string {
 	if r.GetOtherUntil() != nil {
 		return "both halves"
 	}
-	return Printable(r.GetHalf())
+	return Printable(r.GetHalf()) + " half"
 }
 
 // notes returns remarks that complete the state of a node.
@@ -332,7 +332,7 @@ func nodeNotes(a *App, n *lofamov1.Node) [][]string {
 		add(true, "Maintenance", Maintenance(a, m))
 	}
 	if r := n.GetRestarting(); r != nil {
-		add(true, "Restarting", "its "+Printable(r.GetHalf())+" half, as announced; "+a.Until(r.GetUntil())+
+		add(true, "Restarting", Restarting(r)+", as announced; "+a.Until(r.GetUntil())+
 			" at most its states stand as they were")
 	}
 	if s := n.GetStopped(); s != nil {

@@ -216,7 +216,7 @@ type Output struct {
 	Learned   []fault.NodeID // nodes whose view has changed
 	Aged      bool           // whether the staleness of the fault view has changed
 	Acts      []Act          // orders for the action runner: Acted follows, or the supervisor asks again
-	Announced bool           // all notices of restarts and stops are committed
+	Announced []NoticeKind   // of these kinds, the newest notice is now committed
 	AskGossip int            // number of gossip members to ping; 0: none. GossipHeard follows if one answers
 	Wake      time.Time
 }

@@ -59,13 +59,38 @@ func (w *World) observes(n, o *node, nb neighbourOf) bool {
 	})
 }
 
-// inGrace reports whether the grace period of a neighbour's links may still run, because its DNP half started after the death of the node.
+// inGrace reports whether the grace period of a neighbour's links to a dead node still runs: its DNP half started after the death of the
+// node's DNP half, or so shortly before that the link may never have worked. A pause of the neighbour begins no grace period.
 func (w *World) inGrace(n, o *node) bool {
-	grace := cmp.Or(w.cfg.Periods.LinkGrace, dnpcore.DefaultLinkGrace) + halfReady
+	grace := cmp.Or(w.cfg.Periods.LinkGrace, dnpcore.DefaultLinkGrace)
 	if o.place != nil && o.place.config.Spare {
 		grace = relinkTime
 	}
-	return !o.dnp.started.Before(fault.Later(n.dnp.lived, n.host.lived)) && w.now.Sub(o.dnp.started) <= grace
+	return o.dnp.born.Add(halfReady).After(n.dnp.lived) && w.now.Sub(o.dnp.born) <= grace
+}
+
+// graceAround reports whether the grace period of a living neighbour of a dead node's block still runs. The block is the connected set of
+// nodes that the leader cannot hear. The leader judges it as a whole when all its living neighbours accuse it. Neighbours of members that
+// are FAILED already do not matter.
+func (w *World) graceAround(n *node) bool {
+	seen := map[*node]bool{n: true}
+	for todo := []*node{n}; len(todo) > 0; todo = todo[1:] {
+		at := todo[0]
+		found := w.store.picture(at.id()).state[fault.ComponentNode] == fault.Failed
+		for _, nb := range at.topo.Neighbours {
+			o := w.find(nb.ID)
+			switch {
+			case w.truth.perhaps[o.rank]:
+				if !found && o.dnp.up() && w.inGrace(at, o) {
+					return true
+				}
+			case !seen[o]:
+				seen[o] = true
+				todo = append(todo, o)
+			}
+		}
+	}
+	return false
 }
 
 // settled reports whether silence on a link counts: it has led to its peer for the usual time, at both ends and for the

@@ -169,7 +169,7 @@ func (w *World) nodeBound(n *node) time.Duration {
 		return w.cfg.Periods.NodeBound()
 	case blind > 0 && (heard+blind >= quorum || heard <= blind):
 		return 0
-	case heard > 0:
+	case heard > 0 && !w.graceAround(n):
 		// Neighbours whose reports no longer arrive count as living until their last report is old.
 		return w.cfg.Periods.SingleBound() + w.window()
 	}

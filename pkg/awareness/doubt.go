@@ -50,7 +50,7 @@ func (m *Machine) doubted(n *node, now time.Time) time.Time {
 		switch {
 		case p.dead.on:
 			at = p.dead.at
-		case p.inferred:
+		case m.unseen(p, now):
 			at = p.inferredAt
 		default:
 			at, life = p.rounds[0].mute, m.askedAt(n)
@@ -125,7 +125,7 @@ func (m *Machine) noteMute(n *node, now time.Time) {
 	if n.inferred && n.heard(0).After(n.inferredAt) {
 		n.inferred = false
 	}
-	if n.rounds[0].mute.IsZero() || n.dead.on || n.inferred {
+	if n.rounds[0].mute.IsZero() || n.dead.on || m.unseen(n, now) {
 		delete(m.common.mutes, n.rank)
 		return
 	}
@@ -172,7 +172,7 @@ func (m *Machine) judged(r *round) time.Time {
 func (m *Machine) alone(set []*node, now time.Time) bool {
 	var one *node
 	for _, n := range set {
-		if n.dead.on || n.inferred {
+		if n.dead.on || m.unseen(n, now) {
 			continue
 		}
 		if one != nil {
@@ -210,7 +210,7 @@ func (m *Machine) encloses(set []*node, now time.Time) (ready time.Time, ok bool
 	for _, n := range set {
 		accused = accused || n.dead.on || n.inferred
 		r := &n.rounds[0]
-		if r.mute.IsZero() || n.dead.on || n.inferred {
+		if r.mute.IsZero() || n.dead.on || m.unseen(n, now) {
 			continue
 		}
 		v := m.count(n, r.start, m.forgiven(n, now, halves[:]...), now)
@@ -269,7 +269,7 @@ func (m *Machine) condemn(set []*node, now time.Time) {
 	}
 	var accused []vote
 	for _, n := range set {
-		if n.dead.on || n.inferred || m.restartHolds(n, 0, now) {
+		if n.dead.on || m.unseen(n, now) || m.restartHolds(n, 0, now) {
 			continue
 		}
 		v := m.count(n, n.rounds[0].start, m.forgiven(n, now, halves[:]...), now)
@@ -296,6 +296,12 @@ func (m *Machine) condemn(set []*node, now time.Time) {
 			m.touch(nb.node)
 		}
 	}
+}
+
+// unseen reports whether a node is inferred dead, and no live witness accuses it. When a neighbour is back and accuses it, the node is
+// judged again as a mute node.
+func (m *Machine) unseen(n *node, now time.Time) bool {
+	return n.inferred && m.count(n, now, m.forgiven(n, now, halves[:]...), now).cast == 0
 }
 
 // becomeInferred marks a node as inferred dead because no live witness can see it.

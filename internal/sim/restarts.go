@@ -76,8 +76,7 @@ func (n *node) takeOver(host, dnp time.Duration) {
 // announcements, but no longer than announceWithin. They then end the halves, and start each from its copy after the given time. When the
 // halves have passed their self-tests, the host half reports their return.
 func (n *node) restartHalves(after map[fault.Half]time.Duration) {
-	starting := !n.back.IsZero() && n.w.now.Sub(n.back) < returnAfter // the end of the stop is not announced yet
-	if n.restarting() != nil || n.stop != nil || starting || !n.host.up() || !n.dnp.up() {
+	if n.restarting() != nil || n.stop != nil || n.returning || !n.host.up() || !n.dnp.up() {
 		return
 	}
 	r := &restart{begun: n.w.now}

@@ -36,12 +36,13 @@ type node struct {
 	proves    bool                       // the daemon restarted the host half, which has yet to report that
 	announced [grid.NumDirections]uint64 // frames that the recovery daemon has sent since the DNP half died
 
-	stop    *stop                 // nil: none, or the agent was started again
-	back    time.Time             // when the agent was last started after a stop
-	restart *restart              // the newest planned one, also when it is over; nil: none
-	waits   []hostcore.NoticeKind // notices that the supervisors have not committed
-	away    time.Time             // when the committed map last showed a stop of the node, or a restart was under way
-	alone   time.Time             // when the DNP half last started without the supervisors' knowledge: see startsAlone
+	stop      *stop                 // nil: none, or the agent was started again
+	back      time.Time             // when the agent was last started after a stop
+	returning bool                  // the agent was started after a stop, and has not announced that yet
+	restart   *restart              // the newest planned one, also when it is over; nil: none
+	waits     []hostcore.NoticeKind // notices that the supervisors have not committed
+	away      time.Time             // when the committed map last showed a stop of the node, or a restart was under way
+	alone     time.Time             // when the DNP half last started without the supervisors' knowledge: see startsAlone
 
 	machine *computer                     // nil: the world has no hardware watchdogs
 	place   *place                        // nil: the world has no moves

@@ -76,8 +76,7 @@ func (n *node) takeOver(host, dnp time.Duration) {
 // announcements, but no longer than announceWithin. They then end the halves, and start each from its copy after the given time. When the
 // halves have passed their self-tests, the host half reports their return.
 func (n *node) restartHalves(after map[fault.Half]time.Duration) {
-	starting := !n.back.IsZero() && n.w.now.Sub(n.back) < returnAfter // the end of the stop is not announced yet
-	if n.restarting() != nil || n.stop != nil || starting || !n.host.up() || !n.dnp.up() {
+	if n.restarting() != nil || n.stop != nil || n.returning || !n.host.up() || !n.dnp.up() {
 		return
 	}
 	r := &restart{begun: n.w.now}
@@ -158,7 +157,8 @@ func (w *World) wronglyRestarted(n *node, c awareness.Change) string {
 	}
 	both := len(r.halves) > 1
 	blames := func(h fault.Half) bool { return c.Component == h.Component() && (both || n.process(h.Other()).ready()) }
-	if !slices.ContainsFunc(r.halves, blames) && !(both && c.Component == fault.ComponentNode && c.To == fault.Failed) {
+	ofNode := both && c.Component == fault.ComponentNode && c.To == fault.Failed
+	if !ofNode && !slices.ContainsFunc(r.halves, blames) {
 		return ""
 	}
 	return "a half that restarts, as announced, is called " + c.To.String()

@@ -98,7 +98,7 @@ func (n *node) startAgent() {
 	if n.stop == nil {
 		return
 	}
-	n.stop, n.back = nil, n.w.now
+	n.stop, n.back, n.returning = nil, n.w.now, true
 	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
 		n.w.after(n.w.between(0, agentStart), func() {
 			if n.stop == nil {
@@ -106,11 +106,20 @@ func (n *node) startAgent() {
 			}
 		})
 	}
-	n.w.after(n.w.between(agentStart, returnAfter), func() {
-		if n.stop == nil {
-			n.host.deliver(0, func() { n.stepHost(hostcore.Stop{Notice: fault.StopOver}) })
-		}
-	})
+	back := n.back
+	n.w.after(n.w.between(agentStart, returnAfter), func() { n.announceReturn(back) })
+}
+
+// announceReturn announces the end of a stop once both halves work. After restartWithin it does so in any case, as the daemon.
+func (n *node) announceReturn(back time.Time) {
+	switch {
+	case n.stop != nil || !n.back.Equal(back): // another stop
+	case n.host.up() && n.dnp.up() || n.w.now.Sub(back) >= restartWithin:
+		n.returning = false
+		n.host.deliver(0, func() { n.stepHost(hostcore.Stop{Notice: fault.StopOver}) })
+	default:
+		n.w.after(askEvery, func() { n.announceReturn(back) })
+	}
 }
 
 // excused reports whether the node's agent has stopped as it announced.

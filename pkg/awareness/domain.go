@@ -99,7 +99,7 @@ func (m *Machine) verdict(n *node, v votes, now time.Time) (ok, single bool, dom
 		return ok, single, ""
 	}
 	for _, nb := range n.neighbours {
-		if !m.apart(nb, now) && m.domains.of[k][nb.node.rank] != value && nb.node.rounds[0].mute.IsZero() && m.witness(nb.node, now) {
+		if !m.apart(nb, now) && m.domains.of[k][nb.node.rank] != value && nb.node.rounds[0].mute.IsZero() && m.acquits(nb.node, now) {
 			ok = false
 		}
 	}

@@ -225,7 +225,7 @@ func (m *Machine) encloses(set []*node, now time.Time) (ready time.Time, ok bool
 				if accusers[w] = true; !w.foreign && m.askedAt(w).Before(r.mute) {
 					return time.Time{}, false // already challenged
 				}
-			case w.rounds[0].mute.IsZero() && m.witness(w, now):
+			case w.rounds[0].mute.IsZero() && m.acquits(w, now):
 				dissenters[w] = true
 			default:
 				continue

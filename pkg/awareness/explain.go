@@ -284,6 +284,8 @@ func (x *explainer) neighbours() {
 			accuse = append(accuse, fmt.Sprintf("%s (%s)", p.id, x.lasting(vote.began)))
 		case all:
 			out = append(out, string(p.id)+" (accuses since before it came back)")
+		case !x.acquits(p, x.now):
+			out = append(out, string(p.id)+" (its DNP half restarts)")
 		case vote != nil:
 			hear = append(hear, string(p.id)+" (on one link, not on another)")
 		default:

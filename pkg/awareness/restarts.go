@@ -83,8 +83,8 @@ func (p *restarts) supersedes(h fault.Half, at stamp, now time.Time) bool {
 	return true
 }
 
-// endRestarts ends the restarts of the halves of a node that is back: a daemon that took over ends its predecessor's notices. A DNP half with
-// a kernel of its own may still be away: its daemon ends its notice through the window.
+// endRestarts ends the restarts of the halves of a node that is back: a daemon that took over ends its predecessor's notices. A DNP half
+// with a kernel of its own may still be away: its daemon ends its notice through the window.
 func (m *Machine) endRestarts(n *node, at stamp, now time.Time) {
 	p := m.restartsOf(n, now) // an older notice may still arrive
 	for _, h := range halves {

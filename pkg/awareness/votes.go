@@ -25,6 +25,12 @@ func (m *Machine) witness(n *node, now time.Time) bool {
 	return !n.dead.on && !n.stopped && !n.failure(fault.HalfDNP).on && (m.current(n, fault.HalfHost, now) || m.current(n, fault.HalfDNP, now))
 }
 
+// acquits reports whether the node is a witness that would notice a neighbour's death. While its DNP half restarts as announced, it
+// would not: the last state of its links is from before.
+func (m *Machine) acquits(n *node, now time.Time) bool {
+	return m.witness(n, now) && m.awaited(n, now).Ends(fault.HalfDNP).IsZero()
+}
+
 // count counts the votes against the node. Silences that began to arrive at after or later decide: an old silence, of a
 // link that was cut long ago, does not tell when the node died. Silences from before forgiven do not count. Old
 // silences of a node that was mute or dead count as new once its statements count again: during the earlier challenges,
@@ -46,8 +52,10 @@ func (m *Machine) count(n *node, after, forgiven, now time.Time) votes {
 		if !m.witness(nb.node, now) {
 			continue
 		}
-		v.live++
 		vote, all, ended := m.vote(nb, now)
+		if all || m.acquits(nb.node, now) {
+			v.live++
+		}
 		if vote != nil && vote.since.Before(forgiven) {
 			continue
 		}

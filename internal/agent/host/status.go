@@ -78,8 +78,10 @@ func (h *hostHalf) announceAs(kind hostcore.NoticeKind, notice hostcore.Event) c
 	if h.announced == nil {
 		h.announced = make(map[hostcore.NoticeKind][]chan struct{})
 	}
-	waiters := append(h.announced[kind], committed)
-	h.announced[kind] = waiters[max(0, len(waiters)-maxWaiters):] // the request of an older one ends by its own deadline
+	if len(h.announced[kind]) == maxWaiters {
+		h.announced[kind] = h.announced[kind][1:] // its request ends by its own deadline
+	}
+	h.announced[kind] = append(h.announced[kind], committed)
 	now := time.Now()
 	h.apply(now, h.core.Step(now, notice))
 	return committed

@@ -59,8 +59,8 @@ func (w *World) observes(n, o *node, nb neighbourOf) bool {
 	})
 }
 
-// inGrace reports whether the grace period of a neighbour's links to a dead node still runs: its DNP half started after the death of the
-// node's DNP half, or so shortly before that the link may never have worked. A pause of the neighbour begins no grace period.
+// inGrace reports whether the neighbour o still waits before it accuses the dead node n. It does so if its DNP half started after n's DNP
+// half died, or too shortly before for the link to have worked. A paused neighbour begins no grace period when it goes on.
 func (w *World) inGrace(n, o *node) bool {
 	grace := cmp.Or(w.cfg.Periods.LinkGrace, dnpcore.DefaultLinkGrace)
 	if o.place != nil && o.place.config.Spare {
@@ -69,9 +69,9 @@ func (w *World) inGrace(n, o *node) bool {
 	return o.dnp.born.Add(halfReady).After(n.dnp.lived) && w.now.Sub(o.dnp.born) <= grace
 }
 
-// graceAround reports whether the grace period of a living neighbour of a dead node's block still runs. The block is the connected set of
-// nodes that the leader cannot hear. The leader judges it as a whole when all its living neighbours accuse it. Neighbours of members that
-// are FAILED already do not matter.
+// graceAround reports whether any living neighbour of the block around n is still in its grace period. The block is the connected set of
+// nodes that the leader cannot hear. The leader judges it as a whole when all its living neighbours accuse it. Neighbours of FAILED members
+// do not matter.
 func (w *World) graceAround(n *node) bool {
 	seen := map[*node]bool{n: true}
 	for todo := []*node{n}; len(todo) > 0; todo = todo[1:] {

@@ -38,9 +38,9 @@ type node struct {
 
 	stop      *stop                 // nil: none, or the agent was started again
 	back      time.Time             // when the agent was last started after a stop
-	returning bool                  // the agent was started after a stop, and has not announced that yet
+	returning bool                  // the agent was started after a stop, and has not announced the return yet
 	restart   *restart              // the newest planned one, also when it is over; nil: none
-	waits     []hostcore.NoticeKind // notices that the supervisors have not committed
+	waits     []hostcore.NoticeKind // kinds of notices that the supervisors have not committed yet
 	away      time.Time             // when the committed map last showed a stop of the node, or a restart was under way
 	alone     time.Time             // when the DNP half last started without the supervisors' knowledge: see startsAlone
 

@@ -30,6 +30,8 @@ import (
 //	settle [30s]                 run until every node is NORMAL, and about a second more; begin
 //	run 3s                       let time pass
 //	kill|hang|continue|start NODE host|dnp|node
+//	restart-half NODE host|dnp 2s                 the half restarts, as announced, and is back after that time
+//	take-over NODE 12s 1s        both daemons are replaced, as announced; host half and DNP half are back after these times
 //	recover NODE 60ms            its recovery daemon kills the DNP half, announces its return, and restarts it by then
 //	recover-host NODE 2s         the same for the host half
 //	cut-service|mend-service NODE [INTERFACE]     all of the node's interfaces, or one by its number

@@ -110,7 +110,7 @@ func (n *node) startAgent() {
 	n.w.after(n.w.between(agentStart, returnAfter), func() { n.announceReturn(back) })
 }
 
-// announceReturn announces the end of a stop once both halves work. After restartWithin it does so in any case, as the daemon.
+// announceReturn announces the end of a stop once both halves work. After restartWithin it announces it anyway, as the daemon does.
 func (n *node) announceReturn(back time.Time) {
 	switch {
 	case n.stop != nil || !n.back.Equal(back): // another stop

@@ -298,8 +298,8 @@ func (m *Machine) condemn(set []*node, now time.Time) {
 	}
 }
 
-// unseen reports whether a node is inferred dead, and no live witness accuses it. When a neighbour is back and accuses it, the node is
-// judged again as a mute node.
+// unseen reports whether the node is inferred dead and no live witness accuses it. If a neighbour comes back and accuses it, the machine
+// judges it again like any mute node.
 func (m *Machine) unseen(n *node, now time.Time) bool {
 	return n.inferred && m.count(n, now, m.forgiven(n, now, halves[:]...), now).cast == 0
 }

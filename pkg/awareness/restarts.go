@@ -38,8 +38,8 @@ type restarts struct {
 // Restart is an announced restart of a half, or of both, as the map shows it. Zero: none.
 type Restart struct {
 	Half  fault.Half // of two halves, the one whose restart ends last
-	Until time.Time  // when verdicts fall again, unless the restart ends earlier
-	Other time.Time  // the same for the other half; zero: it does not restart
+	Until time.Time  // deadline: verdicts resume then, unless the restart ends earlier
+	Other time.Time  // deadline of the other half; zero: the other half does not restart
 }
 
 // Ends returns when the restart of this half ends at the latest; zero: the half does not restart.
@@ -54,8 +54,8 @@ func (r Restart) Ends(h fault.Half) time.Time {
 // restate the links within two digest periods.
 func (m *Machine) restartSettles() time.Duration { return 2 * m.cfg.DigestPeriod }
 
-// notice processes a restart notice of a node's half. Copies, notices older than the newest one on the same half, and notices that the host
-// half did not sign change nothing.
+// notice processes a restart notice of a node's half. It ignores copies, notices older than the newest one on the same half, and notices
+// that the host half did not sign.
 func (m *Machine) notice(n *node, d fault.Delivery, now time.Time) {
 	r, id := d.Report.Restart, d.Report.ID
 	if !r.Half.Valid() || id.Origin.Half != fault.HalfHost || n.revoked {
@@ -63,7 +63,7 @@ func (m *Machine) notice(n *node, d fault.Delivery, now time.Time) {
 	}
 	p := m.restartsOf(n, now)
 	switch {
-	case !p.supersedes(r.Half, stampOf(id), now):
+	case !p.advance(r.Half, stampOf(id), now):
 		return
 	case r.Within > 0:
 		p.announce(r.Half, made(d, now).Add(min(r.Within, fault.MaxRestart)), now)
@@ -73,8 +73,8 @@ func (m *Machine) notice(n *node, d fault.Delivery, now time.Time) {
 	m.touchAround(n)
 }
 
-// supersedes makes a notice on a half the newest one. It returns false if the notice is not newer.
-func (p *restarts) supersedes(h fault.Half, at stamp, now time.Time) bool {
+// advance records a notice on a half as the newest one. It returns false, and records nothing, if the notice is not newer.
+func (p *restarts) advance(h fault.Half, at stamp, now time.Time) bool {
 	newest := &p.newest[h-1]
 	if !at.newer(*newest) {
 		return false
@@ -83,12 +83,12 @@ func (p *restarts) supersedes(h fault.Half, at stamp, now time.Time) bool {
 	return true
 }
 
-// endRestarts ends the restarts of the halves of a node that is back: a daemon that took over ends its predecessor's notices. A DNP half
-// with a kernel of its own may still be away: its daemon ends its notice through the window.
+// endRestarts ends the announced restarts of a node that is back: the new daemon's return ends the old daemon's notices. It leaves the
+// notice of a DNP half with its own kernel. That half may still be away, and its own daemon ends the notice through the window.
 func (m *Machine) endRestarts(n *node, at stamp, now time.Time) {
 	p := m.restartsOf(n, now) // an older notice may still arrive
 	for _, h := range halves {
-		if (h == fault.HalfHost || n.platform() != fault.PlatformDPU) && p.supersedes(h, at, now) {
+		if (h == fault.HalfHost || n.platform() != fault.PlatformDPU) && p.advance(h, at, now) {
 			m.restartOver(p, h, now)
 		}
 	}
@@ -103,7 +103,7 @@ func (m *Machine) restartOver(p *restarts, h fault.Half, now time.Time) {
 	}
 }
 
-// restartsOf returns the notices of a node, which may be none.
+// restartsOf returns a node's record of restarts. It creates one if there is none.
 func (m *Machine) restartsOf(n *node, now time.Time) *restarts {
 	p := m.restarts[n]
 	if p == nil {
@@ -161,7 +161,7 @@ func (m *Machine) announced(n *node, now time.Time) Restart { return m.restartOf
 // not extend a restart that is over.
 func (m *Machine) awaited(n *node, now time.Time) Restart { return m.restartOf(n, now, false) }
 
-// restartOf returns a node's announced restart. One that only settles counts if settling is true.
+// restartOf returns a node's announced restart. A restart that is over but has not settled counts only if settling is true.
 func (m *Machine) restartOf(n *node, now time.Time, settling bool) (r Restart) {
 	p := m.restarts[n]
 	if p == nil || n.revoked || n.dead.on || n.inferred {

@@ -25,8 +25,8 @@ func (m *Machine) witness(n *node, now time.Time) bool {
 	return !n.dead.on && !n.stopped && !n.failure(fault.HalfDNP).on && (m.current(n, fault.HalfHost, now) || m.current(n, fault.HalfDNP, now))
 }
 
-// acquits reports whether the node is a witness that would notice a neighbour's death. While its DNP half restarts as announced, it
-// would not: the last state of its links is from before.
+// acquits reports whether a missing accusation by this witness speaks for a neighbour. It does not while the witness's DNP half restarts as
+// announced: the states of its links date from before the restart.
 func (m *Machine) acquits(n *node, now time.Time) bool {
 	return m.witness(n, now) && m.awaited(n, now).Ends(fault.HalfDNP).IsZero()
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// statement is the unit of coalescing: a component of a node. Without a node it is a notice: of a restart, where c is the half's component,
-// or of a stop, where c is 0.
+// statement is the unit of coalescing: a component of a node, or a notice. A notice has no node; c is the component of the half that
+// restarts, or 0 for a stop.
 type statement struct {
 	node fault.NodeID
 	c    fault.Component

@@ -18,8 +18,8 @@ import (
 //	 └──┘   └─────────────────────┘ no COMMITTED in time: sent again, on the same rail,
 //	 no RECEIVED in time: next rails            to another supervisor
 //
-// When a report has MaxReports others before it, the log drops, oldest first, those whose every observation and notice newer
-// ones restate; the next one on the same component says so in its details. Only if that frees no room the oldest
+// When a report has MaxReports others before it, the log drops, oldest first, reports whose observations and notices are
+// all restated by newer ones; the next one on the same component says so in its details. Only if that frees no room the oldest
 // report goes (it cannot with MaxReports above some 140: there are not more components). An Outbox is owned by one
 // goroutine.
 type Outbox struct {

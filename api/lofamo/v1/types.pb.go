@@ -1658,8 +1658,8 @@ func (x *FaultEvidence) GetLife() *timestamppb.Timestamp {
 type Restarting struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Half          string                 `protobuf:"bytes,1,opt,name=half,proto3" json:"half,omitempty"`                               // host or dnp; if both restart, the one with the later deadline
-	Until         *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=until,proto3" json:"until,omitempty"`                             // when verdicts fall again, if the node does not end the restart before
-	OtherUntil    *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=other_until,json=otherUntil,proto3" json:"other_until,omitempty"` // the same for the other half; absent: it does not restart
+	Until         *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=until,proto3" json:"until,omitempty"`                             // deadline: verdicts resume then, unless the node ends the restart earlier
+	OtherUntil    *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=other_until,json=otherUntil,proto3" json:"other_until,omitempty"` // deadline of the other half; absent: the other half does not restart
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

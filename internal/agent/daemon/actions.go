@@ -124,9 +124,9 @@ func (d *daemon) restartHalf(ctx context.Context, half fault.Half, earlier strin
 const (
 	// announceWithin bounds the wait for the supervisors to commit a notice. The half is restarted even without them.
 	announceWithin = 2 * time.Second
-	// takeOverWithin is the same for a daemon whose successor waits. It is longer, because an upgrade of a cluster often replaces the
-	// supervisors at the same time, and the old halves serve meanwhile. takeOverWithin and stopWait together must be shorter than the
-	// chart's terminationGracePeriodSeconds (20 s) and the unit's TimeoutStopSec (15 s).
+	// takeOverWithin bounds that wait if another daemon waits to take over. An upgrade often replaces the supervisors too, so the commit
+	// takes longer. The old halves serve meanwhile. takeOverWithin and stopWait together must be shorter than the chart's
+	// terminationGracePeriodSeconds (20 s) and the unit's TimeoutStopSec (15 s).
 	takeOverWithin = 8 * time.Second
 )
 
@@ -134,8 +134,8 @@ const (
 const announceRetry = 20 * time.Millisecond
 
 // announce makes the host half notify the supervisors that a half is about to be restarted. Until it is back, they keep
-// the states that the restart explains. wait bounds the wait for the commit. The notice lasts as long as this daemon allows for the
-// restart, and longer if the wait is longer than announceWithin.
+// the states that the restart explains. wait bounds the wait for the commit. The notice lasts for restartWithin, plus the time
+// by which wait exceeds announceWithin.
 func (d *daemon) announce(ctx context.Context, half fault.Half, wait time.Duration) (committed bool) {
 	if d.beyondWindow() {
 		d.announceThroughWindow(ctx, restartWithin)

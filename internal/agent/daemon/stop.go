@@ -171,9 +171,9 @@ func (d *daemon) nodeStops(ctx context.Context, reason fault.Stop) bool {
 	return true
 }
 
-// announceReturn makes the host half notify the supervisors that this node is back, when this daemon's halves have passed
-// their self-tests. After restartWithin it does so in any case, and the supervisors judge by the evidence. It does not if another daemon
-// still waits to take over the other half: the announced restart of that half has its own end.
+// announceReturn makes the host half notify the supervisors that this node is back, when this daemon's halves have passed their self-tests.
+// After restartWithin it does so in any case, and the supervisors judge by the evidence. While another daemon waits to take over the other
+// half, it announces no return: that would also end the notice of that half's restart.
 func (d *daemon) announceReturn(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, returnFor)
 	defer cancel()
@@ -211,11 +211,11 @@ func (d *daemon) proven() bool {
 	return d.cfg.Half == 0 || !d.cfg.Agent.Window.Zero() || d.otherProven()
 }
 
-// otherAwaited reports whether a daemon waits to take over the half of another daemon.
+// otherAwaited reports whether a daemon waits to take over the node's other half. It is false if this daemon runs both halves.
 func (d *daemon) otherAwaited() bool { return d.cfg.Half != 0 && d.awaited(d.cfg.Half.Other()) }
 
-// otherProven reports whether the half of another daemon has passed its self-tests. A half that a waiting daemon is about to replace does
-// not count: its restart is announced as well, and the return would end that notice too.
+// otherProven reports whether the node's other half, which another daemon runs, has passed its self-tests. A half that a waiting daemon is
+// about to replace does not count: its restart is announced as well, and the return would end that notice too.
 func (d *daemon) otherProven() bool {
 	path, other := d.statePath(half.RegisterFile), d.cfg.Half.Other()
 	if d.otherAwaited() {

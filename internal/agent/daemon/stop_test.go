@@ -280,9 +280,9 @@ func TestRefusedRestartNoticeIsNotRepeated(t *testing.T) {
 	}
 }
 
-// TestReturnWaitsForTakeoverOfOtherHalf: two daemons, one for each half, are replaced at once, and that of the host half ends later. The
-// old host half has passed its self-tests, but the DNP half's new daemon announces no return yet: that would end the notice of the host
-// half's restart.
+// TestReturnWaitsForTakeoverOfOtherHalf: the daemons of both halves are replaced at the same time, and the host half's old daemon ends
+// last. The old host half has passed its self-tests. Still, the DNP half's new daemon announces no return: it would end the notice of the
+// host half's restart.
 func TestReturnWaitsForTakeoverOfOtherHalf(t *testing.T) {
 	d := &daemon{cfg: RunConfig{Half: fault.HalfDNP, Agent: config.Agent{StateDir: t.TempDir()}}, log: slog.New(slog.DiscardHandler)}
 	start := func() *regfile.File {
@@ -325,7 +325,7 @@ func TestReturnWaitsForTakeoverOfOtherHalf(t *testing.T) {
 	want(true, "the next host half has passed its self-tests")
 }
 
-// TestTakeoverWaitsForNewLeader: the supervisors are replaced together with the agents, so the commit of a restart's notice takes longer
+// TestTakeoverWaitsForNewLeader: the supervisors are replaced together with the agents, so the commit of a restart notice takes longer
 // than announceWithin. A daemon that is about to be replaced waits for it. Otherwise its half would end without the supervisors' knowledge.
 func TestTakeoverWaitsForNewLeader(t *testing.T) {
 	d, serve := dnpDaemon(t)
@@ -346,12 +346,12 @@ func TestTakeoverWaitsForNewLeader(t *testing.T) {
 	})()
 	d.announceStop(t.Context(), fault.StopDaemon)
 	if n := <-asked; !d.announced.Load() || n.Half != fault.HalfDNP {
-		t.Errorf("the daemon announced %+v, and took it as committed: %t: want the restart of the DNP half, committed", n, d.announced.Load())
+		t.Errorf("announced %+v, committed %t: want the restart of the DNP half, committed", n, d.announced.Load())
 	}
 }
 
-// TestTakeoverAnnouncesBothHalves: the daemon of both halves announces both restarts at once. The first wait for a commit delays no other
-// announcement.
+// TestTakeoverAnnouncesBothHalves: the daemon of both halves announces both restarts at once. The second announcement does not wait for the
+// commit of the first one.
 func TestTakeoverAnnouncesBothHalves(t *testing.T) {
 	d, serve := dnpDaemon(t)
 	d.cfg.Half = 0

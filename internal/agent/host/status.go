@@ -24,8 +24,8 @@ func (h *hostHalf) serveStatus(ctx context.Context) {
 	}
 }
 
-// untilEnd makes a request for an announcement end with this half. Otherwise a request that waits for its commit would delay the end, while
-// the half no longer writes its watchdog. The daemon that waits asks the next host half.
+// untilEnd cancels a waiting announcement when this half ends. Otherwise the request would delay the end for as long as it waits for the
+// commit, and the half no longer writes its watchdog word in that time. The waiting daemon then asks the next host half.
 func untilEnd[N any](half context.Context, announce func(context.Context, N) error) func(context.Context, N) error {
 	return func(ctx context.Context, notice N) error {
 		ctx, cancel := context.WithCancel(ctx)

@@ -15,7 +15,8 @@ import (
 )
 
 // TestEndingHalfAnswersWaitingDaemon: a daemon waits for the commit of a notice while the host half ends. The half answers at once that it
-// ends. If it waited for the commit, the server would need its full time for last answers, and the half would look dead to its DNP half.
+// ends. If it waited for the commit, the server would use up its time for last answers, and meanwhile the half would look dead to its DNP
+// half.
 func TestEndingHalfAnswersWaitingDaemon(t *testing.T) {
 	dir := agenttest.Dir(t)
 	ctx, end := context.WithCancel(t.Context())

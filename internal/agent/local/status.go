@@ -215,11 +215,11 @@ func askHost(ctx context.Context, within time.Duration, stateDir, method, what s
 	return b, err
 }
 
-// refuse answers a request whose notice was not committed. Without an error it does nothing.
+// refuse writes the error response for a notice that was not committed. If err is nil, it writes nothing.
 func refuse(w http.ResponseWriter, err error) {
 	switch {
 	case err == nil:
-	case errors.Is(err, ErrNotRunning): // this half ends
+	case errors.Is(err, ErrNotRunning): // this half is ending
 		http.Error(w, err.Error(), http.StatusGone)
 	default:
 		http.Error(w, err.Error(), http.StatusGatewayTimeout)
@@ -258,8 +258,8 @@ func askSocket(ctx context.Context, within time.Duration, socket, method, what s
 // errNobody means that no process listens at a socket.
 var errNobody = errors.New("no process listens")
 
-// errEnds means that the process ended before it could answer.
-var errEnds = errors.New("the process ends")
+// errEnds means that the process answered that it is ending.
+var errEnds = errors.New("the process is ending")
 
 // explainSocket returns in plain words why no answer came.
 func explainSocket(err error, after time.Duration) error {

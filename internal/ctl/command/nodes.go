@@ -333,7 +333,7 @@ func nodeNotes(a *App, n *lofamov1.Node) [][]string {
 	}
 	if r := n.GetRestarting(); r != nil {
 		add(true, "Restarting", Restarting(r)+", as announced; "+a.Until(r.GetUntil())+
-			" at most its states stand as they were")
+			" at most the node's states stay unchanged")
 	}
 	if s := n.GetStopped(); s != nil {
 		add(true, "Stopped", "announced a "+Printable(s.GetReason())+" at "+a.Clock(s.GetSince())+"; its silence is no fault for "+

@@ -114,11 +114,11 @@ type Ended struct {
 }
 
 // Restart announces to the supervisors that a half of this node is about to be restarted, or ends that notice.
-// Output.Announced follows when they have committed it.
+// Output.Announced has its kind when they have committed it.
 type Restart struct{ Notice fault.RestartNotice }
 
-// Stop announces to the supervisors that this node is about to be stopped, or that it is back. Output.Announced follows when
-// they have committed it.
+// Stop announces to the supervisors that this node is about to be stopped, or that it is back. Output.Announced has its
+// kind when they have committed it.
 type Stop struct{ Notice fault.Stop }
 
 // GossipHeard reports a message from another member of the gossip. It shows that the service network works, even if
@@ -216,7 +216,7 @@ type Output struct {
 	Learned   []fault.NodeID // nodes whose view has changed
 	Aged      bool           // whether the staleness of the fault view has changed
 	Acts      []Act          // orders for the action runner: Acted follows, or the supervisor asks again
-	Announced []NoticeKind   // of these kinds, the newest notice is now committed
+	Announced []NoticeKind   // kinds whose newest notice is now committed
 	AskGossip int            // number of gossip members to ping; 0: none. GossipHeard follows if one answers
 	Wake      time.Time
 }

@@ -8,22 +8,22 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// notices are the reports of restarts and stops that the supervisors have not committed yet: the newest one of each kind. Two daemons, one
-// for each half, may wait for their notices at the same time.
+// notices holds, for each kind, the newest notice that the supervisors have not committed yet. Two daemons, one for each half, may wait for
+// their notices at the same time.
 type notices []fault.Report
 
-// NoticeKind is the subject of a notice: a restart of that half, or 0: a stop of the node.
+// NoticeKind is the half whose restart a notice announces or ends; 0: the notice is about a stop of the node, or its end.
 type NoticeKind = fault.Half
 
-// announce reports a notice.
+// announce reports a notice. It replaces the pending notice of the same kind.
 func (m *Machine) announce(now time.Time, r fault.Report) {
 	r.ID = m.add(now, r)
 	m.notices = slices.DeleteFunc(m.notices, func(old fault.Report) bool { return old.Restart.Half == r.Restart.Half })
 	m.notices = append(m.notices, r)
 }
 
-// settle processes the reports that have left the log, and returns the notices that are now committed. A notice that got another number is
-// still awaited.
+// settle updates the pending notices after reports have left the log, and returns the kinds that are now committed. A notice whose report
+// got a new number stays pending.
 func (n *notices) settle(o servicenet.SenderEffects) (committed []NoticeKind) {
 	*n = slices.DeleteFunc(*n, func(r fault.Report) bool {
 		is := slices.Contains(o.Forget, r.ID) && !slices.Contains(o.Replaced, r.ID)

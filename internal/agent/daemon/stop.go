@@ -54,7 +54,8 @@ func (e *ending) hasBegun() bool {
 	return e.begun
 }
 
-// tellReturn announces the return. Once the daemon is ending, it does nothing and returns nil.
+// tellReturn announces the return. While another daemon waits to take over the other half, it only announces the end of this half's
+// restart: the return would also end the notice of the other half's restart. Once the daemon is ending, it does nothing and returns nil.
 func (d *daemon) tellReturn(ctx context.Context) error {
 	d.ending.mu.Lock()
 	defer d.ending.mu.Unlock()
@@ -67,6 +68,9 @@ func (d *daemon) tellReturn(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, returnWithin)
 	defer cancel()
+	if d.otherAwaited() {
+		return local.AnnounceRestart(ctx, d.cfg.Agent.StateDir, fault.RestartNotice{Half: d.cfg.Half})
+	}
 	return local.AnnounceStop(ctx, d.cfg.Agent.StateDir, fault.StopOver)
 }
 
@@ -171,15 +175,14 @@ func (d *daemon) nodeStops(ctx context.Context, reason fault.Stop) bool {
 	return true
 }
 
-// announceReturn makes the host half notify the supervisors that this node is back, when this daemon's halves have passed their self-tests.
-// After restartWithin it does so in any case, and the supervisors judge by the evidence. While another daemon waits to take over the other
-// half, it announces no return: that would also end the notice of that half's restart.
+// announceReturn makes the host half notify the supervisors that this node is back, when this daemon's halves have passed
+// their self-tests. After restartWithin it does so in any case, and the supervisors judge by the evidence.
 func (d *daemon) announceReturn(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, returnFor)
 	defer cancel()
 	t := time.NewTicker(returnLook)
 	defer t.Stop()
-	for end := time.Now().Add(restartWithin); !d.proven() && (time.Now().Before(end) || d.otherAwaited()); {
+	for end := time.Now().Add(restartWithin); !d.proven() && time.Now().Before(end); {
 		select {
 		case <-ctx.Done():
 			return

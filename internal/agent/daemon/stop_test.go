@@ -375,3 +375,33 @@ func TestTakeoverAnnouncesBothHalves(t *testing.T) {
 		t.Error("want both restarts announced and committed")
 	}
 }
+
+// TestEarlyTakeoverEndsOnlyItsOwnNotice: the old daemon of the host half has crashed, so the new one took over early. If the new daemon of
+// the DNP half still waits, the restart of that half may be announced. Then the host half's daemon ends only the notice of its own half.
+func TestEarlyTakeoverEndsOnlyItsOwnNotice(t *testing.T) {
+	for want, waits := range map[any]bool{fault.RestartNotice{Half: fault.HalfHost}: true, fault.StopOver: false} {
+		dir := agenttest.Dir(t)
+		d := &daemon{cfg: RunConfig{Half: fault.HalfHost, Agent: config.Agent{StateDir: dir}}, log: slog.New(slog.DiscardHandler)}
+		said := make(chan any, 10)
+		end := serveStatus(t, dir, local.StatusHandler(nil, func(_ context.Context, n fault.RestartNotice) error {
+			said <- n
+			return nil
+		}, func(_ context.Context, s fault.Stop) error {
+			said <- s
+			return nil
+		}))
+		if waits {
+			waiting, err := lockAlone(d.statePath(awaitedLock(fault.HalfDNP)), "run")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = waiting.Close() }()
+		}
+		// A try has little time, which a busy machine may use up.
+		attempts.One(t, 5, "the notice is answered", func() bool { return d.tellReturn(t.Context()) == nil })
+		if got := <-said; got != want {
+			t.Errorf("the DNP half's new daemon waits: %t: announced %+v: want %+v", waits, got, want)
+		}
+		end()
+	}
+}

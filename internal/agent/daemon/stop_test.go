@@ -326,7 +326,8 @@ func TestReturnWaitsForTakeoverOfOtherHalf(t *testing.T) {
 }
 
 // TestTakeoverWaitsForNewLeader: the supervisors are replaced together with the agents, so the commit of a restart notice takes longer
-// than announceWithin. A daemon that is about to be replaced waits for it. Otherwise its half would end without the supervisors' knowledge.
+// than announceWithin. If another daemon waits to take over, the old one waits for the commit. Otherwise it would end its half before the
+// supervisors know of the restart.
 func TestTakeoverWaitsForNewLeader(t *testing.T) {
 	d, serve := dnpDaemon(t)
 	waiting, err := lockAlone(d.statePath(awaitedLock(fault.HalfDNP)), "run")
@@ -377,7 +378,7 @@ func TestTakeoverAnnouncesBothHalves(t *testing.T) {
 }
 
 // TestEarlyTakeoverEndsOnlyItsOwnNotice: the old daemon of the host half has crashed, so the new one took over early. If the new daemon of
-// the DNP half still waits, the restart of that half may be announced. Then the host half's daemon ends only the notice of its own half.
+// the DNP half still waits, the host half's daemon ends only the notice of its own half: the other half may have announced its restart.
 func TestEarlyTakeoverEndsOnlyItsOwnNotice(t *testing.T) {
 	for want, waits := range map[any]bool{fault.RestartNotice{Half: fault.HalfHost}: true, fault.StopOver: false} {
 		dir := agenttest.Dir(t)

@@ -246,7 +246,7 @@ func (s *Admin) ReplaceMember(req *lofamov1.ReplaceMemberRequest, stream grpc.Se
 		return err
 	}
 	if old.GetName() == "" {
-		return status.Errorf(codes.FailedPrecondition, "replace member %s: etcd has no name for it, so it may never have started: "+
+		return status.Errorf(codes.FailedPrecondition, "replace member %s: it has no name in etcd, and may never have started: "+
 			"continue with `lofamoctl supervisor add`, or remove it", old.GetId())
 	}
 	if err := s.remove(ctx, members, old); err != nil {

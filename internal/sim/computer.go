@@ -332,15 +332,14 @@ func (m *computer) stopAgent() {
 }
 
 // stopNotice announces a stop of the agent.
-var stopNotice = []hostcore.Event{hostcore.Stop{Notice: fault.StopDaemon}}
+var stopNotice = []hostcore.Notice{hostcore.Stop{Notice: fault.StopDaemon}}
 
 // announce has the host half announce a stop or restarts. It calls end when the supervisors have committed all announcements, or after
 // announceWithin. The daemon asks at intervals, by after, and no more once still is false.
-func (n *node) announce(notices []hostcore.Event, after func(time.Duration, func()), still func() bool, end func(committed bool)) {
+func (n *node) announce(notices []hostcore.Notice, after func(time.Duration, func()), still func() bool, end func(committed bool)) {
 	n.waits = nil
 	for _, notice := range notices {
-		restart, _ := notice.(hostcore.Restart)
-		n.waits = append(n.waits, restart.Notice.Half)
+		n.waits = append(n.waits, notice.Kind())
 		n.host.deliver(0, func() { n.stepHost(notice) })
 	}
 	until := n.w.now.Add(announceWithin)

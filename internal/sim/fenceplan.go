@@ -19,8 +19,6 @@ type FencePlan struct {
 	Fences
 	Margin   time.Duration // responses.fenceMargin
 	Executor response.Kind // of the step that rests on the fencing
-	// Synchronous is Config.Synchronous: a new leader whose clock is behind may wait for a cooldown's end.
-	Synchronous bool
 }
 
 const fencePolicy = `
@@ -55,7 +53,7 @@ func (p *FencePlan) configure(cfg *Config) error {
 	limits.RetryAfter, limits.RetryMost, limits.FenceMargin = time.Second, 2*time.Second, p.Margin
 	limits.SharedMargin = cfg.Periods.LeastFenceMargin()
 	fences := p.Fences
-	cfg.Fences, cfg.Synchronous = &fences, p.Synchronous
+	cfg.Fences = &fences
 	cfg.Responses = &Responses{Limits: limits, Policies: policy.Policies(docs)}
 	return nil
 }
@@ -73,9 +71,10 @@ const maxDrift = 0.0005
 type fencer struct {
 	*author
 	*FencePlan
-	n    grid.Coord // the node that is cut off
-	acts []string
-	only disturbance
+	n           grid.Coord // the node that is cut off
+	acts        []string
+	only        disturbance
+	synchronous bool // Plan.Synchronous
 }
 
 // disturbance is a kind of fault beside a cut.
@@ -126,12 +125,12 @@ func newFencePlan(seed uint64, only disturbance) Plan {
 	case a.rnd.IntN(4) == 0:
 		g.plain()
 	default:
-		f.Synchronous = a.rnd.IntN(2) == 0
+		g.synchronous = a.rnd.IntN(2) == 0
 		for range 1 + a.rnd.IntN(2) {
 			g.round()
 		}
 	}
-	p.Acts = g.acts
+	p.Acts, p.Synchronous = g.acts, g.synchronous
 	return p
 }
 
@@ -182,7 +181,7 @@ const fenceSlack = 30 * time.Second
 
 // plain cuts one node off, with no other fault but a change of the leader.
 func (g *fencer) plain() {
-	g.Synchronous = true
+	g.synchronous = true // a new leader whose clock is behind may wait for a cooldown's end
 	g.do("isolate %s %s", g.n, []string{"all", "all", "out", "supervisors"}[g.rnd.IntN(4)])
 	if g.rnd.IntN(2) == 0 {
 		g.pass(0, g.downAfter())

@@ -42,11 +42,6 @@ func (g *author) ofRestart() []string {
 	h := [...]string{"host", "dnp"}[g.rnd.IntN(2)]
 	after := g.ms(50, 3000)
 	switch g.rnd.IntN(7) {
-	case 5: // the daemons of both halves are replaced
-		return lines("take-over %s %s %s", n, after, g.ms(50, 3000))
-	case 6: // and so is the leader
-		return lines("take-over %s %s %s\nrun %s\nkill-supervisor leader\nrun %s\nstart-supervisor s0 s1 s2", n, g.ms(50, 15000),
-			g.ms(50, 15000), g.ms(10, 3000), g.ms(10, 3000))
 	case 0:
 		return lines("restart-half %s %s %s", n, h, after)
 	case 1: // the leader changes meanwhile or soon after, and then a part fails
@@ -58,6 +53,11 @@ func (g *author) ofRestart() []string {
 	case 3: // the other half dies meanwhile
 		return lines("restart-half %s %s %s\nrun %s\nkill %s %s\nrun %s\nstart %s node", n, h, after, g.ms(10, 3000), n,
 			map[string]string{"host": "dnp", "dnp": "host"}[h], g.ms(10, 3000), n)
+	case 5: // the daemons of both halves are replaced
+		return lines("take-over %s %s %s", n, after, g.ms(50, 3000))
+	case 6: // and so is the leader
+		return lines("take-over %s %s %s\nrun %s\nkill-supervisor leader\nrun %s\nstart-supervisor s0 s1 s2", n, g.ms(50, 15000),
+			g.ms(50, 15000), g.ms(10, 3000), g.ms(10, 3000))
 	}
 	return lines("restart-half %s %s %s\nrestart-half %s %s %s", n, h, after, by, h, after)
 }
@@ -80,7 +80,7 @@ func (n *node) restartHalves(after map[fault.Half]time.Duration) {
 		return
 	}
 	r := &restart{begun: n.w.now}
-	var notices []hostcore.Event
+	var notices []hostcore.Notice
 	longest := time.Duration(0)
 	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
 		if d, is := after[h]; is {

@@ -192,15 +192,14 @@ func (m *Machine) restartHolds(n *node, h fault.Half, now time.Time) bool {
 		n.wakeAt(t, now)
 		return true
 	}
-	if r.Half == 0 {
+	until := r.Until
+	if h != 0 {
+		until = r.Ends(h)
+	}
+	if until.IsZero() {
 		return false
 	}
-	if h != 0 {
-		if r.Until = m.restarts[n].until[h-1]; !now.Before(r.Until) {
-			return false
-		}
-	}
-	n.wakeAt(r.Until, now)
+	n.wakeAt(until, now)
 	return true
 }
 

@@ -25,10 +25,15 @@ func (m *Machine) witness(n *node, now time.Time) bool {
 	return !n.dead.on && !n.stopped && !n.failure(fault.HalfDNP).on && (m.current(n, fault.HalfHost, now) || m.current(n, fault.HalfDNP, now))
 }
 
-// acquits reports whether a missing accusation by this witness speaks for a neighbour. It does not while the witness's DNP half restarts as
-// announced: the states of its links date from before the restart.
+// acquits reports whether the node is a witness whose missing accusation speaks for a neighbour.
 func (m *Machine) acquits(n *node, now time.Time) bool {
-	return m.witness(n, now) && m.awaited(n, now).Ends(fault.HalfDNP).IsZero()
+	return m.witness(n, now) && m.hearsLinks(n, now)
+}
+
+// hearsLinks reports whether the states of a witness's links are of now. While its DNP half restarts as announced, they date from before
+// the restart.
+func (m *Machine) hearsLinks(n *node, now time.Time) bool {
+	return m.awaited(n, now).Ends(fault.HalfDNP).IsZero()
 }
 
 // count counts the votes against the node. Silences that began to arrive at after or later decide: an old silence, of a
@@ -53,7 +58,7 @@ func (m *Machine) count(n *node, after, forgiven, now time.Time) votes {
 			continue
 		}
 		vote, all, ended := m.vote(nb, now)
-		if all || m.acquits(nb.node, now) {
+		if all || m.hearsLinks(nb.node, now) {
 			v.live++
 		}
 		if vote != nil && vote.since.Before(forgiven) {

@@ -8,15 +8,22 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Every dropped report is mentioned by the next report on its component, even if the report that needed the room was
-// on another component, and even if the report that mentioned it was dropped itself.
-func TestNextReportMentionsDroppedOnes(t *testing.T) {
+// smallOutbox is an outbox with room for few reports.
+func smallOutbox(t *testing.T) *Outbox {
+	t.Helper()
 	cfg := DefaultOutboxConfig(fault.PathDirect)
 	cfg.MaxReports = 8
 	o, err := NewOutbox(origin("n0-0-0/host"), 1, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return o
+}
+
+// Every dropped report is mentioned by the next report on its component, even if the report that needed the room was
+// on another component, and even if the report that mentioned it was dropped itself.
+func TestNextReportMentionsDroppedOnes(t *testing.T) {
+	o := smallOutbox(t)
 	components := []fault.Component{fault.ComponentMemory, fault.ComponentPower, fault.ComponentVoltage}
 	now, says := time.Unix(0, 0), map[fault.ReportID]int{}
 	add := func(c fault.Component, digest bool) {
@@ -55,12 +62,7 @@ func TestNextReportMentionsDroppedOnes(t *testing.T) {
 
 // TestFullLogKeepsNotices: a full log drops restated reports, and keeps the newest notice of a stop, and of a restart of each half.
 func TestFullLogKeepsNotices(t *testing.T) {
-	cfg := DefaultOutboxConfig(fault.PathDirect)
-	cfg.MaxReports = 8
-	o, err := NewOutbox(origin("n0-0-0/host"), 1, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := smallOutbox(t)
 	now, kept := time.Unix(0, 0), map[fault.ReportID]fault.Report{}
 	add := func(r fault.Report) {
 		now = now.Add(time.Millisecond)
@@ -92,8 +94,8 @@ func TestFullLogKeepsNotices(t *testing.T) {
 			restarts++
 		}
 	}
-	if len(kept) > cfg.MaxReports || stops != 1 || restarts != 2 {
+	if len(kept) > o.cfg.MaxReports || stops != 1 || restarts != 2 {
 		t.Errorf("of %d reports, %d announce the last stop, and %d the last restarts: want at most %d, 1 and 2: %+v", len(kept), stops, restarts,
-			cfg.MaxReports, kept)
+			o.cfg.MaxReports, kept)
 	}
 }

@@ -43,7 +43,7 @@ func untilEnd[N any](half context.Context, announce func(context.Context, N) err
 // ctx ends.
 func (h *hostHalf) announce(ctx context.Context, n fault.RestartNotice) error {
 	h.mu.Lock()
-	committed := h.announceAs(n.Half, hostcore.Restart{Notice: n})
+	committed := h.announceAs(hostcore.Restart{Notice: n})
 	h.mu.Unlock()
 	if n.Within == 0 {
 		return nil
@@ -58,10 +58,10 @@ func (h *hostHalf) announceStop(ctx context.Context, s fault.Stop) error {
 	committed := h.stopping
 	switch {
 	case !s.Begins():
-		h.announceAs(0, hostcore.Stop{Notice: s})
+		h.announceAs(hostcore.Stop{Notice: s})
 		h.stopping = nil
 	case committed == nil:
-		committed = h.announceAs(0, hostcore.Stop{Notice: s})
+		committed = h.announceAs(hostcore.Stop{Notice: s})
 		h.stopping = committed
 	}
 	h.mu.Unlock()
@@ -73,8 +73,8 @@ func (h *hostHalf) announceStop(ctx context.Context, s fault.Stop) error {
 
 // announceAs reports a notice, and returns a channel that is closed when the supervisors have committed it. It runs under the
 // mutex.
-func (h *hostHalf) announceAs(kind hostcore.NoticeKind, notice hostcore.Event) chan struct{} {
-	committed := make(chan struct{})
+func (h *hostHalf) announceAs(notice hostcore.Notice) chan struct{} {
+	committed, kind := make(chan struct{}), notice.Kind()
 	if h.announced == nil {
 		h.announced = make(map[hostcore.NoticeKind][]chan struct{})
 	}

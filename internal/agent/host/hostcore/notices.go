@@ -15,6 +15,18 @@ type notices []fault.Report
 // NoticeKind is the half whose restart a notice announces or ends; 0: the notice is about a stop of the node, or its end.
 type NoticeKind = fault.Half
 
+// Notice is an event that announces a restart of a half or a stop of the node, or ends that.
+type Notice interface {
+	Event
+	Kind() NoticeKind
+}
+
+// Kind is the half that is restarted.
+func (r Restart) Kind() NoticeKind { return r.Notice.Half }
+
+// Kind is 0.
+func (Stop) Kind() NoticeKind { return 0 }
+
 // announce reports a notice. It replaces the pending notice of the same kind.
 func (m *Machine) announce(now time.Time, r fault.Report) {
 	r.ID = m.add(now, r)

@@ -70,6 +70,15 @@ func (n *testNet) awaitWindow() {
 	}
 }
 
+// awaitSettledDNP waits until the changes of the DNP half's start are too old for the report of its host's death. That report also has the
+// changes from up to a read period before the last valid word, and they would leave less room for the last words of the host's kernel.
+func (n *testNet) awaitSettledDNP() {
+	n.t.Helper()
+	written := func(s local.Status) bool { return s.Window != nil && s.Window.State == "alive" }
+	from := n.awaitStatus(at0, "the window", written).Window.Statements
+	n.awaitStatus(at0, "words of the DNP half", func(s local.Status) bool { return written(s) && s.Window.Statements >= from+10 })
+}
+
 // TestHalvesWithoutSharedDirectory: the registers, the messages and the watchdogs of two halves work through a window.
 func TestHalvesWithoutSharedDirectory(t *testing.T) {
 	n := newWindowNet(t, func(c *config.Agent) { // even on a busy machine, a refusal comes before the verdict
@@ -135,6 +144,7 @@ func TestDNPHalfReceivesLastWordsOfItsHost(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	n.awaitSettledDNP()
 	n.super.forget()
 	n.cutWindow(true) // the host's kernel falls silent
 	send(host.Next(), "[ 1.0] Kernel panic - not syncing: stranger\n")

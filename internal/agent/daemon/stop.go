@@ -27,7 +27,8 @@ const (
 	returnLook = 20 * time.Millisecond
 	// returnRetry is the time between two tries to announce the return.
 	returnRetry = time.Second
-	// returnWithin bounds one try, and so the delay of a stop that is announced meanwhile. The host half answers at once.
+	// returnWithin bounds one try, and so the delay of a stop that is announced meanwhile. The host half answers at once. A notice through
+	// a window takes longer.
 	returnWithin = 250 * time.Millisecond
 	// returnFor is how long the daemon tries. By then the supervisors know of the return by the new boot epochs.
 	returnFor = time.Minute
@@ -63,8 +64,7 @@ func (d *daemon) tellReturn(ctx context.Context) error {
 		return nil
 	}
 	if d.beyondWindow() { // the daemon there announces the node's return
-		d.announceThroughWindow(ctx, 0)
-		return nil
+		return d.announceThroughWindow(ctx, 0, returnWithin+throughNotices*throughEvery+min(d.periods.TWrite, time.Second))
 	}
 	ctx, cancel := context.WithTimeout(ctx, returnWithin)
 	defer cancel()

@@ -7,11 +7,13 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/watchdog"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
 	"github.com/lofamo/lofamo/internal/agent/half"
@@ -109,37 +111,119 @@ func TestDaemonOfOneHalfStopsNodeOnlyWithTheOther(t *testing.T) {
 // TestStopBeyondWindowIsAnnouncedAsRestart: when the machine of the DNP half goes down, the host half on another kernel learns by the
 // mailbox that the DNP half restarts. Nothing confirms that, so it does not count as committed. No end of a restart follows.
 func TestStopBeyondWindowIsAnnouncedAsRestart(t *testing.T) {
+	d, write, received := beyondWindow(t)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		d.announceStop(t.Context(), fault.StopReboot)
+	}()
+	for ended := false; !ended; {
+		write()
+		select {
+		case <-done:
+			ended = true
+		case <-time.After(time.Millisecond):
+		}
+	}
+	d.announceReturn(t.Context())           // of its own start: too late
+	d.endNotice(t.Context(), fault.HalfDNP) // of an earlier restart: too late
+	agenttest.Await(t, "the notices", func() bool { return len(received()) >= throughNotices })
+	for _, within := range received() {
+		if within != restartWithin {
+			t.Errorf("notice for %s: want %s", within, restartWithin)
+		}
+	}
+	if got := len(received()); got != throughNotices || d.announced.Load() {
+		t.Errorf("%d notices, committed %t", got, d.announced.Load())
+	}
+}
+
+// beyondWindow returns a daemon of a DNP half whose host half has another kernel. write writes the host half's watchdog word, as the window
+// does; received returns the notices that have arrived, as the times until the half is back.
+func beyondWindow(t *testing.T) (d *daemon, write func(), received func() []time.Duration) {
+	t.Helper()
 	dir := t.TempDir()
 	box, err := mailbox.Open(dir, fault.HalfHost)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = box.Close() }()
-	d := &daemon{cfg: RunConfig{Half: fault.HalfDNP, Agent: config.Agent{StateDir: dir, Window: config.WindowConfig{Listen: "[fe80::1]:1"}}},
+	t.Cleanup(func() { _ = box.Close() })
+	host, err := regfile.Open(filepath.Join(dir, half.RegisterFile), fault.HalfHost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = host.Close() })
+	d = &daemon{cfg: RunConfig{Half: fault.HalfDNP, Agent: config.Agent{StateDir: dir, Window: config.WindowConfig{Listen: "[fe80::1]:1"}}},
 		log: slog.New(slog.DiscardHandler)}
-	d.announceStop(t.Context(), fault.StopReboot)
-	d.announceReturn(t.Context())           // of its own start: too late
-	d.endNotice(t.Context(), fault.HalfDNP) // of an earlier restart: too late
-	if err := mailbox.Tell(dir, fault.HalfHost, mailbox.Message{Type: mailbox.Health}); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	notices := 0
-	if err := box.Run(ctx, func(m mailbox.Message) {
-		if m.Type == mailbox.Health { // the last message
-			cancel()
-			return
+	write = func() {
+		if err := host.StoreHost(watchdog.HostWord{}); err != nil {
+			t.Error(err)
 		}
-		notices++
-		if within, err := half.ReadRestart(m.Payload); m.Type != mailbox.Restart || err != nil || within != restartWithin {
-			t.Errorf("%s for %s, %v", m.Type, within, err)
-		}
-	}); err != nil {
-		t.Fatal(err)
 	}
-	if notices != throughNotices || d.announced.Load() {
-		t.Errorf("%d notices, committed %t", notices, d.announced.Load())
+	var mu sync.Mutex
+	var all []time.Duration
+	go func() {
+		_ = box.Run(t.Context(), func(m mailbox.Message) {
+			within, err := half.ReadRestart(m.Payload)
+			if m.Type != mailbox.Restart || err != nil {
+				t.Errorf("%s: %v", m.Type, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, within)
+		})
+	}()
+	return d, write, func() []time.Duration {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(all)
+	}
+}
+
+// TestRestartBeyondWindowIsAnnouncedToReturningHostHalf: the host half on the other kernel is away when the DNP half's daemon ends, and
+// serves again later. It gets the notice then.
+func TestRestartBeyondWindowIsAnnouncedToReturningHostHalf(t *testing.T) {
+	d, write, received := beyondWindow(t)
+	done := make(chan struct{})
+	go func() { defer close(done); d.announceStop(t.Context(), fault.StopReboot) }()
+	time.Sleep(announceWithin / 2) // longer than notices are sent to a host half that serves
+	early := len(received())
+	for ended := false; !ended; {
+		write()
+		select {
+		case <-done:
+			ended = true
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	agenttest.Await(t, "notices after the return", func() bool { return len(received()) >= early+throughNotices-1 })
+}
+
+// TestReturnBeyondWindowIsRepeated: while the host half on the other kernel is away, the return is not announced, and so it is repeated.
+// When the host half serves, throughNotices notices are enough.
+func TestReturnBeyondWindowIsRepeated(t *testing.T) {
+	d, write, received := beyondWindow(t)
+	if err := d.tellReturn(t.Context()); err == nil {
+		t.Error("the host half is away: want an error")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for ctx.Err() == nil {
+			write()
+			time.Sleep(10 * time.Millisecond)
+		}
+	})
+	before := len(received())
+	// A try has little time, which a busy machine may use up.
+	attempts.One(t, 5, "the host half serves: no error", func() bool { return d.tellReturn(t.Context()) == nil })
+	cancel()
+	writing.Wait()
+	agenttest.Await(t, "the notices", func() bool { return len(received()) >= before+throughNotices })
+	for _, within := range received() {
+		if within != 0 {
+			t.Errorf("notice for %s: want the end of the restart", within)
+		}
 	}
 }
 

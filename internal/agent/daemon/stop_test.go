@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -458,6 +459,84 @@ func TestTakeoverAnnouncesBothHalves(t *testing.T) {
 	defer cancel()
 	if d.announceStop(ctx, fault.StopDaemon); !d.announced.Load() {
 		t.Error("want both restarts announced and committed")
+	}
+}
+
+// TestReturnSparesRestartOfStoppingOtherHalf: the units of the two halves are restarted one after the other. The daemon of the DNP half
+// stops when the host half has just passed its self-tests. The host half's daemon then ends only the notice of its own half.
+func TestReturnSparesRestartOfStoppingOtherHalf(t *testing.T) {
+	dir := agenttest.Dir(t)
+	of := func(h fault.Half) *daemon {
+		return &daemon{cfg: RunConfig{Half: h, Agent: config.Agent{StateDir: dir}}, log: slog.New(slog.DiscardHandler)}
+	}
+	host, dnp := of(fault.HalfHost), of(fault.HalfDNP)
+	f, err := regfile.Open(host.statePath(half.RegisterFile), fault.HalfDNP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if err := f.NoteTests(regfile.Proven); err != nil || !host.proven() {
+		t.Fatalf("proven %t, %v", host.proven(), err)
+	}
+	if dnp.nodeStops(t.Context(), fault.StopDaemon) {
+		t.Fatal("the DNP half's daemon stops alone: want no stop of the node")
+	}
+	defer func() { _ = dnp.stopLock.Close() }()
+	said := make(chan any, 10)
+	defer serveStatus(t, dir, local.StatusHandler(nil, func(_ context.Context, n fault.RestartNotice) error {
+		said <- n
+		return nil
+	}, func(_ context.Context, s fault.Stop) error {
+		said <- s
+		return nil
+	}))()
+	if host.proven() {
+		t.Error("the DNP half is about to end: want no proof")
+	}
+	// A try has little time, which a busy machine may use up.
+	attempts.One(t, 5, "the notice is answered", func() bool { return host.tellReturn(t.Context()) == nil })
+	if got, want := <-said, any(fault.RestartNotice{Half: fault.HalfHost}); got != want {
+		t.Errorf("announced %+v: want %+v", got, want)
+	}
+}
+
+// TestLateReturnWaitsForHalfThatRestarts: the first try to announce the return fails, and a half restarts before the next one. The return
+// waits until that half has passed its self-tests again, because it would end the notice of the restart.
+func TestLateReturnWaitsForHalfThatRestarts(t *testing.T) {
+	dir := agenttest.Dir(t)
+	d := &daemon{cfg: RunConfig{Half: fault.HalfHost, Agent: config.Agent{StateDir: dir}}, log: slog.New(slog.DiscardHandler)}
+	f, err := regfile.Open(d.statePath(half.RegisterFile), fault.HalfDNP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	tests := func(result string) {
+		if err := f.NoteTests(result); err != nil {
+			t.Error(err)
+		}
+	}
+	tests(regfile.Proven)
+	var tries atomic.Int32
+	said := make(chan bool, 10) // whether the half had passed
+	defer serveStatus(t, dir, local.StatusHandler(nil, nil, func(context.Context, fault.Stop) error {
+		if tries.Add(1) == 1 {
+			tests("") // the half restarts
+			return errors.New("not now")
+		}
+		said <- d.proven()
+		return nil
+	}))()
+	done := make(chan struct{})
+	go func() { defer close(done); d.announceReturn(t.Context()) }()
+	select {
+	case <-said:
+		t.Error("the return is announced while the half restarts")
+	case <-time.After(2 * returnRetry):
+	}
+	tests(regfile.Proven)
+	<-done
+	if !<-said {
+		t.Error("the return is announced before the half has passed its self-tests")
 	}
 }
 

@@ -138,8 +138,10 @@ const announceRetry = 20 * time.Millisecond
 // by which wait exceeds announceWithin.
 func (d *daemon) announce(ctx context.Context, half fault.Half, wait time.Duration) (committed bool) {
 	if d.beyondWindow() {
-		d.announceThroughWindow(ctx, restartWithin)
-		return false // nothing confirms it
+		if err := d.announceThroughWindow(ctx, restartWithin+wait-announceWithin, wait); err != nil {
+			d.log.Info("restart not announced through the window: the map may show a half that died", "err", err)
+		}
+		return false // no commit is confirmed
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
@@ -164,13 +166,15 @@ func (d *daemon) endNotice(ctx context.Context, half fault.Half) {
 	if d.ending.hasBegun() {
 		return
 	}
-	if d.beyondWindow() {
-		d.announceThroughWindow(context.WithoutCancel(ctx), 0)
-		return
-	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), announceWithin)
 	defer cancel()
-	if err := local.AnnounceRestart(ctx, d.cfg.Agent.StateDir, fault.RestartNotice{Half: half}); err != nil {
+	var err error
+	if d.beyondWindow() {
+		err = d.announceThroughWindow(ctx, 0, announceWithin)
+	} else {
+		err = local.AnnounceRestart(ctx, d.cfg.Agent.StateDir, fault.RestartNotice{Half: half})
+	}
+	if err != nil {
 		d.log.Debug("end of a restart not announced: the notice ends by itself", "half", half.String(), "err", err)
 	}
 }
@@ -180,27 +184,43 @@ func (d *daemon) beyondWindow() bool {
 	return d.halves[fault.HalfHost] == nil && !d.cfg.Agent.Window.Zero()
 }
 
-// A notice through the window is sent throughNotices times, because nothing confirms it, throughEvery apart. That leaves the
-// host half time to report before its watchdog judges.
+// A notice through the window is sent throughNotices times while the host half serves, throughEvery apart, because the window may lose
+// one. That leaves the host half time to report before its watchdog judges.
 const (
 	throughNotices = 3
 	throughEvery   = 100 * time.Millisecond
 )
 
 // announceThroughWindow sends a restart notice of the DNP half to the host half by the mailbox, which the DNP half forwards through
-// the window. A host half of an earlier version ignores it.
-func (d *daemon) announceThroughWindow(ctx context.Context, within time.Duration) {
+// the window. It repeats the notice while the host half is away, for the time of wait at most. The host half takes a repeated notice once.
+// One of an earlier version ignores all. No answer comes: the error says that the host half did not write its watchdog word meanwhile.
+func (d *daemon) announceThroughWindow(ctx context.Context, within, wait time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
 	m := mailbox.Message{Type: mailbox.Restart, Payload: half.AppendRestart(nil, within)}
-	for range throughNotices {
-		if err := mailbox.Tell(d.cfg.Agent.StateDir, fault.HalfHost, m); err != nil {
-			d.log.Info("restart not announced through the window: the map may show a half that died", "err", err)
-		}
+	f, err := regfile.OpenReadOnly(d.statePath(half.RegisterFile))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	before, err := f.Progress(fault.HalfHost)
+	for serves, sent := false, 0; err == nil; {
+		told := mailbox.Tell(d.cfg.Agent.StateDir, fault.HalfHost, m)
+		sent++
 		select {
 		case <-ctx.Done():
-			return
+			return errors.Join(fmt.Errorf("the host half did not serve for %s", wait), told)
 		case <-time.After(throughEvery):
 		}
+		var now uint32
+		if now, err = f.Progress(fault.HalfHost); now != before && !serves {
+			serves, sent = true, 1 // it may have missed the earlier ones
+		}
+		if serves && sent >= throughNotices {
+			return told
+		}
 	}
+	return err
 }
 
 // otherServes returns an error if the other half does not serve: by its record, which another daemon may keep, and by

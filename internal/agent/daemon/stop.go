@@ -27,7 +27,8 @@ const (
 	returnLook = 20 * time.Millisecond
 	// returnRetry is the time between two tries to announce the return.
 	returnRetry = time.Second
-	// returnWithin bounds one try, and so the delay of a stop that is announced meanwhile. The host half answers at once.
+	// returnWithin bounds one try, and so the delay of a stop that is announced meanwhile. The host half answers at once. A notice through
+	// a window takes longer.
 	returnWithin = 250 * time.Millisecond
 	// returnFor is how long the daemon tries. By then the supervisors know of the return by the new boot epochs.
 	returnFor = time.Minute
@@ -54,8 +55,8 @@ func (e *ending) hasBegun() bool {
 	return e.begun
 }
 
-// tellReturn announces the return. While another daemon waits to take over the other half, it only announces the end of this half's
-// restart: the return would also end the notice of the other half's restart. Once the daemon is ending, it does nothing and returns nil.
+// tellReturn announces the return. While the other half is about to end, it only announces the end of this half's restart: the return would
+// also end the notice of the other half's restart. Once the daemon is ending, it does nothing and returns nil.
 func (d *daemon) tellReturn(ctx context.Context) error {
 	d.ending.mu.Lock()
 	defer d.ending.mu.Unlock()
@@ -63,12 +64,11 @@ func (d *daemon) tellReturn(ctx context.Context) error {
 		return nil
 	}
 	if d.beyondWindow() { // the daemon there announces the node's return
-		d.announceThroughWindow(ctx, 0)
-		return nil
+		return d.announceThroughWindow(ctx, 0, returnWithin+throughNotices*throughEvery+min(d.periods.TWrite, time.Second))
 	}
 	ctx, cancel := context.WithTimeout(ctx, returnWithin)
 	defer cancel()
-	if d.otherAwaited() {
+	if d.otherRestarts() {
 		return local.AnnounceRestart(ctx, d.cfg.Agent.StateDir, fault.RestartNotice{Half: d.cfg.Half})
 	}
 	return local.AnnounceStop(ctx, d.cfg.Agent.StateDir, fault.StopOver)
@@ -176,29 +176,25 @@ func (d *daemon) nodeStops(ctx context.Context, reason fault.Stop) bool {
 }
 
 // announceReturn makes the host half notify the supervisors that this node is back, when this daemon's halves have passed
-// their self-tests. After restartWithin it does so in any case, and the supervisors judge by the evidence.
+// their self-tests. After restartWithin it does so in any case, and the supervisors judge by the evidence. Each try waits for that, because
+// a half may restart before the notice arrives.
 func (d *daemon) announceReturn(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, returnFor)
 	defer cancel()
-	t := time.NewTicker(returnLook)
-	defer t.Stop()
-	for end := time.Now().Add(restartWithin); !d.proven() && time.Now().Before(end); {
+	for end := time.Now().Add(restartWithin); ; {
+		pause := returnLook
+		if d.proven() || time.Now().After(end) {
+			err := d.tellReturn(ctx)
+			if err == nil {
+				return
+			}
+			d.log.Debug("return not announced yet", "err", err)
+			pause = returnRetry
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-t.C:
-		}
-	}
-	for {
-		err := d.tellReturn(ctx)
-		if err == nil {
-			return
-		}
-		d.log.Debug("return not announced yet", "err", err)
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(returnRetry):
+		case <-time.After(pause):
 		}
 	}
 }
@@ -214,14 +210,21 @@ func (d *daemon) proven() bool {
 	return d.cfg.Half == 0 || !d.cfg.Agent.Window.Zero() || d.otherProven()
 }
 
-// otherAwaited reports whether a daemon waits to take over the node's other half. It is false if this daemon runs both halves.
-func (d *daemon) otherAwaited() bool { return d.cfg.Half != 0 && d.awaited(d.cfg.Half.Other()) }
+// otherRestarts reports whether the node's other half is about to end: a daemon waits to take it over, or its daemon stops. It is false if
+// this daemon runs both halves.
+func (d *daemon) otherRestarts() bool {
+	if d.cfg.Half == 0 {
+		return false
+	}
+	other := d.cfg.Half.Other()
+	return d.awaited(other) || d.held(stopLock(other))
+}
 
-// otherProven reports whether the node's other half, which another daemon runs, has passed its self-tests. A half that a waiting daemon is
-// about to replace does not count: its restart is announced as well, and the return would end that notice too.
+// otherProven reports whether the node's other half, which another daemon runs, has passed its self-tests. A half that is about to end does
+// not count: its restart is announced as well, and the return would end that notice too.
 func (d *daemon) otherProven() bool {
 	path, other := d.statePath(half.RegisterFile), d.cfg.Half.Other()
-	if d.otherAwaited() {
+	if d.otherRestarts() {
 		return false
 	}
 	_, held, err := regfile.HolderOf(path, other)

@@ -7,11 +7,14 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/watchdog"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
 	"github.com/lofamo/lofamo/internal/agent/half"
@@ -109,37 +112,119 @@ func TestDaemonOfOneHalfStopsNodeOnlyWithTheOther(t *testing.T) {
 // TestStopBeyondWindowIsAnnouncedAsRestart: when the machine of the DNP half goes down, the host half on another kernel learns by the
 // mailbox that the DNP half restarts. Nothing confirms that, so it does not count as committed. No end of a restart follows.
 func TestStopBeyondWindowIsAnnouncedAsRestart(t *testing.T) {
+	d, write, received := beyondWindow(t)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		d.announceStop(t.Context(), fault.StopReboot)
+	}()
+	for ended := false; !ended; {
+		write()
+		select {
+		case <-done:
+			ended = true
+		case <-time.After(time.Millisecond):
+		}
+	}
+	d.announceReturn(t.Context())           // of its own start: too late
+	d.endNotice(t.Context(), fault.HalfDNP) // of an earlier restart: too late
+	agenttest.Await(t, "the notices", func() bool { return len(received()) >= throughNotices })
+	for _, within := range received() {
+		if within != restartWithin {
+			t.Errorf("notice for %s: want %s", within, restartWithin)
+		}
+	}
+	if got := len(received()); got != throughNotices || d.announced.Load() {
+		t.Errorf("%d notices, committed %t", got, d.announced.Load())
+	}
+}
+
+// beyondWindow returns a daemon of a DNP half whose host half has another kernel. write writes the host half's watchdog word, as the window
+// does; received returns the notices that have arrived, as the times until the half is back.
+func beyondWindow(t *testing.T) (d *daemon, write func(), received func() []time.Duration) {
+	t.Helper()
 	dir := t.TempDir()
 	box, err := mailbox.Open(dir, fault.HalfHost)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = box.Close() }()
-	d := &daemon{cfg: RunConfig{Half: fault.HalfDNP, Agent: config.Agent{StateDir: dir, Window: config.WindowConfig{Listen: "[fe80::1]:1"}}},
+	t.Cleanup(func() { _ = box.Close() })
+	host, err := regfile.Open(filepath.Join(dir, half.RegisterFile), fault.HalfHost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = host.Close() })
+	d = &daemon{cfg: RunConfig{Half: fault.HalfDNP, Agent: config.Agent{StateDir: dir, Window: config.WindowConfig{Listen: "[fe80::1]:1"}}},
 		log: slog.New(slog.DiscardHandler)}
-	d.announceStop(t.Context(), fault.StopReboot)
-	d.announceReturn(t.Context())           // of its own start: too late
-	d.endNotice(t.Context(), fault.HalfDNP) // of an earlier restart: too late
-	if err := mailbox.Tell(dir, fault.HalfHost, mailbox.Message{Type: mailbox.Health}); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	notices := 0
-	if err := box.Run(ctx, func(m mailbox.Message) {
-		if m.Type == mailbox.Health { // the last message
-			cancel()
-			return
+	write = func() {
+		if err := host.StoreHost(watchdog.HostWord{}); err != nil {
+			t.Error(err)
 		}
-		notices++
-		if within, err := half.ReadRestart(m.Payload); m.Type != mailbox.Restart || err != nil || within != restartWithin {
-			t.Errorf("%s for %s, %v", m.Type, within, err)
-		}
-	}); err != nil {
-		t.Fatal(err)
 	}
-	if notices != throughNotices || d.announced.Load() {
-		t.Errorf("%d notices, committed %t", notices, d.announced.Load())
+	var mu sync.Mutex
+	var all []time.Duration
+	go func() {
+		_ = box.Run(t.Context(), func(m mailbox.Message) {
+			within, err := half.ReadRestart(m.Payload)
+			if m.Type != mailbox.Restart || err != nil {
+				t.Errorf("%s: %v", m.Type, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, within)
+		})
+	}()
+	return d, write, func() []time.Duration {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(all)
+	}
+}
+
+// TestRestartBeyondWindowIsAnnouncedToReturningHostHalf: the host half on the other kernel is away when the DNP half's daemon ends, and
+// serves again later. It gets the notice then.
+func TestRestartBeyondWindowIsAnnouncedToReturningHostHalf(t *testing.T) {
+	d, write, received := beyondWindow(t)
+	done := make(chan struct{})
+	go func() { defer close(done); d.announceStop(t.Context(), fault.StopReboot) }()
+	time.Sleep(announceWithin / 2) // longer than notices are sent to a host half that serves
+	early := len(received())
+	for ended := false; !ended; {
+		write()
+		select {
+		case <-done:
+			ended = true
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	agenttest.Await(t, "notices after the return", func() bool { return len(received()) >= early+throughNotices-1 })
+}
+
+// TestReturnBeyondWindowIsRepeated: while the host half on the other kernel is away, the return is not announced, and so it is repeated.
+// When the host half serves, throughNotices notices are enough.
+func TestReturnBeyondWindowIsRepeated(t *testing.T) {
+	d, write, received := beyondWindow(t)
+	if err := d.tellReturn(t.Context()); err == nil {
+		t.Error("the host half is away: want an error")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for ctx.Err() == nil {
+			write()
+			time.Sleep(10 * time.Millisecond)
+		}
+	})
+	before := len(received())
+	// A try has little time, which a busy machine may use up.
+	attempts.One(t, 5, "the host half serves: no error", func() bool { return d.tellReturn(t.Context()) == nil })
+	cancel()
+	writing.Wait()
+	agenttest.Await(t, "the notices", func() bool { return len(received()) >= before+throughNotices })
+	for _, within := range received() {
+		if within != 0 {
+			t.Errorf("notice for %s: want the end of the restart", within)
+		}
 	}
 }
 
@@ -374,6 +459,84 @@ func TestTakeoverAnnouncesBothHalves(t *testing.T) {
 	defer cancel()
 	if d.announceStop(ctx, fault.StopDaemon); !d.announced.Load() {
 		t.Error("want both restarts announced and committed")
+	}
+}
+
+// TestReturnSparesRestartOfStoppingOtherHalf: the units of the two halves are restarted one after the other. The daemon of the DNP half
+// stops when the host half has just passed its self-tests. The host half's daemon then ends only the notice of its own half.
+func TestReturnSparesRestartOfStoppingOtherHalf(t *testing.T) {
+	dir := agenttest.Dir(t)
+	of := func(h fault.Half) *daemon {
+		return &daemon{cfg: RunConfig{Half: h, Agent: config.Agent{StateDir: dir}}, log: slog.New(slog.DiscardHandler)}
+	}
+	host, dnp := of(fault.HalfHost), of(fault.HalfDNP)
+	f, err := regfile.Open(host.statePath(half.RegisterFile), fault.HalfDNP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if err := f.NoteTests(regfile.Proven); err != nil || !host.proven() {
+		t.Fatalf("proven %t, %v", host.proven(), err)
+	}
+	if dnp.nodeStops(t.Context(), fault.StopDaemon) {
+		t.Fatal("the DNP half's daemon stops alone: want no stop of the node")
+	}
+	defer func() { _ = dnp.stopLock.Close() }()
+	said := make(chan any, 10)
+	defer serveStatus(t, dir, local.StatusHandler(nil, func(_ context.Context, n fault.RestartNotice) error {
+		said <- n
+		return nil
+	}, func(_ context.Context, s fault.Stop) error {
+		said <- s
+		return nil
+	}))()
+	if host.proven() {
+		t.Error("the DNP half is about to end: want no proof")
+	}
+	// A try has little time, which a busy machine may use up.
+	attempts.One(t, 5, "the notice is answered", func() bool { return host.tellReturn(t.Context()) == nil })
+	if got, want := <-said, any(fault.RestartNotice{Half: fault.HalfHost}); got != want {
+		t.Errorf("announced %+v: want %+v", got, want)
+	}
+}
+
+// TestLateReturnWaitsForHalfThatRestarts: the first try to announce the return fails, and a half restarts before the next one. The return
+// waits until that half has passed its self-tests again, because it would end the notice of the restart.
+func TestLateReturnWaitsForHalfThatRestarts(t *testing.T) {
+	dir := agenttest.Dir(t)
+	d := &daemon{cfg: RunConfig{Half: fault.HalfHost, Agent: config.Agent{StateDir: dir}}, log: slog.New(slog.DiscardHandler)}
+	f, err := regfile.Open(d.statePath(half.RegisterFile), fault.HalfDNP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	tests := func(result string) {
+		if err := f.NoteTests(result); err != nil {
+			t.Error(err)
+		}
+	}
+	tests(regfile.Proven)
+	var tries atomic.Int32
+	said := make(chan bool, 10) // whether the half had passed
+	defer serveStatus(t, dir, local.StatusHandler(nil, nil, func(context.Context, fault.Stop) error {
+		if tries.Add(1) == 1 {
+			tests("") // the half restarts
+			return errors.New("not now")
+		}
+		said <- d.proven()
+		return nil
+	}))()
+	done := make(chan struct{})
+	go func() { defer close(done); d.announceReturn(t.Context()) }()
+	select {
+	case <-said:
+		t.Error("the return is announced while the half restarts")
+	case <-time.After(2 * returnRetry):
+	}
+	tests(regfile.Proven)
+	<-done
+	if !<-said {
+		t.Error("the return is announced before the half has passed its self-tests")
 	}
 }
 

@@ -101,8 +101,8 @@ func (t *term) restoreNodes(snap store.Snapshot) (saved []awareness.NodeStatus, 
 			continue
 		}
 		saved = append(saved, entry.Status)
-		if st := entry.Status; st.Stop.Reason != 0 || !st.Restart.Ends(fault.HalfHost).IsZero() {
-			t.watchdogs.RestoreStop(st.ID, st.HostEpoch)
+		if stillAnnounced(entry, t.began) {
+			t.watchdogs.RestoreStop(entry.Status.ID, entry.Status.HostEpoch)
 		}
 		if r := recoveriesOf(doc); r != (recoveries{}) {
 			r[halfOf(fault.HalfHost)].wordsAt = t.began
@@ -111,6 +111,17 @@ func (t *term) restoreNodes(snap store.Snapshot) (saved []awareness.NodeStatus, 
 		}
 	}
 	return saved, moved, nil
+}
+
+// stillAnnounced reports whether a stored stop of a node, or a restart of its host half, may not be over yet. A notice takes an armed
+// device back, so one that is armed was stated after the notice was over. The mark of a restart whose end the node never reported stays in
+// the document, and is ignored once it is old.
+func stillAnnounced(e view.Entry, now time.Time) bool {
+	if e.Watchdog.GetArmed() {
+		return false
+	}
+	end := e.Status.Restart.Ends(fault.HalfHost)
+	return e.Status.Stop.Reason != 0 || !end.IsZero() && now.Sub(end).Abs() <= awareness.LeaderClocks
 }
 
 // restoreAbove restores the group faults and warnings. It skips those of nodes that the torus no longer has.

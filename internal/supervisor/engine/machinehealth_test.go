@@ -12,6 +12,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/store/memstore"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
@@ -217,10 +218,15 @@ func TestNextPanicIsNews(t *testing.T) {
 
 // armedBy submits a digest of n1-0-0 that states an armed watchdog, in an epoch.
 func (h *harness) armedBy(epoch fault.Epoch, seq fault.Seq) {
+	h.states(epoch, seq, &lofamov1.HardwareWatchdog{Armed: true, TimeoutMs: 10_000, ContactWithinMs: 30_000, Boot: 7})
+}
+
+// states submits a digest of n1-0-0 that states this hardware watchdog.
+func (h *harness) states(epoch fault.Epoch, seq fault.Seq, w *lofamov1.HardwareWatchdog) {
 	d := memoryDigest("n1-0-0", seq, fault.Normal)
 	d.ID.Epoch = epoch
 	health := servicenet.Health{Host: &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING},
-		HardwareWatchdog: &lofamov1.HardwareWatchdog{Armed: true, TimeoutMs: 10_000, ContactWithinMs: 30_000, Boot: 7}}}
+		HardwareWatchdog: w}}
 	h.Submit(Input{
 		Reports:  &servicenet.Reports{Path: fault.PathTorus, List: []fault.Report{d}, Health: health, Words: Words(d, nil, health)},
 		Answerer: h.box, Arrived: time.Now()})
@@ -318,6 +324,54 @@ func TestNextLeaderKeepsWatchdogStatement(t *testing.T) {
 	last.awaitArmed(t, "a digest from before the device was disarmed", false)
 	last.armedBy(epoch+1, 1)
 	last.awaitArmed(t, "a digest at the last leader", true)
+}
+
+// TestNextLeaderTakesStatementAfterUnendedNotice: a node may never report the end of an announced restart. An armed device that was
+// committed after the notice shows the next leader that the restart is over. So it follows the node's next statements.
+func TestNextLeaderTakesStatementAfterUnendedNotice(t *testing.T) {
+	s := memstore.New(100)
+	h := start(t, s, nil)
+	epoch := memoryDigest("n1-0-0", 1, fault.Normal).ID.Epoch
+	h.armedBy(epoch, 1)
+	h.notice(epoch, 2, fault.RestartNotice{Half: fault.HalfHost, Within: 20 * time.Second})
+	h.awaitArmed(t, "a notice about the host half", false)
+	h.armedBy(epoch+1, 1)
+	h.awaitArmed(t, "a digest of the half's next epoch", true)
+	next := start(t, s, nil)
+	next.states(epoch+1, 2, &lofamov1.HardwareWatchdog{Armed: true, TimeoutMs: 60_000, Boot: 7})
+	next.settle(t, 1)
+	if w := next.node(t, "n1-0-0").Watchdog; w.GetTimeoutMs() != 60_000 {
+		t.Errorf("%v, want the statement with a timeout of 60 s", w)
+	}
+}
+
+// TestOldAnnouncementSuppressesNoStatement: a stored mark of a restart that ended long ago says nothing about the half's present epoch.
+func TestOldAnnouncementSuppressesNoStatement(t *testing.T) {
+	now := time.Now()
+	armed := &lofamov1.HardwareWatchdog{Armed: true}
+	entry := func(r awareness.Restart, s awareness.Stop, w *lofamov1.HardwareWatchdog) view.Entry {
+		return view.Entry{Status: awareness.NodeStatus{Restart: r, Stop: s}, Watchdog: w}
+	}
+	restart := awareness.Restart{Half: fault.HalfHost, Until: now.Add(time.Second)}
+	stop := awareness.Stop{Reason: fault.StopReboot, Since: now, Until: now.Add(time.Hour)}
+	for name, tc := range map[string]struct {
+		e    view.Entry
+		want bool
+	}{
+		"nothing announced":          {entry(awareness.Restart{}, awareness.Stop{}, nil), false},
+		"a restart":                  {entry(restart, awareness.Stop{}, nil), true},
+		"a restart, other clock":     {entry(awareness.Restart{Half: fault.HalfHost, Until: now.Add(-time.Minute)}, awareness.Stop{}, nil), true},
+		"a restart, disarmed":        {entry(restart, awareness.Stop{}, &lofamov1.HardwareWatchdog{}), true},
+		"a restart, armed since":     {entry(restart, awareness.Stop{}, armed), false},
+		"an old restart":             {entry(awareness.Restart{Half: fault.HalfHost, Until: now.Add(-time.Hour)}, awareness.Stop{}, nil), false},
+		"a restart of the DNP half":  {entry(awareness.Restart{Half: fault.HalfDNP, Until: now.Add(time.Second)}, awareness.Stop{}, nil), false},
+		"a stop":                     {entry(awareness.Restart{}, stop, nil), true},
+		"a stop, then an armed boot": {entry(awareness.Restart{}, stop, armed), false},
+	} {
+		if got := stillAnnounced(tc.e, now); got != tc.want {
+			t.Errorf("%s: %t, want %t", name, got, tc.want)
+		}
+	}
 }
 
 // TestKernelVerdictIsCommitted: the leader judges the kernel under a FAILED half, commits the verdict with the node and with its incident,

@@ -15,7 +15,6 @@ package notify
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -180,7 +179,7 @@ func (t *Notifier) Run(ctx context.Context) {
 		case <-others:
 			before := marked
 			marked, others = t.cfg.Marks.All()
-			t.send(t.machine.Renew(time.Now(), slices.Concat(nodesOf(before), nodesOf(marked)), k))
+			t.send(t.machine.Renew(time.Now(), remarked(before, marked), k))
 		}
 	}
 }
@@ -215,10 +214,20 @@ func (t *Notifier) send(list []Notice) {
 	}
 }
 
-func nodesOf(marks []*lofamov1.Maintenance) []fault.NodeID {
-	out := make([]fault.NodeID, len(marks))
-	for i, m := range marks {
-		out[i] = fault.NodeID(m.GetNode())
+// remarked returns the nodes whose marks differ between two lists. A mark that was removed and set again differs too.
+func remarked(before, now []*lofamov1.Maintenance) []fault.NodeID {
+	differ := make(map[*lofamov1.Maintenance]bool)
+	for _, m := range before {
+		differ[m] = true
 	}
-	return out
+	for _, m := range now {
+		if differ[m] = !differ[m]; !differ[m] {
+			delete(differ, m)
+		}
+	}
+	out := make([]fault.NodeID, 0, len(differ))
+	for m := range differ {
+		out = append(out, fault.NodeID(m.GetNode()))
+	}
+	return out // Renew sorts
 }

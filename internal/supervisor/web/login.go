@@ -43,9 +43,13 @@ func (s *Server) as(do func(http.ResponseWriter, *http.Request, visitor)) http.H
 	}
 }
 
-// revoked reports whether the person's certificate was revoked after a replica had signed the claims.
+// listDelay is the time within which all replicas have a new list of revoked certificates. A replica that lacks it signs for a
+// revoked person. So a person with a new certificate can log in only this long after the revocation.
+const listDelay = time.Minute
+
+// revoked reports whether the person's certificate was revoked after a replica had signed the claims, or less than listDelay before.
 func (s *Server) revoked(c pki.WebClaims) bool {
-	return s.cfg.Verifier.RevokedSince(c.Subject, time.Unix(c.Issued, 0))
+	return s.cfg.Verifier.RevokedSince(c.Subject, time.Unix(c.Issued, 0).Add(-listDelay))
 }
 
 // login exchanges a token for a session. The token is signed with a person's certificate, or by another replica
@@ -60,8 +64,11 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 	}
 	now := s.cfg.Now()
 	c, kind, err := pki.OpenWeb(s.cfg.Verifier, s.cfg.Cluster, s.cfg.Self, in.Token, now, pki.WebLogin, pki.WebHandover)
-	if err == nil && kind == pki.WebHandover && s.revoked(c) { // OpenWeb checks only the signer, which is a replica
-		err = fmt.Errorf("%w: that of %s", pki.ErrRevoked, c.Subject)
+	if kind == pki.WebLogin {
+		c.Issued = now.Unix() // as in the session
+	}
+	if err == nil && s.revoked(c) { // OpenWeb checks only the signer, which may be a replica
+		err = fmt.Errorf("%w: that of %s; a new one is accepted %s after the revocation", pki.ErrRevoked, c.Subject, listDelay)
 	}
 	if err != nil {
 		s.cfg.Logger.Warn("web: a login was refused", "from", r.RemoteAddr, "err", err)

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -57,7 +58,7 @@ func (quiet) GetSummary(context.Context, *lofamov1.GetSummaryRequest, ...grpc.Ca
 	return &lofamov1.GetSummaryResponse{}, nil
 }
 
-// pair is two replicas with pages, and ann, who may log in. Both replicas have the same list of revocations.
+// pair is two replicas with pages, and ann, who may log in.
 type pair struct {
 	t        *testing.T
 	ca       *pki.CA
@@ -66,6 +67,12 @@ type pair struct {
 }
 
 func newPair(t *testing.T) pair {
+	t.Helper()
+	return newPairWith(t, nil, time.Now)
+}
+
+// newPairWith returns a pair with this clock. If late is not nil, it is the list of s1.
+func newPairWith(t *testing.T, late *pki.Registry, clock func() time.Time) pair {
 	t.Helper()
 	ca, err := pki.NewCA("c")
 	if err != nil {
@@ -76,14 +83,18 @@ func newPair(t *testing.T) pair {
 		t.Fatal(err)
 	}
 	p := pair{t: t, ca: ca, registry: pki.NewRegistry(), pages: map[string]string{}}
-	verify, err := pki.LoadVerifier(file, "c", pki.WithRegistry(p.registry))
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, id := range []string{"s1", "s2"} {
+		registry := p.registry
+		if id == "s1" && late != nil {
+			registry = late
+		}
+		verify, err := pki.LoadVerifier(file, "c", pki.WithRegistry(registry))
+		if err != nil {
+			t.Fatal(err)
+		}
 		s := New(Config{
 			Self: id, Cluster: "c", Faults: quiet{}, Responses: quiet{}, Signer: p.signer(pki.SupervisorIdentity("c", id)), Verifier: verify,
-			Session: time.Hour, Cookie: "test", Alive: 10 * time.Millisecond,
+			Session: time.Hour, Cookie: "test", Now: clock, Alive: 10 * time.Millisecond,
 			Peers: func() []Peer { return []Peer{{ID: "s2"}} },
 		})
 		h := httptest.NewServer(s)
@@ -188,6 +199,56 @@ func TestHandoverFromBeforeRevocationIsRefused(t *testing.T) {
 	}
 	if cookie != nil {
 		t.Errorf("a handover from before the revocation gives the session %v", cookie)
+	}
+}
+
+// TestReplicaWithOldListGivesNoAccess: a replica may get the list of revocations seconds after the others. Its
+// handovers and sessions give a revoked person no access: not at the other replicas, and not at this one once it has the list.
+func TestReplicaWithOldListGivesNoAccess(t *testing.T) {
+	t.Parallel()
+	var late atomic.Int64 // of the clock, against the revocation
+	old := pki.NewRegistry()
+	p := newPairWith(t, old, func() time.Time { return time.Now().Add(time.Duration(late.Load())) })
+	login := p.loginToken()
+	p.revoke()
+	late.Store(int64(5 * time.Second))
+	code, cookie := p.login("s1", login)
+	if cookie == nil {
+		t.Fatalf("login at the replica with the old list: %d", code)
+	}
+	var session struct{ Others []struct{ Token string } }
+	answer := p.call(http.MethodGet, "s1", "/api/session", nil, cookie) //nolint:bodyclose // call does
+	if err := json.NewDecoder(answer.Body).Decode(&session); err != nil || len(session.Others) != 1 {
+		t.Fatalf("%+v, %v: want a handover to s2", session, err)
+	}
+	if code, _ := p.login("s2", session.Others[0].Token); code != http.StatusUnauthorized {
+		t.Errorf("a handover signed 5 s after the revocation: %d: want %d", code, http.StatusUnauthorized)
+	}
+	for _, id := range []string{"s2", "s1"} {
+		old.Set([]pki.Denial{{Identity: ann, Before: pki.CutOff(time.Now())}})
+		if r := p.call(http.MethodGet, id, "/api/session", nil, cookie); r.StatusCode != http.StatusUnauthorized { //nolint:bodyclose // call does
+			t.Errorf("%s, with a session that began 5 s after the revocation: %d: want %d", id, r.StatusCode, http.StatusUnauthorized)
+		}
+	}
+}
+
+// TestNewCertificateLogsInAfterRevocation: a person with a new certificate can log in once all replicas have had time to get the list.
+// Before, the login itself is refused.
+func TestNewCertificateLogsInAfterRevocation(t *testing.T) {
+	t.Parallel()
+	var late atomic.Int64
+	p := newPairWith(t, nil, func() time.Time { return time.Now().Add(time.Duration(late.Load())) })
+	p.registry.Set([]pki.Denial{{Identity: ann, Before: pki.CutOff(time.Now().Add(-2 * time.Second))}})
+	if code, _ := p.login("s1", p.loginToken()); code != http.StatusUnauthorized {
+		t.Errorf("2 s after the revocation: %d: want %d", code, http.StatusUnauthorized)
+	}
+	late.Store(int64(listDelay))
+	code, cookie := p.login("s1", p.loginToken())
+	if cookie == nil {
+		t.Fatalf("%s after the revocation: %d", listDelay, code)
+	}
+	if r := p.call(http.MethodGet, "s2", "/api/session", nil, cookie); r.StatusCode != http.StatusOK { //nolint:bodyclose // call does
+		t.Errorf("with the session: %d: want %d", r.StatusCode, http.StatusOK)
 	}
 }
 

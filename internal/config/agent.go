@@ -226,7 +226,7 @@ type NetconsoleConfig struct {
 type SelfTestConfig struct {
 	// Interval is between two tests of a module. 500ms to 5s, or 0s for no self-tests. Default 2s.
 	Interval Duration `json:"interval"`
-	// IdleAfter is the time without use after which a module is no longer tested. Interval to 10m. Default 10s.
+	// IdleAfter is the time without use after which a module is no longer tested, from Interval to 10m. Default 10s.
 	IdleAfter Duration `json:"idleAfter"`
 }
 

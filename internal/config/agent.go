@@ -75,8 +75,8 @@ type Agent struct {
 	// Service is the node's side of the service network.
 	Service ServiceConfig `json:"service"`
 	// Join makes the node enrol with the supervisors instead of reading its names, keys and addresses here. Not
-	// allowed together with cluster, coord, dims, tls, links, supervisors or periods. The supervisors' preset replaces preset.
-	// Default none.
+	// allowed together with cluster, coord, dims, tls, links, supervisors, periods or window. The supervisors' preset replaces
+	// preset. Default none.
 	Join JoinConfig `json:"join,omitzero"`
 	// Window joins the two halves of a node that run under two kernels. Default none: both halves have one kernel.
 	Window WindowConfig `json:"window,omitzero"`
@@ -226,7 +226,7 @@ type NetconsoleConfig struct {
 type SelfTestConfig struct {
 	// Interval is between two tests of a module. 500ms to 5s, or 0s for no self-tests. Default 2s.
 	Interval Duration `json:"interval"`
-	// IdleAfter is the time without use after which a module is no longer tested. Interval to 10m. Default 10s.
+	// IdleAfter is the time without use after which a module is no longer tested, from Interval to 10m. Default 10s.
 	IdleAfter Duration `json:"idleAfter"`
 }
 

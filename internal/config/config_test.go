@@ -520,7 +520,7 @@ func TestSupervisorValidationNamesField(t *testing.T) {
 		{func(s *Supervisor) { s.Responses.BreakerPercent, s.Responses.MaxActive = 51, 0 }, "responses.maxActive: given 0"},
 		{func(s *Supervisor) { s.Responses.SupervisorNodes = map[string]string{"s1": ""} },
 			`responses.supervisorNodes: given "s1": "": want a supervisor's id or "*", and a node's id or "none"`},
-		{func(s *Supervisor) { s.Responses.Keep = 1 }, "responses.keep: given 1ns: want 1h0m0s or more"},
+		{func(s *Supervisor) { s.Responses.Keep = 1 }, "responses.keep: given 1ns: want 1h or more"},
 		{func(s *Supervisor) { s.Responses.OptOutLabel = "" }, "responses.optOutLabel: given"},
 		{func(s *Supervisor) { s.Responses.Executors.Node.AskFor = Duration(time.Hour) },
 			"responses.executors.node.askFor: given 1h: want 100ms to 1m, or 0 for 10s"},

@@ -164,13 +164,20 @@ func (a Agent) ValidateJoin() error {
 		given bool
 	}{
 		{"cluster", a.Cluster != ""}, {"coord", a.Coord != ""}, {"dims", a.Dims != ""}, {"links", len(a.Links) > 0}, {"tls", a.TLS != AgentTLS{}},
-		{"supervisors", len(a.Supervisors) > 0}, {"periods", a.Periods != nil},
+		{"supervisors", len(a.Supervisors) > 0}, {"periods", a.Periods != nil}, {"window", !a.Window.Zero()},
 	} {
 		if f.given {
 			p.bad(f.name, "a value", "nothing with join: the supervisors provide it")
 		}
 	}
 	p.name("node", string(a.Node))
+	if a.Service.Listen != "" {
+		p.listen("service.listen", a.Service.Listen)
+	}
+	if a.Service.GossipListen != "" {
+		p.listen("service.gossipListen", a.Service.GossipListen)
+	}
+	a.validateOwn(p)
 	return p.err()
 }
 

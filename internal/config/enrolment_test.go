@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestJoinConfigNamesWhatIsWrong(t *testing.T) {
@@ -31,6 +32,13 @@ func TestJoinConfigNamesWhatIsWrong(t *testing.T) {
 		"join.labels":                   func(a *Agent) { a.Join.Labels = map[string]string{"a b": "c"} },
 		"dims: given a value":           func(a *Agent) { a.Dims = "2x2x2" },
 		"node:":                         func(a *Agent) { a.Node = "a/b" },
+		"mtu: given 9:":                 func(a *Agent) { a.MTU = 9 },
+		"routing: given x":              func(a *Agent) { a.Routing = "x" },
+		"service.spoolBytes: given 5":   func(a *Agent) { a.Service.SpoolBytes = 5 },
+		"service.listen: given x":       func(a *Agent) { a.Service.Listen = "x" },
+		"selfTest.interval: given 1h":   func(a *Agent) { a.SelfTest.Interval = Duration(time.Hour) },
+		"jobs.mode":                     func(a *Agent) { a.Jobs.Mode = "x" },
+		"window: given a value":         func(a *Agent) { a.Window.Listen = "10.0.0.1:1" },
 	} {
 		a := good()
 		change(&a)

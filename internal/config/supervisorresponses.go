@@ -40,11 +40,11 @@ type SupervisorResponses struct {
 	BreakerNodes int `json:"breakerNodes"`
 	// BreakerWindow is the window for both, 1s or more. Default 5m.
 	BreakerWindow Duration `json:"breakerWindow"`
-	// Grace is the time for which a new leader starts no responses. Default 30s.
+	// Grace is the time for which a new leader starts no responses, 0s or more. Default 30s.
 	Grace Duration `json:"grace"`
-	// StormDelay is the minimum age of a fault before any action but a notification. Default 10s.
+	// StormDelay is the minimum age of a fault before any action but a notification, 0s or more. Default 10s.
 	StormDelay Duration `json:"stormDelay"`
-	// Cooldown is the minimum time between two responses on one node, without notifications. Default 30m.
+	// Cooldown is the minimum time between two responses on one node, without notifications, 0s or more. Default 30m.
 	Cooldown Duration `json:"cooldown"`
 	// MaxEvidenceAge is the maximum age of the evidence of a fault, 1ms or more. Default 30s.
 	MaxEvidenceAge Duration `json:"maxEvidenceAge"`
@@ -163,7 +163,7 @@ func (c SupervisorResponses) validate(p *problems) {
 		for _, e := range many.Unwrap() {
 			text := []rune(e.Error())
 			text[0] = unicode.ToLower(text[0])
-			p.add(errors.New("responses." + string(text)))
+			p.add(errors.New(ShortTimes("responses." + string(text))))
 		}
 	} else {
 		p.wrap("responses", err)

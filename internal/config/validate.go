@@ -203,11 +203,6 @@ func (a Agent) Validate() error {
 	if a.Node != "" || cerr == nil || a.Spare {
 		p.name("node", string(a.Node))
 	}
-	if a.StateDir == "" || len(a.StateDir) > maxStateDir {
-		p.bad("stateDir", fmt.Sprintf("%q", a.StateDir), "a directory's path of 1 to %d bytes: sockets are made below it", maxStateDir)
-	}
-	p.diskWarn(a.DiskWarnBytes)
-	p.oneOf("platform", a.Platform, PlatformSharedKernel, PlatformDPU)
 	_, err := a.Timing()
 	p.add(err)
 	p.path("tls.ca", a.TLS.CA)
@@ -217,6 +212,20 @@ func (a Agent) Validate() error {
 		directions = dims.LinksOf(coord)
 	}
 	a.validateLinks(p, dims, directions)
+	p.listen("service.listen", a.Service.Listen)
+	p.gossip("service.", a.Service.GossipListen, a.Service.GossipKeyFile, a.Service.GossipJoin)
+	a.validateSupervisors(p)
+	a.validateOwn(p)
+	return p.err()
+}
+
+// validateOwn checks the fields that do not depend on the node's place, keys and supervisors.
+func (a Agent) validateOwn(p *problems) {
+	if a.StateDir == "" || len(a.StateDir) > maxStateDir {
+		p.bad("stateDir", fmt.Sprintf("%q", a.StateDir), "a directory's path of 1 to %d bytes: sockets are made below it", maxStateDir)
+	}
+	p.diskWarn(a.DiskWarnBytes)
+	p.oneOf("platform", a.Platform, PlatformSharedKernel, PlatformDPU)
 	if a.MTU < minMTU || a.MTU > maxMTU {
 		p.bad("mtu", a.MTU, "%d to %d bytes", minMTU, maxMTU)
 	}
@@ -225,7 +234,6 @@ func (a Agent) Validate() error {
 	}
 	p.oneOf("routing", a.Routing, routing.Chaos.String(), routing.MinimalAdaptive.String(), routing.DimensionOrder.String())
 	a.Service.validate(p)
-	a.validateSupervisors(p)
 	p.add(a.Sensors.Validate("sensors."))
 	a.Recovery.validate(p)
 	a.HardwareWatchdog.validate(p, a.Window)
@@ -247,12 +255,9 @@ func (a Agent) Validate() error {
 		tcp.add(p, "http", a.HTTP)
 	}
 	p.log(a.Log)
-	return p.err()
 }
 
 func (s ServiceConfig) validate(p *problems) {
-	p.listen("service.listen", s.Listen)
-	p.gossip("service.", s.GossipListen, s.GossipKeyFile, s.GossipJoin)
 	p.iface("service.interface", s.Interface)
 	if n := len(s.Alternates); n > maxAlternates {
 		p.bad("service.alternates", fmt.Sprintf("%d", n), "at most %d", maxAlternates)

@@ -91,7 +91,7 @@ type Alertmanagers struct {
 
 // AlertLabels returns the alerts' own labels.
 func AlertLabels() []string {
-	return []string{"alertname", "cluster", "component", "group", "node", "policy", "severity"}
+	return []string{"alertname", "cluster", "component", "group", "node", "notice", "policy", "severity"}
 }
 
 const (

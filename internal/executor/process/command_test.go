@@ -23,21 +23,21 @@ func TestCommandValidationNamesField(t *testing.T) {
 		t.Error(err)
 	}
 	for want, change := range map[string]func(c *Command){
-		"name: given":                  func(c *Command) { c.Name = "a b" },
-		"path: given":                  func(c *Command) { c.Path = "mail" },
-		`want an absolute path`:        func(c *Command) { c.Path = "/usr/../bin/mail" },
-		"dir: given":                   func(c *Command) { c.Dir = "here" },
-		"user: given":                  func(c *Command) { c.User = &CommandUser{-1, 0} },
-		"unchangedCodes: given 0":      func(c *Command) { c.UnchangedCodes = []int{0} },
-		"env: given":                   func(c *Command) { c.Env = map[string]string{"A=": ""} },
-		"args[0]: given ${secret}":     func(c *Command) { c.Args[0] = "${secret}" },
-		"want a pattern for it":        func(c *Command) { c.Args[0] = "${token}" },
-		"parameters.group: given":      func(c *Command) { c.Parameters["group"] = ".*" },
-		"parameters.node: given":       func(c *Command) { c.Parameters["node"] = "n(" },
-		"a zero byte":                  func(c *Command) { c.Args[0] = "a\x00" },
-		"want none for /bin/sh":        func(c *Command) { c.Path = "/bin/sh" },
-		"args: given 65":               func(c *Command) { c.Args = append(c.Args, make([]string, 62)...) },
-		"parameters.state: given \"a)": func(c *Command) { c.Parameters["state"] = "a)|(b" },
+		"name: given":           func(c *Command) { c.Name = "a b" },
+		"path: given":           func(c *Command) { c.Path = "mail" },
+		`want an absolute path`: func(c *Command) { c.Path = "/usr/../bin/mail" },
+		"dir: given":            func(c *Command) { c.Dir = "here" },
+		"user.uid: given -1: want 0 to 4294967294": func(c *Command) { c.User = &CommandUser{-1, 0} },
+		"unchangedCodes: given 0":                  func(c *Command) { c.UnchangedCodes = []int{0} },
+		"env: given":                               func(c *Command) { c.Env = map[string]string{"A=": ""} },
+		"args[0]: given ${secret}":                 func(c *Command) { c.Args[0] = "${secret}" },
+		"want a pattern for it":                    func(c *Command) { c.Args[0] = "${token}" },
+		"parameters.group: given":                  func(c *Command) { c.Parameters["group"] = ".*" },
+		"parameters.node: given":                   func(c *Command) { c.Parameters["node"] = "n(" },
+		"a zero byte":                              func(c *Command) { c.Args[0] = "a\x00" },
+		"want none for /bin/sh":                    func(c *Command) { c.Path = "/bin/sh" },
+		"args: given 65":                           func(c *Command) { c.Args = append(c.Args, make([]string, 62)...) },
+		"parameters.state: given \"a)":             func(c *Command) { c.Parameters["state"] = "a)|(b" },
 	} {
 		c := good
 		c.Args, c.Parameters = append([]string{}, good.Args...), map[string]string{"node": "n[0-9-]+", "state": "[A-Z]+"}

@@ -113,8 +113,11 @@ func validateCommands(list []Command) error {
 				bad("env", fmt.Sprintf("%q", k), "letters, digits and '_', and a value without zeros")
 			}
 		}
-		if u := c.User; u != nil && (u.UID < 0 || u.UID > maxID || u.GID < 0 || u.GID > maxID) {
-			bad("user", fmt.Sprintf("%d:%d", u.UID, u.GID), fmt.Sprintf("0 to %d each", maxID))
+		if u := c.User; u != nil && (u.UID < 0 || u.UID > maxID) {
+			bad("user.uid", u.UID, fmt.Sprintf("0 to %d", maxID))
+		}
+		if u := c.User; u != nil && (u.GID < 0 || u.GID > maxID) {
+			bad("user.gid", u.GID, fmt.Sprintf("0 to %d", maxID))
 		}
 		for _, code := range c.UnchangedCodes {
 			if code < 1 || code > 125 {

@@ -130,7 +130,7 @@ func (w *World) oweProcess(n *node, h fault.Half, alone bool) {
 				return 0
 			}
 			if !other.up() {
-				return w.nodeBound(n)
+				return w.nodeBound(n) + w.missed(n, h)
 			}
 			way := w.truth.hostWay
 			if h == fault.HalfHost {
@@ -147,6 +147,19 @@ func (w *World) oweProcess(n *node, h fault.Half, alone bool) {
 			return w.cfg.Periods.HalfBound()
 		},
 	}, alone)
+}
+
+// missed returns the extra time to find a host half that dies after its DNP half. Its links were silent before, and the host half answered
+// for the node. So no new accusation tells of its death: the leader misses its report, and waits three times as long for an answer.
+func (w *World) missed(n *node, h fault.Half) time.Duration {
+	bound, wait := w.nodeBound(n), w.cfg.Periods.ChallengeNode
+	switch {
+	case bound == 0 || h != fault.HalfHost || !n.dnp.lived.Before(n.host.lived):
+		return 0
+	case bound > w.cfg.Periods.NodeBound():
+		wait = w.cfg.Periods.ChallengeSingle
+	}
+	return w.cfg.Periods.DigestPeriod*3/2 + 2*wait
 }
 
 // nodeBound returns the bound for a dead node, by the number of neighbours that can bear witness.

@@ -212,6 +212,9 @@ func (m *Machine) report(now time.Time) {
 	}
 	if changes := m.ledger.Changes(now); changes != nil {
 		m.add(now, fault.Report{Observations: changes})
+		if halfcore.NeedDigest(changes, m.cfg.Periods) {
+			m.digestAt = now
+		}
 	}
 	if now.Before(m.digestAt) || m.inhibited() { // nothing waits for withheld digests, so a drain makes no rail look dead
 		return

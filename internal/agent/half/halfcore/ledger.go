@@ -1,10 +1,13 @@
 package halfcore
 
 import (
+	"slices"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/watchdog"
+
+	"github.com/lofamo/lofamo/internal/config"
 )
 
 // StateOf is the state that a field of a watchdog word stands for.
@@ -164,6 +167,13 @@ func (l *Ledger) release(now time.Time) {
 			l.changes++
 		}
 	}
+}
+
+// NeedDigest reports whether supervisors would ignore a new silence because of its age, as they ignore the replay of an old log. They accept
+// any age in a digest. A silence has such an age when the grace period of a link ends, or the announced time of a neighbour's restart.
+func NeedDigest(changes []fault.Observation, p config.Periods) bool {
+	window := time.Duration(p.DigestMisses) * p.DigestPeriod
+	return slices.ContainsFunc(changes, func(o fault.Observation) bool { return o.Kind == fault.KindSilence && o.Age > window })
 }
 
 // Digest returns all known states and all absent components as of now. It leaves out other unknown ones, because a digest

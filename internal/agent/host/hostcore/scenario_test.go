@@ -31,7 +31,7 @@ import (
 //	dnp alive|dead|corrupt
 //	window alive|refused|silent   that to the DNP half's kernel, from now on
 //	dnp ended HOW             the kernel confirms that its process has ended
-//	link DIR normal|sick|restarting|silent|unheard|unknown
+//	link DIR normal|sick|restarting|silent|refused|never-heard|unheard|unknown
 //	neighbour DIR ok|dead|dead-in-map|service-network|memory|peripheral/0|peripheral/1 [cause MASK]
 //	core|temperature|power|voltage normal|sick|broken|absent
 //	sensor COMPONENT STATE    of the host's own sensors
@@ -490,6 +490,8 @@ func (w *world) link(d grid.Direction, state string) {
 			HeardAge: 75 * time.Millisecond}},
 		"refused": {watchdog.HealthBroken, torus.Detail{Rx: torus.LinkBroken, Tx: torus.LinkUnknown, Silent: true,
 			HeardAge: 32 * time.Millisecond}},
+		"never-heard": {watchdog.HealthBroken, torus.Detail{Rx: torus.LinkBroken, Tx: torus.LinkUnknown, Silent: true,
+			HeardAge: 5 * time.Second}},
 		"unheard": {watchdog.HealthBroken, torus.Detail{Rx: torus.LinkNormal, Tx: torus.LinkBroken, Handshake: true}},
 		"unknown": {watchdog.HealthNormal, torus.Detail{Rx: torus.LinkUnknown, Tx: torus.LinkUnknown}},
 	}[state]

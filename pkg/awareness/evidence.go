@@ -86,9 +86,8 @@ func (s slot) about() (neighbour int, c fault.Component) {
 
 func (s slot) bit() uint64 { return 1 << s }
 
-// made returns when the report was made, by the clocks of the hops and the supervisors.
+// made returns when the report was made, by the hops' clocks.
 func made(d fault.Delivery, now time.Time) time.Time {
-	now = now.Add(-max(0, d.Held))
 	for _, h := range d.Hops {
 		now = now.Add(-max(0, h.Held))
 	}

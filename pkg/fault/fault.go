@@ -292,13 +292,12 @@ type Delivery struct {
 	Report Report
 	Path   Path
 	Hops   []Hop
-	Held   time.Duration // time at supervisors since the arrival at the first one
 }
 
-// Age returns the time between the start of the observed state and the delivery, as the sum of the clocks of the observer, the hops and
-// the supervisors; time on the wire is not included.
+// Age returns the time between the start of the observed state and the delivery, as the sum of the observer's and the
+// hops' own clocks; time on the wire is not included.
 func (d Delivery) Age(o Observation) time.Duration {
-	age := o.Age + d.Held
+	age := o.Age
 	for _, h := range d.Hops {
 		age += h.Held
 	}

@@ -52,33 +52,6 @@ func (h *harness) restate(w *wants, r fault.Report, words uint64) {
 		Arrived: time.Now()})
 }
 
-// TestTimeAtFollowerMakesReportOlder: a report may wait at a follower, for instance while there is no leader. Its node then counts as heard
-// when the report came to the follower, and an announced restart or stop counts from then, too.
-func TestTimeAtFollowerMakesReportOlder(t *testing.T) {
-	h := start(t, memstore.New(100), func(c *Config) { c.Awareness.StopLimit = time.Hour })
-	const held = 20 * time.Second
-	submit := func(r fault.Report) {
-		h.Submit(Input{Reports: &servicenet.Reports{Path: fault.PathDirect, List: []fault.Report{r}}, Answerer: h.box, Arrived: time.Now(),
-			Held: held})
-		h.taken(t)
-	}
-	began := time.Now()
-	ago := func(what string, at time.Time) {
-		t.Helper()
-		if before := began.Add(-held); at.Before(before) || at.After(time.Now().Add(-held)) {
-			t.Errorf("%s: %s before the test, want %s", what, began.Sub(at), held)
-		}
-	}
-	submit(memoryDigest("n1-0-0", 1, fault.Normal))
-	ago("a digest", h.node(t, "n1-0-0").Status.Life)
-	id := fault.ReportID{Origin: fault.Origin{Node: "n0-1-0", Half: fault.HalfHost}, Epoch: 2, Seq: 1}
-	submit(fault.Report{ID: id, Restart: fault.RestartNotice{Half: fault.HalfHost, Within: fault.MaxRestart}})
-	ago("a restart", h.node(t, "n0-1-0").Status.Restart.Until.Add(-fault.MaxRestart))
-	id.Origin.Node = "n1-1-0"
-	submit(fault.Report{ID: id, Stop: fault.StopReboot})
-	ago("a stop", h.node(t, "n1-1-0").Status.Stop.Since)
-}
-
 // TestRestatedDigestNeedsKnownDigest: a restated digest is a sign of life while the term knows the digest that it restates. For any
 // other the term requests the full digest and never assumes a known one.
 func TestRestatedDigestNeedsKnownDigest(t *testing.T) {

@@ -267,7 +267,10 @@ func (t *term) takeReport(now time.Time, in Input, rep *fault.Report, to answerT
 	}
 	t.note(arrived, d, in)
 	t.noteHostEpoch(arrived, rep.ID)
-	d.Held = max(0, now.Sub(arrived))
+	held := now.Sub(arrived)
+	for i := range rep.Observations {
+		rep.Observations[i].Age = max(0, rep.Observations[i].Age+held)
+	}
 	changed := t.step(now, awareness.Evidence{Delivery: d})
 	changed = t.noteHealth(now, arrived, &d, in.Reports.Health) || changed
 	if rep.Digest {

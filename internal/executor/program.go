@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Program describes a run of a program.
@@ -23,7 +25,7 @@ type Program struct {
 	MaxOutput  int           // maximum number of bytes to keep of stdout and of stderr; the rest is read and dropped
 }
 
-// ProgramUser is the user and group of a program, without supplementary groups.
+// ProgramUser is the user and group of a program, without supplementary groups or inherited capabilities.
 type ProgramUser struct{ UID, GID uint32 }
 
 // ProgramResult is the outcome of a run.
@@ -73,6 +75,38 @@ func RunProgram(ctx context.Context, s Program) ProgramResult {
 	if err := ctx.Err(); err != nil {
 		return ProgramResult{Code: -1, Err: err}
 	}
+	done := make(chan ProgramResult, 1)
+	go func() {
+		// The kernel sends Pdeathsig at the end of the thread that has started the child.
+		runtime.LockOSThread()
+		if s.Credential == nil {
+			defer runtime.UnlockOSThread()
+		} else if err := dropInherited(); err != nil { // still locked, the thread ends with this goroutine
+			done <- ProgramResult{Code: -1, Err: err}
+			return
+		}
+		done <- runOnThread(ctx, s)
+	}()
+	return <-done
+}
+
+// dropInherited leaves nothing of the calling thread's capabilities to the programs that it starts. A change of the user alone does not,
+// if the process has them without being root.
+func dropInherited() error {
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&head, &sets[0]); err != nil {
+		return fmt.Errorf("read the capabilities: %w", err)
+	}
+	sets[0].Inheritable, sets[1].Inheritable = 0, 0
+	if err := unix.Capset(&head, &sets[0]); err != nil { // a capability that is not inheritable is not ambient either
+		return fmt.Errorf("drop the inheritable capabilities: %w", err)
+	}
+	return nil
+}
+
+// runOnThread runs a program from the calling goroutine, which is locked to its thread.
+func runOnThread(ctx context.Context, s Program) ProgramResult {
 	cmd := exec.CommandContext(ctx, s.Path, s.Args...)
 	cmd.Env = append([]string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}, s.Env...)
 	cmd.Dir = s.Dir
@@ -97,9 +131,6 @@ func RunProgram(ctx context.Context, s Program) ProgramResult {
 	}
 	cmd.WaitDelay = s.Grace + drainTime
 
-	// The kernel sends Pdeathsig at the end of the thread that has started the child.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	if err := cmd.Start(); err != nil {
 		return ProgramResult{Code: -1, Err: err}
 	}

@@ -28,7 +28,8 @@ type Command struct {
 	Env map[string]string `json:"env,omitempty"`
 	// Dir is the working directory, absolute. Default "/".
 	Dir string `json:"dir,omitempty"`
-	// User is the user and group to run as, without supplementary groups. Default: those of the executor process.
+	// User is the user and group to run as, without supplementary groups or inherited capabilities. Default: those of the
+	// executor process, with its capabilities.
 	User *CommandUser `json:"user,omitempty"`
 	// UnchangedCodes are the exit codes, 1 to 125, that mean the program failed and changed nothing. After any other
 	// code except 0 the program may have changed something. Default none.

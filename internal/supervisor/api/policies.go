@@ -167,12 +167,15 @@ func protoMode(m response.Mode) lofamov1.PolicyMode {
 	return lofamov1.PolicyMode_POLICY_MODE_UNSPECIFIED
 }
 
+// newSpec reports whether a change puts another spec in force.
+func newSpec(k lofamov1.PolicyChangeKind) bool {
+	return k != lofamov1.PolicyChangeKind_POLICY_UNCHANGED && k != lofamov1.PolicyChangeKind_POLICY_RELABELLED
+}
+
 // planApply returns the changes that put documents in force.
 func (r *Responses) planApply(set store.PolicySet, docs []*policy.Document, by string, now time.Time) (plan, error) {
 	var p plan
-	if err := policy.CheckNew(docs); err != nil {
-		return p, err
-	}
+	var fresh []*policy.Document // with a new spec; an earlier version may have stored the others
 	together := slices.Clone(docs)
 	names := map[string]bool{}
 	for _, d := range docs {
@@ -181,12 +184,19 @@ func (r *Responses) planApply(set store.PolicySet, docs []*policy.Document, by s
 		}
 		names[d.Name] = true
 		p.change(set, &r.parsed, d.Name, d, by, now)
-		p.changes[len(p.changes)-1].Warnings = d.Policy.Warnings(r.sources)
+		c := p.changes[len(p.changes)-1]
+		c.Warnings = d.Policy.Warnings(r.sources)
+		if newSpec(c.GetKind()) {
+			fresh = append(fresh, d)
+		}
 	}
 	for _, s := range set.Policies {
 		if d, err := r.parsed.of(s); err == nil && !names[s.Name] {
 			together = append(together, d)
 		}
+	}
+	if err := policy.CheckNew(fresh); err != nil {
+		return p, err
 	}
 	return p, policy.CheckSet(together)
 }
@@ -235,19 +245,6 @@ func wrongDocuments(err error) error {
 		text = strings.ToValidUTF8(text[:maxErrorText], "") + " … (lofamoctl policy check says all)"
 	}
 	return status.Error(codes.InvalidArgument, text)
-}
-
-// errorsOf splits a joined error.
-func errorsOf(err error) []string {
-	var joined interface{ Unwrap() []error }
-	if !errors.As(err, &joined) {
-		return []string{err.Error()}
-	}
-	var out []string
-	for _, e := range joined.Unwrap() {
-		out = append(out, e.Error())
-	}
-	return out
 }
 
 // CheckPolicies implements the service.

@@ -360,6 +360,15 @@ func TestStoredPolicyWithLongTimeoutStaysInForce(t *testing.T) {
 	if resp, err := r.ApplyPolicies(ann, &lofamov1.ApplyPoliciesRequest{Documents: document("b")}); err != nil || len(resp.GetChanges()) != 1 {
 		t.Errorf("another policy: %v, %v", resp, err)
 	}
+	whole := document("a", tainting, commanding) + "---" + document("b", "one of a test", "another one")
+	resp, err := r.ApplyPolicies(ann, &lofamov1.ApplyPoliciesRequest{Documents: whole})
+	const want = "a UNCHANGED 1 OBSERVE_ONLY→OBSERVE_ONLY, b REPLACED 2 OBSERVE_ONLY→OBSERVE_ONLY"
+	if got := said(resp.GetChanges()); err != nil || got != want {
+		t.Errorf("the file of both policies: %s, %v", got, err)
+	}
+	changed := document("a", tainting, commanding, "one of a test", "another one")
+	_, err = r.ApplyPolicies(ann, &lofamov1.ApplyPoliciesRequest{Documents: changed})
+	refused(t, "a changed spec", err, codes.InvalidArgument, "policy a: spec.steps[0].timeout: given 25h: want at most 24h with command")
 	list, err := r.ListPolicies(ann, nil)
 	if err != nil || len(list.GetPolicies()) != 2 || list.GetPolicies()[0].GetMode() != lofamov1.PolicyMode_OBSERVE_ONLY {
 		t.Errorf("%v, %v", list, err)

@@ -283,3 +283,16 @@ func documentOf(o PolicyObject) (*policy.Document, error) {
 	}
 	return docs[0], policy.CheckNew(docs)
 }
+
+// errorsOf splits a joined error.
+func errorsOf(err error) []string {
+	var joined interface{ Unwrap() []error }
+	if !errors.As(err, &joined) {
+		return []string{err.Error()}
+	}
+	var out []string
+	for _, e := range joined.Unwrap() {
+		out = append(out, e.Error())
+	}
+	return out
+}

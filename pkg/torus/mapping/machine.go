@@ -343,7 +343,7 @@ func (m *Machine) back(now time.Time, data []byte) {
 	if !slices.Equal(f.path, fl.path) {
 		return
 	}
-	if trip := now.Sub(fl.at); n.found.RoundTrip == 0 || trip < n.found.RoundTrip {
+	if trip := min(now.Sub(fl.at), Most); n.found.RoundTrip == 0 || trip < n.found.RoundTrip {
 		n.found.RoundTrip = max(trip, 1)
 	}
 	if n.path == nil { // the host half's answer may come first

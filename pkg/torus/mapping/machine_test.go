@@ -233,6 +233,24 @@ func TestPausedMapperReadsWaitingAnswers(t *testing.T) {
 	}
 }
 
+// A pause of the mapper's process is no part of a round trip beyond the length of a run: supervisors refuse findings with longer ones.
+func TestRoundTripIsNoLongerThanRun(t *testing.T) {
+	dims := grid.Dims{X: 3, Y: 1, Z: 1}
+	w := newWorld(t, dims, 1)
+	m := New(Config{Dims: dims, Region: others(dims, grid.Coord{}), Run: 4, Own: w.word(grid.Coord{})}, w.now)
+	first := m.Step(w.now, Tick{}).Send
+	w.now = w.now.Add(2 * time.Minute)
+	for _, s := range first {
+		_, b, _ := Reply(s.Data, Word{Good: 3, Host: HostAlive})
+		m.Step(w.now, Back{b})
+	}
+	for _, f := range m.Findings() {
+		if f.DNP != Good || f.RoundTrip != Most {
+			t.Errorf("%+v: want a round trip of %s", f, Most)
+		}
+	}
+}
+
 // The mapper asks no node faster than the forwarding nodes allow.
 func TestMapperKeepsPaceOfForwardingNodes(t *testing.T) {
 	dims := grid.Dims{X: 128, Y: 1, Z: 1}

@@ -143,9 +143,10 @@ type ReorderStats struct {
 // duplicates, and reports missing pieces after a while. It never requests any: the sender of the message repeats it.
 //
 // Its memory is bounded by MaxReorder messages of MaxMessage bytes. When there is no room, Reorder gives up the
-// oldest message of a node that has maxOfOrigin messages from the link, or else of the link that has the most messages. It reports that
-// message missing, as the thesis does: "an overflow of the buffer indicates that a packet is late". A neighbour can forge origins, but
-// not the link, so it displaces only messages that came through itself. Reorder belongs to one goroutine. The zero value is ready.
+// oldest message of a node that has maxOfOrigin messages from the link, or else of the link that has the most messages, there of the node
+// that has the most. It reports that message missing, as the thesis does: "an overflow of the buffer indicates that a packet is late". A
+// neighbour can forge origins, but not the link, so it displaces only messages that came through itself.
+// Reorder belongs to one goroutine. The zero value is ready.
 type Reorder struct {
 	open  []incomplete // oldest first
 	done  []complete   // oldest first, at most MaxReorder
@@ -233,11 +234,31 @@ func (r *Reorder) makeRoom(now time.Time, from grid.Direction, origin grid.Coord
 				most = r.open[i].from
 			}
 		}
-		oldest = slices.IndexFunc(r.open, func(m incomplete) bool { return m.from == most })
+		oldest = r.oldestOf(most, from, origin)
 	default:
 		return nil
 	}
 	return []Missing{r.giveUp(now, oldest)}
+}
+
+// oldestOf returns the oldest message of the origin that has the most at a link, the new message counted too.
+func (r *Reorder) oldestOf(link, from grid.Direction, origin grid.Coord) (oldest int) {
+	has := map[grid.Coord]int{}
+	if from == link {
+		has[origin]++
+	}
+	for i := range r.open {
+		if r.open[i].from == link {
+			has[r.open[i].origin]++
+		}
+	}
+	most := 0
+	for i := range r.open {
+		if n := has[r.open[i].origin]; r.open[i].from == link && n > most {
+			oldest, most = i, n
+		}
+	}
+	return oldest
 }
 
 func (r *Reorder) giveUp(now time.Time, i int) Missing {

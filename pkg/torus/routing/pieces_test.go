@@ -240,3 +240,34 @@ func FuzzReorder(f *testing.F) {
 		}
 	})
 }
+
+// TestFloodingOriginDisplacesNoMessageOfOtherOrigins: an origin that begins messages by four links without end holds no more than its
+// share, so honest messages complete by the same links and by others.
+func TestFloodingOriginDisplacesNoMessageOfOtherOrigins(t *testing.T) {
+	liar := grid.Coord{X: 9}
+	flooded := []grid.Direction{grid.XPlus, grid.XMinus, grid.YPlus, grid.YMinus}
+	for _, by := range grid.Directions() {
+		var r Reorder
+		n := 0
+		flood := func() {
+			for range 3 * MaxReorder {
+				n++
+				if _, _, err := r.Take(start, flooded[n%len(flooded)], split(t, liar, message(2*PieceSize+n, 2))[0]); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		flood()
+		for origin := range 3 {
+			m := message(2*PieceSize, byte(origin))
+			pieces := split(t, grid.Coord{X: origin}, m)
+			for i, p := range pieces {
+				whole, _, err := r.Take(start, by, p)
+				if last := i == len(pieces)-1; err != nil || last && !bytes.Equal(whole, m) {
+					t.Errorf("by %s: a message of origin %d is lost: %v", by, origin, err)
+				}
+				flood()
+			}
+		}
+	}
+}

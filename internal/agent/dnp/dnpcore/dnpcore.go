@@ -202,9 +202,13 @@ type Machine struct {
 	random      *routing.Random
 	routed      RouteStats
 	reorder     routing.Reorder
-	flow        routing.Flow
-	flowStats   FlowStats
-	inject      bucket // limits chunks of this node while another node is overloaded
+
+	missingNoted time.Time // when an incomplete message was last logged
+	missingQuiet int       // incomplete messages since then
+
+	flow      routing.Flow
+	flowStats FlowStats
+	inject    bucket // limits chunks of this node while another node is overloaded
 
 	configuration configurations
 	master        mastership
@@ -386,7 +390,7 @@ func (m *Machine) tick(now time.Time) {
 	m.tickMaster(now)
 	m.tickHeld(now)
 	m.tickFlow(now)
-	m.missing(m.reorder.Tick(now))
+	m.missing(now, m.reorder.Tick(now))
 	write, wake := m.writer.Step(now)
 	m.writerWake = wake
 	if write {

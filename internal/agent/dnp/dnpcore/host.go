@@ -211,7 +211,7 @@ func (m *Machine) report(now time.Time) {
 		return
 	}
 	if changes := m.ledger.Changes(now); changes != nil {
-		m.add(now, fault.Report{Observations: changes})
+		m.addChanges(now, changes)
 		if halfcore.NeedDigest(changes, m.cfg.Periods) {
 			m.digestAt = now
 		}
@@ -223,7 +223,10 @@ func (m *Machine) report(now time.Time) {
 	m.add(now, fault.Report{Digest: true, Observations: m.ledger.Digest(now)})
 }
 
-func (m *Machine) add(now time.Time, r fault.Report) {
+func (m *Machine) add(now time.Time, r fault.Report) { m.sender.Add(now, m.headed(now, r)) }
+
+// headed returns r with the words and numbers that go with every report.
+func (m *Machine) headed(now time.Time, r fault.Report) fault.Report {
 	w := m.word
 	w.Valid = true
 	h := m.host
@@ -236,7 +239,7 @@ func (m *Machine) add(now time.Time, r fault.Report) {
 	r.Registers = fault.Registers{
 		DNPWatchdog: w.Encode(), HostWatchdog: h.Encode(), RemoteFaultDescriptor: m.descriptor.Encode(),
 	}
-	m.sender.Add(now, r)
+	return r
 }
 
 // platform returns the platform of the two halves: halves without a window map one register file.
@@ -251,16 +254,28 @@ func (m *Machine) platform() fault.Platform {
 func (m *Machine) deliver(now time.Time) {
 	o := m.sender.Take()
 	m.out.SenderEffects = o.SenderEffects
-	for i := range o.Send {
-		s := &o.Send[i]
-		seal := Seal{Reports: s.Reports, Status: s.Status, Attempt: s.Attempt}
-		if slices.ContainsFunc(s.Reports, func(r fault.Report) bool { return r.Digest }) {
-			seal.Health = servicenet.FitHealth(s.Path, s.Reports, s.Status, m.health.As(now))
-		} else if m.verdict == watchdog.Stale {
-			seal.Health = servicenet.FitLastWords(s.Path, s.Reports, s.Status, m.health.As(now).DNP.GetLastWords())
+	for _, s := range o.Send {
+		if death, others, ok := m.deathApart(now, s); ok {
+			m.seal(now, death)
+			s = others
 		}
-		m.out.Seal = append(m.out.Seal, seal)
+		m.seal(now, s)
 	}
+}
+
+func (m *Machine) seal(now time.Time, s servicenet.Send) {
+	m.out.Seal = append(m.out.Seal, Seal{Reports: s.Reports, Status: s.Status, Attempt: s.Attempt, Health: m.healthFor(now, s)})
+}
+
+// healthFor returns the health that goes with a datagram.
+func (m *Machine) healthFor(now time.Time, s servicenet.Send) servicenet.Health {
+	switch {
+	case slices.ContainsFunc(s.Reports, func(r fault.Report) bool { return r.Digest }):
+		return servicenet.FitHealth(s.Path, s.Reports, s.Status, m.health.As(now))
+	case m.verdict == watchdog.Stale:
+		return servicenet.FitLastWords(s.Path, s.Reports, s.Status, m.health.As(now).DNP.GetLastWords())
+	}
+	return servicenet.Health{}
 }
 
 // answer answers a challenge, signed with this half's own key.

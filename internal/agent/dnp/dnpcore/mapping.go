@@ -27,6 +27,13 @@ import (
 // mapEvery is the least time between the beginnings of two runs.
 const mapEvery = 2 * time.Second
 
+// mapHostRate bounds the probes of this node's host half per second for each link, and mapHostBurst those at once. A mapper asks a host
+// half a few times in a run. The mailbox carries far fewer test messages than the links, and those of the self-test too.
+const (
+	mapHostRate  = 10
+	mapHostBurst = 20
+)
+
 // mapPart is the number of nodes per message: with the signature, that fits a relayed message.
 const mapPart = servicenet.MaxMapNodes
 
@@ -50,11 +57,13 @@ type mappingState struct {
 	attempt int             // the attempt number of these messages
 
 	budget [grid.NumDirections]bucket // for probes that arrive by each link
+	hosts  [grid.NumDirections]bucket // of these, for probes of this node's host half
 }
 
 func newMapping(now time.Time) (s mappingState) {
 	for _, d := range grid.Directions() {
 		s.budget[d.Index()] = newBucket(mapping.Rate, mapping.Burst, now)
+		s.hosts[d.Index()] = newBucket(mapHostRate, mapHostBurst, now)
 	}
 	return s
 }
@@ -212,7 +221,7 @@ func (m *Machine) onMapFrame(now time.Time, l *link, data []byte) {
 	case mapping.Asked:
 		to, out, host := mapping.Reply(data, m.mapWord())
 		m.sendMap(to, out)
-		if host && m.verdict != watchdog.Stale {
+		if host && m.verdict != watchdog.Stale && m.mapping.hosts[l.dir.Index()].take(now) {
 			m.out.TestMail = append(m.out.TestMail, TestMail{Data: append(mapMark[:len(mapMark):len(mapMark)], data...)})
 		}
 	case mapping.Answer:

@@ -193,3 +193,28 @@ func TestProbesStayWithinBudget(t *testing.T) {
 		t.Error("a probe that is not on its way was passed on")
 	}
 }
+
+// A neighbour that asks without end for this node's host half does not fill the mailbox: the half's self-test and diagnoses need its room.
+func TestProbesOfHostHalfLeaveRoomInMailbox(t *testing.T) {
+	w := newMesh(t, "4x1x1", 1, nil)
+	run := mapping.New(mapping.Config{Dims: w.dims, At: grid.Coord{}, Region: []grid.Coord{{X: 1}}, Run: 3, Own: mapping.Word{Good: 3}}, w.now)
+	ask := slices.Clone(run.Step(w.now, mapping.Tick{}).Send)[0].Data
+	n := w.nodes[1]
+	n.m.frames, n.m.out.TestMail = nil, nil
+	const seconds = 5
+	for range seconds * mapping.Rate {
+		w.now = w.now.Add(time.Second / mapping.Rate)
+		n.m.onMapFrame(w.now, n.m.links[grid.XMinus.Index()], ask)
+	}
+	if got := len(n.m.out.TestMail); got < seconds || got > seconds*mapHostRate+mapHostBurst {
+		t.Errorf("%d probes of the host half in %d s: want at most %d a second", got, seconds, mapHostRate)
+	}
+	if got := len(n.m.frames); got < seconds*mapping.Rate {
+		t.Errorf("%d of %d probes were answered", got, seconds*mapping.Rate)
+	}
+	n.m.out.TestMail = nil
+	n.m.onMapFrame(w.now, n.m.links[grid.XPlus.Index()], ask)
+	if len(n.m.out.TestMail) != 0 {
+		t.Error("a probe from the wrong link is for the host half")
+	}
+}

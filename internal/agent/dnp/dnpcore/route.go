@@ -1,6 +1,7 @@
 package dnpcore
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -121,16 +122,28 @@ func (m *Machine) arrive(now time.Time, from *link, b []byte) {
 		m.note(NoteRefused, "a message that came down: %v", err)
 		return
 	}
-	m.missing(missing)
+	m.missing(now, missing)
 	if whole != nil {
 		m.out.Open = append(m.out.Open, whole)
 	}
 }
 
+// missingNoteEvery is the least time between two log lines about incomplete messages. Anybody who can send pieces can cause them.
+const missingNoteEvery = 10 * time.Second
+
 // missing notes messages that were given up incomplete.
-func (m *Machine) missing(all []routing.Missing) {
+func (m *Machine) missing(now time.Time, all []routing.Missing) {
 	for _, l := range all {
-		m.note(NoteMissing, "%s", l)
+		if m.missingNoted.IsZero() || now.Sub(m.missingNoted) >= missingNoteEvery {
+			more := ""
+			if m.missingQuiet > 0 {
+				more = fmt.Sprintf(" (and %d more messages since the last line)", m.missingQuiet)
+			}
+			m.note(NoteMissing, "%s%s", l, more)
+			m.missingNoted, m.missingQuiet = now, 0
+		} else {
+			m.missingQuiet++
+		}
 		m.evidence("%s", l)
 	}
 	m.out.Missing = append(m.out.Missing, all...)

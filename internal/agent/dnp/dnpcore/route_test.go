@@ -1,0 +1,36 @@
+package dnpcore
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/torus/routing"
+)
+
+// A node that begins messages without end and completes none does not fill the log.
+func TestNotesOfMissingPiecesAreBounded(t *testing.T) {
+	w := newMesh(t, "4x1x1", 1, nil)
+	n := w.nodes[0]
+	n.m.out.Notes = nil
+	begin := func(i int) {
+		message := make([]byte, routing.MaxPiece+1+i)
+		pieces, err := routing.Split(grid.Coord{X: 2}, message, routing.MaxPiece)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.m.arrive(w.now, n.m.links[grid.XPlus.Index()], pieces[0])
+	}
+	const begun = 1000
+	for i := range begun {
+		begin(i)
+	}
+	if got := len(n.m.out.Notes); got != 1 {
+		t.Errorf("%d lines of %d incomplete messages at once", got, begun)
+	}
+	w.now = w.now.Add(missingNoteEvery)
+	begin(begun)
+	if got := n.m.out.Notes[len(n.m.out.Notes)-1].Text; !strings.Contains(got, "more messages") {
+		t.Errorf("%q", got)
+	}
+}

@@ -169,8 +169,8 @@ func (l *Ledger) release(now time.Time) {
 	}
 }
 
-// NeedDigest reports whether supervisors would ignore a new silence because of its age, as they ignore the replay of an old log. They accept
-// any age in a digest. A silence has such an age when the grace period of a link ends, or the announced time of a neighbour's restart.
+// NeedDigest reports whether supervisors would ignore a new silence because of its age, as they ignore the replay of an old log. A digest
+// may state any age. A silence is that old when the grace period of a link ends, or the announced time of a neighbour's restart.
 func NeedDigest(changes []fault.Observation, p config.Periods) bool {
 	window := time.Duration(p.DigestMisses) * p.DigestPeriod
 	return slices.ContainsFunc(changes, func(o fault.Observation) bool { return o.Kind == fault.KindSilence && o.Age > window })

@@ -164,11 +164,14 @@ func (a Agent) ValidateJoin() error {
 		given bool
 	}{
 		{"cluster", a.Cluster != ""}, {"coord", a.Coord != ""}, {"dims", a.Dims != ""}, {"links", len(a.Links) > 0}, {"tls", a.TLS != AgentTLS{}},
-		{"supervisors", len(a.Supervisors) > 0}, {"periods", a.Periods != nil}, {"window", !a.Window.Zero()},
+		{"supervisors", len(a.Supervisors) > 0}, {"periods", a.Periods != nil},
 	} {
 		if f.given {
 			p.bad(f.name, "a value", "nothing with join: the supervisors provide it")
 		}
+	}
+	if !a.Window.Zero() {
+		p.bad("window", "a value", "nothing with join: a node with a window cannot enrol")
 	}
 	p.name("node", string(a.Node))
 	if a.Service.Listen != "" {

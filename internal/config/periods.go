@@ -46,7 +46,7 @@ type Periods struct {
 	// the accused process, it waits for half of ChallengeHalf. Otherwise, if the window between two kernels is silent, it
 	// waits for ChallengeNode. 1ms to 1m.
 	ChallengeHalf time.Duration
-	// ChallengeSingle is its wait if there are fewer witnesses than the quorum, from ChallengeNode to 10m.
+	// ChallengeSingle is the supervisor's wait for an answer if there are fewer witnesses than the quorum, from ChallengeNode to 10m.
 	ChallengeSingle time.Duration
 
 	// AckTimeout is the time for a report's first RECEIVED before the report takes another path: three slices of

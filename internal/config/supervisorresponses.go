@@ -44,7 +44,7 @@ type SupervisorResponses struct {
 	Grace Duration `json:"grace"`
 	// StormDelay is the minimum age of a fault before any action but a notification, 0s or more. Default 10s.
 	StormDelay Duration `json:"stormDelay"`
-	// Cooldown is the minimum time between two responses on one node, without notifications, 0s or more. Default 30m.
+	// Cooldown is the minimum time between two responses on one node, 0s or more. It does not count notifications. Default 30m.
 	Cooldown Duration `json:"cooldown"`
 	// MaxEvidenceAge is the maximum age of the evidence of a fault, 1ms or more. Default 30s.
 	MaxEvidenceAge Duration `json:"maxEvidenceAge"`

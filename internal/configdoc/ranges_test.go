@@ -17,7 +17,7 @@ import (
 	"github.com/lofamo/lofamo/internal/inventory"
 )
 
-// limit has values that are allowed and values that are refused. The documentation must contain the text.
+// limit is a range that the documentation states as text, with valid and invalid values.
 type limit struct {
 	text       string
 	good, evil []any
@@ -27,8 +27,8 @@ type limit struct {
 type program struct {
 	pkg, name string
 	validate  func(file string) (read, invalid error)
-	beside    map[string]map[string]any // other values without which a key, or the keys of a section, mean nothing
-	limits    map[string]limit          // ranges in words
+	beside    map[string]map[string]any // values of other keys that a key, or the keys of a section, need
+	limits    map[string]limit          // ranges that inWords tests
 }
 
 func programs() []program {
@@ -148,8 +148,8 @@ var (
 	numberRange   = regexp.MustCompile(`(?:^|[ (])(\d+(?:\.\d+)?)(?: ([KMGT]iB))? to (\d+(?:\.\d+)?)(?: ([KMGT]iB))?(?:[ .,;]|$)`)
 )
 
-// TestDocumentedRangesAreEnforced sets each number and duration to the ends of its documented range, which are allowed, and to
-// values just beyond, which a message must refuse with the key, the value and the range.
+// TestDocumentedRangesAreEnforced sets each number and duration to the ends of its documented range and to values just beyond. The
+// validation must accept the ends. It must refuse the other values with a message that names the key, the value and the range.
 func TestDocumentedRangesAreEnforced(t *testing.T) {
 	for _, p := range programs() {
 		t.Run(p.name, func(t *testing.T) {
@@ -227,7 +227,7 @@ func (p program) test(t *testing.T, path string, f Field) int {
 	return 0
 }
 
-// inWords tests a range that numbers alone do not describe.
+// inWords tests a range from p.limits, which durationRange and numberRange do not cover.
 func (p program) inWords(t *testing.T, path string, f Field) {
 	l, ok := p.limits[path]
 	delete(p.limits, path)
@@ -235,7 +235,7 @@ func (p program) inWords(t *testing.T, path string, f Field) {
 		return
 	}
 	if !strings.Contains(f.Doc, l.text) {
-		t.Errorf("%s: given %q: want %q in it", path, f.Doc, l.text)
+		t.Errorf("%s: documented as %q: want the text %q", path, f.Doc, l.text)
 	}
 	for _, v := range l.good {
 		p.allowed(t, path, v)
@@ -245,7 +245,7 @@ func (p program) inWords(t *testing.T, path string, f Field) {
 	}
 }
 
-// beyond is a value outside of the end of a range: 0 often stands for the default.
+// beyond returns a value just outside the range. Below an end of 1 or less it returns -1, because 0 often stands for the default.
 func beyond(end float64, direction float64) float64 {
 	switch {
 	case end != math.Trunc(end):
@@ -285,7 +285,7 @@ func (p program) refused(t *testing.T, path string, value any) {
 	t.Errorf("%s: %v: no message names key, value and range:\n%s", path, value, strings.Join(lines, "\n"))
 }
 
-// named is a key as messages name it.
+// named returns a key as error messages show it.
 func named(path string) string { return strings.ReplaceAll(path, "[]", "[0]") }
 
 func given(value any) string {
@@ -295,7 +295,7 @@ func given(value any) string {
 	return config.ShortTimes(fmt.Sprint(value))
 }
 
-// lines are the problems of a configuration in which a key has that value.
+// lines returns the validation errors of a configuration in which a key has that value.
 func (p program) lines(t *testing.T, path string, value any) []string {
 	t.Helper()
 	doc := map[string]any{}

@@ -81,7 +81,7 @@ func RunProgram(ctx context.Context, s Program) ProgramResult {
 		runtime.LockOSThread()
 		if s.Credential == nil {
 			defer runtime.UnlockOSThread()
-		} else if err := dropInherited(); err != nil { // still locked, the thread ends with this goroutine
+		} else if err := dropInherited(); err != nil { // no unlock: the thread without capabilities must end with this goroutine
 			done <- ProgramResult{Code: -1, Err: err}
 			return
 		}
@@ -90,8 +90,8 @@ func RunProgram(ctx context.Context, s Program) ProgramResult {
 	return <-done
 }
 
-// dropInherited leaves nothing of the calling thread's capabilities to the programs that it starts. A change of the user alone does not,
-// if the process has them without being root.
+// dropInherited clears the inheritable capabilities of the calling thread, and with them the ambient ones. The programs that the thread
+// starts then inherit none. A change of the user alone clears ambient capabilities only if the process is root.
 func dropInherited() error {
 	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets [2]unix.CapUserData

@@ -12,11 +12,12 @@ import (
 	"github.com/lofamo/lofamo/internal/testing/requirements"
 )
 
-// asService is the variable that makes a copy of the test's process run as the executor process with the drop-in of its documentation.
+// asService is the environment variable that tells a copy of the test's process to run as the executor process does with the drop-in from
+// docs/executor-process.md.
 const asService = "LOFAMO_TEST_AS_SERVICE"
 
-// TestProgramOfOtherUserHasNoCapabilities: a program that runs as another user gets none of the capabilities that allow the executor
-// process to start it, since CAP_SETUID makes it any user. A program without a user keeps those of the process, also afterwards.
+// TestProgramOfOtherUserHasNoCapabilities: a program that runs as another user gets none of the executor process's capabilities, because
+// CAP_SETUID would let it become any user. A program without a user inherits them, even if it starts after a program with a user.
 func TestProgramOfOtherUserHasNoCapabilities(t *testing.T) {
 	s := Program{Path: "/bin/grep", Args: []string{"^Cap\\(Inh\\|Prm\\|Eff\\|Amb\\)", "/proc/self/status"}, MaxOutput: 1000}
 	if os.Getenv(asService) == "" {

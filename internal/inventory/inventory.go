@@ -56,28 +56,28 @@ type Inventory struct {
 
 // Ports are the common ports of all machines, 1 to 65535. 0 stands for the default.
 type Ports struct {
-	// Service is the nodes' direct rail, UDP, 1 to 65535. Default 7100.
+	// Service is the port of the nodes' direct rail, UDP, 1 to 65535. Default 7100.
 	Service int `json:"service,omitempty"`
-	// NodeGossip is the nodes' gossip rail, UDP and TCP, 1 to 65535. Default 7101.
+	// NodeGossip is the port of the nodes' gossip rail, UDP and TCP, 1 to 65535. Default 7101.
 	NodeGossip int `json:"nodeGossip,omitempty"`
 	// Links is the first port of the nodes' links, UDP and TCP, 1 to 65530: X+ has it, X- the next, then Y+, Y-, Z+,
 	// Z-. Default 7110.
 	Links int `json:"links,omitempty"`
-	// Report is the supervisors' direct rail, UDP, 1 to 65535. Default 7945.
+	// Report is the port of the supervisors' direct rail, UDP, 1 to 65535. Default 7945.
 	Report int `json:"report,omitempty"`
-	// GRPC is the supervisors' API, TCP, 1 to 65535. Default 7946.
+	// GRPC is the port of the supervisors' API, TCP, 1 to 65535. Default 7946.
 	GRPC int `json:"grpc,omitempty"`
 	// HTTP is the port of the supervisors' metrics and health, TCP, 1 to 65535. Default 7947.
 	HTTP int `json:"http,omitempty"`
-	// Web is the supervisors' page for browsers, TLS with a certificate that each makes for itself, 1 to 65535. Default 7949.
+	// Web is the port of the supervisors' page for browsers, TCP, 1 to 65535. Each supervisor makes its own TLS certificate. Default 7949.
 	Web int `json:"web,omitempty"`
-	// Gossip is the supervisors' gossip rail, UDP and TCP, 1 to 65535. Default 7948.
+	// Gossip is the port of the supervisors' gossip rail, UDP and TCP, 1 to 65535. Default 7948.
 	Gossip int `json:"gossip,omitempty"`
 	// Enrolment is the supervisors' port at which nodes enrol, TCP, 1 to 65535. Default 7944.
 	Enrolment int `json:"enrolment,omitempty"`
-	// EtcdPeer is the port at which the supervisors' members of etcd reach one another, TCP, 1 to 65535. Default 2380.
+	// EtcdPeer is the port at which the supervisors' etcd members reach one another, TCP, 1 to 65535. Default 2380.
 	EtcdPeer int `json:"etcdPeer,omitempty"`
-	// EtcdClient is the port at which clients reach these members, TCP, 1 to 65535. Default 2379.
+	// EtcdClient is the port at which clients reach the supervisors' etcd members, TCP, 1 to 65535. Default 2379.
 	EtcdClient int `json:"etcdClient,omitempty"`
 	// AgentHTTP is the port of the nodes' metrics and health, on their service address, TCP, 1 to 65535. Default 0: none.
 	AgentHTTP int `json:"agentHTTP,omitempty"`

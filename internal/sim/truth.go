@@ -149,8 +149,9 @@ func (w *World) oweProcess(n *node, h fault.Half, alone bool) {
 	}, alone)
 }
 
-// missed returns the extra time to find a host half that dies after its DNP half. Its links were silent before, and the host half answered
-// for the node. So no new accusation tells of its death: the leader misses its report, and waits three times as long for an answer.
+// missed returns the extra time to find a host half that dies after its DNP half. The node's links were silent before, and the host half
+// answered the challenges. So its death causes no new accusation. The leader notices that the digest is overdue, challenges the node, and
+// waits three times as long as usual for an answer.
 func (w *World) missed(n *node, h fault.Half) time.Duration {
 	bound, wait := w.nodeBound(n), w.cfg.Periods.ChallengeNode
 	switch {

@@ -184,16 +184,17 @@ func (d *daemon) beyondWindow() bool {
 	return d.halves[fault.HalfHost] == nil && !d.cfg.Agent.Window.Zero()
 }
 
-// A notice through the window is sent throughNotices times while the host half serves, throughEvery apart, because the window may lose
-// one. That leaves the host half time to report before its watchdog judges.
+// The daemon sends a notice through the window throughNotices times to a serving host half, throughEvery apart, because the window may lose
+// a message. The host half then still has time to report before its watchdog judges.
 const (
 	throughNotices = 3
 	throughEvery   = 100 * time.Millisecond
 )
 
-// announceThroughWindow sends a restart notice of the DNP half to the host half by the mailbox, which the DNP half forwards through
-// the window. It repeats the notice while the host half is away, for the time of wait at most. The host half takes a repeated notice once.
-// One of an earlier version ignores all. No answer comes: the error says that the host half did not write its watchdog word meanwhile.
+// announceThroughWindow puts a restart notice of the DNP half into the host half's mailbox. The DNP half forwards it through the window.
+// While the host half is away, announceThroughWindow repeats the notice, for wait at most. The host half counts repeated notices as one,
+// and a host half of an earlier version ignores them. The host half never answers. Progress of its watchdog word shows that it serves.
+// An error means that it sent fewer than throughNotices notices to a serving host half, or that the register file or the last send failed.
 func (d *daemon) announceThroughWindow(ctx context.Context, within, wait time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
@@ -209,12 +210,12 @@ func (d *daemon) announceThroughWindow(ctx context.Context, within, wait time.Du
 		sent++
 		select {
 		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("the host half did not serve for %s", wait), told)
+			return errors.Join(fmt.Errorf("send %d restart notices to a serving host half within %s: %w", throughNotices, wait, ctx.Err()), told)
 		case <-time.After(throughEvery):
 		}
 		var now uint32
 		if now, err = f.Progress(fault.HalfHost); now != before && !serves {
-			serves, sent = true, 1 // it may have missed the earlier ones
+			serves, sent = true, 1 // the host half may have missed the earlier notices
 		}
 		if serves && sent >= throughNotices {
 			return told

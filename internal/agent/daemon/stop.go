@@ -27,8 +27,8 @@ const (
 	returnLook = 20 * time.Millisecond
 	// returnRetry is the time between two tries to announce the return.
 	returnRetry = time.Second
-	// returnWithin bounds one try, and so the delay of a stop that is announced meanwhile. The host half answers at once. A notice through
-	// a window takes longer.
+	// returnWithin bounds one try, and so the delay of a stop that is announced meanwhile. The host half answers at once. A try through
+	// a window may take longer: see tellReturn.
 	returnWithin = 250 * time.Millisecond
 	// returnFor is how long the daemon tries. By then the supervisors know of the return by the new boot epochs.
 	returnFor = time.Minute
@@ -176,8 +176,8 @@ func (d *daemon) nodeStops(ctx context.Context, reason fault.Stop) bool {
 }
 
 // announceReturn makes the host half notify the supervisors that this node is back, when this daemon's halves have passed
-// their self-tests. After restartWithin it does so in any case, and the supervisors judge by the evidence. Each try waits for that, because
-// a half may restart before the notice arrives.
+// their self-tests. After restartWithin it does so in any case, and the supervisors judge by the evidence. It checks the self-tests again
+// before each try, because a half may restart between two tries.
 func (d *daemon) announceReturn(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, returnFor)
 	defer cancel()

@@ -135,12 +135,12 @@ func TestStopBeyondWindowIsAnnouncedAsRestart(t *testing.T) {
 		}
 	}
 	if got := len(received()); got != throughNotices || d.announced.Load() {
-		t.Errorf("%d notices, committed %t", got, d.announced.Load())
+		t.Errorf("%d notices, committed %t: want %d notices, not committed", got, d.announced.Load(), throughNotices)
 	}
 }
 
 // beyondWindow returns a daemon of a DNP half whose host half has another kernel. write writes the host half's watchdog word, as the window
-// does; received returns the notices that have arrived, as the times until the half is back.
+// does. received returns the announced restart time of each notice that has arrived; 0 is the end of the restart.
 func beyondWindow(t *testing.T) (d *daemon, write func(), received func() []time.Duration) {
 	t.Helper()
 	dir := t.TempDir()
@@ -187,7 +187,7 @@ func TestRestartBeyondWindowIsAnnouncedToReturningHostHalf(t *testing.T) {
 	d, write, received := beyondWindow(t)
 	done := make(chan struct{})
 	go func() { defer close(done); d.announceStop(t.Context(), fault.StopReboot) }()
-	time.Sleep(announceWithin / 2) // longer than notices are sent to a host half that serves
+	time.Sleep(announceWithin / 2) // a daemon that did not wait for the host half would have sent all notices by now
 	early := len(received())
 	for ended := false; !ended; {
 		write()
@@ -200,9 +200,9 @@ func TestRestartBeyondWindowIsAnnouncedToReturningHostHalf(t *testing.T) {
 	agenttest.Await(t, "notices after the return", func() bool { return len(received()) >= early+throughNotices-1 })
 }
 
-// TestReturnBeyondWindowIsRepeated: while the host half on the other kernel is away, the return is not announced, and so it is repeated.
-// When the host half serves, throughNotices notices are enough.
-func TestReturnBeyondWindowIsRepeated(t *testing.T) {
+// TestReturnBeyondWindowFailsUntilHostHalfServes: while the host half on the other kernel is away, tellReturn returns an error, so the
+// daemon tries again. Once the host half serves, throughNotices notices are enough.
+func TestReturnBeyondWindowFailsUntilHostHalfServes(t *testing.T) {
 	d, write, received := beyondWindow(t)
 	if err := d.tellReturn(t.Context()); err == nil {
 		t.Error("the host half is away: want an error")
@@ -500,8 +500,8 @@ func TestReturnSparesRestartOfStoppingOtherHalf(t *testing.T) {
 	}
 }
 
-// TestLateReturnWaitsForHalfThatRestarts: the first try to announce the return fails, and a half restarts before the next one. The return
-// waits until that half has passed its self-tests again, because it would end the notice of the restart.
+// TestLateReturnWaitsForHalfThatRestarts: the first try to announce the return fails, and a half restarts before the next one. The daemon
+// announces the return only after that half has passed its self-tests again, because the return ends the notice of the restart.
 func TestLateReturnWaitsForHalfThatRestarts(t *testing.T) {
 	dir := agenttest.Dir(t)
 	d := &daemon{cfg: RunConfig{Half: fault.HalfHost, Agent: config.Agent{StateDir: dir}}, log: slog.New(slog.DiscardHandler)}

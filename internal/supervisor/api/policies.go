@@ -175,7 +175,7 @@ func newSpec(k lofamov1.PolicyChangeKind) bool {
 // planApply returns the changes that put documents in force.
 func (r *Responses) planApply(set store.PolicySet, docs []*policy.Document, by string, now time.Time) (plan, error) {
 	var p plan
-	var fresh []*policy.Document // with a new spec; an earlier version may have stored the others
+	var fresh []*policy.Document // documents with a new spec: CheckNew may refuse a spec that an earlier version stored
 	together := slices.Clone(docs)
 	names := map[string]bool{}
 	for _, d := range docs {

@@ -113,9 +113,9 @@ func (t *term) restoreNodes(snap store.Snapshot) (saved []awareness.NodeStatus, 
 	return saved, moved, nil
 }
 
-// stillAnnounced reports whether a stored stop of a node, or a restart of its host half, may not be over yet. A notice takes an armed
-// device back, so one that is armed was stated after the notice was over. The mark of a restart whose end the node never reported stays in
-// the document, and is ignored once it is old.
+// stillAnnounced reports whether a stored stop of a node, or a stored restart of its host half, may still be in progress. A notice deletes
+// the statement that the watchdog is armed. So a stored armed watchdog is newer than the notice, and the stop or restart is over. If the
+// node never reported the end of a restart, the mark stays in the document. stillAnnounced ignores it after awareness.LeaderClocks.
 func stillAnnounced(e view.Entry, now time.Time) bool {
 	if e.Watchdog.GetArmed() {
 		return false

@@ -345,8 +345,9 @@ func TestNextLeaderTakesStatementAfterUnendedNotice(t *testing.T) {
 	}
 }
 
-// TestOldAnnouncementSuppressesNoStatement: a stored mark of a restart that ended long ago says nothing about the half's present epoch.
-func TestOldAnnouncementSuppressesNoStatement(t *testing.T) {
+// TestStoredNoticeSuppressesStatementsOnlyUntilItIsOver: a new leader ignores a stored notice if a newer statement shows that it is over,
+// or if the announced restart ended long ago.
+func TestStoredNoticeSuppressesStatementsOnlyUntilItIsOver(t *testing.T) {
 	now := time.Now()
 	armed := &lofamov1.HardwareWatchdog{Armed: true}
 	entry := func(r awareness.Restart, s awareness.Stop, w *lofamov1.HardwareWatchdog) view.Entry {
@@ -369,7 +370,7 @@ func TestOldAnnouncementSuppressesNoStatement(t *testing.T) {
 		"a stop, then an armed boot": {entry(awareness.Restart{}, stop, armed), false},
 	} {
 		if got := stillAnnounced(tc.e, now); got != tc.want {
-			t.Errorf("%s: %t, want %t", name, got, tc.want)
+			t.Errorf("%s: still announced %t, want %t", name, got, tc.want)
 		}
 	}
 }

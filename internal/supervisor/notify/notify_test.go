@@ -56,7 +56,7 @@ func TestChangedMarkRenewsOnlyNodesItConcerns(t *testing.T) {
 		n := running(t, view.NewNames(dims, ids), marks, to)
 		told := func(what string, change func(), want ...fault.NodeID) {
 			t.Helper()
-			for range 2 + renewals { // the repetitions of the change before
+			for range 2 + renewals { // until the notifier repeats the previous change no more
 				for _, id := range ids {
 					n.Digest(Digest{Node: id, Epoch: 1, Revision: 1})
 				}

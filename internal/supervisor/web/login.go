@@ -43,11 +43,12 @@ func (s *Server) as(do func(http.ResponseWriter, *http.Request, visitor)) http.H
 	}
 }
 
-// listDelay is the time within which all replicas have a new list of revoked certificates. A replica that lacks it signs for a
-// revoked person. So a person with a new certificate can log in only this long after the revocation.
+// listDelay is the time within which all replicas get a new list of revoked certificates. Until then, a replica without the list signs
+// sessions and handovers for a revoked person. So all replicas refuse sessions, logins and handovers of the first listDelay after a
+// revocation. A person with a new certificate can log in after that time.
 const listDelay = time.Minute
 
-// revoked reports whether the person's certificate was revoked after a replica had signed the claims, or less than listDelay before.
+// revoked reports whether an operator revoked the person's certificate after c.Issued, or less than listDelay before c.Issued.
 func (s *Server) revoked(c pki.WebClaims) bool {
 	return s.cfg.Verifier.RevokedSince(c.Subject, time.Unix(c.Issued, 0).Add(-listDelay))
 }
@@ -65,10 +66,10 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 	now := s.cfg.Now()
 	c, kind, err := pki.OpenWeb(s.cfg.Verifier, s.cfg.Cluster, s.cfg.Self, in.Token, now, pki.WebLogin, pki.WebHandover)
 	if kind == pki.WebLogin {
-		c.Issued = now.Unix() // as in the session
+		c.Issued = now.Unix() // the session begins now, even if the person signed the token earlier
 	}
 	if err == nil && s.revoked(c) { // OpenWeb checks only the signer, which may be a replica
-		err = fmt.Errorf("%w: that of %s; a new one is accepted %s after the revocation", pki.ErrRevoked, c.Subject, listDelay)
+		err = fmt.Errorf("%w: that of %s; the page accepts a new certificate %s after the revocation", pki.ErrRevoked, c.Subject, listDelay)
 	}
 	if err != nil {
 		s.cfg.Logger.Warn("web: a login was refused", "from", r.RemoteAddr, "err", err)

@@ -71,7 +71,7 @@ func newPair(t *testing.T) pair {
 	return newPairWith(t, nil, time.Now)
 }
 
-// newPairWith returns a pair with this clock. If late is not nil, it is the list of s1.
+// newPairWith returns a pair with this clock. s1 uses late as its list of revocations, or the common list if late is nil.
 func newPairWith(t *testing.T, late *pki.Registry, clock func() time.Time) pair {
 	t.Helper()
 	ca, err := pki.NewCA("c")
@@ -206,7 +206,7 @@ func TestHandoverFromBeforeRevocationIsRefused(t *testing.T) {
 // handovers and sessions give a revoked person no access: not at the other replicas, and not at this one once it has the list.
 func TestReplicaWithOldListGivesNoAccess(t *testing.T) {
 	t.Parallel()
-	var late atomic.Int64 // of the clock, against the revocation
+	var late atomic.Int64 // nanoseconds by which the replicas' clock is ahead
 	old := pki.NewRegistry()
 	p := newPairWith(t, old, func() time.Time { return time.Now().Add(time.Duration(late.Load())) })
 	login := p.loginToken()
@@ -232,15 +232,15 @@ func TestReplicaWithOldListGivesNoAccess(t *testing.T) {
 	}
 }
 
-// TestNewCertificateLogsInAfterRevocation: a person with a new certificate can log in once all replicas have had time to get the list.
-// Before, the login itself is refused.
+// TestNewCertificateLogsInAfterRevocation: a person with a new certificate can log in after listDelay. Earlier, the replica refuses the
+// login itself.
 func TestNewCertificateLogsInAfterRevocation(t *testing.T) {
 	t.Parallel()
 	var late atomic.Int64
 	p := newPairWith(t, nil, func() time.Time { return time.Now().Add(time.Duration(late.Load())) })
 	p.registry.Set([]pki.Denial{{Identity: ann, Before: pki.CutOff(time.Now().Add(-2 * time.Second))}})
 	if code, _ := p.login("s1", p.loginToken()); code != http.StatusUnauthorized {
-		t.Errorf("2 s after the revocation: %d: want %d", code, http.StatusUnauthorized)
+		t.Errorf("a login 2 s after the revocation: status %d: want %d", code, http.StatusUnauthorized)
 	}
 	late.Store(int64(listDelay))
 	code, cookie := p.login("s1", p.loginToken())

@@ -233,7 +233,8 @@ func TestPausedMapperReadsWaitingAnswers(t *testing.T) {
 	}
 }
 
-// A pause of the mapper's process is no part of a round trip beyond the length of a run: supervisors refuse findings with longer ones.
+// A mapper whose process was paused reports a round trip of at most Most, the length of a run. Supervisors refuse findings with a round
+// trip of over a minute.
 func TestRoundTripIsNoLongerThanRun(t *testing.T) {
 	dims := grid.Dims{X: 3, Y: 1, Z: 1}
 	w := newWorld(t, dims, 1)

@@ -142,11 +142,11 @@ type ReorderStats struct {
 // Reorder is the reordering buffer of the thesis. It reassembles messages from pieces that come in any order, drops
 // duplicates, and reports missing pieces after a while. It never requests any: the sender of the message repeats it.
 //
-// Its memory is bounded by MaxReorder messages of MaxMessage bytes. When there is no room, Reorder gives up the
-// oldest message of a node that has maxOfOrigin messages from the link, or else of the link that has the most messages, there of the node
-// that has the most. It reports that message missing, as the thesis does: "an overflow of the buffer indicates that a packet is late". A
-// neighbour can forge origins, but not the link, so it displaces only messages that came through itself.
-// Reorder belongs to one goroutine. The zero value is ready.
+// Its memory is bounded by MaxReorder messages of MaxMessage bytes. A new message displaces another one in two cases. If its origin already
+// has maxOfOrigin messages from the same link, Reorder gives up the oldest of them. Otherwise, if MaxReorder messages are open, Reorder
+// picks the link with the most messages, then the origin with the most messages from that link, and gives up its oldest message. It reports
+// that message missing, as the thesis does: "an overflow of the buffer indicates that a packet is late". A neighbour can forge origins, but
+// not the link, so it displaces only messages that came through itself. Reorder belongs to one goroutine. The zero value is ready.
 type Reorder struct {
 	open  []incomplete // oldest first
 	done  []complete   // oldest first, at most MaxReorder
@@ -241,7 +241,8 @@ func (r *Reorder) makeRoom(now time.Time, from grid.Direction, origin grid.Coord
 	return []Missing{r.giveUp(now, oldest)}
 }
 
-// oldestOf returns the oldest message of the origin that has the most at a link, the new message counted too.
+// oldestOf returns the index of the oldest message from a link whose origin has the most messages from that link. The new message, which
+// came from origin through from, counts too.
 func (r *Reorder) oldestOf(link, from grid.Direction, origin grid.Coord) (oldest int) {
 	has := map[grid.Coord]int{}
 	if from == link {

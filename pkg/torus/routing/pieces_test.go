@@ -241,8 +241,8 @@ func FuzzReorder(f *testing.F) {
 	})
 }
 
-// TestFloodingOriginDisplacesNoMessageOfOtherOrigins: an origin that begins messages by four links without end holds no more than its
-// share, so honest messages complete by the same links and by others.
+// TestFloodingOriginDisplacesNoMessageOfOtherOrigins: one origin keeps starting messages over four links and completes none. It displaces
+// only its own messages. So messages of other origins complete over these links and over the other links.
 func TestFloodingOriginDisplacesNoMessageOfOtherOrigins(t *testing.T) {
 	liar := grid.Coord{X: 9}
 	flooded := []grid.Direction{grid.XPlus, grid.XMinus, grid.YPlus, grid.YMinus}

@@ -225,7 +225,7 @@ func (m *Machine) report(now time.Time) {
 
 func (m *Machine) add(now time.Time, r fault.Report) { m.sender.Add(now, m.headed(now, r)) }
 
-// headed returns r with the words and numbers that go with every report.
+// headed returns r with the watchdog words, the fault descriptor, the uptime and, if it is needed, the platform.
 func (m *Machine) headed(now time.Time, r fault.Report) fault.Report {
 	w := m.word
 	w.Valid = true

@@ -10,11 +10,11 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// The last words of the host's kernel go with the report of the host's death, and may be the only proof that the kernel is dead. A
-// datagram by the torus has little room beside reports. Where other reports or changes would take the room of the words, the death
-// therefore goes apart from them.
+// The report of the host's death carries the last words of the host's kernel. They may be the only proof that the kernel is dead. A
+// datagram over the torus has little room beside its reports. If other reports or changes would take the room that the last words need,
+// the half sends the death separately.
 
-// addChanges reports changes in one report. If that left less room for last words than the death alone, the death gets its own report.
+// addChanges reports changes in one report. If the other changes take room from the last words, the death gets a report of its own.
 func (m *Machine) addChanges(now time.Time, changes []fault.Observation) {
 	var death, others []fault.Observation
 	for _, o := range changes {
@@ -54,8 +54,8 @@ func (m *Machine) wordsSize(now time.Time, s servicenet.Send) (n int) {
 	return n
 }
 
-// deathApart divides a datagram into the newest report of the host's death and the others. ok is false if the death has no more room for
-// last words alone.
+// deathApart divides a datagram into the newest report of the host's death and the other reports. ok is false if there is nothing to
+// divide, or if a separate report of the death has no additional room for last words.
 func (m *Machine) deathApart(now time.Time, s servicenet.Send) (death, others servicenet.Send, ok bool) {
 	at := -1
 	for i, r := range s.Reports {

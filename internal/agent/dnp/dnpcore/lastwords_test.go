@@ -12,9 +12,9 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 )
 
-// TestLastWordsLeaveWholeBesideCrowdOfChanges: the host dies while all links fail, and no answer comes. Every attempt of the report of
-// the death has room for the whole last words, and the other changes leave in reports of their own, each once.
-func TestLastWordsLeaveWholeBesideCrowdOfChanges(t *testing.T) {
+// TestLastWordsAreCompleteWhenAllLinksFailToo: the host dies while all links fail, and no acknowledgement comes. Every attempt to send the
+// report of the death carries the complete last words. The half reports each of the other changes once, in other reports.
+func TestLastWordsAreCompleteWhenAllLinksFailToo(t *testing.T) {
 	for dims, links := range map[string]int{"3x3x3": 6, "3x3x1": 4, "3x1x1": 2, "4x1x1": 2} {
 		t.Run(dims, func(t *testing.T) { lastWordsBesideChanges(t, dims, links) })
 	}
@@ -53,7 +53,8 @@ func lastWordsBesideChanges(t *testing.T, dims string, failed int) {
 				}
 				attempts[r.ID.Seq]++
 				if said := s.Health.DNP.GetLastWords(); len(said) != 1 || said[0].GetLine() != line || said[0].GetFrom() != "10.7.0.2" {
-					t.Errorf("%s: attempt %d of the report of the death, with %d observations and %d other reports, has the words %v",
+					t.Errorf("%s: attempt %d of the report of the death, with %d observations and %d other reports, "+
+						"has the last words %v: want the complete panic line",
 						w.now.Sub(start), s.Attempt, len(r.Observations), len(s.Reports)-1, said)
 				}
 			}

@@ -27,8 +27,9 @@ import (
 // mapEvery is the least time between the beginnings of two runs.
 const mapEvery = 2 * time.Second
 
-// mapHostRate bounds the probes of this node's host half per second for each link, and mapHostBurst those at once. A mapper asks a host
-// half a few times in a run. The mailbox carries far fewer test messages than the links, and those of the self-test too.
+// mapHostRate is the maximum number of probes per second from each link to this node's host half. mapHostBurst is the maximum number at
+// once. A mapper asks a host half a few times in a run. The mailbox carries far fewer test messages than a link, also those of the
+// self-test.
 const (
 	mapHostRate  = 10
 	mapHostBurst = 20
@@ -57,7 +58,7 @@ type mappingState struct {
 	attempt int             // the attempt number of these messages
 
 	budget [grid.NumDirections]bucket // for probes that arrive by each link
-	hosts  [grid.NumDirections]bucket // of these, for probes of this node's host half
+	hosts  [grid.NumDirections]bucket // for probes from each link to this node's host half
 }
 
 func newMapping(now time.Time) (s mappingState) {

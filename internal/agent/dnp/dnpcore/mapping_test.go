@@ -194,7 +194,7 @@ func TestProbesStayWithinBudget(t *testing.T) {
 	}
 }
 
-// A neighbour that asks without end for this node's host half does not fill the mailbox: the half's self-test and diagnoses need its room.
+// A neighbour that asks without end for this node's host half does not fill the mailbox: the self-test and diagnoses need its room.
 func TestProbesOfHostHalfLeaveRoomInMailbox(t *testing.T) {
 	w := newMesh(t, "4x1x1", 1, nil)
 	run := mapping.New(mapping.Config{Dims: w.dims, At: grid.Coord{}, Region: []grid.Coord{{X: 1}}, Run: 3, Own: mapping.Word{Good: 3}}, w.now)
@@ -207,7 +207,7 @@ func TestProbesOfHostHalfLeaveRoomInMailbox(t *testing.T) {
 		n.m.onMapFrame(w.now, n.m.links[grid.XMinus.Index()], ask)
 	}
 	if got := len(n.m.out.TestMail); got < seconds || got > seconds*mapHostRate+mapHostBurst {
-		t.Errorf("%d probes of the host half in %d s: want at most %d a second", got, seconds, mapHostRate)
+		t.Errorf("%d probes of the host half in %d s: want %d to %d", got, seconds, seconds, seconds*mapHostRate+mapHostBurst)
 	}
 	if got := len(n.m.frames); got < seconds*mapping.Rate {
 		t.Errorf("%d of %d probes were answered", got, seconds*mapping.Rate)
@@ -215,6 +215,6 @@ func TestProbesOfHostHalfLeaveRoomInMailbox(t *testing.T) {
 	n.m.out.TestMail = nil
 	n.m.onMapFrame(w.now, n.m.links[grid.XPlus.Index()], ask)
 	if len(n.m.out.TestMail) != 0 {
-		t.Error("a probe from the wrong link is for the host half")
+		t.Error("a probe from the wrong link reached the host half")
 	}
 }

@@ -128,10 +128,10 @@ func (m *Machine) arrive(now time.Time, from *link, b []byte) {
 	}
 }
 
-// missingNoteEvery is the least time between two log lines about incomplete messages. Anybody who can send pieces can cause them.
+// missingNoteEvery is the minimum time between two log lines about incomplete messages. Any node that can send pieces can cause such lines.
 const missingNoteEvery = 10 * time.Second
 
-// missing notes messages that were given up incomplete.
+// missing records the messages that Reorder gave up incomplete. It logs one line per missingNoteEvery, with the number of messages between.
 func (m *Machine) missing(now time.Time, all []routing.Missing) {
 	for _, l := range all {
 		if m.missingNoted.IsZero() || now.Sub(m.missingNoted) >= missingNoteEvery {

@@ -26,11 +26,11 @@ func TestNotesOfMissingPiecesAreBounded(t *testing.T) {
 		begin(i)
 	}
 	if got := len(n.m.out.Notes); got != 1 {
-		t.Errorf("%d lines of %d incomplete messages at once", got, begun)
+		t.Errorf("%d log lines about %d incomplete messages at once: want 1", got, begun)
 	}
 	w.now = w.now.Add(missingNoteEvery)
 	begin(begun)
 	if got := n.m.out.Notes[len(n.m.out.Notes)-1].Text; !strings.Contains(got, "more messages") {
-		t.Errorf("%q", got)
+		t.Errorf("log line after %s: %q: want the number of messages between", missingNoteEvery, got)
 	}
 }

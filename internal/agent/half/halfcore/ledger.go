@@ -169,8 +169,9 @@ func (l *Ledger) release(now time.Time) {
 	}
 }
 
-// NeedDigest reports whether supervisors would ignore a new silence because of its age, as they ignore the replay of an old log. A digest
-// may state any age. A silence is that old when the grace period of a link ends, or the announced time of a neighbour's restart.
+// NeedDigest reports whether changes contain a silence that is too old for supervisors to accept as a change. They ignore old changes
+// because these may be replays, but accept any age in a digest. A new silence is that old if it is first reported when a link's grace
+// period ends, or when the announced time of a neighbour's restart ends.
 func NeedDigest(changes []fault.Observation, p config.Periods) bool {
 	window := time.Duration(p.DigestMisses) * p.DigestPeriod
 	return slices.ContainsFunc(changes, func(o fault.Observation) bool { return o.Kind == fault.KindSilence && o.Age > window })

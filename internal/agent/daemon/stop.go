@@ -64,7 +64,7 @@ func (d *daemon) tellReturn(ctx context.Context) error {
 		return nil
 	}
 	if d.beyondWindow() { // the daemon there announces the node's return
-		return d.announceThroughWindow(ctx, 0, returnWithin+throughNotices*throughEvery+min(d.periods.TWrite, time.Second))
+		return d.announceThroughWindow(ctx, 0, returnWithin+throughNotices*throughEvery+min(d.periods.TWrite, 500*time.Millisecond))
 	}
 	ctx, cancel := context.WithTimeout(ctx, returnWithin)
 	defer cancel()

@@ -213,7 +213,7 @@ func (m *Machine) report(now time.Time) {
 	if changes := m.ledger.Changes(now); changes != nil {
 		m.addChanges(now, changes)
 		if halfcore.NeedDigest(changes, m.cfg.Periods) {
-			m.digestAt = now
+			m.digestAt = fault.Earlier(m.digestAt, now)
 		}
 	}
 	if now.Before(m.digestAt) || m.inhibited() { // nothing waits for withheld digests, so a drain makes no rail look dead

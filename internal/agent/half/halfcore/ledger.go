@@ -173,7 +173,7 @@ func (l *Ledger) release(now time.Time) {
 // because these may be replays, but accept any age in a digest. A new silence is that old if it is first reported when a link's grace
 // period ends, or when the announced time of a neighbour's restart ends.
 func NeedDigest(changes []fault.Observation, p config.Periods) bool {
-	window := time.Duration(p.DigestMisses) * p.DigestPeriod
+	window := time.Duration(p.DigestMisses-1) * p.DigestPeriod // a digest period less than theirs: reports take time
 	return slices.ContainsFunc(changes, func(o fault.Observation) bool { return o.Kind == fault.KindSilence && o.Age > window })
 }
 

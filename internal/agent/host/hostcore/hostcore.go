@@ -278,7 +278,7 @@ func (m *Machine) report(now time.Time) {
 	if changes := m.ledger.Changes(now); changes != nil {
 		m.add(now, fault.Report{Observations: changes})
 		if halfcore.NeedDigest(changes, m.cfg.Periods) {
-			m.digestAt = now
+			m.digestAt = fault.Earlier(m.digestAt, now)
 		}
 	}
 	if !now.Before(m.digestAt) && !m.waits(now) {

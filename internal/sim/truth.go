@@ -13,6 +13,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
+	"github.com/lofamo/lofamo/internal/config"
 )
 
 type neighbourOf = halfcore.Neighbour
@@ -130,7 +131,7 @@ func (w *World) oweProcess(n *node, h fault.Half, alone bool) {
 				return 0
 			}
 			if !other.up() {
-				return w.nodeBound(n) + w.missed(n, h)
+				return max(w.nodeBound(n), w.missed(n, h))
 			}
 			way := w.truth.hostWay
 			if h == fault.HalfHost {
@@ -149,7 +150,7 @@ func (w *World) oweProcess(n *node, h fault.Half, alone bool) {
 	}, alone)
 }
 
-// missed returns the extra time to find a host half that dies after its DNP half. The node's links were silent before, and the host half
+// missed returns the time to find a host half that dies after its DNP half. The node's links were silent before, and the host half
 // answered the challenges. So its death causes no new accusation. The leader notices that the digest is overdue, challenges the node, and
 // waits three times as long as usual for an answer.
 func (w *World) missed(n *node, h fault.Half) time.Duration {
@@ -160,7 +161,7 @@ func (w *World) missed(n *node, h fault.Half) time.Duration {
 	case bound > w.cfg.Periods.NodeBound():
 		wait = w.cfg.Periods.ChallengeSingle
 	}
-	return w.cfg.Periods.DigestPeriod*3/2 + 2*wait
+	return w.cfg.Periods.DigestPeriod*3/2 + 3*wait + config.TransitAllowance
 }
 
 // nodeBound returns the bound for a dead node, by the number of neighbours that can bear witness.

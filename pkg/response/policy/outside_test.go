@@ -50,3 +50,23 @@ func TestOutsideConditionsAreRead(t *testing.T) {
 		}
 	}
 }
+
+func TestOutsideConditionsDistinguishPolicies(t *testing.T) {
+	for name, c := range map[string]struct {
+		one, other string
+		same       bool
+	}{
+		"another condition": {`[{condition: A}]`, `[{condition: B}]`, false},
+		"another status":    {`[{condition: A}]`, `[{condition: A, status: "False"}]`, false},
+		"another duration":  {`[{condition: A}]`, `[{condition: A, for: 30s}]`, false},
+		"one more":          {`[{condition: A}]`, `[{condition: A}, {condition: B}]`, false},
+		"the same":          {`[{condition: A}]`, `[{condition: A, status: "True"}]`, true},
+		"another order":     {`[{condition: A}, {condition: B}]`, `[{condition: B}, {condition: A}]`, true},
+	} {
+		_, err := Parse([]byte(withOutside("Node", c.one) + "---\n" + strings.Replace(withOutside("Node", c.other), "name: p", "name: q", 1)))
+		if same := err != nil && strings.Contains(err.Error(), "the same condition and the same steps as policy p"); same != c.same ||
+			!same && err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

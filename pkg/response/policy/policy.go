@@ -159,9 +159,13 @@ func checkSet(docs []*Document) []error {
 	return errs
 }
 
-// deeds describes the policy's actions and conditions as text.
+// deeds describes the policy's actions and conditions as text. The order of the outside conditions does not matter.
 func (d *Document) deeds() string {
 	out := []string{strings.Join(strings.Fields(d.Match), " "), fmt.Sprint(d.Policy.Groups)}
+	for _, o := range d.Policy.Outside {
+		out = append(out, fmt.Sprintf("%+v", o))
+	}
+	slices.Sort(out[2:])
 	for _, s := range d.Policy.Steps {
 		out = append(out, fmt.Sprint(s.Kind, s.Parameters)) // maps print sorted
 	}

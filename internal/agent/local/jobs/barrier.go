@@ -129,12 +129,12 @@ type Barriers struct {
 	calls  map[uint64]Key
 	users  map[uint32]int             // calls of each user; none: not in it
 	failed map[fault.NodeID]time.Time // since when
-	jobs   map[job]watched
+	jobs   map[job]watched            // with recent barriers; watch holds all their members
 	watch  []fault.NodeID
-	// stale means that jobs has changed since watch was gathered. The first job expires at runsOut or later; zero: no
-	// jobs.
-	stale   bool
-	runsOut time.Time
+	// stale means that watch is to be gathered again, because members may be missing from it. short means that it has
+	// no room for all members at whose barriers callers wait. The first job expires at runsOut or later; zero: no jobs.
+	stale, short bool
+	runsOut      time.Time
 
 	out Output
 }
@@ -244,10 +244,7 @@ func (s *Barriers) call(now time.Time, c Call) {
 	s.users[c.Name.UID]++
 	b.arrived = b.arrived || len(b.here) >= b.participants
 	b.askAt = now
-	j := job{c.Name.UID, c.Name.Job}
-	was, known := s.jobs[j]
-	s.stale = s.stale || !known || !slices.Equal(was.members, c.Members)
-	s.jobs[j] = watched{c.Members, now.Add(watchFor)}
+	s.use(now, c.Name, c.Members)
 }
 
 // makeRoom reports whether a user may have another barrier. If there is no room it forgets the barrier that has had
@@ -286,7 +283,7 @@ func (s *Barriers) leave(now time.Time, id uint64) {
 	if s.users[b.uid]--; s.users[b.uid] == 0 {
 		delete(s.users, b.uid)
 	}
-	who := b.waiting[id].Participant
+	c := b.waiting[id]
 	delete(b.waiting, id)
 	if b.forgetAt = now.Add(keptFor); len(b.waiting) == 0 {
 		delete(s.waited, b.key)
@@ -294,9 +291,11 @@ func (s *Barriers) leave(now time.Time, id uint64) {
 			s.sweep = b.forgetAt
 		}
 		s.out.Mail = append(s.out.Mail, Mail{Kind: Leave, Key: b.key})
+		s.use(now, c.Name, b.members)
+		s.stale = s.stale || s.short
 	}
-	if b.here[who]--; b.here[who] == 0 && !b.arrived {
-		delete(b.here, who)
+	if b.here[c.Participant]--; b.here[c.Participant] == 0 && !b.arrived {
+		delete(b.here, c.Participant)
 	}
 	if len(b.here) == 0 && !b.arrived {
 		delete(s.all, key)
@@ -449,37 +448,27 @@ func (s *Barriers) gone(now time.Time, b *barrier) (ranks []int) {
 
 func (s *Barriers) wakeAt(t time.Time) { s.out.Wake = fault.Earliest(s.out.Wake, t) }
 
-// rewatch gathers the members of the jobs at whose barriers callers wait, then of those that had barriers recently, the
-// latest first, as many as a node may watch. Entries that expire go at the next step, without a wake-up. rewatch runs with
+// use records that a job uses a barrier of those members, which are watched for a while after that.
+func (s *Barriers) use(now time.Time, n Name, members []fault.NodeID) {
+	j := job{n.UID, n.Job}
+	was, known := s.jobs[j]
+	s.stale = s.stale || !known || !slices.Equal(was.members, members)
+	s.jobs[j] = watched{members, now.Add(watchFor)}
+}
+
+// rewatch gathers the members of the barriers at which callers wait, then of the jobs that had barriers recently, the
+// latest first, as many as a node may watch. Jobs that expire go at the next step, without a wake-up. rewatch runs with
 // every step, hundreds of times a second, and lists are long: it works only when there is a change.
 func (s *Barriers) rewatch(now time.Time) {
 	if !s.stale && (s.runsOut.IsZero() || now.Before(s.runsOut)) {
 		return
 	}
 	s.stale, s.runsOut = false, time.Time{}
-	waits := s.waits()
-	jobs := make([]job, 0, len(s.jobs))
-	for j, w := range s.jobs {
-		switch expired := !now.Before(w.until); {
-		case expired && waits[j]:
-			w.until = now.Add(watchFor)
-			s.jobs[j] = w
-		case expired:
-			delete(s.jobs, j)
-			continue
-		}
-		jobs = append(jobs, j)
-	}
-	slices.SortFunc(jobs, func(a, b job) int {
-		if waits[a] != waits[b] {
-			if waits[a] {
-				return -1
-			}
-			return 1
-		}
+	all := make(map[fault.NodeID]bool)
+	s.short = !share(all, s.awaited())
+	jobs := slices.SortedFunc(maps.Keys(s.jobs), func(a, b job) int {
 		return cmp.Or(s.jobs[b].until.Compare(s.jobs[a].until), cmp.Compare(a.uid, b.uid), cmp.Compare(a.name, b.name))
 	})
-	all := make(map[fault.NodeID]bool)
 	for i, j := range jobs {
 		w := s.jobs[j]
 		more := 0
@@ -488,7 +477,7 @@ func (s *Barriers) rewatch(now time.Time) {
 				more++
 			}
 		}
-		if i >= MaxBarriers || len(all)+more > MaxMembers {
+		if !now.Before(w.until) || i >= MaxBarriers || len(all)+more > MaxMembers {
 			delete(s.jobs, j)
 			continue
 		}
@@ -502,14 +491,41 @@ func (s *Barriers) rewatch(now time.Time) {
 	}
 }
 
-// waits returns the jobs at whose barriers callers wait.
-func (s *Barriers) waits() map[job]bool {
-	out := make(map[job]bool)
-	for _, b := range s.waited {
-		for _, c := range b.waiting { // all of one job
-			out[job{c.Name.UID, c.Name.Job}] = true
-			break
+// awaited returns the members of the barriers at which each user waits, each member once, in the order of the uids.
+func (s *Barriers) awaited() [][]fault.NodeID {
+	lists, seen := make(map[uint32][]fault.NodeID), make(map[uint32]map[fault.NodeID]bool)
+	for _, b := range ordered(s.waited) {
+		if seen[b.uid] == nil {
+			seen[b.uid] = make(map[fault.NodeID]bool)
+		}
+		for _, id := range b.members {
+			if !seen[b.uid][id] {
+				seen[b.uid][id] = true
+				lists[b.uid] = append(lists[b.uid], id)
+			}
 		}
 	}
+	out := make([][]fault.NodeID, 0, len(lists))
+	for _, uid := range slices.Sorted(maps.Keys(lists)) {
+		out = append(out, lists[uid])
+	}
 	return out
+}
+
+// share adds the members of the lists to all, one of each list in turn, so that no user takes the room of the others.
+// It reports whether all fit.
+func share(all map[fault.NodeID]bool, lists [][]fault.NodeID) bool {
+	for i, more := 0, true; more; i++ {
+		more = false
+		for _, list := range lists {
+			if i >= len(list) {
+				continue
+			}
+			if more = true; len(all) == MaxMembers && !all[list[i]] {
+				return false
+			}
+			all[list[i]] = true
+		}
+	}
+	return true
 }

@@ -330,12 +330,6 @@ func TestBarriersAreBounded(t *testing.T) {
 // The members of jobs are watched for a while after their last barrier, as many as a node may watch.
 func TestMembersAreWatchedAfterBarrier(t *testing.T) {
 	d := newDesk(t)
-	big := func(n int) (out []fault.NodeID) {
-		for i := range n {
-			out = append(out, fid("n"+strconv.Itoa(10_000+i)))
-		}
-		return out
-	}
 	d.step(call(1, 1, "x"))
 	d.step(Left{1})
 	if d.out.Rewatch || !slices.Equal(d.out.Watch, abc) {
@@ -343,7 +337,7 @@ func TestMembersAreWatchedAfterBarrier(t *testing.T) {
 	}
 	d.now = after(time.Minute)
 	c := call(2, 1, "x")
-	c.Name.Job, c.Members = "other", big(MaxMembers)
+	c.Name.Job, c.Members = "other", nodes("n", MaxMembers)
 	d.step(c)
 	if !d.out.Rewatch || len(d.out.Watch) != MaxMembers || slices.Contains(d.out.Watch, "a") {
 		t.Errorf("%d are watched: want those of the latest job", len(d.out.Watch))
@@ -383,14 +377,116 @@ func TestMembersAreWatchedWhileCallersWait(t *testing.T) {
 	}
 }
 
+func nodes(prefix string, n int) (out []fault.NodeID) {
+	for i := range n {
+		out = append(out, fid(prefix+strconv.Itoa(10_000+i)))
+	}
+	return out
+}
+
+// callOf is a call of a user's only job.
+func callOf(uid uint32, id uint64, members []fault.NodeID) Call {
+	return Call{ID: id, Name: Name{UID: uid, Job: "job", Name: "x", Generation: 1}, Members: members, Participants: 1, Participant: "0"}
+}
+
+// watched counts the members that are watched.
+func (d *desk) watched(members []fault.NodeID) (n int) {
+	for _, id := range members {
+		if slices.Contains(d.out.Watch, id) {
+			n++
+		}
+	}
+	return n
+}
+
+func TestWaitingJobIsWatchedWhenRoomReturns(t *testing.T) {
+	d := newDesk(t)
+	small, large := nodes("s", 10), nodes("l", MaxMembers)
+	d.step(callOf(1, 1, small))
+	d.now = after(time.Second)
+	d.step(callOf(2, 2, large))
+	d.step(Left{2})
+	if n := d.watched(small); n != len(small) {
+		t.Errorf("after the large job: %d members of the waiting job are watched", n)
+	}
+	for range 2 {
+		d.now = d.now.Add(watchFor)
+		d.step(Tick{})
+		if n := d.watched(small); n != len(small) {
+			t.Errorf("%s later: %d members of the waiting job are watched", d.now.Sub(t0), n)
+		}
+	}
+	d.step(Left{1})
+	if n := d.watched(small); n != len(small) {
+		t.Errorf("after the call: %d are watched: want all for %s", n, watchFor)
+	}
+	d.now = d.now.Add(watchFor)
+	if d.step(Tick{}); len(d.out.Watch) != 0 {
+		t.Errorf("long after: %d are watched", len(d.out.Watch))
+	}
+}
+
+func TestWaitingUsersShareTheWatch(t *testing.T) {
+	d := newDesk(t)
+	small, first, second := nodes("s", 10), nodes("f", MaxMembers), nodes("g", MaxMembers)
+	want := func(when string, ofSmall, ofFirst, ofSecond int) {
+		t.Helper()
+		got := []int{d.watched(small), d.watched(first), d.watched(second), len(d.out.Watch)}
+		if want := []int{ofSmall, ofFirst, ofSecond, ofSmall + ofFirst + ofSecond}; !slices.Equal(got, want) {
+			t.Errorf("%s: watched %v, want %v", when, got, want)
+		}
+	}
+	d.step(callOf(2, 1, first))
+	want("one user", 0, MaxMembers, 0)
+	d.step(callOf(1, 2, small))
+	want("a small job beside it", 10, MaxMembers-10, 0)
+	d.step(callOf(3, 3, second))
+	want("two large jobs", 10, 507, 507)
+	again := callOf(3, 4, second)
+	again.Name.Job = "more"
+	d.step(again)
+	want("two jobs of one user", 10, 507, 507)
+	d.step(Left{1})
+	want("the first has left", 10, 0, MaxMembers-10)
+	d.step(Left{3})
+	d.step(Left{4})
+	if n := d.watched(small); n != len(small) || len(d.out.Watch) > MaxMembers {
+		t.Errorf("at the end: %d of %d, %d in all", n, len(small), len(d.out.Watch))
+	}
+}
+
+// A job may wait at two barriers of different members.
+func TestMembersOfEachBarrierOfAJobAreWatched(t *testing.T) {
+	d := newDesk(t)
+	d.step(callOf(1, 1, abc))
+	d.step(callOf(1, 2, abc[:2]))
+	if !slices.Equal(d.out.Watch, abc) {
+		t.Errorf("%v are watched, want %v", d.out.Watch, abc)
+	}
+}
+
+// Calls and ends of a job whose members are watched do not gather the watch again, however many nodes it has.
+func TestGenerationsOfAJobKeepTheWatch(t *testing.T) {
+	d := newDesk(t)
+	members := nodes("n", MaxMembers)
+	for i := range uint64(3) {
+		c := callOf(1, i+1, members)
+		c.Name.Generation = i + 1
+		d.step(c)
+		if d.out.Rewatch != (i == 0) {
+			t.Errorf("generation %d: the watch changes: %t", i+1, d.out.Rewatch)
+		}
+		if d.step(Left{i + 1}); d.out.Rewatch || d.s.stale || len(d.out.Watch) != MaxMembers {
+			t.Errorf("generation %d left: %d are watched", i+1, len(d.out.Watch))
+		}
+	}
+}
+
 // A step does not go through the node lists of many large jobs: there are hundreds of steps a second, and the host
 // half's mailbox waits for each.
 func TestStepsAreCheap(t *testing.T) {
 	d := newDesk(t)
-	members := []fault.NodeID{"b"}
-	for i := range MaxMembers - 1 {
-		members = append(members, fid("n"+strconv.Itoa(10_000+i)))
-	}
+	members := nodes("n", MaxMembers)
 	const jobs = 100
 	for i := range jobs {
 		d.step(Call{ID: uint64(i + 1), Name: Name{Job: "job" + strconv.Itoa(i), Name: "x", Generation: 1}, Members: members,

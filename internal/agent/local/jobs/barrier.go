@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -24,6 +26,10 @@ const (
 	maxGone   = 16              // members that are named to the DNP half at once
 	keptFor   = time.Minute     // a barrier without waiting callers
 	watchFor  = 5 * time.Minute // the members of a job are watched after its last barrier: lists of nodes that change are dear
+	// The watch is gathered gatherBurst times at once, and then every gatherEvery: with long lists that takes 10 ms, and a program may call
+	// hundreds of times a second.
+	gatherEvery = 100 * time.Millisecond
+	gatherBurst = 20
 )
 
 // Name identifies a barrier for people.
@@ -135,6 +141,7 @@ type Barriers struct {
 	// no room for all members at whose barriers callers wait. The first job expires at runsOut or later; zero: no jobs.
 	stale, short bool
 	runsOut      time.Time
+	gather       *rate.Limiter // of the watch
 
 	out Output
 }
@@ -182,7 +189,8 @@ func (c *count) add(now time.Time) {
 // NewBarriers returns an empty set of barriers.
 func NewBarriers() *Barriers {
 	return &Barriers{all: make(map[Key]*barrier), waited: make(map[Key]*barrier), calls: make(map[uint64]Key),
-		users: make(map[uint32]int), failed: make(map[fault.NodeID]time.Time), jobs: make(map[job]watched)}
+		users: make(map[uint32]int), failed: make(map[fault.NodeID]time.Time), jobs: make(map[job]watched),
+		gather: rate.NewLimiter(rate.Every(gatherEvery), gatherBurst)}
 }
 
 // Step handles one event.
@@ -461,6 +469,10 @@ func (s *Barriers) use(now time.Time, n Name, members []fault.NodeID) {
 // every step, hundreds of times a second, and lists are long: it works only when there is a change.
 func (s *Barriers) rewatch(now time.Time) {
 	if !s.stale && (s.runsOut.IsZero() || now.Before(s.runsOut)) {
+		return
+	}
+	if !s.gather.AllowN(now, 1) {
+		s.wakeAt(now.Add(gatherEvery))
 		return
 	}
 	s.stale, s.runsOut = false, time.Time{}

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"testing"
@@ -479,6 +480,34 @@ func TestGenerationsOfAJobKeepTheWatch(t *testing.T) {
 		if d.step(Left{i + 1}); d.out.Rewatch || d.s.stale || len(d.out.Watch) != MaxMembers {
 			t.Errorf("generation %d left: %d are watched", i+1, len(d.out.Watch))
 		}
+	}
+}
+
+// A program whose calls have other members each time changes the watch only every gatherEvery, and the newest members are watched in the end.
+func TestChangingMembersGatherTheWatchSeldom(t *testing.T) {
+	d := newDesk(t)
+	gathered := 0
+	const calls = 500
+	for i := range uint64(calls) {
+		d.now = d.now.Add(time.Second / calls)
+		d.step(callOf(1, i+1, nodes(fmt.Sprintf("m%d-", i), 2)))
+		if d.out.Rewatch {
+			gathered++
+		}
+		if i+1 < calls {
+			d.step(Left{i + 1})
+		}
+	}
+	if most := gatherBurst + int(time.Second/gatherEvery) + 1; gathered > most {
+		t.Errorf("the watch changed %d times in a second: want at most %d", gathered, most)
+	}
+	if wake := d.out.Wake; wake.IsZero() || wake.After(d.now.Add(gatherEvery)) {
+		t.Fatalf("the next step is due at %s, now is %s", wake, d.now)
+	}
+	d.now = d.now.Add(gatherEvery)
+	d.step(Tick{})
+	if last := nodes(fmt.Sprintf("m%d-", calls-1), 2); d.watched(last) != len(last) {
+		t.Errorf("%v are watched: want %v among them", d.out.Watch, last)
 	}
 }
 

@@ -19,8 +19,8 @@ import (
 
 // limit is a range that the documentation states as text, with valid and invalid values.
 type limit struct {
-	text       string
-	good, evil []any
+	text      string
+	good, bad []any
 }
 
 // program is a configuration whose documented ranges are tested.
@@ -240,7 +240,7 @@ func (p program) inWords(t *testing.T, path string, f Field) {
 	for _, v := range l.good {
 		p.allowed(t, path, v)
 	}
-	for _, v := range l.evil {
+	for _, v := range l.bad {
 		p.refused(t, path, v)
 	}
 }

@@ -203,8 +203,8 @@ func TestRestartBeyondWindowIsAnnouncedToReturningHostHalf(t *testing.T) {
 	agenttest.Await(t, "notices after the return", func() bool { return len(received()) >= early+throughNotices-1 })
 }
 
-// TestNoticeOfStopBeyondWindowIsTheLastOne: the daemon repeats the end of a restart, as the host half on the other kernel is away, and begins
-// to stop meanwhile. It sends no end of the restart after the notice of the stop.
+// TestNoticeOfStopBeyondWindowIsTheLastOne: the host half on the other kernel is away, so the daemon repeats the end of a restart. Then
+// the daemon begins to stop. It sends no end of the restart after the notice of the stop.
 func TestNoticeOfStopBeyondWindowIsTheLastOne(t *testing.T) {
 	d, _, received := beyondWindow(t)
 	done := make(chan struct{})

@@ -69,7 +69,8 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		c.Issued = now.Unix() // the session begins now, even if the person signed the token earlier
 	}
 	if err == nil && s.revoked(c) { // OpenWeb checks only the signer, which may be a replica
-		err = fmt.Errorf("%w: that of %s; unless a serial number is revoked, the page accepts a new certificate %s after the revocation", pki.ErrRevoked, c.Subject, listDelay)
+		err = fmt.Errorf("%w: that of %s; unless a serial number is revoked, the page accepts a new certificate %s after the revocation",
+			pki.ErrRevoked, c.Subject, listDelay)
 	}
 	if err != nil {
 		s.cfg.Logger.Warn("web: a login was refused", "from", r.RemoteAddr, "err", err)

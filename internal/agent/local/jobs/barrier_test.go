@@ -483,7 +483,8 @@ func TestGenerationsOfAJobKeepTheWatch(t *testing.T) {
 	}
 }
 
-// A program whose calls have other members each time changes the watch only every gatherEvery, and the newest members are watched in the end.
+// A program whose calls have other members each time changes the watch only every gatherEvery. In the end, the node watches the newest
+// members.
 func TestChangingMembersGatherTheWatchSeldom(t *testing.T) {
 	d := newDesk(t)
 	gathered := 0

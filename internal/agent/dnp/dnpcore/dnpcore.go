@@ -202,13 +202,10 @@ type Machine struct {
 	random      *routing.Random
 	routed      RouteStats
 	reorder     routing.Reorder
-
-	missingNoted time.Time // when an incomplete message was last logged
-	missingQuiet int       // incomplete messages since then
-
-	flow      routing.Flow
-	flowStats FlowStats
-	inject    bucket // limits chunks of this node while another node is overloaded
+	lossNotes   noteLimit // about incomplete messages
+	flow        routing.Flow
+	flowStats   FlowStats
+	inject      bucket // limits chunks of this node while another node is overloaded
 
 	configuration configurations
 	master        mastership

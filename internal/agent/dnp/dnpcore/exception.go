@@ -121,3 +121,26 @@ func (b *bucket) take(now time.Time) bool {
 	b.tokens--
 	return true
 }
+
+// noteEvery is the minimum time between two log lines of a noteLimit.
+const noteEvery = 10 * time.Second
+
+// noteLimit limits log lines that another node can cause. The zero value is ready.
+type noteLimit struct {
+	at    time.Time // when a line was last logged
+	quiet int       // lines left out since then
+}
+
+// take reports whether a line may be logged now. more is text for the end of that line: the number of lines left out since the last one.
+// things names their subject.
+func (n *noteLimit) take(now time.Time, things string) (more string, ok bool) {
+	if !n.at.IsZero() && now.Sub(n.at) < noteEvery {
+		n.quiet++
+		return "", false
+	}
+	if n.quiet > 0 {
+		more = fmt.Sprintf(" (and %d %s since the last line)", n.quiet, things)
+	}
+	*n = noteLimit{at: now}
+	return more, true
+}

@@ -30,8 +30,7 @@ type link struct {
 	rxEpoch  fault.Epoch // the neighbour's at the start of its present stream; 0: not known, or of another session
 	protocol [halfcore.Rules]uint64
 
-	maskNoted time.Time // when the neighbour's mask was last logged
-	maskQuiet int       // mask changes since then
+	maskNotes noteLimit // about the neighbour's mask
 }
 
 func newLink(cfg Config, d grid.Direction, now time.Time) (*link, error) {

@@ -1,7 +1,6 @@
 package dnpcore
 
 import (
-	"fmt"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -29,9 +28,6 @@ type masks struct {
 
 // maskAgain is the time between two statuses while the mask is not the default one.
 const maskAgain = 30 * time.Second
-
-// maskNoteEvery is the least time between two log lines about a neighbour's mask of a link.
-const maskNoteEvery = 10 * time.Second
 
 func newMasks(cfg Config, now time.Time) masks {
 	k := masks{Holder: order.Holder[chanmask.State]{State: chanmask.Fresh(), Lost: cfg.MaskLost}, base: chanmask.All.Without(cfg.Masked...)}
@@ -153,15 +149,8 @@ func (m *Machine) changeMask(now time.Time, next chanmask.State) {
 
 // peerMasked records a mask change at the neighbour's end.
 func (m *Machine) peerMasked(now time.Time, l *link) {
-	if since := now.Sub(l.maskNoted); l.maskNoted.IsZero() || since >= maskNoteEvery {
-		more := ""
-		if l.maskQuiet > 0 {
-			more = fmt.Sprintf(" (and %d changes since the last line)", l.maskQuiet)
-		}
+	if more, ok := l.maskNotes.take(now, "changes"); ok {
 		m.note(NoteMask, "link %s: masked by the neighbour %t%s", l.dir, l.peer.Masked, more)
-		l.maskNoted, l.maskQuiet = now, 0
-	} else { // limits the log lines about a neighbour that keeps changing its mask
-		l.maskQuiet++
 	}
 	if l.peer.Masked {
 		m.reroute(now, l)

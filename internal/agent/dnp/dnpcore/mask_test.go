@@ -41,7 +41,7 @@ func TestNotesOfMasksAreBounded(t *testing.T) {
 	if got := len(n.m.out.Notes); got != 1 {
 		t.Errorf("%d lines of 1000 changes at once", got)
 	}
-	n.m.peerMasked(w.now.Add(maskNoteEvery), l)
+	n.m.peerMasked(w.now.Add(noteEvery), l)
 	if got := n.m.out.Notes[len(n.m.out.Notes)-1].Text; got != "link X+: masked by the neighbour false (and 999 changes since the last line)" {
 		t.Errorf("%q", got)
 	}

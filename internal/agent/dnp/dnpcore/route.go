@@ -1,7 +1,6 @@
 package dnpcore
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
@@ -128,21 +127,11 @@ func (m *Machine) arrive(now time.Time, from *link, b []byte) {
 	}
 }
 
-// missingNoteEvery is the minimum time between two log lines about incomplete messages. Any node that can send pieces can cause such lines.
-const missingNoteEvery = 10 * time.Second
-
-// missing records the messages that Reorder gave up incomplete. It logs one line per missingNoteEvery, with the number of messages between.
+// missing records the messages that Reorder gave up incomplete.
 func (m *Machine) missing(now time.Time, all []routing.Missing) {
 	for _, l := range all {
-		if m.missingNoted.IsZero() || now.Sub(m.missingNoted) >= missingNoteEvery {
-			more := ""
-			if m.missingQuiet > 0 {
-				more = fmt.Sprintf(" (and %d more messages since the last line)", m.missingQuiet)
-			}
+		if more, ok := m.lossNotes.take(now, "more messages"); ok {
 			m.note(NoteMissing, "%s%s", l, more)
-			m.missingNoted, m.missingQuiet = now, 0
-		} else {
-			m.missingQuiet++
 		}
 		m.evidence("%s", l)
 	}

@@ -28,9 +28,9 @@ func TestNotesOfMissingPiecesAreBounded(t *testing.T) {
 	if got := len(n.m.out.Notes); got != 1 {
 		t.Errorf("%d log lines about %d incomplete messages at once: want 1", got, begun)
 	}
-	w.now = w.now.Add(missingNoteEvery)
+	w.now = w.now.Add(noteEvery)
 	begin(begun)
 	if got := n.m.out.Notes[len(n.m.out.Notes)-1].Text; !strings.Contains(got, "more messages") {
-		t.Errorf("log line after %s: %q: want the number of messages between", missingNoteEvery, got)
+		t.Errorf("log line after %s: %q: want the number of messages between", noteEvery, got)
 	}
 }

@@ -221,8 +221,10 @@ func remarked(before, now []*lofamov1.Maintenance) []fault.NodeID {
 		differ[m] = true
 	}
 	for _, m := range now {
-		if differ[m] = !differ[m]; !differ[m] {
+		if differ[m] {
 			delete(differ, m)
+		} else {
+			differ[m] = true
 		}
 	}
 	out := make([]fault.NodeID, 0, len(differ))

@@ -31,6 +31,14 @@ func (s *sentTimes) Notify(node fault.NodeID, _ *lofamov1.FaultUpdate) {
 
 func (*sentTimes) Deny(fault.NodeID, *lofamov1.DenyPart) {}
 
+func idsOf(dims grid.Dims) map[grid.Coord]fault.NodeID {
+	ids := make(map[grid.Coord]fault.NodeID)
+	for r := range dims.Nodes() {
+		ids[dims.At(r)] = fault.DefaultNodeID(dims.At(r))
+	}
+	return ids
+}
+
 // running starts a notifier of a healthy map. It ends with the test.
 func running(t *testing.T, names *view.Names, marks *view.Marks, to Sender) *Notifier {
 	n := New(Config{Names: names, Marks: marks, Sender: to, NoQuorum: func() time.Duration { return 0 },
@@ -48,10 +56,7 @@ func running(t *testing.T, names *view.Names, marks *view.Marks, to Sender) *Not
 func TestChangedMarkRenewsOnlyNodesItConcerns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dims := grid.Dims{X: 8, Y: 1, Z: 1}
-		ids := make(map[grid.Coord]fault.NodeID)
-		for r := range dims.Nodes() {
-			ids[dims.At(r)] = fault.DefaultNodeID(dims.At(r))
-		}
+		ids := idsOf(dims)
 		to, marks := &sentTimes{at: make(map[fault.NodeID]time.Time)}, view.NewMarks()
 		n := running(t, view.NewNames(dims, ids), marks, to)
 		told := func(what string, change func(), want ...fault.NodeID) {
@@ -92,10 +97,7 @@ func TestChangedMarkRenewsOnlyNodesItConcerns(t *testing.T) {
 func TestDigestsOfManyNodesAreHandledTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dims := grid.Dims{X: 4, Y: 4, Z: 4}
-		ids := make(map[grid.Coord]fault.NodeID)
-		for r := range dims.Nodes() {
-			ids[dims.At(r)] = fault.DefaultNodeID(dims.At(r))
-		}
+		ids := idsOf(dims)
 		to := &sentTimes{at: make(map[fault.NodeID]time.Time)}
 		n := running(t, view.NewNames(dims, ids), view.NewMarks(), to)
 

@@ -118,14 +118,7 @@ func TestStopBeyondWindowIsAnnouncedAsRestart(t *testing.T) {
 		defer close(done)
 		d.announceStop(t.Context(), fault.StopReboot)
 	}()
-	for ended := false; !ended; {
-		write()
-		select {
-		case <-done:
-			ended = true
-		case <-time.After(time.Millisecond):
-		}
-	}
+	writeUntil(done, write)
 	d.announceReturn(t.Context())           // of its own start: too late
 	d.endNotice(t.Context(), fault.HalfDNP) // of an earlier restart: too late
 	agenttest.Await(t, "the notices", func() bool { return len(received()) >= throughNotices })
@@ -184,6 +177,18 @@ func beyondWindow(t *testing.T) (d *daemon, write func(), received func() []time
 	}
 }
 
+// writeUntil writes the host half's watchdog word again and again until done is closed.
+func writeUntil(done <-chan struct{}, write func()) {
+	for {
+		write()
+		select {
+		case <-done:
+			return
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
 // TestRestartBeyondWindowIsAnnouncedToReturningHostHalf: the host half on the other kernel is away when the DNP half's daemon ends, and
 // serves again later. It gets the notice then.
 func TestRestartBeyondWindowIsAnnouncedToReturningHostHalf(t *testing.T) {
@@ -192,14 +197,7 @@ func TestRestartBeyondWindowIsAnnouncedToReturningHostHalf(t *testing.T) {
 	go func() { defer close(done); d.announceStop(t.Context(), fault.StopReboot) }()
 	time.Sleep(announceWithin / 2) // a daemon that did not wait for the host half would have sent all notices by now
 	early := len(received())
-	for ended := false; !ended; {
-		write()
-		select {
-		case <-done:
-			ended = true
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
+	writeUntil(done, write)
 	agenttest.Await(t, "notices after the return", func() bool { return len(received()) >= early+throughNotices-1 })
 }
 
@@ -235,12 +233,7 @@ func TestReturnBeyondWindowFailsUntilHostHalfServes(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var writing sync.WaitGroup
-	writing.Go(func() {
-		for ctx.Err() == nil {
-			write()
-			time.Sleep(10 * time.Millisecond)
-		}
-	})
+	writing.Go(func() { writeUntil(ctx.Done(), write) })
 	before := len(received())
 	// A try has little time, which a busy machine may use up.
 	attempts.One(t, 5, "the host half serves: no error", func() bool { return d.tellReturn(t.Context()) == nil })

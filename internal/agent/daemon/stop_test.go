@@ -482,7 +482,7 @@ func TestTakeoverAnnouncesBothHalves(t *testing.T) {
 }
 
 // TestReturnSparesRestartOfStoppingOtherHalf: the units of the two halves are restarted one after the other. The daemon of the DNP half
-// stops when the host half has just passed its self-tests. The host half's daemon then ends only the notice of its own half.
+// stops when the host half has just passed its self-tests. The host half's daemon then ends only the notice of the host half.
 func TestReturnSparesRestartOfStoppingOtherHalf(t *testing.T) {
 	dir := agenttest.Dir(t)
 	of := func(h fault.Half) *daemon {
@@ -560,7 +560,7 @@ func TestLateReturnWaitsForHalfThatRestarts(t *testing.T) {
 }
 
 // TestEarlyTakeoverEndsOnlyItsOwnNotice: the old daemon of the host half has crashed, so the new one took over early. If the new daemon of
-// the DNP half still waits, the host half's daemon ends only the notice of its own half: the other half may have announced its restart.
+// the DNP half still waits, the host half's daemon ends only the host half's notice: the DNP half may have announced its restart.
 func TestEarlyTakeoverEndsOnlyItsOwnNotice(t *testing.T) {
 	for want, waits := range map[any]bool{fault.RestartNotice{Half: fault.HalfHost}: true, fault.StopOver: false} {
 		dir := agenttest.Dir(t)

@@ -143,7 +143,7 @@ type ReorderStats struct {
 // duplicates, and reports missing pieces after a while. It never requests any: the sender of the message repeats it.
 //
 // Its memory is bounded by MaxReorder messages of MaxMessage bytes. A new message displaces another one in two cases. If its origin already
-// has maxOfOrigin messages from the same link, Reorder gives up the oldest of them. Otherwise, if MaxReorder messages are open, Reorder
+// has maxOfOrigin messages from the same link, Reorder gives up the oldest one. Otherwise, if MaxReorder messages are open, Reorder
 // picks the link with the most messages, then the origin with the most messages from that link, and gives up its oldest message. It reports
 // that message missing, as the thesis does: "an overflow of the buffer indicates that a packet is late". A neighbour can forge origins, but
 // not the link, so it displaces only messages that came through itself. Reorder belongs to one goroutine. The zero value is ready.

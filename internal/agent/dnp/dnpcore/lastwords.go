@@ -14,7 +14,7 @@ import (
 // datagram over the torus has little room beside its reports. If other reports or changes would take the room that the last words need,
 // the half sends the death separately.
 
-// addChanges reports changes in one report. If the other changes take room from the last words, the death gets a report of its own.
+// addChanges reports changes in one report. If the other changes take room from the last words, it reports the death separately.
 func (m *Machine) addChanges(now time.Time, changes []fault.Observation) {
 	var death, others []fault.Observation
 	for _, o := range changes {

@@ -92,11 +92,11 @@ newcomer: ## a fresh clone and the README's commands up to the map, timed
 	hack/newcomer
 
 # ALONE are packages whose tests time real halves and clusters, that others' tests beside them would hold up: e2e by itself, where as many clusters
-# as E2E_PARALLEL wait side by side, the others two at a time. All other packages four at a time: much of what they do is waiting.
+# as E2E_PARALLEL wait side by side, the others two at a time. All other packages run four at a time, beside CHARTS: much of what they do is waiting.
 ALONE := ./cmd/lofamo-agent ./internal/agent/{actions,bundle,daemon,dnp,half,host,integration,local,mailbox} ./internal/sdnotify \
   ./internal/campaign/inject ./internal/e2e ./internal/cluster/... ./internal/testing/netlab
 E2E := ./internal/e2e
-E2E_PARALLEL := 4
+E2E_PARALLEL := 6
 
 # PURE are packages of thousands of virtual worlds, some of them played side by side: the race detector has little to find there,
 # and makes them eight times slower. So it sees only -short of them, and without it they are tested whole.
@@ -105,9 +105,9 @@ PURE := ./internal/sim ./internal/sim/hostile ./internal/agent/storage ./pkg/ser
 # SINGLE are packages of one goroutine, tests included, as internal/archtest checks: the race detector can find nothing there.
 SINGLE := ./internal/agent/dnp/dnpcore ./internal/archtest ./pkg/awareness ./pkg/selftest ./pkg/torus/grid ./pkg/torus/procedure ./pkg/torus/routing
 
-# FIRST is the slowest package of test-rest, so it starts first. It mostly waits: nine pods on real kubelets start, end and start again, one
-# after the other, at preset relaxed.
-FIRST := ./internal/testing/charttest
+# CHARTS is the slowest of the other packages. It mostly waits: nine pods on real kubelets start, end and start again, one after the other, at
+# preset relaxed.
+CHARTS := ./internal/testing/charttest
 
 # UNTAGGED are tests without failpoints, whose names are like those of tests with them: they are not run twice.
 UNTAGGED := LeadersAreKilled|PausedServer|WindowOfOldLeaders
@@ -139,20 +139,25 @@ test: export LOFAMO_SKIPPED := $(SKIPPED)
 test: setup-tests ## all tests, with the race detector and real processes
 	@$(MAKE) --no-print-directory build # npm is here only now
 	@mkdir -p $(TOOLS) && : >$(SKIPPED)
-	hack/beside "$(MAKE) --no-print-directory $(BESIDE)" -- $(MAKE) --no-print-directory test-rest test-alone test-e2e test-tagged
+	hack/beside "$(MAKE) --no-print-directory -j2 -O $(BESIDE)" -- $(MAKE) --no-print-directory test-others test-alone test-e2e
 	@if [ -s $(SKIPPED) ]; then printf '\n*** %d tests SKIPPED, for want of:\n' $$(sort -u $(SKIPPED) | wc -l); \
 	  sort -u $(SKIPPED) | sed 's/^[^:]*: //' | sort | uniq -c | sort -rn; printf '*** which tests: %s\n' $(SKIPPED); fi
 
-.PHONY: test-pure test-rest test-kubelet test-alone test-e2e test-tagged
+.PHONY: test-pure test-others test-charts test-rest test-kubelet test-alone test-e2e test-tagged
 test-pure:
 	go test -race -short -count=1 -p 2 -timeout $(IDLE_TIMEOUT) $(PURE)
 	go test -count=1 -p 2 -timeout $(IDLE_TIMEOUT) $(PURE) $(SINGLE)
 	cd papers && go test -count=1 -timeout $(IDLE_TIMEOUT) ./...
+test-others: # all but ALONE and PURE
+	@$(MAKE) --no-print-directory -j2 -O test-charts test-rest
+test-charts:
+	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -timeout $(TEST_TIMEOUT) $(CHARTS)
 test-rest:
-	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 4 -timeout $(TEST_TIMEOUT) $(FIRST) \
-	  $$(go list ./... | grep -vxFf <(go list $(ALONE) $(PURE) $(SINGLE) $(FIRST)))
-test-kubelet: # the part of FIRST that runs the chart on kubelets
-	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -timeout $(TEST_TIMEOUT) -run '^TestKubeletsRunTheChart$$' ./internal/testing/charttest
+	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 4 -timeout $(TEST_TIMEOUT) \
+	  $$(go list ./... | grep -vxFf <(go list $(ALONE) $(PURE) $(SINGLE) $(CHARTS)))
+	@$(MAKE) --no-print-directory test-tagged
+test-kubelet: # the part of CHARTS that runs the chart on kubelets
+	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -timeout $(TEST_TIMEOUT) -run '^TestKubeletsRunTheChart$$' $(CHARTS)
 test-alone:
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 2 -timeout $(TEST_TIMEOUT) $$(go list $(ALONE) | grep -vxFf <(go list $(E2E)))
 test-e2e:

@@ -130,7 +130,10 @@ var constants = []constant{
 	{"docs/jobs.md", "20 a second, 24 at once", "pkg/torus/express/machine.go", "ownRate, ownBurst = 40, 48\n"},
 	{"docs/jobs.md", "20 a second, 24 at once", "pkg/torus/express/budget.go", "b.jobs.settle(now, ownRate/2)\n"},
 	{"docs/jobs.md", "at most 1,024 nodes for its barriers", "internal/agent/local/jobs/jobs.go", "MaxMembers = 1024 "},
-	{"docs/jobs.md", "512 bytes each", "pkg/servicenet/checkeureka.go", "MaxEurekaBody = 512\n"},
+	{"docs/jobs.md", "in any order, at most 1,024 nodes", "internal/agent/local/jobs/jobs.go", "MaxMembers = 1024 "},
+	{"docs/jobs.md", "(`Participants`, at most 256)", "internal/agent/local/jobs/jobs.go", "MaxParticipants = 256 "},
+	{"docs/jobs.md", "64 of them wait for a watcher", "internal/agent/local/eureka.go", "maxWaiting = 64 "},
+	{"docs/jobs.md", "at most 512 bytes each", "pkg/servicenet/checkeureka.go", "MaxEurekaBody = 512\n"},
 	{"docs/jobs.md", "about a second after the map calls the member FAILED", "internal/agent/local/jobs/barrier.go",
 		"goneAfter = time.Second\n"},
 

@@ -10,12 +10,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/response/policy"
 )
 
-// Files are all generated files, by their paths in the module.
-func Files(root string) (map[string]string, error) {
-	s := Open(root)
-	out := map[string]string{}
-	var doc strings.Builder
-	doc.WriteString(`# Configuration reference
+// pageHead is the beginning of the reference.
+const pageHead = `# Configuration reference
 
 ` + "`make generate`" + ` makes this page from the structs that the programs read. Do not edit it: edit the comments in
 the code.
@@ -28,7 +24,14 @@ Write durations as 25ms, 10s, 1h30m. The third column has the default, unless th
 
 ` + "`deploy/config`" + ` and the packages' documentation have files with every default and explanation;
 ` + "`lofamoctl cluster init`" + ` makes complete files.
-`)
+`
+
+// Files are all generated files, by their paths in the module.
+func Files(root string) (map[string]string, error) {
+	s := Open(root)
+	out := map[string]string{}
+	var doc strings.Builder
+	doc.WriteString(pageHead)
 	for _, d := range []struct {
 		title, pkg, name, file, head string
 		defaults                     any
@@ -68,6 +71,11 @@ Write durations as 25ms, 10s, 1h30m. The third column has the default, unless th
 			out[d.file] = YAML(d.head, fields, defaults)
 		}
 	}
+	presets, err := Presets()
+	if err != nil {
+		return nil, err
+	}
+	doc.WriteString(presets)
 	out["docs/configuration.md"] = doc.String()
 	page, err := chartPage(root)
 	if err != nil {

@@ -56,6 +56,9 @@ issuer".`,
 				if err := command.Table(a.Env.Stdout, certificateRows(a, slices.Concat(resp.GetIssuers(), resp.GetCertificates()))); err != nil {
 					return err
 				}
+				if lost := lostRevocations(resp); lost != "" {
+					a.Warnf("lofamoctl: %s\n", lost)
+				}
 				if len(resp.GetList().GetDenials()) == 0 {
 					a.Printf("\nno certificate is revoked\n")
 					return nil
@@ -65,6 +68,17 @@ issuer".`,
 			})
 	}
 	return cmd
+}
+
+// lostRevocations returns a warning if a node has a newer list of revocations than the supervisors, as after a restore of their store, and
+// otherwise "".
+func lostRevocations(resp *lofamov1.ListCertificatesResponse) string {
+	stored, nodes := resp.GetList().GetVersion(), resp.GetNextVersion()-1
+	if resp.GetNextVersion() == 0 || nodes <= stored {
+		return ""
+	}
+	return fmt.Sprintf("a node has version %d of the revocations, and the supervisors have version %d: if their store was restored, repeat, "+
+		"in one command, all revocations since the snapshot", nodes, stored)
 }
 
 // certificateRows sorts the list.
@@ -268,6 +282,9 @@ func changeDenials(a *command.App, ctx context.Context, args []string,
 		was, err := storedDenials(ctx, s, ca, cluster)
 		if err != nil {
 			return err
+		}
+		if lost := lostRevocations(was); lost != "" {
+			a.Warnf("lofamoctl: %s\n", lost)
 		}
 		list := &lofamov1.DenyList{Cluster: cluster, Version: was.GetNextVersion(), Issued: timestamppb.Now()}
 		if list.Denials, err = change(ids, pki.WebSubject(signer.Identity()), was.GetList().GetDenials()); err != nil {

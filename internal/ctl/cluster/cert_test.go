@@ -67,3 +67,21 @@ func TestIssuerIsARow(t *testing.T) {
 		t.Errorf("rows %q: want %q", got, want)
 	}
 }
+
+// TestLostRevocationsAreNoticed: after a restore of the store, nodes have a newer list of revocations than the supervisors.
+func TestLostRevocationsAreNoticed(t *testing.T) {
+	for _, tc := range []struct {
+		stored, next uint64
+		warns        bool
+	}{
+		{0, 1, false}, {2, 3, false}, {0, 3, true}, {2, 5, true},
+	} {
+		resp := &lofamov1.ListCertificatesResponse{NextVersion: tc.next}
+		if tc.stored > 0 {
+			resp.List = &lofamov1.DenyList{Version: tc.stored}
+		}
+		if got := lostRevocations(resp); (got != "") != tc.warns {
+			t.Errorf("stored version %d, next %d: %q: want a warning: %t", tc.stored, tc.next, got, tc.warns)
+		}
+	}
+}

@@ -33,7 +33,7 @@ const missing = `<!doctype html><html lang="en"><meta charset="utf-8"><title>LO|
 <h1>The fault map is not in this program</h1>
 <p>It was built without Node.js, or without <code>make web</code>. Everything else works:
 <code>lofamoctl map</code> shows the same in a terminal.</p>
-<p>To have it here: install Node.js 20 or later with npm, run <code>make build</code>, and start the supervisor anew.</p></html>
+<p>To have it here: install Node.js 20.19, or 22.12 or later, with npm, run <code>make build</code>, and restart the supervisor.</p></html>
 `
 
 // pages serves the page. The names of its parts contain hashes of their contents, so they never change; browsers

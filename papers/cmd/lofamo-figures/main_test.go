@@ -82,3 +82,27 @@ func TestRefuses(t *testing.T) {
 		t.Errorf("a directory that is not there: %v", err)
 	}
 }
+
+// TestDrawingsAreCurrent: the drawings in docs/papers/figures that are made within a second are those that the program makes. The short
+// form of the study of obstacles has the same drawings.
+func TestDrawingsAreCurrent(t *testing.T) {
+	dir := t.TempDir()
+	for _, args := range [][]string{{"-only", "figure5,figure6,figure3"}, {"-only", "obstacles", "-short"}} {
+		if err := run(append(args, "-out", dir), io.Discard, io.Discard); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"figure3", "figure5", "figure6", "figure11", "figure14", "figure16", "figure17"} {
+		made, err := os.ReadFile(filepath.Join(dir, name+".svg"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "papers", "figures", name+".svg"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(made, shown) {
+			t.Errorf("docs/papers/figures/%s.svg is not current: run make figures", name)
+		}
+	}
+}

@@ -73,9 +73,9 @@ type Config struct {
 // catchUpEntries is the number of entries of raft's log that a member keeps in memory, so that a member that was away needs no
 // copy of the whole store. While many nodes change at once, an entry has the documents of a hundred of them. etcd would keep
 // 5,000 entries of any size: with 100,000 nodes, half a gigabyte after their start. With few nodes the whole store is small, so
-// a copy of it costs less than the memory for more entries.
+// a copy of it costs less than the memory for more entries. etcd keeps up to 100 entries beyond.
 func catchUpEntries(nodes int) uint64 {
-	const most, least, ofNodes = 1000, 250, 2_000_000
+	const most, least, ofNodes = 1000, 100, 2_000_000
 	if nodes <= ofNodes/most {
 		return most
 	}

@@ -404,7 +404,7 @@ func TestLargeTorusKeepsFewEntriesInMemory(t *testing.T) {
 	for _, tc := range []struct {
 		nodes         int
 		kept, atStart uint64
-	}{{0, 1000, 2000}, {64, 1000, 2000}, {2000, 1000, 2000}, {4000, 500, 1000}, {100_000, 250, 500}} {
+	}{{0, 1000, 2000}, {64, 1000, 2000}, {2000, 1000, 2000}, {4000, 500, 1000}, {8000, 250, 500}, {100_000, 100, 200}} {
 		cfg := config(t, dir)
 		cfg.Nodes = tc.nodes
 		if kept, atStart, err := embedded.LogInMemory(cfg); kept != tc.kept || atStart != tc.atStart || err != nil {

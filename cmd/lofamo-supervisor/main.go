@@ -97,6 +97,7 @@ const hangs = 10 * time.Second
 const stopTime = 15 * time.Second
 
 func run(ctx context.Context, cfg config.Supervisor, logger *slog.Logger) error {
+	go tuneGarbage(ctx)
 	s, err := supervisor.New(cfg, logger, supervisor.WithOrders(orderKinds()...))
 	if err != nil {
 		return program.Usage(err)

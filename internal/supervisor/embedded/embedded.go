@@ -64,7 +64,7 @@ type Config struct {
 
 	// Heartbeat and Election are raft's; 0 stands for 50 ms and 500 ms, for replicas in one hall.
 	Heartbeat, Election time.Duration
-	Retention           time.Duration // revisions older than this are compacted
+	Retention           time.Duration // revisions older than this are compacted; after many changes, younger ones too
 	QuotaBytes          int64
 	Nodes               int // of the torus, at least about
 	Logger              *slog.Logger
@@ -73,9 +73,9 @@ type Config struct {
 // catchUpEntries is the number of entries of raft's log that a member keeps in memory, so that a member that was away needs no
 // copy of the whole store. While many nodes change at once, an entry has the documents of a hundred of them. etcd would keep
 // 5,000 entries of any size: with 100,000 nodes, half a gigabyte after their start. With few nodes the whole store is small, so
-// a copy of it costs less than the memory for more entries.
+// a copy of it costs less than the memory for more entries. etcd keeps up to 100 entries beyond.
 func catchUpEntries(nodes int) uint64 {
-	const most, least, ofNodes = 1000, 250, 2_000_000
+	const most, least, ofNodes = 1000, 100, 2_000_000
 	if nodes <= ofNodes/most {
 		return most
 	}
@@ -92,6 +92,9 @@ type Member struct {
 	failed   chan error // room for the one there can be
 	stopping chan struct{}
 	watching sync.WaitGroup
+	logger   *slog.Logger
+
+	compaction compaction
 }
 
 // ErrEnded says that the member ended without a call to Stop.
@@ -153,11 +156,14 @@ func Start(cfg Config) (*Member, error) {
 	}
 	g.attach(e.Server)
 	m := &Member{
-		etcd: e, front: f, broken: make(chan error, 2), client: g.client(e.Server), lock: lock, failed: make(chan error, 1),
-		stopping: make(chan struct{}),
+		etcd: e, front: f, broken: make(chan error, 2), lock: lock, failed: make(chan error, 1),
+		stopping: make(chan struct{}), logger: cfg.Logger,
 	}
+	m.compaction.many = manyPuts
+	m.client = g.client(e.Server, &m.compaction)
 	f.serve(e, ec, func(err error) { m.broken <- err })
 	m.watching.Go(m.watch)
+	m.watching.Go(m.compactEarly)
 	return m, nil
 }
 

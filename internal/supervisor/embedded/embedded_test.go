@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -403,12 +404,46 @@ func TestLargeTorusKeepsFewEntriesInMemory(t *testing.T) {
 	for _, tc := range []struct {
 		nodes         int
 		kept, atStart uint64
-	}{{0, 1000, 2000}, {64, 1000, 2000}, {2000, 1000, 2000}, {4000, 500, 1000}, {100_000, 250, 500}} {
+	}{{0, 1000, 2000}, {64, 1000, 2000}, {2000, 1000, 2000}, {4000, 500, 1000}, {8000, 250, 500}, {100_000, 100, 200}} {
 		cfg := config(t, dir)
 		cfg.Nodes = tc.nodes
 		if kept, atStart, err := embedded.LogInMemory(cfg); kept != tc.kept || atStart != tc.atStart || err != nil {
 			t.Errorf("%d nodes: %d entries, %d at a start, %v: want %d and %d", tc.nodes, kept, atStart, err, tc.kept, tc.atStart)
 		}
+	}
+}
+
+// TestManyChangesAreCompactedEarly: the member forgets deleted keys long before its retention time has passed.
+func TestManyChangesAreCompactedEarly(t *testing.T) {
+	const many = 1000
+	m := start(t, config(t, keys(t)))
+	c := m.Client()
+	var first, last int64
+	for txn := range int(many / 100) {
+		var ops []clientv3.Op
+		for i := range 100 {
+			ops = append(ops, clientv3.OpPut(fmt.Sprintf("event/%d/%d", txn, i), "x"))
+		}
+		resp, err := c.Txn(t.Context()).Then(ops...).Commit()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if last = resp.Header.Revision; first == 0 {
+			first = last
+		}
+	}
+	at := func(rev int64) error {
+		_, err := c.Get(t.Context(), "event/0/0", clientv3.WithRev(rev))
+		return err
+	}
+	if m.LookAtPuts(many); at(first) != nil {
+		t.Fatalf("revisions of the last minute are compacted: %v", at(first))
+	}
+	if _, err := c.Put(t.Context(), "later", ""); err != nil {
+		t.Fatal(err)
+	}
+	if m.LookAtPuts(many); !errors.Is(at(first), rpctypes.ErrCompacted) || at(last) != nil {
+		t.Errorf("revision %d: %v, want %v; revision %d: %v, want it kept", first, at(first), rpctypes.ErrCompacted, last, at(last))
 	}
 }
 

@@ -11,3 +11,9 @@ func LogInMemory(cfg Config) (kept, atStart uint64, err error) {
 	}
 	return ec.SnapshotCatchUpEntries, ec.SnapshotCount, nil
 }
+
+// LookAtPuts looks whether an early compaction is due, as a running member does once a minute, after so many keys.
+func (m *Member) LookAtPuts(many int64) {
+	m.compaction.many = many
+	m.lookAtPuts()
+}

@@ -96,12 +96,12 @@ func guarded[Req, Resp any](ctx context.Context, g *guard, req Req, call func(co
 	return resp, err
 }
 
-// client returns an in-process client with guarded reads, writes and snapshots. Its other parts, leases and
+// client returns an in-process client with guarded reads, writes and snapshots; puts counts the written keys. Its other parts, leases and
 // alarms, live in memory and in raft, which end in order by themselves.
-func (g *guard) client(s *etcdserver.EtcdServer) *clientv3.Client {
+func (g *guard) client(s *etcdserver.EtcdServer, puts *compaction) *clientv3.Client {
 	c := v3client.New(s)
 	kv := v3rpc.NewQuotaKVServer(s)
-	c.KV = clientv3.NewKVFromKVClient(&guardedKV{adapter.KvServerToKvClient(kv), g, kv}, c)
+	c.KV = clientv3.NewKVFromKVClient(&guardedKV{adapter.KvServerToKvClient(kv), g, kv, puts}, c)
 	maintenance := &guardedMaintenance{v3rpc.NewMaintenanceServer(s, nil), g}
 	c.Maintenance = clientv3.NewMaintenanceFromMaintenanceClient(adapter.MaintenanceServerToMaintenanceClient(maintenance), c)
 	return c
@@ -127,8 +127,9 @@ func (m *guardedMaintenance) Snapshot(r *etcdserverpb.SnapshotRequest, stream et
 type guardedKV struct {
 	etcdserverpb.KVClient // for RangeStream, which has no in-process implementation
 
-	g  *guard
-	kv etcdserverpb.KVServer
+	g    *guard
+	kv   etcdserverpb.KVServer
+	puts *compaction // counts what is written
 }
 
 func (k *guardedKV) Range(ctx context.Context, r *etcdserverpb.RangeRequest, _ ...grpc.CallOption) (*etcdserverpb.RangeResponse, error) {
@@ -136,7 +137,11 @@ func (k *guardedKV) Range(ctx context.Context, r *etcdserverpb.RangeRequest, _ .
 }
 
 func (k *guardedKV) Put(ctx context.Context, r *etcdserverpb.PutRequest, _ ...grpc.CallOption) (*etcdserverpb.PutResponse, error) {
-	return guarded(ctx, k.g, r, k.kv.Put)
+	resp, err := guarded(ctx, k.g, r, k.kv.Put)
+	if err == nil {
+		k.puts.puts.Add(1)
+	}
+	return resp, err
 }
 
 func (k *guardedKV) DeleteRange(ctx context.Context, r *etcdserverpb.DeleteRangeRequest,
@@ -145,7 +150,11 @@ func (k *guardedKV) DeleteRange(ctx context.Context, r *etcdserverpb.DeleteRange
 }
 
 func (k *guardedKV) Txn(ctx context.Context, r *etcdserverpb.TxnRequest, _ ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {
-	return guarded(ctx, k.g, r, k.kv.Txn)
+	resp, err := guarded(ctx, k.g, r, k.kv.Txn)
+	if resp.GetSucceeded() {
+		k.puts.count(r.GetSuccess())
+	}
+	return resp, err
 }
 
 func (k *guardedKV) Compact(ctx context.Context, r *etcdserverpb.CompactionRequest,

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"os"
+	"runtime/debug"
+	"runtime/metrics"
+	"time"
+)
+
+// Garbage collections. A Go process lets its heap grow to twice what is live before it collects: right while much is allocated, and a
+// waste afterwards, when the heap of a large map stays twice as large for hours.
+const (
+	mostGC  = 100 // percent, as in GOGC: Go's default
+	leastGC = 25
+	// collectEvery is how far apart collections may be; if they would be more frequent, the heap may grow up to mostGC.
+	collectEvery = 10 * time.Second
+	// leastRoom lets a small heap grow as it would by default.
+	leastRoom = 128 << 20
+	// calmTime is how long little must have been allocated until the heap may grow less.
+	calmTime = 30
+)
+
+// collector adapts the garbage collector to the allocations of the last seconds. A larger rate counts at once, a smaller one after
+// calmTime. Its zero value is ready for use.
+type collector struct {
+	rates [calmTime]uint64 // bytes allocated in each of the last seconds
+	at    int
+	total uint64 // bytes allocated up to the last second; 0: unknown
+	now   int    // percent set; 0: none
+}
+
+// second notes all bytes allocated since the process began, and the live ones. It is called once a second, and returns the percentage to
+// set, or 0 if the present one is near enough: each change stops the program for some microseconds.
+func (c *collector) second(total, live uint64) int {
+	if c.total == 0 {
+		c.total = total
+	}
+	c.rates[c.at], c.total = total-c.total, total
+	c.at = (c.at + 1) % calmTime
+	room := uint64(leastRoom)
+	for _, r := range c.rates {
+		room = max(room, r*uint64(collectEvery/time.Second))
+	}
+	percent := mostGC
+	if live > 0 {
+		percent = int(min(mostGC, max(leastGC, 100*room/live)))
+	}
+	if d := percent - c.now; c.now != 0 && d > -10 && d < 10 {
+		return 0
+	}
+	c.now = percent
+	return percent
+}
+
+// tuneGarbage keeps the heap small while little is allocated, until the context ends. An operator's GOGC takes its place.
+func tuneGarbage(ctx context.Context) {
+	if os.Getenv("GOGC") != "" {
+		return
+	}
+	var c collector
+	s := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/heap/live:bytes"}}
+	t := time.NewTicker(time.Second)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			metrics.Read(s)
+			if p := c.second(s[0].Value.Uint64(), s[1].Value.Uint64()); p != 0 {
+				debug.SetGCPercent(p)
+			}
+		}
+	}
+}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"runtime/debug"
+	"runtime/metrics"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+const mb = 1 << 20
+
+// TestHeapGrowsLessWhileLittleIsAllocated: a burst lets the heap double at once; the memory comes back after calmTime.
+func TestHeapGrowsLessWhileLittleIsAllocated(t *testing.T) {
+	var c collector
+	total := uint64(1000 * mb)
+	for i, step := range []struct {
+		seconds    int
+		rate, live uint64 // MB, MB/s
+		want       int    // percent after these seconds
+	}{
+		{1, 0, 800, leastGC},
+		{1, 200, 800, mostGC},               // a burst
+		{calmTime - 1, 1, 800, mostGC},      // its last seconds still count
+		{1, 1, 800, leastGC},                // calm
+		{1, 40, 800, 50},                    // room for ten seconds
+		{calmTime, 40, 810, 50},             // little has changed
+		{calmTime, 1, 300, 100 * 128 / 300}, // a smaller heap has the least room
+		{calmTime, 1, 100, mostGC},          // a small one grows as by default
+		{calmTime, 0, 0, mostGC},            // not collected yet
+	} {
+		for range step.seconds {
+			total += step.rate * mb
+			if p := c.second(total, step.live*mb); p < 0 || p != 0 && (p < leastGC || p > mostGC) {
+				t.Fatalf("step %d: %d %%", i, p)
+			}
+		}
+		if c.now != step.want {
+			t.Errorf("step %d: %d %%, want %d %%", i, c.now, step.want)
+		}
+	}
+}
+
+// TestFirstSecondsKeepDefault: a process that has just started collects as any other.
+func TestFirstSecondsKeepDefault(t *testing.T) {
+	var c collector
+	if p := c.second(5*mb, 4*mb); p != mostGC {
+		t.Errorf("%d %%, want %d %%", p, mostGC)
+	}
+	if p := c.second(6*mb, 4*mb); p != 0 {
+		t.Errorf("%d %% set again", p)
+	}
+}
+
+// TestOperatorsGOGCStays: without GOGC the program sets the percentage, else it does not.
+func TestOperatorsGOGCStays(t *testing.T) {
+	const other = 123
+	defer debug.SetGCPercent(debug.SetGCPercent(other))
+	for gogc, want := range map[string]uint64{"123": other, "": mostGC} {
+		t.Setenv("GOGC", gogc)
+		debug.SetGCPercent(other)
+		synctest.Test(t, func(t *testing.T) {
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			go tuneGarbage(ctx)
+			time.Sleep(2 * time.Second)
+			s := []metrics.Sample{{Name: "/gc/gogc:percent"}}
+			if metrics.Read(s); s[0].Value.Uint64() != want {
+				t.Errorf("GOGC %q: %d %%, want %d %%", gogc, s[0].Value.Uint64(), want)
+			}
+		})
+	}
+}

@@ -87,7 +87,7 @@ func awarenessConfig(w *World, id string) awareness.Config {
 		Dims: w.cfg.Dims, IDs: ids, Supervisor: id,
 		ChallengeNode: p.ChallengeNode, ChallengeHalf: p.ChallengeHalf, ChallengeSingle: p.ChallengeSingle,
 		DigestPeriod: p.DigestPeriod, DigestMisses: p.DigestMisses, Grace: p.DigestPeriod, HalfBound: p.HalfBound(),
-		PauseSettle: p.PauseSettle(), HoldOff: p.LinkHoldOff, StopLimit: w.cfg.StopLimit,
+		PauseSettle: p.PauseSettle(), HoldOff: p.LinkHoldOff, LinkGrace: p.LinkGrace, StopLimit: w.cfg.StopLimit,
 		Nonce: func() (n [16]byte) {
 			binary.LittleEndian.PutUint64(n[:], w.rnd.Uint64())
 			binary.LittleEndian.PutUint64(n[8:], w.rnd.Uint64())

@@ -211,6 +211,9 @@ func (t *term) take(in input) {
 	var known, stale []fault.ReportID
 	for i := range in.reports {
 		rep := &in.reports[i]
+		if rep.Digest && in.held > t.r.w.window() {
+			continue // as the engine does
+		}
 		verdict := t.inbox.Accept(rep.ID, rep.Digest)
 		switch verdict {
 		case servicenet.Fresh:

@@ -67,6 +67,9 @@ const DefaultRelinkBound = 15 * time.Second
 // DefaultLinkGrace is the usual Config.LinkGrace.
 const DefaultLinkGrace = 5 * time.Second
 
+// Window returns how long a half's statements count without a newer report.
+func (c Config) Window() time.Duration { return time.Duration(c.DigestMisses) * c.DigestPeriod }
+
 // Validate names every bad field.
 func (c Config) Validate() error {
 	var errs []error

@@ -168,7 +168,7 @@ func (n *node) start(h fault.Half) {
 	} else {
 		n.leadEnds()
 		var number express.Resume
-		if goesOn && n.place != nil {
+		if goesOn {
 			number.Number = n.dnpCore.ExpressNumber()
 		}
 		n.dnpCore, err = dnpcore.New(dnpcore.Config{Topo: n.around(), Periods: n.w.cfg.Periods, MaxHops: maxHops, Kept: n.kept(h),

@@ -8,7 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -100,6 +102,13 @@ func TestScriptRefusesUnknownLines(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), tc.names) {
 			t.Errorf("%q: %v; want an error that names %q", tc.script, err, tc.names)
 		}
+	}
+}
+
+// TestLeaderKnowsDefaultLinkGrace: the leader waits for the first words of a DNP half as long as the half does.
+func TestLeaderKnowsDefaultLinkGrace(t *testing.T) {
+	if awareness.DefaultLinkGrace != dnpcore.DefaultLinkGrace {
+		t.Errorf("the leader assumes %s, want %s", awareness.DefaultLinkGrace, dnpcore.DefaultLinkGrace)
 	}
 }
 

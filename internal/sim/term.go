@@ -87,7 +87,7 @@ func awarenessConfig(w *World, id string) awareness.Config {
 		Dims: w.cfg.Dims, IDs: ids, Supervisor: id,
 		ChallengeNode: p.ChallengeNode, ChallengeHalf: p.ChallengeHalf, ChallengeSingle: p.ChallengeSingle,
 		DigestPeriod: p.DigestPeriod, DigestMisses: p.DigestMisses, Grace: p.DigestPeriod, HalfBound: p.HalfBound(),
-		PauseSettle: p.PauseSettle(), HoldOff: p.LinkHoldOff, StopLimit: w.cfg.StopLimit,
+		PauseSettle: p.PauseSettle(), HoldOff: p.LinkHoldOff, LinkGrace: p.LinkGrace, StopLimit: w.cfg.StopLimit,
 		Nonce: func() (n [16]byte) {
 			binary.LittleEndian.PutUint64(n[:], w.rnd.Uint64())
 			binary.LittleEndian.PutUint64(n[8:], w.rnd.Uint64())
@@ -211,6 +211,9 @@ func (t *term) take(in input) {
 	var known, stale []fault.ReportID
 	for i := range in.reports {
 		rep := &in.reports[i]
+		if rep.Digest && in.held > t.r.w.window() {
+			continue // as the engine does
+		}
 		verdict := t.inbox.Accept(rep.ID, rep.Digest)
 		switch verdict {
 		case servicenet.Fresh:

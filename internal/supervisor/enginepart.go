@@ -46,7 +46,7 @@ func (s *Supervisor) awareness() awareness.Config {
 	return awareness.Config{
 		Dims: s.names.Dims(), IDs: ids, Foreign: s.foreign(ids), Supervisor: s.cfg.ID,
 		ChallengeNode: p.ChallengeNode, ChallengeHalf: p.ChallengeHalf, ChallengeSingle: p.ChallengeSingle,
-		DigestPeriod: p.DigestPeriod, DigestMisses: p.DigestMisses, Grace: p.DigestPeriod, StartGrace: p.LinkGrace,
+		DigestPeriod: p.DigestPeriod, DigestMisses: p.DigestMisses, Grace: p.DigestPeriod, StartGrace: p.LinkGrace, LinkGrace: p.LinkGrace,
 		HalfBound: p.HalfBound(), PauseSettle: p.PauseSettle(), HoldOff: p.LinkHoldOff, Horizon: s.cfg.Foresight.D(),
 		StopLimit: s.cfg.StopTime(),
 		Nonce: func() (n [16]byte) {

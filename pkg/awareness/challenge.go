@@ -72,12 +72,15 @@ type round struct {
 	owes time.Time // when a mute node began to owe a sign of life
 	// shared reports that neighbours are mute as well: the set is judged as a whole.
 	shared bool
+	// awaits is when silence towards a mute node no longer waits for a witness in its grace period; zero: there is none. See
+	// awaitWitnesses.
+	awaits time.Time
 }
 
 // roundMood is the part of a round that neighbours' verdicts depend on.
 type roundMood struct {
 	open, answered, shared bool
-	due, mute              time.Time
+	due, mute, awaits      time.Time
 }
 
 // answered reports whether the round's challenge has been answered; k is 0 for the whole node.

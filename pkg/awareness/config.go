@@ -36,6 +36,8 @@ type Config struct {
 	// StartGrace is how long a new leader keeps the states of nodes that it has not heard yet; 0 or less than DigestMisses
 	// times DigestPeriod for that product. Nodes that start together with the supervisors need it.
 	StartGrace time.Duration
+	// LinkGrace is how long a DNP half waits after its start for the first frame on a link; 0 for DefaultLinkGrace.
+	LinkGrace time.Duration
 	// HalfBound is the guaranteed detection time for a dead half. LinkSettle is how long a silent link waits for its
 	// peer's death to explain it; 0 for HalfBound. PauseSettle is how long it waits after the peer's answer, at most LinkSettle:
 	// if the peer paused, its next frame and the report of it arrive within that time; 0 for a third of HalfBound.
@@ -61,6 +63,12 @@ type Config struct {
 
 // DefaultRelinkBound is the usual Config.RelinkBound: an order is repeated up to 10 s apart.
 const DefaultRelinkBound = 15 * time.Second
+
+// DefaultLinkGrace is the usual Config.LinkGrace.
+const DefaultLinkGrace = 5 * time.Second
+
+// Window returns how long a half's statements count without a newer report.
+func (c Config) Window() time.Duration { return time.Duration(c.DigestMisses) * c.DigestPeriod }
 
 // Validate names every bad field.
 func (c Config) Validate() error {
@@ -88,8 +96,8 @@ func (c Config) Validate() error {
 		name string
 		d    time.Duration
 	}{
-		{"Grace", c.Grace}, {"StartGrace", c.StartGrace}, {"LinkSettle", c.LinkSettle}, {"PauseSettle", c.PauseSettle},
-		{"RelinkBound", c.RelinkBound}, {"HoldOff", c.HoldOff}, {"Horizon", c.Horizon},
+		{"Grace", c.Grace}, {"StartGrace", c.StartGrace}, {"LinkGrace", c.LinkGrace}, {"LinkSettle", c.LinkSettle},
+		{"PauseSettle", c.PauseSettle}, {"RelinkBound", c.RelinkBound}, {"HoldOff", c.HoldOff}, {"Horizon", c.Horizon},
 		{"StopLimit", c.StopLimit},
 	} {
 		if p.d < 0 {

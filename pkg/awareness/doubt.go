@@ -94,7 +94,7 @@ func (m *Machine) speakAgain(n *node, now time.Time) {
 	if r.mute.IsZero() || !n.answered(0) && !n.heard(0).After(r.owes) {
 		return
 	}
-	r.mute, r.shared = time.Time{}, false
+	r.mute, r.shared, r.awaits = time.Time{}, false, time.Time{}
 	m.suspicionOf(n).spoke = now
 }
 
@@ -102,7 +102,7 @@ func (m *Machine) speakAgain(n *node, now time.Time) {
 // makes the node no witness. The nodes around it are challenged again as well.
 func (m *Machine) stayMute(n *node, before round) {
 	if r := &m.suspicionOf(n).rounds[0]; !before.mute.IsZero() && r.mute.IsZero() {
-		r.mute, r.owes = r.start, before.owes
+		r.mute, r.owes, r.awaits = r.start, before.owes, before.awaits
 	}
 }
 
@@ -148,6 +148,7 @@ func (m *Machine) judgeMutes(now time.Time) {
 			continue
 		}
 		set := connected(n, seen, func(p *node) bool { return p.dead.on || p.inferred || !p.rounds[0].mute.IsZero() })
+		m.awaitWitnesses(set, now)
 		ready, ok := m.encloses(set, now)
 		switch {
 		case !ok || m.alone(set, now):
@@ -158,6 +159,53 @@ func (m *Machine) judgeMutes(now time.Time) {
 		}
 	}
 	m.common.judge = again
+}
+
+// awaitWitnesses notes for the mute nodes of a set until when no link is to blame for their silence: a witness whose DNP half has just
+// started still waits for their first frames, and no other neighbour hears them.
+func (m *Machine) awaitWitnesses(set []*node, now time.Time) {
+	var until time.Time
+	heard := false
+	for _, n := range set {
+		r := &n.rounds[0]
+		if r.mute.IsZero() || n.dead.on || m.unseen(n, now) {
+			continue
+		}
+		for _, nb := range n.neighbours {
+			if !nb.node.rounds[0].mute.IsZero() || m.apart(nb, now) || !m.acquits(nb.node, now) {
+				continue
+			}
+			since, hears := m.firstFrames(nb, now)
+			heard = heard || hears
+			if !since.IsZero() {
+				until = fault.Later(until, fault.Earlier(since, r.owes.Add(m.cfg.LinkGrace)).Add(m.cfg.LinkGrace+m.cfg.DigestPeriod))
+			}
+		}
+	}
+	if heard {
+		until = time.Time{}
+	}
+	for _, n := range set {
+		if r := &n.rounds[0]; !r.mute.IsZero() && !r.awaits.Equal(until) {
+			m.suspicionOf(n).rounds[0].awaits = until
+			m.touch(n)
+		}
+	}
+}
+
+// firstFrames returns since when the neighbour waits for the first frame on a link to the node; zero: it does not wait. It also returns
+// whether the neighbour hears the node.
+func (m *Machine) firstFrames(nb neighbour, now time.Time) (since time.Time, hears bool) {
+	for _, d := range nb.links() {
+		switch r, _ := m.ownWord(nb.node, fault.Link(d), now); {
+		case r == nil:
+		case r.state == fault.Unknown:
+			since = fault.Later(since, r.since)
+		case !r.silent():
+			hears = true
+		}
+	}
+	return since, hears
 }
 
 // judged returns until when silence towards a mute node waits for the verdict on the node's set. The set is ready when

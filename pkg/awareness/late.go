@@ -160,9 +160,7 @@ func (m *Machine) states(n *node, h fault.Half, now time.Time) bool {
 }
 
 // window is how long a half's statements count.
-func (m *Machine) window() time.Duration {
-	return time.Duration(m.cfg.DigestMisses) * m.cfg.DigestPeriod
-}
+func (m *Machine) window() time.Duration { return m.cfg.Window() }
 
 // listened returns when this leader has listened for a whole window.
 func (m *Machine) listened() time.Time { return m.started.Add(m.window()) }

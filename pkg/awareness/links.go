@@ -164,7 +164,7 @@ func (m *Machine) settles(accused *node, r *record, now time.Time) time.Time {
 	if q := &accused.rounds[0]; q.shared {
 		t = fault.Later(t, m.judged(q)) // others around it are silent as well, and the set is judged as a whole
 	}
-	if t.After(now) {
+	if t = fault.Later(t, accused.rounds[0].awaits); t.After(now) {
 		return t
 	}
 	t = r.since.Add(m.cfg.LinkSettle)

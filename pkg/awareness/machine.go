@@ -85,6 +85,9 @@ func New(cfg Config, now time.Time, saved []NodeStatus) (*Machine, error) {
 	if cfg.LinkSettle == 0 {
 		cfg.LinkSettle = cfg.HalfBound
 	}
+	if cfg.LinkGrace == 0 {
+		cfg.LinkGrace = DefaultLinkGrace
+	}
 	if cfg.RelinkBound == 0 {
 		cfg.RelinkBound = DefaultRelinkBound
 	}
@@ -451,7 +454,8 @@ func (m *Machine) moves(n *node, now time.Time) bool {
 		is.current[i], is.states[i], is.failed[i] = m.current(n, h, now), m.states(n, h, now), n.failed[i].on
 	}
 	for k := range n.rounds {
-		asked[k] = roundMood{n.rounds[k].open, n.answered(fault.Half(k)), n.rounds[k].shared, n.rounds[k].due, n.rounds[k].mute}
+		r := &n.rounds[k]
+		asked[k] = roundMood{r.open, n.answered(fault.Half(k)), r.shared, r.due, r.mute, r.awaits}
 	}
 	if is == n.mood && asked == n.asked {
 		return false

@@ -106,6 +106,34 @@ func TestRestatedDigestNeedsKnownDigest(t *testing.T) {
 	}
 }
 
+// TestDigestThatExpiredAtFollowerIsNoSignOfLife: a digest may wait at a follower, for instance while there is no leader. When its
+// statements have expired by then, its half has sent newer digests since, or is dead: the node is not NORMAL. Reports of changes are
+// committed, however old.
+func TestDigestThatExpiredAtFollowerIsNoSignOfLife(t *testing.T) {
+	h := start(t, memstore.New(100), func(c *Config) { c.Awareness.DigestPeriod = 10 * time.Second })
+	submit := func(seq fault.Seq, digest bool, held time.Duration) {
+		r := memoryDigest("n1-0-0", seq, fault.Normal)
+		if r.Digest = digest; digest {
+			r.Observations = append(r.Observations, fault.Observation{Node: "n1-0-0", Component: fault.ComponentDNP, State: fault.Normal,
+				Kind: fault.KindWatchdog})
+		}
+		h.Submit(Input{Reports: &servicenet.Reports{Path: fault.PathDirect, List: []fault.Report{r}}, Answerer: h.box, Arrived: time.Now(),
+			Held: held})
+	}
+	submit(1, true, 41*time.Second)
+	submit(2, false, 41*time.Second) // its commit has the changes of the digest as well
+	h.box.await(t, 1)
+	if s := h.node(t, "n1-0-0").Status; s.State != fault.Unknown {
+		t.Errorf("after a digest that waited for more than four digest periods the node is %s", s.State)
+	}
+	submit(3, true, 39*time.Second)
+	submit(4, false, 0)
+	h.box.await(t, 2)
+	if s := h.node(t, "n1-0-0").Status; s.State != fault.Normal {
+		t.Errorf("after a digest that waited for less than four digest periods the node is %s", s.State)
+	}
+}
+
 // TestReportBetweenDigests: the second of two equal digests may withdraw a report that came between them, so the term
 // requests it in full.
 func TestReportBetweenDigests(t *testing.T) {

@@ -231,6 +231,9 @@ func (t *term) takeReports(now time.Time, in Input) {
 	var known, stale []fault.ReportID
 	for i := range in.Reports.List {
 		rep := &in.Reports.List[i]
+		if rep.Digest && in.Held > t.e.cfg.Awareness.Window() {
+			continue // its statements expired at the follower: the half has sent newer ones, or is dead
+		}
 		verdict := t.inbox.Accept(rep.ID, rep.Digest)
 		t.verdicts[verdict].Inc()
 		switch verdict {

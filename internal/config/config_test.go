@@ -594,7 +594,11 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte("a: &a [*a]"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		a := DefaultAgent()
+		dir, err := stateDirIn(b, a.StateDir)
 		if decode(b, &a) == nil {
+			if err != nil || dir != a.StateDir {
+				t.Errorf("state directory %q, %v: want %q", dir, err, a.StateDir)
+			}
 			a.complete()
 			_ = a.Validate()
 		}
